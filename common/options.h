@@ -1,0 +1,114 @@
+/* Every option of the engine, once: the command line, TERCET_* environment, --config YAML, --help, the man page
+ * and shell completion expand from OPTIONS. Frozen after start. */
+#ifndef TERCET_COMMON_OPTIONS_H
+#define TERCET_COMMON_OPTIONS_H
+
+#include <stdio.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "common/types.h"
+
+/* Enumerations: choices in the order of their values. */
+enum option_dtype { OPTION_DTYPE_AUTO, OPTION_DTYPE_BFLOAT16, OPTION_DTYPE_FLOAT32 };
+enum option_device { OPTION_DEVICE_AUTO, OPTION_DEVICE_CPU };
+enum option_log_format { OPTION_LOG_TEXT, OPTION_LOG_JSON };
+enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE };
+
+/* STR(group, name, default, help)                 char *name
+ * INT(group, name, default, min, max, help)       i64 name
+ * SIZE(group, name, default, min, help)           u64 name, bytes; "4GiB", "512M", "1.5g" are understood
+ * REAL(group, name, default, min, max, help)      f64 name
+ * FLAG(group, name, default, help)                bool name; --name and --no-name
+ * ENUM(group, name, default, choices, help)       u32 name; choices "a|b|c"
+ * LIST(group, name, help)                         repeatable or comma-separated: struct option_list name
+ * Names are written with '_' here and '-' on the command line. A default of -1 or 0 whose help says "automatic"
+ * means: decided at start, and printed in the banner. */
+#define OPTIONS(STR, INT, SIZE, REAL, FLAG, ENUM, LIST)                                                      \
+	STR(model, model, "", "Model directory: config.json, *.safetensors, tokenizer.json")                 \
+	LIST(model, served_model_name, "Names the API answers to; default: the model directory's name")      \
+	ENUM(model, dtype, 0, "auto|bfloat16|float32", "Type of weights and KV cache")                       \
+	INT(model, max_model_len, 0, 0, 16777216, "Context length; 0: automatic, from config.json")          \
+	INT(model, seed, 0, 0, INT64_MAX, "Seed of requests that bring none: 0 draws a fresh one for each")   \
+	STR(model, chat_template, "", "File with a Jinja chat template to use instead of the model's")       \
+	ENUM(model, generation_config, 0, "auto|none", "Take default sampling parameters from the model")    \
+	ENUM(device, device, 0, "auto|cpu", "Where workers compute")                                         \
+	INT(device, tensor_parallel_size, 1, 1, 64, "Workers that share every layer")                        \
+	INT(device, threads, 0, 0, 1024, "Compute threads of each worker; 0: automatic, cores / workers")    \
+	REAL(device, gpu_memory_utilization, 0.9, 0.01, 1.0, "Share of device memory the engine may use")    \
+	SIZE(device, kv_cache_memory, 0, 0, "KV cache bytes per worker; 0: automatic")                       \
+	INT(device, block_size, 16, 1, 256, "Tokens in a KV block")                                          \
+	INT(scheduler, max_num_seqs, 256, 1, 1024, "Sequences running at once")                              \
+	INT(scheduler, max_num_batched_tokens, 2048, 1, 65536, "Token budget of one step")                   \
+	INT(scheduler, long_prefill_token_threshold, 0, 0, 65536, "Longest prefill chunk; 0: the budget")    \
+	INT(scheduler, max_queued_requests, 1024, 1, 1048576, "Waiting requests before new ones are refused")\
+	FLAG(scheduler, enable_prefix_caching, true, "Reuse KV blocks of equal prompt beginnings")           \
+	INT(scheduler, async_depth, 2, 0, 2, "Steps planned ahead of the one that computes")                 \
+	INT(scheduler, client_lease, 30, 1, 86400, "Seconds of silence after which a client's requests end") \
+	STR(server, host, "127.0.0.1", "Address the HTTP server binds")                                      \
+	INT(server, port, 8000, 0, 65535, "HTTP port; 0: any free one")                                      \
+	INT(server, api_server_count, 1, 1, 64, "Gateway processes")                                         \
+	LIST(server, api_key, "Keys that /v1 accepts as bearer tokens; none: open")                          \
+	LIST(server, allowed_origins, "Origins allowed by CORS; default: *")                                 \
+	SIZE(server, max_body_size, 33554432, 1024, "Largest HTTP request body")                             \
+	INT(server, max_connections, 4096, 1, 1048576, "HTTP connections per gateway")                       \
+	INT(server, http_read_timeout, 30, 1, 3600, "Seconds a client may take to send a request")           \
+	INT(server, max_logprobs, 20, 0, 20, "Most log-probabilities per token a request may ask for")       \
+	INT(server, shutdown_timeout, 30, 0, 86400, "Seconds that running requests get after SIGTERM")       \
+	SIZE(output, output_retention, 4194304, 4096, "Bytes of chunks kept per output-socket client")       \
+	INT(output, output_retention_time, 60, 1, 86400, "Seconds that chunks of an absent client are kept") \
+	STR(run, run_dir, "", "Directory of sockets and shared pages; default: a fresh one, mode 0700")      \
+	STR(run, trace, "", "Write a Chrome/Perfetto timeline of all processes to this file at exit")        \
+	STR(run, trace_messages, "", "Directory in which every process records its messages")                \
+	ENUM(run, log_level, 1, "debug|info|warn|error", "Least level that is logged")                       \
+	ENUM(run, log_format, 0, "text|json", "Form of log lines")
+
+struct option_list {
+	char **items; /* owned */
+	uint32_t count;
+};
+
+struct options {
+#define OPT_STR(group, name, def, help) char *name;
+#define OPT_INT(group, name, def, min, max, help) i64 name;
+#define OPT_SIZE(group, name, def, min, help) u64 name;
+#define OPT_REAL(group, name, def, min, max, help) f64 name;
+#define OPT_FLAG(group, name, def, help) bool name;
+#define OPT_ENUM(group, name, def, choices, help) u32 name;
+#define OPT_LIST(group, name, help) struct option_list name;
+	OPTIONS(OPT_STR, OPT_INT, OPT_SIZE, OPT_REAL, OPT_FLAG, OPT_ENUM, OPT_LIST)
+#undef OPT_STR
+#undef OPT_INT
+#undef OPT_SIZE
+#undef OPT_REAL
+#undef OPT_FLAG
+#undef OPT_ENUM
+#undef OPT_LIST
+};
+
+/* Defaults; every string owned by `o`. ERR_NO_MEMORY. */
+MUST_CHECK enum err options_init(struct options *o);
+void options_fini(struct options *o);
+
+/* Sets one option from text; `where` ("--port", "TERCET_PORT", "conf.yaml: port") goes into the message, which
+ * names the value, what is wrong and the range or choices. Unknown names: ERR_NOT_FOUND with a suggestion. */
+MUST_CHECK enum err options_set(struct options *o, const char *name, const char *value, const char *where,
+				struct err_msg *em);
+/* TERCET_<NAME> for every option; unknown TERCET_ variables are left alone. */
+MUST_CHECK enum err options_read_env(struct options *o, struct err_msg *em);
+/* Flat YAML: keys are the long names with '-' or '_'; sequences for lists. */
+MUST_CHECK enum err options_read_yaml(struct options *o, const char *path, struct err_msg *em);
+/* argv[1..]; precedence is defaults < env < --config file < command line, whatever the order on the line.
+ * A first word without dashes is the model. `--name value`, `--name=value`, `-tp N` and aliases are understood. */
+MUST_CHECK enum err options_read_args(struct options *o, int argc, char **argv, struct err_msg *em);
+
+/* argv for a child process: every option that differs from its default, as "--name=value" (api keys excepted:
+ * they go through the environment). `out` receives NUL-separated strings. */
+void options_to_args(const struct options *o, struct buf *out);
+
+void options_help(FILE *out, const char *group); /* NULL: all groups */
+void options_man(FILE *out);                     /* troff */
+void options_completion(FILE *out, const char *shell); /* "bash", "zsh", "fish" */
+void options_print_yaml(FILE *out, const struct options *o); /* what is in force */
+
+#endif

@@ -1,0 +1,182 @@
+/* The door of ipc/: messages, bounded channels over ZeroMQ, the event loop, and the handshake with the supervisor.
+ * Everything here belongs to one thread. */
+#ifndef TERCET_IPC_IPC_H
+#define TERCET_IPC_IPC_H
+
+#include <stdio.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "common/types.h"
+#include "ipc/schema.h"
+
+/* ---------------------------------------------------------------- messages */
+
+enum ipc_role { IPC_ROLE_SUPERVISOR = 1, IPC_ROLE_SCHEDULER, IPC_ROLE_WORKER, IPC_ROLE_DETOK, IPC_ROLE_GATEWAY,
+		IPC_ROLE_CLIENT };
+
+enum ipc_type {
+#define IPC_TYPE_ENUM(number, NAME, name) IPC_TYPE_##NAME = number,
+	IPC_MESSAGES(IPC_TYPE_ENUM)
+#undef IPC_TYPE_ENUM
+};
+
+/* struct ipc_hello, struct ipc_step, ...: a scalar is a member `name`; an array is `const type *name` and
+ * `u32 name_count`. Arrays are borrowed: for sending from the caller, after receiving from the channel until its next
+ * receive. */
+#define IPC_MEMBER_SCALAR(type, name) type name;
+#define IPC_MEMBER_ARRAY(type, name, max)                                                                    \
+	const type *name;                                                                                    \
+	u32 name##_count;
+#define IPC_STRUCT(number, NAME, name)                                                                       \
+	struct ipc_##name {                                                                                  \
+		IPC_##NAME(IPC_MEMBER_SCALAR, IPC_MEMBER_ARRAY)                                              \
+	};
+IPC_MESSAGES(IPC_STRUCT)
+#undef IPC_STRUCT
+
+struct ipc_msg {
+	u32 type; /* enum ipc_type */
+	u64 sequence;
+	u64 epoch;
+	union {
+#define IPC_UNION(number, NAME, name) struct ipc_##name name;
+		IPC_MESSAGES(IPC_UNION)
+#undef IPC_UNION
+	};
+};
+
+/* Hash over every message's number, field names, types and limits. */
+u64 ipc_schema_hash(void);
+const char *ipc_type_name(u32 type); /* "STEP"; "unknown" */
+
+/* Appends the encoded message. sequence and epoch are written fixed-width (ipc_patch_sequence).
+ * ASSERTs that arrays keep to their limits. Fails only as the buffer does. */
+void ipc_encode(const struct ipc_msg *msg, struct buf *out);
+/* Overwrites the sequence number of an encoded message in place. */
+void ipc_patch_sequence(char *frame, size_t bytes, u64 sequence);
+
+/* Aligned memory that decoded arrays live in; reused from message to message. */
+struct ipc_scratch {
+	char *data;
+	size_t capacity;
+};
+void ipc_scratch_fini(struct ipc_scratch *s);
+/* Checks everything (type, field count, bin lengths, limits) before use. ERR_FORMAT / ERR_TOO_LONG with message and
+ * field named; ERR_NO_MEMORY. Arrays point into `s`. */
+MUST_CHECK enum err ipc_decode(const char *frame, size_t bytes, struct ipc_scratch *s, struct ipc_msg *out,
+			       struct err_msg *em);
+/* One line a message: name, sequence, epoch, fields; arrays cut after 8 elements unless `whole`. */
+void ipc_print(FILE *out, const struct ipc_msg *msg, bool whole);
+/* docs/MESSAGES.md. */
+void ipc_print_docs(FILE *out);
+
+/* ---------------------------------------------------------------- channels */
+
+struct ipc_context; /* a ZeroMQ context; create after the process was spawned */
+MUST_CHECK enum err ipc_context_create(struct ipc_context **out, struct err_msg *em);
+void ipc_context_destroy(struct ipc_context **ctx); /* channels must be closed before; never lingers */
+
+enum ipc_pattern { IPC_ROUTER, IPC_DEALER, IPC_PUSH, IPC_PULL, IPC_PUB, IPC_SUB };
+
+/* Names a peer of a ROUTER channel for as long as the channel lives; 0 is nobody. Unused elsewhere. */
+typedef struct {
+	u64 v;
+} ipc_peer;
+
+struct ipc_channel_config {
+	const char *name;     /* "step": for logs and message recordings */
+	const char *endpoint; /* "ipc:///run/x/step", "tcp://..." */
+	enum ipc_pattern pattern;
+	bool bind;
+	u32 queue_max;        /* messages per direction; 0: 1000 */
+	u64 frame_bytes_max;  /* larger frames are refused; 0: 64 MiB */
+	u64 epoch;            /* written into what is sent; ipc_channel_set_epoch */
+	/* HELLO that is sent first (DEALER, PUSH: at open; ROUTER: in answer to a peer's). */
+	enum ipc_role role;
+	u32 rank;
+	u64 client_id;
+	const char *record_dir; /* not NULL: every frame is recorded to DIR/PROCESS.NAME.msgs */
+};
+
+struct ipc_channel;
+/* ERR_IO with endpoint and reason (address in use, no such directory, ...). */
+MUST_CHECK enum err ipc_channel_open(struct ipc_channel **out, struct ipc_context *ctx,
+				     const struct ipc_channel_config *config, struct err_msg *em);
+void ipc_channel_close(struct ipc_channel **ch);
+void ipc_channel_set_epoch(struct ipc_channel *ch, u64 epoch);
+
+/* Encodes and sends; never blocks. ERR_BUSY: the bounded queue to this peer is full, nothing was sent, the sequence
+ * did not move. ERR_GONE: ROUTER peer unknown or disconnected. `to` is ignored except on ROUTER. */
+MUST_CHECK enum err ipc_send(struct ipc_channel *ch, ipc_peer to, const struct ipc_msg *msg);
+/* The same with a frame made by ipc_encode; its sequence number is patched in place. */
+MUST_CHECK enum err ipc_send_frame(struct ipc_channel *ch, ipc_peer to, char *frame, size_t bytes);
+
+/* Takes the next message; ERR_AGAIN when there is none. HELLO is checked (version, schema) and then delivered like
+ * any other; a peer whose HELLO does not fit gets ERROR and is ignored. A malformed frame, a gap in the sequence
+ * (ERR_SEQUENCE) or a message before HELLO is returned as an error with `from` set: log and go on, nothing crashes.
+ * PUB/SUB channels accept gaps. Arrays of `out` live until the next ipc_recv on this channel. */
+MUST_CHECK enum err ipc_recv(struct ipc_channel *ch, ipc_peer *from, struct ipc_msg *out, struct err_msg *em);
+
+/* For foreign event loops: readable fd, edge-triggered (!): after it fires, after every send and once per turn call
+ * ipc_recv until ERR_AGAIN. */
+int ipc_channel_fd(struct ipc_channel *ch);
+
+/* "ipc://RUN_DIR/NAME" into `out`; ERR_TOO_LONG names the limit of socket paths (107 bytes). */
+MUST_CHECK enum err ipc_endpoint(char *out, size_t bytes, const char *run_dir, const char *name,
+				 struct err_msg *em);
+
+/* ---------------------------------------------------------------- event loop */
+
+struct ipc_loop;
+typedef void (*ipc_message_fn)(void *ctx, struct ipc_channel *ch, ipc_peer from, const struct ipc_msg *msg);
+/* A receive error of a channel (see ipc_recv); may be NULL: it is logged. */
+typedef void (*ipc_error_fn)(void *ctx, struct ipc_channel *ch, ipc_peer from, enum err e, const struct err_msg *em);
+typedef void (*ipc_fd_fn)(void *ctx, int fd, u32 epoll_events);
+typedef void (*ipc_timer_fn)(void *ctx, u64 now_ns);
+/* Called once per turn after all input was drained: "drain everything, then act once". */
+typedef void (*ipc_turn_fn)(void *ctx, u64 now_ns);
+
+MUST_CHECK enum err ipc_loop_create(struct ipc_loop **out, struct err_msg *em);
+void ipc_loop_destroy(struct ipc_loop **loop);
+MUST_CHECK enum err ipc_loop_add_channel(struct ipc_loop *loop, struct ipc_channel *ch, ipc_message_fn on_message,
+					 ipc_error_fn on_error, void *ctx);
+void ipc_loop_remove_channel(struct ipc_loop *loop, struct ipc_channel *ch);
+MUST_CHECK enum err ipc_loop_add_fd(struct ipc_loop *loop, int fd, u32 epoll_events, ipc_fd_fn fn, void *ctx);
+void ipc_loop_remove_fd(struct ipc_loop *loop, int fd);
+/* Fires every `period_ms`; up to 64 timers. The returned id is for ipc_loop_remove_timer. */
+MUST_CHECK enum err ipc_loop_add_timer(struct ipc_loop *loop, u32 period_ms, ipc_timer_fn fn, void *ctx, u32 *id);
+void ipc_loop_remove_timer(struct ipc_loop *loop, u32 id);
+void ipc_loop_on_turn(struct ipc_loop *loop, ipc_turn_fn fn, void *ctx);
+/* One turn: waits up to `timeout_ms` (-1: for ever, 0: not at all), drains at most 256 messages a channel, fires
+ * timers, calls on_turn. A channel with more to give makes the next turn not wait. */
+MUST_CHECK enum err ipc_loop_turn(struct ipc_loop *loop, int timeout_ms);
+/* Turns until ipc_loop_stop. */
+MUST_CHECK enum err ipc_loop_run(struct ipc_loop *loop);
+void ipc_loop_stop(struct ipc_loop *loop);
+
+/* ---------------------------------------------------------------- handshake with the supervisor */
+
+/* A process spawned by the supervisor inherits one end of a socketpair (its number in TERCET_BOOT_FD). Lines of text:
+ * up:   "progress 0.42 loading weights" | "ready key=value ..." | "failed TEXT" | "note key=value ..."
+ * down: "drain" (finish what is there, take nothing new) | "stop"
+ * Started by hand (no TERCET_BOOT_FD) everything here succeeds and does nothing. */
+struct boot {
+	int fd; /* -1: none */
+	char line[1024];
+	size_t line_bytes;
+};
+
+enum boot_command { BOOT_NONE, BOOT_DRAIN, BOOT_STOP };
+
+/* Also sets the parent-death signal (SIGKILL) and checks that the parent is still the one that spawned us; resets
+ * signal masks; ignores SIGINT and SIGPIPE (the supervisor decides). ERR_GONE: the parent is gone already. */
+MUST_CHECK enum err boot_attach(struct boot *b, struct err_msg *em);
+void boot_progress(struct boot *b, double share, const char *what);
+void boot_ready(struct boot *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void boot_note(struct boot *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void boot_failed(struct boot *b, const struct err_msg *em);
+/* Reads what has come without blocking; BOOT_STOP also when the supervisor closed its end. */
+enum boot_command boot_poll(struct boot *b);
+
+#endif

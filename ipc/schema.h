@@ -1,0 +1,273 @@
+/* Every message, once. Structs, encoding, decoding, validation, the printer, docs/MESSAGES.md and the round-trip
+ * tests expand from this table.
+ *
+ * S(type, name): scalar. A(type, name, max): array of at most `max` elements, sent as MessagePack bin, little-endian
+ * (nil when empty). Flat columns only. Append fields, never reuse a message number.
+ *
+ * On the wire a message is one MessagePack array: [number, sequence, epoch, field, field, ...]. `sequence` counts
+ * the messages of this sender on this channel to this peer from 1, so that a loss is seen; `epoch` is the sender's. */
+#ifndef TERCET_IPC_SCHEMA_H
+#define TERCET_IPC_SCHEMA_H
+
+#include "common/sampling_params.h"
+#include "common/types.h"
+
+#define IPC_PROTOCOL_VERSION 1
+
+enum {
+	IPC_ROWS_MAX = 1024,             /* rows of a batch */
+	IPC_TOKENS_MAX = 16 * 1024 * 1024, /* tokens of one message */
+	IPC_BLOCKS_MAX = 1024 * 1024,
+	IPC_TEXT_MAX = 64 * 1024 * 1024,
+	IPC_NAME_MAX = 256,
+	IPC_ERROR_TEXT_MAX = 768,
+	IPC_STOPS_MAX = IPC_ROWS_MAX * STOP_IDS_MAX,
+	IPC_BIASES_MAX = IPC_ROWS_MAX * BIAS_MAX,
+	IPC_LOGPROBS_MAX = IPC_ROWS_MAX * (LOGPROBS_MAX + 1),
+	IPC_PROMPT_LOGPROBS_MAX = 65536,
+	IPC_PROMPT_LOGPROB_IDS_MAX = IPC_PROMPT_LOGPROBS_MAX * (LOGPROBS_MAX + 1),
+};
+
+/* The sampling table as scalars of SUBMIT and as columns of STEP. */
+#define IPC_PARAM_SCALAR(S, type, name, def, min, max) S(type, name)
+#define IPC_PARAM_COLUMN(A, type, name, def, min, max) A(type, add_##name, IPC_ROWS_MAX)
+
+/* First message of both sides of every channel. */
+#define IPC_HELLO(S, A)                                                                                      \
+	S(u32, version)                                                                                      \
+	S(u64, schema_hash)                                                                                  \
+	S(u32, role) /* enum ipc_role */                                                                     \
+	S(u32, rank)                                                                                         \
+	S(u64, client_id)                                                                                    \
+	A(u8, name, IPC_NAME_MAX)
+
+/* Something the peer sent cannot be taken; text for people. */
+#define IPC_ERROR(S, A)                                                                                      \
+	S(u32, code) /* enum err */                                                                          \
+	S(u64, req_id) /* 0: the channel itself */                                                           \
+	A(u8, text, IPC_ERROR_TEXT_MAX)
+
+/* scheduler -> client, after its HELLO */
+#define IPC_ENGINE(S, A)                                                                                     \
+	S(u32, max_model_len)                                                                                \
+	S(u32, vocab_size)                                                                                   \
+	S(u32, block_size)                                                                                   \
+	S(u32, block_count)                                                                                  \
+	S(u32, max_num_seqs)                                                                                 \
+	S(u32, client_lease_s)                                                                               \
+	A(u32, eos_ids, EOS_IDS_MAX)                                                                         \
+	A(u8, model, 4096)
+
+/* client -> scheduler. `tokens`: the prompt and behind it `output_count` tokens generated in an earlier life. */
+#define IPC_SUBMIT(S, A)                                                                                     \
+	S(u64, client_id)                                                                                    \
+	S(u64, req_id)                                                                                       \
+	S(u64, cache_salt) /* prefix cache is shared only within a salt */                                   \
+	S(i32, priority)                                                                                     \
+	S(u32, output_count)                                                                                 \
+	SAMPLING_TABLE(IPC_PARAM_SCALAR, S)                                                                  \
+	A(u32, tokens, IPC_TOKENS_MAX)                                                                       \
+	A(u32, stop_ids, STOP_IDS_MAX)                                                                       \
+	A(u32, bias_ids, BIAS_MAX)                                                                           \
+	A(f32, bias_values, BIAS_MAX)                                                                        \
+	A(u32, stop_string_bytes, STOP_STRINGS_MAX) /* length of each */                                     \
+	A(u8, stop_strings, STOP_STRING_BYTES_MAX)  /* UTF-8, one behind the other */
+
+#define IPC_ACCEPTED(S, A)                                                                                   \
+	S(u64, req_id)                                                                                       \
+	S(u64, seq)                                                                                          \
+	S(u32, waiting) /* requests in front of it */
+
+#define IPC_REFUSED(S, A)                                                                                    \
+	S(u64, req_id)                                                                                       \
+	S(u32, code) /* enum err */                                                                          \
+	S(u32, retry_after_ms) /* 0: trying again is of no use */                                            \
+	A(u8, text, IPC_ERROR_TEXT_MAX)
+
+#define IPC_ABORT(S, A)                                                                                      \
+	S(u64, client_id)                                                                                    \
+	S(u64, req_id)
+
+/* client -> scheduler at least three times per lease; silence for a lease aborts its requests */
+#define IPC_ALIVE(S, A) S(u64, client_id)
+
+/* worker -> scheduler after loading and profiling; the scheduler takes the least of all ranks */
+#define IPC_WORKER_READY(S, A)                                                                               \
+	S(u32, rank)                                                                                         \
+	S(u32, block_count)                                                                                  \
+	S(u32, max_model_len)                                                                                \
+	S(u32, vocab_size)                                                                                   \
+	S(u64, weight_bytes)                                                                                 \
+	S(u64, kv_bytes_per_block)                                                                           \
+	A(u32, eos_ids, EOS_IDS_MAX)
+
+/* scheduler -> worker: begin an epoch with empty state and a pool of that many blocks */
+#define IPC_INIT(S, A)                                                                                       \
+	S(u32, block_count)                                                                                  \
+	S(u32, max_model_len)
+
+/* scheduler -> every worker, once a step. Order of application: drop, copy, add, grow, run.
+ * Columns named add_* have one element per added row, except the concatenated ones (add_tokens, add_blocks,
+ * add_stop_ids, add_bias_*), whose lengths stand in the *_count columns.
+ * Rule: after application every row whose known tokens but the last are computed runs one token, every other row
+ * none; run_row/run_count list the exceptions. A row listed with 0 pauses for this step only. */
+#define IPC_STEP(S, A)                                                                                       \
+	S(u64, step) /* 1, 2, 3, ... within an epoch */                                                      \
+	S(u64, digest) /* step_digest_step after application */                                              \
+	A(u32, drop_row, IPC_ROWS_MAX)                                                                       \
+	A(u32, copy_src, IPC_BLOCKS_MAX)                                                                     \
+	A(u32, copy_dst, IPC_BLOCKS_MAX)                                                                     \
+	A(u32, grow_row, IPC_BLOCKS_MAX)                                                                     \
+	A(u32, grow_block, IPC_BLOCKS_MAX)                                                                   \
+	A(u32, run_row, IPC_ROWS_MAX)                                                                        \
+	A(u32, run_count, IPC_ROWS_MAX)                                                                      \
+	A(u32, add_row, IPC_ROWS_MAX)                                                                        \
+	A(u64, add_seq, IPC_ROWS_MAX)                                                                        \
+	A(u32, add_computed, IPC_ROWS_MAX) /* tokens whose KV is there before this step */                   \
+	A(u32, add_prompt_count, IPC_ROWS_MAX) /* of add_tokens; the rest are outputs */                     \
+	A(u32, add_token_count, IPC_ROWS_MAX)                                                                \
+	A(u32, add_tokens, IPC_TOKENS_MAX)                                                                   \
+	A(u32, add_block_count, IPC_ROWS_MAX)                                                                \
+	A(u32, add_blocks, IPC_BLOCKS_MAX)                                                                   \
+	A(u32, add_stop_count, IPC_ROWS_MAX)                                                                 \
+	A(u32, add_stop_ids, IPC_STOPS_MAX)                                                                  \
+	A(u32, add_bias_count, IPC_ROWS_MAX)                                                                 \
+	A(u32, add_bias_ids, IPC_BIASES_MAX)                                                                 \
+	A(f32, add_bias_values, IPC_BIASES_MAX)                                                              \
+	SAMPLING_TABLE(IPC_PARAM_COLUMN, A)
+
+/* worker rank 0 -> scheduler and detokenizer, the same bytes. One element per row that got a token.
+ * `position`: number of this output in the request, from 0. lp_*: for entries that asked, in order: lp_entry is the
+ * index into seq, lp_count the ids listed (the sampled one first, then the best), lp_rank the sampled one's rank from 1.
+ * plp_*: prompt log-probabilities, one element per prompt position (>= 1), the prompt's own token first. */
+#define IPC_RESULT(S, A)                                                                                     \
+	S(u64, step)                                                                                         \
+	S(u32, wait_us)    /* waited for this step */                                                        \
+	S(u32, forward_us) /* computed */                                                                    \
+	A(u64, seq, IPC_ROWS_MAX)                                                                            \
+	A(u32, position, IPC_ROWS_MAX)                                                                       \
+	A(u32, token, IPC_ROWS_MAX)                                                                          \
+	A(u32, lp_entry, IPC_ROWS_MAX)                                                                       \
+	A(u32, lp_count, IPC_ROWS_MAX)                                                                       \
+	A(u32, lp_rank, IPC_ROWS_MAX)                                                                        \
+	A(u32, lp_ids, IPC_LOGPROBS_MAX)                                                                     \
+	A(f32, lp_values, IPC_LOGPROBS_MAX)                                                                  \
+	A(u64, plp_seq, IPC_PROMPT_LOGPROBS_MAX)                                                             \
+	A(u32, plp_position, IPC_PROMPT_LOGPROBS_MAX)                                                        \
+	A(u32, plp_count, IPC_PROMPT_LOGPROBS_MAX)                                                           \
+	A(u32, plp_rank, IPC_PROMPT_LOGPROBS_MAX)                                                            \
+	A(u32, plp_ids, IPC_PROMPT_LOGPROB_IDS_MAX)                                                          \
+	A(f32, plp_values, IPC_PROMPT_LOGPROB_IDS_MAX)
+
+/* scheduler -> detokenizer, before the sequence's first STEP (and again for every live one after a restart).
+ * A request that ends without having run is opened and closed at once: every ACCEPTED one ends in a chunk. */
+#define IPC_OPEN(S, A)                                                                                       \
+	S(u64, seq)                                                                                          \
+	S(u64, client_id)                                                                                    \
+	S(u64, req_id)                                                                                       \
+	S(u32, prompt_count)                                                                                 \
+	S(u32, cached_count) /* prompt tokens found in the prefix cache */                                   \
+	S(u32, output_max)   /* struct finish_rule */                                                        \
+	S(u32, output_min)                                                                                   \
+	S(u32, flags) /* enum sampling_flag */                                                               \
+	A(u32, prompt_tail, 64)                                                                              \
+	A(u32, output_tokens, IPC_TOKENS_MAX) /* of an earlier life, already with the client */              \
+	A(u32, eos_ids, EOS_IDS_MAX)                                                                         \
+	A(u32, stop_ids, STOP_IDS_MAX)                                                                       \
+	A(u32, stop_string_bytes, STOP_STRINGS_MAX)                                                          \
+	A(u8, stop_strings, STOP_STRING_BYTES_MAX)
+
+/* scheduler -> detokenizer: ends for another reason than its tokens, after `output_count` outputs */
+#define IPC_CLOSE(S, A)                                                                                      \
+	S(u64, seq)                                                                                          \
+	S(u32, reason) /* enum finish_reason */                                                              \
+	S(u32, output_count)                                                                                 \
+	A(u8, text, IPC_ERROR_TEXT_MAX)
+
+/* detokenizer -> scheduler: a stop string ended it at this many outputs */
+#define IPC_STOPPED(S, A)                                                                                    \
+	S(u64, seq)                                                                                          \
+	S(u32, output_count)
+
+/* client -> output socket. `last_chunk`: the highest chunk number seen, 0: none. live_*: what the client holds of
+ * its unfinished requests, so that a detokenizer without memory of them goes on where the client's text ends. */
+#define IPC_ATTACH(S, A)                                                                                     \
+	S(u64, client_id)                                                                                    \
+	S(u64, last_chunk)                                                                                   \
+	A(u64, live_req_id, 65536)                                                                           \
+	A(u32, live_token_count, 65536)                                                                      \
+	A(u32, live_text_bytes, 65536)
+
+#define IPC_ATTACHED(S, A)                                                                                   \
+	S(u64, client_id)                                                                                    \
+	S(u64, next_chunk)
+
+/* client -> output socket: chunks up to this one need not be kept */
+#define IPC_ACK(S, A)                                                                                        \
+	S(u64, client_id)                                                                                    \
+	S(u64, chunk)
+
+/* output socket -> client: the client was closed (slow, or its chunks are gone) */
+#define IPC_DETACHED(S, A)                                                                                   \
+	S(u64, client_id)                                                                                    \
+	S(u32, code) /* enum err */                                                                          \
+	A(u8, text, IPC_ERROR_TEXT_MAX)
+
+/* output socket -> client. One element per request that has news; `tokens` and `text` are concatenated.
+ * The text of an entry is the decoded form of exactly its tokens. lp_*: one element per token of an entry
+ * whose request asked (lp_token: index into tokens). */
+#define IPC_CHUNK(S, A)                                                                                      \
+	S(u64, client_id)                                                                                    \
+	S(u64, chunk) /* 1, 2, 3, ... per client */                                                          \
+	A(u64, req_id, IPC_ROWS_MAX)                                                                         \
+	A(u32, first_token, IPC_ROWS_MAX) /* output number of the entry's first token */                     \
+	A(u32, token_count, IPC_ROWS_MAX)                                                                    \
+	A(u32, text_bytes, IPC_ROWS_MAX)                                                                     \
+	A(u32, prompt_count, IPC_ROWS_MAX)                                                                   \
+	A(u32, cached_count, IPC_ROWS_MAX)                                                                   \
+	A(u8, finish, IPC_ROWS_MAX)      /* enum finish_reason; not 0: the request's last entry */           \
+	A(u8, stop_kind, IPC_ROWS_MAX)   /* 0 none, 1 stop id, 2 stop string */                              \
+	A(u32, stop_value, IPC_ROWS_MAX) /* the id, or the index of the string */                            \
+	A(u32, tokens, IPC_TOKENS_MAX)                                                                       \
+	A(u8, text, IPC_TEXT_MAX)                                                                            \
+	A(u32, lp_token, IPC_TOKENS_MAX)                                                                     \
+	A(u32, lp_count, IPC_TOKENS_MAX)                                                                     \
+	A(u32, lp_rank, IPC_TOKENS_MAX)                                                                      \
+	A(u32, lp_ids, IPC_TOKENS_MAX)                                                                       \
+	A(f32, lp_values, IPC_TOKENS_MAX)                                                                    \
+	A(u32, plp_entry, IPC_PROMPT_LOGPROBS_MAX)                                                           \
+	A(u32, plp_position, IPC_PROMPT_LOGPROBS_MAX)                                                        \
+	A(u32, plp_count, IPC_PROMPT_LOGPROBS_MAX)                                                           \
+	A(u32, plp_rank, IPC_PROMPT_LOGPROBS_MAX)                                                            \
+	A(u32, plp_ids, IPC_PROMPT_LOGPROB_IDS_MAX)                                                          \
+	A(f32, plp_values, IPC_PROMPT_LOGPROB_IDS_MAX)                                                       \
+	A(u8, error_text, IPC_ERROR_TEXT_MAX) /* of the entry with FINISH_ERROR */
+
+/* Leaves in good order; what follows is silence. */
+#define IPC_BYE(S, A) S(u64, client_id)
+
+/* M(number, NAME, name) */
+#define IPC_MESSAGES(M)                                                                                      \
+	M(1, HELLO, hello)                                                                                   \
+	M(2, ERROR, error)                                                                                   \
+	M(3, ENGINE, engine)                                                                                 \
+	M(4, SUBMIT, submit)                                                                                 \
+	M(5, ACCEPTED, accepted)                                                                             \
+	M(6, REFUSED, refused)                                                                               \
+	M(7, ABORT, abort)                                                                                   \
+	M(8, ALIVE, alive)                                                                                   \
+	M(9, WORKER_READY, worker_ready)                                                                     \
+	M(10, INIT, init)                                                                                    \
+	M(11, STEP, step)                                                                                    \
+	M(12, RESULT, result)                                                                                \
+	M(13, OPEN, open)                                                                                    \
+	M(14, CLOSE, close)                                                                                  \
+	M(15, STOPPED, stopped)                                                                              \
+	M(16, ATTACH, attach)                                                                                \
+	M(17, ATTACHED, attached)                                                                            \
+	M(18, ACK, ack)                                                                                      \
+	M(19, DETACHED, detached)                                                                            \
+	M(20, CHUNK, chunk)                                                                                  \
+	M(21, BYE, bye)
+
+#endif

@@ -1,0 +1,250 @@
+/* The door of kernels/: the op table. One args struct and one slot per op; the readable reference fills the table,
+ * stronger variants overwrite their slots. Compiles as C11 and as (CUDA) C++.
+ *
+ * Shapes are row-major; "[T][H]" means T rows of H. T: tokens of a step, R: rows (sequences) of a step, V: vocabulary.
+ * On the CPU activations are float; weights and KV cache are bf16 or float. Args carry the types, since on GPUs
+ * activations are bf16. All pointers are borrowed for the call. Ops never allocate: what they need beyond their
+ * arguments is in the context's scratch, sized by kern_scratch_bytes. */
+#ifndef TERCET_KERNELS_KERNELS_H
+#define TERCET_KERNELS_KERNELS_H
+
+#include "common/err.h"
+#include "common/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum kern_dtype { KERN_F32, KERN_BF16, KERN_F16, KERN_I8 };
+size_t kern_dtype_bytes(enum kern_dtype t);
+
+/* Instruction sets a variant may need; found at run time, and masked by tests and by TERCET_KERN_CAPS. */
+enum kern_cap {
+	KERN_CAP_AVX2 = 1u << 0, /* with FMA and F16C */
+	KERN_CAP_AVX512 = 1u << 1, /* F, BW, DQ, VL */
+	KERN_CAP_AVX512_BF16 = 1u << 2,
+	KERN_CAP_AVX512_VNNI = 1u << 3,
+	KERN_CAP_ONEDNN = 1u << 4, /* matrix products of many rows go to oneDNN */
+	KERN_CAP_ALL = 0xffffffffu,
+};
+u32 kern_caps_detect(void);
+
+/* ---------------------------------------------------------------- threads */
+
+/* A pool of threads that live as long as it does. The caller's thread is worker 0. Between runs the others spin for
+ * some microseconds and then sleep, so an idle engine costs nothing. */
+struct kern_threads;
+typedef void (*kern_task_fn)(void *arg, u32 task, u32 thread);
+/* threads 0: automatic (cores available to the process). */
+enum err kern_threads_create(struct kern_threads **out, u32 threads, struct err_msg *em);
+void kern_threads_destroy(struct kern_threads **t);
+u32 kern_threads_count(const struct kern_threads *t);
+/* Runs fn(arg, 0..tasks-1, thread), each task once, and returns when all are done. Not reentrant. */
+void kern_threads_run(struct kern_threads *t, u32 tasks, kern_task_fn fn, void *arg);
+
+struct kern_ctx {
+	struct kern_threads *threads;
+	void *scratch; /* 64-byte aligned */
+	size_t scratch_bytes;
+	void *stream; /* device stream; NULL on the CPU */
+};
+
+/* ---------------------------------------------------------------- weights of matrix products */
+
+/* A matrix W[n][k] (torch's Linear: out x in) in the layout the chosen variant reads. `data` is owned by whoever made
+ * it; when `packed` is 0 it may point straight into the mapped checkpoint. */
+struct kern_weight {
+	u32 n, k;
+	enum kern_dtype dtype;
+	u32 packed; /* layout id of the variant; 0: plain row-major */
+	const void *data;
+	const void *data_many; /* a second layout for many rows, or NULL */
+	void *handle;          /* oneDNN state, or NULL */
+};
+
+/* ---------------------------------------------------------------- ops */
+
+/* out[t] = table[ids[t]]; out float [T][H]. With tensor parallelism the table is a slice of the vocabulary
+ * [first, first + rows): other ids give zeros. */
+struct kern_embedding_args {
+	float *out;
+	const u32 *ids;
+	const void *table;
+	enum kern_dtype table_dtype;
+	u32 tokens, hidden, first, rows;
+};
+
+/* If `add` is not NULL: x[t] += add[t]. Then out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. `out` may be NULL
+ * (only add). Zhang, Sennrich 2019. */
+struct kern_rmsnorm_args {
+	float *out;       /* [T][H] */
+	float *x;         /* [T][H], the residual stream */
+	const float *add; /* [T][H] or NULL */
+	const float *weight; /* [H] */
+	float eps;
+	u32 tokens, hidden;
+};
+
+/* out[t][n] = sum_k x[t][k] * w[n][k] (+ bias[n]); accumulates in float. `accumulate`: += instead of =. */
+struct kern_matmul_args {
+	float *out;          /* [T][out_stride] */
+	const float *x;      /* [T][x_stride] */
+	const struct kern_weight *w;
+	const float *bias;   /* [N] or NULL */
+	u32 tokens;
+	u32 x_stride, out_stride; /* in elements */
+	bool accumulate;
+};
+
+/* The KV cache of one layer: K and V as [blocks][kv_heads][block_size][head_dim] each. A slot is
+ * block * block_size + offset. */
+struct kern_kv {
+	void *k, *v;
+	enum kern_dtype dtype;
+	u32 block_size, kv_heads, head_dim;
+};
+
+/* Splits qkv [T][(heads + 2 kv_heads) * head_dim], adds `bias` and applies q_norm / k_norm (RMSNorm over head_dim)
+ * where given, rotates q and k (RoPE, neox halves: pairs (i, i + rope_dim/2)) by cos/sin[positions[t]], writes q to `q`
+ * and k, v into the cache at slots[t]; slot -1 writes nothing (padding). */
+struct kern_rope_kv_args {
+	float *q;         /* out [T][heads][head_dim] */
+	const float *qkv;
+	const float *bias;   /* [(heads + 2 kv_heads) * head_dim] or NULL */
+	const float *q_norm; /* [head_dim] or NULL */
+	const float *k_norm;
+	float norm_eps;
+	const float *cos;    /* [positions_max][rope_dim / 2] */
+	const float *sin;
+	const u32 *positions; /* [T] */
+	const i64 *slots;     /* [T] */
+	struct kern_kv kv;
+	u32 tokens, heads, rope_dim;
+};
+
+/* Paged attention for decode, prefill chunks and mixtures in one op. Row r owns queries
+ * [query_start[r], query_start[r+1]); its context is `context[r]` tokens, the last of which are those queries. Query i of
+ * n sees keys 0 .. context - n + i (causal), within `window` (0: none: key > query - window). */
+struct kern_attention_args {
+	float *out;           /* [T][heads][head_dim] */
+	const float *q;       /* [T][heads][head_dim] */
+	struct kern_kv kv;
+	const u32 *query_start; /* [R + 1] */
+	const u32 *context;     /* [R] */
+	const u32 *block_tables; /* [R] rows of `block_stride` */
+	u32 block_stride;
+	u32 rows, tokens, heads;
+	float scale;
+	float soft_cap; /* 0: none; else cap * tanh(score / cap) */
+	u32 window;
+};
+
+enum kern_activation { KERN_SILU, KERN_GELU_TANH };
+/* out[t][i] = act(gate_up[t][i]) * gate_up[t][size + i], i < size */
+struct kern_act_mul_args {
+	float *out;           /* [T][size] */
+	const float *gate_up; /* [T][2 * size] */
+	u32 tokens, size;
+	enum kern_activation act;
+};
+
+/* Per row of logits, in place, in this order: logit_bias, repetition penalty (over prompt and outputs; CTRL: positive
+ * logits divided, negative multiplied), frequency and presence penalties (over outputs), masking of ids to -inf. */
+struct kern_logits_row {
+	float *logits;            /* [V] */
+	float repetition_penalty, presence_penalty, frequency_penalty;
+	const u32 *seen_ids;      /* distinct ids of prompt and outputs */
+	const u32 *seen_outputs;  /* how often each of seen_ids was an output (0: only in the prompt) */
+	u32 seen_count;
+	const u32 *bias_ids;
+	const float *bias_values;
+	u32 bias_count;
+	const u32 *masked_ids;    /* set to -inf (min_tokens) */
+	u32 masked_count;
+};
+struct kern_logits_args {
+	const struct kern_logits_row *rows;
+	u32 row_count, vocab;
+};
+
+/* One token per row. temperature 0: arg-max, ties to the lowest id. Else, of softmax(logits / temperature) restricted by
+ * top_k, then top_p (smallest set of the most probable that reaches top_p, at least one), then min_p (relative to the
+ * best), by Gumbel-max with Philox-4x32-10 (Salmon et al. 2011) keyed by seed, counter (position, id / 4): the same
+ * request gives the same token whatever shares its batch. */
+struct kern_sample_row {
+	const float *logits; /* [V], processed */
+	float temperature, top_p, min_p;
+	u32 top_k;
+	u64 seed;
+	u32 position; /* number of this output in the request */
+};
+struct kern_sample_args {
+	const struct kern_sample_row *rows;
+	u32 *tokens; /* out [row_count] */
+	u32 row_count, vocab;
+};
+
+/* log softmax of raw logits: of `token` and of the `top` best (ties to the lowest id), and the rank of `token` from 1. */
+struct kern_logprobs_row {
+	const float *logits; /* [V] */
+	u32 token, top;
+	u32 *ids;      /* out [1 + top]: token first, then the best */
+	float *values; /* out [1 + top] */
+	u32 *rank;     /* out */
+};
+struct kern_logprobs_args {
+	const struct kern_logprobs_row *rows;
+	u32 row_count, vocab;
+};
+
+/* Copies KV blocks src[i] -> dst[i] in every given layer. A block is never source and destination at once. */
+struct kern_block_copy_args {
+	const struct kern_kv *layers;
+	u32 layer_count;
+	const u32 *src, *dst;
+	u32 count;
+};
+
+/* X(slot, struct kern_<slot>_args) */
+#define KERN_OPS(X)                                                                                          \
+	X(embedding) X(rmsnorm) X(matmul) X(rope_kv) X(attention) X(act_mul) X(logits) X(sample) X(logprobs)  \
+	X(block_copy)
+
+struct kern_ops {
+#define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);
+	KERN_OPS(KERN_SLOT)
+#undef KERN_SLOT
+#define KERN_VARIANT(op) const char *op##_variant;
+	KERN_OPS(KERN_VARIANT)
+#undef KERN_VARIANT
+};
+
+/* Fills every slot: reference first, then what `caps` allows. */
+void kern_ops_init(struct kern_ops *ops, u32 caps);
+/* "rmsnorm=avx512 matmul=avx512_bf16 ..." into `out`. */
+void kern_ops_print(const struct kern_ops *ops, char *out, size_t bytes);
+
+/* Bytes of memory that kern_weight_pack needs for W[n][k] stored as `dtype` under `caps`; 0: the plain matrix is used
+ * as it is. */
+size_t kern_weight_bytes(u32 n, u32 k, enum kern_dtype dtype, u32 caps);
+/* Makes `w` from plain rows: row i of W is at src + i * src_stride elements. src_dtype may differ (bf16, f16, f32) from
+ * `dtype`. `memory` (kern_weight_bytes, 64-byte aligned) must outlive `w`; with 0 bytes needed `w` points at `src`.
+ * Parallel over `threads`. */
+enum err kern_weight_pack(struct kern_weight *w, const void *src, enum kern_dtype src_dtype, size_t src_stride, u32 n,
+			  u32 k, enum kern_dtype dtype, void *memory, struct kern_threads *threads, u32 caps,
+			  struct err_msg *em);
+void kern_weight_fini(struct kern_weight *w); /* releases the handle, not the memory */
+
+/* Scratch that any op may need for steps of at most these sizes. */
+struct kern_limits {
+	u32 tokens, rows, heads, kv_heads, head_dim, hidden, intermediate, vocab, context, threads;
+};
+size_t kern_scratch_bytes(const struct kern_limits *limits);
+
+/* float <-> bf16 (round to nearest even), f16 -> float */
+void kern_convert(void *dst, enum kern_dtype dst_dtype, const void *src, enum kern_dtype src_dtype, size_t count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

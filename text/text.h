@@ -1,0 +1,98 @@
+/* The door of text/: tokenizers, streaming decode, chat templates. Pure: no sockets, no clocks (the date is an
+ * argument). A tokenizer is immutable after loading and may be shared by threads; encoding scratch is inside `struct
+ * text_scratch`, one per thread. */
+#ifndef TERCET_TEXT_TEXT_H
+#define TERCET_TEXT_TEXT_H
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "common/json.h"
+#include "common/types.h"
+
+/* ---------------------------------------------------------------- tokenizer */
+
+struct tokenizer;
+struct text_scratch;
+
+/* From MODEL_DIR/tokenizer.json (+ tokenizer_config.json). ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED with the file and the
+ * part named. The caller owns `*out`. */
+MUST_CHECK enum err tokenizer_load(struct tokenizer **out, const char *model_dir, struct err_msg *em);
+void tokenizer_free(struct tokenizer **t);
+MUST_CHECK enum err text_scratch_create(struct text_scratch **out);
+void text_scratch_free(struct text_scratch **s);
+
+enum text_encode_flag {
+	TEXT_ADD_SPECIAL = 1u << 0, /* run the post-processor (BOS and the like) */
+};
+/* Appends the ids of `text` (valid UTF-8; ERR_FORMAT otherwise) to `ids`. Added tokens in the text are recognised, as
+ * in Hugging Face tokenizers. */
+MUST_CHECK enum err tokenizer_encode(const struct tokenizer *t, struct text_scratch *s, const char *text, size_t bytes,
+				     u32 flags, struct u32_vec *ids, struct err_msg *em);
+/* Decodes all at once: appends UTF-8 (ill-formed parts as U+FFFD). Ids outside the vocabulary give nothing. */
+void tokenizer_decode(const struct tokenizer *t, const u32 *ids, size_t count, bool skip_special, struct buf *out);
+
+/* Ids 0 .. size-1 are in use (vocabulary and added tokens). */
+u32 tokenizer_vocab_size(const struct tokenizer *t);
+bool tokenizer_is_special(const struct tokenizer *t, u32 id);
+/* The id of exactly this token text (as in tokenizer.json); false when absent. */
+bool tokenizer_find(const struct tokenizer *t, const char *token, u32 *id);
+/* The token as written in tokenizer.json; NULL outside the vocabulary. Borrowed. */
+const char *tokenizer_token_text(const struct tokenizer *t, u32 id);
+/* Bytes that this one token stands for (not necessarily valid UTF-8), appended: for logprobs' `bytes` field. */
+void tokenizer_token_bytes(const struct tokenizer *t, u32 id, struct buf *out);
+/* "" when the model has none. From tokenizer_config.json / special_tokens_map.json. Borrowed. */
+const char *tokenizer_bos(const struct tokenizer *t);
+const char *tokenizer_eos(const struct tokenizer *t);
+
+/* ---------------------------------------------------------------- streaming decode */
+
+/* The text of a growing token list: what text_stream_push and text_stream_end append is, all together, what
+ * tokenizer_decode gives for the outputs behind that prompt. Never half a character. Caller's memory, no allocation
+ * but in `out`. */
+struct text_stream {
+	const struct tokenizer *tokenizer;
+	bool skip_special;
+	bool at_start;       /* no text yet: metaspace models drop a leading space */
+	bool after_special;
+	u8 pending_count;    /* bytes of an unfinished character */
+	char pending[8];
+	u8 more[16];         /* for the implementation */
+};
+/* `prompt_tail`: the last tokens of the prompt (up to 64 are enough), for rules that look back. */
+void text_stream_init(struct text_stream *s, const struct tokenizer *t, bool skip_special, const u32 *prompt_tail,
+		      size_t tail_count);
+void text_stream_push(struct text_stream *s, u32 token, struct buf *out);
+/* Flushes an unfinished character as U+FFFD. */
+void text_stream_end(struct text_stream *s, struct buf *out);
+
+/* ---------------------------------------------------------------- chat templates */
+
+struct chat_template;
+
+struct chat_request {
+	json_val messages;               /* array of objects */
+	json_val tools;                  /* array, or missing */
+	json_val documents;              /* array, or missing */
+	json_val kwargs;                 /* object of further template variables, or missing */
+	bool add_generation_prompt;
+	bool continue_final_message;
+	int64_t now_s;                   /* for strftime_now, local time */
+	const char *bos_token;           /* "" when none */
+	const char *eos_token;
+};
+
+/* From `file` when it is not empty, else chat_template.jinja, chat_template.json or tokenizer_config.json of the model
+ * (a string, or a list of named ones, of which "default" and, with tools, "tool_use" are used). ERR_NOT_FOUND: the
+ * model has none. ERR_FORMAT with line and column. */
+MUST_CHECK enum err chat_template_load(struct chat_template **out, const char *model_dir, const char *file,
+				       struct err_msg *em);
+/* The same from source text. */
+MUST_CHECK enum err chat_template_parse(struct chat_template **out, const char *source, size_t bytes,
+					struct err_msg *em);
+void chat_template_free(struct chat_template **t);
+/* Appends the prompt. ERR_INVALID: raise_exception's text, or a run-time error with line and column, or a limit (steps,
+ * output bytes, depth) was reached. Thread-safe. */
+MUST_CHECK enum err chat_template_render(const struct chat_template *t, const struct chat_request *request,
+					 struct buf *out, struct err_msg *em);
+
+#endif
