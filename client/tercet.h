@@ -1,0 +1,288 @@
+/* libtercet: a C client of a running Tercet engine, without HTTP in between.
+ *
+ * A handle submits requests to the scheduler and receives their tokens and text from the output socket. It keeps what
+ * it needs to go on by itself: it re-attaches after a broken connection, acknowledges what was delivered, renews its
+ * lease, and resubmits unfinished requests with the tokens generated so far when the scheduler was restarted. Every
+ * token of a request is delivered exactly once and in order; every submitted request ends in exactly one event for
+ * which tercet_event_is_last answers true.
+ *
+ *	struct tercet *t;
+ *	struct tercet_error error;
+ *	if (tercet_open(&t, &(struct tercet_config){.run_dir = "/run/tercet"}, &error) != TERCET_OK)
+ *		die(error.text);
+ *	struct tercet_request request;
+ *	tercet_request_init(&request);
+ *	request.tokens = ids;
+ *	request.token_count = count;
+ *	tercet_submit(t, &request, NULL, &error);
+ *	struct tercet_event event;
+ *	while (tercet_wait(t, -1, &event) == TERCET_OK && !tercet_event_is_last(&event))
+ *		if (event.type == TERCET_EVENT_OUTPUT)
+ *			fwrite(event.text, 1, event.text_bytes, stdout);
+ *	tercet_close(&t);
+ *
+ * A handle belongs to one thread at a time and must not be used across fork. Only tercet_wait and tercet_wait_ready
+ * block. Structures may grow at their end with a new minor version: initialise them with the functions below or with
+ * `= {0}`. */
+#ifndef TERCET_H
+#define TERCET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TERCET_API_VERSION 1
+
+/* Results of functions, and the codes of refusals and errors sent by the engine. 0 is success. */
+enum tercet_result {
+	TERCET_OK = 0,
+	TERCET_AGAIN = 1,         /* nothing to do now */
+	TERCET_BUSY = 2,          /* a bounded table or queue is full */
+	TERCET_GONE = 3,          /* the engine is not there */
+	TERCET_INVALID = 4,       /* an argument or a request is wrong; the text says what */
+	TERCET_TOO_LONG = 5,      /* longer than a limit */
+	TERCET_NOT_FOUND = 6,
+	TERCET_EXISTS = 7,
+	TERCET_UNSUPPORTED = 8,
+	TERCET_FORMAT = 9,        /* malformed data */
+	TERCET_VERSION = 10,      /* protocol version or schema differs from the engine's */
+	TERCET_SEQUENCE = 11,     /* a message was lost */
+	TERCET_IO = 13,
+	TERCET_NO_MEMORY = 14,
+	TERCET_NEVER_FITS = 17,   /* the request can never fit into the KV cache */
+	TERCET_ABORTED = 18,
+	TERCET_TIMEOUT = 19,
+	TERCET_SHUTDOWN = 21,     /* the engine is shutting down */
+	TERCET_INTERNAL = 23
+};
+
+/* What is wrong and what would be right, for people. */
+struct tercet_error {
+	char text[768];
+};
+
+/* ---------------------------------------------------------------- requests */
+
+/* Bits of tercet_params.flags. */
+enum tercet_flag {
+	TERCET_IGNORE_EOS = 1u << 0,
+	TERCET_SKIP_SPECIAL = 1u << 1,  /* special tokens give no text (default) */
+	TERCET_INCLUDE_STOP = 1u << 2,  /* the stop string or stop token stays in the text */
+	TERCET_SPACES_BETWEEN_SPECIAL = 1u << 3,
+	TERCET_NO_CACHE_READ = 1u << 4, /* do not read the prefix cache */
+	TERCET_NO_TEXT = 1u << 5        /* tokens only */
+};
+
+struct tercet_params {
+	float temperature;        /* 0: greedy; 0 .. 100 */
+	float top_p;              /* (0, 1] */
+	float min_p;              /* 0 .. 1 */
+	uint32_t top_k;           /* 0: off */
+	float repetition_penalty; /* 0.01 .. 100; 1: off */
+	float presence_penalty;   /* -2 .. 2 */
+	float frequency_penalty;  /* -2 .. 2 */
+	uint64_t seed;            /* sampling depends on (seed, position) alone, not on what else runs */
+	uint32_t max_tokens;      /* at least 1 */
+	uint32_t min_tokens;      /* below it neither end-of-sequence nor stop ids end the request */
+	int32_t logprobs;         /* -1: none; n: the sampled token and the n best, at most 20 */
+	int32_t prompt_logprobs;  /* the same for the prompt's tokens */
+	uint32_t flags;           /* enum tercet_flag */
+};
+
+/* Everything pointed to is borrowed for the call of tercet_submit and copied. */
+struct tercet_request {
+	uint64_t req_id;          /* 0: the library numbers it (never reused within a handle) */
+	void *user;               /* comes back in every event of the request */
+	const uint32_t *tokens;   /* the prompt */
+	uint32_t token_count;
+	struct tercet_params params;
+	const uint32_t *stop_ids; /* at most 64 */
+	uint32_t stop_id_count;
+	const char *const *stop_strings; /* UTF-8 with a NUL behind each; at most 16 with 1,024 bytes together */
+	uint32_t stop_string_count;
+	const uint32_t *bias_ids; /* added to the logits of these tokens; at most 1,024 */
+	const float *bias_values;
+	uint32_t bias_count;
+	uint64_t cache_salt;      /* the prefix cache is shared only within a salt */
+	int32_t priority;
+};
+
+/* The engine's defaults: temperature 1, max_tokens 16, special tokens skipped, no logprobs, everything else off.
+ * With temperature above 0 the caller chooses the seed. */
+void tercet_params_init(struct tercet_params *params);
+/* No tokens, default parameters. */
+void tercet_request_init(struct tercet_request *request);
+
+/* ---------------------------------------------------------------- events */
+
+enum tercet_event_type {
+	TERCET_EVENT_NONE = 0,
+	/* The engine answered: tercet_get_engine has its properties. Comes again after a restart of the scheduler, when
+	 * unfinished requests have been resubmitted. */
+	TERCET_EVENT_READY = 1,
+	/* The connection broke or the engine is restarting; requests go on by themselves when READY comes again.
+	 * code, error_text. */
+	TERCET_EVENT_LOST = 2,
+	/* The request is in the engine's queue. `waiting`: requests in front of it. */
+	TERCET_EVENT_ACCEPTED = 3,
+	/* Last event of a request that was not admitted. code, error_text; retry_after_ms, 0: trying again is of no
+	 * use. */
+	TERCET_EVENT_REFUSED = 4,
+	/* News of a request: tokens, their text, logprobs. finish is not 0 in its last event. */
+	TERCET_EVENT_OUTPUT = 5,
+	/* The engine closed this client's output (too slow, or chunks it asked for are gone). What follows are the last
+	 * events of its unfinished requests, with TERCET_FINISH_ERROR. code, error_text. */
+	TERCET_EVENT_DETACHED = 6,
+	/* Something the engine could not take, or that this handle could not read. code, error_text; req_id or 0. */
+	TERCET_EVENT_ERROR = 7
+};
+
+enum tercet_finish {
+	TERCET_FINISH_NONE = 0,
+	TERCET_FINISH_STOP = 1,   /* end-of-sequence token, stop id or stop string */
+	TERCET_FINISH_LENGTH = 2, /* max_tokens or the context length */
+	TERCET_FINISH_ABORT = 3,
+	TERCET_FINISH_ERROR = 4   /* error_text */
+};
+
+enum tercet_stop {
+	TERCET_STOP_NONE = 0,
+	TERCET_STOP_ID = 1,    /* stop_value: the stop id of the request that ended it */
+	TERCET_STOP_STRING = 2 /* stop_value: the index of the stop string */
+};
+
+/* Log-probabilities of a run of tokens. Element i lists counts[i] ids and values, one element behind the other in
+ * `ids` and `values`: the token itself first, then the best; ranks[i] is the token's own rank from 1. */
+struct tercet_logprobs {
+	uint32_t count;            /* elements; 0: none */
+	const uint32_t *positions; /* prompt only: the position of each element in the prompt, from 1; else NULL */
+	const uint32_t *counts;
+	const uint32_t *ranks;
+	const uint32_t *ids;
+	const float *values;
+};
+
+/* Pointers are borrowed until the next call with the same handle. Text is not NUL-terminated. */
+struct tercet_event {
+	enum tercet_event_type type;
+	uint64_t req_id;
+	void *user;
+
+	enum tercet_result code;
+	const char *error_text; /* "" when there is none; NUL-terminated */
+	uint32_t retry_after_ms;
+	uint32_t waiting;
+
+	uint64_t chunk;         /* OUTPUT: number of the chunk that it came in */
+	uint32_t first_token;   /* output number of tokens[0], from 0 */
+	uint32_t token_count;
+	const uint32_t *tokens;
+	const char *text;       /* decoded form of exactly these tokens; whole UTF-8 characters */
+	uint32_t text_bytes;
+	uint32_t prompt_count;
+	uint32_t cached_count;  /* prompt tokens found in the prefix cache */
+	enum tercet_finish finish;
+	enum tercet_stop stop_kind;
+	uint32_t stop_value;
+	struct tercet_logprobs logprobs;        /* count is 0 or token_count: element i belongs to tokens[i] */
+	struct tercet_logprobs prompt_logprobs; /* in one of the request's first OUTPUT events */
+};
+
+/* REFUSED, or OUTPUT with a finish: no further event of this request comes, and its id is forgotten. */
+bool tercet_event_is_last(const struct tercet_event *event);
+/* "stop", "length", "abort", "error"; "" for NONE. */
+const char *tercet_finish_name(enum tercet_finish finish);
+const char *tercet_result_text(enum tercet_result result);
+
+/* ---------------------------------------------------------------- handle */
+
+struct tercet;
+
+typedef void (*tercet_event_fn)(void *ctx, const struct tercet_event *event);
+
+struct tercet_config {
+	const char *run_dir;         /* the engine's run directory; or both endpoints: */
+	const char *submit_endpoint; /* "ipc:///run/tercet/submit", "tcp://host:port" */
+	const char *output_endpoint;
+	const char *name;            /* shown in the engine's log; NULL: "client" */
+	uint64_t client_id;          /* 0: a random one. Give the old one to take up an earlier life's requests */
+	uint64_t last_chunk;         /* the highest chunk number seen in the earlier life */
+	uint32_t max_requests;       /* unfinished at once; 0: 4,096 */
+	bool manual_ack;             /* chunks are acknowledged only by tercet_ack; else once they were delivered */
+	const char *record_dir;      /* not NULL: every message is recorded there (`tercet trace --messages`) */
+};
+
+/* Begins to connect and returns; READY comes when the engine has answered. Requests may be submitted at once.
+ * TERCET_INVALID, TERCET_TOO_LONG (path), TERCET_IO, TERCET_NO_MEMORY. `error` may be NULL everywhere. */
+enum tercet_result tercet_open(struct tercet **out, const struct tercet_config *config, struct tercet_error *error);
+/* Says good-bye: the engine aborts what is unfinished and forgets the client. NULL accepted. */
+void tercet_close(struct tercet **t);
+/* Frees the handle without a good-bye: within the lease another handle may take the client up with its id and last
+ * chunk number (tercet_adopt). */
+void tercet_leave(struct tercet **t);
+
+/* Waits until the engine has answered. Events that come meanwhile stay for tercet_next. TERCET_TIMEOUT;
+ * TERCET_VERSION when the engine speaks another protocol. */
+enum tercet_result tercet_wait_ready(struct tercet *t, int timeout_ms, struct tercet_error *error);
+
+/* Submits. `req_id` (may be NULL) receives the id. What is wrong with the request is told here where the library can
+ * see it (TERCET_INVALID, TERCET_TOO_LONG), else by a REFUSED event. TERCET_BUSY: max_requests are unfinished.
+ * TERCET_EXISTS: the id is in use. TERCET_NO_MEMORY. Never blocks: it is sent as soon as the engine takes it. */
+enum tercet_result tercet_submit(struct tercet *t, const struct tercet_request *request, uint64_t *req_id,
+				 struct tercet_error *error);
+/* Asks the engine to end the request; its last event (usually TERCET_FINISH_ABORT) still comes.
+ * TERCET_NOT_FOUND: unknown or ended. */
+enum tercet_result tercet_abort(struct tercet *t, uint64_t req_id);
+/* The same, but no further event of the request is delivered: `user` may be freed afterwards. */
+enum tercet_result tercet_discard(struct tercet *t, uint64_t req_id);
+/* Takes up a request submitted in an earlier life of this client id, of which `token_count` tokens and `text_bytes`
+ * bytes of text were delivered. Before the first tercet_next. Without its prompt it cannot outlive the scheduler. */
+enum tercet_result tercet_adopt(struct tercet *t, uint64_t req_id, uint32_t token_count, uint32_t text_bytes,
+				void *user);
+
+/* The next event; TERCET_AGAIN when there is none now. Never blocks. */
+enum tercet_result tercet_next(struct tercet *t, struct tercet_event *event);
+/* Waits up to `timeout_ms` (-1: for ever) for the next event. TERCET_TIMEOUT; TERCET_IO. */
+enum tercet_result tercet_wait(struct tercet *t, int timeout_ms, struct tercet_event *event);
+/* Hands all events that are there to `fn`, at most 4,096 of them; returns how many. `fn` may call tercet_submit,
+ * tercet_abort, tercet_discard and tercet_ack. Never blocks. */
+uint32_t tercet_dispatch(struct tercet *t, tercet_event_fn fn, void *ctx);
+/* For foreign event loops: a file descriptor that becomes readable when tercet_next or tercet_dispatch has something
+ * to do, timers included. After it fired call tercet_next until TERCET_AGAIN, or tercet_dispatch once. */
+int tercet_fd(const struct tercet *t);
+
+/* Chunks up to this one are stored safely: the engine need not keep them. Only with manual_ack. */
+void tercet_ack(struct tercet *t, uint64_t chunk);
+
+/* ---------------------------------------------------------------- properties */
+
+struct tercet_engine {
+	uint32_t max_model_len;
+	uint32_t vocab_size;
+	uint32_t block_size;
+	uint32_t block_count;
+	uint32_t max_num_seqs;
+	uint32_t client_lease_s;
+	uint32_t eos_id_count;
+	const uint32_t *eos_ids; /* borrowed until the next READY */
+	const char *model;       /* the model directory as the engine knows it */
+};
+
+/* False before the first READY. */
+bool tercet_get_engine(const struct tercet *t, struct tercet_engine *out);
+/* True between READY and LOST. */
+bool tercet_is_ready(const struct tercet *t);
+uint64_t tercet_client_id(const struct tercet *t);
+/* The highest chunk number all of whose events were delivered. */
+uint64_t tercet_last_chunk(const struct tercet *t);
+uint32_t tercet_unfinished_count(const struct tercet *t);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
