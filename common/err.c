@@ -57,15 +57,12 @@ void err_prefix(struct err_msg *em, const char *fmt, ...)
 	va_start(args, fmt);
 	n = vsnprintf(em->text, sizeof(em->text), fmt, args);
 	va_end(args);
-	if (n < 0 || (size_t)n >= sizeof(em->text) - 1)
-		return;
+	if (n < 0 || (size_t)n + 3 > sizeof(em->text))
+		return; /* not even ": " fits behind it */
 	size_t used = (size_t)n;
-	size_t room = sizeof(em->text) - used;
-	size_t wanted = strlen(old) + 3; /* ": " and the NUL */
-	if (wanted > room)
-		old[room > 3 ? room - 3 : 0] = '\0';
-	if (room > 3) {
-		memcpy(em->text + used, ": ", 2);
-		memcpy(em->text + used + 2, old, strlen(old) + 1);
-	}
+	size_t room = sizeof(em->text) - used - 3;
+	if (strlen(old) > room)
+		old[room] = '\0';
+	memcpy(em->text + used, ": ", 2);
+	memcpy(em->text + used + 2, old, strlen(old) + 1);
 }
