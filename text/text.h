@@ -47,23 +47,28 @@ const char *tokenizer_eos(const struct tokenizer *t);
 /* ---------------------------------------------------------------- streaming decode */
 
 /* The text of a growing token list: what text_stream_push and text_stream_end append is, all together, what
- * tokenizer_decode gives for the outputs behind that prompt. Never half a character. Caller's memory, no allocation
- * but in `out`. */
+ * tokenizer_decode gives for the outputs behind that prompt. Never half a character. What cannot be judged yet is held
+ * back: an unfinished character, or a run of byte tokens (models with byte fallback: one bad byte turns the whole run
+ * into U+FFFD, so the run waits for its end). Memory is taken from the heap only for such a run. */
 struct text_stream {
 	const struct tokenizer *tokenizer;
 	bool skip_special;
-	bool at_start;       /* no text yet: metaspace models drop a leading space */
-	bool after_special;
-	u8 pending_count;    /* bytes of an unfinished character */
-	char pending[8];
-	u8 more[16];         /* for the implementation */
+	bool at_start;     /* no token yet: metaspace models drop a leading space */
+	u8 pending_count;  /* bytes of an unfinished character */
+	char pending[4];
+	u32 strip_left;    /* leading characters that may still be dropped */
+	u32 strip_held;    /* trailing characters held back, dropped if nothing follows */
+	struct buf held;   /* a run of byte tokens, or the ids of a decoder that can only judge the whole */
 };
-/* `prompt_tail`: the last tokens of the prompt (up to 64 are enough), for rules that look back. */
+/* `prompt_tail`: the last tokens of the prompt (up to 64 are enough), for rules that look back; borrowed for the
+ * call. */
 void text_stream_init(struct text_stream *s, const struct tokenizer *t, bool skip_special, const u32 *prompt_tail,
 		      size_t tail_count);
 void text_stream_push(struct text_stream *s, u32 token, struct buf *out);
-/* Flushes an unfinished character as U+FFFD. */
+/* Flushes what is held back (an unfinished character as U+FFFD) and frees it. */
 void text_stream_end(struct text_stream *s, struct buf *out);
+/* Frees what is held back. Needed only where text_stream_end is not called; harmless after it and on zeroes. */
+void text_stream_fini(struct text_stream *s);
 
 /* ---------------------------------------------------------------- chat templates */
 
