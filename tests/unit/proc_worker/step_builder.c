@@ -1,0 +1,166 @@
+#include "tests/unit/proc_worker/step_builder.h"
+
+#include <string.h>
+
+#include "common/step_digest.h"
+
+void mirror_init(struct mirror *m, u32 block_size)
+{
+	memset(m, 0, sizeof(*m));
+	m->block_size = block_size;
+}
+
+void mirror_begin(struct mirror *m)
+{
+	struct ipc_step *s = &m->msg;
+
+	memset(s, 0, sizeof(*s));
+	s->step = ++m->step;
+	s->drop_row = m->drop_row;
+	s->copy_src = m->copy_src;
+	s->copy_dst = m->copy_dst;
+	s->grow_row = m->grow_row;
+	s->grow_block = m->grow_block;
+	s->run_row = m->run_row;
+	s->run_count = m->run_count;
+	s->add_row = m->add_row;
+	s->add_seq = m->add_seq;
+	s->add_computed = m->add_computed;
+	s->add_prompt_count = m->add_prompt_count;
+	s->add_token_count = m->add_token_count;
+	s->add_tokens = m->add_tokens;
+	s->add_block_count = m->add_block_count;
+	s->add_blocks = m->add_blocks;
+	s->add_stop_count = m->add_stop_count;
+	s->add_stop_ids = m->add_stop_ids;
+	s->add_bias_count = m->add_bias_count;
+	s->add_bias_ids = m->add_bias_ids;
+	s->add_bias_values = m->add_bias_values;
+#define PARAM(A, type, name, def, min, max) s->add_##name = m->add_##name;
+	SAMPLING_TABLE(PARAM, 0)
+#undef PARAM
+}
+
+void mirror_drop(struct mirror *m, u32 row)
+{
+	m->drop_row[m->msg.drop_row_count++] = row;
+	m->rows[row].present = false;
+}
+
+void mirror_copy(struct mirror *m, u32 src, u32 dst)
+{
+	m->copy_src[m->msg.copy_src_count++] = src;
+	m->copy_dst[m->msg.copy_dst_count++] = dst;
+}
+
+void mirror_add(struct mirror *m, const struct mirror_add *add)
+{
+	struct ipc_step *s = &m->msg;
+	u32 i = s->add_row_count++;
+	struct mirror_row *r = &m->rows[add->row];
+	struct sampling_params greedy;
+
+	sampling_params_default(&greedy);
+	greedy.temperature = 0;
+	const struct sampling_params *params = add->params ? add->params : &greedy;
+	m->add_row[i] = add->row;
+	m->add_seq[i] = add->seq;
+	m->add_computed[i] = add->computed;
+	m->add_prompt_count[i] = add->prompt_count;
+	m->add_token_count[i] = add->token_count;
+	m->add_block_count[i] = add->block_count;
+	m->add_stop_count[i] = add->stop_count;
+	m->add_bias_count[i] = add->bias_count;
+#define PARAM(A, type, name, def, min, max)                                                                  \
+	m->add_##name[i] = params->name;                                                                     \
+	s->add_##name##_count++;
+	SAMPLING_TABLE(PARAM, 0)
+#undef PARAM
+	s->add_seq_count = s->add_computed_count = s->add_prompt_count_count = s->add_row_count;
+	s->add_token_count_count = s->add_block_count_count = s->add_stop_count_count = s->add_row_count;
+	s->add_bias_count_count = s->add_row_count;
+	for (u32 j = 0; j < add->token_count; j++)
+		m->add_tokens[s->add_tokens_count++] = r->tokens[j] = add->tokens[j];
+	for (u32 j = 0; j < add->block_count; j++)
+		m->add_blocks[s->add_blocks_count++] = r->blocks[j] = add->blocks[j];
+	for (u32 j = 0; j < add->stop_count; j++)
+		m->add_stop_ids[s->add_stop_ids_count++] = add->stop_ids[j];
+	for (u32 j = 0; j < add->bias_count; j++) {
+		m->add_bias_ids[s->add_bias_ids_count++] = add->bias_ids[j];
+		m->add_bias_values[s->add_bias_values_count++] = add->bias_values[j];
+	}
+	r->present = true;
+	r->seq = add->seq;
+	r->prompt_count = add->prompt_count;
+	r->added_tokens = r->known = add->token_count;
+	r->added_computed = r->computed = add->computed;
+	r->block_count = add->block_count;
+}
+
+void mirror_grow(struct mirror *m, u32 row, u32 block)
+{
+	m->grow_row[m->msg.grow_row_count++] = row;
+	m->grow_block[m->msg.grow_block_count++] = block;
+	m->rows[row].blocks[m->rows[row].block_count++] = block;
+}
+
+void mirror_run(struct mirror *m, u32 row, u32 count)
+{
+	m->run_row[m->msg.run_row_count++] = row;
+	m->run_count[m->msg.run_count_count++] = count;
+}
+
+/* From scratch, over everything, so that no incremental bookkeeping of the worker is repeated here. */
+static u64 digest(const struct mirror *m)
+{
+	u64 set = 0, computed = 0;
+	u32 rows = 0, tokens = 0;
+
+	for (u32 row = 0; row < MIRROR_ROWS; row++) {
+		const struct mirror_row *r = &m->rows[row];
+		if (!r->present)
+			continue;
+		set += step_digest_row(row, r->seq, r->prompt_count, r->added_tokens, r->added_computed);
+		for (u32 i = 0; i < r->block_count; i++)
+			set += step_digest_block(row, i, r->blocks[i]);
+		computed += r->computed;
+		rows += r->run > 0;
+		tokens += r->run;
+	}
+	return step_digest_step(m->step, set, rows, tokens, computed);
+}
+
+const struct ipc_step *mirror_end(struct mirror *m)
+{
+	for (u32 row = 0; row < MIRROR_ROWS; row++) {
+		struct mirror_row *r = &m->rows[row];
+		r->run = r->present && r->known - r->computed == 1;
+	}
+	for (u32 i = 0; i < m->msg.run_row_count; i++)
+		m->rows[m->run_row[i]].run = m->run_count[i];
+	m->msg.digest = digest(m);
+	return &m->msg;
+}
+
+bool mirror_samples(const struct mirror *m, u32 row)
+{
+	const struct mirror_row *r = &m->rows[row];
+
+	return r->present && r->run > 0 && r->computed + r->run == r->known;
+}
+
+u32 mirror_commit(struct mirror *m, const u32 *tokens)
+{
+	u32 n = 0;
+
+	for (u32 row = 0; row < MIRROR_ROWS; row++) {
+		struct mirror_row *r = &m->rows[row];
+		if (!r->present)
+			continue;
+		bool samples = mirror_samples(m, row);
+		r->computed += r->run;
+		if (samples)
+			r->tokens[r->known++] = tokens[n++];
+	}
+	return n;
+}

@@ -1,0 +1,414 @@
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "proc_worker/batch_state.h"
+#include "tests/unit/proc_worker/step_builder.h"
+
+static const struct batch_limits LIMITS = {
+	.rows_max = 16, .tokens_max = 64, .max_model_len = 100, .block_size = 4, .block_count = 200, .vocab_size = 500};
+
+static struct batch_state *create(void)
+{
+	struct batch_state *b;
+	struct err_msg em;
+
+	cr_assert_eq(batch_state_create(&b, &LIMITS, &em), ERR_OK);
+	return b;
+}
+
+static struct mirror *mirror(void)
+{
+	static struct mirror m;
+
+	mirror_init(&m, LIMITS.block_size);
+	return &m;
+}
+
+static const u32 TOKENS[100] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
+static const u32 BLOCKS[30] = {20, 21, 22, 23, 24, 25};
+
+static struct mirror_add prompt(u32 row, u64 seq, u32 tokens, u32 blocks)
+{
+	return (struct mirror_add){.row = row,
+				   .seq = seq,
+				   .tokens = TOKENS,
+				   .token_count = tokens,
+				   .prompt_count = tokens,
+				   .blocks = BLOCKS,
+				   .block_count = blocks};
+}
+
+static void step(struct mirror *m, struct batch_state *b, const u32 *sampled)
+{
+	struct err_msg em = {{0}};
+
+	enum err e = batch_state_apply(b, mirror_end(m), &em);
+	cr_assert_eq(e, ERR_OK, "%s", em.text);
+	batch_state_commit(b, sampled);
+	mirror_commit(m, sampled);
+}
+
+/* Applies the step that is being built and answers the error. */
+static enum err refused(struct mirror *m, struct batch_state *b, const char *text)
+{
+	struct err_msg em = {{0}};
+
+	enum err e = batch_state_apply(b, mirror_end(m), &em);
+	cr_assert_neq(e, ERR_OK);
+	cr_assert(strstr(em.text, text), "'%s' is not in '%s'", text, em.text);
+	return e;
+}
+
+Test(batch_state, a_computed_prompt_runs_one_token_a_step)
+{
+	struct batch_state *b = create();
+	struct mirror *m = mirror();
+	struct mirror_add add = prompt(3, 77, 6, 3);
+
+	mirror_begin(m);
+	mirror_add(m, &add);
+	mirror_run(m, 3, 4);
+	step(m, b, NULL);
+	cr_assert_eq(b->computed[3], 4);
+	cr_assert_eq(b->known[3], 6);
+
+	mirror_begin(m);
+	mirror_run(m, 3, 2);
+	cr_assert_eq(batch_state_apply(b, mirror_end(m), NULL), ERR_OK);
+	cr_assert_eq(b->sample_count, 1);
+	cr_assert_eq(b->sample_rows[0], 3);
+	batch_state_commit(b, &(u32){42});
+	mirror_commit(m, &(u32){42});
+	cr_assert_eq(b->known[3], 7);
+
+	mirror_begin(m);
+	cr_assert_eq(batch_state_apply(b, mirror_end(m), NULL), ERR_OK);
+	cr_assert_eq(b->run_row_count, 1);
+	cr_assert_eq(b->tokens_run, 1);
+	cr_assert_eq(b->last_token[3], 42);
+	batch_state_commit(b, &(u32){43});
+	mirror_commit(m, &(u32){43});
+	const u32 expected[] = {5, 6, 7, 8, 9, 10, 42, 43};
+	cr_assert_arr_eq(batch_state_tokens(b, 3), expected, sizeof(expected));
+	batch_state_destroy(&b);
+	cr_assert_null(b);
+}
+
+Test(batch_state, a_prefill_row_that_is_not_listed_rests)
+{
+	struct batch_state *b = create();
+	struct mirror *m = mirror();
+	struct mirror_add add = prompt(0, 1, 6, 3);
+
+	mirror_begin(m);
+	mirror_add(m, &add);
+	step(m, b, NULL);
+	cr_assert_eq(b->computed[0], 0);
+	mirror_begin(m);
+	mirror_run(m, 0, 6);
+	step(m, b, &(u32){9});
+	mirror_begin(m);
+	mirror_run(m, 0, 0);
+	step(m, b, NULL);
+	cr_assert_eq(b->known[0], 7);
+	cr_assert_eq(b->computed[0], 6);
+	batch_state_destroy(&b);
+}
+
+Test(batch_state, drop_comes_before_add_so_a_row_changes_hands_in_one_step)
+{
+	struct batch_state *b = create();
+	struct mirror *m = mirror();
+	struct mirror_add first = prompt(5, 1, 6, 3), second = prompt(5, 2, 3, 1);
+
+	mirror_begin(m);
+	mirror_add(m, &first);
+	mirror_run(m, 5, 6);
+	step(m, b, &(u32){9});
+	mirror_begin(m);
+	mirror_drop(m, 5);
+	mirror_add(m, &second);
+	mirror_run(m, 5, 3);
+	step(m, b, &(u32){10});
+	cr_assert_eq(b->rows[5].seq, 2);
+	cr_assert_eq(b->row_count, 1);
+	cr_assert_eq(b->known[5], 4);
+	batch_state_destroy(&b);
+}
+
+Test(batch_state, grow_extends_the_block_table_and_copies_are_handed_on)
+{
+	struct batch_state *b = create();
+	struct mirror *m = mirror();
+	struct mirror_add add = prompt(1, 1, 4, 1);
+
+	mirror_begin(m);
+	mirror_add(m, &add);
+	mirror_run(m, 1, 4);
+	step(m, b, &(u32){9});
+	mirror_begin(m);
+	mirror_grow(m, 1, 55);
+	mirror_copy(m, 20, 30);
+	mirror_copy(m, 20, 31);
+	cr_assert_eq(batch_state_apply(b, mirror_end(m), NULL), ERR_OK);
+	cr_assert_eq(b->copy_count, 2);
+	cr_assert_eq(b->copy_dst[1], 31);
+	cr_assert_eq(batch_state_blocks(b, 1)[1], 55);
+	cr_assert_eq(b->capacity[1], 8);
+	batch_state_destroy(&b);
+}
+
+Test(batch_state, lists_and_parameters_arrive_at_their_row)
+{
+	struct batch_state *b = create();
+	struct mirror *m = mirror();
+	struct sampling_params p;
+	sampling_params_default(&p);
+	p.temperature = 0.5f;
+	p.seed = 1234567890123;
+	struct mirror_add a0 = prompt(0, 1, 2, 1), a1 = prompt(1, 2, 3, 1);
+	a0.stop_ids = (u32[]){7, 8};
+	a0.stop_count = 2;
+	a1.params = &p;
+	a1.stop_ids = (u32[]){9};
+	a1.stop_count = 1;
+	a1.bias_ids = (u32[]){100, 101};
+	a1.bias_values = (f32[]){1.5f, -2.5f};
+	a1.bias_count = 2;
+
+	mirror_begin(m);
+	mirror_add(m, &a0);
+	mirror_add(m, &a1);
+	step(m, b, NULL);
+	cr_assert_eq(b->stop_ids[1], 8);
+	cr_assert_eq(b->stop_ids[STOP_IDS_MAX], 9);
+	cr_assert_eq(b->bias_ids[BIAS_MAX + 1], 101);
+	cr_assert_eq(b->bias_values[BIAS_MAX + 1], -2.5f);
+	cr_assert_eq(b->rows[1].params.seed, 1234567890123);
+	cr_assert_eq(b->rows[0].params.temperature, 0);
+	batch_state_destroy(&b);
+}
+
+Test(batch_state, a_wrong_digest_is_found_in_its_step_and_only_a_reset_helps)
+{
+	struct batch_state *b = create();
+	struct mirror *m = mirror();
+	struct mirror_add add = prompt(1, 1, 4, 1);
+
+	mirror_begin(m);
+	mirror_add(m, &add);
+	m->rows[1].seq = 2;
+	cr_assert_eq(refused(m, b, "digest"), ERR_DIVERGED);
+	mirror_begin(m);
+	cr_assert_eq(refused(m, b, "INIT"), ERR_DIVERGED);
+	cr_assert_eq(batch_state_reset(b, 100, 50, NULL), ERR_OK);
+	m = mirror();
+	mirror_begin(m);
+	mirror_add(m, &add);
+	step(m, b, NULL);
+	cr_assert_eq(b->row_count, 1);
+	batch_state_destroy(&b);
+}
+
+Test(batch_state, a_lost_or_doubled_step_is_out_of_sequence)
+{
+	struct batch_state *b = create();
+	struct mirror *m = mirror();
+
+	mirror_begin(m);
+	step(m, b, NULL);
+	mirror_begin(m);
+	mirror_begin(m);
+	cr_assert_eq(refused(m, b, "STEP 3 came after step 1"), ERR_SEQUENCE);
+	batch_state_destroy(&b);
+}
+
+Test(batch_state, a_reset_beyond_what_was_created_is_refused)
+{
+	struct batch_state *b = create();
+	struct err_msg em;
+
+	cr_assert_eq(batch_state_reset(b, 201, 50, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "block_count is 201"));
+	cr_assert_eq(batch_state_reset(b, 200, 101, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "max_model_len is 101"));
+	batch_state_destroy(&b);
+
+	struct batch_limits bad = LIMITS;
+	bad.rows_max = 0;
+	cr_assert_eq(batch_state_create(&b, &bad, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "max_num_seqs is 0"));
+	cr_assert_null(b);
+	batch_state_destroy(&b);
+}
+
+/* Each case: one bad thing in a STEP on top of a state with row 1 (4 tokens known, none computed, 1 block). */
+static void spoil(struct mirror *m, int what)
+{
+	static u32 bad_tokens[] = {5, 500};
+	static u32 bad_blocks[] = {200};
+	static u32 stops[STOP_IDS_MAX + 1];
+	struct mirror_add add = prompt(2, 2, 2, 1);
+	struct sampling_params p;
+	sampling_params_default(&p);
+
+	switch (what) {
+	case 0: mirror_drop(m, 7); return;
+	case 1: m->drop_row[m->msg.drop_row_count++] = 16; return;
+	case 2: mirror_copy(m, 200, 3); return;
+	case 3: mirror_copy(m, 3, 200); return;
+	case 4: mirror_copy(m, 3, 4); mirror_copy(m, 5, 4); return;
+	case 5: mirror_copy(m, 3, 4); mirror_copy(m, 4, 5); return;
+	case 6: add.row = 1; break;
+	case 7: mirror_add(m, &add); m->add_row[0] = 16; return;
+	case 8: add.token_count = 0; add.prompt_count = 0; break;
+	case 9: add.computed = 2; break;
+	case 10: add.prompt_count = 3; break;
+	case 11: add.tokens = bad_tokens; break;
+	case 12: add.blocks = bad_blocks; break;
+	case 13: add.block_count = 26; break;
+	case 14: add.stop_ids = stops; add.stop_count = STOP_IDS_MAX + 1; break;
+	case 15: add.stop_ids = bad_tokens; add.stop_count = 2; break;
+	case 16: add.bias_ids = bad_tokens; add.bias_values = (f32[]){0, 0}; add.bias_count = 2; break;
+	case 17: p.logprobs = 21; add.params = &p; break;
+	case 18: mirror_grow(m, 7, 3); return;
+	case 19: mirror_grow(m, 1, 200); return;
+	case 20: mirror_run(m, 7, 1); return;
+	case 21: mirror_run(m, 1, 5); return;
+	case 22: mirror_run(m, 1, 1); mirror_run(m, 1, 1); return;
+	case 23: add.token_count = add.prompt_count = 6; mirror_add(m, &add); mirror_run(m, 2, 5); return;
+	case 24: m->msg.grow_block_count++; return;
+	case 25: mirror_add(m, &add); m->msg.add_tokens_count++; return;
+	case 26: mirror_add(m, &add); m->msg.add_top_p_count = 0; return;
+	case 27: add.prompt_count = 0; break;
+	default:
+		add.token_count = add.prompt_count = 66;
+		add.block_count = 17;
+		mirror_add(m, &add);
+		mirror_run(m, 2, 65);
+		return;
+	}
+	mirror_add(m, &add);
+}
+
+Test(batch_state, every_index_and_count_is_checked_before_use)
+{
+	static const char *texts[] = {
+		"drop_row[0]: row 7 is empty", "drop_row[0] is 16", "copy_src: 200", "copy_dst: 200", "written twice",
+		"read and written", "still holds sequence 1", "add_row[0] is 16", "add_token_count[0] is 0",
+		"add_computed[0] is 2", "add_prompt_count[0] is 3", "add_tokens: 500", "block 200 is not below 200",
+		"more than the 25 blocks", "add_stop_count[0] is 65", "add_stop_ids: 500", "add_bias_ids: 500", "logprobs",
+		"grow_row[0]: row 7 is empty", "block 200 is not below", "run_row[0]: row 7 is empty",
+		"run_count[0] is 5; row 1 has 4", "listed twice", "its 1 blocks hold 4 tokens, this step needs 5",
+		"grow_block has 1 elements; 0 are needed", "add_tokens has 3 elements; 2 are needed",
+		"add_top_p has 0 elements; 1 are needed", "add_prompt_count[0] is 0", "runs 65 tokens; at most 64"};
+
+	for (int i = 0; i < (int)COUNT_OF(texts); i++) {
+		struct batch_state *b = create();
+		struct mirror *m = mirror();
+		struct mirror_add add = prompt(1, 1, 4, 1);
+		mirror_begin(m);
+		mirror_add(m, &add);
+		step(m, b, NULL);
+		mirror_begin(m);
+		spoil(m, i);
+		struct err_msg em = {{0}};
+		cr_assert_eq(batch_state_apply(b, &m->msg, &em), ERR_INVALID, "case %d: %s", i, em.text);
+		cr_assert(strstr(em.text, texts[i]), "case %d: '%s' is not in '%s'", i, texts[i], em.text);
+		cr_assert(strstr(em.text, "STEP 2"));
+		batch_state_destroy(&b);
+	}
+}
+
+Test(batch_state, no_token_is_sampled_behind_the_context_length)
+{
+	struct batch_state *b = create();
+	struct mirror *m = mirror();
+	struct mirror_add add = prompt(1, 1, 99, 25);
+	add.computed = 98;
+
+	mirror_begin(m);
+	mirror_add(m, &add);
+	step(m, b, &(u32){1});
+	cr_assert_eq(b->known[1], 100);
+	mirror_begin(m);
+	cr_assert_eq(refused(m, b, "behind the context length of 100"), ERR_INVALID);
+	batch_state_destroy(&b);
+}
+
+static u32 next(u64 *seed)
+{
+	*seed = *seed * 6364136223846793005u + 1442695040888963407u;
+	return (u32)(*seed >> 33);
+}
+
+static void random_step(struct mirror *m, u64 *seed, u64 *seq)
+{
+	u32 budget = LIMITS.tokens_max - MIRROR_ROWS;
+
+	mirror_begin(m);
+	for (u32 row = 0; row < MIRROR_ROWS; row++) {
+		struct mirror_row *r = &m->rows[row];
+		if (r->present && (r->known >= 99 || next(seed) % 20 == 0))
+			mirror_drop(m, row);
+		if (!r->present && next(seed) % 3 == 0) {
+			u32 tokens[60], blocks[30], n = 1 + next(seed) % 60;
+			for (u32 i = 0; i < n; i++)
+				tokens[i] = next(seed) % LIMITS.vocab_size;
+			for (u32 i = 0; i < 30; i++)
+				blocks[i] = next(seed) % LIMITS.block_count;
+			mirror_add(m, &(struct mirror_add){.row = row, .seq = ++*seq, .tokens = tokens,
+				.token_count = n, .prompt_count = 1 + next(seed) % n, .computed = next(seed) % n,
+				.blocks = blocks, .block_count = (n + 3) / 4});
+		}
+		if (!r->present)
+			continue;
+		u32 left = r->known - r->computed;
+		if (left > 1 && next(seed) % 4) {
+			u32 run = 1 + next(seed) % left;
+			run = run < budget ? run : budget;
+			mirror_run(m, row, run);
+			budget -= run;
+		} else if (left == 1 && next(seed) % 10 == 0) {
+			mirror_run(m, row, 0);
+		}
+		if (r->known >= r->block_count * 4)
+			mirror_grow(m, row, next(seed) % LIMITS.block_count);
+	}
+	mirror_end(m);
+}
+
+Test(batch_state, random_diffs_rebuild_the_mirror_at_every_step)
+{
+	struct batch_state *b = create();
+	struct mirror *m = mirror();
+	u64 seed = 20240611, seq = 0;
+	u32 sampled[MIRROR_ROWS];
+	u64 samples = 0;
+
+	for (int i = 0; i < 20000; i++) {
+		struct err_msg em = {{0}};
+		random_step(m, &seed, &seq);
+		cr_assert_eq(batch_state_apply(b, &m->msg, &em), ERR_OK, "step %d: %s", i, em.text);
+		for (u32 j = 0; j < MIRROR_ROWS; j++)
+			sampled[j] = next(&seed) % LIMITS.vocab_size;
+		samples += b->sample_count;
+		for (u32 j = 0; j < b->sample_count; j++)
+			cr_assert(mirror_samples(m, b->sample_rows[j]));
+		u32 n = b->sample_count;
+		batch_state_commit(b, sampled);
+		cr_assert_eq(mirror_commit(m, sampled), n);
+		for (u32 row = 0; row < MIRROR_ROWS; row++) {
+			const struct mirror_row *r = &m->rows[row];
+			cr_assert_eq(batch_state_present(b, row), r->present);
+			if (!r->present)
+				continue;
+			cr_assert_eq(b->known[row], r->known);
+			cr_assert_eq(b->computed[row], r->computed);
+			cr_assert_arr_eq(batch_state_tokens(b, row), r->tokens, r->known * sizeof(u32));
+			cr_assert_arr_eq(batch_state_blocks(b, row), r->blocks, r->block_count * sizeof(u32));
+		}
+	}
+	cr_assert_gt(samples, 10000);
+	batch_state_destroy(&b);
+}
