@@ -97,6 +97,7 @@ struct ipc_channel_config {
 	u32 rank;
 	u64 client_id;
 	const char *record_dir; /* not NULL: every frame is recorded to DIR/PROCESS.NAME.msgs */
+	const char *process;    /* says HELLO and names recordings; NULL: from role and rank, "worker-0" */
 };
 
 struct ipc_channel;
@@ -115,16 +116,40 @@ MUST_CHECK enum err ipc_send_frame(struct ipc_channel *ch, ipc_peer to, char *fr
 /* Takes the next message; ERR_AGAIN when there is none. HELLO is checked (version, schema) and then delivered like
  * any other; a peer whose HELLO does not fit gets ERROR and is ignored. A malformed frame, a gap in the sequence
  * (ERR_SEQUENCE) or a message before HELLO is returned as an error with `from` set: log and go on, nothing crashes.
+ * The message behind a gap is itself delivered by the next call; one that comes twice is dropped.
+ * DEALER, PUSH: ERR_GONE once when an established connection broke; it is made again by itself and begins with a
+ * HELLO of ours. A HELLO received a second time means that the peer begins anew and knows nothing of what was sent.
  * PUB/SUB channels accept gaps. Arrays of `out` live until the next ipc_recv on this channel. */
 MUST_CHECK enum err ipc_recv(struct ipc_channel *ch, ipc_peer *from, struct ipc_msg *out, struct err_msg *em);
 
 /* For foreign event loops: readable fd, edge-triggered (!): after it fires, after every send and once per turn call
  * ipc_recv until ERR_AGAIN. */
 int ipc_channel_fd(struct ipc_channel *ch);
+/* A second one, to be treated in the same way, readable when the connection comes or goes; -1 where there is none
+ * (ROUTER, PULL, PUB, SUB). */
+int ipc_channel_monitor_fd(struct ipc_channel *ch);
 
 /* "ipc://RUN_DIR/NAME" into `out`; ERR_TOO_LONG names the limit of socket paths (107 bytes). */
 MUST_CHECK enum err ipc_endpoint(char *out, size_t bytes, const char *run_dir, const char *name,
 				 struct err_msg *em);
+
+/* ---------------------------------------------------------------- recordings */
+
+#define IPC_RECORD_MAGIC "TERCETMSGS1\n"
+
+/* In front of every frame of a recording, little-endian. */
+struct ipc_record {
+	u64 time_ns; /* clock_now_ns */
+	u64 peer;    /* ipc_peer of a ROUTER; else 0 */
+	u32 bytes;   /* of the frame behind it */
+	u8 sent;     /* 1: sent, 0: received */
+	u8 unused[3];
+};
+
+/* Checks the first line of a recording. ERR_FORMAT. */
+MUST_CHECK enum err ipc_record_begin(FILE *file, struct err_msg *em);
+/* The next record; its frame into `frame`. ERR_AGAIN at the end; ERR_FORMAT when it is cut; ERR_NO_MEMORY. */
+MUST_CHECK enum err ipc_record_read(FILE *file, struct ipc_record *head, struct buf *frame, struct err_msg *em);
 
 /* ---------------------------------------------------------------- event loop */
 
