@@ -78,6 +78,7 @@ struct json_writer {
 	uint64_t has_member; /* bit per level: a comma is due */
 	uint32_t depth;
 	bool after_key;
+	bool spaced; /* set it after json_begin: ", " and ": " as Python's json.dumps writes them */
 };
 void json_begin(struct json_writer *w, struct buf *out);
 void json_object_begin(struct json_writer *w);
@@ -92,11 +93,13 @@ void json_write_int(struct json_writer *w, int64_t value);
 void json_write_uint(struct json_writer *w, uint64_t value);
 /* Shortest form that reads back the same; integral values as "1.0"; NaN and infinities as null. */
 void json_write_double(struct json_writer *w, double value);
+/* Shortest form that reads back the same float: log-probabilities take half the bytes. */
+void json_write_float(struct json_writer *w, float value);
 void json_write_bool(struct json_writer *w, bool value);
 void json_write_null(struct json_writer *w);
 /* Verbatim JSON made elsewhere. */
 void json_write_raw(struct json_writer *w, const char *json, size_t bytes);
-/* A whole value of a document, compact or with Python's json.dumps separators (", " and ": "). */
+/* A whole value of a document, members in their order; JSON_MISSING as null. */
 void json_write_value(struct json_writer *w, json_val v);
 /* The escaped string with its quotes, appended to `out`. */
 void json_escape(struct buf *out, const char *text, size_t bytes);
