@@ -28,6 +28,8 @@ enum kern_cap {
 	KERN_CAP_ALL = 0xffffffffu,
 };
 u32 kern_caps_detect(void);
+/* A list as in TERCET_KERN_CAPS: "avx2,avx512,avx512_bf16,avx512_vnni", "all" or "none". ERR_INVALID names the word. */
+enum err kern_caps_parse(const char *text, u32 *mask, struct err_msg *em);
 
 /* ---------------------------------------------------------------- threads */
 
@@ -96,8 +98,10 @@ struct kern_matmul_args {
 	bool accumulate;
 };
 
-/* The KV cache of one layer: K and V as [blocks][kv_heads][block_size][head_dim] each. A slot is
- * block * block_size + offset. */
+/* The KV cache of one layer: blocks * kv_heads * block_size * head_dim elements for K and as many for V. A slot is
+ * block * block_size + offset. V is [blocks][kv_heads][block_size][head_dim]. K is
+ * [blocks][kv_heads][head_dim / c][block_size][c] with c = 4 / bytes of the type: the keys of a block lie side by side,
+ * so that one vector holds the same dimension of many keys. Blocks are opaque to callers. head_dim is even. */
 struct kern_kv {
 	void *k, *v;
 	enum kern_dtype dtype;
@@ -233,6 +237,12 @@ size_t kern_weight_bytes(u32 n, u32 k, enum kern_dtype dtype, u32 caps);
 enum err kern_weight_pack(struct kern_weight *w, const void *src, enum kern_dtype src_dtype, size_t src_stride, u32 n,
 			  u32 k, enum kern_dtype dtype, void *memory, struct kern_threads *threads, u32 caps,
 			  struct err_msg *em);
+/* The same in pieces, for a matrix made of several tensors (fused qkv, gate_up): begin once, then the rows in any order,
+ * each range by one caller at a time; rows never given are undefined. */
+enum err kern_weight_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, void *memory, u32 caps,
+			   struct err_msg *em);
+void kern_weight_rows(struct kern_weight *w, u32 first, u32 rows, const void *src, enum kern_dtype src_dtype,
+		      size_t src_stride, struct kern_threads *threads);
 void kern_weight_fini(struct kern_weight *w); /* releases the handle, not the memory */
 
 /* Scratch that any op may need for steps of at most these sizes. */

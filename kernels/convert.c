@@ -1,0 +1,45 @@
+/* Conversions between element types. Runs in the worker while weights load; pure. */
+#include "kernels/kern_priv.h"
+
+size_t kern_dtype_bytes(enum kern_dtype t)
+{
+	switch (t) {
+	case KERN_F32:
+		return 4;
+	case KERN_BF16:
+	case KERN_F16:
+		return 2;
+	case KERN_I8:
+		return 1;
+	}
+	return 0;
+}
+
+static void to_float(float *dst, const void *src, enum kern_dtype type, size_t count)
+{
+	const u16 *half = src;
+	if (type == KERN_F32)
+		memmove(dst, src, count * sizeof(float));
+	else if (type == KERN_BF16)
+		for (size_t i = 0; i < count; i++)
+			dst[i] = kern_bf16_to_float(half[i]);
+	else
+		for (size_t i = 0; i < count; i++)
+			dst[i] = kern_f16_to_float(half[i]);
+}
+
+void kern_convert(void *dst, enum kern_dtype dst_type, const void *src, enum kern_dtype src_type, size_t count)
+{
+	u16 *half = dst;
+	ASSERT(src_type != KERN_I8 && (dst_type == KERN_F32 || dst_type == KERN_BF16 || dst_type == src_type));
+	if (dst_type == src_type)
+		memmove(dst, src, count * kern_dtype_bytes(src_type));
+	else if (dst_type == KERN_F32)
+		to_float(dst, src, src_type, count);
+	else if (src_type == KERN_F32)
+		for (size_t i = 0; i < count; i++)
+			half[i] = kern_float_to_bf16(((const float *)src)[i]);
+	else
+		for (size_t i = 0; i < count; i++)
+			half[i] = kern_float_to_bf16(kern_f16_to_float(((const u16 *)src)[i]));
+}

@@ -1,0 +1,129 @@
+/* Which variant of each op runs on this machine: finds what the processor and the operating system offer, lets
+ * TERCET_KERN_CAPS hide some of it, and fills the op table. Runs once at worker start. */
+#include <stdio.h>
+#include <stdlib.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "common/log.h"
+#include "kernels/kern_priv.h"
+#include "kernels/cpu/variants_priv.h"
+
+static const struct {
+	const char *name;
+	u32 cap;
+} cap_names[] = {
+	{"avx2", KERN_CAP_AVX2},
+	{"avx512", KERN_CAP_AVX512},
+	{"avx512_bf16", KERN_CAP_AVX512_BF16},
+	{"avx512_vnni", KERN_CAP_AVX512_VNNI},
+};
+
+#if defined(__x86_64__)
+/* Registers that the operating system saves on a context switch (XCR0); Intel SDM volume 1, 13.3. */
+static u64 saved_state(void)
+{
+	u32 low, high;
+	__asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+	return (u64)high << 32 | low;
+}
+
+static u32 caps_of_cpu(void)
+{
+	const u64 ymm = 0x6, zmm = 0xe6;
+	const u32 avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+	u32 a, b, c, d, c1, b7, c7, subleaves, caps = 0;
+	if (!__get_cpuid(1, &a, &b, &c1, &d) || !(c1 & bit_OSXSAVE) || !__get_cpuid_count(7, 0, &subleaves, &b7, &c7, &d))
+		return 0;
+	u64 saved = saved_state();
+	if ((saved & ymm) == ymm && (b7 & bit_AVX2) && (c1 & bit_FMA) && (c1 & bit_F16C))
+		caps |= KERN_CAP_AVX2;
+	if ((saved & zmm) != zmm || (b7 & avx512) != avx512)
+		return caps;
+	caps |= KERN_CAP_AVX512;
+	if (c7 & bit_AVX512VNNI)
+		caps |= KERN_CAP_AVX512_VNNI;
+	if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVX512BF16))
+		caps |= KERN_CAP_AVX512_BF16;
+	return caps;
+}
+#else
+static u32 caps_of_cpu(void)
+{
+	return 0;
+}
+#endif
+
+enum err kern_caps_parse(const char *text, u32 *mask, struct err_msg *em)
+{
+	u32 caps = 0;
+	*mask = KERN_CAP_ALL;
+	if (strcmp(text, "all") == 0)
+		return ERR_OK;
+	for (const char *p = text; *p && strcmp(text, "none") != 0;) {
+		size_t length = strcspn(p, ","), i = 0;
+		while (i < COUNT_OF(cap_names) &&
+		       (strlen(cap_names[i].name) != length || strncmp(cap_names[i].name, p, length) != 0))
+			i++;
+		if (i == COUNT_OF(cap_names))
+			return err_set(em, ERR_INVALID,
+				       "unknown instruction set \"%.*s\": a list of avx2, avx512, avx512_bf16, avx512_vnni, "
+				       "or all, or none", (int)(length < 64 ? length : 64), p);
+		caps |= cap_names[i].cap;
+		p += length;
+		p += *p == ',';
+	}
+	*mask = caps;
+	return ERR_OK;
+}
+
+u32 kern_caps_detect(void)
+{
+	const char *text = getenv("TERCET_KERN_CAPS");
+	struct err_msg em = {""};
+	u32 mask = KERN_CAP_ALL;
+	if (text && kern_caps_parse(text, &mask, &em) != ERR_OK)
+		LOG_WARN("KERN_CAPS", "variable=TERCET_KERN_CAPS ignored=\"%s\"", em.text);
+	return caps_of_cpu() & mask;
+}
+
+#define FILL(op, isa) (ops->op = op##_##isa, ops->op##_variant = #isa)
+
+static void fill_ref(struct kern_ops *ops)
+{
+#define FILL_REF(op) FILL(op, ref);
+	KERN_OPS(FILL_REF)
+#undef FILL_REF
+}
+
+void kern_ops_init(struct kern_ops *ops, u32 caps)
+{
+	fill_ref(ops);
+#ifdef KERN_HAVE_X86
+	/* Variants assume all that came before them. */
+	if (!(caps & KERN_CAP_AVX2))
+		return;
+	KERN_AVX2_OPS(FILL)
+	if (!(caps & KERN_CAP_AVX512))
+		return;
+	KERN_AVX512_OPS(FILL)
+	if (!(caps & KERN_CAP_AVX512_BF16))
+		return;
+	KERN_AVX512_BF16_OPS(FILL)
+#else
+	(void)caps;
+#endif
+}
+
+void kern_ops_print(const struct kern_ops *ops, char *out, size_t bytes)
+{
+	size_t used = 0;
+	ASSERT(bytes > 0);
+	out[0] = '\0';
+#define PRINT(op)                                                                                            \
+	if (used < bytes)                                                                                    \
+		used += (size_t)snprintf(out + used, bytes - used, "%s" #op "=%s", used ? " " : "", ops->op##_variant);
+	KERN_OPS(PRINT)
+#undef PRINT
+}

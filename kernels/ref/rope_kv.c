@@ -1,0 +1,70 @@
+/* Reference: bias, head norms, rotation and the write into the KV cache. */
+#include <math.h>
+
+#include "kernels/kern_priv.h"
+
+static void norm_head(float *x, const float *weight, u32 dim, float eps)
+{
+	double sum = 0;
+	for (u32 i = 0; i < dim; i++)
+		sum += (double)x[i] * x[i];
+	double scale = 1 / sqrt(sum / dim + (double)eps);
+	for (u32 i = 0; i < dim; i++)
+		x[i] = (float)(x[i] * scale * weight[i]);
+}
+
+static void rotate_head(float *x, const float *cosine, const float *sine, u32 rope_dim)
+{
+	u32 half = rope_dim / 2;
+	for (u32 i = 0; i < half; i++) {
+		double low = x[i], high = x[i + half];
+		x[i] = (float)(low * cosine[i] - high * sine[i]);
+		x[i + half] = (float)(high * cosine[i] + low * sine[i]);
+	}
+}
+
+/* Head `head` of token `t` of the fused projection, with bias, into `x`. */
+static void read_head(const struct kern_rope_kv_args *a, u32 t, u32 head, float *x)
+{
+	u32 dim = a->kv.head_dim, heads = a->heads + 2 * a->kv.kv_heads;
+	const float *in = a->qkv + ((size_t)t * heads + head) * dim;
+	for (u32 i = 0; i < dim; i++)
+		x[i] = in[i] + (a->bias ? a->bias[head * dim + i] : 0);
+}
+
+enum err rope_kv_ref(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
+{
+	const struct kern_kv *kv = &a->kv;
+	u32 dim = kv->head_dim;
+	float x[KERN_HEAD_DIM_MAX];
+	(void)ctx;
+	ASSERT(dim <= KERN_HEAD_DIM_MAX && a->rope_dim <= dim && a->rope_dim % 2 == 0 && dim % 2 == 0);
+	for (u32 t = 0; t < a->tokens; t++) {
+		const float *cosine = a->cos + (size_t)a->positions[t] * (a->rope_dim / 2);
+		const float *sine = a->sin + (size_t)a->positions[t] * (a->rope_dim / 2);
+		i64 slot = a->slots[t];
+		for (u32 h = 0; h < a->heads; h++) {
+			read_head(a, t, h, x);
+			if (a->q_norm)
+				norm_head(x, a->q_norm, dim, a->norm_eps);
+			rotate_head(x, cosine, sine, a->rope_dim);
+			memcpy(a->q + ((size_t)t * a->heads + h) * dim, x, dim * sizeof(float));
+		}
+		if (slot < 0)
+			continue;
+		size_t block = (size_t)slot / kv->block_size;
+		u32 offset = (u32)((size_t)slot % kv->block_size);
+		for (u32 h = 0; h < kv->kv_heads; h++) {
+			read_head(a, t, a->heads + h, x);
+			if (a->k_norm)
+				norm_head(x, a->k_norm, dim, a->norm_eps);
+			rotate_head(x, cosine, sine, a->rope_dim);
+			for (u32 i = 0; i < dim; i++)
+				kern_store(kv->k, kv->dtype, kern_k_index(kv, block, h, offset, i), x[i]);
+			read_head(a, t, a->heads + kv->kv_heads + h, x);
+			for (u32 i = 0; i < dim; i++)
+				kern_store(kv->v, kv->dtype, kern_v_index(kv, block, h, offset, i), x[i]);
+		}
+	}
+	return ERR_OK;
+}

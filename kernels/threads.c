@@ -1,0 +1,294 @@
+/* The thread pool of the ops: owns its threads, runs in the worker process.
+ *
+ * A run is done when its tasks are done, not when every thread has been seen: a thread that is asleep or has no core
+ * costs a run nothing, for the others (at the latest the caller) take its tasks. Waiting spins for a bounded time only,
+ * so a machine with fewer free cores than threads loses at most that time per wait.
+ *
+ * Must never hold a lock while tasks run; allocates only in create. */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/assert.h"
+#include "common/clock.h"
+#include "kernels/kernels.h"
+
+enum {
+	THREADS_MAX = 1024,
+	SPIN_NS = 50000,    /* ops of a step follow each other within a few microseconds */
+	PAUSES_A_CLOCK = 8, /* pauses between two looks at the clock */
+	CPUS_MAX = 4096,
+};
+
+struct kern_threads {
+	/* Number of the run << 32 | tasks not yet taken. A compare-and-swap takes a task of exactly this run. */
+	_Alignas(64) _Atomic u64 state;
+	_Alignas(64) _Atomic u32 pending; /* tasks not yet finished; the caller sleeps on it */
+	_Atomic u32 caller_sleeps;
+	_Alignas(64) _Atomic u32 wakeups; /* the others sleep on it */
+	_Atomic u32 sleepers;
+	atomic_bool stop;
+	/* The run: written before `state` is, read after a task was taken, hence never while it changes. */
+	_Alignas(64) kern_task_fn fn;
+	void *arg;
+	u32 tasks;
+	u32 run;
+	u32 count; /* with the caller */
+	_Atomic u32 next_index;
+	pthread_t ids[];
+};
+
+static inline void cpu_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static void futex_wait(_Atomic u32 *word, u32 seen)
+{
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic u32 *word, u32 count)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+}
+
+static bool take_task(struct kern_threads *t, u32 *left)
+{
+	u64 seen = atomic_load_explicit(&t->state, memory_order_acquire);
+	while ((u32)seen != 0)
+		if (atomic_compare_exchange_weak_explicit(&t->state, &seen, seen - 1, memory_order_acq_rel,
+							  memory_order_acquire)) {
+			*left = (u32)seen;
+			return true;
+		}
+	return false;
+}
+
+/* Takes tasks until there are none. The last one finished wakes the caller. */
+static bool work(struct kern_threads *t, u32 thread)
+{
+	u32 left;
+	bool any = false;
+	while (take_task(t, &left)) {
+		t->fn(t->arg, t->tasks - left, thread);
+		any = true;
+		if (atomic_fetch_sub(&t->pending, 1) == 1 && atomic_load(&t->caller_sleeps))
+			futex_wake(&t->pending, 1);
+	}
+	return any;
+}
+
+/* True as soon as there is something to take, false after SPIN_NS without. */
+static bool spin_for_work(struct kern_threads *t)
+{
+	u64 end = clock_now_ns() + SPIN_NS;
+	do {
+		for (u32 i = 0; i < PAUSES_A_CLOCK; i++) {
+			if ((u32)atomic_load_explicit(&t->state, memory_order_relaxed) != 0 ||
+			    atomic_load_explicit(&t->stop, memory_order_relaxed))
+				return true;
+			cpu_pause();
+		}
+	} while (clock_now_ns() < end);
+	return false;
+}
+
+static void sleep_for_work(struct kern_threads *t)
+{
+	u32 seen = atomic_load(&t->wakeups);
+	/* Sequentially consistent against the store of `state` in run: either it sees this sleeper, or this thread
+	 * sees its tasks. */
+	atomic_fetch_add(&t->sleepers, 1);
+	if ((u32)atomic_load(&t->state) == 0 && !atomic_load(&t->stop))
+		futex_wait(&t->wakeups, seen);
+	atomic_fetch_sub(&t->sleepers, 1);
+}
+
+static void *thread_main(void *arg)
+{
+	struct kern_threads *t = arg;
+	u32 index = atomic_fetch_add(&t->next_index, 1);
+	char name[16];
+	snprintf(name, sizeof(name), "kern-%u", index);
+	pthread_setname_np(pthread_self(), name);
+	while (!atomic_load(&t->stop)) {
+		work(t, index);
+		if (!spin_for_work(t))
+			sleep_for_work(t);
+	}
+	return NULL;
+}
+
+/* The number of the first thread of the core that `cpu` belongs to; `cpu` itself where that is unknown. */
+static u32 core_of(u32 cpu)
+{
+	char path[96];
+	u32 first = cpu;
+	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%u/topology/thread_siblings_list", cpu);
+	FILE *f = fopen(path, "re");
+	if (!f)
+		return cpu;
+	if (fscanf(f, "%u", &first) != 1 || first >= CPUS_MAX)
+		first = cpu;
+	fclose(f);
+	return first;
+}
+
+/* CPUs' worth of time that the control group grants, rounded up; 0: no limit. */
+static u32 quota_cpus(void)
+{
+	unsigned long long quota, period;
+	u32 cpus = 0;
+	FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
+	if (!f)
+		return 0;
+	if (fscanf(f, "%llu %llu", &quota, &period) == 2 && period > 0)
+		cpus = (u32)((quota + period - 1) / period);
+	fclose(f);
+	return cpus;
+}
+
+/* Cores (not hyper-threads: two on one core share its vector units) that this process may use. */
+static u32 cores_available(void)
+{
+	static const size_t bytes = CPU_ALLOC_SIZE(CPUS_MAX);
+	bool seen[CPUS_MAX] = {false};
+	u32 count = 0, quota = quota_cpus();
+	cpu_set_t *set = CPU_ALLOC(CPUS_MAX);
+	if (!set)
+		return 1;
+	if (sched_getaffinity(0, bytes, set) == 0)
+		for (u32 cpu = 0; cpu < CPUS_MAX; cpu++) {
+			u32 core;
+			if (!CPU_ISSET_S(cpu, bytes, set) || seen[core = core_of(cpu)])
+				continue;
+			seen[core] = true;
+			count++;
+		}
+	CPU_FREE(set);
+	if (quota > 0 && quota < count)
+		count = quota;
+	return count > 0 ? count : 1;
+}
+
+static void stop_threads(struct kern_threads *t, u32 started)
+{
+	atomic_store(&t->stop, true);
+	atomic_fetch_add(&t->wakeups, 1);
+	futex_wake(&t->wakeups, INT_MAX);
+	for (u32 i = 0; i < started; i++)
+		pthread_join(t->ids[i], NULL);
+}
+
+enum err kern_threads_create(struct kern_threads **out, u32 threads, struct err_msg *em)
+{
+	struct kern_threads *t;
+	sigset_t all, old;
+	u32 started = 0;
+	int rc = 0;
+
+	*out = NULL;
+	if (threads > THREADS_MAX)
+		return err_set(em, ERR_INVALID, "%u threads for the kernels: at most %u, 0 for automatic", threads,
+			       (u32)THREADS_MAX);
+	if (threads == 0)
+		threads = cores_available();
+	size_t bytes = sizeof(*t) + threads * sizeof(t->ids[0]);
+	t = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+	if (!t)
+		return err_set(em, ERR_NO_MEMORY, "no memory for a pool of %u threads", threads);
+	memset(t, 0, bytes);
+	t->count = threads;
+	atomic_store(&t->next_index, 1);
+
+	/* Signals belong to the process's own loop. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	while (started + 1 < threads && rc == 0) {
+		rc = pthread_create(&t->ids[started], NULL, thread_main, t);
+		if (rc == 0)
+			started++;
+	}
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (rc != 0) {
+		stop_threads(t, started);
+		free(t);
+		return err_set(em, ERR_NO_MEMORY, "cannot start thread %u of %u for the kernels: %s", started + 2, threads,
+			       strerror(rc));
+	}
+	*out = t;
+	return ERR_OK;
+}
+
+void kern_threads_destroy(struct kern_threads **t)
+{
+	if (!*t)
+		return;
+	stop_threads(*t, (*t)->count - 1);
+	free(*t);
+	*t = NULL;
+}
+
+u32 kern_threads_count(const struct kern_threads *t)
+{
+	return t->count;
+}
+
+/* Waits until the tasks that others took are finished. */
+static void wait_for_others(struct kern_threads *t)
+{
+	u64 end = 0;
+	u32 left;
+	for (u32 i = 0; (left = atomic_load_explicit(&t->pending, memory_order_acquire)) != 0; i++) {
+		cpu_pause();
+		if (i % PAUSES_A_CLOCK != PAUSES_A_CLOCK - 1)
+			continue;
+		u64 now = clock_now_ns();
+		if (end == 0)
+			end = now + SPIN_NS;
+		if (now < end)
+			continue;
+		atomic_store(&t->caller_sleeps, 1);
+		left = atomic_load(&t->pending);
+		if (left != 0)
+			futex_wait(&t->pending, left);
+		atomic_store(&t->caller_sleeps, 0);
+	}
+}
+
+void kern_threads_run(struct kern_threads *t, u32 tasks, kern_task_fn fn, void *arg)
+{
+	if (tasks < 2 || t->count == 1) {
+		for (u32 i = 0; i < tasks; i++)
+			fn(arg, i, 0);
+		return;
+	}
+	ASSERT(atomic_load_explicit(&t->pending, memory_order_relaxed) == 0);
+	t->fn = fn;
+	t->arg = arg;
+	t->tasks = tasks;
+	t->run++;
+	atomic_store_explicit(&t->pending, tasks, memory_order_relaxed);
+	atomic_store(&t->state, (u64)t->run << 32 | tasks);
+	u32 sleepers = atomic_load(&t->sleepers);
+	if (sleepers > 0) {
+		atomic_fetch_add(&t->wakeups, 1);
+		futex_wake(&t->wakeups, sleepers < tasks - 1 ? sleepers : tasks - 1);
+	}
+	work(t, 0);
+	wait_for_others(t);
+}

@@ -1,0 +1,122 @@
+/* Weights of matrix products: choice of layout and packing into it. Runs in the worker while a model loads.
+ * Never owns the memory of a matrix. */
+#include "kernels/kern_priv.h"
+
+enum {
+	PACK_K = 128, /* columns of W per pass over a panel: source lines and destination stay in the L1 cache */
+};
+
+static enum kern_layout layout_for(u32 caps)
+{
+	return caps & (KERN_CAP_AVX2 | KERN_CAP_AVX512) ? KERN_LAYOUT_PANEL : KERN_LAYOUT_PLAIN;
+}
+
+static size_t panel_bytes(u32 k, enum kern_dtype dtype)
+{
+	return (size_t)kern_ceil(k, kern_group(dtype)) * KERN_PANEL * sizeof(u32);
+}
+
+size_t kern_weight_bytes(u32 n, u32 k, enum kern_dtype dtype, u32 caps)
+{
+	if (layout_for(caps) == KERN_LAYOUT_PANEL)
+		return kern_ceil(n, KERN_PANEL) * panel_bytes(k, dtype);
+	return (size_t)n * k * kern_dtype_bytes(dtype);
+}
+
+enum err kern_weight_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, void *memory, u32 caps,
+			   struct err_msg *em)
+{
+	if (dtype != KERN_F32 && dtype != KERN_BF16)
+		return err_set(em, ERR_UNSUPPORTED, "weights of matrix products are float32 or bfloat16");
+	ASSERT(n > 0 && k > 0 && memory && (size_t)memory % KERN_ALIGN == 0);
+	*w = (struct kern_weight){.n = n, .k = k, .dtype = dtype, .packed = layout_for(caps), .data = memory};
+	if (w->packed == KERN_LAYOUT_PANEL && n % KERN_PANEL != 0) {
+		size_t bytes = panel_bytes(k, dtype);
+		memset((char *)memory + n / KERN_PANEL * bytes, 0, bytes);
+	}
+	return ERR_OK;
+}
+
+struct pack {
+	struct kern_weight *w;
+	const char *src;
+	enum kern_dtype src_dtype;
+	size_t src_stride;
+	u32 first, rows;
+};
+
+static void pack_plain(const struct pack *p, u32 row)
+{
+	const struct kern_weight *w = p->w;
+	char *dst = (char *)w->data + (size_t)row * w->k * kern_dtype_bytes(w->dtype);
+	const char *src = p->src + (row - p->first) * p->src_stride * kern_dtype_bytes(p->src_dtype);
+	kern_convert(dst, w->dtype, src, p->src_dtype, w->k);
+}
+
+/* Columns [k0, k1) of one row; k0 is even. */
+static void pack_row(const struct pack *p, u32 row, u32 k0, u32 k1)
+{
+	const struct kern_weight *w = p->w;
+	const char *src = p->src + ((row - p->first) * p->src_stride + k0) * kern_dtype_bytes(p->src_dtype);
+	u16 half[PACK_K + 1];
+	u32 count = k1 - k0;
+	if (w->dtype == KERN_F32) {
+		float row_values[PACK_K];
+		float *dst = (float *)w->data + kern_panel_index(w->k, w->dtype, row, k0);
+		kern_convert(row_values, KERN_F32, src, p->src_dtype, count);
+		for (u32 i = 0; i < count; i++)
+			dst[(size_t)i * KERN_PANEL] = row_values[i];
+		return;
+	}
+	u16 *dst = (u16 *)w->data + kern_panel_index(w->k, w->dtype, row, k0);
+	kern_convert(half, KERN_BF16, src, p->src_dtype, count);
+	half[count] = 0; /* the second of the last pair when k is odd */
+	for (u32 i = 0; i < count; i += 2)
+		memcpy(dst + (size_t)i * KERN_PANEL, half + i, 2 * sizeof(u16));
+}
+
+/* Task: the rows that fall into one panel (or one 64 of plain rows). */
+static void pack_panel(void *arg, u32 task, u32 thread)
+{
+	const struct pack *p = arg;
+	u32 panel = p->first / KERN_PANEL + task;
+	u32 begin = panel * KERN_PANEL > p->first ? panel * KERN_PANEL : p->first;
+	u32 end = kern_min((panel + 1) * KERN_PANEL, p->first + p->rows);
+	(void)thread;
+	if (p->w->packed == KERN_LAYOUT_PLAIN) {
+		for (u32 row = begin; row < end; row++)
+			pack_plain(p, row);
+		return;
+	}
+	for (u32 k = 0; k < p->w->k; k += PACK_K)
+		for (u32 row = begin; row < end; row++)
+			pack_row(p, row, k, kern_min(k + PACK_K, p->w->k));
+}
+
+void kern_weight_rows(struct kern_weight *w, u32 first, u32 rows, const void *src, enum kern_dtype src_dtype,
+		      size_t src_stride, struct kern_threads *threads)
+{
+	struct pack p = {w, src, src_dtype, src_stride, first, rows};
+	struct kern_ctx ctx = {.threads = threads};
+	ASSERT(first + rows <= w->n);
+	if (rows > 0)
+		kern_parallel(&ctx, (first + rows - 1) / KERN_PANEL - first / KERN_PANEL + 1, pack_panel, &p);
+}
+
+enum err kern_weight_pack(struct kern_weight *w, const void *src, enum kern_dtype src_dtype, size_t src_stride, u32 n,
+			  u32 k, enum kern_dtype dtype, void *memory, struct kern_threads *threads, u32 caps,
+			  struct err_msg *em)
+{
+	enum err e = kern_weight_begin(w, n, k, dtype, memory, caps, em);
+	if (e != ERR_OK)
+		return e;
+	if (src_dtype == KERN_I8)
+		return err_set(em, ERR_UNSUPPORTED, "weights are read from float32, bfloat16 or float16");
+	kern_weight_rows(w, 0, n, src, src_dtype, src_stride, threads);
+	return ERR_OK;
+}
+
+void kern_weight_fini(struct kern_weight *w)
+{
+	*w = (struct kern_weight){0};
+}
