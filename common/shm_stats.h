@@ -29,6 +29,7 @@
 	C(STEPS, steps, "Steps planned")                                                                     \
 	C(DIFF_BYTES, diff_bytes, "Bytes of step diffs")                                                     \
 	C(FORWARD_NS, forward_ns, "Nanoseconds the device computed")                                         \
+	C(BUSY_NS, busy_ns, "Nanoseconds during which requests were running or waiting (scheduler)")         \
 	C(WAITED_NS, waited_ns, "Nanoseconds a worker waited for a step although requests were running")     \
 	C(CHUNKS_SENT, chunks_sent, "Chunks sent on the output socket")                                      \
 	C(CLIENTS_CLOSED_SLOW, clients_closed_slow, "Output clients closed for being too slow")              \
