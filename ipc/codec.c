@@ -91,13 +91,24 @@ void ipc_encode(const struct ipc_msg *msg, struct buf *out)
 	}
 }
 
-void ipc_patch_sequence(char *frame, size_t bytes, u64 sequence)
+/* Sequence and epoch are the fixed-width numbers 0 and 1 behind the array header (1 or 3 bytes) and the number (1). */
+static void patch_u64(char *frame, size_t bytes, u32 index, u64 value)
 {
 	ASSERT(bytes >= 1);
-	size_t at = ((u8)frame[0] & 0xf0) == 0x90 ? 2 : 4; /* array header of 1 or 3 bytes, number of 1 */
+	size_t at = (((u8)frame[0] & 0xf0) == 0x90 ? 2 : 4) + 9 * (size_t)index;
 	ASSERT(bytes >= at + 9 && (u8)frame[at] == 0xcf);
 	for (int i = 0; i < 8; i++)
-		frame[at + 1 + i] = (char)(sequence >> (56 - 8 * i));
+		frame[at + 1 + i] = (char)(value >> (56 - 8 * i));
+}
+
+void ipc_patch_sequence(char *frame, size_t bytes, u64 sequence)
+{
+	patch_u64(frame, bytes, 0, sequence);
+}
+
+void ipc_patch_epoch(char *frame, size_t bytes, u64 epoch)
+{
+	patch_u64(frame, bytes, 1, epoch);
 }
 
 /* ---------------------------------------------------------------- reading MessagePack */

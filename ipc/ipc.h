@@ -97,6 +97,7 @@ struct ipc_channel_config {
 	u32 rank;
 	u64 client_id;
 	const char *record_dir; /* not NULL: every frame is recorded to DIR/PROCESS.NAME.msgs */
+	u32 linger_ms;          /* what close may wait for unsent messages (a good-bye); 0: not at all */
 	const char *process;    /* says HELLO and names recordings; NULL: from role and rank, "worker-0" */
 };
 
@@ -110,7 +111,8 @@ void ipc_channel_set_epoch(struct ipc_channel *ch, u64 epoch);
 /* Encodes and sends; never blocks. ERR_BUSY: the bounded queue to this peer is full, nothing was sent, the sequence
  * did not move. ERR_GONE: ROUTER peer unknown or disconnected. `to` is ignored except on ROUTER. */
 MUST_CHECK enum err ipc_send(struct ipc_channel *ch, ipc_peer to, const struct ipc_msg *msg);
-/* The same with a frame made by ipc_encode; its sequence number is patched in place. */
+/* The same with a frame made by ipc_encode; its sequence number is patched in place, its epoch stays. ipc_send writes
+ * the channel's epoch whatever `msg` says. ERR_TOO_LONG: above frame_bytes_max. */
 MUST_CHECK enum err ipc_send_frame(struct ipc_channel *ch, ipc_peer to, char *frame, size_t bytes);
 
 /* Takes the next message; ERR_AGAIN when there is none. HELLO is checked (version, schema) and then delivered like

@@ -63,6 +63,9 @@ struct ipc_envelope {
 /* Reads the beginning of a frame only. ERR_FORMAT. */
 MUST_CHECK enum err ipc_peek(const char *frame, size_t bytes, struct ipc_envelope *out, struct err_msg *em);
 
+/* Overwrites the epoch of an encoded message in place. */
+void ipc_patch_epoch(char *frame, size_t bytes, u64 epoch);
+
 /* ---------------------------------------------------------------- channels */
 
 /* Messages wait to be received; also sees what came before a send of ours swallowed the edge of the fd. */
