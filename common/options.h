@@ -94,11 +94,15 @@ void options_fini(struct options *o);
  * names the value, what is wrong and the range or choices. Unknown names: ERR_NOT_FOUND with a suggestion. */
 MUST_CHECK enum err options_set(struct options *o, const char *name, const char *value, const char *where,
 				struct err_msg *em);
-/* TERCET_<NAME> for every option; unknown TERCET_ variables are left alone. */
+/* TERCET_<NAME> for every option; empty and unknown TERCET_ variables are left alone. */
 MUST_CHECK enum err options_read_env(struct options *o, struct err_msg *em);
+/* Whether an environment entry ("TERCET_PORT" or "TERCET_PORT=1") is read by options_read_args: a parent that hands
+ * options down as arguments takes these out of its children's environment. */
+bool options_owns_env(const char *variable);
 /* Flat YAML: keys are the long names with '-' or '_'; sequences for lists. */
 MUST_CHECK enum err options_read_yaml(struct options *o, const char *path, struct err_msg *em);
-/* argv[1..]; precedence is defaults < env < --config file < command line, whatever the order on the line.
+/* Reads the environment, the --config file (or TERCET_CONFIG) and argv[1..]; precedence is defaults < env < file <
+ * command line, whatever the order on the line. A list of one source replaces that of the source before.
  * A first word without dashes is the model. `--name value`, `--name=value`, `-tp N` and aliases are understood. */
 MUST_CHECK enum err options_read_args(struct options *o, int argc, char **argv, struct err_msg *em);
 
@@ -106,9 +110,12 @@ MUST_CHECK enum err options_read_args(struct options *o, int argc, char **argv, 
  * they go through the environment). `out` receives NUL-separated strings. */
 void options_to_args(const struct options *o, struct buf *out);
 
-void options_help(FILE *out, const char *group); /* NULL: all groups */
-void options_man(FILE *out);                     /* troff */
-void options_completion(FILE *out, const char *shell); /* "bash", "zsh", "fish" */
-void options_print_yaml(FILE *out, const struct options *o); /* what is in force */
+void options_help(FILE *out, const char *group); /* NULL: all groups; an unknown one prints the groups */
+void options_man(FILE *out);                     /* the sections OPTIONS, ENVIRONMENT, FILES in troff */
+/* Completion of the tercet command: `commands` (ends in NULL) and every option. ERR_UNSUPPORTED: another shell than
+ * bash, zsh, fish. */
+MUST_CHECK enum err options_completion(FILE *out, const char *shell, const char *const *commands,
+				       struct err_msg *em);
+void options_print_yaml(FILE *out, const struct options *o); /* what is in force; API keys are not shown */
 
 #endif

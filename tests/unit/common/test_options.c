@@ -1,0 +1,470 @@
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/options.h"
+
+static struct options o;
+static struct err_msg em;
+static char file_path[] = "/tmp/test_options_XXXXXX";
+
+static void set_up(void)
+{
+	em.text[0] = '\0';
+	cr_assert_eq(options_init(&o), ERR_OK);
+}
+
+static void tear_down(void)
+{
+	options_fini(&o);
+	unlink(file_path);
+}
+
+TestSuite(options, .init = set_up, .fini = tear_down);
+
+#define READ(...) read_args((const char *[]){"tercet", __VA_ARGS__, NULL})
+
+static enum err read_args(const char **argv)
+{
+	int argc = 0;
+
+	while (argv[argc] != NULL)
+		argc++;
+	return options_read_args(&o, argc, (char **)argv, &em);
+}
+
+static const char *yaml(const char *text)
+{
+	int fd = mkstemp(file_path);
+
+	cr_assert(fd >= 0);
+	cr_assert_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+	close(fd);
+	return file_path;
+}
+
+static void says(const char *word)
+{
+	cr_assert_not_null(strstr(em.text, word), "\"%s\" does not say \"%s\"", em.text, word);
+}
+
+/* ---------------------------------------------------------------- command line */
+
+Test(options, defaults_are_those_of_the_table)
+{
+	cr_assert_eq(o.port, 8000);
+	cr_assert_str_eq(o.host, "127.0.0.1");
+	cr_assert_eq(o.async_depth, 2);
+	cr_assert(o.enable_prefix_caching);
+	cr_assert_eq(o.dtype, OPTION_DTYPE_AUTO);
+	cr_assert_eq(o.gpu_memory_utilization, 0.9);
+	cr_assert_eq(o.api_key.count, 0);
+}
+
+Test(options, every_form_of_the_command_line_is_understood)
+{
+	cr_assert_eq(READ("demo", "--port=81", "--host", "::1", "-tp", "2", "--no-enable-prefix-caching", "--dtype",
+			  "float32", "--gpu_memory_utilization=0.5", "--served-model-name", "a", "--served-model-name=b,c"),
+		     ERR_OK, "%s", em.text);
+	cr_assert_str_eq(o.model, "demo");
+	cr_assert_eq(o.port, 81);
+	cr_assert_str_eq(o.host, "::1");
+	cr_assert_eq(o.tensor_parallel_size, 2);
+	cr_assert_not(o.enable_prefix_caching);
+	cr_assert_eq(o.dtype, OPTION_DTYPE_FLOAT32);
+	cr_assert_eq(o.gpu_memory_utilization, 0.5);
+	cr_assert_eq(o.served_model_name.count, 3);
+	cr_assert_str_eq(o.served_model_name.items[2], "c");
+}
+
+Test(options, flags_take_words_for_true_and_false)
+{
+	cr_assert_eq(READ("--enable-prefix-caching=off"), ERR_OK);
+	cr_assert_not(o.enable_prefix_caching);
+	cr_assert_eq(READ("--enable-prefix-caching"), ERR_OK);
+	cr_assert(o.enable_prefix_caching);
+	cr_assert_eq(READ("--enable-prefix-caching=maybe"), ERR_INVALID);
+	says("true or false");
+}
+
+Test(options, aliases_of_vllm_are_understood)
+{
+	cr_assert_eq(READ("--kv-cache-memory-bytes", "1g", "--no-async-scheduling", "-asc=3",
+			  "--max-num-queued-requests", "7"),
+		     ERR_OK, "%s", em.text);
+	cr_assert_eq(o.kv_cache_memory, 1ull << 30);
+	cr_assert_eq(o.async_depth, 0);
+	cr_assert_eq(o.api_server_count, 3);
+	cr_assert_eq(o.max_queued_requests, 7);
+	cr_assert_eq(READ("--async-scheduling"), ERR_OK);
+	cr_assert_eq(o.async_depth, 2);
+}
+
+Test(options, sizes_take_units_and_fractions)
+{
+	static const struct {
+		const char *text;
+		u64 bytes;
+	} cases[] = {
+		{"4GiB", 4ull << 30}, {"512M", 512ull << 20}, {"1.5g", 3ull << 29}, {"65536", 65536},
+		{"64kb", 65536},      {"2 GB", 2ull << 30},   {"1T", 1ull << 40},   {"100b", 100},
+	};
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		cr_assert_eq(options_set(&o, "kv-cache-memory", cases[i].text, "here", &em), ERR_OK);
+		cr_assert_eq(o.kv_cache_memory, cases[i].bytes, "%s", cases[i].text);
+	}
+	static const char *const bad[] = {"", "-1", "g", "1x", "1gg", "4 GiB x", "1e30", "nan"};
+	for (size_t i = 0; i < COUNT_OF(bad); i++)
+		cr_assert_eq(options_set(&o, "kv-cache-memory", bad[i], "here", &em), ERR_INVALID, "%s", bad[i]);
+	says("512M or 4GiB");
+	cr_assert_eq(options_set(&o, "output_retention", "12", "here", &em), ERR_INVALID);
+	says("at least 4096");
+}
+
+Test(options, bad_values_name_the_option_the_value_and_what_is_right)
+{
+	cr_assert_eq(READ("--port", "99999"), ERR_INVALID);
+	cr_assert_str_eq(em.text, "--port is \"99999\": it must be an integer between 0 and 65535");
+	cr_assert_eq(READ("--port", "80a"), ERR_INVALID);
+	cr_assert_eq(READ("--port="), ERR_INVALID);
+	cr_assert_eq(READ("--dtype", "fp8"), ERR_INVALID);
+	says("auto|bfloat16|float32");
+	cr_assert_eq(READ("--dtype", "auto|bfloat16"), ERR_INVALID);
+	cr_assert_eq(READ("--gpu-memory-utilization", "1.5"), ERR_INVALID);
+	says("between 0.01 and 1");
+	cr_assert_eq(READ("--gpu-memory-utilization", "nan"), ERR_INVALID);
+	cr_assert_eq(READ("--seed", "9223372036854775808"), ERR_INVALID);
+	cr_assert_eq(READ("--port"), ERR_INVALID);
+	says("--port needs a value");
+	cr_assert_eq(READ("--host", "--port", "1"), ERR_INVALID);
+	says("--host needs a value");
+}
+
+Test(options, mistyped_names_are_suggested)
+{
+	static const char *const cases[][2] = {
+		{"--max-model-length", "did you mean --max-model-len?"},
+		{"--prot", "did you mean --port?"},
+		{"--max-num-seq", "did you mean --max-num-seqs?"},
+		{"--tensor-paralel-size", "did you mean --tensor-parallel-size?"},
+		{"--api-keys", "did you mean --api-key?"},
+	};
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		cr_assert_eq(READ(cases[i][0], "1"), ERR_NOT_FOUND);
+		says(cases[i][1]);
+	}
+	cr_assert_eq(READ("--quux"), ERR_NOT_FOUND);
+	cr_assert_null(strstr(em.text, "did you mean"));
+	cr_assert_eq(READ("-port", "1"), ERR_NOT_FOUND);
+	cr_assert_eq(READ("-x"), ERR_NOT_FOUND);
+	cr_assert_eq(READ("--no-port"), ERR_NOT_FOUND);
+}
+
+Test(options, a_name_longer_than_any_is_refused)
+{
+	char name[500];
+
+	memset(name, 'a', sizeof(name) - 1);
+	name[0] = name[1] = '-';
+	name[sizeof(name) - 1] = '\0';
+	cr_assert_eq(READ(name), ERR_NOT_FOUND);
+}
+
+Test(options, only_one_model_is_taken)
+{
+	cr_assert_eq(READ("a", "b"), ERR_INVALID);
+	says("unexpected word \"b\"");
+	cr_assert_eq(READ("--model", "a", "b"), ERR_INVALID);
+	cr_assert_eq(READ("--", "--odd"), ERR_OK);
+	cr_assert_str_eq(o.model, "--odd");
+}
+
+/* ---------------------------------------------------------------- precedence */
+
+Test(options, command_line_beats_file_beats_environment_beats_default)
+{
+	setenv("TERCET_PORT", "1001", 1);
+	setenv("TERCET_MAX_NUM_SEQS", "11", 1);
+	setenv("TERCET_BLOCK_SIZE", "32", 1);
+	setenv("TERCET_HOST", "", 1);
+	setenv("TERCET_UNKNOWN_THING", "x", 1);
+	const char *path = yaml("port: 1002\nmax-num-seqs: 22\n");
+	/* The file stands behind the option on the line and still loses against it. */
+	cr_assert_eq(READ("--port", "1003", "--config", path), ERR_OK, "%s", em.text);
+	cr_assert_eq(o.port, 1003);
+	cr_assert_eq(o.max_num_seqs, 22);
+	cr_assert_eq(o.block_size, 32);
+	cr_assert_str_eq(o.host, "127.0.0.1");
+	cr_assert_eq(o.async_depth, 2);
+}
+
+Test(options, a_list_of_a_stronger_source_replaces_the_weaker)
+{
+	setenv("TERCET_API_KEY", "a,b", 1);
+	cr_assert_eq(READ("m"), ERR_OK);
+	cr_assert_eq(o.api_key.count, 2);
+	cr_assert_eq(READ("--api-key", "c", "--api-key", "d"), ERR_OK);
+	cr_assert_eq(o.api_key.count, 2);
+	cr_assert_str_eq(o.api_key.items[0], "c");
+	cr_assert_eq(READ("--api-key="), ERR_OK);
+	cr_assert_eq(o.api_key.count, 0);
+}
+
+Test(options, bad_environment_is_named)
+{
+	setenv("TERCET_PORT", "x", 1);
+	cr_assert_eq(options_read_env(&o, &em), ERR_INVALID);
+	says("TERCET_PORT is \"x\"");
+}
+
+Test(options, config_file_can_come_from_the_environment)
+{
+	setenv("TERCET_CONFIG", yaml("port: 5"), 1);
+	cr_assert_eq(READ("m"), ERR_OK);
+	cr_assert_eq(o.port, 5);
+}
+
+Test(options, its_own_environment_variables_are_known)
+{
+	cr_assert(options_owns_env("TERCET_PORT"));
+	cr_assert(options_owns_env("TERCET_PORT=7"));
+	cr_assert(options_owns_env("TERCET_CONFIG=x"));
+	cr_assert_not(options_owns_env("TERCET_BOOT_FD=3"));
+	cr_assert_not(options_owns_env("TERCET_POR=3"));
+	cr_assert_not(options_owns_env("PATH=/bin"));
+	cr_assert_not(options_owns_env(""));
+}
+
+/* ---------------------------------------------------------------- YAML */
+
+Test(options, yaml_knows_scalars_lists_flags_and_aliases)
+{
+	const char *path = yaml("# comment\nmodel: \"dir with space\"\nserved-model-name: [a, b]\napi_key: k1,k2\n"
+				"enable-prefix-caching: no\nasync-scheduling: false\nkv-cache-memory-bytes: 2GiB\n"
+				"allowed-origins:\n  - http://a\n  - http://b\n");
+	cr_assert_eq(options_read_yaml(&o, path, &em), ERR_OK, "%s", em.text);
+	cr_assert_str_eq(o.model, "dir with space");
+	cr_assert_eq(o.served_model_name.count, 2);
+	cr_assert_eq(o.api_key.count, 2);
+	cr_assert_not(o.enable_prefix_caching);
+	cr_assert_eq(o.async_depth, 0);
+	cr_assert_eq(o.kv_cache_memory, 2ull << 30);
+	cr_assert_str_eq(o.allowed_origins.items[1], "http://b");
+}
+
+Test(options, an_empty_yaml_file_changes_nothing)
+{
+	cr_assert_eq(options_read_yaml(&o, yaml("# nothing\n"), &em), ERR_OK);
+	cr_assert_eq(o.port, 8000);
+}
+
+static void yaml_refused(const char *text, enum err expected, const char *word)
+{
+	strcpy(file_path + strlen(file_path) - 6, "XXXXXX");
+	cr_assert_eq(options_read_yaml(&o, yaml(text), &em), expected, "%s", text);
+	says(word);
+	unlink(file_path);
+}
+
+Test(options, bad_yaml_is_refused_with_file_and_line)
+{
+	yaml_refused("a: 1\n  b: [", ERR_FORMAT, ":2: invalid YAML");
+	yaml_refused("- a\n- b\n", ERR_FORMAT, "option: value");
+	yaml_refused("port\n", ERR_FORMAT, "option: value");
+	yaml_refused("host: x\nprot: 1\n", ERR_NOT_FOUND, ":2: prot: there is no such option; did you mean port?");
+	yaml_refused("port: 1\nport: 2\n", ERR_INVALID, ":2: port: given twice");
+	yaml_refused("port: [1, 2]\n", ERR_INVALID, "is a list");
+	yaml_refused("port: {a: 1}\n", ERR_INVALID, "a single value");
+	yaml_refused("port: 70000\n", ERR_INVALID, "between 0 and 65535");
+	yaml_refused("api-key: [[a]]\n", ERR_INVALID, "every item");
+	yaml_refused("{a: b}: 1\n", ERR_INVALID, "a key must be");
+	yaml_refused("host: \"a\\0b\"\n", ERR_INVALID, "a single value");
+	cr_assert_eq(options_read_yaml(&o, "/nowhere/x.yaml", &em), ERR_IO);
+	says("/nowhere/x.yaml: No such file");
+}
+
+/* ---------------------------------------------------------------- handing down and printing */
+
+Test(options, arguments_for_a_child_give_the_same_options)
+{
+	struct buf args = {0};
+	char child_name[] = "child", *argv[64] = {child_name};
+	int argc = 1;
+	struct options child;
+
+	cr_assert_eq(READ("a b", "--port=1", "--no-enable-prefix-caching", "--gpu-memory-utilization", "0.123456789",
+			  "--dtype=bfloat16", "--served-model-name=x,y", "--api-key=secret", "--kv-cache-memory=3g"),
+		     ERR_OK);
+	options_to_args(&o, &args);
+	for (size_t i = 0; i < args.bytes; i += strlen(args.data + i) + 1) {
+		argv[argc++] = args.data + i;
+		cr_assert_null(strstr(argv[argc - 1], "secret"));
+		cr_assert_null(strstr(argv[argc - 1], "--host"));
+	}
+	cr_assert_eq(options_init(&child), ERR_OK);
+	cr_assert_eq(options_read_args(&child, argc, argv, &em), ERR_OK, "%s", em.text);
+	cr_assert_str_eq(child.model, "a b");
+	cr_assert_eq(child.port, 1);
+	cr_assert_not(child.enable_prefix_caching);
+	cr_assert_eq(child.gpu_memory_utilization, 0.123456789);
+	cr_assert_eq(child.dtype, OPTION_DTYPE_BFLOAT16);
+	cr_assert_eq(child.served_model_name.count, 2);
+	cr_assert_eq(child.api_key.count, 0);
+	cr_assert_eq(child.kv_cache_memory, 3ull << 30);
+	options_fini(&child);
+	buf_fini(&args);
+}
+
+/* What `print` writes, as a string. */
+static char *printed(void (*print)(FILE *))
+{
+	char *text = NULL;
+	size_t bytes;
+	FILE *f = open_memstream(&text, &bytes);
+
+	print(f);
+	fclose(f);
+	return text;
+}
+
+static void print_help(FILE *f)
+{
+	options_help(f, NULL);
+}
+
+Test(options, help_shows_every_option_within_the_width)
+{
+	char *text = printed(print_help);
+
+#define SHOWN(name)                                                                                          \
+	do {                                                                                                 \
+		char dashed[64] = #name;                                                                     \
+		for (char *p = dashed; *p != '\0'; p++)                                                      \
+			if (*p == '_')                                                                       \
+				*p = '-';                                                                    \
+		cr_assert_not_null(strstr(text, dashed), "%s", dashed);                                      \
+	} while (0);
+#define SHOWN_STR(g, n, d, h)          SHOWN(n)
+#define SHOWN_INT(g, n, d, a, b, h)    SHOWN(n)
+#define SHOWN_SIZE(g, n, d, a, h)      SHOWN(n)
+#define SHOWN_REAL(g, n, d, a, b, h)   SHOWN(n)
+#define SHOWN_FLAG(g, n, d, h)         SHOWN(n)
+#define SHOWN_ENUM(g, n, d, c, h)      SHOWN(n)
+#define SHOWN_LIST(g, n, h)            SHOWN(n)
+	OPTIONS(SHOWN_STR, SHOWN_INT, SHOWN_SIZE, SHOWN_REAL, SHOWN_FLAG, SHOWN_ENUM, SHOWN_LIST)
+	for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"))
+		cr_assert_leq(strlen(line), 110, "%s", line);
+	free(text);
+}
+
+static void print_group(FILE *f)
+{
+	options_help(f, "server");
+}
+
+static void print_no_group(FILE *f)
+{
+	options_help(f, "nonsense");
+}
+
+Test(options, help_of_a_group_shows_only_that_group)
+{
+	char *text = printed(print_group);
+
+	cr_assert_not_null(strstr(text, "--port N"));
+	cr_assert_not_null(strstr(text, "(default: 8000)"));
+	cr_assert_null(strstr(text, "--block-size"));
+	free(text);
+	text = printed(print_no_group);
+	cr_assert_not_null(strstr(text, "no group of options \"nonsense\""));
+	cr_assert_not_null(strstr(text, "scheduler"));
+	free(text);
+}
+
+Test(options, man_page_escapes_dashes)
+{
+	char *text = printed(options_man);
+
+	cr_assert_not_null(strstr(text, "\\fB\\-\\-max\\-model\\-len\\fR \\fIN\\fR"));
+	cr_assert_not_null(strstr(text, "\\fB\\-\\-[no\\-]enable\\-prefix\\-caching\\fR"));
+	cr_assert_not_null(strstr(text, ".SH ENVIRONMENT"));
+	free(text);
+}
+
+static const char *const commands[] = {"serve", "run", NULL};
+
+static void print_bash(FILE *f)
+{
+	cr_assert_eq(options_completion(f, "bash", commands, &em), ERR_OK);
+}
+
+static void print_zsh(FILE *f)
+{
+	cr_assert_eq(options_completion(f, "zsh", commands, &em), ERR_OK);
+}
+
+static void print_fish(FILE *f)
+{
+	cr_assert_eq(options_completion(f, "fish", commands, &em), ERR_OK);
+}
+
+Test(options, completions_name_commands_options_and_choices)
+{
+	void (*prints[])(FILE *) = {print_bash, print_zsh, print_fish};
+
+	for (size_t i = 0; i < COUNT_OF(prints); i++) {
+		char *text = printed(prints[i]);
+		cr_assert_not_null(strstr(text, "serve"));
+		cr_assert_not_null(strstr(text, "max-num-batched-tokens"));
+		cr_assert_not_null(strstr(text, "no-enable-prefix-caching"));
+		cr_assert_not_null(strstr(text, "auto bfloat16 float32"));
+		free(text);
+	}
+	cr_assert_eq(options_completion(stdout, "tcsh", commands, &em), ERR_UNSUPPORTED);
+	says("bash, zsh or fish");
+}
+
+Test(options, bash_completion_works_in_bash)
+{
+	char *text = printed(print_bash);
+	FILE *f = popen("bash -s", "w");
+
+	if (f == NULL || access("/bin/bash", X_OK) != 0)
+		cr_skip_test("no bash here");
+	fprintf(f, "set -e\n%s\n"
+		   "COMP_WORDS=(tercet se); COMP_CWORD=1; _tercet; [ \"${COMPREPLY[*]}\" = serve ]\n"
+		   "COMP_WORDS=(tercet serve --max-num-s); COMP_CWORD=2; _tercet; "
+		   "[ \"${COMPREPLY[*]}\" = --max-num-seqs ]\n"
+		   "COMP_WORDS=(tercet serve --dtype b); COMP_CWORD=3; _tercet; [ \"${COMPREPLY[*]}\" = bfloat16 ]\n",
+		text);
+	cr_assert_eq(pclose(f), 0);
+	free(text);
+}
+
+static void print_in_force(FILE *f)
+{
+	options_print_yaml(f, &o);
+}
+
+Test(options, yaml_in_force_reads_back_and_hides_keys)
+{
+	struct options back;
+
+	cr_assert_eq(READ("dir \"x\"", "--port=77", "--no-enable-prefix-caching", "--served-model-name=p,q",
+			  "--api-key=secret", "--dtype=float32", "--output-retention=8192"),
+		     ERR_OK);
+	char *text = printed(print_in_force);
+	cr_assert_null(strstr(text, "secret"));
+	cr_assert_eq(options_init(&back), ERR_OK);
+	cr_assert_eq(options_read_yaml(&back, yaml(text), &em), ERR_OK, "%s", em.text);
+	cr_assert_str_eq(back.model, "dir \"x\"");
+	cr_assert_eq(back.port, 77);
+	cr_assert_not(back.enable_prefix_caching);
+	cr_assert_eq(back.served_model_name.count, 2);
+	cr_assert_eq(back.dtype, OPTION_DTYPE_FLOAT32);
+	cr_assert_eq(back.output_retention, 8192);
+	options_fini(&back);
+	free(text);
+}
