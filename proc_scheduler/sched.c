@@ -1,0 +1,441 @@
+/* Owns the state of the scheduling core: sequences, queues, blocks, and what every event does to them. Runs in the scheduler
+ * process, in the simulator and in the benchmark. Never does I/O, never reads a clock, never allocates after create. The plan
+ * of a step is in sched_plan.c. */
+#include "proc_scheduler/sched.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/assert.h"
+#include "common/step_digest.h"
+#include "proc_scheduler/sched_priv.h"
+
+enum { RETRY_MS_DEFAULT = 1000, RETRY_MS_MIN = 100, RETRY_MS_MAX = 10000, NS_PER_MS = 1000000 };
+#define NS_PER_S 1e9
+
+/* ---------------------------------------------------------------- life */
+
+static u64 read_secret(const struct sched_config *c, size_t at)
+{
+	u64 v;
+
+	memcpy(&v, c->secret + at, sizeof(v));
+	return v;
+}
+
+static enum err init_pools(struct sched *s, struct err_msg *em)
+{
+	const struct sched_config *c = &s->config;
+	u32 blocks_of_one = (s->context_max + c->block_size - 1) / c->block_size;
+	u32 slot_count = c->max_queued_requests + c->max_num_seqs * (c->async_depth + 2);
+	enum err e = seqs_init(&s->seqs, slot_count, s->context_max, c->block_size, c->first_number,
+			       read_secret(c, 0), em);
+
+	if (e)
+		return e;
+	s->block_stride = blocks_of_one;
+	s->row_blocks = calloc((size_t)c->max_num_seqs * blocks_of_one, sizeof(u32));
+	s->free_rows = calloc(c->max_num_seqs, sizeof(u32));
+	s->pinned_blocks = calloc(c->max_num_seqs, sizeof(u32));
+	if (!s->row_blocks || !s->free_rows || !s->pinned_blocks)
+		e = ERR_NO_MEMORY;
+	if (!e)
+		e = running_init(&s->running, c->max_num_seqs);
+	if (!e)
+		e = prefix_cache_init(&s->cache, c->block_count, c->block_size, c->secret);
+	if (!e)
+		e = kv_blocks_init(&s->kv, c->block_count, c->prefix_caching ? &s->cache : NULL);
+	if (!e)
+		e = step_diff_init(&s->diff, c->max_num_seqs, s->context_max, blocks_of_one);
+	return e ? err_set(em, e, "out of memory for %u blocks and %u rows", c->block_count, c->max_num_seqs) : ERR_OK;
+}
+
+enum err sched_create(struct sched **out, const struct sched_config *config, const struct sched_sink *sink,
+		      struct stats_page *stats, struct err_msg *em)
+{
+	*out = NULL;
+	ASSERT(config->async_depth <= SCHED_DEPTH_MAX);
+	ASSERT(config->max_num_seqs > 0 && config->max_num_seqs <= IPC_ROWS_MAX);
+	ASSERT(config->max_num_batched_tokens > 0 && config->block_count > 0);
+	struct sched *s = calloc(1, sizeof(*s));
+	if (!s)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	s->config = *config;
+	s->sink = *sink;
+	s->stats = stats;
+	u64 pool_tokens = (u64)config->block_count * config->block_size;
+	s->context_max = config->max_model_len < pool_tokens ? config->max_model_len : (u32)pool_tokens;
+	waiting_init(&s->waiting);
+	enum err e = init_pools(s, em);
+	if (e) {
+		sched_destroy(&s);
+		return e;
+	}
+	for (u32 i = 0; i < config->max_num_seqs; i++)
+		s->free_rows[i] = config->max_num_seqs - 1 - i;
+	s->free_row_count = config->max_num_seqs;
+	stats_set(stats, STATS_KV_BLOCKS, config->block_count);
+	*out = s;
+	return ERR_OK;
+}
+
+void sched_destroy(struct sched **s)
+{
+	if (!*s)
+		return;
+	seqs_fini(&(*s)->seqs);
+	running_fini(&(*s)->running);
+	kv_blocks_fini(&(*s)->kv);
+	prefix_cache_fini(&(*s)->cache);
+	step_diff_fini(&(*s)->diff);
+	free((*s)->row_blocks);
+	free((*s)->free_rows);
+	free((*s)->pinned_blocks);
+	free(*s);
+	*s = NULL;
+}
+
+/* ---------------------------------------------------------------- state changes */
+
+void sched_give_up_row(struct sched *s, struct seq *q)
+{
+	ASSERT(q->state == SEQ_RUNNING);
+	if (sched_token_total(q) >= q->token_end)
+		s->ending_count--;
+	step_diff_drop(&s->diff, q->row, q->computed);
+	kv_blocks_release_all(&s->kv, sched_blocks(s, q), q->block_count);
+	s->free_rows[s->free_row_count++] = q->row;
+	running_remove(&s->running, seqs_slot(&s->seqs, q));
+	q->computed = q->capacity = q->block_count = q->filed = 0;
+}
+
+void sched_preempt(struct sched *s, struct seq *q)
+{
+	sched_give_up_row(s, q);
+	q->state = SEQ_WAITING;
+	q->preempted = true;
+	waiting_push_head(&s->waiting, &s->seqs, q);
+	stats_add(s->stats, STATS_NUM_PREEMPTIONS, 1);
+}
+
+static void count_finish(struct sched *s, const struct seq *q, enum finish_reason reason, u64 now_ns)
+{
+	static const enum stats_id counters[FINISH_REASON_COUNT] = {
+		[FINISH_STOP] = STATS_REQUESTS_STOP,
+		[FINISH_LENGTH] = STATS_REQUESTS_LENGTH,
+		[FINISH_ABORT] = STATS_REQUESTS_ABORT,
+		[FINISH_ERROR] = STATS_REQUESTS_ERROR,
+	};
+
+	ASSERT(reason > FINISH_NONE && reason < FINISH_REASON_COUNT);
+	stats_add(s->stats, counters[reason], 1);
+	stats_observe(s->stats, STATS_E2E, (double)(now_ns - q->arrived_ns) / NS_PER_S);
+	stats_observe(s->stats, STATS_PROMPT_LEN, q->prompt_count);
+	stats_observe(s->stats, STATS_OUTPUT_LEN, seq_output_count(q));
+	if (s->finished_ns) {
+		u64 gap = now_ns - s->finished_ns;
+		s->finish_interval_ns = s->finish_interval_ns ? (s->finish_interval_ns * 7 + gap) / 8 : gap;
+	}
+	s->finished_ns = now_ns;
+}
+
+void sched_finish(struct sched *s, struct seq *q, enum finish_reason reason, u64 now_ns)
+{
+	if (q->state == SEQ_RUNNING)
+		sched_give_up_row(s, q);
+	else if (q->state == SEQ_WAITING)
+		waiting_remove(&s->waiting, &s->seqs, q);
+	count_finish(s, q, reason, now_ns);
+	seqs_remove(&s->seqs, q);
+}
+
+void sched_open(struct sched *s, struct seq *q)
+{
+	if (q->opened)
+		return;
+	q->opened = true;
+	s->sink.open(s->sink.ctx, q, seqs_extra(&s->seqs, q), seqs_tokens(&s->seqs, q));
+}
+
+void sched_close(struct sched *s, struct seq *q, enum finish_reason reason, const char *text, u64 now_ns)
+{
+	sched_open(s, q);
+	s->sink.close(s->sink.ctx, q, reason, text);
+	sched_finish(s, q, reason, now_ns);
+}
+
+void sched_hash_blocks(struct sched *s, struct seq *q)
+{
+	u32 block_size = s->config.block_size;
+	struct block_hash *hashes = seqs_hashes(&s->seqs, q);
+	const u32 *tokens = seqs_tokens(&s->seqs, q);
+
+	if (!s->config.prefix_caching)
+		return;
+	while ((u64)(q->hashed + 1) * block_size <= q->known) {
+		struct block_hash parent =
+			q->hashed ? hashes[q->hashed - 1] : prefix_cache_root(&s->cache, q->cache_salt);
+		hashes[q->hashed] =
+			prefix_cache_chain(&s->cache, parent, tokens + (size_t)q->hashed * block_size);
+		q->hashed++;
+	}
+}
+
+void sched_file_blocks(struct sched *s, struct seq *q, u64 step)
+{
+	u32 tokens = q->known < q->computed ? q->known : q->computed;
+
+	if (!s->config.prefix_caching)
+		return;
+	sched_hash_blocks(s, q);
+	u32 full = tokens / s->config.block_size;
+	for (; q->filed < full; q->filed++)
+		prefix_cache_put(&s->cache, sched_blocks(s, q)[q->filed], seqs_hashes(&s->seqs, q)[q->filed], step);
+}
+
+/* ---------------------------------------------------------------- requests */
+
+static u32 retry_after_ms(const struct sched *s)
+{
+	if (!s->finish_interval_ns)
+		return RETRY_MS_DEFAULT;
+	u64 ms = 2 * s->finish_interval_ns / NS_PER_MS;
+	return ms < RETRY_MS_MIN ? RETRY_MS_MIN : ms > RETRY_MS_MAX ? RETRY_MS_MAX : (u32)ms;
+}
+
+static struct finish_rule rule_of(const struct sched *s, const struct seq *q, const struct seq_extra *x)
+{
+	return (struct finish_rule){
+		.output_max = q->token_end - q->prompt_count,
+		.output_min = q->params.min_tokens,
+		.ignore_eos = q->params.flags & SAMPLING_IGNORE_EOS,
+		.eos_ids = s->config.eos_ids,
+		.eos_count = s->config.eos_count,
+		.stop_ids = x->stop_ids,
+		.stop_count = x->stop_count,
+	};
+}
+
+static void fill(struct sched *s, struct seq *q, const struct ipc_submit *m, u64 now_ns)
+{
+	struct seq_extra *x = seqs_extra(&s->seqs, q);
+
+#define COPY_PARAM(A, type, name, def, min, max) q->params.name = m->name;
+	SAMPLING_TABLE(COPY_PARAM, 0)
+#undef COPY_PARAM
+	if (q->params.seed == 0)
+		q->params.seed = s->config.seed;
+	if (q->params.seed == 0)
+		q->params.seed = step_digest_mix(q->id ^ read_secret(&s->config, 8)) | 1;
+	q->cache_salt = m->cache_salt;
+	q->prompt_count = m->tokens_count - m->output_count;
+	q->known = m->tokens_count;
+	q->token_end = q->prompt_count + validate_output_max(s, m);
+	q->arrived_ns = now_ns;
+	memcpy(seqs_tokens(&s->seqs, q), m->tokens, m->tokens_count * sizeof(u32));
+	x->stop_count = m->stop_ids_count;
+	x->bias_count = m->bias_ids_count;
+	x->stop_string_count = m->stop_string_bytes_count;
+	x->stop_string_bytes_sum = m->stop_strings_count;
+	if (x->stop_count)
+		memcpy(x->stop_ids, m->stop_ids, x->stop_count * sizeof(u32));
+	if (x->bias_count) {
+		memcpy(x->bias_ids, m->bias_ids, x->bias_count * sizeof(u32));
+		memcpy(x->bias_values, m->bias_values, x->bias_count * sizeof(f32));
+	}
+	if (x->stop_string_count) {
+		memcpy(x->stop_string_bytes, m->stop_string_bytes, x->stop_string_count * sizeof(u32));
+		memcpy(x->stop_strings, m->stop_strings, x->stop_string_bytes_sum);
+	}
+}
+
+static enum err refuse(struct sched *s, enum err e)
+{
+	stats_add(s->stats, STATS_REQUESTS_REFUSED, 1);
+	return e;
+}
+
+/* Errors that do not depend on what the message says. */
+static enum err check_room(struct sched *s, const struct ipc_submit *m, struct sched_admission *out, struct err_msg *em)
+{
+	u32 free_rows = s->config.max_num_seqs - s->running.count;
+
+	if (s->draining)
+		return err_set(em, ERR_SHUTDOWN, "the server is shutting down and takes no new requests");
+	if (seqs_find_request(&s->seqs, m->client_id, m->req_id))
+		return err_set(em, ERR_EXISTS, "request %llu of this client is there already",
+			       (unsigned long long)m->req_id);
+	if (s->waiting.count < s->config.max_queued_requests + free_rows && s->seqs.free_count)
+		return ERR_OK;
+	out->retry_after_ms = retry_after_ms(s);
+	return err_set(em, ERR_BUSY, "%u requests are waiting and %u running, and the queue takes %u; try again in %u ms",
+		       s->waiting.count, s->running.count, s->config.max_queued_requests, out->retry_after_ms);
+}
+
+enum err sched_submit(struct sched *s, const struct ipc_submit *m, u64 now_ns, struct sched_admission *out,
+		      struct err_msg *em)
+{
+	struct seq *q;
+
+	*out = (struct sched_admission){0};
+	enum err e = validate_submit(s, m, em);
+	if (!e)
+		e = check_room(s, m, out, em);
+	if (e)
+		return refuse(s, e);
+	e = seqs_add(&s->seqs, m->client_id, m->req_id, &q);
+	if (e)
+		return refuse(s, err_set(em, e, "no slot for another request"));
+	fill(s, q, m, now_ns);
+	out->seq = q->id;
+	out->waiting = s->waiting.count;
+	q->state = SEQ_WAITING;
+	waiting_push(&s->waiting, &s->seqs, q);
+	if (m->output_count) {
+		struct finish_rule rule = rule_of(s, q, seqs_extra(&s->seqs, q));
+		struct finish f = finish_check(&rule, m->output_count, m->tokens[m->tokens_count - 1]);
+		if (f.reason != FINISH_NONE)
+			sched_close(s, q, f.reason, "", now_ns);
+	}
+	return ERR_OK;
+}
+
+bool sched_abort(struct sched *s, u64 client_id, u64 req_id, u64 now_ns)
+{
+	struct seq *q = seqs_find_request(&s->seqs, client_id, req_id);
+
+	if (!q)
+		return false;
+	sched_close(s, q, FINISH_ABORT, "", now_ns);
+	return true;
+}
+
+u32 sched_abort_client(struct sched *s, u64 client_id, u64 now_ns)
+{
+	u32 count = 0;
+
+	for (u32 i = 0; i < s->seqs.slot_count; i++) {
+		struct seq *q = &s->seqs.slots[i];
+		if (q->id == 0 || q->client_id != client_id)
+			continue;
+		sched_close(s, q, FINISH_ABORT, "", now_ns);
+		count++;
+	}
+	return count;
+}
+
+void sched_fail_all(struct sched *s, const char *text, u64 now_ns)
+{
+	for (u32 i = 0; i < s->seqs.slot_count; i++)
+		if (s->seqs.slots[i].id)
+			sched_close(s, &s->seqs.slots[i], FINISH_ERROR, text, now_ns);
+}
+
+void sched_stopped(struct sched *s, u64 seq, u64 now_ns)
+{
+	struct seq *q = seqs_find(&s->seqs, seq);
+
+	if (q)
+		sched_finish(s, q, FINISH_STOP, now_ns);
+}
+
+void sched_drain(struct sched *s)
+{
+	s->draining = true;
+}
+
+/* ---------------------------------------------------------------- results */
+
+/* Rows of a batch got their last tokens at the same moment: one observation for all with the same gap. */
+struct gap_tally {
+	u64 ns;
+	u32 count;
+};
+
+static void tally_flush(struct sched *s, struct gap_tally *t)
+{
+	for (; t->count; t->count--)
+		stats_observe(s->stats, STATS_ITL, (double)t->ns / NS_PER_S);
+}
+
+static void tally_token(struct sched *s, struct seq *q, u64 now_ns, struct gap_tally *t)
+{
+	if (q->token_ns) {
+		u64 gap = now_ns - q->token_ns;
+		if (gap != t->ns)
+			tally_flush(s, t);
+		t->ns = gap;
+		t->count++;
+	} else {
+		stats_observe(s->stats, STATS_TTFT, (double)(now_ns - q->arrived_ns) / NS_PER_S);
+		stats_observe(s->stats, STATS_PREFILL, (double)(now_ns - q->scheduled_ns) / NS_PER_S);
+	}
+	q->token_ns = now_ns;
+}
+
+/* Appends an output that was due. */
+static void push_token(struct sched *s, struct seq *q, u32 token, u64 now_ns)
+{
+	seqs_tokens(&s->seqs, q)[q->known++] = token;
+	q->in_flight--;
+	struct finish_rule rule = rule_of(s, q, seqs_extra(&s->seqs, q));
+	struct finish f = finish_check(&rule, seq_output_count(q), token);
+	if (f.reason != FINISH_NONE) {
+		sched_finish(s, q, f.reason, now_ns);
+		return;
+	}
+	if (q->state == SEQ_RUNNING && q->known >= (q->filed + 1) * s->config.block_size)
+		sched_file_blocks(s, q, s->diff.step);
+}
+
+/* Finds the flight that `m` ends; `*apply` is false when there is none and `m` is to be ignored. */
+static enum err match_flight(struct sched *s, const struct ipc_result *m, bool *apply, struct err_msg *em)
+{
+	*apply = false;
+	if (s->flight_count == 0 || m->step < s->flights[0].step)
+		return ERR_OK;
+	if (m->step != s->flights[0].step) {
+		for (u32 i = 1; i < s->flight_count; i++)
+			if (m->step == s->flights[i].step)
+				return err_set(em, ERR_SEQUENCE, "RESULT of step %llu came, but that of step %llu is missing",
+					       (unsigned long long)m->step,
+					       (unsigned long long)s->flights[0].step);
+		return ERR_OK;
+	}
+	if (m->position_count != m->seq_count || m->token_count != m->seq_count)
+		return err_set(em, ERR_DIVERGED, "RESULT of step %llu has %u sequences, %u positions and %u tokens",
+			       (unsigned long long)m->step, m->seq_count, m->position_count, m->token_count);
+	if (m->seq_count != s->flights[0].tokens_due)
+		return err_set(em, ERR_DIVERGED, "RESULT of step %llu has %u tokens; %u were due",
+			       (unsigned long long)m->step, m->seq_count, s->flights[0].tokens_due);
+	for (u32 i = 0; i < m->token_count; i++)
+		if (m->token[i] >= s->config.vocab_size)
+			return err_set(em, ERR_DIVERGED, "RESULT of step %llu: token %u is not below the vocabulary size, %u",
+				       (unsigned long long)m->step, m->token[i], s->config.vocab_size);
+	*apply = true;
+	return ERR_OK;
+}
+
+enum err sched_result(struct sched *s, const struct ipc_result *m, u64 now_ns, struct err_msg *em)
+{
+	struct gap_tally tally = {0};
+	bool apply;
+	enum err e = match_flight(s, m, &apply, em);
+
+	if (e || !apply)
+		return e;
+	s->flight_count--;
+	memmove(&s->flights[0], &s->flights[1], s->flight_count * sizeof(s->flights[0]));
+	u32 pushed = 0;
+	for (u32 i = 0; i < m->seq_count; i++) {
+		struct seq *q = seqs_find(&s->seqs, m->seq[i]);
+		if (!q || q->in_flight == 0 || m->position[i] != seq_output_count(q))
+			continue;
+		tally_token(s, q, now_ns, &tally);
+		push_token(s, q, m->token[i], now_ns);
+		pushed++;
+	}
+	tally_flush(s, &tally);
+	stats_add(s->stats, STATS_GENERATION_TOKENS, pushed);
+	return ERR_OK;
+}

@@ -1,0 +1,132 @@
+/* The scheduling core: events and a clock value in, steps and stream events out. No socket, no clock read, no allocation
+ * after create. docs/SCHEDULER.md draws its parts.
+ *
+ * Every request that sched_submit accepts ends exactly once: by its tokens (common/finish.h; the detokenizer finds the
+ * same end by itself), by STOPPED from the detokenizer, or by a `close` of the sink. */
+#ifndef TERCET_PROC_SCHEDULER_SCHED_H
+#define TERCET_PROC_SCHEDULER_SCHED_H
+
+#include "common/finish.h"
+#include "common/shm_stats.h"
+#include "proc_scheduler/kv_blocks.h"
+#include "proc_scheduler/queues.h"
+#include "proc_scheduler/seqs.h"
+#include "proc_scheduler/step_diff.h"
+
+enum { SCHED_DEPTH_MAX = 2 };
+
+struct sched_config {
+	u32 max_num_seqs;
+	u32 max_num_batched_tokens;
+	u32 long_prefill_token_threshold; /* 0: the budget */
+	u32 max_queued_requests;
+	u32 async_depth; /* at most depth + 1 steps are in flight */
+	u32 block_size, block_count;
+	u32 max_model_len;
+	u32 vocab_size;
+	bool prefix_caching;
+	u64 seed; /* of requests that bring none; 0: one is drawn for each */
+	u32 eos_count;
+	u32 eos_ids[EOS_IDS_MAX];
+	u8 secret[PREFIX_SECRET_BYTES]; /* random; decides hashes and drawn seeds */
+	u64 first_number;               /* sequence ids begin above it */
+};
+
+/* What goes to the detokenizer. Called synchronously from any event or plan; `q` is borrowed for the call. */
+struct sched_sink {
+	void *ctx;
+	/* Before the first step of `q`, and again when streams are re-opened. */
+	void (*open)(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens);
+	/* `q` ended for another reason than its tokens. */
+	void (*close)(void *ctx, const struct seq *q, enum finish_reason reason, const char *text);
+};
+
+/* A step that is sent and whose result is not back; only those that run tokens. */
+struct sched_flight {
+	u64 step;
+	u32 tokens_due; /* sampled tokens its result must bring */
+};
+
+struct sched {
+	struct sched_config config;
+	u32 context_max; /* tokens of one sequence: max_model_len, but no more than the pool holds */
+	struct sched_sink sink;
+	struct stats_page *stats; /* borrowed */
+	struct seqs seqs;
+	struct waiting waiting;
+	struct running running;
+	struct kv_blocks kv;
+	struct prefix_cache cache;
+	struct step_diff diff;
+	u32 *row_blocks; /* [max_num_seqs][block_stride]: the block tables */
+	size_t block_stride;
+	u32 *free_rows; /* a stack */
+	u32 free_row_count;
+	struct sched_flight flights[SCHED_DEPTH_MAX + 1]; /* oldest first */
+	u32 flight_count;
+	u32 ending_count;   /* running sequences whose last allowed token is in flight */
+	u32 *pinned_blocks; /* sources of this step's copies, kept until it is built */
+	u32 pinned_count;
+	u64 blocked_seq; /* the head of waiting for which blocks lacked, */
+	u32 blocked_free; /* and how many were free then */
+	u64 finished_ns, finish_interval_ns; /* last end; smoothed time between ends */
+	bool draining;
+};
+
+struct sched_admission {
+	u64 seq;
+	u32 waiting; /* requests in front of it */
+	u32 retry_after_ms; /* with ERR_BUSY */
+};
+
+/* ERR_NO_MEMORY. `stats` and the sink's ctx must outlive it. */
+MUST_CHECK enum err sched_create(struct sched **out, const struct sched_config *config, const struct sched_sink *sink,
+				 struct stats_page *stats, struct err_msg *em);
+void sched_destroy(struct sched **s);
+
+/* Checks everything and queues the request. ERR_INVALID, ERR_TOO_LONG, ERR_UNSUPPORTED: what is wrong and what would
+ * be right. ERR_NEVER_FITS with both numbers. ERR_EXISTS: the client has that request running. ERR_SHUTDOWN.
+ * ERR_BUSY: the queue is full; retry_after_ms. A request that earlier outputs have ended already is opened and closed. */
+MUST_CHECK enum err sched_submit(struct sched *s, const struct ipc_submit *m, u64 now_ns, struct sched_admission *out,
+				 struct err_msg *em);
+/* Ends a request of a client; false when it is unknown or has ended. */
+bool sched_abort(struct sched *s, u64 client_id, u64 req_id, u64 now_ns);
+/* Ends all requests of a client; how many. */
+u32 sched_abort_client(struct sched *s, u64 client_id, u64 now_ns);
+/* Ends everything with FINISH_ERROR and `text`. */
+void sched_fail_all(struct sched *s, const char *text, u64 now_ns);
+/* The detokenizer found a stop string. Unknown and ended sequences are ignored. */
+void sched_stopped(struct sched *s, u64 seq, u64 now_ns);
+/* Refuses what comes from now on; what is there runs to its end. */
+void sched_drain(struct sched *s);
+
+/* Applies the result of the oldest step in flight. Results of older or unknown steps, and tokens for sequences that ended
+ * or at positions not due, are ignored. ERR_SEQUENCE: a result was lost; ERR_DIVERGED: it does not hold what its step
+ * must give. After either only sched_restart_workers helps. */
+MUST_CHECK enum err sched_result(struct sched *s, const struct ipc_result *m, u64 now_ns, struct err_msg *em);
+/* The next step, or NULL when depth + 1 are in flight or there is nothing to say. It counts as sent. The message lives until
+ * the next call of any function here. */
+const struct ipc_step *sched_plan(struct sched *s, u64 now_ns);
+
+/* The workers begin an epoch with empty state and `block_count` blocks (no more than at create): whatever ran goes back to the
+ * head of the waiting queue with its known tokens, and the detokenizer is told those again. */
+void sched_restart_workers(struct sched *s, u32 block_count, u64 now_ns);
+/* A new detokenizer: opens every stream again that was open, with its outputs. */
+void sched_reopen_streams(struct sched *s);
+
+static inline bool sched_is_idle(const struct sched *s)
+{
+	return s->running.count == 0 && s->waiting.count == 0 && s->flight_count == 0;
+}
+
+static inline u32 sched_live_count(const struct sched *s)
+{
+	return s->seqs.slot_count - s->seqs.free_count;
+}
+
+static inline u32 *sched_blocks(const struct sched *s, const struct seq *q)
+{
+	return s->row_blocks + q->row * s->block_stride;
+}
+
+#endif

@@ -1,0 +1,295 @@
+/* Decides what the next step runs: the parent keeps the branches, its children the loops (docs/SCHEDULER.md). Runs inside the
+ * scheduling core; the rules of sched.c hold.
+ *
+ *   sched_plan
+ *     drop_ending     rows whose last allowed token is in flight
+ *     plan_running    running first, in order of admission
+ *       grow            one block more, or preempt from the end of the order
+ *     plan_waiting    then new ones, while rows, budget and blocks last
+ *       find_hit        the cached beginning of its tokens
+ *       take_blocks     all blocks of its known tokens, or none
+ *     run_tokens      what all of them end in */
+#include <string.h>
+
+#include "common/assert.h"
+#include "proc_scheduler/sched_priv.h"
+
+/* A hundredth of the pool stays free when a request joins others, so that they can grow for a while. */
+enum { WATERMARK_PARTS = 100 };
+
+struct plan {
+	u64 now_ns;
+	u64 step;       /* number of the step in the making */
+	u32 budget;     /* tokens left */
+	u32 tokens_due; /* rows that will sample */
+	bool preempted;
+};
+
+static u32 min_u32(u32 a, u32 b)
+{
+	return a < b ? a : b;
+}
+
+/* Up to `remaining` tokens of a prompt: what chunking and the budget leave of them. */
+static u32 chunk(const struct sched *s, const struct plan *p, u32 remaining)
+{
+	u32 threshold = s->config.long_prefill_token_threshold;
+
+	if (threshold)
+		remaining = min_u32(remaining, threshold);
+	return min_u32(remaining, p->budget);
+}
+
+/* `count` of its `remaining` tokens run in this step. When they are all, it will sample: a placeholder stands for that output. */
+static void run_tokens(struct sched *s, struct plan *p, struct seq *q, u32 count, u32 remaining)
+{
+	step_diff_run(&s->diff, q->row, count, remaining == 1);
+	q->computed += count;
+	p->budget -= count;
+	if (count == remaining) {
+		q->in_flight++;
+		p->tokens_due++;
+		if (sched_token_total(q) >= q->token_end)
+			s->ending_count++;
+	}
+	if (count > 1 || q->computed == q->capacity)
+		sched_file_blocks(s, q, p->step);
+}
+
+/* Limits are known ahead: no step is spent on a sequence that can take no further token. */
+static void drop_ending(struct sched *s)
+{
+	for (u32 i = s->running.count; s->ending_count && i-- > 0;) {
+		struct seq *q = sched_running(s, i);
+		if (sched_token_total(q) < q->token_end)
+			continue;
+		sched_give_up_row(s, q);
+		q->state = SEQ_DRAINING;
+	}
+}
+
+/* One block more for `q`. The most recently admitted are preempted until one is free. False: `q` itself had to go. */
+static bool grow(struct sched *s, struct plan *p, struct seq *q)
+{
+	u32 *slot = sched_blocks(s, q) + q->block_count;
+
+	while (kv_blocks_grow(&s->kv, NULL, 0, slot, 1)) {
+		struct seq *victim = sched_running(s, s->running.count - 1);
+		if (victim == q && s->running.count == 1) {
+			struct err_msg em;
+			err_set(&em, ERR_NEVER_FITS, "%u tokens need %u KV blocks; the pool has %u", q->capacity + 1,
+				q->block_count + 1, s->kv.count);
+			sched_close(s, q, FINISH_ERROR, em.text, p->now_ns);
+			return false;
+		}
+		p->preempted = true;
+		sched_preempt(s, victim);
+		if (victim == q)
+			return false;
+	}
+	step_diff_grow(&s->diff, q->row, q->block_count, *slot);
+	q->block_count++;
+	q->capacity += s->config.block_size;
+	return true;
+}
+
+/* Decoding sequences need one token; prompts in work get what is left. A row that the rule would run but the budget does not
+ * reach pauses. Blocks of prompts were taken when they were admitted, so only decoding grows. */
+static void plan_running(struct sched *s, struct plan *p)
+{
+	for (u32 i = 0; i < s->running.count; i++) {
+		struct seq *q = sched_running(s, i);
+		u32 remaining = sched_token_total(q) - q->computed;
+		u32 count = remaining == 1 ? min_u32(1, p->budget) : chunk(s, p, remaining);
+		if (count == 0) {
+			step_diff_run(&s->diff, q->row, 0, remaining == 1);
+			continue;
+		}
+		if (q->computed == q->capacity && !grow(s, p, q))
+			return; /* it was the last */
+		run_tokens(s, p, q, count, remaining);
+	}
+}
+
+/* What the prefix cache has of a sequence's tokens. */
+struct hit {
+	u32 shared;   /* blocks to take over as they are; they stand at the beginning of its table */
+	u32 computed; /* tokens that need not be run */
+	u32 copy_src; /* not KV_BLOCK_NONE: all tokens are cached, this block holds the last of them */
+};
+
+static bool may_read_cache(const struct sched *s, const struct seq *q)
+{
+	if (!s->config.prefix_caching || (q->params.flags & SAMPLING_NO_CACHE_READ))
+		return false;
+	/* Prompt log-probabilities need every position computed; once there are outputs they were delivered. */
+	return q->params.prompt_logprobs < 0 || seq_output_count(q) > 0;
+}
+
+/* Walks the hashes up to the first miss and writes the blocks into `table`. At least one token must be run, since sampling
+ * needs its logits: when all are cached, the last block is copied and one token recomputed in the copy, if its content is there
+ * before this step; else that block is recomputed. */
+static struct hit find_hit(struct sched *s, const struct plan *p, struct seq *q, u32 *table)
+{
+	u32 block_size = s->config.block_size;
+	struct hit h = {0, 0, KV_BLOCK_NONE};
+
+	if (!may_read_cache(s, q))
+		return h;
+	sched_hash_blocks(s, q);
+	const struct block_hash *hashes = seqs_hashes(&s->seqs, q);
+	while (h.shared < q->hashed) {
+		u32 block = prefix_cache_find(&s->cache, hashes[h.shared]);
+		if (block == KV_BLOCK_NONE)
+			break;
+		table[h.shared++] = block;
+	}
+	h.computed = h.shared * block_size;
+	if (h.shared && h.computed == q->known) {
+		u32 last = table[--h.shared];
+		h.computed = h.shared * block_size;
+		if (block_size > 1 && prefix_cache_step(&s->cache, last) < p->step) {
+			h.computed = q->known - 1;
+			h.copy_src = last;
+		}
+	}
+	return h;
+}
+
+static bool has_blocks(const struct sched *s, const u32 *table, const struct hit *h, u32 fresh)
+{
+	u32 needed = fresh + (s->running.count ? s->kv.count / WATERMARK_PARTS : 0);
+
+	for (u32 i = 0; i < h->shared; i++)
+		needed += kv_blocks_refs(&s->kv, table[i]) == 0;
+	if (h->copy_src != KV_BLOCK_NONE)
+		needed += kv_blocks_refs(&s->kv, h->copy_src) == 0;
+	return needed <= s->kv.free_count;
+}
+
+/* Fills `table` with `total` blocks, the first of them shared as `h` says. False: nothing changed. */
+static bool take_blocks(struct sched *s, u32 *table, struct hit *h, u32 total)
+{
+	u32 fresh = total - h->shared;
+
+	if (!has_blocks(s, table, h, fresh)) {
+		/* The source of a copy needs a block for a moment; without the copy it may just suffice. */
+		h->computed = h->copy_src == KV_BLOCK_NONE ? h->computed : h->shared * s->config.block_size;
+		h->copy_src = KV_BLOCK_NONE;
+		if (!has_blocks(s, table, h, fresh))
+			return false;
+	}
+	/* Held until the step is built: a block that is read by a copy must not be given out in the same step. */
+	if (h->copy_src != KV_BLOCK_NONE) {
+		kv_blocks_take(&s->kv, h->copy_src);
+		s->pinned_blocks[s->pinned_count++] = h->copy_src;
+	}
+	enum err e = kv_blocks_grow(&s->kv, table, h->shared, table + h->shared, fresh);
+	ASSERT(e == ERR_OK);
+	if (h->copy_src != KV_BLOCK_NONE)
+		step_diff_copy(&s->diff, h->copy_src, table[h->shared]);
+	return true;
+}
+
+static void count_first_schedule(struct sched *s, const struct plan *p, struct seq *q, const struct hit *h)
+{
+	if (q->scheduled_ns)
+		return;
+	q->scheduled_ns = p->now_ns;
+	q->cached_count = min_u32(h->computed, q->prompt_count);
+	stats_add(s->stats, STATS_PROMPT_TOKENS, q->prompt_count);
+	stats_observe(s->stats, STATS_QUEUE, (double)(p->now_ns - q->arrived_ns) / 1e9);
+	if (!may_read_cache(s, q))
+		return;
+	stats_add(s->stats, STATS_PREFIX_CACHE_QUERIES, q->prompt_count);
+	stats_add(s->stats, STATS_PREFIX_CACHE_HITS, q->cached_count);
+}
+
+/* Gives the head of the waiting queue a row and all blocks of its known tokens. False: it has to wait. */
+static bool admit(struct sched *s, struct plan *p, struct seq *q)
+{
+	u32 block_size = s->config.block_size;
+	u32 total = (q->known + block_size - 1) / block_size;
+	u32 row = s->free_rows[s->free_row_count - 1];
+	u32 *table = s->row_blocks + row * s->block_stride;
+
+	if (!step_diff_has_room(&s->diff, q->known, total))
+		return false;
+	/* Nothing came free since it was refused: the walk over its hashes would only cost time. */
+	if (q->id == s->blocked_seq && s->running.count && s->kv.free_count <= s->blocked_free)
+		return false;
+	struct hit h = find_hit(s, p, q, table);
+	if (!take_blocks(s, table, &h, total)) {
+		s->blocked_seq = q->id;
+		s->blocked_free = s->kv.free_count;
+		return false;
+	}
+	count_first_schedule(s, p, q, &h);
+	sched_open(s, q);
+	waiting_remove(&s->waiting, &s->seqs, q);
+	running_push(&s->running, seqs_slot(&s->seqs, q));
+	s->free_row_count--;
+	q->state = SEQ_RUNNING;
+	q->row = row;
+	q->computed = h.computed;
+	q->filed = h.shared;
+	q->block_count = total;
+	q->capacity = total * block_size;
+	step_diff_add(&s->diff, q, seqs_extra(&s->seqs, q), seqs_tokens(&s->seqs, q), table);
+	u32 remaining = q->known - q->computed;
+	run_tokens(s, p, q, chunk(s, p, remaining), remaining);
+	return true;
+}
+
+/* First come, first served: who cannot be served holds up those behind. A preempted one waits for its tokens in flight. */
+static void plan_waiting(struct sched *s, struct plan *p)
+{
+	struct seq *q;
+
+	while (p->budget && s->free_row_count && (q = waiting_head(&s->waiting, &s->seqs))) {
+		if (q->in_flight)
+			return;
+		u32 needed = (q->known + s->config.block_size - 1) / s->config.block_size;
+		if (needed > s->kv.count) {
+			struct err_msg em;
+			err_set(&em, ERR_NEVER_FITS, "%u tokens need %u KV blocks; the pool has %u", q->known, needed,
+				s->kv.count);
+			sched_close(s, q, FINISH_ERROR, em.text, p->now_ns);
+			continue;
+		}
+		if (!admit(s, p, q))
+			return;
+	}
+}
+
+static void count_step(struct sched *s)
+{
+	u64 used = s->kv.count - s->kv.free_count;
+
+	stats_set(s->stats, STATS_NUM_REQUESTS_RUNNING, s->running.count);
+	stats_set(s->stats, STATS_NUM_REQUESTS_WAITING, s->waiting.count);
+	stats_set(s->stats, STATS_KV_CACHE_USAGE, used * 1000000 / s->kv.count);
+}
+
+const struct ipc_step *sched_plan(struct sched *s, u64 now_ns)
+{
+	if (s->flight_count > s->config.async_depth)
+		return NULL;
+	step_diff_begin(&s->diff);
+	struct plan p = {.now_ns = now_ns, .step = s->diff.step + 1, .budget = s->config.max_num_batched_tokens};
+	drop_ending(s);
+	plan_running(s, &p);
+	if (!p.preempted)
+		plan_waiting(s, &p);
+	while (s->pinned_count)
+		kv_blocks_release(&s->kv, s->pinned_blocks[--s->pinned_count]);
+	count_step(s);
+	if (step_diff_is_empty(&s->diff))
+		return NULL;
+	if (s->diff.tokens_run) {
+		s->flights[s->flight_count++] = (struct sched_flight){p.step, p.tokens_due};
+		stats_observe(s->stats, STATS_STEP_TOKENS, s->diff.tokens_run);
+	}
+	stats_add(s->stats, STATS_STEPS, 1);
+	return step_diff_finish(&s->diff);
+}

@@ -1,0 +1,116 @@
+/* The sequences the scheduler knows: a fixed number of slots with everything a request brought, its tokens, its block
+ * hashes, and the index over (client, request). */
+#ifndef TERCET_PROC_SCHEDULER_SEQS_H
+#define TERCET_PROC_SCHEDULER_SEQS_H
+
+#include "common/err.h"
+#include "common/map.h"
+#include "common/sampling_params.h"
+#include "common/types.h"
+#include "proc_scheduler/prefix_cache.h"
+
+enum { SEQ_SLOT_BITS = 21, SEQ_SLOTS_MAX = 1 << SEQ_SLOT_BITS };
+#define SEQ_NONE UINT32_MAX
+
+enum seq_state {
+	SEQ_FREE,
+	SEQ_WAITING,  /* in the waiting queue; preempted ones may still have tokens in flight */
+	SEQ_RUNNING,  /* has a row */
+	SEQ_DRAINING, /* its last allowed token is in flight; the row is given up */
+};
+
+/* What a plan reads of every running sequence comes first. Token counts are of prompt and outputs together. */
+struct seq {
+	u64 id;           /* 0: free. Grows with every sequence; the low SEQ_SLOT_BITS are the slot */
+	u32 known;        /* tokens whose value is known */
+	u32 in_flight;    /* planned outputs whose value is not back yet */
+	u32 computed;     /* tokens whose KV is there once the planned steps have run */
+	u32 capacity;     /* tokens that its blocks hold */
+	u32 token_end;    /* prompt_count + output_max: it ends there at the latest */
+	u32 prompt_count;
+	u32 row;
+	u32 block_count;
+	u32 hashed;       /* blocks whose hash is computed (full, known) */
+	u32 filed;        /* blocks filed in the prefix cache */
+	u32 prev, next;   /* in the waiting queue */
+	u8 state;         /* enum seq_state */
+	bool opened;      /* the detokenizer was told */
+	bool preempted;   /* has run before */
+	u64 client_id, req_id, cache_salt;
+	u64 arrived_ns, scheduled_ns, token_ns; /* 0: not yet */
+	u32 cached_count; /* prompt tokens found in the prefix cache when first scheduled */
+	struct sampling_params params;
+};
+
+/* What is read when a sequence is added or opened only. */
+struct seq_extra {
+	u32 stop_count, bias_count, stop_string_count, stop_string_bytes_sum;
+	u32 stop_ids[STOP_IDS_MAX];
+	u32 stop_string_bytes[STOP_STRINGS_MAX];
+	u8 stop_strings[STOP_STRING_BYTES_MAX];
+	u32 bias_ids[BIAS_MAX];
+	f32 bias_values[BIAS_MAX];
+};
+
+struct seqs {
+	struct seq *slots;
+	struct seq_extra *extras;
+	u32 *tokens;               /* [slots][token_stride] */
+	struct block_hash *hashes; /* [slots][hash_stride] */
+	u32 *free_slots;           /* a stack */
+	u32 free_count, slot_count;
+	size_t token_stride, hash_stride;
+	u64 next_number; /* of the next sequence */
+	u64 secret;
+	struct map by_request;
+	void *memory; /* slots, extras, tokens, hashes: reserved address space, used as it is written */
+	size_t memory_bytes;
+};
+
+/* `first_number`: sequence ids begin above it, so that a later life of the process gives none out again.
+ * ERR_NO_MEMORY says what to lower. */
+MUST_CHECK enum err seqs_init(struct seqs *t, u32 slot_count, u32 token_max, u32 block_size, u64 first_number,
+			      u64 secret, struct err_msg *em);
+void seqs_fini(struct seqs *t); /* zeroed accepted */
+
+/* A zeroed slot with its id, client and request set, in the index. ERR_BUSY: no slot is free.
+ * The (client, request) pair must not be there yet (seqs_find_request). */
+MUST_CHECK enum err seqs_add(struct seqs *t, u64 client_id, u64 req_id, struct seq **out);
+void seqs_remove(struct seqs *t, struct seq *q);
+/* NULL when there is none. */
+struct seq *seqs_find_request(const struct seqs *t, u64 client_id, u64 req_id);
+
+static inline u32 seqs_slot(const struct seqs *t, const struct seq *q)
+{
+	return (u32)(q - t->slots);
+}
+
+/* NULL: ended or never there. */
+static inline struct seq *seqs_find(const struct seqs *t, u64 id)
+{
+	u64 slot = id & (SEQ_SLOTS_MAX - 1);
+
+	return id && slot < t->slot_count && t->slots[slot].id == id ? &t->slots[slot] : NULL;
+}
+
+static inline u32 *seqs_tokens(const struct seqs *t, const struct seq *q)
+{
+	return t->tokens + seqs_slot(t, q) * t->token_stride;
+}
+
+static inline struct block_hash *seqs_hashes(const struct seqs *t, const struct seq *q)
+{
+	return t->hashes + seqs_slot(t, q) * t->hash_stride;
+}
+
+static inline struct seq_extra *seqs_extra(const struct seqs *t, const struct seq *q)
+{
+	return t->extras + seqs_slot(t, q);
+}
+
+static inline u32 seq_output_count(const struct seq *q)
+{
+	return q->known - q->prompt_count;
+}
+
+#endif
