@@ -99,6 +99,10 @@ static inline void stats_set(struct stats_page *p, enum stats_id id, u64 n)
 void stats_observe(struct stats_page *p, enum stats_id id, double value);
 /* Work was completed at `now_ns`; `pending` says whether more is there. */
 void stats_progress(struct stats_page *p, u64 now_ns, bool pending);
+/* Work is there from `now_ns` on; changes nothing when there was some already. */
+void stats_busy(struct stats_page *p, u64 now_ns);
+/* Nothing is left to do (the last request was aborted). */
+void stats_idle(struct stats_page *p);
 /* Prometheus text of the sum of `pages`, every metric under its vLLM name and ours. */
 struct buf;
 void stats_export(struct buf *out, const struct stats_page *const *pages, u32 count, const char *model_name);
