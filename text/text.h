@@ -65,6 +65,11 @@ struct text_stream {
 void text_stream_init(struct text_stream *s, const struct tokenizer *t, bool skip_special, const u32 *prompt_tail,
 		      size_t tail_count);
 void text_stream_push(struct text_stream *s, u32 token, struct buf *out);
+/* Something is held back: the text so far is not that of all tokens pushed. */
+static inline bool text_stream_holds(const struct text_stream *s)
+{
+	return s->pending_count > 0 || s->strip_held > 0 || s->held.bytes > 0;
+}
 /* Flushes what is held back (an unfinished character as U+FFFD) and frees it. */
 void text_stream_end(struct text_stream *s, struct buf *out);
 /* Frees what is held back. Needed only where text_stream_end is not called; harmless after it and on zeroes. */
