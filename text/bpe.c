@@ -1,0 +1,322 @@
+/* Owns the merging of one piece: symbols, lowest rank first, leftmost among equals. Runs where text is encoded.
+ * Short pieces scan an array; long ones use a heap, so a megabyte without a space stays O(n log n).
+ * Allocates only when a piece is longer than any before it in the same scratch. */
+#include "text/bpe_priv.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "text/unicode_priv.h"
+
+enum {
+	SCAN_SYMBOLS_MAX = 48, /* up to here scanning beats the heap */
+};
+#define RANK_NONE UINT32_MAX
+#define END       UINT32_MAX
+
+/* ---- symbols ---- */
+
+static enum err reserve_symbols(struct text_scratch *s, size_t count)
+{
+	if (count <= s->symbols_max)
+		return ERR_OK;
+	size_t max = s->symbols_max < 256 ? 256 : s->symbols_max;
+	while (max < count)
+		max *= 2;
+	struct symbol *symbols = realloc(s->symbols, max * sizeof(*symbols));
+	if (symbols == NULL)
+		return ERR_NO_MEMORY;
+	s->symbols = symbols;
+	s->symbols_max = (u32)max;
+	return ERR_OK;
+}
+
+/* Each merge pushes up to two pairs, and there are fewer merges than symbols. */
+static enum err reserve_heap(struct text_scratch *s, size_t symbols)
+{
+	size_t count = symbols * 3;
+	if (count <= s->heap_max)
+		return ERR_OK;
+	u64 *heap = realloc(s->heap, count * sizeof(*heap));
+	if (heap == NULL)
+		return ERR_NO_MEMORY;
+	s->heap = heap;
+	s->heap_max = (u32)count;
+	return ERR_OK;
+}
+
+static u32 bytes_to_symbols(const struct bpe *b, struct symbol *symbols, const char *piece, size_t bytes)
+{
+	u32 n = 0;
+	for (size_t i = 0; i < bytes; i++) {
+		u32 id = b->byte_ids[(u8)piece[i]];
+		if (id != TOKEN_NONE)
+			symbols[n++].id = id;
+	}
+	return n;
+}
+
+/* The token of one character, with the prefix and suffix of its place in the piece. */
+static u32 char_token(const struct bpe *b, const char *c, size_t bytes, bool first, bool last)
+{
+	char text[256];
+	size_t n = 0;
+	size_t prefix = first ? 0 : strlen(b->prefix), suffix = last ? strlen(b->suffix) : 0;
+	if (prefix + suffix + bytes > sizeof(text))
+		return TOKEN_NONE;
+	memcpy(text, b->prefix, prefix);
+	n = prefix;
+	memcpy(text + n, c, bytes);
+	n += bytes;
+	memcpy(text + n, b->suffix, suffix);
+	return vocab_find_in_model(b->vocab, text, n + suffix);
+}
+
+/* Byte tokens for a character outside the vocabulary; false when one of them is missing. */
+static bool fall_back_to_bytes(const struct bpe *b, struct symbol *symbols, u32 *n, const char *c, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++)
+		if (b->byte_ids[(u8)c[i]] == TOKEN_NONE)
+			return false;
+	for (size_t i = 0; i < bytes; i++)
+		symbols[(*n)++].id = b->byte_ids[(u8)c[i]];
+	return true;
+}
+
+static u32 chars_to_symbols(const struct bpe *b, struct symbol *symbols, const char *piece, size_t bytes)
+{
+	u32 n = 0;
+	bool unk_pending = false;
+	for (size_t at = 0; at < bytes;) {
+		size_t from = at;
+		u32 c = unicode_next(piece, &at);
+		u32 id = b->char_ids != NULL && c < 0x10000
+				 ? b->char_ids[c]
+				 : char_token(b, piece + from, at - from, from == 0, at == bytes);
+		if (id != TOKEN_NONE) {
+			if (unk_pending)
+				symbols[n++].id = b->unk_id;
+			unk_pending = false;
+			symbols[n++].id = id;
+		} else if (b->byte_fallback && fall_back_to_bytes(b, symbols, &n, piece + from, at - from)) {
+			continue;
+		} else if (b->unk_id != TOKEN_NONE) {
+			if (unk_pending && !b->fuse_unk)
+				symbols[n++].id = b->unk_id;
+			unk_pending = true;
+		}
+	}
+	if (unk_pending)
+		symbols[n++].id = b->unk_id;
+	return n;
+}
+
+static void link_symbols(const struct bpe *b, struct symbol *symbols, u32 n)
+{
+	for (u32 i = 0; i < n; i++) {
+		const struct merge_slot *m =
+			i + 1 < n ? merges_find(&b->merges, symbols[i].id, symbols[i + 1].id) : NULL;
+		symbols[i].prev = i == 0 ? END : i - 1;
+		symbols[i].next = i + 1 < n ? i + 1 : END;
+		symbols[i].rank = m != NULL ? m->rank : RANK_NONE;
+		symbols[i].merged = m != NULL ? m->id : TOKEN_NONE;
+	}
+}
+
+/* ---- merging ---- */
+
+static void judge_pair(const struct bpe *b, struct symbol *symbols, u32 at)
+{
+	struct symbol *s = &symbols[at];
+	const struct merge_slot *m =
+		s->next != END ? merges_find(&b->merges, s->id, symbols[s->next].id) : NULL;
+	s->rank = m != NULL ? m->rank : RANK_NONE;
+	s->merged = m != NULL ? m->id : TOKEN_NONE;
+}
+
+/* Merges the pair at `at` with its right neighbour and judges the two pairs that changed. */
+static void merge_at(const struct bpe *b, struct symbol *symbols, u32 at)
+{
+	struct symbol *s = &symbols[at];
+	u32 right = s->next;
+	s->id = s->merged;
+	s->next = symbols[right].next;
+	symbols[right].rank = RANK_NONE;
+	if (s->next != END)
+		symbols[s->next].prev = at;
+	judge_pair(b, symbols, at);
+	if (s->prev != END)
+		judge_pair(b, symbols, s->prev);
+}
+
+static void merge_by_scan(const struct bpe *b, struct symbol *symbols)
+{
+	for (;;) {
+		u32 best = END, best_rank = RANK_NONE;
+		for (u32 i = 0; i != END; i = symbols[i].next)
+			if (symbols[i].rank < best_rank) {
+				best_rank = symbols[i].rank;
+				best = i;
+			}
+		if (best == END)
+			return;
+		merge_at(b, symbols, best);
+	}
+}
+
+static void heap_down(u64 *heap, u32 count, u32 i)
+{
+	u64 value = heap[i];
+	for (;;) {
+		u32 child = i * 2 + 1;
+		if (child >= count)
+			break;
+		if (child + 1 < count && heap[child + 1] < heap[child])
+			child++;
+		if (heap[child] >= value)
+			break;
+		heap[i] = heap[child];
+		i = child;
+	}
+	heap[i] = value;
+}
+
+static void heap_push(u64 *heap, u32 *count, u64 value)
+{
+	u32 i = (*count)++;
+	while (i > 0 && heap[(i - 1) / 2] > value) {
+		heap[i] = heap[(i - 1) / 2];
+		i = (i - 1) / 2;
+	}
+	heap[i] = value;
+}
+
+/* Heap entries are rank << 32 | position, so equal ranks come leftmost first. An entry is stale when the pair at its
+ * position has another rank by now. */
+static void merge_by_heap(const struct bpe *b, struct text_scratch *s, u32 n)
+{
+	struct symbol *symbols = s->symbols;
+	u64 *heap = s->heap;
+	u32 count = 0;
+	for (u32 i = 0; i < n; i++)
+		if (symbols[i].rank != RANK_NONE)
+			heap[count++] = (u64)symbols[i].rank << 32 | i;
+	for (u32 i = count / 2; i-- > 0;)
+		heap_down(heap, count, i);
+	while (count > 0) {
+		u32 at = (u32)heap[0], rank = (u32)(heap[0] >> 32);
+		heap[0] = heap[--count];
+		if (count > 0)
+			heap_down(heap, count, 0);
+		if (symbols[at].rank != rank)
+			continue;
+		merge_at(b, symbols, at);
+		u32 prev = symbols[at].prev;
+		if (symbols[at].rank != RANK_NONE)
+			heap_push(heap, &count, (u64)symbols[at].rank << 32 | at);
+		if (prev != END && symbols[prev].rank != RANK_NONE)
+			heap_push(heap, &count, (u64)symbols[prev].rank << 32 | prev);
+	}
+}
+
+static enum err merge_piece(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes,
+			    struct u32_vec *ids)
+{
+	if (reserve_symbols(s, bytes) != ERR_OK)
+		return ERR_NO_MEMORY;
+	u32 n = b->raw_bytes ? bytes_to_symbols(b, s->symbols, piece, bytes)
+			     : chars_to_symbols(b, s->symbols, piece, bytes);
+	if (n == 0)
+		return ERR_OK;
+	link_symbols(b, s->symbols, n);
+	if (n <= SCAN_SYMBOLS_MAX) {
+		merge_by_scan(b, s->symbols);
+	} else {
+		if (reserve_heap(s, n) != ERR_OK)
+			return ERR_NO_MEMORY;
+		merge_by_heap(b, s, n);
+	}
+	for (u32 i = 0; i != END; i = s->symbols[i].next)
+		u32_vec_push(ids, s->symbols[i].id);
+	return ids->failed ? ERR_NO_MEMORY : ERR_OK;
+}
+
+/* ---- remembered pieces ---- */
+
+static enum err encode_remembering(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes,
+				   struct u32_vec *ids)
+{
+	u64 hash = XXH3_64bits(piece, bytes);
+	struct piece_slot *set = &s->pieces[(hash & (PIECE_SETS - 1)) * PIECE_WAYS];
+	for (u32 i = 0; i < PIECE_WAYS; i++)
+		if (set[i].key_bytes == bytes && memcmp(set[i].key, piece, bytes) == 0) {
+			if (!u32_vec_reserve(ids, PIECE_IDS_MAX))
+				return ERR_NO_MEMORY;
+			memcpy(ids->data + ids->count, set[i].ids, sizeof(set[i].ids));
+			ids->count += set[i].id_count;
+			return ERR_OK;
+		}
+	size_t before = ids->count;
+	enum err e = merge_piece(b, s, piece, bytes, ids);
+	size_t count = ids->count - before;
+	if (e != ERR_OK || count > PIECE_IDS_MAX)
+		return e;
+	struct piece_slot *slot = &set[hash >> 63];
+	slot->key_bytes = (u8)bytes;
+	slot->id_count = (u8)count;
+	memcpy(slot->key, piece, bytes);
+	memcpy(slot->ids, ids->data + before, count * sizeof(u32));
+	return ERR_OK;
+}
+
+static enum err encode_part(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes,
+			    struct u32_vec *ids)
+{
+	if (bytes == 0)
+		return ERR_OK;
+	if (bytes <= PIECE_KEY_MAX)
+		return encode_remembering(b, s, piece, bytes, ids);
+	return merge_piece(b, s, piece, bytes, ids);
+}
+
+/* Offset of the next U+2581 that follows another character, from `from` on; `bytes` when there is none. */
+static size_t metaspace_cut(const char *text, size_t bytes, size_t from)
+{
+	for (size_t at = from; at < bytes;) {
+		const char *hit = memchr(text + at, 0xe2, bytes - at);
+		if (hit == NULL)
+			return bytes;
+		size_t i = (size_t)(hit - text);
+		bool metaspace = (u8)text[i + 1] == 0x96 && (u8)text[i + 2] == 0x81;
+		bool run = i >= from + 3 && memcmp(text + i - 3, "\xe2\x96\x81", 3) == 0;
+		if (metaspace && i > from && !run)
+			return i;
+		at = i + 3;
+	}
+	return bytes;
+}
+
+enum err bpe_encode(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes, struct u32_vec *ids)
+{
+	if (b->ignore_merges) {
+		u32 id = b->raw_bytes ? strtab_find(&b->by_raw, b->raw, piece, bytes)
+				      : vocab_find_in_model(b->vocab, piece, bytes);
+		if (id != TOKEN_NONE) {
+			u32_vec_push(ids, id);
+			return ids->failed ? ERR_NO_MEMORY : ERR_OK;
+		}
+	}
+	if (!b->cut_at_metaspace)
+		return encode_part(b, s, piece, bytes, ids);
+	for (size_t at = 0; at < bytes;) {
+		size_t cut = metaspace_cut(piece, bytes, at);
+		enum err e = encode_part(b, s, piece + at, cut - at, ids);
+		if (e != ERR_OK)
+			return e;
+		at = cut;
+	}
+	return ERR_OK;
+}

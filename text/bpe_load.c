@@ -1,0 +1,246 @@
+/* Owns the reading of a BPE model from tokenizer.json. Runs while a model loads (gateway, detokenizer, tercet
+ * command); never afterwards. */
+#include "text/bpe_priv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/unicode_priv.h"
+
+enum { AFFIX_BYTES_MAX = 32 };
+
+/* The two sides of a merge, "a b" or ["a", "b"]. */
+struct merge_text {
+	const char *left;
+	const char *right;
+	size_t left_bytes;
+	size_t right_bytes;
+};
+
+static bool read_merge(json_val v, struct merge_text *m)
+{
+	if (json_type(v) == JSON_ARRAY)
+		return json_count(v) == 2 && json_string(json_at(v, 0), &m->left, &m->left_bytes) &&
+		       json_string(json_at(v, 1), &m->right, &m->right_bytes);
+	size_t bytes;
+	if (!json_string(v, &m->left, &bytes))
+		return false;
+	const char *space = memchr(m->left, ' ', bytes);
+	if (space == NULL)
+		return false;
+	m->left_bytes = (size_t)(space - m->left);
+	m->right = space + 1;
+	m->right_bytes = bytes - m->left_bytes - 1;
+	return memchr(m->right, ' ', m->right_bytes) == NULL;
+}
+
+/* U+2581 behind another character? */
+static bool has_metaspace_inside(const char *text, size_t bytes)
+{
+	bool other = false;
+	for (size_t at = 0; at < bytes;) {
+		bool metaspace = unicode_next(text, &at) == 0x2581;
+		if (metaspace && other)
+			return true;
+		other = other || !metaspace;
+	}
+	return false;
+}
+
+static enum err put_merge(struct bpe *b, const struct merge_text *m, u32 rank, struct buf *joined, struct err_msg *em)
+{
+	u32 left = vocab_find_in_model(b->vocab, m->left, m->left_bytes);
+	u32 right = vocab_find_in_model(b->vocab, m->right, m->right_bytes);
+	size_t skip = strlen(b->prefix);
+	if (m->right_bytes < skip)
+		skip = m->right_bytes;
+	buf_clear(joined);
+	buf_append(joined, m->left, m->left_bytes);
+	buf_append(joined, m->right + skip, m->right_bytes - skip);
+	if (!buf_ok(joined))
+		return ERR_NO_MEMORY;
+	u32 id = left == TOKEN_NONE || right == TOKEN_NONE
+			 ? TOKEN_NONE
+			 : vocab_find_in_model(b->vocab, joined->data != NULL ? joined->data : "", joined->bytes);
+	if (id == TOKEN_NONE)
+		return err_set(em, ERR_FORMAT,
+			       "merge %u (\"%.*s\" + \"%.*s\"): %s is not in the vocabulary", rank,
+			       (int)(m->left_bytes < 64 ? m->left_bytes : 64), m->left,
+			       (int)(m->right_bytes < 64 ? m->right_bytes : 64), m->right,
+			       left == TOKEN_NONE    ? "its left side"
+			       : right == TOKEN_NONE ? "its right side"
+						     : "the merged token");
+	if (has_metaspace_inside(joined->data, joined->bytes))
+		b->cut_at_metaspace = false;
+	merges_put(&b->merges, left, right, rank, id);
+	return ERR_OK;
+}
+
+static enum err load_merges(struct bpe *b, json_val merges, struct err_msg *em)
+{
+	if (json_type(merges) != JSON_ARRAY)
+		return err_set(em, ERR_FORMAT, "model.merges must be an array, got %s", json_type_name(merges));
+	if (json_count(merges) >= 1u << 27)
+		return err_set(em, ERR_FORMAT, "model.merges has %zu entries", json_count(merges));
+	if (merges_init(&b->merges, (u32)json_count(merges)) != ERR_OK)
+		return ERR_NO_MEMORY;
+	struct buf joined = {0};
+	enum err e = ERR_OK;
+	u32 rank = 0;
+	for (struct json_iter it = json_iterate(merges); e == ERR_OK && json_next(&it); rank++) {
+		struct merge_text m;
+		if (read_merge(it.value, &m))
+			e = put_merge(b, &m, rank, &joined, em);
+		else
+			e = err_set(em, ERR_FORMAT, "model.merges[%u] must be \"a b\" or [\"a\", \"b\"]", rank);
+	}
+	buf_fini(&joined);
+	return e;
+}
+
+/* ---- first symbols ---- */
+
+static void load_raw_bytes(struct bpe *b)
+{
+	for (u32 i = 0; i < 256; i++) {
+		char text[4];
+		u32 c = byte_level_char((u8)i);
+		size_t n = c < 0x80 ? 1 : 2;
+		text[0] = (char)(n == 1 ? c : 0xc0 | c >> 6);
+		text[1] = (char)(0x80 | (c & 0x3f));
+		b->byte_ids[i] = vocab_find_in_model(b->vocab, text, n);
+	}
+}
+
+static void load_byte_fallback(struct bpe *b)
+{
+	for (u32 i = 0; i < 256; i++) {
+		char text[8];
+		snprintf(text, sizeof(text), "<0x%02X>", i);
+		b->byte_ids[i] = vocab_find_in_model(b->vocab, text, 6);
+	}
+}
+
+static enum err load_char_ids(struct bpe *b)
+{
+	b->char_ids = malloc(65536 * sizeof(*b->char_ids));
+	if (b->char_ids == NULL)
+		return ERR_NO_MEMORY;
+	memset(b->char_ids, 0xff, 65536 * sizeof(*b->char_ids));
+	for (u32 id = 0; id < b->vocab->count; id++) {
+		const struct token *t = &b->vocab->tokens[id];
+		if (t->text == NULL || !(t->flags & TOKEN_IN_MODEL) || t->bytes == 0 || t->bytes > 3)
+			continue;
+		size_t at = 0;
+		u32 c = unicode_next(t->text, &at);
+		if (at == t->bytes && vocab_find(b->vocab, t->text, t->bytes) == id)
+			b->char_ids[c] = id;
+	}
+	return ERR_OK;
+}
+
+/* The bytes of each token, for looking up whole pieces. */
+static enum err load_raw_tokens(struct bpe *b)
+{
+	const struct vocab *v = b->vocab;
+	b->raw = calloc(v->count + 1, sizeof(*b->raw));
+	b->raw_pool = malloc(v->pool_bytes);
+	if (b->raw == NULL || b->raw_pool == NULL || strtab_init(&b->by_raw, v->count) != ERR_OK)
+		return ERR_NO_MEMORY;
+	char *to = b->raw_pool;
+	for (u32 id = 0; id < v->count; id++) {
+		const struct token *t = &v->tokens[id];
+		if (t->text == NULL || !(t->flags & TOKEN_IN_MODEL))
+			continue;
+		char *from = to;
+		bool mapped = true;
+		for (size_t at = 0; at < t->bytes && mapped;) {
+			int byte = byte_level_byte(unicode_next(t->text, &at));
+			mapped = byte >= 0;
+			*to++ = (char)byte;
+		}
+		if (!mapped) {
+			to = from; /* no text can spell it */
+			continue;
+		}
+		b->raw[id] = (struct token){.text = from, .bytes = (u32)(to - from), .flags = t->flags};
+		strtab_put(&b->by_raw, b->raw, id);
+	}
+	return ERR_OK;
+}
+
+/* ---- the model object ---- */
+
+static enum err load_affix(json_val model, const char *key, char **out, struct err_msg *em)
+{
+	json_val v = json_get(model, key);
+	const char *text = json_cstr(v, "");
+	if (json_present(v) && json_type(v) != JSON_STRING)
+		return err_set(em, ERR_FORMAT, "model.%s must be a string or null", key);
+	if (strlen(text) > AFFIX_BYTES_MAX)
+		return err_set(em, ERR_FORMAT, "model.%s is longer than %d bytes", key, AFFIX_BYTES_MAX);
+	*out = strdup(text);
+	return *out != NULL ? ERR_OK : ERR_NO_MEMORY;
+}
+
+static enum err load_flags(struct bpe *b, json_val model, struct err_msg *em)
+{
+	double dropout = 0;
+	(void)json_double(json_get(model, "dropout"), &dropout);
+	if (dropout > 0)
+		return err_set(em, ERR_UNSUPPORTED, "model.dropout %g: encoding would be random; it must be null",
+			       dropout);
+	(void)json_bool(json_get(model, "byte_fallback"), &b->byte_fallback);
+	(void)json_bool(json_get(model, "fuse_unk"), &b->fuse_unk);
+	(void)json_bool(json_get(model, "ignore_merges"), &b->ignore_merges);
+	b->unk_id = TOKEN_NONE;
+	const char *unk;
+	size_t bytes;
+	if (json_string(json_get(model, "unk_token"), &unk, &bytes)) {
+		b->unk_id = vocab_find_in_model(b->vocab, unk, bytes);
+		if (b->unk_id == TOKEN_NONE)
+			return err_set(em, ERR_FORMAT, "model.unk_token \"%.64s\" is not in the vocabulary", unk);
+	}
+	enum err e = load_affix(model, "continuing_subword_prefix", &b->prefix, em);
+	return e != ERR_OK ? e : load_affix(model, "end_of_word_suffix", &b->suffix, em);
+}
+
+static enum err load_first_symbols(struct bpe *b)
+{
+	if (b->raw_bytes) {
+		load_raw_bytes(b);
+		return b->ignore_merges ? load_raw_tokens(b) : ERR_OK;
+	}
+	if (b->byte_fallback)
+		load_byte_fallback(b);
+	return b->prefix[0] == '\0' && b->suffix[0] == '\0' ? load_char_ids(b) : ERR_OK;
+}
+
+enum err bpe_load(struct bpe *b, const struct vocab *vocab, json_val model, bool raw_bytes, struct err_msg *em)
+{
+	*b = (struct bpe){.vocab = vocab, .raw_bytes = raw_bytes, .cut_at_metaspace = true};
+	enum err e = load_flags(b, model, em);
+	if (e == ERR_OK)
+		e = load_merges(b, json_get(model, "merges"), em);
+	if (e == ERR_OK)
+		e = load_first_symbols(b);
+	if (e != ERR_OK) {
+		bpe_fini(b);
+		return e == ERR_NO_MEMORY ? err_set(em, e, "out of memory for the merges") : e;
+	}
+	b->cut_at_metaspace = b->cut_at_metaspace && b->char_ids != NULL && b->char_ids[0x2581] != TOKEN_NONE;
+	return ERR_OK;
+}
+
+void bpe_fini(struct bpe *b)
+{
+	merges_fini(&b->merges);
+	strtab_fini(&b->by_raw);
+	free(b->raw);
+	free(b->raw_pool);
+	free(b->char_ids);
+	free(b->prefix);
+	free(b->suffix);
+	*b = (struct bpe){0};
+}

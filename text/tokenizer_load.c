@@ -1,0 +1,217 @@
+/* Owns the making of a tokenizer from a model's files, and the scratch that encoding needs. Runs once per process that
+ * handles text (gateway, detokenizer, tercet command); the result is constant and shared by threads. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "text/tokenizer_priv.h"
+
+enum { PATH_BYTES_MAX = 4096 };
+
+/* ---- tokenizer.json ---- */
+
+static enum err load_parts(struct tokenizer *t, json_val root, struct err_msg *em)
+{
+	if (json_type(root) != JSON_OBJECT)
+		return err_set(em, ERR_FORMAT, "the file must hold an object, got %s", json_type_name(root));
+	json_val model = json_get(root, "model");
+	/* Working on bytes needs a model that looks at nothing else. */
+	bool byte_fallback = false;
+	(void)json_bool(json_get(model, "byte_fallback"), &byte_fallback);
+	bool bytes_allowed = !byte_fallback && json_cstr(json_get(model, "continuing_subword_prefix"), "")[0] == '\0' &&
+			     json_cstr(json_get(model, "end_of_word_suffix"), "")[0] == '\0' &&
+			     json_type(json_get(model, "unk_token")) != JSON_STRING;
+	enum err e = normalizer_load(&t->normalizer, json_get(root, "normalizer"), em);
+	if (e == ERR_OK)
+		e = vocab_load(t, root, em);
+	if (e == ERR_OK)
+		e = pretokenizer_load(&t->pretokenizer, json_get(root, "pre_tokenizer"), bytes_allowed, em);
+	if (e == ERR_OK)
+		e = bpe_load(&t->bpe, &t->vocab, model, t->pretokenizer.raw_bytes, em);
+	if (e == ERR_OK)
+		e = post_processor_load(t, json_get(root, "post_processor"), em);
+	if (e == ERR_OK)
+		e = decoder_load(&t->decoder, json_get(root, "decoder"), &t->vocab, em);
+	return e;
+}
+
+static enum err read_file(struct buf *out, const char *path, struct err_msg *em)
+{
+	FILE *f = fopen(path, "rb");
+	if (f == NULL)
+		return err_set(em, ERR_IO, "%s: %m", path);
+	enum err e = ERR_OK;
+	while (e == ERR_OK && !feof(f)) {
+		if (!buf_reserve(out, out->bytes + (1u << 16)))
+			e = err_set(em, ERR_NO_MEMORY, "%s: out of memory", path);
+		else
+			out->bytes += fread(out->data + out->bytes, 1, out->capacity - out->bytes, f);
+		if (e == ERR_OK && ferror(f))
+			e = err_set(em, ERR_IO, "%s: %m", path);
+	}
+	fclose(f);
+	return e;
+}
+
+static enum err load_tokenizer_json(struct tokenizer *t, const char *path, struct err_msg *em)
+{
+	struct buf text = {0};
+	struct json_doc *doc = NULL;
+	enum err e = read_file(&text, path, em);
+	if (e == ERR_OK) {
+		t->id = XXH3_64bits(text.data, text.bytes) | 1;
+		e = json_parse(&doc, text.data, text.bytes, em);
+		if (e == ERR_OK)
+			e = load_parts(t, json_root(doc), em);
+		if (e != ERR_OK)
+			err_prefix(em, "%s", path);
+	}
+	json_free(&doc);
+	buf_fini(&text);
+	return e;
+}
+
+/* ---- tokenizer_config.json, special_tokens_map.json ---- */
+
+/* "bos_token" as a string or as {"content": ...}; NULL when absent. */
+static char *special_name(json_val root, const char *key)
+{
+	json_val v = json_get(root, key);
+	const char *text = json_cstr(v, json_cstr(json_get(v, "content"), NULL));
+	return text != NULL ? strdup(text) : NULL;
+}
+
+/* Missing files are fine; a file that is there must be right. */
+static enum err load_names(struct tokenizer *t, const char *model_dir, const char *name, struct err_msg *em)
+{
+	char path[PATH_BYTES_MAX];
+	snprintf(path, sizeof(path), "%s/%s", model_dir, name);
+	if (access(path, F_OK) != 0)
+		return ERR_OK;
+	struct json_doc *doc;
+	enum err e = json_parse_file(&doc, path, em);
+	if (e != ERR_OK)
+		return e;
+	if (t->bos == NULL)
+		t->bos = special_name(json_root(doc), "bos_token");
+	if (t->eos == NULL)
+		t->eos = special_name(json_root(doc), "eos_token");
+	json_free(&doc);
+	return ERR_OK;
+}
+
+enum err tokenizer_load(struct tokenizer **out, const char *model_dir, struct err_msg *em)
+{
+	char path[PATH_BYTES_MAX];
+	if ((size_t)snprintf(path, sizeof(path), "%s/tokenizer.json", model_dir) >= sizeof(path))
+		return err_set(em, ERR_IO, "the model's path is longer than %d bytes", PATH_BYTES_MAX);
+	struct tokenizer *t = calloc(1, sizeof(*t));
+	if (t == NULL)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	enum err e = load_tokenizer_json(t, path, em);
+	if (e == ERR_OK)
+		e = load_names(t, model_dir, "tokenizer_config.json", em);
+	if (e == ERR_OK)
+		e = load_names(t, model_dir, "special_tokens_map.json", em);
+	if (e != ERR_OK) {
+		tokenizer_free(&t);
+		return e;
+	}
+	*out = t;
+	return ERR_OK;
+}
+
+void tokenizer_free(struct tokenizer **tokenizer)
+{
+	struct tokenizer *t = *tokenizer;
+	if (t == NULL)
+		return;
+	decoder_fini(&t->decoder);
+	u32_vec_fini(&t->before);
+	u32_vec_fini(&t->after);
+	bpe_fini(&t->bpe);
+	pretokenizer_fini(&t->pretokenizer);
+	normalizer_fini(&t->normalizer);
+	added_set_fini(&t->added);
+	added_set_fini(&t->added_normalized);
+	vocab_fini(&t->vocab);
+	free(t->bos);
+	free(t->eos);
+	free(t);
+	*tokenizer = NULL;
+}
+
+/* ---- scratch ---- */
+
+enum err text_scratch_create(struct text_scratch **out)
+{
+	struct text_scratch *s = calloc(1, sizeof(*s));
+	if (s == NULL)
+		return ERR_NO_MEMORY;
+	s->pieces = aligned_alloc(64, (size_t)PIECE_SETS * PIECE_WAYS * sizeof(*s->pieces));
+	if (s->pieces == NULL || regex_scratch_init(&s->regex) != ERR_OK) {
+		text_scratch_free(&s);
+		return ERR_NO_MEMORY;
+	}
+	*out = s;
+	return ERR_OK;
+}
+
+void text_scratch_free(struct text_scratch **scratch)
+{
+	struct text_scratch *s = *scratch;
+	if (s == NULL)
+		return;
+	regex_scratch_fini(&s->regex);
+	for (u32 i = 0; i < PRETOK_STAGES_MAX; i++) {
+		buf_fini(&s->stage_text[i]);
+		free(s->stage_spans[i]);
+	}
+	buf_fini(&s->normal[0]);
+	buf_fini(&s->normal[1]);
+	free(s->symbols);
+	free(s->heap);
+	free(s->pieces);
+	free(s);
+	*scratch = NULL;
+}
+
+/* ---- questions ---- */
+
+u32 tokenizer_vocab_size(const struct tokenizer *t)
+{
+	return t->vocab.count;
+}
+
+bool tokenizer_is_special(const struct tokenizer *t, u32 id)
+{
+	return id < t->vocab.count && (t->vocab.tokens[id].flags & TOKEN_SPECIAL);
+}
+
+bool tokenizer_find(const struct tokenizer *t, const char *token, u32 *id)
+{
+	u32 found = vocab_find(&t->vocab, token, strlen(token));
+	if (found == TOKEN_NONE)
+		return false;
+	*id = found;
+	return true;
+}
+
+const char *tokenizer_token_text(const struct tokenizer *t, u32 id)
+{
+	return id < t->vocab.count ? t->vocab.tokens[id].text : NULL;
+}
+
+const char *tokenizer_bos(const struct tokenizer *t)
+{
+	return t->bos != NULL ? t->bos : "";
+}
+
+const char *tokenizer_eos(const struct tokenizer *t)
+{
+	return t->eos != NULL ? t->eos : "";
+}

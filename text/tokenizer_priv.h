@@ -1,0 +1,36 @@
+/* A loaded tokenizer: the parts of tokenizer.json in the order in which a text goes through them. */
+#ifndef TERCET_TEXT_TOKENIZER_PRIV_H
+#define TERCET_TEXT_TOKENIZER_PRIV_H
+
+#include "text/added_priv.h"
+#include "text/bpe_priv.h"
+#include "text/decoder_priv.h"
+#include "text/normalize_priv.h"
+#include "text/pretokenize_priv.h"
+#include "text/text.h"
+#include "text/vocab_priv.h"
+
+/* Texts longer than this are refused. */
+#define TEXT_BYTES_MAX (64u << 20)
+
+struct tokenizer {
+	u64 id; /* hash of the files: tells whose pieces a scratch remembers */
+	struct vocab vocab;
+	struct added_set added;            /* looked for in the text as it comes */
+	struct added_set added_normalized; /* looked for in the normalised text */
+	struct normalizer normalizer;
+	struct pretokenizer pretokenizer;
+	struct bpe bpe;
+	struct u32_vec before; /* what the post-processor puts in front and behind */
+	struct u32_vec after;
+	struct decoder decoder;
+	char *bos; /* owned, "" when none */
+	char *eos;
+};
+
+/* Reads the "post_processor" value into before and after. */
+MUST_CHECK enum err post_processor_load(struct tokenizer *t, json_val v, struct err_msg *em);
+/* Reads "model" and "added_tokens" into the vocabulary and the sets of added tokens; needs the normalizer. */
+MUST_CHECK enum err vocab_load(struct tokenizer *t, json_val root, struct err_msg *em);
+
+#endif
