@@ -5,70 +5,30 @@
 
 #include "common/options.h"
 #include "common/options_priv.h"
+#include "common/suggest.h"
 
 /* ---------------------------------------------------------------- suggestion */
-
-/* Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`: Damerau-Levenshtein, restricted. */
-static size_t edit_distance(const char *a, size_t a_bytes, const char *b)
-{
-	size_t d[OPTION_NAME_BYTES_MAX + 1][OPTION_NAME_BYTES_MAX + 1];
-	size_t b_bytes = strlen(b);
-
-	for (size_t i = 0; i <= a_bytes; i++)
-		d[i][0] = i;
-	for (size_t k = 0; k <= b_bytes; k++)
-		d[0][k] = k;
-	for (size_t i = 1; i <= a_bytes; i++)
-		for (size_t k = 1; k <= b_bytes; k++) {
-			char c = a[i - 1] == '-' ? '_' : a[i - 1];
-			size_t best = d[i - 1][k - 1] + (c != b[k - 1]);
-			if (d[i - 1][k] + 1 < best)
-				best = d[i - 1][k] + 1;
-			if (d[i][k - 1] + 1 < best)
-				best = d[i][k - 1] + 1;
-			if (i > 1 && k > 1 && c == b[k - 2] && a[i - 2] == b[k - 1] && d[i - 2][k - 2] + 1 < best)
-				best = d[i - 2][k - 2] + 1;
-			d[i][k] = best;
-		}
-	return d[a_bytes][b_bytes];
-}
-
-/* How far `name` is from a known one; a missing or surplus ending counts little ("max_model_length"). */
-static size_t name_distance(const char *name, size_t bytes, const char *known)
-{
-	size_t n = strlen(known), common = 0;
-
-	if (n >= OPTION_NAME_BYTES_MAX)
-		return SIZE_MAX;
-	while (common < n && common < bytes && known[common] == (name[common] == '-' ? '_' : name[common]))
-		common++;
-	if (common >= 4 && (common == n || common == bytes))
-		return 1;
-	return edit_distance(name, bytes, known);
-}
 
 const char *option_suggest(const char *name, size_t bytes)
 {
 	const char *best = NULL;
-	size_t best_distance = bytes / 3 + 1;
+	size_t best_distance = SIZE_MAX;
 
-	if (bytes < 2 || bytes >= OPTION_NAME_BYTES_MAX)
-		return NULL;
 	for (const struct option_desc *d = option_table; d->name != NULL; d++) {
-		size_t distance = name_distance(name, bytes, d->name);
+		size_t distance = suggest_distance(name, bytes, d->name);
 		if (distance < best_distance) {
 			best_distance = distance;
 			best = d->name;
 		}
 	}
 	for (const struct option_alias *a = option_aliases; a->name != NULL; a++) {
-		size_t distance = strlen(a->name) > 3 ? name_distance(name, bytes, a->name) : SIZE_MAX;
-		if (distance < best_distance) {
+		size_t distance = suggest_distance(name, bytes, a->name);
+		if (distance < best_distance && strlen(a->name) > 3) {
 			best_distance = distance;
 			best = a->name;
 		}
 	}
-	return best;
+	return suggest_is_near(best_distance, bytes) ? best : NULL;
 }
 
 void option_suggest_text(char *out, size_t out_bytes, const char *name, size_t name_bytes, const char *dashes)

@@ -299,16 +299,20 @@ static void put_metric(struct exporter *x, const char *prefix, const char *name,
 		put_scalar(x, prefix, name, id, reason);
 }
 
-/* Forward time over the time in which there was something to compute. */
+/* Forward time of a worker over the time in which the scheduler had something to compute. */
 static void put_busy_ratio(struct exporter *x)
 {
 	double forward = (double)sum_value(x, STATS_FORWARD_NS);
-	double waited = (double)sum_value(x, STATS_WAITED_NS);
+	double busy = (double)sum_value(x, STATS_BUSY_NS);
+	u32 workers = 0;
 
+	for (u32 i = 0; i < x->count; i++)
+		workers += strncmp(x->pages[i]->process, "worker", 6) == 0;
+	busy *= workers;
 	buf_printf(x->out,
-		   "# HELP tercet_device_busy_ratio Forward time over wall time while work was there\n"
+		   "# HELP tercet_device_busy_ratio Forward time over wall time while requests run or wait\n"
 		   "# TYPE tercet_device_busy_ratio gauge\ntercet_device_busy_ratio{%s} %.6g\n",
-		   x->labels, forward + waited > 0 ? forward / (forward + waited) : 0.0);
+		   x->labels, busy > 0 ? (forward < busy ? forward / busy : 1.0) : 0.0);
 }
 
 static void put_labels(struct exporter *x, const char *model_name)

@@ -110,16 +110,20 @@ Test(shm_stats, histograms_count_below_their_bounds)
 	stats_destroy(&p);
 }
 
-Test(shm_stats, busy_ratio_is_forward_over_forward_and_waiting)
+Test(shm_stats, busy_ratio_is_forward_time_of_a_worker_over_the_time_with_work)
 {
-	struct stats_page *p = created("worker-0");
-	const struct stats_page *pages[] = {p};
+	struct stats_page *s = created("scheduler"), *w0 = created("worker-0"), *w1 = created("worker-1");
+	const struct stats_page *pages[] = {s, w0, w1};
 
-	HAS(exported(pages, 1, "m"), "tercet_device_busy_ratio{model_name=\"m\"} 0\n");
-	stats_add(p, STATS_FORWARD_NS, 990);
-	stats_add(p, STATS_WAITED_NS, 10);
-	HAS(exported(pages, 1, "m"), "tercet_device_busy_ratio{model_name=\"m\"} 0.99\n");
-	stats_destroy(&p);
+	HAS(exported(pages, 3, "m"), "tercet_device_busy_ratio{model_name=\"m\"} 0\n");
+	stats_add(s, STATS_BUSY_NS, 1000);
+	stats_add(w0, STATS_FORWARD_NS, 980);
+	stats_add(w1, STATS_FORWARD_NS, 960);
+	HAS(exported(pages, 3, "m"), "tercet_device_busy_ratio{model_name=\"m\"} 0.97\n");
+	HAS(exported(pages, 2, "m"), "tercet_device_busy_ratio{model_name=\"m\"} 0.98\n");
+	stats_destroy(&s);
+	stats_destroy(&w0);
+	stats_destroy(&w1);
 }
 
 Test(shm_stats, labels_are_escaped)

@@ -1,0 +1,131 @@
+/* Command-line words that belong to one subcommand only, and the messages all of them print. */
+#include "client/cli/cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int cli_fail(const struct err_msg *em)
+{
+	fprintf(stderr, "tercet: %s\n", em->text);
+	return CLI_FAILED;
+}
+
+int cli_usage_error(const struct err_msg *em)
+{
+	cli_fail(em);
+	return CLI_USAGE;
+}
+
+static bool is_end(const char *word)
+{
+	return strcmp(word, "--") == 0;
+}
+
+bool cli_help_wanted(int argc, char **argv, const char **group)
+{
+	for (int i = 1; i < argc && !is_end(argv[i]); i++) {
+		bool plain = strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
+		if (!plain && strncmp(argv[i], "--help=", 7) != 0)
+			continue;
+		if (group != NULL)
+			*group = plain ? NULL : argv[i] + 7;
+		return true;
+	}
+	return false;
+}
+
+static void remove_words(int *argc, char **argv, int at, int count)
+{
+	/* The NULL at the end moves too. */
+	memmove(argv + at, argv + at + count, (size_t)(*argc - at - count + 1) * sizeof(*argv));
+	*argc -= count;
+}
+
+bool cli_take_flag(int *argc, char **argv, const char *name)
+{
+	bool found = false;
+
+	for (int i = 1; i < *argc && !is_end(argv[i]);) {
+		if (strcmp(argv[i], name) != 0) {
+			i++;
+			continue;
+		}
+		remove_words(argc, argv, i, 1);
+		found = true;
+	}
+	return found;
+}
+
+enum err cli_take_text(int *argc, char **argv, const char *name, const char **value, struct err_msg *em)
+{
+	size_t bytes = strlen(name);
+
+	for (int i = 1; i < *argc && !is_end(argv[i]);) {
+		if (strncmp(argv[i], name, bytes) != 0 || (argv[i][bytes] != '\0' && argv[i][bytes] != '=')) {
+			i++;
+			continue;
+		}
+		bool joined = argv[i][bytes] == '=';
+		if (!joined && (i + 1 == *argc || is_end(argv[i + 1])))
+			return err_set(em, ERR_INVALID, "%s needs a value", name);
+		*value = joined ? argv[i] + bytes + 1 : argv[i + 1];
+		remove_words(argc, argv, i, joined ? 1 : 2);
+	}
+	return ERR_OK;
+}
+
+enum err cli_take_int(int *argc, char **argv, const char *name, long long min, long long max, long long *value,
+		      struct err_msg *em)
+{
+	const char *text = NULL;
+	char *end;
+	enum err e = cli_take_text(argc, argv, name, &text, em);
+
+	if (e != ERR_OK || text == NULL)
+		return e;
+	errno = 0;
+	long long v = strtoll(text, &end, 10);
+	if (end == text || *end != '\0' || errno != 0 || v < min || v > max)
+		return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be an integer between %lld and %lld", name,
+			       text, min, max);
+	*value = v;
+	return ERR_OK;
+}
+
+enum err cli_take_real(int *argc, char **argv, const char *name, double min, double max, double *value,
+		       struct err_msg *em)
+{
+	const char *text = NULL;
+	char *end;
+	enum err e = cli_take_text(argc, argv, name, &text, em);
+
+	if (e != ERR_OK || text == NULL)
+		return e;
+	double v = strtod(text, &end);
+	if (end == text || *end != '\0' || !(v >= min && v <= max))
+		return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be a number between %g and %g", name, text,
+			       min, max);
+	*value = v;
+	return ERR_OK;
+}
+
+const char *cli_take_word(int *argc, char **argv)
+{
+	for (int i = 1; i < *argc; i++) {
+		if (is_end(argv[i])) {
+			if (i + 1 == *argc)
+				return NULL;
+			const char *behind = argv[i + 1];
+			remove_words(argc, argv, i + 1, 1);
+			return behind;
+		}
+		if (argv[i][0] == '-' && argv[i][1] != '\0')
+			continue;
+		const char *word = argv[i];
+		remove_words(argc, argv, i, 1);
+		return word;
+	}
+	return NULL;
+}
