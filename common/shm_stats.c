@@ -160,6 +160,11 @@ void stats_unmap(const struct stats_page **pages, u32 count)
 
 void stats_observe(struct stats_page *p, enum stats_id id, double value)
 {
+	stats_observe_many(p, id, value, 1);
+}
+
+void stats_observe_many(struct stats_page *p, enum stats_id id, double value, u64 count)
+{
 	const struct stats_desc *d = &stats_table[id];
 	struct stats_histogram *h = &p->histograms[id];
 	double bound = d->first;
@@ -170,9 +175,9 @@ void stats_observe(struct stats_page *p, enum stats_id id, double value)
 		bound *= d->factor;
 		k++;
 	}
-	atomic_fetch_add_explicit(&h->buckets[k], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&h->buckets[k], count, memory_order_relaxed);
 	if (value > 0 && value < 1e12)
-		atomic_fetch_add_explicit(&h->sum_millionths, (u64)(value * 1e6 + 0.5), memory_order_relaxed);
+		atomic_fetch_add_explicit(&h->sum_millionths, count * (u64)(value * 1e6 + 0.5), memory_order_relaxed);
 }
 
 void stats_progress(struct stats_page *p, u64 now_ns, bool pending)

@@ -97,6 +97,8 @@ static inline void stats_set(struct stats_page *p, enum stats_id id, u64 n)
 }
 
 void stats_observe(struct stats_page *p, enum stats_id id, double value);
+/* The same value `count` times, at the cost of one. */
+void stats_observe_many(struct stats_page *p, enum stats_id id, double value, u64 count);
 /* Work was completed at `now_ns`; `pending` says whether more is there. */
 void stats_progress(struct stats_page *p, u64 now_ns, bool pending);
 /* Work is there from `now_ns` on; changes nothing when there was some already. */
