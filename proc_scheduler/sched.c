@@ -139,13 +139,14 @@ static void count_finish(struct sched *s, const struct seq *q, enum finish_reaso
 	s->finished_ns = now_ns;
 }
 
-void sched_finish(struct sched *s, struct seq *q, enum finish_reason reason, u64 now_ns)
+void sched_finish(struct sched *s, struct seq *q, enum finish_reason reason, const char *text, u64 now_ns)
 {
 	if (q->state == SEQ_RUNNING)
 		sched_give_up_row(s, q);
 	else if (q->state == SEQ_WAITING)
 		waiting_remove(&s->waiting, &s->seqs, q);
 	count_finish(s, q, reason, now_ns);
+	s->sink.end(s->sink.ctx, q, seqs_extra(&s->seqs, q), seqs_tokens(&s->seqs, q), reason, text);
 	seqs_remove(&s->seqs, q);
 }
 
@@ -161,7 +162,7 @@ void sched_close(struct sched *s, struct seq *q, enum finish_reason reason, cons
 {
 	sched_open(s, q);
 	s->sink.close(s->sink.ctx, q, reason, text);
-	sched_finish(s, q, reason, now_ns);
+	sched_finish(s, q, reason, text, now_ns);
 }
 
 void sched_hash_blocks(struct sched *s, struct seq *q)
@@ -336,7 +337,7 @@ void sched_stopped(struct sched *s, u64 seq, u64 now_ns)
 	struct seq *q = seqs_find(&s->seqs, seq);
 
 	if (q)
-		sched_finish(s, q, FINISH_STOP, now_ns);
+		sched_finish(s, q, FINISH_STOP, "", now_ns);
 }
 
 void sched_drain(struct sched *s)
@@ -354,8 +355,9 @@ struct gap_tally {
 
 static void tally_flush(struct sched *s, struct gap_tally *t)
 {
-	for (; t->count; t->count--)
-		stats_observe(s->stats, STATS_ITL, (double)t->ns / NS_PER_S);
+	if (t->count)
+		stats_observe_many(s->stats, STATS_ITL, (double)t->ns / NS_PER_S, t->count);
+	t->count = 0;
 }
 
 static void tally_token(struct sched *s, struct seq *q, u64 now_ns, struct gap_tally *t)
@@ -381,7 +383,7 @@ static void push_token(struct sched *s, struct seq *q, u32 token, u64 now_ns)
 	struct finish_rule rule = rule_of(s, q, seqs_extra(&s->seqs, q));
 	struct finish f = finish_check(&rule, seq_output_count(q), token);
 	if (f.reason != FINISH_NONE) {
-		sched_finish(s, q, f.reason, now_ns);
+		sched_finish(s, q, f.reason, "", now_ns);
 		return;
 	}
 	if (q->state == SEQ_RUNNING && q->known >= (q->filed + 1) * s->config.block_size)

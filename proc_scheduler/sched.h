@@ -39,6 +39,9 @@ struct sched_sink {
 	void (*open)(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens);
 	/* `q` ended for another reason than its tokens. */
 	void (*close)(void *ctx, const struct seq *q, enum finish_reason reason, const char *text);
+	/* `q` ended, for whatever reason, after what was called above; with all its tokens, for who has to know later. */
+	void (*end)(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
+		    enum finish_reason reason, const char *text);
 };
 
 /* A step that is sent and whose result is not back; only those that run tokens. */

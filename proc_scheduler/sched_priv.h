@@ -16,7 +16,7 @@ void sched_give_up_row(struct sched *s, struct seq *q);
 /* Back to the head of the waiting queue; what is in flight still arrives. */
 void sched_preempt(struct sched *s, struct seq *q);
 /* The end of `q`: everything it holds is given back and the slot is free. */
-void sched_finish(struct sched *s, struct seq *q, enum finish_reason reason, u64 now_ns);
+void sched_finish(struct sched *s, struct seq *q, enum finish_reason reason, const char *text, u64 now_ns);
 /* The same, and the detokenizer is told. */
 void sched_close(struct sched *s, struct seq *q, enum finish_reason reason, const char *text, u64 now_ns);
 /* Tells the detokenizer of `q` unless it knows. */

@@ -1,0 +1,235 @@
+/* Talks to the workers: readiness, epochs, steps, results. Runs in the scheduler's loop. Never blocks: while a STEP cannot be sent to
+ * every rank, no further one is planned. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "proc_scheduler/scheduler_priv.h"
+
+enum { FRUITLESS_RESTARTS_MAX = 5 };
+
+/* ---------------------------------------------------------------- epochs */
+
+static struct sched_config core_config(const struct scheduler *s, const struct ipc_worker_ready *w)
+{
+	const struct options *o = s->options;
+	struct sched_config c = {
+		.max_num_seqs = (u32)o->max_num_seqs,
+		.max_num_batched_tokens = (u32)o->max_num_batched_tokens,
+		.long_prefill_token_threshold = (u32)o->long_prefill_token_threshold,
+		.max_queued_requests = (u32)o->max_queued_requests,
+		.async_depth = (u32)o->async_depth,
+		.block_size = (u32)o->block_size,
+		.block_count = w->block_count,
+		.max_model_len = w->max_model_len,
+		.vocab_size = w->vocab_size,
+		.prefix_caching = o->enable_prefix_caching,
+		.seed = (u64)o->seed,
+		.eos_count = w->eos_ids_count,
+		/* Milliseconds since the host started, times eight: a later life begins above whatever this one gives out. */
+		.first_number = clock_now_ns() / 1000000 * 8,
+	};
+
+	if (o->max_model_len && (u32)o->max_model_len < c.max_model_len)
+		c.max_model_len = (u32)o->max_model_len;
+	memcpy(c.eos_ids, w->eos_ids, w->eos_ids_count * sizeof(u32));
+	memcpy(c.secret, s->secret, sizeof(c.secret));
+	return c;
+}
+
+static enum err create_core(struct scheduler *s, const struct ipc_worker_ready *w, struct err_msg *em)
+{
+	struct sched_config config = core_config(s, w);
+	struct sched_sink sink = streams_sink(&s->streams);
+	enum err e = sched_create(&s->sched, &config, &sink, s->stats, em);
+
+	if (e)
+		return e;
+	s->streams.eos_count = config.eos_count;
+	memcpy(s->streams.eos_ids, config.eos_ids, sizeof(config.eos_ids));
+	if (s->sched->context_max < config.max_model_len)
+		LOG_WARN("CONTEXT_CUT", "max_model_len=%u pool_tokens=%u reason=\"the KV cache holds no longer sequence\"",
+			 config.max_model_len, s->sched->context_max);
+	for (u32 i = 0; i < CLIENTS_MAX && s->clients.count; i++)
+		if (s->clients.slots[i].id)
+			scheduler_send_engine(s, s->clients.slots[i].peer);
+	return ERR_OK;
+}
+
+static void send_frame(struct scheduler *s)
+{
+	enum err e = buf_ok(&s->frame) ? workers_send(&s->workers, s->frame.data, s->frame.bytes) : ERR_NO_MEMORY;
+
+	if (e) {
+		workers_lost(&s->workers);
+		LOG_WARN("WORKERS_LOST", "reason=\"%s\"", err_text(e));
+	}
+}
+
+static void send_init(struct scheduler *s)
+{
+	struct ipc_msg msg = {.type = IPC_TYPE_INIT, .epoch = s->epoch};
+
+	msg.init = (struct ipc_init){.block_count = s->sched->kv.count, .max_model_len = s->sched->context_max};
+	buf_clear(&s->frame);
+	ipc_encode(&msg, &s->frame);
+	s->workers.up = true;
+	send_frame(s);
+}
+
+/* All ranks are ready (again): a fresh epoch with empty workers. */
+static void begin_epoch(struct scheduler *s)
+{
+	struct ipc_worker_ready w = workers_common(&s->workers);
+	struct err_msg em;
+	enum err e = ERR_OK;
+	bool first = s->sched == NULL;
+
+	s->epoch++;
+	s->streams.epoch = s->epoch;
+	ipc_channel_set_epoch(s->step_channel, s->epoch);
+	ipc_channel_set_epoch(s->submit_channel, s->epoch);
+	ipc_channel_set_epoch(s->stream_channel, s->epoch);
+	if (first)
+		e = create_core(s, &w, &em);
+	else
+		sched_restart_workers(s->sched, w.block_count, s->streams.now_ns);
+	if (e) {
+		scheduler_fail(s, e, &em);
+		return;
+	}
+	send_init(s);
+	LOG_INFO("EPOCH", "epoch=%" PRIu64 " ranks=%u blocks=%u context=%u live=%u", s->epoch, s->workers.count,
+		 s->sched->kv.count, s->sched->context_max, sched_live_count(s->sched));
+	if (!s->announced)
+		boot_ready(s->boot, "block_count=%u max_model_len=%u vocab_size=%u", s->sched->kv.count,
+			   s->sched->context_max, s->sched->config.vocab_size);
+	s->announced = true;
+}
+
+/* The workers do not do what was asked of them, or lost something: begin anew with them, but not for ever. */
+static void restart_epoch(struct scheduler *s, enum err e, const char *why)
+{
+	LOG_ERROR("WORKER_STATE_LOST", "epoch=%" PRIu64 " code=%s reason=\"%s\"", s->epoch, err_name(e), why);
+	if (++s->fruitless_restarts > FRUITLESS_RESTARTS_MAX) {
+		struct err_msg em;
+		err_set(&em, e, "%s", why);
+		err_prefix(&em, "the workers failed %u times in a row without a result", s->fruitless_restarts);
+		scheduler_fail(s, e, &em);
+		return;
+	}
+	begin_epoch(s);
+}
+
+/* ---------------------------------------------------------------- messages */
+
+static void on_hello(struct scheduler *s, ipc_peer from, const struct ipc_hello *m)
+{
+	struct err_msg em;
+	bool was_up = s->workers.up;
+
+	if (m->role != IPC_ROLE_WORKER) {
+		LOG_WARN("STRANGER", "channel=step role=%u", m->role);
+		return;
+	}
+	if (workers_greeted(&s->workers, m->rank, from, &em))
+		LOG_ERROR("WORKER_REFUSED", "reason=\"%s\"", em.text);
+	else if (was_up && !s->workers.up)
+		LOG_WARN("WORKERS_LOST", "reason=\"rank %u begins anew\" live=%u", m->rank, sched_live_count(s->sched));
+}
+
+static void on_ready(struct scheduler *s, ipc_peer from, const struct ipc_worker_ready *m)
+{
+	struct err_msg em;
+
+	if (workers_ready(&s->workers, from, m, &em)) {
+		LOG_ERROR("WORKER_REFUSED", "reason=\"%s\"", em.text);
+		return;
+	}
+	if (workers_all_ready(&s->workers))
+		begin_epoch(s);
+}
+
+static void on_result(struct scheduler *s, ipc_peer from, const struct ipc_msg *msg)
+{
+	struct err_msg em;
+	u64 begin = s->streams.now_ns;
+
+	if (!s->workers.up || msg->epoch != s->epoch || from.v != s->workers.ranks[0].peer.v)
+		return;
+	u32 in_flight = s->sched->flight_count;
+	enum err e = sched_result(s->sched, &msg->result, begin, &em);
+	if (e) {
+		restart_epoch(s, e, em.text);
+		return;
+	}
+	if (s->sched->flight_count < in_flight) {
+		s->fruitless_restarts = 0;
+		stats_progress(s->stats, begin, !sched_is_idle(s->sched));
+	}
+	if (s->trace)
+		trace_add(s->trace, TRACE_RESULT, begin, clock_now_ns(), msg->result.step, msg->result.seq_count);
+}
+
+void scheduler_on_worker(void *ctx, struct ipc_channel *ch, ipc_peer from, const struct ipc_msg *msg)
+{
+	struct scheduler *s = ctx;
+
+	(void)ch;
+	s->streams.now_ns = clock_now_ns();
+	switch (msg->type) {
+	case IPC_TYPE_HELLO:
+		on_hello(s, from, &msg->hello);
+		break;
+	case IPC_TYPE_WORKER_READY:
+		on_ready(s, from, &msg->worker_ready);
+		break;
+	case IPC_TYPE_RESULT:
+		on_result(s, from, msg);
+		break;
+	case IPC_TYPE_ERROR:
+		if (s->workers.up && msg->epoch == s->epoch) {
+			struct err_msg em;
+			err_set(&em, ERR_DIVERGED, "%.*s", (int)msg->error.text_count, (const char *)msg->error.text);
+			restart_epoch(s, ERR_DIVERGED, em.text);
+		}
+		break;
+	default:
+		LOG_WARN("UNEXPECTED_MESSAGE", "channel=step type=%s", ipc_type_name(msg->type));
+	}
+}
+
+/* ---------------------------------------------------------------- steps */
+
+static bool plan_one(struct scheduler *s)
+{
+	u64 begin = clock_now_ns();
+
+	s->streams.now_ns = begin;
+	const struct ipc_step *step = sched_plan(s->sched, begin);
+	if (!step)
+		return false;
+	u64 planned = clock_now_ns();
+	struct ipc_msg msg = {.type = IPC_TYPE_STEP, .epoch = s->epoch, .step = *step};
+	buf_clear(&s->frame);
+	ipc_encode(&msg, &s->frame);
+	u64 encoded = clock_now_ns();
+	stats_observe(s->stats, STATS_PLAN, (double)(encoded - begin) / 1e9);
+	stats_add(s->stats, STATS_DIFF_BYTES, s->frame.bytes);
+	u64 number = step->step;
+	u32 tokens = s->sched->diff.tokens_run;
+	send_frame(s);
+	if (s->trace) {
+		trace_add(s->trace, TRACE_PLAN, begin, planned, number, tokens);
+		trace_add(s->trace, TRACE_ENCODE, planned, encoded, number, (u32)s->frame.bytes);
+		trace_add(s->trace, TRACE_SEND, encoded, clock_now_ns(), number, s->workers.count);
+	}
+	return true;
+}
+
+void scheduler_plan(struct scheduler *s)
+{
+	while (s->sched && s->workers.up && s->workers.outbox.count == 0 && plan_one(s))
+		;
+}

@@ -1,0 +1,196 @@
+/* Owns what the detokenizer has to be told; runs in the scheduler's I/O shell. Never blocks; never lets an end get lost: while the
+ * detokenizer is away its ends are kept, and ends of the last seconds are told to a new one, since the old one may have died with
+ * them. */
+#include "proc_scheduler/streams.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/assert.h"
+#include "common/log.h"
+
+enum { OUTBOX_ITEMS_MAX = 65536, PROMPT_TAIL_MAX = 64 };
+static const u64 OUTBOX_BYTES_MAX = 256u << 20;
+static const u64 ENDS_BYTES_MAX = 16u << 20;
+static const u64 ENDS_AGE_NS_MAX = 30u * 1000000000ull;
+
+enum err streams_init(struct streams *st, struct ipc_channel *channel)
+{
+	memset(st, 0, sizeof(*st));
+	st->ends = calloc(STREAM_ENDS_MAX, sizeof(*st->ends));
+	if (!st->ends)
+		return ERR_NO_MEMORY;
+	enum err e = outbox_init(&st->outbox, channel, OUTBOX_ITEMS_MAX, OUTBOX_BYTES_MAX);
+	if (e)
+		streams_fini(st);
+	return e;
+}
+
+void streams_fini(struct streams *st)
+{
+	for (u32 i = 0; st->ends && i < STREAM_ENDS_MAX; i++) {
+		buf_fini(&st->ends[i].open);
+		buf_fini(&st->ends[i].close);
+	}
+	free(st->ends);
+	outbox_fini(&st->outbox);
+	memset(st, 0, sizeof(*st));
+}
+
+/* ---------------------------------------------------------------- messages */
+
+static struct ipc_msg open_message(const struct streams *st, const struct seq *q, const struct seq_extra *x,
+				   const u32 *tokens)
+{
+	u32 tail = q->prompt_count < PROMPT_TAIL_MAX ? q->prompt_count : PROMPT_TAIL_MAX;
+	struct ipc_msg msg = {.type = IPC_TYPE_OPEN, .epoch = st->epoch};
+
+	msg.open = (struct ipc_open){
+		.seq = q->id,
+		.client_id = q->client_id,
+		.req_id = q->req_id,
+		.prompt_count = q->prompt_count,
+		.cached_count = q->cached_count,
+		.output_max = q->token_end - q->prompt_count,
+		.output_min = q->params.min_tokens,
+		.flags = q->params.flags,
+		.prompt_tail = tokens + q->prompt_count - tail,
+		.prompt_tail_count = tail,
+		.output_tokens = tokens + q->prompt_count,
+		.output_tokens_count = seq_output_count(q),
+		.eos_ids = st->eos_ids,
+		.eos_ids_count = st->eos_count,
+		.stop_ids = x->stop_ids,
+		.stop_ids_count = x->stop_count,
+		.stop_string_bytes = x->stop_string_bytes,
+		.stop_string_bytes_count = x->stop_string_count,
+		.stop_strings = x->stop_strings,
+		.stop_strings_count = x->stop_string_bytes_sum,
+	};
+	return msg;
+}
+
+static struct ipc_msg close_message(const struct streams *st, const struct seq *q, enum finish_reason reason,
+				    const char *text)
+{
+	struct ipc_msg msg = {.type = IPC_TYPE_CLOSE, .epoch = st->epoch};
+
+	msg.close = (struct ipc_close){
+		.seq = q->id,
+		.reason = reason,
+		.output_count = seq_output_count(q),
+		.text = (const u8 *)text,
+		.text_count = (u32)strnlen(text, IPC_ERROR_TEXT_MAX),
+	};
+	return msg;
+}
+
+/* What is not sent while the detokenizer is away is told when it is back: live streams by sched_reopen_streams, ends by
+ * streams_resend_ends. */
+static void send(struct streams *st, const struct ipc_msg *msg)
+{
+	if (st->was_greeted && !st->connected)
+		return;
+	enum err e = outbox_send(&st->outbox, (ipc_peer){0}, msg);
+	if (e)
+		LOG_ERROR("STREAM_MESSAGE_LOST", "type=%s reason=\"%s\"", ipc_type_name(msg->type), err_text(e));
+}
+
+/* ---------------------------------------------------------------- ends */
+
+static struct stream_end *end_at(struct streams *st, u32 i)
+{
+	return &st->ends[(st->end_first + i) % STREAM_ENDS_MAX];
+}
+
+static void forget_oldest(struct streams *st)
+{
+	struct stream_end *end = end_at(st, 0);
+
+	st->end_bytes -= end->open.bytes + end->close.bytes;
+	buf_fini(&end->open);
+	buf_fini(&end->close);
+	st->end_first = (st->end_first + 1) % STREAM_ENDS_MAX;
+	st->end_count--;
+}
+
+static void keep_end(struct streams *st, const struct ipc_msg *open, const struct ipc_msg *close)
+{
+	while (st->end_count && (st->end_count == STREAM_ENDS_MAX || st->end_bytes > ENDS_BYTES_MAX ||
+				 st->now_ns - end_at(st, 0)->time_ns > ENDS_AGE_NS_MAX))
+		forget_oldest(st);
+	struct stream_end *end = end_at(st, st->end_count++);
+	end->time_ns = st->now_ns;
+	ipc_encode(open, &end->open);
+	ipc_encode(close, &end->close);
+	st->end_bytes += end->open.bytes + end->close.bytes;
+}
+
+void streams_resend_ends(struct streams *st, u64 now_ns)
+{
+	for (u32 i = 0; i < st->end_count; i++) {
+		struct stream_end *end = end_at(st, i);
+		if (now_ns - end->time_ns > ENDS_AGE_NS_MAX || !buf_ok(&end->open) || !buf_ok(&end->close))
+			continue;
+		enum err e = outbox_send_frame(&st->outbox, (ipc_peer){0}, end->open.data, end->open.bytes);
+		if (!e)
+			e = outbox_send_frame(&st->outbox, (ipc_peer){0}, end->close.data, end->close.bytes);
+		if (e)
+			LOG_ERROR("STREAM_END_LOST", "reason=\"%s\"", err_text(e));
+	}
+}
+
+/* ---------------------------------------------------------------- sink */
+
+static void on_open(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens)
+{
+	struct streams *st = ctx;
+	struct ipc_msg msg = open_message(st, q, x, tokens);
+
+	send(st, &msg);
+}
+
+static void on_close(void *ctx, const struct seq *q, enum finish_reason reason, const char *text)
+{
+	struct streams *st = ctx;
+	struct ipc_msg msg = close_message(st, q, reason, text);
+
+	send(st, &msg);
+}
+
+static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
+		   enum finish_reason reason, const char *text)
+{
+	struct streams *st = ctx;
+	struct ipc_msg open = open_message(st, q, x, tokens);
+	struct ipc_msg close = close_message(st, q, reason, text);
+
+	keep_end(st, &open, &close);
+}
+
+struct sched_sink streams_sink(struct streams *st)
+{
+	return (struct sched_sink){st, on_open, on_close, on_end};
+}
+
+/* ---------------------------------------------------------------- connection */
+
+void streams_lost(struct streams *st)
+{
+	st->connected = false;
+}
+
+bool streams_greeted(struct streams *st)
+{
+	bool again = st->was_greeted;
+
+	st->connected = st->was_greeted = true;
+	if (again) /* it was meant for one that is no more */
+		outbox_clear(&st->outbox);
+	return again;
+}
+
+bool streams_have_room(const struct streams *st)
+{
+	return st->outbox.count < OUTBOX_ITEMS_MAX / 4 && st->outbox.bytes < OUTBOX_BYTES_MAX / 4;
+}
