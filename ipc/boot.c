@@ -55,7 +55,7 @@ enum err boot_attach(struct boot *b, struct err_msg *em)
 }
 
 /* One line, one send: the supervisor reads whole lines. Line ends inside the text would forge others. */
-static void send_line(struct boot *b, const char *verb, const char *fmt, va_list args)
+static PRINTF_LIKE(3, 0) void send_line(struct boot *b, const char *verb, const char *fmt, va_list args)
 {
 	if (b->fd < 0)
 		return;
