@@ -88,11 +88,11 @@ u32 kern_caps_detect(void)
 	return caps_of_cpu() & mask;
 }
 
-#define FILL(op, isa) (ops->op = op##_##isa, ops->op##_variant = #isa)
+#define FILL(op, isa) ops->op = op##_##isa, ops->op##_variant = #isa;
 
 static void fill_ref(struct kern_ops *ops)
 {
-#define FILL_REF(op) FILL(op, ref);
+#define FILL_REF(op) FILL(op, ref)
 	KERN_OPS(FILL_REF)
 #undef FILL_REF
 }

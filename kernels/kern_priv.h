@@ -13,14 +13,15 @@
 enum {
 	KERN_HEAD_DIM_MAX = 1024,
 	KERN_ALIGN = 64,
-	KERN_PANEL = 64, /* columns of a packed panel: four AVX-512 vectors of float */
+	KERN_PANEL = 32, /* columns of a packed panel: two AVX-512 or four AVX2 vectors of float */
+	KERN_COLUMNS = 2 * KERN_PANEL, /* packed matrices have whole pairs of panels */
 };
 
 /* Layout ids of struct kern_weight. */
 enum kern_layout {
 	KERN_LAYOUT_PLAIN, /* [n][k] */
-	/* [ceil(n / 64)][ceil(k / c)][64][c] with c = 4 / bytes of the type, short panels filled up with zeros: one
-	 * vector holds the same k (or pair of k) of neighbouring columns. */
+	/* [2 ceil(n / 64)][ceil(k / c)][32][c] with c = 4 / bytes of the type, filled up with zeros: one vector holds
+	 * the same k (or pair of k) of neighbouring columns, and a panel is one stream of memory. */
 	KERN_LAYOUT_PANEL,
 };
 
@@ -140,10 +141,6 @@ static inline u32 kern_ceil(u32 a, u32 b)
 }
 
 #define KERN_DECLARE(op, isa) enum err op##_##isa(struct kern_ctx *ctx, const struct kern_##op##_args *args)
-
-/* Bytes of scratch that the op may use for steps of these sizes; with less it is slower, never wrong. */
-size_t matmul_scratch_bytes(const struct kern_limits *l);
-size_t attention_scratch_bytes(const struct kern_limits *l);
 
 #define KERN_DECLARE_REF(op) KERN_DECLARE(op, ref);
 KERN_OPS(KERN_DECLARE_REF)

@@ -4,8 +4,15 @@
 
 enum { SCRATCH_LEAST = 4096 };
 
+/* Inputs rounded to bf16, rows filled up to whole vectors. */
+static size_t matmul_bytes(const struct kern_limits *l)
+{
+	u32 heads = l->heads * l->head_dim, widest = l->hidden > l->intermediate ? l->hidden : l->intermediate;
+	widest = heads > widest ? heads : widest;
+	return kern_align((size_t)l->tokens * (widest + 31) * sizeof(u16));
+}
+
 size_t kern_scratch_bytes(const struct kern_limits *l)
 {
-	(void)l;
-	return SCRATCH_LEAST;
+	return SCRATCH_LEAST + matmul_bytes(l);
 }

@@ -2,7 +2,9 @@
  *
  * A run is done when its tasks are done, not when every thread has been seen: a thread that is asleep or has no core
  * costs a run nothing, for the others (at the latest the caller) take its tasks. Waiting spins for a bounded time only,
- * so a machine with fewer free cores than threads loses at most that time per wait.
+ * so a machine with fewer free cores than threads loses at most that time per wait. A thread that finds itself on the
+ * caller's processor moves away: where low-priority work fills the other processors, the kernel wakes it there and leaves
+ * it there, and two threads in turn on one processor are slower than one.
  *
  * Must never hold a lock while tasks run; allocates only in create. */
 #include <errno.h>
@@ -44,6 +46,8 @@ struct kern_threads {
 	u32 run;
 	u32 count; /* with the caller */
 	_Atomic u32 next_index;
+	atomic_int caller_cpu;
+	cpu_set_t *allowed; /* CPUS_MAX processors: those of the process when the pool was made */
 	pthread_t ids[];
 };
 
@@ -64,6 +68,16 @@ static void futex_wait(_Atomic u32 *word, u32 seen)
 static void futex_wake(_Atomic u32 *word, u32 count)
 {
 	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+}
+
+/* Excludes the caller's processor, for this thread, until the caller is met elsewhere. Keeps the others open. */
+static void leave_cpu(const struct kern_threads *t, int cpu, cpu_set_t *others)
+{
+	const size_t bytes = CPU_ALLOC_SIZE(CPUS_MAX);
+	memcpy(others, t->allowed, bytes);
+	CPU_CLR_S((size_t)cpu, bytes, others);
+	if (CPU_COUNT_S(bytes, others) > 0)
+		sched_setaffinity(0, bytes, others);
 }
 
 static bool take_task(struct kern_threads *t, u32 *left)
@@ -122,11 +136,14 @@ static void *thread_main(void *arg)
 {
 	struct kern_threads *t = arg;
 	u32 index = atomic_fetch_add(&t->next_index, 1);
+	cpu_set_t others[CPUS_MAX / CPU_SETSIZE];
 	char name[16];
 	snprintf(name, sizeof(name), "kern-%u", index);
 	pthread_setname_np(pthread_self(), name);
 	while (!atomic_load(&t->stop)) {
-		work(t, index);
+		int cpu = atomic_load_explicit(&t->caller_cpu, memory_order_relaxed);
+		if (work(t, index) && cpu >= 0 && sched_getcpu() == cpu)
+			leave_cpu(t, cpu, others);
 		if (!spin_for_work(t))
 			sleep_for_work(t);
 	}
@@ -163,23 +180,17 @@ static u32 quota_cpus(void)
 }
 
 /* Cores (not hyper-threads: two on one core share its vector units) that this process may use. */
-static u32 cores_available(void)
+static u32 cores_available(const cpu_set_t *allowed)
 {
-	static const size_t bytes = CPU_ALLOC_SIZE(CPUS_MAX);
 	bool seen[CPUS_MAX] = {false};
 	u32 count = 0, quota = quota_cpus();
-	cpu_set_t *set = CPU_ALLOC(CPUS_MAX);
-	if (!set)
-		return 1;
-	if (sched_getaffinity(0, bytes, set) == 0)
-		for (u32 cpu = 0; cpu < CPUS_MAX; cpu++) {
-			u32 core;
-			if (!CPU_ISSET_S(cpu, bytes, set) || seen[core = core_of(cpu)])
-				continue;
-			seen[core] = true;
-			count++;
-		}
-	CPU_FREE(set);
+	for (u32 cpu = 0; cpu < CPUS_MAX; cpu++) {
+		u32 core;
+		if (!CPU_ISSET_S(cpu, CPU_ALLOC_SIZE(CPUS_MAX), allowed) || seen[core = core_of(cpu)])
+			continue;
+		seen[core] = true;
+		count++;
+	}
 	if (quota > 0 && quota < count)
 		count = quota;
 	return count > 0 ? count : 1;
@@ -205,15 +216,22 @@ enum err kern_threads_create(struct kern_threads **out, u32 threads, struct err_
 	if (threads > THREADS_MAX)
 		return err_set(em, ERR_INVALID, "%u threads for the kernels: at most %u, 0 for automatic", threads,
 			       (u32)THREADS_MAX);
+	cpu_set_t *allowed = CPU_ALLOC(CPUS_MAX);
+	if (!allowed)
+		goto no_memory;
+	memset(allowed, 0, CPU_ALLOC_SIZE(CPUS_MAX));
+	sched_getaffinity(0, CPU_ALLOC_SIZE(CPUS_MAX), allowed);
 	if (threads == 0)
-		threads = cores_available();
+		threads = cores_available(allowed);
 	size_t bytes = sizeof(*t) + threads * sizeof(t->ids[0]);
 	t = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
 	if (!t)
-		return err_set(em, ERR_NO_MEMORY, "no memory for a pool of %u threads", threads);
+		goto no_memory;
 	memset(t, 0, bytes);
 	t->count = threads;
+	t->allowed = allowed;
 	atomic_store(&t->next_index, 1);
+	atomic_store(&t->caller_cpu, -1);
 
 	/* Signals belong to the process's own loop. */
 	sigfillset(&all);
@@ -226,12 +244,16 @@ enum err kern_threads_create(struct kern_threads **out, u32 threads, struct err_
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (rc != 0) {
 		stop_threads(t, started);
+		CPU_FREE(allowed);
 		free(t);
 		return err_set(em, ERR_NO_MEMORY, "cannot start thread %u of %u for the kernels: %s", started + 2, threads,
 			       strerror(rc));
 	}
 	*out = t;
 	return ERR_OK;
+no_memory:
+	CPU_FREE(allowed);
+	return err_set(em, ERR_NO_MEMORY, "no memory for a pool of %u threads", threads);
 }
 
 void kern_threads_destroy(struct kern_threads **t)
@@ -239,6 +261,7 @@ void kern_threads_destroy(struct kern_threads **t)
 	if (!*t)
 		return;
 	stop_threads(*t, (*t)->count - 1);
+	CPU_FREE((*t)->allowed);
 	free(*t);
 	*t = NULL;
 }
@@ -282,6 +305,7 @@ void kern_threads_run(struct kern_threads *t, u32 tasks, kern_task_fn fn, void *
 	t->arg = arg;
 	t->tasks = tasks;
 	t->run++;
+	atomic_store_explicit(&t->caller_cpu, sched_getcpu(), memory_order_relaxed);
 	atomic_store_explicit(&t->pending, tasks, memory_order_relaxed);
 	atomic_store(&t->state, (u64)t->run << 32 | tasks);
 	u32 sleepers = atomic_load(&t->sleepers);

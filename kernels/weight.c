@@ -19,7 +19,7 @@ static size_t panel_bytes(u32 k, enum kern_dtype dtype)
 size_t kern_weight_bytes(u32 n, u32 k, enum kern_dtype dtype, u32 caps)
 {
 	if (layout_for(caps) == KERN_LAYOUT_PANEL)
-		return kern_ceil(n, KERN_PANEL) * panel_bytes(k, dtype);
+		return (size_t)kern_ceil(n, KERN_COLUMNS) * 2 * panel_bytes(k, dtype);
 	return (size_t)n * k * kern_dtype_bytes(dtype);
 }
 
@@ -30,9 +30,9 @@ enum err kern_weight_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype 
 		return err_set(em, ERR_UNSUPPORTED, "weights of matrix products are float32 or bfloat16");
 	ASSERT(n > 0 && k > 0 && memory && (size_t)memory % KERN_ALIGN == 0);
 	*w = (struct kern_weight){.n = n, .k = k, .dtype = dtype, .packed = layout_for(caps), .data = memory};
-	if (w->packed == KERN_LAYOUT_PANEL && n % KERN_PANEL != 0) {
-		size_t bytes = panel_bytes(k, dtype);
-		memset((char *)memory + n / KERN_PANEL * bytes, 0, bytes);
+	if (w->packed == KERN_LAYOUT_PANEL && n % KERN_COLUMNS != 0) {
+		size_t bytes = 2 * panel_bytes(k, dtype);
+		memset((char *)memory + n / KERN_COLUMNS * bytes, 0, bytes);
 	}
 	return ERR_OK;
 }
@@ -75,7 +75,7 @@ static void pack_row(const struct pack *p, u32 row, u32 k0, u32 k1)
 		memcpy(dst + (size_t)i * KERN_PANEL, half + i, 2 * sizeof(u16));
 }
 
-/* Task: the rows that fall into one panel (or one 64 of plain rows). */
+/* Task: the rows that fall into one panel (or as many plain rows). */
 static void pack_panel(void *arg, u32 task, u32 thread)
 {
 	const struct pack *p = arg;

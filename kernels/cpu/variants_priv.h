@@ -8,9 +8,12 @@
 #define KERN_HAVE_X86 1
 #endif
 
-#define KERN_AVX2_OPS(X)
-#define KERN_AVX512_OPS(X)
-#define KERN_AVX512_BF16_OPS(X)
+#define KERN_AVX2_OPS(X) X(matmul, avx2)
+#define KERN_AVX512_OPS(X) X(matmul, avx512)
+#define KERN_AVX512_BF16_OPS(X) X(matmul, avx512_bf16)
+
+/* Inside a source of cpu/: the name of its op for the instruction set it is compiled for. */
+#define VARIANT(op) KERN_PASTE(op, KERN_ISA)
 
 #define KERN_DECLARE_VARIANT(op, isa) KERN_DECLARE(op, isa);
 KERN_AVX2_OPS(KERN_DECLARE_VARIANT)

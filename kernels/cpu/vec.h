@@ -1,0 +1,301 @@
+/* Vectors of floats for the variants: one source an op is compiled once for AVX2 (8 lanes) and once for AVX-512
+ * (16 lanes). Empty where neither is enabled. */
+#ifndef TERCET_KERNELS_CPU_VEC_H
+#define TERCET_KERNELS_CPU_VEC_H
+
+#include "kernels/kern_priv.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+
+#include <immintrin.h>
+
+#define VEC_LANES 16
+typedef __m512 vec;
+
+static inline vec vec_zero(void)
+{
+	return _mm512_setzero_ps();
+}
+
+static inline vec vec_set1(float x)
+{
+	return _mm512_set1_ps(x);
+}
+
+static inline vec vec_load(const float *p)
+{
+	return _mm512_loadu_ps(p);
+}
+
+static inline void vec_store(float *p, vec v)
+{
+	_mm512_storeu_ps(p, v);
+}
+
+static inline __mmask16 vec_mask(u32 n)
+{
+	return (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1);
+}
+
+/* The first n lanes (n <= VEC_LANES), zeros behind; touches no memory behind them. */
+static inline vec vec_load_n(const float *p, u32 n)
+{
+	return _mm512_maskz_loadu_ps(vec_mask(n), p);
+}
+
+static inline void vec_store_n(float *p, vec v, u32 n)
+{
+	_mm512_mask_storeu_ps(p, vec_mask(n), v);
+}
+
+/* a * b + c, rounded once */
+static inline vec vec_fma(vec a, vec b, vec c)
+{
+	return _mm512_fmadd_ps(a, b, c);
+}
+
+static inline vec vec_add(vec a, vec b)
+{
+	return _mm512_add_ps(a, b);
+}
+
+static inline vec vec_sub(vec a, vec b)
+{
+	return _mm512_sub_ps(a, b);
+}
+
+static inline vec vec_mul(vec a, vec b)
+{
+	return _mm512_mul_ps(a, b);
+}
+
+static inline vec vec_div(vec a, vec b)
+{
+	return _mm512_div_ps(a, b);
+}
+
+static inline vec vec_max(vec a, vec b)
+{
+	return _mm512_max_ps(a, b);
+}
+
+static inline vec vec_min(vec a, vec b)
+{
+	return _mm512_min_ps(a, b);
+}
+
+static inline float vec_sum(vec v)
+{
+	return _mm512_reduce_add_ps(v);
+}
+
+static inline float vec_highest(vec v)
+{
+	return _mm512_reduce_max_ps(v);
+}
+
+/* Lanes below n keep `v`, the others become `other`. */
+static inline vec vec_select_n(vec v, vec other, u32 n)
+{
+	return _mm512_mask_blend_ps(vec_mask(n), other, v);
+}
+
+static inline vec vec_round(vec v)
+{
+	return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+/* 2^n for whole n in [-126, 127] */
+static inline vec vec_exp2_whole(vec n)
+{
+	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+}
+
+/* VEC_LANES pairs of bf16: the first and the second of each, widened. */
+static inline vec vec_pair_first(const void *pairs)
+{
+	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(pairs), 16));
+}
+
+static inline vec vec_pair_second(const void *pairs)
+{
+	return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* VEC_LANES bf16 in order, widened. */
+static inline vec vec_load_bf16(const u16 *p)
+{
+	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16));
+}
+
+/* Round to nearest even, as kern_float_to_bf16 (NaN payloads aside). */
+static inline void vec_store_bf16(u16 *p, vec v)
+{
+	__m512i bits = _mm512_castps_si512(v);
+	__m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+	__m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd), 16);
+	__m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
+	__mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+	_mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet)));
+}
+
+#elif defined(__AVX2__) && defined(__FMA__)
+
+#include <immintrin.h>
+
+#define VEC_LANES 8
+typedef __m256 vec;
+
+static inline vec vec_zero(void)
+{
+	return _mm256_setzero_ps();
+}
+
+static inline vec vec_set1(float x)
+{
+	return _mm256_set1_ps(x);
+}
+
+static inline vec vec_load(const float *p)
+{
+	return _mm256_loadu_ps(p);
+}
+
+static inline void vec_store(float *p, vec v)
+{
+	_mm256_storeu_ps(p, v);
+}
+
+static inline __m256i vec_mask(u32 n)
+{
+	return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+static inline vec vec_load_n(const float *p, u32 n)
+{
+	return _mm256_maskload_ps(p, vec_mask(n));
+}
+
+static inline void vec_store_n(float *p, vec v, u32 n)
+{
+	_mm256_maskstore_ps(p, vec_mask(n), v);
+}
+
+static inline vec vec_fma(vec a, vec b, vec c)
+{
+	return _mm256_fmadd_ps(a, b, c);
+}
+
+static inline vec vec_add(vec a, vec b)
+{
+	return _mm256_add_ps(a, b);
+}
+
+static inline vec vec_sub(vec a, vec b)
+{
+	return _mm256_sub_ps(a, b);
+}
+
+static inline vec vec_mul(vec a, vec b)
+{
+	return _mm256_mul_ps(a, b);
+}
+
+static inline vec vec_div(vec a, vec b)
+{
+	return _mm256_div_ps(a, b);
+}
+
+static inline vec vec_max(vec a, vec b)
+{
+	return _mm256_max_ps(a, b);
+}
+
+static inline vec vec_min(vec a, vec b)
+{
+	return _mm256_min_ps(a, b);
+}
+
+static inline float vec_sum(vec v)
+{
+	__m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+	s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+	return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+static inline float vec_highest(vec v)
+{
+	__m128 s = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+	s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+	return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
+static inline vec vec_select_n(vec v, vec other, u32 n)
+{
+	return _mm256_blendv_ps(other, v, _mm256_castsi256_ps(vec_mask(n)));
+}
+
+static inline vec vec_round(vec v)
+{
+	return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+static inline vec vec_exp2_whole(vec n)
+{
+	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+
+static inline vec vec_pair_first(const void *pairs)
+{
+	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(pairs), 16));
+}
+
+static inline vec vec_pair_second(const void *pairs)
+{
+	return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(pairs), _mm256_set1_epi32((int)0xffff0000u)));
+}
+
+static inline vec vec_load_bf16(const u16 *p)
+{
+	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
+}
+
+static inline void vec_store_bf16(u16 *p, vec v)
+{
+	__m256i bits = _mm256_castps_si256(v);
+	__m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+	__m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
+	__m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
+	__m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+	__m256i all = _mm256_blendv_epi8(rounded, quiet, nan);
+	__m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(all, all), 0x88);
+	_mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(packed));
+}
+
+#endif
+
+#ifdef VEC_LANES
+/* e^x, relative error below 2e-7 for x in [-87, 88]; below that 0. Same operations in both widths. Cephes' expf. */
+static inline vec vec_exp(vec x)
+{
+	vec low = vec_set1(-87.0f), clamped = vec_min(vec_max(x, low), vec_set1(88.0f));
+	vec n = vec_round(vec_mul(clamped, vec_set1(1.44269504088896341f)));
+	vec r = vec_fma(n, vec_set1(-0.693359375f), clamped);
+	r = vec_fma(n, vec_set1(2.12194440e-4f), r);
+	vec p = vec_set1(1.9875691500e-4f);
+	p = vec_fma(p, r, vec_set1(1.3981999507e-3f));
+	p = vec_fma(p, r, vec_set1(8.3334519073e-3f));
+	p = vec_fma(p, r, vec_set1(4.1665795894e-2f));
+	p = vec_fma(p, r, vec_set1(1.6666665459e-1f));
+	p = vec_fma(p, r, vec_set1(5.0000001201e-1f));
+	p = vec_add(vec_fma(vec_mul(p, r), r, r), vec_set1(1.0f));
+	vec result = vec_mul(p, vec_exp2_whole(n));
+#if VEC_LANES == 16
+	return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_GE_OQ), result);
+#else
+	return _mm256_and_ps(_mm256_cmp_ps(x, low, _CMP_GE_OQ), result);
+#endif
+}
+#endif
+
+#endif
