@@ -24,7 +24,6 @@ enum kern_cap {
 	KERN_CAP_AVX512 = 1u << 1, /* F, BW, DQ, VL */
 	KERN_CAP_AVX512_BF16 = 1u << 2,
 	KERN_CAP_AVX512_VNNI = 1u << 3,
-	KERN_CAP_ONEDNN = 1u << 4, /* matrix products of many rows go to oneDNN */
 	KERN_CAP_ALL = 0xffffffffu,
 };
 u32 kern_caps_detect(void);
@@ -60,8 +59,6 @@ struct kern_weight {
 	enum kern_dtype dtype;
 	u32 packed; /* layout id of the variant; 0: plain row-major */
 	const void *data;
-	const void *data_many; /* a second layout for many rows, or NULL */
-	void *handle;          /* oneDNN state, or NULL */
 };
 
 /* ---------------------------------------------------------------- ops */
@@ -243,7 +240,7 @@ enum err kern_weight_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype 
 			   struct err_msg *em);
 void kern_weight_rows(struct kern_weight *w, u32 first, u32 rows, const void *src, enum kern_dtype src_dtype,
 		      size_t src_stride, struct kern_threads *threads);
-void kern_weight_fini(struct kern_weight *w); /* releases the handle, not the memory */
+void kern_weight_fini(struct kern_weight *w); /* `memory` stays the caller's */
 
 /* Scratch that any op may need for steps of at most these sizes. */
 struct kern_limits {

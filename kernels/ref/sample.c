@@ -38,7 +38,7 @@ static inline bool is_member(const struct cut *cut, u32 key, u32 id)
 static inline double scaled(const struct row *row, u32 id)
 {
 	float x = row->logits[id];
-	x = x < FLT_MAX ? x : FLT_MAX;
+	x = x > FLT_MAX ? FLT_MAX : x; /* a NaN stays one: no mass, never chosen */
 	return ((double)x - row->maximum) * row->inverse_temperature;
 }
 

@@ -1,0 +1,183 @@
+/* Harness of the kernel checks: owns the memory of the running case and counts cases. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/kern/check.h"
+
+enum { GUARD_BYTES = 128, GUARD = 0xb7, POISON = 0xff };
+
+static void add_target(struct check *c, u32 caps)
+{
+	struct check_target *t = &c->targets[c->target_count];
+	if (c->target_count > 0 && c->targets[c->target_count - 1].caps == caps)
+		return;
+	t->caps = caps;
+	kern_ops_init(&t->ops, caps);
+	c->target_count++;
+}
+
+void check_init(struct check *c, u64 seed)
+{
+	const u32 steps[] = {KERN_CAP_AVX2, KERN_CAP_AVX512, KERN_CAP_AVX512_BF16, KERN_CAP_AVX512_VNNI};
+	u32 caps = kern_caps_detect(), mask = 0;
+	struct err_msg em;
+	*c = (struct check){.seed = seed, .rng = seed * 2654435769u + 1};
+	add_target(c, 0);
+	for (u32 i = 0; i < COUNT_OF(steps); i++) {
+		mask |= steps[i];
+		add_target(c, caps & mask);
+	}
+	for (u32 i = 0; i < CHECK_POOLS; i++)
+		if (kern_threads_create(&c->pools[i], i + 1, &em) != ERR_OK) {
+			fprintf(stderr, "checkkern: %s\n", em.text);
+			exit(1);
+		}
+}
+
+void check_fini(struct check *c)
+{
+	for (u32 i = 0; i < CHECK_POOLS; i++)
+		kern_threads_destroy(&c->pools[i]);
+	free(c->scratch);
+}
+
+static void *aligned(size_t bytes)
+{
+	void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+	if (!p) {
+		fprintf(stderr, "checkkern: no memory for %zu bytes\n", bytes);
+		exit(1);
+	}
+	return p;
+}
+
+void check_poison(void *data, size_t bytes)
+{
+	memset(data, POISON, bytes);
+}
+
+void *check_alloc(struct check *c, size_t bytes)
+{
+	struct check_buffer *b = &c->buffers[c->buffer_count++];
+	if (c->buffer_count > CHECK_BUFFERS_MAX) {
+		fprintf(stderr, "checkkern: more than %d buffers in a case\n", CHECK_BUFFERS_MAX);
+		exit(1);
+	}
+	b->bytes = bytes;
+	b->base = aligned(bytes + 2 * GUARD_BYTES);
+	memset(b->base, GUARD, bytes + 2 * GUARD_BYTES);
+	check_poison(b->base + GUARD_BYTES, bytes);
+	return b->base + GUARD_BYTES;
+}
+
+void check_ctx(struct check *c, struct kern_ctx *ctx, const struct kern_limits *limits, u32 pool)
+{
+	struct kern_limits l = *limits;
+	l.threads = CHECK_POOLS;
+	size_t bytes = kern_scratch_bytes(&l);
+	if (bytes > c->scratch_bytes) {
+		free(c->scratch);
+		c->scratch = aligned(bytes);
+		c->scratch_bytes = bytes;
+	}
+	/* The end of what was asked for is the end of the memory, so that ASan sees a byte too many. */
+	ctx->scratch = (char *)c->scratch + ((c->scratch_bytes - bytes) & ~(size_t)63);
+	ctx->scratch_bytes = bytes;
+	ctx->threads = c->pools[pool];
+	ctx->stream = NULL;
+	check_poison(ctx->scratch, bytes);
+}
+
+static bool guards_hold(const struct check_buffer *b)
+{
+	for (size_t i = 0; i < GUARD_BYTES; i++)
+		if (b->base[i] != GUARD || b->base[GUARD_BYTES + b->bytes + i] != GUARD)
+			return false;
+	return true;
+}
+
+void check_case_end(struct check *c, const char *problem, const char *fmt, ...)
+{
+	char text[200];
+	va_list args;
+	for (u32 i = 0; i < c->buffer_count; i++) {
+		if (!guards_hold(&c->buffers[i]) && !problem)
+			problem = "wrote outside of a buffer";
+		free(c->buffers[i].base);
+	}
+	c->buffer_count = 0;
+	if (!problem) {
+		c->passed++;
+		return;
+	}
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	printf("FAILED %s: %s\n", text, problem);
+	c->failed++;
+}
+
+/* splitmix64 of Steele, Lea, Flood 2014 */
+u32 check_random(struct check *c, u32 below)
+{
+	u64 z = c->rng += 0x9e3779b97f4a7c15u;
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	z ^= z >> 31;
+	return (u32)((z >> 32) * below >> 32);
+}
+
+float check_uniform(struct check *c)
+{
+	return (float)check_random(c, 1 << 24) * 0x1p-23f - 1;
+}
+
+static float random_value(struct check *c, bool outliers)
+{
+	float x = check_uniform(c);
+	return outliers && check_random(c, 64) == 0 ? x * 100 : x;
+}
+
+float *check_floats(struct check *c, size_t count, bool outliers)
+{
+	float *p = check_alloc(c, count * sizeof(float));
+	for (size_t i = 0; i < count; i++)
+		p[i] = random_value(c, outliers);
+	return p;
+}
+
+u16 *check_bf16s(struct check *c, size_t count, bool outliers)
+{
+	u16 *p = check_alloc(c, count * sizeof(u16));
+	for (size_t i = 0; i < count; i++) {
+		float x = random_value(c, outliers);
+		kern_convert(&p[i], KERN_BF16, &x, KERN_F32, 1);
+	}
+	return p;
+}
+
+const char *check_close(const float *got, const double *want, const double *scale, size_t count, double error)
+{
+	static _Thread_local char text[160];
+	for (size_t i = 0; i < count; i++) {
+		double allowed = error * (scale ? scale[i] : 1), off = fabs(got[i] - want[i]);
+		if (off <= allowed || (double)got[i] == want[i])
+			continue;
+		snprintf(text, sizeof(text), "value %zu of %zu is %.9g, should be %.9g (off by %.3g, allowed %.3g)", i, count,
+			 (double)got[i], want[i], off, allowed);
+		return text;
+	}
+	return NULL;
+}
+
+bool check_distinct_(const struct check *c, u32 target, size_t slot)
+{
+	const char *mine = (const char *)&c->targets[target].ops + slot;
+	for (u32 i = 0; i < target; i++)
+		if (memcmp(mine, (const char *)&c->targets[i].ops + slot, sizeof(void (*)(void))) == 0)
+			return false;
+	return true;
+}

@@ -1,0 +1,65 @@
+/* What the kernel checks share: seeded random input, guarded memory, targets (reference and variants), counting. */
+#ifndef TERCET_TESTS_KERN_CHECK_H
+#define TERCET_TESTS_KERN_CHECK_H
+
+#include "common/err.h"
+#include "kernels/kernels.h"
+
+enum { CHECK_TARGETS_MAX = 8, CHECK_POOLS = 2, CHECK_BUFFERS_MAX = 64 };
+
+/* The op table as a processor with these instruction sets would fill it. Target 0 is the reference. */
+struct check_target {
+	u32 caps;
+	struct kern_ops ops;
+};
+
+struct check_buffer {
+	unsigned char *base;
+	size_t bytes;
+};
+
+struct check {
+	u64 seed, rng;
+	struct check_target targets[CHECK_TARGETS_MAX];
+	u32 target_count;
+	struct kern_threads *pools[CHECK_POOLS]; /* of one and of two threads */
+	void *scratch;
+	size_t scratch_bytes;
+	struct check_buffer buffers[CHECK_BUFFERS_MAX]; /* of the running case */
+	u32 buffer_count;
+	u32 passed, failed;
+};
+
+void check_init(struct check *c, u64 seed);
+void check_fini(struct check *c);
+
+/* Memory of the running case: 64-byte aligned, filled with a poison that is a NaN as float and as bf16, with guard bytes
+ * on both sides. Freed by check_case_end. */
+void *check_alloc(struct check *c, size_t bytes);
+void check_poison(void *data, size_t bytes);
+
+/* Scratch for a step of these sizes in `ctx`, poisoned; pool 0 has one thread, pool 1 two. */
+void check_ctx(struct check *c, struct kern_ctx *ctx, const struct kern_limits *limits, u32 pool);
+
+/* Ends a case: it fails if `problem` is set, or if a guard was overwritten. */
+void check_case_end(struct check *c, const char *problem, const char *fmt, ...) PRINTF_LIKE(3, 4);
+
+u32 check_random(struct check *c, u32 below);
+float check_uniform(struct check *c); /* in [-1, 1) */
+/* `outliers`: one value in 64 is a hundred times as large. */
+float *check_floats(struct check *c, size_t count, bool outliers);
+u16 *check_bf16s(struct check *c, size_t count, bool outliers);
+
+/* NULL, or what is wrong with got[i]: allowed is error * (scale[i] or, without scales, 1). */
+const char *check_close(const float *got, const double *want, const double *scale, size_t count, double error);
+
+/* The targets whose `slot` differs from those of earlier targets. */
+#define CHECK_DISTINCT(c, i, slot) check_distinct_((c), (i), offsetof(struct kern_ops, slot))
+bool check_distinct_(const struct check *c, u32 target, size_t slot);
+
+void check_linear(struct check *c);
+void check_attention(struct check *c);
+void check_sampling(struct check *c);
+void bench_all(struct check *c);
+
+#endif

@@ -1,0 +1,424 @@
+/* Checks of rope_kv, attention and block_copy against formulas in double. The order of elements inside a KV block is
+ * written out here once more, from kernels.h, so that a change of the layout cannot go unnoticed. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/kern/check.h"
+
+enum { BLOCKS = 64 };
+
+static size_t k_at(const struct kern_kv *kv, size_t block, u32 head, u32 offset, u32 dim)
+{
+	u32 c = kv->dtype == KERN_F32 ? 1 : 2;
+	return ((block * kv->kv_heads + head) * (kv->head_dim / c) + dim / c) * kv->block_size * c + offset * c + dim % c;
+}
+
+static size_t v_at(const struct kern_kv *kv, size_t block, u32 head, u32 offset, u32 dim)
+{
+	return ((block * kv->kv_heads + head) * kv->block_size + offset) * kv->head_dim + dim;
+}
+
+static double kv_load(const struct kern_kv *kv, const void *array, size_t i)
+{
+	float x;
+	kern_convert(&x, KERN_F32, (const char *)array + i * kern_dtype_bytes(kv->dtype), kv->dtype, 1);
+	return x;
+}
+
+static void kv_store(const struct kern_kv *kv, void *array, size_t i, float x)
+{
+	kern_convert((char *)array + i * kern_dtype_bytes(kv->dtype), kv->dtype, &x, KERN_F32, 1);
+}
+
+static size_t kv_bytes(const struct kern_kv *kv, u32 blocks)
+{
+	return (size_t)blocks * kv->kv_heads * kv->block_size * kv->head_dim * kern_dtype_bytes(kv->dtype);
+}
+
+static void kv_alloc(struct check *c, struct kern_kv *kv, u32 blocks)
+{
+	kv->k = check_alloc(c, kv_bytes(kv, blocks));
+	kv->v = check_alloc(c, kv_bytes(kv, blocks));
+}
+
+/* ---------------------------------------------------------------- rope_kv */
+
+struct rope_case {
+	u32 heads, kv_heads, head_dim, rope_dim, block_size, tokens;
+	bool bf16, bias, norm;
+};
+
+/* Head `head` of token `t` as it has to come out. */
+static void rope_want(const struct kern_rope_kv_args *a, u32 t, u32 head, double *x)
+{
+	u32 dim = a->kv.head_dim, all = a->heads + 2 * a->kv.kv_heads, half = a->rope_dim / 2;
+	const float *norm = head < a->heads ? a->q_norm : a->k_norm;
+	double sum = 0;
+	for (u32 i = 0; i < dim; i++) {
+		x[i] = a->qkv[((size_t)t * all + head) * dim + i];
+		if (a->bias)
+			x[i] = (float)x[i] + a->bias[head * dim + i];
+		sum += x[i] * x[i];
+	}
+	if (head >= a->heads + a->kv.kv_heads)
+		return;
+	for (u32 i = 0; i < dim && norm; i++)
+		x[i] = x[i] / sqrt(sum / dim + (double)a->norm_eps) * norm[i];
+	for (u32 i = 0; i < half; i++) {
+		double low = x[i], high = x[i + half];
+		double cosine = a->cos[a->positions[t] * half + i], sine = a->sin[a->positions[t] * half + i];
+		x[i] = low * cosine - high * sine;
+		x[i + half] = high * cosine + low * sine;
+	}
+}
+
+static const char *rope_token_right(const struct kern_rope_kv_args *a, u32 t)
+{
+	static _Thread_local char text[200];
+	double want[1024];
+	u32 dim = a->kv.head_dim, block_size = a->kv.block_size;
+	double error = a->kv.dtype == KERN_BF16 ? 0x1p-8 : 2e-6;
+	for (u32 h = 0; h < a->heads + 2 * a->kv.kv_heads; h++) {
+		rope_want(a, t, h, want);
+		double size = 1e-30;
+		for (u32 i = 0; i < dim; i++)
+			size = fmax(size, fabs(want[i]));
+		for (u32 i = 0; i < dim; i++) {
+			i64 slot = a->slots[t];
+			u32 kv_head = (h - a->heads) % a->kv.kv_heads;
+			double got, allowed = size * 2e-6;
+			if (h < a->heads) {
+				got = a->q[((size_t)t * a->heads + h) * dim + i];
+			} else if (slot < 0) {
+				break;
+			} else {
+				bool is_k = h < a->heads + a->kv.kv_heads;
+				size_t at = (is_k ? k_at : v_at)(&a->kv, (size_t)slot / block_size, kv_head,
+								 (u32)((size_t)slot % block_size), i);
+				got = kv_load(&a->kv, is_k ? a->kv.k : a->kv.v, at);
+				allowed = size * error;
+			}
+			if (fabs(got - want[i]) <= allowed)
+				continue;
+			snprintf(text, sizeof(text), "token %u head %u dim %u is %.9g, should be %.9g", t, h, i, got, want[i]);
+			return text;
+		}
+	}
+	return NULL;
+}
+
+static void rope_inputs(struct check *c, const struct rope_case *r, struct kern_rope_kv_args *a)
+{
+	enum { POSITIONS = 50 };
+	u32 all = r->heads + 2 * r->kv_heads, half = r->rope_dim / 2;
+	float *cosine = check_alloc(c, (size_t)POSITIONS * half * 4), *sine = check_alloc(c, (size_t)POSITIONS * half * 4);
+	u32 *positions = check_alloc(c, r->tokens * 4);
+	i64 *slots = check_alloc(c, r->tokens * 8);
+	for (u32 p = 0; p < POSITIONS; p++)
+		for (u32 i = 0; i < half; i++) {
+			double angle = p * pow(10000, -2.0 * i / r->rope_dim);
+			cosine[p * half + i] = (float)cos(angle);
+			sine[p * half + i] = (float)sin(angle);
+		}
+	for (u32 t = 0; t < r->tokens; t++) {
+		positions[t] = check_random(c, POSITIONS);
+		/* 7 and the number of slots share no divisor here: distinct slots in a scattered order */
+		slots[t] = t % 5 == 3 ? -1 : (i64)(t * 7 % (BLOCKS * r->block_size - 1));
+	}
+	*a = (struct kern_rope_kv_args){.cos = cosine, .sin = sine, .positions = positions, .slots = slots,
+					.tokens = r->tokens, .heads = r->heads, .rope_dim = r->rope_dim};
+	a->qkv = check_floats(c, (size_t)r->tokens * all * r->head_dim, false);
+	a->bias = r->bias ? check_floats(c, all * r->head_dim, false) : NULL;
+	a->q_norm = r->norm ? check_floats(c, r->head_dim, false) : NULL;
+	a->k_norm = r->norm ? check_floats(c, r->head_dim, false) : NULL;
+	a->norm_eps = 1e-6f;
+	a->kv = (struct kern_kv){.dtype = r->bf16 ? KERN_BF16 : KERN_F32, .block_size = r->block_size,
+				 .kv_heads = r->kv_heads, .head_dim = r->head_dim};
+}
+
+/* Values of the cache that no token of the step may touch are still poison. */
+static const char *rope_rest_untouched(const struct kern_rope_kv_args *a)
+{
+	const unsigned char *k = a->kv.k;
+	size_t poisoned = 0, written = 0, bytes = kern_dtype_bytes(a->kv.dtype), count = kv_bytes(&a->kv, BLOCKS) / bytes;
+	for (u32 t = 0; t < a->tokens; t++)
+		written += a->slots[t] >= 0 ? a->kv.kv_heads * a->kv.head_dim : 0;
+	for (size_t i = 0; i < count; i++)
+		poisoned += k[i * bytes] == 0xff && k[i * bytes + 1] == 0xff;
+	return poisoned + written == count ? NULL : "wrote keys to other slots than those given";
+}
+
+static void rope_case(struct check *c, u32 target, const struct rope_case *r)
+{
+	struct kern_limits limits = {.tokens = r->tokens, .rows = 1, .heads = r->heads, .kv_heads = r->kv_heads};
+	struct kern_rope_kv_args a;
+	const char *problem = NULL;
+	size_t q_bytes = (size_t)r->tokens * r->heads * r->head_dim * 4;
+	float *q[CHECK_POOLS + 1];
+	void *k0 = NULL, *v0 = NULL;
+	limits.head_dim = r->head_dim;
+	rope_inputs(c, r, &a);
+	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
+		kv_alloc(c, &a.kv, BLOCKS);
+		a.q = q[run] = check_alloc(c, q_bytes);
+		if (c->targets[target].ops.rope_kv(&ctx, &a) != ERR_OK)
+			problem = "an error";
+		if (run == 0) {
+			k0 = a.kv.k;
+			v0 = a.kv.v;
+		} else if (memcmp(q[0], q[run], q_bytes) != 0 || memcmp(k0, a.kv.k, kv_bytes(&a.kv, BLOCKS)) != 0 ||
+			   memcmp(v0, a.kv.v, kv_bytes(&a.kv, BLOCKS)) != 0) {
+			problem = "another run gives other bits";
+		}
+	}
+	for (u32 t = 0; t < r->tokens && !problem; t++)
+		problem = rope_token_right(&a, t);
+	if (!problem)
+		problem = rope_rest_untouched(&a);
+	check_case_end(c, problem, "rope_kv=%s %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d",
+		       c->targets[target].ops.rope_kv_variant, r->bf16 ? "bf16" : "f32", r->tokens, r->heads, r->kv_heads,
+		       r->head_dim, r->rope_dim, r->block_size, r->bias, r->norm);
+}
+
+/* ---------------------------------------------------------------- attention */
+
+struct attention_case {
+	u32 heads, kv_heads, head_dim, block_size;
+	const u32 (*rows)[2]; /* context, queries */
+	u32 row_count;
+	bool bf16, outliers;
+	u32 window;
+	float soft_cap;
+};
+
+static void attention_want(const struct kern_attention_args *a, u32 r, u32 query, u32 head, double *want)
+{
+	const struct kern_kv *kv = &a->kv;
+	u32 dim = kv->head_dim, count = a->query_start[r + 1] - a->query_start[r], t = a->query_start[r] + query;
+	u32 last = a->context[r] - count + query, kv_head = head / (a->heads / kv->kv_heads);
+	double *scores = malloc((last + 1) * sizeof(double)), best = -INFINITY, total = 0;
+	for (u32 key = 0; key <= last; key++) {
+		size_t block = a->block_tables[(size_t)r * a->block_stride + key / kv->block_size];
+		double s = 0;
+		for (u32 i = 0; i < dim; i++)
+			s += a->q[((size_t)t * a->heads + head) * dim + i] *
+			     kv_load(kv, kv->k, k_at(kv, block, kv_head, key % kv->block_size, i));
+		s *= a->scale;
+		s = a->soft_cap > 0 ? a->soft_cap * tanh(s / a->soft_cap) : s;
+		scores[key] = a->window > 0 && key + a->window <= last ? -INFINITY : s;
+		best = fmax(best, scores[key]);
+	}
+	memset(want, 0, dim * sizeof(double));
+	for (u32 key = 0; key <= last; key++) {
+		size_t block = a->block_tables[(size_t)r * a->block_stride + key / kv->block_size];
+		double p = exp(scores[key] - best);
+		total += p;
+		for (u32 i = 0; i < dim && p > 0; i++)
+			want[i] += p * kv_load(kv, kv->v, v_at(kv, block, kv_head, key % kv->block_size, i));
+	}
+	for (u32 i = 0; i < dim; i++)
+		want[i] /= total;
+	free(scores);
+}
+
+/* A cache in which only the keys of the rows are numbers, in blocks in random order. */
+static void attention_inputs(struct check *c, const struct attention_case *m, struct kern_attention_args *a)
+{
+	u32 blocks = 1, tokens = 0, widest = 1, next = 0;
+	u32 *start = check_alloc(c, (m->row_count + 1) * 4), *context = check_alloc(c, m->row_count * 4);
+	for (u32 r = 0; r < m->row_count; r++) {
+		u32 needed = (m->rows[r][0] + m->block_size - 1) / m->block_size;
+		widest = needed > widest ? needed : widest;
+		blocks += needed;
+		start[r] = tokens;
+		tokens += m->rows[r][1];
+		context[r] = m->rows[r][0];
+	}
+	start[m->row_count] = tokens;
+	*a = (struct kern_attention_args){.query_start = start, .context = context, .block_stride = widest};
+	a->kv = (struct kern_kv){.dtype = m->bf16 ? KERN_BF16 : KERN_F32, .block_size = m->block_size,
+				 .kv_heads = m->kv_heads, .head_dim = m->head_dim};
+	kv_alloc(c, &a->kv, blocks);
+	u32 *tables = check_alloc(c, (size_t)m->row_count * widest * 4), *order = check_alloc(c, blocks * 4);
+	for (u32 i = 0; i < blocks; i++) {
+		u32 j = check_random(c, i + 1);
+		order[i] = order[j];
+		order[j] = i;
+	}
+	for (u32 r = 0; r < m->row_count; r++)
+		for (u32 key = 0; key < context[r]; key++) {
+			u32 at = r * widest + key / m->block_size, offset = key % m->block_size;
+			if (offset == 0)
+				tables[at] = order[next++];
+			for (u32 h = 0; h < m->kv_heads; h++)
+				for (u32 i = 0; i < m->head_dim; i++) {
+					float big = m->outliers && check_random(c, 64) == 0 ? 30 : 1;
+					kv_store(&a->kv, a->kv.k, k_at(&a->kv, tables[at], h, offset, i),
+						 check_uniform(c) * big);
+					kv_store(&a->kv, a->kv.v, v_at(&a->kv, tables[at], h, offset, i), check_uniform(c));
+				}
+		}
+	a->q = check_floats(c, (size_t)tokens * m->heads * m->head_dim, m->outliers);
+	a->block_tables = tables;
+	a->rows = m->row_count;
+	a->tokens = tokens;
+	a->heads = m->heads;
+	a->scale = 1 / sqrtf((float)m->head_dim) * (m->outliers ? 0.2f : 2);
+	a->soft_cap = m->soft_cap;
+	a->window = m->window;
+}
+
+/* The same queries as rows of one query each, a step for every one: decode instead of prefill. */
+static const char *attention_alone(struct check *c, u32 target, const struct kern_attention_args *a,
+				   const struct kern_limits *limits)
+{
+	size_t width = (size_t)a->heads * a->kv.head_dim;
+	float *alone = check_alloc(c, a->tokens * width * 4);
+	for (u32 r = 0; r < a->rows; r++)
+		for (u32 t = a->query_start[r]; t < a->query_start[r + 1]; t++) {
+			struct kern_attention_args one = *a;
+			struct kern_ctx ctx;
+			const u32 start[2] = {0, 1};
+			u32 context = a->context[r] - (a->query_start[r + 1] - t) + 1;
+			one.out = alone + t * width;
+			one.q = a->q + t * width;
+			one.query_start = start;
+			one.context = &context;
+			one.block_tables = a->block_tables + (size_t)r * a->block_stride;
+			one.rows = one.tokens = 1;
+			check_ctx(c, &ctx, limits, t % CHECK_POOLS);
+			if (c->targets[target].ops.attention(&ctx, &one) != ERR_OK)
+				return "an error alone";
+			if (memcmp(alone + t * width, a->out + t * width, width * 4) != 0)
+				return "a query alone gives other bits than in its chunk";
+		}
+	return NULL;
+}
+
+static void attention_case(struct check *c, u32 target, const struct attention_case *m)
+{
+	struct kern_attention_args a;
+	const char *problem = NULL;
+	float *out[CHECK_POOLS + 1];
+	attention_inputs(c, m, &a);
+	struct kern_limits limits = {.tokens = a.tokens, .rows = a.rows, .heads = m->heads, .kv_heads = m->kv_heads,
+				     .head_dim = m->head_dim};
+	for (u32 r = 0; r < a.rows; r++)
+		limits.context = a.context[r] > limits.context ? a.context[r] : limits.context;
+	size_t count = (size_t)a.tokens * m->heads * m->head_dim;
+	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
+		a.out = out[run] = check_alloc(c, count * 4);
+		if (c->targets[target].ops.attention(&ctx, &a) != ERR_OK)
+			problem = "an error";
+		else if (memcmp(out[0], out[run], count * 4) != 0)
+			problem = "another run gives other bits";
+	}
+	for (u32 r = 0; r < a.rows && !problem; r++)
+		for (u32 i = 0; i < m->rows[r][1] && !problem; i++)
+			for (u32 h = 0; h < m->heads && !problem; h++) {
+				double want[1024];
+				attention_want(&a, r, i, h, want);
+				problem = check_close(out[0] + (((size_t)a.query_start[r] + i) * m->heads + h) * m->head_dim,
+						      want, NULL, m->head_dim, m->outliers ? 2e-4 : 1e-5);
+			}
+	if (!problem)
+		problem = attention_alone(c, target, &a, &limits);
+	check_case_end(c, problem, "attention=%s %s heads=%u/%u head_dim=%u block=%u rows=%u context=%u queries=%u "
+		       "outliers=%d window=%u cap=%g", c->targets[target].ops.attention_variant, m->bf16 ? "bf16" : "f32",
+		       m->heads, m->kv_heads, m->head_dim, m->block_size, m->row_count, m->rows[0][0], m->rows[0][1],
+		       m->outliers, m->window, (double)m->soft_cap);
+}
+
+static void attention_cases(struct check *c, u32 target)
+{
+	static const u32 decode[][2] = {{1, 1}, {2, 1}, {15, 1}, {16, 1}, {17, 1}, {33, 1}, {100, 1}, {257, 1}, {300, 1}};
+	static const u32 prefill[][2] = {{37, 37}};
+	static const u32 mixture[][2] = {{0, 0}, {40, 1}, {70, 21}, {5, 0}, {19, 19}, {1, 1}, {290, 7}};
+	static const u32 lengthy[][2] = {{2600, 3}};
+	static const u32 heads[][3] = {{1, 1, 32}, {2, 1, 64}, {8, 4, 32}, {9, 3, 80}, {8, 2, 96}, {5, 1, 128},
+				       {6, 1, 48}, {7, 1, 64}, {8, 1, 256}, {3, 3, 20}, {4, 2, 2}};
+	static const u32 blocks[] = {16, 16, 32, 1, 8, 48, 16, 5};
+	for (u32 h = 0; h < COUNT_OF(heads); h++)
+		for (u32 bits = 0; bits < 8; bits++) {
+			struct attention_case m = {heads[h][0], heads[h][1], heads[h][2], blocks[(h + bits) % COUNT_OF(blocks)],
+						   mixture, COUNT_OF(mixture), bits & 1, bits & 2, 0, 0};
+			if (bits & 4) {
+				m.rows = prefill;
+				m.row_count = COUNT_OF(prefill);
+				m.window = h % 3 == 0 ? 9 : 0;
+			} else if (h % 2) {
+				m.rows = decode;
+				m.row_count = COUNT_OF(decode);
+				m.window = h % 4 == 1 ? 20 : 0;
+			}
+			m.soft_cap = h % 5 == 2 ? 30 : 0;
+			attention_case(c, target, &m);
+		}
+	struct attention_case m = {4, 2, 32, 16, lengthy, 1, false, false, 0, 0};
+	attention_case(c, target, &m);
+	m.bf16 = true;
+	m.block_size = 32;
+	m.window = 700;
+	attention_case(c, target, &m);
+}
+
+/* ---------------------------------------------------------------- block_copy */
+
+static void block_copy_case(struct check *c, u32 target, bool bf16)
+{
+	const u32 src[] = {3, 9, 3, 0}, dst[] = {5, 63, 1, 2};
+	struct kern_kv kv = {.dtype = bf16 ? KERN_BF16 : KERN_F32, .block_size = 5, .kv_heads = 3, .head_dim = 6};
+	struct kern_kv layers[2] = {kv, kv};
+	size_t block = kv_bytes(&kv, 1), all = kv_bytes(&kv, BLOCKS);
+	struct kern_ctx ctx;
+	struct kern_limits limits = {.tokens = 1};
+	const char *problem = NULL;
+	for (u32 l = 0; l < 2; l++) {
+		kv_alloc(c, &layers[l], BLOCKS);
+		for (size_t i = 0; i < all; i++) {
+			((unsigned char *)layers[l].k)[i] = (unsigned char)check_random(c, 256);
+			((unsigned char *)layers[l].v)[i] = (unsigned char)check_random(c, 256);
+		}
+	}
+	unsigned char *before = check_alloc(c, 4 * all);
+	for (u32 i = 0; i < 4; i++)
+		memcpy(before + i * all, i % 2 ? layers[i / 2].v : layers[i / 2].k, all);
+	struct kern_block_copy_args a = {.layers = layers, .layer_count = 2, .src = src, .dst = dst, .count = 4};
+	check_ctx(c, &ctx, &limits, 1);
+	if (c->targets[target].ops.block_copy(&ctx, &a) != ERR_OK)
+		problem = "an error";
+	for (u32 i = 0; i < 4; i++) {
+		for (u32 j = 0; j < 4; j++)
+			memmove(before + i * all + dst[j] * block, before + i * all + src[j] * block, block);
+		if (memcmp(before + i * all, i % 2 ? layers[i / 2].v : layers[i / 2].k, all) != 0)
+			problem = "other bytes than those of the source block";
+	}
+	check_case_end(c, problem, "block_copy=%s %s", c->targets[target].ops.block_copy_variant, bf16 ? "bf16" : "f32");
+}
+
+void check_attention(struct check *c)
+{
+	static const struct rope_case ropes[] = {
+		{4, 2, 64, 64, 16, 9, false, false, false}, {4, 2, 64, 64, 16, 9, true, true, true},
+		{1, 1, 2, 2, 1, 3, false, true, false}, {3, 1, 80, 32, 16, 7, true, false, true},
+		{8, 8, 32, 32, 32, 40, true, false, false}, {5, 1, 96, 96, 5, 20, false, true, true},
+		{2, 2, 128, 64, 16, 11, true, true, false}, {2, 1, 256, 256, 8, 6, false, false, true},
+		{3, 3, 20, 10, 16, 33, true, true, true}, {6, 2, 40, 36, 48, 17, false, false, false}, {2, 1, 32, 32, 16, 0, true, false, false},
+	};
+	for (u32 i = 0; i < c->target_count; i++) {
+		for (u32 r = 0; r < COUNT_OF(ropes) && CHECK_DISTINCT(c, i, rope_kv); r++)
+			rope_case(c, i, &ropes[r]);
+		if (CHECK_DISTINCT(c, i, attention))
+			attention_cases(c, i);
+		if (CHECK_DISTINCT(c, i, block_copy)) {
+			block_copy_case(c, i, false);
+			block_copy_case(c, i, true);
+		}
+	}
+}

@@ -1,0 +1,276 @@
+/* Checks of embedding, rmsnorm, matmul and act_mul against formulas in double. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/kern/check.h"
+
+static const struct kern_limits small_limits = {
+	.tokens = 64, .rows = 64, .heads = 8, .kv_heads = 8, .head_dim = 64, .hidden = 512, .intermediate = 1024,
+	.vocab = 512, .context = 128};
+
+static double bf16_value(const u16 *p, size_t i)
+{
+	float x;
+	kern_convert(&x, KERN_F32, &p[i], KERN_BF16, 1);
+	return x;
+}
+
+/* ---------------------------------------------------------------- embedding */
+
+static void embedding_case(struct check *c, u32 target, bool bf16, u32 tokens, u32 hidden, u32 pool)
+{
+	enum { ROWS = 37, FIRST = 5 };
+	struct kern_ctx ctx;
+	const char *problem = NULL;
+	void *table = bf16 ? (void *)check_bf16s(c, ROWS * hidden, false) : (void *)check_floats(c, ROWS * hidden, false);
+	u32 *ids = check_alloc(c, (tokens + 1) * sizeof(u32));
+	float *out = check_alloc(c, ((size_t)tokens * hidden + 1) * sizeof(float));
+	for (u32 t = 0; t < tokens; t++)
+		ids[t] = check_random(c, ROWS + 2 * FIRST);
+	struct kern_embedding_args a = {.out = out, .ids = ids, .table = table, .table_dtype = bf16 ? KERN_BF16 : KERN_F32};
+	a.tokens = tokens;
+	a.hidden = hidden;
+	a.first = FIRST;
+	a.rows = ROWS;
+	check_ctx(c, &ctx, &small_limits, pool);
+	if (c->targets[target].ops.embedding(&ctx, &a) != ERR_OK)
+		problem = "an error";
+	for (u32 t = 0; t < tokens && !problem; t++)
+		for (u32 i = 0; i < hidden && !problem; i++) {
+			size_t at = (size_t)(ids[t] - FIRST) * hidden + i;
+			bool inside = ids[t] >= FIRST && ids[t] < FIRST + ROWS;
+			double want = !inside ? 0 : bf16 ? bf16_value(table, at) : ((float *)table)[at];
+			problem = check_close(&out[(size_t)t * hidden + i], &want, NULL, 1, 0);
+		}
+	check_case_end(c, problem, "embedding=%s %s tokens=%u hidden=%u", c->targets[target].ops.embedding_variant,
+		       bf16 ? "bf16" : "f32", tokens, hidden);
+}
+
+/* ---------------------------------------------------------------- rmsnorm */
+
+static void rmsnorm_want(const struct kern_rmsnorm_args *a, const float *x, double *want)
+{
+	for (u32 t = 0; t < a->tokens; t++) {
+		double sum = 0;
+		for (u32 i = 0; i < a->hidden; i++)
+			sum += (double)x[t * a->hidden + i] * x[t * a->hidden + i];
+		for (u32 i = 0; i < a->hidden; i++)
+			want[t * a->hidden + i] =
+				x[t * a->hidden + i] / sqrt(sum / a->hidden + (double)a->eps) * a->weight[i];
+	}
+}
+
+static void rmsnorm_case(struct check *c, u32 target, u32 tokens, u32 hidden, bool outliers, bool add, bool norm)
+{
+	size_t count = (size_t)tokens * hidden, bytes = count * sizeof(float);
+	float *before = check_floats(c, count, outliers), *after = check_alloc(c, bytes), *x = check_alloc(c, bytes);
+	float *out[CHECK_POOLS + 1];
+	double *want = check_alloc(c, count * sizeof(double)), *scale = check_alloc(c, count * sizeof(double));
+	struct kern_rmsnorm_args a = {.x = x, .eps = 1e-5f, .tokens = tokens, .hidden = hidden};
+	const char *problem = NULL;
+	a.weight = check_floats(c, hidden, outliers);
+	a.add = add ? check_floats(c, count, outliers) : NULL;
+	for (size_t i = 0; i < count; i++)
+		after[i] = before[i] + (add ? a.add[i] : 0);
+	rmsnorm_want(&a, after, want);
+	for (size_t i = 0; i < count; i++)
+		scale[i] = fabs(want[i]) + 1e-30;
+	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
+		memcpy(x, before, bytes);
+		out[run] = check_alloc(c, bytes);
+		a.out = norm ? out[run] : NULL;
+		if (c->targets[target].ops.rmsnorm(&ctx, &a) != ERR_OK)
+			problem = "an error";
+		else if (memcmp(x, after, bytes) != 0)
+			problem = "the residual is not x + add";
+		else if (norm && memcmp(out[0], out[run], bytes) != 0)
+			problem = "another run gives other bits";
+	}
+	if (!problem && norm)
+		problem = check_close(out[0], want, scale, count, 1e-6);
+	check_case_end(c, problem, "rmsnorm=%s tokens=%u hidden=%u outliers=%d add=%d norm=%d",
+		       c->targets[target].ops.rmsnorm_variant, tokens, hidden, outliers, add, norm);
+}
+
+/* ---------------------------------------------------------------- act_mul */
+
+static void act_mul_case(struct check *c, u32 target, enum kern_activation act, u32 tokens, u32 size)
+{
+	size_t count = (size_t)tokens * size;
+	float *in = check_floats(c, 2 * count, true);
+	double *want = check_alloc(c, count * sizeof(double)), *scale = check_alloc(c, count * sizeof(double));
+	float *out[CHECK_POOLS + 1];
+	const char *problem = NULL;
+	for (u32 t = 0; t < tokens; t++)
+		for (u32 i = 0; i < size; i++) {
+			double x = in[(size_t)t * 2 * size + i], up = in[((size_t)t * 2 + 1) * size + i], y;
+			if (act == KERN_SILU)
+				y = x / (1 + exp(-x));
+			else
+				y = 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+			want[(size_t)t * size + i] = y * up;
+			scale[(size_t)t * size + i] = (fabs(y) + fmin(fabs(x), 1) * 0.1) * fabs(up) + 1e-30;
+		}
+	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
+		out[run] = check_alloc(c, count * sizeof(float));
+		struct kern_act_mul_args a = {.out = out[run], .gate_up = in, .tokens = tokens, .size = size, .act = act};
+		if (c->targets[target].ops.act_mul(&ctx, &a) != ERR_OK)
+			problem = "an error";
+		else if (memcmp(out[0], out[run], count * sizeof(float)) != 0)
+			problem = "another run gives other bits";
+	}
+	if (!problem)
+		problem = check_close(out[0], want, scale, count, 2e-6);
+	check_case_end(c, problem, "act_mul=%s act=%d tokens=%u size=%u", c->targets[target].ops.act_mul_variant, act,
+		       tokens, size);
+}
+
+/* ---------------------------------------------------------------- matmul */
+
+struct matmul_case {
+	u32 n, k, tokens;
+	bool bf16, outliers, bias, accumulate;
+};
+
+static struct kern_weight packed_weight(struct check *c, const struct matmul_case *m, const float *w, u32 caps)
+{
+	struct kern_weight weight;
+	struct err_msg em = {""};
+	enum kern_dtype dtype = m->bf16 ? KERN_BF16 : KERN_F32;
+	void *memory = check_alloc(c, kern_weight_bytes(m->n, m->k, dtype, caps));
+	if (kern_weight_pack(&weight, w, KERN_F32, m->k, m->n, m->k, dtype, memory, c->pools[1], caps, &em) != ERR_OK)
+		printf("kern_weight_pack: %s\n", em.text);
+	return weight;
+}
+
+/* What is right, and how large the summed terms are. */
+static void matmul_want(const struct matmul_case *m, const struct kern_matmul_args *a, const float *w,
+			const float *before, double *want, double *scale)
+{
+	for (u32 t = 0; t < m->tokens; t++)
+		for (u32 n = 0; n < m->n; n++) {
+			double sum = (a->bias ? a->bias[n] : 0) + (m->accumulate ? before[t * a->out_stride + n] : 0);
+			double size = fabs(sum);
+			for (u32 k = 0; k < m->k; k++) {
+				double term = (double)a->x[(size_t)t * a->x_stride + k] * w[(size_t)n * m->k + k];
+				sum += term;
+				size += fabs(term);
+			}
+			want[(size_t)t * m->n + n] = sum;
+			scale[(size_t)t * m->n + n] = size + 1e-30;
+		}
+}
+
+/* Runs one variant three times and each row alone; all have to agree to the bit. */
+static const char *matmul_runs(struct check *c, u32 target, const struct matmul_case *m, struct kern_matmul_args *a,
+			       const float *before, float *out)
+{
+	size_t bytes = (size_t)m->tokens * a->out_stride * sizeof(float);
+	struct kern_limits limits = small_limits;
+	struct kern_ctx ctx;
+	float *again = check_alloc(c, bytes);
+	limits.hidden = m->k;
+	limits.tokens = m->tokens;
+	for (u32 run = 0; run <= CHECK_POOLS; run++) {
+		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
+		a->out = run == 0 ? out : again;
+		memcpy(a->out, before, bytes);
+		if (c->targets[target].ops.matmul(&ctx, a) != ERR_OK)
+			return "an error";
+		if (memcmp(a->out, out, bytes) != 0)
+			return "another run gives other bits";
+	}
+	struct kern_matmul_args one = *a;
+	one.tokens = 1;
+	memcpy(again, before, bytes);
+	for (u32 t = 0; t < m->tokens; t++) {
+		one.out = again + (size_t)t * a->out_stride;
+		one.x = a->x + (size_t)t * a->x_stride;
+		c->targets[target].ops.matmul(&ctx, &one);
+	}
+	return memcmp(again, out, bytes) != 0 ? "a row alone gives other bits than among others" : NULL;
+}
+
+static void matmul_case(struct check *c, u32 target, const struct matmul_case *m)
+{
+	u32 x_stride = m->k + check_random(c, 3), out_stride = m->n + check_random(c, 3);
+	size_t count = (size_t)m->tokens * out_stride;
+	float *w = check_floats(c, (size_t)m->n * m->k, m->outliers);
+	float *before = check_floats(c, count, false), *out = check_alloc(c, count * sizeof(float));
+	double *want = check_alloc(c, (size_t)m->tokens * m->n * 8), *scale = check_alloc(c, (size_t)m->tokens * m->n * 8);
+	const char *problem;
+	if (m->bf16)
+		for (size_t i = 0; i < (size_t)m->n * m->k; i++) {
+			u16 half;
+			kern_convert(&half, KERN_BF16, &w[i], KERN_F32, 1);
+			kern_convert(&w[i], KERN_F32, &half, KERN_BF16, 1);
+		}
+	struct kern_weight weight = packed_weight(c, m, w, c->targets[target].caps);
+	struct kern_matmul_args a = {.w = &weight, .tokens = m->tokens, .x_stride = x_stride, .out_stride = out_stride};
+	a.x = check_floats(c, (size_t)m->tokens * x_stride, m->outliers);
+	a.bias = m->bias ? check_floats(c, m->n, false) : NULL;
+	a.accumulate = m->accumulate;
+	matmul_want(m, &a, w, before, want, scale);
+	problem = matmul_runs(c, target, m, &a, before, out);
+	/* Rounding inputs to bf16 costs half a unit of 8 bits each; a running float sum some units of 24 bits. */
+	bool rounds = m->bf16 && strcmp(c->targets[target].ops.matmul_variant, "avx512_bf16") == 0;
+	double error = (rounds ? 0x1p-8 : 0) + 0x1p-24 * (4 + 3 * sqrt(m->k));
+	for (u32 t = 0; t < m->tokens && !problem; t++) {
+		const float *row = out + (size_t)t * out_stride;
+		problem = check_close(row, want + (size_t)t * m->n, scale + (size_t)t * m->n, m->n, error);
+		if (!problem && memcmp(row + m->n, before + (size_t)t * out_stride + m->n, (out_stride - m->n) * 4) != 0)
+			problem = "wrote between rows";
+	}
+	kern_weight_fini(&weight);
+	check_case_end(c, problem, "matmul=%s %s n=%u k=%u tokens=%u outliers=%d bias=%d accumulate=%d",
+		       c->targets[target].ops.matmul_variant, m->bf16 ? "bf16" : "f32", m->n, m->k, m->tokens,
+		       m->outliers, m->bias, m->accumulate);
+}
+
+static void matmul_cases(struct check *c, u32 target)
+{
+	static const u32 shapes[][2] = {{1, 1}, {1, 7}, {15, 2}, {16, 33}, {17, 64}, {31, 65}, {33, 31}, {64, 128},
+					{65, 17}, {100, 255}, {130, 96}, {257, 40}, {40, 1030}, {70, 2500}};
+	static const u32 tokens[] = {1, 2, 3, 5, 6, 7, 13, 40};
+	for (u32 s = 0; s < COUNT_OF(shapes); s++)
+		for (u32 t = 0; t < COUNT_OF(tokens); t++)
+			for (u32 bf16 = 0; bf16 < 2; bf16++) {
+				struct matmul_case m = {shapes[s][0], shapes[s][1], tokens[t], bf16, (s + t) % 2};
+				m.bias = t % 3 == 0;
+				m.accumulate = t % 4 == 1 || t % 4 == 2;
+				matmul_case(c, target, &m);
+			}
+	struct matmul_case wide = {.n = 300, .k = 64, .tokens = 450};
+	matmul_case(c, target, &wide);
+	wide.bf16 = true;
+	matmul_case(c, target, &wide);
+}
+
+void check_linear(struct check *c)
+{
+	static const u32 widths[] = {1, 2, 8, 15, 16, 17, 33, 64, 100, 257, 1024};
+	static const u32 tokens[] = {0, 1, 3, 40};
+	for (u32 i = 0; i < c->target_count; i++) {
+		for (u32 w = 0; w < COUNT_OF(widths); w++)
+			for (u32 t = 0; t < COUNT_OF(tokens); t++) {
+				if (CHECK_DISTINCT(c, i, embedding)) {
+					embedding_case(c, i, false, tokens[t], widths[w], t % 2);
+					embedding_case(c, i, true, tokens[t], widths[w], t % 2);
+				}
+				if (CHECK_DISTINCT(c, i, rmsnorm))
+					for (u32 bits = 0; bits < 8; bits++)
+						rmsnorm_case(c, i, tokens[t], widths[w], bits & 1, bits & 2, bits & 4);
+				if (CHECK_DISTINCT(c, i, act_mul)) {
+					act_mul_case(c, i, KERN_SILU, tokens[t], widths[w]);
+					act_mul_case(c, i, KERN_GELU_TANH, tokens[t], widths[w]);
+				}
+			}
+		if (CHECK_DISTINCT(c, i, matmul))
+			matmul_cases(c, i);
+	}
+}

@@ -1,0 +1,47 @@
+/* Checks every op in every variant that this processor can run, or times them (--bench).
+ * checkkern [--seed N] [--bench] */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "tests/kern/check.h"
+
+static int usage(void)
+{
+	fprintf(stderr, "usage: checkkern [--seed N] [--bench]\n");
+	return 2;
+}
+
+int main(int argc, char **argv)
+{
+	u64 seed = clock_now_ns() / 1000 % 1000000000;
+	bool bench = false;
+	char names[400];
+	struct check c;
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--bench") == 0)
+			bench = true;
+		else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+			seed = strtoull(argv[++i], NULL, 10);
+		else
+			return usage();
+	}
+	check_init(&c, seed);
+	if (bench) {
+		bench_all(&c);
+		check_fini(&c);
+		return 0;
+	}
+	printf("seed %llu\n", (unsigned long long)seed);
+	for (u32 i = 0; i < c.target_count; i++) {
+		kern_ops_print(&c.targets[i].ops, names, sizeof(names));
+		printf("target %u: %s\n", i, names);
+	}
+	check_linear(&c);
+	check_attention(&c);
+	check_sampling(&c);
+	check_fini(&c);
+	printf("%u passed, %u failed\n", c.passed, c.failed);
+	return c.failed == 0 ? 0 : 1;
+}
