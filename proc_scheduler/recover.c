@@ -34,8 +34,6 @@ void sched_restart_workers(struct sched *s, u32 block_count, u64 now_ns)
 	s->blocked_seq = 0;
 	kv_blocks_reset(&s->kv, block_count < s->kv.capacity ? block_count : s->kv.capacity);
 	step_diff_reset(&s->diff);
-	u64 pool_tokens = (u64)s->kv.count * s->config.block_size;
-	s->context_max = s->config.max_model_len < pool_tokens ? s->config.max_model_len : (u32)pool_tokens;
 	stats_set(s->stats, STATS_KV_BLOCKS, s->kv.count);
 	/* A result may have reached only one of the two processes it was sent to: the longer list of tokens wins. */
 	sched_reopen_streams(s);

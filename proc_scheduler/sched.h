@@ -52,7 +52,7 @@ struct sched_flight {
 
 struct sched {
 	struct sched_config config;
-	u32 context_max; /* tokens of one sequence: max_model_len, but no more than the pool holds */
+	u32 context_max; /* tokens of one sequence: max_model_len, but no more than the pool held at create */
 	struct sched_sink sink;
 	struct stats_page *stats; /* borrowed */
 	struct seqs seqs;

@@ -78,6 +78,16 @@ static void send_init(struct scheduler *s)
 	send_frame(s);
 }
 
+/* Requests in work rely on what the first group of workers could do. */
+static enum err check_same_model(const struct sched *core, const struct ipc_worker_ready *w, struct err_msg *em)
+{
+	if (w->vocab_size == core->config.vocab_size && w->max_model_len >= core->context_max)
+		return ERR_OK;
+	return err_set(em, ERR_UNSUPPORTED,
+		       "the restarted workers have a vocabulary of %u and a context length of %u; before it was %u and %u",
+		       w->vocab_size, w->max_model_len, core->config.vocab_size, core->context_max);
+}
+
 /* All ranks are ready (again): a fresh epoch with empty workers. */
 static void begin_epoch(struct scheduler *s)
 {
@@ -94,6 +104,8 @@ static void begin_epoch(struct scheduler *s)
 	if (first)
 		e = create_core(s, &w, &em);
 	else
+		e = check_same_model(s->sched, &w, &em);
+	if (!e && !first)
 		sched_restart_workers(s->sched, w.block_count, s->streams.now_ns);
 	if (e) {
 		scheduler_fail(s, e, &em);

@@ -8,9 +8,17 @@
 
 #define BIAS_VALUE_MAX 100.0f
 
+/* The pool may have become smaller since the context length was settled. */
+static u32 context_now(const struct sched *s)
+{
+	u64 pool_tokens = (u64)s->kv.count * s->config.block_size;
+
+	return s->context_max < pool_tokens ? s->context_max : (u32)pool_tokens;
+}
+
 u32 validate_output_max(const struct sched *s, const struct ipc_submit *m)
 {
-	u32 room = s->context_max - (m->tokens_count - m->output_count);
+	u32 room = context_now(s) - (m->tokens_count - m->output_count);
 
 	return m->max_tokens < room ? m->max_tokens : room;
 }
@@ -30,10 +38,10 @@ static enum err check_lengths(const struct sched *s, const struct ipc_submit *m,
 		return err_set(em, ERR_NEVER_FITS,
 			       "the prompt has %u tokens and needs %llu KV blocks of %u with one token more; the pool has %u",
 			       prompt, (unsigned long long)prompt / block_size + 1, block_size, s->kv.count);
-	if (prompt >= s->context_max)
+	if (prompt >= context_now(s))
 		return err_set(em, ERR_TOO_LONG,
 			       "the prompt has %u tokens; with one token to generate it must fit into the context length of %u",
-			       prompt, s->context_max);
+			       prompt, context_now(s));
 	u32 output_max = validate_output_max(s, m);
 	if (m->output_count > output_max)
 		return err_set(em, ERR_INVALID, "output_count is %u; max_tokens and the context length allow %u",

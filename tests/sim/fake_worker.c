@@ -1,0 +1,190 @@
+/* Owns the KV cells of the fake worker; runs in the scheduler's unit tests, in the simulator and in no process of the engine. Never
+ * forgives: what a real worker would compute wrongly is an error here. */
+#include "tests/sim/fake_worker.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/assert.h"
+#include "common/step_digest.h"
+
+static u64 extend(u64 prefix, u32 token)
+{
+	return step_digest_mix(prefix * 0x9e3779b97f4a7c15u + token + 1) | 1;
+}
+
+static u32 sample(u64 prefix, u32 vocab_size)
+{
+	return (u32)(step_digest_mix(prefix ^ 0x7e5ce7) % vocab_size);
+}
+
+u32 fake_next_token(const u32 *tokens, u32 count, u32 vocab_size)
+{
+	u64 prefix = 1;
+
+	for (u32 i = 0; i < count; i++)
+		prefix = extend(prefix, tokens[i]);
+	return sample(prefix, vocab_size);
+}
+
+static void *zeroed(size_t count, size_t bytes)
+{
+	void *p = calloc(count, bytes);
+
+	ASSERT(p);
+	return p;
+}
+
+void fake_worker_init(struct fake_worker *w, const struct batch_limits *l)
+{
+	struct err_msg em;
+
+	memset(w, 0, sizeof(*w));
+	enum err e = batch_state_create(&w->batch, l, &em);
+	ASSERT(e == ERR_OK);
+	w->cells = zeroed((size_t)l->block_count * l->block_size, sizeof(u64));
+	w->prefix = zeroed((size_t)l->rows_max * (l->max_model_len + 1), sizeof(u64));
+	w->hashed = zeroed(l->rows_max, sizeof(u32));
+	w->hashed_seq = zeroed(l->rows_max, sizeof(u64));
+	w->writer_step = zeroed(l->block_count, sizeof(u64));
+	w->writer_row = zeroed(l->block_count, sizeof(u32));
+}
+
+void fake_worker_fini(struct fake_worker *w)
+{
+	batch_state_destroy(&w->batch);
+	ipc_scratch_fini(&w->scratch);
+	buf_fini(&w->frame);
+	free(w->cells);
+	free(w->prefix);
+	free(w->hashed);
+	free(w->hashed_seq);
+	free(w->writer_step);
+	free(w->writer_row);
+}
+
+void fake_worker_reset(struct fake_worker *w, u32 block_count, u32 max_model_len)
+{
+	const struct batch_limits *l = &w->batch->created;
+	struct err_msg em;
+	enum err e = batch_state_reset(w->batch, block_count, max_model_len, &em);
+
+	ASSERT(e == ERR_OK);
+	memset(w->cells, 0, (size_t)l->block_count * l->block_size * sizeof(u64));
+	memset(w->hashed_seq, 0, l->rows_max * sizeof(u64));
+	memset(w->writer_step, 0, l->block_count * sizeof(u64));
+}
+
+/* Hashes of the row's prefixes: [n] is that of its first n tokens. */
+static const u64 *prefixes(struct fake_worker *w, u32 row)
+{
+	const struct batch_state *b = w->batch;
+	u64 *p = w->prefix + (size_t)row * (b->created.max_model_len + 1);
+
+	if (w->hashed_seq[row] != b->rows[row].seq) {
+		w->hashed_seq[row] = b->rows[row].seq;
+		w->hashed[row] = 0;
+		p[0] = 1;
+	}
+	const u32 *tokens = batch_state_tokens(b, row);
+	for (; w->hashed[row] < b->known[row]; w->hashed[row]++)
+		p[w->hashed[row] + 1] = extend(p[w->hashed[row]], tokens[w->hashed[row]]);
+	return p;
+}
+
+static void copy_blocks(struct fake_worker *w)
+{
+	const struct batch_state *b = w->batch;
+	size_t n = b->limits.block_size;
+
+	for (u32 i = 0; i < b->copy_count; i++)
+		memcpy(w->cells + b->copy_dst[i] * n, w->cells + b->copy_src[i] * n, n * sizeof(u64));
+}
+
+static enum err write_row(struct fake_worker *w, u32 row, struct err_msg *em)
+{
+	const struct batch_state *b = w->batch;
+	const u64 *prefix = prefixes(w, row);
+	const u32 *blocks = batch_state_blocks(b, row);
+	u32 size = b->limits.block_size;
+
+	for (u32 p = b->computed[row]; p < b->computed[row] + b->run[row]; p++) {
+		u32 block = blocks[p / size];
+		if (w->writer_step[block] == b->step && w->writer_row[block] != row)
+			return err_set(em, ERR_INTERNAL, "rows %u and %u write block %u in step %llu", row,
+				       w->writer_row[block], block, (unsigned long long)b->step);
+		w->writer_step[block] = b->step;
+		w->writer_row[block] = row;
+		w->cells[(size_t)block * size + p % size] = prefix[p + 1];
+	}
+	return ERR_OK;
+}
+
+static enum err read_row(struct fake_worker *w, u32 row, struct err_msg *em)
+{
+	const struct batch_state *b = w->batch;
+	const u64 *prefix = prefixes(w, row);
+	const u32 *blocks = batch_state_blocks(b, row);
+	u32 size = b->limits.block_size;
+
+	for (u32 p = 0; p < b->computed[row] + b->run[row]; p++)
+		if (w->cells[(size_t)blocks[p / size] * size + p % size] != prefix[p + 1])
+			return err_set(em, ERR_INTERNAL, "step %llu, row %u: block %u does not hold the KV of position %u",
+				       (unsigned long long)b->step, row, blocks[p / size], p);
+	return ERR_OK;
+}
+
+/* All rows write before any reads, as in every layer of a model. */
+static enum err forward(struct fake_worker *w, struct err_msg *em)
+{
+	const struct batch_state *b = w->batch;
+	enum err e = ERR_OK;
+
+	copy_blocks(w);
+	for (u32 i = 0; !e && i < b->run_row_count; i++)
+		e = write_row(w, b->run_rows[i], em);
+	for (u32 i = 0; !e && i < b->run_row_count; i++)
+		e = read_row(w, b->run_rows[i], em);
+	return e;
+}
+
+enum err fake_worker_step(struct fake_worker *w, const struct ipc_step *step, struct fake_result *out, struct err_msg *em)
+{
+	struct ipc_msg sent = {.type = IPC_TYPE_STEP, .sequence = step->step, .epoch = 1, .step = *step};
+	struct ipc_msg received;
+	struct batch_state *b = w->batch;
+
+	buf_clear(&w->frame);
+	ipc_encode(&sent, &w->frame);
+	w->frame_bytes += w->frame.bytes;
+	enum err e = ipc_decode(w->frame.data, w->frame.bytes, &w->scratch, &received, em);
+	if (!e)
+		e = batch_state_apply(b, &received.step, em);
+	if (!e)
+		e = forward(w, em);
+	if (e)
+		return e;
+	out->step = step->step;
+	out->count = b->sample_count;
+	for (u32 i = 0; i < b->sample_count; i++) {
+		u32 row = b->sample_rows[i];
+		out->seq[i] = b->rows[row].seq;
+		out->position[i] = b->known[row] - b->rows[row].prompt_count;
+		out->token[i] = sample(prefixes(w, row)[b->known[row]], b->limits.vocab_size);
+	}
+	batch_state_commit(b, out->token);
+	return ERR_OK;
+}
+
+struct ipc_result fake_result_message(const struct fake_result *r)
+{
+	return (struct ipc_result){
+		.step = r->step,
+		.seq = r->seq,
+		.seq_count = r->count,
+		.position = r->position,
+		.position_count = r->count,
+		.token = r->token,
+		.token_count = r->count,
+	};
+}

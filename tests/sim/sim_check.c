@@ -1,0 +1,171 @@
+/* The simulator's judge: what must hold after every step and at the end of every request. Never changes anything. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/step_digest.h"
+#include "tests/sim/sim_world.h"
+
+static void check_row(struct sim_world *w, const struct seq *q)
+{
+	const struct batch_state *b = w->worker.batch;
+	const struct sched *s = w->sched;
+	u32 row = q->row;
+
+	if (b->known[row] == 0 || b->rows[row].seq != q->id)
+		sim_fail(w, "row %u should hold sequence %" PRIu64, row, q->id);
+	if (b->known[row] != q->known + q->in_flight)
+		sim_fail(w, "row %u: %u tokens there, %u + %u here", row, b->known[row], q->known, q->in_flight);
+	if (b->computed[row] != q->computed)
+		sim_fail(w, "row %u: %u computed there, %u here", row, b->computed[row], q->computed);
+	if (memcmp(batch_state_tokens(b, row), seqs_tokens(&s->seqs, q), q->known * sizeof(u32)))
+		sim_fail(w, "row %u: tokens differ", row);
+	if (b->rows[row].block_count != q->block_count ||
+	    memcmp(batch_state_blocks(b, row), sched_blocks(s, q), q->block_count * sizeof(u32)))
+		sim_fail(w, "row %u: block tables differ", row);
+	if (q->computed > q->capacity || q->known + q->in_flight > q->token_end)
+		sim_fail(w, "row %u: %u computed of %u, %u tokens of %u", row, q->computed, q->capacity,
+			 q->known + q->in_flight, q->token_end);
+}
+
+/* The digest from nothing but the worker's tables. */
+static void check_digest(struct sim_world *w)
+{
+	const struct batch_state *b = w->worker.batch;
+	u64 set_sum = 0, computed_sum = 0;
+
+	for (u32 row = 0; row < b->created.rows_max; row++) {
+		if (!batch_state_present(b, row))
+			continue;
+		const struct batch_row *r = &b->rows[row];
+		set_sum += step_digest_row(row, r->seq, r->prompt_count, r->added_tokens, r->added_computed);
+		for (u32 i = 0; i < r->block_count; i++)
+			set_sum += step_digest_block(row, i, batch_state_blocks(b, row)[i]);
+		computed_sum += b->computed[row];
+	}
+	if (set_sum != w->sched->diff.set_sum || computed_sum != w->sched->diff.computed_sum)
+		sim_fail(w, "the rolling digest is not that of the tables");
+}
+
+static void check_blocks(struct sim_world *w)
+{
+	const struct sched *s = w->sched;
+	u32 free_count = 0, listed = 0;
+
+	memset(w->refs, 0, s->kv.capacity * sizeof(u32));
+	for (u32 i = 0; i < s->running.count; i++) {
+		const struct seq *q = &s->seqs.slots[s->running.slots[i]];
+		for (u32 j = 0; j < q->block_count; j++)
+			w->refs[sched_blocks(s, q)[j]]++;
+	}
+	for (u32 b = 0; b < s->kv.count; b++) {
+		if (w->refs[b] != kv_blocks_refs(&s->kv, b))
+			sim_fail(w, "block %u has %u references, %u rows hold it", b, kv_blocks_refs(&s->kv, b), w->refs[b]);
+		free_count += w->refs[b] == 0;
+	}
+	for (u32 b = s->kv.blocks[s->kv.capacity].next; b != s->kv.capacity; b = s->kv.blocks[b].next) {
+		if (w->refs[b] || listed++ > s->kv.count)
+			sim_fail(w, "the free list holds block %u, which is in use, or it has a loop", b);
+	}
+	if (free_count != s->kv.free_count || listed != free_count)
+		sim_fail(w, "%u blocks are free, the list has %u, the count says %u", free_count, listed, s->kv.free_count);
+}
+
+/* Nothing is written into a block that somebody may read as cached: what a step writes was filed in that step at the earliest. */
+static void check_writes(struct sim_world *w, u64 step)
+{
+	const struct sched *s = w->sched;
+
+	for (u32 b = 0; b < s->kv.count; b++) {
+		if (w->worker.writer_step[b] != step)
+			continue;
+		if (prefix_cache_has(&s->cache, b) && prefix_cache_step(&s->cache, b) < step)
+			sim_fail(w, "step %" PRIu64 " writes into block %u, which is cached since step %" PRIu64, step, b,
+				 prefix_cache_step(&s->cache, b));
+		if (w->refs[b] > 1 && !prefix_cache_has(&s->cache, b))
+			sim_fail(w, "step %" PRIu64 " writes into block %u, which is shared", step, b);
+	}
+}
+
+void sim_check_step(struct sim_world *w, const struct ipc_step *step)
+{
+	const struct sched *s = w->sched;
+	const struct batch_state *b = w->worker.batch;
+
+	if (b->row_count != s->running.count)
+		sim_fail(w, "%u rows there, %u here", b->row_count, s->running.count);
+	if (s->running.count > w->config.max_num_seqs || s->diff.tokens_run > w->config.max_num_batched_tokens)
+		sim_fail(w, "%u rows and %u tokens run", s->running.count, s->diff.tokens_run);
+	if (s->flight_count > w->config.async_depth + 1)
+		sim_fail(w, "%u steps are in flight", s->flight_count);
+	for (u32 i = 0; i < s->running.count; i++)
+		check_row(w, &s->seqs.slots[s->running.slots[i]]);
+	check_digest(w);
+	check_blocks(w);
+	check_writes(w, step->step);
+}
+
+static struct sim_request *request_of(struct sim_world *w, const struct seq *q)
+{
+	for (u32 i = w->request_count; i-- > 0;)
+		if (w->requests[i].client_id == q->client_id && w->requests[i].req_id == q->req_id)
+			return &w->requests[i];
+	sim_fail(w, "request %" PRIu64 " of client %" PRIu64 " ended, but was never accepted", q->req_id, q->client_id);
+}
+
+/* What the model says alone, with nobody else in the batch. */
+static enum finish_reason solo_step(const struct sim_world *w, const struct sim_request *r, u32 *tokens, u32 *count)
+{
+	struct finish_rule rule = {
+		.output_max = r->output_max,
+		.output_min = r->min_tokens,
+		.ignore_eos = r->ignore_eos,
+		.eos_ids = w->config.eos_ids,
+		.eos_count = w->config.eos_count,
+		.stop_ids = &r->stop_id,
+		.stop_count = r->stop_id != UINT32_MAX,
+	};
+
+	tokens[*count] = fake_next_token(tokens, *count, w->config.vocab_size);
+	++*count;
+	return finish_check(&rule, *count - r->prompt_count, tokens[*count - 1]).reason;
+}
+
+void sim_check_request_end(struct sim_world *w, const struct seq *q, const u32 *tokens, enum finish_reason reason)
+{
+	struct sim_request *r = request_of(w, q);
+	u32 solo[2 * SIM_PROMPT_MAX];
+	u32 count = r->prompt_count + r->start_count;
+	enum finish_reason by_tokens = FINISH_NONE;
+
+	if (r->end_count++)
+		sim_fail(w, "request %" PRIu64 " ended twice", r->req_id);
+	r->live = false;
+	memcpy(solo, r->tokens, count * sizeof(u32));
+	while (count < q->known && by_tokens == FINISH_NONE)
+		by_tokens = solo_step(w, r, solo, &count);
+	if (count != q->known || memcmp(solo, tokens, count * sizeof(u32)))
+		sim_fail(w, "request %" PRIu64 " differs from its solo run: %u tokens here, %u alone", r->req_id, q->known, count);
+	if (by_tokens != FINISH_NONE && by_tokens != reason)
+		sim_fail(w, "request %" PRIu64 " ended with %s; its tokens say %s", r->req_id, finish_reason_name(reason),
+			 finish_reason_name(by_tokens));
+	if (reason == FINISH_LENGTH && by_tokens == FINISH_NONE && r->start_count < r->output_max)
+		sim_fail(w, "request %" PRIu64 " ended by length after %u tokens", r->req_id, count);
+	w->ends[reason]++;
+}
+
+void sim_check_end(struct sim_world *w)
+{
+	const struct sched *s = w->sched;
+
+	if (sched_live_count(s) || !sched_is_idle(s))
+		sim_fail(w, "%u requests never ended", sched_live_count(s));
+	if (s->kv.free_count != s->kv.count)
+		sim_fail(w, "%u blocks leaked", s->kv.count - s->kv.free_count);
+	if (s->free_row_count != w->config.max_num_seqs || w->worker.batch->row_count)
+		sim_fail(w, "rows leaked");
+	for (u32 i = 0; i < w->request_count; i++)
+		if (w->requests[i].end_count != 1)
+			sim_fail(w, "request %" PRIu64 " ended %u times", w->requests[i].req_id, w->requests[i].end_count);
+	if (s->ending_count)
+		sim_fail(w, "%u sequences are counted as ending, but none is there", s->ending_count);
+}

@@ -1,0 +1,145 @@
+/* The scheduler's simulator: random requests, ends, disturbances and configurations against the real core and the real batch state,
+ * reproducible from the seed it prints. After every step the workers' state is compared with the scheduler's own tables, and blocks,
+ * budgets and ends are checked (sim_check.c).
+ *
+ *   sim_scheduler [--seed N] [--runs N] [--steps N] */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "tests/sim/sim_world.h"
+
+enum { RUNS_DEFAULT = 600, STEPS_DEFAULT = 500, DRAIN_TURNS_MAX = 200000 };
+
+/* ---------------------------------------------------------------- one run */
+
+static struct sched_config random_config(u64 *rng)
+{
+	static const u32 block_sizes[] = {1, 2, 4, 8, 16};
+	struct sched_config c = {
+		.max_num_seqs = 1 + sim_random(rng, 12),
+		.max_num_batched_tokens = 1 + sim_random(rng, 64),
+		.long_prefill_token_threshold = sim_random(rng, 3) ? 0 : 1 + sim_random(rng, 16),
+		.max_queued_requests = 1 + sim_random(rng, 24),
+		.async_depth = sim_random(rng, 3),
+		.block_size = block_sizes[sim_random(rng, COUNT_OF(block_sizes))],
+		.max_model_len = 8 + sim_random(rng, 90),
+		.vocab_size = 40,
+		.prefix_caching = sim_random(rng, 4) != 0,
+		.eos_count = 1,
+		.eos_ids = {0},
+		.first_number = sim_random(rng, 1000),
+	};
+
+	/* From pools that barely hold one sequence to roomy ones. */
+	u32 blocks_of_one = (c.max_model_len + c.block_size - 1) / c.block_size;
+	c.block_count = 1 + sim_random(rng, blocks_of_one * (sim_random(rng, 2) ? 2 : c.max_num_seqs + 2));
+	if (c.block_count * c.block_size < 4)
+		c.block_count = 4;
+	for (u32 i = 0; i < PREFIX_SECRET_BYTES; i++)
+		c.secret[i] = (u8)sim_random(rng, 256);
+	return c;
+}
+
+static void disturb(struct sim_world *w)
+{
+	switch (sim_random(&w->rng, 12)) {
+	case 0:
+		sim_abort_any(w);
+		break;
+	case 1:
+		sim_stop_any(w);
+		break;
+	case 2:
+		sim_deliver_stale(w);
+		break;
+	case 3:
+		if (sim_random(&w->rng, 20) == 0)
+			sim_restart_workers(w);
+		break;
+	case 4:
+		if (sim_random(&w->rng, 10) == 0)
+			sched_reopen_streams(w->sched);
+		break;
+	case 5:
+		if (sim_random(&w->rng, 40) == 0)
+			sim_abort_client(w);
+		break;
+	default:
+		break;
+	}
+}
+
+static void run(u64 seed, u32 steps, struct sim_totals *totals)
+{
+	u64 rng = seed * 0x9e3779b97f4a7c15u + 1;
+	struct sched_config config = random_config(&rng);
+	struct sim_world *w = sim_world_create(seed, rng, &config);
+	u32 pressure = 1 + sim_random(&w->rng, 6);
+
+	while (w->steps < steps && w->turns < steps * 20) {
+		w->now_ns += 1 + sim_random(&w->rng, 2000000);
+		if (sim_random(&w->rng, pressure) == 0)
+			sim_submit(w);
+		disturb(w);
+		while (sim_random(&w->rng, 3) && sim_plan(w))
+			;
+		while (sim_random(&w->rng, 2) && sim_deliver(w))
+			;
+		w->turns++;
+	}
+	for (u32 i = 0; i < DRAIN_TURNS_MAX && !sched_is_idle(w->sched); i++) {
+		w->now_ns += 1000;
+		sim_plan(w);
+		sim_deliver(w);
+	}
+	while (sim_plan(w)) /* what ended last is dropped */
+		;
+	sim_check_end(w);
+	totals->steps += w->steps;
+	totals->accepted += w->accepted;
+	totals->preemptions += atomic_load(&w->stats->values[STATS_NUM_PREEMPTIONS]);
+	totals->hits += atomic_load(&w->stats->values[STATS_PREFIX_CACHE_HITS]);
+	totals->copies += w->copies;
+	totals->restarts += w->restarts;
+	for (u32 i = 0; i < FINISH_REASON_COUNT; i++)
+		totals->ends[i] += w->ends[i];
+	sim_world_destroy(&w);
+}
+
+static u64 argument(int argc, char **argv, const char *name, u64 fallback)
+{
+	for (int i = 1; i + 1 < argc; i++)
+		if (!strcmp(argv[i], name))
+			return strtoull(argv[i + 1], NULL, 0);
+	return fallback;
+}
+
+int main(int argc, char **argv)
+{
+	u64 first = argument(argc, argv, "--seed", 0);
+	u32 runs = (u32)argument(argc, argv, "--runs", first ? 1 : RUNS_DEFAULT);
+	u32 steps = (u32)argument(argc, argv, "--steps", STEPS_DEFAULT);
+	struct sim_totals t = {0};
+
+	if (!first)
+		first = clock_now_ns() % 1000000 + 1;
+	printf("seeds %" PRIu64 " to %" PRIu64 ", %u steps each (repeat one: --seed N --steps %u)\n", first,
+	       first + runs - 1, steps, steps);
+	fflush(stdout);
+	for (u32 i = 0; i < runs; i++)
+		run(first + i, steps, &t);
+	printf("%" PRIu64 " steps, %" PRIu64 " requests: %" PRIu64 " stop, %" PRIu64 " length, %" PRIu64 " abort, %" PRIu64
+	       " error; %" PRIu64 " preemptions, %" PRIu64 " cached tokens, %" PRIu64 " copies, %" PRIu64 " worker restarts\n",
+	       t.steps, t.accepted, t.ends[FINISH_STOP], t.ends[FINISH_LENGTH], t.ends[FINISH_ABORT],
+	       t.ends[FINISH_ERROR], t.preemptions, t.hits, t.copies, t.restarts);
+	/* A simulation that exercised nothing proves nothing. */
+	if (runs >= RUNS_DEFAULT && (!t.preemptions || !t.hits || !t.copies || !t.restarts || !t.ends[FINISH_STOP] ||
+				     !t.ends[FINISH_LENGTH] || !t.ends[FINISH_ABORT])) {
+		printf("something was never exercised\n");
+		return EXIT_FAILURE;
+	}
+	return EXIT_SUCCESS;
+}

@@ -1,0 +1,69 @@
+/* What one run of the scheduler's simulator consists of. Every check that fails prints the seed and exits. */
+#ifndef TERCET_TESTS_SIM_SIM_WORLD_H
+#define TERCET_TESTS_SIM_SIM_WORLD_H
+
+#include "proc_scheduler/sched.h"
+#include "tests/sim/fake_worker.h"
+
+enum { SIM_REQUESTS_MAX = 4096, SIM_PROMPT_MAX = 128, SIM_CLIENTS = 4 };
+
+/* A request as the client that sent it sees it. */
+struct sim_request {
+	u64 client_id, req_id, seq;
+	u32 prompt_count, output_max;
+	u32 start_count; /* outputs it was submitted with */
+	u32 tokens[SIM_PROMPT_MAX];
+	u32 stop_id; /* UINT32_MAX: none */
+	u32 min_tokens;
+	bool ignore_eos;
+	u32 end_count; /* must be 1 at last */
+	bool live;
+};
+
+struct sim_totals {
+	u64 steps, accepted, preemptions, hits, copies, restarts;
+	u64 ends[FINISH_REASON_COUNT];
+};
+
+struct sim_world {
+	u64 seed, rng, now_ns;
+	struct sched_config config;
+	struct sched *sched;
+	struct stats_page *stats;
+	struct fake_worker worker;
+	struct fake_result *results; /* [4]: of steps in flight, oldest first */
+	u32 result_count;
+	struct fake_result *stale; /* the last one delivered */
+	u32 plans_in_flight;
+	struct sim_request *requests; /* [SIM_REQUESTS_MAX] */
+	u32 request_count;
+	u32 *refs; /* scratch of the checks: [blocks] */
+	u64 epoch;
+	u64 steps, turns, accepted, copies, restarts;
+	u64 ends[FINISH_REASON_COUNT];
+};
+
+u32 sim_random(u64 *rng, u32 below);
+/* Prints seed and text, ends the process. */
+_Noreturn void sim_fail(const struct sim_world *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+struct sim_world *sim_world_create(u64 seed, u64 rng, const struct sched_config *config);
+void sim_world_destroy(struct sim_world **w);
+void sim_submit(struct sim_world *w);
+void sim_abort_any(struct sim_world *w);
+void sim_abort_client(struct sim_world *w);
+void sim_stop_any(struct sim_world *w);
+void sim_restart_workers(struct sim_world *w);
+/* Plans a step, runs it on the worker and checks everything; false: none was due. */
+bool sim_plan(struct sim_world *w);
+/* Delivers the oldest result; false: there is none. */
+bool sim_deliver(struct sim_world *w);
+/* Delivers a result that came before once more. */
+void sim_deliver_stale(struct sim_world *w);
+
+/* sim_check.c */
+void sim_check_step(struct sim_world *w, const struct ipc_step *step);
+void sim_check_request_end(struct sim_world *w, const struct seq *q, const u32 *tokens, enum finish_reason reason);
+void sim_check_end(struct sim_world *w);
+
+#endif
