@@ -360,6 +360,7 @@ static enum err apply_adds(struct batch_state *b, const struct ipc_step *s, stru
 		if (e)
 			return e;
 		r->seq = s->add_seq[i];
+		r->incarnation = ++b->adds;
 		r->prompt_count = s->add_prompt_count[i];
 		r->added_tokens = tokens;
 		r->added_computed = s->add_computed[i];

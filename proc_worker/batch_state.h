@@ -30,6 +30,7 @@ struct batch_limits {
 /* What a row was added with; it stays until the row is dropped. */
 struct batch_row {
 	u64 seq;
+	u64 incarnation; /* number of this add since create, from 1: what is derived from a row is kept under it */
 	u32 prompt_count;
 	u32 added_tokens, added_computed; /* as they entered the digest */
 	u32 block_count;
@@ -44,6 +45,7 @@ struct batch_state {
 	u32 row_count;              /* rows present */
 	u64 set_sum;                /* wrapping sum of the digest items of all rows */
 	u64 computed_sum;           /* over all rows */
+	u64 adds;                   /* rows added since create */
 	bool broken;                /* an apply failed: only a reset helps */
 	bool applied;               /* between apply and commit */
 

@@ -1,0 +1,424 @@
+/* Owns the mapping that the ranks of a host share. Runs in every worker of a tensor-parallel group. Never blocks for
+ * longer than its timeout, never trusts another rank to be alive. */
+#include "proc_worker/collectives.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/assert.h"
+#include "common/clock.h"
+
+static const u64 MAGIC = 0x3143454c4c4f4354u; /* "TCOLLEC1" */
+
+enum {
+	SPIN_NS = 50000, /* ranks finish a layer within microseconds of each other */
+	PAUSES_A_CLOCK = 8,
+	SLICE_MS = 50, /* between two looks at whether the others live */
+	POLL_MS = 5,
+	SUM_TASK = 16384, /* floats */
+	HEAD_BYTES = 8192,
+	STEP_TIMEOUT_MS = 20000,
+};
+
+/* Written by its rank alone, in a cache line of its own. */
+struct rank_line {
+	_Alignas(64) _Atomic u32 changes; /* futex word: moves with every change of the others */
+	_Atomic u32 sleepers;
+	_Atomic i32 pid;     /* 0: not joined */
+	_Atomic u64 arrived; /* operations this rank has filled its part of; never goes back */
+	_Atomic u64 epoch;
+	_Atomic u64 base; /* `arrived` when it began the epoch */
+};
+
+struct shared {
+	_Atomic u64 magic; /* written last */
+	u32 ranks;
+	u64 buffer_bytes;
+	struct rank_line lines[COLLECTIVES_RANKS_MAX];
+};
+_Static_assert(sizeof(struct shared) <= HEAD_BYTES, "the parts begin behind the head");
+
+struct collectives {
+	struct shared *shared;
+	size_t mapped_bytes;
+	size_t buffer_bytes;
+	u32 rank, ranks;
+	u64 sequence; /* of the next operation, from 0; the same on all ranks */
+	u64 epoch;
+	u32 timeout_ms;
+	struct kern_threads *threads;
+	int pidfds[COLLECTIVES_RANKS_MAX];
+	char path[4096]; /* rank 0: removed when it leaves */
+};
+
+/* ---------------------------------------------------------------- waiting */
+
+static inline void cpu_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static void announce(struct rank_line *line)
+{
+	/* Sequentially consistent with the sleeper's increment and its look at the condition: one of both sees the other. */
+	atomic_fetch_add(&line->changes, 1);
+	if (atomic_load(&line->sleepers))
+		syscall(SYS_futex, &line->changes, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static bool process_is_dead(int pidfd)
+{
+	struct pollfd p = {.fd = pidfd, .events = POLLIN};
+
+	return pidfd >= 0 && poll(&p, 1, 0) == 1;
+}
+
+enum wait_for { WAIT_ARRIVED, WAIT_EPOCH, WAIT_JOINED };
+
+/* 1: it is so, 0: not yet, -1: it will never be, because the rank is in a later epoch. */
+static int condition(const struct collectives *c, const struct rank_line *line, enum wait_for what, u64 target)
+{
+	if (what == WAIT_JOINED)
+		return atomic_load(&line->pid) != 0;
+	/* One that has arrived may have begun the next epoch already. */
+	if (what == WAIT_ARRIVED && atomic_load_explicit(&line->arrived, memory_order_acquire) >= target)
+		return 1;
+	u64 epoch = atomic_load(&line->epoch);
+	if (epoch > c->epoch)
+		return -1;
+	return what == WAIT_EPOCH && epoch == c->epoch;
+}
+
+static int spin(const struct collectives *c, const struct rank_line *line, enum wait_for what, u64 target)
+{
+	int state = condition(c, line, what, target);
+
+	if (state)
+		return state;
+	u64 end = clock_now_ns() + SPIN_NS;
+	do {
+		for (u32 i = 0; i < PAUSES_A_CLOCK; i++) {
+			cpu_pause();
+			state = condition(c, line, what, target);
+			if (state)
+				return state;
+		}
+	} while (clock_now_ns() < end);
+	return 0;
+}
+
+static int sleep_slice(const struct collectives *c, struct rank_line *line, enum wait_for what, u64 target)
+{
+	struct timespec slice = {.tv_nsec = SLICE_MS * 1000000L};
+
+	u32 seen = atomic_load(&line->changes);
+	atomic_fetch_add(&line->sleepers, 1);
+	int state = condition(c, line, what, target);
+	if (!state) {
+		syscall(SYS_futex, &line->changes, FUTEX_WAIT, seen, &slice, NULL, 0);
+		state = condition(c, line, what, target);
+	}
+	atomic_fetch_sub(&line->sleepers, 1);
+	return state;
+}
+
+static enum err wait_for_rank(struct collectives *c, u32 rank, enum wait_for what, u64 target, struct err_msg *em)
+{
+	struct rank_line *line = &c->shared->lines[rank];
+	int state = spin(c, line, what, target);
+	u64 end = state ? 0 : clock_now_ns() + c->timeout_ms * 1000000ull;
+
+	while (!state) {
+		state = sleep_slice(c, line, what, target);
+		if (state)
+			break;
+		if (process_is_dead(c->pidfds[rank]))
+			return err_set(em, ERR_GONE, "worker %u (pid %d) has died", rank, atomic_load(&line->pid));
+		if (clock_now_ns() > end)
+			return err_set(em, ERR_TIMEOUT, "worker %u did not come within %u ms", rank, c->timeout_ms);
+	}
+	if (state < 0)
+		return err_set(em, ERR_ABORTED, "worker %u has begun a later epoch", rank);
+	return ERR_OK;
+}
+
+static enum err wait_for_all(struct collectives *c, enum wait_for what, u64 target, struct err_msg *em)
+{
+	for (u32 r = 0; r < c->ranks; r++) {
+		enum err e = r == c->rank ? ERR_OK : wait_for_rank(c, r, what, target, em);
+		if (e)
+			return e;
+	}
+	return ERR_OK;
+}
+
+/* ---------------------------------------------------------------- operations */
+
+static void *part_of(const struct collectives *c, u32 rank, u64 sequence)
+{
+	size_t index = (size_t)(sequence % 2) * c->ranks + rank;
+
+	return (char *)c->shared + HEAD_BYTES + index * c->buffer_bytes;
+}
+
+void *collectives_buffer(struct collectives *c)
+{
+	return part_of(c, c->rank, c->sequence);
+}
+
+static enum err barrier(struct collectives *c, struct err_msg *em)
+{
+	struct rank_line *line = &c->shared->lines[c->rank];
+
+	atomic_store_explicit(&line->arrived, ++c->sequence, memory_order_release);
+	announce(line);
+	return wait_for_all(c, WAIT_ARRIVED, c->sequence, em);
+}
+
+enum err collectives_all_gather(struct collectives *c, const void **parts, struct err_msg *em)
+{
+	for (u32 r = 0; r < c->ranks; r++)
+		parts[r] = part_of(c, r, c->sequence);
+	return barrier(c, em);
+}
+
+struct sum {
+	const float *const *parts;
+	u32 ranks;
+	float *out;
+	size_t count;
+};
+
+static void sum_task(void *arg, u32 task, u32 thread)
+{
+	const struct sum *s = arg;
+	size_t begin = (size_t)task * SUM_TASK;
+	size_t end = begin + SUM_TASK < s->count ? begin + SUM_TASK : s->count;
+	float *restrict out = s->out;
+	(void)thread;
+
+	for (size_t i = begin; i < end; i++)
+		out[i] = s->parts[0][i] + s->parts[1][i];
+	for (u32 r = 2; r < s->ranks; r++)
+		for (size_t i = begin; i < end; i++)
+			out[i] += s->parts[r][i];
+}
+
+enum err collectives_all_reduce(struct collectives *c, float *out, size_t count, struct err_msg *em)
+{
+	const void *parts[COLLECTIVES_RANKS_MAX];
+
+	ASSERT(count * sizeof(float) <= c->buffer_bytes && c->ranks >= 2);
+	enum err e = collectives_all_gather(c, parts, em);
+	if (e)
+		return e;
+	struct sum s = {(const float *const *)parts, c->ranks, out, count};
+	u32 tasks = (u32)((count + SUM_TASK - 1) / SUM_TASK);
+	if (c->threads && tasks > 1)
+		kern_threads_run(c->threads, tasks, sum_task, &s);
+	else
+		for (u32 i = 0; i < tasks; i++)
+			sum_task(&s, i, 0);
+	return ERR_OK;
+}
+
+/* Ranks may have left the last epoch in different operations. Each states how far it was before it announces the epoch,
+ * and goes on from the farthest: nobody counts beyond that before all have announced it. */
+enum err collectives_begin(struct collectives *c, u64 epoch, struct err_msg *em)
+{
+	struct rank_line *line = &c->shared->lines[c->rank];
+
+	c->epoch = epoch;
+	atomic_store(&line->base, c->sequence);
+	atomic_store(&line->epoch, epoch);
+	announce(line);
+	enum err e = wait_for_all(c, WAIT_EPOCH, 0, em);
+	for (u32 r = 0; !e && r < c->ranks; r++) {
+		u64 base = atomic_load(&c->shared->lines[r].base);
+		c->sequence = base > c->sequence ? base : c->sequence;
+	}
+	return e;
+}
+
+void collectives_set_timeout(struct collectives *c, u32 timeout_ms)
+{
+	c->timeout_ms = timeout_ms;
+}
+
+/* ---------------------------------------------------------------- joining */
+
+static size_t file_bytes(const struct collectives_config *config, size_t buffer_bytes)
+{
+	return HEAD_BYTES + 2 * (size_t)config->ranks * buffer_bytes;
+}
+
+static enum err map_file(struct collectives *c, int fd, struct err_msg *em)
+{
+	void *p = mmap(NULL, c->mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (p == MAP_FAILED)
+		return err_set(em, ERR_NO_MEMORY, "%s: cannot map %zu bytes: %s", c->path, c->mapped_bytes,
+			       strerror(errno));
+	c->shared = p;
+	return ERR_OK;
+}
+
+/* Rank 0: a complete file appears under the final name, whatever an earlier group left there. */
+static enum err create_file(struct collectives *c, struct err_msg *em)
+{
+	char fresh[sizeof(c->path) + 8];
+
+	snprintf(fresh, sizeof(fresh), "%s.new", c->path);
+	unlink(fresh);
+	int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return err_set(em, ERR_IO, "%s: %s", fresh, strerror(errno));
+	int rc = posix_fallocate(fd, 0, (off_t)c->mapped_bytes); /* a full disk is an error here, not a fault later */
+	enum err e = rc ? err_set(em, ERR_NO_SPACE, "%s: %zu bytes for the exchange between workers: %s", fresh,
+				  c->mapped_bytes, strerror(rc))
+			: map_file(c, fd, em);
+	close(fd);
+	if (!e) {
+		c->shared->ranks = c->ranks;
+		c->shared->buffer_bytes = c->buffer_bytes;
+		atomic_store(&c->shared->lines[0].pid, getpid());
+		atomic_store(&c->shared->magic, MAGIC);
+		if (rename(fresh, c->path) < 0)
+			e = err_set(em, ERR_IO, "%s: %s", c->path, strerror(errno));
+	}
+	if (e)
+		unlink(fresh);
+	return e;
+}
+
+/* Other ranks: ERR_AGAIN while the file is not there or belongs to a group that has died. */
+static enum err open_file(struct collectives *c, struct err_msg *em)
+{
+	struct stat st;
+
+	int fd = open(c->path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? ERR_AGAIN : err_set(em, ERR_IO, "%s: %s", c->path, strerror(errno));
+	enum err e = ERR_AGAIN;
+	if (fstat(fd, &st) == 0 && st.st_size >= HEAD_BYTES) {
+		size_t wanted = c->mapped_bytes;
+		c->mapped_bytes = (size_t)st.st_size;
+		e = map_file(c, fd, em);
+		if (!e && (atomic_load(&c->shared->magic) != MAGIC || c->shared->ranks != c->ranks ||
+			   c->shared->buffer_bytes != c->buffer_bytes || c->mapped_bytes != wanted))
+			e = err_set(em, ERR_INVALID,
+				    "%s: made for %u workers and %llu bytes; this worker has %u and %zu: all workers need "
+				    "the same options",
+				    c->path, c->shared->ranks, (unsigned long long)c->shared->buffer_bytes, c->ranks,
+				    c->buffer_bytes);
+	}
+	close(fd);
+	if (e)
+		return e;
+	int creator = (int)syscall(SYS_pidfd_open, atomic_load(&c->shared->lines[0].pid), 0);
+	if (creator < 0 || process_is_dead(creator)) {
+		munmap(c->shared, c->mapped_bytes);
+		c->shared = NULL;
+		e = ERR_AGAIN;
+	}
+	if (creator >= 0)
+		close(creator);
+	return e;
+}
+
+static enum err open_or_wait(struct collectives *c, struct err_msg *em)
+{
+	u64 end = clock_now_ns() + c->timeout_ms * 1000000ull;
+	struct timespec pause = {.tv_nsec = POLL_MS * 1000000L};
+	enum err e;
+
+	while ((e = open_file(c, em)) == ERR_AGAIN) {
+		if (clock_now_ns() > end)
+			return err_set(em, ERR_TIMEOUT, "worker 0 did not make %s within %u ms", c->path, c->timeout_ms);
+		nanosleep(&pause, NULL);
+	}
+	if (e)
+		return e;
+	atomic_store(&c->shared->lines[c->rank].pid, getpid());
+	announce(&c->shared->lines[c->rank]);
+	return ERR_OK;
+}
+
+static enum err meet(struct collectives *c, struct err_msg *em)
+{
+	for (u32 r = 0; r < c->ranks; r++) {
+		if (r == c->rank)
+			continue;
+		enum err e = wait_for_rank(c, r, WAIT_JOINED, 0, em);
+		if (e)
+			return e;
+		c->pidfds[r] = (int)syscall(SYS_pidfd_open, atomic_load(&c->shared->lines[r].pid), 0);
+		if (c->pidfds[r] < 0)
+			return err_set(em, ERR_GONE, "worker %u (pid %d) has died", r,
+				       atomic_load(&c->shared->lines[r].pid));
+	}
+	return ERR_OK;
+}
+
+enum err collectives_join(struct collectives **out, const struct collectives_config *config, struct err_msg *em)
+{
+	*out = NULL;
+	ASSERT(config->ranks >= 2 && config->ranks <= COLLECTIVES_RANKS_MAX && config->rank < config->ranks);
+	struct collectives *c = calloc(1, sizeof(*c));
+	if (!c)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	c->rank = config->rank;
+	c->ranks = config->ranks;
+	c->buffer_bytes = (config->buffer_bytes + 63) & ~(size_t)63;
+	c->mapped_bytes = file_bytes(config, c->buffer_bytes);
+	c->timeout_ms = config->join_timeout_ms;
+	c->threads = config->threads;
+	for (u32 r = 0; r < COLLECTIVES_RANKS_MAX; r++)
+		c->pidfds[r] = -1;
+	enum err e = ERR_OK;
+	if ((size_t)snprintf(c->path, sizeof(c->path), "%s/collectives", config->run_dir) >= sizeof(c->path))
+		e = err_set(em, ERR_TOO_LONG, "the run directory's path is longer than %zu bytes", sizeof(c->path) - 16);
+	if (!e)
+		e = c->rank == 0 ? create_file(c, em) : open_or_wait(c, em);
+	if (!e)
+		e = meet(c, em);
+	c->timeout_ms = STEP_TIMEOUT_MS;
+	if (e)
+		collectives_leave(&c);
+	else
+		*out = c;
+	return e;
+}
+
+void collectives_leave(struct collectives **out)
+{
+	struct collectives *c = *out;
+
+	if (!c)
+		return;
+	for (u32 r = 0; r < c->ranks; r++)
+		if (c->pidfds[r] >= 0)
+			close(c->pidfds[r]);
+	if (c->rank == 0 && c->shared)
+		unlink(c->path);
+	if (c->shared)
+		munmap(c->shared, c->mapped_bytes);
+	free(c);
+	*out = NULL;
+}
