@@ -1,0 +1,415 @@
+/* Owns the mapped checkpoint files and the table of their tensors. Runs in the worker while it loads. Never trusts a
+ * header: a checkpoint is a file that somebody downloaded. */
+#include "proc_worker/model/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/arena.h"
+#include "common/json.h"
+
+enum {
+	FILES_MAX = 4096,
+	TENSORS_MAX = 1024 * 1024,
+	HEADER_BYTES_MAX = 100 * 1000 * 1000, /* the format's own limit */
+};
+
+static const char SINGLE_FILE[] = "model.safetensors";
+static const char INDEX_FILE[] = "model.safetensors.index.json";
+
+struct st_file {
+	const char *name;
+	const char *map;
+	u64 bytes;
+	u64 data_begin;
+};
+
+struct safetensors {
+	struct arena arena; /* names */
+	struct st_file *files;
+	u32 file_count, file_capacity;
+	struct st_tensor *tensors;
+	u32 tensor_count, tensor_capacity;
+};
+
+static const struct {
+	const char *name;
+	u32 bits;
+	bool usable;
+	enum kern_dtype dtype;
+} DTYPES[] = {
+	{"F32", 32, true, KERN_F32}, {"BF16", 16, true, KERN_BF16}, {"F16", 16, true, KERN_F16},
+	{"F64", 64, false, 0},       {"I64", 64, false, 0},         {"I32", 32, false, 0},
+	{"I16", 16, false, 0},       {"I8", 8, false, 0},           {"U64", 64, false, 0},
+	{"U32", 32, false, 0},       {"U16", 16, false, 0},         {"U8", 8, false, 0},
+	{"BOOL", 8, false, 0},       {"F8_E4M3", 8, false, 0},      {"F8_E5M2", 8, false, 0},
+	{"F8_E8M0", 8, false, 0},    {"C64", 64, false, 0},
+};
+
+void safetensors_print_shape(char *out, size_t bytes, const u64 *shape, u32 dims)
+{
+	size_t used = (size_t)snprintf(out, bytes, "[");
+
+	for (u32 i = 0; i < dims && used < bytes; i++)
+		used += (size_t)snprintf(out + used, bytes - used, "%s%llu", i ? ", " : "",
+					 (unsigned long long)shape[i]);
+	if (used < bytes)
+		snprintf(out + used, bytes - used, "]");
+}
+
+/* ---------------------------------------------------------------- one file */
+
+static enum err map_file(struct st_file *f, const char *dir, struct err_msg *em)
+{
+	char path[4096];
+	struct stat st;
+	enum err e = ERR_OK;
+
+	if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, f->name) >= sizeof(path))
+		return err_set(em, ERR_TOO_LONG, "the path of %s is longer than %zu bytes", f->name, sizeof(path) - 1);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return err_set(em, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%s: %s", path, strerror(errno));
+	if (fstat(fd, &st) < 0) {
+		e = err_set(em, ERR_IO, "%s: %s", path, strerror(errno));
+		goto out;
+	}
+	f->bytes = (u64)st.st_size;
+	if (f->bytes < 8) {
+		e = err_set(em, ERR_FORMAT, "%s: truncated: %llu bytes, a safetensors file has at least 8", path,
+			    (unsigned long long)f->bytes);
+		goto out;
+	}
+	void *map = mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		e = err_set(em, ERR_IO, "%s: cannot map %llu bytes: %s", path, (unsigned long long)f->bytes,
+			    strerror(errno));
+	else
+		f->map = map;
+out:
+	close(fd);
+	return e;
+}
+
+static enum err read_shape(struct st_tensor *t, json_val shape, u64 *elements, struct err_msg *em)
+{
+	if (json_type(shape) != JSON_ARRAY || json_count(shape) > ST_DIMS_MAX)
+		return err_set(em, ERR_FORMAT, "\"shape\" must be an array of at most %d numbers, found %s",
+			       ST_DIMS_MAX, json_type_name(shape));
+	*elements = 1;
+	for (struct json_iter it = json_iterate(shape); json_next(&it);) {
+		u64 n;
+		if (!json_uint(it.value, &n))
+			return err_set(em, ERR_FORMAT, "\"shape\" holds a %s, not a count", json_type_name(it.value));
+		if (__builtin_mul_overflow(*elements, n, elements))
+			return err_set(em, ERR_FORMAT, "\"shape\" has more elements than can be counted");
+		t->shape[t->dims++] = n;
+	}
+	return ERR_OK;
+}
+
+static enum err read_dtype(struct st_tensor *t, json_val dtype, u32 *bits, struct err_msg *em)
+{
+	const char *name = json_cstr(dtype, "");
+
+	for (size_t i = 0; i < COUNT_OF(DTYPES); i++)
+		if (!strcmp(name, DTYPES[i].name)) {
+			t->dtype_name = DTYPES[i].name;
+			t->usable = DTYPES[i].usable;
+			t->dtype = DTYPES[i].dtype;
+			*bits = DTYPES[i].bits;
+			return ERR_OK;
+		}
+	return err_set(em, ERR_FORMAT, "unknown \"dtype\" '%.32s'", name);
+}
+
+/* One entry of the header: {"dtype": "BF16", "shape": [..], "data_offsets": [begin, end]}. */
+static enum err read_tensor(struct st_tensor *t, const struct st_file *f, json_val v, struct err_msg *em)
+{
+	json_val offsets = json_get(v, "data_offsets");
+	u64 begin, end, elements = 0, bytes;
+	u64 room = f->bytes - f->data_begin;
+	u32 bits = 0;
+
+	enum err e = read_dtype(t, json_get(v, "dtype"), &bits, em);
+	if (!e)
+		e = read_shape(t, json_get(v, "shape"), &elements, em);
+	if (e)
+		return e;
+	if (json_count(offsets) != 2 || !json_uint(json_at(offsets, 0), &begin) ||
+	    !json_uint(json_at(offsets, 1), &end) || begin > end)
+		return err_set(em, ERR_FORMAT, "\"data_offsets\" must be [begin, end] with begin <= end");
+	if (__builtin_mul_overflow(elements, bits / 8, &bytes) || bytes != end - begin) {
+		char shape[128];
+		safetensors_print_shape(shape, sizeof(shape), t->shape, t->dims);
+		return err_set(em, ERR_FORMAT, "%s of %s does not fit %llu bytes of data", t->dtype_name, shape,
+			       (unsigned long long)(end - begin));
+	}
+	if (end > room)
+		return err_set(em, ERR_FORMAT,
+			       "its data ends at byte %llu, but the file has only %llu bytes of data: truncated, or the "
+			       "offsets are wrong",
+			       (unsigned long long)end, (unsigned long long)room);
+	t->data = f->map + f->data_begin + begin;
+	t->bytes = bytes;
+	return ERR_OK;
+}
+
+static enum err grow_tensors(struct safetensors *st, size_t extra, struct err_msg *em)
+{
+	size_t needed = st->tensor_count + extra;
+
+	if (needed > TENSORS_MAX)
+		return err_set(em, ERR_TOO_LONG, "more than %d tensors", TENSORS_MAX);
+	if (needed <= st->tensor_capacity)
+		return ERR_OK;
+	struct st_tensor *grown = realloc(st->tensors, needed * sizeof(*grown));
+	if (!grown)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	st->tensors = grown;
+	st->tensor_capacity = (u32)needed;
+	return ERR_OK;
+}
+
+static int compare_data(const void *a, const void *b)
+{
+	const struct st_tensor *x = a, *y = b;
+
+	if (x->data != y->data)
+		return (const char *)x->data < (const char *)y->data ? -1 : 1;
+	return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones first */
+}
+
+/* The tensors must cover the data without gap and without overlap, as the format demands. */
+static enum err check_cover(struct st_file *f, struct st_tensor *tensors, u32 count, struct err_msg *em)
+{
+	const char *expected = f->map + f->data_begin;
+
+	qsort(tensors, count, sizeof(*tensors), compare_data);
+	for (u32 i = 0; i < count; i++) {
+		const char *begin = tensors[i].data;
+		if (begin != expected)
+			return err_set(em, ERR_FORMAT, "%s: tensor %s begins at byte %lld of the data, %s at %lld",
+				       f->name, tensors[i].name, (long long)(begin - f->map - (i64)f->data_begin),
+				       begin < expected ? "inside the one that ends" : "behind a gap that begins",
+				       (long long)(expected - f->map - (i64)f->data_begin));
+		expected = begin + tensors[i].bytes;
+	}
+	if (expected != f->map + f->bytes)
+		return err_set(em, ERR_FORMAT, "%s: %lld bytes behind the last tensor", f->name,
+			       (long long)(f->map + f->bytes - expected));
+	return ERR_OK;
+}
+
+static enum err read_entries(struct safetensors *st, struct st_file *f, json_val root, struct err_msg *em)
+{
+	u32 first = st->tensor_count;
+
+	enum err e = grow_tensors(st, json_count(root), em);
+	if (e)
+		return e;
+	for (struct json_iter it = json_iterate(root); json_next(&it);) {
+		struct st_tensor *t = &st->tensors[st->tensor_count];
+		if (!strcmp(it.key, "__metadata__"))
+			continue;
+		*t = (struct st_tensor){.name = arena_strdup(&st->arena, it.key), .file = f->name};
+		if (!t->name)
+			return err_set(em, ERR_NO_MEMORY, "out of memory");
+		e = read_tensor(t, f, it.value, em);
+		if (e) {
+			err_prefix(em, "%s: tensor %.200s", f->name, it.key);
+			return e;
+		}
+		st->tensor_count++;
+	}
+	return check_cover(f, st->tensors + first, st->tensor_count - first, em);
+}
+
+static enum err read_header(struct safetensors *st, struct st_file *f, struct err_msg *em)
+{
+	struct json_doc *doc = NULL;
+	u64 header;
+
+	memcpy(&header, f->map, sizeof(header)); /* little-endian, as every host we run on */
+	if (header > HEADER_BYTES_MAX)
+		return err_set(em, ERR_FORMAT, "%s: a header of %llu bytes; this is no safetensors file", f->name,
+			       (unsigned long long)header);
+	if (header > f->bytes - 8)
+		return err_set(em, ERR_FORMAT, "%s: truncated: its header has %llu bytes, the file %llu", f->name,
+			       (unsigned long long)header, (unsigned long long)f->bytes);
+	f->data_begin = 8 + header;
+	enum err e = json_parse(&doc, f->map + 8, header, em);
+	if (!e && json_type(json_root(doc)) != JSON_OBJECT)
+		e = err_set(em, ERR_FORMAT, "must be an object, found %s", json_type_name(json_root(doc)));
+	if (e)
+		err_prefix(em, "%s: header", f->name);
+	else
+		e = read_entries(st, f, json_root(doc), em);
+	json_free(&doc);
+	return e;
+}
+
+static enum err add_file(struct safetensors *st, const char *dir, const char *name, struct err_msg *em)
+{
+	if (st->file_count == st->file_capacity) {
+		u32 capacity = st->file_capacity ? 2 * st->file_capacity : 8;
+		if (capacity > FILES_MAX)
+			return err_set(em, ERR_TOO_LONG, "more than %d shards", FILES_MAX);
+		struct st_file *grown = realloc(st->files, capacity * sizeof(*grown));
+		if (!grown)
+			return err_set(em, ERR_NO_MEMORY, "out of memory");
+		st->files = grown;
+		st->file_capacity = capacity;
+	}
+	struct st_file *f = &st->files[st->file_count];
+	*f = (struct st_file){.name = arena_strdup(&st->arena, name)};
+	if (!f->name)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	enum err e = map_file(f, dir, em);
+	if (e)
+		return e;
+	st->file_count++;
+	return read_header(st, f, em);
+}
+
+/* ---------------------------------------------------------------- the checkpoint */
+
+static bool has_file(const struct safetensors *st, const char *name)
+{
+	for (u32 i = 0; i < st->file_count; i++)
+		if (!strcmp(st->files[i].name, name))
+			return true;
+	return false;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+	const struct st_tensor *x = a, *y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+static enum err sort_tensors(struct safetensors *st, struct err_msg *em)
+{
+	if (st->tensor_count)
+		qsort(st->tensors, st->tensor_count, sizeof(*st->tensors), compare_names);
+	for (u32 i = 1; i < st->tensor_count; i++)
+		if (!strcmp(st->tensors[i - 1].name, st->tensors[i].name))
+			return err_set(em, ERR_FORMAT, "tensor %s is there twice (%s, %s)", st->tensors[i].name,
+				       st->tensors[i - 1].file, st->tensors[i].file);
+	return ERR_OK;
+}
+
+static enum err open_shards(struct safetensors *st, const char *dir, json_val map, struct err_msg *em)
+{
+	if (json_type(map) != JSON_OBJECT)
+		return err_set(em, ERR_FORMAT, "%s: \"weight_map\" must be an object, found %s", INDEX_FILE,
+			       json_type_name(map));
+	for (struct json_iter it = json_iterate(map); json_next(&it);) {
+		const char *shard = json_cstr(it.value, "");
+		if (!*shard || strchr(shard, '/'))
+			return err_set(em, ERR_FORMAT, "%s: the shard of %.200s is '%.200s'; it must be a file name",
+				       INDEX_FILE, it.key, shard);
+		if (has_file(st, shard))
+			continue;
+		enum err e = add_file(st, dir, shard, em);
+		if (e == ERR_NOT_FOUND)
+			return err_set(em, e, "%s names shard %.200s (for tensor %.200s), which is not in %s",
+				       INDEX_FILE, shard, it.key, dir);
+		if (e)
+			return e;
+	}
+	enum err e = sort_tensors(st, em);
+	if (e)
+		return e;
+	for (struct json_iter it = json_iterate(map); json_next(&it);) {
+		const struct st_tensor *t = safetensors_find(st, it.key);
+		const char *shard = json_cstr(it.value, "");
+		if (!t || strcmp(t->file, shard))
+			return err_set(em, ERR_FORMAT, "%s says that tensor %.200s is in %.200s, but it is %s",
+				       INDEX_FILE, it.key, shard, t ? "elsewhere" : "in no shard");
+	}
+	return ERR_OK;
+}
+
+static enum err open_checkpoint(struct safetensors *st, const char *dir, struct err_msg *em)
+{
+	char path[4096];
+	struct json_doc *doc = NULL;
+	struct stat info;
+
+	if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, INDEX_FILE) >= sizeof(path))
+		return err_set(em, ERR_TOO_LONG, "the model's path is longer than %zu bytes", sizeof(path) - 1);
+	enum err e = add_file(st, dir, SINGLE_FILE, em);
+	if (!e)
+		return sort_tensors(st, em);
+	if (e != ERR_NOT_FOUND)
+		return e;
+	if (stat(path, &info) < 0)
+		return err_set(em, ERR_NOT_FOUND, "%s holds neither %s nor %s; other checkpoint formats are not read",
+			       dir, SINGLE_FILE, INDEX_FILE);
+	e = json_parse_file(&doc, path, em);
+	if (!e)
+		e = open_shards(st, dir, json_get(json_root(doc), "weight_map"), em);
+	json_free(&doc);
+	return e;
+}
+
+enum err safetensors_open(struct safetensors **out, const char *dir, struct err_msg *em)
+{
+	*out = NULL;
+	struct safetensors *st = calloc(1, sizeof(*st));
+	if (!st)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	enum err e = open_checkpoint(st, dir, em);
+	if (e)
+		safetensors_close(&st);
+	else
+		*out = st;
+	return e;
+}
+
+void safetensors_close(struct safetensors **out)
+{
+	struct safetensors *st = *out;
+
+	if (!st)
+		return;
+	for (u32 i = 0; i < st->file_count; i++)
+		munmap((void *)(uintptr_t)st->files[i].map, st->files[i].bytes);
+	free(st->files);
+	free(st->tensors);
+	arena_fini(&st->arena);
+	free(st);
+	*out = NULL;
+}
+
+const struct st_tensor *safetensors_find(const struct safetensors *st, const char *name)
+{
+	struct st_tensor key = {.name = name};
+
+	if (!st->tensor_count)
+		return NULL;
+	return bsearch(&key, st->tensors, st->tensor_count, sizeof(key), compare_names);
+}
+
+const struct st_tensor *safetensors_list(const struct safetensors *st, u32 *count)
+{
+	*count = st->tensor_count;
+	return st->tensors;
+}
+
+u64 safetensors_bytes(const struct safetensors *st)
+{
+	u64 total = 0;
+
+	for (u32 i = 0; i < st->file_count; i++)
+		total += st->files[i].bytes;
+	return total;
+}
