@@ -1,0 +1,108 @@
+/* Turns the rows of a step into flat arrays. Runs in the worker in every step; work follows the tokens of the step and
+ * the blocks that are new. */
+#include "proc_worker/inputs.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/assert.h"
+
+static void *carve(char *base, size_t *offset, size_t bytes)
+{
+	void *p = base ? base + *offset : NULL;
+
+	*offset += (bytes + 63) & ~(size_t)63;
+	return p;
+}
+
+static size_t lay_out(struct inputs *in, char *base)
+{
+	size_t tokens = in->tokens_max, rows = in->rows_max;
+	size_t offset = 0;
+
+	in->ids = carve(base, &offset, tokens * sizeof(u32));
+	in->positions = carve(base, &offset, tokens * sizeof(u32));
+	in->slots = carve(base, &offset, tokens * sizeof(i64));
+	in->query_start = carve(base, &offset, (rows + 1) * sizeof(u32));
+	in->context = carve(base, &offset, rows * sizeof(u32));
+	in->sample_index = carve(base, &offset, rows * sizeof(u32));
+	in->table_owner = carve(base, &offset, rows * sizeof(u64));
+	in->table_blocks = carve(base, &offset, rows * sizeof(u32));
+	in->block_tables = carve(base, &offset, rows * in->block_stride * sizeof(u32));
+	return offset;
+}
+
+enum err inputs_init(struct inputs *in, const struct batch_limits *limits, struct err_msg *em)
+{
+	*in = (struct inputs){.tokens_max = limits->tokens_max, .rows_max = limits->rows_max};
+	in->block_stride = (limits->max_model_len + limits->block_size - 1) / limits->block_size;
+	in->memory_bytes = lay_out(in, NULL);
+	void *memory = mmap(NULL, in->memory_bytes, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (memory == MAP_FAILED)
+		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for the inputs of a step", in->memory_bytes);
+	in->memory = memory;
+	lay_out(in, memory);
+	return ERR_OK;
+}
+
+void inputs_fini(struct inputs *in)
+{
+	if (in->memory)
+		munmap(in->memory, in->memory_bytes);
+	*in = (struct inputs){0};
+}
+
+static void update_table(struct inputs *in, const struct batch_state *b, u32 i, u32 row)
+{
+	const struct batch_row *r = &b->rows[row];
+	u32 have = in->table_owner[i] == r->incarnation ? in->table_blocks[i] : 0;
+
+	memcpy(in->block_tables + (size_t)i * in->block_stride + have, batch_state_blocks(b, row) + have,
+	       (r->block_count - have) * sizeof(u32));
+	in->table_owner[i] = r->incarnation;
+	in->table_blocks[i] = r->block_count;
+}
+
+static void add_tokens(struct inputs *in, const struct batch_state *b, u32 row, u32 at)
+{
+	const u32 *tokens = batch_state_tokens(b, row);
+	const u32 *blocks = batch_state_blocks(b, row);
+	u32 block_size = b->limits.block_size;
+	u32 computed = b->computed[row];
+
+	if (b->run[row] == 1) {
+		in->ids[at] = computed + 1 == b->known[row] ? b->last_token[row] : tokens[computed];
+		in->positions[at] = computed;
+		in->slots[at] = (i64)blocks[computed / block_size] * block_size + computed % block_size;
+		return;
+	}
+	for (u32 i = 0; i < b->run[row]; i++) {
+		u32 position = computed + i;
+		in->ids[at + i] = tokens[position];
+		in->positions[at + i] = position;
+		in->slots[at + i] = (i64)blocks[position / block_size] * block_size + position % block_size;
+	}
+}
+
+void inputs_build(struct inputs *in, const struct batch_state *b)
+{
+	u32 at = 0, samples = 0;
+
+	ASSERT(b->applied && b->run_row_count <= in->rows_max && b->tokens_run <= in->tokens_max);
+	for (u32 i = 0; i < b->run_row_count; i++) {
+		u32 row = b->run_rows[i];
+		u32 run = b->run[row];
+		add_tokens(in, b, row, at);
+		update_table(in, b, i, row);
+		in->query_start[i] = at;
+		in->context[i] = b->computed[row] + run;
+		at += run;
+		if (in->context[i] == b->known[row])
+			in->sample_index[samples++] = at - 1;
+	}
+	in->query_start[b->run_row_count] = at;
+	in->rows = b->run_row_count;
+	in->tokens = at;
+	ASSERT(at == b->tokens_run && samples == b->sample_count);
+}

@@ -1,0 +1,285 @@
+/* Owns the activations of a forward pass. Runs in the worker, in every step. Never allocates after init, never looks at
+ * requests: it knows tokens, positions and KV slots. */
+#include "proc_worker/model/decoder.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/assert.h"
+
+/* ---------------------------------------------------------------- memory */
+
+static float *carve(char *base, size_t *offset, size_t count)
+{
+	float *p = base ? (float *)(void *)(base + *offset) : NULL;
+
+	*offset += (count * sizeof(float) + 63) & ~(size_t)63;
+	return p;
+}
+
+static size_t lay_out(struct decoder *d, char *base)
+{
+	const struct decoder_config *c = &d->config;
+	const struct model_shard *s = c->shard;
+	size_t tokens = c->tokens_max, rows = c->logit_rows_max, hidden = c->model->hidden;
+	size_t head_dim = c->model->head_dim;
+	size_t offset = 0, mlp;
+
+	d->x = carve(base, &offset, tokens * hidden);
+	d->delta = carve(base, &offset, tokens * hidden);
+	d->normed = carve(base, &offset, tokens * hidden);
+	mlp = offset;
+	d->qkv = carve(base, &offset, tokens * (s->heads + 2 * s->kv_heads) * head_dim);
+	d->q = carve(base, &offset, tokens * s->heads * head_dim);
+	d->attended = carve(base, &offset, tokens * s->heads * head_dim);
+	d->gate_up = carve(base, &mlp, tokens * 2 * s->intermediate);
+	d->activated = carve(base, &mlp, tokens * s->intermediate);
+	offset = mlp > offset ? mlp : offset;
+	d->picked = carve(base, &offset, rows * hidden);
+	d->picked_delta = carve(base, &offset, rows * hidden);
+	d->picked_normed = carve(base, &offset, rows * hidden);
+	d->logits = carve(base, &offset, s->rank == 0 ? rows * c->model->vocab_size : 0);
+	return offset;
+}
+
+size_t decoder_bytes(const struct decoder_config *config)
+{
+	struct decoder d = {.config = *config};
+
+	return lay_out(&d, NULL);
+}
+
+enum err decoder_init(struct decoder *d, const struct decoder_config *config, struct err_msg *em)
+{
+	*d = (struct decoder){.config = *config};
+	d->memory_bytes = lay_out(d, NULL);
+	void *memory = mmap(NULL, d->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		return err_set(em, ERR_NO_MEMORY,
+			       "cannot allocate %zu bytes for activations; lower --max-num-batched-tokens or "
+			       "--max-num-seqs",
+			       d->memory_bytes);
+	madvise(memory, d->memory_bytes, MADV_HUGEPAGE);
+	d->memory = memory;
+	lay_out(d, memory);
+	return ERR_OK;
+}
+
+void decoder_fini(struct decoder *d)
+{
+	if (d->memory)
+		munmap(d->memory, d->memory_bytes);
+	*d = (struct decoder){0};
+}
+
+size_t decoder_exchange_bytes(const struct model_config *model, u32 ranks, u32 tokens_max)
+{
+	size_t sums = (size_t)tokens_max * model->hidden;
+	size_t logits = model->vocab_size / ranks + 1; /* at least one row of the largest share */
+
+	return (sums > logits ? sums : logits) * sizeof(float);
+}
+
+/* ---------------------------------------------------------------- layers */
+
+static enum err failed(enum err e, const char *op, struct err_msg *em)
+{
+	return e ? err_set(em, e, "%s: %s", op, err_text(e)) : ERR_OK;
+}
+
+static enum err norm(struct decoder *d, float *out, float *x, const float *add, const float *weight, u32 tokens,
+		     struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	struct kern_rmsnorm_args a = {.out = out,
+				      .x = x,
+				      .add = add,
+				      .weight = weight,
+				      .eps = c->model->norm_eps,
+				      .tokens = tokens,
+				      .hidden = c->model->hidden};
+
+	return failed(c->ops->rmsnorm(c->ctx, &a), "rmsnorm", em);
+}
+
+static enum err product(struct decoder *d, float *out, const float *x, const struct kern_weight *w, u32 tokens,
+			struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	struct kern_matmul_args a = {
+		.out = out, .x = x, .w = w, .tokens = tokens, .x_stride = w->k, .out_stride = w->n};
+
+	return failed(c->ops->matmul(c->ctx, &a), "matmul", em);
+}
+
+/* A product whose inputs the ranks share: the sum of all ranks' parts. */
+static enum err product_sum(struct decoder *d, float *out, const float *x, const struct kern_weight *w, u32 tokens,
+			    struct err_msg *em)
+{
+	struct collectives *c = d->config.collectives;
+
+	enum err e = product(d, c ? collectives_buffer(c) : out, x, w, tokens, em);
+	if (!e && c)
+		e = collectives_all_reduce(c, out, (size_t)tokens * w->n, em);
+	return e;
+}
+
+static enum err embed(struct decoder *d, const struct inputs *in, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	struct kern_embedding_args a = {.out = c->collectives ? collectives_buffer(c->collectives) : d->x,
+					.ids = in->ids,
+					.table = c->weights->embed,
+					.table_dtype = c->weights->embed_dtype,
+					.tokens = in->tokens,
+					.hidden = c->model->hidden,
+					.first = c->shard->vocab_first,
+					.rows = c->shard->vocab_rows};
+
+	enum err e = failed(c->ops->embedding(c->ctx, &a), "embedding", em);
+	if (!e && c->collectives)
+		e = collectives_all_reduce(c->collectives, d->x, (size_t)in->tokens * a.hidden, em);
+	return e;
+}
+
+static enum err attend(struct decoder *d, const struct inputs *in, const struct kern_kv *kv, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	struct kern_rope_kv_args rope = {.q = d->q,
+					 .qkv = d->qkv,
+					 .norm_eps = c->model->norm_eps,
+					 .cos = c->rope->cos,
+					 .sin = c->rope->sin,
+					 .positions = in->positions,
+					 .slots = in->slots,
+					 .kv = *kv,
+					 .tokens = in->tokens,
+					 .heads = c->shard->heads,
+					 .rope_dim = c->model->rope.dim};
+	struct kern_attention_args attention = {.out = d->attended,
+						.q = d->q,
+						.kv = *kv,
+						.query_start = in->query_start,
+						.context = in->context,
+						.block_tables = in->block_tables,
+						.block_stride = in->block_stride,
+						.rows = in->rows,
+						.tokens = in->tokens,
+						.heads = c->shard->heads,
+						.scale = 1 / sqrtf((float)c->model->head_dim)};
+
+	enum err e = failed(c->ops->rope_kv(c->ctx, &rope), "rope_kv", em);
+	if (!e)
+		e = failed(c->ops->attention(c->ctx, &attention), "attention", em);
+	return e;
+}
+
+static enum err activate(struct decoder *d, u32 tokens, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	struct kern_act_mul_args a = {.out = d->activated,
+				      .gate_up = d->gate_up,
+				      .tokens = tokens,
+				      .size = c->shard->intermediate,
+				      .act = c->model->activation};
+
+	return failed(c->ops->act_mul(c->ctx, &a), "act_mul", em);
+}
+
+static enum err layer(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
+		      struct err_msg *em)
+{
+	const struct layer_weights *w = &d->config.weights->layers[index];
+	u32 tokens = in->tokens;
+	enum err e = norm(d, d->normed, d->x, index ? d->delta : NULL, w->attn_norm, tokens, em);
+
+	if (!e)
+		e = product(d, d->qkv, d->normed, &w->qkv, tokens, em);
+	if (!e)
+		e = attend(d, in, kv, em);
+	if (!e)
+		e = product_sum(d, d->delta, d->attended, &w->attn_out, tokens, em);
+	if (!e)
+		e = norm(d, d->normed, d->x, d->delta, w->mlp_norm, tokens, em);
+	if (!e)
+		e = product(d, d->gate_up, d->normed, &w->gate_up, tokens, em);
+	if (!e)
+		e = activate(d, tokens, em);
+	if (!e)
+		e = product_sum(d, d->delta, d->activated, &w->down, tokens, em);
+	return e;
+}
+
+enum err decoder_forward(struct decoder *d, const struct inputs *in, const struct kern_kv *kv, struct err_msg *em)
+{
+	ASSERT(in->tokens > 0 && in->tokens <= d->config.tokens_max);
+	enum err e = embed(d, in, em);
+	for (u32 i = 0; !e && i < d->config.model->layers; i++) {
+		e = layer(d, i, in, &kv[i], em);
+		if (e)
+			err_prefix(em, "layer %u", i);
+	}
+	return e;
+}
+
+/* ---------------------------------------------------------------- logits */
+
+/* Vocabulary shares lie side by side in a row: rank 0 puts them together. */
+static enum err gather_logits(struct decoder *d, u32 first, u32 count, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	size_t vocab = c->model->vocab_size, ranks = c->shard->ranks;
+	const void *parts[COLLECTIVES_RANKS_MAX];
+
+	enum err e = collectives_all_gather(c->collectives, parts, em);
+	if (e || c->shard->rank != 0)
+		return e;
+	for (u32 r = 0; r < ranks; r++) {
+		size_t begin = r * vocab / ranks, width = (r + 1) * vocab / ranks - begin;
+		for (u32 i = 0; i < count; i++)
+			memcpy(d->logits + (first + i) * vocab + begin, (const float *)parts[r] + i * width,
+			       width * sizeof(float));
+	}
+	return ERR_OK;
+}
+
+static enum err shared_logits(struct decoder *d, u32 count, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	u32 ranks = c->shard->ranks;
+	size_t row_bytes = (c->model->vocab_size / ranks + 1) * sizeof(float);
+	u32 step = (u32)(decoder_exchange_bytes(c->model, ranks, c->tokens_max) / row_bytes);
+	enum err e = ERR_OK;
+
+	for (u32 first = 0; !e && first < count; first += step) {
+		u32 n = count - first < step ? count - first : step;
+		e = product(d, collectives_buffer(c->collectives),
+			    d->picked_normed + (size_t)first * c->model->hidden, &c->weights->lm_head, n, em);
+		if (!e)
+			e = gather_logits(d, first, n, em);
+	}
+	return e;
+}
+
+enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float **out, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	size_t hidden = c->model->hidden;
+
+	*out = c->shard->rank == 0 ? d->logits : NULL;
+	ASSERT(count <= c->logit_rows_max);
+	if (count == 0)
+		return ERR_OK;
+	for (u32 i = 0; i < count; i++) {
+		memcpy(d->picked + i * hidden, d->x + tokens[i] * hidden, hidden * sizeof(float));
+		memcpy(d->picked_delta + i * hidden, d->delta + tokens[i] * hidden, hidden * sizeof(float));
+	}
+	enum err e = norm(d, d->picked_normed, d->picked, d->picked_delta, c->weights->final_norm, count, em);
+	if (!e)
+		e = c->collectives ? shared_logits(d, count, em)
+				   : product(d, d->logits, d->picked_normed, &c->weights->lm_head, count, em);
+	if (e)
+		err_prefix(em, "logits");
+	return e;
+}

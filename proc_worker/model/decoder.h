@@ -1,0 +1,57 @@
+/* The generic decoder: embedding, layers of attention and gated MLP on a residual stream, final norm, lm_head; composed
+ * from the ops of kernels/kernels.h. With several ranks each holds a share of heads, MLP and vocabulary, and the partial
+ * sums meet after attention and MLP. */
+#ifndef TERCET_PROC_WORKER_MODEL_DECODER_H
+#define TERCET_PROC_WORKER_MODEL_DECODER_H
+
+#include "proc_worker/collectives.h"
+#include "proc_worker/inputs.h"
+#include "proc_worker/model/config.h"
+#include "proc_worker/model/rope.h"
+#include "proc_worker/model/weights.h"
+
+struct decoder_config {
+	const struct model_config *model;
+	const struct model_shard *shard;
+	const struct model_weights *weights;
+	const struct rope_tables *rope;
+	const struct kern_ops *ops;
+	struct kern_ctx *ctx;
+	struct collectives *collectives; /* NULL with one rank */
+	u32 tokens_max;                  /* of a step */
+	u32 logit_rows_max;              /* of one decoder_logits */
+};
+
+struct decoder {
+	struct decoder_config config;
+	/* [tokens_max][...] */
+	float *x;      /* the residual stream */
+	float *delta;  /* what the last block adds to it; added by the next norm */
+	float *normed; /* input of the next product */
+	float *qkv, *q, *attended;
+	float *gate_up, *activated; /* share their memory with the three above: never alive together */
+	/* [logit_rows_max][...] */
+	float *picked, *picked_delta, *picked_normed;
+	float *logits; /* [logit_rows_max][vocab]; rank 0 */
+	void *memory;
+	size_t memory_bytes;
+};
+
+/* Bytes that a part of the collectives' buffer must have. */
+size_t decoder_exchange_bytes(const struct model_config *model, u32 ranks, u32 tokens_max);
+/* Bytes of activations that decoder_init allocates. */
+size_t decoder_bytes(const struct decoder_config *config);
+
+/* Everything in `config` must outlive the decoder. ERR_NO_MEMORY. */
+MUST_CHECK enum err decoder_init(struct decoder *d, const struct decoder_config *config, struct err_msg *em);
+void decoder_fini(struct decoder *d);
+
+/* Runs the tokens of a step through all layers and writes their K and V into `kv` [layers]. Errors are those of the ops
+ * (ERR_DEVICE) and of the collectives. */
+MUST_CHECK enum err decoder_forward(struct decoder *d, const struct inputs *in, const struct kern_kv *kv,
+				    struct err_msg *em);
+/* Logits of `count` <= logit_rows_max tokens of the last forward: *out [count][vocab] on rank 0, NULL on the others;
+ * lives until the next call. */
+MUST_CHECK enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float **out, struct err_msg *em);
+
+#endif

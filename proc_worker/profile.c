@@ -1,0 +1,157 @@
+/* Measures the worker before its KV cache is sized. Runs in the worker at start. */
+#include "proc_worker/profile.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "proc_worker/host_memory.h"
+#include "proc_worker/runner.h"
+
+static const u64 MIB = 1 << 20;
+
+static unsigned long long mib_up(u64 bytes)
+{
+	return (bytes + MIB - 1) / MIB;
+}
+
+/* ---------------------------------------------------------------- sizing */
+
+static enum err explain_too_small(const struct kv_budget *b, u64 bytes, u64 one, struct err_msg *em)
+{
+	u64 fits = bytes / b->block_bytes * b->block_size;
+	const char *share = b->workers > 1 ? " on each worker" : "";
+
+	if (b->requested)
+		return err_set(em, ERR_NO_SPACE,
+			       "--kv-cache-memory %llu bytes is too small: one sequence of %u tokens needs %llu MiB%s; "
+			       "give that much, or --max-model-len %llu",
+			       (unsigned long long)b->requested, b->max_model_len, mib_up(one), share,
+			       (unsigned long long)fits);
+	return err_set(em, ERR_NO_SPACE,
+		       "not enough memory: the KV cache of one sequence of %u tokens needs %llu MiB%s, %llu MiB may be "
+		       "used (%llu MiB available, --gpu-memory-utilization %.2f); --max-model-len %llu fits, or "
+		       "--kv-cache-memory %lluMiB takes more",
+		       b->max_model_len, mib_up(one), share, (unsigned long long)(bytes / MIB),
+		       (unsigned long long)(b->available / MIB), b->utilization, (unsigned long long)fits, mib_up(one));
+}
+
+enum err kv_budget_blocks(const struct kv_budget *b, u32 *blocks, struct err_msg *em)
+{
+	u64 per_row = (b->max_model_len + b->block_size - 1) / b->block_size;
+	u64 one = per_row * b->block_bytes;
+	u64 bytes = b->requested;
+
+	if (bytes && bytes > b->available / b->workers)
+		return err_set(em, ERR_NO_SPACE,
+			       "not enough memory: --kv-cache-memory asks for %llu MiB%s, %llu MiB are available; at most "
+			       "%lluMiB fits",
+			       mib_up(bytes), b->workers > 1 ? " on each worker" : "",
+			       (unsigned long long)(b->available / MIB),
+			       (unsigned long long)(b->available / b->workers / MIB));
+	if (!bytes) {
+		u64 useful = per_row * b->rows_max * b->block_bytes;
+		bytes = (u64)(b->utilization * (double)b->available / b->workers);
+		if (bytes > (u64)KV_AUTOMATIC_GIB_MAX << 30)
+			bytes = (u64)KV_AUTOMATIC_GIB_MAX << 30;
+		/* A model that needs more for a single sequence gets it if it is there. */
+		if (bytes < one && one <= b->utilization * (double)b->available / b->workers)
+			bytes = one;
+		if (bytes > useful)
+			bytes = useful;
+	}
+	if (bytes < one)
+		return explain_too_small(b, bytes, one, em);
+	u64 count = bytes / b->block_bytes;
+	*blocks = count < UINT32_MAX ? (u32)count : UINT32_MAX;
+	return ERR_OK;
+}
+
+/* ---------------------------------------------------------------- dummy step */
+
+/* Tokens of a step that takes seconds, not minutes: 2 operations per weight and token. */
+static u32 dummy_tokens(const struct runner *r)
+{
+	const u64 operations = 2000ull * 1000 * 1000 * 1000;
+	u64 weights = r->weights.bytes / kern_dtype_bytes(r->dtype);
+	u64 tokens = operations / (2 * weights + 1);
+
+	if (tokens < 64)
+		tokens = 64;
+	return tokens < r->config.limits.tokens_max ? (u32)tokens : r->config.limits.tokens_max;
+}
+
+/* Rows of equal length; slots of -1 write nothing, all tables are block 0. */
+static u32 fill_inputs(struct runner *r, u32 tokens)
+{
+	struct inputs *in = &r->inputs;
+	u32 rows = r->config.limits.rows_max < tokens ? r->config.limits.rows_max : tokens;
+	u32 length = tokens / rows < r->max_model_len ? tokens / rows : r->max_model_len;
+
+	for (u32 i = 0; i < rows; i++) {
+		in->query_start[i] = i * length;
+		in->context[i] = length;
+		in->sample_index[i] = (i + 1) * length - 1;
+		for (u32 j = 0; j < length; j++) {
+			in->ids[i * length + j] = (i * length + j) % r->model.vocab_size;
+			in->positions[i * length + j] = j;
+			in->slots[i * length + j] = -1;
+		}
+	}
+	in->query_start[rows] = rows * length;
+	in->rows = rows;
+	in->tokens = rows * length;
+	return rows;
+}
+
+static enum err sample_dummies(struct runner *r, const float *logits, u32 rows, struct err_msg *em)
+{
+	struct kern_sample_row *list = calloc(rows, sizeof(*list));
+
+	if (!list)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	for (u32 i = 0; i < rows; i++)
+		list[i] = (struct kern_sample_row){.logits = logits + (size_t)i * r->model.vocab_size,
+						   .temperature = 1,
+						   .top_p = 0.9f,
+						   .seed = i};
+	struct kern_sample_args a = {.rows = list, .tokens = r->sampled, .row_count = rows, .vocab = r->model.vocab_size};
+	enum err e = r->ops.sample(&r->ctx, &a);
+	free(list);
+	return e ? err_set(em, e, "sampling: %s", err_text(e)) : ERR_OK;
+}
+
+static enum err dummy_step(struct runner *r, struct profile *p, struct err_msg *em)
+{
+	struct kv_memory kv;
+	float *logits;
+
+	enum err e = kv_memory_init(&kv, &r->kv_shape, 1, em);
+	if (e)
+		return e;
+	u32 rows = fill_inputs(r, dummy_tokens(r));
+	u64 begin = clock_now_ns();
+	e = decoder_forward(&r->decoder, &r->inputs, kv.layers, em);
+	if (!e)
+		e = decoder_logits(&r->decoder, r->inputs.sample_index, rows, &logits, em);
+	if (!e && logits)
+		e = sample_dummies(r, logits, rows, em);
+	p->tokens = r->inputs.tokens;
+	p->step_ns = clock_now_ns() - begin;
+	kv_memory_fini(&kv);
+	return e;
+}
+
+enum err profile_run(struct runner *r, struct profile *p, struct err_msg *em)
+{
+	*p = (struct profile){0};
+	memset(r->decoder.memory, 0, r->decoder.memory_bytes);
+	memset(r->ctx.scratch, 0, r->ctx.scratch_bytes);
+	enum err e = dummy_step(r, p, em);
+	if (!e)
+		e = host_memory_available("", &p->available, em);
+	p->resident = host_memory_resident("");
+	if (e)
+		err_prefix(em, "profiling");
+	return e;
+}

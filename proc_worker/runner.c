@@ -1,0 +1,157 @@
+/* One step: apply, inputs, forward, logits of the rows that sample, sampling, RESULT. Runs in the worker; owns nothing
+ * that runner_load.c did not make; never allocates. */
+#include "proc_worker/runner.h"
+
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/finish.h"
+
+enum err runner_begin(struct runner *r, u64 epoch, u32 block_count, u32 max_model_len, struct err_msg *em)
+{
+	enum err e = batch_state_reset(r->batch, block_count, max_model_len, em);
+
+	if (!e && r->collectives)
+		e = collectives_begin(r->collectives, epoch, em);
+	return e;
+}
+
+static enum err copy_blocks(struct runner *r, struct err_msg *em)
+{
+	struct kern_block_copy_args a = {.layers = r->kv.layers,
+					 .layer_count = r->kv.layer_count,
+					 .src = r->batch->copy_src,
+					 .dst = r->batch->copy_dst,
+					 .count = r->batch->copy_count};
+	enum err e = a.count ? r->ops.block_copy(&r->ctx, &a) : ERR_OK;
+
+	return e ? err_set(em, e, "copying KV blocks: %s", err_text(e)) : ERR_OK;
+}
+
+/* Rank 0 draws, the others learn: two ranks can never disagree about a token. */
+static enum err share_tokens(struct runner *r, struct err_msg *em)
+{
+	size_t bytes = r->batch->sample_count * sizeof(u32);
+	const void *parts[COLLECTIVES_RANKS_MAX];
+
+	if (!r->collectives || bytes == 0)
+		return ERR_OK;
+	if (r->config.rank == 0)
+		memcpy(collectives_buffer(r->collectives), r->sampled, bytes);
+	enum err e = collectives_all_gather(r->collectives, parts, em);
+	if (!e && r->config.rank != 0)
+		memcpy(r->sampled, parts[0], bytes);
+	return e;
+}
+
+static enum err sample(struct runner *r, struct err_msg *em)
+{
+	struct batch_state *b = r->batch;
+	float *logits = NULL;
+
+	enum err e = decoder_logits(&r->decoder, r->inputs.sample_index, b->sample_count, &logits, em);
+	if (!e && r->config.rank == 0)
+		e = sampler_run(r->sampler, &r->ops, &r->ctx, b, logits, r->sampled, &r->columns.lp, em);
+	if (!e)
+		e = share_tokens(r, em);
+	return e;
+}
+
+static void fill_result(struct runner *r)
+{
+	const struct batch_state *b = r->batch;
+	struct runner_columns *c = &r->columns;
+	struct ipc_result *out = &r->result;
+	u32 n = b->sample_count;
+
+	for (u32 i = 0; i < n; i++) {
+		u32 row = b->sample_rows[i];
+		c->seq[i] = b->rows[row].seq;
+		c->position[i] = b->known[row] - b->rows[row].prompt_count;
+	}
+	*out = (struct ipc_result){.step = b->step};
+#define COLUMN(name, array, count)                                                                           \
+	out->name = array;                                                                                   \
+	out->name##_count = count;
+	COLUMN(seq, c->seq, n)
+	COLUMN(position, c->position, n)
+	COLUMN(token, r->sampled, n)
+	COLUMN(lp_entry, c->lp.entry, c->lp.entries)
+	COLUMN(lp_count, c->lp.count, c->lp.entries)
+	COLUMN(lp_rank, c->lp.rank, c->lp.entries)
+	COLUMN(lp_ids, c->lp.ids, c->lp.id_count)
+	COLUMN(lp_values, c->lp.values, c->lp.id_count)
+	COLUMN(plp_seq, c->plp_seq, c->plp_entries)
+	COLUMN(plp_position, c->plp_position, c->plp_entries)
+	COLUMN(plp_count, c->plp_count, c->plp_entries)
+	COLUMN(plp_rank, c->plp_rank, c->plp_entries)
+	COLUMN(plp_ids, c->plp_ids, c->plp_id_count)
+	COLUMN(plp_values, c->plp_values, c->plp_id_count)
+#undef COLUMN
+}
+
+/* Marks rows that the token just sampled ends, by the rule that scheduler and detokenizer follow, too. */
+static void mark_finished(struct runner *r)
+{
+	const struct batch_state *b = r->batch;
+
+	for (u32 i = 0; i < b->sample_count; i++) {
+		u32 row = b->sample_rows[i];
+		const struct batch_row *br = &b->rows[row];
+		u32 room = b->limits.max_model_len - br->prompt_count;
+		struct finish_rule rule = {.output_max = br->params.max_tokens < room ? br->params.max_tokens : room,
+					   .output_min = br->params.min_tokens,
+					   .ignore_eos = br->params.flags & SAMPLING_IGNORE_EOS,
+					   .eos_ids = r->model.eos_ids,
+					   .eos_count = r->model.eos_count,
+					   .stop_ids = b->stop_ids + (size_t)row * STOP_IDS_MAX,
+					   .stop_count = br->stop_count};
+		u32 output = b->known[row] - br->prompt_count + 1;
+		if (finish_check(&rule, output, r->sampled[i]).reason != FINISH_NONE)
+			r->finished[row] = br->incarnation;
+	}
+}
+
+bool runner_is_live(const struct runner *r)
+{
+	const struct batch_state *b = r->batch;
+
+	for (u32 i = 0; i < b->run_row_count; i++)
+		if (r->finished[b->run_rows[i]] != b->rows[b->run_rows[i]].incarnation)
+			return true;
+	return false;
+}
+
+enum err runner_step(struct runner *r, const struct ipc_step *step, struct err_msg *em)
+{
+	struct batch_state *b = r->batch;
+
+	r->times.begin = clock_now_ns();
+	r->columns.lp.entries = r->columns.lp.id_count = 0;
+	r->columns.plp_entries = r->columns.plp_id_count = 0;
+	enum err e = batch_state_apply(b, step, em);
+	r->times.applied = clock_now_ns();
+	if (e)
+		return e;
+	inputs_build(&r->inputs, b);
+	r->times.built = clock_now_ns();
+	e = copy_blocks(r, em);
+	if (!e && b->run_row_count)
+		e = decoder_forward(&r->decoder, &r->inputs, r->kv.layers, em);
+	r->times.forwarded = clock_now_ns();
+	if (!e)
+		e = runner_prompt_logprobs(r, em);
+	if (!e)
+		e = sample(r, em);
+	r->times.sampled = clock_now_ns();
+	if (e) {
+		b->broken = true;
+		b->applied = false;
+		return e;
+	}
+	if (r->config.rank == 0)
+		fill_result(r);
+	mark_finished(r);
+	batch_state_commit(b, r->sampled);
+	return ERR_OK;
+}

@@ -1,0 +1,101 @@
+/* A loaded model and the batch it works on: takes STEP messages, answers RESULT messages. No sockets here. */
+#ifndef TERCET_PROC_WORKER_RUNNER_H
+#define TERCET_PROC_WORKER_RUNNER_H
+
+#include "common/options.h"
+#include "ipc/ipc.h"
+#include "proc_worker/batch_state.h"
+#include "proc_worker/collectives.h"
+#include "proc_worker/inputs.h"
+#include "proc_worker/kv_memory.h"
+#include "proc_worker/model/config.h"
+#include "proc_worker/model/decoder.h"
+#include "proc_worker/profile.h"
+#include "proc_worker/sampler.h"
+
+struct runner_config {
+	const char *model_dir;
+	const char *run_dir; /* of the collectives; may be NULL with one rank */
+	u32 rank, ranks;
+	u32 threads; /* 0: automatic, the cores divided by the ranks */
+	u32 caps;    /* enum kern_cap */
+	enum option_dtype dtype;
+	struct {
+		u32 rows_max, tokens_max; /* --max-num-seqs, --max-num-batched-tokens */
+		u32 max_model_len;        /* 0: the model's */
+		u32 block_size;
+	} limits;
+	u64 kv_cache_memory; /* 0: automatic */
+	double memory_utilization;
+	void (*progress)(void *ctx, double share, const char *what); /* NULL: none */
+	void *progress_ctx;
+};
+
+/* When the parts of the last step ended, clock_now_ns. */
+struct runner_times {
+	u64 begin, applied, built, forwarded, sampled;
+};
+
+/* Columns of the RESULT; see ipc/schema.h. */
+struct runner_columns {
+	u64 *seq;
+	u32 *position;
+	struct sampler_logprobs lp;
+	u64 *plp_seq;
+	u32 *plp_position, *plp_count, *plp_rank, *plp_ids;
+	f32 *plp_values;
+	u32 plp_entries, plp_id_count;
+	u32 *portion_token; /* [logit_rows_max] prompt positions that are worked on */
+	struct kern_logprobs_row *portion_rows;
+	void *memory;
+	size_t memory_bytes;
+};
+
+/* Read-only outside runner*.c and profile.c. */
+struct runner {
+	struct runner_config config;
+	struct model_config model;
+	struct model_shard shard;
+	struct safetensors *checkpoint;
+	struct model_weights weights;
+	struct rope_tables rope;
+	enum kern_dtype dtype;
+	u32 max_model_len;
+	struct kern_ops ops;
+	struct kern_ctx ctx;
+	struct collectives *collectives; /* NULL with one rank */
+	struct decoder decoder;
+	struct kv_shape kv_shape;
+	struct kv_memory kv;
+	struct batch_state *batch;
+	struct inputs inputs;
+	struct sampler *sampler; /* rank 0 */
+	struct profile profile;
+
+	u32 *sampled;  /* [rows_max] tokens of the last step */
+	u64 *finished; /* [rows_max] incarnation that has reached its end; the scheduler may not know yet */
+	struct runner_columns columns;
+	struct ipc_result result; /* of the last step; arrays live until the next */
+	struct runner_times times;
+};
+
+/* Reads, checks and loads the model, profiles it, and takes the KV cache. With several ranks all do so together.
+ * Errors say what is wrong with folder, options or memory. The caller owns `*out`. */
+MUST_CHECK enum err runner_create(struct runner **out, const struct runner_config *config, struct err_msg *em);
+void runner_destroy(struct runner **r);
+
+/* INIT: empty state, that many blocks. ERR_INVALID: more than there are; the errors of collectives_begin. */
+MUST_CHECK enum err runner_begin(struct runner *r, u64 epoch, u32 block_count, u32 max_model_len, struct err_msg *em);
+
+/* STEP: fills r->result (rank 0; the others leave it empty) and r->times. The errors of batch_state_apply: the state is
+ * lost, a begin helps. The errors of the collectives and ERR_DEVICE: so is the step. */
+MUST_CHECK enum err runner_step(struct runner *r, const struct ipc_step *step, struct err_msg *em);
+
+/* A row of the last step goes on: there will be a STEP, and waiting for it is waiting for the scheduler. */
+bool runner_is_live(const struct runner *r);
+
+/* Log-probabilities of the prompt positions that the current step computes, for rows that asked; between apply and
+ * commit, after the forward. All ranks call it. */
+MUST_CHECK enum err runner_prompt_logprobs(struct runner *r, struct err_msg *em);
+
+#endif

@@ -1,0 +1,361 @@
+/* Makes and unmakes a runner: config, checkpoint, threads, collectives, weights, activations, profile, KV cache, in this
+ * order, so that whatever can be refused is refused before it costs time. Runs in the worker at start. */
+#include "proc_worker/runner.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/assert.h"
+#include "common/log.h"
+#include "proc_worker/host_memory.h"
+
+enum {
+	JOIN_TIMEOUT_MS = 60 * 1000,
+	LOAD_TIMEOUT_MS = 60 * 60 * 1000, /* a rank that dies while it loads is noticed at once all the same */
+	STEP_TIMEOUT_MS = 20 * 1000,
+	SCRATCH_ALIGN = 64,
+};
+
+static void report(const struct runner *r, double share, const char *what)
+{
+	if (r->config.progress)
+		r->config.progress(r->config.progress_ctx, share, what);
+}
+
+static void weights_progress(void *ctx, double share)
+{
+	report(ctx, 0.05 + 0.85 * share, "loading weights");
+}
+
+/* ---------------------------------------------------------------- decisions */
+
+static enum err decide_length(struct runner *r, struct err_msg *em)
+{
+	u32 wanted = r->config.limits.max_model_len;
+
+	if (wanted > r->model.context_max)
+		return err_set(em, ERR_INVALID, "--max-model-len %u is more than the model's %u tokens (config.json)",
+			       wanted, r->model.context_max);
+	r->max_model_len = wanted ? wanted : r->model.context_max;
+	return ERR_OK;
+}
+
+/* "auto" is what the checkpoint is stored in; float16 has no arithmetic here and becomes bfloat16. */
+static void decide_dtype(struct runner *r)
+{
+	const struct st_tensor *first = safetensors_find(r->checkpoint, r->model.arch->tensors[0].name);
+	enum kern_dtype stored = r->model.has_dtype ? r->model.dtype : first ? first->dtype : KERN_BF16;
+
+	if (r->config.dtype == OPTION_DTYPE_AUTO)
+		r->dtype = stored == KERN_F32 ? KERN_F32 : KERN_BF16;
+	else
+		r->dtype = r->config.dtype == OPTION_DTYPE_FLOAT32 ? KERN_F32 : KERN_BF16;
+}
+
+static enum err start_threads(struct runner *r, struct err_msg *em)
+{
+	enum err e = kern_threads_create(&r->ctx.threads, r->config.threads, em);
+
+	if (e || r->config.threads || r->config.ranks == 1)
+		return e;
+	/* Automatic: all cores were counted; this rank takes its share. */
+	u32 share = kern_threads_count(r->ctx.threads) / r->config.ranks;
+	kern_threads_destroy(&r->ctx.threads);
+	return kern_threads_create(&r->ctx.threads, share ? share : 1, em);
+}
+
+/* ---------------------------------------------------------------- parts */
+
+static enum err read_model(struct runner *r, struct err_msg *em)
+{
+	enum err e = model_config_read(&r->model, r->config.model_dir, em);
+
+	if (!e)
+		e = model_shard_init(&r->shard, &r->model, r->config.rank, r->config.ranks, em);
+	if (!e)
+		e = decide_length(r, em);
+	if (!e)
+		e = safetensors_open(&r->checkpoint, r->config.model_dir, em);
+	if (!e)
+		decide_dtype(r);
+	return e;
+}
+
+static enum err join(struct runner *r, struct err_msg *em)
+{
+	struct collectives_config c = {.run_dir = r->config.run_dir,
+				       .rank = r->config.rank,
+				       .ranks = r->config.ranks,
+				       .join_timeout_ms = JOIN_TIMEOUT_MS,
+				       .threads = r->ctx.threads};
+
+	if (r->config.ranks == 1)
+		return ERR_OK;
+	c.buffer_bytes = decoder_exchange_bytes(&r->model, r->config.ranks, r->config.limits.tokens_max);
+	enum err e = collectives_join(&r->collectives, &c, em);
+	if (!e)
+		collectives_set_timeout(r->collectives, LOAD_TIMEOUT_MS);
+	return e;
+}
+
+/* All ranks of the host look at its memory before any of them takes some. */
+static enum err memory_share(struct runner *r, u64 *bytes, struct err_msg *em)
+{
+	const void *parts[COLLECTIVES_RANKS_MAX];
+	enum err e = host_memory_available("", bytes, em);
+
+	*bytes /= r->config.ranks;
+	if (!e && r->collectives)
+		e = collectives_all_gather(r->collectives, parts, em);
+	return e;
+}
+
+static enum err load_weights(struct runner *r, struct err_msg *em)
+{
+	struct weights_plan plan = {.config = &r->model,
+				    .shard = &r->shard,
+				    .checkpoint = r->checkpoint,
+				    .dtype = r->dtype,
+				    .caps = r->config.caps,
+				    .threads = r->ctx.threads,
+				    .progress = weights_progress,
+				    .progress_ctx = r};
+
+	enum err e = model_weights_check(&plan, em);
+	if (!e)
+		e = join(r, em);
+	if (!e)
+		e = memory_share(r, &plan.memory_available, em);
+	if (!e)
+		e = model_weights_load(&r->weights, &plan, em);
+	if (!e)
+		e = rope_tables_init(&r->rope, &r->model.rope, r->max_model_len, em);
+	return e;
+}
+
+static enum err make_decoder(struct runner *r, struct err_msg *em)
+{
+	u32 rows = r->config.limits.rows_max, tokens = r->config.limits.tokens_max;
+	struct decoder_config c = {.model = &r->model,
+				   .shard = &r->shard,
+				   .weights = &r->weights,
+				   .rope = &r->rope,
+				   .ops = &r->ops,
+				   .ctx = &r->ctx,
+				   .collectives = r->collectives,
+				   .tokens_max = tokens,
+				   .logit_rows_max = rows < tokens ? rows : tokens}; /* a row runs a token at least */
+	struct kern_limits limits = {.tokens = tokens,
+				     .rows = rows,
+				     .heads = r->shard.heads,
+				     .kv_heads = r->shard.kv_heads,
+				     .head_dim = r->model.head_dim,
+				     .hidden = r->model.hidden,
+				     .intermediate = r->shard.intermediate,
+				     .vocab = r->model.vocab_size,
+				     .context = r->max_model_len,
+				     .threads = kern_threads_count(r->ctx.threads)};
+
+	r->ctx.scratch_bytes = (kern_scratch_bytes(&limits) + SCRATCH_ALIGN - 1) & ~(size_t)(SCRATCH_ALIGN - 1);
+	r->ctx.scratch = aligned_alloc(SCRATCH_ALIGN, r->ctx.scratch_bytes);
+	if (!r->ctx.scratch)
+		return err_set(em, ERR_NO_MEMORY, "cannot allocate %zu bytes of scratch", r->ctx.scratch_bytes);
+	return decoder_init(&r->decoder, &c, em);
+}
+
+static void *carve(char *base, size_t *offset, size_t bytes)
+{
+	void *p = base ? base + *offset : NULL;
+
+	*offset += (bytes + 63) & ~(size_t)63;
+	return p;
+}
+
+static size_t lay_out_columns(struct runner *r, char *base)
+{
+	struct runner_columns *c = &r->columns;
+	size_t rows = r->config.limits.rows_max, ids = rows * (LOGPROBS_MAX + 1);
+	size_t tokens = r->config.limits.tokens_max, prompt_ids = tokens * (LOGPROBS_MAX + 1);
+	size_t offset = 0;
+
+	r->sampled = carve(base, &offset, rows * sizeof(u32));
+	r->finished = carve(base, &offset, rows * sizeof(u64));
+	c->seq = carve(base, &offset, rows * sizeof(u64));
+	c->position = carve(base, &offset, rows * sizeof(u32));
+	c->lp.entry = carve(base, &offset, rows * sizeof(u32));
+	c->lp.count = carve(base, &offset, rows * sizeof(u32));
+	c->lp.rank = carve(base, &offset, rows * sizeof(u32));
+	c->lp.ids = carve(base, &offset, ids * sizeof(u32));
+	c->lp.values = carve(base, &offset, ids * sizeof(f32));
+	c->plp_seq = carve(base, &offset, tokens * sizeof(u64));
+	c->plp_position = carve(base, &offset, tokens * sizeof(u32));
+	c->plp_count = carve(base, &offset, tokens * sizeof(u32));
+	c->plp_rank = carve(base, &offset, tokens * sizeof(u32));
+	c->plp_ids = carve(base, &offset, prompt_ids * sizeof(u32));
+	c->plp_values = carve(base, &offset, prompt_ids * sizeof(f32));
+	c->portion_token = carve(base, &offset, rows * sizeof(u32)); /* logit_rows_max is not above rows */
+	c->portion_rows = carve(base, &offset, rows * sizeof(*c->portion_rows));
+	return offset;
+}
+
+static enum err make_columns(struct runner *r, struct err_msg *em)
+{
+	struct runner_columns *c = &r->columns;
+
+	c->memory_bytes = lay_out_columns(r, NULL);
+	void *memory = mmap(NULL, c->memory_bytes, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (memory == MAP_FAILED)
+		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for results", c->memory_bytes);
+	c->memory = memory;
+	lay_out_columns(r, memory);
+	return ERR_OK;
+}
+
+static enum err make_sampler(struct runner *r, struct err_msg *em)
+{
+	struct sampler_config c = {.rows_max = r->config.limits.rows_max,
+				   .vocab = r->model.vocab_size,
+				   .max_model_len = r->max_model_len,
+				   .eos_ids = r->model.eos_ids,
+				   .eos_count = r->model.eos_count};
+
+	return r->config.rank == 0 ? sampler_create(&r->sampler, &c, em) : ERR_OK;
+}
+
+/* The dummy step, the number of blocks that are left room for, and the blocks. */
+static enum err make_kv(struct runner *r, struct err_msg *em)
+{
+	const void *parts[COLLECTIVES_RANKS_MAX];
+	u32 blocks = 0;
+
+	r->kv_shape = (struct kv_shape){.layers = r->model.layers,
+					.kv_heads = r->shard.kv_heads,
+					.head_dim = r->model.head_dim,
+					.block_size = r->config.limits.block_size,
+					.dtype = r->dtype};
+	enum err e = profile_run(r, &r->profile, em);
+	if (!e && r->collectives)
+		e = collectives_all_gather(r->collectives, parts, em);
+	struct kv_budget budget = {.available = r->profile.available,
+				   .utilization = r->config.memory_utilization,
+				   .requested = r->config.kv_cache_memory,
+				   .workers = r->config.ranks,
+				   .block_bytes = kv_block_bytes(&r->kv_shape),
+				   .block_size = r->config.limits.block_size,
+				   .max_model_len = r->max_model_len,
+				   .rows_max = r->config.limits.rows_max};
+	if (!e)
+		e = kv_budget_blocks(&budget, &blocks, em);
+	if (!e)
+		e = kv_memory_init(&r->kv, &r->kv_shape, blocks, em);
+	return e;
+}
+
+static enum err make_batch(struct runner *r, struct err_msg *em)
+{
+	struct batch_limits limits = {.rows_max = r->config.limits.rows_max,
+				      .tokens_max = r->config.limits.tokens_max,
+				      .max_model_len = r->max_model_len,
+				      .block_size = r->config.limits.block_size,
+				      .block_count = r->kv.block_count,
+				      .vocab_size = r->model.vocab_size};
+
+	return batch_state_create(&r->batch, &limits, em);
+}
+
+static enum err make_inputs(struct runner *r, struct err_msg *em)
+{
+	struct batch_limits limits = {.rows_max = r->config.limits.rows_max,
+				      .tokens_max = r->config.limits.tokens_max,
+				      .max_model_len = r->max_model_len,
+				      .block_size = r->config.limits.block_size};
+
+	return inputs_init(&r->inputs, &limits, em);
+}
+
+static void log_loaded(const struct runner *r)
+{
+	char variants[512];
+
+	kern_ops_print(&r->ops, variants, sizeof(variants));
+	LOG_INFO("MODEL_LOADED",
+		 "arch=%s dtype=%s rank=%u/%u threads=%u weights=%lluMiB activations=%zuMiB max_model_len=%u "
+		 "kv_blocks=%u kv=%lluMiB profiled=%u_tokens profile_ms=%llu ops=\"%s\"",
+		 r->model.arch->name, r->dtype == KERN_F32 ? "float32" : "bfloat16", r->config.rank, r->config.ranks,
+		 kern_threads_count(r->ctx.threads), (unsigned long long)(r->weights.bytes >> 20),
+		 r->decoder.memory_bytes >> 20, r->max_model_len, r->kv.block_count,
+		 (unsigned long long)(r->kv.memory_bytes >> 20), r->profile.tokens,
+		 (unsigned long long)(r->profile.step_ns / 1000000), variants);
+}
+
+static enum err make_all(struct runner *r, struct err_msg *em)
+{
+	report(r, 0, "reading config.json");
+	enum err e = read_model(r, em);
+	if (!e)
+		e = start_threads(r, em);
+	if (!e) {
+		kern_ops_init(&r->ops, r->config.caps);
+		e = load_weights(r, em);
+	}
+	if (!e)
+		e = make_decoder(r, em);
+	if (!e)
+		e = make_inputs(r, em);
+	if (!e)
+		e = make_columns(r, em);
+	if (!e)
+		e = make_sampler(r, em);
+	if (!e) {
+		report(r, 0.9, "profiling memory");
+		e = make_kv(r, em);
+	}
+	if (!e)
+		e = make_batch(r, em);
+	if (!e && r->collectives)
+		collectives_set_timeout(r->collectives, STEP_TIMEOUT_MS);
+	if (!e)
+		log_loaded(r);
+	return e;
+}
+
+enum err runner_create(struct runner **out, const struct runner_config *config, struct err_msg *em)
+{
+	*out = NULL;
+	ASSERT(config->rank < config->ranks);
+	struct runner *r = calloc(1, sizeof(*r));
+	if (!r)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	r->config = *config;
+	enum err e = make_all(r, em);
+	if (e)
+		runner_destroy(&r);
+	else
+		*out = r;
+	return e;
+}
+
+void runner_destroy(struct runner **out)
+{
+	struct runner *r = *out;
+
+	if (!r)
+		return;
+	batch_state_destroy(&r->batch);
+	kv_memory_fini(&r->kv);
+	sampler_destroy(&r->sampler);
+	if (r->columns.memory)
+		munmap(r->columns.memory, r->columns.memory_bytes);
+	inputs_fini(&r->inputs);
+	decoder_fini(&r->decoder);
+	free(r->ctx.scratch);
+	rope_tables_fini(&r->rope);
+	model_weights_fini(&r->weights);
+	collectives_leave(&r->collectives);
+	kern_threads_destroy(&r->ctx.threads);
+	safetensors_close(&r->checkpoint);
+	free(r);
+	*out = NULL;
+}
