@@ -22,7 +22,7 @@
  *	tercet_close(&t);
  *
  * A handle belongs to one thread at a time and must not be used across fork. Only tercet_wait and tercet_wait_ready
- * block. Structures may grow at their end with a new minor version: initialise them with the functions below or with
+ * block; closing may take a tenth of a second. Structures may grow at their end with a new minor version: initialise them with the functions below or with
  * `= {0}`. */
 #ifndef TERCET_H
 #define TERCET_H
@@ -127,7 +127,8 @@ enum tercet_event_type {
 	/* The connection broke or the engine is restarting; requests go on by themselves when READY comes again.
 	 * code, error_text. */
 	TERCET_EVENT_LOST = 2,
-	/* The request is in the engine's queue. `waiting`: requests in front of it. */
+	/* The request is in the engine's queue. `waiting`: requests in front of it. Left out when an OUTPUT of the request
+	 * was faster. */
 	TERCET_EVENT_ACCEPTED = 3,
 	/* Last event of a request that was not admitted. code, error_text; retry_after_ms, 0: trying again is of no
 	 * use. */
@@ -269,7 +270,7 @@ struct tercet_engine {
 	uint32_t client_lease_s;
 	uint32_t eos_id_count;
 	const uint32_t *eos_ids; /* borrowed until the next READY */
-	const char *model;       /* the model directory as the engine knows it */
+	const char *model;       /* the name under which the engine serves its model */
 };
 
 /* False before the first READY. */

@@ -131,6 +131,9 @@ int ipc_channel_fd(struct ipc_channel *ch);
  * (ROUTER, PULL, PUB, SUB). */
 int ipc_channel_monitor_fd(struct ipc_channel *ch);
 
+/* Messages wait to be received; sees also those whose edge was swallowed by a send of ours. */
+bool ipc_channel_readable(struct ipc_channel *ch);
+
 /* "ipc://RUN_DIR/NAME" into `out`; ERR_TOO_LONG names the limit of socket paths (107 bytes). */
 MUST_CHECK enum err ipc_endpoint(char *out, size_t bytes, const char *run_dir, const char *name,
 				 struct err_msg *em);

@@ -68,8 +68,6 @@ void ipc_patch_epoch(char *frame, size_t bytes, u64 epoch);
 
 /* ---------------------------------------------------------------- channels */
 
-/* Messages wait to be received; also sees what came before a send of ours swallowed the edge of the fd. */
-bool ipc_channel_readable(struct ipc_channel *ch);
 const char *ipc_channel_name(const struct ipc_channel *ch);
 
 /* What a ROUTER knows of a peer, and the single counterpart of every other pattern. */

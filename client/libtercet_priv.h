@@ -1,0 +1,183 @@
+/* The inside of a libtercet handle: the requests it holds, what it has to tell, and its two channels. */
+#ifndef TERCET_CLIENT_LIBTERCET_PRIV_H
+#define TERCET_CLIENT_LIBTERCET_PRIV_H
+
+#include "client/tercet.h"
+#include "common/buf.h"
+#include "common/map.h"
+#include "ipc/ipc.h"
+
+/* ---------------------------------------------------------------- requests (libtercet_requests.c) */
+
+enum request_state {
+	REQUEST_FREE,
+	REQUEST_DUE,      /* to be sent as soon as the engine takes it */
+	REQUEST_SENT,
+	REQUEST_ACCEPTED, /* or first heard of by its output */
+};
+
+/* A place in the output that begins an entry: only there is the length of the text in front of a token known. */
+struct output_mark {
+	u32 tokens;
+	u64 text_bytes;
+};
+
+enum { MARKS_MAX = 32 };
+
+struct request {
+	enum request_state state;
+	bool again;      /* sent before: the engine may know it */
+	bool abort_due;  /* ABORT is still to be sent */
+	bool aborted;
+	bool discarded;  /* its events are nobody's */
+	bool adopted;    /* its prompt is unknown */
+	bool failed;     /* its last event is to be made here */
+	u64 req_id;
+	void *user;
+	u32 previous;    /* in the order of submission */
+	u32 next;
+	struct ipc_submit submit; /* arrays but the tokens point into `store` */
+	char *store;              /* owned */
+	struct u32_vec tokens;    /* the prompt and the outputs delivered so far */
+	u32 prompt_count;
+	u32 output_count;
+	u64 text_bytes;
+	u32 mark_count;           /* 0 unless it was submitted again or adopted */
+	struct output_mark marks[MARKS_MAX];
+};
+
+enum { REQUEST_NONE = UINT32_MAX };
+
+struct requests {
+	struct request *slots; /* [capacity] */
+	struct map by_id;
+	u32 capacity;
+	u32 count;
+	u32 free_head; /* chained by `next` */
+	u32 head;      /* oldest */
+	u32 tail;
+	u32 due_count; /* REQUEST_DUE or abort_due */
+	u32 failed_count;
+};
+
+MUST_CHECK enum err requests_init(struct requests *rs, u32 capacity);
+void requests_fini(struct requests *rs);
+/* Copies `q` into a new request of id `req_id`, state REQUEST_DUE. ERR_BUSY, ERR_EXISTS, ERR_NO_MEMORY. */
+MUST_CHECK enum err requests_add(struct requests *rs, const struct tercet_request *q, u64 req_id, u64 client_id,
+				 struct request **out);
+/* A request of an earlier life. */
+MUST_CHECK enum err requests_adopt(struct requests *rs, u64 req_id, u32 token_count, u64 text_bytes, void *user,
+				   struct request **out);
+struct request *requests_find(struct requests *rs, u64 req_id);
+void requests_remove(struct requests *rs, struct request *r);
+void requests_set_state(struct requests *rs, struct request *r, enum request_state state);
+void requests_set_abort_due(struct requests *rs, struct request *r, bool due);
+void requests_set_failed(struct requests *rs, struct request *r);
+/* The next in the order of submission; NULL: from the oldest, or no more. */
+struct request *requests_next(struct requests *rs, struct request *r);
+
+/* What of an entry is new. An entry may repeat what an earlier life of scheduler or detokenizer already delivered. */
+struct output_part {
+	u32 skip_tokens;
+	u32 skip_bytes;
+};
+/* Accounts for an entry and tells what of it was delivered before. False: what lies between is lost. ERR_NO_MEMORY
+ * shows as r->tokens.failed. */
+bool request_take_output(struct request *r, u32 first_token, const u32 *tokens, u32 token_count, u32 text_bytes,
+			 struct output_part *part);
+/* From now on the engine may repeat what lies behind this point. */
+void request_mark(struct request *r);
+
+/* ---------------------------------------------------------------- chunks (libtercet_chunk.c) */
+
+/* The chunk whose entries are being handed out. Its arrays belong to the output channel. */
+struct chunk_cursor {
+	struct ipc_chunk chunk;
+	bool in_hand;
+	u32 entry;
+	u32 token;
+	u32 text;
+	u32 lp;
+	u32 lp_ids;
+	u32 plp;
+	u32 plp_ids;
+};
+
+/* Takes a chunk in hand when its columns fit together. ERR_FORMAT says which does not. */
+MUST_CHECK enum err chunk_begin(struct chunk_cursor *c, const struct ipc_chunk *chunk, struct err_msg *em);
+/* The next entry, as an event without request; false: the chunk is done. */
+bool chunk_next(struct chunk_cursor *c, struct tercet_event *event);
+/* Removes from the front of an entry's event what was delivered before. */
+void chunk_skip(struct tercet_event *event, const struct output_part *part);
+
+/* ---------------------------------------------------------------- handle */
+
+/* An event that is not part of a chunk, waiting to be delivered. */
+struct notice {
+	enum tercet_event_type type;
+	u64 req_id;
+	void *user;
+	enum tercet_result code;
+	u32 retry_after_ms;
+	u32 waiting;
+	char text[IPC_ERROR_TEXT_MAX + 1];
+};
+
+enum { NOTICES_MAX = 8 };
+
+struct tercet {
+	u64 client_id;
+	bool manual_ack;
+	char name[64];
+	struct ipc_context *ipc;
+	struct ipc_channel *submit;
+	struct ipc_channel *output;
+	int epoll_fd; /* what the caller sees */
+	int timer_fd;
+	int wake_fd;
+	bool woken;
+	u64 timer_ns; /* what timer_fd is set to; 0: off */
+
+	bool engine_there;   /* ENGINE came in this life of the scheduler */
+	bool engine_known;   /* ENGINE came in any life */
+	bool attached;
+	bool attach_refused; /* another handle took the client over */
+	bool told_ready;
+	enum tercet_result refused_code; /* the engine speaks another protocol */
+	struct err_msg refused_text;
+	struct ipc_engine engine;
+	char model[4097];
+	u32 eos_ids[EOS_IDS_MAX];
+
+	u64 next_req_id;
+	struct requests requests;
+	struct notice notices[NOTICES_MAX];
+	u32 notice_first;
+	u32 notice_count;
+	struct notice delivered; /* what the last event's pointers point into */
+	enum tercet_result fail_code;
+	char fail_text[IPC_ERROR_TEXT_MAX + 1];
+
+	struct chunk_cursor cursor;
+	u64 seen_chunk;      /* taken in hand */
+	u64 delivered_chunk; /* all of its events were handed out */
+	u64 acked_chunk;
+	u64 alive_due_ns;
+	u64 attach_due_ns;   /* 0: no attach is to be repeated */
+};
+
+/* Puts an event behind those that wait. */
+void tercet_notify(struct tercet *t, const struct notice *n);
+/* Every request the engine had is over: their last events say so. */
+void tercet_fail_requests(struct tercet *t, enum tercet_result code, const char *text);
+/* Sends ATTACH with all that is held. */
+void tercet_send_attach(struct tercet *t);
+/* Sends what is due: requests, aborts, attach, sign of life, acknowledgements. */
+void tercet_send_due(struct tercet *t, u64 now_ns);
+
+/* Takes one message off a channel and puts what follows from it into notices, requests and cursor. False: there is
+ * none. */
+bool tercet_receive_submit(struct tercet *t);
+bool tercet_receive_output(struct tercet *t);
+
+#endif
