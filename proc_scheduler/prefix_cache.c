@@ -90,12 +90,16 @@ void prefix_cache_put(struct prefix_cache *pc, u32 block, struct block_hash hash
 	ASSERT(block < pc->capacity);
 	struct prefix_entry *e = &pc->entries[block];
 	u32 *head = &pc->heads[hash.low & pc->mask];
+	u32 twin = prefix_cache_find(pc, hash);
 
 	ASSERT(!e->present);
-	*e = (struct prefix_entry){.hash = hash, .step = step, .prev = KV_BLOCK_NONE, .next = *head, .present = true};
-	if (*head != KV_BLOCK_NONE)
-		pc->entries[*head].prev = block;
-	*head = block;
+	*e = (struct prefix_entry){.hash = hash, .step = step, .prev = twin, .present = true};
+	/* Behind its twin: the one that is there longer is found, so its content is there for copies, and stays in use. */
+	u32 *link = twin == KV_BLOCK_NONE ? head : &pc->entries[twin].next;
+	e->next = *link;
+	if (e->next != KV_BLOCK_NONE)
+		pc->entries[e->next].prev = block;
+	*link = block;
 	pc->count++;
 }
 
