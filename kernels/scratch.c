@@ -1,5 +1,6 @@
 /* How much scratch the ops need for steps of a given size: the largest need of any op, for they run one after the
  * other and share it. */
+#include "kernels/cpu/attention_plan_priv.h"
 #include "kernels/kern_priv.h"
 
 enum { SCRATCH_LEAST = 4096 };
@@ -14,5 +15,6 @@ static size_t matmul_bytes(const struct kern_limits *l)
 
 size_t kern_scratch_bytes(const struct kern_limits *l)
 {
-	return SCRATCH_LEAST + matmul_bytes(l);
+	size_t matmul = matmul_bytes(l), attention = attention_scratch_bytes(l);
+	return SCRATCH_LEAST + kern_align(matmul > attention ? matmul : attention);
 }

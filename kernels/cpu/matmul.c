@@ -4,7 +4,7 @@
  * which outputs are computed side by side. So a row's result depends neither on the other rows nor on the threads.
  * With BF16 the inputs are rounded to bf16 and VDPBF16PS adds k in pairs; the others widen the weights. */
 #include "kernels/cpu/variants_priv.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/vec_priv.h"
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 

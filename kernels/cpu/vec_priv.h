@@ -1,7 +1,7 @@
 /* Vectors of floats for the variants: one source an op is compiled once for AVX2 (8 lanes) and once for AVX-512
  * (16 lanes). Empty where neither is enabled. */
-#ifndef TERCET_KERNELS_CPU_VEC_H
-#define TERCET_KERNELS_CPU_VEC_H
+#ifndef TERCET_KERNELS_CPU_VEC_PRIV_H
+#define TERCET_KERNELS_CPU_VEC_PRIV_H
 
 #include "kernels/kern_priv.h"
 
@@ -84,6 +84,11 @@ static inline vec vec_min(vec a, vec b)
 	return _mm512_min_ps(a, b);
 }
 
+static inline float vec_first(vec v)
+{
+	return _mm512_cvtss_f32(v);
+}
+
 static inline float vec_sum(vec v)
 {
 	return _mm512_reduce_add_ps(v);
@@ -126,6 +131,13 @@ static inline vec vec_pair_second(const void *pairs)
 static inline vec vec_load_bf16(const u16 *p)
 {
 	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16));
+}
+
+/* The first n of them, zeros behind. */
+static inline vec vec_load_bf16_n(const u16 *p, u32 n)
+{
+	__m256i half = _mm256_maskz_loadu_epi16(vec_mask(n), p);
+	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
 /* Round to nearest even, as kern_float_to_bf16 (NaN payloads aside). */
@@ -216,6 +228,11 @@ static inline vec vec_min(vec a, vec b)
 	return _mm256_min_ps(a, b);
 }
 
+static inline float vec_first(vec v)
+{
+	return _mm256_cvtss_f32(v);
+}
+
 static inline float vec_sum(vec v)
 {
 	__m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -258,6 +275,13 @@ static inline vec vec_pair_second(const void *pairs)
 static inline vec vec_load_bf16(const u16 *p)
 {
 	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
+}
+
+static inline vec vec_load_bf16_n(const u16 *p, u32 n)
+{
+	u16 half[VEC_LANES] = {0};
+	memcpy(half, p, n * sizeof(u16));
+	return vec_load_bf16(half);
 }
 
 static inline void vec_store_bf16(u16 *p, vec v)

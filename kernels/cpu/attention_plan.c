@@ -1,0 +1,141 @@
+/* The plan of an attention op: tasks are chunks of one row's queries under one KV head. When these are too few for the
+ * threads (few sequences, long contexts) each is divided into segments of the context, merged afterwards.
+ * Runs in the worker; never allocates. */
+#include "kernels/cpu/attention_plan_priv.h"
+
+enum {
+	GROUP = 16,
+	DIVIDED_ROWS = 8,
+	TASKS_A_THREAD = 2, /* fewer than these, and a long context is divided */
+	PARTIAL_HEAD = 16,  /* floats in front of a partial's sums: maximum and sum */
+};
+
+static u32 width_of(u32 head_dim)
+{
+	return (head_dim + GROUP - 1) & ~(u32)(GROUP - 1);
+}
+
+static size_t partial_bytes(u32 width)
+{
+	return (size_t)(PARTIAL_HEAD + width) * sizeof(float);
+}
+
+static u32 rows_a_task(u32 group, u32 limit)
+{
+	return group < limit ? limit / group * group : group;
+}
+
+/* Scores, queries, sums, partials, gathered keys. */
+static size_t lane_bytes(u32 head_dim, u32 group, bool gathers)
+{
+	size_t width = width_of(head_dim), bytes = ATTENTION_ROWS * (ATTENTION_PART + 2 * width) * sizeof(float);
+	bytes += rows_a_task(group, ATTENTION_TASK_ROWS) * partial_bytes((u32)width);
+	return kern_align(bytes) + (gathers ? kern_align((size_t)ATTENTION_PART * head_dim * sizeof(float)) : 0);
+}
+
+size_t attention_scratch_bytes(const struct kern_limits *l)
+{
+	u32 threads = l->threads > 0 ? l->threads : 1;
+	if (l->kv_heads == 0 || l->head_dim == 0)
+		return 0;
+	u32 group = l->heads / l->kv_heads;
+	size_t bytes = kern_align((size_t)(l->rows + 1) * sizeof(u32)) + threads * lane_bytes(l->head_dim, group, true);
+	if (threads > 1 && l->context > ATTENTION_SEGMENT)
+		bytes += (size_t)TASKS_A_THREAD * threads * kern_ceil(l->context, ATTENTION_SEGMENT) *
+			 rows_a_task(group, DIVIDED_ROWS) * partial_bytes(width_of(l->head_dim));
+	return bytes;
+}
+
+/* Fills task_start for chunks of `queries` each. */
+static u32 count_tasks(struct attention_plan *p, u32 queries, u32 segments)
+{
+	const struct kern_attention_args *a = p->a;
+	u32 tasks = 0;
+	p->queries_a_task = queries;
+	p->segments = segments;
+	for (u32 r = 0; r < a->rows; r++) {
+		p->task_start[r] = tasks;
+		tasks += kern_ceil(a->query_start[r + 1] - a->query_start[r], queries) * a->kv.kv_heads * segments;
+	}
+	p->task_start[a->rows] = tasks;
+	return tasks;
+}
+
+void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const struct kern_attention_args *a)
+{
+	u32 threads = kern_thread_count(ctx), group = a->heads / a->kv.kv_heads, context = 0;
+	char *at = ctx->scratch, *end = at + ctx->scratch_bytes;
+	ASSERT(a->heads % a->kv.kv_heads == 0 && a->kv.head_dim % 2 == 0 && a->kv.head_dim <= KERN_HEAD_DIM_MAX);
+	*p = (struct attention_plan){.a = a, .width = width_of(a->kv.head_dim)};
+	p->task_start = (u32 *)(void *)at;
+	at += kern_align((size_t)(a->rows + 1) * sizeof(u32));
+	p->lanes = at;
+	p->lane_bytes = lane_bytes(a->kv.head_dim, group, a->kv.block_size % GROUP != 0);
+	at += threads * p->lane_bytes;
+	ASSERT(at <= end);
+	p->partials = (float *)(void *)at;
+	p->rows_a_task = rows_a_task(group, ATTENTION_TASK_ROWS);
+	p->tasks = count_tasks(p, p->rows_a_task / group, 1);
+	if (threads == 1 || p->tasks >= TASKS_A_THREAD * threads)
+		return;
+	for (u32 r = 0; r < a->rows; r++)
+		context = a->context[r] > context ? a->context[r] : context;
+	u32 segments = kern_ceil(context, ATTENTION_SEGMENT), rows = rows_a_task(group, DIVIDED_ROWS);
+	u64 tasks = segments > 1 ? count_tasks(p, rows / group, segments) : 0;
+	if (tasks > 0 && tasks * rows * partial_bytes(p->width) <= (size_t)(end - at)) {
+		p->divided = true;
+		p->rows_a_task = rows;
+		p->tasks = (u32)tasks;
+		return;
+	}
+	count_tasks(p, p->rows_a_task / group, 1);
+}
+
+struct attention_task attention_task(const struct attention_plan *p, u32 index)
+{
+	const struct kern_attention_args *a = p->a;
+	u32 low = 0, high = a->rows;
+	/* The last row that starts at or before `index`; rows without tasks start where the next one does. */
+	while (high - low > 1) {
+		u32 middle = low + (high - low) / 2;
+		if (p->task_start[middle] <= index)
+			low = middle;
+		else
+			high = middle;
+	}
+	struct attention_task t = {.index = index, .row = low};
+	u32 in_row = index - p->task_start[low], queries = a->query_start[low + 1] - a->query_start[low];
+	u32 chunks = kern_ceil(queries, p->queries_a_task), chunk = in_row / p->segments / a->kv.kv_heads;
+	t.kv_head = in_row / p->segments % a->kv.kv_heads;
+	/* The last chunk sees most keys: it goes first. */
+	t.query = (chunks - 1 - chunk) * p->queries_a_task;
+	t.queries = kern_min(p->queries_a_task, queries - t.query);
+	t.queries_of_row = queries;
+	t.segment = p->divided ? in_row % p->segments : 0;
+	t.segment_end = p->divided ? t.segment + 1 : kern_ceil(a->context[low], ATTENTION_SEGMENT);
+	return t;
+}
+
+struct attention_lane attention_lane(const struct attention_plan *p, u32 thread)
+{
+	u32 width = p->width, group = p->a->heads / p->a->kv.kv_heads;
+	struct attention_lane lane = {.width = width};
+	char *base = p->lanes + thread * p->lane_bytes;
+	lane.scores = (float *)(void *)base;
+	lane.q = lane.scores + ATTENTION_ROWS * ATTENTION_PART;
+	lane.acc = lane.q + ATTENTION_ROWS * width;
+	lane.gathered = (u32 *)(void *)(base + lane_bytes(p->a->kv.head_dim, group, false));
+	return lane;
+}
+
+struct attention_partial attention_partial(const struct attention_plan *p, const struct attention_task *task,
+					   u32 thread, u32 r)
+{
+	float *rows = p->partials + (size_t)task->index * p->rows_a_task * partial_bytes(p->width) / sizeof(float);
+	if (!p->divided) {
+		struct attention_lane lane = attention_lane(p, thread);
+		rows = lane.acc + ATTENTION_ROWS * p->width;
+	}
+	float *at = rows + r * partial_bytes(p->width) / sizeof(float);
+	return (struct attention_partial){at, at + 1, at + PARTIAL_HEAD};
+}

@@ -1,0 +1,59 @@
+/* How attention is cut into tasks, and where each keeps its sums. The same for every instruction set. */
+#ifndef TERCET_KERNELS_CPU_ATTENTION_PLAN_PRIV_H
+#define TERCET_KERNELS_CPU_ATTENTION_PLAN_PRIV_H
+
+#include "kernels/kern_priv.h"
+
+enum {
+	ATTENTION_ROWS = 8,       /* query heads computed side by side */
+	ATTENTION_TASK_ROWS = 32, /* query heads of a task, at least one query of one KV head */
+	ATTENTION_PART = 256,     /* keys of a softmax step */
+	ATTENTION_SEGMENT = 1024, /* keys of what threads may share out; changing it changes results */
+};
+
+struct attention_plan {
+	const struct kern_attention_args *a;
+	u32 *task_start;          /* [rows + 1] tasks of the rows before */
+	u32 queries_a_task;
+	u32 rows_a_task;          /* queries_a_task * query heads of a KV head */
+	u32 segments;             /* divided: tasks that share a chunk, each a segment */
+	bool divided;
+	u32 tasks;
+	u32 width;                /* floats of a row of sums: head_dim rounded up to vectors */
+	char *lanes;
+	size_t lane_bytes;
+	float *partials;          /* divided: [tasks][rows_a_task] */
+};
+
+struct attention_task {
+	u32 index;
+	u32 row, kv_head;
+	u32 query, queries; /* the chunk within the row */
+	u32 queries_of_row;
+	u32 segment, segment_end;
+};
+
+/* The work area of a thread. */
+struct attention_lane {
+	float *scores; /* [ATTENTION_ROWS][ATTENTION_PART] */
+	float *q;      /* [ATTENTION_ROWS][head_dim], scaled */
+	float *acc;    /* [ATTENTION_ROWS][width] */
+	u32 *gathered; /* [ATTENTION_PART / 16][head_dim / c][16] keys of blocks that hold no whole groups */
+	u32 width;
+};
+
+/* The softmax sums of one query head over a range of keys. */
+struct attention_partial {
+	float *best, *sum;
+	float *acc; /* [width] */
+};
+
+void attention_plan_init(struct attention_plan *plan, struct kern_ctx *ctx, const struct kern_attention_args *a);
+struct attention_task attention_task(const struct attention_plan *plan, u32 index);
+struct attention_lane attention_lane(const struct attention_plan *plan, u32 thread);
+/* Row `r` of a task's chunk: in the thread's area, or, where the context is divided, in the task's own. */
+struct attention_partial attention_partial(const struct attention_plan *plan, const struct attention_task *task,
+					   u32 thread, u32 r);
+size_t attention_scratch_bytes(const struct kern_limits *l);
+
+#endif
