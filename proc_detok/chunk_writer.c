@@ -165,6 +165,7 @@ enum chunk_added chunk_writer_add(struct chunk_writer *w, struct stream *s, size
 
 	size_t text_before = w->text.bytes;
 	u32 count = pending_ready(p, stream_held(s), used < bytes_max ? bytes_max - used : 0);
+	count = pending_alike(p, count);
 	tokens_move(w, p, count);
 	w->token_count[row] = count;
 	w->text_bytes[row] = (u32)(w->text.bytes - text_before);

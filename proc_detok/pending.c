@@ -115,6 +115,21 @@ u32 pending_ready(const struct pending *p, size_t held_bytes, size_t bytes_max)
 	return ready;
 }
 
+u32 pending_alike(const struct pending *p, u32 count)
+{
+	const struct pending_token *t = pending_tokens(p);
+	u32 alike = 0;
+
+	for (u32 i = 0; i < count; i++) {
+		bool listed = t[i].lp_end > (i > 0 ? t[i - 1].lp_end : 0);
+		if (listed != (t[0].lp_end > 0) && alike > 0)
+			return alike;
+		if (t[i].whole)
+			alike = i + 1;
+	}
+	return alike;
+}
+
 static void u32_vec_shift(struct u32_vec *v, size_t count)
 {
 	ASSERT(count <= v->count);

@@ -50,6 +50,9 @@ void pending_push_prompt(struct pending *p, u32 position, const struct token_log
 /* The number of tokens that may leave when the last `held_bytes` bytes of text may not: the most whose text ends on
  * whole characters in front of them. `bytes_max` bounds what they weigh; at least one whole group passes. */
 u32 pending_ready(const struct pending *p, size_t held_bytes, size_t bytes_max);
+/* The most of the first `count` tokens (as pending_ready counts them) that either all have log-probabilities or all
+ * have none: those opened again after a restart come without. */
+u32 pending_alike(const struct pending *p, u32 count);
 /* Forgets the first `tokens` tokens with everything of theirs. */
 void pending_consume(struct pending *p, u32 tokens);
 

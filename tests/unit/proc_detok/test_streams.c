@@ -309,6 +309,32 @@ Test(streams, logprobs_wait_with_held_tokens_and_come_once)
 	cr_assert_str_eq(r->text, "xabx");
 }
 
+Test(streams, entries_have_logprobs_for_all_their_tokens_or_for_none)
+{
+	struct ipc_open open = fixture_open(1, 7, 100);
+	struct ipc_chunk c;
+	u32 tokens[] = {'a', 'b'};
+	u64 live_req = 100;
+	u32 live_tokens = 0;
+	struct ipc_attach attach = {.client_id = 9, .live_req_id = &live_req, .live_req_id_count = 1,
+				    .live_token_count = &live_tokens, .live_token_count_count = 1};
+	open.client_id = 9;
+	open.output_tokens = tokens;
+	open.output_tokens_count = 2;
+	cr_assert_eq(streams_client_ready(ss, &attach), ERR_OK);
+	streams_open(ss, &open, 1, 0);
+	push_with_logprobs(1, 2, 'c', 2, -1.0f);
+	push_with_logprobs(1, 3, 'd', 2, -1.0f);
+	cr_assert(streams_next_chunk(ss, &c));
+	cr_assert_eq(c.tokens_count, 2);
+	cr_assert_eq(c.lp_token_count, 0);
+	cr_assert(streams_next_chunk(ss, &c));
+	cr_assert_eq(c.tokens_count, 2);
+	cr_assert_eq(c.first_token[0], 2);
+	cr_assert_eq(c.lp_token_count, 2);
+	cr_assert_not(streams_next_chunk(ss, &c));
+}
+
 static void push_prompt(u64 seq, u32 position)
 {
 	u32 count = 2, rank = 1, ids[2] = {5, 6};

@@ -1,0 +1,94 @@
+/* Owns the form of error bodies; runs in the gateway. Never puts more of a client's input into a message than
+ * a short piece of the value that is wrong. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/utf8.h"
+#include "proc_gateway/api_error.h"
+#include "proc_gateway/http_server.h"
+
+enum { VALUE_BYTES_MAX = 80 };
+
+bool api_error_set(struct api_error *e, int status, const char *param, const char *code, const char *fmt, ...)
+{
+	va_list args;
+	*e = (struct api_error){.status = status, .code = code};
+	snprintf(e->param, sizeof(e->param), "%s", param ? param : "");
+	va_start(args, fmt);
+	vsnprintf(e->message, sizeof(e->message), fmt, args);
+	va_end(args);
+	return false;
+}
+
+bool api_error_field(struct api_error *e, const char *name, json_val value, const char *wrong,
+		     const char *right)
+{
+	struct buf text = {0};
+	struct json_writer w;
+	json_begin(&w, &text);
+	json_write_value(&w, value);
+	if (text.bytes > VALUE_BYTES_MAX) {
+		text.bytes = utf8_complete_prefix(text.data, VALUE_BYTES_MAX);
+		buf_append_str(&text, "...");
+	}
+	const char *json = buf_cstr(&text);
+	api_error_set(e, 400, name, NULL, "Field '%s': %s %s; it must be %s.", name,
+		      *json ? json : "the value", wrong, right);
+	buf_fini(&text);
+	return false;
+}
+
+static const char *error_type(int status)
+{
+	switch (status) {
+	case 401:
+		return "authentication_error";
+	case 404:
+		return "not_found_error";
+	case 429:
+		return "rate_limit_error";
+	case 503:
+		return "service_unavailable_error";
+	default:
+		return status >= 500 ? "server_error" : "invalid_request_error";
+	}
+}
+
+void api_error_write(const struct api_error *e, struct buf *out)
+{
+	struct json_writer w;
+	json_begin(&w, out);
+	json_object_begin(&w);
+	json_key(&w, "error");
+	json_object_begin(&w);
+	json_key(&w, "message");
+	json_write_cstr(&w, e->message);
+	json_key(&w, "type");
+	json_write_cstr(&w, error_type(e->status));
+	json_key(&w, "param");
+	if (e->param[0])
+		json_write_cstr(&w, e->param);
+	else
+		json_write_null(&w);
+	json_key(&w, "code");
+	if (e->code)
+		json_write_cstr(&w, e->code);
+	else
+		json_write_int(&w, e->status);
+	json_object_end(&w);
+	json_object_end(&w);
+}
+
+void api_error_reply(const struct api_error *e, struct http_request *r)
+{
+	struct buf body = {0};
+	api_error_write(e, &body);
+	if (e->retry_after_ms > 0) {
+		char seconds[16];
+		snprintf(seconds, sizeof(seconds), "%u", (e->retry_after_ms + 999) / 1000);
+		http_reply_header(r, "Retry-After", seconds);
+	}
+	http_reply(r, e->status, "application/json", body.data ? body.data : "", body.bytes);
+	buf_fini(&body);
+}

@@ -1,0 +1,265 @@
+/* Owns the small endpoints and the way into the large ones; runs in the gateway. Never blocks. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "proc_gateway/api_error.h"
+#include "proc_gateway/handlers.h"
+#include "proc_gateway/metrics.h"
+
+static const char json_type_text[] = "application/json";
+
+static void reply_buf(struct http_request *r, int status, const char *type, struct buf *body)
+{
+	struct api_error e;
+	if (buf_ok(body)) {
+		http_reply(r, status, type, body->data ? body->data : "", body->bytes);
+	} else {
+		api_error_set(&e, 503, NULL, NULL, "There is no memory for the reply.");
+		api_error_reply(&e, r);
+	}
+	buf_fini(body);
+}
+
+/* ---------------------------------------------------------------- generation */
+
+static void generate(struct gateway *g, struct http_request *r, enum openai_endpoint endpoint)
+{
+	struct openai_request request;
+	struct api_error e;
+	char id[ROUTES_ID_BYTES];
+	u64 tenant, begin_ns = clock_now_ns();
+	size_t bytes;
+	const char *body = http_request_body(r, &bytes);
+	auth_check(&g->auth, http_head_get(http_request_head(r), "authorization"), &tenant);
+	bool ok = openai_request_read(&request, &g->model, endpoint, body, bytes, tenant, &e);
+	trace_add(g->trace, TRACE_HTTP, begin_ns, clock_now_ns(), 0, (u32)request.ids.count);
+	if (!ok) {
+		openai_request_fini(&request);
+		api_error_reply(&e, r);
+		return;
+	}
+	routes_request_id(g, r, id);
+	requests_start(&g->requests, r, &request,
+		       request.fields.has_request_id ? request.fields.request_id : id);
+}
+
+void handle_chat(struct gateway *g, struct http_request *r)
+{
+	generate(g, r, OPENAI_CHAT);
+}
+
+void handle_completions(struct gateway *g, struct http_request *r)
+{
+	generate(g, r, OPENAI_COMPLETIONS);
+}
+
+/* ---------------------------------------------------------------- models */
+
+static void write_model(struct json_writer *w, const struct gateway *g, const char *name)
+{
+	json_object_begin(w);
+	json_key(w, "id");
+	json_write_cstr(w, name);
+	json_key(w, "object");
+	json_write_cstr(w, "model");
+	json_key(w, "created");
+	json_write_int(w, g->start_s);
+	json_key(w, "owned_by");
+	json_write_cstr(w, "tercet");
+	json_key(w, "root");
+	json_write_cstr(w, g->options->model);
+	json_key(w, "parent");
+	json_write_null(w);
+	json_key(w, "max_model_len");
+	json_write_uint(w, g->model.max_model_len);
+	json_object_end(w);
+}
+
+void handle_models(struct gateway *g, struct http_request *r)
+{
+	struct buf body = {0};
+	struct json_writer w;
+	json_begin(&w, &body);
+	json_object_begin(&w);
+	json_key(&w, "object");
+	json_write_cstr(&w, "list");
+	json_key(&w, "data");
+	json_array_begin(&w);
+	for (u32 i = 0; i < g->model.name_count; i++)
+		write_model(&w, g, g->model.names[i]);
+	json_array_end(&w);
+	json_object_end(&w);
+	reply_buf(r, 200, json_type_text, &body);
+}
+
+void handle_model(struct gateway *g, struct http_request *r)
+{
+	struct buf body = {0}, served = {0};
+	struct json_writer w;
+	struct api_error e;
+	char *name = strdup(http_request_head(r)->path + strlen("/v1/models/"));
+	bool good = name && http_percent_decode(name);
+	json_begin(&w, &body);
+	for (u32 i = 0; good && i < g->model.name_count && body.bytes == 0; i++) {
+		if (strcmp(name, g->model.names[i]) == 0)
+			write_model(&w, g, g->model.names[i]);
+		buf_printf(&served, "%s'%.200s'", i ? ", " : "", g->model.names[i]);
+	}
+	if (body.bytes > 0) {
+		reply_buf(r, 200, json_type_text, &body);
+	} else {
+		api_error_set(&e, 404, "model", "model_not_found",
+			      "The model '%.200s' does not exist; this server has %s.", good ? name : "?",
+			      buf_cstr(&served));
+		api_error_reply(&e, r);
+	}
+	buf_fini(&served);
+	free(name);
+}
+
+/* ---------------------------------------------------------------- tokens and text */
+
+static void write_tokens(const struct gateway *g, const struct openai_request *request, struct buf *out)
+{
+	struct json_writer w;
+	json_begin(&w, out);
+	json_object_begin(&w);
+	json_key(&w, "count");
+	json_write_uint(&w, request->ids.count);
+	json_key(&w, "max_model_len");
+	json_write_uint(&w, g->model.max_model_len);
+	json_key(&w, "tokens");
+	json_array_begin(&w);
+	for (size_t i = 0; i < request->ids.count; i++)
+		json_write_uint(&w, request->ids.data[i]);
+	json_array_end(&w);
+	json_key(&w, "token_strs");
+	if (!request->fields.return_token_strs) {
+		json_write_null(&w);
+	} else {
+		json_array_begin(&w);
+		for (size_t i = 0; i < request->ids.count; i++) {
+			const char *text = tokenizer_token_text(g->tokenizer, request->ids.data[i]);
+			json_write_cstr(&w, text ? text : "");
+		}
+		json_array_end(&w);
+	}
+	json_object_end(&w);
+}
+
+static bool read_tokenize(struct gateway *g, struct openai_request *request, const char *body, size_t bytes,
+			  struct api_error *e)
+{
+	const char *text;
+	size_t text_bytes;
+	if (!openai_body_read(request, &g->model, OPENAI_TOKENIZE, body, bytes, e))
+		return false;
+	if (request->fields.has_messages)
+		return openai_messages_read(request, &g->model, e);
+	if (!request->fields.has_prompt)
+		return api_error_set(e, 400, "prompt", NULL,
+				     "Field 'prompt' is missing; give a string, or 'messages' of a chat.");
+	if (!json_string(request->fields.prompt, &text, &text_bytes))
+		return api_error_field(e, "prompt", request->fields.prompt, "is not a string", "a string");
+	return openai_encode(request, &g->model, text, text_bytes, request->fields.add_special_tokens, true,
+			     e);
+}
+
+void handle_tokenize(struct gateway *g, struct http_request *r)
+{
+	struct openai_request request;
+	struct api_error e;
+	struct buf out = {0};
+	size_t bytes;
+	const char *body = http_request_body(r, &bytes);
+	if (read_tokenize(g, &request, body, bytes, &e)) {
+		write_tokens(g, &request, &out);
+		reply_buf(r, 200, json_type_text, &out);
+	} else {
+		api_error_reply(&e, r);
+	}
+	openai_request_fini(&request);
+}
+
+void handle_detokenize(struct gateway *g, struct http_request *r)
+{
+	struct openai_request request;
+	struct api_error e;
+	struct buf text = {0}, out = {0};
+	size_t bytes;
+	const char *body = http_request_body(r, &bytes);
+	bool ok = openai_body_read(&request, &g->model, OPENAI_DETOKENIZE, body, bytes, &e);
+	if (ok && !request.fields.has_tokens)
+		ok = api_error_set(&e, 400, "tokens", NULL,
+				   "Field 'tokens' is missing; it must be an array of token ids.");
+	ok = ok && openai_ids_read(&request.ids, request.fields.tokens, g->model.vocab_size, "tokens", &e);
+	if (ok) {
+		bool skip = request.fields.has_skip_special_tokens && request.fields.skip_special_tokens;
+		tokenizer_decode(g->tokenizer, request.ids.data, request.ids.count, skip, &text);
+		buf_append_str(&out, "{\"prompt\":");
+		json_escape(&out, text.data ? text.data : "", text.bytes);
+		buf_append_char(&out, '}');
+		if (text.failed)
+			out.failed = true;
+		reply_buf(r, 200, json_type_text, &out);
+	} else {
+		api_error_reply(&e, r);
+	}
+	buf_fini(&text);
+	openai_request_fini(&request);
+}
+
+/* ---------------------------------------------------------------- the server itself */
+
+void handle_health(struct gateway *g, struct http_request *r)
+{
+	struct buf body = {0};
+	bool engine = g->ready && tercet_is_ready(g->engine) && !g->draining;
+	bool well = metrics_health_of(g->options->run_dir, engine, clock_now_ns(), &body);
+	http_reply_header(r, "Cache-Control", "no-store");
+	reply_buf(r, well ? 200 : 503, json_type_text, &body);
+}
+
+void handle_version(struct gateway *g, struct http_request *r)
+{
+	static const char body[] = "{\"version\":\"" TERCET_RELEASE "\"}";
+	(void)g;
+	http_reply(r, 200, json_type_text, body, sizeof(body) - 1);
+}
+
+void handle_load(struct gateway *g, struct http_request *r)
+{
+	struct buf body = {0};
+	buf_printf(&body, "{\"server_load\":%u}", g->requests.choice_count);
+	reply_buf(r, 200, json_type_text, &body);
+}
+
+void handle_metrics(struct gateway *g, struct http_request *r)
+{
+	struct buf body = {0};
+	struct err_msg em;
+	struct api_error e;
+	enum err err = metrics_write(g->options->run_dir, g->model.names[0], &body, &em);
+	if (err) {
+		buf_fini(&body);
+		api_error_set(&e, 500, NULL, NULL, "The statistics cannot be read: %s.", em.text);
+		api_error_reply(&e, r);
+		return;
+	}
+	reply_buf(r, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+}
+
+void handle_page(struct gateway *g, struct http_request *r)
+{
+	(void)g;
+	http_reply_header(r, "Cache-Control", "no-cache");
+	/* nothing from elsewhere is loaded, and nothing may be */
+	http_reply_header(r, "Content-Security-Policy",
+			  "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+			  "connect-src 'self'; "
+			  "img-src data:; base-uri 'none'; form-action 'none'");
+	http_reply(r, 200, "text/html; charset=utf-8", (const char *)page_html, page_html_bytes);
+}

@@ -1,0 +1,23 @@
+/* What the routes lead to. Each replies, or hands the request to requests.c, which will. */
+#ifndef TERCET_PROC_GATEWAY_HANDLERS_H
+#define TERCET_PROC_GATEWAY_HANDLERS_H
+
+#include "proc_gateway/gateway.h"
+
+enum { ROUTES_ID_BYTES = 130 };
+/* The request's id: the client's X-Request-Id when it is a plain word, else one of ours. */
+void routes_request_id(const struct gateway *g, const struct http_request *r, char out[ROUTES_ID_BYTES]);
+
+void handle_chat(struct gateway *g, struct http_request *r);
+void handle_completions(struct gateway *g, struct http_request *r);
+void handle_models(struct gateway *g, struct http_request *r);
+void handle_model(struct gateway *g, struct http_request *r);
+void handle_tokenize(struct gateway *g, struct http_request *r);
+void handle_detokenize(struct gateway *g, struct http_request *r);
+void handle_health(struct gateway *g, struct http_request *r);
+void handle_version(struct gateway *g, struct http_request *r);
+void handle_load(struct gateway *g, struct http_request *r);
+void handle_metrics(struct gateway *g, struct http_request *r);
+void handle_page(struct gateway *g, struct http_request *r);
+
+#endif

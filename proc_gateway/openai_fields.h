@@ -1,0 +1,138 @@
+/* Every field of every request, once: name, kind, which endpoints read it, default and range. The struct, the
+ * type and range checks and the tests expand from this table. Fields that are not in it are ignored, as other
+ * servers do. */
+#ifndef TERCET_PROC_GATEWAY_OPENAI_FIELDS_H
+#define TERCET_PROC_GATEWAY_OPENAI_FIELDS_H
+
+#include "common/json.h"
+#include "common/types.h"
+#include "proc_gateway/api_error.h"
+
+enum openai_endpoint {
+	OPENAI_COMPLETIONS = 1 << 0,
+	OPENAI_CHAT = 1 << 1,
+	OPENAI_TOKENIZE = 1 << 2,
+	OPENAI_DETOKENIZE = 1 << 3,
+
+	/* Sets of them, for the table. */
+	OPENAI_GENERATE = OPENAI_COMPLETIONS | OPENAI_CHAT,
+	OPENAI_ENCODE = OPENAI_GENERATE | OPENAI_TOKENIZE,
+	OPENAI_TEMPLATE = OPENAI_CHAT | OPENAI_TOKENIZE,
+	OPENAI_ALL = OPENAI_ENCODE | OPENAI_DETOKENIZE,
+};
+
+/* Types that a V field may have. */
+enum json_type_bit {
+	TYPE_BOOL = 1 << JSON_BOOL,
+	TYPE_STRING = 1 << JSON_STRING,
+	TYPE_ARRAY = 1 << JSON_ARRAY,
+	TYPE_OBJECT = 1 << JSON_OBJECT,
+};
+
+/* B(name, endpoints, default)              bool name
+ * I(name, endpoints, default, min, max)    i64 name
+ * F(name, endpoints, default, min, max)    f64 name
+ * S(name, endpoints)                       const char *name, NULL when absent; holds no NUL
+ * V(name, endpoints, types)                json_val name, looked into by its reader
+ * Each also gives bool has_NAME. null counts as absent. */
+#define OPENAI_FIELDS(B, I, F, S, V)                                              \
+	S(model, OPENAI_ALL)                                                      \
+	V(prompt, OPENAI_COMPLETIONS | OPENAI_TOKENIZE, TYPE_STRING | TYPE_ARRAY) \
+	V(messages, OPENAI_TEMPLATE, TYPE_ARRAY)                                  \
+	V(tokens, OPENAI_DETOKENIZE, TYPE_ARRAY)                                  \
+	F(temperature, OPENAI_GENERATE, 1.0, 0.0, 100.0)                          \
+	F(top_p, OPENAI_GENERATE, 1.0, 1e-6, 1.0)                                 \
+	I(top_k, OPENAI_GENERATE, 0, -1, 0x7fffffff)                              \
+	F(min_p, OPENAI_GENERATE, 0.0, 0.0, 1.0)                                  \
+	F(repetition_penalty, OPENAI_GENERATE, 1.0, 0.01, 100.0)                  \
+	F(presence_penalty, OPENAI_GENERATE, 0.0, -2.0, 2.0)                      \
+	F(frequency_penalty, OPENAI_GENERATE, 0.0, -2.0, 2.0)                     \
+	V(logit_bias, OPENAI_GENERATE, TYPE_OBJECT)                               \
+	V(stop, OPENAI_GENERATE, TYPE_STRING | TYPE_ARRAY)                        \
+	V(stop_token_ids, OPENAI_GENERATE, TYPE_ARRAY)                            \
+	B(include_stop_str_in_output, OPENAI_GENERATE, false)                     \
+	B(ignore_eos, OPENAI_GENERATE, false)                                     \
+	I(max_tokens, OPENAI_GENERATE, 16, 0, 0x7fffffff)                         \
+	I(max_completion_tokens, OPENAI_CHAT, 0, 0, 0x7fffffff)                   \
+	I(min_tokens, OPENAI_GENERATE, 0, 0, 0x7fffffff)                          \
+	I(n, OPENAI_GENERATE, 1, 1, 128)                                          \
+	I(best_of, OPENAI_COMPLETIONS, 1, 1, 128)                                 \
+	B(stream, OPENAI_GENERATE, false)                                         \
+	V(stream_options, OPENAI_GENERATE, TYPE_OBJECT)                           \
+	B(echo, OPENAI_GENERATE, false)                                           \
+	I(top_logprobs, OPENAI_CHAT, 0, 0, 20)                                    \
+	I(prompt_logprobs, OPENAI_GENERATE, 0, 0, 20)                             \
+	B(skip_special_tokens, OPENAI_GENERATE | OPENAI_DETOKENIZE, true)         \
+	B(spaces_between_special_tokens, OPENAI_GENERATE, true)                   \
+	B(return_token_ids, OPENAI_GENERATE, false)                               \
+	B(return_tokens_as_token_ids, OPENAI_GENERATE, false)                     \
+	B(return_token_strs, OPENAI_TOKENIZE, false)                              \
+	B(add_special_tokens, OPENAI_ENCODE, true)                                \
+	I(truncate_prompt_tokens, OPENAI_GENERATE, 0, -1, 0x7fffffff)             \
+	S(truncation_side, OPENAI_GENERATE)                                       \
+	I(priority, OPENAI_GENERATE, 0, -0x7fffffff - 1ll, 0x7fffffff)            \
+	S(cache_salt, OPENAI_GENERATE)                                            \
+	S(request_id, OPENAI_GENERATE)                                            \
+	S(user, OPENAI_GENERATE)                                                  \
+	V(tools, OPENAI_TEMPLATE, TYPE_ARRAY)                                     \
+	V(tool_choice, OPENAI_CHAT, TYPE_STRING | TYPE_OBJECT)                    \
+	B(parallel_tool_calls, OPENAI_CHAT, true)                                 \
+	V(documents, OPENAI_CHAT, TYPE_ARRAY)                                     \
+	S(chat_template, OPENAI_TEMPLATE)                                         \
+	V(chat_template_kwargs, OPENAI_TEMPLATE, TYPE_OBJECT)                     \
+	S(reasoning_effort, OPENAI_CHAT)                                          \
+	B(add_generation_prompt, OPENAI_TEMPLATE, true)                           \
+	B(continue_final_message, OPENAI_TEMPLATE, false)                         \
+	V(response_format, OPENAI_GENERATE, TYPE_OBJECT)                          \
+	V(modalities, OPENAI_CHAT, TYPE_ARRAY)                                    \
+	S(suffix, OPENAI_COMPLETIONS)                                             \
+	B(use_beam_search, OPENAI_GENERATE, false)
+
+/* Fields that would change the output and that this engine does not have: refused unless absent, null, false,
+ * or an empty string, list or object. */
+#define OPENAI_REFUSED(R)                                                                              \
+	R(structured_outputs)                                                                          \
+	R(guided_json)                                                                                 \
+	R(guided_regex)                                                                                \
+	R(guided_choice)                                                                               \
+	R(guided_grammar) R(structural_tag) R(allowed_token_ids) R(bad_words) R(logits_processors)     \
+		R(logprob_token_ids) R(prompt_embeds) R(thinking_token_budget) R(repetition_detection) \
+			R(watermarking) R(functions) R(function_call) R(audio) R(kv_transfer_params)   \
+				R(web_search_options)
+
+struct openai_fields {
+#define FIELD_B(name, where, def) \
+	bool name;                \
+	bool has_##name;
+#define FIELD_I(name, where, def, min, max) \
+	i64 name;                           \
+	bool has_##name;
+#define FIELD_F(name, where, def, min, max) \
+	f64 name;                           \
+	bool has_##name;
+#define FIELD_S(name, where) \
+	const char *name;    \
+	bool has_##name;
+#define FIELD_V(name, where, types) \
+	json_val name;              \
+	bool has_##name;
+	OPENAI_FIELDS(FIELD_B, FIELD_I, FIELD_F, FIELD_S, FIELD_V)
+#undef FIELD_B
+#undef FIELD_I
+#undef FIELD_F
+#undef FIELD_S
+#undef FIELD_V
+	/* What the table cannot say: the whole range of 64-bit seeds, and logprobs, which is a number in
+	 * completions
+	 * (-1: none) and a switch in chats. */
+	u64 seed;
+	bool has_seed;
+	i64 logprobs;
+};
+
+/* Reads the fields of `endpoint` from `root`; everything borrowed from its document. False with 400 in `e`,
+ * which names the field, its value, and what would be right. */
+bool openai_fields_read(struct openai_fields *out, enum openai_endpoint endpoint, json_val root,
+			u32 logprobs_max, struct api_error *e);
+
+#endif

@@ -1,0 +1,259 @@
+/* Owns the way from chat messages to one prompt: shapes that clients send are brought to those that chat
+ * templates read, then the template renders them. Runs in the gateway. Never lets a client's template run
+ * without limits (text/ has them). */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "proc_gateway/openai_request.h"
+
+static bool bad_message(struct api_error *e, size_t index, json_val v, const char *wrong, const char *right)
+{
+	char name[64];
+	snprintf(name, sizeof(name), "messages[%zu]", index);
+	return api_error_field(e, name, v, wrong, right);
+}
+
+/* Text parts of one content array, one per line. */
+static bool join_parts(json_val parts, size_t index, struct buf *out, struct api_error *e)
+{
+	bool first = true;
+	for (struct json_iter it = json_iterate(parts); json_next(&it);) {
+		const char *text;
+		size_t bytes;
+		json_val type = json_get(it.value, "type");
+		json_val value = json_type(it.value) == JSON_STRING ? it.value : json_get(it.value, "text");
+		if (json_present(type) && !json_string_equals(type, "text") &&
+		    !json_string_equals(type, "input_text") && !json_string_equals(type, "output_text"))
+			return bad_message(e, index, type,
+					   "is a kind of content that this model does not take", "\"text\"");
+		if (!json_string(value, &text, &bytes))
+			return bad_message(e, index, it.value, "is not a part of content",
+					   "{\"type\": \"text\", \"text\": \"...\"}");
+		if (!first)
+			buf_append_char(out, '\n');
+		first = false;
+		buf_append(out, text, bytes);
+	}
+	return true;
+}
+
+/* Templates walk through arguments as an object; clients send them as a string of JSON. */
+static void write_tool_call(struct json_writer *w, json_val call)
+{
+	json_object_begin(w);
+	for (struct json_iter it = json_iterate(call); json_next(&it);) {
+		json_key(w, it.key);
+		if (strcmp(it.key, "function") != 0 || json_type(it.value) != JSON_OBJECT) {
+			json_write_value(w, it.value);
+			continue;
+		}
+		json_object_begin(w);
+		for (struct json_iter f = json_iterate(it.value); json_next(&f);) {
+			struct json_doc *parsed = NULL;
+			const char *text = json_cstr(f.value, NULL);
+			json_key(w, f.key);
+			if (strcmp(f.key, "arguments") == 0 && text &&
+			    json_parse(&parsed, text, strlen(text), NULL) == ERR_OK &&
+			    json_type(json_root(parsed)) == JSON_OBJECT)
+				json_write_value(w, json_root(parsed));
+			else
+				json_write_value(w, f.value);
+			json_free(&parsed);
+		}
+		json_object_end(w);
+	}
+	json_object_end(w);
+}
+
+static bool write_member(struct json_writer *w, const struct json_iter *it, size_t index, struct api_error *e)
+{
+	json_key(w, it->key);
+	if (strcmp(it->key, "content") == 0 && json_type(it->value) == JSON_ARRAY) {
+		struct buf text = {0};
+		bool ok = join_parts(it->value, index, &text, e);
+		if (ok)
+			json_write_string(w, text.data ? text.data : "", text.bytes);
+		buf_fini(&text);
+		return ok;
+	}
+	if (strcmp(it->key, "tool_calls") == 0 && json_type(it->value) == JSON_ARRAY) {
+		json_array_begin(w);
+		for (struct json_iter call = json_iterate(it->value); json_next(&call);) {
+			if (json_type(call.value) == JSON_OBJECT)
+				write_tool_call(w, call.value);
+			else
+				json_write_value(w, call.value);
+		}
+		json_array_end(w);
+		return true;
+	}
+	json_write_value(w, it->value);
+	return true;
+}
+
+/* Checks one message; `*rewrite` when a template could not read it as it is. */
+static bool check_message(json_val message, size_t index, bool *rewrite, struct api_error *e)
+{
+	json_val role = json_get(message, "role"), content = json_get(message, "content");
+	if (json_type(message) != JSON_OBJECT)
+		return bad_message(e, index, message, "is not an object",
+				   "{\"role\": ..., \"content\": ...}");
+	if (json_type(role) != JSON_STRING)
+		return bad_message(e, index, message, "has no 'role'",
+				   "{\"role\": \"user\", \"content\": ...}");
+	switch (json_type(content)) {
+	case JSON_STRING:
+		break;
+	case JSON_ARRAY:
+		*rewrite = true;
+		break;
+	case JSON_MISSING:
+	case JSON_NULL:
+		if (!json_string_equals(role, "assistant"))
+			return bad_message(e, index, message, "has no 'content'",
+					   "{\"role\": ..., \"content\": \"...\"}");
+		break;
+	default:
+		return bad_message(e, index, content, "is not content", "a string or an array of text parts");
+	}
+	if (json_type(json_get(message, "tool_calls")) == JSON_ARRAY)
+		*rewrite = true;
+	return true;
+}
+
+static bool no_memory(struct api_error *e)
+{
+	return api_error_set(e, 503, NULL, NULL, "There is no memory for the request.");
+}
+
+static bool rewrite_messages(struct openai_request *r, json_val *messages, struct api_error *e)
+{
+	struct buf text = {0};
+	struct json_writer w;
+	bool ok = true;
+	size_t index = 0;
+	json_begin(&w, &text);
+	json_array_begin(&w);
+	for (struct json_iter it = json_iterate(*messages); ok && json_next(&it); index++) {
+		json_object_begin(&w);
+		for (struct json_iter m = json_iterate(it.value); ok && json_next(&m);)
+			ok = write_member(&w, &m, index, e);
+		json_object_end(&w);
+	}
+	json_array_end(&w);
+	if (ok && (!buf_ok(&text) || json_parse(&r->messages, text.data, text.bytes, NULL) != ERR_OK))
+		ok = no_memory(e);
+	if (ok)
+		*messages = json_root(r->messages);
+	buf_fini(&text);
+	return ok;
+}
+
+static bool check_messages(struct openai_request *r, json_val *messages, struct api_error *e)
+{
+	bool rewrite = false;
+	size_t index = 0;
+	*messages = r->fields.messages;
+	if (!r->fields.has_messages)
+		return api_error_set(e, 400, "messages", NULL,
+				     "Field 'messages' is missing; it must be an array of messages.");
+	if (json_count(*messages) == 0)
+		return api_error_field(e, "messages", *messages, "is empty",
+				       "an array of at least one message");
+	for (struct json_iter it = json_iterate(*messages); json_next(&it); index++) {
+		if (!check_message(it.value, index, &rewrite, e))
+			return false;
+	}
+	return !rewrite || rewrite_messages(r, messages, e);
+}
+
+/* chat_template_kwargs, with reasoning_effort as one more of them. */
+static bool template_kwargs(struct openai_request *r, json_val *out, struct api_error *e)
+{
+	*out = r->fields.chat_template_kwargs;
+	if (!r->fields.has_reasoning_effort)
+		return true;
+	struct buf text = {0};
+	struct json_writer w;
+	json_begin(&w, &text);
+	json_object_begin(&w);
+	json_key(&w, "reasoning_effort");
+	json_write_cstr(&w, r->fields.reasoning_effort);
+	for (struct json_iter it = json_iterate(*out); json_next(&it);) {
+		json_key(&w, it.key);
+		json_write_value(&w, it.value);
+	}
+	json_object_end(&w);
+	bool ok = buf_ok(&text) && json_parse(&r->kwargs, text.data, text.bytes, NULL) == ERR_OK;
+	buf_fini(&text);
+	if (!ok)
+		return no_memory(e);
+	*out = json_root(r->kwargs);
+	return true;
+}
+
+static bool render(const struct openai_request *r, const struct openai_model *m,
+		   const struct chat_request *chat, struct buf *out, struct api_error *e)
+{
+	struct err_msg em;
+	struct chat_template *own = NULL;
+	const struct chat_template *t = m->chat_template;
+	if (r->fields.has_chat_template) {
+		enum err err = chat_template_parse(&own, r->fields.chat_template,
+						   strlen(r->fields.chat_template), &em);
+		if (err)
+			return api_error_set(e, 400, "chat_template", NULL, "Field 'chat_template': %s.",
+					     em.text);
+		t = own;
+	}
+	if (!t)
+		return api_error_set(e, 400, "messages", NULL,
+				     "This model has no chat template: use /v1/completions, give one in "
+				     "'chat_template', or "
+				     "start the server with --chat-template FILE.");
+	enum err err = chat_template_render(t, chat, out, &em);
+	chat_template_free(&own);
+	if (err == ERR_NO_MEMORY || !buf_ok(out))
+		return no_memory(e);
+	if (err)
+		return api_error_set(e, 400, "messages", NULL, "The chat template refused the messages: %s.",
+				     em.text);
+	return true;
+}
+
+/* With 'echo' a chat's answer begins with the last message, when it is the assistant's. */
+static void read_chat_echo(struct openai_request *r, json_val messages)
+{
+	json_val last = json_at(messages, json_count(messages) - 1);
+	if (r->fields.echo && json_string_equals(json_get(last, "role"), "assistant"))
+		r->chat_echo = json_cstr(json_get(last, "content"), "");
+}
+
+bool openai_messages_read(struct openai_request *r, const struct openai_model *m, struct api_error *e)
+{
+	const struct openai_fields *f = &r->fields;
+	struct chat_request chat = {0};
+	struct buf prompt = {0};
+	if (!check_messages(r, &chat.messages, e) || !template_kwargs(r, &chat.kwargs, e))
+		return false;
+	if (f->continue_final_message && f->has_add_generation_prompt && f->add_generation_prompt)
+		return api_error_set(
+			e, 400, "continue_final_message", NULL,
+			"Field 'continue_final_message' goes only with \"add_generation_prompt\": false.");
+	bool tools = f->has_tools && !json_string_equals(f->tool_choice, "none") && json_count(f->tools) > 0;
+	if (tools)
+		chat.tools = f->tools;
+	chat.documents = f->documents;
+	chat.add_generation_prompt = f->add_generation_prompt && !f->continue_final_message;
+	chat.continue_final_message = f->continue_final_message;
+	chat.now_s = clock_wall_s();
+	chat.bos_token = tokenizer_bos(m->tokenizer);
+	chat.eos_token = tokenizer_eos(m->tokenizer);
+	read_chat_echo(r, chat.messages);
+	bool ok =
+		render(r, m, &chat, &prompt, e) &&
+		openai_prompt_from_text(r, m, &prompt, f->has_add_special_tokens && f->add_special_tokens, e);
+	buf_fini(&prompt);
+	return ok;
+}

@@ -1,0 +1,96 @@
+/* From a request body to what the engine is asked: fields, rules between fields, prompts as token ids. */
+#ifndef TERCET_PROC_GATEWAY_OPENAI_REQUEST_H
+#define TERCET_PROC_GATEWAY_OPENAI_REQUEST_H
+
+#include "client/tercet.h"
+#include "common/buf.h"
+#include "proc_gateway/generation_config.h"
+#include "proc_gateway/openai_fields.h"
+#include "text/text.h"
+
+enum {
+	OPENAI_CHOICES_MAX = 1024, /* prompts times n of one request */
+	OPENAI_STOPS_MAX = 16,
+	OPENAI_STOP_BYTES_MAX = 1024,
+	OPENAI_STOP_IDS_MAX = 64,
+	OPENAI_BIASES_MAX = 1024,
+};
+
+/* What requests are read against. Owned by main; max_model_len and vocab_size come from the engine. */
+struct openai_model {
+	const struct tokenizer *tokenizer;
+	struct text_scratch *scratch;
+	const struct chat_template *chat_template; /* NULL: the model has none */
+	const char *const *names;		   /* the first one is shown in replies */
+	u32 name_count;
+	u32 max_model_len;
+	u32 vocab_size;
+	u32 token_bytes_max; /* bytes of the longest token (openai_token_bytes_max) */
+	u32 logprobs_max;
+	u64 seed; /* of requests without one; 0: drawn for each */
+	struct generation_config defaults;
+};
+
+struct openai_prompt {
+	u32 first, count; /* in openai_request.ids */
+	const char *text; /* as given; NULL when it came as ids. Borrowed from the body's document */
+	size_t text_bytes;
+};
+
+struct openai_request {
+	enum openai_endpoint endpoint;
+	struct openai_fields fields;
+	struct json_doc *doc;	   /* the body */
+	struct json_doc *messages; /* rewritten messages, when templates could not read them as given */
+	struct json_doc *kwargs;   /* merged template variables */
+	const char *model;	   /* the name to show */
+	struct u32_vec ids;	   /* of all prompts */
+	struct openai_prompt *prompts;
+	u32 prompt_count;
+	u32 n;
+	struct tercet_params params; /* seed: of choice 0; choice i has seed + i */
+	const char *stops[OPENAI_STOPS_MAX];
+	u32 stop_count;
+	u32 stop_ids[OPENAI_STOP_IDS_MAX];
+	u32 stop_id_count;
+	struct u32_vec bias_ids;
+	float *bias_values;
+	u64 cache_salt;
+	bool include_usage;
+	bool usage_each;       /* continuous_usage_stats */
+	bool scoring;	       /* max_tokens 0: the one token that the engine has to make is not shown */
+	const char *chat_echo; /* text that comes before a chat's answer; "" none. Borrowed */
+};
+
+/* The bytes of the longest token of a vocabulary; 1 at least. */
+u32 openai_token_bytes_max(const struct tokenizer *t);
+
+/* `body` is copied; `tenant` separates prefix caches (0: shared). False: `e` says what is wrong; `r` is to be
+ * freed in both cases. */
+bool openai_request_read(struct openai_request *r, const struct openai_model *m,
+			 enum openai_endpoint endpoint, const char *body, size_t bytes, u64 tenant,
+			 struct api_error *e);
+void openai_request_fini(struct openai_request *r);
+
+/* The body as a document whose fields are checked. For /tokenize and /detokenize. */
+bool openai_body_read(struct openai_request *r, const struct openai_model *m, enum openai_endpoint endpoint,
+		      const char *body, size_t bytes, struct api_error *e);
+
+/* ---- parts (openai_prompt.c, openai_messages.c), also used by /tokenize ---- */
+
+/* Reads 'prompt' (a string, ids, or a list of either) into prompts and ids. */
+bool openai_prompts_read(struct openai_request *r, const struct openai_model *m, struct api_error *e);
+/* Renders 'messages' by the chat template and encodes the result as the one prompt. */
+bool openai_messages_read(struct openai_request *r, const struct openai_model *m, struct api_error *e);
+/* Encodes `text` as the one prompt (for /tokenize only into ids, whatever its length). */
+bool openai_prompt_from_text(struct openai_request *r, const struct openai_model *m, const struct buf *text,
+			     bool add_special, struct api_error *e);
+/* Appends the ids of `text`. Refuses early what can never fit, unless `unlimited`. */
+bool openai_encode(struct openai_request *r, const struct openai_model *m, const char *text, size_t bytes,
+		   bool add_special, bool unlimited, struct api_error *e);
+/* Reads token ids below the vocabulary's size from the array `v`, called `name` in errors. */
+bool openai_ids_read(struct u32_vec *out, json_val v, u32 vocab_size, const char *name, struct api_error *e);
+/* A prompt that leaves no room for a token: 400 with both lengths. */
+bool openai_prompt_too_long(struct api_error *e, const struct openai_model *m, size_t tokens, bool at_least);
+
+#endif

@@ -1,0 +1,209 @@
+/* Owns the shape of replies and chunks; runs in the gateway. Never touches a socket or the engine. */
+#include <string.h>
+
+#include "common/json.h"
+#include "proc_gateway/openai_response.h"
+
+static bool is_chat(const struct group *g)
+{
+	return g->request.endpoint == OPENAI_CHAT;
+}
+
+static void put_head(const struct group *g, const char *object, struct buf *out)
+{
+	buf_append_str(out, "{\"id\":");
+	json_escape(out, g->id, strlen(g->id));
+	buf_printf(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":", object, (long long)g->created_s);
+	json_escape(out, g->request.model, strlen(g->request.model));
+}
+
+static void put_ids(struct buf *out, const u32 *ids, size_t count)
+{
+	buf_append_char(out, '[');
+	for (size_t i = 0; i < count; i++)
+		buf_printf(out, i ? ",%u" : "%u", ids[i]);
+	buf_append_char(out, ']');
+}
+
+static void put_usage(struct buf *out, u64 prompt, u64 completion, u64 cached)
+{
+	buf_printf(out,
+		   "{\"prompt_tokens\":%llu,\"total_tokens\":%llu,\"completion_tokens\":%llu,"
+		   "\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
+		   (unsigned long long)prompt, (unsigned long long)(prompt + completion),
+		   (unsigned long long)completion, (unsigned long long)cached);
+}
+
+/* Each prompt counts once, however many answers it has. */
+static void put_group_usage(const struct group *g, struct buf *out)
+{
+	u64 prompt = 0, completion = 0, cached = 0;
+	for (u32 i = 0; i < g->choice_count; i++) {
+		const struct choice *c = &g->choices[i];
+		completion += c->token_count;
+		if (c->index % g->request.n == 0) {
+			prompt += c->prompt->count;
+			cached += c->cached_count;
+		}
+	}
+	put_usage(out, prompt, completion, cached);
+}
+
+static void put_finish(const struct choice *c, struct buf *out)
+{
+	const struct openai_request *r = &c->group->request;
+	if (!c->done) {
+		buf_append_str(out, ",\"finish_reason\":null,\"stop_reason\":null");
+		return;
+	}
+	buf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", tercet_finish_name(c->finish));
+	if (c->stop_kind == TERCET_STOP_ID)
+		buf_printf(out, "%u", c->stop_value);
+	else if (c->stop_kind == TERCET_STOP_STRING && c->stop_value < r->stop_count)
+		json_escape(out, r->stops[c->stop_value], strlen(r->stops[c->stop_value]));
+	else
+		buf_append_str(out, "null");
+}
+
+static void put_text(const struct choice *c, struct buf *out)
+{
+	json_escape(out, c->text.data ? c->text.data : "", c->text.bytes);
+}
+
+static const u32 *prompt_ids(const struct choice *c)
+{
+	return c->group->request.ids.data + c->prompt->first;
+}
+
+static void put_prompt_logprobs(const struct choice *c, struct buf *out)
+{
+	const struct openai_request *r = &c->group->request;
+	buf_append_str(out, ",\"prompt_logprobs\":");
+	if (!r->fields.has_prompt_logprobs) {
+		buf_append_str(out, "null");
+		return;
+	}
+	prompt_logprobs_write(&c->prompt_logprobs, prompt_ids(c), c->prompt->count,
+			      (u32)r->fields.prompt_logprobs, c->logprobs.tokenizer, out);
+}
+
+static void put_choice(struct choice *c, struct buf *out)
+{
+	const struct group *g = c->group;
+	bool ids = g->request.fields.return_token_ids;
+	buf_printf(out, "{\"index\":%u,", c->index);
+	if (is_chat(g)) {
+		buf_append_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
+		put_text(c, out);
+		buf_append_str(out, ",\"refusal\":null}");
+	} else {
+		buf_append_str(out, "\"text\":");
+		put_text(c, out);
+	}
+	buf_append_str(out, ",\"logprobs\":");
+	logprobs_take(&c->logprobs, out);
+	put_finish(c, out);
+	if (ids) {
+		buf_append_str(out, ",\"token_ids\":");
+		put_ids(out, c->tokens.data, c->tokens.count);
+	}
+	if (!is_chat(g)) {
+		if (ids) {
+			buf_append_str(out, ",\"prompt_token_ids\":");
+			put_ids(out, prompt_ids(c), c->prompt->count);
+		}
+		put_prompt_logprobs(c, out);
+	}
+	buf_append_char(out, '}');
+}
+
+void openai_response_write(struct group *g, struct buf *out)
+{
+	put_head(g, is_chat(g) ? "chat.completion" : "text_completion", out);
+	buf_append_str(out, ",\"choices\":[");
+	for (u32 i = 0; i < g->choice_count; i++) {
+		if (i > 0)
+			buf_append_char(out, ',');
+		put_choice(&g->choices[i], out);
+	}
+	buf_append_str(out, "],\"usage\":");
+	put_group_usage(g, out);
+	if (is_chat(g)) {
+		put_prompt_logprobs(&g->choices[0], out);
+		if (g->request.fields.return_token_ids) {
+			buf_append_str(out, ",\"prompt_token_ids\":");
+			put_ids(out, prompt_ids(&g->choices[0]), g->choices[0].prompt->count);
+		}
+	}
+	buf_append_str(out, ",\"system_fingerprint\":null}");
+}
+
+/* ---------------------------------------------------------------- streams */
+
+bool openai_chunk_due(const struct choice *c)
+{
+	return c->text.bytes > 0 || c->done || c->logprobs.count > 0 ||
+	       (c->group->request.fields.return_token_ids && c->tokens.count > 0);
+}
+
+static void put_delta(struct choice *c, bool first, struct buf *out)
+{
+	if (!is_chat(c->group)) {
+		buf_append_str(out, "\"text\":");
+		put_text(c, out);
+		return;
+	}
+	buf_append_str(out, first ? "\"delta\":{\"role\":\"assistant\",\"content\":" : "\"delta\":{");
+	if (first || c->text.bytes > 0) {
+		if (!first)
+			buf_append_str(out, "\"content\":");
+		put_text(c, out);
+	}
+	buf_append_char(out, '}');
+}
+
+void openai_chunk_write(struct choice *c, struct buf *out)
+{
+	const struct group *g = c->group;
+	const struct openai_request *r = &g->request;
+	bool first = !c->begun;
+	c->begun = true;
+	put_head(g, is_chat(g) ? "chat.completion.chunk" : "text_completion", out);
+	buf_printf(out, ",\"choices\":[{\"index\":%u,", c->index);
+	put_delta(c, first, out);
+	buf_append_str(out, ",\"logprobs\":");
+	logprobs_take(&c->logprobs, out);
+	put_finish(c, out);
+	if (r->fields.return_token_ids) {
+		buf_append_str(out, ",\"token_ids\":");
+		put_ids(out, c->tokens.data, c->tokens.count);
+		if (first && !is_chat(g)) {
+			buf_append_str(out, ",\"prompt_token_ids\":");
+			put_ids(out, prompt_ids(c), c->prompt->count);
+		}
+	}
+	if (first && r->fields.has_prompt_logprobs)
+		put_prompt_logprobs(c, out);
+	buf_append_str(out, "}]");
+	if (first && is_chat(g) && r->fields.return_token_ids) {
+		buf_append_str(out, ",\"prompt_token_ids\":");
+		put_ids(out, prompt_ids(c), c->prompt->count);
+	}
+	if (r->usage_each) {
+		buf_append_str(out, ",\"usage\":");
+		put_usage(out, c->prompt->count, c->token_count, c->cached_count);
+	} else if (r->include_usage) {
+		buf_append_str(out, ",\"usage\":null");
+	}
+	buf_append_char(out, '}');
+	buf_clear(&c->text);
+	u32_vec_clear(&c->tokens);
+}
+
+void openai_usage_chunk_write(const struct group *g, struct buf *out)
+{
+	put_head(g, is_chat(g) ? "chat.completion.chunk" : "text_completion", out);
+	buf_append_str(out, ",\"choices\":[],\"usage\":");
+	put_group_usage(g, out);
+	buf_append_char(out, '}');
+}

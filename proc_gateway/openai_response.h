@@ -1,0 +1,16 @@
+/* The JSON of replies and of stream chunks. Pure: everything is appended to a buffer. */
+#ifndef TERCET_PROC_GATEWAY_OPENAI_RESPONSE_H
+#define TERCET_PROC_GATEWAY_OPENAI_RESPONSE_H
+
+#include "proc_gateway/requests.h"
+
+/* The whole reply of a group whose choices are all done. */
+void openai_response_write(struct group *g, struct buf *out);
+/* One chunk with what the choice has not written yet; empties it. */
+void openai_chunk_write(struct choice *c, struct buf *out);
+/* The chunk with the usage of the whole request and no choices. */
+void openai_usage_chunk_write(const struct group *g, struct buf *out);
+/* Whether a chunk would tell the client anything. */
+bool openai_chunk_due(const struct choice *c);
+
+#endif

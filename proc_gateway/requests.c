@@ -1,0 +1,411 @@
+/* Owns every request between its reading and the end of its reply: the engine requests behind it, what they
+ * have produced, and who hears of it. Runs in the gateway, in the event loop. Never keeps an engine request
+ * alive without a client that waits for it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/assert.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "proc_gateway/api_error.h"
+#include "proc_gateway/openai_response.h"
+#include "proc_gateway/requests.h"
+#include "proc_gateway/sse.h"
+
+void requests_init(struct requests *rs, struct tercet *engine, const struct openai_model *model,
+		   struct stats_page *stats, struct trace *trace)
+{
+	*rs = (struct requests){.engine = engine, .model = model, .stats = stats, .trace = trace};
+}
+
+/* ---------------------------------------------------------------- life of a group */
+
+static void choice_fini(struct choice *c)
+{
+	if (c->req_id != 0) { /* nobody waits for it any more */
+		if (tercet_discard(c->group->requests->engine, c->req_id) != TERCET_OK)
+			LOG_DEBUG("DISCARD_UNKNOWN", "req=%llu", (unsigned long long)c->req_id);
+		c->group->requests->choice_count--;
+	}
+	buf_fini(&c->text);
+	u32_vec_fini(&c->tokens);
+	logprobs_fini(&c->logprobs);
+	prompt_logprobs_fini(&c->prompt_logprobs);
+}
+
+static void group_free(struct group *g)
+{
+	struct requests *rs = g->requests;
+	for (u32 i = 0; i < g->choice_count; i++)
+		choice_fini(&g->choices[i]);
+	if (g->previous)
+		g->previous->next = g->next;
+	else
+		rs->groups = g->next;
+	if (g->next)
+		g->next->previous = g->previous;
+	rs->group_count--;
+	openai_request_fini(&g->request);
+	free(g);
+}
+
+/* The client went away: what runs for it is aborted now. */
+static void on_http_close(void *ctx, struct http_request *http)
+{
+	struct group *g = ctx;
+	(void)http;
+	LOG_DEBUG("CLIENT_GONE", "id=%s choices=%u done=%u", g->id, g->choice_count, g->done_count);
+	group_free(g);
+}
+
+/* Ends the reply with an error and frees the group. */
+static void group_fail(struct group *g, const struct api_error *e)
+{
+	struct requests *rs = g->requests;
+	if (g->gone) /* its close callback frees it */
+		return;
+	http_request_on_close(g->http, NULL, NULL);
+	if (g->streaming) {
+		sse_event_begin(&rs->out);
+		api_error_write(e, &rs->out);
+		if (sse_event_send(g->http, &rs->out) != ERR_OK)
+			LOG_DEBUG("STREAM_GONE", "id=%s", g->id);
+		sse_end(g->http);
+	} else {
+		api_error_reply(e, g->http);
+	}
+	group_free(g);
+}
+
+static void group_fail_memory(struct group *g)
+{
+	struct api_error e;
+	api_error_set(&e, 503, NULL, NULL, "There is no memory for the reply.");
+	group_fail(g, &e);
+}
+
+/* ---------------------------------------------------------------- writing */
+
+static void stream_begin(struct group *g)
+{
+	if (g->streaming || !g->request.fields.stream)
+		return;
+	g->streaming = true;
+	sse_begin(g->http);
+}
+
+/* False: the client is gone, nothing more can be written. */
+static bool stream_event(struct group *g)
+{
+	if (sse_event_send(g->http, &g->requests->out) == ERR_OK)
+		return true;
+	g->gone = true;
+	return false;
+}
+
+static bool stream_choice(struct choice *c)
+{
+	struct group *g = c->group;
+	stream_begin(g);
+	if (!openai_chunk_due(c))
+		return true;
+	sse_event_begin(&g->requests->out);
+	openai_chunk_write(c, &g->requests->out);
+	return stream_event(g);
+}
+
+static void group_complete(struct group *g)
+{
+	struct requests *rs = g->requests;
+	struct http_request *http = g->http;
+	if (g->streaming) {
+		if (g->request.include_usage) {
+			sse_event_begin(&rs->out);
+			openai_usage_chunk_write(g, &rs->out);
+			if (!stream_event(g))
+				return;
+		}
+		http_request_on_close(http, NULL, NULL);
+		sse_end(http);
+	} else {
+		buf_clear(&rs->out);
+		openai_response_write(g, &rs->out);
+		if (!buf_ok(&rs->out)) {
+			group_fail_memory(g);
+			return;
+		}
+		http_request_on_close(http, NULL, NULL);
+		http_reply(http, 200, "application/json", rs->out.data, rs->out.bytes);
+	}
+	group_free(g);
+	if (rs->out.capacity > 1024 * 1024) /* one huge reply should not be kept for ever */
+		buf_fini(&rs->out);
+}
+
+/* ---------------------------------------------------------------- events of the engine */
+
+/* What stands in front of the first generated token: with echo the prompt. All prompt log-probabilities are
+ * there by then. */
+static void choice_echo(struct choice *c)
+{
+	const struct group *g = c->group;
+	const struct openai_request *r = &g->request;
+	const u32 *ids = r->ids.data + c->prompt->first;
+	if (r->endpoint == OPENAI_CHAT) {
+		buf_append_str(&c->text, r->chat_echo);
+		return;
+	}
+	if (!r->fields.echo)
+		return;
+	if (c->prompt->text)
+		buf_append(&c->text, c->prompt->text, c->prompt->text_bytes);
+	else
+		tokenizer_decode(c->logprobs.tokenizer, ids, c->prompt->count, r->fields.skip_special_tokens,
+				 &c->text);
+	if (r->fields.return_token_ids)
+		u32_vec_append(&c->tokens, ids, c->prompt->count);
+	prompt_logprobs_echo(&c->prompt_logprobs, ids, c->prompt->count, &c->logprobs);
+}
+
+static void observe(struct choice *c, const struct tercet_event *event)
+{
+	struct stats_page *stats = c->group->requests->stats;
+	u64 now = clock_now_ns();
+	if (event->token_count > 0) {
+		double since = (double)(now - (c->last_ns ? c->last_ns : c->group->begin_ns)) / 1e9;
+		if (c->last_ns == 0)
+			stats_observe(stats, STATS_TTFT, since);
+		else
+			stats_observe_many(stats, STATS_ITL, since / event->token_count, event->token_count);
+		c->last_ns = now;
+	}
+	if (event->finish != TERCET_FINISH_NONE)
+		stats_observe(stats, STATS_E2E, (double)(now - c->group->begin_ns) / 1e9);
+}
+
+static void choice_take_tokens(struct choice *c, const struct tercet_event *event)
+{
+	const struct tercet_logprobs *l = &event->logprobs;
+	size_t listed = 0;
+	c->token_count += event->token_count;
+	buf_append(&c->text, event->text, event->text_bytes);
+	if (c->group->request.fields.return_token_ids)
+		u32_vec_append(&c->tokens, event->tokens, event->token_count);
+	for (u32 i = 0; i < l->count; i++) {
+		struct token_logprobs t = {.token = event->tokens[i],
+					   .rank = l->ranks[i],
+					   .count = l->counts[i],
+					   .ids = l->ids + listed,
+					   .values = l->values + listed};
+		listed += l->counts[i];
+		logprobs_add(&c->logprobs, &t);
+	}
+}
+
+static void choice_end(struct choice *c, const struct tercet_event *event)
+{
+	struct group *g = c->group;
+	c->done = true;
+	c->req_id = 0;
+	g->requests->choice_count--;
+	c->finish = g->request.scoring ? TERCET_FINISH_LENGTH : event->finish;
+	c->stop_kind = g->request.scoring ? TERCET_STOP_NONE : event->stop_kind;
+	c->stop_value = event->stop_value;
+	g->done_count++;
+}
+
+static void on_output(struct choice *c, const struct tercet_event *event)
+{
+	struct group *g = c->group;
+	struct api_error e;
+	observe(c, event);
+	if (event->prompt_logprobs.count > 0 &&
+	    !prompt_logprobs_add(&c->prompt_logprobs, &event->prompt_logprobs)) {
+		group_fail_memory(g);
+		return;
+	}
+	if (!c->echoed && (event->token_count > 0 || event->finish != TERCET_FINISH_NONE)) {
+		c->echoed = true;
+		choice_echo(c);
+	}
+	c->cached_count = event->cached_count;
+	if (!g->request.scoring)
+		choice_take_tokens(c, event);
+	if (event->finish != TERCET_FINISH_NONE)
+		choice_end(c, event);
+	if (event->finish == TERCET_FINISH_ERROR) {
+		api_error_set(&e, 500, NULL, NULL, "The engine ended the request: %s.",
+			      *event->error_text ? event->error_text : "internal error");
+		group_fail(g, &e);
+		return;
+	}
+	if (!buf_ok(&c->text) || c->tokens.failed) {
+		group_fail_memory(g);
+		return;
+	}
+	if (g->gone || (g->request.fields.stream && !stream_choice(c)))
+		return;
+	if (g->done_count == g->choice_count)
+		group_complete(g);
+}
+
+static int refusal_status(enum tercet_result code)
+{
+	switch (code) {
+	case TERCET_AGAIN:
+	case TERCET_BUSY:
+		return 429;
+	case TERCET_GONE:
+	case TERCET_SHUTDOWN:
+	case TERCET_NO_MEMORY:
+	case TERCET_TIMEOUT:
+		return 503;
+	case TERCET_INVALID:
+	case TERCET_TOO_LONG:
+	case TERCET_UNSUPPORTED:
+	case TERCET_NEVER_FITS:
+		return 400;
+	default:
+		return 500;
+	}
+}
+
+static void group_refused(struct group *g, enum tercet_result code, const char *text, u32 retry_after_ms)
+{
+	struct api_error e;
+	int status = refusal_status(code);
+	api_error_set(&e, status, NULL, status == 429 ? "server_busy" : NULL, "%s",
+		      *text ? text : tercet_result_text(code));
+	e.retry_after_ms = retry_after_ms == 0 && (status == 429 || status == 503) ? 1000 : retry_after_ms;
+	group_fail(g, &e);
+}
+
+void requests_on_event(void *requests, const struct tercet_event *event)
+{
+	struct choice *c = event->user;
+	(void)requests;
+	if (!c)
+		return;
+	struct group *g = c->group;
+	switch (event->type) {
+	case TERCET_EVENT_ACCEPTED:
+		if (c->accepted)
+			return;
+		c->accepted = true;
+		if (++g->accepted_count == g->choice_count && !g->gone)
+			stream_begin(g);
+		break;
+	case TERCET_EVENT_REFUSED:
+		c->req_id = 0;
+		g->requests->choice_count--;
+		group_refused(g, event->code, event->error_text, event->retry_after_ms);
+		break;
+	case TERCET_EVENT_OUTPUT:
+		on_output(c, event);
+		break;
+	default:
+		break; /* of the connection, not of a request: handled by the owner */
+	}
+}
+
+/* ---------------------------------------------------------------- starting */
+
+static enum tercet_result submit_choice(struct choice *c, struct tercet_error *error)
+{
+	struct group *g = c->group;
+	const struct openai_request *r = &g->request;
+	struct tercet_request q;
+	tercet_request_init(&q);
+	q.user = c;
+	q.tokens = r->ids.data + c->prompt->first;
+	q.token_count = c->prompt->count;
+	q.params = r->params;
+	q.params.seed += c->index; /* of the whole request: equal prompts in a list differ too */
+	q.stop_ids = r->stop_ids;
+	q.stop_id_count = r->stop_id_count;
+	q.stop_strings = r->stops;
+	q.stop_string_count = r->stop_count;
+	q.bias_ids = r->bias_ids.data;
+	q.bias_values = r->bias_values;
+	q.bias_count = (u32)r->bias_ids.count;
+	q.cache_salt = r->cache_salt;
+	q.priority = (int32_t)r->fields.priority;
+	enum tercet_result result = tercet_submit(g->requests->engine, &q, &c->req_id, error);
+	if (result != TERCET_OK)
+		c->req_id = 0;
+	else
+		g->requests->choice_count++;
+	return result;
+}
+
+static void choice_init(struct group *g, u32 index)
+{
+	const struct openai_request *r = &g->request;
+	struct choice *c = &g->choices[index];
+	c->group = g;
+	c->index = index;
+	c->prompt = &r->prompts[index / r->n];
+	c->logprobs.tokenizer = g->requests->model->tokenizer;
+	c->logprobs.skip_special = r->fields.skip_special_tokens;
+	c->logprobs.as_ids = r->fields.return_tokens_as_token_ids;
+	if (r->fields.logprobs < 0)
+		return;
+	c->logprobs.form = r->endpoint == OPENAI_CHAT ? LOGPROBS_CHAT : LOGPROBS_COMPLETIONS;
+	c->logprobs.top = (u32)r->fields.logprobs;
+}
+
+void requests_start(struct requests *rs, struct http_request *http, struct openai_request *request,
+		    const char *id)
+{
+	u32 count = request->prompt_count * request->n;
+	ASSERT(count > 0 && count <= OPENAI_CHOICES_MAX);
+	struct group *g = calloc(1, sizeof(*g) + count * sizeof(struct choice));
+	if (!g) {
+		struct api_error e;
+		openai_request_fini(request);
+		api_error_set(&e, 503, NULL, NULL, "There is no memory for the request.");
+		api_error_reply(&e, http);
+		return;
+	}
+	g->requests = rs;
+	g->http = http;
+	g->request = *request;
+	memset(request, 0, sizeof(*request));
+	g->begin_ns = http_request_begin_ns(http);
+	g->created_s = clock_wall_s();
+	g->choice_count = count;
+	snprintf(g->id, sizeof(g->id), "%s-%s", g->request.endpoint == OPENAI_CHAT ? "chatcmpl" : "cmpl", id);
+	g->next = rs->groups;
+	if (rs->groups)
+		rs->groups->previous = g;
+	rs->groups = g;
+	rs->group_count++;
+	for (u32 i = 0; i < count; i++)
+		choice_init(g, i);
+	http_request_on_close(http, on_http_close, g);
+	for (u32 i = 0; i < count; i++) {
+		struct tercet_error error = {""};
+		enum tercet_result result = submit_choice(&g->choices[i], &error);
+		if (result != TERCET_OK) {
+			group_refused(g, result, error.text, 0);
+			return;
+		}
+	}
+}
+
+void requests_fail_all(struct requests *rs, const char *text)
+{
+	struct api_error e;
+	api_error_set(&e, 503, NULL, NULL, "%s", text);
+	for (struct group *g = rs->groups, *next; g; g = next) {
+		next = g->next;
+		group_fail(g, &e);
+	}
+}
+
+void requests_fini(struct requests *rs)
+{
+	requests_fail_all(rs, "The server is shutting down.");
+	buf_fini(&rs->out);
+}

@@ -1,0 +1,75 @@
+/* Requests on their way through the engine. One HTTP request becomes one engine request per choice (prompts
+ * times n, seed + i); what comes back is put together by index and written as one reply or as a stream of
+ * events. */
+#ifndef TERCET_PROC_GATEWAY_REQUESTS_H
+#define TERCET_PROC_GATEWAY_REQUESTS_H
+
+#include "client/tercet.h"
+#include "common/shm_stats.h"
+#include "common/trace.h"
+#include "proc_gateway/http_server.h"
+#include "proc_gateway/logprobs.h"
+#include "proc_gateway/openai_request.h"
+
+struct choice {
+	struct group *group;
+	u32 index;
+	const struct openai_prompt *prompt;
+	u64 req_id; /* in the engine, 0: not there (any more) */
+	bool accepted;
+	bool echoed; /* what stands in front of the first token is in the text */
+	bool begun;  /* the stream has had its first chunk */
+	bool done;
+	/* Not written yet: all of it for a whole reply, the news for a stream. */
+	struct buf text;
+	struct u32_vec tokens;
+	struct logprobs_writer logprobs;
+	struct prompt_logprobs prompt_logprobs;
+	u32 token_count; /* generated so far */
+	u32 cached_count;
+	enum tercet_finish finish;
+	enum tercet_stop stop_kind;
+	u32 stop_value;
+	u64 last_ns; /* of the last tokens; 0: none yet */
+};
+
+struct group {
+	struct requests *requests;
+	struct group *previous, *next;
+	struct http_request *http;
+	struct openai_request request;
+	char id[160]; /* "chatcmpl-..." */
+	i64 created_s;
+	u64 begin_ns;
+	bool streaming; /* the stream has begun */
+	bool gone;	/* the client's connection broke; its close callback will come */
+	u32 choice_count, accepted_count, done_count;
+	struct choice choices[];
+};
+
+struct requests {
+	struct tercet *engine;
+	const struct openai_model *model;
+	struct stats_page *stats;
+	struct trace *trace;
+	struct group *groups;
+	u32 group_count;
+	u32 choice_count; /* in the engine */
+	struct buf out;	  /* scratch of one reply or event */
+};
+
+void requests_init(struct requests *rs, struct tercet *engine, const struct openai_model *model,
+		   struct stats_page *stats, struct trace *trace);
+/* Replies 503 to what is unfinished. */
+void requests_fini(struct requests *rs);
+
+/* Hands a request to the engine and replies when the engine has: takes `request` over in any case. `id` is
+ * what the reply carries behind "cmpl-" or "chatcmpl-". */
+void requests_start(struct requests *rs, struct http_request *http, struct openai_request *request,
+		    const char *id);
+/* For tercet_dispatch. */
+void requests_on_event(void *requests, const struct tercet_event *event);
+/* Replies 503 with that text to what is unfinished. */
+void requests_fail_all(struct requests *rs, const char *text);
+
+#endif

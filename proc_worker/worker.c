@@ -1,0 +1,439 @@
+/* The worker's loop: owns its channels, its runner and its statistics page. Never drops a result: while a peer's queue is
+ * full it waits, since computing ahead of a peer that cannot keep up is of no use to anybody. */
+#include "proc_worker/worker.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/shm_stats.h"
+#include "common/trace.h"
+#include "proc_worker/runner.h"
+
+enum { RETRY_US = 200 };
+
+struct worker {
+	const struct options *options;
+	struct boot *boot;
+	u32 rank;
+	struct runner *runner;
+	struct stats_page *stats;
+	struct trace *trace; /* NULL: off */
+	struct ipc_context *ipc;
+	struct ipc_channel *step_channel;
+	struct ipc_channel *tokens_channel; /* rank 0 */
+	struct ipc_loop *loop;
+	struct buf frame;
+	u64 epoch;   /* of the last INIT; 0: none yet */
+	bool broken; /* the epoch's state is lost: STEPs are passed over until the next INIT */
+	bool stopping;
+	u64 idle_since_ns; /* end of the last step, when rows were left to run; else 0 */
+	enum err fatal;
+	struct err_msg fatal_text;
+};
+
+static void fail(struct worker *w, enum err e, const struct err_msg *em)
+{
+	if (!w->fatal) {
+		w->fatal = e;
+		w->fatal_text = *em;
+	}
+	ipc_loop_stop(w->loop);
+}
+
+/* ---------------------------------------------------------------- sending */
+
+static void on_command(struct worker *w)
+{
+	switch (boot_poll(w->boot)) {
+	case BOOT_NONE:
+		break;
+	case BOOT_DRAIN: /* what is in work comes from the scheduler, which drains */
+		boot_note(w->boot, "drained=1");
+		break;
+	case BOOT_STOP:
+		w->stopping = true;
+		ipc_loop_stop(w->loop);
+		break;
+	}
+}
+
+/* Sends the encoded frame, waiting for as long as the peer's queue is full. */
+static void send_frame(struct worker *w, struct ipc_channel *ch, const char *name)
+{
+	struct timespec pause = {.tv_nsec = RETRY_US * 1000L};
+	bool waited = false;
+	enum err e;
+
+	while ((e = ipc_send_frame(ch, (ipc_peer){0}, w->frame.data, w->frame.bytes)) == ERR_BUSY && !w->stopping) {
+		if (!waited) {
+			LOG_WARN("BACK_PRESSURE", "channel=%s", name);
+			stats_idle(w->stats); /* the peer is stuck, not this process */
+		}
+		waited = true;
+		nanosleep(&pause, NULL);
+		on_command(w);
+	}
+	if (e && e != ERR_BUSY) {
+		struct err_msg em;
+		err_set(&em, e, "channel %s: cannot send a result: %s", name, err_text(e));
+		fail(w, e, &em);
+	}
+}
+
+static void send_message(struct worker *w, const struct ipc_msg *msg)
+{
+	buf_clear(&w->frame);
+	ipc_encode(msg, &w->frame);
+	if (!buf_ok(&w->frame)) {
+		struct err_msg em;
+		err_set(&em, ERR_NO_MEMORY, "out of memory for a message");
+		fail(w, ERR_NO_MEMORY, &em);
+		return;
+	}
+	send_frame(w, w->step_channel, "step");
+}
+
+static void send_ready(struct worker *w)
+{
+	const struct runner *r = w->runner;
+	struct ipc_msg msg = {.type = IPC_TYPE_WORKER_READY, .epoch = w->epoch};
+
+	msg.worker_ready = (struct ipc_worker_ready){.rank = w->rank,
+						     .block_count = r->kv.block_count,
+						     .max_model_len = r->max_model_len,
+						     .vocab_size = r->model.vocab_size,
+						     .weight_bytes = r->weights.bytes,
+						     .kv_bytes_per_block = kv_block_bytes(&r->kv_shape),
+						     .eos_ids = r->model.eos_ids,
+						     .eos_ids_count = r->model.eos_count};
+	send_message(w, &msg);
+}
+
+static void send_error(struct worker *w, enum err e, const struct err_msg *em)
+{
+	struct ipc_msg msg = {.type = IPC_TYPE_ERROR, .epoch = w->epoch};
+	size_t bytes = strlen(em->text);
+
+	msg.error = (struct ipc_error){.code = e,
+				       .text = (const u8 *)em->text,
+				       .text_count = (u32)(bytes < IPC_ERROR_TEXT_MAX ? bytes : IPC_ERROR_TEXT_MAX)};
+	send_message(w, &msg);
+}
+
+/* One encoding, the same bytes to both. The detokenizer is spared results that say nothing. */
+static void send_result(struct worker *w, u64 waited_ns)
+{
+	struct runner *r = w->runner;
+	struct ipc_msg msg = {.type = IPC_TYPE_RESULT, .epoch = w->epoch, .result = r->result};
+
+	msg.result.wait_us = (u32)(waited_ns / 1000);
+	msg.result.forward_us = (u32)((r->times.sampled - r->times.built) / 1000);
+	send_message(w, &msg);
+	if (!w->fatal && (msg.result.seq_count || msg.result.plp_seq_count))
+		send_frame(w, w->tokens_channel, "tokens");
+}
+
+/* ---------------------------------------------------------------- steps */
+
+static void begin_epoch(struct worker *w, u64 epoch, const struct ipc_init *m)
+{
+	struct err_msg em;
+
+	w->epoch = epoch;
+	w->broken = false;
+	w->idle_since_ns = 0;
+	ipc_channel_set_epoch(w->step_channel, epoch);
+	if (w->tokens_channel)
+		ipc_channel_set_epoch(w->tokens_channel, epoch);
+	enum err e = runner_begin(w->runner, epoch, m->block_count, m->max_model_len, &em);
+	if (e == ERR_ABORTED) {
+		w->broken = true; /* the INIT of a later epoch is on its way */
+	} else if (e == ERR_INVALID) {
+		w->broken = true;
+		LOG_ERROR("INIT_REFUSED", "epoch=%llu reason=\"%s\"", (unsigned long long)epoch, em.text);
+		send_error(w, e, &em);
+	} else if (e) {
+		fail(w, e, &em);
+	}
+}
+
+static void trace_step(const struct worker *w, u64 waited_since, u64 sent_ns)
+{
+	const struct runner *r = w->runner;
+	const struct runner_times *t = &r->times;
+	u64 step = r->batch->step;
+
+	if (!w->trace)
+		return;
+	if (waited_since)
+		trace_add(w->trace, TRACE_WAIT, waited_since, t->begin, step, 0);
+	trace_add(w->trace, TRACE_APPLY, t->begin, t->applied, step, r->batch->row_count);
+	trace_add(w->trace, TRACE_INPUTS, t->applied, t->built, step, r->inputs.rows);
+	trace_add(w->trace, TRACE_FORWARD, t->built, t->forwarded, step, r->inputs.tokens);
+	trace_add(w->trace, TRACE_SAMPLE, t->forwarded, t->sampled, step, r->batch->sample_count);
+	trace_add(w->trace, TRACE_SEND, t->sampled, sent_ns, step, (u32)w->frame.bytes);
+}
+
+static bool is_state_error(enum err e)
+{
+	return e == ERR_DIVERGED || e == ERR_SEQUENCE || e == ERR_INVALID;
+}
+
+static void on_step_failed(struct worker *w, enum err e, const struct err_msg *em)
+{
+	w->broken = true;
+	w->idle_since_ns = 0;
+	stats_idle(w->stats);
+	if (e == ERR_ABORTED) {
+		LOG_WARN("STEP_ABANDONED", "epoch=%llu reason=\"%s\"", (unsigned long long)w->epoch, em->text);
+	} else if (is_state_error(e)) {
+		LOG_ERROR("STATE_LOST", "epoch=%llu reason=\"%s\"", (unsigned long long)w->epoch, em->text);
+		send_error(w, e, em);
+	} else {
+		fail(w, e, em);
+	}
+}
+
+static void run_step(struct worker *w, const struct ipc_step *step)
+{
+	struct err_msg em;
+	u64 waited_since = w->idle_since_ns;
+
+	stats_busy(w->stats, clock_now_ns());
+	enum err e = runner_step(w->runner, step, &em);
+	if (e) {
+		on_step_failed(w, e, &em);
+		return;
+	}
+	const struct runner_times *t = &w->runner->times;
+	u64 waited_ns = waited_since ? t->begin - waited_since : 0;
+	if (w->rank == 0)
+		send_result(w, waited_ns);
+	u64 now = clock_now_ns();
+	stats_add(w->stats, STATS_FORWARD_NS, t->sampled - t->built);
+	stats_add(w->stats, STATS_WAITED_NS, waited_ns);
+	stats_progress(w->stats, now, false);
+	trace_step(w, waited_since, now);
+	w->idle_since_ns = runner_is_live(w->runner) ? now : 0;
+}
+
+/* ---------------------------------------------------------------- messages */
+
+static void on_scheduler(void *ctx, struct ipc_channel *ch, ipc_peer from, const struct ipc_msg *msg)
+{
+	struct worker *w = ctx;
+	(void)ch;
+	(void)from;
+
+	if (w->fatal || w->stopping)
+		return;
+	switch (msg->type) {
+	case IPC_TYPE_HELLO: /* a scheduler, perhaps a new one, which knows nothing of this worker */
+		send_ready(w);
+		break;
+	case IPC_TYPE_INIT:
+		begin_epoch(w, msg->epoch, &msg->init);
+		break;
+	case IPC_TYPE_STEP:
+		if (msg->epoch == w->epoch && !w->broken)
+			run_step(w, &msg->step);
+		break;
+	case IPC_TYPE_ERROR:
+		LOG_ERROR("SCHEDULER_ERROR", "reason=\"%.*s\"", (int)msg->error.text_count,
+			  (const char *)msg->error.text);
+		break;
+	default:
+		LOG_WARN("UNEXPECTED_MESSAGE", "channel=step type=%s", ipc_type_name(msg->type));
+	}
+}
+
+/* A lost STEP shows as a gap in the step numbers, which ends the epoch; a broken connection as the next HELLO. */
+static void on_channel_error(void *ctx, struct ipc_channel *ch, ipc_peer from, enum err e, const struct err_msg *em)
+{
+	struct worker *w = ctx;
+	(void)from;
+
+	if (ch == w->step_channel)
+		w->idle_since_ns = 0;
+	LOG_WARN("CHANNEL", "channel=%s code=%s reason=\"%s\"", ch == w->step_channel ? "step" : "tokens", err_name(e),
+		 em->text);
+}
+
+static void on_detok(void *ctx, struct ipc_channel *ch, ipc_peer from, const struct ipc_msg *msg)
+{
+	(void)ctx;
+	(void)ch;
+	(void)from;
+	LOG_WARN("UNEXPECTED_MESSAGE", "channel=tokens type=%s", ipc_type_name(msg->type));
+}
+
+static void on_boot(void *ctx, int fd, u32 events)
+{
+	(void)fd;
+	(void)events;
+	on_command(ctx);
+}
+
+/* ---------------------------------------------------------------- life */
+
+static void on_progress(void *ctx, double share, const char *what)
+{
+	struct worker *w = ctx;
+
+	boot_progress(w->boot, share, what);
+}
+
+static enum err load(struct worker *w, struct err_msg *em)
+{
+	const struct options *o = w->options;
+	struct runner_config c = {
+		.model_dir = o->model,
+		.run_dir = o->run_dir,
+		.rank = w->rank,
+		.ranks = (u32)o->tensor_parallel_size,
+		.threads = (u32)o->threads,
+		.caps = kern_caps_detect(),
+		.dtype = (enum option_dtype)o->dtype,
+		.limits = {.rows_max = (u32)o->max_num_seqs,
+			   .tokens_max = (u32)o->max_num_batched_tokens,
+			   .max_model_len = (u32)o->max_model_len,
+			   .block_size = (u32)o->block_size},
+		.kv_cache_memory = o->kv_cache_memory,
+		.memory_utilization = o->gpu_memory_utilization,
+		.progress = on_progress,
+		.progress_ctx = w,
+	};
+	u64 begin = clock_now_ns();
+	enum err e = runner_create(&w->runner, &c, em);
+
+	if (!e)
+		trace_add(w->trace, TRACE_LOAD, begin, clock_now_ns(), 0, 0);
+	return e;
+}
+
+static enum err open_channel(struct worker *w, const char *name, enum ipc_pattern pattern, struct ipc_channel **out,
+			     struct err_msg *em)
+{
+	const struct options *o = w->options;
+	char endpoint[256];
+	struct ipc_channel_config c = {.name = name,
+				       .endpoint = endpoint,
+				       .pattern = pattern,
+				       .role = IPC_ROLE_WORKER,
+				       .rank = w->rank,
+				       .record_dir = o->trace_messages[0] ? o->trace_messages : NULL};
+
+	enum err e = ipc_endpoint(endpoint, sizeof(endpoint), o->run_dir, name, em);
+	return e ? e : ipc_channel_open(out, w->ipc, &c, em);
+}
+
+static enum err open_channels(struct worker *w, struct err_msg *em)
+{
+	enum err e = ipc_context_create(&w->ipc, em);
+
+	if (!e)
+		e = open_channel(w, "step", IPC_DEALER, &w->step_channel, em);
+	if (!e && w->rank == 0)
+		e = open_channel(w, "tokens", IPC_PUSH, &w->tokens_channel, em);
+	if (!e)
+		e = ipc_loop_create(&w->loop, em);
+	if (e)
+		return e;
+	e = ipc_loop_add_channel(w->loop, w->step_channel, on_scheduler, on_channel_error, w);
+	if (!e && w->tokens_channel)
+		e = ipc_loop_add_channel(w->loop, w->tokens_channel, on_detok, on_channel_error, w);
+	if (!e && w->boot->fd >= 0)
+		e = ipc_loop_add_fd(w->loop, w->boot->fd, EPOLLIN, on_boot, w);
+	return e ? err_set(em, e, "cannot set up the event loop: %s", err_text(e)) : ERR_OK;
+}
+
+static enum err open_observation(struct worker *w, struct err_msg *em)
+{
+	char process[32];
+
+	snprintf(process, sizeof(process), "worker-%u", w->rank);
+	enum err e = stats_create(&w->stats, w->options->run_dir, process, em);
+	if (!e && w->options->trace[0])
+		e = trace_create(&w->trace, w->options->run_dir, process, em);
+	return e;
+}
+
+enum err worker_create(struct worker **out, const struct options *o, u32 rank, struct boot *boot, struct err_msg *em)
+{
+	*out = NULL;
+	if (!o->run_dir[0])
+		return err_set(em, ERR_INVALID, "--run-dir is missing: the directory of the engine's sockets");
+	if (!o->model[0])
+		return err_set(em, ERR_INVALID, "--model is missing: a directory with config.json and safetensors");
+	struct worker *w = calloc(1, sizeof(*w));
+	if (!w)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	w->options = o;
+	w->boot = boot;
+	w->rank = rank;
+	enum err e = open_observation(w, em);
+	if (!e)
+		e = load(w, em);
+	if (!e)
+		e = open_channels(w, em);
+	if (e)
+		worker_destroy(&w);
+	else
+		*out = w;
+	return e;
+}
+
+void worker_destroy(struct worker **out)
+{
+	struct worker *w = *out;
+
+	if (!w)
+		return;
+	ipc_loop_destroy(&w->loop);
+	ipc_channel_close(&w->step_channel);
+	ipc_channel_close(&w->tokens_channel);
+	ipc_context_destroy(&w->ipc);
+	runner_destroy(&w->runner);
+	trace_destroy(&w->trace);
+	stats_destroy(&w->stats);
+	buf_fini(&w->frame);
+	free(w);
+	*out = NULL;
+}
+
+enum err worker_run(struct worker *w, struct err_msg *em)
+{
+	const struct runner *r = w->runner;
+
+	boot_ready(w->boot, "device=cpu dtype=%s threads=%u block_count=%u max_model_len=%u",
+		   r->dtype == KERN_F32 ? "float32" : "bfloat16", kern_threads_count(r->ctx.threads), r->kv.block_count,
+		   r->max_model_len);
+	enum err e = ipc_loop_run(w->loop);
+	if (e)
+		return err_set(em, e, "the event loop failed: %s", err_text(e));
+	if (w->fatal)
+		*em = w->fatal_text;
+	return w->fatal;
+}
+
+enum err worker_parse_rank(const char *text, u32 ranks, u32 *rank, struct err_msg *em)
+{
+	char *end;
+
+	*rank = 0;
+	if (!text)
+		return ERR_OK;
+	errno = 0;
+	unsigned long n = strtoul(text, &end, 10);
+	if (errno || end == text || *end || n >= ranks)
+		return err_set(em, ERR_INVALID, "TERCET_RANK is '%.32s'; it must be 0 to %u (--tensor-parallel-size %u)",
+			       text, ranks - 1, ranks);
+	*rank = (u32)n;
+	return ERR_OK;
+}

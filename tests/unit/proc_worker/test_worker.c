@@ -1,0 +1,308 @@
+/* The worker's loop against a scheduler and a detokenizer played by the test, over real sockets. */
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/shm_stats.h"
+#include "proc_worker/worker.h"
+#include "tests/unit/proc_worker/driver.h"
+
+enum { OUTPUTS = 4 };
+
+struct world {
+	char run_dir[64];
+	struct options options;
+	struct boot boot;
+	int boot_fd; /* the supervisor's end */
+	pthread_t thread;
+	enum err e;
+	struct err_msg em;
+	struct ipc_context *ipc;
+	struct ipc_channel *steps, *tokens;
+	ipc_peer worker;
+	u64 epoch;
+	struct mirror mirror;
+};
+
+static void *worker_main(void *arg)
+{
+	struct world *w = arg;
+	struct worker *worker;
+
+	w->e = worker_create(&worker, &w->options, 0, &w->boot, &w->em);
+	if (!w->e)
+		w->e = worker_run(worker, &w->em);
+	worker_destroy(&worker);
+	return NULL;
+}
+
+static void bind_channel(struct world *w, const char *name, enum ipc_pattern pattern, struct ipc_channel **out)
+{
+	char endpoint[128];
+	struct err_msg em;
+	struct ipc_channel_config c = {.name = name,
+				       .endpoint = endpoint,
+				       .pattern = pattern,
+				       .bind = true,
+				       .epoch = w->epoch,
+				       .role = pattern == IPC_PULL ? IPC_ROLE_DETOK : IPC_ROLE_SCHEDULER};
+
+	cr_assert_eq(ipc_endpoint(endpoint, sizeof(endpoint), w->run_dir, name, &em), ERR_OK);
+	cr_assert_eq(ipc_channel_open(out, w->ipc, &c, &em), ERR_OK, "%s", em.text);
+}
+
+/* The next message of that type; others are passed over. The message lives until the next receive. */
+static struct ipc_msg *expect(struct world *w, struct ipc_channel *ch, u32 type)
+{
+	static struct ipc_msg msg;
+	u64 end = clock_now_ns() + 8000000000ull;
+
+	while (clock_now_ns() < end) {
+		struct err_msg em;
+		ipc_peer from;
+		enum err e = ipc_recv(ch, &from, &msg, &em);
+		if (!e && ch == w->steps)
+			w->worker = from;
+		if (!e && msg.type == type)
+			return &msg;
+		if (e)
+			usleep(1000);
+	}
+	cr_assert(false, "no %s came", ipc_type_name(type));
+	return NULL;
+}
+
+static void send_init(struct world *w)
+{
+	struct ipc_msg msg = {.type = IPC_TYPE_INIT, .init = {.block_count = 64, .max_model_len = 200}};
+
+	ipc_channel_set_epoch(w->steps, ++w->epoch);
+	mirror_init(&w->mirror, 16);
+	cr_assert_eq(ipc_send(w->steps, w->worker, &msg), ERR_OK);
+}
+
+static void send_step(struct world *w)
+{
+	struct ipc_msg msg = {.type = IPC_TYPE_STEP, .step = *mirror_end(&w->mirror)};
+
+	cr_assert_eq(ipc_send(w->steps, w->worker, &msg), ERR_OK);
+}
+
+static bool open_world(struct world *w)
+{
+	int fds[2];
+	const char *dir = reference_dir("refmodels/llama-mha");
+
+	if (!dir)
+		return false;
+	memset(w, 0, sizeof(*w));
+	w->epoch = 100;
+	snprintf(w->run_dir, sizeof(w->run_dir), "/tmp/tercet-test-XXXXXX");
+	cr_assert(mkdtemp(w->run_dir));
+	cr_assert_eq(options_init(&w->options), ERR_OK);
+	cr_assert_eq(options_set(&w->options, "model", dir, "test", NULL), ERR_OK);
+	cr_assert_eq(options_set(&w->options, "run_dir", w->run_dir, "test", NULL), ERR_OK);
+	cr_assert_eq(options_set(&w->options, "dtype", "float32", "test", NULL), ERR_OK);
+	cr_assert_eq(options_set(&w->options, "threads", "1", "test", NULL), ERR_OK);
+	cr_assert_eq(options_set(&w->options, "max_num_seqs", "8", "test", NULL), ERR_OK);
+	cr_assert_eq(options_set(&w->options, "max_num_batched_tokens", "64", "test", NULL), ERR_OK);
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, fds), 0);
+	w->boot.fd = fds[0];
+	w->boot_fd = fds[1];
+	struct err_msg em;
+	cr_assert_eq(ipc_context_create(&w->ipc, &em), ERR_OK);
+	bind_channel(w, "step", IPC_ROUTER, &w->steps);
+	bind_channel(w, "tokens", IPC_PULL, &w->tokens);
+	cr_assert_eq(pthread_create(&w->thread, NULL, worker_main, w), 0);
+	return true;
+}
+
+static void close_world(struct world *w)
+{
+	cr_assert_eq(write(w->boot_fd, "stop\n", 5), 5);
+	pthread_join(w->thread, NULL);
+	cr_assert_eq(w->e, ERR_OK, "%s", w->em.text);
+	ipc_channel_close(&w->steps);
+	ipc_channel_close(&w->tokens);
+	ipc_context_destroy(&w->ipc);
+	options_fini(&w->options);
+	close(w->boot_fd);
+	close(w->boot.fd);
+	char command[128];
+	snprintf(command, sizeof(command), "rm -r %s", w->run_dir);
+	cr_assert_eq(system(command), 0);
+}
+
+static void add_prompt(struct world *w, u64 seq)
+{
+	static const u32 tokens[] = {5, 6, 7}, blocks[] = {9};
+	struct mirror_add add = {.row = 2,
+				 .seq = seq,
+				 .tokens = tokens,
+				 .token_count = 3,
+				 .prompt_count = 3,
+				 .blocks = blocks,
+				 .block_count = 1};
+
+	mirror_begin(&w->mirror);
+	mirror_add(&w->mirror, &add);
+	mirror_run(&w->mirror, 2, 3);
+	send_step(w);
+}
+
+/* Sends `OUTPUTS` steps of one sequence and reads what both channels say. */
+static void generate(struct world *w, u64 seq, u32 *out)
+{
+	for (u32 i = 0; i < OUTPUTS; i++) {
+		if (i == 0) {
+			add_prompt(w, seq);
+		} else {
+			mirror_begin(&w->mirror);
+			send_step(w);
+		}
+		struct ipc_msg *m = expect(w, w->steps, IPC_TYPE_RESULT);
+		cr_assert_eq(m->epoch, w->epoch);
+		cr_assert_eq(m->result.step, i + 1);
+		cr_assert_eq(m->result.seq_count, 1);
+		cr_assert_eq(m->result.seq[0], seq);
+		cr_assert_eq(m->result.position[0], i);
+		out[i] = m->result.token[0];
+		m = expect(w, w->tokens, IPC_TYPE_RESULT);
+		cr_assert_eq(m->epoch, w->epoch);
+		cr_assert_eq(m->result.step, i + 1);
+		cr_assert_eq(m->result.token[0], out[i]);
+		mirror_commit(&w->mirror, &out[i]);
+	}
+}
+
+Test(worker, both_receivers_get_every_token, .timeout = 30)
+{
+	static struct world w;
+	u32 first[OUTPUTS], again[OUTPUTS];
+
+	if (!open_world(&w))
+		cr_skip_test("no reference models here");
+	struct ipc_msg *m = expect(&w, w.steps, IPC_TYPE_WORKER_READY);
+	cr_assert_eq(m->worker_ready.rank, 0);
+	cr_assert_eq(m->worker_ready.vocab_size, 512);
+	cr_assert_eq(m->worker_ready.max_model_len, 256);
+	cr_assert_eq(m->worker_ready.block_count, 8 * 256 / 16);
+	cr_assert_eq(m->worker_ready.eos_ids_count, 1);
+	cr_assert_eq(m->worker_ready.eos_ids[0], 508);
+	cr_assert_eq(m->worker_ready.kv_bytes_per_block, 2 * 2 * 16 * 64 * 4);
+	send_init(&w);
+	generate(&w, 1, first);
+	send_init(&w);
+	generate(&w, 1, again);
+	cr_assert_arr_eq(first, again, sizeof(first));
+	close_world(&w);
+}
+
+Test(worker, a_lost_state_is_reported_and_an_init_heals_it, .timeout = 30)
+{
+	static struct world w;
+	u32 out[OUTPUTS];
+
+	if (!open_world(&w))
+		cr_skip_test("no reference models here");
+	expect(&w, w.steps, IPC_TYPE_WORKER_READY);
+	send_init(&w);
+	generate(&w, 1, out);
+	mirror_begin(&w.mirror);
+	mirror_end(&w.mirror);
+	w.mirror.msg.digest++;
+	struct ipc_msg msg = {.type = IPC_TYPE_STEP, .step = w.mirror.msg};
+	cr_assert_eq(ipc_send(w.steps, w.worker, &msg), ERR_OK);
+	struct ipc_msg *m = expect(&w, w.steps, IPC_TYPE_ERROR);
+	cr_assert_eq(m->error.code, ERR_DIVERGED);
+	cr_assert_eq(m->epoch, w.epoch);
+	cr_assert(memmem(m->error.text, m->error.text_count, "digest", 6));
+	send_init(&w);
+	generate(&w, 2, out);
+	close_world(&w);
+}
+
+Test(worker, an_init_beyond_its_memory_is_refused, .timeout = 30)
+{
+	static struct world w;
+
+	if (!open_world(&w))
+		cr_skip_test("no reference models here");
+	expect(&w, w.steps, IPC_TYPE_WORKER_READY);
+	struct ipc_msg msg = {.type = IPC_TYPE_INIT, .init = {.block_count = 1000000, .max_model_len = 200}};
+	ipc_channel_set_epoch(w.steps, ++w.epoch);
+	cr_assert_eq(ipc_send(w.steps, w.worker, &msg), ERR_OK);
+	struct ipc_msg *m = expect(&w, w.steps, IPC_TYPE_ERROR);
+	cr_assert_eq(m->error.code, ERR_INVALID);
+	cr_assert(memmem(m->error.text, m->error.text_count, "block_count is 1000000", 22));
+	close_world(&w);
+}
+
+Test(worker, a_new_scheduler_gets_a_ready_and_begins_a_new_epoch, .timeout = 30)
+{
+	static struct world w;
+	u32 first[OUTPUTS], again[OUTPUTS];
+
+	if (!open_world(&w))
+		cr_skip_test("no reference models here");
+	expect(&w, w.steps, IPC_TYPE_WORKER_READY);
+	send_init(&w);
+	generate(&w, 1, first);
+	ipc_channel_close(&w.steps);
+	bind_channel(&w, "step", IPC_ROUTER, &w.steps);
+	expect(&w, w.steps, IPC_TYPE_WORKER_READY);
+	send_init(&w);
+	generate(&w, 1, again);
+	cr_assert_arr_eq(first, again, sizeof(first));
+	close_world(&w);
+}
+
+Test(worker, steps_are_counted_and_waiting_is_time_with_rows_to_run, .timeout = 30)
+{
+	static struct world w;
+	u32 out[OUTPUTS];
+	const struct stats_page *page;
+	u32 count;
+	struct err_msg em;
+
+	if (!open_world(&w))
+		cr_skip_test("no reference models here");
+	expect(&w, w.steps, IPC_TYPE_WORKER_READY);
+	send_init(&w);
+	generate(&w, 1, out);
+	cr_assert_eq(stats_map_all(&page, 1, &count, w.run_dir, &em), ERR_OK);
+	cr_assert_eq(count, 1);
+	u64 waited = atomic_load(&page->values[STATS_WAITED_NS]);
+	usleep(50000);
+	mirror_begin(&w.mirror);
+	send_step(&w);
+	struct ipc_msg *m = expect(&w, w.steps, IPC_TYPE_RESULT);
+	cr_assert_geq(m->result.wait_us, 45000);
+	expect(&w, w.tokens, IPC_TYPE_RESULT);
+	usleep(20000); /* the page is written behind the messages */
+	cr_assert_geq(atomic_load(&page->values[STATS_WAITED_NS]), waited + 45000000);
+	cr_assert_gt(atomic_load(&page->values[STATS_FORWARD_NS]), 0);
+	cr_assert_eq(atomic_load(&page->work_done), OUTPUTS + 1);
+	stats_unmap(&page, 1);
+	close_world(&w);
+}
+
+Test(worker, a_rank_outside_the_group_is_refused)
+{
+	struct err_msg em;
+	u32 rank = 9;
+
+	cr_assert_eq(worker_parse_rank(NULL, 2, &rank, &em), ERR_OK);
+	cr_assert_eq(rank, 0);
+	cr_assert_eq(worker_parse_rank("1", 2, &rank, &em), ERR_OK);
+	cr_assert_eq(rank, 1);
+	cr_assert_eq(worker_parse_rank("2", 2, &rank, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "0 to 1"));
+	cr_assert_eq(worker_parse_rank("x", 2, &rank, &em), ERR_INVALID);
+	cr_assert_eq(worker_parse_rank("", 2, &rank, &em), ERR_INVALID);
+}
