@@ -104,7 +104,7 @@ void stats_destroy(struct stats_page **page)
 }
 
 /* The page in `name`, or NULL when it is not one (yet). */
-static const struct stats_page *map_one(int dir_fd, const char *name)
+static const struct stats_page *map_page(int dir_fd, const char *name)
 {
 	struct stat st;
 	int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -126,6 +126,16 @@ static const struct stats_page *map_one(int dir_fd, const char *name)
 	return NULL;
 }
 
+enum err stats_map_one(const struct stats_page **page, const char *run_dir, const char *process, struct err_msg *em)
+{
+	char path[512];
+
+	*page = NULL;
+	if (snprintf(path, sizeof(path), "%s/stats/%s", run_dir, process) < (int)sizeof(path))
+		*page = map_page(AT_FDCWD, path);
+	return *page != NULL ? ERR_OK : err_set(em, ERR_NOT_FOUND, "%s has no statistics page in %s", process, run_dir);
+}
+
 enum err stats_map_all(const struct stats_page **pages, u32 max, u32 *count, const char *run_dir, struct err_msg *em)
 {
 	char path[512];
@@ -140,7 +150,7 @@ enum err stats_map_all(const struct stats_page **pages, u32 max, u32 *count, con
 	while (*count < max && (entry = readdir(dir)) != NULL) {
 		if (entry->d_name[0] == '.')
 			continue;
-		const struct stats_page *page = map_one(dirfd(dir), entry->d_name);
+		const struct stats_page *page = map_page(dirfd(dir), entry->d_name);
 		if (page != NULL)
 			pages[(*count)++] = page;
 	}

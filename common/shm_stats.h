@@ -80,6 +80,9 @@ struct stats_page {
 MUST_CHECK enum err stats_create(struct stats_page **out, const char *run_dir, const char *process,
 				 struct err_msg *em);
 void stats_destroy(struct stats_page **page);
+/* Maps the page of one process read-only; release with stats_unmap. ERR_NOT_FOUND: there is none (yet). */
+MUST_CHECK enum err stats_map_one(const struct stats_page **page, const char *run_dir, const char *process,
+				  struct err_msg *em);
 /* Maps the pages of all processes read-only (writable for none). At most `max`; returns how many in *count.
  * Call again to see processes that came later; release with stats_unmap. */
 MUST_CHECK enum err stats_map_all(const struct stats_page **pages, u32 max, u32 *count, const char *run_dir,

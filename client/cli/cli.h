@@ -10,6 +10,7 @@
  * in cmd_<function>.c; argv[0] is the last word of the subcommand, so that argv fits options_read_args; what it
  * returns is the exit status. Every command answers --help itself (cli_help_wanted). */
 #define CLI_COMMANDS(X)                                                                                      \
+	X(serve, "serve", "MODEL [flags]", "Serve a model over HTTP and the output socket")                  \
 	X(completion, "completion", "bash|zsh|fish", "Print a completion script for a shell")                \
 	X(man, "man", "", "Print the manual page (tercet man | man -l -)")                                   \
 	X(version, "version", "", "Print the version")                                                       \

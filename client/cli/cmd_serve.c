@@ -1,0 +1,30 @@
+/* tercet serve: the options, then the supervisor. */
+#include <stdio.h>
+
+#include "client/cli/cli.h"
+#include "common/options.h"
+#include "proc_supervisor/supervisor.h"
+
+int cmd_serve(int argc, char **argv)
+{
+	const char *group = NULL;
+	struct err_msg em = {""};
+	struct options o;
+
+	if (cli_help_wanted(argc, argv, &group)) {
+		cli_print_usage("serve");
+		options_help(stdout, group);
+		return CLI_OK;
+	}
+	if (options_init(&o) != ERR_OK) {
+		err_set(&em, ERR_NO_MEMORY, "out of memory");
+		return cli_fail(&em);
+	}
+	int status = CLI_USAGE;
+	if (options_read_args(&o, argc, argv, &em) != ERR_OK)
+		cli_usage_error(&em);
+	else
+		status = supervisor_serve(&o);
+	options_fini(&o);
+	return status;
+}
