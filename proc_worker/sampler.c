@@ -10,7 +10,7 @@
 
 enum {
 	MASKED_MAX = EOS_IDS_MAX + STOP_IDS_MAX,
-	RAW_ROWS = 16, /* rows of a group whose unchanged logits are kept for their log-probabilities */
+	RAW_ROWS = 8, /* rows of a group whose unchanged logits are kept for their log-probabilities */
 };
 
 /* Tokens seen by the row's present sequence; kept for rows with penalties only. */

@@ -170,3 +170,139 @@ Test(reference, plain_kernels_and_four_ranks)
 	for (u32 i = 0; i < PROMPTS; i++)
 		free(ref.logits[i]);
 }
+
+static double log_softmax(const float *logits, u32 id)
+{
+	double sum = 0;
+
+	for (u32 i = 0; i < VOCAB; i++)
+		sum += exp((double)logits[i]);
+	return logits[id] - log(sum);
+}
+
+static u32 rank_of(const float *logits, u32 id)
+{
+	u32 rank = 1;
+
+	for (u32 i = 0; i < VOCAB; i++)
+		rank += logits[i] > logits[id] || (logits[i] == logits[id] && i < id);
+	return rank;
+}
+
+/* Positions of one prompt against the reference's logits. */
+static void check_prompt_logprobs(const struct driver_request *q, const float *logits, u32 top)
+{
+	for (u32 j = 1; j < q->prompt_count; j++) {
+		const float *row = logits + (j - 1) * VOCAB;
+		cr_assert_eq(q->plp_count[j], top + 1, "position %u", j);
+		cr_assert_eq(q->plp_ids[j][0], q->prompt[j]);
+		cr_assert_eq(q->plp_rank[j], rank_of(row, q->prompt[j]));
+		for (u32 k = 0; k <= top; k++) {
+			cr_assert_float_eq(q->plp_values[j][k], log_softmax(row, q->plp_ids[j][k]), 1e-3);
+			if (k)
+				cr_assert_eq(rank_of(row, q->plp_ids[j][k]), k);
+		}
+	}
+	cr_assert_eq(q->plp_count[0], 0);
+}
+
+/* Two rows of logits at a time, so that a chunk needs several portions. */
+Test(reference, prompt_logprobs_are_those_of_the_reference)
+{
+	static struct driver d;
+	static struct driver_request q[PROMPTS];
+	const char *dir = reference_dir("refmodels/llama-mha");
+	struct reference ref;
+	struct sampling_params p;
+
+	if (!dir)
+		cr_skip_test("no reference models here");
+	read_reference(&ref, dir);
+	sampling_params_default(&p);
+	p.temperature = 0;
+	p.prompt_logprobs = 5;
+	p.logprobs = 3;
+	for (u32 ranks = 1; ranks <= 2; ranks++) {
+		struct driver_config config = {.model_dir = dir,
+					       .dtype = OPTION_DTYPE_FLOAT32,
+					       .ranks = ranks,
+					       .threads = 1,
+					       .caps = kern_caps_detect(),
+					       .rows_max = 2,
+					       .tokens_max = 40,
+					       .block_size = 16,
+					       .chunk = 13,
+					       .seed = 5};
+		memset(q, 0, sizeof(q));
+		for (u32 i = 0; i < PROMPTS; i++) {
+			q[i].prompt = ref.prompt[i];
+			q[i].prompt_count = ref.count[i];
+			q[i].output_count = 3;
+			q[i].params = &p;
+		}
+		driver_open(&d, &config);
+		driver_run(&d, q, PROMPTS);
+		driver_close(&d);
+		for (u32 i = 0; i < PROMPTS; i++) {
+			const float *last = ref.logits[i] + (ref.count[i] - 1) * VOCAB;
+			check_prompt_logprobs(&q[i], ref.logits[i], 5);
+			cr_assert_eq(q[i].lp_count[0], 4);
+			cr_assert_eq(q[i].lp_rank[0], 1);
+			cr_assert_eq(q[i].lp_ids[0][0], ref.greedy[i][0]);
+			cr_assert_float_eq(q[i].lp_values[0][1], log_softmax(last, ref.greedy[i][0]), 1e-3);
+		}
+	}
+	for (u32 i = 0; i < PROMPTS; i++)
+		free(ref.logits[i]);
+}
+
+/* Sampling at temperature 1 with everything switched on depends on the request alone. */
+Test(reference, sampled_tokens_do_not_depend_on_ranks_chunks_or_company)
+{
+	static struct driver d;
+	static struct driver_request q[PROMPTS];
+	const char *dir = reference_dir("refmodels/llama-mha");
+	struct reference ref;
+	struct sampling_params p[PROMPTS];
+	u32 first[PROMPTS][OUTPUTS];
+
+	if (!dir)
+		cr_skip_test("no reference models here");
+	read_reference(&ref, dir);
+	for (u32 round = 0; round < 3; round++) {
+		struct driver_config config = {.model_dir = dir,
+					       .dtype = OPTION_DTYPE_FLOAT32,
+					       .ranks = round == 2 ? 2 : 1,
+					       .threads = 1,
+					       .caps = kern_caps_detect(),
+					       .rows_max = round ? 4 : 1,
+					       .tokens_max = 80,
+					       .block_size = 16,
+					       .chunk = round ? 7 : 64,
+					       .preempt_every = round ? 25 : 0,
+					       .seed = round};
+		memset(q, 0, sizeof(q));
+		for (u32 i = 0; i < PROMPTS; i++) {
+			sampling_params_default(&p[i]);
+			p[i].seed = 1000 + i;
+			p[i].top_p = 0.95f;
+			p[i].top_k = 40;
+			p[i].repetition_penalty = 1.3f;
+			p[i].frequency_penalty = 0.2f;
+			q[i] = (struct driver_request){.prompt = ref.prompt[i],
+						       .prompt_count = ref.count[i],
+						       .output_count = OUTPUTS,
+						       .params = &p[i]};
+		}
+		driver_open(&d, &config);
+		driver_run(&d, q, PROMPTS);
+		driver_close(&d);
+		for (u32 i = 0; i < PROMPTS; i++) {
+			if (round == 0)
+				memcpy(first[i], q[i].output, sizeof(first[i]));
+			cr_assert_arr_eq(q[i].output, first[i], sizeof(first[i]), "round %u, prompt %u", round, i);
+		}
+	}
+	for (u32 i = 0; i < PROMPTS; i++)
+		free(ref.logits[i]);
+}

@@ -1,0 +1,193 @@
+/* Memory: what is available, and how many KV blocks it gives. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proc_worker/host_memory.h"
+#include "proc_worker/kv_memory.h"
+#include "proc_worker/profile.h"
+
+static const u64 GIB = 1ull << 30, MIB = 1 << 20;
+static char root[64];
+
+static void put(const char *path, const char *text)
+{
+	char command[512], full[256];
+
+	snprintf(full, sizeof(full), "%s%s", root, path);
+	snprintf(command, sizeof(command), "mkdir -p $(dirname %s)", full);
+	cr_assert_eq(system(command), 0);
+	FILE *f = fopen(full, "w");
+	cr_assert(f && fputs(text, f) >= 0);
+	fclose(f);
+}
+
+static void begin(void)
+{
+	snprintf(root, sizeof(root), "/tmp/tercet-test-XXXXXX");
+	cr_assert(mkdtemp(root));
+	put("/proc/meminfo", "MemTotal:       32000000 kB\nMemFree:         1000000 kB\nMemAvailable:   16777216 kB\n");
+}
+
+static u64 available(void)
+{
+	struct err_msg em;
+	u64 bytes = 0;
+
+	cr_assert_eq(host_memory_available(root, &bytes, &em), ERR_OK, "%s", em.text);
+	return bytes;
+}
+
+static void end(void)
+{
+	char command[128];
+
+	snprintf(command, sizeof(command), "rm -r %s", root);
+	cr_assert_eq(system(command), 0);
+}
+
+Test(host_memory, is_what_the_kernel_says_without_groups)
+{
+	begin();
+	cr_assert_eq(available(), 16 * GIB);
+	put("/proc/self/cgroup", "0::/\n");
+	cr_assert_eq(available(), 16 * GIB);
+	end();
+}
+
+Test(host_memory, is_bounded_by_every_group_above)
+{
+	begin();
+	put("/proc/self/cgroup", "0::/system.slice/tercet.service\n");
+	put("/sys/fs/cgroup/system.slice/tercet.service/memory.max", "max\n");
+	put("/sys/fs/cgroup/system.slice/tercet.service/memory.current", "1000\n");
+	cr_assert_eq(available(), 16 * GIB);
+	put("/sys/fs/cgroup/system.slice/memory.max", "4294967296\n");
+	put("/sys/fs/cgroup/system.slice/memory.current", "3221225472\n");
+	cr_assert_eq(available(), 1 * GIB);
+	put("/sys/fs/cgroup/system.slice/memory.stat", "anon 5\nfile 2147483648\ninactive_file 1073741824\n");
+	cr_assert_eq(available(), 2 * GIB);
+	put("/sys/fs/cgroup/memory.max", "1048576\n");
+	put("/sys/fs/cgroup/memory.current", "2097152\n");
+	cr_assert_eq(available(), 0);
+	end();
+}
+
+Test(host_memory, knows_groups_of_the_first_version)
+{
+	begin();
+	put("/proc/self/cgroup", "12:cpu,cpuacct:/x\n5:memory:/docker/abc\n0::/\n");
+	put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+	put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "77\n");
+	put("/sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "1073741824\n");
+	put("/sys/fs/cgroup/memory/docker/abc/memory.usage_in_bytes", "536870912\n");
+	cr_assert_eq(available(), 512 * MIB);
+	end();
+}
+
+Test(host_memory, without_a_kernel_is_an_error)
+{
+	struct err_msg em;
+	u64 bytes;
+
+	cr_assert_eq(host_memory_available("/nowhere", &bytes, &em), ERR_IO);
+	cr_assert(strstr(em.text, "/nowhere/proc/meminfo"));
+	cr_assert_eq(host_memory_available("", &bytes, &em), ERR_OK);
+	cr_assert_gt(bytes, 0);
+	cr_assert_gt(host_memory_resident(""), 0);
+}
+
+static struct kv_budget budget(void)
+{
+	return (struct kv_budget){.available = 10 * GIB,
+				  .utilization = 0.9,
+				  .workers = 1,
+				  .block_bytes = MIB,
+				  .block_size = 16,
+				  .max_model_len = 4096,
+				  .rows_max = 64};
+}
+
+static u32 blocks(const struct kv_budget *b)
+{
+	struct err_msg em;
+	u32 n = 0;
+
+	cr_assert_eq(kv_budget_blocks(b, &n, &em), ERR_OK, "%s", em.text);
+	return n;
+}
+
+Test(kv_budget, automatic_is_at_most_four_gib_and_what_the_batch_can_use)
+{
+	struct kv_budget b = budget();
+
+	cr_assert_eq(blocks(&b), 4096);
+	b.rows_max = 8;
+	cr_assert_eq(blocks(&b), 8 * 256);
+	b.rows_max = 64;
+	b.available = 2 * GIB;
+	b.utilization = 0.5;
+	cr_assert_eq(blocks(&b), 1024);
+	b.workers = 2;
+	cr_assert_eq(blocks(&b), 512);
+}
+
+Test(kv_budget, one_long_sequence_may_pass_the_automatic_bound)
+{
+	struct kv_budget b = budget();
+
+	b.max_model_len = 16 * 6000;
+	cr_assert_eq(blocks(&b), 6000);
+}
+
+Test(kv_budget, a_request_is_taken_as_it_is_or_refused)
+{
+	struct kv_budget b = budget();
+	struct err_msg em;
+	u32 n;
+
+	b.requested = 6 * GIB + 12345;
+	cr_assert_eq(blocks(&b), 6144);
+	b.workers = 2;
+	cr_assert_eq(kv_budget_blocks(&b, &n, &em), ERR_NO_SPACE);
+	cr_assert(strstr(em.text, "asks for 6145 MiB on each worker, 10240 MiB are available; at most 5120MiB fits"), "%s",
+		  em.text);
+	b.requested = 100 * MIB;
+	cr_assert_eq(kv_budget_blocks(&b, &n, &em), ERR_NO_SPACE);
+	cr_assert(strstr(em.text, "one sequence of 4096 tokens needs 256 MiB on each worker"), "%s", em.text);
+	cr_assert(strstr(em.text, "--max-model-len 1600"), "%s", em.text);
+}
+
+Test(kv_budget, too_little_memory_says_what_fits)
+{
+	struct kv_budget b = budget();
+	struct err_msg em;
+	u32 n;
+
+	b.available = 200 * MIB;
+	cr_assert_eq(kv_budget_blocks(&b, &n, &em), ERR_NO_SPACE);
+	cr_assert(strstr(em.text, "needs 256 MiB, 180 MiB may be used (200 MiB available"), "%s", em.text);
+	cr_assert(strstr(em.text, "--max-model-len 2880 fits"), "%s", em.text);
+}
+
+Test(kv_memory, blocks_of_all_layers_lie_apart)
+{
+	struct kv_shape shape = {.layers = 3, .kv_heads = 2, .head_dim = 8, .block_size = 4, .dtype = KERN_BF16};
+	struct kv_memory kv;
+	size_t half = 5 * 2 * 8 * 4 * 2;
+
+	cr_assert_eq(kv_block_bytes(&shape), 2 * 3 * 2 * 8 * 4 * 2);
+	cr_assert_eq(kv_memory_init(&kv, &shape, 5, NULL), ERR_OK);
+	for (u32 l = 0; l < 3; l++) {
+		memset(kv.layers[l].k, 2 * (int)l + 1, half);
+		memset(kv.layers[l].v, 2 * (int)l + 2, half);
+	}
+	for (u32 l = 0; l < 3; l++) {
+		cr_assert_eq(((u8 *)kv.layers[l].k)[0], 2 * l + 1);
+		cr_assert_eq(((u8 *)kv.layers[l].k)[half - 1], 2 * l + 1);
+		cr_assert_eq(((u8 *)kv.layers[l].v)[half - 1], 2 * l + 2);
+	}
+	kv_memory_fini(&kv);
+}
