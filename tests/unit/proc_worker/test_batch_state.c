@@ -247,6 +247,7 @@ static void spoil(struct mirror *m, int what)
 {
 	static u32 bad_tokens[] = {5, 500};
 	static u32 bad_blocks[] = {200};
+	static f32 bad_values[2];
 	static u32 stops[STOP_IDS_MAX + 1];
 	struct mirror_add add = prompt(2, 2, 2, 1);
 	struct sampling_params p;
@@ -269,7 +270,7 @@ static void spoil(struct mirror *m, int what)
 	case 13: add.block_count = 26; break;
 	case 14: add.stop_ids = stops; add.stop_count = STOP_IDS_MAX + 1; break;
 	case 15: add.stop_ids = bad_tokens; add.stop_count = 2; break;
-	case 16: add.bias_ids = bad_tokens; add.bias_values = (f32[]){0, 0}; add.bias_count = 2; break;
+	case 16: add.bias_ids = bad_tokens; add.bias_values = bad_values; add.bias_count = 2; break;
 	case 17: p.logprobs = 21; add.params = &p; break;
 	case 18: mirror_grow(m, 7, 3); return;
 	case 19: mirror_grow(m, 1, 200); return;
