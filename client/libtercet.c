@@ -179,7 +179,7 @@ static enum err open_handle(struct tercet *t, const struct tercet_config *config
 		e = open_descriptors(t, em);
 	if (e != ERR_OK)
 		return e;
-	e = requests_init(&t->requests, config->max_requests ? config->max_requests : REQUESTS_MAX_DEFAULT);
+	e = held_init(&t->requests, config->max_requests ? config->max_requests : REQUESTS_MAX_DEFAULT);
 	return e == ERR_OK ? e : err_set(em, e, "no memory for the table of requests");
 }
 
@@ -222,7 +222,7 @@ void tercet_leave(struct tercet **out)
 	ipc_channel_close(&t->submit);
 	ipc_channel_close(&t->output);
 	ipc_context_destroy(&t->ipc);
-	requests_fini(&t->requests);
+	held_fini(&t->requests);
 	free(t);
 	*out = NULL;
 }
@@ -286,7 +286,7 @@ static bool settle(struct tercet *t)
 		(void)!read(t->timer_fd, &count, sizeof(count)); /* it may not have fired quite yet */
 		t->timer_ns = 0;
 	}
-	tercet_send_due(t, now);
+	handle_send_due(t, now);
 	set_timer(t, now);
 	return t->notice_count || t->requests.failed_count || ipc_channel_readable(t->submit) ||
 	       ipc_channel_readable(t->output);
@@ -309,7 +309,7 @@ static void emit_notice(struct tercet *t, struct tercet_event *event)
 				       .waiting = n->waiting};
 }
 
-static void emit_last(struct tercet *t, struct request *r, struct tercet_event *event, enum tercet_result code,
+static void emit_last(struct tercet *t, struct held_request *r, struct tercet_event *event, enum tercet_result code,
 		      const char *text)
 {
 	snprintf(t->delivered.text, sizeof(t->delivered.text), "%s", r->aborted ? "" : text);
@@ -322,16 +322,16 @@ static void emit_last(struct tercet *t, struct request *r, struct tercet_event *
 				       .first_token = r->output_count,
 				       .prompt_count = r->prompt_count,
 				       .finish = r->aborted ? TERCET_FINISH_ABORT : TERCET_FINISH_ERROR};
-	requests_remove(&t->requests, r);
+	held_remove(&t->requests, r);
 }
 
 /* The last event of a request that ends on this side. */
 static bool emit_failed(struct tercet *t, struct tercet_event *event)
 {
 	while (t->requests.failed_count) {
-		struct request *r = requests_next(&t->requests, NULL);
+		struct held_request *r = held_next(&t->requests, NULL);
 		while (!r->failed)
-			r = requests_next(&t->requests, r);
+			r = held_next(&t->requests, r);
 		bool discarded = r->discarded;
 		emit_last(t, r, event, t->fail_code, t->fail_text);
 		if (!discarded)
@@ -341,7 +341,7 @@ static bool emit_failed(struct tercet *t, struct tercet_event *event)
 }
 
 /* Tokens between what was delivered and this entry are lost: the request cannot be told right any more. */
-static void emit_gap(struct tercet *t, struct request *r, struct tercet_event *event)
+static void emit_gap(struct tercet *t, struct held_request *r, struct tercet_event *event)
 {
 	struct err_msg em;
 	struct ipc_msg msg = {.type = IPC_TYPE_ABORT, .abort = {t->client_id, r->req_id}};
@@ -353,12 +353,12 @@ static void emit_gap(struct tercet *t, struct request *r, struct tercet_event *e
 /* Entries of requests that nobody here knows (any more) are passed over. */
 static bool emit_entry(struct tercet *t, struct tercet_event *event)
 {
-	while (chunk_next(&t->cursor, event)) {
-		struct request *r = requests_find(&t->requests, event->req_id);
+	while (chunk_cursor_next(&t->cursor, event)) {
+		struct held_request *r = held_find(&t->requests, event->req_id);
 		struct output_part part;
 		if (!r || r->failed)
 			continue;
-		if (!request_take_output(r, event->first_token, event->tokens, event->token_count,
+		if (!held_take_output(r, event->first_token, event->tokens, event->token_count,
 					 event->text_bytes, &part) ||
 		    r->tokens.failed) {
 			bool mine = !r->discarded;
@@ -368,7 +368,7 @@ static bool emit_entry(struct tercet *t, struct tercet_event *event)
 			continue;
 		}
 		if (r->state == REQUEST_SENT)
-			requests_set_state(&t->requests, r, REQUEST_ACCEPTED);
+			held_set_state(&t->requests, r, REQUEST_ACCEPTED);
 		bool silent = r->discarded;
 		event->user = r->user;
 		if (event->finish == TERCET_FINISH_ERROR && t->cursor.chunk.error_text_count) {
@@ -377,10 +377,10 @@ static bool emit_entry(struct tercet *t, struct tercet_event *event)
 			event->error_text = t->delivered.text;
 			event->code = TERCET_INTERNAL;
 		}
-		chunk_skip(event, &part);
+		chunk_cursor_skip(event, &part);
 		silent |= event->finish == TERCET_FINISH_NONE && !event->token_count && part.skip_tokens;
 		if (event->finish != TERCET_FINISH_NONE)
-			requests_remove(&t->requests, r);
+			held_remove(&t->requests, r);
 		if (!silent)
 			return true;
 	}
@@ -400,7 +400,7 @@ enum tercet_result tercet_next(struct tercet *t, struct tercet_event *event)
 				return TERCET_OK;
 			if (t->cursor.in_hand && emit_entry(t, event))
 				return TERCET_OK;
-		} while (tercet_receive_submit(t) || tercet_receive_output(t));
+		} while (handle_receive_submit(t) || handle_receive_output(t));
 	} while (settle(t));
 	*event = (struct tercet_event){.type = TERCET_EVENT_NONE, .error_text = "", .text = ""};
 	return TERCET_AGAIN;
@@ -441,7 +441,7 @@ enum tercet_result tercet_wait_ready(struct tercet *t, int timeout_ms, struct te
 	enum tercet_result r = TERCET_OK;
 	while (r == TERCET_OK && !t->told_ready) {
 		while (!t->told_ready && t->refused_code == TERCET_OK &&
-		       ((!t->engine_there && tercet_receive_submit(t)) || (!t->attached && tercet_receive_output(t))))
+		       ((!t->engine_there && handle_receive_submit(t)) || (!t->attached && handle_receive_output(t))))
 			;
 		if (t->refused_code != TERCET_OK) {
 			if (error)
@@ -512,20 +512,20 @@ static u64 free_req_id(struct tercet *t)
 {
 	do
 		t->next_req_id++;
-	while (requests_find(&t->requests, t->next_req_id));
+	while (held_find(&t->requests, t->next_req_id));
 	return t->next_req_id;
 }
 
 enum tercet_result tercet_submit(struct tercet *t, const struct tercet_request *request, uint64_t *req_id,
 				 struct tercet_error *error)
 {
-	struct request *r;
+	struct held_request *r;
 	struct err_msg *em = message_of(error);
 	enum err e = check_request(request, em);
 	if (e != ERR_OK)
 		return (enum tercet_result)e;
 	u64 id = request->req_id ? request->req_id : free_req_id(t);
-	e = requests_add(&t->requests, request, id, t->client_id, &r);
+	e = held_add(&t->requests, request, id, t->client_id, &r);
 	if (e == ERR_BUSY)
 		(void)err_set(em, e, "%u requests are unfinished, more are not possible", t->requests.count);
 	else if (e == ERR_EXISTS)
@@ -536,7 +536,7 @@ enum tercet_result tercet_submit(struct tercet *t, const struct tercet_request *
 		return (enum tercet_result)e;
 	if (req_id)
 		*req_id = id;
-	tercet_send_due(t, clock_now_ns());
+	handle_send_due(t, clock_now_ns());
 	set_timer(t, clock_now_ns());
 	wake_if_readable(t);
 	return TERCET_OK;
@@ -544,17 +544,17 @@ enum tercet_result tercet_submit(struct tercet *t, const struct tercet_request *
 
 enum tercet_result tercet_abort(struct tercet *t, uint64_t req_id)
 {
-	struct request *r = requests_find(&t->requests, req_id);
+	struct held_request *r = held_find(&t->requests, req_id);
 	if (!r)
 		return TERCET_NOT_FOUND;
 	if (r->aborted || r->failed)
 		return TERCET_OK;
 	r->aborted = true;
 	if (r->state == REQUEST_DUE) {
-		requests_set_failed(&t->requests, r); /* the engine has never heard of it */
+		held_set_failed(&t->requests, r); /* the engine has never heard of it */
 	} else {
-		requests_set_abort_due(&t->requests, r, true);
-		tercet_send_due(t, clock_now_ns());
+		held_set_abort_due(&t->requests, r, true);
+		handle_send_due(t, clock_now_ns());
 		set_timer(t, clock_now_ns());
 	}
 	wake_if_readable(t);
@@ -563,7 +563,7 @@ enum tercet_result tercet_abort(struct tercet *t, uint64_t req_id)
 
 enum tercet_result tercet_discard(struct tercet *t, uint64_t req_id)
 {
-	struct request *r = requests_find(&t->requests, req_id);
+	struct held_request *r = held_find(&t->requests, req_id);
 	if (!r)
 		return TERCET_NOT_FOUND;
 	r->discarded = true;
@@ -574,7 +574,7 @@ enum tercet_result tercet_discard(struct tercet *t, uint64_t req_id)
 enum tercet_result tercet_adopt(struct tercet *t, uint64_t req_id, uint32_t token_count, uint32_t text_bytes,
 				void *user)
 {
-	struct request *r;
+	struct held_request *r;
 	ASSERT(req_id != 0);
-	return (enum tercet_result)requests_adopt(&t->requests, req_id, token_count, text_bytes, user, &r);
+	return (enum tercet_result)held_adopt(&t->requests, req_id, token_count, text_bytes, user, &r);
 }

@@ -7,7 +7,7 @@
 #include "common/map.h"
 #include "ipc/ipc.h"
 
-/* ---------------------------------------------------------------- requests (libtercet_requests.c) */
+/* ---------------------------------------------------------------- requests (libtercet_held.c) */
 
 enum request_state {
 	REQUEST_FREE,
@@ -24,7 +24,7 @@ struct output_mark {
 
 enum { MARKS_MAX = 32 };
 
-struct request {
+struct held_request {
 	enum request_state state;
 	bool again;      /* sent before: the engine may know it */
 	bool abort_due;  /* ABORT is still to be sent */
@@ -48,8 +48,8 @@ struct request {
 
 enum { REQUEST_NONE = UINT32_MAX };
 
-struct requests {
-	struct request *slots; /* [capacity] */
+struct held_requests {
+	struct held_request *slots; /* [capacity] */
 	struct map by_id;
 	u32 capacity;
 	u32 count;
@@ -60,21 +60,21 @@ struct requests {
 	u32 failed_count;
 };
 
-MUST_CHECK enum err requests_init(struct requests *rs, u32 capacity);
-void requests_fini(struct requests *rs);
+MUST_CHECK enum err held_init(struct held_requests *rs, u32 capacity);
+void held_fini(struct held_requests *rs);
 /* Copies `q` into a new request of id `req_id`, state REQUEST_DUE. ERR_BUSY, ERR_EXISTS, ERR_NO_MEMORY. */
-MUST_CHECK enum err requests_add(struct requests *rs, const struct tercet_request *q, u64 req_id, u64 client_id,
-				 struct request **out);
+MUST_CHECK enum err held_add(struct held_requests *rs, const struct tercet_request *q, u64 req_id, u64 client_id,
+				 struct held_request **out);
 /* A request of an earlier life. */
-MUST_CHECK enum err requests_adopt(struct requests *rs, u64 req_id, u32 token_count, u64 text_bytes, void *user,
-				   struct request **out);
-struct request *requests_find(struct requests *rs, u64 req_id);
-void requests_remove(struct requests *rs, struct request *r);
-void requests_set_state(struct requests *rs, struct request *r, enum request_state state);
-void requests_set_abort_due(struct requests *rs, struct request *r, bool due);
-void requests_set_failed(struct requests *rs, struct request *r);
+MUST_CHECK enum err held_adopt(struct held_requests *rs, u64 req_id, u32 token_count, u64 text_bytes, void *user,
+				   struct held_request **out);
+struct held_request *held_find(struct held_requests *rs, u64 req_id);
+void held_remove(struct held_requests *rs, struct held_request *r);
+void held_set_state(struct held_requests *rs, struct held_request *r, enum request_state state);
+void held_set_abort_due(struct held_requests *rs, struct held_request *r, bool due);
+void held_set_failed(struct held_requests *rs, struct held_request *r);
 /* The next in the order of submission; NULL: from the oldest, or no more. */
-struct request *requests_next(struct requests *rs, struct request *r);
+struct held_request *held_next(struct held_requests *rs, struct held_request *r);
 
 /* What of an entry is new. An entry may repeat what an earlier life of scheduler or detokenizer already delivered. */
 struct output_part {
@@ -83,10 +83,10 @@ struct output_part {
 };
 /* Accounts for an entry and tells what of it was delivered before. False: what lies between is lost. ERR_NO_MEMORY
  * shows as r->tokens.failed. */
-bool request_take_output(struct request *r, u32 first_token, const u32 *tokens, u32 token_count, u32 text_bytes,
+bool held_take_output(struct held_request *r, u32 first_token, const u32 *tokens, u32 token_count, u32 text_bytes,
 			 struct output_part *part);
 /* From now on the engine may repeat what lies behind this point. */
-void request_mark(struct request *r);
+void held_mark(struct held_request *r);
 
 /* ---------------------------------------------------------------- chunks (libtercet_chunk.c) */
 
@@ -104,11 +104,11 @@ struct chunk_cursor {
 };
 
 /* Takes a chunk in hand when its columns fit together. ERR_FORMAT says which does not. */
-MUST_CHECK enum err chunk_begin(struct chunk_cursor *c, const struct ipc_chunk *chunk, struct err_msg *em);
+MUST_CHECK enum err chunk_cursor_begin(struct chunk_cursor *c, const struct ipc_chunk *chunk, struct err_msg *em);
 /* The next entry, as an event without request; false: the chunk is done. */
-bool chunk_next(struct chunk_cursor *c, struct tercet_event *event);
+bool chunk_cursor_next(struct chunk_cursor *c, struct tercet_event *event);
 /* Removes from the front of an entry's event what was delivered before. */
-void chunk_skip(struct tercet_event *event, const struct output_part *part);
+void chunk_cursor_skip(struct tercet_event *event, const struct output_part *part);
 
 /* ---------------------------------------------------------------- handle */
 
@@ -150,7 +150,7 @@ struct tercet {
 	u32 eos_ids[EOS_IDS_MAX];
 
 	u64 next_req_id;
-	struct requests requests;
+	struct held_requests requests;
 	struct notice notices[NOTICES_MAX];
 	u32 notice_first;
 	u32 notice_count;
@@ -167,17 +167,17 @@ struct tercet {
 };
 
 /* Puts an event behind those that wait. */
-void tercet_notify(struct tercet *t, const struct notice *n);
+void handle_notify(struct tercet *t, const struct notice *n);
 /* Every request the engine had is over: their last events say so. */
-void tercet_fail_requests(struct tercet *t, enum tercet_result code, const char *text);
+void handle_fail_requests(struct tercet *t, enum tercet_result code, const char *text);
 /* Sends ATTACH with all that is held. */
-void tercet_send_attach(struct tercet *t);
+void handle_send_attach(struct tercet *t);
 /* Sends what is due: requests, aborts, attach, sign of life, acknowledgements. */
-void tercet_send_due(struct tercet *t, u64 now_ns);
+void handle_send_due(struct tercet *t, u64 now_ns);
 
 /* Takes one message off a channel and puts what follows from it into notices, requests and cursor. False: there is
  * none. */
-bool tercet_receive_submit(struct tercet *t);
-bool tercet_receive_output(struct tercet *t);
+bool handle_receive_submit(struct tercet *t);
+bool handle_receive_output(struct tercet *t);
 
 #endif

@@ -9,11 +9,18 @@
 #include "common/clock.h"
 
 static const u64 NS_PER_MS = 1000000;
-enum { LEASE_S_DEFAULT = 30, ALIVE_PER_LEASE = 4, ATTACH_RETRY_MS = 1000, ATTACH_ANEW_MS = 50, ACK_CHUNKS = 16, LIVE_MAX = 65536 };
+enum {
+	LEASE_S_DEFAULT = 30,
+	ALIVE_PER_LEASE = 4,
+	ATTACH_RETRY_MS = 1000,
+	ATTACH_ANEW_MS = 50,
+	ACK_CHUNKS = 16,
+	LIVE_MAX = 65536,
+};
 
 /* ---------------------------------------------------------------- notices */
 
-void tercet_notify(struct tercet *t, const struct notice *n)
+void handle_notify(struct tercet *t, const struct notice *n)
 {
 	if (t->notice_count == NOTICES_MAX) { /* connection news that nobody has asked for: the newest count */
 		t->notice_first = (t->notice_first + 1) % NOTICES_MAX;
@@ -29,15 +36,15 @@ static void notify_text(struct tercet *t, enum tercet_event_type type, u32 code,
 		bytes = sizeof(n.text) - 1;
 	if (bytes)
 		memcpy(n.text, text, bytes);
-	tercet_notify(t, &n);
+	handle_notify(t, &n);
 }
 
-static void notify_request(struct tercet *t, struct request *r, struct notice *n)
+static void notify_request(struct tercet *t, struct held_request *r, struct notice *n)
 {
 	n->req_id = r->req_id;
 	n->user = r->user;
 	if (!r->discarded)
-		tercet_notify(t, n);
+		handle_notify(t, n);
 }
 
 static void tell_lost(struct tercet *t, const char *text)
@@ -55,24 +62,24 @@ static void tell_ready(struct tercet *t)
 	notify_text(t, TERCET_EVENT_READY, ERR_OK, "", 0);
 }
 
-void tercet_fail_requests(struct tercet *t, enum tercet_result code, const char *text)
+void handle_fail_requests(struct tercet *t, enum tercet_result code, const char *text)
 {
 	t->fail_code = code;
 	snprintf(t->fail_text, sizeof(t->fail_text), "%s", text);
-	for (struct request *r = requests_next(&t->requests, NULL); r; r = requests_next(&t->requests, r))
+	for (struct held_request *r = held_next(&t->requests, NULL); r; r = held_next(&t->requests, r))
 		if (r->state != REQUEST_DUE || r->again)
-			requests_set_failed(&t->requests, r);
+			held_set_failed(&t->requests, r);
 }
 
 /* ---------------------------------------------------------------- sending */
 
-/* True when it went out. What is not taken now is tried again by tercet_send_due. */
+/* True when it went out. What is not taken now is tried again by handle_send_due. */
 static bool send_to_scheduler(struct tercet *t, struct ipc_msg *msg)
 {
 	return ipc_send(t->submit, (ipc_peer){0}, msg) == ERR_OK;
 }
 
-static bool send_submit(struct tercet *t, struct request *r)
+static bool send_submit(struct tercet *t, struct held_request *r)
 {
 	struct ipc_msg msg = {.type = IPC_TYPE_SUBMIT, .submit = r->submit};
 	msg.submit.tokens = r->tokens.data;
@@ -80,24 +87,24 @@ static bool send_submit(struct tercet *t, struct request *r)
 	msg.submit.output_count = r->output_count;
 	enum err e = ipc_send(t->submit, (ipc_peer){0}, &msg);
 	if (e == ERR_OK)
-		requests_set_state(&t->requests, r, REQUEST_SENT);
+		held_set_state(&t->requests, r, REQUEST_SENT);
 	if (e == ERR_OK || e == ERR_BUSY)
 		return e == ERR_OK;
 	struct notice n = {.type = TERCET_EVENT_REFUSED, .code = (enum tercet_result)e};
 	snprintf(n.text, sizeof(n.text), "the request cannot be sent: %s", err_text(e));
 	notify_request(t, r, &n);
-	requests_remove(&t->requests, r);
+	held_remove(&t->requests, r);
 	return true;
 }
 
 /* Submissions and aborts in the order in which they were asked for. */
 static void send_due_requests(struct tercet *t)
 {
-	struct request *next;
+	struct held_request *next;
 	if (!t->engine_there)
 		return;
-	for (struct request *r = requests_next(&t->requests, NULL); r && t->requests.due_count; r = next) {
-		next = requests_next(&t->requests, r);
+	for (struct held_request *r = held_next(&t->requests, NULL); r && t->requests.due_count; r = next) {
+		next = held_next(&t->requests, r);
 		if (t->notice_count == NOTICES_MAX)
 			return;
 		if (r->state == REQUEST_DUE && !r->failed && !send_submit(t, r))
@@ -107,7 +114,7 @@ static void send_due_requests(struct tercet *t)
 		struct ipc_msg msg = {.type = IPC_TYPE_ABORT, .abort = {t->client_id, r->req_id}};
 		if (!send_to_scheduler(t, &msg))
 			return;
-		requests_set_abort_due(&t->requests, r, false);
+		held_set_abort_due(&t->requests, r, false);
 	}
 }
 
@@ -121,8 +128,8 @@ static void fill_live(struct tercet *t, struct ipc_attach *m)
 	u32 *tokens = (u32 *)(ids + room);
 	u32 *bytes = tokens + room;
 	u32 count = 0;
-	for (struct request *r = requests_next(&t->requests, NULL); r && count < room;
-	     r = requests_next(&t->requests, r)) {
+	for (struct held_request *r = held_next(&t->requests, NULL); r && count < room;
+	     r = held_next(&t->requests, r)) {
 		if (r->state == REQUEST_DUE && !r->again)
 			continue;
 		ids[count] = r->req_id;
@@ -135,7 +142,7 @@ static void fill_live(struct tercet *t, struct ipc_attach *m)
 	m->live_req_id_count = m->live_token_count_count = m->live_text_bytes_count = count;
 }
 
-void tercet_send_attach(struct tercet *t)
+void handle_send_attach(struct tercet *t)
 {
 	t->attached = false;
 	t->attach_due_ns = clock_now_ns() + ATTACH_RETRY_MS * NS_PER_MS;
@@ -160,13 +167,13 @@ void tercet_ack(struct tercet *t, uint64_t chunk)
 	send_ack(t, chunk);
 }
 
-void tercet_send_due(struct tercet *t, u64 now_ns)
+void handle_send_due(struct tercet *t, u64 now_ns)
 {
 	bool alive = now_ns >= t->alive_due_ns;
 	if (t->requests.due_count)
 		send_due_requests(t);
 	if (!t->attached && !t->attach_refused && now_ns >= t->attach_due_ns)
-		tercet_send_attach(t);
+		handle_send_attach(t);
 	if (!t->manual_ack && (alive || t->delivered_chunk >= t->acked_chunk + ACK_CHUNKS))
 		send_ack(t, t->delivered_chunk);
 	if (!alive)
@@ -196,19 +203,19 @@ static void keep_engine(struct tercet *t, const struct ipc_engine *m)
 /* The scheduler has begun a new life and knows nothing: what it had goes there again, with the tokens so far. */
 static void submit_again(struct tercet *t)
 {
-	for (struct request *r = requests_next(&t->requests, NULL); r; r = requests_next(&t->requests, r)) {
+	for (struct held_request *r = held_next(&t->requests, NULL); r; r = held_next(&t->requests, r)) {
 		if (r->state == REQUEST_DUE)
 			continue;
 		if (r->adopted || r->aborted) {
-			requests_set_failed(&t->requests, r);
+			held_set_failed(&t->requests, r);
 			t->fail_code = TERCET_GONE;
 			snprintf(t->fail_text, sizeof(t->fail_text),
-				 "the scheduler was restarted and the prompt of this adopted request is not known here");
+				 "the scheduler was restarted, and the prompt of this adopted request is unknown here");
 			continue;
 		}
 		r->again = true;
-		request_mark(r);
-		requests_set_state(&t->requests, r, REQUEST_DUE);
+		held_mark(r);
+		held_set_state(&t->requests, r, REQUEST_DUE);
 	}
 }
 
@@ -222,13 +229,13 @@ static void on_engine(struct tercet *t, const struct ipc_engine *m)
 	t->alive_due_ns = 0;
 	if (again)
 		submit_again(t);
-	tercet_send_due(t, clock_now_ns());
+	handle_send_due(t, clock_now_ns());
 	tell_ready(t);
 }
 
 static void on_refused(struct tercet *t, const struct ipc_refused *m)
 {
-	struct request *r = requests_find(&t->requests, m->req_id);
+	struct held_request *r = held_find(&t->requests, m->req_id);
 	if (!r || (r->again && m->code == ERR_EXISTS))
 		return; /* it had not been lost after all */
 	struct notice n = {.type = TERCET_EVENT_REFUSED, .code = (enum tercet_result)m->code,
@@ -239,19 +246,19 @@ static void on_refused(struct tercet *t, const struct ipc_refused *m)
 	if (r->again && r->output_count) {
 		t->fail_code = n.code;
 		memcpy(t->fail_text, n.text, sizeof(t->fail_text));
-		requests_set_failed(&t->requests, r);
+		held_set_failed(&t->requests, r);
 		return;
 	}
 	notify_request(t, r, &n);
-	requests_remove(&t->requests, r);
+	held_remove(&t->requests, r);
 }
 
 static void on_accepted(struct tercet *t, const struct ipc_accepted *m)
 {
-	struct request *r = requests_find(&t->requests, m->req_id);
+	struct held_request *r = held_find(&t->requests, m->req_id);
 	if (!r || r->state != REQUEST_SENT)
 		return;
-	requests_set_state(&t->requests, r, REQUEST_ACCEPTED);
+	held_set_state(&t->requests, r, REQUEST_ACCEPTED);
 	struct notice n = {.type = TERCET_EVENT_ACCEPTED, .waiting = m->waiting};
 	if (!r->again)
 		notify_request(t, r, &n);
@@ -266,7 +273,7 @@ static void on_engine_error(struct tercet *t, const struct ipc_error *m)
 	notify_text(t, TERCET_EVENT_ERROR, m->code, m->text, m->text_count);
 }
 
-bool tercet_receive_submit(struct tercet *t)
+bool handle_receive_submit(struct tercet *t)
 {
 	struct ipc_msg msg;
 	struct err_msg em = {.text = ""};
@@ -327,13 +334,13 @@ static void end_output(struct tercet *t, const struct ipc_detached *m)
 	struct err_msg text;
 	(void)err_set(&text, m->code, "%.*s", (int)m->text_count, (const char *)m->text);
 	notify_text(t, TERCET_EVENT_DETACHED, m->code, m->text, m->text_count);
-	for (struct request *r = requests_next(&t->requests, NULL); r; r = requests_next(&t->requests, r)) {
+	for (struct held_request *r = held_next(&t->requests, NULL); r; r = held_next(&t->requests, r)) {
 		if (m->code == ERR_EXISTS || r->state == REQUEST_DUE)
 			continue;
 		struct ipc_msg msg = {.type = IPC_TYPE_ABORT, .abort = {t->client_id, r->req_id}};
 		(void)!send_to_scheduler(t, &msg); /* should it not go out, its chunks are ignored */
 	}
-	tercet_fail_requests(t, (enum tercet_result)m->code, text.text);
+	handle_fail_requests(t, (enum tercet_result)m->code, text.text);
 	t->seen_chunk = t->delivered_chunk = t->acked_chunk = 0;
 }
 
@@ -357,18 +364,18 @@ static void on_chunk(struct tercet *t, const struct ipc_chunk *m)
 	if (!t->attached || m->chunk <= t->seen_chunk)
 		return; /* sent again after a re-attach that crossed it */
 	if (m->chunk > t->seen_chunk + 1) {
-		tercet_send_attach(t);
+		handle_send_attach(t);
 		return;
 	}
 	t->seen_chunk = m->chunk;
-	if (chunk_begin(&t->cursor, m, &em) == ERR_OK)
+	if (chunk_cursor_begin(&t->cursor, m, &em) == ERR_OK)
 		return;
 	t->delivered_chunk = m->chunk;
 	notify_text(t, TERCET_EVENT_ERROR, ERR_FORMAT, em.text, strlen(em.text));
-	tercet_fail_requests(t, TERCET_FORMAT, em.text);
+	handle_fail_requests(t, TERCET_FORMAT, em.text);
 }
 
-bool tercet_receive_output(struct tercet *t)
+bool handle_receive_output(struct tercet *t)
 {
 	struct ipc_msg msg;
 	struct err_msg em = {.text = ""};
@@ -383,7 +390,7 @@ bool tercet_receive_output(struct tercet *t)
 		return true;
 	}
 	if (e == ERR_SEQUENCE) {
-		tercet_send_attach(t); /* what is missing is sent again from the last chunk on */
+		handle_send_attach(t); /* what is missing is sent again from the last chunk on */
 		return true;
 	}
 	if (e != ERR_OK) {
@@ -392,7 +399,7 @@ bool tercet_receive_output(struct tercet *t)
 	}
 	switch (msg.type) {
 	case IPC_TYPE_HELLO:
-		tercet_send_attach(t);
+		handle_send_attach(t);
 		break;
 	case IPC_TYPE_ATTACHED:
 		on_attached(t, &msg.attached);

@@ -21,9 +21,9 @@
  *			fwrite(event.text, 1, event.text_bytes, stdout);
  *	tercet_close(&t);
  *
- * A handle belongs to one thread at a time and must not be used across fork. Only tercet_wait and tercet_wait_ready
- * block; closing may take a tenth of a second. Structures may grow at their end with a new minor version: initialise them with the functions below or with
- * `= {0}`. */
+ * A handle belongs to one thread at a time and must not be used across fork. Only tercet_wait and
+ * tercet_wait_ready block; closing may take a tenth of a second. Structures may grow at their end with a new minor
+ * version: initialise them with the functions below or with `= {0}`. */
 #ifndef TERCET_H
 #define TERCET_H
 
@@ -127,8 +127,8 @@ enum tercet_event_type {
 	/* The connection broke or the engine is restarting; requests go on by themselves when READY comes again.
 	 * code, error_text. */
 	TERCET_EVENT_LOST = 2,
-	/* The request is in the engine's queue. `waiting`: requests in front of it. Left out when an OUTPUT of the request
-	 * was faster. */
+	/* The request is in the engine's queue. `waiting`: requests in front of it. Left out when an OUTPUT of the
+	 * request was faster. */
 	TERCET_EVENT_ACCEPTED = 3,
 	/* Last event of a request that was not admitted. code, error_text; retry_after_ms, 0: trying again is of no
 	 * use. */
@@ -281,6 +281,21 @@ uint64_t tercet_client_id(const struct tercet *t);
 /* The highest chunk number all of whose events were delivered. */
 uint64_t tercet_last_chunk(const struct tercet *t);
 uint32_t tercet_unfinished_count(const struct tercet *t);
+
+/* ---------------------------------------------------------------- tokens from text */
+
+/* The engine takes token ids. This turns text into those of a model directory, in this process. */
+struct tercet_tokenizer;
+
+/* Reads tokenizer.json of `model_dir`. TERCET_IO, TERCET_FORMAT, TERCET_UNSUPPORTED with the file and the part named;
+ * TERCET_NO_MEMORY. The caller owns `*out`. */
+enum tercet_result tercet_tokenizer_open(struct tercet_tokenizer **out, const char *model_dir,
+					 struct tercet_error *error);
+void tercet_tokenizer_close(struct tercet_tokenizer **t); /* NULL accepted */
+/* The ids of `bytes` bytes of UTF-8; `add_special` puts those around it that the model expects (a beginning-of-sequence
+ * token and the like). `*ids` is borrowed until the next call. TERCET_FORMAT: no valid UTF-8. */
+enum tercet_result tercet_tokenize(struct tercet_tokenizer *t, const char *text, size_t bytes, bool add_special,
+				   const uint32_t **ids, uint32_t *count, struct tercet_error *error);
 
 #ifdef __cplusplus
 }

@@ -201,7 +201,7 @@ enum err ipc_endpoint(char *out, size_t bytes, const char *run_dir, const char *
 	size_t path = strlen(run_dir) + 1 + strlen(name);
 	if (path > SOCKET_PATH_MAX)
 		return err_set(em, ERR_TOO_LONG,
-			       "the socket path '%s/%s' has %zu bytes, at most %d are possible: use a shorter --run-dir",
+			       "the socket path '%s/%s' has %zu bytes, at most %d are possible: shorten --run-dir",
 			       run_dir, name, path, SOCKET_PATH_MAX);
 	int n = snprintf(out, bytes, "ipc://%s/%s", run_dir, name);
 	return n > 0 && (size_t)n < bytes ? ERR_OK : err_set(em, ERR_TOO_LONG, "no room for an endpoint");

@@ -96,6 +96,11 @@ struct ipc_peer_state *ipc_peers_find(struct ipc_peers *peers, ipc_peer handle);
 ipc_peer ipc_peers_handle(const struct ipc_peers *peers, const struct ipc_peer_state *peer);
 void ipc_peers_drop(struct ipc_peers *peers, struct ipc_peer_state *peer);
 
+/* ---------------------------------------------------------------- documentation (print.c) */
+
+/* The part of docs/PROTOCOL.md that lists the messages of clients. */
+void ipc_print_client_docs(FILE *out);
+
 /* ---------------------------------------------------------------- recordings (record.c) */
 
 struct ipc_recorder;

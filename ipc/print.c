@@ -113,46 +113,50 @@ void ipc_print(FILE *out, const struct ipc_msg *msg, bool whole)
 /* What each message is for: its way, and one or two sentences. */
 struct message_doc {
 	u32 number;
+	bool client; /* clients send or receive it */
 	const char *way;
 	const char *purpose;
 };
 
 static const struct message_doc message_docs[] = {
-	{IPC_TYPE_HELLO, "both ways on every channel, first",
+	{IPC_TYPE_HELLO, true, "both ways on every channel, first",
 	 "Names the sender, the protocol version and the hash of this very table. A peer with another version or hash "
 	 "is answered with ERROR and ignored. A second HELLO of the same peer begins a new life: sequence numbers "
 	 "start again at 1 and whatever was under way has to be said again."},
-	{IPC_TYPE_ERROR, "receiver -> sender",
+	{IPC_TYPE_ERROR, true, "receiver -> sender",
 	 "Something the peer sent cannot be taken; the text says what and what would be right."},
-	{IPC_TYPE_ENGINE, "scheduler -> client, on submit, after its HELLO", "Properties of the engine."},
-	{IPC_TYPE_SUBMIT, "client -> scheduler, on submit",
+	{IPC_TYPE_ENGINE, true, "scheduler -> client, on submit, after its HELLO", "Properties of the engine."},
+	{IPC_TYPE_SUBMIT, true, "client -> scheduler, on submit",
 	 "A request. Answered by ACCEPTED or REFUSED. `tokens` is the prompt and behind it the `output_count` tokens "
 	 "that an earlier life of the scheduler already generated."},
-	{IPC_TYPE_ACCEPTED, "scheduler -> client, on submit",
+	{IPC_TYPE_ACCEPTED, true, "scheduler -> client, on submit",
 	 "The request is queued. It ends in exactly one CHUNK entry with a finish that is not 0."},
-	{IPC_TYPE_REFUSED, "scheduler -> client, on submit",
+	{IPC_TYPE_REFUSED, true, "scheduler -> client, on submit",
 	 "The request was not taken. `retry_after_ms` 0 means that trying again is of no use."},
-	{IPC_TYPE_ABORT, "client -> scheduler, on submit", "Ends a request; its last CHUNK entry still comes."},
-	{IPC_TYPE_ALIVE, "client -> scheduler, on submit",
+	{IPC_TYPE_ABORT, true, "client -> scheduler, on submit", "Ends a request; its last CHUNK entry still comes."},
+	{IPC_TYPE_ALIVE, true, "client -> scheduler, on submit",
 	 "Renews the lease; sent at least three times per `client_lease_s` of ENGINE."},
-	{IPC_TYPE_WORKER_READY, "worker -> scheduler, on step", "Loading and profiling are done."},
-	{IPC_TYPE_INIT, "scheduler -> worker, on step", "Begins an epoch with empty state."},
-	{IPC_TYPE_STEP, "scheduler -> every worker, on step",
+	{IPC_TYPE_WORKER_READY, false, "worker -> scheduler, on step", "Loading and profiling are done."},
+	{IPC_TYPE_INIT, false, "scheduler -> worker, on step", "Begins an epoch with empty state."},
+	{IPC_TYPE_STEP, false, "scheduler -> every worker, on step",
 	 "What changed since the step before, and the digest of the state after it."},
-	{IPC_TYPE_RESULT, "worker rank 0 -> scheduler on step and, the same bytes, -> detokenizer on tokens",
+	{IPC_TYPE_RESULT, false, "worker rank 0 -> scheduler on step and, the same bytes, -> detokenizer on tokens",
 	 "The tokens of a step."},
-	{IPC_TYPE_OPEN, "scheduler -> detokenizer, on streams",
+	{IPC_TYPE_OPEN, false, "scheduler -> detokenizer, on streams",
 	 "A sequence begins; everything needed to decode and end it."},
-	{IPC_TYPE_CLOSE, "scheduler -> detokenizer, on streams",
+	{IPC_TYPE_CLOSE, false, "scheduler -> detokenizer, on streams",
 	 "A sequence ends for another reason than its tokens."},
-	{IPC_TYPE_STOPPED, "detokenizer -> scheduler, on streams", "A stop string ended a sequence."},
-	{IPC_TYPE_ATTACH, "client -> detokenizer, on output",
-	 "Asks for every chunk behind `last_chunk`. Answered by ATTACHED, the kept chunks, then new ones as they come."},
-	{IPC_TYPE_ATTACHED, "detokenizer -> client, on output", "The next chunk has this number."},
-	{IPC_TYPE_ACK, "client -> detokenizer, on output", "Chunks up to this one need not be kept."},
-	{IPC_TYPE_DETACHED, "detokenizer -> client, on output", "The client's output was closed; the text says why."},
-	{IPC_TYPE_CHUNK, "detokenizer -> client on output, and -> observers on tap", "New tokens and their text."},
-	{IPC_TYPE_BYE, "client -> scheduler on submit and -> detokenizer on output",
+	{IPC_TYPE_STOPPED, false, "detokenizer -> scheduler, on streams", "A stop string ended a sequence."},
+	{IPC_TYPE_ATTACH, true, "client -> detokenizer, on output",
+	 "Asks for every chunk behind `last_chunk`. Answered by ATTACHED, the kept chunks, then new ones as they "
+	 "come."},
+	{IPC_TYPE_ATTACHED, true, "detokenizer -> client, on output", "The next chunk has this number."},
+	{IPC_TYPE_ACK, true, "client -> detokenizer, on output", "Chunks up to this one need not be kept."},
+	{IPC_TYPE_DETACHED, true, "detokenizer -> client, on output",
+	 "The client's output was closed; the text says why."},
+	{IPC_TYPE_CHUNK, true, "detokenizer -> client on output, and -> observers on tap",
+	 "New tokens and their text."},
+	{IPC_TYPE_BYE, true, "client -> scheduler on submit and -> detokenizer on output",
 	 "The client leaves; what is unfinished is aborted, what is kept is dropped."},
 };
 
@@ -164,10 +168,10 @@ static const struct message_doc *find_doc(u32 number)
 	return NULL;
 }
 
-static void print_message_docs(FILE *out, const struct ipc_message_info *info)
+static void print_message_docs(FILE *out, const struct ipc_message_info *info, const char *heading)
 {
 	const struct message_doc *doc = find_doc(info->number);
-	fprintf(out, "\n## %u %s\n\n", info->number, info->name);
+	fprintf(out, "\n%s %u %s\n\n", heading, info->number, info->name);
 	if (doc)
 		fprintf(out, "*%s.* %s\n\n", doc->way, doc->purpose);
 	fprintf(out, "| index | field | type | at most |\n| ---: | --- | --- | ---: |\n");
@@ -192,12 +196,24 @@ void ipc_print_docs(FILE *out)
 		"A message is one MessagePack array: its number, the sequence number of the sender towards this peer\n"
 		"(1, 2, 3, ...; HELLO is 1), the sender's epoch, then the fields below in this order. Scalars are "
 		"MessagePack\n"
-		"integers and floats of any width that holds the value; an array is one MessagePack bin of little-endian\n"
+		"integers and floats of any width that holds the value; an array is one MessagePack bin of "
+		"little-endian\n"
 		"elements of its type, or nil when it is empty. \"At most\" counts elements.\n",
 		IPC_PROTOCOL_VERSION, ipc_schema_hash());
 	for (u32 number = 0; number <= IPC_NUMBER_MAX; number++) {
 		const struct ipc_message_info *info = ipc_message_info(number);
 		if (info)
-			print_message_docs(out, info);
+			print_message_docs(out, info, "##");
+	}
+}
+
+void ipc_print_client_docs(FILE *out)
+{
+	fprintf(out, "Protocol version **%d**, schema hash **0x%016" PRIx64 "**.\n", IPC_PROTOCOL_VERSION,
+		ipc_schema_hash());
+	for (u32 number = 0; number <= IPC_NUMBER_MAX; number++) {
+		const struct message_doc *doc = find_doc(number);
+		if (doc && doc->client)
+			print_message_docs(out, ipc_message_info(number), "###");
 	}
 }

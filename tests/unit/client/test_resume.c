@@ -107,7 +107,8 @@ Test(resume, a_restarted_scheduler_gets_the_requests_with_their_tokens)
 	fake_end(&f);
 }
 
-/* The detokenizer still sends what the dead scheduler's worker made, then the new life makes it again, cut otherwise. */
+/* The detokenizer still sends what the dead scheduler's worker made, then the new life makes it again, cut in other
+ * places. */
 Test(resume, what_is_made_twice_is_delivered_once)
 {
 	struct fake_engine f;

@@ -85,6 +85,25 @@ Test(print, messages_md_is_what_the_schema_generates)
 	free(committed);
 }
 
+Test(print, protocol_md_and_the_python_example_hold_the_generated_parts)
+{
+	char *part = NULL;
+	size_t bytes = 0;
+	char line[64];
+	FILE *f = open_memstream(&part, &bytes);
+	ipc_print_client_docs(f);
+	fclose(f);
+	char *protocol = read_file(SOURCE_ROOT "/docs/PROTOCOL.md");
+	cr_assert(strstr(protocol, part) != NULL, "docs/PROTOCOL.md is out of date: run `ninja -C build docs`");
+	char *example = read_file(SOURCE_ROOT "/examples/attach.py");
+	snprintf(line, sizeof(line), "VERSION, SCHEMA_HASH = %d, 0x%016llx\n", IPC_PROTOCOL_VERSION,
+		 (unsigned long long)ipc_schema_hash());
+	cr_assert(strstr(example, line) != NULL, "examples/attach.py is out of date: run `ninja -C build docs`");
+	free(part);
+	free(protocol);
+	free(example);
+}
+
 Test(print, recordings_read_back_and_a_cut_one_is_named)
 {
 	char dir[] = "/tmp/tercet_record_XXXXXX";

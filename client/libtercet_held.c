@@ -8,12 +8,12 @@
 #include "common/assert.h"
 #include "common/clock.h"
 
-enum err requests_init(struct requests *rs, u32 capacity)
+enum err held_init(struct held_requests *rs, u32 capacity)
 {
-	*rs = (struct requests){.capacity = capacity, .head = REQUEST_NONE, .tail = REQUEST_NONE};
+	*rs = (struct held_requests){.capacity = capacity, .head = REQUEST_NONE, .tail = REQUEST_NONE};
 	rs->slots = calloc(capacity, sizeof(*rs->slots));
 	if (!rs->slots || map_init(&rs->by_id, capacity, clock_now_ns()) != ERR_OK) {
-		requests_fini(rs);
+		held_fini(rs);
 		return ERR_NO_MEMORY;
 	}
 	for (u32 i = 0; i < capacity; i++)
@@ -21,25 +21,25 @@ enum err requests_init(struct requests *rs, u32 capacity)
 	return ERR_OK;
 }
 
-static void free_content(struct request *r)
+static void free_content(struct held_request *r)
 {
 	free(r->store);
 	u32_vec_fini(&r->tokens);
 }
 
-void requests_fini(struct requests *rs)
+void held_fini(struct held_requests *rs)
 {
 	for (u32 i = 0; rs->slots && i < rs->capacity; i++)
 		if (rs->slots[i].state != REQUEST_FREE)
 			free_content(&rs->slots[i]);
 	free(rs->slots);
 	map_fini(&rs->by_id);
-	*rs = (struct requests){.head = REQUEST_NONE, .tail = REQUEST_NONE, .free_head = REQUEST_NONE};
+	*rs = (struct held_requests){.head = REQUEST_NONE, .tail = REQUEST_NONE, .free_head = REQUEST_NONE};
 }
 
 /* ---------------------------------------------------------------- adding and removing */
 
-static enum err take_slot(struct requests *rs, u64 req_id, struct request **out)
+static enum err take_slot(struct held_requests *rs, u64 req_id, struct held_request **out)
 {
 	if (map_get(&rs->by_id, req_id, NULL))
 		return ERR_EXISTS;
@@ -49,9 +49,9 @@ static enum err take_slot(struct requests *rs, u64 req_id, struct request **out)
 	enum err e = map_put(&rs->by_id, req_id, index);
 	if (e != ERR_OK)
 		return e;
-	struct request *r = &rs->slots[index];
+	struct held_request *r = &rs->slots[index];
 	rs->free_head = r->next;
-	*r = (struct request){.state = REQUEST_SENT, .req_id = req_id, .previous = rs->tail, .next = REQUEST_NONE};
+	*r = (struct held_request){.state = REQUEST_SENT, .req_id = req_id, .previous = rs->tail, .next = REQUEST_NONE};
 	if (rs->tail != REQUEST_NONE)
 		rs->slots[rs->tail].next = index;
 	else
@@ -62,12 +62,12 @@ static enum err take_slot(struct requests *rs, u64 req_id, struct request **out)
 	return ERR_OK;
 }
 
-void requests_remove(struct requests *rs, struct request *r)
+void held_remove(struct held_requests *rs, struct held_request *r)
 {
 	ASSERT(r->state != REQUEST_FREE);
 	u32 index = (u32)(r - rs->slots);
-	requests_set_abort_due(rs, r, false);
-	requests_set_state(rs, r, REQUEST_ACCEPTED); /* no longer counted as due */
+	held_set_abort_due(rs, r, false);
+	held_set_state(rs, r, REQUEST_ACCEPTED); /* no longer counted as due */
 	if (r->failed)
 		rs->failed_count--;
 	map_remove(&rs->by_id, r->req_id);
@@ -80,7 +80,7 @@ void requests_remove(struct requests *rs, struct request *r)
 	else
 		rs->tail = r->previous;
 	free_content(r);
-	*r = (struct request){.state = REQUEST_FREE, .next = rs->free_head};
+	*r = (struct held_request){.state = REQUEST_FREE, .next = rs->free_head};
 	rs->free_head = index;
 	rs->count--;
 }
@@ -95,7 +95,7 @@ static char *put(char **at, const void *data, size_t bytes)
 }
 
 /* Everything but the tokens goes into one block: 4-byte elements first, then the text. */
-static bool copy_lists(struct request *r, const struct tercet_request *q)
+static bool copy_lists(struct held_request *r, const struct tercet_request *q)
 {
 	size_t bytes = 4 * ((size_t)q->stop_id_count + 2 * (size_t)q->bias_count + q->stop_string_count);
 	for (u32 i = 0; i < q->stop_string_count; i++)
@@ -124,10 +124,10 @@ static bool copy_lists(struct request *r, const struct tercet_request *q)
 	return true;
 }
 
-enum err requests_add(struct requests *rs, const struct tercet_request *q, u64 req_id, u64 client_id,
-		      struct request **out)
+enum err held_add(struct held_requests *rs, const struct tercet_request *q, u64 req_id, u64 client_id,
+		      struct held_request **out)
 {
-	struct request *r;
+	struct held_request *r;
 	enum err e = take_slot(rs, req_id, &r);
 	if (e != ERR_OK)
 		return e;
@@ -140,38 +140,38 @@ enum err requests_add(struct requests *rs, const struct tercet_request *q, u64 r
 #undef COPY_PARAM
 	u32_vec_append(&r->tokens, q->tokens, q->token_count);
 	if (!copy_lists(r, q) || r->tokens.failed) {
-		requests_remove(rs, r);
+		held_remove(rs, r);
 		return ERR_NO_MEMORY;
 	}
-	requests_set_state(rs, r, REQUEST_DUE);
+	held_set_state(rs, r, REQUEST_DUE);
 	*out = r;
 	return ERR_OK;
 }
 
-enum err requests_adopt(struct requests *rs, u64 req_id, u32 token_count, u64 text_bytes, void *user,
-			struct request **out)
+enum err held_adopt(struct held_requests *rs, u64 req_id, u32 token_count, u64 text_bytes, void *user,
+			struct held_request **out)
 {
-	struct request *r;
+	struct held_request *r;
 	enum err e = take_slot(rs, req_id, &r);
 	if (e != ERR_OK)
 		return e;
-	requests_set_state(rs, r, REQUEST_ACCEPTED);
+	held_set_state(rs, r, REQUEST_ACCEPTED);
 	r->adopted = true;
 	r->user = user;
 	r->output_count = token_count;
 	r->text_bytes = text_bytes;
-	request_mark(r);
+	held_mark(r);
 	*out = r;
 	return ERR_OK;
 }
 
-struct request *requests_find(struct requests *rs, u64 req_id)
+struct held_request *held_find(struct held_requests *rs, u64 req_id)
 {
 	u32 index;
 	return map_get(&rs->by_id, req_id, &index) ? &rs->slots[index] : NULL;
 }
 
-struct request *requests_next(struct requests *rs, struct request *r)
+struct held_request *held_next(struct held_requests *rs, struct held_request *r)
 {
 	u32 index = r ? r->next : rs->head;
 	return index == REQUEST_NONE ? NULL : &rs->slots[index];
@@ -179,20 +179,20 @@ struct request *requests_next(struct requests *rs, struct request *r)
 
 /* ---------------------------------------------------------------- states */
 
-void requests_set_state(struct requests *rs, struct request *r, enum request_state state)
+void held_set_state(struct held_requests *rs, struct held_request *r, enum request_state state)
 {
 	ASSERT(state != REQUEST_FREE);
 	rs->due_count += (state == REQUEST_DUE) - (r->state == REQUEST_DUE);
 	r->state = state;
 }
 
-void requests_set_abort_due(struct requests *rs, struct request *r, bool due)
+void held_set_abort_due(struct held_requests *rs, struct held_request *r, bool due)
 {
 	rs->due_count += due - r->abort_due;
 	r->abort_due = due;
 }
 
-void requests_set_failed(struct requests *rs, struct request *r)
+void held_set_failed(struct held_requests *rs, struct held_request *r)
 {
 	rs->failed_count += !r->failed;
 	r->failed = true;
@@ -200,7 +200,7 @@ void requests_set_failed(struct requests *rs, struct request *r)
 
 /* ---------------------------------------------------------------- output */
 
-static void push_mark(struct request *r, u32 tokens, u64 text_bytes)
+static void push_mark(struct held_request *r, u32 tokens, u64 text_bytes)
 {
 	for (u32 i = 0; i < r->mark_count; i++)
 		if (r->marks[i].tokens == tokens)
@@ -212,13 +212,13 @@ static void push_mark(struct request *r, u32 tokens, u64 text_bytes)
 	r->marks[r->mark_count++] = (struct output_mark){tokens, text_bytes};
 }
 
-void request_mark(struct request *r)
+void held_mark(struct held_request *r)
 {
 	push_mark(r, r->output_count, r->text_bytes);
 }
 
 /* Where in the text the entry that begins with output `first_token` begins. */
-static bool find_begin(const struct request *r, u32 first_token, u64 *text_begin)
+static bool find_begin(const struct held_request *r, u32 first_token, u64 *text_begin)
 {
 	if (first_token == r->output_count) {
 		*text_begin = r->text_bytes;
@@ -235,7 +235,7 @@ static bool find_begin(const struct request *r, u32 first_token, u64 *text_begin
 
 /* Sampling depends on seed and position alone, so a repeated stretch has the same tokens and the same text; only the
  * cuts between entries differ. */
-bool request_take_output(struct request *r, u32 first_token, const u32 *tokens, u32 token_count, u32 text_bytes,
+bool held_take_output(struct held_request *r, u32 first_token, const u32 *tokens, u32 token_count, u32 text_bytes,
 			 struct output_part *part)
 {
 	u64 text_begin;

@@ -1,0 +1,54 @@
+/* Text to token ids for programs that have no tokenizer of their own. Runs in the client's thread; owns the tokenizer
+ * and the last result. Never talks to an engine. */
+#include <stdlib.h>
+
+#include "client/tercet.h"
+#include "text/text.h"
+
+struct tercet_tokenizer {
+	struct tokenizer *tokenizer;
+	struct text_scratch *scratch;
+	struct u32_vec ids;
+};
+
+enum tercet_result tercet_tokenizer_open(struct tercet_tokenizer **out, const char *model_dir,
+					 struct tercet_error *error)
+{
+	struct err_msg *em = (struct err_msg *)error;
+	struct tercet_tokenizer *t = calloc(1, sizeof(*t));
+	*out = NULL;
+	if (!t || text_scratch_create(&t->scratch) != ERR_OK) {
+		free(t);
+		return (enum tercet_result)err_set(em, ERR_NO_MEMORY, "no memory for a tokenizer");
+	}
+	enum err e = tokenizer_load(&t->tokenizer, model_dir, em);
+	if (e != ERR_OK)
+		tercet_tokenizer_close(&t);
+	*out = t;
+	return (enum tercet_result)e;
+}
+
+void tercet_tokenizer_close(struct tercet_tokenizer **t)
+{
+	if (!*t)
+		return;
+	tokenizer_free(&(*t)->tokenizer);
+	text_scratch_free(&(*t)->scratch);
+	u32_vec_fini(&(*t)->ids);
+	free(*t);
+	*t = NULL;
+}
+
+enum tercet_result tercet_tokenize(struct tercet_tokenizer *t, const char *text, size_t bytes, bool add_special,
+				   const uint32_t **ids, uint32_t *count, struct tercet_error *error)
+{
+	struct err_msg *em = (struct err_msg *)error;
+	u32_vec_clear(&t->ids);
+	enum err e = tokenizer_encode(t->tokenizer, t->scratch, text, bytes, add_special ? TEXT_ADD_SPECIAL : 0,
+				      &t->ids, em);
+	if (e == ERR_OK && t->ids.failed)
+		e = err_set(em, ERR_NO_MEMORY, "no memory for the tokens of the text");
+	*ids = t->ids.data;
+	*count = (uint32_t)t->ids.count;
+	return (enum tercet_result)e;
+}
