@@ -143,7 +143,6 @@ static void publish_stats(struct gateway *g)
 
 int gateway_run(struct gateway *g)
 {
-	on_engine_readable(-1, 0, g);
 	while (!g->stopping && !g->failed && !is_drained(g)) {
 		if (event_base_loop(g->base, EVLOOP_ONCE) < 0) {
 			LOG_ERROR("EVENT_LOOP_FAILED", "gateway=%u", g->rank);
@@ -253,6 +252,7 @@ static bool add_events(struct gateway *g)
 	g->int_event = evsignal_new(g->base, SIGINT, on_signal, g);
 	if (!g->engine_event || !g->term_event || !g->int_event || event_add(g->engine_event, NULL) != 0)
 		return false;
+	event_active(g->engine_event, EV_READ, 1); /* something may be there already */
 	if (g->boot.fd < 0)
 		return event_add(g->term_event, NULL) == 0 && event_add(g->int_event, NULL) == 0;
 	g->boot_event = event_new(g->base, g->boot.fd, EV_READ | EV_PERSIST, on_boot_readable, g);
@@ -289,7 +289,7 @@ enum err gateway_init(struct gateway *g, const struct options *o, u32 rank, stru
 		e = open_engine(g, em);
 	if (e)
 		return e;
-	requests_init(&g->requests, g->engine, &g->model, g->stats, g->trace);
+	requests_open(&g->requests, g->engine, &g->model, g->stats, g->trace);
 	return add_events(g) ? ERR_OK : err_set(em, ERR_NO_MEMORY, "no memory for the event loop");
 }
 
@@ -302,7 +302,7 @@ static void free_event(struct event **event)
 
 void gateway_fini(struct gateway *g)
 {
-	requests_fini(&g->requests);
+	requests_close(&g->requests);
 	http_server_destroy(&g->http);
 	free_event(&g->engine_event);
 	free_event(&g->boot_event);

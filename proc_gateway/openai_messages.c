@@ -72,8 +72,7 @@ static bool write_member(struct json_writer *w, const struct json_iter *it, size
 	if (strcmp(it->key, "content") == 0 && json_type(it->value) == JSON_ARRAY) {
 		struct buf text = {0};
 		bool ok = join_parts(it->value, index, &text, e);
-		if (ok)
-			json_write_string(w, text.data ? text.data : "", text.bytes);
+		json_write_string(w, text.data ? text.data : "", text.bytes);
 		buf_fini(&text);
 		return ok;
 	}

@@ -13,7 +13,7 @@
 #include "proc_gateway/requests.h"
 #include "proc_gateway/sse.h"
 
-void requests_init(struct requests *rs, struct tercet *engine, const struct openai_model *model,
+void requests_open(struct requests *rs, struct tercet *engine, const struct openai_model *model,
 		   struct stats_page *stats, struct trace *trace)
 {
 	*rs = (struct requests){.engine = engine, .model = model, .stats = stats, .trace = trace};
@@ -404,7 +404,7 @@ void requests_fail_all(struct requests *rs, const char *text)
 	}
 }
 
-void requests_fini(struct requests *rs)
+void requests_close(struct requests *rs)
 {
 	requests_fail_all(rs, "The server is shutting down.");
 	buf_fini(&rs->out);

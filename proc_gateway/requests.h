@@ -58,10 +58,10 @@ struct requests {
 	struct buf out;	  /* scratch of one reply or event */
 };
 
-void requests_init(struct requests *rs, struct tercet *engine, const struct openai_model *model,
+void requests_open(struct requests *rs, struct tercet *engine, const struct openai_model *model,
 		   struct stats_page *stats, struct trace *trace);
 /* Replies 503 to what is unfinished. */
-void requests_fini(struct requests *rs);
+void requests_close(struct requests *rs);
 
 /* Hands a request to the engine and replies when the engine has: takes `request` over in any case. `id` is
  * what the reply carries behind "cmpl-" or "chatcmpl-". */
