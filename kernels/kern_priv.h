@@ -140,6 +140,12 @@ static inline u32 kern_ceil(u32 a, u32 b)
 	return (a + b - 1) / b;
 }
 
+/* Rows of so many elements that make a task of some microseconds. */
+static inline u32 kern_rows_a_task(u32 width)
+{
+	return width < 8192 ? 16384 / (width > 0 ? width : 1) : 1;
+}
+
 #define KERN_DECLARE(op, isa) enum err op##_##isa(struct kern_ctx *ctx, const struct kern_##op##_args *args)
 
 #define KERN_DECLARE_REF(op) KERN_DECLARE(op, ref);

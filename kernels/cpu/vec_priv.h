@@ -183,14 +183,18 @@ static inline __m256i vec_mask(u32 n)
 	return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
+/* Masked moves are slow on some processors, and mostly all lanes are wanted. */
 static inline vec vec_load_n(const float *p, u32 n)
 {
-	return _mm256_maskload_ps(p, vec_mask(n));
+	return n == VEC_LANES ? vec_load(p) : _mm256_maskload_ps(p, vec_mask(n));
 }
 
 static inline void vec_store_n(float *p, vec v, u32 n)
 {
-	_mm256_maskstore_ps(p, vec_mask(n), v);
+	if (n == VEC_LANES)
+		vec_store(p, v);
+	else
+		_mm256_maskstore_ps(p, vec_mask(n), v);
 }
 
 static inline vec vec_fma(vec a, vec b, vec c)

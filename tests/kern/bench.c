@@ -276,7 +276,7 @@ static void bench_rope(struct check *c, u32 target, u32 pool, const u32 heads[3]
 	check_case_end(c, NULL, "rope_kv");
 }
 
-static void bench_sampling(struct check *c, u32 pool, u32 vocab)
+static void bench_sampling(struct check *c, u32 target, u32 pool, u32 vocab)
 {
 	static const struct kern_sample_row kinds[] = {{.temperature = 0, .top_p = 1}, {.temperature = 1, .top_p = 1},
 						       {.temperature = 1, .top_p = 0.9f}, {.temperature = 1, .top_p = 1, .top_k = 40},
@@ -293,28 +293,29 @@ static void bench_sampling(struct check *c, u32 pool, u32 vocab)
 		row.logits = logits;
 		snprintf(shape, sizeof(shape), "vocab=%u temperature=%g top_k=%u top_p=%g min_p=%g", vocab, (double)row.temperature,
 			 row.top_k, (double)row.top_p, (double)row.min_p);
-		BENCH(sample, c, c->target_count - 1, pool, &a, &limits, shape, 0, vocab * 4.0);
+		BENCH(sample, c, target, pool, &a, &limits, shape, 0, vocab * 4.0);
 	}
 	struct kern_logprobs_row row = {logits, 1, 20, ids, value, &rank};
 	struct kern_logprobs_args a = {&row, 1, vocab};
 	snprintf(shape, sizeof(shape), "vocab=%u top=20", vocab);
-	BENCH(logprobs, c, c->target_count - 1, pool, &a, &limits, shape, 0, vocab * 4.0);
+	BENCH(logprobs, c, target, pool, &a, &limits, shape, 0, vocab * 4.0);
 	check_case_end(c, NULL, "sampling");
 }
 
-void bench_all(struct check *c)
+void bench_all(struct check *c, const char *only)
 {
+#define WANTED(op) (CHECK_DISTINCT(c, i, op) && (!only || strcmp(only, #op) == 0))
 	static const u32 demo[3] = {8, 4, 32}, large[3] = {32, 8, 128};
 	static const u32 matrices[][2] = {{512, 256}, {256, 256}, {1408, 256}, {256, 704}, {4096, 256}, {4096, 4096}};
 	static const u32 tokens[] = {1, 4, 16, 64, 512};
 	for (u32 pool = 0; pool < CHECK_POOLS; pool++) {
 		bench_limits(c, pool);
 		for (u32 i = 0; i < c->target_count; i++) {
-			for (u32 m = 0; m < COUNT_OF(matrices) && CHECK_DISTINCT(c, i, matmul); m++)
+			for (u32 m = 0; m < COUNT_OF(matrices) && WANTED(matmul); m++)
 				for (u32 t = 0; t < COUNT_OF(tokens) && (i > 0 || tokens[t] * m < 20); t++)
 					for (u32 type = KERN_F32; type <= KERN_BF16; type++)
 						bench_matmul(c, i, pool, matrices[m][0], matrices[m][1], tokens[t], type);
-			for (u32 type = KERN_F32; type <= KERN_BF16 && CHECK_DISTINCT(c, i, attention); type++) {
+			for (u32 type = KERN_F32; type <= KERN_BF16 && WANTED(attention); type++) {
 				bench_attention(c, i, pool, demo, 1, 256, 1, type);
 				bench_attention(c, i, pool, demo, 32, 256, 1, type);
 				bench_attention(c, i, pool, demo, 1, 256, 256, type);
@@ -322,15 +323,15 @@ void bench_all(struct check *c)
 				bench_attention(c, i, pool, large, 8, 2048, 1, type);
 				bench_attention(c, i, pool, large, 1, 1024, 512, type);
 			}
-			for (u32 type = KERN_F32; type <= KERN_BF16 && CHECK_DISTINCT(c, i, rope_kv); type++) {
+			for (u32 type = KERN_F32; type <= KERN_BF16 && WANTED(rope_kv); type++) {
 				bench_rope(c, i, pool, demo, 1, type);
 				bench_rope(c, i, pool, demo, 512, type);
 			}
-			bench_small(c, i, pool, 1, 256, 704, 4096);
-			bench_small(c, i, pool, 32, 256, 704, 4096);
-			bench_small(c, i, pool, 512, 256, 704, 4096);
+			for (u32 t = 1; t <= 512 && (WANTED(rmsnorm) || WANTED(act_mul) || WANTED(embedding)); t *= 8)
+				bench_small(c, i, pool, t, 256, 704, 4096);
+			for (u32 v = 4096; v <= 131072 && (WANTED(sample) || WANTED(logprobs)); v *= 32)
+				bench_sampling(c, i, pool, v);
 		}
-		bench_sampling(c, pool, 4096);
-		bench_sampling(c, pool, 128256);
 	}
+#undef WANTED
 }

@@ -60,6 +60,7 @@ bool check_distinct_(const struct check *c, u32 target, size_t slot);
 void check_linear(struct check *c);
 void check_attention(struct check *c);
 void check_sampling(struct check *c);
-void bench_all(struct check *c);
+/* `only`: an op's name, or NULL for all. */
+void bench_all(struct check *c, const char *only);
 
 #endif

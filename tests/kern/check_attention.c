@@ -146,7 +146,7 @@ static const char *rope_rest_untouched(const struct kern_rope_kv_args *a)
 	for (u32 t = 0; t < a->tokens; t++)
 		written += a->slots[t] >= 0 ? a->kv.kv_heads * a->kv.head_dim : 0;
 	for (size_t i = 0; i < count; i++)
-		poisoned += k[i * bytes] == 0xff && k[i * bytes + 1] == 0xff;
+		poisoned += memcmp(k + i * bytes, "\xff\xff\xff\xff", bytes) == 0;
 	return poisoned + written == count ? NULL : "wrote keys to other slots than those given";
 }
 

@@ -1,5 +1,5 @@
 /* Checks every op in every variant that this processor can run, or times them (--bench).
- * checkkern [--seed N] [--bench] */
+ * checkkern [--seed N] [--bench [OP]] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,19 +9,22 @@
 
 static int usage(void)
 {
-	fprintf(stderr, "usage: checkkern [--seed N] [--bench]\n");
+	fprintf(stderr, "usage: checkkern [--seed N] [--bench [OP]]\n");
 	return 2;
 }
 
 int main(int argc, char **argv)
 {
 	u64 seed = clock_now_ns() / 1000 % 1000000000;
+	const char *only = NULL;
 	bool bench = false;
 	char names[400];
 	struct check c;
 	for (int i = 1; i < argc; i++) {
-		if (strcmp(argv[i], "--bench") == 0)
+		if (strcmp(argv[i], "--bench") == 0) {
 			bench = true;
+			only = i + 1 < argc && argv[i + 1][0] != '-' ? argv[++i] : NULL;
+		}
 		else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
 			seed = strtoull(argv[++i], NULL, 10);
 		else
@@ -29,7 +32,7 @@ int main(int argc, char **argv)
 	}
 	check_init(&c, seed);
 	if (bench) {
-		bench_all(&c);
+		bench_all(&c, only);
 		check_fini(&c);
 		return 0;
 	}

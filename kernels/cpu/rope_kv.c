@@ -1,0 +1,128 @@
+/* Bias, head norms, rotation and the write into the KV cache for AVX2. A token is one
+ * task's; each head passes through a small buffer. */
+#include <math.h>
+
+#include "kernels/cpu/variants_priv.h"
+#include "kernels/cpu/vec_priv.h"
+
+static void read_head(float *x, const float *in, const float *bias, u32 dim)
+{
+	u32 i = 0;
+	if (!bias) {
+		memcpy(x, in, dim * sizeof(float));
+		return;
+	}
+	for (; i + VEC_LANES <= dim; i += VEC_LANES)
+		vec_store(x + i, vec_add(vec_load(in + i), vec_load(bias + i)));
+	if (i < dim)
+		vec_store_n(x + i, vec_add(vec_load_n(in + i, dim - i), vec_load_n(bias + i, dim - i)), dim - i);
+}
+
+static void norm_head(float *x, const float *weight, u32 dim, float eps)
+{
+	vec sum = vec_zero();
+	for (u32 i = 0; i < dim; i += VEC_LANES) {
+		vec v = vec_load_n(x + i, kern_min(dim - i, VEC_LANES));
+		sum = vec_fma(v, v, sum);
+	}
+	vec scale = vec_set1(1 / sqrtf(vec_sum(sum) / (float)dim + eps));
+	for (u32 i = 0; i < dim; i += VEC_LANES) {
+		u32 n = kern_min(dim - i, VEC_LANES);
+		vec_store_n(x + i, vec_mul(vec_mul(vec_load_n(x + i, n), scale), vec_load_n(weight + i, n)), n);
+	}
+}
+
+/* The last vector of each half may be short, and the upper half follows the lower: stores are cut to size. */
+static void rotate_head(float *out, const float *x, const float *cosine, const float *sine, u32 half)
+{
+	for (u32 i = 0; i < half; i += VEC_LANES) {
+		u32 n = kern_min(half - i, VEC_LANES);
+		vec low = vec_load_n(x + i, n), high = vec_load_n(x + half + i, n);
+		vec c = vec_load_n(cosine + i, n), s = vec_load_n(sine + i, n);
+		vec_store_n(out + i, vec_sub(vec_mul(low, c), vec_mul(high, s)), n);
+		vec_store_n(out + half + i, vec_fma(high, c, vec_mul(low, s)), n);
+	}
+}
+
+static void to_bf16(u16 *out, const float *x, u32 dim)
+{
+	u32 i = 0;
+	for (; i + VEC_LANES <= dim; i += VEC_LANES)
+		vec_store_bf16(out + i, vec_load(x + i));
+	for (; i < dim; i++)
+		out[i] = kern_float_to_bf16(x[i]);
+}
+
+static void write_key(const struct kern_kv *kv, size_t block, u32 head, u32 offset, const float *x)
+{
+	u32 words[KERN_HEAD_DIM_MAX], count = kv->head_dim / kern_group(kv->dtype);
+	u32 *to = (u32 *)kv->k + kern_k_index(kv, block, head, offset, 0) / kern_group(kv->dtype);
+	const u32 *from = words;
+	if (kv->dtype == KERN_BF16)
+		to_bf16((u16 *)words, x, kv->head_dim);
+	else
+		from = (const u32 *)(const void *)x;
+	for (u32 d = 0; d < count; d++)
+		memcpy(&to[(size_t)d * kv->block_size], &from[d], sizeof(u32));
+}
+
+static void write_value(const struct kern_kv *kv, size_t block, u32 head, u32 offset, const float *x)
+{
+	size_t at = kern_v_index(kv, block, head, offset, 0);
+	if (kv->dtype == KERN_BF16)
+		to_bf16((u16 *)kv->v + at, x, kv->head_dim);
+	else
+		memcpy((float *)kv->v + at, x, kv->head_dim * sizeof(float));
+}
+
+static void one_token(const struct kern_rope_kv_args *a, u32 t)
+{
+	const struct kern_kv *kv = &a->kv;
+	u32 dim = kv->head_dim, half = a->rope_dim / 2, heads = a->heads + 2 * kv->kv_heads;
+	const float *cosine = a->cos + (size_t)a->positions[t] * half, *sine = a->sin + (size_t)a->positions[t] * half;
+	const float *in = a->qkv + (size_t)t * heads * dim;
+	float x[KERN_HEAD_DIM_MAX];
+	i64 slot = a->slots[t];
+	u32 used = slot < 0 ? a->heads : heads;
+	size_t block = slot < 0 ? 0 : (size_t)slot / kv->block_size;
+	u32 offset = slot < 0 ? 0 : (u32)((size_t)slot % kv->block_size);
+	for (u32 h = 0; h < used; h++) {
+		bool is_q = h < a->heads, is_k = !is_q && h < a->heads + kv->kv_heads;
+		const float *norm = is_q ? a->q_norm : a->k_norm;
+		read_head(x, in + h * dim, a->bias ? a->bias + h * dim : NULL, dim);
+		if (!is_q && !is_k) {
+			write_value(kv, block, h - a->heads - kv->kv_heads, offset, x);
+			continue;
+		}
+		if (norm)
+			norm_head(x, norm, dim, a->norm_eps);
+		rotate_head(x, x, cosine, sine, half);
+		if (is_q)
+			memcpy(a->q + ((size_t)t * a->heads + h) * dim, x, dim * sizeof(float));
+		else
+			write_key(kv, block, h - a->heads, offset, x);
+	}
+}
+
+static u32 tokens_a_task(const struct kern_rope_kv_args *a)
+{
+	return kern_rows_a_task((a->heads + 2 * a->kv.kv_heads) * a->kv.head_dim);
+}
+
+static void tokens(void *arg, u32 task, u32 thread)
+{
+	const struct kern_rope_kv_args *a = arg;
+	u32 count = tokens_a_task(a), end = kern_min((task + 1) * count, a->tokens);
+	(void)thread;
+	for (u32 t = task * count; t < end; t++)
+		one_token(a, t);
+}
+
+enum err VARIANT(rope_kv)(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
+{
+	struct kern_rope_kv_args args = *a;
+	ASSERT(a->kv.head_dim <= KERN_HEAD_DIM_MAX && a->rope_dim <= a->kv.head_dim && a->rope_dim % 2 == 0 &&
+	       a->kv.head_dim % 2 == 0);
+	kern_parallel(ctx, kern_ceil(a->tokens, tokens_a_task(a)), tokens, &args);
+	return ERR_OK;
+}
