@@ -11,7 +11,7 @@
 #include "common/clock.h"
 #include "tests/sim/sim_world.h"
 
-enum { RUNS_DEFAULT = 600, STEPS_DEFAULT = 500, DRAIN_TURNS_MAX = 200000 };
+enum { RUNS_DEFAULT = 400, STEPS_DEFAULT = 500, DRAIN_TURNS_MAX = 200000 };
 
 /* ---------------------------------------------------------------- one run */
 
