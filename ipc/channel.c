@@ -75,7 +75,8 @@ static bool set_options(struct ipc_channel *ch, const struct ipc_channel_config 
 static bool open_monitor(struct ipc_channel *ch)
 {
 	char address[64];
-	snprintf(address, sizeof(address), "inproc://monitor-%p", (void *)ch);
+	/* numbered, since the address of a closed channel stays taken until the transport has let go of it */
+	snprintf(address, sizeof(address), "inproc://monitor-%u", ++ch->ctx->monitors);
 	if (zmq_socket_monitor(ch->socket, address, ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED))
 		return false;
 	ch->monitor = zmq_socket(ch->ctx->zmq, ZMQ_PAIR);

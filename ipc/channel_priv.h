@@ -7,6 +7,7 @@
 struct ipc_context {
 	void *zmq;
 	u32 channels; /* open */
+	u32 monitors; /* ever made */
 };
 
 struct ipc_channel {
