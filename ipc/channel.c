@@ -270,6 +270,17 @@ enum err ipc_channel_send_hello(struct ipc_channel *ch, struct ipc_peer_state *p
 	return e;
 }
 
+enum err ipc_greet(struct ipc_channel *ch, ipc_peer to)
+{
+	ASSERT(ch->pattern == IPC_ROUTER);
+	struct ipc_peer_state *peer = ipc_peers_find(ch->peers, to);
+	if (!peer || !peer->greeted)
+		return ERR_GONE;
+	peer->sent = 0;
+	peer->hello_due = true;
+	return ipc_channel_send_hello(ch, peer);
+}
+
 void ipc_channel_welcome_subscribers(struct ipc_channel *ch)
 {
 	char subscription[64];

@@ -115,6 +115,10 @@ MUST_CHECK enum err ipc_send(struct ipc_channel *ch, ipc_peer to, const struct i
  * the channel's epoch whatever `msg` says. ERR_TOO_LONG: above frame_bytes_max. */
 MUST_CHECK enum err ipc_send_frame(struct ipc_channel *ch, ipc_peer to, char *frame, size_t bytes);
 
+/* ROUTER: sends `to` another HELLO, upon which the peer says again whatever was under way: for a receiver that has lost
+ * something. ERR_GONE; ERR_BUSY: it goes out in front of the next message. */
+MUST_CHECK enum err ipc_greet(struct ipc_channel *ch, ipc_peer to);
+
 /* Takes the next message; ERR_AGAIN when there is none. HELLO is checked (version, schema) and then delivered like
  * any other; a peer whose HELLO does not fit gets ERROR and is ignored. A malformed frame, a gap in the sequence
  * (ERR_SEQUENCE) or a message before HELLO is returned as an error with `from` set: log and go on, nothing crashes.
