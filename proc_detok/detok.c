@@ -10,10 +10,11 @@
 
 enum {
 	CLIENTS_MAX = 1024,
-	EARLY_MAX = 4096,
+	EARLY_MAX = 16384,
 	EARLY_MS = 10 * 1000,
 	CLOSE_MS = 5 * 1000,
 	TICK_MS = 1000,
+	ASK_MS = 200, /* at most that often is the scheduler asked for what is missing */
 	TOKENS_QUEUE_MAX = 4096, /* results that may wait here while the worker goes on */
 };
 
@@ -24,8 +25,11 @@ static void on_tokens(void *ctx, struct ipc_channel *ch, ipc_peer from, const st
 	struct detok *d = ctx;
 	(void)ch;
 	(void)from;
-	if (msg->type == IPC_TYPE_HELLO)
+	if (msg->type == IPC_TYPE_HELLO) {
+		/* A new connection: what the worker sent before it may be lost, ends of sequences among it. */
+		d->ask = true;
 		return;
+	}
 	if (msg->type != IPC_TYPE_RESULT) {
 		LOG_WARN("UNEXPECTED_MESSAGE", "channel=tokens type=%s", ipc_type_name(msg->type));
 		return;
@@ -33,6 +37,31 @@ static void on_tokens(void *ctx, struct ipc_channel *ch, ipc_peer from, const st
 	u64 begin_ns = clock_now_ns();
 	streams_result(d->streams, &msg->result, msg->epoch, begin_ns);
 	trace_add(d->config.trace, TRACE_DECODE, begin_ns, clock_now_ns(), msg->result.step, msg->result.seq_count);
+}
+
+static void on_tokens_error(void *ctx, struct ipc_channel *ch, ipc_peer from, enum err e, const struct err_msg *em)
+{
+	struct detok *d = ctx;
+	(void)ch;
+	(void)from;
+	LOG_WARN("TOKENS_ERROR", "code=%s text=\"%s\"", err_name(e), em->text);
+	d->ask = true;
+}
+
+/* Greets the scheduler once more, which makes it open every sequence again with the tokens that it has. */
+static void gaps_ask(struct detok *d, u64 now_ns)
+{
+	if (streams_take_gap(d->streams))
+		d->ask = true;
+	if (!d->ask || d->scheduler.v == 0 || now_ns - d->asked_ns < ASK_MS * 1000000ull)
+		return;
+	d->ask = false;
+	d->asked_ns = now_ns;
+	if (streams_live(d->streams) == 0)
+		return;
+	LOG_INFO("RESULTS_MISSING", "live=%u", streams_live(d->streams));
+	if (ipc_greet(d->sched, d->scheduler) == ERR_GONE)
+		d->scheduler.v = 0; /* it opens everything anyway when it comes */
 }
 
 /* A scheduler's greeting. One with another epoch is a new life: it knows nothing of what runs here. */
@@ -84,16 +113,17 @@ static void on_turn(void *ctx, u64 now_ns)
 	atomic_fetch_add_explicit(&d->config.stats->turns, 1, memory_order_relaxed);
 	output_socket_turn(&d->output, now_ns);
 	stopped_send(d);
+	gaps_ask(d, now_ns);
 }
 
 static void counters_log(struct detok *d)
 {
 	const struct streams_counters *c = streams_counters(d->streams), *l = &d->logged;
-	if (c->gaps == l->gaps && c->early_dropped == l->early_dropped && c->refused == l->refused &&
+	if (c->lost == l->lost && c->early_dropped == l->early_dropped && c->refused == l->refused &&
 	    c->malformed == l->malformed)
 		return;
-	LOG_WARN("RESULTS_LOST", "gaps=%llu early_dropped=%llu refused=%llu malformed=%llu",
-		 (unsigned long long)c->gaps, (unsigned long long)c->early_dropped, (unsigned long long)c->refused,
+	LOG_WARN("RESULTS_LOST", "streams=%llu early_dropped=%llu refused=%llu malformed=%llu",
+		 (unsigned long long)c->lost, (unsigned long long)c->early_dropped, (unsigned long long)c->refused,
 		 (unsigned long long)c->malformed);
 	d->logged = *c;
 }
@@ -109,7 +139,7 @@ static void on_tick(void *ctx, u64 now_ns)
 /* ---------------------------------------------------------------- life */
 
 static enum err channel_open(struct detok *d, struct ipc_channel **out, const char *name, enum ipc_pattern pattern,
-			     u32 queue_max, ipc_message_fn fn, u64 epoch, struct err_msg *em)
+			     u32 queue_max, ipc_message_fn fn, ipc_error_fn on_error, u64 epoch, struct err_msg *em)
 {
 	char endpoint[128];
 	enum err e = ipc_endpoint(endpoint, sizeof(endpoint), d->config.run_dir, name, em);
@@ -127,7 +157,7 @@ static enum err channel_open(struct detok *d, struct ipc_channel **out, const ch
 	};
 	e = ipc_channel_open(out, d->ctx, &config, em);
 	if (e == ERR_OK)
-		e = ipc_loop_add_channel(d->loop, *out, fn, NULL, d);
+		e = ipc_loop_add_channel(d->loop, *out, fn, on_error, d);
 	return e;
 }
 
@@ -186,9 +216,10 @@ enum err detok_open(struct detok *d, const struct detok_config *config, struct e
 		e = streams_open_table(d, secret, em);
 	/* the scheduler's channel goes first: an OPEN is then seldom behind its results */
 	if (e == ERR_OK)
-		e = channel_open(d, &d->sched, "streams", IPC_ROUTER, 0, on_streams, epoch, em);
+		e = channel_open(d, &d->sched, "streams", IPC_ROUTER, 0, on_streams, NULL, epoch, em);
 	if (e == ERR_OK)
-		e = channel_open(d, &d->tokens, "tokens", IPC_PULL, TOKENS_QUEUE_MAX, on_tokens, epoch, em);
+		e = channel_open(d, &d->tokens, "tokens", IPC_PULL, TOKENS_QUEUE_MAX, on_tokens, on_tokens_error, epoch,
+				 em);
 	if (e == ERR_OK)
 		e = output_open(d, secret, epoch, em);
 	if (e == ERR_OK)

@@ -27,6 +27,8 @@ struct detok {
 	struct output_socket output;
 	ipc_peer scheduler;          /* 0: none known */
 	u64 scheduler_epoch;
+	bool ask;      /* results may be missing: the scheduler is to open everything again */
+	u64 asked_ns;
 	struct streams_counters logged;
 };
 

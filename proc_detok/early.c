@@ -56,9 +56,9 @@ void early_take(struct early *e, u64 seq, early_fn fn, void *ctx)
 	u32 kept = 0;
 	for (u32 i = 0; i < e->count; i++) {
 		struct early_result *r = &e->results[i];
-		if (r->seq == seq)
-			fn(ctx, r);
-		else if (kept++ != i)
+		if (r->seq == seq && !fn(ctx, r))
+			continue;
+		if (kept++ != i)
 			e->results[kept - 1] = *r;
 	}
 	e->count = kept;

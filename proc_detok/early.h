@@ -34,8 +34,10 @@ void early_fini(struct early *e);
 void early_add(struct early *e, u64 seq, u64 epoch, u32 position, u32 token, bool is_prompt,
 	       const struct token_logprobs *lp, u64 now_ns);
 
-typedef void (*early_fn)(void *ctx, const struct early_result *r);
-/* Hands out and forgets the results of `seq` in the order of their arrival. `fn` must not touch `e`. */
+/* True: keep it, it cannot be used yet. */
+typedef bool (*early_fn)(void *ctx, const struct early_result *r);
+/* Hands out the results of `seq` in the order of their arrival and forgets them, unless `fn` keeps them. `fn` must not
+ * touch `e`. */
 void early_take(struct early *e, u64 seq, early_fn fn, void *ctx);
 /* Forgets what arrived before `oldest_ns`. */
 void early_expire(struct early *e, u64 oldest_ns);

@@ -19,6 +19,7 @@ void stream_clear(struct stream *s)
 	s->token_count = 0;
 	s->base = 0;
 	s->plp_next = 1;
+	s->gap_ns = 0;
 	s->stops.count = 0;
 	text_stream_fini(&s->text);
 	pending_clear(&s->pending, 0);
@@ -152,6 +153,8 @@ static void tokens_add(struct stream *s, const struct ipc_open *open)
 {
 	const struct token_logprobs none = {0};
 
+	if (s->token_count < open->output_tokens_count)
+		s->gap_ns = 0;
 	while (s->state == STREAM_LIVE && s->token_count < open->output_tokens_count)
 		token_append(s, open->output_tokens[s->token_count], &none);
 	/* an end in the middle of what the scheduler goes on from: it has not heard of it */
@@ -228,6 +231,7 @@ enum stream_push stream_push(struct stream *s, u64 epoch, u32 position, u32 toke
 	}
 	if (position > s->token_count)
 		return STREAM_GAP;
+	s->gap_ns = 0;
 	token_append(s, token, lp);
 	return STREAM_TAKEN;
 }

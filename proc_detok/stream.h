@@ -28,6 +28,7 @@ struct stream {
 	u64 client_id;
 	u64 req_id;
 	u64 since_ns; /* closing or orphaned: since when */
+	u64 gap_ns;   /* results are missing since then; 0: none */
 	u32 prompt_count;
 	u32 cached_count;
 	u32 flags; /* enum sampling_flag */

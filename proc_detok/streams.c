@@ -195,42 +195,45 @@ static void slot_settle(struct streams *ss, u32 slot)
 
 /* ---------------------------------------------------------------- results */
 
-static void push_count(struct streams *ss, struct stream *s, enum stream_push pushed, u32 position)
+/* True when earlier results are missing: this one waits until the scheduler has filled the gap by another OPEN. */
+static bool token_push(struct streams *ss, struct stream *s, u64 epoch, u32 position, u32 token,
+		       const struct token_logprobs *lp, u64 now_ns)
 {
-	switch (pushed) {
+	switch (stream_push(s, epoch, position, token, lp)) {
 	case STREAM_TAKEN:
 		ss->counters.tokens++;
-		return;
+		break;
 	case STREAM_DOUBLED:
 		ss->counters.doubled++;
-		return;
+		break;
 	case STREAM_LATE:
 		ss->counters.late++;
-		return;
-	case STREAM_GAP:
 		break;
+	case STREAM_GAP:
+		ss->counters.gaps++;
+		ss->gap = true;
+		if (s->gap_ns == 0)
+			s->gap_ns = now_ns ? now_ns : 1;
+		return true;
 	}
-	ss->counters.gaps++;
-	struct err_msg em;
-	(void)err_set(&em, ERR_SEQUENCE, "output tokens %u to %u were lost on the way to the detokenizer",
-		      s->token_count, position - 1);
-	stream_end(s, FINISH_ERROR, em.text, true);
+	return false;
 }
 
 struct early_target {
 	struct streams *ss;
 	struct stream *s;
+	u64 now_ns;
 };
 
-static void early_apply(void *ctx, const struct early_result *r)
+static bool early_apply(void *ctx, const struct early_result *r)
 {
 	struct early_target *c = ctx;
 	struct token_logprobs lp = {.rank = r->rank, .count = r->count, .ids = r->ids, .values = r->values};
 
-	if (r->is_prompt)
-		(void)stream_push_prompt(c->s, r->epoch, r->position, &lp);
-	else
-		push_count(c->ss, c->s, stream_push(c->s, r->epoch, r->position, r->token, &lp), r->position);
+	if (!r->is_prompt)
+		return token_push(c->ss, c->s, r->epoch, r->position, r->token, &lp, c->now_ns);
+	(void)stream_push_prompt(c->s, r->epoch, r->position, &lp);
+	return false;
 }
 
 /* The live stream of a result; NO_INDEX: it is late, or was put by until its OPEN comes. */
@@ -310,7 +313,8 @@ void streams_result(struct streams *ss, const struct ipc_result *r, u64 epoch, u
 		if (slot == NO_INDEX)
 			continue;
 		struct stream *s = &ss->slots[slot].s;
-		push_count(ss, s, stream_push(s, epoch, r->position[i], r->token[i], &lp), r->position[i]);
+		if (token_push(ss, s, epoch, r->position[i], r->token[i], &lp, now_ns))
+			early_add(&ss->early, s->seq, epoch, r->position[i], r->token[i], false, &lp, now_ns);
 		slot_settle(ss, slot);
 	}
 }
@@ -328,7 +332,8 @@ static void open_answer_stopped(struct streams *ss, const struct ipc_open *open,
 	struct stream *s = &ss->slots[slot].s;
 	stream_refuse(s, open, epoch, NULL);
 	s->stop_count = open->output_tokens_count;
-	ended_remember(ss, open->seq, stream_request_key(ss, open->client_id, open->req_id));
+	if (!map_get(&ss->ended_by_seq, open->seq, NULL))
+		ended_remember(ss, open->seq, stream_request_key(ss, open->client_id, open->req_id));
 	stream_stopped_queue(ss, slot);
 }
 
@@ -338,15 +343,15 @@ static void seq_map(struct streams *ss, u32 slot)
 	ASSERT(e == ERR_OK); /* as many places as slots */
 }
 
-static void early_settle(struct streams *ss, u32 slot)
+static void early_settle(struct streams *ss, u32 slot, u64 now_ns)
 {
-	struct early_target target = {ss, &ss->slots[slot].s};
+	struct early_target target = {ss, &ss->slots[slot].s, now_ns};
 	if (ss->early.count > 0)
 		early_take(&ss->early, target.s->seq, early_apply, &target);
 	slot_settle(ss, slot);
 }
 
-static void open_continue(struct streams *ss, u32 slot, const struct ipc_open *open, u64 epoch)
+static void open_continue(struct streams *ss, u32 slot, const struct ipc_open *open, u64 epoch, u64 now_ns)
 {
 	struct stream *s = &ss->slots[slot].s;
 	seq_unmap(ss, slot);
@@ -354,7 +359,7 @@ static void open_continue(struct streams *ss, u32 slot, const struct ipc_open *o
 	seq_map(ss, slot);
 	if (e != ERR_OK)
 		stream_end(s, FINISH_ERROR, err_text(e), true);
-	early_settle(ss, slot);
+	early_settle(ss, slot, now_ns);
 }
 
 static void open_new(struct streams *ss, const struct ipc_open *open, u64 epoch, u64 now_ns)
@@ -386,7 +391,7 @@ static void open_new(struct streams *ss, const struct ipc_open *open, u64 epoch,
 		ASSERT(e == ERR_OK);
 		seq_map(ss, slot);
 	}
-	early_settle(ss, slot);
+	early_settle(ss, slot, now_ns);
 }
 
 void streams_open(struct streams *ss, const struct ipc_open *open, u64 epoch, u64 now_ns)
@@ -396,14 +401,15 @@ void streams_open(struct streams *ss, const struct ipc_open *open, u64 epoch, u6
 
 	if (epoch > ss->epoch)
 		ss->epoch = epoch;
-	/* ids that come again within a life belong to something new */
-	if (map_get(&ss->ended_by_seq, open->seq, NULL))
-		map_remove(&ss->ended_by_seq, open->seq);
-
+	if (map_get(&ss->ended_by_seq, open->seq, NULL)) {
+		/* opened again by a scheduler that does not know of its end yet */
+		open_answer_stopped(ss, open, epoch);
+		return;
+	}
 	if (map_get(&ss->by_request, key, &slot)) {
 		struct stream *s = &ss->slots[slot].s;
 		if (s->seq == open->seq || s->state == STREAM_ORPHAN || epoch > s->epoch) {
-			open_continue(ss, slot, open, epoch);
+			open_continue(ss, slot, open, epoch, now_ns);
 			return;
 		}
 		/* its client uses the number again: the older request ends here */
@@ -480,6 +486,22 @@ void streams_scheduler_restarted(struct streams *ss, u64 epoch, u64 now_ns)
 	}
 }
 
+bool streams_take_gap(struct streams *ss)
+{
+	bool gap = ss->gap;
+	ss->gap = false;
+	return gap;
+}
+
+static void gap_end(struct streams *ss, struct stream *s)
+{
+	struct err_msg em;
+	(void)err_set(&em, ERR_SEQUENCE, "output tokens from number %u on were lost on the way to the detokenizer",
+		      s->token_count);
+	ss->counters.lost++;
+	stream_end(s, FINISH_ERROR, em.text, true);
+}
+
 void streams_expire(struct streams *ss, u64 now_ns)
 {
 	const struct streams_config *c = &ss->config;
@@ -490,6 +512,8 @@ void streams_expire(struct streams *ss, u64 now_ns)
 		struct stream *s = &ss->slots[i].s;
 		if (s->state == STREAM_LIVE && s->closing && now_ns - s->since_ns > c->close_ns)
 			stream_end(s, s->close_reason, NULL, false);
+		else if (s->state == STREAM_LIVE && s->gap_ns != 0 && now_ns - s->gap_ns > c->close_ns)
+			gap_end(ss, s);
 		else if (s->state == STREAM_ORPHAN && now_ns - s->since_ns > c->orphan_ns)
 			stream_end(s, FINISH_ERROR, "the scheduler was restarted and nobody asked again", false);
 		else

@@ -18,7 +18,7 @@ struct streams_config {
 	u64 chunk_bytes;    /* a chunk is closed when it is larger; 0: 256 KiB */
 	u64 orphan_ns;      /* how long a stream waits for its resubmission after its scheduler died */
 	u64 early_ns;       /* how long early results wait for their OPEN */
-	u64 close_ns;       /* how long a CLOSE waits for the results in front of it */
+	u64 close_ns;       /* how long a CLOSE waits for the results in front of it, and a gap to be filled */
 };
 
 /* Since the start. */
@@ -26,7 +26,8 @@ struct streams_counters {
 	u64 tokens;        /* taken */
 	u64 late;          /* results of sequences that have ended, or of an earlier epoch */
 	u64 doubled;       /* positions known already */
-	u64 gaps;          /* positions missing: the stream ended with an error */
+	u64 gaps;          /* results that came although earlier ones were missing */
+	u64 lost;          /* streams that ended because missing results never came */
 	u64 early;         /* results that came before their OPEN */
 	u64 early_dropped; /* of these, given up */
 	u64 refused;       /* OPENs that found no room */
@@ -50,6 +51,9 @@ void streams_close(struct streams *ss, const struct ipc_close *close, u64 now_ns
 void streams_result(struct streams *ss, const struct ipc_result *result, u64 epoch, u64 now_ns);
 /* The scheduler is a new one: every stream waits for its resubmission; results of older epochs are late. */
 void streams_scheduler_restarted(struct streams *ss, u64 epoch, u64 now_ns);
+/* Results are missing, and the scheduler may have them: the caller asks it to open everything again. Answers true once
+ * until more are missing. */
+bool streams_take_gap(struct streams *ss);
 /* What waited too long ends. Call about once a second. */
 void streams_expire(struct streams *ss, u64 now_ns);
 

@@ -61,6 +61,7 @@ struct streams {
 	struct streams_config config;
 	struct streams_counters counters;
 	u64 epoch; /* of the scheduler */
+	bool gap;  /* results are missing */
 	struct stream_slot *slots;
 	u32 slots_used; /* slots at and above were never used */
 	u32 free_head;

@@ -21,6 +21,7 @@ struct peer {
 	char detached_text[200];
 	u64 stopped[16];
 	u32 stopped_count;
+	u32 hellos;
 };
 
 static char run_dir[64];
@@ -104,6 +105,7 @@ static void peer_message(struct peer *p, const struct ipc_msg *msg)
 		break;
 	default:
 		cr_assert_eq(msg->type, IPC_TYPE_HELLO);
+		p->hellos++;
 	}
 }
 
@@ -296,6 +298,41 @@ Test(detok, stopped_waits_for_a_scheduler_that_is_away)
 	sched = peer_open("streams", IPC_DEALER, IPC_ROLE_SCHEDULER, 0, 0);
 	TURN_UNTIL(sched, stopped_count, 1);
 	cr_assert_eq(sched.stopped[0], 1);
+	client_close_free(&a);
+}
+
+Test(detok, missing_results_are_asked_for_and_filled_in)
+{
+	struct peer a = client_open(7, 0, 0, NULL);
+	u32 tokens[] = {'a', 'b', 'c'};
+	sched_open(1, 7, 100);
+	worker_push(1, 0, 'a');
+	TURN_UNTIL(a, last_chunk, 1);
+	TURN_UNTIL(sched, hellos, 1);
+	worker_push(1, 3, 'd');
+	u32 hellos = sched.hellos;
+	TURN_UNTIL(sched, hellos, hellos + 1);
+	struct ipc_msg msg = {.type = IPC_TYPE_OPEN, .open = fixture_open(1, 7, 100)};
+	msg.open.output_tokens = tokens;
+	msg.open.output_tokens_count = 3;
+	peer_send(&sched, &msg);
+	worker_push(1, 4, TOK_EOS);
+	TURN_UNTIL(a, view->requests[0].finishes, 1);
+	cr_assert_str_eq(view_request(a.view, 100)->text, "abcd");
+	client_close_free(&a);
+}
+
+Test(detok, worker_that_connects_anew_makes_it_ask_what_was_lost)
+{
+	struct peer a = client_open(7, 0, 0, NULL);
+	sched_open(1, 7, 100);
+	worker_push(1, 0, 'a');
+	TURN_UNTIL(a, last_chunk, 1);
+	turn_some(&sched);
+	u32 hellos = sched.hellos;
+	ipc_channel_close(&worker.ch);
+	worker = peer_open("tokens", IPC_PUSH, IPC_ROLE_WORKER, 0, 0);
+	TURN_UNTIL(sched, hellos, hellos + 1);
 	client_close_free(&a);
 }
 

@@ -108,7 +108,33 @@ Test(streams_restart, doubled_results_are_recognised_by_position)
 	cr_assert_eq(streams_counters(ss)->doubled, 2);
 }
 
-Test(streams_restart, a_gap_ends_the_request_with_an_error_and_stops_it)
+Test(streams_restart, a_gap_is_filled_by_another_open)
+{
+	u32 tokens[16];
+	fixture_ready(ss, 7);
+	struct ipc_open open = fixture_open(1, 7, 100);
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 1, 0, "ab");
+	cr_assert_not(streams_take_gap(ss));
+	fixture_push_text(ss, 1, 4, "ef");
+	cr_assert(streams_take_gap(ss));
+	cr_assert_not(streams_take_gap(ss));
+	cr_assert_str_eq(drained(100)->text, "ab");
+	/* the scheduler has not seen all of it either */
+	text_as_tokens("abc", tokens, &open);
+	streams_open(ss, &open, 1, 10);
+	cr_assert(streams_take_gap(ss));
+	cr_assert_str_eq(drained(100)->text, "abc");
+	text_as_tokens("abcd", tokens, &open);
+	streams_open(ss, &open, 1, 20);
+	cr_assert_not(streams_take_gap(ss));
+	fixture_push_text(ss, 1, 6, "g");
+	cr_assert_str_eq(drained(100)->text, "abcdefg");
+	streams_expire(ss, 5000);
+	cr_assert_eq(drained(100)->finishes, 0);
+}
+
+Test(streams_restart, a_gap_that_stays_ends_the_request_with_an_error_and_stops_it)
 {
 	struct ipc_stopped stopped;
 	fixture_ready(ss, 7);
@@ -116,10 +142,30 @@ Test(streams_restart, a_gap_ends_the_request_with_an_error_and_stops_it)
 	streams_open(ss, &open, 1, 0);
 	fixture_push_text(ss, 1, 0, "ab");
 	fixture_push_text(ss, 1, 4, "e");
+	streams_expire(ss, 500);
+	cr_assert_eq(drained(100)->finishes, 0);
+	streams_expire(ss, 2000);
 	struct request_view *r = drained(100);
 	cr_assert_eq(r->finish, FINISH_ERROR);
-	cr_assert_str_eq(r->error, "output tokens 2 to 3 were lost on the way to the detokenizer");
+	cr_assert_str_eq(r->error, "output tokens from number 2 on were lost on the way to the detokenizer");
 	cr_assert_str_eq(r->text, "ab");
+	cr_assert(streams_peek_stopped(ss, &stopped));
+	cr_assert_eq(stopped.seq, 1);
+	cr_assert_eq(streams_counters(ss)->lost, 1);
+}
+
+Test(streams_restart, an_ended_sequence_opened_again_is_stopped_and_ends_once)
+{
+	struct ipc_stopped stopped;
+	struct ipc_close close = {.seq = 1, .reason = FINISH_ABORT};
+	fixture_ready(ss, 7);
+	struct ipc_open open = fixture_open(1, 7, 100);
+	streams_open(ss, &open, 1, 0);
+	streams_close(ss, &close, 0);
+	cr_assert_eq(drained(100)->finishes, 1);
+	streams_open(ss, &open, 1, 0);
+	streams_close(ss, &close, 0);
+	cr_assert_eq(drained(100)->finishes, 1);
 	cr_assert(streams_peek_stopped(ss, &stopped));
 	cr_assert_eq(stopped.seq, 1);
 }
