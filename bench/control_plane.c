@@ -16,7 +16,7 @@
 #include "proc_scheduler/sched.h"
 #include "proc_worker/batch_state.h"
 
-enum { PROMPT_MIN = 64, PROMPT_SPREAD = 256, VOCAB_SIZE = 32000, WARM_STEPS = 200, FULL_STATE_SAMPLES = 4 };
+enum { PROMPT_MIN = 64, PROMPT_SPREAD = 256, VOCAB_SIZE = 32000, WARM_STEPS = 200, FULL_STATE_SAMPLES = 4, EXIT_USAGE = 2 };
 enum span { SPAN_PLAN, SPAN_ENCODE, SPAN_APPLY, SPAN_TOTAL, SPAN_RESULT, SPAN_COUNT };
 
 static const char *const span_names[SPAN_COUNT] = {"plan_us", "encode_us", "apply_us", "total_us", "result_us"};
@@ -386,7 +386,7 @@ int main(int argc, char **argv)
 		return EXIT_SUCCESS;
 	}
 	if (!read_arguments(argc, argv, &b.config))
-		return EXIT_FAILURE;
+		return EXIT_USAGE;
 	create(&b);
 	submit_all(&b);
 	warm_up(&b);

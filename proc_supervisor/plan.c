@@ -62,10 +62,14 @@ enum err plan_find_program(char *out, size_t bytes, const char *program, struct 
 {
 	const char *libexec = getenv("TERCET_LIBEXEC");
 	const char *what = strchr(program, '-');
-	char own[PATH_MAX], built[PATH_MAX];
+	char own[PATH_MAX], built[PATH_MAX], folder[64];
 	enum err e;
 
 	ASSERT(what != NULL);
+	if (strncmp(what, "-bench-", 7) == 0)
+		snprintf(folder, sizeof(folder), "bench");
+	else
+		snprintf(folder, sizeof(folder), "proc_%s", what + 1);
 	if (libexec != NULL && libexec[0] != '\0') {
 		if (snprintf(out, bytes, "%s/%s", libexec, program) < (int)bytes && is_program(out))
 			return ERR_OK;
@@ -77,15 +81,15 @@ enum err plan_find_program(char *out, size_t bytes, const char *program, struct 
 		return e;
 	if (snprintf(out, bytes, "%s/../libexec/tercet/%s", own, program) < (int)bytes && is_program(out))
 		return ERR_OK;
-	if (snprintf(built, sizeof(built), "%s/../../proc_%s/%s", own, what + 1, program) < (int)sizeof(built) &&
+	if (snprintf(built, sizeof(built), "%s/../../%s/%s", own, folder, program) < (int)sizeof(built) &&
 	    strlen(built) < bytes && is_program(built)) {
 		memcpy(out, built, strlen(built) + 1);
 		return ERR_OK;
 	}
 	return err_set(em, ERR_NOT_FOUND,
-		       "%s is neither in %.200s/../libexec/tercet nor in %.200s/../../proc_%s; set TERCET_LIBEXEC to its "
+		       "%s is neither in %.200s/../libexec/tercet nor in %.200s/../../%s; set TERCET_LIBEXEC to its "
 		       "directory",
-		       program, own, own, what + 1);
+		       program, own, own, folder);
 }
 
 /* ---------------------------------------------------------------- port */

@@ -26,7 +26,7 @@ struct plan {
 void plan_make(struct plan *p, const struct options *o);
 
 /* The path of `program`: in $TERCET_LIBEXEC when it is set; else beside the running executable as it was installed
- * (../libexec/tercet/PROGRAM) or built (../../proc_X/tercet-X for tercet-X). ERR_NOT_FOUND names the places. */
+ * (../libexec/tercet/PROGRAM) or built (../../proc_X/tercet-X for tercet-X, ../../bench/ for tercet-bench-X). ERR_NOT_FOUND names the places. */
 MUST_CHECK enum err plan_find_program(char *out, size_t bytes, const char *program, struct err_msg *em);
 
 /* Whether the gateways could bind host:port, before anything is loaded. A port of 0 is replaced by a free one, so that

@@ -11,6 +11,8 @@
  * returns is the exit status. Every command answers --help itself (cli_help_wanted). */
 #define CLI_COMMANDS(X)                                                                                      \
 	X(serve, "serve", "MODEL [flags]", "Serve a model over HTTP and the output socket")                  \
+	X(bench_control_plane, "bench control-plane", "[flags]",                                            \
+	  "Time planning, encoding and applying of steps without a model")                                    \
 	X(completion, "completion", "bash|zsh|fish", "Print a completion script for a shell")                \
 	X(man, "man", "", "Print the manual page (tercet man | man -l -)")                                   \
 	X(version, "version", "", "Print the version")                                                       \
