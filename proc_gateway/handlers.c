@@ -217,8 +217,10 @@ void handle_detokenize(struct gateway *g, struct http_request *r)
 void handle_health(struct gateway *g, struct http_request *r)
 {
 	struct buf body = {0};
+	/* said before the supervisor acts on it; 0: it never does */
+	u64 limit_s = g->options->progress_timeout > 0 ? (u64)g->options->progress_timeout : 60;
 	bool engine = g->ready && tercet_is_ready(g->engine) && !g->draining;
-	bool well = metrics_health_of(g->options->run_dir, engine, clock_now_ns(), &body);
+	bool well = metrics_health_of(g->options->run_dir, engine, limit_s * 1000 / 2, clock_now_ns(), &body);
 	http_reply_header(r, "Cache-Control", "no-store");
 	reply_buf(r, well ? 200 : 503, json_type_text, &body);
 }

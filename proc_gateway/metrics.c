@@ -19,24 +19,24 @@ enum err metrics_write(const char *run_dir, const char *model_name, struct buf *
 }
 
 /* NULL: all is well. */
-static const char *process_trouble(const struct stats_page *p, u64 now_ns, u64 *silent_ms)
+static const char *process_trouble(const struct stats_page *p, u64 stuck_ms, u64 now_ns, u64 *silent_ms)
 {
 	u64 progress_ns = atomic_load_explicit(&p->progress_ns, memory_order_relaxed);
 	bool pending = atomic_load_explicit(&p->work_pending, memory_order_relaxed) != 0;
 	*silent_ms = pending && now_ns > progress_ns ? (now_ns - progress_ns) / 1000000 : 0;
 	if (p->pid > 0 && kill(p->pid, 0) != 0 && errno == ESRCH)
 		return "dead";
-	return *silent_ms > METRICS_STUCK_MS ? "stuck" : NULL;
+	return *silent_ms > stuck_ms ? "stuck" : NULL;
 }
 
-bool metrics_health(const struct stats_page *const *pages, u32 count, bool engine_ready, u64 now_ns,
-		    struct buf *out)
+bool metrics_health(const struct stats_page *const *pages, u32 count, bool engine_ready, u64 stuck_ms,
+		    u64 now_ns, struct buf *out)
 {
 	struct json_writer w;
 	bool well = engine_ready;
 	for (u32 i = 0; i < count; i++) {
 		u64 silent_ms;
-		well &= process_trouble(pages[i], now_ns, &silent_ms) == NULL;
+		well &= process_trouble(pages[i], stuck_ms, now_ns, &silent_ms) == NULL;
 	}
 	json_begin(&w, out);
 	json_object_begin(&w);
@@ -48,7 +48,7 @@ bool metrics_health(const struct stats_page *const *pages, u32 count, bool engin
 	json_array_begin(&w);
 	for (u32 i = 0; i < count; i++) {
 		u64 silent_ms;
-		const char *trouble = process_trouble(pages[i], now_ns, &silent_ms);
+		const char *trouble = process_trouble(pages[i], stuck_ms, now_ns, &silent_ms);
 		json_object_begin(&w);
 		json_key(&w, "process");
 		json_write_cstr(&w, pages[i]->process);
@@ -65,14 +65,14 @@ bool metrics_health(const struct stats_page *const *pages, u32 count, bool engin
 	return well;
 }
 
-bool metrics_health_of(const char *run_dir, bool engine_ready, u64 now_ns, struct buf *out)
+bool metrics_health_of(const char *run_dir, bool engine_ready, u64 stuck_ms, u64 now_ns, struct buf *out)
 {
 	const struct stats_page *pages[METRICS_PAGES_MAX];
 	u32 count = 0;
 	struct err_msg em;
 	if (stats_map_all(pages, METRICS_PAGES_MAX, &count, run_dir, &em))
 		count = 0;
-	bool well = metrics_health(pages, count, engine_ready, now_ns, out);
+	bool well = metrics_health(pages, count, engine_ready, stuck_ms, now_ns, out);
 	stats_unmap(pages, count);
 	return well;
 }

@@ -5,22 +5,18 @@
 #include "common/buf.h"
 #include "common/shm_stats.h"
 
-enum {
-	METRICS_PAGES_MAX = 256,
-	/* Work that is there, and none completed for this long: stuck. */
-	METRICS_STUCK_MS = 60 * 1000,
-};
+enum { METRICS_PAGES_MAX = 256 };
 
 /* Appends Prometheus text over all processes of the run directory. ERR_IO. */
 MUST_CHECK enum err metrics_write(const char *run_dir, const char *model_name, struct buf *out,
 				  struct err_msg *em);
 
 /* Appends {"status": "ok"|"unhealthy", "engine": ..., "processes": [{"process", "state", ...}]}; a process is
- * "ok", "stuck" (with the seconds without progress) or "dead". `engine_ready`: the scheduler answers this
- * gateway. Returns whether all is well. */
-bool metrics_health(const struct stats_page *const *pages, u32 count, bool engine_ready, u64 now_ns,
-		    struct buf *out);
+ * "ok", "stuck" (it has work and completed none for more than `stuck_ms`; with the seconds) or "dead".
+ * `engine_ready`: the scheduler answers this gateway. Returns whether all is well. */
+bool metrics_health(const struct stats_page *const *pages, u32 count, bool engine_ready, u64 stuck_ms,
+		    u64 now_ns, struct buf *out);
 /* The same over the run directory. */
-bool metrics_health_of(const char *run_dir, bool engine_ready, u64 now_ns, struct buf *out);
+bool metrics_health_of(const char *run_dir, bool engine_ready, u64 stuck_ms, u64 now_ns, struct buf *out);
 
 #endif

@@ -6,6 +6,8 @@
 #include "common/clock.h"
 #include "proc_gateway/metrics.h"
 
+enum { STUCK_MS = 60 * 1000 };
+
 static struct stats_page *page(const char *name)
 {
 	struct stats_page *p;
@@ -22,12 +24,12 @@ Test(metrics, health_names_the_part_that_is_stuck)
 	u64 now = clock_now_ns() + 1000000000000ull;
 	stats_progress(scheduler, now, true);
 	stats_progress(worker, now, true);
-	cr_assert(metrics_health(pages, 2, true, now + 1000000, &out), "%s", buf_cstr(&out));
+	cr_assert(metrics_health(pages, 2, true, STUCK_MS, now + 1000000, &out), "%s", buf_cstr(&out));
 	cr_assert_not_null(strstr(buf_cstr(&out), "\"status\":\"ok\""));
 	buf_clear(&out);
-	u64 later = now + (METRICS_STUCK_MS + 5000) * 1000000ull;
+	u64 later = now + (STUCK_MS + 5000) * 1000000ull;
 	stats_progress(scheduler, later, true);
-	cr_assert(!metrics_health(pages, 2, true, later, &out));
+	cr_assert(!metrics_health(pages, 2, true, STUCK_MS, later, &out));
 	cr_assert_not_null(
 		strstr(buf_cstr(&out),
 		       "{\"process\":\"worker-0\",\"state\":\"stuck\",\"seconds_without_progress\":65}"),
@@ -44,7 +46,7 @@ Test(metrics, idle_processes_are_well_however_long_nothing_happens)
 	const struct stats_page *pages[] = {worker};
 	struct buf out = {0};
 	stats_progress(worker, 1, false);
-	cr_assert(metrics_health(pages, 1, true, clock_now_ns() + 3600ull * 1000000000, &out));
+	cr_assert(metrics_health(pages, 1, true, STUCK_MS, clock_now_ns() + 3600ull * 1000000000, &out));
 	buf_fini(&out);
 	stats_destroy(&worker);
 }
@@ -54,11 +56,11 @@ Test(metrics, dead_processes_and_a_silent_engine_are_unhealthy)
 	struct stats_page *worker = page("worker-0");
 	const struct stats_page *pages[] = {worker};
 	struct buf out = {0};
-	cr_assert(!metrics_health(pages, 1, false, clock_now_ns(), &out));
+	cr_assert(!metrics_health(pages, 1, false, STUCK_MS, clock_now_ns(), &out));
 	cr_assert_not_null(strstr(buf_cstr(&out), "not answering"));
 	buf_clear(&out);
 	worker->pid = 0x3ffffff0; /* beyond pid_max */
-	cr_assert(!metrics_health(pages, 1, true, clock_now_ns(), &out));
+	cr_assert(!metrics_health(pages, 1, true, STUCK_MS, clock_now_ns(), &out));
 	cr_assert_not_null(strstr(buf_cstr(&out), "\"state\":\"dead\""), "%s", buf_cstr(&out));
 	buf_fini(&out);
 	stats_destroy(&worker);
