@@ -87,10 +87,11 @@ static void do_word(struct fake *f, const char *word)
 	} else if (strncmp(word, "fail=", 5) == 0) {
 		err_set(&em, ERR_IO, "%s", value);
 		boot_failed(&f->boot, &em);
-		exit(1);
+		_exit(1);
 	} else if (strncmp(word, "exit=", 5) == 0) {
-		exit(atoi(value));
+		_exit(atoi(value));
 	} else if (strcmp(word, "crash") == 0) {
+		signal(SIGSEGV, SIG_DFL); /* a sanitizer would make an exit of it */
 		raise(SIGSEGV);
 	} else if (strcmp(word, "deaf") == 0) {
 		f->deaf = true;
@@ -180,5 +181,7 @@ int main(int argc, char **argv)
 	serve(&f);
 	record(&f, "end");
 	free(words);
+	stats_destroy(&f.page);
+	options_fini(&f.options);
 	return 0;
 }
