@@ -3,6 +3,8 @@
 #define TERCET_PROC_GATEWAY_GATEWAY_H
 
 #include "common/options.h"
+#include "common/shm_stats.h"
+#include "common/trace.h"
 #include "ipc/ipc.h"
 #include "proc_gateway/auth.h"
 #include "proc_gateway/cors.h"

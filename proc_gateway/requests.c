@@ -13,10 +13,9 @@
 #include "proc_gateway/requests.h"
 #include "proc_gateway/sse.h"
 
-void requests_open(struct requests *rs, struct tercet *engine, const struct openai_model *model,
-		   struct stats_page *stats, struct trace *trace)
+void requests_open(struct requests *rs, struct tercet *engine, const struct openai_model *model)
 {
-	*rs = (struct requests){.engine = engine, .model = model, .stats = stats, .trace = trace};
+	*rs = (struct requests){.engine = engine, .model = model};
 }
 
 /* ---------------------------------------------------------------- life of a group */
@@ -168,22 +167,6 @@ static void choice_echo(struct choice *c)
 	prompt_logprobs_echo(&c->prompt_logprobs, ids, c->prompt->count, &c->logprobs);
 }
 
-static void observe(struct choice *c, const struct tercet_event *event)
-{
-	struct stats_page *stats = c->group->requests->stats;
-	u64 now = clock_now_ns();
-	if (event->token_count > 0) {
-		double since = (double)(now - (c->last_ns ? c->last_ns : c->group->begin_ns)) / 1e9;
-		if (c->last_ns == 0)
-			stats_observe(stats, STATS_TTFT, since);
-		else
-			stats_observe_many(stats, STATS_ITL, since / event->token_count, event->token_count);
-		c->last_ns = now;
-	}
-	if (event->finish != TERCET_FINISH_NONE)
-		stats_observe(stats, STATS_E2E, (double)(now - c->group->begin_ns) / 1e9);
-}
-
 static void choice_take_tokens(struct choice *c, const struct tercet_event *event)
 {
 	const struct tercet_logprobs *l = &event->logprobs;
@@ -219,7 +202,6 @@ static void on_output(struct choice *c, const struct tercet_event *event)
 {
 	struct group *g = c->group;
 	struct api_error e;
-	observe(c, event);
 	if (event->prompt_logprobs.count > 0 &&
 	    !prompt_logprobs_add(&c->prompt_logprobs, &event->prompt_logprobs)) {
 		group_fail_memory(g);
@@ -372,7 +354,6 @@ void requests_start(struct requests *rs, struct http_request *http, struct opena
 	g->http = http;
 	g->request = *request;
 	memset(request, 0, sizeof(*request));
-	g->begin_ns = http_request_begin_ns(http);
 	g->created_s = clock_wall_s();
 	g->choice_count = count;
 	snprintf(g->id, sizeof(g->id), "%s-%s", g->request.endpoint == OPENAI_CHAT ? "chatcmpl" : "cmpl", id);

@@ -1,12 +1,10 @@
 /* Requests on their way through the engine. One HTTP request becomes one engine request per choice (prompts
  * times n, seed + i); what comes back is put together by index and written as one reply or as a stream of
- * events. */
+ * events. Latencies are observed by the scheduler, where the requests of all clients pass. */
 #ifndef TERCET_PROC_GATEWAY_REQUESTS_H
 #define TERCET_PROC_GATEWAY_REQUESTS_H
 
 #include "client/tercet.h"
-#include "common/shm_stats.h"
-#include "common/trace.h"
 #include "proc_gateway/http_server.h"
 #include "proc_gateway/logprobs.h"
 #include "proc_gateway/openai_request.h"
@@ -30,7 +28,6 @@ struct choice {
 	enum tercet_finish finish;
 	enum tercet_stop stop_kind;
 	u32 stop_value;
-	u64 last_ns; /* of the last tokens; 0: none yet */
 };
 
 struct group {
@@ -40,7 +37,6 @@ struct group {
 	struct openai_request request;
 	char id[160]; /* "chatcmpl-..." */
 	i64 created_s;
-	u64 begin_ns;
 	bool streaming; /* the stream has begun */
 	bool gone;	/* the client's connection broke; its close callback will come */
 	u32 choice_count, accepted_count, done_count;
@@ -50,16 +46,13 @@ struct group {
 struct requests {
 	struct tercet *engine;
 	const struct openai_model *model;
-	struct stats_page *stats;
-	struct trace *trace;
 	struct group *groups;
 	u32 group_count;
 	u32 choice_count; /* in the engine */
 	struct buf out;	  /* scratch of one reply or event */
 };
 
-void requests_open(struct requests *rs, struct tercet *engine, const struct openai_model *model,
-		   struct stats_page *stats, struct trace *trace);
+void requests_open(struct requests *rs, struct tercet *engine, const struct openai_model *model);
 /* Replies 503 to what is unfinished. */
 void requests_close(struct requests *rs);
 

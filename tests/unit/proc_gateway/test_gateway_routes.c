@@ -316,7 +316,7 @@ Test(gateway_routes, a_missing_model_and_bad_defaults_are_told_at_the_start)
 	cr_assert_eq(options_set(&o, "model", "/no/such/model", "test", &em), ERR_OK);
 	cr_assert_neq(gateway_init(&g, &o, 0, &em), ERR_OK);
 	cr_assert_not_null(strstr(em.text, "/no/such/model"), "%s", em.text);
-	requests_open(&g.requests, NULL, NULL, NULL, NULL);
+	requests_open(&g.requests, NULL, NULL);
 	gateway_fini(&g);
 	options_fini(&o);
 }
