@@ -27,14 +27,14 @@ static inline void philox(const u32 counter[4], u64 seed, u32 out[4])
 	out[3] = c3;
 }
 
-/* e^x for x <= 0, relative error below 1e-12; 0 below -700. x = n ln 2 + r, |r| <= ln 2 / 2, Taylor series in r. */
+/* e^x for x <= 0, relative error below 1e-12; 0 below -700 and for a NaN. x = n ln 2 + r, |r| <= ln 2 / 2, Taylor series
+ * in r. Without branches, so that compilers can make vectors of it. */
 static inline double sampling_exp(double x)
 {
-	if (!(x > -700))
-		return 0;
-	double shifted = x * 1.4426950408889634 + 0x1.8p52; /* rounds to an integer in the low bits */
+	double inside = x > -700 ? x : -700;
+	double shifted = inside * 1.4426950408889634 + 0x1.8p52; /* rounds to an integer in the low bits */
 	double n = shifted - 0x1.8p52;
-	double r = x - n * 0x1.62e42fefa0000p-1 - n * 0x1.cf79abc9e3b3ap-40;
+	double r = inside - n * 0x1.62e42fefa0000p-1 - n * 0x1.cf79abc9e3b3ap-40;
 	double p = 1.0 / 39916800;
 	u64 bits;
 	double scale;
@@ -52,7 +52,18 @@ static inline double sampling_exp(double x)
 	memcpy(&bits, &shifted, 8);
 	bits = (bits + 1023) << 52;
 	memcpy(&scale, &bits, 8);
-	return p * scale;
+	return x > -700 ? p * scale : 0;
+}
+
+enum { SAMPLING_MASS_BITS = 40 }; /* mass of the best token; sums of 2^20 of them fit into 64 bits */
+
+/* e^z for z <= 0 as an integer, so that sums do not depend on their order: 2^40 e^z to the nearest. Zero below -28.5. */
+static inline u64 sampling_mass(double z)
+{
+	double shifted = sampling_exp(z) * (double)(1ull << SAMPLING_MASS_BITS) + 0x1p52;
+	u64 bits;
+	memcpy(&bits, &shifted, 8);
+	return bits & ((1ull << 52) - 1);
 }
 
 /* ln x for normal x > 0, absolute error below 1e-12. x = m 2^e, sqrt(1/2) <= m < sqrt(2); ln m = 2 atanh(s) with

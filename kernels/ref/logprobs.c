@@ -1,4 +1,4 @@
-/* Reference and only variant: log probabilities of a token and of the best. */
+/* Reference: log probabilities of a token and of the best. */
 #include <math.h>
 
 #include "kernels/kern_priv.h"

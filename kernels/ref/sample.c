@@ -1,4 +1,4 @@
-/* Reference and only variant: one token per row, by arg-max or by Gumbel-max over a restricted set. No sort: a
+/* Reference: one token per row, by arg-max or by Gumbel-max over a restricted set. No sort: a
  * restriction finds the key of its last member by three histogram passes (radix select).
  *
  * All sums are of integers and all comparisons exact, so neither thread count nor instruction set can change a token. */
@@ -9,7 +9,6 @@
 #include "kernels/sampling_priv.h"
 
 enum {
-	MASS_BITS = 40, /* mass of the best token; sums of 2^20 of them fit into 64 bits */
 	RADIX_BITS = 11,
 	BUCKETS = 1u << RADIX_BITS,
 	LEVELS = 3, /* 11 + 11 + 10 bits of a key */
@@ -44,7 +43,7 @@ static inline double scaled(const struct row *row, u32 id)
 
 static inline u64 mass_of(const struct row *row, u32 id)
 {
-	return (u64)(sampling_exp(scaled(row, id)) * (double)(1ull << MASS_BITS));
+	return sampling_mass(scaled(row, id));
 }
 
 static u32 arg_max(const float *logits, u32 vocab)

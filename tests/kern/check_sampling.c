@@ -164,6 +164,10 @@ static void sample_case(struct check *c, u32 target, u32 vocab, u32 shape)
 		else if (memcmp(tokens[0], tokens[run], sizeof(tokens[0])) != 0)
 			problem = "another run gives other tokens";
 	}
+	a.tokens = tokens[1];
+	c->targets[0].ops.sample(&ctx, &a);
+	if (!problem && memcmp(tokens[0], tokens[1], sizeof(tokens[0])) != 0)
+		problem = "other tokens than the reference's";
 	for (u32 r = 0; r < ROWS && !problem; r++) {
 		struct kern_sample_args one = {.rows = &rows[r], .tokens = &alone, .row_count = 1, .vocab = vocab};
 		bool doubtful;
