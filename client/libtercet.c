@@ -195,6 +195,7 @@ enum tercet_result tercet_open(struct tercet **out, const struct tercet_config *
 	t->epoll_fd = t->timer_fd = t->wake_fd = -1;
 	t->client_id = config->client_id;
 	t->manual_ack = config->manual_ack;
+	t->follow = config->follow;
 	t->seen_chunk = t->delivered_chunk = t->acked_chunk = config->last_chunk;
 	t->attach_due_ns = UINT64_MAX; /* the detokenizer's HELLO comes first */
 	snprintf(t->name, sizeof(t->name), "%s", config->name ? config->name : "client");
@@ -356,6 +357,8 @@ static bool emit_entry(struct tercet *t, struct tercet_event *event)
 	while (chunk_cursor_next(&t->cursor, event)) {
 		struct held_request *r = held_find(&t->requests, event->req_id);
 		struct output_part part;
+		if (!r && t->follow)
+			return true;
 		if (!r || r->failed)
 			continue;
 		if (!held_take_output(r, event->first_token, event->tokens, event->token_count,

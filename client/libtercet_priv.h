@@ -128,6 +128,7 @@ enum { NOTICES_MAX = 8 };
 struct tercet {
 	u64 client_id;
 	bool manual_ack;
+	bool follow;
 	char name[64];
 	struct ipc_context *ipc;
 	struct ipc_channel *submit;

@@ -214,6 +214,7 @@ struct tercet_config {
 	uint64_t last_chunk;         /* the highest chunk number seen in the earlier life */
 	uint32_t max_requests;       /* unfinished at once; 0: 4,096 */
 	bool manual_ack;             /* chunks are acknowledged only by tercet_ack; else once they were delivered */
+	bool follow;                 /* output of requests unknown to this handle is delivered too (user NULL) */
 	const char *record_dir;      /* not NULL: every message is recorded there (`tercet trace --messages`) */
 };
 

@@ -106,6 +106,9 @@ MUST_CHECK enum err options_read_yaml(struct options *o, const char *path, struc
  * command line, whatever the order on the line. A list of one source replaces that of the source before.
  * A first word without dashes is the model. `--name value`, `--name=value`, `-tp N` and aliases are understood. */
 MUST_CHECK enum err options_read_args(struct options *o, int argc, char **argv, struct err_msg *em);
+/* The same for commands with more plain words than the model: up to `max` words behind it, borrowed from argv. */
+MUST_CHECK enum err options_read_words(struct options *o, int argc, char **argv, const char **words, u32 max,
+				       u32 *count, struct err_msg *em);
 
 /* argv for a child process: every option that differs from its default, as "--name=value" (api keys excepted:
  * they go through the environment). `out` receives NUL-separated strings. */

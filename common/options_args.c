@@ -119,8 +119,20 @@ static enum err find_config(int argc, char **argv, const char **config, struct e
 	return e == ERR_AGAIN ? ERR_OK : e;
 }
 
-static enum err set_model(struct options *o, const char *text, bool *have_model, struct err_msg *em)
+/* Plain words behind the model, for commands that take some. */
+struct plain_words {
+	const char **items; /* [max] */
+	u32 max;
+	u32 count;
+};
+
+static enum err set_model(struct options *o, const char *text, bool *have_model, struct plain_words *more,
+			  struct err_msg *em)
 {
+	if (*have_model && more->count < more->max) {
+		more->items[more->count++] = text;
+		return ERR_OK;
+	}
 	if (*have_model)
 		return err_set(em, ERR_INVALID, "unexpected word \"%.100s\": the model is \"%.100s\" already", text,
 			       o->model);
@@ -129,7 +141,7 @@ static enum err set_model(struct options *o, const char *text, bool *have_model,
 }
 
 /* Second pass. */
-static enum err apply_args(struct options *o, int argc, char **argv, struct err_msg *em)
+static enum err apply_args(struct options *o, int argc, char **argv, struct plain_words *more, struct err_msg *em)
 {
 	struct arg_reader r = {.argc = argc, .at = 1, .argv = argv};
 	bool seen[OPTION_TABLE_MAX] = {false};
@@ -141,7 +153,7 @@ static enum err apply_args(struct options *o, int argc, char **argv, struct err_
 		if (a.is_config)
 			continue;
 		if (a.text != NULL || strcmp(a.match.desc->name, "model") == 0) {
-			e = set_model(o, a.text != NULL ? a.text : a.value, &have_model, em);
+			e = set_model(o, a.text != NULL ? a.text : a.value, &have_model, more, em);
 		} else {
 			size_t row = (size_t)(a.match.desc - option_table);
 			e = option_apply(o, &a.match, a.value, seen[row], a.where, em);
@@ -155,6 +167,13 @@ static enum err apply_args(struct options *o, int argc, char **argv, struct err_
 
 enum err options_read_args(struct options *o, int argc, char **argv, struct err_msg *em)
 {
+	return options_read_words(o, argc, argv, NULL, 0, NULL, em);
+}
+
+enum err options_read_words(struct options *o, int argc, char **argv, const char **words, u32 max, u32 *count,
+			    struct err_msg *em)
+{
+	struct plain_words more = {.items = words, .max = max};
 	const char *config = getenv("TERCET_CONFIG");
 	enum err e;
 
@@ -169,7 +188,10 @@ enum err options_read_args(struct options *o, int argc, char **argv, struct err_
 		if (e != ERR_OK)
 			return e;
 	}
-	return apply_args(o, argc, argv, em);
+	e = apply_args(o, argc, argv, &more, em);
+	if (count != NULL)
+		*count = more.count;
+	return e;
 }
 
 /* ---------------------------------------------------------------- environment */

@@ -87,7 +87,7 @@ static void print_array(FILE *out, const struct ipc_field *f, const char *data, 
 void ipc_print(FILE *out, const struct ipc_msg *msg, bool whole)
 {
 	const struct ipc_message_info *info = ipc_message_info(msg->type);
-	fprintf(out, "%s seq=%" PRIu64 " epoch=%" PRIu64, ipc_type_name(msg->type), msg->sequence, msg->epoch);
+	fprintf(out, "%s n=%" PRIu64 " epoch=%" PRIu64, ipc_type_name(msg->type), msg->sequence, msg->epoch);
 	const char *body = ipc_msg_body_const(msg);
 	for (u32 i = 0; info && i < info->field_count; i++) {
 		const struct ipc_field *f = &info->fields[i];

@@ -11,6 +11,9 @@
  * returns is the exit status. Every command answers --help itself (cli_help_wanted). */
 #define CLI_COMMANDS(X)                                                                                      \
 	X(serve, "serve", "MODEL [flags]", "Serve a model over HTTP and the output socket")                  \
+	X(run, "run", "MODEL [PROMPT]", "Complete a prompt and print the reply as it comes")                 \
+	X(attach, "attach", "--run-dir DIR", "Watch what an engine says, or take up a client's output")      \
+	X(trace, "trace", "--messages FILE...", "Print recorded messages")                                   \
 	X(bench_control_plane, "bench control-plane", "[flags]",                                            \
 	  "Time planning, encoding and applying of steps without a model")                                    \
 	X(completion, "completion", "bash|zsh|fish", "Print a completion script for a shell")                \

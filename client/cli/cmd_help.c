@@ -55,7 +55,7 @@ int cmd_version(int argc, char **argv)
 	if (cli_help_wanted(argc, argv, NULL))
 		cli_print_usage("version");
 	else
-		printf("tercet %s\n", TERCET_VERSION);
+		printf("tercet %s\n", TERCET_VERSION_TEXT);
 	return CLI_OK;
 }
 
@@ -67,7 +67,7 @@ int cmd_man(int argc, char **argv)
 	}
 	printf(".TH TERCET 1 \"\" \"tercet %s\"\n.SH NAME\ntercet \\- serve large language models\n"
 	       ".SH SYNOPSIS\n.B tercet\n.I COMMAND\n[\\fIarguments\\fR]\n.SH COMMANDS\n",
-	       TERCET_VERSION);
+	       TERCET_VERSION_TEXT);
 	for (const struct cli_command *c = cli_commands; c->words != NULL; c++)
 		printf(".TP\n\\fB%s\\fR %s\n%s.\n", c->words, c->arguments, c->summary);
 	options_man(stdout);

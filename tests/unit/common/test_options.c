@@ -468,3 +468,18 @@ Test(options, yaml_in_force_reads_back_and_hides_keys)
 	options_fini(&back);
 	free(text);
 }
+
+Test(options, words_behind_the_model_go_to_the_command_that_wants_them)
+{
+	const char *argv[] = {"run", "demo", "--port", "1", "Once upon", "--", "-x", NULL};
+	const char *words[2];
+	u32 count;
+
+	cr_assert_eq(options_read_words(&o, 7, (char **)argv, words, 2, &count, &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(count, 2);
+	cr_assert_str_eq(o.model, "demo");
+	cr_assert_str_eq(words[0], "Once upon");
+	cr_assert_str_eq(words[1], "-x");
+	cr_assert_eq(options_read_words(&o, 7, (char **)argv, words, 1, &count, &em), ERR_INVALID);
+	says("-x");
+}

@@ -21,13 +21,13 @@ Test(print, a_message_is_one_line_with_its_filled_fields)
 	struct ipc_msg msg = {.type = IPC_TYPE_ACCEPTED, .sequence = 4, .epoch = 2,
 			      .accepted = {.req_id = 7, .seq = 8, .waiting = 9}};
 	char *text = printed(&msg, false);
-	cr_assert_str_eq(text, "ACCEPTED seq=4 epoch=2 req_id=7 seq=8 waiting=9\n");
+	cr_assert_str_eq(text, "ACCEPTED n=4 epoch=2 req_id=7 seq=8 waiting=9\n");
 	free(text);
 	struct ipc_msg close = {.type = IPC_TYPE_CLOSE,
 				.close = {.seq = 1, .reason = 4, .output_count = 5,
 					  .text = (const u8 *)"bad\n\"x\"", .text_count = 7}};
 	text = printed(&close, false);
-	cr_assert_str_eq(text, "CLOSE seq=0 epoch=0 seq=1 reason=4 output_count=5 text=\"bad\\n\\\"x\\\"\"\n");
+	cr_assert_str_eq(text, "CLOSE n=0 epoch=0 seq=1 reason=4 output_count=5 text=\"bad\\n\\\"x\\\"\"\n");
 	free(text);
 	struct ipc_msg open = {.type = IPC_TYPE_OPEN, .open = {.eos_ids = ids, .eos_ids_count = 12}};
 	text = printed(&open, false);
