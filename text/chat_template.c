@@ -1,0 +1,270 @@
+/* Owns chat templates: finding a model's template, the variables that transformers gives it, limits, and the cut for
+ * continue_final_message. Runs in the gateway and the tercet command. A parsed template is constant and shared by
+ * threads; each rendering has an arena of its own. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/utf8.h"
+#include "text/jinja_str_priv.h"
+#include "text/text.h"
+
+enum { PATH_BYTES_MAX = 4096, ARENA_CHUNK_BYTES = 64 * 1024 };
+
+struct chat_template {
+	struct jinja_template plain;
+	struct jinja_template tool_use; /* for requests with tools, where the model has one of its own */
+	bool has_tool_use;
+};
+
+/* ---- loading ---- */
+
+enum err chat_template_parse(struct chat_template **out, const char *source, size_t bytes, struct err_msg *em)
+{
+	struct chat_template *t = calloc(1, sizeof(*t));
+	if (t == NULL)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	if (!utf8_valid(source, bytes)) {
+		free(t);
+		return err_set(em, ERR_FORMAT, "the template is not valid UTF-8");
+	}
+	enum err e = jinja_parse(&t->plain, source, bytes, em);
+	if (e != ERR_OK) {
+		free(t);
+		return e;
+	}
+	*out = t;
+	return ERR_OK;
+}
+
+void chat_template_free(struct chat_template **t)
+{
+	if (*t == NULL)
+		return;
+	jinja_template_fini(&(*t)->plain);
+	if ((*t)->has_tool_use)
+		jinja_template_fini(&(*t)->tool_use);
+	free(*t);
+	*t = NULL;
+}
+
+static enum err read_source(struct buf *out, const char *path, struct err_msg *em)
+{
+	FILE *f = fopen(path, "rb");
+	if (f == NULL)
+		return err_set(em, ERR_IO, "chat template %s: %m", path);
+	enum err e = ERR_OK;
+	while (e == ERR_OK && !feof(f) && out->bytes <= JINJA_SOURCE_MAX) {
+		if (!buf_reserve(out, 65536))
+			e = err_set(em, ERR_NO_MEMORY, "chat template %s: out of memory", path);
+		else
+			out->bytes += fread(out->data + out->bytes, 1, out->capacity - out->bytes, f);
+		if (e == ERR_OK && ferror(f))
+			e = err_set(em, ERR_IO, "chat template %s: %m", path);
+	}
+	fclose(f);
+	return e;
+}
+
+static enum err load_source_file(struct chat_template **out, const char *path, struct err_msg *em)
+{
+	struct buf source = {0};
+	enum err e = read_source(&source, path, em);
+	if (e == ERR_OK) {
+		e = chat_template_parse(out, buf_cstr(&source), source.bytes, em);
+		if (e != ERR_OK)
+			err_prefix(em, "chat template %s", path);
+	}
+	buf_fini(&source);
+	return e;
+}
+
+/* [{"name": "default", "template": "..."}, {"name": "tool_use", ...}] */
+static enum err load_named(struct chat_template **out, json_val list, struct err_msg *em)
+{
+	json_val plain = {NULL}, tool_use = {NULL};
+	for (struct json_iter it = json_iterate(list); json_next(&it);) {
+		if (json_string_equals(json_get(it.value, "name"), "default"))
+			plain = json_get(it.value, "template");
+		if (json_string_equals(json_get(it.value, "name"), "tool_use"))
+			tool_use = json_get(it.value, "template");
+	}
+	const char *source;
+	size_t bytes;
+	if (!json_string(plain, &source, &bytes))
+		return err_set(em, ERR_FORMAT, "none of the named chat templates is called \"default\"");
+	enum err e = chat_template_parse(out, source, bytes, em);
+	if (e != ERR_OK || !json_string(tool_use, &source, &bytes))
+		return e;
+	e = jinja_parse(&(*out)->tool_use, source, bytes, em);
+	(*out)->has_tool_use = e == ERR_OK;
+	if (e != ERR_OK) {
+		err_prefix(em, "template \"tool_use\"");
+		chat_template_free(out);
+	}
+	return e;
+}
+
+/* The member "chat_template" of a JSON file. ERR_NOT_FOUND: no such file or member. */
+static enum err load_json_file(struct chat_template **out, const char *path, struct err_msg *em)
+{
+	struct json_doc *doc;
+	if (access(path, F_OK) != 0)
+		return ERR_NOT_FOUND;
+	enum err e = json_parse_file(&doc, path, em);
+	if (e != ERR_OK)
+		return e;
+	json_val v = json_get(json_root(doc), "chat_template");
+	const char *source;
+	size_t bytes;
+	if (json_type(v) == JSON_ARRAY)
+		e = load_named(out, v, em);
+	else if (json_string(v, &source, &bytes))
+		e = chat_template_parse(out, source, bytes, em);
+	else
+		e = ERR_NOT_FOUND;
+	if (e != ERR_OK && e != ERR_NOT_FOUND)
+		err_prefix(em, "%s", path);
+	json_free(&doc);
+	return e;
+}
+
+enum err chat_template_load(struct chat_template **out, const char *model_dir, const char *file, struct err_msg *em)
+{
+	char path[PATH_BYTES_MAX];
+	if (file != NULL && file[0] != '\0')
+		return load_source_file(out, file, em);
+	if (strlen(model_dir) > sizeof(path) - 64)
+		return err_set(em, ERR_IO, "the model's path is longer than %d bytes", PATH_BYTES_MAX - 64);
+	snprintf(path, sizeof(path), "%s/chat_template.jinja", model_dir);
+	if (access(path, F_OK) == 0)
+		return load_source_file(out, path, em);
+	snprintf(path, sizeof(path), "%s/chat_template.json", model_dir);
+	enum err e = load_json_file(out, path, em);
+	if (e != ERR_NOT_FOUND)
+		return e;
+	snprintf(path, sizeof(path), "%s/tokenizer_config.json", model_dir);
+	e = load_json_file(out, path, em);
+	if (e == ERR_NOT_FOUND)
+		return err_set(em, e, "%s has no chat template (chat_template.jinja, chat_template.json or "
+				      "tokenizer_config.json); give one with --chat-template FILE",
+			       model_dir);
+	return e;
+}
+
+/* ---- variables ---- */
+
+/* Names that the template does not mention need no value. */
+static bool set_var(struct jinja *j, const char *name, size_t bytes, struct jv v)
+{
+	const char *known = jinja_name(j->template, name, bytes);
+	return known == NULL || jinja_scope_set(j, j->scope, known, v);
+}
+
+static bool set_json(struct jinja *j, const char *name, size_t bytes, json_val value)
+{
+	struct jv v;
+	if (jinja_name(j->template, name, bytes) == NULL)
+		return true;
+	return jv_from_json(j, value, &v) && set_var(j, name, bytes, v);
+}
+
+static bool set_token(struct jinja *j, const char *name, const char *text)
+{
+	struct jv v;
+	if (text == NULL || text[0] == '\0')
+		return true; /* transformers leaves what a model does not have undefined */
+	return jv_string(j, text, strlen(text), &v) && set_var(j, name, strlen(name), v);
+}
+
+/* In transformers' order: tokens, then the request's own variables, then what no request may replace. */
+static bool set_variables(struct jinja *j, const struct chat_request *r)
+{
+	j->scope = jinja_scope_push(j, NULL);
+	if (j->scope == NULL || !set_token(j, "bos_token", r->bos_token) || !set_token(j, "eos_token", r->eos_token))
+		return false;
+	for (struct json_iter it = json_iterate(r->kwargs); json_next(&it);)
+		if (!set_json(j, it.key, it.key_bytes, it.value))
+			return false;
+	if (json_type(r->messages) == JSON_MISSING) /* a bare template: the request's variables are all */
+		return true;
+	return set_json(j, "messages", 8, r->messages) && set_json(j, "tools", 5, r->tools) &&
+	       set_json(j, "documents", 9, r->documents) &&
+	       set_var(j, "add_generation_prompt", 21, JV_BOOLEAN(r->add_generation_prompt));
+}
+
+/* ---- continue_final_message ---- */
+
+/* The last text of the last message: its content, or the last text part of it. */
+static bool final_text(json_val messages, const char **text, size_t *bytes)
+{
+	size_t count = json_count(messages);
+	json_val content = json_get(json_at(messages, count > 0 ? count - 1 : 0), "content");
+	if (json_string(content, text, bytes))
+		return true;
+	bool found = false;
+	for (struct json_iter it = json_iterate(content); json_next(&it);)
+		found = json_string(json_get(it.value, "text"), text, bytes) || found;
+	return found;
+}
+
+static const char *last_occurrence(const char *text, size_t bytes, const char *what, size_t what_bytes)
+{
+	for (size_t at = bytes >= what_bytes ? bytes - what_bytes + 1 : 0; at-- > 0;)
+		if (memcmp(text + at, what, what_bytes) == 0)
+			return text + at;
+	return NULL;
+}
+
+/* Cuts the rendering behind the final message, as transformers does: with the message's own trailing white space where
+ * the template kept it. */
+static enum err cut_behind_final(const struct chat_request *r, struct buf *rendered, struct err_msg *em)
+{
+	struct jstr message = {.chars = SIZE_MAX};
+	size_t from, to, left, end;
+	if (r->add_generation_prompt)
+		return err_set(em, ERR_INVALID,
+			       "continue_final_message and add_generation_prompt exclude each other: one continues a "
+			       "message, the other starts one");
+	if (!final_text(r->messages, &message.data, &message.bytes))
+		return err_set(em, ERR_INVALID, "continue_final_message is set but the final message has no text");
+	jstr_strip(&message, NULL, true, true, &from, &to);
+	jstr_strip(&message, NULL, true, false, &left, &end);
+	const char *hit = last_occurrence(buf_cstr(rendered), rendered->bytes, message.data + from, to - from);
+	if (hit == NULL)
+		return err_set(em, ERR_INVALID,
+			       "continue_final_message is set but the final message does not appear in the prompt: the "
+			       "chat template changes or drops it");
+	size_t at = (size_t)(hit - rendered->data), whole = message.bytes - left;
+	bool kept = left == 0 && rendered->bytes - at >= whole && memcmp(hit, message.data, whole) == 0;
+	rendered->bytes = at + (kept ? whole : to - from);
+	return ERR_OK;
+}
+
+/* ---- rendering ---- */
+
+enum err chat_template_render(const struct chat_template *t, const struct chat_request *request, struct buf *out,
+			      struct err_msg *em)
+{
+	bool tools = t->has_tool_use && json_count(request->tools) > 0;
+	struct buf rendered = {0};
+	struct jinja j = {.template = tools ? &t->tool_use : &t->plain,
+			  .arena = {.chunk_bytes = ARENA_CHUNK_BYTES, .limit_bytes = JINJA_MEMORY_MAX},
+			  .out = &rendered,
+			  .now_s = request->now_s};
+	enum err e = ERR_OK;
+	if (!set_variables(&j, request) || jinja_exec(&j, &j.template->body) == JFLOW_FAIL || j.failed)
+		e = err_set(em, ERR_INVALID, "%s", j.error.text);
+	if (e == ERR_OK && request->continue_final_message)
+		e = cut_behind_final(request, &rendered, em);
+	if (e == ERR_OK) {
+		buf_append(out, rendered.data, rendered.bytes);
+		if (!buf_ok(out))
+			e = err_set(em, ERR_NO_MEMORY, "out of memory for the prompt");
+	}
+	buf_fini(&rendered);
+	arena_fini(&j.arena);
+	return e;
+}
