@@ -282,11 +282,12 @@ static void log_loaded(const struct runner *r)
 	kern_ops_print(&r->ops, variants, sizeof(variants));
 	LOG_INFO("MODEL_LOADED",
 		 "arch=%s dtype=%s rank=%u/%u threads=%u weights=%lluMiB activations=%zuMiB max_model_len=%u "
-		 "kv_blocks=%u kv=%lluMiB profiled=%u_tokens profile_ms=%llu ops=\"%s\"",
+		 "kv_blocks=%u kv=%lluMiB resident=%lluMiB profiled=%u_tokens profile_ms=%llu ops=\"%s\"",
 		 r->model.arch->name, r->dtype == KERN_F32 ? "float32" : "bfloat16", r->config.rank, r->config.ranks,
 		 kern_threads_count(r->ctx.threads), (unsigned long long)(r->weights.bytes >> 20),
 		 r->decoder.memory_bytes >> 20, r->max_model_len, r->kv.block_count,
-		 (unsigned long long)(r->kv.memory_bytes >> 20), r->profile.tokens,
+		 (unsigned long long)(r->kv.memory_bytes >> 20), (unsigned long long)(r->profile.resident >> 20),
+		 r->profile.tokens,
 		 (unsigned long long)(r->profile.step_ns / 1000000), variants);
 }
 

@@ -225,6 +225,17 @@ static void run_step(struct worker *w, const struct ipc_step *step)
 
 /* ---------------------------------------------------------------- messages */
 
+static void on_refusal(struct worker *w, const struct ipc_error *m)
+{
+	struct err_msg em;
+
+	err_set(&em, ERR_VERSION, "the scheduler says: %.*s", (int)m->text_count, (const char *)m->text);
+	if (m->code == ERR_VERSION)
+		fail(w, ERR_VERSION, &em); /* another build: waiting will not help */
+	else
+		LOG_ERROR("SCHEDULER_ERROR", "reason=\"%s\"", em.text);
+}
+
 static void on_scheduler(void *ctx, struct ipc_channel *ch, ipc_peer from, const struct ipc_msg *msg)
 {
 	struct worker *w = ctx;
@@ -245,8 +256,7 @@ static void on_scheduler(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 			run_step(w, &msg->step);
 		break;
 	case IPC_TYPE_ERROR:
-		LOG_ERROR("SCHEDULER_ERROR", "reason=\"%.*s\"", (int)msg->error.text_count,
-			  (const char *)msg->error.text);
+		on_refusal(w, &msg->error);
 		break;
 	default:
 		LOG_WARN("UNEXPECTED_MESSAGE", "channel=step type=%s", ipc_type_name(msg->type));
@@ -261,6 +271,10 @@ static void on_channel_error(void *ctx, struct ipc_channel *ch, ipc_peer from, e
 
 	if (ch == w->step_channel)
 		w->idle_since_ns = 0;
+	if (e == ERR_VERSION) {
+		fail(w, e, em);
+		return;
+	}
 	LOG_WARN("CHANNEL", "channel=%s code=%s reason=\"%s\"", ch == w->step_channel ? "step" : "tokens", err_name(e),
 		 em->text);
 }

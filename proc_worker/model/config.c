@@ -180,6 +180,8 @@ static enum err read_scaling(struct model_config *c, json_val v, struct err_msg 
 	if (!e && !linear && r->high_freq_factor <= r->low_freq_factor)
 		e = err_set(em, ERR_INVALID, "config.json: \"high_freq_factor\" %g must be above \"low_freq_factor\" %g",
 			    r->high_freq_factor, r->low_freq_factor);
+	if (!e && r->factor < 1)
+		e = err_set(em, ERR_INVALID, "config.json: \"factor\" of rope_scaling is %g; it must be at least 1", r->factor);
 	/* Linear scaling stretches the context; llama3 states the stretched one itself. */
 	if (!e && linear && c->context_max * r->factor <= CONTEXT_MAX)
 		c->context_max = (u32)(c->context_max * r->factor);
@@ -289,6 +291,18 @@ static enum err read_config(struct model_config *c, json_val v, struct err_msg *
 			    json_cstr(act, json_type_name(act)));
 	c->norm_eps = (f32)eps;
 	c->activation = KERN_SILU;
+	return e;
+}
+
+enum err model_config_parse(struct model_config *c, const char *text, size_t bytes, struct err_msg *em)
+{
+	struct json_doc *doc = NULL;
+
+	*c = (struct model_config){0};
+	enum err e = json_parse(&doc, text, bytes, em);
+	if (!e)
+		e = read_config(c, json_root(doc), em);
+	json_free(&doc);
 	return e;
 }
 

@@ -41,6 +41,9 @@ struct model_config {
  * ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED, ERR_INVALID: `em` names file and field, what was found and what would be right. */
 MUST_CHECK enum err model_config_read(struct model_config *c, const char *dir, struct err_msg *em);
 
+/* The same for the text of a config.json alone. */
+MUST_CHECK enum err model_config_parse(struct model_config *c, const char *text, size_t bytes, struct err_msg *em);
+
 /* What one rank of a tensor-parallel group holds. */
 struct model_shard {
 	u32 rank, ranks;

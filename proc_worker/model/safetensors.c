@@ -65,6 +65,14 @@ void safetensors_print_shape(char *out, size_t bytes, const u64 *shape, u32 dims
 
 /* ---------------------------------------------------------------- one file */
 
+static enum err check_length(const char *path, u64 bytes, struct err_msg *em)
+{
+	if (bytes >= 8)
+		return ERR_OK;
+	return err_set(em, ERR_FORMAT, "%s: truncated: %llu bytes, a safetensors file has at least 8", path,
+		       (unsigned long long)bytes);
+}
+
 static enum err map_file(struct st_file *f, const char *dir, struct err_msg *em)
 {
 	char path[4096];
@@ -81,11 +89,9 @@ static enum err map_file(struct st_file *f, const char *dir, struct err_msg *em)
 		goto out;
 	}
 	f->bytes = (u64)st.st_size;
-	if (f->bytes < 8) {
-		e = err_set(em, ERR_FORMAT, "%s: truncated: %llu bytes, a safetensors file has at least 8", path,
-			    (unsigned long long)f->bytes);
+	e = check_length(path, f->bytes, em);
+	if (e)
 		goto out;
-	}
 	void *map = mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
 		e = err_set(em, ERR_IO, "%s: cannot map %llu bytes: %s", path, (unsigned long long)f->bytes,
@@ -191,7 +197,8 @@ static enum err check_cover(struct st_file *f, struct st_tensor *tensors, u32 co
 {
 	const char *expected = f->map + f->data_begin;
 
-	qsort(tensors, count, sizeof(*tensors), compare_data);
+	if (count)
+		qsort(tensors, count, sizeof(*tensors), compare_data);
 	for (u32 i = 0; i < count; i++) {
 		const char *begin = tensors[i].data;
 		if (begin != expected)
@@ -228,7 +235,7 @@ static enum err read_entries(struct safetensors *st, struct st_file *f, json_val
 		}
 		st->tensor_count++;
 	}
-	return check_cover(f, st->tensors + first, st->tensor_count - first, em);
+	return check_cover(f, st->tensor_count > first ? st->tensors + first : NULL, st->tensor_count - first, em);
 }
 
 static enum err read_header(struct safetensors *st, struct st_file *f, struct err_msg *em)
@@ -399,17 +406,17 @@ const struct st_tensor *safetensors_find(const struct safetensors *st, const cha
 	return bsearch(&key, st->tensors, st->tensor_count, sizeof(key), compare_names);
 }
 
-const struct st_tensor *safetensors_list(const struct safetensors *st, u32 *count)
+enum err safetensors_check(const void *file, size_t bytes, struct err_msg *em)
 {
-	*count = st->tensor_count;
-	return st->tensors;
-}
+	struct safetensors st = {0};
+	struct st_file f = {.name = "file", .map = file, .bytes = bytes};
 
-u64 safetensors_bytes(const struct safetensors *st)
-{
-	u64 total = 0;
-
-	for (u32 i = 0; i < st->file_count; i++)
-		total += st->files[i].bytes;
-	return total;
+	enum err e = check_length("file", bytes, em);
+	if (!e)
+		e = read_header(&st, &f, em);
+	if (!e)
+		e = sort_tensors(&st, em);
+	free(st.tensors);
+	arena_fini(&st.arena);
+	return e;
 }

@@ -33,9 +33,8 @@ void safetensors_close(struct safetensors **st);
 
 /* NULL when there is none. */
 const struct st_tensor *safetensors_find(const struct safetensors *st, const char *name);
-/* All tensors, sorted by name. */
-const struct st_tensor *safetensors_list(const struct safetensors *st, u32 *count);
-u64 safetensors_bytes(const struct safetensors *st); /* of all files */
+/* What safetensors_open checks in one file, for a file in memory. */
+MUST_CHECK enum err safetensors_check(const void *file, size_t bytes, struct err_msg *em);
 
 /* "[512, 64]" into `out`. */
 void safetensors_print_shape(char *out, size_t bytes, const u64 *shape, u32 dims);

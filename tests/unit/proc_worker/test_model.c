@@ -191,6 +191,7 @@ Test(model, rope_scaling_must_be_known_and_whole)
 	REFUSED(ERR_UNSUPPORTED, "rope_scaling of type 'yarn' is not supported; supported: default, linear, llama3",
 		SCALING("{\"rope_type\": \"yarn\", \"factor\": 2}"));
 	REFUSED(ERR_FORMAT, "\"factor\" is missing", SCALING("{\"type\": \"linear\"}"));
+	REFUSED(ERR_INVALID, "it must be at least 1", SCALING("{\"type\": \"linear\", \"factor\": 0.01}"));
 	REFUSED(ERR_FORMAT, "\"low_freq_factor\" is missing", SCALING("{\"rope_type\": \"llama3\", \"factor\": 8}"));
 	REFUSED(ERR_INVALID, "must be above \"low_freq_factor\"",
 		SCALING("{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4, "
