@@ -102,7 +102,10 @@ void boot_note(struct boot *b, const char *fmt, ...)
 
 void boot_failed(struct boot *b, const struct err_msg *em)
 {
-	send_text(b, "failed", "%s", em->text);
+	if (b->fd < 0)
+		LOG_ERROR("FAILED", "reason=\"%s\"", em->text);
+	else
+		send_text(b, "failed", "%s", em->text);
 }
 
 /* Takes the first line off the buffer. */

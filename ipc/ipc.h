@@ -196,7 +196,7 @@ void ipc_loop_stop(struct ipc_loop *loop);
  * down: "drain" (finish what is there, take nothing new; then "note drained=1" or exit) | "stop"
  * Keys of "ready" that the start-up banner shows: scheduler block_count, max_model_len; worker device, dtype, threads;
  * gateway url ("http://127.0.0.1:8000"). Values hold no spaces.
- * Started by hand (no TERCET_BOOT_FD) everything here succeeds and does nothing. */
+ * Started by hand (no TERCET_BOOT_FD) everything here succeeds and does nothing, boot_failed excepted. */
 struct boot {
 	int fd; /* -1: none */
 	char line[1024];
@@ -211,6 +211,8 @@ MUST_CHECK enum err boot_attach(struct boot *b, struct err_msg *em);
 void boot_progress(struct boot *b, double share, const char *what);
 void boot_ready(struct boot *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void boot_note(struct boot *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* The last word before a process ends because of an error: the supervisor says it to the person, so nobody else needs
+ * to. Without a supervisor it is logged. */
 void boot_failed(struct boot *b, const struct err_msg *em);
 /* Reads what has come without blocking; BOOT_STOP also when the supervisor closed its end. */
 enum boot_command boot_poll(struct boot *b);

@@ -98,7 +98,6 @@ int main(int argc, char **argv)
 	if (e != ERR_OK) {
 		if (!em.text[0])
 			(void)err_set(&em, e, "%s", err_text(e));
-		LOG_ERROR("DETOK_FAILED", "text=\"%s\"", em.text);
 		boot_failed(&p.boot, &em);
 	}
 	process_close(&p);

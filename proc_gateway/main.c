@@ -13,7 +13,6 @@ static u32 rank_from_env(void)
 
 static int fail(struct gateway *g, const struct err_msg *em)
 {
-	LOG_ERROR("GATEWAY_FAILED", "reason=\"%s\"", em->text);
 	boot_failed(&g->boot, em);
 	gateway_fini(g);
 	return 1;

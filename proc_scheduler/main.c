@@ -31,10 +31,8 @@ int main(int argc, char **argv)
 		e = boot_attach(&boot, &em);
 	if (!e)
 		e = serve(&o, &boot, &em);
-	if (e) {
-		LOG_ERROR("FAILED", "code=%s reason=\"%s\"", err_name(e), em.text);
+	if (e)
 		boot_failed(&boot, &em);
-	}
 	options_fini(&o);
 	return e ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -7,7 +7,7 @@
 
 #include "common/log.h"
 
-enum { BAR_CELLS = 30, REDRAW_NS = 50000000 };
+enum { BAR_CELLS = 30, REDRAW_NS = 50000000, LOG_LINE_NS = 500000000 };
 
 void console_init(struct console *c, bool quiet, bool json)
 {
@@ -21,10 +21,14 @@ void console_progress(struct console *c, double share, const char *what, u64 now
 
 	if (c->quiet)
 		return;
+	if (c->drawn_ns == 0)
+		c->drawn_ns = now_ns; /* what is loaded at once needs no report */
 	if (!c->terminal) {
-		if (tenth > c->last_tenth && tenth < 10)
-			LOG_INFO("LOADING", "percent=%d what=\"%s\"", tenth * 10, what);
-		c->last_tenth = tenth > c->last_tenth ? tenth : c->last_tenth;
+		if (tenth <= c->last_tenth || now_ns - c->drawn_ns < LOG_LINE_NS)
+			return;
+		LOG_INFO("LOADING", "percent=%d what=\"%s\"", tenth * 10, what);
+		c->last_tenth = tenth;
+		c->drawn_ns = now_ns;
 		return;
 	}
 	if (now_ns - c->drawn_ns < REDRAW_NS)

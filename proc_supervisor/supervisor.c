@@ -18,7 +18,10 @@
 #include "proc_supervisor/supervisor_priv.h"
 
 /* What processes get to end by themselves after "stop" before they are killed. */
-enum { STOP_GRACE_MS = 5000, EVENTS_MAX = 64 };
+enum { STOP_GRACE_MS = 5000, STOP_STAGE_MS = 1000, EVENTS_MAX = 64 };
+
+/* Clients end before those they are connected to, so that nobody reports a broken connection. */
+static const enum ipc_role stop_order[] = {IPC_ROLE_GATEWAY, IPC_ROLE_WORKER, IPC_ROLE_SCHEDULER, IPC_ROLE_DETOK};
 
 static const u64 ms_ns = 1000000;
 
@@ -52,6 +55,23 @@ static void enter(struct supervisor *s, enum phase phase, u64 now_ns, u64 limit_
 	s->deadline_ns = limit_ms != 0 ? now_ns + limit_ms * ms_ns : 0;
 }
 
+/* Tells the processes of the stage to end. */
+static void stop_stage(struct supervisor *s, u64 now_ns)
+{
+	s->stage_ns = now_ns;
+	for (u32 i = 0; i < s->plan.count; i++)
+		if (s->children[i].spec->role == stop_order[s->stop_stage])
+			supervisor_apply(s, &s->children[i], CHILD_ON_STOP, now_ns);
+}
+
+static bool stage_is_gone(const struct supervisor *s)
+{
+	for (u32 i = 0; i < s->plan.count; i++)
+		if (s->children[i].spec->role == stop_order[s->stop_stage] && child_has_process(s->children[i].state))
+			return false;
+	return true;
+}
+
 void supervisor_stop(struct supervisor *s, u64 now_ns)
 {
 	if (s->phase == PHASE_STOP)
@@ -59,7 +79,18 @@ void supervisor_stop(struct supervisor *s, u64 now_ns)
 	console_clear(&s->console);
 	notify_manager("STOPPING=1");
 	enter(s, PHASE_STOP, now_ns, STOP_GRACE_MS);
-	supervisor_apply_all(s, CHILD_ON_STOP, now_ns);
+	s->stop_stage = 0;
+	stop_stage(s, now_ns);
+}
+
+/* To whoever started us: a process or a person. */
+static void say(struct supervisor *s, const struct err_msg *em)
+{
+	if (s->parent.fd >= 0)
+		boot_failed(&s->parent, em);
+	else
+		console_error(&s->console, em);
+	s->status = 1;
 }
 
 void supervisor_fail(struct supervisor *s, u64 now_ns, const char *fmt, ...)
@@ -72,9 +103,7 @@ void supervisor_fail(struct supervisor *s, u64 now_ns, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(em.text, sizeof(em.text), fmt, args);
 	va_end(args);
-	console_error(&s->console, &em);
-	boot_failed(&s->parent, &em);
-	s->status = 1;
+	say(s, &em);
 	supervisor_stop(s, now_ns);
 }
 
@@ -231,6 +260,23 @@ static void on_event(struct supervisor *s, const struct watch_event *event, u64 
 	}
 }
 
+/* The next stage of the end, or its last means. */
+static void advance_stop(struct supervisor *s, u64 now_ns)
+{
+	while (s->stop_stage + 1 < COUNT_OF(stop_order) &&
+	       (stage_is_gone(s) || now_ns >= s->stage_ns + STOP_STAGE_MS * ms_ns)) {
+		s->stop_stage++;
+		stop_stage(s, now_ns);
+	}
+	if (s->killed || s->deadline_ns == 0 || now_ns < s->deadline_ns)
+		return;
+	for (u32 i = 0; i < s->plan.count; i++)
+		if (child_has_process(s->children[i].state))
+			LOG_WARN("KILLED", "process=%s why=\"it did not end within %d ms\"",
+				 s->children[i].spec->name, STOP_GRACE_MS);
+	kill_all(s, now_ns);
+}
+
 /* What follows from the state everything is in now. */
 static void advance(struct supervisor *s, u64 now_ns)
 {
@@ -254,15 +300,22 @@ static void advance(struct supervisor *s, u64 now_ns)
 		if (late)
 			LOG_WARN("DRAIN_TIMED_OUT", "limit_s=%d", (int)s->options->shutdown_timeout);
 		supervisor_stop(s, now_ns);
-		return;
 	}
-	if (s->phase == PHASE_STOP && late && !s->killed) {
-		for (u32 i = 0; i < s->plan.count; i++)
-			if (child_has_process(s->children[i].state))
-				LOG_WARN("KILLED", "process=%s why=\"it did not end within %d ms\"",
-					 s->children[i].spec->name, STOP_GRACE_MS);
-		kill_all(s, now_ns);
-	}
+	if (s->phase == PHASE_STOP)
+		advance_stop(s, now_ns);
+}
+
+/* Milliseconds until something has to be done although nothing happens; -1: never. */
+static int timeout_of(const struct supervisor *s, u64 now_ns)
+{
+	u64 next_ns = supervisor_next_deadline(s, now_ns);
+
+	if (s->phase == PHASE_STOP && !s->killed && s->stop_stage + 1 < COUNT_OF(stop_order) &&
+	    s->stage_ns + STOP_STAGE_MS * ms_ns < next_ns)
+		next_ns = s->stage_ns + STOP_STAGE_MS * ms_ns;
+	if (next_ns == UINT64_MAX)
+		return -1;
+	return next_ns <= now_ns ? 0 : (int)((next_ns - now_ns + ms_ns - 1) / ms_ns);
 }
 
 static void run(struct supervisor *s)
@@ -274,11 +327,7 @@ static void run(struct supervisor *s)
 		advance(s, now_ns);
 		if (s->phase == PHASE_STOP && !any_process(s))
 			return;
-		u64 next_ns = supervisor_next_deadline(s, now_ns);
-		int timeout_ms = -1;
-		if (next_ns != UINT64_MAX)
-			timeout_ms = next_ns <= now_ns ? 0 : (int)((next_ns - now_ns + ms_ns - 1) / ms_ns);
-		u32 count = watch_wait(&s->watch, timeout_ms, events, EVENTS_MAX);
+		u32 count = watch_wait(&s->watch, timeout_of(s, now_ns), events, EVENTS_MAX);
 		now_ns = clock_now_ns();
 		for (u32 i = 0; i < count; i++)
 			on_event(s, &events[i], now_ns);
@@ -381,9 +430,7 @@ int supervisor_serve(struct options *o)
 	if (e == ERR_OK) {
 		run(s);
 	} else {
-		console_error(&s->console, &em);
-		boot_failed(&s->parent, &em);
-		s->status = 1;
+		say(s, &em);
 	}
 	finish(s);
 	int status = s->status;

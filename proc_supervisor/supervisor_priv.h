@@ -52,6 +52,8 @@ struct supervisor {
 	u32 stop_signals;
 	u64 started_ns;
 	u64 deadline_ns;          /* of the phase; 0: none */
+	u32 stop_stage;           /* in PHASE_STOP: whose turn it is to end */
+	u64 stage_ns;             /* since when */
 	bool killed;              /* in PHASE_STOP: the deadline has passed */
 	u64 liveness_from_ns;     /* nobody is judged by what was before */
 };
