@@ -263,9 +263,9 @@ void collectives_set_timeout(struct collectives *c, u32 timeout_ms)
 
 /* ---------------------------------------------------------------- joining */
 
-static size_t file_bytes(const struct collectives_config *config, size_t buffer_bytes)
+static size_t file_bytes(u32 ranks, size_t buffer_bytes)
 {
-	return HEAD_BYTES + 2 * (size_t)config->ranks * buffer_bytes;
+	return HEAD_BYTES + 2 * (size_t)ranks * buffer_bytes;
 }
 
 static enum err map_file(struct collectives *c, int fd, struct err_msg *em)
@@ -307,39 +307,51 @@ static enum err create_file(struct collectives *c, struct err_msg *em)
 	return e;
 }
 
+static bool creator_is_alive(const struct shared *s)
+{
+	int fd = (int)syscall(SYS_pidfd_open, atomic_load(&s->lines[0].pid), 0);
+	bool alive = fd >= 0 && !process_is_dead(fd);
+
+	if (fd >= 0)
+		close(fd);
+	return alive;
+}
+
+static enum err check_shared(const struct collectives *c, size_t wanted_bytes, struct err_msg *em)
+{
+	const struct shared *s = c->shared;
+
+	if (atomic_load(&s->magic) == MAGIC && s->ranks == c->ranks && s->buffer_bytes == c->buffer_bytes &&
+	    c->mapped_bytes == wanted_bytes)
+		return ERR_OK;
+	return err_set(em, ERR_INVALID,
+		       "%s: made for %u workers and %llu bytes; this worker has %u and %zu: all workers need the same "
+		       "options",
+		       c->path, s->ranks, (unsigned long long)s->buffer_bytes, c->ranks, c->buffer_bytes);
+}
+
 /* Other ranks: ERR_AGAIN while the file is not there or belongs to a group that has died. */
 static enum err open_file(struct collectives *c, struct err_msg *em)
 {
 	struct stat st;
+	size_t wanted = file_bytes(c->ranks, c->buffer_bytes);
 
 	int fd = open(c->path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return errno == ENOENT ? ERR_AGAIN : err_set(em, ERR_IO, "%s: %s", c->path, strerror(errno));
 	enum err e = ERR_AGAIN;
 	if (fstat(fd, &st) == 0 && st.st_size >= HEAD_BYTES) {
-		size_t wanted = c->mapped_bytes;
 		c->mapped_bytes = (size_t)st.st_size;
 		e = map_file(c, fd, em);
-		if (!e && (atomic_load(&c->shared->magic) != MAGIC || c->shared->ranks != c->ranks ||
-			   c->shared->buffer_bytes != c->buffer_bytes || c->mapped_bytes != wanted))
-			e = err_set(em, ERR_INVALID,
-				    "%s: made for %u workers and %llu bytes; this worker has %u and %zu: all workers need "
-				    "the same options",
-				    c->path, c->shared->ranks, (unsigned long long)c->shared->buffer_bytes, c->ranks,
-				    c->buffer_bytes);
 	}
 	close(fd);
 	if (e)
 		return e;
-	int creator = (int)syscall(SYS_pidfd_open, atomic_load(&c->shared->lines[0].pid), 0);
-	if (creator < 0 || process_is_dead(creator)) {
-		munmap(c->shared, c->mapped_bytes);
-		c->shared = NULL;
-		e = ERR_AGAIN;
-	}
-	if (creator >= 0)
-		close(creator);
-	return e;
+	if (creator_is_alive(c->shared))
+		return check_shared(c, wanted, em);
+	munmap(c->shared, c->mapped_bytes);
+	c->shared = NULL;
+	return ERR_AGAIN;
 }
 
 static enum err open_or_wait(struct collectives *c, struct err_msg *em)
@@ -386,7 +398,7 @@ enum err collectives_join(struct collectives **out, const struct collectives_con
 	c->rank = config->rank;
 	c->ranks = config->ranks;
 	c->buffer_bytes = (config->buffer_bytes + 63) & ~(size_t)63;
-	c->mapped_bytes = file_bytes(config, c->buffer_bytes);
+	c->mapped_bytes = file_bytes(c->ranks, c->buffer_bytes);
 	c->timeout_ms = config->join_timeout_ms;
 	c->threads = config->threads;
 	for (u32 r = 0; r < COLLECTIVES_RANKS_MAX; r++)

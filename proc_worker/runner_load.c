@@ -130,6 +130,8 @@ static enum err load_weights(struct runner *r, struct err_msg *em)
 	if (!e)
 		e = model_weights_load(&r->weights, &plan, em);
 	if (!e)
+		safetensors_trim(r->checkpoint);
+	if (!e)
 		e = rope_tables_init(&r->rope, &r->model.rope, r->max_model_len, em);
 	return e;
 }

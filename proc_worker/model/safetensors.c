@@ -98,6 +98,8 @@ static enum err map_file(struct st_file *f, const char *dir, struct err_msg *em)
 			    strerror(errno));
 	else
 		f->map = map;
+	if (!e)
+		madvise(map, f->bytes, MADV_SEQUENTIAL); /* read ahead: loading goes through it once */
 out:
 	close(fd);
 	return e;
@@ -395,6 +397,15 @@ void safetensors_close(struct safetensors **out)
 	arena_fini(&st->arena);
 	free(st);
 	*out = NULL;
+}
+
+void safetensors_trim(struct safetensors *st)
+{
+	for (u32 i = 0; i < st->file_count; i++) {
+		void *map = (void *)(uintptr_t)st->files[i].map;
+		madvise(map, st->files[i].bytes, MADV_RANDOM); /* what is left: single rows of the embedding */
+		madvise(map, st->files[i].bytes, MADV_DONTNEED);
+	}
 }
 
 const struct st_tensor *safetensors_find(const struct safetensors *st, const char *name)

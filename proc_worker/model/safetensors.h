@@ -31,6 +31,9 @@ struct safetensors;
 MUST_CHECK enum err safetensors_open(struct safetensors **out, const char *dir, struct err_msg *em);
 void safetensors_close(struct safetensors **st);
 
+/* Everything was read: gives back the memory of the mapped pages. Tensors can still be read. */
+void safetensors_trim(struct safetensors *st);
+
 /* NULL when there is none. */
 const struct st_tensor *safetensors_find(const struct safetensors *st, const char *name);
 /* What safetensors_open checks in one file, for a file in memory. */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "proc_worker/batch_state.h"
+#include "proc_worker/inputs.h"
 #include "tests/unit/proc_worker/step_builder.h"
 
 static const struct batch_limits LIMITS = {
@@ -379,6 +380,33 @@ static void random_step(struct mirror *m, u64 *seed, u64 *seq)
 	mirror_end(m);
 }
 
+/* What the ops would read, against the mirror. */
+static void check_inputs(const struct inputs *in, const struct mirror *m)
+{
+	u32 i = 0, token = 0, samples = 0;
+
+	for (u32 row = 0; row < MIRROR_ROWS; row++) {
+		const struct mirror_row *r = &m->rows[row];
+		if (!r->present || !r->run)
+			continue;
+		cr_assert_eq(in->query_start[i], token);
+		cr_assert_eq(in->context[i], r->computed + r->run);
+		cr_assert_arr_eq(in->block_tables + i * in->block_stride, r->blocks, r->block_count * sizeof(u32));
+		for (u32 j = 0; j < r->run; j++, token++) {
+			u32 position = r->computed + j;
+			cr_assert_eq(in->ids[token], r->tokens[position]);
+			cr_assert_eq(in->positions[token], position);
+			cr_assert_eq(in->slots[token], r->blocks[position / 4] * 4 + position % 4);
+		}
+		if (mirror_samples(m, row))
+			cr_assert_eq(in->sample_index[samples++], token - 1);
+		i++;
+	}
+	cr_assert_eq(in->rows, i);
+	cr_assert_eq(in->tokens, token);
+	cr_assert_eq(in->query_start[i], token);
+}
+
 Test(batch_state, random_diffs_rebuild_the_mirror_at_every_step)
 {
 	struct batch_state *b = create();
@@ -386,7 +414,9 @@ Test(batch_state, random_diffs_rebuild_the_mirror_at_every_step)
 	u64 seed = 20240611, seq = 0;
 	u32 sampled[MIRROR_ROWS];
 	u64 samples = 0;
+	struct inputs in;
 
+	cr_assert_eq(inputs_init(&in, &LIMITS, NULL), ERR_OK);
 	for (int i = 0; i < 20000; i++) {
 		struct err_msg em = {{0}};
 		random_step(m, &seed, &seq);
@@ -396,6 +426,8 @@ Test(batch_state, random_diffs_rebuild_the_mirror_at_every_step)
 		samples += b->sample_count;
 		for (u32 j = 0; j < b->sample_count; j++)
 			cr_assert(mirror_samples(m, b->sample_rows[j]));
+		inputs_build(&in, b);
+		check_inputs(&in, m);
 		u32 n = b->sample_count;
 		batch_state_commit(b, sampled);
 		cr_assert_eq(mirror_commit(m, sampled), n);
@@ -411,5 +443,6 @@ Test(batch_state, random_diffs_rebuild_the_mirror_at_every_step)
 		}
 	}
 	cr_assert_gt(samples, 10000);
+	inputs_fini(&in);
 	batch_state_destroy(&b);
 }

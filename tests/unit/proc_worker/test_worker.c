@@ -292,6 +292,70 @@ Test(worker, steps_are_counted_and_waiting_is_time_with_rows_to_run, .timeout = 
 	close_world(&w);
 }
 
+/* Step `n` of an endless run of sequences of OUTPUTS tokens. */
+static void send_nth(struct world *w, u64 n)
+{
+	mirror_begin(&w->mirror);
+	if (n % OUTPUTS == 0) {
+		static const u32 tokens[] = {5, 6, 7}, blocks[] = {9};
+		struct mirror_add add = {.row = 2,
+					 .seq = n + 1,
+					 .tokens = tokens,
+					 .token_count = 3,
+					 .prompt_count = 3,
+					 .blocks = blocks,
+					 .block_count = 1};
+		if (n)
+			mirror_drop(&w->mirror, 2);
+		mirror_add(&w->mirror, &add);
+		mirror_run(&w->mirror, 2, 3);
+	}
+	send_step(w);
+}
+
+static bool poll_result(struct ipc_channel *ch, u32 timeout_ms, struct ipc_msg *msg)
+{
+	u64 end = clock_now_ns() + timeout_ms * 1000000ull;
+	struct err_msg em;
+	ipc_peer from;
+
+	do {
+		enum err e = ipc_recv(ch, &from, msg, &em);
+		if (!e && msg->type == IPC_TYPE_RESULT)
+			return true;
+		if (e == ERR_AGAIN)
+			usleep(20);
+	} while (clock_now_ns() < end);
+	return false;
+}
+
+/* The detokenizer reads nothing until the worker stands still; then it reads everything. */
+Test(worker, a_slow_detokenizer_stops_the_worker_and_loses_nothing, .timeout = 60)
+{
+	static struct world w;
+	struct ipc_msg msg;
+	u64 steps = 0, told = 0;
+
+	if (!open_world(&w))
+		cr_skip_test("no reference models here");
+	expect(&w, w.steps, IPC_TYPE_WORKER_READY);
+	send_init(&w);
+	expect(&w, w.tokens, IPC_TYPE_HELLO);
+	for (bool flows = true; flows && steps < 100000; steps++) {
+		send_nth(&w, steps);
+		flows = poll_result(w.steps, steps < 10 ? 5000 : 700, &msg);
+		cr_assert(!flows || msg.result.step == steps + 1);
+		u32 token = flows ? msg.result.token[0] : 0;
+		if (flows)
+			mirror_commit(&w.mirror, &token);
+	}
+	cr_assert_lt(steps, 100000, "the queue is bounded");
+	while (poll_result(w.tokens, told + 1 < steps ? 5000 : 100, &msg))
+		cr_assert_eq(msg.result.step, ++told);
+	cr_assert_geq(told, steps - 1);
+	close_world(&w);
+}
+
 Test(worker, a_rank_outside_the_group_is_refused)
 {
 	struct err_msg em;
