@@ -427,11 +427,12 @@ int supervisor_serve(struct options *o)
 	console_init(&s->console, s->parent.fd >= 0, o->log_format == OPTION_LOG_JSON);
 	if (e == ERR_OK)
 		e = prepare(s, &em);
-	if (e == ERR_OK) {
+	if (e == ERR_OK)
 		run(s);
-	} else {
+	else if (e == ERR_GONE)
+		s->status = 1; /* who started us changed its mind: nobody wants to read about it */
+	else
 		say(s, &em);
-	}
 	finish(s);
 	int status = s->status;
 	free(s);
