@@ -16,6 +16,7 @@
 	X(tokenize, "tokenize", "--model DIR [TEXT | --jsonl FILE]", "Turn text into token ids and back")        \
 	X(chat_template, "chat-template", "--jsonl FILE [flags]", "Render messages with chat templates")         \
 	X(trace, "trace", "--messages FILE...", "Print recorded messages")                                   \
+	X(bench_serve, "bench serve", "[flags]", "Load a server over HTTP and measure latencies and throughput") \
 	X(bench_control_plane, "bench control-plane", "[flags]",                                            \
 	  "Time planning, encoding and applying of steps without a model")                                    \
 	X(completion, "completion", "bash|zsh|fish", "Print a completion script for a shell")                \
