@@ -304,6 +304,8 @@ static enum tercet_result submit_choice(struct choice *c, struct tercet_error *e
 	q.token_count = c->prompt->count;
 	q.params = r->params;
 	q.params.seed += c->index; /* of the whole request: equal prompts in a list differ too */
+	if (q.params.seed == 0)
+		q.params.seed = 0x9e3779b97f4a7c15u; /* any fixed one: 0 would make the scheduler draw one */
 	q.stop_ids = r->stop_ids;
 	q.stop_id_count = r->stop_id_count;
 	q.stop_strings = r->stops;
