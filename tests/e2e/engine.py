@@ -1,0 +1,166 @@
+"""Starts `tercet serve` from the build tree, and ends exactly what it started."""
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+import api
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("TERCET_BUILD_ROOT", ROOT / "build"))
+TERCET = BUILD / "client" / "cli" / "tercet"
+DEMO = ROOT / "demo"
+SHARED = ROOT / ".." / "shared" / "data"
+
+# The sanitizer build is ten times slower: it runs one configuration of each kind.
+SANITIZED = os.environ.get("TERCET_TEST_SANITIZED") == "1"
+# Everything, the whole matrix of configurations and the timings included.
+FULL = os.environ.get("TERCET_E2E_FULL") == "1"
+SLOWER = 8 if SANITIZED else 1
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def alive(pid):
+    """False for a zombie as well: nobody may be left who still runs."""
+    try:
+        stat = pathlib.Path("/proc/%d/stat" % pid).read_text()
+    except OSError:
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] not in "ZX"
+
+
+def descendants(pid):
+    """pid -> name of every process below `pid`, children first."""
+    found = {}
+    try:
+        children = pathlib.Path("/proc/%d/task/%d/children" % (pid, pid)).read_text().split()
+    except OSError:
+        return found
+    for child in map(int, children):
+        try:
+            found[child] = pathlib.Path("/proc/%d/comm" % child).read_text().strip()
+        except OSError:
+            continue
+        found.update(descendants(child))
+    return found
+
+
+def cpu_seconds(pid):
+    fields = pathlib.Path("/proc/%d/stat" % pid).read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_until(condition, seconds, what):
+    end = time.monotonic() + seconds * SLOWER
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError("%s did not happen within %d s" % (what, seconds * SLOWER))
+
+
+class Engine:
+    """A served model. Use as a context manager, or call close()."""
+
+    def __init__(self, *flags, model=DEMO, env=None, wait=True, port=None, run_dir=None):
+        self.home = pathlib.Path(tempfile.mkdtemp(prefix="tercet-e2e-"))
+        self.run_dir = pathlib.Path(run_dir) if run_dir else self.home / "run"
+        self.log_path = self.home / "log"
+        self.port = port or free_port()
+        self.api = api.Api("127.0.0.1", self.port)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TERCET_")}
+        environment.update(env or {})
+        flags = [str(f) for f in flags]
+        command = [str(TERCET), "serve", str(model), "--port", str(self.port), "--run-dir", str(self.run_dir)]
+        if not any(f.startswith("--kv-cache-memory") for f in flags):
+            command += ["--kv-cache-memory", "64MiB"]
+        if not any(f.startswith("--threads") for f in flags):
+            command += ["--threads", "1"]
+        command += flags
+        self.known = set()
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            env=environment, start_new_session=True)
+        if not wait:
+            return
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def log(self):
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def pids(self):
+        """pid -> name of all processes of the engine but the supervisor."""
+        found = descendants(self.process.pid)
+        self.known.update(found)
+        return found
+
+    def pid_of(self, name):
+        """The one process whose name begins with `name` (15 characters of it are kept by the kernel)."""
+        found = [pid for pid, comm in self.pids().items() if comm.startswith(name[:15])]
+        assert len(found) == 1, "%d processes are called %s: %s" % (len(found), name, self.pids())
+        return found[0]
+
+    def wait_ready(self, seconds=60):
+        def ready():
+            assert self.process.poll() is None, "the engine ended with %s:\n%s" % (self.process.returncode, self.log())
+            # the banner comes when every gateway is ready
+            return "ready after" in self.log() and self.api.healthy()
+        wait_until(ready, seconds, "start-up of the engine")
+        self.pids()
+
+    def wait_exit(self, seconds=30):
+        return self.process.wait(timeout=seconds * SLOWER)
+
+    def terminate(self, seconds=30):
+        """SIGTERM, then the exit status."""
+        self.pids()
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait_exit(seconds)
+
+    def close(self):
+        try:
+            self.pids()
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGTERM)
+                try:
+                    self.process.wait(timeout=5 * SLOWER)
+                except subprocess.TimeoutExpired:
+                    self.pids()
+                    self.process.kill()
+                    self.process.wait()
+            for pid in self.known:
+                if alive(pid):
+                    os.kill(pid, signal.SIGKILL)
+        finally:
+            if os.environ.get("TERCET_E2E_KEEP") != "1":
+                shutil.rmtree(self.home, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def run(*arguments, seconds=60, env=None, **kwargs):
+    """Runs the tercet command to its end: (exit status, output of both kinds)."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TERCET_")}
+    environment.update(env or {})
+    done = subprocess.run([str(TERCET)] + [str(a) for a in arguments], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
+                          timeout=seconds * SLOWER, check=False, **kwargs)
+    return done.returncode, done.stdout.decode(errors="replace")
