@@ -12,6 +12,7 @@
 #define CLI_COMMANDS(X)                                                                                      \
 	X(serve, "serve", "MODEL [flags]", "Serve a model over HTTP and the output socket")                  \
 	X(run, "run", "MODEL [PROMPT]", "Complete a prompt and print the reply as it comes")                 \
+	X(chat, "chat", "MODEL", "Talk to a model on the terminal")                                          \
 	X(attach, "attach", "--run-dir DIR", "Watch what an engine says, or take up a client's output")      \
 	X(tokenize, "tokenize", "--model DIR [TEXT | --jsonl FILE]", "Turn text into token ids and back")        \
 	X(chat_template, "chat-template", "--jsonl FILE [flags]", "Render messages with chat templates")         \

@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "common/json.h"
+#include "common/log.h"
 
 enum { READY_MS = 60000, ALIVE_CHECK_MS = 500 };
 
@@ -120,8 +121,8 @@ static enum err start_engine(struct cli_session *s, struct err_msg *em)
 {
 	bool terminal = isatty(STDERR_FILENO);
 	s->options.api_server_count = 0;
-	if (s->options.log_level == 1) /* the terminal belongs to the reply, not to the engine's log */
-		s->options.log_level = 2;
+	if (s->options.log_level == LOG_LEVEL_INFO) /* the terminal belongs to the reply, not to the log */
+		s->options.log_level = LOG_LEVEL_ERROR;
 	enum err e = engine_start(&s->engine, &s->options, terminal ? show_progress : NULL, NULL, em);
 	if (terminal)
 		fprintf(stderr, "\r\033[K");

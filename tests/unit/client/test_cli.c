@@ -35,6 +35,8 @@ Test(cli, a_wrong_line_is_named_and_exits_with_2)
 		{"run /nonexistent one two", "unexpected word \"two\""},
 		{"run /nonexistent text --prompt-ids 1", "both a prompt and --prompt-ids"},
 		{"run /nonexistent x --tmeperature 1", "there is no option --tmeperature"},
+		{"chat", "the model is missing"},
+		{"chat /nonexistent more", "unexpected word \"more\""},
 		{"attach", "--run-dir is missing"},
 		{"attach --run-dir /x --client-id zero", "--client-id is \"zero\""},
 		{"attach --run-dir /x more", "unexpected word \"more\""},
@@ -62,7 +64,7 @@ Test(cli, what_is_missing_on_the_disk_exits_with_1)
 
 Test(cli, every_command_explains_itself)
 {
-	static const char *const commands[] = {"run", "attach", "trace"};
+	static const char *const commands[] = {"run", "chat", "attach", "trace", "bench serve"};
 	for (u32 i = 0; i < COUNT_OF(commands); i++) {
 		char args[64];
 		char text[16384];
