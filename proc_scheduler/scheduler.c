@@ -133,10 +133,11 @@ static void account(struct scheduler *s, u64 now_ns)
 	if (s->busy_since_ns)
 		stats_add(s->stats, STATS_BUSY_NS, now_ns - s->busy_since_ns);
 	s->busy_since_ns = busy ? now_ns : 0;
-	if (busy)
+	/* Without workers there is nothing that this process could complete: loading may take minutes. */
+	if (busy && s->workers.up)
 		stats_busy(s->stats, now_ns);
 	else
-		atomic_store_explicit(&s->stats->work_pending, 0, memory_order_relaxed);
+		stats_idle(s->stats);
 }
 
 static void on_turn(void *ctx, u64 now_ns)

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "common/assert.h"
+#include "common/step_digest.h"
 
 static void *carve(char *base, size_t *offset, size_t bytes)
 {
@@ -74,13 +75,7 @@ void seqs_fini(struct seqs *t)
 /* Two different pairs with one key are as likely as a collision of a keyed 64-bit hash. */
 static u64 request_key(const struct seqs *t, u64 client_id, u64 req_id)
 {
-	struct block_hash pair = {client_id ^ t->secret, req_id};
-	u64 x = pair.low * 0x9e3779b97f4a7c15u;
-
-	x ^= x >> 32;
-	x = (x + pair.high) * 0xbf58476d1ce4e5b9u;
-	x ^= x >> 29;
-	return x * 0x94d049bb133111ebu;
+	return step_digest_mix(step_digest_mix(client_id ^ t->secret) + req_id);
 }
 
 enum err seqs_add(struct seqs *t, u64 client_id, u64 req_id, struct seq **out)

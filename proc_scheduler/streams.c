@@ -178,6 +178,7 @@ struct sched_sink streams_sink(struct streams *st)
 void streams_lost(struct streams *st)
 {
 	st->connected = false;
+	st->was_greeted = true; /* what it was told may be lost even if it died before its HELLO came */
 }
 
 bool streams_greeted(struct streams *st)

@@ -19,7 +19,7 @@ struct streams {
 	u32 eos_count;
 	u32 eos_ids[EOS_IDS_MAX];
 	bool connected;   /* it said HELLO and the connection did not break since */
-	bool was_greeted; /* it said HELLO at some time */
+	bool was_greeted; /* there was a connection: the next HELLO is that of another life */
 	struct stream_end *ends; /* [STREAM_ENDS_MAX], a ring */
 	u32 end_first, end_count;
 	u64 end_bytes;

@@ -1,0 +1,325 @@
+/* The scheduler process over real sockets: handshake, requests, restarts of its neighbours, ends. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "common/finish.h"
+#include "tests/unit/proc_scheduler/shell.h"
+
+static const struct batch_limits limits = {256, 2048, 256, 16, SHELL_BLOCKS, SHELL_VOCAB};
+
+/* Takes a STEP, runs it and answers; which sequences it added goes to `added`. */
+static void serve_step(struct peer *worker, struct fake_worker *w, struct fake_result *r)
+{
+	struct err_msg em;
+	const struct ipc_msg *m = shell_expect(worker, IPC_TYPE_STEP);
+	struct ipc_msg reply = {.epoch = m->epoch};
+
+	cr_assert_eq(fake_worker_step(w, &m->step, r, &em), ERR_OK, "%s", em.text);
+	reply.result = fake_result_message(r);
+	shell_send(worker, IPC_TYPE_RESULT, reply);
+}
+
+/* Serves until every row is gone. */
+static void serve_all(struct peer *worker, struct fake_worker *w)
+{
+	static struct fake_result r;
+
+	do
+		serve_step(worker, w, &r);
+	while (w->batch->row_count);
+}
+
+TestSuite(scheduler, .timeout = 30);
+
+Test(scheduler, is_ready_when_all_ranks_are_and_takes_the_least)
+{
+	struct shell *s = shell_start((const char *const[]){"tensor_parallel_size=2", NULL});
+	struct peer a, b, client;
+	char line[256];
+
+	shell_worker(s, &a, 0, 64);
+	shell_connect(s, &client, "submit", IPC_ROLE_CLIENT, 0, 5);
+	shell_submit(&client, 5, 1, 4, 2);
+	const struct ipc_msg *m = shell_expect(&client, IPC_TYPE_REFUSED);
+	cr_assert_eq(m->refused.code, ERR_BUSY);
+	cr_assert_gt(m->refused.retry_after_ms, 0);
+	shell_worker(s, &b, 1, 50);
+	cr_assert_str_eq(shell_line(s, line, sizeof(line)), "ready block_count=50 max_model_len=256 vocab_size=500");
+	cr_assert_eq(shell_expect(&a, IPC_TYPE_INIT)->init.block_count, 50);
+	u64 epoch = a.msg.epoch;
+	cr_assert_eq(shell_expect(&b, IPC_TYPE_INIT)->epoch, epoch);
+	m = shell_expect(&client, IPC_TYPE_ENGINE);
+	cr_assert_eq(m->engine.block_count, 50);
+	cr_assert_eq(m->engine.vocab_size, 500);
+	cr_assert_eq(m->engine.model_count, 4);
+	shell_disconnect(&a);
+	shell_disconnect(&b);
+	shell_disconnect(&client);
+	cr_assert_eq(shell_stop(&s), ERR_OK);
+}
+
+Test(scheduler, a_request_goes_through_open_steps_and_results)
+{
+	struct shell *s = shell_start(NULL);
+	struct peer worker, client, stream;
+	struct fake_worker w;
+
+	fake_worker_init(&w, &limits);
+	shell_worker(s, &worker, 0, SHELL_BLOCKS);
+	shell_client(s, &client, 5);
+	shell_submit(&client, 5, 77, 20, 6);
+	const struct ipc_msg *m = shell_expect(&client, IPC_TYPE_ACCEPTED);
+	cr_assert_eq(m->accepted.req_id, 77);
+	u64 seq = m->accepted.seq;
+	m = shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	cr_assert_eq(m->open.seq, seq);
+	cr_assert_eq(m->open.client_id, 5);
+	cr_assert_eq(m->open.req_id, 77);
+	cr_assert_eq(m->open.prompt_count, 20);
+	cr_assert_eq(m->open.output_max, 6);
+	cr_assert_eq(m->open.prompt_tail_count, 20);
+	cr_assert_eq(m->open.eos_ids_count, 1);
+	serve_all(&worker, &w);
+	cr_assert_not(shell_comes(&worker, IPC_TYPE_STEP, 50), "nothing is left to do");
+	shell_disconnect(&worker);
+	shell_disconnect(&client);
+	cr_assert_eq(shell_stop(&s), ERR_OK);
+	fake_worker_fini(&w);
+}
+
+Test(scheduler, bad_submits_are_refused_with_a_reason)
+{
+	struct shell *s = shell_start(NULL);
+	struct peer worker, client, other;
+
+	shell_worker(s, &worker, 0, SHELL_BLOCKS);
+	shell_client(s, &client, 5);
+	shell_client(s, &other, 6);
+	shell_submit(&client, 5, 1, 256, 1);
+	const struct ipc_msg *m = shell_expect(&client, IPC_TYPE_REFUSED);
+	cr_assert_eq(m->refused.code, ERR_TOO_LONG);
+	cr_assert_eq(m->refused.retry_after_ms, 0);
+	cr_assert(memmem(m->refused.text, m->refused.text_count, "256", 3));
+	shell_submit(&client, 0, 2, 5, 1);
+	cr_assert_eq(shell_expect(&client, IPC_TYPE_REFUSED)->refused.code, ERR_INVALID);
+	shell_submit(&client, 6, 3, 5, 1);
+	cr_assert_eq(shell_expect(&client, IPC_TYPE_REFUSED)->refused.code, ERR_DENIED, "6 is another peer's");
+	shell_send(&client, IPC_TYPE_ACK, (struct ipc_msg){.ack = {5, 1}});
+	cr_assert_eq(shell_expect(&client, IPC_TYPE_ERROR)->error.code, ERR_INVALID);
+	shell_disconnect(&worker);
+	shell_disconnect(&client);
+	shell_disconnect(&other);
+	cr_assert_eq(shell_stop(&s), ERR_OK);
+}
+
+Test(scheduler, a_new_worker_gets_what_the_old_one_had)
+{
+	static struct fake_result r;
+	struct shell *s = shell_start((const char *const[]){"async_depth=0", NULL});
+	struct peer worker, client, stream;
+	struct fake_worker w;
+
+	fake_worker_init(&w, &limits);
+	shell_worker(s, &worker, 0, SHELL_BLOCKS);
+	u64 epoch = shell_expect(&worker, IPC_TYPE_INIT)->epoch;
+	shell_client(s, &client, 5);
+	shell_submit(&client, 5, 1, 20, 6);
+	serve_step(&worker, &w, &r);
+	serve_step(&worker, &w, &r);
+	shell_expect(&worker, IPC_TYPE_STEP);
+	shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	shell_disconnect(&worker);
+
+	fake_worker_reset(&w, SHELL_BLOCKS, 256);
+	shell_worker(s, &worker, 0, SHELL_BLOCKS);
+	cr_assert_gt(shell_expect(&worker, IPC_TYPE_INIT)->epoch, epoch);
+	const struct ipc_msg *m = shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	cr_assert_eq(m->open.output_tokens_count, 2, "the detokenizer is told what is known");
+	struct ipc_msg old = {.epoch = epoch, .result = fake_result_message(&r)};
+	old.result.step = 1;
+	shell_send(&worker, IPC_TYPE_RESULT, old);
+	serve_step(&worker, &w, &r);
+	cr_assert_eq(r.position[0], 2, "the result of the old epoch was ignored");
+	serve_all(&worker, &w);
+	shell_disconnect(&worker);
+	shell_disconnect(&client);
+	cr_assert_eq(shell_stop(&s), ERR_OK);
+	fake_worker_fini(&w);
+}
+
+Test(scheduler, a_new_detokenizer_is_told_of_live_streams_and_of_late_ends)
+{
+	static struct fake_result r;
+	struct shell *s = shell_start((const char *const[]){"async_depth=0", NULL});
+	struct peer worker, client, stream;
+	struct fake_worker w;
+
+	fake_worker_init(&w, &limits);
+	shell_worker(s, &worker, 0, SHELL_BLOCKS);
+	shell_client(s, &client, 5);
+	shell_submit(&client, 5, 1, 20, 30);
+	shell_submit(&client, 5, 2, 30, 2);
+	shell_expect(&client, IPC_TYPE_ACCEPTED);
+	shell_expect(&client, IPC_TYPE_ACCEPTED);
+	shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	while (w.batch->row_count != 1 || w.batch->step < 2)
+		serve_step(&worker, &w, &r);
+
+	shell_restart_detok(s);
+	const struct ipc_msg *m = shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	cr_assert_eq(m->open.req_id, 1);
+	cr_assert_geq(m->open.output_tokens_count, 1);
+	m = shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	cr_assert_eq(m->open.req_id, 2, "it ended lately: the old one may not have delivered it");
+	cr_assert_eq(m->open.output_tokens_count, 2);
+	m = shell_expect_stream(s, &stream, IPC_TYPE_CLOSE);
+	cr_assert_eq(m->close.reason, FINISH_LENGTH);
+	cr_assert_eq(m->close.output_count, 2);
+	shell_disconnect(&worker);
+	shell_disconnect(&client);
+	cr_assert_eq(shell_stop(&s), ERR_OK);
+	fake_worker_fini(&w);
+}
+
+Test(scheduler, a_stop_string_ends_a_request)
+{
+	struct shell *s = shell_start(NULL);
+	struct peer worker, client, stream;
+	struct fake_worker w;
+
+	fake_worker_init(&w, &limits);
+	shell_worker(s, &worker, 0, SHELL_BLOCKS);
+	shell_client(s, &client, 5);
+	shell_submit(&client, 5, 1, 20, 200);
+	struct ipc_msg m = {.type = IPC_TYPE_STOPPED};
+	m.stopped = (struct ipc_stopped){shell_expect_stream(s, &stream, IPC_TYPE_OPEN)->open.seq, 1};
+	cr_assert_eq(ipc_send(s->detok, s->detok_peer, &m), ERR_OK);
+	cr_assert_eq(ipc_send(s->detok, s->detok_peer, &m), ERR_OK); /* once more does nothing */
+	serve_all(&worker, &w);
+	cr_assert_leq(w.batch->step, 100, "it did not run to its limit");
+	shell_disconnect(&worker);
+	shell_disconnect(&client);
+	cr_assert_eq(shell_stop(&s), ERR_OK);
+	fake_worker_fini(&w);
+}
+
+static void check_closed(struct shell *s, u32 reason)
+{
+	struct peer stream;
+	const struct ipc_msg *m = shell_expect_stream(s, &stream, IPC_TYPE_CLOSE);
+
+	cr_assert_eq(m->close.reason, reason);
+}
+
+Test(scheduler, abort_bye_and_silence_end_requests)
+{
+	struct shell *s = shell_start((const char *const[]){"client_lease=1", NULL});
+	struct peer worker, a, b, c;
+
+	shell_worker(s, &worker, 0, SHELL_BLOCKS);
+	shell_client(s, &a, 5);
+	shell_submit(&a, 5, 1, 20, 200);
+	shell_send(&a, IPC_TYPE_ABORT, (struct ipc_msg){.abort = {5, 1}});
+	check_closed(s, FINISH_ABORT);
+	shell_client(s, &b, 6);
+	shell_submit(&b, 6, 1, 20, 200);
+	shell_send(&b, IPC_TYPE_BYE, (struct ipc_msg){.bye = {6}});
+	check_closed(s, FINISH_ABORT);
+	shell_client(s, &c, 7);
+	shell_submit(&c, 7, 1, 20, 200);
+	check_closed(s, FINISH_ABORT);
+	shell_disconnect(&worker);
+	shell_disconnect(&a);
+	shell_disconnect(&b);
+	shell_disconnect(&c);
+	cr_assert_eq(shell_stop(&s), ERR_OK);
+}
+
+Test(scheduler, a_drain_finishes_and_tells_the_supervisor)
+{
+	struct shell *s = shell_start(NULL);
+	struct peer worker, client;
+	struct fake_worker w;
+	char line[256];
+
+	fake_worker_init(&w, &limits);
+	shell_worker(s, &worker, 0, SHELL_BLOCKS);
+	shell_line(s, line, sizeof(line));
+	shell_client(s, &client, 5);
+	shell_submit(&client, 5, 1, 20, 4);
+	shell_expect(&client, IPC_TYPE_ACCEPTED);
+	shell_command(s, "drain\n");
+	/* The command comes by another way than the requests: some may be taken before it. */
+	u64 req_id = 2;
+	do
+		shell_submit(&client, 5, req_id++, 20, 1);
+	while (!shell_comes(&client, IPC_TYPE_REFUSED, 50) && req_id < 100);
+	cr_assert_eq(client.msg.type, IPC_TYPE_REFUSED);
+	cr_assert_eq(client.msg.refused.code, ERR_SHUTDOWN);
+	serve_all(&worker, &w);
+	cr_assert_str_eq(shell_line(s, line, sizeof(line)), "note drained=1");
+	shell_disconnect(&worker);
+	shell_disconnect(&client);
+	cr_assert_eq(shell_stop(&s), ERR_OK);
+	fake_worker_fini(&w);
+}
+
+Test(scheduler, a_stop_closes_what_runs_with_an_error)
+{
+	struct shell *s = shell_start(NULL);
+	struct peer worker, client, stream;
+
+	shell_worker(s, &worker, 0, SHELL_BLOCKS);
+	shell_client(s, &client, 5);
+	shell_submit(&client, 5, 1, 20, 200);
+	shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	shell_command(s, "stop\n");
+	check_closed(s, FINISH_ERROR);
+	shell_disconnect(&worker);
+	shell_disconnect(&client);
+	cr_assert_eq(shell_stop(&s), ERR_OK);
+}
+
+Test(scheduler, a_diverged_worker_begins_anew_but_not_for_ever)
+{
+	struct shell *s = shell_start(NULL);
+	struct peer worker, client;
+	u64 epoch = 0;
+
+	shell_worker(s, &worker, 0, SHELL_BLOCKS);
+	shell_client(s, &client, 5);
+	shell_submit(&client, 5, 1, 20, 200);
+	for (u32 i = 0; i < 6; i++) {
+		struct ipc_msg m = {0};
+		u64 next = shell_expect(&worker, IPC_TYPE_INIT)->epoch;
+		cr_assert_gt(next, epoch);
+		epoch = m.epoch = next;
+		shell_expect(&worker, IPC_TYPE_STEP);
+		m.error = (struct ipc_error){.code = ERR_DIVERGED, .text = (const u8 *)"digest differs", .text_count = 14};
+		shell_send(&worker, IPC_TYPE_ERROR, m);
+	}
+	shell_join(s);
+	cr_assert_eq(s->run_result, ERR_DIVERGED);
+	cr_assert(strstr(s->run_text.text, "6 times") && strstr(s->run_text.text, "digest differs"), "%s",
+		  s->run_text.text);
+	shell_disconnect(&worker);
+	shell_disconnect(&client);
+	cr_assert_eq(shell_stop(&s), ERR_DIVERGED);
+}
+
+Test(scheduler, without_a_run_directory_it_says_so)
+{
+	struct options o;
+	struct scheduler *s;
+	struct boot boot = {.fd = -1};
+	struct err_msg em;
+
+	cr_assert_eq(options_init(&o), ERR_OK);
+	cr_assert_eq(scheduler_create(&s, &o, &boot, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "--run-dir"));
+	cr_assert_null(s);
+	cr_assert_eq(options_set(&o, "run_dir", "/nonexistent", "test", &em), ERR_OK);
+	cr_assert_eq(scheduler_create(&s, &o, &boot, &em), ERR_IO);
+	cr_assert(strstr(em.text, "/nonexistent"), "%s", em.text);
+	options_fini(&o);
+}
