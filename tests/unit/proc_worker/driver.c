@@ -211,30 +211,40 @@ struct stepping {
 	struct err_msg em[DRIVER_RANKS_MAX];
 };
 
-/* Logits of every prompt token of the step. */
-static enum err read_logits(struct driver *d, u32 rank, struct err_msg *em)
+/* Logits of every prompt token of one row of the step. */
+static enum err read_row_logits(struct driver *d, u32 rank, u32 index, struct err_msg *em)
 {
 	struct runner *r = d->runners[rank];
-	const struct batch_state *b = r->batch;
+	u32 row = r->batch->run_rows[index], run = r->batch->run[row];
+	u32 begin = r->batch->computed[row] - run; /* after commit */
+	struct driver_request *q = &d->requests[d->row_request[row]];
 	size_t vocab = r->model.vocab_size;
+	u32 tokens[MIRROR_ROWS];
+	float *logits;
 
-	for (u32 i = 0; i < b->run_row_count; i++) {
-		u32 row = b->run_rows[i];
-		struct driver_request *q = &d->requests[d->row_request[row]];
-		for (u32 j = 0; j < b->run[row]; j++) {
-			u32 position = b->computed[row] - b->run[row] + j; /* after commit */
-			u32 token = r->inputs.query_start[i] + j;
-			float *logits;
-			if (!q->prompt_logits || position >= q->prompt_count)
-				continue;
-			enum err e = decoder_logits(&r->decoder, &token, 1, &logits, em);
-			if (e)
-				return e;
-			if (rank == 0)
-				memcpy(q->prompt_logits + position * vocab, logits, vocab * sizeof(float));
-		}
+	if (!q->prompt_logits || begin >= q->prompt_count)
+		return ERR_OK;
+	run = run < q->prompt_count - begin ? run : q->prompt_count - begin;
+	for (u32 first = 0, n; first < run; first += n) {
+		n = run - first < d->config.rows_max ? run - first : d->config.rows_max;
+		for (u32 i = 0; i < n; i++)
+			tokens[i] = r->inputs.query_start[index] + first + i;
+		enum err e = decoder_logits(&r->decoder, tokens, n, &logits, em);
+		if (e)
+			return e;
+		if (rank == 0)
+			memcpy(q->prompt_logits + (begin + first) * vocab, logits, n * vocab * sizeof(float));
 	}
 	return ERR_OK;
+}
+
+static enum err read_logits(struct driver *d, u32 rank, struct err_msg *em)
+{
+	enum err e = ERR_OK;
+
+	for (u32 i = 0; !e && i < d->runners[rank]->batch->run_row_count; i++)
+		e = read_row_logits(d, rank, i, em);
+	return e;
 }
 
 static void step_rank(void *ctx, u32 rank)
