@@ -1,6 +1,6 @@
-/* Owns the rows of the batch: tokens, block tables, parameters. Runs in the worker (and in the scheduler's tests, as the
- * other side of its diffs). Never does I/O, never reads a clock, never allocates after create, never decides anything:
- * the STEP messages do. */
+/* Owns the rows of the batch: tokens, block tables, parameters. Runs in the worker (and in the scheduler's
+ * tests, as the other side of its diffs). Never does I/O, never reads a clock, never allocates after create,
+ * never decides anything: the STEP messages do. */
 #include "proc_worker/batch_state.h"
 
 #include <stdlib.h>
@@ -81,7 +81,8 @@ enum err batch_state_create(struct batch_state **out, const struct batch_limits 
 	if (!b)
 		return err_set(em, ERR_NO_MEMORY, "out of memory");
 	b->created = *limits;
-	/* Not a multiple of a large power of two: the rows' newest tokens must not all fall into one cache set. */
+	/* Not a multiple of a large power of two: the rows' newest tokens must not all fall into one cache
+	 * set. */
 	b->token_stride = round_up(limits->max_model_len, 16) + 16;
 	b->block_stride =
 		round_up((limits->max_model_len + limits->block_size - 1) / limits->block_size, 16) + 16;
@@ -92,7 +93,8 @@ enum err batch_state_create(struct batch_state **out, const struct batch_limits 
 		size_t bytes = b->memory_bytes;
 		free(b);
 		return err_set(em, ERR_NO_MEMORY,
-			       "cannot reserve %zu bytes for %u rows of %u tokens; lower --max-num-seqs or --max-model-len",
+			       "cannot reserve %zu bytes for %u rows of %u tokens; lower --max-num-seqs or "
+			       "--max-model-len",
 			       bytes, limits->rows_max, limits->max_model_len);
 	}
 	lay_out(b, b->memory);
@@ -115,8 +117,8 @@ enum err batch_state_reset(struct batch_state *b, u32 block_count, u32 max_model
 	size_t rows = b->created.rows_max;
 
 	if (block_count == 0 || block_count > b->created.block_count)
-		return err_set(em, ERR_INVALID, "INIT: block_count is %u; this worker has 1 to %u", block_count,
-			       b->created.block_count);
+		return err_set(em, ERR_INVALID, "INIT: block_count is %u; this worker has 1 to %u",
+			       block_count, b->created.block_count);
 	if (max_model_len == 0 || max_model_len > b->created.max_model_len)
 		return err_set(em, ERR_INVALID, "INIT: max_model_len is %u; this worker takes 1 to %u",
 			       max_model_len, b->created.max_model_len);
@@ -144,8 +146,8 @@ static enum err check_column(const char *name, u64 count, u64 expected, struct e
 {
 	if (count == expected)
 		return ERR_OK;
-	return err_set(em, ERR_INVALID, "%s has %llu elements; %llu are needed", name, (unsigned long long)count,
-		       (unsigned long long)expected);
+	return err_set(em, ERR_INVALID, "%s has %llu elements; %llu are needed", name,
+		       (unsigned long long)count, (unsigned long long)expected);
 }
 
 static u64 sum(const u32 *counts, u32 n)
@@ -162,8 +164,8 @@ static enum err check_columns(const struct ipc_step *s, struct err_msg *em)
 	u32 adds = s->add_row_count;
 	enum err e = ERR_OK;
 
-#define CHECK(column, expected)                                                                              \
-	if (!e)                                                                                              \
+#define CHECK(column, expected) \
+	if (!e)                 \
 		e = check_column(#column, s->column##_count, expected, em);
 #define CHECK_PARAM(A, type, name, def, min, max) CHECK(add_##name, adds)
 	CHECK(copy_dst, s->copy_src_count)
@@ -219,7 +221,8 @@ static enum err apply_drops(struct batch_state *b, const struct ipc_step *s, str
 			return e;
 		const struct batch_row *r = &b->rows[row];
 		const u32 *blocks = batch_state_blocks(b, row);
-		b->set_sum -= step_digest_row(row, r->seq, r->prompt_count, r->added_tokens, r->added_computed);
+		b->set_sum -=
+			step_digest_row(row, r->seq, r->prompt_count, r->added_tokens, r->added_computed);
 		for (u32 j = 0; j < r->block_count; j++)
 			b->set_sum -= step_digest_block(row, j, blocks[j]);
 		b->computed_sum -= b->computed[row];
@@ -229,7 +232,8 @@ static enum err apply_drops(struct batch_state *b, const struct ipc_step *s, str
 	return ERR_OK;
 }
 
-/* The copies of a step have no order among each other: no block is read and written, and none is written twice. */
+/* The copies of a step have no order among each other: no block is read and written, and none is written
+ * twice. */
 static enum err apply_copies(struct batch_state *b, const struct ipc_step *s, struct err_msg *em)
 {
 	u32 n = s->copy_src_count;
@@ -241,7 +245,8 @@ static enum err apply_copies(struct batch_state *b, const struct ipc_step *s, st
 		return e;
 	for (u32 i = 0; i < n; i++) {
 		if (b->block_stamp[s->copy_dst[i]] == stamp)
-			return err_set(em, ERR_INVALID, "copy_dst[%u]: block %u is written twice", i, s->copy_dst[i]);
+			return err_set(em, ERR_INVALID, "copy_dst[%u]: block %u is written twice", i,
+				       s->copy_dst[i]);
 		b->block_stamp[s->copy_dst[i]] = stamp;
 	}
 	for (u32 i = 0; i < n; i++)
@@ -263,8 +268,8 @@ static enum err add_block(struct batch_state *b, u32 row, u32 block, struct err_
 		return err_set(em, ERR_INVALID, "row %u: block %u is not below %u", row, block,
 			       b->limits.block_count);
 	if (r->block_count >= blocks_max)
-		return err_set(em, ERR_INVALID, "row %u: more than the %u blocks of %u tokens", row, blocks_max,
-			       b->limits.max_model_len);
+		return err_set(em, ERR_INVALID, "row %u: more than the %u blocks of %u tokens", row,
+			       blocks_max, b->limits.max_model_len);
 	b->blocks[row * b->block_stride + r->block_count] = block;
 	b->set_sum += step_digest_block(row, r->block_count, block);
 	r->block_count++;
@@ -289,8 +294,8 @@ static enum err check_add(const struct batch_state *b, const struct ipc_step *s,
 		return err_set(em, ERR_INVALID, "add_row[%u]: row %u still holds sequence %llu", i, row,
 			       (unsigned long long)b->rows[row].seq);
 	if (tokens == 0 || tokens > b->limits.max_model_len)
-		return err_set(em, ERR_INVALID, "add_token_count[%u] is %u; a row has 1 to %u tokens", i, tokens,
-			       b->limits.max_model_len);
+		return err_set(em, ERR_INVALID, "add_token_count[%u] is %u; a row has 1 to %u tokens", i,
+			       tokens, b->limits.max_model_len);
 	if (s->add_prompt_count[i] == 0 || s->add_prompt_count[i] > tokens)
 		return err_set(em, ERR_INVALID, "add_prompt_count[%u] is %u; it must be 1 to %u", i,
 			       s->add_prompt_count[i], tokens);
@@ -298,17 +303,17 @@ static enum err check_add(const struct batch_state *b, const struct ipc_step *s,
 		return err_set(em, ERR_INVALID, "add_computed[%u] is %u; it must be below the %u tokens", i,
 			       s->add_computed[i], tokens);
 	if (s->add_stop_count[i] > STOP_IDS_MAX)
-		return err_set(em, ERR_INVALID, "add_stop_count[%u] is %u; at most %u", i, s->add_stop_count[i],
-			       (u32)STOP_IDS_MAX);
+		return err_set(em, ERR_INVALID, "add_stop_count[%u] is %u; at most %u", i,
+			       s->add_stop_count[i], (u32)STOP_IDS_MAX);
 	if (s->add_bias_count[i] > BIAS_MAX)
-		return err_set(em, ERR_INVALID, "add_bias_count[%u] is %u; at most %u", i, s->add_bias_count[i],
-			       (u32)BIAS_MAX);
+		return err_set(em, ERR_INVALID, "add_bias_count[%u] is %u; at most %u", i,
+			       s->add_bias_count[i], (u32)BIAS_MAX);
 	return ERR_OK;
 }
 
 /* Parameters and lists of row i of the message; the ids are checked by the caller. */
-static enum err read_params(struct batch_state *b, const struct ipc_step *s, u32 i, const struct add_cursor *at,
-			    struct err_msg *em)
+static enum err read_params(struct batch_state *b, const struct ipc_step *s, u32 i,
+			    const struct add_cursor *at, struct err_msg *em)
 {
 	u32 row = s->add_row[i];
 	u32 vocab = b->limits.vocab_size;
@@ -411,8 +416,9 @@ static enum err apply_exceptions(struct batch_state *b, const struct ipc_step *s
 			return err_set(em, ERR_INVALID, "run_row[%u]: row %u is listed twice", i, row);
 		b->run_stamp[row] = s->step;
 		if (count > b->known[row] - b->computed[row])
-			return err_set(em, ERR_INVALID, "run_count[%u] is %u; row %u has %u tokens to compute", i,
-				       count, row, b->known[row] - b->computed[row]);
+			return err_set(em, ERR_INVALID,
+				       "run_count[%u] is %u; row %u has %u tokens to compute", i, count, row,
+				       b->known[row] - b->computed[row]);
 		b->run[row] = count;
 	}
 	return ERR_OK;
@@ -425,10 +431,11 @@ static enum err explain_run(const struct batch_state *b, struct err_msg *em)
 		if (b->run[row] == 0)
 			continue;
 		if (end > b->capacity[row])
-			return err_set(em, ERR_INVALID,
-				       "row %u (sequence %llu): its %u blocks hold %u tokens, this step needs %u", row,
-				       (unsigned long long)b->rows[row].seq, b->rows[row].block_count,
-				       b->capacity[row], end);
+			return err_set(
+				em, ERR_INVALID,
+				"row %u (sequence %llu): its %u blocks hold %u tokens, this step needs %u",
+				row, (unsigned long long)b->rows[row].seq, b->rows[row].block_count,
+				b->capacity[row], end);
 		if (end == b->known[row] && end >= b->limits.max_model_len)
 			return err_set(em, ERR_INVALID,
 				       "row %u (sequence %llu): a token behind the context length of %u", row,
@@ -438,8 +445,8 @@ static enum err explain_run(const struct batch_state *b, struct err_msg *em)
 		       b->limits.tokens_max);
 }
 
-/* What the rule and the exceptions give: the lists of rows that run and that sample. Free of branches, since it
- * visits every row in every step. */
+/* What the rule and the exceptions give: the lists of rows that run and that sample. Free of branches, since
+ * it visits every row in every step. */
 static enum err apply_run(struct batch_state *b, const struct ipc_step *s, struct err_msg *em)
 {
 	u32 rows = b->created.rows_max;
@@ -503,8 +510,8 @@ enum err batch_state_apply(struct batch_state *b, const struct ipc_step *s, stru
 			       (unsigned long long)b->step);
 	if (s->step != b->step + 1) {
 		b->broken = true;
-		return err_set(em, ERR_SEQUENCE, "STEP %llu came after step %llu", (unsigned long long)s->step,
-			       (unsigned long long)b->step);
+		return err_set(em, ERR_SEQUENCE, "STEP %llu came after step %llu",
+			       (unsigned long long)s->step, (unsigned long long)b->step);
 	}
 	b->step = s->step;
 	enum err e = apply_parts(b, s, em);
@@ -517,8 +524,8 @@ enum err batch_state_apply(struct batch_state *b, const struct ipc_step *s, stru
 	if (digest != s->digest) {
 		b->broken = true;
 		return err_set(em, ERR_DIVERGED,
-			       "STEP %llu: digest %016llx here, %016llx at the scheduler (%u rows, %u run %u tokens, "
-			       "%llu computed)",
+			       "STEP %llu: digest %016llx here, %016llx at the scheduler (%u rows, %u run "
+			       "%u tokens, %llu computed)",
 			       (unsigned long long)s->step, (unsigned long long)digest,
 			       (unsigned long long)s->digest, b->row_count, b->run_row_count, b->tokens_run,
 			       (unsigned long long)b->computed_sum);

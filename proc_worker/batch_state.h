@@ -1,14 +1,14 @@
-/* The requests of the batch as a worker knows them: a pure function of the STEP messages since INIT and of the tokens
- * sampled in between. A step is
+/* The requests of the batch as a worker knows them: a pure function of the STEP messages since INIT and of
+ * the tokens sampled in between. A step is
  *
  *     batch_state_apply(b, step)      drop, copy, add, grow, run; the digest is compared
  *     ... forward, sampling of b->sample_rows ...
  *     batch_state_commit(b, sampled)  computed += run; sampled tokens become known
  *
- * The rule for a step, where `known` counts a row's prompt and output tokens and `computed` those whose KV is there:
- * a row with known - computed == 1 runs one token, every other row none; run_row/run_count list the exceptions. A row
- * samples if and only if computed + run == known. With several steps in flight the scheduler says nothing about the
- * tokens it has not seen yet: the worker appends them itself. */
+ * The rule for a step, where `known` counts a row's prompt and output tokens and `computed` those whose KV is
+ * there: a row with known - computed == 1 runs one token, every other row none; run_row/run_count list the
+ * exceptions. A row samples if and only if computed + run == known. With several steps in flight the
+ * scheduler says nothing about the tokens it has not seen yet: the worker appends them itself. */
 #ifndef TERCET_PROC_WORKER_BATCH_STATE_H
 #define TERCET_PROC_WORKER_BATCH_STATE_H
 
@@ -19,18 +19,19 @@
 struct ipc_step;
 
 struct batch_limits {
-	u32 rows_max;      /* --max-num-seqs; at most IPC_ROWS_MAX */
-	u32 tokens_max;    /* --max-num-batched-tokens: tokens of one step */
+	u32 rows_max;	   /* --max-num-seqs; at most IPC_ROWS_MAX */
+	u32 tokens_max;	   /* --max-num-batched-tokens: tokens of one step */
 	u32 max_model_len; /* known tokens of a row */
-	u32 block_size;    /* tokens in a KV block */
+	u32 block_size;	   /* tokens in a KV block */
 	u32 block_count;   /* blocks of the pool: valid ids are below it */
-	u32 vocab_size;    /* valid token ids are below it */
+	u32 vocab_size;	   /* valid token ids are below it */
 };
 
 /* What a row was added with; it stays until the row is dropped. */
 struct batch_row {
 	u64 seq;
-	u64 incarnation; /* number of this add since create, from 1: what is derived from a row is kept under it */
+	u64 incarnation; /* number of this add since create, from 1: what is derived from a row is kept under
+			    it */
 	u32 prompt_count;
 	u32 added_tokens, added_computed; /* as they entered the digest */
 	u32 block_count;
@@ -38,16 +39,17 @@ struct batch_row {
 	struct sampling_params params;
 };
 
-/* Read-only outside batch_state.c. Arrays have one element per row unless said otherwise; an absent row has known 0. */
+/* Read-only outside batch_state.c. Arrays have one element per row unless said otherwise; an absent row has
+ * known 0. */
 struct batch_state {
 	struct batch_limits limits; /* as of the last reset */
-	u64 step;                   /* the last one applied; 0 after a reset */
-	u32 row_count;              /* rows present */
-	u64 set_sum;                /* wrapping sum of the digest items of all rows */
-	u64 computed_sum;           /* over all rows */
-	u64 adds;                   /* rows added since create */
-	bool broken;                /* an apply failed: only a reset helps */
-	bool applied;               /* between apply and commit */
+	u64 step;		    /* the last one applied; 0 after a reset */
+	u32 row_count;		    /* rows present */
+	u64 set_sum;		    /* wrapping sum of the digest items of all rows */
+	u64 computed_sum;	    /* over all rows */
+	u64 adds;		    /* rows added since create */
+	bool broken;		    /* an apply failed: only a reset helps */
+	bool applied;		    /* between apply and commit */
 
 	u32 *known, *computed;
 	u32 *capacity; /* tokens that the row's blocks hold */
@@ -56,22 +58,23 @@ struct batch_state {
 	struct batch_row *rows;
 
 	/* The current step. */
-	u32 *run_rows;    /* [run_row_count] rows with run > 0, ascending */
+	u32 *run_rows;	  /* [run_row_count] rows with run > 0, ascending */
 	u32 *sample_rows; /* [sample_count] those of them that sample, ascending */
 	u32 run_row_count, sample_count, tokens_run;
-	const u32 *copy_src, *copy_dst; /* [copy_count] block pairs to copy before the forward; borrowed from the STEP */
+	const u32 *copy_src,
+		*copy_dst; /* [copy_count] block pairs to copy before the forward; borrowed from the STEP */
 	u32 copy_count;
 
 	/* Storage. Strides are those of the limits given to create. */
 	struct batch_limits created;
 	size_t token_stride, block_stride; /* in elements */
-	u32 *tokens;                       /* [rows][token_stride] */
-	u32 *blocks;                       /* [rows][block_stride] */
-	u32 *stop_ids;                     /* [rows][STOP_IDS_MAX] */
-	u32 *bias_ids;                     /* [rows][BIAS_MAX] */
-	f32 *bias_values;                  /* [rows][BIAS_MAX] */
-	u64 *run_stamp;                    /* last step that listed the row */
-	u64 *block_stamp;                  /* [blocks] last step in which the block was part of a copy */
+	u32 *tokens;			   /* [rows][token_stride] */
+	u32 *blocks;			   /* [rows][block_stride] */
+	u32 *stop_ids;			   /* [rows][STOP_IDS_MAX] */
+	u32 *bias_ids;			   /* [rows][BIAS_MAX] */
+	f32 *bias_values;		   /* [rows][BIAS_MAX] */
+	u64 *run_stamp;			   /* last step that listed the row */
+	u64 *block_stamp;		   /* [blocks] last step in which the block was part of a copy */
 	void *memory;
 	size_t memory_bytes;
 };
@@ -82,14 +85,16 @@ MUST_CHECK enum err batch_state_create(struct batch_state **out, const struct ba
 				       struct err_msg *em);
 void batch_state_destroy(struct batch_state **b);
 
-/* Empty state of a new epoch with that many blocks and that context length, both at most those of create (else
- * ERR_INVALID and nothing happened). */
-MUST_CHECK enum err batch_state_reset(struct batch_state *b, u32 block_count, u32 max_model_len, struct err_msg *em);
+/* Empty state of a new epoch with that many blocks and that context length, both at most those of create
+ * (else ERR_INVALID and nothing happened). */
+MUST_CHECK enum err batch_state_reset(struct batch_state *b, u32 block_count, u32 max_model_len,
+				      struct err_msg *em);
 
 /* Applies a diff. Every count and index is checked before its use. Never blocks, never allocates.
- * ERR_SEQUENCE: not the step after the last one. ERR_INVALID: names the field, its value and what would be right.
- * ERR_DIVERGED: applied, but the digest is another one. After any of them the state is broken: every apply answers
- * ERR_DIVERGED until a reset. The arrays of `step` stay borrowed (copy_src, copy_dst) until commit. */
+ * ERR_SEQUENCE: not the step after the last one. ERR_INVALID: names the field, its value and what would be
+ * right. ERR_DIVERGED: applied, but the digest is another one. After any of them the state is broken: every
+ * apply answers ERR_DIVERGED until a reset. The arrays of `step` stay borrowed (copy_src, copy_dst) until
+ * commit. */
 MUST_CHECK enum err batch_state_apply(struct batch_state *b, const struct ipc_step *step, struct err_msg *em);
 
 /* Ends the step: `sampled[i]` is the token of sample_rows[i]. */

@@ -1,5 +1,5 @@
-/* Owns the mapping that the ranks of a host share. Runs in every worker of a tensor-parallel group. Never blocks for
- * longer than its timeout, never trusts another rank to be alive. */
+/* Owns the mapping that the ranks of a host share. Runs in every worker of a tensor-parallel group. Never
+ * blocks for longer than its timeout, never trusts another rank to be alive. */
 #include "proc_worker/collectives.h"
 
 #include <errno.h>
@@ -76,7 +76,8 @@ static inline void cpu_pause(void)
 
 static void announce(struct rank_line *line)
 {
-	/* Sequentially consistent with the sleeper's increment and its look at the condition: one of both sees the other. */
+	/* Sequentially consistent with the sleeper's increment and its look at the condition: one of both
+	 * sees the other. */
 	atomic_fetch_add(&line->changes, 1);
 	if (atomic_load(&line->sleepers))
 		syscall(SYS_futex, &line->changes, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -92,7 +93,8 @@ static bool process_is_dead(int pidfd)
 enum wait_for { WAIT_ARRIVED, WAIT_EPOCH, WAIT_JOINED };
 
 /* 1: it is so, 0: not yet, -1: it will never be, because the rank is in a later epoch. */
-static int condition(const struct collectives *c, const struct rank_line *line, enum wait_for what, u64 target)
+static int condition(const struct collectives *c, const struct rank_line *line, enum wait_for what,
+		     u64 target)
 {
 	if (what == WAIT_JOINED)
 		return atomic_load(&line->pid) != 0;
@@ -138,7 +140,8 @@ static int sleep_slice(const struct collectives *c, struct rank_line *line, enum
 	return state;
 }
 
-static enum err wait_for_rank(struct collectives *c, u32 rank, enum wait_for what, u64 target, struct err_msg *em)
+static enum err wait_for_rank(struct collectives *c, u32 rank, enum wait_for what, u64 target,
+			      struct err_msg *em)
 {
 	struct rank_line *line = &c->shared->lines[rank];
 	int state = spin(c, line, what, target);
@@ -149,9 +152,11 @@ static enum err wait_for_rank(struct collectives *c, u32 rank, enum wait_for wha
 		if (state)
 			break;
 		if (process_is_dead(c->pidfds[rank]))
-			return err_set(em, ERR_GONE, "worker %u (pid %d) has died", rank, atomic_load(&line->pid));
+			return err_set(em, ERR_GONE, "worker %u (pid %d) has died", rank,
+				       atomic_load(&line->pid));
 		if (clock_now_ns() > end)
-			return err_set(em, ERR_TIMEOUT, "worker %u did not come within %u ms", rank, c->timeout_ms);
+			return err_set(em, ERR_TIMEOUT, "worker %u did not come within %u ms", rank,
+				       c->timeout_ms);
 	}
 	if (state < 0)
 		return err_set(em, ERR_ABORTED, "worker %u has begun a later epoch", rank);
@@ -238,8 +243,8 @@ enum err collectives_all_reduce(struct collectives *c, float *out, size_t count,
 	return ERR_OK;
 }
 
-/* Ranks may have left the last epoch in different operations. Each states how far it was before it announces the epoch,
- * and goes on from the farthest: nobody counts beyond that before all have announced it. */
+/* Ranks may have left the last epoch in different operations. Each states how far it was before it announces
+ * the epoch, and goes on from the farthest: nobody counts beyond that before all have announced it. */
 enum err collectives_begin(struct collectives *c, u64 epoch, struct err_msg *em)
 {
 	struct rank_line *line = &c->shared->lines[c->rank];
@@ -289,9 +294,10 @@ static enum err create_file(struct collectives *c, struct err_msg *em)
 	int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return err_set(em, ERR_IO, "%s: %s", fresh, strerror(errno));
-	int rc = posix_fallocate(fd, 0, (off_t)c->mapped_bytes); /* a full disk is an error here, not a fault later */
-	enum err e = rc ? err_set(em, ERR_NO_SPACE, "%s: %zu bytes for the exchange between workers: %s", fresh,
-				  c->mapped_bytes, strerror(rc))
+	int rc = posix_fallocate(
+		fd, 0, (off_t)c->mapped_bytes); /* a full disk is an error here, not a fault later */
+	enum err e = rc ? err_set(em, ERR_NO_SPACE, "%s: %zu bytes for the exchange between workers: %s",
+				  fresh, c->mapped_bytes, strerror(rc))
 			: map_file(c, fd, em);
 	close(fd);
 	if (!e) {
@@ -325,8 +331,8 @@ static enum err check_shared(const struct collectives *c, size_t wanted_bytes, s
 	    c->mapped_bytes == wanted_bytes)
 		return ERR_OK;
 	return err_set(em, ERR_INVALID,
-		       "%s: made for %u workers and %llu bytes; this worker has %u and %zu: all workers need the same "
-		       "options",
+		       "%s: made for %u workers and %llu bytes; this worker has %u and %zu: all workers "
+		       "need the same options",
 		       c->path, s->ranks, (unsigned long long)s->buffer_bytes, c->ranks, c->buffer_bytes);
 }
 
@@ -362,7 +368,8 @@ static enum err open_or_wait(struct collectives *c, struct err_msg *em)
 
 	while ((e = open_file(c, em)) == ERR_AGAIN) {
 		if (clock_now_ns() > end)
-			return err_set(em, ERR_TIMEOUT, "worker 0 did not make %s within %u ms", c->path, c->timeout_ms);
+			return err_set(em, ERR_TIMEOUT, "worker 0 did not make %s within %u ms", c->path,
+				       c->timeout_ms);
 		nanosleep(&pause, NULL);
 	}
 	if (e)
@@ -388,7 +395,8 @@ static enum err meet(struct collectives *c, struct err_msg *em)
 	return ERR_OK;
 }
 
-enum err collectives_join(struct collectives **out, const struct collectives_config *config, struct err_msg *em)
+enum err collectives_join(struct collectives **out, const struct collectives_config *config,
+			  struct err_msg *em)
 {
 	*out = NULL;
 	ASSERT(config->ranks >= 2 && config->ranks <= COLLECTIVES_RANKS_MAX && config->rank < config->ranks);
@@ -405,7 +413,8 @@ enum err collectives_join(struct collectives **out, const struct collectives_con
 		c->pidfds[r] = -1;
 	enum err e = ERR_OK;
 	if ((size_t)snprintf(c->path, sizeof(c->path), "%s/collectives", config->run_dir) >= sizeof(c->path))
-		e = err_set(em, ERR_TOO_LONG, "the run directory's path is longer than %zu bytes", sizeof(c->path) - 16);
+		e = err_set(em, ERR_TOO_LONG, "the run directory's path is longer than %zu bytes",
+			    sizeof(c->path) - 16);
 	if (!e)
 		e = c->rank == 0 ? create_file(c, em) : open_or_wait(c, em);
 	if (!e)

@@ -7,7 +7,8 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* The number behind `key` at the beginning of a line ("MemAvailable:", "inactive_file"); false: no such line. */
+/* The number behind `key` at the beginning of a line ("MemAvailable:", "inactive_file"); false: no such line.
+ */
 static bool read_field(const char *path, const char *key, u64 *value)
 {
 	char line[256];
@@ -42,7 +43,8 @@ struct group_files {
 };
 
 static const struct group_files V2 = {"memory.max", "memory.current", "inactive_file"};
-static const struct group_files V1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+static const struct group_files V1 = {"memory.limit_in_bytes", "memory.usage_in_bytes",
+				      "total_inactive_file"};
 
 /* One control group's limit, if it has one. */
 static void apply_group(const char *dir, const struct group_files *files, u64 *available)
@@ -64,7 +66,8 @@ static void apply_group(const char *dir, const struct group_files *files, u64 *a
 }
 
 /* The group and all above it; inside a container its own files lie at the mount point itself. */
-static void apply_groups(const char *mount, const char *group, const struct group_files *files, u64 *available)
+static void apply_groups(const char *mount, const char *group, const struct group_files *files,
+			 u64 *available)
 {
 	char dir[PATH_BYTES];
 	size_t mount_bytes = strlen(mount);

@@ -1,5 +1,5 @@
-/* Turns the rows of a step into flat arrays. Runs in the worker in every step; work follows the tokens of the step and
- * the blocks that are new. */
+/* Turns the rows of a step into flat arrays. Runs in the worker in every step; work follows the tokens of the
+ * step and the blocks that are new. */
 #include "proc_worker/inputs.h"
 
 #include <string.h>
@@ -40,7 +40,8 @@ enum err inputs_init(struct inputs *in, const struct batch_limits *limits, struc
 	void *memory = mmap(NULL, in->memory_bytes, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (memory == MAP_FAILED)
-		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for the inputs of a step", in->memory_bytes);
+		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for the inputs of a step",
+			       in->memory_bytes);
 	in->memory = memory;
 	lay_out(in, memory);
 	return ERR_OK;

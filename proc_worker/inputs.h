@@ -7,16 +7,17 @@
 /* Row i of a step is run_rows[i] of the batch; tokens of a row are neighbours. Read-only outside inputs.c. */
 struct inputs {
 	u32 tokens, rows;
-	u32 *ids, *positions;  /* [tokens] */
-	i64 *slots;            /* [tokens] where the token's K and V go */
-	u32 *query_start;      /* [rows + 1] */
-	u32 *context;          /* [rows] computed tokens after the step */
-	u32 *block_tables;     /* [rows][block_stride] */
+	u32 *ids, *positions; /* [tokens] */
+	i64 *slots;	      /* [tokens] where the token's K and V go */
+	u32 *query_start;     /* [rows + 1] */
+	u32 *context;	      /* [rows] computed tokens after the step */
+	u32 *block_tables;    /* [rows][block_stride] */
 	u32 block_stride;
-	u32 *sample_index;     /* [batch sample_count] token that the logits are of */
+	u32 *sample_index; /* [batch sample_count] token that the logits are of */
 
 	u32 tokens_max, rows_max;
-	u64 *table_owner;  /* [rows_max] incarnation whose table stands in the row, and how much of it: tables only */
+	u64 *table_owner;  /* [rows_max] incarnation whose table stands in the row, and how much of it: tables
+			      only */
 	u32 *table_blocks; /* grow, so a steady step copies nothing */
 	void *memory;
 	size_t memory_bytes;
@@ -25,8 +26,8 @@ struct inputs {
 /* ERR_NO_MEMORY. */
 MUST_CHECK enum err inputs_init(struct inputs *in, const struct batch_limits *limits, struct err_msg *em);
 void inputs_fini(struct inputs *in);
-/* Between batch_state_apply and batch_state_commit. A row whose prompt is computed gets the token that was sampled for it
- * last. Never fails, never allocates. */
+/* Between batch_state_apply and batch_state_commit. A row whose prompt is computed gets the token that was
+ * sampled for it last. Never fails, never allocates. */
 void inputs_build(struct inputs *in, const struct batch_state *b);
 
 #endif

@@ -1,5 +1,5 @@
-/* Owns the memory of the KV cache, one mapping. Runs in the worker. Never decides which block is whose: the scheduler
- * does. */
+/* Owns the memory of the KV cache, one mapping. Runs in the worker. Never decides which block is whose: the
+ * scheduler does. */
 #include "proc_worker/kv_memory.h"
 
 #include <stdlib.h>
@@ -20,7 +20,8 @@ static size_t round_up(size_t n)
 	return (n + 63) & ~(size_t)63;
 }
 
-enum err kv_memory_init(struct kv_memory *kv, const struct kv_shape *shape, u32 block_count, struct err_msg *em)
+enum err kv_memory_init(struct kv_memory *kv, const struct kv_shape *shape, u32 block_count,
+			struct err_msg *em)
 {
 	size_t half = round_up(block_count * layer_bytes(shape));
 

@@ -24,16 +24,18 @@ static enum err explain_too_small(const struct kv_budget *b, u64 bytes, u64 one,
 
 	if (b->requested)
 		return err_set(em, ERR_NO_SPACE,
-			       "--kv-cache-memory %llu bytes is too small: one sequence of %u tokens needs %llu MiB%s; "
-			       "give that much, or --max-model-len %llu",
+			       "--kv-cache-memory %llu bytes is too small: one sequence of %u tokens needs "
+			       "%llu MiB%s; give that much, or --max-model-len %llu",
 			       (unsigned long long)b->requested, b->max_model_len, mib_up(one), share,
 			       (unsigned long long)fits);
-	return err_set(em, ERR_NO_SPACE,
-		       "not enough memory: the KV cache of one sequence of %u tokens needs %llu MiB%s, %llu MiB may be "
-		       "used (%llu MiB available, --gpu-memory-utilization %.2f); --max-model-len %llu fits, or "
-		       "--kv-cache-memory %lluMiB takes more",
-		       b->max_model_len, mib_up(one), share, (unsigned long long)(bytes / MIB),
-		       (unsigned long long)(b->available / MIB), b->utilization, (unsigned long long)fits, mib_up(one));
+	return err_set(
+		em, ERR_NO_SPACE,
+		"not enough memory: the KV cache of one sequence of %u tokens needs %llu MiB%s, %llu MiB "
+		"may be used (%llu MiB available, --gpu-memory-utilization %.2f); --max-model-len %llu "
+		"fits, or --kv-cache-memory %lluMiB takes more",
+		b->max_model_len, mib_up(one), share, (unsigned long long)(bytes / MIB),
+		(unsigned long long)(b->available / MIB), b->utilization, (unsigned long long)fits,
+		mib_up(one));
 }
 
 enum err kv_budget_blocks(const struct kv_budget *b, u32 *blocks, struct err_msg *em)
@@ -44,8 +46,8 @@ enum err kv_budget_blocks(const struct kv_budget *b, u32 *blocks, struct err_msg
 
 	if (bytes && bytes > b->available / b->workers)
 		return err_set(em, ERR_NO_SPACE,
-			       "not enough memory: --kv-cache-memory asks for %llu MiB%s, %llu MiB are available; at most "
-			       "%lluMiB fits",
+			       "not enough memory: --kv-cache-memory asks for %llu MiB%s, %llu MiB are "
+			       "available; at most %lluMiB fits",
 			       mib_up(bytes), b->workers > 1 ? " on each worker" : "",
 			       (unsigned long long)(b->available / MIB),
 			       (unsigned long long)(b->available / b->workers / MIB));
@@ -115,7 +117,8 @@ static enum err sample_dummies(struct runner *r, const float *logits, u32 rows, 
 						   .temperature = 1,
 						   .top_p = 0.9f,
 						   .seed = i};
-	struct kern_sample_args a = {.rows = list, .tokens = r->sampled, .row_count = rows, .vocab = r->model.vocab_size};
+	struct kern_sample_args a = {
+		.rows = list, .tokens = r->sampled, .row_count = rows, .vocab = r->model.vocab_size};
 	enum err e = r->ops.sample(&r->ctx, &a);
 	free(list);
 	return e ? err_set(em, e, "sampling: %s", err_text(e)) : ERR_OK;

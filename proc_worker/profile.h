@@ -6,10 +6,10 @@
 #include "common/types.h"
 
 struct kv_budget {
-	u64 available;     /* bytes that the process may still take after a dummy step */
+	u64 available;	    /* bytes that the process may still take after a dummy step */
 	double utilization; /* --gpu-memory-utilization */
-	u64 requested;     /* --kv-cache-memory; 0: automatic */
-	u32 workers;       /* that share this host's memory */
+	u64 requested;	    /* --kv-cache-memory; 0: automatic */
+	u32 workers;	    /* that share this host's memory */
 	u64 block_bytes;
 	u32 block_size;
 	u32 max_model_len, rows_max;
@@ -18,21 +18,21 @@ struct kv_budget {
 enum { KV_AUTOMATIC_GIB_MAX = 4 }; /* a CPU engine does not take a host's whole memory unasked */
 
 /* Automatic: the least of 4 GiB, of utilization * available / workers, and of what max_num_seqs sequences of
- * max_model_len tokens can use. ERR_NO_SPACE: not even one sequence of max_model_len fits, or more was requested than
- * there is; says how much is needed, how much there is, and which setting fits. */
+ * max_model_len tokens can use. ERR_NO_SPACE: not even one sequence of max_model_len fits, or more was
+ * requested than there is; says how much is needed, how much there is, and which setting fits. */
 MUST_CHECK enum err kv_budget_blocks(const struct kv_budget *b, u32 *blocks, struct err_msg *em);
 
 struct runner;
 
 struct profile {
-	u32 tokens;      /* of the dummy step */
+	u32 tokens; /* of the dummy step */
 	u64 step_ns;
-	u64 resident;    /* bytes of this process after it */
+	u64 resident; /* bytes of this process after it */
 	u64 available;
 };
 
-/* Touches all activations and runs a step of as many tokens as the limits allow and a few seconds suffice for, so that
- * whatever ops allocate is allocated before memory is counted. All ranks call it together. */
+/* Touches all activations and runs a step of as many tokens as the limits allow and a few seconds suffice
+ * for, so that whatever ops allocate is allocated before memory is counted. All ranks call it together. */
 MUST_CHECK enum err profile_run(struct runner *r, struct profile *p, struct err_msg *em);
 
 #endif

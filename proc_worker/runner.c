@@ -1,5 +1,5 @@
-/* One step: apply, inputs, forward, logits of the rows that sample, sampling, RESULT. Runs in the worker; owns nothing
- * that runner_load.c did not make; never allocates. */
+/* One step: apply, inputs, forward, logits of the rows that sample, sampling, RESULT. Runs in the worker;
+ * owns nothing that runner_load.c did not make; never allocates. */
 #include "proc_worker/runner.h"
 
 #include <string.h>
@@ -70,8 +70,8 @@ static void fill_result(struct runner *r)
 		c->position[i] = b->known[row] - b->rows[row].prompt_count;
 	}
 	*out = (struct ipc_result){.step = b->step};
-#define COLUMN(name, array, count)                                                                           \
-	out->name = array;                                                                                   \
+#define COLUMN(name, array, count) \
+	out->name = array;         \
 	out->name##_count = count;
 	COLUMN(seq, c->seq, n)
 	COLUMN(position, c->position, n)
@@ -99,7 +99,8 @@ static void mark_finished(struct runner *r)
 		u32 row = b->sample_rows[i];
 		const struct batch_row *br = &b->rows[row];
 		u32 room = b->limits.max_model_len - br->prompt_count;
-		struct finish_rule rule = {.output_max = br->params.max_tokens < room ? br->params.max_tokens : room,
+		struct finish_rule rule = {.output_max = br->params.max_tokens < room ? br->params.max_tokens
+										      : room,
 					   .output_min = br->params.min_tokens,
 					   .ignore_eos = br->params.flags & SAMPLING_IGNORE_EOS,
 					   .eos_ids = r->model.eos_ids,

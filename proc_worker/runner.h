@@ -22,7 +22,7 @@ struct runner_config {
 	enum option_dtype dtype;
 	struct {
 		u32 rows_max, tokens_max; /* --max-num-seqs, --max-num-batched-tokens */
-		u32 max_model_len;        /* 0: the model's */
+		u32 max_model_len;	  /* 0: the model's */
 		u32 block_size;
 	} limits;
 	u64 kv_cache_memory; /* 0: automatic */
@@ -79,23 +79,25 @@ struct runner {
 	struct runner_times times;
 };
 
-/* Reads, checks and loads the model, profiles it, and takes the KV cache. With several ranks all do so together.
- * Errors say what is wrong with folder, options or memory. The caller owns `*out`. */
-MUST_CHECK enum err runner_create(struct runner **out, const struct runner_config *config, struct err_msg *em);
+/* Reads, checks and loads the model, profiles it, and takes the KV cache. With several ranks all do so
+ * together. Errors say what is wrong with folder, options or memory. The caller owns `*out`. */
+MUST_CHECK enum err runner_create(struct runner **out, const struct runner_config *config,
+				  struct err_msg *em);
 void runner_destroy(struct runner **r);
 
 /* INIT: empty state, that many blocks. ERR_INVALID: more than there are; the errors of collectives_begin. */
-MUST_CHECK enum err runner_begin(struct runner *r, u64 epoch, u32 block_count, u32 max_model_len, struct err_msg *em);
+MUST_CHECK enum err runner_begin(struct runner *r, u64 epoch, u32 block_count, u32 max_model_len,
+				 struct err_msg *em);
 
-/* STEP: fills r->result (rank 0; the others leave it empty) and r->times. The errors of batch_state_apply: the state is
- * lost, a begin helps. The errors of the collectives and ERR_DEVICE: so is the step. */
+/* STEP: fills r->result (rank 0; the others leave it empty) and r->times. The errors of batch_state_apply:
+ * the state is lost, a begin helps. The errors of the collectives and ERR_DEVICE: so is the step. */
 MUST_CHECK enum err runner_step(struct runner *r, const struct ipc_step *step, struct err_msg *em);
 
 /* A row of the last step goes on: there will be a STEP, and waiting for it is waiting for the scheduler. */
 bool runner_is_live(const struct runner *r);
 
-/* Log-probabilities of the prompt positions that the current step computes, for rows that asked; between apply and
- * commit, after the forward. All ranks call it. */
+/* Log-probabilities of the prompt positions that the current step computes, for rows that asked; between
+ * apply and commit, after the forward. All ranks call it. */
 MUST_CHECK enum err runner_prompt_logprobs(struct runner *r, struct err_msg *em);
 
 #endif

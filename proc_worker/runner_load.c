@@ -1,5 +1,6 @@
-/* Makes and unmakes a runner: config, checkpoint, threads, collectives, weights, activations, profile, KV cache, in this
- * order, so that whatever can be refused is refused before it costs time. Runs in the worker at start. */
+/* Makes and unmakes a runner: config, checkpoint, threads, collectives, weights, activations, profile, KV
+ * cache, in this order, so that whatever can be refused is refused before it costs time. Runs in the worker
+ * at start. */
 #include "proc_worker/runner.h"
 
 #include <stdlib.h>
@@ -12,7 +13,8 @@
 
 enum {
 	JOIN_TIMEOUT_MS = 60 * 1000,
-	LOAD_TIMEOUT_MS = 60 * 60 * 1000, /* a rank that dies while it loads is noticed at once all the same */
+	LOAD_TIMEOUT_MS =
+		60 * 60 * 1000, /* a rank that dies while it loads is noticed at once all the same */
 	STEP_TIMEOUT_MS = 20 * 1000,
 	SCRATCH_ALIGN = 64,
 };
@@ -35,8 +37,9 @@ static enum err decide_length(struct runner *r, struct err_msg *em)
 	u32 wanted = r->config.limits.max_model_len;
 
 	if (wanted > r->model.context_max)
-		return err_set(em, ERR_INVALID, "--max-model-len %u is more than the model's %u tokens (config.json)",
-			       wanted, r->model.context_max);
+		return err_set(em, ERR_INVALID,
+			       "--max-model-len %u is more than the model's %u tokens (config.json)", wanted,
+			       r->model.context_max);
 	r->max_model_len = wanted ? wanted : r->model.context_max;
 	return ERR_OK;
 }
@@ -147,7 +150,8 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				   .ctx = &r->ctx,
 				   .collectives = r->collectives,
 				   .tokens_max = tokens,
-				   .logit_rows_max = rows < tokens ? rows : tokens}; /* a row runs a token at least */
+				   .logit_rows_max =
+					   rows < tokens ? rows : tokens}; /* a row runs a token at least */
 	struct kern_limits limits = {.tokens = tokens,
 				     .rows = rows,
 				     .heads = r->shard.heads,
@@ -159,10 +163,12 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				     .context = r->max_model_len,
 				     .threads = kern_threads_count(r->ctx.threads)};
 
-	r->ctx.scratch_bytes = (kern_scratch_bytes(&limits) + SCRATCH_ALIGN - 1) & ~(size_t)(SCRATCH_ALIGN - 1);
+	r->ctx.scratch_bytes =
+		(kern_scratch_bytes(&limits) + SCRATCH_ALIGN - 1) & ~(size_t)(SCRATCH_ALIGN - 1);
 	r->ctx.scratch = aligned_alloc(SCRATCH_ALIGN, r->ctx.scratch_bytes);
 	if (!r->ctx.scratch)
-		return err_set(em, ERR_NO_MEMORY, "cannot allocate %zu bytes of scratch", r->ctx.scratch_bytes);
+		return err_set(em, ERR_NO_MEMORY, "cannot allocate %zu bytes of scratch",
+			       r->ctx.scratch_bytes);
 	return decoder_init(&r->decoder, &c, em);
 }
 
@@ -285,11 +291,11 @@ static void log_loaded(const struct runner *r)
 	LOG_INFO("MODEL_LOADED",
 		 "arch=%s dtype=%s rank=%u/%u threads=%u weights=%lluMiB activations=%zuMiB max_model_len=%u "
 		 "kv_blocks=%u kv=%lluMiB resident=%lluMiB profiled=%u_tokens profile_ms=%llu ops=\"%s\"",
-		 r->model.arch->name, r->dtype == KERN_F32 ? "float32" : "bfloat16", r->config.rank, r->config.ranks,
-		 kern_threads_count(r->ctx.threads), (unsigned long long)(r->weights.bytes >> 20),
-		 r->decoder.memory_bytes >> 20, r->max_model_len, r->kv.block_count,
-		 (unsigned long long)(r->kv.memory_bytes >> 20), (unsigned long long)(r->profile.resident >> 20),
-		 r->profile.tokens,
+		 r->model.arch->name, r->dtype == KERN_F32 ? "float32" : "bfloat16", r->config.rank,
+		 r->config.ranks, kern_threads_count(r->ctx.threads),
+		 (unsigned long long)(r->weights.bytes >> 20), r->decoder.memory_bytes >> 20,
+		 r->max_model_len, r->kv.block_count, (unsigned long long)(r->kv.memory_bytes >> 20),
+		 (unsigned long long)(r->profile.resident >> 20), r->profile.tokens,
 		 (unsigned long long)(r->profile.step_ns / 1000000), variants);
 }
 

@@ -1,10 +1,10 @@
-/* Log-probabilities of prompt tokens: every position of a prompt chunk predicts the token behind it. Runs in the worker
- * within a step, in portions that fit the logits buffer. */
+/* Log-probabilities of prompt tokens: every position of a prompt chunk predicts the token behind it. Runs in
+ * the worker within a step, in portions that fit the logits buffer. */
 #include "proc_worker/runner.h"
 
 /* The next position whose successor in the prompt is asked for. */
 struct cursor {
-	u32 i;    /* of the step's rows */
+	u32 i;	  /* of the step's rows */
 	u32 done; /* of the row's tokens of this step */
 };
 

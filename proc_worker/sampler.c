@@ -1,5 +1,6 @@
-/* Owns what sampling remembers between steps: which tokens each row with penalties has seen. Runs in rank 0 of the
- * workers. Never changes the batch, never draws a random number that is not keyed by (seed, position). */
+/* Owns what sampling remembers between steps: which tokens each row with penalties has seen. Runs in rank 0
+ * of the workers. Never changes the batch, never draws a random number that is not keyed by (seed, position).
+ */
 #include "proc_worker/sampler.h"
 
 #include <stdlib.h>
@@ -15,7 +16,7 @@ enum {
 
 /* Tokens seen by the row's present sequence; kept for rows with penalties only. */
 struct seen {
-	u64 owner; /* incarnation */
+	u64 owner;  /* incarnation */
 	u32 tokens; /* of the row's known ones that are counted */
 	u32 count;
 };
@@ -23,12 +24,12 @@ struct seen {
 struct sampler {
 	struct sampler_config config;
 	size_t seen_stride;
-	struct seen *seen;  /* [rows] */
-	u32 *seen_ids;      /* [rows][seen_stride] distinct ids */
-	u32 *seen_outputs;  /* [rows][seen_stride] how often each was an output */
-	u32 *seen_index;    /* [rows][vocab] 1 + place in seen_ids; 0: not seen */
-	u32 *masked;        /* [rows][MASKED_MAX] */
-	float *raw;         /* [RAW_ROWS][vocab] */
+	struct seen *seen; /* [rows] */
+	u32 *seen_ids;	   /* [rows][seen_stride] distinct ids */
+	u32 *seen_outputs; /* [rows][seen_stride] how often each was an output */
+	u32 *seen_index;   /* [rows][vocab] 1 + place in seen_ids; 0: not seen */
+	u32 *masked;	   /* [rows][MASKED_MAX] */
+	float *raw;	   /* [RAW_ROWS][vocab] */
 	struct kern_logits_row *logits_rows;
 	struct kern_sample_row *sample_rows;
 	struct kern_logprobs_row *logprobs_rows;
@@ -77,7 +78,8 @@ enum err sampler_create(struct sampler **out, const struct sampler_config *confi
 	if (memory == MAP_FAILED) {
 		size_t bytes = s->memory_bytes;
 		free(s);
-		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for sampling; lower --max-num-seqs", bytes);
+		return err_set(em, ERR_NO_MEMORY,
+			       "cannot reserve %zu bytes for sampling; lower --max-num-seqs", bytes);
 	}
 	s->memory = memory;
 	lay_out(s, memory);
@@ -161,8 +163,8 @@ static u32 mask_ends(const struct sampler *s, const struct batch_state *b, u32 r
 }
 
 /* False: the row's logits stay as they are. */
-static bool fill_logits_row(struct sampler *s, const struct batch_state *b, u32 row, float *logits, u32 *masked,
-			    struct kern_logits_row *out)
+static bool fill_logits_row(struct sampler *s, const struct batch_state *b, u32 row, float *logits,
+			    u32 *masked, struct kern_logits_row *out)
 {
 	const struct batch_row *r = &b->rows[row];
 	const struct sampling_params *p = &r->params;
@@ -209,8 +211,8 @@ struct group {
 };
 
 /* Takes rows until the places for unchanged logits are used up; rows that need none cost none. */
-static void fill_group(struct sampler *s, const struct batch_state *b, float *logits, struct sampler_logprobs *lp,
-		       struct group *g)
+static void fill_group(struct sampler *s, const struct batch_state *b, float *logits,
+		       struct sampler_logprobs *lp, struct group *g)
 {
 	size_t vocab = s->config.vocab;
 	u32 raw_used = 0;
@@ -244,12 +246,14 @@ static enum err run_group(struct sampler *s, const struct kern_ops *ops, struct 
 			  const struct sampler_logprobs *lp, const struct group *g, struct err_msg *em)
 {
 	u32 vocab = s->config.vocab;
-	struct kern_logits_args logits = {.rows = s->logits_rows, .row_count = g->logits_count, .vocab = vocab};
+	struct kern_logits_args logits = {
+		.rows = s->logits_rows, .row_count = g->logits_count, .vocab = vocab};
 	struct kern_sample_args sample = {.rows = s->sample_rows,
 					  .tokens = tokens + g->first,
 					  .row_count = g->end - g->first,
 					  .vocab = vocab};
-	struct kern_logprobs_args logprobs = {.rows = s->logprobs_rows, .row_count = g->logprobs_count, .vocab = vocab};
+	struct kern_logprobs_args logprobs = {
+		.rows = s->logprobs_rows, .row_count = g->logprobs_count, .vocab = vocab};
 
 	enum err e = g->logits_count ? ops->logits(ctx, &logits) : ERR_OK;
 	if (!e)

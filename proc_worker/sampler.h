@@ -1,4 +1,5 @@
-/* From logits to tokens: bias, penalties, masks, sampling and log-probabilities of the rows that sample in a step. */
+/* From logits to tokens: bias, penalties, masks, sampling and log-probabilities of the rows that sample in a
+ * step. */
 #ifndef TERCET_PROC_WORKER_SAMPLER_H
 #define TERCET_PROC_WORKER_SAMPLER_H
 
@@ -13,24 +14,25 @@ struct sampler_config {
 
 struct sampler;
 
-/* Columns of a RESULT; room for rows_max entries and rows_max * (LOGPROBS_MAX + 1) ids. Counts are those of the last
- * sampler_run. */
+/* Columns of a RESULT; room for rows_max entries and rows_max * (LOGPROBS_MAX + 1) ids. Counts are those of
+ * the last sampler_run. */
 struct sampler_logprobs {
 	u32 *entry, *count, *rank; /* [entries]; entry: index into the rows that sampled */
-	u32 *ids;                  /* [id_count], concatenated */
+	u32 *ids;		   /* [id_count], concatenated */
 	f32 *values;
 	u32 entries, id_count;
 };
 
 /* ERR_NO_MEMORY. The caller owns `*out`. */
-MUST_CHECK enum err sampler_create(struct sampler **out, const struct sampler_config *config, struct err_msg *em);
+MUST_CHECK enum err sampler_create(struct sampler **out, const struct sampler_config *config,
+				   struct err_msg *em);
 void sampler_destroy(struct sampler **s);
 
 /* Between batch_state_apply and batch_state_commit: `logits` [sample_count][vocab] (changed in place) give
  * tokens[sample_count]. Log-probabilities are those of the logits before any change. Never allocates.
  * Errors are those of the ops. */
 MUST_CHECK enum err sampler_run(struct sampler *s, const struct kern_ops *ops, struct kern_ctx *ctx,
-				const struct batch_state *b, float *logits, u32 *tokens, struct sampler_logprobs *lp,
-				struct err_msg *em);
+				const struct batch_state *b, float *logits, u32 *tokens,
+				struct sampler_logprobs *lp, struct err_msg *em);
 
 #endif

@@ -1,5 +1,6 @@
-/* The worker's loop: owns its channels, its runner and its statistics page. Never drops a result: while a peer's queue is
- * full it waits, since computing ahead of a peer that cannot keep up is of no use to anybody. */
+/* The worker's loop: owns its channels, its runner and its statistics page. Never drops a result: while a
+ * peer's queue is full it waits, since computing ahead of a peer that cannot keep up is of no use to anybody.
+ */
 #include "proc_worker/worker.h"
 
 #include <errno.h>
@@ -70,7 +71,8 @@ static void send_frame(struct worker *w, struct ipc_channel *ch, const char *nam
 	bool waited = false;
 	enum err e;
 
-	while ((e = ipc_send_frame(ch, (ipc_peer){0}, w->frame.data, w->frame.bytes)) == ERR_BUSY && !w->stopping) {
+	while ((e = ipc_send_frame(ch, (ipc_peer){0}, w->frame.data, w->frame.bytes)) == ERR_BUSY &&
+	       !w->stopping) {
 		if (!waited) {
 			LOG_WARN("BACK_PRESSURE", "channel=%s", name);
 			stats_idle(w->stats); /* the peer is stuck, not this process */
@@ -120,9 +122,10 @@ static void send_error(struct worker *w, enum err e, const struct err_msg *em)
 	struct ipc_msg msg = {.type = IPC_TYPE_ERROR, .epoch = w->epoch};
 	size_t bytes = strlen(em->text);
 
-	msg.error = (struct ipc_error){.code = e,
-				       .text = (const u8 *)em->text,
-				       .text_count = (u32)(bytes < IPC_ERROR_TEXT_MAX ? bytes : IPC_ERROR_TEXT_MAX)};
+	msg.error = (struct ipc_error){
+		.code = e,
+		.text = (const u8 *)em->text,
+		.text_count = (u32)(bytes < IPC_ERROR_TEXT_MAX ? bytes : IPC_ERROR_TEXT_MAX)};
 	send_message(w, &msg);
 }
 
@@ -191,7 +194,8 @@ static void on_step_failed(struct worker *w, enum err e, const struct err_msg *e
 	w->idle_since_ns = 0;
 	stats_idle(w->stats);
 	if (e == ERR_ABORTED) {
-		LOG_WARN("STEP_ABANDONED", "epoch=%llu reason=\"%s\"", (unsigned long long)w->epoch, em->text);
+		LOG_WARN("STEP_ABANDONED", "epoch=%llu reason=\"%s\"", (unsigned long long)w->epoch,
+			 em->text);
 	} else if (is_state_error(e)) {
 		LOG_ERROR("STATE_LOST", "epoch=%llu reason=\"%s\"", (unsigned long long)w->epoch, em->text);
 		send_error(w, e, em);
@@ -263,8 +267,10 @@ static void on_scheduler(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 	}
 }
 
-/* A lost STEP shows as a gap in the step numbers, which ends the epoch; a broken connection as the next HELLO. */
-static void on_channel_error(void *ctx, struct ipc_channel *ch, ipc_peer from, enum err e, const struct err_msg *em)
+/* A lost STEP shows as a gap in the step numbers, which ends the epoch; a broken connection as the next
+ * HELLO. */
+static void on_channel_error(void *ctx, struct ipc_channel *ch, ipc_peer from, enum err e,
+			     const struct err_msg *em)
 {
 	struct worker *w = ctx;
 	(void)from;
@@ -275,8 +281,8 @@ static void on_channel_error(void *ctx, struct ipc_channel *ch, ipc_peer from, e
 		fail(w, e, em);
 		return;
 	}
-	LOG_WARN("CHANNEL", "channel=%s code=%s reason=\"%s\"", ch == w->step_channel ? "step" : "tokens", err_name(e),
-		 em->text);
+	LOG_WARN("CHANNEL", "channel=%s code=%s reason=\"%s\"", ch == w->step_channel ? "step" : "tokens",
+		 err_name(e), em->text);
 }
 
 static void on_detok(void *ctx, struct ipc_channel *ch, ipc_peer from, const struct ipc_msg *msg)
@@ -331,8 +337,8 @@ static enum err load(struct worker *w, struct err_msg *em)
 	return e;
 }
 
-static enum err open_channel(struct worker *w, const char *name, enum ipc_pattern pattern, struct ipc_channel **out,
-			     struct err_msg *em)
+static enum err open_channel(struct worker *w, const char *name, enum ipc_pattern pattern,
+			     struct ipc_channel **out, struct err_msg *em)
 {
 	const struct options *o = w->options;
 	char endpoint[256];
@@ -378,13 +384,16 @@ static enum err open_observation(struct worker *w, struct err_msg *em)
 	return e;
 }
 
-enum err worker_create(struct worker **out, const struct options *o, u32 rank, struct boot *boot, struct err_msg *em)
+enum err worker_create(struct worker **out, const struct options *o, u32 rank, struct boot *boot,
+		       struct err_msg *em)
 {
 	*out = NULL;
 	if (!o->run_dir[0])
-		return err_set(em, ERR_INVALID, "--run-dir is missing: the directory of the engine's sockets");
+		return err_set(em, ERR_INVALID,
+			       "--run-dir is missing: the directory of the engine's sockets");
 	if (!o->model[0])
-		return err_set(em, ERR_INVALID, "--model is missing: a directory with config.json and safetensors");
+		return err_set(em, ERR_INVALID,
+			       "--model is missing: a directory with config.json and safetensors");
 	struct worker *w = calloc(1, sizeof(*w));
 	if (!w)
 		return err_set(em, ERR_NO_MEMORY, "out of memory");
@@ -426,8 +435,8 @@ enum err worker_run(struct worker *w, struct err_msg *em)
 	const struct runner *r = w->runner;
 
 	boot_ready(w->boot, "device=cpu dtype=%s threads=%u block_count=%u max_model_len=%u",
-		   r->dtype == KERN_F32 ? "float32" : "bfloat16", kern_threads_count(r->ctx.threads), r->kv.block_count,
-		   r->max_model_len);
+		   r->dtype == KERN_F32 ? "float32" : "bfloat16", kern_threads_count(r->ctx.threads),
+		   r->kv.block_count, r->max_model_len);
 	enum err e = ipc_loop_run(w->loop);
 	if (e)
 		return err_set(em, e, "the event loop failed: %s", err_text(e));
@@ -446,8 +455,9 @@ enum err worker_parse_rank(const char *text, u32 ranks, u32 *rank, struct err_ms
 	errno = 0;
 	unsigned long n = strtoul(text, &end, 10);
 	if (errno || end == text || *end || n >= ranks)
-		return err_set(em, ERR_INVALID, "TERCET_RANK is '%.32s'; it must be 0 to %u (--tensor-parallel-size %u)",
-			       text, ranks - 1, ranks);
+		return err_set(em, ERR_INVALID,
+			       "TERCET_RANK is '%.32s'; it must be 0 to %u (--tensor-parallel-size %u)", text,
+			       ranks - 1, ranks);
 	*rank = (u32)n;
 	return ERR_OK;
 }

@@ -1,5 +1,5 @@
-/* The worker process: a runner behind two channels. It connects to the scheduler ("step": INIT and STEP in, WORKER_READY
- * and RESULT out) and, as rank 0, to the detokenizer ("tokens": the same RESULTs).
+/* The worker process: a runner behind two channels. It connects to the scheduler ("step": INIT and STEP in,
+ * WORKER_READY and RESULT out) and, as rank 0, to the detokenizer ("tokens": the same RESULTs).
  *
  * The parts, from the outside in:
  *   worker.c                     channels, epochs, statistics, trace
@@ -20,14 +20,15 @@
 
 struct worker;
 
-/* Loads the model (progress goes to the supervisor) and opens the channels of rank `rank`. Options and `boot` are
- * borrowed until worker_destroy. Errors: those of runner_create; ERR_INVALID for options. The caller owns `*out`. */
+/* Loads the model (progress goes to the supervisor) and opens the channels of rank `rank`. Options and `boot`
+ * are borrowed until worker_destroy. Errors: those of runner_create; ERR_INVALID for options. The caller owns
+ * `*out`. */
 MUST_CHECK enum err worker_create(struct worker **out, const struct options *o, u32 rank, struct boot *boot,
 				  struct err_msg *em);
 void worker_destroy(struct worker **w);
 
-/* Tells the supervisor that it is ready and works until that says stop. An error means that the process must end: the
- * supervisor restarts the group. */
+/* Tells the supervisor that it is ready and works until that says stop. An error means that the process must
+ * end: the supervisor restarts the group. */
 MUST_CHECK enum err worker_run(struct worker *w, struct err_msg *em);
 
 /* The rank in TERCET_RANK's text; NULL is rank 0. ERR_INVALID. */

@@ -1,5 +1,6 @@
-/* What a checkpoint of each architecture is made of: which of its tensors become which (fused) weight of the decoder, of
- * what shape they must be, and how ranks divide them. A new architecture of the decoder family is a new table. */
+/* What a checkpoint of each architecture is made of: which of its tensors become which (fused) weight of the
+ * decoder, of what shape they must be, and how ranks divide them. A new architecture of the decoder family is
+ * a new table. */
 #ifndef TERCET_PROC_WORKER_MODEL_ARCH_TABLE_H
 #define TERCET_PROC_WORKER_MODEL_ARCH_TABLE_H
 
@@ -37,8 +38,8 @@ enum arch_split {
 	SPLIT_COLUMNS, /* each sums over some inputs; the results are added */
 };
 
-/* One tensor of the checkpoint. Parts of a slot lie one behind the other, in the order of the table. "{}" in a name is
- * the layer. Matrices are [rows][columns] = [outputs][inputs]. */
+/* One tensor of the checkpoint. Parts of a slot lie one behind the other, in the order of the table. "{}" in
+ * a name is the layer. Matrices are [rows][columns] = [outputs][inputs]. */
 struct arch_tensor {
 	enum weight_slot slot;
 	const char *name;

@@ -1,5 +1,5 @@
-/* Reads what describes a model. Runs in the worker at start. Never guesses: a field that changes what the model computes
- * and that is not understood is an error. */
+/* Reads what describes a model. Runs in the worker at start. Never guesses: a field that changes what the
+ * model computes and that is not understood is an error. */
 #include "proc_worker/model/config.h"
 
 #include <math.h>
@@ -24,11 +24,13 @@ static enum err need_u32(json_val v, const char *name, u32 max, u32 *out, struct
 	u64 n;
 
 	if (!json_present(field))
-		return err_set(em, ERR_FORMAT, "config.json: \"%s\" is missing; it must be an integer from 1 to %u",
-			       name, max);
+		return err_set(em, ERR_FORMAT,
+			       "config.json: \"%s\" is missing; it must be an integer from 1 to %u", name,
+			       max);
 	if (!json_uint(field, &n))
-		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an integer from 1 to %u, found %s", name,
-			       max, json_type_name(field));
+		return err_set(em, ERR_FORMAT,
+			       "config.json: \"%s\" must be an integer from 1 to %u, found %s", name, max,
+			       json_type_name(field));
 	if (n < 1 || n > max)
 		return err_set(em, ERR_INVALID, "config.json: \"%s\" is %llu; it must be 1 to %u", name,
 			       (unsigned long long)n, max);
@@ -48,7 +50,8 @@ static enum err need_positive(json_val v, const char *name, double *out, struct 
 	json_val field = json_get(v, name);
 
 	if (!json_present(field))
-		return err_set(em, ERR_FORMAT, "config.json: \"%s\" is missing; it must be a number above 0", name);
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" is missing; it must be a number above 0",
+			       name);
 	if (!json_double(field, out) || !(*out > 0) || !isfinite(*out))
 		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be a number above 0, found %s", name,
 			       json_double(field, out) ? "another one" : json_type_name(field));
@@ -84,19 +87,21 @@ static enum err refuse_unsupported(json_val v, struct err_msg *em)
 		if (e)
 			return e;
 		if (set)
-			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\": true is not supported", flags[i]);
+			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\": true is not supported",
+				       flags[i]);
 	}
 	if (json_present(json_get(v, "quantization_config"))) {
-		const char *method = json_cstr(json_get(json_get(v, "quantization_config"), "quant_method"), "?");
+		const char *method =
+			json_cstr(json_get(json_get(v, "quantization_config"), "quant_method"), "?");
 		return err_set(em, ERR_UNSUPPORTED,
-			       "config.json: \"quantization_config\" (%.64s): quantized checkpoints are not supported; use "
-			       "one in bfloat16, float16 or float32",
+			       "config.json: \"quantization_config\" (%.64s): quantized checkpoints are "
+			       "not supported; use one in bfloat16, float16 or float32",
 			       method);
 	}
 	enum err e = may_positive(v, "partial_rotary_factor", 1, &share, em);
 	if (!e && share != 1)
-		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"partial_rotary_factor\": %g is not supported; only 1",
-			    share);
+		e = err_set(em, ERR_UNSUPPORTED,
+			    "config.json: \"partial_rotary_factor\": %g is not supported; only 1", share);
 	return e;
 }
 
@@ -109,12 +114,13 @@ static enum err read_arch(struct model_config *c, json_val v, struct err_msg *em
 
 	arch_names(known, sizeof(known));
 	if (json_type(names) != JSON_ARRAY || json_count(names) == 0)
-		return err_set(em, ERR_FORMAT, "config.json: \"architectures\" is missing; supported: %s", known);
+		return err_set(em, ERR_FORMAT, "config.json: \"architectures\" is missing; supported: %s",
+			       known);
 	const char *name = json_cstr(json_at(names, 0), "");
 	c->arch = arch_find(name);
 	if (!c->arch)
-		return err_set(em, ERR_UNSUPPORTED, "config.json: unknown architecture '%.128s'; supported: %s", name,
-			       known);
+		return err_set(em, ERR_UNSUPPORTED,
+			       "config.json: unknown architecture '%.128s'; supported: %s", name, known);
 	return ERR_OK;
 }
 
@@ -138,19 +144,21 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 		return e;
 	if (!json_present(json_get(v, "head_dim")) && c->hidden % c->heads)
 		return err_set(em, ERR_INVALID,
-			       "config.json: hidden_size %u is not a multiple of num_attention_heads %u, and there is no "
-			       "\"head_dim\"",
+			       "config.json: hidden_size %u is not a multiple of num_attention_heads %u, "
+			       "and there is no \"head_dim\"",
 			       c->hidden, c->heads);
 	e = may_u32(v, "head_dim", 1024, c->hidden / c->heads, &c->head_dim, em);
 	if (e)
 		return e;
 	if (c->head_dim % 2 || c->head_dim == 0 || c->head_dim > 1024)
-		return err_set(em, ERR_UNSUPPORTED, "config.json: heads of %u dimensions; they must be even, 2 to 1024",
+		return err_set(em, ERR_UNSUPPORTED,
+			       "config.json: heads of %u dimensions; they must be even, 2 to 1024",
 			       c->head_dim);
 	if (c->heads % c->kv_heads)
-		return err_set(em, ERR_INVALID,
-			       "config.json: num_attention_heads %u is not a multiple of num_key_value_heads %u", c->heads,
-			       c->kv_heads);
+		return err_set(
+			em, ERR_INVALID,
+			"config.json: num_attention_heads %u is not a multiple of num_key_value_heads %u",
+			c->heads, c->kv_heads);
 	return ERR_OK;
 }
 
@@ -166,8 +174,8 @@ static enum err read_scaling(struct model_config *c, json_val v, struct err_msg 
 	bool linear = json_string_equals(type, "linear");
 	if (!linear && !json_string_equals(type, "llama3"))
 		return err_set(em, ERR_UNSUPPORTED,
-			       "config.json: rope_scaling of type '%.64s' is not supported; supported: default, linear, "
-			       "llama3",
+			       "config.json: rope_scaling of type '%.64s' is not supported; supported: "
+			       "default, linear, llama3",
 			       json_cstr(type, "?"));
 	r->kind = linear ? ROPE_LINEAR : ROPE_LLAMA3;
 	enum err e = need_positive(v, "factor", &r->factor, em);
@@ -178,10 +186,13 @@ static enum err read_scaling(struct model_config *c, json_val v, struct err_msg 
 	if (!e && !linear)
 		e = need_u32(v, "original_max_position_embeddings", CONTEXT_MAX, &r->original_context, em);
 	if (!e && !linear && r->high_freq_factor <= r->low_freq_factor)
-		e = err_set(em, ERR_INVALID, "config.json: \"high_freq_factor\" %g must be above \"low_freq_factor\" %g",
+		e = err_set(em, ERR_INVALID,
+			    "config.json: \"high_freq_factor\" %g must be above \"low_freq_factor\" %g",
 			    r->high_freq_factor, r->low_freq_factor);
 	if (!e && r->factor < 1)
-		e = err_set(em, ERR_INVALID, "config.json: \"factor\" of rope_scaling is %g; it must be at least 1", r->factor);
+		e = err_set(em, ERR_INVALID,
+			    "config.json: \"factor\" of rope_scaling is %g; it must be at least 1",
+			    r->factor);
 	/* Linear scaling stretches the context; llama3 states the stretched one itself. */
 	if (!e && linear && c->context_max * r->factor <= CONTEXT_MAX)
 		c->context_max = (u32)(c->context_max * r->factor);
@@ -198,7 +209,8 @@ static enum err read_rope(struct model_config *c, json_val v, struct err_msg *em
 	c->rope = (struct rope_config){.kind = ROPE_PLAIN, .dim = c->head_dim, .factor = 1};
 	if (json_present(scaling) && json_type(scaling) != JSON_OBJECT)
 		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an object or null, found %s",
-			       json_present(parameters) ? "rope_parameters" : "rope_scaling", json_type_name(scaling));
+			       json_present(parameters) ? "rope_parameters" : "rope_scaling",
+			       json_type_name(scaling));
 	enum err e = may_positive(inside ? parameters : v, "rope_theta", 10000, &c->rope.theta, em);
 	if (!e && json_present(scaling))
 		e = read_scaling(c, scaling, em);
@@ -236,8 +248,9 @@ static enum err add_eos(struct model_config *c, const char *file, json_val v, st
 	if (json_int(v, &none) && none == -1) /* how some files say that there is none */
 		return ERR_OK;
 	if (!json_uint(v, &id))
-		return err_set(em, ERR_FORMAT, "%s: \"eos_token_id\" must be an integer or an array of them, found %s",
-			       file, json_type_name(v));
+		return err_set(em, ERR_FORMAT,
+			       "%s: \"eos_token_id\" must be an integer or an array of them, found %s", file,
+			       json_type_name(v));
 	if (id >= c->vocab_size)
 		return err_set(em, ERR_INVALID, "%s: \"eos_token_id\" %llu is not below vocab_size %u", file,
 			       (unsigned long long)id, c->vocab_size);
@@ -344,19 +357,23 @@ enum err model_shard_init(struct model_shard *s, const struct model_config *c, u
 			  struct err_msg *em)
 {
 	if (c->heads % ranks)
-		return err_set(em, ERR_INVALID,
-			       "--tensor-parallel-size %u: the model's %u attention heads cannot be divided by it", ranks,
-			       c->heads);
+		return err_set(
+			em, ERR_INVALID,
+			"--tensor-parallel-size %u: the model's %u attention heads cannot be divided by it",
+			ranks, c->heads);
 	if (c->intermediate % ranks)
-		return err_set(em, ERR_INVALID,
-			       "--tensor-parallel-size %u: the model's intermediate_size %u cannot be divided by it", ranks,
-			       c->intermediate);
+		return err_set(
+			em, ERR_INVALID,
+			"--tensor-parallel-size %u: the model's intermediate_size %u cannot be divided by it",
+			ranks, c->intermediate);
 	if (c->kv_heads % ranks && ranks % c->kv_heads)
 		return err_set(em, ERR_INVALID,
-			       "--tensor-parallel-size %u: neither a divisor nor a multiple of the model's %u KV heads",
+			       "--tensor-parallel-size %u: neither a divisor nor a multiple of the model's "
+			       "%u KV heads",
 			       ranks, c->kv_heads);
 	if (ranks > c->vocab_size)
-		return err_set(em, ERR_INVALID, "--tensor-parallel-size %u: the vocabulary has only %u tokens", ranks,
+		return err_set(em, ERR_INVALID,
+			       "--tensor-parallel-size %u: the vocabulary has only %u tokens", ranks,
 			       c->vocab_size);
 	*s = (struct model_shard){.rank = rank, .ranks = ranks};
 	s->heads = c->heads / ranks;

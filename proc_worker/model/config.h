@@ -31,18 +31,20 @@ struct model_config {
 	struct rope_config rope;
 	enum kern_activation activation;
 	bool tied_embeddings; /* lm_head is the embedding */
-	bool has_dtype;       /* config.json says what the checkpoint is stored in */
+	bool has_dtype;	      /* config.json says what the checkpoint is stored in */
 	enum kern_dtype dtype;
 	u32 eos_ids[EOS_IDS_MAX]; /* of config.json and generation_config.json */
 	u32 eos_count;
 };
 
 /* Reads and checks DIR/config.json, and DIR/generation_config.json where there is one.
- * ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED, ERR_INVALID: `em` names file and field, what was found and what would be right. */
+ * ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED, ERR_INVALID: `em` names file and field, what was found and what would
+ * be right. */
 MUST_CHECK enum err model_config_read(struct model_config *c, const char *dir, struct err_msg *em);
 
 /* The same for the text of a config.json alone. */
-MUST_CHECK enum err model_config_parse(struct model_config *c, const char *text, size_t bytes, struct err_msg *em);
+MUST_CHECK enum err model_config_parse(struct model_config *c, const char *text, size_t bytes,
+				       struct err_msg *em);
 
 /* What one rank of a tensor-parallel group holds. */
 struct model_shard {

@@ -1,5 +1,5 @@
-/* Owns the activations of a forward pass. Runs in the worker, in every step. Never allocates after init, never looks at
- * requests: it knows tokens, positions and KV slots. */
+/* Owns the activations of a forward pass. Runs in the worker, in every step. Never allocates after init,
+ * never looks at requests: it knows tokens, positions and KV slots. */
 #include "proc_worker/model/decoder.h"
 
 #include <math.h>
@@ -54,11 +54,12 @@ enum err decoder_init(struct decoder *d, const struct decoder_config *config, st
 {
 	*d = (struct decoder){.config = *config};
 	d->memory_bytes = lay_out(d, NULL);
-	void *memory = mmap(NULL, d->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *memory =
+		mmap(NULL, d->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)
 		return err_set(em, ERR_NO_MEMORY,
-			       "cannot allocate %zu bytes for activations; lower --max-num-batched-tokens or "
-			       "--max-num-seqs",
+			       "cannot allocate %zu bytes for activations; lower --max-num-batched-tokens "
+			       "or --max-num-seqs",
 			       d->memory_bytes);
 	madvise(memory, d->memory_bytes, MADV_HUGEPAGE);
 	d->memory = memory;
@@ -88,8 +89,8 @@ static enum err failed(enum err e, const char *op, struct err_msg *em)
 	return e ? err_set(em, e, "%s: %s", op, err_text(e)) : ERR_OK;
 }
 
-static enum err norm(struct decoder *d, float *out, float *x, const float *add, const float *weight, u32 tokens,
-		     struct err_msg *em)
+static enum err norm(struct decoder *d, float *out, float *x, const float *add, const float *weight,
+		     u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
 	struct kern_rmsnorm_args a = {.out = out,
@@ -103,8 +104,8 @@ static enum err norm(struct decoder *d, float *out, float *x, const float *add, 
 	return failed(c->ops->rmsnorm(c->ctx, &a), "rmsnorm", em);
 }
 
-static enum err product(struct decoder *d, float *out, const float *x, const struct kern_weight *w, u32 tokens,
-			struct err_msg *em)
+static enum err product(struct decoder *d, float *out, const float *x, const struct kern_weight *w,
+			u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
 	struct kern_matmul_args a = {
@@ -114,8 +115,8 @@ static enum err product(struct decoder *d, float *out, const float *x, const str
 }
 
 /* A product whose inputs the ranks share: the sum of all ranks' parts. */
-static enum err product_sum(struct decoder *d, float *out, const float *x, const struct kern_weight *w, u32 tokens,
-			    struct err_msg *em)
+static enum err product_sum(struct decoder *d, float *out, const float *x, const struct kern_weight *w,
+			    u32 tokens, struct err_msg *em)
 {
 	struct collectives *c = d->config.collectives;
 
@@ -143,7 +144,8 @@ static enum err embed(struct decoder *d, const struct inputs *in, struct err_msg
 	return e;
 }
 
-static enum err attend(struct decoder *d, const struct inputs *in, const struct kern_kv *kv, struct err_msg *em)
+static enum err attend(struct decoder *d, const struct inputs *in, const struct kern_kv *kv,
+		       struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
 	struct kern_rope_kv_args rope = {.q = d->q,
@@ -211,7 +213,8 @@ static enum err layer(struct decoder *d, u32 index, const struct inputs *in, con
 	return e;
 }
 
-enum err decoder_forward(struct decoder *d, const struct inputs *in, const struct kern_kv *kv, struct err_msg *em)
+enum err decoder_forward(struct decoder *d, const struct inputs *in, const struct kern_kv *kv,
+			 struct err_msg *em)
 {
 	ASSERT(in->tokens > 0 && in->tokens <= d->config.tokens_max);
 	enum err e = embed(d, in, em);

@@ -1,6 +1,6 @@
-/* The generic decoder: embedding, layers of attention and gated MLP on a residual stream, final norm, lm_head; composed
- * from the ops of kernels/kernels.h. With several ranks each holds a share of heads, MLP and vocabulary, and the partial
- * sums meet after attention and MLP. */
+/* The generic decoder: embedding, layers of attention and gated MLP on a residual stream, final norm,
+ * lm_head; composed from the ops of kernels/kernels.h. With several ranks each holds a share of heads, MLP
+ * and vocabulary, and the partial sums meet after attention and MLP. */
 #ifndef TERCET_PROC_WORKER_MODEL_DECODER_H
 #define TERCET_PROC_WORKER_MODEL_DECODER_H
 
@@ -18,8 +18,8 @@ struct decoder_config {
 	const struct kern_ops *ops;
 	struct kern_ctx *ctx;
 	struct collectives *collectives; /* NULL with one rank */
-	u32 tokens_max;                  /* of a step */
-	u32 logit_rows_max;              /* of one decoder_logits */
+	u32 tokens_max;			 /* of a step */
+	u32 logit_rows_max;		 /* of one decoder_logits */
 };
 
 struct decoder {
@@ -46,12 +46,13 @@ size_t decoder_bytes(const struct decoder_config *config);
 MUST_CHECK enum err decoder_init(struct decoder *d, const struct decoder_config *config, struct err_msg *em);
 void decoder_fini(struct decoder *d);
 
-/* Runs the tokens of a step through all layers and writes their K and V into `kv` [layers]. Errors are those of the ops
- * (ERR_DEVICE) and of the collectives. */
+/* Runs the tokens of a step through all layers and writes their K and V into `kv` [layers]. Errors are those
+ * of the ops (ERR_DEVICE) and of the collectives. */
 MUST_CHECK enum err decoder_forward(struct decoder *d, const struct inputs *in, const struct kern_kv *kv,
 				    struct err_msg *em);
-/* Logits of `count` <= logit_rows_max tokens of the last forward: *out [count][vocab] on rank 0, NULL on the others;
- * lives until the next call. */
-MUST_CHECK enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float **out, struct err_msg *em);
+/* Logits of `count` <= logit_rows_max tokens of the last forward: *out [count][vocab] on rank 0, NULL on the
+ * others; lives until the next call. */
+MUST_CHECK enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float **out,
+				   struct err_msg *em);
 
 #endif

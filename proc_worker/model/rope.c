@@ -16,7 +16,8 @@ double rope_frequency(const struct rope_config *r, u32 i)
 		return frequency / r->factor;
 	if (r->kind != ROPE_LLAMA3)
 		return frequency;
-	/* Turns that the wave makes within the original context: below `low` it is stretched, above `high` it is kept. */
+	/* Turns that the wave makes within the original context: below `low` it is stretched, above `high` it
+	 * is kept. */
 	double turns = r->original_context * frequency / (2 * M_PI);
 	if (turns < r->low_freq_factor)
 		return frequency / r->factor;
@@ -26,7 +27,8 @@ double rope_frequency(const struct rope_config *r, u32 i)
 	return (1 - smooth) * frequency / r->factor + smooth * frequency;
 }
 
-enum err rope_tables_init(struct rope_tables *t, const struct rope_config *r, u32 positions, struct err_msg *em)
+enum err rope_tables_init(struct rope_tables *t, const struct rope_config *r, u32 positions,
+			  struct err_msg *em)
 {
 	u32 half = r->dim / 2;
 	size_t count = (size_t)positions * half;
@@ -36,7 +38,8 @@ enum err rope_tables_init(struct rope_tables *t, const struct rope_config *r, u3
 	*t = (struct rope_tables){.positions = positions};
 	t->cos = malloc(2 * count * sizeof(float));
 	if (!t->cos)
-		return err_set(em, ERR_NO_MEMORY, "not enough memory for the rotary tables: %zu bytes; lower --max-model-len",
+		return err_set(em, ERR_NO_MEMORY,
+			       "not enough memory for the rotary tables: %zu bytes; lower --max-model-len",
 			       2 * count * sizeof(float));
 	t->sin = t->cos + count;
 	for (u32 i = 0; i < half; i++)

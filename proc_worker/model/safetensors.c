@@ -1,5 +1,5 @@
-/* Owns the mapped checkpoint files and the table of their tensors. Runs in the worker while it loads. Never trusts a
- * header: a checkpoint is a file that somebody downloaded. */
+/* Owns the mapped checkpoint files and the table of their tensors. Runs in the worker while it loads. Never
+ * trusts a header: a checkpoint is a file that somebody downloaded. */
 #include "proc_worker/model/safetensors.h"
 
 #include <errno.h>
@@ -45,10 +45,10 @@ static const struct {
 	enum kern_dtype dtype;
 } DTYPES[] = {
 	{"F32", 32, true, KERN_F32}, {"BF16", 16, true, KERN_BF16}, {"F16", 16, true, KERN_F16},
-	{"F64", 64, false, 0},       {"I64", 64, false, 0},         {"I32", 32, false, 0},
-	{"I16", 16, false, 0},       {"I8", 8, false, 0},           {"U64", 64, false, 0},
-	{"U32", 32, false, 0},       {"U16", 16, false, 0},         {"U8", 8, false, 0},
-	{"BOOL", 8, false, 0},       {"F8_E4M3", 8, false, 0},      {"F8_E5M2", 8, false, 0},
+	{"F64", 64, false, 0},	     {"I64", 64, false, 0},	    {"I32", 32, false, 0},
+	{"I16", 16, false, 0},	     {"I8", 8, false, 0},	    {"U64", 64, false, 0},
+	{"U32", 32, false, 0},	     {"U16", 16, false, 0},	    {"U8", 8, false, 0},
+	{"BOOL", 8, false, 0},	     {"F8_E4M3", 8, false, 0},	    {"F8_E5M2", 8, false, 0},
 	{"F8_E8M0", 8, false, 0},    {"C64", 64, false, 0},
 };
 
@@ -80,7 +80,8 @@ static enum err map_file(struct st_file *f, const char *dir, struct err_msg *em)
 	enum err e = ERR_OK;
 
 	if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, f->name) >= sizeof(path))
-		return err_set(em, ERR_TOO_LONG, "the path of %s is longer than %zu bytes", f->name, sizeof(path) - 1);
+		return err_set(em, ERR_TOO_LONG, "the path of %s is longer than %zu bytes", f->name,
+			       sizeof(path) - 1);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return err_set(em, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%s: %s", path, strerror(errno));
@@ -114,7 +115,8 @@ static enum err read_shape(struct st_tensor *t, json_val shape, u64 *elements, s
 	for (struct json_iter it = json_iterate(shape); json_next(&it);) {
 		u64 n;
 		if (!json_uint(it.value, &n))
-			return err_set(em, ERR_FORMAT, "\"shape\" holds a %s, not a count", json_type_name(it.value));
+			return err_set(em, ERR_FORMAT, "\"shape\" holds a %s, not a count",
+				       json_type_name(it.value));
 		if (__builtin_mul_overflow(*elements, n, elements))
 			return err_set(em, ERR_FORMAT, "\"shape\" has more elements than can be counted");
 		t->shape[t->dims++] = n;
@@ -156,13 +158,13 @@ static enum err read_tensor(struct st_tensor *t, const struct st_file *f, json_v
 	if (__builtin_mul_overflow(elements, bits / 8, &bytes) || bytes != end - begin) {
 		char shape[128];
 		safetensors_print_shape(shape, sizeof(shape), t->shape, t->dims);
-		return err_set(em, ERR_FORMAT, "%s of %s does not fit %llu bytes of data", t->dtype_name, shape,
-			       (unsigned long long)(end - begin));
+		return err_set(em, ERR_FORMAT, "%s of %s does not fit %llu bytes of data", t->dtype_name,
+			       shape, (unsigned long long)(end - begin));
 	}
 	if (end > room)
 		return err_set(em, ERR_FORMAT,
-			       "its data ends at byte %llu, but the file has only %llu bytes of data: truncated, or the "
-			       "offsets are wrong",
+			       "its data ends at byte %llu, but the file has only %llu bytes of data: "
+			       "truncated, or the offsets are wrong",
 			       (unsigned long long)end, (unsigned long long)room);
 	t->data = f->map + f->data_begin + begin;
 	t->bytes = bytes;
@@ -204,10 +206,11 @@ static enum err check_cover(struct st_file *f, struct st_tensor *tensors, u32 co
 	for (u32 i = 0; i < count; i++) {
 		const char *begin = tensors[i].data;
 		if (begin != expected)
-			return err_set(em, ERR_FORMAT, "%s: tensor %s begins at byte %lld of the data, %s at %lld",
-				       f->name, tensors[i].name, (long long)(begin - f->map - (i64)f->data_begin),
-				       begin < expected ? "inside the one that ends" : "behind a gap that begins",
-				       (long long)(expected - f->map - (i64)f->data_begin));
+			return err_set(
+				em, ERR_FORMAT, "%s: tensor %s begins at byte %lld of the data, %s at %lld",
+				f->name, tensors[i].name, (long long)(begin - f->map - (i64)f->data_begin),
+				begin < expected ? "inside the one that ends" : "behind a gap that begins",
+				(long long)(expected - f->map - (i64)f->data_begin));
 		expected = begin + tensors[i].bytes;
 	}
 	if (expected != f->map + f->bytes)
@@ -237,7 +240,8 @@ static enum err read_entries(struct safetensors *st, struct st_file *f, json_val
 		}
 		st->tensor_count++;
 	}
-	return check_cover(f, st->tensor_count > first ? st->tensors + first : NULL, st->tensor_count - first, em);
+	return check_cover(f, st->tensor_count > first ? st->tensors + first : NULL, st->tensor_count - first,
+			   em);
 }
 
 static enum err read_header(struct safetensors *st, struct st_file *f, struct err_msg *em)
@@ -247,11 +251,11 @@ static enum err read_header(struct safetensors *st, struct st_file *f, struct er
 
 	memcpy(&header, f->map, sizeof(header)); /* little-endian, as every host we run on */
 	if (header > HEADER_BYTES_MAX)
-		return err_set(em, ERR_FORMAT, "%s: a header of %llu bytes; this is no safetensors file", f->name,
-			       (unsigned long long)header);
+		return err_set(em, ERR_FORMAT, "%s: a header of %llu bytes; this is no safetensors file",
+			       f->name, (unsigned long long)header);
 	if (header > f->bytes - 8)
-		return err_set(em, ERR_FORMAT, "%s: truncated: its header has %llu bytes, the file %llu", f->name,
-			       (unsigned long long)header, (unsigned long long)f->bytes);
+		return err_set(em, ERR_FORMAT, "%s: truncated: its header has %llu bytes, the file %llu",
+			       f->name, (unsigned long long)header, (unsigned long long)f->bytes);
 	f->data_begin = 8 + header;
 	enum err e = json_parse(&doc, f->map + 8, header, em);
 	if (!e && json_type(json_root(doc)) != JSON_OBJECT)
@@ -310,8 +314,8 @@ static enum err sort_tensors(struct safetensors *st, struct err_msg *em)
 		qsort(st->tensors, st->tensor_count, sizeof(*st->tensors), compare_names);
 	for (u32 i = 1; i < st->tensor_count; i++)
 		if (!strcmp(st->tensors[i - 1].name, st->tensors[i].name))
-			return err_set(em, ERR_FORMAT, "tensor %s is there twice (%s, %s)", st->tensors[i].name,
-				       st->tensors[i - 1].file, st->tensors[i].file);
+			return err_set(em, ERR_FORMAT, "tensor %s is there twice (%s, %s)",
+				       st->tensors[i].name, st->tensors[i - 1].file, st->tensors[i].file);
 	return ERR_OK;
 }
 
@@ -323,7 +327,8 @@ static enum err open_shards(struct safetensors *st, const char *dir, json_val ma
 	for (struct json_iter it = json_iterate(map); json_next(&it);) {
 		const char *shard = json_cstr(it.value, "");
 		if (!*shard || strchr(shard, '/'))
-			return err_set(em, ERR_FORMAT, "%s: the shard of %.200s is '%.200s'; it must be a file name",
+			return err_set(em, ERR_FORMAT,
+				       "%s: the shard of %.200s is '%.200s'; it must be a file name",
 				       INDEX_FILE, it.key, shard);
 		if (has_file(st, shard))
 			continue;
@@ -341,8 +346,9 @@ static enum err open_shards(struct safetensors *st, const char *dir, json_val ma
 		const struct st_tensor *t = safetensors_find(st, it.key);
 		const char *shard = json_cstr(it.value, "");
 		if (!t || strcmp(t->file, shard))
-			return err_set(em, ERR_FORMAT, "%s says that tensor %.200s is in %.200s, but it is %s",
-				       INDEX_FILE, it.key, shard, t ? "elsewhere" : "in no shard");
+			return err_set(em, ERR_FORMAT,
+				       "%s says that tensor %.200s is in %.200s, but it is %s", INDEX_FILE,
+				       it.key, shard, t ? "elsewhere" : "in no shard");
 	}
 	return ERR_OK;
 }
@@ -354,15 +360,17 @@ static enum err open_checkpoint(struct safetensors *st, const char *dir, struct 
 	struct stat info;
 
 	if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, INDEX_FILE) >= sizeof(path))
-		return err_set(em, ERR_TOO_LONG, "the model's path is longer than %zu bytes", sizeof(path) - 1);
+		return err_set(em, ERR_TOO_LONG, "the model's path is longer than %zu bytes",
+			       sizeof(path) - 1);
 	enum err e = add_file(st, dir, SINGLE_FILE, em);
 	if (!e)
 		return sort_tensors(st, em);
 	if (e != ERR_NOT_FOUND)
 		return e;
 	if (stat(path, &info) < 0)
-		return err_set(em, ERR_NOT_FOUND, "%s holds neither %s nor %s; other checkpoint formats are not read",
-			       dir, SINGLE_FILE, INDEX_FILE);
+		return err_set(em, ERR_NOT_FOUND,
+			       "%s holds neither %s nor %s; other checkpoint formats are not read", dir,
+			       SINGLE_FILE, INDEX_FILE);
 	e = json_parse_file(&doc, path, em);
 	if (!e)
 		e = open_shards(st, dir, json_get(json_root(doc), "weight_map"), em);
@@ -403,7 +411,8 @@ void safetensors_trim(struct safetensors *st)
 {
 	for (u32 i = 0; i < st->file_count; i++) {
 		void *map = (void *)(uintptr_t)st->files[i].map;
-		madvise(map, st->files[i].bytes, MADV_RANDOM); /* what is left: single rows of the embedding */
+		madvise(map, st->files[i].bytes,
+			MADV_RANDOM); /* what is left: single rows of the embedding */
 		madvise(map, st->files[i].bytes, MADV_DONTNEED);
 	}
 }

@@ -1,5 +1,5 @@
-/* Loads weights: owns their memory, one mapping. Runs in the worker at start. Reads only what this rank needs, never
- * trusts a shape. */
+/* Loads weights: owns their memory, one mapping. Runs in the worker at start. Reads only what this rank
+ * needs, never trusts a shape. */
 #include "proc_worker/model/weights.h"
 
 #include <stdio.h>
@@ -59,7 +59,8 @@ static struct range dim_share(const struct weights_plan *p, enum arch_dim d)
 
 static struct range rows_share(const struct weights_plan *p, const struct arch_tensor *t)
 {
-	return t->split == SPLIT_ROWS ? dim_share(p, t->rows) : (struct range){0, dim_size(p->config, t->rows)};
+	return t->split == SPLIT_ROWS ? dim_share(p, t->rows)
+				      : (struct range){0, dim_size(p->config, t->rows)};
 }
 
 static struct range columns_share(const struct weights_plan *p, const struct arch_tensor *t)
@@ -106,15 +107,16 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 	const struct st_tensor *st = safetensors_find(p->checkpoint, name);
 	safetensors_print_shape(wanted, sizeof(wanted), shape, dims);
 	if (!st)
-		return err_set(em, ERR_NOT_FOUND, "the checkpoint has no tensor %s (%s expected)", name, wanted);
+		return err_set(em, ERR_NOT_FOUND, "the checkpoint has no tensor %s (%s expected)", name,
+			       wanted);
 	if (st->dims != dims || memcmp(st->shape, shape, dims * sizeof(u64)) != 0) {
 		safetensors_print_shape(found, sizeof(found), st->shape, st->dims);
-		return err_set(em, ERR_FORMAT, "%s: tensor %s has the shape %s; by config.json it must be %s", st->file,
-			       name, found, wanted);
+		return err_set(em, ERR_FORMAT, "%s: tensor %s has the shape %s; by config.json it must be %s",
+			       st->file, name, found, wanted);
 	}
 	if (!st->usable)
-		return err_set(em, ERR_UNSUPPORTED, "%s: tensor %s is of type %s; supported: BF16, F16, F32", st->file,
-			       name, st->dtype_name);
+		return err_set(em, ERR_UNSUPPORTED, "%s: tensor %s is of type %s; supported: BF16, F16, F32",
+			       st->file, name, st->dtype_name);
 	return ERR_OK;
 }
 
@@ -153,7 +155,8 @@ static const struct st_tensor *embed_tensor(const struct weights_plan *p)
 	return NULL;
 }
 
-/* Rows are looked up one by one, so the table can stay in the file, unless rounding it is what was asked for. */
+/* Rows are looked up one by one, so the table can stay in the file, unless rounding it is what was asked for.
+ */
 static bool embed_stays(const struct weights_plan *p)
 {
 	const struct st_tensor *t = embed_tensor(p);
@@ -201,7 +204,8 @@ static void *take(struct loader *l, size_t bytes)
 	return p;
 }
 
-/* The tensor's rows from `first` on, aligned to its element size: in the file, or copied. NULL: out of memory. */
+/* The tensor's rows from `first` on, aligned to its element size: in the file, or copied. NULL: out of
+ * memory. */
 static const void *aligned_rows(struct loader *l, const struct st_tensor *t, u32 first, u32 rows)
 {
 	size_t row_bytes = t->bytes / t->shape[0];
@@ -253,15 +257,16 @@ static enum err load_matrix(struct loader *l, enum weight_slot slot, u32 layer, 
 		const char *src = aligned_rows(l, st, r.first, r.count);
 		if (!src)
 			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
-		kern_weight_rows(w, done, r.count, src + first_column * kern_dtype_bytes(st->dtype), st->dtype,
-				 dim_size(p->config, t->columns), p->threads);
+		kern_weight_rows(w, done, r.count, src + first_column * kern_dtype_bytes(st->dtype),
+				 st->dtype, dim_size(p->config, t->columns), p->threads);
 		done += r.count;
 	}
 	ASSERT(done == rows);
 	return ERR_OK;
 }
 
-static enum err load_norm(struct loader *l, enum weight_slot slot, u32 layer, const float **out, struct err_msg *em)
+static enum err load_norm(struct loader *l, enum weight_slot slot, u32 layer, const float **out,
+			  struct err_msg *em)
 {
 	const struct arch *a = l->plan->config->arch;
 	float *memory = take(l, slot_bytes(l->plan, slot));
@@ -341,11 +346,12 @@ static enum err check_memory(const struct weights_plan *p, u64 bytes, struct err
 
 	if (bytes <= p->memory_available)
 		return ERR_OK;
-	return err_set(em, ERR_NO_SPACE,
-		       "not enough memory: the weights need %llu MiB in %s%s, %llu MiB are available; %s",
-		       (unsigned long long)((bytes + mib - 1) / mib), p->dtype == KERN_F32 ? "float32" : "bfloat16",
-		       p->shard->ranks > 1 ? " on each worker" : "", (unsigned long long)(p->memory_available / mib),
-		       p->dtype == KERN_F32 ? "--dtype bfloat16 needs half of it" : "use a smaller model");
+	return err_set(
+		em, ERR_NO_SPACE,
+		"not enough memory: the weights need %llu MiB in %s%s, %llu MiB are available; %s",
+		(unsigned long long)((bytes + mib - 1) / mib), p->dtype == KERN_F32 ? "float32" : "bfloat16",
+		p->shard->ranks > 1 ? " on each worker" : "", (unsigned long long)(p->memory_available / mib),
+		p->dtype == KERN_F32 ? "--dtype bfloat16 needs half of it" : "use a smaller model");
 }
 
 enum err model_weights_load(struct model_weights *w, const struct weights_plan *p, struct err_msg *em)

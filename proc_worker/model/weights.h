@@ -1,5 +1,5 @@
-/* The weights of one rank: found in the checkpoint by the architecture's table, checked, sliced, fused and packed into
- * the layout that the kernels read. */
+/* The weights of one rank: found in the checkpoint by the architecture's table, checked, sliced, fused and
+ * packed into the layout that the kernels read. */
 #ifndef TERCET_PROC_WORKER_MODEL_WEIGHTS_H
 #define TERCET_PROC_WORKER_MODEL_WEIGHTS_H
 
@@ -33,22 +33,23 @@ struct weights_plan {
 	const struct model_config *config;
 	const struct model_shard *shard;
 	const struct safetensors *checkpoint; /* must outlive the weights */
-	enum kern_dtype dtype;                /* KERN_F32 or KERN_BF16 */
+	enum kern_dtype dtype;		      /* KERN_F32 or KERN_BF16 */
 	u32 caps;
 	struct kern_threads *threads;
-	u64 memory_available; /* bytes; more is not taken */
+	u64 memory_available;			   /* bytes; more is not taken */
 	void (*progress)(void *ctx, double share); /* NULL: none */
 	void *progress_ctx;
 };
 
-/* Checks that every tensor of the table is there with the right shape and a type that can be read; first of all, so that
- * a bad checkpoint is refused before anything is loaded. ERR_NOT_FOUND, ERR_FORMAT, ERR_UNSUPPORTED: names the tensor,
- * what is expected and what was found. */
+/* Checks that every tensor of the table is there with the right shape and a type that can be read; first of
+ * all, so that a bad checkpoint is refused before anything is loaded. ERR_NOT_FOUND, ERR_FORMAT,
+ * ERR_UNSUPPORTED: names the tensor, what is expected and what was found. */
 MUST_CHECK enum err model_weights_check(const struct weights_plan *plan, struct err_msg *em);
 /* Bytes that model_weights_load will allocate. */
 u64 model_weights_bytes(const struct weights_plan *plan);
 /* Checks, then loads this rank's slices. ERR_NO_SPACE: says how much is needed and how much there is. */
-MUST_CHECK enum err model_weights_load(struct model_weights *w, const struct weights_plan *plan, struct err_msg *em);
+MUST_CHECK enum err model_weights_load(struct model_weights *w, const struct weights_plan *plan,
+				       struct err_msg *em);
 void model_weights_fini(struct model_weights *w);
 
 #endif

@@ -1,5 +1,5 @@
-/* STEP messages against the worker's state. An input is a run of frames, each behind its length in two bytes; the digest
- * is corrected, so that what is accepted goes on. */
+/* STEP messages against the worker's state. An input is a run of frames, each behind its length in two bytes;
+ * the digest is corrected, so that what is accepted goes on. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,8 +8,12 @@
 #include "proc_worker/batch_state.h"
 #include "proc_worker/inputs.h"
 
-static const struct batch_limits LIMITS = {
-	.rows_max = 8, .tokens_max = 64, .max_model_len = 64, .block_size = 4, .block_count = 100, .vocab_size = 300};
+static const struct batch_limits LIMITS = {.rows_max = 8,
+					   .tokens_max = 64,
+					   .max_model_len = 64,
+					   .block_size = 4,
+					   .block_count = 100,
+					   .vocab_size = 300};
 
 static void run(struct batch_state *b, struct inputs *in, struct ipc_step *step)
 {
@@ -25,7 +29,8 @@ static void run(struct batch_state *b, struct inputs *in, struct ipc_step *step)
 		return;
 	inputs_build(in, b);
 	for (u32 i = 0; i < in->tokens; i++)
-		if (in->ids[i] >= LIMITS.vocab_size || in->slots[i] < 0 || in->slots[i] >= 400 || in->positions[i] >= 64)
+		if (in->ids[i] >= LIMITS.vocab_size || in->slots[i] < 0 || in->slots[i] >= 400 ||
+		    in->positions[i] >= 64)
 			abort();
 	batch_state_commit(b, sampled);
 }
@@ -45,7 +50,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 		data += 2;
 		bytes -= 2;
 		frame = frame < bytes ? frame : bytes;
-		if (ipc_decode((const char *)data, frame, &scratch, &msg, &em) == ERR_OK && msg.type == IPC_TYPE_STEP)
+		if (ipc_decode((const char *)data, frame, &scratch, &msg, &em) == ERR_OK &&
+		    msg.type == IPC_TYPE_STEP)
 			run(b, &in, &msg.step);
 		data += frame;
 		bytes -= frame;

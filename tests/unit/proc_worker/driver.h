@@ -1,5 +1,5 @@
-/* Drives a whole runner (or a tensor-parallel group of them, one thread each) through requests, as a scheduler would:
- * chunked prefill, rows in any order, preemption. For tests. */
+/* Drives a whole runner (or a tensor-parallel group of them, one thread each) through requests, as a
+ * scheduler would: chunked prefill, rows in any order, preemption. For tests. */
 #ifndef TERCET_TESTS_DRIVER_H
 #define TERCET_TESTS_DRIVER_H
 
@@ -15,7 +15,7 @@ struct driver_config {
 	u32 threads;
 	u32 caps;
 	u32 rows_max, tokens_max, block_size;
-	u32 chunk;         /* prompt tokens of one row in a step */
+	u32 chunk;	   /* prompt tokens of one row in a step */
 	u32 preempt_every; /* 0: never; else a random row is preempted about every that many steps */
 	u64 seed;
 };
@@ -23,7 +23,7 @@ struct driver_config {
 struct driver_request {
 	const u32 *prompt;
 	u32 prompt_count;
-	u32 output_count; /* wanted */
+	u32 output_count;		      /* wanted */
 	const struct sampling_params *params; /* NULL: greedy */
 	const u32 *stop_ids;
 	u32 stop_count;

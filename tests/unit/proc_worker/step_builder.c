@@ -71,8 +71,8 @@ void mirror_add(struct mirror *m, const struct mirror_add *add)
 	m->add_block_count[i] = add->block_count;
 	m->add_stop_count[i] = add->stop_count;
 	m->add_bias_count[i] = add->bias_count;
-#define PARAM(A, type, name, def, min, max)                                                                  \
-	m->add_##name[i] = params->name;                                                                     \
+#define PARAM(A, type, name, def, min, max) \
+	m->add_##name[i] = params->name;    \
 	s->add_##name##_count++;
 	SAMPLING_TABLE(PARAM, 0)
 #undef PARAM

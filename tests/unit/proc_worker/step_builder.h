@@ -1,5 +1,5 @@
-/* A small scheduler for tests: keeps its own mirror of every row, builds STEP messages column by column and computes
- * their digest independently of batch_state.c. */
+/* A small scheduler for tests: keeps its own mirror of every row, builds STEP messages column by column and
+ * computes their digest independently of batch_state.c. */
 #ifndef TERCET_TESTS_STEP_BUILDER_H
 #define TERCET_TESTS_STEP_BUILDER_H
 
@@ -59,7 +59,8 @@ void mirror_grow(struct mirror *m, u32 row, u32 block);
 void mirror_run(struct mirror *m, u32 row, u32 count); /* an exception */
 /* Applies the rule, fills the digest; the finished message. */
 const struct ipc_step *mirror_end(struct mirror *m);
-/* computed += run; `tokens[i]` is appended to the i-th row that samples, in row order. Returns how many did. */
+/* computed += run; `tokens[i]` is appended to the i-th row that samples, in row order. Returns how many did.
+ */
 u32 mirror_commit(struct mirror *m, const u32 *tokens);
 bool mirror_samples(const struct mirror *m, u32 row);
 

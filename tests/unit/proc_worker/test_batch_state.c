@@ -5,8 +5,12 @@
 #include "proc_worker/inputs.h"
 #include "tests/unit/proc_worker/step_builder.h"
 
-static const struct batch_limits LIMITS = {
-	.rows_max = 16, .tokens_max = 64, .max_model_len = 100, .block_size = 4, .block_count = 200, .vocab_size = 500};
+static const struct batch_limits LIMITS = {.rows_max = 16,
+					   .tokens_max = 64,
+					   .max_model_len = 100,
+					   .block_size = 4,
+					   .block_count = 200,
+					   .vocab_size = 500};
 
 static struct batch_state *create(void)
 {
@@ -243,80 +247,189 @@ Test(batch_state, a_reset_beyond_what_was_created_is_refused)
 	batch_state_destroy(&b);
 }
 
-/* Each case: one bad thing in a STEP on top of a state with row 1 (4 tokens known, none computed, 1 block). */
-static void spoil(struct mirror *m, int what)
+/* What is spoiled in a STEP on top of a state with row 1 (4 tokens known, none computed, 1 block). */
+enum spoilt {
+	DROP_EMPTY,
+	DROP_OUTSIDE,
+	COPY_SRC,
+	COPY_DST,
+	COPY_TWICE,
+	COPY_CHAIN,
+	GROW_EMPTY,
+	GROW_BLOCK,
+	GROW_COUNT,
+	RUN_EMPTY,
+	RUN_MORE,
+	RUN_TWICE,
+	ADDS, /* from here on an add of 2 tokens to row 2 */
+	ADD_TAKEN = ADDS,
+	ADD_OUTSIDE,
+	ADD_NOTHING,
+	ADD_NO_PROMPT,
+	ADD_MUCH_PROMPT,
+	ADD_COMPUTED,
+	ADD_TOKEN,
+	ADD_TOKEN_COUNT,
+	ADD_PARAM_COUNT,
+	ADD_BLOCK,
+	ADD_MANY_BLOCKS,
+	ADD_MANY_STOPS,
+	ADD_STOP,
+	ADD_BIAS,
+	ADD_PARAM,
+	RUN_BEHIND_BLOCKS,
+	RUN_OVER_BUDGET,
+	SPOILT_COUNT,
+};
+
+static const char *const spoilt_texts[SPOILT_COUNT] = {
+	[DROP_EMPTY] = "drop_row[0]: row 7 is empty",
+	[DROP_OUTSIDE] = "drop_row[0] is 16",
+	[COPY_SRC] = "copy_src: 200",
+	[COPY_DST] = "copy_dst: 200",
+	[COPY_TWICE] = "written twice",
+	[COPY_CHAIN] = "read and written",
+	[GROW_EMPTY] = "grow_row[0]: row 7 is empty",
+	[GROW_BLOCK] = "block 200 is not below",
+	[GROW_COUNT] = "grow_block has 1 elements; 0 are needed",
+	[RUN_EMPTY] = "run_row[0]: row 7 is empty",
+	[RUN_MORE] = "run_count[0] is 5; row 1 has 4",
+	[RUN_TWICE] = "listed twice",
+	[ADD_TAKEN] = "still holds sequence 1",
+	[ADD_OUTSIDE] = "add_row[0] is 16",
+	[ADD_NOTHING] = "add_token_count[0] is 0",
+	[ADD_NO_PROMPT] = "add_prompt_count[0] is 0",
+	[ADD_MUCH_PROMPT] = "add_prompt_count[0] is 3",
+	[ADD_COMPUTED] = "add_computed[0] is 2",
+	[ADD_TOKEN] = "add_tokens: 500",
+	[ADD_TOKEN_COUNT] = "add_tokens has 3 elements; 2 are needed",
+	[ADD_PARAM_COUNT] = "add_top_p has 0 elements; 1 are needed",
+	[ADD_BLOCK] = "block 200 is not below 200",
+	[ADD_MANY_BLOCKS] = "more than the 25 blocks",
+	[ADD_MANY_STOPS] = "add_stop_count[0] is 65",
+	[ADD_STOP] = "add_stop_ids: 500",
+	[ADD_BIAS] = "add_bias_ids: 500",
+	[ADD_PARAM] = "logprobs",
+	[RUN_BEHIND_BLOCKS] = "its 1 blocks hold 4 tokens, this step needs 5",
+	[RUN_OVER_BUDGET] = "runs 65 tokens; at most 64",
+};
+
+static void spoil(struct mirror *m, enum spoilt what)
 {
-	static u32 bad_tokens[] = {5, 500};
-	static u32 bad_blocks[] = {200};
-	static f32 bad_values[2];
-	static u32 stops[STOP_IDS_MAX + 1];
+	static const struct {
+		u32 src, dst;
+	} copies[][2] = {[COPY_SRC] = {{200, 3}, {5, 6}},
+			 [COPY_DST] = {{3, 200}, {5, 6}},
+			 [COPY_TWICE] = {{3, 4}, {5, 4}},
+			 [COPY_CHAIN] = {{3, 4}, {4, 5}}};
+
+	switch (what) {
+	case DROP_EMPTY:
+		mirror_drop(m, 7);
+		break;
+	case DROP_OUTSIDE:
+		m->drop_row[m->msg.drop_row_count++] = 16;
+		break;
+	case GROW_EMPTY:
+		mirror_grow(m, 7, 3);
+		break;
+	case GROW_BLOCK:
+		mirror_grow(m, 1, 200);
+		break;
+	case GROW_COUNT:
+		m->msg.grow_block_count++;
+		break;
+	case RUN_TWICE:
+		mirror_run(m, 1, 1);
+		mirror_run(m, 1, 1);
+		break;
+	case RUN_EMPTY:
+	case RUN_MORE:
+		mirror_run(m, what == RUN_MORE ? 1 : 7, what == RUN_MORE ? 5 : 1);
+		break;
+	default:
+		mirror_copy(m, copies[what][0].src, copies[what][0].dst);
+		mirror_copy(m, copies[what][1].src, copies[what][1].dst);
+	}
+}
+
+static u32 bad_ids[] = {5, 500};
+
+/* The lists of an add. */
+static void spoil_lists(struct mirror_add *add, enum spoilt what)
+{
+	static u32 bad_blocks[] = {200}, stops[STOP_IDS_MAX + 1];
+	static f32 values[2];
+
+	if (what == ADD_BLOCK)
+		add->blocks = bad_blocks;
+	if (what == ADD_MANY_BLOCKS)
+		add->block_count = 26;
+	if (what == ADD_MANY_STOPS || what == ADD_STOP) {
+		add->stop_ids = what == ADD_STOP ? bad_ids : stops;
+		add->stop_count = what == ADD_STOP ? 2 : STOP_IDS_MAX + 1;
+	}
+	if (what == ADD_BIAS) {
+		add->bias_ids = bad_ids;
+		add->bias_values = values;
+		add->bias_count = 2;
+	}
+}
+
+static void spoil_add(struct mirror *m, enum spoilt what)
+{
 	struct mirror_add add = prompt(2, 2, 2, 1);
 	struct sampling_params p;
 	sampling_params_default(&p);
 
-	switch (what) {
-	case 0: mirror_drop(m, 7); return;
-	case 1: m->drop_row[m->msg.drop_row_count++] = 16; return;
-	case 2: mirror_copy(m, 200, 3); return;
-	case 3: mirror_copy(m, 3, 200); return;
-	case 4: mirror_copy(m, 3, 4); mirror_copy(m, 5, 4); return;
-	case 5: mirror_copy(m, 3, 4); mirror_copy(m, 4, 5); return;
-	case 6: add.row = 1; break;
-	case 7: mirror_add(m, &add); m->add_row[0] = 16; return;
-	case 8: add.token_count = 0; add.prompt_count = 0; break;
-	case 9: add.computed = 2; break;
-	case 10: add.prompt_count = 3; break;
-	case 11: add.tokens = bad_tokens; break;
-	case 12: add.blocks = bad_blocks; break;
-	case 13: add.block_count = 26; break;
-	case 14: add.stop_ids = stops; add.stop_count = STOP_IDS_MAX + 1; break;
-	case 15: add.stop_ids = bad_tokens; add.stop_count = 2; break;
-	case 16: add.bias_ids = bad_tokens; add.bias_values = bad_values; add.bias_count = 2; break;
-	case 17: p.logprobs = 21; add.params = &p; break;
-	case 18: mirror_grow(m, 7, 3); return;
-	case 19: mirror_grow(m, 1, 200); return;
-	case 20: mirror_run(m, 7, 1); return;
-	case 21: mirror_run(m, 1, 5); return;
-	case 22: mirror_run(m, 1, 1); mirror_run(m, 1, 1); return;
-	case 23: add.token_count = add.prompt_count = 6; mirror_add(m, &add); mirror_run(m, 2, 5); return;
-	case 24: m->msg.grow_block_count++; return;
-	case 25: mirror_add(m, &add); m->msg.add_tokens_count++; return;
-	case 26: mirror_add(m, &add); m->msg.add_top_p_count = 0; return;
-	case 27: add.prompt_count = 0; break;
-	default:
+	add.params = &p;
+	spoil_lists(&add, what);
+	if (what == ADD_TAKEN)
+		add.row = 1;
+	if (what == ADD_NOTHING)
+		add.token_count = 0;
+	if (what == ADD_NO_PROMPT)
+		add.prompt_count = 0;
+	if (what == ADD_MUCH_PROMPT)
+		add.prompt_count = 3;
+	if (what == ADD_COMPUTED)
+		add.computed = 2;
+	if (what == ADD_TOKEN)
+		add.tokens = bad_ids;
+	if (what == ADD_PARAM)
+		p.logprobs = 21;
+	if (what == RUN_BEHIND_BLOCKS || what == RUN_OVER_BUDGET) {
 		add.token_count = add.prompt_count = 66;
-		add.block_count = 17;
-		mirror_add(m, &add);
-		mirror_run(m, 2, 65);
-		return;
+		add.block_count = what == RUN_OVER_BUDGET ? 17 : 1;
+		mirror_run(m, 2, what == RUN_OVER_BUDGET ? 65 : 5);
 	}
 	mirror_add(m, &add);
+	if (what == ADD_OUTSIDE)
+		m->add_row[0] = 16;
+	if (what == ADD_TOKEN_COUNT)
+		m->msg.add_tokens_count++;
+	if (what == ADD_PARAM_COUNT)
+		m->msg.add_top_p_count = 0;
 }
 
 Test(batch_state, every_index_and_count_is_checked_before_use)
 {
-	static const char *texts[] = {
-		"drop_row[0]: row 7 is empty", "drop_row[0] is 16", "copy_src: 200", "copy_dst: 200", "written twice",
-		"read and written", "still holds sequence 1", "add_row[0] is 16", "add_token_count[0] is 0",
-		"add_computed[0] is 2", "add_prompt_count[0] is 3", "add_tokens: 500", "block 200 is not below 200",
-		"more than the 25 blocks", "add_stop_count[0] is 65", "add_stop_ids: 500", "add_bias_ids: 500", "logprobs",
-		"grow_row[0]: row 7 is empty", "block 200 is not below", "run_row[0]: row 7 is empty",
-		"run_count[0] is 5; row 1 has 4", "listed twice", "its 1 blocks hold 4 tokens, this step needs 5",
-		"grow_block has 1 elements; 0 are needed", "add_tokens has 3 elements; 2 are needed",
-		"add_top_p has 0 elements; 1 are needed", "add_prompt_count[0] is 0", "runs 65 tokens; at most 64"};
-
-	for (int i = 0; i < (int)COUNT_OF(texts); i++) {
+	for (enum spoilt i = 0; i < SPOILT_COUNT; i++) {
 		struct batch_state *b = create();
 		struct mirror *m = mirror();
 		struct mirror_add add = prompt(1, 1, 4, 1);
+		struct err_msg em = {{0}};
 		mirror_begin(m);
 		mirror_add(m, &add);
 		step(m, b, NULL);
 		mirror_begin(m);
-		spoil(m, i);
-		struct err_msg em = {{0}};
+		if (i < ADDS)
+			spoil(m, i);
+		else
+			spoil_add(m, i);
 		cr_assert_eq(batch_state_apply(b, &m->msg, &em), ERR_INVALID, "case %d: %s", i, em.text);
-		cr_assert(strstr(em.text, texts[i]), "case %d: '%s' is not in '%s'", i, texts[i], em.text);
+		cr_assert(strstr(em.text, spoilt_texts[i]), "case %d: '%s' is not in '%s'", i,
+			  spoilt_texts[i], em.text);
 		cr_assert(strstr(em.text, "STEP 2"));
 		batch_state_destroy(&b);
 	}
@@ -359,9 +472,14 @@ static void random_step(struct mirror *m, u64 *seed, u64 *seq)
 				tokens[i] = next(seed) % LIMITS.vocab_size;
 			for (u32 i = 0; i < 30; i++)
 				blocks[i] = next(seed) % LIMITS.block_count;
-			mirror_add(m, &(struct mirror_add){.row = row, .seq = ++*seq, .tokens = tokens,
-				.token_count = n, .prompt_count = 1 + next(seed) % n, .computed = next(seed) % n,
-				.blocks = blocks, .block_count = (n + 3) / 4});
+			mirror_add(m, &(struct mirror_add){.row = row,
+							   .seq = ++*seq,
+							   .tokens = tokens,
+							   .token_count = n,
+							   .prompt_count = 1 + next(seed) % n,
+							   .computed = next(seed) % n,
+							   .blocks = blocks,
+							   .block_count = (n + 3) / 4});
 		}
 		if (!r->present)
 			continue;
@@ -391,7 +509,8 @@ static void check_inputs(const struct inputs *in, const struct mirror *m)
 			continue;
 		cr_assert_eq(in->query_start[i], token);
 		cr_assert_eq(in->context[i], r->computed + r->run);
-		cr_assert_arr_eq(in->block_tables + i * in->block_stride, r->blocks, r->block_count * sizeof(u32));
+		cr_assert_arr_eq(in->block_tables + i * in->block_stride, r->blocks,
+				 r->block_count * sizeof(u32));
 		for (u32 j = 0; j < r->run; j++, token++) {
 			u32 position = r->computed + j;
 			cr_assert_eq(in->ids[token], r->tokens[position]);

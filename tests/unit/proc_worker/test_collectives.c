@@ -260,7 +260,8 @@ Test(collectives, a_file_of_a_dead_group_is_passed_over, .timeout = 20)
 	remove_dir();
 }
 
-/* Rank 0 waits in an operation of epoch 5; rank 1 begins epoch 6 instead of coming. Both then work on in 6. */
+/* Rank 0 waits in an operation of epoch 5; rank 1 begins epoch 6 instead of coming. Both then work on in 6.
+ */
 static void change_epoch(void *ctx, u32 rank)
 {
 	struct group *g = ctx;

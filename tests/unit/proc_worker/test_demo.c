@@ -1,5 +1,5 @@
-/* The demo models' greedy references: exact in float32 alone and together, on one and two ranks; in bfloat16, teacher-forced,
- * wherever the reference is sure. */
+/* The demo models' greedy references: exact in float32 alone and together, on one and two ranks; in bfloat16,
+ * teacher-forced, wherever the reference is sure. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +66,8 @@ static bool read_demo(const char *path)
 	return true;
 }
 
-static struct driver_config config_for(const char *dir, enum option_dtype dtype, u32 ranks, u32 chunk, u32 rows)
+static struct driver_config config_for(const char *dir, enum option_dtype dtype, u32 ranks, u32 chunk,
+				       u32 rows)
 {
 	return (struct driver_config){.model_dir = dir,
 				      .dtype = dtype,
@@ -96,7 +97,8 @@ static void check_greedy(const char *dir, u32 ranks, u32 chunk, u32 rows, u32 co
 	for (u32 i = 0; i < count; i++)
 		for (u32 j = 0; j < demo.output_count[i]; j++)
 			cr_assert_eq(requests[i].output[j], demo.tokens[i][demo.prompt_count[i] + j],
-				     "prompt %u, token %u, %u ranks, chunks of %u, %u rows", i, j, ranks, chunk, rows);
+				     "prompt %u, token %u, %u ranks, chunks of %u, %u rows", i, j, ranks,
+				     chunk, rows);
 }
 
 static u32 best_of(const float *logits, u32 vocab)
@@ -131,8 +133,9 @@ static void check_bfloat16(const char *dir)
 			if (demo.margins[i][j] <= SURE)
 				continue;
 			sure++;
-			cr_assert_eq(best_of(requests[i].prompt_logits + (at - 1) * vocab, vocab), demo.tokens[i][at],
-				     "prompt %u, token %u, margin %g", i, j, demo.margins[i][j]);
+			cr_assert_eq(best_of(requests[i].prompt_logits + (at - 1) * vocab, vocab),
+				     demo.tokens[i][at], "prompt %u, token %u, margin %g", i, j,
+				     demo.margins[i][j]);
 		}
 		free(requests[i].prompt_logits);
 	}

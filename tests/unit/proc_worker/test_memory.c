@@ -28,7 +28,8 @@ static void begin(void)
 {
 	snprintf(root, sizeof(root), "/tmp/tercet-test-XXXXXX");
 	cr_assert(mkdtemp(root));
-	put("/proc/meminfo", "MemTotal:       32000000 kB\nMemFree:         1000000 kB\nMemAvailable:   16777216 kB\n");
+	put("/proc/meminfo",
+	    "MemTotal:       32000000 kB\nMemFree:         1000000 kB\nMemAvailable:   16777216 kB\n");
 }
 
 static u64 available(void)
@@ -152,8 +153,9 @@ Test(kv_budget, a_request_is_taken_as_it_is_or_refused)
 	cr_assert_eq(blocks(&b), 6144);
 	b.workers = 2;
 	cr_assert_eq(kv_budget_blocks(&b, &n, &em), ERR_NO_SPACE);
-	cr_assert(strstr(em.text, "asks for 6145 MiB on each worker, 10240 MiB are available; at most 5120MiB fits"), "%s",
-		  em.text);
+	cr_assert(strstr(em.text,
+			 "asks for 6145 MiB on each worker, 10240 MiB are available; at most 5120MiB fits"),
+		  "%s", em.text);
 	b.requested = 100 * MIB;
 	cr_assert_eq(kv_budget_blocks(&b, &n, &em), ERR_NO_SPACE);
 	cr_assert(strstr(em.text, "one sequence of 4096 tokens needs 256 MiB on each worker"), "%s", em.text);
@@ -174,7 +176,8 @@ Test(kv_budget, too_little_memory_says_what_fits)
 
 Test(kv_memory, blocks_of_all_layers_lie_apart)
 {
-	struct kv_shape shape = {.layers = 3, .kv_heads = 2, .head_dim = 8, .block_size = 4, .dtype = KERN_BF16};
+	struct kv_shape shape = {
+		.layers = 3, .kv_heads = 2, .head_dim = 8, .block_size = 4, .dtype = KERN_BF16};
 	struct kv_memory kv;
 	size_t half = 5 * 2 * 8 * 4 * 2;
 

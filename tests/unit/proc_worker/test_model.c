@@ -14,13 +14,14 @@
 static enum err load(const char *dir, struct runner **r, enum option_dtype dtype, u64 kv, u32 max_len,
 		     struct err_msg *em)
 {
-	struct runner_config config = {.model_dir = dir,
-				       .ranks = 1,
-				       .threads = 1,
-				       .dtype = dtype,
-				       .limits = {.rows_max = 4, .tokens_max = 16, .max_model_len = max_len, .block_size = 4},
-				       .kv_cache_memory = kv,
-				       .memory_utilization = 0.5};
+	struct runner_config config = {
+		.model_dir = dir,
+		.ranks = 1,
+		.threads = 1,
+		.dtype = dtype,
+		.limits = {.rows_max = 4, .tokens_max = 16, .max_model_len = max_len, .block_size = 4},
+		.kv_cache_memory = kv,
+		.memory_utilization = 0.5};
 
 	return runner_create(r, &config, em);
 }
@@ -116,16 +117,20 @@ Test(model, headers_of_checkpoints_are_not_trusted)
 	REFUSED(ERR_FORMAT, "header", .header = "{\"a\": ");
 	REFUSED(ERR_FORMAT, "must be an object, found array", .header = "[]");
 	REFUSED(ERR_FORMAT, "does not fit", .header_from = "[20, 8]", .header_to = "[20, 9]");
-	REFUSED(ERR_FORMAT, "does not fit", .header_from = "[20, 8]", .header_to = "[2147483648, 4294967296]");
+	REFUSED(ERR_FORMAT, "does not fit", .header_from = "[20, 8]",
+		.header_to = "[2147483648, 4294967296]");
 	REFUSED(ERR_FORMAT, "more elements than can be counted", .header_from = "[20, 8]",
 		.header_to = "[9223372036854775807, 4]");
 	REFUSED(ERR_FORMAT, "\"data_offsets\" must be", .header_from = "[0, 640]", .header_to = "[640, 0]");
 	REFUSED(ERR_FORMAT, "\"data_offsets\" must be", .header_from = "[0, 640]", .header_to = "[-1, 639]");
-	REFUSED(ERR_FORMAT, "inside the one that ends", .header_from = "[640, 672]", .header_to = "[608, 640]");
+	REFUSED(ERR_FORMAT, "inside the one that ends", .header_from = "[640, 672]",
+		.header_to = "[608, 640]");
 	REFUSED(ERR_FORMAT, "behind a gap", .header_from = "[0, 640]", .header_to = "[2, 642]");
-	REFUSED(ERR_FORMAT, "its data ends at byte", .header_from = "[0, 640]", .header_to = "[1000000, 1000640]");
+	REFUSED(ERR_FORMAT, "its data ends at byte", .header_from = "[0, 640]",
+		.header_to = "[1000000, 1000640]");
 	REFUSED(ERR_FORMAT, "unknown \"dtype\" 'F33'", .dtype_of = "model.norm.weight", .dtype = "F33");
-	REFUSED(ERR_FORMAT, "is there twice", .header_from = "lm_head.weight", .header_to = "model.embed_tokens.weight");
+	REFUSED(ERR_FORMAT, "is there twice", .header_from = "lm_head.weight",
+		.header_to = "model.embed_tokens.weight");
 }
 
 Test(model, tensors_must_be_those_of_config_json)
@@ -133,8 +138,9 @@ Test(model, tensors_must_be_those_of_config_json)
 	REFUSED(ERR_NOT_FOUND, "has no tensor model.layers.1.mlp.up_proj.weight ([12, 8] expected)",
 		.skip = "model.layers.1.mlp.up_proj.weight");
 	REFUSED(ERR_NOT_FOUND, "has no tensor lm_head.weight", .skip = "lm_head.weight");
-	REFUSED(ERR_FORMAT, "tensor model.layers.0.mlp.down_proj.weight has the shape [12, 8]; by config.json it must be "
-			    "[8, 12]",
+	REFUSED(ERR_FORMAT,
+		"tensor model.layers.0.mlp.down_proj.weight has the shape [12, 8]; by config.json it must "
+		"be [8, 12]",
 		.reshape = "model.layers.0.mlp.down_proj.weight");
 	REFUSED(ERR_UNSUPPORTED, "is of type I32; supported: BF16, F16, F32", .dtype_of = "model.norm.weight",
 		.dtype = "I32");
@@ -142,12 +148,14 @@ Test(model, tensors_must_be_those_of_config_json)
 
 Test(model, an_index_must_tell_the_truth)
 {
-	REFUSED(ERR_NOT_FOUND, "names shard c.safetensors (for tensor lm_head.weight), which is not in", .sharded = true,
-		.index_from = "\"lm_head.weight\": \"a.", .index_to = "\"lm_head.weight\": \"c.");
-	REFUSED(ERR_FORMAT, "says that tensor lm_head.weight is in b.safetensors, but it is elsewhere", .sharded = true,
-		.index_from = "\"lm_head.weight\": \"a.", .index_to = "\"lm_head.weight\": \"b.");
-	REFUSED(ERR_FORMAT, "says that tensor ghost is in a.safetensors, but it is in no shard", .sharded = true,
-		.index_from = "lm_head.weight", .index_to = "ghost");
+	REFUSED(ERR_NOT_FOUND, "names shard c.safetensors (for tensor lm_head.weight), which is not in",
+		.sharded = true, .index_from = "\"lm_head.weight\": \"a.",
+		.index_to = "\"lm_head.weight\": \"c.");
+	REFUSED(ERR_FORMAT, "says that tensor lm_head.weight is in b.safetensors, but it is elsewhere",
+		.sharded = true, .index_from = "\"lm_head.weight\": \"a.",
+		.index_to = "\"lm_head.weight\": \"b.");
+	REFUSED(ERR_FORMAT, "says that tensor ghost is in a.safetensors, but it is in no shard",
+		.sharded = true, .index_from = "lm_head.weight", .index_to = "ghost");
 	REFUSED(ERR_FORMAT, "must be a file name", .sharded = true, .index_from = "\"a.safetensors",
 		.index_to = "\"../a.safetensors");
 	REFUSED(ERR_FORMAT, "\"weight_map\" must be an object", .sharded = true, .index_from = "weight_map",
@@ -160,8 +168,10 @@ Test(model, config_json_names_what_is_missing_or_wrong)
 	REFUSED(ERR_FORMAT, "\"architectures\" is missing; supported: LlamaForCausalLM", .config = "{}");
 	REFUSED(ERR_UNSUPPORTED, "unknown architecture 'GPT2LMHeadModel'; supported: LlamaForCausalLM",
 		.config_from = "LlamaForCausalLM", .config_to = "GPT2LMHeadModel");
-	REFUSED(ERR_FORMAT, "\"hidden_size\" is missing", .config_from = "\"hidden_size\"", .config_to = "\"size\"");
-	REFUSED(ERR_FORMAT, "\"vocab_size\" is missing", .config_from = "\"vocab_size\": 20", .config_to = "\"x\": 1");
+	REFUSED(ERR_FORMAT, "\"hidden_size\" is missing", .config_from = "\"hidden_size\"",
+		.config_to = "\"size\"");
+	REFUSED(ERR_FORMAT, "\"vocab_size\" is missing", .config_from = "\"vocab_size\": 20",
+		.config_to = "\"x\": 1");
 	REFUSED(ERR_FORMAT, "\"rms_norm_eps\" is missing", .config_from = "rms_norm_eps", .config_to = "eps");
 	REFUSED(ERR_FORMAT, "\"num_hidden_layers\" must be an integer from 1 to 4096, found string",
 		.config_from = "\"num_hidden_layers\": 2", .config_to = "\"num_hidden_layers\": \"2\"");
@@ -173,29 +183,34 @@ Test(model, config_json_names_what_is_missing_or_wrong)
 		.config_from = "\"num_attention_heads\": 4", .config_to = "\"num_attention_heads\": 3");
 	REFUSED(ERR_UNSUPPORTED, "heads of 3 dimensions", .config_from = "\"eos_token_id\"",
 		.config_to = "\"head_dim\": 3, \"eos_token_id\"");
-	REFUSED(ERR_UNSUPPORTED, "\"hidden_act\" is 'gelu'; supported: silu", .config_from = "\"eos_token_id\"",
-		.config_to = "\"hidden_act\": \"gelu\", \"eos_token_id\"");
-	REFUSED(ERR_UNSUPPORTED, "\"attention_bias\": true is not supported", .config_from = "\"eos_token_id\"",
-		.config_to = "\"attention_bias\": true, \"eos_token_id\"");
+	REFUSED(ERR_UNSUPPORTED, "\"hidden_act\" is 'gelu'; supported: silu",
+		.config_from = "\"eos_token_id\"", .config_to = "\"hidden_act\": \"gelu\", \"eos_token_id\"");
+	REFUSED(ERR_UNSUPPORTED, "\"attention_bias\": true is not supported",
+		.config_from = "\"eos_token_id\"", .config_to = "\"attention_bias\": true, \"eos_token_id\"");
 	REFUSED(ERR_UNSUPPORTED, "\"quantization_config\" (awq)", .config_from = "\"eos_token_id\"",
 		.config_to = "\"quantization_config\": {\"quant_method\": \"awq\"}, \"eos_token_id\"");
-	REFUSED(ERR_UNSUPPORTED, "\"torch_dtype\" is 'float64'", .config_from = "float32", .config_to = "float64");
-	REFUSED(ERR_INVALID, "\"eos_token_id\" 20 is not below vocab_size 20", .config_from = "\"eos_token_id\": 3",
-		.config_to = "\"eos_token_id\": [3, 20]");
-	REFUSED(ERR_FORMAT, "generation_config.json: \"eos_token_id\" must be", .generation = "{\"eos_token_id\": \"x\"}");
+	REFUSED(ERR_UNSUPPORTED, "\"torch_dtype\" is 'float64'", .config_from = "float32",
+		.config_to = "float64");
+	REFUSED(ERR_INVALID, "\"eos_token_id\" 20 is not below vocab_size 20",
+		.config_from = "\"eos_token_id\": 3", .config_to = "\"eos_token_id\": [3, 20]");
+	REFUSED(ERR_FORMAT, "generation_config.json: \"eos_token_id\" must be",
+		.generation = "{\"eos_token_id\": \"x\"}");
 }
 
 Test(model, rope_scaling_must_be_known_and_whole)
 {
-#define SCALING(json) .config_from = "\"eos_token_id\"", .config_to = "\"rope_scaling\": " json ", \"eos_token_id\""
-	REFUSED(ERR_UNSUPPORTED, "rope_scaling of type 'yarn' is not supported; supported: default, linear, llama3",
+#define SCALING(json) \
+	.config_from = "\"eos_token_id\"", .config_to = "\"rope_scaling\": " json ", \"eos_token_id\""
+	REFUSED(ERR_UNSUPPORTED,
+		"rope_scaling of type 'yarn' is not supported; supported: default, linear, llama3",
 		SCALING("{\"rope_type\": \"yarn\", \"factor\": 2}"));
 	REFUSED(ERR_FORMAT, "\"factor\" is missing", SCALING("{\"type\": \"linear\"}"));
 	REFUSED(ERR_INVALID, "it must be at least 1", SCALING("{\"type\": \"linear\", \"factor\": 0.01}"));
-	REFUSED(ERR_FORMAT, "\"low_freq_factor\" is missing", SCALING("{\"rope_type\": \"llama3\", \"factor\": 8}"));
+	REFUSED(ERR_FORMAT, "\"low_freq_factor\" is missing",
+		SCALING("{\"rope_type\": \"llama3\", \"factor\": 8}"));
 	REFUSED(ERR_INVALID, "must be above \"low_freq_factor\"",
-		SCALING("{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4, "
-			"\"original_max_position_embeddings\": 32}"));
+		SCALING("{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+			"\"high_freq_factor\": 4, \"original_max_position_embeddings\": 32}"));
 	REFUSED(ERR_FORMAT, "\"rope_scaling\" must be an object or null", SCALING("3"));
 }
 
@@ -203,8 +218,8 @@ Test(model, rope_parameters_of_newer_files_are_the_same_as_the_older_fields)
 {
 	struct tiny_model old = {SCALING("{\"type\": \"linear\", \"factor\": 2.5}, \"rope_theta\": 500")};
 	struct tiny_model new = {.config_from = "\"eos_token_id\"",
-				 .config_to = "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2.5, "
-					      "\"rope_theta\": 500}, \"eos_token_id\""};
+				 .config_to = "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": "
+					      "2.5, \"rope_theta\": 500}, \"eos_token_id\""};
 	struct model_config a, b;
 	struct err_msg em;
 
@@ -270,8 +285,11 @@ Test(model, weights_beyond_the_memory_are_refused)
 	cr_assert_eq(model_config_read(&config, m.dir, &em), ERR_OK);
 	cr_assert_eq(model_shard_init(&shard, &config, 0, 1, &em), ERR_OK);
 	cr_assert_eq(safetensors_open(&st, m.dir, &em), ERR_OK);
-	struct weights_plan plan = {
-		.config = &config, .shard = &shard, .checkpoint = st, .dtype = KERN_F32, .memory_available = 1000};
+	struct weights_plan plan = {.config = &config,
+				    .shard = &shard,
+				    .checkpoint = st,
+				    .dtype = KERN_F32,
+				    .memory_available = 1000};
 	cr_assert_eq(model_weights_load(&w, &plan, &em), ERR_NO_SPACE);
 	cr_assert(strstr(em.text, "the weights need 1 MiB in float32, 0 MiB are available"), "%s", em.text);
 	cr_assert(strstr(em.text, "--dtype bfloat16 needs half"), "%s", em.text);
@@ -281,7 +299,8 @@ Test(model, weights_beyond_the_memory_are_refused)
 
 Test(model, a_group_size_that_does_not_divide_is_refused)
 {
-	struct model_config c = {.heads = 12, .kv_heads = 4, .intermediate = 60, .vocab_size = 7, .hidden = 8};
+	struct model_config c = {
+		.heads = 12, .kv_heads = 4, .intermediate = 60, .vocab_size = 7, .hidden = 8};
 	struct model_shard s;
 	struct err_msg em;
 
@@ -296,7 +315,8 @@ Test(model, a_group_size_that_does_not_divide_is_refused)
 
 Test(model, ranks_cover_the_vocabulary_and_share_kv_heads)
 {
-	struct model_config c = {.heads = 8, .kv_heads = 2, .intermediate = 16, .vocab_size = 10, .hidden = 8};
+	struct model_config c = {
+		.heads = 8, .kv_heads = 2, .intermediate = 16, .vocab_size = 10, .hidden = 8};
 	struct model_shard s;
 	u32 next = 0;
 

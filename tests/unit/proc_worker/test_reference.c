@@ -59,7 +59,8 @@ static void read_reference(struct reference *ref, const char *dir)
 		json_val p = json_at(prompts, i);
 		ref->count[i] = read_ids(json_get(p, "ids"), ref->prompt[i], PROMPT_MAX);
 		cr_assert_eq(read_ids(json_get(p, "greedy"), ref->greedy[i], OUTPUTS), OUTPUTS);
-		ref->logits[i] = read_npy(dir, json_cstr(json_get(p, "logits_file"), ""), ref->count[i] * VOCAB);
+		ref->logits[i] =
+			read_npy(dir, json_cstr(json_get(p, "logits_file"), ""), ref->count[i] * VOCAB);
 	}
 	json_free(&doc);
 }
@@ -74,8 +75,8 @@ static void compare(const struct reference *ref, struct driver_request *q, const
 		}
 		cr_assert(worst <= 1e-3, "%s, prompt %u: logits differ by %g", label, i, worst);
 		for (u32 j = 0; j < OUTPUTS; j++)
-			cr_assert_eq(q[i].output[j], ref->greedy[i][j], "%s, prompt %u, token %u: %u, not %u", label, i,
-				     j, q[i].output[j], ref->greedy[i][j]);
+			cr_assert_eq(q[i].output[j], ref->greedy[i][j], "%s, prompt %u, token %u: %u, not %u",
+				     label, i, j, q[i].output[j], ref->greedy[i][j]);
 		free(q[i].prompt_logits);
 	}
 }
@@ -300,7 +301,8 @@ Test(reference, sampled_tokens_do_not_depend_on_ranks_chunks_or_company)
 		for (u32 i = 0; i < PROMPTS; i++) {
 			if (round == 0)
 				memcpy(first[i], q[i].output, sizeof(first[i]));
-			cr_assert_arr_eq(q[i].output, first[i], sizeof(first[i]), "round %u, prompt %u", round, i);
+			cr_assert_arr_eq(q[i].output, first[i], sizeof(first[i]), "round %u, prompt %u",
+					 round, i);
 		}
 	}
 	for (u32 i = 0; i < PROMPTS; i++)

@@ -41,8 +41,11 @@ static struct bench *open_bench(void)
 	cr_assert_eq(sampler_create(&t->sampler, &config, &em), ERR_OK);
 	mirror_init(&t->mirror, 16);
 	kern_ops_init(&t->ops, 0);
-	t->lp = (struct sampler_logprobs){
-		.entry = t->lp_entry, .count = t->lp_count, .rank = t->lp_rank, .ids = t->lp_ids, .values = t->lp_values};
+	t->lp = (struct sampler_logprobs){.entry = t->lp_entry,
+					  .count = t->lp_count,
+					  .rank = t->lp_rank,
+					  .ids = t->lp_ids,
+					  .values = t->lp_values};
 	return t;
 }
 
@@ -53,8 +56,8 @@ static void close_bench(struct bench *t)
 	free(t);
 }
 
-static void add(struct bench *t, u32 row, u64 seq, const u32 *tokens, u32 count, const struct sampling_params *p,
-		const struct mirror_add *lists)
+static void add(struct bench *t, u32 row, u64 seq, const u32 *tokens, u32 count,
+		const struct sampling_params *p, const struct mirror_add *lists)
 {
 	struct mirror_add a = lists ? *lists : (struct mirror_add){0};
 	static const u32 blocks[] = {1, 2, 3, 4, 5, 6, 7};
@@ -79,7 +82,8 @@ static void sample(struct bench *t, const float *logits)
 	cr_assert_eq(batch_state_apply(t->batch, mirror_end(&t->mirror), &em), ERR_OK, "%s", em.text);
 	for (u32 i = 0; i < t->batch->sample_count; i++)
 		memcpy(t->logits + i * VOCAB, logits, VOCAB * sizeof(float));
-	cr_assert_eq(sampler_run(t->sampler, &t->ops, &t->ctx, t->batch, t->logits, t->tokens, &t->lp, &em), ERR_OK);
+	cr_assert_eq(sampler_run(t->sampler, &t->ops, &t->ctx, t->batch, t->logits, t->tokens, &t->lp, &em),
+		     ERR_OK);
 }
 
 static void commit(struct bench *t)

@@ -41,7 +41,8 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
-static void bind_channel(struct world *w, const char *name, enum ipc_pattern pattern, struct ipc_channel **out)
+static void bind_channel(struct world *w, const char *name, enum ipc_pattern pattern,
+			 struct ipc_channel **out)
 {
 	char endpoint[128];
 	struct err_msg em;

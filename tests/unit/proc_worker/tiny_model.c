@@ -7,10 +7,11 @@
 
 #include "common/buf.h"
 
-static const char CONFIG[] = "{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 20, \"hidden_size\": 8, "
-			     "\"intermediate_size\": 12, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
-			     "\"num_key_value_heads\": 2, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, "
-			     "\"torch_dtype\": \"float32\", \"eos_token_id\": 3}";
+static const char CONFIG[] =
+	"{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 20, \"hidden_size\": 8, "
+	"\"intermediate_size\": 12, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+	"\"num_key_value_heads\": 2, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, "
+	"\"torch_dtype\": \"float32\", \"eos_token_id\": 3}";
 
 static const struct {
 	const char *name;
@@ -124,7 +125,8 @@ static void write_shards(const struct tiny_model *m)
 	write_tensors(m, "b.safetensors", half, COUNT_OF(TENSORS));
 	buf_append_str(&index, "{\"metadata\": {}, \"weight_map\": {");
 	for (size_t t = 0; t < COUNT_OF(TENSORS); t++)
-		buf_printf(&index, "%s\"%s\": \"%c.safetensors\"", t ? ", " : "", TENSORS[t].name, t < half ? 'a' : 'b');
+		buf_printf(&index, "%s\"%s\": \"%c.safetensors\"", t ? ", " : "", TENSORS[t].name,
+			   t < half ? 'a' : 'b');
 	buf_append_str(&index, "}}");
 	append_replaced(&changed, buf_cstr(&index), m->index_from, m->index_to);
 	write_file(m, "model.safetensors.index.json", changed.data, changed.bytes);

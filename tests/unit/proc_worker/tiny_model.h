@@ -7,21 +7,21 @@
 struct tiny_model {
 	char dir[64];
 	/* What to change; zeroed: nothing. */
-	const char *config;         /* whole config.json instead of the usual one; "" writes none */
-	const char *generation;     /* generation_config.json; NULL: none */
-	const char *config_from;    /* a piece of the usual config.json ... */
-	const char *config_to;      /* ... and what stands in its place */
-	const char *skip;           /* tensor that is left out */
-	const char *reshape;        /* tensor whose two dimensions are exchanged */
-	const char *dtype;          /* of the tensor `dtype_of` in the header */
+	const char *config;	 /* whole config.json instead of the usual one; "" writes none */
+	const char *generation;	 /* generation_config.json; NULL: none */
+	const char *config_from; /* a piece of the usual config.json ... */
+	const char *config_to;	 /* ... and what stands in its place */
+	const char *skip;	 /* tensor that is left out */
+	const char *reshape;	 /* tensor whose two dimensions are exchanged */
+	const char *dtype;	 /* of the tensor `dtype_of` in the header */
 	const char *dtype_of;
-	const char *header;         /* the whole header instead */
-	const char *header_from;    /* a piece of the header ... */
-	const char *header_to;      /* ... and what stands in its place */
-	i64 cut;                    /* bytes that are missing at the end; negative: that many are too much */
-	u64 header_length;          /* instead of the true one */
-	bool odd;                   /* data begins at an odd address */
-	bool sharded;               /* two files and an index */
+	const char *header;	 /* the whole header instead */
+	const char *header_from; /* a piece of the header ... */
+	const char *header_to;	 /* ... and what stands in its place */
+	i64 cut;		 /* bytes that are missing at the end; negative: that many are too much */
+	u64 header_length;	 /* instead of the true one */
+	bool odd;		 /* data begins at an odd address */
+	bool sharded;		 /* two files and an index */
 	const char *index_from, *index_to;
 };
 
