@@ -92,18 +92,15 @@ static bool take_task(struct kern_threads *t, u32 *left)
 	return false;
 }
 
-/* Takes tasks until there are none. The last one finished wakes the caller. */
+/* Takes tasks until there are none. Whoever finishes last wakes the caller. */
 static bool work(struct kern_threads *t, u32 thread)
 {
-	u32 left;
-	bool any = false;
-	while (take_task(t, &left)) {
+	u32 left, done = 0;
+	for (; take_task(t, &left); done++)
 		t->fn(t->arg, t->tasks - left, thread);
-		any = true;
-		if (atomic_fetch_sub(&t->pending, 1) == 1 && atomic_load(&t->caller_sleeps))
-			futex_wake(&t->pending, 1);
-	}
-	return any;
+	if (done > 0 && atomic_fetch_sub(&t->pending, done) == done && atomic_load(&t->caller_sleeps))
+		futex_wake(&t->pending, 1);
+	return done > 0;
 }
 
 /* True as soon as there is something to take, false after SPIN_NS without. */

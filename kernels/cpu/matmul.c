@@ -20,7 +20,8 @@ enum {
 	VECS_OF_ONE = 8, /* one row takes both panels: eight sums hide the latency of the addition */
 #endif
 	K_BLOCK = 1024,         /* a pair of panels' part of so many k (256 KiB at most) stays in L2 for all rows */
-	TASK_WORK = 256 * 1024, /* multiply-adds of a task at least: some microseconds */
+	TASKS_A_THREAD = 8,
+	TASK_WORK = 128 * 1024, /* multiply-adds of a task: some microseconds, more than waking a thread costs */
 };
 
 /* One product as the threads see it. */
@@ -242,19 +243,25 @@ static void run_task(void *arg, u32 task, u32 thread)
 	}
 }
 
-/* Splits by columns, and by rows where there are few columns or many rows. */
+/* Splits by columns, and by rows where there are few columns. Tasks come in whole turns of all threads and are few enough
+ * that taking them costs nothing, many enough that a late thread is made up for. */
 static u32 plan_tasks(struct job *j, u32 threads)
 {
 	const struct kern_matmul_args *a = j->a;
-	u64 work = (u64)a->tokens * a->w->k * KERN_COLUMNS;
+	u64 tasks = (u64)a->tokens * a->w->k * a->w->n / TASK_WORK;
+	u32 row_tasks = 1;
 	j->pairs = kern_ceil(a->w->n, KERN_COLUMNS);
-	j->rows_a_task = a->tokens;
-	j->pairs_a_task = work >= TASK_WORK ? 1 : (u32)((TASK_WORK + work - 1) / work);
-	if (threads == 1)
-		j->pairs_a_task = j->pairs;
-	while (j->rows_a_task >= 32 * TILE_ROWS && threads > 1)
-		j->rows_a_task = (j->rows_a_task + 1) / 2;
+	if (threads == 1 || tasks < 2)
+		tasks = 1;
+	else if (tasks < (u64)TASKS_A_THREAD * threads)
+		tasks = (tasks + threads - 1) / threads * threads;
+	else
+		tasks = (u64)TASKS_A_THREAD * threads;
+	j->pairs_a_task = tasks < j->pairs ? kern_ceil(j->pairs, (u32)tasks) : 1;
 	j->column_tasks = kern_ceil(j->pairs, j->pairs_a_task);
+	if (tasks > j->column_tasks)
+		row_tasks = kern_min(kern_ceil((u32)tasks, j->column_tasks), kern_ceil(a->tokens, 2 * TILE_ROWS));
+	j->rows_a_task = kern_ceil(a->tokens, row_tasks);
 	return j->column_tasks * kern_ceil(a->tokens, j->rows_a_task);
 }
 
