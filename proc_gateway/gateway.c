@@ -7,10 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "proc_gateway/gateway.h"
+#include "proc_gateway/handlers.h"
 #include "proc_gateway/sse.h"
 
 enum {
@@ -259,6 +261,17 @@ static bool add_events(struct gateway *g)
 	return g->boot_event && event_add(g->boot_event, NULL) == 0;
 }
 
+/* Every connection is a descriptor, and the usual soft limit is 1,024. */
+static void raise_file_limit(void)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+		LOG_WARN("FILE_LIMIT", "limit=%llu", (unsigned long long)limit.rlim_cur);
+}
+
 enum err gateway_init(struct gateway *g, const struct options *o, u32 rank, struct err_msg *em)
 {
 	char process[32];
@@ -272,6 +285,7 @@ enum err gateway_init(struct gateway *g, const struct options *o, u32 rank, stru
 		return e;
 	if (getrandom(&g->id_secret, sizeof(g->id_secret), 0) != (ssize_t)sizeof(g->id_secret))
 		return err_set(em, ERR_IO, "the system gives no random numbers");
+	raise_file_limit();
 	auth_init(&g->auth, &o->api_key);
 	cors_init(&g->cors, &o->allowed_origins);
 	g->base = event_base_new();
@@ -283,6 +297,8 @@ enum err gateway_init(struct gateway *g, const struct options *o, u32 rank, stru
 		e = trace_create(&g->trace, o->run_dir, process, em);
 	if (!e)
 		e = load_model(g, em);
+	if (!e)
+		e = reader_create(&g->reader, g->base, handlers_on_read, g, em);
 	if (!e)
 		e = listen_http(g, em);
 	if (!e)
@@ -304,6 +320,7 @@ void gateway_fini(struct gateway *g)
 {
 	requests_close(&g->requests);
 	http_server_destroy(&g->http);
+	reader_destroy(&g->reader);
 	free_event(&g->engine_event);
 	free_event(&g->boot_event);
 	free_event(&g->term_event);

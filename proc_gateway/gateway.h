@@ -9,6 +9,7 @@
 #include "proc_gateway/auth.h"
 #include "proc_gateway/cors.h"
 #include "proc_gateway/http_server.h"
+#include "proc_gateway/reader.h"
 #include "proc_gateway/requests.h"
 
 struct event;
@@ -29,6 +30,7 @@ struct gateway {
 	const char *only_name;	/* &default_name, for model.names */
 	struct openai_model model;
 	struct requests requests;
+	struct reader *reader;
 	struct auth auth;
 	struct cors cors;
 	struct stats_page *stats;

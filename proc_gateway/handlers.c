@@ -23,37 +23,110 @@ static void reply_buf(struct http_request *r, int status, const char *type, stru
 	buf_fini(body);
 }
 
-/* ---------------------------------------------------------------- generation */
+/* ---------------------------------------------------------------- what has a body */
 
-static void generate(struct gateway *g, struct http_request *r, enum openai_endpoint endpoint)
+static void write_tokens(const struct gateway *g, const struct openai_request *request, struct buf *out)
+{
+	struct json_writer w;
+	json_begin(&w, out);
+	json_object_begin(&w);
+	json_key(&w, "count");
+	json_write_uint(&w, request->ids.count);
+	json_key(&w, "max_model_len");
+	json_write_uint(&w, g->model.max_model_len);
+	json_key(&w, "tokens");
+	json_array_begin(&w);
+	for (size_t i = 0; i < request->ids.count; i++)
+		json_write_uint(&w, request->ids.data[i]);
+	json_array_end(&w);
+	json_key(&w, "token_strs");
+	if (!request->fields.return_token_strs) {
+		json_write_null(&w);
+	} else {
+		json_array_begin(&w);
+		for (size_t i = 0; i < request->ids.count; i++) {
+			const char *text = tokenizer_token_text(g->tokenizer, request->ids.data[i]);
+			json_write_cstr(&w, text ? text : "");
+		}
+		json_array_end(&w);
+	}
+	json_object_end(&w);
+}
+
+static void write_text(const struct gateway *g, const struct openai_request *request, struct buf *out)
+{
+	struct buf text = {0};
+	bool skip = request->fields.has_skip_special_tokens && request->fields.skip_special_tokens;
+	tokenizer_decode(g->tokenizer, request->ids.data, request->ids.count, skip, &text);
+	buf_append_str(out, "{\"prompt\":");
+	json_escape(out, text.data ? text.data : "", text.bytes);
+	buf_append_char(out, '}');
+	out->failed |= text.failed;
+	buf_fini(&text);
+}
+
+/* What follows reading, wherever it was read. Takes `request` over. */
+static void answer(struct gateway *g, struct http_request *r, struct openai_request *request, bool ok,
+		   const struct api_error *e)
+{
+	struct buf body = {0};
+	char id[ROUTES_ID_BYTES];
+	if (!ok) {
+		api_error_reply(e, r);
+	} else if (request->endpoint == OPENAI_TOKENIZE) {
+		write_tokens(g, request, &body);
+		reply_buf(r, 200, json_type_text, &body);
+	} else if (request->endpoint == OPENAI_DETOKENIZE) {
+		write_text(g, request, &body);
+		reply_buf(r, 200, json_type_text, &body);
+	} else {
+		const char *own = request->fields.has_request_id ? request->fields.request_id : NULL;
+		routes_request_id(g, r, id);
+		requests_start(&g->requests, r, request, own ? own : id);
+		return;
+	}
+	openai_request_fini(request);
+}
+
+void handlers_on_read(void *ctx, struct reader_job *job)
+{
+	answer(ctx, job->http, &job->request, job->ok, &job->error);
+	reader_job_free(job);
+}
+
+static void handle_body(struct gateway *g, struct http_request *r, enum openai_endpoint endpoint)
 {
 	struct openai_request request;
 	struct api_error e;
-	char id[ROUTES_ID_BYTES];
 	u64 tenant, begin_ns = clock_now_ns();
 	size_t bytes;
 	const char *body = http_request_body(r, &bytes);
 	auth_check(&g->auth, http_head_get(http_request_head(r), "authorization"), &tenant);
-	bool ok = openai_request_read(&request, &g->model, endpoint, body, bytes, tenant, &e);
-	trace_add(g->trace, TRACE_HTTP, begin_ns, clock_now_ns(), 0, (u32)request.ids.count);
-	if (!ok) {
-		openai_request_fini(&request);
-		api_error_reply(&e, r);
+	if (bytes > READER_BODY_BYTES && reader_submit(g->reader, r, &g->model, endpoint, tenant))
 		return;
-	}
-	routes_request_id(g, r, id);
-	requests_start(&g->requests, r, &request,
-		       request.fields.has_request_id ? request.fields.request_id : id);
+	bool ok = openai_any_read(&request, &g->model, endpoint, body, bytes, tenant, &e);
+	trace_add(g->trace, TRACE_HTTP, begin_ns, clock_now_ns(), 0, (u32)request.ids.count);
+	answer(g, r, &request, ok, &e);
 }
 
 void handle_chat(struct gateway *g, struct http_request *r)
 {
-	generate(g, r, OPENAI_CHAT);
+	handle_body(g, r, OPENAI_CHAT);
 }
 
 void handle_completions(struct gateway *g, struct http_request *r)
 {
-	generate(g, r, OPENAI_COMPLETIONS);
+	handle_body(g, r, OPENAI_COMPLETIONS);
+}
+
+void handle_tokenize(struct gateway *g, struct http_request *r)
+{
+	handle_body(g, r, OPENAI_TOKENIZE);
+}
+
+void handle_detokenize(struct gateway *g, struct http_request *r)
+{
+	handle_body(g, r, OPENAI_DETOKENIZE);
 }
 
 /* ---------------------------------------------------------------- models */
@@ -118,98 +191,6 @@ void handle_model(struct gateway *g, struct http_request *r)
 	}
 	buf_fini(&served);
 	free(name);
-}
-
-/* ---------------------------------------------------------------- tokens and text */
-
-static void write_tokens(const struct gateway *g, const struct openai_request *request, struct buf *out)
-{
-	struct json_writer w;
-	json_begin(&w, out);
-	json_object_begin(&w);
-	json_key(&w, "count");
-	json_write_uint(&w, request->ids.count);
-	json_key(&w, "max_model_len");
-	json_write_uint(&w, g->model.max_model_len);
-	json_key(&w, "tokens");
-	json_array_begin(&w);
-	for (size_t i = 0; i < request->ids.count; i++)
-		json_write_uint(&w, request->ids.data[i]);
-	json_array_end(&w);
-	json_key(&w, "token_strs");
-	if (!request->fields.return_token_strs) {
-		json_write_null(&w);
-	} else {
-		json_array_begin(&w);
-		for (size_t i = 0; i < request->ids.count; i++) {
-			const char *text = tokenizer_token_text(g->tokenizer, request->ids.data[i]);
-			json_write_cstr(&w, text ? text : "");
-		}
-		json_array_end(&w);
-	}
-	json_object_end(&w);
-}
-
-static bool read_tokenize(struct gateway *g, struct openai_request *request, const char *body, size_t bytes,
-			  struct api_error *e)
-{
-	const char *text;
-	size_t text_bytes;
-	if (!openai_body_read(request, &g->model, OPENAI_TOKENIZE, body, bytes, e))
-		return false;
-	if (request->fields.has_messages)
-		return openai_messages_read(request, &g->model, e);
-	if (!request->fields.has_prompt)
-		return api_error_set(e, 400, "prompt", NULL,
-				     "Field 'prompt' is missing; give a string, or 'messages' of a chat.");
-	if (!json_string(request->fields.prompt, &text, &text_bytes))
-		return api_error_field(e, "prompt", request->fields.prompt, "is not a string", "a string");
-	return openai_encode(request, &g->model, text, text_bytes, request->fields.add_special_tokens, true,
-			     e);
-}
-
-void handle_tokenize(struct gateway *g, struct http_request *r)
-{
-	struct openai_request request;
-	struct api_error e;
-	struct buf out = {0};
-	size_t bytes;
-	const char *body = http_request_body(r, &bytes);
-	if (read_tokenize(g, &request, body, bytes, &e)) {
-		write_tokens(g, &request, &out);
-		reply_buf(r, 200, json_type_text, &out);
-	} else {
-		api_error_reply(&e, r);
-	}
-	openai_request_fini(&request);
-}
-
-void handle_detokenize(struct gateway *g, struct http_request *r)
-{
-	struct openai_request request;
-	struct api_error e;
-	struct buf text = {0}, out = {0};
-	size_t bytes;
-	const char *body = http_request_body(r, &bytes);
-	bool ok = openai_body_read(&request, &g->model, OPENAI_DETOKENIZE, body, bytes, &e);
-	if (ok && !request.fields.has_tokens)
-		ok = api_error_set(&e, 400, "tokens", NULL,
-				   "Field 'tokens' is missing; it must be an array of token ids.");
-	ok = ok && openai_ids_read(&request.ids, request.fields.tokens, g->model.vocab_size, "tokens", &e);
-	if (ok) {
-		bool skip = request.fields.has_skip_special_tokens && request.fields.skip_special_tokens;
-		tokenizer_decode(g->tokenizer, request.ids.data, request.ids.count, skip, &text);
-		buf_append_str(&out, "{\"prompt\":");
-		json_escape(&out, text.data ? text.data : "", text.bytes);
-		buf_append_char(&out, '}');
-		if (text.failed)
-			out.failed = true;
-		reply_buf(r, 200, json_type_text, &out);
-	} else {
-		api_error_reply(&e, r);
-	}
-	buf_fini(&text);
-	openai_request_fini(&request);
 }
 
 /* ---------------------------------------------------------------- the server itself */

@@ -8,6 +8,9 @@ enum { ROUTES_ID_BYTES = 130 };
 /* The request's id: the client's X-Request-Id when it is a plain word, else one of ours. */
 void routes_request_id(const struct gateway *g, const struct http_request *r, char out[ROUTES_ID_BYTES]);
 
+/* For reader_create: a long body was read; ctx is the gateway. */
+void handlers_on_read(void *ctx, struct reader_job *job);
+
 void handle_chat(struct gateway *g, struct http_request *r);
 void handle_completions(struct gateway *g, struct http_request *r);
 void handle_models(struct gateway *g, struct http_request *r);

@@ -343,6 +343,13 @@ const char *http_request_body(const struct http_request *r, size_t *bytes)
 	return r->body.data ? r->body.data : "";
 }
 
+void http_request_take_body(struct http_request *r, struct buf *out)
+{
+	ASSERT(!out->data);
+	*out = r->body;
+	r->body = (struct buf){0};
+}
+
 u64 http_request_begin_ns(const struct http_request *r)
 {
 	return r->begin_ns;

@@ -71,6 +71,8 @@ u32 http_server_pending_count(const struct http_server *s);
 const struct http_head *http_request_head(const struct http_request *r);
 /* The body; a NUL stands behind it. Borrowed until the reply is complete. */
 const char *http_request_body(const struct http_request *r, size_t *bytes);
+/* Moves the body into `out` (which must be empty): it outlives the request then. */
+void http_request_take_body(struct http_request *r, struct buf *out);
 u64 http_request_begin_ns(const struct http_request *r); /* clock_now_ns of its first byte */
 void http_request_on_close(struct http_request *r, http_close_fn fn, void *ctx);
 /* A pointer of the handler's. */

@@ -90,16 +90,17 @@ enum json_type_bit {
 
 /* Fields that would change the output and that this engine does not have: refused unless absent, null, false,
  * or an empty string, list or object. */
-#define OPENAI_REFUSED(R)                                                                            \
-	R(structured_outputs)                                                                        \
-	R(guided_json)                                                                               \
-	R(guided_regex)                                                                              \
-	R(guided_choice)                                                                             \
-	R(guided_grammar)                                                                            \
-	R(structural_tag)                                                                            \
-	R(allowed_token_ids) R(bad_words) R(logits_processors) R(logprob_token_ids) R(prompt_embeds) \
-		R(thinking_token_budget) R(repetition_detection) R(watermarking) R(functions)        \
-			R(function_call) R(audio) R(kv_transfer_params) R(web_search_options)
+#define OPENAI_REFUSED(R)                                                                                \
+	R(structured_outputs)                                                                            \
+	R(guided_json)                                                                                   \
+	R(guided_regex)                                                                                  \
+	R(guided_choice)                                                                                 \
+	R(guided_grammar)                                                                                \
+	R(structural_tag)                                                                                \
+	R(allowed_token_ids)                                                                             \
+	R(bad_words) R(logits_processors) R(logprob_token_ids) R(prompt_embeds) R(thinking_token_budget) \
+		R(repetition_detection) R(watermarking) R(functions) R(function_call) R(audio)           \
+			R(kv_transfer_params) R(web_search_options)
 
 struct openai_fields {
 #define FIELD_B(name, where, def) \

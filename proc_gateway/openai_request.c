@@ -33,7 +33,8 @@ static bool check_model(struct openai_request *r, const struct openai_model *m, 
 	return false;
 }
 
-bool openai_body_read(struct openai_request *r, const struct openai_model *m, enum openai_endpoint endpoint,
+/* The body as a document whose fields are checked. */
+static bool body_read(struct openai_request *r, const struct openai_model *m, enum openai_endpoint endpoint,
 		      const char *body, size_t bytes, struct api_error *e)
 {
 	struct err_msg em;
@@ -319,7 +320,7 @@ bool openai_request_read(struct openai_request *r, const struct openai_model *m,
 			 struct api_error *e)
 {
 	ASSERT(endpoint == OPENAI_COMPLETIONS || endpoint == OPENAI_CHAT);
-	if (!openai_body_read(r, m, endpoint, body, bytes, e) || !check_supported(&r->fields, e) ||
+	if (!body_read(r, m, endpoint, body, bytes, e) || !check_supported(&r->fields, e) ||
 	    !read_stops(r, e) || !read_stop_ids(r, m, e) || !read_biases(r, m, e) ||
 	    !read_stream_options(r, e))
 		return false;
@@ -341,6 +342,45 @@ bool openai_request_read(struct openai_request *r, const struct openai_model *m,
 			"Field 'n': %u answers to each of %u prompts are too many; at most %d together.",
 			r->n, r->prompt_count, OPENAI_CHOICES_MAX);
 	return read_max_tokens(r, m, e);
+}
+
+bool openai_tokenize_read(struct openai_request *r, const struct openai_model *m, const char *body,
+			  size_t bytes, struct api_error *e)
+{
+	const char *text;
+	size_t text_bytes;
+	if (!body_read(r, m, OPENAI_TOKENIZE, body, bytes, e))
+		return false;
+	if (r->fields.has_messages)
+		return openai_messages_read(r, m, e);
+	if (!r->fields.has_prompt)
+		return api_error_set(
+			e, 400, "prompt", NULL,
+			"Field 'prompt' is missing; it must be a string, or 'messages' of a chat be given.");
+	if (!json_string(r->fields.prompt, &text, &text_bytes))
+		return api_error_field(e, "prompt", r->fields.prompt, "is not a string", "a string");
+	return openai_encode(r, m, text, text_bytes, r->fields.add_special_tokens, true, e);
+}
+
+bool openai_detokenize_read(struct openai_request *r, const struct openai_model *m, const char *body,
+			    size_t bytes, struct api_error *e)
+{
+	if (!body_read(r, m, OPENAI_DETOKENIZE, body, bytes, e))
+		return false;
+	if (!r->fields.has_tokens)
+		return api_error_set(e, 400, "tokens", NULL,
+				     "Field 'tokens' is missing; it must be an array of token ids.");
+	return openai_ids_read(&r->ids, r->fields.tokens, m->vocab_size, "tokens", e);
+}
+
+bool openai_any_read(struct openai_request *r, const struct openai_model *m, enum openai_endpoint endpoint,
+		     const char *body, size_t bytes, u64 tenant, struct api_error *e)
+{
+	if (endpoint == OPENAI_TOKENIZE)
+		return openai_tokenize_read(r, m, body, bytes, e);
+	if (endpoint == OPENAI_DETOKENIZE)
+		return openai_detokenize_read(r, m, body, bytes, e);
+	return openai_request_read(r, m, endpoint, body, bytes, tenant, e);
 }
 
 void openai_request_fini(struct openai_request *r)

@@ -72,9 +72,14 @@ bool openai_request_read(struct openai_request *r, const struct openai_model *m,
 			 struct api_error *e);
 void openai_request_fini(struct openai_request *r);
 
-/* The body as a document whose fields are checked. For /tokenize and /detokenize. */
-bool openai_body_read(struct openai_request *r, const struct openai_model *m, enum openai_endpoint endpoint,
-		      const char *body, size_t bytes, struct api_error *e);
+/* Bodies of /tokenize (ids of the prompt or chat) and /detokenize (ids of 'tokens'). As above. */
+bool openai_tokenize_read(struct openai_request *r, const struct openai_model *m, const char *body,
+			  size_t bytes, struct api_error *e);
+bool openai_detokenize_read(struct openai_request *r, const struct openai_model *m, const char *body,
+			    size_t bytes, struct api_error *e);
+/* The one of these that fits the endpoint. */
+bool openai_any_read(struct openai_request *r, const struct openai_model *m, enum openai_endpoint endpoint,
+		     const char *body, size_t bytes, u64 tenant, struct api_error *e);
 
 /* ---- parts (openai_prompt.c, openai_messages.c), also used by /tokenize ---- */
 

@@ -345,3 +345,69 @@ Test(gateway, chat_logprobs_and_token_ids_ride_along)
 	json_free(&doc);
 	TEARDOWN(f, p);
 }
+
+/* {"prompt": "a", "user": "xxx..."}: long enough to be read by the thread. */
+static char *long_body(const char *rest)
+{
+	struct buf b = {0};
+	buf_printf(&b, "{\"prompt\": \"a\", %s \"user\": \"", rest);
+	for (u32 i = 0; i < 2 * READER_BODY_BYTES; i++)
+		buf_append_char(&b, 'x');
+	buf_append_str(&b, "\"}");
+	cr_assert(buf_ok(&b));
+	return buf_reserve(&b, 1) ? (b.data[b.bytes] = '\0', b.data) : NULL;
+}
+
+Test(gateway, long_bodies_are_read_beside_the_loop_with_the_same_result)
+{
+	SETUP(f, p, NULL, NULL);
+	char *body = long_body("\"seed\": 9,"), *bad = long_body("\"n\": 0,");
+	peer_post(&p, "/v1/completions", body);
+	cr_assert(engine_wait(&f, &p, 1, NULL));
+	cr_assert_eq(f.requests[0].submit.seed, 9);
+	fake_emit(&f,
+		  &(struct fake_output){
+			  .request = 0, .tokens = ids, .token_count = 1, .text = "yes", .finish = FAKE_STOP});
+	cr_assert(engine_wait(&f, &p, 1, "\"text\":\"yes\""));
+	peer_post(&p, "/v1/completions", bad);
+	cr_assert(engine_wait(&f, &p, 1, "HTTP/1.1 400 "));
+	cr_assert_not_null(strstr(buf_cstr(&p.got), "'n'"));
+	peer_post(&p, "/tokenize", body);
+	cr_assert(engine_wait(&f, &p, 1, "\"count\":"));
+	free(body);
+	free(bad);
+	TEARDOWN(f, p);
+}
+
+Test(gateway, a_client_may_leave_while_its_long_body_is_read)
+{
+	SETUP(f, p, NULL, NULL);
+	char *body = long_body("");
+	struct peer none = {.fd = -1, .closed = true};
+	for (int i = 0; i < 20; i++) {
+		struct peer q = engine_connect(&f);
+		peer_post(&q, "/v1/completions", body);
+		for (int k = 0; k < i % 4; k++)
+			engine_pump(&f, &none);
+		peer_fini(&q);
+	}
+	for (int k = 0; k < 100; k++) {
+		engine_pump(&f, &none);
+		usleep(500);
+	}
+	cr_assert_eq(f.gateway.requests.group_count, 0);
+	cr_assert_eq(http_server_active_count(f.gateway.http), 0);
+	free(body);
+	TEARDOWN(f, p);
+}
+
+Test(gateway, ending_while_a_long_body_is_read_leaves_nothing_behind)
+{
+	SETUP(f, p, NULL, NULL);
+	char *body = long_body("");
+	peer_post(&p, "/v1/completions", body);
+	for (int k = 0; k < 3; k++)
+		engine_pump(&f, &p);
+	free(body);
+	TEARDOWN(f, p);
+}
