@@ -17,7 +17,9 @@ struct text_scratch;
 /* From MODEL_DIR/tokenizer.json (+ tokenizer_config.json). ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED with the file and the
  * part named. The caller owns `*out`. */
 MUST_CHECK enum err tokenizer_load(struct tokenizer **out, const char *model_dir, struct err_msg *em);
-void tokenizer_free(struct tokenizer **t);
+/* The same from the text of a tokenizer.json, without the names of bos and eos. */
+MUST_CHECK enum err tokenizer_parse(struct tokenizer **out, const char *json, size_t bytes, struct err_msg *em);
+void tokenizer_free(struct tokenizer **t); /* NULL accepted */
 MUST_CHECK enum err text_scratch_create(struct text_scratch **out);
 void text_scratch_free(struct text_scratch **s);
 

@@ -57,22 +57,24 @@ static enum err read_file(struct buf *out, const char *path, struct err_msg *em)
 	return e;
 }
 
-static enum err load_tokenizer_json(struct tokenizer *t, const char *path, struct err_msg *em)
+enum err tokenizer_parse(struct tokenizer **out, const char *json, size_t bytes, struct err_msg *em)
 {
-	struct buf text = {0};
-	struct json_doc *doc = NULL;
-	enum err e = read_file(&text, path, em);
+	struct json_doc *doc;
+	struct tokenizer *t = calloc(1, sizeof(*t));
+	if (t == NULL)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	t->id = XXH3_64bits(json, bytes) | 1; /* 0 is what a new scratch has */
+	enum err e = json_parse(&doc, json, bytes, em);
 	if (e == ERR_OK) {
-		t->id = XXH3_64bits(text.data, text.bytes) | 1;
-		e = json_parse(&doc, text.data, text.bytes, em);
-		if (e == ERR_OK)
-			e = load_parts(t, json_root(doc), em);
-		if (e != ERR_OK)
-			err_prefix(em, "%s", path);
+		e = load_parts(t, json_root(doc), em);
+		json_free(&doc);
 	}
-	json_free(&doc);
-	buf_fini(&text);
-	return e;
+	if (e != ERR_OK) {
+		tokenizer_free(&t);
+		return e;
+	}
+	*out = t;
+	return ERR_OK;
 }
 
 /* ---- tokenizer_config.json, special_tokens_map.json ---- */
@@ -109,10 +111,15 @@ enum err tokenizer_load(struct tokenizer **out, const char *model_dir, struct er
 	char path[PATH_BYTES_MAX];
 	if ((size_t)snprintf(path, sizeof(path), "%s/tokenizer.json", model_dir) >= sizeof(path))
 		return err_set(em, ERR_IO, "the model's path is longer than %d bytes", PATH_BYTES_MAX);
-	struct tokenizer *t = calloc(1, sizeof(*t));
-	if (t == NULL)
-		return err_set(em, ERR_NO_MEMORY, "out of memory");
-	enum err e = load_tokenizer_json(t, path, em);
+	struct tokenizer *t = NULL;
+	struct buf text = {0};
+	enum err e = read_file(&text, path, em);
+	if (e == ERR_OK) {
+		e = tokenizer_parse(&t, buf_cstr(&text), text.bytes, em);
+		if (e != ERR_OK)
+			err_prefix(em, "%s", path);
+	}
+	buf_fini(&text);
 	if (e == ERR_OK)
 		e = load_names(t, model_dir, "tokenizer_config.json", em);
 	if (e == ERR_OK)
