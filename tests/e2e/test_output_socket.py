@@ -1,6 +1,7 @@
 """The engine without HTTP: an outside client attaches, drops, comes back, and misses nothing."""
 import os
 import subprocess
+import sys
 import time
 
 import pytest
@@ -115,17 +116,40 @@ def test_slow_client_is_closed_and_others_are_not():
             assert e.api.metric("tercet_clients_closed_slow_total") == 1
 
 
-def test_the_c_example_runs(engine, api):
-    program = BUILD / "client" / "example"
-    if not program.exists():
-        pytest.skip("client/example is not built")
-    prompt = "Once upon a time"
-    tokens = api.call("POST", "/tokenize", {"prompt": prompt})["tokens"]
-    done = subprocess.run([str(program), str(engine.run_dir)] + [str(t) for t in tokens], timeout=30 * SLOWER,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    assert done.returncode == 0, done.stdout
-    assert len(done.stdout) > 10
-    assert len((ROOT / "client" / "example.c").read_text().splitlines()) < 60
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture
+def wanted(api):
+    """Text of 100 greedy tokens, as far as they go."""
+    return api.completions(PROMPT, temperature=0, max_tokens=100)["choices"][0]["text"]
+
+
+def example(name, *arguments):
+    """What an example program writes, without the line about its end."""
+    done = subprocess.run([str(a) for a in (name,) + arguments], timeout=30 * SLOWER, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    return done.stdout.decode(), done.stderr.decode()
+
+
+def test_the_c_examples_stream_drop_and_resume(engine, wanted):
+    folder = BUILD / "examples"
+    out, _ = example(folder / "example_stream", engine.run_dir, engines.DEMO, PROMPT)
+    assert out.rsplit("\n[", 1)[0] == wanted
+    for chunks in (1, 7, 40):
+        out, err = example(folder / "example_resume", engine.run_dir, engines.DEMO, PROMPT, chunks)
+        assert "[left after chunk %d]" % chunks in err
+        assert out.rsplit("\n[", 1)[0] == wanted, chunks
+    assert len((ROOT / "examples" / "stream.c").read_text().splitlines()) < 60
+
+
+def test_the_python_example_drops_and_resumes(engine, api, wanted):
+    tokens = api.call("POST", "/tokenize", {"prompt": PROMPT})["tokens"]
+    for drop in (0, 1, 9):
+        out, _ = example(sys.executable, ROOT / "examples" / "attach.py", engine.run_dir, *tokens, "--max-tokens", 100,
+                         "--drop-after", drop)
+        assert out == wanted, drop
 
 
 def test_attach_command_tails_the_tap(engine, api):
