@@ -54,7 +54,7 @@ static void on_http_close(void *ctx, struct http_request *http)
 {
 	struct group *g = ctx;
 	(void)http;
-	LOG_DEBUG("CLIENT_GONE", "id=%s choices=%u done=%u", g->id, g->choice_count, g->done_count);
+	LOG_DEBUG("CLIENT_GONE", "req=%s choices=%u done=%u", g->id, g->choice_count, g->done_count);
 	group_free(g);
 }
 
@@ -69,7 +69,7 @@ static void group_fail(struct group *g, const struct api_error *e)
 		sse_event_begin(&rs->out);
 		api_error_write(e, &rs->out);
 		if (sse_event_send(g->http, &rs->out) != ERR_OK)
-			LOG_DEBUG("STREAM_GONE", "id=%s", g->id);
+			LOG_DEBUG("STREAM_GONE", "req=%s", g->id);
 		sse_end(g->http);
 	} else {
 		api_error_reply(e, g->http);
@@ -117,6 +117,8 @@ static bool stream_choice(struct choice *c)
 static void group_complete(struct group *g)
 {
 	struct requests *rs = g->requests;
+	LOG_DEBUG("REQUEST_DONE", "req=%s choices=%u prompt_tokens=%u stream=%d", g->id, g->choice_count,
+		  g->choices[0].prompt->count, g->streaming);
 	struct http_request *http = g->http;
 	if (g->streaming) {
 		if (g->request.include_usage) {

@@ -205,3 +205,18 @@ Test(openai_fields, error_bodies_have_the_form_of_openai)
 			 "\"code\":400}}");
 	buf_fini(&out);
 }
+
+Test(openai_fields, every_field_is_documented)
+{
+	struct buf text = {0};
+	FILE *file = fopen(DOCS_DIR "/HTTP_API.md", "r");
+	cr_assert_not_null(file);
+	char line[1024];
+	while (fgets(line, sizeof(line), file))
+		buf_append_str(&text, line);
+	fclose(file);
+#define DOCUMENTED(name, ...) \
+	cr_expect_not_null(strstr(buf_cstr(&text), "`" #name "`"), "%s is not in docs/HTTP_API.md", #name);
+	OPENAI_FIELDS(DOCUMENTED, DOCUMENTED, DOCUMENTED, DOCUMENTED, DOCUMENTED)
+	buf_fini(&text);
+}
