@@ -115,7 +115,9 @@ static enum boot_command take_line(struct boot *b)
 	char *end;
 	while (command == BOOT_NONE && (end = memchr(b->line, '\n', b->line_bytes)) != NULL) {
 		size_t bytes = (size_t)(end - b->line);
-		if (bytes == 5 && !memcmp(b->line, "drain", 5))
+		if (bytes == 4 && !memcmp(b->line, "ping", 4))
+			(void)!write(b->fd, "pong\n", 5); /* lost only when the supervisor does not read */
+		else if (bytes == 5 && !memcmp(b->line, "drain", 5))
 			command = BOOT_DRAIN;
 		else if (bytes == 4 && !memcmp(b->line, "stop", 4))
 			command = BOOT_STOP;

@@ -193,6 +193,7 @@ void ipc_loop_stop(struct ipc_loop *loop);
 
 /* A process spawned by the supervisor inherits one end of a socketpair (its number in TERCET_BOOT_FD). Lines of text:
  * up:   "progress 0.42 loading weights" | "ready key=value ..." | "failed TEXT" | "note key=value ..."
+ * up again: "pong"; down: "ping" (boot_poll answers: who does not, hangs)
  * down: "drain" (finish what is there, take nothing new; then "note drained=1" or exit) | "stop"
  * Keys of "ready" that the start-up banner shows: scheduler block_count, max_model_len; worker device, dtype, threads;
  * gateway url ("http://127.0.0.1:8000"). Values hold no spaces.

@@ -1,4 +1,4 @@
-/* Children of the supervisor: spawning, reading their lines, their ends, restarts and liveness. What has to happen is
+/* Children of the supervisor: spawning, reading their lines, their ends and restarts. What has to happen is
  * decided by the table in child.c; this file carries it out. */
 #include "proc_supervisor/supervisor_priv.h"
 
@@ -14,12 +14,6 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "proc_supervisor/spawn.h"
-
-/* A process that starts and says nothing for so long is stuck. Loading a large checkpoint from a slow disk says
- * something every per cent. */
-enum { START_SILENCE_S = 600, LIVENESS_PERIOD_S = 2 };
-
-static const u64 second_ns = 1000000000;
 
 static u32 index_of(const struct supervisor *s, const struct child *c)
 {
@@ -47,7 +41,8 @@ static void spawn(struct supervisor *s, struct child *c, u64 now_ns)
 	enum err e;
 
 	c->heard_ns = now_ns;
-	c->ready_ns = 0;
+	c->ready_ns = c->pinged_ns = 0;
+	c->ping_is_out = false;
 	c->progress = 0;
 	c->drained = false;
 	c->facts[0] = c->failure[0] = '\0';
@@ -71,7 +66,7 @@ static void spawn(struct supervisor *s, struct child *c, u64 now_ns)
 	LOG_DEBUG("SPAWNED", "process=%s pid=%d", c->spec->name, (int)c->pid);
 }
 
-static void send_line(struct child *c, const char *line)
+void supervisor_send(struct child *c, const char *line)
 {
 	/* A child that does not read has a full socket; the deadline of the phase takes care of it. */
 	if (c->boot_fd >= 0 && send(c->boot_fd, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
@@ -92,8 +87,8 @@ static bool same_scope(const struct child *a, const struct child *b)
 	return a == b || (a->spec->role == b->spec->role && child_restart_scope(a->spec->role) == RESTART_GROUP);
 }
 
-/* Decides when `c`, and with it its group, starts again. The group shares one history: the first member's. */
-static void restart(struct supervisor *s, struct child *c, u64 now_ns, const char *why)
+/* The group shares one history: the first member's. */
+void supervisor_restart(struct supervisor *s, struct child *c, u64 now_ns, const char *why)
 {
 	struct child *first = c;
 	u32 delay_ms;
@@ -130,7 +125,7 @@ static void lost(struct supervisor *s, struct child *c, u64 now_ns)
 			supervisor_fail(s, now_ns, "%s ended while it started", c->spec->name);
 		break;
 	case PHASE_RUN:
-		restart(s, c, now_ns, why);
+		supervisor_restart(s, c, now_ns, why);
 		break;
 	case PHASE_DRAIN_GATEWAYS:
 	case PHASE_DRAIN_ENGINE:
@@ -170,10 +165,10 @@ void supervisor_apply(struct supervisor *s, struct child *c, enum child_event ev
 		s->liveness_from_ns = now_ns;
 		break;
 	case CHILD_DO_SEND_DRAIN:
-		send_line(c, "drain\n");
+		supervisor_send(c, "drain\n");
 		break;
 	case CHILD_DO_SEND_STOP:
-		send_line(c, "stop\n");
+		supervisor_send(c, "stop\n");
 		break;
 	case CHILD_DO_KILL:
 		kill_group(c);
@@ -227,6 +222,8 @@ static void on_whole_line(struct supervisor *s, struct child *c, const char *lin
 	} else if (strncmp(line, "ready", 5) == 0) {
 		snprintf(c->facts, sizeof(c->facts), "%.1000s", line + 5 + strspn(line + 5, " "));
 		supervisor_apply(s, c, CHILD_ON_READIED, now_ns);
+	} else if (strcmp(line, "pong") == 0) {
+		c->ping_is_out = false;
 	} else if (strncmp(line, "failed ", 7) == 0) {
 		snprintf(c->failure, sizeof(c->failure), "%.760s", line + 7);
 	} else if (strncmp(line, "note ", 5) == 0) {
@@ -347,55 +344,12 @@ void supervisor_spawn_due(struct supervisor *s, u64 now_ns)
 			supervisor_apply(s, &s->children[i], CHILD_ON_SPAWN, now_ns);
 }
 
-static bool is_stuck(struct supervisor *s, struct child *c, u64 now_ns)
-{
-	u64 limit_ns = (u64)s->options->progress_timeout * second_ns;
-
-	if (c->state == CHILD_STARTING)
-		return now_ns - c->heard_ns > START_SILENCE_S * second_ns;
-	if (c->state != CHILD_READY || limit_ns == 0)
-		return false;
-	if (c->stats == NULL && stats_map_one(&c->stats, s->run_dir.path, c->spec->name, NULL) != ERR_OK)
-		return false;
-	u64 since = atomic_load_explicit(&c->stats->progress_ns, memory_order_relaxed);
-	if (c->stats->pid != c->pid || atomic_load_explicit(&c->stats->work_pending, memory_order_acquire) == 0)
-		return false;
-	if (since < s->liveness_from_ns)
-		since = s->liveness_from_ns; /* whoever waited for a process that was restarted gets its time anew */
-	return now_ns > since && now_ns - since > limit_ns;
-}
-
-/* A worker that hangs makes the scheduler hang, not the other way round: of several the one furthest down is it. */
-void supervisor_check_liveness(struct supervisor *s, u64 now_ns)
-{
-	static const enum ipc_role order[] = {IPC_ROLE_WORKER, IPC_ROLE_DETOK, IPC_ROLE_SCHEDULER, IPC_ROLE_GATEWAY};
-
-	if (s->phase > PHASE_RUN)
-		return;
-	for (size_t k = 0; k < COUNT_OF(order); k++)
-		for (u32 i = 0; i < s->plan.count; i++) {
-			struct child *c = &s->children[i];
-			if (c->spec->role != order[k] || !is_stuck(s, c, now_ns))
-				continue;
-			LOG_ERROR("STUCK", "process=%s pid=%d state=%s", c->spec->name, (int)c->pid,
-				  child_state_name(c->state));
-			if (s->phase == PHASE_START) {
-				supervisor_fail(s, now_ns, "%s said nothing for %d seconds while it started",
-						c->spec->name, START_SILENCE_S);
-				return;
-			}
-			restart(s, c, now_ns, "has work and completes none");
-			supervisor_apply(s, c, CHILD_ON_RECYCLE, now_ns);
-			return;
-		}
-}
-
 u64 supervisor_next_deadline(const struct supervisor *s, u64 now_ns)
 {
 	u64 next = s->deadline_ns != 0 ? s->deadline_ns : UINT64_MAX;
 
-	if (s->phase <= PHASE_RUN && now_ns + LIVENESS_PERIOD_S * second_ns < next)
-		next = now_ns + LIVENESS_PERIOD_S * second_ns;
+	if (s->phase <= PHASE_RUN && now_ns + supervisor_liveness_period(s) < next)
+		next = now_ns + supervisor_liveness_period(s);
 	for (u32 i = 0; i < s->plan.count; i++)
 		if (may_spawn(s, &s->children[i]) && s->children[i].spawn_at_ns < next)
 			next = s->children[i].spawn_at_ns;

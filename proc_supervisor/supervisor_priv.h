@@ -22,6 +22,8 @@ struct child {
 	u64 spawn_at_ns;            /* not before */
 	u64 heard_ns;               /* of the last line, or of the spawn */
 	u64 ready_ns;
+	u64 pinged_ns;              /* when the last ping was sent */
+	bool ping_is_out;           /* and not answered yet */
 	double progress;
 	bool drained;               /* nothing is left to finish */
 	char facts[1024];           /* of the ready line */
@@ -70,10 +72,19 @@ void supervisor_on_exit(struct supervisor *s, struct child *c, u64 now_ns);
 void supervisor_reap(struct supervisor *s, u64 now_ns);
 /* Spawns whose time has come. */
 void supervisor_spawn_due(struct supervisor *s, u64 now_ns);
-/* Restarts one process that has work and completes none. */
-void supervisor_check_liveness(struct supervisor *s, u64 now_ns);
+/* Decides when `c`, and with it its group, starts again; too often, and everything ends. */
+void supervisor_restart(struct supervisor *s, struct child *c, u64 now_ns, const char *why);
+/* One line down the boot socket. */
+void supervisor_send(struct child *c, const char *line);
 /* When the supervisor has to look again although nothing happened; UINT64_MAX: never. */
 u64 supervisor_next_deadline(const struct supervisor *s, u64 now_ns);
+
+/* ---- supervisor_liveness.c ---- */
+
+/* Restarts one process that owes an answer or has work and completes none, if there is one. */
+void supervisor_check_liveness(struct supervisor *s, u64 now_ns);
+/* How often to check. */
+u64 supervisor_liveness_period(const struct supervisor *s);
 
 /* ---- supervisor.c ---- */
 

@@ -333,6 +333,8 @@ static enum err load(struct worker *w, struct err_msg *em)
 	enum err e = runner_create(&w->runner, &c, em);
 
 	if (!e)
+		w->runner->decoder.config.progress_ns = &w->stats->progress_ns;
+	if (!e)
 		trace_add(w->trace, TRACE_LOAD, begin, clock_now_ns(), 0, 0);
 	return e;
 }

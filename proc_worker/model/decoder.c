@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "common/assert.h"
+#include "common/clock.h"
 
 /* ---------------------------------------------------------------- memory */
 
@@ -222,6 +223,8 @@ enum err decoder_forward(struct decoder *d, const struct inputs *in, const struc
 		e = layer(d, i, in, &kv[i], em);
 		if (e)
 			err_prefix(em, "layer %u", i);
+		if (d->config.progress_ns) /* a long step is no hanging step */
+			atomic_store_explicit(d->config.progress_ns, clock_now_ns(), memory_order_relaxed);
 	}
 	return e;
 }

@@ -4,6 +4,8 @@
 #ifndef TERCET_PROC_WORKER_MODEL_DECODER_H
 #define TERCET_PROC_WORKER_MODEL_DECODER_H
 
+#include <stdatomic.h>
+
 #include "proc_worker/collectives.h"
 #include "proc_worker/inputs.h"
 #include "proc_worker/model/config.h"
@@ -20,6 +22,7 @@ struct decoder_config {
 	struct collectives *collectives; /* NULL with one rank */
 	u32 tokens_max;			 /* of a step */
 	u32 logit_rows_max;		 /* of one decoder_logits */
+	_Atomic u64 *progress_ns;	 /* NULL, or where the time goes at which the last layer was done */
 };
 
 struct decoder {

@@ -273,6 +273,25 @@ def test_of_several_stuck_processes_the_worker_is_restarted_first(engine):
     assert e.finish(signal.SIGTERM) == 0
 
 
+@pytest.mark.parametrize("role", ["detok", "gateway"])
+def test_a_process_that_does_not_answer_is_restarted_though_it_has_no_work(engine, role):
+    e = engine("--progress-timeout", "1", env={"FAKE_%s_FIRST" % role.upper(): "ready;frozen"})
+    e.until_ready()
+    until(lambda: "RESTARTED process=" + role in e.text(), "it is back")
+    assert 'why="does not answer"' in e.text()
+    time.sleep(2)
+    assert len(e.log("spawn")) == 5  # those that answer stay
+    assert e.finish(signal.SIGTERM) == 0
+
+
+def test_a_frozen_worker_is_restarted_and_not_the_scheduler_that_waits_for_it(engine):
+    e = engine("--progress-timeout", "2", env={"FAKE_WORKER_FIRST": "ready;frozen", "FAKE_SCHEDULER": "stuck;ready"})
+    e.until_ready()
+    until(lambda: "STUCK" in e.text(), "somebody is stuck")
+    assert "STUCK process=worker-0" in e.text()
+    assert e.finish(signal.SIGTERM) == 0
+
+
 # ---------------------------------------------------------------- end
 
 def test_sigterm_drains_gateways_before_the_scheduler_and_stops_the_rest_after(engine):

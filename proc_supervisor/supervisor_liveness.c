@@ -1,0 +1,137 @@
+/* Liveness: of the processes that are ready, which one has stopped getting on. Judged by what they count in their
+ * statistics pages and by their answers to pings; the supervisor never asks them for more. */
+#include <stdatomic.h>
+
+#include "common/log.h"
+#include "proc_supervisor/supervisor_priv.h"
+
+/* A process that starts and says nothing for so long is stuck. Loading a large checkpoint from a slow disk says
+ * something every per cent. */
+enum { START_SILENCE_S = 600, LIVENESS_PERIOD_S = 5, PINGS_PER_LIMIT = 4 };
+
+static const u64 second_ns = 1000000000;
+
+/* Where the process counts what it completes, or NULL. */
+static const struct stats_page *page_of(struct supervisor *s, struct child *c)
+{
+	if (c->stats == NULL && stats_map_one(&c->stats, s->run_dir.path, c->spec->name, NULL) != ERR_OK)
+		return NULL;
+	return c->stats->pid == c->pid ? c->stats : NULL;
+}
+
+static u64 later(u64 a, u64 b)
+{
+	return a > b ? a : b;
+}
+
+static u64 elapsed(u64 since_ns, u64 now_ns)
+{
+	return now_ns > since_ns ? now_ns - since_ns : 0;
+}
+
+/* For how long a process that is ready owes an answer to a ping. One that computes a long step does not answer, but
+ * completes parts of it. */
+static u64 silent_for(struct supervisor *s, struct child *c, u64 now_ns)
+{
+	const struct stats_page *page = page_of(s, c);
+	u64 progress_ns = page != NULL ? atomic_load_explicit(&page->progress_ns, memory_order_relaxed) : 0;
+
+	if (c->state != CHILD_READY || !c->ping_is_out)
+		return 0;
+	return elapsed(later(c->pinged_ns, progress_ns), now_ns);
+}
+
+/* When a worker last got on with a step. */
+static u64 worker_progress(struct supervisor *s)
+{
+	u64 last = 0;
+
+	for (u32 i = 0; i < s->plan.count; i++) {
+		struct child *c = &s->children[i];
+		const struct stats_page *page = c->spec->role == IPC_ROLE_WORKER ? page_of(s, c) : NULL;
+		if (page != NULL)
+			last = later(last, atomic_load_explicit(&page->progress_ns, memory_order_relaxed));
+	}
+	return last;
+}
+
+/* For how long a process that is ready has had work and completed none. While a long step gets on, those that wait for
+ * it are not to blame. */
+static u64 fruitless_for(struct supervisor *s, struct child *c, u64 now_ns)
+{
+	const struct stats_page *page = page_of(s, c);
+	u64 waits_since = c->spec->role != IPC_ROLE_WORKER ? worker_progress(s) : 0;
+
+	if (c->state != CHILD_READY || page == NULL ||
+	    atomic_load_explicit(&page->work_pending, memory_order_acquire) == 0)
+		return 0;
+	u64 progress_ns = atomic_load_explicit(&page->progress_ns, memory_order_relaxed);
+	/* Whoever waited for a process that was restarted gets its time anew. */
+	return elapsed(later(later(progress_ns, waits_since), s->liveness_from_ns), now_ns);
+}
+
+static void ping(struct supervisor *s, u64 now_ns, u64 period_ns)
+{
+	for (u32 i = 0; i < s->plan.count; i++) {
+		struct child *c = &s->children[i];
+		if (c->state != CHILD_READY || c->ping_is_out || now_ns - c->pinged_ns < period_ns)
+			continue;
+		c->pinged_ns = now_ns;
+		c->ping_is_out = true;
+		supervisor_send(c, "ping\n");
+	}
+}
+
+static void recycle(struct supervisor *s, struct child *c, u64 now_ns, const char *why)
+{
+	LOG_ERROR("STUCK", "process=%s pid=%d why=\"%s\"", c->spec->name, (int)c->pid, why);
+	supervisor_restart(s, c, now_ns, why);
+	supervisor_apply(s, c, CHILD_ON_RECYCLE, now_ns);
+}
+
+/* A worker that hangs makes the scheduler hang, not the other way round: of several that could be it, the one furthest
+ * down is. When somebody completes nothing, whoever owes an answer for a while already is more suspect than he. */
+static void check_running(struct supervisor *s, u64 now_ns, u64 limit_ns)
+{
+	static const enum ipc_role order[] = {IPC_ROLE_WORKER, IPC_ROLE_DETOK, IPC_ROLE_SCHEDULER, IPC_ROLE_GATEWAY};
+	bool fruitless = false;
+
+	for (u32 i = 0; i < s->plan.count; i++)
+		fruitless |= fruitless_for(s, &s->children[i], now_ns) > limit_ns;
+	for (size_t k = 0; k < COUNT_OF(order); k++)
+		for (u32 i = 0; i < s->plan.count; i++) {
+			struct child *c = &s->children[i];
+			if (c->spec->role != order[k])
+				continue;
+			if (silent_for(s, c, now_ns) > (fruitless ? limit_ns / PINGS_PER_LIMIT : limit_ns))
+				recycle(s, c, now_ns, "does not answer");
+			else if (fruitless_for(s, c, now_ns) > limit_ns)
+				recycle(s, c, now_ns, "has work and completes none");
+			else
+				continue;
+			return;
+		}
+}
+
+void supervisor_check_liveness(struct supervisor *s, u64 now_ns)
+{
+	u64 limit_ns = (u64)s->options->progress_timeout * second_ns;
+
+	for (u32 i = 0; i < s->plan.count && s->phase == PHASE_START; i++)
+		if (s->children[i].state == CHILD_STARTING &&
+		    elapsed(s->children[i].heard_ns, now_ns) > START_SILENCE_S * second_ns)
+			supervisor_fail(s, now_ns, "%s said nothing for %d seconds while it started",
+					s->children[i].spec->name, START_SILENCE_S);
+	if (s->phase != PHASE_RUN || limit_ns == 0)
+		return;
+	ping(s, now_ns, limit_ns / PINGS_PER_LIMIT);
+	check_running(s, now_ns, limit_ns);
+}
+
+/* How often to look after those that run: often enough for the limit, and hardly ever. */
+u64 supervisor_liveness_period(const struct supervisor *s)
+{
+	u64 period_ns = (u64)s->options->progress_timeout * second_ns / (2 * PINGS_PER_LIMIT);
+
+	return period_ns != 0 && period_ns < LIVENESS_PERIOD_S * second_ns ? period_ns : LIVENESS_PERIOD_S * second_ns;
+}
