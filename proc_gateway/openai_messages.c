@@ -1,6 +1,6 @@
 /* Owns the way from chat messages to one prompt: shapes that clients send are brought to those that chat
- * templates read, then the template renders them. Runs in the gateway. Never lets a client's template run
- * without limits (text/ has them). */
+ * templates read, then the template renders them. Runs in the gateway. Never runs a template
+ * that a client sent: a small one can be busy for seconds. */
 #include <stdio.h>
 #include <string.h>
 
@@ -192,27 +192,16 @@ static bool template_kwargs(struct openai_request *r, json_val *out, struct api_
 	return true;
 }
 
-static bool render(const struct openai_request *r, const struct openai_model *m,
-		   const struct chat_request *chat, struct buf *out, struct api_error *e)
+static bool render(const struct openai_model *m, const struct chat_request *chat, struct buf *out,
+		   struct api_error *e)
 {
 	struct err_msg em;
-	struct chat_template *own = NULL;
-	const struct chat_template *t = m->chat_template;
-	if (r->fields.has_chat_template) {
-		enum err err = chat_template_parse(&own, r->fields.chat_template,
-						   strlen(r->fields.chat_template), &em);
-		if (err)
-			return api_error_set(e, 400, "chat_template", NULL, "Field 'chat_template': %s.",
-					     em.text);
-		t = own;
-	}
-	if (!t)
-		return api_error_set(e, 400, "messages", NULL,
-				     "This model has no chat template: use /v1/completions, give one in "
-				     "'chat_template', or "
-				     "start the server with --chat-template FILE.");
-	enum err err = chat_template_render(t, chat, out, &em);
-	chat_template_free(&own);
+	if (!m->chat_template)
+		return api_error_set(
+			e, 400, "messages", NULL,
+			"This model has no chat template: use /v1/completions, or start the server with "
+			"--chat-template FILE.");
+	enum err err = chat_template_render(m->chat_template, chat, out, &em);
 	if (err == ERR_NO_MEMORY || !buf_ok(out))
 		return no_memory(e);
 	if (err)
@@ -251,7 +240,7 @@ bool openai_messages_read(struct openai_request *r, const struct openai_model *m
 	chat.eos_token = tokenizer_eos(m->tokenizer);
 	read_chat_echo(r, chat.messages);
 	bool ok =
-		render(r, m, &chat, &prompt, e) &&
+		render(m, &chat, &prompt, e) &&
 		openai_prompt_from_text(r, m, &prompt, f->has_add_special_tokens && f->add_special_tokens, e);
 	buf_fini(&prompt);
 	return ok;

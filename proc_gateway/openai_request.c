@@ -96,6 +96,10 @@ static bool check_supported(const struct openai_fields *f, struct api_error *e)
 		return refuse(e, "best_of",
 			      "choosing among more samples than 'n' is not supported by this server; it must "
 			      "equal 'n'");
+	if (f->has_chat_template && f->chat_template[0])
+		return refuse(e, "chat_template",
+			      "templates are not taken from clients; the server is started with "
+			      "--chat-template FILE");
 	return check_tool_choice(f, e) && check_modalities(f, e);
 }
 
@@ -352,7 +356,7 @@ bool openai_tokenize_read(struct openai_request *r, const struct openai_model *m
 	if (!body_read(r, m, OPENAI_TOKENIZE, body, bytes, e))
 		return false;
 	if (r->fields.has_messages)
-		return openai_messages_read(r, m, e);
+		return check_supported(&r->fields, e) && openai_messages_read(r, m, e);
 	if (!r->fields.has_prompt)
 		return api_error_set(
 			e, 400, "prompt", NULL,
