@@ -1,8 +1,9 @@
-/* tercet bench control-plane: what a step costs besides the model. The real scheduling core plans, the real codec encodes and decodes,
- * the real batch state applies; tokens are made up. One JSON line on standard output.
+/* tercet bench control-plane: what a step costs besides the model. The real scheduling core plans, the real
+ * codec encodes and decodes, the real batch state applies; tokens are made up. One JSON line on standard
+ * output.
  *
- * Steady decode: all requests run, one token a step each, async depth as given. A process of its own, run by hand; links the
- * scheduler and the worker as only tests and benchmarks may. */
+ * Steady decode: all requests run, one token a step each, async depth as given. A process of its own, run by
+ * hand; links the scheduler and the worker as only tests and benchmarks may. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,10 +17,18 @@
 #include "proc_scheduler/sched.h"
 #include "proc_worker/batch_state.h"
 
-enum { PROMPT_MIN = 64, PROMPT_SPREAD = 256, VOCAB_SIZE = 32000, WARM_STEPS = 200, FULL_STATE_SAMPLES = 4, EXIT_USAGE = 2 };
+enum {
+	PROMPT_MIN = 64,
+	PROMPT_SPREAD = 256,
+	VOCAB_SIZE = 32000,
+	WARM_STEPS = 200,
+	FULL_STATE_SAMPLES = 4,
+	EXIT_USAGE = 2
+};
 enum span { SPAN_PLAN, SPAN_ENCODE, SPAN_APPLY, SPAN_TOTAL, SPAN_RESULT, SPAN_COUNT };
 
-static const char *const span_names[SPAN_COUNT] = {"plan_us", "encode_us", "apply_us", "total_us", "result_us"};
+static const char *const span_names[SPAN_COUNT] = {"plan_us", "encode_us", "apply_us", "total_us",
+						   "result_us"};
 
 struct bench_config {
 	u32 requests, steps, block_size, depth;
@@ -204,7 +213,8 @@ static void step(struct bench *b, u32 ns[SPAN_COUNT])
 	b->diff_bytes += b->frame.bytes;
 }
 
-/* What a message would have that carries every row whole, as engines without a mirrored state have to send it. */
+/* What a message would have that carries every row whole, as engines without a mirrored state have to send
+ * it. */
 static void measure_full_state(struct bench *b)
 {
 	const struct sched *s = b->sched;
@@ -220,7 +230,8 @@ static void measure_full_state(struct bench *b)
 		die("full state", e, &(struct err_msg){""});
 	for (u32 i = 0; i < s->running.count; i++) {
 		const struct seq *q = &s->seqs.slots[s->running.slots[i]];
-		step_diff_add(&full, q, seqs_extra(&s->seqs, q), seqs_tokens(&s->seqs, q), sched_blocks(s, q));
+		step_diff_add(&full, q, seqs_extra(&s->seqs, q), seqs_tokens(&s->seqs, q),
+			      sched_blocks(s, q));
 	}
 	struct ipc_msg msg = {.type = IPC_TYPE_STEP, .epoch = 1, .step = *step_diff_finish(&full)};
 	struct buf frame = {0};
@@ -324,15 +335,16 @@ static void destroy(struct bench *b)
 		free(b->ns[i]);
 }
 
-static const char usage[] =
-	"usage: tercet bench control-plane [--requests N] [--steps N] [--block-size N] [--async-depth N] [--no-prefix-cache]\n"
-	"\n"
-	"Times planning, encoding and applying of steps in steady decode without a model; prints one JSON line.\n"
-	"  --requests N      running requests, 1 to 1024 (256)\n"
-	"  --steps N         steps measured, 1 to 1000000 (5000)\n"
-	"  --block-size N    tokens in a KV block, 1 to 256 (16)\n"
-	"  --async-depth N   0, 1 or 2 (2)\n"
-	"  --no-prefix-cache\n";
+static const char usage[] = "usage: tercet bench control-plane [--requests N] [--steps N] [--block-size N] "
+			    "[--async-depth N] [--no-prefix-cache]\n"
+			    "\n"
+			    "Times planning, encoding and applying of steps in steady decode without a "
+			    "model; prints one JSON line.\n"
+			    "  --requests N      running requests, 1 to 1024 (256)\n"
+			    "  --steps N         steps measured, 1 to 1000000 (5000)\n"
+			    "  --block-size N    tokens in a KV block, 1 to 256 (16)\n"
+			    "  --async-depth N   0, 1 or 2 (2)\n"
+			    "  --no-prefix-cache\n";
 
 static bool read_number(const char *text, u32 min, u32 max, u32 *out)
 {
@@ -363,8 +375,8 @@ static bool read_arguments(int argc, char **argv, struct bench_config *c)
 			k++;
 		if (k < COUNT_OF(numbers)) {
 			if (!read_number(argv[++i], numbers[k].min, numbers[k].max, numbers[k].out)) {
-				fprintf(stderr, "bench control-plane: %s needs a number from %u to %u\n", numbers[k].name,
-					numbers[k].min, numbers[k].max);
+				fprintf(stderr, "bench control-plane: %s needs a number from %u to %u\n",
+					numbers[k].name, numbers[k].min, numbers[k].max);
 				return false;
 			}
 		} else if (!strcmp(argv[i], "--no-prefix-cache")) {

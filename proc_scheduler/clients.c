@@ -1,5 +1,5 @@
-/* Owns the table of clients; runs in the scheduler's I/O shell. Never reads the clock, never sends: who is silent for too long is
- * for the shell to end. */
+/* Owns the table of clients; runs in the scheduler's I/O shell. Never reads the clock, never sends: who is
+ * silent for too long is for the shell to end. */
 #include "proc_scheduler/clients.h"
 
 #include <stdlib.h>

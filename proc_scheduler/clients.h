@@ -25,8 +25,8 @@ MUST_CHECK enum err clients_init(struct clients *c, u64 secret);
 void clients_fini(struct clients *c); /* zeroed accepted */
 /* A HELLO: from now on this peer speaks for the client. ERR_BUSY: too many clients. */
 MUST_CHECK enum err clients_greet(struct clients *c, u64 id, ipc_peer peer, u64 now_ns);
-/* A message: notes that the client lives. One that was forgotten is taken in again. ERR_DENIED: another peer speaks for it.
- * ERR_INVALID: id 0. ERR_BUSY: too many clients. */
+/* A message: notes that the client lives. One that was forgotten is taken in again. ERR_DENIED: another peer
+ * speaks for it. ERR_INVALID: id 0. ERR_BUSY: too many clients. */
 MUST_CHECK enum err clients_heard(struct clients *c, u64 id, ipc_peer peer, u64 now_ns);
 void clients_forget(struct clients *c, u64 id);
 /* A client not heard of since `before_ns`, or NULL; the caller forgets it. */

@@ -1,5 +1,5 @@
-/* Owns reference counts and the free list of KV blocks; runs inside the scheduling core. Never allocates after init,
- * never knows which sequence holds a block. */
+/* Owns reference counts and the free list of KV blocks; runs inside the scheduling core. Never allocates
+ * after init, never knows which sequence holds a block. */
 #include "proc_scheduler/kv_blocks.h"
 
 #include <stdlib.h>
@@ -98,7 +98,8 @@ static u32 pop_free(struct kv_blocks *kv)
 	return block;
 }
 
-enum err kv_blocks_grow(struct kv_blocks *kv, const u32 *shared, u32 shared_count, u32 *fresh, u32 fresh_count)
+enum err kv_blocks_grow(struct kv_blocks *kv, const u32 *shared, u32 shared_count, u32 *fresh,
+			u32 fresh_count)
 {
 	u32 needed = fresh_count;
 

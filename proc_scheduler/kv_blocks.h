@@ -1,5 +1,5 @@
-/* The pool of KV blocks: reference counts and the list of free blocks in order of last use. A free block keeps its
- * content (and its hash) until it is handed out again. */
+/* The pool of KV blocks: reference counts and the list of free blocks in order of last use. A free block
+ * keeps its content (and its hash) until it is handed out again. */
 #ifndef TERCET_PROC_SCHEDULER_KV_BLOCKS_H
 #define TERCET_PROC_SCHEDULER_KV_BLOCKS_H
 
@@ -26,17 +26,18 @@ void kv_blocks_fini(struct kv_blocks *kv); /* zeroed accepted */
 /* Every block free and forgotten, in a pool of `count` <= capacity blocks. */
 void kv_blocks_reset(struct kv_blocks *kv, u32 count);
 
-/* Takes one more reference of each of `shared` (found in the cache) and writes `fresh_count` new blocks to `fresh`:
- * the least recently used ones, whose hashes are revoked. All or nothing.
- * ERR_KV_FULL: nothing changed. A shared block that is free counts as needed, since it leaves the free list. */
+/* Takes one more reference of each of `shared` (found in the cache) and writes `fresh_count` new blocks to
+ * `fresh`: the least recently used ones, whose hashes are revoked. All or nothing. ERR_KV_FULL: nothing
+ * changed. A shared block that is free counts as needed, since it leaves the free list. */
 MUST_CHECK enum err kv_blocks_grow(struct kv_blocks *kv, const u32 *shared, u32 shared_count, u32 *fresh,
 				   u32 fresh_count);
 /* One more reference of a block that is in use or free. */
 void kv_blocks_take(struct kv_blocks *kv, u32 block);
-/* Gives a reference back. The last one frees the block: behind all others when the cache knows it, in front of
- * all others when it does not (nobody can want its content). */
+/* Gives a reference back. The last one frees the block: behind all others when the cache knows it, in front
+ * of all others when it does not (nobody can want its content). */
 void kv_blocks_release(struct kv_blocks *kv, u32 block);
-/* The same for a sequence's table, last block first, so that the ends of prefixes are evicted before their beginnings. */
+/* The same for a sequence's table, last block first, so that the ends of prefixes are evicted before their
+ * beginnings. */
 void kv_blocks_release_all(struct kv_blocks *kv, const u32 *table, u32 count);
 
 static inline u32 kv_blocks_refs(const struct kv_blocks *kv, u32 block)

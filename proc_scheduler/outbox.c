@@ -1,5 +1,6 @@
-/* Owns frames that wait for room in a channel; runs in the scheduler's I/O shell. Never blocks, never reorders the messages of
- * one peer, never grows beyond its bounds. Memory is taken only when a channel is full, which is off the hot path. */
+/* Owns frames that wait for room in a channel; runs in the scheduler's I/O shell. Never blocks, never
+ * reorders the messages of one peer, never grows beyond its bounds. Memory is taken only when a channel is
+ * full, which is off the hot path. */
 #include "proc_scheduler/outbox.h"
 
 #include <stdlib.h>

@@ -21,7 +21,8 @@ struct outbox {
 /* ERR_NO_MEMORY */
 MUST_CHECK enum err outbox_init(struct outbox *ob, struct ipc_channel *channel, u32 capacity, u64 bytes_max);
 void outbox_fini(struct outbox *ob); /* zeroed accepted */
-/* Sends, or keeps the message. Never blocks. ERR_BUSY: the bound is reached, nothing was kept. ERR_GONE: no such peer. */
+/* Sends, or keeps the message. Never blocks. ERR_BUSY: the bound is reached, nothing was kept. ERR_GONE: no
+ * such peer. */
 MUST_CHECK enum err outbox_send(struct outbox *ob, ipc_peer to, const struct ipc_msg *msg);
 /* The same for an encoded frame, which is copied if it has to wait. */
 MUST_CHECK enum err outbox_send_frame(struct outbox *ob, ipc_peer to, char *frame, size_t bytes);

@@ -1,5 +1,6 @@
-/* Owns the hashes of KV blocks and the index over them; runs inside the scheduling core. Never touches references or the
- * free list (kv_blocks.c), never decides when a block may be shared (sched_plan.c): it answers which block holds what. */
+/* Owns the hashes of KV blocks and the index over them; runs inside the scheduling core. Never touches
+ * references or the free list (kv_blocks.c), never decides when a block may be shared (sched_plan.c): it
+ * answers which block holds what. */
 #include "proc_scheduler/prefix_cache.h"
 
 #include <stdlib.h>
@@ -72,7 +73,8 @@ struct block_hash prefix_cache_root(const struct prefix_cache *pc, u64 salt)
 	return hash_bytes(pc, &root, sizeof(root));
 }
 
-struct block_hash prefix_cache_chain(const struct prefix_cache *pc, struct block_hash parent, const u32 *tokens)
+struct block_hash prefix_cache_chain(const struct prefix_cache *pc, struct block_hash parent,
+				     const u32 *tokens)
 {
 	struct {
 		struct block_hash parent;
@@ -94,7 +96,8 @@ void prefix_cache_put(struct prefix_cache *pc, u32 block, struct block_hash hash
 
 	ASSERT(!e->present);
 	*e = (struct prefix_entry){.hash = hash, .step = step, .prev = twin, .present = true};
-	/* Behind its twin: the one that is there longer is found, so its content is there for copies, and stays in use. */
+	/* Behind its twin: the one that is there longer is found, so its content is there for copies, and
+	 * stays in use. */
 	u32 *link = twin == KV_BLOCK_NONE ? head : &pc->entries[twin].next;
 	e->next = *link;
 	if (e->next != KV_BLOCK_NONE)

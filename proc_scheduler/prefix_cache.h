@@ -1,8 +1,8 @@
 /* The index of reusable KV blocks: chained, keyed 128-bit hashes of full blocks of known tokens.
  *
- * hash(i) = XXH3-128(hash(i - 1), tokens of block i), keyed by a secret drawn at start; hash(-1) is made of the salt of
- * the request. So a hash names the whole prefix and the salt, and nobody outside can aim for a collision. Two blocks
- * may carry one hash (two requests computed the same prefix at once): both stay. */
+ * hash(i) = XXH3-128(hash(i - 1), tokens of block i), keyed by a secret drawn at start; hash(-1) is made of
+ * the salt of the request. So a hash names the whole prefix and the salt, and nobody outside can aim for a
+ * collision. Two blocks may carry one hash (two requests computed the same prefix at once): both stay. */
 #ifndef TERCET_PROC_SCHEDULER_PREFIX_CACHE_H
 #define TERCET_PROC_SCHEDULER_PREFIX_CACHE_H
 
@@ -20,7 +20,7 @@ struct prefix_entry; /* one per block */
 
 struct prefix_cache {
 	struct prefix_entry *entries; /* [capacity] */
-	u32 *heads;                   /* [mask + 1]: first block of each bucket */
+	u32 *heads;		      /* [mask + 1]: first block of each bucket */
 	u32 mask;
 	u32 capacity; /* blocks */
 	u32 count;    /* blocks with a hash */
@@ -37,7 +37,8 @@ void prefix_cache_clear(struct prefix_cache *pc);
 /* The parent of a request's first block. */
 struct block_hash prefix_cache_root(const struct prefix_cache *pc, u64 salt);
 /* `tokens`: block_size of them. */
-struct block_hash prefix_cache_chain(const struct prefix_cache *pc, struct block_hash parent, const u32 *tokens);
+struct block_hash prefix_cache_chain(const struct prefix_cache *pc, struct block_hash parent,
+				     const u32 *tokens);
 
 /* Files `block`, which step number `step` computes. The block must not be filed yet. */
 void prefix_cache_put(struct prefix_cache *pc, u32 block, struct block_hash hash, u64 step);

@@ -1,4 +1,5 @@
-/* Owns the order of waiting and running sequences; runs inside the scheduling core. Never decides who moves. */
+/* Owns the order of waiting and running sequences; runs inside the scheduling core. Never decides who moves.
+ */
 #include "proc_scheduler/queues.h"
 
 #include <stdlib.h>

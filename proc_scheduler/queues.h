@@ -1,5 +1,5 @@
-/* The two orders of the scheduler: who waits (first come, first served; who was preempted goes to the head) and who
- * runs (in order of admission). */
+/* The two orders of the scheduler: who waits (first come, first served; who was preempted goes to the head)
+ * and who runs (in order of admission). */
 #ifndef TERCET_PROC_SCHEDULER_QUEUES_H
 #define TERCET_PROC_SCHEDULER_QUEUES_H
 

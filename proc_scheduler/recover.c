@@ -1,5 +1,5 @@
-/* What the core does when a neighbour starts anew: workers (nothing of the KV cache is left) or the detokenizer (it knows no
- * stream). Runs inside the scheduling core; the rules of sched.c hold. */
+/* What the core does when a neighbour starts anew: workers (nothing of the KV cache is left) or the
+ * detokenizer (it knows no stream). Runs inside the scheduling core; the rules of sched.c hold. */
 #include "common/assert.h"
 #include "proc_scheduler/sched_priv.h"
 
@@ -15,7 +15,8 @@ static void requeue(struct sched *s, struct seq *q)
 void sched_restart_workers(struct sched *s, u32 block_count, u64 now_ns)
 {
 	(void)now_ns;
-	/* In order of admission at the head of the queue, in front of them those that only waited for their last token. */
+	/* In order of admission at the head of the queue, in front of them those that only waited for their
+	 * last token. */
 	while (s->running.count) {
 		u32 slot = s->running.slots[--s->running.count];
 		requeue(s, &s->seqs.slots[slot]);
@@ -35,7 +36,8 @@ void sched_restart_workers(struct sched *s, u32 block_count, u64 now_ns)
 	kv_blocks_reset(&s->kv, block_count < s->kv.capacity ? block_count : s->kv.capacity);
 	step_diff_reset(&s->diff);
 	stats_set(s->stats, STATS_KV_BLOCKS, s->kv.count);
-	/* A result may have reached only one of the two processes it was sent to: the longer list of tokens wins. */
+	/* A result may have reached only one of the two processes it was sent to: the longer list of tokens
+	 * wins. */
 	sched_reopen_streams(s);
 }
 

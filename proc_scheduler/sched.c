@@ -1,6 +1,6 @@
-/* Owns the state of the scheduling core: sequences, queues, blocks, and what every event does to them. Runs in the scheduler
- * process, in the simulator and in the benchmark. Never does I/O, never reads a clock, never allocates after create. The plan
- * of a step is in sched_plan.c. */
+/* Owns the state of the scheduling core: sequences, queues, blocks, and what every event does to them. Runs
+ * in the scheduler process, in the simulator and in the benchmark. Never does I/O, never reads a clock, never
+ * allocates after create. The plan of a step is in sched_plan.c. */
 #include "proc_scheduler/sched.h"
 
 #include <stdlib.h>
@@ -47,7 +47,8 @@ static enum err init_pools(struct sched *s, struct err_msg *em)
 		e = kv_blocks_init(&s->kv, c->block_count, c->prefix_caching ? &s->cache : NULL);
 	if (!e)
 		e = step_diff_init(&s->diff, c->max_num_seqs, s->context_max, blocks_of_one);
-	return e ? err_set(em, e, "out of memory for %u blocks and %u rows", c->block_count, c->max_num_seqs) : ERR_OK;
+	return e ? err_set(em, e, "out of memory for %u blocks and %u rows", c->block_count, c->max_num_seqs)
+		 : ERR_OK;
 }
 
 enum err sched_create(struct sched **out, const struct sched_config *config, const struct sched_sink *sink,
@@ -191,7 +192,8 @@ void sched_file_blocks(struct sched *s, struct seq *q, u64 step)
 	sched_hash_blocks(s, q);
 	u32 full = tokens / s->config.block_size;
 	for (; q->filed < full; q->filed++)
-		prefix_cache_put(&s->cache, sched_blocks(s, q)[q->filed], seqs_hashes(&s->seqs, q)[q->filed], step);
+		prefix_cache_put(&s->cache, sched_blocks(s, q)[q->filed], seqs_hashes(&s->seqs, q)[q->filed],
+				 step);
 }
 
 /* ---------------------------------------------------------------- requests */
@@ -257,7 +259,8 @@ static enum err refuse(struct sched *s, enum err e)
 }
 
 /* Errors that do not depend on what the message says. */
-static enum err check_room(struct sched *s, const struct ipc_submit *m, struct sched_admission *out, struct err_msg *em)
+static enum err check_room(struct sched *s, const struct ipc_submit *m, struct sched_admission *out,
+			   struct err_msg *em)
 {
 	u32 free_rows = s->config.max_num_seqs - s->running.count;
 
@@ -269,8 +272,10 @@ static enum err check_room(struct sched *s, const struct ipc_submit *m, struct s
 	if (s->waiting.count < s->config.max_queued_requests + free_rows && s->seqs.free_count)
 		return ERR_OK;
 	out->retry_after_ms = retry_after_ms(s);
-	return err_set(em, ERR_BUSY, "%u requests are waiting and %u running, and the queue takes %u; try again in %u ms",
-		       s->waiting.count, s->running.count, s->config.max_queued_requests, out->retry_after_ms);
+	return err_set(em, ERR_BUSY,
+		       "%u requests are waiting and %u running, and the queue takes %u; try again in %u ms",
+		       s->waiting.count, s->running.count, s->config.max_queued_requests,
+		       out->retry_after_ms);
 }
 
 enum err sched_submit(struct sched *s, const struct ipc_submit *m, u64 now_ns, struct sched_admission *out,
@@ -399,20 +404,23 @@ static enum err match_flight(struct sched *s, const struct ipc_result *m, bool *
 	if (m->step != s->flights[0].step) {
 		for (u32 i = 1; i < s->flight_count; i++)
 			if (m->step == s->flights[i].step)
-				return err_set(em, ERR_SEQUENCE, "RESULT of step %llu came, but that of step %llu is missing",
+				return err_set(em, ERR_SEQUENCE,
+					       "RESULT of step %llu came, but that of step %llu is missing",
 					       (unsigned long long)m->step,
 					       (unsigned long long)s->flights[0].step);
 		return ERR_OK;
 	}
 	if (m->position_count != m->seq_count || m->token_count != m->seq_count)
-		return err_set(em, ERR_DIVERGED, "RESULT of step %llu has %u sequences, %u positions and %u tokens",
+		return err_set(em, ERR_DIVERGED,
+			       "RESULT of step %llu has %u sequences, %u positions and %u tokens",
 			       (unsigned long long)m->step, m->seq_count, m->position_count, m->token_count);
 	if (m->seq_count != s->flights[0].tokens_due)
 		return err_set(em, ERR_DIVERGED, "RESULT of step %llu has %u tokens; %u were due",
 			       (unsigned long long)m->step, m->seq_count, s->flights[0].tokens_due);
 	for (u32 i = 0; i < m->token_count; i++)
 		if (m->token[i] >= s->config.vocab_size)
-			return err_set(em, ERR_DIVERGED, "RESULT of step %llu: token %u is not below the vocabulary size, %u",
+			return err_set(em, ERR_DIVERGED,
+				       "RESULT of step %llu: token %u is not below the vocabulary size, %u",
 				       (unsigned long long)m->step, m->token[i], s->config.vocab_size);
 	*apply = true;
 	return ERR_OK;

@@ -1,8 +1,8 @@
-/* The scheduling core: events and a clock value in, steps and stream events out. No socket, no clock read, no allocation
- * after create. docs/SCHEDULER.md draws its parts.
+/* The scheduling core: events and a clock value in, steps and stream events out. No socket, no clock read, no
+ * allocation after create. docs/SCHEDULER.md draws its parts.
  *
- * Every request that sched_submit accepts ends exactly once: by its tokens (common/finish.h; the detokenizer finds the
- * same end by itself), by STOPPED from the detokenizer, or by a `close` of the sink. */
+ * Every request that sched_submit accepts ends exactly once: by its tokens (common/finish.h; the detokenizer
+ * finds the same end by itself), by STOPPED from the detokenizer, or by a `close` of the sink. */
 #ifndef TERCET_PROC_SCHEDULER_SCHED_H
 #define TERCET_PROC_SCHEDULER_SCHED_H
 
@@ -29,7 +29,7 @@ struct sched_config {
 	u32 eos_count;
 	u32 eos_ids[EOS_IDS_MAX];
 	u8 secret[PREFIX_SECRET_BYTES]; /* random; decides hashes and drawn seeds */
-	u64 first_number;               /* sequence ids begin above it */
+	u64 first_number;		/* sequence ids begin above it */
 };
 
 /* What goes to the detokenizer. Called synchronously from any event or plan; `q` is borrowed for the call. */
@@ -39,7 +39,8 @@ struct sched_sink {
 	void (*open)(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens);
 	/* `q` ended for another reason than its tokens. */
 	void (*close)(void *ctx, const struct seq *q, enum finish_reason reason, const char *text);
-	/* `q` ended, for whatever reason, after what was called above; with all its tokens, for who has to know later. */
+	/* `q` ended, for whatever reason, after what was called above; with all its tokens, for who has to
+	 * know later. */
 	void (*end)(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
 		    enum finish_reason reason, const char *text);
 };
@@ -70,28 +71,29 @@ struct sched {
 	u32 ending_count;   /* running sequences whose last allowed token is in flight */
 	u32 *pinned_blocks; /* sources of this step's copies, kept until it is built */
 	u32 pinned_count;
-	u64 blocked_seq; /* the head of waiting for which blocks lacked, */
-	u32 blocked_free; /* and how many were free then */
+	u64 blocked_seq;		     /* the head of waiting for which blocks lacked, */
+	u32 blocked_free;		     /* and how many were free then */
 	u64 finished_ns, finish_interval_ns; /* last end; smoothed time between ends */
 	bool draining;
 };
 
 struct sched_admission {
 	u64 seq;
-	u32 waiting; /* requests in front of it */
+	u32 waiting;	    /* requests in front of it */
 	u32 retry_after_ms; /* with ERR_BUSY */
 };
 
 /* ERR_NO_MEMORY. `stats` and the sink's ctx must outlive it. */
-MUST_CHECK enum err sched_create(struct sched **out, const struct sched_config *config, const struct sched_sink *sink,
-				 struct stats_page *stats, struct err_msg *em);
+MUST_CHECK enum err sched_create(struct sched **out, const struct sched_config *config,
+				 const struct sched_sink *sink, struct stats_page *stats, struct err_msg *em);
 void sched_destroy(struct sched **s);
 
-/* Checks everything and queues the request. ERR_INVALID, ERR_TOO_LONG, ERR_UNSUPPORTED: what is wrong and what would
- * be right. ERR_NEVER_FITS with both numbers. ERR_EXISTS: the client has that request running. ERR_SHUTDOWN.
- * ERR_BUSY: the queue is full; retry_after_ms. A request that earlier outputs have ended already is opened and closed. */
-MUST_CHECK enum err sched_submit(struct sched *s, const struct ipc_submit *m, u64 now_ns, struct sched_admission *out,
-				 struct err_msg *em);
+/* Checks everything and queues the request. ERR_INVALID, ERR_TOO_LONG, ERR_UNSUPPORTED: what is wrong and
+ * what would be right. ERR_NEVER_FITS with both numbers. ERR_EXISTS: the client has that request running.
+ * ERR_SHUTDOWN. ERR_BUSY: the queue is full; retry_after_ms. A request that earlier outputs have ended
+ * already is opened and closed. */
+MUST_CHECK enum err sched_submit(struct sched *s, const struct ipc_submit *m, u64 now_ns,
+				 struct sched_admission *out, struct err_msg *em);
 /* Ends a request of a client; false when it is unknown or has ended. */
 bool sched_abort(struct sched *s, u64 client_id, u64 req_id, u64 now_ns);
 /* Ends all requests of a client; how many. */
@@ -103,16 +105,17 @@ void sched_stopped(struct sched *s, u64 seq, u64 now_ns);
 /* Refuses what comes from now on; what is there runs to its end. */
 void sched_drain(struct sched *s);
 
-/* Applies the result of the oldest step in flight. Results of older or unknown steps, and tokens for sequences that ended
- * or at positions not due, are ignored. ERR_SEQUENCE: a result was lost; ERR_DIVERGED: it does not hold what its step
- * must give. After either only sched_restart_workers helps. */
+/* Applies the result of the oldest step in flight. Results of older or unknown steps, and tokens for
+ * sequences that ended or at positions not due, are ignored. ERR_SEQUENCE: a result was lost; ERR_DIVERGED:
+ * it does not hold what its step must give. After either only sched_restart_workers helps. */
 MUST_CHECK enum err sched_result(struct sched *s, const struct ipc_result *m, u64 now_ns, struct err_msg *em);
-/* The next step, or NULL when depth + 1 are in flight or there is nothing to say. It counts as sent. The message lives until
- * the next call of any function here. */
+/* The next step, or NULL when depth + 1 are in flight or there is nothing to say. It counts as sent. The
+ * message lives until the next call of any function here. */
 const struct ipc_step *sched_plan(struct sched *s, u64 now_ns);
 
-/* The workers begin an epoch with empty state and `block_count` blocks (no more than at create): whatever ran goes back to the
- * head of the waiting queue with its known tokens, and the detokenizer is told those again. */
+/* The workers begin an epoch with empty state and `block_count` blocks (no more than at create): whatever ran
+ * goes back to the head of the waiting queue with its known tokens, and the detokenizer is told those again.
+ */
 void sched_restart_workers(struct sched *s, u32 block_count, u64 now_ns);
 /* A new detokenizer: opens every stream again that was open, with its outputs. */
 void sched_reopen_streams(struct sched *s);

@@ -1,5 +1,5 @@
-/* Decides what the next step runs: the parent keeps the branches, its children the loops (docs/SCHEDULER.md). Runs inside the
- * scheduling core; the rules of sched.c hold.
+/* Decides what the next step runs: the parent keeps the branches, its children the loops (docs/SCHEDULER.md).
+ * Runs inside the scheduling core; the rules of sched.c hold.
  *
  *   sched_plan
  *     drop_ending     rows whose last allowed token is in flight
@@ -19,8 +19,8 @@ enum { WATERMARK_PARTS = 100 };
 
 struct plan {
 	u64 now_ns;
-	u64 step;       /* number of the step in the making */
-	u32 budget;     /* tokens left */
+	u64 step;	/* number of the step in the making */
+	u32 budget;	/* tokens left */
 	u32 tokens_due; /* rows that will sample */
 	bool preempted;
 };
@@ -40,7 +40,8 @@ static u32 chunk(const struct sched *s, const struct plan *p, u32 remaining)
 	return min_u32(remaining, p->budget);
 }
 
-/* `count` of its `remaining` tokens run in this step. When they are all, it will sample: a placeholder stands for that output. */
+/* `count` of its `remaining` tokens run in this step. When they are all, it will sample: a placeholder stands
+ * for that output. */
 static void run_tokens(struct sched *s, struct plan *p, struct seq *q, u32 count, u32 remaining)
 {
 	step_diff_run(&s->diff, q->row, count, remaining == 1);
@@ -68,7 +69,8 @@ static void drop_ending(struct sched *s)
 	}
 }
 
-/* One block more for `q`. The most recently admitted are preempted until one is free. False: `q` itself had to go. */
+/* One block more for `q`. The most recently admitted are preempted until one is free. False: `q` itself had
+ * to go. */
 static bool grow(struct sched *s, struct plan *p, struct seq *q)
 {
 	u32 *slot = sched_blocks(s, q) + q->block_count;
@@ -77,8 +79,8 @@ static bool grow(struct sched *s, struct plan *p, struct seq *q)
 		struct seq *victim = sched_running(s, s->running.count - 1);
 		if (victim == q && s->running.count == 1) {
 			struct err_msg em;
-			err_set(&em, ERR_NEVER_FITS, "%u tokens need %u KV blocks; the pool has %u", q->capacity + 1,
-				q->block_count + 1, s->kv.count);
+			err_set(&em, ERR_NEVER_FITS, "%u tokens need %u KV blocks; the pool has %u",
+				q->capacity + 1, q->block_count + 1, s->kv.count);
 			sched_close(s, q, FINISH_ERROR, em.text, p->now_ns);
 			return false;
 		}
@@ -93,8 +95,9 @@ static bool grow(struct sched *s, struct plan *p, struct seq *q)
 	return true;
 }
 
-/* Decoding sequences need one token; prompts in work get what is left. A row that the rule would run but the budget does not
- * reach pauses. Blocks of prompts were taken when they were admitted, so only decoding grows. */
+/* Decoding sequences need one token; prompts in work get what is left. A row that the rule would run but the
+ * budget does not reach pauses. Blocks of prompts were taken when they were admitted, so only decoding grows.
+ */
 static void plan_running(struct sched *s, struct plan *p)
 {
 	for (u32 i = 0; i < s->running.count; i++) {
@@ -122,13 +125,14 @@ static bool may_read_cache(const struct sched *s, const struct seq *q)
 {
 	if (!s->config.prefix_caching || (q->params.flags & SAMPLING_NO_CACHE_READ))
 		return false;
-	/* Prompt log-probabilities need every position computed; once there are outputs they were delivered. */
+	/* Prompt log-probabilities need every position computed; once there are outputs they were delivered.
+	 */
 	return q->params.prompt_logprobs < 0 || seq_output_count(q) > 0;
 }
 
-/* Walks the hashes up to the first miss and writes the blocks into `table`. At least one token must be run, since sampling
- * needs its logits: when all are cached, the last block is copied and one token recomputed in the copy, if its content is there
- * before this step; else that block is recomputed. */
+/* Walks the hashes up to the first miss and writes the blocks into `table`. At least one token must be run,
+ * since sampling needs its logits: when all are cached, the last block is copied and one token recomputed in
+ * the copy, if its content is there before this step; else that block is recomputed. */
 static struct hit find_hit(struct sched *s, const struct plan *p, struct seq *q, u32 *table)
 {
 	u32 block_size = s->config.block_size;
@@ -179,7 +183,8 @@ static bool take_blocks(struct sched *s, u32 *table, struct hit *h, u32 total)
 		if (!has_blocks(s, table, h, fresh))
 			return false;
 	}
-	/* Held until the step is built: a block that is read by a copy must not be given out in the same step. */
+	/* Held until the step is built: a block that is read by a copy must not be given out in the same
+	 * step. */
 	if (h->copy_src != KV_BLOCK_NONE) {
 		kv_blocks_take(&s->kv, h->copy_src);
 		s->pinned_blocks[s->pinned_count++] = h->copy_src;
@@ -241,7 +246,8 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 	return true;
 }
 
-/* First come, first served: who cannot be served holds up those behind. A preempted one waits for its tokens in flight. */
+/* First come, first served: who cannot be served holds up those behind. A preempted one waits for its tokens
+ * in flight. */
 static void plan_waiting(struct sched *s, struct plan *p)
 {
 	struct seq *q;
@@ -252,8 +258,8 @@ static void plan_waiting(struct sched *s, struct plan *p)
 		u32 needed = (q->known + s->config.block_size - 1) / s->config.block_size;
 		if (needed > s->kv.count) {
 			struct err_msg em;
-			err_set(&em, ERR_NEVER_FITS, "%u tokens need %u KV blocks; the pool has %u", q->known, needed,
-				s->kv.count);
+			err_set(&em, ERR_NEVER_FITS, "%u tokens need %u KV blocks; the pool has %u", q->known,
+				needed, s->kv.count);
 			sched_close(s, q, FINISH_ERROR, em.text, p->now_ns);
 			continue;
 		}
@@ -276,7 +282,8 @@ const struct ipc_step *sched_plan(struct sched *s, u64 now_ns)
 	if (s->flight_count > s->config.async_depth)
 		return NULL;
 	step_diff_begin(&s->diff);
-	struct plan p = {.now_ns = now_ns, .step = s->diff.step + 1, .budget = s->config.max_num_batched_tokens};
+	struct plan p = {
+		.now_ns = now_ns, .step = s->diff.step + 1, .budget = s->config.max_num_batched_tokens};
 	drop_ending(s);
 	plan_running(s, &p);
 	if (!p.preempted)

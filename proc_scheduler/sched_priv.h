@@ -11,7 +11,8 @@ u32 validate_output_max(const struct sched *s, const struct ipc_submit *m);
 
 /* sched.c: the state changes that events, plan and recovery have in common. */
 
-/* Takes row and blocks away from a running sequence; the drop goes into the next diff. The state is the caller's. */
+/* Takes row and blocks away from a running sequence; the drop goes into the next diff. The state is the
+ * caller's. */
 void sched_give_up_row(struct sched *s, struct seq *q);
 /* Back to the head of the waiting queue; what is in flight still arrives. */
 void sched_preempt(struct sched *s, struct seq *q);
@@ -23,7 +24,8 @@ void sched_close(struct sched *s, struct seq *q, enum finish_reason reason, cons
 void sched_open(struct sched *s, struct seq *q);
 /* Computes the hashes of full blocks of known tokens that came since. */
 void sched_hash_blocks(struct sched *s, struct seq *q);
-/* Files the blocks of a running sequence that are full of known tokens and computed once the planned steps ran. */
+/* Files the blocks of a running sequence that are full of known tokens and computed once the planned steps
+ * ran. */
 void sched_file_blocks(struct sched *s, struct seq *q, u64 step);
 
 static inline struct seq *sched_running(const struct sched *s, u32 i)

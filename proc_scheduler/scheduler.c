@@ -1,5 +1,6 @@
-/* Owns the scheduler process: channels, clients, the core, the loop. Every turn drains all input, then plans once. Runs in one thread;
- * never blocks but in its loop, wakes up once a second when there is nothing to do. */
+/* Owns the scheduler process: channels, clients, the core, the loop. Every turn drains all input, then plans
+ * once. Runs in one thread; never blocks but in its loop, wakes up once a second when there is nothing to do.
+ */
 #include "proc_scheduler/scheduler.h"
 
 #include <errno.h>
@@ -53,14 +54,16 @@ static void on_detok(void *ctx, struct ipc_channel *ch, ipc_peer from, const str
 			sched_stopped(s->sched, msg->stopped.seq, s->streams.now_ns);
 		break;
 	case IPC_TYPE_ERROR:
-		LOG_ERROR("DETOK_ERROR", "reason=\"%.*s\"", (int)msg->error.text_count, (const char *)msg->error.text);
+		LOG_ERROR("DETOK_ERROR", "reason=\"%.*s\"", (int)msg->error.text_count,
+			  (const char *)msg->error.text);
 		break;
 	default:
 		LOG_WARN("UNEXPECTED_MESSAGE", "channel=streams type=%s", ipc_type_name(msg->type));
 	}
 }
 
-static void on_detok_error(void *ctx, struct ipc_channel *ch, ipc_peer from, enum err e, const struct err_msg *em)
+static void on_detok_error(void *ctx, struct ipc_channel *ch, ipc_peer from, enum err e,
+			   const struct err_msg *em)
 {
 	struct scheduler *s = ctx;
 
@@ -121,8 +124,8 @@ static void flush(struct scheduler *s)
 		s->flush_timer_set = false;
 	}
 	if (!empty && !s->flush_timer_set)
-		s->flush_timer_set =
-			ipc_loop_add_timer(s->loop, FLUSH_TIMER_MS, on_flush_timer, s, &s->flush_timer) == ERR_OK;
+		s->flush_timer_set = ipc_loop_add_timer(s->loop, FLUSH_TIMER_MS, on_flush_timer, s,
+							&s->flush_timer) == ERR_OK;
 }
 
 static void account(struct scheduler *s, u64 now_ns)
@@ -163,8 +166,8 @@ static void on_lease_timer(void *ctx, u64 now_ns)
 
 /* ---------------------------------------------------------------- life */
 
-static enum err open_channel(struct scheduler *s, struct ipc_channel **out, const char *name, enum ipc_pattern pattern,
-			     struct err_msg *em)
+static enum err open_channel(struct scheduler *s, struct ipc_channel **out, const char *name,
+			     enum ipc_pattern pattern, struct err_msg *em)
 {
 	char endpoint[256];
 	const struct options *o = s->options;
@@ -205,7 +208,8 @@ static enum err init_parts(struct scheduler *s, struct err_msg *em)
 	memcpy(&secret, s->secret, sizeof(secret));
 	enum err e = clients_init(&s->clients, secret);
 	if (!e)
-		e = outbox_init(&s->submit_outbox, s->submit_channel, SUBMIT_OUTBOX_ITEMS, SUBMIT_OUTBOX_BYTES);
+		e = outbox_init(&s->submit_outbox, s->submit_channel, SUBMIT_OUTBOX_ITEMS,
+				SUBMIT_OUTBOX_BYTES);
 	if (!e)
 		e = workers_init(&s->workers, s->step_channel, (u32)s->options->tensor_parallel_size);
 	if (!e)
@@ -234,11 +238,13 @@ static enum err init_loop(struct scheduler *s, struct err_msg *em)
 	return e ? err_set(em, e, "cannot set up the event loop: %s", err_text(e)) : ERR_OK;
 }
 
-enum err scheduler_create(struct scheduler **out, const struct options *o, struct boot *boot, struct err_msg *em)
+enum err scheduler_create(struct scheduler **out, const struct options *o, struct boot *boot,
+			  struct err_msg *em)
 {
 	*out = NULL;
 	if (!o->run_dir[0])
-		return err_set(em, ERR_INVALID, "--run-dir is missing: the directory of the engine's sockets");
+		return err_set(em, ERR_INVALID,
+			       "--run-dir is missing: the directory of the engine's sockets");
 	struct scheduler *s = calloc(1, sizeof(*s));
 	if (!s)
 		return err_set(em, ERR_NO_MEMORY, "out of memory");

@@ -7,8 +7,8 @@
 
 struct scheduler;
 
-/* Opens the channels of `o->run_dir` and waits in its loop for the workers. `o` and `boot` are borrowed for its life.
- * ERR_IO, ERR_NO_MEMORY, ERR_INVALID with a text for people. */
+/* Opens the channels of `o->run_dir` and waits in its loop for the workers. `o` and `boot` are borrowed for
+ * its life. ERR_IO, ERR_NO_MEMORY, ERR_INVALID with a text for people. */
 MUST_CHECK enum err scheduler_create(struct scheduler **out, const struct options *o, struct boot *boot,
 				     struct err_msg *em);
 void scheduler_destroy(struct scheduler **s);

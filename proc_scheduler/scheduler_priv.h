@@ -24,7 +24,7 @@ struct scheduler {
 	struct sched *sched; /* NULL until all workers were ready for the first time */
 	struct buf frame;    /* the STEP in the making */
 	u64 epoch;
-	u64 busy_since_ns;      /* 0: there was no work at the last turn */
+	u64 busy_since_ns;	/* 0: there was no work at the last turn */
 	u32 fruitless_restarts; /* worker epochs in a row without a result */
 	u32 flush_timer;
 	bool flush_timer_set;

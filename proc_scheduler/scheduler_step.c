@@ -1,5 +1,5 @@
-/* Talks to the workers: readiness, epochs, steps, results. Runs in the scheduler's loop. Never blocks: while a STEP cannot be sent to
- * every rank, no further one is planned. */
+/* Talks to the workers: readiness, epochs, steps, results. Runs in the scheduler's loop. Never blocks: while
+ * a STEP cannot be sent to every rank, no further one is planned. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -27,7 +27,8 @@ static struct sched_config core_config(const struct scheduler *s, const struct i
 		.prefix_caching = o->enable_prefix_caching,
 		.seed = (u64)o->seed,
 		.eos_count = w->eos_ids_count,
-		/* Milliseconds since the host started, times eight: a later life begins above whatever this one gives out. */
+		/* Milliseconds since the host started, times eight: a later life begins above whatever this
+		   one gives out. */
 		.first_number = clock_now_ns() / 1000000 * 8,
 	};
 
@@ -49,7 +50,8 @@ static enum err create_core(struct scheduler *s, const struct ipc_worker_ready *
 	s->streams.eos_count = config.eos_count;
 	memcpy(s->streams.eos_ids, config.eos_ids, sizeof(config.eos_ids));
 	if (s->sched->context_max < config.max_model_len)
-		LOG_WARN("CONTEXT_CUT", "max_model_len=%u pool_tokens=%u reason=\"the KV cache holds no longer sequence\"",
+		LOG_WARN("CONTEXT_CUT",
+			 "max_model_len=%u pool_tokens=%u reason=\"the KV cache holds no longer sequence\"",
 			 config.max_model_len, s->sched->context_max);
 	for (u32 i = 0; i < CLIENTS_MAX && s->clients.count; i++)
 		if (s->clients.slots[i].id)
@@ -59,7 +61,8 @@ static enum err create_core(struct scheduler *s, const struct ipc_worker_ready *
 
 static void send_frame(struct scheduler *s)
 {
-	enum err e = buf_ok(&s->frame) ? workers_send(&s->workers, s->frame.data, s->frame.bytes) : ERR_NO_MEMORY;
+	enum err e =
+		buf_ok(&s->frame) ? workers_send(&s->workers, s->frame.data, s->frame.bytes) : ERR_NO_MEMORY;
 
 	if (e) {
 		workers_lost(&s->workers);
@@ -71,7 +74,8 @@ static void send_init(struct scheduler *s)
 {
 	struct ipc_msg msg = {.type = IPC_TYPE_INIT, .epoch = s->epoch};
 
-	msg.init = (struct ipc_init){.block_count = s->sched->kv.count, .max_model_len = s->sched->context_max};
+	msg.init =
+		(struct ipc_init){.block_count = s->sched->kv.count, .max_model_len = s->sched->context_max};
 	buf_clear(&s->frame);
 	ipc_encode(&msg, &s->frame);
 	s->workers.up = true;
@@ -79,12 +83,14 @@ static void send_init(struct scheduler *s)
 }
 
 /* Requests in work rely on what the first group of workers could do. */
-static enum err check_same_model(const struct sched *core, const struct ipc_worker_ready *w, struct err_msg *em)
+static enum err check_same_model(const struct sched *core, const struct ipc_worker_ready *w,
+				 struct err_msg *em)
 {
 	if (w->vocab_size == core->config.vocab_size && w->max_model_len >= core->context_max)
 		return ERR_OK;
 	return err_set(em, ERR_UNSUPPORTED,
-		       "the restarted workers have a vocabulary of %u and a context length of %u; before it was %u and %u",
+		       "the restarted workers have a vocabulary of %u and a context length of %u; before it "
+		       "was %u and %u",
 		       w->vocab_size, w->max_model_len, core->config.vocab_size, core->context_max);
 }
 
@@ -112,8 +118,8 @@ static void begin_epoch(struct scheduler *s)
 		return;
 	}
 	send_init(s);
-	LOG_INFO("EPOCH", "epoch=%" PRIu64 " ranks=%u blocks=%u context=%u live=%u", s->epoch, s->workers.count,
-		 s->sched->kv.count, s->sched->context_max, sched_live_count(s->sched));
+	LOG_INFO("EPOCH", "epoch=%" PRIu64 " ranks=%u blocks=%u context=%u live=%u", s->epoch,
+		 s->workers.count, s->sched->kv.count, s->sched->context_max, sched_live_count(s->sched));
 	if (!s->announced)
 		boot_ready(s->boot, "block_count=%u max_model_len=%u vocab_size=%u", s->sched->kv.count,
 			   s->sched->context_max, s->sched->config.vocab_size);
@@ -127,7 +133,8 @@ static void restart_epoch(struct scheduler *s, enum err e, const char *why)
 	if (++s->fruitless_restarts > FRUITLESS_RESTARTS_MAX) {
 		struct err_msg em;
 		err_set(&em, e, "%s", why);
-		err_prefix(&em, "the workers failed %u times in a row without a result", s->fruitless_restarts);
+		err_prefix(&em, "the workers failed %u times in a row without a result",
+			   s->fruitless_restarts);
 		scheduler_fail(s, e, &em);
 		return;
 	}
@@ -148,7 +155,8 @@ static void on_hello(struct scheduler *s, ipc_peer from, const struct ipc_hello 
 	if (workers_greeted(&s->workers, m->rank, from, &em))
 		LOG_ERROR("WORKER_REFUSED", "reason=\"%s\"", em.text);
 	else if (was_up && !s->workers.up)
-		LOG_WARN("WORKERS_LOST", "reason=\"rank %u begins anew\" live=%u", m->rank, sched_live_count(s->sched));
+		LOG_WARN("WORKERS_LOST", "reason=\"rank %u begins anew\" live=%u", m->rank,
+			 sched_live_count(s->sched));
 }
 
 static void on_ready(struct scheduler *s, ipc_peer from, const struct ipc_worker_ready *m)
@@ -181,7 +189,8 @@ static void on_result(struct scheduler *s, ipc_peer from, const struct ipc_msg *
 		stats_progress(s->stats, begin, !sched_is_idle(s->sched));
 	}
 	if (s->trace)
-		trace_add(s->trace, TRACE_RESULT, begin, clock_now_ns(), msg->result.step, msg->result.seq_count);
+		trace_add(s->trace, TRACE_RESULT, begin, clock_now_ns(), msg->result.step,
+			  msg->result.seq_count);
 }
 
 void scheduler_on_worker(void *ctx, struct ipc_channel *ch, ipc_peer from, const struct ipc_msg *msg)
@@ -203,7 +212,8 @@ void scheduler_on_worker(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 	case IPC_TYPE_ERROR:
 		if (s->workers.up && msg->epoch == s->epoch) {
 			struct err_msg em;
-			err_set(&em, ERR_DIVERGED, "%.*s", (int)msg->error.text_count, (const char *)msg->error.text);
+			err_set(&em, ERR_DIVERGED, "%.*s", (int)msg->error.text_count,
+				(const char *)msg->error.text);
 			restart_epoch(s, ERR_DIVERGED, em.text);
 		}
 		break;

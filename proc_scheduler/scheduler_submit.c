@@ -1,5 +1,5 @@
-/* Answers clients: SUBMIT, ABORT, ALIVE, BYE. Runs in the scheduler's loop. Never blocks: what a client does not take waits in a
- * bounded outbox, and a client for which even that is full is treated as gone. */
+/* Answers clients: SUBMIT, ABORT, ALIVE, BYE. Runs in the scheduler's loop. Never blocks: what a client does
+ * not take waits in a bounded outbox, and a client for which even that is full is treated as gone. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -8,7 +8,8 @@
 #include "proc_scheduler/scheduler_priv.h"
 
 enum { NOT_READY_RETRY_MS = 1000, MODEL_NAME_MAX = 4096 };
-_Static_assert(sizeof(((struct err_msg *)NULL)->text) <= IPC_ERROR_TEXT_MAX, "every error text fits into a message");
+_Static_assert(sizeof(((struct err_msg *)NULL)->text) <= IPC_ERROR_TEXT_MAX,
+	       "every error text fits into a message");
 
 static void drop_client(struct scheduler *s, u64 client_id, const char *why)
 {
@@ -31,8 +32,8 @@ static void reply(struct scheduler *s, ipc_peer to, u64 client_id, const struct 
 		LOG_WARN("REPLY_LOST", "type=%s reason=\"%s\"", ipc_type_name(msg->type), err_text(e));
 }
 
-static void refuse(struct scheduler *s, ipc_peer to, const struct ipc_submit *m, enum err code, u32 retry_after_ms,
-		   const char *text)
+static void refuse(struct scheduler *s, ipc_peer to, const struct ipc_submit *m, enum err code,
+		   u32 retry_after_ms, const char *text)
 {
 	struct ipc_msg msg = {.type = IPC_TYPE_REFUSED, .epoch = s->epoch};
 
@@ -50,7 +51,8 @@ static void complain(struct scheduler *s, ipc_peer to, enum err code, const char
 {
 	struct ipc_msg msg = {.type = IPC_TYPE_ERROR, .epoch = s->epoch};
 
-	msg.error = (struct ipc_error){.code = code, .text = (const u8 *)text, .text_count = (u32)strlen(text)};
+	msg.error =
+		(struct ipc_error){.code = code, .text = (const u8 *)text, .text_count = (u32)strlen(text)};
 	reply(s, to, 0, &msg);
 }
 
@@ -90,8 +92,8 @@ static void on_submit(struct scheduler *s, ipc_peer from, const struct ipc_submi
 	enum err e = sched_submit(s->sched, m, s->streams.now_ns, &admission, &em);
 	if (e) {
 		refuse(s, from, m, e, admission.retry_after_ms, em.text);
-		LOG_DEBUG("REFUSED", "client=%" PRIu64 " req=%" PRIu64 " code=%s reason=\"%s\"", m->client_id, m->req_id,
-			  err_name(e), em.text);
+		LOG_DEBUG("REFUSED", "client=%" PRIu64 " req=%" PRIu64 " code=%s reason=\"%s\"", m->client_id,
+			  m->req_id, err_name(e), em.text);
 		return;
 	}
 	struct ipc_msg msg = {.type = IPC_TYPE_ACCEPTED, .epoch = s->epoch};
@@ -123,7 +125,8 @@ static bool admit_speaker(struct scheduler *s, ipc_peer from, const struct ipc_m
 {
 	static const char *const texts[] = {
 		[ERR_DENIED] = "another peer speaks for this client_id; greet with it in HELLO to take over",
-		[ERR_INVALID] = "client_id is 0; a client draws a random one and sends it in HELLO and in every message",
+		[ERR_INVALID] = "client_id is 0; a client draws a random one and sends it in HELLO and in "
+				"every message",
 		[ERR_BUSY] = "too many clients; try again later",
 	};
 	u64 now = s->streams.now_ns;
@@ -167,7 +170,8 @@ void scheduler_on_client(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 	case IPC_TYPE_ALIVE:
 		break;
 	default:
-		complain(s, from, ERR_UNSUPPORTED, "clients send HELLO, SUBMIT, ABORT, ALIVE and BYE on this channel");
+		complain(s, from, ERR_UNSUPPORTED,
+			 "clients send HELLO, SUBMIT, ABORT, ALIVE and BYE on this channel");
 	}
 }
 

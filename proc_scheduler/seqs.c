@@ -1,6 +1,6 @@
-/* Owns the memory of all sequences; runs inside the scheduling core. Address space for every slot is reserved at start
- * and becomes memory as it is written; slots are handed out last freed first, so that memory stays what the busiest
- * moment needed. Never allocates later, never decides anything. */
+/* Owns the memory of all sequences; runs inside the scheduling core. Address space for every slot is reserved
+ * at start and becomes memory as it is written; slots are handed out last freed first, so that memory stays
+ * what the busiest moment needed. Never allocates later, never decides anything. */
 #include "proc_scheduler/seqs.h"
 
 #include <stdlib.h>
@@ -32,8 +32,8 @@ static size_t lay_out(struct seqs *t, char *base)
 	return offset;
 }
 
-enum err seqs_init(struct seqs *t, u32 slot_count, u32 token_max, u32 block_size, u64 first_number, u64 secret,
-		   struct err_msg *em)
+enum err seqs_init(struct seqs *t, u32 slot_count, u32 token_max, u32 block_size, u64 first_number,
+		   u64 secret, struct err_msg *em)
 {
 	ASSERT(slot_count > 0 && slot_count <= SEQ_SLOTS_MAX);
 	memset(t, 0, sizeof(*t));
@@ -47,10 +47,11 @@ enum err seqs_init(struct seqs *t, u32 slot_count, u32 token_max, u32 block_size
 	void *memory = mmap(NULL, t->memory_bytes, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (memory == MAP_FAILED)
-		return err_set(em, ERR_NO_MEMORY,
-			       "cannot reserve %zu bytes for %u requests of %u tokens; lower --max-queued-requests, "
-			       "--max-num-seqs or --max-model-len",
-			       t->memory_bytes, slot_count, token_max);
+		return err_set(
+			em, ERR_NO_MEMORY,
+			"cannot reserve %zu bytes for %u requests of %u tokens; lower --max-queued-requests, "
+			"--max-num-seqs or --max-model-len",
+			t->memory_bytes, slot_count, token_max);
 	t->memory = memory;
 	lay_out(t, memory);
 	enum err e = map_init(&t->by_request, slot_count, secret);

@@ -1,5 +1,5 @@
-/* The sequences the scheduler knows: a fixed number of slots with everything a request brought, its tokens, its block
- * hashes, and the index over (client, request). */
+/* The sequences the scheduler knows: a fixed number of slots with everything a request brought, its tokens,
+ * its block hashes, and the index over (client, request). */
 #ifndef TERCET_PROC_SCHEDULER_SEQS_H
 #define TERCET_PROC_SCHEDULER_SEQS_H
 
@@ -19,23 +19,24 @@ enum seq_state {
 	SEQ_DRAINING, /* its last allowed token is in flight; the row is given up */
 };
 
-/* What a plan reads of every running sequence comes first. Token counts are of prompt and outputs together. */
+/* What a plan reads of every running sequence comes first. Token counts are of prompt and outputs together.
+ */
 struct seq {
-	u64 id;           /* 0: free. Grows with every sequence; the low SEQ_SLOT_BITS are the slot */
-	u32 known;        /* tokens whose value is known */
-	u32 in_flight;    /* planned outputs whose value is not back yet */
-	u32 computed;     /* tokens whose KV is there once the planned steps have run */
-	u32 capacity;     /* tokens that its blocks hold */
-	u32 token_end;    /* prompt_count + output_max: it ends there at the latest */
+	u64 id;	       /* 0: free. Grows with every sequence; the low SEQ_SLOT_BITS are the slot */
+	u32 known;     /* tokens whose value is known */
+	u32 in_flight; /* planned outputs whose value is not back yet */
+	u32 computed;  /* tokens whose KV is there once the planned steps have run */
+	u32 capacity;  /* tokens that its blocks hold */
+	u32 token_end; /* prompt_count + output_max: it ends there at the latest */
 	u32 prompt_count;
 	u32 row;
 	u32 block_count;
-	u32 hashed;       /* blocks whose hash is computed (full, known) */
-	u32 filed;        /* blocks filed in the prefix cache */
-	u32 prev, next;   /* in the waiting queue */
-	u8 state;         /* enum seq_state */
-	bool opened;      /* the detokenizer was told */
-	bool preempted;   /* has run before */
+	u32 hashed;	/* blocks whose hash is computed (full, known) */
+	u32 filed;	/* blocks filed in the prefix cache */
+	u32 prev, next; /* in the waiting queue */
+	u8 state;	/* enum seq_state */
+	bool opened;	/* the detokenizer was told */
+	bool preempted; /* has run before */
 	u64 client_id, req_id, cache_salt;
 	u64 arrived_ns, scheduled_ns, token_ns; /* 0: not yet */
 	u32 cached_count; /* prompt tokens found in the prefix cache when first scheduled */
@@ -55,9 +56,9 @@ struct seq_extra {
 struct seqs {
 	struct seq *slots;
 	struct seq_extra *extras;
-	u32 *tokens;               /* [slots][token_stride] */
+	u32 *tokens;		   /* [slots][token_stride] */
 	struct block_hash *hashes; /* [slots][hash_stride] */
-	u32 *free_slots;           /* a stack */
+	u32 *free_slots;	   /* a stack */
 	u32 free_count, slot_count;
 	size_t token_stride, hash_stride;
 	u64 next_number; /* of the next sequence */

@@ -1,5 +1,5 @@
-/* Owns the columns of the step in the making and the scheduler's mirror of the workers' state; runs inside the
- * scheduling core. Never allocates after init, never decides what runs. */
+/* Owns the columns of the step in the making and the scheduler's mirror of the workers' state; runs inside
+ * the scheduling core. Never allocates after init, never decides what runs. */
 #include "proc_scheduler/step_diff.h"
 
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static size_t lay_out(struct step_diff *d, char *base)
 {
 	size_t n = d->row_max, offset = 0;
 
-#define COLUMN(name, count) d->name = carve(base, &offset, (count) * sizeof(*d->name));
+#define COLUMN(name, count)			   d->name = carve(base, &offset, (count) * sizeof(*d->name));
 #define PARAM_COLUMN(A, type, name, def, min, max) COLUMN(add_##name, n)
 	COLUMN(rows, n)
 	COLUMN(drop_row, n)
@@ -58,7 +58,7 @@ static void bind_columns(struct step_diff *d)
 {
 	struct ipc_step *m = &d->msg;
 
-#define BIND(name) m->name = d->name;
+#define BIND(name)				 m->name = d->name;
 #define BIND_PARAM(A, type, name, def, min, max) BIND(add_##name)
 	BIND(drop_row)
 	BIND(copy_src)

@@ -1,6 +1,6 @@
-/* Builds the STEP message and mirrors what it makes of the workers' state: digest, rows, the sum of computed counts.
- * Drops may be recorded at any time; they go into the next step. The size of a step follows the changes: a sequence
- * whose prompt is computed runs one token a step without being mentioned. */
+/* Builds the STEP message and mirrors what it makes of the workers' state: digest, rows, the sum of computed
+ * counts. Drops may be recorded at any time; they go into the next step. The size of a step follows the
+ * changes: a sequence whose prompt is computed runs one token a step without being mentioned. */
 #ifndef TERCET_PROC_SCHEDULER_STEP_DIFF_H
 #define TERCET_PROC_SCHEDULER_STEP_DIFF_H
 
@@ -24,7 +24,8 @@ struct step_diff {
 	u32 rows_run, tokens_run;
 	struct ipc_step msg; /* its arrays are the columns below */
 	u32 *drop_row, *copy_src, *copy_dst, *grow_row, *grow_block, *run_row, *run_count;
-	u32 *add_row, *add_computed, *add_prompt_count, *add_token_count, *add_tokens, *add_block_count, *add_blocks;
+	u32 *add_row, *add_computed, *add_prompt_count, *add_token_count, *add_tokens, *add_block_count,
+		*add_blocks;
 	u32 *add_stop_count, *add_stop_ids, *add_bias_count, *add_bias_ids;
 	f32 *add_bias_values;
 	u64 *add_seq;
@@ -36,7 +37,8 @@ struct step_diff {
 };
 
 /* `sequence_tokens`, `sequence_blocks`: the most one sequence can have. ERR_NO_MEMORY. */
-MUST_CHECK enum err step_diff_init(struct step_diff *d, u32 row_max, u32 sequence_tokens, u32 sequence_blocks);
+MUST_CHECK enum err step_diff_init(struct step_diff *d, u32 row_max, u32 sequence_tokens,
+				   u32 sequence_blocks);
 void step_diff_fini(struct step_diff *d); /* zeroed accepted */
 /* A new epoch: no rows, step 0, nothing pending. */
 void step_diff_reset(struct step_diff *d);

@@ -1,6 +1,6 @@
-/* Owns what the detokenizer has to be told; runs in the scheduler's I/O shell. Never blocks; never lets an end get lost: while the
- * detokenizer is away its ends are kept, and ends of the last seconds are told to a new one, since the old one may have died with
- * them. */
+/* Owns what the detokenizer has to be told; runs in the scheduler's I/O shell. Never blocks; never lets an
+ * end get lost: while the detokenizer is away its ends are kept, and ends of the last seconds are told to a
+ * new one, since the old one may have died with them. */
 #include "proc_scheduler/streams.h"
 
 #include <stdlib.h>
@@ -85,15 +85,16 @@ static struct ipc_msg close_message(const struct streams *st, const struct seq *
 	return msg;
 }
 
-/* What is not sent while the detokenizer is away is told when it is back: live streams by sched_reopen_streams, ends by
- * streams_resend_ends. */
+/* What is not sent while the detokenizer is away is told when it is back: live streams by
+ * sched_reopen_streams, ends by streams_resend_ends. */
 static void send(struct streams *st, const struct ipc_msg *msg)
 {
 	if (st->was_greeted && !st->connected)
 		return;
 	enum err e = outbox_send(&st->outbox, (ipc_peer){0}, msg);
 	if (e)
-		LOG_ERROR("STREAM_MESSAGE_LOST", "type=%s reason=\"%s\"", ipc_type_name(msg->type), err_text(e));
+		LOG_ERROR("STREAM_MESSAGE_LOST", "type=%s reason=\"%s\"", ipc_type_name(msg->type),
+			  err_text(e));
 }
 
 /* ---------------------------------------------------------------- ends */

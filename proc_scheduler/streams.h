@@ -1,4 +1,5 @@
-/* The scheduler's side of the detokenizer: OPEN and CLOSE, kept while it is away, told again when it comes back. */
+/* The scheduler's side of the detokenizer: OPEN and CLOSE, kept while it is away, told again when it comes
+ * back. */
 #ifndef TERCET_PROC_SCHEDULER_STREAMS_H
 #define TERCET_PROC_SCHEDULER_STREAMS_H
 
@@ -18,8 +19,8 @@ struct streams {
 	u64 epoch;
 	u32 eos_count;
 	u32 eos_ids[EOS_IDS_MAX];
-	bool connected;   /* it said HELLO and the connection did not break since */
-	bool was_greeted; /* there was a connection: the next HELLO is that of another life */
+	bool connected;		 /* it said HELLO and the connection did not break since */
+	bool was_greeted;	 /* there was a connection: the next HELLO is that of another life */
 	struct stream_end *ends; /* [STREAM_ENDS_MAX], a ring */
 	u32 end_first, end_count;
 	u64 end_bytes;

@@ -1,6 +1,6 @@
-/* Judges SUBMIT messages: any client may send them, so nothing of one is believed. Runs inside the scheduling core, changes
- * nothing. Refuses what is wrong and what can never fit, each with the number that is wrong and the one that would be
- * right. */
+/* Judges SUBMIT messages: any client may send them, so nothing of one is believed. Runs inside the scheduling
+ * core, changes nothing. Refuses what is wrong and what can never fit, each with the number that is wrong and
+ * the one that would be right. */
 #include <math.h>
 
 #include "common/utf8.h"
@@ -30,21 +30,26 @@ static enum err check_lengths(const struct sched *s, const struct ipc_submit *m,
 	if (m->tokens_count == 0)
 		return err_set(em, ERR_INVALID, "the prompt is empty; it needs at least one token");
 	if (m->output_count >= m->tokens_count)
-		return err_set(em, ERR_INVALID, "output_count is %u, but there are only %u tokens and one must be the prompt's",
-			       m->output_count, m->tokens_count);
+		return err_set(
+			em, ERR_INVALID,
+			"output_count is %u, but there are only %u tokens and one must be the prompt's",
+			m->output_count, m->tokens_count);
 	u32 prompt = m->tokens_count - m->output_count;
 	u64 pool_tokens = (u64)s->kv.count * block_size;
 	if (prompt >= pool_tokens && pool_tokens <= s->config.max_model_len)
 		return err_set(em, ERR_NEVER_FITS,
-			       "the prompt has %u tokens and needs %llu KV blocks of %u with one token more; the pool has %u",
+			       "the prompt has %u tokens and needs %llu KV blocks of %u with one token more; "
+			       "the pool has %u",
 			       prompt, (unsigned long long)prompt / block_size + 1, block_size, s->kv.count);
 	if (prompt >= context_now(s))
 		return err_set(em, ERR_TOO_LONG,
-			       "the prompt has %u tokens; with one token to generate it must fit into the context length of %u",
+			       "the prompt has %u tokens; with one token to generate it must fit into the "
+			       "context length of %u",
 			       prompt, context_now(s));
 	u32 output_max = validate_output_max(s, m);
 	if (m->output_count > output_max)
-		return err_set(em, ERR_INVALID, "output_count is %u; max_tokens and the context length allow %u",
+		return err_set(em, ERR_INVALID,
+			       "output_count is %u; max_tokens and the context length allow %u",
 			       m->output_count, output_max);
 	return ERR_OK;
 }
@@ -53,8 +58,8 @@ static enum err check_ids(const char *name, const u32 *ids, u32 count, u32 vocab
 {
 	for (u32 i = 0; i < count; i++)
 		if (ids[i] >= vocab_size)
-			return err_set(em, ERR_INVALID, "%s[%u] is %u; the vocabulary has %u ids from 0", name, i, ids[i],
-				       vocab_size);
+			return err_set(em, ERR_INVALID, "%s[%u] is %u; the vocabulary has %u ids from 0",
+				       name, i, ids[i], vocab_size);
 	return ERR_OK;
 }
 
@@ -69,10 +74,11 @@ static enum err check_params(const struct ipc_submit *m, struct err_msg *em)
 	if (e)
 		return e;
 	if (p.min_tokens > p.max_tokens)
-		return err_set(em, ERR_INVALID, "min_tokens is %u; it must not be above max_tokens, %u", p.min_tokens,
-			       p.max_tokens);
+		return err_set(em, ERR_INVALID, "min_tokens is %u; it must not be above max_tokens, %u",
+			       p.min_tokens, p.max_tokens);
 	if (m->priority != 0)
-		return err_set(em, ERR_UNSUPPORTED, "priority is %d; requests are served in order of arrival, so it must be 0",
+		return err_set(em, ERR_UNSUPPORTED,
+			       "priority is %d; requests are served in order of arrival, so it must be 0",
 			       m->priority);
 	return ERR_OK;
 }
@@ -80,12 +86,14 @@ static enum err check_params(const struct ipc_submit *m, struct err_msg *em)
 static enum err check_biases(const struct sched *s, const struct ipc_submit *m, struct err_msg *em)
 {
 	if (m->bias_ids_count > BIAS_MAX || m->bias_values_count != m->bias_ids_count)
-		return err_set(em, ERR_INVALID, "logit_bias has %u ids and %u values; there must be as many, at most %u",
+		return err_set(em, ERR_INVALID,
+			       "logit_bias has %u ids and %u values; there must be as many, at most %u",
 			       m->bias_ids_count, m->bias_values_count, (u32)BIAS_MAX);
 	for (u32 i = 0; i < m->bias_values_count; i++)
 		if (!(fabsf(m->bias_values[i]) <= BIAS_VALUE_MAX))
-			return err_set(em, ERR_INVALID, "logit_bias of token %u is %g; it must be -100 to 100",
-				       m->bias_ids[i], (double)m->bias_values[i]);
+			return err_set(em, ERR_INVALID,
+				       "logit_bias of token %u is %g; it must be -100 to 100", m->bias_ids[i],
+				       (double)m->bias_values[i]);
 	return check_ids("logit_bias", m->bias_ids, m->bias_ids_count, s->config.vocab_size, em);
 }
 
@@ -94,8 +102,8 @@ static enum err check_stop_strings(const struct ipc_submit *m, struct err_msg *e
 	u64 sum = 0;
 
 	if (m->stop_string_bytes_count > STOP_STRINGS_MAX)
-		return err_set(em, ERR_INVALID, "there are %u stop strings; at most %u", m->stop_string_bytes_count,
-			       (u32)STOP_STRINGS_MAX);
+		return err_set(em, ERR_INVALID, "there are %u stop strings; at most %u",
+			       m->stop_string_bytes_count, (u32)STOP_STRINGS_MAX);
 	if (m->stop_strings_count > STOP_STRING_BYTES_MAX)
 		return err_set(em, ERR_TOO_LONG, "the stop strings have %u bytes together; at most %u",
 			       m->stop_strings_count, (u32)STOP_STRING_BYTES_MAX);
@@ -104,17 +112,20 @@ static enum err check_stop_strings(const struct ipc_submit *m, struct err_msg *e
 		if (bytes == 0)
 			return err_set(em, ERR_INVALID, "stop string %u is empty", i);
 		if (sum + bytes > m->stop_strings_count)
-			return err_set(em, ERR_INVALID, "stop string %u ends behind the %u bytes that were sent", i,
+			return err_set(em, ERR_INVALID,
+				       "stop string %u ends behind the %u bytes that were sent", i,
 				       m->stop_strings_count);
 		if (!utf8_valid((const char *)m->stop_strings + sum, bytes))
 			return err_set(em, ERR_INVALID, "stop string %u is not valid UTF-8", i);
 		sum += bytes;
 	}
 	if (sum != m->stop_strings_count)
-		return err_set(em, ERR_INVALID, "the lengths of the stop strings add up to %llu, but %u bytes were sent",
+		return err_set(em, ERR_INVALID,
+			       "the lengths of the stop strings add up to %llu, but %u bytes were sent",
 			       (unsigned long long)sum, m->stop_strings_count);
 	if (m->stop_string_bytes_count && (m->flags & SAMPLING_NO_TEXT))
-		return err_set(em, ERR_INVALID, "stop strings need text, but the request asks for tokens only");
+		return err_set(em, ERR_INVALID,
+			       "stop strings need text, but the request asks for tokens only");
 	return ERR_OK;
 }
 
@@ -127,7 +138,8 @@ enum err validate_submit(const struct sched *s, const struct ipc_submit *m, stru
 	if (!e)
 		e = check_ids("tokens", m->tokens, m->tokens_count, s->config.vocab_size, em);
 	if (!e && m->stop_ids_count > STOP_IDS_MAX)
-		e = err_set(em, ERR_INVALID, "there are %u stop ids; at most %u", m->stop_ids_count, (u32)STOP_IDS_MAX);
+		e = err_set(em, ERR_INVALID, "there are %u stop ids; at most %u", m->stop_ids_count,
+			    (u32)STOP_IDS_MAX);
 	if (!e)
 		e = check_ids("stop_token_ids", m->stop_ids, m->stop_ids_count, s->config.vocab_size, em);
 	if (!e)

@@ -1,5 +1,5 @@
-/* Owns what is known of the worker ranks; runs in the scheduler's I/O shell. Never blocks. A group is restarted as a whole, so one
- * rank that begins anew makes all of them not ready. */
+/* Owns what is known of the worker ranks; runs in the scheduler's I/O shell. Never blocks. A group is
+ * restarted as a whole, so one rank that begins anew makes all of them not ready. */
 #include "proc_scheduler/workers.h"
 
 #include <string.h>
@@ -31,7 +31,8 @@ void workers_lost(struct workers *w)
 enum err workers_greeted(struct workers *w, u32 rank, ipc_peer peer, struct err_msg *em)
 {
 	if (rank >= w->count)
-		return err_set(em, ERR_INVALID, "a worker with rank %u came; there are %u ranks from 0", rank, w->count);
+		return err_set(em, ERR_INVALID, "a worker with rank %u came; there are %u ranks from 0", rank,
+			       w->count);
 	if (w->ranks[rank].ready) {
 		for (u32 i = 0; i < w->count; i++)
 			w->ranks[i].ready = false;
@@ -44,10 +45,13 @@ enum err workers_greeted(struct workers *w, u32 rank, ipc_peer peer, struct err_
 enum err workers_ready(struct workers *w, ipc_peer peer, const struct ipc_worker_ready *m, struct err_msg *em)
 {
 	if (m->rank >= w->count || w->ranks[m->rank].peer.v != peer.v)
-		return err_set(em, ERR_INVALID, "WORKER_READY of rank %u comes from a peer that did not greet as it", m->rank);
-	if (m->block_count == 0 || m->max_model_len < 2 || m->vocab_size == 0 || m->eos_ids_count > EOS_IDS_MAX)
 		return err_set(em, ERR_INVALID,
-			       "worker %u offers %u KV blocks, a context length of %u and a vocabulary of %u; none may be empty",
+			       "WORKER_READY of rank %u comes from a peer that did not greet as it", m->rank);
+	if (m->block_count == 0 || m->max_model_len < 2 || m->vocab_size == 0 ||
+	    m->eos_ids_count > EOS_IDS_MAX)
+		return err_set(em, ERR_INVALID,
+			       "worker %u offers %u KV blocks, a context length of %u and a vocabulary of "
+			       "%u; none may be empty",
 			       m->rank, m->block_count, m->max_model_len, m->vocab_size);
 	struct worker_rank *r = &w->ranks[m->rank];
 	r->info = *m;

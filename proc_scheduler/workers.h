@@ -1,4 +1,5 @@
-/* The scheduler's side of the step channel: which ranks are there and ready, and what every one of them is sent. */
+/* The scheduler's side of the step channel: which ranks are there and ready, and what every one of them is
+ * sent. */
 #ifndef TERCET_PROC_SCHEDULER_WORKERS_H
 #define TERCET_PROC_SCHEDULER_WORKERS_H
 
@@ -23,15 +24,17 @@ struct workers {
 /* ERR_NO_MEMORY. The channel is borrowed. */
 MUST_CHECK enum err workers_init(struct workers *w, struct ipc_channel *channel, u32 count);
 void workers_fini(struct workers *w); /* zeroed accepted */
-/* A HELLO. When that rank was ready, its group has started anew: none is ready any more. ERR_INVALID: no such rank. */
+/* A HELLO. When that rank was ready, its group has started anew: none is ready any more. ERR_INVALID: no such
+ * rank. */
 MUST_CHECK enum err workers_greeted(struct workers *w, u32 rank, ipc_peer peer, struct err_msg *em);
 /* WORKER_READY. ERR_INVALID: not the peer that greeted as this rank, or numbers that cannot be. */
-MUST_CHECK enum err workers_ready(struct workers *w, ipc_peer peer, const struct ipc_worker_ready *m, struct err_msg *em);
+MUST_CHECK enum err workers_ready(struct workers *w, ipc_peer peer, const struct ipc_worker_ready *m,
+				  struct err_msg *em);
 bool workers_all_ready(const struct workers *w);
 /* What all ranks can do: the least block count and context length; the rest is rank 0's. */
 struct ipc_worker_ready workers_common(const struct workers *w);
-/* Sends the frame to every rank; what a full channel does not take waits. ERR_GONE, ERR_BUSY: a rank cannot be reached, the
- * group is down until all are ready again. */
+/* Sends the frame to every rank; what a full channel does not take waits. ERR_GONE, ERR_BUSY: a rank cannot
+ * be reached, the group is down until all are ready again. */
 MUST_CHECK enum err workers_send(struct workers *w, char *frame, size_t bytes);
 /* The group is down: nothing more is sent to it. */
 void workers_lost(struct workers *w);

@@ -1,4 +1,5 @@
-/* tercet bench control-plane: becomes the benchmark program, which links scheduler and worker as nothing else in the command may. */
+/* tercet bench control-plane: becomes the benchmark program, which links scheduler and worker as nothing else
+ * in the command may. */
 #include <errno.h>
 #include <limits.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* Messages of clients, detokenizer and worker against the scheduling core. An input is a run of frames, each behind its length in
- * two bytes. Results are given the step and the positions that are due, so that requests go on. Whatever was taken must end. */
+/* Messages of clients, detokenizer and worker against the scheduling core. An input is a run of frames, each
+ * behind its length in two bytes. Results are given the step and the positions that are due, so that requests
+ * go on. Whatever was taken must end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +16,8 @@ static void on_open(void *ctx, const struct seq *q, const struct seq_extra *x, c
 {
 	(void)ctx;
 	/* What is told to the detokenizer has to keep to the schema's limits. */
-	if (x->stop_count > STOP_IDS_MAX || x->stop_string_count > STOP_STRINGS_MAX || tokens[0] >= 300 || q->known > 64)
+	if (x->stop_count > STOP_IDS_MAX || x->stop_string_count > STOP_STRINGS_MAX || tokens[0] >= 300 ||
+	    q->known > 64)
 		abort();
 }
 

@@ -1,5 +1,5 @@
-/* Owns the KV cells of the fake worker; runs in the scheduler's unit tests, in the simulator and in no process of the engine. Never
- * forgives: what a real worker would compute wrongly is an error here. */
+/* Owns the KV cells of the fake worker; runs in the scheduler's unit tests, in the simulator and in no
+ * process of the engine. Never forgives: what a real worker would compute wrongly is an error here. */
 #include "tests/sim/fake_worker.h"
 
 #include <stdlib.h>
@@ -129,7 +129,8 @@ static enum err read_row(struct fake_worker *w, u32 row, struct err_msg *em)
 
 	for (u32 p = 0; p < b->computed[row] + b->run[row]; p++)
 		if (w->cells[(size_t)blocks[p / size] * size + p % size] != prefix[p + 1])
-			return err_set(em, ERR_INTERNAL, "step %llu, row %u: block %u does not hold the KV of position %u",
+			return err_set(em, ERR_INTERNAL,
+				       "step %llu, row %u: block %u does not hold the KV of position %u",
 				       (unsigned long long)b->step, row, blocks[p / size], p);
 	return ERR_OK;
 }
@@ -148,7 +149,8 @@ static enum err forward(struct fake_worker *w, struct err_msg *em)
 	return e;
 }
 
-enum err fake_worker_step(struct fake_worker *w, const struct ipc_step *step, struct fake_result *out, struct err_msg *em)
+enum err fake_worker_step(struct fake_worker *w, const struct ipc_step *step, struct fake_result *out,
+			  struct err_msg *em)
 {
 	struct ipc_msg sent = {.type = IPC_TYPE_STEP, .sequence = step->step, .epoch = 1, .step = *step};
 	struct ipc_msg received;

@@ -1,6 +1,6 @@
-/* A worker without a model, for the scheduler's tests: real decoding, the real batch state, and KV cells that hold a hash of the
- * tokens up to their position. A token is a hash of its prefix, so every request has one right output, and every step checks that
- * each block a row reads holds exactly its prefix. */
+/* A worker without a model, for the scheduler's tests: real decoding, the real batch state, and KV cells that
+ * hold a hash of the tokens up to their position. A token is a hash of its prefix, so every request has one
+ * right output, and every step checks that each block a row reads holds exactly its prefix. */
 #ifndef TERCET_TESTS_SIM_FAKE_WORKER_H
 #define TERCET_TESTS_SIM_FAKE_WORKER_H
 
@@ -20,9 +20,10 @@ struct fake_worker {
 	struct batch_state *batch;
 	struct ipc_scratch scratch;
 	struct buf frame;
-	u64 *cells;       /* [blocks][block_size]: hash of the prefix whose last token is stored there; 0: never written */
-	u64 *prefix;      /* [rows][context + 1]: hash of the first n tokens of the row */
-	u32 *hashed;      /* [rows]: how many of them are computed */
+	u64 *cells;  /* [blocks][block_size]: hash of the prefix whose last token is stored there; 0: never
+			written */
+	u64 *prefix; /* [rows][context + 1]: hash of the first n tokens of the row */
+	u32 *hashed; /* [rows]: how many of them are computed */
 	u64 *hashed_seq;  /* [rows]: for which sequence */
 	u64 *writer_step; /* [blocks]: last step in which it was written */
 	u32 *writer_row;
@@ -36,10 +37,10 @@ u32 fake_next_token(const u32 *tokens, u32 count, u32 vocab_size);
 void fake_worker_init(struct fake_worker *w, const struct batch_limits *limits);
 void fake_worker_fini(struct fake_worker *w);
 void fake_worker_reset(struct fake_worker *w, u32 block_count, u32 max_model_len);
-/* Encodes, decodes, applies and runs the step. The error is that of the batch state, or ERR_INTERNAL when a row reads a block that
- * does not hold its prefix or two rows write one block. */
-MUST_CHECK enum err fake_worker_step(struct fake_worker *w, const struct ipc_step *step, struct fake_result *out,
-				     struct err_msg *em);
+/* Encodes, decodes, applies and runs the step. The error is that of the batch state, or ERR_INTERNAL when a
+ * row reads a block that does not hold its prefix or two rows write one block. */
+MUST_CHECK enum err fake_worker_step(struct fake_worker *w, const struct ipc_step *step,
+				     struct fake_result *out, struct err_msg *em);
 /* `r` as a message; borrows its arrays. */
 struct ipc_result fake_result_message(const struct fake_result *r);
 

@@ -1,4 +1,5 @@
-/* The simulator's judge: what must hold after every step and at the end of every request. Never changes anything. */
+/* The simulator's judge: what must hold after every step and at the end of every request. Never changes
+ * anything. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -14,7 +15,8 @@ static void check_row(struct sim_world *w, const struct seq *q)
 	if (b->known[row] == 0 || b->rows[row].seq != q->id)
 		sim_fail(w, "row %u should hold sequence %" PRIu64, row, q->id);
 	if (b->known[row] != q->known + q->in_flight)
-		sim_fail(w, "row %u: %u tokens there, %u + %u here", row, b->known[row], q->known, q->in_flight);
+		sim_fail(w, "row %u: %u tokens there, %u + %u here", row, b->known[row], q->known,
+			 q->in_flight);
 	if (b->computed[row] != q->computed)
 		sim_fail(w, "row %u: %u computed there, %u here", row, b->computed[row], q->computed);
 	if (memcmp(batch_state_tokens(b, row), seqs_tokens(&s->seqs, q), q->known * sizeof(u32)))
@@ -59,7 +61,8 @@ static void check_blocks(struct sim_world *w)
 	}
 	for (u32 b = 0; b < s->kv.count; b++) {
 		if (w->refs[b] != kv_blocks_refs(&s->kv, b))
-			sim_fail(w, "block %u has %u references, %u rows hold it", b, kv_blocks_refs(&s->kv, b), w->refs[b]);
+			sim_fail(w, "block %u has %u references, %u rows hold it", b,
+				 kv_blocks_refs(&s->kv, b), w->refs[b]);
 		free_count += w->refs[b] == 0;
 	}
 	for (u32 b = s->kv.blocks[s->kv.capacity].next; b != s->kv.capacity; b = s->kv.blocks[b].next) {
@@ -67,10 +70,12 @@ static void check_blocks(struct sim_world *w)
 			sim_fail(w, "the free list holds block %u, which is in use, or it has a loop", b);
 	}
 	if (free_count != s->kv.free_count || listed != free_count)
-		sim_fail(w, "%u blocks are free, the list has %u, the count says %u", free_count, listed, s->kv.free_count);
+		sim_fail(w, "%u blocks are free, the list has %u, the count says %u", free_count, listed,
+			 s->kv.free_count);
 }
 
-/* Nothing is written into a block that somebody may read as cached: what a step writes was filed in that step at the earliest. */
+/* Nothing is written into a block that somebody may read as cached: what a step writes was filed in that step
+ * at the earliest. */
 static void check_writes(struct sim_world *w, u64 step)
 {
 	const struct sched *s = w->sched;
@@ -79,8 +84,9 @@ static void check_writes(struct sim_world *w, u64 step)
 		if (w->worker.writer_step[b] != step)
 			continue;
 		if (prefix_cache_has(&s->cache, b) && prefix_cache_step(&s->cache, b) < step)
-			sim_fail(w, "step %" PRIu64 " writes into block %u, which is cached since step %" PRIu64, step, b,
-				 prefix_cache_step(&s->cache, b));
+			sim_fail(w,
+				 "step %" PRIu64 " writes into block %u, which is cached since step %" PRIu64,
+				 step, b, prefix_cache_step(&s->cache, b));
 		if (w->refs[b] > 1 && !prefix_cache_has(&s->cache, b))
 			sim_fail(w, "step %" PRIu64 " writes into block %u, which is shared", step, b);
 	}
@@ -93,7 +99,8 @@ void sim_check_step(struct sim_world *w, const struct ipc_step *step)
 
 	if (b->row_count != s->running.count)
 		sim_fail(w, "%u rows there, %u here", b->row_count, s->running.count);
-	if (s->running.count > w->config.max_num_seqs || s->diff.tokens_run > w->config.max_num_batched_tokens)
+	if (s->running.count > w->config.max_num_seqs ||
+	    s->diff.tokens_run > w->config.max_num_batched_tokens)
 		sim_fail(w, "%u rows and %u tokens run", s->running.count, s->diff.tokens_run);
 	if (s->flight_count > w->config.async_depth + 1)
 		sim_fail(w, "%u steps are in flight", s->flight_count);
@@ -109,11 +116,13 @@ static struct sim_request *request_of(struct sim_world *w, const struct seq *q)
 	for (u32 i = w->request_count; i-- > 0;)
 		if (w->requests[i].client_id == q->client_id && w->requests[i].req_id == q->req_id)
 			return &w->requests[i];
-	sim_fail(w, "request %" PRIu64 " of client %" PRIu64 " ended, but was never accepted", q->req_id, q->client_id);
+	sim_fail(w, "request %" PRIu64 " of client %" PRIu64 " ended, but was never accepted", q->req_id,
+		 q->client_id);
 }
 
 /* What the model says alone, with nobody else in the batch. */
-static enum finish_reason solo_step(const struct sim_world *w, const struct sim_request *r, u32 *tokens, u32 *count)
+static enum finish_reason solo_step(const struct sim_world *w, const struct sim_request *r, u32 *tokens,
+				    u32 *count)
 {
 	struct finish_rule rule = {
 		.output_max = r->output_max,
@@ -130,7 +139,8 @@ static enum finish_reason solo_step(const struct sim_world *w, const struct sim_
 	return finish_check(&rule, *count - r->prompt_count, tokens[*count - 1]).reason;
 }
 
-void sim_check_request_end(struct sim_world *w, const struct seq *q, const u32 *tokens, enum finish_reason reason)
+void sim_check_request_end(struct sim_world *w, const struct seq *q, const u32 *tokens,
+			   enum finish_reason reason)
 {
 	struct sim_request *r = request_of(w, q);
 	u32 solo[2 * SIM_PROMPT_MAX];
@@ -144,10 +154,11 @@ void sim_check_request_end(struct sim_world *w, const struct seq *q, const u32 *
 	while (count < q->known && by_tokens == FINISH_NONE)
 		by_tokens = solo_step(w, r, solo, &count);
 	if (count != q->known || memcmp(solo, tokens, count * sizeof(u32)))
-		sim_fail(w, "request %" PRIu64 " differs from its solo run: %u tokens here, %u alone", r->req_id, q->known, count);
+		sim_fail(w, "request %" PRIu64 " differs from its solo run: %u tokens here, %u alone",
+			 r->req_id, q->known, count);
 	if (by_tokens != FINISH_NONE && by_tokens != reason)
-		sim_fail(w, "request %" PRIu64 " ended with %s; its tokens say %s", r->req_id, finish_reason_name(reason),
-			 finish_reason_name(by_tokens));
+		sim_fail(w, "request %" PRIu64 " ended with %s; its tokens say %s", r->req_id,
+			 finish_reason_name(reason), finish_reason_name(by_tokens));
 	if (reason == FINISH_LENGTH && by_tokens == FINISH_NONE && r->start_count < r->output_max)
 		sim_fail(w, "request %" PRIu64 " ended by length after %u tokens", r->req_id, count);
 	w->ends[reason]++;
@@ -165,7 +176,8 @@ void sim_check_end(struct sim_world *w)
 		sim_fail(w, "rows leaked");
 	for (u32 i = 0; i < w->request_count; i++)
 		if (w->requests[i].end_count != 1)
-			sim_fail(w, "request %" PRIu64 " ended %u times", w->requests[i].req_id, w->requests[i].end_count);
+			sim_fail(w, "request %" PRIu64 " ended %u times", w->requests[i].req_id,
+				 w->requests[i].end_count);
 	if (s->ending_count)
 		sim_fail(w, "%u sequences are counted as ending, but none is there", s->ending_count);
 }

@@ -1,6 +1,6 @@
-/* The scheduler's simulator: random requests, ends, disturbances and configurations against the real core and the real batch state,
- * reproducible from the seed it prints. After every step the workers' state is compared with the scheduler's own tables, and blocks,
- * budgets and ends are checked (sim_check.c).
+/* The scheduler's simulator: random requests, ends, disturbances and configurations against the real core and
+ * the real batch state, reproducible from the seed it prints. After every step the workers' state is compared
+ * with the scheduler's own tables, and blocks, budgets and ends are checked (sim_check.c).
  *
  *   sim_scheduler [--seed N] [--runs N] [--steps N] */
 #include <inttypes.h>
@@ -131,13 +131,15 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	for (u32 i = 0; i < runs; i++)
 		run(first + i, steps, &t);
-	printf("%" PRIu64 " steps, %" PRIu64 " requests: %" PRIu64 " stop, %" PRIu64 " length, %" PRIu64 " abort, %" PRIu64
-	       " error; %" PRIu64 " preemptions, %" PRIu64 " cached tokens, %" PRIu64 " copies, %" PRIu64 " worker restarts\n",
+	printf("%" PRIu64 " steps, %" PRIu64 " requests: %" PRIu64 " stop, %" PRIu64 " length, %" PRIu64
+	       " abort, %" PRIu64 " error; %" PRIu64 " preemptions, %" PRIu64 " cached tokens, %" PRIu64
+	       " copies, %" PRIu64 " worker restarts\n",
 	       t.steps, t.accepted, t.ends[FINISH_STOP], t.ends[FINISH_LENGTH], t.ends[FINISH_ABORT],
 	       t.ends[FINISH_ERROR], t.preemptions, t.hits, t.copies, t.restarts);
 	/* A simulation that exercised nothing proves nothing. */
-	if (runs >= RUNS_DEFAULT && (!t.preemptions || !t.hits || !t.copies || !t.restarts || !t.ends[FINISH_STOP] ||
-				     !t.ends[FINISH_LENGTH] || !t.ends[FINISH_ABORT])) {
+	if (runs >= RUNS_DEFAULT &&
+	    (!t.preemptions || !t.hits || !t.copies || !t.restarts || !t.ends[FINISH_STOP] ||
+	     !t.ends[FINISH_LENGTH] || !t.ends[FINISH_ABORT])) {
 		printf("something was never exercised\n");
 		return EXIT_FAILURE;
 	}

@@ -1,5 +1,5 @@
-/* The simulator's world: clients, the worker, and the wire between them, which delays and repeats. Everything comes from one random
- * state, so that a seed repeats a run exactly. */
+/* The simulator's world: clients, the worker, and the wire between them, which delays and repeats. Everything
+ * comes from one random state, so that a seed repeats a run exactly. */
 #include "tests/sim/sim_world.h"
 
 #include <inttypes.h>
@@ -26,9 +26,11 @@ void sim_fail(const struct sim_world *w, const char *fmt, ...)
 	va_start(args, fmt);
 	vprintf(fmt, args);
 	va_end(args);
-	printf("\nrows %u, budget %u, threshold %u, queue %u, depth %u, blocks %u of %u, context %u, cache %d\n",
-	       c->max_num_seqs, c->max_num_batched_tokens, c->long_prefill_token_threshold, c->max_queued_requests,
-	       c->async_depth, c->block_count, c->block_size, c->max_model_len, c->prefix_caching);
+	printf("\nrows %u, budget %u, threshold %u, queue %u, depth %u, blocks %u of %u, context %u, cache "
+	       "%d\n",
+	       c->max_num_seqs, c->max_num_batched_tokens, c->long_prefill_token_threshold,
+	       c->max_queued_requests, c->async_depth, c->block_count, c->block_size, c->max_model_len,
+	       c->prefix_caching);
 	exit(EXIT_FAILURE);
 }
 
@@ -53,8 +55,8 @@ static void on_close(void *ctx, const struct seq *q, enum finish_reason reason, 
 		sim_fail(w, "sequence %" PRIu64 " closed, but never opened", q->id);
 }
 
-static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens, enum finish_reason reason,
-		   const char *text)
+static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
+		   enum finish_reason reason, const char *text)
 {
 	(void)x;
 	(void)text;
@@ -84,8 +86,9 @@ struct sim_world *sim_world_create(u64 seed, u64 rng, const struct sched_config 
 	ASSERT(e == ERR_OK);
 	e = sched_create(&w->sched, config, &sink, w->stats, &em);
 	ASSERT(e == ERR_OK);
-	struct batch_limits limits = {config->max_num_seqs, config->max_num_batched_tokens, w->sched->context_max,
-				      config->block_size,   config->block_count,	    config->vocab_size};
+	struct batch_limits limits = {config->max_num_seqs,  config->max_num_batched_tokens,
+				      w->sched->context_max, config->block_size,
+				      config->block_count,   config->vocab_size};
 	fake_worker_init(&w->worker, &limits);
 	w->results = zeroed(SCHED_DEPTH_MAX + 2, sizeof(*w->results));
 	w->stale = zeroed(1, sizeof(*w->stale));
@@ -187,7 +190,8 @@ void sim_submit(struct sim_world *w)
 	if (w->request_count == SIM_REQUESTS_MAX || context_now(w) < 2)
 		return;
 	struct sim_request *r = &w->requests[w->request_count];
-	*r = (struct sim_request){.client_id = 1 + sim_random(&w->rng, SIM_CLIENTS), .req_id = w->request_count + 1};
+	*r = (struct sim_request){.client_id = 1 + sim_random(&w->rng, SIM_CLIENTS),
+				  .req_id = w->request_count + 1};
 	r->stop_id = sim_random(&w->rng, 3) ? UINT32_MAX : sim_random(&w->rng, w->config.vocab_size);
 	random_prompt(w, r);
 	struct ipc_submit m = submit_message(w, r);

@@ -63,7 +63,8 @@ void sim_deliver_stale(struct sim_world *w);
 
 /* sim_check.c */
 void sim_check_step(struct sim_world *w, const struct ipc_step *step);
-void sim_check_request_end(struct sim_world *w, const struct seq *q, const u32 *tokens, enum finish_reason reason);
+void sim_check_request_end(struct sim_world *w, const struct seq *q, const u32 *tokens,
+			   enum finish_reason reason);
 void sim_check_end(struct sim_world *w);
 
 #endif

@@ -68,8 +68,9 @@ struct fixture *fixture_create(const struct sched_config *config)
 	f->now_ns = 1000000;
 	cr_assert_eq(stats_create(&f->stats, NULL, "test", &em), ERR_OK);
 	cr_assert_eq(sched_create(&f->s, config, &sink, f->stats, &em), ERR_OK, "%s", em.text);
-	struct batch_limits limits = {config->max_num_seqs, config->max_num_batched_tokens, f->s->context_max,
-				      config->block_size,   config->block_count,	    config->vocab_size};
+	struct batch_limits limits = {config->max_num_seqs, config->max_num_batched_tokens,
+				      f->s->context_max,    config->block_size,
+				      config->block_count,  config->vocab_size};
 	fake_worker_init(&f->worker, &limits);
 	return f;
 }

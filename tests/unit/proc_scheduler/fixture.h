@@ -1,4 +1,5 @@
-/* A scheduling core with the fake worker behind it, for unit tests: short calls, and records of what was told to the detokenizer. */
+/* A scheduling core with the fake worker behind it, for unit tests: short calls, and records of what was told
+ * to the detokenizer. */
 #ifndef TERCET_TESTS_UNIT_PROC_SCHEDULER_FIXTURE_H
 #define TERCET_TESTS_UNIT_PROC_SCHEDULER_FIXTURE_H
 
@@ -32,12 +33,14 @@ struct fixture {
 	u32 end_count;
 };
 
-/* Block size 4, 64 blocks, 8 rows, budget 64, context 128, synchronous, cache on, no end-of-sequence token. */
+/* Block size 4, 64 blocks, 8 rows, budget 64, context 128, synchronous, cache on, no end-of-sequence token.
+ */
 struct sched_config fixture_config(void);
 struct fixture *fixture_create(const struct sched_config *config);
 void fixture_destroy(struct fixture **f);
 
-/* A SUBMIT of `count` tokens: first, first + 1, ...; `max_tokens` outputs. Tokens live in static memory until the next call. */
+/* A SUBMIT of `count` tokens: first, first + 1, ...; `max_tokens` outputs. Tokens live in static memory until
+ * the next call. */
 struct ipc_submit fixture_message(u64 req_id, u32 first, u32 count, u32 max_tokens);
 /* Submits for client 1 under the next request id; asserts that it is accepted. Returns the sequence. */
 u64 fixture_submit(struct fixture *f, u32 first, u32 count, u32 max_tokens);

@@ -35,8 +35,11 @@ static void bind_detok(struct shell *s)
 
 	cr_assert_eq(ipc_context_create(&s->detok_ipc, &em), ERR_OK);
 	cr_assert_eq(ipc_endpoint(endpoint, sizeof(endpoint), s->run_dir, "streams", &em), ERR_OK);
-	struct ipc_channel_config c = {
-		.name = "streams", .endpoint = endpoint, .pattern = IPC_ROUTER, .bind = true, .role = IPC_ROLE_DETOK};
+	struct ipc_channel_config c = {.name = "streams",
+				       .endpoint = endpoint,
+				       .pattern = IPC_ROUTER,
+				       .bind = true,
+				       .role = IPC_ROLE_DETOK};
 	cr_assert_eq(ipc_channel_open(&s->detok, s->detok_ipc, &c, &em), ERR_OK, "%s", em.text);
 }
 
@@ -104,13 +107,15 @@ const char *shell_line(struct shell *s, char *out, size_t bytes)
 	struct pollfd p = {.fd = s->supervisor_fd, .events = POLLIN};
 	size_t n = 0;
 
-	while (n + 1 < bytes && poll(&p, 1, WAIT_MS) == 1 && recv(s->supervisor_fd, out + n, 1, 0) == 1 && out[n] != '\n')
+	while (n + 1 < bytes && poll(&p, 1, WAIT_MS) == 1 && recv(s->supervisor_fd, out + n, 1, 0) == 1 &&
+	       out[n] != '\n')
 		n++;
 	out[n] = '\0';
 	return out;
 }
 
-void shell_connect(struct shell *s, struct peer *p, const char *name, enum ipc_role role, u32 rank, u64 client_id)
+void shell_connect(struct shell *s, struct peer *p, const char *name, enum ipc_role role, u32 rank,
+		   u64 client_id)
 {
 	char endpoint[128];
 	struct err_msg em;
@@ -226,7 +231,8 @@ void shell_submit(struct peer *p, u64 client_id, u64 req_id, u32 count, u32 max_
 	sampling_params_default(&params);
 	params.max_tokens = max_tokens;
 	params.flags |= SAMPLING_IGNORE_EOS;
-	m.submit = (struct ipc_submit){.client_id = client_id, .req_id = req_id, .tokens = tokens, .tokens_count = count};
+	m.submit = (struct ipc_submit){
+		.client_id = client_id, .req_id = req_id, .tokens = tokens, .tokens_count = count};
 #define SET_PARAM(A, type, name, def, min, max) m.submit.name = params.name;
 	SAMPLING_TABLE(SET_PARAM, 0)
 #undef SET_PARAM

@@ -42,7 +42,8 @@ void shell_command(struct shell *s, const char *line);
 /* The next line the scheduler told the supervisor, without its end, within five seconds. */
 const char *shell_line(struct shell *s, char *out, size_t bytes);
 
-void shell_connect(struct shell *s, struct peer *p, const char *name, enum ipc_role role, u32 rank, u64 client_id);
+void shell_connect(struct shell *s, struct peer *p, const char *name, enum ipc_role role, u32 rank,
+		   u64 client_id);
 void shell_disconnect(struct peer *p);
 void shell_send(struct peer *p, u32 type, struct ipc_msg msg);
 /* Skips other messages until one of `type` comes; fails the test after five seconds. */

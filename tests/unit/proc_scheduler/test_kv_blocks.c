@@ -28,7 +28,8 @@ static void file(struct pool *p, u32 block, u32 word)
 {
 	u32 tokens[4] = {word, word, word, word};
 
-	prefix_cache_put(&p->cache, block, prefix_cache_chain(&p->cache, prefix_cache_root(&p->cache, 0), tokens), 1);
+	prefix_cache_put(&p->cache, block,
+			 prefix_cache_chain(&p->cache, prefix_cache_root(&p->cache, 0), tokens), 1);
 }
 
 Test(kv_blocks, fresh_blocks_come_in_order_and_once)

@@ -22,8 +22,11 @@ static struct wire wire(void)
 	cr_assert(mkdtemp(w.dir));
 	cr_assert_eq(ipc_context_create(&w.ipc, &em), ERR_OK);
 	cr_assert_eq(ipc_endpoint(endpoint, sizeof(endpoint), w.dir, "x", &em), ERR_OK);
-	struct ipc_channel_config c = {
-		.name = "x", .endpoint = endpoint, .pattern = IPC_DEALER, .queue_max = 4, .role = IPC_ROLE_SCHEDULER};
+	struct ipc_channel_config c = {.name = "x",
+				       .endpoint = endpoint,
+				       .pattern = IPC_DEALER,
+				       .queue_max = 4,
+				       .role = IPC_ROLE_SCHEDULER};
 	cr_assert_eq(ipc_channel_open(&w.from, w.ipc, &c, &em), ERR_OK);
 	return w;
 }
@@ -34,8 +37,11 @@ static void wire_bind(struct wire *w)
 	struct err_msg em;
 
 	cr_assert_eq(ipc_endpoint(endpoint, sizeof(endpoint), w->dir, "x", &em), ERR_OK);
-	struct ipc_channel_config c = {
-		.name = "x", .endpoint = endpoint, .pattern = IPC_ROUTER, .bind = true, .role = IPC_ROLE_DETOK};
+	struct ipc_channel_config c = {.name = "x",
+				       .endpoint = endpoint,
+				       .pattern = IPC_ROUTER,
+				       .bind = true,
+				       .role = IPC_ROLE_DETOK};
 	cr_assert_eq(ipc_channel_open(&w->to, w->ipc, &c, &em), ERR_OK);
 }
 
@@ -110,7 +116,8 @@ Test(outbox, it_is_bounded_in_messages_and_in_bytes)
 
 static struct ipc_worker_ready ready(u32 rank, u32 blocks, u32 context)
 {
-	return (struct ipc_worker_ready){.rank = rank, .block_count = blocks, .max_model_len = context, .vocab_size = 9};
+	return (struct ipc_worker_ready){
+		.rank = rank, .block_count = blocks, .max_model_len = context, .vocab_size = 9};
 }
 
 Test(workers, the_group_is_ready_with_its_last_rank_and_gone_with_its_first)

@@ -35,7 +35,8 @@ Test(preemption, the_most_recently_admitted_goes_and_nobody_new_comes_in_that_st
 	cr_assert_eq(step->add_row_count, 0);
 	cr_assert_eq(fixture_seq(f, seq[2])->state, SEQ_WAITING);
 	cr_assert_eq(f->results[0].count, 2, "the others advance");
-	cr_assert_eq(waiting_head(&f->s->waiting, &f->s->seqs), fixture_seq(f, seq[2]), "it stands before the new one");
+	cr_assert_eq(waiting_head(&f->s->waiting, &f->s->seqs), fixture_seq(f, seq[2]),
+		     "it stands before the new one");
 	cr_assert_eq(fixture_seq(f, late)->state, SEQ_WAITING);
 	cr_assert_eq(fixture_count(f, STATS_NUM_PREEMPTIONS), 1);
 	fixture_destroy(&f);
@@ -137,7 +138,8 @@ Test(preemption, a_prefix_that_survived_is_not_computed_again)
 	}
 	cr_assert_gt(fixture_seq(f, seq[2])->filed, 0);
 	cr_assert_lt(f->s->diff.tokens_run, 15, "only the tail is run");
-	cr_assert_eq(fixture_count(f, STATS_PREFIX_CACHE_HITS), hits, "hits count at the first schedule only");
+	cr_assert_eq(fixture_count(f, STATS_PREFIX_CACHE_HITS), hits,
+		     "hits count at the first schedule only");
 	fixture_run(f);
 	for (u32 i = 0; i < 3; i++)
 		cr_assert(fixture_is_solo_run(fixture_end_of(f, seq[i])));

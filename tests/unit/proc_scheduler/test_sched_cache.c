@@ -193,7 +193,8 @@ Test(sched_cache, the_next_turn_of_a_conversation_hits_generated_blocks)
 		struct ipc_submit m = fixture_message(50, 1, 70, 4);
 		u32 tokens[70];
 		memcpy(tokens, m.tokens, sizeof(tokens));
-		memcpy(tokens, e->tokens, 60 * sizeof(u32)); /* prompt, answer, and ten tokens of a question */
+		memcpy(tokens, e->tokens,
+		       60 * sizeof(u32)); /* prompt, answer, and ten tokens of a question */
 		m.tokens = tokens;
 		struct sched_admission adm;
 		struct err_msg em;

@@ -44,7 +44,8 @@ Test(scheduler, is_ready_when_all_ranks_are_and_takes_the_least)
 	cr_assert_eq(m->refused.code, ERR_BUSY);
 	cr_assert_gt(m->refused.retry_after_ms, 0);
 	shell_worker(s, &b, 1, 50);
-	cr_assert_str_eq(shell_line(s, line, sizeof(line)), "ready block_count=50 max_model_len=256 vocab_size=500");
+	cr_assert_str_eq(shell_line(s, line, sizeof(line)),
+			 "ready block_count=50 max_model_len=256 vocab_size=500");
 	cr_assert_eq(shell_expect(&a, IPC_TYPE_INIT)->init.block_count, 50);
 	u64 epoch = a.msg.epoch;
 	cr_assert_eq(shell_expect(&b, IPC_TYPE_INIT)->epoch, epoch);
@@ -103,7 +104,8 @@ Test(scheduler, bad_submits_are_refused_with_a_reason)
 	shell_submit(&client, 0, 2, 5, 1);
 	cr_assert_eq(shell_expect(&client, IPC_TYPE_REFUSED)->refused.code, ERR_INVALID);
 	shell_submit(&client, 6, 3, 5, 1);
-	cr_assert_eq(shell_expect(&client, IPC_TYPE_REFUSED)->refused.code, ERR_DENIED, "6 is another peer's");
+	cr_assert_eq(shell_expect(&client, IPC_TYPE_REFUSED)->refused.code, ERR_DENIED,
+		     "6 is another peer's");
 	shell_send(&client, IPC_TYPE_ACK, (struct ipc_msg){.ack = {5, 1}});
 	cr_assert_eq(shell_expect(&client, IPC_TYPE_ERROR)->error.code, ERR_INVALID);
 	shell_disconnect(&worker);
@@ -295,7 +297,8 @@ Test(scheduler, a_diverged_worker_begins_anew_but_not_for_ever)
 		cr_assert_gt(next, epoch);
 		epoch = m.epoch = next;
 		shell_expect(&worker, IPC_TYPE_STEP);
-		m.error = (struct ipc_error){.code = ERR_DIVERGED, .text = (const u8 *)"digest differs", .text_count = 14};
+		m.error = (struct ipc_error){
+			.code = ERR_DIVERGED, .text = (const u8 *)"digest differs", .text_count = 14};
 		shell_send(&worker, IPC_TYPE_ERROR, m);
 	}
 	shell_join(s);

@@ -9,7 +9,8 @@ static struct seq_extra extra;
 
 static struct seq sequence(u64 id, u32 row)
 {
-	return (struct seq){.id = id, .row = row, .known = 8, .prompt_count = 6, .computed = 4, .block_count = 2};
+	return (struct seq){
+		.id = id, .row = row, .known = 8, .prompt_count = 6, .computed = 4, .block_count = 2};
 }
 
 Test(step_diff, an_added_row_is_sent_whole)
@@ -70,12 +71,13 @@ Test(step_diff, the_digest_is_that_of_the_state_however_it_came_about)
 	step_diff_begin(&d);
 	step_diff_grow(&d, 1, 2, 12);
 	step_diff_run(&d, 1, 3, 0);
-	u64 set_sum = step_digest_row(1, 8, 6, 8, 4) + step_digest_block(1, 0, 10) + step_digest_block(1, 1, 11) +
-		      step_digest_block(1, 2, 12);
+	u64 set_sum = step_digest_row(1, 8, 6, 8, 4) + step_digest_block(1, 0, 10) +
+		      step_digest_block(1, 1, 11) + step_digest_block(1, 2, 12);
 	cr_assert_eq(step_diff_finish(&d)->digest, step_digest_step(2, set_sum, 1, 3, 4));
 	step_diff_begin(&d);
 	step_diff_run(&d, 1, 1, 0);
-	cr_assert_eq(step_diff_finish(&d)->digest, step_digest_step(3, set_sum, 1, 1, 7), "the three tokens count now");
+	cr_assert_eq(step_diff_finish(&d)->digest, step_digest_step(3, set_sum, 1, 1, 7),
+		     "the three tokens count now");
 	step_diff_fini(&d);
 }
 

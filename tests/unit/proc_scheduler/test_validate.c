@@ -33,10 +33,10 @@ static enum err submit(void)
 	return e;
 }
 
-#define REFUSED(code, part)                                                                                  \
-	do {                                                                                                 \
-		cr_assert_eq(submit(), code);                                                                \
-		cr_assert(strstr(em.text, part), "%s", em.text);                                             \
+#define REFUSED(code, part)                                      \
+	do {                                                     \
+		cr_assert_eq(submit(), code);                    \
+		cr_assert(strstr(em.text, part), "%s", em.text); \
 	} while (0)
 
 Test(validate, a_good_request_is_accepted)
