@@ -68,7 +68,7 @@ enum err kern_caps_parse(const char *text, u32 *mask, struct err_msg *em)
 			i++;
 		if (i == COUNT_OF(cap_names))
 			return err_set(em, ERR_INVALID,
-				       "unknown instruction set \"%.*s\": a list of avx2, avx512, avx512_bf16, avx512_vnni, "
+				       "unknown instruction set '%.*s': a list of avx2, avx512, avx512_bf16, avx512_vnni, "
 				       "or all, or none", (int)(length < 64 ? length : 64), p);
 		caps |= cap_names[i].cap;
 		p += length;

@@ -1,0 +1,79 @@
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+static float from_bits(u32 bits)
+{
+	float f;
+	memcpy(&f, &bits, 4);
+	return f;
+}
+
+static u16 to_bf16(float x)
+{
+	u16 h;
+	kern_convert(&h, KERN_BF16, &x, KERN_F32, 1);
+	return h;
+}
+
+static float from_half(u16 h, enum kern_dtype type)
+{
+	float x;
+	kern_convert(&x, KERN_F32, &h, type, 1);
+	return x;
+}
+
+Test(convert, sizes_of_types)
+{
+	cr_assert_eq(kern_dtype_bytes(KERN_F32), 4);
+	cr_assert_eq(kern_dtype_bytes(KERN_BF16), 2);
+	cr_assert_eq(kern_dtype_bytes(KERN_F16), 2);
+	cr_assert_eq(kern_dtype_bytes(KERN_I8), 1);
+}
+
+Test(convert, every_bf16_survives_a_round_trip)
+{
+	for (u32 h = 0; h < 65536; h++) {
+		float x = from_half((u16)h, KERN_BF16);
+		if (isnan(x))
+			cr_assert(isnan(from_half(to_bf16(x), KERN_BF16)), "NaN %04x became a number", h);
+		else
+			cr_assert_eq(to_bf16(x), h, "%04x became %04x", h, to_bf16(x));
+	}
+}
+
+Test(convert, floats_round_to_the_nearest_bf16_and_ties_to_even)
+{
+	cr_assert_eq(to_bf16(from_bits(0x3f808000)), 0x3f80, "a tie goes down to the even neighbour");
+	cr_assert_eq(to_bf16(from_bits(0x3f818000)), 0x3f82, "a tie goes up to the even neighbour");
+	cr_assert_eq(to_bf16(from_bits(0x3f808001)), 0x3f81);
+	cr_assert_eq(to_bf16(from_bits(0x3f807fff)), 0x3f80);
+	cr_assert_eq(to_bf16(from_bits(0x7f7fffff)), 0x7f80, "the largest float rounds to infinity");
+	cr_assert_eq(to_bf16(-INFINITY), 0xff80);
+	cr_assert_eq(to_bf16(from_bits(0x7f800001)), 0x7fc0, "a NaN whose bits all lie below stays a NaN");
+}
+
+Test(convert, every_f16_has_its_value)
+{
+	for (u32 h = 0; h < 65536; h++) {
+		float x = from_half((u16)h, KERN_F16);
+		u32 exponent = h >> 10 & 31, mantissa = h & 1023;
+		double want = exponent ? ldexp(1024 + mantissa, (int)exponent - 25) : ldexp(mantissa, -24);
+		want = h & 0x8000 ? -want : want;
+		if (exponent == 31)
+			cr_assert(mantissa ? isnan(x) : (isinf(x) && !signbit(x) == !(h >> 15)), "%04x is %g", h, (double)x);
+		else
+			cr_assert((double)x == want && !signbit(x) == !(h >> 15), "%04x is %g, not %g", h, (double)x, want);
+	}
+}
+
+Test(convert, f16_becomes_bf16_by_way_of_float)
+{
+	const u16 in[] = {0x3c00, 0x3555, 0xfbff, 0x0001};
+	u16 out[4];
+	kern_convert(out, KERN_BF16, in, KERN_F16, 4);
+	for (u32 i = 0; i < 4; i++)
+		cr_assert_eq(out[i], to_bf16(from_half(in[i], KERN_F16)));
+}

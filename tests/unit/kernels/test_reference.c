@@ -1,0 +1,135 @@
+/* The reference ops on cases small enough to do by hand: checkkern compares variants with formulas, this file pins
+ * what the formulas are. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+static struct kern_ops ref_ops(void)
+{
+	struct kern_ops ops;
+	kern_ops_init(&ops, 0);
+	return ops;
+}
+
+static void near_to(float got, double want)
+{
+	cr_assert(fabs(got - want) <= 1e-6 * (1 + fabs(want)), "%.9g is not %.9g", (double)got, want);
+}
+
+Test(reference, rmsnorm_adds_first_and_may_only_add)
+{
+	struct kern_ops ops = ref_ops();
+	float x[2] = {1, 5}, add[2] = {2, -1}, weight[2] = {1, 10}, out[2];
+	struct kern_rmsnorm_args a = {.out = out, .x = x, .add = add, .weight = weight, .tokens = 1, .hidden = 2};
+	ops.rmsnorm(NULL, &a);
+	near_to(out[0], 3 / sqrt(12.5));
+	near_to(out[1], 10 * 4 / sqrt(12.5));
+	a.out = NULL;
+	ops.rmsnorm(NULL, &a);
+	near_to(x[0], 5);
+	near_to(x[1], 3);
+}
+
+Test(reference, rope_turns_halves_against_each_other)
+{
+	struct kern_ops ops = ref_ops();
+	float qkv[12] = {1, 2, 3, 4, /* k */ 1, 0, 0, 1, /* v */ 9, 8, 7, 6}, q[4], k[8] = {0}, v[8] = {0};
+	float cosine[4] = {1, 1, 0, 0.6f}, sine[4] = {0, 0, 1, 0.8f};
+	u32 position = 1;
+	i64 slot = 1;
+	struct kern_rope_kv_args a = {.q = q, .qkv = qkv, .cos = cosine, .sin = sine, .positions = &position, .slots = &slot,
+				      .kv = {k, v, KERN_F32, 2, 1, 4}, .tokens = 1, .heads = 1, .rope_dim = 4};
+	ops.rope_kv(NULL, &a);
+	near_to(q[0], -3); /* 1 cos - 3 sin with a quarter turn */
+	near_to(q[2], 1);
+	near_to(q[1], 2 * 0.6 - 4 * 0.8);
+	near_to(q[3], 4 * 0.6 + 2 * 0.8);
+	/* slot 1: offset 1 of block 0; K lies dimension by dimension, V key by key */
+	near_to(k[0 * 2 + 1], 0);
+	near_to(k[2 * 2 + 1], 1);
+	near_to(k[1 * 2 + 1], -0.8);
+	near_to(k[3 * 2 + 1], 0.6);
+	cr_assert_eq(memcmp(v + 4, qkv + 8, 16), 0);
+	for (u32 d = 0; d < 4; d++)
+		cr_assert(k[d * 2] == 0 && v[d] == 0, "slot 0 was written");
+}
+
+/* Two queries over three keys of one dimension pair: scores are q0 * k0, values tell which keys were seen. */
+static void attend(u32 window, float *out)
+{
+	struct kern_ops ops = ref_ops();
+	struct kern_ctx ctx = {0};
+	float k[8] = {0, (float)log(2), (float)log(4), 0}, v[8] = {1, 0, 10, 0, 100, 0}, q[4] = {1, 0, 1, 0};
+	u32 start[2] = {0, 2}, context = 3, table = 0;
+	struct kern_attention_args a = {.out = out, .q = q, .kv = {k, v, KERN_F32, 4, 1, 2}, .query_start = start,
+					.context = &context, .block_tables = &table, .block_stride = 1, .rows = 1,
+					.tokens = 2, .heads = 1, .scale = 1, .window = window};
+	ops.attention(&ctx, &a);
+}
+
+Test(reference, a_query_sees_itself_and_what_came_before)
+{
+	float out[4];
+	attend(0, out);
+	near_to(out[0], (1 * 1 + 2 * 10) / 3.0);
+	near_to(out[2], (1 * 1 + 2 * 10 + 4 * 100) / 7.0);
+}
+
+Test(reference, a_window_counts_the_query_itself)
+{
+	float out[4];
+	attend(1, out);
+	near_to(out[0], 10);
+	near_to(out[2], 100);
+	attend(2, out);
+	near_to(out[2], (2 * 10 + 4 * 100) / 6.0);
+}
+
+Test(reference, penalties_follow_bias_and_precede_masks)
+{
+	struct kern_ops ops = ref_ops();
+	float logits[4] = {1, -1, 4, 0};
+	u32 seen[3] = {0, 1, 2}, outputs[3] = {2, 0, 1}, biased = 0, masked = 2;
+	float bias = 3;
+	struct kern_logits_row row = {.logits = logits, .repetition_penalty = 2, .presence_penalty = 0.5f,
+				      .frequency_penalty = 0.25f, .seen_ids = seen, .seen_outputs = outputs, .seen_count = 3,
+				      .bias_ids = &biased, .bias_values = &bias, .bias_count = 1, .masked_ids = &masked,
+				      .masked_count = 1};
+	struct kern_logits_args a = {&row, 1, 4};
+	ops.logits(NULL, &a);
+	near_to(logits[0], (1 + 3) / 2.0 - 2 * 0.25 - 0.5);
+	near_to(logits[1], -2); /* only in the prompt: repetition, no frequency */
+	cr_assert(isinf(logits[2]) && logits[2] < 0);
+	near_to(logits[3], 0);
+}
+
+Test(reference, logprobs_rank_ties_by_id)
+{
+	struct kern_ops ops = ref_ops();
+	struct kern_ctx ctx = {0};
+	const float logits[4] = {0, 1, 0, 1};
+	u32 ids[4], rank;
+	float values[4];
+	struct kern_logprobs_row row = {logits, 2, 3, ids, values, &rank};
+	struct kern_logprobs_args a = {&row, 1, 4};
+	ops.logprobs(&ctx, &a);
+	cr_assert_eq(rank, 4);
+	cr_assert(ids[0] == 2 && ids[1] == 1 && ids[2] == 3 && ids[3] == 0);
+	near_to(values[0], -log(2 + 2 * exp(1)));
+	near_to(values[1], 1 - log(2 + 2 * exp(1)));
+}
+
+Test(reference, embedding_of_a_slice_is_zero_outside_of_it)
+{
+	struct kern_ops ops = ref_ops();
+	const float table[4] = {1, 2, 3, 4};
+	const u32 ids[3] = {9, 11, 12};
+	float out[6];
+	struct kern_embedding_args a = {out, ids, table, KERN_F32, 3, 2, 10, 2};
+	ops.embedding(NULL, &a);
+	const float want[6] = {0, 0, 3, 4, 0, 0};
+	cr_assert_eq(memcmp(out, want, sizeof(out)), 0);
+}
