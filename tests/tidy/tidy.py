@@ -110,6 +110,22 @@ def check_spaces(_path, lines):
             yield number, "space at the end of the line"
 
 
+def check_errors_are_tested(files):
+    """Every error that the product returns is produced by a test."""
+    tested = {name for path, lines in files.items() if path.startswith("tests/") and not path.endswith("test_err.c")
+              for line in lines for name in re.findall(r"\bERR_[A-Z_]+", line)}
+    names = {"ERR_" + m for line in files["common/err.h"] for m in re.findall(r'X\((\w+), "', line)}
+    seen = set()
+    for path, lines in files.items():
+        if path.startswith("tests/") or not path.endswith(".c"):
+            continue
+        for number, line in enumerate(lines, 1):
+            for name in re.findall(r"\bERR_[A-Z_]+", line):
+                if name in names - tested - seen:
+                    seen.add(name)
+                    yield path, number, "no test produces " + name
+
+
 RULES = [check_includes, check_file_length, check_function_length, check_mutable_globals, check_words, check_opening,
          check_spaces]
 
@@ -122,7 +138,11 @@ def main():
         for path, number, text in breaches:
             print("%s:%d: %s" % (path, number, text))
         failed += bool(breaches)
-    print("%d passed, %d failed" % (len(RULES) - failed, failed))
+    untested = list(check_errors_are_tested(files))
+    for breach in untested:
+        print("%s:%d: %s" % breach)
+    failed += bool(untested)
+    print("%d passed, %d failed" % (len(RULES) + 1 - failed, failed))
     return 1 if failed or not files else 0
 
 
