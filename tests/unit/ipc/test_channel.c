@@ -427,6 +427,34 @@ Test(channel, a_restarted_router_is_greeted_again)
 	fixture_end(&f);
 }
 
+Test(channel, a_router_that_greets_again_begins_a_new_life_of_its_own)
+{
+	struct fixture f;
+	struct ipc_msg msg;
+	ipc_peer peer, nobody;
+	fixture_begin(&f);
+	struct ipc_channel *router = open_channel(&f, IPC_ROUTER, true, 0);
+	struct ipc_channel *dealer = open_channel(&f, IPC_DEALER, false, 0);
+	expect(router, IPC_TYPE_HELLO, &peer, &msg);
+	expect(dealer, IPC_TYPE_HELLO, &nobody, &msg);
+	cr_assert_eq(send_bye(router, peer, 1), ERR_OK);
+	cr_assert_eq(ipc_greet(router, peer), ERR_OK);
+	cr_assert_eq(send_bye(router, peer, 2), ERR_OK);
+	expect(dealer, IPC_TYPE_BYE, &nobody, &msg);
+	expect(dealer, IPC_TYPE_HELLO, &nobody, &msg);
+	cr_assert_eq(msg.sequence, 1);
+	expect(dealer, IPC_TYPE_BYE, &nobody, &msg);
+	cr_assert(msg.sequence == 2 && msg.bye.client_id == 2);
+	/* The other direction goes on as it was. */
+	cr_assert_eq(send_bye(dealer, (ipc_peer){0}, 3), ERR_OK);
+	expect(router, IPC_TYPE_BYE, &peer, &msg);
+	cr_assert_eq(msg.sequence, 2);
+	cr_assert_eq(ipc_greet(router, (ipc_peer){99}), ERR_GONE);
+	ipc_channel_close(&dealer);
+	ipc_channel_close(&router);
+	fixture_end(&f);
+}
+
 Test(channel, a_restarted_pull_gets_a_hello_from_push)
 {
 	struct fixture f;
