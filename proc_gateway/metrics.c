@@ -1,7 +1,11 @@
 /* Owns what is made of the statistics pages; runs in the gateway, which maps them read-only for each scrape.
  * Never changes another process' page. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "common/json.h"
 #include "proc_gateway/metrics.h"
@@ -18,6 +22,22 @@ enum err metrics_write(const char *run_dir, const char *model_name, struct buf *
 	return ERR_OK;
 }
 
+/* The letter of /proc/PID/stat: 'R', 'S', 'T' (stopped), 'Z' (ended, not yet reaped), ...; 0 when there is
+ * none. */
+static char process_letter(i32 pid)
+{
+	char path[32], line[256];
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	ssize_t n = read(fd, line, sizeof(line) - 1);
+	close(fd);
+	line[n > 0 ? n : 0] = '\0';
+	const char *name_end = strrchr(line, ')'); /* the name may hold anything */
+	return name_end && name_end[1] == ' ' ? name_end[2] : 0;
+}
+
 /* NULL: all is well. */
 static const char *process_trouble(const struct stats_page *p, u64 stuck_ms, u64 now_ns, u64 *silent_ms)
 {
@@ -26,6 +46,16 @@ static const char *process_trouble(const struct stats_page *p, u64 stuck_ms, u64
 	*silent_ms = pending && now_ns > progress_ns ? (now_ns - progress_ns) / 1000000 : 0;
 	if (p->pid > 0 && kill(p->pid, 0) != 0 && errno == ESRCH)
 		return "dead";
+	switch (process_letter(p->pid)) {
+	case 'Z':
+	case 'X':
+		return "dead";
+	case 'T':
+	case 't':
+		return "stopped"; /* it waits for SIGCONT; those that wait for it will look stuck */
+	default:
+		break;
+	}
 	return *silent_ms > stuck_ms ? "stuck" : NULL;
 }
 

@@ -12,8 +12,8 @@ MUST_CHECK enum err metrics_write(const char *run_dir, const char *model_name, s
 				  struct err_msg *em);
 
 /* Appends {"status": "ok"|"unhealthy", "engine": ..., "processes": [{"process", "state", ...}]}; a process is
- * "ok", "stuck" (it has work and completed none for more than `stuck_ms`; with the seconds) or "dead".
- * `engine_ready`: the scheduler answers this gateway. Returns whether all is well. */
+ * "ok", "stuck" (it has work and completed none for more than `stuck_ms`; with the seconds), "stopped" (by a
+ * signal) or "dead". `engine_ready`: the scheduler answers this gateway. Returns whether all is well. */
 bool metrics_health(const struct stats_page *const *pages, u32 count, bool engine_ready, u64 stuck_ms,
 		    u64 now_ns, struct buf *out);
 /* The same over the run directory. */

@@ -1,6 +1,8 @@
 /* /health over statistics pages. */
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -62,6 +64,29 @@ Test(metrics, dead_processes_and_a_silent_engine_are_unhealthy)
 	worker->pid = 0x3ffffff0; /* beyond pid_max */
 	cr_assert(!metrics_health(pages, 1, true, STUCK_MS, clock_now_ns(), &out));
 	cr_assert_not_null(strstr(buf_cstr(&out), "\"state\":\"dead\""), "%s", buf_cstr(&out));
+	buf_fini(&out);
+	stats_destroy(&worker);
+}
+
+Test(metrics, a_process_stopped_by_a_signal_is_named)
+{
+	struct stats_page *worker = page("worker-0");
+	const struct stats_page *pages[] = {worker};
+	struct buf out = {0};
+	pid_t child = fork();
+	if (child == 0) {
+		pause();
+		_exit(0);
+	}
+	worker->pid = child;
+	cr_assert(metrics_health(pages, 1, true, STUCK_MS, clock_now_ns(), &out), "%s", buf_cstr(&out));
+	cr_assert_eq(kill(child, SIGSTOP), 0);
+	cr_assert_eq(waitpid(child, NULL, WUNTRACED), child);
+	buf_clear(&out);
+	cr_assert(!metrics_health(pages, 1, true, STUCK_MS, clock_now_ns(), &out));
+	cr_assert_not_null(strstr(buf_cstr(&out), "\"state\":\"stopped\""), "%s", buf_cstr(&out));
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
 	buf_fini(&out);
 	stats_destroy(&worker);
 }
