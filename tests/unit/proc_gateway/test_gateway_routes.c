@@ -36,83 +36,86 @@ static void expect_error(struct engine_fixture *f, struct peer *p, const char *p
 	cr_expect_not_null(strstr(got, words), "%s: no '%s' in %s", json, words, got);
 }
 
+static const struct {
+	const char *path, *json;
+	int status;
+	const char *words;
+} bad_requests[] = {
+	{"/v1/completions", "", 400, "empty"},
+	{"/v1/completions", "{\"prompt\": ", 400, "not valid JSON"},
+	{"/v1/completions", "{\"prompt\": \"\xff\xfe\"}", 400, "not valid JSON"},
+	{"/v1/completions", "[1]", 400, "JSON object"},
+	{"/v1/completions", "{}", 400, "'prompt' is missing"},
+	{"/v1/completions", "{\"prompt\": \"\", \"add_special_tokens\": false}", 400, "empty"},
+	{"/v1/completions", "{\"prompt\": []}", 400, "is empty"},
+	{"/v1/completions", "{\"prompt\": [[]]}", 400, "empty"},
+	{"/v1/completions", "{\"prompt\": [1, \"a\"]}", 400, "token"},
+	{"/v1/completions", "{\"prompt\": [4096]}", 400, "0 to 4095"},
+	{"/v1/completions", "{\"prompt\": [-1]}", 400, "0 to 4095"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"model\": \"nope\"}", 404, "'demo'"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"n\": 0}", 400, "'n'"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"max_tokens\": 0}", 400, "at least 1"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"max_tokens\": 512}", 400, "512"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"min_tokens\": 17}", 400, "min_tokens"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"stop\": \"\"}", 400, "stop"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"stop\": [1]}", 400, "stop"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"stop_token_ids\": [\"x\"]}", 400, "stop_token_ids"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"stop_token_ids\": [4096]}", 400, "4095"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"logit_bias\": {\"4096\": 1}}", 400, "4095"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"logit_bias\": {\"1\": 101}}", 400, "-100 to 100"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"logit_bias\": {\"x\": 1}}", 400, "'x'"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"stream_options\": {}}", 400, "stream_options"},
+	{"/v1/completions",
+	 "{\"prompt\": \"a\", \"stream\": true, \"stream_options\": {\"include_usage\": 1}}", 400,
+	 "include_usage"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"best_of\": 2}", 400, "best_of"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"suffix\": \"b\"}", 400, "suffix"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true}", 400, "beam"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"truncate_prompt_tokens\": 512}", 400, "1 to 511"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"truncation_side\": \"top\"}", 400, "left"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"cache_salt\": \"\"}", 400, "cache_salt"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"guided_regex\": \"a+\"}", 400, "guided_regex"},
+	{"/v1/chat/completions", "{}", 400, "'messages' is missing"},
+	{"/v1/chat/completions", "{\"messages\": []}", 400, "is empty"},
+	{"/v1/chat/completions", "{\"messages\": [5]}", 400, "messages[0]"},
+	{"/v1/chat/completions", "{\"messages\": [{\"content\": \"a\"}]}", 400, "role"},
+	{"/v1/chat/completions", "{\"messages\": [{\"role\": \"user\"}]}", 400, "content"},
+	{"/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", 400,
+	 "messages[0]"},
+	{"/v1/chat/completions",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}", 400,
+	 "image_url"},
+	{"/v1/chat/completions",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"response_format\": {\"type\": "
+	 "\"json_object\"}}",
+	 400, "response_format"},
+	{"/v1/chat/completions",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tool_choice\": \"required\"}", 400,
+	 "tool_choice"},
+	{"/v1/chat/completions",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"modalities\": [\"audio\"]}", 400,
+	 "modalities"},
+	{"/v1/chat/completions",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"chat_template\": \"{% if "
+	 "%}\"}",
+	 400, "chat_template"},
+	{"/v1/chat/completions",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"continue_final_message\": "
+	 "true, "
+	 "\"add_generation_prompt\": true}",
+	 400, "continue_final_message"},
+	{"/tokenize", "{}", 400, "prompt"},
+	{"/tokenize", "{\"prompt\": [1]}", 400, "a string"},
+	{"/detokenize", "{}", 400, "tokens"},
+	{"/detokenize", "{\"tokens\": [99999]}", 400, "4095"},
+};
+
 Test(gateway_routes, bad_requests_are_told_what_is_wrong)
 {
 	SETUP(f, p, NULL, NULL);
-	const char *completions = "/v1/completions", *chat = "/v1/chat/completions";
-	struct {
-		const char *path, *json;
-		int status;
-		const char *words;
-	} cases[] = {
-		{completions, "", 400, "empty"},
-		{completions, "{\"prompt\": ", 400, "not valid JSON"},
-		{completions, "{\"prompt\": \"\xff\xfe\"}", 400, "not valid JSON"},
-		{completions, "[1]", 400, "JSON object"},
-		{completions, "{}", 400, "'prompt' is missing"},
-		{completions, "{\"prompt\": \"\", \"add_special_tokens\": false}", 400, "empty"},
-		{completions, "{\"prompt\": []}", 400, "is empty"},
-		{completions, "{\"prompt\": [[]]}", 400, "empty"},
-		{completions, "{\"prompt\": [1, \"a\"]}", 400, "token"},
-		{completions, "{\"prompt\": [4096]}", 400, "0 to 4095"},
-		{completions, "{\"prompt\": [-1]}", 400, "0 to 4095"},
-		{completions, "{\"prompt\": \"a\", \"model\": \"nope\"}", 404, "'demo'"},
-		{completions, "{\"prompt\": \"a\", \"n\": 0}", 400, "'n'"},
-		{completions, "{\"prompt\": \"a\", \"max_tokens\": 0}", 400, "at least 1"},
-		{completions, "{\"prompt\": \"a\", \"max_tokens\": 512}", 400, "512"},
-		{completions, "{\"prompt\": \"a\", \"min_tokens\": 17}", 400, "min_tokens"},
-		{completions, "{\"prompt\": \"a\", \"stop\": \"\"}", 400, "stop"},
-		{completions, "{\"prompt\": \"a\", \"stop\": [1]}", 400, "stop"},
-		{completions, "{\"prompt\": \"a\", \"stop_token_ids\": [\"x\"]}", 400, "stop_token_ids"},
-		{completions, "{\"prompt\": \"a\", \"stop_token_ids\": [4096]}", 400, "4095"},
-		{completions, "{\"prompt\": \"a\", \"logit_bias\": {\"4096\": 1}}", 400, "4095"},
-		{completions, "{\"prompt\": \"a\", \"logit_bias\": {\"1\": 101}}", 400, "-100 to 100"},
-		{completions, "{\"prompt\": \"a\", \"logit_bias\": {\"x\": 1}}", 400, "'x'"},
-		{completions, "{\"prompt\": \"a\", \"stream_options\": {}}", 400, "stream_options"},
-		{completions,
-		 "{\"prompt\": \"a\", \"stream\": true, \"stream_options\": {\"include_usage\": 1}}", 400,
-		 "include_usage"},
-		{completions, "{\"prompt\": \"a\", \"best_of\": 2}", 400, "best_of"},
-		{completions, "{\"prompt\": \"a\", \"suffix\": \"b\"}", 400, "suffix"},
-		{completions, "{\"prompt\": \"a\", \"use_beam_search\": true}", 400, "beam"},
-		{completions, "{\"prompt\": \"a\", \"truncate_prompt_tokens\": 512}", 400, "1 to 511"},
-		{completions, "{\"prompt\": \"a\", \"truncation_side\": \"top\"}", 400, "left"},
-		{completions, "{\"prompt\": \"a\", \"cache_salt\": \"\"}", 400, "cache_salt"},
-		{completions, "{\"prompt\": \"a\", \"guided_regex\": \"a+\"}", 400, "guided_regex"},
-		{chat, "{}", 400, "'messages' is missing"},
-		{chat, "{\"messages\": []}", 400, "is empty"},
-		{chat, "{\"messages\": [5]}", 400, "messages[0]"},
-		{chat, "{\"messages\": [{\"content\": \"a\"}]}", 400, "role"},
-		{chat, "{\"messages\": [{\"role\": \"user\"}]}", 400, "content"},
-		{chat, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", 400, "messages[0]"},
-		{chat, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}",
-		 400, "image_url"},
-		{chat,
-		 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"response_format\": {\"type\": "
-		 "\"json_object\"}}",
-		 400, "response_format"},
-		{chat,
-		 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tool_choice\": \"required\"}",
-		 400, "tool_choice"},
-		{chat,
-		 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"modalities\": [\"audio\"]}",
-		 400, "modalities"},
-		{chat,
-		 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"chat_template\": \"{% if "
-		 "%}\"}",
-		 400, "chat_template"},
-		{chat,
-		 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"continue_final_message\": "
-		 "true, "
-		 "\"add_generation_prompt\": true}",
-		 400, "continue_final_message"},
-		{"/tokenize", "{}", 400, "prompt"},
-		{"/tokenize", "{\"prompt\": [1]}", 400, "a string"},
-		{"/detokenize", "{}", 400, "tokens"},
-		{"/detokenize", "{\"tokens\": [99999]}", 400, "4095"},
-	};
-	for (size_t i = 0; i < COUNT_OF(cases); i++)
-		expect_error(&f, &p, cases[i].path, cases[i].json, cases[i].status, cases[i].words);
+	for (size_t i = 0; i < COUNT_OF(bad_requests); i++)
+		expect_error(&f, &p, bad_requests[i].path, bad_requests[i].json, bad_requests[i].status,
+			     bad_requests[i].words);
 	cr_assert_eq(f.count, 0, "nothing of this reaches the engine");
 	TEARDOWN(f, p);
 }
