@@ -28,10 +28,12 @@ static void to_float(float *dst, const void *src, enum kern_dtype type, size_t c
 			dst[i] = kern_f16_to_float(half[i]);
 }
 
-void kern_convert(void *dst, enum kern_dtype dst_type, const void *src, enum kern_dtype src_type, size_t count)
+void kern_convert(void *dst, enum kern_dtype dst_type, const void *src, enum kern_dtype src_type,
+		  size_t count)
 {
 	u16 *half = dst;
-	ASSERT(src_type != KERN_I8 && (dst_type == KERN_F32 || dst_type == KERN_BF16 || dst_type == src_type));
+	ASSERT(src_type != KERN_I8 &&
+	       (dst_type == KERN_F32 || dst_type == KERN_BF16 || dst_type == src_type));
 	if (dst_type == src_type)
 		memmove(dst, src, count * kern_dtype_bytes(src_type));
 	else if (dst_type == KERN_F32)

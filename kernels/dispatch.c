@@ -1,5 +1,5 @@
-/* Which variant of each op runs on this machine: finds what the processor and the operating system offer, lets
- * TERCET_KERN_CAPS hide some of it, and fills the op table. Runs once at worker start. */
+/* Which variant of each op runs on this machine: finds what the processor and the operating system offer,
+ * lets TERCET_KERN_CAPS hide some of it, and fills the op table. Runs once at worker start. */
 #include <stdio.h>
 #include <stdlib.h>
 #if defined(__x86_64__)
@@ -34,7 +34,8 @@ static u32 caps_of_cpu(void)
 	const u64 ymm = 0x6, zmm = 0xe6;
 	const u32 avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
 	u32 a, b, c, d, c1, b7, c7, subleaves, caps = 0;
-	if (!__get_cpuid(1, &a, &b, &c1, &d) || !(c1 & bit_OSXSAVE) || !__get_cpuid_count(7, 0, &subleaves, &b7, &c7, &d))
+	if (!__get_cpuid(1, &a, &b, &c1, &d) || !(c1 & bit_OSXSAVE) ||
+	    !__get_cpuid_count(7, 0, &subleaves, &b7, &c7, &d))
 		return 0;
 	u64 saved = saved_state();
 	if ((saved & ymm) == ymm && (b7 & bit_AVX2) && (c1 & bit_FMA) && (c1 & bit_F16C))
@@ -68,8 +69,10 @@ enum err kern_caps_parse(const char *text, u32 *mask, struct err_msg *em)
 			i++;
 		if (i == COUNT_OF(cap_names))
 			return err_set(em, ERR_INVALID,
-				       "unknown instruction set '%.*s': a list of avx2, avx512, avx512_bf16, avx512_vnni, "
-				       "or all, or none", (int)(length < 64 ? length : 64), p);
+				       "unknown instruction set '%.*s': a list of avx2, avx512, avx512_bf16, "
+				       "avx512_vnni, "
+				       "or all, or none",
+				       (int)(length < 64 ? length : 64), p);
 		caps |= cap_names[i].cap;
 		p += length;
 		p += *p == ',';
@@ -121,9 +124,10 @@ void kern_ops_print(const struct kern_ops *ops, char *out, size_t bytes)
 	size_t used = 0;
 	ASSERT(bytes > 0);
 	out[0] = '\0';
-#define PRINT(op)                                                                                            \
-	if (used < bytes)                                                                                    \
-		used += (size_t)snprintf(out + used, bytes - used, "%s" #op "=%s", used ? " " : "", ops->op##_variant);
+#define PRINT(op)                                                                                   \
+	if (used < bytes)                                                                           \
+		used += (size_t)snprintf(out + used, bytes - used, "%s" #op "=%s", used ? " " : "", \
+					 ops->op##_variant);
 	KERN_OPS(PRINT)
 #undef PRINT
 }

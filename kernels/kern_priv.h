@@ -1,4 +1,5 @@
-/* What the files of kernels/ share: element access, the layout of the KV cache and of packed weights, tasks, scratch. */
+/* What the files of kernels/ share: element access, the layout of the KV cache and of packed weights, tasks,
+ * scratch. */
 #ifndef TERCET_KERNELS_KERN_PRIV_H
 #define TERCET_KERNELS_KERN_PRIV_H
 
@@ -20,8 +21,9 @@ enum {
 /* Layout ids of struct kern_weight. */
 enum kern_layout {
 	KERN_LAYOUT_PLAIN, /* [n][k] */
-	/* [2 ceil(n / 64)][ceil(k / c)][32][c] with c = 4 / bytes of the type, filled up with zeros: one vector holds
-	 * the same k (or pair of k) of neighbouring columns, and a panel is one stream of memory. */
+	/* [2 ceil(n / 64)][ceil(k / c)][32][c] with c = 4 / bytes of the type, filled up with zeros: one
+	 * vector holds the same k (or pair of k) of neighbouring columns, and a panel is one stream of
+	 * memory. */
 	KERN_LAYOUT_PANEL,
 };
 
@@ -52,7 +54,8 @@ static inline float kern_f16_to_float(u16 h)
 		f = (float)mantissa * 0x1p-24f;
 		return sign ? -f : f;
 	}
-	bits = exponent == 31 ? sign | 0x7f800000u | mantissa << 13 : sign | (exponent + 112) << 23 | mantissa << 13;
+	bits = exponent == 31 ? sign | 0x7f800000u | mantissa << 13
+			      : sign | (exponent + 112) << 23 | mantissa << 13;
 	memcpy(&f, &bits, 4);
 	return f;
 }
@@ -105,7 +108,8 @@ static inline size_t kern_panel_index(u32 k_total, enum kern_dtype type, u32 n, 
 /* W[n][k] whatever the layout. */
 static inline float kern_weight_at(const struct kern_weight *w, u32 n, u32 k)
 {
-	size_t i = w->packed == KERN_LAYOUT_PANEL ? kern_panel_index(w->k, w->dtype, n, k) : (size_t)n * w->k + k;
+	size_t i = w->packed == KERN_LAYOUT_PANEL ? kern_panel_index(w->k, w->dtype, n, k)
+						  : (size_t)n * w->k + k;
 	return kern_load(w->data, w->dtype, i);
 }
 

@@ -1,10 +1,10 @@
-/* The door of kernels/: the op table. One args struct and one slot per op; the readable reference fills the table,
- * stronger variants overwrite their slots. Compiles as C11 and as (CUDA) C++.
+/* The door of kernels/: the op table. One args struct and one slot per op; the readable reference fills the
+ * table, stronger variants overwrite their slots. Compiles as C11 and as (CUDA) C++.
  *
- * Shapes are row-major; "[T][H]" means T rows of H. T: tokens of a step, R: rows (sequences) of a step, V: vocabulary.
- * On the CPU activations are float; weights and KV cache are bf16 or float. Args carry the types, since on GPUs
- * activations are bf16. All pointers are borrowed for the call. Ops never allocate: what they need beyond their
- * arguments is in the context's scratch, sized by kern_scratch_bytes. */
+ * Shapes are row-major; "[T][H]" means T rows of H. T: tokens of a step, R: rows (sequences) of a step, V:
+ * vocabulary. On the CPU activations are float; weights and KV cache are bf16 or float. Args carry the types,
+ * since on GPUs activations are bf16. All pointers are borrowed for the call. Ops never allocate: what they
+ * need beyond their arguments is in the context's scratch, sized by kern_scratch_bytes. */
 #ifndef TERCET_KERNELS_KERNELS_H
 #define TERCET_KERNELS_KERNELS_H
 
@@ -20,20 +20,21 @@ size_t kern_dtype_bytes(enum kern_dtype t);
 
 /* Instruction sets a variant may need; found at run time, and masked by tests and by TERCET_KERN_CAPS. */
 enum kern_cap {
-	KERN_CAP_AVX2 = 1u << 0, /* with FMA and F16C */
+	KERN_CAP_AVX2 = 1u << 0,   /* with FMA and F16C */
 	KERN_CAP_AVX512 = 1u << 1, /* F, BW, DQ, VL */
 	KERN_CAP_AVX512_BF16 = 1u << 2,
 	KERN_CAP_AVX512_VNNI = 1u << 3,
 	KERN_CAP_ALL = 0xffffffffu,
 };
 u32 kern_caps_detect(void);
-/* A list as in TERCET_KERN_CAPS: "avx2,avx512,avx512_bf16,avx512_vnni", "all" or "none". ERR_INVALID names the word. */
+/* A list as in TERCET_KERN_CAPS: "avx2,avx512,avx512_bf16,avx512_vnni", "all" or "none". ERR_INVALID names
+ * the word. */
 enum err kern_caps_parse(const char *text, u32 *mask, struct err_msg *em);
 
 /* ---------------------------------------------------------------- threads */
 
-/* A pool of threads that live as long as it does. The caller's thread is worker 0. Between runs the others spin for
- * some microseconds and then sleep, so an idle engine costs nothing. */
+/* A pool of threads that live as long as it does. The caller's thread is worker 0. Between runs the others
+ * spin for some microseconds and then sleep, so an idle engine costs nothing. */
 struct kern_threads;
 typedef void (*kern_task_fn)(void *arg, u32 task, u32 thread);
 /* threads 0: automatic (cores available to the process). */
@@ -52,12 +53,12 @@ struct kern_ctx {
 
 /* ---------------------------------------------------------------- weights of matrix products */
 
-/* A matrix W[n][k] (torch's Linear: out x in) in the layout the chosen variant reads. `data` is owned by whoever made
- * it; when `packed` is 0 it may point straight into the mapped checkpoint. */
+/* A matrix W[n][k] (torch's Linear: out x in) in the layout that the variant chosen by the same caps reads.
+ * Its memory is owned by whoever made it. */
 struct kern_weight {
 	u32 n, k;
 	enum kern_dtype dtype;
-	u32 packed; /* layout id of the variant; 0: plain row-major */
+	u32 packed; /* layout id; 0: plain row-major */
 	const void *data;
 };
 
@@ -73,12 +74,12 @@ struct kern_embedding_args {
 	u32 tokens, hidden, first, rows;
 };
 
-/* If `add` is not NULL: x[t] += add[t]. Then out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. `out` may be NULL
- * (only add). Zhang, Sennrich 2019. */
+/* If `add` is not NULL: x[t] += add[t]. Then out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. `out` may be
+ * NULL (only add). Zhang, Sennrich 2019. */
 struct kern_rmsnorm_args {
-	float *out;       /* [T][H] */
-	float *x;         /* [T][H], the residual stream */
-	const float *add; /* [T][H] or NULL */
+	float *out;	     /* [T][H] */
+	float *x;	     /* [T][H], the residual stream */
+	const float *add;    /* [T][H] or NULL */
 	const float *weight; /* [H] */
 	float eps;
 	u32 tokens, hidden;
@@ -86,36 +87,38 @@ struct kern_rmsnorm_args {
 
 /* out[t][n] = sum_k x[t][k] * w[n][k] (+ bias[n]); accumulates in float. `accumulate`: += instead of =. */
 struct kern_matmul_args {
-	float *out;          /* [T][out_stride] */
-	const float *x;      /* [T][x_stride] */
+	float *out;	/* [T][out_stride] */
+	const float *x; /* [T][x_stride] */
 	const struct kern_weight *w;
-	const float *bias;   /* [N] or NULL */
+	const float *bias; /* [N] or NULL */
 	u32 tokens;
 	u32 x_stride, out_stride; /* in elements */
 	bool accumulate;
 };
 
-/* The KV cache of one layer: blocks * kv_heads * block_size * head_dim elements for K and as many for V. A slot is
- * block * block_size + offset. V is [blocks][kv_heads][block_size][head_dim]. K is
- * [blocks][kv_heads][head_dim / c][block_size][c] with c = 4 / bytes of the type: the keys of a block lie side by side,
- * so that one vector holds the same dimension of many keys. Blocks are opaque to callers. head_dim is even. */
+/* The KV cache of one layer: blocks * kv_heads * block_size * head_dim elements for K and as many for V. A
+ * slot is block * block_size + offset. V is [blocks][kv_heads][block_size][head_dim]. K is
+ * [blocks][kv_heads][head_dim / c][block_size][c] with c = 4 / bytes of the type: the keys of a block lie
+ * side by side, so that one vector holds the same dimension of many keys. Blocks are opaque to callers.
+ * head_dim is even. */
 struct kern_kv {
 	void *k, *v;
 	enum kern_dtype dtype;
 	u32 block_size, kv_heads, head_dim;
 };
 
-/* Splits qkv [T][(heads + 2 kv_heads) * head_dim], adds `bias` and applies q_norm / k_norm (RMSNorm over head_dim)
- * where given, rotates q and k (RoPE, neox halves: pairs (i, i + rope_dim/2)) by cos/sin[positions[t]], writes q to `q`
- * and k, v into the cache at slots[t]; slot -1 writes nothing (padding). */
+/* Splits qkv [T][(heads + 2 kv_heads) * head_dim], adds `bias` and applies q_norm / k_norm (RMSNorm over
+ * head_dim) where given, rotates q and k (RoPE, neox halves: pairs (i, i + rope_dim/2)) by
+ * cos/sin[positions[t]], writes q to `q` and k, v into the cache at slots[t]; slot -1 writes nothing
+ * (padding). */
 struct kern_rope_kv_args {
-	float *q;         /* out [T][heads][head_dim] */
+	float *q; /* out [T][heads][head_dim] */
 	const float *qkv;
 	const float *bias;   /* [(heads + 2 kv_heads) * head_dim] or NULL */
 	const float *q_norm; /* [head_dim] or NULL */
 	const float *k_norm;
 	float norm_eps;
-	const float *cos;    /* [positions_max][rope_dim / 2] */
+	const float *cos; /* [positions_max][rope_dim / 2] */
 	const float *sin;
 	const u32 *positions; /* [T] */
 	const i64 *slots;     /* [T] */
@@ -124,14 +127,15 @@ struct kern_rope_kv_args {
 };
 
 /* Paged attention for decode, prefill chunks and mixtures in one op. Row r owns queries
- * [query_start[r], query_start[r+1]); its context is `context[r]` tokens, the last of which are those queries. Query i of
- * n sees keys 0 .. context - n + i (causal), within `window` (0: none: key > query - window). */
+ * [query_start[r], query_start[r+1]); its context is `context[r]` tokens, the last of which are those
+ * queries. Query i of n sees keys 0 .. context - n + i (causal), within `window` (0: none: key > query -
+ * window). */
 struct kern_attention_args {
-	float *out;           /* [T][heads][head_dim] */
-	const float *q;       /* [T][heads][head_dim] */
+	float *out;	/* [T][heads][head_dim] */
+	const float *q; /* [T][heads][head_dim] */
 	struct kern_kv kv;
-	const u32 *query_start; /* [R + 1] */
-	const u32 *context;     /* [R] */
+	const u32 *query_start;	 /* [R + 1] */
+	const u32 *context;	 /* [R] */
 	const u32 *block_tables; /* [R] rows of `block_stride` */
 	u32 block_stride;
 	u32 rows, tokens, heads;
@@ -143,24 +147,25 @@ struct kern_attention_args {
 enum kern_activation { KERN_SILU, KERN_GELU_TANH };
 /* out[t][i] = act(gate_up[t][i]) * gate_up[t][size + i], i < size */
 struct kern_act_mul_args {
-	float *out;           /* [T][size] */
+	float *out;	      /* [T][size] */
 	const float *gate_up; /* [T][2 * size] */
 	u32 tokens, size;
 	enum kern_activation act;
 };
 
-/* Per row of logits, in place, in this order: logit_bias, repetition penalty (over prompt and outputs; CTRL: positive
- * logits divided, negative multiplied), frequency and presence penalties (over outputs), masking of ids to -inf. */
+/* Per row of logits, in place, in this order: logit_bias, repetition penalty (over prompt and outputs; CTRL:
+ * positive logits divided, negative multiplied), frequency and presence penalties (over outputs), masking of
+ * ids to -inf. */
 struct kern_logits_row {
-	float *logits;            /* [V] */
+	float *logits; /* [V] */
 	float repetition_penalty, presence_penalty, frequency_penalty;
-	const u32 *seen_ids;      /* distinct ids of prompt and outputs */
-	const u32 *seen_outputs;  /* how often each of seen_ids was an output (0: only in the prompt) */
+	const u32 *seen_ids;	 /* distinct ids of prompt and outputs */
+	const u32 *seen_outputs; /* how often each of seen_ids was an output (0: only in the prompt) */
 	u32 seen_count;
 	const u32 *bias_ids;
 	const float *bias_values;
 	u32 bias_count;
-	const u32 *masked_ids;    /* set to -inf (min_tokens) */
+	const u32 *masked_ids; /* set to -inf (min_tokens) */
 	u32 masked_count;
 };
 struct kern_logits_args {
@@ -168,10 +173,10 @@ struct kern_logits_args {
 	u32 row_count, vocab;
 };
 
-/* One token per row. temperature 0: arg-max, ties to the lowest id. Else, of softmax(logits / temperature) restricted by
- * top_k, then top_p (smallest set of the most probable that reaches top_p, at least one), then min_p (relative to the
- * best), by Gumbel-max with Philox-4x32-10 (Salmon et al. 2011) keyed by seed, counter (position, id / 4): the same
- * request gives the same token whatever shares its batch. */
+/* One token per row. temperature 0: arg-max, ties to the lowest id. Else, of softmax(logits / temperature)
+ * restricted by top_k, then top_p (smallest set of the most probable that reaches top_p, at least one), then
+ * min_p (relative to the best), by Gumbel-max with Philox-4x32-10 (Salmon et al. 2011) keyed by seed, counter
+ * (position, id / 4): the same request gives the same token whatever shares its batch. */
 struct kern_sample_row {
 	const float *logits; /* [V], processed */
 	float temperature, top_p, min_p;
@@ -185,7 +190,8 @@ struct kern_sample_args {
 	u32 row_count, vocab;
 };
 
-/* log softmax of raw logits: of `token` and of the `top` best (ties to the lowest id), and the rank of `token` from 1. */
+/* log softmax of raw logits: of `token` and of the `top` best (ties to the lowest id), and the rank of
+ * `token` from 1. */
 struct kern_logprobs_row {
 	const float *logits; /* [V] */
 	u32 token, top;
@@ -207,9 +213,9 @@ struct kern_block_copy_args {
 };
 
 /* X(slot, struct kern_<slot>_args) */
-#define KERN_OPS(X)                                                                                          \
-	X(embedding) X(rmsnorm) X(matmul) X(rope_kv) X(attention) X(act_mul) X(logits) X(sample) X(logprobs)  \
-	X(block_copy)
+#define KERN_OPS(X)  \
+	X(embedding) \
+	X(rmsnorm) X(matmul) X(rope_kv) X(attention) X(act_mul) X(logits) X(sample) X(logprobs) X(block_copy)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);
@@ -225,17 +231,17 @@ void kern_ops_init(struct kern_ops *ops, u32 caps);
 /* "rmsnorm=avx512 matmul=avx512_bf16 ..." into `out`. */
 void kern_ops_print(const struct kern_ops *ops, char *out, size_t bytes);
 
-/* Bytes of memory that kern_weight_pack needs for W[n][k] stored as `dtype` under `caps`; 0: the plain matrix is used
- * as it is. */
+/* Bytes of memory that W[n][k] takes, stored as `dtype` (float32 or bfloat16) for `caps`: with instruction
+ * sets a little more than n * k elements, for whole panels. */
 size_t kern_weight_bytes(u32 n, u32 k, enum kern_dtype dtype, u32 caps);
-/* Makes `w` from plain rows: row i of W is at src + i * src_stride elements. src_dtype may differ (bf16, f16, f32) from
- * `dtype`. `memory` (kern_weight_bytes, 64-byte aligned) must outlive `w`; with 0 bytes needed `w` points at `src`.
- * Parallel over `threads`. */
-enum err kern_weight_pack(struct kern_weight *w, const void *src, enum kern_dtype src_dtype, size_t src_stride, u32 n,
-			  u32 k, enum kern_dtype dtype, void *memory, struct kern_threads *threads, u32 caps,
-			  struct err_msg *em);
-/* The same in pieces, for a matrix made of several tensors (fused qkv, gate_up): begin once, then the rows in any order,
- * each range by one caller at a time; rows never given are undefined. */
+/* Makes `w` from plain rows: row i of W is at src + i * src_stride elements. src_dtype (bf16, f16, f32) may
+ * differ from `dtype`. `memory` (kern_weight_bytes, 64-byte aligned) must outlive `w`; `src` is free
+ * afterwards. Parallel over `threads` (NULL: in the caller). ERR_UNSUPPORTED: another type, named in `em`. */
+enum err kern_weight_pack(struct kern_weight *w, const void *src, enum kern_dtype src_dtype,
+			  size_t src_stride, u32 n, u32 k, enum kern_dtype dtype, void *memory,
+			  struct kern_threads *threads, u32 caps, struct err_msg *em);
+/* The same in pieces, for a matrix made of several tensors (fused qkv, gate_up): begin once, then the rows in
+ * any order, each range by one caller at a time; rows never given are undefined. */
 enum err kern_weight_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, void *memory, u32 caps,
 			   struct err_msg *em);
 void kern_weight_rows(struct kern_weight *w, u32 first, u32 rows, const void *src, enum kern_dtype src_dtype,
@@ -249,7 +255,8 @@ struct kern_limits {
 size_t kern_scratch_bytes(const struct kern_limits *limits);
 
 /* float <-> bf16 (round to nearest even), f16 -> float */
-void kern_convert(void *dst, enum kern_dtype dst_dtype, const void *src, enum kern_dtype src_dtype, size_t count);
+void kern_convert(void *dst, enum kern_dtype dst_dtype, const void *src, enum kern_dtype src_dtype,
+		  size_t count);
 
 #ifdef __cplusplus
 }

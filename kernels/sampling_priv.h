@@ -1,5 +1,6 @@
-/* The arithmetic of sampling. Every variant on every device uses exactly these operations, so that equal logits give
- * the same token everywhere: double, no fused multiply-add (the folder is built with -ffp-contract=off), no libm. */
+/* The arithmetic of sampling. Every variant on every device uses exactly these operations, so that equal
+ * logits give the same token everywhere: double, no fused multiply-add (the folder is built with
+ * -ffp-contract=off), no libm. */
 #ifndef TERCET_KERNELS_SAMPLING_PRIV_H
 #define TERCET_KERNELS_SAMPLING_PRIV_H
 
@@ -27,8 +28,8 @@ static inline void philox(const u32 counter[4], u64 seed, u32 out[4])
 	out[3] = c3;
 }
 
-/* e^x for x <= 0, relative error below 1e-12; 0 below -700 and for a NaN. x = n ln 2 + r, |r| <= ln 2 / 2, Taylor series
- * in r. Without branches, so that compilers can make vectors of it. */
+/* e^x for x <= 0, relative error below 1e-12; 0 below -700 and for a NaN. x = n ln 2 + r, |r| <= ln 2 / 2,
+ * Taylor series in r. Without branches, so that compilers can make vectors of it. */
 static inline double sampling_exp(double x)
 {
 	double inside = x > -700 ? x : -700;
@@ -57,7 +58,8 @@ static inline double sampling_exp(double x)
 
 enum { SAMPLING_MASS_BITS = 40 }; /* mass of the best token; sums of 2^20 of them fit into 64 bits */
 
-/* e^z for z <= 0 as an integer, so that sums do not depend on their order: 2^40 e^z to the nearest. Zero below -28.5. */
+/* e^z for z <= 0 as an integer, so that sums do not depend on their order: 2^40 e^z to the nearest. Zero
+ * below -28.5. */
 static inline u64 sampling_mass(double z)
 {
 	double shifted = sampling_exp(z) * (double)(1ull << SAMPLING_MASS_BITS) + 0x1p52;
@@ -66,8 +68,8 @@ static inline u64 sampling_mass(double z)
 	return bits & ((1ull << 52) - 1);
 }
 
-/* ln x for normal x > 0, absolute error below 1e-12. x = m 2^e, sqrt(1/2) <= m < sqrt(2); ln m = 2 atanh(s) with
- * s = (m - 1) / (m + 1), |s| < 0.1716. */
+/* ln x for normal x > 0, absolute error below 1e-12. x = m 2^e, sqrt(1/2) <= m < sqrt(2); ln m = 2 atanh(s)
+ * with s = (m - 1) / (m + 1), |s| < 0.1716. */
 static inline double sampling_log(double x)
 {
 	const u64 sqrt_half = 0x3fe6a09e667f3bcdu;
@@ -96,7 +98,8 @@ static inline double sampling_gumbel(u32 bits)
 	return -sampling_log(-sampling_log(u));
 }
 
-/* An upper bound of sampling_gumbel(bits), by leading ones only: with c of them 1 - u > 2^-(c+1), and -ln u >= 1 - u. */
+/* An upper bound of sampling_gumbel(bits), by leading ones only: with c of them 1 - u > 2^-(c+1), and -ln u
+ * >= 1 - u. */
 static inline double sampling_gumbel_bound(u32 bits)
 {
 	u32 ones = bits == 0xffffffffu ? 32 : (u32)__builtin_clz(~bits);

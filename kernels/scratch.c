@@ -1,5 +1,5 @@
-/* How much scratch the ops need for steps of a given size: the largest need of any op, for they run one after the
- * other and share it. */
+/* How much scratch the ops need for steps of a given size: the largest need of any op, for they run one after
+ * the other and share it. */
 #include "kernels/cpu/attention_plan_priv.h"
 #include "kernels/kern_priv.h"
 
@@ -8,7 +8,8 @@ enum { SCRATCH_LEAST = 4096 };
 /* Inputs rounded to bf16, rows filled up to whole vectors. */
 static size_t matmul_bytes(const struct kern_limits *l)
 {
-	u32 heads = l->heads * l->head_dim, widest = l->hidden > l->intermediate ? l->hidden : l->intermediate;
+	u32 heads = l->heads * l->head_dim,
+	    widest = l->hidden > l->intermediate ? l->hidden : l->intermediate;
 	widest = heads > widest ? heads : widest;
 	return kern_align((size_t)l->tokens * (widest + 31) * sizeof(u16));
 }

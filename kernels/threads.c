@@ -1,10 +1,11 @@
 /* The thread pool of the ops: owns its threads, runs in the worker process.
  *
- * A run is done when its tasks are done, not when every thread has been seen: a thread that is asleep or has no core
- * costs a run nothing, for the others (at the latest the caller) take its tasks. Waiting spins for a bounded time only,
- * so a machine with fewer free cores than threads loses at most that time per wait. A thread that finds itself on the
- * caller's processor moves away: where low-priority work fills the other processors, the kernel wakes it there and leaves
- * it there, and two threads in turn on one processor are slower than one.
+ * A run is done when its tasks are done, not when every thread has been seen: a thread that is asleep or has
+ * no core costs a run nothing, for the others (at the latest the caller) take its tasks. Waiting spins for a
+ * bounded time only, so a machine with fewer free cores than threads loses at most that time per wait. A
+ * thread that finds itself on the caller's processor moves away: where low-priority work fills the other
+ * processors, the kernel wakes it there and leaves it there, and two threads in turn on one processor are
+ * slower than one.
  *
  * Must never hold a lock while tasks run; allocates only in create. */
 #include <errno.h>
@@ -32,7 +33,8 @@ enum {
 };
 
 struct kern_threads {
-	/* Number of the run << 32 | tasks not yet taken. A compare-and-swap takes a task of exactly this run. */
+	/* Number of the run << 32 | tasks not yet taken. A compare-and-swap takes a task of exactly this run.
+	 */
 	_Alignas(64) _Atomic u64 state;
 	_Alignas(64) _Atomic u32 pending; /* tasks not yet finished; the caller sleeps on it */
 	_Atomic u32 caller_sleeps;
@@ -70,7 +72,8 @@ static void futex_wake(_Atomic u32 *word, u32 count)
 	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 }
 
-/* Excludes the caller's processor, for this thread, until the caller is met elsewhere. Keeps the others open. */
+/* Excludes the caller's processor, for this thread, until the caller is met elsewhere. Keeps the others open.
+ */
 static void leave_cpu(const struct kern_threads *t, int cpu, cpu_set_t *others)
 {
 	const size_t bytes = CPU_ALLOC_SIZE(CPUS_MAX);
@@ -121,8 +124,8 @@ static bool spin_for_work(struct kern_threads *t)
 static void sleep_for_work(struct kern_threads *t)
 {
 	u32 seen = atomic_load(&t->wakeups);
-	/* Sequentially consistent against the store of `state` in run: either it sees this sleeper, or this thread
-	 * sees its tasks. */
+	/* Sequentially consistent against the store of `state` in run: either it sees this sleeper, or this
+	 * thread sees its tasks. */
 	atomic_fetch_add(&t->sleepers, 1);
 	if ((u32)atomic_load(&t->state) == 0 && !atomic_load(&t->stop))
 		futex_wait(&t->wakeups, seen);
@@ -211,8 +214,8 @@ enum err kern_threads_create(struct kern_threads **out, u32 threads, struct err_
 
 	*out = NULL;
 	if (threads > THREADS_MAX)
-		return err_set(em, ERR_INVALID, "%u threads for the kernels: at most %u, 0 for automatic", threads,
-			       (u32)THREADS_MAX);
+		return err_set(em, ERR_INVALID, "%u threads for the kernels: at most %u, 0 for automatic",
+			       threads, (u32)THREADS_MAX);
 	cpu_set_t *allowed = CPU_ALLOC(CPUS_MAX);
 	if (!allowed)
 		goto no_memory;
@@ -243,8 +246,8 @@ enum err kern_threads_create(struct kern_threads **out, u32 threads, struct err_
 		stop_threads(t, started);
 		CPU_FREE(allowed);
 		free(t);
-		return err_set(em, ERR_NO_MEMORY, "cannot start thread %u of %u for the kernels: %s", started + 2, threads,
-			       strerror(rc));
+		return err_set(em, ERR_NO_MEMORY, "cannot start thread %u of %u for the kernels: %s",
+			       started + 2, threads, strerror(rc));
 	}
 	*out = t;
 	return ERR_OK;

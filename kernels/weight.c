@@ -3,7 +3,8 @@
 #include "kernels/kern_priv.h"
 
 enum {
-	PACK_K = 128, /* columns of W per pass over a panel: source lines and destination stay in the L1 cache */
+	PACK_K = 128, /* columns of W per pass over a panel: source lines and destination stay in the L1 cache
+		       */
 };
 
 static enum kern_layout layout_for(u32 caps)
@@ -103,9 +104,9 @@ void kern_weight_rows(struct kern_weight *w, u32 first, u32 rows, const void *sr
 		kern_parallel(&ctx, (first + rows - 1) / KERN_PANEL - first / KERN_PANEL + 1, pack_panel, &p);
 }
 
-enum err kern_weight_pack(struct kern_weight *w, const void *src, enum kern_dtype src_dtype, size_t src_stride, u32 n,
-			  u32 k, enum kern_dtype dtype, void *memory, struct kern_threads *threads, u32 caps,
-			  struct err_msg *em)
+enum err kern_weight_pack(struct kern_weight *w, const void *src, enum kern_dtype src_dtype,
+			  size_t src_stride, u32 n, u32 k, enum kern_dtype dtype, void *memory,
+			  struct kern_threads *threads, u32 caps, struct err_msg *em)
 {
 	enum err e = kern_weight_begin(w, n, k, dtype, memory, caps, em);
 	if (e != ERR_OK)

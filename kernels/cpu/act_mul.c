@@ -8,7 +8,8 @@ static inline vec activate(enum kern_activation act, vec x)
 {
 	vec y = x;
 	if (act == KERN_GELU_TANH)
-		y = vec_mul(vec_mul(x, vec_fma(vec_mul(x, x), vec_set1(0.044715f), vec_set1(1))), vec_set1(1.5957691216f));
+		y = vec_mul(vec_mul(x, vec_fma(vec_mul(x, x), vec_set1(0.044715f), vec_set1(1))),
+			    vec_set1(1.5957691216f));
 	vec e = vec_exp(vec_sub(vec_zero(), y));
 	return vec_div(x, vec_add(vec_set1(1), e));
 }
@@ -26,7 +27,9 @@ static void rows(void *arg, u32 task, u32 thread)
 			vec_store(out + i, vec_mul(activate(a->act, vec_load(gate + i)), vec_load(up + i)));
 		if (i < a->size) {
 			u32 n = a->size - i;
-			vec_store_n(out + i, vec_mul(activate(a->act, vec_load_n(gate + i, n)), vec_load_n(up + i, n)), n);
+			vec_store_n(out + i,
+				    vec_mul(activate(a->act, vec_load_n(gate + i, n)), vec_load_n(up + i, n)),
+				    n);
 		}
 	}
 }

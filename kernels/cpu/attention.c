@@ -1,9 +1,10 @@
 /* Paged attention for AVX2 and AVX-512 (one object each): decode and prefill in one loop.
  *
- * The query heads of one KV head, and neighbouring queries of a chunk, are rows of a tile and share every load of K and
- * V. The context is cut at fixed places: parts of 256 keys have one softmax step, segments of 1,024 keys start afresh
- * and are merged in order. Both ends of a range of keys are masked by -inf, which adds exact zeros. So a query's result
- * depends neither on the chunk it came in, nor on its neighbours, nor on how many threads share a long context.
+ * The query heads of one KV head, and neighbouring queries of a chunk, are rows of a tile and share every
+ * load of K and V. The context is cut at fixed places: parts of 256 keys have one softmax step, segments of
+ * 1,024 keys start afresh and are merged in order. Both ends of a range of keys are masked by -inf, which
+ * adds exact zeros. So a query's result depends neither on the chunk it came in, nor on its neighbours, nor
+ * on how many threads share a long context.
  *
  * A lane of a score is a key (K lies transposed inside its block), a lane of an output is a dimension. */
 #include <math.h>
@@ -25,9 +26,10 @@ struct tile {
 	const struct kern_attention_args *a;
 	struct attention_lane lane;
 	u32 rows;
-	u32 row, kv_head; /* of the batch */
+	u32 row, kv_head;				 /* of the batch */
 	u32 first[ATTENTION_ROWS], last[ATTENTION_ROWS]; /* keys that a row of the tile sees */
-	float best[ATTENTION_ROWS], sum[ATTENTION_ROWS]; /* of the segment so far; `lane.acc` goes with them */
+	/* of the segment so far; `lane.acc` goes with them */
+	float best[ATTENTION_ROWS], sum[ATTENTION_ROWS];
 	float rescale[ATTENTION_ROWS];
 	/* the keys of a part */
 	u32 count;
@@ -45,7 +47,8 @@ static size_t block_at(const struct tile *t, u32 key)
 static const char *gather_group(const struct tile *t, u32 key, u32 end, u32 group)
 {
 	const struct kern_kv *kv = &t->a->kv;
-	u32 words = kv->head_dim / kern_group(kv->dtype), *to = t->lane.gathered + (size_t)group * GROUP * words;
+	u32 words = kv->head_dim / kern_group(kv->dtype);
+	u32 *to = t->lane.gathered + (size_t)group * GROUP * words;
 	for (u32 i = 0; i < GROUP; i++) {
 		if (key + i >= end) {
 			for (u32 d = 0; d < words; d++)
@@ -74,14 +77,16 @@ static void part_begin(struct tile *t, u32 begin, u32 end)
 		if (!whole)
 			t->keys[g] = gather_group(t, key, end, g);
 		else
-			t->keys[g] = (const char *)kv->k +
-				     bytes * kern_k_index(kv, block_at(t, key), t->kv_head, key % kv->block_size, 0);
+			t->keys[g] =
+				(const char *)kv->k + bytes * kern_k_index(kv, block_at(t, key), t->kv_head,
+									   key % kv->block_size, 0);
 	}
 	/* Scores are computed for four groups at once; what is too many is masked. */
 	for (u32 g = groups; g % 4 != 0; g++)
 		t->keys[g] = t->keys[groups - 1];
 	for (u32 i = 0; i < t->count; i++) {
-		size_t at = kern_v_index(kv, block_at(t, begin + i), t->kv_head, (begin + i) % kv->block_size, 0);
+		size_t at =
+			kern_v_index(kv, block_at(t, begin + i), t->kv_head, (begin + i) % kv->block_size, 0);
 		t->values[i] = (const char *)kv->v + bytes * at;
 	}
 }
@@ -107,7 +112,8 @@ static ALWAYS_INLINE void scores_f32(const struct tile *t, u32 v0, u32 rows, u32
 	for (u32 d = 0; d < dim; d++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
-			vec key = vec_load((const float *)(const void *)(key_vec(t, v0 + v) + d * t->key_stride));
+			vec key = vec_load(
+				(const float *)(const void *)(key_vec(t, v0 + v) + d * t->key_stride));
 #pragma GCC unroll 8
 			for (u32 r = 0; r < rows; r++)
 				sum[r][v] = vec_fma(vec_set1(q[(size_t)r * dim + d]), key, sum[r][v]);
@@ -159,34 +165,34 @@ static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 rows, u3
 #endif
 
 /* Calls body(n) with the constant n = t->rows. */
-#define FOR_ROWS(body)                                                                                       \
-	switch (t->rows) {                                                                                   \
-	case 1:                                                                                              \
-		body(1) break;                                                                               \
-	case 2:                                                                                              \
-		body(2) break;                                                                               \
-	case 3:                                                                                              \
-		body(3) break;                                                                               \
-	case 4:                                                                                              \
-		body(4) break;                                                                               \
-	case 5:                                                                                              \
-		body(5) break;                                                                               \
-	case 6:                                                                                              \
-		body(6) break;                                                                               \
-	case 7:                                                                                              \
-		body(7) break;                                                                               \
-	default:                                                                                             \
-		body(8) break;                                                                               \
+#define FOR_ROWS(body)         \
+	switch (t->rows) {     \
+	case 1:                \
+		body(1) break; \
+	case 2:                \
+		body(2) break; \
+	case 3:                \
+		body(3) break; \
+	case 4:                \
+		body(4) break; \
+	case 5:                \
+		body(5) break; \
+	case 6:                \
+		body(6) break; \
+	case 7:                \
+		body(7) break; \
+	default:               \
+		body(8) break; \
 	}
 
 static void part_scores(const struct tile *t)
 {
 	u32 vecs = kern_ceil(t->count, GROUP) * GROUP_VECS;
-#define SCORES_F32(n)                                                                                        \
-	for (u32 v = 0; v < vecs; v += SCORE_VECS(n))                                                        \
+#define SCORES_F32(n)                                 \
+	for (u32 v = 0; v < vecs; v += SCORE_VECS(n)) \
 		scores_f32(t, v, n, SCORE_VECS(n));
-#define SCORES_BF16(n)                                                                                       \
-	for (u32 v = 0; v < vecs; v += SCORE_VECS(n))                                                        \
+#define SCORES_BF16(n)                                \
+	for (u32 v = 0; v < vecs; v += SCORE_VECS(n)) \
 		scores_bf16(t, v, n, SCORE_VECS(n));
 	if (t->a->kv.dtype == KERN_F32)
 		FOR_ROWS(SCORES_F32)
@@ -236,8 +242,8 @@ static void row_softmax(struct tile *t, u32 r, u32 begin)
 
 /* ---------------------------------------------------------------- values */
 
-/* acc = acc * rescale + sum over keys, in order, of p * V, for dimensions [d0, d0 + vecs * VEC_LANES); the last vector
- * has `tail` dimensions. */
+/* acc = acc * rescale + sum over keys, in order, of p * V, for dimensions [d0, d0 + vecs * VEC_LANES); the
+ * last vector has `tail` dimensions. */
 static ALWAYS_INLINE void values_tile(const struct tile *t, bool bf16, u32 d0, u32 rows, u32 vecs, u32 tail)
 {
 	vec sum[ATTENTION_ROWS][4];
@@ -248,7 +254,8 @@ static ALWAYS_INLINE void values_tile(const struct tile *t, bool bf16, u32 d0, u
 	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
-			sum[r][v] = vec_mul(vec_load(acc + (size_t)r * width + v * VEC_LANES), vec_set1(t->rescale[r]));
+			sum[r][v] = vec_mul(vec_load(acc + (size_t)r * width + v * VEC_LANES),
+					    vec_set1(t->rescale[r]));
 	for (u32 i = 0; i < t->count; i++) {
 		const float *single = (const float *)t->values[i] + d0;
 		const u16 *half = (const u16 *)t->values[i] + d0;
@@ -258,7 +265,8 @@ static ALWAYS_INLINE void values_tile(const struct tile *t, bool bf16, u32 d0, u
 			if (tail < VEC_LANES)
 				value = bf16 ? vec_load_bf16_n(half, tail) : vec_load_n(single, tail);
 			else
-				value = bf16 ? vec_load_bf16(half + v * VEC_LANES) : vec_load(single + v * VEC_LANES);
+				value = bf16 ? vec_load_bf16(half + v * VEC_LANES)
+					     : vec_load(single + v * VEC_LANES);
 #pragma GCC unroll 8
 			for (u32 r = 0; r < rows; r++)
 				sum[r][v] = vec_fma(vec_set1(p[r * ATTENTION_PART + i]), value, sum[r][v]);
@@ -320,20 +328,24 @@ static void merge_row(struct attention_partial into, struct attention_partial pa
 	float best = *into.best > *part.best ? *into.best : *part.best, base = best > -INFINITY ? best : 0;
 	vec old = vec_exp(vec_set1(*into.best - base)), new = vec_exp(vec_set1(*part.best - base));
 	for (u32 d = 0; d < width; d += VEC_LANES)
-		vec_store(into.acc + d, vec_fma(vec_load(part.acc + d), new, vec_mul(vec_load(into.acc + d), old)));
+		vec_store(into.acc + d,
+			  vec_fma(vec_load(part.acc + d), new, vec_mul(vec_load(into.acc + d), old)));
 	*into.sum = *into.sum * vec_first(old) + *part.sum * vec_first(new);
 	*into.best = best;
 }
 
-static void write_row(const struct kern_attention_args *a, struct attention_partial total, size_t token, u32 head)
+static void write_row(const struct kern_attention_args *a, struct attention_partial total, size_t token,
+		      u32 head)
 {
 	float *out = a->out + (token * a->heads + head) * a->kv.head_dim;
 	vec inverse = vec_set1(1 / *total.sum);
 	for (u32 d = 0; d < a->kv.head_dim; d += VEC_LANES)
-		vec_store_n(out + d, vec_mul(vec_load(total.acc + d), inverse), kern_min(a->kv.head_dim - d, VEC_LANES));
+		vec_store_n(out + d, vec_mul(vec_load(total.acc + d), inverse),
+			    kern_min(a->kv.head_dim - d, VEC_LANES));
 }
 
-/* Row r of the tile is query head kv_head * group + r0 + r of its chunk, counted through the chunk's tokens. */
+/* Row r of the tile is query head kv_head * group + r0 + r of its chunk, counted through the chunk's tokens.
+ */
 static void tile_begin(struct tile *t, const struct attention_task *task, u32 r0, u32 rows)
 {
 	const struct kern_attention_args *a = t->a;
@@ -358,7 +370,8 @@ static void run_task(void *arg, u32 index, u32 thread)
 	const struct attention_plan *plan = arg;
 	const struct kern_attention_args *a = plan->a;
 	struct attention_task task = attention_task(plan, index);
-	u32 group = a->heads / a->kv.kv_heads, rows = task.queries * group, tiles = kern_ceil(rows, ATTENTION_ROWS);
+	u32 group = a->heads / a->kv.kv_heads, rows = task.queries * group,
+	    tiles = kern_ceil(rows, ATTENTION_ROWS);
 	struct tile t;
 	t.a = a;
 	t.lane = attention_lane(plan, thread);
@@ -367,11 +380,13 @@ static void run_task(void *arg, u32 index, u32 thread)
 		tile_begin(&t, &task, r0, count);
 		u32 end = t.last[count - 1] + 1;
 		for (u32 s = task.segment; s < task.segment_end; s++) {
-			u32 begin = s * ATTENTION_SEGMENT, segment_end = kern_min(begin + ATTENTION_SEGMENT, end);
+			u32 begin = s * ATTENTION_SEGMENT,
+			    segment_end = kern_min(begin + ATTENTION_SEGMENT, end);
 			segment_run(&t, begin, segment_end > begin ? segment_end : begin);
 			for (u32 r = 0; r < count; r++) {
 				struct attention_partial to = attention_partial(plan, &task, thread, r0 + r);
-				struct attention_partial from = {&t.best[r], &t.sum[r], t.lane.acc + (size_t)r * t.lane.width};
+				struct attention_partial from = {&t.best[r], &t.sum[r],
+								 t.lane.acc + (size_t)r * t.lane.width};
 				if (s == task.segment) {
 					*to.best = -INFINITY;
 					*to.sum = 0;
@@ -401,7 +416,8 @@ static void merge_task(void *arg, u32 index, u32 thread)
 			part.index = first.index + s;
 			merge_row(total, attention_partial(plan, &part, thread, r), plan->width);
 		}
-		write_row(a, total, a->query_start[first.row] + first.query + r / group, first.kv_head * group + r % group);
+		write_row(a, total, a->query_start[first.row] + first.query + r / group,
+			  first.kv_head * group + r % group);
 	}
 }
 

@@ -1,6 +1,6 @@
-/* The plan of an attention op: tasks are chunks of one row's queries under one KV head. When these are too few for the
- * threads (few sequences, long contexts) each is divided into segments of the context, merged afterwards.
- * Runs in the worker; never allocates. */
+/* The plan of an attention op: tasks are chunks of one row's queries under one KV head. When these are too
+ * few for the threads (few sequences, long contexts) each is divided into segments of the context, merged
+ * afterwards. Runs in the worker; never allocates. */
 #include "kernels/cpu/attention_plan_priv.h"
 
 enum {
@@ -28,9 +28,11 @@ static u32 rows_a_task(u32 group, u32 limit)
 /* Scores, queries, sums, partials, gathered keys. */
 static size_t lane_bytes(u32 head_dim, u32 group, bool gathers)
 {
-	size_t width = width_of(head_dim), bytes = ATTENTION_ROWS * (ATTENTION_PART + 2 * width) * sizeof(float);
+	size_t width = width_of(head_dim),
+	       bytes = ATTENTION_ROWS * (ATTENTION_PART + 2 * width) * sizeof(float);
 	bytes += rows_a_task(group, ATTENTION_TASK_ROWS) * partial_bytes((u32)width);
-	return kern_align(bytes) + (gathers ? kern_align((size_t)ATTENTION_PART * head_dim * sizeof(float)) : 0);
+	return kern_align(bytes) +
+	       (gathers ? kern_align((size_t)ATTENTION_PART * head_dim * sizeof(float)) : 0);
 }
 
 size_t attention_scratch_bytes(const struct kern_limits *l)
@@ -39,7 +41,8 @@ size_t attention_scratch_bytes(const struct kern_limits *l)
 	if (l->kv_heads == 0 || l->head_dim == 0)
 		return 0;
 	u32 group = l->heads / l->kv_heads;
-	size_t bytes = kern_align((size_t)(l->rows + 1) * sizeof(u32)) + threads * lane_bytes(l->head_dim, group, true);
+	size_t bytes = kern_align((size_t)(l->rows + 1) * sizeof(u32)) +
+		       threads * lane_bytes(l->head_dim, group, true);
 	if (threads > 1 && l->context > ATTENTION_SEGMENT)
 		bytes += (size_t)TASKS_A_THREAD * threads * kern_ceil(l->context, ATTENTION_SEGMENT) *
 			 rows_a_task(group, DIVIDED_ROWS) * partial_bytes(width_of(l->head_dim));
@@ -55,7 +58,8 @@ static u32 count_tasks(struct attention_plan *p, u32 queries, u32 segments)
 	p->segments = segments;
 	for (u32 r = 0; r < a->rows; r++) {
 		p->task_start[r] = tasks;
-		tasks += kern_ceil(a->query_start[r + 1] - a->query_start[r], queries) * a->kv.kv_heads * segments;
+		tasks += kern_ceil(a->query_start[r + 1] - a->query_start[r], queries) * a->kv.kv_heads *
+			 segments;
 	}
 	p->task_start[a->rows] = tasks;
 	return tasks;
@@ -65,7 +69,8 @@ void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const s
 {
 	u32 threads = kern_thread_count(ctx), group = a->heads / a->kv.kv_heads, context = 0;
 	char *at = ctx->scratch, *end = at + ctx->scratch_bytes;
-	ASSERT(a->heads % a->kv.kv_heads == 0 && a->kv.head_dim % 2 == 0 && a->kv.head_dim <= KERN_HEAD_DIM_MAX);
+	ASSERT(a->heads % a->kv.kv_heads == 0 && a->kv.head_dim % 2 == 0 &&
+	       a->kv.head_dim <= KERN_HEAD_DIM_MAX);
 	*p = (struct attention_plan){.a = a, .width = width_of(a->kv.head_dim)};
 	p->task_start = (u32 *)(void *)at;
 	at += kern_align((size_t)(a->rows + 1) * sizeof(u32));
@@ -131,7 +136,8 @@ struct attention_lane attention_lane(const struct attention_plan *p, u32 thread)
 struct attention_partial attention_partial(const struct attention_plan *p, const struct attention_task *task,
 					   u32 thread, u32 r)
 {
-	float *rows = p->partials + (size_t)task->index * p->rows_a_task * partial_bytes(p->width) / sizeof(float);
+	float *rows =
+		p->partials + (size_t)task->index * p->rows_a_task * partial_bytes(p->width) / sizeof(float);
 	if (!p->divided) {
 		struct attention_lane lane = attention_lane(p, thread);
 		rows = lane.acc + ATTENTION_ROWS * p->width;

@@ -5,24 +5,24 @@
 #include "kernels/kern_priv.h"
 
 enum {
-	ATTENTION_ROWS = 8,       /* query heads computed side by side */
+	ATTENTION_ROWS = 8,	  /* query heads computed side by side */
 	ATTENTION_TASK_ROWS = 32, /* query heads of a task, at least one query of one KV head */
-	ATTENTION_PART = 256,     /* keys of a softmax step */
+	ATTENTION_PART = 256,	  /* keys of a softmax step */
 	ATTENTION_SEGMENT = 1024, /* keys of what threads may share out; changing it changes results */
 };
 
 struct attention_plan {
 	const struct kern_attention_args *a;
-	u32 *task_start;          /* [rows + 1] tasks of the rows before */
+	u32 *task_start; /* [rows + 1] tasks of the rows before */
 	u32 queries_a_task;
-	u32 rows_a_task;          /* queries_a_task * query heads of a KV head */
-	u32 segments;             /* divided: tasks that share a chunk, each a segment */
+	u32 rows_a_task; /* queries_a_task * query heads of a KV head */
+	u32 segments;	 /* divided: tasks that share a chunk, each a segment */
 	bool divided;
 	u32 tasks;
-	u32 width;                /* floats of a row of sums: head_dim rounded up to vectors */
+	u32 width; /* floats of a row of sums: head_dim rounded up to vectors */
 	char *lanes;
 	size_t lane_bytes;
-	float *partials;          /* divided: [tasks][rows_a_task] */
+	float *partials; /* divided: [tasks][rows_a_task] */
 };
 
 struct attention_task {
@@ -48,12 +48,13 @@ struct attention_partial {
 	float *acc; /* [width] */
 };
 
-void attention_plan_init(struct attention_plan *plan, struct kern_ctx *ctx, const struct kern_attention_args *a);
+void attention_plan_init(struct attention_plan *plan, struct kern_ctx *ctx,
+			 const struct kern_attention_args *a);
 struct attention_task attention_task(const struct attention_plan *plan, u32 index);
 struct attention_lane attention_lane(const struct attention_plan *plan, u32 thread);
 /* Row `r` of a task's chunk: in the thread's area, or, where the context is divided, in the task's own. */
-struct attention_partial attention_partial(const struct attention_plan *plan, const struct attention_task *task,
-					   u32 thread, u32 r);
+struct attention_partial attention_partial(const struct attention_plan *plan,
+					   const struct attention_task *task, u32 thread, u32 r);
 size_t attention_scratch_bytes(const struct kern_limits *l);
 
 #endif

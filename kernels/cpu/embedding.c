@@ -25,7 +25,8 @@ static void rows(void *arg, u32 task, u32 thread)
 		else if (a->table_dtype == KERN_BF16)
 			widen(out, (const u16 *)a->table + at, a->hidden);
 		else
-			kern_convert(out, KERN_F32, (const char *)a->table + at * kern_dtype_bytes(a->table_dtype),
+			kern_convert(out, KERN_F32,
+				     (const char *)a->table + at * kern_dtype_bytes(a->table_dtype),
 				     a->table_dtype, a->hidden);
 	}
 }

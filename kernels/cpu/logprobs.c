@@ -1,5 +1,5 @@
-/* Log probabilities for AVX2 and AVX-512 (one object each): sums of exponentials by vectors, and for the best ids only
- * chunks that hold a candidate are looked into. */
+/* Log probabilities for AVX2 and AVX-512 (one object each): sums of exponentials by vectors, and for the best
+ * ids only chunks that hold a candidate are looked into. */
 #include <math.h>
 
 #include "kernels/cpu/variants_priv.h"

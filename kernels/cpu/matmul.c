@@ -1,13 +1,13 @@
 /* Matrix product for AVX2, AVX-512 and AVX-512 with BF16 (one object each).
  *
- * Every output is one sum over k in rising order, in one lane, starting from what it is added to; tiling only decides
- * which outputs are computed side by side. So a row's result depends neither on the other rows nor on the threads.
- * With BF16 the inputs are rounded to bf16 and VDPBF16PS adds k in pairs; the others widen the weights. */
+ * Every output is one sum over k in rising order, in one lane, starting from what it is added to; tiling only
+ * decides which outputs are computed side by side. So a row's result depends neither on the other rows nor on
+ * the threads. With BF16 the inputs are rounded to bf16 and VDPBF16PS adds k in pairs; the others widen the
+ * weights. */
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_priv.h"
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
-
 
 enum {
 	PANEL_VECS = KERN_PANEL / VEC_LANES,
@@ -16,12 +16,13 @@ enum {
 	TILE_ROWS = 6, /* 6 x 4 sums, 4 weights, 1 input: 29 of 32 registers */
 	VECS_OF_ONE = 4,
 #else
-	TILE_ROWS = 3, /* 3 x 4 sums, 1 weight, 3 inputs: 16 of 16 registers */
+	TILE_ROWS = 3,	 /* 3 x 4 sums, 1 weight, 3 inputs: 16 of 16 registers */
 	VECS_OF_ONE = 8, /* one row takes both panels: eight sums hide the latency of the addition */
 #endif
-	K_BLOCK = 1024,         /* a pair of panels' part of so many k (256 KiB at most) stays in L2 for all rows */
+	K_BLOCK = 1024, /* a pair of panels' part of so many k (256 KiB at most) stays in L2 for all rows */
 	TASKS_A_THREAD = 8,
-	TASK_WORK = 128 * 1024, /* multiply-adds of a task: some microseconds, more than waking a thread costs */
+	TASK_WORK =
+		128 * 1024, /* multiply-adds of a task: some microseconds, more than waking a thread costs */
 };
 
 /* One product as the threads see it. */
@@ -36,15 +37,14 @@ struct job {
 struct tile {
 	const char *weights; /* at the first k and column */
 	size_t panel_bytes;
-	const void *x;       /* at the first row and k */
-	size_t x_stride;     /* elements */
+	const void *x;	 /* at the first row and k */
+	size_t x_stride; /* elements */
 	float *out;
 	size_t out_stride;
 	u32 k_count, columns; /* columns: those that exist */
 	const float *bias;
 	bool resume; /* sums so far are in `out` */
 };
-
 
 static ALWAYS_INLINE u32 columns_of(const struct tile *t, u32 v)
 {
@@ -63,7 +63,8 @@ static ALWAYS_INLINE void tile_begin(const struct tile *t, u32 rows, u32 vecs, v
 	for (u32 r = 0; r < rows; r++)
 		for (u32 v = 0; v < vecs; v++) {
 			u32 n = columns_of(t, v);
-			sum[r][v] = t->resume ? vec_load_n(t->out + r * t->out_stride + v * VEC_LANES, n) : vec_zero();
+			sum[r][v] = t->resume ? vec_load_n(t->out + r * t->out_stride + v * VEC_LANES, n)
+					      : vec_zero();
 			if (t->bias)
 				sum[r][v] = vec_add(sum[r][v], vec_load_n(t->bias + v * VEC_LANES, n));
 		}
@@ -90,7 +91,8 @@ static ALWAYS_INLINE void tile_f32(const struct tile *t, u32 rows, u32 vecs)
 	for (u32 k = 0; k < t->k_count; k++)
 #pragma GCC unroll 8
 		for (u32 v = 0; v < vecs; v++) {
-			vec column = vec_load((const float *)(const void *)weights_of(t, v) + (size_t)k * KERN_PANEL);
+			vec column = vec_load((const float *)(const void *)weights_of(t, v) +
+					      (size_t)k * KERN_PANEL);
 #pragma GCC unroll 8
 			for (u32 r = 0; r < rows; r++)
 				sum[r][v] = vec_fma(vec_set1(x[r * t->x_stride + k]), column, sum[r][v]);
@@ -108,7 +110,8 @@ static ALWAYS_INLINE void tile_bf16(const struct tile *t, u32 rows, u32 vecs)
 		__m512bh columns[VECS_OF_ONE];
 #pragma GCC unroll 8
 		for (u32 v = 0; v < vecs; v++)
-			columns[v] = (__m512bh)_mm512_loadu_si512(weights_of(t, v) + (size_t)k * KERN_PANEL * 2);
+			columns[v] =
+				(__m512bh)_mm512_loadu_si512(weights_of(t, v) + (size_t)k * KERN_PANEL * 2);
 #pragma GCC unroll 8
 		for (u32 r = 0; r < rows; r++) {
 			int pair;
@@ -129,7 +132,8 @@ static ALWAYS_INLINE void tile_bf16(const struct tile *t, u32 rows, u32 vecs)
 	u32 k = 0;
 	tile_begin(t, rows, vecs, sum);
 	for (; k + 1 < t->k_count; k += 2) {
-		/* First all that is first in a pair, then all that is second: the inputs of one k fit beside the sums. */
+		/* First all that is first in a pair, then all that is second: the inputs of one k fit beside
+		 * the sums. */
 #pragma GCC unroll 8
 		for (u32 v = 0; v < vecs; v++) {
 			vec column = vec_pair_first(weights_of(t, v) + (size_t)k * KERN_PANEL * 2);
@@ -148,40 +152,41 @@ static ALWAYS_INLINE void tile_bf16(const struct tile *t, u32 rows, u32 vecs)
 	if (k < t->k_count)
 		for (u32 v = 0; v < vecs; v++)
 			for (u32 r = 0; r < rows; r++)
-				sum[r][v] = vec_fma(vec_set1(x[r * t->x_stride + k]),
-						    vec_pair_first(weights_of(t, v) + (size_t)k * KERN_PANEL * 2),
-						    sum[r][v]);
+				sum[r][v] =
+					vec_fma(vec_set1(x[r * t->x_stride + k]),
+						vec_pair_first(weights_of(t, v) + (size_t)k * KERN_PANEL * 2),
+						sum[r][v]);
 	tile_end(t, rows, vecs, sum);
 }
 #endif
 
 /* The row count is a constant in each case, so that the sums live in registers. */
 #if VEC_LANES == 16
-#define TILE_CASES_MORE(tile_fn)                                                                             \
-	case 3:                                                                                              \
-		tile_fn(t, 3, TILE_VECS);                                                                    \
-		break;                                                                                       \
-	case 4:                                                                                              \
-		tile_fn(t, 4, TILE_VECS);                                                                    \
-		break;                                                                                       \
-	case 5:                                                                                              \
-		tile_fn(t, 5, TILE_VECS);                                                                    \
+#define TILE_CASES_MORE(tile_fn)          \
+	case 3:                           \
+		tile_fn(t, 3, TILE_VECS); \
+		break;                    \
+	case 4:                           \
+		tile_fn(t, 4, TILE_VECS); \
+		break;                    \
+	case 5:                           \
+		tile_fn(t, 5, TILE_VECS); \
 		break;
 #else
 #define TILE_CASES_MORE(tile_fn)
 #endif
-#define TILE_CASES(tile_fn)                                                                                  \
-	switch (rows) {                                                                                      \
-	case 1:                                                                                              \
-		tile_fn(t, 1, VECS_OF_ONE);                                                                  \
-		break;                                                                                       \
-	case 2:                                                                                              \
-		tile_fn(t, 2, TILE_VECS);                                                                    \
-		break;                                                                                       \
-		TILE_CASES_MORE(tile_fn)                                                                     \
-	default:                                                                                             \
-		tile_fn(t, TILE_ROWS, TILE_VECS);                                                            \
-		break;                                                                                       \
+#define TILE_CASES(tile_fn)                       \
+	switch (rows) {                           \
+	case 1:                                   \
+		tile_fn(t, 1, VECS_OF_ONE);       \
+		break;                            \
+	case 2:                                   \
+		tile_fn(t, 2, TILE_VECS);         \
+		break;                            \
+		TILE_CASES_MORE(tile_fn)          \
+	default:                                  \
+		tile_fn(t, TILE_ROWS, TILE_VECS); \
+		break;                            \
 	}
 
 static void run_tile_f32(const struct tile *t, u32 rows)
@@ -203,7 +208,8 @@ static void pair_rows(const struct job *j, u32 pair, u32 r0, u32 r1, u32 k0, u32
 	const size_t bytes = kern_dtype_bytes(w->dtype);
 	for (u32 i = 0; i < tiles; i++) {
 		/* Even tiles: 7 rows as 4 + 3 keep the additions busier than 6 + 1. */
-		u32 row = r0 + (u32)((u64)(r1 - r0) * i / tiles), rows = r0 + (u32)((u64)(r1 - r0) * (i + 1) / tiles) - row;
+		u32 row = r0 + (u32)((u64)(r1 - r0) * i / tiles),
+		    rows = r0 + (u32)((u64)(r1 - r0) * (i + 1) / tiles) - row;
 		u32 step = (rows == 1 ? VECS_OF_ONE : TILE_VECS) * VEC_LANES;
 		for (u32 n = n0; n < n0 + KERN_COLUMNS && n < w->n; n += step) {
 			struct tile t = {.k_count = k1 - k0, .out_stride = a->out_stride};
@@ -243,8 +249,8 @@ static void run_task(void *arg, u32 task, u32 thread)
 	}
 }
 
-/* Splits by columns, and by rows where there are few columns. Tasks come in whole turns of all threads and are few enough
- * that taking them costs nothing, many enough that a late thread is made up for. */
+/* Splits by columns, and by rows where there are few columns. Tasks come in whole turns of all threads and
+ * are few enough that taking them costs nothing, many enough that a late thread is made up for. */
 static u32 plan_tasks(struct job *j, u32 threads)
 {
 	const struct kern_matmul_args *a = j->a;
@@ -260,7 +266,8 @@ static u32 plan_tasks(struct job *j, u32 threads)
 	j->pairs_a_task = tasks < j->pairs ? kern_ceil(j->pairs, (u32)tasks) : 1;
 	j->column_tasks = kern_ceil(j->pairs, j->pairs_a_task);
 	if (tasks > j->column_tasks)
-		row_tasks = kern_min(kern_ceil((u32)tasks, j->column_tasks), kern_ceil(a->tokens, 2 * TILE_ROWS));
+		row_tasks =
+			kern_min(kern_ceil((u32)tasks, j->column_tasks), kern_ceil(a->tokens, 2 * TILE_ROWS));
 	j->rows_a_task = kern_ceil(a->tokens, row_tasks);
 	return j->column_tasks * kern_ceil(a->tokens, j->rows_a_task);
 }
@@ -271,7 +278,8 @@ static void round_row(const struct job *j, u32 row, u16 *out)
 	const float *x = j->a->x + (size_t)row * j->a->x_stride;
 	u32 k = 0, total = j->a->w->k;
 	for (; k + 16 <= total; k += 16)
-		_mm256_storeu_si256((__m256i *)(void *)(out + k), (__m256i)_mm512_cvtneps_pbh(vec_load(x + k)));
+		_mm256_storeu_si256((__m256i *)(void *)(out + k),
+				    (__m256i)_mm512_cvtneps_pbh(vec_load(x + k)));
 	if (k < total)
 		_mm256_mask_storeu_epi16(out + k, vec_mask(total - k),
 					 (__m256i)_mm512_cvtneps_pbh(vec_load_n(x + k, total - k)));

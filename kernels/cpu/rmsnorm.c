@@ -55,8 +55,8 @@ static void rows(void *arg, u32 task, u32 thread)
 		size_t at = (size_t)t * a->hidden;
 		float squares = add_and_square(a->x + at, a->add ? a->add + at : NULL, a->hidden);
 		if (a->out)
-			scale_row(a->out + at, a->x + at, a->weight, 1 / sqrtf(squares / (float)a->hidden + a->eps),
-				  a->hidden);
+			scale_row(a->out + at, a->x + at, a->weight,
+				  1 / sqrtf(squares / (float)a->hidden + a->eps), a->hidden);
 	}
 }
 

@@ -15,7 +15,8 @@ static void read_head(float *x, const float *in, const float *bias, u32 dim)
 	for (; i + VEC_LANES <= dim; i += VEC_LANES)
 		vec_store(x + i, vec_add(vec_load(in + i), vec_load(bias + i)));
 	if (i < dim)
-		vec_store_n(x + i, vec_add(vec_load_n(in + i, dim - i), vec_load_n(bias + i, dim - i)), dim - i);
+		vec_store_n(x + i, vec_add(vec_load_n(in + i, dim - i), vec_load_n(bias + i, dim - i)),
+			    dim - i);
 }
 
 static void norm_head(float *x, const float *weight, u32 dim, float eps)
@@ -28,7 +29,8 @@ static void norm_head(float *x, const float *weight, u32 dim, float eps)
 	vec scale = vec_set1(1 / sqrtf(vec_sum(sum) / (float)dim + eps));
 	for (u32 i = 0; i < dim; i += VEC_LANES) {
 		u32 n = kern_min(dim - i, VEC_LANES);
-		vec_store_n(x + i, vec_mul(vec_mul(vec_load_n(x + i, n), scale), vec_load_n(weight + i, n)), n);
+		vec_store_n(x + i, vec_mul(vec_mul(vec_load_n(x + i, n), scale), vec_load_n(weight + i, n)),
+			    n);
 	}
 }
 
@@ -79,7 +81,8 @@ static void one_token(const struct kern_rope_kv_args *a, u32 t)
 {
 	const struct kern_kv *kv = &a->kv;
 	u32 dim = kv->head_dim, half = a->rope_dim / 2, heads = a->heads + 2 * kv->kv_heads;
-	const float *cosine = a->cos + (size_t)a->positions[t] * half, *sine = a->sin + (size_t)a->positions[t] * half;
+	const float *cosine = a->cos + (size_t)a->positions[t] * half,
+		    *sine = a->sin + (size_t)a->positions[t] * half;
 	const float *in = a->qkv + (size_t)t * heads * dim;
 	float x[KERN_HEAD_DIM_MAX];
 	i64 slot = a->slots[t];

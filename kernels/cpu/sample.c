@@ -1,6 +1,6 @@
 /* Sampling for AVX2: the reference's arithmetic and the reference's tokens, 64 ids at a
- * time. Chunks whose best logit cannot matter are passed over; the loops over a chunk are written for the compiler to
- * make vectors of. */
+ * time. Chunks whose best logit cannot matter are passed over; the loops over a chunk are written for the
+ * compiler to make vectors of. */
 #include <float.h>
 #include <math.h>
 
@@ -83,7 +83,8 @@ static void chunk_masses(const struct row *row, u32 first, u32 count, u64 *masse
 		masses[i] = sampling_mass(scaled(row, row->logits[first + i]));
 }
 
-/* True if no id of the chunk is in the set and of a key >= `least` or, where `mass` is set, weighs anything. */
+/* True if no id of the chunk is in the set and of a key >= `least` or, where `mass` is set, weighs anything.
+ */
 static bool passes_over(const struct row *row, u32 first, u32 count, u32 least, bool mass)
 {
 	float best = highest(row->logits + first, count);
@@ -92,9 +93,9 @@ static bool passes_over(const struct row *row, u32 first, u32 count, u32 least, 
 }
 
 struct selection {
-	bool count;       /* members weigh 1, not their mass */
-	u64 target;       /* weight to reach, at least 1 */
-	double fraction;  /* or, where target is 0, the part of all weight */
+	bool count;	 /* members weigh 1, not their mass */
+	u64 target;	 /* weight to reach, at least 1 */
+	double fraction; /* or, where target is 0, the part of all weight */
 	u64 weights[BUCKETS];
 };
 
@@ -157,13 +158,15 @@ static u32 last_of_key(const struct row *row, const struct selection *s, u32 key
 	return last;
 }
 
-/* Shrinks row->cut to the smallest beginning, by falling logit and then rising id, whose weight reaches the target. */
+/* Shrinks row->cut to the smallest beginning, by falling logit and then rising id, whose weight reaches the
+ * target. */
 static void select_beginning(struct row *row, struct selection *s)
 {
 	u64 target = s->target;
 	u32 prefix = 0, shift = 32;
 	for (u32 level = 0; level < LEVELS; level++) {
-		u32 bits = level == LEVELS - 1 ? 32 - (LEVELS - 1) * RADIX_BITS : RADIX_BITS, bucket = (1u << bits) - 1;
+		u32 bits = level == LEVELS - 1 ? 32 - (LEVELS - 1) * RADIX_BITS : RADIX_BITS,
+		    bucket = (1u << bits) - 1;
 		shift -= bits;
 		if (level == 0)
 			weigh_all(row, s);
@@ -196,7 +199,8 @@ static void chunk_noise(u64 seed, u32 position, u32 first, u32 noise[4][CHUNK / 
 	}
 }
 
-/* Noise below this cannot lift a scaled logit by `needed`: it has too few leading ones (sampling_gumbel_bound). */
+/* Noise below this cannot lift a scaled logit by `needed`: it has too few leading ones
+ * (sampling_gumbel_bound). */
 static u32 least_noise(double needed)
 {
 	double ones = needed / 0.693147180559946 - 2;

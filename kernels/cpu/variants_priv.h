@@ -1,4 +1,5 @@
-/* The variants of the CPU, by instruction set: X(op, isa). A variant is listed here when it beats what it replaces. */
+/* The variants of the CPU, by instruction set: X(op, isa). A variant is listed here when it beats what it
+ * replaces. */
 #ifndef TERCET_KERNELS_CPU_VARIANTS_PRIV_H
 #define TERCET_KERNELS_CPU_VARIANTS_PRIV_H
 
@@ -8,11 +9,12 @@
 #define KERN_HAVE_X86 1
 #endif
 
-#define KERN_AVX2_OPS(X)                                                                                     \
-	X(act_mul, avx2) X(attention, avx2) X(embedding, avx2) X(logprobs, avx2) X(matmul, avx2)             \
-	X(rmsnorm, avx2) X(rope_kv, avx2) X(sample, avx2)
+#define KERN_AVX2_OPS(X)                                                                         \
+	X(act_mul, avx2)                                                                         \
+	X(attention, avx2) X(embedding, avx2) X(logprobs, avx2) X(matmul, avx2) X(rmsnorm, avx2) \
+		X(rope_kv, avx2) X(sample, avx2)
 /* The others move bytes or work on short pieces: wider vectors gain nothing. */
-#define KERN_AVX512_OPS(X)      X(act_mul, avx512) X(attention, avx512) X(logprobs, avx512) X(matmul, avx512)
+#define KERN_AVX512_OPS(X)	X(act_mul, avx512) X(attention, avx512) X(logprobs, avx512) X(matmul, avx512)
 #define KERN_AVX512_BF16_OPS(X) X(matmul, avx512_bf16)
 
 /* Inside a source of cpu/: the name of its op for the instruction set it is compiled for. */

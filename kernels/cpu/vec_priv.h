@@ -1,5 +1,5 @@
-/* Vectors of floats for the variants: one source an op is compiled once for AVX2 (8 lanes) and once for AVX-512
- * (16 lanes). Empty where neither is enabled. */
+/* Vectors of floats for the variants: one source an op is compiled once for AVX2 (8 lanes) and once for
+ * AVX-512 (16 lanes). Empty where neither is enabled. */
 #ifndef TERCET_KERNELS_CPU_VEC_PRIV_H
 #define TERCET_KERNELS_CPU_VEC_PRIV_H
 
@@ -113,7 +113,8 @@ static inline vec vec_round(vec v)
 /* 2^n for whole n in [-126, 127] */
 static inline vec vec_exp2_whole(vec n)
 {
-	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+	return _mm512_castsi512_ps(
+		_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
 }
 
 /* VEC_LANES pairs of bf16: the first and the second of each, widened. */
@@ -124,13 +125,15 @@ static inline vec vec_pair_first(const void *pairs)
 
 static inline vec vec_pair_second(const void *pairs)
 {
-	return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), _mm512_set1_epi32((int)0xffff0000u)));
+	return _mm512_castsi512_ps(
+		_mm512_and_si512(_mm512_loadu_si512(pairs), _mm512_set1_epi32((int)0xffff0000u)));
 }
 
 /* VEC_LANES bf16 in order, widened. */
 static inline vec vec_load_bf16(const u16 *p)
 {
-	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16));
+	return _mm512_castsi512_ps(
+		_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16));
 }
 
 /* The first n of them, zeros behind. */
@@ -145,10 +148,12 @@ static inline void vec_store_bf16(u16 *p, vec v)
 {
 	__m512i bits = _mm512_castps_si512(v);
 	__m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-	__m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd), 16);
+	__m512i rounded = _mm512_srli_epi32(
+		_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd), 16);
 	__m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
 	__mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-	_mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet)));
+	_mm256_storeu_si256((__m256i *)(void *)p,
+			    _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet)));
 }
 
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -263,7 +268,8 @@ static inline vec vec_round(vec v)
 
 static inline vec vec_exp2_whole(vec n)
 {
-	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+	return _mm256_castsi256_ps(
+		_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
 }
 
 static inline vec vec_pair_first(const void *pairs)
@@ -273,12 +279,14 @@ static inline vec vec_pair_first(const void *pairs)
 
 static inline vec vec_pair_second(const void *pairs)
 {
-	return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(pairs), _mm256_set1_epi32((int)0xffff0000u)));
+	return _mm256_castsi256_ps(
+		_mm256_and_si256(_mm256_loadu_si256(pairs), _mm256_set1_epi32((int)0xffff0000u)));
 }
 
 static inline vec vec_load_bf16(const u16 *p)
 {
-	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
+	return _mm256_castsi256_ps(
+		_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
 }
 
 static inline vec vec_load_bf16_n(const u16 *p, u32 n)
@@ -292,7 +300,8 @@ static inline void vec_store_bf16(u16 *p, vec v)
 {
 	__m256i bits = _mm256_castps_si256(v);
 	__m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-	__m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
+	__m256i rounded = _mm256_srli_epi32(
+		_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
 	__m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
 	__m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
 	__m256i all = _mm256_blendv_epi8(rounded, quiet, nan);
@@ -303,7 +312,8 @@ static inline void vec_store_bf16(u16 *p, vec v)
 #endif
 
 #ifdef VEC_LANES
-/* e^x, relative error below 2e-7 for x in [-87, 88]; below that 0. Same operations in both widths. Cephes' expf. */
+/* e^x, relative error below 2e-7 for x in [-87, 88]; below that 0. Same operations in both widths. Cephes'
+ * expf. */
 static inline vec vec_exp(vec x)
 {
 	vec low = vec_set1(-87.0f), clamped = vec_min(vec_max(x, low), vec_set1(88.0f));

@@ -11,7 +11,8 @@ static double score(const struct kern_attention_args *a, const float *q, size_t 
 {
 	double sum = 0;
 	for (u32 i = 0; i < a->kv.head_dim; i++)
-		sum += (double)q[i] * kern_load(a->kv.k, a->kv.dtype, kern_k_index(&a->kv, block, head, offset, i));
+		sum += (double)q[i] *
+		       kern_load(a->kv.k, a->kv.dtype, kern_k_index(&a->kv, block, head, offset, i));
 	sum *= a->scale;
 	return a->soft_cap > 0 ? a->soft_cap * tanh(sum / a->soft_cap) : sum;
 }
@@ -36,7 +37,8 @@ static void attend(const struct kern_attention_args *a, u32 r, u32 t, u32 head, 
 		double p = exp(s - best);
 		total += p;
 		for (u32 i = 0; i < dim; i++)
-			acc[i] += p * kern_load(a->kv.v, a->kv.dtype, kern_v_index(&a->kv, block, kv_head, offset, i));
+			acc[i] += p * kern_load(a->kv.v, a->kv.dtype,
+						kern_v_index(&a->kv, block, kv_head, offset, i));
 	}
 	for (u32 i = 0; i < dim; i++)
 		a->out[at + i] = (float)(acc[i] / total);

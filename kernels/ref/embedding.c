@@ -8,7 +8,9 @@ enum err embedding_ref(struct kern_ctx *ctx, const struct kern_embedding_args *a
 		float *out = a->out + (size_t)t * a->hidden;
 		u32 row = a->ids[t] - a->first; /* wraps to a large number below `first` */
 		for (u32 i = 0; i < a->hidden; i++)
-			out[i] = row < a->rows ? kern_load(a->table, a->table_dtype, (size_t)row * a->hidden + i) : 0;
+			out[i] = row < a->rows
+					 ? kern_load(a->table, a->table_dtype, (size_t)row * a->hidden + i)
+					 : 0;
 	}
 	return ERR_OK;
 }

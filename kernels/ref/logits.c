@@ -1,5 +1,5 @@
-/* Reference and only variant: bias, penalties and masks on logits. They touch a few ids of a row, so vectors gain
- * nothing. */
+/* Reference and only variant: bias, penalties and masks on logits. They touch a few ids of a row, so vectors
+ * gain nothing. */
 #include <math.h>
 
 #include "kernels/kern_priv.h"

@@ -1,7 +1,8 @@
 /* Reference: one token per row, by arg-max or by Gumbel-max over a restricted set. No sort: a
  * restriction finds the key of its last member by three histogram passes (radix select).
  *
- * All sums are of integers and all comparisons exact, so neither thread count nor instruction set can change a token. */
+ * All sums are of integers and all comparisons exact, so neither thread count nor instruction set can change
+ * a token. */
 #include <float.h>
 #include <math.h>
 
@@ -58,8 +59,8 @@ static u32 arg_max(const float *logits, u32 vocab)
 	return at;
 }
 
-/* Shrinks row->cut to the smallest beginning, by falling logit and then rising id, whose weight reaches `target` >= 1.
- * A member weighs its mass, or 1 where `count` is set. */
+/* Shrinks row->cut to the smallest beginning, by falling logit and then rising id, whose weight reaches
+ * `target` >= 1. A member weighs its mass, or 1 where `count` is set. */
 static void select_beginning(struct row *row, bool count, u64 target)
 {
 	u64 weights[BUCKETS];
@@ -71,7 +72,8 @@ static void select_beginning(struct row *row, bool count, u64 target)
 		memset(weights, 0, sizeof(weights));
 		for (u32 id = 0; id < row->vocab; id++) {
 			u32 key = sampling_key(row->logits[id]);
-			if (key < row->cut.key || (level > 0 && key >> above != prefix) || !is_member(&row->cut, key, id))
+			if (key < row->cut.key || (level > 0 && key >> above != prefix) ||
+			    !is_member(&row->cut, key, id))
 				continue;
 			weights[key >> shift & ((1u << bits) - 1)] += count ? 1 : mass_of(row, id);
 		}

@@ -1,5 +1,5 @@
-/* Times of the ops beside the limits of the machine, one JSON line each; best of several runs, for other work on the
- * machine only ever makes a run slower. */
+/* Times of the ops beside the limits of the machine, one JSON line each; best of several runs, for other work
+ * on the machine only ever makes a run slower. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,23 +60,24 @@ enum { LIMIT_STEPS = 100000, LIMIT_SUMS = 12 };
 
 #if defined(__x86_64__)
 /* Twelve independent sums: more than the latency of an addition times its throughput. */
-#define COMPUTE_LIMIT(name, isa, type, set1, step_fn, first)                                           \
-	__attribute__((target(isa))) static void name(void)                                                  \
-	{                                                                                                    \
-		volatile float half = 0.5f, result; /* nothing to compute beforehand, nothing left out */    \
-		type x = set1(half), s[LIMIT_SUMS];                                                          \
-		_Pragma("GCC unroll 12") for (u32 i = 0; i < LIMIT_SUMS; i++) s[i] = set1(half);             \
-		for (u32 step = 0; step < LIMIT_STEPS; step++) {                                             \
-			_Pragma("GCC unroll 12") for (u32 i = 0; i < LIMIT_SUMS; i++) s[i] = step_fn(s[i], x); \
-		}                                                                                            \
-		for (u32 i = 1; i < LIMIT_SUMS; i++)                                                         \
-			s[0] += s[i];                                                                        \
-		result = first(s[0]);                                                                        \
-		(void)result;                                                                                \
+#define COMPUTE_LIMIT(name, isa, type, set1, step_fn, first)                                              \
+	__attribute__((target(isa))) static void name(void)                                               \
+	{                                                                                                 \
+		volatile float half = 0.5f, result; /* nothing to compute beforehand, nothing left out */ \
+		type x = set1(half), s[LIMIT_SUMS];                                                       \
+		_Pragma("GCC unroll 12") for (u32 i = 0; i < LIMIT_SUMS; i++) s[i] = set1(half);          \
+		for (u32 step = 0; step < LIMIT_STEPS; step++) {                                          \
+			_Pragma("GCC unroll 12") for (u32 i = 0; i < LIMIT_SUMS; i++) s[i] =              \
+				step_fn(s[i], x);                                                         \
+		}                                                                                         \
+		for (u32 i = 1; i < LIMIT_SUMS; i++)                                                      \
+			s[0] += s[i];                                                                     \
+		result = first(s[0]);                                                                     \
+		(void)result;                                                                             \
 	}
-#define STEP_AVX2(s, x)   _mm256_fmadd_ps(x, x, s)
+#define STEP_AVX2(s, x)	  _mm256_fmadd_ps(x, x, s)
 #define STEP_AVX512(s, x) _mm512_fmadd_ps(x, x, s)
-#define STEP_BF16(s, x)   _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(x))
+#define STEP_BF16(s, x)	  _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(x))
 COMPUTE_LIMIT(compute_avx2, "avx2,fma", __m256, _mm256_set1_ps, STEP_AVX2, _mm256_cvtss_f32)
 COMPUTE_LIMIT(compute_avx512, "avx512f", __m512, _mm512_set1_ps, STEP_AVX512, _mm512_cvtss_f32)
 COMPUTE_LIMIT(compute_avx512_bf16, "avx512f,avx512bf16", __m512, _mm512_set1_ps, STEP_BF16, _mm512_cvtss_f32)
@@ -95,7 +96,8 @@ static void compute_run(void *arg, struct kern_ctx *ctx, const struct kern_ops *
 	kern_threads_run(ctx->threads, kern_threads_count(ctx->threads), compute_task, arg);
 }
 
-static void bench_compute(struct check *c, u32 pool, const char *name, void (*compute)(void), double flops_a_step)
+static void bench_compute(struct check *c, u32 pool, const char *name, void (*compute)(void),
+			  double flops_a_step)
 {
 	struct limit_job j = {.compute = compute};
 	struct kern_ctx ctx = {.threads = c->pools[pool]};
@@ -128,10 +130,12 @@ static void bench_limits(struct check *c, u32 pool)
 /* ---------------------------------------------------------------- ops */
 
 /* One line; flops and bytes of the op itself, 0 where they say nothing. */
-static void report(const char *op, const char *variant, u32 pool, const char *shape, double ns, double flops, double bytes)
+static void report(const char *op, const char *variant, u32 pool, const char *shape, double ns, double flops,
+		   double bytes)
 {
-	printf("{\"bench\":\"kernels\",\"op\":\"%s\",\"variant\":\"%s\",\"threads\":%u,\"shape\":\"%s\",\"us\":%.2f", op, variant,
-	       pool + 1, shape, ns / 1000);
+	printf("{\"bench\":\"kernels\",\"op\":\"%s\",\"variant\":\"%s\",\"threads\":%u,\"shape\":\"%s\","
+	       "\"us\":%.2f",
+	       op, variant, pool + 1, shape, ns / 1000);
 	if (flops > 0)
 		printf(",\"gflops\":%.1f", flops / ns);
 	if (bytes > 0)
@@ -140,10 +144,10 @@ static void report(const char *op, const char *variant, u32 pool, const char *sh
 	fflush(stdout);
 }
 
-#define RUNNER(op)                                                                                           \
-	static void run_##op(void *arg, struct kern_ctx *ctx, const struct kern_ops *ops)                    \
-	{                                                                                                    \
-		ops->op(ctx, arg);                                                                           \
+#define RUNNER(op)                                                                        \
+	static void run_##op(void *arg, struct kern_ctx *ctx, const struct kern_ops *ops) \
+	{                                                                                 \
+		ops->op(ctx, arg);                                                        \
 	}
 RUNNER(embedding)
 RUNNER(rmsnorm)
@@ -155,15 +159,17 @@ RUNNER(sample)
 RUNNER(logprobs)
 #undef RUNNER
 
-#define BENCH(op, c, target, pool, args, limits, shape, flops, bytes)                                        \
-	do {                                                                                                 \
-		struct kern_ctx ctx_;                                                                        \
-		const struct kern_ops *ops_ = &(c)->targets[target].ops;                                     \
-		check_ctx(c, &ctx_, limits, pool);                                                           \
-		report(#op, ops_->op##_variant, pool, shape, best_ns(run_##op, args, &ctx_, ops_), flops, bytes); \
+#define BENCH(op, c, target, pool, args, limits, shape, flops, bytes)                                     \
+	do {                                                                                              \
+		struct kern_ctx ctx_;                                                                     \
+		const struct kern_ops *ops_ = &(c)->targets[target].ops;                                  \
+		check_ctx(c, &ctx_, limits, pool);                                                        \
+		report(#op, ops_->op##_variant, pool, shape, best_ns(run_##op, args, &ctx_, ops_), flops, \
+		       bytes);                                                                            \
 	} while (0)
 
-static void bench_matmul(struct check *c, u32 target, u32 pool, u32 n, u32 k, u32 tokens, enum kern_dtype dtype)
+static void bench_matmul(struct check *c, u32 target, u32 pool, u32 n, u32 k, u32 tokens,
+			 enum kern_dtype dtype)
 {
 	struct kern_limits limits = {.tokens = tokens, .hidden = k};
 	struct kern_weight w;
@@ -177,20 +183,26 @@ static void bench_matmul(struct check *c, u32 target, u32 pool, u32 n, u32 k, u3
 	struct kern_matmul_args a = {.w = &w, .tokens = tokens, .x_stride = k, .out_stride = n};
 	a.x = check_floats(c, (size_t)tokens * k, false);
 	a.out = check_floats(c, (size_t)tokens * n, false);
-	snprintf(shape, sizeof(shape), "%s n=%u k=%u tokens=%u", dtype == KERN_F32 ? "f32" : "bf16", n, k, tokens);
+	snprintf(shape, sizeof(shape), "%s n=%u k=%u tokens=%u", dtype == KERN_F32 ? "f32" : "bf16", n, k,
+		 tokens);
 	BENCH(matmul, c, target, pool, &a, &limits, shape, 2.0 * n * k * tokens,
 	      (double)n * k * (double)kern_dtype_bytes(dtype));
 	check_case_end(c, NULL, "matmul");
 }
 
-static void bench_attention(struct check *c, u32 target, u32 pool, const u32 heads[3], u32 rows, u32 context, u32 queries,
-			    enum kern_dtype dtype)
+static void bench_attention(struct check *c, u32 target, u32 pool, const u32 heads[3], u32 rows, u32 context,
+			    u32 queries, enum kern_dtype dtype)
 {
 	enum { BLOCK = 16 };
 	u32 blocks = (context + BLOCK - 1) / BLOCK, tokens = rows * queries, dim = heads[2];
-	struct kern_limits limits = {.tokens = tokens, .rows = rows, .heads = heads[0], .kv_heads = heads[1],
-				     .head_dim = dim, .context = context};
-	struct kern_attention_args a = {.block_stride = blocks, .rows = rows, .tokens = tokens, .heads = heads[0]};
+	struct kern_limits limits = {.tokens = tokens,
+				     .rows = rows,
+				     .heads = heads[0],
+				     .kv_heads = heads[1],
+				     .head_dim = dim,
+				     .context = context};
+	struct kern_attention_args a = {
+		.block_stride = blocks, .rows = rows, .tokens = tokens, .heads = heads[0]};
 	u32 *start = check_alloc(c, (rows + 1) * 4), *contexts = check_alloc(c, rows * 4);
 	u32 *tables = check_alloc(c, (size_t)rows * blocks * 4);
 	size_t count = (size_t)rows * blocks * heads[1] * BLOCK * dim;
@@ -205,8 +217,10 @@ static void bench_attention(struct check *c, u32 target, u32 pool, const u32 hea
 	a.context = contexts;
 	a.block_tables = tables;
 	a.kv = (struct kern_kv){.dtype = dtype, .block_size = BLOCK, .kv_heads = heads[1], .head_dim = dim};
-	a.kv.k = dtype == KERN_F32 ? (void *)check_floats(c, count, false) : (void *)check_bf16s(c, count, false);
-	a.kv.v = dtype == KERN_F32 ? (void *)check_floats(c, count, false) : (void *)check_bf16s(c, count, false);
+	a.kv.k = dtype == KERN_F32 ? (void *)check_floats(c, count, false)
+				   : (void *)check_bf16s(c, count, false);
+	a.kv.v = dtype == KERN_F32 ? (void *)check_floats(c, count, false)
+				   : (void *)check_bf16s(c, count, false);
 	a.q = check_floats(c, (size_t)tokens * heads[0] * dim, false);
 	a.out = check_floats(c, (size_t)tokens * heads[0] * dim, false);
 	a.scale = 1 / sqrtf((float)dim);
@@ -219,16 +233,21 @@ static void bench_attention(struct check *c, u32 target, u32 pool, const u32 hea
 }
 
 /* A token's way through the small ops of a model of this size. */
-static void bench_small(struct check *c, u32 target, u32 pool, u32 tokens, u32 hidden, u32 intermediate, u32 vocab)
+static void bench_small(struct check *c, u32 target, u32 pool, u32 tokens, u32 hidden, u32 intermediate,
+			u32 vocab)
 {
-	struct kern_limits limits = {.tokens = tokens, .hidden = hidden, .intermediate = intermediate, .vocab = vocab};
+	struct kern_limits limits = {
+		.tokens = tokens, .hidden = hidden, .intermediate = intermediate, .vocab = vocab};
 	size_t wide = (size_t)tokens * hidden;
 	char shape[100];
 	u32 *ids = check_alloc(c, tokens * 4);
 	for (u32 t = 0; t < tokens; t++)
 		ids[t] = check_random(c, vocab);
-	struct kern_rmsnorm_args norm = {.out = check_floats(c, wide, false), .x = check_floats(c, wide, false),
-					 .weight = check_floats(c, hidden, false), .eps = 1e-5f, .tokens = tokens,
+	struct kern_rmsnorm_args norm = {.out = check_floats(c, wide, false),
+					 .x = check_floats(c, wide, false),
+					 .weight = check_floats(c, hidden, false),
+					 .eps = 1e-5f,
+					 .tokens = tokens,
 					 .hidden = hidden};
 	float *add = check_alloc(c, wide * 4);
 	memset(add, 0, wide * 4); /* x must not grow from run to run */
@@ -238,19 +257,26 @@ static void bench_small(struct check *c, u32 target, u32 pool, u32 tokens, u32 h
 		BENCH(rmsnorm, c, target, pool, &norm, &limits, shape, 0, (double)wide * 16);
 	struct kern_act_mul_args act = {.out = check_floats(c, (size_t)tokens * intermediate, false),
 					.gate_up = check_floats(c, (size_t)tokens * intermediate * 2, false),
-					.tokens = tokens, .size = intermediate};
+					.tokens = tokens,
+					.size = intermediate};
 	snprintf(shape, sizeof(shape), "size=%u tokens=%u", intermediate, tokens);
 	if (CHECK_DISTINCT(c, target, act_mul))
 		BENCH(act_mul, c, target, pool, &act, &limits, shape, 0, (double)tokens * intermediate * 12);
-	struct kern_embedding_args embed = {.out = norm.out, .ids = ids, .table = check_bf16s(c, (size_t)vocab * hidden, false),
-					    .table_dtype = KERN_BF16, .tokens = tokens, .hidden = hidden, .rows = vocab};
+	struct kern_embedding_args embed = {.out = norm.out,
+					    .ids = ids,
+					    .table = check_bf16s(c, (size_t)vocab * hidden, false),
+					    .table_dtype = KERN_BF16,
+					    .tokens = tokens,
+					    .hidden = hidden,
+					    .rows = vocab};
 	snprintf(shape, sizeof(shape), "bf16 hidden=%u tokens=%u", hidden, tokens);
 	if (CHECK_DISTINCT(c, target, embedding))
 		BENCH(embedding, c, target, pool, &embed, &limits, shape, 0, (double)wide * 6);
 	check_case_end(c, NULL, "small");
 }
 
-static void bench_rope(struct check *c, u32 target, u32 pool, const u32 heads[3], u32 tokens, enum kern_dtype dtype)
+static void bench_rope(struct check *c, u32 target, u32 pool, const u32 heads[3], u32 tokens,
+		       enum kern_dtype dtype)
 {
 	enum { BLOCK = 16 };
 	u32 dim = heads[2], all = heads[0] + 2 * heads[1], blocks = (tokens + BLOCK - 1) / BLOCK;
@@ -263,24 +289,28 @@ static void bench_rope(struct check *c, u32 target, u32 pool, const u32 heads[3]
 		positions[t] = t;
 		slots[t] = t;
 	}
-	struct kern_rope_kv_args a = {.positions = positions, .slots = slots, .tokens = tokens, .heads = heads[0],
-				      .rope_dim = dim};
+	struct kern_rope_kv_args a = {
+		.positions = positions, .slots = slots, .tokens = tokens, .heads = heads[0], .rope_dim = dim};
 	a.q = check_floats(c, (size_t)tokens * heads[0] * dim, false);
 	a.qkv = check_floats(c, (size_t)tokens * all * dim, false);
 	a.cos = check_floats(c, (size_t)tokens * dim / 2, false);
 	a.sin = check_floats(c, (size_t)tokens * dim / 2, false);
-	a.kv = (struct kern_kv){check_floats(c, count, false), check_floats(c, count, false), dtype, BLOCK, heads[1], dim};
-	snprintf(shape, sizeof(shape), "%s heads=%u/%u head_dim=%u tokens=%u", dtype == KERN_F32 ? "f32" : "bf16", heads[0],
-		 heads[1], dim, tokens);
+	a.kv = (struct kern_kv){
+		check_floats(c, count, false), check_floats(c, count, false), dtype, BLOCK, heads[1], dim};
+	snprintf(shape, sizeof(shape), "%s heads=%u/%u head_dim=%u tokens=%u",
+		 dtype == KERN_F32 ? "f32" : "bf16", heads[0], heads[1], dim, tokens);
 	BENCH(rope_kv, c, target, pool, &a, &limits, shape, 0, (double)tokens * all * dim * 8);
 	check_case_end(c, NULL, "rope_kv");
 }
 
 static void bench_sampling(struct check *c, u32 target, u32 pool, u32 vocab)
 {
-	static const struct kern_sample_row kinds[] = {{.temperature = 0, .top_p = 1}, {.temperature = 1, .top_p = 1},
-						       {.temperature = 1, .top_p = 0.9f}, {.temperature = 1, .top_p = 1, .top_k = 40},
-						       {.temperature = 1, .top_p = 0.95f, .top_k = 50, .min_p = 0.05f}};
+	static const struct kern_sample_row kinds[] = {
+		{.temperature = 0, .top_p = 1},
+		{.temperature = 1, .top_p = 1},
+		{.temperature = 1, .top_p = 0.9f},
+		{.temperature = 1, .top_p = 1, .top_k = 40},
+		{.temperature = 1, .top_p = 0.95f, .top_k = 50, .min_p = 0.05f}};
 	struct kern_limits limits = {.vocab = vocab, .rows = 1};
 	float *logits = check_floats(c, vocab, false), value[21];
 	u32 token, ids[21], rank;
@@ -291,8 +321,8 @@ static void bench_sampling(struct check *c, u32 target, u32 pool, u32 vocab)
 		struct kern_sample_row row = kinds[i];
 		struct kern_sample_args a = {.rows = &row, .tokens = &token, .row_count = 1, .vocab = vocab};
 		row.logits = logits;
-		snprintf(shape, sizeof(shape), "vocab=%u temperature=%g top_k=%u top_p=%g min_p=%g", vocab, (double)row.temperature,
-			 row.top_k, (double)row.top_p, (double)row.min_p);
+		snprintf(shape, sizeof(shape), "vocab=%u temperature=%g top_k=%u top_p=%g min_p=%g", vocab,
+			 (double)row.temperature, row.top_k, (double)row.top_p, (double)row.min_p);
 		BENCH(sample, c, target, pool, &a, &limits, shape, 0, vocab * 4.0);
 	}
 	struct kern_logprobs_row row = {logits, 1, 20, ids, value, &rank};
@@ -306,7 +336,8 @@ void bench_all(struct check *c, const char *only)
 {
 #define WANTED(op) (CHECK_DISTINCT(c, i, op) && (!only || strcmp(only, #op) == 0))
 	static const u32 demo[3] = {8, 4, 32}, large[3] = {32, 8, 128};
-	static const u32 matrices[][2] = {{512, 256}, {256, 256}, {1408, 256}, {256, 704}, {4096, 256}, {4096, 4096}};
+	static const u32 matrices[][2] = {{512, 256}, {256, 256},  {1408, 256},
+					  {256, 704}, {4096, 256}, {4096, 4096}};
 	static const u32 tokens[] = {1, 4, 16, 64, 512};
 	for (u32 pool = 0; pool < CHECK_POOLS; pool++) {
 		bench_limits(c, pool);
@@ -314,7 +345,8 @@ void bench_all(struct check *c, const char *only)
 			for (u32 m = 0; m < COUNT_OF(matrices) && WANTED(matmul); m++)
 				for (u32 t = 0; t < COUNT_OF(tokens) && (i > 0 || tokens[t] * m < 20); t++)
 					for (u32 type = KERN_F32; type <= KERN_BF16; type++)
-						bench_matmul(c, i, pool, matrices[m][0], matrices[m][1], tokens[t], type);
+						bench_matmul(c, i, pool, matrices[m][0], matrices[m][1],
+							     tokens[t], type);
 			for (u32 type = KERN_F32; type <= KERN_BF16 && WANTED(attention); type++) {
 				bench_attention(c, i, pool, demo, 1, 256, 1, type);
 				bench_attention(c, i, pool, demo, 32, 256, 1, type);
@@ -327,7 +359,8 @@ void bench_all(struct check *c, const char *only)
 				bench_rope(c, i, pool, demo, 1, type);
 				bench_rope(c, i, pool, demo, 512, type);
 			}
-			for (u32 t = 1; t <= 512 && (WANTED(rmsnorm) || WANTED(act_mul) || WANTED(embedding)); t *= 8)
+			for (u32 t = 1; t <= 512 && (WANTED(rmsnorm) || WANTED(act_mul) || WANTED(embedding));
+			     t *= 8)
 				bench_small(c, i, pool, t, 256, 704, 4096);
 			for (u32 v = 4096; v <= 131072 && (WANTED(sample) || WANTED(logprobs)); v *= 32)
 				bench_sampling(c, i, pool, v);

@@ -166,7 +166,8 @@ const char *check_close(const float *got, const double *want, const double *scal
 		double allowed = error * (scale ? scale[i] : 1), off = fabs(got[i] - want[i]);
 		if (off <= allowed || (double)got[i] == want[i])
 			continue;
-		snprintf(text, sizeof(text), "value %zu of %zu is %.9g, should be %.9g (off by %.3g, allowed %.3g)", i, count,
+		snprintf(text, sizeof(text),
+			 "value %zu of %zu is %.9g, should be %.9g (off by %.3g, allowed %.3g)", i, count,
 			 (double)got[i], want[i], off, allowed);
 		return text;
 	}

@@ -1,4 +1,5 @@
-/* What the kernel checks share: seeded random input, guarded memory, targets (reference and variants), counting. */
+/* What the kernel checks share: seeded random input, guarded memory, targets (reference and variants),
+ * counting. */
 #ifndef TERCET_TESTS_KERN_CHECK_H
 #define TERCET_TESTS_KERN_CHECK_H
 
@@ -33,8 +34,8 @@ struct check {
 void check_init(struct check *c, u64 seed);
 void check_fini(struct check *c);
 
-/* Memory of the running case: 64-byte aligned, filled with a poison that is a NaN as float and as bf16, with guard bytes
- * on both sides. Freed by check_case_end. */
+/* Memory of the running case: 64-byte aligned, filled with a poison that is a NaN as float and as bf16, with
+ * guard bytes on both sides. Freed by check_case_end. */
 void *check_alloc(struct check *c, size_t bytes);
 void check_poison(void *data, size_t bytes);
 
@@ -51,7 +52,8 @@ float *check_floats(struct check *c, size_t count, bool outliers);
 u16 *check_bf16s(struct check *c, size_t count, bool outliers);
 
 /* NULL, or what is wrong with got[i]: allowed is error * (scale[i] or, without scales, 1). */
-const char *check_close(const float *got, const double *want, const double *scale, size_t count, double error);
+const char *check_close(const float *got, const double *want, const double *scale, size_t count,
+			double error);
 
 /* The targets whose `slot` differs from those of earlier targets. */
 #define CHECK_DISTINCT(c, i, slot) check_distinct_((c), (i), offsetof(struct kern_ops, slot))

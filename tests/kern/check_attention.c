@@ -1,5 +1,5 @@
-/* Checks of rope_kv, attention and block_copy against formulas in double. The order of elements inside a KV block is
- * written out here once more, from kernels.h, so that a change of the layout cannot go unnoticed. */
+/* Checks of rope_kv, attention and block_copy against formulas in double. The order of elements inside a KV
+ * block is written out here once more, from kernels.h, so that a change of the layout cannot go unnoticed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,8 @@ enum { BLOCKS = 64 };
 static size_t k_at(const struct kern_kv *kv, size_t block, u32 head, u32 offset, u32 dim)
 {
 	u32 c = kv->dtype == KERN_F32 ? 1 : 2;
-	return ((block * kv->kv_heads + head) * (kv->head_dim / c) + dim / c) * kv->block_size * c + offset * c + dim % c;
+	return ((block * kv->kv_heads + head) * (kv->head_dim / c) + dim / c) * kv->block_size * c +
+	       offset * c + dim % c;
 }
 
 static size_t v_at(const struct kern_kv *kv, size_t block, u32 head, u32 offset, u32 dim)
@@ -102,7 +103,8 @@ static const char *rope_token_right(const struct kern_rope_kv_args *a, u32 t)
 			}
 			if (fabs(got - want[i]) <= allowed)
 				continue;
-			snprintf(text, sizeof(text), "token %u head %u dim %u is %.9g, should be %.9g", t, h, i, got, want[i]);
+			snprintf(text, sizeof(text), "token %u head %u dim %u is %.9g, should be %.9g", t, h,
+				 i, got, want[i]);
 			return text;
 		}
 	}
@@ -113,7 +115,8 @@ static void rope_inputs(struct check *c, const struct rope_case *r, struct kern_
 {
 	enum { POSITIONS = 50 };
 	u32 all = r->heads + 2 * r->kv_heads, half = r->rope_dim / 2;
-	float *cosine = check_alloc(c, (size_t)POSITIONS * half * 4), *sine = check_alloc(c, (size_t)POSITIONS * half * 4);
+	float *cosine = check_alloc(c, (size_t)POSITIONS * half * 4),
+	      *sine = check_alloc(c, (size_t)POSITIONS * half * 4);
 	u32 *positions = check_alloc(c, r->tokens * 4);
 	i64 *slots = check_alloc(c, r->tokens * 8);
 	for (u32 p = 0; p < POSITIONS; p++)
@@ -127,22 +130,30 @@ static void rope_inputs(struct check *c, const struct rope_case *r, struct kern_
 		/* 7 and the number of slots share no divisor here: distinct slots in a scattered order */
 		slots[t] = t % 5 == 3 ? -1 : (i64)(t * 7 % (BLOCKS * r->block_size - 1));
 	}
-	*a = (struct kern_rope_kv_args){.cos = cosine, .sin = sine, .positions = positions, .slots = slots,
-					.tokens = r->tokens, .heads = r->heads, .rope_dim = r->rope_dim};
+	*a = (struct kern_rope_kv_args){.cos = cosine,
+					.sin = sine,
+					.positions = positions,
+					.slots = slots,
+					.tokens = r->tokens,
+					.heads = r->heads,
+					.rope_dim = r->rope_dim};
 	a->qkv = check_floats(c, (size_t)r->tokens * all * r->head_dim, false);
 	a->bias = r->bias ? check_floats(c, all * r->head_dim, false) : NULL;
 	a->q_norm = r->norm ? check_floats(c, r->head_dim, false) : NULL;
 	a->k_norm = r->norm ? check_floats(c, r->head_dim, false) : NULL;
 	a->norm_eps = 1e-6f;
-	a->kv = (struct kern_kv){.dtype = r->bf16 ? KERN_BF16 : KERN_F32, .block_size = r->block_size,
-				 .kv_heads = r->kv_heads, .head_dim = r->head_dim};
+	a->kv = (struct kern_kv){.dtype = r->bf16 ? KERN_BF16 : KERN_F32,
+				 .block_size = r->block_size,
+				 .kv_heads = r->kv_heads,
+				 .head_dim = r->head_dim};
 }
 
 /* Values of the cache that no token of the step may touch are still poison. */
 static const char *rope_rest_untouched(const struct kern_rope_kv_args *a)
 {
 	const unsigned char *k = a->kv.k;
-	size_t poisoned = 0, written = 0, bytes = kern_dtype_bytes(a->kv.dtype), count = kv_bytes(&a->kv, BLOCKS) / bytes;
+	size_t poisoned = 0, written = 0, bytes = kern_dtype_bytes(a->kv.dtype),
+	       count = kv_bytes(&a->kv, BLOCKS) / bytes;
 	for (u32 t = 0; t < a->tokens; t++)
 		written += a->slots[t] >= 0 ? a->kv.kv_heads * a->kv.head_dim : 0;
 	for (size_t i = 0; i < count; i++)
@@ -152,7 +163,8 @@ static const char *rope_rest_untouched(const struct kern_rope_kv_args *a)
 
 static void rope_case(struct check *c, u32 target, const struct rope_case *r)
 {
-	struct kern_limits limits = {.tokens = r->tokens, .rows = 1, .heads = r->heads, .kv_heads = r->kv_heads};
+	struct kern_limits limits = {
+		.tokens = r->tokens, .rows = 1, .heads = r->heads, .kv_heads = r->kv_heads};
 	struct kern_rope_kv_args a;
 	const char *problem = NULL;
 	size_t q_bytes = (size_t)r->tokens * r->heads * r->head_dim * 4;
@@ -170,7 +182,8 @@ static void rope_case(struct check *c, u32 target, const struct rope_case *r)
 		if (run == 0) {
 			k0 = a.kv.k;
 			v0 = a.kv.v;
-		} else if (memcmp(q[0], q[run], q_bytes) != 0 || memcmp(k0, a.kv.k, kv_bytes(&a.kv, BLOCKS)) != 0 ||
+		} else if (memcmp(q[0], q[run], q_bytes) != 0 ||
+			   memcmp(k0, a.kv.k, kv_bytes(&a.kv, BLOCKS)) != 0 ||
 			   memcmp(v0, a.kv.v, kv_bytes(&a.kv, BLOCKS)) != 0) {
 			problem = "another run gives other bits";
 		}
@@ -179,9 +192,10 @@ static void rope_case(struct check *c, u32 target, const struct rope_case *r)
 		problem = rope_token_right(&a, t);
 	if (!problem)
 		problem = rope_rest_untouched(&a);
-	check_case_end(c, problem, "rope_kv=%s %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d",
-		       c->targets[target].ops.rope_kv_variant, r->bf16 ? "bf16" : "f32", r->tokens, r->heads, r->kv_heads,
-		       r->head_dim, r->rope_dim, r->block_size, r->bias, r->norm);
+	check_case_end(c, problem,
+		       "rope_kv=%s %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d",
+		       c->targets[target].ops.rope_kv_variant, r->bf16 ? "bf16" : "f32", r->tokens, r->heads,
+		       r->kv_heads, r->head_dim, r->rope_dim, r->block_size, r->bias, r->norm);
 }
 
 /* ---------------------------------------------------------------- attention */
@@ -198,7 +212,8 @@ struct attention_case {
 static void attention_want(const struct kern_attention_args *a, u32 r, u32 query, u32 head, double *want)
 {
 	const struct kern_kv *kv = &a->kv;
-	u32 dim = kv->head_dim, count = a->query_start[r + 1] - a->query_start[r], t = a->query_start[r] + query;
+	u32 dim = kv->head_dim, count = a->query_start[r + 1] - a->query_start[r],
+	    t = a->query_start[r] + query;
 	u32 last = a->context[r] - count + query, kv_head = head / (a->heads / kv->kv_heads);
 	double *scores = malloc((last + 1) * sizeof(double)), best = -INFINITY, total = 0;
 	for (u32 key = 0; key <= last; key++) {
@@ -240,8 +255,10 @@ static void attention_inputs(struct check *c, const struct attention_case *m, st
 	}
 	start[m->row_count] = tokens;
 	*a = (struct kern_attention_args){.query_start = start, .context = context, .block_stride = widest};
-	a->kv = (struct kern_kv){.dtype = m->bf16 ? KERN_BF16 : KERN_F32, .block_size = m->block_size,
-				 .kv_heads = m->kv_heads, .head_dim = m->head_dim};
+	a->kv = (struct kern_kv){.dtype = m->bf16 ? KERN_BF16 : KERN_F32,
+				 .block_size = m->block_size,
+				 .kv_heads = m->kv_heads,
+				 .head_dim = m->head_dim};
 	kv_alloc(c, &a->kv, blocks);
 	u32 *tables = check_alloc(c, (size_t)m->row_count * widest * 4), *order = check_alloc(c, blocks * 4);
 	for (u32 i = 0; i < blocks; i++) {
@@ -259,7 +276,8 @@ static void attention_inputs(struct check *c, const struct attention_case *m, st
 					float big = m->outliers && check_random(c, 64) == 0 ? 30 : 1;
 					kv_store(&a->kv, a->kv.k, k_at(&a->kv, tables[at], h, offset, i),
 						 check_uniform(c) * big);
-					kv_store(&a->kv, a->kv.v, v_at(&a->kv, tables[at], h, offset, i), check_uniform(c));
+					kv_store(&a->kv, a->kv.v, v_at(&a->kv, tables[at], h, offset, i),
+						 check_uniform(c));
 				}
 		}
 	a->q = check_floats(c, (size_t)tokens * m->heads * m->head_dim, m->outliers);
@@ -305,7 +323,10 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 	const char *problem = NULL;
 	float *out[CHECK_POOLS + 1];
 	attention_inputs(c, m, &a);
-	struct kern_limits limits = {.tokens = a.tokens, .rows = a.rows, .heads = m->heads, .kv_heads = m->kv_heads,
+	struct kern_limits limits = {.tokens = a.tokens,
+				     .rows = a.rows,
+				     .heads = m->heads,
+				     .kv_heads = m->kv_heads,
 				     .head_dim = m->head_dim};
 	for (u32 r = 0; r < a.rows; r++)
 		limits.context = a.context[r] > limits.context ? a.context[r] : limits.context;
@@ -324,30 +345,38 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 			for (u32 h = 0; h < m->heads && !problem; h++) {
 				double want[1024];
 				attention_want(&a, r, i, h, want);
-				problem = check_close(out[0] + (((size_t)a.query_start[r] + i) * m->heads + h) * m->head_dim,
+				problem = check_close(out[0] + (((size_t)a.query_start[r] + i) * m->heads +
+								h) * m->head_dim,
 						      want, NULL, m->head_dim, m->outliers ? 2e-4 : 1e-5);
 			}
 	if (!problem)
 		problem = attention_alone(c, target, &a, &limits);
-	check_case_end(c, problem, "attention=%s %s heads=%u/%u head_dim=%u block=%u rows=%u context=%u queries=%u "
-		       "outliers=%d window=%u cap=%g", c->targets[target].ops.attention_variant, m->bf16 ? "bf16" : "f32",
-		       m->heads, m->kv_heads, m->head_dim, m->block_size, m->row_count, m->rows[0][0], m->rows[0][1],
+	check_case_end(c, problem,
+		       "attention=%s %s heads=%u/%u head_dim=%u block=%u rows=%u context=%u queries=%u "
+		       "outliers=%d window=%u cap=%g",
+		       c->targets[target].ops.attention_variant, m->bf16 ? "bf16" : "f32", m->heads,
+		       m->kv_heads, m->head_dim, m->block_size, m->row_count, m->rows[0][0], m->rows[0][1],
 		       m->outliers, m->window, (double)m->soft_cap);
 }
 
 static void attention_cases(struct check *c, u32 target)
 {
-	static const u32 decode[][2] = {{1, 1}, {2, 1}, {15, 1}, {16, 1}, {17, 1}, {33, 1}, {100, 1}, {257, 1}, {300, 1}};
+	static const u32 decode[][2] = {{1, 1},	 {2, 1},   {15, 1},  {16, 1}, {17, 1},
+					{33, 1}, {100, 1}, {257, 1}, {300, 1}};
 	static const u32 prefill[][2] = {{37, 37}};
 	static const u32 mixture[][2] = {{0, 0}, {40, 1}, {70, 21}, {5, 0}, {19, 19}, {1, 1}, {290, 7}};
 	static const u32 lengthy[][2] = {{2600, 3}};
-	static const u32 heads[][3] = {{1, 1, 32}, {2, 1, 64}, {8, 4, 32}, {9, 3, 80}, {8, 2, 96}, {5, 1, 128},
-				       {6, 1, 48}, {7, 1, 64}, {8, 1, 256}, {3, 3, 20}, {4, 2, 2}};
+	static const u32 heads[][3] = {{1, 1, 32},  {2, 1, 64},	 {8, 4, 32}, {9, 3, 80},
+				       {8, 2, 96},  {5, 1, 128}, {6, 1, 48}, {7, 1, 64},
+				       {8, 1, 256}, {3, 3, 20},	 {4, 2, 2}};
 	static const u32 blocks[] = {16, 16, 32, 1, 8, 48, 16, 5};
 	for (u32 h = 0; h < COUNT_OF(heads); h++)
 		for (u32 bits = 0; bits < 8; bits++) {
-			struct attention_case m = {heads[h][0], heads[h][1], heads[h][2], blocks[(h + bits) % COUNT_OF(blocks)],
-						   mixture, COUNT_OF(mixture), bits & 1, bits & 2, 0, 0};
+			struct attention_case m = {heads[h][0], heads[h][1],
+						   heads[h][2], blocks[(h + bits) % COUNT_OF(blocks)],
+						   mixture,	COUNT_OF(mixture),
+						   bits & 1,	bits & 2,
+						   0,		0};
 			if (bits & 4) {
 				m.rows = prefill;
 				m.row_count = COUNT_OF(prefill);
@@ -373,7 +402,8 @@ static void attention_cases(struct check *c, u32 target)
 static void block_copy_case(struct check *c, u32 target, bool bf16)
 {
 	const u32 src[] = {3, 9, 3, 0}, dst[] = {5, 63, 1, 2};
-	struct kern_kv kv = {.dtype = bf16 ? KERN_BF16 : KERN_F32, .block_size = 5, .kv_heads = 3, .head_dim = 6};
+	struct kern_kv kv = {
+		.dtype = bf16 ? KERN_BF16 : KERN_F32, .block_size = 5, .kv_heads = 3, .head_dim = 6};
 	struct kern_kv layers[2] = {kv, kv};
 	size_t block = kv_bytes(&kv, 1), all = kv_bytes(&kv, BLOCKS);
 	struct kern_ctx ctx;
@@ -389,7 +419,8 @@ static void block_copy_case(struct check *c, u32 target, bool bf16)
 	unsigned char *before = check_alloc(c, 4 * all);
 	for (u32 i = 0; i < 4; i++)
 		memcpy(before + i * all, i % 2 ? layers[i / 2].v : layers[i / 2].k, all);
-	struct kern_block_copy_args a = {.layers = layers, .layer_count = 2, .src = src, .dst = dst, .count = 4};
+	struct kern_block_copy_args a = {
+		.layers = layers, .layer_count = 2, .src = src, .dst = dst, .count = 4};
 	check_ctx(c, &ctx, &limits, 1);
 	if (c->targets[target].ops.block_copy(&ctx, &a) != ERR_OK)
 		problem = "an error";
@@ -399,17 +430,19 @@ static void block_copy_case(struct check *c, u32 target, bool bf16)
 		if (memcmp(before + i * all, i % 2 ? layers[i / 2].v : layers[i / 2].k, all) != 0)
 			problem = "other bytes than those of the source block";
 	}
-	check_case_end(c, problem, "block_copy=%s %s", c->targets[target].ops.block_copy_variant, bf16 ? "bf16" : "f32");
+	check_case_end(c, problem, "block_copy=%s %s", c->targets[target].ops.block_copy_variant,
+		       bf16 ? "bf16" : "f32");
 }
 
 void check_attention(struct check *c)
 {
 	static const struct rope_case ropes[] = {
 		{4, 2, 64, 64, 16, 9, false, false, false}, {4, 2, 64, 64, 16, 9, true, true, true},
-		{1, 1, 2, 2, 1, 3, false, true, false}, {3, 1, 80, 32, 16, 7, true, false, true},
+		{1, 1, 2, 2, 1, 3, false, true, false},	    {3, 1, 80, 32, 16, 7, true, false, true},
 		{8, 8, 32, 32, 32, 40, true, false, false}, {5, 1, 96, 96, 5, 20, false, true, true},
 		{2, 2, 128, 64, 16, 11, true, true, false}, {2, 1, 256, 256, 8, 6, false, false, true},
-		{3, 3, 20, 10, 16, 33, true, true, true}, {6, 2, 40, 36, 48, 17, false, false, false}, {2, 1, 32, 32, 16, 0, true, false, false},
+		{3, 3, 20, 10, 16, 33, true, true, true},   {6, 2, 40, 36, 48, 17, false, false, false},
+		{2, 1, 32, 32, 16, 0, true, false, false},
 	};
 	for (u32 i = 0; i < c->target_count; i++) {
 		for (u32 r = 0; r < COUNT_OF(ropes) && CHECK_DISTINCT(c, i, rope_kv); r++)

@@ -5,9 +5,15 @@
 
 #include "tests/kern/check.h"
 
-static const struct kern_limits small_limits = {
-	.tokens = 64, .rows = 64, .heads = 8, .kv_heads = 8, .head_dim = 64, .hidden = 512, .intermediate = 1024,
-	.vocab = 512, .context = 128};
+static const struct kern_limits small_limits = {.tokens = 64,
+						.rows = 64,
+						.heads = 8,
+						.kv_heads = 8,
+						.head_dim = 64,
+						.hidden = 512,
+						.intermediate = 1024,
+						.vocab = 512,
+						.context = 128};
 
 static double bf16_value(const u16 *p, size_t i)
 {
@@ -23,12 +29,14 @@ static void embedding_case(struct check *c, u32 target, bool bf16, u32 tokens, u
 	enum { ROWS = 37, FIRST = 5 };
 	struct kern_ctx ctx;
 	const char *problem = NULL;
-	void *table = bf16 ? (void *)check_bf16s(c, ROWS * hidden, false) : (void *)check_floats(c, ROWS * hidden, false);
+	void *table = bf16 ? (void *)check_bf16s(c, ROWS * hidden, false)
+			   : (void *)check_floats(c, ROWS * hidden, false);
 	u32 *ids = check_alloc(c, (tokens + 1) * sizeof(u32));
 	float *out = check_alloc(c, ((size_t)tokens * hidden + 1) * sizeof(float));
 	for (u32 t = 0; t < tokens; t++)
 		ids[t] = check_random(c, ROWS + 2 * FIRST);
-	struct kern_embedding_args a = {.out = out, .ids = ids, .table = table, .table_dtype = bf16 ? KERN_BF16 : KERN_F32};
+	struct kern_embedding_args a = {
+		.out = out, .ids = ids, .table = table, .table_dtype = bf16 ? KERN_BF16 : KERN_F32};
 	a.tokens = tokens;
 	a.hidden = hidden;
 	a.first = FIRST;
@@ -43,8 +51,8 @@ static void embedding_case(struct check *c, u32 target, bool bf16, u32 tokens, u
 			double want = !inside ? 0 : bf16 ? bf16_value(table, at) : ((float *)table)[at];
 			problem = check_close(&out[(size_t)t * hidden + i], &want, NULL, 1, 0);
 		}
-	check_case_end(c, problem, "embedding=%s %s tokens=%u hidden=%u", c->targets[target].ops.embedding_variant,
-		       bf16 ? "bf16" : "f32", tokens, hidden);
+	check_case_end(c, problem, "embedding=%s %s tokens=%u hidden=%u",
+		       c->targets[target].ops.embedding_variant, bf16 ? "bf16" : "f32", tokens, hidden);
 }
 
 /* ---------------------------------------------------------------- rmsnorm */
@@ -61,12 +69,15 @@ static void rmsnorm_want(const struct kern_rmsnorm_args *a, const float *x, doub
 	}
 }
 
-static void rmsnorm_case(struct check *c, u32 target, u32 tokens, u32 hidden, bool outliers, bool add, bool norm)
+static void rmsnorm_case(struct check *c, u32 target, u32 tokens, u32 hidden, bool outliers, bool add,
+			 bool norm)
 {
 	size_t count = (size_t)tokens * hidden, bytes = count * sizeof(float);
-	float *before = check_floats(c, count, outliers), *after = check_alloc(c, bytes), *x = check_alloc(c, bytes);
+	float *before = check_floats(c, count, outliers), *after = check_alloc(c, bytes),
+	      *x = check_alloc(c, bytes);
 	float *out[CHECK_POOLS + 1];
-	double *want = check_alloc(c, count * sizeof(double)), *scale = check_alloc(c, count * sizeof(double));
+	double *want = check_alloc(c, count * sizeof(double)),
+	       *scale = check_alloc(c, count * sizeof(double));
 	struct kern_rmsnorm_args a = {.x = x, .eps = 1e-5f, .tokens = tokens, .hidden = hidden};
 	const char *problem = NULL;
 	a.weight = check_floats(c, hidden, outliers);
@@ -101,7 +112,8 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 {
 	size_t count = (size_t)tokens * size;
 	float *in = check_floats(c, 2 * count, true);
-	double *want = check_alloc(c, count * sizeof(double)), *scale = check_alloc(c, count * sizeof(double));
+	double *want = check_alloc(c, count * sizeof(double)),
+	       *scale = check_alloc(c, count * sizeof(double));
 	float *out[CHECK_POOLS + 1];
 	const char *problem = NULL;
 	for (u32 t = 0; t < tokens; t++)
@@ -118,7 +130,8 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
 		out[run] = check_alloc(c, count * sizeof(float));
-		struct kern_act_mul_args a = {.out = out[run], .gate_up = in, .tokens = tokens, .size = size, .act = act};
+		struct kern_act_mul_args a = {
+			.out = out[run], .gate_up = in, .tokens = tokens, .size = size, .act = act};
 		if (c->targets[target].ops.act_mul(&ctx, &a) != ERR_OK)
 			problem = "an error";
 		else if (memcmp(out[0], out[run], count * sizeof(float)) != 0)
@@ -126,8 +139,8 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 	}
 	if (!problem)
 		problem = check_close(out[0], want, scale, count, 2e-6);
-	check_case_end(c, problem, "act_mul=%s act=%d tokens=%u size=%u", c->targets[target].ops.act_mul_variant, act,
-		       tokens, size);
+	check_case_end(c, problem, "act_mul=%s act=%d tokens=%u size=%u",
+		       c->targets[target].ops.act_mul_variant, act, tokens, size);
 }
 
 /* ---------------------------------------------------------------- matmul */
@@ -137,13 +150,15 @@ struct matmul_case {
 	bool bf16, outliers, bias, accumulate;
 };
 
-static struct kern_weight packed_weight(struct check *c, const struct matmul_case *m, const float *w, u32 caps)
+static struct kern_weight packed_weight(struct check *c, const struct matmul_case *m, const float *w,
+					u32 caps)
 {
 	struct kern_weight weight;
 	struct err_msg em = {""};
 	enum kern_dtype dtype = m->bf16 ? KERN_BF16 : KERN_F32;
 	void *memory = check_alloc(c, kern_weight_bytes(m->n, m->k, dtype, caps));
-	if (kern_weight_pack(&weight, w, KERN_F32, m->k, m->n, m->k, dtype, memory, c->pools[1], caps, &em) != ERR_OK)
+	if (kern_weight_pack(&weight, w, KERN_F32, m->k, m->n, m->k, dtype, memory, c->pools[1], caps, &em) !=
+	    ERR_OK)
 		printf("kern_weight_pack: %s\n", em.text);
 	return weight;
 }
@@ -154,10 +169,12 @@ static void matmul_want(const struct matmul_case *m, const struct kern_matmul_ar
 {
 	for (u32 t = 0; t < m->tokens; t++)
 		for (u32 n = 0; n < m->n; n++) {
-			double sum = (a->bias ? a->bias[n] : 0) + (m->accumulate ? before[t * a->out_stride + n] : 0);
+			double sum = (a->bias ? a->bias[n] : 0) +
+				     (m->accumulate ? before[t * a->out_stride + n] : 0);
 			double size = fabs(sum);
 			for (u32 k = 0; k < m->k; k++) {
-				double term = (double)a->x[(size_t)t * a->x_stride + k] * w[(size_t)n * m->k + k];
+				double term =
+					(double)a->x[(size_t)t * a->x_stride + k] * w[(size_t)n * m->k + k];
 				sum += term;
 				size += fabs(term);
 			}
@@ -167,8 +184,8 @@ static void matmul_want(const struct matmul_case *m, const struct kern_matmul_ar
 }
 
 /* Runs one variant three times and each row alone; all have to agree to the bit. */
-static const char *matmul_runs(struct check *c, u32 target, const struct matmul_case *m, struct kern_matmul_args *a,
-			       const float *before, float *out)
+static const char *matmul_runs(struct check *c, u32 target, const struct matmul_case *m,
+			       struct kern_matmul_args *a, const float *before, float *out)
 {
 	size_t bytes = (size_t)m->tokens * a->out_stride * sizeof(float);
 	struct kern_limits limits = small_limits;
@@ -202,7 +219,8 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 	size_t count = (size_t)m->tokens * out_stride;
 	float *w = check_floats(c, (size_t)m->n * m->k, m->outliers);
 	float *before = check_floats(c, count, false), *out = check_alloc(c, count * sizeof(float));
-	double *want = check_alloc(c, (size_t)m->tokens * m->n * 8), *scale = check_alloc(c, (size_t)m->tokens * m->n * 8);
+	double *want = check_alloc(c, (size_t)m->tokens * m->n * 8),
+	       *scale = check_alloc(c, (size_t)m->tokens * m->n * 8);
 	const char *problem;
 	if (m->bf16)
 		for (size_t i = 0; i < (size_t)m->n * m->k; i++) {
@@ -211,19 +229,22 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 			kern_convert(&w[i], KERN_F32, &half, KERN_BF16, 1);
 		}
 	struct kern_weight weight = packed_weight(c, m, w, c->targets[target].caps);
-	struct kern_matmul_args a = {.w = &weight, .tokens = m->tokens, .x_stride = x_stride, .out_stride = out_stride};
+	struct kern_matmul_args a = {
+		.w = &weight, .tokens = m->tokens, .x_stride = x_stride, .out_stride = out_stride};
 	a.x = check_floats(c, (size_t)m->tokens * x_stride, m->outliers);
 	a.bias = m->bias ? check_floats(c, m->n, false) : NULL;
 	a.accumulate = m->accumulate;
 	matmul_want(m, &a, w, before, want, scale);
 	problem = matmul_runs(c, target, m, &a, before, out);
-	/* Rounding inputs to bf16 costs half a unit of 8 bits each; a running float sum some units of 24 bits. */
+	/* Rounding inputs to bf16 costs half a unit of 8 bits each; a running float sum some units of 24
+	 * bits. */
 	bool rounds = m->bf16 && strcmp(c->targets[target].ops.matmul_variant, "avx512_bf16") == 0;
 	double error = (rounds ? 0x1p-8 : 0) + 0x1p-24 * (4 + 3 * sqrt(m->k));
 	for (u32 t = 0; t < m->tokens && !problem; t++) {
 		const float *row = out + (size_t)t * out_stride;
 		problem = check_close(row, want + (size_t)t * m->n, scale + (size_t)t * m->n, m->n, error);
-		if (!problem && memcmp(row + m->n, before + (size_t)t * out_stride + m->n, (out_stride - m->n) * 4) != 0)
+		if (!problem &&
+		    memcmp(row + m->n, before + (size_t)t * out_stride + m->n, (out_stride - m->n) * 4) != 0)
 			problem = "wrote between rows";
 	}
 	kern_weight_fini(&weight);
@@ -234,13 +255,15 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 
 static void matmul_cases(struct check *c, u32 target)
 {
-	static const u32 shapes[][2] = {{1, 1}, {1, 7}, {15, 2}, {16, 33}, {17, 64}, {31, 65}, {33, 31}, {64, 128},
-					{65, 17}, {100, 255}, {130, 96}, {257, 40}, {40, 1030}, {70, 2500}};
+	static const u32 shapes[][2] = {{1, 1},	   {1, 7},    {15, 2},	  {16, 33},  {17, 64},
+					{31, 65},  {33, 31},  {64, 128},  {65, 17},  {100, 255},
+					{130, 96}, {257, 40}, {40, 1030}, {70, 2500}};
 	static const u32 tokens[] = {1, 2, 3, 5, 6, 7, 13, 40};
 	for (u32 s = 0; s < COUNT_OF(shapes); s++)
 		for (u32 t = 0; t < COUNT_OF(tokens); t++)
 			for (u32 bf16 = 0; bf16 < 2; bf16++) {
-				struct matmul_case m = {shapes[s][0], shapes[s][1], tokens[t], bf16, (s + t) % 2};
+				struct matmul_case m = {shapes[s][0], shapes[s][1], tokens[t], bf16,
+							(s + t) % 2};
 				m.bias = t % 3 == 0;
 				m.accumulate = t % 4 == 1 || t % 4 == 2;
 				matmul_case(c, target, &m);
@@ -264,7 +287,8 @@ void check_linear(struct check *c)
 				}
 				if (CHECK_DISTINCT(c, i, rmsnorm))
 					for (u32 bits = 0; bits < 8; bits++)
-						rmsnorm_case(c, i, tokens[t], widths[w], bits & 1, bits & 2, bits & 4);
+						rmsnorm_case(c, i, tokens[t], widths[w], bits & 1, bits & 2,
+							     bits & 4);
 				if (CHECK_DISTINCT(c, i, act_mul)) {
 					act_mul_case(c, i, KERN_SILU, tokens[t], widths[w]);
 					act_mul_case(c, i, KERN_GELU_TANH, tokens[t], widths[w]);

@@ -1,4 +1,5 @@
-/* Checks of logits, sample and logprobs against plain implementations: a full sort, libm, and a Philox written anew. */
+/* Checks of logits, sample and logprobs against plain implementations: a full sort, libm, and a Philox
+ * written anew. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +16,15 @@ static void logits_case(struct check *c, u32 target, u32 vocab)
 	u32 seen_ids[] = {vocab - 1, 0, vocab / 2}, seen_outputs[] = {3, 0, 1};
 	u32 bias_ids[] = {0, vocab - 1, vocab}, masked[] = {vocab / 3, vocab + 7};
 	const float bias[] = {2.5f, -100, 1};
-	struct kern_logits_row row = {.logits = logits, .repetition_penalty = 1.3f, .presence_penalty = 0.7f,
-				      .frequency_penalty = -0.2f, .seen_ids = seen_ids, .seen_outputs = seen_outputs,
-				      .bias_ids = bias_ids, .bias_values = bias, .bias_count = 3};
+	struct kern_logits_row row = {.logits = logits,
+				      .repetition_penalty = 1.3f,
+				      .presence_penalty = 0.7f,
+				      .frequency_penalty = -0.2f,
+				      .seen_ids = seen_ids,
+				      .seen_outputs = seen_outputs,
+				      .bias_ids = bias_ids,
+				      .bias_values = bias,
+				      .bias_count = 3};
 	struct kern_logits_args a = {.rows = &row, .row_count = 1, .vocab = vocab};
 	struct kern_limits limits = {.vocab = vocab, .rows = 1};
 	struct kern_ctx ctx;
@@ -66,7 +73,8 @@ static u32 philox_word(u32 position, u32 id, u64 seed)
 	u32 x[4] = {position, id / 4, 0, 0}, key[2] = {(u32)seed, (u32)(seed >> 32)};
 	for (int round = 0; round < 10; round++) {
 		u64 m0 = 0xD2511F53ull * x[0], m1 = 0xCD9E8D57ull * x[2];
-		u32 y[4] = {(u32)(m1 >> 32) ^ x[1] ^ key[0], (u32)m1, (u32)(m0 >> 32) ^ x[3] ^ key[1], (u32)m0};
+		u32 y[4] = {(u32)(m1 >> 32) ^ x[1] ^ key[0], (u32)m1, (u32)(m0 >> 32) ^ x[3] ^ key[1],
+			    (u32)m0};
 		memcpy(x, y, sizeof(x));
 		key[0] += 0x9E3779B9;
 		key[1] += 0xBB67AE85;
@@ -98,8 +106,10 @@ static u32 sample_want(const struct kern_sample_row *row, u32 vocab, bool *doubt
 		}
 		for (u32 i = 0; i < count; i++) {
 			double u = (philox_word(row->position, all[i].id, row->seed) + 0.5) * 0x1p-32;
-			double score = ((double)all[i].logit - all[0].logit) / row->temperature - log(-log(u));
-			*doubtful |= fabs(score - best_score) < 1e-9 || (row->min_p > 0 && fabs(all[i].p - row->min_p) < 1e-9);
+			double score =
+				((double)all[i].logit - all[0].logit) / row->temperature - log(-log(u));
+			*doubtful |= fabs(score - best_score) < 1e-9 ||
+				     (row->min_p > 0 && fabs(all[i].p - row->min_p) < 1e-9);
 			if (all[i].p < row->min_p || score <= best_score)
 				continue;
 			best_score = score;
@@ -169,20 +179,23 @@ static void sample_case(struct check *c, u32 target, u32 vocab, u32 shape)
 	if (!problem && memcmp(tokens[0], tokens[1], sizeof(tokens[0])) != 0)
 		problem = "other tokens than the reference's";
 	for (u32 r = 0; r < ROWS && !problem; r++) {
-		struct kern_sample_args one = {.rows = &rows[r], .tokens = &alone, .row_count = 1, .vocab = vocab};
+		struct kern_sample_args one = {
+			.rows = &rows[r], .tokens = &alone, .row_count = 1, .vocab = vocab};
 		bool doubtful;
 		u32 want = sample_want(&rows[r], vocab, &doubtful);
 		c->targets[target].ops.sample(&ctx, &one);
 		if (alone != tokens[0][r])
 			problem = "a row alone gives another token";
 		else if (want != alone && !doubtful) {
-			snprintf(text, sizeof(text), "row %u (temperature %g top_k %u top_p %g min_p %g) gives %u, should be %u", r,
-				 (double)rows[r].temperature, rows[r].top_k, (double)rows[r].top_p, (double)rows[r].min_p, alone,
-				 want);
+			snprintf(text, sizeof(text),
+				 "row %u (temperature %g top_k %u top_p %g min_p %g) gives %u, should be %u",
+				 r, (double)rows[r].temperature, rows[r].top_k, (double)rows[r].top_p,
+				 (double)rows[r].min_p, alone, want);
 			problem = text;
 		}
 	}
-	check_case_end(c, problem, "sample=%s vocab=%u shape=%u", c->targets[target].ops.sample_variant, vocab, shape);
+	check_case_end(c, problem, "sample=%s vocab=%u shape=%u", c->targets[target].ops.sample_variant,
+		       vocab, shape);
 }
 
 /* ---------------------------------------------------------------- logprobs */
@@ -200,8 +213,12 @@ static void logprobs_case(struct check *c, u32 target, u32 vocab, u32 top, bool 
 		float *logits = check_floats(c, vocab, true);
 		for (u32 i = 0; i < vocab && ties; i++)
 			logits[i] = (float)(int)(logits[i] * 3);
-		rows[r] = (struct kern_logprobs_row){logits, check_random(c, vocab), top, check_alloc(c, (1 + top) * 4),
-						     check_alloc(c, (1 + top) * 4), check_alloc(c, 4)};
+		rows[r] = (struct kern_logprobs_row){logits,
+						     check_random(c, vocab),
+						     top,
+						     check_alloc(c, (1 + top) * 4),
+						     check_alloc(c, (1 + top) * 4),
+						     check_alloc(c, 4)};
 	}
 	check_ctx(c, &ctx, &limits, 1);
 	if (c->targets[target].ops.logprobs(&ctx, &a) != ERR_OK)
@@ -225,11 +242,12 @@ static void logprobs_case(struct check *c, u32 target, u32 vocab, u32 top, bool 
 		if (rows[r].ids[0] != rows[r].token || *rows[r].rank != rank)
 			problem = "another token or rank";
 		if (!problem)
-			problem = check_close(rows[r].values, want, NULL, 1 + (top < vocab ? top : vocab), 3e-5);
+			problem = check_close(rows[r].values, want, NULL, 1 + (top < vocab ? top : vocab),
+					      3e-5);
 	}
 	free(all);
-	check_case_end(c, problem, "logprobs=%s vocab=%u top=%u ties=%d", c->targets[target].ops.logprobs_variant, vocab,
-		       top, ties);
+	check_case_end(c, problem, "logprobs=%s vocab=%u top=%u ties=%d",
+		       c->targets[target].ops.logprobs_variant, vocab, top, ties);
 }
 
 void check_sampling(struct check *c)

@@ -24,8 +24,7 @@ int main(int argc, char **argv)
 		if (strcmp(argv[i], "--bench") == 0) {
 			bench = true;
 			only = i + 1 < argc && argv[i + 1][0] != '-' ? argv[++i] : NULL;
-		}
-		else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+		} else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
 			seed = strtoull(argv[++i], NULL, 10);
 		else
 			return usage();

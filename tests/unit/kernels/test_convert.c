@@ -63,9 +63,11 @@ Test(convert, every_f16_has_its_value)
 		double want = exponent ? ldexp(1024 + mantissa, (int)exponent - 25) : ldexp(mantissa, -24);
 		want = h & 0x8000 ? -want : want;
 		if (exponent == 31)
-			cr_assert(mantissa ? isnan(x) : (isinf(x) && !signbit(x) == !(h >> 15)), "%04x is %g", h, (double)x);
+			cr_assert(mantissa ? isnan(x) : (isinf(x) && !signbit(x) == !(h >> 15)), "%04x is %g",
+				  h, (double)x);
 		else
-			cr_assert((double)x == want && !signbit(x) == !(h >> 15), "%04x is %g, not %g", h, (double)x, want);
+			cr_assert((double)x == want && !signbit(x) == !(h >> 15), "%04x is %g, not %g", h,
+				  (double)x, want);
 	}
 }
 

@@ -15,7 +15,8 @@ static u32 parsed(const char *text)
 Test(dispatch, caps_are_named_in_lists)
 {
 	cr_assert_eq(parsed("avx2"), KERN_CAP_AVX2);
-	cr_assert_eq(parsed("avx512_bf16,avx2,avx512"), KERN_CAP_AVX2 | KERN_CAP_AVX512 | KERN_CAP_AVX512_BF16);
+	cr_assert_eq(parsed("avx512_bf16,avx2,avx512"),
+		     KERN_CAP_AVX2 | KERN_CAP_AVX512 | KERN_CAP_AVX512_BF16);
 	cr_assert_eq(parsed("none"), 0);
 	cr_assert_eq(parsed(""), 0);
 	cr_assert_eq(parsed("all"), KERN_CAP_ALL);
@@ -27,7 +28,8 @@ Test(dispatch, an_unknown_cap_is_named_in_the_error)
 	u32 mask;
 	cr_assert_eq(kern_caps_parse("avx2,sse9", &mask, &em), ERR_INVALID);
 	cr_assert_neq(strstr(em.text, "'sse9'"), NULL, "%s", em.text);
-	cr_assert_eq(kern_caps_parse("avx5", &mask, &em), ERR_INVALID, "a beginning of a name is not the name");
+	cr_assert_eq(kern_caps_parse("avx5", &mask, &em), ERR_INVALID,
+		     "a beginning of a name is not the name");
 }
 
 Test(dispatch, the_environment_hides_instruction_sets)
@@ -46,8 +48,8 @@ Test(dispatch, without_caps_every_slot_is_the_reference)
 	struct kern_ops ops;
 	memset(&ops, 0, sizeof(ops));
 	kern_ops_init(&ops, 0);
-#define IS_REF(op)                                                                                           \
-	cr_assert_neq((void *)ops.op, NULL);                                                                 \
+#define IS_REF(op)                           \
+	cr_assert_neq((void *)ops.op, NULL); \
 	cr_assert_str_eq(ops.op##_variant, "ref");
 	KERN_OPS(IS_REF)
 }
@@ -59,7 +61,7 @@ Test(dispatch, every_mask_fills_every_slot)
 		struct kern_ops ops;
 		memset(&ops, 0, sizeof(ops));
 		kern_ops_init(&ops, caps & mask);
-#define IS_SET(op) cr_assert(ops.op && ops.op##_variant, "mask %x leaves " #op " empty", mask);
+#define IS_SET(op) cr_assert(ops.op &&ops.op##_variant, "mask %x leaves " #op " empty", mask);
 		KERN_OPS(IS_SET)
 	}
 }
@@ -70,8 +72,9 @@ Test(dispatch, the_table_prints_op_and_variant)
 	char text[400], cut[20];
 	kern_ops_init(&ops, 0);
 	kern_ops_print(&ops, text, sizeof(text));
-	cr_assert_str_eq(text, "embedding=ref rmsnorm=ref matmul=ref rope_kv=ref attention=ref act_mul=ref logits=ref "
-			       "sample=ref logprobs=ref block_copy=ref");
+	cr_assert_str_eq(
+		text, "embedding=ref rmsnorm=ref matmul=ref rope_kv=ref attention=ref act_mul=ref logits=ref "
+		      "sample=ref logprobs=ref block_copy=ref");
 	kern_ops_print(&ops, cut, sizeof(cut));
 	cr_assert_eq(strncmp(cut, text, sizeof(cut) - 1), 0);
 	cr_assert_eq(strlen(cut), sizeof(cut) - 1, "too long a text is cut to fit");

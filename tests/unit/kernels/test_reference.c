@@ -1,5 +1,5 @@
-/* The reference ops on cases small enough to do by hand: checkkern compares variants with formulas, this file pins
- * what the formulas are. */
+/* The reference ops on cases small enough to do by hand: checkkern compares variants with formulas, this file
+ * pins what the formulas are. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +23,8 @@ Test(reference, rmsnorm_adds_first_and_may_only_add)
 {
 	struct kern_ops ops = ref_ops();
 	float x[2] = {1, 5}, add[2] = {2, -1}, weight[2] = {1, 10}, out[2];
-	struct kern_rmsnorm_args a = {.out = out, .x = x, .add = add, .weight = weight, .tokens = 1, .hidden = 2};
+	struct kern_rmsnorm_args a = {
+		.out = out, .x = x, .add = add, .weight = weight, .tokens = 1, .hidden = 2};
 	ops.rmsnorm(NULL, &a);
 	near_to(out[0], 3 / sqrt(12.5));
 	near_to(out[1], 10 * 4 / sqrt(12.5));
@@ -40,8 +41,16 @@ Test(reference, rope_turns_halves_against_each_other)
 	float cosine[4] = {1, 1, 0, 0.6f}, sine[4] = {0, 0, 1, 0.8f};
 	u32 position = 1;
 	i64 slot = 1;
-	struct kern_rope_kv_args a = {.q = q, .qkv = qkv, .cos = cosine, .sin = sine, .positions = &position, .slots = &slot,
-				      .kv = {k, v, KERN_F32, 2, 1, 4}, .tokens = 1, .heads = 1, .rope_dim = 4};
+	struct kern_rope_kv_args a = {.q = q,
+				      .qkv = qkv,
+				      .cos = cosine,
+				      .sin = sine,
+				      .positions = &position,
+				      .slots = &slot,
+				      .kv = {k, v, KERN_F32, 2, 1, 4},
+				      .tokens = 1,
+				      .heads = 1,
+				      .rope_dim = 4};
 	ops.rope_kv(NULL, &a);
 	near_to(q[0], -3); /* 1 cos - 3 sin with a quarter turn */
 	near_to(q[2], 1);
@@ -64,9 +73,18 @@ static void attend(u32 window, float *out)
 	struct kern_ctx ctx = {0};
 	float k[8] = {0, (float)log(2), (float)log(4), 0}, v[8] = {1, 0, 10, 0, 100, 0}, q[4] = {1, 0, 1, 0};
 	u32 start[2] = {0, 2}, context = 3, table = 0;
-	struct kern_attention_args a = {.out = out, .q = q, .kv = {k, v, KERN_F32, 4, 1, 2}, .query_start = start,
-					.context = &context, .block_tables = &table, .block_stride = 1, .rows = 1,
-					.tokens = 2, .heads = 1, .scale = 1, .window = window};
+	struct kern_attention_args a = {.out = out,
+					.q = q,
+					.kv = {k, v, KERN_F32, 4, 1, 2},
+					.query_start = start,
+					.context = &context,
+					.block_tables = &table,
+					.block_stride = 1,
+					.rows = 1,
+					.tokens = 2,
+					.heads = 1,
+					.scale = 1,
+					.window = window};
 	ops.attention(&ctx, &a);
 }
 
@@ -94,9 +112,17 @@ Test(reference, penalties_follow_bias_and_precede_masks)
 	float logits[4] = {1, -1, 4, 0};
 	u32 seen[3] = {0, 1, 2}, outputs[3] = {2, 0, 1}, biased = 0, masked = 2;
 	float bias = 3;
-	struct kern_logits_row row = {.logits = logits, .repetition_penalty = 2, .presence_penalty = 0.5f,
-				      .frequency_penalty = 0.25f, .seen_ids = seen, .seen_outputs = outputs, .seen_count = 3,
-				      .bias_ids = &biased, .bias_values = &bias, .bias_count = 1, .masked_ids = &masked,
+	struct kern_logits_row row = {.logits = logits,
+				      .repetition_penalty = 2,
+				      .presence_penalty = 0.5f,
+				      .frequency_penalty = 0.25f,
+				      .seen_ids = seen,
+				      .seen_outputs = outputs,
+				      .seen_count = 3,
+				      .bias_ids = &biased,
+				      .bias_values = &bias,
+				      .bias_count = 1,
+				      .masked_ids = &masked,
 				      .masked_count = 1};
 	struct kern_logits_args a = {&row, 1, 4};
 	ops.logits(NULL, &a);

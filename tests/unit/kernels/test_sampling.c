@@ -16,7 +16,8 @@ Test(sampling, philox_gives_the_published_numbers)
 	} known[] = {
 		{{0, 0, 0, 0}, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
 		{{~0u, ~0u, ~0u, ~0u}, ~0ull, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-		{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822u,
+		{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+		 0x299f31d0a4093822u,
 		 {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
 	};
 	for (u32 i = 0; i < COUNT_OF(known); i++) {
@@ -30,19 +31,22 @@ Test(sampling, exp_and_log_agree_with_libm)
 {
 	for (double x = 0; x > -745; x -= 0.0371) {
 		double want = exp(x), got = sampling_exp(x);
-		cr_assert(x < -700 ? got == 0 : fabs(got - want) <= 1e-12 * want, "e^%g is %.17g, not %.17g", x, got, want);
+		cr_assert(x < -700 ? got == 0 : fabs(got - want) <= 1e-12 * want, "e^%g is %.17g, not %.17g",
+			  x, got, want);
 	}
 	cr_assert_eq(sampling_exp(0), 1);
 	cr_assert_eq(sampling_exp(-INFINITY), 0);
 	cr_assert_eq(sampling_exp(NAN), 0);
 	for (double x = 1e-300; x < 1e300; x *= 1.0371)
-		cr_assert(fabs(sampling_log(x) - log(x)) <= 1e-12 * (1 + fabs(log(x))), "ln %g is %.17g", x, sampling_log(x));
+		cr_assert(fabs(sampling_log(x) - log(x)) <= 1e-12 * (1 + fabs(log(x))), "ln %g is %.17g", x,
+			  sampling_log(x));
 }
 
 Test(sampling, gumbel_noise_stays_below_its_bound)
 {
 	for (u32 ones = 0; ones <= 32; ones++) {
-		u32 most = ones == 32 ? ~0u : ~(0x80000000u >> ones), least = ones == 0 ? 0 : ~0u << (32 - ones);
+		u32 most = ones == 32 ? ~0u : ~(0x80000000u >> ones),
+		    least = ones == 0 ? 0 : ~0u << (32 - ones);
 		cr_assert_leq(sampling_gumbel(most), sampling_gumbel_bound(most), "%u leading ones", ones);
 		cr_assert_leq(sampling_gumbel(least), sampling_gumbel_bound(least));
 	}
@@ -53,8 +57,8 @@ Test(sampling, keys_order_as_floats_do)
 {
 	const float rising[] = {-INFINITY, -3e38f, -1, -1e-40f, 0, 1e-40f, 1, 3e38f, INFINITY};
 	for (u32 i = 1; i < COUNT_OF(rising); i++)
-		cr_assert_lt(sampling_key(rising[i - 1]), sampling_key(rising[i]), "%g and %g", (double)rising[i - 1],
-			     (double)rising[i]);
+		cr_assert_lt(sampling_key(rising[i - 1]), sampling_key(rising[i]), "%g and %g",
+			     (double)rising[i - 1], (double)rising[i]);
 	cr_assert_eq(sampling_key(-0.0f), sampling_key(0.0f));
 	cr_assert_eq(sampling_key(NAN), sampling_key(-INFINITY));
 }
@@ -117,7 +121,8 @@ Test(sampling, restrictions_keep_exactly_the_allowed_tokens)
 		row.logits = logits;
 		for (u32 j = 0; j < 600; j++)
 			seen |= 1u << draw(&row, 5, 1234, j);
-		cr_assert_eq(seen, cases[i].allowed, "case %u drew %x, allowed are %x", i, seen, cases[i].allowed);
+		cr_assert_eq(seen, cases[i].allowed, "case %u drew %x, allowed are %x", i, seen,
+			     cases[i].allowed);
 	}
 }
 
@@ -142,10 +147,11 @@ Test(sampling, the_tokens_of_a_seed_are_the_same_for_ever)
 {
 	static const u32 known[] = {532, 393, 797, 434, 775, 540, 232, 540, 450, 595, 947, 27};
 	float logits[1000];
-	struct kern_sample_row row = {.logits = logits, .temperature = 0.9f, .top_p = 0.95f, .top_k = 200, .min_p = 0.01f};
+	struct kern_sample_row row = {
+		.logits = logits, .temperature = 0.9f, .top_p = 0.95f, .top_k = 200, .min_p = 0.01f};
 	for (u32 i = 0; i < 1000; i++)
 		logits[i] = (float)(i * 37 % 101) / 16;
 	for (u32 i = 0; i < COUNT_OF(known); i++)
-		cr_assert_eq(draw(&row, 1000, 42, i), known[i], "position %u gives %u, once gave %u", i, draw(&row, 1000, 42, i),
-			     known[i]);
+		cr_assert_eq(draw(&row, 1000, 42, i), known[i], "position %u gives %u, once gave %u", i,
+			     draw(&row, 1000, 42, i), known[i]);
 }

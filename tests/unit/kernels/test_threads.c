@@ -45,7 +45,8 @@ Test(threads, each_task_runs_once)
 			memset(&tally, 0, sizeof(tally));
 			kern_threads_run(t, tasks, count_task, &tally);
 			for (u32 i = 0; i < TASKS_MAX; i++)
-				cr_assert_eq(tally.times[i], i < tasks, "task %u of %u ran %u times", i, tasks, tally.times[i]);
+				cr_assert_eq(tally.times[i], i < tasks, "task %u of %u ran %u times", i,
+					     tasks, tally.times[i]);
 			for (u32 i = threads; i < 16; i++)
 				cr_assert_eq(tally.threads_seen[i], 0, "thread %u of %u", i, threads);
 		}
@@ -92,7 +93,8 @@ static double cpu_seconds(void)
 {
 	struct rusage u;
 	getrusage(RUSAGE_SELF, &u);
-	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+	       1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
 Test(threads, an_idle_pool_uses_no_processor_time)
@@ -104,7 +106,8 @@ Test(threads, an_idle_pool_uses_no_processor_time)
 	sleep_us(20000);
 	double before = cpu_seconds();
 	sleep_us(300000);
-	cr_assert_lt(cpu_seconds() - before, 0.003, "%g s of processor time in 0.3 s of idleness", cpu_seconds() - before);
+	cr_assert_lt(cpu_seconds() - before, 0.003, "%g s of processor time in 0.3 s of idleness",
+		     cpu_seconds() - before);
 	kern_threads_destroy(&t);
 }
 

@@ -37,7 +37,8 @@ Test(weight, every_layout_holds_every_element)
 	for (u32 i = 0; i < 6; i++) {
 		struct kern_weight w;
 		void *memory = memory_for(dtypes[i % 2], caps[i / 2]);
-		cr_assert_eq(kern_weight_pack(&w, rows, KERN_F32, STRIDE, N, K, dtypes[i % 2], memory, NULL, caps[i / 2], NULL),
+		cr_assert_eq(kern_weight_pack(&w, rows, KERN_F32, STRIDE, N, K, dtypes[i % 2], memory, NULL,
+					      caps[i / 2], NULL),
 			     ERR_OK);
 		for (u32 n = 0; n < N; n++)
 			for (u32 k = 0; k < K; k++) {
@@ -60,7 +61,9 @@ Test(weight, rows_in_pieces_and_in_any_order_give_the_same_bytes)
 	struct kern_weight w;
 	struct kern_threads *threads;
 	cr_assert_eq(kern_threads_create(&threads, 2, NULL), ERR_OK);
-	cr_assert_eq(kern_weight_pack(&w, rows, KERN_F32, STRIDE, N, K, KERN_BF16, whole, threads, caps, NULL), ERR_OK);
+	cr_assert_eq(
+		kern_weight_pack(&w, rows, KERN_F32, STRIDE, N, K, KERN_BF16, whole, threads, caps, NULL),
+		ERR_OK);
 	cr_assert_eq(kern_weight_begin(&w, N, K, KERN_BF16, pieces, caps, NULL), ERR_OK);
 	kern_weight_rows(&w, 33, N - 33, rows + 33 * STRIDE, KERN_F32, STRIDE, threads);
 	kern_weight_rows(&w, 0, 5, rows, KERN_F32, STRIDE, threads);
@@ -78,7 +81,9 @@ Test(weight, bf16_sources_are_packed_without_rounding)
 	u16 rows[2 * 3] = {0x3f80, 0x4000, 0x7f80, 0xbf80, 0x0001, 0x8000};
 	struct kern_weight w;
 	void *memory = aligned_alloc(64, kern_weight_bytes(2, 3, KERN_BF16, KERN_CAP_AVX2));
-	cr_assert_eq(kern_weight_pack(&w, rows, KERN_BF16, 3, 2, 3, KERN_BF16, memory, NULL, KERN_CAP_AVX2, NULL), ERR_OK);
+	cr_assert_eq(
+		kern_weight_pack(&w, rows, KERN_BF16, 3, 2, 3, KERN_BF16, memory, NULL, KERN_CAP_AVX2, NULL),
+		ERR_OK);
 	for (u32 i = 0; i < 6; i++)
 		cr_assert_eq(kern_float_to_bf16(kern_weight_at(&w, i / 3, i % 3)), rows[i]);
 	free(memory);
@@ -91,6 +96,7 @@ Test(weight, other_types_are_refused_by_name)
 	_Alignas(64) char memory[64];
 	cr_assert_eq(kern_weight_begin(&w, 1, 1, KERN_I8, memory, 0, &em), ERR_UNSUPPORTED);
 	cr_assert_neq(strstr(em.text, "bfloat16"), NULL);
-	cr_assert_eq(kern_weight_pack(&w, memory, KERN_I8, 1, 1, 1, KERN_F32, memory, NULL, 0, &em), ERR_UNSUPPORTED);
+	cr_assert_eq(kern_weight_pack(&w, memory, KERN_I8, 1, 1, 1, KERN_F32, memory, NULL, 0, &em),
+		     ERR_UNSUPPORTED);
 	cr_assert_neq(strstr(em.text, "float16"), NULL);
 }
