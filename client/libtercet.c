@@ -306,6 +306,7 @@ static void emit_notice(struct tercet *t, struct tercet_event *event)
 				       .user = n->user,
 				       .code = n->code,
 				       .error_text = n->text,
+				       .text = "",
 				       .retry_after_ms = n->retry_after_ms,
 				       .waiting = n->waiting};
 }

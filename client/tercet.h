@@ -182,7 +182,7 @@ struct tercet_event {
 	uint32_t first_token;   /* output number of tokens[0], from 0 */
 	uint32_t token_count;
 	const uint32_t *tokens;
-	const char *text;       /* decoded form of exactly these tokens; whole UTF-8 characters */
+	const char *text;       /* decoded form of exactly these tokens; whole UTF-8 characters; never NULL */
 	uint32_t text_bytes;
 	uint32_t prompt_count;
 	uint32_t cached_count;  /* prompt tokens found in the prefix cache */

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -129,11 +130,23 @@ static enum err start_engine(struct cli_session *s, struct err_msg *em)
 	return e;
 }
 
+enum err cli_find_socket(const char *run_dir, const char *name, struct err_msg *em)
+{
+	char path[4096];
+	struct stat st;
+	int n = snprintf(path, sizeof(path), "%s/%s", run_dir, name);
+	if (n > 0 && (size_t)n < sizeof(path) && stat(path, &st) == 0 && S_ISSOCK(st.st_mode))
+		return ERR_OK;
+	return err_set(em, ERR_NOT_FOUND,
+		       "no engine runs in \"%.200s\" (it has no socket \"%s\"); \"tercet serve\" prints the run directory",
+		       run_dir, name);
+}
+
 enum err cli_session_open(struct cli_session *s, const char *name, struct err_msg *em)
 {
 	struct tercet_error *error = (struct tercet_error *)em;
 	bool own = !s->options.run_dir[0];
-	enum err e = own ? start_engine(s, em) : ERR_OK;
+	enum err e = own ? start_engine(s, em) : cli_find_socket(s->options.run_dir, "submit", em);
 	if (e != ERR_OK)
 		return e;
 	struct tercet_config config = {.run_dir = own ? s->engine.run_dir : s->options.run_dir, .name = name};

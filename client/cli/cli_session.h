@@ -37,6 +37,8 @@ struct cli_session {
 	struct tercet *client;
 };
 
+/* ERR_NOT_FOUND: no engine has its socket `name` in this run directory. */
+MUST_CHECK enum err cli_find_socket(const char *run_dir, const char *name, struct err_msg *em);
 /* With --run-dir connects to that engine, else starts one of `s->options` as a child, with progress on a terminal.
  * Blocks. ERR_ABORTED: interrupted. */
 MUST_CHECK enum err cli_session_open(struct cli_session *s, const char *name, struct err_msg *em);

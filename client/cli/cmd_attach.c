@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/cli/cli.h"
+#include "client/cli/cli_session.h"
 #include "client/tercet.h"
 #include "common/finish.h"
 #include "common/json.h"
@@ -210,6 +210,8 @@ int cmd_attach(int argc, char **argv)
 			return cli_usage_error(&em);
 		}
 	}
+	if (cli_find_socket(a.run_dir, a.client ? "output" : "tap", &em) != ERR_OK)
+		return cli_fail(&em);
 	enum err e = a.client ? follow_client(&a, client_id, &em) : tail_tap(&a, &em);
 	buf_fini(&a.line);
 	return e == ERR_OK ? CLI_OK : cli_fail(&em);

@@ -56,6 +56,10 @@ Test(cli, what_is_missing_on_the_disk_exits_with_1)
 	char text[4096];
 	cr_assert_eq(tercet("run /nonexistent x", text, sizeof(text)), 1);
 	cr_assert_not_null(strstr(text, "/nonexistent"), "%s", text);
+	cr_assert_eq(tercet("run --run-dir /nonexistent --prompt-ids 1", text, sizeof(text)), 1);
+	cr_assert_not_null(strstr(text, "no engine runs in \"/nonexistent\""), "%s", text);
+	cr_assert_eq(tercet("attach --run-dir /nonexistent", text, sizeof(text)), 1);
+	cr_assert_not_null(strstr(text, "it has no socket \"tap\""), "%s", text);
 	cr_assert_eq(tercet("trace --messages /nonexistent.msgs", text, sizeof(text)), 1);
 	cr_assert_not_null(strstr(text, "/nonexistent.msgs"), "%s", text);
 	cr_assert_eq(tercet("trace --messages " TERCET_EXE, text, sizeof(text)), 1);
