@@ -57,7 +57,7 @@ enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE }
 	INT(server, shutdown_timeout, 30, 0, 86400, "Seconds that running requests get after SIGTERM")       \
 	SIZE(output, output_retention, 4194304, 4096, "Bytes of chunks kept per output-socket client")       \
 	INT(output, output_retention_time, 60, 1, 86400, "Seconds that chunks of an absent client are kept") \
-	INT(run, progress_timeout, 60, 0, 86400, "Seconds a busy process may take for a step; 0: any")       \
+	INT(run, progress_timeout, 60, 0, 86400, "Seconds without progress until a process is restarted; 0: never") \
 	STR(run, run_dir, "", "Directory of sockets and shared pages; default: a fresh one, mode 0700")      \
 	STR(run, trace, "", "Write a Chrome/Perfetto timeline of all processes to this file at exit")        \
 	STR(run, trace_messages, "", "Directory in which every process records its messages")                \

@@ -11,6 +11,9 @@ enum { START_SILENCE_S = 600, LIVENESS_PERIOD_S = 5, PINGS_PER_LIMIT = 4 };
 
 static const u64 second_ns = 1000000000;
 
+/* Who waits for nobody first. */
+static const enum ipc_role downstream[] = {IPC_ROLE_WORKER, IPC_ROLE_DETOK, IPC_ROLE_SCHEDULER, IPC_ROLE_GATEWAY};
+
 /* Where the process counts what it completes, or NULL. */
 static const struct stats_page *page_of(struct supervisor *s, struct child *c)
 {
@@ -93,15 +96,14 @@ static void recycle(struct supervisor *s, struct child *c, u64 now_ns, const cha
  * down is. When somebody completes nothing, whoever owes an answer for a while already is more suspect than he. */
 static void check_running(struct supervisor *s, u64 now_ns, u64 limit_ns)
 {
-	static const enum ipc_role order[] = {IPC_ROLE_WORKER, IPC_ROLE_DETOK, IPC_ROLE_SCHEDULER, IPC_ROLE_GATEWAY};
 	bool fruitless = false;
 
 	for (u32 i = 0; i < s->plan.count; i++)
 		fruitless |= fruitless_for(s, &s->children[i], now_ns) > limit_ns;
-	for (size_t k = 0; k < COUNT_OF(order); k++)
+	for (size_t k = 0; k < COUNT_OF(downstream); k++)
 		for (u32 i = 0; i < s->plan.count; i++) {
 			struct child *c = &s->children[i];
-			if (c->spec->role != order[k])
+			if (c->spec->role != downstream[k])
 				continue;
 			if (silent_for(s, c, now_ns) > (fruitless ? limit_ns / PINGS_PER_LIMIT : limit_ns))
 				recycle(s, c, now_ns, "does not answer");
@@ -113,15 +115,35 @@ static void check_running(struct supervisor *s, u64 now_ns, u64 limit_ns)
 		}
 }
 
+/* Processes that start wait for each other, the scheduler for workers that load for an hour: only when none of them
+ * says anything, the one furthest down has stopped. */
+static void check_starting(struct supervisor *s, u64 now_ns)
+{
+	struct child *suspect = NULL;
+	u64 heard_ns = 0;
+
+	for (size_t k = COUNT_OF(downstream); k-- > 0;)
+		for (u32 i = 0; i < s->plan.count; i++) {
+			struct child *c = &s->children[i];
+			if (c->spec->role != downstream[k] || c->state != CHILD_STARTING)
+				continue;
+			suspect = c;
+			heard_ns = later(heard_ns, c->heard_ns);
+		}
+	if (suspect == NULL || elapsed(heard_ns, now_ns) < START_SILENCE_S * second_ns)
+		return;
+	if (s->phase == PHASE_START)
+		supervisor_fail(s, now_ns, "%s said nothing for %d seconds while it started", suspect->spec->name,
+				START_SILENCE_S);
+	else if (s->phase == PHASE_RUN)
+		recycle(s, suspect, now_ns, "says nothing while it starts");
+}
+
 void supervisor_check_liveness(struct supervisor *s, u64 now_ns)
 {
 	u64 limit_ns = (u64)s->options->progress_timeout * second_ns;
 
-	for (u32 i = 0; i < s->plan.count && s->phase == PHASE_START; i++)
-		if (s->children[i].state == CHILD_STARTING &&
-		    elapsed(s->children[i].heard_ns, now_ns) > START_SILENCE_S * second_ns)
-			supervisor_fail(s, now_ns, "%s said nothing for %d seconds while it started",
-					s->children[i].spec->name, START_SILENCE_S);
+	check_starting(s, now_ns);
 	if (s->phase != PHASE_RUN || limit_ns == 0)
 		return;
 	ping(s, now_ns, limit_ns / PINGS_PER_LIMIT);
