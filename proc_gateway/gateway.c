@@ -16,8 +16,8 @@
 #include "proc_gateway/sse.h"
 
 enum {
-	ENGINE_REQUESTS_MAX = 65536, /* unfinished at once in one gateway */
-	STOP_FLUSH_MS = 300,	     /* for the last replies, when told to stop */
+	ENGINE_REQUESTS_SLACK = 1024, /* that end or begin while the engine is full */
+	STOP_FLUSH_MS = 300,	      /* for the last replies, when told to stop */
 };
 
 /* ---------------------------------------------------------------- the engine */
@@ -231,14 +231,16 @@ static enum err listen_http(struct gateway *g, struct err_msg *em)
 
 static enum err open_engine(struct gateway *g, struct err_msg *em)
 {
+	const struct options *o = g->options;
 	struct tercet_error error;
 	char name[32];
 	snprintf(name, sizeof(name), "gateway-%u", g->rank);
 	struct tercet_config config = {
-		.run_dir = g->options->run_dir,
+		.run_dir = o->run_dir,
 		.name = name,
-		.max_requests = ENGINE_REQUESTS_MAX,
-		.record_dir = *g->options->trace_messages ? g->options->trace_messages : NULL,
+		/* the engine refuses what is beyond its own limits */
+		.max_requests = (u32)(o->max_num_seqs + o->max_queued_requests) + ENGINE_REQUESTS_SLACK,
+		.record_dir = *o->trace_messages ? o->trace_messages : NULL,
 	};
 	enum tercet_result result = tercet_open(&g->engine, &config, &error);
 	if (result != TERCET_OK)
