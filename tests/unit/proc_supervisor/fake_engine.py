@@ -16,6 +16,11 @@ def alive(pid):
         return False
 
 
+def children(pid):
+    with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as f:
+        return [int(p) for p in f.read().split()]
+
+
 def until(condition, what):
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:

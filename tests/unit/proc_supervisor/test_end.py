@@ -4,7 +4,7 @@ import signal
 import socket
 import time
 
-from fake_engine import PATIENCE, alive, until
+from fake_engine import PATIENCE, alive, children, until
 
 
 def test_sigterm_drains_gateways_before_the_scheduler_and_stops_the_rest_after(engine):
@@ -26,7 +26,7 @@ def test_ctrl_c_of_the_terminal_is_a_drain(engine):
 
 
 def test_requests_that_do_not_end_in_time_do_not_stop_the_end(engine):
-    e = engine("--shutdown-timeout", "1", scripts={"gateway": "drain=60000;ready"})
+    e = engine("--shutdown-timeout", "1", scripts={"gateway": "drain=600000;ready"})
     e.until_ready()
     begin = time.monotonic()
     assert e.finish(signal.SIGTERM) == 0
@@ -35,13 +35,13 @@ def test_requests_that_do_not_end_in_time_do_not_stop_the_end(engine):
 
 
 def test_the_second_signal_ends_everything_at_once(engine):
-    e = engine(scripts={"gateway": "drain=60000;ready", "worker": "deaf;ready"})
+    e = engine(scripts={"gateway": "drain=600000;ready", "worker": "deaf;ready"})
     e.until_ready()
     e.process.send_signal(signal.SIGTERM)
     until(lambda: e.log("drain"), "the drain began")
     begin = time.monotonic()
     assert e.finish(signal.SIGTERM) == 128 + signal.SIGTERM
-    assert time.monotonic() - begin < 5 + PATIENCE / 6
+    assert time.monotonic() - begin < PATIENCE
 
 
 def test_sigquit_ends_everything_at_once(engine):
@@ -51,11 +51,11 @@ def test_sigquit_ends_everything_at_once(engine):
 
 
 def test_a_signal_during_the_start_stops_it_at_once(engine):
-    e = engine(scripts={"worker": "sleep=60000"})
+    e = engine(scripts={"worker": "sleep=600000"})
     until(lambda: e.spawned("worker-0"), "the worker loads")
     begin = time.monotonic()
     assert e.finish(signal.SIGTERM) == 0
-    assert time.monotonic() - begin < PATIENCE / 8
+    assert time.monotonic() - begin < PATIENCE
 
 
 def test_a_process_that_does_not_stop_is_killed(engine):
@@ -69,10 +69,9 @@ def test_what_children_started_ends_too(engine):
     e = engine(scripts={"worker": "child;ready"})
     e.until_ready()
     pid = e.spawned("worker-0")[0]
-    children = until(lambda: open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii").read().split(),
-                     "the grandchild is there")
+    started = until(lambda: children(pid), "the grandchild is there")
     assert e.finish(signal.SIGTERM) == 0
-    until(lambda: not any(alive(int(c)) for c in children), "the grandchild is gone")
+    until(lambda: not any(alive(c) for c in started), "the grandchild is gone")
 
 
 def test_children_end_with_a_killed_supervisor(engine):

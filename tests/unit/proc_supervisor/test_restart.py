@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from fake_engine import alive, until
+from fake_engine import alive, children, until
 
 
 def test_a_gateway_that_dies_is_restarted_alone(engine):
@@ -87,4 +87,16 @@ def test_a_frozen_worker_is_restarted_and_not_the_scheduler_that_waits_for_it(en
     e.until_ready()
     until(lambda: "STUCK" in e.text(), "somebody is stuck")
     assert "STUCK process=worker-0" in e.text()
+    assert e.finish(signal.SIGTERM) == 0
+
+
+def test_what_a_dead_process_leaves_behind_is_ended_and_reaped(engine):
+    e = engine(scripts={"worker": "child;ready"})
+    e.until_ready()
+    worker = e.spawned("worker-0")[0]
+    left = until(lambda: children(worker), "the grandchild is there")
+    os.kill(worker, signal.SIGKILL)
+    until(lambda: "RESTARTED process=worker-0" in e.text(), "the worker is back")
+    until(lambda: len(children(e.process.pid)) == 4, "nothing but the four processes is there, no zombie either")
+    assert not any(alive(p) for p in left)
     assert e.finish(signal.SIGTERM) == 0
