@@ -182,7 +182,7 @@ static bool set_token(struct jinja *j, const char *name, const char *text)
 /* In transformers' order: tokens, then the request's own variables, then what no request may replace. */
 static bool set_variables(struct jinja *j, const struct chat_request *r)
 {
-	j->scope = jinja_scope_push(j, NULL);
+	j->scope = jinja_scope_push(j, NULL, NULL);
 	if (j->scope == NULL || !set_token(j, "bos_token", r->bos_token) || !set_token(j, "eos_token", r->eos_token))
 		return false;
 	for (struct json_iter it = json_iterate(r->kwargs); json_next(&it);)
@@ -245,6 +245,15 @@ static enum err cut_behind_final(const struct chat_request *r, struct buf *rende
 
 /* ---- rendering ---- */
 
+/* The template's own scope lies inside the one of the request's variables. */
+static bool enter_template(struct jinja *j)
+{
+	struct jscope *s = jinja_scope_push(j, j->scope, j->template->unset);
+	if (s != NULL)
+		j->scope = s;
+	return s != NULL;
+}
+
 enum err chat_template_render(const struct chat_template *t, const struct chat_request *request, struct buf *out,
 			      struct err_msg *em)
 {
@@ -255,7 +264,7 @@ enum err chat_template_render(const struct chat_template *t, const struct chat_r
 			  .out = &rendered,
 			  .now_s = request->now_s};
 	enum err e = ERR_OK;
-	if (!set_variables(&j, request) || jinja_exec(&j, &j.template->body) == JFLOW_FAIL || j.failed)
+	if (!set_variables(&j, request) || !enter_template(&j) || jinja_exec(&j, &j.template->body) == JFLOW_FAIL || j.failed)
 		e = err_set(em, ERR_INVALID, "%s", j.error.text);
 	if (e == ERR_OK && request->continue_final_message)
 		e = cut_behind_final(request, &rendered, em);

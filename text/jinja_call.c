@@ -226,7 +226,7 @@ bool jinja_call_macro(struct jinja *j, const struct jmacro *m, struct jargs *arg
 	struct jscope *outer = j->scope;
 	if (!jinja_enter(j))
 		return false;
-	j->scope = jinja_scope_push(j, m->scope);
+	j->scope = jinja_scope_push(j, m->scope, m->def->unset);
 	bool ok = j->scope != NULL && bind_special(j, m->def, args) && bind_params(j, m->def, args) &&
 		  jinja_capture(j, &m->def->body, out) == JFLOW_NEXT;
 	j->scope = outer;

@@ -36,6 +36,21 @@ bool jinja_fail_undefined(struct jinja *j, struct jv v)
 	return jinja_fail(j, "%s", v.hint);
 }
 
+bool jinja_put_off_error(struct jinja *j, const char **out)
+{
+	if (j->steps > JINJA_STEPS_MAX || j->raised)
+		return false;
+	j->failed = false;
+	*out = jinja_printf(j, "%s", j->error.text);
+	return *out != NULL;
+}
+
+bool jinja_raise_again(struct jinja *j, const char *error)
+{
+	j->failed = true; /* the message has its place already */
+	return err_set(&j->error, ERR_INVALID, "%s", error) == ERR_OK;
+}
+
 bool jinja_enter(struct jinja *j)
 {
 	if (++j->depth <= JINJA_DEPTH_MAX)
@@ -54,7 +69,7 @@ void *jinja_alloc(struct jinja *j, size_t bytes)
 
 char *jinja_printf(struct jinja *j, const char *fmt, ...)
 {
-	char text[512];
+	char text[sizeof(struct err_msg)];
 	va_list args;
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
@@ -66,12 +81,22 @@ char *jinja_printf(struct jinja *j, const char *fmt, ...)
 
 /* ---- names ---- */
 
-struct jscope *jinja_scope_push(struct jinja *j, struct jscope *parent)
+struct jscope *jinja_scope_push(struct jinja *j, struct jscope *parent, const char *const *unset)
 {
 	struct jscope *s = jinja_alloc(j, sizeof(*s));
-	if (s != NULL)
-		*s = (struct jscope){.parent = parent};
-	return s;
+	if (s == NULL)
+		return NULL;
+	*s = (struct jscope){.parent = parent};
+	return jinja_scope_reset(j, s, unset) ? s : NULL;
+}
+
+bool jinja_scope_reset(struct jinja *j, struct jscope *s, const char *const *unset)
+{
+	s->count = 0;
+	for (; unset != NULL && *unset != NULL; unset++)
+		if (!jinja_scope_set(j, s, *unset, (struct jv){.type = JV_MISSING}))
+			return false;
+	return true;
 }
 
 bool jinja_scope_set(struct jinja *j, struct jscope *s, const char *name, struct jv value)
@@ -95,21 +120,27 @@ bool jinja_scope_set(struct jinja *j, struct jscope *s, const char *name, struct
 	return true;
 }
 
-bool jinja_lookup(struct jinja *j, const char *name, struct jv *out)
+/* The innermost variable of the name; NULL when there is none. */
+static const struct jvar *find_var(const struct jinja *j, const char *name)
 {
 	for (const struct jscope *s = j->scope; s != NULL; s = s->parent)
 		for (u32 i = 0; i < s->count; i++)
-			if (s->vars[i].name == name) {
-				*out = s->vars[i].value;
-				return true;
-			}
-	const struct builtin *b = jinja_global_find(name);
-	if (b != NULL) {
+			if (s->vars[i].name == name)
+				return &s->vars[i];
+	return NULL;
+}
+
+bool jinja_lookup(struct jinja *j, const char *name, struct jv *out)
+{
+	const struct jvar *var = find_var(j, name);
+	const struct builtin *b = var == NULL ? jinja_global_find(name) : NULL;
+	if (b != NULL)
 		*out = (struct jv){.type = JV_FUNCTION, .function = b};
-		return true;
-	}
-	*out = JV_UNDEF(jinja_printf(j, "'%s' is undefined", name));
-	return out->hint != NULL;
+	else if (var != NULL && var->value.type != JV_MISSING)
+		*out = var->value;
+	else
+		*out = JV_UNDEF(jinja_printf(j, "'%s' is undefined", name));
+	return out->type != JV_UNDEFINED || out->hint != NULL;
 }
 
 /* ---- literals and names ---- */

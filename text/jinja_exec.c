@@ -84,13 +84,13 @@ static enum jflow exec_set(struct jinja *j, const struct node *n)
 }
 
 /* Runs a body in a new scope inside the current one, into a string. */
-static enum jflow capture_scoped(struct jinja *j, const struct node_list *body, struct jv *out)
+static enum jflow capture_scoped(struct jinja *j, const struct node *n, struct jv *out)
 {
-	struct jscope *outer = j->scope, *inner = jinja_scope_push(j, outer);
+	struct jscope *outer = j->scope, *inner = jinja_scope_push(j, outer, n->unset);
 	if (inner == NULL)
 		return JFLOW_FAIL;
 	j->scope = inner;
-	enum jflow flow = jinja_capture(j, body, out);
+	enum jflow flow = jinja_capture(j, &n->body, out);
 	j->scope = outer;
 	return flow;
 }
@@ -114,28 +114,37 @@ static bool filter_text(struct jinja *j, const struct node *filter, struct jv te
 static enum jflow exec_set_block(struct jinja *j, const struct node *n)
 {
 	struct jv text, v;
-	enum jflow flow = capture_scoped(j, &n->body, &text);
+	enum jflow flow = capture_scoped(j, n, &text);
 	if (flow != JFLOW_NEXT)
 		return flow;
 	return filter_text(j, n->b, text, &v) && jinja_assign(j, n->a, v) ? JFLOW_NEXT : JFLOW_FAIL;
 }
 
+/* What blocks leave has to be text already; only {{ }} makes text of other values. */
+static enum jflow write_text(struct jinja *j, struct jv v)
+{
+	if (v.type != JV_STRING) {
+		(void)jinja_fail(j, "the block gives %s, not a string", jv_type_name(v));
+		return JFLOW_FAIL;
+	}
+	buf_append(j->out, v.s->data, v.s->bytes);
+	return check_output(j);
+}
+
 static enum jflow exec_filter_block(struct jinja *j, const struct node *n)
 {
 	struct jv text, v;
-	enum jflow flow = capture_scoped(j, &n->body, &text);
+	enum jflow flow = capture_scoped(j, n, &text);
 	if (flow != JFLOW_NEXT)
 		return flow;
-	if (!filter_text(j, n->a, text, &v) || !jv_str(j, v, j->out))
-		return JFLOW_FAIL;
-	return check_output(j);
+	return filter_text(j, n->a, text, &v) ? write_text(j, v) : JFLOW_FAIL;
 }
 
 /* ---- scopes ---- */
 
 static enum jflow exec_scope(struct jinja *j, const struct node *n)
 {
-	struct jscope *outer = j->scope, *inner = jinja_scope_push(j, outer);
+	struct jscope *outer = j->scope, *inner = jinja_scope_push(j, outer, n->unset);
 	if (inner == NULL)
 		return JFLOW_FAIL;
 	j->scope = inner;
@@ -147,7 +156,7 @@ static enum jflow exec_scope(struct jinja *j, const struct node *n)
 /* All values are evaluated outside. */
 static enum jflow exec_with(struct jinja *j, const struct node *n)
 {
-	struct jscope *outer = j->scope, *inner = jinja_scope_push(j, outer);
+	struct jscope *outer = j->scope, *inner = jinja_scope_push(j, outer, n->unset);
 	bool ok = inner != NULL;
 	for (u32 i = 0; ok && i + 1 < n->items.count; i += 2) {
 		struct jv v;
@@ -177,32 +186,45 @@ static enum jflow exec_if(struct jinja *j, const struct node *n)
 /* ---- for ---- */
 
 /* The items that pass the loop's own "if", in a scope that the test cannot leave anything in. */
-static bool select_items(struct jinja *j, const struct node *n, struct jv over, struct jv *out)
+static bool walk_items(struct jinja *j, const struct node *n, struct jv over, struct jscope *inner, struct jlist *items)
 {
-	struct jscope *outer = j->scope, *inner = jinja_scope_push(j, outer);
-	struct jv all, test;
-	if (inner == NULL || !jv_to_list(j, over, &all))
-		return false;
-	*out = all;
-	if (n->c == NULL)
-		return true;
-	bool ok = jv_list(j, JV_LIST, 0, out);
-	for (size_t i = 0; ok && i < all.l->count; i++) {
-		inner->count = 0;
-		j->scope = inner;
-		ok = jinja_assign(j, n->a, all.l->items[i]) && jinja_eval(j, n->c, &test);
-		j->scope = outer;
+	struct jscope *outer = j->scope;
+	struct jiter it;
+	struct jv item, test = JV_BOOLEAN(true);
+	bool done = false, ok = jiter_begin(j, over, &it);
+	while (ok) {
+		ok = jiter_next(j, &it, &item, &done);
+		if (!ok || done)
+			break;
+		if (n->c != NULL) {
+			inner->count = 0;
+			j->scope = inner;
+			ok = jinja_assign(j, n->a, item) && jinja_eval(j, n->c, &test);
+			j->scope = outer;
+		}
 		if (ok && jv_truthy(test))
-			ok = jlist_push(j, out->l, all.l->items[i]);
+			ok = jlist_push(j, items, item);
 	}
 	return ok;
+}
+
+/* An error met on the way waits behind the items in front of it: a break may come first. */
+static bool select_items(struct jinja *j, const struct node *n, struct jv over, struct jloop *loop)
+{
+	struct jscope *inner = jinja_scope_push(j, j->scope, NULL);
+	if (inner == NULL || !jv_list(j, JV_LIST, 0, &loop->over))
+		return false;
+	bool ok = walk_items(j, n, over, inner, loop->over.l);
+	loop->count = loop->over.l->count;
+	return ok || (loop->count > 0 && jinja_put_off_error(j, &loop->error));
 }
 
 /* One pass of the body; the scope is new each time, and what was set in it is gone. */
 static enum jflow run_pass(struct jinja *j, const struct node *n, struct jscope *scope, struct jv loop, struct jv item,
 			   const char *loop_name)
 {
-	scope->count = 0;
+	if (!jinja_scope_reset(j, scope, n->unset))
+		return JFLOW_FAIL;
 	j->scope = scope;
 	if (!jinja_assign(j, n->a, item) || (loop_name != NULL && !jinja_scope_set(j, scope, loop_name, loop)))
 		return JFLOW_FAIL;
@@ -211,28 +233,34 @@ static enum jflow run_pass(struct jinja *j, const struct node *n, struct jscope 
 
 static enum jflow run_loop(struct jinja *j, const struct node *n, struct jv over, u32 depth0)
 {
-	struct jscope *outer = j->scope, *scope = jinja_scope_push(j, outer);
+	struct jscope *outer = j->scope, *scope = jinja_scope_push(j, outer, NULL);
 	struct jloop *loop = jinja_alloc(j, sizeof(*loop));
-	struct jv items;
-	if (scope == NULL || loop == NULL || !select_items(j, n, over, &items))
+	if (scope == NULL || loop == NULL)
 		return JFLOW_FAIL;
-	*loop = (struct jloop){.over = items, .count = items.l->count, .depth0 = depth0, .node = n, .scope = outer};
+	*loop = (struct jloop){.depth0 = depth0, .node = n, .scope = outer};
+	if (!select_items(j, n, over, loop))
+		return JFLOW_FAIL;
 	struct jv value = {.type = JV_LOOP, .loop = loop};
 	const char *loop_name = jinja_name(j->template, "loop", 4);
 	bool completed = false; /* some pass reached its end: then there is no else */
 	enum jflow flow = JFLOW_NEXT;
 	for (; loop->index0 < loop->count; loop->index0++) {
-		flow = run_pass(j, n, scope, value, items.l->items[loop->index0], loop_name);
+		flow = run_pass(j, n, scope, value, loop->over.l->items[loop->index0], loop_name);
 		completed = completed || flow == JFLOW_NEXT;
 		if (flow == JFLOW_BREAK || flow == JFLOW_FAIL)
 			break;
 	}
 	j->scope = outer;
+	if (flow != JFLOW_FAIL && flow != JFLOW_BREAK && loop->error != NULL) {
+		(void)jinja_raise_again(j, loop->error);
+		flow = JFLOW_FAIL;
+	}
 	if (flow == JFLOW_FAIL)
 		return flow;
 	if (completed || n->other.count == 0)
 		return JFLOW_NEXT;
-	scope->count = 0;
+	if (!jinja_scope_reset(j, scope, n->unset_other))
+		return JFLOW_FAIL;
 	j->scope = scope;
 	flow = jinja_exec(j, &n->other);
 	j->scope = outer;
@@ -299,9 +327,7 @@ static enum jflow exec_call_block(struct jinja *j, const struct node *n)
 	named[args.named_count++] = (struct jentry){.key = key, .value = caller};
 	args.named = named;
 	j->at = n;
-	if (!jinja_call(j, callee, &args, &result) || !jv_str(j, result, j->out))
-		return JFLOW_FAIL;
-	return check_output(j);
+	return jinja_call(j, callee, &args, &result) ? write_text(j, result) : JFLOW_FAIL;
 }
 
 typedef enum jflow (*exec_fn)(struct jinja *j, const struct node *n);

@@ -168,8 +168,8 @@ FILTER(filter_truncate)
 		return false;
 	if (end.type == JV_MISSING && !jv_string(j, "...", 3, &end))
 		return false;
-	if (end.type != JV_STRING || self.type != JV_STRING)
-		return jinja_fail(j, "truncate works on strings");
+	if (end.type != JV_STRING)
+		return jinja_fail(j, "truncate: the end must be a string");
 	int64_t keep = length - (int64_t)jstr_chars(end.s);
 	if (keep < 0 || leeway < 0)
 		return jinja_fail(j, "truncate: the length is shorter than the end, or the leeway negative");
@@ -177,6 +177,8 @@ FILTER(filter_truncate)
 		*out = self;
 		return true;
 	}
+	if (self.type != JV_STRING)
+		return jinja_fail(j, "truncate works on strings, not on %s", jv_type_name(self));
 	size_t cut = jstr_offset(self.s, (size_t)keep);
 	if (!jinja_arg_bool(args[1], false)) {
 		const char *space = memrchr(self.s->data, ' ', cut);
@@ -260,7 +262,7 @@ FILTER(filter_urlencode)
 	struct buf b = {0};
 	struct jv list;
 	bool ok = true, pairs = self.type == JV_DICT || jv_is_sequence(self) || self.type == JV_VIEW ||
-				self.type == JV_ITERATOR;
+				self.type == JV_ITERATOR || self.type == JV_RANGE || self.type == JV_UNDEFINED;
 	if (!pairs) {
 		ok = quote(j, self, false, &b);
 	} else {

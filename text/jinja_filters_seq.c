@@ -22,16 +22,6 @@ static bool new_iterator(struct jinja *j, struct jv *out)
 	return true;
 }
 
-/* Puts an error off to the place in the walk where it arose. */
-static bool put_off_error(struct jinja *j, struct jiterator *it)
-{
-	if (j->steps > JINJA_STEPS_MAX || j->raised)
-		return false;
-	j->failed = false;
-	it->error = jinja_printf(j, "%s", j->error.text);
-	return it->error != NULL;
-}
-
 /* What becomes of one item; *keep false drops it. */
 struct work {
 	const struct jv *args;
@@ -43,32 +33,38 @@ struct work {
 	bool reject;
 };
 typedef bool (*item_fn)(struct jinja *j, struct work *w, struct jv item, struct jv *out, bool *keep);
+typedef bool (*prepare_fn)(struct jinja *j, struct work *w);
 
-static bool run_over(struct jinja *j, struct jv self, struct work *w, item_fn each, struct jv *out)
+static bool walk_over(struct jinja *j, struct jv self, struct work *w, prepare_fn prepare, item_fn each,
+		      struct jlist *items)
 {
 	struct jiter walk;
 	struct jv item, result;
 	bool done = false, keep;
+	if (!prepare(j, w) || !jiter_begin(j, self, &walk))
+		return false;
+	for (;;) {
+		if (!jiter_next(j, &walk, &item, &done))
+			return false;
+		if (done)
+			return true;
+		keep = true;
+		if (!each(j, w, item, &result, &keep) || (keep && !jlist_push(j, items, result)))
+			return false;
+	}
+}
+
+/* Nothing is even prepared for a value that is false. */
+static bool run_over(struct jinja *j, struct jv self, struct work *w, prepare_fn prepare, item_fn each, struct jv *out)
+{
 	if (!new_iterator(j, out))
 		return false;
-	if (!jv_truthy(self))
-		return true;
-	bool ok = jiter_begin(j, self, &walk);
-	while (ok) {
-		ok = jiter_next(j, &walk, &item, &done);
-		if (!ok || done)
-			break;
-		keep = true;
-		ok = each(j, w, item, &result, &keep);
-		if (ok && keep)
-			ok = jlist_push(j, &out->it->items, result);
-	}
-	return ok || put_off_error(j, out->it);
+	return !jv_truthy(self) || walk_over(j, self, w, prepare, each, &out->it->items) || jinja_put_off_error(j, &out->it->error);
 }
 
 /* ---- attributes: "a.b.0" ---- */
 
-static bool get_path(struct jinja *j, struct jv item, struct jv attribute, struct jv fallback, struct jv *out)
+bool jinja_get_path(struct jinja *j, struct jv item, struct jv attribute, struct jv fallback, struct jv *out)
 {
 	*out = item;
 	if (attribute.type == JV_MISSING || attribute.type == JV_NONE)
@@ -113,7 +109,7 @@ static bool map_item(struct jinja *j, struct work *w, struct jv item, struct jv 
 {
 	(void)keep;
 	if (w->tool == NULL)
-		return get_path(j, item, w->attribute, w->fallback, out);
+		return jinja_get_path(j, item, w->attribute, w->fallback, out);
 	struct jargs args = w->tool_args;
 	return jinja_call_builtin(j, w->tool, item, &args, out);
 }
@@ -135,27 +131,33 @@ static bool read_tool(struct jinja *j, struct work *w, size_t index, bool filter
 	return true;
 }
 
-FILTER(filter_map)
+static bool prepare_map(struct jinja *j, struct work *w)
 {
-	struct work w = {.args = args, .all = all, .attribute = missing, .fallback = missing};
+	const struct jargs *all = w->all;
 	for (size_t i = 0; all->count == 0 && i < all->named_count; i++) {
 		const char *name = all->named[i].key.s->data;
 		if (strcmp(name, "attribute") == 0)
-			w.attribute = all->named[i].value;
+			w->attribute = all->named[i].value;
 		else if (strcmp(name, "default") == 0)
-			w.fallback = all->named[i].value;
+			w->fallback = all->named[i].value;
 		else
 			return jinja_fail(j, "map() got an unexpected keyword argument '%.80s'", name);
 	}
-	if (all->count == 0 && w.attribute.type == JV_MISSING)
+	if (all->count == 0 && w->attribute.type == JV_MISSING)
 		return jinja_fail(j, "map requires a filter argument");
-	return read_tool(j, &w, 0, true) && run_over(j, self, &w, map_item, out);
+	return read_tool(j, w, 0, true);
+}
+
+FILTER(filter_map)
+{
+	struct work w = {.args = args, .all = all, .attribute = missing, .fallback = missing};
+	return run_over(j, self, &w, prepare_map, map_item, out);
 }
 
 static bool select_item(struct jinja *j, struct work *w, struct jv item, struct jv *out, bool *keep)
 {
 	struct jv value, verdict;
-	if (!get_path(j, item, w->attribute, missing, &value))
+	if (!jinja_get_path(j, item, w->attribute, missing, &value))
 		return false;
 	verdict = value;
 	struct jargs args = w->tool_args;
@@ -166,15 +168,24 @@ static bool select_item(struct jinja *j, struct work *w, struct jv item, struct 
 	return true;
 }
 
+static bool prepare_select(struct jinja *j, struct work *w)
+{
+	return read_tool(j, w, 0, false);
+}
+
+static bool prepare_select_attribute(struct jinja *j, struct work *w)
+{
+	if (w->all->count == 0)
+		return jinja_fail(j, "missing parameter for attribute name");
+	w->attribute = w->all->positional[0];
+	return read_tool(j, w, 1, false);
+}
+
 static bool select_items(struct jinja *j, struct jv self, const struct jargs *all, bool attribute, bool reject,
 			 struct jv *out)
 {
 	struct work w = {.all = all, .attribute = missing, .fallback = missing, .reject = reject};
-	if (attribute && all->count == 0)
-		return jinja_fail(j, "missing parameter for attribute name");
-	if (attribute)
-		w.attribute = all->positional[0];
-	return read_tool(j, &w, attribute, false) && run_over(j, self, &w, select_item, out);
+	return run_over(j, self, &w, attribute ? prepare_select_attribute : prepare_select, select_item, out);
 }
 
 FILTER(filter_select)
@@ -203,37 +214,35 @@ FILTER(filter_rejectattr)
 
 /* ---- unique, items, batch, slice ---- */
 
-FILTER(filter_unique)
+static bool unique_items(struct jinja *j, struct jv self, const struct jv *args, struct jlist *items)
 {
-	(void)all;
 	struct jv list, seen, key, value;
 	bool sensitive = jinja_arg_bool(args[0], false), found;
-	if (!jv_to_list(j, self, &list) || !jv_dict(j, JV_DICT, &seen) || !new_iterator(j, out))
+	if (!jv_to_list(j, self, &list) || !jv_dict(j, JV_DICT, &seen))
 		return false;
 	for (size_t i = 0; i < list.l->count; i++) {
 		struct jv item = list.l->items[i];
-		if (!get_path(j, item, args[1], missing, &value) || !fold_case(j, value, sensitive, &key) ||
+		if (!jinja_get_path(j, item, args[1], missing, &value) || !fold_case(j, value, sensitive, &key) ||
 		    !jdict_get(j, seen.d, key, &value, &found))
 			return false;
 		if (found)
 			continue;
-		if (!jdict_put(j, seen.d, key, JV_NIL) || !jlist_push(j, &out->it->items, item))
+		if (!jdict_put(j, seen.d, key, JV_NIL) || !jlist_push(j, items, item))
 			return false;
 	}
 	return true;
 }
 
-FILTER(filter_items)
+static bool pair_items(struct jinja *j, struct jv self, const struct jv *args, struct jlist *items)
 {
-	(void)args, (void)all;
-	if (!new_iterator(j, out) || self.type == JV_UNDEFINED)
-		return !j->failed;
+	(void)args;
+	if (self.type == JV_UNDEFINED)
+		return true;
 	if (self.type != JV_DICT)
 		return jinja_fail(j, "can only get item pairs from a mapping");
 	for (size_t i = 0; i < self.d->count; i++) {
 		struct jv pair;
-		if (!jv_pair(j, self.d->entries[i].key, self.d->entries[i].value, &pair) ||
-		    !jlist_push(j, &out->it->items, pair))
+		if (!jv_pair(j, self.d->entries[i].key, self.d->entries[i].value, &pair) || !jlist_push(j, items, pair))
 			return false;
 	}
 	return true;
@@ -255,42 +264,53 @@ static bool push_row(struct jinja *j, struct jlist *rows, const struct jlist *l,
 	return jlist_push(j, rows, row);
 }
 
-FILTER(filter_batch)
+static bool batch_items(struct jinja *j, struct jv self, const struct jv *args, struct jlist *items)
 {
-	(void)all;
 	struct jv list;
 	int64_t width;
-	if (!jv_to_list(j, self, &list) || !jinja_arg_int(j, args[0], 0, &width) || !new_iterator(j, out))
+	if (!jv_to_list(j, self, &list) || !jinja_arg_int(j, args[0], 0, &width))
 		return false;
 	if (width > JINJA_RANGE_MAX)
 		return jinja_fail(j, "batch: rows longer than %d", JINJA_RANGE_MAX);
 	size_t step = width > 0 ? (size_t)width : list.l->count + 1;
 	for (size_t from = 0; from < list.l->count; from += step) {
 		size_t to = from + step < list.l->count ? from + step : list.l->count;
-		if (!push_row(j, &out->it->items, list.l, from, to, (size_t)(width > 0 ? width : 0), args[1]))
+		if (!push_row(j, items, list.l, from, to, (size_t)(width > 0 ? width : 0), args[1]))
 			return false;
 	}
 	return true;
 }
 
-FILTER(filter_slice)
+static bool slice_items(struct jinja *j, struct jv self, const struct jv *args, struct jlist *items)
 {
-	(void)all;
 	struct jv list;
 	int64_t slices;
-	if (!jv_to_list(j, self, &list) || !jinja_arg_int(j, args[0], 0, &slices) || !new_iterator(j, out))
+	if (!jv_to_list(j, self, &list) || !jinja_arg_int(j, args[0], 0, &slices))
 		return false;
 	if (slices <= 0 || slices > JINJA_RANGE_MAX)
 		return jinja_fail(j, "slice: the number of slices must be between 1 and %d", JINJA_RANGE_MAX);
 	size_t per = list.l->count / (size_t)slices, extra = list.l->count % (size_t)slices, from = 0;
 	for (size_t i = 0; i < (size_t)slices; i++) {
 		size_t to = from + per + (i < extra);
-		if (!push_row(j, &out->it->items, list.l, from, to, i < extra ? 0 : per + 1, args[1]))
+		if (!push_row(j, items, list.l, from, to, i < extra ? 0 : per + 1, args[1]))
 			return false;
 		from = to;
 	}
 	return true;
 }
+
+#define GENERATOR(name, fill)                                                                                \
+	FILTER(name)                                                                                         \
+	{                                                                                                    \
+		(void)all;                                                                                   \
+		if (!new_iterator(j, out))                                                                   \
+			return false;                                                                        \
+		return fill(j, self, args, &out->it->items) || jinja_put_off_error(j, &out->it->error);                    \
+	}
+GENERATOR(filter_unique, unique_items)
+GENERATOR(filter_items, pair_items)
+GENERATOR(filter_batch, batch_items)
+GENERATOR(filter_slice, slice_items)
 
 /* ---- sorting ---- */
 
@@ -310,7 +330,7 @@ static bool sort_keys(struct jinja *j, const struct jlist *list, struct jv attri
 			struct jv path = attribute, value;
 			if (p != NULL && !jv_string(j, p, n, &path))
 				return false;
-			if (!get_path(j, list->items[i], path, missing, &value) ||
+			if (!jinja_get_path(j, list->items[i], path, missing, &value) ||
 			    !fold_case(j, value, sensitive, &value) || !jlist_push(j, items[i].key.l, value))
 				return false;
 			p = p != NULL && p[n] == ',' ? p + n + 1 : NULL;
@@ -381,7 +401,7 @@ FILTER(filter_groupby)
 	struct jsort_item *items = jinja_alloc(j, (list.l->count + 1) * sizeof(*items));
 	for (size_t i = 0; items != NULL && i < list.l->count; i++) {
 		items[i].value = list.l->items[i];
-		if (!get_path(j, items[i].value, args[0], args[1], &real) ||
+		if (!jinja_get_path(j, items[i].value, args[0], args[1], &real) ||
 		    !fold_case(j, real, sensitive, &items[i].key))
 			return false;
 	}
@@ -392,7 +412,7 @@ FILTER(filter_groupby)
 		if (before.type != JV_MISSING && !jv_equal(j, before, items[i].key, &same))
 			return false;
 		before = items[i].key;
-		if (!same && (!get_path(j, items[i].value, args[0], args[1], &real) ||
+		if (!same && (!jinja_get_path(j, items[i].value, args[0], args[1], &real) ||
 			      !push_group(j, out->l, real, &members)))
 			return false;
 		if (!jlist_push(j, members.l, items[i].value))
@@ -410,7 +430,7 @@ static bool extreme(struct jinja *j, struct jv self, const struct jv *args, int 
 	*out = JV_UNDEF("No aggregated item, sequence was empty.");
 	for (size_t i = 0; i < list.l->count; i++) {
 		int order = wanted;
-		if (!get_path(j, list.l->items[i], args[1], missing, &value) || !fold_case(j, value, sensitive, &key))
+		if (!jinja_get_path(j, list.l->items[i], args[1], missing, &value) || !fold_case(j, value, sensitive, &key))
 			return false;
 		if (i > 0 && !jv_compare(j, key, best, wanted < 0 ? "<" : ">", &order))
 			return false;

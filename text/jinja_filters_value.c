@@ -90,27 +90,14 @@ FILTER(filter_reverse)
 FILTER(filter_join)
 {
 	(void)all;
-	struct jv list, item, attribute = args[1];
+	struct jv list, item;
 	struct buf b = {0}, between = {0};
 	bool ok = jv_to_list(j, self, &list) && (args[0].type == JV_MISSING || jv_str(j, args[0], &between));
 	for (size_t i = 0; ok && i < list.l->count; i++) {
-		item = list.l->items[i];
-		if (attribute.type != JV_MISSING && attribute.type != JV_NONE) {
-			/* map(attribute=...) knows how to follow a path. */
-			struct jv key, one, mapped;
-			struct jentry named;
-			ok = jv_string(j, "attribute", 9, &key) && jv_list(j, JV_LIST, 1, &one) &&
-			     jlist_push(j, one.l, item);
-			named = (struct jentry){.key = key, .value = attribute};
-			struct jargs map_args = {.named = &named, .named_count = 1};
-			ok = ok && jinja_call_builtin(j, jinja_filter_find("map"), one, &map_args, &mapped) &&
-			     jv_to_list(j, mapped, &one) && one.l->count == 1;
-			if (ok)
-				item = one.l->items[0];
-		}
 		if (i > 0)
 			buf_append(&b, between.data, between.bytes);
-		ok = ok && jv_str(j, item, &b) && (b.bytes <= JINJA_OUTPUT_MAX || jinja_fail_memory(j));
+		ok = jinja_get_path(j, list.l->items[i], args[1], (struct jv){.type = JV_MISSING}, &item) &&
+		     jv_str(j, item, &b) && (b.bytes <= JINJA_OUTPUT_MAX || jinja_fail_memory(j));
 	}
 	ok = ok && jv_string_buf(j, &b, out);
 	buf_fini(&b);
@@ -326,26 +313,15 @@ FILTER(filter_sum)
 {
 	(void)all;
 	struct jv list, item;
-	struct jargs map_args = {.named_count = 0};
-	struct jentry named;
 	*out = args[1].type != JV_MISSING ? args[1] : JV_INTEGER(0);
-	if (args[0].type != JV_MISSING && args[0].type != JV_NONE) {
-		if (!jv_string(j, "attribute", 9, &named.key))
-			return false;
-		named.value = args[0];
-		map_args = (struct jargs){.named = &named, .named_count = 1};
-		if (!jinja_call_builtin(j, jinja_filter_find("map"), self, &map_args, &self))
-			return false;
-	}
 	if (!jv_to_list(j, self, &list))
 		return false;
 	if (out->type == JV_STRING)
 		return jinja_fail(j, "sum() can't sum strings [use ''.join(seq) instead]");
-	for (size_t i = 0; i < list.l->count; i++) {
-		item = list.l->items[i];
-		if (!jv_binary(j, TOK_ADD, *out, item, out))
+	for (size_t i = 0; i < list.l->count; i++)
+		if (!jinja_get_path(j, list.l->items[i], args[0], (struct jv){.type = JV_MISSING}, &item) ||
+		    !jv_binary(j, TOK_ADD, *out, item, out))
 			return false;
-	}
 	return true;
 }
 

@@ -305,7 +305,7 @@ bool jv_percent(struct jinja *j, struct jv format, struct jv args, struct jv *ou
 			ok = jinja_fail_memory(j);
 	}
 	size_t given = args.type == JV_TUPLE ? args.l->count : 1;
-	bool mapping = args.type == JV_DICT || args.type == JV_LIST;
+	bool mapping = args.type == JV_DICT || args.type == JV_LIST || args.type == JV_RANGE;
 	if (ok && p.next < given && !mapping)
 		ok = jinja_fail(j, "not all arguments converted during string formatting");
 	ok = ok && jv_string_buf(j, &p.out, out);

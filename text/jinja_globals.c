@@ -227,11 +227,14 @@ static bool list_search(struct jinja *j, struct jv self, struct jv what, int64_t
 	return true;
 }
 
+/* Of lists, tuples and ranges. */
 FUNCTION(list_count)
 {
 	(void)all;
 	int64_t first;
 	out->type = JV_INT;
+	if (self.type == JV_RANGE && !jv_to_list(j, self, &self))
+		return false;
 	return list_search(j, self, args[0], &out->i, &first);
 }
 
@@ -240,6 +243,8 @@ FUNCTION(list_index)
 	(void)all;
 	int64_t count;
 	out->type = JV_INT;
+	if (self.type == JV_RANGE && !jv_to_list(j, self, &self))
+		return false;
 	if (!list_search(j, self, args[0], &count, &out->i))
 		return false;
 	return out->i >= 0 || jinja_fail(j, "the value is not in the list");
@@ -344,7 +349,7 @@ const struct builtin *jinja_method_find(enum jv_type type, const char *name)
 	static const struct builtin *const tables[JV_TYPE_COUNT] = {
 		[JV_BOOL] = int_methods,     [JV_INT] = int_methods,     [JV_FLOAT] = float_methods,
 		[JV_LIST] = list_methods,    [JV_TUPLE] = tuple_methods, [JV_DICT] = dict_methods,
-		[JV_LOOP] = loop_methods,    [JV_CYCLER] = cycler_methods, [JV_STRING] = jinja_string_methods,
+		[JV_RANGE] = tuple_methods,  [JV_LOOP] = loop_methods,    [JV_CYCLER] = cycler_methods, [JV_STRING] = jinja_string_methods,
 	};
 	const struct builtin *b = find(tables[type], name);
 	return b == NULL && type == JV_STRING ? find(jinja_split_methods, name) : b;

@@ -243,13 +243,13 @@ static bool slice_bound(struct jinja *j, struct jv v, int64_t length, int64_t lo
 }
 
 struct slice {
-	int64_t start, step;
+	int64_t start, stop, step;
 	size_t count;
 };
 
 static bool slice_indices(struct jinja *j, const struct jv bounds[3], size_t count, struct slice *s)
 {
-	int64_t length = (int64_t)count, stop;
+	int64_t length = (int64_t)count;
 	s->step = 1;
 	if (bounds[2].type != JV_NONE && bounds[2].type != JV_MISSING) {
 		if (!jv_is_int(bounds[2]))
@@ -261,9 +261,9 @@ static bool slice_indices(struct jinja *j, const struct jv bounds[3], size_t cou
 	bool back = s->step < 0;
 	int64_t low = back ? -1 : 0, high = back ? length - 1 : length;
 	if (!slice_bound(j, bounds[0], length, low, high, back ? high : low, &s->start) ||
-	    !slice_bound(j, bounds[1], length, low, high, back ? low : high, &stop))
+	    !slice_bound(j, bounds[1], length, low, high, back ? low : high, &s->stop))
 		return false;
-	int64_t span = back ? s->start - stop : stop - s->start;
+	int64_t span = back ? s->start - s->stop : s->stop - s->start;
 	u64 stride = back ? 0 - (u64)s->step : (u64)s->step;
 	s->count = span <= 0 ? 0 : (size_t)(((u64)span - 1) / stride + 1);
 	return true;
@@ -298,17 +298,31 @@ static bool slice_string(struct jinja *j, struct jv v, const struct slice *s, st
 	return ok;
 }
 
+static bool slice_range(struct jinja *j, const struct jrange *r, const struct jv bounds[3], struct jv *out)
+{
+	struct slice s = {.step = 1};
+	struct jrange *part = jinja_alloc(j, sizeof(*part));
+	if (part == NULL || !slice_indices(j, bounds, r->count, &s))
+		return false;
+	__int128 step = (__int128)r->step * s.step, start = r->start + (__int128)s.start * r->step;
+	__int128 stop = r->start + (__int128)s.stop * r->step;
+	if (step > INT64_MAX || step < INT64_MIN || stop > INT64_MAX || stop < INT64_MIN)
+		return jinja_fail(j, "an integer does not fit 64 bits");
+	*part = (struct jrange){
+		.start = (int64_t)start, .stop = (int64_t)stop, .step = (int64_t)step, .count = s.count};
+	*out = (struct jv){.type = JV_RANGE, .range = part};
+	return true;
+}
+
 bool jv_slice(struct jinja *j, struct jv v, const struct jv bounds[3], struct jv *out)
 {
 	struct slice s = {.step = 1};
 	if (v.type == JV_UNDEFINED)
 		return jinja_fail_undefined(j, v);
-	if (v.type == JV_RANGE && !jv_to_list(j, v, &v))
-		return false;
-	if (v.type != JV_STRING && !jv_is_sequence(v)) {
-		*out = JV_UNDEF(jinja_printf(j, "%s object has no element slice", jv_type_name(v)));
-		return out->hint != NULL;
-	}
+	if (v.type == JV_RANGE)
+		return slice_range(j, v.range, bounds, out);
+	if (v.type != JV_STRING && !jv_is_sequence(v))
+		return jinja_fail(j, "'%s' object cannot be sliced", jv_type_name(v));
 	size_t count = v.type == JV_STRING ? jstr_chars(v.s) : v.l->count;
 	if (!slice_indices(j, bounds, count, &s))
 		return false;

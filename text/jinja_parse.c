@@ -257,6 +257,7 @@ static struct node *parse_if(struct parser *p, const struct tok *tag)
 			first = next;
 		else if (!parse_list_add(p, &n->other, next))
 			break;
+		next->elif = n != NULL;
 		n = next;
 		n->a = parse_tuple(p, TUPLE_NO_COND);
 		if (n->a == NULL || !parse_block(p, &n->body, ends, "if", tag))
@@ -556,7 +557,8 @@ enum err jinja_parse(struct jinja_template *t, const char *source, size_t bytes,
 	enum err e = jinja_lex(&tokens, &t->arena, source, bytes, em);
 	if (e == ERR_OK) {
 		struct parser p = {.t = t, .tok = tokens.items, .em = em};
-		(void)parse_body(&p, &t->body, NULL, "", tokens.items);
+		if (parse_body(&p, &t->body, NULL, "", tokens.items))
+			parse_symbols(&p);
 		e = p.err;
 	}
 	free(tokens.items);

@@ -19,6 +19,9 @@ struct parser {
 	} *macros;
 };
 
+/* Fills in, for every scope of the parsed template, the names that start out unset (jinja_symbols.c). */
+void parse_symbols(struct parser *p);
+
 /* Each answers NULL after recording an error. */
 struct node *parse_expression(struct parser *p);
 struct node *parse_or(struct parser *p); /* without a conditional */

@@ -152,6 +152,7 @@ struct macro_def {
 	bool uses_varargs;
 	bool uses_kwargs;
 	bool has_caller_param;
+	const char **unset;      /* as in nodes */
 	struct node_list body;
 };
 /* One shape for all kinds; which fields count, the parser's functions say. */
@@ -160,6 +161,7 @@ struct node {
 	u8 op;
 	bool negated;            /* tests: is not */
 	bool recursive;
+	bool elif;               /* an if that is the elif of the one around it */
 	struct token_pos pos;
 	const char *name;        /* interned: names, attributes, filters, tests */
 	struct jv value;
@@ -170,12 +172,15 @@ struct node {
 	struct call_args *args;
 	struct macro_def *macro;
 	const struct builtin *builtin; /* filters and tests; NULL: unknown, an error when reached */
+	const char **unset;      /* names that start out unset in the node's scope, NULL behind the last; NULL: none */
+	const char **unset_other; /* the same for a loop's else */
 };
 
 /* A parsed template; constant afterwards, shared by threads. */
 struct jinja_template {
 	struct arena arena;
 	struct node_list body;
+	const char **unset;      /* as in nodes */
 	const char **names;      /* every name of the source, once; sorted by nothing */
 	u32 name_count;
 	u32 name_room;
@@ -206,6 +211,7 @@ struct jloop {
 	const struct node *node;  /* recursive loops: what to run again */
 	struct jscope *scope;     /* where it was started */
 	struct jv changed; /* arguments of the last loop.changed() */
+	const char *error; /* raised behind the last item: what the iterable or the loop's test ended with; NULL: none */
 };
 struct jmacro {
 	const struct macro_def *def;
@@ -253,6 +259,10 @@ enum jflow { JFLOW_NEXT, JFLOW_BREAK, JFLOW_CONTINUE, JFLOW_FAIL };
 bool jinja_fail(struct jinja *j, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* "out of memory" or the limit that was reached. */
 bool jinja_fail_memory(struct jinja *j);
+/* Takes the recorded error back, for raising it later with jinja_raise_again: Python meets it only when a walk gets
+ * there. False: it cannot be put off. */
+bool jinja_put_off_error(struct jinja *j, const char **out);
+bool jinja_raise_again(struct jinja *j, const char *error);
 /* Using an undefined value. */
 bool jinja_fail_undefined(struct jinja *j, struct jv v);
 /* Deeper by one; false (and the error) at the limit. Leave with j->depth--. */
@@ -268,7 +278,11 @@ bool jinja_assign(struct jinja *j, const struct node *target, struct jv value);
 /* The loop body over another iterable, as loop(...) does. */
 bool jinja_recurse(struct jinja *j, struct jloop *loop, struct jv over, struct jv *out);
 
-struct jscope *jinja_scope_push(struct jinja *j, struct jscope *parent); /* NULL on error; does not enter it */
+/* A scope where the names in `unset` (NULL: none) are undefined until they are assigned. NULL on error; does not enter
+ * it. */
+struct jscope *jinja_scope_push(struct jinja *j, struct jscope *parent, const char *const *unset);
+/* Forgets everything in the scope, back to how it began. */
+bool jinja_scope_reset(struct jinja *j, struct jscope *s, const char *const *unset);
 bool jinja_scope_set(struct jinja *j, struct jscope *s, const char *name, struct jv value);
 bool jinja_lookup(struct jinja *j, const char *name, struct jv *out);
 

@@ -42,4 +42,7 @@ size_t jstr_line(const struct jstr *s, size_t from, size_t *next);
 /* str.format and its format language (jinja_format.c). */
 bool jstr_format(struct jinja *j, struct jv format, const struct jargs *args, struct jv *out);
 
+/* What an attribute path ("a.b.0", or any key) leads to; an undefined member gives `fallback` where there is one. */
+bool jinja_get_path(struct jinja *j, struct jv item, struct jv attribute, struct jv fallback, struct jv *out);
+
 #endif

@@ -236,10 +236,7 @@ static bool next_char(struct jinja *j, struct jiter *it, struct jv *out, bool *d
 		return true;
 	size_t from = it->at;
 	it->at += unicode_bytes((u8)text.s->data[from]);
-	if (!jv_string(j, text.s->data + from, it->at - from, out))
-		return false;
-	out->safe = text.safe;
-	return true;
+	return jv_string(j, text.s->data + from, it->at - from, out);
 }
 
 static bool next_generated(struct jinja *j, struct jiterator *g, struct jv *out, bool *done)
@@ -249,10 +246,7 @@ static bool next_generated(struct jinja *j, struct jiterator *g, struct jv *out,
 		*out = g->items.items[g->at++];
 		return true;
 	}
-	if (g->error == NULL)
-		return true;
-	j->failed = true; /* the message has its place already */
-	return err_set(&j->error, ERR_INVALID, "%s", g->error) == ERR_OK;
+	return g->error == NULL || jinja_raise_again(j, g->error);
 }
 
 bool jiter_next(struct jinja *j, struct jiter *it, struct jv *out, bool *done)
