@@ -1,4 +1,5 @@
-/* Chunks in a list, newest first. Belongs to one thread; memory comes from malloc only when a chunk is full. */
+/* Chunks in a list, newest first. Belongs to one thread; memory comes from malloc only when a chunk is full.
+ */
 #include "common/arena.h"
 
 #include <stdalign.h>

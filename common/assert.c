@@ -1,4 +1,5 @@
-/* The end of a process that found a bug of ours: one log line, then abort, so that the supervisor sees a signal. */
+/* The end of a process that found a bug of ours: one log line, then abort, so that the supervisor sees a
+ * signal. */
 #include "common/assert.h"
 
 #include <stdlib.h>

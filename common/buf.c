@@ -1,5 +1,6 @@
 /* Growable bytes and token ids. Runs everywhere, never on a hot path that has not reached its steady size.
- * A failed growth makes every later append a no-op until the buffer is cleared, so that content never has holes. */
+ * A failed growth makes every later append a no-op until the buffer is cleared, so that content never has
+ * holes. */
 #include "common/buf.h"
 
 #include <stdarg.h>
@@ -28,7 +29,8 @@ bool buf_ok(const struct buf *b)
 	return !b->failed;
 }
 
-/* The next capacity that holds `needed`: doubling keeps appends amortised O(1). 0 when it cannot be represented. */
+/* The next capacity that holds `needed`: doubling keeps appends amortised O(1). 0 when it cannot be
+ * represented. */
 static size_t grown_capacity(size_t capacity, size_t needed, size_t first)
 {
 	if (needed > SIZE_MAX / 4)

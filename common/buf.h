@@ -17,8 +17,8 @@ struct buf {
 	bool failed;
 };
 
-void buf_fini(struct buf *b);   /* frees; leaves it empty and valid */
-void buf_clear(struct buf *b);  /* keeps the memory */
+void buf_fini(struct buf *b);  /* frees; leaves it empty and valid */
+void buf_clear(struct buf *b); /* keeps the memory */
 bool buf_ok(const struct buf *b);
 /* Room for `extra` more bytes behind `bytes`; false (and `failed`) when memory ran out. */
 bool buf_reserve(struct buf *b, size_t extra);

@@ -1,4 +1,5 @@
-/* One clock for all processes of a host: CLOCK_MONOTONIC, in nanoseconds. Pure cores take time as an argument. */
+/* One clock for all processes of a host: CLOCK_MONOTONIC, in nanoseconds. Pure cores take time as an
+ * argument. */
 #ifndef TERCET_COMMON_CLOCK_H
 #define TERCET_COMMON_CLOCK_H
 

@@ -7,8 +7,8 @@
 const char *err_text(enum err e)
 {
 	switch (e) {
-#define ERR_TEXT(name, text)                                                                                 \
-	case ERR_##name:                                                                                     \
+#define ERR_TEXT(name, text) \
+	case ERR_##name:     \
 		return text;
 		ERR_MAP(ERR_TEXT)
 #undef ERR_TEXT
@@ -21,8 +21,8 @@ const char *err_text(enum err e)
 const char *err_name(enum err e)
 {
 	switch (e) {
-#define ERR_NAME(name, text)                                                                                 \
-	case ERR_##name:                                                                                     \
+#define ERR_NAME(name, text) \
+	case ERR_##name:     \
 		return #name;
 		ERR_MAP(ERR_NAME)
 #undef ERR_NAME

@@ -1,5 +1,5 @@
-/* The rule by which a sequence ends. Run by the scheduler and the detokenizer over the same tokens: it must stay pure
- * and must never learn anything that only one of them knows. */
+/* The rule by which a sequence ends. Run by the scheduler and the detokenizer over the same tokens: it must
+ * stay pure and must never learn anything that only one of them knows. */
 #include "common/finish.h"
 
 #include "common/assert.h"

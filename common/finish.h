@@ -8,21 +8,22 @@
 
 /* Append only: travels in CHUNK. */
 enum finish_reason {
-	FINISH_NONE,       /* goes on */
-	FINISH_STOP,       /* end-of-sequence token, stop token or stop string */
-	FINISH_LENGTH,     /* max_tokens or the context length */
-	FINISH_ABORT,      /* the client asked */
-	FINISH_ERROR,      /* something failed; the text says what */
+	FINISH_NONE,   /* goes on */
+	FINISH_STOP,   /* end-of-sequence token, stop token or stop string */
+	FINISH_LENGTH, /* max_tokens or the context length */
+	FINISH_ABORT,  /* the client asked */
+	FINISH_ERROR,  /* something failed; the text says what */
 	FINISH_REASON_COUNT
 };
 
 /* "stop", "length", "abort", "error"; "" for FINISH_NONE. */
 const char *finish_reason_name(enum finish_reason r);
 
-/* Borrowed arrays. `output_max` is the resolved limit: min(max_tokens, context length - prompt tokens), >= 1. */
+/* Borrowed arrays. `output_max` is the resolved limit: min(max_tokens, context length - prompt tokens), >= 1.
+ */
 struct finish_rule {
 	uint32_t output_max;
-	uint32_t output_min;      /* below it neither eos nor stop ids end the sequence */
+	uint32_t output_min; /* below it neither eos nor stop ids end the sequence */
 	bool ignore_eos;
 	const uint32_t *eos_ids;
 	uint32_t eos_count;
@@ -32,7 +33,7 @@ struct finish_rule {
 
 struct finish {
 	enum finish_reason reason;
-	bool by_stop_id;          /* a stop id of the request (not eos) ended it: report it as stop_reason */
+	bool by_stop_id; /* a stop id of the request (not eos) ended it: report it as stop_reason */
 };
 
 /* Judges the sequence after `token` became its output number `output_count` (1-based). Stop goes before

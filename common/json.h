@@ -50,7 +50,8 @@ size_t json_count(json_val v);
 /* Element by index: O(index). Use an iterator for loops. */
 json_val json_at(json_val v, size_t index);
 
-/* for (struct json_iter it = json_iterate(v); json_next(&it);) ... it.value (it.key, it.key_bytes in objects) */
+/* for (struct json_iter it = json_iterate(v); json_next(&it);) ... it.value (it.key, it.key_bytes in objects)
+ */
 struct json_iter {
 	json_val value;
 	const char *key; /* NUL-terminated too; NULL in arrays */
@@ -74,7 +75,7 @@ bool json_string_equals(json_val v, const char *text);
 
 /* ---- writing: commas are placed by the writer; depth up to 64 ---- */
 struct json_writer {
-	struct buf *out; /* borrowed */
+	struct buf *out;     /* borrowed */
 	uint64_t has_member; /* bit per level: a comma is due */
 	uint32_t depth;
 	bool after_key;

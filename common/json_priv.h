@@ -12,25 +12,25 @@ extern "C" {
 
 enum { JSON_LEVELS_MAX = 64 };
 
-/* Nodes stand in document order, a container in front of what it holds, in objects each key (a string node) in front
- * of its value: the next sibling of a container is `span` nodes further on. */
+/* Nodes stand in document order, a container in front of what it holds, in objects each key (a string node)
+ * in front of its value: the next sibling of a container is `span` nodes further on. */
 struct json_node {
-	uint8_t type;     /* enum json_type */
+	uint8_t type;	  /* enum json_type */
 	bool is_unsigned; /* JSON_INT above INT64_MAX: read `u` */
-	uint32_t size;    /* strings: bytes; containers: nodes of the whole subtree, itself included; else 1 */
+	uint32_t size; /* strings: bytes; containers: nodes of the whole subtree, itself included; else 1 */
 	union {
 		bool b;
 		int64_t i;
 		uint64_t u;
 		double d;
 		const char *text; /* NUL behind it */
-		uint64_t count;   /* elements or members */
+		uint64_t count;	  /* elements or members */
 	};
 };
 
 struct json_doc {
 	struct json_node *nodes; /* malloc */
-	unsigned char *strings;  /* the shim's; json_shim_free */
+	unsigned char *strings;	 /* the shim's; json_shim_free */
 };
 
 enum json_shim_status { JSON_SHIM_OK, JSON_SHIM_MALFORMED, JSON_SHIM_TOO_LONG, JSON_SHIM_NO_MEMORY };
@@ -47,7 +47,8 @@ enum json_shim_status json_shim_parse(struct json_doc *doc, const char *text, si
 void json_shim_free(struct json_doc *doc);
 
 enum { JSON_DOUBLE_BYTES_MAX = 32 };
-/* Shortest decimal that reads back the same, in the form of Python's repr; finite values only. Returns its length. */
+/* Shortest decimal that reads back the same, in the form of Python's repr; finite values only. Returns its
+ * length. */
 size_t json_shim_format_double(char out[JSON_DOUBLE_BYTES_MAX], double value);
 size_t json_shim_format_float(char out[JSON_DOUBLE_BYTES_MAX], float value);
 

@@ -1,5 +1,5 @@
-/* Reading JSON documents: look-ups in the flat node array that the shim built. Documents are immutable after parsing,
- * so any thread may read them. */
+/* Reading JSON documents: look-ups in the flat node array that the shim built. Documents are immutable after
+ * parsing, so any thread may read them. */
 #include "common/json.h"
 
 #include <errno.h>
@@ -31,7 +31,8 @@ enum err json_parse(struct json_doc **out, const char *text, size_t bytes, struc
 	if (status == JSON_SHIM_NO_MEMORY)
 		return err_set(em, ERR_NO_MEMORY, "no memory for a JSON document of %zu bytes", bytes);
 	if (status == JSON_SHIM_TOO_LONG)
-		return err_set(em, ERR_TOO_LONG, "a JSON document may have 4 GiB, this one has %zu bytes", bytes);
+		return err_set(em, ERR_TOO_LONG, "a JSON document may have 4 GiB, this one has %zu bytes",
+			       bytes);
 	if (error.offset != SIZE_MAX)
 		return err_set(em, ERR_FORMAT, "invalid JSON: %s (at byte %zu)", error.reason, error.offset);
 	return err_set(em, ERR_FORMAT, "invalid JSON: %s", error.reason);
@@ -56,7 +57,8 @@ static enum err read_file(const char *path, char **data, size_t *bytes, struct e
 	}
 	char *p = malloc((size_t)st.st_size + 1);
 	if (p == NULL) {
-		e = err_set(em, ERR_NO_MEMORY, "%s: no memory for %" PRId64 " bytes", path, (int64_t)st.st_size);
+		e = err_set(em, ERR_NO_MEMORY, "%s: no memory for %" PRId64 " bytes", path,
+			    (int64_t)st.st_size);
 		goto close_fd;
 	}
 	size_t have = 0;

@@ -1,5 +1,5 @@
-/* The only C++ of the common folder: simdjson's DOM turned into our flat node array, and the standard library's
- * shortest number formatting. No exception leaves this file. */
+/* The only C++ of the common folder: simdjson's DOM turned into our flat node array, and the standard
+ * library's shortest number formatting. No exception leaves this file. */
 #include "common/json_priv.h"
 
 #include <charconv>
@@ -134,9 +134,9 @@ size_t utf8_error_offset(const char *text, size_t bytes)
 	return SIZE_MAX;
 }
 
-/* simdjson refuses documents with integers beyond 64 bits, which real files hold (a tokenizer_config.json says
- * "model_max_length": 1000000000000000019884624838656). Writes ".0" behind them, which makes them doubles.
- * False when there is nothing of the kind. */
+/* simdjson refuses documents with integers beyond 64 bits, which real files hold (a tokenizer_config.json
+ * says "model_max_length": 1000000000000000019884624838656). Writes ".0" behind them, which makes them
+ * doubles. False when there is nothing of the kind. */
 bool widen_integers(const char *text, size_t bytes, std::string *out)
 {
 	bool any = false, in_string = false;
@@ -166,7 +166,8 @@ bool widen_integers(const char *text, size_t bytes, std::string *out)
 	return any;
 }
 
-enum json_shim_status failed(simdjson::error_code code, const char *text, size_t bytes, struct json_shim_error *error)
+enum json_shim_status failed(simdjson::error_code code, const char *text, size_t bytes,
+			     struct json_shim_error *error)
 {
 	error->reason = reason_of(code);
 	error->offset = code == simdjson::UTF8_ERROR ? utf8_error_offset(text, bytes) : SIZE_MAX;
@@ -175,7 +176,8 @@ enum json_shim_status failed(simdjson::error_code code, const char *text, size_t
 	return code == simdjson::CAPACITY ? JSON_SHIM_TOO_LONG : JSON_SHIM_MALFORMED;
 }
 
-enum json_shim_status parse(struct json_doc *doc, const char *text, size_t bytes, struct json_shim_error *error)
+enum json_shim_status parse(struct json_doc *doc, const char *text, size_t bytes,
+			    struct json_shim_error *error)
 {
 	dom::parser parser;
 	dom::element root;
@@ -205,8 +207,8 @@ enum json_shim_status parse(struct json_doc *doc, const char *text, size_t bytes
 	return JSON_SHIM_OK;
 }
 
-/* Shortest digits are the library's; the layout is that of Python's repr: plain from 1e-4 up to 1e16, else with an
- * exponent of at least two digits. */
+/* Shortest digits are the library's; the layout is that of Python's repr: plain from 1e-4 up to 1e16, else
+ * with an exponent of at least two digits. */
 template <typename real> size_t format(char out[JSON_DOUBLE_BYTES_MAX], real value)
 {
 	char text[JSON_DOUBLE_BYTES_MAX];

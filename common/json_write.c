@@ -1,5 +1,5 @@
-/* Writing JSON straight into a buffer. The writer keeps one bit per open container and nothing else; errors of memory
- * stay in the buffer (buf_ok). */
+/* Writing JSON straight into a buffer. The writer keeps one bit per open container and nothing else; errors
+ * of memory stay in the buffer (buf_ok). */
 #include "common/json.h"
 
 #include <inttypes.h>

@@ -13,8 +13,8 @@ enum log_level { LOG_LEVEL_DEBUG, LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERRO
 void log_init(const char *process, enum log_level level, bool json);
 bool log_enabled(enum log_level level);
 
-/* `event` is a stable id in UPPER_CASE; `fmt` gives space-separated key=value pairs, values with spaces quoted
- * by the caller as key="...". Cut at 2,000 bytes. Thread-safe, one write(2) a line. */
+/* `event` is a stable id in UPPER_CASE; `fmt` gives space-separated key=value pairs, values with spaces
+ * quoted by the caller as key="...". Cut at 2,000 bytes. Thread-safe, one write(2) a line. */
 void log_event(enum log_level level, const char *event, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 #define LOG_DEBUG(event, ...) log_event(LOG_LEVEL_DEBUG, event, __VA_ARGS__)

@@ -1,5 +1,5 @@
-/* Linear probing with at most half of the slots taken and backward-shift removal: no tombstones, so look-ups stay
- * short for the life of a process. All memory is taken at init. */
+/* Linear probing with at most half of the slots taken and backward-shift removal: no tombstones, so look-ups
+ * stay short for the life of a process. All memory is taken at init. */
 #include "common/map.h"
 
 #include <stdlib.h>

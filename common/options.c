@@ -1,5 +1,5 @@
-/* The option table expanded: defaults, setting from text, printing back. Owns the strings inside struct options.
- * Reads no file and no command line (options_args.c, options_yaml.c). */
+/* The option table expanded: defaults, setting from text, printing back. Owns the strings inside struct
+ * options. Reads no file and no command line (options_args.c, options_yaml.c). */
 #include "common/options.h"
 
 #include <ctype.h>
@@ -12,6 +12,7 @@
 #include "common/assert.h"
 #include "common/options_priv.h"
 
+/* clang-format off */
 #define ROW(g, n, h, t) .group = #g, .name = #n, .help = h, .type = t, .offset = offsetof(struct options, n)
 #define ROW_STR(g, n, def, h)            {ROW(g, n, h, OPTION_STR), .def_str = def},
 #define ROW_INT(g, n, def, min, max, h)  {ROW(g, n, h, OPTION_INT), .def_int = def, .min_int = min, .max_int = max},
@@ -20,6 +21,7 @@
 #define ROW_FLAG(g, n, def, h)           {ROW(g, n, h, OPTION_FLAG), .def_flag = def},
 #define ROW_ENUM(g, n, def, ch, h)       {ROW(g, n, h, OPTION_ENUM), .def_enum = def, .choices = ch},
 #define ROW_LIST(g, n, h)                {ROW(g, n, h, OPTION_LIST)},
+/* clang-format on */
 
 const struct option_desc option_table[] = {
 	OPTIONS(ROW_STR, ROW_INT, ROW_SIZE, ROW_REAL, ROW_FLAG, ROW_ENUM, ROW_LIST){.name = NULL},
@@ -117,8 +119,9 @@ static enum err set_int(const struct option_desc *d, i64 *f, const char *value, 
 	errno = 0;
 	long long v = strtoll(value, &end, 10);
 	if (end == value || *end != '\0' || errno != 0 || v < d->min_int || v > d->max_int)
-		return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be an integer between %" PRId64
-			       " and %" PRId64, where, value, d->min_int, d->max_int);
+		return err_set(em, ERR_INVALID,
+			       "%s is \"%.100s\": it must be an integer between %" PRId64 " and %" PRId64,
+			       where, value, d->min_int, d->max_int);
 	*f = v;
 	return ERR_OK;
 }
@@ -156,11 +159,12 @@ static enum err set_size(const struct option_desc *d, u64 *f, const char *value,
 	u64 v;
 
 	if (!parse_size(value, &v))
-		return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be a number of bytes, such as 512M or 4GiB",
-			       where, value);
+		return err_set(em, ERR_INVALID,
+			       "%s is \"%.100s\": it must be a number of bytes, such as 512M or 4GiB", where,
+			       value);
 	if (v < d->min_size)
-		return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be at least %" PRIu64 " bytes", where,
-			       value, d->min_size);
+		return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be at least %" PRIu64 " bytes",
+			       where, value, d->min_size);
 	*f = v;
 	return ERR_OK;
 }
@@ -172,8 +176,8 @@ static enum err set_real(const struct option_desc *d, f64 *f, const char *value,
 	double v = strtod(value, &end);
 
 	if (end == value || *end != '\0' || !(v >= d->min_real && v <= d->max_real))
-		return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be a number between %g and %g", where,
-			       value, d->min_real, d->max_real);
+		return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be a number between %g and %g",
+			       where, value, d->min_real, d->max_real);
 	*f = v;
 	return ERR_OK;
 }
@@ -238,7 +242,8 @@ enum err option_apply(struct options *o, const struct option_match *match, const
 	if (match->is_flag) {
 		bool v = true;
 		if (value != NULL && !parse_bool(value, &v))
-			return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be true or false", where, value);
+			return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be true or false", where,
+				       value);
 		v = v != match->negated;
 		if (match->alias == NULL || match->alias->on == NULL) {
 			*(bool *)f = v;
@@ -327,14 +332,16 @@ void option_dashed(char *out, size_t out_bytes, const char *name)
 	out[i] = '\0';
 }
 
-enum err options_set(struct options *o, const char *name, const char *value, const char *where, struct err_msg *em)
+enum err options_set(struct options *o, const char *name, const char *value, const char *where,
+		     struct err_msg *em)
 {
 	struct option_match match;
 
 	if (!option_find(name, strlen(name), &match)) {
 		char suggestion[OPTION_NAME_BYTES_MAX + 32];
 		option_suggest_text(suggestion, sizeof(suggestion), name, strlen(name), "");
-		return err_set(em, ERR_NOT_FOUND, "%s: there is no option \"%.100s\"%s", where, name, suggestion);
+		return err_set(em, ERR_NOT_FOUND, "%s: there is no option \"%.100s\"%s", where, name,
+			       suggestion);
 	}
 	return option_apply(o, &match, value, false, where, em);
 }

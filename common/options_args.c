@@ -66,8 +66,9 @@ static enum err take_value(struct arg_reader *r, struct arg *a, struct err_msg *
 	if (a->value != NULL || a->match.is_flag)
 		return ERR_OK;
 	if (r->at == r->argc || strncmp(r->argv[r->at], "--", 2) == 0)
-		return err_set(em, ERR_INVALID, "%s needs a value (a value that begins with dashes: %s=VALUE)",
-			       a->where, a->where);
+		return err_set(em, ERR_INVALID,
+			       "%s needs a value (a value that begins with dashes: %s=VALUE)", a->where,
+			       a->where);
 	a->value = r->argv[r->at++];
 	return ERR_OK;
 }
@@ -101,7 +102,8 @@ static enum err next_arg(struct arg_reader *r, struct arg *a, struct err_msg *em
 	if (!known || (word[1] != '-' && (a->match.alias == NULL || bytes > 3))) {
 		char suggestion[OPTION_NAME_BYTES_MAX + 32];
 		option_suggest_text(suggestion, sizeof(suggestion), name, bytes, "--");
-		return err_set(em, ERR_NOT_FOUND, "there is no option %s%s (see --help)", a->where, suggestion);
+		return err_set(em, ERR_NOT_FOUND, "there is no option %s%s (see --help)", a->where,
+			       suggestion);
 	}
 	return take_value(r, a, em);
 }
@@ -134,14 +136,15 @@ static enum err set_model(struct options *o, const char *text, bool *have_model,
 		return ERR_OK;
 	}
 	if (*have_model)
-		return err_set(em, ERR_INVALID, "unexpected word \"%.100s\": the model is \"%.100s\" already", text,
-			       o->model);
+		return err_set(em, ERR_INVALID, "unexpected word \"%.100s\": the model is \"%.100s\" already",
+			       text, o->model);
 	*have_model = true;
 	return options_set(o, "model", text, "the model", em);
 }
 
 /* Second pass. */
-static enum err apply_args(struct options *o, int argc, char **argv, struct plain_words *more, struct err_msg *em)
+static enum err apply_args(struct options *o, int argc, char **argv, struct plain_words *more,
+			   struct err_msg *em)
 {
 	struct arg_reader r = {.argc = argc, .at = 1, .argv = argv};
 	bool seen[OPTION_TABLE_MAX] = {false};

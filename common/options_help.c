@@ -13,8 +13,8 @@ enum { HELP_INDENT = 34, HELP_WIDTH_DEFAULT = 100 };
 static const struct {
 	const char *group, *title;
 } group_titles[] = {
-	{"model", "Model"},     {"device", "Device and memory"}, {"scheduler", "Scheduler"},
-	{"server", "Server"},   {"output", "Output socket"},     {"run", "Running and looking inside"},
+	{"model", "Model"},   {"device", "Device and memory"}, {"scheduler", "Scheduler"},
+	{"server", "Server"}, {"output", "Output socket"},     {"run", "Running and looking inside"},
 };
 
 static const char *value_word(const struct option_desc *d)
@@ -159,10 +159,12 @@ void options_help(FILE *out, const char *group)
 		fputc('\n', out);
 		return;
 	}
-	fprintf(out, "\nAlso: -tp N for --tensor-parallel-size, --kv-cache-memory-bytes for --kv-cache-memory,\n"
-		     "--async-scheduling and --no-async-scheduling for --async-depth 2 and 0.\n"
-		     "Each option can also be set as TERCET_NAME in the environment or in a YAML file (--config FILE);\n"
-		     "the command line goes before the file, the file before the environment.\n");
+	fprintf(out,
+		"\nAlso: -tp N for --tensor-parallel-size, --kv-cache-memory-bytes for --kv-cache-memory,\n"
+		"--async-scheduling and --no-async-scheduling for --async-depth 2 and 0.\n"
+		"Each option can also be set as TERCET_NAME in the environment or in a YAML file (--config "
+		"FILE);\n"
+		"the command line goes before the file, the file before the environment.\n");
 }
 
 /* ---------------------------------------------------------------- man page */
@@ -209,8 +211,10 @@ void options_man(FILE *out)
 			fputs(".\n", out);
 		}
 	}
-	fputs(".SH ENVIRONMENT\nEach option can be set as \\fBTERCET_\\fINAME\\fR, in capitals and with underscores.\n"
-	      ".SH FILES\n\\fB\\-\\-config\\fR \\fIFILE\\fR reads options from a flat YAML file whose keys are the long "
+	fputs(".SH ENVIRONMENT\nEach option can be set as \\fBTERCET_\\fINAME\\fR, in capitals and with "
+	      "underscores.\n"
+	      ".SH FILES\n\\fB\\-\\-config\\fR \\fIFILE\\fR reads options from a flat YAML file whose keys "
+	      "are the long "
 	      "names. The command line goes before the file, the file before the environment.\n",
 	      out);
 }
@@ -334,8 +338,10 @@ enum err options_completion(FILE *out, const char *shell, const char *const *com
 	else if (strcmp(shell, "fish") == 0)
 		complete_fish(out, commands);
 	else
-		return err_set(em, ERR_UNSUPPORTED, "there is no completion for the shell \"%s\": it must be bash, zsh "
-			       "or fish", shell);
+		return err_set(em, ERR_UNSUPPORTED,
+			       "there is no completion for the shell \"%s\": it must be bash, zsh "
+			       "or fish",
+			       shell);
 	return ERR_OK;
 }
 

@@ -43,8 +43,8 @@ static inline const void *option_field(const struct options *o, const struct opt
 struct option_match {
 	const struct option_desc *desc;
 	const struct option_alias *alias; /* NULL: its own name */
-	bool negated;                     /* --no-name */
-	bool is_flag;                     /* takes no value word */
+	bool negated;			  /* --no-name */
+	bool is_flag;			  /* takes no value word */
 };
 
 /* `name` has '-' or '_' and no leading dashes. False when there is no such option. */
@@ -52,10 +52,12 @@ bool option_find(const char *name, size_t bytes, struct option_match *out);
 /* The known name nearest to a mistyped one, or NULL; with '_'. */
 const char *option_suggest(const char *name, size_t bytes);
 /* "; did you mean --x?" or "". */
-void option_suggest_text(char *out, size_t out_bytes, const char *name, size_t name_bytes, const char *dashes);
-/* Sets what `match` stands for. `value` may be NULL for flags. `append`: lists grow instead of being replaced. */
-MUST_CHECK enum err option_apply(struct options *o, const struct option_match *match, const char *value, bool append,
-				 const char *where, struct err_msg *em);
+void option_suggest_text(char *out, size_t out_bytes, const char *name, size_t name_bytes,
+			 const char *dashes);
+/* Sets what `match` stands for. `value` may be NULL for flags. `append`: lists grow instead of being
+ * replaced. */
+MUST_CHECK enum err option_apply(struct options *o, const struct option_match *match, const char *value,
+				 bool append, const char *where, struct err_msg *em);
 
 /* The value as text that option_apply reads back: lists comma-separated, sizes in bytes. */
 void option_format(const struct options *o, const struct option_desc *d, struct buf *out);

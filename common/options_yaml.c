@@ -35,7 +35,8 @@ static enum err apply_sequence(struct reader *r, const struct option_match *matc
 
 	if (match->desc->type != OPTION_LIST)
 		return err_set(r->em, ERR_INVALID, "%s is a list: it must be a single value", where);
-	for (yaml_node_item_t *i = value->data.sequence.items.start; i < value->data.sequence.items.top; i++) {
+	for (yaml_node_item_t *i = value->data.sequence.items.start; i < value->data.sequence.items.top;
+	     i++) {
 		const yaml_node_t *item = yaml_document_get_node(r->doc, *i);
 		if (!is_plain_scalar(item))
 			return err_set(r->em, ERR_INVALID, "%s: every item must be a single value", where);

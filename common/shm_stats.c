@@ -25,10 +25,11 @@ struct stats_desc {
 	double first, factor; /* histograms */
 };
 
-#define STATS_ROW_C(id, n, h)       [STATS_##id] = {STATS_COUNTER, #n, h, 0, 0},
-#define STATS_ROW_G(id, n, h)       [STATS_##id] = {STATS_GAUGE, #n, h, 0, 0},
+#define STATS_ROW_C(id, n, h)	    [STATS_##id] = {STATS_COUNTER, #n, h, 0, 0},
+#define STATS_ROW_G(id, n, h)	    [STATS_##id] = {STATS_GAUGE, #n, h, 0, 0},
 #define STATS_ROW_H(id, n, h, a, f) [STATS_##id] = {STATS_HISTOGRAM, #n, h, a, f},
-static const struct stats_desc stats_table[STATS_COUNT] = {STATS_TABLE(STATS_ROW_C, STATS_ROW_G, STATS_ROW_H)};
+static const struct stats_desc stats_table[STATS_COUNT] = {
+	STATS_TABLE(STATS_ROW_C, STATS_ROW_G, STATS_ROW_H)};
 
 /* ---------------------------------------------------------------- pages */
 
@@ -39,7 +40,8 @@ static void reset(struct stats_page *p, const char *process)
 
 	if (!valid)
 		memset(p, 0, sizeof(*p));
-	/* Counters of a process that was restarted go on, as Prometheus expects; what describes a moment does not. */
+	/* Counters of a process that was restarted go on, as Prometheus expects; what describes a moment does
+	 * not. */
 	for (int i = 0; i < STATS_COUNT; i++)
 		if (stats_table[i].kind == STATS_GAUGE)
 			stats_set(p, (enum stats_id)i, 0);
@@ -126,17 +128,21 @@ static const struct stats_page *map_page(int dir_fd, const char *name)
 	return NULL;
 }
 
-enum err stats_map_one(const struct stats_page **page, const char *run_dir, const char *process, struct err_msg *em)
+enum err stats_map_one(const struct stats_page **page, const char *run_dir, const char *process,
+		       struct err_msg *em)
 {
 	char path[512];
 
 	*page = NULL;
 	if (snprintf(path, sizeof(path), "%s/stats/%s", run_dir, process) < (int)sizeof(path))
 		*page = map_page(AT_FDCWD, path);
-	return *page != NULL ? ERR_OK : err_set(em, ERR_NOT_FOUND, "%s has no statistics page in %s", process, run_dir);
+	return *page != NULL
+		       ? ERR_OK
+		       : err_set(em, ERR_NOT_FOUND, "%s has no statistics page in %s", process, run_dir);
 }
 
-enum err stats_map_all(const struct stats_page **pages, u32 max, u32 *count, const char *run_dir, struct err_msg *em)
+enum err stats_map_all(const struct stats_page **pages, u32 max, u32 *count, const char *run_dir,
+		       struct err_msg *em)
 {
 	char path[512];
 	struct dirent *entry;
@@ -187,7 +193,8 @@ void stats_observe_many(struct stats_page *p, enum stats_id id, double value, u6
 	}
 	atomic_fetch_add_explicit(&h->buckets[k], count, memory_order_relaxed);
 	if (value > 0 && value < 1e12)
-		atomic_fetch_add_explicit(&h->sum_millionths, count * (u64)(value * 1e6 + 0.5), memory_order_relaxed);
+		atomic_fetch_add_explicit(&h->sum_millionths, count * (u64)(value * 1e6 + 0.5),
+					  memory_order_relaxed);
 }
 
 void stats_progress(struct stats_page *p, u64 now_ns, bool pending)
@@ -213,7 +220,8 @@ void stats_idle(struct stats_page *p)
 
 /* ---------------------------------------------------------------- Prometheus text */
 
-/* What vLLM calls the same thing; boards made for it then work unchanged. Without ending: counters get "_total". */
+/* What vLLM calls the same thing; boards made for it then work unchanged. Without ending: counters get
+ * "_total". */
 static const struct {
 	enum stats_id id;
 	const char *name;
@@ -262,11 +270,12 @@ static void put_header(struct exporter *x, const char *prefix, const char *name,
 {
 	static const char *const types[] = {"counter", "gauge", "histogram"};
 
-	buf_printf(x->out, "# HELP %s%s%s %s\n# TYPE %s%s%s %s\n", prefix, name, ending, d->help, prefix, name, ending,
-		   types[d->kind]);
+	buf_printf(x->out, "# HELP %s%s%s %s\n# TYPE %s%s%s %s\n", prefix, name, ending, d->help, prefix,
+		   name, ending, types[d->kind]);
 }
 
-static void put_scalar(struct exporter *x, const char *prefix, const char *name, enum stats_id id, const char *reason)
+static void put_scalar(struct exporter *x, const char *prefix, const char *name, enum stats_id id,
+		       const char *reason)
 {
 	const char *ending = stats_table[id].kind == STATS_COUNTER ? "_total" : "";
 
@@ -291,7 +300,8 @@ static void put_histogram(struct exporter *x, const char *prefix, const char *na
 	put_header(x, prefix, name, "", d);
 	for (int k = 0; k <= STATS_BUCKETS; k++) {
 		for (u32 i = 0; i < x->count; i++)
-			below += atomic_load_explicit(&x->pages[i]->histograms[id].buckets[k], memory_order_relaxed);
+			below += atomic_load_explicit(&x->pages[i]->histograms[id].buckets[k],
+						      memory_order_relaxed);
 		buf_printf(x->out, "%s%s_bucket{%s,le=\"", prefix, name, x->labels);
 		if (k < STATS_BUCKETS)
 			buf_printf(x->out, "%.6g", bound);
@@ -301,12 +311,14 @@ static void put_histogram(struct exporter *x, const char *prefix, const char *na
 		bound *= d->factor;
 	}
 	for (u32 i = 0; i < x->count; i++)
-		sum += atomic_load_explicit(&x->pages[i]->histograms[id].sum_millionths, memory_order_relaxed);
+		sum += atomic_load_explicit(&x->pages[i]->histograms[id].sum_millionths,
+					    memory_order_relaxed);
 	buf_printf(x->out, "%s%s_sum{%s} %.9g\n%s%s_count{%s} %" PRIu64 "\n", prefix, name, x->labels,
 		   (double)sum / 1e6, prefix, name, x->labels, below);
 }
 
-static void put_metric(struct exporter *x, const char *prefix, const char *name, enum stats_id id, const char *reason)
+static void put_metric(struct exporter *x, const char *prefix, const char *name, enum stats_id id,
+		       const char *reason)
 {
 	if (stats_table[id].kind == STATS_HISTOGRAM)
 		put_histogram(x, prefix, name, id);

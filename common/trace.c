@@ -1,5 +1,5 @@
-/* One ring of spans per process in a file of the run directory. The owner writes without looking back; the supervisor
- * reads the rings when the owners are gone. Never blocks, never allocates after creation. */
+/* One ring of spans per process in a file of the run directory. The owner writes without looking back; the
+ * supervisor reads the rings when the owners are gone. Never blocks, never allocates after creation. */
 #include "common/trace.h"
 
 #include <dirent.h>
@@ -178,8 +178,9 @@ static void write_ring(FILE *out, const struct trace *t, u32 index, u64 origin_n
 			continue;
 		u64 begin = s->begin_ns - origin_ns, duration = s->end_ns - s->begin_ns;
 		fprintf(out,
-			",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%u,\"tid\":1,\"ts\":%" PRIu64 ".%03u,\"dur\":%" PRIu64
-			".%03u,\"args\":{\"step\":%" PRIu64 ",\"count\":%" PRIu32 "}}",
+			",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%u,\"tid\":1,\"ts\":%" PRIu64
+			".%03u,\"dur\":%" PRIu64 ".%03u,\"args\":{\"step\":%" PRIu64 ",\"count\":%" PRIu32
+			"}}",
 			names[s->kind], index + 1, begin / 1000, (unsigned)(begin % 1000), duration / 1000,
 			(unsigned)(duration % 1000), s->step, s->count);
 	}

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* What a lead byte promises: length, and the range of the second byte, which is where overlong forms, surrogates and
- * code points above U+10FFFF are excluded. Length 0: no lead byte. */
+/* What a lead byte promises: length, and the range of the second byte, which is where overlong forms,
+ * surrogates and code points above U+10FFFF are excluded. Length 0: no lead byte. */
 struct lead {
 	unsigned char length, low, high;
 };

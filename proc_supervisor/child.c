@@ -1,10 +1,12 @@
-/* State x event table of a child process, and the back-off. Pure; the supervisor carries out what is decided here. */
+/* State x event table of a child process, and the back-off. Pure; the supervisor carries out what is decided
+ * here. */
 #include "proc_supervisor/child.h"
 
 #include <string.h>
 
 #include "common/assert.h"
 
+/* clang-format off */
 #define STAY(state)        {CHILD_##state, CHILD_DO_NONE}
 #define MOVE(next, action) {CHILD_##next, CHILD_DO_##action}
 
@@ -84,6 +86,7 @@ static const struct child_move table[CHILD_STATE_COUNT][CHILD_EVENT_COUNT] = {
 		[CHILD_ON_RECYCLE] = STAY(GONE),
 	},
 };
+/* clang-format on */
 
 struct child_move child_move(enum child_state state, enum child_event event)
 {

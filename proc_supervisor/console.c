@@ -35,8 +35,8 @@ void console_progress(struct console *c, double share, const char *what, u64 now
 		return;
 	c->drawn_ns = now_ns;
 	int full = (int)(share * BAR_CELLS);
-	fprintf(stderr, "\r\033[K[%.*s%.*s] %3d %%  %.40s", full, "##############################", BAR_CELLS - full,
-		"..............................", (int)(share * 100), what);
+	fprintf(stderr, "\r\033[K[%.*s%.*s] %3d %%  %.40s", full, "##############################",
+		BAR_CELLS - full, "..............................", (int)(share * 100), what);
 	fflush(stderr);
 	c->bar_is_shown = true;
 }
@@ -62,8 +62,8 @@ static void banner_text(const struct console_banner *b)
 {
 	printf("\n  Tercet %s\n\n", TERCET_VERSION);
 	printf("  model          %s%s%s\n", b->model, b->dtype[0] != '\0' ? ", " : "", b->dtype);
-	printf("  workers        %" PRIu64 "%s%s%s%s\n", b->workers, b->device[0] != '\0' ? " on " : "", b->device,
-	       b->threads[0] != '\0' ? ", threads each: " : "", b->threads);
+	printf("  workers        %" PRIu64 "%s%s%s%s\n", b->workers, b->device[0] != '\0' ? " on " : "",
+	       b->device, b->threads[0] != '\0' ? ", threads each: " : "", b->threads);
 	if (b->blocks != 0) {
 		u64 tokens = b->blocks * b->block_size;
 		printf("  KV cache       %" PRIu64 " blocks of %" PRIu64 ", %" PRIu64 " tokens", b->blocks,
@@ -87,9 +87,10 @@ void console_banner(struct console *c, const struct console_banner *b, bool json
 	if (json)
 		LOG_INFO("ENGINE_READY",
 			 "model=\"%s\" dtype=%s device=%s workers=%" PRIu64 " threads=%s kv_blocks=%" PRIu64
-			 " kv_tokens=%" PRIu64 " max_model_len=%" PRIu64 " url=%s run_dir=\"%s\" start_s=%.3f",
-			 b->model, b->dtype, b->device, b->workers, b->threads, b->blocks, b->blocks * b->block_size,
-			 b->max_model_len, b->url, b->run_dir, b->start_s);
+			 " kv_tokens=%" PRIu64 " max_model_len=%" PRIu64
+			 " url=%s run_dir=\"%s\" start_s=%.3f",
+			 b->model, b->dtype, b->device, b->workers, b->threads, b->blocks,
+			 b->blocks * b->block_size, b->max_model_len, b->url, b->run_dir, b->start_s);
 	else
 		banner_text(b);
 }

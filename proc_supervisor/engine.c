@@ -67,7 +67,8 @@ static bool read_lines(struct reader *r)
 
 static enum err wait_until_ready(struct reader *r, int signal_fd)
 {
-	struct pollfd fds[] = {{.fd = r->engine->boot_fd, .events = POLLIN}, {.fd = signal_fd, .events = POLLIN}};
+	struct pollfd fds[] = {{.fd = r->engine->boot_fd, .events = POLLIN},
+			       {.fd = signal_fd, .events = POLLIN}};
 
 	while (!r->ready) {
 		if (poll(fds, 2, -1) < 0 && errno != EINTR)
@@ -122,7 +123,8 @@ bool engine_is_alive(const struct engine *e)
 {
 	siginfo_t info = {.si_pid = 0};
 
-	return e->pid > 0 && waitid(P_PID, (id_t)e->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
+	return e->pid > 0 && waitid(P_PID, (id_t)e->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+	       info.si_pid == 0;
 }
 
 void engine_stop(struct engine *e)

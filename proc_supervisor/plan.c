@@ -1,4 +1,5 @@
-/* The plan of an engine's processes. Runs in the supervisor before anything is spawned; starts nothing itself. */
+/* The plan of an engine's processes. Runs in the supervisor before anything is spawned; starts nothing
+ * itself. */
 #include "proc_supervisor/plan.h"
 
 #include <errno.h>
@@ -73,8 +74,9 @@ enum err plan_find_program(char *out, size_t bytes, const char *program, struct 
 	if (libexec != NULL && libexec[0] != '\0') {
 		if (snprintf(out, bytes, "%s/%s", libexec, program) < (int)bytes && is_program(out))
 			return ERR_OK;
-		return err_set(em, ERR_NOT_FOUND, "%s: there is no program of this name in TERCET_LIBEXEC (%.300s)",
-			       program, libexec);
+		return err_set(em, ERR_NOT_FOUND,
+			       "%s: there is no program of this name in TERCET_LIBEXEC (%.300s)", program,
+			       libexec);
 	}
 	e = own_directory(own, sizeof(own), em);
 	if (e != ERR_OK)
@@ -86,10 +88,11 @@ enum err plan_find_program(char *out, size_t bytes, const char *program, struct 
 		memcpy(out, built, strlen(built) + 1);
 		return ERR_OK;
 	}
-	return err_set(em, ERR_NOT_FOUND,
-		       "%s is neither in %.200s/../libexec/tercet nor in %.200s/../../%s; set TERCET_LIBEXEC to its "
-		       "directory",
-		       program, own, own, folder);
+	return err_set(
+		em, ERR_NOT_FOUND,
+		"%s is neither in %.200s/../libexec/tercet nor in %.200s/../../%s; set TERCET_LIBEXEC to its "
+		"directory",
+		program, own, own, folder);
 }
 
 /* ---------------------------------------------------------------- port */
@@ -105,15 +108,19 @@ static enum err bind_error(int error, const char *host, i64 port, struct err_msg
 {
 	switch (error) {
 	case EADDRINUSE:
-		return err_set(em, ERR_BUSY, "port %d on %s is in use; choose another one with --port (0: any free one)",
+		return err_set(em, ERR_BUSY,
+			       "port %d on %s is in use; choose another one with --port (0: any free one)",
 			       (int)port, host);
 	case EACCES:
-		return err_set(em, ERR_DENIED, "port %d on %s is not allowed to this user; choose one above 1023 with "
-			       "--port", (int)port, host);
+		return err_set(em, ERR_DENIED,
+			       "port %d on %s is not allowed to this user; choose one above 1023 with "
+			       "--port",
+			       (int)port, host);
 	case EADDRNOTAVAIL:
 		return err_set(em, ERR_INVALID, "--host %s is no address of this machine", host);
 	default:
-		return err_set(em, ERR_IO, "cannot listen on %s port %d: %s", host, (int)port, strerror(error));
+		return err_set(em, ERR_IO, "cannot listen on %s port %d: %s", host, (int)port,
+			       strerror(error));
 	}
 }
 

@@ -12,7 +12,7 @@ enum { PLAN_CHILDREN_MAX = 2 + 64 + 64 };
 struct child_spec {
 	enum ipc_role role;
 	u32 rank;
-	char name[24];        /* "worker-0": also its statistics page and trace */
+	char name[24];	      /* "worker-0": also its statistics page and trace */
 	const char *program;  /* "tercet-worker" */
 	bool needs_scheduler; /* spawned once the scheduler is ready */
 };
@@ -25,12 +25,15 @@ struct plan {
 /* The processes in the order in which they are spawned: those that bind sockets first. */
 void plan_make(struct plan *p, const struct options *o);
 
-/* The path of `program`: in $TERCET_LIBEXEC when it is set; else beside the running executable as it was installed
- * (../libexec/tercet/PROGRAM) or built (../../proc_X/tercet-X for tercet-X, ../../bench/ for tercet-bench-X). ERR_NOT_FOUND names the places. */
+/* The path of `program`: in $TERCET_LIBEXEC when it is set; else beside the running executable as it was
+ * installed
+ * (../libexec/tercet/PROGRAM) or built (../../proc_X/tercet-X for tercet-X, ../../bench/ for tercet-bench-X).
+ * ERR_NOT_FOUND names the places. */
 MUST_CHECK enum err plan_find_program(char *out, size_t bytes, const char *program, struct err_msg *em);
 
-/* Whether the gateways could bind host:port, before anything is loaded. A port of 0 is replaced by a free one, so that
- * every gateway, also a restarted one, gets the same. ERR_BUSY, ERR_DENIED, ERR_INVALID with one clear line. */
+/* Whether the gateways could bind host:port, before anything is loaded. A port of 0 is replaced by a free
+ * one, so that every gateway, also a restarted one, gets the same. ERR_BUSY, ERR_DENIED, ERR_INVALID with one
+ * clear line. */
 MUST_CHECK enum err plan_claim_port(const char *host, i64 *port, struct err_msg *em);
 
 #endif

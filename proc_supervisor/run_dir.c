@@ -1,5 +1,5 @@
-/* Owns the run directory of an engine. Runs in the supervisor only. It must never remove what it did not put there:
- * a directory that held something before keeps everything that has none of our names. */
+/* Owns the run directory of an engine. Runs in the supervisor only. It must never remove what it did not put
+ * there: a directory that held something before keeps everything that has none of our names. */
 #include "proc_supervisor/run_dir.h"
 
 #include <dirent.h>
@@ -49,8 +49,8 @@ static void remove_content(const char *path, bool all)
 		return;
 	while ((entry = readdir(dir)) != NULL) {
 		const char *name = entry->d_name;
-		bool ours = entry->d_type == DT_SOCK || strcmp(name, "stats") == 0 || strcmp(name, "trace") == 0 ||
-			    strcmp(name, lock_name) == 0;
+		bool ours = entry->d_type == DT_SOCK || strcmp(name, "stats") == 0 ||
+			    strcmp(name, "trace") == 0 || strcmp(name, lock_name) == 0;
 		char whole[512];
 		if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || (!all && !ours))
 			continue;
@@ -74,7 +74,8 @@ static bool is_stale(const char *path)
 	int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 	if (fd < 0)
 		return false;
-	bool stale = fstat(fd, &st) == 0 && time(NULL) - st.st_mtime > STALE_AGE_S && flock(fd, LOCK_EX | LOCK_NB) == 0;
+	bool stale = fstat(fd, &st) == 0 && time(NULL) - st.st_mtime > STALE_AGE_S &&
+		     flock(fd, LOCK_EX | LOCK_NB) == 0;
 	close(fd);
 	return stale;
 }
@@ -116,7 +117,8 @@ static enum err make_fresh(struct run_dir *d, struct err_msg *em)
 	for (size_t i = 0; i < COUNT_OF(bases); i++) {
 		char path[512];
 		if (bases[i] == NULL || bases[i][0] != '/' ||
-		    snprintf(path, sizeof(path), "%s/tercet-XXXXXX", bases[i]) >= (int)sizeof(path) || !fits(path))
+		    snprintf(path, sizeof(path), "%s/tercet-XXXXXX", bases[i]) >= (int)sizeof(path) ||
+		    !fits(path))
 			continue;
 		remove_stale(bases[i]);
 		if (mkdtemp(path) != NULL) {
@@ -126,7 +128,8 @@ static enum err make_fresh(struct run_dir *d, struct err_msg *em)
 		}
 		error = errno;
 	}
-	return err_set(em, ERR_IO, "cannot make a run directory in /tmp: %s; name a writable one with --run-dir",
+	return err_set(em, ERR_IO,
+		       "cannot make a run directory in /tmp: %s; name a writable one with --run-dir",
 		       strerror(error));
 }
 
@@ -155,8 +158,10 @@ static enum err take_existing(struct run_dir *d, struct err_msg *em)
 	if ((st.st_mode & 077) != 0 && d->was_empty && chmod(d->path, 0700) == 0)
 		return ERR_OK;
 	if ((st.st_mode & 077) != 0)
-		return err_set(em, ERR_DENIED, "run directory %s: other users may enter it (mode %03o); it must have mode "
-			       "700", d->path, (unsigned)(st.st_mode & 0777));
+		return err_set(em, ERR_DENIED,
+			       "run directory %s: other users may enter it (mode %03o); it must have mode "
+			       "700",
+			       d->path, (unsigned)(st.st_mode & 0777));
 	return ERR_OK;
 }
 
@@ -170,16 +175,18 @@ static enum err take_wanted(struct run_dir *d, const char *wanted, struct err_ms
 	while (n > 1 && n < (int)sizeof(path) && path[n - 1] == '/')
 		path[--n] = '\0';
 	if (n >= (int)sizeof(path) || !fits(path))
-		return err_set(em, ERR_TOO_LONG, "run directory %.300s: the paths of its sockets would be longer than 107 "
-			       "bytes; choose a shorter one with --run-dir", path);
+		return err_set(em, ERR_TOO_LONG,
+			       "run directory %.300s: the paths of its sockets would be longer than 107 "
+			       "bytes; choose a shorter one with --run-dir",
+			       path);
 	snprintf(d->path, sizeof(d->path), "%.*s", (int)sizeof(d->path) - 1, path);
 	if (mkdir(d->path, 0700) == 0) {
 		d->created = d->was_empty = true;
 		return ERR_OK;
 	}
 	if (errno != EEXIST)
-		return err_set(em, ERR_IO, "run directory %s: %s; name a writable one with --run-dir", d->path,
-			       strerror(errno));
+		return err_set(em, ERR_IO, "run directory %s: %s; name a writable one with --run-dir",
+			       d->path, strerror(errno));
 	return take_existing(d, em);
 }
 
@@ -190,8 +197,8 @@ static enum err take_lock(struct run_dir *d, struct err_msg *em)
 	snprintf(path, sizeof(path), "%s/%s", d->path, lock_name);
 	d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (d->lock_fd < 0)
-		return err_set(em, ERR_IO, "run directory %s: %s; name a writable one with --run-dir", d->path,
-			       strerror(errno));
+		return err_set(em, ERR_IO, "run directory %s: %s; name a writable one with --run-dir",
+			       d->path, strerror(errno));
 	if (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0) {
 		close(d->lock_fd);
 		d->lock_fd = -1;

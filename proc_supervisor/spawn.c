@@ -1,5 +1,5 @@
-/* posix_spawn with everything that keeps a child from outliving, disturbing or outlistening its parent. fork would
- * copy page tables; nothing here runs between fork and exec. */
+/* posix_spawn with everything that keeps a child from outliving, disturbing or outlistening its parent. fork
+ * would copy page tables; nothing here runs between fork and exec. */
 #include "proc_supervisor/spawn.h"
 
 #include <errno.h>
@@ -102,7 +102,7 @@ static int set_attributes(posix_spawnattr_t *attributes)
 		e = posix_spawnattr_setsigdefault(attributes, &all);
 	if (e == 0)
 		e = posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
-							      POSIX_SPAWN_SETSID);
+								 POSIX_SPAWN_SETSID);
 	return e;
 }
 
@@ -131,8 +131,8 @@ destroy_actions:
 	return e;
 }
 
-enum err spawn_process(struct spawned *out, const char *path, const char *first_arg, const struct options *o, u32 rank,
-		       bool api_keys, struct err_msg *em)
+enum err spawn_process(struct spawned *out, const char *path, const char *first_arg, const struct options *o,
+		       u32 rank, bool api_keys, struct err_msg *em)
 {
 	struct words argv = {0}, envp = {0};
 	int ends[2];
@@ -141,7 +141,8 @@ enum err spawn_process(struct spawned *out, const char *path, const char *first_
 	*out = (struct spawned){.pidfd = -1, .boot_fd = -1};
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
 		return err_set(em, ERR_IO, "socketpair: %s", strerror(errno));
-	if (!make_arguments(&argv, path, first_arg, o) || !make_environment(&envp, o, rank, api_keys, ends[1])) {
+	if (!make_arguments(&argv, path, first_arg, o) ||
+	    !make_environment(&envp, o, rank, api_keys, ends[1])) {
 		e = err_set(em, ERR_NO_MEMORY, "%s: no memory for its arguments", path);
 		goto close_ends;
 	}

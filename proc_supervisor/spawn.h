@@ -13,11 +13,11 @@ struct spawned {
 	int boot_fd; /* our end of the socketpair, not blocking; owned by the caller */
 };
 
-/* Runs `path` with `first_arg` (may be NULL) and the options as arguments, the boot socket in TERCET_BOOT_FD and the
- * rank in TERCET_RANK, in a session of its own: a Ctrl-C in the terminal reaches the supervisor only. The options'
- * environment variables are taken out (the arguments say it all); with `api_keys` the keys go into TERCET_API_KEY.
- * Call it from the main thread only: the child's parent-death signal fires when the thread that created it ends.
- * ERR_IO names the program and the reason. */
+/* Runs `path` with `first_arg` (may be NULL) and the options as arguments, the boot socket in TERCET_BOOT_FD
+ * and the rank in TERCET_RANK, in a session of its own: a Ctrl-C in the terminal reaches the supervisor only.
+ * The options' environment variables are taken out (the arguments say it all); with `api_keys` the keys go
+ * into TERCET_API_KEY. Call it from the main thread only: the child's parent-death signal fires when the
+ * thread that created it ends. ERR_IO names the program and the reason. */
 MUST_CHECK enum err spawn_process(struct spawned *out, const char *path, const char *first_arg,
 				  const struct options *o, u32 rank, bool api_keys, struct err_msg *em);
 

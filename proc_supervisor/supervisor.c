@@ -1,5 +1,5 @@
-/* The supervisor: phases of an engine's life, signals, start and end. Runs in the main thread of `tercet serve`; it
- * creates no thread and no ZeroMQ socket, because it spawns, and it never touches a request. */
+/* The supervisor: phases of an engine's life, signals, start and end. Runs in the main thread of `tercet
+ * serve`; it creates no thread and no ZeroMQ socket, because it spawns, and it never touches a request. */
 #include "proc_supervisor/supervisor.h"
 
 #include <errno.h>
@@ -21,7 +21,8 @@
 enum { STOP_GRACE_MS = 5000, STOP_STAGE_MS = 1000, EVENTS_MAX = 64 };
 
 /* Clients end before those they are connected to, so that nobody reports a broken connection. */
-static const enum ipc_role stop_order[] = {IPC_ROLE_GATEWAY, IPC_ROLE_WORKER, IPC_ROLE_SCHEDULER, IPC_ROLE_DETOK};
+static const enum ipc_role stop_order[] = {IPC_ROLE_GATEWAY, IPC_ROLE_WORKER, IPC_ROLE_SCHEDULER,
+					   IPC_ROLE_DETOK};
 
 static const u64 ms_ns = 1000000;
 
@@ -67,7 +68,8 @@ static void stop_stage(struct supervisor *s, u64 now_ns)
 static bool stage_is_gone(const struct supervisor *s)
 {
 	for (u32 i = 0; i < s->plan.count; i++)
-		if (s->children[i].spec->role == stop_order[s->stop_stage] && child_has_process(s->children[i].state))
+		if (s->children[i].spec->role == stop_order[s->stop_stage] &&
+		    child_has_process(s->children[i].state))
 			return false;
 	return true;
 }
@@ -161,7 +163,8 @@ static bool any_process(const struct supervisor *s)
 /* ---------------------------------------------------------------- readiness */
 
 /* The value of `key` in the ready line of the first process of a role, or "". */
-static const char *fact(const struct supervisor *s, enum ipc_role role, const char *key, char *out, size_t bytes)
+static const char *fact(const struct supervisor *s, enum ipc_role role, const char *key, char *out,
+			size_t bytes)
 {
 	out[0] = '\0';
 	for (u32 i = 0; i < s->plan.count; i++)
@@ -185,8 +188,9 @@ static void announce(struct supervisor *s, u64 now_ns)
 
 	fact(s, IPC_ROLE_GATEWAY, "url", url, sizeof(url));
 	if (url[0] == '\0' && o->api_server_count > 0)
-		snprintf(url, sizeof(url), strchr(o->host, ':') != NULL ? "http://[%.200s]:%d" : "http://%.200s:%d",
-			 o->host, (int)o->port);
+		snprintf(url, sizeof(url),
+			 strchr(o->host, ':') != NULL ? "http://[%.200s]:%d" : "http://%.200s:%d", o->host,
+			 (int)o->port);
 	struct console_banner banner = {
 		.model = o->model,
 		.device = fact(s, IPC_ROLE_WORKER, "device", device, sizeof(device)),
@@ -353,7 +357,8 @@ static enum err prepare(struct supervisor *s, struct err_msg *em)
 	enum err e;
 
 	if (o->model[0] == '\0')
-		return err_set(em, ERR_INVALID, "no model: tercet serve DIRECTORY (config.json, *.safetensors, "
+		return err_set(em, ERR_INVALID,
+			       "no model: tercet serve DIRECTORY (config.json, *.safetensors, "
 			       "tokenizer.json)");
 	e = check_trace(o->trace, em);
 	if (e == ERR_OK && o->api_server_count > 0)
@@ -375,7 +380,8 @@ static enum err prepare(struct supervisor *s, struct err_msg *em)
 	return ERR_OK;
 }
 
-/* Takes over what children of ours leave behind, and turns the death of our own parent into an orderly stop. */
+/* Takes over what children of ours leave behind, and turns the death of our own parent into an orderly stop.
+ */
 static enum err attach(struct supervisor *s, struct err_msg *em)
 {
 	enum err e = boot_attach(&s->parent, em);
@@ -397,7 +403,8 @@ static void finish(struct supervisor *s)
 			console_error(&s->console, &em);
 			s->status = s->status != 0 ? s->status : 1;
 		} else if (!s->console.quiet) {
-			fprintf(stderr, "tercet: timeline written to %s (open it in https://ui.perfetto.dev)\n",
+			fprintf(stderr,
+				"tercet: timeline written to %s (open it in https://ui.perfetto.dev)\n",
 				s->options->trace);
 		}
 	}

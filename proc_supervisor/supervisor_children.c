@@ -48,7 +48,8 @@ static void spawn(struct supervisor *s, struct child *c, u64 now_ns)
 	c->facts[0] = c->failure[0] = '\0';
 	e = plan_find_program(path, sizeof(path), c->spec->program, &em);
 	if (e == ERR_OK)
-		e = spawn_process(&p, path, NULL, s->options, c->spec->rank, c->spec->role == IPC_ROLE_GATEWAY, &em);
+		e = spawn_process(&p, path, NULL, s->options, c->spec->rank,
+				  c->spec->role == IPC_ROLE_GATEWAY, &em);
 	if (e == ERR_OK) {
 		c->pid = p.pid;
 		c->pidfd = p.pidfd;
@@ -84,7 +85,8 @@ static void kill_group(const struct child *c)
 
 static bool same_scope(const struct child *a, const struct child *b)
 {
-	return a == b || (a->spec->role == b->spec->role && child_restart_scope(a->spec->role) == RESTART_GROUP);
+	return a == b ||
+	       (a->spec->role == b->spec->role && child_restart_scope(a->spec->role) == RESTART_GROUP);
 }
 
 /* The group shares one history: the first member's. */
@@ -97,7 +99,8 @@ void supervisor_restart(struct supervisor *s, struct child *c, u64 now_ns, const
 		if (same_scope(c, &s->children[i]))
 			first = &s->children[i];
 	if (!restart_allowed(&first->restarts, now_ns, &delay_ms)) {
-		supervisor_fail(s, now_ns, "%s %s; it was restarted %d times within a minute, which did not help",
+		supervisor_fail(s, now_ns,
+				"%s %s; it was restarted %d times within a minute, which did not help",
 				c->spec->name, why, RESTARTS_MAX);
 		return;
 	}
@@ -238,7 +241,8 @@ static void on_whole_line(struct supervisor *s, struct child *c, const char *lin
 void supervisor_on_line(struct supervisor *s, struct child *c, u64 now_ns)
 {
 	while (c->boot_fd >= 0) {
-		ssize_t n = recv(c->boot_fd, c->line + c->line_bytes, sizeof(c->line) - c->line_bytes, MSG_DONTWAIT);
+		ssize_t n = recv(c->boot_fd, c->line + c->line_bytes, sizeof(c->line) - c->line_bytes,
+				 MSG_DONTWAIT);
 		if (n <= 0) {
 			/* Closed: its exit follows. Watched on, an end of file would be reported for ever. */
 			if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
@@ -270,18 +274,19 @@ static void describe_end(struct child *c, const siginfo_t *info)
 	if (c->failure[0] != '\0')
 		return;
 	if (info->si_code == CLD_EXITED)
-		snprintf(c->failure, sizeof(c->failure), "%s ended unexpectedly with status %d", c->spec->name,
-			 info->si_status);
+		snprintf(c->failure, sizeof(c->failure), "%s ended unexpectedly with status %d",
+			 c->spec->name, info->si_status);
 	else
-		snprintf(c->failure, sizeof(c->failure), "%s was ended by signal %d (%s)", c->spec->name, info->si_status,
-			 strsignal(info->si_status));
+		snprintf(c->failure, sizeof(c->failure), "%s was ended by signal %d (%s)", c->spec->name,
+			 info->si_status, strsignal(info->si_status));
 }
 
 void supervisor_on_exit(struct supervisor *s, struct child *c, u64 now_ns)
 {
 	siginfo_t info = {.si_pid = 0};
 
-	if (c->pidfd < 0 || waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
+	if (c->pidfd < 0 || waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 ||
+	    info.si_pid == 0)
 		return;
 	supervisor_on_line(s, c, now_ns); /* its last words */
 	describe_end(c, &info);

@@ -1,18 +1,19 @@
-/* Liveness: of the processes that are ready, which one has stopped getting on. Judged by what they count in their
- * statistics pages and by their answers to pings; the supervisor never asks them for more. */
+/* Liveness: of the processes that are ready, which one has stopped getting on. Judged by what they count in
+ * their statistics pages and by their answers to pings; the supervisor never asks them for more. */
 #include <stdatomic.h>
 
 #include "common/log.h"
 #include "proc_supervisor/supervisor_priv.h"
 
-/* A process that starts and says nothing for so long is stuck. Loading a large checkpoint from a slow disk says
- * something every per cent. */
+/* A process that starts and says nothing for so long is stuck. Loading a large checkpoint from a slow disk
+ * says something every per cent. */
 enum { START_SILENCE_S = 600, LIVENESS_PERIOD_S = 5, PINGS_PER_LIMIT = 4 };
 
 static const u64 second_ns = 1000000000;
 
 /* Who waits for nobody first. */
-static const enum ipc_role downstream[] = {IPC_ROLE_WORKER, IPC_ROLE_DETOK, IPC_ROLE_SCHEDULER, IPC_ROLE_GATEWAY};
+static const enum ipc_role downstream[] = {IPC_ROLE_WORKER, IPC_ROLE_DETOK, IPC_ROLE_SCHEDULER,
+					   IPC_ROLE_GATEWAY};
 
 /* Where the process counts what it completes, or NULL. */
 static const struct stats_page *page_of(struct supervisor *s, struct child *c)
@@ -32,8 +33,8 @@ static u64 elapsed(u64 since_ns, u64 now_ns)
 	return now_ns > since_ns ? now_ns - since_ns : 0;
 }
 
-/* For how long a process that is ready owes an answer to a ping. One that computes a long step does not answer, but
- * completes parts of it. */
+/* For how long a process that is ready owes an answer to a ping. One that computes a long step does not
+ * answer, but completes parts of it. */
 static u64 silent_for(struct supervisor *s, struct child *c, u64 now_ns)
 {
 	const struct stats_page *page = page_of(s, c);
@@ -58,8 +59,8 @@ static u64 worker_progress(struct supervisor *s)
 	return last;
 }
 
-/* For how long a process that is ready has had work and completed none. While a long step gets on, those that wait for
- * it are not to blame. */
+/* For how long a process that is ready has had work and completed none. While a long step gets on, those that
+ * wait for it are not to blame. */
 static u64 fruitless_for(struct supervisor *s, struct child *c, u64 now_ns)
 {
 	const struct stats_page *page = page_of(s, c);
@@ -92,8 +93,9 @@ static void recycle(struct supervisor *s, struct child *c, u64 now_ns, const cha
 	supervisor_apply(s, c, CHILD_ON_RECYCLE, now_ns);
 }
 
-/* A worker that hangs makes the scheduler hang, not the other way round: of several that could be it, the one furthest
- * down is. When somebody completes nothing, whoever owes an answer for a while already is more suspect than he. */
+/* A worker that hangs makes the scheduler hang, not the other way round: of several that could be it, the one
+ * furthest down is. When somebody completes nothing, whoever owes an answer for a while already is more
+ * suspect than he. */
 static void check_running(struct supervisor *s, u64 now_ns, u64 limit_ns)
 {
 	bool fruitless = false;
@@ -115,8 +117,8 @@ static void check_running(struct supervisor *s, u64 now_ns, u64 limit_ns)
 		}
 }
 
-/* Processes that start wait for each other, the scheduler for workers that load for an hour: only when none of them
- * says anything, the one furthest down has stopped. */
+/* Processes that start wait for each other, the scheduler for workers that load for an hour: only when none
+ * of them says anything, the one furthest down has stopped. */
 static void check_starting(struct supervisor *s, u64 now_ns)
 {
 	struct child *suspect = NULL;
@@ -133,8 +135,8 @@ static void check_starting(struct supervisor *s, u64 now_ns)
 	if (suspect == NULL || elapsed(heard_ns, now_ns) < START_SILENCE_S * second_ns)
 		return;
 	if (s->phase == PHASE_START)
-		supervisor_fail(s, now_ns, "%s said nothing for %d seconds while it started", suspect->spec->name,
-				START_SILENCE_S);
+		supervisor_fail(s, now_ns, "%s said nothing for %d seconds while it started",
+				suspect->spec->name, START_SILENCE_S);
 	else if (s->phase == PHASE_RUN)
 		recycle(s, suspect, now_ns, "says nothing while it starts");
 }
@@ -155,5 +157,6 @@ u64 supervisor_liveness_period(const struct supervisor *s)
 {
 	u64 period_ns = (u64)s->options->progress_timeout * second_ns / (2 * PINGS_PER_LIMIT);
 
-	return period_ns != 0 && period_ns < LIVENESS_PERIOD_S * second_ns ? period_ns : LIVENESS_PERIOD_S * second_ns;
+	return period_ns != 0 && period_ns < LIVENESS_PERIOD_S * second_ns ? period_ns
+									   : LIVENESS_PERIOD_S * second_ns;
 }

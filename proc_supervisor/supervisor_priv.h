@@ -16,28 +16,28 @@ struct child {
 	const struct child_spec *spec;
 	enum child_state state;
 	pid_t pid;
-	int pidfd, boot_fd;         /* -1: none */
-	char line[2048];            /* what came of a line that is not whole */
+	int pidfd, boot_fd; /* -1: none */
+	char line[2048];    /* what came of a line that is not whole */
 	size_t line_bytes;
-	u64 spawn_at_ns;            /* not before */
-	u64 heard_ns;               /* of the last line, or of the spawn */
+	u64 spawn_at_ns; /* not before */
+	u64 heard_ns;	 /* of the last line, or of the spawn */
 	u64 ready_ns;
-	u64 pinged_ns;              /* when the last ping was sent */
-	bool ping_is_out;           /* and not answered yet */
+	u64 pinged_ns;	  /* when the last ping was sent */
+	bool ping_is_out; /* and not answered yet */
 	double progress;
-	bool drained;               /* nothing is left to finish */
-	char facts[1024];           /* of the ready line */
-	char failure[768];          /* of the failed line */
+	bool drained;	   /* nothing is left to finish */
+	char facts[1024];  /* of the ready line */
+	char failure[768]; /* of the failed line */
 	struct restart_history restarts;
 	const struct stats_page *stats;
 };
 
 enum phase {
-	PHASE_START,          /* until every process is ready once */
+	PHASE_START, /* until every process is ready once */
 	PHASE_RUN,
 	PHASE_DRAIN_GATEWAYS, /* HTTP requests end */
 	PHASE_DRAIN_ENGINE,   /* requests of other clients end */
-	PHASE_STOP,           /* every process ends */
+	PHASE_STOP,	      /* every process ends */
 };
 
 struct supervisor {
@@ -47,17 +47,17 @@ struct supervisor {
 	struct run_dir run_dir;
 	struct watch watch;
 	struct console console;
-	struct boot parent;       /* fd -1: started from a shell or a service manager */
+	struct boot parent; /* fd -1: started from a shell or a service manager */
 	enum phase phase;
 	int status;
-	bool was_ready;           /* PHASE_RUN was reached */
+	bool was_ready; /* PHASE_RUN was reached */
 	u32 stop_signals;
 	u64 started_ns;
-	u64 deadline_ns;          /* of the phase; 0: none */
-	u32 stop_stage;           /* in PHASE_STOP: whose turn it is to end */
-	u64 stage_ns;             /* since when */
-	bool killed;              /* in PHASE_STOP: the deadline has passed */
-	u64 liveness_from_ns;     /* nobody is judged by what was before */
+	u64 deadline_ns;      /* of the phase; 0: none */
+	u32 stop_stage;	      /* in PHASE_STOP: whose turn it is to end */
+	u64 stage_ns;	      /* since when */
+	bool killed;	      /* in PHASE_STOP: the deadline has passed */
+	u64 liveness_from_ns; /* nobody is judged by what was before */
 };
 
 /* ---- supervisor_children.c ---- */

@@ -1,5 +1,6 @@
-/* One epoll for everything the supervisor reacts to. An event names a child by its index: after a restart the same
- * index stands for the new process, whose descriptors are read without blocking, so that a late event does no harm. */
+/* One epoll for everything the supervisor reacts to. An event names a child by its index: after a restart the
+ * same index stands for the new process, whose descriptors are read without blocking, so that a late event
+ * does no harm. */
 #include "proc_supervisor/watch.h"
 
 #include <errno.h>
@@ -28,7 +29,8 @@ enum err watch_open(struct watch *w, struct err_msg *em)
 	*w = (struct watch){.epoll_fd = -1, .signal_fd = -1};
 	signal_set(&set);
 	sigprocmask(SIG_BLOCK, &set, &w->old_mask);
-	/* A signal that is ignored never reaches a descriptor, and a shell starts background jobs with SIGINT ignored. */
+	/* A signal that is ignored never reaches a descriptor, and a shell starts background jobs with SIGINT
+	 * ignored. */
 	signal(SIGTERM, SIG_DFL);
 	signal(SIGINT, SIG_DFL);
 	signal(SIGQUIT, SIG_DFL);
@@ -72,7 +74,8 @@ u32 watch_wait(struct watch *w, int timeout_ms, struct watch_event *events, u32 
 		max = COUNT_OF(ready);
 	int n = epoll_wait(w->epoll_fd, ready, (int)max, timeout_ms);
 	for (int i = 0; i < n; i++)
-		events[i] = (struct watch_event){(enum watch_kind)(ready[i].data.u64 >> 32), (u32)ready[i].data.u64};
+		events[i] = (struct watch_event){(enum watch_kind)(ready[i].data.u64 >> 32),
+						 (u32)ready[i].data.u64};
 	return n > 0 ? (u32)n : 0;
 }
 

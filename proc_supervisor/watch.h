@@ -19,8 +19,8 @@ struct watch {
 	sigset_t old_mask;
 };
 
-/* Blocks SIGTERM, SIGINT, SIGQUIT, SIGCHLD and (unless it is ignored, as nohup wants) SIGHUP, and takes them from a
- * descriptor. ERR_IO. */
+/* Blocks SIGTERM, SIGINT, SIGQUIT, SIGCHLD and (unless it is ignored, as nohup wants) SIGHUP, and takes them
+ * from a descriptor. ERR_IO. */
 MUST_CHECK enum err watch_open(struct watch *w, struct err_msg *em);
 void watch_close(struct watch *w); /* restores the signal mask; zero-initialised is not valid */
 

@@ -76,8 +76,8 @@ enum err cli_take_text(int *argc, char **argv, const char *name, const char **va
 	return ERR_OK;
 }
 
-enum err cli_take_int(int *argc, char **argv, const char *name, long long min, long long max, long long *value,
-		      struct err_msg *em)
+enum err cli_take_int(int *argc, char **argv, const char *name, long long min, long long max,
+		      long long *value, struct err_msg *em)
 {
 	const char *text = NULL;
 	char *end;
@@ -88,8 +88,9 @@ enum err cli_take_int(int *argc, char **argv, const char *name, long long min, l
 	errno = 0;
 	long long v = strtoll(text, &end, 10);
 	if (end == text || *end != '\0' || errno != 0 || v < min || v > max)
-		return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be an integer between %lld and %lld", name,
-			       text, min, max);
+		return err_set(em, ERR_INVALID,
+			       "%s is \"%.100s\": it must be an integer between %lld and %lld", name, text,
+			       min, max);
 	*value = v;
 	return ERR_OK;
 }
@@ -105,8 +106,8 @@ enum err cli_take_real(int *argc, char **argv, const char *name, double min, dou
 		return e;
 	double v = strtod(text, &end);
 	if (end == text || *end != '\0' || !(v >= min && v <= max))
-		return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be a number between %g and %g", name, text,
-			       min, max);
+		return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be a number between %g and %g",
+			       name, text, min, max);
 	*value = v;
 	return ERR_OK;
 }

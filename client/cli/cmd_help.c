@@ -33,7 +33,8 @@ int cmd_help(int argc, char **argv)
 	if (words[0] != '\0') {
 		const struct cli_command *c = find_words(words);
 		if (c == NULL) {
-			fprintf(stderr, "tercet: there is no command \"%s\"; \"tercet help\" lists them\n", words);
+			fprintf(stderr, "tercet: there is no command \"%s\"; \"tercet help\" lists them\n",
+				words);
 			return CLI_USAGE;
 		}
 		char help[] = "--help";
@@ -71,7 +72,8 @@ int cmd_man(int argc, char **argv)
 	for (const struct cli_command *c = cli_commands; c->words != NULL; c++)
 		printf(".TP\n\\fB%s\\fR %s\n%s.\n", c->words, c->arguments, c->summary);
 	options_man(stdout);
-	printf(".SH \"EXIT STATUS\"\n0: success. 1: something failed; the text says what. 2: the command line is "
+	printf(".SH \"EXIT STATUS\"\n0: success. 1: something failed; the text says what. 2: the command "
+	       "line is "
 	       "wrong.\n");
 	return CLI_OK;
 }
@@ -86,7 +88,8 @@ int cmd_completion(int argc, char **argv)
 		cli_print_usage("completion");
 		return argc == 2 ? CLI_OK : CLI_USAGE;
 	}
-	for (const struct cli_command *c = cli_commands; c->words != NULL && n + 1 < COUNT_OF(first_words); c++)
+	for (const struct cli_command *c = cli_commands; c->words != NULL && n + 1 < COUNT_OF(first_words);
+	     c++)
 		if (strchr(c->words, ' ') == NULL)
 			first_words[n++] = c->words;
 	first_words[n++] = NULL;

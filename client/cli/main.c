@@ -10,7 +10,7 @@ const struct cli_command cli_commands[] = {
 #define CLI_ROW(function, words, arguments, summary) {words, arguments, summary, cmd_##function},
 	CLI_COMMANDS(CLI_ROW)
 #undef CLI_ROW
-	{NULL, NULL, NULL, NULL},
+		{NULL, NULL, NULL, NULL},
 };
 
 /* How many words of argv[1..] are `words`; 0 when they differ. */
@@ -20,7 +20,8 @@ static int matching_words(const char *words, int argc, char **argv)
 
 	while (*words != '\0') {
 		size_t n = strcspn(words, " ");
-		if (1 + count >= argc || strlen(argv[1 + count]) != n || strncmp(argv[1 + count], words, n) != 0)
+		if (1 + count >= argc || strlen(argv[1 + count]) != n ||
+		    strncmp(argv[1 + count], words, n) != 0)
 			return 0;
 		count++;
 		words += n;
@@ -57,7 +58,8 @@ static int unknown(const char *word)
 		}
 	}
 	if (suggest_is_near(best_distance, strlen(word)))
-		fprintf(stderr, "tercet: there is no command \"%s\"; did you mean \"tercet %s\"?\n", word, best);
+		fprintf(stderr, "tercet: there is no command \"%s\"; did you mean \"tercet %s\"?\n", word,
+			best);
 	else
 		fprintf(stderr, "tercet: there is no command \"%s\"; \"tercet help\" lists them\n", word);
 	return CLI_USAGE;

@@ -10,11 +10,8 @@ static const uint32_t stop_ids[] = {STOP, 51};
 
 static struct finish_rule rule_of(uint32_t max)
 {
-	return (struct finish_rule){.output_max = max,
-				    .eos_ids = eos_ids,
-				    .eos_count = 2,
-				    .stop_ids = stop_ids,
-				    .stop_count = 2};
+	return (struct finish_rule){
+		.output_max = max, .eos_ids = eos_ids, .eos_count = 2, .stop_ids = stop_ids, .stop_count = 2};
 }
 
 /* Runs the rule over several tokens as both users do; answers how many were kept. */

@@ -43,7 +43,8 @@ static const char *written(json_val v, bool spaced)
 
 Test(json, members_elements_and_types_are_found)
 {
-	struct json_doc *doc = parsed("{\"a\": [1, -2, 2.5, true, null, \"x\"], \"b\": {\"c\": {}}, \"d\": \"e\"}");
+	struct json_doc *doc =
+		parsed("{\"a\": [1, -2, 2.5, true, null, \"x\"], \"b\": {\"c\": {}}, \"d\": \"e\"}");
 	json_val root = json_root(doc), a = json_get(root, "a");
 	int64_t i;
 	double d;
@@ -124,7 +125,8 @@ Test(json, iteration_keeps_the_order_and_skips_whole_subtrees)
 
 Test(json, integers_keep_all_64_bits)
 {
-	struct json_doc *doc = parsed("[9223372036854775807, 18446744073709551615, -9223372036854775808, -1, 3.0]");
+	struct json_doc *doc =
+		parsed("[9223372036854775807, 18446744073709551615, -9223372036854775808, -1, 3.0]");
 	json_val a = json_root(doc);
 	int64_t i;
 	uint64_t u;
@@ -142,14 +144,16 @@ Test(json, integers_keep_all_64_bits)
 
 Test(json, integers_beyond_64_bits_become_doubles)
 {
-	struct json_doc *doc = parsed("{\"quoted \\\"\": \"1000000000000000019884624838656\", \"n\": "
-				      "1000000000000000019884624838656, \"m\": [-99999999999999999999, 1e25, 5]}");
+	struct json_doc *doc =
+		parsed("{\"quoted \\\"\": \"1000000000000000019884624838656\", \"n\": "
+		       "1000000000000000019884624838656, \"m\": [-99999999999999999999, 1e25, 5]}");
 	double d;
 	int64_t i;
 
 	cr_assert(json_double(json_get(json_root(doc), "n"), &d));
 	cr_assert_float_eq(d, 1e30, 1e15);
-	cr_assert(json_string_equals(json_get(json_root(doc), "quoted \""), "1000000000000000019884624838656"));
+	cr_assert(
+		json_string_equals(json_get(json_root(doc), "quoted \""), "1000000000000000019884624838656"));
 	cr_assert(json_double(json_at(json_get(json_root(doc), "m"), 0), &d) && d < -9e19);
 	cr_assert(json_int(json_at(json_get(json_root(doc), "m"), 2), &i) && i == 5);
 	json_free(&doc);
@@ -245,7 +249,8 @@ Test(json, sixty_four_levels_are_taken_and_more_are_refused)
 /* Every prefix and many one-byte changes of a document: none may crash, whatever the answer. */
 Test(json, damaged_documents_never_crash)
 {
-	const char text[] = "{\"a\": [1, -2.5e3, true, null, \"x\\u00e9\\n\"], \"b\": {\"c\": {}}, \"\": 18446744073709551616}";
+	const char text[] = "{\"a\": [1, -2.5e3, true, null, \"x\\u00e9\\n\"], \"b\": {\"c\": {}}, \"\": "
+			    "18446744073709551616}";
 	struct json_doc *doc;
 	char copy[sizeof(text)];
 
@@ -311,13 +316,15 @@ Test(json_write, commas_and_colons_are_placed_by_the_writer)
 	json_key(&w, "c");
 	json_write_raw(&w, "[1]", 3);
 	json_object_end(&w);
-	cr_assert_str_eq(buf_cstr(&b), "{\"a\":[-1,18446744073709551615,false,null,[],{}],\"b\":\"x\",\"c\":[1]}");
+	cr_assert_str_eq(buf_cstr(&b),
+			 "{\"a\":[-1,18446744073709551615,false,null,[],{}],\"b\":\"x\",\"c\":[1]}");
 	buf_fini(&b);
 }
 
 Test(json_write, documents_survive_reading_and_writing)
 {
-	const char *text = "{\"a\":[1,-2,2.5,true,null,\"x\\n\\\"\"],\"b\":{\"c\":{}},\"n\":18446744073709551615,\"e\":[]}";
+	const char *text = "{\"a\":[1,-2,2.5,true,null,\"x\\n\\\"\"],\"b\":{\"c\":{}},\"n\":"
+			   "18446744073709551615,\"e\":[]}";
 	struct json_doc *doc = parsed(text);
 
 	cr_assert_str_eq(written(json_root(doc), false), text);

@@ -83,8 +83,10 @@ Test(log, json_lines_carry_the_pairs_as_members)
 {
 	const char *line = captured(log_json);
 
-	cr_assert_not_null(strstr(line, "\"process\":\"detok\",\"level\":\"error\",\"event\":\"BROKEN\""), "%s", line);
-	cr_assert_not_null(strstr(line, "\"path\":\"/a b/\\\\c\",\"n\":\"3\",\"text\":\"bare\"}\n"), "%s", line);
+	cr_assert_not_null(strstr(line, "\"process\":\"detok\",\"level\":\"error\",\"event\":\"BROKEN\""),
+			   "%s", line);
+	cr_assert_not_null(strstr(line, "\"path\":\"/a b/\\\\c\",\"n\":\"3\",\"text\":\"bare\"}\n"), "%s",
+			   line);
 }
 
 static void log_long_json(void)

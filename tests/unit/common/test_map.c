@@ -67,7 +67,8 @@ Test(map, clear_empties_and_keeps_working)
 	map_fini(&m);
 }
 
-/* A flat array of 512 possible keys is the oracle; small key spaces make collisions and wrap-arounds frequent. */
+/* A flat array of 512 possible keys is the oracle; small key spaces make collisions and wrap-arounds
+ * frequent. */
 Test(map, agrees_with_an_array_through_random_changes)
 {
 	enum { KEYS = 512, CAPACITY = 300, CHANGES = 400000 };
@@ -99,7 +100,8 @@ Test(map, agrees_with_an_array_through_random_changes)
 			}
 			uint64_t probe = (uint64_t)(rand() % KEYS);
 			uint32_t got = 0;
-			cr_assert_eq(map_get(&m, probe, &got), oracle[probe] >= 0, "seed %u change %d", seed, i);
+			cr_assert_eq(map_get(&m, probe, &got), oracle[probe] >= 0, "seed %u change %d", seed,
+				     i);
 			if (oracle[probe] >= 0)
 				cr_assert_eq(got, (uint32_t)oracle[probe]);
 			cr_assert_eq(m.count, count);

@@ -65,8 +65,9 @@ Test(options, defaults_are_those_of_the_table)
 
 Test(options, every_form_of_the_command_line_is_understood)
 {
-	cr_assert_eq(READ("demo", "--port=81", "--host", "::1", "-tp", "2", "--no-enable-prefix-caching", "--dtype",
-			  "float32", "--gpu_memory_utilization=0.5", "--served-model-name", "a", "--served-model-name=b,c"),
+	cr_assert_eq(READ("demo", "--port=81", "--host", "::1", "-tp", "2", "--no-enable-prefix-caching",
+			  "--dtype", "float32", "--gpu_memory_utilization=0.5", "--served-model-name", "a",
+			  "--served-model-name=b,c"),
 		     ERR_OK, "%s", em.text);
 	cr_assert_str_eq(o.model, "demo");
 	cr_assert_eq(o.port, 81);
@@ -117,7 +118,8 @@ Test(options, sizes_take_units_and_fractions)
 	}
 	static const char *const bad[] = {"", "-1", "g", "1x", "1gg", "4 GiB x", "1e30", "nan"};
 	for (size_t i = 0; i < COUNT_OF(bad); i++)
-		cr_assert_eq(options_set(&o, "kv-cache-memory", bad[i], "here", &em), ERR_INVALID, "%s", bad[i]);
+		cr_assert_eq(options_set(&o, "kv-cache-memory", bad[i], "here", &em), ERR_INVALID, "%s",
+			     bad[i]);
 	says("512M or 4GiB");
 	cr_assert_eq(options_set(&o, "output_retention", "12", "here", &em), ERR_INVALID);
 	says("at least 4096");
@@ -241,9 +243,10 @@ Test(options, its_own_environment_variables_are_known)
 
 Test(options, yaml_knows_scalars_lists_flags_and_aliases)
 {
-	const char *path = yaml("# comment\nmodel: \"dir with space\"\nserved-model-name: [a, b]\napi_key: k1,k2\n"
-				"enable-prefix-caching: no\nasync-scheduling: false\nkv-cache-memory-bytes: 2GiB\n"
-				"allowed-origins:\n  - http://a\n  - http://b\n");
+	const char *path =
+		yaml("# comment\nmodel: \"dir with space\"\nserved-model-name: [a, b]\napi_key: k1,k2\n"
+		     "enable-prefix-caching: no\nasync-scheduling: false\nkv-cache-memory-bytes: 2GiB\n"
+		     "allowed-origins:\n  - http://a\n  - http://b\n");
 	cr_assert_eq(options_read_yaml(&o, path, &em), ERR_OK, "%s", em.text);
 	cr_assert_str_eq(o.model, "dir with space");
 	cr_assert_eq(o.served_model_name.count, 2);
@@ -273,7 +276,8 @@ Test(options, bad_yaml_is_refused_with_file_and_line)
 	yaml_refused("a: 1\n  b: [", ERR_FORMAT, ":2: invalid YAML");
 	yaml_refused("- a\n- b\n", ERR_FORMAT, "option: value");
 	yaml_refused("port\n", ERR_FORMAT, "option: value");
-	yaml_refused("host: x\nprot: 1\n", ERR_NOT_FOUND, ":2: prot: there is no such option; did you mean port?");
+	yaml_refused("host: x\nprot: 1\n", ERR_NOT_FOUND,
+		     ":2: prot: there is no such option; did you mean port?");
 	yaml_refused("port: 1\nport: 2\n", ERR_INVALID, ":2: port: given twice");
 	yaml_refused("port: [1, 2]\n", ERR_INVALID, "is a list");
 	yaml_refused("port: {a: 1}\n", ERR_INVALID, "a single value");
@@ -294,8 +298,9 @@ Test(options, arguments_for_a_child_give_the_same_options)
 	int argc = 1;
 	struct options child;
 
-	cr_assert_eq(READ("a b", "--port=1", "--no-enable-prefix-caching", "--gpu-memory-utilization", "0.123456789",
-			  "--dtype=bfloat16", "--served-model-name=x,y", "--api-key=secret", "--kv-cache-memory=3g"),
+	cr_assert_eq(READ("a b", "--port=1", "--no-enable-prefix-caching", "--gpu-memory-utilization",
+			  "0.123456789", "--dtype=bfloat16", "--served-model-name=x,y", "--api-key=secret",
+			  "--kv-cache-memory=3g"),
 		     ERR_OK);
 	options_to_args(&o, &args);
 	for (size_t i = 0; i < args.bytes; i += strlen(args.data + i) + 1) {
@@ -338,21 +343,21 @@ Test(options, help_shows_every_option_within_the_width)
 {
 	char *text = printed(print_help);
 
-#define SHOWN(name)                                                                                          \
-	do {                                                                                                 \
-		char dashed[64] = #name;                                                                     \
-		for (char *p = dashed; *p != '\0'; p++)                                                      \
-			if (*p == '_')                                                                       \
-				*p = '-';                                                                    \
-		cr_assert_not_null(strstr(text, dashed), "%s", dashed);                                      \
+#define SHOWN(name)                                                     \
+	do {                                                            \
+		char dashed[64] = #name;                                \
+		for (char *p = dashed; *p != '\0'; p++)                 \
+			if (*p == '_')                                  \
+				*p = '-';                               \
+		cr_assert_not_null(strstr(text, dashed), "%s", dashed); \
 	} while (0);
-#define SHOWN_STR(g, n, d, h)          SHOWN(n)
-#define SHOWN_INT(g, n, d, a, b, h)    SHOWN(n)
-#define SHOWN_SIZE(g, n, d, a, h)      SHOWN(n)
-#define SHOWN_REAL(g, n, d, a, b, h)   SHOWN(n)
-#define SHOWN_FLAG(g, n, d, h)         SHOWN(n)
-#define SHOWN_ENUM(g, n, d, c, h)      SHOWN(n)
-#define SHOWN_LIST(g, n, h)            SHOWN(n)
+#define SHOWN_STR(g, n, d, h)	     SHOWN(n)
+#define SHOWN_INT(g, n, d, a, b, h)  SHOWN(n)
+#define SHOWN_SIZE(g, n, d, a, h)    SHOWN(n)
+#define SHOWN_REAL(g, n, d, a, b, h) SHOWN(n)
+#define SHOWN_FLAG(g, n, d, h)	     SHOWN(n)
+#define SHOWN_ENUM(g, n, d, c, h)    SHOWN(n)
+#define SHOWN_LIST(g, n, h)	     SHOWN(n)
 	OPTIONS(SHOWN_STR, SHOWN_INT, SHOWN_SIZE, SHOWN_REAL, SHOWN_FLAG, SHOWN_ENUM, SHOWN_LIST)
 	for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"))
 		cr_assert_leq(strlen(line), 110, "%s", line);
@@ -433,11 +438,13 @@ Test(options, bash_completion_works_in_bash)
 
 	if (f == NULL || access("/bin/bash", X_OK) != 0)
 		cr_skip_test("no bash here");
-	fprintf(f, "set -e\n%s\n"
-		   "COMP_WORDS=(tercet se); COMP_CWORD=1; _tercet; [ \"${COMPREPLY[*]}\" = serve ]\n"
-		   "COMP_WORDS=(tercet serve --max-num-s); COMP_CWORD=2; _tercet; "
-		   "[ \"${COMPREPLY[*]}\" = --max-num-seqs ]\n"
-		   "COMP_WORDS=(tercet serve --dtype b); COMP_CWORD=3; _tercet; [ \"${COMPREPLY[*]}\" = bfloat16 ]\n",
+	fprintf(f,
+		"set -e\n%s\n"
+		"COMP_WORDS=(tercet se); COMP_CWORD=1; _tercet; [ \"${COMPREPLY[*]}\" = serve ]\n"
+		"COMP_WORDS=(tercet serve --max-num-s); COMP_CWORD=2; _tercet; "
+		"[ \"${COMPREPLY[*]}\" = --max-num-seqs ]\n"
+		"COMP_WORDS=(tercet serve --dtype b); COMP_CWORD=3; _tercet; [ \"${COMPREPLY[*]}\" = "
+		"bfloat16 ]\n",
 		text);
 	cr_assert_eq(pclose(f), 0);
 	free(text);

@@ -12,21 +12,21 @@ static struct sampling_params defaults(void)
 	return p;
 }
 
-#define REFUSED(member, value, word)                                                                         \
-	do {                                                                                                 \
-		struct sampling_params p = defaults();                                                       \
-		struct err_msg em = {""};                                                                    \
-		p.member = (value);                                                                          \
-		cr_assert_eq(sampling_params_check(&p, &em), ERR_INVALID);                                   \
-		cr_assert_not_null(strstr(em.text, #member));                                                \
-		cr_assert_not_null(strstr(em.text, word), "%s", em.text);                                    \
+#define REFUSED(member, value, word)                                       \
+	do {                                                               \
+		struct sampling_params p = defaults();                     \
+		struct err_msg em = {""};                                  \
+		p.member = (value);                                        \
+		cr_assert_eq(sampling_params_check(&p, &em), ERR_INVALID); \
+		cr_assert_not_null(strstr(em.text, #member));              \
+		cr_assert_not_null(strstr(em.text, word), "%s", em.text);  \
 	} while (0)
 
-#define TAKEN(member, value)                                                                                 \
-	do {                                                                                                 \
-		struct sampling_params p = defaults();                                                       \
-		p.member = (value);                                                                          \
-		cr_assert_eq(sampling_params_check(&p, NULL), ERR_OK);                                       \
+#define TAKEN(member, value)                                           \
+	do {                                                           \
+		struct sampling_params p = defaults();                 \
+		p.member = (value);                                    \
+		cr_assert_eq(sampling_params_check(&p, NULL), ERR_OK); \
 	} while (0)
 
 Test(sampling_params, defaults_are_valid_and_those_of_the_table)

@@ -61,7 +61,8 @@ Test(shm_stats, pages_of_all_processes_are_seen_and_summed)
 	const char *text = exported(pages, count, "demo");
 	HAS(text, "vllm:prompt_tokens_total{model_name=\"demo\"} 42\n");
 	HAS(text, "tercet_prompt_tokens_total{model_name=\"demo\"} 42\n");
-	HAS(text, "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{model_name=\"demo\"} 5\n");
+	HAS(text,
+	    "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{model_name=\"demo\"} 5\n");
 	HAS(text, "vllm:kv_cache_usage_perc{model_name=\"demo\"} 0.25\n");
 	stats_add(a, STATS_PROMPT_TOKENS, 1);
 	HAS(exported(pages, count, "demo"), "tercet_prompt_tokens_total{model_name=\"demo\"} 43\n");

@@ -70,7 +70,8 @@ Test(child, stop_kill_and_exit_end_every_state)
 	}
 }
 
-/* A process exists exactly in the states that say so: spawn makes one, exit takes it away, nothing else does. */
+/* A process exists exactly in the states that say so: spawn makes one, exit takes it away, nothing else does.
+ */
 Test(child, only_spawn_and_exit_change_whether_there_is_a_process)
 {
 	for (int s = 0; s < CHILD_STATE_COUNT; s++)

@@ -1,5 +1,6 @@
-/* An engine as a child. A plain program, because the child is this executable again: with "serve" it is a supervisor
- * whose processes are fakes, with "hold" it starts an engine and waits. Prints "N passed, N failed". */
+/* An engine as a child. A plain program, because the child is this executable again: with "serve" it is a
+ * supervisor whose processes are fakes, with "hold" it starts an engine and waits. Prints "N passed, N
+ * failed". */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +17,12 @@ struct tests {
 	int passed, failed;
 };
 
-#define CHECK(t, expression)                                                                                 \
-	do {                                                                                                 \
-		if (expression)                                                                              \
-			(t)->passed++;                                                                       \
-		else                                                                                         \
-			(t)->failed += printf("test_engine.c:%d: %s\n", __LINE__, #expression) > 0;          \
+#define CHECK(t, expression)                                                                        \
+	do {                                                                                        \
+		if (expression)                                                                     \
+			(t)->passed++;                                                              \
+		else                                                                                \
+			(t)->failed += printf("test_engine.c:%d: %s\n", __LINE__, #expression) > 0; \
 	} while (0)
 
 static void sleep_ms(long ms)
