@@ -63,32 +63,30 @@ static const char *gather_group(const struct tile *t, u32 key, u32 end, u32 grou
 	return (const char *)to;
 }
 
-/* Finds the keys and values of [begin, end). */
+/* Finds the keys and values of [begin, end), block by block. `begin` is a multiple of GROUP. */
 static void part_begin(struct tile *t, u32 begin, u32 end)
 {
 	const struct kern_kv *kv = &t->a->kv;
-	const size_t bytes = kern_dtype_bytes(kv->dtype);
+	const size_t bytes = kern_dtype_bytes(kv->dtype), value_bytes = kv->head_dim * bytes;
 	bool whole = kv->block_size % GROUP == 0;
-	u32 groups = kern_ceil(end - begin, GROUP);
+	u32 groups = kern_ceil(end - begin, GROUP), offset = begin % kv->block_size;
 	t->count = end - begin;
 	t->key_stride = (whole ? kv->block_size : GROUP) * sizeof(u32);
-	for (u32 g = 0; g < groups; g++) {
-		u32 key = begin + g * GROUP;
-		if (!whole)
-			t->keys[g] = gather_group(t, key, end, g);
-		else
-			t->keys[g] =
-				(const char *)kv->k + bytes * kern_k_index(kv, block_at(t, key), t->kv_head,
-									   key % kv->block_size, 0);
+	for (u32 i = 0; i < t->count; offset = 0) {
+		size_t base = (block_at(t, begin + i) * kv->kv_heads + t->kv_head) * kv->block_size;
+		const char *keys = (const char *)kv->k + base * value_bytes;
+		const char *value = (const char *)kv->v + (base + offset) * value_bytes;
+		u32 stop = kern_min(i + kv->block_size - offset, t->count);
+		for (u32 at = offset, g = i / GROUP; whole && g < kern_ceil(stop, GROUP); g++, at += GROUP)
+			t->keys[g] = keys + at * sizeof(u32);
+		for (; i < stop; i++, value += value_bytes)
+			t->values[i] = value;
 	}
+	for (u32 g = 0; g < groups && !whole; g++)
+		t->keys[g] = gather_group(t, begin + g * GROUP, end, g);
 	/* Scores are computed for four groups at once; what is too many is masked. */
 	for (u32 g = groups; g % 4 != 0; g++)
 		t->keys[g] = t->keys[groups - 1];
-	for (u32 i = 0; i < t->count; i++) {
-		size_t at =
-			kern_v_index(kv, block_at(t, begin + i), t->kv_head, (begin + i) % kv->block_size, 0);
-		t->values[i] = (const char *)kv->v + bytes * at;
-	}
 }
 
 /* ---------------------------------------------------------------- scores */
