@@ -98,7 +98,7 @@ static void token_append(struct stream *s, u32 token, const struct token_logprob
 
 	if (decodes && !hidden)
 		text_stream_push(&s->text, token, &s->pending.text);
-	if (decodes && (fin.reason != FINISH_NONE || closes))
+	if (decodes && fin.reason != FINISH_NONE)
 		text_stream_end(&s->text, &s->pending.text);
 	pending_push(&s->pending, token, lp, !decodes || !text_stream_holds(&s->text));
 	if (!pending_ok(&s->pending)) {
@@ -117,7 +117,7 @@ static void token_append(struct stream *s, u32 token, const struct token_logprob
 		}
 		end_set(s, fin.reason);
 	} else if (closes) {
-		end_set(s, s->close_reason);
+		stream_end(s, s->close_reason, NULL, false);
 	}
 }
 

@@ -36,6 +36,7 @@ struct client_view {
 	struct request_view requests[64];
 	u32 count;
 	u32 chunks;
+	bool skip_ended; /* what comes for ended requests is passed over instead of being an error */
 };
 
 struct request_view *view_request(struct client_view *v, u64 req_id);
