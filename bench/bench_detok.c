@@ -1,5 +1,5 @@
-/* Tokens per second through the detokenizer's core: RESULTs of all streams in, encoded chunks out, no sockets.
- * bench_detok [MODEL [STREAMS [STEPS]]] prints one JSON line. */
+/* Tokens per second through the detokenizer's core: RESULTs of all streams in, encoded chunks out, no
+ * sockets. bench_detok [MODEL [STREAMS [STEPS]]] prints one JSON line. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,11 +7,14 @@
 #include "common/clock.h"
 #include "proc_detok/streams.h"
 
-static const char story[] =
-	"Once upon a time there lived in a small house near the forest an old woman and her three sons. The eldest was "
-	"strong, the second was clever, and of the youngest \xe2\x80\x94 he was called Jo\xc3\xa3o \xe2\x80\x94 nobody "
-	"knew what he was. \xe2\x80\x9cMother,\xe2\x80\x9d said he one morning, \xe2\x80\x9cI will go and see the "
-	"world.\xe2\x80\x9d\n\nSo he took his coat and his hat and went, and when he had gone a little way he met a fox.";
+static const char story[] = "Once upon a time there lived in a small house near the forest an old woman and "
+			    "her three sons. The eldest was "
+			    "strong, the second was clever, and of the youngest \xe2\x80\x94 he was called "
+			    "Jo\xc3\xa3o \xe2\x80\x94 nobody "
+			    "knew what he was. \xe2\x80\x9cMother,\xe2\x80\x9d said he one morning, "
+			    "\xe2\x80\x9cI will go and see the "
+			    "world.\xe2\x80\x9d\n\nSo he took his coat and his hat and went, and when he had "
+			    "gone a little way he met a fox.";
 
 struct bench {
 	struct tokenizer *tokenizer;
@@ -37,8 +40,13 @@ static void open_all(struct bench *b, bool with_stops)
 	static const u32 lengths[] = {7, 6};
 	static const u32 eos[] = {0};
 	for (u32 i = 0; i < b->count; i++) {
-		struct ipc_open open = {.seq = i + 1, .client_id = 1, .req_id = i + 1, .output_max = UINT32_MAX,
-					.flags = SAMPLING_SKIP_SPECIAL, .eos_ids = eos, .eos_ids_count = 1};
+		struct ipc_open open = {.seq = i + 1,
+					.client_id = 1,
+					.req_id = i + 1,
+					.output_max = UINT32_MAX,
+					.flags = SAMPLING_SKIP_SPECIAL,
+					.eos_ids = eos,
+					.eos_ids_count = 1};
 		if (with_stops) {
 			open.stop_strings = stops;
 			open.stop_strings_count = sizeof(stops) - 1;
@@ -52,11 +60,12 @@ static void open_all(struct bench *b, bool with_stops)
 
 static double run(struct bench *b, bool with_stops)
 {
-	struct streams_config config = {.tokenizer = b->tokenizer, .streams_max = b->count, .clients_max = 1,
-					.early_max = 16};
+	struct streams_config config = {
+		.tokenizer = b->tokenizer, .streams_max = b->count, .clients_max = 1, .early_max = 16};
 	struct ipc_attach attach = {.client_id = 1};
 	struct buf frame = {0};
-	if (streams_create(&b->streams, &config) != ERR_OK || streams_client_ready(b->streams, &attach) != ERR_OK)
+	if (streams_create(&b->streams, &config) != ERR_OK ||
+	    streams_client_ready(b->streams, &attach) != ERR_OK)
 		fail("out of memory");
 	open_all(b, with_stops);
 	b->bytes = 0;
@@ -66,8 +75,13 @@ static double run(struct bench *b, bool with_stops)
 			b->positions[i] = step;
 			b->tokens[i] = b->text.data[(step + 7 * i) % b->text.count];
 		}
-		struct ipc_result r = {.step = step, .seq = b->seqs, .seq_count = b->count, .position = b->positions,
-				       .position_count = b->count, .token = b->tokens, .token_count = b->count};
+		struct ipc_result r = {.step = step,
+				       .seq = b->seqs,
+				       .seq_count = b->count,
+				       .position = b->positions,
+				       .position_count = b->count,
+				       .token = b->tokens,
+				       .token_count = b->count};
 		struct ipc_msg msg = {.type = IPC_TYPE_CHUNK};
 		streams_result(b->streams, &r, 1, step);
 		while (streams_next_chunk(b->streams, &msg.chunk)) {
@@ -86,7 +100,8 @@ static double run(struct bench *b, bool with_stops)
 
 int main(int argc, char **argv)
 {
-	struct bench b = {.count = argc > 2 ? (u32)atoi(argv[2]) : 256, .steps = argc > 3 ? (u32)atoi(argv[3]) : 4000};
+	struct bench b = {.count = argc > 2 ? (u32)atoi(argv[2]) : 256,
+			  .steps = argc > 3 ? (u32)atoi(argv[3]) : 4000};
 	struct text_scratch *scratch;
 	struct err_msg em = {.text = ""};
 	if (b.count == 0 || b.count > IPC_ROWS_MAX || b.steps == 0)

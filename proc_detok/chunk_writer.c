@@ -1,5 +1,5 @@
-/* Owns the columns of one chunk; runs in the detokenizer. Never puts two errors with different texts into one chunk:
- * a chunk has one error text. */
+/* Owns the columns of one chunk; runs in the detokenizer. Never puts two errors with different texts into one
+ * chunk: a chunk has one error text. */
 #include "proc_detok/chunk_writer.h"
 
 #include <string.h>
@@ -46,10 +46,10 @@ void chunk_writer_clear(struct chunk_writer *w)
 
 static bool writer_ok(const struct chunk_writer *w)
 {
-	return buf_ok(&w->text) && buf_ok(&w->lp_values) && buf_ok(&w->plp_values) && buf_ok(&w->error_text) &&
-	       !w->tokens.failed && !w->lp_token.failed && !w->lp_count.failed && !w->lp_rank.failed &&
-	       !w->lp_ids.failed && !w->plp_entry.failed && !w->plp_position.failed && !w->plp_count.failed &&
-	       !w->plp_rank.failed && !w->plp_ids.failed;
+	return buf_ok(&w->text) && buf_ok(&w->lp_values) && buf_ok(&w->plp_values) &&
+	       buf_ok(&w->error_text) && !w->tokens.failed && !w->lp_token.failed && !w->lp_count.failed &&
+	       !w->lp_rank.failed && !w->lp_ids.failed && !w->plp_entry.failed && !w->plp_position.failed &&
+	       !w->plp_count.failed && !w->plp_rank.failed && !w->plp_ids.failed;
 }
 
 static size_t writer_bytes(const struct chunk_writer *w)
@@ -102,7 +102,8 @@ static void tokens_move(struct chunk_writer *w, struct pending *p, u32 count)
 
 	for (u32 i = 0; i < count; i++) {
 		u32_vec_push(&w->tokens, t[i].token);
-		logprobs_copy(w, p->lp.data ? p->lp.data + lp : NULL, p->lp.data ? p->lp.data + t[i].lp_end : NULL);
+		logprobs_copy(w, p->lp.data ? p->lp.data + lp : NULL,
+			      p->lp.data ? p->lp.data + t[i].lp_end : NULL);
 		lp = t[i].lp_end;
 	}
 	if (count > 0)
@@ -182,8 +183,8 @@ enum chunk_added chunk_writer_add(struct chunk_writer *w, struct stream *s, size
 void chunk_writer_message(const struct chunk_writer *w, u64 client_id, struct ipc_chunk *out)
 {
 	*out = (struct ipc_chunk){.client_id = client_id};
-#define COLUMN(field, values, count)                                                                         \
-	out->field = (const void *)(values);                                                                 \
+#define COLUMN(field, values, count)         \
+	out->field = (const void *)(values); \
 	out->field##_count = (u32)(count);
 	COLUMN(req_id, w->req_id, w->rows)
 	COLUMN(first_token, w->first_token, w->rows)

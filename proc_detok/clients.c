@@ -1,5 +1,6 @@
-/* Owns what is kept for the clients of the output socket; runs in the detokenizer. Never sends: output_socket.c does.
- * Memory of a client is bounded by --output-retention: sent chunks give way, unsent ones are the end of it. */
+/* Owns what is kept for the clients of the output socket; runs in the detokenizer. Never sends:
+ * output_socket.c does. Memory of a client is bounded by --output-retention: sent chunks give way, unsent
+ * ones are the end of it. */
 #include "proc_detok/clients.h"
 
 #include <stdio.h>
@@ -60,7 +61,8 @@ static struct client *client_add(struct clients *cs, u64 id, u64 next_chunk)
 static enum err attach_known(struct clients *cs, struct client *c, u64 last_chunk, struct err_msg *em)
 {
 	if (c->state == CLIENT_CLOSED) {
-		enum err e = err_set(em, ERR_GONE, "the client was closed: %s; attach with last_chunk 0 to begin anew",
+		enum err e = err_set(em, ERR_GONE,
+				     "the client was closed: %s; attach with last_chunk 0 to begin anew",
 				     c->close_text);
 		clients_remove(cs, c);
 		return e;
@@ -69,10 +71,11 @@ static enum err attach_known(struct clients *cs, struct client *c, u64 last_chun
 		return err_set(em, ERR_INVALID, "chunk %llu was never sent, the newest is %llu",
 			       (unsigned long long)last_chunk, (unsigned long long)c->ring.next - 1);
 	if (last_chunk > 0 && last_chunk + 1 < c->ring.first) {
-		enum err e = err_set(em, ERR_GONE,
-				     "chunks %llu to %llu are no longer kept (see --output-retention); attach with "
-				     "last_chunk 0 to begin anew",
-				     (unsigned long long)last_chunk + 1, (unsigned long long)c->ring.first - 1);
+		enum err e = err_set(
+			em, ERR_GONE,
+			"chunks %llu to %llu are no longer kept (see --output-retention); attach with "
+			"last_chunk 0 to begin anew",
+			(unsigned long long)last_chunk + 1, (unsigned long long)c->ring.first - 1);
 		clients_remove(cs, c);
 		return e;
 	}
@@ -104,7 +107,8 @@ enum err clients_attach(struct clients *cs, u64 id, u64 last_chunk, u64 peer, st
 	} else {
 		c = client_add(cs, id, last_chunk + 1);
 		if (!c)
-			return err_set(em, ERR_BUSY, "the output socket has %u clients already, more are not possible",
+			return err_set(em, ERR_BUSY,
+				       "the output socket has %u clients already, more are not possible",
 				       cs->config.clients_max);
 	}
 	c->state = CLIENT_ATTACHED;

@@ -1,5 +1,5 @@
-/* The clients of the output socket: who they are, which chunks they may still need, and when one is too slow. Pure:
- * peers are numbers, time is an argument. */
+/* The clients of the output socket: who they are, which chunks they may still need, and when one is too slow.
+ * Pure: peers are numbers, time is an argument. */
 #ifndef TERCET_PROC_DETOK_CLIENTS_H
 #define TERCET_PROC_DETOK_CLIENTS_H
 
@@ -19,10 +19,10 @@ struct client {
 	u64 id;
 	u64 peer; /* ATTACHED, and CLOSED while it has to be told; 0: nobody */
 	enum client_state state;
-	u32 close_code;    /* CLOSED: enum err */
+	u32 close_code; /* CLOSED: enum err */
 	char close_text[160];
-	u64 since_ns;      /* ABSENT, CLOSED */
-	u64 send;          /* number of the next chunk to send */
+	u64 since_ns; /* ABSENT, CLOSED */
+	u64 send;     /* number of the next chunk to send */
 	u64 unsent_bytes;
 	struct frame_ring ring;
 };
@@ -50,31 +50,33 @@ struct client_attached {
 	struct client *client;
 	u64 replaced; /* peer that had it before; 0: none, or the same */
 };
-/* The client is there, on `peer`, and has seen chunks up to `last_chunk`. Chunks behind that are sent (again). A client
- * without memory here goes on with the number behind `last_chunk`; one that comes with 0 although it was known begins
- * a new life: it gets what is retained only if that reaches back to chunk 1.
+/* The client is there, on `peer`, and has seen chunks up to `last_chunk`. Chunks behind that are sent
+ * (again). A client without memory here goes on with the number behind `last_chunk`; one that comes with 0
+ * although it was known begins a new life: it gets what is retained only if that reaches back to chunk 1.
  * ERR_GONE: chunks that it needs are gone, or it was closed; `em` says which, and the client is forgotten.
  * ERR_INVALID: it names a chunk that was never made; nothing changed. ERR_BUSY: too many clients. */
-MUST_CHECK enum err clients_attach(struct clients *cs, u64 id, u64 last_chunk, u64 peer, struct client_attached *out,
-				   struct err_msg *em);
+MUST_CHECK enum err clients_attach(struct clients *cs, u64 id, u64 last_chunk, u64 peer,
+				   struct client_attached *out, struct err_msg *em);
 /* Chunks up to `chunk` need not be kept. */
 void client_ack(struct client *c, u64 chunk);
 /* The peer is gone; chunks are kept. */
 void client_lost(struct client *c, u64 now_ns);
 void clients_remove(struct clients *cs, struct client *c);
 
-/* Keeps the frame of chunk `c->ring.next`. Sent chunks give way above the retention limit. ERR_TOO_LONG: the unsent
- * ones alone are above it: the client is to be closed. ERR_NO_MEMORY. */
-MUST_CHECK enum err client_keep(const struct clients *cs, struct client *c, const char *frame, u32 bytes, u64 now_ns);
+/* Keeps the frame of chunk `c->ring.next`. Sent chunks give way above the retention limit. ERR_TOO_LONG: the
+ * unsent ones alone are above it: the client is to be closed. ERR_NO_MEMORY. */
+MUST_CHECK enum err client_keep(const struct clients *cs, struct client *c, const char *frame, u32 bytes,
+				u64 now_ns);
 /* The next frame to send; NULL: none. client_sent moves on. */
 char *client_next_frame(struct client *c, u32 *bytes);
 void client_sent(struct client *c);
 u32 client_unsent(const struct client *c);
 
-/* Frees the chunks; the client stays CLOSED until it was told, or came back, or the retention time is over. */
+/* Frees the chunks; the client stays CLOSED until it was told, or came back, or the retention time is over.
+ */
 void client_close(struct client *c, enum err code, const char *text, u64 now_ns);
-/* Forgets chunks older than the retention time that were sent. The first client that has been ABSENT or CLOSED for
- * longer than that, else NULL: the caller removes it and calls again. */
+/* Forgets chunks older than the retention time that were sent. The first client that has been ABSENT or
+ * CLOSED for longer than that, else NULL: the caller removes it and calls again. */
 struct client *clients_expire(struct clients *cs, u64 now_ns);
 
 #endif

@@ -1,6 +1,6 @@
-/* Owns the detokenizer's sockets towards scheduler and worker and its turn: drain all input into the streams, then
- * give out one chunk a client. Never blocks, and never loses a STOPPED: it stays queued in the streams until the
- * scheduler's channel took it. */
+/* Owns the detokenizer's sockets towards scheduler and worker and its turn: drain all input into the streams,
+ * then give out one chunk a client. Never blocks, and never loses a STOPPED: it stays queued in the streams
+ * until the scheduler's channel took it. */
 #include "proc_detok/detok.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ enum {
 	EARLY_MS = 10 * 1000,
 	CLOSE_MS = 5 * 1000,
 	TICK_MS = 1000,
-	ASK_MS = 200, /* at most that often is the scheduler asked for what is missing */
+	ASK_MS = 200,		 /* at most that often is the scheduler asked for what is missing */
 	TOKENS_QUEUE_MAX = 4096, /* results that may wait here while the worker goes on */
 };
 
@@ -26,7 +26,8 @@ static void on_tokens(void *ctx, struct ipc_channel *ch, ipc_peer from, const st
 	(void)ch;
 	(void)from;
 	if (msg->type == IPC_TYPE_HELLO) {
-		/* A new connection: what the worker sent before it may be lost, ends of sequences among it. */
+		/* A new connection: what the worker sent before it may be lost, ends of sequences among it.
+		 */
 		d->ask = true;
 		return;
 	}
@@ -36,10 +37,12 @@ static void on_tokens(void *ctx, struct ipc_channel *ch, ipc_peer from, const st
 	}
 	u64 begin_ns = clock_now_ns();
 	streams_result(d->streams, &msg->result, msg->epoch, begin_ns);
-	trace_add(d->config.trace, TRACE_DECODE, begin_ns, clock_now_ns(), msg->result.step, msg->result.seq_count);
+	trace_add(d->config.trace, TRACE_DECODE, begin_ns, clock_now_ns(), msg->result.step,
+		  msg->result.seq_count);
 }
 
-static void on_tokens_error(void *ctx, struct ipc_channel *ch, ipc_peer from, enum err e, const struct err_msg *em)
+static void on_tokens_error(void *ctx, struct ipc_channel *ch, ipc_peer from, enum err e,
+			    const struct err_msg *em)
 {
 	struct detok *d = ctx;
 	(void)ch;
@@ -123,8 +126,8 @@ static void counters_log(struct detok *d)
 	    c->malformed == l->malformed)
 		return;
 	LOG_WARN("RESULTS_LOST", "streams=%llu early_dropped=%llu refused=%llu malformed=%llu",
-		 (unsigned long long)c->lost, (unsigned long long)c->early_dropped, (unsigned long long)c->refused,
-		 (unsigned long long)c->malformed);
+		 (unsigned long long)c->lost, (unsigned long long)c->early_dropped,
+		 (unsigned long long)c->refused, (unsigned long long)c->malformed);
 	d->logged = *c;
 }
 
@@ -138,8 +141,9 @@ static void on_tick(void *ctx, u64 now_ns)
 
 /* ---------------------------------------------------------------- life */
 
-static enum err channel_open(struct detok *d, struct ipc_channel **out, const char *name, enum ipc_pattern pattern,
-			     u32 queue_max, ipc_message_fn fn, ipc_error_fn on_error, u64 epoch, struct err_msg *em)
+static enum err channel_open(struct detok *d, struct ipc_channel **out, const char *name,
+			     enum ipc_pattern pattern, u32 queue_max, ipc_message_fn fn,
+			     ipc_error_fn on_error, u64 epoch, struct err_msg *em)
 {
 	char endpoint[128];
 	enum err e = ipc_endpoint(endpoint, sizeof(endpoint), d->config.run_dir, name, em);
@@ -218,8 +222,8 @@ enum err detok_open(struct detok *d, const struct detok_config *config, struct e
 	if (e == ERR_OK)
 		e = channel_open(d, &d->sched, "streams", IPC_ROUTER, 0, on_streams, NULL, epoch, em);
 	if (e == ERR_OK)
-		e = channel_open(d, &d->tokens, "tokens", IPC_PULL, TOKENS_QUEUE_MAX, on_tokens, on_tokens_error, epoch,
-				 em);
+		e = channel_open(d, &d->tokens, "tokens", IPC_PULL, TOKENS_QUEUE_MAX, on_tokens,
+				 on_tokens_error, epoch, em);
 	if (e == ERR_OK)
 		e = output_open(d, secret, epoch, em);
 	if (e == ERR_OK)

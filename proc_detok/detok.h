@@ -10,8 +10,8 @@ struct detok_config {
 	const char *run_dir;
 	const struct tokenizer *tokenizer;
 	struct stats_page *stats;
-	struct trace *trace;     /* or NULL */
-	const char *record_dir;  /* or NULL */
+	struct trace *trace;	/* or NULL */
+	const char *record_dir; /* or NULL */
 	u32 streams_max;
 	u64 retention_bytes;
 	u32 retention_s;
@@ -21,19 +21,19 @@ struct detok {
 	struct detok_config config;
 	struct ipc_context *ctx;
 	struct ipc_loop *loop;
-	struct ipc_channel *tokens;  /* RESULT */
-	struct ipc_channel *sched;   /* OPEN, CLOSE in; STOPPED out */
+	struct ipc_channel *tokens; /* RESULT */
+	struct ipc_channel *sched;  /* OPEN, CLOSE in; STOPPED out */
 	struct streams *streams;
 	struct output_socket output;
-	ipc_peer scheduler;          /* 0: none known */
+	ipc_peer scheduler; /* 0: none known */
 	u64 scheduler_epoch;
-	bool ask;      /* results may be missing: the scheduler is to open everything again */
+	bool ask; /* results may be missing: the scheduler is to open everything again */
 	u64 asked_ns;
 	struct streams_counters logged;
 };
 
-/* Binds tokens, streams, output and tap in the run directory. Everything in `config` is borrowed for the life of `d`.
- * ERR_IO, ERR_TOO_LONG, ERR_NO_MEMORY; `d` is then empty. */
+/* Binds tokens, streams, output and tap in the run directory. Everything in `config` is borrowed for the life
+ * of `d`. ERR_IO, ERR_TOO_LONG, ERR_NO_MEMORY; `d` is then empty. */
 MUST_CHECK enum err detok_open(struct detok *d, const struct detok_config *config, struct err_msg *em);
 void detok_close(struct detok *d);
 

@@ -1,5 +1,5 @@
-/* Owns the pool of results that came before their OPEN; runs in the detokenizer. It is nearly always empty, so the
- * code is a plain array. Never grows. */
+/* Owns the pool of results that came before their OPEN; runs in the detokenizer. It is nearly always empty,
+ * so the code is a plain array. Never grows. */
 #include "proc_detok/early.h"
 
 #include <stdlib.h>

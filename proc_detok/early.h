@@ -1,5 +1,5 @@
-/* Results of sequences that are not open yet: RESULT comes from the worker, OPEN from the scheduler, and the two
- * channels do not wait for each other. Bounded; the oldest give way. Pure. */
+/* Results of sequences that are not open yet: RESULT comes from the worker, OPEN from the scheduler, and the
+ * two channels do not wait for each other. Bounded; the oldest give way. Pure. */
 #ifndef TERCET_PROC_DETOK_EARLY_H
 #define TERCET_PROC_DETOK_EARLY_H
 
@@ -36,8 +36,8 @@ void early_add(struct early *e, u64 seq, u64 epoch, u32 position, u32 token, boo
 
 /* True: keep it, it cannot be used yet. */
 typedef bool (*early_fn)(void *ctx, const struct early_result *r);
-/* Hands out the results of `seq` in the order of their arrival and forgets them, unless `fn` keeps them. `fn` must not
- * touch `e`. */
+/* Hands out the results of `seq` in the order of their arrival and forgets them, unless `fn` keeps them. `fn`
+ * must not touch `e`. */
 void early_take(struct early *e, u64 seq, early_fn fn, void *ctx);
 /* Forgets what arrived before `oldest_ns`. */
 void early_expire(struct early *e, u64 oldest_ns);

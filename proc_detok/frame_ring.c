@@ -1,5 +1,5 @@
-/* Owns the memory of one client's chunks; runs in the detokenizer. Grows by doubling until the client's load is steady
- * and then allocates no more. Never decides what may be forgotten. */
+/* Owns the memory of one client's chunks; runs in the detokenizer. Grows by doubling until the client's load
+ * is steady and then allocates no more. Never decides what may be forgotten. */
 #include "proc_detok/frame_ring.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Encoded chunks of one client that may have to be sent (again): a queue of frames in one block of memory. Pure. */
+/* Encoded chunks of one client that may have to be sent (again): a queue of frames in one block of memory.
+ * Pure. */
 #ifndef TERCET_PROC_DETOK_FRAME_RING_H
 #define TERCET_PROC_DETOK_FRAME_RING_H
 
@@ -14,9 +15,9 @@ struct frame_place {
 struct frame_ring {
 	char *data; /* owned; whole frames lie between head and tail, with a gap before a wrap */
 	u32 capacity;
-	u32 head;   /* offset of the oldest frame */
-	u32 tail;   /* behind the newest */
-	u64 bytes;  /* of all frames */
+	u32 head;		    /* offset of the oldest frame */
+	u32 tail;		    /* behind the newest */
+	u64 bytes;		    /* of all frames */
 	struct frame_place *places; /* owned ring of place_capacity, a power of two */
 	u32 place_capacity;
 	u64 first; /* number of the oldest frame; == next: empty */

@@ -37,7 +37,8 @@ static enum err process_open(struct process *p, struct err_msg *em)
 	const struct options *o = &p->options;
 	const char *run_dir = text_or_null(o->run_dir);
 	if (!run_dir)
-		return err_set(em, ERR_INVALID, "the detokenizer needs --run-dir, the directory of the sockets");
+		return err_set(em, ERR_INVALID,
+			       "the detokenizer needs --run-dir, the directory of the sockets");
 
 	enum err e = stats_create(&p->stats, run_dir, "detok", em);
 	if (e == ERR_OK && text_or_null(o->trace))
@@ -86,7 +87,8 @@ int main(int argc, char **argv)
 	if (e == ERR_OK)
 		e = options_read_args(&p.options, argc, argv, &em);
 	if (e == ERR_OK) {
-		log_init("detok", (enum log_level)p.options.log_level, p.options.log_format == OPTION_LOG_JSON);
+		log_init("detok", (enum log_level)p.options.log_level,
+			 p.options.log_format == OPTION_LOG_JSON);
 		e = process_open(&p, &em);
 	}
 	if (e == ERR_OK) {

@@ -1,6 +1,6 @@
-/* Owns the sockets towards the clients; runs in the detokenizer's only thread. Never waits for a client: what a slow
- * one does not take is merged in its streams and kept up to --output-retention, then the client is closed and its
- * requests are stopped, so that they do not compute for nobody. */
+/* Owns the sockets towards the clients; runs in the detokenizer's only thread. Never waits for a client: what
+ * a slow one does not take is merged in its streams and kept up to --output-retention, then the client is
+ * closed and its requests are stopped, so that they do not compute for nobody. */
 #include "proc_detok/output_socket.h"
 
 #include <stdio.h>
@@ -19,7 +19,8 @@ enum {
 
 /* ---------------------------------------------------------------- messages to clients */
 
-static enum err detached_send(struct output_socket *o, u64 client_id, u64 peer, enum err code, const char *text)
+static enum err detached_send(struct output_socket *o, u64 client_id, u64 peer, enum err code,
+			      const char *text)
 {
 	struct ipc_msg msg = {
 		.type = IPC_TYPE_DETACHED,
@@ -48,7 +49,8 @@ static bool closed_tell(struct output_socket *o, struct client *c)
 
 static void client_end(struct output_socket *o, struct client *c, enum err code, const char *text, u64 now_ns)
 {
-	LOG_WARN("CLIENT_CLOSED", "client=%llu code=%s text=\"%s\"", (unsigned long long)c->id, err_name(code), text);
+	LOG_WARN("CLIENT_CLOSED", "client=%llu code=%s text=\"%s\"", (unsigned long long)c->id,
+		 err_name(code), text);
 	streams_client_drop(o->config.streams, c->id);
 	client_close(c, code, text, now_ns);
 	if (closed_tell(o, c))
@@ -58,7 +60,8 @@ static void client_end(struct output_socket *o, struct client *c, enum err code,
 static void client_too_slow(struct output_socket *o, struct client *c, u64 now_ns)
 {
 	char text[160];
-	snprintf(text, sizeof(text), "%s while more than %llu bytes of its output waited (see --output-retention)",
+	snprintf(text, sizeof(text),
+		 "%s while more than %llu bytes of its output waited (see --output-retention)",
 		 c->state == CLIENT_ABSENT ? "the client was away" : "the client did not read",
 		 (unsigned long long)o->clients.config.retention_bytes);
 	stats_add(o->config.stats, STATS_CLIENTS_CLOSED_SLOW, 1);
@@ -83,7 +86,8 @@ static void client_pump(struct output_socket *o, struct client *c, u64 now_ns)
 			return;
 		}
 		if (e != ERR_GONE)
-			LOG_ERROR("CHUNK_NOT_SENT", "client=%llu error=%s", (unsigned long long)c->id, err_name(e));
+			LOG_ERROR("CHUNK_NOT_SENT", "client=%llu error=%s", (unsigned long long)c->id,
+				  err_name(e));
 		LOG_INFO("CLIENT_LOST", "client=%llu unsent=%u", (unsigned long long)c->id, client_unsent(c));
 		client_lost(c, now_ns);
 		return;
@@ -100,7 +104,8 @@ static void on_attach(struct output_socket *o, ipc_peer from, const struct ipc_a
 	struct client_attached attached;
 	struct err_msg em = {.text = ""};
 
-	enum err e = clients_attach(&o->clients, attach->client_id, attach->last_chunk, from.v, &attached, &em);
+	enum err e =
+		clients_attach(&o->clients, attach->client_id, attach->last_chunk, from.v, &attached, &em);
 	if (e == ERR_GONE && live)
 		streams_client_drop(o->config.streams, attach->client_id);
 	if (e == ERR_OK) {
@@ -115,8 +120,8 @@ static void on_attach(struct output_socket *o, ipc_peer from, const struct ipc_a
 				     "the client attached again from another socket");
 	if (e != ERR_OK) {
 		LOG_WARN("ATTACH_REFUSED", "client=%llu last_chunk=%llu code=%s text=\"%s\"",
-			 (unsigned long long)attach->client_id, (unsigned long long)attach->last_chunk, err_name(e),
-			 em.text);
+			 (unsigned long long)attach->client_id, (unsigned long long)attach->last_chunk,
+			 err_name(e), em.text);
 		(void)!detached_send(o, attach->client_id, from.v, e, em.text);
 		return;
 	}
@@ -179,12 +184,14 @@ static void on_output(void *ctx, struct ipc_channel *ch, ipc_peer from, const st
 	}
 }
 
-static void on_output_error(void *ctx, struct ipc_channel *ch, ipc_peer from, enum err e, const struct err_msg *em)
+static void on_output_error(void *ctx, struct ipc_channel *ch, ipc_peer from, enum err e,
+			    const struct err_msg *em)
 {
 	(void)ctx;
 	(void)ch;
 	/* the peer was told already; a gap in what clients send loses acknowledgements at most */
-	LOG_WARN("OUTPUT_ERROR", "peer=%llu code=%s text=\"%s\"", (unsigned long long)from.v, err_name(e), em->text);
+	LOG_WARN("OUTPUT_ERROR", "peer=%llu code=%s text=\"%s\"", (unsigned long long)from.v, err_name(e),
+		 em->text);
 }
 
 /* Nobody speaks on the tap; receiving is how it notices subscribers. */
@@ -243,7 +250,8 @@ static bool waiting_pump(struct output_socket *o, u64 now_ns)
 			released = true;
 		}
 		if (c->unsent_bytes + streams_client_bytes(o->config.streams, c->id) >
-		    o->clients.config.retention_bytes && client_unsent(c) > 0)
+			    o->clients.config.retention_bytes &&
+		    client_unsent(c) > 0)
 			client_too_slow(o, c, now_ns);
 	}
 	return released;
@@ -283,7 +291,8 @@ void output_socket_turn(struct output_socket *o, u64 now_ns)
 	} while (o->waiting && waiting_pump(o, now_ns));
 	retry_arm(o);
 	if (chunks > 0)
-		trace_add(o->config.trace, TRACE_WRITE, now_ns, clock_now_ns(), chunks, (u32)(o->tokens - tokens));
+		trace_add(o->config.trace, TRACE_WRITE, now_ns, clock_now_ns(), chunks,
+			  (u32)(o->tokens - tokens));
 }
 
 void output_socket_expire(struct output_socket *o, u64 now_ns)
@@ -343,7 +352,8 @@ static enum err channels_open(struct output_socket *o, struct err_msg *em)
 	return e;
 }
 
-enum err output_socket_open(struct output_socket *o, const struct output_socket_config *config, struct err_msg *em)
+enum err output_socket_open(struct output_socket *o, const struct output_socket_config *config,
+			    struct err_msg *em)
 {
 	*o = (struct output_socket){.config = *config};
 	enum err e = clients_init(&o->clients, &config->clients);

@@ -1,5 +1,5 @@
-/* The output socket: a ROUTER on which clients attach, get their chunks, acknowledge and come back, and the tap, a
- * lossy PUB of all chunks for observers. */
+/* The output socket: a ROUTER on which clients attach, get their chunks, acknowledge and come back, and the
+ * tap, a lossy PUB of all chunks for observers. */
 #ifndef TERCET_PROC_DETOK_OUTPUT_SOCKET_H
 #define TERCET_PROC_DETOK_OUTPUT_SOCKET_H
 
@@ -10,16 +10,16 @@
 #include "proc_detok/streams.h"
 
 struct output_socket_config {
-	struct ipc_context *ctx;   /* borrowed, like everything here */
+	struct ipc_context *ctx; /* borrowed, like everything here */
 	struct ipc_loop *loop;
 	struct streams *streams;
 	struct stats_page *stats;
-	struct trace *trace;       /* or NULL */
+	struct trace *trace; /* or NULL */
 	const char *output_endpoint;
 	const char *tap_endpoint;
-	const char *record_dir;    /* or NULL */
-	u64 epoch;                 /* of this process: another one for each life */
-	u32 queue_max;             /* messages that wait in the transport for one client; 0: 256 */
+	const char *record_dir; /* or NULL */
+	u64 epoch;		/* of this process: another one for each life */
+	u32 queue_max;		/* messages that wait in the transport for one client; 0: 256 */
 	struct clients_config clients;
 };
 
@@ -28,9 +28,9 @@ struct output_socket {
 	struct ipc_channel *output;
 	struct ipc_channel *tap;
 	struct clients clients;
-	struct buf frame;      /* the chunk being made */
-	u64 tokens;            /* given out, for the write span */
-	bool waiting;          /* some client has something to be sent or said that did not go out yet */
+	struct buf frame; /* the chunk being made */
+	u64 tokens;	  /* given out, for the write span */
+	bool waiting;	  /* some client has something to be sent or said that did not go out yet */
 	bool retry_set;
 	u32 retry_timer;
 };

@@ -1,5 +1,5 @@
-/* Owns the buffers of one stream between decoding and the next chunk; runs in the detokenizer. Never splits a token
- * from its text or from its log-probabilities. */
+/* Owns the buffers of one stream between decoding and the next chunk; runs in the detokenizer. Never splits a
+ * token from its text or from its log-probabilities. */
 #include "proc_detok/pending.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* What a stream has decoded and not yet given out: tokens, their text and their log-probabilities, kept together so
- * that they can only leave together. Pure. */
+/* What a stream has decoded and not yet given out: tokens, their text and their log-probabilities, kept
+ * together so that they can only leave together. Pure. */
 #ifndef TERCET_PROC_DETOK_PENDING_H
 #define TERCET_PROC_DETOK_PENDING_H
 
@@ -23,8 +23,8 @@ struct pending_token {
 
 /* Zero-initialised is empty and valid. Memory is kept for the next use until pending_fini. */
 struct pending {
-	u32 first;          /* output number of tokens[0] */
-	struct buf tokens;  /* struct pending_token */
+	u32 first;	   /* output number of tokens[0] */
+	struct buf tokens; /* struct pending_token */
 	struct buf text;
 	struct u32_vec lp;  /* per listed token: rank, count, ids, values' bits */
 	struct u32_vec plp; /* per prompt position: position, rank, count, ids, values' bits */
@@ -47,11 +47,12 @@ void pending_extend(struct pending *p, bool whole);
 void pending_cut(struct pending *p, size_t bytes);
 void pending_push_prompt(struct pending *p, u32 position, const struct token_logprobs *lp);
 
-/* The number of tokens that may leave when the last `held_bytes` bytes of text may not: the most whose text ends on
- * whole characters in front of them. `bytes_max` bounds what they weigh; at least one whole group passes. */
+/* The number of tokens that may leave when the last `held_bytes` bytes of text may not: the most whose text
+ * ends on whole characters in front of them. `bytes_max` bounds what they weigh; at least one whole group
+ * passes. */
 u32 pending_ready(const struct pending *p, size_t held_bytes, size_t bytes_max);
-/* The most of the first `count` tokens (as pending_ready counts them) that either all have log-probabilities or all
- * have none: those opened again after a restart come without. */
+/* The most of the first `count` tokens (as pending_ready counts them) that either all have log-probabilities
+ * or all have none: those opened again after a restart come without. */
 u32 pending_alike(const struct pending *p, u32 count);
 /* Forgets the first `tokens` tokens with everything of theirs. */
 void pending_consume(struct pending *p, u32 tokens);

@@ -1,6 +1,6 @@
-/* Owns nothing; runs in the detokenizer. Never looks at a byte of text twice and never keeps any: the search is
- * Knuth, Morris and Pratt's (1977), one automaton a string, whose state is at the same time the length that has to
- * be held back. */
+/* Owns nothing; runs in the detokenizer. Never looks at a byte of text twice and never keeps any: the search
+ * is Knuth, Morris and Pratt's (1977), one automaton a string, whose state is at the same time the length
+ * that has to be held back. */
 #include "proc_detok/stop_strings.h"
 
 #include <string.h>
@@ -13,7 +13,8 @@ static u16 string_bytes(const struct stop_strings *s, u32 i)
 	return (u16)(s->begin[i + 1] - s->begin[i]);
 }
 
-/* border[k]: length of the longest proper prefix of the string's first k + 1 bytes that is also their suffix. */
+/* border[k]: length of the longest proper prefix of the string's first k + 1 bytes that is also their suffix.
+ */
 static void borders_fill(const u8 *bytes, u32 count, u16 *border)
 {
 	border[0] = 0;
@@ -25,7 +26,8 @@ static void borders_fill(const u8 *bytes, u32 count, u16 *border)
 	}
 }
 
-enum err stop_strings_init(struct stop_strings *s, const u32 *lengths, u32 count, const u8 *text, u32 text_bytes)
+enum err stop_strings_init(struct stop_strings *s, const u32 *lengths, u32 count, const u8 *text,
+			   u32 text_bytes)
 {
 	s->count = 0;
 	s->begin[0] = 0;

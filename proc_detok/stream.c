@@ -1,6 +1,6 @@
-/* Owns the state of one sequence; runs in the detokenizer. Never gives out half a character, a token without its
- * text, or text that could still become a stop string. The end is decided by finish_check over the same tokens as in
- * the scheduler; only stop strings and errors found here have to be told. */
+/* Owns the state of one sequence; runs in the detokenizer. Never gives out half a character, a token without
+ * its text, or text that could still become a stop string. The end is decided by finish_check over the same
+ * tokens as in the scheduler; only stop strings and errors found here have to be told. */
 #include "proc_detok/stream.h"
 
 #include <string.h>
@@ -217,13 +217,14 @@ void stream_set_base(struct stream *s, u32 tokens)
 		s->base = tokens;
 }
 
-enum stream_push stream_push(struct stream *s, u64 epoch, u32 position, u32 token, const struct token_logprobs *lp)
+enum stream_push stream_push(struct stream *s, u64 epoch, u32 position, u32 token,
+			     const struct token_logprobs *lp)
 {
 	if (s->state != STREAM_LIVE || epoch < s->epoch)
 		return STREAM_LATE;
 	if (position < s->token_count) {
-		/* A later life computes again what is out already. Should it come to another token that ends the
-		 * sequence, the scheduler has ended it and nothing more will come. */
+		/* A later life computes again what is out already. Should it come to another token that ends
+		 * the sequence, the scheduler has ended it and nothing more will come. */
 		struct finish fin = finish_check(&s->rule, position + 1, token);
 		if (fin.reason != FINISH_NONE)
 			stream_end(s, fin.reason, NULL, false);
@@ -236,7 +237,8 @@ enum stream_push stream_push(struct stream *s, u64 epoch, u32 position, u32 toke
 	return STREAM_TAKEN;
 }
 
-enum stream_push stream_push_prompt(struct stream *s, u64 epoch, u32 position, const struct token_logprobs *lp)
+enum stream_push stream_push_prompt(struct stream *s, u64 epoch, u32 position,
+				    const struct token_logprobs *lp)
 {
 	if (s->state != STREAM_LIVE || epoch < s->epoch)
 		return STREAM_LATE;
@@ -247,8 +249,8 @@ enum stream_push stream_push_prompt(struct stream *s, u64 epoch, u32 position, c
 	return STREAM_TAKEN;
 }
 
-void stream_close(struct stream *s, u32 output_count, enum finish_reason reason, const u8 *text, u32 text_bytes,
-		  u64 now_ns)
+void stream_close(struct stream *s, u32 output_count, enum finish_reason reason, const u8 *text,
+		  u32 text_bytes, u64 now_ns)
 {
 	if (s->state != STREAM_LIVE)
 		return;

@@ -12,7 +12,8 @@
 enum stream_state {
 	STREAM_FREE,
 	STREAM_LIVE,   /* the scheduler runs it */
-	STREAM_ORPHAN, /* its scheduler is gone; a resubmission with the same client and request id goes on with it */
+	STREAM_ORPHAN, /* its scheduler is gone; a resubmission with the same client and request id goes on
+			  with it */
 	STREAM_ENDED,  /* `finish` is set; what is pending is still to be given out */
 };
 
@@ -31,11 +32,11 @@ struct stream {
 	u64 gap_ns;   /* results are missing since then; 0: none */
 	u32 prompt_count;
 	u32 cached_count;
-	u32 flags; /* enum sampling_flag */
+	u32 flags;	 /* enum sampling_flag */
 	u32 token_count; /* outputs known */
-	u32 base;        /* outputs that the client holds from an earlier life: they are decoded, not given out */
-	u32 plp_next;    /* prompt positions below it have their log-probabilities */
-	struct u32_vec ids;      /* what `rule` points into */
+	u32 base; /* outputs that the client holds from an earlier life: they are decoded, not given out */
+	u32 plp_next;	    /* prompt positions below it have their log-probabilities */
+	struct u32_vec ids; /* what `rule` points into */
 	struct finish_rule rule;
 	struct text_stream text;
 	struct stop_strings stops;
@@ -46,31 +47,36 @@ struct stream {
 	u8 finish; /* enum finish_reason */
 	u8 stop_kind;
 	u32 stop_value;
-	bool stop_due;  /* the scheduler does not know of this end: STOPPED with stop_count has to reach it */
+	bool stop_due; /* the scheduler does not know of this end: STOPPED with stop_count has to reach it */
 	u32 stop_count;
 	struct buf error;
 };
 
-/* Begins a new sequence in a stream that is FREE; memory of an earlier one is used again. `open->output_tokens` are
- * decoded and, until stream_set_base says otherwise, not given out. ERR_INVALID: stop strings that do not add up;
- * ERR_NO_MEMORY. After an error the stream is FREE. */
-MUST_CHECK enum err stream_open(struct stream *s, const struct tokenizer *t, const struct ipc_open *open, u64 epoch);
-/* Begins a stream that is FREE and ends it at once: with FINISH_ERROR and `text`, or, with a NULL text, as aborted. */
+/* Begins a new sequence in a stream that is FREE; memory of an earlier one is used again.
+ * `open->output_tokens` are decoded and, until stream_set_base says otherwise, not given out. ERR_INVALID:
+ * stop strings that do not add up; ERR_NO_MEMORY. After an error the stream is FREE. */
+MUST_CHECK enum err stream_open(struct stream *s, const struct tokenizer *t, const struct ipc_open *open,
+				u64 epoch);
+/* Begins a stream that is FREE and ends it at once: with FINISH_ERROR and `text`, or, with a NULL text, as
+ * aborted. */
 void stream_refuse(struct stream *s, const struct ipc_open *open, u64 epoch, const char *text);
-/* The same request in a new life (new sequence, new epoch, or opened again): what was decoded stays and what the
- * scheduler has in `open->output_tokens` beyond it is added; the longer list wins. */
+/* The same request in a new life (new sequence, new epoch, or opened again): what was decoded stays and what
+ * the scheduler has in `open->output_tokens` beyond it is added; the longer list wins. */
 MUST_CHECK enum err stream_continue(struct stream *s, const struct ipc_open *open, u64 epoch);
 /* The client holds the first `tokens` outputs: what is given out begins behind them. */
 void stream_set_base(struct stream *s, u32 tokens);
 
 /* Output number `position` is `token`. */
-enum stream_push stream_push(struct stream *s, u64 epoch, u32 position, u32 token, const struct token_logprobs *lp);
+enum stream_push stream_push(struct stream *s, u64 epoch, u32 position, u32 token,
+			     const struct token_logprobs *lp);
 /* Log-probabilities of prompt position `position`; doubled ones (a recomputed prompt) are passed over. */
-enum stream_push stream_push_prompt(struct stream *s, u64 epoch, u32 position, const struct token_logprobs *lp);
+enum stream_push stream_push_prompt(struct stream *s, u64 epoch, u32 position,
+				    const struct token_logprobs *lp);
 /* Ends with `reason` as soon as `output_count` outputs are known. `text` goes with FINISH_ERROR. */
-void stream_close(struct stream *s, u32 output_count, enum finish_reason reason, const u8 *text, u32 text_bytes,
-		  u64 now_ns);
-/* Ends now, whatever is missing; the scheduler has to be told when `tell`. No effect on one that has ended. */
+void stream_close(struct stream *s, u32 output_count, enum finish_reason reason, const u8 *text,
+		  u32 text_bytes, u64 now_ns);
+/* Ends now, whatever is missing; the scheduler has to be told when `tell`. No effect on one that has ended.
+ */
 void stream_end(struct stream *s, enum finish_reason reason, const char *text, bool tell);
 
 /* Text bytes that may not leave yet. */

@@ -1,5 +1,5 @@
-/* Owns which streams belong to which client, which of them have news, and what clients said they hold; runs in the
- * detokenizer. Never decides about a stream's content. */
+/* Owns which streams belong to which client, which of them have news, and what clients said they hold; runs
+ * in the detokenizer. Never decides about a stream's content. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,7 +166,8 @@ enum err streams_client_ready(struct streams *ss, const struct ipc_attach *attac
 	if (group == NO_INDEX)
 		return ERR_BUSY;
 	struct stream_group *g = &ss->groups[group];
-	/* Claims speak of what other processes gave: a client that came back to this one holds what its chunks say. */
+	/* Claims speak of what other processes gave: a client that came back to this one holds what its
+	 * chunks say. */
 	if (!g->ready) {
 		enum err e = claims_set(g, attach);
 		if (e != ERR_OK)
@@ -230,7 +231,8 @@ void streams_client_drop(struct streams *ss, u64 client_id)
 			stream_end(&ss->slots[i].s, FINISH_ABORT, NULL, true);
 			stream_slot_ended(ss, i);
 			/* nobody was told of this end: should the client ask again, it is a new request */
-			map_remove(&ss->ended_by_request, stream_request_key(ss, client_id, ss->slots[i].s.req_id));
+			map_remove(&ss->ended_by_request,
+				   stream_request_key(ss, client_id, ss->slots[i].s.req_id));
 		}
 		stream_slot_release(ss, i);
 	}

@@ -1,6 +1,6 @@
-/* Owns the table of sequences; runs in the detokenizer. Decides nothing by itself about text or ends (stream.c), only
- * which stream a message is for: late, doubled, early and missing results are told apart here by sequence, epoch and
- * position. No sockets, no clock; memory of the tables is taken at the start. */
+/* Owns the table of sequences; runs in the detokenizer. Decides nothing by itself about text or ends
+ * (stream.c), only which stream a message is for: late, doubled, early and missing results are told apart
+ * here by sequence, epoch and position. No sockets, no clock; memory of the tables is taken at the start. */
 #include "proc_detok/streams.h"
 
 #include <stdlib.h>
@@ -195,7 +195,8 @@ static void slot_settle(struct streams *ss, u32 slot)
 
 /* ---------------------------------------------------------------- results */
 
-/* True when earlier results are missing: this one waits until the scheduler has filled the gap by another OPEN. */
+/* True when earlier results are missing: this one waits until the scheduler has filled the gap by another
+ * OPEN. */
 static bool token_push(struct streams *ss, struct stream *s, u64 epoch, u32 position, u32 token,
 		       const struct token_logprobs *lp, u64 now_ns)
 {
@@ -253,7 +254,8 @@ static u32 result_slot(struct streams *ss, u64 seq, u64 epoch, u32 position, u32
 }
 
 /* The log-probabilities at `*at` of the concatenated lists; count 0 when the lists do not hold together. */
-static struct token_logprobs logprobs_at(const u32 *ids, const f32 *values, u32 total, u32 *at, u32 count, u32 rank)
+static struct token_logprobs logprobs_at(const u32 *ids, const f32 *values, u32 total, u32 *at, u32 count,
+					 u32 rank)
 {
 	struct token_logprobs lp = {.rank = rank};
 	if (count > LOGPROBS_MAX + 1 || count > total - *at)
@@ -421,7 +423,8 @@ void streams_open(struct streams *ss, const struct ipc_open *open, u64 epoch, u6
 		return;
 	}
 	if (map_get(&ss->by_seq, open->seq, &slot)) {
-		stream_end(&ss->slots[slot].s, FINISH_ERROR, "the scheduler gave its sequence id away", false);
+		stream_end(&ss->slots[slot].s, FINISH_ERROR, "the scheduler gave its sequence id away",
+			   false);
 		slot_settle(ss, slot);
 	}
 	open_new(ss, open, epoch, now_ns);
@@ -496,7 +499,8 @@ bool streams_take_gap(struct streams *ss)
 static void gap_end(struct streams *ss, struct stream *s)
 {
 	struct err_msg em;
-	(void)err_set(&em, ERR_SEQUENCE, "output tokens from number %u on were lost on the way to the detokenizer",
+	(void)err_set(&em, ERR_SEQUENCE,
+		      "output tokens from number %u on were lost on the way to the detokenizer",
 		      s->token_count);
 	ss->counters.lost++;
 	stream_end(s, FINISH_ERROR, em.text, true);
@@ -515,7 +519,8 @@ void streams_expire(struct streams *ss, u64 now_ns)
 		else if (s->state == STREAM_LIVE && s->gap_ns != 0 && now_ns - s->gap_ns > c->close_ns)
 			gap_end(ss, s);
 		else if (s->state == STREAM_ORPHAN && now_ns - s->since_ns > c->orphan_ns)
-			stream_end(s, FINISH_ERROR, "the scheduler was restarted and nobody asked again", false);
+			stream_end(s, FINISH_ERROR, "the scheduler was restarted and nobody asked again",
+				   false);
 		else
 			continue;
 		slot_settle(ss, i);

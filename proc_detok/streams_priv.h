@@ -29,11 +29,11 @@ struct stream_group {
 	u32 head;      /* all its streams, by `next` */
 	u32 news_head; /* those with news, oldest first, by `news_next` */
 	u32 news_tail;
-	u32 next;      /* in the list of groups with news */
+	u32 next; /* in the list of groups with news */
 	bool used;
-	bool ready;    /* has attached */
+	bool ready; /* has attached */
 	bool hold;
-	bool queued;   /* is in the list of groups with news */
+	bool queued;		     /* is in the list of groups with news */
 	struct stream_claim *claims; /* owned; sorted by req_id */
 	u32 claim_count;
 };
@@ -43,10 +43,10 @@ struct stream_slot {
 	struct stream s;
 	u32 group;
 	u32 prev;
-	u32 next;      /* also: next free slot */
+	u32 next; /* also: next free slot */
 	u32 news_next;
 	u32 stopped_next;
-	u32 bytes;     /* counted in the group */
+	u32 bytes; /* counted in the group */
 	bool has_news;
 	bool stopped_queued;
 };
@@ -70,13 +70,13 @@ struct streams {
 	struct map by_request; /* request_key -> slot; streams that are LIVE or ORPHAN */
 	struct map by_client;  /* -> group */
 	struct stream_group *groups;
-	u32 groups_head;       /* with news and allowed to send */
+	u32 groups_head; /* with news and allowed to send */
 	u32 groups_tail;
 	u32 stopped_head;
 	u32 stopped_tail;
-	struct ended *ended; /* ring of ENDED_MAX */
-	u64 ended_count;     /* ever */
-	struct map ended_by_seq;     /* -> place in the ring */
+	struct ended *ended;	 /* ring of ENDED_MAX */
+	u64 ended_count;	 /* ever */
+	struct map ended_by_seq; /* -> place in the ring */
 	struct map ended_by_request;
 	struct early early;
 	struct chunk_writer writer;

@@ -9,7 +9,8 @@
 
 const char *fixture_words[WORDS_MAX];
 
-/* ---------------------------------------------------------------- a small tokenizer in the place of the real one */
+/* ---------------------------------------------------------------- a small tokenizer in the place of the real
+ * one */
 
 static void token_bytes(const struct text_stream *s, u32 token, struct buf *out)
 {
@@ -118,13 +119,14 @@ void view_add(struct client_view *v, const struct ipc_chunk *c)
 		cr_assert_eq(r->finishes, 0, "news behind the end");
 		if (r->entries == 0)
 			r->token_count = c->first_token[i];
-		cr_assert_eq(c->first_token[i], r->token_count, "gap or repeat: %u instead of %u", c->first_token[i],
-			     r->token_count);
+		cr_assert_eq(c->first_token[i], r->token_count, "gap or repeat: %u instead of %u",
+			     c->first_token[i], r->token_count);
 		cr_assert(utf8_valid((const char *)c->text + text, c->text_bytes[i]));
 		view_logprobs(v, c, i, tokens);
 		cr_assert_leq(r->token_count + c->token_count[i], 4096);
 		if (c->token_count[i] > 0)
-			memcpy(r->tokens + r->token_count, c->tokens + tokens, c->token_count[i] * sizeof(u32));
+			memcpy(r->tokens + r->token_count, c->tokens + tokens,
+			       c->token_count[i] * sizeof(u32));
 		if (c->text_bytes[i] > 0)
 			memcpy(r->text + r->text_bytes, c->text + text, c->text_bytes[i]);
 		r->token_count += c->token_count[i];

@@ -4,8 +4,8 @@
 
 #include "proc_detok/streams.h"
 
-/* Token 0..255: that byte. 256: special, no text when special tokens are skipped, else "<s>". 257: end of sequence,
- * special, "</s>". 258 and up: words[id - 258]. */
+/* Token 0..255: that byte. 256: special, no text when special tokens are skipped, else "<s>". 257: end of
+ * sequence, special, "</s>". 258 and up: words[id - 258]. */
 enum { TOK_SPECIAL = 256, TOK_EOS = 257, TOK_WORDS = 258, WORDS_MAX = 64 };
 
 extern const char *fixture_words[WORDS_MAX];
@@ -18,7 +18,7 @@ struct request_view {
 	char text[65536];
 	u32 text_bytes;
 	u32 entries;
-	u32 lp_count;      /* tokens that came with log-probabilities */
+	u32 lp_count;	   /* tokens that came with log-probabilities */
 	u32 lp_tokens[64]; /* the output numbers of the first of them */
 	f32 lp_first[64];  /* value of the sampled id */
 	u32 lp_listed[64];

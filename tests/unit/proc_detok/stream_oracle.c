@@ -7,10 +7,33 @@
 #include "common/finish.h"
 #include "common/utf8.h"
 
-static const char *const words[] = {"a", "b", "ab", "ba", "aab", "b\xc3", "\xa9", "\xc3\xa9", "\xe2\x82\xac", "\xe2",
-				    "\x82\xac", "bab", "", "\xf0\x9f", "\x98\x80" "a", "aaaa"};
-static const char *const stop_choices[] = {"ab", "ba", "aaa", "b\xc3\xa9", "\xe2\x82\xac", "abab", "\xf0\x9f\x98\x80" "a",
-					   "bb", "\xef\xbf\xbd"};
+static const char *const words[] = {"a",
+				    "b",
+				    "ab",
+				    "ba",
+				    "aab",
+				    "b\xc3",
+				    "\xa9",
+				    "\xc3\xa9",
+				    "\xe2\x82\xac",
+				    "\xe2",
+				    "\x82\xac",
+				    "bab",
+				    "",
+				    "\xf0\x9f",
+				    "\x98\x80"
+				    "a",
+				    "aaaa"};
+static const char *const stop_choices[] = {"ab",
+					   "ba",
+					   "aaa",
+					   "b\xc3\xa9",
+					   "\xe2\x82\xac",
+					   "abab",
+					   "\xf0\x9f\x98\x80"
+					   "a",
+					   "bb",
+					   "\xef\xbf\xbd"};
 
 static bool hides(const struct scenario *c, u32 token, bool last_stop)
 {
@@ -59,7 +82,8 @@ size_t naive_text(const struct scenario *c, u32 count, bool last_stop, bool flus
 }
 
 /* The first stop that completes in the text, behind its first `from` bytes. */
-static bool naive_stop(const struct scenario *c, const char *text, size_t bytes, size_t from, size_t *end, u32 *index)
+static bool naive_stop(const struct scenario *c, const char *text, size_t bytes, size_t from, size_t *end,
+		       u32 *index)
 {
 	for (*end = from + 1; *end <= bytes; (*end)++)
 		for (*index = 0; *index < c->stop_count; (*index)++) {
@@ -83,7 +107,8 @@ void oracle_run(const struct scenario *c, struct oracle *o)
 		o->token_count = n;
 		o->text_bytes = bytes;
 		if (n > c->output_min && naive_stop(c, o->text, bytes, searched, &end, &index)) {
-			o->text_bytes = c->flags & SAMPLING_INCLUDE_STOP ? end : end - strlen(c->stops[index]);
+			o->text_bytes =
+				c->flags & SAMPLING_INCLUDE_STOP ? end : end - strlen(c->stops[index]);
 			o->finish = FINISH_STOP;
 			o->stop_kind = 2;
 			o->stop_value = index;
@@ -104,8 +129,10 @@ void scenario_draw(struct scenario *c)
 	c->token_count = 1 + (u32)rand() % 24;
 	for (u32 i = 0; i < c->token_count; i++) {
 		u32 x = (u32)rand() % 40;
-		c->tokens[i] = x == 0 ? TOK_EOS : x == 1 ? TOK_SPECIAL : x < 6 ? (u32)'a' + x % 2
-										: TOK_WORDS + (u32)rand() % 16;
+		c->tokens[i] = x == 0	? TOK_EOS
+			       : x == 1 ? TOK_SPECIAL
+			       : x < 6	? (u32)'a' + x % 2
+					: TOK_WORDS + (u32)rand() % 16;
 	}
 	c->stop_count = (u32)rand() % 4;
 	for (u32 i = 0; i < c->stop_count; i++)

@@ -8,7 +8,8 @@ static struct err_msg em;
 
 static void setup(void)
 {
-	struct clients_config config = {.clients_max = 4, .retention_bytes = 1000, .retention_ns = 100, .secret = 3};
+	struct clients_config config = {
+		.clients_max = 4, .retention_bytes = 1000, .retention_ns = 100, .secret = 3};
 	cr_assert_eq(clients_init(&cs, &config), ERR_OK);
 }
 

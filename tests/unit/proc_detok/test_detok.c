@@ -17,7 +17,7 @@ struct peer {
 	u64 id;
 	u64 last_chunk;
 	u64 next_chunk; /* of ATTACHED */
-	u32 detached;   /* code */
+	u32 detached;	/* code */
 	char detached_text[200];
 	u64 stopped[16];
 	u32 stopped_count;
@@ -30,14 +30,20 @@ static struct ipc_context *ctx;
 static struct stats_page *stats;
 static struct peer sched, worker;
 
-static struct peer peer_open(const char *name, enum ipc_pattern pattern, enum ipc_role role, u64 id, u32 queue)
+static struct peer peer_open(const char *name, enum ipc_pattern pattern, enum ipc_role role, u64 id,
+			     u32 queue)
 {
 	struct peer p = {.id = id};
 	char endpoint[128];
 	struct err_msg em;
 	cr_assert_eq(ipc_endpoint(endpoint, sizeof(endpoint), run_dir, name, &em), ERR_OK);
 	struct ipc_channel_config config = {
-		.name = name, .endpoint = endpoint, .pattern = pattern, .role = role, .client_id = id, .epoch = 1,
+		.name = name,
+		.endpoint = endpoint,
+		.pattern = pattern,
+		.role = role,
+		.client_id = id,
+		.epoch = 1,
 		.queue_max = queue,
 	};
 	cr_assert_eq(ipc_channel_open(&p.ch, ctx, &config, &em), ERR_OK, "%s", em.text);
@@ -50,8 +56,11 @@ static void setup_with(u64 retention_bytes)
 	strcpy(run_dir, "/tmp/test-detok-XXXXXX");
 	cr_assert_not_null(mkdtemp(run_dir));
 	cr_assert_eq(stats_create(&stats, NULL, "detok", &em), ERR_OK);
-	struct detok_config config = {.run_dir = run_dir, .stats = stats, .streams_max = 64,
-				      .retention_bytes = retention_bytes, .retention_s = 60};
+	struct detok_config config = {.run_dir = run_dir,
+				      .stats = stats,
+				      .streams_max = 64,
+				      .retention_bytes = retention_bytes,
+				      .retention_s = 60};
 	cr_assert_eq(detok_open(&d, &config, &em), ERR_OK, "%s", em.text);
 	cr_assert_eq(ipc_context_create(&ctx, &em), ERR_OK);
 	sched = peer_open("streams", IPC_DEALER, IPC_ROLE_SCHEDULER, 0, 0);
@@ -175,8 +184,12 @@ static void sched_open(u64 seq, u64 client_id, u64 req_id)
 static void worker_push(u64 seq, u32 position, u32 token)
 {
 	struct ipc_msg msg = {.type = IPC_TYPE_RESULT,
-			      .result = {.seq = &seq, .seq_count = 1, .position = &position, .position_count = 1,
-					 .token = &token, .token_count = 1}};
+			      .result = {.seq = &seq,
+					 .seq_count = 1,
+					 .position = &position,
+					 .position_count = 1,
+					 .token = &token,
+					 .token_count = 1}};
 	enum err e;
 	while ((e = ipc_send(worker.ch, (ipc_peer){0}, &msg)) == ERR_BUSY)
 		cr_assert_eq(ipc_loop_turn(d.loop, 1), ERR_OK);
@@ -442,9 +455,14 @@ Test(detok, new_detokenizer_and_returning_client_leave_no_gap)
 	a.last_chunk = 4;
 	struct ipc_msg attach = {
 		.type = IPC_TYPE_ATTACH,
-		.attach = {.client_id = 7, .last_chunk = 4, .live_req_id = &live_req, .live_req_id_count = 1,
-			   .live_token_count = &live_tokens, .live_token_count_count = 1,
-			   .live_text_bytes = &live_bytes, .live_text_bytes_count = 1},
+		.attach = {.client_id = 7,
+			   .last_chunk = 4,
+			   .live_req_id = &live_req,
+			   .live_req_id_count = 1,
+			   .live_token_count = &live_tokens,
+			   .live_token_count_count = 1,
+			   .live_text_bytes = &live_bytes,
+			   .live_text_bytes_count = 1},
 	};
 	peer_send(&a, &attach);
 	worker_push(1, 7, TOK_EOS);

@@ -278,9 +278,21 @@ static void push_with_logprobs(u64 seq, u32 position, u32 token, u32 listed, f32
 		values[i] = value - (f32)i;
 	}
 	struct ipc_result r = {
-		.seq = &seq, .seq_count = 1, .position = &position, .position_count = 1, .token = &token,
-		.token_count = 1, .lp_entry = &entry, .lp_entry_count = 1, .lp_count = &listed, .lp_count_count = 1,
-		.lp_rank = &rank, .lp_rank_count = 1, .lp_ids = ids, .lp_ids_count = listed, .lp_values = values,
+		.seq = &seq,
+		.seq_count = 1,
+		.position = &position,
+		.position_count = 1,
+		.token = &token,
+		.token_count = 1,
+		.lp_entry = &entry,
+		.lp_entry_count = 1,
+		.lp_count = &listed,
+		.lp_count_count = 1,
+		.lp_rank = &rank,
+		.lp_rank_count = 1,
+		.lp_ids = ids,
+		.lp_ids_count = listed,
+		.lp_values = values,
 		.lp_values_count = listed,
 	};
 	streams_result(ss, &r, 1, 0);
@@ -316,8 +328,11 @@ Test(streams, entries_have_logprobs_for_all_their_tokens_or_for_none)
 	u32 tokens[] = {'a', 'b'};
 	u64 live_req = 100;
 	u32 live_tokens = 0;
-	struct ipc_attach attach = {.client_id = 9, .live_req_id = &live_req, .live_req_id_count = 1,
-				    .live_token_count = &live_tokens, .live_token_count_count = 1};
+	struct ipc_attach attach = {.client_id = 9,
+				    .live_req_id = &live_req,
+				    .live_req_id_count = 1,
+				    .live_token_count = &live_tokens,
+				    .live_token_count_count = 1};
 	open.client_id = 9;
 	open.output_tokens = tokens;
 	open.output_tokens_count = 2;
@@ -340,9 +355,18 @@ static void push_prompt(u64 seq, u32 position)
 	u32 count = 2, rank = 1, ids[2] = {5, 6};
 	f32 values[2] = {-1, -2};
 	struct ipc_result r = {
-		.plp_seq = &seq, .plp_seq_count = 1, .plp_position = &position, .plp_position_count = 1,
-		.plp_count = &count, .plp_count_count = 1, .plp_rank = &rank, .plp_rank_count = 1, .plp_ids = ids,
-		.plp_ids_count = 2, .plp_values = values, .plp_values_count = 2,
+		.plp_seq = &seq,
+		.plp_seq_count = 1,
+		.plp_position = &position,
+		.plp_position_count = 1,
+		.plp_count = &count,
+		.plp_count_count = 1,
+		.plp_rank = &rank,
+		.plp_rank_count = 1,
+		.plp_ids = ids,
+		.plp_ids_count = 2,
+		.plp_values = values,
+		.plp_values_count = 2,
 	};
 	streams_result(ss, &r, 1, 0);
 }
@@ -365,7 +389,8 @@ Test(streams, prompt_logprobs_of_a_recomputed_prompt_come_once)
 Test(streams, close_ends_a_request_that_never_ran)
 {
 	struct ipc_open open = fixture_open(1, 7, 100);
-	struct ipc_close close = {.seq = 1, .reason = FINISH_ERROR, .text = (const u8 *)"no room", .text_count = 7};
+	struct ipc_close close = {
+		.seq = 1, .reason = FINISH_ERROR, .text = (const u8 *)"no room", .text_count = 7};
 	streams_open(ss, &open, 1, 0);
 	streams_close(ss, &close, 0);
 	struct request_view *r = drained(100);
@@ -405,7 +430,9 @@ Test(streams, different_errors_go_into_different_chunks)
 {
 	for (u64 i = 1; i <= 3; i++) {
 		struct ipc_open open = fixture_open(i, 7, 100 + i);
-		struct ipc_close close = {.seq = i, .reason = FINISH_ERROR, .text = (const u8 *)(i < 3 ? "a" : "b"),
+		struct ipc_close close = {.seq = i,
+					  .reason = FINISH_ERROR,
+					  .text = (const u8 *)(i < 3 ? "a" : "b"),
 					  .text_count = 1};
 		streams_open(ss, &open, 1, 0);
 		streams_close(ss, &close, 0);

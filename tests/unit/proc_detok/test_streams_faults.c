@@ -1,5 +1,6 @@
-/* The streams in a world where results are lost, doubled and early, where scheduler and detokenizer die and begin anew,
- * and clients come and go: every request must still end once, with the tokens and the text that it has in peace. */
+/* The streams in a world where results are lost, doubled and early, where scheduler and detokenizer die and
+ * begin anew, and clients come and go: every request must still end once, with the tokens and the text that
+ * it has in peace. */
 #include <criterion/criterion.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,9 +18,9 @@ struct job {
 	struct oracle oracle;
 	u64 req_id;
 	u64 seq;
-	u32 known;    /* outputs the scheduler has */
-	bool live;    /* the scheduler runs it */
-	bool ended;   /* it has ended there: told again after a restart of the detokenizer */
+	u32 known;  /* outputs the scheduler has */
+	bool live;  /* the scheduler runs it */
+	bool ended; /* it has ended there: told again after a restart of the detokenizer */
 	u32 end_reason;
 };
 
@@ -78,8 +79,11 @@ static void client_attach(struct world *w)
 		ids[n] = r->req_id;
 		tokens[n++] = r->token_count;
 	}
-	struct ipc_attach attach = {.client_id = CLIENT, .live_req_id = ids, .live_req_id_count = n,
-				    .live_token_count = tokens, .live_token_count_count = n};
+	struct ipc_attach attach = {.client_id = CLIENT,
+				    .live_req_id = ids,
+				    .live_req_id_count = n,
+				    .live_token_count = tokens,
+				    .live_token_count_count = n};
 	cr_assert_eq(streams_client_ready(w->ss, &attach), ERR_OK);
 	w->attached = true;
 }
@@ -112,8 +116,12 @@ static void stopped_read(struct world *w)
 
 static void result_send(struct world *w, const struct job *j, u32 position)
 {
-	struct ipc_result r = {.seq = &j->seq, .seq_count = 1, .position = &position, .position_count = 1,
-			       .token = &j->scenario.tokens[position], .token_count = 1};
+	struct ipc_result r = {.seq = &j->seq,
+			       .seq_count = 1,
+			       .position = &position,
+			       .position_count = 1,
+			       .token = &j->scenario.tokens[position],
+			       .token_count = 1};
 	streams_result(w->ss, &r, w->epoch, w->now_ns);
 }
 
@@ -122,8 +130,12 @@ static void job_step(struct world *w, struct job *j)
 {
 	const struct scenario *c = &j->scenario;
 	static const u32 eos[] = {TOK_EOS};
-	struct finish_rule rule = {.output_max = c->output_max, .output_min = c->output_min, .eos_ids = eos,
-				   .eos_count = 1, .stop_ids = &c->stop_id, .stop_count = 1};
+	struct finish_rule rule = {.output_max = c->output_max,
+				   .output_min = c->output_min,
+				   .eos_ids = eos,
+				   .eos_count = 1,
+				   .stop_ids = &c->stop_id,
+				   .stop_count = 1};
 
 	if (j->known == c->token_count) {
 		if (j->oracle.finish != FINISH_NONE)
@@ -244,10 +256,12 @@ static void job_check(struct world *w, const struct job *j, u32 round)
 		o.token_count = r->token_count < o.token_count ? r->token_count : o.token_count;
 		o.text_bytes = naive_text(&j->scenario, o.token_count, false, true, o.text);
 	}
-	cr_assert_eq(r->finish, o.finish, "round %u: ended with %u instead of %u", round, r->finish, o.finish);
-	cr_assert_eq(r->token_count, o.token_count, "round %u: %u tokens instead of %u", round, r->token_count,
-		     o.token_count);
-	cr_assert_eq(memcmp(r->tokens, j->scenario.tokens, o.token_count * sizeof(u32)), 0, "round %u", round);
+	cr_assert_eq(r->finish, o.finish, "round %u: ended with %u instead of %u", round, r->finish,
+		     o.finish);
+	cr_assert_eq(r->token_count, o.token_count, "round %u: %u tokens instead of %u", round,
+		     r->token_count, o.token_count);
+	cr_assert_eq(memcmp(r->tokens, j->scenario.tokens, o.token_count * sizeof(u32)), 0, "round %u",
+		     round);
 	cr_assert_eq(r->text_bytes, o.text_bytes, "round %u: '%s' instead of '%.*s'", round, r->text,
 		     (int)o.text_bytes, o.text);
 	cr_assert_eq(memcmp(r->text, o.text, o.text_bytes), 0, "round %u", round);

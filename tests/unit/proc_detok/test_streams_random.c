@@ -6,7 +6,8 @@
 #include "stream_oracle.h"
 
 /* Some requests at once, their tokens in steps of random size with chunks taken at random moments. */
-static void play(struct streams *ss, const struct scenario *cases, u32 count, u64 first_seq, struct client_view *view)
+static void play(struct streams *ss, const struct scenario *cases, u32 count, u64 first_seq,
+		 struct client_view *view)
 {
 	struct stop_list lists[8];
 	u32 at[8] = {0}, left = 0;
@@ -65,17 +66,19 @@ Test(streams_random, any_split_into_tokens_and_steps_gives_the_text_of_one_go)
 				/* nothing that was given out may be more or other than the whole text */
 				cr_assert_leq(r->text_bytes, o.text_bytes);
 				cr_assert_eq(memcmp(r->text, o.text, r->text_bytes), 0, "round %d", round);
-				struct ipc_close close = {.seq = seq + i, .reason = FINISH_ABORT,
+				struct ipc_close close = {.seq = seq + i,
+							  .reason = FINISH_ABORT,
 							  .output_count = cases[i].token_count};
 				streams_close(ss, &close, 0);
 				view_drain(view, ss);
-				o.text_bytes = naive_text(&cases[i], cases[i].token_count, false, true, o.text);
+				o.text_bytes =
+					naive_text(&cases[i], cases[i].token_count, false, true, o.text);
 			}
-			cr_assert_eq(r->token_count, o.token_count, "round %d: %u tokens instead of %u", round,
-				     r->token_count, o.token_count);
+			cr_assert_eq(r->token_count, o.token_count, "round %d: %u tokens instead of %u",
+				     round, r->token_count, o.token_count);
 			cr_assert_eq(memcmp(r->tokens, cases[i].tokens, o.token_count * sizeof(u32)), 0);
-			cr_assert_eq(r->text_bytes, o.text_bytes, "round %d: '%s' instead of '%.*s'", round, r->text,
-				     (int)o.text_bytes, o.text);
+			cr_assert_eq(r->text_bytes, o.text_bytes, "round %d: '%s' instead of '%.*s'", round,
+				     r->text, (int)o.text_bytes, o.text);
 			cr_assert_eq(memcmp(r->text, o.text, o.text_bytes), 0, "round %d", round);
 			cr_assert_eq(r->finishes, 1);
 			if (o.finish != FINISH_NONE)

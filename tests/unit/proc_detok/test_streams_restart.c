@@ -30,8 +30,12 @@ static struct request_view *drained(u64 req_id)
 
 static void push_epoch(u64 epoch, u64 seq, u32 position, u32 token)
 {
-	struct ipc_result r = {.seq = &seq, .seq_count = 1, .position = &position, .position_count = 1,
-			       .token = &token, .token_count = 1};
+	struct ipc_result r = {.seq = &seq,
+			       .seq_count = 1,
+			       .position = &position,
+			       .position_count = 1,
+			       .token = &token,
+			       .token_count = 1};
 	streams_result(ss, &r, epoch, 0);
 }
 
@@ -327,8 +331,11 @@ Test(streams_restart, new_detokenizer_goes_on_behind_the_clients_tokens)
 	u32 tokens[16];
 	u64 live_req[] = {101, 100};
 	u32 live_tokens[] = {0, 2};
-	struct ipc_attach attach = {.client_id = 7, .live_req_id = live_req, .live_req_id_count = 2,
-				    .live_token_count = live_tokens, .live_token_count_count = 2};
+	struct ipc_attach attach = {.client_id = 7,
+				    .live_req_id = live_req,
+				    .live_req_id_count = 2,
+				    .live_token_count = live_tokens,
+				    .live_token_count_count = 2};
 	/* one opened before the client is back, one after */
 	for (int after = 0; after < 2; after++) {
 		struct ipc_open open = fixture_open(1 + (u64)after, 7, after ? 101 : 100);
@@ -362,8 +369,11 @@ Test(streams_restart, a_client_ahead_of_the_scheduler_hears_nothing_twice)
 	u32 tokens[16];
 	u64 live_req = 100;
 	u32 live_tokens = 4;
-	struct ipc_attach attach = {.client_id = 7, .live_req_id = &live_req, .live_req_id_count = 1,
-				    .live_token_count = &live_tokens, .live_token_count_count = 1};
+	struct ipc_attach attach = {.client_id = 7,
+				    .live_req_id = &live_req,
+				    .live_req_id_count = 1,
+				    .live_token_count = &live_tokens,
+				    .live_token_count_count = 1};
 	struct ipc_open open = fixture_open(1, 7, 100);
 	text_as_tokens("ab", tokens, &open);
 	cr_assert_eq(streams_client_ready(ss, &attach), ERR_OK);
@@ -386,8 +396,11 @@ Test(streams_restart, a_stop_string_the_scheduler_never_heard_of_is_found_again)
 	text_as_tokens("abcdxy", tokens, &open);
 	u64 live_req = 100;
 	u32 live_tokens = 2;
-	struct ipc_attach attach = {.client_id = 7, .live_req_id = &live_req, .live_req_id_count = 1,
-				    .live_token_count = &live_tokens, .live_token_count_count = 1};
+	struct ipc_attach attach = {.client_id = 7,
+				    .live_req_id = &live_req,
+				    .live_req_id_count = 1,
+				    .live_token_count = &live_tokens,
+				    .live_token_count_count = 1};
 	streams_open(ss, &open, 1, 0);
 	cr_assert_eq(streams_client_ready(ss, &attach), ERR_OK);
 	struct request_view *r = drained(100);
