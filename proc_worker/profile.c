@@ -22,6 +22,14 @@ static enum err explain_too_small(const struct kv_budget *b, u64 bytes, u64 one,
 	u64 fits = bytes / b->block_bytes * b->block_size;
 	const char *share = b->workers > 1 ? " on each worker" : "";
 
+	if (b->requested && fits < CONTEXT_MIN)
+		return err_set(em, ERR_NO_SPACE,
+			       "--kv-cache-memory %llu bytes is too small: one block of %u tokens needs %llu "
+			       "KiB, one sequence "
+			       "of %u tokens %llu MiB%s",
+			       (unsigned long long)b->requested, b->block_size,
+			       (unsigned long long)(b->block_bytes + 1023) / 1024, b->max_model_len,
+			       mib_up(one), share);
 	if (b->requested)
 		return err_set(em, ERR_NO_SPACE,
 			       "--kv-cache-memory %llu bytes is too small: one sequence of %u tokens needs "

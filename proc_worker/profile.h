@@ -15,6 +15,7 @@ struct kv_budget {
 	u32 max_model_len, rows_max;
 };
 
+enum { CONTEXT_MIN = 2 };	   /* one token of a prompt and one of an answer */
 enum { KV_AUTOMATIC_GIB_MAX = 4 }; /* a CPU engine does not take a host's whole memory unasked */
 
 /* Automatic: the least of 4 GiB, of utilization * available / workers, and of what max_num_seqs sequences of

@@ -40,6 +40,12 @@ static enum err decide_length(struct runner *r, struct err_msg *em)
 		return err_set(em, ERR_INVALID,
 			       "--max-model-len %u is more than the model's %u tokens (config.json)", wanted,
 			       r->model.context_max);
+	if (wanted && wanted < CONTEXT_MIN)
+		return err_set(em, ERR_INVALID,
+			       "--max-model-len %u leaves no room for a prompt and an answer: it must be 0 "
+			       "(the model's) or "
+			       "from %d to %u",
+			       wanted, CONTEXT_MIN, r->model.context_max);
 	r->max_model_len = wanted ? wanted : r->model.context_max;
 	return ERR_OK;
 }

@@ -269,6 +269,10 @@ Test(model, memory_that_does_not_suffice_is_refused_with_what_would_do)
 	cr_assert(strstr(em.text, "--kv-cache-memory asks for 1073741824 MiB"), "%s", em.text);
 	cr_assert_eq(load(m.dir, &r, OPTION_DTYPE_FLOAT32, 0, 65, &em), ERR_INVALID);
 	cr_assert(strstr(em.text, "--max-model-len 65 is more than the model's 64"), "%s", em.text);
+	cr_assert_eq(load(m.dir, &r, OPTION_DTYPE_FLOAT32, 0, 1, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "from 2 to 64"), "%s", em.text);
+	cr_assert_eq(load(m.dir, &r, OPTION_DTYPE_FLOAT32, 16, 0, &em), ERR_NO_SPACE);
+	cr_assert(strstr(em.text, "one block of"), "%s", em.text);
 	tiny_model_remove(&m);
 }
 
