@@ -244,6 +244,8 @@ static const struct {
 	{STATS_E2E, "e2e_request_latency_seconds", NULL},
 	{STATS_QUEUE, "request_queue_time_seconds", NULL},
 	{STATS_PREFILL, "request_prefill_time_seconds", NULL},
+	{STATS_DECODE, "request_decode_time_seconds", NULL},
+	{STATS_INFERENCE, "request_inference_time_seconds", NULL},
 	{STATS_STEP_TOKENS, "iteration_tokens_total", NULL},
 	{STATS_PROMPT_LEN, "request_prompt_tokens", NULL},
 	{STATS_OUTPUT_LEN, "request_generation_tokens", NULL},
@@ -280,8 +282,11 @@ static void put_scalar(struct exporter *x, const char *prefix, const char *name,
 	const char *ending = stats_table[id].kind == STATS_COUNTER ? "_total" : "";
 
 	/* A family has one header: those of request_success stand together, the first one writes it. */
-	if (reason == NULL || strcmp(reason, "stop") == 0)
+	if (reason == NULL)
 		put_header(x, prefix, name, ending, &stats_table[id]);
+	else if (strcmp(reason, "stop") == 0)
+		put_header(x, prefix, name, ending,
+			   &(struct stats_desc){.kind = STATS_COUNTER, .help = "Requests ended, by reason"});
 	buf_printf(x->out, "%s%s%s{%s", prefix, name, ending, x->labels);
 	if (reason != NULL)
 		buf_printf(x->out, ",finished_reason=\"%s\"", reason);

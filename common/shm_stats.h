@@ -14,7 +14,7 @@
 #define STATS_TABLE(C, G, H)                                                                                 \
 	G(NUM_REQUESTS_RUNNING, num_requests_running, "Requests in the running batch")                       \
 	G(NUM_REQUESTS_WAITING, num_requests_waiting, "Requests waiting to be scheduled")                    \
-	G(KV_CACHE_USAGE, kv_cache_usage_perc, "Share of KV blocks in use, in millionths")                   \
+	G(KV_CACHE_USAGE, kv_cache_usage_perc, "Share of KV blocks in use, 0 to 1")                          \
 	G(KV_BLOCKS, kv_blocks, "KV blocks of the pool")                                                     \
 	C(PREFIX_CACHE_QUERIES, prefix_cache_queries, "Prompt tokens looked up in the prefix cache")         \
 	C(PREFIX_CACHE_HITS, prefix_cache_hits, "Prompt tokens found in the prefix cache")                   \
@@ -41,6 +41,8 @@
 	H(E2E, e2e_request_latency_seconds, "Whole request", 0.001, 2.0)                                     \
 	H(QUEUE, request_queue_time_seconds, "Arrival to first scheduling", 0.0001, 2.0)                     \
 	H(PREFILL, request_prefill_time_seconds, "First scheduling to first token", 0.0001, 2.0)             \
+	H(DECODE, request_decode_time_seconds, "First token to last", 0.0001, 2.0)                           \
+	H(INFERENCE, request_inference_time_seconds, "First scheduling to last token", 0.0001, 2.0)          \
 	H(STEP_TOKENS, iteration_tokens_total, "Tokens run in a step", 1, 2.0)                               \
 	H(PLAN, step_plan_seconds, "Planning and encoding one step", 0.000001, 2.0)                          \
 	H(PROMPT_LEN, request_prompt_tokens, "Prompt tokens of a request", 1, 2.0)                           \

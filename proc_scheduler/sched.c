@@ -131,6 +131,10 @@ static void count_finish(struct sched *s, const struct seq *q, enum finish_reaso
 	ASSERT(reason > FINISH_NONE && reason < FINISH_REASON_COUNT);
 	stats_add(s->stats, counters[reason], 1);
 	stats_observe(s->stats, STATS_E2E, (double)(now_ns - q->arrived_ns) / NS_PER_S);
+	if (q->first_token_ns) {
+		stats_observe(s->stats, STATS_DECODE, (double)(q->token_ns - q->first_token_ns) / NS_PER_S);
+		stats_observe(s->stats, STATS_INFERENCE, (double)(q->token_ns - q->scheduled_ns) / NS_PER_S);
+	}
 	stats_observe(s->stats, STATS_PROMPT_LEN, q->prompt_count);
 	stats_observe(s->stats, STATS_OUTPUT_LEN, seq_output_count(q));
 	if (s->finished_ns) {
@@ -376,6 +380,7 @@ static void tally_token(struct sched *s, struct seq *q, u64 now_ns, struct gap_t
 	} else {
 		stats_observe(s->stats, STATS_TTFT, (double)(now_ns - q->arrived_ns) / NS_PER_S);
 		stats_observe(s->stats, STATS_PREFILL, (double)(now_ns - q->scheduled_ns) / NS_PER_S);
+		q->first_token_ns = now_ns;
 	}
 	q->token_ns = now_ns;
 }

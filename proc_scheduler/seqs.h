@@ -38,7 +38,7 @@ struct seq {
 	bool opened;	/* the detokenizer was told */
 	bool preempted; /* has run before */
 	u64 client_id, req_id, cache_salt;
-	u64 arrived_ns, scheduled_ns, token_ns; /* 0: not yet */
+	u64 arrived_ns, scheduled_ns, first_token_ns, token_ns; /* 0: not yet */
 	u32 cached_count; /* prompt tokens found in the prefix cache when first scheduled */
 	struct sampling_params params;
 };
