@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -351,6 +352,19 @@ static enum err check_trace(const char *path, struct err_msg *em)
 	return ERR_OK;
 }
 
+/* Recordings hold prompts: a fresh directory is for this user alone. */
+static enum err check_recordings(const char *dir, struct err_msg *em)
+{
+	if (dir[0] == '\0')
+		return ERR_OK;
+	if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+		return err_set(em, ERR_IO, "--trace-messages %.300s: %s", dir, strerror(errno));
+	if (access(dir, W_OK | X_OK) != 0)
+		return err_set(em, ERR_IO, "--trace-messages %.300s: %s; it must be a directory to write in",
+			       dir, strerror(errno));
+	return ERR_OK;
+}
+
 static enum err prepare(struct supervisor *s, struct err_msg *em)
 {
 	struct options *o = s->options;
@@ -361,6 +375,8 @@ static enum err prepare(struct supervisor *s, struct err_msg *em)
 			       "no model: tercet serve DIRECTORY (config.json, *.safetensors, "
 			       "tokenizer.json)");
 	e = check_trace(o->trace, em);
+	if (e == ERR_OK)
+		e = check_recordings(o->trace_messages, em);
 	if (e == ERR_OK && o->api_server_count > 0)
 		e = plan_claim_port(o->host, &o->port, em);
 	if (e == ERR_OK)
