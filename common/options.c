@@ -263,6 +263,12 @@ enum err option_apply(struct options *o, const struct option_match *match, const
 	case OPTION_ENUM:
 		return set_enum(d, f, value, where, em);
 	case OPTION_LIST:
+		/* An unset shell variable must not open what a key was to close. */
+		if (strcmp(d->name, "api_key") == 0 && value[strspn(value, ",")] == '\0')
+			return err_set(
+				em, ERR_INVALID,
+				"%s is empty: it must be one or more keys; leave it out to serve everybody",
+				where);
 		if (!append)
 			list_clear(f);
 		return list_append(f, value, where, em);

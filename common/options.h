@@ -97,6 +97,9 @@ MUST_CHECK enum err options_set(struct options *o, const char *name, const char 
 				struct err_msg *em);
 /* TERCET_<NAME> for every option; empty and unknown TERCET_ variables are left alone. */
 MUST_CHECK enum err options_read_env(struct options *o, struct err_msg *em);
+/* Warns of TERCET_ variables that look like a mistyped option: one line each to `out`, never an error (others put
+ * variables of that name there, too: a service called "tercet" under Kubernetes). */
+void options_check_env(FILE *out);
 /* Whether an environment entry ("TERCET_PORT" or "TERCET_PORT=1") is read by options_read_args: a parent that hands
  * options down as arguments takes these out of its children's environment. */
 bool options_owns_env(const char *variable);
@@ -115,6 +118,7 @@ MUST_CHECK enum err options_read_words(struct options *o, int argc, char **argv,
 void options_to_args(const struct options *o, struct buf *out);
 
 void options_help(FILE *out, const char *group); /* NULL: all groups; an unknown one prints the groups */
+bool options_has_group(const char *group);       /* true for NULL: all of them */
 void options_man(FILE *out);                     /* the sections OPTIONS, ENVIRONMENT, FILES in troff */
 /* Completion of the tercet command: `commands` (ends in NULL) and every option. ERR_UNSUPPORTED: another shell than
  * bash, zsh, fish. */

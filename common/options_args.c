@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/options.h"
 #include "common/options_priv.h"
@@ -237,4 +238,26 @@ enum err options_read_env(struct options *o, struct err_msg *em)
 			return e;
 	}
 	return ERR_OK;
+}
+
+void options_check_env(FILE *out)
+{
+	char name[OPTION_NAME_BYTES_MAX + 8], near[sizeof(name)];
+
+	for (char **v = environ; *v != NULL; v++) {
+		size_t bytes = strcspn(*v, "="), best = SIZE_MAX;
+		if (strncmp(*v, "TERCET_", 7) != 0 || options_owns_env(*v))
+			continue;
+		for (const struct option_desc *d = option_table; d->name != NULL; d++) {
+			env_name(name, sizeof(name), d->name);
+			size_t distance = suggest_distance(*v + 7, bytes - 7, name + 7);
+			if (distance < best) {
+				best = distance;
+				snprintf(near, sizeof(near), "%s", name);
+			}
+		}
+		if (suggest_is_near(best, bytes - 7))
+			fprintf(out, "tercet: warning: the variable %.*s is no option; did you mean %s?\n",
+				(int)(bytes < 100 ? bytes : 100), *v, near);
+	}
 }

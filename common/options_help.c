@@ -96,11 +96,17 @@ static size_t terminal_width(void)
 	return width >= 60 && width <= 400 ? (size_t)width : HELP_WIDTH_DEFAULT;
 }
 
+/* Up to where `text` may be broken: the default at its end stays whole. */
+static size_t word_bytes(const char *text)
+{
+	return strncmp(text, "(default:", 9) == 0 ? strlen(text) : strcspn(text, " ");
+}
+
 /* `text` from the current column on, broken at spaces. */
 static void print_wrapped(FILE *out, const char *text, size_t column, size_t width)
 {
 	while (*text != '\0') {
-		size_t word = strcspn(text, " ");
+		size_t word = word_bytes(text);
 		if (column + word > width && column > HELP_INDENT) {
 			fprintf(out, "\n%*s", HELP_INDENT, "");
 			column = HELP_INDENT;
@@ -140,6 +146,14 @@ static void help_group(FILE *out, size_t g, size_t width)
 	for (const struct option_desc *d = option_table; d->name != NULL; d++)
 		if (strcmp(d->group, group_titles[g].group) == 0)
 			help_option(out, d, width);
+}
+
+bool options_has_group(const char *group)
+{
+	for (size_t g = 0; group != NULL && g < COUNT_OF(group_titles); g++)
+		if (strcasecmp(group, group_titles[g].group) == 0)
+			return true;
+	return group == NULL;
 }
 
 void options_help(FILE *out, const char *group)

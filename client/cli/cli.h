@@ -51,6 +51,10 @@ bool cli_help_wanted(int argc, char **argv, const char **group);
 /* "usage: tercet WORDS ARGUMENTS" and the summary to stdout. */
 void cli_print_usage(const char *words);
 
+/* Whether there is a model at `path`: a directory with config.json and tokenizer.json. ERR_NOT_FOUND names what is not
+ * there; said before anything is started. */
+MUST_CHECK enum err cli_check_model(const char *path, struct err_msg *em);
+
 /* Options that only one command has: each takes its words out of argv (before a "--"), so that the rest can go to
  * options_read_args. */
 /* --name; true when it was there. */

@@ -1,10 +1,14 @@
 /* Command-line words that belong to one subcommand only, and the messages all of them print. */
 #include "client/cli/cli.h"
+#include "common/types.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 int cli_fail(const struct err_msg *em)
 {
@@ -34,6 +38,38 @@ bool cli_help_wanted(int argc, char **argv, const char **group)
 		return true;
 	}
 	return false;
+}
+
+enum err cli_check_model(const char *path, struct err_msg *em)
+{
+	static const char *const files[] = {"config.json", "tokenizer.json"};
+	struct stat st;
+
+	if (stat(path, &st) != 0)
+		return err_set(em, ERR_NOT_FOUND,
+			       "the model directory %.300s cannot be opened: %s (models are local "
+			       "directories; none is "
+			       "downloaded)",
+			       path, strerror(errno));
+	if (!S_ISDIR(st.st_mode))
+		return err_set(em, ERR_NOT_FOUND,
+			       "the model %.300s is a file; it must be the directory with config.json, "
+			       "*.safetensors and "
+			       "tokenizer.json",
+			       path);
+	for (size_t i = 0; i < COUNT_OF(files); i++) {
+		char file[PATH_MAX];
+		if ((size_t)snprintf(file, sizeof(file), "%s/%s", path, files[i]) >= sizeof(file))
+			return err_set(em, ERR_TOO_LONG, "the path of the model is longer than %d bytes",
+				       PATH_MAX);
+		if (access(file, F_OK) != 0)
+			return err_set(em, ERR_NOT_FOUND,
+				       "the model directory %.300s has no %s; it must hold config.json, "
+				       "*.safetensors and "
+				       "tokenizer.json",
+				       path, files[i]);
+	}
+	return ERR_OK;
 }
 
 static void remove_words(int *argc, char **argv, int at, int count)

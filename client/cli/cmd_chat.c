@@ -197,8 +197,11 @@ static enum err converse(struct chat *c, struct err_msg *em)
 		if (c->interactive)
 			fprintf(stderr, "\n> ");
 		n = getline(&line, &capacity, stdin);
-		if (n < 0)
+		if (n < 0) {
+			if (c->interactive)
+				fprintf(stderr, "\n");
 			break;
+		}
 		while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
 			line[--n] = '\0';
 		if (n == 0)
@@ -225,7 +228,10 @@ static enum err converse(struct chat *c, struct err_msg *em)
 static enum err load_model(struct chat *c, struct err_msg *em)
 {
 	const char *model = c->session.options.model;
-	enum err e = chat_template_load(&c->template, model, c->session.options.chat_template, em);
+	enum err e = cli_check_model(model, em);
+	if (e != ERR_OK)
+		return e;
+	e = chat_template_load(&c->template, model, c->session.options.chat_template, em);
 	if (e == ERR_NOT_FOUND)
 		return err_set(em, e, "the model in %s has no chat template: give one with --chat-template FILE, or use "
 			       "tercet run", model);

@@ -80,7 +80,7 @@ int cmd_man(int argc, char **argv)
 
 int cmd_completion(int argc, char **argv)
 {
-	const char *first_words[64];
+	const char *first_words[64 + 1];
 	struct err_msg em;
 	size_t n = 0;
 
@@ -88,10 +88,11 @@ int cmd_completion(int argc, char **argv)
 		cli_print_usage("completion");
 		return argc == 2 ? CLI_OK : CLI_USAGE;
 	}
-	for (const struct cli_command *c = cli_commands; c->words != NULL && n + 1 < COUNT_OF(first_words);
+	for (const struct cli_command *c = cli_commands; c->words != NULL && n + 2 < COUNT_OF(first_words);
 	     c++)
 		if (strchr(c->words, ' ') == NULL)
 			first_words[n++] = c->words;
+	first_words[n++] = "bench"; /* of two words: "bench serve", "bench control-plane" */
 	first_words[n++] = NULL;
 	if (options_completion(stdout, argv[1], first_words, &em) != ERR_OK)
 		return cli_usage_error(&em);

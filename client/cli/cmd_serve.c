@@ -12,6 +12,10 @@ int cmd_serve(int argc, char **argv)
 	struct options o;
 
 	if (cli_help_wanted(argc, argv, &group)) {
+		if (!options_has_group(group)) {
+			options_help(stderr, group); /* names the groups */
+			return CLI_USAGE;
+		}
 		cli_print_usage("serve");
 		options_help(stdout, group);
 		return CLI_OK;
@@ -21,8 +25,15 @@ int cmd_serve(int argc, char **argv)
 		return cli_fail(&em);
 	}
 	int status = CLI_USAGE;
+	options_check_env(stderr);
 	if (options_read_args(&o, argc, argv, &em) != ERR_OK)
 		cli_usage_error(&em);
+	else if (o.model[0] == '\0')
+		fputs("tercet: the model is missing: tercet serve DIRECTORY (config.json, *.safetensors, "
+		      "tokenizer.json)\n",
+		      stderr);
+	else if (cli_check_model(o.model, &em) != ERR_OK)
+		status = cli_fail(&em);
 	else
 		status = supervisor_serve(&o);
 	options_fini(&o);

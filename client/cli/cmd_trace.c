@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "client/cli/cli.h"
 #include "ipc/ipc.h"
@@ -54,6 +55,24 @@ static enum err open_recording(struct recording *r, const char *path, struct err
 	return read_ahead(r, em);
 }
 
+static enum err check_type(const char *type, struct err_msg *em)
+{
+	struct buf all = {0};
+#define CHECK_ROW(number, NAME, name) \
+	if (strcasecmp(type, #NAME) == 0) \
+		goto found; \
+	buf_printf(&all, " %s", #NAME);
+	IPC_MESSAGES(CHECK_ROW)
+#undef CHECK_ROW
+	enum err e = err_set(em, ERR_INVALID, "--type %.60s: there is no such message; it must be one of%s", type,
+			     buf_cstr(&all));
+	buf_fini(&all);
+	return e;
+found:
+	buf_fini(&all);
+	return ERR_OK;
+}
+
 static struct recording *earliest(struct recording *rs, int count)
 {
 	struct recording *found = NULL;
@@ -69,7 +88,7 @@ static void print_record(const struct recording *r, uint64_t begin_ns, struct ip
 	struct ipc_msg msg;
 	struct err_msg em;
 	enum err e = ipc_decode(r->frame.data, r->frame.bytes, scratch, &msg, &em);
-	if (type && (e != ERR_OK || strcmp(type, ipc_type_name(msg.type)) != 0))
+	if (type && (e != ERR_OK || strcasecmp(type, ipc_type_name(msg.type)) != 0))
 		return;
 	size_t name_bytes = strlen(r->name);
 	if (name_bytes > 5 && strcmp(r->name + name_bytes - 5, ".msgs") == 0)
@@ -116,6 +135,8 @@ int cmd_trace(int argc, char **argv)
 		e = err_set(&em, ERR_INVALID, "tercet trace --messages FILE... prints recordings (see --help)");
 	if (e == ERR_OK && argc - 1 > FILES_MAX)
 		e = err_set(&em, ERR_INVALID, "%d files, at most %d can be merged", argc - 1, FILES_MAX);
+	if (e == ERR_OK && type)
+		e = check_type(type, &em);
 	if (e != ERR_OK)
 		return cli_usage_error(&em);
 	for (; e == ERR_OK && count < argc - 1; count++)

@@ -210,8 +210,16 @@ Test(options, a_list_of_a_stronger_source_replaces_the_weaker)
 	cr_assert_eq(READ("--api-key", "c", "--api-key", "d"), ERR_OK);
 	cr_assert_eq(o.api_key.count, 2);
 	cr_assert_str_eq(o.api_key.items[0], "c");
-	cr_assert_eq(READ("--api-key="), ERR_OK);
-	cr_assert_eq(o.api_key.count, 0);
+	setenv("TERCET_ALLOWED_ORIGINS", "a,b", 1);
+	cr_assert_eq(READ("--allowed-origins="), ERR_OK);
+	cr_assert_eq(o.allowed_origins.count, 0);
+}
+
+Test(options, an_empty_key_does_not_open_the_api)
+{
+	cr_assert_eq(READ("--api-key", ""), ERR_INVALID);
+	says("--api-key is empty");
+	cr_assert_eq(READ("--api-key=,"), ERR_INVALID);
 }
 
 Test(options, bad_environment_is_named)

@@ -41,6 +41,9 @@ class Engine:
         libexec.mkdir()
         for role in ("scheduler", "detok", "worker", "gateway"):
             (libexec / ("tercet-" + role)).symlink_to(FAKE)
+        (tmp_path / "model").mkdir()
+        for name in ("config.json", "tokenizer.json"):
+            (tmp_path / "model" / name).touch()
         self.run_dir = tmp_path / "run"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TERCET_")}
         environment.update({"TERCET_LIBEXEC": str(libexec), "FAKE_DIR": str(self.dir), "PATH": os.environ["PATH"]})
@@ -50,7 +53,7 @@ class Engine:
         self.out = open(tmp_path / "out", "w+", encoding="utf-8")
         self.process = subprocess.Popen([TERCET, "serve", model, "--run-dir", str(self.run_dir), "--port", "0", *flags],
                                         env=environment, stdout=self.out, stderr=subprocess.STDOUT,
-                                        stdin=subprocess.DEVNULL)
+                                        stdin=subprocess.DEVNULL, cwd=tmp_path)
 
     def log(self, what=None):
         """[(event, name, pid)] that the processes wrote."""

@@ -107,7 +107,7 @@ def test_two_engines_do_not_share_a_run_directory(engine, tmp_path):
     e = engine()
     e.until_ready()
     second = subprocess.run([TERCET, "serve", "model", "--run-dir", str(e.run_dir), "--port", "0"], capture_output=True,
-                            text=True, check=False, timeout=PATIENCE)
+                            text=True, check=False, timeout=PATIENCE, cwd=tmp_path)
     assert second.returncode == 1 and "another engine runs in it" in second.stderr
     assert e.run_dir.exists()
     assert e.finish(signal.SIGTERM) == 0
