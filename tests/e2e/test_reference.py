@@ -44,21 +44,18 @@ def check_concurrent(api, prompts, count=32):
 
 
 def matrix():
-    """(tensor parallel, depth, prefix cache, budget): all of them, or a choice in which every pair of values meets."""
+    """(model, tensor parallel, depth, prefix cache, budget): all of them for the bundled model, and for the other one a
+    choice in which every pair of values meets."""
     everything = list(itertools.product((1, 2), (0, 1, 2), (True, False), (16, 512)))
-    if FULL:
-        return everything
+    pairs = [(1, 2, True, 512), (2, 2, False, 16), (1, 1, False, 512), (2, 1, True, 16), (1, 0, True, 16),
+             (2, 0, False, 512)]
     if SANITIZED:
-        return [(2, 2, True, 16)]
-    return [(1, 2, True, 512), (2, 2, False, 16), (1, 1, False, 512), (2, 1, True, 16), (1, 0, True, 16),
-            (2, 0, False, 512)]
+        return [("bundled",) + pairs[3]]
+    return [("bundled",) + c for c in everything] + [("shared",) + c for c in (everything if FULL else pairs)]
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("tensor_parallel,depth,prefix_cache,budget", matrix())
+@pytest.mark.parametrize("model,tensor_parallel,depth,prefix_cache,budget", matrix())
 def test_float32_reproduces_the_reference(model, tensor_parallel, depth, prefix_cache, budget):
-    if model == "shared" and not FULL and depth != 2:
-        pytest.skip("the other model runs all of the matrix with TERCET_E2E_FULL=1")
     folder, prompts = load(model)
     if SANITIZED:
         prompts = prompts[:4] + sorted(prompts, key=lambda p: len(p["ids"]))[-1:]  # a long one meets the cache
