@@ -8,6 +8,7 @@
 #include "proc_gateway/api_error.h"
 #include "proc_gateway/handlers.h"
 #include "proc_gateway/metrics.h"
+#include "proc_gateway/openai_response.h"
 
 static const char json_type_text[] = "application/json";
 
@@ -25,60 +26,16 @@ static void reply_buf(struct http_request *r, int status, const char *type, stru
 
 /* ---------------------------------------------------------------- what has a body */
 
-static void write_tokens(const struct gateway *g, const struct openai_request *request, struct buf *out)
-{
-	struct json_writer w;
-	json_begin(&w, out);
-	json_object_begin(&w);
-	json_key(&w, "count");
-	json_write_uint(&w, request->ids.count);
-	json_key(&w, "max_model_len");
-	json_write_uint(&w, g->model.max_model_len);
-	json_key(&w, "tokens");
-	json_array_begin(&w);
-	for (size_t i = 0; i < request->ids.count; i++)
-		json_write_uint(&w, request->ids.data[i]);
-	json_array_end(&w);
-	json_key(&w, "token_strs");
-	if (!request->fields.return_token_strs) {
-		json_write_null(&w);
-	} else {
-		json_array_begin(&w);
-		for (size_t i = 0; i < request->ids.count; i++) {
-			const char *text = tokenizer_token_text(g->tokenizer, request->ids.data[i]);
-			json_write_cstr(&w, text ? text : "");
-		}
-		json_array_end(&w);
-	}
-	json_object_end(&w);
-}
-
-static void write_text(const struct gateway *g, const struct openai_request *request, struct buf *out)
-{
-	struct buf text = {0};
-	bool skip = request->fields.has_skip_special_tokens && request->fields.skip_special_tokens;
-	tokenizer_decode(g->tokenizer, request->ids.data, request->ids.count, skip, &text);
-	buf_append_str(out, "{\"prompt\":");
-	json_escape(out, text.data ? text.data : "", text.bytes);
-	buf_append_char(out, '}');
-	out->failed |= text.failed;
-	buf_fini(&text);
-}
-
-/* What follows reading, wherever it was read. Takes `request` over. */
+/* What follows reading, wherever it was read. Takes `request` over, and `body`, the reply of those that the
+ * engine has no part in. */
 static void answer(struct gateway *g, struct http_request *r, struct openai_request *request, bool ok,
-		   const struct api_error *e)
+		   const struct api_error *e, struct buf *body)
 {
-	struct buf body = {0};
 	char id[ROUTES_ID_BYTES];
 	if (!ok) {
 		api_error_reply(e, r);
-	} else if (request->endpoint == OPENAI_TOKENIZE) {
-		write_tokens(g, request, &body);
-		reply_buf(r, 200, json_type_text, &body);
-	} else if (request->endpoint == OPENAI_DETOKENIZE) {
-		write_text(g, request, &body);
-		reply_buf(r, 200, json_type_text, &body);
+	} else if (openai_is_tokens(request->endpoint)) {
+		reply_buf(r, 200, json_type_text, body);
 	} else {
 		const char *own = request->fields.has_request_id ? request->fields.request_id : NULL;
 		routes_request_id(g, r, id);
@@ -90,13 +47,14 @@ static void answer(struct gateway *g, struct http_request *r, struct openai_requ
 
 void handlers_on_read(void *ctx, struct reader_job *job)
 {
-	answer(ctx, job->http, &job->request, job->ok, &job->error);
+	answer(ctx, job->http, &job->request, job->ok, &job->error, &job->reply);
 	reader_job_free(job);
 }
 
 static void handle_body(struct gateway *g, struct http_request *r, enum openai_endpoint endpoint)
 {
 	struct openai_request request;
+	struct buf reply = {0};
 	struct api_error e;
 	u64 tenant, begin_ns = clock_now_ns();
 	size_t bytes;
@@ -106,7 +64,9 @@ static void handle_body(struct gateway *g, struct http_request *r, enum openai_e
 		return;
 	bool ok = openai_any_read(&request, &g->model, endpoint, body, bytes, tenant, &e);
 	trace_add(g->trace, TRACE_HTTP, begin_ns, clock_now_ns(), 0, (u32)request.ids.count);
-	answer(g, r, &request, ok, &e);
+	if (ok && openai_is_tokens(endpoint))
+		openai_tokens_write(&g->model, &request, &reply);
+	answer(g, r, &request, ok, &e, &reply);
 }
 
 void handle_chat(struct gateway *g, struct http_request *r)

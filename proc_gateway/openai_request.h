@@ -16,6 +16,12 @@ enum {
 	OPENAI_BIASES_MAX = 1024,
 };
 
+/* Those that need the tokenizer only, not the engine. */
+static inline bool openai_is_tokens(enum openai_endpoint endpoint)
+{
+	return endpoint == OPENAI_TOKENIZE || endpoint == OPENAI_DETOKENIZE;
+}
+
 /* What requests are read against. Owned by main; max_model_len and vocab_size come from the engine. */
 struct openai_model {
 	const struct tokenizer *tokenizer;

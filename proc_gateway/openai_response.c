@@ -207,3 +207,53 @@ void openai_usage_chunk_write(const struct group *g, struct buf *out)
 	put_group_usage(g, out);
 	buf_append_char(out, '}');
 }
+
+/* ---------------------------------------------------------------- tokens and text */
+
+static void write_tokens(const struct openai_model *m, const struct openai_request *request, struct buf *out)
+{
+	struct json_writer w;
+	json_begin(&w, out);
+	json_object_begin(&w);
+	json_key(&w, "count");
+	json_write_uint(&w, request->ids.count);
+	json_key(&w, "max_model_len");
+	json_write_uint(&w, m->max_model_len);
+	json_key(&w, "tokens");
+	json_array_begin(&w);
+	for (size_t i = 0; i < request->ids.count; i++)
+		json_write_uint(&w, request->ids.data[i]);
+	json_array_end(&w);
+	json_key(&w, "token_strs");
+	if (!request->fields.return_token_strs) {
+		json_write_null(&w);
+	} else {
+		json_array_begin(&w);
+		for (size_t i = 0; i < request->ids.count; i++) {
+			const char *text = tokenizer_token_text(m->tokenizer, request->ids.data[i]);
+			json_write_cstr(&w, text ? text : "");
+		}
+		json_array_end(&w);
+	}
+	json_object_end(&w);
+}
+
+static void write_text(const struct openai_model *m, const struct openai_request *request, struct buf *out)
+{
+	struct buf text = {0};
+	bool skip = request->fields.has_skip_special_tokens && request->fields.skip_special_tokens;
+	tokenizer_decode(m->tokenizer, request->ids.data, request->ids.count, skip, &text);
+	buf_append_str(out, "{\"prompt\":");
+	json_escape(out, text.data ? text.data : "", text.bytes);
+	buf_append_char(out, '}');
+	out->failed |= text.failed;
+	buf_fini(&text);
+}
+
+void openai_tokens_write(const struct openai_model *m, const struct openai_request *request, struct buf *out)
+{
+	if (request->endpoint == OPENAI_TOKENIZE)
+		write_tokens(m, request, out);
+	else
+		write_text(m, request, out);
+}

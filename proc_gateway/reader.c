@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/assert.h"
+#include "proc_gateway/openai_response.h"
 #include "proc_gateway/reader.h"
 
 struct job_queue {
@@ -56,6 +57,7 @@ void reader_job_free(struct reader_job *job)
 {
 	openai_request_fini(&job->request);
 	buf_fini(&job->body);
+	buf_fini(&job->reply);
 	free(job);
 }
 
@@ -75,6 +77,8 @@ static void *run(void *arg)
 		job->model.scratch = r->scratch;
 		job->ok = openai_any_read(&job->request, &job->model, job->endpoint, buf_cstr(&job->body),
 					  job->body.bytes, job->tenant, &job->error);
+		if (job->ok && openai_is_tokens(job->endpoint))
+			openai_tokens_write(&job->model, &job->request, &job->reply);
 		pthread_mutex_lock(&r->lock);
 		queue_push(&r->done, job);
 		ASSERT(eventfd_write(r->done_fd, 1) == 0);

@@ -23,6 +23,7 @@ struct reader_job {
 	bool ok;
 	struct openai_request request; /* owned by whoever gets the job */
 	struct api_error error;
+	struct buf reply; /* of /tokenize and /detokenize; owned */
 	/* the reader's */
 	struct reader_job *next;
 	struct openai_model model;
