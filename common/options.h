@@ -48,7 +48,7 @@ enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE }
 	STR(server, host, "127.0.0.1", "Address the HTTP server binds")                                      \
 	INT(server, port, 8000, 0, 65535, "HTTP port; 0: any free one")                                      \
 	INT(server, api_server_count, 1, 0, 64, "Gateway processes; 0: no HTTP, only libtercet")              \
-	LIST(server, api_key, "Keys that /v1 accepts as bearer tokens; none: open")                          \
+	LIST(server, api_key, "Bearer keys of the HTTP API (but for /health, /ping and /); none: open")                          \
 	LIST(server, allowed_origins, "Origins allowed by CORS; default: *")                                 \
 	SIZE(server, max_body_size, 33554432, 1024, "Largest HTTP request body")                             \
 	INT(server, max_connections, 4096, 1, 1048576, "HTTP connections per gateway")                       \
