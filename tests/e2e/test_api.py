@@ -200,8 +200,9 @@ def test_echo_without_new_tokens_scores_the_prompt(api):
     assert len(got) == len(choice(reply)["prompt_token_ids"])
 
 
-def test_tokenize_and_detokenize_are_inverse(api):
-    text = "The na\u00efve king said: \u201cI have 3 sons!\u201d \U0001f600"
+@pytest.mark.parametrize("times", [1, 1000])  # the long one is read and answered on a thread of its own
+def test_tokenize_and_detokenize_are_inverse(api, times):
+    text = "The na\u00efve king said: \u201cI have 3 sons!\u201d \U0001f600" * times
     ids = api.call("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
     assert api.call("POST", "/detokenize", {"tokens": ids})["prompt"] == text
 
