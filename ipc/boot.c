@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -26,6 +27,18 @@ static bool parent_is_there(int fd)
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &creator, &size))
 		return false;
 	return creator.pid == 0 || creator.pid == getppid();
+}
+
+/* Every peer of a channel is a descriptor, the usual soft limit is 1,024, and the transport ends the process when it can
+ * accept no connection. */
+static void raise_file_limit(void)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+		LOG_WARN("FILE_LIMIT", "reason=\"%s\"", strerror(errno));
 }
 
 enum err boot_attach(struct boot *b, struct err_msg *em)
@@ -51,6 +64,7 @@ enum err boot_attach(struct boot *b, struct err_msg *em)
 	if (!parent_is_there((int)fd))
 		return err_set(em, ERR_GONE, "the supervisor that started this process is gone");
 	b->fd = (int)fd;
+	raise_file_limit();
 	return ERR_OK;
 }
 
