@@ -183,6 +183,10 @@ void handle_send_due(struct tercet *t, u64 now_ns)
 	struct ipc_msg msg = {.type = IPC_TYPE_ALIVE, .alive = {t->client_id}};
 	if (t->engine_there)
 		(void)!send_to_scheduler(t, &msg); /* three more follow within the lease */
+	/* Says nothing new, but one who was forgotten learns it by the answer. */
+	msg = (struct ipc_msg){.type = IPC_TYPE_ACK, .ack = {t->client_id, t->acked_chunk}};
+	if (t->attached)
+		(void)!ipc_send(t->output, (ipc_peer){0}, &msg);
 }
 
 /* ---------------------------------------------------------------- from the scheduler */

@@ -1,6 +1,6 @@
 /* The peers of a ROUTER channel: routing id <-> handle, with the sequence numbers of each. Owns a fixed table; runs
- * in every process that binds a ROUTER. It must never grow: peers come from outside, so when the table is full the one
- * not heard of for longest is forgotten. */
+ * in every process that binds a ROUTER. It must never grow: peers come from outside, so when the table is full one is
+ * forgotten. One that was forgotten and is there is told so when it speaks, and greets again. */
 #include "ipc/ipc_priv.h"
 
 #define XXH_INLINE_ALL
@@ -57,12 +57,20 @@ static u64 id_key(const struct ipc_peers *peers, const u8 *id, size_t id_bytes)
 	return XXH3_64bits_withSeed(id, id_bytes, peers->secret);
 }
 
-static struct ipc_peer_state *oldest(struct ipc_peers *peers)
+static u32 standing(const struct ipc_peer_state *peer)
+{
+	return peer->greeted ? 1 + peer->member : 0;
+}
+
+static struct ipc_peer_state *least(struct ipc_peers *peers)
 {
 	struct ipc_peer_state *found = &peers->states[0];
-	for (u32 i = 1; i < IPC_PEERS_MAX; i++)
-		if (peers->states[i].heard < found->heard)
-			found = &peers->states[i];
+	for (u32 i = 1; i < IPC_PEERS_MAX; i++) {
+		struct ipc_peer_state *peer = &peers->states[i];
+		if (standing(peer) < standing(found) ||
+		    (standing(peer) == standing(found) && peer->heard < found->heard))
+			found = peer;
+	}
 	return found;
 }
 
@@ -72,7 +80,7 @@ static struct ipc_peer_state *take_free(struct ipc_peers *peers)
 		return &peers->states[peers->free[--peers->free_count]];
 	if (peers->used < IPC_PEERS_MAX)
 		return &peers->states[peers->used++];
-	ipc_peers_drop(peers, oldest(peers));
+	ipc_peers_drop(peers, least(peers));
 	return &peers->states[peers->free[--peers->free_count]];
 }
 

@@ -106,15 +106,19 @@ static enum err accept_hello(struct ipc_channel *ch, struct ipc_peer_state *peer
 		peer->received = env->sequence;
 		return ERR_AGAIN; /* meant for a subscriber that came after us */
 	}
-	peer->greeted = false;
 	enum err e = check_hello(ch, env, em);
 	if (e == ERR_OK)
 		e = ipc_decode(frame, bytes, &ch->scratch, out, em);
+	/* A PULL cannot tell its peers apart: a stranger's HELLO must not silence the one that is known. */
+	if (e != ERR_OK && ch->pattern == IPC_PULL)
+		return reject(ch, peer, e, em);
+	peer->greeted = false;
 	if (e != ERR_OK) {
 		peer->told = true;
 		return reject(ch, peer, e, em);
 	}
 	peer->greeted = true;
+	peer->member = out->hello.role != IPC_ROLE_CLIENT && out->hello.role != IPC_ROLE_GATEWAY;
 	peer->told = false;
 	peer->received = env->sequence;
 	if (ch->pattern == IPC_ROUTER) {
@@ -169,6 +173,22 @@ static enum err accept_early_error(struct ipc_channel *ch, const char *frame, si
 	return e;
 }
 
+/* The other side has so many peers that it forgot this one: what was sent since is lost, so the greeting begins anew, and
+ * the HELLO that answers it says so to whoever uses the channel. */
+static bool is_forgotten(const struct ipc_channel *ch, const struct ipc_msg *msg)
+{
+	return ch->pattern == IPC_DEALER && msg->type == IPC_TYPE_ERROR && msg->error.code == ERR_SEQUENCE &&
+	       msg->error.req_id == 0;
+}
+
+static enum err greet_again(struct ipc_channel *ch)
+{
+	LOG_WARN("GREETS_AGAIN", "channel=%s", ch->name);
+	begin_new_life(ch);
+	(void)!ipc_channel_send_hello(ch, &ch->single); /* still due when it did not go out */
+	return ERR_AGAIN;
+}
+
 /* ERR_AGAIN: the frame is of no interest. */
 static enum err accept_frame(struct ipc_channel *ch, struct ipc_peer_state *peer, const char *frame, size_t bytes,
 			     struct ipc_msg *out, struct err_msg *em)
@@ -185,11 +205,11 @@ static enum err accept_frame(struct ipc_channel *ch, struct ipc_peer_state *peer
 		return refuse_stranger(ch, peer, &env, em);
 	e = ipc_decode(frame, bytes, &ch->scratch, out, em);
 	if (e != ERR_OK) {
-		if (env.sequence > peer->received)
+		if (env.sequence > peer->received && ch->pattern != IPC_PULL)
 			peer->received = env.sequence; /* it is not missing, it is bad */
 		return reject(ch, peer, e, em);
 	}
-	return check_sequence(ch, peer, out, em);
+	return is_forgotten(ch, out) ? greet_again(ch) : check_sequence(ch, peer, out, em);
 }
 
 /* ---------------------------------------------------------------- frames */

@@ -78,6 +78,7 @@ struct ipc_peer_state {
 	u64 heard;        /* counts up with every message of the channel: the least is the one to forget */
 	bool in_use;
 	bool greeted;     /* its HELLO was good */
+	bool member;      /* of the engine itself, not a client */
 	bool told;        /* it got our ERROR about what came instead of a good HELLO */
 	bool hello_due;   /* our HELLO is still to be sent */
 	u8 id_bytes;
@@ -89,7 +90,8 @@ enum { IPC_PEERS_MAX = 4096 };
 struct ipc_peers;
 MUST_CHECK enum err ipc_peers_create(struct ipc_peers **out);
 void ipc_peers_destroy(struct ipc_peers **peers);
-/* The peer with this routing id, made when unknown; when the table is full the one not heard of for longest goes. */
+/* The peer with this routing id, made when unknown. When the table is full, one goes: strangers before clients, clients before
+ * processes of the engine, of each kind the one not heard of for longest. */
 struct ipc_peer_state *ipc_peers_take(struct ipc_peers *peers, const u8 *id, size_t id_bytes);
 /* NULL: nobody (any more) has this handle. */
 struct ipc_peer_state *ipc_peers_find(struct ipc_peers *peers, ipc_peer handle);
