@@ -87,6 +87,29 @@ void clients_forget(struct clients *c, u64 id)
 	c->count--;
 }
 
+void clients_mark_busy(struct clients *c, u64 id)
+{
+	struct client *client = find(c, id);
+
+	if (client)
+		client->busy = true;
+}
+
+bool clients_forget_idle(struct clients *c)
+{
+	struct client *idlest = NULL;
+
+	for (u32 i = 0; i < CLIENTS_MAX; i++) {
+		struct client *client = &c->slots[i];
+		if (client->id && !client->busy && (!idlest || client->heard_ns < idlest->heard_ns))
+			idlest = client;
+		client->busy = false;
+	}
+	if (idlest)
+		clients_forget(c, idlest->id);
+	return idlest != NULL;
+}
+
 const struct client *clients_find_silent(const struct clients *c, u64 before_ns)
 {
 	for (u32 i = 0; i < CLIENTS_MAX && c->count; i++)

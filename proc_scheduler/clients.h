@@ -12,6 +12,7 @@ struct client {
 	u64 id; /* 0: free */
 	ipc_peer peer;
 	u64 heard_ns;
+	bool busy; /* clients_mark_busy */
 };
 
 struct clients {
@@ -29,6 +30,10 @@ MUST_CHECK enum err clients_greet(struct clients *c, u64 id, ipc_peer peer, u64 
  * speaks for it. ERR_INVALID: id 0. ERR_BUSY: too many clients. */
 MUST_CHECK enum err clients_heard(struct clients *c, u64 id, ipc_peer peer, u64 now_ns);
 void clients_forget(struct clients *c, u64 id);
+/* Makes room where there is none: forgets the client not heard of for longest of those that were not marked since the last
+ * call. False: all were. Whoever was forgotten is taken in again when it speaks. */
+void clients_mark_busy(struct clients *c, u64 id);
+bool clients_forget_idle(struct clients *c);
 /* A client not heard of since `before_ns`, or NULL; the caller forgets it. */
 const struct client *clients_find_silent(const struct clients *c, u64 before_ns);
 

@@ -120,6 +120,25 @@ static u64 client_of(const struct ipc_msg *msg)
 	}
 }
 
+/* The table of clients is full: whoever has no requests can do without a place in it. */
+static bool make_room(struct scheduler *s)
+{
+	const struct seqs *seqs = s->sched ? &s->sched->seqs : NULL;
+
+	for (u32 i = 0; seqs && i < seqs->slot_count; i++)
+		if (seqs->slots[i].id)
+			clients_mark_busy(&s->clients, seqs->slots[i].client_id);
+	return clients_forget_idle(&s->clients);
+}
+
+static enum err note_speaker(struct scheduler *s, ipc_peer from, const struct ipc_msg *msg, u64 client_id)
+{
+	u64 now = s->streams.now_ns;
+
+	return msg->type == IPC_TYPE_HELLO ? clients_greet(&s->clients, client_id, from, now)
+					   : clients_heard(&s->clients, client_id, from, now);
+}
+
 /* Whether `from` may speak for the client it names. If not, it is told. */
 static bool admit_speaker(struct scheduler *s, ipc_peer from, const struct ipc_msg *msg, u64 client_id)
 {
@@ -129,10 +148,10 @@ static bool admit_speaker(struct scheduler *s, ipc_peer from, const struct ipc_m
 				"every message",
 		[ERR_BUSY] = "too many clients; try again later",
 	};
-	u64 now = s->streams.now_ns;
-	enum err e = msg->type == IPC_TYPE_HELLO ? clients_greet(&s->clients, client_id, from, now)
-						 : clients_heard(&s->clients, client_id, from, now);
+	enum err e = note_speaker(s, from, msg, client_id);
 
+	if (e == ERR_BUSY && make_room(s))
+		e = note_speaker(s, from, msg, client_id);
 	if (e == ERR_OK)
 		return true;
 	const char *text = e < COUNT_OF(texts) && texts[e] ? texts[e] : err_text(e);
