@@ -113,8 +113,28 @@ enum err clients_attach(struct clients *cs, u64 id, u64 last_chunk, u64 peer, st
 	}
 	c->state = CLIENT_ATTACHED;
 	c->peer = peer;
+	client_hear(cs, c);
 	out->client = c;
 	return ERR_OK;
+}
+
+void client_hear(struct clients *cs, struct client *c)
+{
+	c->heard = ++cs->heard;
+}
+
+struct client *clients_idlest(struct clients *cs, bool (*busy)(void *ctx, u64 id), void *ctx)
+{
+	struct client *found = NULL;
+
+	for (u32 i = 0; i < cs->used; i++) {
+		struct client *c = &cs->items[i];
+		bool nothing_waits = c->state == CLIENT_CLOSED || client_unsent(c) == 0;
+		if (c->state != CLIENT_NONE && nothing_waits && (!found || c->heard < found->heard) &&
+		    !busy(ctx, c->id))
+			found = c;
+	}
+	return found;
 }
 
 void client_ack(struct client *c, u64 chunk)

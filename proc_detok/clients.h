@@ -21,8 +21,9 @@ struct client {
 	enum client_state state;
 	u32 close_code; /* CLOSED: enum err */
 	char close_text[160];
-	u64 since_ns; /* ABSENT, CLOSED */
-	u64 send;     /* number of the next chunk to send */
+	u64 since_ns;      /* ABSENT, CLOSED */
+	u64 heard;         /* counts up over all clients: the least was not heard of for longest */
+	u64 send;          /* number of the next chunk to send */
 	u64 unsent_bytes;
 	struct frame_ring ring;
 };
@@ -39,6 +40,7 @@ struct clients {
 	struct client *items;
 	u32 used; /* items at and above were never used */
 	struct map by_id;
+	u64 heard;
 };
 
 MUST_CHECK enum err clients_init(struct clients *cs, const struct clients_config *config);
@@ -55,8 +57,13 @@ struct client_attached {
  * although it was known begins a new life: it gets what is retained only if that reaches back to chunk 1.
  * ERR_GONE: chunks that it needs are gone, or it was closed; `em` says which, and the client is forgotten.
  * ERR_INVALID: it names a chunk that was never made; nothing changed. ERR_BUSY: too many clients. */
-MUST_CHECK enum err clients_attach(struct clients *cs, u64 id, u64 last_chunk, u64 peer,
-				   struct client_attached *out, struct err_msg *em);
+MUST_CHECK enum err clients_attach(struct clients *cs, u64 id, u64 last_chunk, u64 peer, struct client_attached *out,
+				   struct err_msg *em);
+/* It said something. */
+void client_hear(struct clients *cs, struct client *c);
+/* Of those with nothing to send the one not heard of for longest; NULL: there is none. `busy` says of
+ * whom not. */
+struct client *clients_idlest(struct clients *cs, bool (*busy)(void *ctx, u64 id), void *ctx);
 /* Chunks up to `chunk` need not be kept. */
 void client_ack(struct client *c, u64 chunk);
 /* The peer is gone; chunks are kept. */

@@ -170,7 +170,8 @@ static enum err streams_open_table(struct detok *d, u64 secret, struct err_msg *
 	struct streams_config config = {
 		.tokenizer = d->config.tokenizer,
 		.streams_max = d->config.streams_max,
-		.clients_max = CLIENTS_MAX,
+		/* those that are attached, and as many that are not (yet) as there can be requests */
+		.clients_max = CLIENTS_MAX + d->config.streams_max,
 		.early_max = EARLY_MAX,
 		.secret = secret,
 		.orphan_ns = d->config.retention_s * 1000000000ull,

@@ -96,39 +96,67 @@ static void client_pump(struct output_socket *o, struct client *c, u64 now_ns)
 
 /* ---------------------------------------------------------------- messages from clients */
 
-static void on_attach(struct output_socket *o, ipc_peer from, const struct ipc_attach *attach)
+static bool is_busy(void *ctx, u64 client_id)
+{
+	return streams_client_busy(ctx, client_id);
+}
+
+/* Who went without a word while nothing was to be sent is not noticed to be gone. Should it be there after all, it is
+ * greeted when it speaks and attaches again. */
+static bool make_room(struct output_socket *o)
+{
+	struct client *c = clients_idlest(&o->clients, is_busy, o->config.streams);
+
+	if (!c)
+		return false;
+	LOG_INFO("CLIENT_FORGOTTEN", "client=%llu reason=\"room for another\"", (unsigned long long)c->id);
+	streams_client_drop(o->config.streams, c->id);
+	clients_remove(&o->clients, c);
+	return true;
+}
+
+static enum err attach(struct output_socket *o, ipc_peer from, const struct ipc_attach *m, struct client_attached *out,
+		       struct err_msg *em)
+{
+	enum err e = clients_attach(&o->clients, m->client_id, m->last_chunk, from.v, out, em);
+
+	if (e == ERR_BUSY && make_room(o))
+		e = clients_attach(&o->clients, m->client_id, m->last_chunk, from.v, out, em);
+	return e;
+}
+
+static void on_attach(struct output_socket *o, ipc_peer from, const struct ipc_attach *m)
 {
 	u64 now_ns = clock_now_ns();
-	struct client *before = clients_find(&o->clients, attach->client_id);
+	struct client *before = clients_find(&o->clients, m->client_id);
 	bool live = before && before->state != CLIENT_CLOSED;
 	struct client_attached attached;
 	struct err_msg em = {.text = ""};
 
-	enum err e =
-		clients_attach(&o->clients, attach->client_id, attach->last_chunk, from.v, &attached, &em);
+	enum err e = attach(o, from, m, &attached, &em);
 	if (e == ERR_GONE && live)
-		streams_client_drop(o->config.streams, attach->client_id);
+		streams_client_drop(o->config.streams, m->client_id);
 	if (e == ERR_OK) {
-		e = streams_client_ready(o->config.streams, attach);
+		e = streams_client_ready(o->config.streams, m);
 		if (e != ERR_OK) {
 			(void)err_set(&em, e, "cannot take one more client: %s", err_text(e));
 			clients_remove(&o->clients, attached.client);
 		}
 	}
 	if (attached.replaced)
-		(void)!detached_send(o, attach->client_id, attached.replaced, ERR_EXISTS,
+		(void)!detached_send(o, m->client_id, attached.replaced, ERR_EXISTS,
 				     "the client attached again from another socket");
 	if (e != ERR_OK) {
 		LOG_WARN("ATTACH_REFUSED", "client=%llu last_chunk=%llu code=%s text=\"%s\"",
-			 (unsigned long long)attach->client_id, (unsigned long long)attach->last_chunk,
-			 err_name(e), em.text);
-		(void)!detached_send(o, attach->client_id, from.v, e, em.text);
+			 (unsigned long long)m->client_id, (unsigned long long)m->last_chunk, err_name(e),
+			 em.text);
+		(void)!detached_send(o, m->client_id, from.v, e, em.text);
 		return;
 	}
 
 	struct client *c = attached.client;
 	LOG_INFO("CLIENT_ATTACHED", "client=%llu last_chunk=%llu next_chunk=%llu", (unsigned long long)c->id,
-		 (unsigned long long)attach->last_chunk, (unsigned long long)c->send);
+		 (unsigned long long)m->last_chunk, (unsigned long long)c->send);
 	struct ipc_msg msg = {
 		.type = IPC_TYPE_ATTACHED,
 		.attached = {.client_id = c->id, .next_chunk = c->send},
@@ -137,6 +165,18 @@ static void on_attach(struct output_socket *o, ipc_peer from, const struct ipc_a
 	if (ipc_send(o->output, from, &msg) != ERR_OK)
 		client_lost(c, now_ns);
 	client_pump(o, c, now_ns);
+}
+
+static void on_ack(struct output_socket *o, ipc_peer from, const struct ipc_ack *ack)
+{
+	struct client *c = clients_find(&o->clients, ack->client_id);
+
+	if (!c) {
+		(void)!ipc_greet(o->output, from); /* it believes to be attached: another HELLO makes it attach again */
+	} else if (c->peer == from.v && c->state == CLIENT_ATTACHED) {
+		client_hear(&o->clients, c);
+		client_ack(c, ack->chunk);
+	}
 }
 
 static void on_bye(struct output_socket *o, struct client *c)
@@ -170,9 +210,7 @@ static void on_output(void *ctx, struct ipc_channel *ch, ipc_peer from, const st
 		on_attach(o, from, &msg->attach);
 		return;
 	case IPC_TYPE_ACK:
-		c = clients_find(&o->clients, msg->ack.client_id);
-		if (c && c->peer == from.v && c->state == CLIENT_ATTACHED)
-			client_ack(c, msg->ack.chunk);
+		on_ack(o, from, &msg->ack);
 		return;
 	case IPC_TYPE_BYE:
 		c = clients_find(&o->clients, msg->bye.client_id);

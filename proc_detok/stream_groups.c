@@ -181,9 +181,10 @@ enum err streams_client_ready(struct streams *ss, const struct ipc_attach *attac
 	return ERR_OK;
 }
 
-bool streams_client_known(const struct streams *ss, u64 client_id)
+bool streams_client_busy(const struct streams *ss, u64 client_id)
 {
-	return map_get(&ss->by_client, client_id, NULL);
+	u32 group;
+	return map_get(&ss->by_client, client_id, &group) && ss->groups[group].head != NO_INDEX;
 }
 
 void streams_client_hold(struct streams *ss, u64 client_id, bool hold)

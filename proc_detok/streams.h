@@ -63,7 +63,8 @@ void streams_expire(struct streams *ss, u64 now_ns);
  * tells where to go on with requests that this process gave nothing of yet. ERR_BUSY: too many clients;
  * ERR_NO_MEMORY. */
 MUST_CHECK enum err streams_client_ready(struct streams *ss, const struct ipc_attach *attach);
-bool streams_client_known(const struct streams *ss, u64 client_id);
+/* Whether it has streams that it was not told the end of. */
+bool streams_client_busy(const struct streams *ss, u64 client_id);
 void streams_client_hold(struct streams *ss, u64 client_id, bool hold);
 /* Bytes that wait in the client's streams; 0 for unknown ones. */
 u64 streams_client_bytes(const struct streams *ss, u64 client_id);
