@@ -141,6 +141,13 @@ static void check_starting(struct supervisor *s, u64 now_ns)
 		recycle(s, suspect, now_ns, "says nothing while it starts");
 }
 
+static void forgive(struct supervisor *s, u64 now_ns)
+{
+	s->liveness_from_ns = now_ns;
+	for (u32 i = 0; i < s->plan.count; i++)
+		s->children[i].pinged_ns = now_ns;
+}
+
 void supervisor_check_liveness(struct supervisor *s, u64 now_ns)
 {
 	u64 limit_ns = (u64)s->options->progress_timeout * second_ns;
@@ -148,6 +155,10 @@ void supervisor_check_liveness(struct supervisor *s, u64 now_ns)
 	check_starting(s, now_ns);
 	if (s->phase != PHASE_RUN || limit_ns == 0)
 		return;
+	/* Whoever was itself kept from running (a machine that slept, a paused container) judges nobody by that time. */
+	if (elapsed(s->liveness_checked_ns, now_ns) > limit_ns / 2)
+		forgive(s, now_ns);
+	s->liveness_checked_ns = now_ns;
 	ping(s, now_ns, limit_ns / PINGS_PER_LIMIT);
 	check_running(s, now_ns, limit_ns);
 }

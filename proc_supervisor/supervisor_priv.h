@@ -58,6 +58,7 @@ struct supervisor {
 	u64 stage_ns;	      /* since when */
 	bool killed;	      /* in PHASE_STOP: the deadline has passed */
 	u64 liveness_from_ns; /* nobody is judged by what was before */
+	u64 liveness_checked_ns; /* when that was done last; 0: never */
 };
 
 /* ---- supervisor_children.c ---- */
