@@ -36,7 +36,7 @@ class Stream:
                 raise StopIteration
             line = line.rstrip(b"\r\n")
             if not line.startswith(b"data: "):
-                assert line == b"", line
+                assert line == b"" or line.startswith(b":"), line  # comments keep the connection alive
                 continue
             if line == b"data: [DONE]":
                 self.done = True
