@@ -1,0 +1,111 @@
+"""Processes of the engine die or hang in the middle of 16 seeded requests: every answer is the undisturbed one."""
+import os
+import signal
+import time
+
+import pytest
+
+from engine import FULL, SANITIZED, SLOWER, Engine, alive, wait_until
+from load import Load, differences
+
+TINY = ["--max-model-len", "330", "--kv-cache-memory", "2MiB"]
+CONFIGS = {
+    "default": [],
+    "tiny_cache": TINY,
+    "two_ranks": ["--tensor-parallel-size", "2"],
+    "depth_0": ["--async-depth", "0"],
+    "depth_1_tiny_cache_no_prefix_caching": TINY + ["--async-depth", "1", "--no-enable-prefix-caching"],
+    "two_ranks_tiny_cache": ["--tensor-parallel-size", "2", "--max-model-len", "330", "--kv-cache-memory", "1MiB"],
+    "no_prefix_caching": ["--no-enable-prefix-caching"],
+}
+PARTS = ("tercet-worker", "tercet-detok", "tercet-scheduler")
+
+pytestmark = pytest.mark.skipif(SANITIZED, reason="e2e/lifecycle kills one of them under sanitizers")
+
+
+@pytest.fixture(scope="module")
+def wanted():
+    with Engine("--dtype", "float32") as e:
+        answers = Load(e.api).results()
+        assert differences(answers, Load(e.api).results()) == {}
+        return answers
+
+
+def victims(engine, name):
+    """Process ids of all processes whose name begins so, by rank."""
+    return sorted(pid for pid, comm in engine.pids().items() if comm.startswith(name[:15]))
+
+
+def strike(engine, wanted, pids, signals=(signal.SIGKILL,), pause=0.0):
+    load = Load(engine.api).wait_begun()
+    time.sleep(0.1)
+    for kind in signals:
+        for pid in pids:
+            os.kill(pid, kind)
+        time.sleep(pause)
+    assert differences(wanted, load.results()) == {}, engine.log()[-4000:]
+    wait_until(engine.api.healthy, 20, "health")
+
+
+@pytest.mark.parametrize("config", CONFIGS if FULL else list(CONFIGS)[:3])
+def test_a_killed_process_changes_no_token(config, wanted):
+    with Engine("--dtype", "float32", *CONFIGS[config]) as e:
+        for name in PARTS:
+            for rank in range(len(victims(e, name))):
+                strike(e, wanted, [victims(e, name)[rank]])
+        if "tiny_cache" in config:
+            assert e.api.metric("vllm:num_preemptions_total") > 10
+
+
+@pytest.mark.parametrize("config", list(CONFIGS)[:3] if FULL else ["default"])
+def test_two_killed_at_once_change_no_token(config, wanted):
+    with Engine("--dtype", "float32", *CONFIGS[config]) as e:
+        for i, name in enumerate(PARTS):
+            strike(e, wanted, [victims(e, name)[-1], victims(e, PARTS[(i + 1) % 3])[0]])
+        if FULL:
+            strike(e, wanted, [victims(e, name)[0] for name in PARTS])
+
+
+def test_a_short_stop_changes_no_token(wanted):
+    with Engine("--dtype", "float32", *TINY) as e:
+        pids = e.pids()
+        for name in PARTS + ("tercet-gateway",):
+            strike(e, wanted, victims(e, name), (signal.SIGSTOP, signal.SIGCONT), 0.7)
+        assert e.pids() == pids, "nobody was restarted"
+
+
+@pytest.mark.parametrize("name, rank", [("tercet-worker", 1), ("tercet-detok", 0)] +
+                         ([("tercet-worker", 0), ("tercet-scheduler", 0)] if FULL else []))
+def test_a_hanging_process_is_restarted(name, rank, wanted):
+    with Engine("--dtype", "float32", "--tensor-parallel-size", "2", "--progress-timeout", "2") as e:
+        victim = victims(e, name)[rank]
+        strike(e, wanted, [victim], (signal.SIGSTOP,))
+        assert victim not in e.pids() and "STUCK" in e.log()
+
+
+@pytest.mark.skipif(not FULL, reason="waits")
+def test_a_pause_of_the_whole_machine_restarts_nobody(wanted):
+    with Engine("--dtype", "float32", "--progress-timeout", "2") as e:
+        pids = e.pids()
+        strike(e, wanted, list(pids) + [e.process.pid], (signal.SIGSTOP, signal.SIGCONT), 6)
+        time.sleep(3)
+        assert e.pids() == pids, e.log()
+
+
+def test_an_engine_that_gives_up_says_so_and_leaves_nobody_waiting():
+    with Engine("--dtype", "float32") as e:
+        pids = dict(e.pids())
+        load = Load(e.api, tokens=400).wait_begun()
+        end = time.monotonic() + 40 * SLOWER
+        while e.process.poll() is None and time.monotonic() < end:
+            for pid in victims(e, "tercet-worker"):
+                os.kill(pid, signal.SIGKILL)
+            pids.update(e.pids())
+            time.sleep(0.05)
+        assert e.wait_exit(5) == 1
+        assert "restarted 5 times within a minute" in e.log()
+        load.join(5)
+        assert len(load.errors) + len(load.answers) == load.count and load.errors
+        for error in load.errors.values():
+            assert getattr(error, "status", 500) in (500, 503), error
+        wait_until(lambda: not any(alive(pid) for pid in pids), 5, "the end of all processes")
