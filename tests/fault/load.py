@@ -23,7 +23,7 @@ def request(number, tokens):
 class Load:
     """All requests at once, each in a thread of its own; odd ones are streamed."""
 
-    def __init__(self, api, count=16, tokens=240):
+    def __init__(self, api, count=16, tokens=120):
         self.api, self.count, self.tokens = api, count, tokens
         self.answers, self.errors = {}, {}
         self.begun = threading.Semaphore(0)

@@ -54,7 +54,7 @@ def test_a_killed_process_changes_no_token(config, wanted):
             for rank in range(len(victims(e, name))):
                 strike(e, wanted, [victims(e, name)[rank]])
         if "tiny_cache" in config:
-            assert e.api.metric("vllm:num_preemptions_total") > 10
+            assert e.api.metric("vllm:num_preemptions_total") > 0
 
 
 @pytest.mark.parametrize("config", list(CONFIGS)[:3] if FULL else ["default"])
