@@ -38,8 +38,7 @@ int main(int argc, char **argv)
 	do {
 		if (tercet_wait(engine, -1, &event) != TERCET_OK)
 			return 1;
-		if (event.text_bytes != 0)
-			fwrite(event.text, 1, event.text_bytes, stdout);
+		fwrite(event.text, 1, event.text_bytes, stdout);
 		fflush(stdout);
 		if (event.type == TERCET_EVENT_REFUSED || event.finish == TERCET_FINISH_ERROR)
 			fprintf(stderr, "stream: %s\n", event.error_text);
