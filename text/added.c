@@ -143,11 +143,16 @@ bool added_set_next(const struct added_set *s, const char *text, size_t bytes, s
 			at = end - 1;
 			continue;
 		}
-		cursor->at = end;
-		if (t->flags & ADDED_LSTRIP) /* but not into what the match before took */
-			begin = space_begin(text, cursor->gap, begin);
+		/* White space up to `gap` was walked over already; walking it again would be quadratic. */
 		if (t->flags & ADDED_RSTRIP)
-			end = space_end(text, bytes, end);
+			end = end < cursor->gap ? cursor->gap : space_end(text, bytes, end);
+		if (t->flags & ADDED_LSTRIP)
+			begin = begin < cursor->gap ? cursor->gap : space_begin(text, cursor->gap, begin);
+		if (begin >= end) { /* the match before took all of it */
+			at += t->bytes - 1;
+			continue;
+		}
+		cursor->at = at + t->bytes;
 		*match = (struct added_match){.begin = begin, .end = end, .id = t->id};
 		return true;
 	}

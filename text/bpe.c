@@ -9,10 +9,12 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "common/assert.h"
 #include "text/unicode_priv.h"
 
 enum {
 	SCAN_SYMBOLS_MAX = 48, /* up to here scanning beats the heap */
+	AFFIX_ROOM = 2 * BPE_AFFIX_BYTES_MAX + 4,
 };
 #define RANK_NONE UINT32_MAX
 #define END       UINT32_MAX
@@ -59,20 +61,25 @@ static u32 bytes_to_symbols(const struct bpe *b, struct symbol *symbols, const c
 	return n;
 }
 
-/* The token of one character, with the prefix and suffix of its place in the piece. */
-static u32 char_token(const struct bpe *b, const char *c, size_t bytes, bool first, bool last)
+/* A character as the vocabulary spells it at its place in the piece. */
+struct spelling {
+	const char *text;
+	size_t bytes;
+	char room[AFFIX_ROOM];
+};
+
+static void spell(const struct bpe *b, struct spelling *s, const char *c, size_t bytes, bool first, bool last)
 {
-	char text[256];
-	size_t n = 0;
 	size_t prefix = first ? 0 : strlen(b->prefix), suffix = last ? strlen(b->suffix) : 0;
-	if (prefix + suffix + bytes > sizeof(text))
-		return TOKEN_NONE;
-	memcpy(text, b->prefix, prefix);
-	n = prefix;
-	memcpy(text + n, c, bytes);
-	n += bytes;
-	memcpy(text + n, b->suffix, suffix);
-	return vocab_find_in_model(b->vocab, text, n + suffix);
+	s->text = c;
+	s->bytes = prefix + bytes + suffix;
+	if (prefix + suffix == 0)
+		return;
+	ASSERT(s->bytes <= sizeof(s->room));
+	memcpy(s->room, b->prefix, prefix);
+	memcpy(s->room + prefix, c, bytes);
+	memcpy(s->room + prefix + bytes, b->suffix, suffix);
+	s->text = s->room;
 }
 
 /* Byte tokens for a character outside the vocabulary; false when one of them is missing. */
@@ -90,18 +97,19 @@ static u32 chars_to_symbols(const struct bpe *b, struct symbol *symbols, const c
 {
 	u32 n = 0;
 	bool unk_pending = false;
+	struct spelling s;
 	for (size_t at = 0; at < bytes;) {
 		size_t from = at;
 		u32 c = unicode_next(piece, &at);
-		u32 id = b->char_ids != NULL && c < 0x10000
-				 ? b->char_ids[c]
-				 : char_token(b, piece + from, at - from, from == 0, at == bytes);
+		spell(b, &s, piece + from, at - from, from == 0, at == bytes);
+		u32 id = b->char_ids != NULL && c < 0x10000 ? b->char_ids[c]
+							     : vocab_find_in_model(b->vocab, s.text, s.bytes);
 		if (id != TOKEN_NONE) {
 			if (unk_pending)
 				symbols[n++].id = b->unk_id;
 			unk_pending = false;
 			symbols[n++].id = id;
-		} else if (b->byte_fallback && fall_back_to_bytes(b, symbols, &n, piece + from, at - from)) {
+		} else if (b->byte_fallback && fall_back_to_bytes(b, symbols, &n, s.text, s.bytes)) {
 			continue;
 		} else if (b->unk_id != TOKEN_NONE) {
 			if (unk_pending && !b->fuse_unk)
@@ -225,7 +233,9 @@ static void merge_by_heap(const struct bpe *b, struct text_scratch *s, u32 n)
 static enum err merge_piece(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes,
 			    struct u32_vec *ids)
 {
-	if (reserve_symbols(s, bytes) != ERR_OK)
+	/* A symbol a byte, and with byte fallback those of every affix too. */
+	size_t affixes = b->prefix[0] != '\0' || b->suffix[0] != '\0' ? strlen(b->prefix) * bytes + strlen(b->suffix) : 0;
+	if (reserve_symbols(s, bytes + affixes) != ERR_OK)
 		return ERR_NO_MEMORY;
 	u32 n = b->raw_bytes ? bytes_to_symbols(b, s->symbols, piece, bytes)
 			     : chars_to_symbols(b, s->symbols, piece, bytes);

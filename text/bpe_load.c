@@ -8,8 +8,6 @@
 
 #include "text/unicode_priv.h"
 
-enum { AFFIX_BYTES_MAX = 32 };
-
 /* The two sides of a merge, "a b" or ["a", "b"]. */
 struct merge_text {
 	const char *left;
@@ -122,6 +120,14 @@ static void load_byte_fallback(struct bpe *b)
 	}
 }
 
+static bool has_all_bytes(const struct bpe *b)
+{
+	for (u32 i = 0; i < 256; i++)
+		if (b->byte_ids[i] == TOKEN_NONE)
+			return false;
+	return true;
+}
+
 static enum err load_char_ids(struct bpe *b)
 {
 	b->char_ids = malloc(65536 * sizeof(*b->char_ids));
@@ -178,8 +184,8 @@ static enum err load_affix(json_val model, const char *key, char **out, struct e
 	const char *text = json_cstr(v, "");
 	if (json_present(v) && json_type(v) != JSON_STRING)
 		return err_set(em, ERR_FORMAT, "model.%s must be a string or null", key);
-	if (strlen(text) > AFFIX_BYTES_MAX)
-		return err_set(em, ERR_FORMAT, "model.%s is longer than %d bytes", key, AFFIX_BYTES_MAX);
+	if (strlen(text) > BPE_AFFIX_BYTES_MAX)
+		return err_set(em, ERR_FORMAT, "model.%s is longer than %d bytes", key, BPE_AFFIX_BYTES_MAX);
 	*out = strdup(text);
 	return *out != NULL ? ERR_OK : ERR_NO_MEMORY;
 }
@@ -229,7 +235,9 @@ enum err bpe_load(struct bpe *b, const struct vocab *vocab, json_val model, bool
 		bpe_fini(b);
 		return e == ERR_NO_MEMORY ? err_set(em, e, "out of memory for the merges") : e;
 	}
-	b->cut_at_metaspace = b->cut_at_metaspace && b->char_ids != NULL && b->char_ids[0x2581] != TOKEN_NONE;
+	/* Where characters may vanish, what lies on both sides of them meets. */
+	bool complete = b->unk_id != TOKEN_NONE || (b->byte_fallback && has_all_bytes(b));
+	b->cut_at_metaspace = b->cut_at_metaspace && complete && b->char_ids != NULL && b->char_ids[0x2581] != TOKEN_NONE;
 	return ERR_OK;
 }
 

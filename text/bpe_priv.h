@@ -6,6 +6,8 @@
 #include "text/scratch_priv.h"
 #include "text/vocab_priv.h"
 
+enum { BPE_AFFIX_BYTES_MAX = 32 };
+
 struct bpe {
 	const struct vocab *vocab; /* lent by the tokenizer */
 	struct merges merges;

@@ -239,6 +239,8 @@ static void classify(struct decoder *d)
 	} else {
 		if (i < d->count && d->steps[i].kind == DECODE_BYTE_FALLBACK) {
 			d->byte_fallback = true;
+			for (u32 k = 0; k < i; k++) /* only the first token could be a byte */
+				d->whole = d->whole || d->steps[k].prefixes;
 			d->run_from = i + 1;
 			i = skip_each(d, i + 1);
 		}
@@ -300,10 +302,11 @@ static enum err load_pieces(struct decoder *d, const struct vocab *vocab, struct
 	if (d->pieces == NULL)
 		return ERR_NO_MEMORY;
 	for (u32 id = 0; id < vocab->count; id++) {
-		if (vocab->tokens[id].text == NULL)
+		struct token t = vocab->shown_count > 0 ? vocab_shown(vocab, id) : vocab->tokens[id];
+		if (t.text == NULL)
 			continue;
 		size_t from = pool.bytes;
-		render_piece(d, &vocab->tokens[id], &d->pieces[id], &pool);
+		render_piece(d, &t, &d->pieces[id], &pool);
 		if (pool.bytes - from > UINT16_MAX || pool.bytes > UINT32_MAX / 2) {
 			buf_fini(&pool);
 			return err_set(em, ERR_UNSUPPORTED, "token %u decodes to more than %d bytes", id, UINT16_MAX);

@@ -31,6 +31,7 @@ struct decode_step {
 	decode_text_fn each;
 	bool first_differs; /* `each` treats the first text differently */
 	bool last_differs;
+	bool prefixes;      /* puts something in front of texts behind the first */
 	struct pattern pattern;
 	char *text; /* Replace: content; WordPiece: prefix; BPEDecoder: suffix; owned */
 	size_t text_bytes;

@@ -194,7 +194,7 @@ static enum err load_metaspace(struct decode_step *d, json_val v, struct err_msg
 static enum err load_wordpiece(struct decode_step *d, json_val v, struct err_msg *em)
 {
 	d->each = each_wordpiece;
-	d->first_differs = true;
+	d->first_differs = d->prefixes = true;
 	d->cleanup = true;
 	(void)json_bool(json_get(v, "cleanup"), &d->cleanup);
 	return take_string(d, v, "prefix", "##", em);
@@ -250,7 +250,7 @@ enum err decode_step_load(struct decode_step *d, json_val v, struct err_msg *em)
 
 void decode_step_join(struct decode_step *d)
 {
-	*d = (struct decode_step){.each = each_join, .first_differs = true};
+	*d = (struct decode_step){.each = each_join, .first_differs = true, .prefixes = true};
 }
 
 void decode_step_fini(struct decode_step *d)

@@ -38,6 +38,13 @@ static void put_char(struct buf *out, u32 c)
 	buf_append(out, utf8, utf8_put(utf8, c));
 }
 
+/* Steps that go character by character: what stood for the first one ends where it ended. */
+static void move_origin(size_t *origin, size_t before, size_t at, const struct buf *out)
+{
+	if (at == before)
+		*origin = out->bytes;
+}
+
 static enum err done(const struct buf *out)
 {
 	return buf_ok(out) ? ERR_OK : ERR_NO_MEMORY;
@@ -70,9 +77,19 @@ static enum err map_stretch(u32 form, const char *text, size_t bytes, struct buf
 /* ASCII stays; the rest goes stretch by stretch, each with the ASCII character in front of it, because a following
  * mark may compose with that. */
 static enum err norm_form(const struct norm_step *n, struct regex_scratch *s, const char *text, size_t bytes,
-			  struct buf *out)
+			  size_t *origin, struct buf *out)
 {
 	(void)s;
+	if (*origin > 0 && bytes > 0) {
+		size_t first = unicode_bytes((u8)text[0]); /* composing may have moved the boundary */
+		while (first < *origin && first < bytes)
+			first += unicode_bytes((u8)text[first]);
+		enum err e = map_stretch(n->form, text, first, out);
+		if (e != ERR_OK)
+			return e;
+		*origin = out->bytes;
+		buf_clear(out);
+	}
 	for (size_t at = 0; at < bytes;) {
 		size_t plain = ascii_prefix(text + at, bytes - at);
 		if (at + plain == bytes) {
@@ -93,9 +110,10 @@ static enum err norm_form(const struct norm_step *n, struct regex_scratch *s, co
 }
 
 static enum err norm_lowercase(const struct norm_step *n, struct regex_scratch *s, const char *text, size_t bytes,
-			       struct buf *out)
+			       size_t *origin, struct buf *out)
 {
 	(void)n, (void)s;
+	size_t before = *origin;
 	for (size_t at = 0; at < bytes;) {
 		size_t from = at;
 		u32 c = unicode_next(text, &at);
@@ -107,19 +125,22 @@ static enum err norm_lowercase(const struct norm_step *n, struct regex_scratch *
 			buf_append(out, text + from, at - from);
 		else
 			put_char(out, (u32)utf8proc_tolower((utf8proc_int32_t)c));
+		move_origin(origin, before, at, out);
 	}
 	return done(out);
 }
 
 static enum err norm_strip_accents(const struct norm_step *n, struct regex_scratch *s, const char *text, size_t bytes,
-				   struct buf *out)
+				   size_t *origin, struct buf *out)
 {
 	(void)s;
+	size_t before = *origin;
 	for (size_t at = 0; at < bytes;) {
 		size_t from = at;
 		u32 c = unicode_next(text, &at);
 		if (c < 0x80 || !(n->form == NONSPACING_ONLY ? unicode_is_nonspacing(c) : unicode_is_mark(c)))
 			buf_append(out, text + from, at - from);
+		move_origin(origin, before, at, out);
 	}
 	return done(out);
 }
@@ -127,11 +148,13 @@ static enum err norm_strip_accents(const struct norm_step *n, struct regex_scrat
 /* ---- strings ---- */
 
 static enum err norm_prepend(const struct norm_step *n, struct regex_scratch *s, const char *text, size_t bytes,
-			     struct buf *out)
+			     size_t *origin, struct buf *out)
 {
 	(void)s;
 	if (bytes > 0)
 		buf_append(out, n->text, n->text_bytes);
+	if (*origin > 0)
+		*origin += n->text_bytes; /* what is put in front stands for the character behind it */
 	buf_append(out, text, bytes);
 	return done(out);
 }
@@ -159,15 +182,29 @@ static enum err replace_byte(const struct norm_step *n, const char *text, size_t
 	return ERR_OK;
 }
 
-static enum err norm_replace(const struct norm_step *n, struct regex_scratch *s, const char *text, size_t bytes,
-			     struct buf *out)
+/* A replacement stands for the last character that it replaces. */
+static size_t replaced_origin(const struct norm_step *n, const char *text, size_t begin, size_t end, size_t origin)
 {
-	if (n->pattern.string_bytes == 1 && n->pattern.regex.code == NULL && (u8)n->pattern.string[0] < 0x80)
+	if (begin > 0 || origin == 0)
+		return origin;
+	bool first = end > 0 && unicode_prev(text, end) < origin;
+	return first ? n->text_bytes + (origin > end ? origin - end : 0) : 0;
+}
+
+static enum err norm_replace(const struct norm_step *n, struct regex_scratch *s, const char *text, size_t bytes,
+			     size_t *origin, struct buf *out)
+{
+	if (n->pattern.string_bytes == 1 && n->pattern.regex.code == NULL && (u8)n->pattern.string[0] < 0x80) {
+		if (text[0] == n->pattern.string[0])
+			*origin = replaced_origin(n, text, 0, 1, *origin);
 		return replace_byte(n, text, bytes, out);
+	}
 	struct pattern_iter it = {0};
 	size_t at = 0, begin, end;
 	enum err e;
 	while ((e = pattern_next(&n->pattern, s, text, bytes, &it, &begin, &end)) == ERR_OK) {
+		if (begin == 0)
+			*origin = replaced_origin(n, text, begin, end, *origin);
 		buf_append(out, text + at, begin - at);
 		buf_append(out, n->text, n->text_bytes);
 		at = end;
@@ -177,7 +214,7 @@ static enum err norm_replace(const struct norm_step *n, struct regex_scratch *s,
 }
 
 static enum err norm_strip(const struct norm_step *n, struct regex_scratch *s, const char *text, size_t bytes,
-			   struct buf *out)
+			   size_t *origin, struct buf *out)
 {
 	(void)s;
 	size_t from = 0, to = bytes;
@@ -193,23 +230,28 @@ static enum err norm_strip(const struct norm_step *n, struct regex_scratch *s, c
 			break;
 		to = last;
 	}
+	*origin = *origin > from ? *origin - from : 0;
 	buf_append(out, text + from, to - from);
 	return done(out);
 }
 
 static enum err norm_byte_level(const struct norm_step *n, struct regex_scratch *s, const char *text, size_t bytes,
-				struct buf *out)
+				size_t *origin, struct buf *out)
 {
 	(void)n, (void)s;
-	for (size_t i = 0; i < bytes; i++)
+	size_t before = *origin;
+	for (size_t i = 0; i < bytes; i++) {
 		put_char(out, byte_level_char((u8)text[i]));
+		move_origin(origin, before, i + 1, out);
+	}
 	return done(out);
 }
 
 static enum err norm_nmt(const struct norm_step *n, struct regex_scratch *s, const char *text, size_t bytes,
-			 struct buf *out)
+			 size_t *origin, struct buf *out)
 {
 	(void)n, (void)s;
+	size_t before = *origin;
 	for (size_t at = 0; at < bytes;) {
 		size_t from = at;
 		u32 c = unicode_next(text, &at);
@@ -221,53 +263,53 @@ static enum err norm_nmt(const struct norm_step *n, struct regex_scratch *s, con
 			buf_append_char(out, ' ');
 		else if (!dropped)
 			buf_append(out, text + from, at - from);
+		move_origin(origin, before, at, out);
 	}
 	return done(out);
 }
 
 /* BERT's cleaning and ideograph spacing in one pass; accents and case are further steps. */
 static enum err norm_bert(const struct norm_step *n, struct regex_scratch *s, const char *text, size_t bytes,
-			  struct buf *out)
+			  size_t *origin, struct buf *out)
 {
 	(void)s;
+	size_t before = *origin;
 	for (size_t at = 0; at < bytes;) {
 		size_t from = at;
 		u32 c = unicode_next(text, &at);
 		bool blank = c == '\t' || c == '\n' || c == '\r';
-		if ((n->form & BERT_CLEAN) && (c == 0 || c == 0xfffd || (!blank && unicode_is_control(c))))
-			continue;
-		bool cjk = (n->form & BERT_CJK) && unicode_is_cjk(c);
+		bool dropped = (n->form & BERT_CLEAN) && (c == 0 || c == 0xfffd || (!blank && unicode_is_control(c)));
+		bool cjk = !dropped && (n->form & BERT_CJK) && unicode_is_cjk(c);
 		if (cjk)
 			buf_append_char(out, ' ');
-		if ((n->form & BERT_CLEAN) && unicode_is_space(c))
+		if (!dropped && (n->form & BERT_CLEAN) && unicode_is_space(c))
 			buf_append_char(out, ' ');
-		else
+		else if (!dropped)
 			buf_append(out, text + from, at - from);
 		if (cjk)
 			buf_append_char(out, ' ');
+		move_origin(origin, before, at, out);
 	}
 	return done(out);
 }
 
-enum err normalizer_run(const struct normalizer *n, struct regex_scratch *s, struct buf work[2], const char *text,
-			size_t bytes, const char **out, size_t *out_bytes)
+enum err normalizer_run(const struct normalizer *n, struct regex_scratch *s, struct buf work[2], struct norm_text *t)
 {
 	for (u32 i = 0; i < n->count; i++) {
 		struct buf *to = &work[i & 1];
-		if (n->steps[i].run == norm_form && ascii_prefix(text, bytes) == bytes)
+		if (n->steps[i].run == norm_form && ascii_prefix(t->text, t->bytes) == t->bytes)
 			continue;
 		/* A skipped step leaves the text in the buffer that is next in turn. */
-		if (text == to->data)
+		if (t->text == to->data)
 			to = &work[~i & 1];
 		buf_clear(to);
-		enum err e = n->steps[i].run(&n->steps[i], s, text, bytes, to);
+		enum err e = n->steps[i].run(&n->steps[i], s, t->text, t->bytes, &t->origin, to);
 		if (e != ERR_OK)
 			return e;
-		text = buf_cstr(to);
-		bytes = to->bytes;
+		t->text = buf_cstr(to);
+		t->bytes = to->bytes;
+		t->origin = t->origin > t->bytes ? t->bytes : t->origin;
 	}
-	*out = text;
-	*out_bytes = bytes;
 	return ERR_OK;
 }
 

@@ -8,9 +8,11 @@
 enum { NORM_STEPS_MAX = 32 };
 
 struct norm_step;
-/* Appends the normalised form of valid UTF-8 to `out` (empty). ERR_NO_MEMORY, ERR_TOO_LONG. */
+/* Appends the normalised form of valid UTF-8 to `out` (empty). `*origin` is how many bytes at the start of the text
+ * stand for the first character of the original text (pieces that begin there may be treated differently); the step
+ * changes it to the same of its output where that is not the first character. ERR_NO_MEMORY, ERR_TOO_LONG. */
 typedef enum err (*norm_fn)(const struct norm_step *n, struct regex_scratch *s, const char *text, size_t bytes,
-			    struct buf *out);
+			    size_t *origin, struct buf *out);
 
 struct norm_step {
 	norm_fn run;
@@ -28,9 +30,15 @@ struct normalizer {
 /* From the "normalizer" value (may be null). ERR_FORMAT, ERR_UNSUPPORTED name the part. */
 MUST_CHECK enum err normalizer_load(struct normalizer *n, json_val v, struct err_msg *em);
 void normalizer_fini(struct normalizer *n);
-/* The normalised text in *out, which points into `text` or one of the two buffers. */
+/* A text on its way: `origin` as above, 0 for a text that begins behind the start of the original. */
+struct norm_text {
+	const char *text;
+	size_t bytes;
+	size_t origin;
+};
+/* Replaces the text by its normalised form, which points into the old one or one of the two buffers. */
 MUST_CHECK enum err normalizer_run(const struct normalizer *n, struct regex_scratch *s, struct buf work[2],
-				   const char *text, size_t bytes, const char **out, size_t *out_bytes);
+				   struct norm_text *text);
 
 /* "pattern": {"String": ...} or {"Regex": ...}, also used by pre-tokenizers and decoders. */
 MUST_CHECK enum err pattern_load(struct pattern *p, json_val v, const char *part, struct err_msg *em);

@@ -28,7 +28,7 @@ static enum err emit_part(struct pretok_run *run, u32 index, struct piece p, siz
 {
 	if (from == to)
 		return ERR_OK;
-	struct piece part = {.text = p.text + from, .bytes = to - from, .first = p.first && from == 0};
+	struct piece part = {.text = p.text + from, .bytes = to - from, .origin = p.origin > from ? p.origin - from : 0};
 	return pretok_next(run, index, part);
 }
 
@@ -183,8 +183,12 @@ enum err pretok_byte_level(const struct pretok_stage *st, struct pretok_run *run
 		buf_clear(b);
 		if (!buf_reserve(b, p.bytes * 2))
 			return ERR_NO_MEMORY;
-		for (size_t i = 0; i < p.bytes; i++)
+		size_t origin = p.origin;
+		for (size_t i = 0; i < p.bytes; i++) {
 			b->bytes += utf8_put(b->data + b->bytes, byte_level_char((u8)p.text[i]));
+			if (i + 1 == origin)
+				p.origin = b->bytes;
+		}
 		p.text = b->data;
 		p.bytes = b->bytes;
 		return pretok_next(run, index, p);
@@ -197,6 +201,7 @@ enum err pretok_byte_level(const struct pretok_stage *st, struct pretok_run *run
 			return ERR_NO_MEMORY;
 		p.text = b->data;
 		p.bytes = b->bytes;
+		p.origin += p.origin > 0;
 	}
 	return split_or_pass(st, run, index, p);
 }
@@ -210,13 +215,17 @@ enum err pretok_metaspace(const struct pretok_stage *st, struct pretok_run *run,
 		return ERR_NO_MEMORY;
 	bool starts = p.text[0] == ' ' || (p.bytes >= width && memcmp(p.text, st->replacement, width) == 0);
 	char *w = b->data;
-	if (!starts && (st->prepend == PREPEND_ALWAYS || (st->prepend == PREPEND_FIRST && p.first)))
+	size_t origin = p.origin;
+	if (!starts && (st->prepend == PREPEND_ALWAYS || (st->prepend == PREPEND_FIRST && origin > 0)))
 		w = mempcpy(w, st->replacement, width);
-	for (size_t i = 0; i < p.bytes; i++)
+	for (size_t i = 0; i < p.bytes; i++) {
 		if (p.text[i] == ' ')
 			w = mempcpy(w, st->replacement, width);
 		else
 			*w++ = p.text[i];
+		if (i + 1 == origin)
+			p.origin = (size_t)(w - b->data);
+	}
 	b->bytes = (size_t)(w - b->data);
 	p.text = b->data;
 	p.bytes = b->bytes;

@@ -24,13 +24,12 @@ enum err pretok_next(struct pretok_run *run, u32 index, struct piece p)
 	return st->run(st, run, index + 1, p);
 }
 
-enum err pretokenizer_run(struct pretok_run *run, const char *text, size_t bytes, bool first)
+enum err pretokenizer_run(struct pretok_run *run, struct piece p)
 {
-	if (bytes == 0)
-		return ERR_OK;
-	struct piece p = {.text = text, .bytes = bytes, .first = first};
 	const struct pretokenizer *pre = run->pretokenizer;
-	return pre->count == 0 ? run->emit(run->ctx, text, bytes) : pre->stages[0].run(&pre->stages[0], run, 0, p);
+	if (p.bytes == 0)
+		return ERR_OK;
+	return pre->count == 0 ? run->emit(run->ctx, p.text, p.bytes) : pre->stages[0].run(&pre->stages[0], run, 0, p);
 }
 
 /* ---- loading ---- */

@@ -18,11 +18,11 @@ enum prepend_scheme { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER };
 struct pretok_stage;
 struct pretok_run;
 
-/* A piece on its way; `first`: it begins where the whole text begins. */
+/* A piece on its way; `origin`: how many bytes at its start stand for the first character of the original text. */
 struct piece {
 	const char *text;
 	size_t bytes;
-	bool first;
+	size_t origin;
 };
 typedef enum err (*pretok_fn)(const struct pretok_stage *st, struct pretok_run *run, u32 index, struct piece p);
 typedef bool (*pretok_class_fn)(u32 c);
@@ -61,8 +61,8 @@ struct pretok_run {
 /* From the "pre_tokenizer" value (may be null). `bytes_allowed`: the model can work on bytes. */
 MUST_CHECK enum err pretokenizer_load(struct pretokenizer *p, json_val v, bool bytes_allowed, struct err_msg *em);
 void pretokenizer_fini(struct pretokenizer *p);
-/* Runs all stages over `text`; empty pieces are dropped. ERR_NO_MEMORY, ERR_TOO_LONG or what `emit` answers. */
-MUST_CHECK enum err pretokenizer_run(struct pretok_run *run, const char *text, size_t bytes, bool first);
+/* Runs all stages over a text; empty pieces are dropped. ERR_NO_MEMORY, ERR_TOO_LONG or what `emit` answers. */
+MUST_CHECK enum err pretokenizer_run(struct pretok_run *run, struct piece p);
 
 /* Hands a piece to the stage behind `index`, or to `emit`. */
 enum err pretok_next(struct pretok_run *run, u32 index, struct piece p);

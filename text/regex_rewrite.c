@@ -17,11 +17,14 @@
 enum { CLASS_DEPTH_MAX = 8, GROUP_DEPTH_MAX = 64, PROPERTY_BYTES_MAX = 48 };
 
 #define SET_SPACE "\\p{White_Space}"
-#define SET_WORD  "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-#define SET_HEX   "0-9a-fA-F"
+/* Inside classes; alone, \w also takes Latin-1's superscripts and fractions: Oniguruma asks another table then. */
+#define SET_WORD       "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define SET_WORD_ALONE SET_WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+#define SET_ALPHA      "\\p{Alphabetic}\\x{363}-\\x{36f}"
+#define SET_HEX        "0-9a-fA-F"
 /* A character that is (not) in the word set, for \b. */
 #define WORD_BOUNDARY                                                                                        \
-	"(?:(?<=[" SET_WORD "])(?![" SET_WORD "])|(?<![" SET_WORD "])(?=[" SET_WORD "]))"
+	"(?:(?<=[" SET_WORD_ALONE "])(?![" SET_WORD_ALONE "])|(?<![" SET_WORD_ALONE "])(?=[" SET_WORD_ALONE "]))"
 
 struct rewriter {
 	const char *at;
@@ -36,6 +39,7 @@ struct rewriter {
 struct property {
 	const char *name;
 	const char *set;
+	const char *posix; /* [:name:] where it differs */
 };
 /* Names of Oniguruma (lower case, without separators) that PCRE2 lacks or reads differently. */
 static const struct property properties[] = {
@@ -76,14 +80,17 @@ static const struct property properties[] = {
 	{"format", "\\p{Cf}"},
 	{"privateuse", "\\p{Co}"},
 	{"unassigned", "\\p{Cn}"},
-	{"alpha", "\\p{Alphabetic}"},
-	{"alnum", "\\p{Alphabetic}\\p{Nd}"},
+	{"alphabetic", SET_ALPHA},
+	{"alpha", SET_ALPHA},
+	{"alnum", SET_ALPHA "\\p{Nd}"},
+	{"graph", "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}"},
+	{"print", "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}\\p{Zs}"},
 	{"digit", "\\p{Nd}"},
 	{"space", SET_SPACE},
-	{"word", SET_WORD},
+	{"word", SET_WORD_ALONE, SET_WORD},
 	{"upper", "\\p{Uppercase}"},
 	{"lower", "\\p{Lowercase}"},
-	{"punct", "\\p{P}$+<=>\\^`|~"},
+	{"punct", "\\p{P}", "\\p{P}\\p{S}"},
 	{"xdigit", SET_HEX},
 	{"cntrl", "\\p{Cc}"},
 	{"blank", "\\p{Zs}\\t"},
@@ -120,13 +127,13 @@ static void property_set(char *set, size_t room, const char *name)
 
 /* An escape that stands for a set of characters: its set and whether it is negated. False: not such an escape, `at`
  * unmoved. */
-static bool read_set_escape(struct rewriter *w, char *set, size_t room, bool *negated)
+static bool read_set_escape(struct rewriter *w, bool alone, char *set, size_t room, bool *negated)
 {
 	const char *p = w->at;
 	if (w->end - p < 2 || p[0] != '\\')
 		return false;
 	const char *fixed = p[1] == 's' || p[1] == 'S'   ? SET_SPACE
-			    : p[1] == 'w' || p[1] == 'W' ? SET_WORD
+			    : p[1] == 'w' || p[1] == 'W' ? (alone ? SET_WORD_ALONE : SET_WORD)
 			    : p[1] == 'h' || p[1] == 'H' ? SET_HEX
 							 : NULL;
 	if (fixed != NULL) {
@@ -202,7 +209,8 @@ static bool read_posix(struct rewriter *w, struct operand *o)
 	w->at = close + 2;
 	for (size_t i = 0; i < COUNT_OF(properties); i++)
 		if (strcmp(name, properties[i].name) == 0) {
-			operand_put(o, properties[i].set, negated);
+			const char *posix = properties[i].posix;
+			operand_put(o, posix != NULL ? posix : properties[i].set, negated);
 			return true;
 		}
 	buf_printf(&o->members, "[:%s%s:]", negated ? "^" : "", name);
@@ -214,7 +222,7 @@ static enum err read_member(struct rewriter *w, struct operand *o, u32 depth)
 {
 	char set[160];
 	bool negated;
-	if (read_set_escape(w, set, sizeof(set), &negated)) {
+	if (read_set_escape(w, false, set, sizeof(set), &negated)) {
 		operand_put(o, set, negated);
 		return ERR_OK;
 	}
@@ -337,15 +345,15 @@ static enum err rewrite_escape(struct rewriter *w)
 	char set[160];
 	bool negated;
 	w->atom_start = w->out->bytes;
-	if (read_set_escape(w, set, sizeof(set), &negated)) {
+	if (read_set_escape(w, true, set, sizeof(set), &negated)) {
 		bool single = strncmp(set, "\\p{", 3) == 0 && strchr(set + 3, '\\') == NULL && !negated;
 		buf_printf(w->out, single ? "%s%s" : "[%s%s]", negated ? "^" : "", set);
 		return ERR_OK;
 	}
 	if (copy_hex4(w, w->out))
 		return ERR_OK;
-	if (w->end - w->at >= 2 && w->at[1] == 'b') {
-		buf_append_str(w->out, WORD_BOUNDARY);
+	if (w->end - w->at >= 2 && (w->at[1] == 'b' || w->at[1] == 'O')) {
+		buf_append_str(w->out, w->at[1] == 'b' ? WORD_BOUNDARY : "(?s:.)");
 		w->at += 2;
 		return ERR_OK;
 	}

@@ -109,9 +109,9 @@ static void flush_run(struct text_stream *s, struct buf *out)
 static void push_first(struct text_stream *s, u32 id, struct buf *out)
 {
 	const struct decoder *d = &s->tokenizer->decoder;
-	const struct token *t = &s->tokenizer->vocab.tokens[id];
+	struct token t = vocab_shown(&s->tokenizer->vocab, id);
 	struct buf text = {0};
-	decoder_token(d, true, t->text, t->bytes, &text);
+	decoder_token(d, true, t.text, t.bytes, &text);
 	if (d->byte_level) {
 		struct buf raw = {0};
 		decoder_byte_level(text.data, text.bytes, &raw);
@@ -185,8 +185,8 @@ static void end_whole(struct text_stream *s, struct buf *out)
 	for (size_t i = 0; i + sizeof(u32) <= s->held.bytes; i += sizeof(u32)) {
 		u32 id;
 		memcpy(&id, s->held.data + i, sizeof(id));
-		const struct token *t = &s->tokenizer->vocab.tokens[id];
-		buf_append(&list.bytes, t->text, t->bytes);
+		struct token t = vocab_shown(&s->tokenizer->vocab, id);
+		buf_append(&list.bytes, t.text, t.bytes);
 		u32_vec_push(&list.ends, (u32)list.bytes.bytes);
 	}
 	decoder_run_whole(&s->tokenizer->decoder, &list, out);

@@ -5,6 +5,7 @@
 
 #include "common/utf8.h"
 #include "text/tokenizer_priv.h"
+#include "text/unicode_priv.h"
 
 enum {
 	/* What a scratch may keep after an unusually long piece. */
@@ -24,34 +25,42 @@ static enum err encode_piece(void *ctx, const char *piece, size_t bytes)
 	return bpe_encode(&enc->tokenizer->bpe, enc->scratch, piece, bytes, enc->ids);
 }
 
-/* A stretch without added tokens, normalised already. */
-static enum err encode_stretch(struct encoding *enc, const char *text, size_t bytes, bool first)
+/* Bytes of the first character, which is where the original text begins. */
+static size_t first_char(const char *text, size_t bytes)
+{
+	size_t n = bytes > 0 ? unicode_bytes((u8)text[0]) : 0;
+	return n < bytes ? n : bytes;
+}
+
+/* The part [from, to) of normalised text without added tokens. */
+static enum err encode_stretch(struct encoding *enc, const struct norm_text *t, size_t from, size_t to)
 {
 	struct pretok_run run = {.pretokenizer = &enc->tokenizer->pretokenizer,
 				 .scratch = enc->scratch,
 				 .emit = encode_piece,
 				 .ctx = enc};
-	return pretokenizer_run(&run, text, bytes, first);
+	struct piece p = {.text = t->text + from, .bytes = to - from, .origin = t->origin > from ? t->origin - from : 0};
+	return pretokenizer_run(&run, p);
 }
 
 /* A stretch between added tokens of the original text. */
 static enum err encode_gap(struct encoding *enc, const char *text, size_t bytes, bool first)
 {
 	const struct tokenizer *t = enc->tokenizer;
+	struct norm_text normal = {.text = text, .bytes = bytes, .origin = first ? first_char(text, bytes) : 0};
 	if (bytes == 0)
 		return ERR_OK;
-	enum err e = normalizer_run(&t->normalizer, &enc->scratch->regex, enc->scratch->normal, text, bytes, &text,
-				    &bytes);
+	enum err e = normalizer_run(&t->normalizer, &enc->scratch->regex, enc->scratch->normal, &normal);
 	struct added_cursor cursor = {0};
 	struct added_match m;
-	while (e == ERR_OK && added_set_next(&t->added_normalized, text, bytes, &cursor, &m)) {
+	while (e == ERR_OK && added_set_next(&t->added_normalized, normal.text, normal.bytes, &cursor, &m)) {
 		if (cursor.gap < m.begin)
-			e = encode_stretch(enc, text + cursor.gap, m.begin - cursor.gap, first && cursor.gap == 0);
+			e = encode_stretch(enc, &normal, cursor.gap, m.begin);
 		u32_vec_push(enc->ids, m.id);
 		cursor.gap = m.end;
 	}
-	if (e == ERR_OK && cursor.gap < bytes)
-		e = encode_stretch(enc, text + cursor.gap, bytes - cursor.gap, first && cursor.gap == 0);
+	if (e == ERR_OK && cursor.gap < normal.bytes)
+		e = encode_stretch(enc, &normal, cursor.gap, normal.bytes);
 	return e;
 }
 

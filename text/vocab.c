@@ -113,6 +113,9 @@ enum err vocab_init(struct vocab *v, u32 count, size_t pool_bytes)
 
 void vocab_fini(struct vocab *v)
 {
+	for (u32 i = 0; i < v->shown_count; i++)
+		free(v->shown[i].text);
+	free(v->shown);
 	strtab_fini(&v->by_text);
 	free(v->tokens);
 	free(v->pool);
@@ -136,4 +139,32 @@ void vocab_put(struct vocab *v, u32 id, const char *text, size_t bytes, u32 flag
 	v->pool_used += bytes + 1;
 	*t = (struct token){.text = copy, .bytes = (u32)bytes, .flags = (u8)flags};
 	strtab_put(&v->by_text, v->tokens, id);
+}
+
+enum err vocab_show(struct vocab *v, u32 id, const char *text, size_t bytes)
+{
+	struct shown_token *shown = realloc(v->shown, (v->shown_count + 1) * sizeof(*shown));
+	if (shown == NULL)
+		return ERR_NO_MEMORY;
+	v->shown = shown;
+	char *copy = malloc(bytes + 1);
+	if (copy == NULL)
+		return ERR_NO_MEMORY;
+	memcpy(copy, text, bytes);
+	copy[bytes] = '\0';
+	shown[v->shown_count++] = (struct shown_token){.id = id, .bytes = (u32)bytes, .text = copy};
+	return ERR_OK;
+}
+
+struct token vocab_shown(const struct vocab *v, u32 id)
+{
+	for (u32 i = 0; i < v->shown_count; i++) {
+		const struct shown_token *s = &v->shown[i];
+		if (s->id != id)
+			continue;
+		u32 same = vocab_find(v, s->text, s->bytes);
+		u8 special = same != TOKEN_NONE ? v->tokens[same].flags & TOKEN_SPECIAL : 0;
+		return (struct token){.text = s->text, .bytes = s->bytes, .flags = TOKEN_ADDED | special};
+	}
+	return v->tokens[id];
 }

@@ -56,9 +56,12 @@ static enum err add_to_set(struct tokenizer *t, json_val v, const char *text, si
 	enum err e = regex_scratch_init(&s);
 	if (e != ERR_OK)
 		return e;
-	e = normalizer_run(&t->normalizer, &s, work, text, bytes, &text, &bytes);
-	if (e == ERR_OK && bytes > 0)
-		e = added_set_add(&t->added_normalized, text, bytes, id, flags);
+	struct norm_text normal = {.text = text, .bytes = bytes};
+	e = normalizer_run(&t->normalizer, &s, work, &normal);
+	if (e == ERR_OK && normal.bytes > 0)
+		e = added_set_add(&t->added_normalized, normal.text, normal.bytes, id, flags);
+	if (e == ERR_OK && (normal.bytes != bytes || memcmp(normal.text, text, bytes) != 0))
+		e = vocab_show(&t->vocab, id, normal.text, normal.bytes);
 	regex_scratch_fini(&s);
 	buf_fini(&work[0]);
 	buf_fini(&work[1]);

@@ -69,8 +69,18 @@ static inline const struct merge_slot *merges_find(const struct merges *m, u32 l
 	}
 }
 
+/* What an id is decoded from where that is not the token's own text: an added token that is looked for in normalised
+ * text shows its normalised form. */
+struct shown_token {
+	u32 id;
+	u32 bytes;
+	char *text; /* owned */
+};
+
 struct vocab {
 	struct token *tokens; /* [count] */
+	struct shown_token *shown; /* few */
+	u32 shown_count;
 	u32 count;
 	char *pool;
 	size_t pool_bytes;
@@ -83,6 +93,10 @@ MUST_CHECK enum err vocab_init(struct vocab *v, u32 count, size_t pool_bytes);
 void vocab_fini(struct vocab *v);
 /* Copies the text. An id keeps its first text; the flags of the same text add up. The id must be below `count`. */
 void vocab_put(struct vocab *v, u32 id, const char *text, size_t bytes, u32 flags);
+/* Copies. ERR_NO_MEMORY. */
+MUST_CHECK enum err vocab_show(struct vocab *v, u32 id, const char *text, size_t bytes);
+/* The token as it is decoded, with TOKEN_SPECIAL where such a text is skipped; text NULL where there is none. */
+struct token vocab_shown(const struct vocab *v, u32 id);
 static inline u32 vocab_find(const struct vocab *v, const char *text, size_t bytes)
 {
 	return strtab_find(&v->by_text, v->tokens, text, bytes);

@@ -18,8 +18,8 @@ struct tokenize {
 static void print_help(void)
 {
 	cli_print_usage("tokenize");
-	printf("\nWith TEXT, prints one line a token: id and text. With --jsonl, reads lines {\"text\": ...} from FILE (- is "
-	       "standard input)\nand answers each with a line {\"ids\": [...], \"decoded\": ...} or {\"error\": ...}.\n\n"
+	printf("\nWith TEXT, prints one line a token: id and text. With --jsonl, reads lines {\"text\": ...} or {\"ids\": [...]} from "
+	       "FILE (- is standard input)\nand answers each with a line {\"ids\": [...], \"decoded\": ...} or {\"error\": ...}.\n\n"
 	       "  --model DIR                the model whose tokenizer is used\n"
 	       "  --jsonl FILE               many texts\n"
 	       "  --add-special-tokens       add what the tokenizer puts around a text (BOS and the like)\n"
@@ -40,13 +40,35 @@ static enum err print_text(struct tokenize *t, const char *text, struct err_msg 
 	return e;
 }
 
-static enum err answer(struct tokenize *t, json_val line, struct json_writer *w, struct err_msg *em)
+static enum err read_ids(struct tokenize *t, json_val list, struct err_msg *em)
+{
+	u32_vec_clear(&t->ids);
+	for (struct json_iter it = json_iterate(list); json_next(&it);) {
+		uint64_t id;
+		if (!json_uint(it.value, &id) || id > UINT32_MAX)
+			return err_set(em, ERR_FORMAT, "\"ids\" must be an array of token ids, got %s",
+				       json_type_name(it.value));
+		u32_vec_push(&t->ids, (u32)id);
+	}
+	return t->ids.failed ? err_set(em, ERR_NO_MEMORY, "out of memory") : ERR_OK;
+}
+
+/* A line has a text or ids; both end in ids and their text. */
+static enum err read_line(struct tokenize *t, json_val line, struct err_msg *em)
 {
 	const char *text;
 	size_t bytes;
-	if (!json_string(json_get(line, "text"), &text, &bytes))
-		return err_set(em, ERR_FORMAT, "\"text\" must be a string, got %s", json_type_name(json_get(line, "text")));
-	enum err e = encode(t, text, bytes, em);
+	json_val ids = json_get(line, "ids");
+	if (json_string(json_get(line, "text"), &text, &bytes))
+		return encode(t, text, bytes, em);
+	if (json_type(ids) == JSON_ARRAY)
+		return read_ids(t, ids, em);
+	return err_set(em, ERR_FORMAT, "the line needs \"text\" (a string) or \"ids\" (an array)");
+}
+
+static enum err answer(struct tokenize *t, json_val line, struct json_writer *w, struct err_msg *em)
+{
+	enum err e = read_line(t, line, em);
 	if (e != ERR_OK)
 		return e;
 	buf_clear(&t->decoded);
