@@ -66,6 +66,17 @@ def test_two_killed_at_once_change_no_token(config, wanted):
             strike(e, wanted, [victims(e, name)[0] for name in PARTS])
 
 
+def test_a_killed_gateway_takes_only_its_own_connections(wanted):
+    with Engine("--dtype", "float32", "--api-server-count", "2") as e:
+        load = Load(e.api).wait_begun()
+        os.kill(victims(e, "tercet-gateway")[1], signal.SIGKILL)
+        load.join()
+        assert load.answers and load.errors, "16 connections meet both gateways"
+        assert differences({n: wanted[n] for n in load.answers}, load.answers) == {}, e.log()[-4000:]
+        wait_until(lambda: len(victims(e, "tercet-gateway")) == 2 and e.api.healthy(), 20, "two gateways")
+        assert differences(wanted, Load(e.api).results()) == {}
+
+
 def test_a_short_stop_changes_no_token(wanted):
     with Engine("--dtype", "float32", *TINY) as e:
         pids = e.pids()
