@@ -8,6 +8,10 @@
 #include "ipc/ipc.h"
 #include "proc_detok/detok.h"
 
+/* OPENs and the results that end older sequences come through two channels: as many OPENs as one channel queues may be
+ * read before the results that the scheduler saw first. */
+enum { OPENS_AHEAD = 1024 };
+
 struct process {
 	struct options options;
 	struct boot boot;
@@ -55,7 +59,7 @@ static enum err process_open(struct process *p, struct err_msg *em)
 		.stats = p->stats,
 		.trace = p->trace,
 		.record_dir = text_or_null(o->trace_messages),
-		.streams_max = (u32)(o->max_num_seqs + o->max_queued_requests),
+		.streams_max = (u32)(o->max_num_seqs + o->max_queued_requests) + OPENS_AHEAD,
 		.retention_bytes = o->output_retention,
 		.retention_s = (u32)o->output_retention_time,
 	};
