@@ -254,42 +254,53 @@ static enum err merge_piece(const struct bpe *b, struct text_scratch *s, const c
 	return ids->failed ? ERR_NO_MEMORY : ERR_OK;
 }
 
+/* ---- pieces ---- */
+
+/* A piece that is not remembered. */
+static enum err encode_afresh(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes,
+			      struct u32_vec *ids)
+{
+	if (!b->ignore_merges)
+		return merge_piece(b, s, piece, bytes, ids);
+	u32 id = b->raw_bytes ? strtab_find(&b->by_raw, b->raw, piece, bytes)
+			      : vocab_find_in_model(b->vocab, piece, bytes);
+	if (id == TOKEN_NONE)
+		return merge_piece(b, s, piece, bytes, ids);
+	u32_vec_push(ids, id);
+	return ids->failed ? ERR_NO_MEMORY : ERR_OK;
+}
+
 /* ---- remembered pieces ---- */
+
+static void remember(struct piece_slot *slot, const char *piece, size_t bytes, const u32 *ids, size_t count)
+{
+	slot->key_bytes = (u8)bytes;
+	slot->id_count = (u8)count;
+	memcpy(slot->key, piece, bytes);
+	memcpy(slot->ids, ids, count * sizeof(*ids));
+}
 
 static enum err encode_remembering(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes,
 				   struct u32_vec *ids)
 {
+	if (bytes > PIECE_KEY_MAX)
+		return encode_afresh(b, s, piece, bytes, ids);
+	if (!u32_vec_reserve(ids, PIECE_IDS_MAX))
+		return ERR_NO_MEMORY;
 	u64 hash = XXH3_64bits(piece, bytes);
 	struct piece_slot *set = &s->pieces[(hash & (PIECE_SETS - 1)) * PIECE_WAYS];
 	for (u32 i = 0; i < PIECE_WAYS; i++)
 		if (set[i].key_bytes == bytes && memcmp(set[i].key, piece, bytes) == 0) {
-			if (!u32_vec_reserve(ids, PIECE_IDS_MAX))
-				return ERR_NO_MEMORY;
 			memcpy(ids->data + ids->count, set[i].ids, sizeof(set[i].ids));
 			ids->count += set[i].id_count;
 			return ERR_OK;
 		}
 	size_t before = ids->count;
-	enum err e = merge_piece(b, s, piece, bytes, ids);
+	enum err e = encode_afresh(b, s, piece, bytes, ids);
 	size_t count = ids->count - before;
-	if (e != ERR_OK || count > PIECE_IDS_MAX)
-		return e;
-	struct piece_slot *slot = &set[hash >> 63];
-	slot->key_bytes = (u8)bytes;
-	slot->id_count = (u8)count;
-	memcpy(slot->key, piece, bytes);
-	memcpy(slot->ids, ids->data + before, count * sizeof(u32));
-	return ERR_OK;
-}
-
-static enum err encode_part(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes,
-			    struct u32_vec *ids)
-{
-	if (bytes == 0)
-		return ERR_OK;
-	if (bytes <= PIECE_KEY_MAX)
-		return encode_remembering(b, s, piece, bytes, ids);
-	return merge_piece(b, s, piece, bytes, ids);
+	if (e == ERR_OK && count <= PIECE_IDS_MAX)
+		remember(&set[hash >> 63], piece, bytes, ids->data + before, count);
+	return e;
 }
 
 /* Offset of the next U+2581 that follows another character, from `from` on; `bytes` when there is none. */
@@ -309,24 +320,22 @@ static size_t metaspace_cut(const char *text, size_t bytes, size_t from)
 	return bytes;
 }
 
-enum err bpe_encode(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes, struct u32_vec *ids)
+/* Parts between cuts are remembered one by one: a text without a pre-tokenizer is one long piece. */
+static enum err encode_cut(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes,
+			   struct u32_vec *ids)
 {
-	if (b->ignore_merges) {
-		u32 id = b->raw_bytes ? strtab_find(&b->by_raw, b->raw, piece, bytes)
-				      : vocab_find_in_model(b->vocab, piece, bytes);
-		if (id != TOKEN_NONE) {
-			u32_vec_push(ids, id);
-			return ids->failed ? ERR_NO_MEMORY : ERR_OK;
-		}
-	}
-	if (!b->cut_at_metaspace)
-		return encode_part(b, s, piece, bytes, ids);
 	for (size_t at = 0; at < bytes;) {
 		size_t cut = metaspace_cut(piece, bytes, at);
-		enum err e = encode_part(b, s, piece + at, cut - at, ids);
+		enum err e = encode_remembering(b, s, piece + at, cut - at, ids);
 		if (e != ERR_OK)
 			return e;
 		at = cut;
 	}
 	return ERR_OK;
+}
+
+enum err bpe_encode(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes, struct u32_vec *ids)
+{
+	ASSERT(bytes > 0);
+	return b->cut_at_metaspace ? encode_cut(b, s, piece, bytes, ids) : encode_remembering(b, s, piece, bytes, ids);
 }

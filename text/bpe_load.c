@@ -46,32 +46,98 @@ static bool has_metaspace_inside(const char *text, size_t bytes)
 	return false;
 }
 
-static enum err put_merge(struct bpe *b, const struct merge_text *m, u32 rank, struct buf *joined, struct err_msg *em)
+/* Merges are looked up in groups: with hundreds of thousands of them, waiting for memory one after the other is most
+ * of the time that loading a tokenizer takes. */
+enum { GROUP_MERGES = 16, SIDES = 3 };
+
+/* The left, the right and the merged token of one merge. */
+struct merge_lookup {
+	const char *text[SIDES];
+	size_t bytes[SIDES];
+	u32 hash[SIDES];
+	u32 id[SIDES];
+};
+struct merge_group {
+	struct merge_lookup items[GROUP_MERGES];
+	size_t joined_at[GROUP_MERGES]; /* in `joined`, which may move while it grows */
+	u32 count;
+	u32 first_rank;
+	struct buf joined;
+};
+
+static enum err fail_merge(const struct merge_lookup *m, u32 rank, struct err_msg *em)
 {
-	u32 left = vocab_find_in_model(b->vocab, m->left, m->left_bytes);
-	u32 right = vocab_find_in_model(b->vocab, m->right, m->right_bytes);
+	static const char *const names[SIDES] = {"its left side", "its right side", "the merged token"};
+	u32 missing = 0;
+	while (m->id[missing] != TOKEN_NONE)
+		missing++;
+	return err_set(em, ERR_FORMAT, "merge %u (\"%.*s\" + \"%.*s\"): %s is not in the vocabulary", rank,
+		       (int)(m->bytes[0] < 64 ? m->bytes[0] : 64), m->text[0],
+		       (int)(m->bytes[1] < 64 ? m->bytes[1] : 64), m->text[1], names[missing]);
+}
+
+static void add_to_group(const struct bpe *b, struct merge_group *g, const struct merge_text *m)
+{
+	struct merge_lookup *l = &g->items[g->count];
 	size_t skip = strlen(b->prefix);
 	if (m->right_bytes < skip)
 		skip = m->right_bytes;
-	buf_clear(joined);
-	buf_append(joined, m->left, m->left_bytes);
-	buf_append(joined, m->right + skip, m->right_bytes - skip);
-	if (!buf_ok(joined))
+	l->text[0] = m->left;
+	l->bytes[0] = m->left_bytes;
+	l->text[1] = m->right;
+	l->bytes[1] = m->right_bytes;
+	g->joined_at[g->count++] = g->joined.bytes;
+	buf_append(&g->joined, m->left, m->left_bytes);
+	buf_append(&g->joined, m->right + skip, m->right_bytes - skip);
+	l->bytes[2] = m->left_bytes + m->right_bytes - skip;
+}
+
+static u32 find_in_model(const struct vocab *v, const struct merge_lookup *l, int side)
+{
+	u32 id = strtab_find_hashed(&v->by_text, v->tokens, l->hash[side], l->text[side], l->bytes[side]);
+	return id != TOKEN_NONE && (v->tokens[id].flags & TOKEN_IN_MODEL) ? id : TOKEN_NONE;
+}
+
+/* Each loop asks for what the next one reads. */
+static void look_up_group(const struct bpe *b, struct merge_group *g)
+{
+	const struct vocab *v = b->vocab;
+	for (u32 i = 0; i < g->count; i++) {
+		struct merge_lookup *l = &g->items[i];
+		l->text[2] = buf_cstr(&g->joined) + g->joined_at[i];
+		for (int side = 0; side < SIDES; side++) {
+			l->hash[side] = strtab_hash(l->text[side], l->bytes[side]);
+			strtab_fetch_slot(&v->by_text, l->hash[side]);
+		}
+	}
+	for (u32 i = 0; i < g->count; i++)
+		for (int side = 0; side < SIDES; side++)
+			strtab_fetch_token(&v->by_text, v->tokens, g->items[i].hash[side]);
+	for (u32 i = 0; i < g->count; i++) {
+		struct merge_lookup *l = &g->items[i];
+		for (int side = 0; side < SIDES; side++)
+			l->id[side] = find_in_model(v, l, side);
+		merges_fetch(&b->merges, l->id[0], l->id[1]);
+	}
+}
+
+static enum err put_group(struct bpe *b, struct merge_group *g, struct err_msg *em)
+{
+	if (!buf_ok(&g->joined))
 		return ERR_NO_MEMORY;
-	u32 id = left == TOKEN_NONE || right == TOKEN_NONE
-			 ? TOKEN_NONE
-			 : vocab_find_in_model(b->vocab, joined->data != NULL ? joined->data : "", joined->bytes);
-	if (id == TOKEN_NONE)
-		return err_set(em, ERR_FORMAT,
-			       "merge %u (\"%.*s\" + \"%.*s\"): %s is not in the vocabulary", rank,
-			       (int)(m->left_bytes < 64 ? m->left_bytes : 64), m->left,
-			       (int)(m->right_bytes < 64 ? m->right_bytes : 64), m->right,
-			       left == TOKEN_NONE    ? "its left side"
-			       : right == TOKEN_NONE ? "its right side"
-						     : "the merged token");
-	if (has_metaspace_inside(joined->data, joined->bytes))
-		b->cut_at_metaspace = false;
-	merges_put(&b->merges, left, right, rank, id);
+	look_up_group(b, g);
+	for (u32 i = 0; i < g->count; i++) {
+		const struct merge_lookup *l = &g->items[i];
+		u32 rank = g->first_rank + i;
+		if (l->id[0] == TOKEN_NONE || l->id[1] == TOKEN_NONE || l->id[2] == TOKEN_NONE)
+			return fail_merge(l, rank, em);
+		if (b->cut_at_metaspace && has_metaspace_inside(l->text[2], l->bytes[2]))
+			b->cut_at_metaspace = false;
+		merges_put(&b->merges, l->id[0], l->id[1], rank, l->id[2]);
+	}
+	g->first_rank += g->count;
+	g->count = 0;
+	buf_clear(&g->joined);
 	return ERR_OK;
 }
 
@@ -83,17 +149,22 @@ static enum err load_merges(struct bpe *b, json_val merges, struct err_msg *em)
 		return err_set(em, ERR_FORMAT, "model.merges has %zu entries", json_count(merges));
 	if (merges_init(&b->merges, (u32)json_count(merges)) != ERR_OK)
 		return ERR_NO_MEMORY;
-	struct buf joined = {0};
+	struct merge_group g = {.count = 0};
 	enum err e = ERR_OK;
-	u32 rank = 0;
-	for (struct json_iter it = json_iterate(merges); e == ERR_OK && json_next(&it); rank++) {
+	u32 number = 0;
+	for (struct json_iter it = json_iterate(merges); e == ERR_OK && json_next(&it); number++) {
 		struct merge_text m;
-		if (read_merge(it.value, &m))
-			e = put_merge(b, &m, rank, &joined, em);
-		else
-			e = err_set(em, ERR_FORMAT, "model.merges[%u] must be \"a b\" or [\"a\", \"b\"]", rank);
+		if (!read_merge(it.value, &m)) {
+			e = err_set(em, ERR_FORMAT, "model.merges[%u] must be \"a b\" or [\"a\", \"b\"]", number);
+			break;
+		}
+		add_to_group(b, &g, &m);
+		if (g.count == GROUP_MERGES)
+			e = put_group(b, &g, em);
 	}
-	buf_fini(&joined);
+	if (e == ERR_OK)
+		e = put_group(b, &g, em);
+	buf_fini(&g.joined);
 	return e;
 }
 
@@ -235,9 +306,10 @@ enum err bpe_load(struct bpe *b, const struct vocab *vocab, json_val model, bool
 		bpe_fini(b);
 		return e == ERR_NO_MEMORY ? err_set(em, e, "out of memory for the merges") : e;
 	}
-	/* Where characters may vanish, what lies on both sides of them meets. */
+	/* Where characters may vanish, what lies on both sides of them meets; and a piece that might be one token is not
+	 * cut. */
 	bool complete = b->unk_id != TOKEN_NONE || (b->byte_fallback && has_all_bytes(b));
-	b->cut_at_metaspace = b->cut_at_metaspace && complete && b->char_ids != NULL && b->char_ids[0x2581] != TOKEN_NONE;
+	b->cut_at_metaspace = b->cut_at_metaspace && complete && !b->ignore_merges && b->char_ids != NULL && b->char_ids[0x2581] != TOKEN_NONE;
 	return ERR_OK;
 }
 

@@ -52,23 +52,24 @@ void decoder_append_lossy(struct buf *out, const char *text, size_t bytes)
 
 void decoder_byte_level(const char *text, size_t bytes, struct buf *out)
 {
-	size_t before = out->bytes;
+	if (!buf_reserve(out, bytes))
+		return;
+	char *to = out->data + out->bytes;
 	for (size_t at = 0; at < bytes;) {
 		int byte = byte_level_byte(unicode_next(text, &at));
 		if (byte < 0) {
-			out->bytes = before;
 			buf_append(out, text, bytes);
 			return;
 		}
-		buf_append_char(out, (char)byte);
+		*to++ = (char)byte;
 	}
+	out->bytes = (size_t)(to - out->data);
 }
 
-/* Texts through the `each` steps of [from, to). */
+/* Texts through the `each` steps of [from, to); `work` is where steps in between write. */
 static void run_each(const struct decoder *d, u32 from, u32 to, bool first, const char *text, size_t bytes,
-		     struct buf *out)
+		     struct buf work[2], struct buf *out)
 {
-	struct buf work[2] = {0};
 	for (u32 i = from; i < to; i++) {
 		const struct decode_step *step = &d->steps[i];
 		if (step->kind != DECODE_EACH)
@@ -81,23 +82,30 @@ static void run_each(const struct decoder *d, u32 from, u32 to, bool first, cons
 		bytes = next->bytes;
 	}
 	buf_append(out, text, bytes);
+}
+
+static void fini_work(struct buf work[2])
+{
 	buf_fini(&work[0]);
 	buf_fini(&work[1]);
 }
 
 void decoder_token(const struct decoder *d, bool first, const char *text, size_t bytes, struct buf *out)
 {
-	run_each(d, 0, d->each_count, first, text, bytes, out);
+	struct buf work[2] = {{0}, {0}};
+	run_each(d, 0, d->each_count, first, text, bytes, work, out);
+	fini_work(work);
 }
 
 void decoder_run_of_bytes(const struct decoder *d, bool first, const char *run, size_t bytes, struct buf *out)
 {
-	if (utf8_valid(run, bytes)) {
-		run_each(d, d->run_from, d->each_count, first, run, bytes, out);
-		return;
-	}
-	for (size_t i = 0; i < bytes; i++)
-		run_each(d, d->run_from, d->each_count, first && i == 0, REPLACEMENT, 3, out);
+	struct buf work[2] = {{0}, {0}};
+	bool valid = utf8_valid(run, bytes);
+	if (valid)
+		run_each(d, d->run_from, d->each_count, first, run, bytes, work, out);
+	for (size_t i = 0; !valid && i < bytes; i++)
+		run_each(d, d->run_from, d->each_count, first && i == 0, REPLACEMENT, 3, work, out);
+	fini_work(work);
 }
 
 /* ---- the whole list ---- */
@@ -260,65 +268,76 @@ static void classify(struct decoder *d)
 	d->whole = d->whole || i != d->count;
 }
 
-/* One token through the table's part of the chain; `raw`: bytes that need not be UTF-8. */
-static void render_piece(const struct decoder *d, const struct token *t, struct decode_piece *p, struct buf *pool)
+/* What the vocabulary is rendered with. */
+struct renderer {
+	const struct decoder *decoder;
+	struct buf pool;
+	struct buf work[2];
+	struct buf text;
+};
+
+/* One token through the table's part of the chain, into the pool. */
+static void render_piece(struct renderer *r, const struct token *t, struct decode_piece *p)
 {
-	size_t from = pool->bytes;
-	decoder_token(d, false, t->text, t->bytes, pool);
-	if (d->byte_level && !pool->failed) {
-		struct buf raw = {0};
-		decoder_byte_level(pool->data + from, pool->bytes - from, &raw);
-		pool->bytes = from;
-		buf_append(pool, raw.data, raw.bytes);
-		pool->failed = pool->failed || raw.failed;
-		buf_fini(&raw);
-	}
-	if (pool->failed)
-		return;
-	size_t bytes = pool->bytes - from;
-	/* Whether a token is a byte is judged on what the steps before ByteFallback leave of it. */
+	const struct decoder *d = r->decoder;
+	size_t from = r->pool.bytes;
 	int byte = -1;
-	if (d->byte_fallback) {
-		struct buf before = {0};
-		run_each(d, 0, d->run_from, false, t->text, t->bytes, &before);
-		byte = decoder_fallback_byte(buf_cstr(&before), before.bytes);
-		buf_fini(&before);
+	buf_clear(&r->text);
+	if (d->byte_level) {
+		run_each(d, 0, d->each_count, false, t->text, t->bytes, r->work, &r->text);
+		decoder_byte_level(buf_cstr(&r->text), r->text.bytes, &r->pool);
+	} else {
+		run_each(d, 0, d->each_count, false, t->text, t->bytes, r->work, &r->pool);
 	}
-	p->at = (u32)from;
-	p->bytes = (u16)bytes;
-	p->flags = PIECE_PRESENT | (t->flags & TOKEN_SPECIAL ? PIECE_SPECIAL : 0);
+	if (d->byte_fallback) { /* judged on what the steps before it leave of the token */
+		run_each(d, 0, d->run_from, false, t->text, t->bytes, r->work, &r->text);
+		byte = decoder_fallback_byte(buf_cstr(&r->text), r->text.bytes);
+	}
+	r->pool.failed = r->pool.failed || r->text.failed;
+	if (r->pool.failed)
+		return;
+	*p = (struct decode_piece){.at = (u32)from,
+				   .bytes = (u16)(r->pool.bytes - from),
+				   .flags = PIECE_PRESENT | (t->flags & TOKEN_SPECIAL ? PIECE_SPECIAL : 0)};
 	if (byte >= 0) {
 		p->flags |= PIECE_BYTE;
 		p->byte = (u8)byte;
-	} else if (utf8_valid(pool->data + from, bytes)) {
+	} else if (utf8_valid(r->pool.data + from, p->bytes)) {
 		p->flags |= PIECE_PLAIN;
 	}
 }
 
-static enum err load_pieces(struct decoder *d, const struct vocab *vocab, struct err_msg *em)
+static enum err render_vocab(struct decoder *d, struct renderer *r, const struct vocab *vocab, struct err_msg *em)
 {
-	struct buf pool = {0};
-	d->pieces = calloc(vocab->count + 1, sizeof(*d->pieces));
-	if (d->pieces == NULL)
-		return ERR_NO_MEMORY;
 	for (u32 id = 0; id < vocab->count; id++) {
 		struct token t = vocab->shown_count > 0 ? vocab_shown(vocab, id) : vocab->tokens[id];
 		if (t.text == NULL)
 			continue;
-		size_t from = pool.bytes;
-		render_piece(d, &t, &d->pieces[id], &pool);
-		if (pool.bytes - from > UINT16_MAX || pool.bytes > UINT32_MAX / 2) {
-			buf_fini(&pool);
+		size_t from = r->pool.bytes;
+		render_piece(r, &t, &d->pieces[id]);
+		if (r->pool.bytes - from > UINT16_MAX || r->pool.bytes > UINT32_MAX / 2)
 			return err_set(em, ERR_UNSUPPORTED, "token %u decodes to more than %d bytes", id, UINT16_MAX);
-		}
 	}
-	if (!buf_reserve(&pool, POOL_SLACK)) {
-		buf_fini(&pool);
+	if (!buf_reserve(&r->pool, POOL_SLACK))
 		return ERR_NO_MEMORY;
-	}
-	memset(pool.data + pool.bytes, 0, POOL_SLACK);
-	d->pool = pool.data;
+	memset(r->pool.data + r->pool.bytes, 0, POOL_SLACK);
 	return ERR_OK;
+}
+
+static enum err load_pieces(struct decoder *d, const struct vocab *vocab, struct err_msg *em)
+{
+	struct renderer r = {.decoder = d};
+	d->pieces = calloc(vocab->count + 1, sizeof(*d->pieces));
+	if (d->pieces == NULL)
+		return ERR_NO_MEMORY;
+	enum err e = render_vocab(d, &r, vocab, em);
+	if (e == ERR_OK)
+		d->pool = r.pool.data;
+	else
+		buf_fini(&r.pool);
+	fini_work(r.work);
+	buf_fini(&r.text);
+	return e;
 }
 
 enum err decoder_load(struct decoder *d, json_val v, const struct vocab *vocab, struct err_msg *em)

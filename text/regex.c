@@ -39,7 +39,7 @@ enum err regex_compile(struct regex *r, const char *pattern, size_t bytes, struc
 		goto fini_buf;
 	}
 	/* Without JIT (unsupported CPU) the interpreter runs: slower, same result. */
-	(void)pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
+	r->jit = pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE) == 0;
 	r->code = compiled;
 fini_buf:
 	buf_fini(&rewritten);
@@ -81,7 +81,8 @@ void regex_scratch_fini(struct regex_scratch *s)
 enum err regex_match(const struct regex *r, struct regex_scratch *s, const char *text, size_t bytes, size_t from,
 		     size_t *begin, size_t *end)
 {
-	int n = pcre2_match(r->code, (PCRE2_SPTR)text, bytes, from, PCRE2_NO_UTF_CHECK, s->match, s->context);
+	int n = r->jit ? pcre2_jit_match(r->code, (PCRE2_SPTR)text, bytes, from, PCRE2_NO_UTF_CHECK, s->match, s->context)
+		       : pcre2_match(r->code, (PCRE2_SPTR)text, bytes, from, PCRE2_NO_UTF_CHECK, s->match, s->context);
 	if (n == PCRE2_ERROR_NOMATCH)
 		return ERR_NOT_FOUND;
 	if (n < 0)

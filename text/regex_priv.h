@@ -8,6 +8,7 @@
 
 struct regex {
 	void *code; /* pcre2_code, shared by threads */
+	bool jit;
 };
 /* What matching writes to: one per thread. */
 struct regex_scratch {

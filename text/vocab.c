@@ -58,14 +58,23 @@ void strtab_put(struct strtab *s, const struct token *tokens, u32 id)
 	}
 }
 
-u32 strtab_find(const struct strtab *s, const struct token *tokens, const char *text, size_t bytes)
+u32 strtab_hash(const char *text, size_t bytes)
 {
-	u32 hash = (u32)XXH3_64bits(text, bytes);
+	return (u32)XXH3_64bits(text, bytes);
+}
+
+u32 strtab_find_hashed(const struct strtab *s, const struct token *tokens, u32 hash, const char *text, size_t bytes)
+{
 	for (u32 i = hash;; i++) {
 		const struct strtab_slot *slot = &s->slots[i & s->mask];
 		if (slot->id == TOKEN_NONE || slot_matches(slot, hash, tokens, text, bytes))
 			return slot->id;
 	}
+}
+
+u32 strtab_find(const struct strtab *s, const struct token *tokens, const char *text, size_t bytes)
+{
+	return strtab_find_hashed(s, tokens, strtab_hash(text, bytes), text, bytes);
 }
 
 enum err merges_init(struct merges *m, u32 count)

@@ -38,6 +38,19 @@ void strtab_fini(struct strtab *s);
 void strtab_put(struct strtab *s, const struct token *tokens, u32 id);
 /* TOKEN_NONE when absent. */
 u32 strtab_find(const struct strtab *s, const struct token *tokens, const char *text, size_t bytes);
+/* The same in steps, for looking up many texts while memory answers: hash, fetch the slot, fetch what it names, find. */
+u32 strtab_hash(const char *text, size_t bytes);
+static inline void strtab_fetch_slot(const struct strtab *s, u32 hash)
+{
+	__builtin_prefetch(&s->slots[hash & s->mask]);
+}
+static inline void strtab_fetch_token(const struct strtab *s, const struct token *tokens, u32 hash)
+{
+	u32 id = s->slots[hash & s->mask].id;
+	if (id != TOKEN_NONE)
+		__builtin_prefetch(&tokens[id]);
+}
+u32 strtab_find_hashed(const struct strtab *s, const struct token *tokens, u32 hash, const char *text, size_t bytes);
 
 /* (left, right) -> (rank, merged id). */
 struct merge_slot {
@@ -55,6 +68,12 @@ MUST_CHECK enum err merges_init(struct merges *m, u32 count);
 void merges_fini(struct merges *m);
 /* A pair that is there already gets the new rank, as a map filled in file order would. */
 void merges_put(struct merges *m, u32 left, u32 right, u32 rank, u32 id);
+
+static inline void merges_fetch(const struct merges *m, u32 left, u32 right)
+{
+	u64 key = (u64)left << 32 | right;
+	__builtin_prefetch(&m->slots[(u32)(key * 0x9e3779b97f4a7c15u >> m->shift) & m->mask], 1);
+}
 
 /* NULL when the pair does not merge. */
 static inline const struct merge_slot *merges_find(const struct merges *m, u32 left, u32 right)
