@@ -132,7 +132,7 @@ enum err tokenizer_encode(const struct tokenizer *t, struct text_scratch *s, con
 	enum err e = encode_text(&enc, text, bytes);
 	if (e == ERR_OK && (flags & TEXT_ADD_SPECIAL))
 		u32_vec_append(ids, t->after.data, t->after.count);
-	if (bytes > TEXT_KEPT_MAX / 4)
+	if (bytes > SYMBOLS_KEPT_MAX)
 		trim_scratch(s);
 	if (e == ERR_OK && ids->failed)
 		e = ERR_NO_MEMORY;
