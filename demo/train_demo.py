@@ -6,6 +6,7 @@
 Needs PyTorch (1.13 or later), NumPy and `regex`. The directory must already hold tokenizer.json and
 tokenizer_config.json (see train_tokenizer.py). The learning rate follows the clock rather than a step count, so
 that the schedule ends when the time is up; a checkpoint is written every ten minutes and picked up on a restart.
+`--init demo` goes on from the weights of a finished run, with a new schedule.
 """
 import argparse, json, math, os, random, struct, time
 
@@ -366,6 +367,7 @@ def main():
     ap.add_argument("--corpus", default="data/corpus/stories.txt")
     ap.add_argument("--out", default="data/demo")
     ap.add_argument("--state", default="data/demo_state.pt", help="checkpoint for a restart")
+    ap.add_argument("--init", help="model directory whose weights a new run begins with, instead of random ones")
     ap.add_argument("--minutes", type=float, default=60)
     ap.add_argument("--batch", type=int, default=4096, help="tokens a step")
     ap.add_argument("--short", type=float, default=0.7, help="share of the time spent on half the context")
@@ -381,7 +383,7 @@ def main():
     rng = np.random.default_rng(a.seed)
     tok = Tokenizer(a.out + "/tokenizer.json")
     data = Stories(a.corpus, tok, CONFIG["max_position_embeddings"])
-    model = Llama(CONFIG)
+    model = load(a.init)[0].train() if a.init else Llama(CONFIG)
     n_params = sum(p.numel() for p in model.parameters())
     print(f"{n_params:,} parameters; {data.tokens:,} training tokens in {len(data.train)} documents, "
           f"{len(data.valid)} documents held out", flush=True)
