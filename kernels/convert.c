@@ -10,6 +10,7 @@ size_t kern_dtype_bytes(enum kern_dtype t)
 	case KERN_F16:
 		return 2;
 	case KERN_I8:
+	case KERN_F8E4M3:
 		return 1;
 	}
 	return 0;

@@ -2,9 +2,15 @@
  * table, stronger variants overwrite their slots. Compiles as C11 and as (CUDA) C++.
  *
  * Shapes are row-major; "[T][H]" means T rows of H. T: tokens of a step, R: rows (sequences) of a step, V:
- * vocabulary. On the CPU activations are float; weights and KV cache are bf16 or float. Args carry the types,
- * since on GPUs activations are bf16. All pointers are borrowed for the call. Ops never allocate: what they
- * need beyond their arguments is in the context's scratch, sized by kern_scratch_bytes. */
+ * vocabulary. On the CPU activations are float; weights and KV cache are bf16 or float. All pointers are
+ * borrowed for the call. Ops never allocate: what they need beyond their arguments is in the context's
+ * scratch, sized by kern_scratch_bytes.
+ *
+ * Device variants (kern_ops_init_cuda) differ in this: activations are bf16, and the args say so (`dtype`);
+ * every pointer in the args, and every pointer behind one, is device memory, but those marked "host"; an op
+ * returns when its kernels are queued in the context's stream. They refuse with ERR_UNSUPPORTED what they
+ * have no kernel for and with ERR_INVALID what no call may ask for, both before anything is queued;
+ * ERR_DEVICE: the launch failed. */
 #ifndef TERCET_KERNELS_KERNELS_H
 #define TERCET_KERNELS_KERNELS_H
 
@@ -15,7 +21,7 @@
 extern "C" {
 #endif
 
-enum kern_dtype { KERN_F32, KERN_BF16, KERN_F16, KERN_I8 };
+enum kern_dtype { KERN_F32, KERN_BF16, KERN_F16, KERN_I8, KERN_F8E4M3 };
 size_t kern_dtype_bytes(enum kern_dtype t);
 
 /* Instruction sets a variant may need; found at run time, and masked by tests and by TERCET_KERN_CAPS. */
@@ -64,43 +70,85 @@ struct kern_weight {
 
 /* ---------------------------------------------------------------- ops */
 
-/* out[t] = table[ids[t]]; out float [T][H]. With tensor parallelism the table is a slice of the vocabulary
+/* An array of activations: float where the args' dtype is KERN_F32 (the default), bf16 where it is KERN_BF16.
+ */
+#define KERN_ACTIVATIONS(qualifier, name)   \
+	union {                             \
+		qualifier float *name;      \
+		qualifier u16 *name##_bf16; \
+	}
+
+/* Rows in 8 bits: value = data[t][i] * scales[t], where the largest of a row is 127 (KERN_I8) or 448
+ * (KERN_F8E4M3), rounded to nearest even. A row of zeros has scale 0. */
+struct kern_quantized {
+	void *data;    /* [T][width] */
+	float *scales; /* [T] */
+	enum kern_dtype dtype;
+};
+
+/* out[t] = table[ids[t]]; out [T][H]. With tensor parallelism the table is a slice of the vocabulary
  * [first, first + rows): other ids give zeros. */
 struct kern_embedding_args {
-	float *out;
+	KERN_ACTIVATIONS(, out);
 	const u32 *ids;
 	const void *table;
 	enum kern_dtype table_dtype;
 	u32 tokens, hidden, first, rows;
+	enum kern_dtype dtype;
 };
 
 /* If `add` is not NULL: x[t] += add[t]. Then out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. `out` may be
  * NULL (only add). Zhang, Sennrich 2019. */
 struct kern_rmsnorm_args {
-	float *out;	     /* [T][H] */
-	float *x;	     /* [T][H], the residual stream */
-	const float *add;    /* [T][H] or NULL */
-	const float *weight; /* [H] */
+	KERN_ACTIVATIONS(, out);      /* [T][H] */
+	KERN_ACTIVATIONS(, x);	      /* [T][H], the residual stream */
+	KERN_ACTIVATIONS(const, add); /* [T][H] or NULL */
+	const float *weight;	      /* [H] */
 	float eps;
 	u32 tokens, hidden;
+	enum kern_dtype dtype;
+	/* Devices: the result also, or only (`out` NULL), as 8 bits with a scale per token; NULL elsewhere.
+	 */
+	struct kern_quantized *quantized; /* host */
 };
 
 /* out[t][n] = sum_k x[t][k] * w[n][k] (+ bias[n]); accumulates in float. `accumulate`: += instead of =. */
 struct kern_matmul_args {
-	float *out;	/* [T][out_stride] */
-	const float *x; /* [T][x_stride] */
-	const struct kern_weight *w;
-	const float *bias; /* [N] or NULL */
+	KERN_ACTIVATIONS(, out);     /* [T][out_stride] */
+	KERN_ACTIVATIONS(const, x);  /* [T][x_stride] */
+	const struct kern_weight *w; /* host; its data on the device */
+	const float *bias;	     /* [N] or NULL */
 	u32 tokens;
 	u32 x_stride, out_stride; /* in elements */
 	bool accumulate;
+	enum kern_dtype dtype, out_dtype; /* of x; of out (bf16 in, float out: logits) */
+	/* Devices, few tokens: what surrounds the product, in the same kernel. */
+	const struct kern_matmul_fusion *fusion; /* host; NULL elsewhere */
+};
+
+enum kern_activation { KERN_SILU, KERN_GELU_TANH };
+
+/* Fused with a matrix product of at most KERN_FUSED_TOKENS tokens (a step of decoding); a variant that cannot
+ * answers ERR_UNSUPPORTED, and the caller uses the separate ops. */
+enum { KERN_FUSED_TOKENS = 16 };
+struct kern_rope_kv_args;
+struct kern_matmul_fusion {
+	const float *norm_weight; /* [K]: x is RMSNorm(x) * norm_weight; NULL: as it is */
+	float norm_eps;
+	/* The rows of W are gate and then up: out[t][i] = act(product[t][i]) * product[t][N / 2 + i]. */
+	bool act_mul;
+	enum kern_activation act;
+	/* The product is what rope_kv reads: rotated and written as it would (`qkv` is ignored; no head
+	 * norms), and `out` is not written. Host; NULL: not. */
+	const struct kern_rope_kv_args *rope;
 };
 
 /* The KV cache of one layer: blocks * kv_heads * block_size * head_dim elements for K and as many for V. A
  * slot is block * block_size + offset. V is [blocks][kv_heads][block_size][head_dim]. K is
  * [blocks][kv_heads][head_dim / c][block_size][c] with c = 4 / bytes of the type: the keys of a block lie
- * side by side, so that one vector holds the same dimension of many keys. Blocks are opaque to callers.
- * head_dim is even. */
+ * side by side, so that one vector holds the same dimension of many keys. On devices K is laid out as V: what
+ * their matrix units read is a key's dimensions side by side. Blocks are opaque to callers. head_dim is even.
+ */
 struct kern_kv {
 	void *k, *v;
 	enum kern_dtype dtype;
@@ -112,8 +160,8 @@ struct kern_kv {
  * cos/sin[positions[t]], writes q to `q` and k, v into the cache at slots[t]; slot -1 writes nothing
  * (padding). */
 struct kern_rope_kv_args {
-	float *q; /* out [T][heads][head_dim] */
-	const float *qkv;
+	KERN_ACTIVATIONS(, q); /* out [T][heads][head_dim] */
+	KERN_ACTIVATIONS(const, qkv);
 	const float *bias;   /* [(heads + 2 kv_heads) * head_dim] or NULL */
 	const float *q_norm; /* [head_dim] or NULL */
 	const float *k_norm;
@@ -124,6 +172,7 @@ struct kern_rope_kv_args {
 	const i64 *slots;     /* [T] */
 	struct kern_kv kv;
 	u32 tokens, heads, rope_dim;
+	enum kern_dtype dtype;
 };
 
 /* Paged attention for decode, prefill chunks and mixtures in one op. Row r owns queries
@@ -131,8 +180,8 @@ struct kern_rope_kv_args {
  * queries. Query i of n sees keys 0 .. context - n + i (causal), within `window` (0: none: key > query -
  * window). */
 struct kern_attention_args {
-	float *out;	/* [T][heads][head_dim] */
-	const float *q; /* [T][heads][head_dim] */
+	KERN_ACTIVATIONS(, out);    /* [T][heads][head_dim] */
+	KERN_ACTIVATIONS(const, q); /* [T][heads][head_dim] */
 	struct kern_kv kv;
 	const u32 *query_start;	 /* [R + 1] */
 	const u32 *context;	 /* [R] */
@@ -142,15 +191,20 @@ struct kern_attention_args {
 	float scale;
 	float soft_cap; /* 0: none; else cap * tanh(score / cap) */
 	u32 window;
+	enum kern_dtype dtype;
+	/* Devices: the step cut into pieces of work, once for all its layers (kern_device_ops.plan); NULL
+	 * elsewhere. */
+	const struct kern_attention_plan *plan;
 };
 
-enum kern_activation { KERN_SILU, KERN_GELU_TANH };
 /* out[t][i] = act(gate_up[t][i]) * gate_up[t][size + i], i < size */
 struct kern_act_mul_args {
-	float *out;	      /* [T][size] */
-	const float *gate_up; /* [T][2 * size] */
+	KERN_ACTIVATIONS(, out);	  /* [T][size] */
+	KERN_ACTIVATIONS(const, gate_up); /* [T][2 * size] */
 	u32 tokens, size;
 	enum kern_activation act;
+	enum kern_dtype dtype;
+	struct kern_quantized *quantized; /* as of kern_rmsnorm_args */
 };
 
 /* Per row of logits, in place, in this order: logit_bias, repetition penalty (over prompt and outputs; CTRL:

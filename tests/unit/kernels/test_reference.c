@@ -154,7 +154,8 @@ Test(reference, embedding_of_a_slice_is_zero_outside_of_it)
 	const float table[4] = {1, 2, 3, 4};
 	const u32 ids[3] = {9, 11, 12};
 	float out[6];
-	struct kern_embedding_args a = {out, ids, table, KERN_F32, 3, 2, 10, 2};
+	struct kern_embedding_args a = {
+		.out = out, .ids = ids, .table = table, .tokens = 3, .hidden = 2, .first = 10, .rows = 2};
 	ops.embedding(NULL, &a);
 	const float want[6] = {0, 0, 3, 4, 0, 0};
 	cr_assert_eq(memcmp(out, want, sizeof(out)), 0);
