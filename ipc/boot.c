@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "common/sched_slice.h"
 
 /* After prctl, so that a parent that dies at any moment is noticed: before it here, after it by the signal. */
 static bool parent_is_there(int fd)
@@ -65,6 +66,7 @@ enum err boot_attach(struct boot *b, struct err_msg *em)
 		return err_set(em, ERR_GONE, "the supervisor that started this process is gone");
 	b->fd = (int)fd;
 	raise_file_limit();
+	sched_slice_short(); /* where the kernel knows it; nothing depends on it but waiting times */
 	return ERR_OK;
 }
 

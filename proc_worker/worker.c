@@ -12,6 +12,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/sched_slice.h"
 #include "common/shm_stats.h"
 #include "common/trace.h"
 #include "proc_worker/runner.h"
@@ -403,10 +404,14 @@ enum err worker_create(struct worker **out, const struct options *o, u32 rank, s
 	w->boot = boot;
 	w->rank = rank;
 	enum err e = open_observation(w, em);
+	/* What computes has the kernel's own slices; the transport's threads, born with the channels, answer. */
+	sched_slice_default();
 	if (!e)
 		e = load(w, em);
+	sched_slice_short();
 	if (!e)
 		e = open_channels(w, em);
+	sched_slice_default();
 	if (e)
 		worker_destroy(&w);
 	else
