@@ -27,7 +27,7 @@ static enum err init_pools(struct sched *s, struct err_msg *em)
 {
 	const struct sched_config *c = &s->config;
 	u32 blocks_of_one = (s->context_max + c->block_size - 1) / c->block_size;
-	u32 slot_count = c->max_queued_requests + c->max_num_seqs * (c->async_depth + 2);
+	u32 slot_count = c->max_queued_requests + c->max_num_seqs * (c->async_depth + 3);
 	enum err e = seqs_init(&s->seqs, slot_count, s->context_max, c->block_size, c->first_number,
 			       read_secret(c, 0), em);
 
@@ -452,5 +452,7 @@ enum err sched_result(struct sched *s, const struct ipc_result *m, u64 now_ns, s
 	}
 	tally_flush(s, &tally);
 	stats_add(s->stats, STATS_GENERATION_TOKENS, pushed);
+	if (m->forward_us)
+		s->step_us = s->step_us ? (3 * s->step_us + m->forward_us) / 4 : m->forward_us;
 	return ERR_OK;
 }

@@ -13,14 +13,14 @@
 #include "proc_scheduler/seqs.h"
 #include "proc_scheduler/step_diff.h"
 
-enum { SCHED_DEPTH_MAX = 2 };
+enum { SCHED_DEPTH_MAX = 2, SCHED_FLIGHTS_MAX = SCHED_DEPTH_MAX + 2, SCHED_SHORT_STEP_US = 1000 };
 
 struct sched_config {
 	u32 max_num_seqs;
 	u32 max_num_batched_tokens;
 	u32 long_prefill_token_threshold; /* 0: the budget */
 	u32 max_queued_requests;
-	u32 async_depth; /* at most depth + 1 steps are in flight */
+	u32 async_depth; /* at most depth + 1 steps are in flight; at depth 2 one more while steps are short */
 	u32 block_size, block_count;
 	u32 max_model_len;
 	u32 vocab_size;
@@ -66,8 +66,9 @@ struct sched {
 	size_t block_stride;
 	u32 *free_rows; /* a stack */
 	u32 free_row_count;
-	struct sched_flight flights[SCHED_DEPTH_MAX + 1]; /* oldest first */
+	struct sched_flight flights[SCHED_FLIGHTS_MAX]; /* oldest first */
 	u32 flight_count;
+	u32 step_us; /* smoothed time that a step computes; 0: not known */
 	u32 ending_count;   /* running sequences whose last allowed token is in flight */
 	u32 *pinned_blocks; /* sources of this step's copies, kept until it is built */
 	u32 pinned_count;

@@ -277,9 +277,18 @@ static void count_step(struct sched *s)
 	stats_set(s->stats, STATS_KV_CACHE_USAGE, used * 1000000 / s->kv.count);
 }
 
+/* Two short steps may pass before a result was handled and a plan sent, above all where all processes share
+ * few cores: a third one in stock costs nobody anything. */
+static u32 flights_max(const struct sched *s)
+{
+	bool short_steps = s->step_us && s->step_us < SCHED_SHORT_STEP_US;
+
+	return s->config.async_depth + (short_steps && s->config.async_depth == SCHED_DEPTH_MAX ? 2 : 1);
+}
+
 const struct ipc_step *sched_plan(struct sched *s, u64 now_ns)
 {
-	if (s->flight_count > s->config.async_depth)
+	if (s->flight_count >= flights_max(s))
 		return NULL;
 	step_diff_begin(&s->diff);
 	struct plan p = {

@@ -90,7 +90,7 @@ struct sim_world *sim_world_create(u64 seed, u64 rng, const struct sched_config 
 				      w->sched->context_max, config->block_size,
 				      config->block_count,   config->vocab_size};
 	fake_worker_init(&w->worker, &limits);
-	w->results = zeroed(SCHED_DEPTH_MAX + 2, sizeof(*w->results));
+	w->results = zeroed(SCHED_FLIGHTS_MAX + 1, sizeof(*w->results));
 	w->stale = zeroed(1, sizeof(*w->stale));
 	w->requests = zeroed(SIM_REQUESTS_MAX, sizeof(*w->requests));
 	w->refs = zeroed(config->block_count, sizeof(u32));
@@ -275,7 +275,7 @@ bool sim_plan(struct sim_world *w)
 		return false;
 	w->steps++;
 	w->copies += step->copy_src_count;
-	ASSERT(w->result_count < SCHED_DEPTH_MAX + 2);
+	ASSERT(w->result_count < SCHED_FLIGHTS_MAX + 1);
 	struct fake_result *r = &w->results[w->result_count];
 	r->epoch = w->epoch;
 	enum err e = fake_worker_step(&w->worker, step, r, &em);
@@ -294,6 +294,7 @@ static void deliver(struct sim_world *w, const struct fake_result *r)
 
 	if (r->epoch != w->epoch)
 		return;
+	m.forward_us = r->step / 100 % 2 ? 100 : 10000; /* short steps and long ones by turns */
 	enum err e = sched_result(w->sched, &m, w->now_ns, &em);
 	if (e)
 		sim_fail(w, "%s: %s", err_name(e), em.text);

@@ -138,6 +138,7 @@ void fixture_deliver(struct fixture *f)
 	struct err_msg em;
 
 	cr_assert_gt(f->result_count, 0);
+	m.forward_us = f->forward_us;
 	cr_assert_eq(sched_result(f->s, &m, f->now_ns += 1000, &em), ERR_OK, "%s", em.text);
 	f->result_count--;
 	memmove(&f->results[0], &f->results[1], f->result_count * sizeof(f->results[0]));

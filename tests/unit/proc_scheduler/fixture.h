@@ -22,6 +22,7 @@ struct fixture {
 	struct fake_worker worker;
 	struct fake_result results[SCHED_DEPTH_MAX + 2]; /* in flight, oldest first */
 	u32 result_count;
+	u32 forward_us; /* in the results */
 	u64 now_ns;
 	u64 next_req_id;
 	u64 opened[FIXTURE_RECORDS_MAX];

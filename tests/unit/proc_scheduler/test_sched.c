@@ -284,6 +284,26 @@ Test(sched, the_tokens_run_are_exactly_prompt_and_outputs_but_one)
 	}
 }
 
+Test(sched, short_steps_are_planned_one_further_ahead_at_depth_2_only)
+{
+	static const struct {
+		u32 depth, forward_us, in_flight;
+	} cases[] = {{2, 999, 4}, {2, 1000, 3}, {2, 0, 3}, {1, 10, 2}, {0, 10, 1}};
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		struct sched_config c = fixture_config();
+		c.async_depth = cases[i].depth;
+		struct fixture *f = fixture_create(&c);
+		fixture_submit(f, 1, 8, 50);
+		cr_assert_not_null(fixture_plan(f));
+		f->forward_us = cases[i].forward_us;
+		fixture_deliver(f);
+		while (fixture_plan(f))
+			;
+		cr_assert_eq(f->s->flight_count, cases[i].in_flight, "case %zu: %u", i, f->s->flight_count);
+		fixture_destroy(&f);
+	}
+}
+
 Test(sched, one_step_more_than_the_depth_is_in_flight_and_no_further)
 {
 	for (u32 depth = 0; depth <= 2; depth++) {
