@@ -88,8 +88,8 @@ class Stories:
     """Documents are separated by two blank lines; paragraphs by one. Each sample starts with <|begin_of_text|> at
     the beginning of a paragraph; a fifth of the samples are dressed as a chat: a request, then a passage."""
 
-    def __init__(self, path, tok, context, chat_share=0.2):
-        docs = [d for d in open(path, encoding="utf-8").read().split("\n\n\n") if d.strip()]
+    def __init__(self, path, tok, context, documents=None, chat_share=0.2):
+        docs = [d for d in open(path, encoding="utf-8").read().split("\n\n\n") if d.strip()][:documents]
         self.tok, self.context, self.chat_share = tok, context, chat_share
         s = tok.special
         self.bos, self.eos = s["<|begin_of_text|>"], s["<|end_of_text|>"]
@@ -365,6 +365,7 @@ def generate(model, ids, n, temperature=0.0, stop=(), seed=0):
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--corpus", default="data/corpus/stories.txt")
+    ap.add_argument("--documents", type=int, help="use only so many, from the first on (the corpus begins with 314 fairy tales)")
     ap.add_argument("--out", default="data/demo")
     ap.add_argument("--state", default="data/demo_state.pt", help="checkpoint for a restart")
     ap.add_argument("--init", help="model directory whose weights a new run begins with, instead of random ones")
@@ -382,7 +383,7 @@ def main():
     torch.set_num_threads(a.threads)
     rng = np.random.default_rng(a.seed)
     tok = Tokenizer(a.out + "/tokenizer.json")
-    data = Stories(a.corpus, tok, CONFIG["max_position_embeddings"])
+    data = Stories(a.corpus, tok, CONFIG["max_position_embeddings"], a.documents)
     model = load(a.init)[0].train() if a.init else Llama(CONFIG)
     n_params = sum(p.numel() for p in model.parameters())
     print(f"{n_params:,} parameters; {data.tokens:,} training tokens in {len(data.train)} documents, "
