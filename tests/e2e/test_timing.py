@@ -47,10 +47,12 @@ def spans(path, process, name):
                   if e.get("ph") == "X" and e["pid"] in pids and e["name"] == name)
 
 
-def test_next_step_is_planned_while_one_computes(tmp_path):
+@pytest.mark.parametrize("sequences", (1, 8))
+@pytest.mark.parametrize("threads", (1, 2))
+def test_next_step_is_planned_while_one_computes(tmp_path, sequences, threads):
     path = tmp_path / "trace.json"
-    with Engine("--trace", path, "--dtype", "float32") as e:
-        e.api.completions([PROMPT] * 8, max_tokens=400, ignore_eos=True)
+    with Engine("--trace", path, "--threads", threads) as e:
+        e.api.completions([PROMPT] * sequences, max_tokens=400, ignore_eos=True)
         assert e.terminate() == 0
     plans = {step: (begin, end) for begin, end, step in spans(path, "scheduler", "plan")}
     forwards = spans(path, "worker-0", "forward")
@@ -60,7 +62,8 @@ def test_next_step_is_planned_while_one_computes(tmp_path):
     assert ahead >= 0.98 * len(steady), "%d of %d steps had their successor planned" % (ahead, len(steady))
     begin, end = steady[0][0], steady[-1][1]
     waited = sum(min(w[1], end) - max(w[0], begin) for w in waits if w[1] > begin and w[0] < end)
-    print("the worker waited %.2f %% of the time" % (100 * waited / (end - begin)))
+    print("%d sequences, %d threads: the worker waited %.2f %% of the time" %
+          (sequences, threads, 100 * waited / (end - begin)))
     assert waited / (end - begin) < 0.02
     for process, name in (("detok", "decode"), ("detok", "write"), ("scheduler", "send"), ("worker-0", "sample")):
         assert spans(path, process, name), "%s has no %s spans" % (process, name)
