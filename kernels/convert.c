@@ -12,6 +12,53 @@ size_t kern_dtype_bytes(enum kern_dtype t)
 	case KERN_I8:
 	case KERN_F8E4M3:
 		return 1;
+	case KERN_I4_32:
+	case KERN_I4_64:
+	case KERN_I4_128:
+		return 0;
+	}
+	return 0;
+}
+
+const char *kern_dtype_name(enum kern_dtype t)
+{
+	switch (t) {
+	case KERN_F32:
+		return "float32";
+	case KERN_BF16:
+		return "bfloat16";
+	case KERN_F16:
+		return "float16";
+	case KERN_I8:
+		return "int8";
+	case KERN_F8E4M3:
+		return "float8 (e4m3)";
+	case KERN_I4_32:
+		return "int4 (groups of 32)";
+	case KERN_I4_64:
+		return "int4 (groups of 64)";
+	case KERN_I4_128:
+		return "int4 (groups of 128)";
+	}
+	return "?";
+}
+
+u32 kern_dtype_group(enum kern_dtype t)
+{
+	switch (t) {
+	case KERN_F32:
+	case KERN_BF16:
+	case KERN_F16:
+	case KERN_F8E4M3:
+		return 0;
+	case KERN_I8:
+		return KERN_I8_GROUP;
+	case KERN_I4_32:
+		return 32;
+	case KERN_I4_64:
+		return 64;
+	case KERN_I4_128:
+		return 128;
 	}
 	return 0;
 }
@@ -33,7 +80,7 @@ void kern_convert(void *dst, enum kern_dtype dst_type, const void *src, enum ker
 		  size_t count)
 {
 	u16 *half = dst;
-	ASSERT(src_type != KERN_I8 &&
+	ASSERT(kern_dtype_bytes(src_type) > 1 &&
 	       (dst_type == KERN_F32 || dst_type == KERN_BF16 || dst_type == src_type));
 	if (dst_type == src_type)
 		memmove(dst, src, count * kern_dtype_bytes(src_type));

@@ -16,6 +16,10 @@ enum {
 	KERN_ALIGN = 64,
 	KERN_PANEL = 32, /* columns of a packed panel: two AVX-512 or four AVX2 vectors of float */
 	KERN_COLUMNS = 2 * KERN_PANEL, /* packed matrices have whole pairs of panels */
+	KERN_I8_GROUP = 128,
+	KERN_INPUT_GROUP = 64, /* inputs of quantized products share a scale in groups of at most so many */
+	KERN_GROUP_HEAD = 128, /* bytes in front of a group of a panel: 32 floats, or 32 + 32 halves */
+	KERN_GROUP_UNIT = 128, /* bytes of 4 (int8) or 8 (int4) values of each column of a panel */
 };
 
 /* Layout ids of struct kern_weight. */
@@ -25,6 +29,13 @@ enum kern_layout {
 	 * vector holds the same k (or pair of k) of neighbouring columns, and a panel is one stream of
 	 * memory. */
 	KERN_LAYOUT_PANEL,
+	/* Quantized, whatever the instruction set: panels of 32 columns, an even number of them, each a
+	 * sequence of groups. A group begins with the scales of its columns (KERN_I8: float [32]; KERN_I4_*:
+	 * half [32], then zeros, half [32]); units follow. A unit of KERN_I8 is [32][4] bytes: 4 neighbouring
+	 * values of each column, 128 added. One of KERN_I4_* is [32][4] bytes, too, but for 8 values: byte i
+	 * has the i-th in its lower half and the (4 + i)-th in its upper one. Only the last group is shorter;
+	 * its last unit is filled up. */
+	KERN_LAYOUT_GROUPS,
 };
 
 static inline float kern_bf16_to_float(u16 h)
@@ -58,6 +69,28 @@ static inline float kern_f16_to_float(u16 h)
 			      : sign | (exponent + 112) << 23 | mantissa << 13;
 	memcpy(&f, &bits, 4);
 	return f;
+}
+
+/* IEEE half, rounded to nearest even; beyond its range infinities. */
+static inline u16 kern_float_to_f16(float f)
+{
+	u32 bits, sign, rounded;
+	memcpy(&bits, &f, 4);
+	sign = bits >> 16 & 0x8000;
+	bits &= 0x7fffffffu;
+	if (bits > 0x7f800000u)
+		return (u16)(sign | 0x7e00);
+	if (bits >= 0x477ff000u) /* rounds to 65536 or more */
+		return (u16)(sign | 0x7c00);
+	if (bits < 0x38800000u) { /* subnormal: adding 1/2 leaves multiples of 2^-24 in the lowest bits */
+		float shifted;
+		memcpy(&shifted, &bits, 4);
+		shifted += 0.5f;
+		memcpy(&rounded, &shifted, 4);
+		return (u16)(sign | (rounded - 0x3f000000u));
+	}
+	rounded = bits + 0xfff + (bits >> 13 & 1);
+	return (u16)(sign | (rounded - 0x38000000u) >> 13);
 }
 
 /* Element i of an array of `type`. */
@@ -105,9 +138,66 @@ static inline size_t kern_panel_index(u32 k_total, enum kern_dtype type, u32 n, 
 	return n / KERN_PANEL * panel + ((size_t)(k / c) * KERN_PANEL + n % KERN_PANEL) * c + k % c;
 }
 
+static inline bool kern_is_int4(enum kern_dtype type)
+{
+	return type == KERN_I4_32 || type == KERN_I4_64 || type == KERN_I4_128;
+}
+
+/* Values of a column in a unit. */
+static inline u32 kern_unit_values(enum kern_dtype type)
+{
+	return type == KERN_I8 ? 4 : 8;
+}
+
+static inline u32 kern_ceil(u32 a, u32 b)
+{
+	return (a + b - 1) / b;
+}
+
+/* Bytes of a whole group of a panel. */
+static inline size_t kern_group_bytes(enum kern_dtype type)
+{
+	return KERN_GROUP_HEAD + kern_dtype_group(type) / kern_unit_values(type) * (size_t)KERN_GROUP_UNIT;
+}
+
+/* Bytes of a panel of a quantized matrix. */
+static inline size_t kern_groups_panel_bytes(enum kern_dtype type, u32 k)
+{
+	return kern_ceil(k, kern_dtype_group(type)) * (size_t)KERN_GROUP_HEAD +
+	       kern_ceil(k, kern_unit_values(type)) * (size_t)KERN_GROUP_UNIT;
+}
+
+/* The group of a panel that holds (n, k). */
+static inline size_t kern_group_offset(const struct kern_weight *w, u32 n, u32 k)
+{
+	return n / KERN_PANEL * kern_groups_panel_bytes(w->dtype, w->k) +
+	       k / kern_dtype_group(w->dtype) * kern_group_bytes(w->dtype);
+}
+
+/* The byte of a group that holds (n, k). */
+static inline size_t kern_unit_offset(enum kern_dtype type, u32 n, u32 k)
+{
+	u32 values = kern_unit_values(type), within = k % kern_dtype_group(type);
+	return KERN_GROUP_HEAD + within / values * (size_t)KERN_GROUP_UNIT + n % KERN_PANEL * 4 + within % 4;
+}
+
+static inline float kern_quantized_at(const struct kern_weight *w, u32 n, u32 k)
+{
+	const char *group = (const char *)w->data + kern_group_offset(w, n, k);
+	const u16 *halves = (const u16 *)(const void *)group;
+	u8 byte = ((const u8 *)group)[kern_unit_offset(w->dtype, n, k)];
+	if (w->dtype == KERN_I8)
+		return ((const float *)(const void *)group)[n % KERN_PANEL] * (float)(byte - 128);
+	float q = (float)(k % 8 < 4 ? byte & 15 : byte >> 4);
+	return kern_f16_to_float(halves[n % KERN_PANEL]) *
+	       (q - kern_f16_to_float(halves[KERN_PANEL + n % KERN_PANEL]));
+}
+
 /* W[n][k] whatever the layout. */
 static inline float kern_weight_at(const struct kern_weight *w, u32 n, u32 k)
 {
+	if (w->packed == KERN_LAYOUT_GROUPS)
+		return kern_quantized_at(w, n, k);
 	size_t i = w->packed == KERN_LAYOUT_PANEL ? kern_panel_index(w->k, w->dtype, n, k)
 						  : (size_t)n * w->k + k;
 	return kern_load(w->data, w->dtype, i);
@@ -137,11 +227,6 @@ static inline size_t kern_align(size_t bytes)
 static inline u32 kern_min(u32 a, u32 b)
 {
 	return a < b ? a : b;
-}
-
-static inline u32 kern_ceil(u32 a, u32 b)
-{
-	return (a + b - 1) / b;
 }
 
 /* Rows of so many elements that make a task of some microseconds. */

@@ -21,8 +21,22 @@
 extern "C" {
 #endif
 
-enum kern_dtype { KERN_F32, KERN_BF16, KERN_F16, KERN_I8, KERN_F8E4M3 };
+/* KERN_I8 and KERN_I4_* as types of a weight are quantized in groups; see struct kern_weight. */
+enum kern_dtype {
+	KERN_F32,
+	KERN_BF16,
+	KERN_F16,
+	KERN_I8,
+	KERN_F8E4M3,
+	KERN_I4_32,
+	KERN_I4_64,
+	KERN_I4_128,
+};
+/* Bytes of an element; 0 for KERN_I4_*, of which two share one. */
 size_t kern_dtype_bytes(enum kern_dtype t);
+const char *kern_dtype_name(enum kern_dtype t); /* "float32", "int4 (groups of 64)", ... */
+/* Neighbouring values of a row of a quantized weight that share a scale; 0: the type is not quantized. */
+u32 kern_dtype_group(enum kern_dtype t);
 
 /* Instruction sets a variant may need; found at run time, and masked by tests and by TERCET_KERN_CAPS. */
 enum kern_cap {
@@ -60,12 +74,24 @@ struct kern_ctx {
 /* ---------------------------------------------------------------- weights of matrix products */
 
 /* A matrix W[n][k] (torch's Linear: out x in) in the layout that the variant chosen by the same caps reads.
- * Its memory is owned by whoever made it. */
+ * Its memory is owned by whoever made it.
+ *
+ * Quantized types. Group g of row n is W[n][g * G .. (g + 1) * G), the last one of a row may be shorter. Its
+ * values are scale * (q - zero), with
+ *   KERN_I8: G = 128, q in -128 .. 127, zero = 0, scale a float;
+ *   KERN_I4_32, _64, _128: G = 32, 64, 128, q in 0 .. 15, scale and zero numbers of a half (so that a zero
+ * may be fractional or outside of 0 .. 15). Every AWQ and GPTQ matrix of 4 bits is of this form. The product
+ * rounds its inputs to 8 bits, too, by token and group, for the processors' integer instructions: see
+ * docs/QUANTIZATION.md. */
 struct kern_weight {
 	u32 n, k;
 	enum kern_dtype dtype;
 	u32 packed; /* layout id; 0: plain row-major */
+	u32 caps;   /* that it was made for */
 	const void *data;
+	/* NULL, or [k]: column i of this (quantized) matrix multiplies input order[i] (GPTQ's act-order, with
+	 * columns sorted by group). Borrowed; set by the caller after begin. */
+	const u32 *order;
 };
 
 /* ---------------------------------------------------------------- ops */
@@ -285,8 +311,8 @@ void kern_ops_init(struct kern_ops *ops, u32 caps);
 /* "rmsnorm=avx512 matmul=avx512_bf16 ..." into `out`. */
 void kern_ops_print(const struct kern_ops *ops, char *out, size_t bytes);
 
-/* Bytes of memory that W[n][k] takes, stored as `dtype` (float32 or bfloat16) for `caps`: with instruction
- * sets a little more than n * k elements, for whole panels. */
+/* Bytes of memory that W[n][k] takes, stored as `dtype` (float32, bfloat16 or a quantized type) for `caps`:
+ * with instruction sets a little more than n * k elements, for whole panels. */
 size_t kern_weight_bytes(u32 n, u32 k, enum kern_dtype dtype, u32 caps);
 /* Makes `w` from plain rows: row i of W is at src + i * src_stride elements. src_dtype (bf16, f16, f32) may
  * differ from `dtype`. `memory` (kern_weight_bytes, 64-byte aligned) must outlive `w`; `src` is free
@@ -295,11 +321,25 @@ enum err kern_weight_pack(struct kern_weight *w, const void *src, enum kern_dtyp
 			  size_t src_stride, u32 n, u32 k, enum kern_dtype dtype, void *memory,
 			  struct kern_threads *threads, u32 caps, struct err_msg *em);
 /* The same in pieces, for a matrix made of several tensors (fused qkv, gate_up): begin once, then the rows in
- * any order, each range by one caller at a time; rows never given are undefined. */
+ * any order, each range by one caller at a time; rows never given are undefined. Quantized types: the values
+ * are rounded here. KERN_I8: to amax / 127 of their group; KERN_I4_*: between the least and the greatest of
+ * their group, or a narrower range where that lessens the sum of squared errors. */
 enum err kern_weight_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, void *memory, u32 caps,
 			   struct err_msg *em);
 void kern_weight_rows(struct kern_weight *w, u32 first, u32 rows, const void *src, enum kern_dtype src_dtype,
 		      size_t src_stride, struct kern_threads *threads);
+/* Rows that are quantized already, stored without another rounding. All arrays belong to the caller and are
+ * free afterwards; strides are in elements. */
+struct kern_quantized_rows {
+	const u8 *q; /* [rows][q_stride]: a value a byte, 0 .. 15 for KERN_I4_*, an i8 for KERN_I8 */
+	const float
+		*scale;	   /* [rows][group_stride]; KERN_I4_*: each exactly a half, or it is rounded to one */
+	const float *zero; /* as `scale`, in units of q; NULL: 8 for KERN_I4_*, none for KERN_I8 */
+	size_t q_stride, group_stride;
+};
+/* Like kern_weight_rows, for a quantized `w`. Parallel over `threads`. */
+void kern_weight_rows_quantized(struct kern_weight *w, u32 first, u32 rows,
+				const struct kern_quantized_rows *src, struct kern_threads *threads);
 void kern_weight_fini(struct kern_weight *w); /* `memory` stays the caller's */
 
 /* Scratch that any op may need for steps of at most these sizes. */

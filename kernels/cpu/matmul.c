@@ -302,6 +302,8 @@ static void round_rows(void *arg, u32 task, u32 thread)
 enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
 	struct job j = {.a = a};
+	if (a->w->packed == KERN_LAYOUT_GROUPS)
+		return matmul_ref(ctx, a);
 	ASSERT(a->w->packed == KERN_LAYOUT_PANEL);
 	if (a->tokens == 0)
 		return ERR_OK;

@@ -15,7 +15,7 @@ static void columns(void *arg, u32 task, u32 thread)
 			float *out = a->out + (size_t)t * a->out_stride + n;
 			double sum = a->bias ? a->bias[n] : 0;
 			for (u32 k = 0; k < w->k; k++)
-				sum += (double)x[k] * kern_weight_at(w, n, k);
+				sum += (double)x[w->order ? w->order[k] : k] * kern_weight_at(w, n, k);
 			*out = (float)(a->accumulate ? *out + sum : sum);
 		}
 }

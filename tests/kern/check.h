@@ -60,6 +60,7 @@ const char *check_close(const float *got, const double *want, const double *scal
 bool check_distinct_(const struct check *c, u32 target, size_t slot);
 
 void check_linear(struct check *c);
+void check_matmul(struct check *c);
 void check_attention(struct check *c);
 void check_sampling(struct check *c);
 /* `only`: an op's name, or NULL for all. */

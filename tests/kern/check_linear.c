@@ -1,4 +1,4 @@
-/* Checks of embedding, rmsnorm, matmul and act_mul against formulas in double. */
+/* Checks of embedding, rmsnorm and act_mul against formulas in double. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -143,137 +143,6 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 		       c->targets[target].ops.act_mul_variant, act, tokens, size);
 }
 
-/* ---------------------------------------------------------------- matmul */
-
-struct matmul_case {
-	u32 n, k, tokens;
-	bool bf16, outliers, bias, accumulate;
-};
-
-static struct kern_weight packed_weight(struct check *c, const struct matmul_case *m, const float *w,
-					u32 caps)
-{
-	struct kern_weight weight;
-	struct err_msg em = {""};
-	enum kern_dtype dtype = m->bf16 ? KERN_BF16 : KERN_F32;
-	void *memory = check_alloc(c, kern_weight_bytes(m->n, m->k, dtype, caps));
-	if (kern_weight_pack(&weight, w, KERN_F32, m->k, m->n, m->k, dtype, memory, c->pools[1], caps, &em) !=
-	    ERR_OK)
-		printf("kern_weight_pack: %s\n", em.text);
-	return weight;
-}
-
-/* What is right, and how large the summed terms are. */
-static void matmul_want(const struct matmul_case *m, const struct kern_matmul_args *a, const float *w,
-			const float *before, double *want, double *scale)
-{
-	for (u32 t = 0; t < m->tokens; t++)
-		for (u32 n = 0; n < m->n; n++) {
-			double sum = (a->bias ? a->bias[n] : 0) +
-				     (m->accumulate ? before[t * a->out_stride + n] : 0);
-			double size = fabs(sum);
-			for (u32 k = 0; k < m->k; k++) {
-				double term =
-					(double)a->x[(size_t)t * a->x_stride + k] * w[(size_t)n * m->k + k];
-				sum += term;
-				size += fabs(term);
-			}
-			want[(size_t)t * m->n + n] = sum;
-			scale[(size_t)t * m->n + n] = size + 1e-30;
-		}
-}
-
-/* Runs one variant three times and each row alone; all have to agree to the bit. */
-static const char *matmul_runs(struct check *c, u32 target, const struct matmul_case *m,
-			       struct kern_matmul_args *a, const float *before, float *out)
-{
-	size_t bytes = (size_t)m->tokens * a->out_stride * sizeof(float);
-	struct kern_limits limits = small_limits;
-	struct kern_ctx ctx;
-	float *again = check_alloc(c, bytes);
-	limits.hidden = m->k;
-	limits.tokens = m->tokens;
-	for (u32 run = 0; run <= CHECK_POOLS; run++) {
-		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
-		a->out = run == 0 ? out : again;
-		memcpy(a->out, before, bytes);
-		if (c->targets[target].ops.matmul(&ctx, a) != ERR_OK)
-			return "an error";
-		if (memcmp(a->out, out, bytes) != 0)
-			return "another run gives other bits";
-	}
-	struct kern_matmul_args one = *a;
-	one.tokens = 1;
-	memcpy(again, before, bytes);
-	for (u32 t = 0; t < m->tokens; t++) {
-		one.out = again + (size_t)t * a->out_stride;
-		one.x = a->x + (size_t)t * a->x_stride;
-		c->targets[target].ops.matmul(&ctx, &one);
-	}
-	return memcmp(again, out, bytes) != 0 ? "a row alone gives other bits than among others" : NULL;
-}
-
-static void matmul_case(struct check *c, u32 target, const struct matmul_case *m)
-{
-	u32 x_stride = m->k + check_random(c, 3), out_stride = m->n + check_random(c, 3);
-	size_t count = (size_t)m->tokens * out_stride;
-	float *w = check_floats(c, (size_t)m->n * m->k, m->outliers);
-	float *before = check_floats(c, count, false), *out = check_alloc(c, count * sizeof(float));
-	double *want = check_alloc(c, (size_t)m->tokens * m->n * 8),
-	       *scale = check_alloc(c, (size_t)m->tokens * m->n * 8);
-	const char *problem;
-	if (m->bf16)
-		for (size_t i = 0; i < (size_t)m->n * m->k; i++) {
-			u16 half;
-			kern_convert(&half, KERN_BF16, &w[i], KERN_F32, 1);
-			kern_convert(&w[i], KERN_F32, &half, KERN_BF16, 1);
-		}
-	struct kern_weight weight = packed_weight(c, m, w, c->targets[target].caps);
-	struct kern_matmul_args a = {
-		.w = &weight, .tokens = m->tokens, .x_stride = x_stride, .out_stride = out_stride};
-	a.x = check_floats(c, (size_t)m->tokens * x_stride, m->outliers);
-	a.bias = m->bias ? check_floats(c, m->n, false) : NULL;
-	a.accumulate = m->accumulate;
-	matmul_want(m, &a, w, before, want, scale);
-	problem = matmul_runs(c, target, m, &a, before, out);
-	/* Rounding inputs to bf16 costs half a unit of 8 bits each; a running float sum some units of 24
-	 * bits. */
-	bool rounds = m->bf16 && strcmp(c->targets[target].ops.matmul_variant, "avx512_bf16") == 0;
-	double error = (rounds ? 0x1p-8 : 0) + 0x1p-24 * (4 + 3 * sqrt(m->k));
-	for (u32 t = 0; t < m->tokens && !problem; t++) {
-		const float *row = out + (size_t)t * out_stride;
-		problem = check_close(row, want + (size_t)t * m->n, scale + (size_t)t * m->n, m->n, error);
-		if (!problem &&
-		    memcmp(row + m->n, before + (size_t)t * out_stride + m->n, (out_stride - m->n) * 4) != 0)
-			problem = "wrote between rows";
-	}
-	kern_weight_fini(&weight);
-	check_case_end(c, problem, "matmul=%s %s n=%u k=%u tokens=%u outliers=%d bias=%d accumulate=%d",
-		       c->targets[target].ops.matmul_variant, m->bf16 ? "bf16" : "f32", m->n, m->k, m->tokens,
-		       m->outliers, m->bias, m->accumulate);
-}
-
-static void matmul_cases(struct check *c, u32 target)
-{
-	static const u32 shapes[][2] = {{1, 1},	   {1, 7},    {15, 2},	  {16, 33},  {17, 64},
-					{31, 65},  {33, 31},  {64, 128},  {65, 17},  {100, 255},
-					{130, 96}, {257, 40}, {40, 1030}, {70, 2500}};
-	static const u32 tokens[] = {1, 2, 3, 5, 6, 7, 13, 40};
-	for (u32 s = 0; s < COUNT_OF(shapes); s++)
-		for (u32 t = 0; t < COUNT_OF(tokens); t++)
-			for (u32 bf16 = 0; bf16 < 2; bf16++) {
-				struct matmul_case m = {shapes[s][0], shapes[s][1], tokens[t], bf16,
-							(s + t) % 2};
-				m.bias = t % 3 == 0;
-				m.accumulate = t % 4 == 1 || t % 4 == 2;
-				matmul_case(c, target, &m);
-			}
-	struct matmul_case wide = {.n = 300, .k = 64, .tokens = 450};
-	matmul_case(c, target, &wide);
-	wide.bf16 = true;
-	matmul_case(c, target, &wide);
-}
-
 void check_linear(struct check *c)
 {
 	static const u32 widths[] = {1, 2, 8, 15, 16, 17, 33, 64, 100, 257, 1024};
@@ -294,7 +163,5 @@ void check_linear(struct check *c)
 					act_mul_case(c, i, KERN_GELU_TANH, tokens[t], widths[w]);
 				}
 			}
-		if (CHECK_DISTINCT(c, i, matmul))
-			matmul_cases(c, i);
 	}
 }

@@ -41,6 +41,7 @@ int main(int argc, char **argv)
 		printf("target %u: %s\n", i, names);
 	}
 	check_linear(&c);
+	check_matmul(&c);
 	check_attention(&c);
 	check_sampling(&c);
 	check_fini(&c);

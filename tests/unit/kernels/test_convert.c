@@ -31,6 +31,9 @@ Test(convert, sizes_of_types)
 	cr_assert_eq(kern_dtype_bytes(KERN_BF16), 2);
 	cr_assert_eq(kern_dtype_bytes(KERN_F16), 2);
 	cr_assert_eq(kern_dtype_bytes(KERN_I8), 1);
+	cr_assert_eq(kern_dtype_bytes(KERN_I4_64), 0);
+	cr_assert_eq(kern_dtype_group(KERN_BF16), 0);
+	cr_assert_eq(kern_dtype_group(KERN_I4_32), 32);
 }
 
 Test(convert, every_bf16_survives_a_round_trip)

@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,9 +95,194 @@ Test(weight, other_types_are_refused_by_name)
 	struct kern_weight w;
 	struct err_msg em;
 	_Alignas(64) char memory[64];
-	cr_assert_eq(kern_weight_begin(&w, 1, 1, KERN_I8, memory, 0, &em), ERR_UNSUPPORTED);
+	cr_assert_eq(kern_weight_begin(&w, 1, 1, KERN_F16, memory, 0, &em), ERR_UNSUPPORTED);
 	cr_assert_neq(strstr(em.text, "bfloat16"), NULL);
 	cr_assert_eq(kern_weight_pack(&w, memory, KERN_I8, 1, 1, 1, KERN_F32, memory, NULL, 0, &em),
 		     ERR_UNSUPPORTED);
 	cr_assert_neq(strstr(em.text, "float16"), NULL);
+}
+
+/* ---------------------------------------------------------------- quantized */
+
+static const enum kern_dtype QUANTIZED[] = {KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128};
+
+/* Bell-shaped values with a few large ones, as weights are. */
+static float *bell_rows(void)
+{
+	float *rows = malloc(N * STRIDE * sizeof(float));
+	u32 random = 1;
+	for (u32 i = 0; i < N * STRIDE; i++) {
+		float sum = 0;
+		for (u32 j = 0; j < 6; j++) {
+			random = random * 1664525 + 1013904223;
+			sum += (float)(random >> 8) * 0x1p-24f - 0.5f;
+		}
+		rows[i] = sum * 0.1f;
+	}
+	return rows;
+}
+
+static double squared_error(const struct kern_weight *w, const float *rows)
+{
+	double sum = 0;
+	for (u32 n = 0; n < N; n++)
+		for (u32 k = 0; k < K; k++) {
+			double off = (double)kern_weight_at(w, n, k) - rows[n * STRIDE + k];
+			sum += off * off;
+		}
+	return sum;
+}
+
+/* The same with the range of every group cut into equal steps and nothing else. */
+static double plain_error(enum kern_dtype dtype, const float *rows)
+{
+	u32 width = kern_dtype_group(dtype);
+	double sum = 0;
+	for (u32 n = 0; n < N; n++)
+		for (u32 g = 0; g < K; g += width) {
+			u32 end = g + width < K ? g + width : K;
+			const float *x = rows + n * STRIDE;
+			double low = x[g], high = x[g];
+			for (u32 k = g; k < end; k++) {
+				low = fmin(low, x[k]);
+				high = fmax(high, x[k]);
+			}
+			double most = fmax(high, -low),
+			       step = dtype == KERN_I8 ? most / 127 : (high - low) / 15;
+			if (dtype == KERN_I8)
+				low = -most;
+			for (u32 k = g; k < end; k++) {
+				double off = x[k] - (low + step * nearbyint((x[k] - low) / step));
+				sum += off * off;
+			}
+		}
+	return sum;
+}
+
+Test(weight, rounding_to_8_and_4_bits_is_no_worse_than_equal_steps_over_the_range)
+{
+	float *rows = bell_rows();
+	for (u32 i = 0; i < COUNT_OF(QUANTIZED); i++) {
+		struct kern_weight w;
+		void *memory = memory_for(QUANTIZED[i], 0);
+		cr_assert_eq(kern_weight_pack(&w, rows, KERN_F32, STRIDE, N, K, QUANTIZED[i], memory, NULL, 0,
+					      NULL),
+			     ERR_OK);
+		double got = squared_error(&w, rows), plain = plain_error(QUANTIZED[i], rows);
+		cr_assert(got <= plain * 1.01, "%s: %g, plain %g", kern_dtype_name(QUANTIZED[i]), got, plain);
+		cr_assert(got > plain * 0.2, "%s: %g, plain %g", kern_dtype_name(QUANTIZED[i]), got, plain);
+		free(memory);
+	}
+	free(rows);
+}
+
+Test(weight, rounding_gives_the_same_bytes_with_every_instruction_set_and_in_pieces)
+{
+	const u32 all = kern_caps_detect(), caps[] = {0, all & KERN_CAP_AVX2, all};
+	struct kern_threads *threads;
+	float *rows = bell_rows();
+	cr_assert_eq(kern_threads_create(&threads, 2, NULL), ERR_OK);
+	for (u32 i = 0; i < COUNT_OF(QUANTIZED) * COUNT_OF(caps); i++) {
+		enum kern_dtype dtype = QUANTIZED[i % COUNT_OF(QUANTIZED)];
+		void *whole = memory_for(dtype, 0), *pieces = memory_for(dtype, 0);
+		struct kern_weight w, v;
+		cr_assert_eq(kern_weight_pack(&w, rows, KERN_F32, STRIDE, N, K, dtype, whole, NULL, 0, NULL),
+			     ERR_OK);
+		cr_assert_eq(kern_weight_begin(&v, N, K, dtype, pieces, caps[i / COUNT_OF(QUANTIZED)], NULL),
+			     ERR_OK);
+		kern_weight_rows(&v, 33, N - 33, rows + 33 * STRIDE, KERN_F32, STRIDE, threads);
+		kern_weight_rows(&v, 0, 33, rows, KERN_F32, STRIDE, threads);
+		for (u32 n = 0; n < N; n++)
+			for (u32 k = 0; k < K; k++)
+				cr_assert_eq(kern_weight_at(&w, n, k), kern_weight_at(&v, n, k),
+					     "%s [%u][%u]", kern_dtype_name(dtype), n, k);
+		free(whole);
+		free(pieces);
+	}
+	kern_threads_destroy(&threads);
+	free(rows);
+}
+
+Test(weight, groups_of_one_value_of_zeros_and_of_tiny_values_survive)
+{
+	const float values[] = {0, 0.75f, -3, 1e-42f, 0x1p-20f};
+	float rows[N * STRIDE];
+	for (u32 i = 0; i < COUNT_OF(QUANTIZED) * COUNT_OF(values); i++) {
+		enum kern_dtype dtype = QUANTIZED[i % COUNT_OF(QUANTIZED)];
+		float value = values[i / COUNT_OF(QUANTIZED)];
+		void *memory = memory_for(dtype, 0);
+		struct kern_weight w;
+		for (u32 j = 0; j < N * STRIDE; j++)
+			rows[j] = value;
+		cr_assert_eq(kern_weight_pack(&w, rows, KERN_F32, STRIDE, N, K, dtype, memory, NULL, 0, NULL),
+			     ERR_OK);
+		float got = kern_weight_at(&w, N - 1, K - 1);
+		cr_assert(fabsf(got - value) <= fabsf(value) * 1e-3f + 1e-37f, "%s: %g became %g",
+			  kern_dtype_name(dtype), (double)value, (double)got);
+		free(memory);
+	}
+}
+
+Test(weight, what_is_no_number_stays_none)
+{
+	float rows[STRIDE] = {0};
+	for (u32 i = 0; i < 2 * COUNT_OF(QUANTIZED); i++) {
+		void *memory = memory_for(QUANTIZED[i / 2], 0);
+		struct kern_weight w;
+		rows[5] = i % 2 ? INFINITY : NAN;
+		cr_assert_eq(kern_weight_pack(&w, rows, KERN_F32, STRIDE, 1, K, QUANTIZED[i / 2], memory,
+					      NULL, 0, NULL),
+			     ERR_OK);
+		cr_assert(!isfinite(kern_weight_at(&w, 0, 5)), "%s", kern_dtype_name(QUANTIZED[i / 2]));
+		free(memory);
+	}
+}
+
+Test(weight, rows_that_are_quantized_already_are_kept_exactly)
+{
+	static u8 q[N * K];
+	for (u32 i = 0; i < COUNT_OF(QUANTIZED); i++) {
+		enum kern_dtype dtype = QUANTIZED[i];
+		u32 width = kern_dtype_group(dtype), groups = (K + width - 1) / width;
+		float scale[N * 5], zero[N * 5];
+		void *memory = memory_for(dtype, 0);
+		struct kern_weight w;
+		for (u32 j = 0; j < N * K; j++)
+			q[j] = (u8)(dtype == KERN_I8 ? j * 37 : j * 7 % 16);
+		for (u32 j = 0; j < N * groups; j++) {
+			scale[j] = (float)(j + 1) * 0x1p-12f;
+			zero[j] = (float)(j % 17);
+		}
+		struct kern_quantized_rows rows = {q, scale, dtype == KERN_I8 ? NULL : zero, K, groups};
+		cr_assert_eq(kern_weight_begin(&w, N, K, dtype, memory, 0, NULL), ERR_OK);
+		kern_weight_rows_quantized(&w, 0, N, &rows, NULL);
+		for (u32 n = 0; n < N; n++)
+			for (u32 k = 0; k < K; k++) {
+				u32 g = n * groups + k / width;
+				float value = dtype == KERN_I8 ? (float)(signed char)q[n * K + k]
+							       : (float)q[n * K + k] - zero[g];
+				cr_assert_eq(kern_weight_at(&w, n, k), scale[g] * value, "%s [%u][%u]",
+					     kern_dtype_name(dtype), n, k);
+			}
+		free(memory);
+	}
+}
+
+Test(weight, every_half_survives_a_round_trip_and_others_go_to_the_nearest)
+{
+	for (u32 h = 0; h < 65536; h++) {
+		float x = kern_f16_to_float((u16)h);
+		if (x == x)
+			cr_assert_eq(kern_float_to_f16(x), h);
+	}
+	for (u32 h = 0; h < 0x7bff; h++) {
+		float x = kern_f16_to_float((u16)h), y = kern_f16_to_float((u16)(h + 1)),
+		      middle = (x + y) / 2;
+		cr_assert_eq(kern_float_to_f16(middle), h + h % 2, "%u", h); /* ties to even */
+		cr_assert_eq(kern_float_to_f16(nextafterf(middle, x)), h);
+		cr_assert_eq(kern_float_to_f16(-nextafterf(middle, y)), 0x8000 | (h + 1));
+	}
+	cr_assert_eq(kern_float_to_f16(65519), 0x7bff);
+	cr_assert_eq(kern_float_to_f16(65520), 0x7c00);
+	cr_assert_eq(kern_float_to_f16(NAN) & 0x7fff, 0x7e00);
 }

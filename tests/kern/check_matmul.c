@@ -1,0 +1,221 @@
+/* Checks of matmul against the formula in double, in every type of weight. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/kern/check.h"
+
+struct matmul_case {
+	u32 n, k, tokens;
+	enum kern_dtype dtype;
+	bool outliers, bias, accumulate, order;
+};
+
+/* The weight and what it stands for. */
+struct matrix {
+	struct kern_weight packed;
+	float *values; /* [n][k] */
+};
+
+static void round_to_bf16(float *values, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		u16 half;
+		kern_convert(&half, KERN_BF16, &values[i], KERN_F32, 1);
+		kern_convert(&values[i], KERN_F32, &half, KERN_BF16, 1);
+	}
+}
+
+static void plain_matrix(struct check *c, const struct matmul_case *m, void *memory, u32 caps,
+			 struct matrix *out)
+{
+	struct err_msg em = {""};
+	out->values = check_floats(c, (size_t)m->n * m->k, m->outliers);
+	if (m->dtype == KERN_BF16)
+		round_to_bf16(out->values, (size_t)m->n * m->k);
+	if (kern_weight_pack(&out->packed, out->values, KERN_F32, m->k, m->n, m->k, m->dtype, memory,
+			     c->pools[1], caps, &em) != ERR_OK)
+		printf("kern_weight_pack: %s\n", em.text);
+}
+
+/* Random values of q, scales and zeros: all that the format can hold, and more than rounding produces. */
+static void quantized_matrix(struct check *c, const struct matmul_case *m, void *memory, u32 caps,
+			     struct matrix *out)
+{
+	bool int8 = m->dtype == KERN_I8;
+	u32 width = kern_dtype_group(m->dtype), groups = (m->k + width - 1) / width;
+	u32 q_stride = m->k + check_random(c, 3), stride = groups + check_random(c, 2);
+	u8 *q = check_alloc(c, (size_t)m->n * q_stride);
+	float *scale = check_alloc(c, (size_t)m->n * stride * 4),
+	      *zero = check_alloc(c, (size_t)m->n * stride * 4);
+	bool zeros = !int8 && m->k % 2 == 0;
+	out->values = check_alloc(c, (size_t)m->n * m->k * 4);
+	for (u32 i = 0; i < m->n * stride; i++) {
+		scale[i] = (float)check_random(c, 2048) * (m->outliers && i % 16 == 0 ? 0x1p-6f : 0x1p-12f);
+		zero[i] = (float)check_random(c, 1024) / 32 - 8;
+	}
+	for (u32 n = 0; n < m->n; n++)
+		for (u32 k = 0; k < m->k; k++) {
+			u32 value = check_random(c, int8 ? 256 : 16);
+			float z = int8 ? 0 : zeros ? zero[n * stride + k / width] : 8;
+			q[(size_t)n * q_stride + k] = (u8)value;
+			out->values[(size_t)n * m->k + k] =
+				scale[n * stride + k / width] *
+				((int8 ? (float)(signed char)value : (float)value) - z);
+		}
+	struct kern_quantized_rows rows = {.q = q, .scale = scale, .q_stride = q_stride};
+	rows.zero = zeros ? zero : NULL;
+	rows.group_stride = stride;
+	if (kern_weight_begin(&out->packed, m->n, m->k, m->dtype, memory, caps, NULL) == ERR_OK)
+		kern_weight_rows_quantized(&out->packed, 0, m->n, &rows, c->pools[1]);
+}
+
+static void make_matrix(struct check *c, const struct matmul_case *m, u32 caps, struct matrix *out)
+{
+	void *memory = check_alloc(c, kern_weight_bytes(m->n, m->k, m->dtype, caps));
+	if (kern_dtype_group(m->dtype) > 0)
+		quantized_matrix(c, m, memory, caps, out);
+	else
+		plain_matrix(c, m, memory, caps, out);
+	if (m->order) { /* some permutation */
+		u32 *order = check_alloc(c, m->k * sizeof(u32));
+		for (u32 i = 0; i < m->k; i++)
+			order[i] = m->k - 1 - i;
+		out->packed.order = order;
+	}
+}
+
+/* What rounding the inputs to 8 bits in groups of at most 64 may cost: half a step of 1/127 of the group's
+ * largest, for every term. */
+static double rounding_cost(const struct matmul_case *m, const float *x, const float *w)
+{
+	u32 width = kern_dtype_group(m->dtype) < 64 ? kern_dtype_group(m->dtype) : 64;
+	double cost = 0;
+	for (u32 g = 0; g < m->k; g += width) {
+		double most = 0, weights = 0;
+		for (u32 k = g; k < g + width && k < m->k; k++) {
+			most = fmax(most, fabs(x[m->order ? m->k - 1 - k : k]));
+			weights += fabs(w[k]);
+		}
+		cost += most / 254 * weights;
+	}
+	return cost;
+}
+
+/* What is right, and how far a variant may be off: rounding inputs to bf16 costs half a unit of 8 bits each,
+ * a running float sum some units of 24 bits. */
+static void matmul_want(const struct matmul_case *m, const struct kern_matmul_args *a, const float *w,
+			const float *before, bool rounds, double *want, double *allowed)
+{
+	double error = (rounds && m->dtype == KERN_BF16 ? 0x1p-8 : 0) + 0x1p-24 * (4 + 3 * sqrt(m->k));
+	for (u32 t = 0; t < m->tokens; t++)
+		for (u32 n = 0; n < m->n; n++) {
+			const float *x = a->x + (size_t)t * a->x_stride, *row = w + (size_t)n * m->k;
+			double sum = (a->bias ? a->bias[n] : 0) +
+				     (m->accumulate ? before[t * a->out_stride + n] : 0);
+			double size = fabs(sum);
+			for (u32 k = 0; k < m->k; k++) {
+				double term = (double)x[m->order ? m->k - 1 - k : k] * row[k];
+				sum += term;
+				size += fabs(term);
+			}
+			want[(size_t)t * m->n + n] = sum;
+			allowed[(size_t)t * m->n + n] = error * (size + 1e-30);
+			if (rounds && kern_dtype_group(m->dtype) > 0)
+				allowed[(size_t)t * m->n + n] += 1.001 * rounding_cost(m, x, row);
+		}
+}
+
+/* Runs one variant three times and each row alone; all have to agree to the bit. */
+static const char *matmul_runs(struct check *c, u32 target, const struct matmul_case *m,
+			       struct kern_matmul_args *a, const float *before, float *out)
+{
+	size_t bytes = (size_t)m->tokens * a->out_stride * sizeof(float);
+	struct kern_limits limits = {.tokens = m->tokens, .hidden = m->k};
+	struct kern_ctx ctx;
+	float *again = check_alloc(c, bytes);
+	for (u32 run = 0; run <= CHECK_POOLS; run++) {
+		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
+		a->out = run == 0 ? out : again;
+		memcpy(a->out, before, bytes);
+		if (c->targets[target].ops.matmul(&ctx, a) != ERR_OK)
+			return "an error";
+		if (memcmp(a->out, out, bytes) != 0)
+			return "another run gives other bits";
+	}
+	struct kern_matmul_args one = *a;
+	one.tokens = 1;
+	memcpy(again, before, bytes);
+	for (u32 t = 0; t < m->tokens; t++) {
+		one.out = again + (size_t)t * a->out_stride;
+		one.x = a->x + (size_t)t * a->x_stride;
+		if (c->targets[target].ops.matmul(&ctx, &one) != ERR_OK)
+			return "an error for a row alone";
+	}
+	return memcmp(again, out, bytes) != 0 ? "a row alone gives other bits than among others" : NULL;
+}
+
+static void matmul_case(struct check *c, u32 target, const struct matmul_case *m)
+{
+	u32 x_stride = m->k + check_random(c, 3), out_stride = m->n + check_random(c, 3);
+	size_t count = (size_t)m->tokens * out_stride;
+	const struct check_target *t = &c->targets[target];
+	float *before = check_floats(c, count, false), *out = check_alloc(c, count * sizeof(float));
+	double *want = check_alloc(c, (size_t)m->tokens * m->n * 8),
+	       *allowed = check_alloc(c, (size_t)m->tokens * m->n * 8);
+	struct matrix w;
+	const char *problem;
+	make_matrix(c, m, t->caps, &w);
+	struct kern_matmul_args a = {
+		.w = &w.packed, .tokens = m->tokens, .x_stride = x_stride, .out_stride = out_stride};
+	a.x = check_floats(c, (size_t)m->tokens * x_stride, m->outliers);
+	a.bias = m->bias ? check_floats(c, m->n, false) : NULL;
+	a.accumulate = m->accumulate;
+	bool rounds = m->dtype == KERN_BF16 ? strcmp(t->ops.matmul_variant, "avx512_bf16") == 0
+					    : strcmp(t->ops.matmul_variant, "ref") != 0;
+	matmul_want(m, &a, w.values, before, rounds, want, allowed);
+	problem = matmul_runs(c, target, m, &a, before, out);
+	for (u32 row = 0; row < m->tokens && !problem; row++) {
+		const float *got = out + (size_t)row * out_stride;
+		problem = check_close(got, want + (size_t)row * m->n, allowed + (size_t)row * m->n, m->n, 1);
+		if (!problem && memcmp(got + m->n, before + (size_t)row * out_stride + m->n,
+				       (out_stride - m->n) * 4) != 0)
+			problem = "wrote between rows";
+	}
+	kern_weight_fini(&w.packed);
+	check_case_end(c, problem,
+		       "matmul=%s %s n=%u k=%u tokens=%u outliers=%d bias=%d accumulate=%d order=%d",
+		       t->ops.matmul_variant, kern_dtype_name(m->dtype), m->n, m->k, m->tokens, m->outliers,
+		       m->bias, m->accumulate, m->order);
+}
+
+static const enum kern_dtype DTYPES[] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128};
+
+static void matmul_cases(struct check *c, u32 target)
+{
+	static const u32 shapes[][2] = {{1, 1},	   {1, 7},    {15, 2},	  {16, 33},  {17, 64},
+					{31, 65},  {33, 31},  {64, 128},  {65, 17},  {100, 255},
+					{130, 96}, {257, 40}, {40, 1030}, {70, 2500}};
+	static const u32 tokens[] = {1, 2, 3, 5, 6, 7, 13, 40};
+	for (u32 s = 0; s < COUNT_OF(shapes); s++)
+		for (u32 t = 0; t < COUNT_OF(tokens); t++)
+			for (u32 d = 0; d < COUNT_OF(DTYPES); d++) {
+				struct matmul_case m = {shapes[s][0], shapes[s][1], tokens[t], DTYPES[d],
+							(s + t) % 2};
+				m.bias = t % 3 == 0;
+				m.accumulate = t % 4 == 1 || t % 4 == 2;
+				m.order = kern_dtype_group(m.dtype) > 0 && (s + t) % 5 == 0;
+				matmul_case(c, target, &m);
+			}
+	for (u32 d = 0; d < COUNT_OF(DTYPES); d++) {
+		struct matmul_case wide = {.n = 300, .k = 64, .tokens = 450, .dtype = DTYPES[d]};
+		matmul_case(c, target, &wide);
+	}
+}
+
+void check_matmul(struct check *c)
+{
+	for (u32 i = 0; i < c->target_count; i++)
+		if (CHECK_DISTINCT(c, i, matmul))
+			matmul_cases(c, i);
+}
