@@ -1,0 +1,551 @@
+/* The words of kernels/cuda/cu.h for nvcc: thin shells around intrinsics and PTX. Include cu.h, not this. */
+#ifndef TERCET_KERNELS_CUDA_CU_DEVICE_H
+#define TERCET_KERNELS_CUDA_CU_DEVICE_H
+
+#define CU_DEVICE static __device__ __forceinline__
+
+/* ---------------------------------------------------------------- host */
+
+template <typename... P, typename... A>
+static inline cudaError_t cu_launch(bool dependent, void (*kernel)(P...), dim3 grid, dim3 block,
+				    size_t shared_bytes, cudaStream_t stream, A &&...args)
+{
+	cudaLaunchAttribute attr;
+	cudaLaunchConfig_t config = {};
+	attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attr.val.programmaticStreamSerializationAllowed = 1;
+	config.gridDim = grid;
+	config.blockDim = block;
+	config.dynamicSmemBytes = shared_bytes;
+	config.stream = stream;
+	config.attrs = &attr;
+	config.numAttrs = dependent ? 1 : 0;
+	return cudaLaunchKernelEx(&config, kernel, static_cast<A &&>(args)...);
+}
+
+/* A kernel's name loses its parentheses by being an expression. */
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+	cu_launch(false, kernel, grid, block, shared_bytes, stream, ##__VA_ARGS__)
+#define LAUNCH_DEPENDENT(kernel, grid, block, shared_bytes, stream, ...) \
+	cu_launch(true, kernel, grid, block, shared_bytes, stream, ##__VA_ARGS__)
+#define CU_SHARED_LIMIT(kernel, bytes) \
+	cudaFuncSetAttribute((const void *)(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
+
+/* ---------------------------------------------------------------- block */
+
+#define SHARED_DYNAMIC(type, name) \
+	extern __shared__ __align__(128) unsigned char cu_shared_dynamic[]; \
+	type *const name = reinterpret_cast<type *>(cu_shared_dynamic)
+#define SHARED(type, name, count) __shared__ __align__(16) type name[count]
+
+CU_DEVICE void cu_sync()
+{
+	__syncthreads();
+}
+
+CU_DEVICE bool cu_sync_or(bool v)
+{
+	return __syncthreads_or(v) != 0;
+}
+
+CU_DEVICE bool cu_sync_and(bool v)
+{
+	return __syncthreads_and(v) != 0;
+}
+
+CU_DEVICE u32 cu_sync_count(bool v)
+{
+	return (u32)__syncthreads_count(v);
+}
+
+template <u32 id> CU_DEVICE void cu_barrier_sync(u32 threads)
+{
+	static_assert(id >= 1 && id <= 15, "0 is cu_sync's");
+	asm volatile("barrier.sync %0, %1;" ::"n"(id), "r"(threads) : "memory");
+}
+
+template <u32 id> CU_DEVICE void cu_barrier_arrive(u32 threads)
+{
+	static_assert(id >= 1 && id <= 15, "0 is cu_sync's");
+	asm volatile("barrier.arrive %0, %1;" ::"n"(id), "r"(threads) : "memory");
+}
+
+CU_DEVICE void cu_pause()
+{
+#if __CUDA_ARCH__ >= 700
+	__nanosleep(20);
+#endif
+}
+
+CU_DEVICE void cu_trap()
+{
+	__trap();
+}
+
+/* ---------------------------------------------------------------- warp */
+
+CU_DEVICE void cu_syncwarp(u32 mask = CU_ALL)
+{
+	__syncwarp(mask);
+}
+
+template <typename T> CU_DEVICE T cu_shfl(T v, u32 lane, u32 mask = CU_ALL)
+{
+	return __shfl_sync(mask, v, (int)lane);
+}
+
+template <typename T> CU_DEVICE T cu_shfl_xor(T v, u32 bits, u32 mask = CU_ALL)
+{
+	return __shfl_xor_sync(mask, v, (int)bits);
+}
+
+template <typename T> CU_DEVICE T cu_shfl_up(T v, u32 by, u32 mask = CU_ALL)
+{
+	return __shfl_up_sync(mask, v, by);
+}
+
+template <typename T> CU_DEVICE T cu_shfl_down(T v, u32 by, u32 mask = CU_ALL)
+{
+	return __shfl_down_sync(mask, v, by);
+}
+
+CU_DEVICE u32 cu_ballot(bool v, u32 mask = CU_ALL)
+{
+	return __ballot_sync(mask, v);
+}
+
+CU_DEVICE bool cu_any(bool v, u32 mask = CU_ALL)
+{
+	return __any_sync(mask, v) != 0;
+}
+
+CU_DEVICE bool cu_all(bool v, u32 mask = CU_ALL)
+{
+	return __all_sync(mask, v) != 0;
+}
+
+CU_DEVICE u32 cu_reduce_add(u32 v, u32 mask = CU_ALL)
+{
+	return __reduce_add_sync(mask, v);
+}
+
+CU_DEVICE u32 cu_reduce_min(u32 v, u32 mask = CU_ALL)
+{
+	return __reduce_min_sync(mask, v);
+}
+
+CU_DEVICE u32 cu_reduce_max(u32 v, u32 mask = CU_ALL)
+{
+	return __reduce_max_sync(mask, v);
+}
+
+/* ---------------------------------------------------------------- matrix unit */
+
+#define CU_MMA_OPERANDS(kind) \
+	: "+" kind(d[0]), "+" kind(d[1]), "+" kind(d[2]), "+" kind(d[3]) \
+	: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])
+
+CU_DEVICE void cu_mma_bf16(float d[4], const u32 a[4], const u32 b[2])
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+		     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" CU_MMA_OPERANDS("f"));
+}
+
+CU_DEVICE void cu_mma_f16(float d[4], const u32 a[4], const u32 b[2])
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+		     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" CU_MMA_OPERANDS("f"));
+}
+
+CU_DEVICE void cu_mma_s8(int d[4], const u32 a[4], const u32 b[2])
+{
+	asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+		     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" CU_MMA_OPERANDS("r"));
+}
+
+CU_DEVICE u32 cu_shared_address(const void *p)
+{
+	return (u32)__cvta_generic_to_shared(p);
+}
+
+CU_DEVICE void cu_ldmatrix_x4(u32 r[4], const void *row)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+		     : "r"(cu_shared_address(row))
+		     : "memory");
+}
+
+CU_DEVICE void cu_ldmatrix_x2(u32 r[2], const void *row)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+		     : "=r"(r[0]), "=r"(r[1])
+		     : "r"(cu_shared_address(row))
+		     : "memory");
+}
+
+CU_DEVICE void cu_ldmatrix_x4_trans(u32 r[4], const void *row)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+		     : "r"(cu_shared_address(row))
+		     : "memory");
+}
+
+CU_DEVICE void cu_ldmatrix_x2_trans(u32 r[2], const void *row)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+		     : "=r"(r[0]), "=r"(r[1])
+		     : "r"(cu_shared_address(row))
+		     : "memory");
+}
+
+/* ---------------------------------------------------------------- memory */
+
+template <typename T> CU_DEVICE T cu_load(const void *p)
+{
+	static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "4, 8 or 16 bytes");
+	return *static_cast<const T *>(p);
+}
+
+template <typename T> CU_DEVICE void cu_store(void *p, T v)
+{
+	static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "4, 8 or 16 bytes");
+	*static_cast<T *>(p) = v;
+}
+
+template <typename T> CU_DEVICE T cu_load_const(const void *p)
+{
+	static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "4, 8 or 16 bytes");
+	return __ldg(static_cast<const T *>(p));
+}
+
+/* Weights and KV are read once: they would only drive other data out of L1. */
+template <typename T> CU_DEVICE T cu_load_stream(const void *p)
+{
+	static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "4, 8 or 16 bytes");
+	union {
+		T value;
+		u32 word[sizeof(T) / 4];
+	} u;
+	if constexpr (sizeof(T) == 16)
+		asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+			     : "=r"(u.word[0]), "=r"(u.word[1]), "=r"(u.word[2]), "=r"(u.word[3])
+			     : "l"(p));
+	else if constexpr (sizeof(T) == 8)
+		asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+			     : "=r"(u.word[0]), "=r"(u.word[1])
+			     : "l"(p));
+	else
+		asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(u.word[0]) : "l"(p));
+	return u.value;
+}
+
+CU_DEVICE void cu_cp_async16(void *shared, const void *global, bool valid = true)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(cu_shared_address(shared)),
+		     "l"(global), "r"(valid ? 16 : 0)
+		     : "memory");
+}
+
+CU_DEVICE void cu_cp_async4(void *shared, const void *global, bool valid = true)
+{
+	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(cu_shared_address(shared)),
+		     "l"(global), "r"(valid ? 4 : 0)
+		     : "memory");
+}
+
+CU_DEVICE void cu_cp_commit()
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <u32 n> CU_DEVICE void cu_cp_wait()
+{
+	asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+
+CU_DEVICE u32 cu_atomic_add(u32 *p, u32 v)
+{
+	return atomicAdd(p, v);
+}
+
+CU_DEVICE i32 cu_atomic_add(i32 *p, i32 v)
+{
+	return atomicAdd(p, v);
+}
+
+CU_DEVICE u64 cu_atomic_add(u64 *p, u64 v)
+{
+	return atomicAdd(reinterpret_cast<unsigned long long *>(p), (unsigned long long)v);
+}
+
+CU_DEVICE float cu_atomic_add(float *p, float v)
+{
+	return atomicAdd(p, v);
+}
+
+CU_DEVICE u32 cu_atomic_max(u32 *p, u32 v)
+{
+	return atomicMax(p, v);
+}
+
+CU_DEVICE i32 cu_atomic_max(i32 *p, i32 v)
+{
+	return atomicMax(p, v);
+}
+
+CU_DEVICE u64 cu_atomic_max(u64 *p, u64 v)
+{
+	return atomicMax(reinterpret_cast<unsigned long long *>(p), (unsigned long long)v);
+}
+
+CU_DEVICE u32 cu_atomic_min(u32 *p, u32 v)
+{
+	return atomicMin(p, v);
+}
+
+CU_DEVICE i32 cu_atomic_min(i32 *p, i32 v)
+{
+	return atomicMin(p, v);
+}
+
+CU_DEVICE u64 cu_atomic_min(u64 *p, u64 v)
+{
+	return atomicMin(reinterpret_cast<unsigned long long *>(p), (unsigned long long)v);
+}
+
+CU_DEVICE u32 cu_atomic_or(u32 *p, u32 v)
+{
+	return atomicOr(p, v);
+}
+
+CU_DEVICE u32 cu_atomic_exch(u32 *p, u32 v)
+{
+	return atomicExch(p, v);
+}
+
+CU_DEVICE u32 cu_atomic_cas(u32 *p, u32 expected, u32 v)
+{
+	return atomicCAS(p, expected, v);
+}
+
+CU_DEVICE u64 cu_atomic_cas(u64 *p, u64 expected, u64 v)
+{
+	return atomicCAS(reinterpret_cast<unsigned long long *>(p), (unsigned long long)expected,
+			 (unsigned long long)v);
+}
+
+CU_DEVICE void cu_fence_block()
+{
+	__threadfence_block();
+}
+
+CU_DEVICE void cu_fence()
+{
+	__threadfence();
+}
+
+CU_DEVICE void cu_fence_system()
+{
+	__threadfence_system();
+}
+
+CU_DEVICE u32 cu_load_acquire(const u32 *p)
+{
+	u32 v;
+	asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+	return v;
+}
+
+CU_DEVICE void cu_store_release(u32 *p, u32 v)
+{
+	asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+CU_DEVICE u32 cu_load_acquire_system(const u32 *p)
+{
+	u32 v;
+	asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+	return v;
+}
+
+CU_DEVICE void cu_store_release_system(u32 *p, u32 v)
+{
+	asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+CU_DEVICE void cu_grid_wait()
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+CU_DEVICE void cu_grid_launch()
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* ---------------------------------------------------------------- numbers */
+
+CU_DEVICE u32 cu_bits(float v)
+{
+	return __float_as_uint(v);
+}
+
+CU_DEVICE float cu_float(u32 bits)
+{
+	return __uint_as_float(bits);
+}
+
+CU_DEVICE float cu_exp2(float v)
+{
+	float r;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+	return r;
+}
+
+CU_DEVICE float cu_log2(float v)
+{
+	float r;
+	asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+	return r;
+}
+
+CU_DEVICE float cu_rcp(float v)
+{
+	float r;
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+	return r;
+}
+
+CU_DEVICE float cu_rsqrt(float v)
+{
+	return rsqrtf(v);
+}
+
+CU_DEVICE float cu_tanh(float v)
+{
+	float r;
+	asm("tanh.approx.f32 %0, %1;" : "=f"(r) : "f"(v));
+	return r;
+}
+
+CU_DEVICE u32 cu_popc(u32 v)
+{
+	return (u32)__popc(v);
+}
+
+CU_DEVICE u32 cu_clz(u32 v)
+{
+	return (u32)__clz((int)v);
+}
+
+CU_DEVICE u32 cu_ffs(u32 v)
+{
+	return (u32)__ffs((int)v);
+}
+
+CU_DEVICE u32 cu_mulhi(u32 a, u32 b)
+{
+	return __umulhi(a, b);
+}
+
+CU_DEVICE u32 cu_byte_perm(u32 a, u32 b, u32 selector)
+{
+	return __byte_perm(a, b, selector);
+}
+
+CU_DEVICE u32 cu_funnel_right(u32 lo, u32 hi, u32 shift)
+{
+	return __funnelshift_r(lo, hi, shift);
+}
+
+CU_DEVICE int cu_dp4a(u32 a, u32 b, int c)
+{
+	return __dp4a((int)a, (int)b, c);
+}
+
+CU_DEVICE int cu_round(float v)
+{
+	return __float2int_rn(v);
+}
+
+CU_DEVICE u32 cu_pack_bf16(float lo, float hi)
+{
+	u32 r;
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+	return r;
+}
+
+CU_DEVICE u32 cu_pack_f16(float lo, float hi)
+{
+	u32 r;
+	asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+	return r;
+}
+
+CU_DEVICE float cu_f16_to_f32(u16 v)
+{
+	float r;
+	asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
+	return r;
+}
+
+CU_DEVICE u16 cu_f32_to_f16(float v)
+{
+	u16 r;
+	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v));
+	return r;
+}
+
+/* The exponent of a half is 8 more than that of an e4m3 in the same place, so one multiplication by 2^8 converts
+ * normal and subnormal numbers alike. NaN (0x7f) needs its own case. */
+CU_DEVICE u32 cu_e4m3x2_to_f16x2(u16 pair)
+{
+	u32 r;
+#if __CUDA_ARCH__ >= 890
+	asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(pair));
+#else
+	u32 low = pair & 0xffu, high = (u32)pair >> 8;
+	u32 spread = (low & 0x80u) << 8 | (low & 0x7fu) << 7 | (high & 0x80u) << 24 | (high & 0x7fu) << 23;
+	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(spread), "r"(0x5c005c00u));
+	if ((low & 0x7fu) == 0x7fu)
+		r |= 0x7fffu;
+	if ((high & 0x7fu) == 0x7fu)
+		r |= 0x7fff0000u;
+#endif
+	return r;
+}
+
+CU_DEVICE float cu_e4m3_to_f32(u8 v)
+{
+	return cu_f16_to_f32((u16)cu_e4m3x2_to_f16x2(v));
+}
+
+/* Rounds to the nearest, ties to even; beyond 448 gives 448, NaN stays NaN. */
+CU_DEVICE u8 cu_f32_to_e4m3(float v)
+{
+#if __CUDA_ARCH__ >= 890
+	u16 r;
+	asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(0.0f), "f"(v));
+	return (u8)r;
+#else
+	u32 sign = __float_as_uint(v) >> 24 & 0x80u, bits;
+	float a = fabsf(v);
+	if (!(a == a))
+		return (u8)(sign | 0x7fu);
+	if (a >= 448.0f)
+		return (u8)(sign | 0x7eu);
+	if (a < 0x1p-6f) /* subnormal: a multiple of 2^-9 */
+		return (u8)(sign | (u32)__float2int_rn(a * 512.0f));
+	bits = __float_as_uint(a);
+	bits += 0x7ffffu + (bits >> 20 & 1u);
+	return (u8)(sign | ((bits >> 20) - (120u << 3)));
+#endif
+}
+
+#endif

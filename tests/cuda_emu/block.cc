@@ -1,0 +1,307 @@
+/* Runs the blocks of a launch: which thread goes on next, and when a block is done, stuck or stopped. A thread runs
+ * until it has to wait for others; then the next one is entered directly. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/cuda_emu/emu_priv.h"
+
+struct emu_thread *emu_self;
+struct emu_place emu_place;
+struct emu_block *emu_now;
+
+/* ---------------------------------------------------------------- who is next */
+
+static u32 lowest(u32 set)
+{
+	return (u32)__builtin_ctz(set);
+}
+
+static u32 highest(u32 set)
+{
+	return 31 - (u32)__builtin_clz(set);
+}
+
+/* One of a set of lanes or warps, as the schedule likes them; those above `after` come first. */
+static u32 choose(struct emu_schedule *s, u32 set, u32 after)
+{
+	u32 above = after >= 31 ? 0 : set & ~0u << (after + 1), below = set & ((1u << after) - 1);
+	u32 even = set & 0x55555555u, turn;
+	switch (s->order) {
+	case EMU_REVERSE:
+		return highest(below != 0 ? below : set);
+	case EMU_STRIDED:
+		return even != 0 ? lowest(even) : highest(set);
+	case EMU_RANDOM:
+		turn = emu_random_below(&s->random, 32);
+		return lowest((set >> turn) != 0 ? set >> turn << turn : set);
+	case EMU_FORWARD:
+	case EMU_AHEAD:
+		break;
+	}
+	return lowest(above != 0 ? above : set);
+}
+
+static u32 next_warp(struct emu_block *b)
+{
+	u32 now = b->warp_now;
+	if (b->schedule->order == EMU_AHEAD && (b->ready_warps >> b->favourite & 1) != 0)
+		return b->favourite;
+	if (b->schedule->order != EMU_RANDOM && (b->ready_warps >> now & 1) != 0)
+		return now; /* a warp goes on until all its lanes wait */
+	return choose(b->schedule, b->ready_warps, now);
+}
+
+/* Takes the next thread off the ready ones, or gives NULL. */
+static struct emu_thread *next_thread(struct emu_block *b)
+{
+	struct emu_warp *w;
+	u32 lane;
+	if (b->ready_warps == 0)
+		return NULL;
+	b->warp_now = next_warp(b);
+	w = &b->warp[b->warp_now];
+	lane = choose(b->schedule, w->ready, 31);
+	w->ready &= ~(1u << lane);
+	if (w->ready == 0)
+		b->ready_warps &= ~(1u << b->warp_now);
+	return &b->thread[b->warp_now * 32 + lane];
+}
+
+void emu_make_ready(struct emu_block *b, u32 warp, u32 lanes)
+{
+	b->warp[warp].ready |= lanes;
+	if (b->warp[warp].ready != 0)
+		b->ready_warps |= 1u << warp;
+}
+
+/* ---------------------------------------------------------------- threads on fibers */
+
+static void thread_main(void);
+
+/* Suspends the running fiber and goes on with `t`, or with the host. */
+static void enter(struct emu_fiber *from, struct emu_thread *t)
+{
+	if (t == NULL) {
+		emu_fiber_switch(from, emu_fiber_host());
+		return;
+	}
+	emu_counted.switches++;
+	if (t->fiber == NULL)
+		t->fiber = emu_fiber_take(thread_main);
+	emu_self = t;
+	emu_fiber_switch(from, t->fiber);
+}
+
+static void leave_to_host(struct emu_block *b, struct emu_fiber *from)
+{
+	if (b->state == EMU_RUNNING && b->alive > 0) {
+		b->error = cudaErrorLaunchFailure;
+		b->state = EMU_STOPPED;
+		emu_report_deadlock(b);
+	} else if (b->state == EMU_RUNNING)
+		b->state = EMU_DONE;
+	enter(from, NULL);
+}
+
+static void thread_end(struct emu_block *b, struct emu_thread *t)
+{
+	t->finished = true;
+	b->alive--;
+	b->warp[t->warp].alive &= ~(1u << t->lane);
+	emu_warp_lane_gone(b, t->warp);
+	emu_barrier_thread_gone(b);
+}
+
+/* A fiber runs one thread after another; a thread that has not begun yet needs no stack of its own. */
+static void thread_main(void)
+{
+	for (;;) {
+		struct emu_block *b = emu_now;
+		struct emu_fiber *own = emu_self->fiber;
+		struct emu_thread *next;
+		b->launch->thread();
+		thread_end(b, emu_self);
+		next = next_thread(b);
+		if (next != NULL && next->fiber == NULL) {
+			next->fiber = own;
+			emu_self = next;
+			continue;
+		}
+		emu_fiber_give(own);
+		if (next == NULL)
+			leave_to_host(b, own);
+		else
+			enter(own, next);
+	}
+}
+
+void emu_wait(const char *what, struct emu_site site, u32 mask, i32 barrier)
+{
+	struct emu_block *b = emu_now;
+	struct emu_thread *t = emu_self, *next;
+	t->wait.what = what;
+	t->wait.site = site;
+	t->wait.mask = mask;
+	t->wait.barrier = barrier;
+	next = next_thread(b);
+	if (next == t)
+		return;
+	if (next == NULL)
+		leave_to_host(b, t->fiber);
+	else
+		enter(t->fiber, next);
+}
+
+void emu_maybe_yield(void)
+{
+	struct emu_block *b = emu_now;
+	if (b->schedule->order != EMU_RANDOM || emu_random_below(&b->schedule->random, 4) != 0)
+		return;
+	emu_make_ready(b, emu_self->warp, 1u << emu_self->lane);
+	emu_wait("its turn", {"", 0}, 0, -1);
+}
+
+void emu_pause(struct emu_site site)
+{
+	struct emu_block *b = emu_now;
+	u32 others = b->ready_warps;
+	if (others == 0)
+		emu_trap(cudaErrorLaunchTimeout, site.file, site.line, "cu_pause: nobody is left to be waited for");
+	/* Another warp first, whatever the schedule says: this one has nothing to do. */
+	emu_make_ready(b, emu_self->warp, 1u << emu_self->lane);
+	b->warp_now = (b->warp_now + 1) % b->warps;
+	emu_wait("cu_pause", site, 0, -1);
+}
+
+/* ---------------------------------------------------------------- blocks */
+
+static void begin_block(struct emu_block *b, uint3 index)
+{
+	b->place.block_index = index;
+	b->alive = b->threads;
+	b->ready_warps = b->warps == 32 ? ~0u : (1u << b->warps) - 1;
+	b->favourite = emu_random_below(&b->schedule->random, b->warps);
+	b->warp_now = b->warps - 1;
+	b->state = EMU_RUNNING;
+	b->error = cudaSuccess;
+	for (u32 w = 0; w < b->warps; w++) {
+		b->warp[w].alive = b->warp[w].ready = ~0u;
+		for (struct emu_meeting &m : b->warp[w].meeting)
+			m.mask = m.arrived = 0;
+	}
+	for (struct emu_barrier &r : b->barrier)
+		r.arrived = r.expected = r.votes = 0;
+	for (u32 i = 0; i < b->threads; i++) {
+		struct emu_thread *t = &b->thread[i];
+		t->fiber = NULL;
+		t->copies.count = t->copies.group = 0;
+		t->finished = false;
+	}
+	emu_shared_poison(&b->shared);
+}
+
+static void begin_launch(struct emu_block *b, const struct emu_launch *l, struct emu_schedule *schedule)
+{
+	b->launch = l;
+	b->schedule = schedule;
+	b->threads = l->block.x * l->block.y * l->block.z;
+	b->warps = b->threads / 32;
+	b->place.block_dim = l->block;
+	b->place.grid_dim = l->grid;
+	for (u32 i = 0; i < b->threads; i++) {
+		struct emu_thread *t = &b->thread[i];
+		t->index = {i % l->block.x, i / l->block.x % l->block.y, i / (l->block.x * l->block.y)};
+		t->lane = i % 32;
+		t->warp = i / 32;
+	}
+	emu_shared_begin(&b->shared, l->shared_bytes);
+}
+
+/* Goes on with the block until it is done, stopped or waits for the kernel before it. */
+static void go_on(struct emu_block *b)
+{
+	struct emu_block *outer = emu_now;
+	struct emu_thread *first = next_thread(b);
+	const char *overrun;
+	emu_now = b;
+	emu_place = b->place;
+	enter(emu_fiber_host(), first);
+	emu_now = outer;
+	emu_self = NULL;
+	if (b->state == EMU_STOPPED)
+		emu_fiber_reset();
+	overrun = b->state == EMU_DONE ? emu_shared_overrun(&b->shared) : NULL;
+	if (overrun != NULL) {
+		char text[200];
+		snprintf(text, sizeof(text), "cuda_emu: kernel %s, block (%u, %u, %u) has written beside shared memory: %s\n",
+			 b->launch->name, b->place.block_index.x, b->place.block_index.y, b->place.block_index.z,
+			 overrun);
+		emu_report_set(text);
+		b->state = EMU_STOPPED;
+		b->error = cudaErrorIllegalAddress;
+	}
+}
+
+static uint3 index_of(const struct emu_launch *l, u64 i)
+{
+	return {(u32)(i % l->grid.x), (u32)(i / l->grid.x % l->grid.y), (u32)(i / l->grid.x / l->grid.y)};
+}
+
+cudaError_t emu_run(const struct emu_launch *launch, struct emu_schedule *schedule)
+{
+	static struct emu_block block; /* its stacks and shared memory are used again by the next launch */
+	u64 blocks = (u64)launch->grid.x * launch->grid.y * launch->grid.z;
+	u64 first = schedule->order == EMU_RANDOM ? emu_random_next(&schedule->random) % blocks : 0;
+	begin_launch(&block, launch, schedule);
+	for (u64 i = 0; i < blocks; i++) {
+		u64 n = (first + i) % blocks;
+		begin_block(&block, index_of(launch, schedule->order == EMU_REVERSE ? blocks - 1 - n : n));
+		go_on(&block);
+		if (block.state == EMU_STOPPED)
+			return block.error;
+	}
+	emu_counted.launches++;
+	emu_counted.blocks += blocks;
+	return cudaSuccess;
+}
+
+void *emu_shared_dynamic(void)
+{
+	return emu_now->shared.array[0].data;
+}
+
+void *emu_shared_static(const void *key, const char *name, size_t bytes)
+{
+	void *p = emu_shared_array(&emu_now->shared, key, name, bytes);
+	if (p == NULL)
+		emu_trap(cudaErrorLaunchOutOfResources, name, 0,
+			 "static shared memory: %zu more bytes go beyond %d KiB, or beyond %d KiB with the dynamic one", bytes,
+			 EMU_SHARED_STATIC_MAX >> 10, EMU_SHARED_MAX >> 10);
+	return p;
+}
+
+void emu_grid_wait(struct emu_site site)
+{
+	(void)site;
+	emu_now->grid_waited = true;
+}
+
+void emu_trap(cudaError_t error, const char *file, int line, const char *fmt, ...)
+{
+	struct emu_block *b = emu_now;
+	const uint3 *t = &emu_self->index, *i = &b->place.block_index;
+	char text[1000];
+	va_list args;
+	int n = snprintf(text, sizeof(text), "cuda_emu: kernel %s, block (%u, %u, %u), thread (%u, %u, %u), %s:%d:\n  ",
+			 b->launch->name, i->x, i->y, i->z, t->x, t->y, t->z, file, line);
+	va_start(args, fmt);
+	n += vsnprintf(text + n, sizeof(text) - (size_t)n, fmt, args);
+	va_end(args);
+	snprintf(text + (n < (int)sizeof(text) - 2 ? n : (int)sizeof(text) - 2), 2, "\n");
+	emu_report_set(text);
+	b->error = error;
+	b->state = EMU_STOPPED;
+	enter(emu_self->fiber, NULL);
+	abort();
+}

@@ -1,0 +1,460 @@
+/* The words of kernels/cuda/cu.h for g++: device code as ordinary code whose threads are fibers. Include cu.h, not
+ * this. Every function that can wait or go wrong takes the place it is called from, for reports. */
+#ifndef CUDA_EMU_DEVICE_H
+#define CUDA_EMU_DEVICE_H
+
+#ifndef CUDA_EMU_RUNTIME_H
+#error "tests/cuda_emu/include has to come before the CUDA toolkit's headers"
+#endif
+
+#include <functional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "common/types.h"
+#include "tests/cuda_emu/emu_numbers.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+#define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#define EMU_SITE \
+	{ \
+		file, line \
+	}
+
+struct emu_site {
+	const char *file;
+	int line;
+};
+
+struct emu_fiber;
+
+/* A thread's cp.async, oldest first. */
+struct emu_copies {
+	struct emu_copy *list;
+	u32 count, capacity, group;
+};
+
+/* A thread of the running block. */
+struct emu_thread {
+	uint3 index;
+	u32 lane, warp;
+	struct emu_fiber *fiber; /* NULL before its first instruction */
+	struct emu_copies copies;
+	struct { /* what it waits for */
+		const char *what;
+		struct emu_site site;
+		u32 mask;
+		i32 barrier; /* -1: none */
+	} wait;
+	bool vote, finished;
+};
+
+/* Where the running thread is. One block runs at a time in a process. */
+struct emu_place {
+	uint3 block_index;
+	dim3 block_dim, grid_dim;
+};
+extern struct emu_thread *emu_self;
+extern struct emu_place emu_place;
+
+#define threadIdx (emu_self->index)
+#define blockIdx (emu_place.block_index)
+#define blockDim (emu_place.block_dim)
+#define gridDim (emu_place.grid_dim)
+
+/* ---------------------------------------------------------------- host */
+
+/* A kernel with its arguments, copied when it was launched. */
+struct emu_launch {
+	const char *name;
+	const void *kernel;
+	dim3 grid, block;
+	size_t shared_bytes;
+	bool dependent;
+	size_t args_bytes;
+	std::function<void()> thread;
+};
+cudaError_t emu_launch(struct emu_launch &&launch, cudaStream_t stream);
+
+template <typename... P, typename... A>
+static inline cudaError_t emu_launch_args(const char *name, bool dependent, void (*kernel)(P...), dim3 grid,
+					  dim3 block, size_t shared_bytes, cudaStream_t stream, A &&...args)
+{
+	static_assert(sizeof...(P) == sizeof...(A), "as many arguments as parameters");
+	std::tuple<P...> values(std::forward<A>(args)...);
+	return emu_launch({name, reinterpret_cast<const void *>(kernel), grid, block, shared_bytes, dependent,
+			   sizeof(values), [kernel, values] { std::apply(kernel, values); }},
+			  stream);
+}
+
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+	emu_launch_args(#kernel, false, kernel, grid, block, shared_bytes, stream, ##__VA_ARGS__)
+#define LAUNCH_DEPENDENT(kernel, grid, block, shared_bytes, stream, ...) \
+	emu_launch_args(#kernel, true, kernel, grid, block, shared_bytes, stream, ##__VA_ARGS__)
+#define CU_SHARED_LIMIT(kernel, bytes) \
+	cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, \
+			     (int)(bytes))
+
+/* ---------------------------------------------------------------- block */
+
+void *emu_shared_dynamic(void);
+/* The block's array that belongs to `key`, made at its first use. */
+void *emu_shared_static(const void *key, const char *name, size_t bytes);
+
+#define SHARED_DYNAMIC(type, name) type *const name = static_cast<type *>(emu_shared_dynamic())
+#define SHARED(type, name, count) \
+	static const char name##_key = 0; \
+	type(&name)[count] = *static_cast<type(*)[count]>(emu_shared_static(&name##_key, #name, sizeof(type) * (count)))
+
+/* Ends the kernel with a report: "KERNEL, block (..), thread (..), FILE:LINE: ...". */
+[[noreturn]] void emu_trap(cudaError_t error, const char *file, int line, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+
+/* All threads; gives how many had v. */
+u32 emu_barrier_all(bool v, const char *what, struct emu_site site);
+void emu_barrier_named(u32 id, u32 threads, bool wait, struct emu_site site);
+void emu_pause(struct emu_site site);
+void emu_grid_wait(struct emu_site site);
+
+static inline void cu_sync(EMU_HERE)
+{
+	(void)emu_barrier_all(false, "cu_sync", EMU_SITE);
+}
+
+static inline bool cu_sync_or(bool v, EMU_HERE)
+{
+	return emu_barrier_all(v, "cu_sync_or", EMU_SITE) != 0;
+}
+
+static inline bool cu_sync_and(bool v, EMU_HERE)
+{
+	return emu_barrier_all(!v, "cu_sync_and", EMU_SITE) == 0;
+}
+
+static inline u32 cu_sync_count(bool v, EMU_HERE)
+{
+	return emu_barrier_all(v, "cu_sync_count", EMU_SITE);
+}
+
+template <u32 id> static inline void cu_barrier_sync(u32 threads, EMU_HERE)
+{
+	static_assert(id >= 1 && id <= 15, "0 is cu_sync's");
+	emu_barrier_named(id, threads, true, EMU_SITE);
+}
+
+template <u32 id> static inline void cu_barrier_arrive(u32 threads, EMU_HERE)
+{
+	static_assert(id >= 1 && id <= 15, "0 is cu_sync's");
+	emu_barrier_named(id, threads, false, EMU_SITE);
+}
+
+static inline void cu_pause(EMU_HERE)
+{
+	emu_pause(EMU_SITE);
+}
+
+static inline void cu_trap(EMU_HERE)
+{
+	emu_trap(cudaErrorLaunchFailure, file, line, "cu_trap");
+}
+
+static inline void cu_grid_wait(EMU_HERE)
+{
+	emu_grid_wait(EMU_SITE);
+}
+
+static inline void cu_grid_launch()
+{
+}
+
+/* ---------------------------------------------------------------- warp */
+
+/* What a lane brings to an operation of its warp, and takes back. It lies on the lane's stack. */
+struct emu_lane {
+	u64 value, result;
+	u32 operand; /* lane, bits or distance of a shuffle */
+	const void *row;
+	u32 *out; /* ldmatrix */
+	const u32 *a, *b;
+	void *d;
+};
+/* Computes the results of all lanes in `mask` once they are all there. */
+typedef void (*emu_warp_fn)(struct emu_lane *lanes[32], u32 mask);
+void emu_warp_sync(struct emu_lane *, u32 mask, emu_warp_fn fn, bool aligned, const char *what, struct emu_site);
+
+void emu_op_sync(struct emu_lane *lanes[32], u32 mask);
+void emu_op_shfl(struct emu_lane *lanes[32], u32 mask);
+void emu_op_shfl_xor(struct emu_lane *lanes[32], u32 mask);
+void emu_op_shfl_up(struct emu_lane *lanes[32], u32 mask);
+void emu_op_shfl_down(struct emu_lane *lanes[32], u32 mask);
+void emu_op_ballot(struct emu_lane *lanes[32], u32 mask);
+void emu_op_reduce_add(struct emu_lane *lanes[32], u32 mask);
+void emu_op_reduce_min(struct emu_lane *lanes[32], u32 mask);
+void emu_op_reduce_max(struct emu_lane *lanes[32], u32 mask);
+void emu_op_mma_bf16(struct emu_lane *lanes[32], u32 mask);
+void emu_op_mma_f16(struct emu_lane *lanes[32], u32 mask);
+void emu_op_mma_s8(struct emu_lane *lanes[32], u32 mask);
+void emu_op_ldmatrix_x4(struct emu_lane *lanes[32], u32 mask);
+void emu_op_ldmatrix_x4_trans(struct emu_lane *lanes[32], u32 mask);
+void emu_op_ldmatrix_x2(struct emu_lane *lanes[32], u32 mask);
+void emu_op_ldmatrix_x2_trans(struct emu_lane *lanes[32], u32 mask);
+
+static inline void cu_syncwarp(u32 mask = CU_ALL, EMU_HERE)
+{
+	struct emu_lane l = {};
+	emu_warp_sync(&l, mask, emu_op_sync, false, "cu_syncwarp", EMU_SITE);
+}
+
+template <typename T>
+static inline T emu_shuffle(T v, u32 operand, u32 mask, emu_warp_fn fn, const char *what, struct emu_site site)
+{
+	static_assert(sizeof(T) == 4 || sizeof(T) == 8, "4 or 8 bytes");
+	struct emu_lane l = {};
+	memcpy(&l.value, &v, sizeof(T));
+	l.operand = operand;
+	emu_warp_sync(&l, mask, fn, false, what, site);
+	memcpy(&v, &l.result, sizeof(T));
+	return v;
+}
+
+template <typename T> static inline T cu_shfl(T v, u32 lane, u32 mask = CU_ALL, EMU_HERE)
+{
+	return emu_shuffle(v, lane, mask, emu_op_shfl, "cu_shfl", EMU_SITE);
+}
+
+template <typename T> static inline T cu_shfl_xor(T v, u32 bits, u32 mask = CU_ALL, EMU_HERE)
+{
+	return emu_shuffle(v, bits, mask, emu_op_shfl_xor, "cu_shfl_xor", EMU_SITE);
+}
+
+template <typename T> static inline T cu_shfl_up(T v, u32 by, u32 mask = CU_ALL, EMU_HERE)
+{
+	return emu_shuffle(v, by, mask, emu_op_shfl_up, "cu_shfl_up", EMU_SITE);
+}
+
+template <typename T> static inline T cu_shfl_down(T v, u32 by, u32 mask = CU_ALL, EMU_HERE)
+{
+	return emu_shuffle(v, by, mask, emu_op_shfl_down, "cu_shfl_down", EMU_SITE);
+}
+
+static inline u32 cu_ballot(bool v, u32 mask = CU_ALL, EMU_HERE)
+{
+	return emu_shuffle((u32)v, 0, mask, emu_op_ballot, "cu_ballot", EMU_SITE);
+}
+
+static inline bool cu_any(bool v, u32 mask = CU_ALL, EMU_HERE)
+{
+	return emu_shuffle((u32)v, 0, mask, emu_op_ballot, "cu_any", EMU_SITE) != 0;
+}
+
+static inline bool cu_all(bool v, u32 mask = CU_ALL, EMU_HERE)
+{
+	return emu_shuffle((u32)!v, 0, mask, emu_op_ballot, "cu_all", EMU_SITE) == 0;
+}
+
+static inline u32 cu_reduce_add(u32 v, u32 mask = CU_ALL, EMU_HERE)
+{
+	return emu_shuffle(v, 0, mask, emu_op_reduce_add, "cu_reduce_add", EMU_SITE);
+}
+
+static inline u32 cu_reduce_min(u32 v, u32 mask = CU_ALL, EMU_HERE)
+{
+	return emu_shuffle(v, 0, mask, emu_op_reduce_min, "cu_reduce_min", EMU_SITE);
+}
+
+static inline u32 cu_reduce_max(u32 v, u32 mask = CU_ALL, EMU_HERE)
+{
+	return emu_shuffle(v, 0, mask, emu_op_reduce_max, "cu_reduce_max", EMU_SITE);
+}
+
+/* ---------------------------------------------------------------- matrix unit */
+
+static inline void emu_matrix(void *d, const u32 *a, const u32 *b, emu_warp_fn fn, const char *what, struct emu_site site)
+{
+	struct emu_lane l = {};
+	l.a = a;
+	l.b = b;
+	l.d = d;
+	emu_warp_sync(&l, CU_ALL, fn, true, what, site);
+}
+
+static inline void cu_mma_bf16(float d[4], const u32 a[4], const u32 b[2], EMU_HERE)
+{
+	emu_matrix(d, a, b, emu_op_mma_bf16, "cu_mma_bf16", EMU_SITE);
+}
+
+static inline void cu_mma_f16(float d[4], const u32 a[4], const u32 b[2], EMU_HERE)
+{
+	emu_matrix(d, a, b, emu_op_mma_f16, "cu_mma_f16", EMU_SITE);
+}
+
+static inline void cu_mma_s8(int d[4], const u32 a[4], const u32 b[2], EMU_HERE)
+{
+	emu_matrix(d, a, b, emu_op_mma_s8, "cu_mma_s8", EMU_SITE);
+}
+
+/* `lanes`: how many lanes give a row. */
+void emu_ldmatrix(u32 *r, const void *row, u32 lanes, emu_warp_fn fn, const char *what, struct emu_site site);
+
+static inline void cu_ldmatrix_x4(u32 r[4], const void *row, EMU_HERE)
+{
+	emu_ldmatrix(r, row, 32, emu_op_ldmatrix_x4, "cu_ldmatrix_x4", EMU_SITE);
+}
+
+static inline void cu_ldmatrix_x2(u32 r[2], const void *row, EMU_HERE)
+{
+	emu_ldmatrix(r, row, 16, emu_op_ldmatrix_x2, "cu_ldmatrix_x2", EMU_SITE);
+}
+
+static inline void cu_ldmatrix_x4_trans(u32 r[4], const void *row, EMU_HERE)
+{
+	emu_ldmatrix(r, row, 32, emu_op_ldmatrix_x4_trans, "cu_ldmatrix_x4_trans", EMU_SITE);
+}
+
+static inline void cu_ldmatrix_x2_trans(u32 r[2], const void *row, EMU_HERE)
+{
+	emu_ldmatrix(r, row, 16, emu_op_ldmatrix_x2_trans, "cu_ldmatrix_x2_trans", EMU_SITE);
+}
+
+/* ---------------------------------------------------------------- memory */
+
+static inline void emu_align(const void *p, size_t bytes, const char *what, const char *file, int line)
+{
+	if (((uintptr_t)p & (bytes - 1)) != 0)
+		emu_trap(cudaErrorMisalignedAddress, file, line, "%s of %zu bytes at the address %p", what, bytes, p);
+}
+
+template <typename T> static inline T cu_load(const void *p, EMU_HERE)
+{
+	static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "4, 8 or 16 bytes");
+	T v;
+	emu_align(p, sizeof(T), "a load", file, line);
+	memcpy(&v, p, sizeof(T));
+	return v;
+}
+
+template <typename T> static inline T cu_load_stream(const void *p, EMU_HERE)
+{
+	return cu_load<T>(p, file, line);
+}
+
+template <typename T> static inline T cu_load_const(const void *p, EMU_HERE)
+{
+	return cu_load<T>(p, file, line);
+}
+
+/* Not deduced from the value, as under nvcc a store of another width would be. */
+template <typename T> static inline void cu_store(void *p, T v, EMU_HERE)
+{
+	static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "4, 8 or 16 bytes");
+	emu_align(p, sizeof(T), "a store", file, line);
+	memcpy(p, &v, sizeof(T));
+}
+
+void emu_cp_async(void *shared, const void *global, u32 bytes, bool valid, struct emu_site site);
+void emu_cp_wait(u32 groups);
+
+static inline void cu_cp_async16(void *shared, const void *global, bool valid = true, EMU_HERE)
+{
+	emu_cp_async(shared, global, 16, valid, EMU_SITE);
+}
+
+static inline void cu_cp_async4(void *shared, const void *global, bool valid = true, EMU_HERE)
+{
+	emu_cp_async(shared, global, 4, valid, EMU_SITE);
+}
+
+static inline void cu_cp_commit()
+{
+	emu_self->copies.group++;
+}
+
+template <u32 n> static inline void cu_cp_wait()
+{
+	emu_cp_wait(n);
+}
+
+/* Threads of one launch never interleave inside these; mapped host memory is also the host's. */
+#define EMU_ATOMIC(name, type, result) \
+	static inline type name(type *p, type v, EMU_HERE) \
+	{ \
+		emu_align(p, sizeof(type), #name, file, line); \
+		type old = __atomic_load_n(p, __ATOMIC_RELAXED); \
+		__atomic_store_n(p, result, __ATOMIC_RELAXED); \
+		return old; \
+	}
+EMU_ATOMIC(cu_atomic_add, u32, old + v)
+EMU_ATOMIC(cu_atomic_add, i32, (i32)((u32)old + (u32)v))
+EMU_ATOMIC(cu_atomic_add, u64, old + v)
+EMU_ATOMIC(cu_atomic_max, u32, old > v ? old : v)
+EMU_ATOMIC(cu_atomic_max, i32, old > v ? old : v)
+EMU_ATOMIC(cu_atomic_max, u64, old > v ? old : v)
+EMU_ATOMIC(cu_atomic_min, u32, old < v ? old : v)
+EMU_ATOMIC(cu_atomic_min, i32, old < v ? old : v)
+EMU_ATOMIC(cu_atomic_min, u64, old < v ? old : v)
+EMU_ATOMIC(cu_atomic_or, u32, old | v)
+EMU_ATOMIC(cu_atomic_exch, u32, v)
+#undef EMU_ATOMIC
+
+static inline float cu_atomic_add(float *p, float v, EMU_HERE)
+{
+	emu_align(p, sizeof(float), "cu_atomic_add", file, line);
+	float old = *p;
+	*p = old + v;
+	return old;
+}
+
+template <typename T> static inline T cu_atomic_cas(T *p, T expected, std::common_type_t<T> v, EMU_HERE)
+{
+	static_assert(std::is_same_v<T, u32> || std::is_same_v<T, u64>, "u32 or u64");
+	emu_align(p, sizeof(T), "cu_atomic_cas", file, line);
+	T old = __atomic_load_n(p, __ATOMIC_RELAXED);
+	if (old == expected)
+		__atomic_store_n(p, v, __ATOMIC_RELAXED);
+	return old;
+}
+
+static inline void cu_fence_block()
+{
+}
+
+static inline void cu_fence()
+{
+}
+
+static inline void cu_fence_system()
+{
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static inline u32 cu_load_acquire(const u32 *p, EMU_HERE)
+{
+	emu_align(p, 4, "cu_load_acquire", file, line);
+	return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+
+static inline void cu_store_release(u32 *p, u32 v, EMU_HERE)
+{
+	emu_align(p, 4, "cu_store_release", file, line);
+	__atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+
+static inline u32 cu_load_acquire_system(const u32 *p, EMU_HERE)
+{
+	return cu_load_acquire(p, file, line);
+}
+
+static inline void cu_store_release_system(u32 *p, u32 v, EMU_HERE)
+{
+	cu_store_release(p, v, file, line);
+}
+
+#undef EMU_HERE
+#undef EMU_SITE
+#endif

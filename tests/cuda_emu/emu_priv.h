@@ -1,0 +1,139 @@
+/* What the files of the emulation share. */
+#ifndef CUDA_EMU_PRIV_H
+#define CUDA_EMU_PRIV_H
+
+#include "kernels/cuda/cu.h"
+#include "tests/cuda_emu/emu.h"
+
+/* ---------------------------------------------------------------- random numbers */
+
+struct emu_random {
+	u64 state;
+};
+/* splitmix64 (Steele, Lea, Flood 2014) */
+static inline u64 emu_random_next(struct emu_random *r)
+{
+	u64 z = r->state += 0x9e3779b97f4a7c15u;
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return z ^ z >> 31;
+}
+
+static inline u32 emu_random_below(struct emu_random *r, u32 n)
+{
+	return (u32)((emu_random_next(r) >> 32) * n >> 32);
+}
+
+/* ---------------------------------------------------------------- fibers (fiber.cc) */
+
+typedef void (*emu_fiber_fn)(void);
+/* A fiber runs `fn`, which must never return; it is left by switching away. */
+struct emu_fiber *emu_fiber_take(emu_fiber_fn fn);
+/* The fiber is suspended or is the running one, which leaves it right after. It can be taken again, and goes on
+ * behind the switch that left it. */
+void emu_fiber_give(struct emu_fiber *f);
+/* The thread of the host itself, as something to switch to. */
+struct emu_fiber *emu_fiber_host(void);
+void emu_fiber_switch(struct emu_fiber *from, struct emu_fiber *to);
+/* Forgets whatever runs on any fiber. Called from the host. */
+void emu_fiber_reset(void);
+
+/* ---------------------------------------------------------------- shared memory (shared.cc) */
+
+/* Poison: NaN in every float format, -1 in every integer one. */
+enum { EMU_POISON = 0xff, EMU_SHARED_ARRAYS = 24 };
+enum { EMU_SHARED_STATIC_MAX = 48 << 10, EMU_SHARED_MAX = 227 << 10 }; /* compute capability 9.0 */
+
+struct emu_shared_array {
+	const void *key; /* NULL: the dynamic one */
+	const char *name;
+	unsigned char *data;
+	size_t bytes;
+};
+/* The shared memory of a block: the dynamic array and every static one, each of its exact size between red zones. */
+struct emu_shared {
+	unsigned char *arena;
+	size_t used, static_bytes, dynamic_bytes;
+	u32 count;
+	struct emu_shared_array array[EMU_SHARED_ARRAYS];
+};
+/* For a new launch: forgets the arrays of the last one. */
+void emu_shared_begin(struct emu_shared *s, size_t dynamic_bytes);
+void emu_shared_end(struct emu_shared *s);
+/* For a new block: poisons all arrays. */
+void emu_shared_poison(struct emu_shared *s);
+/* The array beside which something was written, or NULL. */
+const char *emu_shared_overrun(const struct emu_shared *s);
+/* NULL: over the limit. */
+void *emu_shared_array(struct emu_shared *s, const void *key, const char *name, size_t bytes);
+bool emu_shared_contains(const struct emu_shared *s, const void *p, size_t bytes);
+
+/* ---------------------------------------------------------------- blocks (block.cc) */
+
+struct emu_schedule {
+	enum emu_order order;
+	struct emu_random random;
+};
+
+enum { EMU_THREADS_MAX = 1024, EMU_WARPS_MAX = 32, EMU_BARRIERS = 16, EMU_MEETINGS = 8 };
+
+/* Lanes of a warp that wait for each other, known by their mask. */
+struct emu_meeting {
+	u32 mask, arrived;
+	emu_warp_fn fn;
+	const char *what;
+	struct emu_site site; /* of the first to arrive */
+	struct emu_lane *lane[32];
+};
+
+struct emu_warp {
+	u32 alive, ready; /* lanes: not returned; able to go on and not running */
+	struct emu_meeting meeting[EMU_MEETINGS];
+};
+
+struct emu_barrier {
+	u32 arrived, expected, votes; /* expected 0: all threads */
+	const char *what;
+	struct emu_site site;
+	u32 result; /* votes of the last time all met */
+};
+
+/* EARLY: waits for the kernel before its own. */
+enum emu_block_state { EMU_RUNNING, EMU_DONE, EMU_STOPPED, EMU_EARLY };
+struct emu_block {
+	const struct emu_launch *launch;
+	struct emu_schedule *schedule;
+	struct emu_place place;
+	u32 threads, warps, alive, ready_warps, warp_now, favourite;
+	bool dependency_done, grid_waited;
+	enum emu_block_state state;
+	cudaError_t error;
+	struct emu_shared shared;
+	struct emu_warp warp[EMU_WARPS_MAX];
+	struct emu_barrier barrier[EMU_BARRIERS];
+	struct emu_thread thread[EMU_THREADS_MAX];
+};
+/* The block that runs, or NULL. */
+extern struct emu_block *emu_now;
+
+/* The running thread waits until others make it ready. */
+void emu_wait(const char *what, struct emu_site site, u32 mask, i32 barrier);
+void emu_make_ready(struct emu_block *b, u32 warp, u32 lanes);
+/* The running thread may have to let others go first, as the schedule says. */
+void emu_maybe_yield(void);
+
+/* Runs all blocks of a launch, one after another. What stopped it is in emu_report. */
+cudaError_t emu_run(const struct emu_launch *launch, struct emu_schedule *schedule);
+
+/* After a thread has returned: are those who wait for it complete without it? (barrier.cc, warp.cc) */
+void emu_barrier_thread_gone(struct emu_block *b);
+void emu_warp_lane_gone(struct emu_block *b, u32 warp);
+
+/* ---------------------------------------------------------------- reports (report.cc) */
+
+/* "where everybody waits", for a deadlock */
+void emu_report_deadlock(struct emu_block *b);
+void emu_report_set(const char *text);
+extern struct emu_counts emu_counted;
+
+#endif
