@@ -25,6 +25,8 @@ static size_t lay_out(struct inputs *in, char *base)
 	in->slots = carve(base, &offset, tokens * sizeof(i64));
 	in->query_start = carve(base, &offset, (rows + 1) * sizeof(u32));
 	in->context = carve(base, &offset, rows * sizeof(u32));
+	in->prompt_count = carve(base, &offset, rows * sizeof(u32));
+	in->added_count = carve(base, &offset, rows * sizeof(u32));
 	in->sample_index = carve(base, &offset, rows * sizeof(u32));
 	in->table_owner = carve(base, &offset, rows * sizeof(u64));
 	in->table_blocks = carve(base, &offset, rows * sizeof(u32));
@@ -98,6 +100,8 @@ void inputs_build(struct inputs *in, const struct batch_state *b)
 		update_table(in, b, i, row);
 		in->query_start[i] = at;
 		in->context[i] = b->computed[row] + run;
+		in->prompt_count[i] = b->rows[row].prompt_count;
+		in->added_count[i] = b->rows[row].added_tokens;
 		at += run;
 		if (in->context[i] == b->known[row])
 			in->sample_index[samples++] = at - 1;

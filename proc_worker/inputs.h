@@ -11,6 +11,8 @@ struct inputs {
 	i64 *slots;	      /* [tokens] where the token's K and V go */
 	u32 *query_start;     /* [rows + 1] */
 	u32 *context;	      /* [rows] computed tokens after the step */
+	u32 *prompt_count;    /* [rows] tokens of the prompt */
+	u32 *added_count;     /* [rows] tokens known when the row was added */
 	u32 *block_tables;    /* [rows][block_stride] */
 	u32 block_stride;
 	u32 *sample_index; /* [batch sample_count] token that the logits are of */

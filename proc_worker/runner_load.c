@@ -141,7 +141,7 @@ static enum err load_weights(struct runner *r, struct err_msg *em)
 	if (!e)
 		safetensors_trim(r->checkpoint);
 	if (!e)
-		e = rope_tables_init(&r->rope, &r->model.rope, r->max_model_len, em);
+		e = rope_tables_init(&r->rope, &r->model.rope, r->max_model_len, r->config.limits.tokens_max, em);
 	return e;
 }
 

@@ -4,24 +4,127 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LAYER	       "model.layers.{}."
+#define ATTENTION      LAYER "self_attn."
+#define EXPERT	       LAYER "mlp.experts.{}."
+#define MIXTRAL_EXPERT LAYER "block_sparse_moe.experts.{}."
+
+/* What most families have in common, by parts. */
+#define EMBEDDINGS                                                                        \
+	{SLOT_EMBED, "model.embed_tokens.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},     \
+		{SLOT_FINAL_NORM, "model.norm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE}, \
+	{                                                                                 \
+		SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS         \
+	}
+#define NORM(slot, file)                                           \
+	{                                                          \
+		slot, LAYER file, DIM_HIDDEN, DIM_NONE, SPLIT_NONE \
+	}
+#define NORMS                                                                                           \
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_MLP_NORM, "post_attention_layernorm." \
+									    "weight")
+#define ATTENTION_OUT                                                                          \
+	{                                                                                      \
+		SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS \
+	}
+#define ATTENTION_MATRICES                                                                   \
+	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS},            \
+		{SLOT_QKV, ATTENTION "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS}, \
+		{SLOT_QKV, ATTENTION "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS}, ATTENTION_OUT
+#define QKV_BIASES(when)                                                                            \
+	{SLOT_QKV_BIAS, ATTENTION "q_proj.bias", DIM_HEADS, DIM_NONE, SPLIT_ROWS, when},            \
+		{SLOT_QKV_BIAS, ATTENTION "k_proj.bias", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, when}, \
+	{                                                                                           \
+		SLOT_QKV_BIAS, ATTENTION "v_proj.bias", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, when    \
+	}
+#define ATTENTION_BIASES                                                                       \
+	QKV_BIASES(WHEN_ATTENTION_BIAS),                                                       \
+	{                                                                                      \
+		SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, \
+			WHEN_ATTENTION_BIAS                                                    \
+	}
+#define HEAD_NORMS                                                                     \
+	{SLOT_Q_NORM, ATTENTION "q_norm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE},      \
+	{                                                                              \
+		SLOT_K_NORM, ATTENTION "k_norm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE \
+	}
+#define MLP_DOWN                                                                                      \
+	{                                                                                             \
+		SLOT_DOWN, LAYER "mlp.down_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, \
+			WHEN_DENSE                                                                    \
+	}
+#define MLP                                                                                                 \
+	{SLOT_GATE_UP, LAYER "mlp.gate_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE}, \
+		{SLOT_GATE_UP, LAYER "mlp.up_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS,        \
+		 WHEN_DENSE},                                                                               \
+		MLP_DOWN
+#define EXPERTS(router, prefix, gate, up, down)                                                    \
+	{SLOT_ROUTER, LAYER router, DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},            \
+		{SLOT_EXPERT_GATE_UP, prefix gate, DIM_EXPERT_INTERMEDIATE,                        \
+		 DIM_HIDDEN,	      SPLIT_ROWS,  WHEN_EXPERTS},                                  \
+		{SLOT_EXPERT_GATE_UP, prefix up,  DIM_EXPERT_INTERMEDIATE,                         \
+		 DIM_HIDDEN,	      SPLIT_ROWS, WHEN_EXPERTS},                                   \
+	{                                                                                          \
+		SLOT_EXPERT_DOWN, prefix down, DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, \
+			WHEN_EXPERTS                                                               \
+	}
+
 static const struct arch_tensor LLAMA[] = {
-	{SLOT_EMBED, "model.embed_tokens.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
-	{SLOT_FINAL_NORM, "model.norm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
-	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
-	{SLOT_ATTN_NORM, "model.layers.{}.input_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
-	{SLOT_QKV, "model.layers.{}.self_attn.q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS},
-	{SLOT_QKV, "model.layers.{}.self_attn.k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS},
-	{SLOT_QKV, "model.layers.{}.self_attn.v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS},
-	{SLOT_ATTN_OUT, "model.layers.{}.self_attn.o_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
-	{SLOT_MLP_NORM, "model.layers.{}.post_attention_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
-	{SLOT_GATE_UP, "model.layers.{}.mlp.gate_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
-	{SLOT_GATE_UP, "model.layers.{}.mlp.up_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
-	{SLOT_DOWN, "model.layers.{}.mlp.down_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS},
+	EMBEDDINGS,
+	NORMS,
+	ATTENTION_MATRICES,
+	ATTENTION_BIASES,
+	MLP,
+	{SLOT_GATE_UP_BIAS, LAYER "mlp.gate_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS,
+	 WHEN_MLP_BIAS},
+	{SLOT_GATE_UP_BIAS, LAYER "mlp.up_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS},
+	{SLOT_DOWN_BIAS, LAYER "mlp.down_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MLP_BIAS},
 };
 
-static const struct arch ARCHS[] = {
-	{"LlamaForCausalLM", LLAMA, COUNT_OF(LLAMA)},
+static const struct arch_tensor QWEN2[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ALWAYS), MLP,
 };
+
+static const struct arch_tensor QWEN3[] = {
+	EMBEDDINGS,
+	NORMS,
+	ATTENTION_MATRICES,
+	ATTENTION_BIASES,
+	HEAD_NORMS,
+	MLP,
+	EXPERTS("mlp.gate.weight", EXPERT, "gate_proj.weight", "up_proj.weight", "down_proj.weight"),
+};
+
+/* Fused in the file; each part is divided among the ranks on its own. */
+#define PHI3_QKV ATTENTION "qkv_proj.weight"
+#define PHI3_MLP LAYER "mlp.gate_up_proj.weight"
+static const struct arch_tensor PHI3[] = {
+	EMBEDDINGS,
+	NORMS,
+	{SLOT_QKV, PHI3_QKV, DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_QKV},
+	{SLOT_QKV, PHI3_QKV, DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_QKV, .before = DIM_HEADS},
+	{SLOT_QKV, PHI3_QKV, DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_QKV, .before = DIM_HEADS_KV},
+	ATTENTION_OUT,
+	{SLOT_GATE_UP, PHI3_MLP, DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_GATE_UP},
+	{SLOT_GATE_UP, PHI3_MLP, DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_GATE_UP,
+	 .before = DIM_INTERMEDIATE},
+	MLP_DOWN,
+};
+
+/* clang-format off */
+static const struct arch ARCHS[] = {
+	{"LlamaForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
+	 .rope_theta = 10000},
+	{"MistralForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_WINDOW_ALL,
+	 .kv_heads = 8, .window = 4096, .rope_theta = 10000},
+	{"Qwen2ForCausalLM", QWEN2, COUNT_OF(QWEN2), ARCH_WINDOW_UPPER,
+	 .kv_heads = 32, .window = 4096, .rope_theta = 10000},
+	{"Qwen3ForCausalLM", QWEN3, COUNT_OF(QWEN3), ARCH_ATTENTION_BIAS | ARCH_WINDOW_UPPER,
+	 .head_dim = 128, .kv_heads = 32, .window = 4096, .rope_theta = 10000},
+	{"Phi3ForCausalLM", PHI3, COUNT_OF(PHI3), ARCH_PARTIAL_ROTARY | ARCH_WINDOW_ALL | ARCH_LONGROPE_YARN,
+	 .rope_theta = 10000},
+};
+/* clang-format on */
 
 const struct arch *arch_find(const char *name)
 {
@@ -40,11 +143,15 @@ void arch_names(char *out, size_t bytes)
 		used += (size_t)snprintf(out + used, bytes - used, "%s%s", i ? ", " : "", ARCHS[i].name);
 }
 
-void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer)
+void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer, u32 expert)
 {
 	const char *hole = strstr(t->name, "{}");
+	const char *second = hole ? strstr(hole + 2, "{}") : NULL;
 
-	if (hole)
+	if (second)
+		snprintf(out, bytes, "%.*s%u%.*s%u%s", (int)(hole - t->name), t->name, layer,
+			 (int)(second - hole - 2), hole + 2, expert, second + 2);
+	else if (hole)
 		snprintf(out, bytes, "%.*s%u%s", (int)(hole - t->name), t->name, layer, hole + 2);
 	else
 		snprintf(out, bytes, "%s", t->name);

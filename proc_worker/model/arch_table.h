@@ -1,6 +1,6 @@
 /* What a checkpoint of each architecture is made of: which of its tensors become which (fused) weight of the
- * decoder, of what shape they must be, and how ranks divide them. A new architecture of the decoder family is
- * a new table. */
+ * decoder, of what shape they must be, how ranks divide them, and what else sets the family apart. A new
+ * architecture of the decoder family is a new row; docs/ADDING_A_MODEL.md. */
 #ifndef TERCET_PROC_WORKER_MODEL_ARCH_TABLE_H
 #define TERCET_PROC_WORKER_MODEL_ARCH_TABLE_H
 
@@ -13,10 +13,21 @@ enum weight_slot {
 	SLOT_LM_HEAD,
 	SLOT_ATTN_NORM, /* from here on: one a layer */
 	SLOT_QKV,
+	SLOT_QKV_BIAS,
+	SLOT_Q_NORM,
+	SLOT_K_NORM,
 	SLOT_ATTN_OUT,
+	SLOT_ATTN_OUT_BIAS,
+	SLOT_ATTN_POST_NORM, /* over what attention adds to the residual stream */
 	SLOT_MLP_NORM,
 	SLOT_GATE_UP,
+	SLOT_GATE_UP_BIAS,
 	SLOT_DOWN,
+	SLOT_DOWN_BIAS,
+	SLOT_MLP_POST_NORM,
+	SLOT_ROUTER,
+	SLOT_EXPERT_GATE_UP, /* one an expert */
+	SLOT_EXPERT_DOWN,
 	SLOT_COUNT,
 	SLOT_LAYER_FIRST = SLOT_ATTN_NORM,
 };
@@ -26,9 +37,15 @@ enum arch_dim {
 	DIM_NONE, /* a vector's second one */
 	DIM_VOCAB,
 	DIM_HIDDEN,
+	DIM_HEAD,
 	DIM_HEADS,    /* heads * head_dim */
 	DIM_KV_HEADS, /* kv_heads * head_dim */
+	DIM_HEADS_KV, /* both of them, one behind the other */
+	DIM_QKV,      /* q, k and v, one behind the other */
 	DIM_INTERMEDIATE,
+	DIM_GATE_UP, /* twice the intermediate size */
+	DIM_EXPERTS,
+	DIM_EXPERT_INTERMEDIATE,
 };
 
 /* How ranks of a tensor-parallel group divide a tensor (Shoeybi et al. 2019). */
@@ -38,26 +55,66 @@ enum arch_split {
 	SPLIT_COLUMNS, /* each sums over some inputs; the results are added */
 };
 
-/* One tensor of the checkpoint. Parts of a slot lie one behind the other, in the order of the table. "{}" in
- * a name is the layer. Matrices are [rows][columns] = [outputs][inputs]. */
+/* In which models, and in which of their layers, a tensor is there. */
+enum arch_when {
+	WHEN_ALWAYS,
+	WHEN_ATTENTION_BIAS, /* "attention_bias" is true */
+	WHEN_MLP_BIAS,	     /* "mlp_bias" is true */
+	WHEN_DENSE,	     /* layers with one MLP */
+	WHEN_EXPERTS,	     /* layers with a mixture of experts */
+};
+
+/* One tensor of the checkpoint, or a part of one that is fused in the file. Parts of a slot lie one behind
+ * the other, in the order of the table. "{}" in a name is the layer, a second one the expert. Matrices are
+ * [rows][columns] = [outputs][inputs]. */
 struct arch_tensor {
 	enum weight_slot slot;
 	const char *name;
 	enum arch_dim rows, columns;
 	enum arch_split split;
+	enum arch_when when;
+	/* The tensor in the file has `whole` rows (DIM_NONE: just `rows`), of which this part comes behind
+	 * `before`. */
+	enum arch_dim whole, before;
+};
+
+/* Fields of config.json that a family has, and what it computes differently from Llama. */
+enum arch_trait {
+	ARCH_ATTENTION_BIAS = 1 << 0, /* "attention_bias" */
+	ARCH_MLP_BIAS = 1 << 1,	      /* "mlp_bias" */
+	ARCH_PARTIAL_ROTARY = 1 << 2, /* "partial_rotary_factor" */
+	/* Which layers attend only to a window ("sliding_window"), unless "layer_types" lists them: */
+	ARCH_WINDOW_ALL = 1 << 3,
+	ARCH_WINDOW_UPPER = 1 << 4, /* those from "max_window_layers" on, if "use_sliding_window" is true */
+	ARCH_WINDOW_EVEN = 1 << 5,  /* every other one, beginning with the first */
+	ARCH_SOFT_CAPS =
+		1 << 6,	    /* "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar" */
+	ARCH_TIED = 1 << 7, /* lm_head is the embedding unless "tie_word_embeddings" is false */
+	ARCH_EMBED_SCALE = 1 << 8,    /* embeddings are multiplied by sqrt(hidden_size) */
+	ARCH_NORM_OFFSET = 1 << 9,    /* norms multiply by 1 + weight */
+	ARCH_GELU = 1 << 10,	      /* GELU (tanh), named by "hidden_activation"; else "hidden_act", SiLU */
+	ARCH_EXPERTS_ALL = 1 << 11,   /* every layer: "num_local_experts", their weights always sum to 1 */
+	ARCH_EXPERTS_SOME = 1 << 12,  /* "num_experts", "decoder_sparse_step", "mlp_only_layers" */
+	ARCH_LONGROPE_YARN = 1 << 13, /* older files say "yarn" (or "su") and mean longrope */
 };
 
 struct arch {
 	const char *name; /* in "architectures" of config.json */
 	const struct arch_tensor *tensors;
 	u32 tensor_count;
+	u32 traits;
+	/* What the family takes where config.json says nothing. */
+	u32 head_dim; /* 0: hidden_size / num_attention_heads */
+	u32 kv_heads; /* 0: num_attention_heads */
+	u32 window;   /* 0: none */
+	u32 rope_theta;
 };
 
 /* NULL: unknown. */
 const struct arch *arch_find(const char *name);
 /* The names of all, separated by commas, into `out`. */
 void arch_names(char *out, size_t bytes);
-/* The tensor's name in `layer`, into `out`. */
-void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer);
+/* The tensor's name in `layer` and for `expert`, into `out`. */
+void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer, u32 expert);
 
 #endif

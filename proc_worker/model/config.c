@@ -8,101 +8,27 @@
 #include <unistd.h>
 
 #include "common/json.h"
+#include "proc_worker/model/config_priv.h"
 
 enum {
-	DIM_MAX = 1 << 20,
-	LAYERS_MAX = 4096,
+	HEADS_MAX = 1 << 16,
+	HEAD_DIM_MAX = 1024,
 	VOCAB_MAX = 1 << 24,
-	CONTEXT_MAX = 1 << 24,
+	EXPERTS_MAX = 4096,
 };
 
-/* ---------------------------------------------------------------- fields */
-
-static enum err need_u32(json_val v, const char *name, u32 max, u32 *out, struct err_msg *em)
+/* Fields that every family may have and that the decoder does not. */
+static enum err refuse_quantized(json_val v, struct err_msg *em)
 {
-	json_val field = json_get(v, name);
-	u64 n;
+	json_val field = json_get(v, "quantization_config");
 
 	if (!json_present(field))
-		return err_set(em, ERR_FORMAT,
-			       "config.json: \"%s\" is missing; it must be an integer from 1 to %u", name,
-			       max);
-	if (!json_uint(field, &n))
-		return err_set(em, ERR_FORMAT,
-			       "config.json: \"%s\" must be an integer from 1 to %u, found %s", name, max,
-			       json_type_name(field));
-	if (n < 1 || n > max)
-		return err_set(em, ERR_INVALID, "config.json: \"%s\" is %llu; it must be 1 to %u", name,
-			       (unsigned long long)n, max);
-	*out = (u32)n;
-	return ERR_OK;
-}
-
-static enum err may_u32(json_val v, const char *name, u32 max, u32 fallback, u32 *out, struct err_msg *em)
-{
-	*out = fallback;
-	return json_present(json_get(v, name)) ? need_u32(v, name, max, out, em) : ERR_OK;
-}
-
-/* Finite and above 0. */
-static enum err need_positive(json_val v, const char *name, double *out, struct err_msg *em)
-{
-	json_val field = json_get(v, name);
-
-	if (!json_present(field))
-		return err_set(em, ERR_FORMAT, "config.json: \"%s\" is missing; it must be a number above 0",
-			       name);
-	if (!json_double(field, out) || !(*out > 0) || !isfinite(*out))
-		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be a number above 0, found %s", name,
-			       json_double(field, out) ? "another one" : json_type_name(field));
-	return ERR_OK;
-}
-
-static enum err may_positive(json_val v, const char *name, double fallback, double *out, struct err_msg *em)
-{
-	*out = fallback;
-	return json_present(json_get(v, name)) ? need_positive(v, name, out, em) : ERR_OK;
-}
-
-static enum err may_bool(json_val v, const char *name, bool fallback, bool *out, struct err_msg *em)
-{
-	json_val field = json_get(v, name);
-
-	*out = fallback;
-	if (json_present(field) && !json_bool(field, out))
-		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be true or false, found %s", name,
-			       json_type_name(field));
-	return ERR_OK;
-}
-
-/* Fields that would change the computation and that the decoder does not have. */
-static enum err refuse_unsupported(json_val v, struct err_msg *em)
-{
-	static const char *const flags[] = {"attention_bias", "mlp_bias"};
-	double share;
-	bool set = false;
-
-	for (size_t i = 0; i < COUNT_OF(flags); i++) {
-		enum err e = may_bool(v, flags[i], false, &set, em);
-		if (e)
-			return e;
-		if (set)
-			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\": true is not supported",
-				       flags[i]);
-	}
-	if (json_present(json_get(v, "quantization_config"))) {
-		const char *method =
-			json_cstr(json_get(json_get(v, "quantization_config"), "quant_method"), "?");
-		return err_set(em, ERR_UNSUPPORTED,
-			       "config.json: \"quantization_config\" (%.64s): quantized checkpoints are "
-			       "not supported; use one in bfloat16, float16 or float32",
-			       method);
-	}
-	enum err e = may_positive(v, "partial_rotary_factor", 1, &share, em);
-	if (!e && share != 1)
-		e = err_set(em, ERR_UNSUPPORTED,
-			    "config.json: \"partial_rotary_factor\": %g is not supported; only 1", share);
-	return e;
+		return ERR_OK;
+	return err_set(
+		em, ERR_UNSUPPORTED,
+		"config.json: \"quantization_config\" (%.64s): quantized checkpoints are not supported; "
+		"use one in bfloat16, float16 or float32",
+		json_cstr(json_get(field, "quant_method"), "?"));
 }
 
 /* ---------------------------------------------------------------- parts */
@@ -124,36 +50,22 @@ static enum err read_arch(struct model_config *c, json_val v, struct err_msg *em
 	return ERR_OK;
 }
 
-static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *em)
+static enum err read_heads(struct model_config *c, json_val v, struct err_msg *em)
 {
-	enum err e = need_u32(v, "vocab_size", VOCAB_MAX, &c->vocab_size, em);
+	u32 usual = c->arch->head_dim ? c->arch->head_dim : c->hidden / c->heads;
 
-	if (!e)
-		e = need_u32(v, "hidden_size", DIM_MAX, &c->hidden, em);
-	if (!e)
-		e = need_u32(v, "intermediate_size", DIM_MAX, &c->intermediate, em);
-	if (!e)
-		e = need_u32(v, "num_hidden_layers", LAYERS_MAX, &c->layers, em);
-	if (!e)
-		e = need_u32(v, "num_attention_heads", 65536, &c->heads, em);
-	if (!e)
-		e = may_u32(v, "num_key_value_heads", 65536, c->heads, &c->kv_heads, em);
-	if (!e)
-		e = need_u32(v, "max_position_embeddings", CONTEXT_MAX, &c->context_max, em);
-	if (e)
-		return e;
-	if (!json_present(json_get(v, "head_dim")) && c->hidden % c->heads)
+	if (!json_present(json_get(v, "head_dim")) && !c->arch->head_dim && c->hidden % c->heads)
 		return err_set(em, ERR_INVALID,
 			       "config.json: hidden_size %u is not a multiple of num_attention_heads %u, "
 			       "and there is no \"head_dim\"",
 			       c->hidden, c->heads);
-	e = may_u32(v, "head_dim", 1024, c->hidden / c->heads, &c->head_dim, em);
+	enum err e = config_may_u32(v, "head_dim", HEAD_DIM_MAX, usual, &c->head_dim, em);
 	if (e)
 		return e;
-	if (c->head_dim % 2 || c->head_dim == 0 || c->head_dim > 1024)
+	if (c->head_dim % 2 || c->head_dim == 0 || c->head_dim > HEAD_DIM_MAX)
 		return err_set(em, ERR_UNSUPPORTED,
-			       "config.json: heads of %u dimensions; they must be even, 2 to 1024",
-			       c->head_dim);
+			       "config.json: heads of %u dimensions; they must be even, 2 to %d", c->head_dim,
+			       HEAD_DIM_MAX);
 	if (c->heads % c->kv_heads)
 		return err_set(
 			em, ERR_INVALID,
@@ -162,58 +74,222 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 	return ERR_OK;
 }
 
-static enum err read_scaling(struct model_config *c, json_val v, struct err_msg *em)
+static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *em)
 {
-	struct rope_config *r = &c->rope;
-	json_val type = json_get(v, "rope_type");
+	enum err e = config_need_u32(v, "vocab_size", VOCAB_MAX, &c->vocab_size, em);
 
-	if (!json_present(type))
-		type = json_get(v, "type"); /* as older files say */
-	if (!json_present(type) || json_string_equals(type, "default"))
+	if (!e)
+		e = config_need_u32(v, "hidden_size", CONFIG_DIM_MAX, &c->hidden, em);
+	if (!e)
+		e = config_need_u32(v, "intermediate_size", CONFIG_DIM_MAX, &c->intermediate, em);
+	if (!e)
+		e = config_need_u32(v, "num_hidden_layers", MODEL_LAYERS_MAX, &c->layers, em);
+	if (!e)
+		e = config_need_u32(v, "num_attention_heads", HEADS_MAX, &c->heads, em);
+	if (!e)
+		e = config_may_u32(v, "num_key_value_heads", HEADS_MAX,
+				   c->arch->kv_heads && json_type(json_get(v, "num_key_value_heads")) ==
+								JSON_MISSING
+					   ? c->arch->kv_heads
+					   : c->heads,
+				   &c->kv_heads, em);
+	if (!e)
+		e = config_need_u32(v, "max_position_embeddings", CONFIG_CONTEXT_MAX, &c->context_max, em);
+	return e ? e : read_heads(c, v, em);
+}
+
+/* ---------------------------------------------------------------- what differs between layers */
+
+static bool has(const struct model_config *c, u32 traits)
+{
+	return c->arch->traits & traits;
+}
+
+/* The layers that the family's rule gives a window. */
+static bool rule_says_window(const struct model_config *c, u32 layer, u32 upper_first)
+{
+	if (!c->window)
+		return false;
+	if (has(c, ARCH_WINDOW_EVEN))
+		return layer % 2 == 0;
+	return has(c, ARCH_WINDOW_ALL) || layer >= upper_first;
+}
+
+static enum err read_layer_types(struct model_config *c, json_val list, struct err_msg *em)
+{
+	u32 i = 0;
+
+	if (json_type(list) != JSON_ARRAY || json_count(list) != c->layers)
+		return err_set(
+			em, ERR_FORMAT,
+			"config.json: \"layer_types\" must be an array of %u strings (num_hidden_layers), "
+			"found %s of %zu",
+			c->layers, json_type_name(list), json_count(list));
+	for (struct json_iter it = json_iterate(list); json_next(&it); i++) {
+		bool ruled = c->layer_flags[i] & LAYER_WINDOW;
+		bool window = json_string_equals(it.value, "sliding_attention");
+		if (!window && !json_string_equals(it.value, "full_attention"))
+			return err_set(
+				em, ERR_UNSUPPORTED,
+				"config.json: \"layer_types\"[%u] is '%.64s'; supported: full_attention, "
+				"sliding_attention",
+				i, json_cstr(it.value, json_type_name(it.value)));
+		if (window && !c->window)
+			return err_set(em, ERR_INVALID,
+				       "config.json: \"layer_types\"[%u] is 'sliding_attention', but no "
+				       "\"sliding_window\" is in force",
+				       i);
+		if (window != ruled && !has(c, ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN))
+			return err_set(
+				em, ERR_UNSUPPORTED,
+				"config.json: \"layer_types\"[%u] is '%s': in a %s all layers are alike", i,
+				json_cstr(it.value, ""), c->arch->name);
+		c->layer_flags[i] = (u8)((c->layer_flags[i] & ~LAYER_WINDOW) | (window ? LAYER_WINDOW : 0));
+	}
+	return ERR_OK;
+}
+
+static enum err read_windows(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val window = json_get(v, "sliding_window"), types = json_get(v, "layer_types");
+	bool on = true;
+	/* Older Qwen3 MoE files bound the windows to layers, newer ones have them everywhere. */
+	u32 upper_first = has(c, ARCH_EXPERTS_SOME) ? 0 : 28;
+	u64 given;
+	enum err e = ERR_OK;
+
+	if (has(c, ARCH_WINDOW_UPPER))
+		e = config_may_bool(v, "use_sliding_window", false, &on, em);
+	if (!e && json_type(window) == JSON_MISSING)
+		c->window = c->arch->window;
+	else if (!e && on && has(c, ARCH_WINDOW_ALL | ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN))
+		e = config_may_u32(v, "sliding_window", UINT32_MAX, 0, &c->window, em);
+	if (!e && json_uint(json_get(v, "max_window_layers"), &given))
+		upper_first = given < c->layers ? (u32)given : c->layers;
+	if (!on)
+		c->window = 0;
+	for (u32 i = 0; !e && i < c->layers; i++)
+		if (rule_says_window(c, i, upper_first))
+			c->layer_flags[i] |= LAYER_WINDOW;
+	return !e && json_present(types) ? read_layer_types(c, types, em) : e;
+}
+
+/* ---------------------------------------------------------------- mixtures of experts */
+
+static enum err read_dense_layers(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val list = json_get(v, "mlp_only_layers");
+	u32 step;
+	u64 layer;
+
+	enum err e = config_may_u32(v, "decoder_sparse_step", MODEL_LAYERS_MAX, 1, &step, em);
+	for (u32 i = 0; !e && i < c->layers; i++)
+		if ((i + 1) % step == 0)
+			c->layer_flags[i] |= LAYER_EXPERTS;
+	if (e || !json_present(list))
+		return e;
+	if (json_type(list) != JSON_ARRAY)
+		return err_set(em, ERR_FORMAT, "config.json: \"mlp_only_layers\" must be an array, found %s",
+			       json_type_name(list));
+	for (struct json_iter it = json_iterate(list); json_next(&it);) {
+		if (!json_uint(it.value, &layer))
+			return err_set(
+				em, ERR_FORMAT,
+				"config.json: \"mlp_only_layers\" must hold numbers of layers, found %s",
+				json_type_name(it.value));
+		if (layer < c->layers)
+			c->layer_flags[layer] &= (u8)~LAYER_EXPERTS;
+	}
+	return ERR_OK;
+}
+
+static enum err read_experts(struct model_config *c, json_val v, struct err_msg *em)
+{
+	bool all = has(c, ARCH_EXPERTS_ALL);
+	const char *count =
+		all || !json_present(json_get(v, "num_experts")) ? "num_local_experts" : "num_experts";
+	enum err e = ERR_OK;
+
+	if (!has(c, ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME))
 		return ERR_OK;
-	bool linear = json_string_equals(type, "linear");
-	if (!linear && !json_string_equals(type, "llama3"))
-		return err_set(em, ERR_UNSUPPORTED,
-			       "config.json: rope_scaling of type '%.64s' is not supported; supported: "
-			       "default, linear, llama3",
-			       json_cstr(type, "?"));
-	r->kind = linear ? ROPE_LINEAR : ROPE_LLAMA3;
-	enum err e = need_positive(v, "factor", &r->factor, em);
-	if (!e && !linear)
-		e = need_positive(v, "low_freq_factor", &r->low_freq_factor, em);
-	if (!e && !linear)
-		e = need_positive(v, "high_freq_factor", &r->high_freq_factor, em);
-	if (!e && !linear)
-		e = need_u32(v, "original_max_position_embeddings", CONTEXT_MAX, &r->original_context, em);
-	if (!e && !linear && r->high_freq_factor <= r->low_freq_factor)
-		e = err_set(em, ERR_INVALID,
-			    "config.json: \"high_freq_factor\" %g must be above \"low_freq_factor\" %g",
-			    r->high_freq_factor, r->low_freq_factor);
-	if (!e && r->factor < 1)
-		e = err_set(em, ERR_INVALID,
-			    "config.json: \"factor\" of rope_scaling is %g; it must be at least 1",
-			    r->factor);
-	/* Linear scaling stretches the context; llama3 states the stretched one itself. */
-	if (!e && linear && c->context_max * r->factor <= CONTEXT_MAX)
-		c->context_max = (u32)(c->context_max * r->factor);
+	e = config_need_u32(v, count, EXPERTS_MAX, &c->experts, em);
+	if (!e)
+		e = config_need_u32(v, "num_experts_per_tok", EXPERTS_MAX, &c->experts_per_token, em);
+	if (!e && c->experts_per_token > c->experts)
+		e = err_set(
+			em, ERR_INVALID,
+			"config.json: \"num_experts_per_tok\" is %u, but there are only %u experts (\"%s\")",
+			c->experts_per_token, c->experts, count);
+	c->normalize_experts = true;
+	c->expert_intermediate = c->intermediate;
+	if (!e && all)
+		memset(c->layer_flags, LAYER_EXPERTS, c->layers);
+	if (e || all)
+		return e;
+	e = config_need_u32(v, "moe_intermediate_size", CONFIG_DIM_MAX, &c->expert_intermediate, em);
+	if (!e)
+		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
+	return e ? e : read_dense_layers(c, v, em);
+}
+
+/* ---------------------------------------------------------------- arithmetic */
+
+/* Gemma's first files name another GELU in "hidden_act" than they mean. */
+static enum err read_activation(struct model_config *c, json_val v, struct err_msg *em)
+{
+	static const char *const gelu[] = {"gelu_pytorch_tanh", "gelu_new"}, *const silu[] = {"silu",
+											      "swish"};
+	bool is_gelu = has(c, ARCH_GELU);
+	const char *name = is_gelu && json_present(json_get(v, "hidden_activation")) ? "hidden_activation"
+										     : "hidden_act";
+	const char *const *good = is_gelu ? gelu : silu;
+	json_val act = json_get(v, name);
+
+	c->activation = is_gelu ? KERN_GELU_TANH : KERN_SILU;
+	bool legacy = is_gelu && !strcmp(name, "hidden_act") && json_string_equals(act, "gelu");
+	if (!json_present(act) || json_string_equals(act, good[0]) || json_string_equals(act, good[1]) ||
+	    legacy)
+		return ERR_OK;
+	return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is '%.64s'; supported for %s: %s", name,
+		       json_cstr(act, json_type_name(act)), c->arch->name, good[0]);
+}
+
+/* null: none; 0, too. Missing: what the family has. */
+static enum err read_cap(json_val v, const char *name, double usual, f32 *out, struct err_msg *em)
+{
+	json_val field = json_get(v, name);
+	double value = json_type(field) == JSON_MISSING ? usual : 0, given;
+	enum err e = ERR_OK;
+
+	if (!(json_double(field, &given) && given == 0))
+		e = config_may_positive(v, name, value, &value, em);
+	*out = (f32)value;
 	return e;
 }
 
-/* "rope_theta" and "rope_scaling", or both inside "rope_parameters" as newer files have it. */
-static enum err read_rope(struct model_config *c, json_val v, struct err_msg *em)
+static enum err read_arithmetic(struct model_config *c, json_val v, struct err_msg *em)
 {
-	json_val parameters = json_get(v, "rope_parameters");
-	json_val scaling = json_present(parameters) ? parameters : json_get(v, "rope_scaling");
-	bool inside = json_present(json_get(parameters, "rope_theta"));
+	double eps = 0, scalar = c->head_dim;
 
-	c->rope = (struct rope_config){.kind = ROPE_PLAIN, .dim = c->head_dim, .factor = 1};
-	if (json_present(scaling) && json_type(scaling) != JSON_OBJECT)
-		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an object or null, found %s",
-			       json_present(parameters) ? "rope_parameters" : "rope_scaling",
-			       json_type_name(scaling));
-	enum err e = may_positive(inside ? parameters : v, "rope_theta", 10000, &c->rope.theta, em);
-	if (!e && json_present(scaling))
-		e = read_scaling(c, scaling, em);
+	enum err e = config_need_positive(v, "rms_norm_eps", &eps, em);
+	if (!e && has(c, ARCH_ATTENTION_BIAS))
+		e = config_may_bool(v, "attention_bias", false, &c->attention_bias, em);
+	if (!e && has(c, ARCH_MLP_BIAS))
+		e = config_may_bool(v, "mlp_bias", false, &c->mlp_bias, em);
+	if (!e && has(c, ARCH_SOFT_CAPS))
+		e = config_may_positive(v, "query_pre_attn_scalar", 256, &scalar, em);
+	if (!e && has(c, ARCH_SOFT_CAPS))
+		e = read_cap(v, "attn_logit_softcapping", 50, &c->attention_soft_cap, em);
+	if (!e && has(c, ARCH_SOFT_CAPS))
+		e = read_cap(v, "final_logit_softcapping", 30, &c->logits_soft_cap, em);
+	if (!e)
+		e = read_activation(c, v, em);
+	if (!e)
+		e = config_may_bool(v, "tie_word_embeddings", has(c, ARCH_TIED), &c->tied_embeddings, em);
+	c->norm_eps = (f32)eps;
+	c->norm_offset = has(c, ARCH_NORM_OFFSET) ? 1 : 0;
+	c->embed_scale = has(c, ARCH_EMBED_SCALE) ? (f32)sqrt(c->hidden) : 1;
+	c->attention_scale = (f32)(1 / sqrt(scalar));
 	return e;
 }
 
@@ -279,32 +355,27 @@ static enum err read_eos(struct model_config *c, const char *file, json_val v, s
 
 static enum err read_config(struct model_config *c, json_val v, struct err_msg *em)
 {
-	json_val act = json_get(v, "hidden_act");
-	double eps = 0;
-
 	if (json_type(v) != JSON_OBJECT)
 		return err_set(em, ERR_FORMAT, "config.json: must be an object, found %s", json_type_name(v));
 	enum err e = read_arch(c, v, em);
 	if (!e)
-		e = refuse_unsupported(v, em);
+		e = refuse_quantized(v, em);
 	if (!e)
 		e = read_sizes(c, v, em);
 	if (!e)
-		e = need_positive(v, "rms_norm_eps", &eps, em);
+		e = read_experts(c, v, em);
 	if (!e)
-		e = read_rope(c, v, em);
+		e = read_arithmetic(c, v, em);
+	if (!e)
+		e = config_read_rope(c, v, em);
+	if (!e)
+		e = read_windows(c, v, em);
 	if (!e)
 		e = read_dtype(c, v, em);
 	if (!e)
-		e = may_bool(v, "tie_word_embeddings", false, &c->tied_embeddings, em);
-	if (!e)
 		e = read_eos(c, "config.json", v, em);
-	if (!e && json_present(act) && !json_string_equals(act, "silu"))
-		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"hidden_act\" is '%.64s'; supported: silu",
-			    json_cstr(act, json_type_name(act)));
-	c->norm_eps = (f32)eps;
-	c->activation = KERN_SILU;
-	return e;
+	return e ? e
+		 : config_check_fields(c->arch, v, em); /* a wrong field is worth more than an unknown one */
 }
 
 enum err model_config_parse(struct model_config *c, const char *text, size_t bytes, struct err_msg *em)
@@ -353,6 +424,14 @@ enum err model_config_read(struct model_config *c, const char *dir, struct err_m
 
 /* ---------------------------------------------------------------- shares of ranks */
 
+static bool has_dense_layers(const struct model_config *c)
+{
+	for (u32 i = 0; i < c->layers; i++)
+		if (!(c->layer_flags[i] & LAYER_EXPERTS))
+			return true;
+	return !c->experts;
+}
+
 enum err model_shard_init(struct model_shard *s, const struct model_config *c, u32 rank, u32 ranks,
 			  struct err_msg *em)
 {
@@ -361,7 +440,12 @@ enum err model_shard_init(struct model_shard *s, const struct model_config *c, u
 			em, ERR_INVALID,
 			"--tensor-parallel-size %u: the model's %u attention heads cannot be divided by it",
 			ranks, c->heads);
-	if (c->intermediate % ranks)
+	if (c->expert_intermediate % ranks)
+		return err_set(em, ERR_INVALID,
+			       "--tensor-parallel-size %u: the experts' intermediate size %u cannot be "
+			       "divided by it",
+			       ranks, c->expert_intermediate);
+	if (has_dense_layers(c) && c->intermediate % ranks)
 		return err_set(
 			em, ERR_INVALID,
 			"--tensor-parallel-size %u: the model's intermediate_size %u cannot be divided by it",
@@ -379,7 +463,8 @@ enum err model_shard_init(struct model_shard *s, const struct model_config *c, u
 	s->heads = c->heads / ranks;
 	s->kv_heads = c->kv_heads >= ranks ? c->kv_heads / ranks : 1;
 	s->kv_first = (u32)((u64)rank * c->kv_heads / ranks);
-	s->intermediate = c->intermediate / ranks;
+	s->intermediate = has_dense_layers(c) ? c->intermediate / ranks : 0;
+	s->expert_intermediate = c->expert_intermediate / ranks;
 	s->vocab_first = (u32)((u64)rank * c->vocab_size / ranks);
 	s->vocab_rows = (u32)((rank + 1ull) * c->vocab_size / ranks) - s->vocab_first;
 	return ERR_OK;

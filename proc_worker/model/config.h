@@ -10,17 +10,35 @@
 
 enum rope_kind {
 	ROPE_PLAIN,
-	ROPE_LINEAR, /* positions divided by `factor` (Chen et al. 2023) */
-	ROPE_LLAMA3, /* low frequencies divided, high ones kept, a ramp between (Llama 3.1) */
+	ROPE_LINEAR,   /* positions divided by `factor` (Chen et al. 2023) */
+	ROPE_DYNAMIC,  /* beyond the original context theta grows with the length (emozilla 2023) */
+	ROPE_LLAMA3,   /* low frequencies divided, high ones kept, a ramp between (Llama 3.1) */
+	ROPE_YARN,     /* the same with a ramp over dimensions (Peng et al. 2023) */
+	ROPE_LONGROPE, /* a factor for each dimension; others beyond the original context (Ding et al. 2024)
+			*/
 };
+
+enum { ROPE_HALF_MAX = 512 };
 
 struct rope_config {
 	enum rope_kind kind;
-	u32 dim; /* of a head's dimensions, how many are rotated */
+	u32 dim; /* of a head's dimensions, how many are rotated: the first */
 	double theta;
 	double factor;
 	double low_freq_factor, high_freq_factor;
+	double beta_fast, beta_slow; /* turns within the original context: above it is kept, below divided */
+	bool truncate;		     /* the ramp begins and ends at whole dimensions */
+	double attention_factor;     /* cosines and sines are multiplied by it */
 	u32 original_context;
+	double short_factor[ROPE_HALF_MAX], long_factor[ROPE_HALF_MAX]; /* [dim / 2] */
+};
+
+enum { MODEL_LAYERS_MAX = 4096 };
+
+/* What sets a layer apart. */
+enum model_layer_flag {
+	LAYER_WINDOW = 1 << 0,	/* attends to `window` tokens */
+	LAYER_EXPERTS = 1 << 1, /* has a mixture of experts instead of one MLP */
 };
 
 struct model_config {
@@ -28,8 +46,18 @@ struct model_config {
 	u32 vocab_size, hidden, intermediate, layers, heads, kv_heads, head_dim;
 	u32 context_max; /* tokens that the model was made for, with what rope scaling adds */
 	f32 norm_eps;
+	f32 norm_offset; /* added to the weights of all norms */
+	f32 embed_scale;
 	struct rope_config rope;
+	f32 attention_scale;	/* of scores */
+	f32 attention_soft_cap; /* 0: none; else scores become cap * tanh(score / cap) */
+	f32 logits_soft_cap;
+	u32 window; /* tokens that a layer with LAYER_WINDOW attends to, the query's own among them */
 	enum kern_activation activation;
+	bool attention_bias, mlp_bias;
+	u32 experts, experts_per_token, expert_intermediate; /* 0 without experts */
+	bool normalize_experts;				     /* the weights of a token's experts sum to 1 */
+	u8 layer_flags[MODEL_LAYERS_MAX];
 	bool tied_embeddings; /* lm_head is the embedding */
 	bool has_dtype;	      /* config.json says what the checkpoint is stored in */
 	enum kern_dtype dtype;
@@ -51,7 +79,7 @@ struct model_shard {
 	u32 rank, ranks;
 	u32 heads;
 	u32 kv_heads, kv_first; /* with fewer KV heads than ranks several ranks hold the same one */
-	u32 intermediate;
+	u32 intermediate, expert_intermediate;
 	u32 vocab_first, vocab_rows; /* ranks differ by at most one row */
 };
 

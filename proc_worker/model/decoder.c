@@ -2,7 +2,6 @@
  * never looks at requests: it knows tokens, positions and KV slots. */
 #include "proc_worker/model/decoder.h"
 
-#include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -106,22 +105,29 @@ static enum err norm(struct decoder *d, float *out, float *x, const float *add, 
 }
 
 static enum err product(struct decoder *d, float *out, const float *x, const struct kern_weight *w,
-			u32 tokens, struct err_msg *em)
+			const float *bias, u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
-	struct kern_matmul_args a = {
-		.out = out, .x = x, .w = w, .tokens = tokens, .x_stride = w->k, .out_stride = w->n};
+	struct kern_matmul_args a = {.out = out,
+				     .x = x,
+				     .w = w,
+				     .bias = bias,
+				     .tokens = tokens,
+				     .x_stride = w->k,
+				     .out_stride = w->n};
 
 	return failed(c->ops->matmul(c->ctx, &a), "matmul", em);
 }
 
-/* A product whose inputs the ranks share: the sum of all ranks' parts. */
+/* A product whose inputs the ranks share: the sum of all ranks' parts, one of which brings the bias. */
 static enum err product_sum(struct decoder *d, float *out, const float *x, const struct kern_weight *w,
-			    u32 tokens, struct err_msg *em)
+			    const float *bias, u32 tokens, struct err_msg *em)
 {
 	struct collectives *c = d->config.collectives;
 
-	enum err e = product(d, c ? collectives_buffer(c) : out, x, w, tokens, em);
+	if (d->config.shard->rank != 0)
+		bias = NULL;
+	enum err e = product(d, c ? collectives_buffer(c) : out, x, w, bias, tokens, em);
 	if (!e && c)
 		e = collectives_all_reduce(c, out, (size_t)tokens * w->n, em);
 	return e;
@@ -145,16 +151,21 @@ static enum err embed(struct decoder *d, const struct inputs *in, struct err_msg
 	return e;
 }
 
-static enum err attend(struct decoder *d, const struct inputs *in, const struct kern_kv *kv,
+static enum err attend(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
 		       struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
+	const struct layer_weights *w = &c->weights->layers[index];
+	bool windowed = c->model->layer_flags[index] & LAYER_WINDOW;
 	struct kern_rope_kv_args rope = {.q = d->q,
 					 .qkv = d->qkv,
+					 .bias = w->qkv_bias,
+					 .q_norm = w->q_norm,
+					 .k_norm = w->k_norm,
 					 .norm_eps = c->model->norm_eps,
 					 .cos = c->rope->cos,
 					 .sin = c->rope->sin,
-					 .positions = in->positions,
+					 .positions = d->rope_rows,
 					 .slots = in->slots,
 					 .kv = *kv,
 					 .tokens = in->tokens,
@@ -170,7 +181,9 @@ static enum err attend(struct decoder *d, const struct inputs *in, const struct 
 						.rows = in->rows,
 						.tokens = in->tokens,
 						.heads = c->shard->heads,
-						.scale = 1 / sqrtf((float)c->model->head_dim)};
+						.scale = c->model->attention_scale,
+						.soft_cap = c->model->attention_soft_cap,
+						.window = windowed ? c->model->window : 0};
 
 	enum err e = failed(c->ops->rope_kv(c->ctx, &rope), "rope_kv", em);
 	if (!e)
@@ -190,34 +203,55 @@ static enum err activate(struct decoder *d, u32 tokens, struct err_msg *em)
 	return failed(c->ops->act_mul(c->ctx, &a), "act_mul", em);
 }
 
-static enum err layer(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
-		      struct err_msg *em)
+/* What a block adds to the residual stream goes through a norm of its own in some families. */
+static enum err post_norm(struct decoder *d, const float *weight, u32 tokens, struct err_msg *em)
+{
+	return weight ? norm(d, d->delta, d->delta, NULL, weight, tokens, em) : ERR_OK;
+}
+
+static enum err attention_block(struct decoder *d, u32 index, const struct inputs *in,
+				const struct kern_kv *kv, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	u32 tokens = in->tokens;
-	enum err e = norm(d, d->normed, d->x, index ? d->delta : NULL, w->attn_norm, tokens, em);
 
+	enum err e = norm(d, d->normed, d->x, index ? d->delta : NULL, w->attn_norm, tokens, em);
 	if (!e)
-		e = product(d, d->qkv, d->normed, &w->qkv, tokens, em);
+		e = product(d, d->qkv, d->normed, &w->qkv, NULL, tokens, em);
 	if (!e)
-		e = attend(d, in, kv, em);
+		e = attend(d, index, in, kv, em);
 	if (!e)
-		e = product_sum(d, d->delta, d->attended, &w->attn_out, tokens, em);
+		e = product_sum(d, d->delta, d->attended, &w->attn_out, w->attn_out_bias, tokens, em);
+	return e ? e : post_norm(d, w->attn_post_norm, tokens, em);
+}
+
+static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
+{
+	const struct layer_weights *w = &d->config.weights->layers[index];
+
+	enum err e = norm(d, d->normed, d->x, d->delta, w->mlp_norm, tokens, em);
 	if (!e)
-		e = norm(d, d->normed, d->x, d->delta, w->mlp_norm, tokens, em);
-	if (!e)
-		e = product(d, d->gate_up, d->normed, &w->gate_up, tokens, em);
+		e = product(d, d->gate_up, d->normed, &w->gate_up, w->gate_up_bias, tokens, em);
 	if (!e)
 		e = activate(d, tokens, em);
 	if (!e)
-		e = product_sum(d, d->delta, d->activated, &w->down, tokens, em);
-	return e;
+		e = product_sum(d, d->delta, d->activated, &w->down, w->down_bias, tokens, em);
+	return e ? e : post_norm(d, w->mlp_post_norm, tokens, em);
+}
+
+static enum err layer(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
+		      struct err_msg *em)
+{
+	enum err e = attention_block(d, index, in, kv, em);
+
+	return e ? e : mlp_block(d, index, in->tokens, em);
 }
 
 enum err decoder_forward(struct decoder *d, const struct inputs *in, const struct kern_kv *kv,
 			 struct err_msg *em)
 {
 	ASSERT(in->tokens > 0 && in->tokens <= d->config.tokens_max);
+	d->rope_rows = rope_tables_rows(d->config.rope, in);
 	enum err e = embed(d, in, em);
 	for (u32 i = 0; !e && i < d->config.model->layers; i++) {
 		e = layer(d, i, in, &kv[i], em);
@@ -261,7 +295,8 @@ static enum err shared_logits(struct decoder *d, u32 count, struct err_msg *em)
 	for (u32 first = 0; !e && first < count; first += step) {
 		u32 n = count - first < step ? count - first : step;
 		e = product(d, collectives_buffer(c->collectives),
-			    d->picked_normed + (size_t)first * c->model->hidden, &c->weights->lm_head, n, em);
+			    d->picked_normed + (size_t)first * c->model->hidden, &c->weights->lm_head, NULL,
+			    n, em);
 		if (!e)
 			e = gather_logits(d, first, n, em);
 	}
@@ -283,8 +318,9 @@ enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float *
 	}
 	enum err e = norm(d, d->picked_normed, d->picked, d->picked_delta, c->weights->final_norm, count, em);
 	if (!e)
-		e = c->collectives ? shared_logits(d, count, em)
-				   : product(d, d->logits, d->picked_normed, &c->weights->lm_head, count, em);
+		e = c->collectives
+			    ? shared_logits(d, count, em)
+			    : product(d, d->logits, d->picked_normed, &c->weights->lm_head, NULL, count, em);
 	if (e)
 		err_prefix(em, "logits");
 	return e;

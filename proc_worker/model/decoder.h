@@ -16,7 +16,7 @@ struct decoder_config {
 	const struct model_config *model;
 	const struct model_shard *shard;
 	const struct model_weights *weights;
-	const struct rope_tables *rope;
+	struct rope_tables *rope;
 	const struct kern_ops *ops;
 	struct kern_ctx *ctx;
 	struct collectives *collectives; /* NULL with one rank */
@@ -32,6 +32,7 @@ struct decoder {
 	float *delta;  /* what the last block adds to it; added by the next norm */
 	float *normed; /* input of the next product */
 	float *qkv, *q, *attended;
+	const u32 *rope_rows;	    /* [tokens] of the rotary tables; of the step */
 	float *gate_up, *activated; /* share their memory with the three above: never alive together */
 	/* [logit_rows_max][...] */
 	float *picked, *picked_delta, *picked_normed;

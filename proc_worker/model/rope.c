@@ -6,19 +6,12 @@
 
 #include "common/assert.h"
 
-enum { ROPE_HALF_MAX = 512 };
-
-double rope_frequency(const struct rope_config *r, u32 i)
+/* Turns that the wave makes within the original context: below `low` it is stretched, above `high` it is
+ * kept. */
+static double llama3(const struct rope_config *r, double frequency)
 {
-	double frequency = pow(r->theta, -2.0 * i / r->dim);
-
-	if (r->kind == ROPE_LINEAR)
-		return frequency / r->factor;
-	if (r->kind != ROPE_LLAMA3)
-		return frequency;
-	/* Turns that the wave makes within the original context: below `low` it is stretched, above `high` it
-	 * is kept. */
 	double turns = r->original_context * frequency / (2 * M_PI);
+
 	if (turns < r->low_freq_factor)
 		return frequency / r->factor;
 	if (turns > r->high_freq_factor)
@@ -27,28 +20,97 @@ double rope_frequency(const struct rope_config *r, u32 i)
 	return (1 - smooth) * frequency / r->factor + smooth * frequency;
 }
 
-enum err rope_tables_init(struct rope_tables *t, const struct rope_config *r, u32 positions,
-			  struct err_msg *em)
+/* The dimension whose wave makes so many turns within the original context (Peng et al. 2023, 3.2). */
+static double yarn_dimension(const struct rope_config *r, double turns)
 {
+	return r->dim * log(r->original_context / (turns * 2 * M_PI)) / (2 * log(r->theta));
+}
+
+static double yarn(const struct rope_config *r, u32 i, double frequency)
+{
+	double low = yarn_dimension(r, r->beta_fast), high = yarn_dimension(r, r->beta_slow);
+
+	if (r->truncate) {
+		low = floor(low);
+		high = ceil(high);
+	}
+	low = low > 0 ? low : 0;
+	high = high < r->dim - 1.0 ? high : r->dim - 1.0;
+	if (low == high)
+		high += 0.001; /* a step instead of a ramp */
+	double ramp = (i - low) / (high - low);
+	ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+	return frequency / r->factor * ramp + frequency * (1 - ramp);
+}
+
+double rope_frequency(const struct rope_config *r, u32 i, u32 length)
+{
+	double theta = r->theta;
+	bool beyond = length > r->original_context;
+
+	if (r->kind == ROPE_DYNAMIC && beyond)
+		theta *= pow(r->factor * length / r->original_context - (r->factor - 1),
+			     (double)r->dim / (r->dim - 2.0));
+	double frequency = pow(theta, -2.0 * i / r->dim);
+	switch (r->kind) {
+	case ROPE_PLAIN:
+	case ROPE_DYNAMIC:
+		break;
+	case ROPE_LINEAR:
+		return frequency / r->factor;
+	case ROPE_LLAMA3:
+		return llama3(r, frequency);
+	case ROPE_YARN:
+		return yarn(r, i, frequency);
+	case ROPE_LONGROPE:
+		return frequency / (beyond ? r->long_factor[i] : r->short_factor[i]);
+	}
+	return frequency;
+}
+
+/* Rows from `first` on for positions [position, position + count) of sequences of `length` tokens. */
+static void fill(struct rope_tables *t, u32 first, u32 position, u32 count, u32 length)
+{
+	const struct rope_config *r = t->config;
 	u32 half = r->dim / 2;
-	size_t count = (size_t)positions * half;
 	double frequency[ROPE_HALF_MAX];
 
-	ASSERT(half <= ROPE_HALF_MAX);
-	*t = (struct rope_tables){.positions = positions};
-	t->cos = malloc(2 * count * sizeof(float));
+	for (u32 i = 0; i < half; i++)
+		frequency[i] = rope_frequency(r, i, length);
+	for (u32 p = 0; p < count; p++) {
+		size_t row = (size_t)(first + p) * half;
+		for (u32 i = 0; i < half; i++) {
+			double angle = (position + p) * frequency[i];
+			t->cos[row + i] = (float)(cos(angle) * r->attention_factor);
+			t->sin[row + i] = (float)(sin(angle) * r->attention_factor);
+		}
+	}
+}
+
+enum err rope_tables_init(struct rope_tables *t, const struct rope_config *r, u32 positions, u32 tokens_max,
+			  struct err_msg *em)
+{
+	bool by_length = r->kind == ROPE_DYNAMIC || r->kind == ROPE_LONGROPE;
+
+	ASSERT(r->dim / 2 <= ROPE_HALF_MAX);
+	*t = (struct rope_tables){.config = r, .near = positions};
+	if (by_length && positions > r->original_context) {
+		t->near = r->original_context;
+		t->far = r->kind == ROPE_DYNAMIC ? tokens_max : positions;
+	}
+	size_t count = ((size_t)t->near + t->far) * (r->dim / 2);
+	size_t bytes = 2 * count * sizeof(float) + (t->far ? tokens_max * sizeof(u32) : 0);
+	t->cos = malloc(bytes);
 	if (!t->cos)
 		return err_set(em, ERR_NO_MEMORY,
 			       "not enough memory for the rotary tables: %zu bytes; lower --max-model-len",
-			       2 * count * sizeof(float));
+			       bytes);
 	t->sin = t->cos + count;
-	for (u32 i = 0; i < half; i++)
-		frequency[i] = rope_frequency(r, i);
-	for (u32 p = 0; p < positions; p++)
-		for (u32 i = 0; i < half; i++) {
-			t->cos[(size_t)p * half + i] = (float)cos(p * frequency[i]);
-			t->sin[(size_t)p * half + i] = (float)sin(p * frequency[i]);
-		}
+	if (t->far)
+		t->token_rows = (u32 *)(void *)(t->sin + count);
+	fill(t, 0, 0, t->near, 1);
+	if (t->far && r->kind == ROPE_LONGROPE)
+		fill(t, t->near, 0, t->far, r->original_context + 1);
 	return ERR_OK;
 }
 
@@ -56,4 +118,30 @@ void rope_tables_fini(struct rope_tables *t)
 {
 	free(t->cos);
 	*t = (struct rope_tables){0};
+}
+
+static void row_of_token(struct rope_tables *t, u32 token, u32 position, u32 length)
+{
+	if (length <= t->near) {
+		t->token_rows[token] = position;
+	} else if (t->config->kind == ROPE_LONGROPE) {
+		t->token_rows[token] = t->near + position;
+	} else {
+		t->token_rows[token] = t->near + token;
+		fill(t, t->near + token, position, 1, length);
+	}
+}
+
+const u32 *rope_tables_rows(struct rope_tables *t, const struct inputs *in)
+{
+	if (!t->far)
+		return in->positions;
+	for (u32 r = 0; r < in->rows; r++) {
+		u32 known = t->config->kind == ROPE_LONGROPE ? in->added_count[r] : in->prompt_count[r];
+		for (u32 i = in->query_start[r]; i < in->query_start[r + 1]; i++) {
+			u32 position = in->positions[i];
+			row_of_token(t, i, position, known > position ? known : position + 1);
+		}
+	}
+	return t->token_rows;
 }

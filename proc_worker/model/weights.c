@@ -22,12 +22,24 @@ static u32 dim_size(const struct model_config *c, enum arch_dim d)
 		return c->vocab_size;
 	case DIM_HIDDEN:
 		return c->hidden;
+	case DIM_HEAD:
+		return c->head_dim;
 	case DIM_HEADS:
 		return c->heads * c->head_dim;
 	case DIM_KV_HEADS:
 		return c->kv_heads * c->head_dim;
+	case DIM_HEADS_KV:
+		return (c->heads + c->kv_heads) * c->head_dim;
+	case DIM_QKV:
+		return (c->heads + 2 * c->kv_heads) * c->head_dim;
 	case DIM_INTERMEDIATE:
 		return c->intermediate;
+	case DIM_GATE_UP:
+		return 2 * c->intermediate;
+	case DIM_EXPERTS:
+		return c->experts;
+	case DIM_EXPERT_INTERMEDIATE:
+		return c->expert_intermediate;
 	}
 	ASSERT(!"a dimension of the table");
 	return 0;
@@ -52,15 +64,28 @@ static struct range dim_share(const struct weights_plan *p, enum arch_dim d)
 		return (struct range){s->kv_first * c->head_dim, s->kv_heads * c->head_dim};
 	case DIM_INTERMEDIATE:
 		return (struct range){s->rank * s->intermediate, s->intermediate};
+	case DIM_EXPERT_INTERMEDIATE:
+		return (struct range){s->rank * s->expert_intermediate, s->expert_intermediate};
 	default:
 		return (struct range){0, dim_size(c, d)};
 	}
 }
 
+/* Rows of the tensor in the file. */
 static struct range rows_share(const struct weights_plan *p, const struct arch_tensor *t)
 {
-	return t->split == SPLIT_ROWS ? dim_share(p, t->rows)
-				      : (struct range){0, dim_size(p->config, t->rows)};
+	u32 before = t->before == DIM_NONE ? 0 : dim_size(p->config, t->before);
+	struct range r = {0, dim_size(p->config, t->rows)};
+
+	if (t->split == SPLIT_ROWS)
+		r = dim_share(p, t->rows);
+	r.first += before;
+	return r;
+}
+
+static u32 rows_of_file(const struct weights_plan *p, const struct arch_tensor *t)
+{
+	return dim_size(p->config, t->whole == DIM_NONE ? t->rows : t->whole);
 }
 
 static struct range columns_share(const struct weights_plan *p, const struct arch_tensor *t)
@@ -69,9 +94,73 @@ static struct range columns_share(const struct weights_plan *p, const struct arc
 					 : (struct range){0, dim_size(p->config, t->columns)};
 }
 
-static bool slot_is_norm(enum weight_slot slot)
+/* What a slot is, and where its weight goes. */
+enum slot_kind { SLOT_IS_EMBED, SLOT_IS_NORM, SLOT_IS_BIAS, SLOT_IS_MATRIX, SLOT_IS_EXPERTS };
+
+static const struct {
+	enum slot_kind kind;
+	size_t offset; /* in struct model_weights, or, of the slots of layers, in struct layer_weights */
+} SLOTS[SLOT_COUNT] = {
+#define IN_MODEL(slot, kind, member) [slot] = {kind, offsetof(struct model_weights, member)}
+#define IN_LAYER(slot, kind, member) [slot] = {kind, offsetof(struct layer_weights, member)}
+	IN_MODEL(SLOT_EMBED, SLOT_IS_EMBED, embed),
+	IN_MODEL(SLOT_FINAL_NORM, SLOT_IS_NORM, final_norm),
+	IN_MODEL(SLOT_LM_HEAD, SLOT_IS_MATRIX, lm_head),
+	IN_LAYER(SLOT_ATTN_NORM, SLOT_IS_NORM, attn_norm),
+	IN_LAYER(SLOT_QKV, SLOT_IS_MATRIX, qkv),
+	IN_LAYER(SLOT_QKV_BIAS, SLOT_IS_BIAS, qkv_bias),
+	IN_LAYER(SLOT_Q_NORM, SLOT_IS_NORM, q_norm),
+	IN_LAYER(SLOT_K_NORM, SLOT_IS_NORM, k_norm),
+	IN_LAYER(SLOT_ATTN_OUT, SLOT_IS_MATRIX, attn_out),
+	IN_LAYER(SLOT_ATTN_OUT_BIAS, SLOT_IS_BIAS, attn_out_bias),
+	IN_LAYER(SLOT_ATTN_POST_NORM, SLOT_IS_NORM, attn_post_norm),
+	IN_LAYER(SLOT_MLP_NORM, SLOT_IS_NORM, mlp_norm),
+	IN_LAYER(SLOT_GATE_UP, SLOT_IS_MATRIX, gate_up),
+	IN_LAYER(SLOT_GATE_UP_BIAS, SLOT_IS_BIAS, gate_up_bias),
+	IN_LAYER(SLOT_DOWN, SLOT_IS_MATRIX, down),
+	IN_LAYER(SLOT_DOWN_BIAS, SLOT_IS_BIAS, down_bias),
+	IN_LAYER(SLOT_MLP_POST_NORM, SLOT_IS_NORM, mlp_post_norm),
+	IN_LAYER(SLOT_ROUTER, SLOT_IS_MATRIX, router),
+	IN_LAYER(SLOT_EXPERT_GATE_UP, SLOT_IS_EXPERTS, expert_gate_up),
+	IN_LAYER(SLOT_EXPERT_DOWN, SLOT_IS_EXPERTS, expert_down),
+#undef IN_MODEL
+#undef IN_LAYER
+};
+
+static bool slot_is_vector(enum weight_slot slot)
 {
-	return slot == SLOT_FINAL_NORM || slot == SLOT_ATTN_NORM || slot == SLOT_MLP_NORM;
+	return SLOTS[slot].kind == SLOT_IS_NORM || SLOTS[slot].kind == SLOT_IS_BIAS;
+}
+
+/* How many weights of a slot a layer (or the model) has. */
+static u32 slot_copies(const struct weights_plan *p, enum weight_slot slot)
+{
+	return SLOTS[slot].kind == SLOT_IS_EXPERTS ? p->config->experts : 1;
+}
+
+static u32 slot_layers(const struct weights_plan *p, enum weight_slot slot)
+{
+	return slot >= SLOT_LAYER_FIRST ? p->config->layers : 1;
+}
+
+/* Whether a tensor of the table is there in `layer`. */
+static bool tensor_applies(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
+{
+	bool experts = p->config->layer_flags[layer] & LAYER_EXPERTS;
+
+	switch (t->when) {
+	case WHEN_ALWAYS:
+		return true;
+	case WHEN_ATTENTION_BIAS:
+		return p->config->attention_bias;
+	case WHEN_MLP_BIAS:
+		return p->config->mlp_bias;
+	case WHEN_DENSE:
+		return !experts;
+	case WHEN_EXPERTS:
+		return experts;
+	}
+	return false;
 }
 
 /* With tied embeddings lm_head is made from the embedding's tensor. */
@@ -80,15 +169,16 @@ static enum weight_slot source_slot(const struct weights_plan *p, enum weight_sl
 	return slot == SLOT_LM_HEAD && p->config->tied_embeddings ? SLOT_EMBED : slot;
 }
 
-/* Rows and columns that this rank holds of a fused weight. */
-static void slot_shape(const struct weights_plan *p, enum weight_slot slot, u32 *rows, u32 *columns)
+/* Rows and columns that this rank holds of a fused weight of `layer`; none: 0. */
+static void slot_shape(const struct weights_plan *p, enum weight_slot slot, u32 layer, u32 *rows,
+		       u32 *columns)
 {
 	const struct arch *a = p->config->arch;
 
 	*rows = *columns = 0;
 	slot = source_slot(p, slot);
 	for (u32 i = 0; i < a->tensor_count; i++)
-		if (a->tensors[i].slot == slot) {
+		if (a->tensors[i].slot == slot && tensor_applies(p, &a->tensors[i], layer)) {
 			*rows += rows_share(p, &a->tensors[i]).count;
 			*columns = columns_share(p, &a->tensors[i]).count;
 		}
@@ -96,14 +186,14 @@ static void slot_shape(const struct weights_plan *p, enum weight_slot slot, u32 
 
 /* ---------------------------------------------------------------- check */
 
-static enum err check_tensor(const struct weights_plan *p, const struct arch_tensor *t, u32 layer,
+static enum err check_tensor(const struct weights_plan *p, const struct arch_tensor *t, u32 layer, u32 expert,
 			     struct err_msg *em)
 {
 	char name[NAME_MAX_BYTES], found[128], wanted[128];
-	u64 shape[2] = {dim_size(p->config, t->rows), dim_size(p->config, t->columns)};
+	u64 shape[2] = {rows_of_file(p, t), dim_size(p->config, t->columns)};
 	u32 dims = t->columns == DIM_NONE ? 1 : 2;
 
-	arch_tensor_name(name, sizeof(name), t, layer);
+	arch_tensor_name(name, sizeof(name), t, layer, expert);
 	const struct st_tensor *st = safetensors_find(p->checkpoint, name);
 	safetensors_print_shape(wanted, sizeof(wanted), shape, dims);
 	if (!st)
@@ -120,22 +210,26 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 	return ERR_OK;
 }
 
+/* One tensor of the table, in all layers and for all experts. */
+static enum err check_tensors(const struct weights_plan *p, const struct arch_tensor *t, struct err_msg *em)
+{
+	enum err e = ERR_OK;
+
+	for (u32 layer = 0; layer < slot_layers(p, t->slot); layer++)
+		for (u32 x = 0; !e && tensor_applies(p, t, layer) && x < slot_copies(p, t->slot); x++)
+			e = check_tensor(p, t, layer, x, em);
+	return e;
+}
+
 enum err model_weights_check(const struct weights_plan *p, struct err_msg *em)
 {
 	const struct arch *a = p->config->arch;
+	enum err e = ERR_OK;
 
-	for (u32 i = 0; i < a->tensor_count; i++) {
-		const struct arch_tensor *t = &a->tensors[i];
-		u32 count = t->slot >= SLOT_LAYER_FIRST ? p->config->layers : 1;
-		if (source_slot(p, t->slot) != t->slot)
-			continue;
-		for (u32 layer = 0; layer < count; layer++) {
-			enum err e = check_tensor(p, t, layer, em);
-			if (e)
-				return e;
-		}
-	}
-	return ERR_OK;
+	for (u32 i = 0; !e && i < a->tensor_count; i++)
+		if (source_slot(p, a->tensors[i].slot) == a->tensors[i].slot)
+			e = check_tensors(p, &a->tensors[i], em);
+	return e;
 }
 
 /* ---------------------------------------------------------------- sizes */
@@ -165,14 +259,17 @@ static bool embed_stays(const struct weights_plan *p)
 	       (uintptr_t)t->data % kern_dtype_bytes(t->dtype) == 0;
 }
 
-static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot)
+/* Of one weight of the slot. */
+static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, u32 layer)
 {
 	u32 rows, columns;
 
-	slot_shape(p, slot, &rows, &columns);
+	slot_shape(p, slot, layer, &rows, &columns);
+	if (rows == 0)
+		return 0;
 	if (slot == SLOT_EMBED)
 		return embed_stays(p) ? 0 : round_up((size_t)rows * columns * kern_dtype_bytes(p->dtype));
-	if (slot_is_norm(slot))
+	if (slot_is_vector(slot))
 		return round_up(rows * sizeof(float));
 	return round_up(kern_weight_bytes(rows, columns, p->dtype, p->caps));
 }
@@ -182,7 +279,8 @@ u64 model_weights_bytes(const struct weights_plan *p)
 	u64 total = 0;
 
 	for (u32 slot = 0; slot < SLOT_COUNT; slot++)
-		total += (u64)slot_bytes(p, slot) * (slot >= SLOT_LAYER_FIRST ? p->config->layers : 1);
+		for (u32 layer = 0; layer < slot_layers(p, slot); layer++)
+			total += (u64)slot_bytes(p, slot, layer) * slot_copies(p, slot);
 	return total;
 }
 
@@ -192,7 +290,8 @@ struct loader {
 	const struct weights_plan *plan;
 	char *memory;
 	size_t used;
-	void *staging; /* an aligned copy of rows whose place in the file is not aligned */
+	struct kern_weight *experts; /* the next that are free */
+	void *staging;		     /* an aligned copy of rows whose place in the file is not aligned */
 	size_t staging_bytes;
 };
 
@@ -224,34 +323,35 @@ static const void *aligned_rows(struct loader *l, const struct st_tensor *t, u32
 	return memcpy(l->staging, src, bytes);
 }
 
-static const struct st_tensor *find_tensor(const struct loader *l, const struct arch_tensor *t, u32 layer)
+static const struct st_tensor *find_tensor(const struct loader *l, const struct arch_tensor *t, u32 layer,
+					   u32 expert)
 {
 	char name[NAME_MAX_BYTES];
 
-	arch_tensor_name(name, sizeof(name), t, layer);
+	arch_tensor_name(name, sizeof(name), t, layer, expert);
 	const struct st_tensor *st = safetensors_find(l->plan->checkpoint, name);
 	ASSERT(st); /* model_weights_check */
 	return st;
 }
 
-static enum err load_matrix(struct loader *l, enum weight_slot slot, u32 layer, struct kern_weight *w,
-			    struct err_msg *em)
+static enum err load_matrix(struct loader *l, enum weight_slot slot, u32 layer, u32 expert,
+			    struct kern_weight *w, struct err_msg *em)
 {
 	const struct weights_plan *p = l->plan;
 	const struct arch *a = p->config->arch;
 	enum weight_slot source = source_slot(p, slot);
 	u32 rows, columns, done = 0;
 
-	slot_shape(p, slot, &rows, &columns);
-	void *memory = take(l, slot_bytes(p, slot));
+	slot_shape(p, slot, layer, &rows, &columns);
+	void *memory = take(l, slot_bytes(p, slot, layer));
 	enum err e = kern_weight_begin(w, rows, columns, p->dtype, memory, p->caps, em);
 	if (e)
 		return e;
 	for (u32 i = 0; i < a->tensor_count; i++) {
 		const struct arch_tensor *t = &a->tensors[i];
-		if (t->slot != source)
+		if (t->slot != source || !tensor_applies(p, t, layer))
 			continue;
-		const struct st_tensor *st = find_tensor(l, t, layer);
+		const struct st_tensor *st = find_tensor(l, t, layer, expert);
 		struct range r = rows_share(p, t);
 		size_t first_column = columns_share(p, t).first;
 		const char *src = aligned_rows(l, st, r.first, r.count);
@@ -265,21 +365,41 @@ static enum err load_matrix(struct loader *l, enum weight_slot slot, u32 layer, 
 	return ERR_OK;
 }
 
-static enum err load_norm(struct loader *l, enum weight_slot slot, u32 layer, const float **out,
-			  struct err_msg *em)
+static enum err load_experts(struct loader *l, enum weight_slot slot, u32 layer, struct kern_weight **out,
+			     struct err_msg *em)
 {
-	const struct arch *a = l->plan->config->arch;
-	float *memory = take(l, slot_bytes(l->plan, slot));
+	u32 count = l->plan->config->experts;
+	enum err e = ERR_OK;
+
+	*out = l->experts;
+	l->experts += count;
+	for (u32 x = 0; !e && x < count; x++)
+		e = load_matrix(l, slot, layer, x, &(*out)[x], em);
+	return e;
+}
+
+static enum err load_vector(struct loader *l, enum weight_slot slot, u32 layer, const float **out,
+			    struct err_msg *em)
+{
+	const struct weights_plan *p = l->plan;
+	const struct arch *a = p->config->arch;
+	float *memory = take(l, slot_bytes(p, slot, layer));
+	float offset = SLOTS[slot].kind == SLOT_IS_NORM ? p->config->norm_offset : 0;
+	u32 done = 0;
 
 	for (u32 i = 0; i < a->tensor_count; i++) {
-		if (a->tensors[i].slot != slot)
+		if (a->tensors[i].slot != slot || !tensor_applies(p, &a->tensors[i], layer))
 			continue;
-		const struct st_tensor *st = find_tensor(l, &a->tensors[i], layer);
-		const void *src = aligned_rows(l, st, 0, (u32)st->shape[0]);
+		const struct st_tensor *st = find_tensor(l, &a->tensors[i], layer, 0);
+		struct range r = rows_share(p, &a->tensors[i]);
+		const void *src = aligned_rows(l, st, r.first, r.count);
 		if (!src)
 			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
-		kern_convert(memory, KERN_F32, src, st->dtype, st->shape[0]);
+		kern_convert(memory + done, KERN_F32, src, st->dtype, r.count);
+		done += r.count;
 	}
+	for (u32 i = 0; i < done && offset != 0; i++)
+		memory[i] += offset;
 	*out = memory;
 	return ERR_OK;
 }
@@ -299,43 +419,50 @@ static enum err load_embed(struct loader *l, struct model_weights *w, struct err
 		w->embed_dtype = st->dtype;
 		return ERR_OK;
 	}
-	void *memory = take(l, slot_bytes(p, SLOT_EMBED));
+	void *memory = take(l, slot_bytes(p, SLOT_EMBED, 0));
 	kern_convert(memory, p->dtype, src, st->dtype, (size_t)rows * p->config->hidden);
 	w->embed = memory;
 	return ERR_OK;
 }
 
-static enum err load_layer(struct loader *l, struct layer_weights *w, u32 layer, struct err_msg *em)
+/* Into `base`, which is the model's weights or a layer's. */
+static enum err load_slot(struct loader *l, enum weight_slot slot, u32 layer, void *base, struct err_msg *em)
 {
-	enum err e = load_norm(l, SLOT_ATTN_NORM, layer, &w->attn_norm, em);
+	void *member = (char *)base + SLOTS[slot].offset;
+	u32 rows, columns;
 
-	if (!e)
-		e = load_matrix(l, SLOT_QKV, layer, &w->qkv, em);
-	if (!e)
-		e = load_matrix(l, SLOT_ATTN_OUT, layer, &w->attn_out, em);
-	if (!e)
-		e = load_norm(l, SLOT_MLP_NORM, layer, &w->mlp_norm, em);
-	if (!e)
-		e = load_matrix(l, SLOT_GATE_UP, layer, &w->gate_up, em);
-	if (!e)
-		e = load_matrix(l, SLOT_DOWN, layer, &w->down, em);
-	return e;
+	slot_shape(l->plan, slot, layer, &rows, &columns);
+	if (rows == 0)
+		return ERR_OK;
+	switch (SLOTS[slot].kind) {
+	case SLOT_IS_EMBED:
+		return load_embed(l, base, em);
+	case SLOT_IS_MATRIX:
+		return load_matrix(l, slot, layer, 0, member, em);
+	case SLOT_IS_EXPERTS:
+		return load_experts(l, slot, layer, member, em);
+	case SLOT_IS_NORM:
+	case SLOT_IS_BIAS:
+		return load_vector(l, slot, layer, member, em);
+	}
+	return ERR_OK;
 }
 
 static enum err load_all(struct loader *l, struct model_weights *w, struct err_msg *em)
 {
 	const struct weights_plan *p = l->plan;
-	enum err e = load_embed(l, w, em);
+	enum err e = load_slot(l, SLOT_EMBED, 0, w, em);
 
 	if (!e)
-		e = load_norm(l, SLOT_FINAL_NORM, 0, &w->final_norm, em);
+		e = load_slot(l, SLOT_FINAL_NORM, 0, w, em);
 	for (u32 i = 0; !e && i < w->layer_count; i++) {
-		e = load_layer(l, &w->layers[i], i, em);
+		for (u32 slot = SLOT_LAYER_FIRST; !e && slot < SLOT_COUNT; slot++)
+			e = load_slot(l, slot, i, &w->layers[i], em);
 		if (p->progress)
 			p->progress(p->progress_ctx, (i + 1.0) / (w->layer_count + 1));
 	}
 	if (!e)
-		e = load_matrix(l, SLOT_LM_HEAD, 0, &w->lm_head, em);
+		e = load_slot(l, SLOT_LM_HEAD, 0, w, em);
 	ASSERT(e || l->used == w->memory_bytes);
 	return e;
 }
@@ -367,16 +494,19 @@ enum err model_weights_load(struct model_weights *w, const struct weights_plan *
 	if (e)
 		return e;
 	w->layer_count = p->config->layers;
+	w->expert_count = 2 * p->config->experts * w->layer_count;
 	w->layers = calloc(w->layer_count, sizeof(*w->layers));
-	void *memory = w->layers ? mmap(NULL, w->memory_bytes, PROT_READ | PROT_WRITE,
-					MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-				 : MAP_FAILED;
+	w->experts = calloc(w->expert_count + 1, sizeof(*w->experts));
+	void *memory = w->layers && w->experts ? mmap(NULL, w->memory_bytes, PROT_READ | PROT_WRITE,
+						      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+					       : MAP_FAILED;
 	if (memory == MAP_FAILED) {
 		e = err_set(em, ERR_NO_MEMORY, "cannot allocate %llu bytes for the weights",
 			    (unsigned long long)w->memory_bytes);
 		goto failed;
 	}
 	w->memory = l.memory = memory;
+	l.experts = w->experts;
 	madvise(memory, w->memory_bytes, MADV_HUGEPAGE); /* fewer TLB misses; failing costs nothing else */
 	e = load_all(&l, w, em);
 	w->bytes = w->memory_bytes + (embed_stays(p) ? (u64)p->shard->vocab_rows * p->config->hidden *
@@ -396,8 +526,12 @@ void model_weights_fini(struct model_weights *w)
 		kern_weight_fini(&w->layers[i].attn_out);
 		kern_weight_fini(&w->layers[i].gate_up);
 		kern_weight_fini(&w->layers[i].down);
+		kern_weight_fini(&w->layers[i].router);
 	}
+	for (u32 i = 0; w->experts && i < w->expert_count; i++)
+		kern_weight_fini(&w->experts[i]);
 	kern_weight_fini(&w->lm_head);
+	free(w->experts);
 	free(w->layers);
 	if (w->memory)
 		munmap(w->memory, w->memory_bytes);

@@ -7,13 +7,24 @@
 #include "proc_worker/model/config.h"
 #include "proc_worker/model/safetensors.h"
 
+/* NULL, or zeroed, is what the family or the layer does not have. Norms have their offset in them. */
 struct layer_weights {
-	const float *attn_norm; /* [hidden] */
-	struct kern_weight qkv; /* [(heads + 2 kv_heads) * head_dim][hidden] */
+	const float *attn_norm;	      /* [hidden] */
+	struct kern_weight qkv;	      /* [(heads + 2 kv_heads) * head_dim][hidden] */
+	const float *qkv_bias;	      /* [(heads + 2 kv_heads) * head_dim] */
+	const float *q_norm, *k_norm; /* [head_dim] */
 	struct kern_weight attn_out;
+	const float *attn_out_bias;  /* [hidden], whole on every rank */
+	const float *attn_post_norm; /* [hidden] */
 	const float *mlp_norm;
 	struct kern_weight gate_up; /* [2 intermediate][hidden] */
+	const float *gate_up_bias;  /* [2 intermediate] */
 	struct kern_weight down;
+	const float *down_bias; /* [hidden], whole on every rank */
+	const float *mlp_post_norm;
+	struct kern_weight router;	    /* [experts][hidden], whole on every rank */
+	struct kern_weight *expert_gate_up; /* [experts] of [2 expert_intermediate][hidden] */
+	struct kern_weight *expert_down;    /* [experts] */
 };
 
 struct model_weights {
@@ -23,7 +34,9 @@ struct model_weights {
 	struct kern_weight lm_head; /* [vocab_rows][hidden] */
 	struct layer_weights *layers;
 	u32 layer_count;
-	u64 bytes; /* memory of all of them */
+	u32 expert_count;
+	struct kern_weight *experts; /* of all layers */
+	u64 bytes;		     /* memory of all of them */
 	void *memory;
 	size_t memory_bytes;
 };

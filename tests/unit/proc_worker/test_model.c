@@ -183,9 +183,9 @@ Test(model, config_json_names_what_is_missing_or_wrong)
 		.config_from = "\"num_attention_heads\": 4", .config_to = "\"num_attention_heads\": 3");
 	REFUSED(ERR_UNSUPPORTED, "heads of 3 dimensions", .config_from = "\"eos_token_id\"",
 		.config_to = "\"head_dim\": 3, \"eos_token_id\"");
-	REFUSED(ERR_UNSUPPORTED, "\"hidden_act\" is 'gelu'; supported: silu",
+	REFUSED(ERR_UNSUPPORTED, "\"hidden_act\" is 'gelu'; supported for LlamaForCausalLM: silu",
 		.config_from = "\"eos_token_id\"", .config_to = "\"hidden_act\": \"gelu\", \"eos_token_id\"");
-	REFUSED(ERR_UNSUPPORTED, "\"attention_bias\": true is not supported",
+	REFUSED(ERR_NOT_FOUND, "has no tensor model.layers.0.self_attn.q_proj.bias ([8] expected)",
 		.config_from = "\"eos_token_id\"", .config_to = "\"attention_bias\": true, \"eos_token_id\"");
 	REFUSED(ERR_UNSUPPORTED, "\"quantization_config\" (awq)", .config_from = "\"eos_token_id\"",
 		.config_to = "\"quantization_config\": {\"quant_method\": \"awq\"}, \"eos_token_id\"");
@@ -202,8 +202,9 @@ Test(model, rope_scaling_must_be_known_and_whole)
 #define SCALING(json) \
 	.config_from = "\"eos_token_id\"", .config_to = "\"rope_scaling\": " json ", \"eos_token_id\""
 	REFUSED(ERR_UNSUPPORTED,
-		"rope_scaling of type 'yarn' is not supported; supported: default, linear, llama3",
-		SCALING("{\"rope_type\": \"yarn\", \"factor\": 2}"));
+		"rope_scaling of type 'ntk' is not supported; supported: default, linear, dynamic, llama3, yarn, "
+		"longrope",
+		SCALING("{\"rope_type\": \"ntk\", \"factor\": 2}"));
 	REFUSED(ERR_FORMAT, "\"factor\" is missing", SCALING("{\"type\": \"linear\"}"));
 	REFUSED(ERR_INVALID, "it must be at least 1", SCALING("{\"type\": \"linear\", \"factor\": 0.01}"));
 	REFUSED(ERR_FORMAT, "\"low_freq_factor\" is missing",
@@ -232,7 +233,7 @@ Test(model, rope_parameters_of_newer_files_are_the_same_as_the_older_fields)
 	cr_assert_eq(a.rope.theta, 500);
 	cr_assert_eq(b.rope.theta, 500);
 	cr_assert_eq(b.context_max, 160);
-	cr_assert_eq(rope_frequency(&a.rope, 0), 0.4);
+	cr_assert_eq(rope_frequency(&a.rope, 0, 1), 0.4);
 	tiny_model_remove(&old);
 	tiny_model_remove(&new);
 }

@@ -149,6 +149,36 @@ Test(reference, llama_with_tensors_of_three_types)
 	check_model("refmodels/llama-mha-mixed-dtypes");
 }
 
+Test(reference, mistral_with_a_sliding_window)
+{
+	check_model("refmodels/mistral-swa");
+}
+
+Test(reference, qwen2_with_qkv_biases)
+{
+	check_model("refmodels/qwen2");
+}
+
+Test(reference, qwen2_with_yarn)
+{
+	check_model("refmodels/qwen2-yarn");
+}
+
+Test(reference, qwen3_with_head_norms_and_heads_of_another_size)
+{
+	check_model("refmodels/qwen3");
+}
+
+Test(reference, phi3_with_fused_tensors)
+{
+	check_model("refmodels/phi3");
+}
+
+Test(reference, phi3_with_a_sliding_window)
+{
+	check_model("refmodels/phi3-swa");
+}
+
 Test(reference, plain_kernels_and_four_ranks)
 {
 	const char *dir = reference_dir("refmodels/llama3-gqa-ropescale");

@@ -1,0 +1,286 @@
+/* Fields of config.json: reads single ones, and knows which there may be. Runs in the worker at start. A
+ * field that nobody here knows is refused by name, for it may change what the model computes. */
+#include <math.h>
+#include <string.h>
+
+#include "proc_worker/model/config_priv.h"
+
+/* ---------------------------------------------------------------- single fields */
+
+enum err config_need_u32(json_val v, const char *name, u32 max, u32 *out, struct err_msg *em)
+{
+	json_val field = json_get(v, name);
+	u64 n;
+
+	if (!json_present(field))
+		return err_set(em, ERR_FORMAT,
+			       "config.json: \"%s\" is missing; it must be an integer from 1 to %u", name,
+			       max);
+	if (!json_uint(field, &n))
+		return err_set(em, ERR_FORMAT,
+			       "config.json: \"%s\" must be an integer from 1 to %u, found %s", name, max,
+			       json_type_name(field));
+	if (n < 1 || n > max)
+		return err_set(em, ERR_INVALID, "config.json: \"%s\" is %llu; it must be 1 to %u", name,
+			       (unsigned long long)n, max);
+	*out = (u32)n;
+	return ERR_OK;
+}
+
+enum err config_may_u32(json_val v, const char *name, u32 max, u32 fallback, u32 *out, struct err_msg *em)
+{
+	*out = fallback;
+	return json_present(json_get(v, name)) ? config_need_u32(v, name, max, out, em) : ERR_OK;
+}
+
+enum err config_need_positive(json_val v, const char *name, double *out, struct err_msg *em)
+{
+	json_val field = json_get(v, name);
+
+	if (!json_present(field))
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" is missing; it must be a number above 0",
+			       name);
+	if (!json_double(field, out) || !(*out > 0) || !isfinite(*out))
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be a number above 0, found %s", name,
+			       json_double(field, out) ? "another one" : json_type_name(field));
+	return ERR_OK;
+}
+
+enum err config_may_positive(json_val v, const char *name, double fallback, double *out, struct err_msg *em)
+{
+	*out = fallback;
+	return json_present(json_get(v, name)) ? config_need_positive(v, name, out, em) : ERR_OK;
+}
+
+enum err config_may_bool(json_val v, const char *name, bool fallback, bool *out, struct err_msg *em)
+{
+	json_val field = json_get(v, name);
+
+	*out = fallback;
+	if (json_present(field) && !json_bool(field, out))
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be true or false, found %s", name,
+			       json_type_name(field));
+	return ERR_OK;
+}
+
+/* ---------------------------------------------------------------- which there may be */
+
+enum {
+	EVERY = 1u << 30, /* every family */
+	EXPERTS = ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME,
+	WINDOWS = ARCH_WINDOW_ALL | ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN,
+};
+
+/* Fields that are read, and by which families; for others they must be neutral. */
+static const struct {
+	const char *name;
+	u32 traits;	/* any of them */
+	double neutral; /* a number that changes nothing, beside null, false and the empty list; else NAN */
+} USED[] = {
+	{"architectures", EVERY, NAN},
+	{"vocab_size", EVERY, NAN},
+	{"hidden_size", EVERY, NAN},
+	{"intermediate_size", EVERY, NAN},
+	{"num_hidden_layers", EVERY, NAN},
+	{"num_attention_heads", EVERY, NAN},
+	{"num_key_value_heads", EVERY, NAN},
+	{"head_dim", EVERY, NAN},
+	{"hidden_act", EVERY, NAN},
+	{"rms_norm_eps", EVERY, NAN},
+	{"max_position_embeddings", EVERY, NAN},
+	{"original_max_position_embeddings", EVERY, NAN},
+	{"rope_theta", EVERY, NAN},
+	{"rope_scaling", EVERY, NAN},
+	{"rope_parameters", EVERY, NAN},
+	{"layer_types", EVERY, NAN},
+	{"tie_word_embeddings", EVERY, NAN},
+	{"torch_dtype", EVERY, NAN},
+	{"dtype", EVERY, NAN},
+	{"eos_token_id", EVERY, NAN},
+	{"quantization_config", EVERY, NAN},
+	{"attention_bias", ARCH_ATTENTION_BIAS, NAN},
+	{"mlp_bias", ARCH_MLP_BIAS, NAN},
+	{"partial_rotary_factor", ARCH_PARTIAL_ROTARY, 1},
+	{"sliding_window", WINDOWS, NAN},
+	{"use_sliding_window", ARCH_WINDOW_UPPER, NAN},
+	{"hidden_activation", ARCH_GELU, NAN},
+	{"attn_logit_softcapping", ARCH_SOFT_CAPS, 0},
+	{"final_logit_softcapping", ARCH_SOFT_CAPS, 0},
+	{"query_pre_attn_scalar", ARCH_SOFT_CAPS, NAN},
+	{"num_local_experts", EXPERTS, 0},
+	{"num_experts", EXPERTS, 0},
+	{"num_experts_per_tok", EXPERTS, 0},
+	{"moe_intermediate_size", ARCH_EXPERTS_SOME, 0},
+	{"norm_topk_prob", ARCH_EXPERTS_SOME, NAN},
+	{"decoder_sparse_step", ARCH_EXPERTS_SOME, 0},
+	{"mlp_only_layers", ARCH_EXPERTS_SOME, NAN},
+	/* What the decoder has for no family, at the number that stands for its absence. */
+	{"pretraining_tp", 0, 1}, /* above 1: products in pieces, which rounds differently in 16 bits */
+	{"full_attn_mod", 0, 1},
+	{"interpolate_factor", 0, 1},
+	{"embedding_multiplier", 0, 1},
+	{"residual_multiplier", 0, 1},
+	{"logits_scaling", 0, 1},
+	{"logit_scale", 0, 1},
+	{"num_nextn_predict_layers", 0, 0},
+	{"n_shared_experts", 0, 0},
+	{"shared_expert_intermediate_size", 0, 0},
+	{"attention_multiplier", 0, NAN},
+	{"rotary_pct", 0, 1},
+};
+
+/* Fields that say nothing about the computation of logits: training, generation, book-keeping. */
+static const char *const INERT[] = {
+	/* where it comes from, and for whom */
+	"model_type",
+	"transformers_version",
+	"auto_map",
+	"finetuning_task",
+	"task_specific_params",
+	"problem_type",
+	"id2label",
+	"label2id",
+	"num_labels",
+	"tokenizer_class",
+	"prefix",
+	"is_llama_config",
+	"transformers.js_config",
+	"unsloth_fixed",
+	"unsloth_version",
+	"model_name",
+	"name_or_path",
+	/* training */
+	"initializer_range",
+	"initializer_factor",
+	"attention_dropout",
+	"hidden_dropout",
+	"embd_pdrop",
+	"resid_pdrop",
+	"attn_pdrop",
+	"dropout",
+	"classifier_dropout",
+	"hidden_dropout_prob",
+	"attention_probs_dropout_prob",
+	"router_aux_loss_coef",
+	"router_jitter_noise",
+	"output_router_logits",
+	"gradient_checkpointing",
+	"neftune_noise_alpha",
+	"summary_type",
+	"summary_use_proj",
+	"summary_activation",
+	"summary_first_dropout",
+	"summary_proj_to_labels",
+	/* how others run it */
+	"use_cache",
+	"cache_implementation",
+	"attn_implementation",
+	"return_dict",
+	"output_hidden_states",
+	"output_attentions",
+	"torchscript",
+	"use_bfloat16",
+	"tf_legacy_loss",
+	"chunk_size_feed_forward",
+	"is_decoder",
+	"tie_encoder_decoder",
+	"max_window_layers",
+	/* generation */
+	"bos_token_id",
+	"pad_token_id",
+	"sep_token_id",
+	"unk_token_id",
+	"decoder_start_token_id",
+	"max_length",
+	"min_length",
+	"do_sample",
+	"early_stopping",
+	"num_beams",
+	"num_beam_groups",
+	"diversity_penalty",
+	"temperature",
+	"top_k",
+	"top_p",
+	"typical_p",
+	"repetition_penalty",
+	"length_penalty",
+	"no_repeat_ngram_size",
+	"encoder_no_repeat_ngram_size",
+	"bad_words_ids",
+	"num_return_sequences",
+	"output_scores",
+	"return_dict_in_generate",
+	"forced_bos_token_id",
+	"forced_eos_token_id",
+	"remove_invalid_values",
+	"exponential_decay_length_penalty",
+	"suppress_tokens",
+	"begin_suppress_tokens",
+};
+
+static bool is_neutral(json_val v, double neutral)
+{
+	bool flag;
+	double number;
+
+	if (json_bool(v, &flag))
+		return !flag;
+	if (json_double(v, &number))
+		return number == neutral;
+	return !json_present(v) || (json_type(v) != JSON_STRING && json_count(v) == 0);
+}
+
+static bool is_inert(const char *name)
+{
+	if (name[0] == '_') /* by convention what a program notes for itself */
+		return true;
+	for (size_t i = 0; i < COUNT_OF(INERT); i++)
+		if (!strcmp(INERT[i], name))
+			return true;
+	return false;
+}
+
+/* A window that is switched off is one in no family. */
+static bool window_is_off(const char *name, json_val v)
+{
+	bool on = true;
+
+	return !strcmp(name, "sliding_window") && json_bool(json_get(v, "use_sliding_window"), &on) && !on;
+}
+
+static enum err check_field(const struct arch *arch, json_val v, const char *name, json_val value,
+			    struct err_msg *em)
+{
+	double neutral = NAN;
+	bool known = false;
+
+	if (is_inert(name) || window_is_off(name, v))
+		return ERR_OK;
+	for (size_t i = 0; i < COUNT_OF(USED); i++) {
+		if (strcmp(USED[i].name, name) != 0)
+			continue;
+		if (USED[i].traits & (arch->traits | EVERY))
+			return ERR_OK;
+		known = true;
+		neutral = USED[i].neutral;
+	}
+	if (is_neutral(value, neutral))
+		return ERR_OK;
+	if (known)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "config.json: \"%s\" is set, which is not supported for %s", name, arch->name);
+	return err_set(
+		em, ERR_UNSUPPORTED,
+		"config.json: unknown field \"%.64s\": it may change what the model computes; if it does "
+		"not, take it out of the file",
+		name);
+}
+
+enum err config_check_fields(const struct arch *arch, json_val v, struct err_msg *em)
+{
+	enum err e = ERR_OK;
+
+	for (struct json_iter it = json_iterate(v); !e && json_next(&it);)
+		e = check_field(arch, v, it.key, it.value, em);
+	return e;
+}

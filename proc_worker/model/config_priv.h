@@ -1,0 +1,34 @@
+/* What the files that read config.json share: fields with their bounds, and which fields there may be. */
+#ifndef TERCET_PROC_WORKER_MODEL_CONFIG_PRIV_H
+#define TERCET_PROC_WORKER_MODEL_CONFIG_PRIV_H
+
+#include "common/json.h"
+#include "proc_worker/model/config.h"
+
+enum {
+	CONFIG_DIM_MAX = 1 << 20,
+	CONFIG_CONTEXT_MAX = 1 << 24,
+};
+
+/* Readers of one field of `v`. ERR_FORMAT, ERR_INVALID: name the field, what was found and what would be
+ * right. `may` readers answer `fallback` where the field is missing or null. */
+MUST_CHECK enum err config_need_u32(json_val v, const char *name, u32 max, u32 *out, struct err_msg *em);
+MUST_CHECK enum err config_may_u32(json_val v, const char *name, u32 max, u32 fallback, u32 *out,
+				   struct err_msg *em);
+/* Finite and above 0. */
+MUST_CHECK enum err config_need_positive(json_val v, const char *name, double *out, struct err_msg *em);
+MUST_CHECK enum err config_may_positive(json_val v, const char *name, double fallback, double *out,
+					struct err_msg *em);
+MUST_CHECK enum err config_may_bool(json_val v, const char *name, bool fallback, bool *out,
+				    struct err_msg *em);
+
+/* Every field is one that this architecture has, or says nothing about what is computed, or switches off what
+ * is not there (null, false, an empty list, or the neutral number of a known field).
+ * ERR_UNSUPPORTED names the first that is none of these. */
+MUST_CHECK enum err config_check_fields(const struct arch *arch, json_val v, struct err_msg *em);
+
+/* "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", with `c` filled up to head_dim
+ * and context_max; fills c->rope and stretches context_max where the scaling does. */
+MUST_CHECK enum err config_read_rope(struct model_config *c, json_val v, struct err_msg *em);
+
+#endif

@@ -1,0 +1,301 @@
+/* Rotary embeddings as config.json describes them. Runs in the worker at start. */
+#include <math.h>
+#include <string.h>
+
+#include "proc_worker/model/config_priv.h"
+
+enum { FACTOR_MAX = 1 << 16, PHI3_CONTEXT = 4096 };
+
+static const struct {
+	const char *name;
+	enum rope_kind kind;
+} KINDS[] = {
+	{"default", ROPE_PLAIN},     {"linear", ROPE_LINEAR}, {"dynamic", ROPE_DYNAMIC},
+	{"llama3", ROPE_LLAMA3},     {"yarn", ROPE_YARN},     {"su", ROPE_LONGROPE},
+	{"longrope", ROPE_LONGROPE},
+};
+
+#define KIND(k) (1u << (k))
+enum {
+	ANY = 0xff,
+	LLAMA3 = KIND(ROPE_LLAMA3),
+	YARN = KIND(ROPE_YARN),
+	LONGROPE = KIND(ROPE_LONGROPE),
+};
+
+/* What may stand in the object, for which kinds. */
+static const struct {
+	const char *name;
+	u32 kinds;
+} KEYS[] = {
+	{"rope_type", ANY},
+	{"type", ANY},
+	{"rope_theta", ANY},
+	{"partial_rotary_factor", ANY},
+	{"factor", ANY},
+	{"original_max_position_embeddings", ANY},
+	{"low_freq_factor", LLAMA3},
+	{"high_freq_factor", LLAMA3},
+	{"attention_factor", YARN | LONGROPE},
+	{"beta_fast", YARN},
+	{"beta_slow", YARN},
+	{"mscale", YARN},
+	{"mscale_all_dim", YARN},
+	{"truncate", YARN},
+	{"finetuned", YARN}, /* how the model was made */
+	{"short_factor", LONGROPE},
+	{"long_factor", LONGROPE},
+};
+
+static enum err check_keys(json_val v, enum rope_kind kind, const char *type, struct err_msg *em)
+{
+	for (struct json_iter it = json_iterate(v); json_next(&it);) {
+		size_t i = 0;
+		while (i < COUNT_OF(KEYS) &&
+		       (strcmp(KEYS[i].name, it.key) != 0 || !(KEYS[i].kinds & KIND(kind))))
+			i++;
+		if (i == COUNT_OF(KEYS) && json_present(it.value))
+			return err_set(em, ERR_UNSUPPORTED,
+				       "config.json: \"%.64s\" in rope_scaling of type '%s' is not supported",
+				       it.key, type);
+	}
+	return ERR_OK;
+}
+
+static enum err read_kind(struct model_config *c, json_val v, const char **name, struct err_msg *em)
+{
+	json_val type = json_get(v, "rope_type");
+
+	if (!json_present(type))
+		type = json_get(v, "type"); /* as older files say */
+	*name = json_cstr(type, json_present(type) ? "?" : "default");
+	for (size_t i = 0; i < COUNT_OF(KINDS); i++)
+		if (!strcmp(KINDS[i].name, *name)) {
+			c->rope.kind = KINDS[i].kind;
+			if (c->rope.kind == ROPE_YARN && (c->arch->traits & ARCH_LONGROPE_YARN))
+				c->rope.kind = ROPE_LONGROPE;
+			return ERR_OK;
+		}
+	return err_set(
+		em, ERR_UNSUPPORTED,
+		"config.json: rope_scaling of type '%.64s' is not supported; supported: default, linear, "
+		"dynamic, llama3, yarn, longrope",
+		*name);
+}
+
+static enum err need_factor(struct rope_config *r, json_val v, struct err_msg *em)
+{
+	enum err e = config_need_positive(v, "factor", &r->factor, em);
+
+	if (!e && (r->factor < 1 || r->factor > FACTOR_MAX))
+		e = err_set(
+			em, ERR_INVALID,
+			"config.json: \"factor\" of rope_scaling is %g; it must be at least 1 and at most %d",
+			r->factor, FACTOR_MAX);
+	return e;
+}
+
+static void stretch(struct model_config *c, double context)
+{
+	if (context > c->context_max && context <= CONFIG_CONTEXT_MAX)
+		c->context_max = (u32)context;
+}
+
+static enum err read_llama3(struct rope_config *r, json_val v, struct err_msg *em)
+{
+	enum err e = need_factor(r, v, em);
+
+	if (!e)
+		e = config_need_positive(v, "low_freq_factor", &r->low_freq_factor, em);
+	if (!e)
+		e = config_need_positive(v, "high_freq_factor", &r->high_freq_factor, em);
+	if (!e)
+		e = config_need_u32(v, "original_max_position_embeddings", CONFIG_CONTEXT_MAX,
+				    &r->original_context, em);
+	if (!e && r->high_freq_factor <= r->low_freq_factor)
+		e = err_set(em, ERR_INVALID,
+			    "config.json: \"high_freq_factor\" %g must be above \"low_freq_factor\" %g",
+			    r->high_freq_factor, r->low_freq_factor);
+	return e;
+}
+
+/* The context that the model was trained with before it was stretched: beside the sizes (Phi 3), in the
+ * object, or what the family takes for it. */
+static enum err read_original(struct model_config *c, json_val v, json_val scaling, struct err_msg *em)
+{
+	const char *name = "original_max_position_embeddings";
+	u32 usual = c->arch->traits & ARCH_LONGROPE_YARN ? PHI3_CONTEXT : c->context_max;
+
+	return config_may_u32(json_present(json_get(v, name)) ? v : scaling, name, CONFIG_CONTEXT_MAX, usual,
+			      &c->rope.original_context, em);
+}
+
+/* How much further than the original context; files that say nothing mean what the contexts say. */
+static enum err read_ratio(struct model_config *c, json_val scaling, struct err_msg *em)
+{
+	if (json_present(json_get(scaling, "factor")))
+		return need_factor(&c->rope, scaling, em);
+	c->rope.factor = (double)c->context_max / c->rope.original_context;
+	return ERR_OK;
+}
+
+/* 0.1 m ln(s) + 1: YaRN's temperature (Peng et al. 2023, 3.4). */
+static double yarn_scale(double factor, double m)
+{
+	return factor <= 1 ? 1 : 0.1 * m * log(factor) + 1;
+}
+
+/* A number, or what counts as none: missing, null, 0. */
+static enum err may_number(json_val v, const char *name, double fallback, double *out, struct err_msg *em)
+{
+	double given;
+
+	*out = fallback;
+	if (json_double(json_get(v, name), &given) && given == 0)
+		return ERR_OK;
+	return config_may_positive(v, name, fallback, out, em);
+}
+
+static enum err read_yarn(struct model_config *c, json_val v, json_val scaling, struct err_msg *em)
+{
+	struct rope_config *r = &c->rope;
+	double m = 0, m_all = 0, scale;
+
+	enum err e = read_original(c, v, scaling, em);
+	if (!e)
+		e = read_ratio(c, scaling, em);
+	if (!e)
+		e = may_number(scaling, "beta_fast", 32, &r->beta_fast, em);
+	if (!e)
+		e = may_number(scaling, "beta_slow", 1, &r->beta_slow, em);
+	if (!e)
+		e = may_number(scaling, "mscale", 0, &m, em);
+	if (!e)
+		e = may_number(scaling, "mscale_all_dim", 0, &m_all, em);
+	if (!e)
+		e = config_may_bool(scaling, "truncate", true, &r->truncate, em);
+	if (e)
+		return e;
+	if (r->theta == 1)
+		return err_set(em, ERR_INVALID,
+			       "config.json: \"rope_theta\" 1 with rope_scaling of type 'yarn'");
+	scale = m > 0 && m_all > 0 ? yarn_scale(r->factor, m) / yarn_scale(r->factor, m_all)
+				   : yarn_scale(r->factor, 1);
+	stretch(c, r->original_context * r->factor);
+	return config_may_positive(scaling, "attention_factor", scale, &r->attention_factor, em);
+}
+
+static enum err read_factors(const struct rope_config *r, json_val scaling, const char *name, double *out,
+			     struct err_msg *em)
+{
+	json_val list = json_get(scaling, name);
+	size_t n = 0;
+
+	if (json_type(list) != JSON_ARRAY || json_count(list) != r->dim / 2)
+		return err_set(
+			em, ERR_FORMAT,
+			"config.json: \"%s\" of rope_scaling must be an array of %u numbers (half of the "
+			"rotated dimensions of a head), found %s of %zu",
+			name, r->dim / 2, json_type_name(list), json_count(list));
+	for (struct json_iter it = json_iterate(list); json_next(&it); n++)
+		if (!json_double(it.value, &out[n]) || !(out[n] > 0) || !isfinite(out[n]))
+			return err_set(em, ERR_FORMAT,
+				       "config.json: \"%s\"[%zu] of rope_scaling must be a number above 0",
+				       name, n);
+	return ERR_OK;
+}
+
+/* Ding et al. 2024. */
+static enum err read_longrope(struct model_config *c, json_val v, json_val scaling, struct err_msg *em)
+{
+	struct rope_config *r = &c->rope;
+	double scale = 1;
+
+	enum err e = read_original(c, v, scaling, em);
+	if (!e)
+		e = read_ratio(c, scaling, em);
+	if (!e)
+		e = read_factors(r, scaling, "short_factor", r->short_factor, em);
+	if (!e)
+		e = read_factors(r, scaling, "long_factor", r->long_factor, em);
+	if (!e && r->factor > 1 && r->original_context > 1)
+		scale = sqrt(1 + log(r->factor) / log(r->original_context));
+	return e ? e : config_may_positive(scaling, "attention_factor", scale, &r->attention_factor, em);
+}
+
+static enum err read_scaling(struct model_config *c, json_val v, json_val scaling, struct err_msg *em)
+{
+	struct rope_config *r = &c->rope;
+	const char *type;
+
+	enum err e = read_kind(c, scaling, &type, em);
+	if (!e)
+		e = check_keys(scaling, r->kind, type, em);
+	if (e)
+		return e;
+	switch (r->kind) {
+	case ROPE_PLAIN:
+		break;
+	case ROPE_LLAMA3: /* states the stretched context itself */
+		return read_llama3(r, scaling, em);
+	case ROPE_YARN:
+		return read_yarn(c, v, scaling, em);
+	case ROPE_LONGROPE:
+		return read_longrope(c, v, scaling, em);
+	case ROPE_DYNAMIC:
+	case ROPE_LINEAR:
+		e = need_factor(r, scaling, em);
+		r->original_context = c->context_max;
+		if (!e && r->kind == ROPE_DYNAMIC && r->dim < 4)
+			e = err_set(
+				em, ERR_UNSUPPORTED,
+				"config.json: rope_scaling of type 'dynamic' needs heads of 4 dimensions");
+		if (!e)
+			stretch(c, c->context_max * r->factor);
+		break;
+	}
+	return e;
+}
+
+static enum err read_dim(struct model_config *c, json_val v, json_val scaling, struct err_msg *em)
+{
+	json_val place = json_present(json_get(scaling, "partial_rotary_factor")) ? scaling : v;
+	double share;
+
+	enum err e = config_may_positive(place, "partial_rotary_factor", 1, &share, em);
+	if (e)
+		return e;
+	c->rope.dim = (u32)(c->head_dim * (share < 1 ? share : 1));
+	if (share > 1 || c->rope.dim < 2 || c->rope.dim % 2)
+		return err_set(
+			em, ERR_INVALID,
+			"config.json: \"partial_rotary_factor\" %g rotates %g of a head's %u dimensions; it "
+			"must be an even number of them, from 2 to %u",
+			share, c->head_dim * share, c->head_dim, c->head_dim);
+	if (share != 1 && !(c->arch->traits & ARCH_PARTIAL_ROTARY))
+		return err_set(em, ERR_UNSUPPORTED,
+			       "config.json: \"partial_rotary_factor\" is set, which is not supported for %s",
+			       c->arch->name);
+	return ERR_OK;
+}
+
+/* "rope_theta" and "rope_scaling", or both inside "rope_parameters" as newer files have it. */
+enum err config_read_rope(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val parameters = json_get(v, "rope_parameters");
+	json_val scaling = json_present(parameters) ? parameters : json_get(v, "rope_scaling");
+	bool inside = json_present(json_get(scaling, "rope_theta"));
+
+	c->rope = (struct rope_config){.kind = ROPE_PLAIN, .factor = 1, .attention_factor = 1};
+	if (json_present(scaling) && json_type(scaling) != JSON_OBJECT)
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an object or null, found %s",
+			       json_present(parameters) ? "rope_parameters" : "rope_scaling",
+			       json_type_name(scaling));
+	enum err e = config_may_positive(inside ? scaling : v, "rope_theta", c->arch->rope_theta,
+					 &c->rope.theta, em);
+	if (!e)
+		e = read_dim(c, v, scaling, em);
+	if (!e && json_present(scaling))
+		e = read_scaling(c, v, scaling, em);
+	return e;
+}

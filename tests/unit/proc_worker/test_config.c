@@ -1,0 +1,287 @@
+/* What config.json of every family says, and what is refused in it. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proc_worker/model/rope.h"
+
+#define SIZES                                                                                            \
+	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 4, " \
+	"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128, "     \
+	"\"rms_norm_eps\": 1e-6"
+
+/* A config.json of `family` with more members. */
+static enum err parse(struct model_config *c, const char *family, const char *more, struct err_msg *em)
+{
+	char text[4096];
+	int bytes = snprintf(text, sizeof(text), "{\"architectures\": [\"%s\"], " SIZES "%s%s}", family,
+			     more[0] ? ", " : "", more);
+
+	em->text[0] = 0;
+	return model_config_parse(c, text, (size_t)bytes, em);
+}
+
+static void good(struct model_config *c, const char *family, const char *more)
+{
+	struct err_msg em;
+
+	cr_assert_eq(parse(c, family, more, &em), ERR_OK, "%s {%s}: %s", family, more, em.text);
+}
+
+static void refused(const char *family, const char *more, enum err expected, const char *text)
+{
+	static struct model_config c;
+	struct err_msg em;
+	enum err e = parse(&c, family, more, &em);
+
+	cr_assert_eq(e, expected, "%s {%s}: %s: %s", family, more, err_name(e), em.text);
+	cr_assert(strstr(em.text, text), "'%s' is not in '%s'", text, em.text);
+}
+
+static u32 windows(const struct model_config *c)
+{
+	u32 bits = 0;
+
+	for (u32 i = 0; i < c->layers; i++)
+		bits |= (u32)(c->layer_flags[i] & LAYER_WINDOW ? 1 : 0) << i;
+	return bits;
+}
+
+Test(config, a_field_that_nobody_knows_is_refused_by_name)
+{
+	struct model_config c;
+
+	refused("LlamaForCausalLM", "\"clip_qkv\": 8.0", ERR_UNSUPPORTED, "unknown field \"clip_qkv\"");
+	refused("LlamaForCausalLM", "\"alibi\": true", ERR_UNSUPPORTED, "unknown field \"alibi\"");
+	refused("Qwen3ForCausalLM", "\"use_qk_norm\": \"rms\"", ERR_UNSUPPORTED,
+		"unknown field \"use_qk_norm\"");
+	good(&c, "LlamaForCausalLM", "\"clip_qkv\": null, \"alibi\": false, \"adapters\": []");
+	good(&c, "LlamaForCausalLM",
+	     "\"_name_or_path\": \"x\", \"use_cache\": true, \"pretraining_tp\": 1, \"bos_token_id\": 1");
+}
+
+Test(config, a_field_of_another_family_is_refused_unless_it_is_neutral)
+{
+	struct model_config c;
+
+	refused("LlamaForCausalLM", "\"sliding_window\": 16", ERR_UNSUPPORTED,
+		"\"sliding_window\" is set, which is not supported for LlamaForCausalLM");
+	refused("LlamaForCausalLM", "\"final_logit_softcapping\": 30.0", ERR_UNSUPPORTED,
+		"\"final_logit_softcapping\" is set");
+	refused("MistralForCausalLM", "\"attention_bias\": true", ERR_UNSUPPORTED,
+		"\"attention_bias\" is set, which is not supported for MistralForCausalLM");
+	refused("Qwen3ForCausalLM", "\"mlp_bias\": true", ERR_UNSUPPORTED, "\"mlp_bias\" is set");
+	refused("LlamaForCausalLM", "\"num_experts\": 8", ERR_UNSUPPORTED, "\"num_experts\" is set");
+	refused("LlamaForCausalLM", "\"partial_rotary_factor\": 0.5", ERR_UNSUPPORTED,
+		"\"partial_rotary_factor\" is set");
+	refused("LlamaForCausalLM", "\"residual_multiplier\": 0.22", ERR_UNSUPPORTED,
+		"\"residual_multiplier\" is set");
+	good(&c, "LlamaForCausalLM",
+	     "\"sliding_window\": null, \"num_experts\": 0, \"partial_rotary_factor\": 1.0, "
+	     "\"residual_multiplier\": 1.0");
+	good(&c, "LlamaForCausalLM", "\"sliding_window\": 4096, \"use_sliding_window\": false");
+	cr_assert_eq(windows(&c), 0);
+}
+
+Test(config, biases_are_those_that_the_file_says)
+{
+	struct model_config c;
+
+	good(&c, "LlamaForCausalLM", "\"attention_bias\": true, \"mlp_bias\": true");
+	cr_assert(c.attention_bias && c.mlp_bias);
+	good(&c, "Qwen3ForCausalLM", "\"attention_bias\": true");
+	cr_assert(c.attention_bias && !c.mlp_bias);
+	good(&c, "LlamaForCausalLM", "");
+	cr_assert(!c.attention_bias && !c.mlp_bias);
+	refused("LlamaForCausalLM", "\"attention_bias\": 1", ERR_FORMAT,
+		"\"attention_bias\" must be true or false, found integer");
+}
+
+Test(config, what_a_file_does_not_say_is_what_the_family_has)
+{
+	struct model_config c;
+
+	good(&c, "LlamaForCausalLM", "");
+	cr_assert(!c.tied_embeddings && c.head_dim == 12 && c.embed_scale == 1 && c.norm_offset == 0);
+	cr_assert_eq(c.activation, KERN_SILU);
+	good(&c, "Qwen3ForCausalLM", "");
+	cr_assert_eq(c.head_dim, 128);
+	good(&c, "MistralForCausalLM", "");
+	cr_assert(c.window == 4096 && windows(&c) == 15);
+}
+
+Test(config, activations_are_those_of_the_family)
+{
+	refused("Qwen2ForCausalLM", "\"hidden_act\": \"relu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'relu'");
+	refused("Qwen2ForCausalLM", "\"hidden_activation\": \"gelu\"", ERR_UNSUPPORTED,
+		"\"hidden_activation\"");
+}
+
+Test(config, windows_are_in_the_layers_that_the_family_puts_them_in)
+{
+	struct model_config c;
+
+	good(&c, "MistralForCausalLM", "\"sliding_window\": 8");
+	cr_assert(c.window == 8 && windows(&c) == 15);
+	good(&c, "MistralForCausalLM", "\"sliding_window\": null");
+	cr_assert_eq(windows(&c), 0);
+	good(&c, "Qwen2ForCausalLM", "\"sliding_window\": 8");
+	cr_assert_eq(windows(&c), 0);
+	good(&c, "Qwen2ForCausalLM",
+	     "\"sliding_window\": 8, \"use_sliding_window\": true, \"max_window_layers\": 1");
+	cr_assert(c.window == 8 && windows(&c) == 14);
+	good(&c, "Qwen2ForCausalLM",
+	     "\"sliding_window\": 8, \"use_sliding_window\": true, \"max_window_layers\": 4");
+	cr_assert_eq(windows(&c), 0);
+	good(&c, "Qwen3ForCausalLM",
+	     "\"sliding_window\": 8, \"use_sliding_window\": true, \"layer_types\": [\"full_attention\", "
+	     "\"sliding_attention\", \"full_attention\", \"full_attention\"]");
+	cr_assert_eq(windows(&c), 2);
+	refused("Qwen3ForCausalLM", "\"layer_types\": [\"full_attention\"]", ERR_FORMAT,
+		"\"layer_types\" must be an array of 4 strings");
+	refused("Qwen3ForCausalLM",
+		"\"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\", \"chunked\"]",
+		ERR_UNSUPPORTED, "\"layer_types\"[3] is 'chunked'");
+	refused("Qwen3ForCausalLM",
+		"\"layer_types\": [\"sliding_attention\", \"full_attention\", \"full_attention\", "
+		"\"full_attention\"]",
+		ERR_INVALID, "but no \"sliding_window\" is in force");
+	refused("MistralForCausalLM",
+		"\"layer_types\": [\"full_attention\", \"sliding_attention\", \"sliding_attention\", "
+		"\"sliding_attention\"]",
+		ERR_UNSUPPORTED, "in a MistralForCausalLM all layers are alike");
+	refused("MistralForCausalLM", "\"sliding_window\": \"8\"", ERR_FORMAT,
+		"\"sliding_window\" must be an integer");
+}
+
+#define SCALING(text) "\"rope_scaling\": {" text "}"
+
+Test(config, rope_scaling_of_every_type_is_read)
+{
+	struct model_config c;
+	double factor = 0.1 * log(4) + 1;
+
+	good(&c, "LlamaForCausalLM", SCALING("\"type\": \"dynamic\", \"factor\": 2.0"));
+	cr_assert(c.rope.kind == ROPE_DYNAMIC && c.context_max == 256 && c.rope.original_context == 128);
+	good(&c, "Qwen2ForCausalLM",
+	     SCALING("\"type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 64"));
+	cr_assert(c.rope.kind == ROPE_YARN && c.context_max == 256 && c.rope.original_context == 64);
+	cr_assert_float_eq(c.rope.attention_factor, factor, 1e-12);
+	cr_assert(c.rope.beta_fast == 32 && c.rope.beta_slow == 1 && c.rope.truncate);
+	good(&c, "Qwen2ForCausalLM",
+	     "\"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 5000.0, \"factor\": 4.0, "
+	     "\"original_max_position_embeddings\": 32, \"attention_factor\": 1.5, \"beta_fast\": 16, "
+	     "\"truncate\": false}");
+	cr_assert(c.rope.theta == 5000 && c.rope.attention_factor == 1.5 && !c.rope.truncate &&
+		  c.rope.beta_fast == 16 && c.context_max == 128);
+	good(&c, "Qwen2ForCausalLM",
+	     SCALING("\"type\": \"yarn\", \"factor\": 4.0, \"mscale\": 1.0, \"mscale_all_dim\": 1.0"));
+	cr_assert_float_eq(c.rope.attention_factor, 1, 1e-12);
+	for (u32 i = 0; i < 2; i++) {
+		good(&c, "Phi3ForCausalLM",
+		     i ? "\"original_max_position_embeddings\": 32, " SCALING(
+				 "\"type\": \"su\", \"short_factor\": [1, 1, 1, 1, 1.5, 2], \"long_factor\": "
+				 "[2, 3, 4, "
+				 "5, 6, 7]")
+		       : "\"original_max_position_embeddings\": 32, " SCALING(
+				 "\"rope_type\": \"yarn\", \"short_factor\": [1, 1, 1, 1, 1.5, 2], "
+				 "\"long_factor\": "
+				 "[2, 3, 4, 5, 6, 7]"));
+		cr_assert(c.rope.kind == ROPE_LONGROPE && c.rope.factor == 4 && c.context_max == 128);
+		cr_assert_float_eq(c.rope.attention_factor, sqrt(1 + log(4) / log(32)), 1e-12);
+		cr_assert_float_eq(rope_frequency(&c.rope, 0, 32), 1, 1e-12);
+		cr_assert_float_eq(rope_frequency(&c.rope, 0, 33), 0.5, 1e-12);
+	}
+	good(&c, "Phi3ForCausalLM", "\"partial_rotary_factor\": 0.5");
+	cr_assert_eq(c.rope.dim, 6);
+}
+
+Test(config, rope_scaling_that_is_wrong_is_named)
+{
+	refused("LlamaForCausalLM", SCALING("\"type\": \"linear\", \"factor\": 2, \"alpha\": 3"),
+		ERR_UNSUPPORTED, "\"alpha\" in rope_scaling of type 'linear' is not supported");
+	refused("LlamaForCausalLM", SCALING("\"type\": \"linear\", \"factor\": 2, \"beta_fast\": 3"),
+		ERR_UNSUPPORTED, "\"beta_fast\" in rope_scaling of type 'linear'");
+	refused("LlamaForCausalLM", SCALING("\"type\": \"dynamic\""), ERR_FORMAT, "\"factor\" is missing");
+	refused("LlamaForCausalLM", SCALING("\"type\": \"yarn\", \"factor\": 0.5"), ERR_INVALID,
+		"it must be at least 1");
+	refused("Phi3ForCausalLM",
+		"\"original_max_position_embeddings\": 32, " SCALING(
+			"\"type\": \"longrope\", \"short_factor\": [1, 1], \"long_factor\": [1]"),
+		ERR_FORMAT, "\"short_factor\" of rope_scaling must be an array of 6 numbers");
+	refused("Phi3ForCausalLM",
+		"\"original_max_position_embeddings\": 32, " SCALING(
+			"\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 0, 1, 1], \"long_factor\": []"),
+		ERR_FORMAT, "\"short_factor\"[3] of rope_scaling must be a number above 0");
+	refused("Phi3ForCausalLM", "\"partial_rotary_factor\": 0.25", ERR_INVALID,
+		"rotates 3 of a head's 12 dimensions");
+	refused("Phi3ForCausalLM", "\"partial_rotary_factor\": 1.5", ERR_INVALID,
+		"\"partial_rotary_factor\" 1.5");
+}
+
+/* The frequencies of 16 dimensions as in the formula of Peng et al. 2023, computed by hand for the ends. */
+Test(config, yarn_keeps_fast_waves_and_divides_slow_ones)
+{
+	struct rope_config r = {.kind = ROPE_YARN,
+				.dim = 16,
+				.theta = 10000,
+				.factor = 4,
+				.beta_fast = 32,
+				.beta_slow = 1,
+				.truncate = true,
+				.original_context = 4096};
+
+	cr_assert_float_eq(rope_frequency(&r, 0, 1), 1, 1e-12);
+	cr_assert_float_eq(rope_frequency(&r, 7, 1), pow(10000, -14.0 / 16) / 4, 1e-12);
+	/* 32 turns: dimension 2.62, 1 turn: 5.63; the ramp is from 2 to 6 */
+	cr_assert_float_eq(rope_frequency(&r, 4, 1), 0.01 / 4 * 0.5 + 0.01 * 0.5, 1e-12);
+}
+
+Test(config, dynamic_scaling_begins_behind_the_original_context)
+{
+	struct rope_config r = {
+		.kind = ROPE_DYNAMIC, .dim = 16, .theta = 10000, .factor = 2, .original_context = 32};
+	double theta = 10000 * pow(2.0 * 48 / 32 - 1, 16.0 / 14);
+
+	cr_assert_float_eq(rope_frequency(&r, 3, 32), pow(10000, -6.0 / 16), 1e-12);
+	cr_assert_float_eq(rope_frequency(&r, 3, 48), pow(theta, -6.0 / 16), 1e-12);
+}
+
+/* Two sequences of a step: one that fits the original context, one whose prompt does not. */
+Test(config, rotary_rows_follow_the_length_of_the_sequence)
+{
+	struct rope_config r = {.kind = ROPE_LONGROPE,
+				.dim = 2,
+				.theta = 10000,
+				.original_context = 4,
+				.attention_factor = 1,
+				.short_factor = {1},
+				.long_factor = {2}};
+	u32 positions[] = {0, 3, 0, 1, 6}, start[] = {0, 2, 5}, prompts[] = {2, 6}, added[] = {2, 6};
+	struct inputs in = {.tokens = 5,
+			    .rows = 2,
+			    .positions = positions,
+			    .query_start = start,
+			    .prompt_count = prompts,
+			    .added_count = added};
+	struct rope_tables t;
+	struct err_msg em;
+
+	cr_assert_eq(rope_tables_init(&t, &r, 8, 5, &em), ERR_OK);
+	const u32 *rows = rope_tables_rows(&t, &in);
+	for (u32 i = 0; i < 5; i++)
+		cr_assert_float_eq(t.cos[rows[i]], cos(i < 2 ? positions[i] : positions[i] / 2.0), 1e-6);
+	rope_tables_fini(&t);
+	r.kind = ROPE_DYNAMIC;
+	r.dim = 4;
+	r.factor = 2;
+	cr_assert_eq(rope_tables_init(&t, &r, 8, 5, &em), ERR_OK);
+	rows = rope_tables_rows(&t, &in);
+	for (u32 i = 0; i < 5; i++) {
+		u32 length = i < 2 ? 4 : i < 4 ? 6 : 7;
+		cr_assert_float_eq(t.sin[rows[i] * 2 + 1], sin(positions[i] * rope_frequency(&r, 1, length)),
+				   1e-6);
+	}
+	rope_tables_fini(&t);
+}
