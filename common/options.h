@@ -95,7 +95,8 @@ void options_fini(struct options *o);
  * names the value, what is wrong and the range or choices. Unknown names: ERR_NOT_FOUND with a suggestion. */
 MUST_CHECK enum err options_set(struct options *o, const char *name, const char *value, const char *where,
 				struct err_msg *em);
-/* TERCET_<NAME> for every option; empty and unknown TERCET_ variables are left alone. */
+/* TERCET_<NAME> for every option; empty and unknown TERCET_ variables are left alone, but an empty TERCET_API_KEY is
+ * ERR_INVALID: it would open what a key was to close. */
 MUST_CHECK enum err options_read_env(struct options *o, struct err_msg *em);
 /* Warns of TERCET_ variables that look like a mistyped option: one line each to `out`, never an error (others put
  * variables of that name there, too: a service called "tercet" under Kubernetes). */

@@ -230,7 +230,8 @@ enum err options_read_env(struct options *o, struct err_msg *em)
 		char name[OPTION_NAME_BYTES_MAX + 8];
 		env_name(name, sizeof(name), d->name);
 		const char *value = getenv(name);
-		if (value == NULL || value[0] == '\0')
+		/* An empty variable counts as unset, but for the key: option_apply says why. */
+		if (value == NULL || (value[0] == '\0' && strcmp(d->name, "api_key") != 0))
 			continue;
 		struct option_match match = {.desc = d, .is_flag = d->type == OPTION_FLAG};
 		enum err e = option_apply(o, &match, value, false, name, em);

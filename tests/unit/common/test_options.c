@@ -220,6 +220,11 @@ Test(options, an_empty_key_does_not_open_the_api)
 	cr_assert_eq(READ("--api-key", ""), ERR_INVALID);
 	says("--api-key is empty");
 	cr_assert_eq(READ("--api-key=,"), ERR_INVALID);
+	cr_assert_eq(options_read_yaml(&o, yaml("api-key: [\"\"]\n"), &em), ERR_INVALID);
+	says("api-key is empty");
+	setenv("TERCET_API_KEY", "", 1);
+	cr_assert_eq(READ("m"), ERR_INVALID);
+	says("TERCET_API_KEY is empty");
 }
 
 Test(options, bad_environment_is_named)
