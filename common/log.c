@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/utf8.h"
+
 enum { LINE_BYTES_MAX = 2000 };
 
 static struct {
@@ -72,11 +74,37 @@ static void line_put_json(struct line *l, const char *text, size_t bytes)
 			snprintf(escaped, sizeof(escaped), "\\u%04x", c);
 		else
 			snprintf(escaped, sizeof(escaped), "%c", c);
-		if (l->bytes + strlen(escaped) + 8 > sizeof(l->text))
+		size_t need = c >= 0xc0 ? 4 : strlen(escaped); /* no character is cut */
+		if (l->bytes + need + 8 > sizeof(l->text))
 			break;
 		line_puts(l, escaped);
 	}
 	line_puts(l, "\"");
+}
+
+/* Whether `text` is a number of JSON's grammar that readers with 64-bit floats keep as it is: identifiers of more
+ * digits stay strings. */
+static bool is_json_number(const char *text, size_t bytes)
+{
+	enum { DIGITS_MAX = 15 };
+	const char *p = text, *end = text + bytes;
+	size_t digits = 0;
+
+	p += p < end && *p == '-';
+	const char *first = p;
+	while (p < end && *p >= '0' && *p <= '9')
+		p++;
+	digits = (size_t)(p - first);
+	if (digits == 0 || digits > DIGITS_MAX || (digits > 1 && *first == '0'))
+		return false;
+	if (p == end)
+		return true;
+	if (*p != '.')
+		return false;
+	const char *fraction = ++p;
+	while (p < end && *p >= '0' && *p <= '9')
+		p++;
+	return p == end && p > fraction;
 }
 
 static void put_time(struct line *l)
@@ -99,27 +127,33 @@ static const char *level_name(enum log_level level)
 	return names[level];
 }
 
-/* One key=value or key="quoted value" from `p`; returns what follows. `key_bytes` is 0 for a bare word. */
-static const char *next_pair(const char *p, const char **key, size_t *key_bytes, const char **value,
-			     size_t *value_bytes)
+struct pair {
+	const char *key, *value;
+	size_t key_bytes; /* 0: a bare word */
+	size_t value_bytes;
+	bool quoted;
+};
+
+/* One key=value or key="quoted value" from `p`; returns what follows. */
+static const char *next_pair(const char *p, struct pair *out)
 {
 	size_t n = strcspn(p, " =");
 
-	*key = p;
-	*key_bytes = p[n] == '=' ? n : 0;
+	*out = (struct pair){.key = p, .key_bytes = p[n] == '=' ? n : 0};
 	if (p[n] == '=')
 		p += n + 1;
-	if (*p == '"' && *key_bytes != 0) {
+	if (*p == '"' && out->key_bytes != 0) {
 		const char *end = strchr(p + 1, '"');
 		if (end == NULL)
 			end = p + strlen(p);
-		*value = p + 1;
-		*value_bytes = (size_t)(end - *value);
+		out->quoted = true;
+		out->value = p + 1;
+		out->value_bytes = (size_t)(end - out->value);
 		p = *end == '"' ? end + 1 : end;
 	} else {
-		*value = p;
-		*value_bytes = strcspn(p, " ");
-		p += *value_bytes;
+		out->value = p;
+		out->value_bytes = strcspn(p, " ");
+		p += out->value_bytes;
 	}
 	return p + strspn(p, " ");
 }
@@ -135,15 +169,18 @@ static void format_json(struct line *l, enum log_level level, const char *event,
 	line_puts(l, "\",\"event\":");
 	line_put_json(l, event, strlen(event));
 	while (*pairs != '\0') {
-		const char *key, *value;
-		size_t key_bytes, value_bytes;
-		pairs = next_pair(pairs, &key, &key_bytes, &value, &value_bytes);
-		if (l->bytes + key_bytes + 32 > sizeof(l->text))
+		struct pair pair;
+		pairs = next_pair(pairs, &pair);
+		if (l->bytes + pair.key_bytes + 32 > sizeof(l->text))
 			break;
 		line_puts(l, ",");
-		line_put_json(l, key_bytes != 0 ? key : "text", key_bytes != 0 ? key_bytes : 4);
+		line_put_json(l, pair.key_bytes != 0 ? pair.key : "text",
+			      pair.key_bytes != 0 ? pair.key_bytes : 4);
 		line_puts(l, ":");
-		line_put_json(l, value, value_bytes);
+		if (!pair.quoted && is_json_number(pair.value, pair.value_bytes))
+			line_put(l, pair.value, pair.value_bytes);
+		else
+			line_put_json(l, pair.value, pair.value_bytes);
 	}
 	line_puts(l, "}");
 }
@@ -180,6 +217,23 @@ static void format_text(struct line *l, enum log_level level, const char *event,
 		line_puts(l, "\033[0m");
 }
 
+/* Values come from peers and files: what is no text must not make a line that collectors reject. */
+static void replace_invalid(char *text)
+{
+	size_t bytes = strlen(text), at = 0;
+	uint32_t code;
+
+	while (at < bytes) {
+		int n = utf8_next(text + at, bytes - at, &code);
+		if (n > 0) {
+			at += (size_t)n;
+			continue;
+		}
+		for (size_t end = n < 0 ? at + (size_t)-n : bytes; at < end; at++)
+			text[at] = '?';
+	}
+}
+
 void log_event(enum log_level level, const char *event, const char *fmt, ...)
 {
 	char pairs[LINE_BYTES_MAX];
@@ -191,6 +245,7 @@ void log_event(enum log_level level, const char *event, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(pairs, sizeof(pairs), fmt, args);
 	va_end(args);
+	replace_invalid(pairs);
 	if (log_state.json)
 		format_json(&l, level, event, pairs);
 	else

@@ -77,6 +77,7 @@ static void log_json(void)
 {
 	log_init("detok", LOG_LEVEL_DEBUG, true);
 	LOG_ERROR("BROKEN", "path=\"/a b/\\c\" n=3 bare");
+	LOG_INFO("NUMBERS", "a=-1 b=0.25 c=0 d=18446744073709551615 e=01 f=1.2.3 g=\"7\" h=1e9 i=- j=");
 }
 
 Test(log, json_lines_carry_the_pairs_as_members)
@@ -85,8 +86,29 @@ Test(log, json_lines_carry_the_pairs_as_members)
 
 	cr_assert_not_null(strstr(line, "\"process\":\"detok\",\"level\":\"error\",\"event\":\"BROKEN\""),
 			   "%s", line);
-	cr_assert_not_null(strstr(line, "\"path\":\"/a b/\\\\c\",\"n\":\"3\",\"text\":\"bare\"}\n"), "%s",
-			   line);
+	cr_assert_not_null(strstr(line, "\"path\":\"/a b/\\\\c\",\"n\":3,\"text\":\"bare\"}\n"), "%s", line);
+}
+
+Test(log, json_numbers_are_numbers_unless_a_float_would_change_them)
+{
+	const char *line = captured(log_json);
+
+	cr_assert_not_null(strstr(line, "\"a\":-1,\"b\":0.25,\"c\":0,\"d\":\"18446744073709551615\",\"e\":\"01\","
+					"\"f\":\"1.2.3\",\"g\":\"7\",\"h\":\"1e9\",\"i\":\"-\",\"j\":\"\"}\n"),
+			   "%s", line);
+}
+
+static void log_bytes(void)
+{
+	log_init("p", LOG_LEVEL_INFO, true);
+	LOG_INFO("BYTES", "v=\"\xff" "a\xc3\xa9\xe2\x82\"");
+}
+
+Test(log, bytes_that_are_no_text_do_not_break_a_line)
+{
+	const char *line = captured(log_bytes);
+
+	cr_assert_not_null(strstr(line, "\"v\":\"?a\xc3\xa9??\"}\n"), "%s", line);
 }
 
 static void log_long_json(void)
