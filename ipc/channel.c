@@ -9,6 +9,7 @@
 #include <zmq.h>
 
 #include "common/assert.h"
+#include "common/clock.h"
 #include "common/log.h"
 
 enum { QUEUE_MAX_DEFAULT = 1000, RECONNECT_MS = 20, RECONNECT_MS_MAX = 500 };
@@ -194,6 +195,37 @@ int ipc_channel_monitor_fd(struct ipc_channel *ch)
 const char *ipc_channel_name(const struct ipc_channel *ch)
 {
 	return ch->name;
+}
+
+/* ---------------------------------------------------------------- what peers make us log */
+
+static const u64 LOG_SECOND_NS = 1000000000u;
+
+bool ipc_channel_log_muted(struct ipc_channel *ch, u64 now_ns)
+{
+	if (!ch->log_muted)
+		return false;
+	if (now_ns - ch->log_since_ns < LOG_SECOND_NS)
+		return true;
+	LOG_WARN("CHANNEL_LOG_MUTED", "channel=%s lines=%u", ch->name, ch->log_muted);
+	ch->log_muted = 0;
+	return false;
+}
+
+bool ipc_channel_may_log(struct ipc_channel *ch)
+{
+	u64 now = clock_now_ns();
+	(void)ipc_channel_log_muted(ch, now);
+	if (now - ch->log_since_ns >= LOG_SECOND_NS) {
+		ch->log_since_ns = now;
+		ch->log_count = 0;
+	}
+	if (ch->log_count < IPC_LOG_BURST) {
+		ch->log_count++;
+		return true;
+	}
+	ch->log_muted++;
+	return false;
 }
 
 enum err ipc_endpoint(char *out, size_t bytes, const char *run_dir, const char *name, struct err_msg *em)

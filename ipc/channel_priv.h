@@ -33,6 +33,9 @@ struct ipc_channel {
 	struct buf out;                /* the frame being sent by ipc_send */
 	struct buf greeting;           /* HELLO and ERROR frames, made while `out` may be in use */
 	struct ipc_scratch scratch;
+	u64 log_since_ns;              /* begin of the second that log_count and log_muted belong to */
+	u32 log_count;
+	u32 log_muted;
 	bool held;                     /* the message behind a gap, due at the next ipc_recv */
 	ipc_peer held_from;
 	struct ipc_msg held_msg;

@@ -138,6 +138,12 @@ int ipc_channel_monitor_fd(struct ipc_channel *ch);
 /* Messages wait to be received; sees also those whose edge was swallowed by a send of ours. */
 bool ipc_channel_readable(struct ipc_channel *ch);
 
+/* Whether an error or an oddity of this channel may be logged now: peers can cause any number of them. The first
+ * IPC_LOG_BURST of a second may, the others are counted, and the loop logs their number when the second is over
+ * (CHANNEL_LOG_MUTED). For every line that a peer can provoke. */
+enum { IPC_LOG_BURST = 10 };
+bool ipc_channel_may_log(struct ipc_channel *ch);
+
 /* "ipc://RUN_DIR/NAME" into `out`; ERR_TOO_LONG names the limit of socket paths (107 bytes). */
 MUST_CHECK enum err ipc_endpoint(char *out, size_t bytes, const char *run_dir, const char *name,
 				 struct err_msg *em);
@@ -164,7 +170,7 @@ MUST_CHECK enum err ipc_record_read(FILE *file, struct ipc_record *head, struct 
 
 struct ipc_loop;
 typedef void (*ipc_message_fn)(void *ctx, struct ipc_channel *ch, ipc_peer from, const struct ipc_msg *msg);
-/* A receive error of a channel (see ipc_recv); may be NULL: it is logged. */
+/* A receive error of a channel (see ipc_recv); may be NULL: it is logged. One that logs asks ipc_channel_may_log. */
 typedef void (*ipc_error_fn)(void *ctx, struct ipc_channel *ch, ipc_peer from, enum err e, const struct err_msg *em);
 typedef void (*ipc_fd_fn)(void *ctx, int fd, u32 epoll_events);
 typedef void (*ipc_timer_fn)(void *ctx, u64 now_ns);

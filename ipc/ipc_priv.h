@@ -69,6 +69,8 @@ void ipc_patch_epoch(char *frame, size_t bytes, u64 epoch);
 /* ---------------------------------------------------------------- channels */
 
 const char *ipc_channel_name(const struct ipc_channel *ch);
+/* Logs how many lines were muted once their second is over. True: some are still to be told. */
+bool ipc_channel_log_muted(struct ipc_channel *ch, u64 now_ns);
 
 /* What a ROUTER knows of a peer, and the single counterpart of every other pattern. */
 struct ipc_peer_state {

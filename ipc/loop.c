@@ -38,7 +38,8 @@ struct loop_timer {
 struct ipc_loop {
 	int epoll_fd;
 	bool stopped;
-	bool more; /* a channel was left with messages */
+	bool more;  /* a channel was left with messages */
+	bool muted; /* a channel has lines to tell of that were not logged */
 	ipc_turn_fn on_turn;
 	void *turn_ctx;
 	struct loop_channel channels[CHANNELS_MAX];
@@ -46,6 +47,8 @@ struct ipc_loop {
 	struct loop_timer timers[TIMERS_MAX];
 	struct ipc_msg msg; /* being handed out */
 };
+
+static const u64 MUTED_WAIT_NS = 1000000000u;
 
 /* Keys of epoll events: channels only wake the loop up. */
 enum { KEY_CHANNEL = FDS_MAX };
@@ -176,7 +179,7 @@ static void report_error(struct loop_channel *c, struct ipc_channel *ch, ipc_pee
 {
 	if (c->on_error)
 		c->on_error(c->ctx, ch, from, e, em);
-	else
+	else if (ipc_channel_may_log(ch))
 		LOG_WARN("CHANNEL_ERROR", "channel=%s peer=%llu code=%s text=\"%s\"", ipc_channel_name(ch),
 			 (unsigned long long)from.v, err_name(e), em->text);
 }
@@ -217,6 +220,8 @@ static int wait_ms(struct ipc_loop *loop, int timeout_ms)
 		return 0;
 	u64 now = clock_now_ns();
 	u64 wait = timeout_ms < 0 ? UINT64_MAX : timeout_ms * 1000000ull;
+	if (loop->muted && wait > MUTED_WAIT_NS)
+		wait = MUTED_WAIT_NS;
 	for (u32 i = 0; i < TIMERS_MAX; i++) {
 		const struct loop_timer *t = &loop->timers[i];
 		if (!t->period_ns)
@@ -241,6 +246,15 @@ static void fire_timers(struct ipc_loop *loop)
 	}
 }
 
+static void tell_muted(struct ipc_loop *loop)
+{
+	u64 now = clock_now_ns();
+	loop->muted = false;
+	for (u32 i = 0; i < CHANNELS_MAX; i++)
+		if (loop->channels[i].ch && ipc_channel_log_muted(loop->channels[i].ch, now))
+			loop->muted = true;
+}
+
 static void handle_fds(struct ipc_loop *loop, const struct epoll_event *events, int count)
 {
 	for (int i = 0; i < count; i++) {
@@ -262,6 +276,7 @@ enum err ipc_loop_turn(struct ipc_loop *loop, int timeout_ms)
 	for (u32 i = 0; i < CHANNELS_MAX; i++)
 		if (loop->channels[i].ch && drain_channel(loop, &loop->channels[i]))
 			loop->more = true;
+	tell_muted(loop);
 	fire_timers(loop);
 	if (loop->on_turn)
 		loop->on_turn(loop->turn_ctx, clock_now_ns());

@@ -23,7 +23,6 @@ enum {
 static void on_tokens(void *ctx, struct ipc_channel *ch, ipc_peer from, const struct ipc_msg *msg)
 {
 	struct detok *d = ctx;
-	(void)ch;
 	(void)from;
 	if (msg->type == IPC_TYPE_HELLO) {
 		/* A new connection: what the worker sent before it may be lost, ends of sequences among it.
@@ -32,7 +31,8 @@ static void on_tokens(void *ctx, struct ipc_channel *ch, ipc_peer from, const st
 		return;
 	}
 	if (msg->type != IPC_TYPE_RESULT) {
-		LOG_WARN("UNEXPECTED_MESSAGE", "channel=tokens type=%s", ipc_type_name(msg->type));
+		if (ipc_channel_may_log(ch))
+			LOG_WARN("UNEXPECTED_MESSAGE", "channel=tokens type=%s", ipc_type_name(msg->type));
 		return;
 	}
 	u64 begin_ns = clock_now_ns();
@@ -45,9 +45,9 @@ static void on_tokens_error(void *ctx, struct ipc_channel *ch, ipc_peer from, en
 			    const struct err_msg *em)
 {
 	struct detok *d = ctx;
-	(void)ch;
 	(void)from;
-	LOG_WARN("TOKENS_ERROR", "code=%s text=\"%s\"", err_name(e), em->text);
+	if (ipc_channel_may_log(ch))
+		LOG_WARN("TOKENS_ERROR", "code=%s text=\"%s\"", err_name(e), em->text);
 	d->ask = true;
 }
 
@@ -82,14 +82,13 @@ static void on_scheduler(struct detok *d, ipc_peer from, u64 epoch)
 static void on_streams(void *ctx, struct ipc_channel *ch, ipc_peer from, const struct ipc_msg *msg)
 {
 	struct detok *d = ctx;
-	(void)ch;
 	if (msg->type == IPC_TYPE_HELLO && msg->hello.role == IPC_ROLE_SCHEDULER)
 		on_scheduler(d, from, msg->epoch);
 	else if (msg->type == IPC_TYPE_OPEN)
 		streams_open(d->streams, &msg->open, msg->epoch, clock_now_ns());
 	else if (msg->type == IPC_TYPE_CLOSE)
 		streams_close(d->streams, &msg->close, clock_now_ns());
-	else
+	else if (ipc_channel_may_log(ch))
 		LOG_WARN("UNEXPECTED_MESSAGE", "channel=streams type=%s", ipc_type_name(msg->type));
 }
 

@@ -147,9 +147,10 @@ static void on_attach(struct output_socket *o, ipc_peer from, const struct ipc_a
 		(void)!detached_send(o, m->client_id, attached.replaced, ERR_EXISTS,
 				     "the client attached again from another socket");
 	if (e != ERR_OK) {
-		LOG_WARN("ATTACH_REFUSED", "client=%llu last_chunk=%llu code=%s text=\"%s\"",
-			 (unsigned long long)m->client_id, (unsigned long long)m->last_chunk, err_name(e),
-			 em.text);
+		if (ipc_channel_may_log(o->output))
+			LOG_WARN("ATTACH_REFUSED", "client=%llu last_chunk=%llu code=%s text=\"%s\"",
+				 (unsigned long long)m->client_id, (unsigned long long)m->last_chunk,
+				 err_name(e), em.text);
 		(void)!detached_send(o, m->client_id, from.v, e, em.text);
 		return;
 	}
@@ -226,8 +227,9 @@ static void on_output_error(void *ctx, struct ipc_channel *ch, ipc_peer from, en
 			    const struct err_msg *em)
 {
 	(void)ctx;
-	(void)ch;
 	/* the peer was told already; a gap in what clients send loses acknowledgements at most */
+	if (!ipc_channel_may_log(ch))
+		return;
 	LOG_WARN("OUTPUT_ERROR", "peer=%llu code=%s text=\"%s\"", (unsigned long long)from.v, err_name(e),
 		 em->text);
 }

@@ -37,7 +37,6 @@ static void on_detok(void *ctx, struct ipc_channel *ch, ipc_peer from, const str
 {
 	struct scheduler *s = ctx;
 
-	(void)ch;
 	(void)from;
 	s->streams.now_ns = clock_now_ns();
 	switch (msg->type) {
@@ -58,7 +57,8 @@ static void on_detok(void *ctx, struct ipc_channel *ch, ipc_peer from, const str
 			  (const char *)msg->error.text);
 		break;
 	default:
-		LOG_WARN("UNEXPECTED_MESSAGE", "channel=streams type=%s", ipc_type_name(msg->type));
+		if (ipc_channel_may_log(ch))
+			LOG_WARN("UNEXPECTED_MESSAGE", "channel=streams type=%s", ipc_type_name(msg->type));
 	}
 }
 
@@ -67,9 +67,9 @@ static void on_detok_error(void *ctx, struct ipc_channel *ch, ipc_peer from, enu
 {
 	struct scheduler *s = ctx;
 
-	(void)ch;
 	(void)from;
-	LOG_WARN("DETOK_CHANNEL", "code=%s reason=\"%s\"", err_name(e), em->text);
+	if (ipc_channel_may_log(ch))
+		LOG_WARN("DETOK_CHANNEL", "code=%s reason=\"%s\"", err_name(e), em->text);
 	if (e == ERR_GONE)
 		streams_lost(&s->streams);
 }

@@ -149,12 +149,14 @@ static void on_hello(struct scheduler *s, ipc_peer from, const struct ipc_hello 
 	bool was_up = s->workers.up;
 
 	if (m->role != IPC_ROLE_WORKER) {
-		LOG_WARN("STRANGER", "channel=step role=%u", m->role);
+		if (ipc_channel_may_log(s->step_channel))
+			LOG_WARN("STRANGER", "channel=step role=%u", m->role);
 		return;
 	}
-	if (workers_greeted(&s->workers, m->rank, from, &em))
+	enum err e = workers_greeted(&s->workers, m->rank, from, &em);
+	if (e && ipc_channel_may_log(s->step_channel))
 		LOG_ERROR("WORKER_REFUSED", "reason=\"%s\"", em.text);
-	else if (was_up && !s->workers.up)
+	else if (!e && was_up && !s->workers.up)
 		LOG_WARN("WORKERS_LOST", "reason=\"rank %u begins anew\" live=%u", m->rank,
 			 sched_live_count(s->sched));
 }
@@ -164,7 +166,8 @@ static void on_ready(struct scheduler *s, ipc_peer from, const struct ipc_worker
 	struct err_msg em;
 
 	if (workers_ready(&s->workers, from, m, &em)) {
-		LOG_ERROR("WORKER_REFUSED", "reason=\"%s\"", em.text);
+		if (ipc_channel_may_log(s->step_channel))
+			LOG_ERROR("WORKER_REFUSED", "reason=\"%s\"", em.text);
 		return;
 	}
 	if (workers_all_ready(&s->workers))
@@ -197,7 +200,6 @@ void scheduler_on_worker(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 {
 	struct scheduler *s = ctx;
 
-	(void)ch;
 	s->streams.now_ns = clock_now_ns();
 	switch (msg->type) {
 	case IPC_TYPE_HELLO:
@@ -218,7 +220,8 @@ void scheduler_on_worker(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 		}
 		break;
 	default:
-		LOG_WARN("UNEXPECTED_MESSAGE", "channel=step type=%s", ipc_type_name(msg->type));
+		if (ipc_channel_may_log(ch))
+			LOG_WARN("UNEXPECTED_MESSAGE", "channel=step type=%s", ipc_type_name(msg->type));
 	}
 }
 

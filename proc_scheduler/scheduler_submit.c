@@ -28,7 +28,7 @@ static void reply(struct scheduler *s, ipc_peer to, u64 client_id, const struct 
 		return;
 	if (client_id)
 		drop_client(s, client_id, err_text(e));
-	else
+	else if (ipc_channel_may_log(s->submit_channel))
 		LOG_WARN("REPLY_LOST", "type=%s reason=\"%s\"", ipc_type_name(msg->type), err_text(e));
 }
 

@@ -251,3 +251,30 @@ Test(loop, descriptors_are_watched_until_removed_and_run_ends_on_stop)
 	close(ends[1]);
 	fixture_end(&f);
 }
+
+Test(loop, lines_that_a_peer_provokes_are_few_a_second_and_the_others_are_counted)
+{
+	struct fixture f;
+	u32 logged = 0;
+	FILE *log = tmpfile();
+	int saved = dup(STDERR_FILENO);
+	char text[4096];
+
+	fixture_begin(&f);
+	cr_assert_not_null(log);
+	dup2(fileno(log), STDERR_FILENO);
+	for (u32 i = 0; i < 100; i++)
+		logged += ipc_channel_may_log(f.dealer);
+	for (u64 end = clock_now_ns() + 1500000000ull; clock_now_ns() < end;)
+		cr_assert_eq(ipc_loop_turn(f.loop, 100), ERR_OK);
+	bool again = ipc_channel_may_log(f.dealer);
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	rewind(log);
+	text[fread(text, 1, sizeof(text) - 1, log)] = '\0';
+	fclose(log);
+	cr_assert_eq(logged, (u32)IPC_LOG_BURST);
+	cr_assert_not_null(strstr(text, "CHANNEL_LOG_MUTED channel=c lines=90"), "%s", text);
+	cr_assert(again);
+	fixture_end(&f);
+}
