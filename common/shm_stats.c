@@ -15,7 +15,7 @@
 #include "common/assert.h"
 #include "common/buf.h"
 
-enum { STATS_MAGIC = 0x54535431, STATS_VERSION = 1 };
+enum { STATS_MAGIC = 0x54535431, STATS_VERSION = 2 };
 
 enum stats_kind { STATS_COUNTER, STATS_GAUGE, STATS_HISTOGRAM };
 
@@ -249,6 +249,10 @@ static const struct {
 	{STATS_STEP_TOKENS, "iteration_tokens_total", NULL},
 	{STATS_PROMPT_LEN, "request_prompt_tokens", NULL},
 	{STATS_OUTPUT_LEN, "request_generation_tokens", NULL},
+	{STATS_TPOT, "request_time_per_output_token_seconds", NULL},
+	{STATS_PARAMS_MAX_TOKENS, "request_params_max_tokens", NULL},
+	{STATS_PARAMS_N, "request_params_n", NULL},
+	{STATS_MAX_OUTPUT_LEN, "request_max_num_generation_tokens", NULL},
 };
 
 struct exporter {

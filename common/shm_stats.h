@@ -46,7 +46,11 @@
 	H(STEP_TOKENS, iteration_tokens_total, "Tokens run in a step", 1, 2.0)                               \
 	H(PLAN, step_plan_seconds, "Planning and encoding one step", 0.000001, 2.0)                          \
 	H(PROMPT_LEN, request_prompt_tokens, "Prompt tokens of a request", 1, 2.0)                           \
-	H(OUTPUT_LEN, request_generation_tokens, "Generated tokens of a request", 1, 2.0)
+	H(OUTPUT_LEN, request_generation_tokens, "Generated tokens of a request", 1, 2.0)                    \
+	H(TPOT, request_time_per_output_token_seconds, "Mean time between tokens of a request", 0.0001, 2.0) \
+	H(PARAMS_MAX_TOKENS, request_params_max_tokens, "Most tokens that a request may generate", 1, 2.0)   \
+	H(PARAMS_N, request_params_n, "Answers that HTTP requests ask for (n)", 1, 2.0)                      \
+	H(MAX_OUTPUT_LEN, request_max_num_generation_tokens, "Longest answer of an HTTP request", 1, 2.0)
 
 enum stats_id {
 #define STATS_ENUM(id, name, help, ...) STATS_##id,

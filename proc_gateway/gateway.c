@@ -307,7 +307,7 @@ enum err gateway_init(struct gateway *g, const struct options *o, u32 rank, stru
 		e = open_engine(g, em);
 	if (e)
 		return e;
-	requests_open(&g->requests, g->engine, &g->model);
+	requests_open(&g->requests, g->engine, &g->model, g->stats);
 	return add_events(g) ? ERR_OK : err_set(em, ERR_NO_MEMORY, "no memory for the event loop");
 }
 

@@ -185,7 +185,7 @@ void handle_metrics(struct gateway *g, struct http_request *r)
 	struct buf body = {0};
 	struct err_msg em;
 	struct api_error e;
-	enum err err = metrics_write(g->options->run_dir, g->model.names[0], &body, &em);
+	enum err err = metrics_write(g->options, g->model.names[0], &body, &em);
 	if (err) {
 		buf_fini(&body);
 		api_error_set(&e, 500, NULL, NULL, "The statistics cannot be read: %s.", em.text);

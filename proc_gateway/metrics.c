@@ -10,14 +10,35 @@
 #include "common/json.h"
 #include "proc_gateway/metrics.h"
 
-enum err metrics_write(const char *run_dir, const char *model_name, struct buf *out, struct err_msg *em)
+/* Boards made for vLLM show the size of the cache from these labels. */
+static void cache_config_write(const struct options *o, const struct stats_page *const *pages, u32 count,
+			       struct buf *out)
+{
+	static const char *const dtypes[] = {
+		[OPTION_DTYPE_AUTO] = "auto", [OPTION_DTYPE_BFLOAT16] = "bfloat16", [OPTION_DTYPE_FLOAT32] = "float32"};
+	u64 blocks = 0;
+	for (u32 i = 0; i < count; i++)
+		blocks += atomic_load_explicit(&pages[i]->values[STATS_KV_BLOCKS], memory_order_relaxed);
+	buf_printf(out,
+		   "# HELP vllm:cache_config_info Settings of the KV cache\n"
+		   "# TYPE vllm:cache_config_info gauge\n"
+		   "vllm:cache_config_info{engine=\"0\",block_size=\"%lld\",num_gpu_blocks=\"%llu\","
+		   "cache_dtype=\"%s\",gpu_memory_utilization=\"%g\",kv_cache_memory_bytes=\"%llu\","
+		   "enable_prefix_caching=\"%s\"} 1\n",
+		   (long long)o->block_size, (unsigned long long)blocks, dtypes[o->dtype],
+		   o->gpu_memory_utilization, (unsigned long long)o->kv_cache_memory,
+		   o->enable_prefix_caching ? "True" : "False");
+}
+
+enum err metrics_write(const struct options *o, const char *model_name, struct buf *out, struct err_msg *em)
 {
 	const struct stats_page *pages[METRICS_PAGES_MAX];
 	u32 count = 0;
-	enum err e = stats_map_all(pages, METRICS_PAGES_MAX, &count, run_dir, em);
+	enum err e = stats_map_all(pages, METRICS_PAGES_MAX, &count, o->run_dir, em);
 	if (e)
 		return e;
 	stats_export(out, pages, count, model_name);
+	cache_config_write(o, pages, count, out);
 	stats_unmap(pages, count);
 	return ERR_OK;
 }

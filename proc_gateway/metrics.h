@@ -3,12 +3,14 @@
 #define TERCET_PROC_GATEWAY_METRICS_H
 
 #include "common/buf.h"
+#include "common/options.h"
 #include "common/shm_stats.h"
 
 enum { METRICS_PAGES_MAX = 256 };
 
-/* Appends Prometheus text over all processes of the run directory. ERR_IO. */
-MUST_CHECK enum err metrics_write(const char *run_dir, const char *model_name, struct buf *out,
+/* Appends Prometheus text over all processes of the run directory, and the cache's settings as labels of
+ * vllm:cache_config_info. ERR_IO. */
+MUST_CHECK enum err metrics_write(const struct options *o, const char *model_name, struct buf *out,
 				  struct err_msg *em);
 
 /* Appends {"status": "ok"|"unhealthy", "engine": ..., "processes": [{"process", "state", ...}]}; a process is

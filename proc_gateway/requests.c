@@ -13,9 +13,10 @@
 #include "proc_gateway/requests.h"
 #include "proc_gateway/sse.h"
 
-void requests_open(struct requests *rs, struct tercet *engine, const struct openai_model *model)
+void requests_open(struct requests *rs, struct tercet *engine, const struct openai_model *model,
+		   struct stats_page *stats)
 {
-	*rs = (struct requests){.engine = engine, .model = model};
+	*rs = (struct requests){.engine = engine, .model = model, .stats = stats};
 }
 
 /* ---------------------------------------------------------------- life of a group */
@@ -114,9 +115,24 @@ static bool stream_choice(struct choice *c)
 	return stream_event(g);
 }
 
+/* Per prompt: each is a request of its own to who counts them. */
+static void group_count(const struct group *g)
+{
+	u32 n = g->request.n;
+	for (u32 first = 0; first < g->choice_count; first += n) {
+		u32 longest = 0;
+		for (u32 i = first; i < first + n; i++)
+			if (g->choices[i].token_count > longest)
+				longest = g->choices[i].token_count;
+		stats_observe(g->requests->stats, STATS_PARAMS_N, n);
+		stats_observe(g->requests->stats, STATS_MAX_OUTPUT_LEN, longest);
+	}
+}
+
 static void group_complete(struct group *g)
 {
 	struct requests *rs = g->requests;
+	group_count(g);
 	LOG_DEBUG("REQUEST_DONE", "req=%s choices=%u prompt_tokens=%u stream=%d", g->id, g->choice_count,
 		  g->choices[0].prompt->count, g->streaming);
 	struct http_request *http = g->http;

@@ -1,10 +1,12 @@
 /* Requests on their way through the engine. One HTTP request becomes one engine request per choice (prompts
  * times n, seed + i); what comes back is put together by index and written as one reply or as a stream of
- * events. Latencies are observed by the scheduler, where the requests of all clients pass. */
+ * events. Latencies are observed by the scheduler, where the requests of all clients pass; here only
+ * what a request is over HTTP. */
 #ifndef TERCET_PROC_GATEWAY_REQUESTS_H
 #define TERCET_PROC_GATEWAY_REQUESTS_H
 
 #include "client/tercet.h"
+#include "common/shm_stats.h"
 #include "proc_gateway/http_server.h"
 #include "proc_gateway/logprobs.h"
 #include "proc_gateway/openai_request.h"
@@ -46,13 +48,15 @@ struct group {
 struct requests {
 	struct tercet *engine;
 	const struct openai_model *model;
+	struct stats_page *stats; /* borrowed */
 	struct group *groups;
 	u32 group_count;
 	u32 choice_count; /* in the engine */
 	struct buf out;	  /* scratch of one reply or event */
 };
 
-void requests_open(struct requests *rs, struct tercet *engine, const struct openai_model *model);
+void requests_open(struct requests *rs, struct tercet *engine, const struct openai_model *model,
+		   struct stats_page *stats);
 /* Replies 503 to what is unfinished. */
 void requests_close(struct requests *rs);
 

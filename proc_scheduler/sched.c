@@ -135,8 +135,13 @@ static void count_finish(struct sched *s, const struct seq *q, enum finish_reaso
 		stats_observe(s->stats, STATS_DECODE, (double)(q->token_ns - q->first_token_ns) / NS_PER_S);
 		stats_observe(s->stats, STATS_INFERENCE, (double)(q->token_ns - q->scheduled_ns) / NS_PER_S);
 	}
+	u32 outputs = seq_output_count(q);
+	if (q->first_token_ns && outputs > 1)
+		stats_observe(s->stats, STATS_TPOT,
+			      (double)(q->token_ns - q->first_token_ns) / NS_PER_S / (outputs - 1));
+	stats_observe(s->stats, STATS_PARAMS_MAX_TOKENS, q->token_end - q->prompt_count);
 	stats_observe(s->stats, STATS_PROMPT_LEN, q->prompt_count);
-	stats_observe(s->stats, STATS_OUTPUT_LEN, seq_output_count(q));
+	stats_observe(s->stats, STATS_OUTPUT_LEN, outputs);
 	if (s->finished_ns) {
 		u64 gap = now_ns - s->finished_ns;
 		s->finish_interval_ns = s->finish_interval_ns ? (s->finish_interval_ns * 7 + gap) / 8 : gap;

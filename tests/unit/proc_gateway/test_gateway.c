@@ -134,6 +134,14 @@ Test(gateway, choices_and_prompts_are_ordered_prompt_major_with_seeds_of_their_o
 	cr_assert_eq(usage_of(doc, "prompt_tokens"), 5, "each prompt counts once");
 	cr_assert_eq(usage_of(doc, "completion_tokens"), 8);
 	json_free(&doc);
+	struct buf out = {0};
+	stats_export(&out, &(const struct stats_page *){f.gateway.stats}, 1, "m");
+	cr_expect_not_null(strstr(buf_cstr(&out), "vllm:request_params_n_bucket{model_name=\"m\",le=\"1\"} 0\n"));
+	cr_expect_not_null(strstr(buf_cstr(&out), "vllm:request_params_n_sum{model_name=\"m\"} 4\n"),
+			   "each prompt is a request of two answers");
+	cr_expect_not_null(
+		strstr(buf_cstr(&out), "vllm:request_max_num_generation_tokens_sum{model_name=\"m\"} 4\n"));
+	buf_fini(&out);
 	TEARDOWN(f, p);
 }
 

@@ -284,6 +284,8 @@ Test(gateway_routes, page_version_load_metrics_and_health_answer)
 	cr_expect_not_null(strstr(got, "vllm:time_to_first_token_seconds_bucket{model_name=\"demo\""), "%s",
 			   got);
 	cr_expect_not_null(strstr(got, "tercet_device_busy_ratio"));
+	cr_expect_not_null(strstr(got, "vllm:cache_config_info{engine=\"0\",block_size=\"16\",num_gpu_blocks=\""),
+			   "%s", got);
 	TEARDOWN(f, p);
 }
 
@@ -319,7 +321,7 @@ Test(gateway_routes, a_missing_model_and_bad_defaults_are_told_at_the_start)
 	cr_assert_eq(options_set(&o, "model", "/no/such/model", "test", &em), ERR_OK);
 	cr_assert_neq(gateway_init(&g, &o, 0, &em), ERR_OK);
 	cr_assert_not_null(strstr(em.text, "/no/such/model"), "%s", em.text);
-	requests_open(&g.requests, NULL, NULL);
+	requests_open(&g.requests, NULL, NULL, NULL);
 	gateway_fini(&g);
 	options_fini(&o);
 }

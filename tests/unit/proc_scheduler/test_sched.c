@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "common/buf.h"
 #include "tests/unit/proc_scheduler/fixture.h"
 
 /* How many tokens `seq` runs in `step`, from the exceptions. */
@@ -30,6 +31,27 @@ Test(sched, new_requests_are_added_whole_with_their_prompts_to_run)
 	for (u32 i = 0; i < 10; i++)
 		cr_assert_eq(step->run_count[i], 10 + i);
 	cr_assert_eq(f->opened_count, 10, "each was opened before its first step");
+	fixture_destroy(&f);
+}
+
+Test(sched, an_ended_request_counts_its_limit_and_the_time_between_its_tokens)
+{
+	struct sched_config c = fixture_config();
+	struct fixture *f = fixture_create(&c);
+	struct buf out = {0};
+
+	fixture_submit(f, 1, 4, 3);
+	fixture_submit(f, 100, 4, 1); /* no time between tokens */
+	fixture_run(f);
+	stats_export(&out, &(const struct stats_page *){f->stats}, 1, "m");
+	const char *text = buf_cstr(&out);
+	cr_assert_not_null(strstr(text, "vllm:request_params_max_tokens_sum{model_name=\"m\"} 4\n"), "%s", text);
+	cr_assert_not_null(
+		strstr(text, "vllm:request_time_per_output_token_seconds_count{model_name=\"m\"} 1\n"));
+	/* a plan and a delivery are 1 us each */
+	cr_assert_not_null(
+		strstr(text, "vllm:request_time_per_output_token_seconds_sum{model_name=\"m\"} 2e-06\n"));
+	buf_fini(&out);
 	fixture_destroy(&f);
 }
 
