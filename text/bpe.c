@@ -6,10 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "common/assert.h"
+#include "text/piece_cache_priv.h"
 #include "text/unicode_priv.h"
 
 enum {
@@ -270,36 +268,16 @@ static enum err encode_afresh(const struct bpe *b, struct text_scratch *s, const
 	return ids->failed ? ERR_NO_MEMORY : ERR_OK;
 }
 
-/* ---- remembered pieces ---- */
-
-static void remember(struct piece_slot *slot, const char *piece, size_t bytes, const u32 *ids, size_t count)
-{
-	slot->key_bytes = (u8)bytes;
-	slot->id_count = (u8)count;
-	memcpy(slot->key, piece, bytes);
-	memcpy(slot->ids, ids, count * sizeof(*ids));
-}
-
 static enum err encode_remembering(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes,
 				   struct u32_vec *ids)
 {
-	if (bytes > PIECE_KEY_MAX)
-		return encode_afresh(b, s, piece, bytes, ids);
-	if (!u32_vec_reserve(ids, PIECE_IDS_MAX))
-		return ERR_NO_MEMORY;
-	u64 hash = XXH3_64bits(piece, bytes);
-	struct piece_slot *set = &s->pieces[(hash & (PIECE_SETS - 1)) * PIECE_WAYS];
-	for (u32 i = 0; i < PIECE_WAYS; i++)
-		if (set[i].key_bytes == bytes && memcmp(set[i].key, piece, bytes) == 0) {
-			memcpy(ids->data + ids->count, set[i].ids, sizeof(set[i].ids));
-			ids->count += set[i].id_count;
-			return ERR_OK;
-		}
+	struct piece_place place;
+	if (piece_recall(s, piece, bytes, ids, &place))
+		return ERR_OK;
 	size_t before = ids->count;
 	enum err e = encode_afresh(b, s, piece, bytes, ids);
-	size_t count = ids->count - before;
-	if (e == ERR_OK && count <= PIECE_IDS_MAX)
-		remember(&set[hash >> 63], piece, bytes, ids->data + before, count);
+	if (e == ERR_OK)
+		piece_remember(&place, piece, bytes, ids->data + before, ids->count - before);
 	return e;
 }
 

@@ -295,9 +295,12 @@ static enum err norm_bert(const struct norm_step *n, struct regex_scratch *s, co
 
 enum err normalizer_run(const struct normalizer *n, struct regex_scratch *s, struct buf work[2], struct norm_text *t)
 {
+	bool first = t->origin > 0;
 	for (u32 i = 0; i < n->count; i++) {
 		struct buf *to = &work[i & 1];
 		if (n->steps[i].run == norm_form && ascii_prefix(t->text, t->bytes) == t->bytes)
+			continue;
+		if (n->steps[i].first_only && !first)
 			continue;
 		/* A skipped step leaves the text in the buffer that is next in turn. */
 		if (t->text == to->data)
@@ -333,6 +336,7 @@ static const struct norm_type norm_types[] = {
 	{"Replace", norm_replace, 0},
 	{"Strip", norm_strip, 0},
 	{"BertNormalizer", norm_bert, 0},
+	{"Precompiled", norm_precompiled, 0},
 };
 
 static struct norm_step *add_step(struct normalizer *n, norm_fn run, u32 form)
@@ -379,8 +383,12 @@ static enum err load_bert(struct normalizer *n, struct norm_step *step, json_val
 
 static enum err load_fields(struct normalizer *n, struct norm_step *step, json_val v, struct err_msg *em)
 {
-	if (step->run == norm_prepend)
+	if (step->run == norm_prepend) {
+		(void)json_bool(json_get(v, "first_only"), &step->first_only); /* written by sentencepiece.c */
 		return load_string(step, v, "prepend", em);
+	}
+	if (step->run == norm_precompiled)
+		return precompiled_load(step, v, em);
 	if (step->run == norm_bert)
 		return load_bert(n, step, v);
 	if (step->run == norm_strip) {

@@ -16,9 +16,11 @@ typedef enum err (*norm_fn)(const struct norm_step *n, struct regex_scratch *s, 
 
 struct norm_step {
 	norm_fn run;
+	bool first_only;        /* Prepend: at the start of the original text, not behind added tokens */
+	bool longest;           /* Precompiled: the longest match at each place, not grapheme by grapheme */
 	u32 form;               /* enum norm_flag bits or a utf8proc option mask, by `run` */
 	struct pattern pattern; /* Replace */
-	char *text;             /* Prepend, Replace: what to write; owned */
+	char *text;             /* Prepend, Replace: what to write; Precompiled: its charsmap; owned */
 	size_t text_bytes;
 };
 
@@ -39,6 +41,11 @@ struct norm_text {
 /* Replaces the text by its normalised form, which points into the old one or one of the two buffers. */
 MUST_CHECK enum err normalizer_run(const struct normalizer *n, struct regex_scratch *s, struct buf work[2],
 				   struct norm_text *text);
+
+/* Precompiled (precompiled.c): reads the base64 text of "precompiled_charsmap" into the step. ERR_FORMAT. */
+MUST_CHECK enum err precompiled_load(struct norm_step *step, json_val v, struct err_msg *em);
+enum err norm_precompiled(const struct norm_step *n, struct regex_scratch *s, const char *text, size_t bytes,
+			  size_t *origin, struct buf *out);
 
 /* "pattern": {"String": ...} or {"Regex": ...}, also used by pre-tokenizers and decoders. */
 MUST_CHECK enum err pattern_load(struct pattern *p, json_val v, const char *part, struct err_msg *em);

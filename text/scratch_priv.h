@@ -31,6 +31,14 @@ struct symbol {
 	u32 merged; /* id of that pair */
 };
 
+/* The best way to a position of a piece (Unigram): the token that ends there and where it began. */
+struct best_path {
+	double score;
+	u32 from; /* UINT32_MAX: no way found yet */
+	u32 next; /* where the token behind this position ends, on the way that was chosen */
+	u32 id;
+};
+
 /* A part of the text that a pre-tokenizer judged. */
 struct span {
 	u32 from;
@@ -45,6 +53,9 @@ struct text_scratch {
 	u64 *heap;
 	u32 symbols_max;
 	u32 heap_max;
+	struct best_path *paths; /* all unreached between pieces */
+	size_t paths_max;
+	struct buf spelled;      /* a part of a piece as the vocabulary writes it */
 	struct regex_scratch regex;
 	struct buf normal[2];
 	struct buf stage_text[PRETOK_STAGES_MAX];

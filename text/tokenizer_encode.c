@@ -22,7 +22,17 @@ struct encoding {
 static enum err encode_piece(void *ctx, const char *piece, size_t bytes)
 {
 	struct encoding *enc = ctx;
-	return bpe_encode(&enc->tokenizer->bpe, enc->scratch, piece, bytes, enc->ids);
+	const struct tokenizer *t = enc->tokenizer;
+	switch (t->model) {
+	case MODEL_BPE:
+		return bpe_encode(&t->bpe, enc->scratch, piece, bytes, enc->ids);
+	case MODEL_UNIGRAM:
+		return unigram_encode(&t->unigram, enc->scratch, piece, bytes, enc->ids);
+	case MODEL_WORDPIECE:
+	case MODEL_WORDLEVEL:
+		break;
+	}
+	return wordpiece_encode(&t->wordpiece, enc->scratch, piece, bytes, enc->ids);
 }
 
 /* Bytes of the first character, which is where the original text begins. */
@@ -105,6 +115,12 @@ static void trim_scratch(struct text_scratch *s)
 		s->heap = NULL;
 		s->symbols_max = s->heap_max = 0;
 	}
+	if (s->paths_max > SYMBOLS_KEPT_MAX) {
+		free(s->paths);
+		s->paths = NULL;
+		s->paths_max = 0;
+	}
+	trim_buf(&s->spelled);
 	for (u32 i = 0; i < PRETOK_STAGES_MAX; i++) {
 		trim_buf(&s->stage_text[i]);
 		if (s->stage_spans_max[i] > SYMBOLS_KEPT_MAX) {
@@ -138,5 +154,8 @@ enum err tokenizer_encode(const struct tokenizer *t, struct text_scratch *s, con
 		e = ERR_NO_MEMORY;
 	if (e == ERR_TOO_LONG)
 		return err_set(em, e, "the pre-tokenizer's pattern needs too many steps for this text");
+	if (e == ERR_NOT_FOUND)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "the text has a part that the vocabulary lacks, and the tokenizer has no unknown token");
 	return e == ERR_OK ? ERR_OK : err_set(em, e, "encoding: %s", err_text(e));
 }

@@ -8,30 +8,48 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "text/convert_priv.h"
 #include "text/tokenizer_priv.h"
 
 enum { PATH_BYTES_MAX = 4096 };
 
 /* ---- tokenizer.json ---- */
 
+static enum err load_model(struct tokenizer *t, json_val model, struct err_msg *em)
+{
+	switch (t->model) {
+	case MODEL_BPE:
+		return bpe_load(&t->bpe, &t->vocab, model, t->pretokenizer.raw_bytes, em);
+	case MODEL_UNIGRAM:
+		return unigram_load(&t->unigram, &t->vocab, model, em);
+	case MODEL_WORDPIECE:
+	case MODEL_WORDLEVEL:
+		break;
+	}
+	return wordpiece_load(&t->wordpiece, &t->vocab, model, t->model == MODEL_WORDLEVEL, em);
+}
+
 static enum err load_parts(struct tokenizer *t, json_val root, struct err_msg *em)
 {
 	if (json_type(root) != JSON_OBJECT)
 		return err_set(em, ERR_FORMAT, "the file must hold an object, got %s", json_type_name(root));
 	json_val model = json_get(root, "model");
+	enum err e = model_kind_read(&t->model, model, em);
+	if (e != ERR_OK)
+		return e;
 	/* Working on bytes needs a model that looks at nothing else. */
 	bool byte_fallback = false;
 	(void)json_bool(json_get(model, "byte_fallback"), &byte_fallback);
-	bool bytes_allowed = !byte_fallback && json_cstr(json_get(model, "continuing_subword_prefix"), "")[0] == '\0' &&
+	bool bytes_allowed = t->model == MODEL_BPE && !byte_fallback && json_cstr(json_get(model, "continuing_subword_prefix"), "")[0] == '\0' &&
 			     json_cstr(json_get(model, "end_of_word_suffix"), "")[0] == '\0' &&
 			     json_type(json_get(model, "unk_token")) != JSON_STRING;
-	enum err e = normalizer_load(&t->normalizer, json_get(root, "normalizer"), em);
+	e = normalizer_load(&t->normalizer, json_get(root, "normalizer"), em);
 	if (e == ERR_OK)
 		e = vocab_load(t, root, em);
 	if (e == ERR_OK)
 		e = pretokenizer_load(&t->pretokenizer, json_get(root, "pre_tokenizer"), bytes_allowed, em);
 	if (e == ERR_OK)
-		e = bpe_load(&t->bpe, &t->vocab, model, t->pretokenizer.raw_bytes, em);
+		e = load_model(t, model, em);
 	if (e == ERR_OK)
 		e = post_processor_load(t, json_get(root, "post_processor"), em);
 	if (e == ERR_OK)
@@ -87,47 +105,97 @@ static char *special_name(json_val root, const char *key)
 	return text != NULL ? strdup(text) : NULL;
 }
 
-/* Missing files are fine; a file that is there must be right. */
-static enum err load_names(struct tokenizer *t, const char *model_dir, const char *name, struct err_msg *em)
+static void take_names(struct tokenizer *t, json_val root)
+{
+	if (t->bos == NULL)
+		t->bos = special_name(root, "bos_token");
+	if (t->eos == NULL)
+		t->eos = special_name(root, "eos_token");
+}
+
+/* A file that is not there gives NULL; one that is there must be right. */
+static enum err open_config(struct json_doc **out, const char *model_dir, const char *name, struct err_msg *em)
 {
 	char path[PATH_BYTES_MAX];
+	*out = NULL;
 	snprintf(path, sizeof(path), "%s/%s", model_dir, name);
-	if (access(path, F_OK) != 0)
-		return ERR_OK;
-	struct json_doc *doc;
-	enum err e = json_parse_file(&doc, path, em);
-	if (e != ERR_OK)
+	return access(path, F_OK) == 0 ? json_parse_file(out, path, em) : ERR_OK;
+}
+
+/* ---- the file that holds the vocabulary ---- */
+
+/* In the order in which they are looked for. */
+enum source_kind { SOURCE_JSON, SOURCE_MODEL, SOURCE_QWEN };
+static const struct source {
+	const char *name;
+	enum source_kind kind;
+} sources[] = {
+	{"tokenizer.json", SOURCE_JSON},  {"tokenizer.model", SOURCE_MODEL}, {"spiece.model", SOURCE_MODEL},
+	{"tiktoken.model", SOURCE_MODEL}, {"qwen.tiktoken", SOURCE_QWEN},
+};
+
+static enum err load_source(struct tokenizer **out, const char *path, enum source_kind kind, json_val config,
+			    struct err_msg *em)
+{
+	struct buf text = {0}, json = {0};
+	enum err e = read_file(&text, path, em);
+	if (e != ERR_OK) {
+		buf_fini(&text);
 		return e;
-	if (t->bos == NULL)
-		t->bos = special_name(json_root(doc), "bos_token");
-	if (t->eos == NULL)
-		t->eos = special_name(json_root(doc), "eos_token");
-	json_free(&doc);
-	return ERR_OK;
+	}
+	const struct buf *parsed = &text;
+	if (kind != SOURCE_JSON) {
+		bool tiktoken = convert_is_tiktoken(buf_cstr(&text), text.bytes);
+		e = tiktoken ? convert_tiktoken(&json, text.data, text.bytes, kind == SOURCE_QWEN, config, em)
+			     : convert_sentencepiece(&json, text.data, text.bytes, config, em);
+		parsed = &json;
+	}
+	if (e == ERR_OK)
+		e = tokenizer_parse(out, parsed->data != NULL ? parsed->data : "", parsed->bytes, em);
+	if (e != ERR_OK)
+		err_prefix(em, "%s", path);
+	buf_fini(&text);
+	buf_fini(&json);
+	return e;
+}
+
+static enum err find_source(char path[static PATH_BYTES_MAX], const char *model_dir, enum source_kind *kind,
+			    struct err_msg *em)
+{
+	for (size_t i = 0; i < COUNT_OF(sources); i++) {
+		*kind = sources[i].kind;
+		if ((size_t)snprintf(path, PATH_BYTES_MAX, "%s/%s", model_dir, sources[i].name) >= PATH_BYTES_MAX)
+			return err_set(em, ERR_IO, "the model's path is longer than %d bytes", PATH_BYTES_MAX);
+		if (access(path, F_OK) == 0)
+			return ERR_OK;
+	}
+	return err_set(em, ERR_IO,
+		       "%s has no tokenizer: no tokenizer.json, tokenizer.model, spiece.model, tiktoken.model or "
+		       "qwen.tiktoken",
+		       model_dir);
 }
 
 enum err tokenizer_load(struct tokenizer **out, const char *model_dir, struct err_msg *em)
 {
 	char path[PATH_BYTES_MAX];
-	if ((size_t)snprintf(path, sizeof(path), "%s/tokenizer.json", model_dir) >= sizeof(path))
-		return err_set(em, ERR_IO, "the model's path is longer than %d bytes", PATH_BYTES_MAX);
 	struct tokenizer *t = NULL;
-	struct buf text = {0};
-	enum err e = read_file(&text, path, em);
-	if (e == ERR_OK) {
-		e = tokenizer_parse(&t, buf_cstr(&text), text.bytes, em);
-		if (e != ERR_OK)
-			err_prefix(em, "%s", path);
-	}
-	buf_fini(&text);
+	struct json_doc *config = NULL, *map = NULL;
+	enum source_kind kind;
+	enum err e = find_source(path, model_dir, &kind, em);
 	if (e == ERR_OK)
-		e = load_names(t, model_dir, "tokenizer_config.json", em);
+		e = open_config(&config, model_dir, "tokenizer_config.json", em);
 	if (e == ERR_OK)
-		e = load_names(t, model_dir, "special_tokens_map.json", em);
-	if (e != ERR_OK) {
-		tokenizer_free(&t);
+		e = open_config(&map, model_dir, "special_tokens_map.json", em);
+	if (e == ERR_OK)
+		e = load_source(&t, path, kind, config != NULL ? json_root(config) : (json_val){NULL}, em);
+	if (e == ERR_OK && config != NULL)
+		take_names(t, json_root(config));
+	if (e == ERR_OK && map != NULL)
+		take_names(t, json_root(map));
+	json_free(&config);
+	json_free(&map);
+	if (e != ERR_OK)
 		return e;
-	}
 	*out = t;
 	return ERR_OK;
 }
@@ -141,6 +209,7 @@ void tokenizer_free(struct tokenizer **tokenizer)
 	u32_vec_fini(&t->before);
 	u32_vec_fini(&t->after);
 	bpe_fini(&t->bpe);
+	unigram_fini(&t->unigram);
 	pretokenizer_fini(&t->pretokenizer);
 	normalizer_fini(&t->normalizer);
 	added_set_fini(&t->added);
@@ -180,8 +249,10 @@ void text_scratch_free(struct text_scratch **scratch)
 	}
 	buf_fini(&s->normal[0]);
 	buf_fini(&s->normal[1]);
+	buf_fini(&s->spelled);
 	free(s->symbols);
 	free(s->heap);
+	free(s->paths);
 	free(s->pieces);
 	free(s);
 	*scratch = NULL;

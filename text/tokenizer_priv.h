@@ -8,10 +8,14 @@
 #include "text/normalize_priv.h"
 #include "text/pretokenize_priv.h"
 #include "text/text.h"
+#include "text/unigram_priv.h"
 #include "text/vocab_priv.h"
+#include "text/wordpiece_priv.h"
 
 /* Texts longer than this are refused. */
 #define TEXT_BYTES_MAX (64u << 20)
+
+enum model_kind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE, MODEL_WORDLEVEL };
 
 struct tokenizer {
 	u64 id; /* hash of the files: tells whose pieces a scratch remembers */
@@ -20,7 +24,10 @@ struct tokenizer {
 	struct added_set added_normalized; /* looked for in the normalised text */
 	struct normalizer normalizer;
 	struct pretokenizer pretokenizer;
+	enum model_kind model; /* which of the following is in use */
 	struct bpe bpe;
+	struct unigram unigram;
+	struct wordpiece wordpiece; /* and WordLevel */
 	struct u32_vec before; /* what the post-processor puts in front and behind */
 	struct u32_vec after;
 	struct decoder decoder;
@@ -30,6 +37,8 @@ struct tokenizer {
 
 /* Reads the "post_processor" value into before and after. */
 MUST_CHECK enum err post_processor_load(struct tokenizer *t, json_val v, struct err_msg *em);
+/* Which kind the "model" object describes; older files have no "type". ERR_FORMAT, ERR_UNSUPPORTED. */
+MUST_CHECK enum err model_kind_read(enum model_kind *out, json_val model, struct err_msg *em);
 /* Reads "model" and "added_tokens" into the vocabulary and the sets of added tokens; needs the normalizer. */
 MUST_CHECK enum err vocab_load(struct tokenizer *t, json_val root, struct err_msg *em);
 

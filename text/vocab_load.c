@@ -11,17 +11,32 @@ struct extent {
 	size_t bytes;
 };
 
+/* The vocabulary is {"token": id, ...}, or [["token", score], ...] where the index is the id. */
+static enum err measure_vocab(json_val vocab, struct extent *x, uint64_t *highest, struct err_msg *em)
+{
+	bool listed = json_type(vocab) == JSON_ARRAY;
+	uint64_t id = 0;
+	const char *text;
+	size_t bytes;
+	for (struct json_iter it = json_iterate(vocab); json_next(&it); id += listed) {
+		if (listed && !json_string(json_at(it.value, 0), &text, &bytes))
+			return err_set(em, ERR_FORMAT, "model.vocab[%llu] must be [\"token\", score]", (unsigned long long)id);
+		if (!listed && !json_uint(it.value, &id))
+			return err_set(em, ERR_FORMAT, "model.vocab: the id of \"%.64s\" must be a number", it.key);
+		*highest = id > *highest ? id : *highest;
+		x->bytes += listed ? bytes : it.key_bytes;
+	}
+	return ERR_OK;
+}
+
 /* How many ids and bytes the vocabulary and the added tokens need. */
 static enum err measure(json_val vocab, json_val added, struct extent *x, struct err_msg *em)
 {
 	uint64_t highest = 0, id;
 	size_t entries = json_count(vocab) + json_count(added);
-	for (struct json_iter it = json_iterate(vocab); json_next(&it);) {
-		if (!json_uint(it.value, &id))
-			return err_set(em, ERR_FORMAT, "model.vocab: the id of \"%.64s\" must be a number", it.key);
-		highest = id > highest ? id : highest;
-		x->bytes += it.key_bytes;
-	}
+	enum err e = measure_vocab(vocab, x, &highest, em);
+	if (e != ERR_OK)
+		return e;
 	for (struct json_iter it = json_iterate(added); json_next(&it);) {
 		const char *text;
 		size_t bytes;
@@ -92,17 +107,48 @@ static enum err load_added(struct tokenizer *t, json_val added, bool special, st
 	return ERR_OK;
 }
 
-static enum err check_model_type(json_val model, struct err_msg *em)
+/* ---- the model's own tokens ---- */
+
+enum err model_kind_read(enum model_kind *out, json_val model, struct err_msg *em)
 {
+	static const char *const names[] = {[MODEL_BPE] = "BPE",
+					    [MODEL_UNIGRAM] = "Unigram",
+					    [MODEL_WORDPIECE] = "WordPiece",
+					    [MODEL_WORDLEVEL] = "WordLevel"};
 	if (json_type(model) != JSON_OBJECT)
 		return err_set(em, ERR_FORMAT, "\"model\" must be an object, got %s", json_type_name(model));
-	const char *type = json_cstr(json_get(model, "type"), json_present(json_get(model, "merges")) ? "BPE" : "");
-	if (strcmp(type, "BPE") != 0)
-		return err_set(em, ERR_UNSUPPORTED, "model type \"%.64s\" is not supported (supported: BPE)", type);
-	if (json_type(json_get(model, "vocab")) != JSON_OBJECT)
-		return err_set(em, ERR_FORMAT, "model.vocab must be an object, got %s",
-			       json_type_name(json_get(model, "vocab")));
-	return ERR_OK;
+	json_val vocab = json_get(model, "vocab");
+	const char *guess = json_present(json_get(model, "merges"))                      ? "BPE"
+			    : json_type(vocab) == JSON_ARRAY                             ? "Unigram"
+			    : json_present(json_get(model, "continuing_subword_prefix")) ? "WordPiece"
+											 : "WordLevel";
+	const char *type = json_cstr(json_get(model, "type"), guess);
+	for (size_t i = 0; i < COUNT_OF(names); i++) {
+		if (strcmp(type, names[i]) != 0)
+			continue;
+		enum json_type wanted = i == MODEL_UNIGRAM ? JSON_ARRAY : JSON_OBJECT;
+		*out = (enum model_kind)i;
+		return json_type(vocab) == wanted ? ERR_OK
+						  : err_set(em, ERR_FORMAT, "model.vocab of %s must be an %s, got %s", type,
+							    wanted == JSON_ARRAY ? "array" : "object", json_type_name(vocab));
+	}
+	return err_set(em, ERR_UNSUPPORTED,
+		       "model type \"%.64s\" is not supported (supported: BPE, Unigram, WordPiece, WordLevel)", type);
+}
+
+static void put_model_tokens(struct vocab *v, json_val vocab)
+{
+	u32 index = 0;
+	for (struct json_iter it = json_iterate(vocab); json_next(&it); index++) {
+		uint64_t id = index;
+		const char *text = it.key;
+		size_t bytes = it.key_bytes;
+		if (text == NULL)
+			(void)json_string(json_at(it.value, 0), &text, &bytes);
+		else
+			(void)json_uint(it.value, &id);
+		vocab_put(v, (u32)id, text, bytes, TOKEN_IN_MODEL);
+	}
 }
 
 enum err vocab_load(struct tokenizer *t, json_val root, struct err_msg *em)
@@ -110,18 +156,12 @@ enum err vocab_load(struct tokenizer *t, json_val root, struct err_msg *em)
 	json_val model = json_get(root, "model"), added = json_get(root, "added_tokens");
 	json_val vocab = json_get(model, "vocab");
 	struct extent x = {0};
-	enum err e = check_model_type(model, em);
-	if (e == ERR_OK)
-		e = measure(vocab, added, &x, em);
+	enum err e = measure(vocab, added, &x, em);
 	if (e == ERR_OK && vocab_init(&t->vocab, x.ids, x.bytes + json_count(vocab) + json_count(added)) != ERR_OK)
 		e = err_set(em, ERR_NO_MEMORY, "out of memory for %u tokens", x.ids);
 	if (e != ERR_OK)
 		return e;
-	for (struct json_iter it = json_iterate(vocab); json_next(&it);) {
-		uint64_t id = 0;
-		(void)json_uint(it.value, &id);
-		vocab_put(&t->vocab, (u32)id, it.key, it.key_bytes, TOKEN_IN_MODEL);
-	}
+	put_model_tokens(&t->vocab, vocab);
 	/* Special tokens first: of two equal texts the special one wins. */
 	e = load_added(t, added, true, em);
 	if (e == ERR_OK)

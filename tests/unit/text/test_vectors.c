@@ -17,6 +17,8 @@ static void check_ids(struct checker *c, json_val line, const char *key, u32 fla
 	const char *text = "";
 	size_t bytes = 0, i = 0;
 	json_val want = json_get(line, key);
+	if (!json_present(want))
+		return;
 	u32_vec_clear(ids);
 	cr_assert(json_string(json_get(line, "text"), &text, &bytes));
 	cr_assert(tokenizer_encode(c->tokenizer, c->scratch, text, bytes, flags, ids, &em) == ERR_OK, "%s", em.text);
@@ -37,7 +39,8 @@ static void check_text(struct checker *c, json_val line, const char *key, const 
 	struct buf whole = {0}, streamed = {0};
 	const char *want = "";
 	size_t bytes = 0;
-	cr_assert(json_string(json_get(line, key), &want, &bytes));
+	if (!json_string(json_get(line, key), &want, &bytes))
+		return; /* not every file has every field */
 	tokenizer_decode(c->tokenizer, ids->data, ids->count, skip, &whole);
 	struct text_stream s;
 	text_stream_init(&s, c->tokenizer, skip, NULL, 0);
@@ -96,3 +99,21 @@ FAMILY(llama2, "llama2")
 FAMILY(phi3, "phi3")
 FAMILY(mistral_style, "mistral-style")
 FAMILY(gemma_style, "gemma-style")
+
+/* Small tokenizers in the shape of further families, and without tokenizer.json (make_models.py). */
+#define KEPT(test, name)                                                                                     \
+	Test(vectors, test)                                                                                  \
+	{                                                                                                    \
+		check_family("tests/unit/text/models/" name, "tests/unit/text/models/" name "/vectors.jsonl"); \
+	}
+KEPT(bert, "bert")
+KEPT(bloom, "bloom")
+KEPT(clip, "clip")
+KEPT(deepseek_v3, "deepseek-v3")
+KEPT(falcon, "falcon")
+KEPT(gemma, "gemma")
+KEPT(gpt_neox, "gpt-neox")
+KEPT(mistral, "mistral")
+KEPT(sentencepiece_bpe, "sentencepiece-bpe")
+KEPT(sentencepiece_unigram, "sentencepiece-unigram")
+KEPT(tiktoken, "tiktoken")

@@ -15,10 +15,11 @@
 #define SOURCE_ROOT "." /* the build says better */
 #endif
 
-/* SOURCE_ROOT/../shared/data/NAME; false when it is not there. */
+/* SOURCE_ROOT/../shared/data/NAME, or below SOURCE_ROOT where NAME begins with "tests/"; false when it is not there. */
 static inline bool vectors_path(char *path, size_t room, const char *name)
 {
-	snprintf(path, room, "%s/../shared/data/%s", SOURCE_ROOT, name);
+	const char *below = strncmp(name, "tests/", 6) == 0 ? "" : "../shared/data/";
+	snprintf(path, room, "%s/%s%s", SOURCE_ROOT, below, name);
 	return access(path, R_OK) == 0;
 }
 

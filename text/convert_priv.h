@@ -1,0 +1,62 @@
+/* Tokenizers that come without tokenizer.json: their files as the text of one, so that there is one way to load and
+ * to run a tokenizer. What the files do not say comes from tokenizer_config.json, as in transformers. */
+#ifndef TERCET_TEXT_CONVERT_PRIV_H
+#define TERCET_TEXT_CONVERT_PRIV_H
+
+#include "common/json.h"
+#include "text/vocab_priv.h"
+
+/* Each appends the tokenizer.json to `out`. `config`: the root of tokenizer_config.json, or missing. ERR_FORMAT,
+ * ERR_UNSUPPORTED with what is wrong; ERR_NO_MEMORY. */
+MUST_CHECK enum err convert_sentencepiece(struct buf *out, const char *data, size_t bytes, json_val config,
+					  struct err_msg *em);
+/* Lines "BASE64 RANK". `qwen`: with Qwen's pattern, which takes digits one by one; otherwise with Llama 3's. */
+MUST_CHECK enum err convert_tiktoken(struct buf *out, const char *data, size_t bytes, bool qwen, json_val config,
+				     struct err_msg *em);
+/* A SentencePiece model begins with a piece, a file of tiktoken with base64. */
+bool convert_is_tiktoken(const char *data, size_t bytes);
+
+/* ---- shared by the converters ---- */
+
+/* A token of the model that is looked for in the text as it comes. */
+struct convert_added {
+	const char *text;
+	size_t bytes;
+	u32 id;
+	bool special;
+};
+/* Writes "added_tokens": those of the model, then "added_tokens_decoder" of the configuration. */
+void convert_write_added(struct json_writer *w, const struct convert_added *added, size_t count, json_val config);
+/* Writes "post_processor": the tokens named bos_token and eos_token in the configuration (or by default), as
+ * add_bos_token and add_eos_token say. A token without an id in `vocab` or the configuration is ERR_FORMAT. */
+struct convert_around {
+	const struct vocab *vocab;
+	bool add_bos; /* where the configuration does not say */
+	bool add_eos;
+	const char *bos;
+	const char *eos;
+};
+MUST_CHECK enum err convert_write_around(struct json_writer *w, const struct convert_around *around, json_val config,
+					 struct err_msg *em);
+
+/* Every way to make a token of two others, in the order in which they merge. */
+struct convert_merge {
+	u32 left;
+	u32 right;
+	u32 merged;
+	u32 left_chars;
+	u32 right_chars;
+	float score; /* of the merged token: higher merges first */
+	u32 order;   /* among equals */
+};
+struct convert_merges {
+	struct convert_merge *items; /* owned */
+	size_t count;
+	size_t room;
+};
+/* The splits of one token at character boundaries (`raw`: at every byte), into tokens with TOKEN_IN_MODEL.
+ * ERR_NO_MEMORY. */
+MUST_CHECK enum err convert_merges_add(struct convert_merges *m, const struct vocab *v, u32 id, float score, bool raw);
+void convert_merges_sort(struct convert_merges *m);
+
+#endif
