@@ -112,7 +112,7 @@ struct kern_quantized {
 	enum kern_dtype dtype;
 };
 
-/* out[t] = table[ids[t]]; out [T][H]. With tensor parallelism the table is a slice of the vocabulary
+/* out[t] = table[ids[t]] * scale; out [T][H]. With tensor parallelism the table is a slice of the vocabulary
  * [first, first + rows): other ids give zeros. */
 struct kern_embedding_args {
 	KERN_ACTIVATIONS(, out);
@@ -120,11 +120,12 @@ struct kern_embedding_args {
 	const void *table;
 	enum kern_dtype table_dtype;
 	u32 tokens, hidden, first, rows;
+	float scale; /* 0: as they are */
 	enum kern_dtype dtype;
 };
 
 /* If `add` is not NULL: x[t] += add[t]. Then out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. `out` may be
- * NULL (only add). Zhang, Sennrich 2019. */
+ * NULL (only add), or `x` (in place). Zhang, Sennrich 2019. */
 struct kern_rmsnorm_args {
 	KERN_ACTIVATIONS(, out);      /* [T][H] */
 	KERN_ACTIVATIONS(, x);	      /* [T][H], the residual stream */
@@ -233,6 +234,56 @@ struct kern_act_mul_args {
 	struct kern_quantized *quantized; /* as of kern_rmsnorm_args */
 };
 
+/* x = cap * tanh(x / cap), in place: the last step of logits in some families (Gemma Team 2024). */
+struct kern_soft_cap_args {
+	float *x;  /* [rows][width] */
+	float cap; /* above 0 */
+	u32 rows, width;
+};
+
+/* Routing of a mixture of experts (Shazeer et al. 2017; Jiang et al. 2024). A token's experts are the `top`
+ * largest of softmax(logits[t]), ties to the lowest expert; their probabilities are the weights, divided by
+ * their sum where `normalize`. The T * top assignments of a token to an expert are numbered by expert and, of
+ * one expert, by token, so that what an expert has to do lies together: expert e has those in
+ * [expert_start[e], expert_start[e + 1]). A token's result depends on its own logits alone, only the numbers
+ * of its assignments on the others. */
+struct kern_moe_route_args {
+	const float *logits; /* [T][experts] */
+	float *weights;	     /* out [T][top] */
+	u32 *assignments;    /* out [T][top]: the number of each, beside its weight */
+	u32 *tokens_of;	     /* out [T * top]: the token of each assignment */
+	u32 *expert_start;   /* out [experts + 1] */
+	u32 tokens, experts, top;
+	bool normalize;
+};
+
+struct kern_ops;
+/* Grouped matrix products: out[i][n] = sum_k x[source[i]][k] * w[e][n][k] for the assignments i of expert e,
+ * as of moe_route. A row's bits depend on that row and expert alone. */
+struct kern_moe_matmul_args {
+	KERN_ACTIVATIONS(, out);     /* [assignments][N] */
+	KERN_ACTIVATIONS(const, x);  /* [T][K], or [assignments][K] without `source` */
+	const u32 *source;	     /* [assignments] the row of x that an assignment reads; NULL: its own */
+	const struct kern_weight *w; /* host [experts], all of one shape; their data on the device */
+	const u32 *expert_start;     /* [experts + 1] */
+	u32 experts, assignments;
+	u32 tokens; /* T: an expert has no more assignments */
+	enum kern_dtype dtype;
+	/* Host: the table whose matmul computes the groups. NULL on devices, which have one kernel for all.
+	 */
+	const struct kern_ops *ops;
+};
+
+/* out[t] = sum_j weights[t][j] * x[assignments[t][j]], in the order of j. */
+struct kern_moe_combine_args {
+	KERN_ACTIVATIONS(, out);    /* [T][H] */
+	KERN_ACTIVATIONS(const, x); /* [T * top][H] */
+	const float *weights;	    /* [T][top] */
+	const u32 *assignments;	    /* [T][top] */
+	u32 tokens, top, hidden;
+	enum kern_dtype dtype;
+};
+
 /* Per row of logits, in place, in this order: logit_bias, repetition penalty (over prompt and outputs; CTRL:
  * positive logits divided, negative multiplied), frequency and presence penalties (over outputs), masking of
  * ids to -inf. */
@@ -293,9 +344,11 @@ struct kern_block_copy_args {
 };
 
 /* X(slot, struct kern_<slot>_args) */
-#define KERN_OPS(X)  \
-	X(embedding) \
-	X(rmsnorm) X(matmul) X(rope_kv) X(attention) X(act_mul) X(logits) X(sample) X(logprobs) X(block_copy)
+#define KERN_OPS(X)                                                                                        \
+	X(embedding)                                                                                       \
+	X(rmsnorm)                                                                                         \
+	X(matmul) X(rope_kv) X(attention) X(act_mul) X(moe_route) X(moe_matmul) X(moe_combine) X(soft_cap) \
+		X(logits) X(sample) X(logprobs) X(block_copy)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);
@@ -345,6 +398,7 @@ void kern_weight_fini(struct kern_weight *w); /* `memory` stays the caller's */
 /* Scratch that any op may need for steps of at most these sizes. */
 struct kern_limits {
 	u32 tokens, rows, heads, kv_heads, head_dim, hidden, intermediate, vocab, context, threads;
+	u32 experts; /* 0: none */
 };
 size_t kern_scratch_bytes(const struct kern_limits *limits);
 

@@ -14,8 +14,14 @@ static size_t matmul_bytes(const struct kern_limits *l)
 	return kern_align((size_t)l->tokens * (widest + 31) * sizeof(u16));
 }
 
+/* The rows of one expert, beside what their product needs. */
+static size_t gather_bytes(const struct kern_limits *l)
+{
+	return l->experts ? kern_align((size_t)l->tokens * l->hidden * sizeof(float)) : 0;
+}
+
 size_t kern_scratch_bytes(const struct kern_limits *l)
 {
-	size_t matmul = matmul_bytes(l), attention = attention_scratch_bytes(l);
+	size_t matmul = matmul_bytes(l) + gather_bytes(l), attention = attention_scratch_bytes(l);
 	return SCRATCH_LEAST + kern_align(matmul > attention ? matmul : attention);
 }

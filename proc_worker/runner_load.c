@@ -164,7 +164,10 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				     .kv_heads = r->shard.kv_heads,
 				     .head_dim = r->model.head_dim,
 				     .hidden = r->model.hidden,
-				     .intermediate = r->shard.intermediate,
+				     .intermediate = r->shard.intermediate > r->shard.expert_intermediate
+							     ? r->shard.intermediate
+							     : r->shard.expert_intermediate,
+				     .experts = r->model.experts,
 				     .vocab = r->model.vocab_size,
 				     .context = r->max_model_len,
 				     .threads = kern_threads_count(r->ctx.threads)};

@@ -11,6 +11,16 @@ static void widen(float *out, const u16 *in, u32 count)
 		vec_store_n(out + i, vec_load_bf16_n(in + i, count - i), count - i);
 }
 
+static void scale_row(float *out, float scale, u32 count)
+{
+	vec s = vec_set1(scale);
+	u32 i = 0;
+	for (; i + VEC_LANES <= count; i += VEC_LANES)
+		vec_store(out + i, vec_mul(vec_load(out + i), s));
+	if (i < count)
+		vec_store_n(out + i, vec_mul(vec_load_n(out + i, count - i), s), count - i);
+}
+
 static void rows(void *arg, u32 task, u32 thread)
 {
 	const struct kern_embedding_args *a = arg;
@@ -28,6 +38,8 @@ static void rows(void *arg, u32 task, u32 thread)
 			kern_convert(out, KERN_F32,
 				     (const char *)a->table + at * kern_dtype_bytes(a->table_dtype),
 				     a->table_dtype, a->hidden);
+		if (a->scale != 0 && a->scale != 1)
+			scale_row(out, a->scale, a->hidden);
 	}
 }
 

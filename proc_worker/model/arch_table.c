@@ -95,6 +95,13 @@ static const struct arch_tensor QWEN3[] = {
 	EXPERTS("mlp.gate.weight", EXPERT, "gate_proj.weight", "up_proj.weight", "down_proj.weight"),
 };
 
+static const struct arch_tensor MIXTRAL[] = {
+	EMBEDDINGS,
+	NORMS,
+	ATTENTION_MATRICES,
+	EXPERTS("block_sparse_moe.gate.weight", MIXTRAL_EXPERT, "w1.weight", "w3.weight", "w2.weight"),
+};
+
 /* Fused in the file; each part is divided among the ranks on its own. */
 #define PHI3_QKV ATTENTION "qkv_proj.weight"
 #define PHI3_MLP LAYER "mlp.gate_up_proj.weight"
@@ -111,6 +118,21 @@ static const struct arch_tensor PHI3[] = {
 	MLP_DOWN,
 };
 
+static const struct arch_tensor GEMMA2[] = {
+	EMBEDDINGS,
+	ATTENTION_MATRICES,
+	ATTENTION_BIASES,
+	MLP,
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"),
+	NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight"),
+	NORM(SLOT_MLP_NORM, "pre_feedforward_layernorm.weight"),
+	NORM(SLOT_MLP_POST_NORM, "post_feedforward_layernorm.weight"),
+};
+
+enum {
+	GEMMA_TRAITS = ARCH_ATTENTION_BIAS | ARCH_TIED | ARCH_EMBED_SCALE | ARCH_NORM_OFFSET | ARCH_GELU,
+};
+
 /* clang-format off */
 static const struct arch ARCHS[] = {
 	{"LlamaForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
@@ -123,6 +145,22 @@ static const struct arch ARCHS[] = {
 	 .head_dim = 128, .kv_heads = 32, .window = 4096, .rope_theta = 10000},
 	{"Phi3ForCausalLM", PHI3, COUNT_OF(PHI3), ARCH_PARTIAL_ROTARY | ARCH_WINDOW_ALL | ARCH_LONGROPE_YARN,
 	 .rope_theta = 10000},
+	{"GemmaForCausalLM", LLAMA, COUNT_OF(LLAMA), GEMMA_TRAITS,
+	 .head_dim = 256, .kv_heads = 16, .rope_theta = 10000},
+	{"Gemma2ForCausalLM", GEMMA2, COUNT_OF(GEMMA2), GEMMA_TRAITS | ARCH_WINDOW_EVEN | ARCH_SOFT_CAPS,
+	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 10000},
+	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
+	 .kv_heads = 8, .rope_theta = 1000000},
+	{"Qwen3MoeForCausalLM", QWEN3, COUNT_OF(QWEN3), ARCH_ATTENTION_BIAS | ARCH_WINDOW_UPPER | ARCH_EXPERTS_SOME,
+	 .kv_heads = 4, .window = 4096, .rope_theta = 10000},
+	{"GemmaForCausalLM", LLAMA, COUNT_OF(LLAMA), GEMMA_TRAITS,
+	 .head_dim = 256, .kv_heads = 16, .rope_theta = 10000},
+	{"Gemma2ForCausalLM", GEMMA2, COUNT_OF(GEMMA2), GEMMA_TRAITS | ARCH_WINDOW_EVEN | ARCH_SOFT_CAPS,
+	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 10000},
+	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
+	 .kv_heads = 8, .rope_theta = 1000000},
+	{"Qwen3MoeForCausalLM", QWEN3, COUNT_OF(QWEN3), ARCH_ATTENTION_BIAS | ARCH_WINDOW_UPPER | ARCH_EXPERTS_SOME,
+	 .kv_heads = 4, .window = 4096, .rope_theta = 10000},
 };
 /* clang-format on */
 

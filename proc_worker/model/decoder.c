@@ -24,18 +24,20 @@ static size_t lay_out(struct decoder *d, char *base)
 	const struct model_shard *s = c->shard;
 	size_t tokens = c->tokens_max, rows = c->logit_rows_max, hidden = c->model->hidden;
 	size_t head_dim = c->model->head_dim;
-	size_t offset = 0, mlp;
+	size_t offset = 0, mlp, experts;
 
 	d->x = carve(base, &offset, tokens * hidden);
 	d->delta = carve(base, &offset, tokens * hidden);
 	d->normed = carve(base, &offset, tokens * hidden);
-	mlp = offset;
+	mlp = experts = offset;
 	d->qkv = carve(base, &offset, tokens * (s->heads + 2 * s->kv_heads) * head_dim);
 	d->q = carve(base, &offset, tokens * s->heads * head_dim);
 	d->attended = carve(base, &offset, tokens * s->heads * head_dim);
 	d->gate_up = carve(base, &mlp, tokens * 2 * s->intermediate);
 	d->activated = carve(base, &mlp, tokens * s->intermediate);
+	experts += moe_lay_out(&d->moe, c->model, s, c->tokens_max, base ? base + experts : NULL);
 	offset = mlp > offset ? mlp : offset;
+	offset = experts > offset ? experts : offset;
 	d->picked = carve(base, &offset, rows * hidden);
 	d->picked_delta = carve(base, &offset, rows * hidden);
 	d->picked_normed = carve(base, &offset, rows * hidden);
@@ -64,6 +66,8 @@ enum err decoder_init(struct decoder *d, const struct decoder_config *config, st
 	madvise(memory, d->memory_bytes, MADV_HUGEPAGE);
 	d->memory = memory;
 	lay_out(d, memory);
+	d->moe.ops = config->ops;
+	d->moe.ctx = config->ctx;
 	return ERR_OK;
 }
 
@@ -143,7 +147,8 @@ static enum err embed(struct decoder *d, const struct inputs *in, struct err_msg
 					.tokens = in->tokens,
 					.hidden = c->model->hidden,
 					.first = c->shard->vocab_first,
-					.rows = c->shard->vocab_rows};
+					.rows = c->shard->vocab_rows,
+					.scale = c->model->embed_scale};
 
 	enum err e = failed(c->ops->embedding(c->ctx, &a), "embedding", em);
 	if (!e && c->collectives)
@@ -225,17 +230,33 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	return e ? e : post_norm(d, w->attn_post_norm, tokens, em);
 }
 
+static enum err mlp(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+{
+	enum err e = product(d, d->gate_up, d->normed, &w->gate_up, w->gate_up_bias, tokens, em);
+
+	if (!e)
+		e = activate(d, tokens, em);
+	return e ? e : product_sum(d, d->delta, d->activated, &w->down, w->down_bias, tokens, em);
+}
+
+static enum err experts(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+{
+	struct collectives *c = d->config.collectives;
+
+	enum err e = moe_run(&d->moe, w, d->normed, c ? collectives_buffer(c) : d->delta, tokens, em);
+	if (!e && c)
+		e = collectives_all_reduce(c, d->delta, (size_t)tokens * d->config.model->hidden, em);
+	return e;
+}
+
 static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
+	bool has_experts = d->config.model->layer_flags[index] & LAYER_EXPERTS;
 
 	enum err e = norm(d, d->normed, d->x, d->delta, w->mlp_norm, tokens, em);
 	if (!e)
-		e = product(d, d->gate_up, d->normed, &w->gate_up, w->gate_up_bias, tokens, em);
-	if (!e)
-		e = activate(d, tokens, em);
-	if (!e)
-		e = product_sum(d, d->delta, d->activated, &w->down, w->down_bias, tokens, em);
+		e = has_experts ? experts(d, w, tokens, em) : mlp(d, w, tokens, em);
 	return e ? e : post_norm(d, w->mlp_post_norm, tokens, em);
 }
 
@@ -303,6 +324,20 @@ static enum err shared_logits(struct decoder *d, u32 count, struct err_msg *em)
 	return e;
 }
 
+/* Logits are whole on rank 0, and only there. */
+static enum err cap_logits(struct decoder *d, u32 count, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	struct kern_soft_cap_args a = {.x = d->logits,
+				       .cap = c->model->logits_soft_cap,
+				       .rows = count,
+				       .width = c->model->vocab_size};
+
+	if (c->shard->rank != 0 || a.cap == 0)
+		return ERR_OK;
+	return failed(c->ops->soft_cap(c->ctx, &a), "soft_cap", em);
+}
+
 enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float **out, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
@@ -321,6 +356,8 @@ enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float *
 		e = c->collectives
 			    ? shared_logits(d, count, em)
 			    : product(d, d->logits, d->picked_normed, &c->weights->lm_head, NULL, count, em);
+	if (!e)
+		e = cap_logits(d, count, em);
 	if (e)
 		err_prefix(em, "logits");
 	return e;

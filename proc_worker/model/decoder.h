@@ -1,6 +1,6 @@
-/* The generic decoder: embedding, layers of attention and gated MLP on a residual stream, final norm,
- * lm_head; composed from the ops of kernels/kernels.h. With several ranks each holds a share of heads, MLP
- * and vocabulary, and the partial sums meet after attention and MLP. */
+/* The generic decoder: embedding, layers of attention and gated MLP (or experts) on a residual stream, final
+ * norm, lm_head; composed from the ops of kernels/kernels.h. With several ranks each holds a share of heads,
+ * MLP and vocabulary, and the partial sums meet after attention and MLP. */
 #ifndef TERCET_PROC_WORKER_MODEL_DECODER_H
 #define TERCET_PROC_WORKER_MODEL_DECODER_H
 
@@ -9,6 +9,7 @@
 #include "proc_worker/collectives.h"
 #include "proc_worker/inputs.h"
 #include "proc_worker/model/config.h"
+#include "proc_worker/model/moe.h"
 #include "proc_worker/model/rope.h"
 #include "proc_worker/model/weights.h"
 
@@ -34,6 +35,7 @@ struct decoder {
 	float *qkv, *q, *attended;
 	const u32 *rope_rows;	    /* [tokens] of the rotary tables; of the step */
 	float *gate_up, *activated; /* share their memory with the three above: never alive together */
+	struct moe moe;		    /* its buffers, too */
 	/* [logit_rows_max][...] */
 	float *picked, *picked_delta, *picked_normed;
 	float *logits; /* [logit_rows_max][vocab]; rank 0 */

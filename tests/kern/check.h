@@ -62,6 +62,7 @@ bool check_distinct_(const struct check *c, u32 target, size_t slot);
 void check_linear(struct check *c);
 void check_matmul(struct check *c);
 void check_attention(struct check *c);
+void check_moe(struct check *c);
 void check_sampling(struct check *c);
 /* `only`: an op's name, or NULL for all. */
 void bench_all(struct check *c, const char *only);

@@ -43,6 +43,7 @@ int main(int argc, char **argv)
 	check_linear(&c);
 	check_matmul(&c);
 	check_attention(&c);
+	check_moe(&c);
 	check_sampling(&c);
 	check_fini(&c);
 	printf("%u passed, %u failed\n", c.passed, c.failed);

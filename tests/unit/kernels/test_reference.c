@@ -160,3 +160,90 @@ Test(reference, embedding_of_a_slice_is_zero_outside_of_it)
 	const float want[6] = {0, 0, 3, 4, 0, 0};
 	cr_assert_eq(memcmp(out, want, sizeof(out)), 0);
 }
+
+Test(reference, embeddings_may_be_scaled)
+{
+	struct kern_ops ops = ref_ops();
+	const float table[4] = {1, 2, 3, 4};
+	const u32 ids[2] = {0, 1};
+	float out[4];
+	struct kern_embedding_args a = {
+		.out = out, .ids = ids, .table = table, .tokens = 2, .hidden = 2, .rows = 2, .scale = 2.5f};
+	ops.embedding(NULL, &a);
+	const float want[4] = {2.5f, 5, 7.5f, 10};
+	cr_assert_eq(memcmp(out, want, sizeof(out)), 0);
+}
+
+Test(reference, soft_cap_keeps_what_is_small_and_bounds_what_is_large)
+{
+	struct kern_ops ops = ref_ops();
+	float x[3] = {0.001f, -1e9f, 30};
+	struct kern_soft_cap_args a = {.x = x, .cap = 30, .rows = 1, .width = 3};
+	ops.soft_cap(NULL, &a);
+	near_to(x[0], 0.001);
+	near_to(x[1], -30);
+	near_to(x[2], 30 * tanh(1));
+}
+
+/* Two tokens, three experts, two of them each. */
+Test(reference, assignments_are_numbered_by_expert_and_then_by_token)
+{
+	struct kern_ops ops = ref_ops();
+	struct kern_ctx ctx = {0};
+	const float logits[6] = {0, 2, 1, /* second token */ 5, 3, 3};
+	float weights[4];
+	u32 assignments[4], tokens_of[4], start[4];
+	struct kern_moe_route_args a = {.logits = logits,
+					.weights = weights,
+					.assignments = assignments,
+					.tokens_of = tokens_of,
+					.expert_start = start,
+					.tokens = 2,
+					.experts = 3,
+					.top = 2};
+	const u32 starts[4] = {0, 1, 3, 4}, numbers[4] = {1, 3, 0, 2}, tokens[4] = {1, 0, 1, 0};
+	ops.moe_route(&ctx, &a);
+	cr_assert_arr_eq(start, starts, sizeof(start));
+	cr_assert_arr_eq(assignments, numbers, sizeof(numbers));
+	cr_assert_arr_eq(tokens_of, tokens, sizeof(tokens));
+	near_to(weights[0], exp(2) / (1 + exp(2) + exp(1)));
+	near_to(weights[3], exp(3) / (exp(5) + 2 * exp(3)));
+	a.normalize = true;
+	ops.moe_route(&ctx, &a);
+	near_to(weights[0], exp(2) / (exp(2) + exp(1)));
+	near_to(weights[0] + weights[1], 1);
+}
+
+Test(reference, grouped_products_take_each_assignments_own_expert)
+{
+	struct kern_ops ops = ref_ops();
+	_Alignas(64) char scratch[4096];
+	struct kern_ctx ctx = {.scratch = scratch, .scratch_bytes = sizeof(scratch)};
+	const float w0[2] = {1, 10}, w1[2] = {2, 20}, x[4] = {3, 4, /* second token */ 5, 6};
+	const struct kern_weight w[2] = {{.n = 1, .k = 2, .data = w0}, {.n = 1, .k = 2, .data = w1}};
+	const u32 source[3] = {1, 0, 1}, start[3] = {0, 1, 3}, assignments[2] = {2, 1};
+	const float weights[2] = {0.5f, 2};
+	float out[3], sum;
+	struct kern_moe_matmul_args a = {.out = out,
+					 .x = x,
+					 .source = source,
+					 .w = w,
+					 .expert_start = start,
+					 .experts = 2,
+					 .assignments = 3,
+					 .tokens = 2,
+					 .ops = &ops};
+	cr_assert_eq(ops.moe_matmul(&ctx, &a), ERR_OK);
+	near_to(out[0], 65);
+	near_to(out[1], 86);
+	near_to(out[2], 130);
+	struct kern_moe_combine_args c = {.out = &sum,
+					  .x = out,
+					  .weights = weights,
+					  .assignments = assignments,
+					  .tokens = 1,
+					  .top = 2,
+					  .hidden = 1};
+	ops.moe_combine(&ctx, &c);
+	near_to(sum, 0.5 * 130 + 2 * 86);
+}

@@ -77,6 +77,8 @@ Test(config, a_field_of_another_family_is_refused_unless_it_is_neutral)
 		"\"partial_rotary_factor\" is set");
 	refused("LlamaForCausalLM", "\"residual_multiplier\": 0.22", ERR_UNSUPPORTED,
 		"\"residual_multiplier\" is set");
+	refused("GemmaForCausalLM", "\"use_bidirectional_attention\": true", ERR_UNSUPPORTED,
+		"\"use_bidirectional_attention\"");
 	good(&c, "LlamaForCausalLM",
 	     "\"sliding_window\": null, \"num_experts\": 0, \"partial_rotary_factor\": 1.0, "
 	     "\"residual_multiplier\": 1.0");
@@ -105,14 +107,31 @@ Test(config, what_a_file_does_not_say_is_what_the_family_has)
 	good(&c, "LlamaForCausalLM", "");
 	cr_assert(!c.tied_embeddings && c.head_dim == 12 && c.embed_scale == 1 && c.norm_offset == 0);
 	cr_assert_eq(c.activation, KERN_SILU);
+	good(&c, "GemmaForCausalLM", "");
+	cr_assert(c.tied_embeddings && c.head_dim == 256 && c.norm_offset == 1);
+	cr_assert_eq(c.activation, KERN_GELU_TANH);
+	cr_assert_float_eq(c.embed_scale, sqrt(48), 1e-6);
+	cr_assert_eq(c.attention_soft_cap, 0);
+	good(&c, "Gemma2ForCausalLM", "");
+	cr_assert(c.attention_soft_cap == 50 && c.logits_soft_cap == 30 && c.window == 4096);
+	cr_assert_float_eq(c.attention_scale, 1.0 / 16, 1e-7);
 	good(&c, "Qwen3ForCausalLM", "");
 	cr_assert_eq(c.head_dim, 128);
 	good(&c, "MistralForCausalLM", "");
 	cr_assert(c.window == 4096 && windows(&c) == 15);
+	good(&c, "MixtralForCausalLM", "\"num_local_experts\": 4, \"num_experts_per_tok\": 2");
+	cr_assert(c.window == 0 && c.rope.theta == 1e6 && windows(&c) == 0);
 }
 
 Test(config, activations_are_those_of_the_family)
 {
+	struct model_config c;
+
+	good(&c, "GemmaForCausalLM", "\"hidden_act\": \"gelu\""); /* as the first files say */
+	good(&c, "GemmaForCausalLM",
+	     "\"hidden_act\": \"gelu\", \"hidden_activation\": \"gelu_pytorch_tanh\"");
+	refused("GemmaForCausalLM", "\"hidden_activation\": \"gelu\"", ERR_UNSUPPORTED,
+		"\"hidden_activation\" is 'gelu'; supported for GemmaForCausalLM: gelu_pytorch_tanh");
 	refused("Qwen2ForCausalLM", "\"hidden_act\": \"relu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'relu'");
 	refused("Qwen2ForCausalLM", "\"hidden_activation\": \"gelu\"", ERR_UNSUPPORTED,
 		"\"hidden_activation\"");
@@ -126,6 +145,8 @@ Test(config, windows_are_in_the_layers_that_the_family_puts_them_in)
 	cr_assert(c.window == 8 && windows(&c) == 15);
 	good(&c, "MistralForCausalLM", "\"sliding_window\": null");
 	cr_assert_eq(windows(&c), 0);
+	good(&c, "Gemma2ForCausalLM", "\"sliding_window\": 8");
+	cr_assert_eq(windows(&c), 5);
 	good(&c, "Qwen2ForCausalLM", "\"sliding_window\": 8");
 	cr_assert_eq(windows(&c), 0);
 	good(&c, "Qwen2ForCausalLM",
@@ -153,6 +174,47 @@ Test(config, windows_are_in_the_layers_that_the_family_puts_them_in)
 		ERR_UNSUPPORTED, "in a MistralForCausalLM all layers are alike");
 	refused("MistralForCausalLM", "\"sliding_window\": \"8\"", ERR_FORMAT,
 		"\"sliding_window\" must be an integer");
+}
+
+Test(config, experts_are_in_the_layers_that_the_file_says)
+{
+	struct model_config c;
+#define QWEN_EXPERTS "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24"
+
+	good(&c, "MixtralForCausalLM", "\"num_local_experts\": 4, \"num_experts_per_tok\": 2");
+	cr_assert(c.experts == 4 && c.experts_per_token == 2 && c.expert_intermediate == 80 &&
+		  c.normalize_experts);
+	for (u32 i = 0; i < 4; i++)
+		cr_assert_eq(c.layer_flags[i], LAYER_EXPERTS);
+	good(&c, "Qwen3MoeForCausalLM", QWEN_EXPERTS);
+	cr_assert(!c.normalize_experts && c.expert_intermediate == 24);
+	good(&c, "Qwen3MoeForCausalLM",
+	     QWEN_EXPERTS ", \"mlp_only_layers\": [1], \"decoder_sparse_step\": 2, \"norm_topk_prob\": true");
+	cr_assert(c.normalize_experts && c.layer_flags[0] == 0 && c.layer_flags[1] == 0 &&
+		  c.layer_flags[2] == 0 && c.layer_flags[3] == LAYER_EXPERTS);
+	refused("MixtralForCausalLM", "\"num_local_experts\": 4, \"num_experts_per_tok\": 5", ERR_INVALID,
+		"\"num_experts_per_tok\" is 5, but there are only 4 experts");
+	refused("MixtralForCausalLM", "\"num_experts_per_tok\": 2", ERR_FORMAT,
+		"\"num_local_experts\" is missing");
+	refused("Qwen3MoeForCausalLM", "\"num_experts\": 8, \"num_experts_per_tok\": 2", ERR_FORMAT,
+		"\"moe_intermediate_size\" is missing");
+	refused("Qwen3MoeForCausalLM", QWEN_EXPERTS ", \"mlp_only_layers\": 3", ERR_FORMAT,
+		"\"mlp_only_layers\" must be an array");
+	refused("Qwen3MoeForCausalLM", QWEN_EXPERTS ", \"shared_expert_intermediate_size\": 64",
+		ERR_UNSUPPORTED, "\"shared_expert_intermediate_size\" is set");
+}
+
+Test(config, soft_caps_may_be_absent)
+{
+	struct model_config c;
+
+	good(&c, "Gemma2ForCausalLM",
+	     "\"attn_logit_softcapping\": null, \"final_logit_softcapping\": null, "
+	     "\"query_pre_attn_scalar\": 24");
+	cr_assert(c.attention_soft_cap == 0 && c.logits_soft_cap == 0);
+	cr_assert_float_eq(c.attention_scale, 1 / sqrt(24), 1e-7);
+	refused("Gemma2ForCausalLM", "\"attn_logit_softcapping\": -5", ERR_FORMAT,
+		"\"attn_logit_softcapping\" must be a number above 0");
 }
 
 #define SCALING(text) "\"rope_scaling\": {" text "}"

@@ -179,6 +179,31 @@ Test(reference, phi3_with_a_sliding_window)
 	check_model("refmodels/phi3-swa");
 }
 
+Test(reference, gemma_with_scaled_embeddings_and_offset_norms)
+{
+	check_model("refmodels/gemma");
+}
+
+Test(reference, gemma2_with_soft_caps_and_alternating_windows)
+{
+	check_model("refmodels/gemma2");
+}
+
+Test(reference, mixtral_in_shards)
+{
+	check_model("refmodels/mixtral-sharded");
+}
+
+Test(reference, qwen3_moe)
+{
+	check_model("refmodels/qwen3-moe");
+}
+
+Test(reference, qwen3_moe_with_a_dense_layer)
+{
+	check_model("refmodels/qwen3-moe-dense-layer");
+}
+
 Test(reference, plain_kernels_and_four_ranks)
 {
 	const char *dir = reference_dir("refmodels/llama3-gqa-ropescale");

@@ -1,0 +1,119 @@
+/* Mixture of experts of one layer. Runs in the worker, in every step; owns no memory, never allocates. */
+#include "proc_worker/model/moe.h"
+
+static void *carve(char *base, size_t *offset, size_t bytes)
+{
+	void *p = base ? base + *offset : NULL;
+
+	*offset += (bytes + 63) & ~(size_t)63;
+	return p;
+}
+
+size_t moe_lay_out(struct moe *m, const struct model_config *model, const struct model_shard *shard,
+		   u32 step_tokens, char *base)
+{
+	u32 top = model->experts_per_token;
+	size_t offset = 0;
+
+	m->model = model;
+	m->shard = shard;
+	if (!model->experts)
+		return 0;
+	/* As many assignments as a step has tokens: no more memory than a dense layer of that width takes. */
+	m->tokens_max = step_tokens / top ? step_tokens / top : 1;
+	size_t tokens = m->tokens_max, rows = tokens * top;
+	m->gate_up = carve(base, &offset, rows * 2 * shard->expert_intermediate * sizeof(float));
+	m->activated = carve(base, &offset, rows * shard->expert_intermediate * sizeof(float));
+	m->down = carve(base, &offset, rows * model->hidden * sizeof(float));
+	m->tokens_of = carve(base, &offset, rows * sizeof(u32));
+	m->router_logits = carve(base, &offset, tokens * model->experts * sizeof(float));
+	m->weights = carve(base, &offset, rows * sizeof(float));
+	m->assignments = carve(base, &offset, rows * sizeof(u32));
+	m->expert_start = carve(base, &offset, (model->experts + 1) * sizeof(u32));
+	return offset;
+}
+
+static enum err failed(enum err e, const char *op, struct err_msg *em)
+{
+	return e ? err_set(em, e, "%s: %s", op, err_text(e)) : ERR_OK;
+}
+
+static enum err route(struct moe *m, const struct kern_weight *router, const float *x, u32 tokens,
+		      struct err_msg *em)
+{
+	struct kern_matmul_args product = {.out = m->router_logits,
+					   .x = x,
+					   .w = router,
+					   .tokens = tokens,
+					   .x_stride = router->k,
+					   .out_stride = router->n};
+	struct kern_moe_route_args a = {.logits = m->router_logits,
+					.weights = m->weights,
+					.assignments = m->assignments,
+					.tokens_of = m->tokens_of,
+					.expert_start = m->expert_start,
+					.tokens = tokens,
+					.experts = m->model->experts,
+					.top = m->model->experts_per_token,
+					.normalize = m->model->normalize_experts};
+
+	enum err e = failed(m->ops->matmul(m->ctx, &product), "matmul", em);
+	return e ? e : failed(m->ops->moe_route(m->ctx, &a), "moe_route", em);
+}
+
+static enum err products(struct moe *m, float *out, const float *x, const u32 *source,
+			 const struct kern_weight *w, u32 tokens, struct err_msg *em)
+{
+	struct kern_moe_matmul_args a = {.out = out,
+					 .x = x,
+					 .source = source,
+					 .w = w,
+					 .expert_start = m->expert_start,
+					 .experts = m->model->experts,
+					 .assignments = tokens * m->model->experts_per_token,
+					 .tokens = tokens,
+					 .ops = m->ops};
+
+	return failed(m->ops->moe_matmul(m->ctx, &a), "moe_matmul", em);
+}
+
+/* At most tokens_max of them. */
+static enum err run_part(struct moe *m, const struct layer_weights *w, const float *x, float *out, u32 tokens,
+			 struct err_msg *em)
+{
+	u32 top = m->model->experts_per_token;
+	struct kern_act_mul_args act = {.out = m->activated,
+					.gate_up = m->gate_up,
+					.tokens = tokens * top,
+					.size = m->shard->expert_intermediate,
+					.act = m->model->activation};
+	struct kern_moe_combine_args combine = {.out = out,
+						.x = m->down,
+						.weights = m->weights,
+						.assignments = m->assignments,
+						.tokens = tokens,
+						.top = top,
+						.hidden = m->model->hidden};
+
+	enum err e = route(m, &w->router, x, tokens, em);
+	if (!e)
+		e = products(m, m->gate_up, x, m->tokens_of, w->expert_gate_up, tokens, em);
+	if (!e)
+		e = failed(m->ops->act_mul(m->ctx, &act), "act_mul", em);
+	if (!e)
+		e = products(m, m->down, m->activated, NULL, w->expert_down, tokens, em);
+	return e ? e : failed(m->ops->moe_combine(m->ctx, &combine), "moe_combine", em);
+}
+
+enum err moe_run(struct moe *m, const struct layer_weights *w, const float *x, float *out, u32 tokens,
+		 struct err_msg *em)
+{
+	size_t hidden = m->model->hidden;
+	enum err e = ERR_OK;
+
+	for (u32 first = 0; !e && first < tokens; first += m->tokens_max) {
+		u32 count = tokens - first < m->tokens_max ? tokens - first : m->tokens_max;
+		e = run_part(m, w, x + first * hidden, out + first * hidden, count, em);
+	}
+	return e;
+}

@@ -1,0 +1,34 @@
+/* A layer's mixture of experts: router, the products of the chosen experts, their weighted sum. With several
+ * ranks each holds a share of every expert's intermediate values, so that all have the same work whatever is
+ * chosen; what comes out is this rank's part of the sum. */
+#ifndef TERCET_PROC_WORKER_MODEL_MOE_H
+#define TERCET_PROC_WORKER_MODEL_MOE_H
+
+#include "proc_worker/model/config.h"
+#include "proc_worker/model/weights.h"
+
+struct moe {
+	const struct model_config *model;
+	const struct model_shard *shard;
+	const struct kern_ops *ops;
+	struct kern_ctx *ctx;
+	u32 tokens_max; /* worked on at a time; a token's result does not depend on it */
+	/* [tokens_max * experts_per_token][...], owned by the decoder */
+	float *gate_up, *activated, *down;
+	u32 *tokens_of;
+	/* [tokens_max][...] */
+	float *router_logits, *weights;
+	u32 *assignments;
+	u32 *expert_start; /* [experts + 1] */
+};
+
+/* For steps of up to `step_tokens`. Lays the buffers out from `base` on (NULL: only counts) and returns their
+ * bytes; 0 for a model without experts. */
+size_t moe_lay_out(struct moe *m, const struct model_config *model, const struct model_shard *shard,
+		   u32 step_tokens, char *base);
+
+/* out[t] = this rank's part of the experts' answer to x[t]; both [tokens][hidden]. The errors of the ops. */
+MUST_CHECK enum err moe_run(struct moe *m, const struct layer_weights *w, const float *x, float *out,
+			    u32 tokens, struct err_msg *em);
+
+#endif

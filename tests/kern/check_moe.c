@@ -1,0 +1,350 @@
+/* Checks of the ops of mixtures of experts, and of soft capping, against formulas in double. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/kern/check.h"
+
+/* ---------------------------------------------------------------- soft_cap */
+
+static void soft_cap_case(struct check *c, u32 target, u32 rows, u32 width, float cap, bool outliers)
+{
+	const struct kern_limits limits = {.tokens = rows, .vocab = width};
+	size_t count = (size_t)rows * width;
+	float *in = check_floats(c, count, outliers), *out[CHECK_POOLS + 1];
+	double *want = check_alloc(c, count * sizeof(double));
+	const char *problem = NULL;
+	for (size_t i = 0; i < count; i++)
+		in[i] *= 10;
+	for (size_t i = 0; i < count; i++)
+		want[i] = cap * tanh((double)in[i] / cap);
+	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
+		out[run] = check_alloc(c, count * sizeof(float));
+		memcpy(out[run], in, count * sizeof(float));
+		struct kern_soft_cap_args a = {.x = out[run], .cap = cap, .rows = rows, .width = width};
+		if (c->targets[target].ops.soft_cap(&ctx, &a) != ERR_OK)
+			problem = "an error";
+		else if (memcmp(out[0], out[run], count * sizeof(float)) != 0)
+			problem = "another run gives other bits";
+	}
+	if (!problem)
+		problem = check_close(out[0], want, NULL, count, 5e-7 * cap);
+	check_case_end(c, problem, "soft_cap=%s rows=%u width=%u cap=%g outliers=%d",
+		       c->targets[target].ops.soft_cap_variant, rows, width, (double)cap, outliers);
+}
+
+/* ---------------------------------------------------------------- moe_route */
+
+static void route_alloc(struct check *c, struct kern_moe_route_args *a)
+{
+	size_t count = (size_t)a->tokens * a->top;
+	a->weights = check_alloc(c, (count + 1) * sizeof(float));
+	a->assignments = check_alloc(c, (count + 1) * sizeof(u32));
+	a->tokens_of = check_alloc(c, (count + 1) * sizeof(u32));
+	a->expert_start = check_alloc(c, (a->experts + 1) * sizeof(u32));
+}
+
+/* The expert that an assignment belongs to. */
+static u32 expert_of(const struct kern_moe_route_args *a, u32 assignment)
+{
+	u32 e = 0;
+	while (e < a->experts && a->expert_start[e + 1] <= assignment)
+		e++;
+	return e;
+}
+
+/* Numbers are a permutation, in the order of experts and, within one, of tokens. */
+static const char *route_numbers(const struct kern_moe_route_args *a)
+{
+	u32 count = a->tokens * a->top;
+	if (a->expert_start[0] != 0 || a->expert_start[a->experts] != count)
+		return "the experts' ranges do not cover the assignments";
+	for (u32 e = 0; e < a->experts; e++)
+		for (u32 i = a->expert_start[e]; i + 1 < a->expert_start[e + 1]; i++)
+			if (a->tokens_of[i] >= a->tokens_of[i + 1])
+				return "an expert's tokens are not in order";
+	for (u32 i = 0; i < count; i++)
+		if (a->assignments[i] >= count || a->tokens_of[a->assignments[i]] != i / a->top)
+			return "a number does not lead back to its token";
+	return NULL;
+}
+
+/* Experts by decreasing logit, ties to the lowest, and their probabilities. */
+static const char *route_values(const struct kern_moe_route_args *a)
+{
+	for (u32 t = 0; t < a->tokens; t++) {
+		const float *x = a->logits + (size_t)t * a->experts;
+		double all = 0, picked = 0;
+		for (u32 e = 0; e < a->experts; e++)
+			all += exp(x[e]);
+		for (u32 j = 0; j < a->top; j++)
+			picked += exp(x[expert_of(a, a->assignments[t * a->top + j])]);
+		for (u32 j = 0; j < a->top; j++) {
+			u32 at = t * a->top + j, chosen = expert_of(a, a->assignments[at]), before = 0;
+			double want = exp(x[chosen]) / (a->normalize ? picked : all);
+			for (u32 e = 0; e < a->experts; e++)
+				before += x[e] > x[chosen] || (x[e] == x[chosen] && e < chosen);
+			if (before != j)
+				return "not the best experts in order";
+			const char *problem = check_close(&a->weights[at], &want, &want, 1, 1e-6);
+			if (problem)
+				return problem;
+		}
+	}
+	return NULL;
+}
+
+/* Alone a token has the same experts and weights. */
+static const char *route_alone(struct check *c, u32 target, struct kern_ctx *ctx,
+			       const struct kern_moe_route_args *a)
+{
+	struct kern_moe_route_args one = *a;
+	one.tokens = 1;
+	route_alloc(c, &one);
+	for (u32 t = 0; t < a->tokens; t++) {
+		one.logits = a->logits + (size_t)t * a->experts;
+		if (c->targets[target].ops.moe_route(ctx, &one) != ERR_OK)
+			return "an error";
+		for (u32 j = 0; j < a->top; j++)
+			if (expert_of(&one, one.assignments[j]) !=
+			    expert_of(a, a->assignments[t * a->top + j]))
+				return "a token alone has other experts";
+		if (memcmp(one.weights, a->weights + (size_t)t * a->top, a->top * sizeof(float)) != 0)
+			return "a token alone has other weights";
+	}
+	return NULL;
+}
+
+static void route_case(struct check *c, u32 target, u32 tokens, u32 experts, u32 top, bool ties)
+{
+	const struct kern_limits limits = {.tokens = tokens, .hidden = 64, .experts = experts};
+	float *logits = check_floats(c, (size_t)tokens * experts + 1, false);
+	struct kern_moe_route_args a = {.logits = logits, .tokens = tokens, .experts = experts, .top = top};
+	const char *problem = NULL;
+	for (size_t i = 0; i < (size_t)tokens * experts; i++)
+		logits[i] = ties ? (float)check_random(c, 4) : logits[i] * 8;
+	for (u32 run = 0; run < 4 && !problem; run++) {
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
+		a.normalize = run / CHECK_POOLS;
+		route_alloc(c, &a);
+		if (c->targets[target].ops.moe_route(&ctx, &a) != ERR_OK)
+			problem = "an error";
+		if (!problem)
+			problem = route_numbers(&a);
+		if (!problem)
+			problem = route_values(&a);
+		if (!problem)
+			problem = route_alone(c, target, &ctx, &a);
+	}
+	check_case_end(c, problem, "moe_route=%s tokens=%u experts=%u top=%u ties=%d",
+		       c->targets[target].ops.moe_route_variant, tokens, experts, top, ties);
+}
+
+/* ---------------------------------------------------------------- moe_matmul */
+
+struct group_case {
+	u32 n, k, tokens, experts, top;
+	bool bf16, source;
+};
+
+/* Every token goes to about `top` experts; some experts get none, some all. */
+static void draw_groups(struct check *c, const struct group_case *g, u32 *source, u32 *start)
+{
+	u32 count = 0, shift = check_random(c, g->experts);
+	for (u32 e = 0; e < g->experts; e++) {
+		start[e] = count;
+		for (u32 t = 0; t < g->tokens; t++)
+			if ((t % 3 * 7 + e * 3 + shift) % g->experts < g->top)
+				source[count++] = t;
+	}
+	start[g->experts] = count;
+}
+
+static const char *groups_want(const struct group_case *g, const struct kern_moe_matmul_args *a,
+			       float **plain, double error)
+{
+	for (u32 e = 0; e < g->experts; e++)
+		for (u32 i = a->expert_start[e]; i < a->expert_start[e + 1]; i++) {
+			const float *x = a->x + (size_t)(a->source ? a->source[i] : i) * g->k;
+			for (u32 n = 0; n < g->n; n++) {
+				double want = 0, size = 1e-30;
+				for (u32 k = 0; k < g->k; k++) {
+					double term = (double)x[k] * plain[e][(size_t)n * g->k + k];
+					want += term;
+					size += fabs(term);
+				}
+				const char *problem =
+					check_close(&a->out[(size_t)i * g->n + n], &want, &size, 1, error);
+				if (problem)
+					return problem;
+			}
+		}
+	return NULL;
+}
+
+/* Each assignment as the only one. */
+static const char *groups_alone(struct check *c, u32 target, struct kern_ctx *ctx, const struct group_case *g,
+				const struct kern_moe_matmul_args *a)
+{
+	struct kern_moe_matmul_args one = *a;
+	u32 *start = check_alloc(c, (g->experts + 1) * sizeof(u32)), zero = 0;
+	one.out = check_alloc(c, g->n * sizeof(float));
+	one.assignments = one.tokens = 1;
+	one.expert_start = start;
+	for (u32 e = 0; e < g->experts; e++)
+		for (u32 i = a->expert_start[e]; i < a->expert_start[e + 1]; i++) {
+			for (u32 j = 0; j <= g->experts; j++)
+				start[j] = j > e;
+			one.x = a->x + (size_t)(a->source ? a->source[i] : i) * g->k;
+			one.source = a->source ? &zero : NULL;
+			if (c->targets[target].ops.moe_matmul(ctx, &one) != ERR_OK)
+				return "an error";
+			if (memcmp(one.out, a->out + (size_t)i * g->n, g->n * sizeof(float)) != 0)
+				return "a row alone gives other bits than among others";
+		}
+	return NULL;
+}
+
+static struct kern_weight *pack_experts(struct check *c, const struct group_case *g, u32 caps, float **plain)
+{
+	enum kern_dtype dtype = g->bf16 ? KERN_BF16 : KERN_F32;
+	struct kern_weight *w = check_alloc(c, g->experts * sizeof(*w));
+	struct err_msg em = {""};
+	for (u32 e = 0; e < g->experts; e++) {
+		size_t count = (size_t)g->n * g->k;
+		u16 half;
+		plain[e] = check_floats(c, count, false);
+		for (size_t i = 0; i < count && g->bf16; i++) {
+			kern_convert(&half, KERN_BF16, &plain[e][i], KERN_F32, 1);
+			kern_convert(&plain[e][i], KERN_F32, &half, KERN_BF16, 1);
+		}
+		void *memory = check_alloc(c, kern_weight_bytes(g->n, g->k, dtype, caps));
+		if (kern_weight_pack(&w[e], plain[e], KERN_F32, g->k, g->n, g->k, dtype, memory, c->pools[1],
+				     caps, &em) != ERR_OK)
+			printf("kern_weight_pack: %s\n", em.text);
+	}
+	return w;
+}
+
+static void groups_case(struct check *c, u32 target, const struct group_case *g)
+{
+	const struct kern_ops *ops = &c->targets[target].ops;
+	const struct kern_limits limits = {
+		.tokens = g->tokens, .hidden = g->k, .intermediate = g->k, .experts = g->experts};
+	float *plain[8];
+	u32 *source = check_alloc(c, (size_t)g->tokens * g->experts * sizeof(u32));
+	u32 *start = check_alloc(c, (g->experts + 1) * sizeof(u32));
+	const char *problem = NULL;
+	struct kern_ctx ctx;
+	draw_groups(c, g, source, start);
+	u32 count = start[g->experts];
+	struct kern_moe_matmul_args a = {.w = pack_experts(c, g, c->targets[target].caps, plain),
+					 .source = g->source ? source : NULL,
+					 .expert_start = start,
+					 .experts = g->experts,
+					 .assignments = count,
+					 .tokens = g->tokens,
+					 .ops = ops};
+	a.x = check_floats(c, (size_t)(g->source ? g->tokens : count) * g->k, false);
+	float *out[CHECK_POOLS + 1];
+	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
+		a.out = out[run] = check_alloc(c, (size_t)count * g->n * sizeof(float));
+		if (ops->moe_matmul(&ctx, &a) != ERR_OK)
+			problem = "an error";
+		else if (memcmp(out[0], out[run], (size_t)count * g->n * sizeof(float)) != 0)
+			problem = "another run gives other bits";
+	}
+	bool rounds = g->bf16 && strcmp(ops->matmul_variant, "avx512_bf16") == 0;
+	if (!problem)
+		problem = groups_want(g, &a, plain, (rounds ? 0x1p-8 : 0) + 0x1p-24 * (4 + 3 * sqrt(g->k)));
+	if (!problem)
+		problem = groups_alone(c, target, &ctx, g, &a);
+	check_case_end(c, problem, "moe_matmul=%s/%s %s n=%u k=%u tokens=%u experts=%u top=%u source=%d",
+		       ops->moe_matmul_variant, ops->matmul_variant, g->bf16 ? "bf16" : "f32", g->n, g->k,
+		       g->tokens, g->experts, g->top, g->source);
+}
+
+/* ---------------------------------------------------------------- moe_combine */
+
+static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 hidden)
+{
+	const struct kern_limits limits = {.tokens = tokens, .hidden = hidden, .experts = 8};
+	size_t rows = (size_t)tokens * top, count = (size_t)tokens * hidden;
+	float *x = check_floats(c, rows * hidden, true), *weights = check_floats(c, rows, false);
+	float *out[CHECK_POOLS + 1];
+	u32 *assignments = check_alloc(c, (rows + 1) * sizeof(u32));
+	double *want = check_alloc(c, count * sizeof(double)),
+	       *scale = check_alloc(c, count * sizeof(double));
+	const char *problem = NULL;
+	for (u32 i = 0; i < rows; i++)
+		assignments[i] = (i * 5 + 3) % (u32)rows;
+	for (u32 t = 0; t < tokens; t++)
+		for (u32 i = 0; i < hidden; i++) {
+			size_t at = (size_t)t * hidden + i;
+			want[at] = 0, scale[at] = 1e-30;
+			for (u32 j = 0; j < top; j++) {
+				double term = (double)weights[t * top + j] *
+					      x[(size_t)assignments[t * top + j] * hidden + i];
+				want[at] += term;
+				scale[at] += fabs(term);
+			}
+		}
+	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
+		out[run] = check_alloc(c, (count + 1) * sizeof(float));
+		struct kern_moe_combine_args a = {.out = out[run], .x = x, .weights = weights};
+		a.assignments = assignments;
+		a.tokens = tokens;
+		a.top = top;
+		a.hidden = hidden;
+		if (c->targets[target].ops.moe_combine(&ctx, &a) != ERR_OK)
+			problem = "an error";
+		else if (memcmp(out[0], out[run], count * sizeof(float)) != 0)
+			problem = "another run gives other bits";
+	}
+	if (!problem)
+		problem = check_close(out[0], want, scale, count, 1e-6);
+	check_case_end(c, problem, "moe_combine=%s tokens=%u top=%u hidden=%u",
+		       c->targets[target].ops.moe_combine_variant, tokens, top, hidden);
+}
+
+/* ---------------------------------------------------------------- all */
+
+static void moe_cases(struct check *c, u32 target)
+{
+	static const u32 experts[] = {1, 2, 7, 8, 64, 130}, tokens[] = {0, 1, 2, 17, 50};
+	static const u32 shapes[][2] = {{1, 1}, {17, 33}, {64, 64}, {70, 255}, {130, 96}};
+	for (u32 t = 0; t < COUNT_OF(tokens); t++) {
+		for (u32 e = 0; e < COUNT_OF(experts) && CHECK_DISTINCT(c, target, moe_route); e++)
+			for (u32 top = 1; top <= experts[e] && top <= 16; top *= 2)
+				route_case(c, target, tokens[t], experts[e], top, top % 4 == 2);
+		for (u32 s = 0; s < COUNT_OF(shapes) && tokens[t] > 0; s++)
+			for (u32 bits = 0; bits < 4 && CHECK_DISTINCT(c, target, matmul); bits++) {
+				struct group_case g = {shapes[s][0],  shapes[s][1], tokens[t], s % 2 ? 8 : 3,
+						       s % 2 ? 3 : 1, bits & 1,	    bits & 2};
+				groups_case(c, target, &g);
+			}
+		for (u32 top = 1; top <= 8 && CHECK_DISTINCT(c, target, moe_combine); top += 3) {
+			combine_case(c, target, tokens[t], top, 1);
+			combine_case(c, target, tokens[t], top, 64);
+			combine_case(c, target, tokens[t], top, 101);
+		}
+	}
+}
+
+void check_moe(struct check *c)
+{
+	static const u32 widths[] = {1, 7, 16, 33, 1000, 20000};
+	for (u32 i = 0; i < c->target_count; i++) {
+		for (u32 w = 0; w < COUNT_OF(widths) && CHECK_DISTINCT(c, i, soft_cap); w++)
+			for (u32 rows = 0; rows < 4; rows++)
+				soft_cap_case(c, i, rows, widths[w], rows % 2 ? 30 : 3, rows > 1);
+		moe_cases(c, i);
+	}
+}
