@@ -364,6 +364,40 @@ void kern_ops_init(struct kern_ops *ops, u32 caps);
 /* "rmsnorm=avx512 matmul=avx512_bf16 ..." into `out`. */
 void kern_ops_print(const struct kern_ops *ops, char *out, size_t bytes);
 
+/* ---------------------------------------------------------------- devices: between steps and layers */
+
+/* The largest step that a plan serves: `queries` of one row at most (1: steps of decoding, which then need fewer
+ * kernels), `blocks` of threads to fill the device (two a multiprocessor). */
+struct kern_attention_limits {
+	u32 tokens, rows, queries, heads, kv_heads, head_dim, blocks;
+};
+/* How a step's attention is cut into pieces of work, and room for their results. One serves all layers of the
+ * same window, one after the other. The memory is the caller's, on the device, 128-byte aligned. */
+struct kern_attention_plan {
+	void *memory; /* kern_attention_plan_bytes */
+	struct kern_attention_limits limits;
+	u32 window;
+};
+size_t kern_attention_plan_bytes(const struct kern_attention_limits *limits);
+/* Queued after what writes query_start and context and before the first layer. */
+struct kern_attention_plan_args {
+	const struct kern_attention_plan *plan; /* host */
+	const u32 *query_start;			/* [R + 1] */
+	const u32 *context;			/* [R] */
+	u32 rows;
+};
+
+/* What a device does besides the ops: X(slot), struct kern_<slot>_args. */
+#define KERN_DEVICE_OPS(X) X(attention_plan)
+struct kern_device_ops {
+#define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);
+	KERN_DEVICE_OPS(KERN_SLOT)
+#undef KERN_SLOT
+};
+/* Fills the slots that have a CUDA variant and leaves the others. In the shared object of the CUDA kernels, and
+ * only there. */
+void kern_ops_init_cuda(struct kern_ops *ops, struct kern_device_ops *device);
+
 /* Bytes of memory that W[n][k] takes, stored as `dtype` (float32, bfloat16 or a quantized type) for `caps`:
  * with instruction sets a little more than n * k elements, for whole panels. */
 size_t kern_weight_bytes(u32 n, u32 k, enum kern_dtype dtype, u32 caps);

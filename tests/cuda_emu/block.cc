@@ -195,6 +195,7 @@ static void begin_block(struct emu_block *b, uint3 index)
 	for (u32 i = 0; i < b->threads; i++) {
 		struct emu_thread *t = &b->thread[i];
 		t->fiber = NULL;
+		t->wait.barrier = -1;
 		t->copies.count = t->copies.group = 0;
 		t->finished = false;
 	}

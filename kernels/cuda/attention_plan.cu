@@ -1,0 +1,121 @@
+/* Cuts the attention of a step into pieces of about equal length, once for all layers: one block of threads,
+ * a warp a row. Which place in a list or which slot a piece gets depends on the order of warps; what is
+ * computed from it does not. */
+#include "kernels/cuda/attention_plan.cuh"
+
+enum { THREADS = 512, WARPS = THREADS / CU_WARP };
+
+struct plan_counters {
+	u64 keys[ATTENTION_KINDS]; /* summed over tiles and KV heads */
+	u32 work[ATTENTION_KINDS], joins[ATTENTION_KINDS], slots[ATTENTION_KINDS];
+};
+
+struct plan_row {
+	u32 kind, tiles, keys; /* tiles over all KV heads; 0: nothing to do */
+};
+
+struct plan_shape {
+	const u32 *query_start, *context;
+	u32 rows, kv_heads, group, window, blocks, queries_max;
+};
+
+CU_INLINE struct plan_row plan_row_of(const struct plan_shape *s, u32 row)
+{
+	struct plan_row r = {ATTENTION_SMALL, 0, 0};
+	const u32 queries = s->query_start[row + 1] - s->query_start[row], context = s->context[row];
+	if (queries == 0 || queries > s->queries_max)
+		return r;
+	const u32 rows = queries * s->group, from = attention_first_key(context - queries, s->window) /
+						    ATTENTION_CHUNK_UNIT * ATTENTION_CHUNK_UNIT;
+	r.kind = rows > ATTENTION_SMALL_ROWS ? ATTENTION_LARGE : ATTENTION_SMALL;
+	r.tiles = s->kv_heads *
+		  (r.kind == ATTENTION_SMALL ? 1 : (rows + ATTENTION_LARGE_ROWS - 1) / ATTENTION_LARGE_ROWS);
+	r.keys = context - from;
+	return r;
+}
+
+/* Keys of a piece, for an even share of `keys` on each block. */
+CU_INLINE u32 plan_chunk(u64 keys, u32 blocks)
+{
+	const u64 even = (keys + blocks - 1) / blocks;
+	const u64 units = (even + ATTENTION_CHUNK_UNIT - 1) / ATTENTION_CHUNK_UNIT;
+	return most((u32)units * ATTENTION_CHUNK_UNIT, ATTENTION_CHUNK_MIN);
+}
+
+/* The pieces of one row. Places in the lists are taken by lane 0 for the whole row. */
+CU_INLINE void plan_write(const struct attention_plan *p, struct plan_counters *c, u32 row,
+			  const struct plan_row *r, u32 chunk)
+{
+	const u32 lane = threadIdx.x % CU_WARP, pieces = (r->keys + chunk - 1) / chunk;
+	const bool small = r->kind == ATTENTION_SMALL;
+	uint4 *works = small ? p->work[ATTENTION_SMALL] : p->work[ATTENTION_LARGE];
+	uint4 *joins = small ? p->joins[ATTENTION_SMALL] : p->joins[ATTENTION_LARGE];
+	u32 work = 0, join = 0, slot = 0;
+	if (lane == 0) {
+		work = cu_atomic_add(&c->work[r->kind], r->tiles * pieces);
+		if (pieces > 1) {
+			join = cu_atomic_add(&c->joins[r->kind], r->tiles);
+			slot = cu_atomic_add(&c->slots[r->kind], r->tiles * pieces);
+		}
+	}
+	work = cu_shfl(work, 0);
+	join = cu_shfl(join, 0);
+	slot = cu_shfl(slot, 0);
+	for (u32 i = lane; i < r->tiles * pieces; i += CU_WARP) {
+		const u32 tile = i / pieces, piece = i % pieces;
+		cu_store(works + work + i,
+			 make_uint4(row, tile, piece, pieces > 1 ? slot + i : ATTENTION_WHOLE));
+		if (pieces > 1 && piece == 0)
+			cu_store(joins + join + tile, make_uint4(row, tile, slot + i, pieces));
+	}
+}
+
+static __global__ void __launch_bounds__(THREADS)
+	attention_plan_kernel(const struct attention_plan p, const struct plan_shape s)
+{
+	SHARED(struct plan_counters, counters, 1);
+	struct plan_counters *c = counters;
+	if (threadIdx.x < ATTENTION_KINDS) {
+		c->keys[threadIdx.x] = 0;
+		c->work[threadIdx.x] = c->joins[threadIdx.x] = c->slots[threadIdx.x] = 0;
+	}
+	cu_sync(); /* the counters are zero */
+	for (u32 row = threadIdx.x; row < s.rows; row += THREADS) {
+		const struct plan_row r = plan_row_of(&s, row);
+		cu_atomic_add(&c->keys[r.kind], (u64)r.tiles * r.keys);
+	}
+	cu_sync(); /* the totals are there */
+	const u32 small = plan_chunk(c->keys[ATTENTION_SMALL], s.blocks),
+		  large = plan_chunk(c->keys[ATTENTION_LARGE], s.blocks);
+	for (u32 row = threadIdx.x / CU_WARP; row < s.rows; row += WARPS) {
+		const struct plan_row r = plan_row_of(&s, row);
+		if (r.tiles > 0)
+			plan_write(&p, c, row, &r, r.kind == ATTENTION_SMALL ? small : large);
+	}
+	cu_sync(); /* all pieces are counted */
+	if (threadIdx.x < ATTENTION_KINDS) {
+		p.head->work_count[threadIdx.x] = c->work[threadIdx.x];
+		p.head->join_count[threadIdx.x] = c->joins[threadIdx.x];
+		p.head->chunk[threadIdx.x] = threadIdx.x == ATTENTION_SMALL ? small : large;
+	}
+}
+
+extern "C" size_t kern_attention_plan_bytes(const struct kern_attention_limits *limits)
+{
+	const struct kern_attention_plan plan = {NULL, *limits, 0};
+	struct attention_plan p;
+	return attention_plan_lay_out(&plan, &p);
+}
+
+extern "C" enum err attention_plan_cuda(struct kern_ctx *ctx, const struct kern_attention_plan_args *a)
+{
+	const struct kern_attention_limits *l = &a->plan->limits;
+	struct attention_plan p;
+	if (l->kv_heads == 0 || l->heads % l->kv_heads != 0 || l->blocks == 0 || a->rows > l->rows ||
+	    !a->plan->memory)
+		return ERR_INVALID;
+	(void)attention_plan_lay_out(a->plan, &p);
+	const struct plan_shape s = {a->query_start,	     a->context,      a->rows,	 l->kv_heads,
+				     l->heads / l->kv_heads, a->plan->window, l->blocks, l->queries};
+	return cuda_launched(LAUNCH(attention_plan_kernel, 1, THREADS, 0, cuda_stream(ctx), p, s));
+}

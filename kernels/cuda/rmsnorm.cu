@@ -1,0 +1,119 @@
+/* Residual addition and RMSNorm, on request with the result in 8 bits: one block a token, the row in
+ * registers, so that each value is read and written once. */
+#include "kernels/cuda/device.cuh"
+
+enum {
+	THREADS = 256,
+	VECTOR = 8,
+	VECTORS_MAX = 8, /* a thread's; 16,384 values a row */
+	WARPS = THREADS / CU_WARP,
+};
+
+struct rmsnorm {
+	u16 *out, *x;
+	const u16 *add;
+	const float *weight;
+	u8 *quantized;
+	float *scales;
+	float eps;
+	u32 hidden;
+	bool f8;
+};
+
+/* One vector of the row after the addition, as it is stored. */
+CU_INLINE void add_vector(const struct rmsnorm *p, size_t at, float v[VECTOR])
+{
+	unpack8(cu_load<uint4>(p->x + at), v);
+	if (!p->add)
+		return;
+	float add[VECTOR];
+	unpack8(cu_load<uint4>(p->add + at), add);
+#pragma unroll
+	for (u32 i = 0; i < VECTOR; i++)
+		v[i] += add[i];
+	const uint4 sum = pack8(v);
+	cu_store(p->x + at, sum);
+	unpack8(sum, v);
+}
+
+template <u32 VECTORS>
+static __global__ void __launch_bounds__(THREADS) rmsnorm_kernel(const struct rmsnorm p)
+{
+	SHARED_DYNAMIC(float, shared); /* [2][WARPS] */
+	const size_t row = (size_t)blockIdx.x * p.hidden;
+	float v[VECTORS][VECTOR], sum = 0, largest = 0;
+#pragma unroll
+	for (u32 j = 0; j < VECTORS; j++) {
+		const u32 i = (j * THREADS + threadIdx.x) * VECTOR;
+		if (i >= p.hidden)
+			continue;
+		add_vector(&p, row + i, v[j]);
+#pragma unroll
+		for (u32 e = 0; e < VECTOR; e++)
+			sum += v[j][e] * v[j][e];
+	}
+	if (!p.out && !p.quantized)
+		return;
+	const float scale = cu_rsqrt(block_sum(sum, shared) / (float)p.hidden + p.eps);
+#pragma unroll
+	for (u32 j = 0; j < VECTORS; j++) {
+		const u32 i = (j * THREADS + threadIdx.x) * VECTOR;
+		if (i >= p.hidden)
+			continue;
+		const float4 low = cu_load<float4>(p.weight + i), high = cu_load<float4>(p.weight + i + 4);
+		const float weight[VECTOR] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+		for (u32 e = 0; e < VECTOR; e++) {
+			v[j][e] *= scale * weight[e];
+			largest = fmaxf(largest, fabsf(v[j][e]));
+		}
+		if (p.out)
+			cu_store(p.out + row + i, pack8(v[j]));
+	}
+	if (!p.quantized)
+		return;
+	largest = block_max(largest, shared + WARPS);
+	const float range = p.f8 ? CUDA_F8_MAX : CUDA_I8_MAX, inverse = largest > 0 ? range / largest : 0;
+	if (threadIdx.x == 0)
+		p.scales[blockIdx.x] = largest / range;
+#pragma unroll
+	for (u32 j = 0; j < VECTORS; j++) {
+		const u32 i = (j * THREADS + threadIdx.x) * VECTOR;
+		if (i < p.hidden)
+			store_quantized(p.quantized + row + i, v[j], inverse, p.f8);
+	}
+}
+
+template <u32 VECTORS> static enum err launch(const struct rmsnorm *p, u32 tokens, cudaStream_t stream)
+{
+	return cuda_launched(
+		LAUNCH((rmsnorm_kernel<VECTORS>), tokens, THREADS, 2 * WARPS * sizeof(float), stream, *p));
+}
+
+CUDA_OP(rmsnorm)
+{
+	struct rmsnorm p = {a->out_bf16, a->x_bf16, a->add_bf16, a->weight, NULL,
+			    NULL,	 a->eps,    a->hidden,	 false};
+	const u32 vectors = cuda_ceil(a->hidden, THREADS * VECTOR);
+	if (a->dtype != KERN_BF16 || a->hidden % VECTOR != 0 || vectors > VECTORS_MAX)
+		return ERR_UNSUPPORTED;
+	if (a->quantized) {
+		if (a->quantized->dtype != KERN_I8 && a->quantized->dtype != KERN_F8E4M3)
+			return ERR_UNSUPPORTED;
+		p.quantized = (u8 *)a->quantized->data;
+		p.scales = a->quantized->scales;
+		p.f8 = a->quantized->dtype == KERN_F8E4M3;
+	}
+	if (!cuda_aligned(p.out) || !cuda_aligned(p.x) || !cuda_aligned(p.add) || !cuda_aligned(p.weight) ||
+	    !cuda_aligned(p.quantized))
+		return ERR_INVALID;
+	if (a->tokens == 0)
+		return ERR_OK;
+	if (vectors <= 1)
+		return launch<1>(&p, a->tokens, cuda_stream(ctx));
+	if (vectors <= 2)
+		return launch<2>(&p, a->tokens, cuda_stream(ctx));
+	if (vectors <= 4)
+		return launch<4>(&p, a->tokens, cuda_stream(ctx));
+	return launch<VECTORS_MAX>(&p, a->tokens, cuda_stream(ctx));
+}

@@ -1,0 +1,174 @@
+/* Bias, norm and rotation of heads and their way into the cache, for rope_kv and for the projection that has
+ * it fused. */
+#ifndef TERCET_KERNELS_CUDA_ROPE_CUH
+#define TERCET_KERNELS_CUDA_ROPE_CUH
+
+#include "kernels/cuda/device.cuh"
+
+enum { ROPE_HEAD_DIM_MAX = 256 };
+
+struct rope {
+	u16 *q;
+	const u16 *qkv;
+	const float *bias, *q_norm, *k_norm, *cos, *sin;
+	const u32 *positions;
+	const i64 *slots;
+	u8 *k, *v;
+	enum kern_dtype kv_dtype;
+	float norm_eps;
+	u32 heads, kv_heads, head_dim, rope_dim, block_size;
+};
+
+/* Four values of a head: two neighbours and the two that they rotate with, or, behind rope_dim, any others.
+ */
+struct rope_unit {
+	float x[4];
+};
+
+static inline enum err rope_of_args(const struct kern_rope_kv_args *a, struct rope *p)
+{
+	*p = {a->q_bf16,   a->qkv_bf16,	 a->bias,	 a->q_norm,	 a->k_norm,	a->cos,
+	      a->sin,	   a->positions, a->slots,	 (u8 *)a->kv.k,	 (u8 *)a->kv.v, a->kv.dtype,
+	      a->norm_eps, a->heads,	 a->kv.kv_heads, a->kv.head_dim, a->rope_dim,	a->kv.block_size};
+	const bool bytes = p->kv_dtype == KERN_I8 || p->kv_dtype == KERN_F8E4M3;
+	if (a->dtype != KERN_BF16 || (p->kv_dtype != KERN_BF16 && !bytes) ||
+	    p->head_dim > ROPE_HEAD_DIM_MAX || p->head_dim % 4 != 0 || p->rope_dim % 4 != 0)
+		return ERR_UNSUPPORTED;
+	if (p->rope_dim > p->head_dim || p->kv_heads == 0 || p->block_size == 0)
+		return ERR_INVALID;
+	return ERR_OK;
+}
+
+/* Where in the head the unit's two pairs begin. */
+CU_INLINE void rope_places(const struct rope *p, u32 unit, u32 *low, u32 *high)
+{
+	const u32 rotated = p->rope_dim / 4;
+	*low = unit < rotated ? 2 * unit : p->rope_dim + 2 * (unit - rotated);
+	*high = *low + (unit < rotated ? p->rope_dim : p->head_dim - p->rope_dim) / 2;
+}
+
+/* From head `head`, whose values begin at `in`. */
+CU_INLINE struct rope_unit rope_load(const struct rope *p, const u16 *in, u32 head, u32 unit)
+{
+	struct rope_unit u;
+	u32 low, high;
+	rope_places(p, unit, &low, &high);
+	const u32 a = cu_load<u32>(in + low), b = cu_load<u32>(in + high);
+	u.x[0] = cu_bf16_lo(a);
+	u.x[1] = cu_bf16_hi(a);
+	u.x[2] = cu_bf16_lo(b);
+	u.x[3] = cu_bf16_hi(b);
+	if (p->bias) {
+		const float *bias = p->bias + (size_t)head * p->head_dim;
+		u.x[0] += bias[low];
+		u.x[1] += bias[low + 1];
+		u.x[2] += bias[high];
+		u.x[3] += bias[high + 1];
+	}
+	return u;
+}
+
+CU_INLINE void rope_scale(const struct rope *p, const float *norm, float scale, u32 unit, struct rope_unit *u)
+{
+	u32 low, high;
+	rope_places(p, unit, &low, &high);
+	u->x[0] *= scale * norm[low];
+	u->x[1] *= scale * norm[low + 1];
+	u->x[2] *= scale * norm[high];
+	u->x[3] *= scale * norm[high + 1];
+}
+
+CU_INLINE void rope_rotate(const struct rope *p, u32 position, u32 unit, struct rope_unit *u)
+{
+	if (unit >= p->rope_dim / 4)
+		return;
+	const size_t at = (size_t)position * (p->rope_dim / 2) + 2 * unit;
+	const float2 c = cu_load<float2>(p->cos + at), s = cu_load<float2>(p->sin + at);
+	const float low0 = u->x[0], low1 = u->x[1];
+	u->x[0] = low0 * c.x - u->x[2] * s.x;
+	u->x[1] = low1 * c.y - u->x[3] * s.y;
+	u->x[2] = u->x[2] * c.x + low0 * s.x;
+	u->x[3] = u->x[3] * c.y + low1 * s.y;
+}
+
+CU_INLINE bool rope_bytes(const struct rope *p)
+{
+	return p->kv_dtype != KERN_BF16;
+}
+
+/* Where the part of the cache begins that holds KV head `head` of the block of `slot`. */
+CU_INLINE u8 *rope_cache_head(const struct rope *p, bool is_k, i64 slot, u32 head)
+{
+	const size_t token = rope_bytes(p) ? p->head_dim + sizeof(float) : 2 * p->head_dim;
+	const size_t block = (u64)slot / p->block_size;
+	return (is_k ? p->k : p->v) + (block * p->kv_heads + head) * p->block_size * token;
+}
+
+template <u32 UNITS>
+CU_INLINE void rope_store_bf16(const struct rope *p, u16 *to, u32 lane, const struct rope_unit u[UNITS])
+{
+#pragma unroll
+	for (u32 j = 0; j < UNITS; j++) {
+		const u32 unit = lane + j * CU_WARP;
+		u32 low, high;
+		if (unit >= p->head_dim / 4)
+			continue;
+		rope_places(p, unit, &low, &high);
+		cu_store(to + low, cu_pack_bf16(u[j].x[0], u[j].x[1]));
+		cu_store(to + high, cu_pack_bf16(u[j].x[2], u[j].x[3]));
+	}
+}
+
+/* `head`: the part of the cache; `offset`: the token's place in the block. */
+template <u32 UNITS>
+CU_INLINE void rope_store_bytes(const struct rope *p, u8 *head, u32 offset, u32 lane,
+				const struct rope_unit u[UNITS])
+{
+	const bool f8 = p->kv_dtype == KERN_F8E4M3;
+	const float range = f8 ? CUDA_F8_MAX : CUDA_I8_MAX;
+	u16 *to = (u16 *)(head + (size_t)offset * p->head_dim);
+	float largest = 0;
+#pragma unroll
+	for (u32 j = 0; j < UNITS; j++)
+#pragma unroll
+		for (u32 e = 0; e < 4; e++)
+			if (lane + j * CU_WARP < p->head_dim / 4)
+				largest = fmaxf(largest, fabsf(u[j].x[e]));
+	largest = warp_max(largest);
+	const float inverse = largest > 0 ? range / largest : 0;
+	if (lane == 0)
+		((float *)(head + (size_t)p->block_size * p->head_dim))[offset] = largest / range;
+#pragma unroll
+	for (u32 j = 0; j < UNITS; j++) {
+		const u32 unit = lane + j * CU_WARP;
+		u32 low, high;
+		if (unit >= p->head_dim / 4)
+			continue;
+		rope_places(p, unit, &low, &high);
+		to[low / 2] = (u16)(quantize(u[j].x[0], inverse, f8) | quantize(u[j].x[1], inverse, f8) << 8);
+		to[high / 2] =
+			(u16)(quantize(u[j].x[2], inverse, f8) | quantize(u[j].x[3], inverse, f8) << 8);
+	}
+}
+
+/* A whole head of token `t`, of which this lane of a warp has units lane, lane + 32, ... */
+template <u32 UNITS>
+CU_INLINE void rope_store(const struct rope *p, u32 t, u32 head, u32 lane, const struct rope_unit u[UNITS])
+{
+	if (head < p->heads) {
+		rope_store_bf16<UNITS>(p, p->q + ((size_t)t * p->heads + head) * p->head_dim, lane, u);
+		return;
+	}
+	const bool is_k = head < p->heads + p->kv_heads;
+	const i64 slot = p->slots[t];
+	if (slot < 0)
+		return;
+	u8 *part = rope_cache_head(p, is_k, slot, head - p->heads - (is_k ? 0 : p->kv_heads));
+	const u32 offset = (u32)((u64)slot % p->block_size);
+	if (rope_bytes(p))
+		rope_store_bytes<UNITS>(p, part, offset, lane, u);
+	else
+		rope_store_bf16<UNITS>(p, (u16 *)part + (size_t)offset * p->head_dim, lane, u);
+}
+
+#endif

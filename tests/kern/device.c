@@ -1,0 +1,153 @@
+/* Harness of the checks of device kernels: device memory of the running case, conversion, comparison. */
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/cuda_emu/emu.h"
+#include "tests/kern/device.h"
+
+enum { GUARD_BYTES = 128, GUARD = 0xb7 };
+
+void device_init(struct device *d, u64 seed)
+{
+	memset(d, 0, sizeof(*d));
+	check_init(&d->check, seed);
+	kern_ops_init(&d->ref, 0);
+	kern_ops_init_cuda(&d->ops, &d->device_ops);
+	d->ref_ctx.threads = d->check.pools[1];
+	d->schedule = "";
+}
+
+void device_fini(struct device *d)
+{
+	check_fini(&d->check);
+}
+
+void *device_alloc(struct device *d, size_t bytes)
+{
+	struct device_buffer *b = &d->buffers[d->buffer_count++];
+	if (d->buffer_count > DEVICE_BUFFERS_MAX) {
+		fprintf(stderr, "checkkern-cuda: more than %d buffers in a case\n", DEVICE_BUFFERS_MAX);
+		exit(1);
+	}
+	b->bytes = bytes;
+	b->data = aligned_alloc(128, (bytes + 2 * GUARD_BYTES + 127) & ~(size_t)127);
+	memset(b->data, GUARD, bytes + 2 * GUARD_BYTES);
+	memset((char *)b->data + GUARD_BYTES, 0xff, bytes);
+	return (char *)b->data + GUARD_BYTES;
+}
+
+void *device_upload(struct device *d, const void *host, size_t bytes)
+{
+	void *p = device_alloc(d, bytes);
+	if (bytes > 0)
+		memcpy(p, host, bytes);
+	return p;
+}
+
+void *device_download(struct device *d, const void *device, size_t bytes)
+{
+	void *p = check_alloc(&d->check, bytes);
+	if (bytes > 0)
+		memcpy(p, device, bytes);
+	return p;
+}
+
+const char *device_problem(struct device *d, enum err e)
+{
+	static _Thread_local char text[100];
+	cudaError_t error = cudaStreamSynchronize(d->ctx.stream);
+	if (e != ERR_OK) {
+		snprintf(text, sizeof(text), "answers '%s'", err_text(e));
+		return text;
+	}
+	if (error != cudaSuccess)
+		printf("%s", emu_report());
+	return error == cudaSuccess ? NULL : "the kernel was stopped";
+}
+
+static bool guards_hold(const struct device_buffer *b)
+{
+	unsigned char guards[2 * GUARD_BYTES];
+	memcpy(guards, b->data, GUARD_BYTES);
+	memcpy(guards + GUARD_BYTES, (char *)b->data + GUARD_BYTES + b->bytes, GUARD_BYTES);
+	for (size_t i = 0; i < sizeof(guards); i++)
+		if (guards[i] != GUARD)
+			return false;
+	return true;
+}
+
+void device_case_end(struct device *d, const char *problem, const char *fmt, ...)
+{
+	char text[200];
+	va_list args;
+	for (u32 i = 0; i < d->buffer_count; i++) {
+		if (!problem && !guards_hold(&d->buffers[i]))
+			problem = "wrote outside of a buffer";
+		free(d->buffers[i].data);
+	}
+	d->buffer_count = 0;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	check_case_end(&d->check, problem, "%s %s", text, d->schedule);
+}
+
+u16 *device_upload_bf16(struct device *d, const float *host, size_t count)
+{
+	u16 *halves = check_alloc(&d->check, count * sizeof(u16));
+	kern_convert(halves, KERN_BF16, host, KERN_F32, count);
+	return device_upload(d, halves, count * sizeof(u16));
+}
+
+float *device_bf16s(struct device *d, size_t count, bool outliers, u16 **device)
+{
+	float *p = check_floats(&d->check, count, outliers);
+	u16 *halves = check_alloc(&d->check, count * sizeof(u16));
+	kern_convert(halves, KERN_BF16, p, KERN_F32, count);
+	kern_convert(p, KERN_F32, halves, KERN_BF16, count);
+	*device = device_upload(d, halves, count * sizeof(u16));
+	return p;
+}
+
+float *device_floats(struct device *d, size_t count, bool outliers, float **device)
+{
+	float *p = check_floats(&d->check, count, outliers);
+	*device = device_upload(d, p, count * sizeof(float));
+	return p;
+}
+
+float *device_download_bf16(struct device *d, const u16 *device, size_t count)
+{
+	u16 *halves = device_download(d, device, count * sizeof(u16));
+	float *p = check_alloc(&d->check, count * sizeof(float));
+	kern_convert(p, KERN_F32, halves, KERN_BF16, count);
+	return p;
+}
+
+double device_e4m3(u8 v)
+{
+	const u32 exponent = v >> 3 & 15, mantissa = v & 7;
+	double x = exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, (int)exponent - 10);
+	if ((v & 0x7f) == 0x7f)
+		x = NAN;
+	return v & 0x80 ? -x : x;
+}
+
+const char *device_close(const float *got, const float *want, size_t count, double error, double floor)
+{
+	static _Thread_local char text[160];
+	for (size_t i = 0; i < count; i++) {
+		double off = fabs((double)got[i] - want[i]), allowed = error * fabs((double)want[i]) + floor;
+		if (off <= allowed)
+			continue;
+		snprintf(text, sizeof(text),
+			 "value %zu of %zu is %.9g, should be %.9g (off by %.3g, allowed %.3g)", i, count,
+			 (double)got[i], (double)want[i], off, allowed);
+		return text;
+	}
+	return NULL;
+}

@@ -1,0 +1,50 @@
+/* What the checks of device kernels share. Input is made on the host, rounded to what the device stores, and
+ * goes to the reference as floats and to the device as bf16; so whatever differs is the kernel's. */
+#ifndef TERCET_TESTS_KERN_DEVICE_H
+#define TERCET_TESTS_KERN_DEVICE_H
+
+#include "tests/kern/check.h"
+
+enum { DEVICE_BUFFERS_MAX = 64 };
+
+struct device_buffer {
+	void *data;
+	size_t bytes;
+};
+
+struct device {
+	struct check check; /* random numbers, host memory, counting */
+	struct kern_ops ops, ref;
+	struct kern_device_ops device_ops;
+	struct kern_ctx ctx, ref_ctx;
+	struct device_buffer buffers[DEVICE_BUFFERS_MAX]; /* of the running case */
+	u32 buffer_count;
+	const char *schedule; /* what the emulation does with threads; "" on a device */
+};
+
+void device_init(struct device *d, u64 seed);
+void device_fini(struct device *d);
+
+/* Device memory of the running case, poisoned and with guards, as of check_alloc. */
+void *device_alloc(struct device *d, size_t bytes);
+void *device_upload(struct device *d, const void *host, size_t bytes);
+/* After all queued work. The host memory is the case's. */
+void *device_download(struct device *d, const void *device, size_t bytes);
+/* Waits for the device; NULL, or what it reports. */
+const char *device_problem(struct device *d, enum err e);
+void device_case_end(struct device *d, const char *problem, const char *fmt, ...) PRINTF_LIKE(3, 4);
+
+/* Random floats that bf16 represents; *device is their copy as bf16. */
+float *device_bf16s(struct device *d, size_t count, bool outliers, u16 **device);
+/* The same as floats on both sides. */
+float *device_floats(struct device *d, size_t count, bool outliers, float **device);
+u16 *device_upload_bf16(struct device *d, const float *host, size_t count);
+float *device_download_bf16(struct device *d, const u16 *device, size_t count);
+double device_e4m3(u8 v);
+/* NULL, or what is wrong: |got - want| <= error * |want| + floor */
+const char *device_close(const float *got, const float *want, size_t count, double error, double floor);
+
+void device_linear(struct device *d);
+void device_attention(struct device *d);
+
+#endif

@@ -1,0 +1,162 @@
+/* Checks of the device's embedding, rmsnorm and act_mul against the reference. */
+#include <math.h>
+#include <string.h>
+
+#include "tests/kern/device.h"
+
+/* Half a unit in the last place of bf16, and a little for the arithmetic before it. */
+static const double BF16 = 0x1.04p-8;
+
+static void embedding_case(struct device *d, u32 tokens, u32 hidden)
+{
+	enum { ROWS = 19, FIRST = 5 };
+	u16 *table;
+	float *host = device_bf16s(d, ROWS * hidden, false, &table), *want;
+	u32 *ids = check_alloc(&d->check, (tokens + 1) * sizeof(u32));
+	struct kern_embedding_args a = {
+		.tokens = tokens, .hidden = hidden, .first = FIRST, .rows = ROWS, .dtype = KERN_BF16};
+	for (u32 t = 0; t < tokens; t++)
+		ids[t] = check_random(&d->check, ROWS + 2 * FIRST);
+	a.ids = device_upload(d, ids, tokens * sizeof(u32));
+	a.table = table;
+	a.table_dtype = KERN_BF16;
+	a.out_bf16 = device_alloc(d, (size_t)tokens * hidden * sizeof(u16));
+	const char *problem = device_problem(d, d->ops.embedding(&d->ctx, &a));
+	float *got = device_download_bf16(d, a.out_bf16, (size_t)tokens * hidden);
+	a.out = want = check_alloc(&d->check, (size_t)tokens * hidden * sizeof(float));
+	a.ids = ids;
+	a.table = host;
+	a.table_dtype = a.dtype = KERN_F32;
+	(void)d->ref.embedding(&d->ref_ctx, &a);
+	if (!problem)
+		problem = device_close(got, want, (size_t)tokens * hidden, 0, 0);
+	device_case_end(d, problem, "embedding tokens=%u hidden=%u", tokens, hidden);
+}
+
+/* Rows in 8 bits: right to half a step of the type. */
+static const char *quantized_right(struct device *d, const struct kern_quantized *q, const float *want,
+				   u32 tokens, u32 width)
+{
+	const u8 *data = device_download(d, q->data, (size_t)tokens * width);
+	const float *scales = device_download(d, q->scales, tokens * sizeof(float));
+	const bool f8 = q->dtype == KERN_F8E4M3;
+	for (u32 t = 0; t < tokens; t++) {
+		const float *row = want + (size_t)t * width;
+		double largest = 0;
+		for (u32 i = 0; i < width; i++)
+			largest = fmax(largest, fabs((double)row[i]));
+		if (fabs(scales[t] * (f8 ? 448.0 : 127.0) - largest) > largest * 1e-5)
+			return "a scale is not the row's largest value / that of the type";
+		for (u32 i = 0; i < width; i++) {
+			const size_t at = (size_t)t * width + i;
+			double value = f8 ? device_e4m3(data[at]) : (double)(int8_t)data[at];
+			double got = value * scales[t];
+			double step =
+				f8 ? fmax(fabs((double)row[i]) / 16, scales[t] * 0x1p-10) : scales[t] / 2;
+			if (fabs(got - row[i]) > step * 1.001 + 1e-6 * largest)
+				return "a value is not the nearest of 8 bits";
+		}
+	}
+	return NULL;
+}
+
+struct norm_case {
+	u32 tokens, hidden;
+	bool outliers, add, norm;
+	enum kern_dtype quantized; /* KERN_F32: not */
+};
+
+static void norm_quantized(struct device *d, const struct norm_case *n, struct kern_quantized *q)
+{
+	q->dtype = n->quantized;
+	q->data = device_alloc(d, (size_t)n->tokens * n->hidden);
+	q->scales = device_alloc(d, n->tokens * sizeof(float));
+}
+
+static void rmsnorm_case(struct device *d, const struct norm_case *n)
+{
+	const size_t count = (size_t)n->tokens * n->hidden;
+	u16 *x, *add = NULL;
+	float *weight, *out = check_alloc(&d->check, count * sizeof(float));
+	struct kern_quantized q;
+	struct kern_rmsnorm_args a = {
+		.eps = 1e-5f, .tokens = n->tokens, .hidden = n->hidden, .dtype = KERN_BF16};
+	struct kern_rmsnorm_args r = a;
+	r.x = device_bf16s(d, count, n->outliers, &x);
+	r.add = n->add ? device_bf16s(d, count, n->outliers, &add) : NULL;
+	r.weight = device_floats(d, n->hidden, n->outliers, &weight);
+	r.dtype = KERN_F32;
+	a.x_bf16 = x;
+	a.add_bf16 = add;
+	a.weight = weight;
+	a.out_bf16 = n->norm ? device_alloc(d, count * sizeof(u16)) : NULL;
+	if (n->quantized != KERN_F32) {
+		norm_quantized(d, n, &q);
+		a.quantized = &q;
+	}
+	const char *problem = device_problem(d, d->ops.rmsnorm(&d->ctx, &a));
+	(void)d->ref.rmsnorm(&d->ref_ctx, &r); /* the addition */
+	float *sum = device_download_bf16(d, x, count);
+	u16 *rounded = check_alloc(&d->check, count * sizeof(u16));
+	kern_convert(rounded, KERN_BF16, r.x, KERN_F32, count);
+	kern_convert(r.x, KERN_F32, rounded, KERN_BF16, count);
+	if (!problem && memcmp(sum, r.x, count * sizeof(float)) != 0)
+		problem = "the residual is not x + add, rounded";
+	r.add = NULL;
+	r.out = out;
+	(void)d->ref.rmsnorm(&d->ref_ctx, &r);
+	if (!problem && n->norm)
+		problem = device_close(device_download_bf16(d, a.out_bf16, count), out, count, BF16, 1e-30);
+	if (!problem && a.quantized)
+		problem = quantized_right(d, &q, out, n->tokens, n->hidden);
+	device_case_end(d, problem, "rmsnorm tokens=%u hidden=%u outliers=%d add=%d norm=%d quantized=%s",
+			n->tokens, n->hidden, n->outliers, n->add, n->norm, kern_dtype_name(n->quantized));
+}
+
+static void act_mul_case(struct device *d, enum kern_activation act, u32 tokens, u32 size,
+			 enum kern_dtype quantized)
+{
+	const struct norm_case n = {.tokens = tokens, .hidden = size, .quantized = quantized};
+	const size_t count = (size_t)tokens * size;
+	struct kern_quantized q;
+	struct kern_act_mul_args a = {.tokens = tokens, .size = size, .act = act, .dtype = KERN_BF16}, r = a;
+	u16 *in;
+	r.gate_up = device_bf16s(d, 2 * count, true, &in);
+	r.out = check_alloc(&d->check, count * sizeof(float));
+	r.dtype = KERN_F32;
+	a.gate_up_bf16 = in;
+	a.out_bf16 = device_alloc(d, count * sizeof(u16));
+	if (quantized != KERN_F32) {
+		norm_quantized(d, &n, &q);
+		a.quantized = &q;
+	}
+	const char *problem = device_problem(d, d->ops.act_mul(&d->ctx, &a));
+	(void)d->ref.act_mul(&d->ref_ctx, &r);
+	/* 1 + tanh cancels where the gate is far below zero */
+	if (!problem)
+		problem = device_close(device_download_bf16(d, a.out_bf16, count), r.out, count, BF16, 3e-5);
+	if (!problem && a.quantized)
+		problem = quantized_right(d, &q, r.out, tokens, size);
+	device_case_end(d, problem, "act_mul act=%d tokens=%u size=%u quantized=%s", act, tokens, size,
+			kern_dtype_name(quantized));
+}
+
+void device_linear(struct device *d)
+{
+	static const u32 widths[] = {8, 64, 200, 1024, 2056};
+	static const enum kern_dtype quantized[] = {KERN_F32, KERN_I8, KERN_F8E4M3};
+	for (u32 w = 0; w < COUNT_OF(widths); w++) {
+		embedding_case(d, 1 + w * 3, widths[w]);
+		for (u32 bits = 0; bits < 8; bits++)
+			rmsnorm_case(d,
+				     &(struct norm_case){1 + w % 3, widths[w], bits & 1, bits & 2, bits & 4,
+							 quantized[bits & 4 ? (bits + w) % 3 : 0]});
+		for (u32 i = 0; i < 3; i++)
+			act_mul_case(d, i % 2 ? KERN_SILU : KERN_GELU_TANH, 3 - w % 3, widths[w],
+				     quantized[(w + i) % 3]);
+	}
+	embedding_case(d, 0, 64);
+	rmsnorm_case(d, &(struct norm_case){0, 64, false, true, true, KERN_F32});
+	rmsnorm_case(d, &(struct norm_case){2, 4104, true, true, true, KERN_I8});
+	rmsnorm_case(d, &(struct norm_case){1, 16384, true, true, false, KERN_F8E4M3});
+}
