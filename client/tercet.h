@@ -72,7 +72,7 @@ enum tercet_flag {
 	TERCET_IGNORE_EOS = 1u << 0,
 	TERCET_SKIP_SPECIAL = 1u << 1,  /* special tokens give no text (default) */
 	TERCET_INCLUDE_STOP = 1u << 2,  /* the stop string or stop token stays in the text */
-	TERCET_SPACES_BETWEEN_SPECIAL = 1u << 3,
+	TERCET_SPACES_BETWEEN_SPECIAL = 1u << 3, /* shown ones: the space that some decoders put between tokens stays */
 	TERCET_NO_CACHE_READ = 1u << 4, /* do not read the prefix cache */
 	TERCET_NO_TEXT = 1u << 5        /* tokens only */
 };

@@ -11,7 +11,7 @@ enum sampling_flag {
 	SAMPLING_IGNORE_EOS = 1u << 0,
 	SAMPLING_SKIP_SPECIAL = 1u << 1,          /* special tokens give no text */
 	SAMPLING_INCLUDE_STOP = 1u << 2,          /* the stop string / stop token stays in the text */
-	SAMPLING_SPACES_BETWEEN_SPECIAL = 1u << 3,
+	SAMPLING_SPACES_BETWEEN_SPECIAL = 1u << 3, /* shown ones: the space that some decoders put between tokens stays */
 	SAMPLING_NO_CACHE_READ = 1u << 4,         /* do not read the prefix cache (still writes it) */
 	SAMPLING_NO_TEXT = 1u << 5,               /* tokens only: the detokenizer does not decode */
 };

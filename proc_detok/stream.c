@@ -179,6 +179,8 @@ enum err stream_open(struct stream *s, const struct tokenizer *t, const struct i
 		return e;
 	text_stream_init(&s->text, t, open->flags & SAMPLING_SKIP_SPECIAL, open->prompt_tail,
 			 open->prompt_tail_count);
+	/* with special tokens hidden there is nothing to be close to */
+	s->text.tight_added = !(open->flags & (SAMPLING_SKIP_SPECIAL | SAMPLING_SPACES_BETWEEN_SPECIAL));
 	bind(s, open, epoch);
 	s->base = open->output_tokens_count;
 	tokens_add(s, open);

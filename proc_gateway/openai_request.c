@@ -239,7 +239,7 @@ static u32 flags_of(const struct openai_fields *f)
 		flags |= TERCET_SKIP_SPECIAL;
 	if (f->include_stop_str_in_output)
 		flags |= TERCET_INCLUDE_STOP;
-	if (f->has_spaces_between_special_tokens && f->spaces_between_special_tokens)
+	if (f->spaces_between_special_tokens)
 		flags |= TERCET_SPACES_BETWEEN_SPECIAL;
 	return flags;
 }

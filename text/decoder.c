@@ -298,7 +298,8 @@ static void render_piece(struct renderer *r, const struct token *t, struct decod
 		return;
 	*p = (struct decode_piece){.at = (u32)from,
 				   .bytes = (u16)(r->pool.bytes - from),
-				   .flags = PIECE_PRESENT | (t->flags & TOKEN_SPECIAL ? PIECE_SPECIAL : 0)};
+				   .flags = PIECE_PRESENT | (t->flags & TOKEN_SPECIAL ? PIECE_SPECIAL : 0) |
+					    (t->flags & TOKEN_ADDED ? PIECE_ADDED : 0)};
 	if (byte >= 0) {
 		p->flags |= PIECE_BYTE;
 		p->byte = (u8)byte;

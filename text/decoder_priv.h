@@ -48,6 +48,7 @@ enum piece_flag {
 	PIECE_PLAIN = 1u << 1,   /* whole characters only: can be appended with no further thought */
 	PIECE_BYTE = 1u << 2,    /* <0xXX>: its byte waits for the end of the run */
 	PIECE_SPECIAL = 1u << 3, /* skipped on request */
+	PIECE_ADDED = 1u << 4,
 };
 struct decode_piece {
 	u32 at; /* in `pool` */

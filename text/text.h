@@ -20,6 +20,8 @@ struct text_scratch;
 MUST_CHECK enum err tokenizer_load(struct tokenizer **out, const char *model_dir, struct err_msg *em);
 /* The same from the text of a tokenizer.json, without the names of bos and eos. */
 MUST_CHECK enum err tokenizer_parse(struct tokenizer **out, const char *json, size_t bytes, struct err_msg *em);
+/* Whether the folder has one of those files. Looks at names only; blocks for the file system. */
+bool tokenizer_exists(const char *model_dir);
 void tokenizer_free(struct tokenizer **t); /* NULL accepted */
 MUST_CHECK enum err text_scratch_create(struct text_scratch **out);
 void text_scratch_free(struct text_scratch **s);
@@ -31,6 +33,11 @@ enum text_encode_flag {
  * in Hugging Face tokenizers. */
 MUST_CHECK enum err tokenizer_encode(const struct tokenizer *t, struct text_scratch *s, const char *text, size_t bytes,
 				     u32 flags, struct u32_vec *ids, struct err_msg *em);
+/* Whether decoding removes the spaces that English typography does not have. As loaded it does where
+ * clean_up_tokenization_spaces in tokenizer_config.json says so and the model is not BPE, whose spaces mean something, or
+ * clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output does: as transformers has it. Call it before the
+ * tokenizer is shared. */
+void tokenizer_set_clean_up(struct tokenizer *t, bool on);
 /* Decodes all at once: appends UTF-8 (ill-formed parts as U+FFFD). Ids outside the vocabulary give nothing. */
 void tokenizer_decode(const struct tokenizer *t, const u32 *ids, size_t count, bool skip_special, struct buf *out);
 
@@ -49,6 +56,8 @@ const char *tokenizer_eos(const struct tokenizer *t);
 
 /* ---------------------------------------------------------------- streaming decode */
 
+enum { TEXT_CLEAN_RULES = 10 };
+
 /* The text of a growing token list: what text_stream_push and text_stream_end append is, all together, what
  * tokenizer_decode gives for the outputs behind that prompt. Never half a character. What cannot be judged yet is held
  * back: an unfinished character, or a run of byte tokens (models with byte fallback: one bad byte turns the whole run
@@ -61,6 +70,12 @@ struct text_stream {
 	char pending[4];
 	u32 strip_left;    /* leading characters that may still be dropped */
 	u32 strip_held;    /* trailing characters held back, dropped if nothing follows */
+	bool tight_added;  /* set it after text_stream_init: an added token behind another shows its own text only, without
+			    * the space that a decoder puts between tokens (spaces_between_special_tokens: false) */
+	bool last_added;
+	bool holds_clean;
+	u8 clean_held[TEXT_CLEAN_RULES]; /* spaces that cleaning up may still remove, and what follows them */
+	struct buf raw;    /* text on its way to being cleaned up */
 	struct buf held;   /* a run of byte tokens, or the ids of a decoder that can only judge the whole */
 };
 /* `prompt_tail`: the last tokens of the prompt (up to 64 are enough), for rules that look back; borrowed for the
@@ -71,7 +86,7 @@ void text_stream_push(struct text_stream *s, u32 token, struct buf *out);
 /* Something is held back: the text so far is not that of all tokens pushed. */
 static inline bool text_stream_holds(const struct text_stream *s)
 {
-	return s->pending_count > 0 || s->strip_held > 0 || s->held.bytes > 0;
+	return s->pending_count > 0 || s->strip_held > 0 || s->held.bytes > 0 || s->holds_clean;
 }
 /* Flushes what is held back (an unfinished character as U+FFFD) and frees it. */
 void text_stream_end(struct text_stream *s, struct buf *out);

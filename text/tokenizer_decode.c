@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/utf8.h"
+#include "text/clean_up_priv.h"
 #include "text/tokenizer_priv.h"
 
 #define REPLACEMENT "\xef\xbf\xbd"
@@ -125,7 +126,17 @@ static void push_first(struct text_stream *s, u32 id, struct buf *out)
 	buf_fini(&text);
 }
 
-void text_stream_push(struct text_stream *s, u32 id, struct buf *out)
+/* An added token as it is written, whatever the decoders make of it. */
+static void push_added(struct text_stream *s, u32 id, struct buf *out)
+{
+	struct token t = vocab_shown(&s->tokenizer->vocab, id);
+	if (s->tokenizer->decoder.byte_level)
+		emit_bytes(s, t.text, t.bytes, out);
+	else
+		emit(s, t.text, t.bytes, out);
+}
+
+static void push_token(struct text_stream *s, u32 id, struct buf *out)
 {
 	const struct decoder *d = &s->tokenizer->decoder;
 	if (id >= s->tokenizer->vocab.count)
@@ -143,13 +154,30 @@ void text_stream_push(struct text_stream *s, u32 id, struct buf *out)
 		return;
 	}
 	flush_run(s, out);
-	if (s->at_start && d->first_differs)
+	bool tight = s->tight_added && s->last_added && (p.flags & PIECE_ADDED);
+	s->last_added = p.flags & PIECE_ADDED;
+	if (tight)
+		push_added(s, id, out);
+	else if (s->at_start && d->first_differs)
 		push_first(s, id, out);
 	else if (d->byte_level && (s->pending_count > 0 || !(p.flags & PIECE_PLAIN)))
 		emit_bytes(s, d->pool + p.at, p.bytes, out);
 	else
 		emit(s, d->pool + p.at, p.bytes, out);
 	s->at_start = false;
+}
+
+void text_stream_push(struct text_stream *s, u32 id, struct buf *out)
+{
+	if (!s->tokenizer->clean_up) {
+		push_token(s, id, out);
+		return;
+	}
+	buf_clear(&s->raw);
+	push_token(s, id, &s->raw);
+	clean_up_push(s->clean_held, s->raw.data, s->raw.bytes, out);
+	s->holds_clean = clean_up_holds(s->clean_held);
+	out->failed = out->failed || s->raw.failed;
 }
 
 /* ---- streams ---- */
@@ -166,7 +194,7 @@ void text_stream_init(struct text_stream *s, const struct tokenizer *t, bool ski
 	struct buf prompt = {0};
 	for (size_t i = 0; i < tail_count; i++) {
 		buf_clear(&prompt);
-		text_stream_push(s, prompt_tail[i], &prompt);
+		push_token(s, prompt_tail[i], &prompt);
 	}
 	/* Whole characters of the prompt are over; one that the prompt left unfinished goes on. */
 	size_t whole = utf8_complete_prefix(s->held.data, s->held.bytes);
@@ -176,6 +204,7 @@ void text_stream_init(struct text_stream *s, const struct tokenizer *t, bool ski
 		s->strip_left = 0;
 	}
 	s->strip_held = 0;
+	s->last_added = false;
 	buf_fini(&prompt);
 }
 
@@ -195,7 +224,7 @@ static void end_whole(struct text_stream *s, struct buf *out)
 	u32_vec_fini(&list.ends);
 }
 
-void text_stream_end(struct text_stream *s, struct buf *out)
+static void end_tokens(struct text_stream *s, struct buf *out)
 {
 	if (s->tokenizer->decoder.whole)
 		end_whole(s, out);
@@ -205,12 +234,27 @@ void text_stream_end(struct text_stream *s, struct buf *out)
 		emit(s, REPLACEMENT, 3, out);
 	s->pending_count = 0;
 	s->strip_held = 0;
+}
+
+void text_stream_end(struct text_stream *s, struct buf *out)
+{
+	if (s->tokenizer->clean_up) {
+		buf_clear(&s->raw);
+		end_tokens(s, &s->raw);
+		clean_up_push(s->clean_held, s->raw.data, s->raw.bytes, out);
+		clean_up_end(s->clean_held, out);
+		s->holds_clean = false;
+		out->failed = out->failed || s->raw.failed;
+	} else {
+		end_tokens(s, out);
+	}
 	text_stream_fini(s);
 }
 
 void text_stream_fini(struct text_stream *s)
 {
 	buf_fini(&s->held);
+	buf_fini(&s->raw);
 }
 
 /* ---- at once ---- */
@@ -244,7 +288,7 @@ void tokenizer_decode(const struct tokenizer *t, const u32 *ids, size_t count, b
 	struct text_stream s;
 	text_stream_init(&s, t, skip_special, NULL, 0);
 	const struct decoder *d = &t->decoder;
-	bool can_append = !d->whole && !(d->fused_strip && d->strip_stop > 0);
+	bool can_append = !d->whole && !t->clean_up && !(d->fused_strip && d->strip_stop > 0);
 	u8 stop_flags = PIECE_BYTE | (skip_special ? PIECE_SPECIAL : 0);
 	for (size_t i = 0; i < count; i++) {
 		bool settled = !s.at_start && s.pending_count == 0 && s.held.bytes == 0 && s.strip_left == 0;

@@ -105,6 +105,15 @@ static char *special_name(json_val root, const char *key)
 	return text != NULL ? strdup(text) : NULL;
 }
 
+/* As transformers: spaces of BPE models mean something, and cleaning them up needs a longer word. */
+static void take_clean_up(struct tokenizer *t, json_val root)
+{
+	bool on = false, even_bpe = false;
+	(void)json_bool(json_get(root, "clean_up_tokenization_spaces"), &on);
+	(void)json_bool(json_get(root, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"), &even_bpe);
+	t->clean_up = on && (t->model != MODEL_BPE || even_bpe);
+}
+
 static void take_names(struct tokenizer *t, json_val root)
 {
 	if (t->bos == NULL)
@@ -175,6 +184,13 @@ static enum err find_source(char path[static PATH_BYTES_MAX], const char *model_
 		       model_dir);
 }
 
+bool tokenizer_exists(const char *model_dir)
+{
+	char path[PATH_BYTES_MAX];
+	enum source_kind kind;
+	return find_source(path, model_dir, &kind, NULL) == ERR_OK;
+}
+
 enum err tokenizer_load(struct tokenizer **out, const char *model_dir, struct err_msg *em)
 {
 	char path[PATH_BYTES_MAX];
@@ -190,6 +206,8 @@ enum err tokenizer_load(struct tokenizer **out, const char *model_dir, struct er
 		e = load_source(&t, path, kind, config != NULL ? json_root(config) : (json_val){NULL}, em);
 	if (e == ERR_OK && config != NULL)
 		take_names(t, json_root(config));
+	if (e == ERR_OK && config != NULL)
+		take_clean_up(t, json_root(config));
 	if (e == ERR_OK && map != NULL)
 		take_names(t, json_root(map));
 	json_free(&config);
@@ -259,6 +277,11 @@ void text_scratch_free(struct text_scratch **scratch)
 }
 
 /* ---- questions ---- */
+
+void tokenizer_set_clean_up(struct tokenizer *t, bool on)
+{
+	t->clean_up = on;
+}
 
 u32 tokenizer_vocab_size(const struct tokenizer *t)
 {

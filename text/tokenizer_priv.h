@@ -31,6 +31,7 @@ struct tokenizer {
 	struct u32_vec before; /* what the post-processor puts in front and behind */
 	struct u32_vec after;
 	struct decoder decoder;
+	bool clean_up; /* clean_up_tokenization_spaces */
 	char *bos; /* owned, "" when none */
 	char *eos;
 };

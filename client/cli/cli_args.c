@@ -1,6 +1,7 @@
 /* Command-line words that belong to one subcommand only, and the messages all of them print. */
 #include "client/cli/cli.h"
 #include "common/types.h"
+#include "text/text.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -42,7 +43,7 @@ bool cli_help_wanted(int argc, char **argv, const char **group)
 
 enum err cli_check_model(const char *path, struct err_msg *em)
 {
-	static const char *const files[] = {"config.json", "tokenizer.json"};
+	char config[PATH_MAX];
 	struct stat st;
 
 	if (stat(path, &st) != 0)
@@ -57,18 +58,14 @@ enum err cli_check_model(const char *path, struct err_msg *em)
 			       "*.safetensors and "
 			       "tokenizer.json",
 			       path);
-	for (size_t i = 0; i < COUNT_OF(files); i++) {
-		char file[PATH_MAX];
-		if ((size_t)snprintf(file, sizeof(file), "%s/%s", path, files[i]) >= sizeof(file))
-			return err_set(em, ERR_TOO_LONG, "the path of the model is longer than %d bytes",
-				       PATH_MAX);
-		if (access(file, F_OK) != 0)
-			return err_set(em, ERR_NOT_FOUND,
-				       "the model directory %.300s has no %s; it must hold config.json, "
-				       "*.safetensors and "
-				       "tokenizer.json",
-				       path, files[i]);
-	}
+	if ((size_t)snprintf(config, sizeof(config), "%s/config.json", path) >= sizeof(config))
+		return err_set(em, ERR_TOO_LONG, "the path of the model is longer than %d bytes", PATH_MAX);
+	bool has_config = access(config, F_OK) == 0;
+	if (!has_config || !tokenizer_exists(path))
+		return err_set(em, ERR_NOT_FOUND,
+			       "the model directory %.300s has no %s; it must hold config.json, *.safetensors and "
+			       "tokenizer.json (or tokenizer.model, spiece.model, tiktoken.model, qwen.tiktoken)",
+			       path, has_config ? "tokenizer.json" : "config.json");
 	return ERR_OK;
 }
 

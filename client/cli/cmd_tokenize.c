@@ -11,6 +11,7 @@ struct tokenize {
 	struct text_scratch *scratch;
 	u32 flags;
 	bool skip_special;
+	bool clean_up;
 	struct u32_vec ids;
 	struct buf decoded;
 };
@@ -23,7 +24,9 @@ static void print_help(void)
 	       "  --model DIR                the model whose tokenizer is used\n"
 	       "  --jsonl FILE               many texts\n"
 	       "  --add-special-tokens       add what the tokenizer puts around a text (BOS and the like)\n"
-	       "  --skip-special-tokens      leave special tokens out of the decoded text\n");
+	       "  --skip-special-tokens      leave special tokens out of the decoded text\n"
+	       "  --clean-up                 remove spaces from the decoded text where the model's clean_up_tokenization_spaces\n"
+	       "                             says so, as a running engine does\n");
 }
 
 static enum err encode(struct tokenize *t, const char *text, size_t bytes, struct err_msg *em)
@@ -131,6 +134,8 @@ static enum err answer_file(struct tokenize *t, const char *path, struct err_msg
 static enum err run(const char *model, const char *jsonl, const char *text, struct tokenize *t, struct err_msg *em)
 {
 	enum err e = tokenizer_load(&t->tokenizer, model, em);
+	if (e == ERR_OK && !t->clean_up)
+		tokenizer_set_clean_up(t->tokenizer, false);
 	if (e == ERR_OK && text_scratch_create(&t->scratch) != ERR_OK)
 		e = err_set(em, ERR_NO_MEMORY, "out of memory");
 	if (e == ERR_OK)
@@ -153,6 +158,7 @@ int cmd_tokenize(int argc, char **argv)
 	}
 	t.flags = cli_take_flag(&argc, argv, "--add-special-tokens") ? TEXT_ADD_SPECIAL : 0;
 	t.skip_special = cli_take_flag(&argc, argv, "--skip-special-tokens");
+	t.clean_up = cli_take_flag(&argc, argv, "--clean-up");
 	enum err e = cli_take_text(&argc, argv, "--model", &model, &em);
 	if (e == ERR_OK)
 		e = cli_take_text(&argc, argv, "--jsonl", &jsonl, &em);

@@ -7,7 +7,8 @@
 #include "text/tokenizer_priv.h"
 #include "vectors.h"
 
-enum { IDS_PER_FAMILY = 150000, RUN_MAX = 60 };
+/* TERCET_STREAM_TOKENS=1000000 in the environment checks so many tokens of every family. */
+enum { IDS_PER_FAMILY = 100000, RUN_MAX = 60 };
 
 static u64 random_state = 1;
 
@@ -32,6 +33,25 @@ static void byte_tokens(const struct tokenizer *t, u32 *byte_ids)
 		byte_ids[b] = t->bpe.raw_bytes || t->bpe.byte_fallback ? t->bpe.byte_ids[b] : TOKEN_NONE;
 }
 
+/* One replacement behind the other, each over all of the text. */
+static void clean_by_definition(struct buf *b)
+{
+	static const char *const rules[][2] = {{" .", "."},   {" ?", "?"},	 {" !", "!"},	 {" ,", ","},	   {" ' ", "'"},
+					       {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+	for (size_t i = 0; i < COUNT_OF(rules); i++) {
+		struct buf next = {0};
+		const char *at = buf_cstr(b), *end = at + b->bytes;
+		size_t bytes = strlen(rules[i][0]);
+		for (const char *hit; (hit = memmem(at, (size_t)(end - at), rules[i][0], bytes)) != NULL; at = hit + bytes) {
+			buf_append(&next, at, (size_t)(hit - at));
+			buf_append_str(&next, rules[i][1]);
+		}
+		buf_append(&next, at, (size_t)(end - at));
+		buf_fini(b);
+		*b = next;
+	}
+}
+
 /* The definition: all texts in a list through all decoders. */
 static void decode_by_definition(const struct tokenizer *t, const u32 *ids, u32 count, bool skip, struct buf *out)
 {
@@ -44,6 +64,8 @@ static void decode_by_definition(const struct tokenizer *t, const u32 *ids, u32 
 		u32_vec_push(&list.ends, (u32)list.bytes.bytes);
 	}
 	decoder_run_whole(&t->decoder, &list, out);
+	if (t->clean_up)
+		clean_by_definition(out);
 	buf_fini(&list.bytes);
 	u32_vec_fini(&list.ends);
 }
@@ -94,7 +116,10 @@ static void check_family(const char *name)
 	if (!vectors_path(path, sizeof(path), name))
 		cr_skip_test("no %s", name);
 	cr_assert(tokenizer_load(&t, path, &em) == ERR_OK, "%s", em.text);
-	check_tokenizer(t, IDS_PER_FAMILY);
+	const char *wanted = getenv("TERCET_STREAM_TOKENS");
+	u32 total = wanted != NULL ? (u32)strtoul(wanted, NULL, 10) : IDS_PER_FAMILY;
+	check_tokenizer(t, total);
+	printf("%s: %u tokens\n", name, total);
 	tokenizer_free(&t);
 }
 
@@ -111,6 +136,23 @@ FAMILY(llama2, "llama2")
 FAMILY(phi3, "phi3")
 FAMILY(mistral_style, "mistral-style")
 FAMILY(gemma_style, "gemma-style")
+
+#define KEPT(test, name)                                                                                     \
+	Test(stream, test)                                                                                   \
+	{                                                                                                    \
+		check_family("tests/unit/text/models/" name);                                                \
+	}
+KEPT(bert, "bert")
+KEPT(bloom, "bloom")
+KEPT(clip, "clip")
+KEPT(deepseek_v3, "deepseek-v3")
+KEPT(falcon, "falcon")
+KEPT(gemma, "gemma")
+KEPT(gpt_neox, "gpt-neox")
+KEPT(mistral, "mistral")
+KEPT(sentencepiece_bpe, "sentencepiece-bpe")
+KEPT(sentencepiece_unigram, "sentencepiece-unigram")
+KEPT(tiktoken, "tiktoken")
 
 Test(stream, every_kind_of_decoder)
 {
@@ -132,6 +174,8 @@ Test(stream, every_kind_of_decoder)
 	};
 	for (size_t i = 0; i < COUNT_OF(fixtures); i++) {
 		struct tokenizer *t = fixture_load(&fixtures[i]);
+		check_tokenizer(t, 20000);
+		tokenizer_set_clean_up(t, true);
 		check_tokenizer(t, 20000);
 		tokenizer_free(&t);
 	}
@@ -203,5 +247,65 @@ Test(stream, whole_characters_of_the_prompt_do_not_come_back)
 					 "a");
 	text_stream_fini(&s);
 	buf_fini(&out);
+	tokenizer_free(&t);
+}
+
+/* Spaces, quotation marks and letters of the rules, so that they meet often. */
+Test(stream, cleaned_up_text_is_that_of_replacing_one_after_the_other)
+{
+	struct fixture f = {.decoder = "{\"type\":\"Fuse\"}"};
+	struct tokenizer *t = fixture_load(&f);
+	static const char *const texts[] = {" ", " ", " ", ".", "?", "!", ",", "'", "'", "n", "t", "m", "s", "v", "e", "r"};
+	u32 ids[RUN_MAX];
+	tokenizer_set_clean_up(t, true);
+	for (u32 run = 0; run < 20000; run++) {
+		u32 count = random_below(RUN_MAX);
+		for (u32 i = 0; i < count; i++)
+			cr_assert(tokenizer_find(t, texts[random_below(COUNT_OF(texts))], &ids[i]));
+		check_run(t, ids, count, false);
+	}
+	tokenizer_free(&t);
+}
+
+Test(stream, cleaning_up_holds_back_a_space_and_gives_it_out_at_the_end)
+{
+	struct fixture f = {.decoder = "{\"type\":\"Fuse\"}"};
+	struct tokenizer *t = fixture_load(&f);
+	struct text_stream s;
+	struct buf out = {0};
+	u32 a, space, dot;
+	cr_assert(tokenizer_find(t, "a", &a) && tokenizer_find(t, " ", &space) && tokenizer_find(t, ".", &dot));
+	tokenizer_set_clean_up(t, true);
+	text_stream_init(&s, t, false, NULL, 0);
+	text_stream_push(&s, a, &out);
+	cr_assert(!text_stream_holds(&s));
+	text_stream_push(&s, space, &out);
+	cr_assert(text_stream_holds(&s) && out.bytes == 1);
+	text_stream_push(&s, dot, &out);
+	text_stream_push(&s, space, &out);
+	text_stream_end(&s, &out);
+	cr_assert_str_eq(buf_cstr(&out), "a. ");
+	buf_fini(&out);
+	tokenizer_free(&t);
+}
+
+Test(stream, added_tokens_in_a_row_come_close_on_request)
+{
+	struct fixture f = FIXTURE_WORDPIECE_DECODER;
+	f.added_tokens = "[{\"id\":400,\"content\":\"[A]\",\"special\":true},{\"id\":401,\"content\":\"[B]\",\"special\":true}]";
+	struct tokenizer *t = fixture_load(&f);
+	u32 ids[] = {400, 401, 0, 400, 400};
+	for (int tight = 0; tight < 2; tight++) {
+		struct text_stream s;
+		struct buf out = {0};
+		cr_assert(tokenizer_find(t, "a", &ids[2]));
+		text_stream_init(&s, t, false, NULL, 0);
+		s.tight_added = tight;
+		for (size_t i = 0; i < COUNT_OF(ids); i++)
+			text_stream_push(&s, ids[i], &out);
+		text_stream_end(&s, &out);
+		cr_assert_str_eq(buf_cstr(&out), tight ? "[A][B] a [A][A]" : "[A] [B] a [A] [A]");
+		buf_fini(&out);
+	}
 	tokenizer_free(&t);
 }
