@@ -38,6 +38,11 @@ enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE }
 	REAL(device, gpu_memory_utilization, 0.9, 0.01, 1.0, "Share of device memory the engine may use")    \
 	SIZE(device, kv_cache_memory, 0, 0, "KV cache bytes per worker; 0: automatic")                       \
 	INT(device, block_size, 16, 1, 256, "Tokens in a KV block")                                          \
+	INT(nodes, nnodes, 0, 0, 64, "Machines that share the model; 0: from torchrun, Slurm, MPI or LeaderWorkerSet, else 1") \
+	INT(nodes, node_rank, -1, -1, 63, "Which of them this is, from 0; -1: from the same")                \
+	STR(nodes, master_addr, "", "Address of node 0, as the others reach it")                             \
+	INT(nodes, master_port, 0, 0, 65000, "Port of node 0 and first of one more a worker; 0: MASTER_PORT, else 29500") \
+	STR(nodes, cluster_secret_file, "", "File with the secret that the nodes share; default: TERCET_CLUSTER_SECRET") \
 	INT(scheduler, max_num_seqs, 256, 1, 1024, "Sequences running at once")                              \
 	INT(scheduler, max_num_batched_tokens, 2048, 1, 65536, "Token budget of one step")                   \
 	INT(scheduler, long_prefill_token_threshold, 0, 0, 65536, "Longest prefill chunk; 0: the budget")    \

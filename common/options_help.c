@@ -13,8 +13,13 @@ enum { HELP_INDENT = 34, HELP_WIDTH_DEFAULT = 100 };
 static const struct {
 	const char *group, *title;
 } group_titles[] = {
-	{"model", "Model"},   {"device", "Device and memory"}, {"scheduler", "Scheduler"},
-	{"server", "Server"}, {"output", "Output socket"},     {"run", "Running and looking inside"},
+	{"model", "Model"},
+	{"device", "Device and memory"},
+	{"nodes", "Several machines"},
+	{"scheduler", "Scheduler"},
+	{"server", "Server"},
+	{"output", "Output socket"},
+	{"run", "Running and looking inside"},
 };
 
 static const char *value_word(const struct option_desc *d)

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -19,6 +20,7 @@
 
 #include "common/assert.h"
 #include "common/clock.h"
+#include "proc_worker/bridge.h"
 
 static const u64 MAGIC = 0x3143454c4c4f4354u; /* "TCOLLEC1" */
 
@@ -32,7 +34,7 @@ enum {
 	STEP_TIMEOUT_MS = 20000,
 };
 
-/* Written by its rank alone, in a cache line of its own. */
+/* Written by its rank alone, or, when that is on another node, by its counterpart here; in a cache line of its own. */
 struct rank_line {
 	_Alignas(64) _Atomic u32 changes; /* futex word: moves with every change of the others */
 	_Atomic u32 sleepers;
@@ -40,12 +42,14 @@ struct rank_line {
 	_Atomic u64 arrived; /* operations this rank has filled its part of; never goes back */
 	_Atomic u64 epoch;
 	_Atomic u64 base; /* `arrived` when it began the epoch */
+	_Atomic u32 lost; /* enum bridge_loss of a rank on another node */
 };
 
 struct shared {
 	_Atomic u64 magic; /* written last */
 	u32 ranks;
 	u64 buffer_bytes;
+	u64 group;
 	struct rank_line lines[COLLECTIVES_RANKS_MAX];
 };
 _Static_assert(sizeof(struct shared) <= HEAD_BYTES, "the parts begin behind the head");
@@ -55,12 +59,16 @@ struct collectives {
 	size_t mapped_bytes;
 	size_t buffer_bytes;
 	u32 rank, ranks;
+	u32 first, here; /* the ranks [first, first + here) are on this host; `first` makes the file */
+	u64 group;
+	struct bridge *bridge; /* to other hosts; NULL: none */
+	bool farewell;
 	u64 sequence; /* of the next operation, from 0; the same on all ranks */
 	u64 epoch;
 	u32 timeout_ms;
 	struct kern_threads *threads;
 	int pidfds[COLLECTIVES_RANKS_MAX];
-	char path[4096]; /* rank 0: removed when it leaves */
+	char path[4096]; /* removed when `first` leaves */
 };
 
 /* ---------------------------------------------------------------- waiting */
@@ -140,6 +148,19 @@ static int sleep_slice(const struct collectives *c, struct rank_line *line, enum
 	return state;
 }
 
+/* ERR_GONE when the rank will never come. */
+static enum err check_rank(const struct collectives *c, u32 rank, struct err_msg *em)
+{
+	const struct rank_line *line = &c->shared->lines[rank];
+	enum bridge_loss loss = (enum bridge_loss)atomic_load(&line->lost);
+
+	if (process_is_dead(c->pidfds[rank]))
+		return err_set(em, ERR_GONE, "worker %u (pid %d) has died", rank, atomic_load(&line->pid));
+	if (loss != BRIDGE_NO_LOSS)
+		return err_set(em, ERR_GONE, "worker %u on node %u %s", rank, rank / c->here, bridge_loss_text(loss));
+	return ERR_OK;
+}
+
 static enum err wait_for_rank(struct collectives *c, u32 rank, enum wait_for what, u64 target,
 			      struct err_msg *em)
 {
@@ -151,9 +172,9 @@ static enum err wait_for_rank(struct collectives *c, u32 rank, enum wait_for wha
 		state = sleep_slice(c, line, what, target);
 		if (state)
 			break;
-		if (process_is_dead(c->pidfds[rank]))
-			return err_set(em, ERR_GONE, "worker %u (pid %d) has died", rank,
-				       atomic_load(&line->pid));
+		enum err e = check_rank(c, rank, em);
+		if (e)
+			return e;
 		if (clock_now_ns() > end)
 			return err_set(em, ERR_TIMEOUT, "worker %u did not come within %u ms", rank,
 				       c->timeout_ms);
@@ -187,20 +208,32 @@ void *collectives_buffer(struct collectives *c)
 	return part_of(c, c->rank, c->sequence);
 }
 
-static enum err barrier(struct collectives *c, struct err_msg *em)
+/* Shows this rank's part to all who read it, and waits for theirs. */
+static enum err exchange(struct collectives *c, size_t bytes, bool for_rank_0, const void **parts, struct err_msg *em)
 {
 	struct rank_line *line = &c->shared->lines[c->rank];
+	u64 sequence = c->sequence++;
 
-	atomic_store_explicit(&line->arrived, ++c->sequence, memory_order_release);
+	ASSERT(bytes <= c->buffer_bytes);
+	for (u32 r = 0; r < c->ranks; r++)
+		parts[r] = part_of(c, r, sequence);
+	atomic_store_explicit(&line->arrived, c->sequence, memory_order_release);
 	announce(line);
+	if (c->bridge && bridge_send_part(c->bridge, sequence, parts[c->rank], bytes, for_rank_0)) {
+		enum err e = collectives_check(c, em);
+		return e ? e : err_set(em, ERR_GONE, "the connection to another node broke");
+	}
 	return wait_for_all(c, WAIT_ARRIVED, c->sequence, em);
 }
 
-enum err collectives_all_gather(struct collectives *c, const void **parts, struct err_msg *em)
+enum err collectives_all_gather(struct collectives *c, size_t bytes, const void **parts, struct err_msg *em)
 {
-	for (u32 r = 0; r < c->ranks; r++)
-		parts[r] = part_of(c, r, c->sequence);
-	return barrier(c, em);
+	return exchange(c, bytes, false, parts, em);
+}
+
+enum err collectives_gather(struct collectives *c, size_t bytes, const void **parts, struct err_msg *em)
+{
+	return exchange(c, bytes, true, parts, em);
 }
 
 struct sum {
@@ -230,7 +263,7 @@ enum err collectives_all_reduce(struct collectives *c, float *out, size_t count,
 	const void *parts[COLLECTIVES_RANKS_MAX];
 
 	ASSERT(count * sizeof(float) <= c->buffer_bytes && c->ranks >= 2);
-	enum err e = collectives_all_gather(c, parts, em);
+	enum err e = collectives_all_gather(c, count * sizeof(float), parts, em);
 	if (e)
 		return e;
 	struct sum s = {(const float *const *)parts, c->ranks, out, count};
@@ -253,7 +286,12 @@ enum err collectives_begin(struct collectives *c, u64 epoch, struct err_msg *em)
 	atomic_store(&line->base, c->sequence);
 	atomic_store(&line->epoch, epoch);
 	announce(line);
-	enum err e = wait_for_all(c, WAIT_EPOCH, 0, em);
+	enum err e = ERR_OK;
+	if (c->bridge && bridge_send_epoch(c->bridge, epoch, c->sequence)) {
+		e = collectives_check(c, em);
+		return e ? e : err_set(em, ERR_GONE, "the connection to another node broke");
+	}
+	e = wait_for_all(c, WAIT_EPOCH, 0, em);
 	for (u32 r = 0; !e && r < c->ranks; r++) {
 		u64 base = atomic_load(&c->shared->lines[r].base);
 		c->sequence = base > c->sequence ? base : c->sequence;
@@ -264,6 +302,86 @@ enum err collectives_begin(struct collectives *c, u64 epoch, struct err_msg *em)
 void collectives_set_timeout(struct collectives *c, u32 timeout_ms)
 {
 	c->timeout_ms = timeout_ms;
+}
+
+/* ---------------------------------------------------------------- other nodes */
+
+static void *on_part(void *ctx, u32 rank, u64 sequence)
+{
+	return part_of(ctx, rank, sequence);
+}
+
+static void on_arrived(void *ctx, u32 rank, u64 sequence)
+{
+	struct rank_line *line = &((struct collectives *)ctx)->shared->lines[rank];
+
+	atomic_store_explicit(&line->arrived, sequence + 1, memory_order_release);
+	announce(line);
+}
+
+static void on_epoch(void *ctx, u32 rank, u64 epoch, u64 base)
+{
+	struct rank_line *line = &((struct collectives *)ctx)->shared->lines[rank];
+
+	atomic_store(&line->base, base);
+	atomic_store(&line->epoch, epoch);
+	announce(line);
+}
+
+static void on_lost(void *ctx, u32 rank, enum bridge_loss loss)
+{
+	struct rank_line *line = &((struct collectives *)ctx)->shared->lines[rank];
+
+	atomic_store(&line->lost, (u32)loss);
+	announce(line);
+}
+
+static enum err build_bridge(struct collectives *c, const struct collectives_config *config, struct err_msg *em)
+{
+	const struct collectives_nodes *n = config->nodes;
+	struct bridge_config b = {.rank = c->rank,
+				  .ranks = c->ranks,
+				  .node = n->index,
+				  .nodes = n->count,
+				  .address = n->address,
+				  .port = n->port,
+				  .options_hash = n->options_hash,
+				  .part_bytes_max = c->buffer_bytes,
+				  .join_timeout_ms = n->join_timeout_ms,
+				  .waiting = n->waiting,
+				  .waiting_ctx = n->waiting_ctx,
+				  .sink = {c, on_part, on_arrived, on_epoch, on_lost}};
+
+	cluster_secret_derive(n->secret, "workers", b.key);
+	return bridge_join(&c->bridge, &b, &c->group, em);
+}
+
+u64 collectives_group(const struct collectives *c)
+{
+	return c->group;
+}
+
+int collectives_lost_fd(const struct collectives *c)
+{
+	return c->bridge ? bridge_lost_fd(c->bridge) : -1;
+}
+
+enum err collectives_check(const struct collectives *c, struct err_msg *em)
+{
+	const char *address;
+	u32 node;
+	enum bridge_loss loss = c->bridge ? bridge_first_loss(c->bridge, &node, &address) : BRIDGE_NO_LOSS;
+
+	if (loss == BRIDGE_NO_LOSS)
+		return ERR_OK;
+	if (loss == BRIDGE_LEFT && node == 0)
+		return err_set(em, ERR_SHUTDOWN, "node 0 (%s) has stopped the engine", address);
+	return err_set(em, ERR_GONE, "node %u (%s) is lost: it %s", node, address, bridge_loss_text(loss));
+}
+
+void collectives_farewell(struct collectives *c)
+{
+	c->farewell = true;
 }
 
 /* ---------------------------------------------------------------- joining */
@@ -284,7 +402,7 @@ static enum err map_file(struct collectives *c, int fd, struct err_msg *em)
 	return ERR_OK;
 }
 
-/* Rank 0: a complete file appears under the final name, whatever an earlier group left there. */
+/* The first rank here: a complete file appears under the final name, whatever an earlier group left there. */
 static enum err create_file(struct collectives *c, struct err_msg *em)
 {
 	char fresh[sizeof(c->path) + 8];
@@ -303,7 +421,8 @@ static enum err create_file(struct collectives *c, struct err_msg *em)
 	if (!e) {
 		c->shared->ranks = c->ranks;
 		c->shared->buffer_bytes = c->buffer_bytes;
-		atomic_store(&c->shared->lines[0].pid, getpid());
+		c->shared->group = c->group;
+		atomic_store(&c->shared->lines[c->rank].pid, getpid());
 		atomic_store(&c->shared->magic, MAGIC);
 		if (rename(fresh, c->path) < 0)
 			e = err_set(em, ERR_IO, "%s: %s", c->path, strerror(errno));
@@ -313,9 +432,9 @@ static enum err create_file(struct collectives *c, struct err_msg *em)
 	return e;
 }
 
-static bool creator_is_alive(const struct shared *s)
+static bool creator_is_alive(const struct collectives *c)
 {
-	int fd = (int)syscall(SYS_pidfd_open, atomic_load(&s->lines[0].pid), 0);
+	int fd = (int)syscall(SYS_pidfd_open, atomic_load(&c->shared->lines[c->first].pid), 0);
 	bool alive = fd >= 0 && !process_is_dead(fd);
 
 	if (fd >= 0)
@@ -353,7 +472,7 @@ static enum err open_file(struct collectives *c, struct err_msg *em)
 	close(fd);
 	if (e)
 		return e;
-	if (creator_is_alive(c->shared))
+	if (creator_is_alive(c))
 		return check_shared(c, wanted, em);
 	munmap(c->shared, c->mapped_bytes);
 	c->shared = NULL;
@@ -368,12 +487,13 @@ static enum err open_or_wait(struct collectives *c, struct err_msg *em)
 
 	while ((e = open_file(c, em)) == ERR_AGAIN) {
 		if (clock_now_ns() > end)
-			return err_set(em, ERR_TIMEOUT, "worker 0 did not make %s within %u ms", c->path,
-				       c->timeout_ms);
+			return err_set(em, ERR_TIMEOUT, "worker %u did not make %s within %u ms", c->first,
+				       c->path, c->timeout_ms);
 		nanosleep(&pause, NULL);
 	}
 	if (e)
 		return e;
+	c->group = c->shared->group;
 	atomic_store(&c->shared->lines[c->rank].pid, getpid());
 	announce(&c->shared->lines[c->rank]);
 	return ERR_OK;
@@ -381,7 +501,7 @@ static enum err open_or_wait(struct collectives *c, struct err_msg *em)
 
 static enum err meet(struct collectives *c, struct err_msg *em)
 {
-	for (u32 r = 0; r < c->ranks; r++) {
+	for (u32 r = c->first; r < c->first + c->here; r++) {
 		if (r == c->rank)
 			continue;
 		enum err e = wait_for_rank(c, r, WAIT_JOINED, 0, em);
@@ -400,11 +520,14 @@ enum err collectives_join(struct collectives **out, const struct collectives_con
 {
 	*out = NULL;
 	ASSERT(config->ranks >= 2 && config->ranks <= COLLECTIVES_RANKS_MAX && config->rank < config->ranks);
+	ASSERT(!config->nodes || config->ranks % config->nodes->count == 0);
 	struct collectives *c = calloc(1, sizeof(*c));
 	if (!c)
 		return err_set(em, ERR_NO_MEMORY, "out of memory");
 	c->rank = config->rank;
 	c->ranks = config->ranks;
+	c->here = config->ranks / (config->nodes ? config->nodes->count : 1);
+	c->first = config->nodes ? config->nodes->index * c->here : 0;
 	c->buffer_bytes = (config->buffer_bytes + 63) & ~(size_t)63;
 	c->mapped_bytes = file_bytes(c->ranks, c->buffer_bytes);
 	c->timeout_ms = config->join_timeout_ms;
@@ -415,10 +538,14 @@ enum err collectives_join(struct collectives **out, const struct collectives_con
 	if ((size_t)snprintf(c->path, sizeof(c->path), "%s/collectives", config->run_dir) >= sizeof(c->path))
 		e = err_set(em, ERR_TOO_LONG, "the run directory's path is longer than %zu bytes",
 			    sizeof(c->path) - 16);
+	if (!e && getrandom(&c->group, sizeof(c->group), 0) != (ssize_t)sizeof(c->group))
+		e = err_set(em, ERR_IO, "no random bytes: %s", strerror(errno));
 	if (!e)
-		e = c->rank == 0 ? create_file(c, em) : open_or_wait(c, em);
+		e = c->rank == c->first ? create_file(c, em) : open_or_wait(c, em);
 	if (!e)
 		e = meet(c, em);
+	if (!e && c->here < c->ranks)
+		e = build_bridge(c, config, em);
 	c->timeout_ms = STEP_TIMEOUT_MS;
 	if (e)
 		collectives_leave(&c);
@@ -433,10 +560,11 @@ void collectives_leave(struct collectives **out)
 
 	if (!c)
 		return;
+	bridge_leave(&c->bridge, c->farewell);
 	for (u32 r = 0; r < c->ranks; r++)
 		if (c->pidfds[r] >= 0)
 			close(c->pidfds[r]);
-	if (c->rank == 0 && c->shared)
+	if (c->rank == c->first && c->shared)
 		unlink(c->path);
 	if (c->shared)
 		munmap(c->shared, c->mapped_bytes);

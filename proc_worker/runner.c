@@ -38,7 +38,7 @@ static enum err share_tokens(struct runner *r, struct err_msg *em)
 		return ERR_OK;
 	if (r->config.rank == 0)
 		memcpy(collectives_buffer(r->collectives), r->sampled, bytes);
-	enum err e = collectives_all_gather(r->collectives, parts, em);
+	enum err e = collectives_all_gather(r->collectives, r->config.rank == 0 ? bytes : 0, parts, em);
 	if (!e && r->config.rank != 0)
 		memcpy(r->sampled, parts[0], bytes);
 	return e;

@@ -116,7 +116,7 @@ static enum err memory_share(struct runner *r, u64 *bytes, struct err_msg *em)
 
 	*bytes /= r->config.ranks;
 	if (!e && r->collectives)
-		e = collectives_all_gather(r->collectives, parts, em);
+		e = collectives_all_gather(r->collectives, 0, parts, em);
 	return e;
 }
 
@@ -254,7 +254,7 @@ static enum err make_kv(struct runner *r, struct err_msg *em)
 					.dtype = r->dtype};
 	enum err e = profile_run(r, &r->profile, em);
 	if (!e && r->collectives)
-		e = collectives_all_gather(r->collectives, parts, em);
+		e = collectives_all_gather(r->collectives, 0, parts, em);
 	struct kv_budget budget = {.available = r->profile.available,
 				   .utilization = r->config.memory_utilization,
 				   .requested = r->config.kv_cache_memory,

@@ -293,7 +293,8 @@ static enum err gather_logits(struct decoder *d, u32 first, u32 count, struct er
 	size_t vocab = c->model->vocab_size, ranks = c->shard->ranks;
 	const void *parts[COLLECTIVES_RANKS_MAX];
 
-	enum err e = collectives_all_gather(c->collectives, parts, em);
+	size_t own = (c->shard->rank + 1) * vocab / ranks - c->shard->rank * vocab / ranks;
+	enum err e = collectives_gather(c->collectives, count * own * sizeof(float), parts, em);
 	if (e || c->shard->rank != 0)
 		return e;
 	for (u32 r = 0; r < ranks; r++) {

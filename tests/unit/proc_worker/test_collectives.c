@@ -109,7 +109,7 @@ static void gather_rounds(void *ctx, u32 rank)
 	g->e[rank] = join(&c, rank, g->ranks, &g->em[rank]);
 	for (u32 round = 0; !g->e[rank] && round < 2000; round++) {
 		*(u32 *)collectives_buffer(c) = rank * 10000 + round;
-		g->e[rank] = collectives_all_gather(c, parts, &g->em[rank]);
+		g->e[rank] = collectives_all_gather(c, sizeof(u32), parts, &g->em[rank]);
 		if (round % 500 == rank)
 			usleep(1000);
 		for (u32 r = 0; r < g->ranks; r++)
@@ -144,7 +144,7 @@ static pid_t fork_rank(u32 rounds, bool hang)
 	if (join(&c, 1, 2, &em))
 		_exit(1);
 	for (u32 i = 0; i < rounds; i++)
-		if (collectives_all_gather(c, parts, &em))
+		if (collectives_all_gather(c, sizeof(u32), parts, &em))
 			_exit(2);
 	while (hang)
 		pause();
@@ -161,9 +161,9 @@ Test(collectives, a_dead_rank_is_an_error_at_once, .timeout = 20)
 	pid_t pid = fork_rank(3, false); /* not waited for: a zombie is dead, too */
 	cr_assert_eq(join(&c, 0, 2, &em), ERR_OK, "%s", em.text);
 	for (u32 i = 0; i < 3; i++)
-		cr_assert_eq(collectives_all_gather(c, parts, &em), ERR_OK);
+		cr_assert_eq(collectives_all_gather(c, sizeof(u32), parts, &em), ERR_OK);
 	u64 begin = clock_now_ns();
-	cr_assert_eq(collectives_all_gather(c, parts, &em), ERR_GONE);
+	cr_assert_eq(collectives_all_gather(c, sizeof(u32), parts, &em), ERR_GONE);
 	cr_assert_lt(clock_now_ns() - begin, 1000000000ull);
 	cr_assert(strstr(em.text, "worker 1 (pid"), "%s", em.text);
 	waitpid(pid, NULL, 0);
@@ -180,9 +180,9 @@ Test(collectives, a_stuck_rank_is_an_error_after_the_timeout, .timeout = 20)
 	make_dir();
 	pid_t pid = fork_rank(1, true);
 	cr_assert_eq(join(&c, 0, 2, &em), ERR_OK, "%s", em.text);
-	cr_assert_eq(collectives_all_gather(c, parts, &em), ERR_OK);
+	cr_assert_eq(collectives_all_gather(c, sizeof(u32), parts, &em), ERR_OK);
 	collectives_set_timeout(c, 200);
-	cr_assert_eq(collectives_all_gather(c, parts, &em), ERR_TIMEOUT);
+	cr_assert_eq(collectives_all_gather(c, sizeof(u32), parts, &em), ERR_TIMEOUT);
 	cr_assert(strstr(em.text, "worker 1 did not come within 200 ms"), "%s", em.text);
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
@@ -273,16 +273,16 @@ static void change_epoch(void *ctx, u32 rank)
 	if (!g->e[rank])
 		g->e[rank] = collectives_begin(c, 5, em);
 	for (u32 i = 0; !g->e[rank] && i < 3; i++)
-		g->e[rank] = collectives_all_gather(c, parts, em);
+		g->e[rank] = collectives_all_gather(c, sizeof(u32), parts, em);
 	if (rank == 0 && !g->e[rank])
-		g->wrong[0] += collectives_all_gather(c, parts, em) != ERR_ABORTED;
+		g->wrong[0] += collectives_all_gather(c, sizeof(u32), parts, em) != ERR_ABORTED;
 	else
 		usleep(150000);
 	if (!g->e[rank])
 		g->e[rank] = collectives_begin(c, 6, em);
 	for (u32 i = 0; !g->e[rank] && i < 100; i++) {
 		*(u32 *)collectives_buffer(c) = rank * 1000 + i;
-		g->e[rank] = collectives_all_gather(c, parts, em);
+		g->e[rank] = collectives_all_gather(c, sizeof(u32), parts, em);
 		for (u32 r = 0; r < 2; r++)
 			g->wrong[rank] += *(const u32 *)parts[r] != r * 1000 + i;
 	}
