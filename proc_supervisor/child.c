@@ -116,16 +116,21 @@ enum restart_scope child_restart_scope(enum ipc_role role)
 	return role == IPC_ROLE_WORKER ? RESTART_GROUP : RESTART_SELF;
 }
 
-bool restart_allowed(struct restart_history *h, u64 now_ns, u32 *delay_ms)
+bool restart_is_for_ever(enum ipc_role role)
+{
+	return role == IPC_ROLE_GATEWAY;
+}
+
+bool restart_allowed(struct restart_history *h, bool for_ever, u64 now_ns, u32 *delay_ms)
 {
 	u32 recent = 0;
 
 	for (u32 i = 0; i < h->count; i++)
 		recent += now_ns - h->at_ns[i] < RESTART_WINDOW_S * 1000000000ull;
-	if (recent == RESTARTS_MAX)
+	if (recent == RESTARTS_MAX && !for_ever)
 		return false;
 	*delay_ms = RESTART_DELAY_MS_MIN << recent;
-	if (*delay_ms > RESTART_DELAY_MS_MAX)
+	if (recent == RESTARTS_MAX || *delay_ms > RESTART_DELAY_MS_MAX)
 		*delay_ms = RESTART_DELAY_MS_MAX;
 	if (h->count == RESTARTS_MAX)
 		memmove(h->at_ns, h->at_ns + 1, --h->count * sizeof(h->at_ns[0]));

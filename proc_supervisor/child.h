@@ -75,8 +75,13 @@ struct restart_history {
 	u64 at_ns[RESTARTS_MAX]; /* oldest first */
 	u32 count;
 };
-/* Counts one more and says how long to wait before it: 100 ms, doubled with each restart of the last minute. False:
- * it was started RESTARTS_MAX times within a minute already, and again would not help. */
-bool restart_allowed(struct restart_history *h, u64 now_ns, u32 *delay_ms);
+/* Whether a process of this role may be started for ever: without a gateway the engine is sound, other gateways and
+ * clients go on, and what makes it fail again and again comes from outside (a request that is sent once more). Without
+ * one of the others nobody is served. */
+bool restart_is_for_ever(enum ipc_role role);
+/* Counts one more and says how long to wait before it: 100 ms, doubled with each restart of the last minute,
+ * RESTART_DELAY_MS_MAX at most. False: it was started RESTARTS_MAX times within a minute already and again would not
+ * help; never with `for_ever`. */
+bool restart_allowed(struct restart_history *h, bool for_ever, u64 now_ns, u32 *delay_ms);
 
 #endif

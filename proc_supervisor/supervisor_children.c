@@ -98,13 +98,14 @@ void supervisor_restart(struct supervisor *s, struct child *c, u64 now_ns, const
 	for (u32 i = s->plan.count; i-- > 0;)
 		if (same_scope(c, &s->children[i]))
 			first = &s->children[i];
-	if (!restart_allowed(&first->restarts, now_ns, &delay_ms)) {
+	if (!restart_allowed(&first->restarts, restart_is_for_ever(c->spec->role), now_ns, &delay_ms)) {
 		supervisor_fail(s, now_ns,
 				"%s %s; it was restarted %d times within a minute, which did not help",
 				c->spec->name, why, RESTARTS_MAX);
 		return;
 	}
-	LOG_WARN("RESTARTING", "process=%s why=\"%s\" delay_ms=%u", c->spec->name, why, delay_ms);
+	log_event(delay_ms == RESTART_DELAY_MS_MAX ? LOG_LEVEL_ERROR : LOG_LEVEL_WARN, "RESTARTING",
+		  "process=%s why=\"%s\" delay_ms=%u", c->spec->name, why, delay_ms);
 	s->liveness_from_ns = now_ns;
 	for (u32 i = 0; i < s->plan.count; i++) {
 		struct child *peer = &s->children[i];

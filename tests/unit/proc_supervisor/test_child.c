@@ -104,10 +104,10 @@ Test(restarts, delays_double_within_a_minute_and_then_there_is_an_end)
 	u32 delay, expected[] = {100, 200, 400, 800, 1600};
 
 	for (int i = 0; i < RESTARTS_MAX; i++, now += second) {
-		cr_assert(restart_allowed(&h, now, &delay));
+		cr_assert(restart_allowed(&h, false, now, &delay));
 		cr_assert_eq(delay, expected[i]);
 	}
-	cr_assert_not(restart_allowed(&h, now, &delay));
+	cr_assert_not(restart_allowed(&h, false, now, &delay));
 }
 
 Test(restarts, what_is_older_than_a_minute_is_forgiven)
@@ -117,10 +117,29 @@ Test(restarts, what_is_older_than_a_minute_is_forgiven)
 	u32 delay;
 
 	for (int i = 0; i < 100; i++, now += 20 * second) {
-		cr_assert(restart_allowed(&h, now, &delay));
+		cr_assert(restart_allowed(&h, false, now, &delay));
 		cr_assert_leq(delay, 800);
 	}
 	now += 100 * second;
-	cr_assert(restart_allowed(&h, now, &delay));
+	cr_assert(restart_allowed(&h, false, now, &delay));
+	cr_assert_eq(delay, 100);
+}
+
+Test(restarts, a_gateway_is_started_for_ever_but_ever_more_slowly)
+{
+	struct restart_history h = {.count = 0};
+	u64 now = 1000 * second;
+	u32 delay, expected[] = {100, 200, 400, 800, 1600, 5000, 5000, 5000};
+
+	cr_assert(restart_is_for_ever(IPC_ROLE_GATEWAY));
+	cr_assert_not(restart_is_for_ever(IPC_ROLE_SCHEDULER));
+	cr_assert_not(restart_is_for_ever(IPC_ROLE_DETOK));
+	cr_assert_not(restart_is_for_ever(IPC_ROLE_WORKER));
+	for (u32 i = 0; i < COUNT_OF(expected); i++, now += second) {
+		cr_assert(restart_allowed(&h, true, now, &delay));
+		cr_assert_eq(delay, expected[i]);
+	}
+	now += 61 * second;
+	cr_assert(restart_allowed(&h, true, now, &delay));
 	cr_assert_eq(delay, 100);
 }

@@ -50,6 +50,17 @@ def test_a_process_that_dies_again_and_again_ends_the_engine(engine):
     assert "detok ended unexpectedly with status 7; it was restarted 5 times within a minute" in e.text()
 
 
+def test_a_gateway_that_dies_again_and_again_does_not_end_the_engine(engine):
+    e = engine(env={"FAKE_GATEWAY_FIRST": "ready", "FAKE_GATEWAY": "exit=7"})
+    e.until_ready()
+    os.kill(e.spawned("gateway-0")[0], signal.SIGKILL)
+    until(lambda: len(e.spawned("gateway-0")) == 6, "it was restarted five times")
+    until(lambda: "error RESTARTING process=gateway-0" in e.text() and "delay_ms=5000" in e.text(), "it is told")
+    assert e.process.poll() is None
+    assert len(e.log("spawn")) == 9  # the others stay
+    assert e.finish(signal.SIGTERM) == 0
+
+
 def test_a_stuck_process_is_restarted(engine):
     e = engine("--progress-timeout", "1", env={"FAKE_WORKER_FIRST": "stuck;ready", "FAKE_WORKER": "idle;ready"})
     e.until_ready()
