@@ -138,10 +138,13 @@ def test_the_c_examples_stream_drop_and_resume(engine, wanted):
     out, _ = example(folder / "example_stream", engine.run_dir, engines.DEMO, PROMPT)
     assert out.rsplit("\n[", 1)[0] == wanted
     for chunks in (1, 7, 40):
-        out, err = example(folder / "example_resume", engine.run_dir, engines.DEMO, PROMPT, chunks)
-        # on a busy machine the whole text may come in fewer than 40 chunks
-        assert "[left after chunk %d]" % chunks in err or chunks == 40
-        assert out.rsplit("\n[", 1)[0] == wanted, chunks
+        for _ in range(20):
+            out, err = example(folder / "example_resume", engine.run_dir, engines.DEMO, PROMPT, chunks)
+            assert out.rsplit("\n[", 1)[0] == wanted, chunks
+            # on a busy machine chunks merge, and the whole text may come in fewer of them: then once more
+            if "[left after chunk" in err:
+                break
+        assert "[left after chunk %d]" % chunks in err
     assert len((ROOT / "examples" / "stream.c").read_text().splitlines()) < 60
 
 
