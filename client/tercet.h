@@ -108,7 +108,7 @@ struct tercet_request {
 	const float *bias_values;
 	uint32_t bias_count;
 	uint64_t cache_salt;      /* the prefix cache is shared only within a salt */
-	int32_t priority;
+	int32_t priority;         /* lower goes first; other than 0 is refused unless the engine serves by priority */
 };
 
 /* The engine's defaults: temperature 1, max_tokens 16, special tokens skipped, no logprobs, everything else off.

@@ -13,6 +13,7 @@
 enum option_dtype { OPTION_DTYPE_AUTO, OPTION_DTYPE_BFLOAT16, OPTION_DTYPE_FLOAT32 };
 enum option_device { OPTION_DEVICE_AUTO, OPTION_DEVICE_CPU };
 enum option_log_format { OPTION_LOG_TEXT, OPTION_LOG_JSON };
+enum option_scheduling_policy { OPTION_POLICY_FCFS, OPTION_POLICY_PRIORITY };
 enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE };
 
 /* STR(group, name, default, help)                 char *name
@@ -44,6 +45,7 @@ enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE }
 	INT(nodes, master_port, 0, 0, 65000, "Port of node 0 and first of one more a worker; 0: MASTER_PORT, else 29500") \
 	STR(nodes, cluster_secret_file, "", "File with the secret that the nodes share; default: TERCET_CLUSTER_SECRET") \
 	INT(scheduler, max_num_seqs, 256, 1, 1024, "Sequences running at once")                              \
+	ENUM(scheduler, scheduling_policy, 0, "fcfs|priority", "Who goes first: arrival, or the lowest field priority") \
 	INT(scheduler, max_num_batched_tokens, 2048, 1, 65536, "Token budget of one step")                   \
 	INT(scheduler, long_prefill_token_threshold, 0, 0, 65536, "Longest prefill chunk; 0: the budget")    \
 	INT(scheduler, max_queued_requests, 1024, 1, 1048576, "Waiting requests before new ones are refused")\

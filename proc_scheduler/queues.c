@@ -12,32 +12,41 @@ void waiting_init(struct waiting *w)
 	*w = (struct waiting){SEQ_NONE, SEQ_NONE, 0};
 }
 
-void waiting_push(struct waiting *w, struct seqs *t, struct seq *q)
+/* Puts `q` behind the slot `before`; SEQ_NONE: to the head. */
+static void link_behind(struct waiting *w, struct seqs *t, u32 before, struct seq *q)
 {
 	u32 slot = seqs_slot(t, q);
+	u32 after = before == SEQ_NONE ? w->head : t->slots[before].next;
 
-	q->prev = w->tail;
-	q->next = SEQ_NONE;
-	if (w->tail == SEQ_NONE)
+	q->prev = before;
+	q->next = after;
+	if (before == SEQ_NONE)
 		w->head = slot;
 	else
-		t->slots[w->tail].next = slot;
-	w->tail = slot;
+		t->slots[before].next = slot;
+	if (after == SEQ_NONE)
+		w->tail = slot;
+	else
+		t->slots[after].prev = slot;
 	w->count++;
+}
+
+void waiting_push(struct waiting *w, struct seqs *t, struct seq *q)
+{
+	u32 before = w->tail;
+
+	while (before != SEQ_NONE && t->slots[before].priority > q->priority)
+		before = t->slots[before].prev;
+	link_behind(w, t, before, q);
 }
 
 void waiting_push_head(struct waiting *w, struct seqs *t, struct seq *q)
 {
-	u32 slot = seqs_slot(t, q);
+	u32 before = SEQ_NONE, at = w->head;
 
-	q->prev = SEQ_NONE;
-	q->next = w->head;
-	if (w->head == SEQ_NONE)
-		w->tail = slot;
-	else
-		t->slots[w->head].prev = slot;
-	w->head = slot;
-	w->count++;
+	for (; at != SEQ_NONE && t->slots[at].priority < q->priority; at = t->slots[at].next)
+		before = at;
+	link_behind(w, t, before, q);
 }
 
 void waiting_remove(struct waiting *w, struct seqs *t, struct seq *q)
@@ -62,7 +71,7 @@ struct seq *waiting_head(const struct waiting *w, const struct seqs *t)
 
 enum err running_init(struct running *r, u32 capacity)
 {
-	*r = (struct running){calloc(capacity, sizeof(u32)), 0, capacity};
+	*r = (struct running){.slots = calloc(capacity, sizeof(u32)), .capacity = capacity};
 	return r->slots ? ERR_OK : ERR_NO_MEMORY;
 }
 
@@ -72,10 +81,16 @@ void running_fini(struct running *r)
 	*r = (struct running){0};
 }
 
-void running_push(struct running *r, u32 slot)
+void running_push(struct running *r, const struct seqs *t, u32 slot)
 {
+	u32 i = r->count;
+
 	ASSERT(r->count < r->capacity);
-	r->slots[r->count++] = slot;
+	while (i > 0 && t->slots[r->slots[i - 1]].priority > t->slots[slot].priority)
+		i--;
+	memmove(&r->slots[i + 1], &r->slots[i], (r->count - i) * sizeof(u32));
+	r->slots[i] = slot;
+	r->count++;
 }
 
 void running_remove(struct running *r, u32 slot)

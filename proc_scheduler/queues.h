@@ -1,5 +1,6 @@
-/* The two orders of the scheduler: who waits (first come, first served; who was preempted goes to the head)
- * and who runs (in order of admission). */
+/* The two orders of the scheduler: who waits and who runs. Lower priorities go first in both. Among equals those
+ * wait in order of arrival, who was preempted in front of them, and those run in order of admission: the last one
+ * is the one to preempt. */
 #ifndef TERCET_PROC_SCHEDULER_QUEUES_H
 #define TERCET_PROC_SCHEDULER_QUEUES_H
 
@@ -13,12 +14,14 @@ struct waiting {
 };
 
 void waiting_init(struct waiting *w);
+/* Behind its equals; as far from the tail as there are lower ones. */
 void waiting_push(struct waiting *w, struct seqs *t, struct seq *q);
+/* In front of its equals; as far from the head as there are higher ones. */
 void waiting_push_head(struct waiting *w, struct seqs *t, struct seq *q);
 void waiting_remove(struct waiting *w, struct seqs *t, struct seq *q);
 struct seq *waiting_head(const struct waiting *w, const struct seqs *t); /* NULL: empty */
 
-/* Slots in order of admission, without holes. */
+/* Slots without holes. */
 struct running {
 	u32 *slots; /* [capacity] */
 	u32 count, capacity;
@@ -27,7 +30,7 @@ struct running {
 /* ERR_NO_MEMORY */
 MUST_CHECK enum err running_init(struct running *r, u32 capacity);
 void running_fini(struct running *r); /* zeroed accepted */
-void running_push(struct running *r, u32 slot);
+void running_push(struct running *r, const struct seqs *t, u32 slot);
 /* Keeps the order of the others. */
 void running_remove(struct running *r, u32 slot);
 

@@ -15,8 +15,8 @@ static void requeue(struct sched *s, struct seq *q)
 void sched_restart_workers(struct sched *s, u32 block_count, u64 now_ns)
 {
 	(void)now_ns;
-	/* In order of admission at the head of the queue, in front of them those that only waited for their
-	 * last token. */
+	/* In the order in which they ran at the head of the queue (of their priority), in front of them those
+	 * that only waited for their last token. */
 	while (s->running.count) {
 		u32 slot = s->running.slots[--s->running.count];
 		requeue(s, &s->seqs.slots[slot]);

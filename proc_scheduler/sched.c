@@ -240,6 +240,7 @@ static void fill(struct sched *s, struct seq *q, const struct ipc_submit *m, u64
 	if (q->params.seed == 0)
 		q->params.seed = step_digest_mix(q->id ^ read_secret(&s->config, 8)) | 1;
 	q->cache_salt = m->cache_salt;
+	q->priority = m->priority;
 	q->prompt_count = m->tokens_count - m->output_count;
 	q->known = m->tokens_count;
 	q->token_end = q->prompt_count + validate_output_max(s, m);

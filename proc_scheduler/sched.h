@@ -20,6 +20,7 @@ struct sched_config {
 	u32 max_num_batched_tokens;
 	u32 long_prefill_token_threshold; /* 0: the budget */
 	u32 max_queued_requests;
+	bool by_priority; /* else a priority other than 0 is refused */
 	u32 async_depth; /* at most depth + 1 steps are in flight; at depth 2 one more while steps are short */
 	u32 block_size, block_count;
 	u32 max_model_len;

@@ -21,6 +21,7 @@ struct plan {
 	u64 now_ns;
 	u64 step;	/* number of the step in the making */
 	u32 budget;	/* tokens left */
+	u32 reserved;	/* of these, for running sequences further behind that decode */
 	u32 tokens_due; /* rows that will sample */
 	bool preempted;
 };
@@ -37,7 +38,7 @@ static u32 chunk(const struct sched *s, const struct plan *p, u32 remaining)
 
 	if (threshold)
 		remaining = min_u32(remaining, threshold);
-	return min_u32(remaining, p->budget);
+	return min_u32(remaining, p->budget > p->reserved ? p->budget - p->reserved : 0);
 }
 
 /* `count` of its `remaining` tokens run in this step. When they are all, it will sample: a placeholder stands
@@ -69,7 +70,7 @@ static void drop_ending(struct sched *s)
 	}
 }
 
-/* One block more for `q`. The most recently admitted are preempted until one is free. False: `q` itself had
+/* One block more for `q`. The last ones of the order are preempted until one is free. False: `q` itself had
  * to go. */
 static bool grow(struct sched *s, struct plan *p, struct seq *q)
 {
@@ -95,6 +96,19 @@ static bool grow(struct sched *s, struct plan *p, struct seq *q)
 	return true;
 }
 
+/* In order of admission decoding sequences stand in front of prompts in work, since nobody is admitted while those
+ * use up the budget. With priorities a long prompt can stand in front; those that decode get their token still. */
+static u32 count_decoding(const struct sched *s)
+{
+	u32 count = 0;
+
+	for (u32 i = 0; i < s->running.count; i++) {
+		const struct seq *q = sched_running(s, i);
+		count += sched_token_total(q) - q->computed == 1;
+	}
+	return count;
+}
+
 /* Decoding sequences need one token; prompts in work get what is left. A row that the rule would run but the
  * budget does not reach pauses. Blocks of prompts were taken when they were admitted, so only decoding grows.
  */
@@ -104,6 +118,7 @@ static void plan_running(struct sched *s, struct plan *p)
 		struct seq *q = sched_running(s, i);
 		u32 remaining = sched_token_total(q) - q->computed;
 		u32 count = remaining == 1 ? min_u32(1, p->budget) : chunk(s, p, remaining);
+		p->reserved -= p->reserved && remaining == 1;
 		if (count == 0) {
 			step_diff_run(&s->diff, q->row, 0, remaining == 1);
 			continue;
@@ -232,7 +247,7 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 	count_first_schedule(s, p, q, &h);
 	sched_open(s, q);
 	waiting_remove(&s->waiting, &s->seqs, q);
-	running_push(&s->running, seqs_slot(&s->seqs, q));
+	running_push(&s->running, &s->seqs, seqs_slot(&s->seqs, q));
 	s->free_row_count--;
 	q->state = SEQ_RUNNING;
 	q->row = row;
@@ -246,7 +261,7 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 	return true;
 }
 
-/* First come, first served: who cannot be served holds up those behind. A preempted one waits for its tokens
+/* In order: who cannot be served holds up those behind. A preempted one waits for its tokens
  * in flight. */
 static void plan_waiting(struct sched *s, struct plan *p)
 {
@@ -294,6 +309,7 @@ const struct ipc_step *sched_plan(struct sched *s, u64 now_ns)
 	struct plan p = {
 		.now_ns = now_ns, .step = s->diff.step + 1, .budget = s->config.max_num_batched_tokens};
 	drop_ending(s);
+	p.reserved = s->config.by_priority ? count_decoding(s) : 0;
 	plan_running(s, &p);
 	if (!p.preempted)
 		plan_waiting(s, &p);

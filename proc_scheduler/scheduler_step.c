@@ -19,6 +19,7 @@ static struct sched_config core_config(const struct scheduler *s, const struct i
 		.max_num_batched_tokens = (u32)o->max_num_batched_tokens,
 		.long_prefill_token_threshold = (u32)o->long_prefill_token_threshold,
 		.max_queued_requests = (u32)o->max_queued_requests,
+		.by_priority = o->scheduling_policy == OPTION_POLICY_PRIORITY,
 		.async_depth = (u32)o->async_depth,
 		.block_size = (u32)o->block_size,
 		.block_count = w->block_count,

@@ -34,6 +34,7 @@ struct seq {
 	u32 hashed;	/* blocks whose hash is computed (full, known) */
 	u32 filed;	/* blocks filed in the prefix cache */
 	u32 prev, next; /* in the waiting queue */
+	i32 priority;	/* lower goes first; 0 under first come, first served */
 	u8 state;	/* enum seq_state */
 	bool opened;	/* the detokenizer was told */
 	bool preempted; /* has run before */

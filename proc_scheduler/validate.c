@@ -63,7 +63,7 @@ static enum err check_ids(const char *name, const u32 *ids, u32 count, u32 vocab
 	return ERR_OK;
 }
 
-static enum err check_params(const struct ipc_submit *m, struct err_msg *em)
+static enum err check_params(const struct sched *s, const struct ipc_submit *m, struct err_msg *em)
 {
 	struct sampling_params p;
 
@@ -76,9 +76,10 @@ static enum err check_params(const struct ipc_submit *m, struct err_msg *em)
 	if (p.min_tokens > p.max_tokens)
 		return err_set(em, ERR_INVALID, "min_tokens is %u; it must not be above max_tokens, %u",
 			       p.min_tokens, p.max_tokens);
-	if (m->priority != 0)
+	if (m->priority != 0 && !s->config.by_priority)
 		return err_set(em, ERR_UNSUPPORTED,
-			       "priority is %d; requests are served in order of arrival, so it must be 0",
+			       "priority is %d; the server runs with --scheduling-policy fcfs, which serves "
+			       "requests in order of arrival, so it must be 0",
 			       m->priority);
 	return ERR_OK;
 }
@@ -131,7 +132,7 @@ static enum err check_stop_strings(const struct ipc_submit *m, struct err_msg *e
 
 enum err validate_submit(const struct sched *s, const struct ipc_submit *m, struct err_msg *em)
 {
-	enum err e = check_params(m, em);
+	enum err e = check_params(s, m, em);
 
 	if (!e)
 		e = check_lengths(s, m, em);

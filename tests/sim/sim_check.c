@@ -92,6 +92,28 @@ static void check_writes(struct sim_world *w, u64 step)
 	}
 }
 
+/* Both orders are those of the priorities, and equals wait as they came. */
+static void check_order(struct sim_world *w)
+{
+	const struct sched *s = w->sched;
+	const struct seq *before = NULL;
+	u32 count = 0;
+
+	for (u32 i = 1; i < s->running.count; i++)
+		if (s->seqs.slots[s->running.slots[i - 1]].priority > s->seqs.slots[s->running.slots[i]].priority)
+			sim_fail(w, "running %u goes in front of one of a lower priority", i - 1);
+	for (u32 slot = s->waiting.head; slot != SEQ_NONE; slot = s->seqs.slots[slot].next, count++) {
+		const struct seq *q = &s->seqs.slots[slot];
+		if (before && before->priority > q->priority)
+			sim_fail(w, "%" PRIu64 " waits in front of one of a lower priority", before->id);
+		if (before && before->priority == q->priority && before->id > q->id && !before->preempted)
+			sim_fail(w, "%" PRIu64 " waits in front of one that came earlier", before->id);
+		before = q;
+	}
+	if (count != s->waiting.count)
+		sim_fail(w, "%u wait, the count says %u", count, s->waiting.count);
+}
+
 void sim_check_step(struct sim_world *w, const struct ipc_step *step)
 {
 	const struct sched *s = w->sched;
@@ -99,13 +121,15 @@ void sim_check_step(struct sim_world *w, const struct ipc_step *step)
 
 	if (b->row_count != s->running.count)
 		sim_fail(w, "%u rows there, %u here", b->row_count, s->running.count);
-	if (s->running.count > w->config.max_num_seqs ||
+	/* Who is admitted got a token of the budget that others had left: so it suffices for all in every step. */
+	if (s->running.count > w->config.max_num_seqs || s->running.count > w->config.max_num_batched_tokens ||
 	    s->diff.tokens_run > w->config.max_num_batched_tokens)
 		sim_fail(w, "%u rows and %u tokens run", s->running.count, s->diff.tokens_run);
 	if (s->flight_count > w->config.async_depth + (w->config.async_depth == SCHED_DEPTH_MAX ? 2u : 1u))
 		sim_fail(w, "%u steps are in flight", s->flight_count);
 	for (u32 i = 0; i < s->running.count; i++)
 		check_row(w, &s->seqs.slots[s->running.slots[i]]);
+	check_order(w);
 	check_digest(w);
 	check_blocks(w);
 	check_writes(w, step->step);

@@ -23,6 +23,7 @@ static struct sched_config random_config(u64 *rng)
 		.max_num_batched_tokens = 1 + sim_random(rng, 64),
 		.long_prefill_token_threshold = sim_random(rng, 3) ? 0 : 1 + sim_random(rng, 16),
 		.max_queued_requests = 1 + sim_random(rng, 24),
+		.by_priority = sim_random(rng, 3) == 0,
 		.async_depth = sim_random(rng, 3),
 		.block_size = block_sizes[sim_random(rng, COUNT_OF(block_sizes))],
 		.max_model_len = 8 + sim_random(rng, 90),

@@ -26,10 +26,10 @@ void sim_fail(const struct sim_world *w, const char *fmt, ...)
 	va_start(args, fmt);
 	vprintf(fmt, args);
 	va_end(args);
-	printf("\nrows %u, budget %u, threshold %u, queue %u, depth %u, blocks %u of %u, context %u, cache "
+	printf("\nrows %u, budget %u, threshold %u, queue %u, by priority %d, depth %u, blocks %u of %u, context %u, cache "
 	       "%d\n",
 	       c->max_num_seqs, c->max_num_batched_tokens, c->long_prefill_token_threshold,
-	       c->max_queued_requests, c->async_depth, c->block_count, c->block_size, c->max_model_len,
+	       c->max_queued_requests, c->by_priority, c->async_depth, c->block_count, c->block_size, c->max_model_len,
 	       c->prefix_caching);
 	exit(EXIT_FAILURE);
 }
@@ -161,6 +161,7 @@ static struct ipc_submit submit_message(struct sim_world *w, const struct sim_re
 		.client_id = r->client_id,
 		.req_id = r->req_id,
 		.cache_salt = sim_random(&w->rng, 6) == 0,
+		.priority = w->config.by_priority ? (i32)sim_random(&w->rng, 5) - 2 : 0,
 		.output_count = r->start_count,
 		.tokens = r->tokens,
 		.tokens_count = r->prompt_count + r->start_count,

@@ -193,10 +193,10 @@ Test(validate, a_length_that_would_wrap_around)
 	REFUSED(ERR_INVALID, "stop string 0 ends behind");
 }
 
-Test(validate, a_priority_is_not_supported)
+Test(validate, a_priority_without_the_policy_for_it)
 {
 	m.priority = 3;
-	REFUSED(ERR_UNSUPPORTED, "priority is 3");
+	REFUSED(ERR_UNSUPPORTED, "priority is 3; the server runs with --scheduling-policy fcfs");
 }
 
 Test(validate, more_outputs_than_max_tokens_allows)
