@@ -21,7 +21,11 @@ enum {
 	DISPATCH_MAX = 4096,
 	GOODBYE_MS = 100,  /* what closing may wait for the good-bye to leave */
 	RETRY_MS = 5,      /* until a full queue is tried again */
+	/* What fits into a frame beside the largest lists and all scalars. */
+	SUBMIT_BYTES_MAX = 4 * (STOP_IDS_MAX + 2 * BIAS_MAX + STOP_STRINGS_MAX) + STOP_STRING_BYTES_MAX + 1024,
+	TOKENS_MAX = (IPC_FRAME_BYTES_MAX - SUBMIT_BYTES_MAX) / 4,
 };
+_Static_assert((u32)TOKENS_MAX < (u32)IPC_TOKENS_MAX, "the frame is what limits a request");
 
 #define SAME_RESULT(name) _Static_assert((int)TERCET_##name == (int)ERR_##name, "results are errors");
 SAME_RESULT(OK) SAME_RESULT(AGAIN) SAME_RESULT(BUSY) SAME_RESULT(GONE) SAME_RESULT(INVALID) SAME_RESULT(TOO_LONG)
@@ -179,7 +183,7 @@ static enum err open_handle(struct tercet *t, const struct tercet_config *config
 		e = open_descriptors(t, em);
 	if (e != ERR_OK)
 		return e;
-	e = held_init(&t->requests, config->max_requests ? config->max_requests : REQUESTS_MAX_DEFAULT);
+	e = tercet_held_init(&t->requests, config->max_requests ? config->max_requests : REQUESTS_MAX_DEFAULT);
 	return e == ERR_OK ? e : err_set(em, e, "no memory for the table of requests");
 }
 
@@ -223,7 +227,7 @@ void tercet_leave(struct tercet **out)
 	ipc_channel_close(&t->submit);
 	ipc_channel_close(&t->output);
 	ipc_context_destroy(&t->ipc);
-	held_fini(&t->requests);
+	tercet_held_fini(&t->requests);
 	free(t);
 	*out = NULL;
 }
@@ -287,7 +291,7 @@ static bool settle(struct tercet *t)
 		(void)!read(t->timer_fd, &count, sizeof(count)); /* it may not have fired quite yet */
 		t->timer_ns = 0;
 	}
-	handle_send_due(t, now);
+	tercet_handle_send_due(t, now);
 	set_timer(t, now);
 	return t->notice_count || t->requests.failed_count || ipc_channel_readable(t->submit) ||
 	       ipc_channel_readable(t->output);
@@ -324,16 +328,16 @@ static void emit_last(struct tercet *t, struct held_request *r, struct tercet_ev
 				       .first_token = r->output_count,
 				       .prompt_count = r->prompt_count,
 				       .finish = r->aborted ? TERCET_FINISH_ABORT : TERCET_FINISH_ERROR};
-	held_remove(&t->requests, r);
+	tercet_held_remove(&t->requests, r);
 }
 
 /* The last event of a request that ends on this side. */
 static bool emit_failed(struct tercet *t, struct tercet_event *event)
 {
 	while (t->requests.failed_count) {
-		struct held_request *r = held_next(&t->requests, NULL);
+		struct held_request *r = tercet_held_next(&t->requests, NULL);
 		while (!r->failed)
-			r = held_next(&t->requests, r);
+			r = tercet_held_next(&t->requests, r);
 		bool discarded = r->discarded;
 		emit_last(t, r, event, t->fail_code, t->fail_text);
 		if (!discarded)
@@ -355,14 +359,14 @@ static void emit_gap(struct tercet *t, struct held_request *r, struct tercet_eve
 /* Entries of requests that nobody here knows (any more) are passed over. */
 static bool emit_entry(struct tercet *t, struct tercet_event *event)
 {
-	while (chunk_cursor_next(&t->cursor, event)) {
-		struct held_request *r = held_find(&t->requests, event->req_id);
+	while (tercet_chunk_next(&t->cursor, event)) {
+		struct held_request *r = tercet_held_find(&t->requests, event->req_id);
 		struct output_part part;
 		if (!r && t->follow)
 			return true;
 		if (!r || r->failed)
 			continue;
-		if (!held_take_output(r, event->first_token, event->tokens, event->token_count,
+		if (!tercet_held_take_output(r, event->first_token, event->tokens, event->token_count,
 					 event->text_bytes, &part) ||
 		    r->tokens.failed) {
 			bool mine = !r->discarded;
@@ -372,7 +376,7 @@ static bool emit_entry(struct tercet *t, struct tercet_event *event)
 			continue;
 		}
 		if (r->state == REQUEST_SENT)
-			held_set_state(&t->requests, r, REQUEST_ACCEPTED);
+			tercet_held_set_state(&t->requests, r, REQUEST_ACCEPTED);
 		bool silent = r->discarded;
 		event->user = r->user;
 		if (event->finish == TERCET_FINISH_ERROR && t->cursor.chunk.error_text_count) {
@@ -381,10 +385,10 @@ static bool emit_entry(struct tercet *t, struct tercet_event *event)
 			event->error_text = t->delivered.text;
 			event->code = TERCET_INTERNAL;
 		}
-		chunk_cursor_skip(event, &part);
+		tercet_chunk_skip(event, &part);
 		silent |= event->finish == TERCET_FINISH_NONE && !event->token_count && part.skip_tokens;
 		if (event->finish != TERCET_FINISH_NONE)
-			held_remove(&t->requests, r);
+			tercet_held_remove(&t->requests, r);
 		if (!silent)
 			return true;
 	}
@@ -404,7 +408,7 @@ enum tercet_result tercet_next(struct tercet *t, struct tercet_event *event)
 				return TERCET_OK;
 			if (t->cursor.in_hand && emit_entry(t, event))
 				return TERCET_OK;
-		} while (handle_receive_submit(t) || handle_receive_output(t));
+		} while (tercet_handle_receive_submit(t) || tercet_handle_receive_output(t));
 	} while (settle(t));
 	*event = (struct tercet_event){.type = TERCET_EVENT_NONE, .error_text = "", .text = ""};
 	return TERCET_AGAIN;
@@ -445,7 +449,7 @@ enum tercet_result tercet_wait_ready(struct tercet *t, int timeout_ms, struct te
 	enum tercet_result r = TERCET_OK;
 	while (r == TERCET_OK && !t->told_ready) {
 		while (!t->told_ready && t->refused_code == TERCET_OK &&
-		       ((!t->engine_there && handle_receive_submit(t)) || (!t->attached && handle_receive_output(t))))
+		       ((!t->engine_there && tercet_handle_receive_submit(t)) || (!t->attached && tercet_handle_receive_output(t))))
 			;
 		if (t->refused_code != TERCET_OK) {
 			if (error)
@@ -482,8 +486,9 @@ static enum err check_lists(const struct tercet_request *q, struct err_msg *em)
 	size_t bytes = 0;
 	if (!q->token_count || !q->tokens)
 		return err_set(em, ERR_INVALID, "the request has no tokens");
-	if (q->token_count > IPC_TOKENS_MAX)
-		return err_set(em, ERR_TOO_LONG, "%u tokens, at most %d are possible", q->token_count, IPC_TOKENS_MAX);
+	if (q->token_count > TOKENS_MAX)
+		return err_set(em, ERR_TOO_LONG, "%u tokens, at most %u are possible in one request", q->token_count,
+			       (u32)TOKENS_MAX);
 	if (q->stop_id_count > STOP_IDS_MAX)
 		return err_set(em, ERR_INVALID, "%u stop ids, at most %d are possible", q->stop_id_count, STOP_IDS_MAX);
 	if (q->bias_count > BIAS_MAX)
@@ -516,7 +521,7 @@ static u64 free_req_id(struct tercet *t)
 {
 	do
 		t->next_req_id++;
-	while (held_find(&t->requests, t->next_req_id));
+	while (tercet_held_find(&t->requests, t->next_req_id));
 	return t->next_req_id;
 }
 
@@ -529,7 +534,7 @@ enum tercet_result tercet_submit(struct tercet *t, const struct tercet_request *
 	if (e != ERR_OK)
 		return (enum tercet_result)e;
 	u64 id = request->req_id ? request->req_id : free_req_id(t);
-	e = held_add(&t->requests, request, id, t->client_id, &r);
+	e = tercet_held_add(&t->requests, request, id, t->client_id, &r);
 	if (e == ERR_BUSY)
 		(void)err_set(em, e, "%u requests are unfinished, more are not possible", t->requests.count);
 	else if (e == ERR_EXISTS)
@@ -540,7 +545,7 @@ enum tercet_result tercet_submit(struct tercet *t, const struct tercet_request *
 		return (enum tercet_result)e;
 	if (req_id)
 		*req_id = id;
-	handle_send_due(t, clock_now_ns());
+	tercet_handle_send_due(t, clock_now_ns());
 	set_timer(t, clock_now_ns());
 	wake_if_readable(t);
 	return TERCET_OK;
@@ -548,17 +553,17 @@ enum tercet_result tercet_submit(struct tercet *t, const struct tercet_request *
 
 enum tercet_result tercet_abort(struct tercet *t, uint64_t req_id)
 {
-	struct held_request *r = held_find(&t->requests, req_id);
+	struct held_request *r = tercet_held_find(&t->requests, req_id);
 	if (!r)
 		return TERCET_NOT_FOUND;
 	if (r->aborted || r->failed)
 		return TERCET_OK;
 	r->aborted = true;
 	if (r->state == REQUEST_DUE) {
-		held_set_failed(&t->requests, r); /* the engine has never heard of it */
+		tercet_held_set_failed(&t->requests, r); /* the engine has never heard of it */
 	} else {
-		held_set_abort_due(&t->requests, r, true);
-		handle_send_due(t, clock_now_ns());
+		tercet_held_set_abort_due(&t->requests, r, true);
+		tercet_handle_send_due(t, clock_now_ns());
 		set_timer(t, clock_now_ns());
 	}
 	wake_if_readable(t);
@@ -567,7 +572,7 @@ enum tercet_result tercet_abort(struct tercet *t, uint64_t req_id)
 
 enum tercet_result tercet_discard(struct tercet *t, uint64_t req_id)
 {
-	struct held_request *r = held_find(&t->requests, req_id);
+	struct held_request *r = tercet_held_find(&t->requests, req_id);
 	if (!r)
 		return TERCET_NOT_FOUND;
 	r->discarded = true;
@@ -580,5 +585,5 @@ enum tercet_result tercet_adopt(struct tercet *t, uint64_t req_id, uint32_t toke
 {
 	struct held_request *r;
 	ASSERT(req_id != 0);
-	return (enum tercet_result)held_adopt(&t->requests, req_id, token_count, text_bytes, user, &r);
+	return (enum tercet_result)tercet_held_adopt(&t->requests, req_id, token_count, text_bytes, user, &r);
 }

@@ -39,7 +39,7 @@ static enum err check_logprobs(const struct ipc_chunk *m, struct err_msg *em)
 	return ERR_OK;
 }
 
-enum err chunk_cursor_begin(struct chunk_cursor *c, const struct ipc_chunk *m, struct err_msg *em)
+enum err tercet_chunk_begin(struct chunk_cursor *c, const struct ipc_chunk *m, struct err_msg *em)
 {
 	COLUMN_FITS(first_token)
 	COLUMN_FITS(token_count)
@@ -95,7 +95,7 @@ static void take_prompt_logprobs(struct chunk_cursor *c, struct tercet_logprobs 
 					.values = m->plp_values + ids};
 }
 
-bool chunk_cursor_next(struct chunk_cursor *c, struct tercet_event *event)
+bool tercet_chunk_next(struct chunk_cursor *c, struct tercet_event *event)
 {
 	const struct ipc_chunk *m = &c->chunk;
 	if (c->entry == m->req_id_count) {
@@ -127,7 +127,7 @@ bool chunk_cursor_next(struct chunk_cursor *c, struct tercet_event *event)
 	return true;
 }
 
-void chunk_cursor_skip(struct tercet_event *event, const struct output_part *part)
+void tercet_chunk_skip(struct tercet_event *event, const struct output_part *part)
 {
 	struct tercet_logprobs *lp = &event->logprobs;
 	if (!part->skip_tokens && !part->skip_bytes)

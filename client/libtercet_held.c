@@ -8,12 +8,12 @@
 #include "common/assert.h"
 #include "common/clock.h"
 
-enum err held_init(struct held_requests *rs, u32 capacity)
+enum err tercet_held_init(struct held_requests *rs, u32 capacity)
 {
 	*rs = (struct held_requests){.capacity = capacity, .head = REQUEST_NONE, .tail = REQUEST_NONE};
 	rs->slots = calloc(capacity, sizeof(*rs->slots));
 	if (!rs->slots || map_init(&rs->by_id, capacity, clock_now_ns()) != ERR_OK) {
-		held_fini(rs);
+		tercet_held_fini(rs);
 		return ERR_NO_MEMORY;
 	}
 	for (u32 i = 0; i < capacity; i++)
@@ -27,7 +27,7 @@ static void free_content(struct held_request *r)
 	u32_vec_fini(&r->tokens);
 }
 
-void held_fini(struct held_requests *rs)
+void tercet_held_fini(struct held_requests *rs)
 {
 	for (u32 i = 0; rs->slots && i < rs->capacity; i++)
 		if (rs->slots[i].state != REQUEST_FREE)
@@ -62,12 +62,12 @@ static enum err take_slot(struct held_requests *rs, u64 req_id, struct held_requ
 	return ERR_OK;
 }
 
-void held_remove(struct held_requests *rs, struct held_request *r)
+void tercet_held_remove(struct held_requests *rs, struct held_request *r)
 {
 	ASSERT(r->state != REQUEST_FREE);
 	u32 index = (u32)(r - rs->slots);
-	held_set_abort_due(rs, r, false);
-	held_set_state(rs, r, REQUEST_ACCEPTED); /* no longer counted as due */
+	tercet_held_set_abort_due(rs, r, false);
+	tercet_held_set_state(rs, r, REQUEST_ACCEPTED); /* no longer counted as due */
 	if (r->failed)
 		rs->failed_count--;
 	map_remove(&rs->by_id, r->req_id);
@@ -124,7 +124,7 @@ static bool copy_lists(struct held_request *r, const struct tercet_request *q)
 	return true;
 }
 
-enum err held_add(struct held_requests *rs, const struct tercet_request *q, u64 req_id, u64 client_id,
+enum err tercet_held_add(struct held_requests *rs, const struct tercet_request *q, u64 req_id, u64 client_id,
 		      struct held_request **out)
 {
 	struct held_request *r;
@@ -140,38 +140,38 @@ enum err held_add(struct held_requests *rs, const struct tercet_request *q, u64 
 #undef COPY_PARAM
 	u32_vec_append(&r->tokens, q->tokens, q->token_count);
 	if (!copy_lists(r, q) || r->tokens.failed) {
-		held_remove(rs, r);
+		tercet_held_remove(rs, r);
 		return ERR_NO_MEMORY;
 	}
-	held_set_state(rs, r, REQUEST_DUE);
+	tercet_held_set_state(rs, r, REQUEST_DUE);
 	*out = r;
 	return ERR_OK;
 }
 
-enum err held_adopt(struct held_requests *rs, u64 req_id, u32 token_count, u64 text_bytes, void *user,
+enum err tercet_held_adopt(struct held_requests *rs, u64 req_id, u32 token_count, u64 text_bytes, void *user,
 			struct held_request **out)
 {
 	struct held_request *r;
 	enum err e = take_slot(rs, req_id, &r);
 	if (e != ERR_OK)
 		return e;
-	held_set_state(rs, r, REQUEST_ACCEPTED);
+	tercet_held_set_state(rs, r, REQUEST_ACCEPTED);
 	r->adopted = true;
 	r->user = user;
 	r->output_count = token_count;
 	r->text_bytes = text_bytes;
-	held_mark(r);
+	tercet_held_mark(r);
 	*out = r;
 	return ERR_OK;
 }
 
-struct held_request *held_find(struct held_requests *rs, u64 req_id)
+struct held_request *tercet_held_find(struct held_requests *rs, u64 req_id)
 {
 	u32 index;
 	return map_get(&rs->by_id, req_id, &index) ? &rs->slots[index] : NULL;
 }
 
-struct held_request *held_next(struct held_requests *rs, struct held_request *r)
+struct held_request *tercet_held_next(struct held_requests *rs, struct held_request *r)
 {
 	u32 index = r ? r->next : rs->head;
 	return index == REQUEST_NONE ? NULL : &rs->slots[index];
@@ -179,20 +179,20 @@ struct held_request *held_next(struct held_requests *rs, struct held_request *r)
 
 /* ---------------------------------------------------------------- states */
 
-void held_set_state(struct held_requests *rs, struct held_request *r, enum request_state state)
+void tercet_held_set_state(struct held_requests *rs, struct held_request *r, enum request_state state)
 {
 	ASSERT(state != REQUEST_FREE);
 	rs->due_count += (state == REQUEST_DUE) - (r->state == REQUEST_DUE);
 	r->state = state;
 }
 
-void held_set_abort_due(struct held_requests *rs, struct held_request *r, bool due)
+void tercet_held_set_abort_due(struct held_requests *rs, struct held_request *r, bool due)
 {
 	rs->due_count += due - r->abort_due;
 	r->abort_due = due;
 }
 
-void held_set_failed(struct held_requests *rs, struct held_request *r)
+void tercet_held_set_failed(struct held_requests *rs, struct held_request *r)
 {
 	rs->failed_count += !r->failed;
 	r->failed = true;
@@ -212,7 +212,7 @@ static void push_mark(struct held_request *r, u32 tokens, u64 text_bytes)
 	r->marks[r->mark_count++] = (struct output_mark){tokens, text_bytes};
 }
 
-void held_mark(struct held_request *r)
+void tercet_held_mark(struct held_request *r)
 {
 	push_mark(r, r->output_count, r->text_bytes);
 }
@@ -235,8 +235,8 @@ static bool find_begin(const struct held_request *r, u32 first_token, u64 *text_
 
 /* Sampling depends on seed and position alone, so a repeated stretch has the same tokens and the same text; only the
  * cuts between entries differ. */
-bool held_take_output(struct held_request *r, u32 first_token, const u32 *tokens, u32 token_count, u32 text_bytes,
-			 struct output_part *part)
+bool tercet_held_take_output(struct held_request *r, u32 first_token, const u32 *tokens, u32 token_count,
+			     u32 text_bytes, struct output_part *part)
 {
 	u64 text_begin;
 	*part = (struct output_part){0};

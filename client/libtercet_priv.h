@@ -1,4 +1,6 @@
-/* The inside of a libtercet handle: the requests it holds, what it has to tell, and its two channels. */
+/* The inside of a libtercet handle: the requests it holds, what it has to tell, and its two channels. Its functions
+ * have the library's prefix, so that they meet nobody's when it is linked statically, and are hidden, so that the
+ * shared library shows tercet.h only. */
 #ifndef TERCET_CLIENT_LIBTERCET_PRIV_H
 #define TERCET_CLIENT_LIBTERCET_PRIV_H
 
@@ -6,6 +8,8 @@
 #include "common/buf.h"
 #include "common/map.h"
 #include "ipc/ipc.h"
+
+#pragma GCC visibility push(hidden)
 
 /* ---------------------------------------------------------------- requests (libtercet_held.c) */
 
@@ -60,21 +64,21 @@ struct held_requests {
 	u32 failed_count;
 };
 
-MUST_CHECK enum err held_init(struct held_requests *rs, u32 capacity);
-void held_fini(struct held_requests *rs);
+MUST_CHECK enum err tercet_held_init(struct held_requests *rs, u32 capacity);
+void tercet_held_fini(struct held_requests *rs);
 /* Copies `q` into a new request of id `req_id`, state REQUEST_DUE. ERR_BUSY, ERR_EXISTS, ERR_NO_MEMORY. */
-MUST_CHECK enum err held_add(struct held_requests *rs, const struct tercet_request *q, u64 req_id, u64 client_id,
+MUST_CHECK enum err tercet_held_add(struct held_requests *rs, const struct tercet_request *q, u64 req_id, u64 client_id,
 				 struct held_request **out);
 /* A request of an earlier life. */
-MUST_CHECK enum err held_adopt(struct held_requests *rs, u64 req_id, u32 token_count, u64 text_bytes, void *user,
+MUST_CHECK enum err tercet_held_adopt(struct held_requests *rs, u64 req_id, u32 token_count, u64 text_bytes, void *user,
 				   struct held_request **out);
-struct held_request *held_find(struct held_requests *rs, u64 req_id);
-void held_remove(struct held_requests *rs, struct held_request *r);
-void held_set_state(struct held_requests *rs, struct held_request *r, enum request_state state);
-void held_set_abort_due(struct held_requests *rs, struct held_request *r, bool due);
-void held_set_failed(struct held_requests *rs, struct held_request *r);
+struct held_request *tercet_held_find(struct held_requests *rs, u64 req_id);
+void tercet_held_remove(struct held_requests *rs, struct held_request *r);
+void tercet_held_set_state(struct held_requests *rs, struct held_request *r, enum request_state state);
+void tercet_held_set_abort_due(struct held_requests *rs, struct held_request *r, bool due);
+void tercet_held_set_failed(struct held_requests *rs, struct held_request *r);
 /* The next in the order of submission; NULL: from the oldest, or no more. */
-struct held_request *held_next(struct held_requests *rs, struct held_request *r);
+struct held_request *tercet_held_next(struct held_requests *rs, struct held_request *r);
 
 /* What of an entry is new. An entry may repeat what an earlier life of scheduler or detokenizer already delivered. */
 struct output_part {
@@ -83,10 +87,10 @@ struct output_part {
 };
 /* Accounts for an entry and tells what of it was delivered before. False: what lies between is lost. ERR_NO_MEMORY
  * shows as r->tokens.failed. */
-bool held_take_output(struct held_request *r, u32 first_token, const u32 *tokens, u32 token_count, u32 text_bytes,
-			 struct output_part *part);
+bool tercet_held_take_output(struct held_request *r, u32 first_token, const u32 *tokens, u32 token_count,
+			     u32 text_bytes, struct output_part *part);
 /* From now on the engine may repeat what lies behind this point. */
-void held_mark(struct held_request *r);
+void tercet_held_mark(struct held_request *r);
 
 /* ---------------------------------------------------------------- chunks (libtercet_chunk.c) */
 
@@ -104,11 +108,11 @@ struct chunk_cursor {
 };
 
 /* Takes a chunk in hand when its columns fit together. ERR_FORMAT says which does not. */
-MUST_CHECK enum err chunk_cursor_begin(struct chunk_cursor *c, const struct ipc_chunk *chunk, struct err_msg *em);
+MUST_CHECK enum err tercet_chunk_begin(struct chunk_cursor *c, const struct ipc_chunk *chunk, struct err_msg *em);
 /* The next entry, as an event without request; false: the chunk is done. */
-bool chunk_cursor_next(struct chunk_cursor *c, struct tercet_event *event);
+bool tercet_chunk_next(struct chunk_cursor *c, struct tercet_event *event);
 /* Removes from the front of an entry's event what was delivered before. */
-void chunk_cursor_skip(struct tercet_event *event, const struct output_part *part);
+void tercet_chunk_skip(struct tercet_event *event, const struct output_part *part);
 
 /* ---------------------------------------------------------------- handle */
 
@@ -168,17 +172,19 @@ struct tercet {
 };
 
 /* Puts an event behind those that wait. */
-void handle_notify(struct tercet *t, const struct notice *n);
+void tercet_handle_notify(struct tercet *t, const struct notice *n);
 /* Every request the engine had is over: their last events say so. */
-void handle_fail_requests(struct tercet *t, enum tercet_result code, const char *text);
+void tercet_handle_fail_requests(struct tercet *t, enum tercet_result code, const char *text);
 /* Sends ATTACH with all that is held. */
-void handle_send_attach(struct tercet *t);
+void tercet_handle_send_attach(struct tercet *t);
 /* Sends what is due: requests, aborts, attach, sign of life, acknowledgements. */
-void handle_send_due(struct tercet *t, u64 now_ns);
+void tercet_handle_send_due(struct tercet *t, u64 now_ns);
 
 /* Takes one message off a channel and puts what follows from it into notices, requests and cursor. False: there is
  * none. */
-bool handle_receive_submit(struct tercet *t);
-bool handle_receive_output(struct tercet *t);
+bool tercet_handle_receive_submit(struct tercet *t);
+bool tercet_handle_receive_output(struct tercet *t);
+
+#pragma GCC visibility pop
 
 #endif

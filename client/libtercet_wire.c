@@ -20,7 +20,7 @@ enum {
 
 /* ---------------------------------------------------------------- notices */
 
-void handle_notify(struct tercet *t, const struct notice *n)
+void tercet_handle_notify(struct tercet *t, const struct notice *n)
 {
 	if (t->notice_count == NOTICES_MAX) { /* connection news that nobody has asked for: the newest count */
 		t->notice_first = (t->notice_first + 1) % NOTICES_MAX;
@@ -36,7 +36,7 @@ static void notify_text(struct tercet *t, enum tercet_event_type type, u32 code,
 		bytes = sizeof(n.text) - 1;
 	if (bytes)
 		memcpy(n.text, text, bytes);
-	handle_notify(t, &n);
+	tercet_handle_notify(t, &n);
 }
 
 static void notify_request(struct tercet *t, struct held_request *r, struct notice *n)
@@ -44,7 +44,7 @@ static void notify_request(struct tercet *t, struct held_request *r, struct noti
 	n->req_id = r->req_id;
 	n->user = r->user;
 	if (!r->discarded)
-		handle_notify(t, n);
+		tercet_handle_notify(t, n);
 }
 
 static void tell_lost(struct tercet *t, const char *text)
@@ -62,18 +62,18 @@ static void tell_ready(struct tercet *t)
 	notify_text(t, TERCET_EVENT_READY, ERR_OK, "", 0);
 }
 
-void handle_fail_requests(struct tercet *t, enum tercet_result code, const char *text)
+void tercet_handle_fail_requests(struct tercet *t, enum tercet_result code, const char *text)
 {
 	t->fail_code = code;
 	snprintf(t->fail_text, sizeof(t->fail_text), "%s", text);
-	for (struct held_request *r = held_next(&t->requests, NULL); r; r = held_next(&t->requests, r))
+	for (struct held_request *r = tercet_held_next(&t->requests, NULL); r; r = tercet_held_next(&t->requests, r))
 		if (r->state != REQUEST_DUE || r->again)
-			held_set_failed(&t->requests, r);
+			tercet_held_set_failed(&t->requests, r);
 }
 
 /* ---------------------------------------------------------------- sending */
 
-/* True when it went out. What is not taken now is tried again by handle_send_due. */
+/* True when it went out. What is not taken now is tried again by tercet_handle_send_due. */
 static bool send_to_scheduler(struct tercet *t, struct ipc_msg *msg)
 {
 	return ipc_send(t->submit, (ipc_peer){0}, msg) == ERR_OK;
@@ -87,13 +87,17 @@ static bool send_submit(struct tercet *t, struct held_request *r)
 	msg.submit.output_count = r->output_count;
 	enum err e = ipc_send(t->submit, (ipc_peer){0}, &msg);
 	if (e == ERR_OK)
-		held_set_state(&t->requests, r, REQUEST_SENT);
+		tercet_held_set_state(&t->requests, r, REQUEST_SENT);
 	if (e == ERR_OK || e == ERR_BUSY)
 		return e == ERR_OK;
 	struct notice n = {.type = TERCET_EVENT_REFUSED, .code = (enum tercet_result)e};
-	snprintf(n.text, sizeof(n.text), "the request cannot be sent: %s", err_text(e));
+	if (e == ERR_TOO_LONG) /* it grew by what was generated before the engine lost it */
+		snprintf(n.text, sizeof(n.text), "the request cannot be sent: its %zu tokens do not fit into a "
+			 "message of %u bytes", r->tokens.count, IPC_FRAME_BYTES_MAX);
+	else
+		snprintf(n.text, sizeof(n.text), "the request cannot be sent: %s", err_text(e));
 	notify_request(t, r, &n);
-	held_remove(&t->requests, r);
+	tercet_held_remove(&t->requests, r);
 	return true;
 }
 
@@ -103,8 +107,8 @@ static void send_due_requests(struct tercet *t)
 	struct held_request *next;
 	if (!t->engine_there)
 		return;
-	for (struct held_request *r = held_next(&t->requests, NULL); r && t->requests.due_count; r = next) {
-		next = held_next(&t->requests, r);
+	for (struct held_request *r = tercet_held_next(&t->requests, NULL); r && t->requests.due_count; r = next) {
+		next = tercet_held_next(&t->requests, r);
 		if (t->notice_count == NOTICES_MAX)
 			return;
 		if (r->state == REQUEST_DUE && !r->failed && !send_submit(t, r))
@@ -114,7 +118,7 @@ static void send_due_requests(struct tercet *t)
 		struct ipc_msg msg = {.type = IPC_TYPE_ABORT, .abort = {t->client_id, r->req_id}};
 		if (!send_to_scheduler(t, &msg))
 			return;
-		held_set_abort_due(&t->requests, r, false);
+		tercet_held_set_abort_due(&t->requests, r, false);
 	}
 }
 
@@ -128,8 +132,8 @@ static void fill_live(struct tercet *t, struct ipc_attach *m)
 	u32 *tokens = (u32 *)(ids + room);
 	u32 *bytes = tokens + room;
 	u32 count = 0;
-	for (struct held_request *r = held_next(&t->requests, NULL); r && count < room;
-	     r = held_next(&t->requests, r)) {
+	for (struct held_request *r = tercet_held_next(&t->requests, NULL); r && count < room;
+	     r = tercet_held_next(&t->requests, r)) {
 		if (r->state == REQUEST_DUE && !r->again)
 			continue;
 		ids[count] = r->req_id;
@@ -142,7 +146,7 @@ static void fill_live(struct tercet *t, struct ipc_attach *m)
 	m->live_req_id_count = m->live_token_count_count = m->live_text_bytes_count = count;
 }
 
-void handle_send_attach(struct tercet *t)
+void tercet_handle_send_attach(struct tercet *t)
 {
 	t->attached = false;
 	t->attach_due_ns = clock_now_ns() + ATTACH_RETRY_MS * NS_PER_MS;
@@ -167,13 +171,13 @@ void tercet_ack(struct tercet *t, uint64_t chunk)
 	send_ack(t, chunk);
 }
 
-void handle_send_due(struct tercet *t, u64 now_ns)
+void tercet_handle_send_due(struct tercet *t, u64 now_ns)
 {
 	bool alive = now_ns >= t->alive_due_ns;
 	if (t->requests.due_count)
 		send_due_requests(t);
 	if (!t->attached && !t->attach_refused && now_ns >= t->attach_due_ns)
-		handle_send_attach(t);
+		tercet_handle_send_attach(t);
 	if (!t->manual_ack && (alive || t->delivered_chunk >= t->acked_chunk + ACK_CHUNKS))
 		send_ack(t, t->delivered_chunk);
 	if (!alive)
@@ -207,19 +211,19 @@ static void keep_engine(struct tercet *t, const struct ipc_engine *m)
 /* The scheduler has begun a new life and knows nothing: what it had goes there again, with the tokens so far. */
 static void submit_again(struct tercet *t)
 {
-	for (struct held_request *r = held_next(&t->requests, NULL); r; r = held_next(&t->requests, r)) {
+	for (struct held_request *r = tercet_held_next(&t->requests, NULL); r; r = tercet_held_next(&t->requests, r)) {
 		if (r->state == REQUEST_DUE)
 			continue;
 		if (r->adopted || r->aborted) {
-			held_set_failed(&t->requests, r);
+			tercet_held_set_failed(&t->requests, r);
 			t->fail_code = TERCET_GONE;
 			snprintf(t->fail_text, sizeof(t->fail_text),
 				 "the scheduler was restarted, and the prompt of this adopted request is unknown here");
 			continue;
 		}
 		r->again = true;
-		held_mark(r);
-		held_set_state(&t->requests, r, REQUEST_DUE);
+		tercet_held_mark(r);
+		tercet_held_set_state(&t->requests, r, REQUEST_DUE);
 	}
 }
 
@@ -233,13 +237,13 @@ static void on_engine(struct tercet *t, const struct ipc_engine *m)
 	t->alive_due_ns = 0;
 	if (again)
 		submit_again(t);
-	handle_send_due(t, clock_now_ns());
+	tercet_handle_send_due(t, clock_now_ns());
 	tell_ready(t);
 }
 
 static void on_refused(struct tercet *t, const struct ipc_refused *m)
 {
-	struct held_request *r = held_find(&t->requests, m->req_id);
+	struct held_request *r = tercet_held_find(&t->requests, m->req_id);
 	if (!r || (r->again && m->code == ERR_EXISTS))
 		return; /* it had not been lost after all */
 	struct notice n = {.type = TERCET_EVENT_REFUSED, .code = (enum tercet_result)m->code,
@@ -250,19 +254,19 @@ static void on_refused(struct tercet *t, const struct ipc_refused *m)
 	if (r->again && r->output_count) {
 		t->fail_code = n.code;
 		memcpy(t->fail_text, n.text, sizeof(t->fail_text));
-		held_set_failed(&t->requests, r);
+		tercet_held_set_failed(&t->requests, r);
 		return;
 	}
 	notify_request(t, r, &n);
-	held_remove(&t->requests, r);
+	tercet_held_remove(&t->requests, r);
 }
 
 static void on_accepted(struct tercet *t, const struct ipc_accepted *m)
 {
-	struct held_request *r = held_find(&t->requests, m->req_id);
+	struct held_request *r = tercet_held_find(&t->requests, m->req_id);
 	if (!r || r->state != REQUEST_SENT)
 		return;
-	held_set_state(&t->requests, r, REQUEST_ACCEPTED);
+	tercet_held_set_state(&t->requests, r, REQUEST_ACCEPTED);
 	struct notice n = {.type = TERCET_EVENT_ACCEPTED, .waiting = m->waiting};
 	if (!r->again)
 		notify_request(t, r, &n);
@@ -277,7 +281,7 @@ static void on_engine_error(struct tercet *t, const struct ipc_error *m)
 	notify_text(t, TERCET_EVENT_ERROR, m->code, m->text, m->text_count);
 }
 
-bool handle_receive_submit(struct tercet *t)
+bool tercet_handle_receive_submit(struct tercet *t)
 {
 	struct ipc_msg msg;
 	struct err_msg em = {.text = ""};
@@ -338,13 +342,13 @@ static void end_output(struct tercet *t, const struct ipc_detached *m)
 	struct err_msg text;
 	(void)err_set(&text, m->code, "%.*s", (int)m->text_count, (const char *)m->text);
 	notify_text(t, TERCET_EVENT_DETACHED, m->code, m->text, m->text_count);
-	for (struct held_request *r = held_next(&t->requests, NULL); r; r = held_next(&t->requests, r)) {
+	for (struct held_request *r = tercet_held_next(&t->requests, NULL); r; r = tercet_held_next(&t->requests, r)) {
 		if (m->code == ERR_EXISTS || r->state == REQUEST_DUE)
 			continue;
 		struct ipc_msg msg = {.type = IPC_TYPE_ABORT, .abort = {t->client_id, r->req_id}};
 		(void)!send_to_scheduler(t, &msg); /* should it not go out, its chunks are ignored */
 	}
-	handle_fail_requests(t, (enum tercet_result)m->code, text.text);
+	tercet_handle_fail_requests(t, (enum tercet_result)m->code, text.text);
 	t->seen_chunk = t->delivered_chunk = t->acked_chunk = 0;
 }
 
@@ -368,18 +372,18 @@ static void on_chunk(struct tercet *t, const struct ipc_chunk *m)
 	if (!t->attached || m->chunk <= t->seen_chunk)
 		return; /* sent again after a re-attach that crossed it */
 	if (m->chunk > t->seen_chunk + 1) {
-		handle_send_attach(t);
+		tercet_handle_send_attach(t);
 		return;
 	}
 	t->seen_chunk = m->chunk;
-	if (chunk_cursor_begin(&t->cursor, m, &em) == ERR_OK)
+	if (tercet_chunk_begin(&t->cursor, m, &em) == ERR_OK)
 		return;
 	t->delivered_chunk = m->chunk;
 	notify_text(t, TERCET_EVENT_ERROR, ERR_FORMAT, em.text, strlen(em.text));
-	handle_fail_requests(t, TERCET_FORMAT, em.text);
+	tercet_handle_fail_requests(t, TERCET_FORMAT, em.text);
 }
 
-bool handle_receive_output(struct tercet *t)
+bool tercet_handle_receive_output(struct tercet *t)
 {
 	struct ipc_msg msg;
 	struct err_msg em = {.text = ""};
@@ -394,7 +398,7 @@ bool handle_receive_output(struct tercet *t)
 		return true;
 	}
 	if (e == ERR_SEQUENCE) {
-		handle_send_attach(t); /* what is missing is sent again from the last chunk on */
+		tercet_handle_send_attach(t); /* what is missing is sent again from the last chunk on */
 		return true;
 	}
 	if (e != ERR_OK) {
@@ -403,7 +407,7 @@ bool handle_receive_output(struct tercet *t)
 	}
 	switch (msg.type) {
 	case IPC_TYPE_HELLO:
-		handle_send_attach(t);
+		tercet_handle_send_attach(t);
 		break;
 	case IPC_TYPE_ATTACHED:
 		on_attached(t, &msg.attached);

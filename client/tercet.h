@@ -98,7 +98,7 @@ struct tercet_request {
 	uint64_t req_id;          /* 0: the library numbers it (never reused within a handle) */
 	void *user;               /* comes back in every event of the request */
 	const uint32_t *tokens;   /* the prompt */
-	uint32_t token_count;
+	uint32_t token_count;     /* what fits into a message of 64 MiB: TERCET_TOO_LONG beyond */
 	struct tercet_params params;
 	const uint32_t *stop_ids; /* at most 64 */
 	uint32_t stop_id_count;

@@ -13,7 +13,6 @@
 #include "common/log.h"
 
 enum { QUEUE_MAX_DEFAULT = 1000, RECONNECT_MS = 20, RECONNECT_MS_MAX = 500 };
-static const u64 FRAME_BYTES_MAX_DEFAULT = 64u << 20;
 
 /* ---------------------------------------------------------------- context */
 
@@ -132,7 +131,7 @@ enum err ipc_channel_open(struct ipc_channel **out, struct ipc_context *ctx, con
 		.fd = -1,
 		.monitor_fd = -1,
 		.pattern = config->pattern,
-		.frame_bytes_max = config->frame_bytes_max ? config->frame_bytes_max : FRAME_BYTES_MAX_DEFAULT,
+		.frame_bytes_max = config->frame_bytes_max ? config->frame_bytes_max : IPC_FRAME_BYTES_MAX,
 		.epoch = config->epoch,
 		.role = config->role,
 		.rank = config->rank,

@@ -73,6 +73,10 @@ void ipc_print_docs(FILE *out);
 
 /* ---------------------------------------------------------------- channels */
 
+/* The largest frame unless a channel is configured otherwise. A larger one makes the transport of its receiver break
+ * the connection without a word, so senders refuse it. */
+#define IPC_FRAME_BYTES_MAX (64u << 20)
+
 struct ipc_context; /* a ZeroMQ context; create after the process was spawned */
 MUST_CHECK enum err ipc_context_create(struct ipc_context **out, struct err_msg *em);
 void ipc_context_destroy(struct ipc_context **ctx); /* channels must be closed before; never lingers */
@@ -90,7 +94,7 @@ struct ipc_channel_config {
 	enum ipc_pattern pattern;
 	bool bind;
 	u32 queue_max;        /* messages per direction; 0: 1000 */
-	u64 frame_bytes_max;  /* larger frames are refused; 0: 64 MiB */
+	u64 frame_bytes_max;  /* larger frames are refused; 0: IPC_FRAME_BYTES_MAX */
 	u64 epoch;            /* written into what is sent; ipc_channel_set_epoch */
 	/* HELLO that is sent first (DEALER, PUSH: at open; ROUTER: in answer to a peer's). */
 	enum ipc_role role;

@@ -280,6 +280,19 @@ Test(libtercet, what_is_wrong_with_a_request_is_said_at_once)
 	q = simple_request(1);
 	q.bias_count = 1025;
 	cr_assert_eq((int)tercet_submit(f.t, &q, NULL, NULL), TERCET_INVALID);
+	u32 many = (IPC_FRAME_BYTES_MAX - 14000) / 4; /* with room for everything else a request can have */
+	q = simple_request(1);
+	q.tokens = calloc(many + 1000, sizeof(u32));
+	q.token_count = many + 1000;
+	cr_assert_eq((int)tercet_submit(f.t, &q, NULL, &error), TERCET_TOO_LONG);
+	cr_assert_not_null(strstr(error.text, "tokens, at most 16774"), "%s", error.text);
+	q.req_id = 77;
+	q.token_count = many;
+	cr_assert_eq((int)tercet_submit(f.t, &q, NULL, &error), TERCET_OK, "%s", error.text);
+	free((void *)(uintptr_t)q.tokens);
+	cr_assert_eq((int)tercet_discard(f.t, 77), TERCET_OK);
+	struct tercet_event none;
+	cr_assert_eq((int)tercet_next(f.t, &none), TERCET_AGAIN);
 	submit_simple(&f, 1);
 	q = simple_request(1);
 	cr_assert_eq((int)tercet_submit(f.t, &q, NULL, &error), TERCET_EXISTS);
