@@ -79,6 +79,9 @@ struct runner {
 	struct runner_times times;
 };
 
+/* What the options say of a rank's runner, without progress; strings are borrowed from `o`. */
+struct runner_config runner_config_from(const struct options *o, u32 rank);
+
 /* Reads, checks and loads the model, profiles it, and takes the KV cache. With several ranks all do so
  * together. Errors say what is wrong with folder, options or memory. The caller owns `*out`. */
 MUST_CHECK enum err runner_create(struct runner **out, const struct runner_config *config,

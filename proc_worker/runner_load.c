@@ -19,6 +19,25 @@ enum {
 	SCRATCH_ALIGN = 64,
 };
 
+struct runner_config runner_config_from(const struct options *o, u32 rank)
+{
+	return (struct runner_config){
+		.model_dir = o->model,
+		.run_dir = o->run_dir,
+		.rank = rank,
+		.ranks = (u32)o->tensor_parallel_size,
+		.threads = (u32)o->threads,
+		.caps = kern_caps_detect(),
+		.dtype = (enum option_dtype)o->dtype,
+		.limits = {.rows_max = (u32)o->max_num_seqs,
+			   .tokens_max = (u32)o->max_num_batched_tokens,
+			   .max_model_len = (u32)o->max_model_len,
+			   .block_size = (u32)o->block_size},
+		.kv_cache_memory = o->kv_cache_memory,
+		.memory_utilization = o->gpu_memory_utilization,
+	};
+}
+
 static void report(const struct runner *r, double share, const char *what)
 {
 	if (r->config.progress)
@@ -141,7 +160,8 @@ static enum err load_weights(struct runner *r, struct err_msg *em)
 	if (!e)
 		safetensors_trim(r->checkpoint);
 	if (!e)
-		e = rope_tables_init(&r->rope, &r->model.rope, r->max_model_len, r->config.limits.tokens_max, em);
+		e = rope_tables_init(&r->rope, &r->model.rope, r->max_model_len, r->config.limits.tokens_max,
+				     em);
 	return e;
 }
 

@@ -312,27 +312,12 @@ static void on_progress(void *ctx, double share, const char *what)
 
 static enum err load(struct worker *w, struct err_msg *em)
 {
-	const struct options *o = w->options;
-	struct runner_config c = {
-		.model_dir = o->model,
-		.run_dir = o->run_dir,
-		.rank = w->rank,
-		.ranks = (u32)o->tensor_parallel_size,
-		.threads = (u32)o->threads,
-		.caps = kern_caps_detect(),
-		.dtype = (enum option_dtype)o->dtype,
-		.limits = {.rows_max = (u32)o->max_num_seqs,
-			   .tokens_max = (u32)o->max_num_batched_tokens,
-			   .max_model_len = (u32)o->max_model_len,
-			   .block_size = (u32)o->block_size},
-		.kv_cache_memory = o->kv_cache_memory,
-		.memory_utilization = o->gpu_memory_utilization,
-		.progress = on_progress,
-		.progress_ctx = w,
-	};
+	struct runner_config c = runner_config_from(w->options, w->rank);
 	u64 begin = clock_now_ns();
-	enum err e = runner_create(&w->runner, &c, em);
 
+	c.progress = on_progress;
+	c.progress_ctx = w;
+	enum err e = runner_create(&w->runner, &c, em);
 	if (!e)
 		w->runner->decoder.config.progress_ns = &w->stats->progress_ns;
 	if (!e)
@@ -404,7 +389,8 @@ enum err worker_create(struct worker **out, const struct options *o, u32 rank, s
 	w->boot = boot;
 	w->rank = rank;
 	enum err e = open_observation(w, em);
-	/* What computes has the kernel's own slices; the transport's threads, born with the channels, answer. */
+	/* What computes has the kernel's own slices; the transport's threads, born with the channels, answer.
+	 */
 	sched_slice_default();
 	if (!e)
 		e = load(w, em);

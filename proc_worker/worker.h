@@ -10,6 +10,7 @@
  *   profile.c, host_memory.c,    how many KV blocks fit; their memory
  *   kv_memory.c
  *   collectives.c                the other ranks of the host
+ *   logits.c                     one prompt without channels (tercet logits)
  *   model/                       config, checkpoint, architecture table, weights, rotary tables, decoder */
 #ifndef TERCET_PROC_WORKER_WORKER_H
 #define TERCET_PROC_WORKER_WORKER_H

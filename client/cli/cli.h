@@ -14,6 +14,7 @@
 	X(run, "run", "MODEL [PROMPT]", "Complete a prompt and print the reply as it comes")                 \
 	X(chat, "chat", "MODEL", "Talk to a model on the terminal")                                          \
 	X(attach, "attach", "--run-dir DIR", "Watch what an engine says, or take up a client's output")      \
+	X(logits, "logits", "--model DIR --ids 1,2,3 [flags]", "Print the logits after a prompt of token ids") \
 	X(tokenize, "tokenize", "--model DIR [TEXT | --jsonl FILE]", "Turn text into token ids and back")        \
 	X(chat_template, "chat-template", "--jsonl FILE [flags]", "Render messages with chat templates")         \
 	X(trace, "trace", "--messages FILE...", "Print recorded messages")                                   \
