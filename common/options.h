@@ -11,6 +11,14 @@
 
 /* Enumerations: choices in the order of their values. */
 enum option_dtype { OPTION_DTYPE_AUTO, OPTION_DTYPE_BFLOAT16, OPTION_DTYPE_FLOAT32 };
+enum option_kv_dtype {
+	OPTION_KV_DTYPE_AUTO,
+	OPTION_KV_DTYPE_BFLOAT16,
+	OPTION_KV_DTYPE_FLOAT32,
+	OPTION_KV_DTYPE_INT8,
+	OPTION_KV_DTYPE_FP8,
+	OPTION_KV_DTYPE_FP8_E4M3, /* the same */
+};
 enum option_device { OPTION_DEVICE_AUTO, OPTION_DEVICE_CPU };
 enum option_log_format { OPTION_LOG_TEXT, OPTION_LOG_JSON };
 enum option_scheduling_policy { OPTION_POLICY_FCFS, OPTION_POLICY_PRIORITY };
@@ -28,7 +36,7 @@ enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE }
 #define OPTIONS(STR, INT, SIZE, REAL, FLAG, ENUM, LIST)                                                      \
 	STR(model, model, "", "Model directory: config.json, *.safetensors, tokenizer.json")                 \
 	LIST(model, served_model_name, "Names the API answers to; default: the model directory's name")      \
-	ENUM(model, dtype, 0, "auto|bfloat16|float32", "Type of weights and KV cache")                       \
+	ENUM(model, dtype, 0, "auto|bfloat16|float32", "Type of weights")                                    \
 	INT(model, max_model_len, 0, 0, 16777216, "Context length; 0: automatic, from config.json")          \
 	INT(model, seed, 0, 0, INT64_MAX, "Seed of requests that bring none: 0 draws a fresh one for each")   \
 	STR(model, chat_template, "", "File with a Jinja chat template to use instead of the model's")       \
@@ -38,6 +46,8 @@ enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE }
 	INT(device, threads, 0, 0, 1024, "Compute threads of each worker; 0: automatic, cores / workers")    \
 	REAL(device, gpu_memory_utilization, 0.9, 0.01, 1.0, "Share of device memory the engine may use")    \
 	SIZE(device, kv_cache_memory, 0, 0, "KV cache bytes per worker; 0: automatic")                       \
+	ENUM(device, kv_cache_dtype, 0, "auto|bfloat16|float32|int8|fp8|fp8_e4m3",                           \
+	     "Type of the KV cache; auto: that of --dtype")                                                  \
 	INT(device, block_size, 16, 1, 256, "Tokens in a KV block")                                          \
 	INT(nodes, nnodes, 0, 0, 64, "Machines that share the model; 0: from torchrun, Slurm, MPI or LeaderWorkerSet, else 1") \
 	INT(nodes, node_rank, -1, -1, 63, "Which of them this is, from 0; -1: from the same")                \

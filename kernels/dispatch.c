@@ -45,7 +45,9 @@ static u32 caps_of_cpu(void)
 	caps |= KERN_CAP_AVX512;
 	if (c7 & bit_AVX512VNNI)
 		caps |= KERN_CAP_AVX512_VNNI;
-	if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVX512BF16))
+	/* Variants for bfloat16 use VNNI, too; no processor has the one without the other. */
+	if ((c7 & bit_AVX512VNNI) && subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
+	    (a & bit_AVX512BF16))
 		caps |= KERN_CAP_AVX512_BF16;
 	return caps;
 }

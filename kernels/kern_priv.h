@@ -118,19 +118,6 @@ static inline u32 kern_group(enum kern_dtype type)
 	return type == KERN_F32 ? 1 : 2;
 }
 
-/* Where dimension `dim` of the key at (block, head, offset) lies, in elements. */
-static inline size_t kern_k_index(const struct kern_kv *kv, size_t block, u32 head, u32 offset, u32 dim)
-{
-	u32 c = kern_group(kv->dtype);
-	size_t base = (block * kv->kv_heads + head) * kv->block_size * kv->head_dim;
-	return base + ((size_t)(dim / c) * kv->block_size + offset) * c + dim % c;
-}
-
-static inline size_t kern_v_index(const struct kern_kv *kv, size_t block, u32 head, u32 offset, u32 dim)
-{
-	return ((block * kv->kv_heads + head) * kv->block_size + offset) * kv->head_dim + dim;
-}
-
 static inline size_t kern_panel_index(u32 k_total, enum kern_dtype type, u32 n, u32 k)
 {
 	u32 c = kern_group(type);

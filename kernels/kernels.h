@@ -170,17 +170,25 @@ struct kern_matmul_fusion {
 	const struct kern_rope_kv_args *rope;
 };
 
-/* The KV cache of one layer: blocks * kv_heads * block_size * head_dim elements for K and as many for V. A
- * slot is block * block_size + offset. V is [blocks][kv_heads][block_size][head_dim]. K is
- * [blocks][kv_heads][head_dim / c][block_size][c] with c = 4 / bytes of the type: the keys of a block lie
- * side by side, so that one vector holds the same dimension of many keys. On devices K is laid out as V: what
- * their matrix units read is a key's dimensions side by side. Blocks are opaque to callers. head_dim is even.
- */
+/* The KV cache of one layer: an array of blocks for K and one for V. A slot is block * block_size + offset.
+ * Inside a block V is [kv_heads][block_size][head_dim]. K is [kv_heads][head_dim / c][block_size][c] with
+ * c = 4 / bytes of the type: the keys of a block lie side by side, so that one vector holds the same
+ * dimension of many keys. On devices K is laid out as V: what their matrix units read is a key's dimensions
+ * side by side.
+ *
+ * KERN_I8 and KERN_F8E4M3 have a scale per token and head, of K and of V: value = stored * scale, where the
+ * largest of a token's head is stored as 127 or 448, rounded to nearest even. The scales [block_size] of a
+ * head, in float, follow its values inside the block, so that a block stays one range of bytes. On the CPU
+ * KERN_I8 stores 128 more, as unsigned bytes, and head_dim is filled up to a multiple of 4.
+ *
+ * Blocks are opaque to callers. head_dim is even. */
 struct kern_kv {
 	void *k, *v;
 	enum kern_dtype dtype;
 	u32 block_size, kv_heads, head_dim;
 };
+/* Bytes of the K, and as many of the V, of one block on the CPU. */
+size_t kern_kv_block_bytes(const struct kern_kv *kv);
 
 /* Splits qkv [T][(heads + 2 kv_heads) * head_dim], adds `bias` and applies q_norm / k_norm (RMSNorm over
  * head_dim) where given, rotates q and k (RoPE, neox halves: pairs (i, i + rope_dim/2)) by

@@ -66,8 +66,8 @@ static void banner_text(const struct console_banner *b)
 	       b->device, b->threads[0] != '\0' ? ", threads each: " : "", b->threads);
 	if (b->blocks != 0) {
 		u64 tokens = b->blocks * b->block_size;
-		printf("  KV cache       %" PRIu64 " blocks of %" PRIu64 ", %" PRIu64 " tokens", b->blocks,
-		       b->block_size, tokens);
+		printf("  KV cache       %s%s%" PRIu64 " blocks of %" PRIu64 ", %" PRIu64 " tokens",
+		       b->kv_dtype, b->kv_dtype[0] != '\0' ? ", " : "", b->blocks, b->block_size, tokens);
 		if (b->max_model_len != 0)
 			printf(": %.1f requests of %" PRIu64 " tokens at once",
 			       (double)tokens / (double)b->max_model_len, b->max_model_len);
@@ -86,10 +86,10 @@ void console_banner(struct console *c, const struct console_banner *b, bool json
 		return;
 	if (json)
 		LOG_INFO("ENGINE_READY",
-			 "model=\"%s\" dtype=%s device=%s workers=%" PRIu64 " threads=%s kv_blocks=%" PRIu64
-			 " kv_tokens=%" PRIu64 " max_model_len=%" PRIu64
+			 "model=\"%s\" dtype=%s kv_dtype=%s device=%s workers=%" PRIu64
+			 " threads=%s kv_blocks=%" PRIu64 " kv_tokens=%" PRIu64 " max_model_len=%" PRIu64
 			 " url=%s run_dir=\"%s\" start_s=%.3f",
-			 b->model, b->dtype, b->device, b->workers, b->threads, b->blocks,
+			 b->model, b->dtype, b->kv_dtype, b->device, b->workers, b->threads, b->blocks,
 			 b->blocks * b->block_size, b->max_model_len, b->url, b->run_dir, b->start_s);
 	else
 		banner_text(b);

@@ -23,7 +23,7 @@ void console_error(struct console *c, const struct err_msg *em);
 
 /* What the banner tells; strings may be "" when unknown. */
 struct console_banner {
-	const char *model, *device, *dtype, *threads, *url, *run_dir;
+	const char *model, *device, *dtype, *kv_dtype, *threads, *url, *run_dir;
 	u64 workers, blocks, block_size, max_model_len;
 	double start_s;
 };

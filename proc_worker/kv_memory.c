@@ -5,9 +5,19 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-static size_t layer_bytes(const struct kv_shape *s) /* of K or V, one block */
+const char *kv_dtype_name(enum kern_dtype type)
 {
-	return (size_t)s->kv_heads * s->block_size * s->head_dim * kern_dtype_bytes(s->dtype);
+	return type == KERN_F8E4M3 ? "fp8" : kern_dtype_name(type);
+}
+
+/* Of K or V, one block. */
+static size_t layer_bytes(const struct kv_shape *s)
+{
+	const struct kern_kv kv = {.dtype = s->dtype,
+				   .block_size = s->block_size,
+				   .kv_heads = s->kv_heads,
+				   .head_dim = s->head_dim};
+	return kern_kv_block_bytes(&kv);
 }
 
 u64 kv_block_bytes(const struct kv_shape *shape)

@@ -19,6 +19,8 @@ struct kv_memory {
 	size_t memory_bytes;
 };
 
+/* As --kv-cache-dtype calls it: "float32", "bfloat16", "int8", "fp8". */
+const char *kv_dtype_name(enum kern_dtype type);
 /* Of one block in all layers, K and V. */
 u64 kv_block_bytes(const struct kv_shape *shape);
 /* Reserves `block_count` zeroed blocks; pages are taken as they are written. ERR_NO_MEMORY. */

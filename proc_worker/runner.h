@@ -20,6 +20,7 @@ struct runner_config {
 	u32 threads; /* 0: automatic, the cores divided by the ranks */
 	u32 caps;    /* enum kern_cap */
 	enum option_dtype dtype;
+	enum option_kv_dtype kv_dtype;
 	struct {
 		u32 rows_max, tokens_max; /* --max-num-seqs, --max-num-batched-tokens */
 		u32 max_model_len;	  /* 0: the model's */

@@ -29,6 +29,7 @@ struct runner_config runner_config_from(const struct options *o, u32 rank)
 		.threads = (u32)o->threads,
 		.caps = kern_caps_detect(),
 		.dtype = (enum option_dtype)o->dtype,
+		.kv_dtype = (enum option_kv_dtype)o->kv_cache_dtype,
 		.limits = {.rows_max = (u32)o->max_num_seqs,
 			   .tokens_max = (u32)o->max_num_batched_tokens,
 			   .max_model_len = (u32)o->max_model_len,
@@ -79,6 +80,24 @@ static void decide_dtype(struct runner *r)
 		r->dtype = stored == KERN_F32 ? KERN_F32 : KERN_BF16;
 	else
 		r->dtype = r->config.dtype == OPTION_DTYPE_FLOAT32 ? KERN_F32 : KERN_BF16;
+}
+
+static enum kern_dtype decide_kv_dtype(const struct runner *r)
+{
+	switch (r->config.kv_dtype) {
+	case OPTION_KV_DTYPE_BFLOAT16:
+		return KERN_BF16;
+	case OPTION_KV_DTYPE_FLOAT32:
+		return KERN_F32;
+	case OPTION_KV_DTYPE_INT8:
+		return KERN_I8;
+	case OPTION_KV_DTYPE_FP8:
+	case OPTION_KV_DTYPE_FP8_E4M3:
+		return KERN_F8E4M3;
+	case OPTION_KV_DTYPE_AUTO:
+		break;
+	}
+	return r->dtype;
 }
 
 static enum err start_threads(struct runner *r, struct err_msg *em)
@@ -271,7 +290,7 @@ static enum err make_kv(struct runner *r, struct err_msg *em)
 					.kv_heads = r->shard.kv_heads,
 					.head_dim = r->model.head_dim,
 					.block_size = r->config.limits.block_size,
-					.dtype = r->dtype};
+					.dtype = decide_kv_dtype(r)};
 	enum err e = profile_run(r, &r->profile, em);
 	if (!e && r->collectives)
 		e = collectives_all_gather(r->collectives, 0, parts, em);
@@ -318,10 +337,11 @@ static void log_loaded(const struct runner *r)
 
 	kern_ops_print(&r->ops, variants, sizeof(variants));
 	LOG_INFO("MODEL_LOADED",
-		 "arch=%s dtype=%s rank=%u/%u threads=%u weights=%lluMiB activations=%zuMiB max_model_len=%u "
+		 "arch=%s dtype=%s kv_dtype=%s rank=%u/%u threads=%u weights=%lluMiB activations=%zuMiB "
+		 "max_model_len=%u "
 		 "kv_blocks=%u kv=%lluMiB resident=%lluMiB profiled=%u_tokens profile_ms=%llu ops=\"%s\"",
-		 r->model.arch->name, r->dtype == KERN_F32 ? "float32" : "bfloat16", r->config.rank,
-		 r->config.ranks, kern_threads_count(r->ctx.threads),
+		 r->model.arch->name, kern_dtype_name(r->dtype), kv_dtype_name(r->kv_shape.dtype),
+		 r->config.rank, r->config.ranks, kern_threads_count(r->ctx.threads),
 		 (unsigned long long)(r->weights.bytes >> 20), r->decoder.memory_bytes >> 20,
 		 r->max_model_len, r->kv.block_count, (unsigned long long)(r->kv.memory_bytes >> 20),
 		 (unsigned long long)(r->profile.resident >> 20), r->profile.tokens,

@@ -427,9 +427,9 @@ enum err worker_run(struct worker *w, struct err_msg *em)
 {
 	const struct runner *r = w->runner;
 
-	boot_ready(w->boot, "device=cpu dtype=%s threads=%u block_count=%u max_model_len=%u",
-		   r->dtype == KERN_F32 ? "float32" : "bfloat16", kern_threads_count(r->ctx.threads),
-		   r->kv.block_count, r->max_model_len);
+	boot_ready(w->boot, "device=cpu dtype=%s kv_dtype=%s threads=%u block_count=%u max_model_len=%u",
+		   kern_dtype_name(r->dtype), kv_dtype_name(r->kv_shape.dtype),
+		   kern_threads_count(r->ctx.threads), r->kv.block_count, r->max_model_len);
 	enum err e = ipc_loop_run(w->loop);
 	if (e)
 		return err_set(em, e, "the event loop failed: %s", err_text(e));

@@ -6,37 +6,18 @@
  * adds exact zeros. So a query's result depends neither on the chunk it came in, nor on its neighbours, nor
  * on how many threads share a long context.
  *
- * A lane of a score is a key (K lies transposed inside its block), a lane of an output is a dimension. */
-#include <math.h>
-
-#include "kernels/cpu/attention_plan_priv.h"
+ * A lane of a score is a key (K lies transposed inside its block), a lane of an output is a dimension.
+ *
+ * Arithmetic by the type of the cache: float32 in float32. bfloat16 where there is VDPBF16PS in products of
+ * bfloat16 (queries and weights rounded once), else in float32. 8-bit integers in whole numbers: queries and
+ * the products of weight and scale become 16-bit integers of a row's and part's own unit, sums are exact.
+ * E4M3 in float32. */
+#include "kernels/cpu/attention_scores_priv.h"
+#include "kernels/cpu/attention_tile_priv.h"
+#include "kernels/cpu/attention_values_priv.h"
 #include "kernels/cpu/variants_priv.h"
-#include "kernels/cpu/vec_priv.h"
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
-enum {
-	GROUP = 16, /* keys of a score group: one vector of AVX-512, two of AVX2 */
-	GROUP_VECS = GROUP / VEC_LANES,
-	GROUPS = ATTENTION_PART / GROUP,
-};
-
-/* What a thread works on: rows of one KV head, and the keys at hand. */
-struct tile {
-	const struct kern_attention_args *a;
-	struct attention_lane lane;
-	u32 rows;
-	u32 row, kv_head;				 /* of the batch */
-	u32 first[ATTENTION_ROWS], last[ATTENTION_ROWS]; /* keys that a row of the tile sees */
-	/* of the segment so far; `lane.acc` goes with them */
-	float best[ATTENTION_ROWS], sum[ATTENTION_ROWS];
-	float rescale[ATTENTION_ROWS];
-	/* the keys of a part */
-	u32 count;
-	const char *keys[GROUPS];
-	size_t key_stride; /* bytes from a dimension (a pair, in bf16) to the next */
-	const void *values[ATTENTION_PART];
-};
+/* ---------------------------------------------------------------- keys of a part */
 
 static size_t block_at(const struct tile *t, u32 key)
 {
@@ -47,155 +28,77 @@ static size_t block_at(const struct tile *t, u32 key)
 static const char *gather_group(const struct tile *t, u32 key, u32 end, u32 group)
 {
 	const struct kern_kv *kv = &t->a->kv;
-	u32 words = kv->head_dim / kern_group(kv->dtype);
-	u32 *to = t->lane.gathered + (size_t)group * GROUP * words;
+	u32 *to = t->lane.gathered + (size_t)group * GROUP * t->words;
 	for (u32 i = 0; i < GROUP; i++) {
 		if (key + i >= end) {
-			for (u32 d = 0; d < words; d++)
+			for (u32 d = 0; d < t->words; d++)
 				to[d * GROUP + i] = 0;
 			continue;
 		}
-		size_t at = kern_k_index(kv, block_at(t, key + i), t->kv_head, (key + i) % kv->block_size, 0);
-		const u32 *from = (const u32 *)kv->k + at / kern_group(kv->dtype);
-		for (u32 d = 0; d < words; d++)
+		const u32 *from =
+			kern_kv_key(kv, block_at(t, key + i), t->kv_head, (key + i) % kv->block_size);
+		for (u32 d = 0; d < t->words; d++)
 			to[d * GROUP + i] = from[(size_t)d * kv->block_size];
 	}
 	return (const char *)to;
+}
+
+/* Where the memory of a whole group of keys begins. */
+static struct stream key_stream(const struct tile *t, u32 key)
+{
+	const char *at =
+		(const char *)kern_kv_key(&t->a->kv, block_at(t, key), t->kv_head, key % t->a->kv.block_size);
+	return (struct stream){at, t->key_stride};
+}
+
+/* What is read after the keys: the values, then the keys of the next part. */
+static void streams_begin(struct tile *t, u32 begin, bool whole)
+{
+	u32 groups = kern_ceil(t->count, GROUP), n = 0, next = begin + ATTENTION_PART;
+	for (u32 g = 0; g < groups; g++)
+		t->streams[n++] = (struct stream){t->keys[g], t->key_stride};
+	for (u32 g = 0; g < groups; g++)
+		t->streams[n++] = (struct stream){t->values[g * GROUP], 16 * sizeof(u32)};
+	for (u32 g = 0; g < AHEAD && whole && next + g * GROUP < t->end; g++)
+		t->streams[n++] = key_stream(t, next + g * GROUP);
+	/* Scores are computed for four groups at once: there may be more of them than groups. */
+	for (u32 end = groups + 4 + AHEAD > 2 * groups + AHEAD ? groups + 4 + AHEAD : 2 * groups + AHEAD;
+	     n < kern_min(end, COUNT_OF(t->streams));)
+		t->streams[n++] = (struct stream){t->values[0], 0};
 }
 
 /* Finds the keys and values of [begin, end), block by block. `begin` is a multiple of GROUP. */
 static void part_begin(struct tile *t, u32 begin, u32 end)
 {
 	const struct kern_kv *kv = &t->a->kv;
-	const size_t bytes = kern_dtype_bytes(kv->dtype), value_bytes = kv->head_dim * bytes;
-	bool whole = kv->block_size % GROUP == 0;
+	const size_t bytes = t->words * sizeof(u32);
+	bool whole = kv->block_size % GROUP == 0, scaled = kern_kv_is_quantized(kv);
 	u32 groups = kern_ceil(end - begin, GROUP), offset = begin % kv->block_size;
 	t->count = end - begin;
 	t->key_stride = (whole ? kv->block_size : GROUP) * sizeof(u32);
 	for (u32 i = 0; i < t->count; offset = 0) {
-		size_t base = (block_at(t, begin + i) * kv->kv_heads + t->kv_head) * kv->block_size;
-		const char *keys = (const char *)kv->k + base * value_bytes;
-		const char *value = (const char *)kv->v + (base + offset) * value_bytes;
+		size_t block = block_at(t, begin + i);
+		const char *keys = (const char *)kern_kv_key(kv, block, t->kv_head, 0);
+		const char *value = (const char *)kern_kv_value(kv, block, t->kv_head, offset);
 		u32 stop = kern_min(i + kv->block_size - offset, t->count);
 		for (u32 at = offset, g = i / GROUP; whole && g < kern_ceil(stop, GROUP); g++, at += GROUP)
 			t->keys[g] = keys + at * sizeof(u32);
-		for (; i < stop; i++, value += value_bytes)
+		if (scaled) {
+			memcpy(t->lane.key_scales + i, kern_kv_scale(kv, kv->k, block, t->kv_head, offset),
+			       (stop - i) * sizeof(float));
+			memcpy(t->lane.value_scales + i, kern_kv_scale(kv, kv->v, block, t->kv_head, offset),
+			       (stop - i) * sizeof(float));
+		}
+		for (; i < stop; i++, value += bytes)
 			t->values[i] = value;
 	}
+	t->values[t->count] = t->values[t->count - 1]; /* the second of the last pair; its weight is zero */
 	for (u32 g = 0; g < groups && !whole; g++)
 		t->keys[g] = gather_group(t, begin + g * GROUP, end, g);
 	/* Scores are computed for four groups at once; what is too many is masked. */
 	for (u32 g = groups; g % 4 != 0; g++)
 		t->keys[g] = t->keys[groups - 1];
-}
-
-/* ---------------------------------------------------------------- scores */
-
-static ALWAYS_INLINE const char *key_vec(const struct tile *t, u32 v)
-{
-	return t->keys[v / GROUP_VECS] + v % GROUP_VECS * sizeof(vec);
-}
-
-/* `rows` scores of `vecs` vectors of keys, from vector `v0` on: sums over the dimensions in rising order. */
-static ALWAYS_INLINE void scores_f32(const struct tile *t, u32 v0, u32 rows, u32 vecs)
-{
-	vec sum[ATTENTION_ROWS][4];
-	const float *q = t->lane.q;
-	u32 dim = t->a->kv.head_dim;
-#pragma GCC unroll 8
-	for (u32 r = 0; r < rows; r++)
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++)
-			sum[r][v] = vec_zero();
-	for (u32 d = 0; d < dim; d++)
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
-			vec key = vec_load(
-				(const float *)(const void *)(key_vec(t, v0 + v) + d * t->key_stride));
-#pragma GCC unroll 8
-			for (u32 r = 0; r < rows; r++)
-				sum[r][v] = vec_fma(vec_set1(q[(size_t)r * dim + d]), key, sum[r][v]);
-		}
-#pragma GCC unroll 8
-	for (u32 r = 0; r < rows; r++)
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++)
-			vec_store(t->lane.scores + r * ATTENTION_PART + (v0 + v) * VEC_LANES, sum[r][v]);
-}
-
-static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 rows, u32 vecs)
-{
-	vec sum[ATTENTION_ROWS][4];
-	const float *q = t->lane.q;
-	u32 dim = t->a->kv.head_dim;
-#pragma GCC unroll 8
-	for (u32 r = 0; r < rows; r++)
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++)
-			sum[r][v] = vec_zero();
-	for (u32 d = 0; d < dim; d += 2)
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
-			const char *pairs = key_vec(t, v0 + v) + d / 2 * t->key_stride;
-			vec key = vec_pair_first(pairs);
-#pragma GCC unroll 8
-			for (u32 r = 0; r < rows; r++)
-				sum[r][v] = vec_fma(vec_set1(q[(size_t)r * dim + d]), key, sum[r][v]);
-			key = vec_pair_second(pairs);
-#pragma GCC unroll 8
-			for (u32 r = 0; r < rows; r++)
-				sum[r][v] = vec_fma(vec_set1(q[(size_t)r * dim + d + 1]), key, sum[r][v]);
-		}
-#pragma GCC unroll 8
-	for (u32 r = 0; r < rows; r++)
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++)
-			vec_store(t->lane.scores + r * ATTENTION_PART + (v0 + v) * VEC_LANES, sum[r][v]);
-}
-
-/* Vectors computed side by side for a number of rows: as many as fit into the registers. */
-#if VEC_LANES == 16
-#define SCORE_VECS(rows) ((rows) <= 4 ? 4 : 2)
-#define VALUE_VECS(rows) ((rows) <= 4 ? 4 : 2)
-#else
-#define SCORE_VECS(rows) ((rows) <= 2 ? 4 : (rows) <= 5 ? 2 : 1)
-#define VALUE_VECS(rows) ((rows) <= 2 ? 4 : (rows) <= 5 ? 2 : 1)
-#endif
-
-/* Calls body(n) with the constant n = t->rows. */
-#define FOR_ROWS(body)         \
-	switch (t->rows) {     \
-	case 1:                \
-		body(1) break; \
-	case 2:                \
-		body(2) break; \
-	case 3:                \
-		body(3) break; \
-	case 4:                \
-		body(4) break; \
-	case 5:                \
-		body(5) break; \
-	case 6:                \
-		body(6) break; \
-	case 7:                \
-		body(7) break; \
-	default:               \
-		body(8) break; \
-	}
-
-static void part_scores(const struct tile *t)
-{
-	u32 vecs = kern_ceil(t->count, GROUP) * GROUP_VECS;
-#define SCORES_F32(n)                                 \
-	for (u32 v = 0; v < vecs; v += SCORE_VECS(n)) \
-		scores_f32(t, v, n, SCORE_VECS(n));
-#define SCORES_BF16(n)                                \
-	for (u32 v = 0; v < vecs; v += SCORE_VECS(n)) \
-		scores_bf16(t, v, n, SCORE_VECS(n));
-	if (t->a->kv.dtype == KERN_F32)
-		FOR_ROWS(SCORES_F32)
-	else
-		FOR_ROWS(SCORES_BF16)
+	streams_begin(t, begin, whole);
 }
 
 /* ---------------------------------------------------------------- softmax */
@@ -238,65 +141,49 @@ static void row_softmax(struct tile *t, u32 r, u32 begin)
 	t->best[r] = best;
 }
 
-/* ---------------------------------------------------------------- values */
-
-/* acc = acc * rescale + sum over keys, in order, of p * V, for dimensions [d0, d0 + vecs * VEC_LANES); the
- * last vector has `tail` dimensions. */
-static ALWAYS_INLINE void values_tile(const struct tile *t, bool bf16, u32 d0, u32 rows, u32 vecs, u32 tail)
+/* The factor that brings a largest magnitude to `most`, and what a unit then stands for. */
+static float unit_factor(float largest, float most, float *unit)
 {
-	vec sum[ATTENTION_ROWS][4];
-	float *acc = t->lane.acc + d0;
-	const float *p = t->lane.scores;
-	u32 width = t->lane.width;
-#pragma GCC unroll 8
-	for (u32 r = 0; r < rows; r++)
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++)
-			sum[r][v] = vec_mul(vec_load(acc + (size_t)r * width + v * VEC_LANES),
-					    vec_set1(t->rescale[r]));
-	for (u32 i = 0; i < t->count; i++) {
-		const float *single = (const float *)t->values[i] + d0;
-		const u16 *half = (const u16 *)t->values[i] + d0;
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
-			vec value;
-			if (tail < VEC_LANES)
-				value = bf16 ? vec_load_bf16_n(half, tail) : vec_load_n(single, tail);
-			else
-				value = bf16 ? vec_load_bf16(half + v * VEC_LANES)
-					     : vec_load(single + v * VEC_LANES);
-#pragma GCC unroll 8
-			for (u32 r = 0; r < rows; r++)
-				sum[r][v] = vec_fma(vec_set1(p[r * ATTENTION_PART + i]), value, sum[r][v]);
-		}
+	largest = largest < KERN_KV_LEAST ? 0 : largest;
+	*unit = largest / most;
+	return largest > 0 ? most / largest : 0;
+}
+
+/* Weights of row r as the values' type wants them: times the values' scales, in 16 bits. */
+static void row_weights(struct tile *t, u32 r)
+{
+	float *p = t->lane.scores + r * ATTENTION_PART;
+	int16_t *to = t->lane.weights + r * ATTENTION_PART;
+	u32 vecs = kern_ceil(t->count, VEC_LANES);
+	vec largest = vec_zero();
+	if (!kern_kv_is_quantized(&t->a->kv)) {
+#if ATTENTION_DOTS_BF16
+		for (u32 v = 0; v < vecs && t->a->kv.dtype == KERN_BF16; v++)
+			_mm256_storeu_si256((__m256i *)(void *)(to + v * VEC_LANES),
+					    (__m256i)_mm512_cvtneps_pbh(vec_load(p + v * VEC_LANES)));
+#endif
+		return;
 	}
-#pragma GCC unroll 8
-	for (u32 r = 0; r < rows; r++)
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++)
-			vec_store(acc + (size_t)r * width + v * VEC_LANES, sum[r][v]);
-}
-
-/* All dimensions: as many vectors at once as fit, then single vectors, then what is less than one. */
-static ALWAYS_INLINE void values_rows(const struct tile *t, bool bf16, u32 rows, u32 vecs)
-{
-	u32 d = 0, dim = t->a->kv.head_dim;
-	for (; d + vecs * VEC_LANES <= dim; d += vecs * VEC_LANES)
-		values_tile(t, bf16, d, rows, vecs, VEC_LANES);
-	for (; d + VEC_LANES <= dim; d += VEC_LANES)
-		values_tile(t, bf16, d, rows, 1, VEC_LANES);
-	if (d < dim)
-		values_tile(t, bf16, d, rows, 1, dim - d);
-}
-
-static void part_values(const struct tile *t)
-{
-#define VALUES_F32(n)  values_rows(t, false, n, VALUE_VECS(n));
-#define VALUES_BF16(n) values_rows(t, true, n, VALUE_VECS(n));
-	if (t->a->kv.dtype == KERN_F32)
-		FOR_ROWS(VALUES_F32)
-	else
-		FOR_ROWS(VALUES_BF16)
+	for (u32 v = 0; v < vecs; v++) {
+		u32 n = kern_min(t->count - v * VEC_LANES, VEC_LANES);
+		vec scale = vec_load_n(t->lane.value_scales + v * VEC_LANES, n);
+		vec weight = vec_mul(vec_load(p + v * VEC_LANES), scale);
+		largest = vec_max(weight, largest);
+		if (t->a->kv.dtype == KERN_F8E4M3)
+			weight = vec_mul(weight, vec_set1(F8_HALF_BIAS));
+		vec_store(p + v * VEC_LANES, weight);
+	}
+	if (t->a->kv.dtype != KERN_I8)
+		return;
+	/* 256 products of 16 bits and an unsigned byte stay below 2^31. */
+	float factor = unit_factor(vec_highest(largest), I16_MAX, &t->weight_unit[r]);
+	ivec sum = IVEC_BITS(setzero)();
+	for (u32 v = 0; v < vecs; v++) {
+		ivec whole = IVEC(cvtps_epi32)(vec_mul(vec_load(p + v * VEC_LANES), vec_set1(factor)));
+		sum = IVEC(add_epi32)(sum, whole);
+		ivec_store_i16(to + v * VEC_LANES, whole);
+	}
+	t->weight_excess[r] = KERN_KV_OFFSET * ivec_sum(sum);
 }
 
 /* ---------------------------------------------------------------- segments, merging */
@@ -314,8 +201,10 @@ static void segment_run(struct tile *t, u32 begin, u32 end)
 			continue; /* before the window of all rows: rows start in rising order */
 		part_begin(t, at, part_end);
 		part_scores(t);
-		for (u32 r = 0; r < t->rows; r++)
+		for (u32 r = 0; r < t->rows; r++) {
 			row_softmax(t, r, at);
+			row_weights(t, r);
+		}
 		part_values(t);
 	}
 }
@@ -336,10 +225,51 @@ static void write_row(const struct kern_attention_args *a, struct attention_part
 		      u32 head)
 {
 	float *out = a->out + (token * a->heads + head) * a->kv.head_dim;
-	vec inverse = vec_set1(1 / *total.sum);
-	for (u32 d = 0; d < a->kv.head_dim; d += VEC_LANES)
-		vec_store_n(out + d, vec_mul(vec_load(total.acc + d), inverse),
-			    kern_min(a->kv.head_dim - d, VEC_LANES));
+	float unit = a->kv.dtype == KERN_F8E4M3 ? F8_HALF_BIAS : 1;
+	write_sums(out, total.acc, a->kv.head_dim, block_vecs(a->kv.dtype), unit / *total.sum);
+}
+
+/* ---------------------------------------------------------------- queries */
+
+/* Whole numbers of 16 bits, in the order of scores_i8: dimensions 0 and 2, then 1 and 3 of each four. */
+static void query_i8(struct tile *t, u32 r, float *x)
+{
+	/* Sums of products with bytes of at most 127 stay below 2^31. */
+	const float most = t->a->kv.head_dim <= 512 ? I16_MAX : I16_MAX / 2;
+	u32 *to = (u32 *)(void *)(t->lane.q + (size_t)r * t->lane.width), end = t->words * 4;
+	int16_t wholes[KERN_HEAD_DIM_MAX + VEC_LANES];
+	ivec sum = IVEC_BITS(setzero)();
+	vec largest = vec_zero();
+	for (u32 d = 0; d < end; d += VEC_LANES)
+		largest = vec_max(vec_abs(vec_load(x + d)), largest);
+	float factor = unit_factor(vec_highest(largest), most, &t->q_unit[r]);
+	for (u32 d = 0; d < end; d += VEC_LANES) {
+		ivec whole = IVEC(cvtps_epi32)(vec_mul(vec_load(x + d), vec_set1(factor)));
+		sum = IVEC(add_epi32)(sum, whole);
+		ivec_store_i16(wholes + d, whole);
+	}
+	for (u32 d = 0; d < end; d += 2) {
+		u32 low = (u16)wholes[d / 4 * 4 + d % 4 / 2], high = (u16)wholes[d / 4 * 4 + d % 4 / 2 + 2];
+		to[d / 2] = low | high << 16;
+	}
+	t->q_excess[r] = KERN_KV_OFFSET * ivec_sum(sum);
+}
+
+/* Row r's query, scaled, in the form that its scores want it in. */
+static void query_begin(struct tile *t, u32 r, const float *q)
+{
+	const struct kern_attention_args *a = t->a;
+	u32 dim = a->kv.head_dim, end = kern_ceil(dim, VEC_LANES) * VEC_LANES;
+	float buffer[KERN_HEAD_DIM_MAX + VEC_LANES], *row = t->lane.q + (size_t)r * t->lane.width;
+	bool whole = a->kv.dtype == KERN_I8, pairs = a->kv.dtype == KERN_BF16 && ATTENTION_DOTS_BF16;
+	float *x = whole || pairs ? buffer : row;
+	vec scale = vec_set1(a->kv.dtype == KERN_F8E4M3 ? a->scale * F8_HALF_BIAS : a->scale);
+	for (u32 d = 0; d < end; d += VEC_LANES)
+		vec_store(x + d, vec_mul(vec_load_n(q + d, kern_min(dim - d, VEC_LANES)), scale));
+	if (whole)
+		query_i8(t, r, x);
+	for (u32 d = 0; d < end && pairs; d += VEC_LANES)
+		vec_store_bf16((u16 *)(void *)row + d, vec_load(x + d));
 }
 
 /* Row r of the tile is query head kv_head * group + r0 + r of its chunk, counted through the chunk's tokens.
@@ -351,16 +281,16 @@ static void tile_begin(struct tile *t, const struct attention_task *task, u32 r0
 	t->rows = rows;
 	t->row = task->row;
 	t->kv_head = task->kv_head;
+	t->words = kern_kv_words(&a->kv);
 	for (u32 r = 0; r < rows; r++) {
 		u32 query = task->query + (r0 + r) / group, head = task->kv_head * group + (r0 + r) % group;
 		size_t token = a->query_start[task->row] + query;
-		const float *q = a->q + (token * a->heads + head) * dim;
 		u32 last = a->context[task->row] - task->queries_of_row + query;
 		t->last[r] = last;
 		t->first[r] = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
-		for (u32 d = 0; d < dim; d++)
-			t->lane.q[r * dim + d] = q[d] * a->scale;
+		query_begin(t, r, a->q + (token * a->heads + head) * dim);
 	}
+	t->end = t->last[rows - 1] + 1;
 }
 
 static void run_task(void *arg, u32 index, u32 thread)
@@ -376,10 +306,9 @@ static void run_task(void *arg, u32 index, u32 thread)
 	for (u32 i = 0; i < tiles; i++) {
 		u32 r0 = (u32)((u64)rows * i / tiles), count = (u32)((u64)rows * (i + 1) / tiles) - r0;
 		tile_begin(&t, &task, r0, count);
-		u32 end = t.last[count - 1] + 1;
 		for (u32 s = task.segment; s < task.segment_end; s++) {
 			u32 begin = s * ATTENTION_SEGMENT,
-			    segment_end = kern_min(begin + ATTENTION_SEGMENT, end);
+			    segment_end = kern_min(begin + ATTENTION_SEGMENT, t.end);
 			segment_run(&t, begin, segment_end > begin ? segment_end : begin);
 			for (u32 r = 0; r < count; r++) {
 				struct attention_partial to = attention_partial(plan, &task, thread, r0 + r);

@@ -5,6 +5,7 @@
 
 enum {
 	GROUP = 16,
+	BLOCK = 64, /* dimensions that sums of 8-bit integers keep together */
 	DIVIDED_ROWS = 8,
 	TASKS_A_THREAD = 2, /* fewer than these, and a long context is divided */
 	PARTIAL_HEAD = 16,  /* floats in front of a partial's sums: maximum and sum */
@@ -12,7 +13,7 @@ enum {
 
 static u32 width_of(u32 head_dim)
 {
-	return (head_dim + GROUP - 1) & ~(u32)(GROUP - 1);
+	return (head_dim + BLOCK - 1) & ~(u32)(BLOCK - 1);
 }
 
 static size_t partial_bytes(u32 width)
@@ -25,11 +26,14 @@ static u32 rows_a_task(u32 group, u32 limit)
 	return group < limit ? limit / group * group : group;
 }
 
-/* Scores, queries, sums, partials, gathered keys. */
+/* Scores, scales of keys and values, weights in 16 bits; queries, sums and whole sums; partials, gathered
+ * keys.
+ */
 static size_t lane_bytes(u32 head_dim, u32 group, bool gathers)
 {
-	size_t width = width_of(head_dim),
-	       bytes = ATTENTION_ROWS * (ATTENTION_PART + 2 * width) * sizeof(float);
+	size_t width = width_of(head_dim), bytes = (ATTENTION_ROWS + 2) * ATTENTION_PART * sizeof(float);
+	bytes += ATTENTION_ROWS * ATTENTION_PART * sizeof(int16_t) +
+		 3 * ATTENTION_ROWS * width * sizeof(float);
 	bytes += rows_a_task(group, ATTENTION_TASK_ROWS) * partial_bytes((u32)width);
 	return kern_align(bytes) +
 	       (gathers ? kern_align((size_t)ATTENTION_PART * head_dim * sizeof(float)) : 0);
@@ -127,8 +131,12 @@ struct attention_lane attention_lane(const struct attention_plan *p, u32 thread)
 	struct attention_lane lane = {.width = width};
 	char *base = p->lanes + thread * p->lane_bytes;
 	lane.scores = (float *)(void *)base;
-	lane.q = lane.scores + ATTENTION_ROWS * ATTENTION_PART;
-	lane.acc = lane.q + ATTENTION_ROWS * width;
+	lane.key_scales = lane.scores + ATTENTION_ROWS * ATTENTION_PART;
+	lane.value_scales = lane.key_scales + ATTENTION_PART;
+	lane.q = lane.value_scales + ATTENTION_PART;
+	lane.sums = (i32 *)(void *)(lane.q + ATTENTION_ROWS * width);
+	lane.weights = (int16_t *)(void *)(lane.sums + ATTENTION_ROWS * width);
+	lane.acc = (float *)(void *)(lane.weights + ATTENTION_ROWS * ATTENTION_PART);
 	lane.gathered = (u32 *)(void *)(base + lane_bytes(p->a->kv.head_dim, group, false));
 	return lane;
 }

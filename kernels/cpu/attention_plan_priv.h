@@ -35,9 +35,13 @@ struct attention_task {
 
 /* The work area of a thread. */
 struct attention_lane {
-	float *scores; /* [ATTENTION_ROWS][ATTENTION_PART] */
-	float *q;      /* [ATTENTION_ROWS][head_dim], scaled */
-	float *acc;    /* [ATTENTION_ROWS][width] */
+	float *scores;			  /* [ATTENTION_ROWS][ATTENTION_PART] */
+	float *key_scales, *value_scales; /* [ATTENTION_PART] of 8-bit types */
+	int16_t *weights; /* [ATTENTION_ROWS][ATTENTION_PART] softmax weights in 16 bits, where products want
+			     them */
+	float *q;	  /* [ATTENTION_ROWS][width], scaled, in the form that the products want */
+	i32 *sums;	  /* [ATTENTION_ROWS][width] of 8-bit integers, of a part */
+	float *acc;	  /* [ATTENTION_ROWS][width] */
 	u32 *gathered; /* [ATTENTION_PART / 16][head_dim / c][16] keys of blocks that hold no whole groups */
 	u32 width;
 };

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_priv.h"
+#include "kernels/kv_priv.h"
 
 static void read_head(float *x, const float *in, const float *bias, u32 dim)
 {
@@ -55,26 +56,53 @@ static void to_bf16(u16 *out, const float *x, u32 dim)
 		out[i] = kern_float_to_bf16(x[i]);
 }
 
-static void write_key(const struct kern_kv *kv, size_t block, u32 head, u32 offset, const float *x)
+/* x, zeros behind it up to a whole vector, in 8 bits; returns the scale. */
+static float to_bytes(const struct kern_kv *kv, u8 *out, float *x)
 {
-	u32 words[KERN_HEAD_DIM_MAX], count = kv->head_dim / kern_group(kv->dtype);
-	u32 *to = (u32 *)kv->k + kern_k_index(kv, block, head, offset, 0) / kern_group(kv->dtype);
-	const u32 *from = words;
+	u32 dim = kv->head_dim, end = kern_ceil(dim, VEC_LANES) * VEC_LANES;
+	float most = kern_kv_code_max(kv), largest;
+	vec sizes = vec_zero();
+	memset(x + dim, 0, (end - dim) * sizeof(float));
+	for (u32 i = 0; i < end; i += VEC_LANES)
+		sizes = vec_max(vec_abs(vec_load(x + i)), sizes);
+	largest = vec_highest(sizes);
+	largest = largest < KERN_KV_LEAST ? 0 : largest;
+	vec factor = vec_set1(largest > 0 ? most / largest : 0), limit = vec_set1(most);
+	for (u32 i = 0; i < end; i += VEC_LANES) {
+		vec scaled = vec_mul(vec_load(x + i), factor);
+		if (kv->dtype == KERN_I8)
+			vec_store_i8(out + i, scaled, KERN_KV_OFFSET);
+		else
+			vec_store_f8(out + i, vec_max(vec_min(scaled, limit), vec_sub(vec_zero(), limit)));
+	}
+	return largest / most;
+}
+
+/* The words of a head as they are stored, in `buffer` or in x itself. */
+static const u32 *words_of(const struct kern_kv *kv, u32 *buffer, float *x, float *scale)
+{
+	if (kv->dtype == KERN_F32)
+		return (const u32 *)(const void *)x;
 	if (kv->dtype == KERN_BF16)
-		to_bf16((u16 *)words, x, kv->head_dim);
+		to_bf16((u16 *)buffer, x, kv->head_dim);
 	else
-		from = (const u32 *)(const void *)x;
+		*scale = to_bytes(kv, (u8 *)buffer, x);
+	return buffer;
+}
+
+static void write_key(const struct kern_kv *kv, size_t block, u32 head, u32 offset, float *x)
+{
+	u32 buffer[KERN_HEAD_DIM_MAX], count = kern_kv_words(kv), *to = kern_kv_key(kv, block, head, offset);
+	const u32 *from = words_of(kv, buffer, x, kern_kv_scale(kv, kv->k, block, head, offset));
 	for (u32 d = 0; d < count; d++)
 		memcpy(&to[(size_t)d * kv->block_size], &from[d], sizeof(u32));
 }
 
-static void write_value(const struct kern_kv *kv, size_t block, u32 head, u32 offset, const float *x)
+static void write_value(const struct kern_kv *kv, size_t block, u32 head, u32 offset, float *x)
 {
-	size_t at = kern_v_index(kv, block, head, offset, 0);
-	if (kv->dtype == KERN_BF16)
-		to_bf16((u16 *)kv->v + at, x, kv->head_dim);
-	else
-		memcpy((float *)kv->v + at, x, kv->head_dim * sizeof(float));
+	u32 buffer[KERN_HEAD_DIM_MAX];
+	const u32 *from = words_of(kv, buffer, x, kern_kv_scale(kv, kv->v, block, head, offset));
+	memcpy(kern_kv_value(kv, block, head, offset), from, kern_kv_words(kv) * sizeof(u32));
 }
 
 static void one_token(const struct kern_rope_kv_args *a, u32 t)
@@ -84,7 +112,7 @@ static void one_token(const struct kern_rope_kv_args *a, u32 t)
 	const float *cosine = a->cos + (size_t)a->positions[t] * half,
 		    *sine = a->sin + (size_t)a->positions[t] * half;
 	const float *in = a->qkv + (size_t)t * heads * dim;
-	float x[KERN_HEAD_DIM_MAX];
+	float x[KERN_HEAD_DIM_MAX + VEC_LANES];
 	i64 slot = a->slots[t];
 	u32 used = slot < 0 ? a->heads : heads;
 	size_t block = slot < 0 ? 0 : (size_t)slot / kv->block_size;

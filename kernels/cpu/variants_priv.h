@@ -17,7 +17,8 @@
 #define KERN_AVX512_OPS(X)                                                                    \
 	X(act_mul, avx512)                                                                    \
 	X(attention, avx512) X(logprobs, avx512) X(matmul, avx512) X(soft_cap, avx512)
-#define KERN_AVX512_BF16_OPS(X) X(matmul, avx512_bf16)
+/* Every processor with these has VNNI, too. */
+#define KERN_AVX512_BF16_OPS(X) X(attention, avx512_bf16) X(matmul, avx512_bf16)
 
 /* Inside a source of cpu/: the name of its op for the instruction set it is compiled for. */
 #define VARIANT(op) KERN_PASTE(op, KERN_ISA)

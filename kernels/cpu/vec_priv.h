@@ -84,6 +84,11 @@ static inline vec vec_min(vec a, vec b)
 	return _mm512_min_ps(a, b);
 }
 
+static inline vec vec_abs(vec v)
+{
+	return _mm512_abs_ps(v);
+}
+
 static inline float vec_first(vec v)
 {
 	return _mm512_cvtss_f32(v);
@@ -154,6 +159,31 @@ static inline void vec_store_bf16(u16 *p, vec v)
 	__mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
 	_mm256_storeu_si256((__m256i *)(void *)p,
 			    _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet)));
+}
+
+/* Codes of FP8 E4M3 as kern_float_to_f8, but for what is above 448 or NaN. */
+static inline void vec_store_f8(u8 *p, vec v)
+{
+	__m512i bits = _mm512_castps_si512(v);
+	__m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(128));
+	bits = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+	vec size = _mm512_castsi512_ps(bits);
+	__m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 20), _mm512_set1_epi32(1));
+	__m512i whole = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7ffff)), odd);
+	__m512i code = _mm512_sub_epi32(_mm512_srli_epi32(whole, 20), _mm512_set1_epi32(120 << 3));
+	__m512i small = _mm512_and_si512(_mm512_castps_si512(_mm512_add_ps(size, _mm512_set1_ps(0x1p14f))),
+					 _mm512_set1_epi32(15));
+	code = _mm512_mask_mov_epi32(code, _mm512_cmp_ps_mask(size, _mm512_set1_ps(0x1p-6f), _CMP_LT_OQ),
+				     small);
+	_mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(_mm512_or_si512(code, sign)));
+}
+
+/* Whole numbers in [-127, 127], to nearest even, plus `offset`, as bytes. */
+static inline void vec_store_i8(u8 *p, vec v, int offset)
+{
+	vec limited = _mm512_min_ps(_mm512_max_ps(v, _mm512_set1_ps(-127)), _mm512_set1_ps(127));
+	__m512i whole = _mm512_add_epi32(_mm512_cvtps_epi32(limited), _mm512_set1_epi32(offset));
+	_mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(whole));
 }
 
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -237,6 +267,11 @@ static inline vec vec_min(vec a, vec b)
 	return _mm256_min_ps(a, b);
 }
 
+static inline vec vec_abs(vec v)
+{
+	return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v);
+}
+
 static inline float vec_first(vec v)
 {
 	return _mm256_cvtss_f32(v);
@@ -307,6 +342,33 @@ static inline void vec_store_bf16(u16 *p, vec v)
 	__m256i all = _mm256_blendv_epi8(rounded, quiet, nan);
 	__m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(all, all), 0x88);
 	_mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(packed));
+}
+
+static inline void vec_store_bytes(u8 *p, __m256i words)
+{
+	__m128i half = _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+	_mm_storel_epi64((__m128i *)(void *)p, _mm_packus_epi16(half, half));
+}
+
+static inline void vec_store_f8(u8 *p, vec v)
+{
+	__m256i bits = _mm256_castps_si256(v);
+	__m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 24), _mm256_set1_epi32(128));
+	bits = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+	vec size = _mm256_castsi256_ps(bits);
+	__m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 20), _mm256_set1_epi32(1));
+	__m256i whole = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7ffff)), odd);
+	__m256i code = _mm256_sub_epi32(_mm256_srli_epi32(whole, 20), _mm256_set1_epi32(120 << 3));
+	__m256i small = _mm256_and_si256(_mm256_castps_si256(_mm256_add_ps(size, _mm256_set1_ps(0x1p14f))),
+					 _mm256_set1_epi32(15));
+	__m256i is_small = _mm256_castps_si256(_mm256_cmp_ps(size, _mm256_set1_ps(0x1p-6f), _CMP_LT_OQ));
+	vec_store_bytes(p, _mm256_or_si256(_mm256_blendv_epi8(code, small, is_small), sign));
+}
+
+static inline void vec_store_i8(u8 *p, vec v, int offset)
+{
+	vec limited = _mm256_min_ps(_mm256_max_ps(v, _mm256_set1_ps(-127)), _mm256_set1_ps(127));
+	vec_store_bytes(p, _mm256_add_epi32(_mm256_cvtps_epi32(limited), _mm256_set1_epi32(offset)));
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* Reference: paged causal attention, one query head at a time, softmax with a running maximum in double. */
 #include <math.h>
 
-#include "kernels/kern_priv.h"
+#include "kernels/kv_priv.h"
 
 struct job {
 	const struct kern_attention_args *a;
@@ -9,10 +9,12 @@ struct job {
 
 static double score(const struct kern_attention_args *a, const float *q, size_t block, u32 head, u32 offset)
 {
+	float key[KERN_HEAD_DIM_MAX];
 	double sum = 0;
+	kern_kv_load(&a->kv, key, kern_kv_key(&a->kv, block, head, offset), a->kv.block_size,
+		     kern_kv_scale(&a->kv, a->kv.k, block, head, offset));
 	for (u32 i = 0; i < a->kv.head_dim; i++)
-		sum += (double)q[i] *
-		       kern_load(a->kv.k, a->kv.dtype, kern_k_index(&a->kv, block, head, offset, i));
+		sum += (double)q[i] * key[i];
 	sum *= a->scale;
 	return a->soft_cap > 0 ? a->soft_cap * tanh(sum / a->soft_cap) : sum;
 }
@@ -23,6 +25,7 @@ static void attend(const struct kern_attention_args *a, u32 r, u32 t, u32 head, 
 	u32 dim = a->kv.head_dim, kv_head = head / (a->heads / a->kv.kv_heads);
 	size_t at = ((size_t)t * a->heads + head) * dim;
 	double best = -INFINITY, total = 0, acc[KERN_HEAD_DIM_MAX] = {0};
+	float value[KERN_HEAD_DIM_MAX];
 	for (u32 key = first; key <= last; key++) {
 		size_t block = a->block_tables[(size_t)r * a->block_stride + key / a->kv.block_size];
 		u32 offset = key % a->kv.block_size;
@@ -36,9 +39,10 @@ static void attend(const struct kern_attention_args *a, u32 r, u32 t, u32 head, 
 		}
 		double p = exp(s - best);
 		total += p;
+		kern_kv_load(&a->kv, value, kern_kv_value(&a->kv, block, kv_head, offset), 1,
+			     kern_kv_scale(&a->kv, a->kv.v, block, kv_head, offset));
 		for (u32 i = 0; i < dim; i++)
-			acc[i] += p * kern_load(a->kv.v, a->kv.dtype,
-						kern_v_index(&a->kv, block, kv_head, offset, i));
+			acc[i] += p * value[i];
 	}
 	for (u32 i = 0; i < dim; i++)
 		a->out[at + i] = (float)(acc[i] / total);

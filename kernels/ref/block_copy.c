@@ -1,13 +1,17 @@
-/* Reference and only variant: whole KV blocks, at the speed of memcpy. */
-#include "kernels/kern_priv.h"
+/* Reference and only variant: whole KV blocks, at the speed of memcpy; and how large one is. */
+#include "kernels/kv_priv.h"
+
+size_t kern_kv_block_bytes(const struct kern_kv *kv)
+{
+	return kv->kv_heads * kern_kv_slab(kv);
+}
 
 enum err block_copy_ref(struct kern_ctx *ctx, const struct kern_block_copy_args *a)
 {
 	(void)ctx;
 	for (u32 l = 0; l < a->layer_count; l++) {
 		const struct kern_kv *kv = &a->layers[l];
-		size_t bytes =
-			(size_t)kv->kv_heads * kv->block_size * kv->head_dim * kern_dtype_bytes(kv->dtype);
+		size_t bytes = kern_kv_block_bytes(kv);
 		for (u32 i = 0; i < a->count; i++) {
 			memcpy((char *)kv->k + a->dst[i] * bytes, (const char *)kv->k + a->src[i] * bytes,
 			       bytes);

@@ -1,7 +1,7 @@
 /* Reference: bias, head norms, rotation and the write into the KV cache. */
 #include <math.h>
 
-#include "kernels/kern_priv.h"
+#include "kernels/kv_priv.h"
 
 static void norm_head(float *x, const float *weight, u32 dim, float eps)
 {
@@ -59,11 +59,11 @@ enum err rope_kv_ref(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
 			if (a->k_norm)
 				norm_head(x, a->k_norm, dim, a->norm_eps);
 			rotate_head(x, cosine, sine, a->rope_dim);
-			for (u32 i = 0; i < dim; i++)
-				kern_store(kv->k, kv->dtype, kern_k_index(kv, block, h, offset, i), x[i]);
+			kern_kv_store(kv, kern_kv_key(kv, block, h, offset), kv->block_size,
+				      kern_kv_scale(kv, kv->k, block, h, offset), x);
 			read_head(a, t, a->heads + kv->kv_heads + h, x);
-			for (u32 i = 0; i < dim; i++)
-				kern_store(kv->v, kv->dtype, kern_v_index(kv, block, h, offset, i), x[i]);
+			kern_kv_store(kv, kern_kv_value(kv, block, h, offset), 1,
+				      kern_kv_scale(kv, kv->v, block, h, offset), x);
 		}
 	}
 	return ERR_OK;

@@ -1,54 +1,19 @@
-/* Checks of rope_kv, attention and block_copy against formulas in double. The order of elements inside a KV
- * block is written out here once more, from kernels.h, so that a change of the layout cannot go unnoticed. */
+/* Checks of rope_kv, attention and block_copy against formulas in double, for every type of KV cache. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/kern/check.h"
+#include "tests/kern/check_kv.h"
 
 enum { BLOCKS = 64 };
-
-static size_t k_at(const struct kern_kv *kv, size_t block, u32 head, u32 offset, u32 dim)
-{
-	u32 c = kv->dtype == KERN_F32 ? 1 : 2;
-	return ((block * kv->kv_heads + head) * (kv->head_dim / c) + dim / c) * kv->block_size * c +
-	       offset * c + dim % c;
-}
-
-static size_t v_at(const struct kern_kv *kv, size_t block, u32 head, u32 offset, u32 dim)
-{
-	return ((block * kv->kv_heads + head) * kv->block_size + offset) * kv->head_dim + dim;
-}
-
-static double kv_load(const struct kern_kv *kv, const void *array, size_t i)
-{
-	float x;
-	kern_convert(&x, KERN_F32, (const char *)array + i * kern_dtype_bytes(kv->dtype), kv->dtype, 1);
-	return x;
-}
-
-static void kv_store(const struct kern_kv *kv, void *array, size_t i, float x)
-{
-	kern_convert((char *)array + i * kern_dtype_bytes(kv->dtype), kv->dtype, &x, KERN_F32, 1);
-}
-
-static size_t kv_bytes(const struct kern_kv *kv, u32 blocks)
-{
-	return (size_t)blocks * kv->kv_heads * kv->block_size * kv->head_dim * kern_dtype_bytes(kv->dtype);
-}
-
-static void kv_alloc(struct check *c, struct kern_kv *kv, u32 blocks)
-{
-	kv->k = check_alloc(c, kv_bytes(kv, blocks));
-	kv->v = check_alloc(c, kv_bytes(kv, blocks));
-}
 
 /* ---------------------------------------------------------------- rope_kv */
 
 struct rope_case {
 	u32 heads, kv_heads, head_dim, rope_dim, block_size, tokens;
-	bool bf16, bias, norm;
+	enum kern_dtype type;
+	bool bias, norm;
 };
 
 /* Head `head` of token `t` as it has to come out. */
@@ -75,33 +40,53 @@ static void rope_want(const struct kern_rope_kv_args *a, u32 t, u32 head, double
 	}
 }
 
+/* What is stored of a head, and its scale. */
+static const char *rope_stored_right(const struct kern_rope_kv_args *a, u32 t, u32 h, const double *want,
+				     double size)
+{
+	static _Thread_local char text[200];
+	const struct kern_kv *kv = &a->kv;
+	size_t slot = (size_t)a->slots[t];
+	struct check_kv_place p = {.value = h >= a->heads + kv->kv_heads,
+				   .block = slot / kv->block_size,
+				   .head = (h - a->heads) % kv->kv_heads,
+				   .offset = (u32)(slot % kv->block_size)};
+	double most = kv->dtype == KERN_I8 ? 127 : 448;
+	for (p.dim = 0; p.dim < kv->head_dim; p.dim++) {
+		double got = check_kv_load(kv, &p);
+		if (fabs(got - want[p.dim]) <= check_kv_error(kv, want[p.dim], size))
+			continue;
+		snprintf(text, sizeof(text), "token %u head %u dim %u is stored as %.9g, should be %.9g", t,
+			 h, p.dim, got, want[p.dim]);
+		return text;
+	}
+	if (kv->dtype != KERN_I8 && kv->dtype != KERN_F8E4M3)
+		return NULL;
+	if (fabs(check_kv_scale(kv, &p) - size / most) <= size / most * 4e-6)
+		return NULL;
+	snprintf(text, sizeof(text), "token %u head %u has scale %.9g, should be %.9g", t, h,
+		 (double)check_kv_scale(kv, &p), size / most);
+	return text;
+}
+
 static const char *rope_token_right(const struct kern_rope_kv_args *a, u32 t)
 {
 	static _Thread_local char text[200];
 	double want[1024];
-	u32 dim = a->kv.head_dim, block_size = a->kv.block_size;
-	double error = a->kv.dtype == KERN_BF16 ? 0x1p-8 : 2e-6;
+	u32 dim = a->kv.head_dim;
 	for (u32 h = 0; h < a->heads + 2 * a->kv.kv_heads; h++) {
 		rope_want(a, t, h, want);
-		double size = 1e-30;
+		double size = 0;
 		for (u32 i = 0; i < dim; i++)
 			size = fmax(size, fabs(want[i]));
-		for (u32 i = 0; i < dim; i++) {
-			i64 slot = a->slots[t];
-			u32 kv_head = (h - a->heads) % a->kv.kv_heads;
-			double got, allowed = size * 2e-6;
-			if (h < a->heads) {
-				got = a->q[((size_t)t * a->heads + h) * dim + i];
-			} else if (slot < 0) {
-				break;
-			} else {
-				bool is_k = h < a->heads + a->kv.kv_heads;
-				size_t at = (is_k ? k_at : v_at)(&a->kv, (size_t)slot / block_size, kv_head,
-								 (u32)((size_t)slot % block_size), i);
-				got = kv_load(&a->kv, is_k ? a->kv.k : a->kv.v, at);
-				allowed = size * error;
-			}
-			if (fabs(got - want[i]) <= allowed)
+		if (h >= a->heads && a->slots[t] < 0)
+			return NULL;
+		const char *problem = h < a->heads ? NULL : rope_stored_right(a, t, h, want, size);
+		if (problem)
+			return problem;
+		for (u32 i = 0; i < dim && h < a->heads; i++) {
+			double got = a->q[((size_t)t * a->heads + h) * dim + i];
+			if (fabs(got - want[i]) <= size * 2e-6)
 				continue;
 			snprintf(text, sizeof(text), "token %u head %u dim %u is %.9g, should be %.9g", t, h,
 				 i, got, want[i]);
@@ -137,28 +122,48 @@ static void rope_inputs(struct check *c, const struct rope_case *r, struct kern_
 					.tokens = r->tokens,
 					.heads = r->heads,
 					.rope_dim = r->rope_dim};
-	a->qkv = check_floats(c, (size_t)r->tokens * all * r->head_dim, false);
+	float *qkv = check_floats(c, (size_t)r->tokens * all * r->head_dim, false);
+	if (r->tokens > 4 && !r->bias) /* a token of zeros and one of very small numbers */
+		for (u32 i = 0; i < all * r->head_dim; i++) {
+			qkv[i] = 0;
+			qkv[(size_t)all * r->head_dim + i] *= 1e-20f;
+		}
+	a->qkv = qkv;
 	a->bias = r->bias ? check_floats(c, all * r->head_dim, false) : NULL;
 	a->q_norm = r->norm ? check_floats(c, r->head_dim, false) : NULL;
 	a->k_norm = r->norm ? check_floats(c, r->head_dim, false) : NULL;
 	a->norm_eps = 1e-6f;
-	a->kv = (struct kern_kv){.dtype = r->bf16 ? KERN_BF16 : KERN_F32,
+	a->kv = (struct kern_kv){.dtype = r->type,
 				 .block_size = r->block_size,
 				 .kv_heads = r->kv_heads,
 				 .head_dim = r->head_dim};
 }
 
-/* Values of the cache that no token of the step may touch are still poison. */
-static const char *rope_rest_untouched(const struct kern_rope_kv_args *a)
+/* What no token of the step may touch is still poison. */
+static const char *rope_rest_untouched(struct check *c, const struct kern_rope_kv_args *a)
 {
-	const unsigned char *k = a->kv.k;
-	size_t poisoned = 0, written = 0, bytes = kern_dtype_bytes(a->kv.dtype),
-	       count = kv_bytes(&a->kv, BLOCKS) / bytes;
-	for (u32 t = 0; t < a->tokens; t++)
-		written += a->slots[t] >= 0 ? a->kv.kv_heads * a->kv.head_dim : 0;
-	for (size_t i = 0; i < count; i++)
-		poisoned += memcmp(k + i * bytes, "\xff\xff\xff\xff", bytes) == 0;
-	return poisoned + written == count ? NULL : "wrote keys to other slots than those given";
+	const struct kern_kv *kv = &a->kv;
+	size_t bytes = check_kv_bytes(kv, BLOCKS), element = kern_dtype_bytes(kv->dtype);
+	for (u32 value = 0; value < 2; value++) {
+		const unsigned char *array = value ? kv->v : kv->k;
+		unsigned char *written = check_alloc(c, bytes);
+		memset(written, 0, bytes);
+		for (u32 t = 0; t < a->tokens; t++)
+			for (u32 h = 0; h < kv->kv_heads && a->slots[t] >= 0; h++) {
+				size_t slot = (size_t)a->slots[t], rounded = element > 1 ? 1 : 4;
+				struct check_kv_place p = {value, slot / kv->block_size, h,
+							   (u32)(slot % kv->block_size), 0};
+				for (; p.dim < (kv->head_dim + rounded - 1) / rounded * rounded; p.dim++)
+					memset(written + check_kv_at(kv, &p), 1, element);
+				if (element == 1)
+					memset(written + check_kv_scale_at(kv, &p), 1, sizeof(float));
+			}
+		for (size_t i = 0; i < bytes; i++)
+			if (!written[i] && array[i] != 0xff)
+				return value ? "wrote values to other slots than those given"
+					     : "wrote keys to other slots than those given";
+	}
+	return NULL;
 }
 
 static void rope_case(struct check *c, u32 target, const struct rope_case *r)
@@ -175,7 +180,7 @@ static void rope_case(struct check *c, u32 target, const struct rope_case *r)
 	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
-		kv_alloc(c, &a.kv, BLOCKS);
+		check_kv_alloc(c, &a.kv, BLOCKS);
 		a.q = q[run] = check_alloc(c, q_bytes);
 		if (c->targets[target].ops.rope_kv(&ctx, &a) != ERR_OK)
 			problem = "an error";
@@ -183,18 +188,18 @@ static void rope_case(struct check *c, u32 target, const struct rope_case *r)
 			k0 = a.kv.k;
 			v0 = a.kv.v;
 		} else if (memcmp(q[0], q[run], q_bytes) != 0 ||
-			   memcmp(k0, a.kv.k, kv_bytes(&a.kv, BLOCKS)) != 0 ||
-			   memcmp(v0, a.kv.v, kv_bytes(&a.kv, BLOCKS)) != 0) {
+			   memcmp(k0, a.kv.k, check_kv_bytes(&a.kv, BLOCKS)) != 0 ||
+			   memcmp(v0, a.kv.v, check_kv_bytes(&a.kv, BLOCKS)) != 0) {
 			problem = "another run gives other bits";
 		}
 	}
 	for (u32 t = 0; t < r->tokens && !problem; t++)
 		problem = rope_token_right(&a, t);
 	if (!problem)
-		problem = rope_rest_untouched(&a);
+		problem = rope_rest_untouched(c, &a);
 	check_case_end(c, problem,
 		       "rope_kv=%s %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d",
-		       c->targets[target].ops.rope_kv_variant, r->bf16 ? "bf16" : "f32", r->tokens, r->heads,
+		       c->targets[target].ops.rope_kv_variant, check_kv_name(r->type), r->tokens, r->heads,
 		       r->kv_heads, r->head_dim, r->rope_dim, r->block_size, r->bias, r->norm);
 }
 
@@ -204,40 +209,84 @@ struct attention_case {
 	u32 heads, kv_heads, head_dim, block_size;
 	const u32 (*rows)[2]; /* context, queries */
 	u32 row_count;
-	bool bf16, outliers;
+	enum kern_dtype type;
+	bool outliers;
 	u32 window;
 	float soft_cap;
 };
 
-static void attention_want(const struct kern_attention_args *a, u32 r, u32 query, u32 head, double *want)
+/* Whether the variant computes with products of bfloat16, hence queries and weights are rounded to it. */
+static bool rounds_to_bf16(const struct check *c, u32 target, enum kern_dtype type)
+{
+	return type == KERN_BF16 && strcmp(c->targets[target].ops.attention_variant, "avx512_bf16") == 0;
+}
+
+static double query_at(const struct kern_attention_args *a, size_t i, bool rounded)
+{
+	float x = a->q[i];
+	u16 half;
+	if (!rounded)
+		return x * (double)a->scale;
+	x *= a->scale;
+	kern_convert(&half, KERN_BF16, &x, KERN_F32, 1);
+	kern_convert(&x, KERN_F32, &half, KERN_BF16, 1);
+	return x;
+}
+
+/* `size`: sums of the magnitudes whose sum `want` is. */
+static void attention_want(const struct kern_attention_args *a, u32 r, u32 query, u32 head, bool rounded,
+			   double *want, double *size)
 {
 	const struct kern_kv *kv = &a->kv;
 	u32 dim = kv->head_dim, count = a->query_start[r + 1] - a->query_start[r],
 	    t = a->query_start[r] + query;
-	u32 last = a->context[r] - count + query, kv_head = head / (a->heads / kv->kv_heads);
+	u32 last = a->context[r] - count + query;
 	double *scores = malloc((last + 1) * sizeof(double)), best = -INFINITY, total = 0;
+	struct check_kv_place p = {.head = head / (a->heads / kv->kv_heads)};
 	for (u32 key = 0; key <= last; key++) {
-		size_t block = a->block_tables[(size_t)r * a->block_stride + key / kv->block_size];
+		p.block = a->block_tables[(size_t)r * a->block_stride + key / kv->block_size];
+		p.offset = key % kv->block_size;
 		double s = 0;
-		for (u32 i = 0; i < dim; i++)
-			s += a->q[((size_t)t * a->heads + head) * dim + i] *
-			     kv_load(kv, kv->k, k_at(kv, block, kv_head, key % kv->block_size, i));
-		s *= a->scale;
+		for (p.dim = 0; p.dim < dim; p.dim++)
+			s += query_at(a, ((size_t)t * a->heads + head) * dim + p.dim, rounded) *
+			     check_kv_load(kv, &p);
 		s = a->soft_cap > 0 ? a->soft_cap * tanh(s / a->soft_cap) : s;
 		scores[key] = a->window > 0 && key + a->window <= last ? -INFINITY : s;
 		best = fmax(best, scores[key]);
 	}
 	memset(want, 0, dim * sizeof(double));
+	memset(size, 0, dim * sizeof(double));
+	p.value = true;
 	for (u32 key = 0; key <= last; key++) {
-		size_t block = a->block_tables[(size_t)r * a->block_stride + key / kv->block_size];
-		double p = exp(scores[key] - best);
-		total += p;
-		for (u32 i = 0; i < dim && p > 0; i++)
-			want[i] += p * kv_load(kv, kv->v, v_at(kv, block, kv_head, key % kv->block_size, i));
+		p.block = a->block_tables[(size_t)r * a->block_stride + key / kv->block_size];
+		p.offset = key % kv->block_size;
+		double weight = exp(scores[key] - best);
+		total += weight;
+		for (p.dim = 0; p.dim < dim && weight > 0; p.dim++) {
+			double value = weight * check_kv_load(kv, &p);
+			want[p.dim] += value;
+			size[p.dim] += fabs(value);
+		}
 	}
-	for (u32 i = 0; i < dim; i++)
+	for (u32 i = 0; i < dim; i++) {
 		want[i] /= total;
+		size[i] /= total;
+	}
 	free(scores);
+}
+
+/* Weights rounded to bfloat16 are off by 2^-8 of each; queries and weights in whole numbers by 2^-16 of the
+ * largest of their row, which scores carry into the exponent. */
+static const char *attention_close(const struct kern_attention_args *a, const float *got, const double *want,
+				   double *size, bool rounded, bool outliers)
+{
+	double error = outliers ? 2e-4 : 1e-5;
+	for (u32 i = 0; i < a->kv.head_dim; i++) {
+		size[i] = error + (rounded ? size[i] * 0x1p-8 : 0);
+		if (a->kv.dtype == KERN_I8)
+			size[i] += outliers ? 5e-3 : 4e-4;
+	}
+	return check_close(got, want, size, a->kv.head_dim, 1);
 }
 
 /* A cache in which only the keys of the rows are numbers, in blocks in random order. */
@@ -255,11 +304,11 @@ static void attention_inputs(struct check *c, const struct attention_case *m, st
 	}
 	start[m->row_count] = tokens;
 	*a = (struct kern_attention_args){.query_start = start, .context = context, .block_stride = widest};
-	a->kv = (struct kern_kv){.dtype = m->bf16 ? KERN_BF16 : KERN_F32,
+	a->kv = (struct kern_kv){.dtype = m->type,
 				 .block_size = m->block_size,
 				 .kv_heads = m->kv_heads,
 				 .head_dim = m->head_dim};
-	kv_alloc(c, &a->kv, blocks);
+	check_kv_alloc(c, &a->kv, blocks);
 	u32 *tables = check_alloc(c, (size_t)m->row_count * widest * 4), *order = check_alloc(c, blocks * 4);
 	for (u32 i = 0; i < blocks; i++) {
 		u32 j = check_random(c, i + 1);
@@ -271,14 +320,12 @@ static void attention_inputs(struct check *c, const struct attention_case *m, st
 			u32 at = r * widest + key / m->block_size, offset = key % m->block_size;
 			if (offset == 0)
 				tables[at] = order[next++];
-			for (u32 h = 0; h < m->kv_heads; h++)
-				for (u32 i = 0; i < m->head_dim; i++) {
-					float big = m->outliers && check_random(c, 64) == 0 ? 30 : 1;
-					kv_store(&a->kv, a->kv.k, k_at(&a->kv, tables[at], h, offset, i),
-						 check_uniform(c) * big);
-					kv_store(&a->kv, a->kv.v, v_at(&a->kv, tables[at], h, offset, i),
-						 check_uniform(c));
-				}
+			for (u32 h = 0; h < m->kv_heads; h++) {
+				struct check_kv_place p = {false, tables[at], h, offset, 0};
+				check_kv_fill(c, &a->kv, p, m->outliers ? 30 : 1);
+				p.value = true;
+				check_kv_fill(c, &a->kv, p, 1);
+			}
 		}
 	a->q = check_floats(c, (size_t)tokens * m->heads * m->head_dim, m->outliers);
 	a->block_tables = tables;
@@ -331,6 +378,7 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 	for (u32 r = 0; r < a.rows; r++)
 		limits.context = a.context[r] > limits.context ? a.context[r] : limits.context;
 	size_t count = (size_t)a.tokens * m->heads * m->head_dim;
+	bool rounded = rounds_to_bf16(c, target, m->type);
 	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
@@ -343,18 +391,18 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 	for (u32 r = 0; r < a.rows && !problem; r++)
 		for (u32 i = 0; i < m->rows[r][1] && !problem; i++)
 			for (u32 h = 0; h < m->heads && !problem; h++) {
-				double want[1024];
-				attention_want(&a, r, i, h, want);
-				problem = check_close(out[0] + (((size_t)a.query_start[r] + i) * m->heads +
-								h) * m->head_dim,
-						      want, NULL, m->head_dim, m->outliers ? 2e-4 : 1e-5);
+				double want[1024], size[1024];
+				size_t at = ((size_t)a.query_start[r] + i) * m->heads + h;
+				attention_want(&a, r, i, h, rounded, want, size);
+				problem = attention_close(&a, out[0] + at * m->head_dim, want, size, rounded,
+							  m->outliers);
 			}
 	if (!problem)
 		problem = attention_alone(c, target, &a, &limits);
 	check_case_end(c, problem,
 		       "attention=%s %s heads=%u/%u head_dim=%u block=%u rows=%u context=%u queries=%u "
 		       "outliers=%d window=%u cap=%g",
-		       c->targets[target].ops.attention_variant, m->bf16 ? "bf16" : "f32", m->heads,
+		       c->targets[target].ops.attention_variant, check_kv_name(m->type), m->heads,
 		       m->kv_heads, m->head_dim, m->block_size, m->row_count, m->rows[0][0], m->rows[0][1],
 		       m->outliers, m->window, (double)m->soft_cap);
 }
@@ -371,13 +419,18 @@ static void attention_cases(struct check *c, u32 target)
 				       {8, 1, 256}, {3, 3, 20},	 {4, 2, 2}};
 	static const u32 blocks[] = {16, 16, 32, 1, 8, 48, 16, 5};
 	for (u32 h = 0; h < COUNT_OF(heads); h++)
-		for (u32 bits = 0; bits < 8; bits++) {
-			struct attention_case m = {heads[h][0], heads[h][1],
-						   heads[h][2], blocks[(h + bits) % COUNT_OF(blocks)],
-						   mixture,	COUNT_OF(mixture),
-						   bits & 1,	bits & 2,
-						   0,		0};
-			if (bits & 4) {
+		for (u32 bits = 0; bits < 4 * CHECK_KV_TYPES; bits++) {
+			struct attention_case m = {heads[h][0],
+						   heads[h][1],
+						   heads[h][2],
+						   blocks[(h + bits + bits / 4) % COUNT_OF(blocks)],
+						   mixture,
+						   COUNT_OF(mixture),
+						   check_kv_types[bits / 4],
+						   bits & 1,
+						   0,
+						   0};
+			if (bits & 2) {
 				m.rows = prefill;
 				m.row_count = COUNT_OF(prefill);
 				m.window = h % 3 == 0 ? 9 : 0;
@@ -389,28 +442,32 @@ static void attention_cases(struct check *c, u32 target)
 			m.soft_cap = h % 5 == 2 ? 30 : 0;
 			attention_case(c, target, &m);
 		}
-	struct attention_case m = {4, 2, 32, 16, lengthy, 1, false, false, 0, 0};
-	attention_case(c, target, &m);
-	m.bf16 = true;
-	m.block_size = 32;
-	m.window = 700;
-	attention_case(c, target, &m);
+	for (u32 i = 0; i < 2 * CHECK_KV_TYPES; i++) {
+		struct attention_case m = {4,	  2, 32, i % 2 ? 32 : 16, lengthy, 1, check_kv_types[i / 2],
+					   false, 0, 0};
+		m.window = i % 2 ? 700 : 0;
+		attention_case(c, target, &m);
+	}
+	/* Sums of many dimensions in whole numbers. */
+	struct attention_case wide = {2, 1, 1024, 16, prefill, 1, KERN_I8, false, 0, 0};
+	attention_case(c, target, &wide);
+	wide.head_dim = 512;
+	attention_case(c, target, &wide);
 }
 
 /* ---------------------------------------------------------------- block_copy */
 
-static void block_copy_case(struct check *c, u32 target, bool bf16)
+static void block_copy_case(struct check *c, u32 target, enum kern_dtype type)
 {
 	const u32 src[] = {3, 9, 3, 0}, dst[] = {5, 63, 1, 2};
-	struct kern_kv kv = {
-		.dtype = bf16 ? KERN_BF16 : KERN_F32, .block_size = 5, .kv_heads = 3, .head_dim = 6};
+	struct kern_kv kv = {.dtype = type, .block_size = 5, .kv_heads = 3, .head_dim = 6};
 	struct kern_kv layers[2] = {kv, kv};
-	size_t block = kv_bytes(&kv, 1), all = kv_bytes(&kv, BLOCKS);
+	size_t block = check_kv_bytes(&kv, 1), all = check_kv_bytes(&kv, BLOCKS);
 	struct kern_ctx ctx;
 	struct kern_limits limits = {.tokens = 1};
 	const char *problem = NULL;
 	for (u32 l = 0; l < 2; l++) {
-		kv_alloc(c, &layers[l], BLOCKS);
+		check_kv_alloc(c, &layers[l], BLOCKS);
 		for (size_t i = 0; i < all; i++) {
 			((unsigned char *)layers[l].k)[i] = (unsigned char)check_random(c, 256);
 			((unsigned char *)layers[l].v)[i] = (unsigned char)check_random(c, 256);
@@ -422,7 +479,9 @@ static void block_copy_case(struct check *c, u32 target, bool bf16)
 	struct kern_block_copy_args a = {
 		.layers = layers, .layer_count = 2, .src = src, .dst = dst, .count = 4};
 	check_ctx(c, &ctx, &limits, 1);
-	if (c->targets[target].ops.block_copy(&ctx, &a) != ERR_OK)
+	if (kern_kv_block_bytes(&kv) != block)
+		problem = "another size of a block than its elements and scales have";
+	else if (c->targets[target].ops.block_copy(&ctx, &a) != ERR_OK)
 		problem = "an error";
 	for (u32 i = 0; i < 4; i++) {
 		for (u32 j = 0; j < 4; j++)
@@ -431,27 +490,33 @@ static void block_copy_case(struct check *c, u32 target, bool bf16)
 			problem = "other bytes than those of the source block";
 	}
 	check_case_end(c, problem, "block_copy=%s %s", c->targets[target].ops.block_copy_variant,
-		       bf16 ? "bf16" : "f32");
+		       check_kv_name(type));
 }
 
 void check_attention(struct check *c)
 {
 	static const struct rope_case ropes[] = {
-		{4, 2, 64, 64, 16, 9, false, false, false}, {4, 2, 64, 64, 16, 9, true, true, true},
-		{1, 1, 2, 2, 1, 3, false, true, false},	    {3, 1, 80, 32, 16, 7, true, false, true},
-		{8, 8, 32, 32, 32, 40, true, false, false}, {5, 1, 96, 96, 5, 20, false, true, true},
-		{2, 2, 128, 64, 16, 11, true, true, false}, {2, 1, 256, 256, 8, 6, false, false, true},
-		{3, 3, 20, 10, 16, 33, true, true, true},   {6, 2, 40, 36, 48, 17, false, false, false},
-		{2, 1, 32, 32, 16, 0, true, false, false},
+		{4, 2, 64, 64, 16, 9, KERN_F32, false, false},
+		{4, 2, 64, 64, 16, 9, KERN_BF16, true, true},
+		{1, 1, 2, 2, 1, 3, KERN_F32, true, false},
+		{3, 1, 80, 32, 16, 7, KERN_BF16, false, true},
+		{8, 8, 32, 32, 32, 40, KERN_BF16, false, false},
+		{5, 1, 96, 96, 5, 20, KERN_F32, true, true},
+		{2, 2, 128, 64, 16, 11, KERN_BF16, true, false},
+		{2, 1, 256, 256, 8, 6, KERN_F32, false, true},
+		{3, 3, 20, 10, 16, 33, KERN_BF16, true, true},
+		{6, 2, 40, 36, 48, 17, KERN_F32, false, false},
+		{2, 1, 32, 32, 16, 0, KERN_BF16, false, false},
 	};
 	for (u32 i = 0; i < c->target_count; i++) {
-		for (u32 r = 0; r < COUNT_OF(ropes) && CHECK_DISTINCT(c, i, rope_kv); r++)
-			rope_case(c, i, &ropes[r]);
+		for (u32 r = 0; r < COUNT_OF(ropes) * 3 && CHECK_DISTINCT(c, i, rope_kv); r++) {
+			struct rope_case rope = ropes[r / 3];
+			rope.type = r % 3 == 0 ? rope.type : r % 3 == 1 ? KERN_I8 : KERN_F8E4M3;
+			rope_case(c, i, &rope);
+		}
 		if (CHECK_DISTINCT(c, i, attention))
 			attention_cases(c, i);
-		if (CHECK_DISTINCT(c, i, block_copy)) {
-			block_copy_case(c, i, false);
-			block_copy_case(c, i, true);
-		}
+		for (u32 t = 0; t < CHECK_KV_TYPES && CHECK_DISTINCT(c, i, block_copy); t++)
+			block_copy_case(c, i, check_kv_types[t]);
 	}
 }

@@ -55,6 +55,7 @@ static void open_rank(void *ctx, u32 rank)
 		.threads = c->threads,
 		.caps = c->caps,
 		.dtype = c->dtype,
+		.kv_dtype = c->kv_dtype,
 		.limits = {.rows_max = c->rows_max, .tokens_max = c->tokens_max, .block_size = c->block_size},
 		.memory_utilization = 0.5,
 	};

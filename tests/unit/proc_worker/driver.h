@@ -11,6 +11,7 @@ enum { DRIVER_RANKS_MAX = 4 };
 struct driver_config {
 	const char *model_dir;
 	enum option_dtype dtype;
+	enum option_kv_dtype kv_dtype;
 	u32 ranks;
 	u32 threads;
 	u32 caps;

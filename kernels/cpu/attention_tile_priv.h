@@ -1,0 +1,166 @@
+/* What the parts of attention share: the tile a thread works on, and integer vectors in both widths. Included
+ * by attention.c alone, once per instruction set. */
+#ifndef TERCET_KERNELS_CPU_ATTENTION_TILE_PRIV_H
+#define TERCET_KERNELS_CPU_ATTENTION_TILE_PRIV_H
+
+#include <math.h>
+
+#include "kernels/cpu/attention_plan_priv.h"
+#include "kernels/cpu/vec_priv.h"
+#include "kernels/kv_priv.h"
+
+#ifdef VEC_LANES
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+/* bfloat16 products in pairs, where there is an instruction for them. */
+#if defined(__AVX512BF16__)
+#define ATTENTION_DOTS_BF16 1
+#else
+#define ATTENTION_DOTS_BF16 0
+#endif
+
+enum {
+	GROUP = 16, /* keys of a score group: one vector of AVX-512, two of AVX2 */
+	GROUP_VECS = GROUP / VEC_LANES,
+	GROUPS = ATTENTION_PART / GROUP,
+	CHUNK = 64, /* keys whose values are summed before the next dimensions: they stay in the L1 cache */
+	AHEAD = 4,  /* groups that memory is asked for before they are needed */
+	I16_MAX = 32767,
+};
+
+/* E4M3's bits moved to their places in a float are too small by 2^120. Half of that goes into what they are
+ * multiplied by, half into the result: neither overflows. */
+#define F8_HALF_BIAS 0x1p60f
+
+/* Memory of a group's keys or values: `words` lines, `stride` bytes apart. */
+struct stream {
+	const char *at;
+	size_t stride;
+};
+
+/* What a thread works on: rows of one KV head, and the keys at hand. */
+struct tile {
+	const struct kern_attention_args *a;
+	struct attention_lane lane;
+	u32 rows;
+	u32 row, kv_head;				 /* of the batch */
+	u32 first[ATTENTION_ROWS], last[ATTENTION_ROWS]; /* keys that a row of the tile sees */
+	u32 end;					 /* of the keys that any of them sees */
+	u32 words;					 /* of a key or value */
+	/* 8-bit integers: what a row's whole numbers count, and what the offset of the keys adds to a sum */
+	float q_unit[ATTENTION_ROWS], weight_unit[ATTENTION_ROWS];
+	u32 q_excess[ATTENTION_ROWS], weight_excess[ATTENTION_ROWS];
+	/* of the segment so far; `lane.acc` goes with them */
+	float best[ATTENTION_ROWS], sum[ATTENTION_ROWS];
+	float rescale[ATTENTION_ROWS];
+	/* the keys of a part */
+	u32 count;
+	const char *keys[GROUPS];
+	size_t key_stride; /* bytes from a word to the next */
+	const char *values[ATTENTION_PART + 1];
+	struct stream streams[2 * GROUPS + AHEAD]; /* keys, then values, then the next part's keys */
+};
+
+/* Calls body(n) with the constant n = t->rows. */
+#define FOR_ROWS(body)         \
+	switch (t->rows) {     \
+	case 1:                \
+		body(1) break; \
+	case 2:                \
+		body(2) break; \
+	case 3:                \
+		body(3) break; \
+	case 4:                \
+		body(4) break; \
+	case 5:                \
+		body(5) break; \
+	case 6:                \
+		body(6) break; \
+	case 7:                \
+		body(7) break; \
+	default:               \
+		body(8) break; \
+	}
+
+static ALWAYS_INLINE void prefetch(const struct stream *s, u32 line)
+{
+	__builtin_prefetch(s->at + line * s->stride, 0, 3);
+}
+
+/* ---------------------------------------------------------------- vectors of integers */
+
+#if VEC_LANES == 16
+typedef __m512i ivec;
+#define IVEC(op)	     _mm512_##op
+#define IVEC_BITS(op)	     _mm512_##op##_si512
+#define IVEC_FLOAT(x)	     _mm512_castsi512_ps(x)
+#define IVEC_LOAD(p)	     _mm512_loadu_si512(p)
+#define IVEC_STORE(p, x)     _mm512_storeu_si512(p, x)
+#define IVEC_BYTES_TO_I32(p) _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#else
+typedef __m256i ivec;
+#define IVEC(op)	     _mm256_##op
+#define IVEC_BITS(op)	     _mm256_##op##_si256
+#define IVEC_FLOAT(x)	     _mm256_castsi256_ps(x)
+#define IVEC_LOAD(p)	     _mm256_loadu_si256((const __m256i *)(const void *)(p))
+#define IVEC_STORE(p, x)     _mm256_storeu_si256((__m256i *)(void *)(p), x)
+#define IVEC_BYTES_TO_I32(p) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p)))
+#endif
+
+/* sum + a.low * b.low + a.high * b.high, for every 32 bits taken as two signed 16-bit numbers. */
+static ALWAYS_INLINE ivec ivec_dot16(ivec sum, ivec a, ivec b)
+{
+#if defined(__AVX512VNNI__) && VEC_LANES == 16
+	return _mm512_dpwssd_epi32(sum, a, b);
+#else
+	return IVEC(add_epi32)(sum, IVEC(madd_epi16)(a, b));
+#endif
+}
+
+static ALWAYS_INLINE u32 ivec_sum(ivec x)
+{
+#if VEC_LANES == 16
+	return (u32)_mm512_reduce_add_epi32(x);
+#else
+	__m128i s = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+	s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+	return (u32)_mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+#endif
+}
+
+/* The low 16 bits of whole numbers, saturated. */
+static ALWAYS_INLINE void ivec_store_i16(int16_t *p, ivec x)
+{
+#if VEC_LANES == 16
+	_mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtsepi32_epi16(x));
+#else
+	_mm_storeu_si128((__m128i *)(void *)p,
+			 _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+#endif
+}
+
+/* E4M3 codes, sign-extended and shifted so that the sign is in bits 27 to 31, as floats too small by 2^120.
+ */
+static ALWAYS_INLINE vec vec_from_f8(ivec shifted)
+{
+	return IVEC_FLOAT(IVEC_BITS(and)(shifted, IVEC(set1_epi32)((int)0x87f00000u)));
+}
+
+/* `bytes` < sizeof(ivec) of memory, zeros behind. */
+static ALWAYS_INLINE ivec ivec_load_bytes(const void *p, u32 bytes)
+{
+#if VEC_LANES == 16
+	return _mm512_maskz_loadu_epi8(bytes >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << bytes) - 1, p);
+#else
+	char buffer[sizeof(ivec)] = {0};
+	if (bytes >= sizeof(ivec))
+		return IVEC_LOAD(p);
+	memcpy(buffer, p, bytes);
+	return IVEC_LOAD(buffer);
+#endif
+}
+
+#endif
+
+#endif

@@ -1,0 +1,282 @@
+/* Values of attention: sums of values by their weights, over the keys in order. Included by attention.c
+ * alone.
+ *
+ * Where products come in pairs, neighbouring keys are laced into each other as they are read, which leaves
+ * the dimensions of a sum in another order: a block of SUMS_VECS vectors holds, vector by vector, the first,
+ * second
+ * ... four dimensions of every 128-bit part of what was loaded. write_row puts them back. */
+#ifndef TERCET_KERNELS_CPU_ATTENTION_VALUES_PRIV_H
+#define TERCET_KERNELS_CPU_ATTENTION_VALUES_PRIV_H
+
+#include "kernels/cpu/attention_tile_priv.h"
+
+#ifdef VEC_LANES
+
+#if VEC_LANES == 16
+#define VALUE_VECS(rows) ((rows) <= 4 ? 4 : 2)
+enum { I8_ROWS = 4, I8_VECS = 4 };
+#else
+#define VALUE_VECS(rows) ((rows) <= 2 ? 4 : (rows) <= 5 ? 2 : 1)
+enum { I8_ROWS = 2, I8_VECS = 4 };
+#endif
+
+#define FOR_SUMS_OF(rows, vecs)                                  \
+	_Pragma("GCC unroll 8") for (u32 r = 0; r < (rows); r++) \
+		_Pragma("GCC unroll 4") for (u32 v = 0; v < (vecs); v++)
+
+/* Asks for a quarter of what is AHEAD of key i's group; i is a multiple of 4. */
+static ALWAYS_INLINE void values_ahead(const struct tile *t, u32 i)
+{
+	const struct stream *s = &t->streams[kern_ceil(t->count, GROUP) + i / GROUP + AHEAD];
+	u32 quarter = i % GROUP / 4;
+	for (u32 line = t->words * quarter / 4; line < t->words * (quarter + 1) / 4; line++)
+		prefetch(s, line);
+}
+
+enum value_kind { VALUES_F32, VALUES_BF16, VALUES_F8 };
+
+/* `tail` < VEC_LANES values in order, zeros behind. */
+static ALWAYS_INLINE vec value_tail(const char *p, enum value_kind kind, u32 tail)
+{
+	char bytes[VEC_LANES] = {0};
+	if (kind == VALUES_F32)
+		return vec_load_n((const float *)(const void *)p, tail);
+	if (kind == VALUES_BF16)
+		return vec_load_bf16_n((const u16 *)(const void *)p, tail);
+	memcpy(bytes, p, tail);
+	return vec_from_f8(IVEC(slli_epi32)(IVEC_BYTES_TO_I32(bytes), 20));
+}
+
+/* VEC_LANES values from dimension `d` on. */
+static ALWAYS_INLINE vec value_vec(const char *p, enum value_kind kind, u32 d)
+{
+	if (kind == VALUES_F32)
+		return vec_load((const float *)(const void *)p + d);
+	if (kind == VALUES_BF16)
+		return vec_load_bf16((const u16 *)(const void *)p + d);
+	return vec_from_f8(IVEC(slli_epi32)(IVEC_BYTES_TO_I32(p + d), 20));
+}
+
+static ALWAYS_INLINE u32 value_bytes(enum value_kind kind)
+{
+	return kind == VALUES_F32 ? 4 : kind == VALUES_BF16 ? 2 : 1;
+}
+
+/* Adds keys [begin, end) to dimensions [d0, d0 + vecs * VEC_LANES); the last vector has `tail` of them. */
+static ALWAYS_INLINE void values_tile(const struct tile *t, enum value_kind kind, u32 begin, u32 end, u32 d0,
+				      u32 rows, u32 vecs, u32 tail)
+{
+	vec sum[ATTENTION_ROWS][4];
+	float *acc = t->lane.acc + d0;
+	const float *p = t->lane.scores;
+	u32 width = t->lane.width, first = d0 * value_bytes(kind);
+	FOR_SUMS_OF(rows, vecs)
+	sum[r][v] = vec_load(acc + (size_t)r * width + v * VEC_LANES);
+	for (u32 i = begin; i < end; i++) {
+		if (d0 == 0 && i % 4 == 0)
+			values_ahead(t, i);
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++) {
+			vec value = tail < VEC_LANES ? value_tail(t->values[i] + first, kind, tail)
+						     : value_vec(t->values[i] + first, kind, v * VEC_LANES);
+#pragma GCC unroll 8
+			for (u32 r = 0; r < rows; r++)
+				sum[r][v] = vec_fma(vec_set1(p[r * ATTENTION_PART + i]), value, sum[r][v]);
+		}
+	}
+	FOR_SUMS_OF(rows, vecs)
+	vec_store(acc + (size_t)r * width + v * VEC_LANES, sum[r][v]);
+}
+
+/* All dimensions: as many vectors at once as fit, then single vectors, then what is less than one. */
+static ALWAYS_INLINE void values_chunk(const struct tile *t, enum value_kind kind, u32 begin, u32 end,
+				       u32 rows, u32 vecs)
+{
+	u32 d = 0, dim = t->a->kv.head_dim;
+	for (; d + vecs * VEC_LANES <= dim; d += vecs * VEC_LANES)
+		values_tile(t, kind, begin, end, d, rows, vecs, VEC_LANES);
+	for (; d + VEC_LANES <= dim; d += VEC_LANES)
+		values_tile(t, kind, begin, end, d, rows, 1, VEC_LANES);
+	if (d < dim)
+		values_tile(t, kind, begin, end, d, rows, 1, dim - d);
+}
+
+#if ATTENTION_DOTS_BF16
+/* Pairs of keys: weights and values in bf16, sums in float. `blocks` times 32 dimensions from d0 on, of which
+ * the last block has `tail`. */
+static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 begin, u32 end, u32 d0, u32 rows, u32 blocks,
+				     u32 tail)
+{
+	vec sum[ATTENTION_ROWS][4];
+	float *acc = t->lane.acc + d0;
+	u32 width = t->lane.width;
+	FOR_SUMS_OF(rows, 2 * blocks)
+	sum[r][v] = vec_load(acc + (size_t)r * width + v * VEC_LANES);
+	for (u32 i = begin; i < end; i += 2) {
+		const char *one = t->values[i] + d0 * sizeof(u16), *two = t->values[i + 1] + d0 * sizeof(u16);
+		if (d0 == 0 && i % 4 == 0)
+			values_ahead(t, i);
+#pragma GCC unroll 2
+		for (u32 b = 0; b < blocks; b++) {
+			u32 bytes = tail < 32 ? tail * (u32)sizeof(u16) : 64;
+			ivec x = bytes < 64 ? ivec_load_bytes(one, bytes) : IVEC_LOAD(one + b * sizeof(ivec));
+			ivec y = bytes < 64 ? ivec_load_bytes(two, bytes) : IVEC_LOAD(two + b * sizeof(ivec));
+			__m512bh low = (__m512bh)_mm512_unpacklo_epi16(x, y),
+				 high = (__m512bh)_mm512_unpackhi_epi16(x, y);
+#pragma GCC unroll 8
+			for (u32 r = 0; r < rows; r++) {
+				u32 pair;
+				memcpy(&pair, t->lane.weights + r * ATTENTION_PART + i, sizeof(pair));
+				__m512bh weight = (__m512bh)_mm512_set1_epi32((int)pair);
+				sum[r][2 * b] = _mm512_dpbf16_ps(sum[r][2 * b], low, weight);
+				sum[r][2 * b + 1] = _mm512_dpbf16_ps(sum[r][2 * b + 1], high, weight);
+			}
+		}
+	}
+	FOR_SUMS_OF(rows, 2 * blocks)
+	vec_store(acc + (size_t)r * width + v * VEC_LANES, sum[r][v]);
+}
+
+static ALWAYS_INLINE void pairs_chunk(const struct tile *t, u32 begin, u32 end, u32 rows)
+{
+	u32 d = 0, dim = t->a->kv.head_dim;
+	for (; rows <= 4 && d + 64 <= dim; d += 64)
+		pairs_tile(t, begin, end, d, rows, 2, 32);
+	for (; d + 32 <= dim; d += 32)
+		pairs_tile(t, begin, end, d, rows, 1, 32);
+	if (d < dim)
+		pairs_tile(t, begin, end, d, rows, 1, dim - d);
+}
+#endif
+
+/* Whole numbers: `rows` rows from r0 on, one block of dimensions, of which `tail` bytes are there. */
+static ALWAYS_INLINE void wholes_tile(const struct tile *t, u32 begin, u32 end, u32 d0, u32 r0, u32 rows,
+				      u32 tail)
+{
+	ivec sum[I8_ROWS][I8_VECS];
+	const ivec zero = IVEC_BITS(setzero)();
+	u32 width = t->lane.width;
+	i32 *sums = t->lane.sums + (size_t)r0 * width + d0;
+	FOR_SUMS_OF(rows, I8_VECS)
+	sum[r][v] = IVEC_LOAD(sums + (size_t)r * width + v * VEC_LANES);
+	for (u32 i = begin; i < end; i += 2) {
+		const char *one = t->values[i] + d0, *two = t->values[i + 1] + d0;
+		if (d0 == 0 && r0 == 0 && i % 4 == 0)
+			values_ahead(t, i);
+		ivec x = tail < sizeof(ivec) ? ivec_load_bytes(one, tail) : IVEC_LOAD(one);
+		ivec y = tail < sizeof(ivec) ? ivec_load_bytes(two, tail) : IVEC_LOAD(two);
+		ivec low = IVEC(unpacklo_epi8)(x, y), high = IVEC(unpackhi_epi8)(x, y);
+		ivec pairs[I8_VECS] = {IVEC(unpacklo_epi8)(low, zero), IVEC(unpackhi_epi8)(low, zero),
+				       IVEC(unpacklo_epi8)(high, zero), IVEC(unpackhi_epi8)(high, zero)};
+#pragma GCC unroll 4
+		for (u32 r = 0; r < rows; r++) {
+			i32 pair;
+			memcpy(&pair, t->lane.weights + (r0 + r) * ATTENTION_PART + i, sizeof(pair));
+#pragma GCC unroll 4
+			for (u32 v = 0; v < I8_VECS; v++)
+				sum[r][v] = ivec_dot16(sum[r][v], pairs[v], IVEC(set1_epi32)(pair));
+		}
+	}
+	FOR_SUMS_OF(rows, I8_VECS)
+	IVEC_STORE(sums + (size_t)r * width + v * VEC_LANES, sum[r][v]);
+}
+
+static ALWAYS_INLINE void wholes_rows(const struct tile *t, u32 begin, u32 end, u32 r0, u32 rows)
+{
+	u32 d = 0, bytes = t->words * (u32)sizeof(u32);
+	for (; d + sizeof(ivec) <= bytes; d += sizeof(ivec))
+		wholes_tile(t, begin, end, d, r0, rows, sizeof(ivec));
+	if (d < bytes)
+		wholes_tile(t, begin, end, d, r0, rows, bytes - d);
+}
+
+static void wholes_chunk(const struct tile *t, u32 begin, u32 end)
+{
+	u32 r = 0;
+	for (; r + I8_ROWS <= t->rows; r += I8_ROWS)
+		wholes_rows(t, begin, end, r, I8_ROWS);
+	for (; r + 2 <= t->rows; r += 2)
+		wholes_rows(t, begin, end, r, 2);
+	if (r < t->rows)
+		wholes_rows(t, begin, end, r, 1);
+}
+
+/* acc = acc * rescale, and for whole numbers + what the part's sums stand for. */
+static void rescale_rows(const struct tile *t)
+{
+	for (u32 r = 0; r < t->rows; r++)
+		for (u32 d = 0; d < t->lane.width; d += VEC_LANES) {
+			float *acc = t->lane.acc + (size_t)r * t->lane.width + d;
+			vec_store(acc, vec_mul(vec_load(acc), vec_set1(t->rescale[r])));
+		}
+}
+
+static void add_wholes(const struct tile *t)
+{
+	for (u32 r = 0; r < t->rows; r++)
+		for (u32 d = 0; d < t->lane.width; d += VEC_LANES) {
+			size_t at = (size_t)r * t->lane.width + d;
+			ivec whole = IVEC(sub_epi32)(IVEC_LOAD(t->lane.sums + at),
+						     IVEC(set1_epi32)((int)t->weight_excess[r]));
+			vec_store(t->lane.acc + at,
+				  vec_fma(IVEC(cvtepi32_ps)(whole), vec_set1(t->weight_unit[r]),
+					  vec_load(t->lane.acc + at)));
+		}
+}
+
+/* The part's values into `lane.acc`. */
+static void part_values(const struct tile *t)
+{
+	enum kern_dtype dtype = t->a->kv.dtype;
+	rescale_rows(t);
+	if (dtype == KERN_I8)
+		memset(t->lane.sums, 0, (size_t)t->rows * t->lane.width * sizeof(i32));
+	for (u32 begin = 0; begin < t->count; begin += CHUNK) {
+		u32 end = kern_min(begin + CHUNK, t->count);
+#define CHUNK_F32(n) values_chunk(t, VALUES_F32, begin, end, n, VALUE_VECS(n));
+#define CHUNK_F8(n)  values_chunk(t, VALUES_F8, begin, end, n, VALUE_VECS(n));
+#if ATTENTION_DOTS_BF16
+#define CHUNK_BF16(n) pairs_chunk(t, begin, end, n);
+#else
+#define CHUNK_BF16(n) values_chunk(t, VALUES_BF16, begin, end, n, VALUE_VECS(n));
+#endif
+		if (dtype == KERN_I8)
+			wholes_chunk(t, begin, end);
+		else if (dtype == KERN_F32)
+			FOR_ROWS(CHUNK_F32)
+		else if (dtype == KERN_BF16)
+			FOR_ROWS(CHUNK_BF16)
+		else
+			FOR_ROWS(CHUNK_F8)
+	}
+	if (dtype == KERN_I8)
+		add_wholes(t);
+}
+
+/* Vectors of a block in which the dimensions of `acc` are out of order; 1: they are not. */
+static u32 block_vecs(enum kern_dtype dtype)
+{
+	if (dtype == KERN_I8)
+		return I8_VECS;
+	return dtype == KERN_BF16 && ATTENTION_DOTS_BF16 ? 2 : 1;
+}
+
+/* `out` [dim] = acc * factor, in the order of dimensions. */
+static void write_sums(float *out, const float *acc, u32 dim, u32 vecs, float factor)
+{
+	enum { QUADS = VEC_LANES / 4 }; /* four dimensions stay together */
+	const __m128 f = _mm_set1_ps(factor);
+	for (u32 d = 0; d < dim; d += 4) {
+		u32 quad = d / 4 % (QUADS * vecs), block = d / 4 - quad;
+		u32 from = 4 * (block + quad % vecs * QUADS + quad / vecs);
+		__m128 x = _mm_mul_ps(_mm_loadu_ps(acc + from), f);
+		if (d + 4 <= dim)
+			_mm_storeu_ps(out + d, x);
+		else
+			_mm_storel_pi((__m64 *)(void *)(out + d), x); /* dim is even */
+	}
+}
+
+#endif
+
+#endif

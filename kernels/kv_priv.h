@@ -1,0 +1,172 @@
+/* The KV cache as the CPU lays it out (kernels.h says it in words), and its 8-bit types. */
+#ifndef TERCET_KERNELS_KV_PRIV_H
+#define TERCET_KERNELS_KV_PRIV_H
+
+#include "kernels/kern_priv.h"
+
+enum {
+	KERN_KV_OFFSET = 128, /* added to what KERN_I8 stores: products of unsigned bytes are cheap */
+	KERN_KV_I8_MAX = 127,
+	KERN_KV_F8_MAX = 448,
+};
+
+/* A head whose largest magnitude is below this is stored as zeros: the reciprocal must not overflow. */
+#define KERN_KV_LEAST 1e-30f
+
+static inline bool kern_kv_is_quantized(const struct kern_kv *kv)
+{
+	return kv->dtype == KERN_I8 || kv->dtype == KERN_F8E4M3;
+}
+
+/* Dimensions of a key that share 32 bits. */
+static inline u32 kern_kv_group(const struct kern_kv *kv)
+{
+	return kv->dtype == KERN_F32 ? 1 : kv->dtype == KERN_BF16 ? 2 : 4;
+}
+
+/* 32-bit words of a key or value; a last one that is not full is filled up by zeros. */
+static inline u32 kern_kv_words(const struct kern_kv *kv)
+{
+	return kern_ceil(kv->head_dim, kern_kv_group(kv));
+}
+
+/* Bytes of one KV head's keys (or values) of one block: words, then scales. */
+static inline size_t kern_kv_slab(const struct kern_kv *kv)
+{
+	return (size_t)kv->block_size * (kern_kv_words(kv) + kern_kv_is_quantized(kv)) * sizeof(u32);
+}
+
+/* `array` is the k or the v of `kv`. */
+static inline char *kern_kv_head(const struct kern_kv *kv, const void *array, size_t block, u32 head)
+{
+	return (char *)(size_t)array + (block * kv->kv_heads + head) * kern_kv_slab(kv);
+}
+
+/* The scale of a key or value; NULL for types without. */
+static inline float *kern_kv_scale(const struct kern_kv *kv, const void *array, size_t block, u32 head,
+				   u32 offset)
+{
+	if (!kern_kv_is_quantized(kv))
+		return NULL;
+	size_t words = (size_t)kv->block_size * kern_kv_words(kv) + offset;
+	return (float *)(void *)(kern_kv_head(kv, array, block, head) + words * sizeof(u32));
+}
+
+/* The first word of a key; the following ones are block_size words apart. */
+static inline u32 *kern_kv_key(const struct kern_kv *kv, size_t block, u32 head, u32 offset)
+{
+	return (u32 *)(void *)kern_kv_head(kv, kv->k, block, head) + offset;
+}
+
+static inline u32 *kern_kv_value(const struct kern_kv *kv, size_t block, u32 head, u32 offset)
+{
+	return (u32 *)(void *)kern_kv_head(kv, kv->v, block, head) + (size_t)offset * kern_kv_words(kv);
+}
+
+/* ---------------------------------------------------------------- 8-bit values */
+
+/* FP8 E4M3 (OCP 8-bit floating point, revision 1.0: bias 7, no infinities, largest 448). */
+static inline float kern_f8_to_float(u8 code)
+{
+	u32 exponent = code >> 3 & 15, mantissa = code & 7, bits;
+	float f;
+	if (exponent == 0)
+		f = (float)mantissa * 0x1p-9f;
+	else {
+		bits = (code & 127) == 127 ? 0x7fc00000u : (exponent + 120) << 23 | mantissa << 20;
+		memcpy(&f, &bits, 4);
+	}
+	return code & 128 ? -f : f;
+}
+
+/* To nearest, ties to even; what is larger than 448 becomes 448, a NaN stays one. */
+static inline u8 kern_float_to_f8(float f)
+{
+	const float subnormals = 0x1p14f; /* a float this large counts in steps of 2^-9 */
+	u32 bits, sign, code;
+	memcpy(&bits, &f, 4);
+	sign = bits >> 24 & 128;
+	bits &= 0x7fffffffu;
+	memcpy(&f, &bits, 4);
+	if (bits > 0x7f800000u)
+		return 127;
+	if (f < 0x1p-6f) {
+		f += subnormals;
+		memcpy(&code, &f, 4);
+		return (u8)(sign | (code & 15));
+	}
+	if (f > KERN_KV_F8_MAX)
+		return (u8)(sign | 126);
+	code = ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120 << 3);
+	return (u8)(sign | code);
+}
+
+static inline u8 kern_float_to_i8(float f)
+{
+	float limited = f > -KERN_KV_I8_MAX ? f : -KERN_KV_I8_MAX; /* NaN, too */
+	limited = limited < KERN_KV_I8_MAX ? limited : KERN_KV_I8_MAX;
+	/* Rounds to nearest even: floats near 1.5 * 2^23 are whole. */
+	return (u8)((int)(limited + 0x1.8p23f - 0x1.8p23f) + KERN_KV_OFFSET);
+}
+
+/* What the largest magnitude of a token's head is stored as. */
+static inline float kern_kv_code_max(const struct kern_kv *kv)
+{
+	return kv->dtype == KERN_I8 ? KERN_KV_I8_MAX : KERN_KV_F8_MAX;
+}
+
+/* A token's head as stored values, times what it is to be multiplied by: the scale of 8-bit types, else 1.
+ * `stride`: words from one word to the next; `scale`: its place, or NULL. */
+static inline void kern_kv_load(const struct kern_kv *kv, float *x, const u32 *words, size_t stride,
+				const float *scale)
+{
+	u32 group = kern_kv_group(kv);
+	for (u32 i = 0; i < kv->head_dim; i++) {
+		const u32 *word = words + (size_t)(i / group) * stride;
+		u8 code;
+		if (kv->dtype == KERN_F32 || kv->dtype == KERN_BF16) {
+			x[i] = kern_load(word, kv->dtype, i % group);
+			continue;
+		}
+		memcpy(&code, (const u8 *)word + i % group, 1);
+		x[i] = (kv->dtype == KERN_I8 ? (float)(code - KERN_KV_OFFSET) : kern_f8_to_float(code)) *
+		       *scale;
+	}
+}
+
+/* The largest magnitude in x; a NaN counts as nothing. */
+static inline float kern_kv_largest(const float *x, u32 count)
+{
+	float largest = 0;
+	for (u32 i = 0; i < count; i++) {
+		float size = x[i] < 0 ? -x[i] : x[i];
+		largest = size > largest ? size : largest;
+	}
+	return largest;
+}
+
+/* Stores a token's head: its words, `stride` apart, and its scale. */
+static inline void kern_kv_store(const struct kern_kv *kv, u32 *words, size_t stride, float *scale,
+				 const float *x)
+{
+	float largest = 0, factor = 0;
+	if (kern_kv_is_quantized(kv)) {
+		largest = kern_kv_largest(x, kv->head_dim);
+		if (largest < KERN_KV_LEAST)
+			largest = 0;
+		factor = largest > 0 ? kern_kv_code_max(kv) / largest : 0;
+		*scale = largest / kern_kv_code_max(kv);
+	}
+	for (u32 i = 0; i < kern_kv_words(kv) * kern_kv_group(kv); i++) {
+		u32 *word = words + (size_t)(i / kern_kv_group(kv)) * stride, at = i % kern_kv_group(kv);
+		float value = i < kv->head_dim ? x[i] : 0;
+		if (kv->dtype == KERN_I8)
+			((u8 *)word)[at] = kern_float_to_i8(value * factor);
+		else if (kv->dtype == KERN_F8E4M3)
+			((u8 *)word)[at] = kern_float_to_f8(value * factor);
+		else
+			kern_store(word, kv->dtype, at, value);
+	}
+}
+
+#endif

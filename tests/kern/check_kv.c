@@ -1,0 +1,132 @@
+/* See check_kv.h. */
+#include <math.h>
+#include <string.h>
+
+#include "tests/kern/check_kv.h"
+
+const enum kern_dtype check_kv_types[CHECK_KV_TYPES] = {KERN_F32, KERN_BF16, KERN_I8, KERN_F8E4M3};
+
+const char *check_kv_name(enum kern_dtype type)
+{
+	return type == KERN_F32 ? "f32" : type == KERN_BF16 ? "bf16" : type == KERN_I8 ? "i8" : "f8";
+}
+
+static bool has_scales(const struct kern_kv *kv)
+{
+	return kv->dtype == KERN_I8 || kv->dtype == KERN_F8E4M3;
+}
+
+static size_t element(const struct kern_kv *kv)
+{
+	return kv->dtype == KERN_F32 ? 4 : kv->dtype == KERN_BF16 ? 2 : 1;
+}
+
+/* Bytes of a head's elements in a block: 8-bit ones in fours. */
+static size_t elements(const struct kern_kv *kv)
+{
+	size_t dim = has_scales(kv) ? (kv->head_dim + 3u) / 4 * 4 : kv->head_dim;
+	return kv->block_size * dim * element(kv);
+}
+
+static size_t head_bytes(const struct kern_kv *kv)
+{
+	return elements(kv) + (has_scales(kv) ? kv->block_size * sizeof(float) : 0);
+}
+
+size_t check_kv_bytes(const struct kern_kv *kv, u32 blocks)
+{
+	return (size_t)blocks * kv->kv_heads * head_bytes(kv);
+}
+
+void check_kv_alloc(struct check *c, struct kern_kv *kv, u32 blocks)
+{
+	kv->k = check_alloc(c, check_kv_bytes(kv, blocks));
+	kv->v = check_alloc(c, check_kv_bytes(kv, blocks));
+}
+
+size_t check_kv_at(const struct kern_kv *kv, const struct check_kv_place *p)
+{
+	size_t base = (p->block * kv->kv_heads + p->head) * head_bytes(kv), c = 4 / element(kv);
+	if (p->value)
+		return base + p->offset * (elements(kv) / kv->block_size) + p->dim * element(kv);
+	return base + (p->dim / c * kv->block_size + p->offset) * 4 + p->dim % c * element(kv);
+}
+
+size_t check_kv_scale_at(const struct kern_kv *kv, const struct check_kv_place *p)
+{
+	return (p->block * kv->kv_heads + p->head) * head_bytes(kv) + elements(kv) +
+	       p->offset * sizeof(float);
+}
+
+static char *array_of(const struct kern_kv *kv, const struct check_kv_place *p)
+{
+	return p->value ? kv->v : kv->k;
+}
+
+float check_kv_scale(const struct kern_kv *kv, const struct check_kv_place *p)
+{
+	float scale;
+	memcpy(&scale, array_of(kv, p) + check_kv_scale_at(kv, p), sizeof(scale));
+	return scale;
+}
+
+static double f8_value(u8 code)
+{
+	int exponent = code >> 3 & 15, mantissa = code & 7;
+	double size = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+	if ((code & 127) == 127)
+		return NAN;
+	return code & 128 ? -size : size;
+}
+
+double check_kv_load(const struct kern_kv *kv, const struct check_kv_place *p)
+{
+	const char *at = array_of(kv, p) + check_kv_at(kv, p);
+	float x;
+	if (has_scales(kv)) {
+		u8 code = *(const u8 *)at;
+		return (kv->dtype == KERN_I8 ? code - 128 : f8_value(code)) * (double)check_kv_scale(kv, p);
+	}
+	kern_convert(&x, KERN_F32, at, kv->dtype, 1);
+	return x;
+}
+
+void check_kv_fill(struct check *c, const struct kern_kv *kv, struct check_kv_place p, float size)
+{
+	for (p.dim = 0; p.dim < kv->head_dim; p.dim++) {
+		char *at = array_of(kv, &p) + check_kv_at(kv, &p);
+		float x = check_uniform(c) * (check_random(c, 64) == 0 ? size : 1);
+		u8 code = (u8)check_random(c, 256);
+		if (kv->dtype == KERN_I8)
+			code = code == 0 ? 128 : code; /* -128 is never stored */
+		else if ((code & 127) == 127)
+			code -= 1; /* a NaN */
+		if (has_scales(kv))
+			memcpy(at, &code, 1);
+		else
+			kern_convert(at, kv->dtype, &x, KERN_F32, 1);
+	}
+	if (!has_scales(kv))
+		return;
+	for (; p.dim < (kv->head_dim + 3u) / 4 * 4; p.dim++)
+		array_of(kv, &p)[check_kv_at(kv, &p)] = (char)(kv->dtype == KERN_I8 ? 128 : 0);
+	float scale = (check_uniform(c) + 1.01f) / (kv->dtype == KERN_I8 ? 127 : 448);
+	scale *= check_random(c, 64) == 0 ? size : 1;
+	scale = check_random(c, 32) == 0 ? 0 : scale;
+	memcpy(array_of(kv, &p) + check_kv_scale_at(kv, &p), &scale, sizeof(scale));
+}
+
+double check_kv_error(const struct kern_kv *kv, double value, double largest)
+{
+	const double rounding = largest * 4e-6; /* of what is stored, before it is */
+	switch (kv->dtype) {
+	case KERN_BF16:
+		return fabs(value) * 0x1p-8 + rounding;
+	case KERN_I8:
+		return largest / 127 / 2 + rounding;
+	case KERN_F8E4M3:
+		return fmax(fabs(value) * 0x1p-4, largest / 448 * 0x1p-10) + rounding;
+	default:
+		return largest * 2e-6;
+	}
+}

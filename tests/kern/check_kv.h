@@ -1,0 +1,35 @@
+/* A KV cache for the checks: its layout and its 8-bit types, written out once more from kernels.h, so that a
+ * change of them cannot go unnoticed. */
+#ifndef TERCET_TESTS_KERN_CHECK_KV_H
+#define TERCET_TESTS_KERN_CHECK_KV_H
+
+#include "tests/kern/check.h"
+
+/* The types of a KV cache, in the order in which cases go through them. */
+enum { CHECK_KV_TYPES = 4 };
+extern const enum kern_dtype check_kv_types[CHECK_KV_TYPES];
+const char *check_kv_name(enum kern_dtype type);
+
+/* A place in a cache: which of its two arrays, and whose dimension. */
+struct check_kv_place {
+	bool value; /* of V, else of K */
+	size_t block;
+	u32 head, offset, dim;
+};
+
+size_t check_kv_bytes(const struct kern_kv *kv, u32 blocks);
+/* Both arrays, poisoned, of the running case. */
+void check_kv_alloc(struct check *c, struct kern_kv *kv, u32 blocks);
+/* Byte offset in its array, of an element and of its scale (8-bit types). */
+size_t check_kv_at(const struct kern_kv *kv, const struct check_kv_place *p);
+size_t check_kv_scale_at(const struct kern_kv *kv, const struct check_kv_place *p);
+float check_kv_scale(const struct kern_kv *kv, const struct check_kv_place *p);
+/* The value there, exactly. */
+double check_kv_load(const struct kern_kv *kv, const struct check_kv_place *p);
+/* Random values for all dimensions of p's head, of magnitudes up to `size`, and a scale where there is one.
+ */
+void check_kv_fill(struct check *c, const struct kern_kv *kv, struct check_kv_place p, float size);
+/* How far a stored value may be from what it stands for, in a head whose largest magnitude is `largest`. */
+double check_kv_error(const struct kern_kv *kv, double value, double largest);
+
+#endif

@@ -1,0 +1,219 @@
+/* KV caches of every type: a request's tokens do not depend on how it was computed, and 8 bits lose little.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/json.h"
+#include "tests/unit/proc_worker/driver.h"
+
+enum { PROMPTS = 12, TOKENS_MAX = 512 };
+
+static struct driver driver;
+static struct driver_request requests[PROMPTS];
+static u32 tokens[PROMPTS][TOKENS_MAX]; /* prompt, then the greedy outputs of float32 */
+static u32 prompt_count[PROMPTS], output_count[PROMPTS];
+
+static u32 read_ids(json_val list, u32 *out, u32 n)
+{
+	u64 id;
+
+	for (struct json_iter it = json_iterate(list); json_next(&it);) {
+		cr_assert(n < TOKENS_MAX && json_uint(it.value, &id));
+		out[n++] = (u32)id;
+	}
+	return n;
+}
+
+static u32 read_prompts(void)
+{
+	struct json_doc *doc;
+	struct err_msg em;
+	u32 count = 0;
+
+	if (access(SOURCE_ROOT "/demo/reference.json", R_OK) < 0)
+		cr_skip_test("no bundled model");
+	cr_assert_eq(json_parse_file(&doc, SOURCE_ROOT "/demo/reference.json", &em), ERR_OK, "%s", em.text);
+	json_val prompts = json_get(json_root(doc), "prompts");
+	for (struct json_iter it = json_iterate(prompts); count < PROMPTS && json_next(&it); count++) {
+		prompt_count[count] = read_ids(json_get(it.value, "ids"), tokens[count], 0);
+		output_count[count] =
+			read_ids(json_get(it.value, "output_ids"), tokens[count], prompt_count[count]) -
+			prompt_count[count];
+	}
+	json_free(&doc);
+#ifdef __SANITIZE_ADDRESS__
+	count = count < 4 ? count : 4;
+#endif
+	cr_assert_gt(count, 1);
+	return count;
+}
+
+static struct driver_config config_for(enum option_kv_dtype type)
+{
+	return (struct driver_config){.model_dir = SOURCE_ROOT "/demo",
+				      .dtype = OPTION_DTYPE_FLOAT32,
+				      .kv_dtype = type,
+				      .ranks = 1,
+				      .threads = 1,
+				      .caps = kern_caps_detect(),
+				      .rows_max = 1,
+				      .tokens_max = 528,
+				      .block_size = 16,
+				      .chunk = 512,
+				      .seed = 23};
+}
+
+static void run_greedy(const struct driver_config *config, u32 count)
+{
+	memset(requests, 0, sizeof(requests));
+	for (u32 i = 0; i < count; i++) {
+		requests[i].prompt = tokens[i];
+		requests[i].prompt_count = prompt_count[i];
+		requests[i].output_count = output_count[i];
+	}
+	driver_open(&driver, config);
+	driver_run(&driver, requests, count);
+	driver_close(&driver);
+}
+
+static void check_invariance(enum option_kv_dtype type, u32 caps)
+{
+	static u32 alone[PROMPTS][MIRROR_TOKENS];
+	u32 count = read_prompts();
+	struct driver_config config = config_for(type);
+	const struct {
+		const char *what;
+		u32 rows, chunk, preempt, block;
+	} ways[] = {{"together", PROMPTS, 512, 0, 16},
+		    {"in chunks of 16", 4, 16, 0, 16},
+		    {"in chunks of 7 with preemption and blocks of 5", 6, 7, 15, 5}};
+
+	config.caps = caps;
+	run_greedy(&config, count);
+	for (u32 i = 0; i < count; i++)
+		memcpy(alone[i], requests[i].output, sizeof(alone[i]));
+	for (u32 w = 0; w < COUNT_OF(ways); w++) {
+		config.rows_max = ways[w].rows;
+		config.chunk = ways[w].chunk;
+		config.preempt_every = ways[w].preempt;
+		config.block_size = ways[w].block;
+		run_greedy(&config, count);
+		for (u32 i = 0; i < count; i++)
+			cr_assert_eq(memcmp(alone[i], requests[i].output, output_count[i] * sizeof(u32)), 0,
+				     "prompt %u gets other tokens %s than alone", i, ways[w].what);
+	}
+}
+
+Test(kv_types, int8_tokens_do_not_depend_on_company_chunks_or_preemption, .timeout = 60)
+{
+	check_invariance(OPTION_KV_DTYPE_INT8, kern_caps_detect());
+}
+
+Test(kv_types, fp8_tokens_do_not_depend_on_company_chunks_or_preemption, .timeout = 60)
+{
+	check_invariance(OPTION_KV_DTYPE_FP8, kern_caps_detect());
+}
+
+Test(kv_types, bfloat16_tokens_do_not_depend_on_company_chunks_or_preemption, .timeout = 60)
+{
+	check_invariance(OPTION_KV_DTYPE_BFLOAT16, kern_caps_detect());
+}
+
+Test(kv_types, int8_tokens_of_avx2_do_not_depend_on_company_chunks_or_preemption, .timeout = 60)
+{
+	check_invariance(OPTION_KV_DTYPE_INT8, kern_caps_detect() & KERN_CAP_AVX2);
+}
+
+static u32 best_of(const float *logits, u32 vocab)
+{
+	u32 best = 0;
+
+	for (u32 i = 1; i < vocab; i++)
+		if (logits[i] > logits[best])
+			best = i;
+	return best;
+}
+
+/* Of the positions after the prompts, how many have float32's token, fed with float32's tokens before. */
+static double agreement(enum option_kv_dtype type, u32 ranks)
+{
+	struct driver_config config = config_for(type);
+	u32 count = read_prompts(), all = 0, same = 0;
+
+	config.ranks = ranks;
+	config.rows_max = 8;
+	memset(requests, 0, sizeof(requests));
+	driver_open(&driver, &config);
+	u32 vocab = driver.runners[0]->model.vocab_size;
+	for (u32 i = 0; i < count; i++) {
+		requests[i].prompt = tokens[i];
+		requests[i].prompt_count = prompt_count[i] + output_count[i] - 1;
+		requests[i].output_count = 1;
+		requests[i].prompt_logits = malloc((size_t)requests[i].prompt_count * vocab * sizeof(float));
+	}
+	driver_run(&driver, requests, count);
+	driver_close(&driver);
+	for (u32 i = 0; i < count; i++) {
+		for (u32 j = 0; j + 1 < output_count[i]; j++) {
+			const float *logits =
+				requests[i].prompt_logits + (size_t)(prompt_count[i] + j - 1) * vocab;
+			all++;
+			same += best_of(logits, vocab) == tokens[i][prompt_count[i] + j];
+		}
+		free(requests[i].prompt_logits);
+	}
+	cr_log_info("%u of %u tokens agree", same, all);
+	return (double)same / all;
+}
+
+Test(kv_types, int8_agrees_with_float32_in_99_of_100_tokens, .timeout = 60)
+{
+	cr_assert_geq(agreement(OPTION_KV_DTYPE_INT8, 1), 0.99);
+	cr_assert_geq(agreement(OPTION_KV_DTYPE_INT8, 2), 0.99);
+}
+
+Test(kv_types, fp8_agrees_with_float32_in_95_of_100_tokens, .timeout = 60)
+{
+	cr_assert_geq(agreement(OPTION_KV_DTYPE_FP8, 1), 0.95);
+	cr_assert_geq(agreement(OPTION_KV_DTYPE_FP8_E4M3, 2), 0.95);
+}
+
+Test(kv_types, fewer_bytes_are_more_blocks, .timeout = 60)
+{
+	u64 bytes[5];
+	const enum option_kv_dtype types[5] = {OPTION_KV_DTYPE_AUTO, OPTION_KV_DTYPE_FLOAT32,
+					       OPTION_KV_DTYPE_BFLOAT16, OPTION_KV_DTYPE_INT8,
+					       OPTION_KV_DTYPE_FP8};
+	u32 blocks[5];
+
+	read_prompts();
+	for (u32 i = 0; i < 5; i++) {
+		struct err_msg em;
+		struct runner *r;
+		const struct runner_config config = {
+			.model_dir = SOURCE_ROOT "/demo",
+			.ranks = 1,
+			.threads = 1,
+			.caps = kern_caps_detect(),
+			.dtype = OPTION_DTYPE_FLOAT32,
+			.kv_dtype = types[i],
+			.limits = {.rows_max = 8, .tokens_max = 64, .block_size = 16},
+			.kv_cache_memory = 8 << 20,
+			.memory_utilization = 0.5,
+		};
+		cr_assert_eq(runner_create(&r, &config, &em), ERR_OK, "%s", em.text);
+		bytes[i] = kv_block_bytes(&r->kv_shape);
+		blocks[i] = r->kv.block_count;
+		cr_assert_eq(blocks[i], (8 << 20) / bytes[i]);
+		runner_destroy(&r);
+	}
+	cr_assert_eq(bytes[0], bytes[1]); /* auto: as the weights */
+	cr_assert_eq(bytes[1], 2 * bytes[2]);
+	/* heads of 32: 32 bytes and a scale of 4 instead of 128 bytes */
+	cr_assert_eq(bytes[3] * 128, bytes[1] * 36);
+	cr_assert_eq(bytes[4], bytes[3]);
+	cr_assert_gt(blocks[3], 3 * blocks[1]);
+}
