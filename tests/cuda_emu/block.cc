@@ -6,6 +6,8 @@
 
 #include "tests/cuda_emu/emu_priv.h"
 
+enum { WAIT_GRID = -2 }; /* as the barrier that a thread waits for */
+
 struct emu_thread *emu_self;
 struct emu_place emu_place;
 struct emu_block *emu_now;
@@ -25,7 +27,7 @@ static u32 highest(u32 set)
 /* One of a set of lanes or warps, as the schedule likes them; those above `after` come first. */
 static u32 choose(struct emu_schedule *s, u32 set, u32 after)
 {
-	u32 above = after >= 31 ? 0 : set & ~0u << (after + 1), below = set & ((1u << after) - 1);
+	u32 above = after >= 31 ? 0 : set & ~0u << (after + 1), below = after > 31 ? set : set & ((1u << after) - 1);
 	u32 even = set & 0x55555555u, turn;
 	switch (s->order) {
 	case EMU_REVERSE:
@@ -47,7 +49,7 @@ static u32 next_warp(struct emu_block *b)
 	u32 now = b->warp_now;
 	if (b->schedule->order == EMU_AHEAD && (b->ready_warps >> b->favourite & 1) != 0)
 		return b->favourite;
-	if (b->schedule->order != EMU_RANDOM && (b->ready_warps >> now & 1) != 0)
+	if (b->schedule->order != EMU_RANDOM && now < b->warps && (b->ready_warps >> now & 1) != 0)
 		return now; /* a warp goes on until all its lanes wait */
 	return choose(b->schedule, b->ready_warps, now);
 }
@@ -61,7 +63,7 @@ static struct emu_thread *next_thread(struct emu_block *b)
 		return NULL;
 	b->warp_now = next_warp(b);
 	w = &b->warp[b->warp_now];
-	lane = choose(b->schedule, w->ready, 31);
+	lane = choose(b->schedule, w->ready, 32);
 	w->ready &= ~(1u << lane);
 	if (w->ready == 0)
 		b->ready_warps &= ~(1u << b->warp_now);
@@ -93,9 +95,21 @@ static void enter(struct emu_fiber *from, struct emu_thread *t)
 	emu_fiber_switch(from, t->fiber);
 }
 
+static bool waits_for_grid(const struct emu_block *b)
+{
+	for (u32 i = 0; i < b->threads; i++) {
+		const struct emu_thread *t = &b->thread[i];
+		if (!t->finished && t->fiber != NULL && t->wait.barrier == WAIT_GRID)
+			return true;
+	}
+	return false;
+}
+
 static void leave_to_host(struct emu_block *b, struct emu_fiber *from)
 {
-	if (b->state == EMU_RUNNING && b->alive > 0) {
+	if (b->state == EMU_RUNNING && b->alive > 0 && !b->may_go_on && waits_for_grid(b))
+		b->state = EMU_EARLY;
+	else if (b->state == EMU_RUNNING && b->alive > 0) {
 		b->error = cudaErrorLaunchFailure;
 		b->state = EMU_STOPPED;
 		emu_report_deadlock(b);
@@ -146,8 +160,8 @@ void emu_wait(const char *what, struct emu_site site, u32 mask, i32 barrier)
 	t->wait.barrier = barrier;
 	next = next_thread(b);
 	if (next == t)
-		return;
-	if (next == NULL)
+		emu_self = t;
+	else if (next == NULL)
 		leave_to_host(b, t->fiber);
 	else
 		enter(t->fiber, next);
@@ -182,7 +196,7 @@ static void begin_block(struct emu_block *b, uint3 index)
 	b->alive = b->threads;
 	b->ready_warps = b->warps == 32 ? ~0u : (1u << b->warps) - 1;
 	b->favourite = emu_random_below(&b->schedule->random, b->warps);
-	b->warp_now = b->warps - 1;
+	b->warp_now = EMU_WARPS_MAX; /* none yet */
 	b->state = EMU_RUNNING;
 	b->error = cudaSuccess;
 	for (u32 w = 0; w < b->warps; w++) {
@@ -197,6 +211,7 @@ static void begin_block(struct emu_block *b, uint3 index)
 		t->fiber = NULL;
 		t->wait.barrier = -1;
 		t->copies.count = t->copies.group = 0;
+		t->wait.barrier = -1;
 		t->finished = false;
 	}
 	emu_shared_poison(&b->shared);
@@ -249,22 +264,78 @@ static uint3 index_of(const struct emu_launch *l, u64 i)
 	return {(u32)(i % l->grid.x), (u32)(i / l->grid.x % l->grid.y), (u32)(i / l->grid.x / l->grid.y)};
 }
 
-cudaError_t emu_run(const struct emu_launch *launch, struct emu_schedule *schedule)
+/* The blocks that run now and that began early; their stacks and shared memory are used again. */
+static struct {
+	struct emu_block now, early;
+	bool waited; /* any block of the launch in cu_grid_wait */
+} blocks;
+
+struct emu_block *emu_run_early(const struct emu_launch *launch, struct emu_schedule *schedule, cudaError_t *error)
 {
-	static struct emu_block block; /* its stacks and shared memory are used again by the next launch */
-	u64 blocks = (u64)launch->grid.x * launch->grid.y * launch->grid.z;
-	u64 first = schedule->order == EMU_RANDOM ? emu_random_next(&schedule->random) % blocks : 0;
-	begin_launch(&block, launch, schedule);
-	for (u64 i = 0; i < blocks; i++) {
-		u64 n = (first + i) % blocks;
-		begin_block(&block, index_of(launch, schedule->order == EMU_REVERSE ? blocks - 1 - n : n));
-		go_on(&block);
-		if (block.state == EMU_STOPPED)
-			return block.error;
+	struct emu_block *b = &blocks.early;
+	u64 count = (u64)launch->grid.x * launch->grid.y * launch->grid.z;
+	emu_faults_catch();
+	begin_launch(b, launch, schedule);
+	b->number = emu_random_next(&schedule->random) % count;
+	b->may_go_on = false;
+	begin_block(b, index_of(launch, b->number));
+	go_on(b);
+	*error = b->state == EMU_STOPPED ? b->error : cudaSuccess;
+	return b->state == EMU_STOPPED ? NULL : b;
+}
+
+static cudaError_t finish_early(struct emu_block *b)
+{
+	b->may_go_on = true;
+	if (b->state != EMU_EARLY)
+		return cudaSuccess; /* it had ended without waiting */
+	for (u32 i = 0; i < b->threads; i++) {
+		struct emu_thread *t = &b->thread[i];
+		if (!t->finished && t->fiber != NULL && t->wait.barrier == WAIT_GRID) {
+			t->wait.barrier = -1;
+			emu_make_ready(b, t->warp, 1u << t->lane);
+		}
+	}
+	b->state = EMU_RUNNING;
+	go_on(b);
+	return b->state == EMU_STOPPED ? b->error : cudaSuccess;
+}
+
+static cudaError_t check_waited(const struct emu_launch *launch)
+{
+	char text[300];
+	if (!launch->dependent || blocks.waited)
+		return cudaSuccess;
+	snprintf(text, sizeof(text),
+		 "cuda_emu: kernel %s was launched as dependent and no thread of it has called cu_grid_wait\n", launch->name);
+	emu_report_set(text);
+	return cudaErrorLaunchFailure;
+}
+
+cudaError_t emu_run(const struct emu_launch *launch, struct emu_schedule *schedule, struct emu_block *early)
+{
+	struct emu_block *b = &blocks.now;
+	u64 count = (u64)launch->grid.x * launch->grid.y * launch->grid.z;
+	u64 first = schedule->order == EMU_RANDOM ? emu_random_next(&schedule->random) % count : 0;
+	cudaError_t e = cudaSuccess;
+	emu_faults_catch();
+	begin_launch(b, launch, schedule);
+	b->may_go_on = true;
+	blocks.waited = early != NULL && early->state == EMU_EARLY;
+	for (u64 i = 0; i < count && e == cudaSuccess; i++) {
+		u64 n = (first + i) % count;
+		b->number = schedule->order == EMU_REVERSE ? count - 1 - n : n;
+		if (early != NULL && early->number == b->number) {
+			e = finish_early(early);
+			continue;
+		}
+		begin_block(b, index_of(launch, b->number));
+		go_on(b);
+		e = b->state == EMU_STOPPED ? b->error : cudaSuccess;
 	}
 	emu_counted.launches++;
-	emu_counted.blocks += blocks;
-	return cudaSuccess;
+	emu_counted.blocks += count;
+	return e == cudaSuccess ? check_waited(launch) : e;
 }
 
 void *emu_shared_dynamic(void)
@@ -284,8 +355,9 @@ void *emu_shared_static(const void *key, const char *name, size_t bytes)
 
 void emu_grid_wait(struct emu_site site)
 {
-	(void)site;
-	emu_now->grid_waited = true;
+	blocks.waited = true;
+	if (!emu_now->may_go_on)
+		emu_wait("cu_grid_wait", site, 0, WAIT_GRID);
 }
 
 void emu_trap(cudaError_t error, const char *file, int line, const char *fmt, ...)

@@ -30,6 +30,21 @@ const char *emu_order_name(enum emu_order order);
 const char *emu_report(void);
 void emu_report_clear(void);
 
+/* The nth next call of that name fails with `error`: "cudaMalloc", "cublasLtMatmul", "ncclAllReduce", "launch" (any
+ * kernel) or a kernel's name as LAUNCH has it. An error that a device does not get over (cudaErrorIllegalAddress,
+ * ...) stays until cudaDeviceReset. CUDA_EMU_INJECT: "CALL:NTH:ERROR,...". */
+void emu_inject(const char *name, u32 nth, int error);
+void emu_inject_clear(void);
+bool emu_inject_parse(const char *text);
+
+/* Memory of the emulated device (4 GiB at first; CUDA_EMU_MEMORY). */
+void emu_memory_size(size_t bytes);
+/* Device memory can be touched by kernels and copies only; a host that reads it dies of it. CUDA_EMU_PROTECT. */
+void emu_protect(bool on);
+/* From now on a thread of its own runs the device's work, while the host goes on, until the process ends. Without it
+ * work runs in calls that wait. CUDA_EMU_THREAD. */
+void emu_device_thread(void);
+
 struct emu_counts {
 	u64 launches, blocks, switches, warp_ops;
 };

@@ -101,11 +101,12 @@ struct emu_barrier {
 /* EARLY: waits for the kernel before its own. */
 enum emu_block_state { EMU_RUNNING, EMU_DONE, EMU_STOPPED, EMU_EARLY };
 struct emu_block {
+	u64 number; /* in its grid */
 	const struct emu_launch *launch;
 	struct emu_schedule *schedule;
 	struct emu_place place;
 	u32 threads, warps, alive, ready_warps, warp_now, favourite;
-	bool dependency_done, grid_waited;
+	bool may_go_on; /* past cu_grid_wait */
 	enum emu_block_state state;
 	cudaError_t error;
 	struct emu_shared shared;
@@ -122,12 +123,21 @@ void emu_make_ready(struct emu_block *b, u32 warp, u32 lanes);
 /* The running thread may have to let others go first, as the schedule says. */
 void emu_maybe_yield(void);
 
-/* Runs all blocks of a launch, one after another. What stopped it is in emu_report. */
-cudaError_t emu_run(const struct emu_launch *launch, struct emu_schedule *schedule);
+/* Runs all blocks of a launch, one after another; `early`, if not NULL, is one of them that has begun. What stopped it
+ * is in emu_report. */
+cudaError_t emu_run(const struct emu_launch *launch, struct emu_schedule *schedule, struct emu_block *early);
+/* Runs one block of a dependent launch up to its cu_grid_wait, before the kernel that comes before it: a device may do
+ * so. NULL, *error: it was stopped. One at a time. */
+struct emu_block *emu_run_early(const struct emu_launch *launch, struct emu_schedule *schedule, cudaError_t *error);
 
 /* After a thread has returned: are those who wait for it complete without it? (barrier.cc, warp.cc) */
 void emu_barrier_thread_gone(struct emu_block *b);
 void emu_warp_lane_gone(struct emu_block *b, u32 warp);
+
+/* ---------------------------------------------------------------- faults (signals.cc) */
+
+/* Faults of the calling thread while it runs a block are the device's. */
+void emu_faults_catch(void);
 
 /* ---------------------------------------------------------------- reports (report.cc) */
 
