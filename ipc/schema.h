@@ -91,7 +91,10 @@ enum {
 /* client -> scheduler at least three times per lease; silence for a lease aborts its requests */
 #define IPC_ALIVE(S, A) S(u64, client_id)
 
-/* worker -> scheduler after loading and profiling; the scheduler takes the least of all ranks */
+/* worker -> scheduler after loading and profiling; the scheduler takes the least of all ranks.
+ * kv_switch_len, 0: none: the KV of a sequence longer than that is another one from its first token on (rotary
+ * embeddings that depend on the length). kv_by_prompt 0: such a sequence's KV is computed anew when it grows beyond;
+ * 1: it depends on the length of the prompt, beyond that one, and stays what it is. */
 #define IPC_WORKER_READY(S, A)                                                                               \
 	S(u32, rank)                                                                                         \
 	S(u32, block_count)                                                                                  \
@@ -99,7 +102,9 @@ enum {
 	S(u32, vocab_size)                                                                                   \
 	S(u64, weight_bytes)                                                                                 \
 	S(u64, kv_bytes_per_block)                                                                           \
-	A(u32, eos_ids, EOS_IDS_MAX)
+	A(u32, eos_ids, EOS_IDS_MAX)                                                                         \
+	S(u32, kv_switch_len)                                                                                \
+	S(u32, kv_by_prompt)
 
 /* scheduler -> worker: begin an epoch with empty state and a pool of that many blocks */
 #define IPC_INIT(S, A)                                                                                       \

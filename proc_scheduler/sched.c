@@ -175,8 +175,27 @@ void sched_close(struct sched *s, struct seq *q, enum finish_reason reason, cons
 	sched_finish(s, q, reason, text, now_ns);
 }
 
+/* Whose KV a sequence can share: that of others with the same tokens, salt and kind. 0: the usual one. */
+static u64 kv_kind(const struct sched *s, const struct seq *q)
+{
+	if (!q->beyond)
+		return 0;
+	return s->config.kv_by_prompt ? q->prompt_count : 1;
+}
+
+void sched_place(struct sched *s, struct seq *q)
+{
+	u32 length = s->config.kv_by_prompt ? q->prompt_count : q->known;
+	bool beyond = s->config.kv_switch_len && length > s->config.kv_switch_len;
+
+	if (beyond != q->beyond)
+		q->hashed = 0;
+	q->beyond = beyond;
+}
+
 void sched_hash_blocks(struct sched *s, struct seq *q)
 {
+	u64 kind = kv_kind(s, q), salt = kind ? q->cache_salt ^ step_digest_mix(kind) : q->cache_salt;
 	u32 block_size = s->config.block_size;
 	struct block_hash *hashes = seqs_hashes(&s->seqs, q);
 	const u32 *tokens = seqs_tokens(&s->seqs, q);
@@ -185,7 +204,7 @@ void sched_hash_blocks(struct sched *s, struct seq *q)
 		return;
 	while ((u64)(q->hashed + 1) * block_size <= q->known) {
 		struct block_hash parent =
-			q->hashed ? hashes[q->hashed - 1] : prefix_cache_root(&s->cache, q->cache_salt);
+			q->hashed ? hashes[q->hashed - 1] : prefix_cache_root(&s->cache, salt);
 		hashes[q->hashed] =
 			prefix_cache_chain(&s->cache, parent, tokens + (size_t)q->hashed * block_size);
 		q->hashed++;

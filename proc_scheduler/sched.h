@@ -26,6 +26,8 @@ struct sched_config {
 	u32 max_model_len;
 	u32 vocab_size;
 	bool prefix_caching;
+	u32 kv_switch_len; /* 0: none; longer sequences have another KV than shorter ones (WORKER_READY) */
+	bool kv_by_prompt; /* it depends on the prompt's length; else on the length when the row is added */
 	u64 seed; /* of requests that bring none; 0: one is drawn for each */
 	u32 eos_count;
 	u32 eos_ids[EOS_IDS_MAX];

@@ -109,6 +109,13 @@ static u32 count_decoding(const struct sched *s)
 	return count;
 }
 
+/* The next token of `q` is the first beyond kv_switch_len, and its KV is that of a shorter sequence. */
+static bool has_outgrown(const struct sched *s, const struct seq *q)
+{
+	return s->config.kv_switch_len && !s->config.kv_by_prompt && !q->beyond &&
+	       q->computed >= s->config.kv_switch_len;
+}
+
 /* Decoding sequences need one token; prompts in work get what is left. A row that the rule would run but the
  * budget does not reach pauses. Blocks of prompts were taken when they were admitted, so only decoding grows.
  */
@@ -119,6 +126,11 @@ static void plan_running(struct sched *s, struct plan *p)
 		u32 remaining = sched_token_total(q) - q->computed;
 		u32 count = remaining == 1 ? min_u32(1, p->budget) : chunk(s, p, remaining);
 		p->reserved -= p->reserved && remaining == 1;
+		if (has_outgrown(s, q)) { /* it comes back, with its KV computed anew, when its tokens are known */
+			sched_preempt(s, q);
+			i--;
+			continue;
+		}
 		if (count == 0) {
 			step_diff_run(&s->diff, q->row, 0, remaining == 1);
 			continue;
@@ -238,6 +250,7 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 	/* Nothing came free since it was refused: the walk over its hashes would only cost time. */
 	if (q->id == s->blocked_seq && s->running.count && s->kv.free_count <= s->blocked_free)
 		return false;
+	sched_place(s, q);
 	struct hit h = find_hit(s, p, q, table);
 	if (!take_blocks(s, table, &h, total)) {
 		s->blocked_seq = q->id;

@@ -22,6 +22,9 @@ void sched_finish(struct sched *s, struct seq *q, enum finish_reason reason, con
 void sched_close(struct sched *s, struct seq *q, enum finish_reason reason, const char *text, u64 now_ns);
 /* Tells the detokenizer of `q` unless it knows. */
 void sched_open(struct sched *s, struct seq *q);
+/* Before a sequence gets a row: decides whether its KV is that of long sequences (kv_switch_len); what was hashed
+ * for another one is forgotten. */
+void sched_place(struct sched *s, struct seq *q);
 /* Computes the hashes of full blocks of known tokens that came since. */
 void sched_hash_blocks(struct sched *s, struct seq *q);
 /* Files the blocks of a running sequence that are full of known tokens and computed once the planned steps

@@ -28,6 +28,8 @@ static struct sched_config core_config(const struct scheduler *s, const struct i
 		.prefix_caching = o->enable_prefix_caching,
 		.seed = (u64)o->seed,
 		.eos_count = w->eos_ids_count,
+		.kv_switch_len = w->kv_switch_len,
+		.kv_by_prompt = w->kv_by_prompt,
 		/* Milliseconds since the host started, times eight: a later life begins above whatever this
 		   one gives out. */
 		.first_number = clock_now_ns() / 1000000 * 8,
@@ -87,6 +89,10 @@ static void send_init(struct scheduler *s)
 static enum err check_same_model(const struct sched *core, const struct ipc_worker_ready *w,
 				 struct err_msg *em)
 {
+	if (w->kv_switch_len != core->config.kv_switch_len ||
+	    (w->kv_by_prompt != 0) != core->config.kv_by_prompt)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "the restarted workers rotate positions otherwise than before; is it another model?");
 	if (w->vocab_size == core->config.vocab_size && w->max_model_len >= core->context_max)
 		return ERR_OK;
 	return err_set(em, ERR_UNSUPPORTED,

@@ -38,6 +38,7 @@ struct seq {
 	u8 state;	/* enum seq_state */
 	bool opened;	/* the detokenizer was told */
 	bool preempted; /* has run before */
+	bool beyond;	/* its KV is that of sequences longer than kv_switch_len */
 	u64 client_id, req_id, cache_salt;
 	u64 arrived_ns, scheduled_ns, first_token_ns, token_ns; /* 0: not yet */
 	u32 cached_count; /* prompt tokens found in the prefix cache when first scheduled */

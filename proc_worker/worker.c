@@ -114,7 +114,9 @@ static void send_ready(struct worker *w)
 						     .weight_bytes = r->weights.bytes,
 						     .kv_bytes_per_block = kv_block_bytes(&r->kv_shape),
 						     .eos_ids = r->model.eos_ids,
-						     .eos_ids_count = r->model.eos_count};
+						     .eos_ids_count = r->model.eos_count,
+						     .kv_switch_len = r->rope.far ? r->rope.near : 0,
+						     .kv_by_prompt = r->model.rope.kind == ROPE_DYNAMIC};
 	send_message(w, &msg);
 }
 

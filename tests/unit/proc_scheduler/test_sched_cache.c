@@ -286,3 +286,66 @@ Test(sched_cache, without_the_cache_nothing_is_hashed)
 	cr_assert_eq(fixture_count(f, STATS_PREFIX_CACHE_QUERIES), 0);
 	fixture_destroy(&f);
 }
+
+/* A model whose sequences of more than 32 tokens have another KV than shorter ones. */
+static struct sched_config switching(bool by_prompt, u32 depth)
+{
+	struct sched_config c = config16();
+
+	c.kv_switch_len = 32;
+	c.kv_by_prompt = by_prompt;
+	c.async_depth = depth;
+	return c;
+}
+
+Test(sched_cache, long_and_short_sequences_share_nothing_where_their_kv_differs)
+{
+	for (u32 by_prompt = 0; by_prompt < 2; by_prompt++) {
+		struct sched_config c = switching(by_prompt, 0);
+		struct fixture *f = fixture_create(&c);
+
+		warm(f, 1, 30); /* one block, of a short sequence */
+		u64 longer = fixture_submit(f, 1, 50, 1);
+		fixture_run(f);
+		cr_assert_eq(fixture_end_of(f, longer)->token_count, 51);
+		cr_assert_eq(fixture_count(f, STATS_PREFIX_CACHE_HITS), 0);
+		fixture_submit(f, 1, 60, 1);
+		fixture_run(f);
+		cr_assert_eq(fixture_count(f, STATS_PREFIX_CACHE_HITS), by_prompt ? 0 : 48);
+		fixture_submit(f, 1, 60, 1);
+		fixture_run(f);
+		cr_assert_eq(fixture_count(f, STATS_PREFIX_CACHE_HITS), by_prompt ? 48 : 96);
+		fixture_submit(f, 1, 31, 1);
+		fixture_run(f);
+		cr_assert_eq(fixture_count(f, STATS_PREFIX_CACHE_HITS), by_prompt ? 64 : 112);
+		fixture_destroy(&f);
+	}
+}
+
+Test(sched_cache, a_sequence_that_grows_into_another_kv_is_computed_anew_from_its_first_token)
+{
+	for (u32 depth = 0; depth <= SCHED_DEPTH_MAX; depth++) {
+		struct sched_config c = switching(false, depth);
+		struct fixture *f = fixture_create(&c);
+		u32 added = 0;
+
+		u64 seq = fixture_submit(f, 1, 30, 20), other = fixture_submit(f, 500, 5, 40);
+		for (u32 i = 0; i < 400 && f->end_count < 2; i++) {
+			const struct ipc_step *step = fixture_plan(f);
+			for (u32 r = 0; step && r < step->add_row_count; r++) {
+				cr_assert_eq(step->add_computed[r], 0);
+				added = step->add_seq[r] == seq ? step->add_token_count[r] : added;
+			}
+			if (!step)
+				fixture_deliver(f);
+			const struct seq *q = seqs_find(&f->s->seqs, seq);
+			cr_assert(!q || q->state != SEQ_RUNNING || q->beyond || q->computed <= 32);
+		}
+		cr_assert_eq(added, 33, "it came back with its first token beyond");
+		cr_assert(fixture_is_solo_run(fixture_end_of(f, seq)));
+		cr_assert(fixture_is_solo_run(fixture_end_of(f, other)));
+		cr_assert_eq(fixture_count(f, STATS_NUM_PREEMPTIONS), 2, "both grow beyond");
+		cr_assert_eq(f->s->kv.free_count, c.block_count);
+		fixture_destroy(&f);
+	}
+}
