@@ -385,8 +385,11 @@ static bool emit_entry(struct tercet *t, struct tercet_event *event)
 			event->error_text = t->delivered.text;
 			event->code = TERCET_INTERNAL;
 		}
+		bool repeats = part.skip_tokens || event->prompt_logprobs.count;
 		tercet_chunk_skip(event, &part);
-		silent |= event->finish == TERCET_FINISH_NONE && !event->token_count && part.skip_tokens;
+		tercet_held_take_prompt(r, &event->prompt_logprobs);
+		silent |= event->finish == TERCET_FINISH_NONE && !event->token_count &&
+			  !event->prompt_logprobs.count && repeats;
 		if (event->finish != TERCET_FINISH_NONE)
 			tercet_held_remove(&t->requests, r);
 		if (!silent)

@@ -254,3 +254,22 @@ bool tercet_held_take_output(struct held_request *r, u32 first_token, const u32 
 		push_mark(r, first_token + token_count, text_begin + text_bytes);
 	return true;
 }
+
+void tercet_held_take_prompt(struct held_request *r, struct tercet_logprobs *lp)
+{
+	u32 known = 0, ids = 0;
+
+	while (known < lp->count && lp->positions[known] < r->prompt_next)
+		ids += lp->counts[known++];
+	if (lp->count)
+		r->prompt_next = lp->positions[lp->count - 1] >= r->prompt_next ? lp->positions[lp->count - 1] + 1
+										: r->prompt_next;
+	if (known == 0)
+		return;
+	*lp = (struct tercet_logprobs){.count = lp->count - known,
+				       .positions = lp->positions + known,
+				       .counts = lp->counts + known,
+				       .ranks = lp->ranks + known,
+				       .ids = lp->ids + ids,
+				       .values = lp->values + ids};
+}

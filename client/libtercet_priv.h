@@ -46,6 +46,7 @@ struct held_request {
 	u32 prompt_count;
 	u32 output_count;
 	u64 text_bytes;
+	u32 prompt_next;          /* prompt positions below it came with their log-probabilities */
 	u32 mark_count;           /* 0 unless it was submitted again or adopted */
 	struct output_mark marks[MARKS_MAX];
 };
@@ -89,6 +90,9 @@ struct output_part {
  * shows as r->tokens.failed. */
 bool tercet_held_take_output(struct held_request *r, u32 first_token, const u32 *tokens, u32 token_count,
 			     u32 text_bytes, struct output_part *part);
+/* Removes from an event the log-probabilities of prompt positions that were delivered before: a detokenizer that
+ * begins anew gives them once more. */
+void tercet_held_take_prompt(struct held_request *r, struct tercet_logprobs *lp);
 /* From now on the engine may repeat what lies behind this point. */
 void tercet_held_mark(struct held_request *r);
 

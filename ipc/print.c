@@ -140,7 +140,9 @@ static const struct message_doc message_docs[] = {
 	{IPC_TYPE_INIT, false, "scheduler -> worker, on step", "Begins an epoch with empty state."},
 	{IPC_TYPE_STEP, false, "scheduler -> every worker, on step",
 	 "What changed since the step before, and the digest of the state after it."},
-	{IPC_TYPE_RESULT, false, "worker rank 0 -> scheduler on step and, the same bytes, -> detokenizer on tokens",
+	{IPC_TYPE_RESULT, false,
+	 "worker rank 0 -> scheduler on step and, the same bytes, -> detokenizer on tokens; kept ones scheduler -> "
+	 "detokenizer on streams",
 	 "The tokens of a step."},
 	{IPC_TYPE_OPEN, false, "scheduler -> detokenizer, on streams",
 	 "A sequence begins; everything needed to decode and end it."},

@@ -158,7 +158,8 @@ enum chunk_added chunk_writer_add(struct chunk_writer *w, struct stream *s, size
 	w->req_id[row] = s->req_id;
 	w->prompt_count[row] = s->prompt_count;
 	w->cached_count[row] = s->cached_count;
-	w->first_token[row] = p->first;
+	/* tokens leave from `base` on; an entry without any stands there, too, while those in front are on the way */
+	w->first_token[row] = p->first > s->base ? p->first : s->base;
 	w->finish[row] = FINISH_NONE;
 	w->stop_kind[row] = STOP_KIND_NONE;
 	w->stop_value[row] = 0;

@@ -86,6 +86,8 @@ static void on_streams(void *ctx, struct ipc_channel *ch, ipc_peer from, const s
 		on_scheduler(d, from, msg->epoch);
 	else if (msg->type == IPC_TYPE_OPEN)
 		streams_open(d->streams, &msg->open, msg->epoch, clock_now_ns());
+	else if (msg->type == IPC_TYPE_RESULT) /* kept: the log-probabilities of streams opened again */
+		streams_result(d->streams, &msg->result, msg->epoch, clock_now_ns());
 	else if (msg->type == IPC_TYPE_CLOSE)
 		streams_close(d->streams, &msg->close, clock_now_ns());
 	else if (ipc_channel_may_log(ch))

@@ -285,6 +285,15 @@ static void prompts_push(struct streams *ss, const struct ipc_result *r, u64 epo
 	}
 }
 
+/* Hands the stream what came before it could be used. */
+static void early_settle(struct streams *ss, u32 slot, u64 now_ns)
+{
+	struct early_target target = {ss, &ss->slots[slot].s, now_ns};
+	if (ss->early.count > 0)
+		early_take(&ss->early, target.s->seq, early_apply, &target);
+	slot_settle(ss, slot);
+}
+
 /* Every column of a table has the same length. */
 static bool result_valid(const struct ipc_result *r)
 {
@@ -315,9 +324,13 @@ void streams_result(struct streams *ss, const struct ipc_result *r, u64 epoch, u
 		if (slot == NO_INDEX)
 			continue;
 		struct stream *s = &ss->slots[slot].s;
+		bool gap = s->gap_ns != 0;
 		if (token_push(ss, s, epoch, r->position[i], r->token[i], &lp, now_ns))
 			early_add(&ss->early, s->seq, epoch, r->position[i], r->token[i], false, &lp, now_ns);
-		slot_settle(ss, slot);
+		if (gap && s->gap_ns == 0) /* filled by what the scheduler had kept: what waited behind it follows */
+			early_settle(ss, slot, now_ns);
+		else
+			slot_settle(ss, slot);
 	}
 }
 
@@ -343,14 +356,6 @@ static void seq_map(struct streams *ss, u32 slot)
 {
 	enum err e = map_put(&ss->by_seq, ss->slots[slot].s.seq, slot);
 	ASSERT(e == ERR_OK); /* as many places as slots */
-}
-
-static void early_settle(struct streams *ss, u32 slot, u64 now_ns)
-{
-	struct early_target target = {ss, &ss->slots[slot].s, now_ns};
-	if (ss->early.count > 0)
-		early_take(&ss->early, target.s->seq, early_apply, &target);
-	slot_settle(ss, slot);
 }
 
 static void open_continue(struct streams *ss, u32 slot, const struct ipc_open *open, u64 epoch, u64 now_ns)

@@ -44,8 +44,10 @@ static void on_detok(void *ctx, struct ipc_channel *ch, ipc_peer from, const str
 		if (streams_greeted(&s->streams) && s->sched) {
 			LOG_WARN("DETOK_RESTARTED", "live=%u ended_lately=%u", sched_live_count(s->sched),
 				 s->streams.end_count);
+			streams_reopen_begin(&s->streams);
 			sched_reopen_streams(s->sched);
 			streams_resend_ends(&s->streams, s->streams.now_ns);
+			streams_reopen_end(&s->streams);
 		}
 		break;
 	case IPC_TYPE_STOPPED:
@@ -161,6 +163,7 @@ static void on_lease_timer(void *ctx, u64 now_ns)
 	struct scheduler *s = ctx;
 
 	s->streams.now_ns = now_ns;
+	streams_expire(&s->streams, now_ns);
 	scheduler_expire_clients(s, now_ns);
 }
 

@@ -118,8 +118,11 @@ static void begin_epoch(struct scheduler *s)
 		e = create_core(s, &w, &em);
 	else
 		e = check_same_model(s->sched, &w, &em);
-	if (!e && !first)
+	if (!e && !first) {
+		streams_reopen_begin(&s->streams);
 		sched_restart_workers(s->sched, w.block_count, s->streams.now_ns);
+		streams_reopen_end(&s->streams);
+	}
 	if (e) {
 		scheduler_fail(s, e, &em);
 		return;
@@ -194,6 +197,7 @@ static void on_result(struct scheduler *s, ipc_peer from, const struct ipc_msg *
 		restart_epoch(s, e, em.text);
 		return;
 	}
+	streams_keep_result(&s->streams, &msg->result);
 	if (s->sched->flight_count < in_flight) {
 		s->fruitless_restarts = 0;
 		stats_progress(s->stats, begin, !sched_is_idle(s->sched));

@@ -21,6 +21,8 @@ enum err streams_init(struct streams *st, struct ipc_channel *channel)
 	if (!st->ends)
 		return ERR_NO_MEMORY;
 	enum err e = outbox_init(&st->outbox, channel, OUTBOX_ITEMS_MAX, OUTBOX_BYTES_MAX);
+	if (!e)
+		e = kept_results_init(&st->kept);
 	if (e)
 		streams_fini(st);
 	return e;
@@ -33,6 +35,8 @@ void streams_fini(struct streams *st)
 		buf_fini(&st->ends[i].close);
 	}
 	free(st->ends);
+	kept_results_fini(&st->kept);
+	ipc_scratch_fini(&st->decoded);
 	outbox_fini(&st->outbox);
 	memset(st, 0, sizeof(*st));
 }
@@ -127,18 +131,63 @@ static void keep_end(struct streams *st, const struct ipc_msg *open, const struc
 	st->end_bytes += end->open.bytes + end->close.bytes;
 }
 
+/* Its outputs from the first kept one on follow with their log-probabilities. */
+static enum err send_open_of_end(struct streams *st, struct stream_end *end)
+{
+	struct ipc_msg msg;
+
+	if (st->kept.index_count == 0)
+		return outbox_send_frame(&st->outbox, (ipc_peer){0}, end->open.data, end->open.bytes);
+	enum err e = ipc_decode(end->open.data, end->open.bytes, &st->decoded, &msg, NULL);
+	if (e)
+		return e;
+	msg.open.output_tokens_count =
+		kept_results_open(&st->kept, msg.open.seq, msg.open.output_tokens_count);
+	return outbox_send(&st->outbox, (ipc_peer){0}, &msg);
+}
+
 void streams_resend_ends(struct streams *st, u64 now_ns)
 {
 	for (u32 i = 0; i < st->end_count; i++) {
 		struct stream_end *end = end_at(st, i);
 		if (now_ns - end->time_ns > ENDS_AGE_NS_MAX || !buf_ok(&end->open) || !buf_ok(&end->close))
 			continue;
-		enum err e = outbox_send_frame(&st->outbox, (ipc_peer){0}, end->open.data, end->open.bytes);
+		enum err e = send_open_of_end(st, end);
 		if (!e)
 			e = outbox_send_frame(&st->outbox, (ipc_peer){0}, end->close.data, end->close.bytes);
 		if (e)
 			LOG_ERROR("STREAM_END_LOST", "reason=\"%s\"", err_text(e));
 	}
+}
+
+/* ---------------------------------------------------------------- log-probabilities */
+
+void streams_keep_result(struct streams *st, const struct ipc_result *m)
+{
+	kept_results_add(&st->kept, m, st->now_ns);
+}
+
+void streams_expire(struct streams *st, u64 now_ns)
+{
+	kept_results_expire(&st->kept, now_ns);
+}
+
+void streams_reopen_begin(struct streams *st)
+{
+	kept_results_begin(&st->kept);
+}
+
+static void send_result(void *ctx, const struct ipc_result *m)
+{
+	struct streams *st = ctx;
+	struct ipc_msg msg = {.type = IPC_TYPE_RESULT, .epoch = st->epoch, .result = *m};
+
+	send(st, &msg);
+}
+
+void streams_reopen_end(struct streams *st)
+{
+	kept_results_end(&st->kept, send_result, st);
 }
 
 /* ---------------------------------------------------------------- sink */
@@ -148,6 +197,7 @@ static void on_open(void *ctx, const struct seq *q, const struct seq_extra *x, c
 	struct streams *st = ctx;
 	struct ipc_msg msg = open_message(st, q, x, tokens);
 
+	msg.open.output_tokens_count = kept_results_open(&st->kept, q->id, msg.open.output_tokens_count);
 	send(st, &msg);
 }
 

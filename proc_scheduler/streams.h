@@ -3,6 +3,7 @@
 #ifndef TERCET_PROC_SCHEDULER_STREAMS_H
 #define TERCET_PROC_SCHEDULER_STREAMS_H
 
+#include "proc_scheduler/kept_results.h"
 #include "proc_scheduler/outbox.h"
 #include "proc_scheduler/sched.h"
 
@@ -24,6 +25,8 @@ struct streams {
 	struct stream_end *ends; /* [STREAM_ENDS_MAX], a ring */
 	u32 end_first, end_count;
 	u64 end_bytes;
+	struct kept_results kept;
+	struct ipc_scratch decoded;
 	u64 now_ns; /* of the event that is handled */
 };
 
@@ -34,10 +37,18 @@ void streams_fini(struct streams *st); /* zeroed accepted */
 struct sched_sink streams_sink(struct streams *st);
 /* The connection broke: nothing is sent until the detokenizer greets. */
 void streams_lost(struct streams *st);
-/* A HELLO. True: it is not the first one, so sched_reopen_streams has to follow, then streams_resend_ends. */
+/* A HELLO. True: it is not the first one, so what is live has to be opened again and what ended lately, too. */
 bool streams_greeted(struct streams *st);
+/* Around sched_reopen_streams and streams_resend_ends, or whatever opens streams again: their outputs come with the
+ * log-probabilities that are still known. */
+void streams_reopen_begin(struct streams *st);
+void streams_reopen_end(struct streams *st);
 /* Opens and closes again what ended lately. */
 void streams_resend_ends(struct streams *st, u64 now_ns);
+/* A result that was applied; its log-probabilities may be needed again. */
+void streams_keep_result(struct streams *st, const struct ipc_result *m);
+/* About once a second. */
+void streams_expire(struct streams *st, u64 now_ns);
 /* Whether new requests may be taken: false while the bounded queue to the detokenizer is nearly full. */
 bool streams_have_room(const struct streams *st);
 

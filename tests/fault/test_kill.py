@@ -1,10 +1,13 @@
 """Processes of the engine die or hang in the middle of 16 seeded requests: every answer is the undisturbed one."""
+import concurrent.futures
+import functools
 import os
 import signal
 import time
 
 import pytest
 
+from api import joined
 from engine import FULL, SANITIZED, SLOWER, Engine, alive, wait_until
 from load import Load, differences
 
@@ -55,6 +58,38 @@ def test_a_killed_process_changes_no_token(config, wanted):
                 strike(e, wanted, [victims(e, name)[rank]])
         if "tiny_cache" in config:
             assert e.api.metric("vllm:num_preemptions_total") > 0
+
+
+LISTED = [{"prompt": "Once upon a time", "logprobs": 3, "stream": True},
+          {"prompt": "The little dog", "logprobs": 0, "temperature": 0.9},
+          {"prompt": "A king and his queen lived", "logprobs": 2, "echo": True},
+          {"prompt": "In the deep forest", "logprobs": 1, "stream": True, "stop": [" the end of"]}]
+
+
+def listed(api, fields):
+    """Tokens and their log-probabilities of one request."""
+    fields = {"max_tokens": 150, "temperature": 0, "seed": 4, "ignore_eos": True, **fields}
+    if fields.pop("stream", False):
+        lists = joined(api.stream(**fields))[0]
+    else:
+        lists = api.call("POST", "/v1/completions", fields)["choices"][0]["logprobs"]
+    return lists["tokens"], lists["token_logprobs"]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_killed_process_loses_no_log_probability(name):
+    with Engine("--dtype", "float32") as e, concurrent.futures.ThreadPoolExecutor(len(LISTED)) as pool:
+        ask = functools.partial(listed, e.api)
+        wanted = list(pool.map(ask, LISTED))
+        for _ in range(3):
+            answers = pool.map(ask, LISTED)
+            time.sleep(0.15)
+            os.kill(victims(e, name)[0], signal.SIGKILL)
+            for (tokens, values), (wanted_tokens, wanted_values) in zip(answers, wanted):
+                assert tokens == wanted_tokens
+                assert [v is None for v in values] == [v is None for v in wanted_values], e.log()[-4000:]
+                assert all(v is None or abs(v - w) < 1e-3 for v, w in zip(values, wanted_values))
+            wait_until(e.api.healthy, 20, "health")
 
 
 @pytest.mark.parametrize("config", list(CONFIGS)[:3] if FULL else ["default"])

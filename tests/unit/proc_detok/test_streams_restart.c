@@ -351,6 +351,57 @@ Test(streams_restart, new_detokenizer_goes_on_behind_the_clients_tokens)
 	cr_assert_str_eq(view_request(view, 101)->text, "abcde");
 }
 
+/* One token with one listed id, as a RESULT of its own. */
+static void push_listed(u64 seq, u32 position, u32 token)
+{
+	const u32 entry = 0, one = 1;
+	const f32 value = -0.25f;
+	struct ipc_result r = {
+		.seq = &seq, .seq_count = 1, .position = &position, .position_count = 1,
+		.token = &token, .token_count = 1, .lp_entry = &entry, .lp_entry_count = 1,
+		.lp_count = &one, .lp_count_count = 1, .lp_rank = &one, .lp_rank_count = 1,
+		.lp_ids = &token, .lp_ids_count = 1, .lp_values = &value, .lp_values_count = 1,
+	};
+	streams_result(ss, &r, 1, 0);
+}
+
+Test(streams_restart, kept_results_bring_the_log_probabilities_that_an_open_cannot)
+{
+	u32 tokens[16];
+	u64 live_req = 100;
+	u32 live_tokens = 3;
+	struct ipc_attach attach = {.client_id = 7,
+				    .live_req_id = &live_req,
+				    .live_req_id_count = 1,
+				    .live_token_count = &live_tokens,
+				    .live_token_count_count = 1};
+	struct ipc_open open = fixture_open(1, 7, 100);
+	cr_assert_eq(streams_client_ready(ss, &attach), ERR_OK);
+	push_listed(1, 5, 'f'); /* the worker was faster */
+	text_as_tokens("ab", tokens, &open);
+	streams_open(ss, &open, 1, 0);
+	push_listed(1, 6, 'g');
+	const u64 seq = 1;
+	const u32 one = 1;
+	const f32 value = -2;
+	struct ipc_result prompt = {.plp_seq = &seq, .plp_seq_count = 1, .plp_position = &one, .plp_position_count = 1,
+				    .plp_count = &one, .plp_count_count = 1, .plp_rank = &one, .plp_rank_count = 1,
+				    .plp_ids = &one, .plp_ids_count = 1, .plp_values = &value, .plp_values_count = 1};
+	streams_result(ss, &prompt, 1, 0);
+	struct ipc_chunk chunk;
+	cr_assert(streams_next_chunk(ss, &chunk));
+	cr_assert_eq(chunk.plp_entry_count, 1);
+	cr_assert_eq(chunk.first_token[0], 3, "an entry without tokens stands where the client is");
+	for (u32 i = 2; i < 5; i++)
+		push_listed(1, i, 'a' + i);
+	push_listed(1, 3, 'd');
+	struct request_view *r = drained(100);
+	cr_assert_str_eq(r->text, "defg", "the client had three; nothing waits for another OPEN");
+	cr_assert_eq(r->lp_count, 4);
+	for (u32 i = 0; i < 4; i++)
+		cr_assert_eq(r->lp_tokens[i], 3 + i);
+}
+
 Test(streams_restart, without_a_claim_the_schedulers_outputs_are_the_clients)
 {
 	u32 tokens[16];

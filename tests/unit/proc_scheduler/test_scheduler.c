@@ -183,6 +183,75 @@ Test(scheduler, a_new_detokenizer_is_told_of_live_streams_and_of_late_ends)
 	fake_worker_fini(&w);
 }
 
+/* The result of a step with one listed id for each of its tokens. */
+static void serve_step_listed(struct peer *worker, struct fake_worker *w, struct fake_result *r)
+{
+	static const u32 entries[] = {0, 1}, ones[] = {1, 1};
+	static const f32 values[] = {-0.5f, -0.5f};
+	struct ipc_msg out = {0};
+	struct err_msg em;
+
+	const struct ipc_msg *m = shell_expect(worker, IPC_TYPE_STEP);
+	cr_assert_eq(fake_worker_step(w, &m->step, r, &em), ERR_OK, "%s", em.text);
+	out.epoch = m->epoch;
+	out.result = fake_result_message(r);
+	u32 n = out.result.seq_count;
+	cr_assert_leq(n, 2);
+	if (n == 0 && w->batch->tokens_run == 0)
+		return;
+	out.result.lp_entry = entries;
+	out.result.lp_count = out.result.lp_rank = ones;
+	out.result.lp_ids = out.result.token;
+	out.result.lp_values = values;
+	out.result.lp_entry_count = out.result.lp_count_count = out.result.lp_rank_count = n;
+	out.result.lp_ids_count = out.result.lp_values_count = n;
+	shell_send(worker, IPC_TYPE_RESULT, out);
+}
+
+Test(scheduler, a_new_detokenizer_gets_the_log_probabilities_again)
+{
+	static struct fake_result r;
+	struct shell *s = shell_start((const char *const[]){"async_depth=0", NULL});
+	struct peer worker, client, stream;
+	struct fake_worker w;
+
+	fake_worker_init(&w, &limits);
+	shell_worker(s, &worker, 0, SHELL_BLOCKS);
+	shell_client(s, &client, 5);
+	shell_submit(&client, 5, 1, 20, 30);
+	shell_submit(&client, 5, 2, 30, 2);
+	shell_expect(&client, IPC_TYPE_ACCEPTED);
+	shell_expect(&client, IPC_TYPE_ACCEPTED);
+	shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	while (w.batch->row_count != 1 || w.batch->step < 2)
+		serve_step_listed(&worker, &w, &r);
+
+	shell_restart_detok(s);
+	const struct ipc_msg *m = shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	cr_assert_eq(m->open.req_id, 1);
+	cr_assert_eq(m->open.output_tokens_count, 0, "they come as results");
+	u64 first = m->open.seq;
+	m = shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	cr_assert_eq(m->open.output_tokens_count, 0);
+	u64 ended = m->open.seq;
+	m = shell_expect_stream(s, &stream, IPC_TYPE_CLOSE);
+	cr_assert_eq(m->close.output_count, 2);
+	u32 next[2] = {0, 0};
+	while (next[0] < 2 || next[1] < 2) {
+		m = shell_expect_stream(s, &stream, IPC_TYPE_RESULT);
+		cr_assert(m->result.seq_count > 0 && m->result.lp_ids_count == m->result.seq_count);
+		for (u32 i = 0; i < m->result.seq_count; i++) {
+			cr_assert(m->result.seq[i] == first || m->result.seq[i] == ended);
+			cr_assert_eq(m->result.position[i], next[m->result.seq[i] == ended]++);
+			cr_assert_eq(m->result.lp_ids[i], m->result.token[i]);
+		}
+	}
+	shell_disconnect(&worker);
+	shell_disconnect(&client);
+	cr_assert_eq(shell_stop(&s), ERR_OK);
+	fake_worker_fini(&w);
+}
+
 Test(scheduler, a_stop_string_ends_a_request)
 {
 	struct shell *s = shell_start(NULL);
