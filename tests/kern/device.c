@@ -11,18 +11,30 @@
 
 enum { GUARD_BYTES = 128, GUARD = 0xb7 };
 
+static void must(cudaError_t e, const char *what)
+{
+	if (e == cudaSuccess)
+		return;
+	fprintf(stderr, "checkkern-cuda: %s: %s\n%s", what, cudaGetErrorString(e), emu_report());
+	exit(1);
+}
+
 void device_init(struct device *d, u64 seed)
 {
+	cudaStream_t stream;
 	memset(d, 0, sizeof(*d));
 	check_init(&d->check, seed);
 	kern_ops_init(&d->ref, 0);
 	kern_ops_init_cuda(&d->ops, &d->device_ops);
+	must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+	d->ctx.stream = stream;
 	d->ref_ctx.threads = d->check.pools[1];
 	d->schedule = "";
 }
 
 void device_fini(struct device *d)
 {
+	must(cudaStreamDestroy(d->ctx.stream), "stream");
 	check_fini(&d->check);
 }
 
@@ -34,9 +46,10 @@ void *device_alloc(struct device *d, size_t bytes)
 		exit(1);
 	}
 	b->bytes = bytes;
-	b->data = aligned_alloc(128, (bytes + 2 * GUARD_BYTES + 127) & ~(size_t)127);
-	memset(b->data, GUARD, bytes + 2 * GUARD_BYTES);
-	memset((char *)b->data + GUARD_BYTES, 0xff, bytes);
+	must(cudaMalloc(&b->data, bytes + 2 * GUARD_BYTES), "memory");
+	must(cudaMemset(b->data, GUARD, bytes + 2 * GUARD_BYTES), "guards");
+	must(cudaMemset((char *)b->data + GUARD_BYTES, 0xff, bytes), "poison");
+	must(cudaDeviceSynchronize(), "poison"); /* the ops run in a stream of their own */
 	return (char *)b->data + GUARD_BYTES;
 }
 
@@ -44,7 +57,7 @@ void *device_upload(struct device *d, const void *host, size_t bytes)
 {
 	void *p = device_alloc(d, bytes);
 	if (bytes > 0)
-		memcpy(p, host, bytes);
+		must(cudaMemcpy(p, host, bytes, cudaMemcpyHostToDevice), "upload");
 	return p;
 }
 
@@ -52,7 +65,7 @@ void *device_download(struct device *d, const void *device, size_t bytes)
 {
 	void *p = check_alloc(&d->check, bytes);
 	if (bytes > 0)
-		memcpy(p, device, bytes);
+		must(cudaMemcpy(p, device, bytes, cudaMemcpyDeviceToHost), "download");
 	return p;
 }
 
@@ -72,8 +85,10 @@ const char *device_problem(struct device *d, enum err e)
 static bool guards_hold(const struct device_buffer *b)
 {
 	unsigned char guards[2 * GUARD_BYTES];
-	memcpy(guards, b->data, GUARD_BYTES);
-	memcpy(guards + GUARD_BYTES, (char *)b->data + GUARD_BYTES + b->bytes, GUARD_BYTES);
+	must(cudaMemcpy(guards, b->data, GUARD_BYTES, cudaMemcpyDeviceToHost), "guards");
+	must(cudaMemcpy(guards + GUARD_BYTES, (char *)b->data + GUARD_BYTES + b->bytes, GUARD_BYTES,
+			cudaMemcpyDeviceToHost),
+	     "guards");
 	for (size_t i = 0; i < sizeof(guards); i++)
 		if (guards[i] != GUARD)
 			return false;
@@ -87,7 +102,7 @@ void device_case_end(struct device *d, const char *problem, const char *fmt, ...
 	for (u32 i = 0; i < d->buffer_count; i++) {
 		if (!problem && !guards_hold(&d->buffers[i]))
 			problem = "wrote outside of a buffer";
-		free(d->buffers[i].data);
+		must(cudaFree(d->buffers[i].data), "free");
 	}
 	d->buffer_count = 0;
 	va_start(args, fmt);

@@ -45,6 +45,7 @@ double device_e4m3(u8 v);
 const char *device_close(const float *got, const float *want, size_t count, double error, double floor);
 
 void device_linear(struct device *d);
+void device_matmul(struct device *d);
 void device_attention(struct device *d);
 
 #endif

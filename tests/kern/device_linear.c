@@ -7,14 +7,18 @@
 /* Half a unit in the last place of bf16, and a little for the arithmetic before it. */
 static const double BF16 = 0x1.04p-8;
 
-static void embedding_case(struct device *d, u32 tokens, u32 hidden)
+static void embedding_case(struct device *d, u32 tokens, u32 hidden, float scale)
 {
 	enum { ROWS = 19, FIRST = 5 };
 	u16 *table;
 	float *host = device_bf16s(d, ROWS * hidden, false, &table), *want;
 	u32 *ids = check_alloc(&d->check, (tokens + 1) * sizeof(u32));
-	struct kern_embedding_args a = {
-		.tokens = tokens, .hidden = hidden, .first = FIRST, .rows = ROWS, .dtype = KERN_BF16};
+	struct kern_embedding_args a = {.tokens = tokens,
+					.hidden = hidden,
+					.first = FIRST,
+					.rows = ROWS,
+					.scale = scale,
+					.dtype = KERN_BF16};
 	for (u32 t = 0; t < tokens; t++)
 		ids[t] = check_random(&d->check, ROWS + 2 * FIRST);
 	a.ids = device_upload(d, ids, tokens * sizeof(u32));
@@ -29,7 +33,7 @@ static void embedding_case(struct device *d, u32 tokens, u32 hidden)
 	a.table_dtype = a.dtype = KERN_F32;
 	(void)d->ref.embedding(&d->ref_ctx, &a);
 	if (!problem)
-		problem = device_close(got, want, (size_t)tokens * hidden, 0, 0);
+		problem = device_close(got, want, (size_t)tokens * hidden, scale != 0 ? BF16 : 0, 0);
 	device_case_end(d, problem, "embedding tokens=%u hidden=%u", tokens, hidden);
 }
 
@@ -146,7 +150,7 @@ void device_linear(struct device *d)
 	static const u32 widths[] = {8, 64, 200, 1024, 2056};
 	static const enum kern_dtype quantized[] = {KERN_F32, KERN_I8, KERN_F8E4M3};
 	for (u32 w = 0; w < COUNT_OF(widths); w++) {
-		embedding_case(d, 1 + w * 3, widths[w]);
+		embedding_case(d, 1 + w * 3, widths[w], w % 2 ? 11.3f : 0);
 		for (u32 bits = 0; bits < 8; bits++)
 			rmsnorm_case(d,
 				     &(struct norm_case){1 + w % 3, widths[w], bits & 1, bits & 2, bits & 4,
@@ -155,7 +159,7 @@ void device_linear(struct device *d)
 			act_mul_case(d, i % 2 ? KERN_SILU : KERN_GELU_TANH, 3 - w % 3, widths[w],
 				     quantized[(w + i) % 3]);
 	}
-	embedding_case(d, 0, 64);
+	embedding_case(d, 0, 64, 0);
 	rmsnorm_case(d, &(struct norm_case){0, 64, false, true, true, KERN_F32});
 	rmsnorm_case(d, &(struct norm_case){2, 4104, true, true, true, KERN_I8});
 	rmsnorm_case(d, &(struct norm_case){1, 16384, true, true, false, KERN_F8E4M3});

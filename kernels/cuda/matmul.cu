@@ -1,0 +1,105 @@
+/* The matrix product: which kernel takes it. */
+#include "kernels/cuda/matmul_skinny.cuh"
+#include "kernels/weight_device_priv.h"
+
+static enum err skinny_of_args(const struct kern_matmul_args *a, struct skinny *p)
+{
+	const struct kern_weight *w = a->w;
+	const size_t row_bytes = weight_device_row_bytes(w->k, w->dtype);
+	*p = {};
+	p->w = (const u8 *)w->data;
+	p->scales = p->w + w->n * row_bytes;
+	p->zeros = p->scales + weight_device_scales_bytes(w->n, w->k, w->dtype);
+	p->order = w->order;
+	p->x = a->x_bf16;
+	p->bias = a->bias;
+	p->out = a->out;
+	p->tokens = a->tokens;
+	p->n = w->n;
+	p->k = w->k;
+	p->units = (u32)(row_bytes / WEIGHT_DEVICE_UNIT);
+	p->groups = weight_device_groups(w->k, w->dtype);
+	while (p->groups > 0 && 1u << p->group_shift < weight_device_group(w->dtype))
+		p->group_shift++;
+	p->x_stride = a->x_stride;
+	p->out_stride = a->out_stride;
+	p->accumulate = a->accumulate;
+	p->out_f32 = a->out_dtype == KERN_F32;
+	if (!cuda_aligned(p->x) || !cuda_aligned(p->w) || !cuda_aligned(p->order) || p->x_stride % 8 != 0)
+		return ERR_INVALID;
+	return ERR_OK;
+}
+
+static enum err skinny_fuse(const struct kern_matmul_fusion *f, const struct kern_weight *w, struct skinny *p)
+{
+	p->norm_weight = f->norm_weight;
+	p->norm_eps = f->norm_eps;
+	if (!cuda_aligned(f->norm_weight) || (f->act_mul && f->rope) || (f->norm_weight && w->order))
+		return ERR_INVALID;
+	if (f->act_mul) {
+		p->rows = SKINNY_ACT;
+		p->act = f->act;
+		return w->n % 2 == 0 ? ERR_OK : ERR_INVALID;
+	}
+	if (!f->rope)
+		return ERR_OK;
+	const enum err e = rope_of_args(f->rope, &p->rope);
+	if (e != ERR_OK)
+		return e;
+	const struct rope *r = &p->rope;
+	p->rows = SKINNY_ROPE;
+	p->accumulate = false;
+	if (w->n != (r->heads + 2 * r->kv_heads) * r->head_dim)
+		return ERR_INVALID;
+	if (r->q_norm || r->k_norm || r->kv_dtype != KERN_BF16 || r->head_dim % 16 != 0 ||
+	    r->rope_dim % 16 != 0)
+		return ERR_UNSUPPORTED;
+	p->bias = r->bias ? r->bias : p->bias;
+	return ERR_OK;
+}
+
+static enum err skinny_run(enum kern_dtype type, const struct skinny *p, cudaStream_t stream)
+{
+	switch (type) {
+	case KERN_BF16:
+		return skinny_run_bf16(p, stream);
+	case KERN_I8:
+		return skinny_run_i8(p, stream);
+	case KERN_F8E4M3:
+		return skinny_run_f8(p, stream);
+	default:
+		return skinny_run_i4(p, stream);
+	}
+}
+
+/* More tokens than the kernel takes, in slices: the weight is read again for each. */
+static enum err skinny_slices(struct skinny *p, enum kern_dtype type, cudaStream_t stream)
+{
+	const u32 tokens = p->tokens;
+	const size_t element = p->out_f32 ? sizeof(float) : sizeof(u16);
+	enum err e = ERR_OK;
+	for (u32 t = 0; t < tokens && e == ERR_OK; t += KERN_FUSED_TOKENS) {
+		p->tokens = tokens - t < KERN_FUSED_TOKENS ? tokens - t : (u32)KERN_FUSED_TOKENS;
+		e = skinny_run(type, p, stream);
+		p->x += (size_t)p->tokens * p->x_stride;
+		p->out = (char *)p->out + (size_t)p->tokens * p->out_stride * element;
+	}
+	return e;
+}
+
+CUDA_OP(matmul)
+{
+	const struct kern_weight *w = a->w;
+	struct skinny p;
+	if (a->dtype != KERN_BF16 || (a->out_dtype != KERN_BF16 && a->out_dtype != KERN_F32) ||
+	    weight_device_columns(w->dtype) == 0 || w->k % SKINNY_SLAB != 0)
+		return ERR_UNSUPPORTED;
+	if (a->tokens == 0)
+		return ERR_OK;
+	if (a->fusion && a->tokens > KERN_FUSED_TOKENS)
+		return ERR_UNSUPPORTED;
+	enum err e = skinny_of_args(a, &p);
+	if (e == ERR_OK && a->fusion)
+		e = skinny_fuse(a->fusion, w, &p);
+	return e != ERR_OK ? e : skinny_slices(&p, w->dtype, cuda_stream(ctx));
+}

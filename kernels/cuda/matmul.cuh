@@ -1,0 +1,13 @@
+/* The matrix product's parts: few tokens (matmul_skinny_*.cu), many (matmul_lt.cu). */
+#ifndef TERCET_KERNELS_CUDA_MATMUL_CUH
+#define TERCET_KERNELS_CUDA_MATMUL_CUH
+
+#include "kernels/cuda/device.cuh"
+
+struct skinny;
+enum err skinny_run_bf16(const struct skinny *p, cudaStream_t stream);
+enum err skinny_run_i8(const struct skinny *p, cudaStream_t stream);
+enum err skinny_run_f8(const struct skinny *p, cudaStream_t stream);
+enum err skinny_run_i4(const struct skinny *p, cudaStream_t stream);
+
+#endif

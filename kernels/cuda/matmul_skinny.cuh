@@ -1,0 +1,400 @@
+/* The matrix product of at most 16 tokens, where reading the weight is everything.
+ *
+ * A warp takes 16 rows of the weight as the matrix unit's A and up to 8 tokens as its B. Within each 32
+ * columns
+ * ("slab") k is permuted in the same way for both, so that lane (g, t) = (lane / 4, lane % 4) feeds two steps
+ * of 16 from columns 8t .. 8t + 7 of rows g and g + 8: 16 bytes of a bf16 weight, straight into registers. In
+ * 8 and 4 bits those 16 bytes hold that lane's columns of 2 and 4 slabs (weight_device.c lays them out so).
+ * The warps of a block divide the columns and add up through shared memory once, in a fixed order.
+ *
+ * Rows g and g + 8 of a tile need not be neighbours: for a gated activation they are a gate and its up, for a
+ * rotated head the two values that rotate with each other. So what follows the product is local to a thread.
+ */
+#ifndef TERCET_KERNELS_CUDA_MATMUL_SKINNY_CUH
+#define TERCET_KERNELS_CUDA_MATMUL_SKINNY_CUH
+
+#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/matmul.cuh"
+#include "kernels/cuda/rope.cuh"
+
+enum {
+	SKINNY_WARPS = 8,
+	SKINNY_THREADS = SKINNY_WARPS * CU_WARP,
+	SKINNY_SLAB = 32,	/* columns */
+	SKINNY_UNIT_BYTES = 64, /* of a row: what the four lanes of a row load at once */
+};
+
+enum skinny_rows { SKINNY_PLAIN, SKINNY_ACT, SKINNY_ROPE };
+
+struct skinny {
+	const u8 *w, *scales, *zeros; /* [N][units][64]; [N][groups], float or half; half */
+	const u32 *order;
+	const u16 *x;
+	const float *norm_weight, *bias;
+	void *out;
+	struct rope rope;
+	u32 tokens, n, k, units, groups, group_shift, x_stride, out_stride;
+	float norm_eps;
+	enum skinny_rows rows;
+	enum kern_activation act;
+	bool accumulate, out_f32;
+};
+
+/* KERN_I4_128 stands for all groups of 4 bits: their size is data. */
+template <enum kern_dtype W> struct skinny_format {
+	static constexpr u32 SLABS = W == KERN_BF16 ? 1 : W == KERN_I4_128 ? 4 : 2; /* of a unit */
+	static constexpr bool SCALED = W != KERN_BF16;
+};
+
+template <u32 EIGHTS_, u32 TILES_, u32 UNITS_, enum kern_dtype W_>
+struct skinny_shape {
+	static constexpr u32 EIGHTS = EIGHTS_; /* of tokens */
+	static constexpr u32 TILES = TILES_;   /* of 16 rows of a block */
+	static constexpr u32 UNITS = UNITS_;   /* in flight */
+	static constexpr enum kern_dtype W = W_;
+	static constexpr u32 SLABS = skinny_format<W>::SLABS;
+	static constexpr bool SCALED = skinny_format<W>::SCALED;
+	static constexpr u32 SUMS = TILES * EIGHTS * 4 * CU_WARP; /* of a warp */
+	static constexpr u32 SHARED_BYTES = SKINNY_WARPS * (SUMS + EIGHTS * 8) * sizeof(float);
+};
+
+/* The first row of the lower and the upper eight of a tile. */
+struct skinny_tile {
+	u32 low, high;
+};
+
+CU_INLINE struct skinny_tile skinny_tile_of(const struct skinny *p, u32 tile)
+{
+	if (p->rows == SKINNY_ACT)
+		return {tile * 8, p->n / 2 + tile * 8};
+	if (p->rows == SKINNY_ROPE) {
+		const u32 dim = p->rope.head_dim, head = tile / (dim / 16), within = tile % (dim / 16);
+		if (head < p->rope.heads + p->rope.kv_heads && within < p->rope.rope_dim / 16)
+			return {head * dim + within * 8, head * dim + p->rope.rope_dim / 2 + within * 8};
+	}
+	return {tile * 16, tile * 16 + 8};
+}
+
+/* ---------------------------------------------------------------- operands */
+
+CU_INLINE uint4 skinny_load_row(const struct skinny *p, u32 row, u32 unit)
+{
+	const size_t at = ((size_t)row * p->units + unit) * SKINNY_UNIT_BYTES + threadIdx.x % 4 * 16;
+	return row < p->n && unit < p->units ? cu_load_stream<uint4>(p->w + at) : make_uint4(0, 0, 0, 0);
+}
+
+/* Four bytes, the values of which are bytes - 128, as two words of bf16: exact. A float whose lowest bits are
+ * u is 2^23 + u. */
+CU_INLINE void skinny_bytes(u32 bytes, u32 out[2])
+{
+	float x[4];
+#pragma unroll
+	for (u32 i = 0; i < 4; i++)
+		x[i] = cu_float(cu_byte_perm(bytes, 0x4b000000u, 0x7440 | i)) - 8388736.0f;
+	out[0] = cu_byte_perm(cu_bits(x[0]), cu_bits(x[1]), 0x7632);
+	out[1] = cu_byte_perm(cu_bits(x[2]), cu_bits(x[3]), 0x7632);
+}
+
+/* Four e4m3 as two words of bf16: exact. */
+CU_INLINE void skinny_e4m3(u32 bytes, u32 out[2])
+{
+#pragma unroll
+	for (u32 i = 0; i < 2; i++) {
+		const u32 halves = cu_e4m3x2_to_f16x2((u16)(bytes >> (16 * i)));
+		out[i] = cu_byte_perm(cu_bits(cu_f16_to_f32((u16)halves)),
+				      cu_bits(cu_f16_to_f32((u16)(halves >> 16))), 0x7632);
+	}
+}
+
+/* Columns 8t .. 8t + 7 of slab `slab` of what a lane loaded, as bf16. 4 bits come out 128 too large: 0x4300
+ * is 128, and its lowest bits are units. */
+template <enum kern_dtype W> CU_INLINE void skinny_columns(const uint4 raw, u32 slab, u32 out[4])
+{
+	const u32 words[4] = {raw.x, raw.y, raw.z, raw.w};
+	if constexpr (W == KERN_BF16) {
+#pragma unroll
+		for (u32 i = 0; i < 4; i++)
+			out[i] = words[i];
+	} else if constexpr (W == KERN_I8) {
+		skinny_bytes(words[2 * slab] ^ 0x80808080u, out);
+		skinny_bytes(words[2 * slab + 1] ^ 0x80808080u, out + 2);
+	} else if constexpr (W == KERN_F8E4M3) {
+		skinny_e4m3(words[2 * slab], out);
+		skinny_e4m3(words[2 * slab + 1], out + 2);
+	} else {
+#pragma unroll
+		for (u32 i = 0; i < 4; i++)
+			out[i] = (words[slab] >> (4 * i) & 0x000f000fu) | 0x43004300u;
+	}
+}
+
+/* Eight inputs of a token from column `k` on, times the norm's weights; their squares go to `squares`. */
+CU_INLINE uint4 skinny_load_x(const struct skinny *p, u32 token, u32 k, float *squares)
+{
+	uint4 v = make_uint4(0, 0, 0, 0);
+	float x[8];
+	if (token >= p->tokens || k >= p->k)
+		return v;
+	const u16 *row = p->x + (size_t)token * p->x_stride;
+	if (p->order) {
+		const uint4 a = cu_load_const<uint4>(p->order + k),
+			    b = cu_load_const<uint4>(p->order + k + 4);
+		v = make_uint4(row[a.x] | (u32)row[a.y] << 16, row[a.z] | (u32)row[a.w] << 16,
+			       row[b.x] | (u32)row[b.y] << 16, row[b.z] | (u32)row[b.w] << 16);
+	} else {
+		v = cu_load<uint4>(row + k);
+	}
+	if (!p->norm_weight)
+		return v;
+	const float4 low = cu_load_const<float4>(p->norm_weight + k),
+		     high = cu_load_const<float4>(p->norm_weight + k + 4);
+	const float weight[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+	unpack8(v, x);
+#pragma unroll
+	for (u32 i = 0; i < 8; i++) {
+		*squares += x[i] * x[i];
+		x[i] *= weight[i];
+	}
+	return pack8(x);
+}
+
+/* Scale, and zero in units of the weight as skinny_columns gives it. */
+template <enum kern_dtype W> CU_INLINE float2 skinny_scale(const struct skinny *p, u32 row, u32 k)
+{
+	const size_t at = (size_t)row * p->groups + (k >> p->group_shift);
+	if (row >= p->n || k >= p->k)
+		return make_float2(0, 0);
+	if constexpr (W == KERN_I4_128)
+		return make_float2(cu_f16_to_f32(((const u16 *)p->scales)[at]),
+				   cu_f16_to_f32(((const u16 *)p->zeros)[at]) + 128);
+	return make_float2(((const float *)p->scales)[at], 0);
+}
+
+/* ---------------------------------------------------------------- the product */
+
+CU_INLINE void skinny_step(float c[4], const u32 low[4], const u32 high[4], const uint4 x)
+{
+	const u32 a0[4] = {low[0], high[0], low[1], high[1]}, a1[4] = {low[2], high[2], low[3], high[3]};
+	const u32 b0[2] = {x.x, x.y}, b1[2] = {x.z, x.w};
+	cu_mma_bf16(c, a0, b0);
+	cu_mma_bf16(c, a1, b1);
+}
+
+/* One slab of one tile. `total`: the sums of x, for the zeros. */
+template <typename S>
+CU_INLINE void skinny_slab(const struct skinny *p, const struct skinny_tile *tile, const uint4 raw[2],
+			   u32 slab, u32 k, const uint4 x[S::EIGHTS], const float total[S::EIGHTS][4],
+			   float c[S::EIGHTS][4])
+{
+	u32 low[4], high[4];
+	skinny_columns<S::W>(raw[0], slab, low);
+	skinny_columns<S::W>(raw[1], slab, high);
+	if constexpr (!S::SCALED) {
+#pragma unroll
+		for (u32 n = 0; n < S::EIGHTS; n++)
+			skinny_step(c[n], low, high, x[n]);
+		return;
+	}
+	const u32 g = threadIdx.x % CU_WARP / 4;
+	const float2 scale[2] = {skinny_scale<S::W>(p, tile->low + g, k),
+				 skinny_scale<S::W>(p, tile->high + g, k)};
+#pragma unroll
+	for (u32 n = 0; n < S::EIGHTS; n++) {
+		float part[4] = {0, 0, 0, 0};
+		skinny_step(part, low, high, x[n]);
+#pragma unroll
+		for (u32 e = 0; e < 4; e++) {
+			if constexpr (S::W == KERN_I4_128)
+				part[e] -= scale[e / 2].y * total[n][e];
+			c[n][e] += scale[e / 2].x * part[e];
+		}
+	}
+}
+
+/* All slabs of one unit of all tiles. */
+template <typename S>
+CU_INLINE void skinny_unit(const struct skinny *p, const struct skinny_tile tile[S::TILES],
+			   const uint4 raw[S::TILES][2], u32 unit, float c[S::TILES][S::EIGHTS][4],
+			   float squares[S::EIGHTS])
+{
+	const u32 lane = threadIdx.x % CU_WARP;
+	const u32 ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+#pragma unroll
+	for (u32 slab = 0; slab < S::SLABS; slab++) {
+		const u32 k = (unit * S::SLABS + slab) * SKINNY_SLAB;
+		uint4 x[S::EIGHTS];
+		float total[S::EIGHTS][4];
+#pragma unroll
+		for (u32 n = 0; n < S::EIGHTS; n++) {
+			x[n] = skinny_load_x(p, n * 8 + lane / 4, k + lane % 4 * 8, &squares[n]);
+			if constexpr (S::W == KERN_I4_128) {
+				total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;
+				skinny_step(total[n], ones, ones, x[n]);
+			}
+		}
+#pragma unroll
+		for (u32 m = 0; m < S::TILES; m++)
+			skinny_slab<S>(p, &tile[m], raw[m], slab, k, x, total, c[m]);
+	}
+}
+
+/* ---------------------------------------------------------------- what follows it */
+
+CU_INLINE void skinny_store(const struct skinny *p, u32 token, u32 column, float x)
+{
+	const size_t at = (size_t)token * p->out_stride + column;
+	if (p->out_f32) {
+		float *out = (float *)p->out + at;
+		*out = p->accumulate ? *out + x : x;
+	} else {
+		u16 *out = (u16 *)p->out + at;
+		*out = cu_f32_to_bf16(p->accumulate ? cu_bf16_to_f32(*out) + x : x);
+	}
+}
+
+/* Two values of a head, dimensions `low` and `high`, on their way into q or the cache. */
+CU_INLINE void skinny_store_rope(const struct skinny *p, u32 token, u32 row, u32 distance, float low,
+				 float high)
+{
+	const struct rope *r = &p->rope;
+	const u32 head = row / r->head_dim, dim = row % r->head_dim;
+	const bool is_q = head < r->heads, is_k = head < r->heads + r->kv_heads;
+	u16 *to;
+	if (is_k && dim < r->rope_dim) { /* dim + distance is its partner */
+		const size_t at = (size_t)r->positions[token] * (r->rope_dim / 2) + dim;
+		const float c = r->cos[at], s = r->sin[at], x = low;
+		low = x * c - high * s;
+		high = high * c + x * s;
+	}
+	if (is_q) {
+		to = r->q + ((size_t)token * r->heads + head) * r->head_dim;
+	} else {
+		const i64 slot = r->slots[token];
+		if (slot < 0)
+			return;
+		to = (u16 *)rope_cache_head(r, is_k, slot, head - r->heads - (is_k ? 0 : r->kv_heads)) +
+		     (u64)slot % r->block_size * r->head_dim;
+	}
+	to[dim] = cu_f32_to_bf16(low);
+	to[dim + distance] = cu_f32_to_bf16(high);
+}
+
+/* The products of one token with rows `low` and `high`. */
+CU_INLINE void skinny_finish(const struct skinny *p, u32 token, u32 low, u32 high, float x, float y)
+{
+	if (p->bias) {
+		x += low < p->n ? p->bias[low] : 0;
+		y += high < p->n ? p->bias[high] : 0;
+	}
+	if (p->rows == SKINNY_ACT) {
+		if (low < p->n / 2)
+			skinny_store(p, token, low, activate(p->act, x) * y);
+	} else if (p->rows == SKINNY_ROPE) {
+		if (low < p->n)
+			skinny_store_rope(p, token, low, high - low, x, y);
+	} else {
+		if (low < p->n)
+			skinny_store(p, token, low, x);
+		if (high < p->n)
+			skinny_store(p, token, high, y);
+	}
+}
+
+/* Adds up the warps' sums and squares and finishes. shared: [warps][SUMS], then [warps][tokens]. */
+template <typename S>
+CU_INLINE void skinny_join(const struct skinny *p, float *shared, const float c[S::TILES][S::EIGHTS][4],
+			   const float squares[S::EIGHTS])
+{
+	const u32 lane = threadIdx.x % CU_WARP, warp = threadIdx.x / CU_WARP;
+	float *all_squares = shared + SKINNY_WARPS * S::SUMS;
+#pragma unroll
+	for (u32 m = 0; m < S::TILES; m++)
+#pragma unroll
+		for (u32 n = 0; n < S::EIGHTS; n++)
+#pragma unroll
+			for (u32 e = 0; e < 4; e++)
+				shared[warp * S::SUMS + ((m * S::EIGHTS + n) * 4 + e) * CU_WARP + lane] =
+					c[m][n][e];
+#pragma unroll
+	for (u32 n = 0; n < S::EIGHTS; n++) {
+		float sum = squares[n]; /* this lane's columns of token lane / 4 */
+		sum += cu_shfl_xor(sum, 1);
+		sum += cu_shfl_xor(sum, 2);
+		if (lane % 4 == 0)
+			all_squares[warp * S::EIGHTS * 8 + n * 8 + lane / 4] = sum;
+	}
+	cu_sync(); /* all warps' sums are there */
+	for (u32 i = threadIdx.x; i < S::SUMS / 2; i += SKINNY_THREADS) {
+		const u32 l = i % CU_WARP, e = i / CU_WARP % 2, n = i / CU_WARP / 2 % S::EIGHTS,
+			  m = i / CU_WARP / 2 / S::EIGHTS;
+		const u32 token = n * 8 + l % 4 * 2 + e, at = ((m * S::EIGHTS + n) * 4 + e) * CU_WARP + l;
+		const struct skinny_tile tile = skinny_tile_of(p, blockIdx.x * S::TILES + m);
+		float x = 0, y = 0, sum = 0;
+		if (token >= p->tokens)
+			continue;
+#pragma unroll
+		for (u32 w = 0; w < SKINNY_WARPS; w++) {
+			x += shared[w * S::SUMS + at];
+			y += shared[w * S::SUMS + at + 2 * CU_WARP];
+			sum += all_squares[w * S::EIGHTS * 8 + token];
+		}
+		if (p->norm_weight) {
+			const float scale = cu_rsqrt(sum / (float)p->k + p->norm_eps);
+			x *= scale;
+			y *= scale;
+		}
+		skinny_finish(p, token, tile.low + l / 4, tile.high + l / 4, x, y);
+	}
+}
+
+/* Started before the kernel ahead of it has ended: weights are nobody's output, so the first of them are
+ * under way while it finishes. */
+template <typename S>
+static __global__ void __launch_bounds__(SKINNY_THREADS, 2) skinny_kernel(const struct skinny p)
+{
+	SHARED_DYNAMIC(float, shared);
+	const u32 g = threadIdx.x % CU_WARP / 4, first = threadIdx.x / CU_WARP * S::UNITS;
+	struct skinny_tile tile[S::TILES];
+	float c[S::TILES][S::EIGHTS][4] = {}, squares[S::EIGHTS] = {};
+	uint4 raw[S::UNITS][S::TILES][2];
+#pragma unroll
+	for (u32 m = 0; m < S::TILES; m++)
+		tile[m] = skinny_tile_of(&p, blockIdx.x * S::TILES + m);
+	for (u32 unit = first; unit < p.units; unit += SKINNY_WARPS * S::UNITS) {
+#pragma unroll
+		for (u32 u = 0; u < S::UNITS; u++)
+#pragma unroll
+			for (u32 m = 0; m < S::TILES; m++) {
+				raw[u][m][0] = skinny_load_row(&p, tile[m].low + g, unit + u);
+				raw[u][m][1] = skinny_load_row(&p, tile[m].high + g, unit + u);
+			}
+		if (unit == first)
+			cu_grid_wait(); /* x is there from here on */
+#pragma unroll
+		for (u32 u = 0; u < S::UNITS; u++)
+			skinny_unit<S>(&p, tile, raw[u], unit + u, c, squares);
+	}
+	cu_grid_wait(); /* of warps that had nothing to load, before they write */
+	cu_grid_launch();
+	skinny_join<S>(&p, shared, c, squares);
+}
+
+/* ---------------------------------------------------------------- host */
+
+template <typename S> static enum err skinny_launch_shape(const struct skinny *p, cudaStream_t stream)
+{
+	const u32 rows = p->rows == SKINNY_ACT ? cuda_ceil(p->n / 2, 8) : cuda_ceil(p->n, 16);
+	return cuda_launched(LAUNCH_DEPENDENT(skinny_kernel<S>, cuda_ceil(rows, S::TILES), SKINNY_THREADS,
+					      S::SHARED_BYTES, stream, *p));
+}
+
+/* Beyond 8 tokens a block has 32 rows, which halves how often x is read from the cache. */
+template <enum kern_dtype W> static enum err skinny_launch(const struct skinny *p, cudaStream_t stream)
+{
+	constexpr u32 UNITS = W == KERN_BF16 ? 4 : 2;
+	if (p->tokens <= 8)
+		return skinny_launch_shape<skinny_shape<1, 1, UNITS, W>>(p, stream);
+	return skinny_launch_shape<skinny_shape<2, 2, UNITS / 2, W>>(p, stream);
+}
+
+#endif

@@ -1,0 +1,274 @@
+/* Checks of the device's matrix product, with what may be fused to it, against the reference ops in a row. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/kern/device.h"
+
+struct matmul_case {
+	u32 n, k, tokens;
+	enum kern_dtype weight;
+	bool bias, accumulate, f32, outliers, norm, act_mul, order;
+};
+
+/* A weight with its device form, and the floats that it stands for. */
+struct weights {
+	struct kern_weight device, ref;
+};
+
+static void upload_weight(struct device *d, struct weights *w)
+{
+	w->device.data = device_upload(d, w->device.data,
+				       kern_weight_device_bytes(w->ref.n, w->ref.k, w->device.dtype));
+	if (w->device.order)
+		w->device.order = device_upload(d, w->device.order, w->ref.k * sizeof(u32));
+}
+
+/* Through the CPU's packing, whose reference reads it as it is. */
+static const char *make_weight(struct device *d, const struct matmul_case *m, struct weights *w)
+{
+	struct check *c = &d->check;
+	struct err_msg em = {""};
+	float *values = check_floats(c, (size_t)m->n * m->k, m->outliers);
+	void *memory = check_alloc(c, kern_weight_bytes(m->n, m->k, m->weight, 0)),
+	     *device = check_alloc(c, kern_weight_device_bytes(m->n, m->k, m->weight));
+	if (kern_weight_pack(&w->ref, values, KERN_F32, m->k, m->n, m->k, m->weight, memory, NULL, 0, &em) ||
+	    kern_weight_to_device(&w->device, &w->ref, device, &em))
+		return "no weight";
+	if (m->order) {
+		u32 *order = check_alloc(c, m->k * sizeof(u32));
+		for (u32 i = 0; i < m->k; i++) {
+			const u32 j = check_random(c, i + 1);
+			order[i] = order[j];
+			order[j] = i;
+		}
+		w->ref.order = w->device.order = order;
+	}
+	upload_weight(d, w);
+	return NULL;
+}
+
+/* fp8: random bytes and scales, and a float weight of the same values. */
+static const char *make_f8(struct device *d, const struct matmul_case *m, struct weights *w)
+{
+	struct check *c = &d->check;
+	struct err_msg em = {""};
+	const u32 groups = (m->k + 127) / 128;
+	u8 *q = check_alloc(c, (size_t)m->n * m->k);
+	float *scale = check_alloc(c, (size_t)m->n * groups * sizeof(float)),
+	      *values = check_alloc(c, (size_t)m->n * m->k * sizeof(float));
+	void *device = check_alloc(c, kern_weight_device_bytes(m->n, m->k, KERN_F8E4M3));
+	for (size_t i = 0; i < (size_t)m->n * groups; i++)
+		scale[i] = (1 + check_uniform(c) / 2) / 240;
+	for (u32 n = 0; n < m->n; n++)
+		for (u32 k = 0; k < m->k; k++) {
+			const size_t at = (size_t)n * m->k + k;
+			q[at] = (u8)(check_random(c, 0x7f) | (check_random(c, 2) << 7)); /* not NaN */
+			values[at] = (float)(device_e4m3(q[at]) * scale[(size_t)n * groups + k / 128]);
+		}
+	const struct kern_quantized_rows rows = {q, scale, NULL, m->k, groups};
+	if (kern_weight_device_begin(&w->device, m->n, m->k, KERN_F8E4M3, device, &em))
+		return "no weight";
+	kern_weight_device_rows(&w->device, 0, m->n, &rows);
+	w->ref = (struct kern_weight){.n = m->n, .k = m->k, .dtype = KERN_F32, .data = values};
+	upload_weight(d, w);
+	return NULL;
+}
+
+/* The reference's ops, one after the other; `out` [tokens][width]. */
+static void matmul_want(struct device *d, const struct matmul_case *m, const struct weights *w,
+			const float *x, u32 x_stride, const float *norm, const float *bias, float *out)
+{
+	struct check *c = &d->check;
+	const size_t count = (size_t)m->tokens * m->n;
+	float *product = m->act_mul ? check_alloc(c, count * sizeof(float)) : out,
+	      *normed = check_alloc(c, (size_t)m->tokens * x_stride * sizeof(float));
+	memcpy(normed, x, (size_t)m->tokens * x_stride * sizeof(float));
+	for (u32 t = 0; t < m->tokens && norm; t++) {
+		const struct kern_rmsnorm_args n = {.out = normed + (size_t)t * x_stride,
+						    .x = normed + (size_t)t * x_stride,
+						    .weight = norm,
+						    .eps = 1e-5f,
+						    .tokens = 1,
+						    .hidden = m->k};
+		(void)d->ref.rmsnorm(&d->ref_ctx, &n);
+	}
+	const struct kern_matmul_args a = {.out = product,
+					   .x = normed,
+					   .w = &w->ref,
+					   .bias = bias,
+					   .tokens = m->tokens,
+					   .x_stride = x_stride,
+					   .out_stride = m->n,
+					   .accumulate = m->accumulate};
+	(void)d->ref.matmul(&d->ref_ctx, &a);
+	const struct kern_act_mul_args act = {
+		.out = out, .gate_up = product, .tokens = m->tokens, .size = m->n / 2, .act = KERN_SILU};
+	if (m->act_mul)
+		(void)d->ref.act_mul(&d->ref_ctx, &act);
+}
+
+static void matmul_case(struct device *d, const struct matmul_case *m)
+{
+	struct check *c = &d->check;
+	const u32 width = m->act_mul ? m->n / 2 : m->n, x_stride = m->k + 8 * check_random(c, 2);
+	const size_t count = (size_t)m->tokens * width;
+	struct weights w;
+	struct kern_matmul_fusion fusion = {.norm_eps = 1e-5f, .act_mul = m->act_mul, .act = KERN_SILU};
+	u16 *x;
+	float *bias = NULL, *norm = NULL;
+	const char *problem = m->weight == KERN_F8E4M3 ? make_f8(d, m, &w) : make_weight(d, m, &w);
+	float *x_host = device_bf16s(d, (size_t)m->tokens * x_stride, m->outliers, &x);
+	float *bias_host = m->bias ? device_floats(d, m->n, false, &bias) : NULL;
+	float *norm_host = m->norm ? device_floats(d, m->k, false, &norm) : NULL;
+	u16 *before;
+	float *want = device_bf16s(d, count, false, &before), *got;
+	struct kern_matmul_args a = {.x_bf16 = x,
+				     .w = &w.device,
+				     .bias = bias,
+				     .tokens = m->tokens,
+				     .x_stride = x_stride,
+				     .out_stride = width,
+				     .accumulate = m->accumulate,
+				     .dtype = KERN_BF16,
+				     .out_dtype = m->f32 ? KERN_F32 : KERN_BF16};
+	fusion.norm_weight = norm;
+	a.fusion = m->norm || m->act_mul ? &fusion : NULL;
+	a.out_bf16 = before;
+	if (m->f32)
+		a.out = device_upload(d, want, count * sizeof(float));
+	if (!problem)
+		problem = device_problem(d, d->ops.matmul(&d->ctx, &a));
+	got = m->f32 ? device_download(d, a.out, count * sizeof(float))
+		     : device_download_bf16(d, a.out_bf16, count);
+	matmul_want(d, m, &w, x_host, x_stride, norm_host, bias_host, want);
+	/* Sums of k products of values up to 1 in floats; with a norm inputs are rounded to bf16, with 4 bits
+	 * the products are 128 times as large at first. */
+	const double rounding = m->norm ? 0x1p-9 : kern_dtype_bytes(m->weight) == 0 ? 0x1p-16 : 0x1p-20;
+	double floor = sqrt(m->k) * rounding * (m->outliers ? 300 : 1.5) * (m->act_mul ? 24 : 1);
+	if (!problem)
+		problem = device_close(got, want, count, m->f32 ? 1e-5 : 0x1.1p-8, floor);
+	device_case_end(
+		d, problem,
+		"matmul %s n=%u k=%u tokens=%u bias=%d accumulate=%d f32=%d outliers=%d norm=%d act_mul=%d "
+		"order=%d",
+		kern_dtype_name(m->weight), m->n, m->k, m->tokens, m->bias, m->accumulate, m->f32,
+		m->outliers, m->norm, m->act_mul, m->order);
+}
+
+/* ---------------------------------------------------------------- with rotation and the write into the cache
+ */
+
+static void matmul_rope_case(struct device *d, u32 tokens, u32 heads, u32 kv_heads, u32 head_dim,
+			     u32 rope_dim)
+{
+	enum { POSITIONS = 20, BLOCKS = 4, BLOCK_SIZE = 16 };
+	struct check *c = &d->check;
+	const u32 n = (heads + 2 * kv_heads) * head_dim;
+	const struct matmul_case m = {.n = n, .k = 96, .tokens = tokens, .weight = KERN_BF16};
+	const size_t q_count = (size_t)tokens * heads * head_dim,
+		     kv_count = (size_t)BLOCKS * BLOCK_SIZE * kv_heads * head_dim;
+	struct weights w;
+	u16 *x;
+	float *cosine, *sine, *bias;
+	u32 *positions = check_alloc(c, tokens * sizeof(u32));
+	i64 *slots = check_alloc(c, tokens * sizeof(i64));
+	const char *problem = make_weight(d, &m, &w);
+	const float *x_host = device_bf16s(d, (size_t)tokens * m.k, false, &x),
+		    *cos_host = device_floats(d, (size_t)POSITIONS * rope_dim / 2, false, &cosine),
+		    *sin_host = device_floats(d, (size_t)POSITIONS * rope_dim / 2, false, &sine),
+		    *bias_host = device_floats(d, n, false, &bias);
+	for (u32 t = 0; t < tokens; t++) {
+		positions[t] = check_random(c, POSITIONS);
+		slots[t] = t % 4 == 2 ? -1 : (i64)(t * 5 % (BLOCKS * BLOCK_SIZE - 1));
+	}
+	struct kern_rope_kv_args r = {
+		.tokens = tokens, .heads = heads, .rope_dim = rope_dim, .dtype = KERN_BF16, .bias = bias};
+	r.kv = (struct kern_kv){
+		.dtype = KERN_BF16, .block_size = BLOCK_SIZE, .kv_heads = kv_heads, .head_dim = head_dim};
+	r.kv.k = device_alloc(d, kv_count * sizeof(u16));
+	r.kv.v = device_alloc(d, kv_count * sizeof(u16));
+	r.q_bf16 = device_alloc(d, q_count * sizeof(u16));
+	r.cos = cosine;
+	r.sin = sine;
+	r.positions = device_upload(d, positions, tokens * sizeof(u32));
+	r.slots = device_upload(d, slots, tokens * sizeof(i64));
+	const struct kern_matmul_fusion fusion = {.rope = &r};
+	const struct kern_matmul_args a = {.x_bf16 = x,
+					   .w = &w.device,
+					   .tokens = tokens,
+					   .x_stride = m.k,
+					   .dtype = KERN_BF16,
+					   .out_dtype = KERN_BF16,
+					   .fusion = &fusion};
+	if (!problem)
+		problem = device_problem(d, d->ops.matmul(&d->ctx, &a));
+	float *product = check_alloc(c, (size_t)tokens * n * sizeof(float));
+	matmul_want(d, &m, &w, x_host, m.k, NULL, NULL, product);
+	struct kern_rope_kv_args ref = r;
+	ref.dtype = KERN_F32;
+	ref.qkv = product;
+	ref.q = check_alloc(c, q_count * sizeof(float));
+	ref.kv.dtype = KERN_F32;
+	ref.kv.k = check_alloc(c, kv_count * sizeof(float));
+	ref.kv.v = check_alloc(c, kv_count * sizeof(float));
+	ref.bias = bias_host;
+	ref.cos = cos_host;
+	ref.sin = sin_host;
+	ref.positions = positions;
+	ref.slots = slots;
+	(void)d->ref.rope_kv(&d->ref_ctx, &ref);
+	if (!problem)
+		problem = device_close(device_download_bf16(d, r.q_bf16, q_count), ref.q, q_count, 0x1.1p-8,
+				       1e-4);
+	const float *k = device_download_bf16(d, r.kv.k, kv_count),
+		    *v = device_download_bf16(d, r.kv.v, kv_count);
+	const float *ref_k = ref.kv.k, *ref_v = ref.kv.v;
+	for (u32 t = 0; t < tokens && !problem; t++)
+		for (u32 h = 0; h < kv_heads && slots[t] >= 0 && !problem; h++)
+			for (u32 i = 0; i < head_dim && !problem; i++) {
+				const size_t block = (u64)slots[t] / BLOCK_SIZE * kv_heads + h,
+					     offset = (u64)slots[t] % BLOCK_SIZE;
+				const size_t at = (block * BLOCK_SIZE + offset) * head_dim + i;
+				problem = device_close(k + at,
+						       ref_k + (block * head_dim + i) * BLOCK_SIZE + offset,
+						       1, 0x1.1p-8, 1e-4);
+				if (!problem)
+					problem = device_close(v + at, ref_v + at, 1, 0x1.1p-8, 1e-4);
+			}
+	device_case_end(d, problem, "matmul with rope tokens=%u heads=%u/%u head_dim=%u rope_dim=%u", tokens,
+			heads, kv_heads, head_dim, rope_dim);
+}
+
+void device_matmul(struct device *d)
+{
+	static const enum kern_dtype types[] = {KERN_BF16,  KERN_I8,	KERN_F8E4M3,
+						KERN_I4_32, KERN_I4_64, KERN_I4_128};
+	static const u32 shapes[][2] = {{16, 32}, {40, 64}, {70, 352}, {33, 1184}, {128, 2080}};
+	static const u32 tokens[] = {1, 3, 8, 9, 16, 21};
+	for (u32 type = 0; type < COUNT_OF(types); type++)
+		for (u32 s = 0; s < COUNT_OF(shapes); s++)
+			for (u32 i = s % 2; i < COUNT_OF(tokens); i += 2) {
+				struct matmul_case m = {shapes[s][0], shapes[s][1], tokens[i], types[type]};
+				m.bias = (i + s) % 3 == 0;
+				m.accumulate = (i + type) % 3 == 1;
+				m.f32 = (s + type) % 3 == 2;
+				m.outliers = (s + i) % 4 == 3;
+				m.order = types[type] != KERN_BF16 && types[type] != KERN_F8E4M3 && s == 3;
+				matmul_case(d, &m);
+			}
+	for (u32 i = 0; i < 5; i++) {
+		const struct matmul_case
+			norm = {.n = 48, .k = 160, .tokens = tokens[i], .norm = true, .bias = i % 2},
+			act = {.n = 48, .k = 96, .tokens = tokens[i], .act_mul = true},
+			both = {.n = 80, .k = 288, .tokens = tokens[i], .act_mul = true, .norm = true};
+		struct matmul_case cases[] = {norm, act, both};
+		for (u32 j = 0; j < COUNT_OF(cases); j++) {
+			cases[j].weight = types[(i + j) % COUNT_OF(types)];
+			matmul_case(d, &cases[j]);
+		}
+	}
+	matmul_rope_case(d, 3, 4, 2, 64, 64);
+	matmul_rope_case(d, 16, 3, 1, 80, 32);
+	matmul_rope_case(d, 9, 2, 2, 32, 0);
+}
