@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/cluster_secret.h"
 #include "common/options.h"
 #include "common/options_priv.h"
 #include "common/suggest.h"
@@ -247,7 +248,8 @@ void options_check_env(FILE *out)
 
 	for (char **v = environ; *v != NULL; v++) {
 		size_t bytes = strcspn(*v, "="), best = SIZE_MAX;
-		if (strncmp(*v, "TERCET_", 7) != 0 || options_owns_env(*v))
+		if (strncmp(*v, "TERCET_", 7) != 0 || options_owns_env(*v) ||
+		    strncmp(*v, CLUSTER_SECRET_ENV "=", sizeof(CLUSTER_SECRET_ENV)) == 0)
 			continue;
 		for (const struct option_desc *d = option_table; d->name != NULL; d++) {
 			env_name(name, sizeof(name), d->name);

@@ -37,6 +37,7 @@ void ipc_context_destroy(struct ipc_context **ctx)
 	ASSERT((*ctx)->channels == 0); /* termination would wait for them for ever */
 	while (zmq_ctx_term((*ctx)->zmq) && errno == EINTR)
 		;
+	ipc_gate_stop(*ctx);
 	free(*ctx);
 	*ctx = NULL;
 }
@@ -104,7 +105,8 @@ static enum err open_socket(struct ipc_channel *ch, const struct ipc_channel_con
 	if (!ch->socket)
 		return err_set(em, ERR_IO, "channel %s: cannot create a socket: %s", ch->name, zmq_strerror(errno));
 	bool speaks_first = ch->pattern == IPC_DEALER || ch->pattern == IPC_PUSH;
-	if (!set_options(ch, config) || (speaks_first && !open_monitor(ch)))
+	if (!set_options(ch, config) || (speaks_first && !open_monitor(ch)) ||
+	    (config->curve && !ipc_curve_use(ch->socket, config->curve, config->endpoint, false)))
 		return err_set(em, ERR_IO, "channel %s: cannot set up its socket: %s", ch->name,
 			       zmq_strerror(errno));
 	int rc = config->bind ? zmq_bind(ch->socket, config->endpoint) : zmq_connect(ch->socket, config->endpoint);
@@ -153,6 +155,20 @@ enum err ipc_channel_open(struct ipc_channel **out, struct ipc_context *ctx, con
 	else
 		*out = ch;
 	return e;
+}
+
+enum err ipc_channel_listen(struct ipc_channel *ch, const char *endpoint, const struct ipc_curve *curve,
+			    struct err_msg *em)
+{
+	ASSERT(ch->pattern == IPC_ROUTER);
+	enum err e = ipc_gate_start(ch->ctx, curve->node_public, em);
+	if (e != ERR_OK)
+		return e;
+	/* What is set now holds for this endpoint; those that are bound already keep what they have. */
+	if (ipc_curve_use(ch->socket, curve, endpoint, true) && zmq_bind(ch->socket, endpoint) == 0)
+		return ERR_OK;
+	e = errno == EADDRINUSE ? ERR_BUSY : errno == EADDRNOTAVAIL || errno == ENODEV ? ERR_NOT_FOUND : ERR_IO;
+	return err_set(em, e, "channel %s: cannot listen at %s: %s", ch->name, endpoint, zmq_strerror(errno));
 }
 
 void ipc_channel_close(struct ipc_channel **out)

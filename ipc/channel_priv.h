@@ -2,10 +2,17 @@
 #ifndef TERCET_IPC_CHANNEL_PRIV_H
 #define TERCET_IPC_CHANNEL_PRIV_H
 
+#include <pthread.h>
+
 #include "ipc/ipc_priv.h"
 
 struct ipc_context {
 	void *zmq;
+	/* curve.c: who may connect with which key; belongs to its thread while that runs. */
+	void *gate;
+	bool gate_runs;
+	pthread_t gate_thread;
+	u8 gate_key[32];
 	u32 channels; /* open */
 	u32 monitors; /* ever made */
 };
@@ -49,6 +56,13 @@ MUST_CHECK enum err ipc_channel_send_numbered(struct ipc_channel *ch, struct ipc
 MUST_CHECK enum err ipc_channel_send_hello(struct ipc_channel *ch, struct ipc_peer_state *peer);
 /* PUB: every subscriber that came since the last call makes a HELLO go out to all. */
 void ipc_channel_welcome_subscribers(struct ipc_channel *ch);
+
+/* curve.c: sets the socket up for its next endpoint. False with errno. */
+MUST_CHECK bool ipc_curve_use(void *socket, const struct ipc_curve *curve, const char *endpoint, bool server);
+/* The context's sockets take connections with `key` only, where they ask for keys at all. ERR_IO, ERR_NO_MEMORY. */
+MUST_CHECK enum err ipc_gate_start(struct ipc_context *ctx, const u8 key[32], struct err_msg *em);
+/* Once the context is terminated. */
+void ipc_gate_stop(struct ipc_context *ctx);
 
 /* DEALER, PUSH: takes notice of connections that came or went; a new one makes our HELLO due. */
 void ipc_channel_read_monitor(struct ipc_channel *ch);

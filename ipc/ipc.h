@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "common/buf.h"
+#include "common/cluster_secret.h"
 #include "common/err.h"
 #include "common/types.h"
 #include "ipc/schema.h"
@@ -88,6 +89,15 @@ typedef struct {
 	u64 v;
 } ipc_peer;
 
+/* Keys of CURVE (https://rfc.zeromq.org/spec/26), which channels between nodes use: the scheduler's and those that all
+ * other nodes share. Both pairs are made of the cluster's secret, so whoever has it can prove to be a member, and
+ * nobody else can read, forge or even begin a conversation. */
+struct ipc_curve {
+	u8 scheduler_public[32], scheduler_secret[32];
+	u8 node_public[32], node_secret[32];
+};
+void ipc_curve_init(struct ipc_curve *out, const struct cluster_secret *secret);
+
 struct ipc_channel_config {
 	const char *name;     /* "step": for logs and message recordings */
 	const char *endpoint; /* "ipc:///run/x/step", "tcp://..." */
@@ -102,6 +112,7 @@ struct ipc_channel_config {
 	u64 client_id;
 	const char *record_dir; /* not NULL: every frame is recorded to DIR/PROCESS.NAME.msgs */
 	u32 linger_ms;          /* what close may wait for unsent messages (a good-bye); 0: not at all */
+	const struct ipc_curve *curve; /* connects as a node to the scheduler's "tcp://" endpoint; NULL: on this host */
 	const char *process;    /* says HELLO and names recordings; NULL: from role and rank, "worker-0" */
 };
 
@@ -110,6 +121,13 @@ struct ipc_channel;
 MUST_CHECK enum err ipc_channel_open(struct ipc_channel **out, struct ipc_context *ctx,
 				     const struct ipc_channel_config *config, struct err_msg *em);
 void ipc_channel_close(struct ipc_channel **ch);
+/* A ROUTER that is bound already takes peers at a "tcp://" endpoint as well: nodes that have `curve`'s keys, and nobody
+ * else. A connection that is silent for three seconds is broken (also on the side of the node). ERR_BUSY: the port is
+ * in use; ERR_NOT_FOUND: no address of this machine; ERR_IO. */
+MUST_CHECK enum err ipc_channel_listen(struct ipc_channel *ch, const char *endpoint, const struct ipc_curve *curve,
+				       struct err_msg *em);
+/* "tcp://HOST:PORT" into `out`, an IPv6 address in brackets. ERR_TOO_LONG. */
+MUST_CHECK enum err ipc_tcp_endpoint(char *out, size_t bytes, const char *host, u32 port, struct err_msg *em);
 void ipc_channel_set_epoch(struct ipc_channel *ch, u64 epoch);
 
 /* Encodes and sends; never blocks. ERR_BUSY: the bounded queue to this peer is full, nothing was sent, the sequence

@@ -104,7 +104,8 @@ enum {
 	S(u64, kv_bytes_per_block)                                                                           \
 	A(u32, eos_ids, EOS_IDS_MAX)                                                                         \
 	S(u32, kv_switch_len)                                                                                \
-	S(u32, kv_by_prompt)
+	S(u32, kv_by_prompt)                                                                                 \
+	S(u64, group) /* names the coming together of all ranks, which it is the same for; 0: one rank */
 
 /* scheduler -> worker: begin an epoch with empty state and a pool of that many blocks */
 #define IPC_INIT(S, A)                                                                                       \

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -191,6 +192,43 @@ static enum err open_channel(struct scheduler *s, struct ipc_channel **out, cons
 	return ipc_channel_open(out, s->ipc, &config, em);
 }
 
+/* Workers of other nodes come to the address that they were given for this one; where it is none of this machine (it
+ * stands behind a translated one), to any. */
+static enum err listen_to_nodes(struct scheduler *s, struct err_msg *em)
+{
+	const struct options *o = s->options;
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list;
+	struct cluster_secret secret;
+	struct ipc_curve curve;
+	char host[NI_MAXHOST], endpoint[NI_MAXHOST + 32];
+
+	if (o->nnodes <= 1)
+		return ERR_OK;
+	enum err e = cluster_secret_read(&secret, o->cluster_secret_file, em);
+	if (e)
+		return e;
+	ipc_curve_init(&curve, &secret);
+	int failed = getaddrinfo(o->master_addr, NULL, &hints, &list);
+	if (failed)
+		return err_set(em, ERR_NOT_FOUND, "--master-addr %s: %s", o->master_addr, gai_strerror(failed));
+	e = ERR_NOT_FOUND;
+	for (const struct addrinfo *a = list; e == ERR_NOT_FOUND && a; a = a->ai_next) {
+		if (getnameinfo(a->ai_addr, a->ai_addrlen, host, sizeof(host), NULL, 0, NI_NUMERICHOST))
+			continue;
+		e = ipc_tcp_endpoint(endpoint, sizeof(endpoint), host, (u32)o->master_port, em);
+		if (!e)
+			e = ipc_channel_listen(s->step_channel, endpoint, &curve, em);
+	}
+	freeaddrinfo(list);
+	if (e == ERR_NOT_FOUND && !ipc_tcp_endpoint(endpoint, sizeof(endpoint), "*", (u32)o->master_port, em))
+		e = ipc_channel_listen(s->step_channel, endpoint, &curve, em);
+	if (!e)
+		LOG_INFO("LISTENS_TO_NODES", "endpoint=%s nodes=%d", endpoint, (int)o->nnodes);
+	if (e == ERR_BUSY)
+		err_prefix(em, "--master-port %d", (int)o->master_port);
+	return e;
+}
+
 static enum err open_channels(struct scheduler *s, struct err_msg *em)
 {
 	enum err e = ipc_context_create(&s->ipc, em);
@@ -199,6 +237,8 @@ static enum err open_channels(struct scheduler *s, struct err_msg *em)
 		e = open_channel(s, &s->submit_channel, "submit", IPC_ROUTER, em);
 	if (!e)
 		e = open_channel(s, &s->step_channel, "step", IPC_ROUTER, em);
+	if (!e)
+		e = listen_to_nodes(s, em);
 	if (!e)
 		e = open_channel(s, &s->stream_channel, "streams", IPC_DEALER, em);
 	return e;

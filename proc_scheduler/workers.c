@@ -33,11 +33,9 @@ enum err workers_greeted(struct workers *w, u32 rank, ipc_peer peer, struct err_
 	if (rank >= w->count)
 		return err_set(em, ERR_INVALID, "a worker with rank %u came; there are %u ranks from 0", rank,
 			       w->count);
-	if (w->ranks[rank].ready) {
-		for (u32 i = 0; i < w->count; i++)
-			w->ranks[i].ready = false;
+	if (w->ranks[rank].ready)
 		workers_lost(w);
-	}
+	w->ranks[rank].ready = false;
 	w->ranks[rank].peer = peer;
 	return ERR_OK;
 }
@@ -65,7 +63,7 @@ enum err workers_ready(struct workers *w, ipc_peer peer, const struct ipc_worker
 bool workers_all_ready(const struct workers *w)
 {
 	for (u32 i = 0; i < w->count; i++)
-		if (!w->ranks[i].ready)
+		if (!w->ranks[i].ready || w->ranks[i].info.group != w->ranks[0].info.group)
 			return false;
 	return true;
 }

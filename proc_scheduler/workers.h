@@ -24,12 +24,14 @@ struct workers {
 /* ERR_NO_MEMORY. The channel is borrowed. */
 MUST_CHECK enum err workers_init(struct workers *w, struct ipc_channel *channel, u32 count);
 void workers_fini(struct workers *w); /* zeroed accepted */
-/* A HELLO. When that rank was ready, its group has started anew: none is ready any more. ERR_INVALID: no such
- * rank. */
+/* A HELLO: the rank is not ready until it says so, and the group is down until all are ready and of one group. Ranks
+ * that are still there stay ready: when only a connection broke, nobody but that rank says WORKER_READY again. ERR_INVALID:
+ * no such rank. */
 MUST_CHECK enum err workers_greeted(struct workers *w, u32 rank, ipc_peer peer, struct err_msg *em);
 /* WORKER_READY. ERR_INVALID: not the peer that greeted as this rank, or numbers that cannot be. */
 MUST_CHECK enum err workers_ready(struct workers *w, ipc_peer peer, const struct ipc_worker_ready *m,
 				  struct err_msg *em);
+/* All ranks are ready and came together: those of an earlier group are on their way out. */
 bool workers_all_ready(const struct workers *w);
 /* What all ranks can do: the least block count and context length; the rest is rank 0's. */
 struct ipc_worker_ready workers_common(const struct workers *w);

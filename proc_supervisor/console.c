@@ -64,6 +64,9 @@ static void banner_text(const struct console_banner *b)
 	printf("  model          %s%s%s\n", b->model, b->dtype[0] != '\0' ? ", " : "", b->dtype);
 	printf("  workers        %" PRIu64 "%s%s%s%s\n", b->workers, b->device[0] != '\0' ? " on " : "",
 	       b->device, b->threads[0] != '\0' ? ", threads each: " : "", b->threads);
+	if (b->nodes > 1)
+		printf("  node           %" PRIu64 " of %" PRIu64 ", workers here: %" PRIu64 ", node 0: %s\n", b->node, b->nodes,
+		       b->workers / b->nodes, b->master);
 	if (b->blocks != 0) {
 		u64 tokens = b->blocks * b->block_size;
 		printf("  KV cache       %s%s%" PRIu64 " blocks of %" PRIu64 ", %" PRIu64 " tokens",

@@ -98,7 +98,7 @@ enum err engine_start(struct engine *e, const struct options *o, engine_progress
 	if (n < 0)
 		return err_set(em, ERR_IO, "/proc/self/exe: %s", strerror(errno));
 	path[n] = '\0';
-	error = spawn_process(&p, path, "serve", o, 0, true, em);
+	error = spawn_process(&p, path, "serve", o, 0, SPAWN_API_KEYS | SPAWN_CLUSTER_SECRET, em);
 	if (error != ERR_OK)
 		return error;
 	e->pid = p.pid;

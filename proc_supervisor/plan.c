@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/assert.h"
+#include "common/nodes.h"
 
 static void add(struct plan *p, enum ipc_role role, u32 rank, const char *name, const char *program)
 {
@@ -28,11 +29,17 @@ static void add(struct plan *p, enum ipc_role role, u32 rank, const char *name, 
 
 void plan_make(struct plan *p, const struct options *o)
 {
+	u32 each = nodes_ranks_each(o), first = o->node_rank > 0 ? (u32)o->node_rank * each : 0;
+
 	p->count = 0;
-	add(p, IPC_ROLE_SCHEDULER, 0, "scheduler", "tercet-scheduler");
-	add(p, IPC_ROLE_DETOK, 0, "detok", "tercet-detok");
-	for (u32 rank = 0; rank < (u32)o->tensor_parallel_size; rank++)
+	if (first == 0) {
+		add(p, IPC_ROLE_SCHEDULER, 0, "scheduler", "tercet-scheduler");
+		add(p, IPC_ROLE_DETOK, 0, "detok", "tercet-detok");
+	}
+	for (u32 rank = first; rank < first + each; rank++)
 		add(p, IPC_ROLE_WORKER, rank, "worker", "tercet-worker");
+	if (first != 0)
+		return;
 	for (u32 rank = 0; rank < (u32)o->api_server_count; rank++)
 		add(p, IPC_ROLE_GATEWAY, rank, "gateway", "tercet-gateway");
 }

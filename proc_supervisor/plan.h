@@ -22,7 +22,8 @@ struct plan {
 	u32 count;
 };
 
-/* The processes in the order in which they are spawned: those that bind sockets first. */
+/* The processes of this node in the order in which they are spawned: those that bind sockets first. Nodes other than
+ * node 0 have workers only. */
 void plan_make(struct plan *p, const struct options *o);
 
 /* The path of `program`: in $TERCET_LIBEXEC when it is set; else beside the running executable as it was

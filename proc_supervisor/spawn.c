@@ -12,6 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "common/cluster_secret.h"
+
 extern char **environ;
 
 /* A NULL-terminated list of strings in one buffer. */
@@ -70,18 +72,23 @@ static bool is_own_variable(const char *entry)
 	return options_owns_env(entry);
 }
 
-static bool make_environment(struct words *w, const struct options *o, u32 rank, bool api_keys, int boot_fd)
+static bool is_cluster_secret(const char *entry)
+{
+	return strncmp(entry, CLUSTER_SECRET_ENV "=", sizeof(CLUSTER_SECRET_ENV)) == 0;
+}
+
+static bool make_environment(struct words *w, const struct options *o, u32 rank, u32 secrets, int boot_fd)
 {
 	char entry[64];
 
 	for (char **e = environ; *e != NULL; e++)
-		if (!is_own_variable(*e))
+		if (!is_own_variable(*e) && ((secrets & SPAWN_CLUSTER_SECRET) || !is_cluster_secret(*e)))
 			words_add(w, *e);
 	snprintf(entry, sizeof(entry), "TERCET_BOOT_FD=%d", boot_fd);
 	words_add(w, entry);
 	snprintf(entry, sizeof(entry), "TERCET_RANK=%u", rank);
 	words_add(w, entry);
-	if (api_keys && o->api_key.count != 0) {
+	if ((secrets & SPAWN_API_KEYS) && o->api_key.count != 0) {
 		buf_append_str(&w->text, "TERCET_API_KEY=");
 		for (u32 i = 0; i < o->api_key.count; i++)
 			buf_printf(&w->text, "%s%s", i != 0 ? "," : "", o->api_key.items[i]);
@@ -132,7 +139,7 @@ destroy_actions:
 }
 
 enum err spawn_process(struct spawned *out, const char *path, const char *first_arg, const struct options *o,
-		       u32 rank, bool api_keys, struct err_msg *em)
+		       u32 rank, u32 secrets, struct err_msg *em)
 {
 	struct words argv = {0}, envp = {0};
 	int ends[2];
@@ -142,7 +149,7 @@ enum err spawn_process(struct spawned *out, const char *path, const char *first_
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
 		return err_set(em, ERR_IO, "socketpair: %s", strerror(errno));
 	if (!make_arguments(&argv, path, first_arg, o) ||
-	    !make_environment(&envp, o, rank, api_keys, ends[1])) {
+	    !make_environment(&envp, o, rank, secrets, ends[1])) {
 		e = err_set(em, ERR_NO_MEMORY, "%s: no memory for its arguments", path);
 		goto close_ends;
 	}

@@ -14,7 +14,9 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/cluster_secret.h"
 #include "common/log.h"
+#include "common/nodes.h"
 #include "common/trace.h"
 #include "proc_supervisor/supervisor_priv.h"
 
@@ -120,6 +122,11 @@ static void drain(struct supervisor *s, u64 now_ns)
 		return;
 	LOG_INFO("DRAINING", "limit_s=%d", (int)s->options->shutdown_timeout);
 	notify_manager("STOPPING=1");
+	if (s->options->node_rank > 0) {
+		/* Requests end on node 0, with the workers here; its workers tell ours when it is done. */
+		enter(s, PHASE_DRAIN_ENGINE, now_ns, (u64)s->options->shutdown_timeout * 1000);
+		return;
+	}
 	enter(s, PHASE_DRAIN_GATEWAYS, now_ns, (u64)s->options->shutdown_timeout * 1000);
 	for (u32 i = 0; i < s->plan.count; i++)
 		if (s->children[i].spec->role == IPC_ROLE_GATEWAY)
@@ -188,7 +195,7 @@ static void announce(struct supervisor *s, u64 now_ns)
 	bool json = o->log_format == OPTION_LOG_JSON;
 
 	fact(s, IPC_ROLE_GATEWAY, "url", url, sizeof(url));
-	if (url[0] == '\0' && o->api_server_count > 0)
+	if (url[0] == '\0' && o->api_server_count > 0 && o->node_rank == 0)
 		snprintf(url, sizeof(url),
 			 strchr(o->host, ':') != NULL ? "http://[%.200s]:%d" : "http://%.200s:%d", o->host,
 			 (int)o->port);
@@ -201,6 +208,9 @@ static void announce(struct supervisor *s, u64 now_ns)
 		.url = url,
 		.run_dir = s->run_dir.path,
 		.workers = (u64)o->tensor_parallel_size,
+		.node = (u64)o->node_rank,
+		.nodes = (u64)o->nnodes,
+		.master = o->master_addr,
 		.blocks = number_fact(s, IPC_ROLE_SCHEDULER, "block_count"),
 		.block_size = (u64)o->block_size,
 		.max_model_len = number_fact(s, IPC_ROLE_SCHEDULER, "max_model_len"),
@@ -301,7 +311,7 @@ static void advance(struct supervisor *s, u64 now_ns)
 			if (s->children[i].spec->role == IPC_ROLE_SCHEDULER)
 				supervisor_apply(s, &s->children[i], CHILD_ON_DRAIN, now_ns);
 	}
-	if ((s->phase == PHASE_DRAIN_ENGINE && role_is_drained(s, IPC_ROLE_SCHEDULER)) ||
+	if ((s->phase == PHASE_DRAIN_ENGINE && s->options->node_rank <= 0 && role_is_drained(s, IPC_ROLE_SCHEDULER)) ||
 	    (late && s->phase != PHASE_STOP)) {
 		if (late)
 			LOG_WARN("DRAIN_TIMED_OUT", "limit_s=%d", (int)s->options->shutdown_timeout);
@@ -366,6 +376,27 @@ static enum err check_recordings(const char *dir, struct err_msg *em)
 	return ERR_OK;
 }
 
+/* The place among the nodes, as options, which the children get; and a secret is there before anything starts. */
+static enum err find_nodes(struct options *o, struct err_msg *em)
+{
+	struct cluster_secret secret;
+	struct nodes n;
+	enum err e = nodes_find(&n, o, NULL, NULL, em);
+
+	if (e == ERR_OK && n.count > 1)
+		e = cluster_secret_read(&secret, o->cluster_secret_file, em);
+	if (e == ERR_OK)
+		e = nodes_check_address(&n, em);
+	if (e != ERR_OK)
+		return e;
+	o->nnodes = n.count;
+	o->node_rank = n.index;
+	o->master_port = n.port;
+	if (n.count > 1)
+		LOG_INFO("NODES", "node=%u of=%u master=%s port=%u from=\"%s\"", n.index, n.count, n.address, n.port, n.source);
+	return options_set(o, "master-addr", n.address, "--master-addr", em);
+}
+
 static enum err prepare(struct supervisor *s, struct err_msg *em)
 {
 	struct options *o = s->options;
@@ -375,10 +406,12 @@ static enum err prepare(struct supervisor *s, struct err_msg *em)
 		return err_set(em, ERR_INVALID,
 			       "no model: tercet serve DIRECTORY (config.json, *.safetensors, "
 			       "tokenizer.json)");
-	e = check_trace(o->trace, em);
+	e = find_nodes(o, em);
+	if (e == ERR_OK)
+		e = check_trace(o->trace, em);
 	if (e == ERR_OK)
 		e = check_recordings(o->trace_messages, em);
-	if (e == ERR_OK && o->api_server_count > 0)
+	if (e == ERR_OK && o->api_server_count > 0 && o->node_rank == 0)
 		e = plan_claim_port(o->host, &o->port, em);
 	if (e == ERR_OK)
 		e = run_dir_open(&s->run_dir, o->run_dir, em);

@@ -33,6 +33,13 @@ static void close_process(struct child *c)
 	c->line_bytes = 0;
 }
 
+static u32 secrets_of(enum ipc_role role)
+{
+	if (role == IPC_ROLE_GATEWAY)
+		return SPAWN_API_KEYS;
+	return role == IPC_ROLE_SCHEDULER || role == IPC_ROLE_WORKER ? SPAWN_CLUSTER_SECRET : 0;
+}
+
 static void spawn(struct supervisor *s, struct child *c, u64 now_ns)
 {
 	char path[PATH_MAX];
@@ -48,8 +55,7 @@ static void spawn(struct supervisor *s, struct child *c, u64 now_ns)
 	c->facts[0] = c->failure[0] = '\0';
 	e = plan_find_program(path, sizeof(path), c->spec->program, &em);
 	if (e == ERR_OK)
-		e = spawn_process(&p, path, NULL, s->options, c->spec->rank,
-				  c->spec->role == IPC_ROLE_GATEWAY, &em);
+		e = spawn_process(&p, path, NULL, s->options, c->spec->rank, secrets_of(c->spec->role), &em);
 	if (e == ERR_OK) {
 		c->pid = p.pid;
 		c->pidfd = p.pidfd;
@@ -234,6 +240,8 @@ static void on_whole_line(struct supervisor *s, struct child *c, const char *lin
 		char value[8];
 		if (console_fact(line + 5, "drained", value, sizeof(value)))
 			c->drained = true;
+		if (console_fact(line + 5, "engine_stopped", value, sizeof(value)))
+			supervisor_stop(s, now_ns); /* node 0 has; whatever was to be drained is */
 	} else {
 		LOG_WARN("LINE_UNKNOWN", "process=%s line=\"%.100s\"", c->spec->name, line);
 	}

@@ -17,6 +17,7 @@ struct runner_config {
 	const char *model_dir;
 	const char *run_dir; /* of the collectives; may be NULL with one rank */
 	u32 rank, ranks;
+	const struct collectives_nodes *nodes; /* that the ranks are spread over; NULL: one. options_hash is not read */
 	u32 threads; /* 0: automatic, the cores divided by the ranks */
 	u32 caps;    /* enum kern_cap */
 	enum option_dtype dtype;

@@ -9,6 +9,7 @@
 
 #include "common/assert.h"
 #include "common/log.h"
+#include "common/step_digest.h"
 #include "proc_worker/host_memory.h"
 
 enum {
@@ -48,6 +49,12 @@ static void report(const struct runner *r, double share, const char *what)
 static void weights_progress(void *ctx, double share)
 {
 	report(ctx, 0.05 + 0.85 * share, "loading weights");
+}
+
+/* That share this host's cores and memory. */
+static u32 ranks_here(const struct runner *r)
+{
+	return r->config.ranks / (r->config.nodes ? r->config.nodes->count : 1);
 }
 
 /* ---------------------------------------------------------------- decisions */
@@ -104,10 +111,10 @@ static enum err start_threads(struct runner *r, struct err_msg *em)
 {
 	enum err e = kern_threads_create(&r->ctx.threads, r->config.threads, em);
 
-	if (e || r->config.threads || r->config.ranks == 1)
+	if (e || r->config.threads || ranks_here(r) == 1)
 		return e;
 	/* Automatic: all cores were counted; this rank takes its share. */
-	u32 share = kern_threads_count(r->ctx.threads) / r->config.ranks;
+	u32 share = kern_threads_count(r->ctx.threads) / ranks_here(r);
 	kern_threads_destroy(&r->ctx.threads);
 	return kern_threads_create(&r->ctx.threads, share ? share : 1, em);
 }
@@ -129,8 +136,31 @@ static enum err read_model(struct runner *r, struct err_msg *em)
 	return e;
 }
 
+static void on_waiting(void *ctx, const char *what)
+{
+	report(ctx, 0.02, what);
+}
+
+/* Of whatever has to be the same on all nodes, which each reads for itself. */
+static u64 options_hash(const struct runner *r)
+{
+	const u64 values[] = {ipc_schema_hash(),	r->dtype,
+			      r->max_model_len,		r->config.limits.rows_max,
+			      r->config.limits.tokens_max, r->config.limits.block_size,
+			      r->config.kv_dtype,
+			      r->model.layers,		r->model.hidden,
+			      r->model.vocab_size,	r->model.head_dim,
+			      r->model.context_max,	r->model.eos_count};
+	u64 hash = 0;
+
+	for (size_t i = 0; i < COUNT_OF(values); i++)
+		hash = step_digest_mix(hash ^ values[i]);
+	return hash;
+}
+
 static enum err join(struct runner *r, struct err_msg *em)
 {
+	struct collectives_nodes nodes;
 	struct collectives_config c = {.run_dir = r->config.run_dir,
 				       .rank = r->config.rank,
 				       .ranks = r->config.ranks,
@@ -139,6 +169,13 @@ static enum err join(struct runner *r, struct err_msg *em)
 
 	if (r->config.ranks == 1)
 		return ERR_OK;
+	if (r->config.nodes) {
+		nodes = *r->config.nodes;
+		nodes.options_hash = options_hash(r);
+		nodes.waiting = on_waiting;
+		nodes.waiting_ctx = r;
+		c.nodes = &nodes;
+	}
 	c.buffer_bytes = decoder_exchange_bytes(&r->model, r->config.ranks, r->config.limits.tokens_max);
 	enum err e = collectives_join(&r->collectives, &c, em);
 	if (!e)
@@ -152,7 +189,7 @@ static enum err memory_share(struct runner *r, u64 *bytes, struct err_msg *em)
 	const void *parts[COLLECTIVES_RANKS_MAX];
 	enum err e = host_memory_available("", bytes, em);
 
-	*bytes /= r->config.ranks;
+	*bytes /= ranks_here(r);
 	if (!e && r->collectives)
 		e = collectives_all_gather(r->collectives, 0, parts, em);
 	return e;
@@ -297,7 +334,7 @@ static enum err make_kv(struct runner *r, struct err_msg *em)
 	struct kv_budget budget = {.available = r->profile.available,
 				   .utilization = r->config.memory_utilization,
 				   .requested = r->config.kv_cache_memory,
-				   .workers = r->config.ranks,
+				   .workers = ranks_here(r),
 				   .block_bytes = kv_block_bytes(&r->kv_shape),
 				   .block_size = r->config.limits.block_size,
 				   .max_model_len = r->max_model_len,

@@ -12,17 +12,20 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/nodes.h"
 #include "common/sched_slice.h"
 #include "common/shm_stats.h"
 #include "common/trace.h"
 #include "proc_worker/runner.h"
 
-enum { RETRY_US = 200 };
+enum { RETRY_US = 200, NODES_JOIN_MS = 600 * 1000 };
 
 struct worker {
 	const struct options *options;
 	struct boot *boot;
 	u32 rank;
+	struct cluster_secret secret; /* with several nodes, as the next */
+	struct collectives_nodes nodes;
 	struct runner *runner;
 	struct stats_page *stats;
 	struct trace *trace; /* NULL: off */
@@ -48,6 +51,24 @@ static void fail(struct worker *w, enum err e, const struct err_msg *em)
 	ipc_loop_stop(w->loop);
 }
 
+/* Another node is lost: this process can do nothing without it, and begins anew with it. When node 0 has stopped
+ * the engine, it ends as it is meant to, and the supervisor of this node is told. True: it was so. */
+static bool check_nodes(struct worker *w)
+{
+	struct err_msg em;
+	enum err e = w->runner->collectives ? collectives_check(w->runner->collectives, &em) : ERR_OK;
+
+	if (e == ERR_SHUTDOWN) {
+		LOG_INFO("ENGINE_STOPPED", "reason=\"%s\"", em.text);
+		boot_note(w->boot, "engine_stopped=1");
+		w->stopping = true;
+		ipc_loop_stop(w->loop);
+	} else if (e) {
+		fail(w, e, &em);
+	}
+	return e != ERR_OK;
+}
+
 /* ---------------------------------------------------------------- sending */
 
 static void on_command(struct worker *w)
@@ -60,6 +81,8 @@ static void on_command(struct worker *w)
 		break;
 	case BOOT_STOP:
 		w->stopping = true;
+		if (w->runner->collectives)
+			collectives_farewell(w->runner->collectives);
 		ipc_loop_stop(w->loop);
 		break;
 	}
@@ -113,6 +136,7 @@ static void send_ready(struct worker *w)
 						     .vocab_size = r->model.vocab_size,
 						     .weight_bytes = r->weights.bytes,
 						     .kv_bytes_per_block = kv_block_bytes(&r->kv_shape),
+						     .group = r->collectives ? collectives_group(r->collectives) : 0,
 						     .eos_ids = r->model.eos_ids,
 						     .eos_ids_count = r->model.eos_count,
 						     .kv_switch_len = r->rope.far ? r->rope.near : 0,
@@ -158,6 +182,8 @@ static void begin_epoch(struct worker *w, u64 epoch, const struct ipc_init *m)
 	if (w->tokens_channel)
 		ipc_channel_set_epoch(w->tokens_channel, epoch);
 	enum err e = runner_begin(w->runner, epoch, m->block_count, m->max_model_len, &em);
+	if (e == ERR_GONE && check_nodes(w))
+		return;
 	if (e == ERR_ABORTED) {
 		w->broken = true; /* the INIT of a later epoch is on its way */
 	} else if (e == ERR_INVALID) {
@@ -196,6 +222,8 @@ static void on_step_failed(struct worker *w, enum err e, const struct err_msg *e
 	w->broken = true;
 	w->idle_since_ns = 0;
 	stats_idle(w->stats);
+	if (e == ERR_GONE && check_nodes(w))
+		return;
 	if (e == ERR_ABORTED) {
 		LOG_WARN("STEP_ABANDONED", "epoch=%llu reason=\"%s\"", (unsigned long long)w->epoch,
 			 em->text);
@@ -303,6 +331,15 @@ static void on_boot(void *ctx, int fd, u32 events)
 	on_command(ctx);
 }
 
+static void on_node_lost(void *ctx, int fd, u32 events)
+{
+	struct worker *w = ctx;
+	(void)events;
+
+	ipc_loop_remove_fd(w->loop, fd); /* it stays readable */
+	(void)!check_nodes(w);
+}
+
 /* ---------------------------------------------------------------- life */
 
 static void on_progress(void *ctx, double share, const char *what)
@@ -312,6 +349,23 @@ static void on_progress(void *ctx, double share, const char *what)
 	boot_progress(w->boot, share, what);
 }
 
+static enum err find_nodes(struct worker *w, struct err_msg *em)
+{
+	const struct options *o = w->options;
+	i64 each = nodes_ranks_each(o);
+
+	if (o->node_rank < 0 || w->rank / each != o->node_rank)
+		return err_set(em, ERR_INVALID, "rank %u is not on --node-rank %d, whose ranks are %d to %d", w->rank,
+			       (int)o->node_rank, (int)(o->node_rank * each), (int)((o->node_rank + 1) * each - 1));
+	w->nodes = (struct collectives_nodes){.index = (u32)o->node_rank,
+					      .count = (u32)o->nnodes,
+					      .address = o->master_addr,
+					      .port = (u32)o->master_port,
+					      .secret = &w->secret,
+					      .join_timeout_ms = NODES_JOIN_MS};
+	return cluster_secret_read(&w->secret, o->cluster_secret_file, em);
+}
+
 static enum err load(struct worker *w, struct err_msg *em)
 {
 	struct runner_config c = runner_config_from(w->options, w->rank);
@@ -319,7 +373,10 @@ static enum err load(struct worker *w, struct err_msg *em)
 
 	c.progress = on_progress;
 	c.progress_ctx = w;
-	enum err e = runner_create(&w->runner, &c, em);
+	c.nodes = w->options->nnodes > 1 ? &w->nodes : NULL;
+	enum err e = c.nodes ? find_nodes(w, em) : ERR_OK;
+	if (!e)
+		e = runner_create(&w->runner, &c, em);
 	if (!e)
 		w->runner->decoder.config.progress_ns = &w->stats->progress_ns;
 	if (!e)
@@ -327,11 +384,14 @@ static enum err load(struct worker *w, struct err_msg *em)
 	return e;
 }
 
+/* To processes of node 0: over its run directory there, over the network elsewhere. */
 static enum err open_channel(struct worker *w, const char *name, enum ipc_pattern pattern,
 			     struct ipc_channel **out, struct err_msg *em)
 {
 	const struct options *o = w->options;
-	char endpoint[256];
+	bool afar = o->nnodes > 1 && o->node_rank > 0;
+	struct ipc_curve curve;
+	char endpoint[512];
 	struct ipc_channel_config c = {.name = name,
 				       .endpoint = endpoint,
 				       .pattern = pattern,
@@ -339,7 +399,12 @@ static enum err open_channel(struct worker *w, const char *name, enum ipc_patter
 				       .rank = w->rank,
 				       .record_dir = o->trace_messages[0] ? o->trace_messages : NULL};
 
-	enum err e = ipc_endpoint(endpoint, sizeof(endpoint), o->run_dir, name, em);
+	if (afar) {
+		ipc_curve_init(&curve, &w->secret);
+		c.curve = &curve;
+	}
+	enum err e = afar ? ipc_tcp_endpoint(endpoint, sizeof(endpoint), o->master_addr, (u32)o->master_port, em)
+			  : ipc_endpoint(endpoint, sizeof(endpoint), o->run_dir, name, em);
 	return e ? e : ipc_channel_open(out, w->ipc, &c, em);
 }
 
@@ -360,6 +425,9 @@ static enum err open_channels(struct worker *w, struct err_msg *em)
 		e = ipc_loop_add_channel(w->loop, w->tokens_channel, on_detok, on_channel_error, w);
 	if (!e && w->boot->fd >= 0)
 		e = ipc_loop_add_fd(w->loop, w->boot->fd, EPOLLIN, on_boot, w);
+	int lost_fd = w->runner->collectives ? collectives_lost_fd(w->runner->collectives) : -1;
+	if (!e && lost_fd >= 0)
+		e = ipc_loop_add_fd(w->loop, lost_fd, EPOLLIN, on_node_lost, w);
 	return e ? err_set(em, e, "cannot set up the event loop: %s", err_text(e)) : ERR_OK;
 }
 

@@ -138,8 +138,33 @@ Test(workers, the_group_is_ready_with_its_last_rank_and_gone_with_its_first)
 	w.up = true;
 	cr_assert_eq(workers_greeted(&w, 1, (ipc_peer){3}, &em), ERR_OK);
 	cr_assert_not(w.up);
+	b.group = 1;
 	cr_assert_eq(workers_ready(&w, (ipc_peer){3}, &b, &em), ERR_OK);
 	cr_assert_not(workers_all_ready(&w), "rank 0 has to begin anew, too");
+	a.group = 1;
+	cr_assert_eq(workers_greeted(&w, 0, (ipc_peer){4}, &em), ERR_OK);
+	cr_assert_eq(workers_ready(&w, (ipc_peer){4}, &a, &em), ERR_OK);
+	cr_assert(workers_all_ready(&w));
+	workers_fini(&w);
+}
+
+Test(workers, a_rank_that_only_lost_its_connection_need_not_be_waited_for_by_the_others)
+{
+	struct workers w;
+	struct err_msg em;
+	struct ipc_worker_ready a = ready(0, 10, 100), b = ready(1, 12, 80);
+
+	cr_assert_eq(workers_init(&w, NULL, 2), ERR_OK);
+	for (u32 i = 0; i < 2; i++)
+		cr_assert_eq(workers_greeted(&w, i, (ipc_peer){i + 1}, &em), ERR_OK);
+	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &a, &em), ERR_OK);
+	cr_assert_eq(workers_ready(&w, (ipc_peer){2}, &b, &em), ERR_OK);
+	w.up = true;
+	cr_assert_eq(workers_greeted(&w, 1, (ipc_peer){3}, &em), ERR_OK);
+	cr_assert_not(w.up);
+	cr_assert_not(workers_all_ready(&w));
+	cr_assert_eq(workers_ready(&w, (ipc_peer){3}, &b, &em), ERR_OK);
+	cr_assert(workers_all_ready(&w));
 	workers_fini(&w);
 }
 

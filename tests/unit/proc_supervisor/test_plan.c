@@ -30,6 +30,27 @@ Test(plan, those_that_bind_come_first_and_gateways_wait)
 	options_fini(&o);
 }
 
+Test(plan, nodes_share_the_ranks_and_only_the_first_serves)
+{
+	struct options o;
+	struct plan p;
+
+	cr_assert_eq(options_init(&o), ERR_OK);
+	o.tensor_parallel_size = 4;
+	o.nnodes = 2;
+	o.node_rank = 0;
+	plan_make(&p, &o);
+	cr_assert_eq(p.count, 5);
+	cr_assert_str_eq(p.specs[3].name, "worker-1");
+	cr_assert_str_eq(p.specs[4].name, "gateway-0");
+	o.node_rank = 1;
+	plan_make(&p, &o);
+	cr_assert_eq(p.count, 2);
+	cr_assert_str_eq(p.specs[0].name, "worker-2");
+	cr_assert_eq(p.specs[1].rank, 3);
+	options_fini(&o);
+}
+
 Test(plan, the_largest_engine_fits)
 {
 	struct options o;
