@@ -10,6 +10,8 @@
 #include "common/buf.h"
 #include "common/err.h"
 
+enum { JSON_LEVELS_MAX = 64 }; /* of nesting, read or written */
+
 struct json_doc;
 struct json_node;
 
@@ -45,6 +47,8 @@ bool json_present(json_val v); /* neither missing nor null */
 /* Member by name; the last of duplicates; JSON_MISSING when absent or `v` is no object. */
 json_val json_get(json_val v, const char *key);
 json_val json_getn(json_val v, const char *key, size_t key_bytes);
+/* Levels of nesting: 0 for what is neither array nor object, 1 for one that holds only such. */
+uint32_t json_depth(json_val v);
 /* Elements or members; 0 for everything else. */
 size_t json_count(json_val v);
 /* Element by index: O(index). Use an iterator for loops. */

@@ -10,8 +10,6 @@
 extern "C" {
 #endif
 
-enum { JSON_LEVELS_MAX = 64 };
-
 /* Nodes stand in document order, a container in front of what it holds, in objects each key (a string node)
  * in front of its value: the next sibling of a container is `span` nodes further on. */
 struct json_node {

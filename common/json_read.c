@@ -172,6 +172,19 @@ json_val json_getn(json_val v, const char *key, size_t key_bytes)
 	return found;
 }
 
+uint32_t json_depth(json_val v)
+{
+	uint32_t deepest = 0;
+
+	if (json_type(v) != JSON_ARRAY && json_type(v) != JSON_OBJECT)
+		return 0;
+	for (struct json_iter it = json_iterate(v); json_next(&it);) {
+		uint32_t depth = json_depth(it.value);
+		deepest = depth > deepest ? depth : deepest;
+	}
+	return deepest + 1;
+}
+
 size_t json_count(json_val v)
 {
 	enum json_type t = json_type(v);

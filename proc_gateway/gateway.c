@@ -94,16 +94,15 @@ static void on_boot_readable(evutil_socket_t fd, short what, void *ctx)
 	struct gateway *g = ctx;
 	(void)fd;
 	(void)what;
-	switch (boot_poll(&g->boot)) {
-	case BOOT_DRAIN:
-		drain(g);
-		break;
-	case BOOT_STOP:
+	/* all of them: what came together is not told of again */
+	for (enum boot_command command; (command = boot_poll(&g->boot)) != BOOT_NONE;) {
+		if (command == BOOT_DRAIN) {
+			drain(g);
+			continue;
+		}
 		g->stopping = true;
 		event_del(g->boot_event);
-		break;
-	case BOOT_NONE:
-		break;
+		return;
 	}
 }
 

@@ -216,8 +216,10 @@ void http_reply(struct http_request *r, int status, const char *content_type, co
 
 void http_stream_begin(struct http_request *r, int status, const char *content_type)
 {
-	ASSERT(r->open && r->conn->state == CONN_HANDLING);
 	struct conn *c = r->conn;
+	ASSERT(r->open && (c->state == CONN_HANDLING || c->state == CONN_DEAD));
+	if (c->state == CONN_DEAD) /* it broke in this very turn; its close callback follows */
+		return;
 	r->chunked_reply = r->head.minor_version == 1;
 	if (!r->chunked_reply)
 		c->keep_alive = false;

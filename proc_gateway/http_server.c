@@ -21,6 +21,7 @@ enum {
 	SWEEP_MS = 1000,
 	PING_MS = 15000,
 	LINGER_MS = 2000,
+	REFUSED_READS_MAX = 16,
 };
 
 static u64 ms_since(u64 now_ns, u64 then_ns)
@@ -121,9 +122,11 @@ static void refuse_connection(struct http_server *s, int fd)
 	s->stats.errors++;
 	if (buf_ok(&reply) && send(fd, reply.data, reply.bytes, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
 		shutdown(fd, SHUT_WR);
-	/* unread input would turn the close into a reset that can overtake the reply */
-	while (recv(fd, s->read_bytes, sizeof(s->read_bytes), MSG_DONTWAIT) > 0)
-		;
+	/* unread input would turn the close into a reset that can overtake the reply; who sends without end may have
+	   the reset */
+	for (u32 i = 0; i < REFUSED_READS_MAX; i++)
+		if (recv(fd, s->read_bytes, sizeof(s->read_bytes), MSG_DONTWAIT) <= 0)
+			break;
 	close(fd);
 	buf_fini(&body);
 	buf_fini(&reply);

@@ -95,7 +95,7 @@ static bool read_int(const struct field *f, json_val v, struct openai_fields *ou
 		/* 16.0 is what some languages print for 16 */
 		if (!json_double(v, &real))
 			return wrong_type(f, v, right, e);
-		if (real != (double)(i64)real || real < -9e15 || real > 9e15)
+		if (!(real >= -9e15 && real <= 9e15) || real != (double)(i64)real)
 			return api_error_field(e, f->name, v, "is not an integer in range", right);
 		value = (i64)real;
 	}

@@ -38,9 +38,11 @@ static bool join_parts(json_val parts, size_t index, struct buf *out, struct api
 	return true;
 }
 
-/* Templates walk through arguments as an object; clients send them as a string of JSON. */
-static void write_tool_call(struct json_writer *w, json_val call)
+/* Templates walk through arguments as an object; clients send them as a string of JSON. That string may nest as deeply
+ * as a whole body, and here it stands inside of one. */
+static bool write_tool_call(struct json_writer *w, json_val call, size_t index, struct api_error *e)
 {
+	bool fits = true;
 	json_object_begin(w);
 	for (struct json_iter it = json_iterate(call); json_next(&it);) {
 		json_key(w, it.key);
@@ -53,17 +55,19 @@ static void write_tool_call(struct json_writer *w, json_val call)
 			struct json_doc *parsed = NULL;
 			const char *text = json_cstr(f.value, NULL);
 			json_key(w, f.key);
-			if (strcmp(f.key, "arguments") == 0 && text &&
-			    json_parse(&parsed, text, strlen(text), NULL) == ERR_OK &&
-			    json_type(json_root(parsed)) == JSON_OBJECT)
-				json_write_value(w, json_root(parsed));
-			else
-				json_write_value(w, f.value);
+			bool is_object = strcmp(f.key, "arguments") == 0 && text &&
+					 json_parse(&parsed, text, strlen(text), NULL) == ERR_OK &&
+					 json_type(json_root(parsed)) == JSON_OBJECT;
+			bool deep = is_object && w->depth + json_depth(json_root(parsed)) > JSON_LEVELS_MAX;
+			json_write_value(w, is_object && !deep ? json_root(parsed) : f.value);
 			json_free(&parsed);
+			fits &= !deep;
 		}
 		json_object_end(w);
 	}
 	json_object_end(w);
+	return fits || bad_message(e, index, call, "has arguments that are nested too deeply",
+				   "JSON of fewer levels");
 }
 
 static bool write_member(struct json_writer *w, const struct json_iter *it, size_t index, struct api_error *e)
@@ -77,15 +81,16 @@ static bool write_member(struct json_writer *w, const struct json_iter *it, size
 		return ok;
 	}
 	if (strcmp(it->key, "tool_calls") == 0 && json_type(it->value) == JSON_ARRAY) {
+		bool ok = true;
 		json_array_begin(w);
-		for (struct json_iter call = json_iterate(it->value); json_next(&call);) {
+		for (struct json_iter call = json_iterate(it->value); ok && json_next(&call);) {
 			if (json_type(call.value) == JSON_OBJECT)
-				write_tool_call(w, call.value);
+				ok = write_tool_call(w, call.value, index, e);
 			else
 				json_write_value(w, call.value);
 		}
 		json_array_end(w);
-		return true;
+		return ok;
 	}
 	json_write_value(w, it->value);
 	return true;

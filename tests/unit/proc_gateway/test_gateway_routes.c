@@ -120,6 +120,28 @@ Test(gateway_routes, bad_requests_are_told_what_is_wrong)
 	TEARDOWN(f, p);
 }
 
+/* A string of JSON may nest as deeply as the body that it stands in. */
+Test(gateway_routes, tool_calls_with_deeply_nested_arguments_are_refused)
+{
+	SETUP(f, p, NULL, NULL);
+	for (int levels = 40; levels <= 80; levels += 20) {
+		struct buf json = {0};
+		buf_append_str(&json, "{\"max_tokens\": 1, \"messages\": [{\"role\": \"assistant\", \"content\": \"\", "
+				      "\"tool_calls\": [{\"function\": {\"arguments\": \"{\\\"a\\\": ");
+		for (int i = 0; i < levels; i++)
+			buf_append_char(&json, '[');
+		for (int i = 0; i < levels; i++)
+			buf_append_char(&json, ']');
+		buf_append_str(&json, "}\"}}]}]}");
+		if (levels == 60) /* with what stands around it there are too many */
+			expect_error(&f, &p, "/v1/chat/completions", buf_cstr(&json), 400, "nested too deeply");
+		else /* fits, or is no JSON and stays a string */
+			cr_expect_not_null(strstr(reply_to(&f, &p, "/tokenize", buf_cstr(&json)), "HTTP/1.1 200 "));
+		buf_fini(&json);
+	}
+	TEARDOWN(f, p);
+}
+
 Test(gateway_routes, a_prompt_that_is_too_long_is_told_both_lengths)
 {
 	SETUP(f, p, NULL, NULL);

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "proc_gateway/http_server.h"
+#include "proc_gateway/http_server_priv.h"
 
 struct fixture {
 	struct event_base *base;
@@ -262,6 +262,22 @@ Test(http_server, a_vanished_client_is_noticed_at_once_held_or_streaming)
 			DONE_WITH(f, p);
 		}
 	}
+}
+
+/* The engine's news can come between the break of a connection and its close callback. */
+Test(http_server, a_stream_may_begin_on_a_connection_that_broke_in_the_same_turn)
+{
+	WITH_SERVER(f, p, 0);
+	peer_send(&p, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+	pump_for_ms(f.base, &p, 20);
+	conn_kill(f.held->conn);
+	http_reply_header(f.held, "X-Some", "thing");
+	http_stream_begin(f.held, 200, "text/event-stream");
+	cr_assert_eq(http_stream_write(f.held, "data", 4), ERR_GONE);
+	cr_assert_eq(f.closed, 0);
+	pump_for_ms(f.base, &p, 20);
+	cr_assert_eq(f.closed, 1);
+	DONE_WITH(f, p);
 }
 
 Test(http_server, a_client_that_leaves_behind_unread_pipelined_bytes_is_noticed)

@@ -54,6 +54,7 @@ Test(openai_fields, every_field_refuses_every_wrong_type)
 	expect_refused(where, #name, "\"7\"", "\"7\"");     \
 	expect_refused(where, #name, "true", "an integer"); \
 	expect_refused(where, #name, "1.5", "1.5");         \
+	expect_refused(where, #name, "-1e300", "1e+300");   \
 	expect_refused(where, #name, "{}", NULL);
 #define EXPECT_F(name, where, def, min, max)                \
 	expect_refused(where, #name, "\"hot\"", "\"hot\""); \
