@@ -28,7 +28,7 @@ u32 emu_barrier_all(bool v, const char *what, struct emu_site site)
 	if (r->arrived == 0) {
 		r->what = what;
 		r->site = site;
-	} else if (r->site.line != site.line || strcmp(r->site.file, site.file) != 0)
+	} else if (r->site.line != site.line || (r->site.file != site.file && strcmp(r->site.file, site.file) != 0))
 		emu_trap(cudaErrorLaunchFailure, site.file, site.line,
 			 "divergent barrier: this thread comes to %s while others of its block wait in %s at %s:%d", what,
 			 r->what, r->site.file, r->site.line);

@@ -14,7 +14,7 @@ struct rule {
 };
 
 static struct {
-	std::recursive_mutex mutex;
+	std::mutex mutex;
 	struct emu_schedule schedule;
 	cudaError_t sticky;
 	std::vector<struct rule> rules;
@@ -24,6 +24,7 @@ static struct {
 
 static thread_local cudaError_t last_error;
 static thread_local char this_thread;
+static thread_local std::unique_lock<std::mutex> *held; /* by the outermost call of this thread */
 
 static const char *const order_names[EMU_ORDERS] = {"forward", "reverse", "strided", "ahead", "random"};
 
@@ -165,17 +166,30 @@ static bool sticks(cudaError_t e)
 	       e == cudaErrorLaunchTimeout;
 }
 
-emu_call::emu_call(const char *name) : lock(device.mutex), error(cudaSuccess), before(device.sticky)
+emu_call::emu_call(const char *name) : lock(held), around(held), error(cudaSuccess)
 {
+	if (held == NULL || !held->owns_lock()) { /* not owned: work runs, and this is a call of a host function */
+		own = std::unique_lock<std::mutex>(device.mutex);
+		lock = held = &own;
+	}
+	before = device.sticky;
 	if (!device.configured)
 		configure();
 	int injected = emu_injected(name);
 	if (injected != 0) {
 		error = (cudaError_t)injected;
+		if (strncmp(name, "cuda", 4) != 0 && strcmp(name, "launch") != 0)
+			return; /* another library's error */
 		if (sticks(error))
 			device.sticky = error;
 		last_error = error;
 	}
+}
+
+emu_call::~emu_call()
+{
+	if (lock == &own)
+		held = around;
 }
 
 cudaError_t emu_call::result(cudaError_t e)

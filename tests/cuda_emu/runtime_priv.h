@@ -71,13 +71,16 @@ struct CUevent_st {
 
 /* ---------------------------------------------------------------- the device (device.cc) */
 
-/* A call of the API: holds the lock, counts the calls of that name for error injection, and keeps the last error of
+/* A call of the API: holds the lock (or uses that of the call around it), counts the calls of that name for error injection, and keeps the last error of
  * the thread. `error` is set if the call has to fail before it does anything. */
 struct emu_call {
-	std::unique_lock<std::recursive_mutex> lock;
+	std::unique_lock<std::mutex> own, *lock, *around;
 	cudaError_t error;
 	cudaError_t before; /* what the device had not got over when the call came */
 	explicit emu_call(const char *name);
+	~emu_call();
+	emu_call(const emu_call &) = delete;
+	emu_call &operator=(const emu_call &) = delete;
 	cudaError_t result(cudaError_t e);
 };
 #define EMU_CALL() \

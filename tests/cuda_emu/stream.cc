@@ -18,7 +18,7 @@
 
 static struct {
 	std::vector<std::shared_ptr<struct CUstream_st>> list; /* [0]: legacy */
-	std::condition_variable_any changed;
+	std::condition_variable changed;
 	u32 made, turn;
 	bool executing, threaded;
 } &streams = *new std::remove_reference_t<decltype(streams)>();
@@ -146,9 +146,9 @@ static void run_head(struct emu_call &call, const std::shared_ptr<struct CUstrea
 		next = NULL;
 	streams.executing = true;
 	emu_memory_open();
-	call.lock.unlock();
+	call.lock->unlock();
 	e = emu_execute(work, next); /* appending to the queue leaves `next` where it is */
-	call.lock.lock();
+	call.lock->lock();
 	emu_memory_close();
 	streams.executing = false;
 	if (e != cudaSuccess)
@@ -166,7 +166,7 @@ static bool step(struct emu_call &call, const struct emu_point *until)
 {
 	std::shared_ptr<struct CUstream_st> s;
 	if (streams.executing || streams.threaded) {
-		streams.changed.wait(call.lock);
+		streams.changed.wait(*call.lock);
 		return true;
 	}
 	s = choose_stream(until);
@@ -201,7 +201,7 @@ void emu_progress(struct emu_call &call)
 {
 	std::shared_ptr<struct CUstream_st> s;
 	if (streams.executing || streams.threaded) {
-		(void)streams.changed.wait_for(call.lock, std::chrono::microseconds(100));
+		(void)streams.changed.wait_for(*call.lock, std::chrono::microseconds(100));
 		return;
 	}
 	s = choose_stream(NULL);
@@ -217,7 +217,7 @@ static void device_main(void)
 		if (s != NULL)
 			run_head(call, s);
 		else
-			streams.changed.wait(call.lock);
+			streams.changed.wait(*call.lock);
 	}
 }
 
