@@ -301,7 +301,7 @@ struct kern_logits_row {
 	const u32 *seen_ids;	 /* distinct ids of prompt and outputs */
 	const u32 *seen_outputs; /* how often each of seen_ids was an output (0: only in the prompt) */
 	u32 seen_count;
-	const u32 *bias_ids;
+	const u32 *bias_ids; /* distinct */
 	const float *bias_values;
 	u32 bias_count;
 	const u32 *masked_ids; /* set to -inf (min_tokens) */
@@ -329,8 +329,8 @@ struct kern_sample_args {
 	u32 row_count, vocab;
 };
 
-/* log softmax of raw logits: of `token` and of the `top` best (ties to the lowest id), and the rank of
- * `token` from 1. */
+/* log softmax of raw logits: of `token` and of the `top` best (ties to the lowest id; on devices at most 256),
+ * and the rank of `token` from 1. */
 struct kern_logprobs_row {
 	const float *logits; /* [V] */
 	u32 token, top;

@@ -4,12 +4,22 @@
 #ifndef TERCET_KERNELS_SAMPLING_PRIV_H
 #define TERCET_KERNELS_SAMPLING_PRIV_H
 
+#include <math.h>
 #include <string.h>
 
 #include "common/types.h"
 
+/* Device code is compiled without fused multiply-add, too. */
+#ifdef __CUDACC__
+#define SAMPLING_FN		  static __device__ __forceinline__
+#define SAMPLING_LEADING_ZEROS(x) __clz((int)(x))
+#else
+#define SAMPLING_FN		  static inline
+#define SAMPLING_LEADING_ZEROS(x) __builtin_clz(x)
+#endif
+
 /* Philox-4x32-10 of Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (2011). */
-static inline void philox(const u32 counter[4], u64 seed, u32 out[4])
+SAMPLING_FN void philox(const u32 counter[4], u64 seed, u32 out[4])
 {
 	u32 c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
 	u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
@@ -30,7 +40,7 @@ static inline void philox(const u32 counter[4], u64 seed, u32 out[4])
 
 /* e^x for x <= 0, relative error below 1e-12; 0 below -700 and for a NaN. x = n ln 2 + r, |r| <= ln 2 / 2,
  * Taylor series in r. Without branches, so that compilers can make vectors of it. */
-static inline double sampling_exp(double x)
+SAMPLING_FN double sampling_exp(double x)
 {
 	double inside = x > -700 ? x : -700;
 	double shifted = inside * 1.4426950408889634 + 0x1.8p52; /* rounds to an integer in the low bits */
@@ -60,7 +70,7 @@ enum { SAMPLING_MASS_BITS = 40 }; /* mass of the best token; sums of 2^20 of the
 
 /* e^z for z <= 0 as an integer, so that sums do not depend on their order: 2^40 e^z to the nearest. Zero
  * below -28.5. */
-static inline u64 sampling_mass(double z)
+SAMPLING_FN u64 sampling_mass(double z)
 {
 	double shifted = sampling_exp(z) * (double)(1ull << SAMPLING_MASS_BITS) + 0x1p52;
 	u64 bits;
@@ -70,7 +80,7 @@ static inline u64 sampling_mass(double z)
 
 /* ln x for normal x > 0, absolute error below 1e-12. x = m 2^e, sqrt(1/2) <= m < sqrt(2); ln m = 2 atanh(s)
  * with s = (m - 1) / (m + 1), |s| < 0.1716. */
-static inline double sampling_log(double x)
+SAMPLING_FN double sampling_log(double x)
 {
 	const u64 sqrt_half = 0x3fe6a09e667f3bcdu;
 	u64 bits;
@@ -92,7 +102,7 @@ static inline double sampling_log(double x)
 }
 
 /* A draw of the standard Gumbel distribution from 32 random bits: -ln(-ln u), u = (bits + 1/2) / 2^32. */
-static inline double sampling_gumbel(u32 bits)
+SAMPLING_FN double sampling_gumbel(u32 bits)
 {
 	double u = ((double)bits + 0.5) * 0x1p-32;
 	return -sampling_log(-sampling_log(u));
@@ -100,17 +110,17 @@ static inline double sampling_gumbel(u32 bits)
 
 /* An upper bound of sampling_gumbel(bits), by leading ones only: with c of them 1 - u > 2^-(c+1), and -ln u
  * >= 1 - u. */
-static inline double sampling_gumbel_bound(u32 bits)
+SAMPLING_FN double sampling_gumbel_bound(u32 bits)
 {
-	u32 ones = bits == 0xffffffffu ? 32 : (u32)__builtin_clz(~bits);
+	u32 ones = bits == 0xffffffffu ? 32 : (u32)SAMPLING_LEADING_ZEROS(~bits);
 	return (ones + 1) * 0.693147180559946;
 }
 
 /* Unsigned keys in the order of the floats; NaN counts as -inf, -0 as 0. */
-static inline u32 sampling_key(float x)
+SAMPLING_FN u32 sampling_key(float x)
 {
 	u32 bits;
-	float clean = x != x ? -__builtin_inff() : x + 0.0f;
+	float clean = x != x ? -INFINITY : x + 0.0f;
 	memcpy(&bits, &clean, 4);
 	return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
 }

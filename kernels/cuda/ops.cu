@@ -2,7 +2,10 @@
 #include "kernels/cuda/device.cuh"
 
 /* Those of KERN_OPS that have a CUDA variant. */
-#define CUDA_OPS(X) X(embedding) X(rmsnorm) X(matmul) X(rope_kv) X(attention) X(act_mul) X(block_copy)
+#define CUDA_OPS(X)                                                                                         \
+	X(embedding)                                                                                        \
+	X(rmsnorm) X(matmul) X(rope_kv) X(attention) X(act_mul) X(soft_cap) X(logits) X(sample) X(logprobs) \
+		X(block_copy)
 
 extern "C" {
 #define DECLARE(op) enum err op##_cuda(struct kern_ctx *ctx, const struct kern_##op##_args *a);

@@ -47,5 +47,6 @@ const char *device_close(const float *got, const float *want, size_t count, doub
 void device_linear(struct device *d);
 void device_matmul(struct device *d);
 void device_attention(struct device *d);
+void device_sampling(struct device *d);
 
 #endif

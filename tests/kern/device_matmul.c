@@ -159,6 +159,27 @@ static void matmul_case(struct device *d, const struct matmul_case *m)
 /* ---------------------------------------------------------------- with rotation and the write into the cache
  */
 
+/* Keys and values of the step as the reference has them in its own layout. */
+static const char *rope_cache_right(struct device *d, const struct kern_kv *kv,
+				    const struct kern_rope_kv_args *ref, size_t count)
+{
+	const float *k = device_download_bf16(d, kv->k, count), *v = device_download_bf16(d, kv->v, count);
+	const float *ref_k = ref->kv.k, *ref_v = ref->kv.v;
+	const char *problem = NULL;
+	for (u32 t = 0; t < ref->tokens; t++)
+		for (u32 h = 0; h < kv->kv_heads && ref->slots[t] >= 0; h++)
+			for (u32 i = 0; i < kv->head_dim && !problem; i++) {
+				const size_t block = (u64)ref->slots[t] / kv->block_size * kv->kv_heads + h,
+					     offset = (u64)ref->slots[t] % kv->block_size;
+				const size_t at = (block * kv->block_size + offset) * kv->head_dim + i,
+					     ref_at = (block * kv->head_dim + i) * kv->block_size + offset;
+				problem = device_close(k + at, ref_k + ref_at, 1, 0x1.1p-8, 1e-4);
+				if (!problem)
+					problem = device_close(v + at, ref_v + at, 1, 0x1.1p-8, 1e-4);
+			}
+	return problem;
+}
+
 static void matmul_rope_case(struct device *d, u32 tokens, u32 heads, u32 kv_heads, u32 head_dim,
 			     u32 rope_dim)
 {
@@ -221,21 +242,8 @@ static void matmul_rope_case(struct device *d, u32 tokens, u32 heads, u32 kv_hea
 	if (!problem)
 		problem = device_close(device_download_bf16(d, r.q_bf16, q_count), ref.q, q_count, 0x1.1p-8,
 				       1e-4);
-	const float *k = device_download_bf16(d, r.kv.k, kv_count),
-		    *v = device_download_bf16(d, r.kv.v, kv_count);
-	const float *ref_k = ref.kv.k, *ref_v = ref.kv.v;
-	for (u32 t = 0; t < tokens && !problem; t++)
-		for (u32 h = 0; h < kv_heads && slots[t] >= 0 && !problem; h++)
-			for (u32 i = 0; i < head_dim && !problem; i++) {
-				const size_t block = (u64)slots[t] / BLOCK_SIZE * kv_heads + h,
-					     offset = (u64)slots[t] % BLOCK_SIZE;
-				const size_t at = (block * BLOCK_SIZE + offset) * head_dim + i;
-				problem = device_close(k + at,
-						       ref_k + (block * head_dim + i) * BLOCK_SIZE + offset,
-						       1, 0x1.1p-8, 1e-4);
-				if (!problem)
-					problem = device_close(v + at, ref_v + at, 1, 0x1.1p-8, 1e-4);
-			}
+	if (!problem)
+		problem = rope_cache_right(d, &r.kv, &ref, kv_count);
 	device_case_end(d, problem, "matmul with rope tokens=%u heads=%u/%u head_dim=%u rope_dim=%u", tokens,
 			heads, kv_heads, head_dim, rope_dim);
 }
