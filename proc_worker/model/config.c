@@ -155,6 +155,7 @@ static enum err read_windows(struct model_config *c, json_val v, struct err_msg 
 	bool on = true;
 	/* Older Qwen3 MoE files bound the windows to layers, newer ones have them everywhere. */
 	u32 upper_first = has(c, ARCH_EXPERTS_SOME) ? 0 : 28;
+	u32 twice = 0;
 	u64 given;
 	enum err e = ERR_OK;
 
@@ -166,6 +167,12 @@ static enum err read_windows(struct model_config *c, json_val v, struct err_msg 
 		e = config_may_u32(v, "sliding_window", UINT32_MAX, 0, &c->window, em);
 	if (!e && json_uint(json_get(v, "max_window_layers"), &given))
 		upper_first = given < c->layers ? (u32)given : c->layers;
+	if (!e && has(c, ARCH_WINDOW_EVEN)) /* some files say it twice */
+		e = config_may_u32(v, "sliding_window_size", UINT32_MAX, c->window, &twice, em);
+	if (!e && has(c, ARCH_WINDOW_EVEN) && twice != c->window)
+		e = err_set(em, ERR_INVALID,
+			    "config.json: \"sliding_window_size\" is %u, but \"sliding_window\" is %u", twice,
+			    c->window);
 	if (!on)
 		c->window = 0;
 	for (u32 i = 0; !e && i < c->layers; i++)

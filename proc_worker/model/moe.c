@@ -1,12 +1,28 @@
 /* Mixture of experts of one layer. Runs in the worker, in every step; owns no memory, never allocates. */
 #include "proc_worker/model/moe.h"
 
+enum { BUFFER_BYTES = 256 << 20 };
+
 static void *carve(char *base, size_t *offset, size_t bytes)
 {
 	void *p = base ? base + *offset : NULL;
 
 	*offset += (bytes + 63) & ~(size_t)63;
 	return p;
+}
+
+/* The more at once, the more rows an expert's weights are read for. As many assignments as a step has tokens
+ * take the memory of a dense layer of that width; narrow experts get more, up to a sum that is little beside
+ * their weights. */
+static u32 tokens_at_a_time(const struct model_config *model, const struct model_shard *shard,
+			    u32 step_tokens)
+{
+	size_t width = 3 * (size_t)shard->expert_intermediate + model->hidden;
+	size_t least = step_tokens / model->experts_per_token;
+	size_t more = BUFFER_BYTES / (width * sizeof(float) * model->experts_per_token);
+	size_t tokens = more > least ? more : least;
+
+	return tokens < 1 ? 1 : tokens < step_tokens ? (u32)tokens : step_tokens;
 }
 
 size_t moe_lay_out(struct moe *m, const struct model_config *model, const struct model_shard *shard,
@@ -19,8 +35,7 @@ size_t moe_lay_out(struct moe *m, const struct model_config *model, const struct
 	m->shard = shard;
 	if (!model->experts)
 		return 0;
-	/* As many assignments as a step has tokens: no more memory than a dense layer of that width takes. */
-	m->tokens_max = step_tokens / top ? step_tokens / top : 1;
+	m->tokens_max = tokens_at_a_time(model, shard, step_tokens);
 	size_t tokens = m->tokens_max, rows = tokens * top;
 	m->gate_up = carve(base, &offset, rows * 2 * shard->expert_intermediate * sizeof(float));
 	m->activated = carve(base, &offset, rows * shard->expert_intermediate * sizeof(float));

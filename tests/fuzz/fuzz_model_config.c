@@ -1,8 +1,27 @@
-/* config.json of a model. What is accepted must be divisible among one rank. */
+/* config.json of a model. What is accepted must be divisible among one rank, and make sense as a whole. */
 #include <stdlib.h>
 
 #include "fuzz.h"
 #include "proc_worker/model/config.h"
+
+static void check(const struct model_config *c)
+{
+	u8 flags = 0;
+
+	for (u32 i = 0; i < c->layers; i++)
+		flags |= c->layer_flags[i];
+	if (flags & LAYER_WINDOW && !c->window)
+		abort();
+	if (flags & LAYER_EXPERTS &&
+	    (!c->experts || c->experts_per_token > c->experts || !c->expert_intermediate))
+		abort();
+	if (c->rope.dim < 2 || c->rope.dim % 2 || c->rope.dim > c->head_dim ||
+	    c->rope.dim / 2 > ROPE_HALF_MAX)
+		abort();
+	if ((c->rope.kind == ROPE_DYNAMIC || c->rope.kind == ROPE_LONGROPE || c->rope.kind == ROPE_YARN) &&
+	    !c->rope.original_context)
+		abort();
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
@@ -10,8 +29,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	struct model_shard s;
 	struct err_msg em;
 
-	if (model_config_parse(&c, (const char *)data, bytes, &em) == ERR_OK &&
-	    (model_shard_init(&s, &c, 0, 1, &em) != ERR_OK || s.vocab_rows != c.vocab_size))
+	if (model_config_parse(&c, (const char *)data, bytes, &em) != ERR_OK)
+		return 0;
+	check(&c);
+	if (model_shard_init(&s, &c, 0, 1, &em) != ERR_OK || s.vocab_rows != c.vocab_size)
 		abort();
 	return 0;
 }

@@ -172,6 +172,9 @@ Test(config, windows_are_in_the_layers_that_the_family_puts_them_in)
 		"\"layer_types\": [\"full_attention\", \"sliding_attention\", \"sliding_attention\", "
 		"\"sliding_attention\"]",
 		ERR_UNSUPPORTED, "in a MistralForCausalLM all layers are alike");
+	refused("Gemma2ForCausalLM", "\"sliding_window\": 8, \"sliding_window_size\": 16", ERR_INVALID,
+		"\"sliding_window_size\" is 16, but \"sliding_window\" is 8");
+	good(&c, "Gemma2ForCausalLM", "\"sliding_window\": 8, \"sliding_window_size\": 8");
 	refused("MistralForCausalLM", "\"sliding_window\": \"8\"", ERR_FORMAT,
 		"\"sliding_window\" must be an integer");
 }
