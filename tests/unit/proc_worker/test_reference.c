@@ -363,3 +363,77 @@ Test(reference, sampled_tokens_do_not_depend_on_ranks_chunks_or_company)
 	for (u32 i = 0; i < PROMPTS; i++)
 		free(ref.logits[i]);
 }
+
+static float *company_logits(const struct reference *ref, const char *dir, enum option_dtype dtype, u32 ranks,
+			     u32 round)
+{
+	static struct driver d;
+	static struct driver_request q[PROMPTS];
+	struct driver_config config = {.model_dir = dir,
+				       .dtype = dtype,
+				       .ranks = ranks,
+				       .threads = 1,
+				       .caps = kern_caps_detect(),
+				       .rows_max = round ? 4 : 1,
+				       .tokens_max = round == 2 ? 20 : 80,
+				       .block_size = 16,
+				       .chunk = round ? 7 : 64,
+				       .preempt_every = round ? 25 : 0,
+				       .seed = round};
+	size_t at = 0, total = 0;
+
+	for (u32 i = 0; i < PROMPTS; i++)
+		total += (size_t)ref->count[i] * VOCAB;
+	float *all = malloc(total * sizeof(float));
+	memset(q, 0, sizeof(q));
+	for (u32 i = 0; i < PROMPTS; i++) {
+		q[i] = (struct driver_request){.prompt = ref->prompt[i],
+					       .prompt_count = ref->count[i],
+					       .output_count = OUTPUTS,
+					       .prompt_logits = all + at};
+		at += (size_t)ref->count[i] * VOCAB;
+	}
+	driver_open(&d, &config);
+	driver_run(&d, q, PROMPTS);
+	driver_close(&d);
+	return all;
+}
+
+/* A prompt in one chunk with nobody else, and in chunks beside others, to the bit. */
+static void check_company(const char *name)
+{
+	const char *dir = reference_dir(name);
+	struct reference ref;
+	size_t total = 0;
+
+	if (!dir)
+		cr_skip_test("no reference models here");
+	read_reference(&ref, dir);
+	for (u32 i = 0; i < PROMPTS; i++)
+		total += (size_t)ref.count[i] * VOCAB;
+	for (u32 way = 0; way < 4; way++) {
+		enum option_dtype dtype = way % 2 ? OPTION_DTYPE_BFLOAT16 : OPTION_DTYPE_FLOAT32;
+		float *alone = company_logits(&ref, dir, dtype, 1 + way / 2, 0);
+		for (u32 round = 1; round < 3; round++) {
+			float *beside = company_logits(&ref, dir, dtype, 1 + way / 2, round);
+			cr_assert_eq(memcmp(alone, beside, total * sizeof(float)), 0, "%s, way %u, round %u",
+				     name, way, round);
+			free(beside);
+		}
+		free(alone);
+	}
+	for (u32 i = 0; i < PROMPTS; i++)
+		free(ref.logits[i]);
+}
+
+Test(reference, experts_give_the_same_bits_in_any_company)
+{
+	check_company("refmodels/qwen3-moe-dense-layer");
+	check_company("refmodels/mixtral-sharded");
+}
+
+Test(reference, windows_and_soft_caps_give_the_same_bits_in_any_company)
+{
+	check_company("refmodels/gemma2");
+	check_company("refmodels/phi3-swa");
+}
