@@ -19,6 +19,7 @@ enum option_kv_dtype {
 	OPTION_KV_DTYPE_FP8,
 	OPTION_KV_DTYPE_FP8_E4M3, /* the same */
 };
+enum option_quantization { OPTION_QUANTIZATION_AUTO, OPTION_QUANTIZATION_INT8, OPTION_QUANTIZATION_INT4 };
 enum option_device { OPTION_DEVICE_AUTO, OPTION_DEVICE_CPU };
 enum option_log_format { OPTION_LOG_TEXT, OPTION_LOG_JSON };
 enum option_scheduling_policy { OPTION_POLICY_FCFS, OPTION_POLICY_PRIORITY };
@@ -37,6 +38,7 @@ enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE }
 	STR(model, model, "", "Model directory: config.json, *.safetensors, tokenizer.json")                 \
 	LIST(model, served_model_name, "Names the API answers to; default: the model directory's name")      \
 	ENUM(model, dtype, 0, "auto|bfloat16|float32", "Type of weights")                                    \
+	ENUM(model, quantization, 0, "auto|int8|int4", "Bits of matrices; auto: as in the checkpoint")       \
 	INT(model, max_model_len, 0, 0, 16777216, "Context length; 0: automatic, from config.json")          \
 	INT(model, seed, 0, 0, INT64_MAX, "Seed of requests that bring none: 0 draws a fresh one for each")   \
 	STR(model, chat_template, "", "File with a Jinja chat template to use instead of the model's")       \

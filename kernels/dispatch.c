@@ -106,16 +106,19 @@ void kern_ops_init(struct kern_ops *ops, u32 caps)
 {
 	fill_ref(ops);
 #ifdef KERN_HAVE_X86
-	/* Variants assume all that came before them. */
+	/* Variants assume all that came before them, but for BF16 and VNNI, of which either may be alone. */
 	if (!(caps & KERN_CAP_AVX2))
 		return;
 	KERN_AVX2_OPS(FILL)
 	if (!(caps & KERN_CAP_AVX512))
 		return;
 	KERN_AVX512_OPS(FILL)
-	if (!(caps & KERN_CAP_AVX512_BF16))
-		return;
-	KERN_AVX512_BF16_OPS(FILL)
+	if (caps & KERN_CAP_AVX512_BF16) {
+		KERN_AVX512_BF16_OPS(FILL)
+	}
+	if (caps & KERN_CAP_AVX512_VNNI) {
+		KERN_AVX512_VNNI_OPS(FILL)
+	}
 #else
 	(void)caps;
 #endif

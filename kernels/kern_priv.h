@@ -17,7 +17,7 @@ enum {
 	KERN_PANEL = 32, /* columns of a packed panel: two AVX-512 or four AVX2 vectors of float */
 	KERN_COLUMNS = 2 * KERN_PANEL, /* packed matrices have whole pairs of panels */
 	KERN_I8_GROUP = 128,
-	KERN_INPUT_GROUP = 64, /* inputs of quantized products share a scale in groups of at most so many */
+	KERN_GROUP_MAX = 128,
 	KERN_GROUP_HEAD = 128, /* bytes in front of a group of a panel: 32 floats, or 32 + 32 halves */
 	KERN_GROUP_UNIT = 128, /* bytes of 4 (int8) or 8 (int4) values of each column of a panel */
 };

@@ -5,13 +5,16 @@
 
 enum { SCRATCH_LEAST = 4096 };
 
-/* Inputs rounded to bf16, rows filled up to whole vectors. */
+/* Inputs rounded to bf16, rows filled up to whole vectors; or to 8 bits with a scale and a sum for groups of
+ * at least 32, rows filled up to whole groups. */
 static size_t matmul_bytes(const struct kern_limits *l)
 {
 	u32 heads = l->heads * l->head_dim,
 	    widest = l->hidden > l->intermediate ? l->hidden : l->intermediate;
 	widest = heads > widest ? heads : widest;
-	return kern_align((size_t)l->tokens * (widest + 31) * sizeof(u16));
+	size_t halves = (widest + 31) * sizeof(u16);
+	size_t bytes = kern_align(widest + KERN_GROUP_MAX - 1 + ((size_t)widest / 32 + 1) * 2 * sizeof(float));
+	return kern_align(l->tokens * (halves > bytes ? halves : bytes));
 }
 
 /* The rows of one expert, beside what their product needs. */

@@ -22,6 +22,7 @@ struct runner_config {
 	u32 caps;    /* enum kern_cap */
 	enum option_dtype dtype;
 	enum option_kv_dtype kv_dtype;
+	enum option_quantization quantization;
 	struct {
 		u32 rows_max, tokens_max; /* --max-num-seqs, --max-num-batched-tokens */
 		u32 max_model_len;	  /* 0: the model's */
@@ -61,7 +62,8 @@ struct runner {
 	struct safetensors *checkpoint;
 	struct model_weights weights;
 	struct rope_tables rope;
-	enum kern_dtype dtype;
+	enum kern_dtype dtype;	      /* of KV cache and, unless quantized, of weights */
+	enum kern_dtype matrix_dtype; /* of the matrices */
 	u32 max_model_len;
 	struct kern_ops ops;
 	struct kern_ctx ctx;

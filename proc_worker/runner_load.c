@@ -30,6 +30,7 @@ struct runner_config runner_config_from(const struct options *o, u32 rank)
 		.threads = (u32)o->threads,
 		.caps = kern_caps_detect(),
 		.dtype = (enum option_dtype)o->dtype,
+		.quantization = (enum option_quantization)o->quantization,
 		.kv_dtype = (enum option_kv_dtype)o->kv_cache_dtype,
 		.limits = {.rows_max = (u32)o->max_num_seqs,
 			   .tokens_max = (u32)o->max_num_batched_tokens,
@@ -87,6 +88,9 @@ static void decide_dtype(struct runner *r)
 		r->dtype = stored == KERN_F32 ? KERN_F32 : KERN_BF16;
 	else
 		r->dtype = r->config.dtype == OPTION_DTYPE_FLOAT32 ? KERN_F32 : KERN_BF16;
+	r->matrix_dtype = r->config.quantization == OPTION_QUANTIZATION_INT8   ? KERN_I8
+			  : r->config.quantization == OPTION_QUANTIZATION_INT4 ? KERN_I4_64
+									       : r->dtype;
 }
 
 static enum kern_dtype decide_kv_dtype(const struct runner *r)
@@ -201,6 +205,7 @@ static enum err load_weights(struct runner *r, struct err_msg *em)
 				    .shard = &r->shard,
 				    .checkpoint = r->checkpoint,
 				    .dtype = r->dtype,
+				    .matrix_dtype = r->matrix_dtype,
 				    .caps = r->config.caps,
 				    .threads = r->ctx.threads,
 				    .progress = weights_progress,
@@ -374,10 +379,10 @@ static void log_loaded(const struct runner *r)
 
 	kern_ops_print(&r->ops, variants, sizeof(variants));
 	LOG_INFO("MODEL_LOADED",
-		 "arch=%s dtype=%s kv_dtype=%s rank=%u/%u threads=%u weights=%lluMiB activations=%zuMiB "
+		 "arch=%s dtype=%s matrices=\"%s\" kv_dtype=%s rank=%u/%u threads=%u weights=%lluMiB activations=%zuMiB "
 		 "max_model_len=%u "
 		 "kv_blocks=%u kv=%lluMiB resident=%lluMiB profiled=%u_tokens profile_ms=%llu ops=\"%s\"",
-		 r->model.arch->name, kern_dtype_name(r->dtype), kv_dtype_name(r->kv_shape.dtype),
+		 r->model.arch->name, kern_dtype_name(r->dtype), kern_dtype_name(r->matrix_dtype), kv_dtype_name(r->kv_shape.dtype),
 		 r->config.rank, r->config.ranks, kern_threads_count(r->ctx.threads),
 		 (unsigned long long)(r->weights.bytes >> 20), r->decoder.memory_bytes >> 20,
 		 r->max_model_len, r->kv.block_count, (unsigned long long)(r->kv.memory_bytes >> 20),

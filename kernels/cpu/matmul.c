@@ -1,13 +1,19 @@
-/* Matrix product for AVX2, AVX-512 and AVX-512 with BF16 (one object each).
+/* Matrix product with float32 and (widened) bfloat16 weights, for AVX2 and AVX-512 (one object each).
  *
  * Every output is one sum over k in rising order, in one lane, starting from what it is added to; tiling only
  * decides which outputs are computed side by side. So a row's result depends neither on the other rows nor on
- * the threads. With BF16 the inputs are rounded to bf16 and VDPBF16PS adds k in pairs; the others widen the
- * weights. */
+ * the threads. */
+#include "kernels/cpu/matmul_driver_priv.h"
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_priv.h"
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
+
+#if VEC_LANES == 16
+#define MATMUL_QUANTIZED matmul_quantized_avx512
+#else
+#define MATMUL_QUANTIZED matmul_quantized_avx2
+#endif
 
 enum {
 	PANEL_VECS = KERN_PANEL / VEC_LANES,
@@ -20,16 +26,11 @@ enum {
 	VECS_OF_ONE = 8, /* one row takes both panels: eight sums hide the latency of the addition */
 #endif
 	K_BLOCK = 1024, /* a pair of panels' part of so many k (256 KiB at most) stays in L2 for all rows */
-	TASKS_A_THREAD = 8,
-	TASK_WORK =
-		128 * 1024, /* multiply-adds of a task: some microseconds, more than waking a thread costs */
 };
 
 /* One product as the threads see it. */
 struct job {
 	const struct kern_matmul_args *a;
-	const u16 *x_half; /* [tokens][x_half_stride], where the inputs are taken as bf16 */
-	u32 x_half_stride;
 	u32 pairs, pairs_a_task, rows_a_task, column_tasks; /* pairs of panels */
 };
 
@@ -100,31 +101,6 @@ static ALWAYS_INLINE void tile_f32(const struct tile *t, u32 rows, u32 vecs)
 	tile_end(t, rows, vecs, sum);
 }
 
-#ifdef __AVX512BF16__
-static ALWAYS_INLINE void tile_bf16(const struct tile *t, u32 rows, u32 vecs)
-{
-	vec sum[TILE_ROWS][VECS_OF_ONE];
-	const u16 *x = t->x;
-	tile_begin(t, rows, vecs, sum);
-	for (u32 k = 0; k < t->k_count; k += 2) {
-		__m512bh columns[VECS_OF_ONE];
-#pragma GCC unroll 8
-		for (u32 v = 0; v < vecs; v++)
-			columns[v] =
-				(__m512bh)_mm512_loadu_si512(weights_of(t, v) + (size_t)k * KERN_PANEL * 2);
-#pragma GCC unroll 8
-		for (u32 r = 0; r < rows; r++) {
-			int pair;
-			memcpy(&pair, x + r * t->x_stride + k, 4);
-			__m512bh input = (__m512bh)_mm512_set1_epi32(pair);
-#pragma GCC unroll 8
-			for (u32 v = 0; v < vecs; v++)
-				sum[r][v] = _mm512_dpbf16_ps(sum[r][v], columns[v], input);
-		}
-	}
-	tile_end(t, rows, vecs, sum);
-}
-#else
 static ALWAYS_INLINE void tile_bf16(const struct tile *t, u32 rows, u32 vecs)
 {
 	vec sum[TILE_ROWS][VECS_OF_ONE];
@@ -158,7 +134,6 @@ static ALWAYS_INLINE void tile_bf16(const struct tile *t, u32 rows, u32 vecs)
 						sum[r][v]);
 	tile_end(t, rows, vecs, sum);
 }
-#endif
 
 /* The row count is a constant in each case, so that the sums live in registers. */
 #if VEC_LANES == 16
@@ -221,10 +196,6 @@ static void pair_rows(const struct job *j, u32 pair, u32 r0, u32 r1, u32 k0, u32
 			t.resume = k0 > 0 || a->accumulate;
 			t.x = a->x + (size_t)row * a->x_stride + k0;
 			t.x_stride = a->x_stride;
-			if (j->x_half) {
-				t.x = j->x_half + (size_t)row * j->x_half_stride + k0;
-				t.x_stride = j->x_half_stride;
-			}
 			if (w->dtype == KERN_F32)
 				run_tile_f32(&t, rows);
 			else
@@ -238,31 +209,20 @@ static void run_task(void *arg, u32 task, u32 thread)
 	const struct job *j = arg;
 	u32 p0 = task % j->column_tasks * j->pairs_a_task, r0 = task / j->column_tasks * j->rows_a_task;
 	u32 p1 = kern_min(p0 + j->pairs_a_task, j->pairs), r1 = kern_min(r0 + j->rows_a_task, j->a->tokens);
+	u32 k_total = j->a->w->k, block = r1 - r0 <= TILE_ROWS ? k_total : K_BLOCK;
 	(void)thread;
-	for (u32 p = p0; p < p1; p++) {
-		if (r1 - r0 <= TILE_ROWS) {
-			pair_rows(j, p, r0, r1, 0, j->a->w->k);
-			continue;
-		}
-		for (u32 k = 0; k < j->a->w->k; k += K_BLOCK)
-			pair_rows(j, p, r0, r1, k, kern_min(k + K_BLOCK, j->a->w->k));
-	}
+	for (u32 p = p0; p < p1; p++)
+		for (u32 k = 0; k < k_total; k += block)
+			pair_rows(j, p, r0, r1, k, kern_min(k + block, k_total));
 }
 
-/* Splits by columns, and by rows where there are few columns. Tasks come in whole turns of all threads and
- * are few enough that taking them costs nothing, many enough that a late thread is made up for. */
+/* Splits by columns, and by rows where there are few columns. */
 static u32 plan_tasks(struct job *j, u32 threads)
 {
 	const struct kern_matmul_args *a = j->a;
-	u64 tasks = (u64)a->tokens * a->w->k * a->w->n / TASK_WORK;
+	u64 tasks = matmul_tasks(a, threads);
 	u32 row_tasks = 1;
 	j->pairs = kern_ceil(a->w->n, KERN_COLUMNS);
-	if (threads == 1 || tasks < 2)
-		tasks = 1;
-	else if (tasks < (u64)TASKS_A_THREAD * threads)
-		tasks = (tasks + threads - 1) / threads * threads;
-	else
-		tasks = (u64)TASKS_A_THREAD * threads;
 	j->pairs_a_task = tasks < j->pairs ? kern_ceil(j->pairs, (u32)tasks) : 1;
 	j->column_tasks = kern_ceil(j->pairs, j->pairs_a_task);
 	if (tasks > j->column_tasks)
@@ -272,54 +232,14 @@ static u32 plan_tasks(struct job *j, u32 threads)
 	return j->column_tasks * kern_ceil(a->tokens, j->rows_a_task);
 }
 
-#ifdef __AVX512BF16__
-static void round_row(const struct job *j, u32 row, u16 *out)
-{
-	const float *x = j->a->x + (size_t)row * j->a->x_stride;
-	u32 k = 0, total = j->a->w->k;
-	for (; k + 16 <= total; k += 16)
-		_mm256_storeu_si256((__m256i *)(void *)(out + k),
-				    (__m256i)_mm512_cvtneps_pbh(vec_load(x + k)));
-	if (k < total)
-		_mm256_mask_storeu_epi16(out + k, vec_mask(total - k),
-					 (__m256i)_mm512_cvtneps_pbh(vec_load_n(x + k, total - k)));
-	if (total % 2)
-		out[total] = 0;
-}
-
-enum { ROUND_ROWS = 8 };
-
-static void round_rows(void *arg, u32 task, u32 thread)
-{
-	const struct job *j = arg;
-	u32 end = kern_min((task + 1) * ROUND_ROWS, j->a->tokens);
-	(void)thread;
-	for (u32 row = task * ROUND_ROWS; row < end; row++)
-		round_row(j, row, (u16 *)j->x_half + (size_t)row * j->x_half_stride);
-}
-#endif
-
 enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
 	struct job j = {.a = a};
 	if (a->w->packed == KERN_LAYOUT_GROUPS)
-		return matmul_ref(ctx, a);
+		return MATMUL_QUANTIZED(ctx, a);
 	ASSERT(a->w->packed == KERN_LAYOUT_PANEL);
 	if (a->tokens == 0)
 		return ERR_OK;
-#ifdef __AVX512BF16__
-	if (a->w->dtype == KERN_BF16) {
-		j.x_half_stride = (a->w->k + 31) & ~31u;
-		j.x_half = ctx->scratch;
-		ASSERT((size_t)a->tokens * j.x_half_stride * 2 <= ctx->scratch_bytes);
-		u32 tasks = kern_ceil(a->tokens, ROUND_ROWS);
-		if ((u64)a->tokens * a->w->k < TASK_WORK)
-			for (u32 i = 0; i < tasks; i++)
-				round_rows(&j, i, 0);
-		else
-			kern_parallel(ctx, tasks, round_rows, &j);
-	}
-#endif
 	kern_parallel(ctx, plan_tasks(&j, kern_thread_count(ctx)), run_task, &j);
 	return ERR_OK;
 }

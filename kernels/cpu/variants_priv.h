@@ -19,6 +19,7 @@
 	X(attention, avx512) X(logprobs, avx512) X(matmul, avx512) X(soft_cap, avx512)
 /* Every processor with these has VNNI, too. */
 #define KERN_AVX512_BF16_OPS(X) X(attention, avx512_bf16) X(matmul, avx512_bf16)
+#define KERN_AVX512_VNNI_OPS(X) X(matmul, avx512_vnni)
 
 /* Inside a source of cpu/: the name of its op for the instruction set it is compiled for. */
 #define VARIANT(op) KERN_PASTE(op, KERN_ISA)
@@ -27,6 +28,15 @@
 KERN_AVX2_OPS(KERN_DECLARE_VARIANT)
 KERN_AVX512_OPS(KERN_DECLARE_VARIANT)
 KERN_AVX512_BF16_OPS(KERN_DECLARE_VARIANT)
+KERN_AVX512_VNNI_OPS(KERN_DECLARE_VARIANT)
 #undef KERN_DECLARE_VARIANT
+
+/* matmul with quantized weights, which the variants of matmul pass on; beside them, not in the table. */
+#define KERN_DECLARE_QUANTIZED(isa) \
+	enum err matmul_quantized_##isa(struct kern_ctx *ctx, const struct kern_matmul_args *args);
+KERN_DECLARE_QUANTIZED(avx2)
+KERN_DECLARE_QUANTIZED(avx512)
+KERN_DECLARE_QUANTIZED(avx512_vnni)
+#undef KERN_DECLARE_QUANTIZED
 
 #endif

@@ -259,6 +259,12 @@ static bool embed_stays(const struct weights_plan *p)
 	       (uintptr_t)t->data % kern_dtype_bytes(t->dtype) == 0;
 }
 
+/* A router is small, and which experts it picks matters more than any digit. */
+static enum kern_dtype matrix_dtype(const struct weights_plan *p, enum weight_slot slot)
+{
+	return kern_dtype_group(p->matrix_dtype) > 0 && slot != SLOT_ROUTER ? p->matrix_dtype : p->dtype;
+}
+
 /* Of one weight of the slot. */
 static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, u32 layer)
 {
@@ -271,7 +277,7 @@ static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, u3
 		return embed_stays(p) ? 0 : round_up((size_t)rows * columns * kern_dtype_bytes(p->dtype));
 	if (slot_is_vector(slot))
 		return round_up(rows * sizeof(float));
-	return round_up(kern_weight_bytes(rows, columns, p->dtype, p->caps));
+	return round_up(kern_weight_bytes(rows, columns, matrix_dtype(p, slot), p->caps));
 }
 
 u64 model_weights_bytes(const struct weights_plan *p)
@@ -344,7 +350,7 @@ static enum err load_matrix(struct loader *l, enum weight_slot slot, u32 layer, 
 
 	slot_shape(p, slot, layer, &rows, &columns);
 	void *memory = take(l, slot_bytes(p, slot, layer));
-	enum err e = kern_weight_begin(w, rows, columns, p->dtype, memory, p->caps, em);
+	enum err e = kern_weight_begin(w, rows, columns, matrix_dtype(p, slot), memory, p->caps, em);
 	if (e)
 		return e;
 	for (u32 i = 0; i < a->tensor_count; i++) {
@@ -470,15 +476,19 @@ static enum err load_all(struct loader *l, struct model_weights *w, struct err_m
 static enum err check_memory(const struct weights_plan *p, u64 bytes, struct err_msg *em)
 {
 	const u64 mib = 1 << 20;
+	enum kern_dtype type = matrix_dtype(p, SLOT_QKV);
 
 	if (bytes <= p->memory_available)
 		return ERR_OK;
-	return err_set(
-		em, ERR_NO_SPACE,
-		"not enough memory: the weights need %llu MiB in %s%s, %llu MiB are available; %s",
-		(unsigned long long)((bytes + mib - 1) / mib), p->dtype == KERN_F32 ? "float32" : "bfloat16",
-		p->shard->ranks > 1 ? " on each worker" : "", (unsigned long long)(p->memory_available / mib),
-		p->dtype == KERN_F32 ? "--dtype bfloat16 needs half of it" : "use a smaller model");
+	return err_set(em, ERR_NO_SPACE,
+		       "not enough memory: the weights need %llu MiB in %s%s, %llu MiB are available; %s",
+		       (unsigned long long)((bytes + mib - 1) / mib), kern_dtype_name(type),
+		       p->shard->ranks > 1 ? " on each worker" : "",
+		       (unsigned long long)(p->memory_available / mib),
+		       type == KERN_F32	   ? "--dtype bfloat16 needs half of it"
+		       : type == KERN_BF16 ? "--quantization int8 needs about half of it"
+		       : type == KERN_I8   ? "--quantization int4 needs about half of it"
+					   : "use a smaller model");
 }
 
 enum err model_weights_load(struct model_weights *w, const struct weights_plan *p, struct err_msg *em)

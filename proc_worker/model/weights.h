@@ -47,6 +47,7 @@ struct weights_plan {
 	const struct model_shard *shard;
 	const struct safetensors *checkpoint; /* must outlive the weights */
 	enum kern_dtype dtype;		      /* KERN_F32 or KERN_BF16 */
+	enum kern_dtype matrix_dtype;	      /* a quantized type; any other: as `dtype` */
 	u32 caps;
 	struct kern_threads *threads;
 	u64 memory_available;			   /* bytes; more is not taken */

@@ -5,12 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "common/clock.h"
 #include "tests/kern/check.h"
+#include "tests/kern/limits.h"
 
 enum { BENCH_NS = 60 * 1000 * 1000, RUNS_MIN = 3, RUNS_MAX = 2000 };
 
@@ -30,101 +27,19 @@ static double best_ns(bench_fn fn, void *arg, struct kern_ctx *ctx, const struct
 
 /* ---------------------------------------------------------------- limits */
 
-struct limit_job {
-	const u64 *words;
-	size_t count;
-	u64 sums[64];
-	void (*compute)(void);
-};
-
-static void read_task(void *arg, u32 task, u32 thread)
-{
-	struct limit_job *j = arg;
-	const u64 *from = j->words + j->count / 64 * task;
-	u64 sums[8] = {0};
-	(void)thread;
-	for (size_t i = 0; i + 8 <= j->count / 64; i += 8)
-		for (u32 lane = 0; lane < 8; lane++)
-			sums[lane] += from[i + lane];
-	for (u32 lane = 0; lane < 8; lane++)
-		j->sums[task] += sums[lane];
-}
-
-static void read_run(void *arg, struct kern_ctx *ctx, const struct kern_ops *ops)
-{
-	(void)ops;
-	kern_threads_run(ctx->threads, 64, read_task, arg);
-}
-
-enum { LIMIT_STEPS = 100000, LIMIT_SUMS = 12 };
-
-#if defined(__x86_64__)
-/* Twelve independent sums: more than the latency of an addition times its throughput. */
-#define COMPUTE_LIMIT(name, isa, type, set1, step_fn, first)                                              \
-	__attribute__((target(isa))) static void name(void)                                               \
-	{                                                                                                 \
-		volatile float half = 0.5f, result; /* nothing to compute beforehand, nothing left out */ \
-		type x = set1(half), s[LIMIT_SUMS];                                                       \
-		_Pragma("GCC unroll 12") for (u32 i = 0; i < LIMIT_SUMS; i++) s[i] = set1(half);          \
-		for (u32 step = 0; step < LIMIT_STEPS; step++) {                                          \
-			_Pragma("GCC unroll 12") for (u32 i = 0; i < LIMIT_SUMS; i++) s[i] =              \
-				step_fn(s[i], x);                                                         \
-		}                                                                                         \
-		for (u32 i = 1; i < LIMIT_SUMS; i++)                                                      \
-			s[0] += s[i];                                                                     \
-		result = first(s[0]);                                                                     \
-		(void)result;                                                                             \
-	}
-#define STEP_AVX2(s, x)	  _mm256_fmadd_ps(x, x, s)
-#define STEP_AVX512(s, x) _mm512_fmadd_ps(x, x, s)
-#define STEP_BF16(s, x)	  _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(x))
-COMPUTE_LIMIT(compute_avx2, "avx2,fma", __m256, _mm256_set1_ps, STEP_AVX2, _mm256_cvtss_f32)
-COMPUTE_LIMIT(compute_avx512, "avx512f", __m512, _mm512_set1_ps, STEP_AVX512, _mm512_cvtss_f32)
-COMPUTE_LIMIT(compute_avx512_bf16, "avx512f,avx512bf16", __m512, _mm512_set1_ps, STEP_BF16, _mm512_cvtss_f32)
-#endif
-
-static void compute_task(void *arg, u32 task, u32 thread)
-{
-	(void)task;
-	(void)thread;
-	((struct limit_job *)arg)->compute();
-}
-
-static void compute_run(void *arg, struct kern_ctx *ctx, const struct kern_ops *ops)
-{
-	(void)ops;
-	kern_threads_run(ctx->threads, kern_threads_count(ctx->threads), compute_task, arg);
-}
-
-static void bench_compute(struct check *c, u32 pool, const char *name, void (*compute)(void),
-			  double flops_a_step)
-{
-	struct limit_job j = {.compute = compute};
-	struct kern_ctx ctx = {.threads = c->pools[pool]};
-	double ns = best_ns(compute_run, &j, &ctx, NULL);
-	printf("{\"bench\":\"limit\",\"what\":\"%s\",\"threads\":%u,\"gflops\":%.0f}\n", name, pool + 1,
-	       (pool + 1) * flops_a_step * LIMIT_SUMS * LIMIT_STEPS / ns);
-}
-
 static void bench_limits(struct check *c, u32 pool)
 {
-	struct limit_job j = {.count = (size_t)1 << 25};
-	struct kern_ctx ctx = {.threads = c->pools[pool]};
-	u64 *words = check_alloc(c, j.count * 8);
-	j.words = words;
-	double ns = best_ns(read_run, &j, &ctx, NULL);
-	printf("{\"bench\":\"limit\",\"what\":\"memory read\",\"threads\":%u,\"gbytes_s\":%.1f}\n", pool + 1,
-	       (double)j.count * 8 / ns);
-	check_case_end(c, NULL, "limits");
-#if defined(__x86_64__)
-	u32 caps = kern_caps_detect();
-	if (caps & KERN_CAP_AVX2)
-		bench_compute(c, pool, "avx2 f32", compute_avx2, 16);
-	if (caps & KERN_CAP_AVX512)
-		bench_compute(c, pool, "avx512 f32", compute_avx512, 32);
-	if (caps & KERN_CAP_AVX512_BF16)
-		bench_compute(c, pool, "avx512_bf16", compute_avx512_bf16, 64);
-#endif
+	struct limits_memory memory;
+	if (limits_memory_init(&memory, (size_t)1 << 28)) {
+		printf("{\"bench\":\"limit\",\"what\":\"memory read\",\"threads\":%u,\"gbytes_s\":%.1f}\n",
+		       pool + 1, limits_read(&memory, c->pools[pool], 300));
+		limits_memory_fini(&memory);
+	}
+	for (u32 k = 0; k < LIMIT_KINDS; k++)
+		if (limits_has((enum limit_kind)k, kern_caps_detect()))
+			printf("{\"bench\":\"limit\",\"what\":\"%s\",\"threads\":%u,\"gflops\":%.0f}\n",
+			       limits_name((enum limit_kind)k), pool + 1,
+			       limits_gops((enum limit_kind)k, c->pools[pool], 100));
 }
 
 /* ---------------------------------------------------------------- ops */
@@ -183,10 +98,9 @@ static void bench_matmul(struct check *c, u32 target, u32 pool, u32 n, u32 k, u3
 	struct kern_matmul_args a = {.w = &w, .tokens = tokens, .x_stride = k, .out_stride = n};
 	a.x = check_floats(c, (size_t)tokens * k, false);
 	a.out = check_floats(c, (size_t)tokens * n, false);
-	snprintf(shape, sizeof(shape), "%s n=%u k=%u tokens=%u", dtype == KERN_F32 ? "f32" : "bf16", n, k,
-		 tokens);
+	snprintf(shape, sizeof(shape), "%s n=%u k=%u tokens=%u", kern_dtype_name(dtype), n, k, tokens);
 	BENCH(matmul, c, target, pool, &a, &limits, shape, 2.0 * n * k * tokens,
-	      (double)n * k * (double)kern_dtype_bytes(dtype));
+	      (double)kern_weight_bytes(n, k, dtype, caps));
 	check_case_end(c, NULL, "matmul");
 }
 
@@ -338,15 +252,24 @@ void bench_all(struct check *c, const char *only)
 	static const u32 demo[3] = {8, 4, 32}, large[3] = {32, 8, 128};
 	static const u32 matrices[][2] = {{512, 256}, {256, 256},  {1408, 256},
 					  {256, 704}, {4096, 256}, {4096, 4096}};
-	static const u32 tokens[] = {1, 4, 16, 64, 512};
+	static const u32 layers[][2] = {{3072, 2048}, {16384, 2048}, {2048, 8192}, {32768, 2048}};
+	static const u32 tokens[] = {1, 4, 16, 64, 512}, steps[] = {1, 2, 4, 8, 16, 32, 512};
+	static const enum kern_dtype types[] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_64, KERN_I4_128};
 	for (u32 pool = 0; pool < CHECK_POOLS; pool++) {
 		bench_limits(c, pool);
 		for (u32 i = 0; i < c->target_count; i++) {
 			for (u32 m = 0; m < COUNT_OF(matrices) && WANTED(matmul); m++)
 				for (u32 t = 0; t < COUNT_OF(tokens) && (i > 0 || tokens[t] * m < 20); t++)
-					for (u32 type = KERN_F32; type <= KERN_BF16; type++)
+					for (u32 d = 0; d < COUNT_OF(types); d++)
 						bench_matmul(c, i, pool, matrices[m][0], matrices[m][1],
-							     tokens[t], type);
+							     tokens[t], types[d]);
+			/* Matrices of a model of 1.2e9 weights, by the best variant. */
+			for (u32 m = 0; m < COUNT_OF(layers) && WANTED(matmul) && i + 1 == c->target_count;
+			     m++)
+				for (u32 d = 1; d < COUNT_OF(types); d++)
+					for (u32 t = 0; t < COUNT_OF(steps); t++)
+						bench_matmul(c, i, pool, layers[m][0], layers[m][1], steps[t],
+							     types[d]);
 			for (u32 type = KERN_F32; type <= KERN_BF16 && WANTED(attention); type++) {
 				bench_attention(c, i, pool, demo, 1, 256, 1, type);
 				bench_attention(c, i, pool, demo, 32, 256, 1, type);

@@ -85,11 +85,11 @@ static void make_matrix(struct check *c, const struct matmul_case *m, u32 caps, 
 	}
 }
 
-/* What rounding the inputs to 8 bits in groups of at most 64 may cost: half a step of 1/127 of the group's
- * largest, for every term. */
+/* What rounding the inputs to 8 bits in the groups of the weights may cost: half a step of 1/127 of the
+ * group's largest, for every term. */
 static double rounding_cost(const struct matmul_case *m, const float *x, const float *w)
 {
-	u32 width = kern_dtype_group(m->dtype) < 64 ? kern_dtype_group(m->dtype) : 64;
+	u32 width = kern_dtype_group(m->dtype);
 	double cost = 0;
 	for (u32 g = 0; g < m->k; g += width) {
 		double most = 0, weights = 0;
@@ -155,6 +155,22 @@ static const char *matmul_runs(struct check *c, u32 target, const struct matmul_
 	return memcmp(again, out, bytes) != 0 ? "a row alone gives other bits than among others" : NULL;
 }
 
+/* Quantized products are the same to the bit in all variants. */
+static const char *matmul_agrees(struct check *c, const struct kern_matmul_args *a, const float *before,
+				 const float *out)
+{
+	size_t bytes = (size_t)a->tokens * a->out_stride * sizeof(float);
+	struct kern_limits limits = {.tokens = a->tokens, .hidden = a->w->k};
+	struct kern_matmul_args first = *a;
+	struct kern_ctx ctx;
+	check_ctx(c, &ctx, &limits, 0);
+	first.out = check_alloc(c, bytes);
+	memcpy(first.out, before, bytes);
+	if (c->targets[1].ops.matmul(&ctx, &first) != ERR_OK)
+		return "an error of the first variant";
+	return memcmp(first.out, out, bytes) != 0 ? "other bits than the first variant gives" : NULL;
+}
+
 static void matmul_case(struct check *c, u32 target, const struct matmul_case *m)
 {
 	u32 x_stride = m->k + check_random(c, 3), out_stride = m->n + check_random(c, 3);
@@ -171,7 +187,7 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 	a.x = check_floats(c, (size_t)m->tokens * x_stride, m->outliers);
 	a.bias = m->bias ? check_floats(c, m->n, false) : NULL;
 	a.accumulate = m->accumulate;
-	bool rounds = m->dtype == KERN_BF16 ? strcmp(t->ops.matmul_variant, "avx512_bf16") == 0
+	bool rounds = m->dtype == KERN_BF16 ? (t->caps & KERN_CAP_AVX512_BF16) != 0
 					    : strcmp(t->ops.matmul_variant, "ref") != 0;
 	matmul_want(m, &a, w.values, before, rounds, want, allowed);
 	problem = matmul_runs(c, target, m, &a, before, out);
@@ -182,6 +198,8 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 				       (out_stride - m->n) * 4) != 0)
 			problem = "wrote between rows";
 	}
+	if (!problem && target > 1 && kern_dtype_group(m->dtype) > 0)
+		problem = matmul_agrees(c, &a, before, out);
 	kern_weight_fini(&w.packed);
 	check_case_end(c, problem,
 		       "matmul=%s %s n=%u k=%u tokens=%u outliers=%d bias=%d accumulate=%d order=%d",

@@ -259,7 +259,7 @@ static void groups_case(struct check *c, u32 target, const struct group_case *g)
 		else if (memcmp(out[0], out[run], (size_t)count * g->n * sizeof(float)) != 0)
 			problem = "another run gives other bits";
 	}
-	bool rounds = g->bf16 && strcmp(ops->matmul_variant, "avx512_bf16") == 0;
+	bool rounds = g->bf16 && (c->targets[target].caps & KERN_CAP_AVX512_BF16);
 	if (!problem)
 		problem = groups_want(g, &a, plain, (rounds ? 0x1p-8 : 0) + 0x1p-24 * (4 + 3 * sqrt(g->k)));
 	if (!problem)

@@ -1,0 +1,152 @@
+/* Drives the matrix products with packed inputs. Runs in the worker in every product; owns nothing.
+ *
+ * Weights are read from memory once: a panel's block of k serves all tiles of rows while it is in the cache,
+ * and meanwhile the tiles fetch the block that follows, so that computing and reading overlap. Nothing here
+ * touches the order in which a sum is taken. */
+#include "kernels/cpu/matmul_driver_priv.h"
+
+enum { AHEAD_BYTES = 4096 };
+
+u64 matmul_tasks(const struct kern_matmul_args *a, u32 threads)
+{
+	u64 tasks = (u64)a->tokens * a->w->k * a->w->n / MATMUL_TASK_WORK;
+	if (threads == 1 || tasks < 2)
+		return 1;
+	if (tasks < (u64)MATMUL_TASKS_A_THREAD * threads)
+		return (tasks + threads - 1) / threads * threads;
+	return (u64)MATMUL_TASKS_A_THREAD * threads;
+}
+
+/* Splits by columns, and by tiles of rows where there are few columns. Tasks come in whole turns of all
+ * threads and are few enough that taking them costs nothing, many enough that a late thread is made up for.
+ */
+static void plan(struct matmul_job *j, u32 threads)
+{
+	const struct kern_matmul_args *a = j->a;
+	u64 tasks = matmul_tasks(a, threads);
+	u32 row_tasks = 1;
+	j->tiles = kern_ceil(a->tokens, j->kernel->tile_rows);
+	j->pairs = kern_ceil(a->w->n, KERN_COLUMNS);
+	j->pairs_a_task = tasks < j->pairs ? kern_ceil(j->pairs, (u32)tasks) : 1;
+	j->column_tasks = kern_ceil(j->pairs, j->pairs_a_task);
+	if (tasks > j->column_tasks)
+		row_tasks = kern_min(kern_ceil((u32)tasks, j->column_tasks), j->tiles);
+	j->tiles_a_task = kern_ceil(j->tiles, row_tasks);
+	j->tasks = j->column_tasks * kern_ceil(j->tiles, j->tiles_a_task);
+}
+
+static u32 tile_first(const struct matmul_job *j, u32 tile)
+{
+	return (u32)((u64)j->a->tokens * tile / j->tiles);
+}
+
+static void pack_task(void *arg, u32 task, u32 thread)
+{
+	const struct matmul_job *j = arg;
+	u32 count = kern_rows_a_task(j->a->w->k), begin = task * count;
+	u32 end = kern_min(begin + count, j->a->tokens);
+	u32 tile = (u32)((u64)begin * j->tiles / j->a->tokens); /* or one after */
+	(void)thread;
+	for (u32 row = begin; row < end; row++) {
+		while (row >= tile_first(j, tile + 1))
+			tile++;
+		u32 first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
+		j->kernel->pack(j, j->a->x + (size_t)row * j->a->x_stride, row - first, rows,
+				j->in.data + first * j->in.row_bytes);
+	}
+}
+
+/* Where the panel's k-th value begins. */
+static const char *weights_at(const struct kern_weight *w, u32 n, u32 k)
+{
+	if (w->packed == KERN_LAYOUT_GROUPS)
+		return (const char *)w->data + kern_group_offset(w, n, k);
+	return (const char *)w->data +
+	       kern_panel_index(w->k, w->dtype, n / KERN_PANEL * KERN_PANEL, k) * kern_dtype_bytes(w->dtype);
+}
+
+static size_t panel_bytes(const struct kern_weight *w)
+{
+	if (w->packed == KERN_LAYOUT_GROUPS)
+		return kern_groups_panel_bytes(w->dtype, w->k);
+	return kern_panel_index(w->k, w->dtype, KERN_PANEL, 0) * kern_dtype_bytes(w->dtype);
+}
+
+struct span {
+	u32 first, end;
+};
+
+/* The block [k) of columns [n, n + columns) times one tile of rows, the i-th of `tiles` that follow each
+ * other. */
+static void run_one(const struct matmul_job *j, u32 n, u32 columns, struct span k, u32 tile, u32 i, u32 tiles)
+{
+	const struct kern_matmul_args *a = j->a;
+	const struct kern_weight *w = a->w;
+	const struct matmul_inputs *in = &j->in;
+	u32 first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
+	const char *inputs = in->data + first * in->row_bytes;
+	struct matmul_tile t = {.weights = weights_at(w, n, k.first),
+				.panel_bytes = panel_bytes(w),
+				.column = n % KERN_PANEL,
+				.columns = kern_min(w->n - n, columns),
+				.k_count = k.end - k.first,
+				.width = in->width,
+				.units = inputs + (size_t)(k.first / in->unit_values) * rows * 4,
+				.out = a->out + (size_t)first * a->out_stride + n,
+				.out_stride = a->out_stride,
+				.bias = a->bias && k.first == 0 ? a->bias + n : NULL,
+				.resume = k.first > 0 || a->accumulate};
+	if (in->width > 0) {
+		t.scales = inputs + ((size_t)in->scales_at + k.first / in->width * 4) * rows;
+		t.sums = inputs + ((size_t)in->sums_at + k.first / in->width * 4) * rows;
+	}
+	/* One tile: the processor follows a stream by itself until there is much to compute between its
+	 * lines. */
+	t.prefetch = t.weights + (rows > 2 ? AHEAD_BYTES : 0);
+	t.prefetch_step = rows > 2 ? KERN_GROUP_UNIT : 0;
+	if (tiles > 1) {
+		size_t bytes = t.panel_bytes / w->k * t.k_count;
+		t.prefetch = t.weights + bytes + bytes * i / tiles;
+		t.prefetch_step = kern_ceil(KERN_GROUP_UNIT, tiles);
+	}
+	j->kernel->tile(&t, rows);
+}
+
+static void run_task(void *arg, u32 task, u32 thread)
+{
+	const struct matmul_job *j = arg;
+	const struct matmul_kernel *kernel = j->kernel;
+	u32 k_total = j->a->w->k, n_first = task % j->column_tasks * j->pairs_a_task * KERN_COLUMNS;
+	u32 n_end = kern_min(n_first + j->pairs_a_task * KERN_COLUMNS, j->a->w->n);
+	u32 tile = task / j->column_tasks * j->tiles_a_task,
+	    tile_end = kern_min(tile + j->tiles_a_task, j->tiles);
+	u32 tiles = tile_end - tile, block = tiles == 1 ? k_total : kernel->k_block;
+	u32 columns = j->a->tokens == 1 ? kernel->one_columns : kernel->tile_columns;
+	(void)thread;
+	for (u32 n = n_first; n < n_end; n += columns)
+		for (u32 k = 0; k < k_total; k += block)
+			for (u32 i = 0; i < tiles; i++)
+				run_one(j, n, columns, (struct span){k, kern_min(k + block, k_total)},
+					tile + i, i, tiles);
+}
+
+void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct matmul_kernel *kernel,
+		const struct matmul_inputs *in)
+{
+	struct matmul_job j = {.a = a, .kernel = kernel, .in = *in};
+	u32 units = kern_ceil(a->w->k, in->unit_values);
+	if (a->tokens == 0)
+		return;
+	if (in->width > 0) {
+		j.in.groups = kern_ceil(a->w->k, in->width);
+		units = j.in.groups * in->width / in->unit_values;
+		j.in.scales_at = units * 4;
+		j.in.sums_at = j.in.scales_at + j.in.groups * 4;
+	}
+	j.in.data = ctx->scratch;
+	j.in.row_bytes = (units + 2 * (size_t)j.in.groups) * 4;
+	ASSERT(a->tokens * j.in.row_bytes <= ctx->scratch_bytes);
+	plan(&j, kern_thread_count(ctx));
+	kern_parallel(ctx, kern_ceil(a->tokens, kern_rows_a_task(a->w->k)), pack_task, &j);
+	kern_parallel(ctx, j.tasks, run_task, &j);
+}

@@ -1,0 +1,70 @@
+/* What the matrix products with packed inputs share: how the inputs lie, how the work is cut into tiles and
+ * tasks, and when the weights are fetched. A variant brings what packs a row of inputs and what computes a
+ * tile. */
+#ifndef TERCET_KERNELS_CPU_MATMUL_DRIVER_PRIV_H
+#define TERCET_KERNELS_CPU_MATMUL_DRIVER_PRIV_H
+
+#include "kernels/kern_priv.h"
+
+enum {
+	/* Multiply-adds of a task: some microseconds, more than waking a thread costs. */
+	MATMUL_TASK_WORK = 128 * 1024,
+	MATMUL_TASKS_A_THREAD = 8,
+};
+
+/* The tokens are divided evenly into tiles of rows. Inputs of a tile of R rows lie together: units of 4 bytes
+ * (1 float, 2 bf16 or 4 int8) as [unit][R], then for quantized weights a scale and a sum of every input
+ * group, [group][R] each. So a tile reads one stream with constant distances between its rows. */
+struct matmul_inputs {
+	char *data;
+	size_t row_bytes;
+	u32 unit_values;	/* inputs in 4 bytes */
+	u32 width, groups;	/* of the groups of quantized weights; 0: inputs have no scales */
+	u32 scales_at, sums_at; /* bytes, times R from the beginning of the tile */
+};
+
+/* R rows times some columns of one panel (or of a pair of panels), k from a given one on. */
+struct matmul_tile {
+	const char *weights; /* the panel at its first unit or group */
+	size_t panel_bytes;
+	u32 column; /* of the panel, the tile's first */
+	u32 columns;
+	u32 k_count;
+	u32 width;			   /* of a group */
+	const char *units, *scales, *sums; /* the inputs' */
+	float *out;
+	size_t out_stride;
+	const float *bias;    /* of the first column, or NULL */
+	bool resume;	      /* sums so far are in `out` */
+	const char *prefetch; /* weights that come after these; every unit fetches the next `prefetch_step`
+				 bytes */
+	u32 prefetch_step;    /* 0: nothing to fetch */
+};
+
+struct matmul_job;
+struct matmul_kernel {
+	u32 tile_rows;	  /* at most */
+	u32 tile_columns; /* at most a panel */
+	u32 one_columns;  /* of a tile of a single row; at most a pair of panels */
+	u32 k_block;	  /* a panel's part of so many k stays in the L2 cache for all tiles */
+	/* Rounds row `r` of the `rows` rows of a tile into the tile's inputs at `to`. */
+	void (*pack)(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to);
+	void (*tile)(const struct matmul_tile *t, u32 rows);
+};
+
+struct matmul_job {
+	const struct kern_matmul_args *a;
+	const struct matmul_kernel *kernel;
+	struct matmul_inputs in;
+	u32 tiles; /* of rows */
+	u32 pairs, pairs_a_task, column_tasks, tiles_a_task, tasks;
+};
+
+/* Packs the inputs into the scratch and computes. `in`: all but data and row_bytes. */
+void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct matmul_kernel *kernel,
+		const struct matmul_inputs *in);
+
+/* How many tasks a product is worth. */
+u64 matmul_tasks(const struct kern_matmul_args *a, u32 threads);
+
+#endif

@@ -1,0 +1,371 @@
+/* Matrix product with weights in 8 and 4 bits, for AVX2, AVX-512 and AVX-512 with VNNI (one object each).
+ *
+ * Inputs are rounded to 8 bits, per token and group of at most 64; sums inside such a group are whole
+ * numbers. They are put together in float, groups in rising order, so a row's result depends neither on the
+ * other rows nor on the threads, and not on the instruction set either. */
+#include <math.h>
+
+#include "kernels/cpu/matmul_driver_priv.h"
+#include "kernels/cpu/matmul_tile_priv.h"
+#include "kernels/cpu/variants_priv.h"
+
+enum {
+#if VEC_LANES == 16
+	TILE_ROWS = 6, /* 6 x 2 sums of whole numbers and as many of floats, up to 4 weights */
+	TILE_VECS = 2,
+	VECS_OF_ONE = 4, /* one row takes a pair of panels: more sums hide the latency */
+#else
+	TILE_ROWS = 4, /* 4 x 2 sums, 2 x 2 weights, inputs and products: 16 registers */
+	TILE_VECS = 2,
+	VECS_OF_ONE = 4,
+#endif
+	PANEL_VECS = KERN_PANEL / VEC_LANES,
+	K_BLOCK = 2048, /* 64 KiB of a panel */
+};
+
+#if VEC_LANES == 16
+typedef __m512i ivec;
+#define ivec_load(p)	 _mm512_loadu_si512(p)
+#define ivec_set1_8(x)	 _mm512_set1_epi8(x)
+#define ivec_set1_32(x)	 _mm512_set1_epi32(x)
+#define ivec_and(a, b)	 _mm512_and_si512(a, b)
+#define ivec_high4(a)	 _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15))
+#define ivec_to_float(a) _mm512_cvtepi32_ps(a)
+#define vec_load_f16(p)	 _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
+#else
+typedef __m256i ivec;
+#define ivec_load(p)	 _mm256_loadu_si256((const __m256i *)(const void *)(p))
+#define ivec_set1_8(x)	 _mm256_set1_epi8(x)
+#define ivec_set1_32(x)	 _mm256_set1_epi32(x)
+#define ivec_and(a, b)	 _mm256_and_si256(a, b)
+#define ivec_high4(a)	 _mm256_and_si256(_mm256_srli_epi16(a, 4), _mm256_set1_epi8(15))
+#define ivec_to_float(a) _mm256_cvtepi32_ps(a)
+#define vec_load_f16(p)	 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#endif
+
+/* ---------------------------------------------------------------- inputs */
+
+/* 64 floats (zeros behind `count`) to bytes; the largest magnitude as bits of a float, in which what is no
+ * finite number is larger than all that are. */
+static u32 largest_bits(const float *x, u32 width)
+{
+#if VEC_LANES == 16
+	__m512i sign = _mm512_set1_epi32(0x7fffffff), most = _mm512_setzero_si512();
+	for (u32 i = 0; i < width; i += 16)
+		most = _mm512_max_epu32(most, _mm512_and_si512(_mm512_castps_si512(vec_load(x + i)), sign));
+	return _mm512_reduce_max_epu32(most);
+#else
+	__m256i sign = _mm256_set1_epi32(0x7fffffff), most = _mm256_setzero_si256();
+	for (u32 i = 0; i < width; i += 8)
+		most = _mm256_max_epu32(most, _mm256_and_si256(_mm256_castps_si256(vec_load(x + i)), sign));
+	u32 lanes[8], all = 0;
+	_mm256_storeu_si256((__m256i *)(void *)lanes, most);
+	for (u32 i = 0; i < 8; i++)
+		all = lanes[i] > all ? lanes[i] : all;
+	return all;
+#endif
+}
+
+/* Rounds to nearest even; returns the sum. */
+static i32 round_values(const float *x, float inverse, u32 width, signed char *q)
+{
+	i32 sum = 0;
+#if VEC_LANES == 16
+	__m512i sums = _mm512_setzero_si512();
+	for (u32 i = 0; i < width; i += 16) {
+		__m512i whole = _mm512_cvtps_epi32(vec_mul(vec_load(x + i), vec_set1(inverse)));
+		sums = _mm512_add_epi32(sums, whole);
+		_mm_storeu_si128((__m128i *)(void *)(q + i), _mm512_cvtepi32_epi8(whole));
+	}
+	sum = _mm512_reduce_add_epi32(sums);
+#else
+	for (u32 i = 0; i < width; i += 8) {
+		i32 whole[8];
+		_mm256_storeu_si256((__m256i *)(void *)whole,
+				    _mm256_cvtps_epi32(vec_mul(vec_load(x + i), vec_set1(inverse))));
+		for (u32 l = 0; l < 8; l++) {
+			q[i + l] = (signed char)whole[l];
+			sum += whole[l];
+		}
+	}
+#endif
+	return sum;
+}
+
+static const float *group_values(const struct kern_weight *w, const float *x, u32 k, u32 width, float *held)
+{
+	u32 count = kern_min(width, w->k - k);
+	if (count == width && !w->order)
+		return x + k;
+	for (u32 i = 0; i < width; i++)
+		held[i] = i >= count ? 0 : x[w->order ? w->order[k + i] : k + i];
+	return held;
+}
+
+/* What the tiles take of a group's sum: for int8 the whole number that takes back the 128 added to the
+ * weights, for int4 the sum itself, which zeros are multiplied by. */
+static void store_sum(char *to, bool int8, i32 sum)
+{
+	float value = (float)sum;
+	sum *= -128;
+	memcpy(to, int8 ? (void *)&sum : (void *)&value, 4);
+}
+
+static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to)
+{
+	const struct matmul_inputs *in = &j->in;
+	char *scales = to + ((size_t)in->scales_at * rows + r * 4),
+	     *sums = to + ((size_t)in->sums_at * rows + r * 4);
+	signed char q[KERN_GROUP_MAX];
+	float held[KERN_GROUP_MAX];
+	char *units = to + r * 4;
+	for (u32 g = 0; g < in->groups; g++) {
+		const float *from = group_values(j->a->w, x, g * in->width, in->width, held);
+		u32 bits = largest_bits(from, in->width);
+		float most, inverse, scale;
+		memcpy(&most, &bits, 4);
+		inverse = 127 / most;
+		if (!(inverse < HUGE_VALF)) /* all zero, or too small for a float to hold the inverse */
+			inverse = most = 0;
+		scale = bits < 0x7f800000u ? most / 127 : NAN;
+		i32 sum = round_values(from, inverse, in->width, q);
+		for (u32 i = 0; i < in->width; i += 4, units += (size_t)rows * 4)
+			memcpy(units, q + i, 4);
+		memcpy(scales + (size_t)g * rows * 4, &scale, 4);
+		store_sum(sums + (size_t)g * rows * 4, j->a->w->dtype == KERN_I8, sum);
+	}
+}
+
+/* ---------------------------------------------------------------- tiles */
+
+/* sum += 4 products of an unsigned and a signed byte in every lane. */
+static ALWAYS_INLINE ivec dot_int4(ivec sum, ivec weights, ivec x)
+{
+#if defined(__AVX512VNNI__)
+	return _mm512_dpbusd_epi32(sum, weights, x);
+#elif VEC_LANES == 16
+	return _mm512_add_epi32(sum,
+				_mm512_madd_epi16(_mm512_maddubs_epi16(weights, x), _mm512_set1_epi16(1)));
+#else
+	return _mm256_add_epi32(sum,
+				_mm256_madd_epi16(_mm256_maddubs_epi16(weights, x), _mm256_set1_epi16(1)));
+#endif
+}
+
+/* The same for weights above 127, whose products in pairs exceed 16 bits: they are taken as the even and the
+ * odd bytes. */
+static ALWAYS_INLINE ivec dot_int8(ivec sum, ivec weights, ivec x)
+{
+#if defined(__AVX512VNNI__)
+	return _mm512_dpbusd_epi32(sum, weights, x);
+#elif VEC_LANES == 16
+	ivec low = _mm512_set1_epi16(255);
+	ivec even = _mm512_madd_epi16(_mm512_and_si512(weights, low),
+				      _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8));
+	ivec odd = _mm512_madd_epi16(_mm512_srli_epi16(weights, 8), _mm512_srai_epi16(x, 8));
+	return _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
+#else
+	ivec low = _mm256_set1_epi16(255);
+	ivec even = _mm256_madd_epi16(_mm256_and_si256(weights, low),
+				      _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
+	ivec odd = _mm256_madd_epi16(_mm256_srli_epi16(weights, 8), _mm256_srai_epi16(x, 8));
+	return _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
+#endif
+}
+
+static ALWAYS_INLINE ivec four_inputs(const char *x)
+{
+	i32 four;
+	memcpy(&four, x, 4);
+	return ivec_set1_32(four);
+}
+
+static ALWAYS_INLINE const char *unit_of(const struct matmul_tile *t, const char *units, u32 v)
+{
+	return units + v / PANEL_VECS * t->panel_bytes + t->column * 4 + v % PANEL_VECS * sizeof(ivec);
+}
+
+/* Adds the products of `count` units. `x`: the inputs at the first. */
+static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 vecs, const char *units,
+				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], const char **prefetch)
+{
+#pragma GCC unroll 4
+	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += rows * 4) {
+		ivec w[VECS_OF_ONE];
+		tile_prefetch(t, prefetch);
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++)
+			w[v] = ivec_load(unit_of(t, units, v));
+#pragma GCC unroll 12
+		for (u32 r = 0; r < rows; r++) {
+			ivec four = four_inputs(x + r * 4);
+#pragma GCC unroll 4
+			for (u32 v = 0; v < vecs; v++)
+				sum[r][v] = dot_int8(sum[r][v], w[v], four);
+		}
+	}
+}
+
+static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 vecs, const char *units,
+				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], const char **prefetch)
+{
+	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += rows * 8) {
+		ivec low[VECS_OF_ONE], high[VECS_OF_ONE];
+		tile_prefetch(t, prefetch);
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++) {
+			high[v] = ivec_load(unit_of(t, units, v));
+			low[v] = ivec_and(high[v], ivec_set1_8(15));
+			high[v] = ivec_high4(high[v]);
+		}
+#pragma GCC unroll 12
+		for (u32 r = 0; r < rows; r++) {
+			ivec first = four_inputs(x + r * 4);
+#pragma GCC unroll 4
+			for (u32 v = 0; v < vecs; v++)
+				sum[r][v] = dot_int4(sum[r][v], low[v], first);
+		}
+#pragma GCC unroll 12
+		for (u32 r = 0; r < rows; r++) {
+			ivec second = four_inputs(x + (rows + r) * 4);
+#pragma GCC unroll 4
+			for (u32 v = 0; v < vecs; v++)
+				sum[r][v] = dot_int4(sum[r][v], high[v], second);
+		}
+	}
+}
+
+static ALWAYS_INLINE float load_float(const char *p)
+{
+	float f;
+	memcpy(&f, p, 4);
+	return f;
+}
+
+/* Where a tile is: its group of weights, the group's inputs with their scales and sums, what is fetched. */
+struct place {
+	const char *group, *x, *scales, *sums, *prefetch;
+};
+
+/* total += scale * inputs' scale * (products of the group - zero * sum of the inputs). */
+static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 vecs, bool int4,
+				    struct place *p, u32 k_count, vec total[][VECS_OF_ONE])
+{
+	ivec sum[TILE_ROWS][VECS_OF_ONE];
+	u32 count = kern_ceil(k_count, int4 ? 8 : 4);
+#pragma GCC unroll 12
+	for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++)
+			sum[r][v] = int4 ? ivec_set1_32(0) : four_inputs(p->sums + r * 4);
+	if (int4)
+		add_int4(t, rows, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, &p->prefetch);
+	else
+		add_int8(t, rows, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, &p->prefetch);
+#pragma GCC unroll 4
+	for (u32 v = 0; v < vecs; v++) {
+		const char *head = p->group + v / PANEL_VECS * t->panel_bytes;
+		u32 column = t->column + v % PANEL_VECS * VEC_LANES;
+		vec scale, zero = vec_zero();
+		if (!int4)
+			scale = vec_load((const float *)(const void *)head + column);
+		else {
+			scale = vec_load_f16(head + column * 2);
+			zero = vec_sub(zero, vec_load_f16(head + KERN_PANEL * 2 + column * 2));
+		}
+#pragma GCC unroll 12
+		for (u32 r = 0; r < rows; r++) {
+			vec value = ivec_to_float(sum[r][v]);
+			if (int4)
+				value = vec_fma(zero, vec_set1(load_float(p->sums + r * 4)), value);
+			value = vec_mul(value, vec_set1(load_float(p->scales + r * 4)));
+			total[r][v] = vec_fma(value, scale, total[r][v]);
+		}
+	}
+}
+
+static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 vecs, bool int4)
+{
+	vec total[TILE_ROWS][VECS_OF_ONE];
+	struct place p = {t->weights, t->units, t->scales, t->sums, t->prefetch};
+#pragma GCC unroll 12
+	for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++)
+			total[r][v] = tile_first_sum(t, r, v);
+	for (u32 k = 0; k < t->k_count; k += t->width) {
+		add_group(t, rows, vecs, int4, &p, kern_min(t->width, t->k_count - k), total);
+		p.group += KERN_GROUP_HEAD + t->width / (int4 ? 8 : 4) * KERN_GROUP_UNIT;
+		p.x += (size_t)t->width * rows;
+		p.scales += rows * 4;
+		p.sums += rows * 4;
+	}
+#pragma GCC unroll 12
+	for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++)
+			tile_store_sum(t, r, v, total[r][v]);
+}
+
+#define TILE_CASE(n, int4)                       \
+	case n:                                  \
+		run_tile(t, n, TILE_VECS, int4); \
+		break;
+#if VEC_LANES == 16
+#define TILE_CASES_MORE(int4) TILE_CASE(4, int4) TILE_CASE(5, int4)
+#else
+#define TILE_CASES_MORE(int4)
+#endif
+/* The row count is a constant in each case, so that the sums live in registers. */
+#define TILE_SWITCH(int4)                                \
+	switch (rows) {                                  \
+	case 1:                                          \
+		run_tile(t, 1, VECS_OF_ONE, int4);       \
+		break;                                   \
+		TILE_CASE(2, int4)                       \
+		TILE_CASE(3, int4)                       \
+		TILE_CASES_MORE(int4)                    \
+	default:                                         \
+		run_tile(t, TILE_ROWS, TILE_VECS, int4); \
+		break;                                   \
+	}
+
+static void tile_int8(const struct matmul_tile *t, u32 rows)
+{
+	TILE_SWITCH(false)
+}
+
+static void tile_int4(const struct matmul_tile *t, u32 rows)
+{
+	TILE_SWITCH(true)
+}
+
+static const struct matmul_kernel INT8 = {.tile_rows = TILE_ROWS,
+					  .tile_columns = TILE_VECS * VEC_LANES,
+					  .one_columns = VECS_OF_ONE * VEC_LANES,
+					  .k_block = K_BLOCK,
+					  .pack = pack,
+					  .tile = tile_int8};
+static const struct matmul_kernel INT4 = {.tile_rows = TILE_ROWS,
+					  .tile_columns = TILE_VECS * VEC_LANES,
+					  .one_columns = VECS_OF_ONE * VEC_LANES,
+					  .k_block = K_BLOCK,
+					  .pack = pack,
+					  .tile = tile_int4};
+
+enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
+{
+	struct matmul_inputs in = {.unit_values = 4, .width = kern_dtype_group(a->w->dtype)};
+	matmul_run(ctx, a, a->w->dtype == KERN_I8 ? &INT8 : &INT4, &in);
+	return ERR_OK;
+}
+
+#ifdef __AVX512VNNI__
+/* The slot of the table: weights of other types go where they would go without VNNI. */
+enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
+{
+	if (a->w->packed == KERN_LAYOUT_GROUPS)
+		return VARIANT(matmul_quantized)(ctx, a);
+	return a->w->caps & KERN_CAP_AVX512_BF16 ? matmul_avx512_bf16(ctx, a) : matmul_avx512(ctx, a);
+}
+#endif

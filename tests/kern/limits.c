@@ -1,0 +1,153 @@
+/* Measures the machine. A run is short, the best of many counts: other work only ever makes one slower. */
+#include "tests/kern/limits.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "common/clock.h"
+
+enum { STEPS = 20000, SUMS = 12, RUNS_MIN = 3, READ_TASKS_A_THREAD = 4, LINE = 64 };
+
+typedef void (*compute_fn)(void);
+
+#if defined(__x86_64__)
+/* Twelve independent sums: more than the latency of an instruction times its throughput. The values come from
+ * volatile memory and go back there: nothing to compute beforehand, nothing to leave out. */
+#define COMPUTE(name, isa, type, load, zero, step_fn, keep)                                              \
+	__attribute__((target(isa))) static void name(void)                                              \
+	{                                                                                                \
+		volatile int word = 1;                                                                   \
+		type x = load(word), s[SUMS];                                                            \
+		_Pragma("GCC unroll 12") for (u32 i = 0; i < SUMS; i++) s[i] = load(word);               \
+		for (u32 step = 0; step < STEPS; step++) {                                               \
+			_Pragma("GCC unroll 12") for (u32 i = 0; i < SUMS; i++) s[i] = step_fn(s[i], x); \
+		}                                                                                        \
+		for (u32 i = 1; i < SUMS; i++)                                                           \
+			s[0] += s[i];                                                                    \
+		word = keep(s[0]);                                                                       \
+	}
+#define LOAD_PS256(w)	  _mm256_set1_ps((float)(w)*0x1p-10f)
+#define LOAD_PS512(w)	  _mm512_set1_ps((float)(w)*0x1p-10f)
+#define LOAD_INT(w)	  _mm512_set1_epi32(w)
+#define KEEP_PS256(s)	  (int)_mm256_cvtss_f32(s)
+#define KEEP_PS512(s)	  (int)_mm512_cvtss_f32(s)
+#define KEEP_INT(s)	  _mm512_cvtsi512_si32(s)
+#define STEP_AVX2(s, x)	  _mm256_fmadd_ps(x, x, s)
+#define STEP_AVX512(s, x) _mm512_fmadd_ps(x, x, s)
+#define STEP_BF16(s, x)	  _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(x))
+#define STEP_VNNI(s, x)	  _mm512_dpbusd_epi32(s, x, x)
+COMPUTE(compute_avx2, "avx2,fma", __m256, LOAD_PS256, 0, STEP_AVX2, KEEP_PS256)
+COMPUTE(compute_avx512, "avx512f", __m512, LOAD_PS512, 0, STEP_AVX512, KEEP_PS512)
+COMPUTE(compute_bf16, "avx512f,avx512bf16", __m512, LOAD_PS512, 0, STEP_BF16, KEEP_PS512)
+COMPUTE(compute_vnni, "avx512f,avx512vnni", __m512i, LOAD_INT, 0, STEP_VNNI, KEEP_INT)
+#else
+static void compute_none(void)
+{
+}
+#define compute_avx2   compute_none
+#define compute_avx512 compute_none
+#define compute_bf16   compute_none
+#define compute_vnni   compute_none
+#endif
+
+static const struct {
+	const char *name;
+	u32 caps;
+	u32 operations; /* of an instruction */
+	compute_fn run;
+} KINDS[LIMIT_KINDS] = {
+	[LIMIT_AVX2] = {"avx2 f32", KERN_CAP_AVX2, 16, compute_avx2},
+	[LIMIT_AVX512] = {"avx512 f32", KERN_CAP_AVX512, 32, compute_avx512},
+	[LIMIT_BF16] = {"avx512 bf16", KERN_CAP_AVX512_BF16, 64, compute_bf16},
+	[LIMIT_VNNI] = {"avx512 vnni", KERN_CAP_AVX512_VNNI, 128, compute_vnni},
+};
+
+const char *limits_name(enum limit_kind k)
+{
+	return KINDS[k].name;
+}
+
+bool limits_has(enum limit_kind k, u32 caps)
+{
+	return (caps & KINDS[k].caps) != 0;
+}
+
+static void compute_task(void *arg, u32 task, u32 thread)
+{
+	(void)task;
+	(void)thread;
+	(*(const compute_fn *)arg)();
+}
+
+double limits_gops(enum limit_kind k, struct kern_threads *threads, u32 ms)
+{
+	u32 tasks = kern_threads_count(threads) * 4;
+	u64 start = clock_now_ns(), best = UINT64_MAX;
+	compute_fn fn = KINDS[k].run;
+	for (u32 run = 0; run < RUNS_MIN || clock_now_ns() - start < ms * 1000000ull; run++) {
+		u64 begin = clock_now_ns();
+		kern_threads_run(threads, tasks, compute_task, &fn);
+		u64 took = clock_now_ns() - begin;
+		best = took < best ? took : best;
+	}
+	return (double)tasks * KINDS[k].operations * SUMS * STEPS / (double)best;
+}
+
+bool limits_memory_init(struct limits_memory *m, size_t bytes)
+{
+	void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	*m = (struct limits_memory){0};
+	if (data == MAP_FAILED)
+		return false;
+	madvise(data, bytes, MADV_HUGEPAGE);
+	memset(data, 1, bytes);
+	*m = (struct limits_memory){data, bytes};
+	return true;
+}
+
+void limits_memory_fini(struct limits_memory *m)
+{
+	if (m->data)
+		munmap(m->data, m->bytes);
+	*m = (struct limits_memory){0};
+}
+
+struct read_job {
+	const char *data;
+	size_t part;
+	u64 sink[256];
+};
+
+/* Whole lines with the widest plain load that every build has; four lines at a time. */
+static void read_task(void *arg, u32 task, u32 thread)
+{
+	struct read_job *j = arg;
+	typedef u64 words __attribute__((vector_size(16)));
+	const words *from = (const words *)(const void *)(j->data + j->part * task);
+	const size_t step = 4 * LINE / sizeof(words);
+	words sums[16] = {{0}};
+	(void)thread;
+	for (size_t i = 0; i + step <= j->part / sizeof(words); i += step)
+		for (u32 lane = 0; lane < 16; lane++)
+			sums[lane] |= from[i + lane];
+	for (u32 lane = 1; lane < 16; lane++)
+		sums[0] |= sums[lane];
+	j->sink[task % 256] = sums[0][0];
+}
+
+double limits_read(const struct limits_memory *m, struct kern_threads *threads, u32 ms)
+{
+	u32 tasks = kern_threads_count(threads) * READ_TASKS_A_THREAD;
+	struct read_job j = {.data = m->data, .part = m->bytes / tasks & ~(size_t)4095};
+	u64 start = clock_now_ns(), best = UINT64_MAX;
+	for (u32 run = 0; run < RUNS_MIN || clock_now_ns() - start < ms * 1000000ull; run++) {
+		u64 begin = clock_now_ns();
+		kern_threads_run(threads, tasks, read_task, &j);
+		u64 took = clock_now_ns() - begin;
+		best = took < best ? took : best;
+	}
+	return (double)(j.part * tasks) / (double)best;
+}

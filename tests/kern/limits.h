@@ -1,0 +1,28 @@
+/* What this machine can do at most, measured: memory read and multiply-adds. For benchmarks. */
+#ifndef TERCET_TESTS_KERN_LIMITS_H
+#define TERCET_TESTS_KERN_LIMITS_H
+
+#include "kernels/kernels.h"
+
+enum limit_kind { LIMIT_AVX2, LIMIT_AVX512, LIMIT_BF16, LIMIT_VNNI, LIMIT_KINDS };
+
+const char *limits_name(enum limit_kind k);
+/* Whether a processor with these capabilities has the instructions. */
+bool limits_has(enum limit_kind k, u32 caps);
+/* 1e9 operations a second (a multiply-add is two) of all threads of the pool, nothing read; the best of some
+ * runs of together `ms` milliseconds. */
+double limits_gops(enum limit_kind k, struct kern_threads *threads, u32 ms);
+
+/* Memory to read, larger than any cache. */
+struct limits_memory {
+	void *data;
+	size_t bytes;
+};
+/* False: no memory. */
+bool limits_memory_init(struct limits_memory *m, size_t bytes);
+void limits_memory_fini(struct limits_memory *m);
+/* 1e9 bytes a second read by all threads of the pool: the best of some runs of together `ms` milliseconds,
+ * each thread reading a part of its own from beginning to end. */
+double limits_read(const struct limits_memory *m, struct kern_threads *threads, u32 ms);
+
+#endif
