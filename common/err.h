@@ -6,6 +6,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* X(name, text). Append only: the numbers travel in REFUSED and CLOSE messages. */
 #define ERR_MAP(X)                                                                                           \
 	X(OK, "success")                                                                                     \
@@ -59,4 +63,7 @@ enum err err_set(struct err_msg *em, enum err e, const char *fmt, ...) PRINTF_LI
 /* Puts "prefix: " in front of the text that is there. */
 void err_prefix(struct err_msg *em, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -1,0 +1,89 @@
+/* A device as the worker sees it: memory, streams, events, graphs, and the ops that run there. All of it
+ * lives in a shared object of its own that is opened at run time, so that one build runs with and without a
+ * GPU: the worker looks up `kern_device_api` and nothing else. tests/ has a second such object, for an
+ * emulated device.
+ *
+ * One device per process. All calls come from one thread, but where said otherwise. Errors: ERR_NO_MEMORY;
+ * and ERR_DEVICE with the device's own words, after most of which only a new process helps. */
+#ifndef TERCET_KERNELS_DEVICE_H
+#define TERCET_KERNELS_DEVICE_H
+
+#include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { KERN_DEVICE_ABI = 1, KERN_DEVICE_NAME_MAX = 128 };
+
+struct kern_device_info {
+	char name[KERN_DEVICE_NAME_MAX];
+	u32 count;	  /* devices that this process may use */
+	u32 processors;	  /* multiprocessors */
+	u32 capability;	  /* compute capability, 90 for 9.0 */
+	u32 driver;	  /* highest CUDA version of the driver, 13000 for 13.0; */
+	u32 runtime;	  /* that of the runtime in this object */
+	u64 memory_total; /* bytes */
+	u64 memory_free;  /* when it was asked */
+};
+
+enum kern_copy { KERN_COPY_UP, KERN_COPY_DOWN, KERN_COPY_DEVICE };
+struct kern_event;
+struct kern_graph;
+
+struct kern_device_api {
+	u32 abi;	 /* KERN_DEVICE_ABI */
+	u32 table_bytes; /* of struct kern_ops, as this object was built */
+
+	/* Binds the process to device `index`. ERR_DEVICE: there is no driver, no such device, or it is too
+	 * old for the kernels. */
+	enum err (*open)(u32 index, struct kern_device_info *info, struct err_msg *em);
+	/* Fills memory_free and memory_total anew. */
+	enum err (*memory)(struct kern_device_info *info, struct err_msg *em);
+	/* The CUDA variants overwrite their slots of `ops`. */
+	void (*ops_init)(struct kern_ops *ops, struct kern_device_ops *device);
+
+	/* Device memory, 256-byte aligned. May wait for the device. */
+	enum err (*alloc)(void **out, size_t bytes, struct err_msg *em);
+	void (*release)(void *p); /* NULL: nothing */
+	/* Host memory that copies and kernels read and write at full speed, at the same address on both
+	 * sides. */
+	enum err (*host_alloc)(void **out, size_t bytes, struct err_msg *em);
+	void (*host_release)(void *p);
+
+	/* What is queued in one stream happens in order; streams know of each other through events only. */
+	enum err (*stream_create)(void **out, struct err_msg *em);
+	void (*stream_destroy)(void *stream);
+	enum err (*stream_wait)(void *stream, struct kern_event *e, struct err_msg *em); /* queued */
+	/* Blocks until all that was queued is done; reports what went wrong in it. */
+	enum err (*stream_sync)(void *stream, struct err_msg *em);
+	/* Queued. Host memory is pinned (host_alloc) and left alone until the copy is done. */
+	enum err (*copy)(void *stream, void *dst, const void *src, size_t bytes, enum kern_copy kind,
+			 struct err_msg *em);
+	enum err (*zero)(void *stream, void *dst, size_t bytes, struct err_msg *em);
+
+	enum err (*event_create)(struct kern_event **out, struct err_msg *em);
+	void (*event_destroy)(struct kern_event *e);
+	enum err (*event_record)(struct kern_event *e, void *stream, struct err_msg *em); /* queued */
+	/* ERR_AGAIN: what was queued before the event is not done. Any thread. */
+	enum err (*event_query)(struct kern_event *e, struct err_msg *em);
+	enum err (*event_sync)(struct kern_event *e, struct err_msg *em); /* blocks; any thread */
+
+	/* What is queued in `stream` between begin and end is not run but recorded. Abandon ends a recording
+	 * that failed. A launch runs it all, with the arguments of then; it is queued and costs microseconds.
+	 */
+	enum err (*graph_begin)(void *stream, struct err_msg *em);
+	enum err (*graph_end)(void *stream, struct kern_graph **out, struct err_msg *em);
+	void (*graph_abandon)(void *stream);
+	enum err (*graph_launch)(struct kern_graph *g, void *stream, struct err_msg *em);
+	void (*graph_destroy)(struct kern_graph *g);
+};
+
+/* The only symbol that is looked up. */
+#define KERN_DEVICE_SYMBOL "kern_device_api"
+extern __attribute__((visibility("default"))) const struct kern_device_api kern_device_api;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
