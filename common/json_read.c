@@ -42,7 +42,7 @@ enum err json_parse(struct json_doc **out, const char *text, size_t bytes, struc
 static enum err read_file(const char *path, char **data, size_t *bytes, struct err_msg *em)
 {
 	struct stat st;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not make us wait for a writer */
 	enum err e = ERR_OK;
 
 	if (fd < 0)

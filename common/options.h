@@ -64,7 +64,7 @@ enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE }
 	FLAG(scheduler, enable_prefix_caching, true, "Reuse KV blocks of equal prompt beginnings")           \
 	INT(scheduler, async_depth, 2, 0, 2, "Steps planned ahead of the one that computes")                 \
 	INT(scheduler, client_lease, 30, 1, 86400, "Seconds of silence after which a client's requests end") \
-	STR(server, host, "127.0.0.1", "Address the HTTP server binds")                                      \
+	STR(server, host, "127.0.0.1", "Address the HTTP server binds; empty: every one")                    \
 	INT(server, port, 8000, 0, 65535, "HTTP port; 0: any free one")                                      \
 	INT(server, api_server_count, 1, 0, 64, "Gateway processes; 0: no HTTP, only libtercet")              \
 	LIST(server, api_key, "Bearer keys of the HTTP API (but for /health, /ping and /); none: open")                          \

@@ -139,7 +139,8 @@ enum err plan_claim_port(const char *host, i64 *port, struct err_msg *em)
 	int yes = 1;
 	enum err e = ERR_OK;
 
-	int failed = getaddrinfo(host, NULL, &hints, &list);
+	/* "" is every address */
+	int failed = getaddrinfo(host[0] != '\0' ? host : NULL, "0", &hints, &list);
 	if (failed != 0)
 		return err_set(em, ERR_INVALID, "--host %s: %s", host, gai_strerror(failed));
 	*port_of(list->ai_addr) = htons((u16)*port);
@@ -147,7 +148,7 @@ enum err plan_claim_port(const char *host, i64 *port, struct err_msg *em)
 	/* Without SO_REUSEPORT, so that the sockets of another engine are in the way. */
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) < 0 ||
 	    bind(fd, list->ai_addr, list->ai_addrlen) < 0)
-		e = bind_error(errno, host, *port, em);
+		e = bind_error(errno, host[0] != '\0' ? host : "every address", *port, em);
 	else if (*port == 0 && getsockname(fd, (struct sockaddr *)&bound, &bound_bytes) == 0)
 		*port = ntohs(*port_of((struct sockaddr *)&bound));
 	if (fd >= 0)

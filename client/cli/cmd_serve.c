@@ -4,6 +4,20 @@
 #include "client/cli/cli.h"
 #include "common/options.h"
 #include "proc_supervisor/supervisor.h"
+#include "text/text.h"
+
+/* The gateways need the template when the weights are loaded, which is late to learn that it is wrong. */
+static enum err check_template(const struct options *o, struct err_msg *em)
+{
+	struct chat_template *t = NULL;
+
+	if (o->api_server_count == 0)
+		return ERR_OK;
+	enum err e = chat_template_load(&t, o->model, o->chat_template, em);
+	if (e == ERR_OK)
+		chat_template_free(&t);
+	return e == ERR_NOT_FOUND && o->chat_template[0] == '\0' ? ERR_OK : e;
+}
 
 int cmd_serve(int argc, char **argv)
 {
@@ -32,7 +46,7 @@ int cmd_serve(int argc, char **argv)
 		fputs("tercet: the model is missing: tercet serve DIRECTORY (config.json, *.safetensors, "
 		      "tokenizer.json)\n",
 		      stderr);
-	else if (cli_check_model(o.model, &em) != ERR_OK)
+	else if (cli_check_model(o.model, &em) != ERR_OK || check_template(&o, &em) != ERR_OK)
 		status = cli_fail(&em);
 	else
 		status = supervisor_serve(&o);

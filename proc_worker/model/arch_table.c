@@ -153,14 +153,6 @@ static const struct arch ARCHS[] = {
 	 .kv_heads = 8, .rope_theta = 1000000},
 	{"Qwen3MoeForCausalLM", QWEN3, COUNT_OF(QWEN3), ARCH_ATTENTION_BIAS | ARCH_WINDOW_UPPER | ARCH_EXPERTS_SOME,
 	 .kv_heads = 4, .window = 4096, .rope_theta = 10000},
-	{"GemmaForCausalLM", LLAMA, COUNT_OF(LLAMA), GEMMA_TRAITS,
-	 .head_dim = 256, .kv_heads = 16, .rope_theta = 10000},
-	{"Gemma2ForCausalLM", GEMMA2, COUNT_OF(GEMMA2), GEMMA_TRAITS | ARCH_WINDOW_EVEN | ARCH_SOFT_CAPS,
-	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 10000},
-	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
-	 .kv_heads = 8, .rope_theta = 1000000},
-	{"Qwen3MoeForCausalLM", QWEN3, COUNT_OF(QWEN3), ARCH_ATTENTION_BIAS | ARCH_WINDOW_UPPER | ARCH_EXPERTS_SOME,
-	 .kv_heads = 4, .window = 4096, .rope_theta = 10000},
 };
 /* clang-format on */
 

@@ -82,11 +82,15 @@ static enum err map_file(struct st_file *f, const char *dir, struct err_msg *em)
 	if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, f->name) >= sizeof(path))
 		return err_set(em, ERR_TOO_LONG, "the path of %s is longer than %zu bytes", f->name,
 			       sizeof(path) - 1);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not make us wait for a writer */
 	if (fd < 0)
 		return err_set(em, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%s: %s", path, strerror(errno));
 	if (fstat(fd, &st) < 0) {
 		e = err_set(em, ERR_IO, "%s: %s", path, strerror(errno));
+		goto out;
+	}
+	if (!S_ISREG(st.st_mode)) {
+		e = err_set(em, ERR_IO, "%s: not a regular file", path);
 		goto out;
 	}
 	f->bytes = (u64)st.st_size;

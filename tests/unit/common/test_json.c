@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/json.h"
@@ -287,6 +288,9 @@ Test(json, files_report_their_path)
 	unlink(path);
 	cr_assert_eq(json_parse_file(&doc, path, &em), ERR_IO);
 	cr_assert_not_null(strstr(em.text, "No such file"));
+	cr_assert_eq(mkfifo(path, 0600), 0);
+	cr_assert_eq(json_parse_file(&doc, path, &em), ERR_IO, "a pipe is not waited for");
+	unlink(path);
 	cr_assert_eq(json_parse_file(&doc, "/tmp", &em), ERR_IO);
 	cr_assert_not_null(strstr(em.text, "not a regular file"));
 }

@@ -103,6 +103,9 @@ Test(plan, a_port_in_use_is_refused_and_a_free_one_is_found)
 	close(fd);
 	cr_assert_eq(plan_claim_port("127.0.0.1", &port, &em), ERR_OK);
 	cr_assert_eq(port, ntohs(a.sin_port));
+	any = 0;
+	cr_assert_eq(plan_claim_port("", &any, &em), ERR_OK, "every address: %s", em.text);
+	cr_assert_neq(any, 0);
 }
 
 Test(plan, hosts_that_are_none_are_named)

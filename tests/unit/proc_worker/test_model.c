@@ -4,8 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "proc_worker/model/arch_table.h"
 #include "proc_worker/model/rope.h"
 #include "proc_worker/model/safetensors.h"
 #include "proc_worker/runner.h"
@@ -104,7 +106,23 @@ Test(model, a_checkpoint_that_is_not_there_is_refused)
 	cr_assert_eq(unlink(path), 0);
 	cr_assert_eq(safetensors_open(&st, m.dir, &em), ERR_NOT_FOUND);
 	cr_assert(strstr(em.text, "holds neither model.safetensors nor"), "%s", em.text);
+	cr_assert_eq(mkfifo(path, 0600), 0);
+	cr_assert_eq(safetensors_open(&st, m.dir, &em), ERR_IO, "a pipe is not waited for");
+	cr_assert(strstr(em.text, "not a regular file"), "%s", em.text);
 	tiny_model_remove(&m);
+}
+
+Test(model, every_architecture_is_listed_once)
+{
+	char names[1024], *rest = names;
+	u32 count = 0;
+
+	arch_names(names, sizeof(names));
+	for (char *name; (name = strsep(&rest, ", ")) != NULL;) {
+		cr_assert(!*name || !rest || !strstr(rest, name), "%s is there twice", name);
+		count += *name != '\0';
+	}
+	cr_assert_geq(count, 5);
 }
 
 Test(model, headers_of_checkpoints_are_not_trusted)
