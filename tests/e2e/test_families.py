@@ -101,3 +101,20 @@ def test_logits_name_what_is_wrong():
         got, output = run("logits", "--model", folder, *flags)
         assert got == status and text in output, output
         assert output.count("tercet: ") == 1, output
+
+
+@pytest.mark.parametrize("change,text", [
+    ({"clip_qkv": 8.0}, "unknown field \"clip_qkv\""),
+    ({"sliding_window": 64}, "\"sliding_window\" is set, which is not supported for LlamaForCausalLM"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "mrope_section": [1, 2]}}, "\"mrope_section\""),
+    ({"architectures": ["FooForCausalLM"]}, "unknown architecture 'FooForCausalLM'; supported: LlamaForCausalLM"),
+    ({"attention_bias": True}, "has no tensor model.layers.0.self_attn.q_proj.bias")])
+def test_a_model_that_would_be_misunderstood_is_not_run(tmp_path, change, text):
+    for path in engines.DEMO.iterdir():
+        if path.is_file() and path.name != "config.json":
+            (tmp_path / path.name).symlink_to(path.resolve())
+    config = json.loads((engines.DEMO / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+    for words in (["logits", "--model", tmp_path, "--ids", "1"], ["run", tmp_path, "--prompt-ids", "1"]):
+        status, output = run(*words)
+        assert status == 1 and text in output, output
