@@ -284,7 +284,7 @@ Test(gateway_routes, request_ids_are_taken_over_or_made)
 	p = engine_connect(&f);
 	peer_send(&p, "GET /version HTTP/1.1\r\nHost: x\r\nX-Request-Id: bad\"id\r\n\r\n");
 	cr_assert(engine_wait(&f, &p, 0, "X-Request-Id: "));
-	cr_assert_null(strstr(buf_cstr(&p.got), "bad"));
+	cr_assert_null(strstr(buf_cstr(&p.got), "bad\"id")); /* "bad" alone may be in a made one */
 	TEARDOWN(f, p);
 }
 

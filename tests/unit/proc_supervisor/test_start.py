@@ -94,7 +94,7 @@ def test_json_logs_replace_the_banner(engine):
     e = engine("--log-format", "json", scripts={"scheduler": "ready=block_count=4 max_model_len=32"})
     until(lambda: "ENGINE_READY" in e.text(), "the engine is ready")
     event = next(json.loads(x) for x in e.text().splitlines() if "ENGINE_READY" in x)
-    assert event["kv_tokens"] == "64" and event["process"] == "supervisor"
+    assert event["kv_tokens"] == 64 and event["process"] == "supervisor"
     assert e.finish(signal.SIGTERM) == 0
 
 def test_a_run_directory_that_cannot_be_made_is_named(engine):
