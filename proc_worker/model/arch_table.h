@@ -90,9 +90,10 @@ enum arch_trait {
 	ARCH_SOFT_CAPS =
 		1 << 6,	    /* "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar" */
 	ARCH_TIED = 1 << 7, /* lm_head is the embedding unless "tie_word_embeddings" is false */
-	ARCH_EMBED_SCALE = 1 << 8,    /* embeddings are multiplied by sqrt(hidden_size) */
-	ARCH_NORM_OFFSET = 1 << 9,    /* norms multiply by 1 + weight */
-	ARCH_GELU = 1 << 10,	      /* GELU (tanh), named by "hidden_activation"; else "hidden_act", SiLU */
+	ARCH_EMBED_SCALE = 1 << 8, /* embeddings are multiplied by sqrt(hidden_size) */
+	ARCH_NORM_OFFSET = 1 << 9, /* norms multiply by 1 + weight */
+	ARCH_GELU =
+		1 << 10, /* "hidden_activation" before "hidden_act"; where neither is given, GELU (tanh) */
 	ARCH_EXPERTS_ALL = 1 << 11,   /* every layer: "num_local_experts", their weights always sum to 1 */
 	ARCH_EXPERTS_SOME = 1 << 12,  /* "num_experts", "decoder_sparse_step", "mlp_only_layers" */
 	ARCH_LONGROPE_YARN = 1 << 13, /* older files say "yarn" (or "su") and mean longrope */

@@ -241,24 +241,31 @@ static enum err read_experts(struct model_config *c, json_val v, struct err_msg 
 
 /* ---------------------------------------------------------------- arithmetic */
 
-/* Gemma's first files name another GELU in "hidden_act" than they mean. */
+/* Gemma's first files say "gelu" in "hidden_act" and mean the approximation. */
 static enum err read_activation(struct model_config *c, json_val v, struct err_msg *em)
 {
-	static const char *const gelu[] = {"gelu_pytorch_tanh", "gelu_new"}, *const silu[] = {"silu",
-											      "swish"};
-	bool is_gelu = has(c, ARCH_GELU);
-	const char *name = is_gelu && json_present(json_get(v, "hidden_activation")) ? "hidden_activation"
-										     : "hidden_act";
-	const char *const *good = is_gelu ? gelu : silu;
-	json_val act = json_get(v, name);
+	static const struct {
+		const char *name;
+		enum kern_activation act;
+	} known[] = {{"silu", KERN_SILU},
+		     {"swish", KERN_SILU},
+		     {"gelu_pytorch_tanh", KERN_GELU_TANH},
+		     {"gelu_new", KERN_GELU_TANH}};
+	bool named = has(c, ARCH_GELU) && json_present(json_get(v, "hidden_activation"));
+	const char *field = named ? "hidden_activation" : "hidden_act";
+	json_val act = json_get(v, field);
 
-	c->activation = is_gelu ? KERN_GELU_TANH : KERN_SILU;
-	bool legacy = is_gelu && !strcmp(name, "hidden_act") && json_string_equals(act, "gelu");
-	if (!json_present(act) || json_string_equals(act, good[0]) || json_string_equals(act, good[1]) ||
-	    legacy)
+	c->activation = has(c, ARCH_GELU) ? KERN_GELU_TANH : KERN_SILU;
+	if (!json_present(act) || (has(c, ARCH_GELU) && !named && json_string_equals(act, "gelu")))
 		return ERR_OK;
-	return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is '%.64s'; supported for %s: %s", name,
-		       json_cstr(act, json_type_name(act)), c->arch->name, good[0]);
+	for (size_t i = 0; i < COUNT_OF(known); i++)
+		if (json_string_equals(act, known[i].name)) {
+			c->activation = known[i].act;
+			return ERR_OK;
+		}
+	return err_set(em, ERR_UNSUPPORTED,
+		       "config.json: \"%s\" is '%.64s'; supported: silu, swish, gelu_pytorch_tanh, gelu_new",
+		       field, json_cstr(act, json_type_name(act)));
 }
 
 /* null: none; 0, too. Missing: what the family has. */

@@ -131,7 +131,10 @@ Test(config, activations_are_those_of_the_family)
 	good(&c, "GemmaForCausalLM",
 	     "\"hidden_act\": \"gelu\", \"hidden_activation\": \"gelu_pytorch_tanh\"");
 	refused("GemmaForCausalLM", "\"hidden_activation\": \"gelu\"", ERR_UNSUPPORTED,
-		"\"hidden_activation\" is 'gelu'; supported for GemmaForCausalLM: gelu_pytorch_tanh");
+		"\"hidden_activation\" is 'gelu'; supported: silu, swish, gelu_pytorch_tanh");
+	good(&c, "LlamaForCausalLM", "\"hidden_act\": \"gelu_new\"");
+	cr_assert_eq(c.activation, KERN_GELU_TANH);
+	refused("LlamaForCausalLM", "\"hidden_act\": \"gelu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'gelu'");
 	refused("Qwen2ForCausalLM", "\"hidden_act\": \"relu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'relu'");
 	refused("Qwen2ForCausalLM", "\"hidden_activation\": \"gelu\"", ERR_UNSUPPORTED,
 		"\"hidden_activation\"");
