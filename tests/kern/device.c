@@ -69,6 +69,13 @@ void *device_download(struct device *d, const void *device, size_t bytes)
 	return p;
 }
 
+cudaError_t device_late(void *data, void *copy, size_t bytes, void *stream); /* device_late.cc */
+
+void device_arrives_late(struct device *d, void *data, size_t bytes)
+{
+	must(device_late(data, device_alloc(d, bytes), bytes, d->ctx.stream), "late input");
+}
+
 const char *device_problem(struct device *d, enum err e)
 {
 	static _Thread_local char text[100];

@@ -30,6 +30,9 @@ void *device_alloc(struct device *d, size_t bytes);
 void *device_upload(struct device *d, const void *host, size_t bytes);
 /* After all queued work. The host memory is the case's. */
 void *device_download(struct device *d, const void *device, size_t bytes);
+/* `data` (of device_alloc or device_upload) is poison until a kernel, launched now, writes back what it held: for
+ * ops that begin before the kernel in front of them has ended. */
+void device_arrives_late(struct device *d, void *data, size_t bytes);
 /* Waits for the device; NULL, or what it reports. */
 const char *device_problem(struct device *d, enum err e);
 void device_case_end(struct device *d, const char *problem, const char *fmt, ...) PRINTF_LIKE(3, 4);

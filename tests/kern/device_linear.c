@@ -49,7 +49,7 @@ static const char *quantized_right(struct device *d, const struct kern_quantized
 		double largest = 0;
 		for (u32 i = 0; i < width; i++)
 			largest = fmax(largest, fabs((double)row[i]));
-		if (fabs(scales[t] * (f8 ? 448.0 : 127.0) - largest) > largest * 1e-5)
+		if (!(fabs(scales[t] * (f8 ? 448.0 : 127.0) - largest) <= largest * 1e-5))
 			return "a scale is not the row's largest value / that of the type";
 		for (u32 i = 0; i < width; i++) {
 			const size_t at = (size_t)t * width + i;
@@ -57,7 +57,7 @@ static const char *quantized_right(struct device *d, const struct kern_quantized
 			double got = value * scales[t];
 			double step =
 				f8 ? fmax(fabs((double)row[i]) / 16, scales[t] * 0x1p-10) : scales[t] / 2;
-			if (fabs(got - row[i]) > step * 1.001 + 1e-6 * largest)
+			if (!(fabs(got - row[i]) <= step * 1.001 + 1e-6 * largest))
 				return "a value is not the nearest of 8 bits";
 		}
 	}

@@ -137,8 +137,10 @@ static void matmul_case(struct device *d, const struct matmul_case *m)
 	a.out_bf16 = before;
 	if (m->f32)
 		a.out = device_upload(d, want, count * sizeof(float));
-	if (!problem)
+	if (!problem) {
+		device_arrives_late(d, x, (size_t)m->tokens * x_stride * sizeof(u16));
 		problem = device_problem(d, d->ops.matmul(&d->ctx, &a));
+	}
 	got = m->f32 ? device_download(d, a.out, count * sizeof(float))
 		     : device_download_bf16(d, a.out_bf16, count);
 	matmul_want(d, m, &w, x_host, x_stride, norm_host, bias_host, want);
@@ -222,8 +224,10 @@ static void matmul_rope_case(struct device *d, u32 tokens, u32 heads, u32 kv_hea
 					   .dtype = KERN_BF16,
 					   .out_dtype = KERN_BF16,
 					   .fusion = &fusion};
-	if (!problem)
+	if (!problem) {
+		device_arrives_late(d, x, (size_t)tokens * m.k * sizeof(u16));
 		problem = device_problem(d, d->ops.matmul(&d->ctx, &a));
+	}
 	float *product = check_alloc(c, (size_t)tokens * n * sizeof(float));
 	matmul_want(d, &m, &w, x_host, m.k, NULL, NULL, product);
 	struct kern_rope_kv_args ref = r;
