@@ -153,10 +153,11 @@ enum boot_command boot_poll(struct boot *b)
 	if (b->line_bytes == sizeof(b->line))
 		b->line_bytes = 0; /* longer than any command */
 	ssize_t n = recv(b->fd, b->line + b->line_bytes, sizeof(b->line) - b->line_bytes, MSG_DONTWAIT);
-	if (n == 0)
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return BOOT_NONE;
+	b->orphaned = n <= 0;
+	if (b->orphaned)
 		return BOOT_STOP;
-	if (n < 0)
-		return errno == EAGAIN || errno == EINTR ? BOOT_NONE : BOOT_STOP;
 	b->line_bytes += (size_t)n;
 	return take_line(b);
 }

@@ -228,6 +228,7 @@ void ipc_loop_stop(struct ipc_loop *loop);
  * Started by hand (no TERCET_BOOT_FD) everything here succeeds and does nothing, boot_failed excepted. */
 struct boot {
 	int fd; /* -1: none */
+	bool orphaned; /* BOOT_STOP came because the supervisor is gone, not because it said so */
 	char line[1024];
 	size_t line_bytes;
 };

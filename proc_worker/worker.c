@@ -81,7 +81,7 @@ static void on_command(struct worker *w)
 		break;
 	case BOOT_STOP:
 		w->stopping = true;
-		if (w->runner->collectives)
+		if (w->runner->collectives && !w->boot->orphaned) /* else this node fails */
 			collectives_farewell(w->runner->collectives);
 		ipc_loop_stop(w->loop);
 		break;
