@@ -4,81 +4,61 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LAYER	       "model.layers.{}."
+/* clang-format off */
+#define LAYER          "model.layers.{}."
 #define ATTENTION      LAYER "self_attn."
-#define EXPERT	       LAYER "mlp.experts.{}."
+#define EXPERT         LAYER "mlp.experts.{}."
 #define MIXTRAL_EXPERT LAYER "block_sparse_moe.experts.{}."
 
 /* What most families have in common, by parts. */
-#define EMBEDDINGS                                                                        \
-	{SLOT_EMBED, "model.embed_tokens.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},     \
-		{SLOT_FINAL_NORM, "model.norm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE}, \
-	{                                                                                 \
-		SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS         \
-	}
-#define NORM(slot, file)                                           \
-	{                                                          \
-		slot, LAYER file, DIM_HIDDEN, DIM_NONE, SPLIT_NONE \
-	}
-#define NORMS                                                                                           \
-	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_MLP_NORM, "post_attention_layernorm." \
-									    "weight")
-#define ATTENTION_OUT                                                                          \
-	{                                                                                      \
-		SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS \
-	}
-#define ATTENTION_MATRICES                                                                   \
-	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS},            \
-		{SLOT_QKV, ATTENTION "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS}, \
-		{SLOT_QKV, ATTENTION "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS}, ATTENTION_OUT
-#define QKV_BIASES(when)                                                                            \
-	{SLOT_QKV_BIAS, ATTENTION "q_proj.bias", DIM_HEADS, DIM_NONE, SPLIT_ROWS, when},            \
-		{SLOT_QKV_BIAS, ATTENTION "k_proj.bias", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, when}, \
-	{                                                                                           \
-		SLOT_QKV_BIAS, ATTENTION "v_proj.bias", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, when    \
-	}
-#define ATTENTION_BIASES                                                                       \
-	QKV_BIASES(WHEN_ATTENTION_BIAS),                                                       \
-	{                                                                                      \
-		SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, \
-			WHEN_ATTENTION_BIAS                                                    \
-	}
-#define HEAD_NORMS                                                                     \
-	{SLOT_Q_NORM, ATTENTION "q_norm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE},      \
-	{                                                                              \
-		SLOT_K_NORM, ATTENTION "k_norm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE \
-	}
-#define MLP_DOWN                                                                                      \
-	{                                                                                             \
-		SLOT_DOWN, LAYER "mlp.down_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, \
-			WHEN_DENSE                                                                    \
-	}
-#define MLP                                                                                                 \
+#define EMBEDDINGS \
+	{SLOT_EMBED, "model.embed_tokens.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}, \
+	{SLOT_FINAL_NORM, "model.norm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE}, \
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}
+
+#define NORM(slot, file) {slot, LAYER file, DIM_HIDDEN, DIM_NONE, SPLIT_NONE}
+#define NORMS \
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), \
+	NORM(SLOT_MLP_NORM, "post_attention_layernorm.weight")
+#define HEAD_NORMS \
+	{SLOT_Q_NORM, ATTENTION "q_norm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE}, \
+	{SLOT_K_NORM, ATTENTION "k_norm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE}
+
+#define ATTENTION_OUT {SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS}
+#define ATTENTION_MATRICES \
+	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS}, \
+	{SLOT_QKV, ATTENTION "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS}, \
+	{SLOT_QKV, ATTENTION "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS}, \
+	ATTENTION_OUT
+#define QKV_BIASES(when) \
+	{SLOT_QKV_BIAS, ATTENTION "q_proj.bias", DIM_HEADS, DIM_NONE, SPLIT_ROWS, when}, \
+	{SLOT_QKV_BIAS, ATTENTION "k_proj.bias", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, when}, \
+	{SLOT_QKV_BIAS, ATTENTION "v_proj.bias", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, when}
+#define ATTENTION_BIASES \
+	QKV_BIASES(WHEN_ATTENTION_BIAS), \
+	{SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}
+
+#define MLP_DOWN \
+	{SLOT_DOWN, LAYER "mlp.down_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, WHEN_DENSE}
+#define MLP \
 	{SLOT_GATE_UP, LAYER "mlp.gate_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE}, \
-		{SLOT_GATE_UP, LAYER "mlp.up_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS,        \
-		 WHEN_DENSE},                                                                               \
-		MLP_DOWN
-#define EXPERTS(router, prefix, gate, up, down)                                                    \
-	{SLOT_ROUTER, LAYER router, DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},            \
-		{SLOT_EXPERT_GATE_UP, prefix gate, DIM_EXPERT_INTERMEDIATE,                        \
-		 DIM_HIDDEN,	      SPLIT_ROWS,  WHEN_EXPERTS},                                  \
-		{SLOT_EXPERT_GATE_UP, prefix up,  DIM_EXPERT_INTERMEDIATE,                         \
-		 DIM_HIDDEN,	      SPLIT_ROWS, WHEN_EXPERTS},                                   \
-	{                                                                                          \
-		SLOT_EXPERT_DOWN, prefix down, DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, \
-			WHEN_EXPERTS                                                               \
-	}
+	{SLOT_GATE_UP, LAYER "mlp.up_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE}, \
+	MLP_DOWN
+#define MLP_BIASES \
+	{SLOT_GATE_UP_BIAS, LAYER "mlp.gate_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS}, \
+	{SLOT_GATE_UP_BIAS, LAYER "mlp.up_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS}, \
+	{SLOT_DOWN_BIAS, LAYER "mlp.down_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MLP_BIAS}
+
+#define EXPERT_ROWS(name) \
+	{SLOT_EXPERT_GATE_UP, name, DIM_EXPERT_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS}
+#define EXPERTS(router, gate, up, down) \
+	{SLOT_ROUTER, LAYER router, DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS}, \
+	EXPERT_ROWS(gate), \
+	EXPERT_ROWS(up), \
+	{SLOT_EXPERT_DOWN, down, DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS}
 
 static const struct arch_tensor LLAMA[] = {
-	EMBEDDINGS,
-	NORMS,
-	ATTENTION_MATRICES,
-	ATTENTION_BIASES,
-	MLP,
-	{SLOT_GATE_UP_BIAS, LAYER "mlp.gate_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS,
-	 WHEN_MLP_BIAS},
-	{SLOT_GATE_UP_BIAS, LAYER "mlp.up_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS},
-	{SLOT_DOWN_BIAS, LAYER "mlp.down_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MLP_BIAS},
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP, MLP_BIASES,
 };
 
 static const struct arch_tensor QWEN2[] = {
@@ -86,28 +66,21 @@ static const struct arch_tensor QWEN2[] = {
 };
 
 static const struct arch_tensor QWEN3[] = {
-	EMBEDDINGS,
-	NORMS,
-	ATTENTION_MATRICES,
-	ATTENTION_BIASES,
-	HEAD_NORMS,
-	MLP,
-	EXPERTS("mlp.gate.weight", EXPERT, "gate_proj.weight", "up_proj.weight", "down_proj.weight"),
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, MLP,
+	EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
 };
 
 static const struct arch_tensor MIXTRAL[] = {
-	EMBEDDINGS,
-	NORMS,
-	ATTENTION_MATRICES,
-	EXPERTS("block_sparse_moe.gate.weight", MIXTRAL_EXPERT, "w1.weight", "w3.weight", "w2.weight"),
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES,
+	EXPERTS("block_sparse_moe.gate.weight", MIXTRAL_EXPERT "w1.weight", MIXTRAL_EXPERT "w3.weight",
+		MIXTRAL_EXPERT "w2.weight"),
 };
 
 /* Fused in the file; each part is divided among the ranks on its own. */
 #define PHI3_QKV ATTENTION "qkv_proj.weight"
 #define PHI3_MLP LAYER "mlp.gate_up_proj.weight"
 static const struct arch_tensor PHI3[] = {
-	EMBEDDINGS,
-	NORMS,
+	EMBEDDINGS, NORMS,
 	{SLOT_QKV, PHI3_QKV, DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_QKV},
 	{SLOT_QKV, PHI3_QKV, DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_QKV, .before = DIM_HEADS},
 	{SLOT_QKV, PHI3_QKV, DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_QKV, .before = DIM_HEADS_KV},
@@ -119,10 +92,7 @@ static const struct arch_tensor PHI3[] = {
 };
 
 static const struct arch_tensor GEMMA2[] = {
-	EMBEDDINGS,
-	ATTENTION_MATRICES,
-	ATTENTION_BIASES,
-	MLP,
+	EMBEDDINGS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
 	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"),
 	NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight"),
 	NORM(SLOT_MLP_NORM, "pre_feedforward_layernorm.weight"),
@@ -133,7 +103,6 @@ enum {
 	GEMMA_TRAITS = ARCH_ATTENTION_BIAS | ARCH_TIED | ARCH_EMBED_SCALE | ARCH_NORM_OFFSET | ARCH_GELU,
 };
 
-/* clang-format off */
 static const struct arch ARCHS[] = {
 	{"LlamaForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .rope_theta = 10000},
