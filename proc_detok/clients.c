@@ -8,6 +8,8 @@
 
 #include "common/assert.h"
 
+static const u64 LAST_CHUNK_MAX = UINT64_MAX / 2;
+
 enum err clients_init(struct clients *cs, const struct clients_config *config)
 {
 	*cs = (struct clients){.config = *config};
@@ -94,6 +96,10 @@ enum err clients_attach(struct clients *cs, u64 id, u64 last_chunk, u64 peer, st
 	ASSERT(peer != 0);
 	struct client *c = clients_find(cs, id);
 	*out = (struct client_attached){0};
+	/* counting on from a number that somebody made up must not wrap around */
+	if (last_chunk > LAST_CHUNK_MAX)
+		return err_set(em, ERR_INVALID, "last_chunk is %llu; nobody has been sent that many chunks",
+			       (unsigned long long)last_chunk);
 	if (c && c->peer != peer)
 		out->replaced = c->peer;
 	if (c && c->state == CLIENT_CLOSED && last_chunk == 0) {

@@ -33,6 +33,13 @@ static bool check_model(struct openai_request *r, const struct openai_model *m, 
 	return false;
 }
 
+/* Without the words that say again what the sentence around it says. */
+static const char *json_error_reason(const char *text)
+{
+	static const char again[] = "invalid JSON: ";
+	return strncmp(text, again, sizeof(again) - 1) == 0 ? text + sizeof(again) - 1 : text;
+}
+
 /* The body as a document whose fields are checked. */
 static bool body_read(struct openai_request *r, const struct openai_model *m, enum openai_endpoint endpoint,
 		      const char *body, size_t bytes, struct api_error *e)
@@ -49,7 +56,7 @@ static bool body_read(struct openai_request *r, const struct openai_model *m, en
 		return api_error_set(e, 503, NULL, NULL, "There is no memory for the request.");
 	if (err)
 		return api_error_set(e, 400, NULL, "invalid_json", "The request body is not valid JSON: %s.",
-				     em.text);
+				     json_error_reason(em.text));
 	return openai_fields_read(&r->fields, endpoint, json_root(r->doc), m->logprobs_max, e) &&
 	       check_model(r, m, e);
 }

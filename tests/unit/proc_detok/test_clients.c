@@ -127,6 +127,17 @@ Test(clients, chunk_from_the_future_is_refused)
 	cr_assert_eq(clients_find(&cs, 1)->peer, 9);
 }
 
+Test(clients, a_number_that_would_wrap_around_is_refused)
+{
+	struct client_attached a;
+
+	for (u64 last = UINT64_MAX; last > UINT64_MAX - 3; last--) {
+		cr_assert_eq(clients_attach(&cs, 1, last, 9, &a, &em), ERR_INVALID);
+		cr_assert_not_null(strstr(em.text, "nobody has been sent that many"), "%s", em.text);
+		cr_assert_null(clients_find(&cs, 1));
+	}
+}
+
 Test(clients, a_new_life_does_not_get_the_old_ones_chunks)
 {
 	struct client *c = attach(1, 0, 9);
