@@ -24,81 +24,86 @@ static size_t block_at(const struct tile *t, u32 key)
 	return t->a->block_tables[(size_t)t->row * t->a->block_stride + key / t->a->kv.block_size];
 }
 
-/* Blocks that do not hold whole groups: copies the group's keys side by side. */
-static const char *gather_group(const struct tile *t, u32 key, u32 end, u32 group)
+/* Blocks that do not hold whole groups: copies keys and values of one side by side. */
+static void gather_group(struct tile *t, u32 key, u32 end, u32 group)
 {
 	const struct kern_kv *kv = &t->a->kv;
-	u32 *to = t->lane.gathered + (size_t)group * GROUP * t->words;
-	for (u32 i = 0; i < GROUP; i++) {
-		if (key + i >= end) {
-			for (u32 d = 0; d < t->words; d++)
-				to[d * GROUP + i] = 0;
-			continue;
-		}
-		const u32 *from =
-			kern_kv_key(kv, block_at(t, key + i), t->kv_head, (key + i) % kv->block_size);
+	size_t slot = (size_t)group * GROUP, part = (size_t)ATTENTION_PART * t->words;
+	u32 *keys = t->lane.gathered + slot * t->words, *values = keys + part;
+	float *scales = (float *)(void *)(t->lane.gathered + 2 * part) + 2 * slot;
+	memset(keys, 0, GROUP * t->value_bytes);
+	memset(scales, 0, 2 * GROUP * sizeof(float));
+	for (u32 i = 0; i < GROUP && key + i < end; i++) {
+		u32 offset = (key + i) % kv->block_size;
+		size_t block = block_at(t, key + i);
+		const u32 *from = kern_kv_key(kv, block, t->kv_head, offset);
 		for (u32 d = 0; d < t->words; d++)
-			to[d * GROUP + i] = from[(size_t)d * kv->block_size];
+			keys[d * GROUP + i] = from[(size_t)d * kv->block_size];
+		memcpy(values + i * t->words, kern_kv_value(kv, block, t->kv_head, offset), t->value_bytes);
+		if (!kern_kv_is_quantized(kv))
+			continue;
+		scales[i] = *kern_kv_scale(kv, kv->k, block, t->kv_head, offset);
+		scales[GROUP + i] = *kern_kv_scale(kv, kv->v, block, t->kv_head, offset);
 	}
-	return (const char *)to;
+	t->keys[group] = (const char *)keys;
+	t->values[group] = (const char *)values;
+	t->key_scales[group] = scales;
+	t->value_scales[group] = scales + GROUP;
 }
 
-/* Where the memory of a whole group of keys begins. */
-static struct stream key_stream(const struct tile *t, u32 key)
+/* A group that lies whole in its block. */
+static void find_group(struct tile *t, u32 key, u32 group)
 {
-	const char *at =
-		(const char *)kern_kv_key(&t->a->kv, block_at(t, key), t->kv_head, key % t->a->kv.block_size);
-	return (struct stream){at, t->key_stride};
+	const struct kern_kv *kv = &t->a->kv;
+	u32 offset = key % kv->block_size;
+	size_t block = block_at(t, key);
+	t->keys[group] = (const char *)kern_kv_key(kv, block, t->kv_head, offset);
+	t->values[group] = (const char *)kern_kv_value(kv, block, t->kv_head, offset);
+	t->key_scales[group] = kern_kv_scale(kv, kv->k, block, t->kv_head, offset);
+	t->value_scales[group] = kern_kv_scale(kv, kv->v, block, t->kv_head, offset);
 }
 
-/* What is read after the keys: the values, then the keys of the next part. */
-static void streams_begin(struct tile *t, u32 begin, bool whole)
+/* Groups of a block share their lines: each group asks for its share of the block's memory. */
+static const char *key_memory(const struct tile *t, u32 key)
+{
+	const struct kern_kv *kv = &t->a->kv;
+	const char *head = kern_kv_head(kv, kv->k, block_at(t, key), t->kv_head);
+	return head + key % kv->block_size * t->value_bytes;
+}
+
+static void ahead_begin(struct tile *t, u32 begin, bool whole)
 {
 	u32 groups = kern_ceil(t->count, GROUP), n = 0, next = begin + ATTENTION_PART;
 	for (u32 g = 0; g < groups; g++)
-		t->streams[n++] = (struct stream){t->keys[g], t->key_stride};
+		t->ahead[n++] = whole ? key_memory(t, begin + g * GROUP) : t->keys[g];
 	for (u32 g = 0; g < groups; g++)
-		t->streams[n++] = (struct stream){t->values[g * GROUP], 16 * sizeof(u32)};
+		t->ahead[n++] = t->values[g];
 	for (u32 g = 0; g < AHEAD && whole && next + g * GROUP < t->end; g++)
-		t->streams[n++] = key_stream(t, next + g * GROUP);
-	/* Scores are computed for four groups at once: there may be more of them than groups. */
-	for (u32 end = groups + 4 + AHEAD > 2 * groups + AHEAD ? groups + 4 + AHEAD : 2 * groups + AHEAD;
-	     n < kern_min(end, COUNT_OF(t->streams));)
-		t->streams[n++] = (struct stream){t->values[0], 0};
+		t->ahead[n++] = key_memory(t, next + g * GROUP);
+	while (n < COUNT_OF(t->ahead))
+		t->ahead[n++] = t->values[0]; /* nothing more to ask for */
 }
 
-/* Finds the keys and values of [begin, end), block by block. `begin` is a multiple of GROUP. */
+/* Finds the keys and values of [begin, end), group by group. `begin` is a multiple of GROUP. */
 static void part_begin(struct tile *t, u32 begin, u32 end)
 {
-	const struct kern_kv *kv = &t->a->kv;
-	const size_t bytes = t->words * sizeof(u32);
-	bool whole = kv->block_size % GROUP == 0, scaled = kern_kv_is_quantized(kv);
-	u32 groups = kern_ceil(end - begin, GROUP), offset = begin % kv->block_size;
+	bool whole = t->a->kv.block_size % GROUP == 0;
+	u32 groups = kern_ceil(end - begin, GROUP);
 	t->count = end - begin;
-	t->key_stride = (whole ? kv->block_size : GROUP) * sizeof(u32);
-	for (u32 i = 0; i < t->count; offset = 0) {
-		size_t block = block_at(t, begin + i);
-		const char *keys = (const char *)kern_kv_key(kv, block, t->kv_head, 0);
-		const char *value = (const char *)kern_kv_value(kv, block, t->kv_head, offset);
-		u32 stop = kern_min(i + kv->block_size - offset, t->count);
-		for (u32 at = offset, g = i / GROUP; whole && g < kern_ceil(stop, GROUP); g++, at += GROUP)
-			t->keys[g] = keys + at * sizeof(u32);
-		if (scaled) {
-			memcpy(t->lane.key_scales + i, kern_kv_scale(kv, kv->k, block, t->kv_head, offset),
-			       (stop - i) * sizeof(float));
-			memcpy(t->lane.value_scales + i, kern_kv_scale(kv, kv->v, block, t->kv_head, offset),
-			       (stop - i) * sizeof(float));
-		}
-		for (; i < stop; i++, value += bytes)
-			t->values[i] = value;
-	}
-	t->values[t->count] = t->values[t->count - 1]; /* the second of the last pair; its weight is zero */
-	for (u32 g = 0; g < groups && !whole; g++)
-		t->keys[g] = gather_group(t, begin + g * GROUP, end, g);
+	t->value_bytes = t->words * sizeof(u32);
+	t->key_stride = (whole ? t->a->kv.block_size : GROUP) * sizeof(u32);
+	for (u32 g = 0; g < groups; g++)
+		if (whole)
+			find_group(t, begin + g * GROUP, g);
+		else
+			gather_group(t, begin + g * GROUP, end, g);
 	/* Scores are computed for four groups at once; what is too many is masked. */
-	for (u32 g = groups; g % 4 != 0; g++)
+	for (u32 g = groups; g % 4 != 0; g++) {
 		t->keys[g] = t->keys[groups - 1];
-	streams_begin(t, begin, whole);
+		t->key_scales[g] = t->key_scales[groups - 1];
+		t->value_scales[g] = t->value_scales[groups - 1];
+	}
+	ahead_begin(t, begin, whole);
 }
 
 /* ---------------------------------------------------------------- softmax */
@@ -111,36 +116,6 @@ static vec capped(vec x, float cap)
 	return vec_mul(y, vec_set1(cap));
 }
 
-/* Scores of row r become e^(score - maximum), zero where the row sees no key; updates its sum and maximum. */
-static void row_softmax(struct tile *t, u32 r, u32 begin)
-{
-	float *s = t->lane.scores + r * ATTENTION_PART, best = t->best[r];
-	u32 vecs = kern_ceil(t->count, VEC_LANES), end = begin + t->count;
-	u32 from = t->first[r] <= begin ? 0 : kern_min(t->first[r], end) - begin;
-	u32 to = t->last[r] < begin ? 0 : kern_min(t->last[r] + 1, end) - begin;
-	vec highest = vec_set1(-INFINITY), sum = vec_zero();
-	for (u32 v = 0; v < vecs && t->a->soft_cap > 0; v++)
-		vec_store(s + v * VEC_LANES, capped(vec_load(s + v * VEC_LANES), t->a->soft_cap));
-	for (u32 i = 0; i < from; i++)
-		s[i] = -INFINITY;
-	for (u32 i = to; i < vecs * VEC_LANES; i++)
-		s[i] = -INFINITY;
-	for (u32 v = 0; v < vecs; v++)
-		highest = vec_max(highest, vec_load(s + v * VEC_LANES));
-	float highest_here = vec_highest(highest);
-	best = highest_here > best ? highest_here : best;
-	/* While a row has seen no key its maximum is -inf; any finite number in its place leaves zeros. */
-	float base = best > -INFINITY ? best : 0;
-	for (u32 v = 0; v < vecs; v++) {
-		vec p = vec_exp(vec_sub(vec_load(s + v * VEC_LANES), vec_set1(base)));
-		vec_store(s + v * VEC_LANES, p);
-		sum = vec_add(sum, p);
-	}
-	t->rescale[r] = vec_first(vec_exp(vec_set1(t->best[r] - base)));
-	t->sum[r] = t->sum[r] * t->rescale[r] + vec_sum(sum);
-	t->best[r] = best;
-}
-
 /* The factor that brings a largest magnitude to `most`, and what a unit then stands for. */
 static float unit_factor(float largest, float most, float *unit)
 {
@@ -149,41 +124,112 @@ static float unit_factor(float largest, float most, float *unit)
 	return largest > 0 ? most / largest : 0;
 }
 
-/* Weights of row r as the values' type wants them: times the values' scales, in 16 bits. */
-static void row_weights(struct tile *t, u32 r)
+/* Caps the scores of row r and masks those of keys that it does not see, up to the next whole chunk; returns
+ * the number of vectors, a multiple of 4, and the largest score. */
+static u32 row_mask(struct tile *t, u32 r, u32 begin, float *highest)
 {
-	float *p = t->lane.scores + r * ATTENTION_PART;
+	float *s = t->lane.scores + r * ATTENTION_PART;
+	u32 vecs = kern_ceil(t->count, CHUNK) * (CHUNK / VEC_LANES), end = begin + t->count;
+	u32 from = t->first[r] <= begin ? 0 : kern_min(t->first[r], end) - begin;
+	u32 to = t->last[r] < begin ? 0 : kern_min(t->last[r] + 1, end) - begin;
+	vec best[4];
+	for (u32 v = 0; v < vecs && t->a->soft_cap > 0; v++)
+		vec_store(s + v * VEC_LANES, capped(vec_load(s + v * VEC_LANES), t->a->soft_cap));
+	for (u32 i = 0; i < from; i++)
+		s[i] = -INFINITY;
+	for (u32 i = to; i < vecs * VEC_LANES; i++)
+		s[i] = -INFINITY;
+	for (u32 i = 0; i < 4; i++)
+		best[i] = vec_load(s + i * VEC_LANES);
+	for (u32 v = 4; v < vecs; v += 4)
+		for (u32 i = 0; i < 4; i++)
+			best[i] = vec_max(best[i], vec_load(s + (v + i) * VEC_LANES));
+	*highest = vec_highest(vec_max(vec_max(best[0], best[1]), vec_max(best[2], best[3])));
+	return vecs;
+}
+
+/* Weights that were multiplied by their values' scales become whole numbers of 16 bits. 256 products of these
+ * with an unsigned byte stay below 2^31. */
+static void row_wholes(struct tile *t, u32 r, u32 vecs, float largest)
+{
+	const float *p = t->lane.scores + r * ATTENTION_PART;
 	int16_t *to = t->lane.weights + r * ATTENTION_PART;
-	u32 vecs = kern_ceil(t->count, VEC_LANES);
-	vec largest = vec_zero();
-	if (!kern_kv_is_quantized(&t->a->kv)) {
-#if ATTENTION_DOTS_BF16
-		for (u32 v = 0; v < vecs && t->a->kv.dtype == KERN_BF16; v++)
-			_mm256_storeu_si256((__m256i *)(void *)(to + v * VEC_LANES),
-					    (__m256i)_mm512_cvtneps_pbh(vec_load(p + v * VEC_LANES)));
-#endif
-		return;
-	}
-	for (u32 v = 0; v < vecs; v++) {
-		u32 n = kern_min(t->count - v * VEC_LANES, VEC_LANES);
-		vec scale = vec_load_n(t->lane.value_scales + v * VEC_LANES, n);
-		vec weight = vec_mul(vec_load(p + v * VEC_LANES), scale);
-		largest = vec_max(weight, largest);
-		if (t->a->kv.dtype == KERN_F8E4M3)
-			weight = vec_mul(weight, vec_set1(F8_HALF_BIAS));
-		vec_store(p + v * VEC_LANES, weight);
-	}
-	if (t->a->kv.dtype != KERN_I8)
-		return;
-	/* 256 products of 16 bits and an unsigned byte stay below 2^31. */
-	float factor = unit_factor(vec_highest(largest), I16_MAX, &t->weight_unit[r]);
+	vec factor = vec_set1(unit_factor(largest, I16_MAX, &t->weight_unit[r]));
 	ivec sum = IVEC_BITS(setzero)();
 	for (u32 v = 0; v < vecs; v++) {
-		ivec whole = IVEC(cvtps_epi32)(vec_mul(vec_load(p + v * VEC_LANES), vec_set1(factor)));
+		ivec whole = IVEC(cvtps_epi32)(vec_mul(vec_load(p + v * VEC_LANES), factor));
 		sum = IVEC(add_epi32)(sum, whole);
 		ivec_store_i16(to + v * VEC_LANES, whole);
 	}
 	t->weight_excess[r] = KERN_KV_OFFSET * ivec_sum(sum);
+}
+
+/* Scores of row r become weights e^(score - maximum), zero where the row sees no key, in the form that the
+ * type of the values wants; updates the row's sum and maximum. */
+static ALWAYS_INLINE void row_softmax(struct tile *t, u32 r, u32 begin, enum kern_dtype dtype)
+{
+	float *s = t->lane.scores + r * ATTENTION_PART, highest;
+	u32 vecs = row_mask(t, r, begin, &highest);
+	float best = highest > t->best[r] ? highest : t->best[r];
+	/* While a row has seen no key its maximum is -inf; any finite number in its place leaves zeros. */
+	float base = best > -INFINITY ? best : 0;
+	vec sum[4] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()}, largest = vec_zero();
+	for (u32 v0 = 0; v0 < vecs; v0 += 4)
+#pragma GCC unroll 4
+		for (u32 i = 0; i < 4; i++) {
+			u32 v = v0 + i, at = v * VEC_LANES;
+			vec p = vec_exp_negative(vec_sub(vec_load(s + at), vec_set1(base)));
+			sum[i] = vec_add(sum[i], p);
+			if (dtype == KERN_I8 || dtype == KERN_F8E4M3) {
+				const float *scale =
+					t->value_scales[v / GROUP_VECS] + v % GROUP_VECS * VEC_LANES;
+				u32 left = t->count > at ? t->count - at : 0;
+				p = vec_mul(p, vec_load_n(scale, kern_min(left, VEC_LANES)));
+			}
+			if (dtype == KERN_I8)
+				largest = vec_max(p, largest);
+			if (dtype == KERN_F8E4M3)
+				p = vec_mul(p, vec_set1(F8_HALF_BIAS));
+#if ATTENTION_DOTS_BF16
+			if (dtype == KERN_BF16) {
+				int16_t *to = t->lane.weights + r * ATTENTION_PART + at;
+				_mm256_storeu_si256((__m256i *)(void *)to, (__m256i)_mm512_cvtneps_pbh(p));
+				continue;
+			}
+#endif
+			vec_store(s + at, p);
+		}
+	t->rescale[r] = vec_first(vec_exp(vec_set1(t->best[r] - base)));
+	t->sum[r] = t->sum[r] * t->rescale[r] +
+		    vec_sum(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])));
+	t->best[r] = best;
+	if (dtype == KERN_I8)
+		row_wholes(t, r, vecs, vec_highest(largest));
+}
+
+/* Asks for the values of row r's share of the part's groups: memory must not idle meanwhile. */
+static void softmax_ahead(const struct tile *t, u32 r)
+{
+	u32 groups = kern_ceil(t->count, GROUP);
+	for (u32 g = groups * r / t->rows; g < groups * (r + 1) / t->rows && g >= AHEAD; g++)
+		for (u32 line = 0; line < t->words; line++)
+			__builtin_prefetch(t->values[g] + (size_t)line * LINE, 0, 3);
+}
+
+static void part_softmax(struct tile *t, u32 begin)
+{
+	enum kern_dtype dtype = t->a->kv.dtype;
+	for (u32 r = 0; r < t->rows; r++) {
+		softmax_ahead(t, r);
+		if (dtype == KERN_F32)
+			row_softmax(t, r, begin, KERN_F32);
+		else if (dtype == KERN_BF16)
+			row_softmax(t, r, begin, KERN_BF16);
+		else if (dtype == KERN_I8)
+			row_softmax(t, r, begin, KERN_I8);
+		else
+			row_softmax(t, r, begin, KERN_F8E4M3);
+	}
 }
 
 /* ---------------------------------------------------------------- segments, merging */
@@ -201,10 +247,7 @@ static void segment_run(struct tile *t, u32 begin, u32 end)
 			continue; /* before the window of all rows: rows start in rising order */
 		part_begin(t, at, part_end);
 		part_scores(t);
-		for (u32 r = 0; r < t->rows; r++) {
-			row_softmax(t, r, at);
-			row_weights(t, r);
-		}
+		part_softmax(t, at);
 		part_values(t);
 	}
 }
@@ -231,12 +274,12 @@ static void write_row(const struct kern_attention_args *a, struct attention_part
 
 /* ---------------------------------------------------------------- queries */
 
-/* Whole numbers of 16 bits, in the order of scores_i8: dimensions 0 and 2, then 1 and 3 of each four. */
-static void query_i8(struct tile *t, u32 r, float *x)
+/* Whole numbers of 16 bits in pairs, in the order of scores_i8. */
+static void query_i8(struct tile *t, u32 r, const float *x)
 {
 	/* Sums of products with bytes of at most 127 stay below 2^31. */
 	const float most = t->a->kv.head_dim <= 512 ? I16_MAX : I16_MAX / 2;
-	u32 *to = (u32 *)(void *)(t->lane.q + (size_t)r * t->lane.width), end = t->words * 4;
+	u32 *to = (u32 *)(void *)t->lane.q + r, end = t->words * 4;
 	int16_t wholes[KERN_HEAD_DIM_MAX + VEC_LANES];
 	ivec sum = IVEC_BITS(setzero)();
 	vec largest = vec_zero();
@@ -248,28 +291,34 @@ static void query_i8(struct tile *t, u32 r, float *x)
 		sum = IVEC(add_epi32)(sum, whole);
 		ivec_store_i16(wholes + d, whole);
 	}
-	for (u32 d = 0; d < end; d += 2) {
-		u32 low = (u16)wholes[d / 4 * 4 + d % 4 / 2], high = (u16)wholes[d / 4 * 4 + d % 4 / 2 + 2];
-		to[d / 2] = low | high << 16;
+	for (u32 d = 0; d < end; d += 4, to += 2 * ATTENTION_ROWS) {
+		to[0] = (u16)wholes[d] | (u32)(u16)wholes[d + 2] << 16;
+		to[ATTENTION_ROWS] = (u16)wholes[d + 1] | (u32)(u16)wholes[d + 3] << 16;
 	}
 	t->q_excess[r] = KERN_KV_OFFSET * ivec_sum(sum);
 }
 
-/* Row r's query, scaled, in the form that its scores want it in. */
+/* Row r's query, scaled, in the form that its scores want it in, the rows' words side by side. */
 static void query_begin(struct tile *t, u32 r, const float *q)
 {
 	const struct kern_attention_args *a = t->a;
 	u32 dim = a->kv.head_dim, end = kern_ceil(dim, VEC_LANES) * VEC_LANES;
-	float buffer[KERN_HEAD_DIM_MAX + VEC_LANES], *row = t->lane.q + (size_t)r * t->lane.width;
-	bool whole = a->kv.dtype == KERN_I8, pairs = a->kv.dtype == KERN_BF16 && ATTENTION_DOTS_BF16;
-	float *x = whole || pairs ? buffer : row;
+	float x[KERN_HEAD_DIM_MAX + VEC_LANES], *to = t->lane.q + r;
+	u16 halves[KERN_HEAD_DIM_MAX + VEC_LANES];
 	vec scale = vec_set1(a->kv.dtype == KERN_F8E4M3 ? a->scale * F8_HALF_BIAS : a->scale);
 	for (u32 d = 0; d < end; d += VEC_LANES)
 		vec_store(x + d, vec_mul(vec_load_n(q + d, kern_min(dim - d, VEC_LANES)), scale));
-	if (whole)
+	if (a->kv.dtype == KERN_I8) {
 		query_i8(t, r, x);
-	for (u32 d = 0; d < end && pairs; d += VEC_LANES)
-		vec_store_bf16((u16 *)(void *)row + d, vec_load(x + d));
+	} else if (a->kv.dtype == KERN_BF16 && ATTENTION_DOTS_BF16) {
+		for (u32 d = 0; d < end; d += VEC_LANES)
+			vec_store_bf16(halves + d, vec_load(x + d));
+		for (u32 d = 0; d < dim; d += 2, to += ATTENTION_ROWS)
+			memcpy(to, halves + d, sizeof(*to));
+	} else {
+		for (u32 d = 0; d < t->words * kern_kv_group(&a->kv); d++)
+			to[d * ATTENTION_ROWS] = x[d];
+	}
 }
 
 /* Row r of the tile is query head kv_head * group + r0 + r of its chunk, counted through the chunk's tokens.

@@ -31,12 +31,12 @@ static u32 rows_a_task(u32 group, u32 limit)
  */
 static size_t lane_bytes(u32 head_dim, u32 group, bool gathers)
 {
-	size_t width = width_of(head_dim), bytes = (ATTENTION_ROWS + 2) * ATTENTION_PART * sizeof(float);
+	size_t width = width_of(head_dim), bytes = ATTENTION_ROWS * ATTENTION_PART * sizeof(float);
 	bytes += ATTENTION_ROWS * ATTENTION_PART * sizeof(int16_t) +
 		 3 * ATTENTION_ROWS * width * sizeof(float);
 	bytes += rows_a_task(group, ATTENTION_TASK_ROWS) * partial_bytes((u32)width);
 	return kern_align(bytes) +
-	       (gathers ? kern_align((size_t)ATTENTION_PART * head_dim * sizeof(float)) : 0);
+	       (gathers ? kern_align(2 * (size_t)ATTENTION_PART * (head_dim + 1) * sizeof(float)) : 0);
 }
 
 size_t attention_scratch_bytes(const struct kern_limits *l)
@@ -131,9 +131,7 @@ struct attention_lane attention_lane(const struct attention_plan *p, u32 thread)
 	struct attention_lane lane = {.width = width};
 	char *base = p->lanes + thread * p->lane_bytes;
 	lane.scores = (float *)(void *)base;
-	lane.key_scales = lane.scores + ATTENTION_ROWS * ATTENTION_PART;
-	lane.value_scales = lane.key_scales + ATTENTION_PART;
-	lane.q = lane.value_scales + ATTENTION_PART;
+	lane.q = lane.scores + ATTENTION_ROWS * ATTENTION_PART;
 	lane.sums = (i32 *)(void *)(lane.q + ATTENTION_ROWS * width);
 	lane.weights = (int16_t *)(void *)(lane.sums + ATTENTION_ROWS * width);
 	lane.acc = (float *)(void *)(lane.weights + ATTENTION_ROWS * ATTENTION_PART);

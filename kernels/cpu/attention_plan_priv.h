@@ -35,14 +35,15 @@ struct attention_task {
 
 /* The work area of a thread. */
 struct attention_lane {
-	float *scores;			  /* [ATTENTION_ROWS][ATTENTION_PART] */
-	float *key_scales, *value_scales; /* [ATTENTION_PART] of 8-bit types */
+	float *scores;	  /* [ATTENTION_ROWS][ATTENTION_PART] */
 	int16_t *weights; /* [ATTENTION_ROWS][ATTENTION_PART] softmax weights in 16 bits, where products want
 			     them */
-	float *q;	  /* [ATTENTION_ROWS][width], scaled, in the form that the products want */
+	float *q;	  /* [width][ATTENTION_ROWS] scaled, in the form that the products want */
 	i32 *sums;	  /* [ATTENTION_ROWS][width] of 8-bit integers, of a part */
 	float *acc;	  /* [ATTENTION_ROWS][width] */
-	u32 *gathered; /* [ATTENTION_PART / 16][head_dim / c][16] keys of blocks that hold no whole groups */
+	/* Of blocks that hold no whole groups: [ATTENTION_PART / 16][words][16] keys, [ATTENTION_PART][words]
+	 * values, [ATTENTION_PART / 16][2][16] scales. */
+	u32 *gathered;
 	u32 width;
 };
 

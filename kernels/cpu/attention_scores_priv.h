@@ -9,26 +9,40 @@
 
 /* Vectors computed side by side for a number of rows: as many as fit into the registers. */
 #if VEC_LANES == 16
-#define SCORE_VECS(rows) ((rows) <= 4 ? 4 : 2)
+#define SCORE_VECS(rows)       ((rows) <= 4 ? 4 : 2)
+#define SCORE_VECS_WHOLE(rows) 2
 #else
-#define SCORE_VECS(rows) ((rows) <= 2 ? 4 : (rows) <= 5 ? 2 : 1)
+#define SCORE_VECS(rows)       ((rows) <= 2 ? 4 : (rows) <= 5 ? 2 : 1)
+#define SCORE_VECS_WHOLE(rows) ((rows) <= 3 ? 2 : 1)
 #endif
 
 #define FOR_SUMS(rows, vecs)                                     \
 	_Pragma("GCC unroll 8") for (u32 r = 0; r < (rows); r++) \
 		_Pragma("GCC unroll 4") for (u32 v = 0; v < (vecs); v++)
 
-static ALWAYS_INLINE const char *key_vec(const struct tile *t, u32 v)
+/* Pointers of `vecs` vectors of keys from vector v0 on, and of the groups AHEAD of theirs. */
+struct score_cursor {
+	const char *key[4];
+	const char *ahead[4];
+};
+
+static ALWAYS_INLINE struct score_cursor scores_begin(const struct tile *t, u32 v0, u32 vecs)
 {
-	return t->keys[v / GROUP_VECS] + v % GROUP_VECS * sizeof(vec);
+	struct score_cursor c;
+#pragma GCC unroll 4
+	for (u32 v = 0; v < vecs; v++) {
+		c.key[v] = t->keys[(v0 + v) / GROUP_VECS] + (v0 + v) % GROUP_VECS * sizeof(vec);
+		c.ahead[v] = t->ahead[(v0 + v) / GROUP_VECS + AHEAD];
+	}
+	return c;
 }
 
-/* Asks for word `d` of the groups AHEAD of those that the vectors [v0, v0 + vecs) belong to. */
-static ALWAYS_INLINE void scores_ahead(const struct tile *t, u32 v0, u32 vecs, u32 d)
+/* Asks for line `d`. */
+static ALWAYS_INLINE void scores_ahead(const struct score_cursor *c, u32 vecs, u32 d)
 {
 #pragma GCC unroll 4
 	for (u32 v = 0; v < vecs; v += GROUP_VECS)
-		prefetch(&t->streams[(v0 + v) / GROUP_VECS + AHEAD], d);
+		__builtin_prefetch(c->ahead[v] + (size_t)d * LINE, 0, 3);
 }
 
 static ALWAYS_INLINE float *scores_at(const struct tile *t, u32 r, u32 v)
@@ -40,86 +54,105 @@ static ALWAYS_INLINE float *scores_at(const struct tile *t, u32 r, u32 v)
 static ALWAYS_INLINE void scores_f32(const struct tile *t, u32 v0, u32 rows, u32 vecs)
 {
 	vec sum[ATTENTION_ROWS][4];
+	const struct score_cursor c = scores_begin(t, v0, vecs);
 	const float *q = t->lane.q;
-	u32 width = t->lane.width;
 	FOR_SUMS(rows, vecs)
 	sum[r][v] = vec_zero();
-	for (u32 d = 0; d < t->words; d++) {
-		scores_ahead(t, v0, vecs, d);
+	for (u32 d = 0; d < t->words; d++, q += ATTENTION_ROWS) {
+		scores_ahead(&c, vecs, d);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
-			vec key = vec_load(
-				(const float *)(const void *)(key_vec(t, v0 + v) + d * t->key_stride));
+			vec key = vec_load((const float *)(const void *)(c.key[v] + d * t->key_stride));
 #pragma GCC unroll 8
 			for (u32 r = 0; r < rows; r++)
-				sum[r][v] = vec_fma(vec_set1(q[(size_t)r * width + d]), key, sum[r][v]);
+				sum[r][v] = vec_fma(vec_set1(q[r]), key, sum[r][v]);
 		}
 	}
 	FOR_SUMS(rows, vecs)
 	vec_store(scores_at(t, r, v0 + v), sum[r][v]);
 }
 
+#if ATTENTION_DOTS_BF16
 static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 rows, u32 vecs)
 {
 	vec sum[ATTENTION_ROWS][4];
-	const float *q = t->lane.q;
-	u32 width = t->lane.width;
+	const struct score_cursor c = scores_begin(t, v0, vecs);
+	const float *q = t->lane.q; /* pairs of bf16 */
 	FOR_SUMS(rows, vecs)
 	sum[r][v] = vec_zero();
-	for (u32 d = 0; d < t->words; d++) {
-		scores_ahead(t, v0, vecs, d);
+	for (u32 d = 0; d < t->words; d++, q += ATTENTION_ROWS) {
+		scores_ahead(&c, vecs, d);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
-			const char *pairs = key_vec(t, v0 + v) + d * t->key_stride;
-#if ATTENTION_DOTS_BF16
-			__m512bh key = (__m512bh)_mm512_loadu_si512(pairs);
+			__m512bh key = (__m512bh)_mm512_loadu_si512(c.key[v] + d * t->key_stride);
 #pragma GCC unroll 8
 			for (u32 r = 0; r < rows; r++)
-				sum[r][v] = _mm512_dpbf16_ps(sum[r][v], key,
-							     (__m512bh)vec_set1(q[(size_t)r * width + d]));
-#else
-			vec key = vec_pair_first(pairs);
-#pragma GCC unroll 8
-			for (u32 r = 0; r < rows; r++)
-				sum[r][v] = vec_fma(vec_set1(q[(size_t)r * width + 2 * d]), key, sum[r][v]);
-			key = vec_pair_second(pairs);
-#pragma GCC unroll 8
-			for (u32 r = 0; r < rows; r++)
-				sum[r][v] =
-					vec_fma(vec_set1(q[(size_t)r * width + 2 * d + 1]), key, sum[r][v]);
-#endif
+				sum[r][v] = _mm512_dpbf16_ps(sum[r][v], key, (__m512bh)vec_set1(q[r]));
 		}
 	}
 	FOR_SUMS(rows, vecs)
 	vec_store(scores_at(t, r, v0 + v), sum[r][v]);
+}
+#else
+static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 rows, u32 vecs)
+{
+	vec sum[ATTENTION_ROWS][4];
+	const struct score_cursor c = scores_begin(t, v0, vecs);
+	const float *q = t->lane.q;
+	FOR_SUMS(rows, vecs)
+	sum[r][v] = vec_zero();
+	for (u32 d = 0; d < t->words; d++, q += 2 * ATTENTION_ROWS) {
+		scores_ahead(&c, vecs, d);
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++) {
+			const char *pairs = c.key[v] + d * t->key_stride;
+			vec key = vec_pair_first(pairs);
+#pragma GCC unroll 8
+			for (u32 r = 0; r < rows; r++)
+				sum[r][v] = vec_fma(vec_set1(q[r]), key, sum[r][v]);
+			key = vec_pair_second(pairs);
+#pragma GCC unroll 8
+			for (u32 r = 0; r < rows; r++)
+				sum[r][v] = vec_fma(vec_set1(q[ATTENTION_ROWS + r]), key, sum[r][v]);
+		}
+	}
+	FOR_SUMS(rows, vecs)
+	vec_store(scores_at(t, r, v0 + v), sum[r][v]);
+}
+#endif
+
+static ALWAYS_INLINE vec key_scale(const struct tile *t, u32 v)
+{
+	return vec_load(t->key_scales[v / GROUP_VECS] + v % GROUP_VECS * VEC_LANES);
 }
 
 /* Whole numbers of 16 bits times bytes: exact, so that every instruction set gives the same. */
 static ALWAYS_INLINE void scores_i8(const struct tile *t, u32 v0, u32 rows, u32 vecs)
 {
 	ivec sum[ATTENTION_ROWS][4];
-	const u32 *q = (const u32 *)(const void *)t->lane.q;
-	u32 width = t->lane.width;
+	const struct score_cursor c = scores_begin(t, v0, vecs);
+	const int *q = (const int *)(const void *)t->lane.q; /* pairs of dimensions 0 and 2, then 1 and 3 */
 	FOR_SUMS(rows, vecs)
 	sum[r][v] = IVEC(set1_epi32)((int)(0u - t->q_excess[r]));
-	for (u32 d = 0; d < t->words; d++) {
-		scores_ahead(t, v0, vecs, d);
+	for (u32 d = 0; d < t->words; d++, q += 2 * ATTENTION_ROWS) {
+		scores_ahead(&c, vecs, d);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
-			ivec fours = IVEC_LOAD(key_vec(t, v0 + v) + d * t->key_stride);
+			ivec fours = IVEC_LOAD(c.key[v] + d * t->key_stride);
 			ivec even = IVEC_BITS(and)(fours, IVEC(set1_epi32)(0x00ff00ff));
 			ivec odd = IVEC(srli_epi16)(fours, 8);
 #pragma GCC unroll 8
-			for (u32 r = 0; r < rows; r++) {
-				const u32 *pairs = q + (size_t)r * width + 2 * d;
-				sum[r][v] = ivec_dot16(sum[r][v], even, IVEC(set1_epi32)((int)pairs[0]));
-				sum[r][v] = ivec_dot16(sum[r][v], odd, IVEC(set1_epi32)((int)pairs[1]));
-			}
+			for (u32 r = 0; r < rows; r++)
+				sum[r][v] = ivec_dot16(sum[r][v], even, IVEC(set1_epi32)(q[r]));
+#pragma GCC unroll 8
+			for (u32 r = 0; r < rows; r++)
+				sum[r][v] =
+					ivec_dot16(sum[r][v], odd, IVEC(set1_epi32)(q[ATTENTION_ROWS + r]));
 		}
 	}
 #pragma GCC unroll 4
 	for (u32 v = 0; v < vecs; v++) {
-		vec scale = vec_load(t->lane.key_scales + (v0 + v) * VEC_LANES);
+		vec scale = key_scale(t, v0 + v);
 #pragma GCC unroll 8
 		for (u32 r = 0; r < rows; r++)
 			vec_store(scores_at(t, r, v0 + v),
@@ -131,30 +164,29 @@ static ALWAYS_INLINE void scores_i8(const struct tile *t, u32 v0, u32 rows, u32 
 static ALWAYS_INLINE void scores_f8(const struct tile *t, u32 v0, u32 rows, u32 vecs)
 {
 	vec sum[ATTENTION_ROWS][4];
+	const struct score_cursor c = scores_begin(t, v0, vecs);
 	const float *q = t->lane.q;
-	u32 width = t->lane.width;
 	FOR_SUMS(rows, vecs)
 	sum[r][v] = vec_zero();
-	for (u32 d = 0; d < t->words; d++) {
-		scores_ahead(t, v0, vecs, d);
+	for (u32 d = 0; d < t->words; d++, q += 4 * ATTENTION_ROWS) {
+		scores_ahead(&c, vecs, d);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
-			ivec fours = IVEC_LOAD(key_vec(t, v0 + v) + d * t->key_stride);
+			ivec fours = IVEC_LOAD(c.key[v] + d * t->key_stride);
 #pragma GCC unroll 4
 			for (int i = 0; i < 4; i++) {
 				ivec top = IVEC(slli_epi32)(fours, 24 - 8 * i);
 				vec key = vec_from_f8(IVEC(srai_epi32)(top, 4));
 #pragma GCC unroll 8
 				for (u32 r = 0; r < rows; r++)
-					sum[r][v] = vec_fma(vec_set1(q[(size_t)r * width + 4 * d + (u32)i]),
-							    key, sum[r][v]);
+					sum[r][v] = vec_fma(vec_set1(q[(u32)i * ATTENTION_ROWS + r]), key,
+							    sum[r][v]);
 			}
 		}
 	}
 #pragma GCC unroll 4
 	for (u32 v = 0; v < vecs; v++) {
-		vec scale =
-			vec_mul(vec_load(t->lane.key_scales + (v0 + v) * VEC_LANES), vec_set1(F8_HALF_BIAS));
+		vec scale = vec_mul(key_scale(t, v0 + v), vec_set1(F8_HALF_BIAS));
 #pragma GCC unroll 8
 		for (u32 r = 0; r < rows; r++)
 			vec_store(scores_at(t, r, v0 + v), vec_mul(sum[r][v], scale));
@@ -164,13 +196,13 @@ static ALWAYS_INLINE void scores_f8(const struct tile *t, u32 v0, u32 rows, u32 
 static void part_scores(const struct tile *t)
 {
 	u32 vecs = kern_ceil(t->count, GROUP) * GROUP_VECS;
-#define SCORES(kind, n)                               \
-	for (u32 v = 0; v < vecs; v += SCORE_VECS(n)) \
-		kind(t, v, n, SCORE_VECS(n));
-#define SCORES_F32(n)  SCORES(scores_f32, n)
-#define SCORES_BF16(n) SCORES(scores_bf16, n)
-#define SCORES_I8(n)   SCORES(scores_i8, n)
-#define SCORES_F8(n)   SCORES(scores_f8, n)
+#define SCORES(kind, n, side)                \
+	for (u32 v = 0; v < vecs; v += side) \
+		kind(t, v, n, side);
+#define SCORES_F32(n)  SCORES(scores_f32, n, SCORE_VECS(n))
+#define SCORES_BF16(n) SCORES(scores_bf16, n, SCORE_VECS(n))
+#define SCORES_I8(n)   SCORES(scores_i8, n, SCORE_VECS_WHOLE(n))
+#define SCORES_F8(n)   SCORES(scores_f8, n, SCORE_VECS(n))
 	if (t->a->kv.dtype == KERN_F32)
 		FOR_ROWS(SCORES_F32)
 	else if (t->a->kv.dtype == KERN_BF16)

@@ -25,6 +25,7 @@ enum {
 	GROUP_VECS = GROUP / VEC_LANES,
 	GROUPS = ATTENTION_PART / GROUP,
 	CHUNK = 64, /* keys whose values are summed before the next dimensions: they stay in the L1 cache */
+	LINE = 64,  /* bytes of a cache line */
 	AHEAD = 4,  /* groups that memory is asked for before they are needed */
 	I16_MAX = 32767,
 };
@@ -32,12 +33,6 @@ enum {
 /* E4M3's bits moved to their places in a float are too small by 2^120. Half of that goes into what they are
  * multiplied by, half into the result: neither overflows. */
 #define F8_HALF_BIAS 0x1p60f
-
-/* Memory of a group's keys or values: `words` lines, `stride` bytes apart. */
-struct stream {
-	const char *at;
-	size_t stride;
-};
 
 /* What a thread works on: rows of one KV head, and the keys at hand. */
 struct tile {
@@ -54,12 +49,15 @@ struct tile {
 	/* of the segment so far; `lane.acc` goes with them */
 	float best[ATTENTION_ROWS], sum[ATTENTION_ROWS];
 	float rescale[ATTENTION_ROWS];
-	/* the keys of a part */
+	/* the keys of a part, by groups */
 	u32 count;
 	const char *keys[GROUPS];
 	size_t key_stride; /* bytes from a word to the next */
-	const char *values[ATTENTION_PART + 1];
-	struct stream streams[2 * GROUPS + AHEAD]; /* keys, then values, then the next part's keys */
+	const char *values[GROUPS];
+	size_t value_bytes;					/* from a key's values to the next key's */
+	const float *key_scales[GROUPS], *value_scales[GROUPS]; /* of 8-bit types */
+	/* What is read, in order: keys, then values, then the next part's keys; a group's memory each. */
+	const char *ahead[2 * GROUPS + AHEAD];
 };
 
 /* Calls body(n) with the constant n = t->rows. */
@@ -82,11 +80,6 @@ struct tile {
 	default:               \
 		body(8) break; \
 	}
-
-static ALWAYS_INLINE void prefetch(const struct stream *s, u32 line)
-{
-	__builtin_prefetch(s->at + line * s->stride, 0, 3);
-}
 
 /* ---------------------------------------------------------------- vectors of integers */
 

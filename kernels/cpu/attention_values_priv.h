@@ -27,10 +27,21 @@ enum { I8_ROWS = 2, I8_VECS = 4 };
 /* Asks for a quarter of what is AHEAD of key i's group; i is a multiple of 4. */
 static ALWAYS_INLINE void values_ahead(const struct tile *t, u32 i)
 {
-	const struct stream *s = &t->streams[kern_ceil(t->count, GROUP) + i / GROUP + AHEAD];
+	const char *at = t->ahead[kern_ceil(t->count, GROUP) + i / GROUP + AHEAD];
 	u32 quarter = i % GROUP / 4;
 	for (u32 line = t->words * quarter / 4; line < t->words * (quarter + 1) / 4; line++)
-		prefetch(s, line);
+		__builtin_prefetch(at + (size_t)line * LINE, 0, 3);
+}
+
+static ALWAYS_INLINE const char *value_at(const struct tile *t, u32 i)
+{
+	return t->values[i / GROUP] + i % GROUP * t->value_bytes;
+}
+
+/* The key after key i, or, where there is none, key i again: its weight is zero. */
+static ALWAYS_INLINE const char *value_next(const struct tile *t, u32 i, const char *value)
+{
+	return i + 1 < t->count ? value + t->value_bytes : value;
 }
 
 enum value_kind { VALUES_F32, VALUES_BF16, VALUES_F8 };
@@ -73,12 +84,13 @@ static ALWAYS_INLINE void values_tile(const struct tile *t, enum value_kind kind
 	FOR_SUMS_OF(rows, vecs)
 	sum[r][v] = vec_load(acc + (size_t)r * width + v * VEC_LANES);
 	for (u32 i = begin; i < end; i++) {
+		const char *at = value_at(t, i) + first;
 		if (d0 == 0 && i % 4 == 0)
 			values_ahead(t, i);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
-			vec value = tail < VEC_LANES ? value_tail(t->values[i] + first, kind, tail)
-						     : value_vec(t->values[i] + first, kind, v * VEC_LANES);
+			vec value = tail < VEC_LANES ? value_tail(at, kind, tail)
+						     : value_vec(at, kind, v * VEC_LANES);
 #pragma GCC unroll 8
 			for (u32 r = 0; r < rows; r++)
 				sum[r][v] = vec_fma(vec_set1(p[r * ATTENTION_PART + i]), value, sum[r][v]);
@@ -113,7 +125,7 @@ static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 begin, u32 end, u
 	FOR_SUMS_OF(rows, 2 * blocks)
 	sum[r][v] = vec_load(acc + (size_t)r * width + v * VEC_LANES);
 	for (u32 i = begin; i < end; i += 2) {
-		const char *one = t->values[i] + d0 * sizeof(u16), *two = t->values[i + 1] + d0 * sizeof(u16);
+		const char *one = value_at(t, i) + d0 * sizeof(u16), *two = value_next(t, i, one);
 		if (d0 == 0 && i % 4 == 0)
 			values_ahead(t, i);
 #pragma GCC unroll 2
@@ -160,7 +172,7 @@ static ALWAYS_INLINE void wholes_tile(const struct tile *t, u32 begin, u32 end, 
 	FOR_SUMS_OF(rows, I8_VECS)
 	sum[r][v] = IVEC_LOAD(sums + (size_t)r * width + v * VEC_LANES);
 	for (u32 i = begin; i < end; i += 2) {
-		const char *one = t->values[i] + d0, *two = t->values[i + 1] + d0;
+		const char *one = value_at(t, i) + d0, *two = value_next(t, i, one);
 		if (d0 == 0 && r0 == 0 && i % 4 == 0)
 			values_ahead(t, i);
 		ivec x = tail < sizeof(ivec) ? ivec_load_bytes(one, tail) : IVEC_LOAD(one);

@@ -374,13 +374,10 @@ static inline void vec_store_i8(u8 *p, vec v, int offset)
 #endif
 
 #ifdef VEC_LANES
-/* e^x, relative error below 2e-7 for x in [-87, 88]; below that 0. Same operations in both widths. Cephes'
- * expf. */
-static inline vec vec_exp(vec x)
+/* e^x / 2^n for n = round(x / ln 2). Cephes' expf. */
+static inline vec vec_exp_fraction(vec x, vec n)
 {
-	vec low = vec_set1(-87.0f), clamped = vec_min(vec_max(x, low), vec_set1(88.0f));
-	vec n = vec_round(vec_mul(clamped, vec_set1(1.44269504088896341f)));
-	vec r = vec_fma(n, vec_set1(-0.693359375f), clamped);
+	vec r = vec_fma(n, vec_set1(-0.693359375f), x);
 	r = vec_fma(n, vec_set1(2.12194440e-4f), r);
 	vec p = vec_set1(1.9875691500e-4f);
 	p = vec_fma(p, r, vec_set1(1.3981999507e-3f));
@@ -388,12 +385,31 @@ static inline vec vec_exp(vec x)
 	p = vec_fma(p, r, vec_set1(4.1665795894e-2f));
 	p = vec_fma(p, r, vec_set1(1.6666665459e-1f));
 	p = vec_fma(p, r, vec_set1(5.0000001201e-1f));
-	p = vec_add(vec_fma(vec_mul(p, r), r, r), vec_set1(1.0f));
-	vec result = vec_mul(p, vec_exp2_whole(n));
+	return vec_add(vec_fma(vec_mul(p, r), r, r), vec_set1(1.0f));
+}
+
+/* e^x, relative error below 2e-7 for x in [-87, 88]; below that 0. Same operations in both widths. */
+static inline vec vec_exp(vec x)
+{
+	vec low = vec_set1(-87.0f), clamped = vec_min(vec_max(x, low), vec_set1(88.0f));
+	vec n = vec_round(vec_mul(clamped, vec_set1(1.44269504088896341f)));
+	vec result = vec_mul(vec_exp_fraction(clamped, n), vec_exp2_whole(n));
 #if VEC_LANES == 16
 	return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_GE_OQ), result);
 #else
 	return _mm256_and_ps(_mm256_cmp_ps(x, low, _CMP_GE_OQ), result);
+#endif
+}
+
+/* The same bits for x <= 0, in fewer operations. */
+static inline vec vec_exp_negative(vec x)
+{
+#if VEC_LANES == 16
+	vec n = vec_round(vec_mul(x, vec_set1(1.44269504088896341f)));
+	return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_GE_OQ),
+				      vec_exp_fraction(x, n), n);
+#else
+	return vec_exp(x);
 #endif
 }
 #endif

@@ -6,14 +6,12 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "tests/kern/check.h"
+#include "tests/kern/bench.h"
 #include "tests/kern/limits.h"
 
 enum { BENCH_NS = 60 * 1000 * 1000, RUNS_MIN = 3, RUNS_MAX = 2000 };
 
-typedef void (*bench_fn)(void *arg, struct kern_ctx *ctx, const struct kern_ops *ops);
-
-static double best_ns(bench_fn fn, void *arg, struct kern_ctx *ctx, const struct kern_ops *ops)
+double bench_best_ns(bench_fn fn, void *arg, struct kern_ctx *ctx, const struct kern_ops *ops)
 {
 	u64 start = clock_now_ns(), best = UINT64_MAX;
 	for (u32 i = 0; i < RUNS_MAX && (i < RUNS_MIN || clock_now_ns() - start < BENCH_NS); i++) {
@@ -27,19 +25,28 @@ static double best_ns(bench_fn fn, void *arg, struct kern_ctx *ctx, const struct
 
 /* ---------------------------------------------------------------- limits */
 
-static void bench_limits(struct check *c, u32 pool)
+static void bench_limits(struct check *c, u32 pool, struct bench_limits *limits)
 {
+	double *gops[LIMIT_KINDS] = {[LIMIT_AVX2] = &limits->gflops_avx2,
+				     [LIMIT_AVX512] = &limits->gflops_avx512,
+				     [LIMIT_BF16] = &limits->gflops_dots};
 	struct limits_memory memory;
+	*limits = (struct bench_limits){0};
 	if (limits_memory_init(&memory, (size_t)1 << 28)) {
+		limits->gbytes_s = limits_read(&memory, c->pools[pool], 300);
 		printf("{\"bench\":\"limit\",\"what\":\"memory read\",\"threads\":%u,\"gbytes_s\":%.1f}\n",
-		       pool + 1, limits_read(&memory, c->pools[pool], 300));
+		       pool + 1, limits->gbytes_s);
 		limits_memory_fini(&memory);
 	}
-	for (u32 k = 0; k < LIMIT_KINDS; k++)
-		if (limits_has((enum limit_kind)k, kern_caps_detect()))
-			printf("{\"bench\":\"limit\",\"what\":\"%s\",\"threads\":%u,\"gflops\":%.0f}\n",
-			       limits_name((enum limit_kind)k), pool + 1,
-			       limits_gops((enum limit_kind)k, c->pools[pool], 100));
+	for (u32 k = 0; k < LIMIT_KINDS; k++) {
+		if (!limits_has((enum limit_kind)k, kern_caps_detect()))
+			continue;
+		double measured = limits_gops((enum limit_kind)k, c->pools[pool], 100);
+		printf("{\"bench\":\"limit\",\"what\":\"%s\",\"threads\":%u,\"gflops\":%.0f}\n",
+		       limits_name((enum limit_kind)k), pool + 1, measured);
+		if (gops[k])
+			*gops[k] = measured;
+	}
 }
 
 /* ---------------------------------------------------------------- ops */
@@ -67,20 +74,18 @@ static void report(const char *op, const char *variant, u32 pool, const char *sh
 RUNNER(embedding)
 RUNNER(rmsnorm)
 RUNNER(matmul)
-RUNNER(rope_kv)
-RUNNER(attention)
 RUNNER(act_mul)
 RUNNER(sample)
 RUNNER(logprobs)
 #undef RUNNER
 
-#define BENCH(op, c, target, pool, args, limits, shape, flops, bytes)                                     \
-	do {                                                                                              \
-		struct kern_ctx ctx_;                                                                     \
-		const struct kern_ops *ops_ = &(c)->targets[target].ops;                                  \
-		check_ctx(c, &ctx_, limits, pool);                                                        \
-		report(#op, ops_->op##_variant, pool, shape, best_ns(run_##op, args, &ctx_, ops_), flops, \
-		       bytes);                                                                            \
+#define BENCH(op, c, target, pool, args, limits, shape, flops, bytes)                                    \
+	do {                                                                                             \
+		struct kern_ctx ctx_;                                                                    \
+		const struct kern_ops *ops_ = &(c)->targets[target].ops;                                 \
+		check_ctx(c, &ctx_, limits, pool);                                                       \
+		report(#op, ops_->op##_variant, pool, shape, bench_best_ns(run_##op, args, &ctx_, ops_), \
+		       flops, bytes);                                                                    \
 	} while (0)
 
 static void bench_matmul(struct check *c, u32 target, u32 pool, u32 n, u32 k, u32 tokens,
@@ -102,48 +107,6 @@ static void bench_matmul(struct check *c, u32 target, u32 pool, u32 n, u32 k, u3
 	BENCH(matmul, c, target, pool, &a, &limits, shape, 2.0 * n * k * tokens,
 	      (double)kern_weight_bytes(n, k, dtype, caps));
 	check_case_end(c, NULL, "matmul");
-}
-
-static void bench_attention(struct check *c, u32 target, u32 pool, const u32 heads[3], u32 rows, u32 context,
-			    u32 queries, enum kern_dtype dtype)
-{
-	enum { BLOCK = 16 };
-	u32 blocks = (context + BLOCK - 1) / BLOCK, tokens = rows * queries, dim = heads[2];
-	struct kern_limits limits = {.tokens = tokens,
-				     .rows = rows,
-				     .heads = heads[0],
-				     .kv_heads = heads[1],
-				     .head_dim = dim,
-				     .context = context};
-	struct kern_attention_args a = {
-		.block_stride = blocks, .rows = rows, .tokens = tokens, .heads = heads[0]};
-	u32 *start = check_alloc(c, (rows + 1) * 4), *contexts = check_alloc(c, rows * 4);
-	u32 *tables = check_alloc(c, (size_t)rows * blocks * 4);
-	size_t count = (size_t)rows * blocks * heads[1] * BLOCK * dim;
-	char shape[160];
-	for (u32 r = 0; r <= rows; r++)
-		start[r] = r * queries;
-	for (u32 r = 0; r < rows; r++)
-		contexts[r] = context;
-	for (u32 i = 0; i < rows * blocks; i++)
-		tables[i] = (u32)((u64)i * 7919 % (rows * blocks));
-	a.query_start = start;
-	a.context = contexts;
-	a.block_tables = tables;
-	a.kv = (struct kern_kv){.dtype = dtype, .block_size = BLOCK, .kv_heads = heads[1], .head_dim = dim};
-	a.kv.k = dtype == KERN_F32 ? (void *)check_floats(c, count, false)
-				   : (void *)check_bf16s(c, count, false);
-	a.kv.v = dtype == KERN_F32 ? (void *)check_floats(c, count, false)
-				   : (void *)check_bf16s(c, count, false);
-	a.q = check_floats(c, (size_t)tokens * heads[0] * dim, false);
-	a.out = check_floats(c, (size_t)tokens * heads[0] * dim, false);
-	a.scale = 1 / sqrtf((float)dim);
-	snprintf(shape, sizeof(shape), "%s heads=%u/%u head_dim=%u rows=%u context=%u queries=%u",
-		 dtype == KERN_F32 ? "f32" : "bf16", heads[0], heads[1], dim, rows, context, queries);
-	BENCH(attention, c, target, pool, &a, &limits, shape,
-	      4.0 * rows * queries * (context - (queries - 1) / 2.0) * heads[0] * dim,
-	      2.0 * (double)count * (double)kern_dtype_bytes(dtype));
-	check_case_end(c, NULL, "attention");
 }
 
 /* A token's way through the small ops of a model of this size. */
@@ -189,34 +152,6 @@ static void bench_small(struct check *c, u32 target, u32 pool, u32 tokens, u32 h
 	check_case_end(c, NULL, "small");
 }
 
-static void bench_rope(struct check *c, u32 target, u32 pool, const u32 heads[3], u32 tokens,
-		       enum kern_dtype dtype)
-{
-	enum { BLOCK = 16 };
-	u32 dim = heads[2], all = heads[0] + 2 * heads[1], blocks = (tokens + BLOCK - 1) / BLOCK;
-	struct kern_limits limits = {.tokens = tokens};
-	u32 *positions = check_alloc(c, tokens * 4);
-	i64 *slots = check_alloc(c, tokens * 8);
-	size_t count = (size_t)blocks * BLOCK * heads[1] * dim;
-	char shape[100];
-	for (u32 t = 0; t < tokens; t++) {
-		positions[t] = t;
-		slots[t] = t;
-	}
-	struct kern_rope_kv_args a = {
-		.positions = positions, .slots = slots, .tokens = tokens, .heads = heads[0], .rope_dim = dim};
-	a.q = check_floats(c, (size_t)tokens * heads[0] * dim, false);
-	a.qkv = check_floats(c, (size_t)tokens * all * dim, false);
-	a.cos = check_floats(c, (size_t)tokens * dim / 2, false);
-	a.sin = check_floats(c, (size_t)tokens * dim / 2, false);
-	a.kv = (struct kern_kv){
-		check_floats(c, count, false), check_floats(c, count, false), dtype, BLOCK, heads[1], dim};
-	snprintf(shape, sizeof(shape), "%s heads=%u/%u head_dim=%u tokens=%u",
-		 dtype == KERN_F32 ? "f32" : "bf16", heads[0], heads[1], dim, tokens);
-	BENCH(rope_kv, c, target, pool, &a, &limits, shape, 0, (double)tokens * all * dim * 8);
-	check_case_end(c, NULL, "rope_kv");
-}
-
 static void bench_sampling(struct check *c, u32 target, u32 pool, u32 vocab)
 {
 	static const struct kern_sample_row kinds[] = {
@@ -249,14 +184,14 @@ static void bench_sampling(struct check *c, u32 target, u32 pool, u32 vocab)
 void bench_all(struct check *c, const char *only)
 {
 #define WANTED(op) (CHECK_DISTINCT(c, i, op) && (!only || strcmp(only, #op) == 0))
-	static const u32 demo[3] = {8, 4, 32}, large[3] = {32, 8, 128};
+	struct bench_limits limits;
 	static const u32 matrices[][2] = {{512, 256}, {256, 256},  {1408, 256},
 					  {256, 704}, {4096, 256}, {4096, 4096}};
 	static const u32 layers[][2] = {{3072, 2048}, {16384, 2048}, {2048, 8192}, {32768, 2048}};
 	static const u32 tokens[] = {1, 4, 16, 64, 512}, steps[] = {1, 2, 4, 8, 16, 32, 512};
 	static const enum kern_dtype types[] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_64, KERN_I4_128};
 	for (u32 pool = 0; pool < CHECK_POOLS; pool++) {
-		bench_limits(c, pool);
+		bench_limits(c, pool, &limits);
 		for (u32 i = 0; i < c->target_count; i++) {
 			for (u32 m = 0; m < COUNT_OF(matrices) && WANTED(matmul); m++)
 				for (u32 t = 0; t < COUNT_OF(tokens) && (i > 0 || tokens[t] * m < 20); t++)
@@ -270,18 +205,10 @@ void bench_all(struct check *c, const char *only)
 					for (u32 t = 0; t < COUNT_OF(steps); t++)
 						bench_matmul(c, i, pool, layers[m][0], layers[m][1], steps[t],
 							     types[d]);
-			for (u32 type = KERN_F32; type <= KERN_BF16 && WANTED(attention); type++) {
-				bench_attention(c, i, pool, demo, 1, 256, 1, type);
-				bench_attention(c, i, pool, demo, 32, 256, 1, type);
-				bench_attention(c, i, pool, demo, 1, 256, 256, type);
-				bench_attention(c, i, pool, large, 1, 4096, 1, type);
-				bench_attention(c, i, pool, large, 8, 2048, 1, type);
-				bench_attention(c, i, pool, large, 1, 1024, 512, type);
-			}
-			for (u32 type = KERN_F32; type <= KERN_BF16 && WANTED(rope_kv); type++) {
-				bench_rope(c, i, pool, demo, 1, type);
-				bench_rope(c, i, pool, demo, 512, type);
-			}
+			if (WANTED(attention))
+				bench_attention(c, i, pool, &limits);
+			if (WANTED(rope_kv))
+				bench_rope_kv(c, i, pool);
 			for (u32 t = 1; t <= 512 && (WANTED(rmsnorm) || WANTED(act_mul) || WANTED(embedding));
 			     t *= 8)
 				bench_small(c, i, pool, t, 256, 704, 4096);

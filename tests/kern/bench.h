@@ -1,0 +1,21 @@
+/* What the benchmarks of the ops share. */
+#ifndef TERCET_TESTS_KERN_BENCH_H
+#define TERCET_TESTS_KERN_BENCH_H
+
+#include "tests/kern/check.h"
+
+/* Measured in the same run; 0: the processor does not have it. */
+struct bench_limits {
+	double gbytes_s;
+	double gflops_avx2, gflops_avx512; /* float32 */
+	double gflops_dots;		   /* bfloat16 in pairs */
+};
+
+typedef void (*bench_fn)(void *arg, struct kern_ctx *ctx, const struct kern_ops *ops);
+/* The shortest of many runs: other work on the machine only ever makes a run longer. */
+double bench_best_ns(bench_fn fn, void *arg, struct kern_ctx *ctx, const struct kern_ops *ops);
+
+void bench_attention(struct check *c, u32 target, u32 pool, const struct bench_limits *limits);
+void bench_rope_kv(struct check *c, u32 target, u32 pool);
+
+#endif
