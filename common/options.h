@@ -42,6 +42,7 @@ enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE }
 	INT(model, max_model_len, 0, 0, 16777216, "Context length; 0: automatic, from config.json")          \
 	INT(model, seed, 0, 0, INT64_MAX, "Seed of requests that bring none: 0 draws a fresh one for each")   \
 	STR(model, chat_template, "", "File with a Jinja chat template to use instead of the model's")       \
+	FLAG(model, trust_request_chat_template, false, "Render chats with the chat_template of the request") \
 	ENUM(model, generation_config, 0, "auto|none", "Take default sampling parameters from the model")    \
 	ENUM(device, device, 0, "auto|cpu", "Where workers compute")                                         \
 	INT(device, tensor_parallel_size, 1, 1, 64, "Workers that share every layer")                        \

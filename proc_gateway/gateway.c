@@ -203,6 +203,7 @@ static enum err load_model(struct gateway *g, struct err_msg *em)
 	g->model.tokenizer = g->tokenizer;
 	g->model.scratch = g->scratch;
 	g->model.chat_template = g->chat_template;
+	g->model.trust_chat_template = o->trust_request_chat_template;
 	g->model.token_bytes_max = openai_token_bytes_max(g->tokenizer);
 	g->model.logprobs_max = (u32)o->max_logprobs;
 	g->model.seed = (u64)o->seed;

@@ -197,6 +197,21 @@ static bool template_kwargs(struct openai_request *r, json_val *out, struct api_
 	return true;
 }
 
+/* The request's own template, within limits that keep the others served. */
+static bool render_own(const char *source, struct chat_request *chat, struct buf *out, struct api_error *e)
+{
+	struct chat_template *own = NULL;
+	struct err_msg em = {.text = ""};
+	enum err err = chat_template_parse(&own, source, strlen(source), &em);
+	chat->template_from_client = true;
+	if (!err)
+		err = chat_template_render(own, chat, out, &em);
+	chat_template_free(&own);
+	if (err == ERR_NO_MEMORY || !buf_ok(out))
+		return no_memory(e);
+	return !err || api_error_set(e, 400, "chat_template", NULL, "Field 'chat_template': %s.", em.text);
+}
+
 static bool render(const struct openai_model *m, const struct chat_request *chat, struct buf *out,
 		   struct api_error *e)
 {
@@ -244,8 +259,9 @@ bool openai_messages_read(struct openai_request *r, const struct openai_model *m
 	chat.bos_token = tokenizer_bos(m->tokenizer);
 	chat.eos_token = tokenizer_eos(m->tokenizer);
 	read_chat_echo(r, chat.messages);
+	bool own = f->has_chat_template && f->chat_template[0];
 	bool ok =
-		render(m, &chat, &prompt, e) &&
+		(own ? render_own(f->chat_template, &chat, &prompt, e) : render(m, &chat, &prompt, e)) &&
 		openai_prompt_from_text(r, m, &prompt, f->has_add_special_tokens && f->add_special_tokens, e);
 	buf_fini(&prompt);
 	return ok;

@@ -90,7 +90,7 @@ static bool check_modalities(const struct openai_fields *f, struct api_error *e)
 	return true;
 }
 
-static bool check_supported(const struct openai_fields *f, struct api_error *e)
+static bool check_supported(const struct openai_fields *f, const struct openai_model *m, struct api_error *e)
 {
 	if (f->has_response_format && !json_string_equals(json_get(f->response_format, "type"), "text"))
 		return refuse(e, "response_format", "only {\"type\": \"text\"} is supported by this server");
@@ -103,10 +103,10 @@ static bool check_supported(const struct openai_fields *f, struct api_error *e)
 		return refuse(e, "best_of",
 			      "choosing among more samples than 'n' is not supported by this server; it must "
 			      "equal 'n'");
-	if (f->has_chat_template && f->chat_template[0])
+	if (f->has_chat_template && f->chat_template[0] && !m->trust_chat_template)
 		return refuse(e, "chat_template",
-			      "templates are not taken from clients; the server is started with "
-			      "--chat-template FILE");
+			      "templates are not taken from clients unless the server is started with "
+			      "--trust-request-chat-template");
 	return check_tool_choice(f, e) && check_modalities(f, e);
 }
 
@@ -331,7 +331,7 @@ bool openai_request_read(struct openai_request *r, const struct openai_model *m,
 			 struct api_error *e)
 {
 	ASSERT(endpoint == OPENAI_COMPLETIONS || endpoint == OPENAI_CHAT);
-	if (!body_read(r, m, endpoint, body, bytes, e) || !check_supported(&r->fields, e) ||
+	if (!body_read(r, m, endpoint, body, bytes, e) || !check_supported(&r->fields, m, e) ||
 	    !read_stops(r, e) || !read_stop_ids(r, m, e) || !read_biases(r, m, e) ||
 	    !read_stream_options(r, e))
 		return false;
@@ -363,7 +363,7 @@ bool openai_tokenize_read(struct openai_request *r, const struct openai_model *m
 	if (!body_read(r, m, OPENAI_TOKENIZE, body, bytes, e))
 		return false;
 	if (r->fields.has_messages)
-		return check_supported(&r->fields, e) && openai_messages_read(r, m, e);
+		return check_supported(&r->fields, m, e) && openai_messages_read(r, m, e);
 	if (!r->fields.has_prompt)
 		return api_error_set(
 			e, 400, "prompt", NULL,

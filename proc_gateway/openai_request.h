@@ -27,6 +27,7 @@ struct openai_model {
 	const struct tokenizer *tokenizer;
 	struct text_scratch *scratch;
 	const struct chat_template *chat_template; /* NULL: the model has none */
+	bool trust_chat_template;		   /* requests may bring their own */
 	const char *const *names;		   /* the first one is shown in replies */
 	u32 name_count;
 	u32 max_model_len;

@@ -131,13 +131,29 @@ static enum err load_json_file(struct chat_template **out, const char *path, str
 	return e;
 }
 
-enum err chat_template_load(struct chat_template **out, const char *model_dir, const char *file, struct err_msg *em)
+/* additional_chat_templates/tool_use.jinja, beside a default template that has none of its own for tools. */
+static enum err load_additional(struct chat_template *t, const char *model_dir, struct err_msg *em)
 {
 	char path[PATH_BYTES_MAX];
-	if (file != NULL && file[0] != '\0')
-		return load_source_file(out, file, em);
-	if (strlen(model_dir) > sizeof(path) - 64)
-		return err_set(em, ERR_IO, "the model's path is longer than %d bytes", PATH_BYTES_MAX - 64);
+	snprintf(path, sizeof(path), "%s/additional_chat_templates/tool_use.jinja", model_dir);
+	if (t->has_tool_use || access(path, F_OK) != 0)
+		return ERR_OK;
+	struct buf source = {0};
+	enum err e = read_source(&source, path, em);
+	if (e == ERR_OK && !utf8_valid(buf_cstr(&source), source.bytes))
+		e = err_set(em, ERR_FORMAT, "the template is not valid UTF-8");
+	if (e == ERR_OK)
+		e = jinja_parse(&t->tool_use, buf_cstr(&source), source.bytes, em);
+	t->has_tool_use = e == ERR_OK;
+	if (e == ERR_FORMAT)
+		err_prefix(em, "chat template %s", path);
+	buf_fini(&source);
+	return e;
+}
+
+static enum err load_default(struct chat_template **out, const char *model_dir, struct err_msg *em)
+{
+	char path[PATH_BYTES_MAX];
 	snprintf(path, sizeof(path), "%s/chat_template.jinja", model_dir);
 	if (access(path, F_OK) == 0)
 		return load_source_file(out, path, em);
@@ -151,6 +167,21 @@ enum err chat_template_load(struct chat_template **out, const char *model_dir, c
 		return err_set(em, e, "%s has no chat template (chat_template.jinja, chat_template.json or "
 				      "tokenizer_config.json); give one with --chat-template FILE",
 			       model_dir);
+	return e;
+}
+
+enum err chat_template_load(struct chat_template **out, const char *model_dir, const char *file, struct err_msg *em)
+{
+	if (file != NULL && file[0] != '\0')
+		return load_source_file(out, file, em);
+	if (strlen(model_dir) > PATH_BYTES_MAX - 64)
+		return err_set(em, ERR_IO, "the model's path is longer than %d bytes", PATH_BYTES_MAX - 64);
+	enum err e = load_default(out, model_dir, em);
+	if (e != ERR_OK)
+		return e;
+	e = load_additional(*out, model_dir, em);
+	if (e != ERR_OK)
+		chat_template_free(out);
 	return e;
 }
 
@@ -260,10 +291,11 @@ enum err chat_template_render(const struct chat_template *t, const struct chat_r
 	bool tools = t->has_tool_use && json_count(request->tools) > 0;
 	struct buf rendered = {0};
 	struct jinja j = {.template = tools ? &t->tool_use : &t->plain,
-			  .arena = {.chunk_bytes = ARENA_CHUNK_BYTES, .limit_bytes = JINJA_MEMORY_MAX},
+			  .limits = request->template_from_client ? JINJA_REQUEST_LIMITS : JINJA_LIMITS,
 			  .out = &rendered,
 			  .now_s = request->now_s};
 	enum err e = ERR_OK;
+	j.arena = (struct arena){.chunk_bytes = ARENA_CHUNK_BYTES, .limit_bytes = j.limits.memory};
 	if (!set_variables(&j, request) || !enter_template(&j) || jinja_exec(&j, &j.template->body) == JFLOW_FAIL || j.failed)
 		e = err_set(em, ERR_INVALID, "%s", j.error.text);
 	if (e == ERR_OK && request->continue_final_message)

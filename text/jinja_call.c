@@ -121,6 +121,17 @@ static size_t param_count(const char *params)
 	return count;
 }
 
+/* What a builtin reads: its texts. What it writes is charged where strings are made. */
+static bool charge_texts(struct jinja *j, struct jv self, const struct jargs *args)
+{
+	size_t bytes = self.type == JV_STRING ? self.s->bytes : 0;
+	for (size_t i = 0; i < args->count; i++)
+		bytes += args->positional[i].type == JV_STRING ? args->positional[i].s->bytes : 0;
+	for (size_t i = 0; i < args->named_count; i++)
+		bytes += args->named[i].value.type == JV_STRING ? args->named[i].value.s->bytes : 0;
+	return jinja_charge(j, bytes);
+}
+
 bool jinja_call_builtin(struct jinja *j, const struct builtin *b, struct jv self, struct jargs *args, struct jv *out)
 {
 	struct jv bound[JINJA_ARGS_MAX];
@@ -148,6 +159,8 @@ bool jinja_call_builtin(struct jinja *j, const struct builtin *b, struct jv self
 	for (size_t i = 0; i < b->required; i++)
 		if (bound[i].type == JV_MISSING)
 			return jinja_fail(j, "%s() is missing a required argument", b->name);
+	if (!charge_texts(j, self, args))
+		return false;
 	return b->run(j, self, bound, args, out);
 }
 

@@ -28,7 +28,17 @@ bool jinja_fail(struct jinja *j, const char *fmt, ...)
 
 bool jinja_fail_memory(struct jinja *j)
 {
+	j->limited = true;
 	return jinja_fail(j, "the rendering is larger than its limits allow");
+}
+
+bool jinja_charge(struct jinja *j, size_t bytes)
+{
+	j->steps += 1 + bytes / JINJA_STEP_BYTES;
+	if (j->steps <= j->limits.steps)
+		return true;
+	j->limited = true;
+	return jinja_fail(j, "the template takes more than %llu steps", (unsigned long long)j->limits.steps);
 }
 
 bool jinja_fail_undefined(struct jinja *j, struct jv v)
@@ -38,7 +48,7 @@ bool jinja_fail_undefined(struct jinja *j, struct jv v)
 
 bool jinja_put_off_error(struct jinja *j, const char **out)
 {
-	if (j->steps > JINJA_STEPS_MAX || j->raised)
+	if (j->limited || j->raised)
 		return false;
 	j->failed = false;
 	*out = jinja_printf(j, "%s", j->error.text);
@@ -399,9 +409,7 @@ static const eval_fn evals[NODE_KIND_COUNT] = {
 bool jinja_eval(struct jinja *j, const struct node *n, struct jv *out)
 {
 	j->at = n;
-	if (++j->steps > JINJA_STEPS_MAX)
-		return jinja_fail(j, "the template takes more than %d steps", JINJA_STEPS_MAX);
-	if (!jinja_enter(j))
+	if (!jinja_charge(j, 0) || !jinja_enter(j))
 		return false;
 	bool ok = evals[n->kind](j, n, out);
 	j->depth--;

@@ -8,7 +8,7 @@
 
 static enum jflow check_output(struct jinja *j)
 {
-	if (!j->out->failed && j->out->bytes <= JINJA_OUTPUT_MAX)
+	if (!j->out->failed && j->out->bytes <= j->limits.output)
 		return JFLOW_NEXT;
 	(void)jinja_fail_memory(j);
 	return JFLOW_FAIL;
@@ -355,12 +355,7 @@ enum jflow jinja_exec(struct jinja *j, const struct node_list *body)
 	for (u32 i = 0; flow == JFLOW_NEXT && i < body->count; i++) {
 		const struct node *n = body->items[i];
 		j->at = n;
-		if (++j->steps > JINJA_STEPS_MAX) {
-			(void)jinja_fail(j, "the template takes more than %d steps", JINJA_STEPS_MAX);
-			flow = JFLOW_FAIL;
-			break;
-		}
-		flow = execs[n->kind](j, n);
+		flow = jinja_charge(j, 0) ? execs[n->kind](j, n) : JFLOW_FAIL;
 	}
 	j->depth--;
 	return flow;

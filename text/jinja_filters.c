@@ -96,7 +96,7 @@ FILTER(filter_replace)
 	if (args[2].type != JV_NONE && !jinja_arg_int(j, args[2], -1, &count))
 		return false;
 	struct buf b = {0};
-	jstr_replace(&b, self.s, old.s, new.s, count);
+	jstr_replace(&b, self.s, old.s, new.s, count, j->limits.output);
 	return finish(j, &b, false, out);
 }
 
@@ -109,7 +109,7 @@ FILTER(filter_center)
 	int64_t chars = (int64_t)jstr_chars(self.s), total = width > chars ? width - chars : 0;
 	int64_t left = total / 2 + (total & width & 1);
 	struct buf b = {0};
-	if (total > (int64_t)JINJA_OUTPUT_MAX)
+	if (total > (int64_t)j->limits.output)
 		return jinja_fail_memory(j);
 	for (int64_t i = 0; i < left; i++)
 		buf_append_char(&b, ' ');
@@ -150,7 +150,7 @@ FILTER(filter_indent)
 		if (from > 0 ? blank || end > from : first)
 			buf_append(&b, by.s->data, by.s->bytes);
 		buf_append(&b, self.s->data + from, end - from);
-		if (b.bytes > JINJA_OUTPUT_MAX)
+		if (b.bytes > j->limits.output)
 			break;
 	}
 	return finish(j, &b, self.safe, out);

@@ -97,7 +97,7 @@ FILTER(filter_join)
 		if (i > 0)
 			buf_append(&b, between.data, between.bytes);
 		ok = jinja_get_path(j, list.l->items[i], args[1], (struct jv){.type = JV_MISSING}, &item) &&
-		     jv_str(j, item, &b) && (b.bytes <= JINJA_OUTPUT_MAX || jinja_fail_memory(j));
+		     jv_str(j, item, &b) && (b.bytes <= j->limits.output || jinja_fail_memory(j));
 	}
 	ok = ok && jv_string_buf(j, &b, out);
 	buf_fini(&b);
@@ -400,8 +400,10 @@ static const struct builtin *find(const struct builtin *table, const char *name)
 
 const struct builtin *jinja_filter_find(const char *name)
 {
-	const struct builtin *b = find(jinja_value_filters, name);
-	if (b == NULL)
-		b = find(jinja_string_filters, name);
-	return b != NULL ? b : find(jinja_sequence_filters, name);
+	static const struct builtin *const tables[] = {jinja_value_filters, jinja_string_filters, jinja_sequence_filters,
+						       jinja_markup_filters, jinja_wrap_filters, jinja_pprint_filters};
+	const struct builtin *b = NULL;
+	for (size_t i = 0; i < COUNT_OF(tables) && b == NULL; i++)
+		b = find(tables[i], name);
+	return b;
 }

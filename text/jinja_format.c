@@ -301,11 +301,11 @@ bool jv_percent(struct jinja *j, struct jv format, struct jv args, struct jv *ou
 			break;
 		p.at++;
 		ok = p.at < p.end ? percent_one(&p) : jinja_fail(j, "incomplete format");
-		if (ok && p.out.bytes > JINJA_OUTPUT_MAX)
+		if (ok && p.out.bytes > j->limits.output)
 			ok = jinja_fail_memory(j);
 	}
 	size_t given = args.type == JV_TUPLE ? args.l->count : 1;
-	bool mapping = args.type == JV_DICT || args.type == JV_LIST || args.type == JV_RANGE;
+	bool mapping = args.type == JV_DICT || args.type == JV_LIST || args.type == JV_RANGE || args.type == JV_UNDEFINED;
 	if (ok && p.next < given && !mapping)
 		ok = jinja_fail(j, "not all arguments converted during string formatting");
 	ok = ok && jv_string_buf(j, &p.out, out);
@@ -366,6 +366,8 @@ static bool format_value(struct jinja *j, struct jv v, const char *text, struct 
 	if (!read_spec(j, text, &s))
 		return false;
 	if (v.type == JV_STRING && (s.type == 0 || s.type == 's')) {
+		if (s.group != 0)
+			return jinja_fail(j, "Cannot specify '%c' with 's'.", s.group);
 		put_text(out, &s, v.s);
 	} else if (jv_is_int(v) && (s.type == 0 || strchr("bdoxXn", s.type) != NULL)) {
 		if (s.precision >= 0)
@@ -378,7 +380,7 @@ static bool format_value(struct jinja *j, struct jv v, const char *text, struct 
 	} else {
 		return jinja_fail(j, "unsupported format string passed to %s.__format__", jv_type_name(v));
 	}
-	return out->bytes <= JINJA_OUTPUT_MAX || jinja_fail_memory(j);
+	return out->bytes <= j->limits.output || jinja_fail_memory(j);
 }
 
 /* ---- str.format ---- */
@@ -489,7 +491,7 @@ bool jstr_format(struct jinja *j, struct jv format, const struct jargs *args, st
 					   : jinja_fail(j, "expected '}' before end of string");
 			at = close != NULL ? close + 1 : end;
 		}
-		ok = ok && (f.out.bytes <= JINJA_OUTPUT_MAX || jinja_fail_memory(j));
+		ok = ok && (f.out.bytes <= j->limits.output || jinja_fail_memory(j));
 	}
 	ok = ok && jv_string_buf(j, &f.out, out);
 	out->safe = format.safe;

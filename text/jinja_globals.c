@@ -42,6 +42,8 @@ static bool fill_dict(struct jinja *j, const struct jargs *all, struct jdict *d)
 	if (all->count > 1)
 		return jinja_fail(j, "dict expected at most 1 argument, got %zu", all->count);
 	struct jv from = all->count == 1 ? all->positional[0] : JV_UNDEF("");
+	if (all->count == 1 && from.type == JV_UNDEFINED)
+		return jinja_fail_undefined(j, from);
 	if (from.type == JV_DICT) {
 		for (size_t i = 0; i < from.d->count; i++)
 			if (!jdict_put(j, d, from.d->entries[i].key, from.d->entries[i].value))

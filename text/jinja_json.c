@@ -32,7 +32,8 @@ static bool sort_range(struct jinja *j, struct jsort_item *items, struct jsort_i
 {
 	if (count < 2)
 		return true;
-	j->steps += count;
+	if (!jinja_charge(j, 0))
+		return false;
 	size_t middle = count / 2;
 	return sort_range(j, items, work, middle, reverse) &&
 	       sort_range(j, items + middle, work, count - middle, reverse) &&
@@ -203,13 +204,11 @@ static bool dump_scalar(struct dumper *d, struct jv v)
 
 static bool dump(struct dumper *d, struct jv v)
 {
-	if (v.type != JV_DICT && !jv_is_sequence(v))
-		return dump_scalar(d, v);
-	if (!jinja_enter(d->j))
+	if (!jinja_charge(d->j, 0) || !jinja_enter(d->j))
 		return false;
-	bool ok = v.type == JV_DICT ? dump_dict(d, v.d) : dump_list(d, v.l);
+	bool ok = v.type == JV_DICT ? dump_dict(d, v.d) : jv_is_sequence(v) ? dump_list(d, v.l) : dump_scalar(d, v);
 	d->j->depth--;
-	if (ok && (d->out->failed || d->out->bytes > JINJA_OUTPUT_MAX))
+	if (ok && (d->out->failed || d->out->bytes > d->j->limits.output))
 		return jinja_fail_memory(d->j);
 	return ok;
 }

@@ -140,10 +140,8 @@ static bool repeat_string(struct jinja *j, struct jv s, int64_t times, struct jv
 {
 	if (times <= 0 || s.s->bytes == 0)
 		return jv_string(j, "", 0, out) && ((out->safe = s.safe), true);
-	if ((u64)times > JINJA_OUTPUT_MAX / s.s->bytes)
-		return jinja_fail(j, "a string of more than %zu bytes", JINJA_OUTPUT_MAX);
 	struct buf b = {0};
-	if (!buf_reserve(&b, (size_t)times * s.s->bytes))
+	if ((u64)times > j->limits.output / s.s->bytes || !buf_reserve(&b, (size_t)times * s.s->bytes))
 		return jinja_fail_memory(j);
 	for (int64_t i = 0; i < times; i++)
 		buf_append(&b, s.s->data, s.s->bytes);
@@ -158,7 +156,7 @@ static bool repeat_list(struct jinja *j, struct jv l, int64_t times, struct jv *
 	size_t count = l.l->count;
 	if (times < 0)
 		times = 0;
-	if (count > 0 && (u64)times > JINJA_MEMORY_MAX / sizeof(struct jv) / count)
+	if (count > 0 && (u64)times > j->limits.memory / sizeof(struct jv) / count)
 		return jinja_fail_memory(j);
 	if (!jv_list(j, l.type, (size_t)times * count, out))
 		return false;
@@ -327,7 +325,7 @@ bool jv_slice(struct jinja *j, struct jv v, const struct jv bounds[3], struct jv
 	if (!slice_indices(j, bounds, count, &s))
 		return false;
 	if (v.type == JV_STRING)
-		return slice_string(j, v, &s, out);
+		return jinja_charge(j, v.s->bytes) && slice_string(j, v, &s, out);
 	if (!jv_list(j, v.type, s.count, out))
 		return false;
 	for (size_t i = 0; i < s.count; i++)
@@ -442,7 +440,7 @@ static bool own_item(struct jinja *j, struct jv v, struct jv key, struct jv *out
 {
 	*found = false;
 	if (v.type == JV_DICT)
-		return !jv_is_hashable(key) || jdict_get(j, v.d, key, out, found);
+		return jv_is_hashable(j, key) ? jdict_get(j, v.d, key, out, found) : !j->failed;
 	if (!jv_is_int(key) || (v.type != JV_STRING && v.type != JV_RANGE && !jv_is_sequence(v)))
 		return true;
 	size_t count;
@@ -457,6 +455,8 @@ static bool own_item(struct jinja *j, struct jv v, struct jv key, struct jv *out
 		*out = JV_INTEGER(v.range->start + at * v.range->step);
 	} else if (v.type == JV_STRING) {
 		size_t from = jstr_offset(v.s, (size_t)at);
+		if (jstr_chars(v.s) != v.s->bytes && !jinja_charge(j, from)) /* found by counting */
+			return false;
 		if (!jv_string(j, v.s->data + from, unicode_bytes((u8)v.s->data[from]), out))
 			return false;
 		out->safe = v.safe;

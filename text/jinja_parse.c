@@ -436,6 +436,17 @@ static struct node *parse_named_block(struct parser *p, const struct tok *tag)
 	return n;
 }
 
+/* Prompts are never escaped: what switches it off does nothing. */
+static struct node *parse_autoescape(struct parser *p, const struct tok *tag)
+{
+	struct node *n = parse_node(p, N_SCOPE, tag->pos), *on = n != NULL ? parse_expression(p) : NULL;
+	if (on == NULL)
+		return NULL;
+	if (on->kind != N_CONST || jv_truthy(on->value))
+		return parse_fail(p, tag, "autoescape can only be false: prompts are no HTML");
+	return parse_scope(p, n, "endautoescape", "autoescape", tag) ? n : NULL;
+}
+
 static struct node *parse_print(struct parser *p, const struct tok *tag)
 {
 	struct node *n = parse_node(p, N_PRINT, tag->pos);
@@ -477,6 +488,7 @@ static const struct tag tags[] = {
 	{"continue", parse_loop_control},
 	{"print", parse_print},
 	{"block", parse_named_block},
+	{"autoescape", parse_autoescape},
 	{"include", parse_other_template},
 	{"import", parse_other_template},
 	{"from", parse_other_template},

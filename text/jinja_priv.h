@@ -10,12 +10,21 @@
 enum {
 	JINJA_SOURCE_MAX = 1 << 20,      /* bytes of a template */
 	JINJA_DEPTH_MAX = 400,           /* nested expressions, blocks, calls and data */
-	JINJA_STEPS_MAX = 20 * 1000 * 1000,
+	JINJA_STEP_BYTES = 16,           /* of text that one step may read or write */
 	JINJA_RANGE_MAX = 100 * 1000,    /* as Jinja's sandbox has it */
 	JINJA_ARGS_MAX = 8,              /* named parameters of a builtin */
 };
-#define JINJA_OUTPUT_MAX ((size_t)64 << 20)  /* bytes of a rendering, and of any one string */
-#define JINJA_MEMORY_MAX ((size_t)512 << 20) /* bytes of all values of a rendering */
+
+/* What one rendering may take. Steps are evaluated nodes, items walked over, and pieces of text read or written: time
+ * in all. */
+struct jinja_limits {
+	u64 steps;
+	size_t output; /* bytes of the rendering, and of any one string */
+	size_t memory; /* bytes of all values */
+};
+/* Templates of the model or the operator, and those of requests. */
+#define JINJA_LIMITS ((struct jinja_limits){.steps = 20u << 20, .output = (size_t)64 << 20, .memory = (size_t)512 << 20})
+#define JINJA_REQUEST_LIMITS ((struct jinja_limits){.steps = 4u << 20, .output = (size_t)8 << 20, .memory = (size_t)64 << 20})
 
 /* ---------------------------------------------------------------- tokens */
 
@@ -245,11 +254,13 @@ struct jinja {
 	struct jscope *scope;
 	struct buf *out;         /* where statements write to */
 	const struct node *at;   /* what is being evaluated, for error positions */
+	struct jinja_limits limits;
 	u64 steps;
 	u32 depth;
 	int64_t now_s;
 	bool failed;
 	bool raised;             /* by raise_exception: the message is the template's own */
+	bool limited;            /* a limit was reached: nothing goes on behind it */
 	struct err_msg error;
 };
 
@@ -259,6 +270,9 @@ enum jflow { JFLOW_NEXT, JFLOW_BREAK, JFLOW_CONTINUE, JFLOW_FAIL };
 bool jinja_fail(struct jinja *j, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* "out of memory" or the limit that was reached. */
 bool jinja_fail_memory(struct jinja *j);
+/* Counts a step, and one more for every few bytes of text that are read or written. False after recording the error at
+ * the limit. */
+bool jinja_charge(struct jinja *j, size_t bytes);
 /* Takes the recorded error back, for raising it later with jinja_raise_again: Python meets it only when a walk gets
  * there. False: it cannot be put off. */
 bool jinja_put_off_error(struct jinja *j, const char **out);
@@ -298,6 +312,7 @@ const struct builtin *jinja_test_find(const char *name);
 const struct builtin *jinja_global_find(const char *name);
 const struct builtin *jinja_method_find(enum jv_type type, const char *name);
 extern const struct builtin jinja_string_filters[], jinja_sequence_filters[], jinja_value_filters[];
+extern const struct builtin jinja_markup_filters[], jinja_wrap_filters[], jinja_pprint_filters[];
 extern const struct builtin jinja_string_methods[], jinja_split_methods[];
 
 /* Argument helpers: false after recording a TypeError. A missing argument takes the fallback. */

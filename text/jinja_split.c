@@ -69,20 +69,29 @@ static void reverse(struct jlist *list)
 	}
 }
 
-/* Offset of the last `what` in front of `end`; SIZE_MAX when there is none. */
-static size_t last_match(const struct jstr *s, size_t end, const struct jstr *what)
+/* Offset of the last `what` (not empty) in front of `end`; SIZE_MAX when there is none. False at the limit of steps: a
+ * text may nearly match at every place. */
+static bool last_match(struct jinja *j, const struct jstr *s, size_t end, const struct jstr *what, size_t *at)
 {
-	for (size_t at = end >= what->bytes ? end - what->bytes + 1 : 0; at-- > 0;)
-		if (memcmp(s->data + at, what->data, what->bytes) == 0)
-			return at;
-	return SIZE_MAX;
+	size_t room = end >= what->bytes ? end - what->bytes + 1 : 0;
+	for (const char *hit; (hit = memrchr(s->data, what->data[0], room)) != NULL; room = (size_t)(hit - s->data)) {
+		*at = (size_t)(hit - s->data);
+		if (memcmp(hit, what->data, what->bytes) == 0)
+			return true;
+		if (!jinja_charge(j, what->bytes))
+			return false;
+	}
+	*at = SIZE_MAX;
+	return true;
 }
 
 static bool rsplit_at(struct jinja *j, struct jv self, const struct jstr *sep, int64_t max, struct jlist *list)
 {
 	size_t end = self.s->bytes;
 	while (max < 0 || (int64_t)list->count < max) {
-		size_t at = last_match(self.s, end, sep);
+		size_t at;
+		if (!last_match(j, self.s, end, sep, &at))
+			return false;
 		if (at == SIZE_MAX)
 			break;
 		if (!add_part(j, self, at + sep->bytes, end, list))
@@ -169,8 +178,12 @@ static bool partition(struct jinja *j, struct jv self, struct jv separator, bool
 		return false;
 	if (sep->bytes == 0)
 		return jinja_fail(j, "empty separator");
-	const char *hit = memmem(self.s->data, self.s->bytes, sep->data, sep->bytes);
-	size_t n = self.s->bytes, at = right ? last_match(self.s, n, sep) : hit == NULL ? SIZE_MAX : (size_t)(hit - self.s->data);
+	size_t n = self.s->bytes, at = SIZE_MAX;
+	const char *hit = right ? NULL : memmem(self.s->data, n, sep->data, sep->bytes);
+	if (hit != NULL)
+		at = (size_t)(hit - self.s->data);
+	if (right && !last_match(j, self.s, n, sep, &at))
+		return false;
 	size_t cuts[4] = {0, at, at + sep->bytes, n};
 	if (at == SIZE_MAX)
 		cuts[1] = cuts[2] = right ? 0 : n;

@@ -1,5 +1,6 @@
 /* Owns the methods of strings. Runs where chat templates are rendered. A Markup string gives Markup, and escapes the
  * strings that go into it. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "text/jinja_str_priv.h"
@@ -42,38 +43,63 @@ static bool escaped_string(struct jinja *j, struct jv self, struct jv v, struct 
 	return jinja_arg_string(j, v, "argument", out);
 }
 
-static bool char_is_in(const struct jstr *chars, u32 c)
+/* Characters to strip, at most one of each; a long list repeats itself sooner or later. */
+struct char_set {
+	const struct jstr *chars; /* NULL: white space */
+	u8 *bits;                 /* by code point; NULL: look through the characters */
+};
+
+static void char_set_init(struct char_set *set, const struct jstr *chars)
 {
-	for (size_t at = 0; at < chars->bytes;)
-		if (unicode_next(chars->data, &at) == c)
+	enum { SHORT_BYTES = 64, CODE_POINTS = 0x110000 };
+	*set = (struct char_set){.chars = chars};
+	if (chars == NULL || chars->bytes <= SHORT_BYTES)
+		return;
+	set->bits = calloc(1, CODE_POINTS / 8);
+	for (size_t at = 0; set->bits != NULL && at < chars->bytes;) {
+		u32 c = unicode_next(chars->data, &at);
+		set->bits[c / 8] |= (u8)(1u << c % 8);
+	}
+}
+
+static bool char_set_has(const struct char_set *set, u32 c)
+{
+	if (set->chars == NULL)
+		return jstr_is_space(c);
+	if (set->bits != NULL)
+		return set->bits[c / 8] >> c % 8 & 1;
+	for (size_t at = 0; at < set->chars->bytes;)
+		if (unicode_next(set->chars->data, &at) == c)
 			return true;
 	return false;
 }
 
 void jstr_strip(const struct jstr *s, const struct jstr *chars, bool left, bool right, size_t *from, size_t *to)
 {
+	struct char_set set;
+	char_set_init(&set, chars);
 	*from = 0;
 	*to = s->bytes;
 	while (left && *from < *to) {
 		size_t next = *from;
-		u32 c = unicode_next(s->data, &next);
-		if (chars != NULL ? !char_is_in(chars, c) : !jstr_is_space(c))
+		if (!char_set_has(&set, unicode_next(s->data, &next)))
 			break;
 		*from = next;
 	}
 	while (right && *to > *from) {
 		size_t last = unicode_prev(s->data, *to), next = last;
-		u32 c = unicode_next(s->data, &next);
-		if (chars != NULL ? !char_is_in(chars, c) : !jstr_is_space(c))
+		if (!char_set_has(&set, unicode_next(s->data, &next)))
 			break;
 		*to = last;
 	}
+	free(set.bits);
 }
 
-void jstr_replace(struct buf *out, const struct jstr *s, const struct jstr *old, const struct jstr *new, int64_t count)
+void jstr_replace(struct buf *out, const struct jstr *s, const struct jstr *old, const struct jstr *new, int64_t count,
+		  size_t most)
 {
 	size_t at = 0;
-	for (; count != 0 && old->bytes > 0; count -= count > 0) {
+	for (; count != 0 && old->bytes > 0 && out->bytes <= most; count -= count > 0) {
 		const char *hit = memmem(s->data + at, s->bytes - at, old->data, old->bytes);
 		if (hit == NULL)
 			break;
@@ -81,7 +107,7 @@ void jstr_replace(struct buf *out, const struct jstr *s, const struct jstr *old,
 		buf_append(out, new->data, new->bytes);
 		at = (size_t)(hit - s->data) + old->bytes;
 	}
-	while (old->bytes == 0 && count != 0) {
+	while (old->bytes == 0 && count != 0 && out->bytes <= most) {
 		buf_append(out, new->data, new->bytes);
 		count -= count > 0;
 		if (at >= s->bytes)
@@ -194,7 +220,7 @@ static bool pad(struct jinja *j, struct jv self, const struct jv *args, u32 left
 	if (jstr_chars(fill) != 1)
 		return jinja_fail(j, "the fill character must be exactly one character long");
 	int64_t chars = (int64_t)jstr_chars(self.s), total = width > chars ? width - chars : 0;
-	if ((u64)total > JINJA_OUTPUT_MAX)
+	if ((u64)total > j->limits.output)
 		return jinja_fail_memory(j);
 	/* Python's str.center puts the odd one to the left when the width is odd. */
 	int64_t left = left_share == 0 ? 0 : left_share == 2 ? total : total / 2 + (total & width & 1);
@@ -233,7 +259,7 @@ METHOD(str_zfill)
 		return false;
 	struct buf b = {0};
 	bool sign = self.s->bytes > 0 && (self.s->data[0] == '-' || self.s->data[0] == '+');
-	if (width > (int64_t)JINJA_OUTPUT_MAX)
+	if (width > (int64_t)j->limits.output)
 		return jinja_fail_memory(j);
 	if (sign)
 		buf_append_char(&b, self.s->data[0]);
@@ -251,11 +277,11 @@ METHOD(str_expandtabs)
 		return false;
 	struct buf b = {0};
 	int64_t column = 0;
-	for (size_t at = 0; at < self.s->bytes && b.bytes <= JINJA_OUTPUT_MAX;) {
+	for (size_t at = 0; at < self.s->bytes && b.bytes <= j->limits.output;) {
 		size_t from = at;
 		u32 c = unicode_next(self.s->data, &at);
 		int64_t spaces = c == '\t' && size > 0 ? size - column % size : 0;
-		for (int64_t i = 0; i < spaces && b.bytes <= JINJA_OUTPUT_MAX; i++)
+		for (int64_t i = 0; i < spaces && b.bytes <= j->limits.output; i++)
 			buf_append_char(&b, ' ');
 		if (c != '\t')
 			buf_append(&b, self.s->data + from, at - from);
@@ -275,7 +301,7 @@ METHOD(str_replace)
 	    !jinja_arg_int(j, args[2], -1, &count))
 		return false;
 	struct buf b = {0};
-	jstr_replace(&b, self.s, old, new, count);
+	jstr_replace(&b, self.s, old, new, count, j->limits.output);
 	return finish(j, self, &b, out);
 }
 
@@ -369,6 +395,8 @@ static bool search(struct jinja *j, struct jv self, const struct jv *args, enum 
 			break;
 		found = hit;
 		count++;
+		if (!jinja_charge(j, p->bytes)) /* each search prepares the pattern anew */
+			return false;
 		if (what == SEARCH_FIRST)
 			break;
 		at = (size_t)(hit - data);
@@ -429,6 +457,7 @@ METHOD(str_join)
 			ok = jinja_fail(j, "sequence item: expected str instance, %s found", jv_type_name(item));
 		if (ok)
 			buf_append(&b, item.s->data, item.s->bytes);
+		ok = ok && (b.bytes <= j->limits.output || jinja_fail_memory(j));
 	}
 	if (ok)
 		return finish(j, self, &b, out);

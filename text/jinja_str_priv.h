@@ -34,8 +34,10 @@ bool jstr_is(const struct jstr *s, enum jstr_class class);
 
 /* Narrows [*from, *to) by white space (`chars` NULL) or by any of the characters. */
 void jstr_strip(const struct jstr *s, const struct jstr *chars, bool left, bool right, size_t *from, size_t *to);
-/* Appends with up to `count` replacements (negative: all). An empty `old` matches between characters. */
-void jstr_replace(struct buf *out, const struct jstr *s, const struct jstr *old, const struct jstr *new, int64_t count);
+/* Appends with up to `count` replacements (negative: all). An empty `old` matches between characters. Stops when `out` has
+ * more than `most` bytes, which the caller has to refuse. */
+void jstr_replace(struct buf *out, const struct jstr *s, const struct jstr *old, const struct jstr *new, int64_t count,
+		  size_t most);
 /* End of the line at `from` without its break; *next is behind the break. */
 size_t jstr_line(const struct jstr *s, size_t from, size_t *next);
 

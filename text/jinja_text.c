@@ -167,7 +167,7 @@ bool jv_repr(struct jinja *j, struct jv v, struct buf *out)
 		return false;
 	bool ok = repr_inner(j, v, out);
 	j->depth--;
-	if (ok && (out->failed || out->bytes > JINJA_OUTPUT_MAX))
+	if (ok && (out->failed || out->bytes > j->limits.output))
 		return jinja_fail_memory(j);
 	return ok;
 }

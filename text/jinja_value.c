@@ -18,10 +18,18 @@ static struct jstr *new_str(struct jinja *j, const char *data, size_t bytes, siz
 	return s;
 }
 
+static bool may_be_string(struct jinja *j, size_t bytes)
+{
+	if (bytes <= j->limits.output)
+		return true;
+	j->limited = true;
+	return jinja_fail(j, "a string of more than %zu bytes", j->limits.output);
+}
+
 bool jv_string(struct jinja *j, const char *text, size_t bytes, struct jv *out)
 {
-	if (bytes > JINJA_OUTPUT_MAX)
-		return jinja_fail(j, "a string of more than %zu bytes", JINJA_OUTPUT_MAX);
+	if (!may_be_string(j, bytes) || !jinja_charge(j, bytes))
+		return false;
 	char *copy = jinja_alloc(j, bytes + 1);
 	if (copy == NULL)
 		return false;
@@ -65,8 +73,8 @@ size_t jstr_offset(struct jstr *s, size_t chars)
 bool jv_concat(struct jinja *j, struct jv a, struct jv b, struct jv *out)
 {
 	size_t bytes = a.s->bytes + b.s->bytes;
-	if (bytes > JINJA_OUTPUT_MAX)
-		return jinja_fail(j, "a string of more than %zu bytes", JINJA_OUTPUT_MAX);
+	if (!may_be_string(j, bytes))
+		return false;
 	struct jstore *store = a.s->store;
 	bool fits = store != NULL && a.s->data + a.s->bytes == store->data + store->used &&
 		    store->room - store->used > b.s->bytes;
@@ -79,6 +87,8 @@ bool jv_concat(struct jinja *j, struct jv a, struct jv b, struct jv *out)
 		memcpy(data, a.s->data, a.s->bytes);
 		*store = (struct jstore){.data = data, .used = a.s->bytes, .room = room};
 	}
+	if (!jinja_charge(j, fits ? b.s->bytes : bytes))
+		return false;
 	const char *data = fits ? a.s->data : store->data;
 	memcpy(store->data + store->used, b.s->data, b.s->bytes);
 	store->used += b.s->bytes;
@@ -137,17 +147,6 @@ bool jv_pair(struct jinja *j, struct jv a, struct jv b, struct jv *out)
 
 /* ---- dicts ---- */
 
-bool jv_is_hashable(struct jv v)
-{
-	if (v.type == JV_LIST || v.type == JV_DICT)
-		return false;
-	if (v.type == JV_TUPLE)
-		for (size_t i = 0; i < v.l->count; i++)
-			if (!jv_is_hashable(v.l->items[i]))
-				return false;
-	return true;
-}
-
 static u64 hash_bytes(const char *text, size_t bytes)
 {
 	u64 h = 0xcbf29ce484222325u; /* FNV-1a */
@@ -156,28 +155,54 @@ static u64 hash_bytes(const char *text, size_t bytes)
 	return h;
 }
 
-/* Equal values have equal hashes: 1, 1.0 and True are one key. */
-static u64 hash_value(struct jv v)
+/* Equal values have equal hashes: 1, 1.0 and True are one key. False where a key cannot be hashed; `*limit` when
+ * that is for the limit of steps, which is recorded. */
+static bool hash_value(struct jinja *j, struct jv v, u64 *h, bool *limit)
 {
-	u64 h = v.type;
+	*h = v.type;
+	*limit = !jinja_charge(j, v.type == JV_STRING ? v.s->bytes : 0) || !jinja_enter(j);
+	if (*limit)
+		return false;
+	bool ok = v.type != JV_LIST && v.type != JV_DICT;
 	switch (v.type) {
 	case JV_STRING:
-		return hash_bytes(v.s->data, v.s->bytes);
+		*h = hash_bytes(v.s->data, v.s->bytes);
+		break;
 	case JV_BOOL:
 	case JV_INT:
-		return (u64)jv_int(v) * 0x9e3779b97f4a7c15u;
+		*h = (u64)jv_int(v) * 0x9e3779b97f4a7c15u;
+		break;
 	case JV_FLOAT:
+		memcpy(h, &v.f, sizeof(*h));
 		if (v.f == floor(v.f) && fabs(v.f) < 9e18)
-			return (u64)(int64_t)v.f * 0x9e3779b97f4a7c15u;
-		memcpy(&h, &v.f, sizeof(h));
-		return h * 0x9e3779b97f4a7c15u;
+			*h = (u64)(int64_t)v.f;
+		*h *= 0x9e3779b97f4a7c15u;
+		break;
 	case JV_TUPLE:
-		for (size_t i = 0; i < v.l->count; i++)
-			h = (h ^ hash_value(v.l->items[i])) * 0x100000001b3u;
-		return h;
+		for (size_t i = 0; ok && i < v.l->count; i++) {
+			u64 item = 0;
+			ok = hash_value(j, v.l->items[i], &item, limit);
+			*h = (*h ^ item) * 0x100000001b3u;
+		}
+		break;
 	default:
-		return h;
+		break;
 	}
+	j->depth--;
+	return ok;
+}
+
+static bool hash_key(struct jinja *j, struct jv key, u64 *hash)
+{
+	bool limit = false;
+	return hash_value(j, key, hash, &limit) || (!limit && jinja_fail(j, "unhashable type: '%s'", jv_type_name(key)));
+}
+
+bool jv_is_hashable(struct jinja *j, struct jv v)
+{
+	u64 hash;
+	bool limit;
+	return hash_value(j, v, &hash, &limit);
 }
 
 bool jv_dict(struct jinja *j, enum jv_type type, struct jv *out)
@@ -193,6 +218,8 @@ bool jv_dict(struct jinja *j, enum jv_type type, struct jv *out)
 static bool same_key(struct jinja *j, const struct jentry *e, struct jv key, u64 hash, bool *same)
 {
 	*same = false;
+	if (j != NULL && !jinja_charge(j, 0)) /* keys may have been chosen to meet */
+		return false;
 	if (e->hash != hash)
 		return true;
 	if (key.type == JV_STRING && e->key.type == JV_STRING) {
@@ -255,11 +282,9 @@ static bool grow_dict(struct jinja *j, struct jdict *d)
 
 bool jdict_put(struct jinja *j, struct jdict *d, struct jv key, struct jv value)
 {
-	if (!jv_is_hashable(key))
-		return jinja_fail(j, "unhashable type: '%s'", jv_type_name(key));
-	u64 hash = hash_value(key);
+	u64 hash = 0;
 	struct jentry *e;
-	if (!find_entry(j, d, key, hash, &e))
+	if (!hash_key(j, key, &hash) || !find_entry(j, d, key, hash, &e))
 		return false;
 	if (e != NULL) {
 		e->value = value;
@@ -279,10 +304,9 @@ bool jdict_put(struct jinja *j, struct jdict *d, struct jv key, struct jv value)
 
 bool jdict_get(struct jinja *j, const struct jdict *d, struct jv key, struct jv *out, bool *found)
 {
+	u64 hash = 0;
 	struct jentry *e;
-	if (!jv_is_hashable(key))
-		return jinja_fail(j, "unhashable type: '%s'", jv_type_name(key));
-	if (!find_entry(j, d, key, hash_value(key), &e))
+	if (!hash_key(j, key, &hash) || !find_entry(j, d, key, hash, &e))
 		return false;
 	*found = e != NULL;
 	if (e != NULL)

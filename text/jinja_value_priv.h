@@ -159,7 +159,8 @@ const char *jv_type_name(struct jv v); /* Python's */
 size_t jstr_chars(struct jstr *s);
 /* Byte offset of a character; `bytes` at the end. */
 size_t jstr_offset(struct jstr *s, size_t chars);
-bool jv_is_hashable(struct jv v);
+/* False too, and the error recorded, at the limit of steps. */
+bool jv_is_hashable(struct jinja *j, struct jv v);
 /* ==; false on error (data nested too deeply). */
 bool jv_equal(struct jinja *j, struct jv a, struct jv b, bool *out);
 /* -1, 0, 1 for two values that have an order; TypeError otherwise. */

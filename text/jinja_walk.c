@@ -56,7 +56,8 @@ bool jv_equal(struct jinja *j, struct jv a, struct jv b, bool *out)
 		*out = a.type == JV_NONE;
 		return true;
 	}
-	if (!jinja_enter(j))
+	bool text = a.type == JV_STRING && a.s->bytes == b.s->bytes;
+	if (!jinja_charge(j, text ? a.s->bytes : 0) || !jinja_enter(j))
 		return false;
 	switch (a.type) {
 	case JV_UNDEFINED:
@@ -117,6 +118,8 @@ bool jv_compare(struct jinja *j, struct jv a, struct jv b, const char *op, int *
 	if (a.type == JV_STRING && b.type == JV_STRING) {
 		/* The order of UTF-8 bytes is the order of code points. */
 		size_t n = a.s->bytes < b.s->bytes ? a.s->bytes : b.s->bytes;
+		if (!jinja_charge(j, n))
+			return false;
 		int order = memcmp(a.s->data, b.s->data, n);
 		*out = order != 0 ? (order < 0 ? -1 : 1) : a.s->bytes < b.s->bytes ? -1 : a.s->bytes > b.s->bytes;
 		return true;
@@ -124,7 +127,7 @@ bool jv_compare(struct jinja *j, struct jv a, struct jv b, const char *op, int *
 	if (a.type == JV_UNDEFINED || b.type == JV_UNDEFINED)
 		return jinja_fail_undefined(j, a.type == JV_UNDEFINED ? a : b);
 	if (jv_is_sequence(a) && a.type == b.type) {
-		if (!jinja_enter(j))
+		if (!jinja_charge(j, 0) || !jinja_enter(j))
 			return false;
 		bool ok = compare_items(j, a.l, b.l, op, out);
 		j->depth--;
@@ -170,6 +173,8 @@ static bool string_contains(struct jinja *j, struct jv text, struct jv item, boo
 {
 	if (item.type != JV_STRING)
 		return jinja_fail(j, "'in <string>' requires string as left operand, not %s", jv_type_name(item));
+	if (!jinja_charge(j, text.s->bytes + item.s->bytes))
+		return false;
 	*out = item.s->bytes == 0 || memmem(text.s->data, text.s->bytes, item.s->data, item.s->bytes) != NULL;
 	return true;
 }
@@ -253,8 +258,8 @@ bool jiter_next(struct jinja *j, struct jiter *it, struct jv *out, bool *done)
 {
 	struct jv v = it->over;
 	size_t count = 0;
-	if (++j->steps > JINJA_STEPS_MAX)
-		return jinja_fail(j, "the template takes more than %d steps", JINJA_STEPS_MAX);
+	if (!jinja_charge(j, 0))
+		return false;
 	switch (v.type) {
 	case JV_STRING:
 		return next_char(j, it, out, done);

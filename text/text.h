@@ -104,13 +104,15 @@ struct chat_request {
 	json_val kwargs;                 /* object of further template variables, or missing */
 	bool add_generation_prompt;
 	bool continue_final_message;
+	bool template_from_client;       /* smaller limits: fractions of a second */
 	int64_t now_s;                   /* for strftime_now, local time */
 	const char *bos_token;           /* "" when none */
 	const char *eos_token;
 };
 
 /* From `file` when it is not empty, else chat_template.jinja, chat_template.json or tokenizer_config.json of the model
- * (a string, or a list of named ones, of which "default" and, with tools, "tool_use" are used). ERR_NOT_FOUND: the
+ * (a string, or a list of named ones, of which "default" and, with tools, "tool_use" are used; the latter
+ * may also be in additional_chat_templates/tool_use.jinja). ERR_NOT_FOUND: the
  * model has none. ERR_FORMAT with line and column. */
 MUST_CHECK enum err chat_template_load(struct chat_template **out, const char *model_dir, const char *file,
 				       struct err_msg *em);

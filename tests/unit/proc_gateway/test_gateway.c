@@ -419,3 +419,30 @@ Test(gateway, ending_while_a_long_body_is_read_leaves_nothing_behind)
 	free(body);
 	TEARDOWN(f, p);
 }
+
+#define OWN_TEMPLATE(source)                                                                                      \
+	"{\"messages\": [{\"role\": \"user\", \"content\": \"upon\"}], \"max_tokens\": 2, \"chat_template\": \"" source \
+	"\"}"
+
+Test(gateway, a_template_of_the_request_is_rendered_when_that_is_allowed)
+{
+	SETUP(f, p, "trust_request_chat_template", "true");
+	struct u32_vec ids_wanted = {0};
+	struct err_msg em;
+	cr_assert_eq(tokenizer_encode(f.gateway.tokenizer, f.gateway.scratch, "Once upon", 9, 0, &ids_wanted, &em), ERR_OK);
+	peer_post(&p, "/v1/chat/completions", OWN_TEMPLATE("Once {{ messages[0].content }}"));
+	cr_assert(engine_wait(&f, &p, 1, NULL));
+	cr_assert_eq(f.requests[0].token_count, ids_wanted.count);
+	cr_assert_arr_eq(f.requests[0].tokens, ids_wanted.data, ids_wanted.count * sizeof(u32));
+	u32_vec_fini(&ids_wanted);
+	TEARDOWN(f, p);
+}
+
+Test(gateway, a_template_of_the_request_is_refused_with_its_error)
+{
+	SETUP(f, p, "trust_request_chat_template", "true");
+	peer_post(&p, "/v1/chat/completions", OWN_TEMPLATE("{% if %}"));
+	cr_assert(wait_reply(&f, &p, "400"));
+	cr_assert_not_null(strstr(buf_cstr(&p.got), "'chat_template': line 1, column "), "%s", buf_cstr(&p.got));
+	TEARDOWN(f, p);
+}
