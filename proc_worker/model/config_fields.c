@@ -116,7 +116,6 @@ static const struct {
 	{"decoder_sparse_step", ARCH_EXPERTS_SOME, 0},
 	{"mlp_only_layers", ARCH_EXPERTS_SOME, NAN},
 	/* What the decoder has for no family, at the number that stands for its absence. */
-	{"pretraining_tp", 0, 1}, /* above 1: products in pieces, which rounds differently in 16 bits */
 	{"full_attn_mod", 0, 1},
 	{"interpolate_factor", 0, 1},
 	{"embedding_multiplier", 0, 1},
@@ -144,7 +143,8 @@ static const char *const INERT[] = {
 	"attention_probs_dropout_prob", "router_aux_loss_coef", "router_jitter_noise",
 	"output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
-	/* how others run it */
+	/* how others run it; pretraining_tp: products in pieces, the same sums */
+	"pretraining_tp",
 	"use_cache", "cache_implementation", "attn_implementation", "return_dict", "output_hidden_states",
 	"output_attentions", "torchscript", "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward",
 	"is_decoder", "tie_encoder_decoder", "max_window_layers", "use_flash_attn",
