@@ -22,7 +22,7 @@ enum { STACK_BYTES = 64 << 10 };
 #include <ucontext.h>
 #endif
 
-enum { FIBERS_MAX = 2 * 1024 + 1, GUARD_BYTES = 4096 };
+enum { FIBERS_MAX = 2 * 1024 + 1 };
 
 struct emu_fiber {
 #ifdef EMU_OWN_SWITCH
@@ -153,10 +153,15 @@ static void prepare(struct emu_fiber *f)
 	f->fake_stack = NULL;
 }
 
+/* A stack and the page below it that nobody may touch. */
+static size_t stack_step(void)
+{
+	return STACK_BYTES + (size_t)sysconf(_SC_PAGESIZE);
+}
+
 static void map_stacks(void)
 {
-	size_t step = STACK_BYTES + GUARD_BYTES;
-	void *m = mmap(NULL, step * FIBERS_MAX, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *m = mmap(NULL, stack_step() * FIBERS_MAX, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (m == MAP_FAILED) {
 		fprintf(stderr, "cuda_emu: no memory for the stacks of device threads: %s\n", strerror(errno));
 		abort();
@@ -178,7 +183,7 @@ struct emu_fiber *emu_fiber_take(emu_fiber_fn fn)
 	}
 	f = &fibers.fiber[fibers.made];
 	if (f->stack == NULL) {
-		f->stack = fibers.memory + fibers.made * (size_t)(STACK_BYTES + GUARD_BYTES) + GUARD_BYTES;
+		f->stack = fibers.memory + (fibers.made + 1) * stack_step() - STACK_BYTES;
 		f->stack_bytes = STACK_BYTES;
 		if (mprotect(f->stack, STACK_BYTES, PROT_READ | PROT_WRITE) != 0) {
 			fprintf(stderr, "cuda_emu: no memory for a stack: %s\n", strerror(errno));

@@ -74,6 +74,7 @@ Test(cuda_emu_memory, freed_memory_is_gone)
 	cr_assert_eq(cudaMemset(p, 0, 4), cudaErrorInvalidValue);
 }
 
+#ifdef __x86_64__ /* other processors have a result for it, as devices do */
 static __global__ void divide(u32 *p)
 {
 	p[0] = 7 / p[1];
@@ -86,6 +87,7 @@ Test(cuda_emu_memory, a_division_by_zero_is_an_error_of_the_kernel)
 	cr_assert_eq(LAUNCH(divide, 1, 32, 0, NULL, p), cudaSuccess);
 	cr_assert_eq(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
 }
+#endif
 
 Test(cuda_emu_memory, a_host_that_reads_protected_device_memory_dies, .signal = SIGSEGV)
 {
