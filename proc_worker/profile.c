@@ -8,6 +8,8 @@
 #include "proc_worker/host_memory.h"
 #include "proc_worker/runner.h"
 
+enum { DUMMY_TOKENS = 4 }; /* a step of decoding: some milliseconds */
+
 static const u64 MIB = 1 << 20;
 
 static unsigned long long mib_up(u64 bytes)
@@ -79,18 +81,6 @@ enum err kv_budget_blocks(const struct kv_budget *b, u32 *blocks, struct err_msg
 
 /* ---------------------------------------------------------------- dummy step */
 
-/* Tokens of a step that takes seconds, not minutes: 2 operations per weight and token. */
-static u32 dummy_tokens(const struct runner *r)
-{
-	const u64 operations = 2000ull * 1000 * 1000 * 1000;
-	u64 weights = r->weights.bytes / kern_dtype_bytes(r->dtype);
-	u64 tokens = operations / (2 * weights + 1);
-
-	if (tokens < 64)
-		tokens = 64;
-	return tokens < r->config.limits.tokens_max ? (u32)tokens : r->config.limits.tokens_max;
-}
-
 /* Rows of equal length; slots of -1 write nothing, all tables are block 0. */
 static u32 fill_inputs(struct runner *r, u32 tokens)
 {
@@ -140,7 +130,8 @@ static enum err dummy_step(struct runner *r, struct profile *p, struct err_msg *
 	enum err e = kv_memory_init(&kv, &r->kv_shape, 1, em);
 	if (e)
 		return e;
-	u32 rows = fill_inputs(r, dummy_tokens(r));
+	u32 tokens = r->config.limits.tokens_max < DUMMY_TOKENS ? r->config.limits.tokens_max : DUMMY_TOKENS;
+	u32 rows = fill_inputs(r, tokens);
 	u64 begin = clock_now_ns();
 	e = decoder_forward(&r->decoder, &r->inputs, kv.layers, em);
 	if (!e)
@@ -156,11 +147,11 @@ static enum err dummy_step(struct runner *r, struct profile *p, struct err_msg *
 enum err profile_run(struct runner *r, struct profile *p, struct err_msg *em)
 {
 	*p = (struct profile){0};
-	memset(r->decoder.memory, 0, r->decoder.memory_bytes);
-	memset(r->ctx.scratch, 0, r->ctx.scratch_bytes);
 	enum err e = dummy_step(r, p, em);
 	if (!e)
 		e = host_memory_available("", &p->available, em);
+	u64 reserved = (r->decoder.memory_bytes + r->ctx.scratch_bytes) * (u64)r->config.ranks;
+	p->available -= reserved < p->available ? reserved : p->available;
 	p->resident = host_memory_resident("");
 	if (e)
 		err_prefix(em, "profiling");

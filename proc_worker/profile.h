@@ -1,4 +1,4 @@
-/* How many KV blocks a worker can have: a dummy step at the limits, then what memory is left. */
+/* How many KV blocks a worker can have: a dummy step, then what memory is left. */
 #ifndef TERCET_PROC_WORKER_PROFILE_H
 #define TERCET_PROC_WORKER_PROFILE_H
 
@@ -32,8 +32,10 @@ struct profile {
 	u64 available;
 };
 
-/* Touches all activations and runs a step of as many tokens as the limits allow and a few seconds suffice
- * for, so that whatever ops allocate is allocated before memory is counted. All ranks call it together. */
+/* Runs a small step, which shows that every op runs, and counts what memory is left when activations and
+ * scratch, which are reserved for steps at the limits but become resident as they are used, are taken off.
+ * All ranks call it together.
+ */
 MUST_CHECK enum err profile_run(struct runner *r, struct profile *p, struct err_msg *em);
 
 #endif

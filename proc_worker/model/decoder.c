@@ -8,6 +8,8 @@
 #include "common/assert.h"
 #include "common/clock.h"
 
+enum { MLP_TOKENS = 512 }; /* enough that weights are read seldom, few enough for a cache */
+
 /* ---------------------------------------------------------------- memory */
 
 static float *carve(char *base, size_t *offset, size_t count)
@@ -16,6 +18,11 @@ static float *carve(char *base, size_t *offset, size_t count)
 
 	*offset += (count * sizeof(float) + 63) & ~(size_t)63;
 	return p;
+}
+
+static size_t least(size_t a, size_t b)
+{
+	return a < b ? a : b;
 }
 
 static size_t lay_out(struct decoder *d, char *base)
@@ -33,8 +40,8 @@ static size_t lay_out(struct decoder *d, char *base)
 	d->qkv = carve(base, &offset, tokens * (s->heads + 2 * s->kv_heads) * head_dim);
 	d->q = carve(base, &offset, tokens * s->heads * head_dim);
 	d->attended = carve(base, &offset, tokens * s->heads * head_dim);
-	d->gate_up = carve(base, &mlp, tokens * 2 * s->intermediate);
-	d->activated = carve(base, &mlp, tokens * s->intermediate);
+	d->gate_up = carve(base, &mlp, least(tokens, MLP_TOKENS) * 2 * s->intermediate);
+	d->activated = carve(base, &mlp, least(tokens, MLP_TOKENS) * s->intermediate);
 	experts += moe_lay_out(&d->moe, c->model, s, c->tokens_max, base ? base + experts : NULL);
 	offset = mlp > offset ? mlp : offset;
 	offset = experts > offset ? experts : offset;
@@ -230,13 +237,25 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	return e ? e : post_norm(d, w->attn_post_norm, tokens, em);
 }
 
+/* In portions: what lies between its products is the widest of all activations. */
 static enum err mlp(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
 {
-	enum err e = product(d, d->gate_up, d->normed, &w->gate_up, w->gate_up_bias, tokens, em);
+	struct collectives *c = d->config.collectives;
+	const float *bias = d->config.shard->rank == 0 ? w->down_bias : NULL;
+	float *out = c ? collectives_buffer(c) : d->delta;
+	enum err e = ERR_OK;
 
-	if (!e)
-		e = activate(d, tokens, em);
-	return e ? e : product_sum(d, d->delta, d->activated, &w->down, w->down_bias, tokens, em);
+	for (u32 first = 0; !e && first < tokens; first += MLP_TOKENS) {
+		u32 count = (u32)least(tokens - first, MLP_TOKENS);
+		e = product(d, d->gate_up, d->normed + (size_t)first * w->gate_up.k, &w->gate_up,
+			    w->gate_up_bias, count, em);
+		if (!e)
+			e = activate(d, count, em);
+		if (!e)
+			e = product(d, out + (size_t)first * w->down.n, d->activated, &w->down, bias, count,
+				    em);
+	}
+	return e || !c ? e : collectives_all_reduce(c, d->delta, (size_t)tokens * w->down.n, em);
 }
 
 static enum err experts(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
