@@ -43,18 +43,24 @@ static void load_values(const struct quantize_job *j, u32 row, u32 k, u32 count,
 		out[i] = out[0];
 }
 
+/* Lanes that the compiler makes vectors of, whatever their width is. */
+typedef float lanes __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef i32 masks __attribute__((vector_size(LANES * 4)));
+
+/* Macros, for a function that returns a vector wider than the processor's has no calling convention. */
+#define CHOOSE(mask, yes, no) ((lanes)(((mask) & (masks)(yes)) | (~(mask) & (masks)(no))))
+#define AT(x)		      (*(const lanes *)(x))
+
 /* Both are NaN where a value is no finite number. */
 static void extremes(const float *x, u32 width, float *least, float *greatest)
 {
-	float low[LANES], high[LANES], nothing[LANES] = {0};
-	memcpy(low, x, sizeof(low));
-	memcpy(high, x, sizeof(high));
-	for (u32 i = 0; i < width; i += LANES)
-		for (u32 l = 0; l < LANES; l++) {
-			low[l] = x[i + l] < low[l] ? x[i + l] : low[l];
-			high[l] = x[i + l] > high[l] ? x[i + l] : high[l];
-			nothing[l] += x[i + l] * 0;
-		}
+	lanes low = AT(x), high = low, nothing = {0};
+	for (u32 i = 0; i < width; i += LANES) {
+		lanes v = AT(x + i);
+		low = CHOOSE(v < low, v, low);
+		high = CHOOSE(v > high, v, high);
+		nothing += v * 0;
+	}
 	*least = low[0];
 	*greatest = high[0];
 	for (u32 l = 0; l < LANES; l++) {
@@ -81,28 +87,34 @@ static float round_i8(const float *x, u8 *q)
 	return inverse == 0 ? most - most : scale;
 }
 
-/* Rounds with this scale and zero; the sum of squared errors in units of the scale. */
-static float round_i4(const float *x, u32 width, float inverse, float zero, u8 *q)
+/* The sum of squared errors, in units of the scale, of rounding with this scale and zero. */
+static float error_i4(const float *x, u32 width, float inverse, float zero)
 {
-	float lanes[LANES] = {0}, sum = 0;
-	for (u32 i = 0; i < width; i += LANES)
-		for (u32 l = 0; l < LANES; l++) {
-			float exact = x[i + l] * inverse + zero;
-			float held = exact < 0 ? 0 : exact > 15 ? 15 : exact;
-			float magic = held + ROUND;
-			float off = exact - (magic - ROUND);
-			q[i + l] = (u8)bits_of(magic);
-			lanes[l] += off * off;
-		}
+	const lanes none = {0}, most = none + 15;
+	lanes sums = none;
+	float sum = 0;
+	for (u32 i = 0; i < width; i += LANES) {
+		lanes exact = AT(x + i) * inverse + zero, held = CHOOSE(exact > none, exact, none);
+		held = CHOOSE(held > most, most, held);
+		lanes off = exact - ((held + ROUND) - ROUND);
+		sums += off * off;
+	}
 	for (u32 l = 0; l < LANES; l++)
-		sum += lanes[l];
+		sum += sums[l];
 	return sum;
+}
+
+static void round_i4(const float *x, u32 width, float inverse, float zero, u8 *q)
+{
+	for (u32 i = 0; i < width; i++) {
+		float exact = x[i] * inverse + zero, held = exact > 0 ? exact : 0;
+		q[i] = (u8)bits_of((held > 15 ? 15 : held) + ROUND);
+	}
 }
 
 static void choose_i4(const float *x, u32 width, u8 *q, u16 *scale, u16 *zero)
 {
 	float low, high, best = INFINITY;
-	u8 tried[GROUP_MAX];
 	extremes(x, width, &low, &high);
 	*scale = kern_float_to_f16(high - low); /* what shows where the values are not numbers */
 	*zero = 0;
@@ -114,14 +126,15 @@ static void choose_i4(const float *x, u32 width, u8 *q, u16 *scale, u16 *zero)
 			break;
 		float middle = (low + high) / 2;
 		u16 z = kern_float_to_f16(7.5f - middle * inverse);
-		float error = round_i4(x, width, inverse, kern_f16_to_float(z), tried) * s * s;
+		float error = error_i4(x, width, inverse, kern_f16_to_float(z)) * s * s;
 		if (error < best) {
 			best = error;
-			memcpy(q, tried, width);
 			*scale = half;
 			*zero = z;
 		}
 	}
+	if (best < INFINITY)
+		round_i4(x, width, 1 / kern_f16_to_float(*scale), kern_f16_to_float(*zero), q);
 	if (best < INFINITY || !(high - low < INFINITY))
 		return;
 	/* One value for all: scale * (0 - (-1)) with the value as scale. */
