@@ -68,7 +68,8 @@ struct kern_ctx {
 	struct kern_threads *threads;
 	void *scratch; /* 64-byte aligned */
 	size_t scratch_bytes;
-	void *stream; /* device stream; NULL on the CPU */
+	void *stream;		  /* device stream; NULL on the CPU */
+	struct kern_cuda *device; /* of the device's library calls; NULL on the CPU */
 };
 
 /* ---------------------------------------------------------------- weights of matrix products */
@@ -394,6 +395,23 @@ struct kern_attention_plan_args {
 	const u32 *context;			/* [R] */
 	u32 rows;
 };
+
+/* What products of many tokens need of a device, in each process that uses it once. `workspace` is device memory for
+ * cuBLASLt (32 MiB do). Which of its algorithms is fastest for a shape is measured by kern_cuda_tune and remembered
+ * in the file `cache_path` (NULL: not). One thread at a time. */
+struct kern_cuda;
+struct kern_cuda_config {
+	void *workspace;
+	size_t workspace_bytes;
+	const char *cache_path;
+};
+/* ERR_NO_MEMORY, ERR_DEVICE. The caller owns `*out`. */
+enum err kern_cuda_create(struct kern_cuda **out, const struct kern_cuda_config *config, struct err_msg *em);
+void kern_cuda_destroy(struct kern_cuda **k);
+/* Times cuBLASLt's proposals for the product `a` of a bf16 weight (and for as many tokens, rounded up to a power of
+ * two), unless that is known, and remembers the best. Overwrites `out`, waits for the device, must not be captured.
+ * ERR_UNSUPPORTED: there is none. ERR_IO: measured, but not written to the file. */
+enum err kern_cuda_tune(struct kern_ctx *ctx, const struct kern_matmul_args *a);
 
 /* What a device does besides the ops: X(slot), struct kern_<slot>_args. */
 #define KERN_DEVICE_OPS(X) X(attention_plan)

@@ -3,7 +3,8 @@
 
 enum { THREADS = 128 };
 
-static __global__ void __launch_bounds__(THREADS) logits_kernel(const struct kern_logits_row *rows, u32 vocab)
+static __global__ void __launch_bounds__(THREADS, 8)
+	logits_kernel(const struct kern_logits_row *rows, u32 vocab)
 {
 	const struct kern_logits_row row = rows[blockIdx.x];
 	for (u32 i = threadIdx.x; i < row.bias_count; i += THREADS)

@@ -87,6 +87,13 @@ static enum err skinny_slices(struct skinny *p, enum kern_dtype type, cudaStream
 	return e;
 }
 
+/* Slices read a weight of b bits ceil(tokens / 16) times; the other way reads it, writes it as bf16 and reads
+ * that. */
+static u32 slices_worth(enum kern_dtype type)
+{
+	return type == KERN_BF16 ? KERN_FUSED_TOKENS : 4 * KERN_FUSED_TOKENS;
+}
+
 CUDA_OP(matmul)
 {
 	const struct kern_weight *w = a->w;
@@ -98,7 +105,12 @@ CUDA_OP(matmul)
 		return ERR_OK;
 	if (a->fusion && a->tokens > KERN_FUSED_TOKENS)
 		return ERR_UNSUPPORTED;
-	enum err e = skinny_of_args(a, &p);
+	enum err e = ERR_UNSUPPORTED;
+	if (a->tokens > slices_worth(w->dtype) && ctx->device)
+		e = matmul_many(ctx, a);
+	if (e != ERR_UNSUPPORTED)
+		return e;
+	e = skinny_of_args(a, &p);
 	if (e == ERR_OK && a->fusion)
 		e = skinny_fuse(a->fusion, w, &p);
 	return e != ERR_OK ? e : skinny_slices(&p, w->dtype, cuda_stream(ctx));

@@ -10,4 +10,8 @@ enum err skinny_run_i8(const struct skinny *p, cudaStream_t stream);
 enum err skinny_run_f8(const struct skinny *p, cudaStream_t stream);
 enum err skinny_run_i4(const struct skinny *p, cudaStream_t stream);
 
+/* Many tokens, by cuBLASLt. Quantized weights are widened to bf16 in the context's scratch (ERR_UNSUPPORTED:
+ * it is too small). */
+enum err matmul_many(struct kern_ctx *ctx, const struct kern_matmul_args *a);
+
 #endif

@@ -2,9 +2,10 @@
 #include "kernels/cuda/device.cuh"
 
 /* Those of KERN_OPS that have a CUDA variant. */
-#define CUDA_OPS(X)                                                                                         \
-	X(embedding)                                                                                        \
-	X(rmsnorm) X(matmul) X(rope_kv) X(attention) X(act_mul) X(soft_cap) X(logits) X(sample) X(logprobs) \
+#define CUDA_OPS(X)                                                                              \
+	X(embedding)                                                                             \
+	X(rmsnorm)                                                                               \
+	X(matmul) X(rope_kv) X(attention) X(act_mul) X(soft_cap) X(logits) X(sample) X(logprobs) \
 		X(block_copy)
 
 extern "C" {

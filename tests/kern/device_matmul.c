@@ -1,7 +1,10 @@
 /* Checks of the device's matrix product, with what may be fused to it, against the reference ops in a row. */
+#include <cuda_runtime.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/kern/device.h"
 
@@ -145,8 +148,11 @@ static void matmul_case(struct device *d, const struct matmul_case *m)
 		     : device_download_bf16(d, a.out_bf16, count);
 	matmul_want(d, m, &w, x_host, x_stride, norm_host, bias_host, want);
 	/* Sums of k products of values up to 1 in floats; with a norm inputs are rounded to bf16, with 4 bits
-	 * the products are 128 times as large at first. */
-	const double rounding = m->norm ? 0x1p-9 : kern_dtype_bytes(m->weight) == 0 ? 0x1p-16 : 0x1p-20;
+	 * the products are 128 times as large at first. Beyond 16 tokens the bias,
+	 * beyond 64 widened weights are rounded to bf16. */
+	const double rounding = m->norm || m->tokens > 64 || (m->tokens > 16 && m->bias) ? 0x1p-9
+				: kern_dtype_bytes(m->weight) == 0			 ? 0x1p-16
+											 : 0x1p-20;
 	double floor = sqrt(m->k) * rounding * (m->outliers ? 300 : 1.5) * (m->act_mul ? 24 : 1);
 	if (!problem)
 		problem = device_close(got, want, count, m->f32 ? 1e-5 : 0x1.1p-8, floor);
@@ -252,6 +258,105 @@ static void matmul_rope_case(struct device *d, u32 tokens, u32 heads, u32 kv_hea
 			heads, kv_heads, head_dim, rope_dim);
 }
 
+/* ---------------------------------------------------------------- many tokens, by cuBLASLt */
+
+static u32 lines_of(const char *path)
+{
+	u32 lines = 0;
+	FILE *f = fopen(path, "r");
+	for (int c = 0; f && (c = fgetc(f)) != EOF;)
+		lines += c == '\n';
+	if (f)
+		fclose(f);
+	return lines;
+}
+
+/* The choice of an algorithm is measured once and then read from the file, which may be rubbish before. */
+static void tune_case(struct device *d, const char *path)
+{
+	const struct matmul_case m = {.n = 64, .k = 64, .tokens = 40, .weight = KERN_BF16};
+	struct weights w;
+	const char *problem = make_weight(d, &m, &w);
+	u16 *x;
+	FILE *f = fopen(path, "w");
+	(void)device_bf16s(d, (size_t)m.tokens * m.k, false, &x);
+	struct kern_matmul_args a = {.x_bf16 = x,
+				     .w = &w.device,
+				     .tokens = m.tokens,
+				     .x_stride = m.k,
+				     .out_stride = m.n,
+				     .dtype = KERN_BF16,
+				     .out_dtype = KERN_BF16};
+	a.out_bf16 = device_alloc(d, (size_t)m.tokens * m.n * sizeof(u16));
+	if (!f || fputs("tercet-cublaslt 1 another device\n64 64 64 0 1 2 3\n", f) < 0 || fclose(f) != 0)
+		problem = "no file";
+	struct kern_cuda *kept = d->ctx.device;
+	const struct kern_cuda_config config = {NULL, 0, path};
+	struct err_msg em = {""};
+	for (u32 run = 0; run < 2 && !problem; run++) {
+		if (kern_cuda_create(&d->ctx.device, &config, &em) != ERR_OK) {
+			problem = "kern_cuda_create failed";
+			break;
+		}
+		problem = device_problem(d, kern_cuda_tune(&d->ctx, &a));
+		if (!problem && lines_of(path) != 2)
+			problem = "the file has other lines than a header and the shape";
+		if (run == 0)
+			kern_cuda_destroy(&d->ctx.device);
+	}
+	a.tokens = 33; /* the same power of two */
+	if (!problem)
+		problem = device_problem(d, kern_cuda_tune(&d->ctx, &a));
+	if (!problem && lines_of(path) != 2)
+		problem = "33 and 40 tokens are two shapes";
+	kern_cuda_destroy(&d->ctx.device);
+	d->ctx.device = kept;
+	(void)remove(path);
+	device_case_end(d, problem, "kern_cuda_tune");
+}
+
+static void many_cases(struct device *d)
+{
+	static const struct matmul_case cases[] = {
+		{.n = 64, .k = 64, .tokens = 17, .weight = KERN_BF16, .bias = true},
+		{.n = 40, .k = 96, .tokens = 33, .weight = KERN_BF16, .accumulate = true},
+		{.n = 48, .k = 160, .tokens = 70, .weight = KERN_BF16, .accumulate = true, .bias = true},
+		{.n = 48, .k = 160, .tokens = 20, .weight = KERN_BF16, .f32 = true, .outliers = true},
+		{.n = 40, .k = 352, .tokens = 65, .weight = KERN_I8, .bias = true, .f32 = true},
+		{.n = 33, .k = 160, .tokens = 66, .weight = KERN_F8E4M3, .accumulate = true},
+		{.n = 24, .k = 288, .tokens = 65, .weight = KERN_I4_64, .order = true},
+		{.n = 24, .k = 288, .tokens = 65, .weight = KERN_I4_128, .bias = true},
+	};
+	enum { WORKSPACE = 4096, SCRATCH = 40 * 352 * 2 };
+	char path[] = "/tmp/checkkern-cuda-XXXXXX";
+	const int fd = mkstemp(path);
+	struct err_msg em = {""};
+	void *workspace = NULL, *scratch = NULL;
+	if (fd < 0 || close(fd) != 0 || cudaMalloc(&workspace, WORKSPACE) != cudaSuccess ||
+	    cudaMalloc(&scratch, SCRATCH) != cudaSuccess) {
+		device_case_end(d, "no file or memory", "products of many tokens");
+		return;
+	}
+	const struct kern_cuda_config config = {workspace, WORKSPACE, NULL};
+	if (kern_cuda_create(&d->ctx.device, &config, &em) != ERR_OK) {
+		device_case_end(d, em.text, "kern_cuda_create");
+		return;
+	}
+	d->ctx.scratch = scratch;
+	for (u32 i = 0; i < COUNT_OF(cases); i++) {
+		d->ctx.scratch_bytes = SCRATCH;
+		matmul_case(d, &cases[i]);
+	}
+	d->ctx.scratch_bytes = 100; /* too small: slices take it */
+	matmul_case(d, &cases[4]);
+	tune_case(d, path);
+	kern_cuda_destroy(&d->ctx.device);
+	d->ctx.scratch = NULL;
+	d->ctx.scratch_bytes = 0;
+	(void)cudaFree(workspace);
+	(void)cudaFree(scratch);
+}
+
 void device_matmul(struct device *d)
 {
 	static const enum kern_dtype types[] = {KERN_BF16,  KERN_I8,	KERN_F8E4M3,
@@ -280,6 +385,7 @@ void device_matmul(struct device *d)
 			matmul_case(d, &cases[j]);
 		}
 	}
+	many_cases(d);
 	matmul_rope_case(d, 3, 4, 2, 64, 64);
 	matmul_rope_case(d, 16, 3, 1, 80, 32);
 	matmul_rope_case(d, 9, 2, 2, 32, 0);
