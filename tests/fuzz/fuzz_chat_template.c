@@ -24,6 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 					 .tools = json_get(root, "tools"),
 					 .kwargs = json_get(root, "extra"),
 					 .add_generation_prompt = true,
+					 .template_from_client = true,
 					 .now_s = 1736944496,
 					 .bos_token = "<s>"};
 		em.text[0] = '\0';

@@ -1,5 +1,5 @@
-/* Decoding of ids from outside, at once and as a stream behind a prompt: the first byte chooses the tokenizer, the
- * second the length of the prompt, ids follow two bytes each. */
+/* Decoding of ids from outside, at once and as a stream behind a prompt: the first byte chooses the tokenizer and how
+ * it decodes, the second the length of the prompt, ids follow two bytes each. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,14 +29,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	struct text_stream s;
 	if (bytes < 2)
 		return 0;
-	u32 kind = data[0] % FIXTURE_COUNT;
-	bool skip = data[0] & 128;
+	u32 kind = data[0] % 32 % FIXTURE_COUNT;
+	bool skip = data[0] & 128, clean_up = data[0] & 64;
 	if (tokenizers[kind] == NULL)
 		tokenizers[kind] = fixture_load(&fixtures[kind]);
+	tokenizer_set_clean_up(tokenizers[kind], clean_up);
 	for (size_t i = 0; i < bytes / 2 - 1; i++)
 		u32_vec_push(&ids, id_at(data + 2, i));
 	size_t prompt = data[1] < ids.count ? data[1] : 0;
 	text_stream_init(&s, tokenizers[kind], skip, ids.data, prompt);
+	s.tight_added = prompt > 0 && (data[0] & 32);
 	for (size_t i = prompt; i < ids.count; i++) {
 		text_stream_push(&s, ids.data[i], &streamed);
 		if (!utf8_valid(streamed.data, streamed.bytes))

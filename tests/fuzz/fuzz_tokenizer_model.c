@@ -9,8 +9,8 @@
 
 static const char *const configs[] = {
 	"{}",
-	"{\"legacy\":true,\"add_bos_token\":true,\"add_eos_token\":true,\"bos_token\":\"a\",\"eos_token\":{\"content\":\"b\"},"
-	"\"added_tokens_decoder\":{\"5\":{\"content\":\"<x>\",\"special\":true},\"7\":{\"content\":\"b\",\"lstrip\":true}}}",
+	("{\"legacy\":true,\"add_bos_token\":true,\"add_eos_token\":true,\"bos_token\":\"a\",\"eos_token\":{\"content\":\"b\"},"
+	"\"added_tokens_decoder\":{\"5\":{\"content\":\"<x>\",\"special\":true},\"7\":{\"content\":\"b\",\"lstrip\":true}}}"),
 	"{\"add_bos_token\":false,\"add_prefix_space\":false,\"tokenizer_class\":\"T5Tokenizer\",\"add_eos_token\":false}",
 };
 
