@@ -413,8 +413,69 @@ void kern_cuda_destroy(struct kern_cuda **k);
  * ERR_UNSUPPORTED: there is none. ERR_IO: measured, but not written to the file. */
 enum err kern_cuda_tune(struct kern_ctx *ctx, const struct kern_matmul_args *a);
 
+/* The rows of the batch as a device keeps them between steps: a mirror of the worker's batch_state, but that sampled
+ * tokens enter it here first. Arrays are per row and on the device; an absent row has known 0. Rows keep their place,
+ * so the attention reads `blocks` as its block tables and every row is a row of the step, most of them with queries. */
+struct kern_batch {
+	u32 rows, token_stride, block_stride, block_size;
+	u32 *known, *computed, *run, *prompt; /* [rows]; run: tokens of the step that apply_diff prepared */
+	u32 *tokens;			      /* [rows][token_stride] */
+	u32 *blocks;			      /* [rows][block_stride] */
+	struct kern_sample_row *params;	      /* [rows]; logits and position are those of no step */
+};
+
+/* A step's diff in device memory, as words: a header of counts, then
+ *	drop	KERN_DIFF_DROPS rows
+ *	grow	KERN_DIFF_GROWS times {row, index in its table, block}
+ *	run	KERN_DIFF_RUNS times {row, tokens}: exceptions of the rule that a row with one token to compute runs it
+ *	add	KERN_DIFF_ADDS offsets of records, in words from the beginning
+ * and anywhere behind that the records: KERN_ADD_* words, then its tokens, then its blocks. Floats lie as their bits.
+ * Applied in the order drop, add, grow, run; what is in it was checked by who made it. */
+enum kern_diff_word { KERN_DIFF_DROPS, KERN_DIFF_GROWS, KERN_DIFF_RUNS, KERN_DIFF_ADDS, KERN_DIFF_WORDS };
+enum kern_add_word {
+	KERN_ADD_ROW,
+	KERN_ADD_TOKENS,
+	KERN_ADD_COMPUTED,
+	KERN_ADD_PROMPT,
+	KERN_ADD_BLOCKS,
+	KERN_ADD_TEMPERATURE,
+	KERN_ADD_TOP_P,
+	KERN_ADD_MIN_P,
+	KERN_ADD_TOP_K,
+	KERN_ADD_SEED_LOW,
+	KERN_ADD_SEED_HIGH,
+	KERN_ADD_WORDS,
+};
+struct kern_apply_diff_args {
+	const struct kern_batch *batch; /* host */
+	const u32 *diff;
+};
+
+/* The arrays that the ops of the step read. Tokens of a row are neighbours, rows ascend. Behind the step's tokens, up to
+ * `tokens`, stand padding tokens with id 0, position 0 and slot -1; behind the rows that sample, up to `samples`, greedy
+ * ones of token 0. The numbers of both are written to `counts` {tokens, samples}. */
+struct kern_build_inputs_args {
+	const struct kern_batch *batch; /* host */
+	u32 *ids, *positions;		/* [tokens] */
+	i64 *slots;			/* [tokens] */
+	u32 *query_start;		/* [batch rows + 1] */
+	u32 *context;			/* [batch rows] */
+	u32 *sample_index;		/* [samples] the token whose logits it are */
+	u32 *sample_rows;		/* [samples] its row of the batch */
+	struct kern_sample_row *sample; /* [samples] for the op, with the logits at logits[sample][vocab] */
+	float *logits;
+	u32 *counts; /* [2] */
+	u32 tokens, samples, vocab;
+};
+
+/* Ends the step: computed += run, and sampled[i] becomes known in sample_rows[i], for i < counts[1]. */
+struct kern_commit_args {
+	const struct kern_batch *batch; /* host */
+	const u32 *sampled, *sample_rows, *counts;
+};
+
 /* What a device does besides the ops: X(slot), struct kern_<slot>_args. */
-#define KERN_DEVICE_OPS(X) X(attention_plan)
+#define KERN_DEVICE_OPS(X) X(attention_plan) X(apply_diff) X(build_inputs) X(commit)
 struct kern_device_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);
 	KERN_DEVICE_OPS(KERN_SLOT)

@@ -99,16 +99,24 @@ static bool guards_hold(const struct check_buffer *b)
 	return true;
 }
 
+const char *check_release(struct check *c, u32 kept)
+{
+	const char *problem = NULL;
+	for (u32 i = kept; i < c->buffer_count; i++) {
+		if (!guards_hold(&c->buffers[i]))
+			problem = "wrote outside of a buffer";
+		free(c->buffers[i].base);
+	}
+	c->buffer_count = kept;
+	return problem;
+}
+
 void check_case_end(struct check *c, const char *problem, const char *fmt, ...)
 {
 	char text[200];
 	va_list args;
-	for (u32 i = 0; i < c->buffer_count; i++) {
-		if (!guards_hold(&c->buffers[i]) && !problem)
-			problem = "wrote outside of a buffer";
-		free(c->buffers[i].base);
-	}
-	c->buffer_count = 0;
+	const char *guards = check_release(c, 0);
+	problem = problem ? problem : guards;
 	if (!problem) {
 		c->passed++;
 		return;

@@ -42,6 +42,9 @@ void check_poison(void *data, size_t bytes);
 /* Scratch for a step of these sizes in `ctx`, poisoned; pool 0 has one thread, pool 1 two. */
 void check_ctx(struct check *c, struct kern_ctx *ctx, const struct kern_limits *limits, u32 pool);
 
+/* Frees all buffers of the case but the first `kept`; NULL, or that a guard was overwritten. */
+const char *check_release(struct check *c, u32 kept);
+
 /* Ends a case: it fails if `problem` is set, or if a guard was overwritten. */
 void check_case_end(struct check *c, const char *problem, const char *fmt, ...) PRINTF_LIKE(3, 4);
 

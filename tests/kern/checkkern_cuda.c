@@ -25,6 +25,7 @@ static void run(u64 seed, const char *schedule, u32 *passed, u32 *failed)
 	device_matmul(&d);
 	device_attention(&d);
 	device_sampling(&d);
+	device_step(&d);
 	device_fini(&d);
 	*passed += d.check.passed;
 	*failed += d.check.failed;

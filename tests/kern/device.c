@@ -102,16 +102,24 @@ static bool guards_hold(const struct device_buffer *b)
 	return true;
 }
 
+const char *device_release(struct device *d, u32 kept)
+{
+	const char *problem = NULL;
+	for (u32 i = kept; i < d->buffer_count; i++) {
+		if (!guards_hold(&d->buffers[i]))
+			problem = "wrote outside of a buffer";
+		must(cudaFree(d->buffers[i].data), "free");
+	}
+	d->buffer_count = kept;
+	return problem;
+}
+
 void device_case_end(struct device *d, const char *problem, const char *fmt, ...)
 {
 	char text[200];
 	va_list args;
-	for (u32 i = 0; i < d->buffer_count; i++) {
-		if (!problem && !guards_hold(&d->buffers[i]))
-			problem = "wrote outside of a buffer";
-		must(cudaFree(d->buffers[i].data), "free");
-	}
-	d->buffer_count = 0;
+	const char *guards = device_release(d, 0);
+	problem = problem ? problem : guards;
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);

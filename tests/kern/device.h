@@ -35,6 +35,8 @@ void *device_download(struct device *d, const void *device, size_t bytes);
 void device_arrives_late(struct device *d, void *data, size_t bytes);
 /* Waits for the device; NULL, or what it reports. */
 const char *device_problem(struct device *d, enum err e);
+/* As check_release. */
+const char *device_release(struct device *d, u32 kept);
 void device_case_end(struct device *d, const char *problem, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* Random floats that bf16 represents; *device is their copy as bf16. */
@@ -51,5 +53,6 @@ void device_linear(struct device *d);
 void device_matmul(struct device *d);
 void device_attention(struct device *d);
 void device_sampling(struct device *d);
+void device_step(struct device *d);
 
 #endif
