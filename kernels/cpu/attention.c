@@ -108,14 +108,6 @@ static void part_begin(struct tile *t, u32 begin, u32 end)
 
 /* ---------------------------------------------------------------- softmax */
 
-/* cap * tanh(x / cap); tanh(y) = 1 - 2 / (e^2y + 1) */
-static vec capped(vec x, float cap)
-{
-	vec y = vec_exp(vec_min(vec_mul(x, vec_set1(2 / cap)), vec_set1(40)));
-	y = vec_sub(vec_set1(1), vec_div(vec_set1(2), vec_add(y, vec_set1(1))));
-	return vec_mul(y, vec_set1(cap));
-}
-
 /* The factor that brings a largest magnitude to `most`, and what a unit then stands for. */
 static float unit_factor(float largest, float most, float *unit)
 {
@@ -134,7 +126,7 @@ static u32 row_mask(struct tile *t, u32 r, u32 begin, float *highest)
 	u32 to = t->last[r] < begin ? 0 : kern_min(t->last[r] + 1, end) - begin;
 	vec best[4];
 	for (u32 v = 0; v < vecs && t->a->soft_cap > 0; v++)
-		vec_store(s + v * VEC_LANES, capped(vec_load(s + v * VEC_LANES), t->a->soft_cap));
+		vec_store(s + v * VEC_LANES, vec_soft_cap(vec_load(s + v * VEC_LANES), t->a->soft_cap));
 	for (u32 i = 0; i < from; i++)
 		s[i] = -INFINITY;
 	for (u32 i = to; i < vecs * VEC_LANES; i++)

@@ -412,6 +412,13 @@ static inline vec vec_exp_negative(vec x)
 	return vec_exp(x);
 #endif
 }
+
+/* cap * tanh(x / cap), to some 2e-7 of the cap: tanh(y) = 1 - 2 / (e^2y + 1). */
+static inline vec vec_soft_cap(vec x, float cap)
+{
+	vec e = vec_exp(vec_min(vec_mul(x, vec_set1(2 / cap)), vec_set1(40)));
+	return vec_mul(vec_sub(vec_set1(1), vec_div(vec_set1(2), vec_add(e, vec_set1(1)))), vec_set1(cap));
+}
 #endif
 
 #endif

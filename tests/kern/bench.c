@@ -51,9 +51,8 @@ static void bench_limits(struct check *c, u32 pool, struct bench_limits *limits)
 
 /* ---------------------------------------------------------------- ops */
 
-/* One line; flops and bytes of the op itself, 0 where they say nothing. */
-static void report(const char *op, const char *variant, u32 pool, const char *shape, double ns, double flops,
-		   double bytes)
+void bench_report(const char *op, const char *variant, u32 pool, const char *shape, double ns, double flops,
+		  double bytes)
 {
 	printf("{\"bench\":\"kernels\",\"op\":\"%s\",\"variant\":\"%s\",\"threads\":%u,\"shape\":\"%s\","
 	       "\"us\":%.2f",
@@ -66,27 +65,12 @@ static void report(const char *op, const char *variant, u32 pool, const char *sh
 	fflush(stdout);
 }
 
-#define RUNNER(op)                                                                        \
-	static void run_##op(void *arg, struct kern_ctx *ctx, const struct kern_ops *ops) \
-	{                                                                                 \
-		ops->op(ctx, arg);                                                        \
-	}
-RUNNER(embedding)
-RUNNER(rmsnorm)
-RUNNER(matmul)
-RUNNER(act_mul)
-RUNNER(sample)
-RUNNER(logprobs)
-#undef RUNNER
-
-#define BENCH(op, c, target, pool, args, limits, shape, flops, bytes)                                    \
-	do {                                                                                             \
-		struct kern_ctx ctx_;                                                                    \
-		const struct kern_ops *ops_ = &(c)->targets[target].ops;                                 \
-		check_ctx(c, &ctx_, limits, pool);                                                       \
-		report(#op, ops_->op##_variant, pool, shape, bench_best_ns(run_##op, args, &ctx_, ops_), \
-		       flops, bytes);                                                                    \
-	} while (0)
+BENCH_RUNNER(embedding)
+BENCH_RUNNER(rmsnorm)
+BENCH_RUNNER(matmul)
+BENCH_RUNNER(act_mul)
+BENCH_RUNNER(sample)
+BENCH_RUNNER(logprobs)
 
 static void bench_matmul(struct check *c, u32 target, u32 pool, u32 n, u32 k, u32 tokens,
 			 enum kern_dtype dtype)
@@ -209,6 +193,7 @@ void bench_all(struct check *c, const char *only)
 				bench_attention(c, i, pool, &limits);
 			if (WANTED(rope_kv))
 				bench_rope_kv(c, i, pool);
+			bench_moe(c, i, pool, only);
 			for (u32 t = 1; t <= 512 && (WANTED(rmsnorm) || WANTED(act_mul) || WANTED(embedding));
 			     t *= 8)
 				bench_small(c, i, pool, t, 256, 704, 4096);

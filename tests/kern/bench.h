@@ -17,5 +17,27 @@ double bench_best_ns(bench_fn fn, void *arg, struct kern_ctx *ctx, const struct 
 
 void bench_attention(struct check *c, u32 target, u32 pool, const struct bench_limits *limits);
 void bench_rope_kv(struct check *c, u32 target, u32 pool);
+/* `only`: an op's name, or NULL for all. */
+void bench_moe(struct check *c, u32 target, u32 pool, const char *only);
+
+/* A JSON line; flops and bytes of the op itself, 0 where they say nothing. */
+void bench_report(const char *op, const char *variant, u32 pool, const char *shape, double ns, double flops,
+		  double bytes);
+
+/* run_OP, for BENCH. */
+#define BENCH_RUNNER(op)                                                                  \
+	static void run_##op(void *arg, struct kern_ctx *ctx, const struct kern_ops *ops) \
+	{                                                                                 \
+		ops->op(ctx, arg);                                                        \
+	}
+
+#define BENCH(op, c, target, pool, args, limits, shape, flops, bytes)                   \
+	do {                                                                            \
+		struct kern_ctx ctx_;                                                   \
+		const struct kern_ops *ops_ = &(c)->targets[target].ops;                \
+		check_ctx(c, &ctx_, limits, pool);                                      \
+		bench_report(#op, ops_->op##_variant, pool, shape,                      \
+			     bench_best_ns(run_##op, args, &ctx_, ops_), flops, bytes); \
+	} while (0)
 
 #endif
