@@ -7,6 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
+
+#include "common/log.h"
+
+enum { ADDRESS_RETRY_MS = 500 };
 
 /* The variables of one launcher, in the order in which they are looked for; NULL: it has none of the kind. It is
  * there when `rank` and `size` are set. */
@@ -236,13 +241,22 @@ static bool is_known(const char *name)
 	return known;
 }
 
-enum err nodes_check_address(struct nodes *n, struct err_msg *em)
+enum err nodes_check_address(struct nodes *n, u32 wait_ms, struct err_msg *em)
 {
+	struct timespec pause = {.tv_nsec = ADDRESS_RETRY_MS * 1000000L};
+
 	if (n->count == 1 || is_known(n->address))
 		return ERR_OK;
-	if (!is_known(n->address_else))
-		return err_set(em, ERR_NOT_FOUND,
-			       "the address of node 0, %s, is unknown on this machine; give --master-addr", n->address);
+	for (u32 waited_ms = 0; !is_known(n->address_else); waited_ms += ADDRESS_RETRY_MS) {
+		if (waited_ms >= wait_ms)
+			return err_set(em, ERR_NOT_FOUND,
+				       "the address of node 0, %s, is unknown on this machine; give --master-addr", n->address);
+		if (waited_ms == 0)
+			LOG_WARN("ADDRESS_UNKNOWN", "address=%s wait_ms=%u", n->address, wait_ms);
+		nanosleep(&pause, NULL);
+		if (is_known(n->address))
+			return ERR_OK;
+	}
 	memcpy(n->address, n->address_else, sizeof(n->address));
 	return ERR_OK;
 }

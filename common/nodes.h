@@ -25,9 +25,9 @@ typedef const char *(*nodes_env_fn)(void *ctx, const char *name);
  * that the nodes cannot share evenly. `env` is called with `ctx`; NULL: getenv. Never resolves a name. */
 MUST_CHECK enum err nodes_find(struct nodes *out, const struct options *o, nodes_env_fn env, void *ctx,
 			       struct err_msg *em);
-/* Takes address_else where address is a name that cannot be resolved. Blocks for a look-up. ERR_NOT_FOUND: neither
- * can be. */
-MUST_CHECK enum err nodes_check_address(struct nodes *n, struct err_msg *em);
+/* Takes address_else where address is a name that cannot be resolved. While neither can be, waits for up to `wait_ms`: in
+ * a cluster that has just made them, names take a moment to become known. ERR_NOT_FOUND: neither is. Blocks. */
+MUST_CHECK enum err nodes_check_address(struct nodes *n, u32 wait_ms, struct err_msg *em);
 /* The first name of a Slurm host list such as "n[01-03,7],login" into `out`; false: malformed or longer than
  * `bytes`. */
 bool nodes_first_host(char *out, size_t bytes, const char *list);

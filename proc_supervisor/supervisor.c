@@ -20,8 +20,8 @@
 #include "common/trace.h"
 #include "proc_supervisor/supervisor_priv.h"
 
-/* What processes get to end by themselves after "stop" before they are killed. */
-enum { STOP_GRACE_MS = 5000, STOP_STAGE_MS = 1000, EVENTS_MAX = 64 };
+/* STOP_*: what processes get to end by themselves after "stop" before they are killed. */
+enum { STOP_GRACE_MS = 5000, STOP_STAGE_MS = 1000, EVENTS_MAX = 64, ADDRESS_WAIT_MS = 30000 };
 
 /* Clients end before those they are connected to, so that nobody reports a broken connection. */
 static const enum ipc_role stop_order[] = {IPC_ROLE_GATEWAY, IPC_ROLE_WORKER, IPC_ROLE_SCHEDULER,
@@ -386,7 +386,7 @@ static enum err find_nodes(struct options *o, struct err_msg *em)
 	if (e == ERR_OK && n.count > 1)
 		e = cluster_secret_read(&secret, o->cluster_secret_file, em);
 	if (e == ERR_OK)
-		e = nodes_check_address(&n, em);
+		e = nodes_check_address(&n, ADDRESS_WAIT_MS, em);
 	if (e != ERR_OK)
 		return e;
 	o->nnodes = n.count;

@@ -185,9 +185,9 @@ Test(nodes, the_first_of_a_host_list)
 Test(nodes, an_address_that_is_unknown_gives_way_to_the_other)
 {
 	n = (struct nodes){.count = 2, .address = "no.such.host.invalid", .address_else = "127.0.0.1"};
-	cr_assert_eq(nodes_check_address(&n, &em), ERR_OK);
+	cr_assert_eq(nodes_check_address(&n, 0, &em), ERR_OK);
 	cr_assert_str_eq(n.address, "127.0.0.1");
 	n = (struct nodes){.count = 2, .address = "no.such.host.invalid"};
-	cr_assert_eq(nodes_check_address(&n, &em), ERR_NOT_FOUND);
+	cr_assert_eq(nodes_check_address(&n, 600, &em), ERR_NOT_FOUND);
 	cr_assert(strstr(em.text, "--master-addr"), "%s", em.text);
 }
