@@ -57,6 +57,7 @@ enum err boot_attach(struct boot *b, struct err_msg *em)
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	signal(SIGINT, SIG_IGN);
+	signal(SIGTERM, SIG_IGN); /* Slurm and service managers send it to every process, and the supervisor drains */
 	signal(SIGPIPE, SIG_IGN);
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL))
 		return err_set(em, ERR_IO, "cannot ask for the parent-death signal: %s", strerror(errno));

@@ -236,7 +236,7 @@ struct boot {
 enum boot_command { BOOT_NONE, BOOT_DRAIN, BOOT_STOP };
 
 /* Also sets the parent-death signal (SIGKILL) and checks that the parent is still the one that spawned us; resets
- * signal masks; ignores SIGINT and SIGPIPE (the supervisor decides); raises the limit of open files; asks for
+ * signal masks; ignores SIGINT, SIGTERM and SIGPIPE (the supervisor decides); raises the limit of open files; asks for
  * short scheduling slices (common/sched_slice.h), which a process that computes takes back. ERR_GONE: the parent is gone already. */
 MUST_CHECK enum err boot_attach(struct boot *b, struct err_msg *em);
 void boot_progress(struct boot *b, double share, const char *what);

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
@@ -28,6 +29,8 @@ REQUESTS = [{"prompt": "Once upon a time", "max_tokens": 60, "temperature": 0},
             {"prompt": "The king said", "max_tokens": 60, "temperature": 0.9, "seed": 7},
             {"prompt": "In the deep forest there lived", "max_tokens": 200, "temperature": 0.7, "seed": 8,
              "ignore_eos": True}]
+# Runs while everything is told to end.
+LONG = {"prompt": "Two brothers", "max_tokens": 480, "temperature": 0.8, "seed": 9, "ignore_eos": True}
 
 CONF = """\
 ClusterName=tercet
@@ -166,8 +169,12 @@ class Slurm:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
+def answer(api, request):
+    return api.call("POST", "/v1/completions", dict(request, return_token_ids=True))["choices"][0]["token_ids"]
+
+
 def answers(api):
-    return [api.call("POST", "/v1/completions", dict(r, return_token_ids=True))["choices"][0]["token_ids"] for r in REQUESTS]
+    return [answer(api, r) for r in REQUESTS]
 
 
 def workers(secret):
@@ -222,7 +229,7 @@ class Job:
             os.kill(pid, signal.SIGKILL)
 
 
-def check(slurm, wanted):
+def check(slurm, wanted, answer_of_long):
     start = time.monotonic()
     job = Job(slurm)
     try:
@@ -239,13 +246,19 @@ def check(slurm, wanted):
         print("a killed worker on the second node is seen on the first after %.2f s" % (time.monotonic() - begin))
         assert answers(job.api) == wanted, job.log()
         print("and the answers are the same")
+        late = []
+        running = threading.Thread(target=lambda: late.append(answer(job.api, LONG)), daemon=True)
         job_id = slurm.ask("squeue", "-h", "-o", "%A").strip()
+        running.start()
+        wait_until(lambda: job.api.metric("vllm:num_requests_running") > 0, 10, "a request that runs")
         pids = list(workers(job.secret).values())
         begin = time.monotonic()
         slurm.ask("scancel", job_id)
+        running.join(10 * SLOWER)
         job.process.wait(30 * SLOWER)
         wait_until(lambda: not any(alive(pid) for pid in pids), 10, "end of the workers")
-        print("scancel ends everything after %.1f s" % (time.monotonic() - begin))
+        assert late == [answer_of_long], (late, answer_of_long, job.log())
+        print("scancel lets the running request end, and everything after %.1f s" % (time.monotonic() - begin))
     except BaseException:
         print(job.log()[-6000:], slurm.logs(), sep="\n", file=sys.stderr)
         raise
@@ -260,11 +273,11 @@ def main():
         return SKIP
     adopt()
     with Engine(*FLAGS) as engine:
-        wanted = answers(engine.api)
+        wanted, answer_of_long = answers(engine.api), answer(engine.api, LONG)
     slurm = Slurm()
     try:
         slurm.start()
-        check(slurm, wanted)
+        check(slurm, wanted, answer_of_long)
     except AssertionError as error:
         print("FAILED: %s" % error, slurm.logs(), sep="\n", file=sys.stderr)
         return 1
