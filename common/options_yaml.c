@@ -28,6 +28,19 @@ static bool is_plain_scalar(const yaml_node_t *n)
 	       strlen((const char *)n->data.scalar.value) == n->data.scalar.length;
 }
 
+/* null, as YAML writes it: the option is not given. Quoted words are words. */
+static bool is_null(const yaml_node_t *n)
+{
+	static const char *const words[] = {"~", "null", "Null", "NULL"};
+
+	if (n->type != YAML_SCALAR_NODE || n->data.scalar.style != YAML_PLAIN_SCALAR_STYLE)
+		return false;
+	for (size_t i = 0; i < COUNT_OF(words); i++)
+		if (strcmp(scalar_text(n), words[i]) == 0)
+			return true;
+	return false;
+}
+
 static enum err apply_sequence(struct reader *r, const struct option_match *match, const yaml_node_t *value,
 			       const char *where)
 {
@@ -75,7 +88,10 @@ static enum err apply_pair(struct reader *r, const yaml_node_t *key, const yaml_
 	if (!is_plain_scalar(value))
 		return err_set(r->em, ERR_INVALID, "%s: the value must be a single value%s", where,
 			       match.desc->type == OPTION_LIST ? " or a list" : "");
-	return option_apply(r->o, &match, scalar_text(value), false, where, r->em);
+	/* A key that turned out to be null must not open what it was to close: it is as an empty one. */
+	if (is_null(value) && strcmp(match.desc->name, "api_key") != 0)
+		return ERR_OK;
+	return option_apply(r->o, &match, is_null(value) ? "" : scalar_text(value), false, where, r->em);
 }
 
 static enum err apply_document(struct reader *r)

@@ -270,6 +270,19 @@ Test(options, yaml_knows_scalars_lists_flags_and_aliases)
 	cr_assert_str_eq(o.allowed_origins.items[1], "http://b");
 }
 
+Test(options, yaml_null_leaves_an_option_alone_but_is_no_key)
+{
+	const char *path = yaml("port: null\nchat-template: ~\nmax-model-len: 7\nserved-model-name: \"null\"\n");
+	cr_assert_eq(options_read_yaml(&o, path, &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(o.port, 8000);
+	cr_assert_str_eq(o.chat_template, "");
+	cr_assert_eq(o.max_model_len, 7);
+	cr_assert_str_eq(o.served_model_name.items[0], "null");
+	strcpy(file_path + strlen(file_path) - 6, "XXXXXX");
+	cr_assert_eq(options_read_yaml(&o, yaml("api-key: null\n"), &em), ERR_INVALID);
+	says("api-key is empty");
+}
+
 Test(options, an_empty_yaml_file_changes_nothing)
 {
 	cr_assert_eq(options_read_yaml(&o, yaml("# nothing\n"), &em), ERR_OK);
