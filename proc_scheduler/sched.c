@@ -23,14 +23,32 @@ static u64 read_secret(const struct sched_config *c, size_t at)
 	return v;
 }
 
+/* What a STEP can have beside the tokens and blocks of its adds: biases, stop ids, the columns of all rows. */
+static const u64 STEP_OTHER_BYTES_MAX = 12u << 20;
+
+/* Whether a sequence of the whole context can be added in one step. */
+static enum err check_message(const struct sched *s, u32 blocks_of_one, struct err_msg *em)
+{
+	u64 bytes = sizeof(u32) * ((u64)s->context_max + blocks_of_one);
+
+	if (blocks_of_one <= IPC_BLOCKS_MAX && bytes <= IPC_FRAME_BYTES_MAX - STEP_OTHER_BYTES_MAX)
+		return ERR_OK;
+	return err_set(em, ERR_TOO_LONG,
+		       "a sequence of %u tokens in blocks of %u does not fit into a message of %u MiB; lower "
+		       "--max-model-len or raise --block-size",
+		       s->context_max, s->config.block_size, IPC_FRAME_BYTES_MAX >> 20);
+}
+
 static enum err init_pools(struct sched *s, struct err_msg *em)
 {
 	const struct sched_config *c = &s->config;
 	u32 blocks_of_one = (s->context_max + c->block_size - 1) / c->block_size;
 	u32 slot_count = c->max_queued_requests + c->max_num_seqs * (c->async_depth + 3);
-	enum err e = seqs_init(&s->seqs, slot_count, s->context_max, c->block_size, c->first_number,
-			       read_secret(c, 0), em);
+	enum err e = check_message(s, blocks_of_one, em);
 
+	if (!e)
+		e = seqs_init(&s->seqs, slot_count, s->context_max, c->block_size, c->first_number,
+			      read_secret(c, 0), em);
 	if (e)
 		return e;
 	s->block_stride = blocks_of_one;

@@ -87,7 +87,8 @@ struct sched_admission {
 	u32 retry_after_ms; /* with ERR_BUSY */
 };
 
-/* ERR_NO_MEMORY. `stats` and the sink's ctx must outlive it. */
+/* ERR_NO_MEMORY. ERR_TOO_LONG: one sequence would not fit into a STEP. `stats` and the sink's ctx must outlive
+ * it. */
 MUST_CHECK enum err sched_create(struct sched **out, const struct sched_config *config,
 				 const struct sched_sink *sink, struct stats_page *stats, struct err_msg *em);
 void sched_destroy(struct sched **s);

@@ -34,6 +34,23 @@ Test(sched, new_requests_are_added_whole_with_their_prompts_to_run)
 	fixture_destroy(&f);
 }
 
+Test(sched, a_context_that_fits_into_no_message_is_refused)
+{
+	struct sched_config c = fixture_config();
+	struct sched_sink sink = {0};
+	struct sched *s;
+	struct err_msg em;
+	const u32 sizes[][2] = {{2u << 20, 1}, {15u << 20, 256}};
+
+	for (u32 i = 0; i < COUNT_OF(sizes); i++) {
+		c.max_model_len = sizes[i][0];
+		c.block_size = sizes[i][1];
+		c.block_count = sizes[i][0] / sizes[i][1];
+		cr_assert_eq(sched_create(&s, &c, &sink, NULL, &em), ERR_TOO_LONG);
+		cr_assert_not_null(strstr(em.text, "lower --max-model-len or raise --block-size"), "%s", em.text);
+	}
+}
+
 Test(sched, an_ended_request_counts_its_limit_and_the_time_between_its_tokens)
 {
 	struct sched_config c = fixture_config();
