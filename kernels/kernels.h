@@ -480,6 +480,11 @@ struct kern_device_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);
 	KERN_DEVICE_OPS(KERN_SLOT)
 #undef KERN_SLOT
+	/* The functions above, for those who open the shared object at run time. */
+	size_t (*attention_plan_bytes)(const struct kern_attention_limits *limits);
+	enum err (*create)(struct kern_cuda **out, const struct kern_cuda_config *config, struct err_msg *em);
+	void (*destroy)(struct kern_cuda **k);
+	enum err (*tune)(struct kern_ctx *ctx, const struct kern_matmul_args *a);
 };
 /* Fills the slots that have a CUDA variant and leaves the others. In the shared object of the CUDA kernels, and
  * only there. */

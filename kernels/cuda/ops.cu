@@ -22,5 +22,9 @@ void kern_ops_init_cuda(struct kern_ops *ops, struct kern_device_ops *device)
 #define FILL(op) device->op = op##_cuda;
 	KERN_DEVICE_OPS(FILL)
 #undef FILL
+	device->attention_plan_bytes = kern_attention_plan_bytes;
+	device->create = kern_cuda_create;
+	device->destroy = kern_cuda_destroy;
+	device->tune = kern_cuda_tune;
 }
 }
