@@ -4,6 +4,7 @@
 static void open_barrier(struct emu_block *b, u32 id)
 {
 	struct emu_barrier *r = &b->barrier[id];
+	emu_race_barrier(b, r->site);
 	r->result = r->votes;
 	r->arrived = r->votes = r->expected = 0;
 	for (u32 i = 0; i < b->threads; i++) {
@@ -52,6 +53,7 @@ void emu_barrier_named(u32 id, u32 threads, bool wait, struct emu_site site)
 		emu_trap(cudaErrorLaunchFailure, site.file, site.line,
 			 "barrier %u for %u threads here, and for %u where others wait", id, threads, r->expected);
 	r->expected = threads;
+	r->site = site;
 	if (++r->arrived == threads)
 		open_barrier(b, id);
 	else if (wait)

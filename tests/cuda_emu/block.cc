@@ -215,6 +215,7 @@ static void begin_block(struct emu_block *b, uint3 index)
 		t->finished = false;
 	}
 	emu_shared_poison(&b->shared);
+	emu_race_begin_block(b);
 }
 
 static void begin_launch(struct emu_block *b, const struct emu_launch *l, struct emu_schedule *schedule)

@@ -10,6 +10,7 @@ struct emu_copy {
 	const unsigned char *from; /* NULL: `data` holds what was read */
 	u32 bytes, group;
 	unsigned char data[16];
+	struct emu_site site;
 };
 
 static void append(struct emu_copies *c, const struct emu_copy *copy)
@@ -25,7 +26,7 @@ static void append(struct emu_copies *c, const struct emu_copy *copy)
 
 void emu_cp_async(void *shared, const void *global, u32 bytes, bool valid, struct emu_site site)
 {
-	struct emu_copy copy = {static_cast<unsigned char *>(shared), NULL, bytes, emu_self->copies.group, {}};
+	struct emu_copy copy = {static_cast<unsigned char *>(shared), NULL, bytes, emu_self->copies.group, {}, {NULL, 0}};
 	bool late = emu_now->schedule->order % 2 == 0;
 	emu_align(shared, bytes, "cp.async: a destination", site.file, site.line);
 	if (!emu_shared_contains(&emu_now->shared, shared, bytes))
@@ -36,6 +37,8 @@ void emu_cp_async(void *shared, const void *global, u32 bytes, bool valid, struc
 		copy.from = static_cast<const unsigned char *>(global);
 	else if (valid)
 		memcpy(copy.data, global, bytes);
+	emu_touch(shared, bytes, EMU_WRITE, site);
+	copy.site = site;
 	memset(shared, EMU_POISON, bytes);
 	append(&emu_self->copies, &copy);
 }
@@ -46,6 +49,7 @@ void emu_cp_wait(u32 groups)
 	u32 done = 0;
 	while (done < c->count && c->list[done].group + groups < c->group) {
 		struct emu_copy *copy = &c->list[done++];
+		emu_touch(copy->to, copy->bytes, EMU_WRITE, copy->site);
 		memcpy(copy->to, copy->from != NULL ? copy->from : copy->data, copy->bytes);
 	}
 	memmove(c->list, c->list + done, (c->count - done) * sizeof(*c->list));

@@ -53,6 +53,7 @@ struct emu_shared_array {
 /* The shared memory of a block: the dynamic array and every static one, each of its exact size between red zones. */
 struct emu_shared {
 	unsigned char *arena;
+	struct emu_cell *cells; /* who touched each byte of the arena; NULL: races are not looked for (race.cc) */
 	size_t used, static_bytes, dynamic_bytes;
 	u32 count;
 	struct emu_shared_array array[EMU_SHARED_ARRAYS];
@@ -66,6 +67,7 @@ void emu_shared_poison(struct emu_shared *s);
 const char *emu_shared_overrun(const struct emu_shared *s);
 /* NULL: over the limit. */
 void *emu_shared_array(struct emu_shared *s, const void *key, const char *name, size_t bytes);
+size_t emu_shared_arena_bytes(void);
 bool emu_shared_contains(const struct emu_shared *s, const void *p, size_t bytes);
 
 /* ---------------------------------------------------------------- blocks (block.cc) */
@@ -88,6 +90,7 @@ struct emu_meeting {
 
 struct emu_warp {
 	u32 alive, ready; /* lanes: not returned; able to go on and not running */
+	u32 epoch;	  /* cu_syncwarp since the block began */
 	struct emu_meeting meeting[EMU_MEETINGS];
 };
 
@@ -109,6 +112,8 @@ struct emu_block {
 	bool may_go_on; /* past cu_grid_wait */
 	enum emu_block_state state;
 	cudaError_t error;
+	u32 epoch; /* barriers, over all blocks */
+	struct emu_site barrier_site; /* the last one of this block */
 	struct emu_shared shared;
 	struct emu_warp warp[EMU_WARPS_MAX];
 	struct emu_barrier barrier[EMU_BARRIERS];
@@ -133,6 +138,15 @@ struct emu_block *emu_run_early(const struct emu_launch *launch, struct emu_sche
 /* After a thread has returned: are those who wait for it complete without it? (barrier.cc, warp.cc) */
 void emu_barrier_thread_gone(struct emu_block *b);
 void emu_warp_lane_gone(struct emu_block *b, u32 warp);
+
+/* ---------------------------------------------------------------- races (race.cc) */
+
+enum emu_access { EMU_READ, EMU_WRITE, EMU_ATOMIC_ACCESS };
+void emu_race_check(bool on);
+void emu_race_begin_block(struct emu_block *b);
+void emu_race_barrier(struct emu_block *b, struct emu_site site);
+/* The running thread touches memory: stops the kernel if that is a race in shared memory. */
+void emu_touch(const void *p, size_t bytes, enum emu_access access, struct emu_site site);
 
 /* ---------------------------------------------------------------- faults (signals.cc) */
 

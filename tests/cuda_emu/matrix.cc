@@ -115,6 +115,7 @@ void emu_ldmatrix(u32 *r, const void *row, u32 lanes, emu_warp_fn fn, const char
 		if (!emu_shared_contains(&emu_now->shared, row, 16))
 			emu_trap(cudaErrorIllegalAddress, site.file, site.line, "%s: the row at %p is not in shared memory",
 				 what, row);
+		emu_touch(row, 16, EMU_READ, site);
 	}
 	l.row = row;
 	l.out = r;

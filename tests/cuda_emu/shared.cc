@@ -90,6 +90,11 @@ const char *emu_shared_overrun(const struct emu_shared *s)
 	return NULL;
 }
 
+size_t emu_shared_arena_bytes(void)
+{
+	return ARENA_BYTES;
+}
+
 bool emu_shared_contains(const struct emu_shared *s, const void *p, size_t bytes)
 {
 	const unsigned char *at = static_cast<const unsigned char *>(p);

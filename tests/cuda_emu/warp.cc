@@ -17,11 +17,19 @@ static struct emu_meeting *find_meeting(struct emu_warp *w, u32 mask, struct emu
 	return idle;
 }
 
+/* All lanes are there: `arrived` get their results. */
+static void complete(struct emu_block *b, u32 warp, struct emu_meeting *m, u32 arrived)
+{
+	m->arrived = 0;
+	if (m->fn == emu_op_sync)
+		b->warp[warp].epoch++;
+	m->fn(m->lane, arrived);
+}
+
 static void close_meeting(struct emu_block *b, u32 warp, struct emu_meeting *m)
 {
 	u32 arrived = m->arrived;
-	m->arrived = 0;
-	m->fn(m->lane, arrived);
+	complete(b, warp, m, arrived);
 	emu_make_ready(b, warp, arrived);
 }
 
@@ -60,8 +68,7 @@ void emu_warp_sync(struct emu_lane *lane, u32 mask, emu_warp_fn fn, bool aligned
 	m->arrived |= 1u << t->lane;
 	if (m->arrived == (mask & w->alive)) {
 		u32 others = m->arrived & ~(1u << t->lane);
-		m->arrived = 0;
-		fn(m->lane, others | 1u << t->lane);
+		complete(b, t->warp, m, others | 1u << t->lane);
 		emu_make_ready(b, t->warp, others);
 		emu_counted.warp_ops++;
 		emu_maybe_yield();

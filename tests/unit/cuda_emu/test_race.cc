@@ -1,0 +1,172 @@
+/* Races in shared memory: found whatever the order was, and nothing that is ordered is taken for one. */
+#include <criterion/criterion.h>
+
+#include "kernels/cuda/cu.h"
+#include "tests/cuda_emu/emu.h"
+
+template <typename T> static T *zeros(u32 count)
+{
+	void *p = NULL;
+	cr_assert_eq(cudaMallocHost(&p, count * sizeof(T)), cudaSuccess);
+	memset(p, 0, count * sizeof(T));
+	return static_cast<T *>(p);
+}
+
+/* Is it a race under every schedule? */
+template <typename... P> static void races(void (*kernel)(P...), u32 threads, const char *report, P... args)
+{
+	for (u32 order = 0; order < EMU_ORDERS; order++) {
+		emu_schedule((enum emu_order)order, 5);
+		emu_report_clear();
+		cr_assert_eq(LAUNCH(kernel, 3, threads, 0, NULL, args...), cudaSuccess);
+		cudaError_t e = cudaDeviceSynchronize();
+		if (report == NULL)
+			cr_assert_eq(e, cudaSuccess, "%s: %s", emu_order_name((enum emu_order)order), emu_report());
+		else {
+			cr_assert_eq(e, cudaErrorLaunchFailure, "%s", emu_order_name((enum emu_order)order));
+			cr_assert(strstr(emu_report(), "race in shared memory") && strstr(emu_report(), report), "%s",
+				  emu_report());
+		}
+		cudaDeviceReset();
+	}
+}
+
+/* Threads read what their neighbours wrote: with a barrier of the block, of the warp, or none. */
+template <u32 barrier> static __global__ void neighbours(u32 *out)
+{
+	SHARED(u32, words, 128);
+	words[threadIdx.x] = threadIdx.x;
+	if (barrier == 1)
+		cu_syncwarp();
+	if (barrier == 2)
+		cu_sync();
+	if (barrier == 3)
+		(void)cu_ballot(true); /* orders nothing */
+	out[threadIdx.x] = words[threadIdx.x ^ 1];
+}
+
+Test(cuda_emu_race, reads_without_a_barrier_are_races_under_every_schedule)
+{
+	u32 *out = zeros<u32>(128);
+	races(neighbours<0>, 128, "of words", out);
+	races(neighbours<1>, 128, NULL, out);
+	races(neighbours<2>, 128, NULL, out);
+	races(neighbours<3>, 128, "before any barrier", out);
+}
+
+/* A barrier of the warp does not order warps. */
+static __global__ void across_warps(u32 *out)
+{
+	SHARED(u32, words, 64);
+	words[threadIdx.x] = threadIdx.x;
+	cu_syncwarp();
+	out[threadIdx.x] = words[threadIdx.x ^ 32];
+}
+
+Test(cuda_emu_race, a_barrier_of_the_warp_does_not_order_warps)
+{
+	races(across_warps, 64, "of words", zeros<u32>(64));
+}
+
+/* Rounds through one buffer; the second barrier of a round may be missing. */
+template <bool second> static __global__ void rounds(u32 *out)
+{
+	SHARED(u32, turn, 1);
+	for (u32 round = 0; round < 3; round++) {
+		if (threadIdx.x == 0)
+			turn[0] = round;
+		cu_sync();
+		out[threadIdx.x] += turn[0];
+		if (second)
+			cu_sync();
+	}
+}
+
+Test(cuda_emu_race, a_buffer_that_is_reused_too_early_is_a_race)
+{
+	u32 *out = zeros<u32>(64);
+	races(rounds<true>, 64, NULL, out);
+	races(rounds<false>, 64, "both after the barrier at", out);
+}
+
+template <bool atomic> static __global__ void counts(u32 *out)
+{
+	SHARED(u32, count, 1);
+	if (threadIdx.x == 0)
+		count[0] = 0;
+	cu_sync();
+	if (atomic)
+		cu_atomic_add(count, 1u);
+	else
+		count[0]++;
+	cu_sync();
+	out[threadIdx.x] = count[0];
+}
+
+Test(cuda_emu_race, sums_need_atomics)
+{
+	u32 *out = zeros<u32>(64);
+	races(counts<true>, 64, NULL, out);
+	cr_assert_eq(out[5], 64);
+	races(counts<false>, 64, "of count", out);
+}
+
+/* Neighbouring halves and bytes are different places. */
+static __global__ void halves(u32 *out)
+{
+	SHARED(u16, half, 64);
+	SHARED(u8, byte, 64);
+	half[threadIdx.x] = (u16)threadIdx.x;
+	byte[threadIdx.x] = (u8)threadIdx.x;
+	cu_sync();
+	out[threadIdx.x] = half[63 - threadIdx.x] + byte[63 - threadIdx.x];
+}
+
+Test(cuda_emu_race, neighbouring_bytes_are_no_race)
+{
+	races(halves, 64, NULL, zeros<u32>(64));
+}
+
+/* A pipeline of two stages; `barrier` once a round is what it needs. */
+template <bool barrier> static __global__ void pipeline(const u32 *in, u32 *out)
+{
+	SHARED(u32, stage, 2 * 128);
+	cu_cp_async16(stage + threadIdx.x * 4, in + threadIdx.x * 4);
+	cu_cp_commit();
+	for (u32 n = 0; n < 4; n++) {
+		cu_cp_wait<0>();
+		if (barrier || n == 0)
+			cu_sync();
+		if (n < 3)
+			cu_cp_async16(stage + (n + 1) % 2 * 128 + threadIdx.x * 4, in + (n + 1) * 128 + threadIdx.x * 4);
+		cu_cp_commit();
+		out[n * 32 + threadIdx.x] = stage[n % 2 * 128 + 127 - threadIdx.x];
+	}
+}
+
+Test(cuda_emu_race, asynchronous_copies_are_writes_from_their_call_to_their_wait)
+{
+	u32 *in = zeros<u32>(512), *out = zeros<u32>(128);
+	races(pipeline<true>, 32, NULL, (const u32 *)in, out);
+	races(pipeline<false>, 32, "of stage", (const u32 *)in, out);
+}
+
+/* ldmatrix reads rows that other lanes wrote. */
+template <bool barrier> static __global__ void rows(u32 *out)
+{
+	SHARED(u16, tile, 32 * 8);
+	u32 r[4];
+	for (u32 i = 0; i < 8; i++)
+		tile[i * 32 + threadIdx.x] = (u16)i;
+	if (barrier)
+		cu_syncwarp();
+	cu_ldmatrix_x4(r, tile + threadIdx.x * 8);
+	out[threadIdx.x] = r[0];
+}
+
+Test(cuda_emu_race, matrix_loads_are_reads)
+{
+	u32 *out = zeros<u32>(32);
+	races(rows<true>, 32, NULL, out);
+	races(rows<false>, 32, "of tile", out);
+}
