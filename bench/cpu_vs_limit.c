@@ -1,0 +1,260 @@
+/* How near the CPU backend comes to the machine: prefill and decode of whole models beside the measured
+ * limits of memory and arithmetic, and beside llama.cpp and ik_llama.cpp. One line a case, or JSON lines. Run
+ * by hand; the models come from tools/make-checkpoint.
+ *
+ * A step is the forward pass and the logits of the rows' last tokens. Steps and readings of memory take
+ * turns, and medians of both are compared, for on a shared host either may halve from one second to the next.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/cpu_peers.h"
+#include "common/clock.h"
+#include "proc_worker/runner.h"
+#include "tests/kern/limits.h"
+
+enum {
+	ROWS = 32,
+	TOKENS = 512,
+	CONTEXT = 1024,
+	DECODE_FROM = 128, /* tokens that a decoding row has behind it */
+	STEPS_MAX = 64,
+	STEPS_MIN = 3,
+	READ_BYTES = 1 << 28,
+	EXIT_USAGE = 2,
+};
+static const u64 CASE_NS = 1500ull * 1000 * 1000;
+
+struct bench {
+	bool json;
+	const char *model, *formats, *threads;
+	struct runner *r;
+	enum peer_format format;
+	u32 thread_count;
+	struct limits_memory memory;
+	double gops;	 /* of the format's instruction */
+	double matrices; /* weights of the layers' matrices */
+};
+
+static void die(const char *what, const struct err_msg *em)
+{
+	fprintf(stderr, "cpu_vs_limit: %s: %s\n", what, em->text);
+	exit(EXIT_FAILURE);
+}
+
+/* ---------------------------------------------------------------- steps */
+
+/* `rows` rows of `count` tokens each behind `from` others. */
+static void fill(struct runner *r, u32 rows, u32 count, u32 from)
+{
+	struct inputs *in = &r->inputs;
+	u32 size = r->config.limits.block_size, blocks = CONTEXT / size;
+
+	for (u32 i = 0; i < rows; i++) {
+		in->query_start[i] = i * count;
+		in->context[i] = from + count;
+		in->sample_index[i] = (i + 1) * count - 1;
+		for (u32 b = 0; b < blocks && b < in->block_stride; b++)
+			in->block_tables[i * in->block_stride + b] = (i * blocks + b) % r->kv.block_count;
+		for (u32 j = 0; j < count; j++) {
+			u32 at = i * count + j, position = from + j;
+			in->ids[at] = (at * 7919 + from) % r->model.vocab_size;
+			in->positions[at] = position;
+			in->slots[at] = (i64)in->block_tables[i * in->block_stride + position / size] * size +
+					position % size;
+		}
+	}
+	in->query_start[rows] = rows * count;
+	in->rows = rows;
+	in->tokens = rows * count;
+}
+
+static double step_ns(struct runner *r, u32 rows, u32 count, u32 from)
+{
+	struct err_msg em = {""};
+	float *logits;
+
+	fill(r, rows, count, from);
+	u64 begin = clock_now_ns();
+	enum err e = decoder_forward(&r->decoder, &r->inputs, r->kv.layers, &em);
+	if (!e)
+		e = decoder_logits(&r->decoder, r->inputs.sample_index, rows, &logits, &em);
+	if (e)
+		die("step", &em);
+	return (double)(clock_now_ns() - begin);
+}
+
+/* ---------------------------------------------------------------- limits */
+
+struct machine {
+	double gbytes_s, gops;
+};
+
+/* The least time of a step: what has to be read, or what has to be computed. Attention counts, at the same
+ * rate. */
+static double limit_ns(const struct bench *b, const struct machine *m, u32 rows, u32 count, u32 from)
+{
+	const struct model_config *c = &b->r->model;
+	double tokens = (double)rows * count, keys = from + (count + 1) / 2.0;
+	double logits = (double)c->vocab_size * c->hidden * rows;
+	double attention = 2.0 * tokens * keys * c->heads * c->head_dim * c->layers;
+	double operations = 2 * (b->matrices * tokens + logits + attention);
+	double cache = 2.0 * rows * (from + count) * c->kv_heads * c->head_dim * c->layers *
+		       (double)kern_dtype_bytes(b->r->kv_shape.dtype);
+	double bytes = (double)b->r->weights.memory_bytes + cache;
+	double reading = bytes / m->gbytes_s, computing = operations / m->gops;
+
+	return reading > computing ? reading : computing;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static double median(double *values, u32 count)
+{
+	qsort(values, count, sizeof(*values), compare);
+	return values[count / 2];
+}
+
+/* ---------------------------------------------------------------- cases */
+
+static void report(const struct bench *b, const char *what, u32 rows, u32 count, double ns, double best_ns,
+		   double gbytes_s)
+{
+	const struct machine here = {gbytes_s, b->gops};
+	const struct peer_case *peer =
+		peer_find(b->r->model.hidden, b->format, b->thread_count, what, count > 1 ? count : rows);
+	double from = count > 1 ? 0 : DECODE_FROM, limit = limit_ns(b, &here, rows, count, (u32)from);
+	double tokens = (double)rows * count, scale = 0;
+
+	if (peer) { /* the same step's least time there over that here */
+		const struct machine there = {peer_gbytes_s(b->thread_count),
+					      peer_gops(b->format, b->thread_count)};
+		scale = limit_ns(b, &there, rows, count, (u32)from) / limit;
+	}
+	if (b->json)
+		printf("{\"bench\":\"cpu_vs_limit\",\"model\":\"%s\",\"format\":\"%s\",\"threads\":%u,"
+		       "\"what\":\"%s\",\"rows\":%u,"
+		       "\"tokens\":%u,\"ms\":%.3f,\"tokens_s\":%.1f,\"best_tokens_s\":%.1f,\"share_of_"
+		       "limit\":%.3f,"
+		       "\"read_gbytes_s\":%.1f,\"gops\":%.0f,\"llama_cpp\":%.1f,\"ik_llama_cpp\":%.1f,"
+		       "\"scale\":%.2f}\n",
+		       b->model, peer_format_name(b->format), b->thread_count, what, rows, count, ns / 1e6,
+		       tokens * 1e9 / ns, tokens * 1e9 / best_ns, limit / ns, gbytes_s, b->gops,
+		       peer ? peer->llama : 0, peer ? peer->ik : 0, scale);
+	else
+		printf("%-4s %u thread%s %-7s %3u x %-3u %8.1f tok/s %4.0f %% of the limit (%.1f GB/s, %.0f "
+		       "Gop/s); "
+		       "llama.cpp %.1f, ik %.1f; scaled to this machine %.1f, %.1f\n",
+		       peer_format_name(b->format), b->thread_count, b->thread_count > 1 ? "s" : " ", what,
+		       rows, count, tokens * 1e9 / ns, 100 * limit / ns, gbytes_s, b->gops,
+		       peer ? peer->llama : 0, peer ? peer->ik : 0, peer ? peer->llama * scale : 0,
+		       peer ? peer->ik * scale : 0);
+	fflush(stdout);
+}
+
+static void run_case(struct bench *b, const char *what, u32 rows, u32 count)
+{
+	double times[STEPS_MAX], speeds[STEPS_MAX], best;
+	u64 begin = clock_now_ns();
+	u32 n = 0;
+
+	step_ns(b->r, rows, count, count > 1 ? 0 : DECODE_FROM - 1);
+	for (; n < STEPS_MAX && (n < STEPS_MIN || clock_now_ns() - begin < CASE_NS); n++) {
+		times[n] = step_ns(b->r, rows, count, count > 1 ? 0 : DECODE_FROM + n);
+		speeds[n] = limits_read(&b->memory, b->r->ctx.threads, 0);
+	}
+	double middle = median(times, n);
+	best = times[0];
+	report(b, what, rows, count, middle, best, median(speeds, n));
+}
+
+static void count_matrices(struct bench *b)
+{
+	b->matrices = 0;
+	for (u32 i = 0; i < b->r->weights.layer_count; i++) {
+		const struct layer_weights *w = &b->r->weights.layers[i];
+		b->matrices += (double)w->qkv.n * w->qkv.k + (double)w->attn_out.n * w->attn_out.k +
+			       (double)w->gate_up.n * w->gate_up.k + (double)w->down.n * w->down.k;
+	}
+}
+
+static double peak_of(enum peer_format f, struct kern_threads *threads, u32 caps)
+{
+	const enum limit_kind wanted[] = {LIMIT_BF16, LIMIT_VNNI, LIMIT_VNNI};
+
+	if (limits_has(wanted[f], caps))
+		return limits_gops(wanted[f], threads, 200);
+	return limits_gops(limits_has(LIMIT_AVX512, caps) ? LIMIT_AVX512 : LIMIT_AVX2, threads, 200);
+}
+
+static void run_model(struct bench *b)
+{
+	static const u32 batches[] = {1, 4, 8, 16, 32};
+	const enum option_quantization bits[] = {OPTION_QUANTIZATION_AUTO, OPTION_QUANTIZATION_INT8,
+						 OPTION_QUANTIZATION_INT4};
+	struct err_msg em = {""};
+	struct runner_config c = {.model_dir = b->model,
+				  .ranks = 1,
+				  .threads = b->thread_count,
+				  .caps = kern_caps_detect(),
+				  .quantization = bits[b->format],
+				  .limits = {ROWS, TOKENS, CONTEXT, 16},
+				  .memory_utilization = 0.9};
+
+	if (runner_create(&b->r, &c, &em))
+		die(b->model, &em);
+	count_matrices(b);
+	b->gops = peak_of(b->format, b->r->ctx.threads, c.caps);
+	run_case(b, "prefill", 1, 128);
+	run_case(b, "prefill", 1, 512);
+	for (u32 i = 0; i < COUNT_OF(batches); i++)
+		run_case(b, "decode", batches[i], 1);
+	runner_destroy(&b->r);
+}
+
+static int usage(void)
+{
+	fprintf(stderr, "usage: cpu_vs_limit [--json] [--threads 12] [--formats bf16,int8,int4] MODEL...\n"
+			"--threads: digits, each a number of threads\n");
+	return EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+	struct bench b = {.formats = "bf16,int8,int4", .threads = "12"};
+	int i = 1;
+
+	for (; i < argc && argv[i][0] == '-'; i++) {
+		if (!strcmp(argv[i], "--json"))
+			b.json = true;
+		else if (!strcmp(argv[i], "--threads") && i + 1 < argc)
+			b.threads = argv[++i];
+		else if (!strcmp(argv[i], "--formats") && i + 1 < argc)
+			b.formats = argv[++i];
+		else
+			return usage();
+	}
+	if (i == argc || strspn(b.threads, "123456789") != strlen(b.threads))
+		return usage();
+	if (!limits_memory_init(&b.memory, READ_BYTES)) {
+		fprintf(stderr, "cpu_vs_limit: no memory to read\n");
+		return EXIT_FAILURE;
+	}
+	for (; i < argc; i++)
+		for (u32 f = 0; f < PEER_FORMATS; f++)
+			for (const char *t = b.threads;
+			     *t && strstr(b.formats, peer_format_name((enum peer_format)f)); t++) {
+				b.model = argv[i];
+				b.format = (enum peer_format)f;
+				b.thread_count = (u32)(*t - '0');
+				run_model(&b);
+			}
+	limits_memory_fini(&b.memory);
+	return EXIT_SUCCESS;
+}
