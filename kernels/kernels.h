@@ -486,8 +486,7 @@ struct kern_device_ops {
 	void (*destroy)(struct kern_cuda **k);
 	enum err (*tune)(struct kern_ctx *ctx, const struct kern_matmul_args *a);
 };
-/* Fills the slots that have a CUDA variant and leaves the others. In the shared object of the CUDA kernels, and
- * only there. */
+/* Fills every slot with its CUDA variant. In the shared object of the CUDA kernels, and only there. */
 void kern_ops_init_cuda(struct kern_ops *ops, struct kern_device_ops *device);
 
 /* Bytes of memory that W[n][k] takes, stored as `dtype` (float32, bfloat16 or a quantized type) for `caps`:

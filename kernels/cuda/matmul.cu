@@ -2,7 +2,7 @@
 #include "kernels/cuda/matmul_skinny.cuh"
 #include "kernels/weight_device_priv.h"
 
-static enum err skinny_of_args(const struct kern_matmul_args *a, struct skinny *p)
+enum err skinny_of_args(const struct kern_matmul_args *a, struct skinny *p)
 {
 	const struct kern_weight *w = a->w;
 	const size_t row_bytes = weight_device_row_bytes(w->k, w->dtype);

@@ -30,6 +30,7 @@ struct skinny {
 	const u8 *w, *scales, *zeros; /* [N][units][64]; [N][groups], float or half; half */
 	const u32 *order;
 	const u16 *x;
+	const u32 *source; /* row of x of each token; NULL: its own */
 	const float *norm_weight, *bias;
 	void *out;
 	struct rope rope;
@@ -135,7 +136,7 @@ CU_INLINE uint4 skinny_load_x(const struct skinny *p, u32 token, u32 k, float *s
 	float x[8];
 	if (token >= p->tokens || k >= p->k)
 		return v;
-	const u16 *row = p->x + (size_t)token * p->x_stride;
+	const u16 *row = p->x + (size_t)(p->source ? p->source[token] : token) * p->x_stride;
 	if (p->order) {
 		const uint4 a = cu_load_const<uint4>(p->order + k),
 			    b = cu_load_const<uint4>(p->order + k + 4);
@@ -347,36 +348,72 @@ CU_INLINE void skinny_join(const struct skinny *p, float *shared, const float c[
 	}
 }
 
-/* Started before the kernel ahead of it has ended: weights are nobody's output, so the first of them are
- * under way while it finishes. */
-template <typename S>
-static __global__ void __launch_bounds__(SKINNY_THREADS, 2) skinny_kernel(const struct skinny p)
+/* The tile of a block. `wait`: for the kernel ahead, which may still be writing x. */
+template <typename S> CU_INLINE void skinny_block(const struct skinny *p, float *shared, bool wait)
 {
-	SHARED_DYNAMIC(float, shared);
 	const u32 g = threadIdx.x % CU_WARP / 4, first = threadIdx.x / CU_WARP * S::UNITS;
 	struct skinny_tile tile[S::TILES];
 	float c[S::TILES][S::EIGHTS][4] = {}, squares[S::EIGHTS] = {};
 	uint4 raw[S::UNITS][S::TILES][2];
 #pragma unroll
 	for (u32 m = 0; m < S::TILES; m++)
-		tile[m] = skinny_tile_of(&p, blockIdx.x * S::TILES + m);
-	for (u32 unit = first; unit < p.units; unit += SKINNY_WARPS * S::UNITS) {
+		tile[m] = skinny_tile_of(p, blockIdx.x * S::TILES + m);
+	for (u32 unit = first; unit < p->units; unit += SKINNY_WARPS * S::UNITS) {
 #pragma unroll
 		for (u32 u = 0; u < S::UNITS; u++)
 #pragma unroll
 			for (u32 m = 0; m < S::TILES; m++) {
-				raw[u][m][0] = skinny_load_row(&p, tile[m].low + g, unit + u);
-				raw[u][m][1] = skinny_load_row(&p, tile[m].high + g, unit + u);
+				raw[u][m][0] = skinny_load_row(p, tile[m].low + g, unit + u);
+				raw[u][m][1] = skinny_load_row(p, tile[m].high + g, unit + u);
 			}
-		if (unit == first)
+		if (wait && unit == first)
 			cu_grid_wait(); /* x is there from here on */
 #pragma unroll
 		for (u32 u = 0; u < S::UNITS; u++)
-			skinny_unit<S>(&p, tile, raw[u], unit + u, c, squares);
+			skinny_unit<S>(p, tile, raw[u], unit + u, c, squares);
 	}
-	cu_grid_wait(); /* of warps that had nothing to load, before they write */
-	cu_grid_launch();
-	skinny_join<S>(&p, shared, c, squares);
+	if (wait) {
+		cu_grid_wait(); /* of warps that had nothing to load, before they write */
+		cu_grid_launch();
+	}
+	skinny_join<S>(p, shared, c, squares);
+}
+
+/* Started before the kernel ahead of it has ended: weights are nobody's output, so the first of them are
+ * under way while it finishes. */
+template <typename S>
+static __global__ void __launch_bounds__(SKINNY_THREADS, 2) skinny_kernel(const struct skinny p)
+{
+	SHARED_DYNAMIC(float, shared);
+	skinny_block<S>(&p, shared, true);
+}
+
+/* Experts of a mixture: blocks (., e) compute the tokens of expert e, in slices. */
+enum { SKINNY_EXPERTS_MAX = 256 };
+struct skinny_experts {
+	const u8 *w[SKINNY_EXPERTS_MAX];
+	const u32 *expert_start;
+	size_t scales_at, zeros_at; /* behind w, in bytes */
+};
+
+template <typename S>
+static __global__ void __launch_bounds__(SKINNY_THREADS, 2)
+	skinny_experts_kernel(const struct skinny all, const struct skinny_experts x)
+{
+	SHARED_DYNAMIC(float, shared);
+	const u32 first = x.expert_start[blockIdx.y], end = x.expert_start[blockIdx.y + 1];
+	struct skinny p = all;
+	p.w = x.w[blockIdx.y];
+	p.scales = p.w + x.scales_at;
+	p.zeros = p.w + x.zeros_at;
+	for (u32 at = first; at < end; at += S::EIGHTS * 8) {
+		p.tokens = least(end - at, S::EIGHTS * 8);
+		p.source = all.source ? all.source + at : NULL;
+		p.x = all.source ? all.x : all.x + (size_t)at * all.x_stride;
+		p.out = (u16 *)all.out + (size_t)at * all.out_stride;
+		skinny_block<S>(&p, shared, false);
+		cu_sync(); /* the sums are used up */
+	}
 }
 
 /* ---------------------------------------------------------------- host */
@@ -395,6 +432,21 @@ template <enum kern_dtype W> static enum err skinny_launch(const struct skinny *
 	if (p->tokens <= 8)
 		return skinny_launch_shape<skinny_shape<1, 1, UNITS, W>>(p, stream);
 	return skinny_launch_shape<skinny_shape<2, 2, UNITS / 2, W>>(p, stream);
+}
+
+template <enum kern_dtype W>
+static enum err skinny_launch_experts(const struct skinny *p, const struct skinny_experts *x, u32 experts,
+				      u32 tokens, cudaStream_t stream)
+{
+	constexpr u32 UNITS = W == KERN_BF16 ? 4 : 2;
+	using few = skinny_shape<1, 1, UNITS, W>;
+	using many = skinny_shape<2, 2, UNITS / 2, W>;
+	const u32 tiles = cuda_ceil(p->n, 16);
+	if (tokens <= 8)
+		return cuda_launched(LAUNCH(skinny_experts_kernel<few>, dim3(tiles, experts), SKINNY_THREADS,
+					    few::SHARED_BYTES, stream, *p, *x));
+	return cuda_launched(LAUNCH(skinny_experts_kernel<many>, dim3(cuda_ceil(tiles, 2), experts),
+				    SKINNY_THREADS, many::SHARED_BYTES, stream, *p, *x));
 }
 
 #endif

@@ -1,23 +1,16 @@
 /* The table of the CUDA variants: the one symbol that the worker looks up in the shared object. */
 #include "kernels/cuda/device.cuh"
 
-/* Those of KERN_OPS that have a CUDA variant. */
-#define CUDA_OPS(X)                                                                              \
-	X(embedding)                                                                             \
-	X(rmsnorm)                                                                               \
-	X(matmul) X(rope_kv) X(attention) X(act_mul) X(soft_cap) X(logits) X(sample) X(logprobs) \
-		X(block_copy)
-
 extern "C" {
 #define DECLARE(op) enum err op##_cuda(struct kern_ctx *ctx, const struct kern_##op##_args *a);
-CUDA_OPS(DECLARE)
+KERN_OPS(DECLARE)
 KERN_DEVICE_OPS(DECLARE)
 #undef DECLARE
 
 void kern_ops_init_cuda(struct kern_ops *ops, struct kern_device_ops *device)
 {
 #define FILL(op) ops->op = op##_cuda, ops->op##_variant = "cuda";
-	CUDA_OPS(FILL)
+	KERN_OPS(FILL)
 #undef FILL
 #define FILL(op) device->op = op##_cuda;
 	KERN_DEVICE_OPS(FILL)

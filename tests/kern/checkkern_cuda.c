@@ -26,6 +26,7 @@ static void run(u64 seed, const char *schedule, u32 *passed, u32 *failed)
 	device_attention(&d);
 	device_sampling(&d);
 	device_step(&d);
+	device_moe(&d);
 	device_fini(&d);
 	*passed += d.check.passed;
 	*failed += d.check.failed;

@@ -54,5 +54,6 @@ void device_matmul(struct device *d);
 void device_attention(struct device *d);
 void device_sampling(struct device *d);
 void device_step(struct device *d);
+void device_moe(struct device *d);
 
 #endif

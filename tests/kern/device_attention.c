@@ -354,13 +354,13 @@ static void attention_cases(struct device *d)
 	static const u32 mixture[][2] = {{0, 0}, {40, 1}, {70, 21}, {5, 0}, {17, 17}, {1, 1}};
 	static const u32 lengthy[][2] = {{700, 1}, {20, 1}};
 	static const u32 lengthy_chunk[][2] = {{600, 9}};
-	/* More rows than a warp has lanes, and an even share of keys that is longer than any row: the plan's warps
-	 * have to agree on it. */
+	/* More rows than a warp has lanes, and an even share of keys that is longer than any row: the plan's
+	 * warps have to agree on it. */
 	static const u32 crowd[][2] = {
-		{41, 1}, {239, 1}, {711, 1}, {627, 1}, {817, 1}, {451, 1}, {359, 1}, {541, 1},
-		{167, 1}, {67, 1}, {241, 1}, {689, 1}, {581, 1}, {747, 1}, {357, 1}, {241, 1},
-		{399, 1}, {1, 1}, {707, 1}, {27, 1}, {451, 1}, {319, 1}, {461, 1}, {47, 1},
-		{737, 1}, {41, 1}, {449, 1}, {301, 1}, {427, 1}, {827, 1}, {671, 1}, {789, 1},
+		{41, 1},  {239, 1}, {711, 1}, {627, 1},	 {817, 1}, {451, 1}, {359, 1}, {541, 1},
+		{167, 1}, {67, 1},  {241, 1}, {689, 1},	 {581, 1}, {747, 1}, {357, 1}, {241, 1},
+		{399, 1}, {1, 1},   {707, 1}, {27, 1},	 {451, 1}, {319, 1}, {461, 1}, {47, 1},
+		{737, 1}, {41, 1},  {449, 1}, {301, 1},	 {427, 1}, {827, 1}, {671, 1}, {789, 1},
 		{351, 1}, {187, 1}, {297, 1}, {300, 20}, {509, 1}, {611, 1}, {157, 1}, {807, 1},
 	};
 	static const struct attention_case cases[] = {

@@ -1,0 +1,137 @@
+/* Checks of the device's mixture of experts against the reference. */
+#include <cuda_runtime.h>
+#include <string.h>
+
+#include "tests/kern/device.h"
+
+static void route_case(struct device *d, u32 tokens, u32 experts, u32 top, bool normalize, bool ties)
+{
+	const u32 count = tokens * top;
+	float *logits, *host = device_floats(d, (size_t)tokens * experts, false, &logits);
+	struct kern_moe_route_args a = {.tokens = tokens,
+					.experts = experts,
+					.top = top,
+					.normalize = normalize},
+				   r;
+	if (ties) {
+		for (u32 i = 0; i < tokens * experts; i++)
+			host[i] = (float)(int)(host[i] * 3);
+		logits = device_upload(d, host, (size_t)tokens * experts * sizeof(float));
+	}
+	r = a;
+	r.logits = host;
+	r.weights = check_alloc(&d->check, count * sizeof(float));
+	r.assignments = check_alloc(&d->check, count * sizeof(u32));
+	r.tokens_of = check_alloc(&d->check, count * sizeof(u32));
+	r.expert_start = check_alloc(&d->check, (experts + 1) * sizeof(u32));
+	a.logits = logits;
+	a.weights = device_alloc(d, count * sizeof(float));
+	a.assignments = device_alloc(d, count * sizeof(u32));
+	a.tokens_of = device_alloc(d, count * sizeof(u32));
+	a.expert_start = device_alloc(d, (experts + 1) * sizeof(u32));
+	d->ctx.scratch = device_alloc(d, count * sizeof(u32));
+	d->ctx.scratch_bytes = count * sizeof(u32);
+	const char *problem = device_problem(d, d->ops.moe_route(&d->ctx, &a));
+	(void)d->ref.moe_route(&d->ref_ctx, &r);
+	const bool same = memcmp(device_download(d, a.assignments, count * sizeof(u32)), r.assignments,
+				 count * sizeof(u32)) == 0 &&
+			  memcmp(device_download(d, a.tokens_of, count * sizeof(u32)), r.tokens_of,
+				 count * sizeof(u32)) == 0 &&
+			  memcmp(device_download(d, a.expert_start, (experts + 1) * sizeof(u32)),
+				 r.expert_start, (experts + 1) * sizeof(u32)) == 0;
+	if (!problem && !same)
+		problem = "another assignment";
+	if (!problem)
+		problem = device_close(device_download(d, a.weights, count * sizeof(float)), r.weights, count,
+				       2e-6, 1e-9);
+	d->ctx.scratch = NULL;
+	d->ctx.scratch_bytes = 0;
+	device_case_end(d, problem, "moe_route tokens=%u experts=%u top=%u normalize=%d ties=%d", tokens,
+			experts, top, normalize, ties);
+}
+
+/* Products and their sum, over an assignment made by hand: experts without work, and one with most of it. */
+static void products_case(struct device *d, enum kern_dtype type, u32 tokens, u32 n, u32 k)
+{
+	enum { EXPERTS = 5, TOP = 2 };
+	struct check *c = &d->check;
+	struct err_msg em = {""};
+	struct kern_weight weights[EXPERTS], refs[EXPERTS];
+	const u32 count = tokens * TOP;
+	u32 *source = check_alloc(c, count * sizeof(u32)),
+	    start[EXPERTS + 1] = {0, 0, 1, count - 2, count - 2, count};
+	u32 *numbers = check_alloc(c, count * sizeof(u32));
+	u16 *x;
+	float *combine, *x_host = device_bf16s(d, (size_t)tokens * k, false, &x),
+			*combine_host = device_floats(d, count, false, &combine);
+	const char *problem = NULL;
+	for (u32 e = 0; e < EXPERTS; e++) {
+		float *values = check_floats(c, (size_t)n * k, false);
+		void *memory = check_alloc(c, kern_weight_bytes(n, k, type, 0)),
+		     *device = check_alloc(c, kern_weight_device_bytes(n, k, type));
+		if (kern_weight_pack(&refs[e], values, KERN_F32, k, n, k, type, memory, NULL, 0, &em) ||
+		    kern_weight_to_device(&weights[e], &refs[e], device, &em))
+			problem = "no weight";
+		weights[e].data = device_upload(d, device, kern_weight_device_bytes(n, k, type));
+	}
+	for (u32 i = 0; i < count; i++) {
+		source[i] = check_random(c, tokens);
+		numbers[i] = (i * 3 + 1) % count; /* any distinct ones do */
+	}
+	struct kern_moe_matmul_args a = {
+		.x_bf16 = x, .w = weights, .experts = EXPERTS, .assignments = count, .tokens = count};
+	struct kern_moe_matmul_args r = {.x = x_host,
+					 .w = refs,
+					 .experts = EXPERTS,
+					 .assignments = count,
+					 .tokens = count,
+					 .ops = &d->ref};
+	a.dtype = KERN_BF16;
+	a.source = device_upload(d, source, count * sizeof(u32));
+	a.expert_start = device_upload(d, start, sizeof(start));
+	a.out_bf16 = device_alloc(d, (size_t)count * n * sizeof(u16));
+	r.source = source;
+	r.expert_start = start;
+	r.out = check_alloc(c, (size_t)count * n * sizeof(float));
+	const size_t scratch = ((size_t)count * k * sizeof(float) + 63) & ~(size_t)63;
+	struct kern_ctx ref = {
+		.threads = d->ref_ctx.threads, .scratch = check_alloc(c, scratch), .scratch_bytes = scratch};
+	if (!problem)
+		problem = device_problem(d, d->ops.moe_matmul(&d->ctx, &a));
+	(void)d->ref.moe_matmul(&ref, &r);
+	float *got = device_download_bf16(d, a.out_bf16, (size_t)count * n);
+	if (!problem)
+		problem = device_close(got, r.out, (size_t)count * n, 0x1.1p-8, 1e-3);
+	struct kern_moe_combine_args sum = {.tokens = tokens, .top = TOP, .hidden = n, .dtype = KERN_BF16},
+				     want = sum;
+	sum.x_bf16 = a.out_bf16;
+	sum.weights = combine;
+	sum.assignments = device_upload(d, numbers, count * sizeof(u32));
+	sum.out_bf16 = device_alloc(d, (size_t)tokens * n * sizeof(u16));
+	want.x = got;
+	want.weights = combine_host;
+	want.assignments = numbers;
+	want.out = check_alloc(c, (size_t)tokens * n * sizeof(float));
+	want.dtype = KERN_F32;
+	if (!problem)
+		problem = device_problem(d, d->ops.moe_combine(&d->ctx, &sum));
+	(void)d->ref.moe_combine(&ref, &want);
+	if (!problem)
+		problem = device_close(device_download_bf16(d, sum.out_bf16, (size_t)tokens * n), want.out,
+				       (size_t)tokens * n, 0x1.1p-8, 1e-4);
+	device_case_end(d, problem, "moe %s tokens=%u n=%u k=%u", kern_dtype_name(type), tokens, n, k);
+}
+
+void device_moe(struct device *d)
+{
+	route_case(d, 1, 8, 2, true, false);
+	route_case(d, 13, 60, 4, false, true);
+	route_case(d, 70, 8, 8, true, true);
+	route_case(d, 150, 128, 8, true, false);
+	route_case(d, 3, 512, 10, false, false);
+	products_case(d, KERN_BF16, 4, 40, 96);
+	products_case(d, KERN_BF16, 23, 24, 288);
+	products_case(d, KERN_I8, 3, 48, 160);
+	products_case(d, KERN_I4_64, 13, 40, 192);
+	products_case(d, KERN_I4_128, 4, 16, 352);
+}
