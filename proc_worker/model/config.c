@@ -17,20 +17,6 @@ enum {
 	EXPERTS_MAX = 4096,
 };
 
-/* Fields that every family may have and that the decoder does not. */
-static enum err refuse_quantized(json_val v, struct err_msg *em)
-{
-	json_val field = json_get(v, "quantization_config");
-
-	if (!json_present(field))
-		return ERR_OK;
-	return err_set(
-		em, ERR_UNSUPPORTED,
-		"config.json: \"quantization_config\" (%.64s): quantized checkpoints are not supported; "
-		"use one in bfloat16, float16 or float32",
-		json_cstr(json_get(field, "quant_method"), "?"));
-}
-
 /* ---------------------------------------------------------------- parts */
 
 static enum err read_arch(struct model_config *c, json_val v, struct err_msg *em)
@@ -373,7 +359,7 @@ static enum err read_config(struct model_config *c, json_val v, struct err_msg *
 		return err_set(em, ERR_FORMAT, "config.json: must be an object, found %s", json_type_name(v));
 	enum err e = read_arch(c, v, em);
 	if (!e)
-		e = refuse_quantized(v, em);
+		e = quant_config_read(&c->quant, v, em);
 	if (!e)
 		e = read_sizes(c, v, em);
 	if (!e)

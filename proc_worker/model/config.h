@@ -7,6 +7,7 @@
 #include "common/types.h"
 #include "kernels/kernels.h"
 #include "proc_worker/model/arch_table.h"
+#include "proc_worker/model/quant_config.h"
 
 enum rope_kind {
 	ROPE_PLAIN,
@@ -43,6 +44,7 @@ enum model_layer_flag {
 
 struct model_config {
 	const struct arch *arch;
+	struct quant_config quant;
 	u32 vocab_size, hidden, intermediate, layers, heads, kv_heads, head_dim;
 	u32 context_max; /* tokens that the model was made for, with what rope scaling adds */
 	f32 norm_eps;

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "common/assert.h"
+#include "proc_worker/model/quant_tensor.h"
 
 enum { NAME_MAX_BYTES = 256, ALIGN = 64 };
 
@@ -132,6 +133,11 @@ static bool slot_is_vector(enum weight_slot slot)
 	return SLOTS[slot].kind == SLOT_IS_NORM || SLOTS[slot].kind == SLOT_IS_BIAS;
 }
 
+static bool slot_is_matrix(enum weight_slot slot)
+{
+	return SLOTS[slot].kind == SLOT_IS_MATRIX || SLOTS[slot].kind == SLOT_IS_EXPERTS;
+}
+
 /* How many weights of a slot a layer (or the model) has. */
 static u32 slot_copies(const struct weights_plan *p, enum weight_slot slot)
 {
@@ -194,6 +200,13 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 	u32 dims = t->columns == DIM_NONE ? 1 : 2;
 
 	arch_tensor_name(name, sizeof(name), t, layer, expert);
+	if (slot_is_matrix(t->slot)) {
+		struct quant_tensor q;
+		enum err e = quant_tensor_find(&q, p->checkpoint, &p->config->quant, name, (u32)shape[0],
+					       (u32)shape[1], em);
+		if (e || q.format != QUANT_NONE)
+			return e;
+	}
 	const struct st_tensor *st = safetensors_find(p->checkpoint, name);
 	safetensors_print_shape(wanted, sizeof(wanted), shape, dims);
 	if (!st)
@@ -259,16 +272,81 @@ static bool embed_stays(const struct weights_plan *p)
 	       (uintptr_t)t->data % kern_dtype_bytes(t->dtype) == 0;
 }
 
-/* A router is small, and which experts it picks matters more than any digit. */
-static enum kern_dtype matrix_dtype(const struct weights_plan *p, enum weight_slot slot)
+/* The part `t` of a weight, as the checkpoint has it; model_weights_check has found it right. */
+static struct quant_tensor quant_part(const struct weights_plan *p, const struct arch_tensor *t, u32 layer,
+				      u32 expert)
 {
-	return kern_dtype_group(p->matrix_dtype) > 0 && slot != SLOT_ROUTER ? p->matrix_dtype : p->dtype;
+	char name[NAME_MAX_BYTES];
+	struct quant_tensor q;
+	struct err_msg em;
+
+	arch_tensor_name(name, sizeof(name), t, layer, expert);
+	enum err e = quant_tensor_find(&q, p->checkpoint, &p->config->quant, name, rows_of_file(p, t),
+				       dim_size(p->config, t->columns), &em);
+	ASSERT(!e);
+	return q;
+}
+
+static bool same_order(const struct quant_tensor *a, const struct quant_tensor *b)
+{
+	if (!a->groups || !b->groups)
+		return a->groups == b->groups;
+	return a->groups->bytes == b->groups->bytes &&
+	       memcmp(a->groups->data, b->groups->data, a->groups->bytes) == 0;
+}
+
+/* The quantized type in which a weight can be held as the checkpoint has it, if all its parts agree on one
+ * and on the order of inputs (`*ordered`: another than theirs); else KERN_F32. */
+static enum kern_dtype stored_type(const struct weights_plan *p, enum weight_slot slot, u32 layer,
+				   bool *ordered)
+{
+	const struct arch *a = p->config->arch;
+	enum kern_dtype type = KERN_F32;
+	struct quant_tensor first;
+	u32 parts = 0;
+
+	*ordered = false;
+	slot = source_slot(p, slot);
+	for (u32 i = 0; i < a->tensor_count && p->config->quant.format != QUANT_NONE; i++) {
+		const struct arch_tensor *t = &a->tensors[i];
+		if (t->slot != slot || !slot_is_matrix(slot) || !tensor_applies(p, t, layer))
+			continue;
+		struct quant_tensor q = quant_part(p, t, layer, 0);
+		struct range columns = columns_share(p, t);
+		enum kern_dtype mine = quant_tensor_type(&q, columns.first, columns.count);
+		if (parts++ == 0) {
+			first = q;
+			type = mine;
+		}
+		if (mine != type || !same_order(&q, &first) ||
+		    (q.groups && SLOTS[slot].kind == SLOT_IS_EXPERTS))
+			return KERN_F32;
+		*ordered = q.groups != NULL;
+	}
+	return type;
+}
+
+/* A router is small, and which experts it picks matters more than any digit. */
+static enum kern_dtype matrix_dtype(const struct weights_plan *p, enum weight_slot slot, u32 layer,
+				    bool *ordered)
+{
+	*ordered = false;
+	if (slot == SLOT_ROUTER)
+		return p->dtype;
+	if (kern_dtype_group(p->matrix_dtype) > 0)
+		return p->matrix_dtype;
+	enum kern_dtype stored = stored_type(p, slot, layer, ordered);
+	if (kern_dtype_group(stored) > 0)
+		return stored;
+	*ordered = false;
+	return p->dtype;
 }
 
 /* Of one weight of the slot. */
 static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, u32 layer)
 {
 	u32 rows, columns;
+	bool ordered;
 
 	slot_shape(p, slot, layer, &rows, &columns);
 	if (rows == 0)
@@ -277,7 +355,9 @@ static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, u3
 		return embed_stays(p) ? 0 : round_up((size_t)rows * columns * kern_dtype_bytes(p->dtype));
 	if (slot_is_vector(slot))
 		return round_up(rows * sizeof(float));
-	return round_up(kern_weight_bytes(rows, columns, matrix_dtype(p, slot), p->caps));
+	enum kern_dtype type = matrix_dtype(p, slot, layer, &ordered);
+	return round_up(kern_weight_bytes(rows, columns, type, p->caps)) +
+	       (ordered ? round_up(columns * sizeof(u32)) : 0);
 }
 
 u64 model_weights_bytes(const struct weights_plan *p)
@@ -340,6 +420,32 @@ static const struct st_tensor *find_tensor(const struct loader *l, const struct 
 	return st;
 }
 
+static enum err load_plain(struct loader *l, const struct arch_tensor *t, const struct st_tensor *st,
+			   struct range r, u32 done, struct kern_weight *w, struct err_msg *em)
+{
+	const struct weights_plan *p = l->plan;
+	const char *src = aligned_rows(l, st, r.first, r.count);
+
+	if (!src)
+		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
+	kern_weight_rows(w, done, r.count, src + columns_share(p, t).first * kern_dtype_bytes(st->dtype),
+			 st->dtype, dim_size(p->config, t->columns), p->threads);
+	return ERR_OK;
+}
+
+/* The order of inputs, behind the weight's own memory. */
+static void order_inputs(struct kern_weight *w, const struct quant_tensor *q, void *memory, u32 rows,
+			 u32 columns, u32 caps)
+{
+	u32 *order =
+		(u32 *)(void *)((char *)memory + round_up(kern_weight_bytes(rows, columns, w->dtype, caps)));
+
+	if (w->order)
+		return;
+	quant_tensor_order(q, order);
+	w->order = order;
+}
+
 static enum err load_matrix(struct loader *l, enum weight_slot slot, u32 layer, u32 expert,
 			    struct kern_weight *w, struct err_msg *em)
 {
@@ -347,28 +453,30 @@ static enum err load_matrix(struct loader *l, enum weight_slot slot, u32 layer, 
 	const struct arch *a = p->config->arch;
 	enum weight_slot source = source_slot(p, slot);
 	u32 rows, columns, done = 0;
+	bool ordered;
 
 	slot_shape(p, slot, layer, &rows, &columns);
 	void *memory = take(l, slot_bytes(p, slot, layer));
-	enum err e = kern_weight_begin(w, rows, columns, matrix_dtype(p, slot), memory, p->caps, em);
-	if (e)
-		return e;
-	for (u32 i = 0; i < a->tensor_count; i++) {
+	enum err e = kern_weight_begin(w, rows, columns, matrix_dtype(p, slot, layer, &ordered), memory,
+				       p->caps, em);
+	for (u32 i = 0; !e && i < a->tensor_count; i++) {
 		const struct arch_tensor *t = &a->tensors[i];
 		if (t->slot != source || !tensor_applies(p, t, layer))
 			continue;
-		const struct st_tensor *st = find_tensor(l, t, layer, expert);
 		struct range r = rows_share(p, t);
-		size_t first_column = columns_share(p, t).first;
-		const char *src = aligned_rows(l, st, r.first, r.count);
-		if (!src)
-			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
-		kern_weight_rows(w, done, r.count, src + first_column * kern_dtype_bytes(st->dtype),
-				 st->dtype, dim_size(p->config, t->columns), p->threads);
+		struct quant_tensor q = {.format = QUANT_NONE};
+		if (slot_is_matrix(source))
+			q = quant_part(p, t, layer, expert);
+		if (ordered)
+			order_inputs(w, &q, memory, rows, columns, p->caps);
+		e = q.format == QUANT_NONE
+			    ? load_plain(l, t, find_tensor(l, t, layer, expert), r, done, w, em)
+			    : quant_tensor_load(w, done, &q, r.first, r.count, columns_share(p, t).first,
+						p->threads, em);
 		done += r.count;
 	}
-	ASSERT(done == rows);
-	return ERR_OK;
+	ASSERT(e || done == rows);
+	return e;
 }
 
 static enum err load_experts(struct loader *l, enum weight_slot slot, u32 layer, struct kern_weight **out,
@@ -476,7 +584,8 @@ static enum err load_all(struct loader *l, struct model_weights *w, struct err_m
 static enum err check_memory(const struct weights_plan *p, u64 bytes, struct err_msg *em)
 {
 	const u64 mib = 1 << 20;
-	enum kern_dtype type = matrix_dtype(p, SLOT_QKV);
+	bool ordered;
+	enum kern_dtype type = matrix_dtype(p, SLOT_QKV, 0, &ordered);
 
 	if (bytes <= p->memory_available)
 		return ERR_OK;

@@ -205,7 +205,7 @@ Test(model, config_json_names_what_is_missing_or_wrong)
 		.config_from = "\"eos_token_id\"", .config_to = "\"hidden_act\": \"gelu\", \"eos_token_id\"");
 	REFUSED(ERR_NOT_FOUND, "has no tensor model.layers.0.self_attn.q_proj.bias ([8] expected)",
 		.config_from = "\"eos_token_id\"", .config_to = "\"attention_bias\": true, \"eos_token_id\"");
-	REFUSED(ERR_UNSUPPORTED, "\"quantization_config\" (awq)", .config_from = "\"eos_token_id\"",
+	REFUSED(ERR_UNSUPPORTED, "\"quantization_config\": \"bits\" must be a number from 4 to 4", .config_from = "\"eos_token_id\"",
 		.config_to = "\"quantization_config\": {\"quant_method\": \"awq\"}, \"eos_token_id\"");
 	REFUSED(ERR_UNSUPPORTED, "\"torch_dtype\" is 'float64'", .config_from = "float32",
 		.config_to = "float64");

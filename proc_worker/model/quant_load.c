@@ -1,0 +1,77 @@
+/* Brings rows of a quantized checkpoint's matrix into a weight, some at a time. Runs in the worker while a
+ * model loads; its buffer lives for one matrix. */
+#include <stdlib.h>
+
+#include "proc_worker/model/quant_tensor.h"
+
+enum { SLICE_ROWS = 64, GROUP_LEAST = 32 };
+
+/* Rows on their way: in the checkpoint's codes, or as values that the weight rounds anew. */
+struct slice {
+	const struct quant_tensor *tensor;
+	enum kern_dtype type; /* KERN_F32: values */
+	u32 row, first, count, groups;
+	const u32 *order;
+	u8 *codes;	       /* [SLICE_ROWS][count] */
+	float *values;	       /* [SLICE_ROWS][count] */
+	float *scales, *zeros; /* [SLICE_ROWS][groups] */
+};
+
+static void slice_row(void *arg, u32 task, u32 thread)
+{
+	const struct slice *s = arg;
+	size_t at = (size_t)task * s->count, groups = (size_t)task * s->groups;
+
+	(void)thread;
+	if (s->type == KERN_F32)
+		quant_tensor_values(s->tensor, s->row + task, s->first, s->count, s->values + at);
+	else
+		quant_tensor_codes(s->tensor, s->type, s->row + task, s->first, s->count, s->order,
+				   s->codes + at, s->scales + groups, s->zeros + groups);
+}
+
+static void slice_fill(struct slice *s, u32 row, u32 rows, struct kern_threads *threads)
+{
+	s->row = row;
+	if (threads)
+		kern_threads_run(threads, rows, slice_row, s);
+	for (u32 i = 0; i < rows && !threads; i++)
+		slice_row(s, i, 0);
+}
+
+enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_tensor *t, u32 first_row,
+			   u32 rows, u32 first_column, struct kern_threads *threads, struct err_msg *em)
+{
+	enum kern_dtype type = quant_tensor_type(t, first_column, w->k);
+	bool as_is = type != KERN_F32 && type == w->dtype && (w->order != NULL) == quant_tensor_is_ordered(t);
+	struct slice s = {.tensor = t,
+			  .type = as_is ? type : KERN_F32,
+			  .first = first_column,
+			  .count = w->k,
+			  .groups = w->k / GROUP_LEAST + 1,
+			  .order = w->order};
+	size_t values = (size_t)SLICE_ROWS * s.count, groups = (size_t)SLICE_ROWS * s.groups;
+	float *memory = malloc((values + 2 * groups) * sizeof(float));
+
+	if (!memory)
+		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", t->values->name);
+	s.scales = memory;
+	s.zeros = memory + groups;
+	s.values = memory + 2 * groups;
+	s.codes = (u8 *)s.values;
+	const struct kern_quantized_rows ready = {.q = s.codes,
+						  .scale = s.scales,
+						  .zero = w->dtype == KERN_I8 ? NULL : s.zeros,
+						  .q_stride = s.count,
+						  .group_stride = s.groups};
+	for (u32 at = 0; at < rows; at += SLICE_ROWS) {
+		u32 n = rows - at < SLICE_ROWS ? rows - at : SLICE_ROWS;
+		slice_fill(&s, first_row + at, n, threads);
+		if (as_is)
+			kern_weight_rows_quantized(w, to + at, n, &ready, threads);
+		else
+			kern_weight_rows(w, to + at, n, s.values, KERN_F32, s.count, threads);
+	}
+	free(memory);
+	return ERR_OK;
+}

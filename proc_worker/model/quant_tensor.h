@@ -1,0 +1,51 @@
+/* A matrix of a quantized checkpoint: its parts in the files, and its values. */
+#ifndef TERCET_PROC_WORKER_MODEL_QUANT_TENSOR_H
+#define TERCET_PROC_WORKER_MODEL_QUANT_TENSOR_H
+
+#include "kernels/kernels.h"
+#include "proc_worker/model/quant_config.h"
+#include "proc_worker/model/safetensors.h"
+
+/* value = (code - zero) * scale. All parts lie in the mapped checkpoint. */
+struct quant_tensor {
+	enum quant_format format; /* QUANT_NONE: a plain tensor; `values` alone is set */
+	const struct st_tensor *values, *scales;
+	const struct st_tensor *zeros; /* NULL: none */
+	const struct st_tensor
+		*groups;   /* the group of every input, where these are out of order; else NULL */
+	u32 rows, columns; /* outputs, inputs */
+	u32 bits;
+	u32 zero_offset;
+	u32 group_rows, group_columns; /* values that share a scale: the latter is `columns` for whole rows */
+};
+
+/* Finds the matrix [rows][columns] whose plain name is `name` ("... .weight") and checks the shape and type
+ * of all its parts. A tensor that the quantization left out is found as a plain one of any type.
+ * ERR_NOT_FOUND, ERR_FORMAT, ERR_UNSUPPORTED: `em` names the tensor, what was found and what is expected. */
+MUST_CHECK enum err quant_tensor_find(struct quant_tensor *t, const struct safetensors *st,
+				      const struct quant_config *c, const char *name, u32 rows, u32 columns,
+				      struct err_msg *em);
+
+/* The type of weights that holds inputs [first, first + count) without another rounding; KERN_F32: none does.
+ */
+enum kern_dtype quant_tensor_type(const struct quant_tensor *t, u32 first, u32 count);
+/* Whether inputs must be read in another order for that. */
+bool quant_tensor_is_ordered(const struct quant_tensor *t);
+/* [columns]: inputs sorted by group. Only if it is ordered. */
+void quant_tensor_order(const struct quant_tensor *t, u32 *order);
+
+/* Values of one output, inputs [first, first + count). */
+void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *out);
+/* The same for kern_weight_rows_quantized of `type`, as quant_tensor_type says it: codes [count], and scales
+ * and zeros for each of its groups. `order`: of quant_tensor_order, or NULL. */
+void quant_tensor_codes(const struct quant_tensor *t, enum kern_dtype type, u32 row, u32 first, u32 count,
+			const u32 *order, u8 *codes, float *scales, float *zeros);
+
+/* Rows [first_row, first_row + rows), inputs [first_column, first_column + w->k) become rows of `w` from `to`
+ * on: as they are stored where `w` is of their type (with its order of inputs set, if they have one), else
+ * rounded to w's type. Parallel over `threads` (NULL: in the caller). ERR_NO_MEMORY. */
+MUST_CHECK enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_tensor *t,
+				      u32 first_row, u32 rows, u32 first_column, struct kern_threads *threads,
+				      struct err_msg *em);
+
+#endif

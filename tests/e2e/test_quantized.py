@@ -1,0 +1,315 @@
+"""Checkpoints in the formats of AWQ, GPTQ, compressed-tensors and FP8: written here by the published packing, and
+compared with a plain checkpoint of the values that they stand for."""
+import array
+import json
+import random
+import struct
+
+import pytest
+
+from engine import SANITIZED, run
+
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM, LAYERS, VOCAB = 128, 4, 2, 32, 2, 64
+IDS = "5,17,3,60,33,8,41"
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+# ---------------------------------------------------------------- files
+
+
+def write_safetensors(path, tensors):
+    """name -> (type, shape, bytes)"""
+    header, data = {}, b""
+    for name, (kind, shape, raw) in tensors.items():
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def floats(values):
+    return array.array("f", values).tobytes()
+
+
+def halves(values):
+    return struct.pack("<%de" % len(values), *values)
+
+
+def bf16s(values):
+    """Of numbers that are exact in bfloat16."""
+    raw = floats(values)
+    return b"".join(raw[i + 2:i + 4] for i in range(0, len(raw), 4))
+
+
+def words(values):
+    return struct.pack("<%dI" % len(values), *values)
+
+
+def to_half(x):
+    return struct.unpack("<e", struct.pack("<e", x))[0]
+
+
+def to_float(x):
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def to_bf16(x):
+    return struct.unpack("<f", b"\0\0" + struct.pack("<f", x)[2:])[0]
+
+
+def f8_value(code):
+    exponent, mantissa = code >> 3 & 15, code & 7
+    size = (8 + mantissa) * 2.0 ** (exponent - 10) if exponent else mantissa * 2.0 ** -9
+    return -size if code & 128 else size
+
+
+# ---------------------------------------------------------------- formats: (name, rows, columns) -> parts, values
+
+
+class Awq:
+    def __init__(self, group):
+        self.group = group
+        self.config = {"quant_method": "awq", "bits": 4, "group_size": group, "zero_point": True, "version": "gemm",
+                       "modules_to_not_convert": None}
+
+    def pack(self, per_input):
+        """[inputs][outputs] of codes: eight outputs a word."""
+        return words([sum(row[at + AWQ_ORDER[i]] << 4 * i for i in range(8))
+                      for row in per_input for at in range(0, len(row), 8)])
+
+    def make(self, stem, rows, columns, rng):
+        groups = columns // self.group
+        codes = [[rng.randrange(16) for _ in range(rows)] for _ in range(columns)]
+        zeros = [[rng.randrange(16) for _ in range(rows)] for _ in range(groups)]
+        scales = [[to_half(rng.uniform(0.002, 0.01)) for _ in range(rows)] for _ in range(groups)]
+        parts = {stem + "qweight": ("I32", (columns, rows // 8), self.pack(codes)),
+                 stem + "qzeros": ("I32", (groups, rows // 8), self.pack(zeros)),
+                 stem + "scales": ("F16", (groups, rows), halves([s for row in scales for s in row]))}
+        values = [(codes[k][n] - zeros[k // self.group][n]) * scales[k // self.group][n]
+                  for n in range(rows) for k in range(columns)]
+        return parts, values
+
+
+class Gptq:
+    def __init__(self, group, offset=1, ordered=False):
+        self.group, self.offset, self.ordered = group, offset, ordered
+        self.config = {"quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": ordered, "sym": False,
+                       "damp_percent": 0.01, "true_sequential": True}
+        if offset == 0:
+            self.config["checkpoint_format"] = "gptq_v2"
+
+    def make(self, stem, rows, columns, rng):
+        group = self.group if self.group > 0 else columns
+        groups = columns // group
+        group_of = [k // group for k in range(columns)]
+        if self.ordered:  # the same for all matrices that read the same inputs
+            random.Random(columns).shuffle(group_of)
+        codes = [[rng.randrange(16) for _ in range(rows)] for _ in range(columns)]
+        zeros = [[rng.randrange(self.offset, 16) for _ in range(rows)] for _ in range(groups)]
+        zeros[0][0] = 0  # stored as 15 where 1 is taken off
+        scales = [[to_half(rng.uniform(0.002, 0.01)) for _ in range(rows)] for _ in range(groups)]
+        weights = [sum(codes[k + i][n] << 4 * i for i in range(8)) for k in range(0, columns, 8) for n in range(rows)]
+        stored = [sum((z[n + i] - self.offset & 15) << 4 * i for i in range(8))
+                  for z in zeros for n in range(0, rows, 8)]
+        parts = {stem + "qweight": ("I32", (columns // 8, rows), words(weights)),
+                 stem + "qzeros": ("I32", (groups, rows // 8), words(stored)),
+                 stem + "scales": ("F16", (groups, rows), halves([s for row in scales for s in row])),
+                 stem + "g_idx": ("I32", (columns,), words(group_of))}
+        values = [(codes[k][n] - zeros[group_of[k]][n]) * scales[group_of[k]][n]
+                  for n in range(rows) for k in range(columns)]
+        return parts, values
+
+
+def compressed(form, **weights):
+    scheme = {"dynamic": False, "observer": "minmax", "actorder": None, **weights}
+    return {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head"], "kv_cache_scheme": None,
+            "quantization_status": "compressed",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": scheme, "input_activations": None,
+                                          "output_activations": None}}}
+
+
+class Packed:
+    """Neighbours of a row, in order, with half of the range added."""
+
+    def __init__(self, bits, group, symmetric):
+        self.bits, self.group, self.symmetric = bits, group, symmetric
+        self.config = compressed("pack-quantized", num_bits=bits, type="int", symmetric=symmetric,
+                                 strategy="group" if group else "channel", group_size=group or None)
+
+    def make(self, stem, rows, columns, rng):
+        group, in_word, half = self.group or columns, 32 // self.bits, 1 << self.bits - 1
+        groups, top = columns // group, 2 * half
+        codes = [[rng.randrange(top) for _ in range(columns)] for _ in range(rows)]
+        zeros = [[half if self.symmetric else rng.randrange(top) for _ in range(groups)] for _ in range(rows)]
+        scales = [[to_bf16(rng.uniform(0.004, 0.01) * 16 / top) for _ in range(groups)] for _ in range(rows)]
+        weights = [sum(row[k + i] << self.bits * i for i in range(in_word))
+                   for row in codes for k in range(0, columns, in_word)]
+        parts = {stem + "weight_packed": ("I32", (rows, columns // in_word), words(weights)),
+                 stem + "weight_scale": ("BF16", (rows, groups), bf16s([s for row in scales for s in row])),
+                 stem + "weight_shape": ("I64", (2,), struct.pack("<2q", rows, columns))}
+        if not self.symmetric:
+            stored = [sum(zeros[n + i][g] << self.bits * i for i in range(in_word))
+                      for n in range(0, rows, in_word) for g in range(groups)]
+            parts[stem + "weight_zero_point"] = ("I32", (rows // in_word, groups), words(stored))
+        values = [(codes[n][k] - zeros[n][k // group]) * scales[n][k // group]
+                  for n in range(rows) for k in range(columns)]
+        return parts, values
+
+
+class Int8:
+    def __init__(self, group, symmetric=True):
+        self.group, self.symmetric = group, symmetric
+        self.config = compressed("int-quantized", num_bits=8, type="int", symmetric=symmetric,
+                                 strategy="group" if group else "channel", group_size=group or None)
+
+    def make(self, stem, rows, columns, rng):
+        group = self.group or columns
+        groups = columns // group
+        codes = [rng.randrange(-127, 128) for _ in range(rows * columns)]
+        zeros = [0 if self.symmetric else rng.randrange(-20, 20) for _ in range(rows * groups)]
+        scales = [to_float(rng.uniform(0.0002, 0.0006)) for _ in range(rows * groups)]
+        parts = {stem + "weight": ("I8", (rows, columns), array.array("b", codes).tobytes()),
+                 stem + "weight_scale": ("F32", (rows, groups), floats(scales))}
+        if not self.symmetric:
+            parts[stem + "weight_zero_point"] = ("I8", (rows, groups), array.array("b", zeros).tobytes())
+        values = [to_float((codes[n * columns + k] - zeros[n * groups + k // group]) *
+                           scales[n * groups + k // group]) for n in range(rows) for k in range(columns)]
+        return parts, values
+
+
+class Fp8:
+    def __init__(self, strategy):
+        self.strategy = strategy
+        if strategy == "blocks":
+            self.config = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
+                           "weight_block_size": [128, 128]}
+        else:
+            self.config = compressed("float-quantized", num_bits=8, type="float", symmetric=True, strategy=strategy)
+
+    def make(self, stem, rows, columns, rng):
+        codes = bytes(rng.choice((0, 128)) | rng.randrange(127) for _ in range(rows * columns))
+        shape = {"tensor": (1,), "channel": (rows, 1), "blocks": (-(-rows // 128), -(-columns // 128))}[self.strategy]
+        high, wide = {"tensor": (rows, columns), "channel": (1, columns), "blocks": (128, 128)}[self.strategy]
+        across = -(-columns // wide)
+        scales = [to_bf16(rng.uniform(0.0001, 0.0004)) for _ in range(shape[0] * across)]
+        suffix = "weight_scale_inv" if self.strategy == "blocks" else "weight_scale"
+        parts = {stem + "weight": ("F8_E4M3", (rows, columns), codes),
+                 stem + suffix: ("F32" if self.strategy == "blocks" else "BF16", shape,
+                                 (floats if self.strategy == "blocks" else bf16s)(scales))}
+        values = [to_float(f8_value(codes[n * columns + k]) * scales[n // high * across + k // wide])
+                  for n in range(rows) for k in range(columns)]
+        return parts, values
+
+
+# ---------------------------------------------------------------- checkpoints
+
+FORMATS = {
+    "awq-64": Awq(64), "awq-128": Awq(128), "gptq-64": Gptq(64), "gptq-row": Gptq(-1), "gptq-v2-32": Gptq(32, 0),
+    "gptq-order-64": Gptq(64, ordered=True), "packed4-32": Packed(4, 32, True), "packed4-128-zeros": Packed(4, 128, False),
+    "packed8-row": Packed(8, 0, True), "int8-row": Int8(0), "int8-128": Int8(128), "int8-64-zeros": Int8(64, False),
+    "fp8-tensor": Fp8("tensor"), "fp8-row": Fp8("channel"), "fp8-blocks": Fp8("blocks"),
+}
+
+
+def write_models(folder, form, intermediate=384):
+    """folder/quantized, and folder/plain in float32 of the same values."""
+    rng = random.Random(str(form.config))
+    wide = HEADS * HEAD_DIM
+    narrow = KV_HEADS * HEAD_DIM
+    plain, quantized = {}, {}
+
+    def both(name, shape, spread, middle=0.0):
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        part = ("F32", shape, floats([rng.uniform(middle - spread, middle + spread) for _ in range(count)]))
+        plain[name] = quantized[name] = part
+
+    both("model.embed_tokens.weight", (VOCAB, HIDDEN), 1.0)
+    both("model.norm.weight", (HIDDEN,), 0.1, 1.0)
+    both("lm_head.weight", (VOCAB, HIDDEN), 0.2)
+    for layer in range(LAYERS):
+        stem = "model.layers.%d." % layer
+        both(stem + "input_layernorm.weight", (HIDDEN,), 0.1, 1.0)
+        both(stem + "post_attention_layernorm.weight", (HIDDEN,), 0.1, 1.0)
+        for name, rows, columns in (("self_attn.q_proj", wide, HIDDEN), ("self_attn.k_proj", narrow, HIDDEN),
+                                    ("self_attn.v_proj", narrow, HIDDEN), ("self_attn.o_proj", HIDDEN, wide),
+                                    ("mlp.gate_proj", intermediate, HIDDEN), ("mlp.up_proj", intermediate, HIDDEN),
+                                    ("mlp.down_proj", HIDDEN, intermediate)):
+            parts, values = form.make(stem + name + ".", rows, columns, rng)
+            quantized.update(parts)
+            plain[stem + name + ".weight"] = ("F32", (rows, columns), floats(values))
+    config = {"architectures": ["LlamaForCausalLM"], "vocab_size": VOCAB, "hidden_size": HIDDEN,
+              "intermediate_size": intermediate, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+              "num_key_value_heads": KV_HEADS, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+              "torch_dtype": "float16"}
+    for name, tensors, extra in (("plain", plain, {}), ("quantized", quantized, {"quantization_config": form.config})):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps({**config, **extra}))
+        write_safetensors(folder / name / "model.safetensors", tensors)
+    return folder / "plain", folder / "quantized"
+
+
+def logits(model, *flags, env=None):
+    status, output = run("logits", "--model", model, "--ids", IDS, "--top", 0, "--dtype", "float32", "--threads", 1,
+                         *flags, env=env)
+    assert status == 0, output
+    return json.loads(output.strip().splitlines()[-1])["logits"]
+
+
+def distance(a, b):
+    assert len(a) == len(b) == VOCAB
+    return max(abs(x - y) for x, y in zip(a, b))
+
+
+@pytest.mark.parametrize("name", ["awq-64", "gptq-order-64"] if SANITIZED else FORMATS)
+def test_quantized_checkpoints_compute_what_they_stand_for(name, tmp_path):
+    plain, quantized = write_models(tmp_path, FORMATS[name], 320 if name == "fp8-blocks" else 384)
+    wanted = logits(plain)
+    spread = max(wanted) - min(wanted)
+    assert spread > 1
+    portable = {"TERCET_KERN_CAPS": "none"}  # inputs of products are not rounded there
+    assert distance(logits(quantized, env=portable), wanted) < 1e-3
+    # Products round their inputs to 8 bits where weights are held in 4 or 8.
+    limit = 1e-3 if name.startswith("fp8") else 0.05 * spread
+    assert distance(logits(quantized), wanted) < limit
+    assert distance(logits(quantized, "--tensor-parallel-size", 2, env=portable), wanted) < 1e-3
+
+
+def refused(tmp_path, form, **changes):
+    """What is said of a checkpoint whose quantization_config has these fields changed."""
+    _plain, quantized = write_models(tmp_path, form)
+    config = json.loads((quantized / "config.json").read_text())
+    for key, value in changes.items():
+        config["quantization_config"][key] = value
+    (quantized / "config.json").write_text(json.dumps(config))
+    status, output = run("logits", "--model", quantized, "--ids", IDS)
+    assert status == 1, output
+    return output
+
+
+@pytest.mark.parametrize("changes,words_said", [
+    ({"bits": 3}, '"bits" must be a number from 4 to 4'),
+    ({"version": "gemv"}, "'gemv'; supported: gemm"),
+    ({"zero_point": False}, '"zero_point" is false'),
+    ({"mystery": 7}, 'field "mystery" is unknown'),
+    ({"group_size": 0}, '"group_size" is 0'),
+    ({"group_size": 32}, "qzeros has the shape"),
+    ({"quant_method": "bitsandbytes"}, "'bitsandbytes'; supported: awq, gptq, compressed-tensors, fp8"),
+])
+def test_unsupported_settings_are_refused_by_name(changes, words_said, tmp_path):
+    output = refused(tmp_path, Awq(64), **changes)
+    assert words_said in output or words_said.replace("qzeros", "scales") in output, output
+
+
+def test_a_missing_part_is_named(tmp_path):
+    form = Gptq(64)
+    make = form.make
+
+    def without(stem, rows, columns, rng):
+        parts, values = make(stem, rows, columns, rng)
+        if stem == "model.layers.1.mlp.up_proj.":
+            del parts[stem + "scales"]
+        return parts, values
+
+    form.make = without
+    output = refused(tmp_path, form)
+    assert "no tensor model.layers.1.mlp.up_proj.scales" in output, output
