@@ -474,8 +474,18 @@ struct kern_commit_args {
 	const u32 *sampled, *sample_rows, *counts;
 };
 
+/* Copies KV blocks src[i] of one pool to dst[i] of another in every layer: out to pinned host memory, or back
+ * in. Both pools have the same blocks; the lists and `from`, `to` are device or pinned host memory. Queue it in
+ * a stream of its own beside the forward. */
+struct kern_swap_args {
+	const struct kern_kv *from, *to; /* [layer_count] */
+	u32 layer_count;
+	const u32 *src, *dst;
+	u32 count;
+};
+
 /* What a device does besides the ops: X(slot), struct kern_<slot>_args. */
-#define KERN_DEVICE_OPS(X) X(attention_plan) X(apply_diff) X(build_inputs) X(commit)
+#define KERN_DEVICE_OPS(X) X(attention_plan) X(apply_diff) X(build_inputs) X(commit) X(swap)
 struct kern_device_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);
 	KERN_DEVICE_OPS(KERN_SLOT)

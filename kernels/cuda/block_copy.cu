@@ -1,4 +1,5 @@
-/* Copies of whole KV blocks, by lists of pairs: one block of threads a pair, layer and side. */
+/* Copies of whole KV blocks within a pool, and out of it and in again, by lists of pairs: one block of
+ * threads a pair, layer and side. Pinned host memory is read and written in place. */
 #include "kernels/cuda/device.cuh"
 
 enum { THREADS = 256, VECTOR_BYTES = 16 };
@@ -22,21 +23,35 @@ CU_INLINE void copy_bytes(u8 *to, const u8 *from, size_t bytes)
 		to[i] = from[i];
 }
 
+/* Grid: pairs, layers, K and V. Within a pool `from` and `to` are the same. */
 static __global__ void __launch_bounds__(THREADS)
-	block_copy_kernel(const struct kern_kv *layers, const u32 *src, const u32 *dst)
+	block_copy_kernel(const struct kern_kv *from, const struct kern_kv *to, const u32 *src,
+			  const u32 *dst)
 {
-	const struct kern_kv *kv = &layers[blockIdx.y];
-	const size_t bytes = block_bytes_of(kv);
-	u8 *base = (u8 *)(blockIdx.z == 0 ? kv->k : kv->v);
-	copy_bytes(base + dst[blockIdx.x] * bytes, base + src[blockIdx.x] * bytes, bytes);
+	const struct kern_kv *f = &from[blockIdx.y], *t = &to[blockIdx.y];
+	const size_t bytes = block_bytes_of(f);
+	u8 *target = (u8 *)(blockIdx.z == 0 ? t->k : t->v);
+	const u8 *source = (const u8 *)(blockIdx.z == 0 ? f->k : f->v);
+	copy_bytes(target + dst[blockIdx.x] * bytes, source + src[blockIdx.x] * bytes, bytes);
 }
 
-CUDA_OP(block_copy)
+static enum err launch(const struct kern_swap_args *a, cudaStream_t stream)
 {
 	if (a->layer_count > CUDA_GRID_Y_MAX)
 		return ERR_INVALID;
 	if (a->count == 0 || a->layer_count == 0)
 		return ERR_OK;
-	return cuda_launched(LAUNCH(block_copy_kernel, dim3(a->count, a->layer_count, 2), THREADS, 0,
-				    cuda_stream(ctx), a->layers, a->src, a->dst));
+	return cuda_launched(LAUNCH(block_copy_kernel, dim3(a->count, a->layer_count, 2), THREADS, 0, stream,
+				    a->from, a->to, a->src, a->dst));
+}
+
+CUDA_OP(block_copy)
+{
+	const struct kern_swap_args same = {a->layers, a->layers, a->layer_count, a->src, a->dst, a->count};
+	return launch(&same, cuda_stream(ctx));
+}
+
+extern "C" enum err swap_cuda(struct kern_ctx *ctx, const struct kern_swap_args *a)
+{
+	return launch(a, cuda_stream(ctx));
 }

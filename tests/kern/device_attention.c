@@ -1,5 +1,6 @@
 /* Checks of the device's rope_kv, attention and block_copy against the reference. The layout of the device's
  * cache is written out here once more, from kernels.h. */
+#include <cuda_runtime.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -354,6 +355,7 @@ static void attention_cases(struct device *d)
 	static const u32 mixture[][2] = {{0, 0}, {40, 1}, {70, 21}, {5, 0}, {17, 17}, {1, 1}};
 	static const u32 lengthy[][2] = {{700, 1}, {20, 1}};
 	static const u32 lengthy_chunk[][2] = {{600, 9}};
+	static const u32 thousands[][2] = {{2100, 1}, {3, 3}, {1500, 130}};
 	/* More rows than a warp has lanes, and an even share of keys that is longer than any row: the plan's
 	 * warps have to agree on it. */
 	static const u32 crowd[][2] = {
@@ -377,6 +379,7 @@ static void attention_cases(struct device *d)
 		{2, 1, 64, 64, lengthy, 2, 64, KERN_BF16, 300, 0},
 		{4, 1, 64, 16, lengthy_chunk, 1, 8, KERN_BF16, 0, 0},
 		{4, 1, 64, 16, lengthy_chunk, 1, 8, KERN_BF16, 290, 0},
+		{5, 1, 32, 32, thousands, 3, 6, KERN_BF16, 0, 0},
 		{18, 1, 32, 16, decode, 5, 8, KERN_BF16, 0, 0},
 		{4, 2, 64, 16, mixture, 6, 16, KERN_I8, 0, 0},
 		{4, 1, 128, 16, decode, 5, 16, KERN_I8, 33, 0},
@@ -429,6 +432,56 @@ static void block_copy_case(struct device *d, enum kern_dtype type, u32 block_si
 	device_case_end(d, problem, "block_copy %s block=%u", kern_dtype_name(type), block_size);
 }
 
+/* Out to pinned host memory and, elsewhere, in again. */
+static void swap_case(struct device *d, enum kern_dtype type)
+{
+	enum { BLOCKS = 6, HOST_BLOCKS = 4, PAIRS = 3 };
+	static const u32 out_src[PAIRS] = {5, 0, 3}, out_dst[PAIRS] = {1, 3, 0}, in_dst[PAIRS] = {2, 4, 1};
+	const struct kern_kv kv = {.dtype = type, .block_size = 8, .kv_heads = 2, .head_dim = 12};
+	struct cache c;
+	cache_init(d, &c, &kv, BLOCKS);
+	for (size_t i = 0; i < cache_bytes(&c); i++) {
+		c.k[i] = (u8)check_random(&d->check, 256);
+		c.v[i] = (u8)check_random(&d->check, 256);
+	}
+	cache_upload(d, &c);
+	const size_t block = kv.kv_heads * c.head_bytes;
+	struct kern_kv host = c.device;
+	const char *problem = NULL;
+	if (cudaMallocHost(&host.k, HOST_BLOCKS * block) != cudaSuccess ||
+	    cudaMallocHost(&host.v, HOST_BLOCKS * block) != cudaSuccess) {
+		device_case_end(d, "no pinned memory", "swap");
+		return;
+	}
+	struct kern_swap_args a = {.layer_count = 1, .count = PAIRS};
+	const struct kern_kv *device_kv = device_upload(d, &c.device, sizeof(kv)),
+			     *host_kv = device_upload(d, &host, sizeof(kv));
+	a.from = device_kv;
+	a.to = host_kv;
+	a.src = device_upload(d, out_src, sizeof(out_src));
+	a.dst = device_upload(d, out_dst, sizeof(out_dst));
+	problem = device_problem(d, d->device_ops.swap(&d->ctx, &a));
+	a.from = host_kv;
+	a.to = device_kv;
+	a.src = a.dst;
+	a.dst = device_upload(d, in_dst, sizeof(in_dst));
+	if (!problem)
+		problem = device_problem(d, d->device_ops.swap(&d->ctx, &a));
+	for (u32 i = 0; i < PAIRS && !problem; i++) {
+		if (memcmp((u8 *)host.k + out_dst[i] * block, c.k + out_src[i] * block, block) != 0 ||
+		    memcmp((u8 *)host.v + out_dst[i] * block, c.v + out_src[i] * block, block) != 0)
+			problem = "other bytes on the host";
+		memcpy(c.k + in_dst[i] * block, (u8 *)host.k + out_dst[i] * block, block);
+		memcpy(c.v + in_dst[i] * block, (u8 *)host.v + out_dst[i] * block, block);
+	}
+	if (!problem && (memcmp(device_download(d, c.device.k, cache_bytes(&c)), c.k, cache_bytes(&c)) != 0 ||
+			 memcmp(device_download(d, c.device.v, cache_bytes(&c)), c.v, cache_bytes(&c)) != 0))
+		problem = "other bytes came back";
+	(void)cudaFreeHost(host.k);
+	(void)cudaFreeHost(host.v);
+	device_case_end(d, problem, "swap %s", kern_dtype_name(type));
+}
+
 void device_attention(struct device *d)
 {
 	static const struct rope_case ropes[] = {
@@ -449,4 +502,6 @@ void device_attention(struct device *d)
 	block_copy_case(d, KERN_BF16, 16);
 	block_copy_case(d, KERN_I8, 4);
 	block_copy_case(d, KERN_BF16, 5);
+	swap_case(d, KERN_BF16);
+	swap_case(d, KERN_I8);
 }
