@@ -17,6 +17,7 @@
 
 enum {
 	ENGINE_REQUESTS_SLACK = 1024, /* that end or begin while the engine is full */
+	DESCRIPTORS_ASIDE = 64,	      /* for everything but HTTP connections */
 	STOP_FLUSH_MS = 300,	      /* for the last replies, when told to stop */
 };
 
@@ -210,6 +211,33 @@ static enum err load_model(struct gateway *g, struct err_msg *em)
 	return ERR_OK;
 }
 
+/* Every connection is a descriptor, and the usual soft limit is 1,024. */
+static void raise_file_limit(void)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+		LOG_WARN("FILE_LIMIT", "limit=%llu", (unsigned long long)limit.rlim_cur);
+}
+
+/* As many connections as descriptors are left for: the transport to the engine ends the process when it gets none. */
+static u32 connections_max(const struct options *o)
+{
+	struct rlimit limit;
+	u64 wanted = (u64)o->max_connections;
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+	    wanted + DESCRIPTORS_ASIDE <= limit.rlim_cur)
+		return (u32)wanted;
+	u64 possible = limit.rlim_cur > 2 * DESCRIPTORS_ASIDE ? limit.rlim_cur - DESCRIPTORS_ASIDE
+							      : limit.rlim_cur / 2;
+	LOG_WARN("CONNECTIONS_CUT",
+		 "max_connections=%llu taken=%llu reason=\"the limit of open files (ulimit -Hn) is %llu\"",
+		 (unsigned long long)wanted, (unsigned long long)possible, (unsigned long long)limit.rlim_cur);
+	return (u32)possible;
+}
+
 static enum err listen_http(struct gateway *g, struct err_msg *em)
 {
 	const struct options *o = g->options;
@@ -217,7 +245,7 @@ static enum err listen_http(struct gateway *g, struct err_msg *em)
 		.host = o->host,
 		.port = (u16)o->port,
 		.share_port = o->api_server_count > 1,
-		.connections_max = (u32)o->max_connections,
+		.connections_max = connections_max(o),
 		.body_bytes_max = o->max_body_size,
 		.read_timeout_ms = (u32)o->http_read_timeout * 1000,
 		.stream_ping = SSE_PING,
@@ -261,17 +289,6 @@ static bool add_events(struct gateway *g)
 		return event_add(g->term_event, NULL) == 0 && event_add(g->int_event, NULL) == 0;
 	g->boot_event = event_new(g->base, g->boot.fd, EV_READ | EV_PERSIST, on_boot_readable, g);
 	return g->boot_event && event_add(g->boot_event, NULL) == 0;
-}
-
-/* Every connection is a descriptor, and the usual soft limit is 1,024. */
-static void raise_file_limit(void)
-{
-	struct rlimit limit;
-	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max)
-		return;
-	limit.rlim_cur = limit.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
-		LOG_WARN("FILE_LIMIT", "limit=%llu", (unsigned long long)limit.rlim_cur);
 }
 
 enum err gateway_init(struct gateway *g, const struct options *o, u32 rank, struct err_msg *em)
