@@ -112,7 +112,7 @@ struct emu_block {
 	bool may_go_on; /* past cu_grid_wait */
 	enum emu_block_state state;
 	cudaError_t error;
-	u32 epoch; /* barriers, over all blocks */
+	u32 epoch; /* of its last barrier, over all blocks */
 	struct emu_site barrier_site; /* the last one of this block */
 	struct emu_shared shared;
 	struct emu_warp warp[EMU_WARPS_MAX];
@@ -145,7 +145,11 @@ enum emu_access { EMU_READ, EMU_WRITE, EMU_ATOMIC_ACCESS };
 void emu_race_check(bool on);
 void emu_race_begin_block(struct emu_block *b);
 void emu_race_barrier(struct emu_block *b, struct emu_site site);
-/* The running thread touches memory: stops the kernel if that is a race in shared memory. */
+size_t emu_cell_bytes(void); /* of struct emu_cell */
+/* Cells of device or pinned memory, made when they are first asked for (memory.cc). NULL: other memory. *bytes is cut
+ * at the end of the allocation. */
+struct emu_cell *emu_memory_cells(const void *p, size_t *bytes);
+/* The running thread touches memory: stops the kernel if that is a race. */
 void emu_touch(const void *p, size_t bytes, enum emu_access access, struct emu_site site);
 
 /* ---------------------------------------------------------------- faults (signals.cc) */

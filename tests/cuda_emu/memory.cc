@@ -15,6 +15,7 @@ struct allocation {
 	size_t bytes;
 	char *map; /* NULL: registered, not ours */
 	size_t map_bytes;
+	char *cells; /* race.cc's, one a byte; NULL: not yet */
 };
 
 static struct {
@@ -78,7 +79,7 @@ static void *allocate(size_t bytes, enum emu_memory kind)
 {
 	size_t rounded = (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
 	size_t inner = (rounded + SLACK + page() - 1) & ~(page() - 1);
-	struct allocation a = {kind, bytes, NULL, inner + 2 * page()};
+	struct allocation a = {kind, bytes, NULL, inner + 2 * page(), NULL};
 	void *m = mmap(NULL, a.map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	char *data;
 	if (m == MAP_FAILED)
@@ -96,9 +97,38 @@ static void *allocate(size_t bytes, enum emu_memory kind)
 	return data;
 }
 
+struct emu_cell *emu_memory_cells(const void *p, size_t *bytes)
+{
+	struct emu_call call("emu_memory_cells");
+	uintptr_t at = (uintptr_t)p;
+	auto it = memory.live.upper_bound(at);
+	if (it == memory.live.begin() || at >= std::prev(it)->first + std::prev(it)->second.bytes)
+		return NULL;
+	const uintptr_t start = std::prev(it)->first;
+	struct allocation &a = std::prev(it)->second;
+	if (a.cells == NULL) {
+		void *m = mmap(NULL, a.bytes * emu_cell_bytes(), PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (m == MAP_FAILED)
+			return NULL;
+		a.cells = static_cast<char *>(m);
+	}
+	if (*bytes > start + a.bytes - at)
+		*bytes = start + a.bytes - at;
+	return reinterpret_cast<struct emu_cell *>(a.cells + (at - start) * emu_cell_bytes());
+}
+
+static void drop_cells(struct allocation *a)
+{
+	if (a->cells != NULL)
+		(void)munmap(a->cells, a->bytes * emu_cell_bytes());
+	a->cells = NULL;
+}
+
 static void release(std::map<uintptr_t, struct allocation>::iterator it)
 {
 	struct allocation a = it->second;
+	drop_cells(&a);
 	memory.live.erase(it);
 	EMU_UNPOISON(a.map + page(), a.map_bytes - 2 * page());
 	(void)mmap(a.map, a.map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -251,7 +281,7 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned int flags)
 	if (e == cudaSuccess && (!emu_memory_at(p, bytes, &kind) || kind != EMU_PAGEABLE))
 		e = cudaErrorHostMemoryAlreadyRegistered;
 	if (e == cudaSuccess)
-		memory.live[(uintptr_t)p] = {EMU_PINNED, bytes, NULL, 0};
+		memory.live[(uintptr_t)p] = {EMU_PINNED, bytes, NULL, 0, NULL};
 	return call.result(e);
 }
 
@@ -264,8 +294,10 @@ cudaError_t cudaHostUnregister(void *p)
 		e = cudaErrorHostMemoryNotRegistered;
 	if (e == cudaSuccess)
 		e = emu_drain_all(call);
-	if (e == cudaSuccess)
+	if (e == cudaSuccess) {
+		drop_cells(&it->second);
 		memory.live.erase(it);
+	}
 	return call.result(e);
 }
 

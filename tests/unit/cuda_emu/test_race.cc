@@ -24,7 +24,7 @@ template <typename... P> static void races(void (*kernel)(P...), u32 threads, co
 			cr_assert_eq(e, cudaSuccess, "%s: %s", emu_order_name((enum emu_order)order), emu_report());
 		else {
 			cr_assert_eq(e, cudaErrorLaunchFailure, "%s", emu_order_name((enum emu_order)order));
-			cr_assert(strstr(emu_report(), "race in shared memory") && strstr(emu_report(), report), "%s",
+			cr_assert(strstr(emu_report(), "race in ") && strstr(emu_report(), report), "%s",
 				  emu_report());
 		}
 		cudaDeviceReset();
@@ -169,4 +169,20 @@ Test(cuda_emu_race, matrix_loads_are_reads)
 	u32 *out = zeros<u32>(32);
 	races(rows<true>, 32, NULL, out);
 	races(rows<false>, 32, "of tile", out);
+}
+
+/* The same in global memory, and that blocks are not compared with each other. */
+template <bool barrier> static __global__ void global(u32 *out)
+{
+	out[threadIdx.x] = threadIdx.x;
+	if (barrier)
+		cu_sync();
+	out[128 + threadIdx.x] = out[threadIdx.x ^ 32];
+}
+
+Test(cuda_emu_race, global_memory_is_looked_at_within_a_block)
+{
+	u32 *out = zeros<u32>(256);
+	races(global<true>, 128, NULL, out);
+	races(global<false>, 128, "race in global memory", out);
 }
