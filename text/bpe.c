@@ -254,14 +254,31 @@ static enum err merge_piece(const struct bpe *b, struct text_scratch *s, const c
 
 /* ---- pieces ---- */
 
+/* The token that stands for these bytes, which the vocabulary spells with GPT-2's stand-ins. */
+static u32 find_bytes(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes)
+{
+	buf_clear(&s->spelled);
+	if (!buf_reserve(&s->spelled, bytes * 2))
+		return TOKEN_NONE;
+	char *to = s->spelled.data;
+	for (size_t i = 0; i < bytes; i++) {
+		u32 c = byte_level_char((u8)piece[i]);
+		if (c >= 0x80)
+			*to++ = (char)(0xc0 | c >> 6);
+		*to++ = (char)(c < 0x80 ? c : 0x80 | (c & 0x3f));
+	}
+	return vocab_find_in_model(b->vocab, s->spelled.data, (size_t)(to - s->spelled.data));
+}
+
 /* A piece that is not remembered. */
 static enum err encode_afresh(const struct bpe *b, struct text_scratch *s, const char *piece, size_t bytes,
 			      struct u32_vec *ids)
 {
 	if (!b->ignore_merges)
 		return merge_piece(b, s, piece, bytes, ids);
-	u32 id = b->raw_bytes ? strtab_find(&b->by_raw, b->raw, piece, bytes)
-			      : vocab_find_in_model(b->vocab, piece, bytes);
+	u32 id = b->raw_bytes ? find_bytes(b, s, piece, bytes) : vocab_find_in_model(b->vocab, piece, bytes);
+	if (s->spelled.failed)
+		return ERR_NO_MEMORY;
 	if (id == TOKEN_NONE)
 		return merge_piece(b, s, piece, bytes, ids);
 	u32_vec_push(ids, id);

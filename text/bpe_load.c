@@ -217,36 +217,6 @@ static enum err load_char_ids(struct bpe *b)
 	return ERR_OK;
 }
 
-/* The bytes of each token, for looking up whole pieces. */
-static enum err load_raw_tokens(struct bpe *b)
-{
-	const struct vocab *v = b->vocab;
-	b->raw = calloc(v->count + 1, sizeof(*b->raw));
-	b->raw_pool = malloc(v->pool_bytes);
-	if (b->raw == NULL || b->raw_pool == NULL || strtab_init(&b->by_raw, v->count) != ERR_OK)
-		return ERR_NO_MEMORY;
-	char *to = b->raw_pool;
-	for (u32 id = 0; id < v->count; id++) {
-		const struct token *t = &v->tokens[id];
-		if (t->text == NULL || !(t->flags & TOKEN_IN_MODEL))
-			continue;
-		char *from = to;
-		bool mapped = true;
-		for (size_t at = 0; at < t->bytes && mapped;) {
-			int byte = byte_level_byte(unicode_next(t->text, &at));
-			mapped = byte >= 0;
-			*to++ = (char)byte;
-		}
-		if (!mapped) {
-			to = from; /* no text can spell it */
-			continue;
-		}
-		b->raw[id] = (struct token){.text = from, .bytes = (u32)(to - from), .flags = t->flags};
-		strtab_put(&b->by_raw, b->raw, id);
-	}
-	return ERR_OK;
-}
-
 /* ---- the model object ---- */
 
 static enum err load_affix(json_val model, const char *key, char **out, struct err_msg *em)
@@ -287,7 +257,7 @@ static enum err load_first_symbols(struct bpe *b)
 {
 	if (b->raw_bytes) {
 		load_raw_bytes(b);
-		return b->ignore_merges ? load_raw_tokens(b) : ERR_OK;
+		return ERR_OK;
 	}
 	if (b->byte_fallback)
 		load_byte_fallback(b);
@@ -296,7 +266,7 @@ static enum err load_first_symbols(struct bpe *b)
 
 enum err bpe_load(struct bpe *b, const struct vocab *vocab, json_val model, bool raw_bytes, struct err_msg *em)
 {
-	*b = (struct bpe){.vocab = vocab, .raw_bytes = raw_bytes, .cut_at_metaspace = true};
+	*b = (struct bpe){.vocab = vocab, .raw_bytes = raw_bytes, .cut_at_metaspace = !raw_bytes};
 	enum err e = load_flags(b, model, em);
 	if (e == ERR_OK)
 		e = load_merges(b, json_get(model, "merges"), em);
@@ -316,9 +286,6 @@ enum err bpe_load(struct bpe *b, const struct vocab *vocab, json_val model, bool
 void bpe_fini(struct bpe *b)
 {
 	merges_fini(&b->merges);
-	strtab_fini(&b->by_raw);
-	free(b->raw);
-	free(b->raw_pool);
 	free(b->char_ids);
 	free(b->prefix);
 	free(b->suffix);

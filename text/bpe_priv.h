@@ -22,9 +22,6 @@ struct bpe {
 	char *suffix;       /* end_of_word_suffix */
 	u32 byte_ids[256];  /* raw_bytes: the token of the byte; byte_fallback: <0xXX> */
 	u32 *char_ids;      /* [65536] tokens of one character in the basic plane; not with prefix or suffix */
-	struct token *raw;  /* raw_bytes and ignore_merges: the bytes that each token stands for */
-	char *raw_pool;
-	struct strtab by_raw;
 	/* No merged token has U+2581 behind another character: a text may be cut in front of each run of U+2581. */
 	bool cut_at_metaspace;
 };
