@@ -278,7 +278,7 @@ def save(model, out, config):
     os.replace(out + "/model.safetensors.part", out + "/model.safetensors")
     json.dump(config, open(out + "/config.json", "w"), indent=2)
     json.dump({"bos_token_id": config["bos_token_id"], "eos_token_id": [4092, 4095], "pad_token_id": 4092,
-               "do_sample": True, "temperature": 0.8, "top_p": 0.95, "transformers_version": "4.46.0"},
+               "do_sample": True, "temperature": 0.6, "top_p": 0.9, "transformers_version": "4.46.0"},
               open(out + "/generation_config.json", "w"), indent=2)
 
 
