@@ -300,16 +300,53 @@ def test_unsupported_settings_are_refused_by_name(changes, words_said, tmp_path)
     assert words_said in output or words_said.replace("qzeros", "scales") in output, output
 
 
-def test_a_missing_part_is_named(tmp_path):
+@pytest.mark.parametrize("form,changes,words_said", [
+    (Gptq(64), {"checkpoint_format": "marlin"}, "'marlin'; supported: gptq, gptq_v2"),
+    (Gptq(64), {"is_marlin_format": True}, '"is_marlin_format" is set, which is not supported'),
+    (Int8(0), {"kv_cache_scheme": {"num_bits": 8}}, '"kv_cache_scheme" is set, which is not supported'),
+    (Int8(0), {"format": "nvfp4-pack-quantized"}, "supported: pack-quantized, int-quantized, float-quantized"),
+    (Int8(0), {"config_groups": {}}, '"config_groups" has 0 schemes'),
+    (Fp8("blocks"), {"weight_block_size": [128]}, '"weight_block_size" must be two numbers'),
+    (Fp8("blocks"), {"weight_block_size": [64, 128]}, "weight_scale_inv has the shape"),
+    (Fp8("blocks"), {"fmt": "e5m2"}, "'e5m2'; supported: e4m3"),
+], ids=lambda value: value.__class__.__name__ if not isinstance(value, (dict, str)) else "")
+def test_unsupported_settings_of_other_formats(form, changes, words_said, tmp_path):
+    output = refused(tmp_path, form, **changes)
+    assert words_said in output, output
+
+
+def damaged(tmp_path, damage):
+    """What is said of a GPTQ checkpoint of which damage(parts, stem) changed one matrix."""
     form = Gptq(64)
     make = form.make
 
-    def without(stem, rows, columns, rng):
+    def damaging(stem, rows, columns, rng):
         parts, values = make(stem, rows, columns, rng)
         if stem == "model.layers.1.mlp.up_proj.":
-            del parts[stem + "scales"]
+            damage(parts, stem)
         return parts, values
 
-    form.make = without
-    output = refused(tmp_path, form)
+    form.make = damaging
+    return refused(tmp_path, form)
+
+
+def test_a_missing_part_is_named(tmp_path):
+    output = damaged(tmp_path, lambda parts, stem: parts.pop(stem + "scales"))
     assert "no tensor model.layers.1.mlp.up_proj.scales" in output, output
+
+
+def test_an_input_in_a_group_that_is_not_there_is_refused(tmp_path):
+    def damage(parts, stem):
+        kind, shape, raw = parts[stem + "g_idx"]
+        parts[stem + "g_idx"] = (kind, shape, struct.pack("<i", -1) + raw[4:])
+
+    output = damaged(tmp_path, damage)
+    assert "model.layers.1.mlp.up_proj.g_idx: input 0 is in group -1 of 2" in output, output
+
+
+def test_a_part_of_another_type_is_refused(tmp_path):
+    def damage(parts, stem):
+        parts[stem + "qweight"] = ("F32",) + parts[stem + "qweight"][1:]
+
+    output = damaged(tmp_path, damage)
+    assert "model.layers.1.mlp.up_proj.qweight is of type F32, expected I32" in output, output
