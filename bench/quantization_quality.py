@@ -4,9 +4,9 @@
     bench/quantization_quality.py --tercet build/client/cli/tercet --text story.txt demo
     bench/quantization_quality.py --tercet build/client/cli/tercet refmodels/*      # prompts from reference.json
 
-Compares bfloat16, --quantization int8 and int4 with float32, and beside them the same checkpoint with its matrices
-rounded as llama.cpp's q8_0 and q4_0 round them (groups of 32, a scale of 16 bits), computed in float32. One JSON line
-a model and kind. Needs numpy, and tokenizers for --text."""
+Compares bfloat16, --quantization int8 and int4, and KV caches of other types (kv-...) with float32, and beside them
+the same checkpoint with its matrices rounded as llama.cpp's q8_0 and q4_0 round them (groups of 32, a scale of 16
+bits), computed in float32. One JSON line a model and kind. Needs numpy, and tokenizers for --text."""
 import argparse
 import glob
 import json
@@ -20,7 +20,10 @@ import numpy as np
 
 KINDS = {"bfloat16": ["--dtype", "bfloat16"], "int8": ["--dtype", "float32", "--quantization", "int8"],
          "int4": ["--dtype", "float32", "--quantization", "int4"], "q8_0": ["--dtype", "float32"],
-         "q4_0": ["--dtype", "float32"]}
+         "q4_0": ["--dtype", "float32"],
+         "kv-bfloat16": ["--dtype", "float32", "--kv-cache-dtype", "bfloat16"],
+         "kv-int8": ["--dtype", "float32", "--kv-cache-dtype", "int8"],
+         "kv-fp8": ["--dtype", "float32", "--kv-cache-dtype", "fp8"]}
 GROUP = 32
 
 
