@@ -52,7 +52,7 @@ Test(gateway, completion_is_put_together_from_outputs)
 	cr_assert(engine_wait(&f, &p, 1, NULL));
 	cr_assert_eq(f.requests[0].submit.seed, 7);
 	cr_assert_eq(f.requests[0].submit.max_tokens, 5);
-	cr_assert_float_eq(f.requests[0].submit.temperature, 0.8, 1e-6, "from generation_config.json");
+	cr_assert_float_eq(f.requests[0].submit.temperature, 0.6, 1e-6, "from generation_config.json");
 	fake_emit(
 		&f,
 		&(struct fake_output){
