@@ -8,7 +8,7 @@
 static void logits_case(struct device *d, u32 vocab)
 {
 	const u32 seen_ids[] = {vocab - 1, 0, vocab / 2}, seen_outputs[] = {3, 0, 1};
-	const u32 bias_ids[] = {0, vocab - 1, vocab}, masked[] = {vocab / 3, vocab + 7};
+	const u32 bias_ids[] = {0, vocab - 1, vocab}, masked[] = {vocab / 3, vocab + 7, vocab - 1};
 	const float bias[] = {2.5f, -100, 1};
 	float *logits, *host = device_floats(d, vocab, true, &logits);
 	struct kern_logits_row row = {.logits = host,
@@ -22,7 +22,7 @@ static void logits_case(struct device *d, u32 vocab)
 				      .bias_values = bias,
 				      .bias_count = vocab >= 2 ? 3 : 1,
 				      .masked_ids = masked,
-				      .masked_count = vocab >= 9 ? 2 : 0};
+				      .masked_count = vocab >= 9 ? 3 : 0};
 	struct kern_logits_row rows[2] = {row, row};
 	rows[0].logits = logits;
 	rows[0].seen_ids = device_upload(d, seen_ids, sizeof(seen_ids));
