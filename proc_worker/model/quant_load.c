@@ -4,39 +4,54 @@
 
 #include "proc_worker/model/quant_tensor.h"
 
-enum { SLICE_ROWS = 64, GROUP_LEAST = 32 };
+enum { SLICE_ROWS = 128, TASK_ROWS = 8, GROUP_LEAST = 32 };
 
 /* Rows on their way: in the checkpoint's codes, or as values that the weight rounds anew. */
 struct slice {
 	const struct quant_tensor *tensor;
 	enum kern_dtype type; /* KERN_F32: values */
-	u32 row, first, count, groups;
+	u32 row, rows, first, count, groups;
 	const u32 *order;
 	u8 *codes;	       /* [SLICE_ROWS][count] */
 	float *values;	       /* [SLICE_ROWS][count] */
 	float *scales, *zeros; /* [SLICE_ROWS][groups] */
 };
 
-static void slice_row(void *arg, u32 task, u32 thread)
+static void slice_row(const struct slice *s, u32 i, bool has_codes)
+{
+	size_t at = (size_t)i * s->count, groups = (size_t)i * s->groups;
+
+	if (s->type == KERN_F32)
+		quant_tensor_values(s->tensor, s->row + i, s->first, s->count, s->values + at);
+	else
+		quant_tensor_codes(s->tensor, s->type, s->row + i, s->first, s->count, s->order,
+				   has_codes ? NULL : s->codes + at, s->scales + groups, s->zeros + groups);
+}
+
+/* Eight rows. */
+static void slice_task(void *arg, u32 task, u32 thread)
 {
 	const struct slice *s = arg;
-	size_t at = (size_t)task * s->count, groups = (size_t)task * s->groups;
+	u32 begin = task * TASK_ROWS, end = begin + TASK_ROWS < s->rows ? begin + TASK_ROWS : s->rows;
+	bool has_codes = s->type != KERN_F32 && !s->order && end - begin == TASK_ROWS &&
+			 quant_tensor_eight_codes(s->tensor, s->row + begin, s->first, s->count,
+						  s->codes + (size_t)begin * s->count);
 
 	(void)thread;
-	if (s->type == KERN_F32)
-		quant_tensor_values(s->tensor, s->row + task, s->first, s->count, s->values + at);
-	else
-		quant_tensor_codes(s->tensor, s->type, s->row + task, s->first, s->count, s->order,
-				   s->codes + at, s->scales + groups, s->zeros + groups);
+	for (u32 i = begin; i < end; i++)
+		slice_row(s, i, has_codes);
 }
 
 static void slice_fill(struct slice *s, u32 row, u32 rows, struct kern_threads *threads)
 {
+	u32 tasks = (rows + TASK_ROWS - 1) / TASK_ROWS;
+
 	s->row = row;
+	s->rows = rows;
 	if (threads)
-		kern_threads_run(threads, rows, slice_row, s);
-	for (u32 i = 0; i < rows && !threads; i++)
-		slice_row(s, i, 0);
+		kern_threads_run(threads, tasks, slice_task, s);
+	for (u32 i = 0; i < tasks && !threads; i++)
+		slice_task(s, i, 0);
 }
 
 enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_tensor *t, u32 first_row,

@@ -15,6 +15,9 @@
 
 enum { NAME_BYTES = 256 };
 
+/* Where in a word of AWQ the eight outputs are. */
+static const u8 awq_places[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+
 static u32 ceil_div(u32 a, u32 b)
 {
 	return (a + b - 1) / b;
@@ -42,7 +45,6 @@ static float float_at(const struct st_tensor *t, size_t i)
 /* Of bytes: a value; of GPTQ and AWQ: 0 .. 15; of compressed-tensors: with half of the range added. */
 static u32 code_at(const struct quant_tensor *t, u32 row, u32 column)
 {
-	static const u8 awq_places[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 	u32 in_word = 32 / t->bits;
 
 	switch (t->format) {
@@ -81,7 +83,6 @@ static float scale_at(const struct quant_tensor *t, u32 row, u32 group)
 /* In units of codes. */
 static float zero_at(const struct quant_tensor *t, u32 row, u32 group)
 {
-	static const u8 awq_places[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 	u32 in_word = 32 / t->bits, code;
 
 	switch (t->format) {
@@ -211,21 +212,55 @@ enum kern_dtype quant_tensor_type(const struct quant_tensor *t, u32 first, u32 c
 	return KERN_F32;
 }
 
+/* The words of a row in rising order of inputs, without looking up the format for every one: a word of AWQ
+ * has one input, the others have several. */
+static void codes_in_order(const struct quant_tensor *t, u32 row, u32 first, u32 count, u8 *codes)
+{
+	u32 in_word = 32 / t->bits, mask = (1u << t->bits) - 1, i = 0;
+	size_t stride = t->format == QUANT_GPTQ ? t->rows : 1;
+	size_t at = t->format == QUANT_GPTQ ? row + first / 8 * stride
+					    : (size_t)row * ceil_div(t->columns, in_word) + first / in_word;
+
+	for (; i < count && (first + i) % in_word != 0; i++) /* a rank's share may begin inside a word */
+		codes[i] = (u8)code_at(t, row, first + i);
+	at += i > 0 ? stride : 0;
+	for (; i < count; at += stride) {
+		u32 word = word_at(t->values, at);
+		for (u32 k = 0; k < in_word && i < count; k++, i++, word >>= t->bits)
+			codes[i] = (u8)(word & mask);
+	}
+}
+
 void quant_tensor_codes(const struct quant_tensor *t, enum kern_dtype type, u32 row, u32 first, u32 count,
 			const u32 *order, u8 *codes, float *scales, float *zeros)
 {
 	u32 width = kern_dtype_group(type);
 
-	for (u32 i = 0; i < count; i++) {
-		u32 column = order ? order[i] : first + i;
-		u32 code = code_at(t, row, column);
-		/* packed bytes have 128 added, which an i8 has not */
-		codes[i] = (u8)(type == KERN_I8 && t->format == QUANT_PACKED ? code ^ 128 : code);
-		if (i % width != 0)
-			continue;
-		scales[i / width] = scale_at(t, row, group_of(t, column));
-		zeros[i / width] = zero_at(t, row, group_of(t, column));
+	bool words = !order && (t->format == QUANT_GPTQ || t->format == QUANT_PACKED);
+	for (u32 i = 0; i < count && codes && !words; i++)
+		codes[i] = (u8)code_at(t, row, order ? order[i] : first + i);
+	if (words && codes)
+		codes_in_order(t, row, first, count, codes);
+	/* packed bytes have 128 added, which an i8 has not */
+	for (u32 i = 0; i < count && codes && type == KERN_I8 && t->format == QUANT_PACKED; i++)
+		codes[i] ^= 128;
+	for (u32 i = 0; i < count; i += width) {
+		u32 group = group_of(t, order ? order[i] : first + i);
+		scales[i / width] = scale_at(t, row, group);
+		zeros[i / width] = zero_at(t, row, group);
 	}
+}
+
+bool quant_tensor_eight_codes(const struct quant_tensor *t, u32 row, u32 first, u32 count, u8 *codes)
+{
+	if (t->format != QUANT_AWQ || row % 8 != 0)
+		return false;
+	for (u32 i = 0; i < count; i++) {
+		u32 word = word_at(t->values, (size_t)(first + i) * (t->rows / 8) + row / 8);
+		for (u32 k = 0; k < 8; k++)
+			codes[(size_t)k * count + i] = (u8)(word >> 4 * awq_places[k] & 15);
+	}
+	return true;
 }
 
 /* ---------------------------------------------------------------- finding and checking */

@@ -37,9 +37,13 @@ void quant_tensor_order(const struct quant_tensor *t, u32 *order);
 /* Values of one output, inputs [first, first + count). */
 void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *out);
 /* The same for kern_weight_rows_quantized of `type`, as quant_tensor_type says it: codes [count], and scales
- * and zeros for each of its groups. `order`: of quant_tensor_order, or NULL. */
+ * and zeros for each of its groups. `order`: of quant_tensor_order, or NULL. `codes` NULL: only scales and
+ * zeros. */
 void quant_tensor_codes(const struct quant_tensor *t, enum kern_dtype type, u32 row, u32 first, u32 count,
 			const u32 *order, u8 *codes, float *scales, float *zeros);
+/* Codes [8][count] of eight outputs from `row` on, where a word has one input of eight of them; false: it has
+ * not, or `row` is not the first of them. */
+bool quant_tensor_eight_codes(const struct quant_tensor *t, u32 row, u32 first, u32 count, u8 *codes);
 
 /* Rows [first_row, first_row + rows), inputs [first_column, first_column + w->k) become rows of `w` from `to`
  * on: as they are stored where `w` is of their type (with its order of inputs set, if they have one), else
