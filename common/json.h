@@ -106,7 +106,7 @@ void json_write_null(struct json_writer *w);
 void json_write_raw(struct json_writer *w, const char *json, size_t bytes);
 /* A whole value of a document, members in their order; JSON_MISSING as null. */
 void json_write_value(struct json_writer *w, json_val v);
-/* The escaped string with its quotes, appended to `out`. */
+/* The escaped string with its quotes, appended to `out`: what JSON demands, and what Unicode takes for ends of lines. */
 void json_escape(struct buf *out, const char *text, size_t bytes);
 
 #endif

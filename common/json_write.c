@@ -199,6 +199,17 @@ static void escape_char(struct buf *out, unsigned char c)
 	buf_append(out, text, 6);
 }
 
+/* Ends of lines to Unicode, and to many a reader of JSON lines and event streams, though not to JSON. */
+static bool ends_line(uint32_t code)
+{
+	return code == 0x85 || code == 0x2028 || code == 0x2029;
+}
+
+static void escape_line_end(struct buf *out, uint32_t code)
+{
+	buf_append_str(out, code == 0x85 ? "\\u0085" : code == 0x2028 ? "\\u2028" : "\\u2029");
+}
+
 void json_escape(struct buf *out, const char *text, size_t bytes)
 {
 	size_t run = 0; /* begin of what can be copied as it is */
@@ -215,13 +226,16 @@ void json_escape(struct buf *out, const char *text, size_t bytes)
 		if (c >= 0x80) {
 			uint32_t code;
 			int n = utf8_next(text + i, bytes - i, &code);
-			if (n > 0) {
+			if (n > 0 && !ends_line(code)) {
 				i += (size_t)n;
 				continue;
 			}
 			buf_append(out, text + run, i - run);
-			buf_append_str(out, "\xef\xbf\xbd");
-			i += n < 0 ? (size_t)-n : bytes - i;
+			if (n > 0)
+				escape_line_end(out, code);
+			else
+				buf_append_str(out, "\xef\xbf\xbd");
+			i += n > 0 ? (size_t)n : n < 0 ? (size_t)-n : bytes - i;
 		} else {
 			buf_append(out, text + run, i - run);
 			escape_char(out, c);

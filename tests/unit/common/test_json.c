@@ -350,7 +350,9 @@ static const char *escaped(const char *text, size_t bytes)
 Test(json_write, only_what_must_be_is_escaped)
 {
 	cr_assert_str_eq(escaped("", 0), "\"\"");
-	cr_assert_str_eq(escaped("a/b\x7f\xc3\xa9\xe2\x80\xa8", 9), "\"a/b\x7f\xc3\xa9\xe2\x80\xa8\"");
+	cr_assert_str_eq(escaped("a/b\x7f\xc3\xa9\xe2\x80\xa7", 9), "\"a/b\x7f\xc3\xa9\xe2\x80\xa7\"");
+	/* what some readers take for the end of a line */
+	cr_assert_str_eq(escaped("a\xc2\x85\xe2\x80\xa8\xe2\x80\xa9z", 10), "\"a\\u0085\\u2028\\u2029z\"");
 	cr_assert_str_eq(escaped("\"\\\b\f\n\r\t", 7), "\"\\\"\\\\\\b\\f\\n\\r\\t\"");
 	cr_assert_str_eq(escaped("\0\x01\x1f", 3), "\"\\u0000\\u0001\\u001f\"");
 }
