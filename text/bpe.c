@@ -293,7 +293,7 @@ static enum err encode_remembering(const struct bpe *b, struct text_scratch *s, 
 		return ERR_OK;
 	size_t before = ids->count;
 	enum err e = encode_afresh(b, s, piece, bytes, ids);
-	if (e == ERR_OK)
+	if (e == ERR_OK && ids->count > before)
 		piece_remember(&place, piece, bytes, ids->data + before, ids->count - before);
 	return e;
 }

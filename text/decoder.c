@@ -52,7 +52,7 @@ void decoder_append_lossy(struct buf *out, const char *text, size_t bytes)
 
 void decoder_byte_level(const char *text, size_t bytes, struct buf *out)
 {
-	if (!buf_reserve(out, bytes))
+	if (bytes == 0 || !buf_reserve(out, bytes))
 		return;
 	char *to = out->data + out->bytes;
 	for (size_t at = 0; at < bytes;) {
@@ -303,7 +303,7 @@ static void render_piece(struct renderer *r, const struct token *t, struct decod
 	if (byte >= 0) {
 		p->flags |= PIECE_BYTE;
 		p->byte = (u8)byte;
-	} else if (utf8_valid(r->pool.data + from, p->bytes)) {
+	} else if (p->bytes == 0 || utf8_valid(r->pool.data + from, p->bytes)) {
 		p->flags |= PIECE_PLAIN;
 	}
 }
