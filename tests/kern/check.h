@@ -58,6 +58,12 @@ u16 *check_bf16s(struct check *c, size_t count, bool outliers);
 const char *check_close(const float *got, const double *want, const double *scale, size_t count,
 			double error);
 
+/* Parameters of sampling number `kind`, from greedy to hot, with and without limits. */
+void check_sample_params(struct check *c, struct kern_sample_row *row, u32 vocab, u32 kind);
+/* `shape` 0: wide; 1: narrow; 2: many equal; 3: with -inf, NaN and, half of the times, `huge`; 4: all -inf;
+ * 5: flat */
+void check_sample_logits(struct check *c, float *logits, u32 vocab, u32 shape, float huge);
+
 /* The targets whose `slot` differs from those of earlier targets. */
 #define CHECK_DISTINCT(c, i, slot) check_distinct_((c), (i), offsetof(struct kern_ops, slot))
 bool check_distinct_(const struct check *c, u32 target, size_t slot);

@@ -120,36 +120,6 @@ static u32 sample_want(const struct kern_sample_row *row, u32 vocab, bool *doubt
 	return best;
 }
 
-static void sample_params(struct check *c, struct kern_sample_row *row, u32 vocab, u32 kind)
-{
-	static const float temperatures[] = {0, 1, 0.7f, 1.5f, 0.01f, 100};
-	static const float top_ps[] = {1, 0.9f, 0.5f, 0.999f, 0.0001f, 1};
-	row->temperature = temperatures[kind % COUNT_OF(temperatures)];
-	row->top_p = top_ps[check_random(c, COUNT_OF(top_ps))];
-	row->min_p = kind % 4 == 3 ? 0.05f : 0;
-	row->top_k = kind % 3 == 1 ? 1 + check_random(c, vocab) : kind % 3 == 2 ? 1 + check_random(c, 8) : 0;
-	row->seed = (u64)check_random(c, UINT32_MAX) << 32 | check_random(c, UINT32_MAX);
-	row->position = check_random(c, 5000);
-}
-
-/* `shape` 0: wide; 1: narrow; 2: many equal; 3: with -inf, +inf and NaN; 4: all -inf; 5: flat */
-static void sample_logits(struct check *c, float *logits, u32 vocab, u32 shape)
-{
-	for (u32 i = 0; i < vocab; i++) {
-		logits[i] = check_uniform(c) * (shape == 1 ? 2 : 12);
-		if (shape == 2)
-			logits[i] = (float)(int)(logits[i] / 4) * 0.5f;
-		if (shape == 3 && i % 3 == 0)
-			logits[i] = i % 6 ? -INFINITY : NAN;
-		if (shape == 4)
-			logits[i] = -INFINITY;
-		if (shape == 5)
-			logits[i] = 1;
-	}
-	if (shape == 3 && vocab > 4)
-		logits[4] = check_random(c, 2) ? 3e38f : 40;
-}
-
 static void sample_case(struct check *c, u32 target, u32 vocab, u32 shape)
 {
 	enum { ROWS = 24 };
@@ -162,9 +132,9 @@ static void sample_case(struct check *c, u32 target, u32 vocab, u32 shape)
 	char text[200];
 	for (u32 r = 0; r < ROWS; r++) {
 		float *logits = check_alloc(c, vocab * 4);
-		sample_logits(c, logits, vocab, shape);
+		check_sample_logits(c, logits, vocab, shape, 3e38f);
 		rows[r].logits = logits;
-		sample_params(c, &rows[r], vocab, r);
+		check_sample_params(c, &rows[r], vocab, r);
 	}
 	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);

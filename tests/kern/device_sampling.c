@@ -47,36 +47,6 @@ static void logits_case(struct device *d, u32 vocab)
 	device_case_end(d, problem, "logits vocab=%u", vocab);
 }
 
-static void sample_params(struct check *c, struct kern_sample_row *row, u32 vocab, u32 kind)
-{
-	static const float temperatures[] = {0, 1, 0.7f, 1.5f, 0.01f, 100};
-	static const float top_ps[] = {1, 0.9f, 0.5f, 0.999f, 0.0001f, 1};
-	row->temperature = temperatures[kind % COUNT_OF(temperatures)];
-	row->top_p = top_ps[check_random(c, COUNT_OF(top_ps))];
-	row->min_p = kind % 4 == 3 ? 0.05f : 0;
-	row->top_k = kind % 3 == 1 ? 1 + check_random(c, vocab) : kind % 3 == 2 ? 1 + check_random(c, 8) : 0;
-	row->seed = (u64)check_random(c, UINT32_MAX) << 32 | check_random(c, UINT32_MAX);
-	row->position = check_random(c, 5000);
-}
-
-/* `shape` 0: wide; 1: narrow; 2: many equal; 3: with -inf, +inf and NaN; 4: all -inf; 5: flat */
-static void sample_logits(struct check *c, float *logits, u32 vocab, u32 shape)
-{
-	for (u32 i = 0; i < vocab; i++) {
-		logits[i] = check_uniform(c) * (shape == 1 ? 2 : 12);
-		if (shape == 2)
-			logits[i] = (float)(int)(logits[i] / 4) * 0.5f;
-		if (shape == 3 && i % 3 == 0)
-			logits[i] = i % 6 ? -INFINITY : NAN;
-		if (shape == 4)
-			logits[i] = -INFINITY;
-		if (shape == 5)
-			logits[i] = 1;
-	}
-	if (shape == 3 && vocab > 4)
-		logits[4] = check_random(c, 2) ? INFINITY : 40;
-}
-
 static void sample_case(struct device *d, u32 vocab, u32 shape, u32 count)
 {
 	enum { ROWS_MAX = 24 };
@@ -85,9 +55,9 @@ static void sample_case(struct device *d, u32 vocab, u32 shape, u32 count)
 	struct kern_sample_args a = {.row_count = count, .vocab = vocab}, r = a;
 	for (u32 i = 0; i < count; i++) {
 		float *logits = check_alloc(&d->check, vocab * sizeof(float));
-		sample_logits(&d->check, logits, vocab, shape);
+		check_sample_logits(&d->check, logits, vocab, shape, INFINITY);
 		rows[i].logits = logits;
-		sample_params(&d->check, &rows[i], vocab, i + vocab);
+		check_sample_params(&d->check, &rows[i], vocab, i + vocab);
 		device_rows[i] = rows[i];
 		device_rows[i].logits = device_upload(d, logits, vocab * sizeof(float));
 	}
