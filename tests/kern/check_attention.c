@@ -233,60 +233,90 @@ static double query_at(const struct kern_attention_args *a, size_t i, bool round
 	return x;
 }
 
-/* `size`: sums of the magnitudes whose sum `want` is. */
-static void attention_want(const struct kern_attention_args *a, u32 r, u32 query, u32 head, bool rounded,
-			   double *want, double *size)
+/* What one query head of a row should give, and how far whole numbers of 16 bits may take a variant from it.
+ */
+struct attention_want {
+	double value[1024];
+	double size[1024]; /* sums of the magnitudes whose sum `value` is */
+	double slack[1024];
+};
+
+/* Where a key lies, of K or of V. */
+static struct check_kv_place key_place(const struct kern_attention_args *a, u32 r, u32 head, u32 key,
+				       bool value)
 {
 	const struct kern_kv *kv = &a->kv;
-	u32 dim = kv->head_dim, count = a->query_start[r + 1] - a->query_start[r],
-	    t = a->query_start[r] + query;
-	u32 last = a->context[r] - count + query;
-	double *scores = malloc((last + 1) * sizeof(double)), best = -INFINITY, total = 0;
-	struct check_kv_place p = {.head = head / (a->heads / kv->kv_heads)};
-	for (u32 key = 0; key <= last; key++) {
-		p.block = a->block_tables[(size_t)r * a->block_stride + key / kv->block_size];
-		p.offset = key % kv->block_size;
-		double s = 0;
-		for (p.dim = 0; p.dim < dim; p.dim++)
-			s += query_at(a, ((size_t)t * a->heads + head) * dim + p.dim, rounded) *
-			     check_kv_load(kv, &p);
-		s = a->soft_cap > 0 ? a->soft_cap * tanh(s / a->soft_cap) : s;
-		scores[key] = a->window > 0 && key + a->window <= last ? -INFINITY : s;
-		best = fmax(best, scores[key]);
+	return (struct check_kv_place){
+		.block = a->block_tables[(size_t)r * a->block_stride + key / kv->block_size],
+		.offset = key % kv->block_size,
+		.head = head / (a->heads / kv->kv_heads),
+		.value = value};
+}
+
+/* The score of a key. `slack`: what it is off by at most when the query's numbers are rounded to multiples of
+ * their largest / 32767. */
+static double score_of(const struct kern_attention_args *a, struct check_kv_place p, size_t query,
+		       bool rounded, double *slack)
+{
+	double score = 0, largest = 0, keys = 0;
+	for (p.dim = 0; p.dim < a->kv.head_dim; p.dim++) {
+		double q = query_at(a, query + p.dim, rounded), k = check_kv_load(&a->kv, &p);
+		score += q * k;
+		keys += fabs(k);
+		largest = fmax(largest, fabs(q));
 	}
-	memset(want, 0, dim * sizeof(double));
-	memset(size, 0, dim * sizeof(double));
-	p.value = true;
-	for (u32 key = 0; key <= last; key++) {
-		p.block = a->block_tables[(size_t)r * a->block_stride + key / kv->block_size];
-		p.offset = key % kv->block_size;
-		double weight = exp(scores[key] - best);
+	*slack = largest / 32767 / 2 * keys;
+	return a->soft_cap > 0 ? a->soft_cap * tanh(score / a->soft_cap) : score;
+}
+
+static void attention_want(const struct kern_attention_args *a, u32 r, u32 query, u32 head, bool rounded,
+			   struct attention_want *w)
+{
+	u32 dim = a->kv.head_dim, count = a->query_start[r + 1] - a->query_start[r],
+	    t = a->query_start[r] + query;
+	u32 last = a->context[r] - count + query,
+	    first = a->window && last >= a->window ? last + 1 - a->window : 0;
+	double *scores = malloc((last + 1) * sizeof(double)), best = -INFINITY, total = 0, widest = 0,
+	       slack = 0;
+	for (u32 key = first; key <= last; key++) {
+		double off;
+		scores[key] = score_of(a, key_place(a, r, head, key, false),
+				       ((size_t)t * a->heads + head) * dim, rounded, &off);
+		best = fmax(best, scores[key]);
+		slack = fmax(slack, off);
+	}
+	memset(w, 0, sizeof(*w));
+	for (u32 key = first; key <= last; key++) {
+		struct check_kv_place p = key_place(a, r, head, key, true);
+		double weight = exp(scores[key] - best), largest = 0;
 		total += weight;
-		for (p.dim = 0; p.dim < dim && weight > 0; p.dim++) {
-			double value = weight * check_kv_load(kv, &p);
-			want[p.dim] += value;
-			size[p.dim] += fabs(value);
+		for (p.dim = 0; p.dim < dim; p.dim++) {
+			double value = weight * check_kv_load(&a->kv, &p);
+			w->value[p.dim] += value;
+			w->size[p.dim] += fabs(value);
+			largest = fmax(largest, fabs(value));
 		}
+		widest = fmax(widest, largest);
 	}
 	for (u32 i = 0; i < dim; i++) {
-		want[i] /= total;
-		size[i] /= total;
+		w->value[i] /= total;
+		w->size[i] /= total;
+		/* scores off by `slack` move sum and total; weights are multiples of the largest / 32767 */
+		w->slack[i] = expm1(slack) * (w->size[i] + fabs(w->value[i])) +
+			      (last + 1 - first) * widest / 32767 / 2 / total;
 	}
 	free(scores);
 }
 
-/* Weights rounded to bfloat16 are off by 2^-8 of each; queries and weights in whole numbers by 2^-16 of the
- * largest of their row, which scores carry into the exponent. */
-static const char *attention_close(const struct kern_attention_args *a, const float *got, const double *want,
-				   double *size, bool rounded, bool outliers)
+/* Weights rounded to bfloat16 are off by 2^-8 of each. */
+static const char *attention_close(const struct kern_attention_args *a, const float *got,
+				   const struct attention_want *w, bool rounded, bool outliers)
 {
-	double error = outliers ? 2e-4 : 1e-5;
-	for (u32 i = 0; i < a->kv.head_dim; i++) {
-		size[i] = error + (rounded ? size[i] * 0x1p-8 : 0);
-		if (a->kv.dtype == KERN_I8)
-			size[i] += outliers ? 1e-2 : 4e-4;
-	}
-	return check_close(got, want, size, a->kv.head_dim, 1);
+	double allowed[1024], error = outliers ? 2e-4 : 1e-5;
+	for (u32 i = 0; i < a->kv.head_dim; i++)
+		allowed[i] = error + (rounded ? w->size[i] * 0x1p-8 : 0) +
+			     (a->kv.dtype == KERN_I8 ? w->slack[i] : 0);
+	return check_close(got, w->value, allowed, a->kv.head_dim, 1);
 }
 
 /* A cache in which only the keys of the rows are numbers, in blocks in random order. */
@@ -391,10 +421,10 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 	for (u32 r = 0; r < a.rows && !problem; r++)
 		for (u32 i = 0; i < m->rows[r][1] && !problem; i++)
 			for (u32 h = 0; h < m->heads && !problem; h++) {
-				double want[1024], size[1024];
+				struct attention_want want;
 				size_t at = ((size_t)a.query_start[r] + i) * m->heads + h;
-				attention_want(&a, r, i, h, rounded, want, size);
-				problem = attention_close(&a, out[0] + at * m->head_dim, want, size, rounded,
+				attention_want(&a, r, i, h, rounded, &want);
+				problem = attention_close(&a, out[0] + at * m->head_dim, &want, rounded,
 							  m->outliers);
 			}
 	if (!problem)
