@@ -45,6 +45,7 @@ static void raise_file_limit(void)
 enum err boot_attach(struct boot *b, struct err_msg *em)
 {
 	*b = (struct boot){.fd = -1};
+	raise_file_limit();
 	const char *text = getenv("TERCET_BOOT_FD");
 	if (!text)
 		return ERR_OK;
@@ -66,7 +67,6 @@ enum err boot_attach(struct boot *b, struct err_msg *em)
 	if (!parent_is_there((int)fd))
 		return err_set(em, ERR_GONE, "the supervisor that started this process is gone");
 	b->fd = (int)fd;
-	raise_file_limit();
 	sched_slice_short(); /* where the kernel knows it; nothing depends on it but waiting times */
 	return ERR_OK;
 }

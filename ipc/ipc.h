@@ -225,7 +225,8 @@ void ipc_loop_stop(struct ipc_loop *loop);
  * down: "drain" (finish what is there, take nothing new; then "note drained=1" or exit) | "stop"
  * Keys of "ready" that the start-up banner shows: scheduler block_count, max_model_len; worker device, dtype, threads;
  * gateway url ("http://127.0.0.1:8000"). Values hold no spaces.
- * Started by hand (no TERCET_BOOT_FD) everything here succeeds and does nothing, boot_failed excepted. */
+ * Started by hand (no TERCET_BOOT_FD) everything here succeeds and does nothing, but that boot_failed prints and boot_attach
+ * raises the limit of open files. */
 struct boot {
 	int fd; /* -1: none */
 	bool orphaned; /* BOOT_STOP came because the supervisor is gone, not because it said so */

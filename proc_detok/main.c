@@ -27,8 +27,11 @@ static void on_boot(void *ctx, int fd, u32 events)
 	(void)fd;
 	(void)events;
 	/* Draining is the scheduler's and the gateways' business: streams end when their sequences do. */
-	if (boot_poll(&p->boot) == BOOT_STOP)
-		ipc_loop_stop(p->detok.loop);
+	for (enum boot_command command; (command = boot_poll(&p->boot)) != BOOT_NONE;)
+		if (command == BOOT_STOP) {
+			ipc_loop_stop(p->detok.loop);
+			return;
+		}
 }
 
 static const char *text_or_null(const char *text)

@@ -211,18 +211,8 @@ static enum err load_model(struct gateway *g, struct err_msg *em)
 	return ERR_OK;
 }
 
-/* Every connection is a descriptor, and the usual soft limit is 1,024. */
-static void raise_file_limit(void)
-{
-	struct rlimit limit;
-	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max)
-		return;
-	limit.rlim_cur = limit.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
-		LOG_WARN("FILE_LIMIT", "limit=%llu", (unsigned long long)limit.rlim_cur);
-}
-
-/* As many connections as descriptors are left for: the transport to the engine ends the process when it gets none. */
+/* As many connections as descriptors are left for (boot_attach has raised the limit): the transport to the engine ends
+ * the process when it gets none. */
 static u32 connections_max(const struct options *o)
 {
 	struct rlimit limit;
@@ -304,7 +294,6 @@ enum err gateway_init(struct gateway *g, const struct options *o, u32 rank, stru
 		return e;
 	if (getrandom(&g->id_secret, sizeof(g->id_secret), 0) != (ssize_t)sizeof(g->id_secret))
 		return err_set(em, ERR_IO, "the system gives no random numbers");
-	raise_file_limit();
 	auth_init(&g->auth, &o->api_key);
 	cors_init(&g->cors, &o->allowed_origins);
 	g->base = event_base_new();

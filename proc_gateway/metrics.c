@@ -15,7 +15,9 @@ static void cache_config_write(const struct options *o, const struct stats_page 
 			       struct buf *out)
 {
 	static const char *const dtypes[] = {
-		[OPTION_DTYPE_AUTO] = "auto", [OPTION_DTYPE_BFLOAT16] = "bfloat16", [OPTION_DTYPE_FLOAT32] = "float32"};
+		[OPTION_KV_DTYPE_AUTO] = "auto",       [OPTION_KV_DTYPE_BFLOAT16] = "bfloat16",
+		[OPTION_KV_DTYPE_FLOAT32] = "float32", [OPTION_KV_DTYPE_INT8] = "int8",
+		[OPTION_KV_DTYPE_FP8] = "fp8",	       [OPTION_KV_DTYPE_FP8_E4M3] = "fp8_e4m3"};
 	u64 blocks = 0;
 	for (u32 i = 0; i < count; i++)
 		blocks += atomic_load_explicit(&pages[i]->values[STATS_KV_BLOCKS], memory_order_relaxed);
@@ -25,7 +27,7 @@ static void cache_config_write(const struct options *o, const struct stats_page 
 		   "vllm:cache_config_info{engine=\"0\",block_size=\"%lld\",num_gpu_blocks=\"%llu\","
 		   "cache_dtype=\"%s\",gpu_memory_utilization=\"%g\",kv_cache_memory_bytes=\"%llu\","
 		   "enable_prefix_caching=\"%s\"} 1\n",
-		   (long long)o->block_size, (unsigned long long)blocks, dtypes[o->dtype],
+		   (long long)o->block_size, (unsigned long long)blocks, dtypes[o->kv_cache_dtype],
 		   o->gpu_memory_utilization, (unsigned long long)o->kv_cache_memory,
 		   o->enable_prefix_caching ? "True" : "False");
 }

@@ -150,7 +150,7 @@ enum err profile_run(struct runner *r, struct profile *p, struct err_msg *em)
 	enum err e = dummy_step(r, p, em);
 	if (!e)
 		e = host_memory_available("", &p->available, em);
-	u64 reserved = (r->decoder.memory_bytes + r->ctx.scratch_bytes) * (u64)r->config.ranks;
+	u64 reserved = (r->decoder.memory_bytes + r->ctx.scratch_bytes) * (u64)runner_ranks_here(r);
 	p->available -= reserved < p->available ? reserved : p->available;
 	p->resident = host_memory_resident("");
 	if (e)

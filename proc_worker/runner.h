@@ -62,8 +62,8 @@ struct runner {
 	struct safetensors *checkpoint;
 	struct model_weights weights;
 	struct rope_tables rope;
-	enum kern_dtype dtype;	      /* of KV cache and, unless quantized, of weights */
-	enum kern_dtype matrix_dtype; /* of the matrices */
+	enum kern_dtype dtype;	      /* of weights, and of the KV cache unless --kv-cache-dtype says otherwise */
+	enum kern_dtype matrix_dtype; /* of the matrices: `dtype`, or a quantized one */
 	u32 max_model_len;
 	struct kern_ops ops;
 	struct kern_ctx ctx;
@@ -85,6 +85,12 @@ struct runner {
 
 /* What the options say of a rank's runner, without progress; strings are borrowed from `o`. */
 struct runner_config runner_config_from(const struct options *o, u32 rank);
+
+/* Ranks that share this host's cores and memory. */
+static inline u32 runner_ranks_here(const struct runner *r)
+{
+	return r->config.ranks / (r->config.nodes ? r->config.nodes->count : 1);
+}
 
 /* Reads, checks and loads the model, profiles it, and takes the KV cache. With several ranks all do so
  * together. Errors say what is wrong with folder, options or memory. The caller owns `*out`. */

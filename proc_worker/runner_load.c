@@ -52,12 +52,6 @@ static void weights_progress(void *ctx, double share)
 	report(ctx, 0.05 + 0.85 * share, "loading weights");
 }
 
-/* That share this host's cores and memory. */
-static u32 ranks_here(const struct runner *r)
-{
-	return r->config.ranks / (r->config.nodes ? r->config.nodes->count : 1);
-}
-
 /* ---------------------------------------------------------------- decisions */
 
 static enum err decide_length(struct runner *r, struct err_msg *em)
@@ -115,10 +109,10 @@ static enum err start_threads(struct runner *r, struct err_msg *em)
 {
 	enum err e = kern_threads_create(&r->ctx.threads, r->config.threads, em);
 
-	if (e || r->config.threads || ranks_here(r) == 1)
+	if (e || r->config.threads || runner_ranks_here(r) == 1)
 		return e;
 	/* Automatic: all cores were counted; this rank takes its share. */
-	u32 share = kern_threads_count(r->ctx.threads) / ranks_here(r);
+	u32 share = kern_threads_count(r->ctx.threads) / runner_ranks_here(r);
 	kern_threads_destroy(&r->ctx.threads);
 	return kern_threads_create(&r->ctx.threads, share ? share : 1, em);
 }
@@ -149,6 +143,7 @@ static void on_waiting(void *ctx, const char *what)
 static u64 options_hash(const struct runner *r)
 {
 	const u64 values[] = {ipc_schema_hash(),	r->dtype,
+			      r->matrix_dtype,
 			      r->max_model_len,		r->config.limits.rows_max,
 			      r->config.limits.tokens_max, r->config.limits.block_size,
 			      r->config.kv_dtype,
@@ -193,7 +188,7 @@ static enum err memory_share(struct runner *r, u64 *bytes, struct err_msg *em)
 	const void *parts[COLLECTIVES_RANKS_MAX];
 	enum err e = host_memory_available("", bytes, em);
 
-	*bytes /= ranks_here(r);
+	*bytes /= runner_ranks_here(r);
 	if (!e && r->collectives)
 		e = collectives_all_gather(r->collectives, 0, parts, em);
 	return e;
@@ -339,7 +334,7 @@ static enum err make_kv(struct runner *r, struct err_msg *em)
 	struct kv_budget budget = {.available = r->profile.available,
 				   .utilization = r->config.memory_utilization,
 				   .requested = r->config.kv_cache_memory,
-				   .workers = ranks_here(r),
+				   .workers = runner_ranks_here(r),
 				   .block_bytes = kv_block_bytes(&r->kv_shape),
 				   .block_size = r->config.limits.block_size,
 				   .max_model_len = r->max_model_len,

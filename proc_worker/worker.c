@@ -73,18 +73,17 @@ static bool check_nodes(struct worker *w)
 
 static void on_command(struct worker *w)
 {
-	switch (boot_poll(w->boot)) {
-	case BOOT_NONE:
-		break;
-	case BOOT_DRAIN: /* what is in work comes from the scheduler, which drains */
-		boot_note(w->boot, "drained=1");
-		break;
-	case BOOT_STOP:
+	/* all of them: what came together is not told of again */
+	for (enum boot_command command; (command = boot_poll(w->boot)) != BOOT_NONE;) {
+		if (command == BOOT_DRAIN) { /* what is in work comes from the scheduler, which drains */
+			boot_note(w->boot, "drained=1");
+			continue;
+		}
 		w->stopping = true;
 		if (w->runner->collectives && !w->boot->orphaned) /* else this node fails */
 			collectives_farewell(w->runner->collectives);
 		ipc_loop_stop(w->loop);
-		break;
+		return;
 	}
 }
 

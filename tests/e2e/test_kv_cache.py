@@ -62,6 +62,7 @@ def test_tokens_do_not_depend_on_company_cache_or_preemption(dtype):
         assert together(e.api) == wanted
         assert [alone(e.api, p) for p in prompts()] == wanted
         assert e.api.metric("vllm:prefix_cache_hits_total") > 0
+        assert 'cache_dtype="%s"' % dtype in e.api.raw("GET", "/metrics")[2].decode()
     # room for a sequence and a half: whoever came last makes room
     with Engine(*flags, "--kv-cache-memory", "1MiB", "--max-model-len", 400) as e:
         assert together(e.api) == wanted

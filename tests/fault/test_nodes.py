@@ -301,10 +301,11 @@ def test_a_node_with_another_secret_is_told_so():
         assert "NODE_REFUSED" in e.log() and e.process.poll() is None
 
 
-def test_a_node_with_other_options_is_told_so():
+@pytest.mark.parametrize("other", (("--block-size", 32), ("--quantization", "int8"), ("--kv-cache-dtype", "int8")))
+def test_a_node_with_other_options_is_told_so(other):
     port, secret = free_ports(3), {"TERCET_CLUSTER_SECRET": secrets.token_hex(16)}
     flags = ["-tp", 2, "--nnodes", 2, "--master-addr", "127.0.0.1", "--master-port", port]
     with Engine("--node-rank", 0, *flags, env=secret, wait=False) as e:
         wait_until(lambda: "LISTENS_TO_NODES" in e.log(), 10, "start-up")
-        status, output = run("serve", DEMO, "--node-rank", 1, *flags, "--block-size", 32, env=secret)
+        status, output = run("serve", DEMO, "--node-rank", 1, *flags, *other, env=secret)
         assert status == 1 and "all nodes need the same" in output, output
