@@ -1,0 +1,103 @@
+/* What the device's kernels can compute, asked before a model is loaded. Runs in the worker at start; looks at
+ * numbers only. The limits are those of docs/CUDA_KERNELS.md. */
+#include "proc_worker/gpu/gpu.h"
+
+#include <stdio.h>
+
+enum {
+	COLUMNS = 32,	 /* a product's inputs come in multiples of it */
+	HIDDEN_MAX = 16384,
+	ROWS_MAX = 8192,
+	VOCAB_MAX = 1 << 22,
+	EXPERTS_MAX = 256,
+	EXPERTS_PER_TOKEN_MAX = 32,
+	BLOCK_LEAST = 4,
+};
+
+static const u32 HEAD_DIMS[] = {32, 64, 80, 96, 128, 256};
+
+static enum err check_types(const struct gpu_config *c, struct err_msg *em)
+{
+	enum kern_dtype matrix = c->weights->matrix_dtype;
+
+	if (c->weights->dtype != KERN_BF16)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "devices compute in bfloat16, not in %s: use --dtype bfloat16, or --device cpu",
+			       kern_dtype_name(c->weights->dtype));
+	if (kern_dtype_group(matrix) > 0 && kern_weight_device_bytes(COLUMNS, COLUMNS, matrix) == 0)
+		return err_set(em, ERR_UNSUPPORTED, "devices have no kernels for weights of %s",
+			       kern_dtype_name(matrix));
+	if (c->kv_dtype != KERN_BF16 && c->kv_dtype != KERN_I8 && c->kv_dtype != KERN_F8E4M3)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "KV caches on devices are bfloat16, int8 or fp8, not %s (--kv-cache-dtype)",
+			       kern_dtype_name(c->kv_dtype));
+	return ERR_OK;
+}
+
+static enum err check_heads(const struct gpu_config *c, struct err_msg *em)
+{
+	char known[64] = "";
+	size_t used = 0;
+
+	for (size_t i = 0; i < COUNT_OF(HEAD_DIMS); i++) {
+		if (HEAD_DIMS[i] == c->model->head_dim)
+			return ERR_OK;
+		used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%u", used ? ", " : "",
+					 HEAD_DIMS[i]);
+	}
+	return err_set(em, ERR_UNSUPPORTED,
+		       "the model's heads have %u values; the device's attention is made for %s: use "
+		       "--device cpu",
+		       c->model->head_dim, known);
+}
+
+static enum err check_blocks(const struct gpu_config *c, struct err_msg *em)
+{
+	u32 size = c->limits.block_size;
+
+	if (size >= BLOCK_LEAST && (size & (size - 1)) == 0)
+		return ERR_OK;
+	return err_set(em, ERR_UNSUPPORTED,
+		       "--block-size %u: on devices it is a power of two from %d on, 16 for instance", size,
+		       BLOCK_LEAST);
+}
+
+/* Numbers that are bounded, or multiples of another one. */
+static enum err check_numbers(const struct gpu_config *c, struct err_msg *em)
+{
+	const struct model_config *m = c->model;
+	const struct {
+		const char *what;
+		u32 value, multiple, max;
+	} numbers[] = {
+		{"hidden_size", m->hidden, COLUMNS, HIDDEN_MAX},
+		{"the width of all heads of a worker", c->shard->heads * m->head_dim, COLUMNS, UINT32_MAX},
+		{"the rotated part of a head", m->rope.dim, 4, m->head_dim},
+		{"vocab_size", m->vocab_size, 1, VOCAB_MAX - 1},
+		{"the number of experts", m->experts, 1, EXPERTS_MAX},
+		{"the number of experts of a token", m->experts_per_token, 1, EXPERTS_PER_TOKEN_MAX},
+		{"--max-num-seqs", c->limits.rows_max, 1, ROWS_MAX},
+	};
+
+	for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+		if (numbers[i].value % numbers[i].multiple != 0)
+			return err_set(em, ERR_UNSUPPORTED,
+				       "%s is %u; the device's kernels want a multiple of %u: use --device cpu",
+				       numbers[i].what, numbers[i].value, numbers[i].multiple);
+		if (numbers[i].value > numbers[i].max)
+			return err_set(em, ERR_UNSUPPORTED, "%s is %u; the device's kernels take %u at most",
+				       numbers[i].what, numbers[i].value, numbers[i].max);
+	}
+	return ERR_OK;
+}
+
+enum err gpu_check(const struct gpu_config *c, struct err_msg *em)
+{
+	enum err e = check_types(c, em);
+
+	if (!e)
+		e = check_heads(c, em);
+	if (!e)
+		e = check_blocks(c, em);
+	return e ? e : check_numbers(c, em);
+}
