@@ -136,6 +136,7 @@ static void fill_live(struct tercet *t, struct ipc_attach *m)
 	     r = tercet_held_next(&t->requests, r)) {
 		if (r->state == REQUEST_DUE && !r->again)
 			continue;
+		tercet_held_mark(r); /* what is still in hand may move on before the answer, which begins here */
 		ids[count] = r->req_id;
 		tokens[count] = r->output_count;
 		bytes[count++] = (u32)r->text_bytes;

@@ -176,8 +176,9 @@ enum {
 	S(u32, output_max)   /* struct finish_rule */                                                        \
 	S(u32, output_min)                                                                                   \
 	S(u32, flags) /* enum sampling_flag */                                                               \
+	S(u32, held_count) /* outputs that the client had when it asked, and did not need to be told again */ \
 	A(u32, prompt_tail, 64)                                                                              \
-	A(u32, output_tokens, IPC_TOKENS_MAX) /* of an earlier life, already with the client */              \
+	A(u32, output_tokens, IPC_TOKENS_MAX) /* known so far, in this life or an earlier one */             \
 	A(u32, eos_ids, EOS_IDS_MAX)                                                                         \
 	A(u32, stop_ids, STOP_IDS_MAX)                                                                       \
 	A(u32, stop_string_bytes, STOP_STRINGS_MAX)                                                          \

@@ -182,7 +182,7 @@ enum err stream_open(struct stream *s, const struct tokenizer *t, const struct i
 	/* with special tokens hidden there is nothing to be close to */
 	s->text.tight_added = !(open->flags & (SAMPLING_SKIP_SPECIAL | SAMPLING_SPACES_BETWEEN_SPECIAL));
 	bind(s, open, epoch);
-	s->base = open->output_tokens_count;
+	s->base = open->held_count;
 	tokens_add(s, open);
 	return ERR_OK;
 }
@@ -197,7 +197,7 @@ void stream_refuse(struct stream *s, const struct ipc_open *open, u64 epoch, con
 	s->cached_count = open->cached_count;
 	s->flags = SAMPLING_NO_TEXT;
 	bind(s, open, epoch);
-	pending_clear(&s->pending, open->output_tokens_count);
+	pending_clear(&s->pending, open->held_count);
 	s->token_count = open->output_tokens_count;
 	stream_end(s, text ? FINISH_ERROR : FINISH_ABORT, text, true);
 }

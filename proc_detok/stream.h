@@ -53,8 +53,10 @@ struct stream {
 };
 
 /* Begins a new sequence in a stream that is FREE; memory of an earlier one is used again.
- * `open->output_tokens` are decoded and, until stream_set_base says otherwise, not given out. ERR_INVALID:
- * stop strings that do not add up; ERR_NO_MEMORY. After an error the stream is FREE. */
+ * `open->output_tokens` are decoded; given out are, until stream_set_base says otherwise, those behind the first
+ * `open->held_count`: what was asked for after its client had attached is in no claim of that client's, though the
+ * scheduler may have come here later still. ERR_INVALID: stop strings that do not add up; ERR_NO_MEMORY. After an error
+ * the stream is FREE. */
 MUST_CHECK enum err stream_open(struct stream *s, const struct tokenizer *t, const struct ipc_open *open,
 				u64 epoch);
 /* Begins a stream that is FREE and ends it at once: with FINISH_ERROR and `text`, or, with a NULL text, as

@@ -280,6 +280,7 @@ static void fill(struct sched *s, struct seq *q, const struct ipc_submit *m, u64
 	q->priority = m->priority;
 	q->prompt_count = m->tokens_count - m->output_count;
 	q->known = m->tokens_count;
+	q->held_count = m->output_count;
 	q->token_end = q->prompt_count + validate_output_max(s, m);
 	q->arrived_ns = now_ns;
 	memcpy(seqs_tokens(&s->seqs, q), m->tokens, m->tokens_count * sizeof(u32));

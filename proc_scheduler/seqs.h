@@ -41,6 +41,7 @@ struct seq {
 	bool beyond;	/* its KV is that of sequences longer than kv_switch_len */
 	u64 client_id, req_id, cache_salt;
 	u64 arrived_ns, scheduled_ns, first_token_ns, token_ns; /* 0: not yet */
+	u32 held_count;	  /* outputs that came with its SUBMIT */
 	u32 cached_count; /* prompt tokens found in the prefix cache when first scheduled */
 	struct sampling_params params;
 };

@@ -58,6 +58,7 @@ static struct ipc_msg open_message(const struct streams *st, const struct seq *q
 		.output_max = q->token_end - q->prompt_count,
 		.output_min = q->params.min_tokens,
 		.flags = q->params.flags,
+		.held_count = q->held_count,
 		.prompt_tail = tokens + q->prompt_count - tail,
 		.prompt_tail_count = tail,
 		.output_tokens = tokens + q->prompt_count,

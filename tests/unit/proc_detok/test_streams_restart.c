@@ -402,17 +402,39 @@ Test(streams_restart, kept_results_bring_the_log_probabilities_that_an_open_cann
 		cr_assert_eq(r->lp_tokens[i], 3 + i);
 }
 
-Test(streams_restart, without_a_claim_the_schedulers_outputs_are_the_clients)
+Test(streams_restart, without_a_claim_it_goes_on_behind_what_the_request_came_with)
 {
 	u32 tokens[16];
 	struct ipc_open open = fixture_open(1, 7, 100);
 	text_as_tokens("ab\xe2\x82", tokens, &open);
+	open.held_count = 4;
 	fixture_ready(ss, 7);
 	streams_open(ss, &open, 1, 0);
 	cr_assert_eq(drained(100)->entries, 0);
 	fixture_push_text(ss, 1, 4, "\xac!");
 	struct request_view *r = drained(100);
 	cr_assert_str_eq(r->text, "\xe2\x82\xac!", "whatever of the character was held is not lost");
+}
+
+/* A new detokenizer: the client was here first, and had asked for one more when the scheduler came. */
+Test(streams_restart, what_was_asked_for_after_the_attach_is_told_from_its_beginning)
+{
+	u32 tokens[16];
+	struct ipc_chunk chunk;
+	struct ipc_open open = fixture_open(1, 7, 100);
+	fixture_ready(ss, 7);
+	text_as_tokens("abcd", tokens, &open);
+	streams_open(ss, &open, 1, 0);
+	cr_assert(streams_next_chunk(ss, &chunk));
+	cr_assert_eq(chunk.first_token[0], 0);
+	cr_assert_eq(chunk.token_count[0], 4);
+	open = fixture_open(2, 7, 101);
+	text_as_tokens("abcd", tokens, &open);
+	open.held_count = 3;
+	streams_open(ss, &open, 1, 0);
+	cr_assert(streams_next_chunk(ss, &chunk));
+	cr_assert_eq(chunk.first_token[0], 3);
+	cr_assert_eq(chunk.token_count[0], 1);
 }
 
 Test(streams_restart, a_client_ahead_of_the_scheduler_hears_nothing_twice)
