@@ -534,6 +534,31 @@ enum err batch_state_apply(struct batch_state *b, const struct ipc_step *s, stru
 	return ERR_OK;
 }
 
+void batch_state_advance(struct batch_state *b)
+{
+	ASSERT(b->applied);
+	for (u32 i = 0; i < b->sample_count; i++)
+		b->known[b->sample_rows[i]]++;
+	for (u32 row = 0; row < b->created.rows_max; row++)
+		b->computed[row] += b->run[row];
+	b->computed_sum += b->tokens_run;
+	b->copy_count = 0;
+	b->applied = false;
+}
+
+void batch_state_tokens_known(struct batch_state *b, const struct batch_tokens *t)
+{
+	for (u32 i = 0; i < t->count; i++) {
+		u32 row = t->rows[i], index = t->index[i];
+		if (!batch_state_present(b, row) || b->rows[row].incarnation != t->incarnation[i])
+			continue;
+		DASSERT(t->tokens[i] < b->limits.vocab_size && index < b->known[row]);
+		b->tokens[row * b->token_stride + index] = t->tokens[i];
+		if (index + 1 == b->known[row])
+			b->last_token[row] = t->tokens[i];
+	}
+}
+
 void batch_state_commit(struct batch_state *b, const u32 *sampled)
 {
 	ASSERT(b->applied);
@@ -542,11 +567,6 @@ void batch_state_commit(struct batch_state *b, const u32 *sampled)
 		DASSERT(sampled[i] < b->limits.vocab_size);
 		b->tokens[row * b->token_stride + b->known[row]] = sampled[i];
 		b->last_token[row] = sampled[i];
-		b->known[row]++;
 	}
-	for (u32 row = 0; row < b->created.rows_max; row++)
-		b->computed[row] += b->run[row];
-	b->computed_sum += b->tokens_run;
-	b->copy_count = 0;
-	b->applied = false;
+	batch_state_advance(b);
 }

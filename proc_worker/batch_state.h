@@ -5,6 +5,14 @@
  *     ... forward, sampling of b->sample_rows ...
  *     batch_state_commit(b, sampled)  computed += run; sampled tokens become known
  *
+ * or, where steps are queued on a device before the tokens of earlier ones have come back,
+ *
+ *     batch_state_advance(b)          computed += run; rows that sample have one known token more, whose value is
+ *     ... further steps ...           not there yet
+ *     batch_state_tokens_known(b, t)  the values of one step
+ *
+ * Nothing that a STEP or its digest says depends on a sampled token's value, so steps can be applied ahead.
+ *
  * The rule for a step, where `known` counts a row's prompt and output tokens and `computed` those whose KV is
  * there: a row with known - computed == 1 runs one token, every other row none; run_row/run_count list the
  * exceptions. A row samples if and only if computed + run == known. With several steps in flight the
@@ -49,7 +57,7 @@ struct batch_state {
 	u64 computed_sum;	    /* over all rows */
 	u64 adds;		    /* rows added since create */
 	bool broken;		    /* an apply failed: only a reset helps */
-	bool applied;		    /* between apply and commit */
+	bool applied;		    /* between apply and commit or advance */
 
 	u32 *known, *computed;
 	u32 *capacity; /* tokens that the row's blocks hold */
@@ -94,11 +102,26 @@ MUST_CHECK enum err batch_state_reset(struct batch_state *b, u32 block_count, u3
  * ERR_SEQUENCE: not the step after the last one. ERR_INVALID: names the field, its value and what would be
  * right. ERR_DIVERGED: applied, but the digest is another one. After any of them the state is broken: every
  * apply answers ERR_DIVERGED until a reset. The arrays of `step` stay borrowed (copy_src, copy_dst) until
- * commit. */
+ * commit or advance. */
 MUST_CHECK enum err batch_state_apply(struct batch_state *b, const struct ipc_step *step, struct err_msg *em);
 
 /* Ends the step: `sampled[i]` is the token of sample_rows[i]. */
 void batch_state_commit(struct batch_state *b, const u32 *sampled);
+
+/* Ends the step before its tokens are there: rows of sample_rows count one known token more. Until
+ * batch_state_tokens_known gives its value, batch_state_tokens and last_token hold an old one in its place. */
+void batch_state_advance(struct batch_state *b);
+
+/* Tokens that a step has sampled, by what was true of their rows between apply and advance. */
+struct batch_tokens {
+	u32 count;
+	const u32 *rows;
+	const u64 *incarnation; /* of the row then: a row that was dropped since is passed over */
+	const u32 *index;	/* `known` of the row then: where the token goes */
+	const u32 *tokens;
+};
+/* After an advance or any number of them; steps in any order. Tokens of rows that are gone change nothing. */
+void batch_state_tokens_known(struct batch_state *b, const struct batch_tokens *t);
 
 static inline bool batch_state_present(const struct batch_state *b, u32 row)
 {

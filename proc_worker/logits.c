@@ -199,7 +199,7 @@ static enum err load(struct rank *r)
 	config.limits.max_model_len = count < CONTEXT_MIN ? CONTEXT_MIN : count;
 	enum err e = runner_create(&r->runner, &config, &r->em);
 	if (!e)
-		e = runner_begin(r->runner, 1, r->runner->kv.block_count, r->runner->max_model_len, &r->em);
+		e = runner_begin(r->runner, 1, r->runner->block_count, r->runner->max_model_len, &r->em);
 	if (!e && r->rank == 0) {
 		r->scored = calloc(r->runner->model.vocab_size, sizeof(*r->scored));
 		e = r->scored ? ERR_OK : err_set(&r->em, ERR_NO_MEMORY, "out of memory");

@@ -4,11 +4,13 @@
 
 #include <string.h>
 
+#include "common/assert.h"
 #include "common/clock.h"
 #include "common/finish.h"
 
 enum err runner_begin(struct runner *r, u64 epoch, u32 block_count, u32 max_model_len, struct err_msg *em)
 {
+	r->in_flight = 0;
 	enum err e = batch_state_reset(r->batch, block_count, max_model_len, em);
 
 	if (!e && r->collectives)
@@ -69,7 +71,6 @@ static void fill_result(struct runner *r)
 		c->seq[i] = b->rows[row].seq;
 		c->position[i] = b->known[row] - b->rows[row].prompt_count;
 	}
-	*out = (struct ipc_result){.step = b->step};
 #define COLUMN(name, array, count) \
 	out->name = array;         \
 	out->name##_count = count;
@@ -123,10 +124,19 @@ bool runner_is_live(const struct runner *r)
 	return false;
 }
 
-enum err runner_step(struct runner *r, const struct ipc_step *step, struct err_msg *em)
+static void count_step(struct runner *r)
+{
+	r->counts = (struct runner_counts){.rows = r->batch->row_count,
+					   .run_rows = r->inputs.rows,
+					   .tokens = r->inputs.tokens,
+					   .samples = r->batch->sample_count};
+}
+
+enum err runner_submit(struct runner *r, const struct ipc_step *step, struct err_msg *em)
 {
 	struct batch_state *b = r->batch;
 
+	ASSERT(r->in_flight == 0);
 	r->times.begin = clock_now_ns();
 	r->columns.lp.entries = r->columns.lp.id_count = 0;
 	r->columns.plp_entries = r->columns.plp_id_count = 0;
@@ -150,9 +160,21 @@ enum err runner_step(struct runner *r, const struct ipc_step *step, struct err_m
 		b->applied = false;
 		return e;
 	}
+	r->result = (struct ipc_result){.step = b->step};
 	if (r->config.rank == 0)
 		fill_result(r);
 	mark_finished(r);
+	count_step(r);
 	batch_state_commit(b, r->sampled);
+	r->in_flight = 1;
+	return ERR_OK;
+}
+
+enum err runner_collect(struct runner *r, struct err_msg *em)
+{
+	(void)em;
+	if (r->in_flight == 0)
+		return ERR_AGAIN;
+	r->in_flight = 0;
 	return ERR_OK;
 }

@@ -1,4 +1,7 @@
-/* A loaded model and the batch it works on: takes STEP messages, answers RESULT messages. No sockets here. */
+/* A loaded model and the batch it works on: takes STEP messages, answers RESULT messages. No sockets here.
+ *
+ *     runner_submit(r, step)     the CPU computes it there and then
+ *     runner_collect(r)          r->result: what the oldest step says that has not been collected */
 #ifndef TERCET_PROC_WORKER_RUNNER_H
 #define TERCET_PROC_WORKER_RUNNER_H
 
@@ -34,9 +37,14 @@ struct runner_config {
 	void *progress_ctx;
 };
 
-/* When the parts of the last step ended, clock_now_ns. */
+/* When the parts of the collected step ended, clock_now_ns. */
 struct runner_times {
 	u64 begin, applied, built, forwarded, sampled;
+};
+
+/* The size of the collected step. */
+struct runner_counts {
+	u32 rows, run_rows, tokens, samples;
 };
 
 /* Columns of the RESULT; see ipc/schema.h. */
@@ -75,12 +83,16 @@ struct runner {
 	struct inputs inputs;
 	struct sampler *sampler; /* rank 0 */
 	struct profile profile;
+	u32 block_count; /* of the KV cache; what WORKER_READY says, as the next */
+	u64 weight_bytes, kv_block_bytes;
 
+	u32 in_flight; /* steps that were submitted and not collected */
 	u32 *sampled;  /* [rows_max] tokens of the last step */
 	u64 *finished; /* [rows_max] incarnation that has reached its end; the scheduler may not know yet */
 	struct runner_columns columns;
-	struct ipc_result result; /* of the last step; arrays live until the next */
+	struct ipc_result result; /* of the collected step; arrays live until the next submit */
 	struct runner_times times;
+	struct runner_counts counts;
 };
 
 /* What the options say of a rank's runner, without progress; strings are borrowed from `o`. */
@@ -102,9 +114,13 @@ void runner_destroy(struct runner **r);
 MUST_CHECK enum err runner_begin(struct runner *r, u64 epoch, u32 block_count, u32 max_model_len,
 				 struct err_msg *em);
 
-/* STEP: fills r->result (rank 0; the others leave it empty) and r->times. The errors of batch_state_apply:
- * the state is lost, a begin helps. The errors of the collectives and ERR_DEVICE: so is the step. */
-MUST_CHECK enum err runner_step(struct runner *r, const struct ipc_step *step, struct err_msg *em);
+/* STEP: computes it. The errors of batch_state_apply: the state is lost, a begin helps. The errors of the
+ * collectives and ERR_DEVICE: so is the step. */
+MUST_CHECK enum err runner_submit(struct runner *r, const struct ipc_step *step, struct err_msg *em);
+
+/* Of the oldest submitted step fills r->result (rank 0; on the others the step number alone), r->times and r->counts.
+ * ERR_AGAIN: none is done. */
+MUST_CHECK enum err runner_collect(struct runner *r, struct err_msg *em);
 
 /* A row of the last step goes on: there will be a STEP, and waiting for it is waiting for the scheduler. */
 bool runner_is_live(const struct runner *r);

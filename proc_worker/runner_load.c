@@ -213,6 +213,7 @@ static enum err load_weights(struct runner *r, struct err_msg *em)
 		e = memory_share(r, &plan.memory_available, em);
 	if (!e)
 		e = model_weights_load(&r->weights, &plan, em);
+	r->weight_bytes = r->weights.bytes;
 	if (!e)
 		safetensors_trim(r->checkpoint);
 	if (!e)
@@ -343,6 +344,8 @@ static enum err make_kv(struct runner *r, struct err_msg *em)
 		e = kv_budget_blocks(&budget, &blocks, em);
 	if (!e)
 		e = kv_memory_init(&r->kv, &r->kv_shape, blocks, em);
+	r->block_count = blocks;
+	r->kv_block_bytes = budget.block_bytes;
 	return e;
 }
 
@@ -352,7 +355,7 @@ static enum err make_batch(struct runner *r, struct err_msg *em)
 				      .tokens_max = r->config.limits.tokens_max,
 				      .max_model_len = r->max_model_len,
 				      .block_size = r->config.limits.block_size,
-				      .block_count = r->kv.block_count,
+				      .block_count = r->block_count,
 				      .vocab_size = r->model.vocab_size};
 
 	return batch_state_create(&r->batch, &limits, em);
@@ -379,8 +382,8 @@ static void log_loaded(const struct runner *r)
 		 "kv_blocks=%u kv=%lluMiB resident=%lluMiB profiled=%u_tokens profile_ms=%llu ops=\"%s\"",
 		 r->model.arch->name, kern_dtype_name(r->dtype), kern_dtype_name(r->matrix_dtype), kv_dtype_name(r->kv_shape.dtype),
 		 r->config.rank, r->config.ranks, kern_threads_count(r->ctx.threads),
-		 (unsigned long long)(r->weights.bytes >> 20), r->decoder.memory_bytes >> 20,
-		 r->max_model_len, r->kv.block_count, (unsigned long long)(r->kv.memory_bytes >> 20),
+		 (unsigned long long)(r->weight_bytes >> 20), r->decoder.memory_bytes >> 20,
+		 r->max_model_len, r->block_count, (unsigned long long)(r->kv.memory_bytes >> 20),
 		 (unsigned long long)(r->profile.resident >> 20), r->profile.tokens,
 		 (unsigned long long)(r->profile.step_ns / 1000000), variants);
 }

@@ -1,48 +1,21 @@
-/* The worker's loop: owns its channels, its runner and its statistics page. Never drops a result: while a
- * peer's queue is full it waits, since computing ahead of a peer that cannot keep up is of no use to anybody.
- */
-#include "proc_worker/worker.h"
+/* The worker's loop: owns its channels, its runner and its statistics page. What it does with steps is in
+ * worker_step.c. */
+#include "proc_worker/worker_priv.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/nodes.h"
 #include "common/sched_slice.h"
-#include "common/shm_stats.h"
-#include "common/trace.h"
-#include "proc_worker/runner.h"
 
-enum { RETRY_US = 200, NODES_JOIN_MS = 600 * 1000 };
+enum { NODES_JOIN_MS = 600 * 1000 };
 
-struct worker {
-	const struct options *options;
-	struct boot *boot;
-	u32 rank;
-	struct cluster_secret secret; /* with several nodes, as the next */
-	struct collectives_nodes nodes;
-	struct runner *runner;
-	struct stats_page *stats;
-	struct trace *trace; /* NULL: off */
-	struct ipc_context *ipc;
-	struct ipc_channel *step_channel;
-	struct ipc_channel *tokens_channel; /* rank 0 */
-	struct ipc_loop *loop;
-	struct buf frame;
-	u64 epoch;   /* of the last INIT; 0: none yet */
-	bool broken; /* the epoch's state is lost: STEPs are passed over until the next INIT */
-	bool stopping;
-	u64 idle_since_ns; /* end of the last step, when rows were left to run; else 0 */
-	enum err fatal;
-	struct err_msg fatal_text;
-};
-
-static void fail(struct worker *w, enum err e, const struct err_msg *em)
+void worker_fail(struct worker *w, enum err e, const struct err_msg *em)
 {
 	if (!w->fatal) {
 		w->fatal = e;
@@ -51,9 +24,7 @@ static void fail(struct worker *w, enum err e, const struct err_msg *em)
 	ipc_loop_stop(w->loop);
 }
 
-/* Another node is lost: this process can do nothing without it, and begins anew with it. When node 0 has stopped
- * the engine, it ends as it is meant to, and the supervisor of this node is told. True: it was so. */
-static bool check_nodes(struct worker *w)
+bool worker_check_nodes(struct worker *w)
 {
 	struct err_msg em;
 	enum err e = w->runner->collectives ? collectives_check(w->runner->collectives, &em) : ERR_OK;
@@ -64,14 +35,12 @@ static bool check_nodes(struct worker *w)
 		w->stopping = true;
 		ipc_loop_stop(w->loop);
 	} else if (e) {
-		fail(w, e, &em);
+		worker_fail(w, e, &em);
 	}
 	return e != ERR_OK;
 }
 
-/* ---------------------------------------------------------------- sending */
-
-static void on_command(struct worker *w)
+void worker_on_command(struct worker *w)
 {
 	/* all of them: what came together is not told of again */
 	for (enum boot_command command; (command = boot_poll(w->boot)) != BOOT_NONE;) {
@@ -87,176 +56,6 @@ static void on_command(struct worker *w)
 	}
 }
 
-/* Sends the encoded frame, waiting for as long as the peer's queue is full. */
-static void send_frame(struct worker *w, struct ipc_channel *ch, const char *name)
-{
-	struct timespec pause = {.tv_nsec = RETRY_US * 1000L};
-	bool waited = false;
-	enum err e;
-
-	while ((e = ipc_send_frame(ch, (ipc_peer){0}, w->frame.data, w->frame.bytes)) == ERR_BUSY &&
-	       !w->stopping) {
-		if (!waited) {
-			LOG_WARN("BACK_PRESSURE", "channel=%s", name);
-			stats_idle(w->stats); /* the peer is stuck, not this process */
-		}
-		waited = true;
-		nanosleep(&pause, NULL);
-		on_command(w);
-	}
-	if (e && e != ERR_BUSY) {
-		struct err_msg em;
-		err_set(&em, e, "channel %s: cannot send a result: %s", name, err_text(e));
-		fail(w, e, &em);
-	}
-}
-
-static void send_message(struct worker *w, const struct ipc_msg *msg)
-{
-	buf_clear(&w->frame);
-	ipc_encode(msg, &w->frame);
-	if (!buf_ok(&w->frame)) {
-		struct err_msg em;
-		err_set(&em, ERR_NO_MEMORY, "out of memory for a message");
-		fail(w, ERR_NO_MEMORY, &em);
-		return;
-	}
-	send_frame(w, w->step_channel, "step");
-}
-
-static void send_ready(struct worker *w)
-{
-	const struct runner *r = w->runner;
-	struct ipc_msg msg = {.type = IPC_TYPE_WORKER_READY, .epoch = w->epoch};
-
-	msg.worker_ready = (struct ipc_worker_ready){.rank = w->rank,
-						     .block_count = r->kv.block_count,
-						     .max_model_len = r->max_model_len,
-						     .vocab_size = r->model.vocab_size,
-						     .weight_bytes = r->weights.bytes,
-						     .kv_bytes_per_block = kv_block_bytes(&r->kv_shape),
-						     .group = r->collectives ? collectives_group(r->collectives) : 0,
-						     .eos_ids = r->model.eos_ids,
-						     .eos_ids_count = r->model.eos_count,
-						     .kv_switch_len = r->rope.far ? r->rope.near : 0,
-						     .kv_by_prompt = r->model.rope.kind == ROPE_DYNAMIC};
-	send_message(w, &msg);
-}
-
-static void send_error(struct worker *w, enum err e, const struct err_msg *em)
-{
-	struct ipc_msg msg = {.type = IPC_TYPE_ERROR, .epoch = w->epoch};
-	size_t bytes = strlen(em->text);
-
-	msg.error = (struct ipc_error){
-		.code = e,
-		.text = (const u8 *)em->text,
-		.text_count = (u32)(bytes < IPC_ERROR_TEXT_MAX ? bytes : IPC_ERROR_TEXT_MAX)};
-	send_message(w, &msg);
-}
-
-/* One encoding, the same bytes to both. The detokenizer is spared results that say nothing. */
-static void send_result(struct worker *w, u64 waited_ns)
-{
-	struct runner *r = w->runner;
-	struct ipc_msg msg = {.type = IPC_TYPE_RESULT, .epoch = w->epoch, .result = r->result};
-
-	msg.result.wait_us = (u32)(waited_ns / 1000);
-	msg.result.forward_us = (u32)((r->times.sampled - r->times.built) / 1000);
-	send_message(w, &msg);
-	if (!w->fatal && (msg.result.seq_count || msg.result.plp_seq_count))
-		send_frame(w, w->tokens_channel, "tokens");
-}
-
-/* ---------------------------------------------------------------- steps */
-
-static void begin_epoch(struct worker *w, u64 epoch, const struct ipc_init *m)
-{
-	struct err_msg em;
-
-	w->epoch = epoch;
-	w->broken = false;
-	w->idle_since_ns = 0;
-	ipc_channel_set_epoch(w->step_channel, epoch);
-	if (w->tokens_channel)
-		ipc_channel_set_epoch(w->tokens_channel, epoch);
-	enum err e = runner_begin(w->runner, epoch, m->block_count, m->max_model_len, &em);
-	if (e == ERR_GONE && check_nodes(w))
-		return;
-	if (e == ERR_ABORTED) {
-		w->broken = true; /* the INIT of a later epoch is on its way */
-	} else if (e == ERR_INVALID) {
-		w->broken = true;
-		LOG_ERROR("INIT_REFUSED", "epoch=%llu reason=\"%s\"", (unsigned long long)epoch, em.text);
-		send_error(w, e, &em);
-	} else if (e) {
-		fail(w, e, &em);
-	}
-}
-
-static void trace_step(const struct worker *w, u64 waited_since, u64 sent_ns)
-{
-	const struct runner *r = w->runner;
-	const struct runner_times *t = &r->times;
-	u64 step = r->batch->step;
-
-	if (!w->trace)
-		return;
-	if (waited_since)
-		trace_add(w->trace, TRACE_WAIT, waited_since, t->begin, step, 0);
-	trace_add(w->trace, TRACE_APPLY, t->begin, t->applied, step, r->batch->row_count);
-	trace_add(w->trace, TRACE_INPUTS, t->applied, t->built, step, r->inputs.rows);
-	trace_add(w->trace, TRACE_FORWARD, t->built, t->forwarded, step, r->inputs.tokens);
-	trace_add(w->trace, TRACE_SAMPLE, t->forwarded, t->sampled, step, r->batch->sample_count);
-	trace_add(w->trace, TRACE_SEND, t->sampled, sent_ns, step, (u32)w->frame.bytes);
-}
-
-static bool is_state_error(enum err e)
-{
-	return e == ERR_DIVERGED || e == ERR_SEQUENCE || e == ERR_INVALID;
-}
-
-static void on_step_failed(struct worker *w, enum err e, const struct err_msg *em)
-{
-	w->broken = true;
-	w->idle_since_ns = 0;
-	stats_idle(w->stats);
-	if (e == ERR_GONE && check_nodes(w))
-		return;
-	if (e == ERR_ABORTED) {
-		LOG_WARN("STEP_ABANDONED", "epoch=%llu reason=\"%s\"", (unsigned long long)w->epoch,
-			 em->text);
-	} else if (is_state_error(e)) {
-		LOG_ERROR("STATE_LOST", "epoch=%llu reason=\"%s\"", (unsigned long long)w->epoch, em->text);
-		send_error(w, e, em);
-	} else {
-		fail(w, e, em);
-	}
-}
-
-static void run_step(struct worker *w, const struct ipc_step *step)
-{
-	struct err_msg em;
-	u64 waited_since = w->idle_since_ns;
-
-	stats_busy(w->stats, clock_now_ns());
-	enum err e = runner_step(w->runner, step, &em);
-	if (e) {
-		on_step_failed(w, e, &em);
-		return;
-	}
-	const struct runner_times *t = &w->runner->times;
-	u64 waited_ns = waited_since ? t->begin - waited_since : 0;
-	if (w->rank == 0)
-		send_result(w, waited_ns);
-	u64 now = clock_now_ns();
-	stats_add(w->stats, STATS_FORWARD_NS, t->sampled - t->built);
-	stats_add(w->stats, STATS_WAITED_NS, waited_ns);
-	stats_progress(w->stats, now, false);
-	trace_step(w, waited_since, now);
-	w->idle_since_ns = runner_is_live(w->runner) ? now : 0;
-}
-
 /* ---------------------------------------------------------------- messages */
 
 static void on_refusal(struct worker *w, const struct ipc_error *m)
@@ -265,7 +64,7 @@ static void on_refusal(struct worker *w, const struct ipc_error *m)
 
 	err_set(&em, ERR_VERSION, "the scheduler says: %.*s", (int)m->text_count, (const char *)m->text);
 	if (m->code == ERR_VERSION)
-		fail(w, ERR_VERSION, &em); /* another build: waiting will not help */
+		worker_fail(w, ERR_VERSION, &em); /* another build: waiting will not help */
 	else
 		LOG_ERROR("SCHEDULER_ERROR", "reason=\"%s\"", em.text);
 }
@@ -280,14 +79,14 @@ static void on_scheduler(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 		return;
 	switch (msg->type) {
 	case IPC_TYPE_HELLO: /* a scheduler, perhaps a new one, which knows nothing of this worker */
-		send_ready(w);
+		worker_send_ready(w);
 		break;
 	case IPC_TYPE_INIT:
-		begin_epoch(w, msg->epoch, &msg->init);
+		worker_begin_epoch(w, msg->epoch, &msg->init);
 		break;
 	case IPC_TYPE_STEP:
 		if (msg->epoch == w->epoch && !w->broken)
-			run_step(w, &msg->step);
+			worker_run_step(w, &msg->step);
 		break;
 	case IPC_TYPE_ERROR:
 		on_refusal(w, &msg->error);
@@ -308,7 +107,7 @@ static void on_channel_error(void *ctx, struct ipc_channel *ch, ipc_peer from, e
 	if (ch == w->step_channel)
 		w->idle_since_ns = 0;
 	if (e == ERR_VERSION) {
-		fail(w, e, em);
+		worker_fail(w, e, em);
 		return;
 	}
 	LOG_WARN("CHANNEL", "channel=%s code=%s reason=\"%s\"", ch == w->step_channel ? "step" : "tokens",
@@ -327,7 +126,7 @@ static void on_boot(void *ctx, int fd, u32 events)
 {
 	(void)fd;
 	(void)events;
-	on_command(ctx);
+	worker_on_command(ctx);
 }
 
 static void on_node_lost(void *ctx, int fd, u32 events)
@@ -336,7 +135,7 @@ static void on_node_lost(void *ctx, int fd, u32 events)
 	(void)events;
 
 	ipc_loop_remove_fd(w->loop, fd); /* it stays readable */
-	(void)!check_nodes(w);
+	(void)!worker_check_nodes(w);
 }
 
 /* ---------------------------------------------------------------- life */
@@ -498,7 +297,7 @@ enum err worker_run(struct worker *w, struct err_msg *em)
 
 	boot_ready(w->boot, "device=cpu dtype=%s kv_dtype=%s threads=%u block_count=%u max_model_len=%u",
 		   kern_dtype_name(r->dtype), kv_dtype_name(r->kv_shape.dtype),
-		   kern_threads_count(r->ctx.threads), r->kv.block_count, r->max_model_len);
+		   kern_threads_count(r->ctx.threads), r->block_count, r->max_model_len);
 	enum err e = ipc_loop_run(w->loop);
 	if (e)
 		return err_set(em, e, "the event loop failed: %s", err_text(e));

@@ -2,7 +2,8 @@
  * WORKER_READY and RESULT out) and, as rank 0, to the detokenizer ("tokens": the same RESULTs).
  *
  * The parts, from the outside in:
- *   worker.c                     channels, epochs, statistics, trace
+ *   worker.c                     channels, commands
+ *   worker_step.c                epochs, steps, results, statistics, trace
  *   runner.c, runner_load.c,     one step; loading
  *   runner_prompt_logprobs.c
  *   batch_state.c                rows: a pure function of the STEPs

@@ -24,6 +24,7 @@ static struct {
 
 static thread_local cudaError_t last_error;
 static thread_local char this_thread;
+static thread_local int current_device;
 static thread_local std::unique_lock<std::mutex> *held; /* by the outermost call of this thread */
 
 static const char *const order_names[EMU_ORDERS] = {"forward", "reverse", "strided", "ahead", "random"};
@@ -84,6 +85,14 @@ static void configure(void)
 		emu_protect(true);
 	if (getenv("CUDA_EMU_THREAD") != NULL)
 		emu_device_thread();
+}
+
+/* They differ in their number alone: a process uses one of them, and has its memory for itself. */
+static int device_count()
+{
+	const char *text = getenv("CUDA_EMU_DEVICES");
+
+	return text != NULL && atoi(text) >= 0 ? atoi(text) : 8;
 }
 
 const char *emu_order_name(enum emu_order order)
@@ -277,20 +286,23 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 cudaError_t cudaGetDeviceCount(int *count)
 {
 	EMU_CALL();
-	*count = 1;
-	return call.result(cudaSuccess);
+	*count = device_count();
+	return call.result(*count > 0 ? cudaSuccess : cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int index)
 {
 	EMU_CALL();
-	return call.result(index == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+	if (index < 0 || index >= device_count())
+		return call.result(cudaErrorInvalidDevice);
+	current_device = index;
+	return call.result(cudaSuccess);
 }
 
 cudaError_t cudaGetDevice(int *index)
 {
 	EMU_CALL();
-	*index = 0;
+	*index = current_device;
 	return call.result(cudaSuccess);
 }
 
@@ -304,8 +316,10 @@ cudaError_t cudaSetDeviceFlags(unsigned int flags)
 cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int index)
 {
 	EMU_CALL();
-	if (index != 0 || snprintf(id, (size_t)bytes, "0000:00:00.0") >= bytes)
-		return call.result(index != 0 ? cudaErrorInvalidDevice : cudaErrorInvalidValue);
+	if (index < 0 || index >= device_count())
+		return call.result(cudaErrorInvalidDevice);
+	if (snprintf(id, (size_t)bytes, "0000:%02x:00.0", (unsigned)index) >= bytes)
+		return call.result(cudaErrorInvalidValue);
 	return call.result(cudaSuccess);
 }
 
@@ -340,7 +354,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int ind
 		{cudaDevAttrMaxSharedMemoryPerBlockOptin, EMU_SHARED_MAX},
 	};
 	EMU_CALL();
-	if (index != 0)
+	if (index < 0 || index >= device_count())
 		return call.result(cudaErrorInvalidDevice);
 	for (const auto &row : table) {
 		if (row.attr == attr) {

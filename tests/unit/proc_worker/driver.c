@@ -62,7 +62,7 @@ static void open_rank(void *ctx, u32 rank)
 
 	o->e[rank] = runner_create(&o->d->runners[rank], &config, &o->em[rank]);
 	if (!o->e[rank])
-		o->e[rank] = runner_begin(o->d->runners[rank], 1, o->d->runners[rank]->kv.block_count,
+		o->e[rank] = runner_begin(o->d->runners[rank], 1, o->d->runners[rank]->block_count,
 					  o->d->runners[rank]->max_model_len, &o->em[rank]);
 }
 
@@ -79,7 +79,7 @@ void driver_open(struct driver *d, const struct driver_config *config)
 	for (u32 r = 0; r < config->ranks; r++)
 		cr_assert_eq(o.e[r], ERR_OK, "rank %u: %s", r, o.em[r].text);
 	mirror_init(&d->mirror, config->block_size);
-	d->block_count = d->runners[0]->kv.block_count;
+	d->block_count = d->runners[0]->block_count;
 	if (d->block_count > 400)
 		d->block_count = 400;
 	d->blocks = malloc(d->block_count * sizeof(u32));
@@ -252,7 +252,9 @@ static void step_rank(void *ctx, u32 rank)
 {
 	struct stepping *s = ctx;
 
-	s->e[rank] = runner_step(s->d->runners[rank], s->step, &s->em[rank]);
+	s->e[rank] = runner_submit(s->d->runners[rank], s->step, &s->em[rank]);
+	if (!s->e[rank])
+		s->e[rank] = runner_collect(s->d->runners[rank], &s->em[rank]);
 	if (!s->e[rank])
 		s->e[rank] = read_logits(s->d, rank, &s->em[rank]);
 }

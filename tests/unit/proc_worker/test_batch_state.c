@@ -565,3 +565,70 @@ Test(batch_state, random_diffs_rebuild_the_mirror_at_every_step)
 	inputs_fini(&in);
 	batch_state_destroy(&b);
 }
+
+/* The tokens of a step that have not come back. */
+struct late {
+	u32 rows[MIRROR_ROWS], index[MIRROR_ROWS], tokens[MIRROR_ROWS];
+	u64 incarnation[MIRROR_ROWS];
+	struct batch_tokens list;
+};
+
+static void remember(struct late *l, const struct batch_state *b, const u32 *sampled)
+{
+	for (u32 i = 0; i < b->sample_count; i++) {
+		l->rows[i] = b->sample_rows[i];
+		l->incarnation[i] = b->rows[l->rows[i]].incarnation;
+		l->index[i] = b->known[l->rows[i]];
+		l->tokens[i] = sampled[i];
+	}
+	l->list = (struct batch_tokens){b->sample_count, l->rows, l->incarnation, l->index, l->tokens};
+}
+
+static void check_rows(const struct batch_state *b, const struct mirror *m, bool tokens_too)
+{
+	for (u32 row = 0; row < MIRROR_ROWS; row++) {
+		const struct mirror_row *r = &m->rows[row];
+		cr_assert_eq(batch_state_present(b, row), r->present);
+		if (!r->present)
+			continue;
+		cr_assert_eq(b->known[row], r->known);
+		cr_assert_eq(b->computed[row], r->computed);
+		if (!tokens_too)
+			continue;
+		cr_assert_eq(b->last_token[row], r->tokens[r->known - 1]);
+		cr_assert_arr_eq(batch_state_tokens(b, row), r->tokens, r->known * sizeof(u32));
+	}
+}
+
+Test(batch_state, tokens_may_come_steps_later_and_rows_that_changed_hands_ignore_them)
+{
+	enum { STEPS = 4000, LATE_MAX = 4 };
+	static struct late late[STEPS];
+	struct batch_state *b = create();
+	struct mirror *m = mirror();
+	u64 seed = 7, seq = 0;
+	u32 sampled[MIRROR_ROWS];
+	u32 back = 0, stale = 0;
+
+	for (u32 i = 0; i < STEPS; i++) {
+		struct err_msg em = {{0}};
+		random_step(m, &seed, &seq);
+		cr_assert_eq(batch_state_apply(b, &m->msg, &em), ERR_OK, "step %u: %s", i, em.text);
+		for (u32 j = 0; j < MIRROR_ROWS; j++)
+			sampled[j] = next(&seed) % LIMITS.vocab_size;
+		remember(&late[i], b, sampled);
+		batch_state_advance(b);
+		mirror_commit(m, sampled);
+		check_rows(b, m, false);
+		u32 waiting = next(&seed) % LATE_MAX;
+		for (; back + waiting <= i; back++) {
+			const struct late *l = &late[back];
+			for (u32 j = 0; j < l->list.count; j++)
+				stale += b->rows[l->rows[j]].incarnation != l->incarnation[j];
+			batch_state_tokens_known(b, &l->list);
+		}
+		check_rows(b, m, back == i + 1);
+	}
+	cr_assert_gt(stale, 100);
+	batch_state_destroy(&b);
+}

@@ -206,7 +206,7 @@ Test(kv_types, fewer_bytes_are_more_blocks, .timeout = 60)
 		};
 		cr_assert_eq(runner_create(&r, &config, &em), ERR_OK, "%s", em.text);
 		bytes[i] = kv_block_bytes(&r->kv_shape);
-		blocks[i] = r->kv.block_count;
+		blocks[i] = r->block_count;
 		cr_assert_eq(blocks[i], (8 << 20) / bytes[i]);
 		runner_destroy(&r);
 	}

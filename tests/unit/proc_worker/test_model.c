@@ -282,7 +282,7 @@ Test(model, memory_that_does_not_suffice_is_refused_with_what_would_do)
 	cr_assert(strstr(em.text, "one sequence of 64 tokens needs 1 MiB"), "%s", em.text);
 	cr_assert(strstr(em.text, "--max-model-len 16"), "%s", em.text);
 	cr_assert_eq(load(m.dir, &r, OPTION_DTYPE_FLOAT32, 1024, 16, &em), ERR_OK, "%s", em.text);
-	cr_assert_eq(r->kv.block_count, 4);
+	cr_assert_eq(r->block_count, 4);
 	runner_destroy(&r);
 	cr_assert_eq(load(m.dir, &r, OPTION_DTYPE_FLOAT32, 1ull << 50, 0, &em), ERR_NO_SPACE);
 	cr_assert(strstr(em.text, "--kv-cache-memory asks for 1073741824 MiB"), "%s", em.text);
