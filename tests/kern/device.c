@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/cuda_emu/emu.h"
 #include "tests/kern/device.h"
 
 enum { GUARD_BYTES = 128, GUARD = 0xb7 };
@@ -15,7 +14,7 @@ static void must(cudaError_t e, const char *what)
 {
 	if (e == cudaSuccess)
 		return;
-	fprintf(stderr, "checkkern-cuda: %s: %s\n%s", what, cudaGetErrorString(e), emu_report());
+	fprintf(stderr, "checkkern-cuda: %s: %s\n%s", what, cudaGetErrorString(e), device_report());
 	exit(1);
 }
 
@@ -69,7 +68,7 @@ void *device_download(struct device *d, const void *device, size_t bytes)
 	return p;
 }
 
-cudaError_t device_late(void *data, void *copy, size_t bytes, void *stream); /* device_late.cc */
+cudaError_t device_late(void *data, void *copy, size_t bytes, void *stream); /* device_kernels.cu */
 
 void device_arrives_late(struct device *d, void *data, size_t bytes)
 {
@@ -85,7 +84,7 @@ const char *device_problem(struct device *d, enum err e)
 		return text;
 	}
 	if (error != cudaSuccess)
-		printf("%s", emu_report());
+		printf("%s", device_report());
 	return error == cudaSuccess ? NULL : "the kernel was stopped";
 }
 

@@ -24,6 +24,8 @@ struct device {
 
 void device_init(struct device *d, u64 seed);
 void device_fini(struct device *d);
+/* What stopped the last kernel, in lines; "": nothing, or nothing more than the error. */
+const char *device_report(void);
 
 /* Device memory of the running case, poisoned and with guards, as of check_alloc. */
 void *device_alloc(struct device *d, size_t bytes);

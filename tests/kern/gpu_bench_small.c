@@ -1,0 +1,256 @@
+/* Times of the ops between the products, of sampling, and of what prepares and ends a step. */
+#include <cuda_runtime.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/kern/gpu_bench.h"
+
+#define QUEUE(op)                                                         \
+	static enum err queue_##op(struct gpu_bench *b, void *arg, u32 i) \
+	{                                                                 \
+		(void)i;                                                  \
+		return b->d.ops.op(&b->d.ctx, arg);                       \
+	}
+QUEUE(embedding)
+QUEUE(rmsnorm)
+QUEUE(act_mul)
+QUEUE(logits)
+QUEUE(sample)
+QUEUE(logprobs)
+
+/* A token's way between the products of a model of this size. */
+static void elementwise_cases(struct gpu_bench *b, u32 tokens, u32 hidden, u32 inner)
+{
+	struct check *check = &b->d.check;
+	const size_t wide = (size_t)tokens * hidden;
+	const u32 kept = b->d.buffer_count, vocab = b->small ? 32 : 128256;
+	u32 *ids = check_alloc(check, tokens * sizeof(u32));
+	float *weight;
+	struct kern_embedding_args e = {.table_dtype = KERN_BF16,
+					.tokens = tokens,
+					.hidden = hidden,
+					.rows = vocab,
+					.dtype = KERN_BF16};
+	struct kern_rmsnorm_args n = {.eps = 1e-5f, .tokens = tokens, .hidden = hidden, .dtype = KERN_BF16};
+	struct kern_act_mul_args act = {.tokens = tokens, .size = inner, .dtype = KERN_BF16};
+	struct gpu_case c = {.op = "embedding", .bound = GPU_READ, .repeats = 20};
+
+	for (u32 t = 0; t < tokens; t++)
+		ids[t] = check_random(check, vocab);
+	e.ids = device_upload(&b->d, ids, tokens * sizeof(u32));
+	e.table = gpu_bench_place(b, (size_t)vocab * hidden * sizeof(u16), 0);
+	e.out_bf16 = (u16 *)(void *)b->out;
+	c.work = 2.0 * (double)wide * sizeof(u16);
+	snprintf(c.shape, sizeof(c.shape), "tokens=%u hidden=%u", tokens, hidden);
+	gpu_bench_case(b, &c, queue_embedding, &e);
+	(void)device_floats(&b->d, hidden, false, &weight);
+	n.weight = weight;
+	n.x_bf16 = (u16 *)(void *)b->out;
+	n.add_bf16 = gpu_bench_place(b, wide * sizeof(u16), 0);
+	n.out_bf16 = (u16 *)(void *)(b->out + b->out_bytes / 2);
+	c.op = "rmsnorm with residual";
+	c.work = 4.0 * (double)wide * sizeof(u16);
+	if (tokens >= 2048) {
+		c.predicted_low = 0.80;
+		c.predicted_high = 0.90;
+	}
+	gpu_bench_case(b, &c, queue_rmsnorm, &n);
+	act.gate_up_bf16 = gpu_bench_place(b, 2 * (size_t)tokens * inner * sizeof(u16), 0);
+	act.out_bf16 = (u16 *)(void *)b->out;
+	c.op = "act_mul";
+	c.work = 3.0 * tokens * inner * sizeof(u16);
+	if (tokens >= 2048)
+		c.predicted_low = 0.85;
+	snprintf(c.shape, sizeof(c.shape), "tokens=%u size=%u", tokens, inner);
+	gpu_bench_case(b, &c, queue_act_mul, &act);
+	(void)device_release(&b->d, kept);
+	(void)check_release(check, 0);
+}
+
+/* ---------------------------------------------------------------- sampling */
+
+static float *make_logits(struct gpu_bench *b, u32 vocab)
+{
+	float *host = check_alloc(&b->d.check, vocab * sizeof(float));
+
+	check_sample_logits(&b->d.check, host, vocab, 0, 0);
+	return device_upload(&b->d, host, vocab * sizeof(float));
+}
+
+static void sample_cases(struct gpu_bench *b, u32 rows, u32 vocab)
+{
+	static const struct kern_sample_row kinds[] = {
+		{.temperature = 0, .top_p = 1},
+		{.temperature = 1, .top_p = 1},
+		{.temperature = 1, .top_p = 0.9f},
+		{.temperature = 1, .top_p = 0.95f, .top_k = 50, .min_p = 0.05f},
+	};
+	const u32 kept = b->d.buffer_count;
+	const float *logits = make_logits(b, vocab);
+	struct kern_sample_row *host = check_alloc(&b->d.check, rows * sizeof(*host));
+	u32 *tokens = device_alloc(&b->d, rows * sizeof(u32));
+
+	for (u32 i = 0; i < COUNT_OF(kinds); i++) {
+		struct gpu_case c = {.op = "sample",
+				     .bound = GPU_READ,
+				     .work = (double)rows * vocab * sizeof(float),
+				     .repeats = 20};
+		for (u32 r = 0; r < rows; r++) {
+			host[r] = kinds[i];
+			host[r].logits = logits;
+			host[r].seed = r;
+		}
+		struct kern_sample_args a = {.tokens = tokens, .row_count = rows, .vocab = vocab};
+		a.rows = device_upload(&b->d, host, rows * sizeof(*host));
+		snprintf(c.shape, sizeof(c.shape),
+			 "rows=%u vocab=%u temperature=%g top_k=%u top_p=%g min_p=%g", rows, vocab,
+			 (double)host->temperature, host->top_k, (double)host->top_p, (double)host->min_p);
+		gpu_bench_case(b, &c, queue_sample, &a);
+	}
+	(void)device_release(&b->d, kept);
+	(void)check_release(&b->d.check, 0);
+}
+
+static void logits_cases(struct gpu_bench *b, u32 vocab)
+{
+	enum { SEEN = 1000, TOP = 20 };
+	struct device *d = &b->d;
+	const u32 kept = d->buffer_count, seen = vocab < SEEN ? vocab : SEEN;
+	u32 *ids = check_alloc(&d->check, seen * sizeof(u32)),
+	    *counts = check_alloc(&d->check, seen * sizeof(u32));
+	struct kern_logits_row row = {
+		.repetition_penalty = 1.0001f, .presence_penalty = 0.0001f, .seen_count = seen};
+	struct kern_logprobs_row best = {.token = 1, .top = TOP};
+	struct gpu_case c = {.op = "logits with penalties", .bound = GPU_READ, .repeats = 20};
+
+	for (u32 i = 0; i < seen; i++) {
+		ids[i] = i * (vocab / seen);
+		counts[i] = i % 3;
+	}
+	row.logits = make_logits(b, vocab);
+	row.seen_ids = device_upload(d, ids, seen * sizeof(u32));
+	row.seen_outputs = device_upload(d, counts, seen * sizeof(u32));
+	struct kern_logits_args l = {device_upload(d, &row, sizeof(row)), 1, vocab};
+	c.work = 2.0 * seen * sizeof(float);
+	snprintf(c.shape, sizeof(c.shape), "rows=1 vocab=%u seen=%u", vocab, seen);
+	gpu_bench_case(b, &c, queue_logits, &l);
+	best.logits = row.logits;
+	best.ids = device_alloc(d, (1 + TOP) * sizeof(u32));
+	best.values = device_alloc(d, (1 + TOP) * sizeof(float));
+	best.rank = device_alloc(d, sizeof(u32));
+	struct kern_logprobs_args p = {device_upload(d, &best, sizeof(best)), 1, vocab};
+	c.op = "logprobs";
+	c.work = (double)vocab * sizeof(float);
+	snprintf(c.shape, sizeof(c.shape), "rows=1 vocab=%u top=%d", vocab, TOP);
+	gpu_bench_case(b, &c, queue_logprobs, &p);
+	(void)device_release(d, kept);
+	(void)check_release(&d->check, 0);
+}
+
+/* ---------------------------------------------------------------- the batch */
+
+struct turn {
+	struct kern_batch batch;
+	struct kern_apply_diff_args apply;
+	struct kern_build_inputs_args build;
+	struct kern_commit_args commit;
+};
+
+static enum err queue_apply(struct gpu_bench *b, void *arg, u32 i)
+{
+	(void)i;
+	return b->d.device_ops.apply_diff(&b->d.ctx, &((struct turn *)arg)->apply);
+}
+
+static enum err queue_build(struct gpu_bench *b, void *arg, u32 i)
+{
+	(void)i;
+	return b->d.device_ops.build_inputs(&b->d.ctx, &((struct turn *)arg)->build);
+}
+
+static enum err queue_commit(struct gpu_bench *b, void *arg, u32 i)
+{
+	(void)i;
+	return b->d.device_ops.commit(&b->d.ctx, &((struct turn *)arg)->commit);
+}
+
+static void *zeros(struct device *d, size_t bytes)
+{
+	void *host = check_alloc(&d->check, bytes);
+
+	memset(host, 0, bytes);
+	return device_upload(d, host, bytes);
+}
+
+static void make_turn(struct gpu_bench *b, struct turn *t, u32 rows)
+{
+	enum { LENGTH = 64 };
+	struct device *d = &b->d;
+	struct kern_batch *k = &t->batch;
+
+	*k = (struct kern_batch){
+		.rows = rows, .token_stride = LENGTH, .block_stride = LENGTH / 16, .block_size = 16};
+	k->known = zeros(d, rows * sizeof(u32));
+	k->computed = zeros(d, rows * sizeof(u32));
+	k->run = zeros(d, rows * sizeof(u32));
+	k->prompt = zeros(d, rows * sizeof(u32));
+	k->tokens = zeros(d, (size_t)rows * LENGTH * sizeof(u32));
+	k->blocks = zeros(d, (size_t)rows * k->block_stride * sizeof(u32));
+	k->params = zeros(d, rows * sizeof(struct kern_sample_row));
+	t->apply = (struct kern_apply_diff_args){k, zeros(d, KERN_DIFF_WORDS * sizeof(u32))};
+	t->build = (struct kern_build_inputs_args){.batch = k, .tokens = rows, .samples = rows, .vocab = 32};
+	t->build.ids = zeros(d, rows * sizeof(u32));
+	t->build.positions = zeros(d, rows * sizeof(u32));
+	t->build.slots = zeros(d, rows * sizeof(i64));
+	t->build.query_start = zeros(d, (rows + 1) * sizeof(u32));
+	t->build.context = zeros(d, rows * sizeof(u32));
+	t->build.sample_index = zeros(d, rows * sizeof(u32));
+	t->build.sample_rows = zeros(d, rows * sizeof(u32));
+	t->build.sample = zeros(d, rows * sizeof(struct kern_sample_row));
+	t->build.logits = zeros(d, 32 * sizeof(float));
+	t->build.counts = zeros(d, 2 * sizeof(u32));
+	t->commit = (struct kern_commit_args){k, zeros(d, rows * sizeof(u32)), t->build.sample_rows,
+					      t->build.counts};
+}
+
+/* The three kernels of a step that changes nothing. */
+static void turn_cases(struct gpu_bench *b, u32 rows)
+{
+	static const struct {
+		const char *op;
+		gpu_queue_fn queue;
+	} parts[] = {{"apply_diff", queue_apply}, {"build_inputs", queue_build}, {"commit", queue_commit}};
+	const u32 kept = b->d.buffer_count;
+	struct turn t;
+
+	make_turn(b, &t, rows);
+	for (u32 i = 0; i < COUNT_OF(parts); i++) {
+		const double us = gpu_bench_us(b, parts[i].op, parts[i].queue, &t, b->small ? 2 : 20);
+		if (us >= 0)
+			printf("{\"bench\":\"gpu_kernels\",\"op\":\"%s\",\"shape\":\"rows=%u\",\"us\":%.2f}"
+			       "\n",
+			       parts[i].op, rows, us);
+	}
+	(void)device_release(&b->d, kept);
+	(void)check_release(&b->d.check, 0);
+}
+
+void gpu_bench_small(struct gpu_bench *b)
+{
+	static const u32 tokens[] = {1, 64, 2048}, rows[] = {1, 64, 256};
+
+	if (b->small) {
+		elementwise_cases(b, 3, 64, 96);
+		sample_cases(b, 2, 300);
+		logits_cases(b, 300);
+		turn_cases(b, 3);
+		return;
+	}
+	for (u32 i = 0; i < COUNT_OF(tokens); i++)
+		elementwise_cases(b, tokens[i], 4096, 14336);
+	for (u32 i = 0; i < COUNT_OF(rows); i++) {
+		sample_cases(b, rows[i], 128256);
+		turn_cases(b, rows[i]);
+	}
+	logits_cases(b, 128256);
+}
