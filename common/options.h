@@ -39,6 +39,7 @@ enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE }
 	LIST(model, served_model_name, "Names the API answers to; default: the model directory's name")      \
 	ENUM(model, dtype, 0, "auto|bfloat16|float32", "Type of weights")                                    \
 	ENUM(model, quantization, 0, "auto|int8|int4", "Bits of matrices; auto: as in the checkpoint")       \
+	STR(model, weights_cache, "", "Directory that keeps packed weights for the next start")              \
 	INT(model, max_model_len, 0, 0, 16777216, "Context length; 0: automatic, from config.json")          \
 	INT(model, seed, 0, 0, INT64_MAX, "Seed of requests that bring none: 0 draws a fresh one for each")   \
 	STR(model, chat_template, "", "File with a Jinja chat template to use instead of the model's")       \

@@ -516,6 +516,8 @@ enum err kern_weight_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype 
 			   struct err_msg *em);
 void kern_weight_rows(struct kern_weight *w, u32 first, u32 rows, const void *src, enum kern_dtype src_dtype,
 		      size_t src_stride, struct kern_threads *threads);
+/* A weight whose `memory` holds it already, the same bytes as begin and rows made for the same arguments. */
+void kern_weight_attach(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, const void *memory, u32 caps);
 /* Rows that are quantized already, stored without another rounding. All arrays belong to the caller and are
  * free afterwards; strides are in elements. */
 struct kern_quantized_rows {

@@ -29,12 +29,8 @@ size_t kern_weight_bytes(u32 n, u32 k, enum kern_dtype dtype, u32 caps)
 	return (size_t)n * k * kern_dtype_bytes(dtype);
 }
 
-enum err kern_weight_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, void *memory, u32 caps,
-			   struct err_msg *em)
+void kern_weight_attach(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, const void *memory, u32 caps)
 {
-	if (dtype != KERN_F32 && dtype != KERN_BF16 && kern_dtype_group(dtype) == 0)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "weights of matrix products are float32, bfloat16, int8 or int4");
 	ASSERT(n > 0 && k > 0 && memory && (size_t)memory % KERN_ALIGN == 0);
 	*w = (struct kern_weight){.n = n,
 				  .k = k,
@@ -42,6 +38,15 @@ enum err kern_weight_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype 
 				  .packed = layout_for(dtype, caps),
 				  .caps = caps,
 				  .data = memory};
+}
+
+enum err kern_weight_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, void *memory, u32 caps,
+			   struct err_msg *em)
+{
+	if (dtype != KERN_F32 && dtype != KERN_BF16 && kern_dtype_group(dtype) == 0)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "weights of matrix products are float32, bfloat16, int8 or int4");
+	kern_weight_attach(w, n, k, dtype, memory, caps);
 	if (w->packed != KERN_LAYOUT_PLAIN && n % KERN_COLUMNS != 0) {
 		size_t bytes = 2 * panel_bytes(k, dtype);
 		memset((char *)memory + n / KERN_COLUMNS * bytes, 0, bytes);

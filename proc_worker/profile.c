@@ -151,6 +151,9 @@ enum err profile_run(struct runner *r, struct profile *p, struct err_msg *em)
 	if (!e)
 		e = host_memory_available("", &p->available, em);
 	u64 reserved = (r->decoder.memory_bytes + r->ctx.scratch_bytes) * (u64)runner_ranks_here(r);
+	/* Pages of a mapped file count as available, but are read in every step. */
+	if (r->weights.mapped)
+		reserved += r->weights.memory_bytes * runner_ranks_here(r);
 	p->available -= reserved < p->available ? reserved : p->available;
 	p->resident = host_memory_resident("");
 	if (e)

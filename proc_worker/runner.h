@@ -18,6 +18,7 @@
 
 struct runner_config {
 	const char *model_dir;
+	const char *weights_cache; /* --weights-cache; NULL or "": none */
 	const char *run_dir; /* of the collectives; may be NULL with one rank */
 	u32 rank, ranks;
 	const struct collectives_nodes *nodes; /* that the ranks are spread over; NULL: one. options_hash is not read */

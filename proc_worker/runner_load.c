@@ -24,6 +24,7 @@ struct runner_config runner_config_from(const struct options *o, u32 rank)
 {
 	return (struct runner_config){
 		.model_dir = o->model,
+		.weights_cache = o->weights_cache,
 		.run_dir = o->run_dir,
 		.rank = rank,
 		.ranks = (u32)o->tensor_parallel_size,
@@ -203,9 +204,12 @@ static enum err load_weights(struct runner *r, struct err_msg *em)
 				    .matrix_dtype = r->matrix_dtype,
 				    .caps = r->config.caps,
 				    .threads = r->ctx.threads,
+				    .model_dir = r->config.model_dir,
 				    .progress = weights_progress,
 				    .progress_ctx = r};
 
+	if (r->config.weights_cache && *r->config.weights_cache)
+		plan.cache_dir = r->config.weights_cache;
 	enum err e = model_weights_check(&plan, em);
 	if (!e)
 		e = join(r, em);

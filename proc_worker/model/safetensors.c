@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "common/arena.h"
 #include "common/json.h"
@@ -28,6 +29,7 @@ struct st_file {
 	const char *map;
 	u64 bytes;
 	u64 data_begin;
+	i64 changed[2]; /* seconds and nanoseconds */
 };
 
 struct safetensors {
@@ -94,6 +96,8 @@ static enum err map_file(struct st_file *f, const char *dir, struct err_msg *em)
 		goto out;
 	}
 	f->bytes = (u64)st.st_size;
+	f->changed[0] = st.st_mtim.tv_sec;
+	f->changed[1] = st.st_mtim.tv_nsec;
 	e = check_length(path, f->bytes, em);
 	if (e)
 		goto out;
@@ -419,6 +423,20 @@ void safetensors_trim(struct safetensors *st)
 			MADV_RANDOM); /* what is left: single rows of the embedding */
 		madvise(map, st->files[i].bytes, MADV_DONTNEED);
 	}
+}
+
+u64 safetensors_identity(const struct safetensors *st)
+{
+	u64 hash = 0;
+
+	for (u32 i = 0; i < st->file_count; i++) {
+		const struct st_file *f = &st->files[i];
+		hash = XXH3_64bits_withSeed(f->name, strlen(f->name) + 1, hash);
+		hash = XXH3_64bits_withSeed(&f->bytes, sizeof(f->bytes), hash);
+		hash = XXH3_64bits_withSeed(f->changed, sizeof(f->changed), hash);
+		hash = XXH3_64bits_withSeed(f->map, f->data_begin, hash);
+	}
+	return hash;
 }
 
 const struct st_tensor *safetensors_find(const struct safetensors *st, const char *name)

@@ -34,6 +34,10 @@ void safetensors_close(struct safetensors **st);
 /* Everything was read: gives back the memory of the mapped pages. Tensors can still be read. */
 void safetensors_trim(struct safetensors *st);
 
+/* Of the files' names, sizes, times of change and headers: tells a checkpoint from another and from itself before a
+ * change, without reading the tensors. */
+u64 safetensors_identity(const struct safetensors *st);
+
 /* NULL when there is none. */
 const struct st_tensor *safetensors_find(const struct safetensors *st, const char *name);
 /* What safetensors_open checks in one file, for a file in memory. */

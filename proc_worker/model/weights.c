@@ -1,5 +1,5 @@
-/* Loads weights: owns their memory, one mapping. Runs in the worker at start. Reads only what this rank
- * needs, never trusts a shape. */
+/* Loads weights: owns their memory, one mapping, of a file where the weights cache has one. Runs in the worker at
+ * start. Reads only what this rank needs, never trusts a shape. */
 #include "proc_worker/model/weights.h"
 
 #include <stdio.h>
@@ -9,6 +9,7 @@
 
 #include "common/assert.h"
 #include "proc_worker/model/quant_tensor.h"
+#include "proc_worker/model/weights_cache.h"
 
 enum { NAME_MAX_BYTES = 256, ALIGN = 64 };
 
@@ -376,6 +377,7 @@ struct loader {
 	const struct weights_plan *plan;
 	char *memory;
 	size_t used;
+	bool ready; /* `memory` holds the weights already, and cannot be written to */
 	struct kern_weight *experts; /* the next that are free */
 	void *staging;		     /* an aligned copy of rows whose place in the file is not aligned */
 	size_t staging_bytes;
@@ -433,7 +435,7 @@ static enum err load_plain(struct loader *l, const struct arch_tensor *t, const 
 	return ERR_OK;
 }
 
-/* The order of inputs, behind the weight's own memory. */
+/* The order of inputs, behind the weight's own memory; without `q` it is there. */
 static void order_inputs(struct kern_weight *w, const struct quant_tensor *q, void *memory, u32 rows,
 			 u32 columns, u32 caps)
 {
@@ -442,7 +444,8 @@ static void order_inputs(struct kern_weight *w, const struct quant_tensor *q, vo
 
 	if (w->order)
 		return;
-	quant_tensor_order(q, order);
+	if (q)
+		quant_tensor_order(q, order);
 	w->order = order;
 }
 
@@ -457,8 +460,14 @@ static enum err load_matrix(struct loader *l, enum weight_slot slot, u32 layer, 
 
 	slot_shape(p, slot, layer, &rows, &columns);
 	void *memory = take(l, slot_bytes(p, slot, layer));
-	enum err e = kern_weight_begin(w, rows, columns, matrix_dtype(p, slot, layer, &ordered), memory,
-				       p->caps, em);
+	enum kern_dtype dtype = matrix_dtype(p, slot, layer, &ordered);
+	if (l->ready) {
+		kern_weight_attach(w, rows, columns, dtype, memory, p->caps);
+		if (ordered)
+			order_inputs(w, NULL, memory, rows, columns, p->caps);
+		return ERR_OK;
+	}
+	enum err e = kern_weight_begin(w, rows, columns, dtype, memory, p->caps, em);
 	for (u32 i = 0; !e && i < a->tensor_count; i++) {
 		const struct arch_tensor *t = &a->tensors[i];
 		if (t->slot != source || !tensor_applies(p, t, layer))
@@ -501,7 +510,8 @@ static enum err load_vector(struct loader *l, enum weight_slot slot, u32 layer, 
 	float offset = SLOTS[slot].kind == SLOT_IS_NORM ? p->config->norm_offset : 0;
 	u32 done = 0;
 
-	for (u32 i = 0; i < a->tensor_count; i++) {
+	*out = memory;
+	for (u32 i = 0; i < a->tensor_count && !l->ready; i++) {
 		if (a->tensors[i].slot != slot || !tensor_applies(p, &a->tensors[i], layer))
 			continue;
 		const struct st_tensor *st = find_tensor(l, &a->tensors[i], layer, 0);
@@ -514,7 +524,6 @@ static enum err load_vector(struct loader *l, enum weight_slot slot, u32 layer, 
 	}
 	for (u32 i = 0; i < done && offset != 0; i++)
 		memory[i] += offset;
-	*out = memory;
 	return ERR_OK;
 }
 
@@ -534,7 +543,8 @@ static enum err load_embed(struct loader *l, struct model_weights *w, struct err
 		return ERR_OK;
 	}
 	void *memory = take(l, slot_bytes(p, SLOT_EMBED, 0));
-	kern_convert(memory, p->dtype, src, st->dtype, (size_t)rows * p->config->hidden);
+	if (!l->ready)
+		kern_convert(memory, p->dtype, src, st->dtype, (size_t)rows * p->config->hidden);
 	w->embed = memory;
 	return ERR_OK;
 }
@@ -572,7 +582,7 @@ static enum err load_all(struct loader *l, struct model_weights *w, struct err_m
 	for (u32 i = 0; !e && i < w->layer_count; i++) {
 		for (u32 slot = SLOT_LAYER_FIRST; !e && slot < SLOT_COUNT; slot++)
 			e = load_slot(l, slot, i, &w->layers[i], em);
-		if (p->progress)
+		if (p->progress && !l->ready)
 			p->progress(p->progress_ctx, (i + 1.0) / (w->layer_count + 1));
 	}
 	if (!e)
@@ -603,6 +613,7 @@ static enum err check_memory(const struct weights_plan *p, u64 bytes, struct err
 enum err model_weights_load(struct model_weights *w, const struct weights_plan *p, struct err_msg *em)
 {
 	struct loader l = {.plan = p};
+	struct weights_cache_key key;
 
 	*w = (struct model_weights){0};
 	enum err e = model_weights_check(p, em);
@@ -616,9 +627,10 @@ enum err model_weights_load(struct model_weights *w, const struct weights_plan *
 	w->expert_count = 2 * p->config->experts * w->layer_count;
 	w->layers = calloc(w->layer_count, sizeof(*w->layers));
 	w->experts = calloc(w->expert_count + 1, sizeof(*w->experts));
-	void *memory = w->layers && w->experts ? mmap(NULL, w->memory_bytes, PROT_READ | PROT_WRITE,
-						      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-					       : MAP_FAILED;
+	void *memory = w->layers && w->experts ? weights_cache_find(&key, p, w->memory_bytes) : MAP_FAILED;
+	l.ready = w->mapped = memory && memory != MAP_FAILED;
+	if (!memory)
+		memory = mmap(NULL, w->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED) {
 		e = err_set(em, ERR_NO_MEMORY, "cannot allocate %llu bytes for the weights",
 			    (unsigned long long)w->memory_bytes);
@@ -626,8 +638,11 @@ enum err model_weights_load(struct model_weights *w, const struct weights_plan *
 	}
 	w->memory = l.memory = memory;
 	l.experts = w->experts;
-	madvise(memory, w->memory_bytes, MADV_HUGEPAGE); /* fewer TLB misses; failing costs nothing else */
+	if (!l.ready)
+		madvise(memory, w->memory_bytes, MADV_HUGEPAGE); /* fewer TLB misses; failing costs nothing else */
 	e = load_all(&l, w, em);
+	if (!e && !l.ready)
+		weights_cache_keep(&key, memory, p);
 	w->bytes = w->memory_bytes + (embed_stays(p) ? (u64)p->shard->vocab_rows * p->config->hidden *
 							       kern_dtype_bytes(w->embed_dtype)
 						     : 0);
@@ -652,7 +667,9 @@ void model_weights_fini(struct model_weights *w)
 	kern_weight_fini(&w->lm_head);
 	free(w->experts);
 	free(w->layers);
-	if (w->memory)
+	if (w->mapped)
+		weights_cache_unmap(w->memory, w->memory_bytes);
+	else if (w->memory)
 		munmap(w->memory, w->memory_bytes);
 	*w = (struct model_weights){0};
 }

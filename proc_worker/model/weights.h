@@ -39,6 +39,7 @@ struct model_weights {
 	u64 bytes;		     /* memory of all of them */
 	void *memory;
 	size_t memory_bytes;
+	bool mapped; /* `memory` is a file of the weights cache, read-only */
 };
 
 /* What loading needs to know. */
@@ -51,6 +52,8 @@ struct weights_plan {
 	u32 caps;
 	struct kern_threads *threads;
 	u64 memory_available;			   /* bytes; more is not taken */
+	const char *model_dir;			   /* of the checkpoint; needed with a cache only */
+	const char *cache_dir;			   /* --weights-cache: see weights_cache.h; NULL: none */
 	void (*progress)(void *ctx, double share); /* NULL: none */
 	void *progress_ctx;
 };
@@ -61,7 +64,7 @@ struct weights_plan {
 MUST_CHECK enum err model_weights_check(const struct weights_plan *plan, struct err_msg *em);
 /* Bytes that model_weights_load will allocate. */
 u64 model_weights_bytes(const struct weights_plan *plan);
-/* Checks, then loads this rank's slices. ERR_NO_SPACE: says how much is needed and how much there is. */
+/* Checks, then loads this rank's slices, from the cache if it has them. ERR_NO_SPACE: says how much is needed and how much there is. */
 MUST_CHECK enum err model_weights_load(struct model_weights *w, const struct weights_plan *plan,
 				       struct err_msg *em);
 void model_weights_fini(struct model_weights *w);
