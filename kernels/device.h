@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { KERN_DEVICE_ABI = 1, KERN_DEVICE_NAME_MAX = 128 };
+enum { KERN_DEVICE_ABI = 2, KERN_DEVICE_NAME_MAX = 128, KERN_COMM_ID_BYTES = 128, KERN_COMM_BUFFERS = 8 };
 
 struct kern_device_info {
 	char name[KERN_DEVICE_NAME_MAX];
@@ -30,6 +30,7 @@ struct kern_device_info {
 enum kern_copy { KERN_COPY_UP, KERN_COPY_DOWN, KERN_COPY_DEVICE };
 struct kern_event;
 struct kern_graph;
+struct kern_comm;
 
 struct kern_device_api {
 	u32 abi;	 /* KERN_DEVICE_ABI */
@@ -77,6 +78,38 @@ struct kern_device_api {
 	void (*graph_abandon)(void *stream);
 	enum err (*graph_launch)(struct kern_graph *g, void *stream, struct err_msg *em);
 	void (*graph_destroy)(struct kern_graph *g);
+
+	/* Collectives between processes, each with a device of its own: NCCL, whose library is opened by the
+	 * first of these calls. ERR_DEVICE: there is no such library, it is too old, or an error of its own
+	 * with its words. All ranks call sum, gather and alloc in the same order with the same sizes.
+	 *
+	 * comm_id: rank 0 makes a name of the group; the others get the same bytes by other means.
+	 * comm_create blocks until all ranks have come; ERR_TIMEOUT: not all did within the time, and this
+	 * process can only end now; ERR_INVALID: `rank` is none of `ranks`. comm_destroy: NULL: nothing; all
+	 * that was queued is done, or the communicator has failed; graphs that recorded its collectives are
+	 * not launched again. */
+	enum err (*comm_id)(u8 id[KERN_COMM_ID_BYTES], struct err_msg *em);
+	enum err (*comm_create)(struct kern_comm **out, const u8 *id, u32 rank, u32 ranks, u32 timeout_ms,
+				struct err_msg *em);
+	void (*comm_destroy)(struct kern_comm *c);
+	/* Device memory that collectives are fastest with (memory that all ranks reach, where the library has
+	 * that), 256-byte aligned; at most KERN_COMM_BUFFERS of a communicator, else ERR_INVALID. Released
+	 * before the communicator is destroyed. */
+	enum err (*comm_alloc)(struct kern_comm *c, void **out, size_t bytes, struct err_msg *em);
+	void (*comm_release)(struct kern_comm *c, void *p); /* NULL: nothing */
+	/* Queued; can be recorded in a graph. buffer[count] = the sum over all ranks, the same bits on all of
+	 * them: float32, bfloat16 or float16, else ERR_UNSUPPORTED. */
+	enum err (*comm_sum)(struct kern_comm *c, void *stream, void *buffer, size_t count,
+			     enum kern_dtype dtype, struct err_msg *em);
+	/* Queued; can be recorded. recv[ranks][bytes] = what each rank sends. */
+	enum err (*comm_gather)(struct kern_comm *c, void *stream, const void *send, void *recv, size_t bytes,
+				struct err_msg *em);
+	/* Any thread. Has a collective failed? A rank that is dead or stuck need not show here: then
+	 * collectives wait, until comm_abort. */
+	enum err (*comm_check)(struct kern_comm *c, struct err_msg *em);
+	/* Any thread. Collectives that wait end, with nothing of use in their buffers; the communicator is
+	 * good for comm_destroy only. */
+	void (*comm_abort)(struct kern_comm *c);
 };
 
 /* The only symbol that is looked up. */

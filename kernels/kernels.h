@@ -484,8 +484,17 @@ struct kern_swap_args {
 	u32 count;
 };
 
+/* Logits whose columns are divided among ranks: rank r computes [r * vocab / ranks, (r + 1) * vocab / ranks), each
+ * division rounded down. logits[row][that column] = parts[r][row][column - r * vocab / ranks]. */
+struct kern_join_logits_args {
+	const float *parts; /* [ranks][rows][share_max]; share_max at least vocab / ranks rounded up */
+	float *logits;	    /* [rows][vocab] */
+	u32 ranks, rows, vocab, share_max;
+};
+
 /* What a device does besides the ops: X(slot), struct kern_<slot>_args. */
-#define KERN_DEVICE_OPS(X) X(attention_plan) X(apply_diff) X(build_inputs) X(commit) X(swap)
+#define KERN_DEVICE_OPS(X) \
+	X(attention_plan) X(apply_diff) X(build_inputs) X(commit) X(swap) X(join_logits)
 struct kern_device_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);
 	KERN_DEVICE_OPS(KERN_SLOT)

@@ -48,6 +48,8 @@ constexpr u32 CU_ALL = 0xffffffffu; /* every lane of a warp */
  *	stream has ended (its cu_grid_wait waits). Below compute capability 9.0 the same as LAUNCH.
  * cudaError_t CU_SHARED_LIMIT(kernel, size_t bytes)
  *	Once per kernel, before launches with more than 48 KiB of dynamic shared memory.
+ * void *cu_library_open(const char *name, char *problem, size_t bytes), *cu_library_symbol(void *library, const char *name)
+ *	As dlopen and dlsym; NULL: it is not there, `problem` says why. The emulation gives what it has of NCCL.
  *
  * ---------------------------------------------------------------- block
  * SHARED_DYNAMIC(type, name);		type *name, 128-byte aligned

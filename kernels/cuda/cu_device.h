@@ -2,9 +2,25 @@
 #ifndef TERCET_KERNELS_CUDA_CU_DEVICE_H
 #define TERCET_KERNELS_CUDA_CU_DEVICE_H
 
+#include <dlfcn.h>
+#include <stdio.h>
+
 #define CU_DEVICE static __device__ __forceinline__
 
 /* ---------------------------------------------------------------- host */
+
+static inline void *cu_library_open(const char *name, char *problem, size_t bytes)
+{
+	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+	if (library == NULL)
+		snprintf(problem, bytes, "%s", dlerror());
+	return library;
+}
+
+static inline void *cu_library_symbol(void *library, const char *name)
+{
+	return dlsym(library, name);
+}
 
 template <typename... P, typename... A>
 static inline cudaError_t cu_launch(bool dependent, void (*kernel)(P...), dim3 grid, dim3 block,

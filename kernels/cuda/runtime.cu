@@ -1,20 +1,36 @@
 /* The CUDA runtime behind kernels/device.h: the table that the worker finds in the shared object of the CUDA
  * kernels. Every failure carries CUDA's name of it and what was being done. */
-#include "kernels/device.h"
+#include "kernels/cuda/runtime.cuh"
 
 #include <stdio.h>
 
-#include "kernels/cuda/device.cuh"
-
 enum { CAPABILITY_MIN = 80 }; /* bf16 matrix instructions and asynchronous copies */
 
-static enum err failed(cudaError_t e, const char *what, struct err_msg *em)
+enum err cuda_failed(cudaError_t e, const char *what, struct err_msg *em)
 {
 	if (e == cudaSuccess)
 		return ERR_OK;
 	(void)cudaGetLastError(); /* or it would be found by the next call that looks */
 	return err_set(em, e == cudaErrorMemoryAllocation ? ERR_NO_MEMORY : ERR_DEVICE, "%s: %s (%s)", what,
 		       cudaGetErrorString(e), cudaGetErrorName(e));
+}
+
+/* The device that this process opened, for threads that begin later. */
+static int *opened_device(void)
+{
+	static int device;
+
+	return &device;
+}
+
+void cuda_bind_thread(void)
+{
+	static thread_local bool bound;
+
+	if (bound)
+		return;
+	(void)cudaSetDevice(*opened_device());
+	bound = true;
 }
 
 static cudaStream_t stream_of(void *stream)
@@ -27,7 +43,7 @@ static cudaStream_t stream_of(void *stream)
 static enum err memory(struct kern_device_info *info, struct err_msg *em)
 {
 	size_t free_bytes = 0, total = 0;
-	enum err e = failed(cudaMemGetInfo(&free_bytes, &total), "asking for the device's memory", em);
+	enum err e = cuda_failed(cudaMemGetInfo(&free_bytes, &total), "asking for the device's memory", em);
 
 	info->memory_free = free_bytes;
 	info->memory_total = total;
@@ -44,7 +60,7 @@ static enum err count_devices(u32 index, struct kern_device_info *info, struct e
 	info->runtime = (u32)runtime;
 	if (driver == 0)
 		return err_set(em, ERR_DEVICE, "there is no NVIDIA driver on this machine");
-	enum err e = failed(cudaGetDeviceCount(&count), "looking for CUDA devices", em);
+	enum err e = cuda_failed(cudaGetDeviceCount(&count), "looking for CUDA devices", em);
 	if (e) {
 		char versions[96];
 		snprintf(versions, sizeof(versions), "driver of CUDA %d.%d, runtime of CUDA %d.%d",
@@ -76,9 +92,10 @@ static enum err open_device(u32 index, struct kern_device_info *info, struct err
 	enum err e = count_devices(index, info, em);
 	if (e)
 		return e;
-	e = failed(cudaSetDevice(device), "choosing the device", em);
+	e = cuda_failed(cudaSetDevice(device), "choosing the device", em);
 	if (e)
 		return e;
+	*opened_device() = device;
 	info->processors = attribute(cudaDevAttrMultiProcessorCount, device);
 	info->capability = attribute(cudaDevAttrComputeCapabilityMajor, device) * 10 +
 			   attribute(cudaDevAttrComputeCapabilityMinor, device);
@@ -100,7 +117,7 @@ static enum err alloc(void **out, size_t bytes, struct err_msg *em)
 
 	*out = NULL;
 	snprintf(what, sizeof(what), "allocating %zu bytes on the device", bytes);
-	return bytes ? failed(cudaMalloc(out, bytes), what, em) : ERR_OK;
+	return bytes ? cuda_failed(cudaMalloc(out, bytes), what, em) : ERR_OK;
 }
 
 static void release(void *p)
@@ -115,10 +132,11 @@ static enum err host_alloc(void **out, size_t bytes, struct err_msg *em)
 
 	*out = NULL;
 	snprintf(what, sizeof(what), "pinning %zu bytes of host memory", bytes);
-	enum err e = failed(cudaHostAlloc(out, bytes, cudaHostAllocMapped | cudaHostAllocPortable), what, em);
+	enum err e =
+		cuda_failed(cudaHostAlloc(out, bytes, cudaHostAllocMapped | cudaHostAllocPortable), what, em);
 	if (e)
 		return e;
-	e = failed(cudaHostGetDevicePointer(&there, *out, 0), "mapping host memory", em);
+	e = cuda_failed(cudaHostGetDevicePointer(&there, *out, 0), "mapping host memory", em);
 	if (!e && there == *out)
 		return ERR_OK;
 	(void)cudaFreeHost(*out);
@@ -136,7 +154,8 @@ static void host_release(void *p)
 static enum err stream_create(void **out, struct err_msg *em)
 {
 	cudaStream_t s = NULL;
-	enum err e = failed(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "creating a stream", em);
+	enum err e =
+		cuda_failed(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "creating a stream", em);
 
 	*out = s;
 	return e;
@@ -150,7 +169,7 @@ static void stream_destroy(void *stream)
 
 static enum err stream_sync(void *stream, struct err_msg *em)
 {
-	return failed(cudaStreamSynchronize(stream_of(stream)), "the device", em);
+	return cuda_failed(cudaStreamSynchronize(stream_of(stream)), "the device", em);
 }
 
 static enum err copy(void *stream, void *dst, const void *src, size_t bytes, enum kern_copy kind,
@@ -161,13 +180,13 @@ static enum err copy(void *stream, void *dst, const void *src, size_t bytes, enu
 
 	if (bytes == 0)
 		return ERR_OK;
-	return failed(cudaMemcpyAsync(dst, src, bytes, kinds[kind], stream_of(stream)), "queueing a copy",
-		      em);
+	return cuda_failed(cudaMemcpyAsync(dst, src, bytes, kinds[kind], stream_of(stream)),
+			   "queueing a copy", em);
 }
 
 static enum err zero(void *stream, void *dst, size_t bytes, struct err_msg *em)
 {
-	return bytes ? failed(cudaMemsetAsync(dst, 0, bytes, stream_of(stream)), "queueing zeros", em)
+	return bytes ? cuda_failed(cudaMemsetAsync(dst, 0, bytes, stream_of(stream)), "queueing zeros", em)
 		     : ERR_OK;
 }
 
@@ -181,8 +200,8 @@ static cudaEvent_t event_of(struct kern_event *e)
 static enum err event_create(struct kern_event **out, struct err_msg *em)
 {
 	cudaEvent_t event = NULL;
-	enum err e =
-		failed(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event", em);
+	enum err e = cuda_failed(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+				 "creating an event", em);
 
 	*out = (struct kern_event *)(void *)event;
 	return e;
@@ -196,29 +215,30 @@ static void event_destroy(struct kern_event *e)
 
 static enum err event_record(struct kern_event *e, void *stream, struct err_msg *em)
 {
-	return failed(cudaEventRecord(event_of(e), stream_of(stream)), "queueing an event", em);
+	return cuda_failed(cudaEventRecord(event_of(e), stream_of(stream)), "queueing an event", em);
 }
 
 static enum err event_query(struct kern_event *e, struct err_msg *em)
 {
+	cuda_bind_thread();
 	cudaError_t state = cudaEventQuery(event_of(e));
-
 	if (state == cudaErrorNotReady) {
 		(void)cudaGetLastError();
 		return ERR_AGAIN;
 	}
-	return failed(state, "the device", em);
+	return cuda_failed(state, "the device", em);
 }
 
 static enum err event_sync(struct kern_event *e, struct err_msg *em)
 {
-	return failed(cudaEventSynchronize(event_of(e)), "the device", em);
+	cuda_bind_thread();
+	return cuda_failed(cudaEventSynchronize(event_of(e)), "the device", em);
 }
 
 static enum err stream_wait(void *stream, struct kern_event *e, struct err_msg *em)
 {
-	return failed(cudaStreamWaitEvent(stream_of(stream), event_of(e), cudaEventWaitDefault),
-		      "queueing a wait", em);
+	return cuda_failed(cudaStreamWaitEvent(stream_of(stream), event_of(e), cudaEventWaitDefault),
+			   "queueing a wait", em);
 }
 
 /* ---------------------------------------------------------------- graphs: an executable one is the handle */
@@ -230,8 +250,8 @@ static cudaGraphExec_t exec_of(struct kern_graph *g)
 
 static enum err graph_begin(void *stream, struct err_msg *em)
 {
-	return failed(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal),
-		      "beginning to record a graph", em);
+	return cuda_failed(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal),
+			   "beginning to record a graph", em);
 }
 
 static enum err graph_end(void *stream, struct kern_graph **out, struct err_msg *em)
@@ -240,10 +260,10 @@ static enum err graph_end(void *stream, struct kern_graph **out, struct err_msg 
 	cudaGraphExec_t exec = NULL;
 
 	*out = NULL;
-	enum err e = failed(cudaStreamEndCapture(stream_of(stream), &graph), "recording a graph", em);
+	enum err e = cuda_failed(cudaStreamEndCapture(stream_of(stream), &graph), "recording a graph", em);
 	if (e)
 		return e;
-	e = failed(cudaGraphInstantiate(&exec, graph, 0), "making a graph executable", em);
+	e = cuda_failed(cudaGraphInstantiate(&exec, graph, 0), "making a graph executable", em);
 	(void)cudaGraphDestroy(graph);
 	*out = (struct kern_graph *)(void *)exec;
 	return e;
@@ -261,7 +281,7 @@ static void graph_abandon(void *stream)
 
 static enum err graph_launch(struct kern_graph *g, void *stream, struct err_msg *em)
 {
-	return failed(cudaGraphLaunch(exec_of(g), stream_of(stream)), "queueing a graph", em);
+	return cuda_failed(cudaGraphLaunch(exec_of(g), stream_of(stream)), "queueing a graph", em);
 }
 
 static void graph_destroy(struct kern_graph *g)
@@ -299,5 +319,14 @@ const struct kern_device_api kern_device_api = {
 	.graph_abandon = graph_abandon,
 	.graph_launch = graph_launch,
 	.graph_destroy = graph_destroy,
+	.comm_id = cuda_comm_id,
+	.comm_create = cuda_comm_create,
+	.comm_destroy = cuda_comm_destroy,
+	.comm_alloc = cuda_comm_alloc,
+	.comm_release = cuda_comm_release,
+	.comm_sum = cuda_comm_sum,
+	.comm_gather = cuda_comm_gather,
+	.comm_check = cuda_comm_check,
+	.comm_abort = cuda_comm_abort,
 };
 }

@@ -93,6 +93,10 @@ static inline cudaError_t emu_launch_args(const char *name, bool dependent, void
 			  stream);
 }
 
+/* Any library is the emulation's NCCL (library.cc). */
+void *cu_library_open(const char *name, char *problem, size_t bytes);
+void *cu_library_symbol(void *library, const char *name);
+
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
 	emu_launch_args(#kernel, false, kernel, grid, block, shared_bytes, stream, ##__VA_ARGS__)
 #define LAUNCH_DEPENDENT(kernel, grid, block, shared_bytes, stream, ...) \

@@ -1,6 +1,7 @@
 /* NCCL's calls: communicators of processes, collectives as work of a stream. Sums are taken in rank order in float, so all
  * ranks get the same bits. A rank that dies or disagrees ends the collective with poison in its output and an error
- * that ncclCommGetAsyncError gives. */
+ * that ncclCommGetAsyncError gives. A communicator that is over stays allocated: graphs may have recorded its collectives,
+ * which then fail. */
 #include <stdio.h>
 
 #include "tests/cuda_emu/emu_priv.h"
@@ -11,10 +12,11 @@ enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST };
 
 struct ncclComm {
 	struct meet meet;
-	ncclResult_t async_error;
-	bool finalized;
-	u32 pending; /* collectives that have not run */
+	ncclResult_t async_error; /* atomic */
+	bool finalized, over;
 };
+
+static std::vector<struct ncclComm *> &ended = *new std::vector<struct ncclComm *>();
 
 /* A collective that waits for the end of its group. */
 struct pending {
@@ -91,25 +93,31 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 	return emu_drain_all(call) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-ncclResult_t ncclCommDestroy(ncclComm_t comm)
+static ncclResult_t end(struct ncclComm *comm)
 {
-	NCCL_CALL();
-	if (comm == NULL)
-		return ncclInvalidArgument;
-	if (comm->pending > 0)
-		(void)emu_drain_all(call);
-	meet_leave(&comm->meet);
-	delete comm;
+	comm->over = true;
+	ended.push_back(comm);
 	return ncclSuccess;
 }
 
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+	NCCL_CALL();
+	if (comm == NULL || comm->over)
+		return ncclInvalidArgument;
+	(void)emu_drain_all(call);
+	meet_leave(&comm->meet);
+	return end(comm);
+}
+
+/* A collective that waits ends, in this rank. Does not wait for it. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
 	NCCL_CALL();
-	if (comm == NULL)
+	if (comm == NULL || comm->over)
 		return ncclInvalidArgument;
-	meet_abort(&comm->meet); /* a collective that waits ends, in every rank */
-	return ncclCommDestroy(comm);
+	meet_give_up(&comm->meet);
+	return end(comm);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
@@ -117,7 +125,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 	NCCL_CALL();
 	if (comm == NULL || error == NULL)
 		return ncclInvalidArgument;
-	*error = comm->async_error;
+	*error = __atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE);
 	return ncclSuccess;
 }
 
@@ -285,13 +293,15 @@ static cudaError_t run(const struct pending *p)
 {
 	struct ncclComm *comm = p->comm;
 	size_t out = p->call.count * type_bytes(p->call.type) * (p->call.kind == ALL_GATHER ? comm->meet.ranks : 1);
-	ncclResult_t result = comm->async_error == ncclSuccess ? run_chunks(&comm->meet, p) : comm->async_error;
-	comm->pending--;
+	ncclResult_t before = __atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE), result = before;
+	if (before == ncclSuccess)
+		result = comm->meet.shared == NULL ? ncclInvalidUsage : run_chunks(&comm->meet, p);
 	if (result == ncclSuccess)
 		return cudaSuccess;
-	if (comm->async_error == ncclSuccess)
-		fprintf(stderr, "cuda_emu: NCCL: %s\n", comm->meet.problem);
-	comm->async_error = result;
+	if (before == ncclSuccess)
+		fprintf(stderr, "cuda_emu: NCCL: %s\n",
+			comm->meet.shared == NULL ? "a collective of a communicator that was destroyed" : comm->meet.problem);
+	__atomic_store_n(&comm->async_error, result, __ATOMIC_RELEASE);
 	memset(p->recv, EMU_POISON, out);
 	return cudaSuccess;
 }
@@ -299,11 +309,7 @@ static cudaError_t run(const struct pending *p)
 static ncclResult_t issue(struct emu_call &call, const struct pending &p)
 {
 	struct emu_work work = {"nccl", NULL, [p] { return run(&p); }, {}, NULL};
-	p.comm->pending++;
-	if (emu_enqueue(call, p.stream, std::move(work)) == cudaSuccess)
-		return ncclSuccess;
-	p.comm->pending--;
-	return ncclUnhandledCudaError;
+	return emu_enqueue(call, p.stream, std::move(work)) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 static ncclResult_t check(const struct pending *p)
@@ -317,7 +323,7 @@ static ncclResult_t check(const struct pending *p)
 		return ncclInvalidArgument;
 	if (p->call.op != ncclSum && p->call.op != ncclMax && p->call.op != ncclMin)
 		return ncclInvalidArgument;
-	if (p->comm->finalized)
+	if (p->comm->finalized || p->comm->over)
 		return ncclInvalidUsage;
 	if (!emu_memory_at(p->recv, recv, &kind) || kind == EMU_PAGEABLE)
 		return ncclInvalidArgument;

@@ -66,6 +66,12 @@ static ncclResult_t wait_all(struct meet *m, bool (*reached)(const struct meet *
 		}
 		if (__atomic_load_n(&m->shared->failed, __ATOMIC_ACQUIRE) != 0)
 			return problem(m, ncclRemoteError, "another rank has given up", r);
+		if (__atomic_load_n(&m->given_up, __ATOMIC_ACQUIRE) != 0)
+			return problem(m, ncclRemoteError, "the communicator was aborted while it waited", r);
+		if (m->timeout_s <= 0) {
+			pause_for(tries++);
+			continue;
+		}
 		if (tries % 64 == 63 && dead(__atomic_load_n(&m->shared->pid[r], __ATOMIC_ACQUIRE))) {
 			meet_abort(m);
 			return problem(m, ncclRemoteError, "a rank has died", r);
@@ -148,6 +154,11 @@ void meet_leave(struct meet *m)
 void meet_abort(struct meet *m)
 {
 	__atomic_store_n(&m->shared->failed, 1, __ATOMIC_RELEASE);
+}
+
+void meet_give_up(struct meet *m)
+{
+	__atomic_store_n(&m->given_up, 1, __ATOMIC_RELEASE);
 }
 
 ncclResult_t meet_wait(struct meet *m)

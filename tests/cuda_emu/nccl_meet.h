@@ -26,7 +26,8 @@ struct meet {
 	struct meet_shared *shared;
 	u32 rank, ranks;
 	u64 rounds;
-	double timeout_s;
+	double timeout_s; /* 0: waits for ever, for the dead, too */
+	u32 given_up;	  /* atomic: by meet_give_up */
 	char problem[MEET_TEXT]; /* why the last call failed */
 };
 
@@ -37,6 +38,8 @@ ncclResult_t meet_join(struct meet *m, const ncclUniqueId *id, u32 ranks, u32 ra
 void meet_leave(struct meet *m);
 /* Makes all waits of all ranks end with ncclRemoteError. */
 void meet_abort(struct meet *m);
+/* The same for the waits of this rank, now and later. Any thread. */
+void meet_give_up(struct meet *m);
 /* All ranks have come to the same call, or: ncclInvalidUsage, ncclRemoteError. */
 ncclResult_t meet_agree(struct meet *m, const struct meet_call *call);
 /* All ranks have come by. */

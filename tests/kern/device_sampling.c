@@ -115,6 +115,35 @@ static void logprobs_case(struct device *d, u32 vocab, u32 top, bool ties)
 	device_case_end(d, problem, "logprobs vocab=%u top=%u ties=%d", vocab, top, ties);
 }
 
+/* Every rank's share holds numbers that say whose they are, and NaN behind them. */
+static void join_logits_case(struct device *d, u32 ranks, u32 rows, u32 vocab)
+{
+	struct check *c = &d->check;
+	const u32 share_max = (vocab + ranks - 1) / ranks + check_random(c, 3);
+	float *parts = check_alloc(c, (size_t)ranks * rows * share_max * sizeof(float));
+	float *want = check_alloc(c, (size_t)rows * vocab * sizeof(float));
+	struct kern_join_logits_args a = {
+		.ranks = ranks, .rows = rows, .vocab = vocab, .share_max = share_max};
+	memset(parts, 0xff, (size_t)ranks * rows * share_max * sizeof(float));
+	for (u32 r = 0; r < ranks; r++) {
+		const u32 begin = (u32)((u64)r * vocab / ranks), end = (u32)(((u64)r + 1) * vocab / ranks);
+		for (u32 row = 0; row < rows; row++)
+			for (u32 i = begin; i < end; i++)
+				parts[((size_t)r * rows + row) * share_max + i - begin] =
+					want[(size_t)row * vocab + i] = check_uniform(c);
+	}
+	a.parts = device_upload(d, parts, (size_t)ranks * rows * share_max * sizeof(float));
+	a.logits = device_alloc(d, (size_t)rows * vocab * sizeof(float));
+	const char *problem = device_problem(d, d->device_ops.join_logits(&d->ctx, &a));
+	if (!problem && memcmp(device_download(d, a.logits, (size_t)rows * vocab * sizeof(float)), want,
+			       (size_t)rows * vocab * sizeof(float)) != 0)
+		problem = "a logit of another place";
+	a.share_max = (vocab + ranks - 1) / ranks - 1;
+	if (!problem && d->device_ops.join_logits(&d->ctx, &a) != ERR_INVALID)
+		problem = "a share that is too small was taken";
+	device_case_end(d, problem, "join_logits ranks=%u rows=%u vocab=%u", ranks, rows, vocab);
+}
+
 void device_sampling(struct device *d)
 {
 	static const u32 vocabs[] = {1, 2, 5, 33, 1000};
@@ -125,6 +154,12 @@ void device_sampling(struct device *d)
 		for (u32 top = 0; top <= 20; top += 10)
 			logprobs_case(d, vocabs[v], top, v % 2);
 	}
+	join_logits_case(d, 1, 3, 5);
+	join_logits_case(d, 2, 4, 1025);
+	join_logits_case(d, 3, 1, 1000);
+	join_logits_case(d, 8, 5, 2051); /* blocks that begin within a share */
+	join_logits_case(d, 7, 2, 7);
+	join_logits_case(d, 16, 2, 11); /* ranks that have no column */
 	/* More threads a row, and more ids than a thread takes at once. */
 	sample_case(d, 5003, 0, 6);
 	sample_case(d, 5003, 2, 6);
