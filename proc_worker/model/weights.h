@@ -69,4 +69,25 @@ MUST_CHECK enum err model_weights_load(struct model_weights *w, const struct wei
 				       struct err_msg *em);
 void model_weights_fini(struct model_weights *w);
 
+/* How weights get onto a device: into rooms, pieces of host memory that a device copies from. */
+struct weights_device {
+	char *memory;	   /* model_weights_device_bytes of device memory, 256-byte aligned; the caller's */
+	size_t room_bytes; /* a row of any matrix in bfloat16 fits */
+	/* A room that may be written; waits until what it held before is on the device. */
+	enum err (*room)(void *ctx, void **out, struct err_msg *em);
+	/* Queues the copy of the first bytes of the room that was given last. */
+	enum err (*send)(void *ctx, void *to, size_t bytes, struct err_msg *em);
+	void *ctx;
+};
+
+/* Bytes of device memory that model_weights_upload fills. ERR_UNSUPPORTED: names a matrix that devices have no
+ * layout for. */
+MUST_CHECK enum err model_weights_device_bytes(const struct weights_plan *plan, u64 *bytes, struct err_msg *em);
+/* Loads this rank's slices onto a device, a matrix (bfloat16: some rows) at a time; every pointer to values in `w`
+ * is one of the device, in the layout of its kernels. An intermediate size that is no multiple of 32 is filled
+ * up by zeros: gate_up.n / 2 and down.k say so. `memory_available` is not read. What `room` and `send` answer;
+ * ERR_NO_MEMORY. */
+MUST_CHECK enum err model_weights_upload(struct model_weights *w, const struct weights_plan *plan,
+					 const struct weights_device *d, struct err_msg *em);
+
 #endif

@@ -1,0 +1,403 @@
+/* Loads weights onto a device: the same tables and readers as for the CPU, the layouts of device kernels.
+ * Runs in the worker at start. Owns host memory for one quantized matrix at most, never device memory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/assert.h"
+#include "proc_worker/model/weights_priv.h"
+
+enum { DEVICE_ALIGN = 256, COLUMNS = 32 };
+
+struct uploader {
+	struct weights_reader reader;
+	const struct weights_device *device;
+	size_t used;
+	struct kern_weight *experts; /* the next that are free */
+	void *packed, *laid_out;     /* a quantized matrix as the CPU packs it, and as the device reads it */
+	size_t packed_bytes, laid_out_bytes;
+	float *vector;
+	u32 vector_count;
+};
+
+/* What a device holds of a slot. */
+struct placed {
+	u32 rows, columns;		 /* of the checkpoint, this rank's */
+	u32 device_rows, device_columns; /* with zeros behind the intermediate size */
+	enum kern_dtype type;
+	bool ordered;
+};
+
+static u32 fill_up(u32 n)
+{
+	return (n + COLUMNS - 1) / COLUMNS * COLUMNS;
+}
+
+static size_t round_up(size_t n)
+{
+	return (n + DEVICE_ALIGN - 1) & ~(size_t)(DEVICE_ALIGN - 1);
+}
+
+static struct placed place(const struct weights_plan *p, enum weight_slot slot, u32 layer)
+{
+	struct placed s = {.type = KERN_F32};
+
+	weights_slot_shape(p, slot, layer, &s.rows, &s.columns);
+	s.device_rows = s.rows;
+	s.device_columns = s.columns;
+	if (slot == SLOT_GATE_UP || slot == SLOT_EXPERT_GATE_UP || slot == SLOT_GATE_UP_BIAS)
+		s.device_rows = 2 * fill_up(s.rows / 2);
+	if (slot == SLOT_DOWN || slot == SLOT_EXPERT_DOWN)
+		s.device_columns = fill_up(s.columns);
+	if (slot == SLOT_EMBED)
+		s.type = KERN_BF16;
+	else if (s.rows > 0 && !weights_is_vector(slot))
+		s.type = weights_matrix_dtype(p, slot, layer, &s.ordered);
+	return s;
+}
+
+/* In bfloat16 the embedding and a tied lm_head are the same bytes. */
+static bool is_shared(const struct weights_plan *p, enum weight_slot slot, const struct placed *s)
+{
+	return slot == SLOT_LM_HEAD && p->config->tied_embeddings && s->type == KERN_BF16;
+}
+
+static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, const struct placed *s)
+{
+	if (s->rows == 0 || is_shared(p, slot, s))
+		return 0;
+	if (weights_is_vector(slot))
+		return round_up(s->device_rows * sizeof(float));
+	if (slot == SLOT_EMBED)
+		return round_up((size_t)s->rows * s->columns * sizeof(u16));
+	return round_up(kern_weight_device_bytes(s->device_rows, s->device_columns, s->type)) +
+	       (s->ordered ? round_up(s->columns * sizeof(u32)) : 0);
+}
+
+static enum err check_slot(const struct placed *s, struct err_msg *em)
+{
+	bool filled = s->device_rows != s->rows || s->device_columns != s->columns;
+
+	if (s->device_columns % COLUMNS != 0)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "a matrix of %u inputs: the device's kernels want a multiple of %d; use "
+			       "--device cpu",
+			       s->columns, COLUMNS);
+	if (filled && s->type != KERN_BF16)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "an intermediate size of %u on each worker in %s: the device's kernels want a "
+			       "multiple of %d; use another --tensor-parallel-size, or --device cpu",
+			       s->device_rows != s->rows ? s->rows / 2 : s->columns, kern_dtype_name(s->type),
+			       COLUMNS);
+	return ERR_OK;
+}
+
+enum err model_weights_device_bytes(const struct weights_plan *p, u64 *bytes, struct err_msg *em)
+{
+	*bytes = 0;
+	for (u32 slot = 0; slot < SLOT_COUNT; slot++)
+		for (u32 layer = 0; layer < weights_layers(p, slot); layer++) {
+			struct placed s = place(p, slot, layer);
+			enum err e = s.rows && weights_is_matrix(slot) ? check_slot(&s, em) : ERR_OK;
+			if (e)
+				return e;
+			*bytes += (u64)slot_bytes(p, slot, &s) * weights_copies(p, slot);
+		}
+	return ERR_OK;
+}
+
+/* ---------------------------------------------------------------- bytes on their way */
+
+static char *take(struct uploader *u, size_t bytes)
+{
+	char *p = u->device->memory + u->used;
+
+	u->used += bytes;
+	return p;
+}
+
+static enum err send(struct uploader *u, char *to, const void *from, size_t bytes, struct err_msg *em)
+{
+	const struct weights_device *d = u->device;
+	enum err e = ERR_OK;
+
+	for (size_t at = 0, n; !e && at < bytes; at += n) {
+		void *room;
+		n = bytes - at < d->room_bytes ? bytes - at : d->room_bytes;
+		e = d->room(d->ctx, &room, em);
+		if (e)
+			return e;
+		memcpy(room, (const char *)from + at, n);
+		e = d->send(d->ctx, to + at, n, em);
+	}
+	return e;
+}
+
+static enum err need(void **memory, size_t *have, size_t bytes, struct err_msg *em)
+{
+	if (bytes <= *have)
+		return ERR_OK;
+	free(*memory);
+	*have = 0;
+	*memory = aligned_alloc(WEIGHTS_ALIGN, weights_round_up(bytes));
+	if (!*memory)
+		return err_set(em, ERR_NO_MEMORY,
+			       "cannot allocate %zu bytes for a matrix on its way to the device", bytes);
+	*have = bytes;
+	return ERR_OK;
+}
+
+/* ---------------------------------------------------------------- matrices */
+
+/* Rows of `columns` values become rows of `wide`, zeros behind; the last row first, since they move up. */
+static void widen_rows(u16 *values, u32 rows, u32 columns, u32 wide)
+{
+	for (u32 r = rows; wide != columns && r-- > 0;) {
+		memmove(values + (size_t)r * wide, values + (size_t)r * columns, columns * sizeof(u16));
+		memset(values + (size_t)r * wide + columns, 0, (wide - columns) * sizeof(u16));
+	}
+}
+
+/* Rows of one part of a bfloat16 matrix. */
+static enum err send_part(struct uploader *u, const struct arch_tensor *t, u32 layer, u32 expert,
+			  const struct placed *s, char *to, struct err_msg *em)
+{
+	const struct weights_device *d = u->device;
+	size_t row_bytes = s->device_columns * sizeof(u16);
+	u32 rows = weights_rows(u->reader.plan, t).count, most = (u32)(d->room_bytes / row_bytes);
+	enum err e = ERR_OK;
+
+	ASSERT(most > 0);
+	for (u32 at = 0, n; !e && at < rows; at += n) {
+		struct kern_weight piece;
+		void *room;
+		n = rows - at < most ? rows - at : most;
+		e = d->room(d->ctx, &room, em);
+		if (!e)
+			e = kern_weight_begin(&piece, n, s->columns, KERN_BF16, room, 0, em);
+		if (!e)
+			e = weights_read_rows(&u->reader, t, layer, expert, at, n, &piece, 0, em);
+		if (e)
+			return e;
+		widen_rows(room, n, s->columns, s->device_columns);
+		e = d->send(d->ctx, to + at * row_bytes, n * row_bytes, em);
+	}
+	return e;
+}
+
+static enum err send_zero_rows(struct uploader *u, char *to, size_t bytes, struct err_msg *em)
+{
+	const struct weights_device *d = u->device;
+	void *room;
+
+	ASSERT(bytes <= d->room_bytes * (size_t)COLUMNS);
+	for (size_t at = 0, n; at < bytes; at += n) {
+		n = bytes - at < d->room_bytes ? bytes - at : d->room_bytes;
+		enum err e = d->room(d->ctx, &room, em);
+		if (e)
+			return e;
+		memset(room, 0, n);
+		e = d->send(d->ctx, to + at, n, em);
+		if (e)
+			return e;
+	}
+	return ERR_OK;
+}
+
+/* Part after part; where the intermediate size is filled up, behind each of gate and up. */
+static enum err send_plain(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
+			   const struct placed *s, char *to, struct err_msg *em)
+{
+	const struct weights_plan *p = u->reader.plan;
+	const struct arch *a = p->config->arch;
+	size_t row_bytes = s->device_columns * sizeof(u16);
+	u32 zero_rows = (s->device_rows - s->rows) / 2;
+	enum err e = ERR_OK;
+
+	slot = weights_source_slot(p, slot);
+	for (u32 i = 0; !e && i < a->tensor_count; i++) {
+		const struct arch_tensor *t = &a->tensors[i];
+		if (t->slot != slot || !weights_tensor_applies(p, t, layer))
+			continue;
+		e = send_part(u, t, layer, expert, s, to, em);
+		to += weights_rows(p, t).count * row_bytes;
+		if (!e && zero_rows)
+			e = send_zero_rows(u, to, zero_rows * row_bytes, em);
+		to += zero_rows * row_bytes;
+	}
+	return e;
+}
+
+/* Packed as for the CPU, by which it is rounded in the same way, and taken apart from there. */
+static enum err send_quantized(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
+			       const struct placed *s, char *to, const u32 **order, struct err_msg *em)
+{
+	const struct weights_plan *p = u->reader.plan;
+	size_t device_bytes = kern_weight_device_bytes(s->rows, s->columns, s->type);
+	size_t packed_bytes = weights_round_up(kern_weight_bytes(s->rows, s->columns, s->type, p->caps));
+	size_t order_bytes = s->ordered ? s->columns * sizeof(u32) : 0;
+	struct kern_weight packed, laid_out;
+
+	enum err e = need(&u->packed, &u->packed_bytes, packed_bytes + order_bytes, em);
+	if (!e)
+		e = need(&u->laid_out, &u->laid_out_bytes, device_bytes, em);
+	if (!e)
+		e = kern_weight_begin(&packed, s->rows, s->columns, s->type, u->packed, p->caps, em);
+	if (e)
+		return e;
+	char *host_order = (char *)u->packed + packed_bytes;
+	e = weights_read_matrix(&u->reader, slot, layer, expert, &packed,
+				s->ordered ? (u32 *)(void *)host_order : NULL, em);
+	if (!e)
+		e = kern_weight_to_device(&laid_out, &packed, u->laid_out, em);
+	if (!e)
+		e = send(u, to, u->laid_out, device_bytes, em);
+	if (!e && s->ordered)
+		e = send(u, to + round_up(device_bytes), host_order, order_bytes, em);
+	*order = s->ordered ? (const u32 *)(const void *)(to + round_up(device_bytes)) : NULL;
+	kern_weight_fini(&packed);
+	return e;
+}
+
+static enum err upload_matrix(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
+			      struct kern_weight *w, const void *embed, struct err_msg *em)
+{
+	const struct weights_plan *p = u->reader.plan;
+	struct placed s = place(p, slot, layer);
+	char *memory = take(u, slot_bytes(p, slot, &s));
+	_Alignas(64) u16 row[COLUMNS];
+	struct kern_weight shape;
+	const u32 *order = NULL;
+	enum err e = ERR_OK;
+
+	/* The layout's number, from the least matrix of it. */
+	e = kern_weight_device_begin(&shape, 1, COLUMNS, KERN_BF16, row, em);
+	if (e)
+		return e;
+	*w = (struct kern_weight){.n = s.device_rows,
+				  .k = s.device_columns,
+				  .dtype = s.type,
+				  .packed = shape.packed,
+				  .data = memory};
+	if (is_shared(p, slot, &s))
+		w->data = embed;
+	else if (s.type == KERN_BF16)
+		e = send_plain(u, slot, layer, expert, &s, memory, em);
+	else
+		e = send_quantized(u, slot, layer, expert, &s, memory, &order, em);
+	w->order = order;
+	return e;
+}
+
+static enum err upload_experts(struct uploader *u, enum weight_slot slot, u32 layer, struct kern_weight **out,
+			       struct err_msg *em)
+{
+	u32 count = u->reader.plan->config->experts;
+	enum err e = ERR_OK;
+
+	*out = u->experts;
+	u->experts += count;
+	for (u32 x = 0; !e && x < count; x++)
+		e = upload_matrix(u, slot, layer, x, &(*out)[x], NULL, em);
+	return e;
+}
+
+/* ---------------------------------------------------------------- the rest */
+
+static enum err upload_vector(struct uploader *u, enum weight_slot slot, u32 layer, const float **out,
+			      struct err_msg *em)
+{
+	struct placed s = place(u->reader.plan, slot, layer);
+	u32 half = s.rows / 2, wide = s.device_rows / 2;
+	char *memory = take(u, slot_bytes(u->reader.plan, slot, &s));
+	size_t bytes = s.device_rows * sizeof(float), have = u->vector_count * sizeof(float);
+	void *values = u->vector;
+
+	enum err e = need(&values, &have, bytes, em);
+	u->vector = values;
+	u->vector_count = (u32)(have / sizeof(float));
+	if (!e)
+		e = weights_read_vector(&u->reader, slot, layer, u->vector, em);
+	if (e)
+		return e;
+	if (s.device_rows != s.rows) {
+		memmove(u->vector + wide, u->vector + half, half * sizeof(float));
+		memset(u->vector + half, 0, (wide - half) * sizeof(float));
+		memset(u->vector + wide + half, 0, (wide - half) * sizeof(float));
+	}
+	*out = (const float *)(const void *)memory;
+	return send(u, memory, u->vector, bytes, em);
+}
+
+static enum err upload_embed(struct uploader *u, struct model_weights *w, struct err_msg *em)
+{
+	struct placed s = place(u->reader.plan, SLOT_EMBED, 0);
+	char *memory = take(u, slot_bytes(u->reader.plan, SLOT_EMBED, &s));
+
+	w->embed = memory;
+	w->embed_dtype = KERN_BF16;
+	return send_plain(u, SLOT_EMBED, 0, 0, &s, memory, em);
+}
+
+static enum err upload_slot(struct uploader *u, enum weight_slot slot, u32 layer, struct model_weights *w,
+			    struct err_msg *em)
+{
+	char *base = slot >= SLOT_LAYER_FIRST ? (char *)&w->layers[layer] : (char *)w;
+	void *member = base + WEIGHTS_SLOTS[slot].offset;
+	u32 rows, columns;
+
+	weights_slot_shape(u->reader.plan, slot, layer, &rows, &columns);
+	if (rows == 0)
+		return ERR_OK;
+	switch (WEIGHTS_SLOTS[slot].kind) {
+	case SLOT_IS_EMBED:
+		return upload_embed(u, w, em);
+	case SLOT_IS_MATRIX:
+		return upload_matrix(u, slot, layer, 0, member, w->embed, em);
+	case SLOT_IS_EXPERTS:
+		return upload_experts(u, slot, layer, member, em);
+	case SLOT_IS_NORM:
+	case SLOT_IS_BIAS:
+		return upload_vector(u, slot, layer, member, em);
+	}
+	return ERR_OK;
+}
+
+static enum err upload_all(struct uploader *u, struct model_weights *w, struct err_msg *em)
+{
+	const struct weights_plan *p = u->reader.plan;
+	enum err e = upload_slot(u, SLOT_EMBED, 0, w, em);
+
+	if (!e)
+		e = upload_slot(u, SLOT_FINAL_NORM, 0, w, em);
+	for (u32 i = 0; !e && i < w->layer_count; i++) {
+		for (u32 slot = SLOT_LAYER_FIRST; !e && slot < SLOT_COUNT; slot++)
+			e = upload_slot(u, slot, i, w, em);
+		if (p->progress)
+			p->progress(p->progress_ctx, (i + 1.0) / (w->layer_count + 1));
+	}
+	return e ? e : upload_slot(u, SLOT_LM_HEAD, 0, w, em);
+}
+
+enum err model_weights_upload(struct model_weights *w, const struct weights_plan *p,
+			      const struct weights_device *d, struct err_msg *em)
+{
+	struct uploader u = {.reader.plan = p, .device = d};
+
+	*w = (struct model_weights){.layer_count = p->config->layers};
+	enum err e = model_weights_device_bytes(p, &w->bytes, em);
+	if (e)
+		return e;
+	w->expert_count = 2 * p->config->experts * w->layer_count;
+	w->layers = calloc(w->layer_count, sizeof(*w->layers));
+	w->experts = calloc(w->expert_count + 1, sizeof(*w->experts));
+	u.experts = w->experts;
+	e = w->layers && w->experts ? upload_all(&u, w, em) : err_set(em, ERR_NO_MEMORY, "out of memory");
+	ASSERT(e || u.used == w->bytes);
+	weights_reader_fini(&u.reader);
+	free(u.packed);
+	free(u.laid_out);
+	free(u.vector);
+	if (e)
+		model_weights_fini(w);
+	return e;
+}

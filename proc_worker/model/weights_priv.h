@@ -1,0 +1,82 @@
+/* What loading weights on the CPU and onto a device share: the architecture's table in numbers, and readers
+ * of its tensors. */
+#ifndef TERCET_PROC_WORKER_MODEL_WEIGHTS_PRIV_H
+#define TERCET_PROC_WORKER_MODEL_WEIGHTS_PRIV_H
+
+#include "proc_worker/model/quant_tensor.h"
+#include "proc_worker/model/weights.h"
+
+enum { WEIGHTS_ALIGN = 64 };
+
+static inline size_t weights_round_up(size_t n)
+{
+	return (n + WEIGHTS_ALIGN - 1) & ~(size_t)(WEIGHTS_ALIGN - 1);
+}
+
+/* ---------------------------------------------------------------- the table in numbers (weights_table.c) */
+
+struct weights_range {
+	u32 first, count;
+};
+
+/* What a slot is, and where its weight goes. */
+enum slot_kind { SLOT_IS_EMBED, SLOT_IS_NORM, SLOT_IS_BIAS, SLOT_IS_MATRIX, SLOT_IS_EXPERTS };
+
+struct weights_slot {
+	enum slot_kind kind;
+	size_t offset; /* in struct model_weights, or, of the slots of layers, in struct layer_weights */
+};
+extern const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT];
+
+bool weights_is_vector(enum weight_slot slot);
+bool weights_is_matrix(enum weight_slot slot);
+
+u32 weights_dim(const struct model_config *c, enum arch_dim d);
+/* This rank's rows of the tensor in the file, and its columns. */
+struct weights_range weights_rows(const struct weights_plan *p, const struct arch_tensor *t);
+struct weights_range weights_columns(const struct weights_plan *p, const struct arch_tensor *t);
+u32 weights_rows_of_file(const struct weights_plan *p, const struct arch_tensor *t);
+
+/* How many weights of a slot a layer (or the model) has; how many layers have the slot. */
+u32 weights_copies(const struct weights_plan *p, enum weight_slot slot);
+u32 weights_layers(const struct weights_plan *p, enum weight_slot slot);
+/* Whether a tensor of the table is there in `layer`. */
+bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tensor *t, u32 layer);
+/* With tied embeddings lm_head is made from the embedding's tensor. */
+enum weight_slot weights_source_slot(const struct weights_plan *p, enum weight_slot slot);
+/* Rows and columns that this rank holds of a fused weight of `layer`; none: 0. */
+void weights_slot_shape(const struct weights_plan *p, enum weight_slot slot, u32 layer, u32 *rows,
+			u32 *columns);
+/* The type that a matrix is held in. `*ordered`: it has an order of inputs of its own. */
+enum kern_dtype weights_matrix_dtype(const struct weights_plan *p, enum weight_slot slot, u32 layer,
+				     bool *ordered);
+const struct st_tensor *weights_embed_tensor(const struct weights_plan *p);
+/* The part `t` of a weight, as the checkpoint has it; model_weights_check has found it right. */
+struct quant_tensor weights_quant_part(const struct weights_plan *p, const struct arch_tensor *t, u32 layer,
+				       u32 expert);
+
+/* ---------------------------------------------------------------- readers (weights_read.c) */
+
+struct weights_reader {
+	const struct weights_plan *plan;
+	void *staging; /* an aligned copy of rows whose place in the file is not aligned; owned */
+	size_t staging_bytes;
+};
+void weights_reader_fini(struct weights_reader *r);
+
+/* The tensor's rows from `first` on, aligned to its element size: in the file, or copied, until the next
+ * call. NULL: out of memory. */
+const void *weights_aligned_rows(struct weights_reader *r, const struct st_tensor *t, u32 first, u32 rows);
+/* Rows [first, first + count) of this rank's part of `t` become rows of `w` from `to` on. ERR_NO_MEMORY. */
+MUST_CHECK enum err weights_read_rows(struct weights_reader *r, const struct arch_tensor *t, u32 layer,
+				      u32 expert, u32 first, u32 count, struct kern_weight *w, u32 to,
+				      struct err_msg *em);
+/* All parts of a weight that was begun. `order` [columns]: memory for its order of inputs, if it has one.
+ * ERR_NO_MEMORY. */
+MUST_CHECK enum err weights_read_matrix(struct weights_reader *r, enum weight_slot slot, u32 layer,
+					u32 expert, struct kern_weight *w, u32 *order, struct err_msg *em);
+/* A norm, with its offset, or a bias, of all its parts. ERR_NO_MEMORY. */
+MUST_CHECK enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u32 layer,
+					float *out, struct err_msg *em);
+
+#endif

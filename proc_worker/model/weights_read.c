@@ -1,0 +1,138 @@
+/* Reads a rank's share of tensors into weights and vectors. Runs in the worker while a model loads; the
+ * tensors were found right by model_weights_check. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/assert.h"
+#include "proc_worker/model/weights_priv.h"
+
+enum { NAME_MAX_BYTES = 256 };
+
+void weights_reader_fini(struct weights_reader *r)
+{
+	free(r->staging);
+	*r = (struct weights_reader){0};
+}
+
+const void *weights_aligned_rows(struct weights_reader *r, const struct st_tensor *t, u32 first, u32 rows)
+{
+	size_t row_bytes = t->bytes / t->shape[0];
+	const char *src = (const char *)t->data + first * row_bytes;
+	size_t bytes = rows * row_bytes;
+
+	if ((uintptr_t)src % kern_dtype_bytes(t->dtype) == 0)
+		return src;
+	if (bytes > r->staging_bytes) {
+		void *grown = realloc(r->staging, bytes);
+		if (!grown)
+			return NULL;
+		r->staging = grown;
+		r->staging_bytes = bytes;
+	}
+	return memcpy(r->staging, src, bytes);
+}
+
+static const struct st_tensor *find_tensor(const struct weights_plan *p, const struct arch_tensor *t,
+					   u32 layer, u32 expert)
+{
+	char name[NAME_MAX_BYTES];
+
+	arch_tensor_name(name, sizeof(name), t, layer, expert);
+	const struct st_tensor *st = safetensors_find(p->checkpoint, name);
+	ASSERT(st); /* model_weights_check */
+	return st;
+}
+
+/* Rows of the file. */
+static enum err read_plain(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
+			   struct weights_range rows, struct kern_weight *w, u32 to, struct err_msg *em)
+{
+	const struct weights_plan *p = r->plan;
+	const char *src = weights_aligned_rows(r, st, rows.first, rows.count);
+
+	if (!src)
+		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
+	kern_weight_rows(w, to, rows.count, src + weights_columns(p, t).first * kern_dtype_bytes(st->dtype),
+			 st->dtype, weights_dim(p->config, t->columns), p->threads);
+	return ERR_OK;
+}
+
+static enum err read_part(struct weights_reader *r, const struct arch_tensor *t, const struct quant_tensor *q,
+			  u32 layer, u32 expert, struct weights_range rows, struct kern_weight *w, u32 to,
+			  struct err_msg *em)
+{
+	const struct weights_plan *p = r->plan;
+
+	if (q->format == QUANT_NONE)
+		return read_plain(r, t, find_tensor(p, t, layer, expert), rows, w, to, em);
+	return quant_tensor_load(w, to, q, rows.first, rows.count, weights_columns(p, t).first, p->threads,
+				 em);
+}
+
+/* Only matrices are quantized. */
+static struct quant_tensor part_of(const struct weights_plan *p, const struct arch_tensor *t, u32 layer,
+				   u32 expert)
+{
+	return weights_is_matrix(t->slot) ? weights_quant_part(p, t, layer, expert)
+					  : (struct quant_tensor){.format = QUANT_NONE};
+}
+
+enum err weights_read_rows(struct weights_reader *r, const struct arch_tensor *t, u32 layer, u32 expert,
+			   u32 first, u32 count, struct kern_weight *w, u32 to, struct err_msg *em)
+{
+	struct weights_range share = weights_rows(r->plan, t), rows = {share.first + first, count};
+	struct quant_tensor q = part_of(r->plan, t, layer, expert);
+
+	ASSERT(first + count <= share.count);
+	return read_part(r, t, &q, layer, expert, rows, w, to, em);
+}
+
+enum err weights_read_matrix(struct weights_reader *r, enum weight_slot slot, u32 layer, u32 expert,
+			     struct kern_weight *w, u32 *order, struct err_msg *em)
+{
+	const struct weights_plan *p = r->plan;
+	const struct arch *a = p->config->arch;
+	enum weight_slot source = weights_source_slot(p, slot);
+	enum err e = ERR_OK;
+	u32 done = 0;
+
+	for (u32 i = 0; !e && i < a->tensor_count; i++) {
+		const struct arch_tensor *t = &a->tensors[i];
+		if (t->slot != source || !weights_tensor_applies(p, t, layer))
+			continue;
+		struct weights_range rows = weights_rows(p, t);
+		struct quant_tensor q = part_of(p, t, layer, expert);
+		if (order && !w->order) {
+			quant_tensor_order(&q, order);
+			w->order = order;
+		}
+		e = read_part(r, t, &q, layer, expert, rows, w, done, em);
+		done += rows.count;
+	}
+	ASSERT(e || done == w->n);
+	return e;
+}
+
+enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u32 layer, float *out,
+			     struct err_msg *em)
+{
+	const struct weights_plan *p = r->plan;
+	const struct arch *a = p->config->arch;
+	float offset = WEIGHTS_SLOTS[slot].kind == SLOT_IS_NORM ? p->config->norm_offset : 0;
+	u32 done = 0;
+
+	for (u32 i = 0; i < a->tensor_count; i++) {
+		if (a->tensors[i].slot != slot || !weights_tensor_applies(p, &a->tensors[i], layer))
+			continue;
+		const struct st_tensor *st = find_tensor(p, &a->tensors[i], layer, 0);
+		struct weights_range rows = weights_rows(p, &a->tensors[i]);
+		const void *src = weights_aligned_rows(r, st, rows.first, rows.count);
+		if (!src)
+			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
+		kern_convert(out + done, KERN_F32, src, st->dtype, rows.count);
+		done += rows.count;
+	}
+	for (u32 i = 0; i < done && offset != 0; i++)
+		out[i] += offset;
+	return ERR_OK;
+}

@@ -1,0 +1,306 @@
+/* Which tensors of a checkpoint become which weight, in numbers: shapes, shares of a rank, types; and the check
+ * that they are there. Runs in the worker at start. Owns nothing, never trusts a shape. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/assert.h"
+#include "proc_worker/model/weights_priv.h"
+
+enum { NAME_MAX_BYTES = 256 };
+
+/* ---------------------------------------------------------------- shapes and shares */
+
+u32 weights_dim(const struct model_config *c, enum arch_dim d)
+{
+	switch (d) {
+	case DIM_NONE:
+		return 1;
+	case DIM_VOCAB:
+		return c->vocab_size;
+	case DIM_HIDDEN:
+		return c->hidden;
+	case DIM_HEAD:
+		return c->head_dim;
+	case DIM_HEADS:
+		return c->heads * c->head_dim;
+	case DIM_KV_HEADS:
+		return c->kv_heads * c->head_dim;
+	case DIM_HEADS_KV:
+		return (c->heads + c->kv_heads) * c->head_dim;
+	case DIM_QKV:
+		return (c->heads + 2 * c->kv_heads) * c->head_dim;
+	case DIM_INTERMEDIATE:
+		return c->intermediate;
+	case DIM_GATE_UP:
+		return 2 * c->intermediate;
+	case DIM_EXPERTS:
+		return c->experts;
+	case DIM_EXPERT_INTERMEDIATE:
+		return c->expert_intermediate;
+	}
+	ASSERT(!"a dimension of the table");
+	return 0;
+}
+
+/* This rank's part of a dimension that is divided. */
+static struct weights_range dim_share(const struct weights_plan *p, enum arch_dim d)
+{
+	const struct model_config *c = p->config;
+	const struct model_shard *s = p->shard;
+
+	switch (d) {
+	case DIM_VOCAB:
+		return (struct weights_range){s->vocab_first, s->vocab_rows};
+	case DIM_HEADS:
+		return (struct weights_range){s->rank * s->heads * c->head_dim, s->heads * c->head_dim};
+	case DIM_KV_HEADS:
+		return (struct weights_range){s->kv_first * c->head_dim, s->kv_heads * c->head_dim};
+	case DIM_INTERMEDIATE:
+		return (struct weights_range){s->rank * s->intermediate, s->intermediate};
+	case DIM_EXPERT_INTERMEDIATE:
+		return (struct weights_range){s->rank * s->expert_intermediate, s->expert_intermediate};
+	default:
+		return (struct weights_range){0, weights_dim(c, d)};
+	}
+}
+
+struct weights_range weights_rows(const struct weights_plan *p, const struct arch_tensor *t)
+{
+	u32 before = t->before == DIM_NONE ? 0 : weights_dim(p->config, t->before);
+	struct weights_range r = {0, weights_dim(p->config, t->rows)};
+
+	if (t->split == SPLIT_ROWS)
+		r = dim_share(p, t->rows);
+	r.first += before;
+	return r;
+}
+
+u32 weights_rows_of_file(const struct weights_plan *p, const struct arch_tensor *t)
+{
+	return weights_dim(p->config, t->whole == DIM_NONE ? t->rows : t->whole);
+}
+
+struct weights_range weights_columns(const struct weights_plan *p, const struct arch_tensor *t)
+{
+	return t->split == SPLIT_COLUMNS ? dim_share(p, t->columns)
+					 : (struct weights_range){0, weights_dim(p->config, t->columns)};
+}
+
+const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
+#define IN_MODEL(slot, kind, member) [slot] = {kind, offsetof(struct model_weights, member)}
+#define IN_LAYER(slot, kind, member) [slot] = {kind, offsetof(struct layer_weights, member)}
+	IN_MODEL(SLOT_EMBED, SLOT_IS_EMBED, embed),
+	IN_MODEL(SLOT_FINAL_NORM, SLOT_IS_NORM, final_norm),
+	IN_MODEL(SLOT_LM_HEAD, SLOT_IS_MATRIX, lm_head),
+	IN_LAYER(SLOT_ATTN_NORM, SLOT_IS_NORM, attn_norm),
+	IN_LAYER(SLOT_QKV, SLOT_IS_MATRIX, qkv),
+	IN_LAYER(SLOT_QKV_BIAS, SLOT_IS_BIAS, qkv_bias),
+	IN_LAYER(SLOT_Q_NORM, SLOT_IS_NORM, q_norm),
+	IN_LAYER(SLOT_K_NORM, SLOT_IS_NORM, k_norm),
+	IN_LAYER(SLOT_ATTN_OUT, SLOT_IS_MATRIX, attn_out),
+	IN_LAYER(SLOT_ATTN_OUT_BIAS, SLOT_IS_BIAS, attn_out_bias),
+	IN_LAYER(SLOT_ATTN_POST_NORM, SLOT_IS_NORM, attn_post_norm),
+	IN_LAYER(SLOT_MLP_NORM, SLOT_IS_NORM, mlp_norm),
+	IN_LAYER(SLOT_GATE_UP, SLOT_IS_MATRIX, gate_up),
+	IN_LAYER(SLOT_GATE_UP_BIAS, SLOT_IS_BIAS, gate_up_bias),
+	IN_LAYER(SLOT_DOWN, SLOT_IS_MATRIX, down),
+	IN_LAYER(SLOT_DOWN_BIAS, SLOT_IS_BIAS, down_bias),
+	IN_LAYER(SLOT_MLP_POST_NORM, SLOT_IS_NORM, mlp_post_norm),
+	IN_LAYER(SLOT_ROUTER, SLOT_IS_MATRIX, router),
+	IN_LAYER(SLOT_EXPERT_GATE_UP, SLOT_IS_EXPERTS, expert_gate_up),
+	IN_LAYER(SLOT_EXPERT_DOWN, SLOT_IS_EXPERTS, expert_down),
+#undef IN_MODEL
+#undef IN_LAYER
+};
+
+bool weights_is_vector(enum weight_slot slot)
+{
+	return WEIGHTS_SLOTS[slot].kind == SLOT_IS_NORM || WEIGHTS_SLOTS[slot].kind == SLOT_IS_BIAS;
+}
+
+bool weights_is_matrix(enum weight_slot slot)
+{
+	return WEIGHTS_SLOTS[slot].kind == SLOT_IS_MATRIX || WEIGHTS_SLOTS[slot].kind == SLOT_IS_EXPERTS;
+}
+
+u32 weights_copies(const struct weights_plan *p, enum weight_slot slot)
+{
+	return WEIGHTS_SLOTS[slot].kind == SLOT_IS_EXPERTS ? p->config->experts : 1;
+}
+
+u32 weights_layers(const struct weights_plan *p, enum weight_slot slot)
+{
+	return slot >= SLOT_LAYER_FIRST ? p->config->layers : 1;
+}
+
+bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
+{
+	bool experts = p->config->layer_flags[layer] & LAYER_EXPERTS;
+
+	switch (t->when) {
+	case WHEN_ALWAYS:
+		return true;
+	case WHEN_ATTENTION_BIAS:
+		return p->config->attention_bias;
+	case WHEN_MLP_BIAS:
+		return p->config->mlp_bias;
+	case WHEN_DENSE:
+		return !experts;
+	case WHEN_EXPERTS:
+		return experts;
+	}
+	return false;
+}
+
+enum weight_slot weights_source_slot(const struct weights_plan *p, enum weight_slot slot)
+{
+	return slot == SLOT_LM_HEAD && p->config->tied_embeddings ? SLOT_EMBED : slot;
+}
+
+void weights_slot_shape(const struct weights_plan *p, enum weight_slot slot, u32 layer, u32 *rows,
+		       u32 *columns)
+{
+	const struct arch *a = p->config->arch;
+
+	*rows = *columns = 0;
+	slot = weights_source_slot(p, slot);
+	for (u32 i = 0; i < a->tensor_count; i++)
+		if (a->tensors[i].slot == slot && weights_tensor_applies(p, &a->tensors[i], layer)) {
+			*rows += weights_rows(p, &a->tensors[i]).count;
+			*columns = weights_columns(p, &a->tensors[i]).count;
+		}
+}
+
+/* ---------------------------------------------------------------- check */
+
+static enum err check_tensor(const struct weights_plan *p, const struct arch_tensor *t, u32 layer, u32 expert,
+			     struct err_msg *em)
+{
+	char name[NAME_MAX_BYTES], found[128], wanted[128];
+	u64 shape[2] = {weights_rows_of_file(p, t), weights_dim(p->config, t->columns)};
+	u32 dims = t->columns == DIM_NONE ? 1 : 2;
+
+	arch_tensor_name(name, sizeof(name), t, layer, expert);
+	if (weights_is_matrix(t->slot)) {
+		struct quant_tensor q;
+		enum err e = quant_tensor_find(&q, p->checkpoint, &p->config->quant, name, (u32)shape[0],
+					       (u32)shape[1], em);
+		if (e || q.format != QUANT_NONE)
+			return e;
+	}
+	const struct st_tensor *st = safetensors_find(p->checkpoint, name);
+	safetensors_print_shape(wanted, sizeof(wanted), shape, dims);
+	if (!st)
+		return err_set(em, ERR_NOT_FOUND, "the checkpoint has no tensor %s (%s expected)", name,
+			       wanted);
+	if (st->dims != dims || memcmp(st->shape, shape, dims * sizeof(u64)) != 0) {
+		safetensors_print_shape(found, sizeof(found), st->shape, st->dims);
+		return err_set(em, ERR_FORMAT, "%s: tensor %s has the shape %s; by config.json it must be %s",
+			       st->file, name, found, wanted);
+	}
+	if (!st->usable)
+		return err_set(em, ERR_UNSUPPORTED, "%s: tensor %s is of type %s; supported: BF16, F16, F32",
+			       st->file, name, st->dtype_name);
+	return ERR_OK;
+}
+
+/* One tensor of the table, in all layers and for all experts. */
+static enum err check_tensors(const struct weights_plan *p, const struct arch_tensor *t, struct err_msg *em)
+{
+	enum err e = ERR_OK;
+
+	for (u32 layer = 0; layer < weights_layers(p, t->slot); layer++)
+		for (u32 x = 0; !e && weights_tensor_applies(p, t, layer) && x < weights_copies(p, t->slot); x++)
+			e = check_tensor(p, t, layer, x, em);
+	return e;
+}
+
+enum err model_weights_check(const struct weights_plan *p, struct err_msg *em)
+{
+	const struct arch *a = p->config->arch;
+	enum err e = ERR_OK;
+
+	for (u32 i = 0; !e && i < a->tensor_count; i++)
+		if (weights_source_slot(p, a->tensors[i].slot) == a->tensors[i].slot)
+			e = check_tensors(p, &a->tensors[i], em);
+	return e;
+}
+/* ---------------------------------------------------------------- types */
+
+const struct st_tensor *weights_embed_tensor(const struct weights_plan *p)
+{
+	const struct arch *a = p->config->arch;
+
+	for (u32 i = 0; i < a->tensor_count; i++)
+		if (a->tensors[i].slot == SLOT_EMBED)
+			return safetensors_find(p->checkpoint, a->tensors[i].name);
+	return NULL;
+}
+struct quant_tensor weights_quant_part(const struct weights_plan *p, const struct arch_tensor *t, u32 layer,
+				      u32 expert)
+{
+	char name[NAME_MAX_BYTES];
+	struct quant_tensor q;
+	struct err_msg em;
+
+	arch_tensor_name(name, sizeof(name), t, layer, expert);
+	enum err e = quant_tensor_find(&q, p->checkpoint, &p->config->quant, name, weights_rows_of_file(p, t),
+				       weights_dim(p->config, t->columns), &em);
+	ASSERT(!e);
+	return q;
+}
+
+static bool same_order(const struct quant_tensor *a, const struct quant_tensor *b)
+{
+	if (!a->groups || !b->groups)
+		return a->groups == b->groups;
+	return a->groups->bytes == b->groups->bytes &&
+	       memcmp(a->groups->data, b->groups->data, a->groups->bytes) == 0;
+}
+
+/* The quantized type in which a weight can be held as the checkpoint has it, if all its parts agree on one
+ * and on the order of inputs (`*ordered`: another than theirs); else KERN_F32. */
+static enum kern_dtype stored_type(const struct weights_plan *p, enum weight_slot slot, u32 layer,
+				   bool *ordered)
+{
+	const struct arch *a = p->config->arch;
+	enum kern_dtype type = KERN_F32;
+	struct quant_tensor first;
+	u32 parts = 0;
+
+	*ordered = false;
+	slot = weights_source_slot(p, slot);
+	for (u32 i = 0; i < a->tensor_count && p->config->quant.format != QUANT_NONE; i++) {
+		const struct arch_tensor *t = &a->tensors[i];
+		if (t->slot != slot || !weights_is_matrix(slot) || !weights_tensor_applies(p, t, layer))
+			continue;
+		struct quant_tensor q = weights_quant_part(p, t, layer, 0);
+		struct weights_range columns = weights_columns(p, t);
+		enum kern_dtype mine = quant_tensor_type(&q, columns.first, columns.count);
+		if (parts++ == 0) {
+			first = q;
+			type = mine;
+		}
+		if (mine != type || !same_order(&q, &first) ||
+		    (q.groups && WEIGHTS_SLOTS[slot].kind == SLOT_IS_EXPERTS))
+			return KERN_F32;
+		*ordered = q.groups != NULL;
+	}
+	return type;
+}
+
+/* A router is small, and which experts it picks matters more than any digit. */
+enum kern_dtype weights_matrix_dtype(const struct weights_plan *p, enum weight_slot slot, u32 layer,
+				    bool *ordered)
+{
+	*ordered = false;
+	if (slot == SLOT_ROUTER)
+		return p->dtype;
+	if (kern_dtype_group(p->matrix_dtype) > 0)
+		return p->matrix_dtype;
+	enum kern_dtype stored = stored_type(p, slot, layer, ordered);
+	if (kern_dtype_group(stored) > 0)
+		return stored;
+	*ordered = false;
+	return p->dtype;
+}
