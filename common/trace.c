@@ -156,7 +156,7 @@ static u64 earliest(const struct rings *r)
 			if (is_whole(s) && s->begin_ns < begin)
 				begin = s->begin_ns;
 		}
-	return begin;
+	return begin == UINT64_MAX ? 0 : begin;
 }
 
 static void write_ring(FILE *out, const struct trace *t, u32 index, u64 origin_ns)
@@ -199,7 +199,10 @@ enum err trace_write_json(const char *run_dir, const char *path, struct err_msg 
 		goto unmap;
 	}
 	u64 origin_ns = earliest(&r);
-	fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n", out);
+	/* the origin lets readers find spans by a clock of their own */
+	fprintf(out, "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"clock\":\"CLOCK_MONOTONIC\",\"origin_ns\":\"%" PRIu64
+		     "\"},\"traceEvents\":[\n",
+		origin_ns);
 	for (u32 i = 0; i < r.count; i++)
 		write_ring(out, r.t[i], i, origin_ns);
 	fputs("\n]}\n", out);

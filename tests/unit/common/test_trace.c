@@ -84,6 +84,8 @@ Test(trace, spans_of_all_processes_stand_on_one_clock)
 	cr_assert_float_eq(ts, 0.5, 1e-9); /* microseconds since the first span of all */
 	cr_assert_float_eq(dur, 9.499, 1e-9);
 	cr_assert_eq(step, 7);
+	/* and where that clock's zero is */
+	cr_assert(json_string_equals(json_get(json_get(json_root(doc), "otherData"), "origin_ns"), "1000000"));
 	json_free(&doc);
 }
 

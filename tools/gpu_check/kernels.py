@@ -1,0 +1,120 @@
+"""The device kernels alone: against the reference, under compute-sanitizer, and their times."""
+import os
+import pathlib
+import re
+import shutil
+import time
+
+from gpu_check.machine import Skipped, json_lines
+
+GROUPS = ["linear", "sampling", "step", "moe", "attention", "matmul"]  # the quick ones first
+SUMMARY = re.compile(r"(\d+) passed, (\d+) failed\s*$")
+
+
+def left(end):
+    return max(end - time.monotonic(), 1)
+
+
+def check(here, part, end):
+    command = [here.checkkern] + (["--seed", "1", "--only", "linear,sampling"] if here.emulated else [])
+    status, text = here.run(command, left(end))
+    seed = re.search(r"seed (\d+)", text)
+    found = SUMMARY.search(text.strip())
+    if status is None or not found:
+        part.judge(False, "checkkern-gpu did not end" if status is None else "checkkern-gpu died",
+                   output=text.strip()[-2000:])
+        return
+    passed, failed = int(found.group(1)), int(found.group(2))
+    part.judge(failed == 0 and passed > 0 and status == 0, "kernels against the reference", cases=passed, wrong=failed,
+               seed=seed.group(1) if seed else None,
+               failures=[line for line in text.split("\n") if "FAIL" in line.upper()][:40] if failed else [])
+    part.row("%d cases right, %d wrong" % (passed, failed))
+
+
+# ---------------------------------------------------------------- compute-sanitizer
+
+def sanitizer_tool():
+    for path in (shutil.which("compute-sanitizer"), "/usr/local/cuda/bin/compute-sanitizer",
+                 "/usr/local/cuda/compute-sanitizer/compute-sanitizer"):
+        if path and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def own_kernels(root):
+    """Names of the kernels of this tree; what cuBLASLt runs is not ours to judge."""
+    table = pathlib.Path(root) / "kernels" / "cuda" / "ptx_table.txt"
+    return sorted(set(re.findall(r"^\S+\s+\w+:(\w+)", table.read_text(), re.M)))
+
+
+def errors_of(text, names):
+    """(errors in our kernels, in others): blocks of the report by the kernel that they name."""
+    ours = others = 0
+    for block in re.split(r"(?m)^=+ (?=Error|Warning|Invalid|Program hit|Race|Potential|Uninitialized|Barrier)", text)[1:]:
+        if any(re.search(r"\b%s\b" % re.escape(name), block) for name in names):
+            ours += 1
+        else:
+            others += 1
+    return ours, others
+
+
+def sanitize(here, part, end):
+    tool = sanitizer_tool()
+    if here.emulated or not tool:
+        raise Skipped("the emulated device has checks of its own" if here.emulated else "no compute-sanitizer here")
+    names = own_kernels(here.root)
+    runs = [(kind, group) for group in GROUPS for kind in ("memcheck", "racecheck")]
+    for number, (kind, group) in enumerate(runs):
+        share = left(end) / (len(runs) - number) * 2
+        if left(end) < 5:
+            part.row("%s %s: no time left" % (kind, group))
+            part.line(check="%s %s" % (kind, group), result="unfinished")
+            continue
+        status, text = here.run([tool, "--tool", kind, "--error-exitcode", "9", here.checkkern, "--seed", "1", "--only",
+                                 group], min(share, left(end)))
+        ours, others = errors_of(text, names)
+        if status is None:
+            part.line(check="%s %s" % (kind, group), result="unfinished", errors=ours)
+            part.row("%s %s: no end within its time%s" % (kind, group, ", errors so far" if ours else ""))
+            part.failed += ours > 0
+            continue
+        found = SUMMARY.search("\n".join(line for line in text.split("\n") if not line.startswith("=")).strip())
+        ran = found and int(found.group(1)) > 0
+        part.judge(ours == 0 and bool(ran), "%s %s" % (kind, group), status=status, errors=ours, elsewhere=others,
+                   output="" if ours == 0 and ran else text[-3000:])
+
+
+# ---------------------------------------------------------------- times
+
+def worst(rows):
+    """Those furthest below what was predicted."""
+    missed = [(r["share"] / r["predicted"][0], r) for r in rows if "share" in r and "predicted" in r]
+    return [r for ratio, r in sorted(missed, key=lambda x: x[0]) if ratio < 1][:12]
+
+
+def times(here, part, end):
+    status, text = here.run([here.checkkern, "--bench", "--seed", "1"] + (["--small"] if here.emulated else []), left(end))
+    rows = json_lines(text)
+    for row in rows:
+        part.line(**row)
+    for row in rows:
+        if row["bench"] == "gpu_ceilings":
+            if row["what"] == "memory read":
+                here.ceilings["read_gbytes_s"] = row["gbytes_s"]
+            if "tflops" in row:
+                here.ceilings["bf16_tflops"] = row["tflops"]
+            part.row("%-28s %s" % (row["what"], ", ".join("%s %s" % (v, k) for k, v in row.items()
+                                                           if k not in ("bench", "what"))))
+    measured = [r for r in rows if r["bench"] == "gpu_kernels"]
+    errors = [r for r in measured if "error" in r]
+    for row in errors:
+        part.judge(False, row["op"], error=row["error"])
+    part.judge(status == 0 and len(measured) > 20, "kernels timed", count=len(measured), status=status,
+               output="" if status == 0 else text[-1000:])
+    predicted = [r for r in measured if "predicted" in r and "share" in r]
+    if predicted and not here.emulated:
+        part.row("%d of %d kernels reach what was predicted; furthest below:" % (
+            sum(r["share"] >= r["predicted"][0] for r in predicted), len(predicted)))
+        for r in worst(predicted):
+            part.row("  %-30s %-62s %8.1f us %3.0f %% of %s, predicted %.0f %%" % (
+                r["op"], r["shape"], r["us"], 100 * r["share"], r["ceiling"], 100 * r["predicted"][0]))

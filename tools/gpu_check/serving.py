@@ -1,0 +1,260 @@
+"""Speed of the whole engine: decode at several batch sizes and contexts, prefill, the device's busy share and start-up, on
+checkpoints of random weights. Steps are those of the engine's timeline, so that what is measured is the device's pace and
+not this client's."""
+import concurrent.futures
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import engine as engines
+from gpu_check.machine import Skipped
+
+BLOCK = 16
+BUDGET = 8192
+DECODE_STEPS = 64  # that all rows of a load have together
+SHAPES = {  # layers, KV heads, head size, elements of the matrices that a step reads, goal at batch 1 and above
+    "llama-3.1-8b": {"bytes": 16.1e9, "layers": 32, "kv_heads": 8, "head_dim": 128, "heads": 32, "read": 7.504e9,
+                     "linear": 6.979e9, "goals": (0.90, 0.85)},
+    "llama-3.2-1b": {"bytes": 2.5e9, "layers": 16, "kv_heads": 8, "head_dim": 64, "heads": 32, "read": 1.236e9,
+                     "linear": 0.973e9, "goals": (0.80, 0.80)},
+}
+LOADS = [(1, 1024), (8, 1024), (32, 1024), (64, 1024), (128, 1024), (256, 1024), (1, 4096), (8, 4096), (32, 4096),
+         (64, 4096), (128, 4096)]
+PREFILLS = [512, 2048, 8192]
+# Milliseconds a step that were predicted for an H200 before anything was measured: (shape, batch, context)
+PREDICTED = {("llama-3.1-8b", 1, 1024): 4.18, ("llama-3.1-8b", 64, 1024): 6.96, ("llama-3.1-8b", 128, 1024): 9.3,
+             ("llama-3.2-1b", 1, 1024): 0.84}
+PREDICTED_PREFILL = {("llama-3.1-8b", 2048): 45.0}
+
+
+def demo_shape():
+    c = json.loads((engines.DEMO / "config.json").read_text())
+    hidden, inner, layers = c["hidden_size"], c["intermediate_size"], c["num_hidden_layers"]
+    linear = layers * (hidden * (c["num_attention_heads"] + 2 * c["num_key_value_heads"]) * c["head_dim"] +
+                       hidden * c["num_attention_heads"] * c["head_dim"] + 3 * hidden * inner)
+    return {"bytes": 0, "layers": layers, "kv_heads": c["num_key_value_heads"], "head_dim": c["head_dim"],
+            "heads": c["num_attention_heads"], "linear": linear, "read": linear + hidden * c["vocab_size"], "goals": (0, 0)}
+
+
+# ---------------------------------------------------------------- floors
+
+def decode_floor_ms(here, shape, batch, context):
+    """What reading weights and caches, or computing, takes at the ceilings of this run; None without those."""
+    read, rate = here.ceilings.get("read_gbytes_s"), here.ceilings.get("bf16_tflops")
+    if not read or not rate:
+        return None
+    cache = 2 * shape["layers"] * shape["kv_heads"] * shape["head_dim"] * 2 * batch * context
+    weights = max(2 * shape["read"] / read / 1e6, 2 * shape["read"] * batch / rate / 1e9)
+    return weights + cache / read / 1e6
+
+
+def prefill_floor_ms(here, shape, tokens):
+    rate = here.ceilings.get("bf16_tflops")
+    if not rate:
+        return None
+    attention = 4 * shape["layers"] * shape["heads"] * shape["head_dim"] * tokens * (tokens + 1) / 2
+    return (2 * shape["linear"] * tokens + attention) / rate / 1e9
+
+
+# ---------------------------------------------------------------- the timeline
+
+class Timeline:
+    """Steps of the first worker's device: [(begin, end, tokens)] in seconds of time.monotonic()."""
+
+    def __init__(self, path):
+        trace = json.loads(path.read_text())
+        origin = int(trace.get("otherData", {}).get("origin_ns", 0)) / 1e9
+        workers = sorted((e["args"]["name"], e["pid"]) for e in trace["traceEvents"]
+                         if e["name"] == "process_name" and e["args"]["name"].startswith("worker"))
+        pid = workers[0][1] if workers else None
+        spans = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["pid"] == pid and e["name"] == "device"]
+        self.steps = sorted((origin + e["ts"] / 1e6, origin + (e["ts"] + e["dur"]) / 1e6, e["args"]["count"])
+                            for e in spans)
+
+    def decode(self, window, batch):
+        """The longest run of steps within `window` in which all rows decode, without its first and last tenth."""
+        best, run = [], []
+        for step in [s for s in self.steps if window[0] <= s[0] and s[1] <= window[1]] + [(0, 0, -1)]:
+            if step[2] == batch:
+                run.append(step)
+                continue
+            best, run = max(best, run, key=len), []
+        edge = len(best) // 10
+        return best[edge:len(best) - edge]
+
+    def prefill(self, window, tokens):
+        """Seconds of the device for a prompt, as it came in steps."""
+        inside = [s for s in self.steps if window[0] <= s[0] and s[1] <= window[1]]
+        if sum(s[2] for s in inside) < tokens or not inside:
+            return None
+        return inside[-1][1] - inside[0][0]
+
+
+def pace(steps):
+    """(median milliseconds from step to step, share of the time in which the device was busy)"""
+    periods = [b[1] - a[1] for a, b in zip(steps, steps[1:])]
+    busy, reached = 0.0, steps[0][0]
+    for begin, end, _ in steps:
+        busy += max(end - max(begin, reached), 0)
+        reached = max(reached, end)
+    return 1000 * statistics.median(periods), busy / (reached - steps[0][0])
+
+
+# ---------------------------------------------------------------- loads
+
+def prompt(tokens, number):
+    """Ids of no meaning; every prompt has its own."""
+    return [10 + (7919 * (number + 1) + 31 * i * (number % 97 + 1)) % 3000 for i in range(tokens)]
+
+
+def load(api, batch, context, steps):
+    """`batch` requests at once; (begin, end), and the tokens that came."""
+    begin = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(batch) as pool:
+        jobs = [pool.submit(api.completions, prompt(context - steps // 2, k), max_tokens=steps, temperature=0,
+                            ignore_eos=True) for k in range(batch)]
+        tokens = sum(j.result()["usage"]["completion_tokens"] for j in jobs)
+    return (begin, time.monotonic()), tokens
+
+
+class Run:
+    """One engine, its loads, and what they came to."""
+
+    def __init__(self, here, part, name, shape, end):
+        self.here, self.part, self.name, self.shape, self.end = here, part, name, shape, end
+        self.windows = []  # (kind, batch or tokens, context, window, tokens)
+
+    def measure(self, model, loads, prefills, steps):
+        trace = model.parent / "timeline.json" if not self.here.emulated else self.here.scratch(1e6) / "timeline.json"
+        longest = max([c for _, c in loads] + prefills) + 2 * steps + BUDGET // 16
+        flags = ["--max-num-seqs", max(b for b, _ in loads), "--max-num-batched-tokens", min(BUDGET, longest),
+                 "--max-model-len", longest, "--no-enable-prefix-caching", "--trace", trace]
+        if not self.here.emulated:
+            flags += ["--kv-cache-memory", 0, "--gpu-memory-utilization", 0.9]
+        began = time.monotonic()
+        with self.here.engine(*flags, model=model, wait=False) as e:
+            e.wait_ready(min(max(self.end - time.monotonic(), 10), 120))
+            startup = time.monotonic() - began
+            self.part.line(bench="gpu_engine", model=self.name, what="start-up", seconds=round(startup, 2))
+            self.part.row("%s: start-up %.1f s" % (self.name, startup))
+            self.run(e, loads, prefills, steps)
+            log = e.log()
+            status = e.terminate()
+        self.part.judge(status == 0, "%s ended in order" % self.name, log="" if status == 0 else log[-1500:])
+        if trace.exists():
+            self.judge(Timeline(trace))
+            trace.unlink()
+        else:
+            self.part.judge(False, "%s: no timeline was written" % self.name)
+
+    def run(self, e, loads, prefills, steps):
+        blocks = block_count(e)
+        for tokens in prefills:
+            for number in range(3):  # the first one may still choose algorithms
+                begin = time.monotonic()
+                e.api.completions(prompt(tokens, number), max_tokens=1, temperature=0)
+                self.windows.append(("prefill", tokens, tokens, (begin, time.monotonic()), tokens))
+        for batch, context in loads:
+            # rows that come first decode while others are still computing their prompts
+            count = steps + -(-batch * context // BUDGET)
+            if blocks and batch * (-(-(context + count) // BLOCK) + 1) > blocks:
+                self.part.row("%s batch %d context %d: does not fit (%d blocks)" % (self.name, batch, context, blocks))
+                self.part.line(bench="gpu_engine", model=self.name, what="decode", batch=batch, context=context,
+                               skipped="does not fit", blocks=blocks)
+                continue
+            if time.monotonic() > self.end - 5:
+                self.part.row("%s batch %d context %d: no time left" % (self.name, batch, context))
+                continue
+            window, tokens = load(e.api, batch, context, count)
+            self.part.judge(tokens == batch * count, "%s batch %d context %d answered" % (self.name, batch, context),
+                            tokens=tokens)
+            self.windows.append(("decode", batch, context, window, tokens))
+
+    def judge(self, timeline):
+        for kind, size, context, window, tokens in self.windows:
+            if kind == "decode":
+                self.decode_row(timeline, size, context, window, tokens)
+        for size in sorted({w[1] for w in self.windows if w[0] == "prefill"}):
+            self.prefill_row(timeline, size, [w[3] for w in self.windows if w[0] == "prefill" and w[1] == size])
+
+    def decode_row(self, timeline, batch, context, window, tokens):
+        fields = {"bench": "gpu_engine", "model": self.name, "what": "decode", "batch": batch, "context": context,
+                  "client_tokens_s": round(tokens / (window[1] - window[0]), 1)}
+        steps = timeline.decode(window, batch)
+        if len(steps) < 3:
+            self.part.line(**fields, steps=len(steps))
+            self.part.judge(False, "%s batch %d context %d: no steady decode in the timeline" % (self.name, batch, context))
+            return
+        ms, busy = pace(steps)
+        floor = decode_floor_ms(self.here, self.shape, batch, context)
+        predicted = PREDICTED.get((self.name, batch, context))
+        goal = self.shape["goals"][batch > 1]
+        fields.update(step_ms=round(ms, 3), tokens_s=round(1000 * batch / ms, 1), busy=round(busy, 4), steps=len(steps),
+                      floor_ms=floor and round(floor, 3), share=floor and round(floor / ms, 3), goal=goal,
+                      predicted_ms=predicted)
+        self.part.line(**fields)
+        self.part.row("%-13s decode  batch %3d context %4d  %8.3f ms  %8.0f tokens/s  busy %5.1f %%%s%s" % (
+            self.name, batch, context, ms, 1000 * batch / ms, 100 * busy,
+            "  %3.0f %% of the floor (goal %.0f)" % (100 * floor / ms, 100 * goal) if floor else "",
+            "  predicted %.2f ms" % predicted if predicted else ""))
+
+    def prefill_row(self, timeline, tokens, windows):
+        device = [t for t in (timeline.prefill(w, tokens) for w in windows) if t]
+        fields = {"bench": "gpu_engine", "model": self.name, "what": "prefill", "tokens": tokens,
+                  "client_ms": round(1000 * min(w[1] - w[0] for w in windows), 3)}
+        if not device:
+            self.part.line(**fields)
+            self.part.judge(False, "%s prefill of %d: not in the timeline" % (self.name, tokens))
+            return
+        ms = 1000 * min(device)
+        floor = prefill_floor_ms(self.here, self.shape, tokens)
+        predicted = PREDICTED_PREFILL.get((self.name, tokens))
+        fields.update(device_ms=round(ms, 3), tokens_s=round(1000 * tokens / ms, 1), floor_ms=floor and round(floor, 3),
+                      share=floor and round(floor / ms, 3), goal=self.shape["goals"][1], predicted_ms=predicted)
+        self.part.line(**fields)
+        self.part.row("%-13s prefill %5d tokens          %8.3f ms  %8.0f tokens/s  first token after %.1f ms%s%s" % (
+            self.name, tokens, ms, 1000 * tokens / ms, fields["client_ms"],
+            "  %3.0f %% of the floor (goal %.0f)" % (100 * floor / ms, 100 * self.shape["goals"][1]) if floor else "",
+            "  predicted %.1f ms" % predicted if predicted else ""))
+
+
+def block_count(e):
+    """KV blocks of the engine, as its metrics say; None where they do not."""
+    for line in e.api.raw("GET", "/metrics")[2].decode().split("\n"):
+        if "num_gpu_blocks=\"" in line:
+            return int(line.split("num_gpu_blocks=\"")[1].split("\"")[0])
+    return None
+
+
+def checkpoint(here, name, end):
+    shape = SHAPES[name]
+    folder = here.scratch(shape["bytes"]) / name
+    if folder.exists():
+        return folder
+    command = [sys.executable, here.root / "tools" / "make-checkpoint", name, folder]
+    try:
+        status, text = here.run(command, end - time.monotonic(), here.plain_environment)
+    except (OSError, subprocess.SubprocessError) as problem:
+        raise Skipped(str(problem)) from problem
+    if status != 0:
+        raise Skipped("no checkpoint of %s: %s" % (name, "its time was up" if status is None else text.strip()[-200:]))
+    return folder
+
+
+def measure(here, part, end):
+    if here.emulated:
+        Run(here, part, "demo", demo_shape(), end).measure(engines.DEMO, [(1, 16), (2, 16)], [8], 4)
+        return
+    for name, share in (("llama-3.2-1b", 0.35), ("llama-3.1-8b", 1.0)):
+        stop = time.monotonic() + (end - time.monotonic()) * share
+        try:
+            folder = checkpoint(here, name, stop)
+        except Skipped as reason:
+            part.row("%s skipped: %s" % (name, reason))
+            part.line(model=name, skipped=str(reason))
+            continue
+        Run(here, part, name, SHAPES[name], stop).measure(folder, LOADS, PREFILLS, DECODE_STEPS)
+    if part.passed + part.failed == 0:
+        raise Skipped("neither model could be measured")

@@ -1,0 +1,74 @@
+"""Tokens of the demo and the reference models through HTTP, on the device against the CPU backend and the references."""
+import time
+
+import device_tokens
+import engine as engines
+from gpu_check.machine import Skipped
+
+EXPERTS_WRONG = 0.08  # a router's choice between nearly equal experts may change in bfloat16
+KV8_WRONG = 0.1
+FLAGS = ["--max-num-seqs", 8, "--max-num-batched-tokens", 256]
+
+
+def shortened(here, prompts):
+    if not here.emulated:
+        return prompts
+    ordered = sorted(prompts, key=lambda p: len(p["ids"]))[:2]
+    return [{"ids": p["ids"], "output_ids": p["output_ids"][:3], "margins": p["margins"][:3]} for p in ordered]
+
+
+def continuations(api, cpu_wanted, prompts):
+    """Where the device leaves what the CPU says, although that is sure; texts."""
+    got = device_tokens.together(api, [(p["ids"], len(p["output_ids"]), {}) for p in prompts])
+    found = [device_tokens.same_as_far_as_sure(tokens, right, margins) for tokens, (right, margins) in zip(got, cpu_wanted)]
+    return [f for f in found if f]
+
+
+def one(here, part, name, model, prompts, wanted, flags, allowed):
+    """An engine with `flags`; `allowed`: share of the sure tokens that may be others."""
+    what = " ".join([name, *[str(f) for f in flags]])
+    try:
+        with here.engine(*FLAGS, *flags, model=model) as e:
+            sure, wrong = device_tokens.sure_tokens(e.api, prompts)
+            others = continuations(e.api, wanted, prompts) if allowed == 0 else []
+    except AssertionError as problem:
+        part.judge(False, what, problem=str(problem)[-1500:])
+        return
+    part.judge(sure > 0 and len(wrong) <= allowed * sure and not others, what, sure=sure, wrong=len(wrong),
+               examples=(wrong + others)[:5])
+
+
+def demo_ways(here):
+    ways = [[], ["--enforce-eager"], ["--kv-cache-dtype", "int8"], ["--async-depth", 0], ["--kv-cache-dtype", "fp8"]]
+    if here.emulated:
+        ways = ways[:1]
+    if here.devices() >= 2:
+        ways.insert(1, ["--tensor-parallel-size", 2])
+    return ways[:1] if here.emulated else ways
+
+
+def check(here, part, end):
+    prompts = shortened(here, device_tokens.demo_prompts())
+    with here.engine(*FLAGS, "--dtype", "bfloat16", model=engines.DEMO, cuda=False) as cpu:
+        wanted = [device_tokens.continuation(cpu.api, p["ids"], len(p["output_ids"])) for p in prompts]
+    for flags in demo_ways(here):
+        one(here, part, "demo", engines.DEMO, prompts, wanted, flags, KV8_WRONG if "--kv-cache-dtype" in flags else 0)
+    if here.devices() < 2:
+        part.row("tensor parallelism: one device only")
+    if here.emulated:
+        return
+    folder = here.reference_models()
+    if folder is None:
+        part.row("no reference models here")
+        return
+    for name, (model, reference) in device_tokens.reference_models(folder).items():
+        if time.monotonic() > end - 8:
+            part.row("%s and those behind it: no time left" % name)
+            break
+        listed = device_tokens.read_reference(reference)
+        greedy = [(p["output_ids"], p["margins"]) for p in listed]
+        experts = "moe" in name or "mixtral" in name
+        one(here, part, name, model, listed, greedy, [], EXPERTS_WRONG if experts else 0)
+    if part.passed + part.failed == 0:
+        raise Skipped("no model was run")
+    part.row("%d models and ways right, %d wrong" % (part.passed, part.failed))
