@@ -227,6 +227,7 @@ static void on_signal(struct supervisor *s, int signal, u64 now_ns)
 {
 	if (signal == SIGCHLD) {
 		supervisor_reap(s, now_ns);
+		supervisor_note_stops(s, now_ns);
 		return;
 	}
 	LOG_INFO("SIGNAL", "signal=%d", signal);

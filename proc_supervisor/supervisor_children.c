@@ -30,6 +30,7 @@ static void close_process(struct child *c)
 		close(c->boot_fd);
 	c->pidfd = c->boot_fd = -1;
 	c->pid = 0;
+	c->stopped_ns = 0;
 	c->line_bytes = 0;
 }
 
@@ -49,6 +50,7 @@ static void spawn(struct supervisor *s, struct child *c, u64 now_ns)
 
 	c->heard_ns = now_ns;
 	c->ready_ns = c->pinged_ns = 0;
+	c->stopped_ns = 0;
 	c->ping_is_out = false;
 	c->progress = 0;
 	c->drained = false;
@@ -362,8 +364,10 @@ u64 supervisor_next_deadline(const struct supervisor *s, u64 now_ns)
 {
 	u64 next = s->deadline_ns != 0 ? s->deadline_ns : UINT64_MAX;
 
-	if (s->phase <= PHASE_RUN && now_ns + supervisor_liveness_period(s) < next)
-		next = now_ns + supervisor_liveness_period(s);
+	u64 liveness_ns = s->phase <= PHASE_RUN ? supervisor_next_liveness(s, now_ns) : UINT64_MAX;
+
+	if (liveness_ns < next)
+		next = liveness_ns;
 	for (u32 i = 0; i < s->plan.count; i++)
 		if (may_spawn(s, &s->children[i]) && s->children[i].spawn_at_ns < next)
 			next = s->children[i].spawn_at_ns;

@@ -1,6 +1,7 @@
 /* Liveness: of the processes that are ready, which one has stopped getting on. Judged by what they count in
  * their statistics pages and by their answers to pings; the supervisor never asks them for more. */
 #include <stdatomic.h>
+#include <sys/wait.h>
 
 #include "common/log.h"
 #include "proc_supervisor/supervisor_priv.h"
@@ -8,6 +9,9 @@
 /* A process that starts and says nothing for so long is stuck. Loading a large checkpoint from a slow disk
  * says something every per cent. */
 enum { START_SILENCE_S = 600, LIVENESS_PERIOD_S = 5, PINGS_PER_LIMIT = 4 };
+/* A process that a signal has stopped gets on with nothing, however busy the machine is: others of its group wait
+ * for it meanwhile. So long a pause may be meant. */
+enum { STOPPED_S = 3 };
 
 static const u64 second_ns = 1000000000;
 
@@ -117,6 +121,49 @@ static void check_running(struct supervisor *s, u64 now_ns, u64 limit_ns)
 		}
 }
 
+static u64 stopped_limit(const struct supervisor *s)
+{
+	i64 limit_s = s->options->progress_timeout;
+
+	return (u64)(limit_s < STOPPED_S ? limit_s : STOPPED_S) * second_ns;
+}
+
+/* A stopped process whose time runs. */
+static bool is_stopped(const struct supervisor *s, const struct child *c)
+{
+	return c->stopped_ns != 0 && s->phase == PHASE_RUN && s->options->progress_timeout > 0 &&
+	       (c->state == CHILD_STARTING || c->state == CHILD_READY);
+}
+
+void supervisor_note_stops(struct supervisor *s, u64 now_ns)
+{
+	for (u32 i = 0; i < s->plan.count; i++) {
+		struct child *c = &s->children[i];
+		siginfo_t info = {.si_pid = 0};
+		while (c->pid > 0 && waitid(P_PID, (id_t)c->pid, &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 &&
+		       info.si_pid != 0) {
+			c->stopped_ns = info.si_code == CLD_STOPPED ? now_ns : 0;
+			info.si_pid = 0;
+		}
+	}
+}
+
+static void check_stopped(struct supervisor *s, u64 now_ns)
+{
+	u64 limit_ns = stopped_limit(s);
+
+	for (u32 i = 0; i < s->plan.count; i++) {
+		struct child *c = &s->children[i];
+		u64 for_ns = elapsed(c->stopped_ns, now_ns);
+		if (!is_stopped(s, c) || for_ns < limit_ns)
+			continue;
+		if (for_ns > limit_ns + second_ns) /* nobody looked: the supervisor itself was stopped */
+			c->stopped_ns = now_ns;
+		else
+			recycle(s, c, now_ns, "was stopped by a signal and not continued");
+	}
+}
+
 /* Processes that start wait for each other, the scheduler for workers that load for an hour: only when none
  * of them says anything, the one furthest down has stopped. */
 static void check_starting(struct supervisor *s, u64 now_ns)
@@ -159,15 +206,24 @@ void supervisor_check_liveness(struct supervisor *s, u64 now_ns)
 	if (elapsed(s->liveness_checked_ns, now_ns) > limit_ns / 2)
 		forgive(s, now_ns);
 	s->liveness_checked_ns = now_ns;
+	supervisor_note_stops(s, now_ns);
+	check_stopped(s, now_ns);
 	ping(s, now_ns, limit_ns / PINGS_PER_LIMIT);
 	check_running(s, now_ns, limit_ns);
 }
 
-/* How often to look after those that run: often enough for the limit, and hardly ever. */
-u64 supervisor_liveness_period(const struct supervisor *s)
+/* Often enough for the limit, and hardly ever; but for who is stopped, when his time is over. */
+u64 supervisor_next_liveness(const struct supervisor *s, u64 now_ns)
 {
 	u64 period_ns = (u64)s->options->progress_timeout * second_ns / (2 * PINGS_PER_LIMIT);
+	u64 next_ns = now_ns + (period_ns != 0 && period_ns < LIVENESS_PERIOD_S * second_ns
+					? period_ns
+					: LIVENESS_PERIOD_S * second_ns);
 
-	return period_ns != 0 && period_ns < LIVENESS_PERIOD_S * second_ns ? period_ns
-									   : LIVENESS_PERIOD_S * second_ns;
+	for (u32 i = 0; i < s->plan.count; i++) {
+		const struct child *c = &s->children[i];
+		if (is_stopped(s, c) && c->stopped_ns + stopped_limit(s) < next_ns)
+			next_ns = c->stopped_ns + stopped_limit(s);
+	}
+	return next_ns;
 }

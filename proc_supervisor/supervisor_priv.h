@@ -24,6 +24,7 @@ struct child {
 	u64 ready_ns;
 	u64 pinged_ns;	  /* when the last ping was sent */
 	bool ping_is_out; /* and not answered yet */
+	u64 stopped_ns;	  /* when it was seen to be stopped (SIGSTOP); 0: it is not */
 	double progress;
 	bool drained;	   /* nothing is left to finish */
 	char facts[1024];  /* of the ready line */
@@ -84,8 +85,10 @@ u64 supervisor_next_deadline(const struct supervisor *s, u64 now_ns);
 
 /* Restarts one process that owes an answer or has work and completes none, if there is one. */
 void supervisor_check_liveness(struct supervisor *s, u64 now_ns);
-/* How often to check. */
-u64 supervisor_liveness_period(const struct supervisor *s);
+/* SIGCHLD, too: who was stopped by a signal, and who goes on. */
+void supervisor_note_stops(struct supervisor *s, u64 now_ns);
+/* When to check next; UINT64_MAX: never. */
+u64 supervisor_next_liveness(const struct supervisor *s, u64 now_ns);
 
 /* ---- supervisor.c ---- */
 

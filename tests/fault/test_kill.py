@@ -21,6 +21,8 @@ CONFIGS = {
     "two_ranks_tiny_cache": ["--tensor-parallel-size", "2", "--max-model-len", "330", "--kv-cache-memory", "1MiB"],
     "no_prefix_caching": ["--no-enable-prefix-caching"],
 }
+# Seconds until the ranks work again when one of them has died, or was stopped.
+PROMISE_S = 5
 PARTS = ("tercet-worker", "tercet-detok", "tercet-scheduler")
 
 pytestmark = pytest.mark.skipif(SANITIZED, reason="e2e/lifecycle kills one of them under sanitizers")
@@ -120,13 +122,37 @@ def test_a_short_stop_changes_no_token(wanted):
         assert e.pids() == pids, "nobody was restarted"
 
 
-@pytest.mark.parametrize("name, rank", [("tercet-worker", 1), ("tercet-detok", 0)] +
-                         ([("tercet-worker", 0), ("tercet-scheduler", 0)] if FULL else []))
-def test_a_hanging_process_is_restarted(name, rank, wanted):
-    with Engine("--dtype", "float32", "--tensor-parallel-size", "2", "--progress-timeout", "2") as e:
-        victim = victims(e, name)[rank]
-        strike(e, wanted, [victim], (signal.SIGSTOP,))
+@pytest.mark.parametrize("name", ["tercet-detok"] + (["tercet-scheduler", "tercet-gateway"] if FULL else []))
+def test_a_stopped_process_is_restarted(name, wanted):
+    with Engine("--dtype", "float32", "--api-server-count", "2", "--progress-timeout", "2") as e:
+        victim = victims(e, name)[0]
+        load = Load(e.api).wait_begun()
+        os.kill(victim, signal.SIGSTOP)
+        wait_until(lambda: "RESTARTED process=" + name[7:] in e.log(), 20, "its successor")
+        answers = load.join().answers
+        assert name == "tercet-gateway" or len(answers) == load.count, load.errors
+        assert differences({n: wanted[n] for n in answers}, answers) == {}, e.log()[-4000:]
         assert victim not in e.pids() and "STUCK" in e.log()
+
+
+def replaced_s(engine, wanted, rank, kind):
+    """Strikes a rank under load; the seconds until the whole group was ready again."""
+    before = victims(engine, "tercet-worker")
+    load = Load(engine.api).wait_begun()
+    began = time.monotonic()
+    os.kill(before[rank], kind)
+    wait_until(lambda: all("RESTARTED process=worker-%d" % r in engine.log() for r in range(len(before))), 60, "a new group")
+    seconds = time.monotonic() - began
+    assert differences(wanted, load.results()) == {}, engine.log()[-4000:]
+    assert not set(before) & set(victims(engine, "tercet-worker"))
+    return seconds
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("rank", [0, 1] if FULL else [1])
+def test_a_dead_or_stopped_rank_is_replaced_within_five_seconds(rank, kind, wanted):
+    with Engine("--dtype", "float32", "--tensor-parallel-size", "2") as e:
+        assert replaced_s(e, wanted, rank, kind) < PROMISE_S
 
 
 @pytest.mark.skipif(not FULL, reason="waits")

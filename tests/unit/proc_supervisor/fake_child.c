@@ -1,7 +1,7 @@
 /* A process of the engine that does what its script says: the supervisor is tested with it. The script is in
  * FAKE_<ROLE> (FAKE_SCHEDULER, ...), words separated by ';':
  *   progress=X  sleep=MS  ready=FACTS  fail=TEXT  exit=N  crash  deaf (ignores stop)  child (starts a
- * sleeping process) frozen (stops itself)  stuck (work and no progress)  idle (a page without work)  env=FILE
+ * sleeping process) frozen (does nothing more)  stuck (work and no progress)  idle (a page without work)  env=FILE
  * (writes the environment)  args=FILE drain=MS (how long a drain takes) With FAKE_<ROLE>_FIRST the first
  * spawn runs that instead. FAKE_DIR holds what was spawned and ended. At the end of the script it serves
  * until it is told to stop. */
@@ -94,7 +94,8 @@ static void do_word(struct fake *f, const char *word)
 		signal(SIGSEGV, SIG_DFL); /* a sanitizer would make an exit of it */
 		raise(SIGSEGV);
 	} else if (strcmp(word, "frozen") == 0) {
-		raise(SIGSTOP);
+		for (;;)
+			pause();
 	} else if (strcmp(word, "deaf") == 0) {
 		f->deaf = true;
 	} else if (strcmp(word, "child") == 0) {

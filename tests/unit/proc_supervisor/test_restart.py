@@ -101,6 +101,43 @@ def test_a_frozen_worker_is_restarted_and_not_the_scheduler_that_waits_for_it(en
     assert e.finish(signal.SIGTERM) == 0
 
 
+def test_a_stopped_rank_and_its_group_are_restarted_within_seconds(engine):
+    e = engine("-tp", "2")
+    e.until_ready()
+    first = [e.spawned("worker-%d" % r)[0] for r in range(2)]
+    began = time.monotonic()
+    os.kill(first[1], signal.SIGSTOP)
+    until(lambda: "STUCK process=worker-1" in e.text(), "it is seen")
+    assert 2.5 < time.monotonic() - began < 5
+    until(lambda: all("RESTARTED process=worker-%d" % r in e.text() for r in range(2)), "both ranks are back")
+    assert "was stopped by a signal and not continued" in e.text()
+    assert [alive(p) for p in first] == [False] * 2
+    assert e.finish(signal.SIGTERM) == 0
+
+
+def test_a_stopped_process_stays_if_it_is_continued_in_time(engine):
+    e = engine("--progress-timeout", "2")
+    e.until_ready()
+    for _ in range(2):
+        os.kill(e.spawned("detok")[0], signal.SIGSTOP)
+        time.sleep(1)
+        os.kill(e.spawned("detok")[0], signal.SIGCONT)
+        time.sleep(0.2)
+    time.sleep(1)
+    assert "STUCK" not in e.text() and len(e.spawned("detok")) == 1
+    assert e.finish(signal.SIGTERM) == 0
+
+
+def test_a_stopped_process_stays_if_nobody_is_to_watch(engine):
+    e = engine("--progress-timeout", "0")
+    e.until_ready()
+    os.kill(e.spawned("detok")[0], signal.SIGSTOP)
+    time.sleep(3.5)
+    assert len(e.spawned("detok")) == 1
+    os.kill(e.spawned("detok")[0], signal.SIGCONT)
+    assert e.finish(signal.SIGTERM) == 0
+
+
 def test_what_a_dead_process_leaves_behind_is_ended_and_reaped(engine):
     e = engine(scripts={"worker": "child;ready"})
     e.until_ready()
