@@ -23,10 +23,27 @@ FULL = os.environ.get("TERCET_E2E_FULL") == "1"
 SLOWER = 8 if SANITIZED else 1
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+def free_ports(count=1):
+    """The first of so many free ones in a row: below those that the kernel gives out by itself, never the same again, and
+    elsewhere than those of another process, so that tests can run beside each other."""
+    first = free_ports.next
+    while True:
+        sockets = []
+        try:
+            for port in range(first, first + count):
+                s = socket.socket()
+                sockets.append(s)
+                s.bind(("127.0.0.1", port))
+            free_ports.next = 10000 + (first + count - 10000) % 22000
+            return first
+        except OSError:
+            first = 10000 + (first + count - 10000) % 22000
+        finally:
+            for s in sockets:
+                s.close()
+
+
+free_ports.next = 10000 + os.getpid() * 97 % 21000
 
 
 def alive(pid):
@@ -76,7 +93,7 @@ class Engine:
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="tercet-e2e-"))
         self.run_dir = pathlib.Path(run_dir) if run_dir else self.home / "run"
         self.log_path = self.home / "log"
-        self.port = port or free_port()
+        self.port = port or free_ports()
         self.api = api.Api("127.0.0.1", self.port)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TERCET_")}
         environment.update(env or {})

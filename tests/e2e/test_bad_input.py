@@ -10,7 +10,7 @@ import pytest
 
 import engine as engines
 from api import ApiError
-from engine import Engine, free_port, run
+from engine import Engine, free_ports, run
 
 # ---------------------------------------------------------------- at the start
 
@@ -25,7 +25,7 @@ def folder(tmp_path):
 
 def start_fails(tmp_path, *flags, model=engines.DEMO, seconds=60):
     """Starts an engine that must refuse; what it wrote."""
-    arguments = ["serve", model, "--port", free_port(), "--threads", "1"]
+    arguments = ["serve", model, "--port", free_ports(), "--threads", "1"]
     if "--run-dir" not in flags:
         arguments += ["--run-dir", tmp_path / "run"]
     if not any(str(f).startswith("--kv-cache-memory") for f in flags):

@@ -86,7 +86,7 @@ def test_a_killed_process_loses_no_log_probability(name):
         for _ in range(3):
             answers = pool.map(ask, LISTED)
             time.sleep(0.15)
-            os.kill(victims(e, name)[0], signal.SIGKILL)
+            os.kill(wait_until(lambda: victims(e, name), 20, "a " + name)[0], signal.SIGKILL)
             for (tokens, values), (wanted_tokens, wanted_values) in zip(answers, wanted):
                 assert tokens == wanted_tokens
                 assert [v is None for v in values] == [v is None for v in wanted_values], e.log()[-4000:]

@@ -8,31 +8,13 @@ import time
 
 import pytest
 
-from engine import DEMO, FULL, SANITIZED, SLOWER, Engine, alive, run, wait_until
+from engine import DEMO, FULL, SANITIZED, SLOWER, Engine, alive, free_ports, run, wait_until
 from load import Load, differences
 
 pytestmark = pytest.mark.skipif(SANITIZED, reason="the unit tests of the bridge run under sanitizers")
 
 # What has to be seen within this time is promised so.
 PROMISE_S = 5
-
-
-def free_ports(count):
-    """The first of so many free ones in a row, below those that the kernel gives out by itself."""
-    first = 20000 + os.getpid() * 7 % 10000
-    while True:
-        sockets = []
-        try:
-            for port in range(first, first + count):
-                s = socket.socket()
-                sockets.append(s)
-                s.bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            first += count
-        finally:
-            for s in sockets:
-                s.close()
 
 
 class Node(Engine):
