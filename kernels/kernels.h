@@ -338,6 +338,7 @@ struct kern_logprobs_row {
 	u32 *ids;      /* out [1 + top]: token first, then the best */
 	float *values; /* out [1 + top] */
 	u32 *rank;     /* out */
+	const u32 *sampled; /* devices: where the token will stand when the kernel runs, instead of `token`; or NULL */
 };
 struct kern_logprobs_args {
 	const struct kern_logprobs_row *rows;

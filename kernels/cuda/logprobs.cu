@@ -53,7 +53,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
 {
 	SHARED(struct logprobs_shared, shared, 1);
 	struct logprobs_shared *s = shared;
-	const struct kern_logprobs_row row = rows[blockIdx.x];
+	struct kern_logprobs_row row = rows[blockIdx.x];
+	if (row.sampled)
+		row.token = *row.sampled;
 	const u32 top = least(least(row.top, vocab), TOP_MAX);
 	const u32 best = select_arg_max(row.logits, vocab, &s->select);
 	const double norm = log_sum_exp(row.logits, vocab, best, s->sums);

@@ -35,8 +35,8 @@ struct gpu_config {
 	struct {
 		u32 rows_max, tokens_max, max_model_len, block_size;
 	} limits;
-	enum kern_dtype kv_dtype; /* KERN_BF16, KERN_I8, KERN_F8E4M3 */
-	bool graphs;		  /* steps of decoding as CUDA graphs, recorded as their sizes first recur */
+	enum kern_dtype kv_dtype;  /* KERN_BF16, KERN_I8, KERN_F8E4M3 */
+	bool graphs;		   /* steps of decoding as CUDA graphs, recorded as their sizes first recur */
 	double memory_utilization; /* of the device's memory, how much this process may use in all */
 	u64 kv_cache_memory;	   /* bytes; 0: what is left under that cap */
 	struct kern_comm *comm;	   /* NULL with one rank */
@@ -67,14 +67,14 @@ u64 gpu_kv_block_bytes(const struct gpu *g); /* of one block in all layers, K an
 /* INIT: waits for what is queued and empties the batch. */
 MUST_CHECK enum err gpu_begin(struct gpu *g, struct err_msg *em);
 
-/* Whether a row that samples in this step has penalties, so that its logits depend on its earlier tokens: then
- * gpu_sample needs the tokens of all earlier steps in `b`, and the caller collects those steps between
+/* Whether a row that samples in this step has penalties, so that its logits depend on its earlier tokens:
+ * then gpu_sample needs the tokens of all earlier steps in `b`, and the caller collects those steps between
  * gpu_forward and gpu_sample, while the device computes. */
 bool gpu_needs_history(const struct batch_state *b);
 
-/* First half of a step: upload of what changed (nothing when nothing did), block copies, inputs, layers, logits
- * of the rows that sample. Neither half waits for the device but when one step brings more than its staging
- * memory holds, and neither allocates. ERR_DEVICE and the errors of the ops. */
+/* First half of a step: upload of what changed (nothing when nothing did), block copies, inputs, layers,
+ * logits of the rows that sample. Neither half waits for the device but when one step brings more than its
+ * staging memory holds, and neither allocates. ERR_DEVICE and the errors of the ops. */
 MUST_CHECK enum err gpu_forward(struct gpu *g, const struct batch_state *b, const struct ipc_step *s,
 				struct err_msg *em);
 /* Second half: bias, penalties and masks, sampling, the sampled tokens behind their rows, log-probabilities,
@@ -96,8 +96,8 @@ struct gpu_result {
 };
 /* Blocks until the device has done the step. Any thread. ERR_DEVICE. */
 MUST_CHECK enum err gpu_wait(struct gpu *g, u64 step, struct err_msg *em);
-/* After gpu_wait of that step; the thread that waited, or one that it handed the step to. ERR_NOT_FOUND: it is no
- * longer, or not yet, in the ring. */
+/* After gpu_wait of that step; the thread that waited, or one that it handed the step to. ERR_NOT_FOUND: it
+ * is no longer, or not yet, in the ring. */
 MUST_CHECK enum err gpu_result(struct gpu *g, u64 step, struct gpu_result *out, struct err_msg *em);
 /* Ends a collective that hangs, so that gpu_wait returns. Any thread. */
 void gpu_abort(struct gpu *g);

@@ -1,11 +1,11 @@
-/* What the device's kernels can compute, asked before a model is loaded. Runs in the worker at start; looks at
- * numbers only. The limits are those of docs/CUDA_KERNELS.md. */
+/* What the device's kernels can compute, asked before a model is loaded. Runs in the worker at start; looks
+ * at numbers only. The limits are those of docs/CUDA_KERNELS.md. */
 #include "proc_worker/gpu/gpu.h"
 
 #include <stdio.h>
 
 enum {
-	COLUMNS = 32,	 /* a product's inputs come in multiples of it */
+	COLUMNS = 32, /* a product's inputs come in multiples of it */
 	HIDDEN_MAX = 16384,
 	ROWS_MAX = 8192,
 	VOCAB_MAX = 1 << 22,
@@ -21,9 +21,10 @@ static enum err check_types(const struct gpu_config *c, struct err_msg *em)
 	enum kern_dtype matrix = c->weights->matrix_dtype;
 
 	if (c->weights->dtype != KERN_BF16)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "devices compute in bfloat16, not in %s: use --dtype bfloat16, or --device cpu",
-			       kern_dtype_name(c->weights->dtype));
+		return err_set(
+			em, ERR_UNSUPPORTED,
+			"devices compute in bfloat16, not in %s: use --dtype bfloat16, or --device cpu",
+			kern_dtype_name(c->weights->dtype));
 	if (kern_dtype_group(matrix) > 0 && kern_weight_device_bytes(COLUMNS, COLUMNS, matrix) == 0)
 		return err_set(em, ERR_UNSUPPORTED, "devices have no kernels for weights of %s",
 			       kern_dtype_name(matrix));
@@ -81,9 +82,10 @@ static enum err check_numbers(const struct gpu_config *c, struct err_msg *em)
 
 	for (size_t i = 0; i < COUNT_OF(numbers); i++) {
 		if (numbers[i].value % numbers[i].multiple != 0)
-			return err_set(em, ERR_UNSUPPORTED,
-				       "%s is %u; the device's kernels want a multiple of %u: use --device cpu",
-				       numbers[i].what, numbers[i].value, numbers[i].multiple);
+			return err_set(
+				em, ERR_UNSUPPORTED,
+				"%s is %u; the device's kernels want a multiple of %u: use --device cpu",
+				numbers[i].what, numbers[i].value, numbers[i].multiple);
 		if (numbers[i].value > numbers[i].max)
 			return err_set(em, ERR_UNSUPPORTED, "%s is %u; the device's kernels take %u at most",
 				       numbers[i].what, numbers[i].value, numbers[i].max);

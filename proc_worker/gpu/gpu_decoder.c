@@ -1,0 +1,395 @@
+/* The generic decoder on a device: the same composition of ops as model/decoder.c, with bf16 activations and
+ * float logits. Steps of few tokens use products that are fused with what surrounds them, others the separate
+ * ops. Runs in the worker in every step; queues, never waits, never allocates; knows tokens, positions and
+ * slots only. */
+#include "common/assert.h"
+#include "proc_worker/gpu/gpu_priv.h"
+
+enum err gpu_op(enum err e, const char *op, struct err_msg *em)
+{
+	return e ? err_set(em, e, "%s: %s", op, err_text(e)) : ERR_OK;
+}
+
+enum err gpu_sum(struct gpu *g, u16 *values, size_t count, struct err_msg *em)
+{
+	struct kern_comm *c = g->config.comm;
+
+	return c ? g->api->comm_sum(c, g->ctx.stream, values, count, KERN_BF16, em) : ERR_OK;
+}
+
+/* ---------------------------------------------------------------- parts */
+
+/* The step as the layers see it. `pending`: delta is still to be added to x. */
+struct pass {
+	struct gpu *g;
+	u32 tokens;
+	bool fused, pending;
+	struct kern_attention_plan plans[GPU_WINDOWS];
+};
+
+static enum err norm(struct gpu *g, u16 *out, u16 *x, const u16 *add, const float *weight, u32 tokens,
+		     struct err_msg *em)
+{
+	struct kern_rmsnorm_args a = {.out_bf16 = out,
+				      .x_bf16 = x,
+				      .add_bf16 = add,
+				      .weight = weight,
+				      .eps = g->config.model->norm_eps,
+				      .tokens = tokens,
+				      .hidden = g->config.model->hidden,
+				      .dtype = KERN_BF16};
+
+	return gpu_op(g->ops.rmsnorm(&g->ctx, &a), "rmsnorm", em);
+}
+
+/* What a product reads: x, with the norm left to the product, or the normed x, with delta added where that is
+ * due. */
+static enum err norm_in(struct pass *p, const float *weight, const struct kern_weight *w,
+			struct kern_matmul_fusion *fusion, const u16 **in, struct err_msg *em)
+{
+	struct gpu *g = p->g;
+
+	*fusion = (struct kern_matmul_fusion){.norm_eps = g->config.model->norm_eps};
+	if (p->fused && !p->pending && !w->order) {
+		fusion->norm_weight = weight;
+		*in = g->arena.x;
+		return ERR_OK;
+	}
+	*in = g->arena.normed;
+	enum err e = norm(g, g->arena.normed, g->arena.x, p->pending ? g->arena.delta : NULL, weight,
+			  p->tokens, em);
+	p->pending = false;
+	return e;
+}
+
+static struct kern_matmul_args product(u16 *out, const u16 *in, const struct kern_weight *w,
+				       const float *bias, u32 tokens)
+{
+	return (struct kern_matmul_args){.out_bf16 = out,
+					 .x_bf16 = in,
+					 .w = w,
+					 .bias = bias,
+					 .tokens = tokens,
+					 .x_stride = w->k,
+					 .out_stride = w->n,
+					 .dtype = KERN_BF16,
+					 .out_dtype = KERN_BF16};
+}
+
+static enum err run_product(struct gpu *g, const struct kern_matmul_args *a, struct err_msg *em)
+{
+	return gpu_op(g->ops.matmul(&g->ctx, a), "matmul", em);
+}
+
+/* A product that ends a block: into the residual stream, or, where a norm of its own comes first, into delta.
+ * Of several ranks one brings the stream (and the bias), and their sum is the new one. `first`: of the
+ * tokens. */
+static enum err end_product(struct pass *p, const u16 *in, const struct kern_weight *w, const float *bias,
+			    bool post_norm, u32 first, u32 tokens, struct err_msg *em)
+{
+	struct gpu *g = p->g;
+	bool leads = g->config.shard->rank == 0;
+	u16 *out = (post_norm ? g->arena.delta : g->arena.x) + (size_t)first * w->n;
+	struct kern_matmul_args a = product(out, in, w, leads ? bias : NULL, tokens);
+
+	a.accumulate = !post_norm && leads;
+	return run_product(g, &a, em);
+}
+
+static enum err end_block(struct pass *p, const float *post_norm, struct err_msg *em)
+{
+	struct gpu *g = p->g;
+	u16 *out = post_norm ? g->arena.delta : g->arena.x;
+
+	enum err e = gpu_sum(g, out, (size_t)p->tokens * g->config.model->hidden, em);
+	if (e || !post_norm)
+		return e;
+	p->pending = true;
+	return norm(g, out, out, NULL, post_norm, p->tokens, em);
+}
+
+/* ---------------------------------------------------------------- attention */
+
+static struct kern_rope_kv_args rope_args(struct gpu *g, const struct layer_weights *w,
+					  const struct kern_kv *kv, u32 tokens)
+{
+	const struct gpu_arena *a = &g->arena;
+
+	return (struct kern_rope_kv_args){.q_bf16 = a->q,
+					  .qkv_bf16 = a->qkv,
+					  .bias = w->qkv_bias,
+					  .q_norm = w->q_norm,
+					  .k_norm = w->k_norm,
+					  .norm_eps = g->config.model->norm_eps,
+					  .cos = a->cos,
+					  .sin = a->sin,
+					  .positions = a->rope_rows,
+					  .slots = a->slots,
+					  .kv = *kv,
+					  .tokens = tokens,
+					  .heads = g->config.shard->heads,
+					  .rope_dim = g->config.model->rope.dim,
+					  .dtype = KERN_BF16};
+}
+
+/* q, and K and V in the cache: in one kernel if there is one for it. */
+static enum err project(struct pass *p, const struct layer_weights *w, const struct kern_kv *kv,
+			struct err_msg *em)
+{
+	struct gpu *g = p->g;
+	struct kern_rope_kv_args rope = rope_args(g, w, kv, p->tokens);
+	struct kern_matmul_fusion fusion;
+	const u16 *in;
+
+	enum err e = norm_in(p, w->attn_norm, &w->qkv, &fusion, &in, em);
+	if (e)
+		return e;
+	struct kern_matmul_args a = product(g->arena.qkv, in, &w->qkv, NULL, p->tokens);
+	a.fusion = p->fused ? &fusion : NULL;
+	if (p->fused) {
+		fusion.rope = &rope;
+		e = g->ops.matmul(&g->ctx, &a);
+		if (e != ERR_UNSUPPORTED)
+			return gpu_op(e, "matmul with rope_kv", em);
+		fusion.rope = NULL;
+	}
+	e = run_product(g, &a, em);
+	return e ? e : gpu_op(g->ops.rope_kv(&g->ctx, &rope), "rope_kv", em);
+}
+
+static u32 window_of(const struct gpu *g, u32 layer)
+{
+	const struct model_config *m = g->config.model;
+	u32 window = m->layer_flags[layer] & LAYER_WINDOW ? m->window : 0, i = 0;
+
+	while (g->windows[i] != window)
+		i++;
+	return i;
+}
+
+static enum err attend(struct pass *p, u32 layer, const struct kern_kv *kv, struct err_msg *em)
+{
+	struct gpu *g = p->g;
+	const struct gpu_arena *a = &g->arena;
+	const struct kern_attention_plan *plan = &p->plans[window_of(g, layer)];
+	struct kern_attention_args args = {.out_bf16 = a->attended,
+					   .q_bf16 = a->q,
+					   .kv = *kv,
+					   .query_start = a->query_start,
+					   .context = a->context,
+					   .block_tables = a->batch.blocks,
+					   .block_stride = a->batch.block_stride,
+					   .rows = a->batch.rows,
+					   .tokens = p->tokens,
+					   .heads = g->config.shard->heads,
+					   .scale = g->config.model->attention_scale,
+					   .soft_cap = g->config.model->attention_soft_cap,
+					   .window = plan->window,
+					   .dtype = KERN_BF16,
+					   .plan = plan};
+
+	return gpu_op(g->ops.attention(&g->ctx, &args), "attention", em);
+}
+
+static enum err attention_block(struct pass *p, u32 layer, struct err_msg *em)
+{
+	struct gpu *g = p->g;
+	const struct layer_weights *w = &g->weights.layers[layer];
+	const struct kern_kv *kv = &g->kv[layer];
+
+	enum err e = project(p, w, kv, em);
+	if (!e)
+		e = attend(p, layer, kv, em);
+	if (!e)
+		e = end_product(p, g->arena.attended, &w->attn_out, w->attn_out_bias,
+				w->attn_post_norm != NULL, 0, p->tokens, em);
+	return e ? e : end_block(p, w->attn_post_norm, em);
+}
+
+/* ---------------------------------------------------------------- MLP */
+
+/* act(gate) * up of some tokens: in one kernel, or in two. */
+static enum err gated(struct pass *p, const struct layer_weights *w, const u16 *in,
+		      struct kern_matmul_fusion *fusion, u32 tokens, struct err_msg *em)
+{
+	struct gpu *g = p->g;
+	u32 size = w->gate_up.n / 2;
+	struct kern_matmul_args a = product(g->arena.gate_up, in, &w->gate_up, w->gate_up_bias, tokens);
+	struct kern_act_mul_args act = {.out_bf16 = g->arena.activated,
+					.gate_up_bf16 = g->arena.gate_up,
+					.tokens = tokens,
+					.size = size,
+					.act = g->config.model->activation,
+					.dtype = KERN_BF16};
+
+	a.fusion = p->fused ? fusion : NULL;
+	if (p->fused) {
+		fusion->act_mul = true;
+		fusion->act = act.act;
+		a.out_bf16 = g->arena.activated;
+		a.out_stride = size;
+		enum err fused = g->ops.matmul(&g->ctx, &a);
+		if (fused != ERR_UNSUPPORTED)
+			return gpu_op(fused, "matmul with act_mul", em);
+		fusion->act_mul = false;
+		a.out_bf16 = g->arena.gate_up;
+		a.out_stride = w->gate_up.n;
+	}
+	enum err e = run_product(g, &a, em);
+	return e ? e : gpu_op(g->ops.act_mul(&g->ctx, &act), "act_mul", em);
+}
+
+/* In portions: what lies between its products is the widest of all activations. */
+static enum err mlp(struct pass *p, const struct layer_weights *w, struct err_msg *em)
+{
+	struct kern_matmul_fusion fusion;
+	const u16 *in;
+
+	enum err e = norm_in(p, w->mlp_norm, &w->gate_up, &fusion, &in, em);
+	for (u32 first = 0, n; !e && first < p->tokens; first += n) {
+		n = p->tokens - first < GPU_MLP_TOKENS ? p->tokens - first : (u32)GPU_MLP_TOKENS;
+		e = gated(p, w, in + (size_t)first * w->gate_up.k, &fusion, n, em);
+		if (!e)
+			e = end_product(p, p->g->arena.activated, &w->down, w->down_bias,
+					w->mlp_post_norm != NULL, first, n, em);
+	}
+	return e ? e : end_block(p, w->mlp_post_norm, em);
+}
+
+static enum err experts(struct pass *p, const struct layer_weights *w, struct err_msg *em)
+{
+	struct gpu *g = p->g;
+
+	enum err e = norm(g, g->arena.normed, g->arena.x, p->pending ? g->arena.delta : NULL, w->mlp_norm,
+			  p->tokens, em);
+	if (!e)
+		e = gpu_experts(g, w, p->tokens, em);
+	if (!e)
+		e = gpu_sum(g, g->arena.delta, (size_t)p->tokens * g->config.model->hidden, em);
+	p->pending = true;
+	if (!e && w->mlp_post_norm)
+		e = norm(g, g->arena.delta, g->arena.delta, NULL, w->mlp_post_norm, p->tokens, em);
+	return e;
+}
+
+/* ---------------------------------------------------------------- the pass */
+
+static enum err embed(struct gpu *g, u32 tokens, struct err_msg *em)
+{
+	const struct model_config *m = g->config.model;
+	struct kern_embedding_args a = {.out_bf16 = g->arena.x,
+					.ids = g->arena.ids,
+					.table = g->weights.embed,
+					.table_dtype = KERN_BF16,
+					.tokens = tokens,
+					.hidden = m->hidden,
+					.first = g->config.shard->vocab_first,
+					.rows = g->config.shard->vocab_rows,
+					.scale = m->embed_scale,
+					.dtype = KERN_BF16};
+
+	enum err e = gpu_op(g->ops.embedding(&g->ctx, &a), "embedding", em);
+	return e ? e : gpu_sum(g, g->arena.x, (size_t)tokens * m->hidden, em);
+}
+
+static enum err plan_attention(struct pass *p, bool decode, struct err_msg *em)
+{
+	struct gpu *g = p->g;
+	enum err e = ERR_OK;
+
+	for (u32 i = 0; !e && i < g->window_count; i++) {
+		p->plans[i] = (struct kern_attention_plan){.memory = g->arena.plans[i],
+							   .limits = gpu_attention_limits(g, decode),
+							   .window = g->windows[i]};
+		struct kern_attention_plan_args a = {.plan = &p->plans[i],
+						     .query_start = g->arena.query_start,
+						     .context = g->arena.context,
+						     .rows = g->arena.batch.rows};
+		e = gpu_op(g->device_ops.attention_plan(&g->ctx, &a), "attention_plan", em);
+	}
+	return e;
+}
+
+enum err gpu_decode(struct gpu *g, const struct gpu_shape *shape, struct err_msg *em)
+{
+	const struct model_config *m = g->config.model;
+	struct pass p = {.g = g, .tokens = shape->tokens, .fused = shape->tokens <= KERN_FUSED_TOKENS};
+
+	ASSERT(shape->tokens > 0 && shape->tokens <= g->config.limits.tokens_max);
+	enum err e = plan_attention(&p, shape->decode, em);
+	if (!e)
+		e = embed(g, shape->tokens, em);
+	for (u32 i = 0; !e && i < m->layers; i++) {
+		const struct layer_weights *w = &g->weights.layers[i];
+		e = attention_block(&p, i, em);
+		if (!e)
+			e = m->layer_flags[i] & LAYER_EXPERTS ? experts(&p, w, em) : mlp(&p, w, em);
+		if (e)
+			err_prefix(em, "layer %u", i);
+	}
+	if (!e && p.pending)
+		e = norm(g, NULL, g->arena.x, g->arena.delta, NULL, p.tokens, em);
+	return e;
+}
+
+/* ---------------------------------------------------------------- logits */
+
+/* Rows of x: the embedding op looks rows up in whatever table it is given. */
+static enum err pick(struct gpu *g, const u32 *index, u32 count, u32 tokens, struct err_msg *em)
+{
+	struct kern_embedding_args a = {.out_bf16 = g->arena.picked,
+					.ids = index,
+					.table = g->arena.x,
+					.table_dtype = KERN_BF16,
+					.tokens = count,
+					.hidden = g->config.model->hidden,
+					.rows = tokens,
+					.dtype = KERN_BF16};
+
+	return gpu_op(g->ops.embedding(&g->ctx, &a), "embedding", em);
+}
+
+/* Shares of the vocabulary lie side by side in a row, on every rank. */
+static enum err join(struct gpu *g, u32 count, struct err_msg *em)
+{
+	struct kern_join_logits_args a = {.parts = g->arena.logit_parts,
+					  .logits = g->arena.logits,
+					  .ranks = g->config.shard->ranks,
+					  .rows = count,
+					  .vocab = g->config.model->vocab_size,
+					  .share_max = g->share_max};
+	size_t bytes = (size_t)count * g->share_max * sizeof(float);
+
+	enum err e = g->api->comm_gather(g->config.comm, g->ctx.stream, g->arena.logit_part,
+					 g->arena.logit_parts, bytes, em);
+	return e ? e : gpu_op(g->device_ops.join_logits(&g->ctx, &a), "join_logits", em);
+}
+
+enum err gpu_logits(struct gpu *g, const u32 *index, u32 count, u32 tokens, struct err_msg *em)
+{
+	const struct model_config *m = g->config.model;
+	const struct kern_weight *w = &g->weights.lm_head;
+	bool shared = g->config.comm != NULL, fused = count <= KERN_FUSED_TOKENS && !w->order;
+	struct kern_matmul_fusion fusion = {.norm_weight = g->weights.final_norm, .norm_eps = m->norm_eps};
+	u16 *x = index ? g->arena.picked : g->arena.x;
+
+	ASSERT(count <= g->samples_max);
+	if (count == 0)
+		return ERR_OK;
+	enum err e = index ? pick(g, index, count, tokens, em) : ERR_OK;
+	if (!e && !fused)
+		e = norm(g, g->arena.picked_normed, x, NULL, g->weights.final_norm, count, em);
+	if (e)
+		return e;
+	struct kern_matmul_args a = product(NULL, fused ? x : g->arena.picked_normed, w, NULL, count);
+	a.out = shared ? g->arena.logit_part : g->arena.logits;
+	a.out_stride = shared ? g->share_max : w->n;
+	a.out_dtype = KERN_F32;
+	a.fusion = fused ? &fusion : NULL;
+	e = run_product(g, &a, em);
+	if (!e && shared)
+		e = join(g, count, em);
+	struct kern_soft_cap_args cap = {
+		.x = g->arena.logits, .cap = m->logits_soft_cap, .rows = count, .width = m->vocab_size};
+	return e || cap.cap == 0 ? e : gpu_op(g->ops.soft_cap(&g->ctx, &cap), "soft_cap", em);
+}

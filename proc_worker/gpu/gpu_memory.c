@@ -1,0 +1,483 @@
+/* Memory of a device's engine: one arena on the device for all that a step needs, one piece of pinned memory,
+ * the KV pool. Everything is taken at start; sizes follow from the limits alone. Runs in the worker at start.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/assert.h"
+#include "proc_worker/gpu/gpu_priv.h"
+
+enum { ALIGN = 256, MARGIN_SHARE = 64 };
+
+static const u64 MIB = 1 << 20, MARGIN_MAX = 256 << 20;
+
+static unsigned long long mib_up(u64 bytes)
+{
+	return (bytes + MIB - 1) / MIB;
+}
+
+static void *carve(u8 *base, size_t *offset, size_t bytes)
+{
+	void *p = base ? base + *offset : NULL;
+
+	*offset += (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+	return p;
+}
+
+static size_t least(size_t a, size_t b)
+{
+	return a < b ? a : b;
+}
+
+static size_t most(size_t a, size_t b)
+{
+	return a > b ? a : b;
+}
+
+struct kern_attention_limits gpu_attention_limits(const struct gpu *g, bool decode)
+{
+	u32 tokens = g->config.limits.tokens_max, length = g->config.limits.max_model_len;
+
+	return (struct kern_attention_limits){.tokens = decode ? g->samples_max : tokens,
+					      .rows = g->config.limits.rows_max,
+					      .queries = decode		   ? 1
+							 : tokens < length ? tokens
+									   : length,
+					      .heads = g->config.shard->heads,
+					      .kv_heads = g->config.shard->kv_heads,
+					      .head_dim = g->config.model->head_dim,
+					      .blocks = 2 * g->config.device->info.processors};
+}
+
+/* ---------------------------------------------------------------- the arena */
+
+static void lay_out_batch(struct gpu *g, u8 *base, size_t *offset)
+{
+	struct kern_batch *b = &g->arena.batch;
+	struct gpu_arena *a = &g->arena;
+	size_t rows = g->config.limits.rows_max;
+
+	*b = (struct kern_batch){.rows = (u32)rows,
+				 .block_size = g->config.limits.block_size,
+				 .token_stride = (g->config.limits.max_model_len + 31) / 16 * 16};
+	u32 blocks = (g->config.limits.max_model_len + b->block_size - 1) / b->block_size;
+	b->block_stride = (blocks + 15) / 16 * 16;
+	b->known = carve(base, offset, rows * sizeof(u32));
+	b->computed = carve(base, offset, rows * sizeof(u32));
+	b->run = carve(base, offset, rows * sizeof(u32));
+	b->prompt = carve(base, offset, rows * sizeof(u32));
+	b->params = carve(base, offset, rows * sizeof(*b->params));
+	b->tokens = carve(base, offset, rows * b->token_stride * sizeof(u32));
+	b->blocks = carve(base, offset, rows * b->block_stride * sizeof(u32));
+	a->bias_ids = carve(base, offset, rows * BIAS_MAX * sizeof(u32));
+	a->bias_values = carve(base, offset, rows * BIAS_MAX * sizeof(f32));
+	a->masked = carve(base, offset, rows * GPU_MASKED_MAX * sizeof(u32));
+	a->no_diff = carve(base, offset, KERN_DIFF_WORDS * sizeof(u32));
+	a->upload = carve(base, offset, g->stage_bytes);
+	a->kv_layers = carve(base, offset, g->config.model->layers * sizeof(struct kern_kv));
+}
+
+static void lay_out_inputs(struct gpu *g, u8 *base, size_t *offset)
+{
+	struct gpu_arena *a = &g->arena;
+	const struct rope_tables *rope = g->config.rope;
+	size_t tokens = g->config.limits.tokens_max, rows = g->config.limits.rows_max;
+	size_t angles = ((size_t)rope->near + rope->far) * (g->config.model->rope.dim / 2);
+
+	a->ids = carve(base, offset, tokens * sizeof(u32));
+	a->positions = carve(base, offset, tokens * sizeof(u32));
+	a->rope_rows = rope->far ? carve(base, offset, tokens * sizeof(u32)) : a->positions;
+	a->slots = carve(base, offset, tokens * sizeof(i64));
+	a->query_start = carve(base, offset, (rows + 1) * sizeof(u32));
+	a->context = carve(base, offset, rows * sizeof(u32));
+	a->sample_index = carve(base, offset, g->samples_max * sizeof(u32));
+	a->sample_rows = carve(base, offset, g->samples_max * sizeof(u32));
+	a->counts = carve(base, offset, 2 * sizeof(u32));
+	a->sample = carve(base, offset, g->samples_max * sizeof(*a->sample));
+	a->cos = carve(base, offset, angles * sizeof(float));
+	a->sin = carve(base, offset, angles * sizeof(float));
+}
+
+static void lay_out_experts(struct gpu *g, u8 *base, size_t *offset)
+{
+	const struct model_config *m = g->config.model;
+	struct gpu_arena *a = &g->arena;
+	size_t tokens = g->moe_tokens, rows = tokens * m->experts_per_token;
+	size_t width = (g->config.shard->expert_intermediate + 31) / 32 * 32;
+
+	if (!m->experts)
+		return;
+	a->expert_gate_up = carve(base, offset, rows * 2 * width * sizeof(u16));
+	a->expert_activated = carve(base, offset, rows * width * sizeof(u16));
+	a->expert_down = carve(base, offset, rows * m->hidden * sizeof(u16));
+	a->tokens_of = carve(base, offset, rows * sizeof(u32));
+	a->assignments = carve(base, offset, rows * sizeof(u32));
+	a->expert_start = carve(base, offset, (m->experts + 1) * sizeof(u32));
+	a->router_logits = carve(base, offset, tokens * m->experts * sizeof(float));
+	a->expert_weights = carve(base, offset, rows * sizeof(float));
+}
+
+static void lay_out_activations(struct gpu *g, u8 *base, size_t *offset)
+{
+	const struct model_config *m = g->config.model;
+	const struct model_shard *s = g->config.shard;
+	struct gpu_arena *a = &g->arena;
+	size_t tokens = g->config.limits.tokens_max, stream = tokens * m->hidden * sizeof(u16);
+	size_t width = (s->intermediate + 31) / 32 * 32, mlp_tokens = least(tokens, GPU_MLP_TOKENS);
+
+	a->x = carve(base, offset, stream);
+	a->delta = carve(base, offset, stream);
+	a->normed = carve(base, offset, stream);
+	size_t mlp = *offset, experts = *offset;
+	a->qkv = carve(base, offset, tokens * (s->heads + 2 * s->kv_heads) * m->head_dim * sizeof(u16));
+	a->q = carve(base, offset, tokens * s->heads * m->head_dim * sizeof(u16));
+	a->attended = carve(base, offset, tokens * s->heads * m->head_dim * sizeof(u16));
+	a->gate_up = carve(base, &mlp, mlp_tokens * 2 * width * sizeof(u16));
+	a->activated = carve(base, &mlp, mlp_tokens * width * sizeof(u16));
+	lay_out_experts(g, base, &experts);
+	*offset = most(*offset, most(mlp, experts));
+}
+
+static void lay_out_logits(struct gpu *g, u8 *base, size_t *offset)
+{
+	const struct model_config *m = g->config.model;
+	struct gpu_arena *a = &g->arena;
+	size_t rows = g->samples_max, part = rows * g->share_max * sizeof(float);
+	u32 ranks = g->config.shard->ranks;
+
+	a->picked = carve(base, offset, rows * m->hidden * sizeof(u16));
+	a->picked_normed = carve(base, offset, rows * m->hidden * sizeof(u16));
+	a->logits = carve(base, offset, rows * m->vocab_size * sizeof(float));
+	a->logit_part = carve(base, offset, ranks > 1 ? part : 0);
+	a->logit_parts = carve(base, offset, ranks > 1 ? ranks * part : 0);
+	a->raw = carve(base, offset, GPU_RAW_ROWS * (size_t)m->vocab_size * sizeof(float));
+	a->sampled = carve(base, offset, rows * sizeof(u32));
+	a->sampled_ring = carve(base, offset, GPU_RING * rows * sizeof(u32));
+}
+
+/* For what ops need beside: choices of experts, and a quantized matrix of a layer widened for many tokens. An
+ * lm_head that is quantized is read in slices instead: widened it would be the largest thing of all. */
+static size_t scratch_bytes(const struct gpu *g)
+{
+	size_t bytes = (size_t)g->moe_tokens * g->config.model->experts_per_token * sizeof(u32);
+
+	for (u32 i = 0; i < g->weights.layer_count; i++) {
+		const struct layer_weights *w = &g->weights.layers[i];
+		const struct kern_weight *matrices[] = {&w->qkv, &w->attn_out, &w->gate_up, &w->down};
+		for (size_t j = 0; j < COUNT_OF(matrices); j++)
+			if (kern_dtype_group(matrices[j]->dtype) > 0)
+				bytes = most(bytes, (size_t)matrices[j]->n * matrices[j]->k * sizeof(u16));
+	}
+	return bytes;
+}
+
+static size_t lay_out(struct gpu *g, u8 *base)
+{
+	struct gpu_arena *a = &g->arena;
+	size_t offset = 0;
+
+	lay_out_batch(g, base, &offset);
+	lay_out_inputs(g, base, &offset);
+	lay_out_activations(g, base, &offset);
+	lay_out_logits(g, base, &offset);
+	for (u32 i = 0; i < g->window_count; i++) {
+		struct kern_attention_limits decode = gpu_attention_limits(g, true),
+					     any = gpu_attention_limits(g, false);
+		a->plans[i] = carve(base, &offset,
+				    most(g->device_ops.attention_plan_bytes(&decode),
+					 g->device_ops.attention_plan_bytes(&any)));
+	}
+	a->scratch_bytes = scratch_bytes(g);
+	a->scratch = carve(base, &offset, a->scratch_bytes);
+	a->workspace = carve(base, &offset, GPU_WORKSPACE_BYTES);
+	return offset;
+}
+
+/* ---------------------------------------------------------------- pinned and host memory */
+
+static size_t lay_out_pinned(struct gpu *g, u8 *base)
+{
+	size_t samples = g->samples_max, tokens = g->config.limits.tokens_max,
+	       rows = g->config.limits.rows_max;
+	size_t offset = 0;
+
+	for (u32 i = 0; i < GPU_STAGES; i++)
+		g->stages[i].memory = carve(base, &offset, g->stage_bytes);
+	for (u32 i = 0; i < GPU_RING; i++) {
+		struct gpu_slot *s = &g->slots[i];
+		s->tokens = carve(base, &offset, samples * sizeof(u32));
+		s->lp_rank = carve(base, &offset, samples * sizeof(u32));
+		s->lp_ids = carve(base, &offset, samples * (LOGPROBS_MAX + 1) * sizeof(u32));
+		s->lp_values = carve(base, &offset, samples * (LOGPROBS_MAX + 1) * sizeof(f32));
+		s->plp_rank = carve(base, &offset, tokens * sizeof(u32));
+		s->plp_ids = carve(base, &offset, tokens * (LOGPROBS_MAX + 1) * sizeof(u32));
+		s->plp_values = carve(base, &offset, tokens * (LOGPROBS_MAX + 1) * sizeof(f32));
+	}
+	g->seen_ids = carve(base, &offset, rows * g->seen_stride * sizeof(u32));
+	g->seen_outputs = carve(base, &offset, rows * g->seen_stride * sizeof(u32));
+	return offset;
+}
+
+static size_t lay_out_host(struct gpu *g, u8 *base)
+{
+	size_t samples = g->samples_max, tokens = g->config.limits.tokens_max,
+	       rows = g->config.limits.rows_max;
+	size_t offset = 0;
+
+	for (u32 i = 0; i < GPU_RING; i++) {
+		struct gpu_slot *s = &g->slots[i];
+		s->lp_entry = carve(base, &offset, samples * sizeof(u32));
+		s->lp_count = carve(base, &offset, samples * sizeof(u32));
+		s->plp_seq = carve(base, &offset, tokens * sizeof(u64));
+		s->plp_position = carve(base, &offset, tokens * sizeof(u32));
+		s->plp_count = carve(base, &offset, tokens * sizeof(u32));
+	}
+	g->grown = carve(base, &offset, rows * sizeof(u32));
+	g->seen = carve(base, &offset, rows * sizeof(*g->seen));
+	struct inputs *in = &g->rope_inputs;
+	in->positions = carve(base, &offset, tokens * sizeof(u32));
+	in->query_start = carve(base, &offset, (rows + 1) * sizeof(u32));
+	in->prompt_count = carve(base, &offset, rows * sizeof(u32));
+	in->added_count = carve(base, &offset, rows * sizeof(u32));
+	g->kv = carve(base, &offset, g->config.model->layers * sizeof(*g->kv));
+	g->seen_index = carve(base, &offset, rows * g->config.model->vocab_size * sizeof(u32));
+	return offset;
+}
+
+/* Room for the longest sequence that one step may add, and for what any other upload of one step takes. */
+static size_t stage_bytes(const struct gpu *g)
+{
+	size_t tokens = g->config.limits.tokens_max, rows = g->config.limits.rows_max;
+	size_t length = g->config.limits.max_model_len, blocks = length / g->config.limits.block_size + 1;
+	size_t diff = (KERN_DIFF_WORDS + 4 * rows + KERN_ADD_WORDS + length + blocks) * sizeof(u32);
+	size_t logits = rows * (sizeof(struct kern_logits_row) + sizeof(struct kern_logprobs_row));
+	size_t prompts = tokens * (sizeof(struct kern_logprobs_row) + sizeof(u32));
+	size_t rope = tokens * sizeof(u32);
+
+	if (g->config.rope->far && g->config.model->rope.kind == ROPE_DYNAMIC)
+		rope += tokens * g->config.model->rope.dim * sizeof(float);
+	size_t bytes = most(most(diff, logits), most(prompts, rope)) + 2 * ALIGN;
+	return (most(bytes, GPU_STAGE_BYTES) + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+}
+
+static enum err take_host(struct gpu *g, struct err_msg *em)
+{
+	g->host_bytes = lay_out_host(g, NULL);
+	void *host = mmap(NULL, g->host_bytes, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (host == MAP_FAILED)
+		return err_set(em, ERR_NO_MEMORY,
+			       "cannot reserve %zu bytes for results; lower --max-num-seqs", g->host_bytes);
+	g->host = host;
+	(void)lay_out_host(g, g->host);
+	g->pinned_bytes = lay_out_pinned(g, NULL);
+	void *pinned;
+	enum err e = g->api->host_alloc(&pinned, g->pinned_bytes, em);
+	if (e) {
+		err_prefix(em, "memory between host and device; lower --max-num-seqs or --max-model-len");
+		return e;
+	}
+	g->pinned = pinned;
+	memset(pinned, 0, g->pinned_bytes);
+	(void)lay_out_pinned(g, g->pinned);
+	return ERR_OK;
+}
+
+/* ---------------------------------------------------------------- init */
+
+static void decide_sizes(struct gpu *g)
+{
+	const struct model_config *m = g->config.model;
+	u32 tokens = g->config.limits.tokens_max, rows = g->config.limits.rows_max;
+	size_t width = 3 * (size_t)g->config.shard->expert_intermediate + m->hidden;
+
+	g->samples_max = rows < tokens ? rows : tokens; /* a row runs a token at least */
+	g->share_max = m->vocab_size / g->config.shard->ranks + 1;
+	g->window_count = 0;
+	for (u32 i = 0; i < m->layers; i++) {
+		u32 window = m->layer_flags[i] & LAYER_WINDOW ? m->window : 0, k = 0;
+		while (k < g->window_count && g->windows[k] != window)
+			k++;
+		ASSERT(k < GPU_WINDOWS);
+		g->windows[k] = window;
+		g->window_count += k == g->window_count;
+	}
+	if (m->experts) {
+		size_t at_once = ((size_t)256 << 20) / (width * sizeof(u16) * m->experts_per_token);
+		g->moe_tokens = (u32)least(most(at_once, tokens / m->experts_per_token + 1), tokens);
+	}
+	g->seen_stride = least(g->config.limits.max_model_len, m->vocab_size);
+	g->stage_bytes = stage_bytes(g);
+}
+
+static enum err upload_rope(struct gpu *g, struct err_msg *em)
+{
+	const struct rope_tables *t = g->config.rope;
+	size_t bytes = ((size_t)t->near + t->far) * (g->config.model->rope.dim / 2) * sizeof(float);
+	const struct {
+		float *to;
+		const float *from;
+	} tables[] = {{g->arena.cos, t->cos}, {g->arena.sin, t->sin}};
+
+	for (u32 i = 0; i < 2; i++)
+		for (size_t at = 0, n; at < bytes; at += n) {
+			struct gpu_stage *s;
+			n = least(bytes - at, g->stage_bytes);
+			enum err e = gpu_stage_take(g, &s, em);
+			if (e)
+				return e;
+			memcpy(s->memory, (const u8 *)tables[i].from + at, n);
+			e = gpu_stage_copy(g, s, (u8 *)tables[i].to + at, 0, n, em);
+			if (!e)
+				e = gpu_stage_sent(g, s, em);
+			if (e)
+				return e;
+		}
+	return ERR_OK;
+}
+
+enum err gpu_memory_init(struct gpu *g, struct err_msg *em)
+{
+	struct kern_device_info info = {0};
+	void *memory;
+
+	decide_sizes(g);
+	size_t bytes = lay_out(g, NULL);
+	enum err e = g->api->memory(&info, em);
+	if (!e && bytes > info.memory_free)
+		e = err_set(em, ERR_NO_SPACE,
+			    "not enough memory on the device: activations and logits of a step need %llu "
+			    "MiB, %llu MiB "
+			    "are free; lower --max-num-batched-tokens or --max-num-seqs",
+			    mib_up(bytes), (unsigned long long)(info.memory_free / MIB));
+	if (!e)
+		e = g->api->alloc(&memory, bytes, em);
+	if (e)
+		return e;
+	g->arena.memory = memory;
+	g->arena.memory_bytes = bytes;
+	(void)lay_out(g, g->arena.memory);
+	g->ctx.scratch = g->arena.scratch;
+	g->ctx.scratch_bytes = g->arena.scratch_bytes;
+	e = g->api->zero(g->ctx.stream, memory, bytes, em); /* what padding reads is a number */
+	if (!e)
+		e = take_host(g, em);
+	for (u32 i = 0; !e && i < GPU_STAGES; i++)
+		e = g->api->event_create(&g->stages[i].copied, em);
+	for (u32 i = 0; !e && i < GPU_RING; i++)
+		e = g->api->event_create(&g->slots[i].done, em);
+	if (!e)
+		e = g->api->event_create(&g->computed, em);
+	return e ? e : upload_rope(g, em);
+}
+
+void gpu_memory_fini(struct gpu *g)
+{
+	for (u32 i = 0; i < GPU_STAGES; i++)
+		g->api->event_destroy(g->stages[i].copied);
+	for (u32 i = 0; i < GPU_RING; i++)
+		g->api->event_destroy(g->slots[i].done);
+	g->api->event_destroy(g->computed);
+	g->api->release(g->arena.memory);
+	g->api->host_release(g->pinned);
+	if (g->host)
+		munmap(g->host, g->host_bytes);
+}
+
+/* ---------------------------------------------------------------- the pool */
+
+static enum err explain_too_few(const struct gpu *g, u64 bytes, u64 one, u64 free_bytes, struct err_msg *em)
+{
+	const struct gpu_config *c = &g->config;
+	u64 fits = bytes / g->block_bytes * c->limits.block_size;
+
+	if (c->kv_cache_memory)
+		return err_set(
+			em, ERR_NO_SPACE,
+			"--kv-cache-memory %llu bytes is too small: one sequence of %u tokens needs %llu "
+			"MiB on each device; give that much, or --max-model-len %llu",
+			(unsigned long long)c->kv_cache_memory, c->limits.max_model_len, mib_up(one),
+			(unsigned long long)fits);
+	return err_set(
+		em, ERR_NO_SPACE,
+		"not enough memory on the device: the KV cache of one sequence of %u tokens needs %llu "
+		"MiB, %llu MiB are left (%llu MiB are free, --gpu-memory-utilization %.2f); %s"
+		"--max-model-len %llu fits%s",
+		c->limits.max_model_len, mib_up(one), (unsigned long long)(bytes / MIB),
+		(unsigned long long)(free_bytes / MIB), c->memory_utilization,
+		one <= free_bytes ? "a higher utilization would do, or " : "", (unsigned long long)fits,
+		c->kv_dtype == KERN_BF16 ? ", and --kv-cache-dtype int8 needs half" : "");
+}
+
+enum err gpu_count_blocks(struct gpu *g, u32 *blocks, struct err_msg *em)
+{
+	const struct gpu_config *c = &g->config;
+	struct kern_device_info now = {0};
+	u64 margin, per_row = (c->limits.max_model_len + c->limits.block_size - 1) / c->limits.block_size;
+
+	enum err e = g->api->memory(&now, em);
+	if (e)
+		return e;
+	u64 before = c->device->info.memory_free;
+	u64 used = before > now.memory_free ? before - now.memory_free : 0; /* by this process */
+	u64 cap = (u64)(c->memory_utilization * (double)now.memory_total);
+	margin =
+		least(now.memory_total / MARGIN_SHARE, MARGIN_MAX); /* graphs, and what libraries load late */
+	u64 left = now.memory_free > margin ? now.memory_free - margin : 0;
+	u64 bytes = cap > used + margin ? cap - used - margin : 0;
+	bytes = bytes < left ? bytes : left;
+	if (c->kv_cache_memory > left)
+		return err_set(
+			em, ERR_NO_SPACE,
+			"not enough memory on the device: --kv-cache-memory asks for %llu MiB, at most "
+			"%lluMiB fits",
+			mib_up(c->kv_cache_memory), (unsigned long long)(left / MIB));
+	if (c->kv_cache_memory)
+		bytes = c->kv_cache_memory;
+	if (bytes < per_row * g->block_bytes)
+		return explain_too_few(g, bytes, per_row * g->block_bytes, left, em);
+	u64 count = bytes / g->block_bytes;
+	*blocks = count < UINT32_MAX ? (u32)count : UINT32_MAX;
+	return ERR_OK;
+}
+
+enum err gpu_pool_init(struct gpu *g, u32 blocks, struct err_msg *em)
+{
+	const struct gpu_config *c = &g->config;
+	u32 layers = c->model->layers;
+	size_t half = (size_t)blocks * (g->block_bytes / layers / 2), bytes = 2 * layers * half;
+	struct gpu_stage *s;
+	void *memory;
+
+	enum err e = g->api->alloc(&memory, bytes, em);
+	if (e) {
+		err_prefix(em, "%u KV blocks", blocks);
+		return e;
+	}
+	g->kv_memory = memory;
+	e = g->api->zero(g->ctx.stream, memory, bytes, em);
+	if (!e)
+		e = gpu_stage_take(g, &s, em);
+	if (e)
+		return e;
+	u8 *at = memory;
+	for (u32 i = 0; i < layers; i++, at += 2 * half)
+		g->kv[i] = (struct kern_kv){.k = at,
+					    .v = at + half,
+					    .dtype = c->kv_dtype,
+					    .block_size = c->limits.block_size,
+					    .kv_heads = c->shard->kv_heads,
+					    .head_dim = c->model->head_dim};
+	size_t list = layers * sizeof(*g->kv);
+	ASSERT(list <= g->stage_bytes);
+	memcpy(s->memory, g->kv, list);
+	e = gpu_stage_copy(g, s, g->arena.kv_layers, 0, list, em);
+	return e ? e : gpu_stage_sent(g, s, em);
+}
+
+void gpu_pool_fini(struct gpu *g)
+{
+	g->api->release(g->kv_memory);
+	g->kv_memory = NULL;
+}

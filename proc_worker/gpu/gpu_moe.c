@@ -1,0 +1,89 @@
+/* A layer's mixture of experts on a device: as model/moe.c, with bf16 activations. Runs in the worker in
+ * every step; queues, never waits. */
+#include "proc_worker/gpu/gpu_priv.h"
+
+static enum err route(struct gpu *g, const struct kern_weight *router, const u16 *x, u32 tokens,
+		      struct err_msg *em)
+{
+	const struct gpu_arena *a = &g->arena;
+	struct kern_matmul_args product = {.out = a->router_logits,
+					   .x_bf16 = x,
+					   .w = router,
+					   .tokens = tokens,
+					   .x_stride = router->k,
+					   .out_stride = router->n,
+					   .dtype = KERN_BF16,
+					   .out_dtype = KERN_F32};
+	struct kern_moe_route_args choice = {.logits = a->router_logits,
+					     .weights = a->expert_weights,
+					     .assignments = a->assignments,
+					     .tokens_of = a->tokens_of,
+					     .expert_start = a->expert_start,
+					     .tokens = tokens,
+					     .experts = g->config.model->experts,
+					     .top = g->config.model->experts_per_token,
+					     .normalize = g->config.model->normalize_experts};
+
+	enum err e = gpu_op(g->ops.matmul(&g->ctx, &product), "matmul", em);
+	return e ? e : gpu_op(g->ops.moe_route(&g->ctx, &choice), "moe_route", em);
+}
+
+static enum err products(struct gpu *g, u16 *out, const u16 *x, const u32 *source,
+			 const struct kern_weight *w, u32 tokens, struct err_msg *em)
+{
+	struct kern_moe_matmul_args a = {.out_bf16 = out,
+					 .x_bf16 = x,
+					 .source = source,
+					 .w = w,
+					 .expert_start = g->arena.expert_start,
+					 .experts = g->config.model->experts,
+					 .assignments = tokens * g->config.model->experts_per_token,
+					 .tokens = tokens,
+					 .dtype = KERN_BF16};
+
+	return gpu_op(g->ops.moe_matmul(&g->ctx, &a), "moe_matmul", em);
+}
+
+/* At most moe_tokens of them. */
+static enum err run_part(struct gpu *g, const struct layer_weights *w, const u16 *x, u16 *out, u32 tokens,
+			 struct err_msg *em)
+{
+	const struct gpu_arena *a = &g->arena;
+	u32 top = g->config.model->experts_per_token;
+	struct kern_act_mul_args act = {.out_bf16 = a->expert_activated,
+					.gate_up_bf16 = a->expert_gate_up,
+					.tokens = tokens * top,
+					.size = w->expert_down->k,
+					.act = g->config.model->activation,
+					.dtype = KERN_BF16};
+	struct kern_moe_combine_args combine = {.out_bf16 = out,
+						.x_bf16 = a->expert_down,
+						.weights = a->expert_weights,
+						.assignments = a->assignments,
+						.tokens = tokens,
+						.top = top,
+						.hidden = g->config.model->hidden,
+						.dtype = KERN_BF16};
+
+	enum err e = route(g, &w->router, x, tokens, em);
+	if (!e)
+		e = products(g, a->expert_gate_up, x, a->tokens_of, w->expert_gate_up, tokens, em);
+	if (!e)
+		e = gpu_op(g->ops.act_mul(&g->ctx, &act), "act_mul", em);
+	if (!e)
+		e = products(g, a->expert_down, a->expert_activated, NULL, w->expert_down, tokens, em);
+	return e ? e : gpu_op(g->ops.moe_combine(&g->ctx, &combine), "moe_combine", em);
+}
+
+/* Of normed, into delta: this rank's part of the sum. */
+enum err gpu_experts(struct gpu *g, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+{
+	size_t hidden = g->config.model->hidden;
+	enum err e = ERR_OK;
+
+	for (u32 first = 0, n; !e && first < tokens; first += n) {
+		n = tokens - first < g->moe_tokens ? tokens - first : g->moe_tokens;
+		e = run_part(g, w, g->arena.normed + first * hidden, g->arena.delta + first * hidden, n, em);
+	}
+	return e;
+}

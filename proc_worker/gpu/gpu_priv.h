@@ -1,0 +1,215 @@
+/* The inside of a device's engine. gpu.c: its life; gpu_memory.c: arenas and sizes; gpu_weights.c: the way of
+ * weights; gpu_diff.c: what changed, on its way up; gpu_decoder.c, gpu_moe.c: the layers; gpu_step.c: a step
+ * and its graphs; gpu_sample.c: from logits to tokens; gpu_result.c: the way back. */
+#ifndef TERCET_PROC_WORKER_GPU_GPU_PRIV_H
+#define TERCET_PROC_WORKER_GPU_GPU_PRIV_H
+
+#include <stdatomic.h>
+
+#include "common/sampling_params.h"
+#include "proc_worker/gpu/gpu.h"
+#include "proc_worker/inputs.h"
+
+enum {
+	GPU_STAGES = 4 * GPU_RING, /* pieces of uploads on their way: a step takes two, seldom more */
+	GPU_STAGE_BYTES = 1 << 20, /* of each, or what the longest sequence needs */
+	GPU_ROOMS = 2,
+	GPU_ROOM_BYTES = 16 << 20,
+	GPU_WORKSPACE_BYTES = 32 << 20, /* cuBLASLt's */
+	GPU_WINDOWS = 2,		/* distinct attention windows of a model: none, and its own */
+	GPU_RAW_ROWS = 8, /* rows of a group whose unchanged logits are kept for their log-probabilities */
+	GPU_MASKED_MAX = EOS_IDS_MAX + STOP_IDS_MAX,
+	GPU_SIZES_MAX = 64,    /* padded sizes of steps of decoding */
+	GPU_MLP_TOKENS = 2048, /* worked on at a time: enough for full speed, little beside the weights */
+};
+
+/* A step as its kernels are launched: padded numbers. */
+struct gpu_shape {
+	u32 tokens, samples;
+	bool decode; /* no row has more than one query */
+	bool whole;  /* every token samples: sample i is token i */
+};
+
+/* Pinned memory on its way up. */
+struct gpu_stage {
+	u8 *memory; /* [stage_bytes] */
+	struct kern_event *copied;
+	bool queued;
+};
+
+/* The results of one step. */
+struct gpu_slot {
+	u64 step; /* 0: none */
+	struct kern_event *done;
+	u32 count;
+	u64 submitted_ns;
+	_Atomic u64 done_ns; /* 0: not seen yet */
+	/* Pinned. */
+	u32 *tokens;
+	u32 *lp_rank, *lp_ids;
+	f32 *lp_values;
+	u32 *plp_rank, *plp_ids;
+	f32 *plp_values;
+	/* Host. */
+	u32 *lp_entry, *lp_count;
+	u64 *plp_seq;
+	u32 *plp_position, *plp_count;
+	u32 lp_entries, lp_id_count, plp_entries, plp_id_count;
+};
+
+/* Device memory by name. T: tokens_max, R: rows_max, S: samples_max. */
+struct gpu_arena {
+	struct kern_batch batch;
+	u32 *ids, *positions; /* [T] */
+	u32 *rope_rows;	      /* [T] of the rotary tables; `positions` where they are the same */
+	i64 *slots;
+	u32 *query_start, *context, *sample_index, *sample_rows, *counts;
+	u32 *no_diff;			/* [KERN_DIFF_WORDS] zeros: a diff that changes nothing */
+	struct kern_sample_row *sample; /* [S] */
+	float *cos, *sin;
+	u16 *x, *delta, *normed;  /* [T][hidden] */
+	u16 *qkv, *q, *attended;  /* [T][...] */
+	u16 *gate_up, *activated; /* share their memory with the three above */
+	/* Mixtures of experts, in the same memory: [moe_tokens * top][...] */
+	u16 *expert_gate_up, *expert_activated, *expert_down;
+	u32 *tokens_of, *assignments, *expert_start;
+	float *router_logits, *expert_weights;
+	u16 *picked, *picked_normed;	 /* [S][hidden] */
+	float *logits;			 /* [S][vocab] */
+	float *logit_part, *logit_parts; /* [S][share_max], [ranks][S][share_max]; several ranks */
+	float *raw;			 /* [GPU_RAW_ROWS][vocab] */
+	u32 *sampled, *sampled_ring;	 /* [S], [GPU_RING][S] */
+	u32 *bias_ids, *masked;		 /* [R][BIAS_MAX], [R][GPU_MASKED_MAX] */
+	f32 *bias_values;
+	u8 *upload; /* [stage_bytes] the piece that is being applied */
+	struct kern_kv *kv_layers;
+	void *plans[GPU_WINDOWS];
+	void *scratch, *workspace;
+	size_t scratch_bytes;
+	u8 *memory;
+	size_t memory_bytes;
+};
+
+/* What the host remembers of rows with penalties; kernels read the lists in pinned memory. */
+struct gpu_seen {
+	u64 owner;  /* incarnation */
+	u32 tokens; /* of the row's known ones that are counted */
+	u32 count;
+};
+
+struct gpu_graph {
+	u32 tokens; /* padded */
+	u32 uses;
+	struct kern_graph *forward;	 /* inputs to logits */
+	struct kern_graph *forward_tail; /* and on to the end of the step */
+};
+
+struct gpu {
+	struct gpu_config config;
+	const struct kern_device_api *api;
+	struct kern_ops ops;
+	struct kern_device_ops device_ops;
+	struct kern_ctx ctx; /* its stream: all kernels */
+	void *side;	     /* stream of results on their way down */
+	struct model_weights weights;
+	void *weight_memory;
+	u64 weight_bytes;
+	struct gpu_arena arena;
+
+	u32 samples_max, share_max, moe_tokens, decode_tokens_max;
+	u32 windows[GPU_WINDOWS]; /* 0: none */
+	u32 window_count;
+	size_t stage_bytes, seen_stride;
+
+	struct kern_kv *kv; /* [layers] */
+	void *kv_memory;
+	u32 block_count;
+	u64 block_bytes;
+
+	struct gpu_stage stages[GPU_STAGES];
+	u32 next_stage;
+	struct gpu_slot slots[GPU_RING];
+	struct kern_event *computed; /* what the side stream waits for */
+	u8 *pinned;		     /* of stages, slots and lists */
+	u8 *host;		     /* of slots and lists */
+	size_t pinned_bytes, host_bytes;
+
+	u32 *grown;		      /* [R] zero between steps */
+	struct inputs rope_inputs;    /* for tables by length */
+	struct gpu_seen *seen;	      /* [R] */
+	u32 *seen_ids, *seen_outputs; /* pinned [R][seen_stride] */
+	u32 *seen_index;	      /* [R][vocab] 1 + place in seen_ids; 0: not seen */
+
+	struct gpu_graph graphs[GPU_SIZES_MAX];
+	u32 graph_count;
+	bool has_exceptions; /* the last step ran some row otherwise than by the rule */
+	bool tail_queued;    /* by the forward: the sample half has only the way back to queue */
+};
+
+/* ---------------------------------------------------------------- gpu_memory.c */
+
+/* Of steps of decoding, or of any. */
+struct kern_attention_limits gpu_attention_limits(const struct gpu *g, bool decode);
+/* Sizes of everything but weights and pool; lays out, allocates, and zeroes on the device. */
+MUST_CHECK enum err gpu_memory_init(struct gpu *g, struct err_msg *em);
+void gpu_memory_fini(struct gpu *g);
+/* How many blocks fit now; says what would fit if one sequence does not. */
+MUST_CHECK enum err gpu_count_blocks(struct gpu *g, u32 *blocks, struct err_msg *em);
+MUST_CHECK enum err gpu_pool_init(struct gpu *g, u32 blocks, struct err_msg *em);
+void gpu_pool_fini(struct gpu *g);
+
+/* ---------------------------------------------------------------- gpu_weights.c */
+
+MUST_CHECK enum err gpu_load_weights(struct gpu *g, struct err_msg *em);
+
+/* ---------------------------------------------------------------- gpu_diff.c */
+
+/* A stage that may be written: blocks while its last copy is not done. */
+MUST_CHECK enum err gpu_stage_take(struct gpu *g, struct gpu_stage **out, struct err_msg *em);
+/* Queues the copy of some of the stage's bytes; gpu_stage_sent ends the stage. */
+MUST_CHECK enum err gpu_stage_copy(struct gpu *g, struct gpu_stage *s, void *to, size_t at, size_t bytes,
+				   struct err_msg *em);
+MUST_CHECK enum err gpu_stage_sent(struct gpu *g, struct gpu_stage *s, struct err_msg *em);
+/* The diff of a step, applied; nothing where nothing changed. */
+MUST_CHECK enum err gpu_apply(struct gpu *g, const struct batch_state *b, const struct ipc_step *s,
+			      struct err_msg *em);
+/* Lists of biases and of masked ids of the rows that were added. */
+MUST_CHECK enum err gpu_apply_lists(struct gpu *g, const struct batch_state *b, const struct ipc_step *s,
+				    struct err_msg *em);
+MUST_CHECK enum err gpu_copy_blocks(struct gpu *g, const struct batch_state *b, struct err_msg *em);
+/* Rows of the rotary tables, where they depend on lengths. */
+MUST_CHECK enum err gpu_upload_rope(struct gpu *g, const struct batch_state *b, struct err_msg *em);
+
+/* ---------------------------------------------------------------- gpu_decoder.c, gpu_moe.c */
+
+/* "OP: what went wrong". */
+enum err gpu_op(enum err e, const char *op, struct err_msg *em);
+/* All layers; the residual stream is then `x`. */
+MUST_CHECK enum err gpu_decode(struct gpu *g, const struct gpu_shape *shape, struct err_msg *em);
+/* Logits of `count` of the step's `tokens` into arena.logits: of those of `index` (device), or of the first.
+ */
+MUST_CHECK enum err gpu_logits(struct gpu *g, const u32 *index, u32 count, u32 tokens, struct err_msg *em);
+MUST_CHECK enum err gpu_experts(struct gpu *g, const struct layer_weights *w, u32 tokens, struct err_msg *em);
+MUST_CHECK enum err gpu_sum(struct gpu *g, u16 *values, size_t count, struct err_msg *em);
+
+/* ---------------------------------------------------------------- gpu_step.c */
+
+/* Inputs, attention plans, layers, logits; with `tail` sampling and commit. Queued or recorded. */
+MUST_CHECK enum err gpu_queue(struct gpu *g, const struct gpu_shape *shape, bool tail, struct err_msg *em);
+/* The padded sizes; graphs are recorded while serving. */
+void gpu_graphs_init(struct gpu *g);
+void gpu_graphs_fini(struct gpu *g);
+
+/* ---------------------------------------------------------------- gpu_sample.c */
+
+/* No row's logits change and nobody asks for log-probabilities. */
+bool gpu_samples_plainly(const struct batch_state *b);
+MUST_CHECK enum err gpu_queue_sampling(struct gpu *g, u32 first, u32 count, struct err_msg *em);
+MUST_CHECK enum err gpu_queue_commit(struct gpu *g, struct err_msg *em);
+/* Bias, penalties, masks, sampling and log-probabilities into the slot. */
+MUST_CHECK enum err gpu_sample_rows(struct gpu *g, const struct batch_state *b, struct gpu_slot *slot,
+				    struct err_msg *em);
+MUST_CHECK enum err gpu_prompt_logprobs(struct gpu *g, const struct batch_state *b, struct gpu_slot *slot,
+					struct err_msg *em);
+
+#endif

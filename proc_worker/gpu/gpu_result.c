@@ -1,0 +1,99 @@
+/* The way of results to the host: the second half of a step ends here, and other threads wait here. */
+#include "common/assert.h"
+#include "common/clock.h"
+#include "proc_worker/gpu/gpu_priv.h"
+
+/* The tokens leave arena.sampled before the next step writes there, and travel beside its kernels. */
+static enum err send_down(struct gpu *g, struct gpu_slot *slot, u64 step, struct err_msg *em)
+{
+	size_t bytes = slot->count * sizeof(u32);
+	u32 *kept = g->arena.sampled_ring + (step % GPU_RING) * g->samples_max;
+	enum err e = ERR_OK;
+
+	if (bytes)
+		e = g->api->copy(g->ctx.stream, kept, g->arena.sampled, bytes, KERN_COPY_DEVICE, em);
+	if (!e)
+		e = g->api->event_record(g->computed, g->ctx.stream, em);
+	if (!e)
+		e = g->api->stream_wait(g->side, g->computed, em);
+	if (!e && bytes)
+		e = g->api->copy(g->side, slot->tokens, kept, bytes, KERN_COPY_DOWN, em);
+	return e ? e : g->api->event_record(slot->done, g->side, em);
+}
+
+enum err gpu_sample(struct gpu *g, const struct batch_state *b, struct err_msg *em)
+{
+	struct gpu_slot *slot = &g->slots[b->step % GPU_RING];
+	bool rest = b->tokens_run > 0 && !g->tail_queued;
+	enum err e = ERR_OK;
+
+	ASSERT(b->applied);
+	slot->count = b->sample_count;
+	if (rest)
+		e = gpu_sample_rows(g, b, slot, em);
+	if (!e && rest)
+		e = gpu_queue_commit(g, em);
+	if (!e && b->tokens_run)
+		e = gpu_prompt_logprobs(g, b, slot, em);
+	if (!e)
+		e = send_down(g, slot, b->step, em);
+	if (!e)
+		slot->step = b->step;
+	return e;
+}
+
+static struct gpu_slot *slot_of(struct gpu *g, u64 step)
+{
+	struct gpu_slot *s = &g->slots[step % GPU_RING];
+
+	return step != 0 && s->step == step ? s : NULL;
+}
+
+enum err gpu_wait(struct gpu *g, u64 step, struct err_msg *em)
+{
+	struct gpu_slot *s = slot_of(g, step);
+
+	if (!s)
+		return err_set(em, ERR_NOT_FOUND, "step %llu is not queued", (unsigned long long)step);
+	enum err e = g->api->event_sync(s->done, em);
+	if (!e && atomic_load_explicit(&s->done_ns, memory_order_relaxed) == 0)
+		atomic_store_explicit(&s->done_ns, clock_now_ns(), memory_order_release);
+	return e;
+}
+
+enum err gpu_result(struct gpu *g, u64 step, struct gpu_result *out, struct err_msg *em)
+{
+	struct gpu_slot *s = slot_of(g, step), *before = slot_of(g, step - 1);
+	u64 done = s ? atomic_load_explicit(&s->done_ns, memory_order_acquire) : 0;
+
+	if (!done)
+		return err_set(em, ERR_NOT_FOUND, "step %llu has no results", (unsigned long long)step);
+	u64 free_ns = before ? atomic_load_explicit(&before->done_ns, memory_order_acquire) : 0;
+	*out = (struct gpu_result){.step = step,
+				   .count = s->count,
+				   .tokens = s->tokens,
+				   .lp = {.entry = s->lp_entry,
+					  .count = s->lp_count,
+					  .rank = s->lp_rank,
+					  .ids = s->lp_ids,
+					  .values = s->lp_values,
+					  .entries = s->lp_entries,
+					  .id_count = s->lp_id_count},
+				   .plp_seq = s->plp_seq,
+				   .plp_position = s->plp_position,
+				   .plp_count = s->plp_count,
+				   .plp_rank = s->plp_rank,
+				   .plp_ids = s->plp_ids,
+				   .plp_values = s->plp_values,
+				   .plp_entries = s->plp_entries,
+				   .plp_id_count = s->plp_id_count,
+				   .started_ns = free_ns > s->submitted_ns ? free_ns : s->submitted_ns,
+				   .done_ns = done};
+	return ERR_OK;
+}
+
+void gpu_abort(struct gpu *g)
+{
+	if (g->config.comm)
+		g->api->comm_abort(g->config.comm);
+}
