@@ -1,4 +1,5 @@
 """What is here: the build or the pack, the device, and where scratch files go."""
+import glob
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import engine as engines
 
 NO_DEVICE = 77
 CUDA_FOLDERS = ["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/usr/local/cuda/targets/x86_64-linux/lib"]
+CUDA_LIBRARIES = ["libcublasLt.so.13", "libnccl.so.2"]
 
 
 class Skipped(Exception):
@@ -43,7 +45,11 @@ class Machine:
         self.problem = self.find_problem()
 
     def add_library_folders(self):
+        """Of the pack, of the toolkit, and of torch's packages for what the toolkit has not."""
         folders = ([str(self.pack / "lib")] if self.pack else []) + [f for f in CUDA_FOLDERS if os.path.isdir(f)]
+        for name in CUDA_LIBRARIES:
+            if not any(os.path.exists(os.path.join(f, name)) for f in folders):
+                folders += [os.path.dirname(f) for p in sys.path for f in glob.glob(p + "/nvidia/*/lib/" + name)][:1]
         old = os.environ.get("LD_LIBRARY_PATH")
         os.environ["LD_LIBRARY_PATH"] = ":".join(folders + ([old] if old else []))
 

@@ -29,9 +29,9 @@ def make_model(torch, transformers, config):
     config = {k: v for k, v in config.items() if k not in ("architectures", "model_type", "torch_dtype")}
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)).to(torch.bfloat16)
-    rotary = model.model.rotary_emb.__class__(config=model.config, device="cuda")
     model = model.to_empty(device="cuda")
-    model.model.rotary_emb = rotary  # its tables are computed, not loaded
+    with torch.device("cuda"):  # its tables are computed, not loaded
+        model.model.rotary_emb = model.model.rotary_emb.__class__(config=model.config)
     for weight in model.parameters():
         if weight.dim() == 1:
             weight.data.fill_(1)
