@@ -119,6 +119,11 @@ def load(api, batch, context, steps):
     return (begin, time.monotonic()), tokens
 
 
+def outputs(batch, context, steps):
+    """Tokens of each row: those that come first decode while others are still computing their prompts."""
+    return steps + -(-batch * context // BUDGET)
+
+
 class Run:
     """One engine, its loads, and what they came to."""
 
@@ -128,7 +133,7 @@ class Run:
 
     def measure(self, model, loads, prefills, steps):
         trace = model.parent / "timeline.json" if not self.here.emulated else self.here.scratch(1e6) / "timeline.json"
-        longest = max([c for _, c in loads] + prefills) + 2 * steps + BUDGET // 16
+        longest = max([c + outputs(b, c, steps) for b, c in loads] + [p + 1 for p in prefills])
         flags = ["--max-num-seqs", max(b for b, _ in loads), "--max-num-batched-tokens", min(BUDGET, longest),
                  "--max-model-len", longest, "--no-enable-prefix-caching", "--trace", trace]
         if not self.here.emulated:
@@ -157,8 +162,7 @@ class Run:
                 e.api.completions(prompt(tokens, number), max_tokens=1, temperature=0)
                 self.windows.append(("prefill", tokens, tokens, (begin, time.monotonic()), tokens))
         for batch, context in loads:
-            # rows that come first decode while others are still computing their prompts
-            count = steps + -(-batch * context // BUDGET)
+            count = outputs(batch, context, steps)
             if blocks and batch * (-(-(context + count) // BLOCK) + 1) > blocks:
                 self.part.row("%s batch %d context %d: does not fit (%d blocks)" % (self.name, batch, context, blocks))
                 self.part.line(bench="gpu_engine", model=self.name, what="decode", batch=batch, context=context,
