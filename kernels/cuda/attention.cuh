@@ -199,8 +199,7 @@ CU_INLINE void attention_scores(const struct attention_state<S> *s, const u16 *q
 			u32 b[4];
 			cu_ldmatrix_x4(b, k + (j * 8 + lane % 8 + lane / 16 * 8) * S::PITCH + i * 16 +
 						  lane / 8 % 2 * 8);
-			cu_mma_bf16(c[j], a, b);
-			cu_mma_bf16(c[j + 1], a, b + 2);
+			cu_mma_bf16_n16(c + j, a, b);
 		}
 	}
 }
@@ -270,8 +269,7 @@ CU_INLINE void attention_values(struct attention_state<S> *s, const u16 *v, cons
 		for (u32 d = 0; d < S::D / 8; d += 2) {
 			u32 b[4];
 			cu_ldmatrix_x4_trans(b, v + (j * 8 + lane % 16) * S::PITCH + d * 8 + lane / 16 * 8);
-			cu_mma_bf16(s->o[d], a, b);
-			cu_mma_bf16(s->o[d + 1], a, b + 2);
+			cu_mma_bf16_n16(s->o + d, a, b);
 		}
 	}
 }

@@ -70,6 +70,8 @@ constexpr u32 CU_ALL = 0xffffffffu; /* every lane of a warp */
  *
  * ---------------------------------------------------------------- matrix unit (PTX ISA, fragments of mma.sync and ldmatrix)
  * void cu_mma_bf16(float d[4], const u32 a[4], const u32 b[2])	m16n8k16, d += a b
+ * void cu_mma_bf16_k32(float d[4], const u32 a[8], const u32 b[4])	two of them, one after the other: m16n8k32
+ * void cu_mma_bf16_n16(float d[2][4], const u32 a[4], const u32 b[4])	two of them with the same a: m16n16k16
  * void cu_mma_f16(float d[4], const u32 a[4], const u32 b[2])	m16n8k16
  * void cu_mma_s8(int d[4], const u32 a[4], const u32 b[2])	m16n8k32
  * void cu_ldmatrix_x4(u32 r[4], const void *row), cu_ldmatrix_x2(u32 r[2], const void *row)
@@ -107,6 +109,7 @@ constexpr u32 CU_ALL = 0xffffffffu; /* every lane of a warp */
  * ---------------------------------------------------------------- both compilers from here on */
 
 #define CU_INLINE __device__ __forceinline__
+#define CU_BOTH	  __host__ __device__ __forceinline__
 
 CU_INLINE float cu_bf16_to_f32(u16 v)
 {

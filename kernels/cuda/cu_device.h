@@ -167,6 +167,18 @@ CU_DEVICE void cu_mma_bf16(float d[4], const u32 a[4], const u32 b[2])
 		     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" CU_MMA_OPERANDS("f"));
 }
 
+CU_DEVICE void cu_mma_bf16_k32(float d[4], const u32 a[8], const u32 b[4])
+{
+	cu_mma_bf16(d, a, b);
+	cu_mma_bf16(d, a + 4, b + 2);
+}
+
+CU_DEVICE void cu_mma_bf16_n16(float d[2][4], const u32 a[4], const u32 b[4])
+{
+	cu_mma_bf16(d[0], a, b);
+	cu_mma_bf16(d[1], a, b + 2);
+}
+
 CU_DEVICE void cu_mma_f16(float d[4], const u32 a[4], const u32 b[2])
 {
 	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "

@@ -42,12 +42,12 @@ static inline bool cuda_aligned(const void *p)
 
 /* ---------------------------------------------------------------- values */
 
-CU_INLINE u32 least(u32 a, u32 b)
+CU_BOTH u32 least(u32 a, u32 b)
 {
 	return a < b ? a : b;
 }
 
-CU_INLINE u32 most(u32 a, u32 b)
+CU_BOTH u32 most(u32 a, u32 b)
 {
 	return a > b ? a : b;
 }

@@ -5,7 +5,8 @@
  * ("slab") k is permuted in the same way for both, so that lane (g, t) = (lane / 4, lane % 4) feeds two steps
  * of 16 from columns 8t .. 8t + 7 of rows g and g + 8: 16 bytes of a bf16 weight, straight into registers. In
  * 8 and 4 bits those 16 bytes hold that lane's columns of 2 and 4 slabs (weight_device.c lays them out so).
- * The warps of a block divide the columns and add up through shared memory once, in a fixed order.
+ * The warps of a block divide the columns and add up through shared memory once, in a fixed order; there are
+ * as many of them, up to eight, as have something to load.
  *
  * Rows g and g + 8 of a tile need not be neighbours: for a gated activation they are a gate and its up, for a
  * rotated head the two values that rotate with each other. So what follows the product is local to a thread.
@@ -18,7 +19,7 @@
 #include "kernels/cuda/rope.cuh"
 
 enum {
-	SKINNY_WARPS = 8,
+	SKINNY_WARPS = 8, /* at most */
 	SKINNY_THREADS = SKINNY_WARPS * CU_WARP,
 	SKINNY_SLAB = 32,	/* columns */
 	SKINNY_UNIT_BYTES = 64, /* of a row: what the four lanes of a row load at once */
@@ -56,7 +57,7 @@ struct skinny_shape {
 	static constexpr u32 SLABS = skinny_format<W>::SLABS;
 	static constexpr bool SCALED = skinny_format<W>::SCALED;
 	static constexpr u32 SUMS = TILES * EIGHTS * 4 * CU_WARP; /* of a warp */
-	static constexpr u32 SHARED_BYTES = SKINNY_WARPS * (SUMS + EIGHTS * 8) * sizeof(float);
+	static constexpr u32 WARP_BYTES = (SUMS + EIGHTS * 8) * sizeof(float); /* of shared memory */
 };
 
 /* The first row of the lower and the upper eight of a tile. */
@@ -175,10 +176,9 @@ template <enum kern_dtype W> CU_INLINE float2 skinny_scale(const struct skinny *
 
 CU_INLINE void skinny_step(float c[4], const u32 low[4], const u32 high[4], const uint4 x)
 {
-	const u32 a0[4] = {low[0], high[0], low[1], high[1]}, a1[4] = {low[2], high[2], low[3], high[3]};
-	const u32 b0[2] = {x.x, x.y}, b1[2] = {x.z, x.w};
-	cu_mma_bf16(c, a0, b0);
-	cu_mma_bf16(c, a1, b1);
+	const u32 a[8] = {low[0], high[0], low[1], high[1], low[2], high[2], low[3], high[3]};
+	const u32 b[4] = {x.x, x.y, x.z, x.w};
+	cu_mma_bf16_k32(c, a, b);
 }
 
 /* One slab of one tile. `total`: the sums of x, for the zeros. */
@@ -307,7 +307,8 @@ CU_INLINE void skinny_join(const struct skinny *p, float *shared, const float c[
 			   const float squares[S::EIGHTS])
 {
 	const u32 lane = threadIdx.x % CU_WARP, warp = threadIdx.x / CU_WARP;
-	float *all_squares = shared + SKINNY_WARPS * S::SUMS;
+	const u32 warps = blockDim.x / CU_WARP;
+	float *all_squares = shared + warps * S::SUMS;
 #pragma unroll
 	for (u32 m = 0; m < S::TILES; m++)
 #pragma unroll
@@ -317,7 +318,7 @@ CU_INLINE void skinny_join(const struct skinny *p, float *shared, const float c[
 				shared[warp * S::SUMS + ((m * S::EIGHTS + n) * 4 + e) * CU_WARP + lane] =
 					c[m][n][e];
 #pragma unroll
-	for (u32 n = 0; n < S::EIGHTS; n++) {
+	for (u32 n = 0; n < S::EIGHTS && p->norm_weight; n++) {
 		float sum = squares[n]; /* this lane's columns of token lane / 4 */
 		sum += cu_shfl_xor(sum, 1);
 		sum += cu_shfl_xor(sum, 2);
@@ -325,7 +326,7 @@ CU_INLINE void skinny_join(const struct skinny *p, float *shared, const float c[
 			all_squares[warp * S::EIGHTS * 8 + n * 8 + lane / 4] = sum;
 	}
 	cu_sync(); /* all warps' sums are there */
-	for (u32 i = threadIdx.x; i < S::SUMS / 2; i += SKINNY_THREADS) {
+	for (u32 i = threadIdx.x; i < S::SUMS / 2; i += blockDim.x) {
 		const u32 l = i % CU_WARP, e = i / CU_WARP % 2, n = i / CU_WARP / 2 % S::EIGHTS,
 			  m = i / CU_WARP / 2 / S::EIGHTS;
 		const u32 token = n * 8 + l % 4 * 2 + e, at = ((m * S::EIGHTS + n) * 4 + e) * CU_WARP + l;
@@ -335,9 +336,12 @@ CU_INLINE void skinny_join(const struct skinny *p, float *shared, const float c[
 			continue;
 #pragma unroll
 		for (u32 w = 0; w < SKINNY_WARPS; w++) {
+			if (w >= warps)
+				break;
 			x += shared[w * S::SUMS + at];
 			y += shared[w * S::SUMS + at + 2 * CU_WARP];
-			sum += all_squares[w * S::EIGHTS * 8 + token];
+			if (p->norm_weight)
+				sum += all_squares[w * S::EIGHTS * 8 + token];
 		}
 		if (p->norm_weight) {
 			const float scale = cu_rsqrt(sum / (float)p->k + p->norm_eps);
@@ -358,7 +362,7 @@ template <typename S> CU_INLINE void skinny_block(const struct skinny *p, float 
 #pragma unroll
 	for (u32 m = 0; m < S::TILES; m++)
 		tile[m] = skinny_tile_of(p, blockIdx.x * S::TILES + m);
-	for (u32 unit = first; unit < p->units; unit += SKINNY_WARPS * S::UNITS) {
+	for (u32 unit = first; unit < p->units; unit += blockDim.x / CU_WARP * S::UNITS) {
 #pragma unroll
 		for (u32 u = 0; u < S::UNITS; u++)
 #pragma unroll
@@ -372,10 +376,8 @@ template <typename S> CU_INLINE void skinny_block(const struct skinny *p, float 
 		for (u32 u = 0; u < S::UNITS; u++)
 			skinny_unit<S>(p, tile, raw[u], unit + u, c, squares);
 	}
-	if (wait) {
-		cu_grid_wait(); /* of warps that had nothing to load, before they write */
+	if (wait)
 		cu_grid_launch();
-	}
 	skinny_join<S>(p, shared, c, squares);
 }
 
@@ -418,11 +420,19 @@ static __global__ void __launch_bounds__(SKINNY_THREADS, 2)
 
 /* ---------------------------------------------------------------- host */
 
+/* Warps of a block: each has at least one unit of a row to load. */
+template <typename S> static u32 skinny_warps(const struct skinny *p)
+{
+	const u32 warps = cuda_ceil(p->units, S::UNITS);
+	return warps < SKINNY_WARPS ? warps : (u32)SKINNY_WARPS;
+}
+
 template <typename S> static enum err skinny_launch_shape(const struct skinny *p, cudaStream_t stream)
 {
 	const u32 rows = p->rows == SKINNY_ACT ? cuda_ceil(p->n / 2, 8) : cuda_ceil(p->n, 16);
-	return cuda_launched(LAUNCH_DEPENDENT(skinny_kernel<S>, cuda_ceil(rows, S::TILES), SKINNY_THREADS,
-					      S::SHARED_BYTES, stream, *p));
+	const u32 warps = skinny_warps<S>(p);
+	return cuda_launched(LAUNCH_DEPENDENT(skinny_kernel<S>, cuda_ceil(rows, S::TILES), warps * CU_WARP,
+					      warps * S::WARP_BYTES, stream, *p));
 }
 
 /* Beyond 8 tokens a block has 32 rows, which halves how often x is read from the cache. */
@@ -442,11 +452,14 @@ static enum err skinny_launch_experts(const struct skinny *p, const struct skinn
 	using few = skinny_shape<1, 1, UNITS, W>;
 	using many = skinny_shape<2, 2, UNITS / 2, W>;
 	const u32 tiles = cuda_ceil(p->n, 16);
-	if (tokens <= 8)
-		return cuda_launched(LAUNCH(skinny_experts_kernel<few>, dim3(tiles, experts), SKINNY_THREADS,
-					    few::SHARED_BYTES, stream, *p, *x));
+	if (tokens <= 8) {
+		const u32 warps = skinny_warps<few>(p);
+		return cuda_launched(LAUNCH(skinny_experts_kernel<few>, dim3(tiles, experts), warps * CU_WARP,
+					    warps * few::WARP_BYTES, stream, *p, *x));
+	}
+	const u32 warps = skinny_warps<many>(p);
 	return cuda_launched(LAUNCH(skinny_experts_kernel<many>, dim3(cuda_ceil(tiles, 2), experts),
-				    SKINNY_THREADS, many::SHARED_BYTES, stream, *p, *x));
+				    warps * CU_WARP, warps * many::WARP_BYTES, stream, *p, *x));
 }
 
 #endif

@@ -3,7 +3,7 @@
 #include "kernels/cuda/device.cuh"
 
 enum {
-	THREADS = 256,
+	THREADS = 256, /* at most: whole warps that a row fills */
 	VECTOR = 8,
 	VECTORS_MAX = 8, /* a thread's; 16,384 values a row */
 	WARPS = THREADS / CU_WARP,
@@ -44,7 +44,7 @@ static __global__ void __launch_bounds__(THREADS) rmsnorm_kernel(const struct rm
 	float v[VECTORS][VECTOR], sum = 0, largest = 0;
 #pragma unroll
 	for (u32 j = 0; j < VECTORS; j++) {
-		const u32 i = (j * THREADS + threadIdx.x) * VECTOR;
+		const u32 i = (j * blockDim.x + threadIdx.x) * VECTOR;
 		if (i >= p.hidden)
 			continue;
 		add_vector(&p, row + i, v[j]);
@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(THREADS) rmsnorm_kernel(const struct rm
 	const float scale = cu_rsqrt(block_sum(sum, shared) / (float)p.hidden + p.eps);
 #pragma unroll
 	for (u32 j = 0; j < VECTORS; j++) {
-		const u32 i = (j * THREADS + threadIdx.x) * VECTOR;
+		const u32 i = (j * blockDim.x + threadIdx.x) * VECTOR;
 		if (i >= p.hidden)
 			continue;
 		const float4 low = cu_load<float4>(p.weight + i), high = cu_load<float4>(p.weight + i + 4);
@@ -78,7 +78,7 @@ static __global__ void __launch_bounds__(THREADS) rmsnorm_kernel(const struct rm
 		p.scales[blockIdx.x] = largest / range;
 #pragma unroll
 	for (u32 j = 0; j < VECTORS; j++) {
-		const u32 i = (j * THREADS + threadIdx.x) * VECTOR;
+		const u32 i = (j * blockDim.x + threadIdx.x) * VECTOR;
 		if (i < p.hidden)
 			store_quantized(p.quantized + row + i, v[j], inverse, p.f8);
 	}
@@ -86,8 +86,9 @@ static __global__ void __launch_bounds__(THREADS) rmsnorm_kernel(const struct rm
 
 template <u32 VECTORS> static enum err launch(const struct rmsnorm *p, u32 tokens, cudaStream_t stream)
 {
-	return cuda_launched(
-		LAUNCH((rmsnorm_kernel<VECTORS>), tokens, THREADS, 2 * WARPS * sizeof(float), stream, *p));
+	const u32 warps = least(cuda_ceil(p->hidden, CU_WARP * VECTOR), WARPS);
+	return cuda_launched(LAUNCH((rmsnorm_kernel<VECTORS>), tokens, warps * CU_WARP, 2 * WARPS * sizeof(float),
+				    stream, *p));
 }
 
 CUDA_OP(rmsnorm)

@@ -7,12 +7,9 @@ static void open_barrier(struct emu_block *b, u32 id)
 	emu_race_barrier(b, r->site);
 	r->result = r->votes;
 	r->arrived = r->votes = r->expected = 0;
-	for (u32 i = 0; i < b->threads; i++) {
-		struct emu_thread *t = &b->thread[i];
-		if (!t->finished && t->fiber != NULL && t->wait.barrier == (i32)id) {
-			t->wait.barrier = -1;
-			emu_make_ready(b, t->warp, 1u << t->lane);
-		}
+	for (u32 w = 0; w < b->warps; w++) {
+		emu_make_ready(b, w, r->waiting[w]);
+		r->waiting[w] = 0;
 	}
 }
 
@@ -36,8 +33,10 @@ u32 emu_barrier_all(bool v, const char *what, struct emu_site site)
 	r->votes += v;
 	if (++r->arrived == b->alive)
 		open_barrier(b, 0);
-	else
+	else {
+		r->waiting[emu_self->warp] |= 1u << emu_self->lane;
 		emu_wait(what, site, 0, 0);
+	}
 	return r->result;
 }
 
@@ -56,6 +55,8 @@ void emu_barrier_named(u32 id, u32 threads, bool wait, struct emu_site site)
 	r->site = site;
 	if (++r->arrived == threads)
 		open_barrier(b, id);
-	else if (wait)
+	else if (wait) {
+		r->waiting[emu_self->warp] |= 1u << emu_self->lane;
 		emu_wait("cu_barrier_sync", site, 0, (i32)id);
+	}
 }

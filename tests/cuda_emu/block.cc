@@ -57,13 +57,16 @@ static u32 next_warp(struct emu_block *b)
 /* Takes the next thread off the ready ones, or gives NULL. */
 static struct emu_thread *next_thread(struct emu_block *b)
 {
+	const bool forward = b->schedule->order == EMU_FORWARD;
 	struct emu_warp *w;
 	u32 lane;
 	if (b->ready_warps == 0)
 		return NULL;
-	b->warp_now = next_warp(b);
+	/* Of most switches by far: forward, and lanes of this warp are left. */
+	if (!forward || b->warp_now >= b->warps || b->warp[b->warp_now].ready == 0)
+		b->warp_now = next_warp(b);
 	w = &b->warp[b->warp_now];
-	lane = choose(b->schedule, w->ready, 32);
+	lane = forward ? lowest(w->ready) : choose(b->schedule, w->ready, 32);
 	w->ready &= ~(1u << lane);
 	if (w->ready == 0)
 		b->ready_warps &= ~(1u << b->warp_now);
@@ -201,15 +204,17 @@ static void begin_block(struct emu_block *b, uint3 index)
 	b->error = cudaSuccess;
 	for (u32 w = 0; w < b->warps; w++) {
 		b->warp[w].alive = b->warp[w].ready = ~0u;
+		b->warp[w].meetings = 0;
 		for (struct emu_meeting &m : b->warp[w].meeting)
 			m.mask = m.arrived = 0;
 	}
-	for (struct emu_barrier &r : b->barrier)
+	for (struct emu_barrier &r : b->barrier) {
 		r.arrived = r.expected = r.votes = 0;
+		memset(r.waiting, 0, b->warps * sizeof(*r.waiting));
+	}
 	for (u32 i = 0; i < b->threads; i++) {
 		struct emu_thread *t = &b->thread[i];
 		t->fiber = NULL;
-		t->wait.barrier = -1;
 		t->copies.count = t->copies.group = 0;
 		t->wait.barrier = -1;
 		t->finished = false;
@@ -231,6 +236,7 @@ static void begin_launch(struct emu_block *b, const struct emu_launch *l, struct
 		t->index = {i % l->block.x, i / l->block.x % l->block.y, i / (l->block.x * l->block.y)};
 		t->lane = i % 32;
 		t->warp = i / 32;
+		t->exchange = &b->warp[i / 32].lane[i % 32];
 	}
 	emu_shared_begin(&b->shared, l->shared_bytes);
 }

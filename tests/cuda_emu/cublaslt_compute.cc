@@ -164,6 +164,14 @@ static std::vector<float> unpack(const char *base, const struct cublasLtMatrixLa
 {
 	u64 lines = k_is_row ? l->cols : l->rows, k = k_is_row ? l->rows : l->cols;
 	std::vector<float> out((size_t)(lines * k));
+	if (l->type == CUDA_R_16BF && at(l, k_is_row, !k_is_row, batch) == at(l, 0, 0, batch) + 1) { /* by far the most */
+		for (u64 i = 0; i < lines; i++) {
+			const u16 *line = (const u16 *)base + (k_is_row ? at(l, 0, i, batch) : at(l, i, 0, batch));
+			for (u64 j = 0; j < k; j++)
+				out[i * k + j] = cu_bf16_to_f32(line[j]);
+		}
+		return out;
+	}
 	for (u64 i = 0; i < lines; i++) {
 		for (u64 j = 0; j < k; j++)
 			out[i * k + j] = get(base, l->type, k_is_row ? at(l, j, i, batch) : at(l, i, j, batch));
@@ -171,22 +179,32 @@ static std::vector<float> unpack(const char *base, const struct cublasLtMatrixLa
 	return out;
 }
 
-/* In `parts` sums, each of eight, so that the order of additions differs between algorithms. */
-static float dot(const float *a, const float *b, u64 k, u32 parts)
+/* In `parts` sums, each of SUMS, so that the order of additions differs between algorithms. */
+enum { SUMS = 32 };
+static inline __attribute__((always_inline)) float dot(const float *a, const float *b, u64 k, u32 parts)
 {
 	float total = 0;
 	for (u32 p = 0; p < parts; p++) {
 		u64 from = k * p / parts, to = k * (p + 1) / parts;
-		float sum[8] = {};
-		for (; from + 8 <= to; from += 8) {
-			for (u32 i = 0; i < 8; i++)
+		float sum[SUMS] = {};
+		for (; from + SUMS <= to; from += SUMS) {
+			for (u32 i = 0; i < SUMS; i++)
 				sum[i] += a[from + i] * b[from + i];
 		}
 		for (; from < to; from++)
-			sum[0] += a[from] * b[from];
-		total += ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+			sum[from % SUMS] += a[from] * b[from];
+		for (u32 n = SUMS / 2; n > 0; n /= 2) {
+			for (u32 i = 0; i < n; i++)
+				sum[i] += sum[i + n];
+		}
+		total += sum[0];
 	}
 	return total;
+}
+
+EMU_AVX2 static float dot_avx2(const float *a, const float *b, u64 k, u32 parts)
+{
+	return dot(a, b, k, parts);
 }
 
 struct factors {
@@ -239,7 +257,7 @@ static void compute_float(const struct lt_problem *p, const struct factors *f, i
 	u64 k = a.size() / p->ld.rows;
 	for (u64 col = 0; col < p->ld.cols; col++) {
 		for (u64 row = 0; row < p->ld.rows; row++) {
-			float sum = dot(&a[row * k], &b[col * k], k, 1u << p->algo.number);
+			float sum = (emu_has_avx2() ? dot_avx2 : dot)(&a[row * k], &b[col * k], k, 1u << p->algo.number);
 			put(p->d, p->ld.type, at(&p->ld, row, col, batch), finish(p, f, row, col, batch, sum));
 		}
 	}

@@ -18,7 +18,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __forceinline__ inline
+#define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
@@ -34,6 +34,24 @@ struct emu_site {
 
 struct emu_fiber;
 
+/* What a lane brings to an operation of its warp, and takes back. A lane is in one operation at a time, so it has one of
+ * these for all. */
+struct emu_lane {
+	union {
+		struct {
+			u64 value, result;
+			u32 operand; /* lane, bits or distance of a shuffle */
+		} shuffle;
+		struct {
+			u32 a[8], b[4], d[8];
+		} matrix;
+		struct {
+			const void *row;
+			u32 out[4];
+		} load; /* ldmatrix */
+	};
+};
+
 /* A thread's cp.async, oldest first. */
 struct emu_copies {
 	struct emu_copy *list;
@@ -44,6 +62,7 @@ struct emu_copies {
 struct emu_thread {
 	uint3 index;
 	u32 lane, warp;
+	struct emu_lane *exchange;
 	struct emu_fiber *fiber; /* NULL before its first instruction */
 	struct emu_copies copies;
 	struct { /* what it waits for */
@@ -179,51 +198,46 @@ static inline void cu_grid_launch()
 
 /* ---------------------------------------------------------------- warp */
 
-/* What a lane brings to an operation of its warp, and takes back. It lies on the lane's stack. */
-struct emu_lane {
-	u64 value, result;
-	u32 operand; /* lane, bits or distance of a shuffle */
-	const void *row;
-	u32 *out; /* ldmatrix */
-	const u32 *a, *b;
-	void *d;
-};
 /* Computes the results of all lanes in `mask` once they are all there. */
-typedef void (*emu_warp_fn)(struct emu_lane *lanes[32], u32 mask);
-void emu_warp_sync(struct emu_lane *, u32 mask, emu_warp_fn fn, bool aligned, const char *what, struct emu_site);
+typedef void (*emu_warp_fn)(struct emu_lane lanes[32], u32 mask);
+/* The running lane has filled in its emu_self->exchange, and finds its results there. */
+void emu_warp_sync(u32 mask, emu_warp_fn fn, bool aligned, const char *what, struct emu_site);
 
-void emu_op_sync(struct emu_lane *lanes[32], u32 mask);
-void emu_op_shfl(struct emu_lane *lanes[32], u32 mask);
-void emu_op_shfl_xor(struct emu_lane *lanes[32], u32 mask);
-void emu_op_shfl_up(struct emu_lane *lanes[32], u32 mask);
-void emu_op_shfl_down(struct emu_lane *lanes[32], u32 mask);
-void emu_op_ballot(struct emu_lane *lanes[32], u32 mask);
-void emu_op_reduce_add(struct emu_lane *lanes[32], u32 mask);
-void emu_op_reduce_min(struct emu_lane *lanes[32], u32 mask);
-void emu_op_reduce_max(struct emu_lane *lanes[32], u32 mask);
-void emu_op_mma_bf16(struct emu_lane *lanes[32], u32 mask);
-void emu_op_mma_f16(struct emu_lane *lanes[32], u32 mask);
-void emu_op_mma_s8(struct emu_lane *lanes[32], u32 mask);
-void emu_op_ldmatrix_x4(struct emu_lane *lanes[32], u32 mask);
-void emu_op_ldmatrix_x4_trans(struct emu_lane *lanes[32], u32 mask);
-void emu_op_ldmatrix_x2(struct emu_lane *lanes[32], u32 mask);
-void emu_op_ldmatrix_x2_trans(struct emu_lane *lanes[32], u32 mask);
+void emu_op_sync(struct emu_lane lanes[32], u32 mask);
+void emu_op_shfl(struct emu_lane lanes[32], u32 mask);
+void emu_op_shfl_xor(struct emu_lane lanes[32], u32 mask);
+void emu_op_shfl_up(struct emu_lane lanes[32], u32 mask);
+void emu_op_shfl_down(struct emu_lane lanes[32], u32 mask);
+void emu_op_ballot(struct emu_lane lanes[32], u32 mask);
+void emu_op_reduce_add(struct emu_lane lanes[32], u32 mask);
+void emu_op_reduce_min(struct emu_lane lanes[32], u32 mask);
+void emu_op_reduce_max(struct emu_lane lanes[32], u32 mask);
+void emu_op_mma_bf16(struct emu_lane lanes[32], u32 mask);
+void emu_op_mma_bf16_k32(struct emu_lane lanes[32], u32 mask);
+void emu_op_mma_bf16_n16(struct emu_lane lanes[32], u32 mask);
+void emu_op_mma_f16(struct emu_lane lanes[32], u32 mask);
+void emu_op_mma_s8(struct emu_lane lanes[32], u32 mask);
+void emu_op_ldmatrix_x4(struct emu_lane lanes[32], u32 mask);
+void emu_op_ldmatrix_x4_trans(struct emu_lane lanes[32], u32 mask);
+void emu_op_ldmatrix_x2(struct emu_lane lanes[32], u32 mask);
+void emu_op_ldmatrix_x2_trans(struct emu_lane lanes[32], u32 mask);
 
 static inline void cu_syncwarp(u32 mask = CU_ALL, EMU_HERE)
 {
-	struct emu_lane l = {};
-	emu_warp_sync(&l, mask, emu_op_sync, false, "cu_syncwarp", EMU_SITE);
+	emu_warp_sync(mask, emu_op_sync, false, "cu_syncwarp", EMU_SITE);
 }
 
 template <typename T>
 static inline T emu_shuffle(T v, u32 operand, u32 mask, emu_warp_fn fn, const char *what, struct emu_site site)
 {
 	static_assert(sizeof(T) == 4 || sizeof(T) == 8, "4 or 8 bytes");
-	struct emu_lane l = {};
-	memcpy(&l.value, &v, sizeof(T));
-	l.operand = operand;
-	emu_warp_sync(&l, mask, fn, false, what, site);
-	memcpy(&v, &l.result, sizeof(T));
+	struct emu_lane *l = emu_self->exchange;
+	u64 value = 0;
+	memcpy(&value, &v, sizeof(T));
+	l->shuffle.value = value;
+	l->shuffle.operand = operand;
+	emu_warp_sync(mask, fn, false, what, site);
+	memcpy(&v, &l->shuffle.result, sizeof(T));
 	return v;
 }
 
@@ -279,28 +293,40 @@ static inline u32 cu_reduce_max(u32 v, u32 mask = CU_ALL, EMU_HERE)
 
 /* ---------------------------------------------------------------- matrix unit */
 
+template <u32 A, u32 B, u32 D>
 static inline void emu_matrix(void *d, const u32 *a, const u32 *b, emu_warp_fn fn, const char *what, struct emu_site site)
 {
-	struct emu_lane l = {};
-	l.a = a;
-	l.b = b;
-	l.d = d;
-	emu_warp_sync(&l, CU_ALL, fn, true, what, site);
+	struct emu_lane *l = emu_self->exchange;
+	memcpy(l->matrix.a, a, A * sizeof(u32));
+	memcpy(l->matrix.b, b, B * sizeof(u32));
+	memcpy(l->matrix.d, d, D * sizeof(u32));
+	emu_warp_sync(CU_ALL, fn, true, what, site);
+	memcpy(d, l->matrix.d, D * sizeof(u32));
 }
 
 static inline void cu_mma_bf16(float d[4], const u32 a[4], const u32 b[2], EMU_HERE)
 {
-	emu_matrix(d, a, b, emu_op_mma_bf16, "cu_mma_bf16", EMU_SITE);
+	emu_matrix<4, 2, 4>(d, a, b, emu_op_mma_bf16, "cu_mma_bf16", EMU_SITE);
+}
+
+static inline void cu_mma_bf16_k32(float d[4], const u32 a[8], const u32 b[4], EMU_HERE)
+{
+	emu_matrix<8, 4, 4>(d, a, b, emu_op_mma_bf16_k32, "cu_mma_bf16_k32", EMU_SITE);
+}
+
+static inline void cu_mma_bf16_n16(float d[2][4], const u32 a[4], const u32 b[4], EMU_HERE)
+{
+	emu_matrix<4, 4, 8>(d, a, b, emu_op_mma_bf16_n16, "cu_mma_bf16_n16", EMU_SITE);
 }
 
 static inline void cu_mma_f16(float d[4], const u32 a[4], const u32 b[2], EMU_HERE)
 {
-	emu_matrix(d, a, b, emu_op_mma_f16, "cu_mma_f16", EMU_SITE);
+	emu_matrix<4, 2, 4>(d, a, b, emu_op_mma_f16, "cu_mma_f16", EMU_SITE);
 }
 
 static inline void cu_mma_s8(int d[4], const u32 a[4], const u32 b[2], EMU_HERE)
 {
-	emu_matrix(d, a, b, emu_op_mma_s8, "cu_mma_s8", EMU_SITE);
+	emu_matrix<4, 2, 4>(d, a, b, emu_op_mma_s8, "cu_mma_s8", EMU_SITE);
 }
 
 /* `lanes`: how many lanes give a row. */

@@ -4,6 +4,25 @@
 
 #include "kernels/cuda/cu.h"
 #include "tests/cuda_emu/emu.h"
+#include "tests/cuda_emu/emu_asan.h"
+
+/* ---------------------------------------------------------------- the processor */
+
+/* Wider vectors where there are any, with the same results: no multiply-add is fused. */
+#ifdef __x86_64__
+#define EMU_AVX2 __attribute__((target("avx2")))
+static inline bool emu_has_avx2(void)
+{
+	static const bool has = __builtin_cpu_supports("avx2");
+	return has;
+}
+#else
+#define EMU_AVX2
+static inline bool emu_has_avx2(void)
+{
+	return false;
+}
+#endif
 
 /* ---------------------------------------------------------------- random numbers */
 
@@ -26,6 +45,27 @@ static inline u32 emu_random_below(struct emu_random *r, u32 n)
 
 /* ---------------------------------------------------------------- fibers (fiber.cc) */
 
+#if (defined(__x86_64__) || defined(__aarch64__)) && !defined(CUDA_EMU_UCONTEXT)
+#define EMU_OWN_SWITCH 1
+/* emu_switch(void **save, void *restore): keeps what a callee has to keep on the stack, leaves its address in
+ * *save, goes on with the stack at `restore`. */
+extern "C" void emu_switch(void **save, void *restore);
+#else
+#include <ucontext.h>
+#endif
+
+struct emu_fiber {
+#ifdef EMU_OWN_SWITCH
+	void *sp;
+#else
+	ucontext_t context;
+#endif
+	char *stack;
+	size_t stack_bytes;
+	void *fake_stack; /* of AddressSanitizer */
+	const void *bottom; /* the host's, found out at the first switch away from it */
+};
+
 typedef void (*emu_fiber_fn)(void);
 /* A fiber runs `fn`, which must never return; it is left by switching away. */
 struct emu_fiber *emu_fiber_take(emu_fiber_fn fn);
@@ -34,7 +74,15 @@ struct emu_fiber *emu_fiber_take(emu_fiber_fn fn);
 void emu_fiber_give(struct emu_fiber *f);
 /* The thread of the host itself, as something to switch to. */
 struct emu_fiber *emu_fiber_host(void);
+#if defined(EMU_ASAN) || !defined(EMU_OWN_SWITCH)
 void emu_fiber_switch(struct emu_fiber *from, struct emu_fiber *to);
+#else
+static inline void emu_fiber_switch(struct emu_fiber *from, struct emu_fiber *to)
+{
+	emu_switch(&from->sp, to->sp);
+}
+#endif
+bool emu_fiber_is_stack(const void *p);
 /* Forgets whatever runs on any fiber. Called from the host. */
 void emu_fiber_reset(void);
 
@@ -85,17 +133,20 @@ struct emu_meeting {
 	emu_warp_fn fn;
 	const char *what;
 	struct emu_site site; /* of the first to arrive */
-	struct emu_lane *lane[32];
 };
 
 struct emu_warp {
 	u32 alive, ready; /* lanes: not returned; able to go on and not running */
 	u32 epoch;	  /* cu_syncwarp since the block began */
+	u32 meetings;	  /* with lanes in them */
+	struct emu_meeting *latest;
 	struct emu_meeting meeting[EMU_MEETINGS];
+	struct emu_lane lane[32];
 };
 
 struct emu_barrier {
 	u32 arrived, expected, votes; /* expected 0: all threads */
+	u32 waiting[EMU_WARPS_MAX];   /* lanes */
 	const char *what;
 	struct emu_site site;
 	u32 result; /* votes of the last time all met */
@@ -146,9 +197,15 @@ void emu_race_check(bool on);
 void emu_race_begin_block(struct emu_block *b);
 void emu_race_barrier(struct emu_block *b, struct emu_site site);
 size_t emu_cell_bytes(void); /* of struct emu_cell */
-/* Cells of device or pinned memory, made when they are first asked for (memory.cc). NULL: other memory. *bytes is cut
- * at the end of the allocation. */
-struct emu_cell *emu_memory_cells(const void *p, size_t *bytes);
+/* The cells of an allocation of device or pinned memory, made when they are first asked for (memory.cc). */
+struct emu_cells {
+	const unsigned char *start;
+	size_t bytes; /* 0: other memory */
+	struct emu_cell *cells;
+	u64 frees; /* what is known of memory holds until this number changes */
+};
+struct emu_cells emu_memory_cells(const void *p);
+extern u64 emu_memory_frees;
 /* The running thread touches memory: stops the kernel if that is a race. */
 void emu_touch(const void *p, size_t bytes, enum emu_access access, struct emu_site site);
 

@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/cuda_emu/emu_asan.h"
 #include "tests/cuda_emu/emu_priv.h"
 
 #ifdef EMU_ASAN
@@ -16,41 +15,20 @@ enum { STACK_BYTES = 256 << 10 }; /* frames with red zones */
 enum { STACK_BYTES = 64 << 10 };
 #endif
 
-#if (defined(__x86_64__) || defined(__aarch64__)) && !defined(CUDA_EMU_UCONTEXT)
-#define EMU_OWN_SWITCH 1
-#else
-#include <ucontext.h>
-#endif
-
 enum { FIBERS_MAX = 2 * 1024 + 1 };
 
-struct emu_fiber {
-#ifdef EMU_OWN_SWITCH
-	void *sp;
-#else
-	ucontext_t context;
-#endif
-	char *stack;
-	size_t stack_bytes;
-	bool used;
-	void *fake_stack; /* of AddressSanitizer */
-	const void *bottom; /* the host's, found out at the first switch away from it */
-};
+/* Stacks are pages apart: without this the frames of all lanes of a warp would share a few sets of the first cache. */
+enum { COLOURS = 32, COLOUR_BYTES = 128 };
 
 static struct {
 	char *memory;
+	size_t memory_bytes;
 	struct emu_fiber fiber[FIBERS_MAX], host;
 	struct emu_fiber *idle[FIBERS_MAX]; /* given back; the last one first, its stack is in the cache */
 	u32 idle_count, made;
 	emu_fiber_fn fn;
 	struct emu_fiber *from; /* who switched, for AddressSanitizer */
 } fibers;
-
-#ifdef EMU_OWN_SWITCH
-/* emu_switch(void **save, void *restore): keeps what a callee has to keep on the stack, leaves its address in
- * *save, goes on with the stack at `restore`. */
-extern "C" void emu_switch(void **save, void *restore);
-#endif
 
 #if defined(EMU_OWN_SWITCH) && defined(__x86_64__)
 enum { SAVED_WORDS = 6, RETURN_WORD = 6 };
@@ -133,7 +111,8 @@ static void prepare(struct emu_fiber *f)
 {
 #ifdef EMU_OWN_SWITCH
 	/* Above the saved words: where enter would return to (nowhere), on a stack aligned as after a call. */
-	void **top = reinterpret_cast<void **>(f->stack + f->stack_bytes) - 8;
+	const size_t colour = (size_t)(f - fibers.fiber) % COLOURS * COLOUR_BYTES;
+	void **top = reinterpret_cast<void **>(f->stack + f->stack_bytes - colour) - 8;
 	memset(top, 0, 8 * sizeof(void *));
 #ifdef __x86_64__
 	top -= 1;
@@ -167,6 +146,7 @@ static void map_stacks(void)
 		abort();
 	}
 	fibers.memory = static_cast<char *>(m);
+	fibers.memory_bytes = stack_step() * FIBERS_MAX;
 }
 
 struct emu_fiber *emu_fiber_take(emu_fiber_fn fn)
@@ -205,6 +185,11 @@ struct emu_fiber *emu_fiber_host(void)
 	return &fibers.host;
 }
 
+bool emu_fiber_is_stack(const void *p)
+{
+	return (size_t)(static_cast<const char *>(p) - fibers.memory) < fibers.memory_bytes;
+}
+
 void emu_fiber_reset(void)
 {
 	for (u32 i = 0; i < fibers.made; i++) {
@@ -217,6 +202,7 @@ void emu_fiber_reset(void)
 	fibers.idle_count = 0;
 }
 
+#if defined(EMU_ASAN) || !defined(EMU_OWN_SWITCH)
 void emu_fiber_switch(struct emu_fiber *from, struct emu_fiber *to)
 {
 #ifdef EMU_ASAN
@@ -241,3 +227,4 @@ void emu_fiber_switch(struct emu_fiber *from, struct emu_fiber *to)
 	}
 #endif
 }
+#endif

@@ -97,29 +97,31 @@ static void *allocate(size_t bytes, enum emu_memory kind)
 	return data;
 }
 
-struct emu_cell *emu_memory_cells(const void *p, size_t *bytes)
+u64 emu_memory_frees;
+
+struct emu_cells emu_memory_cells(const void *p)
 {
 	struct emu_call call("emu_memory_cells");
 	uintptr_t at = (uintptr_t)p;
 	auto it = memory.live.upper_bound(at);
 	if (it == memory.live.begin() || at >= std::prev(it)->first + std::prev(it)->second.bytes)
-		return NULL;
+		return {};
 	const uintptr_t start = std::prev(it)->first;
 	struct allocation &a = std::prev(it)->second;
 	if (a.cells == NULL) {
 		void *m = mmap(NULL, a.bytes * emu_cell_bytes(), PROT_READ | PROT_WRITE,
 			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (m == MAP_FAILED)
-			return NULL;
+			return {};
 		a.cells = static_cast<char *>(m);
 	}
-	if (*bytes > start + a.bytes - at)
-		*bytes = start + a.bytes - at;
-	return reinterpret_cast<struct emu_cell *>(a.cells + (at - start) * emu_cell_bytes());
+	return {reinterpret_cast<const unsigned char *>(start), a.bytes, reinterpret_cast<struct emu_cell *>(a.cells),
+		emu_memory_frees};
 }
 
 static void drop_cells(struct allocation *a)
 {
+	emu_memory_frees++;
 	if (a->cells != NULL)
 		(void)munmap(a->cells, a->bytes * emu_cell_bytes());
 	a->cells = NULL;
@@ -162,11 +164,8 @@ bool emu_memory_at(const void *p, size_t bytes, enum emu_memory *kind)
 
 static bool intact(const char *p, size_t bytes)
 {
-	for (size_t i = 0; i < bytes; i++) {
-		if ((unsigned char)p[i] != EMU_POISON)
-			return false;
-	}
-	return true;
+	/* each byte is the one before it */
+	return bytes == 0 || ((unsigned char)*p == EMU_POISON && memcmp(p, p + 1, bytes - 1) == 0);
 }
 
 bool emu_memory_overrun(const char *who)

@@ -112,15 +112,43 @@ static void touch_read(const struct emu_block *b, const unsigned char *p, struct
 	c->read = *now;
 }
 
+/* The allocation of device memory around p. Accesses stay with one for long. */
+static const struct emu_cells *memory_around(const unsigned char *p)
+{
+	enum { KEPT = 4 };
+	static struct emu_cells kept[KEPT];
+	static u32 next;
+	for (u32 i = 0; i < KEPT; i++) {
+		if ((size_t)(p - kept[i].start) < kept[i].bytes && kept[i].frees == emu_memory_frees)
+			return &kept[i];
+	}
+	next = (next + 1) % KEPT;
+	kept[next] = emu_memory_cells(p);
+	return &kept[next];
+}
+
+/* Device code that runs here touches the emulation's own memory, too: quickly told apart, where it is easy. */
+static bool of_the_host(const struct emu_block *b, const unsigned char *p)
+{
+	return emu_fiber_is_stack(p) || (size_t)(p - (const unsigned char *)b) < sizeof(*b);
+}
+
 /* The cells of the bytes from p on, at most *bytes of them; NULL: memory that is not looked at. */
 static struct emu_cell *cells_of(const struct emu_block *b, const unsigned char *p, size_t *bytes)
 {
-	size_t offset = (size_t)(p - b->shared.arena);
-	if (offset >= emu_shared_arena_bytes()) /* an address below wraps to a large one */
-		return emu_memory_cells(p, bytes);
-	if (*bytes > emu_shared_arena_bytes() - offset)
-		*bytes = emu_shared_arena_bytes() - offset;
-	return b->shared.cells + offset;
+	size_t offset = (size_t)(p - b->shared.arena), all = emu_shared_arena_bytes();
+	struct emu_cell *cells = b->shared.cells;
+	if (offset >= all) { /* an address below wraps to a large one */
+		const struct emu_cells *around = of_the_host(b, p) ? NULL : memory_around(p);
+		if (around == NULL || around->bytes == 0)
+			return NULL;
+		offset = (size_t)(p - around->start);
+		all = around->bytes;
+		cells = around->cells;
+	}
+	if (*bytes > all - offset)
+		*bytes = all - offset;
+	return cells + offset;
 }
 
 void emu_touch(const void *address, size_t bytes, enum emu_access access, struct emu_site site)

@@ -4,11 +4,16 @@
 
 #include "tests/cuda_emu/emu_priv.h"
 
+/* The program's image, from the linker: no memory of the device is in it, but the running thread is known by a variable
+ * that is. */
+extern "C" const unsigned char __executable_start[], _end[];
+
 /* The compiler gives no place; the report names array, threads and the last barrier. */
-#define HERE \
-	{ \
-		"?", 0 \
-	}
+static inline void touch(const void *p, size_t bytes, enum emu_access access)
+{
+	if ((size_t)(static_cast<const unsigned char *>(p) - __executable_start) >= (size_t)(_end - __executable_start))
+		emu_touch(p, bytes, access, {"?", 0});
+}
 
 extern "C" {
 
@@ -38,27 +43,27 @@ void __tsan_func_exit(void)
 	void __tsan_volatile_write##bytes(void *p); \
 	void __tsan_read##bytes(void *p) \
 	{ \
-		emu_touch(p, bytes, EMU_READ, HERE); \
+		touch(p, bytes, EMU_READ); \
 	} \
 	void __tsan_write##bytes(void *p) \
 	{ \
-		emu_touch(p, bytes, EMU_WRITE, HERE); \
+		touch(p, bytes, EMU_WRITE); \
 	} \
 	void __tsan_unaligned_read##bytes(void *p) \
 	{ \
-		emu_touch(p, bytes, EMU_READ, HERE); \
+		touch(p, bytes, EMU_READ); \
 	} \
 	void __tsan_unaligned_write##bytes(void *p) \
 	{ \
-		emu_touch(p, bytes, EMU_WRITE, HERE); \
+		touch(p, bytes, EMU_WRITE); \
 	} \
 	void __tsan_volatile_read##bytes(void *p) \
 	{ \
-		emu_touch(p, bytes, EMU_READ, HERE); \
+		touch(p, bytes, EMU_READ); \
 	} \
 	void __tsan_volatile_write##bytes(void *p) \
 	{ \
-		emu_touch(p, bytes, EMU_WRITE, HERE); \
+		touch(p, bytes, EMU_WRITE); \
 	}
 ACCESS(1)
 ACCESS(2)
@@ -73,12 +78,12 @@ void __tsan_vptr_read(void **p);
 
 void __tsan_read_range(void *p, size_t bytes)
 {
-	emu_touch(p, bytes, EMU_READ, HERE);
+	touch(p, bytes, EMU_READ);
 }
 
 void __tsan_write_range(void *p, size_t bytes)
 {
-	emu_touch(p, bytes, EMU_WRITE, HERE);
+	touch(p, bytes, EMU_WRITE);
 }
 
 void __tsan_vptr_update(void **, void *)
@@ -100,12 +105,12 @@ void __tsan_vptr_read(void **)
 	int __tsan_atomic##bits##_compare_exchange_weak(volatile type *p, type *expected, type v, int order, int fail); \
 	type __tsan_atomic##bits##_load(const volatile type *p, int) \
 	{ \
-		emu_touch(const_cast<const type *>(p), sizeof(type), EMU_ATOMIC_ACCESS, HERE); \
+		touch(const_cast<const type *>(p), sizeof(type), EMU_ATOMIC_ACCESS); \
 		return __atomic_load_n(p, __ATOMIC_SEQ_CST); \
 	} \
 	void __tsan_atomic##bits##_store(volatile type *p, type v, int) \
 	{ \
-		emu_touch(const_cast<type *>(p), sizeof(type), EMU_ATOMIC_ACCESS, HERE); \
+		touch(const_cast<type *>(p), sizeof(type), EMU_ATOMIC_ACCESS); \
 		__atomic_store_n(p, v, __ATOMIC_SEQ_CST); \
 	} \
 	type __tsan_atomic##bits##_exchange(volatile type *p, type v, int) \

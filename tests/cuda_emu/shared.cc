@@ -68,11 +68,8 @@ void *emu_shared_array(struct emu_shared *s, const void *key, const char *name, 
 
 static bool intact(const unsigned char *p, size_t bytes)
 {
-	for (size_t i = 0; i < bytes; i++) {
-		if (p[i] != EMU_POISON)
-			return false;
-	}
-	return true;
+	/* each byte is the one before it */
+	return *p == EMU_POISON && memcmp(p, p + 1, bytes - 1) == 0;
 }
 
 const char *emu_shared_overrun(const struct emu_shared *s)

@@ -4,6 +4,8 @@
 static struct emu_meeting *find_meeting(struct emu_warp *w, u32 mask, struct emu_site site)
 {
 	struct emu_meeting *idle = NULL;
+	if (w->latest != NULL && w->latest->mask == mask && w->latest->arrived != 0)
+		return w->latest;
 	for (struct emu_meeting &m : w->meeting) {
 		if (m.mask == mask && m.arrived != 0)
 			return &m;
@@ -14,16 +16,19 @@ static struct emu_meeting *find_meeting(struct emu_warp *w, u32 mask, struct emu
 		emu_trap(cudaErrorLaunchFailure, site.file, site.line, "lanes of one warp wait under more than %d masks",
 			 EMU_MEETINGS);
 	idle->mask = mask;
+	w->latest = idle;
 	return idle;
 }
 
 /* All lanes are there: `arrived` get their results. */
 static void complete(struct emu_block *b, u32 warp, struct emu_meeting *m, u32 arrived)
 {
+	struct emu_warp *w = &b->warp[warp];
 	m->arrived = 0;
+	w->meetings--;
 	if (m->fn == emu_op_sync)
-		b->warp[warp].epoch++;
-	m->fn(m->lane, arrived);
+		w->epoch++;
+	m->fn(w->lane, arrived);
 }
 
 static void close_meeting(struct emu_block *b, u32 warp, struct emu_meeting *m)
@@ -36,14 +41,15 @@ static void close_meeting(struct emu_block *b, u32 warp, struct emu_meeting *m)
 void emu_warp_lane_gone(struct emu_block *b, u32 warp)
 {
 	struct emu_warp *w = &b->warp[warp];
+	if (w->meetings == 0)
+		return;
 	for (struct emu_meeting &m : w->meeting) {
 		if (m.arrived != 0 && m.arrived == (m.mask & w->alive))
 			close_meeting(b, warp, &m);
 	}
 }
 
-void emu_warp_sync(struct emu_lane *lane, u32 mask, emu_warp_fn fn, bool aligned, const char *what,
-		   struct emu_site site)
+void emu_warp_sync(u32 mask, emu_warp_fn fn, bool aligned, const char *what, struct emu_site site)
 {
 	struct emu_block *b = emu_now;
 	struct emu_thread *t = emu_self;
@@ -57,6 +63,7 @@ void emu_warp_sync(struct emu_lane *lane, u32 mask, emu_warp_fn fn, bool aligned
 			 "%s needs the whole warp, and lanes %08x have returned", what, ~w->alive);
 	m = find_meeting(w, mask, site);
 	if (m->arrived == 0) {
+		w->meetings++;
 		m->fn = fn;
 		m->what = what;
 		m->site = site;
@@ -64,7 +71,6 @@ void emu_warp_sync(struct emu_lane *lane, u32 mask, emu_warp_fn fn, bool aligned
 		emu_trap(cudaErrorLaunchFailure, site.file, site.line,
 			 "lanes %08x of the warp wait in %s at %s:%d, and lane %u comes to %s under the same mask", m->arrived,
 			 m->what, m->site.file, m->site.line, t->lane, what);
-	m->lane[t->lane] = lane;
 	m->arrived |= 1u << t->lane;
 	if (m->arrived == (mask & w->alive)) {
 		u32 others = m->arrived & ~(1u << t->lane);
@@ -82,76 +88,80 @@ void emu_warp_sync(struct emu_lane *lane, u32 mask, emu_warp_fn fn, bool aligned
 	for (u32 left_##i = (mask), i = left_##i != 0 ? (u32)__builtin_ctz(left_##i) : 0; left_##i != 0; \
 	     left_##i &= left_##i - 1, i = left_##i != 0 ? (u32)__builtin_ctz(left_##i) : 0)
 
-void emu_op_sync(struct emu_lane *lanes[32], u32 mask)
+void emu_op_sync(struct emu_lane lanes[32], u32 mask)
 {
 	(void)lanes;
 	(void)mask;
 }
 
 /* A lane that does not take part gives whatever its register holds. */
-static u64 value_of(struct emu_lane *lanes[32], u32 mask, u32 lane)
+static u64 value_of(struct emu_lane lanes[32], u32 mask, u32 lane)
 {
-	return (mask >> lane & 1) != 0 ? lanes[lane]->value : ~(u64)0;
+	return (mask >> lane & 1) != 0 ? lanes[lane].shuffle.value : ~(u64)0;
 }
 
-void emu_op_shfl(struct emu_lane *lanes[32], u32 mask)
-{
-	EACH_LANE(i, mask)
-		lanes[i]->result = value_of(lanes, mask, lanes[i]->operand % 32);
-}
-
-void emu_op_shfl_xor(struct emu_lane *lanes[32], u32 mask)
+void emu_op_shfl(struct emu_lane lanes[32], u32 mask)
 {
 	EACH_LANE(i, mask)
-		lanes[i]->result = value_of(lanes, mask, (i ^ lanes[i]->operand) % 32);
+		lanes[i].shuffle.result = value_of(lanes, mask, lanes[i].shuffle.operand % 32);
 }
 
-void emu_op_shfl_up(struct emu_lane *lanes[32], u32 mask)
+void emu_op_shfl_xor(struct emu_lane lanes[32], u32 mask)
+{
+	for (u32 i = 0; i < 32 && mask == CU_ALL; i++)
+		lanes[i].shuffle.result = lanes[(i ^ lanes[i].shuffle.operand) % 32].shuffle.value;
+	if (mask == CU_ALL)
+		return;
+	EACH_LANE(i, mask)
+		lanes[i].shuffle.result = value_of(lanes, mask, (i ^ lanes[i].shuffle.operand) % 32);
+}
+
+void emu_op_shfl_up(struct emu_lane lanes[32], u32 mask)
 {
 	EACH_LANE(i, mask)
-		lanes[i]->result = value_of(lanes, mask, i < lanes[i]->operand ? i : i - lanes[i]->operand);
+		lanes[i].shuffle.result = value_of(lanes, mask, i < lanes[i].shuffle.operand ? i : i - lanes[i].shuffle.operand);
 }
 
-void emu_op_shfl_down(struct emu_lane *lanes[32], u32 mask)
+void emu_op_shfl_down(struct emu_lane lanes[32], u32 mask)
 {
 	EACH_LANE(i, mask)
-		lanes[i]->result = value_of(lanes, mask, lanes[i]->operand > 31 - i ? i : i + lanes[i]->operand);
+		lanes[i].shuffle.result = value_of(lanes, mask, lanes[i].shuffle.operand > 31 - i ? i : i + lanes[i].shuffle.operand);
 }
 
-static void all_get(struct emu_lane *lanes[32], u32 mask, u32 value)
+static void all_get(struct emu_lane lanes[32], u32 mask, u32 value)
 {
 	EACH_LANE(i, mask)
-		lanes[i]->result = value;
+		lanes[i].shuffle.result = value;
 }
 
-void emu_op_ballot(struct emu_lane *lanes[32], u32 mask)
+void emu_op_ballot(struct emu_lane lanes[32], u32 mask)
 {
 	u32 set = 0;
 	EACH_LANE(i, mask)
-		set |= (u32)(lanes[i]->value != 0) << i;
+		set |= (u32)(lanes[i].shuffle.value != 0) << i;
 	all_get(lanes, mask, set);
 }
 
-void emu_op_reduce_add(struct emu_lane *lanes[32], u32 mask)
+void emu_op_reduce_add(struct emu_lane lanes[32], u32 mask)
 {
 	u32 sum = 0;
 	EACH_LANE(i, mask)
-		sum += (u32)lanes[i]->value;
+		sum += (u32)lanes[i].shuffle.value;
 	all_get(lanes, mask, sum);
 }
 
-void emu_op_reduce_min(struct emu_lane *lanes[32], u32 mask)
+void emu_op_reduce_min(struct emu_lane lanes[32], u32 mask)
 {
 	u32 least = ~0u;
 	EACH_LANE(i, mask)
-		least = (u32)lanes[i]->value < least ? (u32)lanes[i]->value : least;
+		least = (u32)lanes[i].shuffle.value < least ? (u32)lanes[i].shuffle.value : least;
 	all_get(lanes, mask, least);
 }
 
-void emu_op_reduce_max(struct emu_lane *lanes[32], u32 mask)
+void emu_op_reduce_max(struct emu_lane lanes[32], u32 mask)
 {
 	u32 most = 0;
 	EACH_LANE(i, mask)
-		most = (u32)lanes[i]->value > most ? (u32)lanes[i]->value : most;
+		most = (u32)lanes[i].shuffle.value > most ? (u32)lanes[i].shuffle.value : most;
 	all_get(lanes, mask, most);
 }

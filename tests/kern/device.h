@@ -57,5 +57,6 @@ void device_attention(struct device *d);
 void device_sampling(struct device *d);
 void device_step(struct device *d);
 void device_moe(struct device *d);
+void device_bench(struct device *d); /* checkkern-cuda only: times of the emulated device */
 
 #endif

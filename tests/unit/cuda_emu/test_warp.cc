@@ -249,6 +249,38 @@ Test(cuda_emu_warp, matrix_products_through_ldmatrix_are_right)
 	}
 }
 
+/* Random fragments [32][8] and [32][4], and sums [32][8] that both ways begin with. */
+static __global__ void pairs(const u32 *a, const u32 *b, float *one_by_one, float *in_pairs)
+{
+	const u32 lane = threadIdx.x;
+	float *d = one_by_one + lane * 8;
+	a += lane * 8;
+	b += lane * 4;
+	cu_mma_bf16(d, a, b);
+	cu_mma_bf16(d, a + 4, b + 2);
+	cu_mma_bf16(d, a, b);
+	cu_mma_bf16(d + 4, a, b + 2);
+	cu_mma_bf16_k32(in_pairs + lane * 8, a, b);
+	cu_mma_bf16_n16(reinterpret_cast<float(*)[4]>(in_pairs + lane * 8), a, b);
+}
+
+Test(cuda_emu_warp, a_pair_of_matrix_products_is_two_in_a_row)
+{
+	u32 *a = zeros<u32>(32 * 8), *b = zeros<u32>(32 * 4);
+	float *one_by_one = zeros<float>(32 * 8), *in_pairs = zeros<float>(32 * 8);
+	for (u32 i = 0; i < 32 * 8; i++) {
+		a[i] = cu_pack_bf16((float)(i * 37 % 61) / 16 - 2, (float)(i * 53 % 41) / 8 - 2);
+		one_by_one[i] = in_pairs[i] = (float)i;
+	}
+	for (u32 i = 0; i < 32 * 4; i++)
+		b[i] = cu_pack_bf16((float)(i * 29 % 47) / 8 - 3, (float)(i * 59 % 31) / 8 - 2);
+	cr_assert_eq(finish(LAUNCH(pairs, 1, 32, 0, NULL, a, b, one_by_one, in_pairs)), cudaSuccess, "%s", emu_report());
+	for (u32 i = 0; i < 32 * 8; i++) {
+		cr_assert_eq(in_pairs[i], one_by_one[i], "%u: %g is not %g", i, (double)in_pairs[i], (double)one_by_one[i]);
+		cr_assert_neq(in_pairs[i], (float)i);
+	}
+}
+
 static __global__ void transposed(const u16 *in, u16 *out)
 {
 	SHARED(u16, rows, 32 * 8);
