@@ -20,7 +20,7 @@ enum option_kv_dtype {
 	OPTION_KV_DTYPE_FP8_E4M3, /* the same */
 };
 enum option_quantization { OPTION_QUANTIZATION_AUTO, OPTION_QUANTIZATION_INT8, OPTION_QUANTIZATION_INT4 };
-enum option_device { OPTION_DEVICE_AUTO, OPTION_DEVICE_CPU };
+enum option_device { OPTION_DEVICE_AUTO, OPTION_DEVICE_CPU, OPTION_DEVICE_CUDA };
 enum option_log_format { OPTION_LOG_TEXT, OPTION_LOG_JSON };
 enum option_scheduling_policy { OPTION_POLICY_FCFS, OPTION_POLICY_PRIORITY };
 enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE };
@@ -45,10 +45,11 @@ enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE }
 	STR(model, chat_template, "", "File with a Jinja chat template to use instead of the model's")       \
 	FLAG(model, trust_request_chat_template, false, "Render chats with the chat_template of the request") \
 	ENUM(model, generation_config, 0, "auto|none", "Take default sampling parameters from the model")    \
-	ENUM(device, device, 0, "auto|cpu", "Where workers compute")                                         \
+	ENUM(device, device, 0, "auto|cpu|cuda", "Where workers compute; auto: on GPUs where there are enough") \
 	INT(device, tensor_parallel_size, 1, 1, 64, "Workers that share every layer")                        \
 	INT(device, threads, 0, 0, 1024, "Compute threads of each worker; 0: automatic, cores / workers")    \
 	REAL(device, gpu_memory_utilization, 0.9, 0.01, 1.0, "Share of device memory the engine may use")    \
+	FLAG(device, enforce_eager, false, "Launch the kernels of every step one by one: no CUDA graphs")    \
 	SIZE(device, kv_cache_memory, 0, 0, "KV cache bytes per worker; 0: automatic")                       \
 	ENUM(device, kv_cache_dtype, 0, "auto|bfloat16|float32|int8|fp8|fp8_e4m3",                           \
 	     "Type of the KV cache; auto: that of --dtype")                                                  \

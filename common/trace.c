@@ -167,7 +167,7 @@ static void write_ring(FILE *out, const struct trace *t, u32 index, u64 origin_n
 #undef TRACE_NAME
 	};
 
-	/* One line of the timeline per process name, whatever pids it had. */
+	/* One line of the timeline per process name, whatever pids it had, and one for its device. */
 	fprintf(out,
 		"%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,\"args\":{\"name\":\"%.32s\"}},\n"
 		"{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%u,\"args\":{\"sort_index\":%u}}",
@@ -178,10 +178,10 @@ static void write_ring(FILE *out, const struct trace *t, u32 index, u64 origin_n
 			continue;
 		u64 begin = s->begin_ns - origin_ns, duration = s->end_ns - s->begin_ns;
 		fprintf(out,
-			",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%u,\"tid\":1,\"ts\":%" PRIu64
+			",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%u,\"tid\":%d,\"ts\":%" PRIu64
 			".%03u,\"dur\":%" PRIu64 ".%03u,\"args\":{\"step\":%" PRIu64 ",\"count\":%" PRIu32
 			"}}",
-			names[s->kind], index + 1, begin / 1000, (unsigned)(begin % 1000), duration / 1000,
+			names[s->kind], index + 1, s->kind == TRACE_DEVICE ? 2 : 1, begin / 1000, (unsigned)(begin % 1000), duration / 1000,
 			(unsigned)(duration % 1000), s->step, s->count);
 	}
 }

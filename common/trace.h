@@ -9,7 +9,8 @@
 #define TRACE_SPANS(X)                                                                                       \
 	X(PLAN, plan) X(ENCODE, encode) X(SEND, send) X(RESULT, result)                                      \
 	X(WAIT, wait) X(APPLY, apply) X(INPUTS, inputs) X(FORWARD, forward) X(SAMPLE, sample)                \
-	X(DECODE, decode) X(WRITE, write) X(HTTP, http) X(LOAD, load)
+	X(DECODE, decode) X(WRITE, write) X(HTTP, http) X(LOAD, load)                                        \
+	X(LAUNCH, launch) X(DEVICE, device) /* a step on a device, while the host does something else */
 
 enum trace_span {
 #define TRACE_ENUM(id, name) TRACE_##id,

@@ -58,12 +58,24 @@ void console_error(struct console *c, const struct err_msg *em)
 	fprintf(stderr, "tercet: %s\n", em->text);
 }
 
+/* Threads matter where they compute. Names come with '_' for spaces, since facts are words. */
+static void banner_workers(const struct console_banner *b)
+{
+	printf("  workers        %" PRIu64 "%s%s", b->workers, b->device[0] != '\0' ? " on " : "", b->device);
+	if (b->device_name[0] != '\0')
+		printf(": ");
+	for (const char *p = b->device_name; *p != '\0'; p++)
+		putchar(*p == '_' ? ' ' : *p);
+	if (b->device_name[0] == '\0' && b->threads[0] != '\0')
+		printf(", threads each: %s", b->threads);
+	printf("\n");
+}
+
 static void banner_text(const struct console_banner *b)
 {
 	printf("\n  Tercet %s\n\n", TERCET_VERSION);
 	printf("  model          %s%s%s\n", b->model, b->dtype[0] != '\0' ? ", " : "", b->dtype);
-	printf("  workers        %" PRIu64 "%s%s%s%s\n", b->workers, b->device[0] != '\0' ? " on " : "",
-	       b->device, b->threads[0] != '\0' ? ", threads each: " : "", b->threads);
+	banner_workers(b);
 	if (b->nodes > 1)
 		printf("  node           %" PRIu64 " of %" PRIu64 ", workers here: %" PRIu64 ", node 0: %s\n", b->node, b->nodes,
 		       b->workers / b->nodes, b->master);
@@ -89,10 +101,10 @@ void console_banner(struct console *c, const struct console_banner *b, bool json
 		return;
 	if (json)
 		LOG_INFO("ENGINE_READY",
-			 "model=\"%s\" dtype=%s kv_dtype=%s device=%s workers=%" PRIu64
+			 "model=\"%s\" dtype=%s kv_dtype=%s device=%s device_name=\"%s\" workers=%" PRIu64
 			 " threads=%s kv_blocks=%" PRIu64 " kv_tokens=%" PRIu64 " max_model_len=%" PRIu64
 			 " url=%s run_dir=\"%s\" start_s=%.3f",
-			 b->model, b->dtype, b->kv_dtype, b->device, b->workers, b->threads, b->blocks,
+			 b->model, b->dtype, b->kv_dtype, b->device, b->device_name, b->workers, b->threads, b->blocks,
 			 b->blocks * b->block_size, b->max_model_len, b->url, b->run_dir, b->start_s);
 	else
 		banner_text(b);

@@ -23,7 +23,7 @@ void console_error(struct console *c, const struct err_msg *em);
 
 /* What the banner tells; strings may be "" when unknown. */
 struct console_banner {
-	const char *model, *device, *dtype, *kv_dtype, *threads, *url, *run_dir;
+	const char *model, *device, *device_name, *dtype, *kv_dtype, *threads, *url, *run_dir;
 	u64 node, nodes; /* this one, and how many */
 	const char *master; /* the address of node 0, with several */
 	u64 workers, blocks, block_size, max_model_len;

@@ -191,7 +191,7 @@ static u64 number_fact(const struct supervisor *s, enum ipc_role role, const cha
 static void announce(struct supervisor *s, u64 now_ns)
 {
 	const struct options *o = s->options;
-	char device[64], dtype[32], kv_dtype[32], threads[16], url[300];
+	char device[64], device_name[160], dtype[32], kv_dtype[32], threads[16], url[300];
 	bool json = o->log_format == OPTION_LOG_JSON;
 
 	fact(s, IPC_ROLE_GATEWAY, "url", url, sizeof(url));
@@ -202,6 +202,7 @@ static void announce(struct supervisor *s, u64 now_ns)
 	struct console_banner banner = {
 		.model = o->model,
 		.device = fact(s, IPC_ROLE_WORKER, "device", device, sizeof(device)),
+		.device_name = fact(s, IPC_ROLE_WORKER, "device_name", device_name, sizeof(device_name)),
 		.dtype = fact(s, IPC_ROLE_WORKER, "dtype", dtype, sizeof(dtype)),
 		.kv_dtype = fact(s, IPC_ROLE_WORKER, "kv_dtype", kv_dtype, sizeof(kv_dtype)),
 		.threads = fact(s, IPC_ROLE_WORKER, "threads", threads, sizeof(threads)),

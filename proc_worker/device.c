@@ -1,4 +1,4 @@
-/* Opens a device's shared object. Runs in the worker at start; never called again. */
+/* Opens a device's shared object, or decides that there is none. Runs in the worker at start; never called again. */
 #include "proc_worker/device.h"
 
 #include <dlfcn.h>
@@ -83,6 +83,38 @@ enum err device_open(struct device *d, u32 index, struct err_msg *em)
 		d->info.name, d->info.processors, d->info.capability / 10, d->info.capability % 10,
 		d->info.driver, d->info.runtime, (unsigned long long)(d->info.memory_total >> 20),
 		(unsigned long long)(d->info.memory_free >> 20));
+	return ERR_OK;
+}
+
+static enum err open_enough(struct device *d, u32 index, u32 needed, struct err_msg *em)
+{
+	enum err e = device_open(d, index, em);
+
+	if (!e && d->info.count < needed)
+		e = err_set(em, ERR_DEVICE,
+			    "the %u workers of this machine need a device each, and %u %s there (CUDA_VISIBLE_DEVICES "
+			    "chooses; --tensor-parallel-size %u fits)",
+			    needed, d->info.count, d->info.count == 1 ? "is" : "are", d->info.count);
+	return e;
+}
+
+enum err device_choose(struct device *d, enum option_device wanted, u32 index, u32 needed, struct err_msg *em)
+{
+	*d = (struct device){0};
+	if (wanted == OPTION_DEVICE_CPU)
+		return ERR_OK;
+	enum err e = open_enough(d, index, needed, em);
+	if (!e)
+		return ERR_OK;
+	device_close(d);
+	if (wanted == OPTION_DEVICE_CUDA) {
+		err_prefix(em, "--device cuda");
+		return e;
+	}
+	if (e == ERR_VERSION) /* somebody wanted them */
+		LOG_WARN("DEVICE_CHOSEN", "device=cpu reason=\"%s\"", em->text);
+	else
+		LOG_INFO("DEVICE_CHOSEN", "device=cpu reason=\"%s\"", em->text);
 	return ERR_OK;
 }
 

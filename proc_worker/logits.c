@@ -173,8 +173,10 @@ static enum err compute(struct rank *r)
 
 static enum err check_request(const struct options *o, const struct logits_request *q, struct err_msg *em)
 {
+	if (o->device == OPTION_DEVICE_CUDA)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "logits are computed on the CPU: leave --device cuda away, or use --device cpu");
 	struct model_config *c = malloc(sizeof(*c));
-
 	if (!c)
 		return err_set(em, ERR_NO_MEMORY, "out of memory");
 	enum err e = model_config_read(c, o->model, em);
@@ -195,6 +197,7 @@ static enum err load(struct rank *r)
 	u32 count = r->job->request->count;
 
 	config.run_dir = r->job->dir;
+	config.device = OPTION_DEVICE_CPU;
 	config.limits.rows_max = ROWS_MAX;
 	config.limits.max_model_len = count < CONTEXT_MIN ? CONTEXT_MIN : count;
 	enum err e = runner_create(&r->runner, &config, &r->em);

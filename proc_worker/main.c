@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/log.h"
 #include "proc_worker/logits.h"
@@ -67,6 +68,10 @@ int main(int argc, char **argv)
 			  : serve(&o, &boot, &em);
 	if (e)
 		boot_failed(&boot, &em);
+	if (e == ERR_DEVICE) { /* what a driver does at exit may wait for a device that answers nothing any more */
+		fflush(NULL);
+		_exit(EXIT_FAILURE);
+	}
 	options_fini(&o);
 	return e ? EXIT_FAILURE : status;
 }

@@ -1,6 +1,6 @@
-/* One step: apply, inputs, forward, logits of the rows that sample, sampling, RESULT. Runs in the worker;
- * owns nothing that runner_load.c did not make; never allocates. */
-#include "proc_worker/runner.h"
+/* One step on the CPU: apply, inputs, forward, logits of the rows that sample, sampling, RESULT; steps on a device are
+ * handed to runner_device.c. Runs in the worker; owns nothing that runner_load.c did not make; never allocates. */
+#include "proc_worker/runner_device.h"
 
 #include <string.h>
 
@@ -10,6 +10,8 @@
 
 enum err runner_begin(struct runner *r, u64 epoch, u32 block_count, u32 max_model_len, struct err_msg *em)
 {
+	if (r->device)
+		return runner_device_begin(r, epoch, block_count, max_model_len, em);
 	r->in_flight = 0;
 	enum err e = batch_state_reset(r->batch, block_count, max_model_len, em);
 
@@ -91,26 +93,30 @@ static void fill_result(struct runner *r)
 #undef COLUMN
 }
 
-/* Marks rows that the token just sampled ends, by the rule that scheduler and detokenizer follow, too. */
+void runner_mark_finished(struct runner *r, u32 row, u32 output, u32 token)
+{
+	const struct batch_state *b = r->batch;
+	const struct batch_row *br = &b->rows[row];
+	u32 room = b->limits.max_model_len - br->prompt_count;
+	struct finish_rule rule = {.output_max = br->params.max_tokens < room ? br->params.max_tokens : room,
+				   .output_min = br->params.min_tokens,
+				   .ignore_eos = br->params.flags & SAMPLING_IGNORE_EOS,
+				   .eos_ids = r->model.eos_ids,
+				   .eos_count = r->model.eos_count,
+				   .stop_ids = b->stop_ids + (size_t)row * STOP_IDS_MAX,
+				   .stop_count = br->stop_count};
+
+	if (finish_check(&rule, output, token).reason != FINISH_NONE)
+		r->finished[row] = br->incarnation;
+}
+
 static void mark_finished(struct runner *r)
 {
 	const struct batch_state *b = r->batch;
 
 	for (u32 i = 0; i < b->sample_count; i++) {
 		u32 row = b->sample_rows[i];
-		const struct batch_row *br = &b->rows[row];
-		u32 room = b->limits.max_model_len - br->prompt_count;
-		struct finish_rule rule = {.output_max = br->params.max_tokens < room ? br->params.max_tokens
-										      : room,
-					   .output_min = br->params.min_tokens,
-					   .ignore_eos = br->params.flags & SAMPLING_IGNORE_EOS,
-					   .eos_ids = r->model.eos_ids,
-					   .eos_count = r->model.eos_count,
-					   .stop_ids = b->stop_ids + (size_t)row * STOP_IDS_MAX,
-					   .stop_count = br->stop_count};
-		u32 output = b->known[row] - br->prompt_count + 1;
-		if (finish_check(&rule, output, r->sampled[i]).reason != FINISH_NONE)
-			r->finished[row] = br->incarnation;
+		runner_mark_finished(r, row, b->known[row] - b->rows[row].prompt_count + 1, r->sampled[i]);
 	}
 }
 
@@ -132,11 +138,10 @@ static void count_step(struct runner *r)
 					   .samples = r->batch->sample_count};
 }
 
-enum err runner_submit(struct runner *r, const struct ipc_step *step, struct err_msg *em)
+static enum err compute(struct runner *r, const struct ipc_step *step, struct err_msg *em)
 {
 	struct batch_state *b = r->batch;
 
-	ASSERT(r->in_flight == 0);
 	r->times.begin = clock_now_ns();
 	r->columns.lp.entries = r->columns.lp.id_count = 0;
 	r->columns.plp_entries = r->columns.plp_id_count = 0;
@@ -154,27 +159,65 @@ enum err runner_submit(struct runner *r, const struct ipc_step *step, struct err
 		e = runner_prompt_logprobs(r, em);
 	if (!e)
 		e = sample(r, em);
-	r->times.sampled = clock_now_ns();
+	r->times.sampled = r->times.collected = clock_now_ns();
 	if (e) {
 		b->broken = true;
 		b->applied = false;
-		return e;
 	}
-	r->result = (struct ipc_result){.step = b->step};
+	return e;
+}
+
+enum err runner_submit(struct runner *r, const struct ipc_step *step, struct err_msg *em)
+{
+	if (r->device)
+		return runner_device_submit(r, step, em);
+	ASSERT(r->in_flight == 0);
+	enum err e = compute(r, step, em);
+	if (e)
+		return e;
+	r->result = (struct ipc_result){.step = r->batch->step};
 	if (r->config.rank == 0)
 		fill_result(r);
 	mark_finished(r);
 	count_step(r);
-	batch_state_commit(b, r->sampled);
+	batch_state_commit(r->batch, r->sampled);
 	r->in_flight = 1;
 	return ERR_OK;
 }
 
 enum err runner_collect(struct runner *r, struct err_msg *em)
 {
-	(void)em;
+	if (r->device)
+		return runner_device_collect(r, em);
 	if (r->in_flight == 0)
 		return ERR_AGAIN;
 	r->in_flight = 0;
 	return ERR_OK;
+}
+
+int runner_fd(const struct runner *r)
+{
+	return r->device ? r->device->fd : -1;
+}
+
+enum err runner_wait(struct runner *r, struct err_msg *em)
+{
+	if (r->device)
+		return runner_device_wait(r, em);
+	return r->in_flight ? ERR_OK : ERR_AGAIN;
+}
+
+enum err runner_look(struct runner *r, struct err_msg *em)
+{
+	return r->device ? runner_device_look(r, em) : ERR_OK;
+}
+
+const char *runner_device_kind(const struct runner *r)
+{
+	return r->device ? "cuda" : "cpu";
+}
+
+const char *runner_device_name(const struct runner *r)
+{
+	return r->device ? r->device->device.info.name : "";
 }

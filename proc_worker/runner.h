@@ -1,7 +1,10 @@
 /* A loaded model and the batch it works on: takes STEP messages, answers RESULT messages. No sockets here.
  *
- *     runner_submit(r, step)     the CPU computes it there and then
- *     runner_collect(r)          r->result: what the oldest step says that has not been collected */
+ *     runner_submit(r, step)     the CPU computes it there and then; a device gets it queued, and nobody waits
+ *     runner_collect(r)          r->result: what the oldest step says that has not been collected
+ *
+ * The CPU has one step at a time, and it can be collected at once. A device has up to RUNNER_FLIGHTS_MAX;
+ * runner_fd tells when one is done. All functions belong to one thread. */
 #ifndef TERCET_PROC_WORKER_RUNNER_H
 #define TERCET_PROC_WORKER_RUNNER_H
 
@@ -13,8 +16,12 @@
 #include "proc_worker/kv_memory.h"
 #include "proc_worker/model/config.h"
 #include "proc_worker/model/decoder.h"
+#include "proc_worker/model/weights.h"
 #include "proc_worker/profile.h"
 #include "proc_worker/sampler.h"
+
+/* Steps that may be submitted and not collected: what the scheduler sends ahead, and some. */
+enum { RUNNER_FLIGHTS_MAX = 6 };
 
 struct runner_config {
 	const char *model_dir;
@@ -24,6 +31,9 @@ struct runner_config {
 	const struct collectives_nodes *nodes; /* that the ranks are spread over; NULL: one. options_hash is not read */
 	u32 threads; /* 0: automatic, the cores divided by the ranks */
 	u32 caps;    /* enum kern_cap */
+	enum option_device device;
+	bool enforce_eager; /* device: no graphs */
+	u32 step_timeout_ms; /* device: for each step; 0: none */
 	enum option_dtype dtype;
 	enum option_kv_dtype kv_dtype;
 	enum option_quantization quantization;
@@ -38,9 +48,10 @@ struct runner_config {
 	void *progress_ctx;
 };
 
-/* When the parts of the collected step ended, clock_now_ns. */
+/* When the parts of the collected step ended, clock_now_ns: it was computed from `built` to `sampled`. On a device the
+ * host was done with it at `queued` (CPU: 0), and there are no inputs and no sampling apart from the forward. */
 struct runner_times {
-	u64 begin, applied, built, forwarded, sampled;
+	u64 begin, applied, queued, built, forwarded, sampled, collected;
 };
 
 /* The size of the collected step. */
@@ -63,7 +74,10 @@ struct runner_columns {
 	size_t memory_bytes;
 };
 
-/* Read-only outside runner*.c and profile.c. */
+struct runner_device;
+
+/* Read-only outside runner*.c and profile.c. With a device, what computes on the CPU is empty: weights, ops, decoder,
+ * kv, inputs, sampler, profile. */
 struct runner {
 	struct runner_config config;
 	struct model_config model;
@@ -77,6 +91,8 @@ struct runner {
 	struct kern_ops ops;
 	struct kern_ctx ctx;
 	struct collectives *collectives; /* NULL with one rank */
+	struct weights_plan plan;
+	struct runner_device *device; /* NULL: the CPU */
 	struct decoder decoder;
 	struct kv_shape kv_shape;
 	struct kv_memory kv;
@@ -111,17 +127,35 @@ MUST_CHECK enum err runner_create(struct runner **out, const struct runner_confi
 				  struct err_msg *em);
 void runner_destroy(struct runner **r);
 
-/* INIT: empty state, that many blocks. ERR_INVALID: more than there are; the errors of collectives_begin. */
+/* INIT: empty state, that many blocks; waits for what is in flight and forgets it. ERR_INVALID: more than there are;
+ * ERR_DEVICE; the errors of collectives_begin. */
 MUST_CHECK enum err runner_begin(struct runner *r, u64 epoch, u32 block_count, u32 max_model_len,
 				 struct err_msg *em);
 
-/* STEP: computes it. The errors of batch_state_apply: the state is lost, a begin helps. The errors of the
- * collectives and ERR_DEVICE: so is the step. */
+/* STEP: computes it, or queues it on the device, where there must be room (runner_is_full). The errors of
+ * batch_state_apply: the state is lost, a begin helps. The errors of the collectives: so is the step. ERR_DEVICE in
+ * the device's words: only a new process helps. */
 MUST_CHECK enum err runner_submit(struct runner *r, const struct ipc_step *step, struct err_msg *em);
 
 /* Of the oldest submitted step fills r->result (rank 0; on the others the step number alone), r->times and r->counts.
- * ERR_AGAIN: none is done. */
+ * ERR_AGAIN: none is done. ERR_DEVICE: it failed. Never waits. */
 MUST_CHECK enum err runner_collect(struct runner *r, struct err_msg *em);
+
+/* Readable when a step of the device is done or has failed, until runner_collect says ERR_AGAIN; -1 on the CPU, where a
+ * submitted step is done. */
+int runner_fd(const struct runner *r);
+static inline bool runner_is_full(const struct runner *r)
+{
+	return r->in_flight == (r->device ? RUNNER_FLIGHTS_MAX : 1);
+}
+/* Waits until a step can be collected. ERR_AGAIN: none is in flight. ERR_DEVICE: it failed or took too long. */
+MUST_CHECK enum err runner_wait(struct runner *r, struct err_msg *em);
+/* To be called now and then while steps are in flight: ERR_DEVICE when one takes longer than step_timeout_ms, or a
+ * collective of the device has failed. */
+MUST_CHECK enum err runner_look(struct runner *r, struct err_msg *em);
+/* "cpu", "cuda"; and how the device calls itself ("" for the CPU), borrowed from `r`. */
+const char *runner_device_kind(const struct runner *r);
+const char *runner_device_name(const struct runner *r);
 
 /* A row of the last step goes on: there will be a STEP, and waiting for it is waiting for the scheduler. */
 bool runner_is_live(const struct runner *r);

@@ -1,7 +1,7 @@
 /* Makes and unmakes a runner: config, checkpoint, threads, collectives, weights, activations, profile, KV
  * cache, in this order, so that whatever can be refused is refused before it costs time. Runs in the worker
  * at start. */
-#include "proc_worker/runner.h"
+#include "proc_worker/runner_device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +18,7 @@ enum {
 		60 * 60 * 1000, /* a rank that dies while it loads is noticed at once all the same */
 	STEP_TIMEOUT_MS = 20 * 1000,
 	SCRATCH_ALIGN = 64,
+	DEVICE_EXCHANGE_BYTES = 4096, /* ranks with devices tell each other numbers only */
 };
 
 struct runner_config runner_config_from(const struct options *o, u32 rank)
@@ -30,6 +31,9 @@ struct runner_config runner_config_from(const struct options *o, u32 rank)
 		.ranks = (u32)o->tensor_parallel_size,
 		.threads = (u32)o->threads,
 		.caps = kern_caps_detect(),
+		.device = (enum option_device)o->device,
+		.enforce_eager = o->enforce_eager,
+		.step_timeout_ms = (u32)o->progress_timeout * 1000 / 2,
 		.dtype = (enum option_dtype)o->dtype,
 		.quantization = (enum option_quantization)o->quantization,
 		.kv_dtype = (enum option_kv_dtype)o->kv_cache_dtype,
@@ -73,14 +77,15 @@ static enum err decide_length(struct runner *r, struct err_msg *em)
 	return ERR_OK;
 }
 
-/* "auto" is what the checkpoint is stored in; float16 has no arithmetic here and becomes bfloat16. */
+/* "auto" is what the checkpoint is stored in; float16 has no arithmetic here and becomes bfloat16, as everything does
+ * on a device. */
 static void decide_dtype(struct runner *r)
 {
 	const struct st_tensor *first = safetensors_find(r->checkpoint, r->model.arch->tensors[0].name);
 	enum kern_dtype stored = r->model.has_dtype ? r->model.dtype : first ? first->dtype : KERN_BF16;
 
 	if (r->config.dtype == OPTION_DTYPE_AUTO)
-		r->dtype = stored == KERN_F32 ? KERN_F32 : KERN_BF16;
+		r->dtype = stored == KERN_F32 && !r->device ? KERN_F32 : KERN_BF16;
 	else
 		r->dtype = r->config.dtype == OPTION_DTYPE_FLOAT32 ? KERN_F32 : KERN_BF16;
 	r->matrix_dtype = r->config.quantization == OPTION_QUANTIZATION_INT8   ? KERN_I8
@@ -106,6 +111,44 @@ static enum kern_dtype decide_kv_dtype(const struct runner *r)
 	return r->dtype;
 }
 
+static void decide_types(struct runner *r)
+{
+	decide_dtype(r);
+	r->kv_shape = (struct kv_shape){.layers = r->model.layers,
+					.kv_heads = r->shard.kv_heads,
+					.head_dim = r->model.head_dim,
+					.block_size = r->config.limits.block_size,
+					.dtype = decide_kv_dtype(r)};
+	r->plan = (struct weights_plan){.config = &r->model,
+					.shard = &r->shard,
+					.checkpoint = r->checkpoint,
+					.dtype = r->dtype,
+					.matrix_dtype = r->matrix_dtype,
+					.caps = r->config.caps,
+					.model_dir = r->config.model_dir,
+					.progress = weights_progress,
+					.progress_ctx = r};
+	if (r->config.weights_cache && *r->config.weights_cache)
+		r->plan.cache_dir = r->config.weights_cache;
+}
+
+/* A device computes in types of its own, so it is chosen first; and whether it can compute this model depends on them. */
+static enum err decide_device(struct runner *r, struct err_msg *em)
+{
+	enum err e = runner_device_open(r, em);
+
+	if (e)
+		return e;
+	decide_types(r);
+	if (r->device)
+		e = runner_device_check(r, em);
+	if (!e && !r->device)
+		decide_types(r);
+	return e;
+}
+
+/* ---------------------------------------------------------------- parts */
+
 static enum err start_threads(struct runner *r, struct err_msg *em)
 {
 	enum err e = kern_threads_create(&r->ctx.threads, r->config.threads, em);
@@ -118,8 +161,6 @@ static enum err start_threads(struct runner *r, struct err_msg *em)
 	return kern_threads_create(&r->ctx.threads, share ? share : 1, em);
 }
 
-/* ---------------------------------------------------------------- parts */
-
 static enum err read_model(struct runner *r, struct err_msg *em)
 {
 	enum err e = model_config_read(&r->model, r->config.model_dir, em);
@@ -130,9 +171,7 @@ static enum err read_model(struct runner *r, struct err_msg *em)
 		e = decide_length(r, em);
 	if (!e)
 		e = safetensors_open(&r->checkpoint, r->config.model_dir, em);
-	if (!e)
-		decide_dtype(r);
-	return e;
+	return e ? e : decide_device(r, em);
 }
 
 static void on_waiting(void *ctx, const char *what)
@@ -144,7 +183,7 @@ static void on_waiting(void *ctx, const char *what)
 static u64 options_hash(const struct runner *r)
 {
 	const u64 values[] = {ipc_schema_hash(),	r->dtype,
-			      r->matrix_dtype,
+			      r->matrix_dtype,		r->device != NULL,
 			      r->max_model_len,		r->config.limits.rows_max,
 			      r->config.limits.tokens_max, r->config.limits.block_size,
 			      r->config.kv_dtype,
@@ -176,7 +215,8 @@ static enum err join(struct runner *r, struct err_msg *em)
 		nodes.waiting_ctx = r;
 		c.nodes = &nodes;
 	}
-	c.buffer_bytes = decoder_exchange_bytes(&r->model, r->config.ranks, r->config.limits.tokens_max);
+	c.buffer_bytes = r->device ? DEVICE_EXCHANGE_BYTES
+				   : decoder_exchange_bytes(&r->model, r->config.ranks, r->config.limits.tokens_max);
 	enum err e = collectives_join(&r->collectives, &c, em);
 	if (!e)
 		collectives_set_timeout(r->collectives, LOAD_TIMEOUT_MS);
@@ -197,33 +237,13 @@ static enum err memory_share(struct runner *r, u64 *bytes, struct err_msg *em)
 
 static enum err load_weights(struct runner *r, struct err_msg *em)
 {
-	struct weights_plan plan = {.config = &r->model,
-				    .shard = &r->shard,
-				    .checkpoint = r->checkpoint,
-				    .dtype = r->dtype,
-				    .matrix_dtype = r->matrix_dtype,
-				    .caps = r->config.caps,
-				    .threads = r->ctx.threads,
-				    .model_dir = r->config.model_dir,
-				    .progress = weights_progress,
-				    .progress_ctx = r};
+	enum err e = model_weights_load(&r->weights, &r->plan, em);
 
-	if (r->config.weights_cache && *r->config.weights_cache)
-		plan.cache_dir = r->config.weights_cache;
-	enum err e = model_weights_check(&plan, em);
-	if (!e)
-		e = join(r, em);
-	if (!e)
-		e = memory_share(r, &plan.memory_available, em);
-	if (!e)
-		e = model_weights_load(&r->weights, &plan, em);
+	if (e)
+		return e;
+	safetensors_trim(r->checkpoint);
 	r->weight_bytes = r->weights.bytes;
-	if (!e)
-		safetensors_trim(r->checkpoint);
-	if (!e)
-		e = rope_tables_init(&r->rope, &r->model.rope, r->max_model_len, r->config.limits.tokens_max,
-				     em);
-	return e;
+	return rope_tables_init(&r->rope, &r->model.rope, r->max_model_len, r->config.limits.tokens_max, em);
 }
 
 static enum err make_decoder(struct runner *r, struct err_msg *em)
@@ -328,11 +348,6 @@ static enum err make_kv(struct runner *r, struct err_msg *em)
 	const void *parts[COLLECTIVES_RANKS_MAX];
 	u32 blocks = 0;
 
-	r->kv_shape = (struct kv_shape){.layers = r->model.layers,
-					.kv_heads = r->shard.kv_heads,
-					.head_dim = r->model.head_dim,
-					.block_size = r->config.limits.block_size,
-					.dtype = decide_kv_dtype(r)};
 	enum err e = profile_run(r, &r->profile, em);
 	if (!e && r->collectives)
 		e = collectives_all_gather(r->collectives, 0, parts, em);
@@ -392,35 +407,52 @@ static void log_loaded(const struct runner *r)
 		 (unsigned long long)(r->profile.step_ns / 1000000), variants);
 }
 
-static enum err make_all(struct runner *r, struct err_msg *em)
+/* What computes, when it is the CPU. */
+static enum err make_cpu(struct runner *r, struct err_msg *em)
 {
-	report(r, 0, "reading config.json");
-	enum err e = read_model(r, em);
-	if (!e)
-		e = start_threads(r, em);
-	if (!e) {
-		kern_ops_init(&r->ops, r->config.caps);
-		e = load_weights(r, em);
-	}
+	kern_ops_init(&r->ops, r->config.caps);
+	enum err e = load_weights(r, em);
 	if (!e)
 		e = make_decoder(r, em);
 	if (!e)
 		e = make_inputs(r, em);
-	if (!e)
-		e = make_columns(r, em);
 	if (!e)
 		e = make_sampler(r, em);
 	if (!e) {
 		report(r, 0.9, "profiling memory");
 		e = make_kv(r, em);
 	}
+	return e;
+}
+
+static enum err make_all(struct runner *r, struct err_msg *em)
+{
+	report(r, 0, "reading config.json");
+	enum err e = read_model(r, em);
+	if (!e)
+		e = start_threads(r, em);
+	r->plan.threads = r->ctx.threads;
+	if (!e)
+		e = model_weights_check(&r->plan, em);
+	if (!e)
+		e = join(r, em);
+	if (!e)
+		e = memory_share(r, &r->plan.memory_available, em);
+	if (!e)
+		e = make_columns(r, em);
+	if (!e)
+		e = r->device ? runner_device_create(r, em) : make_cpu(r, em);
 	if (!e)
 		e = make_batch(r, em);
 	if (!e && r->collectives)
 		collectives_set_timeout(r->collectives, STEP_TIMEOUT_MS);
-	if (!e)
+	if (e)
+		return e;
+	if (r->device)
+		runner_device_log(r);
+	else
 		log_loaded(r);
-	return e;
+	return ERR_OK;
 }
 
 enum err runner_create(struct runner **out, const struct runner_config *config, struct err_msg *em)
@@ -445,6 +477,7 @@ void runner_destroy(struct runner **out)
 
 	if (!r)
 		return;
+	runner_device_destroy(r);
 	batch_state_destroy(&r->batch);
 	kv_memory_fini(&r->kv);
 	sampler_destroy(&r->sampler);

@@ -12,8 +12,9 @@
 #include "common/log.h"
 #include "common/nodes.h"
 #include "common/sched_slice.h"
+#include "kernels/device.h"
 
-enum { NODES_JOIN_MS = 600 * 1000 };
+enum { NODES_JOIN_MS = 600 * 1000, LOOK_MS = 500 };
 
 void worker_fail(struct worker *w, enum err e, const struct err_msg *em)
 {
@@ -138,6 +139,25 @@ static void on_node_lost(void *ctx, int fd, u32 events)
 	(void)!worker_check_nodes(w);
 }
 
+static void on_step_done(void *ctx, int fd, u32 events)
+{
+	(void)fd;
+	(void)events;
+	worker_collect(ctx);
+}
+
+/* A device that hangs says nothing by itself. */
+static void on_look(void *ctx, u64 now_ns)
+{
+	struct worker *w = ctx;
+	struct err_msg em;
+	(void)now_ns;
+
+	enum err e = runner_look(w->runner, &em);
+	if (e)
+		worker_fail(w, e, &em);
+}
+
 /* ---------------------------------------------------------------- life */
 
 static void on_progress(void *ctx, double share, const char *what)
@@ -175,7 +195,7 @@ static enum err load(struct worker *w, struct err_msg *em)
 	enum err e = c.nodes ? find_nodes(w, em) : ERR_OK;
 	if (!e)
 		e = runner_create(&w->runner, &c, em);
-	if (!e)
+	if (!e) /* of layers on the CPU; on a device steps are what progresses */
 		w->runner->decoder.config.progress_ns = &w->stats->progress_ns;
 	if (!e)
 		trace_add(w->trace, TRACE_LOAD, begin, clock_now_ns(), 0, 0);
@@ -208,6 +228,7 @@ static enum err open_channel(struct worker *w, const char *name, enum ipc_patter
 
 static enum err open_channels(struct worker *w, struct err_msg *em)
 {
+	u32 look_timer;
 	enum err e = ipc_context_create(&w->ipc, em);
 
 	if (!e)
@@ -226,6 +247,10 @@ static enum err open_channels(struct worker *w, struct err_msg *em)
 	int lost_fd = w->runner->collectives ? collectives_lost_fd(w->runner->collectives) : -1;
 	if (!e && lost_fd >= 0)
 		e = ipc_loop_add_fd(w->loop, lost_fd, EPOLLIN, on_node_lost, w);
+	if (!e && runner_fd(w->runner) >= 0)
+		e = ipc_loop_add_fd(w->loop, runner_fd(w->runner), EPOLLIN, on_step_done, w);
+	if (!e && runner_fd(w->runner) >= 0)
+		e = ipc_loop_add_timer(w->loop, LOOK_MS, on_look, w, &look_timer);
 	return e ? err_set(em, e, "cannot set up the event loop: %s", err_text(e)) : ERR_OK;
 }
 
@@ -291,12 +316,23 @@ void worker_destroy(struct worker **out)
 	*out = NULL;
 }
 
+/* Facts are words; the supervisor turns '_' into spaces again. */
+static void device_name_word(const struct runner *r, char *out, size_t bytes)
+{
+	snprintf(out, bytes, "%s", runner_device_name(r));
+	for (char *p = out; *p; p++)
+		if (*p == ' ')
+			*p = '_';
+}
+
 enum err worker_run(struct worker *w, struct err_msg *em)
 {
 	const struct runner *r = w->runner;
+	char name[KERN_DEVICE_NAME_MAX];
 
-	boot_ready(w->boot, "device=cpu dtype=%s kv_dtype=%s threads=%u block_count=%u max_model_len=%u",
-		   kern_dtype_name(r->dtype), kv_dtype_name(r->kv_shape.dtype),
+	device_name_word(r, name, sizeof(name));
+	boot_ready(w->boot, "device=%s%s%s dtype=%s kv_dtype=%s threads=%u block_count=%u max_model_len=%u",
+		   runner_device_kind(r), name[0] ? " device_name=" : "", name, kern_dtype_name(r->dtype), kv_dtype_name(r->kv_shape.dtype),
 		   kern_threads_count(r->ctx.threads), r->block_count, r->max_model_len);
 	enum err e = ipc_loop_run(w->loop);
 	if (e)

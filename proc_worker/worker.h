@@ -6,6 +6,9 @@
  *   worker_step.c                epochs, steps, results, statistics, trace
  *   runner.c, runner_load.c,     one step; loading
  *   runner_prompt_logprobs.c
+ *   runner_device.c,             steps that are queued on a device; opening it
+ *   runner_device_load.c, device.c
+ *   gpu/                         the engine of a device
  *   batch_state.c                rows: a pure function of the STEPs
  *   inputs.c, sampler.c          arrays of a step; tokens from logits
  *   profile.c, host_memory.c,    how many KV blocks fit; their memory

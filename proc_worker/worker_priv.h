@@ -42,5 +42,7 @@ void worker_send_ready(struct worker *w);
 /* INIT and STEP of the present epoch. */
 void worker_begin_epoch(struct worker *w, u64 epoch, const struct ipc_init *m);
 void worker_run_step(struct worker *w, const struct ipc_step *step);
+/* Sends the results of all steps that are done. */
+void worker_collect(struct worker *w);
 
 #endif

@@ -120,22 +120,35 @@ void worker_begin_epoch(struct worker *w, u64 epoch, const struct ipc_init *m)
 	}
 }
 
-static void trace_step(const struct worker *w, u64 waited_since, u64 sent_ns)
+/* A device's steps are spans of their own, on a line of their own: the host does other things meanwhile. */
+static void trace_computing(const struct worker *w)
 {
-	const struct runner *r = w->runner;
-	const struct runner_times *t = &r->times;
-	const struct runner_counts *c = &r->counts;
-	u64 step = r->result.step;
+	const struct runner_times *t = &w->runner->times;
+	const struct runner_counts *c = &w->runner->counts;
+	u64 step = w->runner->result.step;
 
-	if (!w->trace)
+	if (t->queued) {
+		trace_add(w->trace, TRACE_LAUNCH, t->applied, t->queued, step, c->tokens);
+		trace_add(w->trace, TRACE_DEVICE, t->built, t->sampled, step, c->tokens);
 		return;
-	if (waited_since)
-		trace_add(w->trace, TRACE_WAIT, waited_since, t->begin, step, 0);
-	trace_add(w->trace, TRACE_APPLY, t->begin, t->applied, step, c->rows);
+	}
 	trace_add(w->trace, TRACE_INPUTS, t->applied, t->built, step, c->run_rows);
 	trace_add(w->trace, TRACE_FORWARD, t->built, t->forwarded, step, c->tokens);
 	trace_add(w->trace, TRACE_SAMPLE, t->forwarded, t->sampled, step, c->samples);
-	trace_add(w->trace, TRACE_SEND, t->sampled, sent_ns, step, (u32)w->frame.bytes);
+}
+
+static void trace_step(const struct worker *w, u64 waited_since, u64 sent_ns)
+{
+	const struct runner_times *t = &w->runner->times;
+	u64 step = w->runner->result.step;
+
+	if (!w->trace)
+		return;
+	if (waited_since && waited_since < t->begin)
+		trace_add(w->trace, TRACE_WAIT, waited_since, t->begin, step, 0);
+	trace_add(w->trace, TRACE_APPLY, t->begin, t->applied, step, w->runner->counts.rows);
+	trace_computing(w);
+	trace_add(w->trace, TRACE_SEND, t->collected, sent_ns, step, (u32)w->frame.bytes);
 }
 
 static bool is_state_error(enum err e)
@@ -161,33 +174,64 @@ static void on_step_failed(struct worker *w, enum err e, const struct err_msg *e
 	}
 }
 
-/* A step is done and collected. */
-static void finish_step(struct worker *w, u64 waited_since)
+/* Between the end of one step and the beginning of the next, when there were rows to run. The CPU begins when the STEP
+ * is there; a device begins with what is queued by itself, and how late it did so counts. */
+static u64 waited_ns(const struct worker *w)
 {
 	const struct runner_times *t = &w->runner->times;
-	u64 waited_ns = waited_since ? t->begin - waited_since : 0;
+	u64 until = t->queued ? t->built : t->begin;
+
+	return w->idle_since_ns && until > w->idle_since_ns ? until - w->idle_since_ns : 0;
+}
+
+/* A step is done and collected. */
+static void finish_step(struct worker *w)
+{
+	const struct runner *r = w->runner;
+	const struct runner_times *t = &r->times;
+	u64 waited = waited_ns(w);
 
 	if (w->rank == 0)
-		send_result(w, waited_ns);
+		send_result(w, waited);
 	u64 now = clock_now_ns();
 	stats_add(w->stats, STATS_FORWARD_NS, t->sampled - t->built);
-	stats_add(w->stats, STATS_WAITED_NS, waited_ns);
-	stats_progress(w->stats, now, false);
-	trace_step(w, waited_since, now);
-	w->idle_since_ns = runner_is_live(w->runner) ? now : 0;
+	stats_add(w->stats, STATS_WAITED_NS, waited);
+	stats_progress(w->stats, now, r->in_flight > 0);
+	trace_step(w, w->idle_since_ns, now);
+	if (r->in_flight || runner_is_live(r))
+		w->idle_since_ns = t->queued ? t->sampled : now;
+	else
+		w->idle_since_ns = 0;
+}
+
+void worker_collect(struct worker *w)
+{
+	struct err_msg em;
+	enum err e = ERR_OK;
+
+	while (!w->fatal && !w->stopping && (e = runner_collect(w->runner, &em)) == ERR_OK)
+		finish_step(w);
+	if (e && e != ERR_AGAIN)
+		on_step_failed(w, e, &em);
 }
 
 void worker_run_step(struct worker *w, const struct ipc_step *step)
 {
 	struct err_msg em;
-	u64 waited_since = w->idle_since_ns;
+	enum err e = ERR_OK;
 
+	if (runner_is_full(w->runner)) { /* more steps ahead than any scheduler of ours sends */
+		e = runner_wait(w->runner, &em);
+		if (!e)
+			worker_collect(w);
+		if (w->fatal || w->stopping)
+			return;
+	}
 	stats_busy(w->stats, clock_now_ns());
-	enum err e = runner_submit(w->runner, step, &em);
 	if (!e)
-		e = runner_collect(w->runner, &em);
+		e = runner_submit(w->runner, step, &em);
 	if (e)
 		on_step_failed(w, e, &em);
-	else
-		finish_step(w, waited_since);
+	else if (runner_fd(w->runner) < 0)
+		worker_collect(w);
 }

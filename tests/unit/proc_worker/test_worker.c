@@ -1,4 +1,5 @@
-/* The worker's loop against a scheduler and a detokenizer played by the test, over real sockets. */
+/* The worker's loop against a scheduler and a detokenizer played by the test, over real sockets. Built twice: for the CPU,
+ * and with CUDA_EMU_OBJECT for a device whose engine is the test's, too (fake_gpu.h). */
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -11,6 +12,10 @@
 #include "common/shm_stats.h"
 #include "proc_worker/worker.h"
 #include "tests/unit/proc_worker/driver.h"
+
+#ifdef CUDA_EMU_OBJECT
+#include "tests/unit/proc_worker/fake_gpu.h"
+#endif
 
 enum { OUTPUTS = 4 };
 
@@ -94,6 +99,22 @@ static void send_step(struct world *w)
 	cr_assert_eq(ipc_send(w->steps, w->worker, &msg), ERR_OK);
 }
 
+#ifdef CUDA_EMU_OBJECT
+static void choose_device(struct world *w)
+{
+	setenv("TERCET_CUDA_KERNELS", CUDA_EMU_OBJECT, 1);
+	cr_assert_eq(options_set(&w->options, "device", "cuda", "test", NULL), ERR_OK);
+	cr_assert_eq(options_set(&w->options, "progress_timeout", "1", "test", NULL), ERR_OK);
+	fake_gpu.step_us = 200;
+}
+#else
+static void choose_device(struct world *w)
+{
+	cr_assert_eq(options_set(&w->options, "device", "cpu", "test", NULL), ERR_OK);
+	cr_assert_eq(options_set(&w->options, "dtype", "float32", "test", NULL), ERR_OK);
+}
+#endif
+
 static bool open_world(struct world *w)
 {
 	int fds[2];
@@ -108,7 +129,7 @@ static bool open_world(struct world *w)
 	cr_assert_eq(options_init(&w->options), ERR_OK);
 	cr_assert_eq(options_set(&w->options, "model", dir, "test", NULL), ERR_OK);
 	cr_assert_eq(options_set(&w->options, "run_dir", w->run_dir, "test", NULL), ERR_OK);
-	cr_assert_eq(options_set(&w->options, "dtype", "float32", "test", NULL), ERR_OK);
+	choose_device(w);
 	cr_assert_eq(options_set(&w->options, "threads", "1", "test", NULL), ERR_OK);
 	cr_assert_eq(options_set(&w->options, "max_num_seqs", "8", "test", NULL), ERR_OK);
 	cr_assert_eq(options_set(&w->options, "max_num_batched_tokens", "64", "test", NULL), ERR_OK);
@@ -123,11 +144,10 @@ static bool open_world(struct world *w)
 	return true;
 }
 
-static void close_world(struct world *w)
+/* The worker has ended, or does so now. */
+static void bury_world(struct world *w)
 {
-	cr_assert_eq(write(w->boot_fd, "stop\n", 5), 5);
 	pthread_join(w->thread, NULL);
-	cr_assert_eq(w->e, ERR_OK, "%s", w->em.text);
 	ipc_channel_close(&w->steps);
 	ipc_channel_close(&w->tokens);
 	ipc_context_destroy(&w->ipc);
@@ -137,6 +157,13 @@ static void close_world(struct world *w)
 	char command[128];
 	snprintf(command, sizeof(command), "rm -r %s", w->run_dir);
 	cr_assert_eq(system(command), 0);
+}
+
+static void close_world(struct world *w)
+{
+	cr_assert_eq(write(w->boot_fd, "stop\n", 5), 5);
+	bury_world(w);
+	cr_assert_eq(w->e, ERR_OK, "%s", w->em.text);
 }
 
 static void add_prompt(struct world *w, u64 seq)
@@ -192,10 +219,16 @@ Test(worker, both_receivers_get_every_token, .timeout = 30)
 	cr_assert_eq(m->worker_ready.rank, 0);
 	cr_assert_eq(m->worker_ready.vocab_size, 512);
 	cr_assert_eq(m->worker_ready.max_model_len, 256);
+#ifdef CUDA_EMU_OBJECT
+	cr_assert_eq(m->worker_ready.block_count, FAKE_GPU_BLOCKS);
+	cr_assert_eq(m->worker_ready.kv_bytes_per_block, 2048);
+	cr_assert_eq(m->worker_ready.weight_bytes, 12345);
+#else
 	cr_assert_eq(m->worker_ready.block_count, 8 * 256 / 16);
+	cr_assert_eq(m->worker_ready.kv_bytes_per_block, 2 * 2 * 16 * 64 * 4);
+#endif
 	cr_assert_eq(m->worker_ready.eos_ids_count, 1);
 	cr_assert_eq(m->worker_ready.eos_ids[0], 508);
-	cr_assert_eq(m->worker_ready.kv_bytes_per_block, 2 * 2 * 16 * 64 * 4);
 	send_init(&w);
 	generate(&w, 1, first);
 	send_init(&w);
@@ -371,3 +404,121 @@ Test(worker, a_rank_outside_the_group_is_refused)
 	cr_assert_eq(worker_parse_rank("x", 2, &rank, &em), ERR_INVALID);
 	cr_assert_eq(worker_parse_rank("", 2, &rank, &em), ERR_INVALID);
 }
+
+#ifdef CUDA_EMU_OBJECT
+
+/* A step that nobody has seen tokens of before; the sequence of add_prompt goes on. */
+static void send_ahead(struct world *w)
+{
+	static const u32 unseen[MIRROR_ROWS];
+
+	mirror_commit(&w->mirror, unseen);
+	mirror_begin(&w->mirror);
+	send_step(w);
+}
+
+Test(worker, steps_that_came_ahead_are_answered_in_order, .timeout = 30)
+{
+	enum { AHEAD = 10 }; /* more than there is room for */
+	static struct world w;
+	const struct stats_page *page;
+	struct err_msg em;
+	u32 count;
+
+	if (!open_world(&w))
+		cr_skip_test("no reference models here");
+	expect(&w, w.steps, IPC_TYPE_WORKER_READY);
+	send_init(&w);
+	fake_gpu.step_us = 10000;
+	add_prompt(&w, 3);
+	for (u32 i = 1; i < AHEAD; i++)
+		send_ahead(&w);
+	for (u32 i = 0; i < AHEAD; i++) {
+		struct ipc_msg *m = expect(&w, w.steps, IPC_TYPE_RESULT);
+		cr_assert_eq(m->result.step, i + 1);
+		cr_assert_eq(m->result.position[0], i);
+		cr_assert_eq(m->result.token[0], fake_gpu_token(3, i, 512));
+		cr_assert_geq(m->result.forward_us, 9900);
+		cr_assert(i == 0 || i >= RUNNER_FLIGHTS_MAX - 1 || m->result.wait_us < 1000);
+		m = expect(&w, w.tokens, IPC_TYPE_RESULT);
+		cr_assert_eq(m->result.token[0], fake_gpu_token(3, i, 512));
+	}
+	cr_assert_eq(stats_map_all(&page, 1, &count, w.run_dir, &em), ERR_OK);
+	usleep(20000);
+	cr_assert_eq(atomic_load(&page->work_done), AHEAD);
+	cr_assert_eq(atomic_load(&page->work_pending), 0);
+	cr_assert_geq(atomic_load(&page->values[STATS_FORWARD_NS]), AHEAD * 9900000u);
+	stats_unmap(&page, 1);
+	close_world(&w);
+}
+
+Test(worker, an_init_amid_queued_steps_ends_their_epoch, .timeout = 30)
+{
+	static struct world w;
+	u32 out[OUTPUTS];
+
+	if (!open_world(&w))
+		cr_skip_test("no reference models here");
+	expect(&w, w.steps, IPC_TYPE_WORKER_READY);
+	send_init(&w);
+	fake_gpu.step_us = 50000;
+	add_prompt(&w, 3);
+	send_ahead(&w);
+	send_ahead(&w);
+	fake_gpu.step_us = 200;
+	send_init(&w);
+	generate(&w, 4, out);
+	cr_assert_eq(out[1], fake_gpu_token(4, 1, 512));
+	close_world(&w);
+}
+
+Test(worker, a_device_that_hangs_ends_the_worker_with_a_word_about_it, .timeout = 30)
+{
+	static struct world w;
+
+	if (!open_world(&w))
+		cr_skip_test("no reference models here");
+	expect(&w, w.steps, IPC_TYPE_WORKER_READY);
+	send_init(&w);
+	fake_gpu.hang_at = 2;
+	add_prompt(&w, 3);
+	send_ahead(&w);
+	expect(&w, w.tokens, IPC_TYPE_RESULT);
+	bury_world(&w);
+	cr_assert_eq(w.e, ERR_DEVICE);
+	cr_assert_neq(strstr(w.em.text, "has not ended step 2 within 500 ms"), NULL, "%s", w.em.text);
+	cr_assert_gt(fake_gpu.aborts, 0);
+}
+
+Test(worker, a_device_error_ends_the_worker_in_the_words_of_the_device, .timeout = 30)
+{
+	static struct world w;
+
+	if (!open_world(&w))
+		cr_skip_test("no reference models here");
+	expect(&w, w.steps, IPC_TYPE_WORKER_READY);
+	send_init(&w);
+	fake_gpu.fail_at = 1;
+	add_prompt(&w, 3);
+	bury_world(&w);
+	cr_assert_eq(w.e, ERR_DEVICE);
+	cr_assert_neq(strstr(w.em.text, "an illegal memory access"), NULL, "%s", w.em.text);
+}
+
+Test(worker, a_stop_amid_queued_steps_is_no_failure, .timeout = 30)
+{
+	static struct world w;
+
+	if (!open_world(&w))
+		cr_skip_test("no reference models here");
+	expect(&w, w.steps, IPC_TYPE_WORKER_READY);
+	send_init(&w);
+	fake_gpu.step_us = 100000;
+	add_prompt(&w, 3);
+	send_ahead(&w);
+	expect(&w, w.steps, IPC_TYPE_RESULT);
+	close_world(&w);
+	cr_assert_eq(fake_gpu.destroyed, 1);
+}
+
+#endif

@@ -1,0 +1,468 @@
+/* Steps of a device: queued by the worker's thread without waiting, awaited by a thread of its own, collected by the
+ * worker's thread when that says so. Never allocates after start; the worker's thread waits for the device only where
+ * somebody says so (an INIT, rows with penalties, more steps than there is room for), and never for long. */
+#include "proc_worker/runner_device.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/assert.h"
+#include "common/clock.h"
+#include "common/sched_slice.h"
+
+enum {
+	LOOK_MS = 100,	  /* how often who waits looks whether it waits in vain */
+	FINISH_MS = 2000, /* what is queued at the end gets that long; with other ranks less: one that is gone never */
+	LEAVE_MS = 500,	  /* comes to the collective that this one waits in */
+	ABORT_MS = 1000,  /* and that long after an abort */
+};
+
+static const u64 MS = 1000000;
+
+static struct timespec deadline(u64 ns)
+{
+	return (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+}
+
+/* ---------------------------------------------------------------- the completion thread */
+
+static void signal_main(const struct runner_device *d)
+{
+	u64 one = 1;
+
+	while (write(d->fd, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+}
+
+/* The next step to wait for; 0: the end. */
+static u64 next_step(struct runner_device *d)
+{
+	pthread_mutex_lock(&d->mutex);
+	while (!d->stop && d->done == d->queued)
+		pthread_cond_wait(&d->changed, &d->mutex);
+	u64 step = d->done < d->queued ? d->flights[d->done % RUNNER_FLIGHTS_MAX].step : 0;
+	pthread_mutex_unlock(&d->mutex);
+	return step;
+}
+
+static bool step_ended(struct runner_device *d, enum err e, const struct err_msg *em)
+{
+	pthread_mutex_lock(&d->mutex);
+	if (e) {
+		d->failed = e;
+		d->failed_text = *em;
+	} else {
+		d->done++;
+		d->waiting_since_ns = clock_now_ns();
+	}
+	pthread_cond_broadcast(&d->changed);
+	pthread_mutex_unlock(&d->mutex);
+	signal_main(d);
+	return e == ERR_OK;
+}
+
+static void *wait_for_steps(void *arg)
+{
+	struct runner_device *d = arg;
+	struct err_msg em = {""};
+	u64 step;
+
+	(void)sched_slice_short();
+	do {
+		step = next_step(d);
+	} while (step && step_ended(d, gpu_wait(d->gpu, step, &em), &em));
+	pthread_mutex_lock(&d->mutex);
+	d->ended = true;
+	pthread_cond_broadcast(&d->changed);
+	pthread_mutex_unlock(&d->mutex);
+	return NULL;
+}
+
+/* ---------------------------------------------------------------- waiting for it */
+
+/* With the mutex. */
+static enum err failure(struct runner_device *d, struct err_msg *em)
+{
+	if (d->failed) {
+		*em = d->failed_text;
+		return d->failed;
+	}
+	u64 now = clock_now_ns();
+	if (d->done == d->queued || !d->step_timeout_ns || now < d->waiting_since_ns + d->step_timeout_ns)
+		return ERR_OK;
+	d->failed = err_set(&d->failed_text, ERR_DEVICE,
+			    "%s has not ended step %llu within %llu ms (half of --progress-timeout)", d->device.info.name,
+			    (unsigned long long)d->flights[d->done % RUNNER_FLIGHTS_MAX].step,
+			    (unsigned long long)(d->step_timeout_ns / MS));
+	*em = d->failed_text;
+	gpu_abort(d->gpu);
+	return d->failed;
+}
+
+/* Until that many steps since create are done. */
+static enum err wait_until_done(struct runner_device *d, u64 count, struct err_msg *em)
+{
+	pthread_mutex_lock(&d->mutex);
+	enum err e = failure(d, em);
+	while (!e && d->done < count) {
+		struct timespec until = deadline(clock_now_ns() + LOOK_MS * MS);
+		(void)pthread_cond_timedwait(&d->changed, &d->mutex, &until);
+		e = d->done < count ? failure(d, em) : ERR_OK;
+	}
+	pthread_mutex_unlock(&d->mutex);
+	return e;
+}
+
+enum err runner_device_wait(struct runner *r, struct err_msg *em)
+{
+	struct runner_device *d = r->device;
+
+	return d->collected < d->queued ? wait_until_done(d, d->collected + 1, em) : ERR_AGAIN;
+}
+
+enum err runner_device_look(struct runner *r, struct err_msg *em)
+{
+	struct runner_device *d = r->device;
+
+	pthread_mutex_lock(&d->mutex);
+	enum err e = failure(d, em);
+	pthread_mutex_unlock(&d->mutex);
+	if (!e && d->comm)
+		e = d->device.api->comm_check(d->comm, em);
+	return e;
+}
+
+/* ---------------------------------------------------------------- start and end */
+
+static void *carve(char *base, size_t *offset, size_t bytes)
+{
+	void *p = base ? base + *offset : NULL;
+
+	*offset += (bytes + 63) & ~(size_t)63;
+	return p;
+}
+
+static size_t lay_out(struct runner_device *d, u32 rows, char *base)
+{
+	size_t offset = 0;
+
+	for (u32 i = 0; i < RUNNER_FLIGHTS_MAX; i++) {
+		struct runner_flight *f = &d->flights[i];
+		f->rows = carve(base, &offset, rows * sizeof(u32));
+		f->index = carve(base, &offset, rows * sizeof(u32));
+		f->position = carve(base, &offset, rows * sizeof(u32));
+		f->incarnation = carve(base, &offset, rows * sizeof(u64));
+		f->seq = carve(base, &offset, rows * sizeof(u64));
+	}
+	return offset;
+}
+
+static void start_locks(struct runner_device *d)
+{
+	pthread_condattr_t monotonic;
+
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&d->changed, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	pthread_mutex_init(&d->mutex, NULL);
+}
+
+enum err runner_device_start(struct runner *r, struct err_msg *em)
+{
+	struct runner_device *d = r->device;
+
+	d->step_timeout_ns = r->config.step_timeout_ms * MS;
+	d->memory_bytes = lay_out(d, r->config.limits.rows_max, NULL);
+	void *memory = mmap(NULL, d->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for steps in flight", d->memory_bytes);
+	d->memory = memory;
+	lay_out(d, r->config.limits.rows_max, memory);
+	d->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (d->fd < 0)
+		return err_set(em, ERR_IO, "cannot make an eventfd: %s", strerror(errno));
+	start_locks(d);
+	int failed = pthread_create(&d->thread, NULL, wait_for_steps, d);
+	if (failed)
+		return err_set(em, ERR_NO_MEMORY, "cannot start the thread that waits for the device: %s",
+			       strerror(failed));
+	d->has_thread = true;
+	return ERR_OK;
+}
+
+static bool wait_for_end(struct runner_device *d, u64 ms)
+{
+	struct timespec until = deadline(clock_now_ns() + ms * MS);
+	int timed_out = 0;
+
+	while (!d->ended && !timed_out)
+		timed_out = pthread_cond_timedwait(&d->changed, &d->mutex, &until);
+	return d->ended;
+}
+
+bool runner_device_stop(struct runner_device *d)
+{
+	if (d->has_thread) {
+		pthread_mutex_lock(&d->mutex);
+		d->stop = true;
+		pthread_cond_broadcast(&d->changed);
+		bool ended = wait_for_end(d, d->comm ? LEAVE_MS : FINISH_MS);
+		if (!ended) {
+			gpu_abort(d->gpu);
+			ended = wait_for_end(d, ABORT_MS);
+		}
+		pthread_mutex_unlock(&d->mutex);
+		if (!ended)
+			return false;
+		pthread_join(d->thread, NULL);
+		pthread_cond_destroy(&d->changed);
+		pthread_mutex_destroy(&d->mutex);
+	}
+	if (d->fd >= 0)
+		close(d->fd);
+	if (d->memory)
+		munmap(d->memory, d->memory_bytes);
+	return true;
+}
+
+/* ---------------------------------------------------------------- submit */
+
+static void take_off(struct runner *r, struct runner_flight *f, const struct ipc_step *step)
+{
+	const struct batch_state *b = r->batch;
+
+	f->step = step->step;
+	f->count = b->sample_count;
+	for (u32 i = 0; i < f->count; i++) {
+		u32 row = b->sample_rows[i];
+		f->rows[i] = row;
+		f->index[i] = b->known[row];
+		f->position[i] = b->known[row] - b->rows[row].prompt_count;
+		f->incarnation[i] = b->rows[row].incarnation;
+		f->seq[i] = b->rows[row].seq;
+	}
+	f->counts = (struct runner_counts){.rows = b->row_count,
+					   .run_rows = b->run_row_count,
+					   .tokens = b->tokens_run,
+					   .samples = b->sample_count};
+}
+
+/* The batch learns the tokens of steps that are done, up to number `count` since create. */
+static enum err learn_tokens(struct runner *r, u64 count, struct err_msg *em)
+{
+	struct runner_device *d = r->device;
+	struct gpu_result result;
+
+	for (; d->known < count; d->known++) {
+		const struct runner_flight *f = &d->flights[d->known % RUNNER_FLIGHTS_MAX];
+		enum err e = gpu_result(d->gpu, f->step, &result, em);
+		if (e)
+			return e;
+		ASSERT(result.count == f->count);
+		batch_state_tokens_known(r->batch, &(struct batch_tokens){.count = f->count,
+									  .rows = f->rows,
+									  .incarnation = f->incarnation,
+									  .index = f->index,
+									  .tokens = result.tokens});
+	}
+	return ERR_OK;
+}
+
+static enum err queue_step(struct runner *r, const struct ipc_step *step, struct err_msg *em)
+{
+	struct runner_device *d = r->device;
+	enum err e = gpu_forward(d->gpu, r->batch, step, em);
+
+	if (!e && gpu_needs_history(r->batch)) { /* while the device computes what was just queued */
+		e = wait_until_done(d, d->queued, em);
+		if (!e)
+			e = learn_tokens(r, d->queued, em);
+	}
+	return e ? e : gpu_sample(d->gpu, r->batch, em);
+}
+
+static void hand_over(struct runner_device *d)
+{
+	pthread_mutex_lock(&d->mutex);
+	if (d->done == d->queued)
+		d->waiting_since_ns = clock_now_ns();
+	d->queued++;
+	pthread_cond_broadcast(&d->changed);
+	pthread_mutex_unlock(&d->mutex);
+}
+
+enum err runner_device_submit(struct runner *r, const struct ipc_step *step, struct err_msg *em)
+{
+	struct runner_device *d = r->device;
+	struct runner_flight *f = &d->flights[d->queued % RUNNER_FLIGHTS_MAX];
+	struct batch_state *b = r->batch;
+
+	ASSERT(d->queued - d->collected < RUNNER_FLIGHTS_MAX);
+	f->begin = clock_now_ns();
+	enum err e = batch_state_apply(b, step, em);
+	if (e)
+		return e;
+	f->applied = clock_now_ns();
+	take_off(r, f, step);
+	e = queue_step(r, step, em);
+	if (e) {
+		err_prefix(em, "step %llu on %s", (unsigned long long)step->step, d->device.info.name);
+		b->broken = true;
+		b->applied = false;
+		return e == ERR_NO_MEMORY ? e : ERR_DEVICE; /* whatever an op says of its args: an INIT does not help */
+	}
+	batch_state_advance(b);
+	f->queued = clock_now_ns();
+	r->in_flight++;
+	hand_over(d);
+	return ERR_OK;
+}
+
+/* ---------------------------------------------------------------- collect */
+
+static bool is_done(struct runner_device *d, enum err *e, struct err_msg *em)
+{
+	pthread_mutex_lock(&d->mutex);
+	bool done = d->done > d->collected;
+	*e = ERR_AGAIN;
+	if (!done && d->failed) {
+		*e = d->failed;
+		*em = d->failed_text;
+	}
+	pthread_mutex_unlock(&d->mutex);
+	return done;
+}
+
+/* Signals are cleared before the second look, so that none that comes later is lost. */
+static bool has_done(struct runner_device *d, enum err *e, struct err_msg *em)
+{
+	u64 count;
+
+	if (is_done(d, e, em))
+		return true;
+	(void)!read(d->fd, &count, sizeof(count));
+	return is_done(d, e, em);
+}
+
+static void fill_result(struct runner *r, const struct runner_flight *f, const struct gpu_result *g)
+{
+	struct ipc_result *out = &r->result;
+
+#define COLUMN(name, array, count) \
+	out->name = array;         \
+	out->name##_count = count;
+	COLUMN(seq, f->seq, f->count)
+	COLUMN(position, f->position, f->count)
+	COLUMN(token, g->tokens, f->count)
+	COLUMN(lp_entry, g->lp.entry, g->lp.entries)
+	COLUMN(lp_count, g->lp.count, g->lp.entries)
+	COLUMN(lp_rank, g->lp.rank, g->lp.entries)
+	COLUMN(lp_ids, g->lp.ids, g->lp.id_count)
+	COLUMN(lp_values, g->lp.values, g->lp.id_count)
+	COLUMN(plp_seq, g->plp_seq, g->plp_entries)
+	COLUMN(plp_position, g->plp_position, g->plp_entries)
+	COLUMN(plp_count, g->plp_count, g->plp_entries)
+	COLUMN(plp_rank, g->plp_rank, g->plp_entries)
+	COLUMN(plp_ids, g->plp_ids, g->plp_id_count)
+	COLUMN(plp_values, g->plp_values, g->plp_id_count)
+#undef COLUMN
+}
+
+static void mark_finished(struct runner *r, const struct runner_flight *f, const u32 *tokens)
+{
+	const struct batch_state *b = r->batch;
+
+	for (u32 i = 0; i < f->count; i++)
+		if (batch_state_present(b, f->rows[i]) &&
+		    b->rows[f->rows[i]].incarnation == f->incarnation[i])
+			runner_mark_finished(r, f->rows[i], f->position[i] + 1, tokens[i]);
+}
+
+/* The device works on one step at a time, whatever its clock says of when it began with the next. */
+static void fill_times(struct runner *r, const struct runner_flight *f, const struct gpu_result *g)
+{
+	struct runner_device *d = r->device;
+	u64 began = g->started_ns > d->last_done_ns ? g->started_ns : d->last_done_ns;
+	u64 done = g->done_ns > began ? g->done_ns : began;
+
+	d->last_done_ns = done;
+	r->times = (struct runner_times){.begin = f->begin,
+					 .applied = f->applied,
+					 .queued = f->queued,
+					 .built = began,
+					 .forwarded = done,
+					 .sampled = done,
+					 .collected = clock_now_ns()};
+}
+
+enum err runner_device_collect(struct runner *r, struct err_msg *em)
+{
+	struct runner_device *d = r->device;
+	const struct runner_flight *f = &d->flights[d->collected % RUNNER_FLIGHTS_MAX];
+	struct gpu_result result;
+	enum err e;
+
+	if (!has_done(d, &e, em))
+		return e;
+	e = learn_tokens(r, d->known > d->collected ? d->known : d->collected + 1, em);
+	if (!e)
+		e = gpu_result(d->gpu, f->step, &result, em);
+	if (e)
+		return e;
+	r->result = (struct ipc_result){.step = f->step};
+	if (r->config.rank == 0)
+		fill_result(r, f, &result);
+	mark_finished(r, f, result.tokens);
+	fill_times(r, f, &result);
+	r->counts = f->counts;
+	d->collected++;
+	r->in_flight--;
+	return ERR_OK;
+}
+
+/* ---------------------------------------------------------------- INIT */
+
+/* What was queued must come to its end before the batch is emptied. With several ranks it can only when all have queued
+ * the same steps: a scheduler that died may have sent one to some of them alone, and those wait in its first collective
+ * for ever. */
+static enum err compare_ranks(struct runner *r, struct err_msg *em)
+{
+	struct runner_device *d = r->device;
+	const void *parts[COLLECTIVES_RANKS_MAX];
+
+	memcpy(collectives_buffer(r->collectives), &d->queued, sizeof(d->queued));
+	enum err e = collectives_all_gather(r->collectives, sizeof(d->queued), parts, em);
+	for (u32 i = 0; !e && i < r->config.ranks; i++)
+		if (memcmp(parts[i], &d->queued, sizeof(d->queued)) != 0)
+			e = err_set(em, ERR_DEVICE,
+				    "the ranks have queued different steps when the scheduler was lost, so none of them can "
+				    "end what it has begun");
+	if (e == ERR_DEVICE)
+		gpu_abort(d->gpu);
+	return e;
+}
+
+enum err runner_device_begin(struct runner *r, u64 epoch, u32 block_count, u32 max_model_len, struct err_msg *em)
+{
+	struct runner_device *d = r->device;
+	enum err e = ERR_OK;
+
+	if (r->collectives) {
+		e = collectives_begin(r->collectives, epoch, em);
+		if (!e)
+			e = compare_ranks(r, em);
+	}
+	if (!e)
+		e = wait_until_done(d, d->queued, em);
+	if (e)
+		return e;
+	d->collected = d->known = d->queued;
+	r->in_flight = 0;
+	e = batch_state_reset(r->batch, block_count, max_model_len, em);
+	return e ? e : gpu_begin(d->gpu, em);
+}

@@ -1,0 +1,77 @@
+/* The runner's part for a device: steps are queued there, and a thread waits for them. Only runner*.c look in here.
+ *
+ * The main thread queues steps and collects them; the completion thread waits for the oldest that is queued, and says on
+ * an eventfd that it is done. Nothing else is shared. */
+#ifndef TERCET_PROC_WORKER_RUNNER_DEVICE_H
+#define TERCET_PROC_WORKER_RUNNER_DEVICE_H
+
+#include <pthread.h>
+
+#include "proc_worker/device.h"
+#include "proc_worker/gpu/gpu.h"
+#include "proc_worker/runner.h"
+
+/* A step that was queued, by what was true when it was: arrays have an element per row that samples. */
+struct runner_flight {
+	u64 step;
+	u32 count;
+	u32 *rows, *index, *position; /* index: tokens the row had; position: of the new one among its outputs */
+	u64 *incarnation, *seq;
+	struct runner_counts counts;
+	u64 begin, applied, queued; /* clock_now_ns */
+};
+
+struct runner_device {
+	struct device device;
+	struct kern_comm *comm; /* NULL with one rank */
+	struct gpu *gpu;
+	u64 step_timeout_ns; /* 0: none */
+	u64 last_done_ns;
+
+	/* Numbers of flights since create: flights[n % RUNNER_FLIGHTS_MAX]. collected <= known <= done <= queued. */
+	struct runner_flight flights[RUNNER_FLIGHTS_MAX];
+	u64 collected;
+	u64 known; /* whose tokens the batch has */
+	void *memory;
+	size_t memory_bytes;
+
+	pthread_mutex_t mutex; /* of all below */
+	pthread_cond_t changed;
+	u64 queued, done;
+	u64 waiting_since_ns; /* when the oldest that is not done became it */
+	bool stop, ended;     /* the thread shall end; has ended */
+	enum err failed;      /* of a step: nothing comes after it */
+	struct err_msg failed_text;
+	int fd; /* -1: none yet */
+	pthread_t thread;
+	bool has_thread;
+};
+
+/* Opens the device that the options mean and leaves NULL in r->device for the CPU. Errors of device_choose. */
+MUST_CHECK enum err runner_device_open(struct runner *r, struct err_msg *em);
+/* Whether it has kernels for the model (r->plan). With --device auto the CPU takes over what it has none for. */
+MUST_CHECK enum err runner_device_check(struct runner *r, struct err_msg *em);
+/* Communicator, weights, arenas, KV pool, the completion thread. All ranks call it together. */
+MUST_CHECK enum err runner_device_create(struct runner *r, struct err_msg *em);
+/* Steps that are queued come to their end, or are aborted after a moment. When the device does not answer, it is left
+ * as it is. */
+void runner_device_destroy(struct runner *r);
+void runner_device_log(const struct runner *r);
+
+/* As those of runner.h. */
+MUST_CHECK enum err runner_device_begin(struct runner *r, u64 epoch, u32 block_count, u32 max_model_len,
+					struct err_msg *em);
+MUST_CHECK enum err runner_device_submit(struct runner *r, const struct ipc_step *step, struct err_msg *em);
+MUST_CHECK enum err runner_device_collect(struct runner *r, struct err_msg *em);
+MUST_CHECK enum err runner_device_wait(struct runner *r, struct err_msg *em);
+MUST_CHECK enum err runner_device_look(struct runner *r, struct err_msg *em);
+
+/* Starts the completion thread and makes room for flights; undoes it (true), or finds that the device does not
+ * answer (false). */
+MUST_CHECK enum err runner_device_start(struct runner *r, struct err_msg *em);
+bool runner_device_stop(struct runner_device *d);
+
+/* Marks rows that a sampled token ends, by the rule that scheduler and detokenizer follow, too. */
+void runner_mark_finished(struct runner *r, u32 row, u32 output, u32 token);
+
+#endif

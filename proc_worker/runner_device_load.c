@@ -1,0 +1,166 @@
+/* Makes and unmakes what a runner has on a device. Runs in the worker at start. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "proc_worker/kv_memory.h"
+#include "proc_worker/runner_device.h"
+
+enum { COMM_TIMEOUT_MS = 60 * 1000 };
+
+enum err runner_device_open(struct runner *r, struct err_msg *em)
+{
+	u32 here = runner_ranks_here(r);
+	struct device device;
+
+	enum err e = device_choose(&device, r->config.device, r->config.rank % here, here, em);
+	if (e || !device.api)
+		return e;
+	r->device = calloc(1, sizeof(*r->device));
+	if (!r->device)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	r->device->device = device;
+	r->device->fd = -1;
+	return ERR_OK;
+}
+
+static void on_progress(void *ctx, double share, const char *what)
+{
+	const struct runner *r = ctx;
+
+	if (r->config.progress)
+		r->config.progress(r->config.progress_ctx, 0.05 + 0.9 * share, what);
+}
+
+static struct gpu_config config_of(struct runner *r)
+{
+	return (struct gpu_config){.device = &r->device->device,
+				   .model = &r->model,
+				   .shard = &r->shard,
+				   .weights = &r->plan,
+				   .rope = &r->rope,
+				   .limits = {.rows_max = r->config.limits.rows_max,
+					      .tokens_max = r->config.limits.tokens_max,
+					      .max_model_len = r->max_model_len,
+					      .block_size = r->config.limits.block_size},
+				   .kv_dtype = r->kv_shape.dtype,
+				   .graphs = !r->config.enforce_eager,
+				   .memory_utilization = r->config.memory_utilization,
+				   .kv_cache_memory = r->config.kv_cache_memory,
+				   .comm = r->device->comm,
+				   .progress = on_progress,
+				   .progress_ctx = r};
+}
+
+enum err runner_device_check(struct runner *r, struct err_msg *em)
+{
+	struct gpu_config c = config_of(r);
+	enum err e = gpu_check(&c, em);
+
+	if (!e)
+		LOG_INFO("DEVICE_CHOSEN", "device=cuda name=\"%s\"", r->device->device.info.name);
+	if (e != ERR_UNSUPPORTED || r->config.device != OPTION_DEVICE_AUTO)
+		return e;
+	LOG_WARN("DEVICE_CHOSEN", "device=cpu reason=\"%s\"", em->text);
+	device_close(&r->device->device);
+	free(r->device);
+	r->device = NULL;
+	return ERR_OK;
+}
+
+/* ---------------------------------------------------------------- ranks */
+
+static enum err join(struct runner *r, struct err_msg *em)
+{
+	const struct kern_device_api *api = r->device->device.api;
+	const void *parts[COLLECTIVES_RANKS_MAX];
+	u8 id[KERN_COMM_ID_BYTES] = {0};
+	bool first = r->config.rank == 0;
+
+	enum err e = first ? api->comm_id(id, em) : ERR_OK;
+	if (e)
+		return e;
+	if (first)
+		memcpy(collectives_buffer(r->collectives), id, sizeof(id));
+	e = collectives_all_gather(r->collectives, first ? sizeof(id) : 0, parts, em);
+	if (e)
+		return e;
+	memcpy(id, parts[0], sizeof(id));
+	return api->comm_create(&r->device->comm, id, r->config.rank, r->config.ranks, COMM_TIMEOUT_MS, em);
+}
+
+/* The scheduler has one table of blocks for all ranks. */
+static enum err least_blocks(struct runner *r, u32 *blocks, struct err_msg *em)
+{
+	const void *parts[COLLECTIVES_RANKS_MAX];
+
+	*blocks = gpu_block_count(r->device->gpu);
+	if (!r->collectives)
+		return ERR_OK;
+	memcpy(collectives_buffer(r->collectives), blocks, sizeof(*blocks));
+	enum err e = collectives_all_gather(r->collectives, sizeof(*blocks), parts, em);
+	for (u32 i = 0; !e && i < r->config.ranks; i++) {
+		u32 theirs;
+		memcpy(&theirs, parts[i], sizeof(theirs));
+		*blocks = theirs < *blocks ? theirs : *blocks;
+	}
+	return e;
+}
+
+/* ---------------------------------------------------------------- life */
+
+enum err runner_device_create(struct runner *r, struct err_msg *em)
+{
+	u32 blocks = 0;
+	enum err e = rope_tables_init(&r->rope, &r->model.rope, r->max_model_len, r->config.limits.tokens_max, em);
+
+	if (!e && r->collectives)
+		e = join(r, em);
+	if (e)
+		return e;
+	struct gpu_config c = config_of(r);
+	e = gpu_create(&r->device->gpu, &c, em);
+	if (!e)
+		e = least_blocks(r, &blocks, em);
+	if (!e)
+		e = gpu_take_blocks(r->device->gpu, blocks, em);
+	if (e)
+		return e;
+	safetensors_trim(r->checkpoint);
+	r->block_count = blocks;
+	r->weight_bytes = gpu_weight_bytes(r->device->gpu);
+	r->kv_block_bytes = gpu_kv_block_bytes(r->device->gpu);
+	return runner_device_start(r, em);
+}
+
+void runner_device_destroy(struct runner *r)
+{
+	struct runner_device *d = r->device;
+
+	if (!d)
+		return;
+	r->device = NULL;
+	if (!runner_device_stop(d)) {
+		LOG_ERROR("DEVICE_LOST", "name=\"%s\" reason=\"it does not end what was queued\"", d->device.info.name);
+		return; /* the thread still uses it; the process ends */
+	}
+	gpu_destroy(&d->gpu);
+	if (d->comm)
+		d->device.api->comm_destroy(d->comm);
+	device_close(&d->device);
+	free(d);
+}
+
+void runner_device_log(const struct runner *r)
+{
+	const struct kern_device_info *info = &r->device->device.info;
+
+	LOG_INFO("MODEL_LOADED",
+		 "arch=%s device=\"%s\" dtype=%s matrices=\"%s\" kv_dtype=%s rank=%u/%u weights=%lluMiB max_model_len=%u "
+		 "kv_blocks=%u kv=%lluMiB memory=%lluMiB graphs=%d",
+		 r->model.arch->name, info->name, kern_dtype_name(r->dtype), kern_dtype_name(r->matrix_dtype),
+		 kv_dtype_name(r->kv_shape.dtype), r->config.rank, r->config.ranks,
+		 (unsigned long long)(r->weight_bytes >> 20), r->max_model_len, r->block_count,
+		 (unsigned long long)(r->kv_block_bytes * r->block_count >> 20),
+		 (unsigned long long)(info->memory_total >> 20), !r->config.enforce_eager);
+}

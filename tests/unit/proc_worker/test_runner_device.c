@@ -1,0 +1,405 @@
+/* Steps of a device, queued ahead and collected: the runner around an engine that the test controls. */
+#include <criterion/criterion.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "proc_worker/runner.h"
+#include "tests/unit/proc_worker/fake_gpu.h"
+#include "tests/unit/proc_worker/step_builder.h"
+#include "tests/unit/proc_worker/tiny_model.h"
+
+enum { PROMPT = 5, VOCAB = 20 };
+
+static struct runner *runner;
+static struct mirror mirror;
+static struct tiny_model model;
+static struct err_msg em;
+
+static struct runner_config config(void)
+{
+	return (struct runner_config){
+		.model_dir = model.dir,
+		.ranks = 1,
+		.threads = 1,
+		.device = OPTION_DEVICE_CUDA,
+		.step_timeout_ms = 400,
+		.limits = {.rows_max = 8, .tokens_max = 64, .block_size = 16},
+		.memory_utilization = 0.5,
+	};
+}
+
+static void begin(u64 epoch)
+{
+	cr_assert_eq(runner_begin(runner, epoch, runner->block_count, 60, &em), ERR_OK, "%s", em.text);
+	mirror_init(&mirror, 16);
+}
+
+static void open_runner(void)
+{
+	setenv("TERCET_CUDA_KERNELS", CUDA_EMU_OBJECT, 1);
+	tiny_model_write(&model);
+	struct runner_config c = config();
+	cr_assert_eq(runner_create(&runner, &c, &em), ERR_OK, "%s", em.text);
+	begin(1);
+}
+
+static void close_runner(void)
+{
+	runner_destroy(&runner);
+	tiny_model_remove(&model);
+}
+
+TestSuite(runner_device, .init = open_runner, .fini = close_runner, .timeout = 30);
+
+static void add_row(u32 row, u64 seq, float repetition_penalty)
+{
+	static const u32 tokens[PROMPT] = {5, 6, 7, 8, 9};
+	const u32 blocks[] = {row * 4, row * 4 + 1, row * 4 + 2, row * 4 + 3};
+	struct sampling_params params;
+
+	sampling_params_default(&params);
+	params.temperature = 0;
+	params.max_tokens = 50;
+	params.flags = SAMPLING_IGNORE_EOS;
+	params.repetition_penalty = repetition_penalty;
+	struct mirror_add add = {.row = row,
+				 .seq = seq,
+				 .tokens = tokens,
+				 .token_count = PROMPT,
+				 .prompt_count = PROMPT,
+				 .blocks = blocks,
+				 .block_count = 4,
+				 .params = &params};
+
+	mirror_add(&mirror, &add);
+	mirror_run(&mirror, row, PROMPT);
+}
+
+/* The scheduler's side counts on without having seen a token, as with asynchronous scheduling. */
+static enum err submit(void)
+{
+	static const u32 unseen[MIRROR_ROWS];
+	const struct ipc_step *step = mirror_end(&mirror);
+
+	enum err e = runner_submit(runner, step, &em);
+	mirror_commit(&mirror, unseen);
+	return e;
+}
+
+static void submit_next(void)
+{
+	mirror_begin(&mirror);
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+}
+
+static void collect(void)
+{
+	struct pollfd fd = {.fd = runner_fd(runner), .events = POLLIN};
+	enum err e;
+
+	while ((e = runner_collect(runner, &em)) == ERR_AGAIN)
+		cr_assert_eq(poll(&fd, 1, 5000), 1, "nothing came");
+	cr_assert_eq(e, ERR_OK, "%s", em.text);
+}
+
+static void expect_token(u64 seq, u32 position, u32 token)
+{
+	const struct ipc_result *r = &runner->result;
+
+	cr_assert_eq(r->seq_count, 1);
+	cr_assert_eq(r->seq[0], seq);
+	cr_assert_eq(r->position[0], position);
+	cr_assert_eq(r->token[0], token);
+}
+
+Test(runner_device, steps_are_queued_ahead_and_collected_in_order)
+{
+	enum { AHEAD = 4 };
+	fake_gpu.step_us = 20000;
+	mirror_begin(&mirror);
+	add_row(3, 77, 1);
+	u64 start = clock_now_ns();
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	for (u32 i = 1; i < AHEAD; i++)
+		submit_next();
+	cr_assert_lt(clock_now_ns() - start, 20000000u, "nobody has waited for the device");
+	cr_assert_eq(runner->in_flight, AHEAD);
+	cr_assert_eq(runner_collect(runner, &em), ERR_AGAIN);
+	u64 last = 0;
+	for (u32 i = 0; i < AHEAD; i++) {
+		collect();
+		cr_assert_eq(runner->result.step, i + 1);
+		expect_token(77, i, fake_gpu_token(77, i, VOCAB));
+		cr_assert_eq(batch_state_tokens(runner->batch, 3)[PROMPT + i], fake_gpu_token(77, i, VOCAB));
+		const struct runner_times *t = &runner->times;
+		cr_assert(t->begin <= t->applied && t->applied <= t->queued && t->queued < t->sampled);
+		cr_assert_geq(t->built, last, "the device works on one step at a time");
+		cr_assert_geq(t->sampled - t->built, 19000000u);
+		last = t->sampled;
+	}
+	cr_assert_eq(runner->in_flight, 0);
+	cr_assert_eq(runner_wait(runner, &em), ERR_AGAIN);
+	cr_assert(runner_is_live(runner));
+}
+
+Test(runner_device, penalties_see_all_earlier_tokens_although_they_were_not_collected)
+{
+	fake_gpu.step_us = 3000;
+	mirror_begin(&mirror);
+	add_row(0, 5, 1.5f);
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	for (u32 i = 1; i < RUNNER_FLIGHTS_MAX; i++)
+		submit_next();
+	cr_assert_eq(fake_gpu.waiting_with_history, RUNNER_FLIGHTS_MAX);
+	for (u32 i = 0; i < RUNNER_FLIGHTS_MAX; i++) {
+		collect();
+		expect_token(5, i, 9 + 1 + i);
+	}
+}
+
+Test(runner_device, a_row_that_was_dropped_meanwhile_leaves_its_successor_alone)
+{
+	mirror_begin(&mirror);
+	add_row(2, 11, 1);
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	submit_next();
+	mirror_begin(&mirror);
+	mirror_drop(&mirror, 2);
+	add_row(2, 12, 1);
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	submit_next();
+	for (u32 i = 0; i < 4; i++) {
+		collect();
+		expect_token(i < 2 ? 11 : 12, i % 2, fake_gpu_token(i < 2 ? 11 : 12, i % 2, VOCAB));
+	}
+	const u32 *tokens = batch_state_tokens(runner->batch, 2);
+	cr_assert_eq(tokens[PROMPT], fake_gpu_token(12, 0, VOCAB));
+	cr_assert_eq(tokens[PROMPT + 1], fake_gpu_token(12, 1, VOCAB));
+}
+
+Test(runner_device, when_full_one_waits_for_the_oldest)
+{
+	fake_gpu.step_us = 2000;
+	mirror_begin(&mirror);
+	add_row(1, 8, 1);
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	for (u32 i = 1; i < 40; i++) {
+		if (runner_is_full(runner)) {
+			cr_assert_eq(runner_wait(runner, &em), ERR_OK, "%s", em.text);
+			cr_assert_eq(runner_collect(runner, &em), ERR_OK, "%s", em.text);
+			u32 at = i - RUNNER_FLIGHTS_MAX;
+			expect_token(8, at, fake_gpu_token(8, at, VOCAB));
+		}
+		submit_next();
+	}
+}
+
+Test(runner_device, an_init_forgets_what_is_in_flight_and_begins_anew)
+{
+	fake_gpu.step_us = 10000;
+	for (u64 epoch = 2; epoch < 5; epoch++) {
+		mirror_begin(&mirror);
+		add_row(3, epoch, 1);
+		cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+		for (u32 i = 0; i < epoch; i++)
+			submit_next();
+		begin(epoch);
+		cr_assert_eq(runner->in_flight, 0);
+		cr_assert_eq(runner_collect(runner, &em), ERR_AGAIN);
+		cr_assert_eq(runner->batch->row_count, 0);
+	}
+	cr_assert_eq(fake_gpu.begins, 4);
+	mirror_begin(&mirror);
+	add_row(4, 9, 1);
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	collect();
+	cr_assert_eq(runner->result.step, 1);
+	expect_token(9, 0, fake_gpu_token(9, 0, VOCAB));
+}
+
+Test(runner_device, a_state_error_leaves_the_steps_before_it_good)
+{
+	mirror_begin(&mirror);
+	add_row(0, 1, 1);
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	mirror_begin(&mirror);
+	mirror_end(&mirror);
+	mirror.msg.digest++;
+	cr_assert_eq(runner_submit(runner, &mirror.msg, &em), ERR_DIVERGED);
+	collect();
+	expect_token(1, 0, fake_gpu_token(1, 0, VOCAB));
+	cr_assert_eq(runner_look(runner, &em), ERR_OK);
+	begin(2);
+	mirror_begin(&mirror);
+	add_row(0, 2, 1);
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	collect();
+	expect_token(2, 0, fake_gpu_token(2, 0, VOCAB));
+}
+
+/* ---------------------------------------------------------------- devices that fail */
+
+static void submit_two(void)
+{
+	mirror_begin(&mirror);
+	add_row(0, 1, 1);
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	submit_next();
+}
+
+static enum err look_for_trouble(u64 ms_max)
+{
+	u64 end = clock_now_ns() + ms_max * 1000000;
+	struct pollfd fd = {.fd = runner_fd(runner), .events = POLLIN};
+	enum err e = ERR_OK;
+
+	while (!e && clock_now_ns() < end) {
+		poll(&fd, 1, 20);
+		e = runner_collect(runner, &em);
+		if (e == ERR_AGAIN)
+			e = runner_look(runner, &em);
+	}
+	return e;
+}
+
+Test(runner_device, the_words_of_a_step_that_failed_arrive)
+{
+	fake_gpu.fail_at = 2;
+	submit_two();
+	collect();
+	cr_assert_eq(look_for_trouble(5000), ERR_DEVICE);
+	cr_assert_neq(strstr(em.text, "an illegal memory access"), NULL, "%s", em.text);
+	cr_assert_eq(runner_collect(runner, &em), ERR_DEVICE, "and it stays so");
+	cr_assert_eq(runner_begin(runner, 2, runner->block_count, 60, &em), ERR_DEVICE);
+}
+
+Test(runner_device, a_step_that_cannot_be_queued_names_device_and_step)
+{
+	fake_gpu.refuse_at = 1;
+	mirror_begin(&mirror);
+	add_row(0, 1, 1);
+	cr_assert_eq(submit(), ERR_DEVICE);
+	cr_assert_neq(strstr(em.text, "the fake refuses"), NULL, "%s", em.text);
+	cr_assert_neq(strstr(em.text, "step 1 on CUDA device 0"), NULL, "%s", em.text);
+	mirror_begin(&mirror);
+	cr_assert_eq(submit(), ERR_DIVERGED, "the state is lost");
+}
+
+Test(runner_device, a_step_that_hangs_is_aborted_after_the_timeout)
+{
+	fake_gpu.hang_at = 2;
+	u64 start = clock_now_ns();
+	submit_two();
+	collect();
+	cr_assert_eq(look_for_trouble(5000), ERR_DEVICE);
+	u64 took_ms = (clock_now_ns() - start) / 1000000;
+	cr_assert(took_ms >= 400 && took_ms < 2000, "%llu ms", (unsigned long long)took_ms);
+	cr_assert_neq(strstr(em.text, "has not ended step 2 within 400 ms"), NULL, "%s", em.text);
+	cr_assert_eq(fake_gpu.aborts, 1);
+}
+
+Test(runner_device, who_waits_for_a_step_that_hangs_does_not_hang)
+{
+	fake_gpu.hang_at = 1;
+	submit_two();
+	cr_assert_eq(runner_begin(runner, 2, runner->block_count, 60, &em), ERR_DEVICE);
+	cr_assert_neq(strstr(em.text, "has not ended step 1"), NULL, "%s", em.text);
+}
+
+Test(runner_device, a_device_that_does_not_even_abort_is_left_behind)
+{
+	fake_gpu.hang_at = 1;
+	fake_gpu.stubborn = true;
+	submit_two();
+	u64 start = clock_now_ns();
+	runner_destroy(&runner);
+	cr_assert_lt(clock_now_ns() - start, 6000000000u);
+	cr_assert_eq(fake_gpu.aborts, 1);
+	cr_assert_eq(fake_gpu.destroyed, 0, "its thread still uses it");
+}
+
+/* ---------------------------------------------------------------- which device */
+
+static enum err create_with(enum option_device device, enum option_dtype dtype)
+{
+	struct runner_config c = config();
+	c.device = device;
+	c.dtype = dtype;
+	tiny_model_write(&model);
+	enum err e = runner_create(&runner, &c, &em);
+	tiny_model_remove(&model);
+	return e;
+}
+
+TestSuite(device_choice, .timeout = 30);
+
+Test(device_choice, auto_takes_a_device_that_is_there)
+{
+	setenv("TERCET_CUDA_KERNELS", CUDA_EMU_OBJECT, 1);
+	cr_assert_eq(create_with(OPTION_DEVICE_AUTO, OPTION_DTYPE_AUTO), ERR_OK, "%s", em.text);
+	cr_assert_str_eq(runner_device_kind(runner), "cuda");
+	cr_assert_eq(runner->block_count, FAKE_GPU_BLOCKS);
+	cr_assert_eq(runner->weight_bytes, 12345);
+	cr_assert_eq(runner->dtype, KERN_BF16, "a float32 checkpoint, too");
+	runner_destroy(&runner);
+	cr_assert_eq(fake_gpu.created, 1);
+	cr_assert_eq(fake_gpu.destroyed, 1);
+}
+
+Test(device_choice, auto_computes_on_the_cpu_what_the_device_cannot)
+{
+	setenv("TERCET_CUDA_KERNELS", CUDA_EMU_OBJECT, 1);
+	fake_gpu.unsupported = true;
+	cr_assert_eq(create_with(OPTION_DEVICE_AUTO, OPTION_DTYPE_AUTO), ERR_OK, "%s", em.text);
+	cr_assert_str_eq(runner_device_kind(runner), "cpu");
+	cr_assert_eq(runner->dtype, KERN_F32, "as the checkpoint is stored");
+	cr_assert_eq(runner_fd(runner), -1);
+	runner_destroy(&runner);
+	cr_assert_eq(create_with(OPTION_DEVICE_CUDA, OPTION_DTYPE_AUTO), ERR_UNSUPPORTED);
+	cr_assert_neq(strstr(em.text, "the fake has no kernels"), NULL, "%s", em.text);
+	cr_assert_eq(fake_gpu.created, 0);
+}
+
+Test(device_choice, without_devices_auto_is_the_cpu_and_cuda_an_error)
+{
+	setenv("TERCET_CUDA_KERNELS", CUDA_EMU_OBJECT, 1);
+	setenv("CUDA_EMU_DEVICES", "0", 1);
+	cr_assert_eq(create_with(OPTION_DEVICE_AUTO, OPTION_DTYPE_AUTO), ERR_OK, "%s", em.text);
+	cr_assert_str_eq(runner_device_kind(runner), "cpu");
+	runner_destroy(&runner);
+	cr_assert_eq(create_with(OPTION_DEVICE_CUDA, OPTION_DTYPE_AUTO), ERR_DEVICE);
+	cr_assert_neq(strstr(em.text, "--device cuda: "), NULL, "%s", em.text);
+	cr_assert_neq(strstr(em.text, "no CUDA-capable device"), NULL, "%s", em.text);
+}
+
+Test(device_choice, without_kernels_auto_is_the_cpu_and_cuda_an_error)
+{
+	setenv("TERCET_CUDA_KERNELS", "", 1);
+	cr_assert_eq(create_with(OPTION_DEVICE_AUTO, OPTION_DTYPE_AUTO), ERR_OK, "%s", em.text);
+	cr_assert_str_eq(runner_device_kind(runner), "cpu");
+	runner_destroy(&runner);
+	cr_assert_eq(create_with(OPTION_DEVICE_CUDA, OPTION_DTYPE_AUTO), ERR_NOT_FOUND);
+	cr_assert_neq(strstr(em.text, "this build has no CUDA kernels"), NULL, "%s", em.text);
+}
+
+Test(device_choice, each_worker_of_a_machine_needs_a_device)
+{
+	struct device d;
+
+	setenv("TERCET_CUDA_KERNELS", CUDA_EMU_OBJECT, 1);
+	setenv("CUDA_EMU_DEVICES", "2", 1);
+	cr_assert_eq(device_choose(&d, OPTION_DEVICE_CUDA, 1, 2, &em), ERR_OK, "%s", em.text);
+	cr_assert_neq(strstr(d.info.name, "CUDA device 1 of 2"), NULL, "%s", d.info.name);
+	for (u32 i = 0; i < 2; i++) { /* the first and the second of four find the same */
+		cr_assert_eq(device_choose(&d, OPTION_DEVICE_AUTO, i, 4, &em), ERR_OK, "%s", em.text);
+		cr_assert_null(d.api);
+	}
+	cr_assert_eq(device_choose(&d, OPTION_DEVICE_CUDA, 0, 4, &em), ERR_DEVICE);
+	cr_assert_neq(strstr(em.text, "the 4 workers of this machine need a device each, and 2 are there"), NULL, "%s",
+		      em.text);
+	cr_assert_neq(strstr(em.text, "--tensor-parallel-size 2 fits"), NULL, "%s", em.text);
+	cr_assert_eq(device_choose(&d, OPTION_DEVICE_CPU, 0, 4, &em), ERR_OK);
+	cr_assert_null(d.api);
+}
