@@ -167,7 +167,10 @@ static enum err replace_byte(const struct norm_step *n, const char *text, size_t
 	size_t width = n->text_bytes, count = 0;
 	for (size_t i = 0; i < bytes; i++)
 		count += text[i] == byte;
-	if (!buf_reserve(out, bytes - count + count * width))
+	size_t room = bytes - count + count * width;
+	if (room == 0) /* nothing was there, or nothing is left: nor need there be memory */
+		return ERR_OK;
+	if (!buf_reserve(out, room))
 		return ERR_NO_MEMORY;
 	char *w = out->data + out->bytes;
 	for (size_t i = 0; i < bytes; i++) {
@@ -195,7 +198,7 @@ static enum err norm_replace(const struct norm_step *n, struct regex_scratch *s,
 			     size_t *origin, struct buf *out)
 {
 	if (n->pattern.string_bytes == 1 && n->pattern.regex.code == NULL && (u8)n->pattern.string[0] < 0x80) {
-		if (text[0] == n->pattern.string[0])
+		if (bytes > 0 && text[0] == n->pattern.string[0])
 			*origin = replaced_origin(n, text, 0, 1, *origin);
 		return replace_byte(n, text, bytes, out);
 	}
