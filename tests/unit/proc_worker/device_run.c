@@ -1,0 +1,398 @@
+#include "tests/unit/proc_worker/device_run.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OK(call) cr_assert_eq(call, ERR_OK, "%s", em.text)
+
+static struct err_msg em;
+
+/* ---------------------------------------------------------------- opening */
+
+static void read_model(struct device_run *d)
+{
+	const struct device_run_config *c = &d->config;
+
+	OK(model_config_read(&d->model, c->model_dir, &em));
+	OK(model_shard_init(&d->shard, &d->model, 0, 1, &em));
+	OK(safetensors_open(&d->checkpoint, c->model_dir, &em));
+	d->plan = (struct weights_plan){.config = &d->model,
+					.shard = &d->shard,
+					.checkpoint = d->checkpoint,
+					.dtype = KERN_BF16,
+					.matrix_dtype = c->matrix_dtype ? c->matrix_dtype : KERN_BF16,
+					.caps = kern_caps_detect()};
+	OK(model_weights_check(&d->plan, &em));
+	OK(rope_tables_init(&d->rope, &d->model.rope, c->max_model_len, c->tokens_max, &em));
+}
+
+struct gpu_config device_run_config(struct device_run *d)
+{
+	const struct device_run_config *c = &d->config;
+
+	return (struct gpu_config){.device = &d->device,
+				   .model = &d->model,
+				   .shard = &d->shard,
+				   .weights = &d->plan,
+				   .rope = &d->rope,
+				   .limits = {c->rows_max, c->tokens_max, c->max_model_len, c->block_size},
+				   .kv_dtype = c->kv_dtype ? c->kv_dtype : KERN_BF16,
+				   .graphs = c->graphs,
+				   .memory_utilization = 0.5};
+}
+
+void device_run_open(struct device_run *d, const struct device_run_config *config)
+{
+	memset(d, 0, sizeof(*d));
+	d->config = *config;
+	d->random = config->seed;
+	setenv("TERCET_CUDA_KERNELS", CUDA_EMU_OBJECT, 1);
+	OK(device_open(&d->device, 0, &em));
+	read_model(d);
+	struct gpu_config gc = device_run_config(d);
+	OK(gpu_create(&d->gpu, &gc, &em));
+	cr_assert_geq(gpu_block_count(d->gpu), config->blocks);
+	OK(gpu_take_blocks(d->gpu, config->blocks, &em));
+	struct batch_limits limits = {.rows_max = config->rows_max,
+				      .tokens_max = config->tokens_max,
+				      .max_model_len = config->max_model_len,
+				      .block_size = config->block_size,
+				      .block_count = config->blocks,
+				      .vocab_size = d->model.vocab_size};
+	OK(batch_state_create(&d->batch, &limits, &em));
+	mirror_init(&d->mirror, config->block_size);
+	for (u32 i = 0; i < config->blocks; i++)
+		d->free_blocks[d->free_count++] = i;
+	for (u32 i = 0; i < MIRROR_ROWS; i++)
+		d->row_request[i] = -1;
+}
+
+void device_run_close(struct device_run *d)
+{
+	gpu_destroy(&d->gpu);
+	cr_assert_null(d->gpu);
+	batch_state_destroy(&d->batch);
+	rope_tables_fini(&d->rope);
+	safetensors_close(&d->checkpoint);
+	device_close(&d->device);
+}
+
+/* ---------------------------------------------------------------- planning */
+
+static u32 next(struct device_run *d)
+{
+	d->random = d->random * 6364136223846793005u + 1442695040888963407u;
+	return (u32)(d->random >> 33);
+}
+
+/* In random order, so that tables are not contiguous. */
+static u32 take_block(struct device_run *d)
+{
+	cr_assert_gt(d->free_count, 0);
+	u32 at = next(d) % d->free_count, block = d->free_blocks[at];
+
+	d->free_blocks[at] = d->free_blocks[--d->free_count];
+	return block;
+}
+
+static void drop(struct device_run *d, u32 row)
+{
+	const struct mirror_row *m = &d->mirror.rows[row];
+
+	for (u32 i = 0; i < m->block_count; i++)
+		d->free_blocks[d->free_count++] = m->blocks[i];
+	mirror_drop(&d->mirror, row);
+	d->row_request[row] = -1;
+}
+
+static void drop_rows(struct device_run *d)
+{
+	for (u32 row = 0; row < d->config.rows_max; row++) {
+		int i = d->row_request[row];
+		if (i < 0)
+			continue;
+		if (d->planned[i] == d->requests[i].output_count) {
+			d->done[i] = true;
+			drop(d, row);
+		} else if (d->config.preempt_every && next(d) % d->config.preempt_every == 0) {
+			d->started[i] = false;
+			drop(d, row);
+		}
+	}
+}
+
+static void add(struct device_run *d, u32 row, u32 index)
+{
+	struct driver_request *q = &d->requests[index];
+	u32 tokens[MIRROR_TOKENS], blocks[MIRROR_BLOCKS];
+	u32 count = q->prompt_count + q->outputs;
+	u32 block_count = (count + d->config.block_size - 1) / d->config.block_size;
+
+	memcpy(tokens, q->prompt, q->prompt_count * sizeof(u32));
+	memcpy(tokens + q->prompt_count, q->output, q->outputs * sizeof(u32));
+	for (u32 i = 0; i < block_count; i++)
+		blocks[i] = take_block(d);
+	struct mirror_add a = {.row = row,
+			       .seq = ++d->next_seq,
+			       .tokens = tokens,
+			       .token_count = count,
+			       .prompt_count = q->prompt_count,
+			       .blocks = blocks,
+			       .block_count = block_count,
+			       .params = q->params,
+			       .stop_ids = q->stop_ids,
+			       .stop_count = q->stop_count,
+			       .bias_ids = q->bias_ids,
+			       .bias_values = q->bias_values,
+			       .bias_count = q->bias_count};
+	mirror_add(&d->mirror, &a);
+	d->row_request[row] = (int)index;
+	d->started[index] = true;
+}
+
+/* A preempted request comes back when its tokens are known. */
+static void add_rows(struct device_run *d)
+{
+	for (u32 row = 0; row < d->config.rows_max; row++) {
+		u32 first = next(d) % d->request_count;
+		for (u32 i = 0; d->row_request[row] < 0 && i < d->request_count; i++) {
+			u32 index = (first + i) % d->request_count;
+			bool waits = d->planned[index] != d->requests[index].outputs;
+			if (!d->started[index] && !waits && next(d) % 3)
+				add(d, row, index);
+		}
+	}
+}
+
+static void plan_runs(struct device_run *d)
+{
+	u32 budget = d->config.tokens_max - d->config.rows_max;
+
+	for (u32 row = 0; row < d->config.rows_max; row++) {
+		struct mirror_row *m = &d->mirror.rows[row];
+		if (!m->present)
+			continue;
+		u32 left = m->known - m->computed;
+		if (left > 1) {
+			u32 run = left < d->config.chunk ? left : d->config.chunk;
+			run = run < budget ? run : budget;
+			budget -= run;
+			mirror_run(&d->mirror, row, run);
+		} else if (m->computed + 1 > m->block_count * d->config.block_size) {
+			mirror_grow(&d->mirror, row, take_block(d));
+		} else if (next(d) % 16 == 0) {
+			mirror_run(&d->mirror, row, 0); /* a pause */
+		}
+	}
+}
+
+/* ---------------------------------------------------------------- steps */
+
+static void take_logprobs(struct device_run *d, const struct device_flight *f, const struct gpu_result *r)
+{
+	for (u32 i = 0, at = 0; i < r->lp.entries; at += r->lp.count[i++]) {
+		u32 entry = r->lp.entry[i], position = f->output[entry];
+		struct driver_request *q = &d->requests[f->request[entry]];
+		q->lp_count[position] = r->lp.count[i];
+		q->lp_rank[position] = r->lp.rank[i];
+		memcpy(q->lp_ids[position], r->lp.ids + at, r->lp.count[i] * sizeof(u32));
+		memcpy(q->lp_values[position], r->lp.values + at, r->lp.count[i] * sizeof(f32));
+	}
+	for (u32 i = 0, at = 0; i < r->plp_entries; at += r->plp_count[i++]) {
+		u32 row = 0, position = r->plp_position[i];
+		while (row < MIRROR_ROWS && f->seq[row] != r->plp_seq[i])
+			row++;
+		cr_assert_lt(row, MIRROR_ROWS);
+		struct driver_request *q = &d->requests[f->of_row[row]];
+		q->plp_count[position] = r->plp_count[i];
+		q->plp_rank[position] = r->plp_rank[i];
+		memcpy(q->plp_ids[position], r->plp_ids + at, r->plp_count[i] * sizeof(u32));
+		memcpy(q->plp_values[position], r->plp_values + at, r->plp_count[i] * sizeof(f32));
+	}
+}
+
+/* The oldest step in flight. */
+static void collect(struct device_run *d)
+{
+	struct device_flight *f = &d->flights[d->first_flight++ % GPU_RING];
+	struct gpu_result r;
+
+	OK(gpu_wait(d->gpu, f->step, &em));
+	OK(gpu_result(d->gpu, f->step, &r, &em));
+	cr_assert_eq(r.count, f->count);
+	cr_assert_leq(r.started_ns, r.done_ns);
+	for (u32 i = 0; i < r.count; i++) {
+		struct driver_request *q = &d->requests[f->request[i]];
+		cr_assert_lt(r.tokens[i], d->model.vocab_size);
+		cr_assert_eq(q->outputs, f->output[i]);
+		q->output[q->outputs++] = r.tokens[i];
+	}
+	struct batch_tokens known = {.count = f->count,
+				     .rows = f->row,
+				     .incarnation = f->incarnation,
+				     .index = f->index,
+				     .tokens = r.tokens};
+	batch_state_tokens_known(d->batch, &known);
+	take_logprobs(d, f, &r);
+}
+
+static void drain(struct device_run *d)
+{
+	while (d->first_flight < d->next_flight)
+		collect(d);
+}
+
+static void capture(struct device_run *d, struct device_flight *f)
+{
+	const struct batch_state *b = d->batch;
+
+	*f = (struct device_flight){.step = b->step, .count = b->sample_count};
+	for (u32 row = 0; row < d->config.rows_max; row++) {
+		f->seq[row] = b->rows[row].seq;
+		f->of_row[row] = d->row_request[row];
+	}
+	for (u32 i = 0; i < b->sample_count; i++) {
+		u32 row = b->sample_rows[i], request = (u32)d->row_request[row];
+		f->request[i] = request;
+		f->output[i] = d->planned[request]++;
+		f->row[i] = row;
+		f->index[i] = b->known[row];
+		f->incarnation[i] = b->rows[row].incarnation;
+	}
+}
+
+static void step(struct device_run *d, const struct ipc_step *s)
+{
+	static const u32 unknown[MIRROR_ROWS];
+
+	OK(batch_state_apply(d->batch, s, &em));
+	OK(gpu_forward(d->gpu, d->batch, s, &em));
+	if (gpu_needs_history(d->batch))
+		drain(d);
+	OK(gpu_sample(d->gpu, d->batch, &em));
+	capture(d, &d->flights[d->next_flight++ % GPU_RING]);
+	batch_state_advance(d->batch);
+	(void)mirror_commit(&d->mirror, unknown);
+	while (d->next_flight - d->first_flight > d->config.depth)
+		collect(d);
+}
+
+static bool all_done(const struct device_run *d)
+{
+	for (u32 i = 0; i < d->request_count; i++)
+		if (!d->done[i])
+			return false;
+	return true;
+}
+
+void device_run_requests(struct device_run *d, struct driver_request *requests, u32 count)
+{
+	cr_assert_leq(count, COUNT_OF(d->done));
+	d->requests = requests;
+	d->request_count = count;
+	memset(d->planned, 0, sizeof(d->planned));
+	memset(d->started, 0, sizeof(d->started));
+	memset(d->done, 0, sizeof(d->done));
+	while (!all_done(d)) {
+		cr_assert_lt(d->steps++, 10000);
+		mirror_begin(&d->mirror);
+		drop_rows(d);
+		add_rows(d);
+		plan_runs(d);
+		step(d, mirror_end(&d->mirror));
+	}
+	drain(d);
+}
+
+/* ---------------------------------------------------------------- comparing */
+
+static double worse(double a, double b)
+{
+	return fabs(a) > b || isnan(a) ? fabs(a) : b;
+}
+
+static void add_difference(struct device_difference *d, double x)
+{
+	d->worst_logprob = worse(x, d->worst_logprob);
+	d->mean_logprob += fabs(x); /* a sum until all are there */
+	d->compared++;
+	d->far += !(fabs(x) < 0.2);
+}
+
+static double log_sum_exp(const float *logits, u32 vocab)
+{
+	double best = -INFINITY, sum = 0;
+
+	for (u32 i = 0; i < vocab; i++)
+		best = logits[i] > best ? logits[i] : best;
+	for (u32 i = 0; i < vocab; i++)
+		sum += exp(logits[i] - best);
+	return best + log(sum);
+}
+
+/* Of one request; `logits` [tokens][vocab] are the CPU's for its prompt and outputs. */
+static void compare_request(const struct driver_request *q, const float *logits, u32 vocab,
+			    struct device_difference *d)
+{
+	bool greedy = !q->params || (q->params->temperature == 0 && q->params->repetition_penalty == 1 &&
+				     q->params->presence_penalty == 0 && q->params->frequency_penalty == 0 &&
+				     !q->params->min_tokens && !q->bias_count);
+
+	for (u32 i = 1; i < q->prompt_count; i++) {
+		const float *own = logits + (size_t)(i - 1) * vocab;
+		double sum = log_sum_exp(own, vocab);
+		for (u32 k = 0; k < q->plp_count[i]; k++)
+			add_difference(d, q->plp_values[i][k] - (own[q->plp_ids[i][k]] - sum));
+	}
+	for (u32 i = 0; i < q->outputs; i++) {
+		const float *own = logits + (size_t)(q->prompt_count + i - 1) * vocab;
+		double sum = log_sum_exp(own, vocab);
+		float best = -INFINITY;
+		for (u32 v = 0; v < vocab; v++)
+			best = own[v] > best ? own[v] : best;
+		if (greedy)
+			d->worst_choice = worse(best - own[q->output[i]], d->worst_choice);
+		for (u32 k = 0; k < q->lp_count[i]; k++)
+			add_difference(d, q->lp_values[i][k] - (own[q->lp_ids[i][k]] - sum));
+	}
+}
+
+struct device_difference device_compare(const struct device_run_config *c,
+					const struct driver_request *requests, u32 count)
+{
+	static struct driver driver;
+	static struct driver_request again;
+	static u32 tokens[MIRROR_TOKENS];
+	struct device_difference d = {0};
+	struct driver_config config = {.model_dir = c->model_dir,
+				       .dtype = OPTION_DTYPE_BFLOAT16,
+				       .kv_dtype = c->kv_dtype == KERN_I8	? OPTION_KV_DTYPE_INT8
+						   : c->kv_dtype == KERN_F8E4M3 ? OPTION_KV_DTYPE_FP8
+										: OPTION_KV_DTYPE_BFLOAT16,
+				       .ranks = 1,
+				       .threads = 1,
+				       .caps = kern_caps_detect(),
+				       .rows_max = 8,
+				       .tokens_max = 512,
+				       .block_size = 16,
+				       .chunk = 256};
+
+	driver_open(&driver, &config);
+	u32 vocab = driver.runners[0]->model.vocab_size;
+	for (u32 i = 0; i < count; i++) {
+		const struct driver_request *q = &requests[i];
+		u32 n = q->prompt_count + q->outputs - 1;
+		memcpy(tokens, q->prompt, q->prompt_count * sizeof(u32));
+		memcpy(tokens + q->prompt_count, q->output, q->outputs * sizeof(u32));
+		again = (struct driver_request){.prompt = tokens, .prompt_count = n, .output_count = 1};
+		again.prompt_logits = malloc((size_t)n * vocab * sizeof(float));
+		driver_run(&driver, &again, 1);
+		compare_request(q, again.prompt_logits, vocab, &d);
+		free(again.prompt_logits);
+	}
+	driver_close(&driver);
+	d.mean_logprob /= d.compared ? d.compared : 1;
+	return d;
+}

@@ -1,0 +1,124 @@
+#include "tests/unit/proc_worker/random_model.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "proc_worker/model/weights_priv.h"
+
+struct writer {
+	struct model_config config;
+	struct model_shard shard;
+	struct weights_plan plan;
+	struct buf header, data, names; /* names: of what is written, each with a newline */
+	u64 random;
+};
+
+/* Nearly normal: the sum of four uniform numbers. */
+static float next(struct writer *w)
+{
+	float sum = 0;
+
+	for (u32 i = 0; i < 4; i++) {
+		w->random = w->random * 6364136223846793005u + 1442695040888963407u;
+		sum += (float)(w->random >> 40) / (float)(1 << 24) - 0.5f;
+	}
+	return sum * 1.7320508f;
+}
+
+static bool is_written(struct writer *w, const char *name)
+{
+	char line[300];
+
+	snprintf(line, sizeof(line), "%s\n", name);
+	if (strstr(buf_cstr(&w->names), line))
+		return true;
+	buf_append_str(&w->names, line);
+	return false;
+}
+
+static void write_tensor(struct writer *w, const struct arch_tensor *t, u32 layer, u32 expert)
+{
+	u32 rows = weights_rows_of_file(&w->plan, t), columns = weights_dim(&w->config, t->columns);
+	bool vector = t->columns == DIM_NONE, norm = WEIGHTS_SLOTS[t->slot].kind == SLOT_IS_NORM;
+	float mean = norm ? 1 - w->config.norm_offset : 0, spread = vector ? 0.2f : 1 / sqrtf((float)columns);
+	size_t begin = w->data.bytes;
+	char name[256];
+
+	arch_tensor_name(name, sizeof(name), t, layer, expert);
+	if (is_written(w, name))
+		return; /* the other part of a fused tensor */
+	if (t->slot == SLOT_EMBED || t->slot == SLOT_LM_HEAD)
+		spread = 3 / sqrtf((float)columns); /* logits far enough apart */
+	for (size_t i = 0; i < (size_t)rows * columns; i++) {
+		float x = mean + spread * next(w);
+		u16 half;
+		kern_convert(&half, KERN_BF16, &x, KERN_F32, 1);
+		buf_append(&w->data, &half, sizeof(half));
+	}
+	buf_printf(&w->header, "%s\"%s\": {\"dtype\": \"BF16\", \"shape\": [%u", begin ? ", " : "", name,
+		   rows);
+	if (!vector)
+		buf_printf(&w->header, ", %u", columns);
+	buf_printf(&w->header, "], \"data_offsets\": [%zu, %zu]}", begin, w->data.bytes);
+}
+
+static void write_file(const struct random_model *m, const char *name, const char *data, size_t bytes)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/%s", m->dir, name);
+	FILE *f = fopen(path, "wb");
+	cr_assert(f && fwrite(data, 1, bytes, f) == bytes);
+	fclose(f);
+}
+
+void random_model_write(struct random_model *m, const char *config, u64 seed)
+{
+	static struct writer w;
+	struct buf file = {0};
+	struct err_msg em;
+
+	w = (struct writer){.random = seed};
+	cr_assert_eq(model_config_parse(&w.config, config, strlen(config), &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(model_shard_init(&w.shard, &w.config, 0, 1, &em), ERR_OK, "%s", em.text);
+	w.plan = (struct weights_plan){.config = &w.config, .shard = &w.shard};
+	snprintf(m->dir, sizeof(m->dir), "/tmp/tercet-test-XXXXXX");
+	cr_assert(mkdtemp(m->dir));
+	write_file(m, "config.json", config, strlen(config));
+	const struct arch *a = w.config.arch;
+	buf_append_str(&w.header, "{");
+	for (u32 i = 0; i < a->tensor_count; i++) {
+		const struct arch_tensor *t = &a->tensors[i];
+		if (weights_source_slot(&w.plan, t->slot) != t->slot)
+			continue;
+		for (u32 layer = 0; layer < weights_layers(&w.plan, t->slot); layer++)
+			for (u32 x = 0; weights_tensor_applies(&w.plan, t, layer) &&
+					x < weights_copies(&w.plan, t->slot);
+			     x++)
+				write_tensor(&w, t, layer, x);
+	}
+	buf_append_str(&w.header, "}");
+	while (w.header.bytes % 8)
+		buf_append_char(&w.header, ' ');
+	u64 length = w.header.bytes;
+	buf_append(&file, &length, sizeof(length));
+	buf_append(&file, w.header.data, w.header.bytes);
+	buf_append(&file, w.data.data, w.data.bytes);
+	write_file(m, "model.safetensors", file.data, file.bytes);
+	buf_fini(&file);
+	buf_fini(&w.header);
+	buf_fini(&w.data);
+	buf_fini(&w.names);
+}
+
+void random_model_remove(struct random_model *m)
+{
+	char command[128];
+
+	snprintf(command, sizeof(command), "rm -r %s", m->dir);
+	cr_assert_eq(system(command), 0);
+}
