@@ -50,6 +50,7 @@ static void open_rank(void *ctx, u32 rank)
 	struct runner_config config = {
 		.model_dir = c->model_dir,
 		.run_dir = o->d->run_dir,
+		.device = OPTION_DEVICE_CPU,
 		.rank = rank,
 		.ranks = c->ranks,
 		.threads = c->threads,
