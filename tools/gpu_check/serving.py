@@ -249,7 +249,7 @@ def checkpoint(here, name, end):
 
 def measure(here, part, end):
     if here.emulated:
-        Run(here, part, "demo", demo_shape(), end).measure(engines.DEMO, [(1, 16), (2, 16)], [8], 4)
+        Run(here, part, "demo", demo_shape(), end).measure(engines.DEMO, [(2, 16)], [8], 12)
         return
     for name, share in (("llama-3.2-1b", 0.35), ("llama-3.1-8b", 1.0)):
         stop = time.monotonic() + (end - time.monotonic()) * share
