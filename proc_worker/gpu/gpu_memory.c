@@ -1,12 +1,13 @@
 /* Memory of a device's engine: one arena on the device for all that a step needs, one piece of pinned memory,
  * the KV pool. Everything is taken at start; sizes follow from the limits alone. Runs in the worker at start.
  */
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "common/assert.h"
 #include "proc_worker/gpu/gpu_priv.h"
+#include "proc_worker/profile.h"
 
 enum { ALIGN = 256, MARGIN_SHARE = 64 };
 
@@ -387,27 +388,40 @@ void gpu_memory_fini(struct gpu *g)
 
 /* ---------------------------------------------------------------- the pool */
 
+/* Settings that would do, as a list for people. */
+static void list_remedies(const struct gpu *g, u64 fits, bool is_there, char *out, size_t bytes)
+{
+	const struct gpu_config *c = &g->config;
+	size_t n = 0;
+
+	out[0] = 0;
+	if (is_there)
+		n += (size_t)snprintf(out + n, bytes - n, "; a higher --gpu-memory-utilization would do");
+	if (fits >= CONTEXT_MIN)
+		n += (size_t)snprintf(out + n, bytes - n, "; --max-model-len %llu fits", (unsigned long long)fits);
+	if (c->kv_dtype == KERN_BF16)
+		n += (size_t)snprintf(out + n, bytes - n, "; --kv-cache-dtype int8 needs half");
+	if (n == 0)
+		snprintf(out, bytes, "; lower --max-num-batched-tokens or --max-num-seqs, or use more devices");
+}
+
 static enum err explain_too_few(const struct gpu *g, u64 bytes, u64 one, u64 free_bytes, struct err_msg *em)
 {
 	const struct gpu_config *c = &g->config;
 	u64 fits = bytes / g->block_bytes * c->limits.block_size;
+	char remedies[256];
 
+	list_remedies(g, fits, !c->kv_cache_memory && one <= free_bytes, remedies, sizeof(remedies));
 	if (c->kv_cache_memory)
-		return err_set(
-			em, ERR_NO_SPACE,
-			"--kv-cache-memory %llu bytes is too small: one sequence of %u tokens needs %llu "
-			"MiB on each device; give that much, or --max-model-len %llu",
-			(unsigned long long)c->kv_cache_memory, c->limits.max_model_len, mib_up(one),
-			(unsigned long long)fits);
-	return err_set(
-		em, ERR_NO_SPACE,
-		"not enough memory on the device: the KV cache of one sequence of %u tokens needs %llu "
-		"MiB, %llu MiB are left (%llu MiB are free, --gpu-memory-utilization %.2f); %s"
-		"--max-model-len %llu fits%s",
-		c->limits.max_model_len, mib_up(one), (unsigned long long)(bytes / MIB),
-		(unsigned long long)(free_bytes / MIB), c->memory_utilization,
-		one <= free_bytes ? "a higher utilization would do, or " : "", (unsigned long long)fits,
-		c->kv_dtype == KERN_BF16 ? ", and --kv-cache-dtype int8 needs half" : "");
+		return err_set(em, ERR_NO_SPACE,
+			       "--kv-cache-memory %llu bytes is too small: one sequence of %u tokens needs %llu "
+			       "MiB on each device%s",
+			       (unsigned long long)c->kv_cache_memory, c->limits.max_model_len, mib_up(one), remedies);
+	return err_set(em, ERR_NO_SPACE,
+		       "not enough memory on the device: the KV cache of one sequence of %u tokens needs %llu "
+		       "MiB, %llu MiB are left (%llu MiB are free, --gpu-memory-utilization %.2f)%s",
+		       c->limits.max_model_len, mib_up(one), (unsigned long long)(bytes / MIB),
+		       (unsigned long long)(free_bytes / MIB), c->memory_utilization, remedies);
 }
 
 enum err gpu_count_blocks(struct gpu *g, u32 *blocks, struct err_msg *em)

@@ -43,7 +43,7 @@ struct gpu_config device_run_config(struct device_run *d)
 				   .memory_utilization = 0.5};
 }
 
-void device_run_open(struct device_run *d, const struct device_run_config *config)
+void device_run_read(struct device_run *d, const struct device_run_config *config)
 {
 	memset(d, 0, sizeof(*d));
 	d->config = *config;
@@ -51,6 +51,11 @@ void device_run_open(struct device_run *d, const struct device_run_config *confi
 	setenv("TERCET_CUDA_KERNELS", CUDA_EMU_OBJECT, 1);
 	OK(device_open(&d->device, 0, &em));
 	read_model(d);
+}
+
+void device_run_open(struct device_run *d, const struct device_run_config *config)
+{
+	device_run_read(d, config);
 	struct gpu_config gc = device_run_config(d);
 	OK(gpu_create(&d->gpu, &gc, &em));
 	cr_assert_geq(gpu_block_count(d->gpu), config->blocks);
@@ -332,13 +337,66 @@ static double log_sum_exp(const float *logits, u32 vocab)
 	return best + log(sum);
 }
 
+/* What the CPU's ops make of its own logits for output `i`: all that sampling looks at, without a sampler. */
+static u32 cpu_choice(struct runner *r, const struct driver_request *q, u32 i, const float *own,
+		      float *best_is_better_by)
+{
+	static u32 seen[MIRROR_TOKENS], outputs[MIRROR_TOKENS], masked[EOS_IDS_MAX + STOP_IDS_MAX];
+	struct sampling_params greedy = {.temperature = 0, .repetition_penalty = 1, .top_p = 1};
+	const struct sampling_params *p = q->params ? q->params : &greedy;
+	u32 vocab = r->model.vocab_size, distinct = 0, n = 0, token, best = 0;
+	float *logits = malloc(vocab * sizeof(float));
+
+	memcpy(logits, own, vocab * sizeof(float));
+	for (u32 k = 0; k < q->prompt_count + i; k++) {
+		u32 id = k < q->prompt_count ? q->prompt[k] : q->output[k - q->prompt_count], at = 0;
+		while (at < distinct && seen[at] != id)
+			at++;
+		if (at == distinct) {
+			seen[distinct] = id;
+			outputs[distinct++] = 0;
+		}
+		outputs[at] += k >= q->prompt_count;
+	}
+	for (u32 k = 0; i < p->min_tokens && k < q->stop_count; k++)
+		masked[n++] = q->stop_ids[k];
+	for (u32 k = 0; i < p->min_tokens && !(p->flags & SAMPLING_IGNORE_EOS) && k < r->model.eos_count; k++)
+		masked[n++] = r->model.eos_ids[k];
+	struct kern_logits_row row = {.logits = logits,
+				      .repetition_penalty = p->repetition_penalty,
+				      .presence_penalty = p->presence_penalty,
+				      .frequency_penalty = p->frequency_penalty,
+				      .seen_ids = seen,
+				      .seen_outputs = outputs,
+				      .seen_count = distinct,
+				      .bias_ids = q->bias_ids,
+				      .bias_values = q->bias_values,
+				      .bias_count = q->bias_count,
+				      .masked_ids = masked,
+				      .masked_count = n};
+	struct kern_sample_row sample = {.logits = logits,
+					 .temperature = p->temperature,
+					 .top_p = p->top_p,
+					 .min_p = p->min_p,
+					 .top_k = p->top_k,
+					 .seed = p->seed,
+					 .position = i};
+	struct kern_logits_args la = {.rows = &row, .row_count = 1, .vocab = vocab};
+	struct kern_sample_args sa = {.rows = &sample, .tokens = &token, .row_count = 1, .vocab = vocab};
+	cr_assert_eq(r->ops.logits(&r->ctx, &la), ERR_OK);
+	cr_assert_eq(r->ops.sample(&r->ctx, &sa), ERR_OK);
+	for (u32 v = 1; v < vocab; v++)
+		best = logits[v] > logits[best] ? v : best;
+	*best_is_better_by = logits[best] - logits[q->output[i]];
+	free(logits);
+	return token;
+}
+
 /* Of one request; `logits` [tokens][vocab] are the CPU's for its prompt and outputs. */
-static void compare_request(const struct driver_request *q, const float *logits, u32 vocab,
+static void compare_request(struct runner *r, const struct driver_request *q, const float *logits,
 			    struct device_difference *d)
 {
-	bool greedy = !q->params || (q->params->temperature == 0 && q->params->repetition_penalty == 1 &&
-				     q->params->presence_penalty == 0 && q->params->frequency_penalty == 0 &&
-				     !q->params->min_tokens && !q->bias_count);
+	u32 vocab = r->model.vocab_size;
 
 	for (u32 i = 1; i < q->prompt_count; i++) {
 		const float *own = logits + (size_t)(i - 1) * vocab;
@@ -349,11 +407,11 @@ static void compare_request(const struct driver_request *q, const float *logits,
 	for (u32 i = 0; i < q->outputs; i++) {
 		const float *own = logits + (size_t)(q->prompt_count + i - 1) * vocab;
 		double sum = log_sum_exp(own, vocab);
-		float best = -INFINITY;
-		for (u32 v = 0; v < vocab; v++)
-			best = own[v] > best ? own[v] : best;
-		if (greedy)
-			d->worst_choice = worse(best - own[q->output[i]], d->worst_choice);
+		float better;
+		d->same += cpu_choice(r, q, i, own, &better) == q->output[i];
+		d->outputs++;
+		if (!q->params || q->params->temperature == 0)
+			d->worst_choice = worse(better, d->worst_choice);
 		for (u32 k = 0; k < q->lp_count[i]; k++)
 			add_difference(d, q->lp_values[i][k] - (own[q->lp_ids[i][k]] - sum));
 	}
@@ -389,7 +447,7 @@ struct device_difference device_compare(const struct device_run_config *c,
 		again = (struct driver_request){.prompt = tokens, .prompt_count = n, .output_count = 1};
 		again.prompt_logits = malloc((size_t)n * vocab * sizeof(float));
 		driver_run(&driver, &again, 1);
-		compare_request(q, again.prompt_logits, vocab, &d);
+		compare_request(driver.runners[0], q, again.prompt_logits, &d);
 		free(again.prompt_logits);
 	}
 	driver_close(&driver);

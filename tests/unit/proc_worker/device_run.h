@@ -50,7 +50,8 @@ struct device_run {
 	u64 random, next_seq, steps;
 };
 
-/* Assert that everything works. */
+/* Assert that everything works. `read` opens device and model, `open` makes the engine, too. */
+void device_run_read(struct device_run *d, const struct device_run_config *config);
 void device_run_open(struct device_run *d, const struct device_run_config *config);
 void device_run_requests(struct device_run *d, struct driver_request *requests, u32 count);
 void device_run_close(struct device_run *d);
@@ -61,6 +62,7 @@ struct gpu_config device_run_config(struct device_run *d);
 struct device_difference {
 	double worst_logprob, mean_logprob; /* of tokens, sampled or of a prompt */
 	double worst_choice;  /* how much likelier another token was by the CPU's logits, where sampling was greedy */
+	u32 outputs, same; /* tokens; those that the CPU's sampler takes from its own logits */
 	u32 compared, far;	/* far: by more than 0.2 */
 };
 struct device_difference device_compare(const struct device_run_config *c, const struct driver_request *requests,

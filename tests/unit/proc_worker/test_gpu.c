@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "proc_worker/gpu/gpu_priv.h"
 #include "tests/unit/proc_worker/device_run.h"
 #include "tests/unit/proc_worker/random_model.h"
 
@@ -250,5 +251,300 @@ Test(gpu, quantized_weights_answer_as_on_the_cpu, .timeout = 120)
 		struct device_difference d = device_compare(&c, requests, count);
 		cr_expect_lt(d.mean_logprob, 0.6, "%f", d.mean_logprob);
 	}
+	random_model_remove(&model);
+}
+
+/* ---------------------------------------------------------------- sampling */
+
+static const u32 STOPS[] = {17, 40}, BIASED[] = {5, 60, 99};
+static const f32 BIASES[] = {2.5f, -4, 1.5f};
+
+static void set_params(struct sampling_params *p)
+{
+	sampling_params_default(p);
+	p->seed = 4711;
+	p->max_tokens = 64;
+}
+
+/* Every row another way of sampling, with and without log-probabilities, so that groups of all kinds form. */
+Test(gpu, sampling_follows_its_parameters_as_on_the_cpu, .timeout = 120)
+{
+	static struct sampling_params params[REQUESTS];
+
+	random_model_write(&model, LLAMA, 16);
+	struct device_run_config c = config();
+	u32 count = make_requests(REQUESTS, 101, 24);
+	for (u32 i = 0; i < count; i++) {
+		set_params(&params[i]);
+		requests[i].params = &params[i];
+		params[i].logprobs = i % 2 ? 3 : -1;
+	}
+	params[0].temperature = 0;
+	params[0].repetition_penalty = 1.6f;
+	params[1].temperature = 0;
+	params[1].frequency_penalty = 0.8f;
+	params[1].presence_penalty = 0.5f;
+	params[2].temperature = 0;
+	params[2].min_tokens = 20;
+	params[3].top_k = 8;
+	params[3].repetition_penalty = 1.2f;
+	params[4].temperature = 0;
+	params[5].top_p = 0.7f;
+	params[5].min_tokens = 3;
+	requests[2].stop_ids = STOPS;
+	requests[2].stop_count = COUNT_OF(STOPS);
+	requests[4].bias_ids = BIASED;
+	requests[4].bias_values = BIASES;
+	requests[4].bias_count = COUNT_OF(BIASED);
+	c.preempt_every = 30;
+	run_model(&c, count);
+	struct device_difference d = device_compare(&c, requests, count);
+	if (getenv("TEST_GPU_PRINT"))
+		fprintf(stderr, "%u of %u tokens are the CPU's, choices %.4f, log-probabilities %.4f\n",
+			d.same, d.outputs, d.worst_choice, d.worst_logprob);
+	cr_assert_eq(d.outputs, 24 * count);
+	cr_expect_geq(d.same, d.outputs * 9 / 10, "%u of %u tokens", d.same, d.outputs);
+	cr_expect_lt(d.worst_choice, 0.3, "another token was better by %f", d.worst_choice);
+	cr_expect_lt(d.worst_logprob, 0.3, "log-probabilities differ by %f", d.worst_logprob);
+	for (u32 i = 0; i < 20; i++)
+		cr_expect(requests[2].output[i] != 3 && requests[2].output[i] != STOPS[0] &&
+			  requests[2].output[i] != STOPS[1]);
+	random_model_remove(&model);
+}
+
+/* ---------------------------------------------------------------- diffs */
+
+static struct err_msg em;
+#define OK(call) cr_assert_eq(call, ERR_OK, "%s", em.text)
+
+/* One step, collected at once; the tokens of the rows that sample. */
+static struct gpu_result do_step(const struct ipc_step *s)
+{
+	struct gpu_result r;
+
+	OK(batch_state_apply(run.batch, s, &em));
+	OK(gpu_forward(run.gpu, run.batch, s, &em));
+	OK(gpu_sample(run.gpu, run.batch, &em));
+	OK(gpu_wait(run.gpu, s->step, &em));
+	OK(gpu_result(run.gpu, s->step, &r, &em));
+	batch_state_commit(run.batch, r.tokens);
+	(void)mirror_commit(&run.mirror, r.tokens);
+	return r;
+}
+
+static void add_row(u32 row, const u32 *tokens, u32 count, u32 computed, const u32 *blocks, u32 block_count)
+{
+	struct mirror_add a = {.row = row,
+			       .seq = 100 + row,
+			       .tokens = tokens,
+			       .token_count = count,
+			       .prompt_count = count,
+			       .computed = computed,
+			       .blocks = blocks,
+			       .block_count = block_count};
+
+	mirror_add(&run.mirror, &a);
+}
+
+Test(gpu, copied_blocks_hold_what_their_sources_did, .timeout = 60)
+{
+	static const u32 blocks[] = {30, 3, 11}, copies[] = {7, 22, 1};
+	struct device_run_config c = config();
+	u32 tokens[17];
+
+	random_model_write(&model, LLAMA, 17);
+	for (u32 i = 0; i < 17; i++)
+		tokens[i] = (i * 37 + 5) % 101;
+	device_run_open(&run, &c);
+	mirror_begin(&run.mirror);
+	add_row(0, tokens, 17, 0, blocks, 3);
+	mirror_run(&run.mirror, 0, 17);
+	struct gpu_result r = do_step(mirror_end(&run.mirror));
+	cr_assert_eq(r.count, 1);
+	u32 first = r.tokens[0];
+	mirror_begin(&run.mirror);
+	mirror_drop(&run.mirror, 0);
+	mirror_copy(&run.mirror, blocks[0], copies[0]);
+	mirror_copy(&run.mirror, blocks[1], copies[1]);
+	add_row(2, tokens, 17, 16, copies, 3);
+	r = do_step(mirror_end(&run.mirror));
+	cr_assert_eq(r.count, 1);
+	cr_assert_eq(r.tokens[0], first);
+	device_run_close(&run);
+	random_model_remove(&model);
+}
+
+/* As if sequences were longer than what goes up at once. */
+Test(gpu, a_diff_larger_than_a_piece_arrives_whole, .timeout = 60)
+{
+	static struct driver_request whole[REQUESTS];
+	static struct sampling_params params;
+
+	random_model_write(&model, LLAMA, 18);
+	set_params(&params);
+	for (u32 pieces = 0; pieces < 2; pieces++) {
+		struct device_run_config c = config();
+		u32 count = make_requests(REQUESTS, 101, 6);
+		for (u32 i = 0; i < count; i++)
+			requests[i].params = &params;
+		device_run_open(&run, &c);
+		if (pieces)
+			run.gpu->stage_bytes = 110 * sizeof(u32); /* a prompt of 48 tokens, not two */
+		device_run_requests(&run, requests, count);
+		device_run_close(&run);
+		if (!pieces)
+			memcpy(whole, requests, sizeof(whole));
+		else
+			expect_same(whole, requests, count, "in pieces");
+	}
+	random_model_remove(&model);
+}
+
+/* An empty diff is nothing at all on the way up, but that the rule holds again after exceptions. */
+Test(gpu, a_step_in_which_nothing_changes_uploads_nothing, .timeout = 60)
+{
+	static const u32 blocks[] = {0, 1, 2};
+	static const u32 tokens[] = {5, 6, 7, 8};
+	struct device_run_config c = config();
+
+	random_model_write(&model, LLAMA, 19);
+	device_run_open(&run, &c);
+	mirror_begin(&run.mirror);
+	add_row(0, tokens, 4, 0, blocks, 3);
+	mirror_run(&run.mirror, 0, 4);
+	(void)do_step(mirror_end(&run.mirror));
+	u32 used = run.gpu->next_stage;
+	for (u32 i = 0; i < 6; i++) {
+		mirror_begin(&run.mirror);
+		struct gpu_result r = do_step(mirror_end(&run.mirror));
+		cr_assert_eq(r.count, 1);
+	}
+	cr_assert_eq(run.gpu->next_stage, used);
+	device_run_close(&run);
+	random_model_remove(&model);
+}
+
+Test(gpu, begin_empties_the_batch, .timeout = 60)
+{
+	static const u32 blocks[] = {4, 9};
+	static const u32 tokens[] = {5, 6, 7, 8, 9};
+	struct device_run_config c = config();
+	u32 first[2];
+
+	random_model_write(&model, LLAMA, 20);
+	device_run_open(&run, &c);
+	for (u32 epoch = 0; epoch < 2; epoch++) {
+		OK(gpu_begin(run.gpu, &em));
+		OK(batch_state_reset(run.batch, c.blocks, c.max_model_len, &em));
+		mirror_init(&run.mirror, c.block_size);
+		mirror_begin(&run.mirror);
+		add_row(epoch, tokens, 5, 0, blocks, 2);
+		mirror_run(&run.mirror, epoch, 5);
+		struct gpu_result r = do_step(mirror_end(&run.mirror));
+		cr_assert_eq(r.count, 1); /* and not the row of the epoch before */
+		first[epoch] = r.tokens[0];
+		cr_assert_eq(gpu_result(run.gpu, 2, &r, &em), ERR_NOT_FOUND);
+		cr_assert_eq(gpu_wait(run.gpu, 2, &em), ERR_NOT_FOUND);
+	}
+	cr_assert_eq(first[0], first[1]);
+	device_run_close(&run);
+	random_model_remove(&model);
+}
+
+/* ---------------------------------------------------------------- refusals */
+
+static void expect_refusal(const struct gpu_config *c, enum err expected, const char *words)
+{
+	struct gpu *gpu;
+
+	cr_assert_eq(gpu_create(&gpu, c, &em), expected, "%s", em.text);
+	cr_assert_null(gpu);
+	cr_assert_neq(strstr(em.text, words), NULL, "%s", em.text);
+}
+
+Test(gpu, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
+{
+	struct device_run_config c = config();
+
+	random_model_write(&model, LLAMA, 21);
+	device_run_open(&run, &c);
+	struct gpu_config good = device_run_config(&run), bad = good;
+	struct model_config m = run.model;
+	bad.model = &m;
+	run.plan.dtype = KERN_F32;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "--dtype bfloat16, or --device cpu");
+	run.plan.dtype = KERN_BF16;
+	bad.kv_dtype = KERN_F32;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "--kv-cache-dtype");
+	bad.kv_dtype = KERN_BF16;
+	bad.limits.block_size = 12;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "--block-size 12");
+	bad.limits.block_size = 8;
+	m.head_dim = 36;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "36 values");
+	m.head_dim = 32;
+	m.hidden = 40;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "hidden_size is 40");
+	device_run_close(&run);
+	random_model_remove(&model);
+}
+
+Test(gpu, too_little_memory_is_explained_with_what_would_fit, .timeout = 60)
+{
+	struct device_run_config c = config();
+
+	random_model_write(&model, LLAMA, 22);
+	device_run_open(&run, &c);
+	struct gpu_config bad = device_run_config(&run);
+	bad.kv_cache_memory = 6 * gpu_kv_block_bytes(run.gpu); /* of 8 tokens each */
+	expect_refusal(&bad, ERR_NO_SPACE, "--max-model-len 48");
+	bad.kv_cache_memory = 1ull << 40;
+	expect_refusal(&bad, ERR_NO_SPACE, "at most");
+	bad.kv_cache_memory = 0;
+	bad.memory_utilization = 0.001;
+	expect_refusal(&bad, ERR_NO_SPACE, "a higher --gpu-memory-utilization would do");
+	device_run_close(&run);
+	random_model_remove(&model);
+}
+
+Test(gpu, weights_that_do_not_fit_are_refused_with_the_number, .timeout = 60)
+{
+	struct device_run_config c = config();
+
+	random_model_write(&model, LLAMA, 23);
+	setenv("CUDA_EMU_MEMORY", "33554432", 1);
+	device_run_read(&run, &c);
+	struct gpu_config bad = device_run_config(&run);
+	struct kern_device_info now;
+	void *rest;
+	OK(run.device.api->memory(&now, &em));
+	OK(run.device.api->alloc(&rest, now.memory_free - 100000, &em));
+	expect_refusal(&bad, ERR_NO_SPACE, "--quantization int8");
+	run.device.api->release(rest);
+	expect_refusal(&bad, ERR_NO_SPACE, "--max-num-batched-tokens");
+	device_run_close(&run);
+	random_model_remove(&model);
+}
+
+/* ---------------------------------------------------------------- what goes wrong on the way */
+
+Test(gpu, a_fault_of_the_device_ends_the_step_in_its_words, .timeout = 60)
+{
+	static const u32 blocks[] = {0}, tokens[] = {5, 6, 7};
+	struct device_run_config c = config();
+
+	random_model_write(&model, LLAMA, 24);
+	/* cudaErrorLaunchFailure; the calls before are those that load the 21 parts of the weights, but for two */
+	setenv("CUDA_EMU_INJECT", "cudaEventSynchronize:20:719", 1);
+	device_run_open(&run, &c);
+	mirror_begin(&run.mirror);
+	add_row(0, tokens, 3, 0, blocks, 1);
+	mirror_run(&run.mirror, 0, 3);
+	const struct ipc_step *s = mirror_end(&run.mirror);
+	OK(batch_state_apply(run.batch, s, &em));
+	OK(gpu_forward(run.gpu, run.batch, s, &em));
+	OK(gpu_sample(run.gpu, run.batch, &em));
+	cr_assert_eq(gpu_wait(run.gpu, 1, &em), ERR_DEVICE);
+	cr_assert_neq(strstr(em.text, "cudaErrorLaunchFailure"), NULL, "%s", em.text);
 	random_model_remove(&model);
 }
