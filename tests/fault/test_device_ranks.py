@@ -1,0 +1,118 @@
+"""A rank of a group of devices dies, is stopped, or hangs, under load: the group is replaced within seconds, and every request
+comes to its end. On emulated devices, whose collectives notice nothing of that by themselves, as on real ones.
+
+The tokens of a device depend on which rows shared a step, so requests that were disturbed are not compared token by token; a
+request of its own is, before and after."""
+import ctypes
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from engine import BUILD, FULL, SANITIZED, Engine, wait_until
+from load import Load
+
+PROMISE_S = 5
+TOKENS = 20
+ENVIRONMENT = {"TERCET_CUDA_KERNELS": str(BUILD / "tests" / "kern" / "tercet-cuda-emu.so"), "CUDA_EMU_NCCL_TIMEOUT": "0"}
+SMALL = ("--max-num-seqs", 8, "--max-num-batched-tokens", 64, "--max-model-len", 256, "--kv-cache-memory", "16MiB")
+# On a device of its own thread the host queues steps and waits for nothing; else the call that queues a collective runs it.
+THREAD = {"CUDA_EMU_THREAD": "1"}
+
+pytestmark = pytest.mark.skipif(SANITIZED, reason="the unit tests of collectives and of the runner run under sanitizers")
+
+
+def group(*flags, env=None):
+    return Engine("--device", "cuda", "--tensor-parallel-size", 2, *SMALL, *flags, env={**ENVIRONMENT, **(env or {})})
+
+
+def ranks(engine):
+    return sorted(pid for pid, name in engine.pids().items() if name.startswith("tercet-worker"))
+
+
+def alone(engine):
+    """Tokens of one request in an idle engine."""
+    return engine.api.call("POST", "/v1/completions", {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0.8, "seed": 5,
+                                                       "ignore_eos": True, "return_token_ids": True})["choices"][0]["token_ids"]
+
+
+def small_load(engine):
+    return Load(engine.api, count=6, tokens=TOKENS).wait_begun(2)
+
+
+def all_done(load):
+    for number, (ids, text, finish) in load.results().items():
+        assert finish == "stop" or (finish == "length" and len(ids) == TOKENS - number % 5), (number, finish, len(ids), text)
+
+
+class Hang:
+    """Holds the main thread of a process without a stop that its parent would be told of, until the process ends."""
+    SEIZE, INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
+
+    def __init__(self, pid):
+        self.pid, self.error = pid, None
+        self.begun = threading.Event()
+        threading.Thread(target=self.hold, daemon=True).start()  # one thread alone may trace
+        self.begun.wait()
+        if self.error:
+            pytest.skip("no process may trace another here: %s" % os.strerror(self.error))
+
+    def hold(self):
+        libc = ctypes.CDLL(None, use_errno=True)
+        for request in (self.SEIZE, self.INTERRUPT):
+            if libc.ptrace(request, self.pid, None, None) != 0:
+                self.error = ctypes.get_errno()
+        self.begun.set()
+        while not self.error:
+            try:
+                _, status = os.waitpid(self.pid, self.WALL)
+            except ChildProcessError:
+                return
+            if not os.WIFSTOPPED(status):
+                return
+
+
+def strike(engine, rank, kind):
+    """Seconds until the group was ready again."""
+    before, times = ranks(engine), engine.log().count("RESTARTED process=worker-")
+    load = small_load(engine)
+    began = time.monotonic()
+    if kind is Hang:
+        Hang(before[rank])
+    else:
+        os.kill(before[rank], kind)
+    wait_until(lambda: engine.log().count("RESTARTED process=worker-") == times + 2, 60, "a new group")
+    seconds = time.monotonic() - began
+    all_done(load)
+    assert not set(before) & set(ranks(engine))
+    return seconds
+
+
+@pytest.mark.parametrize("flags, env", [((), THREAD)] + ([((), {}), (("--enforce-eager",), THREAD),
+                                                          (("--async-depth", 0), {})] if FULL else []))
+def test_a_dead_or_stopped_rank_is_replaced_within_five_seconds(flags, env):
+    with group(*flags, env=env) as e:
+        wanted = alone(e)
+        for rank, kind in ((0, signal.SIGKILL), (1, signal.SIGSTOP)):
+            assert strike(e, rank, kind) < PROMISE_S, e.log()[-4000:]
+        assert alone(e) == wanted
+
+
+@pytest.mark.parametrize("env", [THREAD, {"CUDA_EMU_SCHEDULE": "reverse"}] if FULL else [THREAD])
+def test_a_rank_that_hangs_is_an_error_of_those_that_wait_for_it(env):
+    with group("--progress-timeout", 4, env=env) as e:
+        assert strike(e, 1, Hang) < PROMISE_S, e.log()[-4000:]
+        assert "has not ended step" in e.log() and "within 2000 ms" in e.log(), e.log()[-4000:]
+
+
+def test_a_scheduler_that_dies_leaves_no_rank_waiting():
+    """It may have told one rank of a step and the others not."""
+    with group(env=THREAD) as e:
+        wanted = alone(e)
+        for _ in range(5 if FULL else 1):
+            load = small_load(e)
+            os.kill(e.pid_of("tercet-scheduler"), signal.SIGKILL)
+            all_done(load)
+        assert alone(e) == wanted
