@@ -100,7 +100,7 @@ static enum err record(struct gpu *g, const struct gpu_shape *shape, bool tail, 
 }
 
 /* The first step of a size runs as it is, so that what libraries do lazily is done; the second is recorded. A
- * size that cannot be recorded goes on without. */
+ * size that cannot be recorded goes on without; but not where ranks sum together, for the others sum padded sizes. */
 static enum err run_decode(struct gpu *g, const struct gpu_shape *exact, bool tail, struct err_msg *em)
 {
 	struct gpu_graph *graph = g->config.graphs ? graph_for(g, exact->tokens) : NULL;
@@ -110,7 +110,12 @@ static enum err run_decode(struct gpu *g, const struct gpu_shape *exact, bool ta
 	struct kern_graph **recorded = tail ? &graph->forward_tail : &graph->forward;
 	struct gpu_shape padded = {
 		.tokens = graph->tokens, .samples = graph->tokens, .decode = true, .whole = true};
-	if (!*recorded && record(g, &padded, tail, recorded, em)) {
+	enum err e = *recorded ? ERR_OK : record(g, &padded, tail, recorded, em);
+	if (e && g->config.comm) {
+		err_prefix(em, "a graph of %u tokens (--enforce-eager does without)", graph->tokens);
+		return e;
+	}
+	if (e) {
 		LOG_WARN("GRAPHS_OFF", "tokens=%u error=\"%s\"", graph->tokens, em->text);
 		g->config.graphs = false;
 		return gpu_queue(g, exact, tail, em);
