@@ -471,8 +471,12 @@ template <enum kern_dtype KV>
 static enum err attention_run(const struct attention *p, u32 head_dim, cudaStream_t stream)
 {
 	switch (head_dim) {
+	case 16:
+		return attention_both<16, KV>(p, stream);
 	case 32:
 		return attention_both<32, KV>(p, stream);
+	case 48:
+		return attention_both<48, KV>(p, stream);
 	case 64:
 		return attention_both<64, KV>(p, stream);
 	case 80:

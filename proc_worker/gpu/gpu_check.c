@@ -14,7 +14,7 @@ enum {
 	BLOCK_LEAST = 4,
 };
 
-static const u32 HEAD_DIMS[] = {32, 64, 80, 96, 128, 256};
+static const u32 HEAD_DIMS[] = {16, 32, 48, 64, 80, 96, 128, 256};
 
 static enum err check_types(const struct gpu_config *c, struct err_msg *em)
 {

@@ -388,6 +388,10 @@ static void attention_cases(struct device *d)
 		{2, 1, 96, 32, mixture, 6, 16, KERN_F8E4M3, 0, 0},
 		{4, 2, 64, 16, lengthy, 2, 8, KERN_F8E4M3, 0, 0},
 		{4, 1, 32, 16, chunk, 1, 16, KERN_F8E4M3, 11, 0},
+		{4, 2, 16, 16, mixture, 6, 16, KERN_BF16, 0, 0},
+		{2, 1, 16, 8, lengthy, 2, 8, KERN_I8, 0, 0},
+		{2, 1, 48, 16, mixture, 6, 16, KERN_BF16, 0, 0},
+		{4, 2, 48, 16, lengthy, 2, 8, KERN_F8E4M3, 0, 0},
 	};
 	for (u32 i = 0; i < COUNT_OF(cases); i++)
 		attention_case(d, &cases[i]);
