@@ -124,12 +124,10 @@ static void lay_out_activations(struct gpu *g, u8 *base, size_t *offset)
 	const struct model_config *m = g->config.model;
 	const struct model_shard *s = g->config.shard;
 	struct gpu_arena *a = &g->arena;
-	size_t tokens = g->config.limits.tokens_max, stream = tokens * m->hidden * sizeof(u16);
+	size_t tokens = g->config.limits.tokens_max;
 	size_t width = (s->intermediate + 31) / 32 * 32, mlp_tokens = least(tokens, GPU_MLP_TOKENS);
 
-	a->x = carve(base, offset, stream);
-	a->delta = carve(base, offset, stream);
-	a->normed = carve(base, offset, stream);
+	a->normed = carve(base, offset, tokens * m->hidden * sizeof(u16));
 	size_t mlp = *offset, experts = *offset;
 	a->qkv = carve(base, offset, tokens * (s->heads + 2 * s->kv_heads) * m->head_dim * sizeof(u16));
 	a->q = carve(base, offset, tokens * s->heads * m->head_dim * sizeof(u16));
@@ -144,14 +142,11 @@ static void lay_out_logits(struct gpu *g, u8 *base, size_t *offset)
 {
 	const struct model_config *m = g->config.model;
 	struct gpu_arena *a = &g->arena;
-	size_t rows = g->samples_max, part = rows * g->share_max * sizeof(float);
-	u32 ranks = g->config.shard->ranks;
+	size_t rows = g->samples_max;
 
 	a->picked = carve(base, offset, rows * m->hidden * sizeof(u16));
 	a->picked_normed = carve(base, offset, rows * m->hidden * sizeof(u16));
 	a->logits = carve(base, offset, rows * m->vocab_size * sizeof(float));
-	a->logit_part = carve(base, offset, ranks > 1 ? part : 0);
-	a->logit_parts = carve(base, offset, ranks > 1 ? ranks * part : 0);
 	a->raw = carve(base, offset, GPU_RAW_ROWS * (size_t)m->vocab_size * sizeof(float));
 	a->sampled = carve(base, offset, rows * sizeof(u32));
 	a->sampled_ring = carve(base, offset, GPU_RING * rows * sizeof(u32));
@@ -173,11 +168,27 @@ static size_t scratch_bytes(const struct gpu *g)
 	return bytes;
 }
 
+/* What collectives read and write: with several ranks in memory of its own, the same on each. */
+static void lay_out_summed(struct gpu *g, u8 *base, size_t *offset)
+{
+	struct gpu_arena *a = &g->arena;
+	u32 ranks = g->config.shard->ranks;
+	size_t stream = (size_t)g->config.limits.tokens_max * g->config.model->hidden * sizeof(u16);
+	size_t part = ranks > 1 ? (size_t)g->samples_max * g->share_max * sizeof(float) : 0;
+
+	a->x = carve(base, offset, stream);
+	a->delta = carve(base, offset, stream);
+	a->logit_part = carve(base, offset, part);
+	a->logit_parts = carve(base, offset, ranks * part);
+}
+
 static size_t lay_out(struct gpu *g, u8 *base)
 {
 	struct gpu_arena *a = &g->arena;
 	size_t offset = 0;
 
+	if (!g->config.comm)
+		lay_out_summed(g, base, &offset);
 	lay_out_batch(g, base, &offset);
 	lay_out_inputs(g, base, &offset);
 	lay_out_activations(g, base, &offset);
@@ -338,32 +349,51 @@ static enum err upload_rope(struct gpu *g, struct err_msg *em)
 	return ERR_OK;
 }
 
-enum err gpu_memory_init(struct gpu *g, struct err_msg *em)
+/* Zeroed: what padding reads is a number. */
+static enum err take_arena(struct gpu *g, struct err_msg *em)
 {
 	struct kern_device_info info = {0};
+	struct kern_comm *comm = g->config.comm;
+	size_t bytes = lay_out(g, NULL), summed = 0;
 	void *memory;
 
-	decide_sizes(g);
-	size_t bytes = lay_out(g, NULL);
+	if (comm)
+		lay_out_summed(g, NULL, &summed);
+	g->arena.memory_bytes = bytes + summed;
 	enum err e = g->api->memory(&info, em);
-	if (!e && bytes > info.memory_free)
+	if (!e && bytes + summed > info.memory_free)
 		e = err_set(em, ERR_NO_SPACE,
 			    "not enough memory on the device: activations and logits of a step need %llu "
 			    "MiB, %llu MiB "
 			    "are free; lower --max-num-batched-tokens or --max-num-seqs",
-			    mib_up(bytes), (unsigned long long)(info.memory_free / MIB));
+			    mib_up(bytes + summed), (unsigned long long)(info.memory_free / MIB));
 	if (!e)
 		e = g->api->alloc(&memory, bytes, em);
 	if (e)
 		return e;
 	g->arena.memory = memory;
-	g->arena.memory_bytes = bytes;
 	(void)lay_out(g, g->arena.memory);
+	e = g->api->zero(g->ctx.stream, memory, bytes, em);
+	if (e || !comm)
+		return e;
+	e = g->api->comm_alloc(comm, &memory, summed, em);
+	if (e)
+		return e;
+	g->arena.summed = memory;
+	size_t offset = 0;
+	lay_out_summed(g, g->arena.summed, &offset);
+	return g->api->zero(g->ctx.stream, memory, summed, em);
+}
+
+enum err gpu_memory_init(struct gpu *g, struct err_msg *em)
+{
+	decide_sizes(g);
+	enum err e = take_arena(g, em);
+	if (e)
+		return e;
 	g->ctx.scratch = g->arena.scratch;
 	g->ctx.scratch_bytes = g->arena.scratch_bytes;
-	e = g->api->zero(g->ctx.stream, memory, bytes, em); /* what padding reads is a number */
-	if (!e)
-		e = take_host(g, em);
+	e = take_host(g, em);
 	for (u32 i = 0; !e && i < GPU_STAGES; i++)
 		e = g->api->event_create(&g->stages[i].copied, em);
 	for (u32 i = 0; !e && i < GPU_RING; i++)
@@ -380,6 +410,8 @@ void gpu_memory_fini(struct gpu *g)
 	for (u32 i = 0; i < GPU_RING; i++)
 		g->api->event_destroy(g->slots[i].done);
 	g->api->event_destroy(g->computed);
+	if (g->arena.summed)
+		g->api->comm_release(g->config.comm, g->arena.summed);
 	g->api->release(g->arena.memory);
 	g->api->host_release(g->pinned);
 	if (g->host)

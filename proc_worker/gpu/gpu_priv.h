@@ -86,8 +86,8 @@ struct gpu_arena {
 	void *plans[GPU_WINDOWS];
 	void *scratch, *workspace;
 	size_t scratch_bytes;
-	u8 *memory;
-	size_t memory_bytes;
+	u8 *memory, *summed; /* summed: of the communicator; NULL with one rank */
+	size_t memory_bytes; /* of both */
 };
 
 /* What the host remembers of rows with penalties; kernels read the lists in pinned memory. */
