@@ -14,13 +14,13 @@ enum {
 	K_BLOCK = 1024, /* 64 KiB of a panel */
 };
 
-static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to)
+static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end)
 {
-	u32 k_total = j->a->w->k;
 	u16 halves[VEC_LANES];
-	to += r * 4;
-	for (u32 k = 0; k < k_total; k += VEC_LANES) {
-		u32 count = kern_min(VEC_LANES, k_total - k);
+	(void)j;
+	to += (size_t)first / 2 * rows * 4 + r * 4;
+	for (u32 k = first; k < end; k += VEC_LANES) {
+		u32 count = kern_min(VEC_LANES, end - k);
 		_mm256_storeu_si256((__m256i *)(void *)halves,
 				    (__m256i)_mm512_cvtneps_pbh(vec_load_n(x + k, count)));
 		for (u32 i = 0; i < count; i += 2, to += (size_t)rows * 4)

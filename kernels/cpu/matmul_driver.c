@@ -40,20 +40,26 @@ static u32 tile_first(const struct matmul_job *j, u32 tile)
 	return (u32)((u64)j->a->tokens * tile / j->tiles);
 }
 
+/* Inputs are packed by tiles, cut along k: rows of a tile lie interleaved, so two threads that packed a row each would
+ * write to the same lines of the cache in turn. */
+static void plan_packing(struct matmul_job *j)
+{
+	u32 k = j->a->w->k, rows = kern_ceil(j->a->tokens, j->tiles);
+	u32 cuts = kern_ceil(k, kern_rows_a_task(rows));
+	j->pack_values = kern_ceil(kern_ceil(k, cuts), MATMUL_PACK_VALUES) * MATMUL_PACK_VALUES;
+	j->pack_cuts = kern_ceil(k, j->pack_values);
+}
+
 static void pack_task(void *arg, u32 task, u32 thread)
 {
 	const struct matmul_job *j = arg;
-	u32 count = kern_rows_a_task(j->a->w->k), begin = task * count;
-	u32 end = kern_min(begin + count, j->a->tokens);
-	u32 tile = (u32)((u64)begin * j->tiles / j->a->tokens); /* or one after */
+	u32 tile = task / j->pack_cuts, first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
+	u32 begin = task % j->pack_cuts * j->pack_values, end = kern_min(begin + j->pack_values, j->a->w->k);
 	(void)thread;
-	for (u32 row = begin; row < end; row++) {
-		while (row >= tile_first(j, tile + 1))
-			tile++;
-		u32 first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
-		j->kernel->pack(j, j->a->x + (size_t)row * j->a->x_stride, row - first, rows,
-				j->in.data + first * j->in.row_bytes);
-	}
+	for (u32 k = begin; k < end; k += MATMUL_PACK_VALUES)
+		for (u32 r = 0; r < rows; r++)
+			j->kernel->pack(j, j->a->x + (size_t)(first + r) * j->a->x_stride, r, rows,
+					j->in.data + first * j->in.row_bytes, k, kern_min(k + MATMUL_PACK_VALUES, end));
 }
 
 /* Where the panel's k-th value begins. */
@@ -147,6 +153,7 @@ void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const st
 	j.in.row_bytes = (units + 2 * (size_t)j.in.groups) * 4;
 	ASSERT(a->tokens * j.in.row_bytes <= ctx->scratch_bytes);
 	plan(&j, kern_thread_count(ctx));
-	kern_parallel(ctx, kern_ceil(a->tokens, kern_rows_a_task(a->w->k)), pack_task, &j);
+	plan_packing(&j);
+	kern_parallel(ctx, j.tiles * j.pack_cuts, pack_task, &j);
 	kern_parallel(ctx, j.tasks, run_task, &j);
 }

@@ -10,6 +10,7 @@ enum {
 	/* Multiply-adds of a task: some microseconds, more than waking a thread costs. */
 	MATMUL_TASK_WORK = 128 * 1024,
 	MATMUL_TASKS_A_THREAD = 8,
+	MATMUL_PACK_VALUES = 512, /* whole groups of every type; packed for a tile's rows they stay in the L1 cache */
 };
 
 /* The tokens are divided evenly into tiles of rows. Inputs of a tile of R rows lie together: units of 4 bytes
@@ -47,8 +48,9 @@ struct matmul_kernel {
 	u32 tile_columns; /* at most a panel */
 	u32 one_columns;  /* of a tile of a single row; at most a pair of panels */
 	u32 k_block;	  /* a panel's part of so many k stays in the L2 cache for all tiles */
-	/* Rounds row `r` of the `rows` rows of a tile into the tile's inputs at `to`. */
-	void (*pack)(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to);
+	/* Rounds values [first, end) of the row `x`, the r-th of the `rows` rows of a tile, into the tile's inputs at
+	 * `to`. Both are multiples of MATMUL_PACK_VALUES, or `end` is the row's. */
+	void (*pack)(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end);
 	void (*tile)(const struct matmul_tile *t, u32 rows);
 };
 
@@ -58,6 +60,7 @@ struct matmul_job {
 	struct matmul_inputs in;
 	u32 tiles; /* of rows */
 	u32 pairs, pairs_a_task, column_tasks, tiles_a_task, tasks;
+	u32 pack_values, pack_cuts; /* of a row that a task packs; tasks for a tile */
 };
 
 /* Packs the inputs into the scratch and computes. `in`: all but data and row_bytes. */

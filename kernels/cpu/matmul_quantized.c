@@ -11,11 +11,13 @@
 
 enum {
 #if VEC_LANES == 16
-	TILE_ROWS = 6, /* 6 x 2 sums of whole numbers and as many of floats, up to 4 weights */
+	REGISTER_ROWS = 6, /* 6 x 2 sums of whole numbers and as many of floats, up to 4 weights */
+	TILE_ROWS = 8,	   /* the sums of floats stay in memory */
 	TILE_VECS = 2,
 	VECS_OF_ONE = 4, /* one row takes a pair of panels: more sums hide the latency */
 #else
-	TILE_ROWS = 4, /* 4 x 2 sums, 2 x 2 weights, inputs and products: 16 registers */
+	REGISTER_ROWS = 4, /* 4 x 2 sums, 2 x 2 weights, inputs and products: 16 registers */
+	TILE_ROWS = 4,
 	TILE_VECS = 2,
 	VECS_OF_ONE = 4,
 #endif
@@ -111,15 +113,15 @@ static void store_sum(char *to, bool int8, i32 sum)
 	memcpy(to, int8 ? (void *)&sum : (void *)&value, 4);
 }
 
-static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to)
+static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end)
 {
 	const struct matmul_inputs *in = &j->in;
 	char *scales = to + ((size_t)in->scales_at * rows + r * 4),
 	     *sums = to + ((size_t)in->sums_at * rows + r * 4);
 	signed char q[KERN_GROUP_MAX];
 	float held[KERN_GROUP_MAX];
-	char *units = to + r * 4;
-	for (u32 g = 0; g < in->groups; g++) {
+	char *units = to + (size_t)first / 4 * rows * 4 + r * 4;
+	for (u32 g = first / in->width; g < kern_ceil(end, in->width); g++) {
 		const float *from = group_values(j->a->w, x, g * in->width, in->width, held);
 		u32 bits = largest_bits(from, in->width);
 		float most, inverse, scale;
@@ -294,6 +296,8 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 		for (u32 v = 0; v < vecs; v++)
 			total[r][v] = tile_first_sum(t, r, v);
 	for (u32 k = 0; k < t->k_count; k += t->width) {
+		if (rows > REGISTER_ROWS)
+			__asm__("" : "+m"(total)); /* or the compiler spills the sums of whole numbers, in each unit */
 		add_group(t, rows, vecs, int4, &p, kern_min(t->width, t->k_count - k), total);
 		p.group += KERN_GROUP_HEAD + t->width / (int4 ? 8 : 4) * KERN_GROUP_UNIT;
 		p.x += (size_t)t->width * rows;
@@ -312,7 +316,8 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 		run_tile(t, n, TILE_VECS, int4); \
 		break;
 #if VEC_LANES == 16
-#define TILE_CASES_MORE(int4) TILE_CASE(4, int4) TILE_CASE(5, int4)
+#define TILE_CASES_MORE(int4) \
+	TILE_CASE(4, int4) TILE_CASE(5, int4) TILE_CASE(6, int4) TILE_CASE(7, int4)
 #else
 #define TILE_CASES_MORE(int4)
 #endif
@@ -346,7 +351,14 @@ static const struct matmul_kernel INT8 = {.tile_rows = TILE_ROWS,
 					  .k_block = K_BLOCK,
 					  .pack = pack,
 					  .tile = tile_int8};
-static const struct matmul_kernel INT4 = {.tile_rows = TILE_ROWS,
+/* What has to be done for a group of 64 weighs more: up to 8 rows gain by reading the weights once, more do not. */
+static const struct matmul_kernel INT4_FEW = {.tile_rows = TILE_ROWS,
+					      .tile_columns = TILE_VECS * VEC_LANES,
+					      .one_columns = VECS_OF_ONE * VEC_LANES,
+					      .k_block = K_BLOCK,
+					      .pack = pack,
+					      .tile = tile_int4};
+static const struct matmul_kernel INT4 = {.tile_rows = REGISTER_ROWS,
 					  .tile_columns = TILE_VECS * VEC_LANES,
 					  .one_columns = VECS_OF_ONE * VEC_LANES,
 					  .k_block = K_BLOCK,
@@ -356,7 +368,8 @@ static const struct matmul_kernel INT4 = {.tile_rows = TILE_ROWS,
 enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
 	struct matmul_inputs in = {.unit_values = 4, .width = kern_dtype_group(a->w->dtype)};
-	matmul_run(ctx, a, a->w->dtype == KERN_I8 ? &INT8 : &INT4, &in);
+	const struct matmul_kernel *int4 = a->tokens <= TILE_ROWS ? &INT4_FEW : &INT4;
+	matmul_run(ctx, a, a->w->dtype == KERN_I8 ? &INT8 : int4, &in);
 	return ERR_OK;
 }
 
