@@ -157,6 +157,36 @@ Test(gpu, experts_in_some_layers_of_an_odd_size_answer_as_on_the_cpu, .timeout =
 	check_experts(FAMILY("Qwen3MoeForCausalLM", EXPERTS));
 }
 
+/* Checkpoints of other makers' tools, in all shapes that their formats allow. */
+Test(gpu, reference_models_answer_as_on_the_cpu, .timeout = 120)
+{
+	static const char *const names[] = {"gemma",
+					    "llama-linear-rope",
+					    "llama-mha-mixed-dtypes",
+					    "llama-mha",
+					    "llama3-gqa-ropescale",
+					    "mistral-swa",
+					    "phi3-swa",
+					    "phi3",
+					    "qwen2",
+					    "qwen2-yarn"};
+	char name[64];
+
+	for (size_t i = 0; i < COUNT_OF(names); i++) {
+		snprintf(name, sizeof(name), "refmodels/%s", names[i]);
+		const char *dir = reference_dir(name);
+		if (!dir)
+			cr_skip_test("no reference models");
+		struct device_run_config c = config();
+		c.model_dir = dir;
+		u32 count = make_requests(2, 512, 5);
+		run_model(&c, count);
+		if (getenv("TEST_GPU_PRINT"))
+			fprintf(stderr, "%s: ", names[i]);
+		expect_near(&c, count, 0.5);
+	}
+}
+
 /* ---------------------------------------------------------------- ways through a step */
 
 static void expect_same(const struct driver_request *a, const struct driver_request *b, u32 count,
@@ -534,7 +564,8 @@ Test(gpu, a_fault_of_the_device_ends_the_step_in_its_words, .timeout = 60)
 	struct device_run_config c = config();
 
 	random_model_write(&model, LLAMA, 24);
-	/* cudaErrorLaunchFailure; the calls before are those that load the 21 parts of the weights, but for two */
+	/* cudaErrorLaunchFailure; the calls before are those that load the 21 parts of the weights, but for
+	 * two */
 	setenv("CUDA_EMU_INJECT", "cudaEventSynchronize:20:719", 1);
 	device_run_open(&run, &c);
 	mirror_begin(&run.mirror);
