@@ -148,10 +148,11 @@ static inline bool runner_is_full(const struct runner *r)
 {
 	return r->in_flight == (r->device ? RUNNER_FLIGHTS_MAX : 1);
 }
-/* Waits until a step can be collected. ERR_AGAIN: none is in flight. ERR_DEVICE: it failed or took too long. */
+/* Waits until a step can be collected. ERR_AGAIN: none is in flight. ERR_DEVICE: it failed or took too long. Also the
+ * errors of collectives_check. */
 MUST_CHECK enum err runner_wait(struct runner *r, struct err_msg *em);
 /* To be called now and then while steps are in flight: ERR_DEVICE when one takes longer than step_timeout_ms, or a
- * collective of the device has failed. */
+ * collective of the device has failed; the errors of collectives_check. */
 MUST_CHECK enum err runner_look(struct runner *r, struct err_msg *em);
 /* "cpu", "cuda"; and how the device calls itself ("" for the CPU), borrowed from `r`. */
 const char *runner_device_kind(const struct runner *r);

@@ -103,25 +103,13 @@ static enum err failure(struct runner_device *d, struct err_msg *em)
 	return d->failed;
 }
 
-/* Until that many steps since create are done. */
-static enum err wait_until_done(struct runner_device *d, u64 count, struct err_msg *em)
+/* What a device that waits for other ranks does not say itself. */
+static enum err look_at_ranks(const struct runner *r, struct err_msg *em)
 {
-	pthread_mutex_lock(&d->mutex);
-	enum err e = failure(d, em);
-	while (!e && d->done < count) {
-		struct timespec until = deadline(clock_now_ns() + LOOK_MS * MS);
-		(void)pthread_cond_timedwait(&d->changed, &d->mutex, &until);
-		e = d->done < count ? failure(d, em) : ERR_OK;
-	}
-	pthread_mutex_unlock(&d->mutex);
-	return e;
-}
+	const struct runner_device *d = r->device;
+	enum err e = d->comm ? d->device.api->comm_check(d->comm, em) : ERR_OK;
 
-enum err runner_device_wait(struct runner *r, struct err_msg *em)
-{
-	struct runner_device *d = r->device;
-
-	return d->collected < d->queued ? wait_until_done(d, d->collected + 1, em) : ERR_AGAIN;
+	return e || !r->collectives ? e : collectives_check(r->collectives, em);
 }
 
 enum err runner_device_look(struct runner *r, struct err_msg *em)
@@ -131,9 +119,37 @@ enum err runner_device_look(struct runner *r, struct err_msg *em)
 	pthread_mutex_lock(&d->mutex);
 	enum err e = failure(d, em);
 	pthread_mutex_unlock(&d->mutex);
-	if (!e && d->comm)
-		e = d->device.api->comm_check(d->comm, em);
+	return e ? e : look_at_ranks(r, em);
+}
+
+static bool wait_a_moment(struct runner_device *d, u64 count)
+{
+	struct timespec until = deadline(clock_now_ns() + LOOK_MS * MS);
+	int timed_out = 0;
+
+	pthread_mutex_lock(&d->mutex);
+	while (d->done < count && !d->failed && !timed_out)
+		timed_out = pthread_cond_timedwait(&d->changed, &d->mutex, &until);
+	bool done = d->done >= count;
+	pthread_mutex_unlock(&d->mutex);
+	return done;
+}
+
+/* Until that many steps since create are done. */
+static enum err wait_until_done(struct runner *r, u64 count, struct err_msg *em)
+{
+	enum err e = ERR_OK;
+
+	while (!e && !wait_a_moment(r->device, count))
+		e = runner_device_look(r, em);
 	return e;
+}
+
+enum err runner_device_wait(struct runner *r, struct err_msg *em)
+{
+	struct runner_device *d = r->device;
+
+	return d->collected < d->queued ? wait_until_done(r, d->collected + 1, em) : ERR_AGAIN;
 }
 
 /* ---------------------------------------------------------------- start and end */
@@ -279,7 +295,7 @@ static enum err queue_step(struct runner *r, const struct ipc_step *step, struct
 	enum err e = gpu_forward(d->gpu, r->batch, step, em);
 
 	if (!e && gpu_needs_history(r->batch)) { /* while the device computes what was just queued */
-		e = wait_until_done(d, d->queued, em);
+		e = wait_until_done(r, d->queued, em);
 		if (!e)
 			e = learn_tokens(r, d->queued, em);
 	}
@@ -458,7 +474,7 @@ enum err runner_device_begin(struct runner *r, u64 epoch, u32 block_count, u32 m
 			e = compare_ranks(r, em);
 	}
 	if (!e)
-		e = wait_until_done(d, d->queued, em);
+		e = wait_until_done(r, d->queued, em);
 	if (e)
 		return e;
 	d->collected = d->known = d->queued;

@@ -154,7 +154,7 @@ static void on_look(void *ctx, u64 now_ns)
 	(void)now_ns;
 
 	enum err e = runner_look(w->runner, &em);
-	if (e)
+	if (e && !((e == ERR_GONE || e == ERR_SHUTDOWN) && worker_check_nodes(w)))
 		worker_fail(w, e, &em);
 }
 

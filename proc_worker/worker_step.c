@@ -107,7 +107,7 @@ void worker_begin_epoch(struct worker *w, u64 epoch, const struct ipc_init *m)
 	if (w->tokens_channel)
 		ipc_channel_set_epoch(w->tokens_channel, epoch);
 	enum err e = runner_begin(w->runner, epoch, m->block_count, m->max_model_len, &em);
-	if (e == ERR_GONE && worker_check_nodes(w))
+	if ((e == ERR_GONE || e == ERR_SHUTDOWN) && worker_check_nodes(w))
 		return;
 	if (e == ERR_ABORTED) {
 		w->broken = true; /* the INIT of a later epoch is on its way */
@@ -161,7 +161,7 @@ static void on_step_failed(struct worker *w, enum err e, const struct err_msg *e
 	w->broken = true;
 	w->idle_since_ns = 0;
 	stats_idle(w->stats);
-	if (e == ERR_GONE && worker_check_nodes(w))
+	if ((e == ERR_GONE || e == ERR_SHUTDOWN) && worker_check_nodes(w))
 		return;
 	if (e == ERR_ABORTED) {
 		LOG_WARN("STEP_ABANDONED", "epoch=%llu reason=\"%s\"", (unsigned long long)w->epoch,
