@@ -266,6 +266,7 @@ static void run_model(struct bench *b)
 						 OPTION_QUANTIZATION_INT4};
 	struct err_msg em = {""};
 	struct runner_config c = {.model_dir = b->model,
+				  .device = OPTION_DEVICE_CPU,
 				  .ranks = 1,
 				  .threads = b->thread_count,
 				  .caps = kern_caps_detect(),

@@ -111,10 +111,10 @@ enum err device_choose(struct device *d, enum option_device wanted, u32 index, u
 		err_prefix(em, "--device cuda");
 		return e;
 	}
-	if (e == ERR_VERSION) /* somebody wanted them */
-		LOG_WARN("DEVICE_CHOSEN", "device=cpu reason=\"%s\"", em->text);
-	else
+	if (e == ERR_NOT_FOUND)
 		LOG_INFO("DEVICE_CHOSEN", "device=cpu reason=\"%s\"", em->text);
+	else /* whoever brought kernels meant to use them */
+		LOG_WARN("DEVICE_CHOSEN", "device=cpu reason=\"%s\"", em->text);
 	return ERR_OK;
 }
 

@@ -290,7 +290,8 @@ enum err worker_create(struct worker **out, const struct options *o, u32 rank, s
 	sched_slice_short();
 	if (!e)
 		e = open_channels(w, em);
-	sched_slice_default();
+	if (e || runner_fd(w->runner) < 0) /* with a device, this thread only answers */
+		sched_slice_default();
 	if (e)
 		worker_destroy(&w);
 	else
