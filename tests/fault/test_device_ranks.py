@@ -13,6 +13,7 @@ import pytest
 
 from engine import BUILD, FULL, SANITIZED, Engine, wait_until
 from load import Load
+from test_nodes import Cluster, workers
 
 PROMISE_S = 5
 TOKENS = 20
@@ -116,3 +117,18 @@ def test_a_scheduler_that_dies_leaves_no_rank_waiting():
             os.kill(e.pid_of("tercet-scheduler"), signal.SIGKILL)
             all_done(load)
         assert alone(e) == wanted
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL] + ([signal.SIGSTOP, Hang] if FULL else []))
+def test_a_rank_on_another_node_is_replaced_with_all_the_others(kind):
+    flags = ("--dtype", "bfloat16", "--device", "cuda", *SMALL, "--progress-timeout", 4)
+    with Cluster(2, 2, *flags, env={**ENVIRONMENT, **THREAD}) as c:
+        wanted = alone(c.engine)
+        load = small_load(c.engine)
+        began = time.monotonic()
+        victim = workers(c.others[0])[0]
+        Hang(victim) if kind is Hang else os.kill(victim, kind)
+        wait_until(lambda: "RESTARTED process=worker-0" in c.engine.log(), 60, "a new group")
+        assert time.monotonic() - began < 2 * PROMISE_S, c.log()[-4000:]
+        all_done(load)
+        assert alone(c.engine) == wanted
