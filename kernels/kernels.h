@@ -546,9 +546,9 @@ void kern_weight_fini(struct kern_weight *w); /* `memory` stays the caller's */
  * and then uploaded; `data` and `order` of the weight that an op is given point to the device's copies. bf16, int8,
  * int4 and fp8 (e4m3, groups of 128 as int8), k a multiple of 32, else ERR_UNSUPPORTED. */
 size_t kern_weight_device_bytes(u32 n, u32 k, enum kern_dtype dtype);
-/* From one that is packed for the CPU. ERR_NO_MEMORY. */
+/* From one that is packed for the CPU. Parallel over `threads` (NULL: in the caller). ERR_NO_MEMORY. */
 enum err kern_weight_to_device(struct kern_weight *out, const struct kern_weight *w, void *memory,
-			       struct err_msg *em);
+			       struct kern_threads *threads, struct err_msg *em);
 /* From quantized rows. begin, then the rows, each once. fp8: q has the bytes of e4m3, no zeros. */
 enum err kern_weight_device_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, void *memory,
 				  struct err_msg *em);

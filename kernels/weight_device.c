@@ -30,27 +30,27 @@ enum err kern_weight_device_begin(struct kern_weight *w, u32 n, u32 k, enum kern
 	return ERR_OK;
 }
 
-/* Where column `k` lies in its row: byte, and for 4 bits the shift. A lane has columns 8t .. 8t + 7 of each
- * slab of 32 of its unit. */
-static size_t place_of(enum kern_dtype dtype, u32 k, u32 *shift)
+/* Columns k .. k + 7 of a row, k a multiple of 8: a lane's part of a slab of 32. `to`: the row. */
+static void put_eight(u8 *to, enum kern_dtype dtype, u32 k, const u8 *q)
 {
 	u32 columns = weight_device_columns(dtype), within = k % columns, slab = within / 32,
-	    lane = within % 32 / 8, i = k % 8;
-	size_t unit = (size_t)(k / columns) * WEIGHT_DEVICE_UNIT + lane * 16;
-	*shift = 0;
-	if (dtype == KERN_BF16)
-		return unit + i * sizeof(u16);
-	if (!weight_device_is_int4(dtype))
-		return unit + slab * 8 + i;
-	u32 nibble = i / 2 + i % 2 * 4; /* the lower halves of a word's pairs, then the upper ones */
-	*shift = nibble % 2 * 4;
-	return unit + slab * 4 + nibble / 2;
+	    lane = within % 32 / 8;
+	u8 *unit = to + (size_t)(k / columns) * WEIGHT_DEVICE_UNIT + lane * 16;
+
+	if (!weight_device_is_int4(dtype)) {
+		memcpy(unit + slab * 8, q, 8);
+		return;
+	}
+	/* The lower halves of a word's pairs, then the upper ones. */
+	const u8 halves[4] = {(u8)(q[0] | q[2] << 4), (u8)(q[4] | q[6] << 4), (u8)(q[1] | q[3] << 4),
+			      (u8)(q[5] | q[7] << 4)};
+	memcpy(unit + slab * 4, halves, sizeof(halves));
 }
 
 void kern_weight_device_rows(struct kern_weight *w, u32 first, u32 rows,
 			     const struct kern_quantized_rows *src)
 {
-	u32 groups = weight_device_groups(w->k, w->dtype), shift;
+	u32 groups = weight_device_groups(w->k, w->dtype);
 	size_t row_bytes = weight_device_row_bytes(w->k, w->dtype);
 	bool int4 = weight_device_is_int4(w->dtype);
 	char *scales = (char *)(uintptr_t)w->data + w->n * row_bytes;
@@ -59,10 +59,8 @@ void kern_weight_device_rows(struct kern_weight *w, u32 first, u32 rows,
 	for (u32 r = 0; r < rows; r++) {
 		u8 *to = (u8 *)(uintptr_t)w->data + (first + r) * row_bytes;
 		size_t at = (size_t)(first + r) * groups;
-		for (u32 k = 0; k < w->k; k++) {
-			size_t place = place_of(w->dtype, k, &shift);
-			to[place] |= (u8)(src->q[r * src->q_stride + k] << shift);
-		}
+		for (u32 k = 0; k < w->k; k += 8)
+			put_eight(to, w->dtype, k, src->q + r * src->q_stride + k);
 		for (u32 g = 0; g < groups; g++) {
 			float scale = src->scale[r * src->group_stride + g];
 			float zero = src->zero ? src->zero[r * src->group_stride + g] : 8;
@@ -79,53 +77,87 @@ void kern_weight_device_rows(struct kern_weight *w, u32 first, u32 rows,
 /* Row `n` of a packed quantized matrix, taken apart. */
 static void unpack_row(const struct kern_weight *w, u32 n, u8 *q, float *scale, float *zero)
 {
-	for (u32 k = 0; k < w->k; k++) {
-		const u8 *group = (const u8 *)w->data + kern_group_offset(w, n, k);
+	u32 width = kern_dtype_group(w->dtype), values = kern_unit_values(w->dtype);
+	bool int4 = weight_device_is_int4(w->dtype);
+
+	for (u32 first = 0, g = 0; first < w->k; first += width, g++) {
+		const u8 *group = (const u8 *)w->data + kern_group_offset(w, n, first);
 		const u16 *halves = (const u16 *)(const void *)group;
-		u8 byte = group[kern_unit_offset(w->dtype, n, k)];
-		u32 g = k / kern_dtype_group(w->dtype);
-		if (weight_device_is_int4(w->dtype)) {
-			q[k] = k % 8 < 4 ? byte & 15 : byte >> 4;
-			scale[g] = kern_f16_to_float(halves[n % KERN_PANEL]);
-			zero[g] = kern_f16_to_float(halves[KERN_PANEL + n % KERN_PANEL]);
-		} else {
-			q[k] = byte ^ 0x80;
-			scale[g] = ((const float *)(const void *)group)[n % KERN_PANEL];
+		const u8 *bytes = group + kern_unit_offset(w->dtype, n, first);
+		u32 end = kern_min(first + width, w->k);
+		scale[g] = int4 ? kern_f16_to_float(halves[n % KERN_PANEL])
+				: ((const float *)(const void *)group)[n % KERN_PANEL];
+		zero[g] = int4 ? kern_f16_to_float(halves[KERN_PANEL + n % KERN_PANEL]) : 0;
+		/* Four bytes of a unit are this row's; k is a multiple of what they hold. */
+		for (u32 k = first; k < end; k += values, bytes += KERN_GROUP_UNIT)
+			for (u32 i = 0; i < 4; i++) {
+				q[k + i] = int4 ? bytes[i] & 15 : bytes[i] ^ 0x80;
+				if (int4)
+					q[k + 4 + i] = bytes[i] >> 4;
+			}
+	}
+}
+
+/* Rows on their way from one layout to the other; a buffer a thread. */
+struct transfer {
+	struct kern_weight *to;
+	const struct kern_weight *from;
+	u32 groups, rows;      /* rows of a task */
+	u8 *q;		       /* [threads][k] */
+	float *scales, *zeros; /* [threads][groups] */
+};
+
+static void transfer_plain(const struct transfer *t, u32 n)
+{
+	const struct kern_weight *w = t->from;
+	u16 *to = (u16 *)(uintptr_t)t->to->data + (size_t)n * w->k;
+
+	for (u32 k = 0; k < w->k; k++)
+		to[k] = ((const u16 *)w->data)[w->packed == KERN_LAYOUT_PANEL
+						       ? kern_panel_index(w->k, w->dtype, n, k)
+						       : (size_t)n * w->k + k];
+}
+
+static void transfer_task(void *arg, u32 task, u32 thread)
+{
+	const struct transfer *t = arg;
+	u32 end = kern_min((task + 1) * t->rows, t->to->n), k = t->from->k;
+	u8 *q = t->q + (size_t)thread * k;
+	float *scale = t->scales + (size_t)thread * t->groups, *zero = t->zeros + (size_t)thread * t->groups;
+	const struct kern_quantized_rows row = {q, scale, zero, k, t->groups};
+
+	for (u32 n = task * t->rows; n < end; n++) {
+		if (t->from->dtype == KERN_BF16) {
+			transfer_plain(t, n);
+			continue;
 		}
+		unpack_row(t->from, n, q, scale, zero);
+		kern_weight_device_rows(t->to, n, 1, &row);
 	}
 }
 
 enum err kern_weight_to_device(struct kern_weight *out, const struct kern_weight *w, void *memory,
-			       struct err_msg *em)
+			       struct kern_threads *threads, struct err_msg *em)
 {
+	struct kern_ctx ctx = {.threads = threads};
+	struct transfer t = {.to = out,
+			     .from = w,
+			     .groups = weight_device_groups(w->k, w->dtype),
+			     .rows = kern_rows_a_task(w->k)};
+	size_t count = kern_thread_count(&ctx);
 	enum err e = kern_weight_device_begin(out, w->n, w->k, w->dtype, memory, em);
 	if (e != ERR_OK)
 		return e;
 	out->order = w->order;
-	if (w->dtype == KERN_BF16) {
-		for (u32 n = 0; n < w->n; n++)
-			for (u32 k = 0; k < w->k; k++)
-				((u16 *)memory)[(size_t)n * w->k + k] =
-					((const u16 *)
-						 w->data)[w->packed == KERN_LAYOUT_PANEL
-								  ? kern_panel_index(w->k, w->dtype, n, k)
-								  : (size_t)n * w->k + k];
-		return ERR_OK;
-	}
-	u32 groups = weight_device_groups(w->k, w->dtype);
-	u8 *q = malloc(w->k);
-	float *scale = malloc(groups * sizeof(float)), *zero = malloc(groups * sizeof(float));
-	if (q && scale && zero) {
-		struct kern_quantized_rows row = {q, scale, zero, w->k, groups};
-		for (u32 n = 0; n < w->n; n++) {
-			unpack_row(w, n, q, scale, zero);
-			kern_weight_device_rows(out, n, 1, &row);
-		}
-	} else {
+	t.q = malloc(count * w->k);
+	t.scales = malloc(count * (t.groups + 1) * sizeof(float));
+	t.zeros = malloc(count * (t.groups + 1) * sizeof(float));
+	if (t.q && t.scales && t.zeros)
+		kern_parallel(&ctx, kern_ceil(w->n, t.rows), transfer_task, &t);
+	else
 		e = err_set(em, ERR_NO_MEMORY, "out of memory");
-	}
-	free(q);
-	free(scale);
-	free(zero);
+	free(t.q);
+	free(t.scales);
+	free(t.zeros);
 	return e;
 }

@@ -248,7 +248,7 @@ static enum err send_quantized(struct uploader *u, enum weight_slot slot, u32 la
 	e = weights_read_matrix(&u->reader, slot, layer, expert, &packed,
 				s->ordered ? (u32 *)(void *)host_order : NULL, em);
 	if (!e)
-		e = kern_weight_to_device(&laid_out, &packed, u->laid_out, em);
+		e = kern_weight_to_device(&laid_out, &packed, u->laid_out, p->threads, em);
 	if (!e)
 		e = send(u, to, u->laid_out, device_bytes, em);
 	if (!e && s->ordered)

@@ -48,7 +48,7 @@ static struct kern_weight weight(struct device *d, u32 n, u32 k)
 	void *packed = check_alloc(&d->check, kern_weight_bytes(n, k, KERN_BF16, 0)),
 	     *memory = check_alloc(&d->check, kern_weight_device_bytes(n, k, KERN_BF16));
 	if (kern_weight_pack(&plain, values, KERN_F32, k, n, k, KERN_BF16, packed, NULL, 0, &em) ||
-	    kern_weight_to_device(&w, &plain, memory, &em))
+	    kern_weight_to_device(&w, &plain, memory, NULL, &em))
 		printf("%s\n", em.text);
 	w.data = device_upload(d, memory, kern_weight_device_bytes(n, k, KERN_BF16));
 	return w;

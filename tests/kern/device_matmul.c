@@ -36,7 +36,7 @@ static const char *make_weight(struct device *d, const struct matmul_case *m, st
 	void *memory = check_alloc(c, kern_weight_bytes(m->n, m->k, m->weight, 0)),
 	     *device = check_alloc(c, kern_weight_device_bytes(m->n, m->k, m->weight));
 	if (kern_weight_pack(&w->ref, values, KERN_F32, m->k, m->n, m->k, m->weight, memory, NULL, 0, &em) ||
-	    kern_weight_to_device(&w->device, &w->ref, device, &em))
+	    kern_weight_to_device(&w->device, &w->ref, device, NULL, &em))
 		return "no weight";
 	if (m->order) {
 		u32 *order = check_alloc(c, m->k * sizeof(u32));

@@ -70,7 +70,7 @@ static void products_case(struct device *d, enum kern_dtype type, u32 tokens, u3
 		void *memory = check_alloc(c, kern_weight_bytes(n, k, type, 0)),
 		     *device = check_alloc(c, kern_weight_device_bytes(n, k, type));
 		if (kern_weight_pack(&refs[e], values, KERN_F32, k, n, k, type, memory, NULL, 0, &em) ||
-		    kern_weight_to_device(&weights[e], &refs[e], device, &em))
+		    kern_weight_to_device(&weights[e], &refs[e], device, NULL, &em))
 			problem = "no weight";
 		weights[e].data = device_upload(d, device, kern_weight_device_bytes(n, k, type));
 	}
