@@ -23,6 +23,7 @@ static struct {
 	std::deque<std::pair<char *, size_t>> freed;
 	size_t used, total;
 	bool protect;
+	u32 users; /* who run work now: the device's thread and the host's copies do so side by side */
 } &memory = *new std::remove_reference_t<decltype(memory)>();
 
 static size_t page(void)
@@ -66,12 +67,14 @@ static void protect_all(int how)
 
 void emu_memory_open(void)
 {
+	memory.users++;
 	protect_all(PROT_READ | PROT_WRITE);
 }
 
 void emu_memory_close(void)
 {
-	protect_all(PROT_NONE);
+	if (--memory.users == 0)
+		protect_all(PROT_NONE);
 }
 
 /* The pages: [none] [slack, data, slack up to the alignment] [none] */
