@@ -5,6 +5,7 @@ A device computes in bfloat16, and rows of a step may go through other kernels w
 compared where the reference is sure. A step takes the emulation some 20 ms: requests are few and short. The whole
 matrix runs with TERCET_E2E_FULL=1."""
 import concurrent.futures
+import contextlib
 import itertools
 
 import pytest
@@ -23,8 +24,19 @@ EXPERTS_WRONG = 0.08
 BLOCK_BYTES = 16 * 6 * 2 * 4 * 32 * 2  # of the demo model: tokens, layers, keys and values, heads, their size, bfloat16
 
 
+# How the emulated device does its work: in the calls that wait for it, or in a thread of its own; in what order of threads
+# and streams; and whether a host that touches device memory dies of it.
+THREAD = {"CUDA_EMU_THREAD": "1", "CUDA_EMU_SCHEDULE": "ahead:1"}
+ORDERS = [{"CUDA_EMU_SCHEDULE": "reverse", "CUDA_EMU_PROTECT": "1"}, {"CUDA_EMU_SCHEDULE": "random:2"}, THREAD, {}]
+
+
+@contextlib.contextmanager
 def device_engine(*flags, model=engines.DEMO, env=None):
-    return Engine("--device", "cuda", *flags, model=model, env={**ENVIRONMENT, **(env or {})})
+    """An engine that has to end in order, and without a word from a sanitizer."""
+    with Engine("--device", "cuda", *flags, model=model, env={**ENVIRONMENT, **(env or {})}) as e:
+        yield e
+        status = e.terminate()
+        assert status == 0 and "Sanitizer" not in e.log() and "runtime error" not in e.log(), e.log()[-4000:]
 
 
 def short(prompts):
@@ -37,7 +49,7 @@ def short(prompts):
 @pytest.fixture(scope="module")
 def shared_engine():
     """Two steps ahead, graphs, one device: what is chosen by default."""
-    with device_engine(*SMALL) as e:
+    with device_engine(*SMALL, env=THREAD) as e:
         yield e
 
 
@@ -143,9 +155,8 @@ def test_a_storm_of_aborts_leaves_nothing_behind(api, cpu):
             next(stream)
         stream.close()
 
-    for _ in range(1 if SANITIZED else 2):
-        with concurrent.futures.ThreadPoolExecutor(12) as pool:
-            list(pool.map(start_and_leave, range(12)))
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        list(pool.map(start_and_leave, range(6 if SANITIZED else 24)))
     wait_until(lambda: api.metric("vllm:num_requests_running") == 0 and api.metric("vllm:num_requests_waiting") == 0,
                30, "the end of requests that nobody reads")
     assert api.metric("vllm:kv_cache_usage_perc") == 0
@@ -169,7 +180,8 @@ def test_every_way_gives_the_tokens_of_the_cpu(cpu, tensor_parallel, depth, grap
     prompts = short(device_tokens.demo_prompts())[-3:]
     flags = ["--tensor-parallel-size", tensor_parallel, "--async-depth", depth, "--kv-cache-dtype", kv,
              "--enable-prefix-caching" if prefix_cache else "--no-enable-prefix-caching"]
-    with device_engine(*SMALL, *flags, *([] if graphs else ["--enforce-eager"])) as e:
+    order = ORDERS[(tensor_parallel + depth) % len(ORDERS)]
+    with device_engine(*SMALL, *flags, *([] if graphs else ["--enforce-eager"]), env=order) as e:
         sure, wrong = device_tokens.sure_tokens(e.api, prompts)
         # 8 bits of a cache cost more than bfloat16 does: few of the sure tokens, and none without
         assert sure and len(wrong) <= (0 if kv == "auto" else sure * 0.1), wrong
@@ -178,7 +190,6 @@ def test_every_way_gives_the_tokens_of_the_cpu(cpu, tensor_parallel, depth, grap
         else:
             tokens = device_tokens.together(e.api, [(p["ids"], 6, {}) for p in prompts])
             assert [len(t) for t in tokens] == [6] * len(prompts)
-        assert e.terminate() == 0
 
 
 def test_preempted_requests_end_as_if_nothing_had_been(cpu):
@@ -198,7 +209,7 @@ def test_preempted_requests_end_as_if_nothing_had_been(cpu):
 # ---------------------------------------------------------------- other models
 
 MODELS = device_tokens.reference_models(engines.SHARED / "refmodels")
-CHOSEN = [m for m in MODELS if FULL or m in (("gemma2",) if SANITIZED else ("gemma2", "qwen3", "qwen3-moe-dense-layer"))]
+CHOSEN = ["gemma2"] if SANITIZED and MODELS else list(MODELS)
 
 
 @pytest.mark.parametrize("tensor_parallel", (1, 2) if FULL else (1,))
@@ -209,7 +220,7 @@ def test_reference_models_have_their_tokens(model, tensor_parallel):
     folder, reference = MODELS[model]
     prompts = device_tokens.read_reference(reference)
     if not FULL:
-        prompts = [{**p, "output_ids": p["output_ids"][:8], "margins": p["margins"][:8]} for p in prompts]
+        prompts = [{**p, "output_ids": p["output_ids"][:8], "margins": p["margins"][:8]} for p in prompts[:3]]
     with device_engine("--max-num-seqs", 8, "--max-num-batched-tokens", 64, "-tp", tensor_parallel, model=folder) as e:
         sure, wrong = device_tokens.sure_tokens(e.api, prompts)
         assert sure and len(wrong) <= ("moe" in model or "mixtral" in model) * EXPERTS_WRONG * sure, wrong
@@ -219,6 +230,19 @@ def test_reference_models_have_their_tokens(model, tensor_parallel):
 
 
 # ---------------------------------------------------------------- what cannot be
+
+def test_an_error_of_the_device_costs_a_pause():
+    """The worker says what the device said (719: a launch failed) and is replaced; the request goes on with what it has."""
+    if SANITIZED:
+        pytest.skip("the unit tests of the engine of one device run under sanitizers")
+    p = short(device_tokens.demo_prompts())[1]
+    with device_engine(*SMALL, "--enforce-eager") as e:
+        wanted = e.api.greedy_ids(p["ids"], 8)
+        assert "RESTARTED" not in e.log()
+    with device_engine(*SMALL, "--enforce-eager", env={"CUDA_EMU_INJECT": "launch:500:719"}) as e:
+        assert e.api.greedy_ids(p["ids"], 8) == wanted
+        assert "RESTARTED process=worker" in e.log(), e.log()[-3000:]
+
 
 @pytest.mark.parametrize("flags,env,text", [
     (["--dtype", "float32"], {}, "bfloat16"),
