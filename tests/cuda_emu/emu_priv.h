@@ -24,6 +24,9 @@ static inline bool emu_has_avx2(void)
 }
 #endif
 
+/* Inner loops over arrays of the emulation's own, of fixed bounds: sanitizers would only make them scalar. */
+#define EMU_PLAIN __attribute__((no_sanitize("address", "undefined")))
+
 /* ---------------------------------------------------------------- random numbers */
 
 struct emu_random {

@@ -11,7 +11,7 @@ struct operands {
 };
 
 /* Sums over rising k, d at the end. */
-static inline __attribute__((always_inline)) void multiply(struct operands *o)
+EMU_PLAIN static inline __attribute__((always_inline)) void multiply(struct operands *o)
 {
 	for (u32 i = 0; i < M; i++) {
 		float sum[N] = {};
@@ -28,7 +28,12 @@ static inline __attribute__((always_inline)) void multiply(struct operands *o)
 	}
 }
 
-EMU_AVX2 static void multiply_avx2(struct operands *o)
+EMU_PLAIN EMU_AVX2 static void multiply_avx2(struct operands *o)
+{
+	multiply(o);
+}
+
+EMU_PLAIN static void multiply_any(struct operands *o)
 {
 	multiply(o);
 }
@@ -51,7 +56,7 @@ template <float (*convert)(u16)> static void mma_16bit(struct emu_lane lanes[32]
 			memcpy(&o.d[g + 8 * r][2 * t], &lanes[l].matrix.d[d_at + 2 * r], 2 * sizeof(float));
 		}
 	}
-	(emu_has_avx2() ? multiply_avx2 : multiply)(&o);
+	(emu_has_avx2() ? multiply_avx2 : multiply_any)(&o);
 	for (u32 l = 0; l < 32; l++) {
 		for (u32 e = 0; e < 2; e++)
 			memcpy(&lanes[l].matrix.d[d_at + 2 * e], &o.d[l / 4 + 8 * e][2 * (l % 4)], 2 * sizeof(float));
