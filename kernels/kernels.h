@@ -380,6 +380,12 @@ void kern_ops_print(const struct kern_ops *ops, char *out, size_t bytes);
  * kernels), `blocks` of threads to fill the device (two a multiprocessor). */
 struct kern_attention_limits {
 	u32 tokens, rows, queries, heads, kv_heads, head_dim, blocks;
+	/* 0: keys are shared out evenly over the blocks, so where a row's keys are cut, and with it the last bits of
+	 * its result, depends on the rest of the step. Else a decoding row is cut every `split` keys (a multiple of
+	 * 64), whatever else runs, and rows with many queries not at all; with contexts of at most `context` tokens.
+	 * It costs the plan memory for rows * kv_heads * context / split pieces, and balance where a step has few
+	 * long rows. */
+	u32 split, context;
 };
 /* How a step's attention is cut into pieces of work, and room for their results. One serves all layers of the
  * same window, one after the other. The memory is the caller's, on the device, 128-byte aligned. */

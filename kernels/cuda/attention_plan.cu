@@ -16,14 +16,14 @@ struct plan_row {
 
 struct plan_shape {
 	const u32 *query_start, *context;
-	u32 rows, kv_heads, group, window, blocks, queries_max;
+	u32 rows, kv_heads, group, window, blocks, queries_max, split, context_max;
 };
 
 CU_INLINE struct plan_row plan_row_of(const struct plan_shape *s, u32 row)
 {
 	struct plan_row r = {ATTENTION_SMALL, 0, 0};
 	const u32 queries = s->query_start[row + 1] - s->query_start[row], context = s->context[row];
-	if (queries == 0 || queries > s->queries_max)
+	if (queries == 0 || queries > s->queries_max || (s->split > 0 && context > s->context_max))
 		return r;
 	const u32 rows = queries * s->group, from = attention_first_key(context - queries, s->window) /
 						    ATTENTION_CHUNK_UNIT * ATTENTION_CHUNK_UNIT;
@@ -85,8 +85,8 @@ static __global__ void __launch_bounds__(THREADS)
 		cu_atomic_add(&c->keys[r.kind], (u64)r.tiles * r.keys);
 	}
 	cu_sync(); /* the totals are there */
-	const u32 small = plan_chunk(c->keys[ATTENTION_SMALL], s.blocks),
-		  large = plan_chunk(c->keys[ATTENTION_LARGE], s.blocks);
+	const u32 small = s.split > 0 ? s.split : plan_chunk(c->keys[ATTENTION_SMALL], s.blocks),
+		  large = s.split > 0 ? ATTENTION_UNCUT : plan_chunk(c->keys[ATTENTION_LARGE], s.blocks);
 	for (u32 row = threadIdx.x / CU_WARP; row < s.rows; row += WARPS) {
 		const struct plan_row r = plan_row_of(&s, row);
 		if (r.tiles > 0)
@@ -112,10 +112,11 @@ extern "C" enum err attention_plan_cuda(struct kern_ctx *ctx, const struct kern_
 	const struct kern_attention_limits *l = &a->plan->limits;
 	struct attention_plan p;
 	if (l->kv_heads == 0 || l->heads % l->kv_heads != 0 || l->blocks == 0 || a->rows > l->rows ||
-	    !a->plan->memory)
+	    !a->plan->memory || l->split % ATTENTION_CHUNK_UNIT != 0)
 		return ERR_INVALID;
 	(void)attention_plan_lay_out(a->plan, &p);
 	const struct plan_shape s = {a->query_start,	     a->context,      a->rows,	 l->kv_heads,
-				     l->heads / l->kv_heads, a->plan->window, l->blocks, l->queries};
+				     l->heads / l->kv_heads, a->plan->window, l->blocks, l->queries,
+				     l->split,		     l->context};
 	return cuda_launched(LAUNCH(attention_plan_kernel, 1, THREADS, 0, cuda_stream(ctx), p, s));
 }

@@ -18,6 +18,7 @@ enum {
 	ATTENTION_CHUNK_UNIT = 64,
 };
 
+#define ATTENTION_UNCUT 0x40000000u /* keys of a piece where nothing is cut: more than there are, and no overflow */
 #define ATTENTION_WHOLE 0xffffffffu /* slot of a piece that is not split */
 
 struct attention_plan_head {
@@ -34,12 +35,31 @@ struct attention_plan {
 	float *totals[ATTENTION_KINDS]; /* [slots][rows of a tile][2]: maximum and sum of probabilities */
 	float *sums[ATTENTION_KINDS];	/* [slots][rows of a tile][head_dim] */
 	u32 grid[ATTENTION_KINDS];	/* blocks to launch; 0: this step has no such work */
-	u32 slots;
 };
 
 static inline u32 attention_tile_rows(u32 kind)
 {
 	return kind == ATTENTION_SMALL ? ATTENTION_SMALL_ROWS : ATTENTION_LARGE_ROWS;
+}
+
+struct attention_room {
+	u64 work, joins, slots;
+};
+
+/* How many pieces, tiles that are cut, and results of their pieces a step can have. An even share is at least the
+ * keys over the blocks, so no more than `blocks` tiles are longer than it, and they have at most two pieces a block. */
+static inline struct attention_room attention_room_of(const struct kern_attention_limits *l, u32 window, u32 kind,
+						      u64 tiles)
+{
+	if (l->split == 0)
+		return {tiles + l->blocks, l->blocks, 2 * (u64)l->blocks};
+	if (kind == ATTENTION_LARGE)
+		return {tiles, 0, 0};
+	/* within a window the walk begins at a multiple of the unit before the first key */
+	const u64 window_keys = (u64)window + ATTENTION_CHUNK_UNIT + ATTENTION_SMALL_ROWS;
+	const u64 keys = window > 0 && window_keys < l->context ? window_keys : l->context;
+	const u64 pieces = (keys + l->split - 1) / l->split;
+	return {tiles * pieces, pieces > 1 ? tiles : 0, pieces > 1 ? tiles * pieces : 0};
 }
 
 /* The pointers into the plan's memory, and the grids for steps of so many tokens and rows. With NULL memory
@@ -61,13 +81,15 @@ static inline size_t attention_plan_lay_out(const struct kern_attention_plan *pl
 		at += (bytes + 127) / 128 * 128;
 		return part;
 	};
-	p->slots = 2 * l->blocks;
 	p->head = (struct attention_plan_head *)carve(sizeof(*p->head));
 	for (u32 kind = 0; kind < ATTENTION_KINDS; kind++) {
-		const size_t rows = (size_t)p->slots * attention_tile_rows(kind) * (tiles[kind] > 0);
-		const u64 work = tiles[kind] > 0 ? tiles[kind] + l->blocks : 0;
+		struct attention_room room = {0, 0, 0};
+		if (tiles[kind] > 0)
+			room = attention_room_of(l, plan->window, kind, tiles[kind]);
+		const size_t rows = room.slots * attention_tile_rows(kind);
+		const u64 work = room.work;
 		p->work[kind] = (uint4 *)carve(work * sizeof(uint4));
-		p->joins[kind] = (uint4 *)carve(tiles[kind] > 0 ? l->blocks * sizeof(uint4) : 0);
+		p->joins[kind] = (uint4 *)carve(room.joins * sizeof(uint4));
 		p->totals[kind] = (float *)carve(rows * 2 * sizeof(float));
 		p->sums[kind] = (float *)carve(rows * l->head_dim * sizeof(float));
 		p->grid[kind] = (u32)(work < l->blocks ? work : l->blocks);

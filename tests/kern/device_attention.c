@@ -233,6 +233,7 @@ struct attention_case {
 	enum kern_dtype kv;
 	u32 window;
 	float soft_cap;
+	u32 split;
 };
 
 /* Blocks in random order; keys outside of every window are in a block of NaN. */
@@ -313,6 +314,36 @@ static void attention_inputs(struct device *d, const struct attention_case *m, s
 	a->block_tables = device_upload(d, tables, (size_t)m->row_count * widest * sizeof(u32));
 }
 
+/* Row `row` as the only one of its step, planned for another device: the bits it had in company. NULL: the same. */
+static const char *attention_alone(struct device *d, const struct attention_case *m, const struct kern_attention_args *all,
+				   u32 row)
+{
+	const size_t token = (size_t)m->heads * m->head_dim;
+	struct kern_attention_args a = *all;
+	struct kern_attention_plan plan = *all->plan;
+	u32 *start = check_alloc(&d->check, (m->row_count + 1) * sizeof(u32)), before = 0;
+	for (u32 r = 0; r <= m->row_count; r++)
+		start[r] = r <= row ? 0 : m->rows[row][1];
+	for (u32 r = 0; r < row; r++)
+		before += m->rows[r][1];
+	plan.limits.blocks = 3 * m->blocks + 1;
+	plan.memory = device_alloc(d, kern_attention_plan_bytes(&plan.limits));
+	a.plan = &plan;
+	a.tokens = m->rows[row][1];
+	a.query_start = device_upload(d, start, (m->row_count + 1) * sizeof(u32));
+	a.q_bf16 += before * token;
+	a.out_bf16 = device_alloc(d, a.tokens * token * sizeof(u16));
+	const struct kern_attention_plan_args p = {&plan, a.query_start, a.context, a.rows};
+	const char *problem = device_problem(d, d->device_ops.attention_plan(&d->ctx, &p));
+	if (!problem)
+		problem = device_problem(d, d->ops.attention(&d->ctx, &a));
+	if (!problem && memcmp(device_download(d, a.out_bf16, a.tokens * token * sizeof(u16)),
+			       device_download(d, all->out_bf16 + before * token, a.tokens * token * sizeof(u16)),
+			       a.tokens * token * sizeof(u16)) != 0)
+		problem = "other bits than in company";
+	return problem;
+}
+
 static void attention_case(struct device *d, const struct attention_case *m)
 {
 	struct kern_attention_args a, ref;
@@ -324,7 +355,11 @@ static void attention_case(struct device *d, const struct attention_case *m)
 						      .heads = m->heads,
 						      .kv_heads = m->kv_heads,
 						      .head_dim = m->head_dim,
-						      .blocks = m->blocks}};
+						      .blocks = m->blocks,
+						      .split = m->split}};
+	for (u32 r = 0; r < m->row_count; r++)
+		plan.limits.context =
+			m->rows[r][0] > plan.limits.context ? m->rows[r][0] : plan.limits.context;
 	for (u32 r = 0; r < m->row_count; r++)
 		plan.limits.queries =
 			m->rows[r][1] > plan.limits.queries ? m->rows[r][1] : plan.limits.queries;
@@ -340,12 +375,15 @@ static void attention_case(struct device *d, const struct attention_case *m)
 	if (!problem)
 		problem = device_close(device_download_bf16(d, a.out_bf16, count), ref.out, count, 0x1p-8,
 				       0x1p-8);
+	for (u32 r = 0; r < m->row_count && m->split > 0 && !problem; r += 1 + m->row_count / 8)
+		if (m->rows[r][1] > 0)
+			problem = attention_alone(d, m, &a, r);
 	device_case_end(
 		d, problem,
 		"attention %s heads=%u/%u head_dim=%u block=%u rows=%u context=%u queries=%u window=%u "
-		"cap=%g blocks=%u",
+		"cap=%g blocks=%u split=%u",
 		kern_dtype_name(m->kv), m->heads, m->kv_heads, m->head_dim, m->block_size, m->row_count,
-		m->rows[0][0], m->rows[0][1], m->window, (double)m->soft_cap, m->blocks);
+		m->rows[0][0], m->rows[0][1], m->window, (double)m->soft_cap, m->blocks, m->split);
 }
 
 static void attention_cases(struct device *d)
@@ -392,6 +430,9 @@ static void attention_cases(struct device *d)
 		{2, 1, 16, 8, lengthy, 2, 8, KERN_I8, 0, 0},
 		{2, 1, 48, 16, mixture, 6, 16, KERN_BF16, 0, 0},
 		{4, 2, 48, 16, lengthy, 2, 8, KERN_F8E4M3, 0, 0},
+		{2, 1, 32, 32, crowd, COUNT_OF(crowd), 4, KERN_BF16, 0, 0, 128},
+		{4, 2, 64, 16, lengthy, 2, 8, KERN_BF16, 300, 0, 64},
+		{5, 1, 32, 32, thousands, 3, 6, KERN_I8, 0, 0, 512},
 	};
 	for (u32 i = 0; i < COUNT_OF(cases); i++)
 		attention_case(d, &cases[i]);
