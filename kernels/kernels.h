@@ -166,8 +166,9 @@ struct kern_matmul_fusion {
 	/* The rows of W are gate and then up: out[t][i] = act(product[t][i]) * product[t][N / 2 + i]. */
 	bool act_mul;
 	enum kern_activation act;
-	/* The product is what rope_kv reads: rotated and written as it would (`qkv` is ignored; no head
-	 * norms), and `out` is not written. Host; NULL: not. */
+	/* The product is what rope_kv reads: rotated and written as it would, and `out` is not written. With norms
+	 * of heads or an 8-bit cache the product lies in `qkv` in between (bf16), else that is ignored. Host; NULL:
+	 * not. */
 	const struct kern_rope_kv_args *rope;
 };
 

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/device.cuh"
 
-enum { LT_ENTRIES_MAX = 1024, LT_TRIES = 8 };
+enum { LT_ENTRIES_MAX = 1024, LT_TRIES = 8, LT_HEADS_MAX = 1024 };
 
 /* A product of `m` tokens (rounded up to a power of two) with W[n][k]. */
 struct lt_shape {
@@ -23,6 +23,7 @@ struct kern_cuda {
 	cublasLtHandle_t handle;
 	void *workspace;
 	size_t workspace_bytes;
+	u32 *head_counts; /* [LT_HEADS_MAX] on the device, zeros between launches (matmul_skinny.cuh) */
 	char *cache_path; /* NULL: nothing is remembered */
 	char device[80];  /* that entries were measured on: library, architecture, multiprocessors */
 	struct lt_entry entries[LT_ENTRIES_MAX];

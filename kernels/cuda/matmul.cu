@@ -1,4 +1,5 @@
 /* The matrix product: which kernel takes it. */
+#include "kernels/cuda/lt.cuh"
 #include "kernels/cuda/matmul_skinny.cuh"
 #include "kernels/weight_device_priv.h"
 
@@ -30,7 +31,24 @@ enum err skinny_of_args(const struct kern_matmul_args *a, struct skinny *p)
 	return ERR_OK;
 }
 
-static enum err skinny_fuse(const struct kern_matmul_fusion *f, const struct kern_weight *w, struct skinny *p)
+/* Whole heads have to be there before their norms and scales are known: the product lies in `qkv` in between. */
+static enum err skinny_fuse_heads(const struct kern_cuda *device, const struct kern_rope_kv_args *a, struct skinny *p)
+{
+	const struct rope *r = &p->rope;
+	if (!device || r->heads + 2 * r->kv_heads > LT_HEADS_MAX || r->head_dim % 16 != 0 || !r->qkv)
+		return ERR_UNSUPPORTED;
+	if (!cuda_aligned(r->qkv))
+		return ERR_INVALID;
+	p->rows = SKINNY_HEADS;
+	p->head_counts = device->head_counts;
+	p->out = (void *)a->qkv_bf16;
+	p->out_stride = p->n;
+	p->out_f32 = false;
+	return ERR_OK;
+}
+
+static enum err skinny_fuse(const struct kern_cuda *device, const struct kern_matmul_fusion *f,
+			    const struct kern_weight *w, struct skinny *p)
 {
 	p->norm_weight = f->norm_weight;
 	p->norm_eps = f->norm_eps;
@@ -51,8 +69,9 @@ static enum err skinny_fuse(const struct kern_matmul_fusion *f, const struct ker
 	p->accumulate = false;
 	if (w->n != (r->heads + 2 * r->kv_heads) * r->head_dim)
 		return ERR_INVALID;
-	if (r->q_norm || r->k_norm || r->kv_dtype != KERN_BF16 || r->head_dim % 16 != 0 ||
-	    r->rope_dim % 16 != 0)
+	if (r->q_norm || r->k_norm || r->kv_dtype != KERN_BF16)
+		return skinny_fuse_heads(device, f->rope, p);
+	if (r->head_dim % 16 != 0 || r->rope_dim % 16 != 0)
 		return ERR_UNSUPPORTED;
 	p->bias = r->bias ? r->bias : p->bias;
 	return ERR_OK;
@@ -112,6 +131,6 @@ CUDA_OP(matmul)
 		return e;
 	e = skinny_of_args(a, &p);
 	if (e == ERR_OK && a->fusion)
-		e = skinny_fuse(a->fusion, w, &p);
+		e = skinny_fuse((const struct kern_cuda *)ctx->device, a->fusion, w, &p);
 	return e != ERR_OK ? e : skinny_slices(&p, w->dtype, cuda_stream(ctx));
 }

@@ -193,6 +193,12 @@ extern "C" enum err kern_cuda_create(struct kern_cuda **out, const struct kern_c
 		snprintf(em->text, sizeof(em->text), "cuBLASLt does not start on CUDA device %d", device);
 		return ERR_DEVICE;
 	}
+	if (cudaMalloc((void **)&k->head_counts, LT_HEADS_MAX * sizeof(u32)) != cudaSuccess ||
+	    cudaMemset(k->head_counts, 0, LT_HEADS_MAX * sizeof(u32)) != cudaSuccess) {
+		kern_cuda_destroy(&k);
+		snprintf(em->text, sizeof(em->text), "no memory on CUDA device %d", device);
+		return ERR_NO_MEMORY;
+	}
 	snprintf(k->device, sizeof(k->device), "cublaslt=%zu sm=%d%d processors=%d", cublasLtGetVersion(),
 		 major, minor, processors);
 	k->workspace = config->workspace;
@@ -208,6 +214,7 @@ extern "C" void kern_cuda_destroy(struct kern_cuda **k)
 	if (!*k)
 		return;
 	(void)cublasLtDestroy((*k)->handle);
+	(void)cudaFree((*k)->head_counts);
 	free((*k)->cache_path);
 	free(*k);
 	*k = NULL;

@@ -10,6 +10,8 @@
  *
  * Rows g and g + 8 of a tile need not be neighbours: for a gated activation they are a gate and its up, for a
  * rotated head the two values that rotate with each other. So what follows the product is local to a thread.
+ * What needs whole heads, their norms and the scales of an 8-bit cache, is done by the block that comes last of
+ * those that compute a head.
  */
 #ifndef TERCET_KERNELS_CUDA_MATMUL_SKINNY_CUH
 #define TERCET_KERNELS_CUDA_MATMUL_SKINNY_CUH
@@ -25,7 +27,7 @@ enum {
 	SKINNY_UNIT_BYTES = 64, /* of a row: what the four lanes of a row load at once */
 };
 
-enum skinny_rows { SKINNY_PLAIN, SKINNY_ACT, SKINNY_ROPE };
+enum skinny_rows { SKINNY_PLAIN, SKINNY_ACT, SKINNY_ROPE, SKINNY_HEADS };
 
 struct skinny {
 	const u8 *w, *scales, *zeros; /* [N][units][64]; [N][groups], float or half; half */
@@ -35,6 +37,7 @@ struct skinny {
 	const float *norm_weight, *bias;
 	void *out;
 	struct rope rope;
+	u32 *head_counts; /* blocks of a head that are done; 0 between launches */
 	u32 tokens, n, k, units, groups, group_shift, x_stride, out_stride;
 	float norm_eps;
 	enum skinny_rows rows;
@@ -390,6 +393,19 @@ static __global__ void __launch_bounds__(SKINNY_THREADS, 2) skinny_kernel(const 
 	skinny_block<S>(&p, shared, true);
 }
 
+/* A block has 16 rows of one head. The product goes to `out`, which is what rope_head reads. */
+template <typename S>
+static __global__ void __launch_bounds__(SKINNY_THREADS, 2) skinny_heads_kernel(const struct skinny p)
+{
+	SHARED_DYNAMIC(float, shared);
+	const u32 tiles = p.rope.head_dim / 16, head = blockIdx.x / tiles;
+	skinny_block<S>(&p, shared, true);
+	if (!cu_block_is_last(p.head_counts + head, tiles))
+		return;
+	for (u32 t = threadIdx.x / CU_WARP; t < p.tokens; t += blockDim.x / CU_WARP)
+		rope_head(&p.rope, t, head, threadIdx.x % CU_WARP);
+}
+
 /* Experts of a mixture: blocks (., e) compute the tokens of expert e, in slices. */
 enum { SKINNY_EXPERTS_MAX = 256 };
 struct skinny_experts {
@@ -435,10 +451,21 @@ template <typename S> static enum err skinny_launch_shape(const struct skinny *p
 					      warps * S::WARP_BYTES, stream, *p));
 }
 
+template <typename S> static enum err skinny_launch_heads(const struct skinny *p, cudaStream_t stream)
+{
+	const u32 warps = skinny_warps<S>(p);
+	return cuda_launched(LAUNCH_DEPENDENT(skinny_heads_kernel<S>, p->n / 16, warps * CU_WARP,
+					      warps * S::WARP_BYTES, stream, *p));
+}
+
 /* Beyond 8 tokens a block has 32 rows, which halves how often x is read from the cache. */
 template <enum kern_dtype W> static enum err skinny_launch(const struct skinny *p, cudaStream_t stream)
 {
 	constexpr u32 UNITS = W == KERN_BF16 ? 4 : 2;
+	if (p->rows == SKINNY_HEADS && p->tokens <= 8)
+		return skinny_launch_heads<skinny_shape<1, 1, UNITS, W>>(p, stream);
+	if (p->rows == SKINNY_HEADS)
+		return skinny_launch_heads<skinny_shape<2, 1, UNITS / 2, W>>(p, stream);
 	if (p->tokens <= 8)
 		return skinny_launch_shape<skinny_shape<1, 1, UNITS, W>>(p, stream);
 	return skinny_launch_shape<skinny_shape<2, 2, UNITS / 2, W>>(p, stream);

@@ -5,7 +5,10 @@
 
 #include "kernels/cuda/device.cuh"
 
-enum { ROPE_HEAD_DIM_MAX = 256 };
+enum {
+	ROPE_HEAD_DIM_MAX = 256,
+	ROPE_UNITS = 2, /* of a lane; a unit is four values */
+};
 
 struct rope {
 	u16 *q;
@@ -169,6 +172,39 @@ CU_INLINE void rope_store(const struct rope *p, u32 t, u32 head, u32 lane, const
 		rope_store_bytes<UNITS>(p, part, offset, lane, u);
 	else
 		rope_store_bf16<UNITS>(p, (u16 *)part + (size_t)offset * p->head_dim, lane, u);
+}
+
+/* All that happens to head `head` of token `t`, by a warp. A lane holds pairs of neighbouring values and the pairs
+ * that they rotate with, so nothing but the norm crosses lanes. */
+CU_INLINE void rope_head(const struct rope *p, u32 t, u32 head, u32 lane)
+{
+	const u32 heads = p->heads + 2 * p->kv_heads, units = p->head_dim / 4;
+	const u16 *in = p->qkv + ((size_t)t * heads + head) * p->head_dim;
+	const float *norm = head < p->heads ? p->q_norm : head < p->heads + p->kv_heads ? p->k_norm : NULL;
+	struct rope_unit u[ROPE_UNITS];
+	float sum = 0;
+#pragma unroll
+	for (u32 j = 0; j < ROPE_UNITS; j++) {
+		const u32 unit = lane + j * CU_WARP;
+		if (unit >= units)
+			continue;
+		u[j] = rope_load(p, in, head, unit);
+#pragma unroll
+		for (u32 e = 0; e < 4; e++)
+			sum += u[j].x[e] * u[j].x[e];
+	}
+	const float scale = norm ? cu_rsqrt(warp_sum(sum) / (float)p->head_dim + p->norm_eps) : 1;
+#pragma unroll
+	for (u32 j = 0; j < ROPE_UNITS; j++) {
+		const u32 unit = lane + j * CU_WARP;
+		if (unit >= units)
+			continue;
+		if (norm)
+			rope_scale(p, norm, scale, unit, &u[j]);
+		if (head < p->heads + p->kv_heads)
+			rope_rotate(p, p->positions[t], unit, &u[j]);
+	}
+	rope_store<ROPE_UNITS>(p, t, head, lane, u);
 }
 
 #endif

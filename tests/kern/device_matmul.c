@@ -258,6 +258,99 @@ static void matmul_rope_case(struct device *d, u32 tokens, u32 heads, u32 kv_hea
 			heads, kv_heads, head_dim, rope_dim);
 }
 
+/* Where whole heads are needed: the bits of the product and rope_kv one after the other, in q and in all of the cache. */
+struct heads_case {
+	u32 tokens, k, heads, kv_heads, head_dim, rope_dim;
+	enum kern_dtype weight, kv;
+	bool head_norms, norm;
+};
+
+static void matmul_heads_case(struct device *d, const struct heads_case *h)
+{
+	enum { POSITIONS = 20, BLOCKS = 3, BLOCK_SIZE = 16 };
+	struct check *c = &d->check;
+	const u32 all = h->heads + 2 * h->kv_heads, n = all * h->head_dim;
+	const struct matmul_case m = {.n = n, .k = h->k, .tokens = h->tokens, .weight = h->weight};
+	const size_t q_bytes = (size_t)h->tokens * h->heads * h->head_dim * sizeof(u16),
+		     cache_bytes = (size_t)BLOCKS * BLOCK_SIZE * h->kv_heads * (2 * h->head_dim + sizeof(float));
+	struct weights w;
+	u16 *x;
+	float *cosine, *sine, *bias, *q_norm, *k_norm, *norm;
+	u32 *positions = check_alloc(c, h->tokens * sizeof(u32));
+	i64 *slots = check_alloc(c, h->tokens * sizeof(i64));
+	const char *problem = make_weight(d, &m, &w);
+	(void)device_bf16s(d, (size_t)h->tokens * h->k, false, &x);
+	(void)device_floats(d, (size_t)POSITIONS * h->rope_dim / 2, false, &cosine);
+	(void)device_floats(d, (size_t)POSITIONS * h->rope_dim / 2, false, &sine);
+	(void)device_floats(d, n, false, &bias);
+	(void)device_floats(d, h->head_dim, false, &q_norm);
+	(void)device_floats(d, h->head_dim, false, &k_norm);
+	(void)device_floats(d, h->k, false, &norm);
+	for (u32 t = 0; t < h->tokens; t++) {
+		positions[t] = check_random(c, POSITIONS);
+		slots[t] = t % 4 == 2 ? -1 : (i64)(t * 5 % (BLOCKS * BLOCK_SIZE - 1));
+	}
+	struct kern_rope_kv_args r[2];
+	const char *parts[2][3];
+	for (u32 i = 0; i < 2; i++) { /* in one kernel; one op after the other */
+		r[i] = (struct kern_rope_kv_args){.tokens = h->tokens, .heads = h->heads, .rope_dim = h->rope_dim,
+						  .dtype = KERN_BF16, .bias = bias, .norm_eps = 1e-6f, .cos = cosine,
+						  .sin = sine};
+		r[i].q_norm = h->head_norms ? q_norm : NULL;
+		r[i].k_norm = h->head_norms ? k_norm : NULL;
+		r[i].kv = (struct kern_kv){.dtype = h->kv, .block_size = BLOCK_SIZE, .kv_heads = h->kv_heads,
+					   .head_dim = h->head_dim};
+		r[i].kv.k = device_alloc(d, cache_bytes);
+		r[i].kv.v = device_alloc(d, cache_bytes);
+		r[i].q_bf16 = device_alloc(d, q_bytes);
+		r[i].qkv_bf16 = device_alloc(d, (size_t)h->tokens * n * sizeof(u16));
+		r[i].positions = device_upload(d, positions, h->tokens * sizeof(u32));
+		r[i].slots = device_upload(d, slots, h->tokens * sizeof(i64));
+		const struct kern_matmul_fusion fusion = {.norm_weight = h->norm ? norm : NULL, .norm_eps = 1e-5f,
+							  .rope = i == 0 ? &r[0] : NULL};
+		struct kern_matmul_args a = {.x_bf16 = x, .w = &w.device, .tokens = h->tokens, .x_stride = h->k,
+					     .out_stride = n, .dtype = KERN_BF16, .out_dtype = KERN_BF16,
+					     .fusion = &fusion};
+		a.out_bf16 = (u16 *)r[i].qkv_bf16;
+		if (i == 0)
+			device_arrives_late(d, x, (size_t)h->tokens * h->k * sizeof(u16));
+		if (!problem)
+			problem = device_problem(d, d->ops.matmul(&d->ctx, &a));
+		if (!problem && i == 1)
+			problem = device_problem(d, d->ops.rope_kv(&d->ctx, &r[1]));
+		parts[i][0] = device_download(d, r[i].q_bf16, q_bytes);
+		parts[i][1] = device_download(d, r[i].kv.k, cache_bytes);
+		parts[i][2] = device_download(d, r[i].kv.v, cache_bytes);
+	}
+	for (u32 p = 0; p < 3 && !problem; p++)
+		if (memcmp(parts[0][p], parts[1][p], p == 0 ? q_bytes : cache_bytes) != 0)
+			problem = p == 0 ? "q differs" : p == 1 ? "the keys differ" : "the values differ";
+	device_case_end(d, problem, "matmul with rope %s %s tokens=%u k=%u heads=%u/%u head_dim=%u rope_dim=%u norms=%d%d",
+			kern_dtype_name(h->weight), kern_dtype_name(h->kv), h->tokens, h->k, h->heads, h->kv_heads,
+			h->head_dim, h->rope_dim, h->head_norms, h->norm);
+}
+
+static void matmul_heads_cases(struct device *d)
+{
+	static const struct heads_case cases[] = {
+		{3, 96, 4, 2, 64, 64, KERN_BF16, KERN_I8, false, true},
+		{16, 160, 3, 1, 80, 32, KERN_BF16, KERN_F8E4M3, false, false},
+		{9, 96, 2, 2, 32, 0, KERN_BF16, KERN_BF16, true, false},
+		{8, 640, 2, 1, 128, 128, KERN_BF16, KERN_BF16, true, true},
+		{2, 128, 3, 1, 256, 64, KERN_I8, KERN_I8, true, true},
+		{11, 256, 2, 1, 64, 64, KERN_I4_64, KERN_F8E4M3, true, true},
+	};
+	const struct kern_cuda_config config = {NULL, 0, NULL};
+	struct err_msg em = {""};
+	if (kern_cuda_create(&d->ctx.device, &config, &em) != ERR_OK) {
+		device_case_end(d, em.text, "kern_cuda_create");
+		return;
+	}
+	for (u32 i = 0; i < COUNT_OF(cases); i++)
+		matmul_heads_case(d, &cases[i]);
+	kern_cuda_destroy(&d->ctx.device);
+}
+
 /* ---------------------------------------------------------------- many tokens, by cuBLASLt */
 
 static u32 lines_of(const char *path)
@@ -389,4 +482,5 @@ void device_matmul(struct device *d)
 	matmul_rope_case(d, 3, 4, 2, 64, 64);
 	matmul_rope_case(d, 16, 3, 1, 80, 32);
 	matmul_rope_case(d, 9, 2, 2, 32, 0);
+	matmul_heads_cases(d);
 }
