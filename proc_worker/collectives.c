@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,6 +64,10 @@ struct collectives {
 	u64 group;
 	struct bridge *bridge; /* to other hosts; NULL: none */
 	bool farewell;
+	pthread_mutex_t lost_mutex; /* of the three below */
+	bool any_lost;
+	void (*lost_fn)(void *ctx);
+	void *lost_ctx;
 	u64 sequence; /* of the next operation, from 0; the same on all ranks */
 	u64 epoch;
 	u32 timeout_ms;
@@ -330,10 +335,28 @@ static void on_epoch(void *ctx, u32 rank, u64 epoch, u64 base)
 
 static void on_lost(void *ctx, u32 rank, enum bridge_loss loss)
 {
-	struct rank_line *line = &((struct collectives *)ctx)->shared->lines[rank];
+	struct collectives *c = ctx;
+	struct rank_line *line = &c->shared->lines[rank];
 
 	atomic_store(&line->lost, (u32)loss);
 	announce(line);
+	if (loss == BRIDGE_LEFT)
+		return;
+	pthread_mutex_lock(&c->lost_mutex);
+	c->any_lost = true;
+	if (c->lost_fn)
+		c->lost_fn(c->lost_ctx);
+	pthread_mutex_unlock(&c->lost_mutex);
+}
+
+void collectives_on_lost(struct collectives *c, void (*fn)(void *ctx), void *ctx)
+{
+	pthread_mutex_lock(&c->lost_mutex);
+	c->lost_fn = fn;
+	c->lost_ctx = ctx;
+	if (fn && c->any_lost)
+		fn(ctx);
+	pthread_mutex_unlock(&c->lost_mutex);
 }
 
 static enum err build_bridge(struct collectives *c, const struct collectives_config *config, struct err_msg *em)
@@ -532,6 +555,7 @@ enum err collectives_join(struct collectives **out, const struct collectives_con
 	c->mapped_bytes = file_bytes(c->ranks, c->buffer_bytes);
 	c->timeout_ms = config->join_timeout_ms;
 	c->threads = config->threads;
+	pthread_mutex_init(&c->lost_mutex, NULL);
 	for (u32 r = 0; r < COLLECTIVES_RANKS_MAX; r++)
 		c->pidfds[r] = -1;
 	enum err e = ERR_OK;
@@ -568,6 +592,7 @@ void collectives_leave(struct collectives **out)
 		unlink(c->path);
 	if (c->shared)
 		munmap(c->shared, c->mapped_bytes);
+	pthread_mutex_destroy(&c->lost_mutex);
 	free(c);
 	*out = NULL;
 }

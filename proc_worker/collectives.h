@@ -48,6 +48,9 @@ struct collectives;
 MUST_CHECK enum err collectives_join(struct collectives **out, const struct collectives_config *config,
 				     struct err_msg *em);
 void collectives_leave(struct collectives **c);
+/* `fn` is called, in another thread, when a rank on another node is lost, unless that was meant; at once if one is already.
+ * NULL: nothing any more, and it is not running either when this returns. Without other nodes nothing. */
+void collectives_on_lost(struct collectives *c, void (*fn)(void *ctx), void *ctx);
 /* Before leaving: the ranks of other nodes are to know that this is meant, and no failure. */
 void collectives_farewell(struct collectives *c);
 

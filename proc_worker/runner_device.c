@@ -107,9 +107,9 @@ static enum err failure(struct runner_device *d, struct err_msg *em)
 static enum err look_at_ranks(const struct runner *r, struct err_msg *em)
 {
 	const struct runner_device *d = r->device;
-	enum err e = d->comm ? d->device.api->comm_check(d->comm, em) : ERR_OK;
+	enum err e = r->collectives ? collectives_check(r->collectives, em) : ERR_OK;
 
-	return e || !r->collectives ? e : collectives_check(r->collectives, em);
+	return e || !d->comm ? e : d->device.api->comm_check(d->comm, em);
 }
 
 enum err runner_device_look(struct runner *r, struct err_msg *em)

@@ -70,6 +70,15 @@ enum err runner_device_check(struct runner *r, struct err_msg *em)
 
 /* ---------------------------------------------------------------- ranks */
 
+/* A rank that is gone never comes to the collective that the device waits in, and the host may wait with it: for room to
+ * queue more. */
+static void on_rank_lost(void *ctx)
+{
+	const struct runner_device *d = ctx;
+
+	d->device.api->comm_abort(d->comm);
+}
+
 static enum err join(struct runner *r, struct err_msg *em)
 {
 	const struct kern_device_api *api = r->device->device.api;
@@ -86,7 +95,10 @@ static enum err join(struct runner *r, struct err_msg *em)
 	if (e)
 		return e;
 	memcpy(id, parts[0], sizeof(id));
-	return api->comm_create(&r->device->comm, id, r->config.rank, r->config.ranks, COMM_TIMEOUT_MS, em);
+	e = api->comm_create(&r->device->comm, id, r->config.rank, r->config.ranks, COMM_TIMEOUT_MS, em);
+	if (!e)
+		collectives_on_lost(r->collectives, on_rank_lost, r->device);
+	return e;
 }
 
 /* The scheduler has one table of blocks for all ranks. */
@@ -140,6 +152,8 @@ void runner_device_destroy(struct runner *r)
 	if (!d)
 		return;
 	r->device = NULL;
+	if (r->collectives)
+		collectives_on_lost(r->collectives, NULL, NULL);
 	if (!runner_device_stop(d)) {
 		LOG_ERROR("DEVICE_LOST", "name=\"%s\" reason=\"it does not end what was queued\"", d->device.info.name);
 		return; /* the thread still uses it; the process ends */

@@ -161,7 +161,8 @@ static void on_step_failed(struct worker *w, enum err e, const struct err_msg *e
 	w->broken = true;
 	w->idle_since_ns = 0;
 	stats_idle(w->stats);
-	if ((e == ERR_GONE || e == ERR_SHUTDOWN) && worker_check_nodes(w))
+	/* A device says only that it was interrupted. */
+	if ((e == ERR_GONE || e == ERR_SHUTDOWN || e == ERR_DEVICE) && worker_check_nodes(w))
 		return;
 	if (e == ERR_ABORTED) {
 		LOG_WARN("STEP_ABANDONED", "epoch=%llu reason=\"%s\"", (unsigned long long)w->epoch,

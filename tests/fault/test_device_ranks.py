@@ -119,16 +119,18 @@ def test_a_scheduler_that_dies_leaves_no_rank_waiting():
         assert alone(e) == wanted
 
 
-@pytest.mark.parametrize("kind", [signal.SIGKILL] + ([signal.SIGSTOP, Hang] if FULL else []))
-def test_a_rank_on_another_node_is_replaced_with_all_the_others(kind):
-    flags = ("--dtype", "bfloat16", "--device", "cuda", *SMALL, "--progress-timeout", 4)
-    with Cluster(2, 2, *flags, env={**ENVIRONMENT, **THREAD}) as c:
+def test_a_lost_node_frees_a_host_that_waits_with_its_device():
+    """Without a thread for the device the call that queues a collective runs it, as a full queue of a real device would make the
+    host wait: it can look for nobody, so the thread that hears from the other nodes has to end the collective."""
+    with Cluster(2, 2, "--dtype", "bfloat16", "--device", "cuda", *SMALL, env=ENVIRONMENT) as c:
         wanted = alone(c.engine)
-        load = small_load(c.engine)
-        began = time.monotonic()
-        victim = workers(c.others[0])[0]
-        Hang(victim) if kind is Hang else os.kill(victim, kind)
-        wait_until(lambda: "RESTARTED process=worker-0" in c.engine.log(), 60, "a new group")
-        assert time.monotonic() - began < 2 * PROMISE_S, c.log()[-4000:]
-        all_done(load)
+        for kind in (signal.SIGKILL, signal.SIGSTOP) if FULL else (signal.SIGKILL,):
+            before = len(c.engine.log())
+            load = small_load(c.engine)
+            began = time.monotonic()
+            os.kill(workers(c.others[0])[0], kind)
+            wait_until(lambda: "RESTARTING process=worker-0" in c.engine.log()[before:], PROMISE_S, "notice on the first node")
+            assert time.monotonic() - began < PROMISE_S
+            assert "is lost: it" in c.engine.log()[before:]
+            all_done(load)
         assert alone(c.engine) == wanted
