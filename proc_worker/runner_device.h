@@ -53,8 +53,8 @@ MUST_CHECK enum err runner_device_open(struct runner *r, struct err_msg *em);
 MUST_CHECK enum err runner_device_check(struct runner *r, struct err_msg *em);
 /* Communicator, weights, arenas, KV pool, the completion thread. All ranks call it together. */
 MUST_CHECK enum err runner_device_create(struct runner *r, struct err_msg *em);
-/* Steps that are queued come to their end, or are aborted after a moment. When the device does not answer, it is left
- * as it is. */
+/* Steps that are queued come to their end, or are aborted after a moment. A device that has failed or does not answer is
+ * left as it is: the process ends, and with it what it had there. */
 void runner_device_destroy(struct runner *r);
 void runner_device_log(const struct runner *r);
 

@@ -158,9 +158,12 @@ void runner_device_destroy(struct runner *r)
 		LOG_ERROR("DEVICE_LOST", "name=\"%s\" reason=\"it does not end what was queued\"", d->device.info.name);
 		return; /* the thread still uses it; the process ends */
 	}
-	gpu_destroy(&d->gpu);
-	if (d->comm)
-		d->device.api->comm_destroy(d->comm);
+	/* What is queued behind a step that failed may never end, and freeing waits for it. */
+	if (!d->failed) {
+		gpu_destroy(&d->gpu);
+		if (d->comm)
+			d->device.api->comm_destroy(d->comm);
+	}
 	device_close(&d->device);
 	free(d);
 }

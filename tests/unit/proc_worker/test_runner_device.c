@@ -273,6 +273,8 @@ Test(runner_device, the_words_of_a_step_that_failed_arrive)
 	cr_assert_neq(strstr(em.text, "an illegal memory access"), NULL, "%s", em.text);
 	cr_assert_eq(runner_collect(runner, &em), ERR_DEVICE, "and it stays so");
 	cr_assert_eq(runner_begin(runner, 2, runner->block_count, 60, &em), ERR_DEVICE);
+	runner_destroy(&runner);
+	cr_assert_eq(fake_gpu.destroyed, 0, "what came behind that step may never end");
 }
 
 Test(runner_device, a_step_that_cannot_be_queued_names_device_and_step)
