@@ -97,7 +97,7 @@ static void create(struct bench *b)
 		.prefix_caching = c->prefix_caching,
 		.secret = {1, 2, 3, 4, 5, 6, 7, 8, 9},
 	};
-	struct batch_limits limits = {c->requests, 8192, context, c->block_size, sc.block_count, VOCAB_SIZE};
+	struct batch_limits limits = {c->requests, 8192, context, c->block_size, sc.block_count, VOCAB_SIZE, 0};
 	struct sched_sink sink = {b, on_open, on_close, on_end};
 	struct err_msg em = {""};
 	enum err e = stats_create(&b->stats, NULL, "bench", &em);

@@ -229,7 +229,9 @@ static const struct {
 } vllm_names[] = {
 	{STATS_NUM_REQUESTS_RUNNING, "num_requests_running", NULL},
 	{STATS_NUM_REQUESTS_WAITING, "num_requests_waiting", NULL},
+	{STATS_NUM_REQUESTS_SWAPPED, "num_requests_swapped", NULL},
 	{STATS_KV_CACHE_USAGE, "kv_cache_usage_perc", NULL},
+	{STATS_HOST_CACHE_USAGE, "cpu_cache_usage_perc", NULL},
 	{STATS_PREFIX_CACHE_QUERIES, "prefix_cache_queries", NULL},
 	{STATS_PREFIX_CACHE_HITS, "prefix_cache_hits", NULL},
 	{STATS_NUM_PREEMPTIONS, "num_preemptions", NULL},
@@ -294,7 +296,7 @@ static void put_scalar(struct exporter *x, const char *prefix, const char *name,
 	buf_printf(x->out, "%s%s%s{%s", prefix, name, ending, x->labels);
 	if (reason != NULL)
 		buf_printf(x->out, ",finished_reason=\"%s\"", reason);
-	if (id == STATS_KV_CACHE_USAGE) /* kept in millionths */
+	if (id == STATS_KV_CACHE_USAGE || id == STATS_HOST_CACHE_USAGE) /* kept in millionths */
 		buf_printf(x->out, "} %g\n", (double)sum_value(x, id) / 1e6);
 	else
 		buf_printf(x->out, "} %" PRIu64 "\n", sum_value(x, id));

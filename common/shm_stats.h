@@ -14,11 +14,15 @@
 #define STATS_TABLE(C, G, H)                                                                                 \
 	G(NUM_REQUESTS_RUNNING, num_requests_running, "Requests in the running batch")                       \
 	G(NUM_REQUESTS_WAITING, num_requests_waiting, "Requests waiting to be scheduled")                    \
+	G(NUM_REQUESTS_SWAPPED, num_requests_swapped, "Waiting requests whose KV blocks are in host memory")  \
 	G(KV_CACHE_USAGE, kv_cache_usage_perc, "Share of KV blocks in use, 0 to 1")                          \
+	G(HOST_CACHE_USAGE, cpu_cache_usage_perc, "Share of the swap space in use, 0 to 1")                  \
 	G(KV_BLOCKS, kv_blocks, "KV blocks of the pool")                                                     \
 	C(PREFIX_CACHE_QUERIES, prefix_cache_queries, "Prompt tokens looked up in the prefix cache")         \
 	C(PREFIX_CACHE_HITS, prefix_cache_hits, "Prompt tokens found in the prefix cache")                   \
 	C(NUM_PREEMPTIONS, num_preemptions, "Preemptions")                                                   \
+	C(SWAPPED_OUT_BLOCKS, swapped_out_blocks, "KV blocks of preempted requests copied to host memory")   \
+	C(SWAPPED_IN_BLOCKS, swapped_in_blocks, "KV blocks copied back from host memory")                    \
 	C(PROMPT_TOKENS, prompt_tokens, "Prompt tokens of admitted requests")                                \
 	C(GENERATION_TOKENS, generation_tokens, "Generated tokens")                                          \
 	C(REQUESTS_STOP, request_success_stop, "Requests ended by a stop")                                   \

@@ -105,7 +105,8 @@ enum {
 	A(u32, eos_ids, EOS_IDS_MAX)                                                                         \
 	S(u32, kv_switch_len)                                                                                \
 	S(u32, kv_by_prompt)                                                                                 \
-	S(u64, group) /* names the coming together of all ranks, which it is the same for; 0: one rank */
+	S(u64, group) /* names the coming together of all ranks, which it is the same for; 0: one rank */    \
+	S(u32, host_block_count) /* in the host's memory: their ids follow those of the INIT's block_count */
 
 /* scheduler -> worker: begin an epoch with empty state and a pool of that many blocks */
 #define IPC_INIT(S, A)                                                                                       \
@@ -115,6 +116,8 @@ enum {
 /* scheduler -> every worker, once a step. Order of application: drop, copy, add, grow, run.
  * Columns named add_* have one element per added row, except the concatenated ones (add_tokens, add_blocks,
  * add_stop_ids, add_bias_*), whose lengths stand in the *_count columns.
+ * copy_*: pairs of KV blocks, of the device or the host (at most one of them), in no order among each other: no block
+ * is read and written, and none is written twice. Blocks of rows are the device's.
  * Rule: after application every row whose known tokens but the last are computed runs one token, every other row
  * none; run_row/run_count list the exceptions. A row listed with 0 pauses for this step only. */
 #define IPC_STEP(S, A)                                                                                       \

@@ -12,7 +12,7 @@ static void requeue(struct sched *s, struct seq *q)
 	waiting_push_head(&s->waiting, &s->seqs, q);
 }
 
-void sched_restart_workers(struct sched *s, u32 block_count, u64 now_ns)
+void sched_restart_workers(struct sched *s, u32 block_count, u32 host_block_count, u64 now_ns)
 {
 	(void)now_ns;
 	/* In the order in which they ran at the head of the queue (of their priority), in front of them those
@@ -25,7 +25,7 @@ void sched_restart_workers(struct sched *s, u32 block_count, u64 now_ns)
 		struct seq *q = &s->seqs.slots[i];
 		if (q->id && q->state == SEQ_DRAINING)
 			requeue(s, q);
-		q->in_flight = 0;
+		q->in_flight = q->host_count = q->host_computed = 0;
 	}
 	u32 rows = s->config.max_num_seqs;
 	for (u32 i = 0; i < rows; i++)
@@ -34,6 +34,8 @@ void sched_restart_workers(struct sched *s, u32 block_count, u64 now_ns)
 	s->flight_count = s->ending_count = s->pinned_count = 0;
 	s->blocked_seq = 0;
 	kv_blocks_reset(&s->kv, block_count < s->kv.capacity ? block_count : s->kv.capacity);
+	host_blocks_reset(&s->host, host_block_count < s->host.capacity ? host_block_count : s->host.capacity);
+	s->swapped_count = 0;
 	step_diff_reset(&s->diff);
 	stats_set(s->stats, STATS_KV_BLOCKS, s->kv.count);
 	/* A result may have reached only one of the two processes it was sent to: the longer list of tokens

@@ -64,6 +64,8 @@ static enum err init_pools(struct sched *s, struct err_msg *em)
 	if (!e)
 		e = kv_blocks_init(&s->kv, c->block_count, c->prefix_caching ? &s->cache : NULL);
 	if (!e)
+		e = host_blocks_init(&s->host, c->host_block_count);
+	if (!e)
 		e = step_diff_init(&s->diff, c->max_num_seqs, s->context_max, blocks_of_one);
 	return e ? err_set(em, e, "out of memory for %u blocks and %u rows", c->block_count, c->max_num_seqs)
 		 : ERR_OK;
@@ -105,6 +107,7 @@ void sched_destroy(struct sched **s)
 	seqs_fini(&(*s)->seqs);
 	running_fini(&(*s)->running);
 	kv_blocks_fini(&(*s)->kv);
+	host_blocks_fini(&(*s)->host);
 	prefix_cache_fini(&(*s)->cache);
 	step_diff_fini(&(*s)->diff);
 	free((*s)->row_blocks);
@@ -173,6 +176,7 @@ void sched_finish(struct sched *s, struct seq *q, enum finish_reason reason, con
 		sched_give_up_row(s, q);
 	else if (q->state == SEQ_WAITING)
 		waiting_remove(&s->waiting, &s->seqs, q);
+	sched_swap_forget(s, q);
 	count_finish(s, q, reason, now_ns);
 	s->sink.end(s->sink.ctx, q, seqs_extra(&s->seqs, q), seqs_tokens(&s->seqs, q), reason, text);
 	seqs_remove(&s->seqs, q);
@@ -206,8 +210,10 @@ void sched_place(struct sched *s, struct seq *q)
 	u32 length = s->config.kv_by_prompt ? q->prompt_count : q->known;
 	bool beyond = s->config.kv_switch_len && length > s->config.kv_switch_len;
 
-	if (beyond != q->beyond)
+	if (beyond != q->beyond) {
 		q->hashed = 0;
+		sched_swap_forget(s, q);
+	}
 	q->beyond = beyond;
 }
 

@@ -8,6 +8,7 @@
 
 #include "common/finish.h"
 #include "common/shm_stats.h"
+#include "proc_scheduler/host_blocks.h"
 #include "proc_scheduler/kv_blocks.h"
 #include "proc_scheduler/queues.h"
 #include "proc_scheduler/seqs.h"
@@ -23,6 +24,7 @@ struct sched_config {
 	bool by_priority; /* else a priority other than 0 is refused */
 	u32 async_depth; /* at most depth + 1 steps are in flight; at depth 2 one more while steps are short */
 	u32 block_size, block_count;
+	u32 host_block_count; /* in the host's memory, for preempted sequences; 0: they are recomputed */
 	u32 max_model_len;
 	u32 vocab_size;
 	bool prefix_caching;
@@ -64,6 +66,8 @@ struct sched {
 	struct running running;
 	struct kv_blocks kv;
 	struct prefix_cache cache;
+	struct host_blocks host;
+	u32 swapped_count; /* waiting sequences that have blocks there */
 	struct step_diff diff;
 	u32 *row_blocks; /* [max_num_seqs][block_stride]: the block tables */
 	size_t block_stride;
@@ -118,10 +122,10 @@ MUST_CHECK enum err sched_result(struct sched *s, const struct ipc_result *m, u6
  * message lives until the next call of any function here. */
 const struct ipc_step *sched_plan(struct sched *s, u64 now_ns);
 
-/* The workers begin an epoch with empty state and `block_count` blocks (no more than at create): whatever ran
- * goes back to the head of the waiting queue with its known tokens, and the detokenizer is told those again.
- */
-void sched_restart_workers(struct sched *s, u32 block_count, u64 now_ns);
+/* The workers begin an epoch with empty state, `block_count` blocks and `host_block_count` of the host's memory (of
+ * either no more than at create are used): whatever ran goes back to the head of the waiting queue with its known
+ * tokens, what was swapped is computed again, and the detokenizer is told of all. */
+void sched_restart_workers(struct sched *s, u32 block_count, u32 host_block_count, u64 now_ns);
 /* A new detokenizer: opens every stream again that was open, with its outputs. */
 void sched_reopen_streams(struct sched *s);
 

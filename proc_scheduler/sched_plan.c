@@ -5,9 +5,11 @@
  *     drop_ending     rows whose last allowed token is in flight
  *     plan_running    running first, in order of admission
  *       grow            one block more, or preempt from the end of the order
+ *         swap_out        its KV to the host's memory, if there is room (swap.c)
  *     plan_waiting    then new ones, while rows, budget and blocks last
  *       find_hit        the cached beginning of its tokens
  *       take_blocks     all blocks of its known tokens, or none
+ *       swap_in         what the cache has lost and the host has kept
  *     run_tokens      what all of them end in */
 #include <string.h>
 
@@ -86,6 +88,7 @@ static bool grow(struct sched *s, struct plan *p, struct seq *q)
 			return false;
 		}
 		p->preempted = true;
+		sched_swap_out(s, victim);
 		sched_preempt(s, victim);
 		if (victim == q)
 			return false;
@@ -223,6 +226,16 @@ static bool take_blocks(struct sched *s, u32 *table, struct hit *h, u32 total)
 	return true;
 }
 
+/* Whether the host has kept more of a preempted sequence than the cache. */
+static bool is_behind_host(const struct seq *q, struct hit *h)
+{
+	if (q->host_computed <= h->computed)
+		return false;
+	h->computed = q->host_computed;
+	h->copy_src = KV_BLOCK_NONE;
+	return true;
+}
+
 static void count_first_schedule(struct sched *s, const struct plan *p, struct seq *q, const struct hit *h)
 {
 	if (q->scheduled_ns)
@@ -245,19 +258,21 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 	u32 row = s->free_rows[s->free_row_count - 1];
 	u32 *table = s->row_blocks + row * s->block_stride;
 
-	if (!step_diff_has_room(&s->diff, q->known, total))
+	if (!step_diff_has_room(&s->diff, q->known, total) || !step_diff_has_copy_room(&s->diff, q->host_count))
 		return false;
 	/* Nothing came free since it was refused: the walk over its hashes would only cost time. */
 	if (q->id == s->blocked_seq && s->running.count && s->kv.free_count <= s->blocked_free)
 		return false;
 	sched_place(s, q);
 	struct hit h = find_hit(s, p, q, table);
+	bool from_host = is_behind_host(q, &h);
 	if (!take_blocks(s, table, &h, total)) {
 		s->blocked_seq = q->id;
 		s->blocked_free = s->kv.free_count;
 		return false;
 	}
 	count_first_schedule(s, p, q, &h);
+	sched_swap_in(s, q, table, from_host ? h.shared : q->host_count);
 	sched_open(s, q);
 	waiting_remove(&s->waiting, &s->seqs, q);
 	running_push(&s->running, &s->seqs, seqs_slot(&s->seqs, q));
@@ -303,6 +318,10 @@ static void count_step(struct sched *s)
 	stats_set(s->stats, STATS_NUM_REQUESTS_RUNNING, s->running.count);
 	stats_set(s->stats, STATS_NUM_REQUESTS_WAITING, s->waiting.count);
 	stats_set(s->stats, STATS_KV_CACHE_USAGE, used * 1000000 / s->kv.count);
+	stats_set(s->stats, STATS_NUM_REQUESTS_SWAPPED, s->swapped_count);
+	if (s->host.count)
+		stats_set(s->stats, STATS_HOST_CACHE_USAGE,
+			  (u64)(s->host.count - s->host.free_count) * 1000000 / s->host.count);
 }
 
 /* Two short steps may pass before a result was handled and a plan sent, above all where all processes share

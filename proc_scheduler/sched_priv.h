@@ -31,6 +31,16 @@ void sched_hash_blocks(struct sched *s, struct seq *q);
  * ran. */
 void sched_file_blocks(struct sched *s, struct seq *q, u64 step);
 
+/* swap.c: KV of preempted sequences in the host's memory. */
+
+/* Before a running sequence is preempted: copies what is computed of it to the host in the step in the making, if there
+ * is room; if not, it will be recomputed. */
+void sched_swap_out(struct sched *s, struct seq *q);
+/* Copies blocks from number `first` on back into those of `table`, and gives the chain back. It may have none. */
+void sched_swap_in(struct sched *s, struct seq *q, const u32 *table, u32 first);
+/* Gives the chain back, if there is one. */
+void sched_swap_forget(struct sched *s, struct seq *q);
+
 static inline struct seq *sched_running(const struct sched *s, u32 i)
 {
 	return &s->seqs.slots[s->running.slots[i]];

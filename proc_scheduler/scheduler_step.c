@@ -23,6 +23,7 @@ static struct sched_config core_config(const struct scheduler *s, const struct i
 		.async_depth = (u32)o->async_depth,
 		.block_size = (u32)o->block_size,
 		.block_count = w->block_count,
+		.host_block_count = w->host_block_count,
 		.max_model_len = w->max_model_len,
 		.vocab_size = w->vocab_size,
 		.prefix_caching = o->enable_prefix_caching,
@@ -120,7 +121,7 @@ static void begin_epoch(struct scheduler *s)
 		e = check_same_model(s->sched, &w, &em);
 	if (!e && !first) {
 		streams_reopen_begin(&s->streams);
-		sched_restart_workers(s->sched, w.block_count, s->streams.now_ns);
+		sched_restart_workers(s->sched, w.block_count, w.host_block_count, s->streams.now_ns);
 		streams_reopen_end(&s->streams);
 	}
 	if (e) {
@@ -128,8 +129,8 @@ static void begin_epoch(struct scheduler *s)
 		return;
 	}
 	send_init(s);
-	LOG_INFO("EPOCH", "epoch=%" PRIu64 " ranks=%u blocks=%u context=%u live=%u", s->epoch,
-		 s->workers.count, s->sched->kv.count, s->sched->context_max, sched_live_count(s->sched));
+	LOG_INFO("EPOCH", "epoch=%" PRIu64 " ranks=%u blocks=%u host_blocks=%u context=%u live=%u", s->epoch,
+		 s->workers.count, s->sched->kv.count, s->sched->host.count, s->sched->context_max, sched_live_count(s->sched));
 	if (!s->announced)
 		boot_ready(s->boot, "block_count=%u max_model_len=%u vocab_size=%u", s->sched->kv.count,
 			   s->sched->context_max, s->sched->config.vocab_size);

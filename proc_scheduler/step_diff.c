@@ -9,7 +9,7 @@
 #include "common/assert.h"
 #include "common/step_digest.h"
 
-enum { ADD_TOKENS_MIN = 1 << 18, ADD_BLOCKS_MIN = 1 << 16 };
+enum { ADD_TOKENS_MIN = 1 << 18, ADD_BLOCKS_MIN = 1 << 16, SWAPS_MAX = 1 << 16 };
 
 static void *carve(char *base, size_t *offset, size_t bytes)
 {
@@ -28,8 +28,8 @@ static size_t lay_out(struct step_diff *d, char *base)
 #define PARAM_COLUMN(A, type, name, def, min, max) COLUMN(add_##name, n)
 	COLUMN(rows, n)
 	COLUMN(drop_row, n)
-	COLUMN(copy_src, n)
-	COLUMN(copy_dst, n)
+	COLUMN(copy_src, d->copy_max)
+	COLUMN(copy_dst, d->copy_max)
 	COLUMN(grow_row, n)
 	COLUMN(grow_block, n)
 	COLUMN(run_row, n)
@@ -92,6 +92,7 @@ enum err step_diff_init(struct step_diff *d, u32 row_max, u32 sequence_tokens, u
 	d->row_max = row_max;
 	d->token_max = sequence_tokens > ADD_TOKENS_MIN ? sequence_tokens : ADD_TOKENS_MIN;
 	d->block_max = sequence_blocks > ADD_BLOCKS_MIN ? sequence_blocks : ADD_BLOCKS_MIN;
+	d->copy_max = row_max + SWAPS_MAX;
 	d->memory_bytes = lay_out(d, NULL);
 	void *memory = mmap(NULL, d->memory_bytes, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -160,10 +161,15 @@ void step_diff_copy(struct step_diff *d, u32 src, u32 dst)
 {
 	u32 i = d->msg.copy_src_count;
 
-	ASSERT(i < d->row_max);
+	ASSERT(i < d->copy_max);
 	d->copy_src[i] = src;
 	d->copy_dst[i] = dst;
 	d->msg.copy_src_count = d->msg.copy_dst_count = i + 1;
+}
+
+bool step_diff_has_copy_room(const struct step_diff *d, u32 count)
+{
+	return (u64)d->msg.copy_src_count + count + d->row_max <= d->copy_max;
 }
 
 bool step_diff_has_room(const struct step_diff *d, u32 tokens, u32 blocks)

@@ -15,6 +15,7 @@ struct step_row {
 struct step_diff {
 	u32 row_max;
 	u32 token_max, block_max; /* room for the tokens and blocks of one step's adds */
+	u32 copy_max;
 	/* mirror */
 	u64 step; /* the last one built */
 	u64 set_sum, computed_sum;
@@ -47,7 +48,10 @@ void step_diff_reset(struct step_diff *d);
 void step_diff_drop(struct step_diff *d, u32 row, u32 computed);
 /* Makes sure that an empty step has begun behind the one given out last. */
 void step_diff_begin(struct step_diff *d);
+/* There is room for one copy a row. More than that have to ask. */
 void step_diff_copy(struct step_diff *d, u32 src, u32 dst);
+/* Whether `count` copies fit into this step beside one a row. */
+bool step_diff_has_copy_room(const struct step_diff *d, u32 count);
 /* Whether the tokens and blocks of one more sequence fit into this step. */
 bool step_diff_has_room(const struct step_diff *d, u32 tokens, u32 blocks);
 /* Adds `q` (its row, known tokens, computed count) with its block table. */

@@ -51,6 +51,9 @@ enum err workers_ready(struct workers *w, ipc_peer peer, const struct ipc_worker
 			       "worker %u offers %u KV blocks, a context length of %u and a vocabulary of "
 			       "%u; none may be empty",
 			       m->rank, m->block_count, m->max_model_len, m->vocab_size);
+	if ((u64)m->block_count + m->host_block_count >= UINT32_MAX)
+		return err_set(em, ERR_INVALID, "worker %u offers %u KV blocks and %u in host memory: more than ids",
+			       m->rank, m->block_count, m->host_block_count);
 	struct worker_rank *r = &w->ranks[m->rank];
 	r->info = *m;
 	if (m->eos_ids_count)
@@ -76,6 +79,8 @@ struct ipc_worker_ready workers_common(const struct workers *w)
 		const struct ipc_worker_ready *info = &w->ranks[i].info;
 		if (info->block_count < least.block_count)
 			least.block_count = info->block_count;
+		if (info->host_block_count < least.host_block_count)
+			least.host_block_count = info->host_block_count;
 		if (info->max_model_len < least.max_model_len)
 			least.max_model_len = info->max_model_len;
 	}

@@ -33,7 +33,7 @@ MUST_CHECK enum err workers_ready(struct workers *w, ipc_peer peer, const struct
 				  struct err_msg *em);
 /* All ranks are ready and came together: those of an earlier group are on their way out. */
 bool workers_all_ready(const struct workers *w);
-/* What all ranks can do: the least block count and context length; the rest is rank 0's. */
+/* What all ranks can do: the least block counts and context length; the rest is rank 0's. */
 struct ipc_worker_ready workers_common(const struct workers *w);
 /* Sends the frame to every rank; what a full channel does not take waits. ERR_GONE, ERR_BUSY: a rank cannot
  * be reached, the group is down until all are ready again. */

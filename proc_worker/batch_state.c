@@ -27,6 +27,12 @@ static void *carve(char *base, size_t *offset, size_t bytes)
 	return p;
 }
 
+/* Of both pools. */
+static size_t block_total(const struct batch_limits *l)
+{
+	return (size_t)l->block_count + l->host_block_count;
+}
+
 static size_t lay_out(struct batch_state *b, char *base)
 {
 	size_t rows = b->created.rows_max;
@@ -41,7 +47,7 @@ static size_t lay_out(struct batch_state *b, char *base)
 	b->sample_rows = carve(base, &offset, rows * sizeof(u32));
 	b->run_stamp = carve(base, &offset, rows * sizeof(u64));
 	b->rows = carve(base, &offset, rows * sizeof(struct batch_row));
-	b->block_stamp = carve(base, &offset, b->created.block_count * sizeof(u64));
+	b->block_stamp = carve(base, &offset, block_total(&b->created) * sizeof(u64));
 	b->blocks = carve(base, &offset, rows * b->block_stride * sizeof(u32));
 	b->stop_ids = carve(base, &offset, rows * STOP_IDS_MAX * sizeof(u32));
 	b->bias_ids = carve(base, &offset, rows * BIAS_MAX * sizeof(u32));
@@ -68,6 +74,9 @@ static enum err check_limits(const struct batch_limits *l, struct err_msg *em)
 		if (limits[i].value == 0 || limits[i].value > limits[i].max)
 			return err_set(em, ERR_INVALID, "%s is %u; it must be 1 to %u", limits[i].name,
 				       limits[i].value, limits[i].max);
+	if (block_total(l) >= UINT32_MAX)
+		return err_set(em, ERR_INVALID, "%u blocks and %u of the host's memory are more than ids, %u",
+			       l->block_count, l->host_block_count, UINT32_MAX - 1);
 	return ERR_OK;
 }
 
@@ -136,7 +145,7 @@ enum err batch_state_reset(struct batch_state *b, u32 block_count, u32 max_model
 	memset(b->capacity, 0, rows * sizeof(u32));
 	memset(b->run, 0, rows * sizeof(u32));
 	memset(b->run_stamp, 0, rows * sizeof(u64));
-	memset(b->block_stamp, 0, b->created.block_count * sizeof(u64));
+	memset(b->block_stamp, 0, block_total(&b->created) * sizeof(u64));
 	return ERR_OK;
 }
 
@@ -238,12 +247,17 @@ static enum err apply_copies(struct batch_state *b, const struct ipc_step *s, st
 {
 	u32 n = s->copy_src_count;
 	u64 stamp = s->step;
-	enum err e = check_ids("copy_src", s->copy_src, n, b->limits.block_count, em);
+	u32 total = (u32)block_total(&b->limits);
+	enum err e = check_ids("copy_src", s->copy_src, n, total, em);
 	if (!e)
-		e = check_ids("copy_dst", s->copy_dst, n, b->limits.block_count, em);
+		e = check_ids("copy_dst", s->copy_dst, n, total, em);
 	if (e)
 		return e;
 	for (u32 i = 0; i < n; i++) {
+		if (s->copy_src[i] >= b->limits.block_count && s->copy_dst[i] >= b->limits.block_count)
+			return err_set(em, ERR_INVALID,
+				       "copy_src[%u], copy_dst[%u]: blocks %u and %u are both the host's", i, i,
+				       s->copy_src[i], s->copy_dst[i]);
 		if (b->block_stamp[s->copy_dst[i]] == stamp)
 			return err_set(em, ERR_INVALID, "copy_dst[%u]: block %u is written twice", i,
 				       s->copy_dst[i]);

@@ -33,6 +33,7 @@ struct batch_limits {
 	u32 block_size;	   /* tokens in a KV block */
 	u32 block_count;   /* blocks of the pool: valid ids are below it */
 	u32 vocab_size;	   /* valid token ids are below it */
+	u32 host_block_count; /* blocks in the host's memory: their ids follow the pool's; copies alone name them */
 };
 
 /* What a row was added with; it stays until the row is dropped. */
@@ -82,7 +83,7 @@ struct batch_state {
 	u32 *bias_ids;			   /* [rows][BIAS_MAX] */
 	f32 *bias_values;		   /* [rows][BIAS_MAX] */
 	u64 *run_stamp;			   /* last step that listed the row */
-	u64 *block_stamp;		   /* [blocks] last step in which the block was part of a copy */
+	u64 *block_stamp;		   /* [blocks of both pools] last step in which the block was part of a copy */
 	void *memory;
 	size_t memory_bytes;
 };

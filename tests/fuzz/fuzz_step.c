@@ -13,7 +13,8 @@ static const struct batch_limits LIMITS = {.rows_max = 8,
 					   .max_model_len = 64,
 					   .block_size = 4,
 					   .block_count = 100,
-					   .vocab_size = 300};
+					   .vocab_size = 300,
+					   .host_block_count = 20};
 
 static void run(struct batch_state *b, struct inputs *in, struct ipc_step *step)
 {

@@ -42,7 +42,7 @@ void fake_worker_init(struct fake_worker *w, const struct batch_limits *l)
 	memset(w, 0, sizeof(*w));
 	enum err e = batch_state_create(&w->batch, l, &em);
 	ASSERT(e == ERR_OK);
-	w->cells = zeroed((size_t)l->block_count * l->block_size, sizeof(u64));
+	w->cells = zeroed(((size_t)l->block_count + l->host_block_count) * l->block_size, sizeof(u64));
 	w->prefix = zeroed((size_t)l->rows_max * (l->max_model_len + 1), sizeof(u64));
 	w->hashed = zeroed(l->rows_max, sizeof(u32));
 	w->hashed_seq = zeroed(l->rows_max, sizeof(u64));
@@ -70,7 +70,7 @@ void fake_worker_reset(struct fake_worker *w, u32 block_count, u32 max_model_len
 	enum err e = batch_state_reset(w->batch, block_count, max_model_len, &em);
 
 	ASSERT(e == ERR_OK);
-	memset(w->cells, 0, (size_t)l->block_count * l->block_size * sizeof(u64));
+	memset(w->cells, 0, ((size_t)l->block_count + l->host_block_count) * l->block_size * sizeof(u64));
 	memset(w->hashed_seq, 0, l->rows_max * sizeof(u64));
 	memset(w->writer_step, 0, l->block_count * sizeof(u64));
 }

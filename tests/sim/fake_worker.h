@@ -20,7 +20,7 @@ struct fake_worker {
 	struct batch_state *batch;
 	struct ipc_scratch scratch;
 	struct buf frame;
-	u64 *cells;  /* [blocks][block_size]: hash of the prefix whose last token is stored there; 0: never
+	u64 *cells;  /* [blocks of both pools][block_size]: hash of the prefix whose last token is stored there; 0: never
 			written */
 	u64 *prefix; /* [rows][context + 1]: hash of the first n tokens of the row */
 	u32 *hashed; /* [rows]: how many of them are computed */

@@ -74,6 +74,42 @@ static void check_blocks(struct sim_world *w)
 			 s->kv.free_count);
 }
 
+static void mark_host(struct sim_world *w, u32 block, u32 count, const char *whose)
+{
+	const struct host_blocks *h = &w->sched->host;
+
+	for (; count--; block = h->next[block])
+		if (block >= h->count || w->host_refs[block]++)
+			sim_fail(w, "host block %u, of %s, is none of %u or in two chains", block, whose, h->count);
+	if (block != HOST_BLOCK_NONE)
+		sim_fail(w, "a host chain of %s goes on behind its end", whose);
+}
+
+/* Every host block is free or in the chain of one sequence, and that one waits. */
+static void check_host_blocks(struct sim_world *w)
+{
+	const struct sched *s = w->sched;
+	u32 swapped = 0, held = 0;
+
+	memset(w->host_refs, 0, s->host.capacity * sizeof(u32));
+	for (u32 i = 0; i < s->seqs.slot_count; i++) {
+		const struct seq *q = &s->seqs.slots[i];
+		if (!q->id || !q->host_count)
+			continue;
+		if (q->state != SEQ_WAITING || q->host_computed >= q->known + q->in_flight ||
+		    (q->host_computed + s->config.block_size - 1) / s->config.block_size != q->host_count)
+			sim_fail(w, "sequence %" PRIu64 " in state %u has %u computed tokens in %u host blocks", q->id,
+				 q->state, q->host_computed, q->host_count);
+		mark_host(w, q->host_first, q->host_count, "a sequence");
+		held += q->host_count;
+		swapped++;
+	}
+	mark_host(w, s->host.first_free, s->host.free_count, "the free ones");
+	if (held + s->host.free_count != s->host.count || swapped != s->swapped_count)
+		sim_fail(w, "%u host blocks are held and %u free of %u; %u sequences hold them, the count says %u", held,
+			 s->host.free_count, s->host.count, swapped, s->swapped_count);
+}
+
 /* Nothing is written into a block that somebody may read as cached: what a step writes was filed in that step
  * at the earliest. */
 static void check_writes(struct sim_world *w, u64 step)
@@ -132,6 +168,7 @@ void sim_check_step(struct sim_world *w, const struct ipc_step *step)
 	check_order(w);
 	check_digest(w);
 	check_blocks(w);
+	check_host_blocks(w);
 	check_writes(w, step->step);
 }
 
@@ -196,6 +233,8 @@ void sim_check_end(struct sim_world *w)
 		sim_fail(w, "%u requests never ended", sched_live_count(s));
 	if (s->kv.free_count != s->kv.count)
 		sim_fail(w, "%u blocks leaked", s->kv.count - s->kv.free_count);
+	if (s->host.free_count != s->host.count)
+		sim_fail(w, "%u host blocks leaked", s->host.count - s->host.free_count);
 	if (s->free_row_count != w->config.max_num_seqs || w->worker.batch->row_count)
 		sim_fail(w, "rows leaked");
 	for (u32 i = 0; i < w->request_count; i++)

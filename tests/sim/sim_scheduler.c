@@ -39,6 +39,8 @@ static struct sched_config random_config(u64 *rng)
 	c.block_count = 1 + sim_random(rng, blocks_of_one * (sim_random(rng, 2) ? 2 : c.max_num_seqs + 2));
 	if (c.block_count * c.block_size < 4)
 		c.block_count = 4;
+	/* Host memory for nobody, for some, for all. */
+	c.host_block_count = sim_random(rng, 3) ? sim_random(rng, 2 * c.block_count + 1) : 0;
 	for (u32 i = 0; i < PREFIX_SECRET_BYTES; i++)
 		c.secret[i] = (u8)sim_random(rng, 256);
 	return c;
@@ -103,7 +105,9 @@ static void run(u64 seed, u32 steps, struct sim_totals *totals)
 	totals->accepted += w->accepted;
 	totals->preemptions += atomic_load(&w->stats->values[STATS_NUM_PREEMPTIONS]);
 	totals->hits += atomic_load(&w->stats->values[STATS_PREFIX_CACHE_HITS]);
-	totals->copies += w->copies;
+	totals->copies += w->copies - w->swaps_out - w->swaps_in;
+	totals->swaps_out += w->swaps_out;
+	totals->swaps_in += w->swaps_in;
 	totals->restarts += w->restarts;
 	for (u32 i = 0; i < FINISH_REASON_COUNT; i++)
 		totals->ends[i] += w->ends[i];
@@ -134,12 +138,12 @@ int main(int argc, char **argv)
 		run(first + i, steps, &t);
 	printf("%" PRIu64 " steps, %" PRIu64 " requests: %" PRIu64 " stop, %" PRIu64 " length, %" PRIu64
 	       " abort, %" PRIu64 " error; %" PRIu64 " preemptions, %" PRIu64 " cached tokens, %" PRIu64
-	       " copies, %" PRIu64 " worker restarts\n",
+	       " copies, %" PRIu64 " blocks swapped out, %" PRIu64 " in, %" PRIu64 " worker restarts\n",
 	       t.steps, t.accepted, t.ends[FINISH_STOP], t.ends[FINISH_LENGTH], t.ends[FINISH_ABORT],
-	       t.ends[FINISH_ERROR], t.preemptions, t.hits, t.copies, t.restarts);
+	       t.ends[FINISH_ERROR], t.preemptions, t.hits, t.copies, t.swaps_out, t.swaps_in, t.restarts);
 	/* A simulation that exercised nothing proves nothing. */
 	if (runs >= RUNS_DEFAULT &&
-	    (!t.preemptions || !t.hits || !t.copies || !t.restarts || !t.ends[FINISH_STOP] ||
+	    (!t.preemptions || !t.hits || !t.copies || !t.swaps_out || !t.swaps_in || !t.restarts || !t.ends[FINISH_STOP] ||
 	     !t.ends[FINISH_LENGTH] || !t.ends[FINISH_ABORT])) {
 		printf("something was never exercised\n");
 		return EXIT_FAILURE;

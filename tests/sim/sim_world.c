@@ -26,10 +26,10 @@ void sim_fail(const struct sim_world *w, const char *fmt, ...)
 	va_start(args, fmt);
 	vprintf(fmt, args);
 	va_end(args);
-	printf("\nrows %u, budget %u, threshold %u, queue %u, by priority %d, depth %u, blocks %u of %u, context %u, cache "
+	printf("\nrows %u, budget %u, threshold %u, queue %u, by priority %d, depth %u, blocks %u (host %u) of %u, context %u, cache "
 	       "%d\n",
 	       c->max_num_seqs, c->max_num_batched_tokens, c->long_prefill_token_threshold,
-	       c->max_queued_requests, c->by_priority, c->async_depth, c->block_count, c->block_size, c->max_model_len,
+	       c->max_queued_requests, c->by_priority, c->async_depth, c->block_count, c->host_block_count, c->block_size, c->max_model_len,
 	       c->prefix_caching);
 	exit(EXIT_FAILURE);
 }
@@ -88,12 +88,14 @@ struct sim_world *sim_world_create(u64 seed, u64 rng, const struct sched_config 
 	ASSERT(e == ERR_OK);
 	struct batch_limits limits = {config->max_num_seqs,  config->max_num_batched_tokens,
 				      w->sched->context_max, config->block_size,
-				      config->block_count,   config->vocab_size};
+				      config->block_count,   config->vocab_size,
+				      config->host_block_count};
 	fake_worker_init(&w->worker, &limits);
 	w->results = zeroed(SCHED_FLIGHTS_MAX + 1, sizeof(*w->results));
 	w->stale = zeroed(1, sizeof(*w->stale));
 	w->requests = zeroed(SIM_REQUESTS_MAX, sizeof(*w->requests));
 	w->refs = zeroed(config->block_count, sizeof(u32));
+	w->host_refs = zeroed(config->host_block_count + 1, sizeof(u32));
 	return w;
 }
 
@@ -108,6 +110,7 @@ void sim_world_destroy(struct sim_world **out)
 	free(w->stale);
 	free(w->requests);
 	free(w->refs);
+	free(w->host_refs);
 	free(w);
 	*out = NULL;
 }
@@ -256,15 +259,26 @@ void sim_stop_any(struct sim_world *w)
 
 void sim_restart_workers(struct sim_world *w)
 {
-	u32 blocks = w->config.block_count;
+	u32 blocks = w->config.block_count, host_blocks = w->config.host_block_count;
 
 	if (sim_random(&w->rng, 3) == 0)
 		blocks -= sim_random(&w->rng, blocks / 2 + 1);
-	sched_restart_workers(w->sched, blocks, w->now_ns);
+	if (sim_random(&w->rng, 3) == 0)
+		host_blocks = sim_random(&w->rng, host_blocks + 1);
+	sched_restart_workers(w->sched, blocks, host_blocks, w->now_ns);
 	fake_worker_reset(&w->worker, w->sched->kv.count, w->sched->context_max);
 	w->result_count = 0;
 	w->epoch++;
 	w->restarts++;
+}
+
+static void count_copies(struct sim_world *w, const struct ipc_step *step)
+{
+	for (u32 i = 0; i < step->copy_src_count; i++) {
+		w->swaps_out += step->copy_dst[i] >= w->sched->kv.count;
+		w->swaps_in += step->copy_src[i] >= w->sched->kv.count;
+	}
+	w->copies += step->copy_src_count;
 }
 
 bool sim_plan(struct sim_world *w)
@@ -275,7 +289,7 @@ bool sim_plan(struct sim_world *w)
 	if (!step)
 		return false;
 	w->steps++;
-	w->copies += step->copy_src_count;
+	count_copies(w, step);
 	ASSERT(w->result_count < SCHED_FLIGHTS_MAX + 1);
 	struct fake_result *r = &w->results[w->result_count];
 	r->epoch = w->epoch;

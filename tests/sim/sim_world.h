@@ -21,7 +21,7 @@ struct sim_request {
 };
 
 struct sim_totals {
-	u64 steps, accepted, preemptions, hits, copies, restarts;
+	u64 steps, accepted, preemptions, hits, copies, swaps_out, swaps_in, restarts;
 	u64 ends[FINISH_REASON_COUNT];
 };
 
@@ -37,9 +37,9 @@ struct sim_world {
 	u32 plans_in_flight;
 	struct sim_request *requests; /* [SIM_REQUESTS_MAX] */
 	u32 request_count;
-	u32 *refs; /* scratch of the checks: [blocks] */
+	u32 *refs, *host_refs; /* scratch of the checks: [blocks] of either pool */
 	u64 epoch;
-	u64 steps, turns, accepted, copies, restarts;
+	u64 steps, turns, accepted, copies, swaps_out, swaps_in, restarts;
 	u64 ends[FINISH_REASON_COUNT];
 };
 

@@ -70,7 +70,8 @@ struct fixture *fixture_create(const struct sched_config *config)
 	cr_assert_eq(sched_create(&f->s, config, &sink, f->stats, &em), ERR_OK, "%s", em.text);
 	struct batch_limits limits = {config->max_num_seqs, config->max_num_batched_tokens,
 				      f->s->context_max,    config->block_size,
-				      config->block_count,  config->vocab_size};
+				      config->block_count,  config->vocab_size,
+				      config->host_block_count};
 	fake_worker_init(&f->worker, &limits);
 	return f;
 }

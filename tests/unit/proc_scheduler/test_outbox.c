@@ -117,7 +117,7 @@ Test(outbox, it_is_bounded_in_messages_and_in_bytes)
 static struct ipc_worker_ready ready(u32 rank, u32 blocks, u32 context)
 {
 	return (struct ipc_worker_ready){
-		.rank = rank, .block_count = blocks, .max_model_len = context, .vocab_size = 9};
+		.rank = rank, .block_count = blocks, .host_block_count = 6 - rank, .max_model_len = context, .vocab_size = 9};
 }
 
 Test(workers, the_group_is_ready_with_its_last_rank_and_gone_with_its_first)
@@ -134,6 +134,7 @@ Test(workers, the_group_is_ready_with_its_last_rank_and_gone_with_its_first)
 	cr_assert_eq(workers_ready(&w, (ipc_peer){2}, &b, &em), ERR_OK);
 	cr_assert(workers_all_ready(&w));
 	cr_assert_eq(workers_common(&w).block_count, 10);
+	cr_assert_eq(workers_common(&w).host_block_count, 5);
 	cr_assert_eq(workers_common(&w).max_model_len, 80);
 	w.up = true;
 	cr_assert_eq(workers_greeted(&w, 1, (ipc_peer){3}, &em), ERR_OK);
@@ -172,7 +173,7 @@ Test(workers, strangers_and_impossible_numbers_are_refused)
 {
 	struct workers w;
 	struct err_msg em;
-	struct ipc_worker_ready a = ready(0, 10, 100), none = ready(0, 0, 100), far = ready(5, 1, 100);
+	struct ipc_worker_ready a = ready(0, 10, 100), none = ready(0, 0, 100), far = ready(5, 1, 100), many = a;
 
 	cr_assert_eq(workers_init(&w, NULL, 1), ERR_OK);
 	cr_assert_eq(workers_greeted(&w, 1, (ipc_peer){1}, &em), ERR_INVALID);
@@ -180,5 +181,7 @@ Test(workers, strangers_and_impossible_numbers_are_refused)
 	cr_assert_eq(workers_ready(&w, (ipc_peer){2}, &a, &em), ERR_INVALID);
 	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &none, &em), ERR_INVALID);
 	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &far, &em), ERR_INVALID);
+	many.host_block_count = UINT32_MAX - 10;
+	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &many, &em), ERR_INVALID);
 	workers_fini(&w);
 }

@@ -5,7 +5,7 @@
 #include "common/finish.h"
 #include "tests/unit/proc_scheduler/shell.h"
 
-static const struct batch_limits limits = {256, 2048, 256, 16, SHELL_BLOCKS, SHELL_VOCAB};
+static const struct batch_limits limits = {256, 2048, 256, 16, SHELL_BLOCKS, SHELL_VOCAB, 0};
 
 /* Takes a STEP, runs it and answers; which sequences it added goes to `added`. */
 static void serve_step(struct peer *worker, struct fake_worker *w, struct fake_result *r)

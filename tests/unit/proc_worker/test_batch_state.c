@@ -10,7 +10,8 @@ static const struct batch_limits LIMITS = {.rows_max = 16,
 					   .max_model_len = 100,
 					   .block_size = 4,
 					   .block_count = 200,
-					   .vocab_size = 500};
+					   .vocab_size = 500,
+					   .host_block_count = 20};
 
 static struct batch_state *create(void)
 {
@@ -155,8 +156,10 @@ Test(batch_state, grow_extends_the_block_table_and_copies_are_handed_on)
 	mirror_grow(m, 1, 55);
 	mirror_copy(m, 20, 30);
 	mirror_copy(m, 20, 31);
+	mirror_copy(m, 20, 219); /* out to the host's memory, */
+	mirror_copy(m, 200, 32); /* and in */
 	cr_assert_eq(batch_state_apply(b, mirror_end(m), NULL), ERR_OK);
-	cr_assert_eq(b->copy_count, 2);
+	cr_assert_eq(b->copy_count, 4);
 	cr_assert_eq(b->copy_dst[1], 31);
 	cr_assert_eq(batch_state_blocks(b, 1)[1], 55);
 	cr_assert_eq(b->capacity[1], 8);
@@ -255,6 +258,8 @@ enum spoilt {
 	COPY_DST,
 	COPY_TWICE,
 	COPY_CHAIN,
+	COPY_HOST,
+	COPY_HOST_TWICE,
 	GROW_EMPTY,
 	GROW_BLOCK,
 	GROW_COUNT,
@@ -285,10 +290,12 @@ enum spoilt {
 static const char *const spoilt_texts[SPOILT_COUNT] = {
 	[DROP_EMPTY] = "drop_row[0]: row 7 is empty",
 	[DROP_OUTSIDE] = "drop_row[0] is 16",
-	[COPY_SRC] = "copy_src: 200",
-	[COPY_DST] = "copy_dst: 200",
+	[COPY_SRC] = "copy_src: 220",
+	[COPY_DST] = "copy_dst: 220",
 	[COPY_TWICE] = "written twice",
 	[COPY_CHAIN] = "read and written",
+	[COPY_HOST] = "blocks 200 and 201 are both the host's",
+	[COPY_HOST_TWICE] = "copy_dst[1]: block 219 is written twice",
 	[GROW_EMPTY] = "grow_row[0]: row 7 is empty",
 	[GROW_BLOCK] = "block 200 is not below",
 	[GROW_COUNT] = "grow_block has 1 elements; 0 are needed",
@@ -318,10 +325,12 @@ static void spoil(struct mirror *m, enum spoilt what)
 {
 	static const struct {
 		u32 src, dst;
-	} copies[][2] = {[COPY_SRC] = {{200, 3}, {5, 6}},
-			 [COPY_DST] = {{3, 200}, {5, 6}},
+	} copies[][2] = {[COPY_SRC] = {{220, 3}, {5, 6}},
+			 [COPY_DST] = {{3, 220}, {5, 6}},
 			 [COPY_TWICE] = {{3, 4}, {5, 4}},
-			 [COPY_CHAIN] = {{3, 4}, {4, 5}}};
+			 [COPY_CHAIN] = {{3, 4}, {4, 5}},
+			 [COPY_HOST] = {{200, 201}, {5, 6}},
+			 [COPY_HOST_TWICE] = {{3, 219}, {4, 219}}};
 
 	switch (what) {
 	case DROP_EMPTY:
