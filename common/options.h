@@ -51,6 +51,7 @@ enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE }
 	REAL(device, gpu_memory_utilization, 0.9, 0.01, 1.0, "Share of device memory the engine may use")    \
 	FLAG(device, enforce_eager, false, "Launch the kernels of every step one by one: no CUDA graphs")    \
 	SIZE(device, kv_cache_memory, 0, 0, "KV cache bytes per worker; 0: automatic")                       \
+	REAL(device, swap_space, -1, -1, 65536, "GiB of host memory a worker keeps KV of preempted requests in; -1: automatic") \
 	ENUM(device, kv_cache_dtype, 0, "auto|bfloat16|float32|int8|fp8|fp8_e4m3",                           \
 	     "Type of the KV cache; auto: that of --dtype")                                                  \
 	INT(device, block_size, 16, 1, 256, "Tokens in a KV block")                                          \

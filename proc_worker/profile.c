@@ -79,6 +79,26 @@ enum err kv_budget_blocks(const struct kv_budget *b, u32 *blocks, struct err_msg
 	return ERR_OK;
 }
 
+enum err kv_budget_swap(struct kv_budget *b, double gib, u32 *blocks, struct err_msg *em)
+{
+	u64 share = b->available / b->workers;
+	double bytes = gib * (double)(1 << 30);
+
+	*blocks = 0;
+	if (bytes > (double)share)
+		return err_set(em, ERR_NO_SPACE,
+			       "not enough memory: --swap-space asks for %g GiB%s, %.2f GiB are available", gib,
+			       b->workers > 1 ? " for each worker" : "", (double)share / (1 << 30));
+	u64 count = (u64)bytes / b->block_bytes;
+	if (count == 0)
+		return err_set(em, ERR_NO_SPACE,
+			       "--swap-space %g GiB is too small: one block of %u tokens needs %llu KiB; give more, or 0", gib,
+			       b->block_size, (unsigned long long)(b->block_bytes + 1023) / 1024);
+	*blocks = count < INT32_MAX ? (u32)count : INT32_MAX;
+	b->available -= *blocks * b->block_bytes * b->workers;
+	return ERR_OK;
+}
+
 /* ---------------------------------------------------------------- dummy step */
 
 /* Rows of equal length; slots of -1 write nothing, all tables are block 0. */

@@ -23,6 +23,10 @@ enum { KV_AUTOMATIC_GIB_MAX = 4 }; /* a CPU engine does not take a host's whole 
  * requested than there is; says how much is needed, how much there is, and which setting fits. */
 MUST_CHECK enum err kv_budget_blocks(const struct kv_budget *b, u32 *blocks, struct err_msg *em);
 
+/* --swap-space: as many blocks as `gib` > 0 holds, taken off b->available. ERR_NO_SPACE: there is less, or it holds no
+ * block; says how much there is. */
+MUST_CHECK enum err kv_budget_swap(struct kv_budget *b, double gib, u32 *blocks, struct err_msg *em);
+
 struct runner;
 
 struct profile {

@@ -44,6 +44,7 @@ struct runner_config {
 	} limits;
 	u64 kv_cache_memory; /* 0: automatic */
 	double memory_utilization;
+	double swap_space; /* GiB; 0: none; below: automatic */
 	void (*progress)(void *ctx, double share, const char *what); /* NULL: none */
 	void *progress_ctx;
 };
@@ -100,7 +101,7 @@ struct runner {
 	struct inputs inputs;
 	struct sampler *sampler; /* rank 0 */
 	struct profile profile;
-	u32 block_count; /* of the KV cache; what WORKER_READY says, as the next */
+	u32 block_count, host_block_count; /* of the KV cache; what WORKER_READY says, as the next */
 	u64 weight_bytes, kv_block_bytes;
 
 	u32 in_flight; /* steps that were submitted and not collected */

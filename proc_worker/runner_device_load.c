@@ -3,10 +3,11 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "proc_worker/host_memory.h"
 #include "proc_worker/kv_memory.h"
 #include "proc_worker/runner_device.h"
 
-enum { COMM_TIMEOUT_MS = 60 * 1000 };
+enum { COMM_TIMEOUT_MS = 60 * 1000, SWAP_GIB_AUTOMATIC = 4, SWAP_SHARE = 4 };
 
 enum err runner_device_open(struct runner *r, struct err_msg *em)
 {
@@ -119,6 +120,44 @@ static enum err least_blocks(struct runner *r, u32 *blocks, struct err_msg *em)
 	return e;
 }
 
+/* ---------------------------------------------------------------- swap space */
+
+/* Automatic: the least of 4 GiB, of a quarter of what the host has left, and of the size of the KV pool. */
+static u64 automatic_swap_blocks(const struct runner *r, u64 available)
+{
+	u64 bytes = (u64)SWAP_GIB_AUTOMATIC << 30;
+
+	bytes = available / SWAP_SHARE < bytes ? available / SWAP_SHARE : bytes;
+	u64 blocks = bytes / r->kv_block_bytes;
+	return blocks < r->block_count ? blocks : r->block_count;
+}
+
+static enum err take_swap_space(struct runner *r, struct err_msg *em)
+{
+	struct kv_budget budget = {.workers = 1, .block_bytes = r->kv_block_bytes, .block_size = r->config.limits.block_size};
+	bool automatic = r->config.swap_space < 0;
+	u32 blocks = 0;
+
+	if (r->config.swap_space == 0)
+		return ERR_OK;
+	enum err e = host_memory_available("", &budget.available, em);
+	budget.available /= runner_ranks_here(r);
+	if (!e && automatic)
+		blocks = (u32)automatic_swap_blocks(r, budget.available);
+	else if (!e)
+		e = kv_budget_swap(&budget, r->config.swap_space, &blocks, em);
+	if (!e && blocks)
+		e = gpu_take_host_blocks(r->device->gpu, blocks, em);
+	if (e && automatic) { /* hosts may limit how much memory a process pins */
+		LOG_WARN("NO_SWAP_SPACE", "blocks=%u reason=\"%s\"", blocks, em->text);
+		return ERR_OK;
+	}
+	if (e)
+		err_prefix(em, "--swap-space %g", r->config.swap_space);
+	r->host_block_count = e ? 0 : blocks;
+	return e;
+}
+
 /* ---------------------------------------------------------------- life */
 
 enum err runner_device_create(struct runner *r, struct err_msg *em)
@@ -142,7 +181,8 @@ enum err runner_device_create(struct runner *r, struct err_msg *em)
 	r->block_count = blocks;
 	r->weight_bytes = gpu_weight_bytes(r->device->gpu);
 	r->kv_block_bytes = gpu_kv_block_bytes(r->device->gpu);
-	return runner_device_start(r, em);
+	e = take_swap_space(r, em);
+	return e ? e : runner_device_start(r, em);
 }
 
 void runner_device_destroy(struct runner *r)
@@ -174,10 +214,10 @@ void runner_device_log(const struct runner *r)
 
 	LOG_INFO("MODEL_LOADED",
 		 "arch=%s device=\"%s\" dtype=%s matrices=\"%s\" kv_dtype=%s rank=%u/%u weights=%lluMiB max_model_len=%u "
-		 "kv_blocks=%u kv=%lluMiB memory=%lluMiB graphs=%d",
+		 "kv_blocks=%u host_blocks=%u kv=%lluMiB memory=%lluMiB graphs=%d",
 		 r->model.arch->name, info->name, kern_dtype_name(r->dtype), kern_dtype_name(r->matrix_dtype),
 		 kv_dtype_name(r->kv_shape.dtype), r->config.rank, r->config.ranks,
-		 (unsigned long long)(r->weight_bytes >> 20), r->max_model_len, r->block_count,
+		 (unsigned long long)(r->weight_bytes >> 20), r->max_model_len, r->block_count, r->host_block_count,
 		 (unsigned long long)(r->kv_block_bytes * r->block_count >> 20),
 		 (unsigned long long)(info->memory_total >> 20), !r->config.enforce_eager);
 }

@@ -43,6 +43,7 @@ struct runner_config runner_config_from(const struct options *o, u32 rank)
 			   .block_size = (u32)o->block_size},
 		.kv_cache_memory = o->kv_cache_memory,
 		.memory_utilization = o->gpu_memory_utilization,
+		.swap_space = o->swap_space,
 	};
 }
 
@@ -346,7 +347,7 @@ static enum err make_sampler(struct runner *r, struct err_msg *em)
 static enum err make_kv(struct runner *r, struct err_msg *em)
 {
 	const void *parts[COLLECTIVES_RANKS_MAX];
-	u32 blocks = 0;
+	u32 blocks = 0, host_blocks = 0;
 
 	enum err e = profile_run(r, &r->profile, em);
 	if (!e && r->collectives)
@@ -359,11 +360,16 @@ static enum err make_kv(struct runner *r, struct err_msg *em)
 				   .block_size = r->config.limits.block_size,
 				   .max_model_len = r->max_model_len,
 				   .rows_max = r->config.limits.rows_max};
+	/* It is the same memory here, so nobody gets a swap space unasked. */
+	if (!e && r->config.swap_space > 0)
+		e = kv_budget_swap(&budget, r->config.swap_space, &host_blocks, em);
 	if (!e)
 		e = kv_budget_blocks(&budget, &blocks, em);
+	/* And one pool: the ids of the host's blocks follow the others, and copies know no difference. */
 	if (!e)
-		e = kv_memory_init(&r->kv, &r->kv_shape, blocks, em);
+		e = kv_memory_init(&r->kv, &r->kv_shape, blocks + host_blocks, em);
 	r->block_count = blocks;
+	r->host_block_count = host_blocks;
 	r->kv_block_bytes = budget.block_bytes;
 	return e;
 }
@@ -375,7 +381,8 @@ static enum err make_batch(struct runner *r, struct err_msg *em)
 				      .max_model_len = r->max_model_len,
 				      .block_size = r->config.limits.block_size,
 				      .block_count = r->block_count,
-				      .vocab_size = r->model.vocab_size};
+				      .vocab_size = r->model.vocab_size,
+				      .host_block_count = r->host_block_count};
 
 	return batch_state_create(&r->batch, &limits, em);
 }
@@ -398,11 +405,12 @@ static void log_loaded(const struct runner *r)
 	LOG_INFO("MODEL_LOADED",
 		 "arch=%s dtype=%s matrices=\"%s\" kv_dtype=%s rank=%u/%u threads=%u weights=%lluMiB activations=%zuMiB "
 		 "max_model_len=%u "
-		 "kv_blocks=%u kv=%lluMiB resident=%lluMiB profiled=%u_tokens profile_ms=%llu ops=\"%s\"",
+		 "kv_blocks=%u host_blocks=%u kv=%lluMiB resident=%lluMiB profiled=%u_tokens profile_ms=%llu ops=\"%s\"",
 		 r->model.arch->name, kern_dtype_name(r->dtype), kern_dtype_name(r->matrix_dtype), kv_dtype_name(r->kv_shape.dtype),
 		 r->config.rank, r->config.ranks, kern_threads_count(r->ctx.threads),
 		 (unsigned long long)(r->weight_bytes >> 20), r->decoder.memory_bytes >> 20,
-		 r->max_model_len, r->block_count, (unsigned long long)(r->kv.memory_bytes >> 20),
+		 r->max_model_len, r->block_count, r->host_block_count,
+		 (unsigned long long)(r->kv.memory_bytes >> 20),
 		 (unsigned long long)(r->profile.resident >> 20), r->profile.tokens,
 		 (unsigned long long)(r->profile.step_ns / 1000000), variants);
 }

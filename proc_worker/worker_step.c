@@ -57,6 +57,7 @@ void worker_send_ready(struct worker *w)
 
 	msg.worker_ready = (struct ipc_worker_ready){.rank = w->rank,
 						     .block_count = r->block_count,
+						     .host_block_count = r->host_block_count,
 						     .max_model_len = r->max_model_len,
 						     .vocab_size = r->model.vocab_size,
 						     .weight_bytes = r->weight_bytes,

@@ -158,6 +158,7 @@ void gpu_destroy(struct gpu **out)
 		waited = g->api->stream_sync(g->side, &ignored);
 	if (waited)
 		LOG_WARN("DEVICE_LOST", "error=\"%s\"", ignored.text);
+	gpu_swap_fini(g);
 	gpu_graphs_fini(g);
 	if (g->ctx.device)
 		g->device_ops.destroy(&g->ctx.device);
@@ -190,6 +191,8 @@ enum err gpu_begin(struct gpu *g, struct err_msg *em)
 	enum err e = g->api->stream_sync(g->ctx.stream, em);
 	if (!e)
 		e = g->api->stream_sync(g->side, em);
+	if (!e)
+		e = gpu_swap_begin(g, em);
 	for (u32 i = 0; !e && i < COUNT_OF(emptied); i++)
 		e = g->api->zero(g->ctx.stream, emptied[i], b->rows * sizeof(u32), em);
 	if (!e)

@@ -261,20 +261,34 @@ enum err gpu_apply_lists(struct gpu *g, const struct batch_state *b, const struc
 
 /* ---------------------------------------------------------------- copies of blocks */
 
+/* The next copy from `i` on that does not leave the device. */
+static u32 skip_swaps(const struct batch_state *b, u32 i)
+{
+	u32 blocks = b->limits.block_count;
+
+	while (i < b->copy_count && (b->copy_src[i] >= blocks || b->copy_dst[i] >= blocks))
+		i++;
+	return i;
+}
+
 enum err gpu_copy_blocks(struct gpu *g, const struct batch_state *b, struct err_msg *em)
 {
 	u32 most = (u32)(g->stage_bytes / (2 * sizeof(u32)));
 	enum err e = ERR_OK;
 
 	/* They have no order among each other, so they may be cut anywhere. */
-	for (u32 at = 0, n; !e && at < b->copy_count; at += n) {
+	for (u32 at = skip_swaps(b, 0); !e && at < b->copy_count; at = skip_swaps(b, at)) {
 		struct gpu_stage *s;
-		n = b->copy_count - at < most ? b->copy_count - at : most;
+		u32 n = 0;
 		e = gpu_stage_take(g, &s, em);
 		if (e)
 			return e;
-		memcpy(s->memory, b->copy_src + at, n * sizeof(u32));
-		memcpy(s->memory + n * sizeof(u32), b->copy_dst + at, n * sizeof(u32));
+		u32 *src = (u32 *)(void *)s->memory, *dst = src + most;
+		for (; at < b->copy_count && n < most; at = skip_swaps(b, at + 1), n++) {
+			src[n] = b->copy_src[at];
+			dst[n] = b->copy_dst[at];
+		}
+		memmove(src + n, dst, n * sizeof(u32));
 		e = gpu_stage_copy(g, s, g->arena.upload, 0, 2 * n * sizeof(u32), em);
 		if (!e)
 			e = gpu_stage_sent(g, s, em);

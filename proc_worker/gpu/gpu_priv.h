@@ -1,6 +1,6 @@
 /* The inside of a device's engine. gpu.c: its life; gpu_memory.c: arenas and sizes; gpu_weights.c: the way of
  * weights; gpu_diff.c: what changed, on its way up; gpu_decoder.c, gpu_moe.c: the layers; gpu_step.c: a step
- * and its graphs; gpu_sample.c: from logits to tokens; gpu_result.c: the way back. */
+ * and its graphs; gpu_swap.c: blocks to the host's memory and back; gpu_sample.c: from logits to tokens; gpu_result.c: the way back. */
 #ifndef TERCET_PROC_WORKER_GPU_GPU_PRIV_H
 #define TERCET_PROC_WORKER_GPU_GPU_PRIV_H
 
@@ -104,6 +104,18 @@ struct gpu_graph {
 	struct kern_graph *forward_tail; /* and on to the end of the step */
 };
 
+/* The pool in the host's memory. Swap-outs are numbered in twos, so that a stamp can be odd. */
+struct gpu_swap {
+	void *stream;
+	struct kern_event *ready, *done; /* what the copies wait for; what waits for the copies */
+	struct kern_kv *layers;		 /* pinned, as the pool is */
+	void *memory;
+	u32 block_count; /* 0: there is none */
+	u64 *stamp;	 /* [blocks of the device] number of the last swap-out that reads it */
+	u64 queued;	 /* number of the last swap-out */
+	u64 fenced;	 /* of the last one that the kernels' stream has waited for */
+};
+
 struct gpu {
 	struct gpu_config config;
 	const struct kern_device_api *api;
@@ -125,6 +137,7 @@ struct gpu {
 	void *kv_memory;
 	u32 block_count;
 	u64 block_bytes;
+	struct gpu_swap swap;
 
 	struct gpu_stage stages[GPU_STAGES];
 	u32 next_stage;
@@ -176,9 +189,19 @@ MUST_CHECK enum err gpu_apply(struct gpu *g, const struct batch_state *b, const 
 /* Lists of biases and of masked ids of the rows that were added. */
 MUST_CHECK enum err gpu_apply_lists(struct gpu *g, const struct batch_state *b, const struct ipc_step *s,
 				    struct err_msg *em);
+/* Within the device's pool. */
 MUST_CHECK enum err gpu_copy_blocks(struct gpu *g, const struct batch_state *b, struct err_msg *em);
 /* Rows of the rotary tables, where they depend on lengths. */
 MUST_CHECK enum err gpu_upload_rope(struct gpu *g, const struct batch_state *b, struct err_msg *em);
+
+/* ---------------------------------------------------------------- gpu_swap.c */
+
+/* Copies of a step between the pools, in their order with its kernels. */
+MUST_CHECK enum err gpu_swap_blocks(struct gpu *g, const struct batch_state *b, const struct ipc_step *s,
+				    struct err_msg *em);
+/* Waits for what is queued. */
+MUST_CHECK enum err gpu_swap_begin(struct gpu *g, struct err_msg *em);
+void gpu_swap_fini(struct gpu *g);
 
 /* ---------------------------------------------------------------- gpu_decoder.c, gpu_moe.c */
 

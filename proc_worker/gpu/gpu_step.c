@@ -163,6 +163,8 @@ enum err gpu_forward(struct gpu *g, const struct batch_state *b, const struct ip
 	if (!e)
 		e = gpu_apply_lists(g, b, s, em);
 	if (!e)
+		e = gpu_swap_blocks(g, b, s, em);
+	if (!e)
 		e = gpu_copy_blocks(g, b, em);
 	if (!e)
 		e = gpu_upload_rope(g, b, em);

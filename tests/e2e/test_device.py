@@ -202,6 +202,7 @@ def test_preempted_requests_end_as_if_nothing_had_been(cpu):
                        4 * BLOCK_BYTES, "--no-enable-prefix-caching") as e:
         got = device_tokens.together(e.api, [(ids, count, {}) for ids in prompts])
         assert e.api.metric("vllm:num_preemptions_total") > 0
+        assert e.api.metric("tercet_swapped_in_blocks_total") > 0, "a device has swap space unless told otherwise"
     for tokens, (right, margins) in zip(got, wanted):
         assert device_tokens.same_as_far_as_sure(tokens, right, margins) is None
 

@@ -64,9 +64,13 @@ def test_tokens_do_not_depend_on_company_cache_or_preemption(dtype):
         assert e.api.metric("vllm:prefix_cache_hits_total") > 0
         assert 'cache_dtype="%s"' % dtype in e.api.raw("GET", "/metrics")[2].decode()
     # room for a sequence and a half: whoever came last makes room
-    with Engine(*flags, "--kv-cache-memory", "1MiB", "--max-model-len", 400) as e:
-        assert together(e.api) == wanted
-        assert e.api.metric("vllm:num_preemptions_total") > 0
+    for swap_space in (0, 0.002):
+        with Engine(*flags, "--kv-cache-memory", "1MiB", "--max-model-len", 400, "--swap-space", swap_space) as e:
+            assert together(e.api) == wanted
+            m = e.api.metrics()
+            assert m["vllm:num_preemptions_total"] > 0
+            assert (m["tercet_swapped_out_blocks_total"] > 0) == (m["tercet_swapped_in_blocks_total"] > 0) == (swap_space > 0)
+            assert m["vllm:num_requests_swapped"] == m["vllm:cpu_cache_usage_perc"] == 0
 
 
 @pytest.mark.parametrize("tensor_parallel", (1, 2))

@@ -60,16 +60,21 @@ void device_run_open(struct device_run *d, const struct device_run_config *confi
 	OK(gpu_create(&d->gpu, &gc, &em));
 	cr_assert_geq(gpu_block_count(d->gpu), config->blocks);
 	OK(gpu_take_blocks(d->gpu, config->blocks, &em));
+	if (config->host_blocks)
+		OK(gpu_take_host_blocks(d->gpu, config->host_blocks, &em));
 	struct batch_limits limits = {.rows_max = config->rows_max,
 				      .tokens_max = config->tokens_max,
 				      .max_model_len = config->max_model_len,
 				      .block_size = config->block_size,
 				      .block_count = config->blocks,
-				      .vocab_size = d->model.vocab_size};
+				      .vocab_size = d->model.vocab_size,
+				      .host_block_count = config->host_blocks};
 	OK(batch_state_create(&d->batch, &limits, &em));
 	mirror_init(&d->mirror, config->block_size);
 	for (u32 i = 0; i < config->blocks; i++)
 		d->free_blocks[d->free_count++] = i;
+	for (u32 i = 0; i < config->host_blocks; i++)
+		d->free_host[d->free_host_count++] = i;
 	for (u32 i = 0; i < MIRROR_ROWS; i++)
 		d->row_request[i] = -1;
 }
@@ -112,6 +117,40 @@ static void drop(struct device_run *d, u32 row)
 	d->row_request[row] = -1;
 }
 
+/* In the step that drops the row. */
+static void swap_out(struct device_run *d, u32 row, u32 index)
+{
+	const struct mirror_row *m = &d->mirror.rows[row];
+	u32 count = (m->computed + d->config.block_size - 1) / d->config.block_size;
+
+	if (count > d->free_host_count)
+		return;
+	for (u32 i = 0; i < count; i++) {
+		u32 host = d->free_host[--d->free_host_count];
+		d->host_of[index][i] = host;
+		mirror_copy(&d->mirror, m->blocks[i], d->config.blocks + host);
+	}
+	d->host_count[index] = count;
+	d->host_computed[index] = m->computed;
+	d->swapped_out += count;
+	d->swaps_out |= count > 0;
+}
+
+/* In the step that adds it again; how many tokens are computed then. */
+static u32 swap_in(struct device_run *d, u32 index, const u32 *blocks)
+{
+	u32 count = d->host_count[index];
+
+	for (u32 i = 0; i < count; i++) {
+		u32 host = d->host_of[index][i];
+		mirror_copy(&d->mirror, d->config.blocks + host, blocks[i]);
+		d->free_host[d->free_host_count++] = host;
+	}
+	d->swapped_in += count;
+	d->host_count[index] = 0;
+	return count ? d->host_computed[index] : 0;
+}
+
 static void drop_rows(struct device_run *d)
 {
 	for (u32 row = 0; row < d->config.rows_max; row++) {
@@ -123,6 +162,7 @@ static void drop_rows(struct device_run *d)
 			drop(d, row);
 		} else if (d->config.preempt_every && next(d) % d->config.preempt_every == 0) {
 			d->started[i] = false;
+			swap_out(d, row, (u32)i);
 			drop(d, row);
 		}
 	}
@@ -144,6 +184,7 @@ static void add(struct device_run *d, u32 row, u32 index)
 			       .tokens = tokens,
 			       .token_count = count,
 			       .prompt_count = q->prompt_count,
+			       .computed = swap_in(d, index, blocks),
 			       .blocks = blocks,
 			       .block_count = block_count,
 			       .params = q->params,
@@ -165,6 +206,7 @@ static void add_rows(struct device_run *d)
 		for (u32 i = 0; d->row_request[row] < 0 && i < d->request_count; i++) {
 			u32 index = (first + i) % d->request_count;
 			bool waits = d->planned[index] != d->requests[index].outputs;
+			waits |= d->swaps_out && d->host_count[index]; /* no step does both */
 			if (!d->started[index] && !waits && next(d) % 3)
 				add(d, row, index);
 		}
@@ -300,9 +342,11 @@ void device_run_requests(struct device_run *d, struct driver_request *requests, 
 	memset(d->planned, 0, sizeof(d->planned));
 	memset(d->started, 0, sizeof(d->started));
 	memset(d->done, 0, sizeof(d->done));
+	memset(d->host_count, 0, sizeof(d->host_count));
 	while (!all_done(d)) {
 		cr_assert_lt(d->steps++, 10000);
 		mirror_begin(&d->mirror);
+		d->swaps_out = false;
 		drop_rows(d);
 		add_rows(d);
 		plan_runs(d);

@@ -14,6 +14,7 @@ struct device_run_config {
 	u32 chunk;	   /* prompt tokens of one row in a step */
 	u32 depth;	   /* steps in flight; 0: each is collected before the next */
 	u32 preempt_every; /* 0: never; else a row is preempted about every that many steps */
+	u32 host_blocks;   /* that preempted rows' KV goes to; who finds none is computed again */
 	bool graphs;
 	u64 seed;
 };
@@ -47,6 +48,10 @@ struct device_run {
 	struct device_flight flights[GPU_RING];
 	u64 first_flight, next_flight;
 	u32 free_blocks[256], free_count;
+	u32 free_host[256], free_host_count;
+	u32 host_of[64][MIRROR_BLOCKS], host_count[64], host_computed[64]; /* of requests that wait */
+	u32 swapped_out, swapped_in; /* blocks */
+	bool swaps_out;		     /* the step that is being planned */
 	u64 random, next_seq, steps;
 };
 

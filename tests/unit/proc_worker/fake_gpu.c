@@ -86,6 +86,13 @@ enum err gpu_take_blocks(struct gpu *g, u32 blocks, struct err_msg *em)
 	return ERR_OK;
 }
 
+enum err gpu_take_host_blocks(struct gpu *g, u32 blocks, struct err_msg *em)
+{
+	ASSERT(g->blocks && blocks > 0);
+	fake_gpu.host_blocks = blocks;
+	return fake_gpu.no_host_blocks ? err_set(em, ERR_NO_MEMORY, "no pinned memory") : ERR_OK;
+}
+
 u32 gpu_block_count(const struct gpu *g)
 {
 	return g->blocks ? g->blocks : FAKE_GPU_BLOCKS;

@@ -17,8 +17,9 @@ struct fake_gpu {
 	_Atomic u64 fail_at;	/* gpu_wait says so */
 	_Atomic u64 refuse_at;	/* gpu_forward says so */
 	_Atomic bool unsupported; /* gpu_check says so */
+	_Atomic bool no_host_blocks; /* gpu_take_host_blocks says so */
 	/* What it counts. */
-	_Atomic u32 aborts, begins, created, destroyed, waiting_with_history;
+	_Atomic u32 aborts, begins, created, destroyed, waiting_with_history, host_blocks;
 };
 extern struct fake_gpu fake_gpu;
 

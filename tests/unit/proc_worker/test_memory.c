@@ -135,6 +135,24 @@ Test(kv_budget, automatic_is_at_most_four_gib_and_what_the_batch_can_use)
 	cr_assert_eq(blocks(&b), 512);
 }
 
+Test(kv_budget, swap_space_is_taken_off_what_the_cache_may_use)
+{
+	struct kv_budget b = budget();
+	struct err_msg em;
+	u32 n = 0;
+
+	b.workers = 2;
+	cr_assert_eq(kv_budget_swap(&b, 0.5, &n, &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(n, 512);
+	cr_assert_eq(b.available, 9 * GIB);
+	cr_assert_eq(kv_budget_swap(&b, 4.6, &n, &em), ERR_NO_SPACE);
+	cr_assert(strstr(em.text, "--swap-space asks for 4.6 GiB for each worker, 4.50 GiB are available"), "%s",
+		  em.text);
+	cr_assert_eq(kv_budget_swap(&b, 0.0001, &n, &em), ERR_NO_SPACE);
+	cr_assert(strstr(em.text, "one block of 16 tokens needs 1024 KiB"), "%s", em.text);
+	cr_assert_eq(b.available, 9 * GIB);
+}
+
 Test(kv_budget, one_long_sequence_may_pass_the_automatic_bound)
 {
 	struct kv_budget b = budget();
