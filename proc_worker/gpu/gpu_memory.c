@@ -162,7 +162,7 @@ static size_t scratch_bytes(const struct gpu *g)
 		const struct layer_weights *w = &g->weights.layers[i];
 		const struct kern_weight *matrices[] = {&w->qkv, &w->attn_out, &w->gate_up, &w->down};
 		for (size_t j = 0; j < COUNT_OF(matrices); j++)
-			if (kern_dtype_group(matrices[j]->dtype) > 0)
+			if (matrices[j]->dtype != KERN_BF16)
 				bytes = most(bytes, (size_t)matrices[j]->n * matrices[j]->k * sizeof(u16));
 	}
 	return bytes;

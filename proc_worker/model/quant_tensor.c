@@ -212,6 +212,23 @@ enum kern_dtype quant_tensor_type(const struct quant_tensor *t, u32 first, u32 c
 	return KERN_F32;
 }
 
+enum { F8_GROUP = 128 }; /* of weights on devices */
+
+bool quant_tensor_is_f8(const struct quant_tensor *t, u32 first, u32 count)
+{
+	bool whole = t->group_columns == t->columns;
+
+	return t->format == QUANT_FP8 && first + count <= t->columns &&
+	       (whole || (t->group_columns % F8_GROUP == 0 && first % F8_GROUP == 0));
+}
+
+const u8 *quant_tensor_f8_row(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *scales)
+{
+	for (u32 i = 0; i < ceil_div(count, F8_GROUP); i++)
+		scales[i] = scale_at(t, row, group_of(t, first + i * F8_GROUP));
+	return (const u8 *)t->values->data + (size_t)row * t->columns + first;
+}
+
 /* The words of a row in rising order of inputs, without looking up the format for every one: a word of AWQ
  * has one input, the others have several. */
 static void codes_in_order(const struct quant_tensor *t, u32 row, u32 first, u32 count, u8 *codes)

@@ -34,6 +34,12 @@ bool quant_tensor_is_ordered(const struct quant_tensor *t);
 /* [columns]: inputs sorted by group. Only if it is ordered. */
 void quant_tensor_order(const struct quant_tensor *t, u32 *order);
 
+/* Whether inputs [first, first + count) are FP8 with a scale for every 128 of them or more: what devices read as it is. */
+bool quant_tensor_is_f8(const struct quant_tensor *t, u32 first, u32 count);
+/* The codes of one output from input `first` on, in the checkpoint, and the scales of its groups of 128 inputs. Only if
+ * it is that. */
+const u8 *quant_tensor_f8_row(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *scales);
+
 /* Values of one output, inputs [first, first + count). */
 void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *out);
 /* The same for kern_weight_rows_quantized of `type`, as quant_tensor_type says it: codes [count], and scales

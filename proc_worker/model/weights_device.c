@@ -37,6 +37,30 @@ static size_t round_up(size_t n)
 	return (n + DEVICE_ALIGN - 1) & ~(size_t)(DEVICE_ALIGN - 1);
 }
 
+/* All parts of a weight are FP8, and nothing else was asked for: a device holds them as they are. */
+static bool is_f8(const struct weights_plan *p, enum weight_slot slot, u32 layer)
+{
+	const struct arch *a = p->config->arch;
+	enum weight_slot source = weights_source_slot(p, slot);
+	u32 parts = 0;
+
+	if (p->config->quant.format != QUANT_FP8 || kern_dtype_group(p->matrix_dtype) > 0 ||
+	    slot == SLOT_ROUTER || !weights_is_matrix(source))
+		return false;
+	for (u32 i = 0; i < a->tensor_count; i++) {
+		const struct arch_tensor *t = &a->tensors[i];
+		struct weights_range columns = weights_columns(p, t);
+		if (t->slot != source || !weights_tensor_applies(p, t, layer))
+			continue;
+		for (u32 x = 0; x < weights_copies(p, source); x++, parts++) {
+			struct quant_tensor q = weights_quant_part(p, t, layer, x);
+			if (!quant_tensor_is_f8(&q, columns.first, columns.count))
+				return false;
+		}
+	}
+	return parts > 0;
+}
+
 static struct placed place(const struct weights_plan *p, enum weight_slot slot, u32 layer)
 {
 	struct placed s = {.type = KERN_F32};
@@ -52,6 +76,9 @@ static struct placed place(const struct weights_plan *p, enum weight_slot slot, 
 		s.type = KERN_BF16;
 	else if (s.rows > 0 && !weights_is_vector(slot))
 		s.type = weights_matrix_dtype(p, slot, layer, &s.ordered);
+	bool filled = s.device_rows != s.rows || s.device_columns != s.columns;
+	if (s.type == KERN_BF16 && !filled && s.rows > 0 && is_f8(p, slot, layer))
+		s.type = KERN_F8E4M3;
 	return s;
 }
 
@@ -258,12 +285,83 @@ static enum err send_quantized(struct uploader *u, enum weight_slot slot, u32 la
 	return e;
 }
 
-static enum err upload_matrix(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
-			      struct kern_weight *w, const void *embed, struct err_msg *em)
+/* Rows of a part of an FP8 matrix, each by one thread. */
+struct f8_rows {
+	const struct quant_tensor *part;
+	struct kern_weight *w;
+	u32 from, to, count, first_column, groups;
+	float *scales; /* [count][groups] */
+};
+
+enum { F8_TASK_ROWS = 16 };
+
+static void f8_task(void *arg, u32 task, u32 thread)
+{
+	const struct f8_rows *f = arg;
+	u32 end = (task + 1) * F8_TASK_ROWS < f->count ? (task + 1) * F8_TASK_ROWS : f->count;
+
+	(void)thread;
+	for (u32 i = task * F8_TASK_ROWS; i < end; i++) {
+		float *scales = f->scales + (size_t)i * f->groups;
+		const u8 *codes = quant_tensor_f8_row(f->part, f->from + i, f->first_column, f->w->k, scales);
+		const struct kern_quantized_rows row = {
+			.q = codes, .scale = scales, .q_stride = f->w->k, .group_stride = f->groups};
+		kern_weight_device_rows(f->w, f->to + i, 1, &row);
+	}
+}
+
+static enum err lay_out_f8(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
+			   struct kern_weight *w, struct err_msg *em)
 {
 	const struct weights_plan *p = u->reader.plan;
-	struct placed s = place(p, slot, layer);
-	char *memory = take(u, slot_bytes(p, slot, &s));
+	const struct arch *a = p->config->arch;
+	u32 done = 0, groups = w->k / 128 + 1;
+
+	enum err e = need(&u->packed, &u->packed_bytes, (size_t)w->n * groups * sizeof(float), em);
+	for (u32 i = 0; !e && i < a->tensor_count; i++) {
+		const struct arch_tensor *t = &a->tensors[i];
+		if (t->slot != slot || !weights_tensor_applies(p, t, layer))
+			continue;
+		struct quant_tensor q = weights_quant_part(p, t, layer, expert);
+		struct weights_range rows = weights_rows(p, t);
+		struct f8_rows f = {.part = &q,
+				    .w = w,
+				    .from = rows.first,
+				    .to = done,
+				    .count = rows.count,
+				    .first_column = weights_columns(p, t).first,
+				    .groups = groups,
+				    .scales = u->packed};
+		u32 tasks = (rows.count + F8_TASK_ROWS - 1) / F8_TASK_ROWS;
+		if (p->threads)
+			kern_threads_run(p->threads, tasks, f8_task, &f);
+		for (u32 task = 0; !p->threads && task < tasks; task++)
+			f8_task(&f, task, 0);
+		done += rows.count;
+	}
+	return e;
+}
+
+static enum err send_f8(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
+			const struct placed *s, char *to, struct err_msg *em)
+{
+	size_t bytes = kern_weight_device_bytes(s->rows, s->columns, s->type);
+	struct kern_weight w;
+
+	enum err e = need(&u->laid_out, &u->laid_out_bytes, bytes, em);
+	if (!e)
+		e = kern_weight_device_begin(&w, s->rows, s->columns, s->type, u->laid_out, em);
+	if (!e)
+		e = lay_out_f8(u, weights_source_slot(u->reader.plan, slot), layer, expert, &w, em);
+	return e ? e : send(u, to, u->laid_out, bytes, em);
+}
+
+static enum err upload_matrix(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
+			      const struct placed *s, struct kern_weight *w, const void *embed,
+			      struct err_msg *em)
+{
+	const struct weights_plan *p = u->reader.plan;
+	char *memory = take(u, slot_bytes(p, slot, s));
 	_Alignas(64) u16 row[COLUMNS];
 	struct kern_weight shape;
 	const u32 *order = NULL;
@@ -273,17 +371,19 @@ static enum err upload_matrix(struct uploader *u, enum weight_slot slot, u32 lay
 	e = kern_weight_device_begin(&shape, 1, COLUMNS, KERN_BF16, row, em);
 	if (e)
 		return e;
-	*w = (struct kern_weight){.n = s.device_rows,
-				  .k = s.device_columns,
-				  .dtype = s.type,
+	*w = (struct kern_weight){.n = s->device_rows,
+				  .k = s->device_columns,
+				  .dtype = s->type,
 				  .packed = shape.packed,
 				  .data = memory};
-	if (is_shared(p, slot, &s))
+	if (is_shared(p, slot, s))
 		w->data = embed;
-	else if (s.type == KERN_BF16)
-		e = send_plain(u, slot, layer, expert, &s, memory, em);
+	else if (s->type == KERN_BF16)
+		e = send_plain(u, slot, layer, expert, s, memory, em);
+	else if (s->type == KERN_F8E4M3)
+		e = send_f8(u, slot, layer, expert, s, memory, em);
 	else
-		e = send_quantized(u, slot, layer, expert, &s, memory, &order, em);
+		e = send_quantized(u, slot, layer, expert, s, memory, &order, em);
 	w->order = order;
 	return e;
 }
@@ -291,13 +391,14 @@ static enum err upload_matrix(struct uploader *u, enum weight_slot slot, u32 lay
 static enum err upload_experts(struct uploader *u, enum weight_slot slot, u32 layer, struct kern_weight **out,
 			       struct err_msg *em)
 {
+	struct placed s = place(u->reader.plan, slot, layer);
 	u32 count = u->reader.plan->config->experts;
 	enum err e = ERR_OK;
 
 	*out = u->experts;
 	u->experts += count;
 	for (u32 x = 0; !e && x < count; x++)
-		e = upload_matrix(u, slot, layer, x, &(*out)[x], NULL, em);
+		e = upload_matrix(u, slot, layer, x, &s, &(*out)[x], NULL, em);
 	return e;
 }
 
@@ -343,6 +444,7 @@ static enum err upload_slot(struct uploader *u, enum weight_slot slot, u32 layer
 {
 	char *base = slot >= SLOT_LAYER_FIRST ? (char *)&w->layers[layer] : (char *)w;
 	void *member = base + WEIGHTS_SLOTS[slot].offset;
+	struct placed s;
 	u32 rows, columns;
 
 	weights_slot_shape(u->reader.plan, slot, layer, &rows, &columns);
@@ -352,7 +454,8 @@ static enum err upload_slot(struct uploader *u, enum weight_slot slot, u32 layer
 	case SLOT_IS_EMBED:
 		return upload_embed(u, w, em);
 	case SLOT_IS_MATRIX:
-		return upload_matrix(u, slot, layer, 0, member, w->embed, em);
+		s = place(u->reader.plan, slot, layer);
+		return upload_matrix(u, slot, layer, 0, &s, member, w->embed, em);
 	case SLOT_IS_EXPERTS:
 		return upload_experts(u, slot, layer, member, em);
 	case SLOT_IS_NORM:

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "kernels/kv_priv.h"
 #include "proc_worker/model/weights_priv.h"
 
 struct writer {
@@ -40,30 +41,61 @@ static bool is_written(struct writer *w, const char *name)
 	return false;
 }
 
+static void begin_tensor(struct writer *w, const char *name, const char *dtype, u32 rows, u32 columns,
+			 size_t bytes)
+{
+	size_t begin = w->data.bytes;
+
+	buf_printf(&w->header, "%s\"%s\": {\"dtype\": \"%s\", \"shape\": [%u", begin ? ", " : "", name, dtype,
+		   rows);
+	if (columns)
+		buf_printf(&w->header, ", %u", columns);
+	buf_printf(&w->header, "], \"data_offsets\": [%zu, %zu]}", begin, begin + bytes);
+}
+
+/* A matrix in FP8, and the scales of its blocks, each another one. */
+static void write_f8(struct writer *w, const char *name, u32 rows, u32 columns)
+{
+	const struct quant_config *q = &w->config.quant;
+	u32 down = (rows + q->block_rows - 1) / q->block_rows,
+	    across = (columns + q->block_columns - 1) / q->block_columns;
+	char scales[300];
+
+	begin_tensor(w, name, "F8_E4M3", rows, columns, (size_t)rows * columns);
+	for (size_t i = 0; i < (size_t)rows * columns; i++)
+		buf_append_char(&w->data, (char)kern_float_to_f8(100 * next(w)));
+	snprintf(scales, sizeof(scales), "%s_scale_inv", name);
+	begin_tensor(w, scales, "F32", down, across, sizeof(float) * down * across);
+	for (u32 i = 0; i < down * across; i++) {
+		float scale = (1 + 0.3f * (float)(i % 3)) / (100 * sqrtf((float)columns));
+		buf_append(&w->data, &scale, sizeof(scale));
+	}
+}
+
 static void write_tensor(struct writer *w, const struct arch_tensor *t, u32 layer, u32 expert)
 {
 	u32 rows = weights_rows_of_file(&w->plan, t), columns = weights_dim(&w->config, t->columns);
 	bool vector = t->columns == DIM_NONE, norm = WEIGHTS_SLOTS[t->slot].kind == SLOT_IS_NORM;
 	float mean = norm ? 1 - w->config.norm_offset : 0, spread = vector ? 0.2f : 1 / sqrtf((float)columns);
-	size_t begin = w->data.bytes;
+	bool quantized = w->config.quant.format == QUANT_FP8 && weights_is_matrix(t->slot);
 	char name[256];
 
 	arch_tensor_name(name, sizeof(name), t, layer, expert);
 	if (is_written(w, name))
 		return; /* the other part of a fused tensor */
+	if (quantized && t->slot != SLOT_LM_HEAD && t->slot != SLOT_ROUTER) {
+		write_f8(w, name, rows, columns);
+		return;
+	}
 	if (t->slot == SLOT_EMBED || t->slot == SLOT_LM_HEAD)
 		spread = 3 / sqrtf((float)columns); /* logits far enough apart */
+	begin_tensor(w, name, "BF16", rows, vector ? 0 : columns, (size_t)rows * columns * sizeof(u16));
 	for (size_t i = 0; i < (size_t)rows * columns; i++) {
 		float x = mean + spread * next(w);
 		u16 half;
 		kern_convert(&half, KERN_BF16, &x, KERN_F32, 1);
 		buf_append(&w->data, &half, sizeof(half));
 	}
-	buf_printf(&w->header, "%s\"%s\": {\"dtype\": \"BF16\", \"shape\": [%u", begin ? ", " : "", name,
-		   rows);
-	if (!vector)
-		buf_printf(&w->header, ", %u", columns);
-	buf_printf(&w->header, "], \"data_offsets\": [%zu, %zu]}", begin, w->data.bytes);
 }
 
 static void write_file(const struct random_model *m, const char *name, const char *data, size_t bytes)

@@ -1,4 +1,5 @@
-/* Writes a small checkpoint of any family that the table knows, with random weights in bfloat16. For tests that need
+/* Writes a small checkpoint of any family that the table knows, with random weights in bfloat16, or in FP8 by
+ * blocks if config.json says so. For tests that need
  * shapes which device kernels take. */
 #ifndef TERCET_TESTS_RANDOM_MODEL_H
 #define TERCET_TESTS_RANDOM_MODEL_H

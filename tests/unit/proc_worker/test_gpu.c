@@ -314,6 +314,34 @@ Test(gpu, quantized_weights_answer_as_on_the_cpu, .timeout = 120)
 	random_model_remove(&model);
 }
 
+/* On the CPU FP8 becomes bfloat16, on a device it stays what it is. */
+Test(gpu, fp8_checkpoints_stay_fp8_and_answer_as_on_the_cpu, .timeout = 60)
+{
+	static const char F8[] =
+		", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [32, 128]}";
+	static const char WIDE[] =
+		"{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 101, \"hidden_size\": 256, "
+		"\"intermediate_size\": 160, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+		"\"num_key_value_heads\": 2, \"head_dim\": 32, \"max_position_embeddings\": 128, "
+		"\"rms_norm_eps\": 1e-5, "
+		"\"torch_dtype\": \"bfloat16\"%s}";
+	struct device_run_config c = config();
+	u32 count = make_requests(3, 101, 5);
+	char text[1024];
+
+	snprintf(text, sizeof(text), WIDE, F8);
+	random_model_write(&model, text, 25);
+	device_run_open(&run, &c);
+	const struct layer_weights *w = &run.gpu->weights.layers[1];
+	cr_expect(w->qkv.dtype == KERN_F8E4M3 && w->attn_out.dtype == KERN_F8E4M3 &&
+		  w->gate_up.dtype == KERN_F8E4M3 && w->down.dtype == KERN_F8E4M3);
+	cr_expect_eq(run.gpu->weights.lm_head.dtype, KERN_BF16);
+	device_run_requests(&run, requests, count);
+	device_run_close(&run);
+	expect_near(&c, count, 0.5);
+	random_model_remove(&model);
+}
+
 /* ---------------------------------------------------------------- sampling */
 
 static const u32 STOPS[] = {17, 40}, BIASED[] = {5, 60, 99};
