@@ -49,8 +49,10 @@ static u64 next_step(struct runner_device *d)
 	return step;
 }
 
-static bool step_ended(struct runner_device *d, enum err e, const struct err_msg *em)
+static bool step_ended(struct runner_device *d, u64 step, enum err e, struct err_msg *em)
 {
+	if (e)
+		err_prefix(em, "step %llu on %s", (unsigned long long)step, d->device.info.name);
 	pthread_mutex_lock(&d->mutex);
 	if (e) {
 		d->failed = e;
@@ -74,7 +76,7 @@ static void *wait_for_steps(void *arg)
 	(void)sched_slice_short();
 	do {
 		step = next_step(d);
-	} while (step && step_ended(d, gpu_wait(d->gpu, step, &em), &em));
+	} while (step && step_ended(d, step, gpu_wait(d->gpu, step, &em), &em));
 	pthread_mutex_lock(&d->mutex);
 	d->ended = true;
 	pthread_cond_broadcast(&d->changed);
@@ -312,6 +314,23 @@ static void hand_over(struct runner_device *d)
 	pthread_mutex_unlock(&d->mutex);
 }
 
+/* Half of it may be queued, so that nothing can follow. A node that is lost or has stopped is no fault of the device. */
+static enum err not_queued(struct runner_device *d, const struct ipc_step *step, enum err e, struct err_msg *em)
+{
+	if (e == ERR_GONE || e == ERR_SHUTDOWN)
+		return e;
+	err_prefix(em, "step %llu on %s", (unsigned long long)step->step, d->device.info.name);
+	pthread_mutex_lock(&d->mutex);
+	if (!d->failed) {
+		d->failed = e == ERR_NO_MEMORY ? e : ERR_DEVICE; /* whatever an op says of its args: an INIT does not help */
+		d->failed_text = *em;
+	}
+	*em = d->failed_text; /* the first one counts */
+	e = d->failed;
+	pthread_mutex_unlock(&d->mutex);
+	return e;
+}
+
 enum err runner_device_submit(struct runner *r, const struct ipc_step *step, struct err_msg *em)
 {
 	struct runner_device *d = r->device;
@@ -327,10 +346,9 @@ enum err runner_device_submit(struct runner *r, const struct ipc_step *step, str
 	take_off(r, f, step);
 	e = queue_step(r, step, em);
 	if (e) {
-		err_prefix(em, "step %llu on %s", (unsigned long long)step->step, d->device.info.name);
 		b->broken = true;
 		b->applied = false;
-		return e == ERR_NO_MEMORY ? e : ERR_DEVICE; /* whatever an op says of its args: an INIT does not help */
+		return not_queued(d, step, e, em);
 	}
 	batch_state_advance(b);
 	f->queued = clock_now_ns();
@@ -466,9 +484,9 @@ static enum err compare_ranks(struct runner *r, struct err_msg *em)
 enum err runner_device_begin(struct runner *r, u64 epoch, u32 block_count, u32 max_model_len, struct err_msg *em)
 {
 	struct runner_device *d = r->device;
-	enum err e = ERR_OK;
+	enum err e = runner_device_look(r, em);
 
-	if (r->collectives) {
+	if (!e && r->collectives) {
 		e = collectives_begin(r->collectives, epoch, em);
 		if (!e)
 			e = compare_ranks(r, em);

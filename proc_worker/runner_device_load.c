@@ -195,7 +195,7 @@ void runner_device_destroy(struct runner *r)
 	if (r->collectives)
 		collectives_on_lost(r->collectives, NULL, NULL);
 	if (!runner_device_stop(d)) {
-		LOG_ERROR("DEVICE_LOST", "name=\"%s\" reason=\"it does not end what was queued\"", d->device.info.name);
+		LOG_ERROR("DEVICE_STUCK", "name=\"%s\" reason=\"it does not end what was queued\"", d->device.info.name);
 		return; /* the thread still uses it; the process ends */
 	}
 	/* What is queued behind a step that failed may never end, and freeing waits for it. */

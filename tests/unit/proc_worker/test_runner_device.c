@@ -270,6 +270,7 @@ Test(runner_device, the_words_of_a_step_that_failed_arrive)
 	submit_two();
 	collect();
 	cr_assert_eq(look_for_trouble(5000), ERR_DEVICE);
+	cr_assert_neq(strstr(em.text, "step 2 on CUDA device 0"), NULL, "%s", em.text);
 	cr_assert_neq(strstr(em.text, "an illegal memory access"), NULL, "%s", em.text);
 	cr_assert_eq(runner_collect(runner, &em), ERR_DEVICE, "and it stays so");
 	cr_assert_eq(runner_begin(runner, 2, runner->block_count, 60, &em), ERR_DEVICE);
@@ -287,6 +288,8 @@ Test(runner_device, a_step_that_cannot_be_queued_names_device_and_step)
 	cr_assert_neq(strstr(em.text, "step 1 on CUDA device 0"), NULL, "%s", em.text);
 	mirror_begin(&mirror);
 	cr_assert_eq(submit(), ERR_DIVERGED, "the state is lost");
+	cr_assert_eq(runner_begin(runner, 2, runner->block_count, 60, &em), ERR_DEVICE, "and no INIT helps");
+	cr_assert_neq(strstr(em.text, "the fake refuses"), NULL, "%s", em.text);
 }
 
 Test(runner_device, a_step_that_hangs_is_aborted_after_the_timeout)
