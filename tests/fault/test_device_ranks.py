@@ -76,16 +76,17 @@ class Hang:
 
 
 def strike(engine, rank, kind):
-    """Seconds until the group was ready again."""
-    before, times = ranks(engine), engine.log().count("RESTARTED process=worker-")
+    """Seconds until the group began to start again; it also has to get there."""
+    before, times, length = ranks(engine), engine.log().count("RESTARTED process=worker-"), len(engine.log())
     load = small_load(engine)
     began = time.monotonic()
     if kind is Hang:
         Hang(before[rank])
     else:
         os.kill(before[rank], kind)
-    wait_until(lambda: engine.log().count("RESTARTED process=worker-") == times + 2, 60, "a new group")
+    wait_until(lambda: "RESTARTING process=worker-" in engine.log()[length:], 60, "notice")
     seconds = time.monotonic() - began
+    wait_until(lambda: engine.log().count("RESTARTED process=worker-") == times + 2, 60, "a new group")
     all_done(load)
     assert not set(before) & set(ranks(engine))
     return seconds
