@@ -20,6 +20,8 @@ CONFIGS = {
     "depth_1_tiny_cache_no_prefix_caching": TINY + ["--async-depth", "1", "--no-enable-prefix-caching"],
     "two_ranks_tiny_cache": ["--tensor-parallel-size", "2", "--max-model-len", "330", "--kv-cache-memory", "1MiB"],
     "no_prefix_caching": ["--no-enable-prefix-caching"],
+    "two_ranks_swap_space": ["--tensor-parallel-size", "2", "--max-model-len", "330", "--kv-cache-memory", "1MiB",
+                             "--swap-space", "0.004"],
 }
 # Seconds until the ranks begin to start again when one of them has died, or was stopped.
 PROMISE_S = 5
@@ -58,8 +60,21 @@ def test_a_killed_process_changes_no_token(config, wanted):
         for name in PARTS:
             for rank in range(len(victims(e, name))):
                 strike(e, wanted, [victims(e, name)[rank]])
-        if "tiny_cache" in config:
+        if "tiny_cache" in config or "swap" in config:
             assert e.api.metric("vllm:num_preemptions_total") > 0
+
+
+def test_what_dies_with_requests_in_its_swap_space_changes_no_token(wanted):
+    with Engine("--dtype", "float32", *TINY, "--swap-space", 0.01) as e:
+        for name in ("tercet-worker", "tercet-scheduler"):
+            load = Load(e.api)
+            wait_until(lambda: e.api.metric("vllm:num_requests_swapped") > 0, 30, "a swapped request")
+            os.kill(victims(e, name)[0], signal.SIGKILL)
+            assert differences(wanted, load.results()) == {}, e.log()[-4000:]
+            wait_until(e.api.healthy, 20, "health")
+        m = e.api.metrics()
+        assert m["tercet_swapped_in_blocks_total"] > 0
+        assert m["vllm:num_requests_swapped"] == m["vllm:cpu_cache_usage_perc"] == 0
 
 
 LISTED = [{"prompt": "Once upon a time", "logprobs": 3, "stream": True},

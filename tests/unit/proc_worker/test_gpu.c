@@ -256,11 +256,11 @@ static void check_swaps(const char *schedule, enum kern_dtype type, u32 host_blo
 	setenv("CUDA_EMU_SCHEDULE", schedule, 1);
 	random_model_write(&model, LLAMA, 13);
 	struct device_run_config c = config();
-	u32 count = make_requests(4, 101, 12);
+	u32 count = make_requests(6, 101, 20);
 	c.kv_dtype = type;
-	c.blocks = 20; /* few, so that those which are being read are handed out again */
-	c.rows_max = 3;
-	c.preempt_every = 8;
+	c.blocks = 18; /* few, so that those which are being read are handed out again */
+	c.rows_max = 2;
+	c.preempt_every = 10;
 	c.host_blocks = host_blocks;
 	run_model(&c, count);
 	cr_assert_gt(run.swapped_in, 8);
@@ -272,7 +272,7 @@ static void check_swaps(const char *schedule, enum kern_dtype type, u32 host_blo
 
 Test(gpu, swapped_rows_go_on_where_they_were, .timeout = 120)
 {
-	check_swaps("ahead:3", KERN_BF16, 12);
+	check_swaps("reverse", KERN_BF16, 12);
 }
 
 Test(gpu, swapped_rows_go_on_where_they_were_in_any_order_of_streams, .timeout = 120)

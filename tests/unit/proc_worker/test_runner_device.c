@@ -367,6 +367,44 @@ Test(device_choice, auto_computes_on_the_cpu_what_the_device_cannot)
 	cr_assert_eq(fake_gpu.created, 0);
 }
 
+static enum err create_with_swap_space(double gib)
+{
+	struct runner_config c = config();
+	c.swap_space = gib;
+	setenv("TERCET_CUDA_KERNELS", CUDA_EMU_OBJECT, 1);
+	tiny_model_write(&model);
+	enum err e = runner_create(&runner, &c, &em);
+	tiny_model_remove(&model);
+	return e;
+}
+
+Test(swap_space, is_what_was_asked_for_or_at_most_the_size_of_the_cache)
+{
+	cr_assert_eq(create_with_swap_space(0), ERR_OK, "%s", em.text);
+	cr_assert_eq(runner->host_block_count, 0);
+	runner_destroy(&runner);
+	cr_assert_eq(create_with_swap_space(0.001), ERR_OK, "%s", em.text);
+	cr_assert_eq(runner->host_block_count, 524, "of 2048 bytes");
+	cr_assert_eq(fake_gpu.host_blocks, 524);
+	runner_destroy(&runner);
+	cr_assert_eq(create_with_swap_space(-1), ERR_OK, "%s", em.text);
+	cr_assert_eq(runner->host_block_count, FAKE_GPU_BLOCKS);
+	runner_destroy(&runner);
+	cr_assert_eq(create_with_swap_space(60000), ERR_NO_SPACE);
+	cr_assert_neq(strstr(em.text, "--swap-space asks for 60000 GiB"), NULL, "%s", em.text);
+}
+
+Test(swap_space, that_cannot_be_pinned_is_an_error_for_who_asked_and_none_for_others)
+{
+	fake_gpu.no_host_blocks = true;
+	cr_assert_eq(create_with_swap_space(-1), ERR_OK, "%s", em.text);
+	cr_assert_eq(runner->host_block_count, 0);
+	cr_assert_eq(runner->batch->limits.host_block_count, 0);
+	runner_destroy(&runner);
+	cr_assert_eq(create_with_swap_space(0.001), ERR_NO_MEMORY);
+	cr_assert_neq(strstr(em.text, "--swap-space 0.001: no pinned memory"), NULL, "%s", em.text);
+}
+
 Test(device_choice, without_devices_auto_is_the_cpu_and_cuda_an_error)
 {
 	setenv("TERCET_CUDA_KERNELS", CUDA_EMU_OBJECT, 1);
