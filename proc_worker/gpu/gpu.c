@@ -80,9 +80,15 @@ static enum err dummy_steps(struct gpu *g, struct err_msg *em)
 
 static enum err make_library(struct gpu *g, struct err_msg *em)
 {
-	struct kern_cuda_config c = {.workspace = g->arena.workspace, .workspace_bytes = GPU_WORKSPACE_BYTES};
+	struct kern_cuda_config c = {.workspace = g->arena.workspace,
+				     .workspace_bytes = GPU_WORKSPACE_BYTES,
+				     .cache_path = gpu_tune_path(g)};
 
-	return g->device_ops.create(&g->ctx.device, &c, em);
+	enum err e = g->device_ops.create(&g->ctx.device, &c, em);
+	if (e || !c.cache_path)
+		return e;
+	report(g, 1, "choosing matrix products");
+	return gpu_tune(g, em);
 }
 
 static u64 kv_block_bytes(const struct gpu *g)

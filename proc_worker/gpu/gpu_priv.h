@@ -1,5 +1,5 @@
 /* The inside of a device's engine. gpu.c: its life; gpu_memory.c: arenas and sizes; gpu_weights.c: the way of
- * weights; gpu_diff.c: what changed, on its way up; gpu_decoder.c, gpu_moe.c: the layers; gpu_step.c: a step
+ * weights; gpu_tune.c: products measured at start; gpu_diff.c: what changed, on its way up; gpu_decoder.c, gpu_moe.c: the layers; gpu_step.c: a step
  * and its graphs; gpu_swap.c: blocks to the host's memory and back; gpu_sample.c: from logits to tokens; gpu_result.c: the way back. */
 #ifndef TERCET_PROC_WORKER_GPU_GPU_PRIV_H
 #define TERCET_PROC_WORKER_GPU_GPU_PRIV_H
@@ -157,6 +157,7 @@ struct gpu {
 	u32 graph_count;
 	bool has_exceptions; /* the last step ran some row otherwise than by the rule */
 	bool tail_queued;    /* by the forward: the sample half has only the way back to queue */
+	char tune_path[1024];
 };
 
 /* ---------------------------------------------------------------- gpu_memory.c */
@@ -174,6 +175,13 @@ void gpu_pool_fini(struct gpu *g);
 /* ---------------------------------------------------------------- gpu_weights.c */
 
 MUST_CHECK enum err gpu_load_weights(struct gpu *g, struct err_msg *em);
+
+/* ---------------------------------------------------------------- gpu_tune.c */
+
+/* Of the file that remembers measured products, in the folder of --weights-cache; NULL: there is none. */
+const char *gpu_tune_path(struct gpu *g);
+/* Measures what is not remembered. A file that cannot be written is a warning. */
+MUST_CHECK enum err gpu_tune(struct gpu *g, struct err_msg *em);
 
 /* ---------------------------------------------------------------- gpu_diff.c */
 

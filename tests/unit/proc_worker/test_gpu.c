@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "proc_worker/gpu/gpu_priv.h"
@@ -250,7 +251,8 @@ Test(gpu, preempted_rows_go_on_where_they_were, .timeout = 120)
 	random_model_remove(&model);
 }
 
-/* Under orders of streams that begin nothing before somebody waits for it a missing event is a wrong answer. */
+/* Under orders of streams that begin nothing before somebody waits for it a missing event is a wrong answer.
+ */
 static void check_swaps(const char *schedule, enum kern_dtype type, u32 host_blocks)
 {
 	setenv("CUDA_EMU_SCHEDULE", schedule, 1);
@@ -536,6 +538,35 @@ Test(gpu, begin_empties_the_batch, .timeout = 60)
 	}
 	cr_assert_eq(first[0], first[1]);
 	device_run_close(&run);
+	random_model_remove(&model);
+}
+
+/* With a place to remember them products are measured once: the second start finds what the first one wrote.
+ */
+Test(gpu, measured_products_are_kept_in_the_weights_cache, .timeout = 60)
+{
+	struct device_run_config c = config();
+	struct stat first, second;
+	char dir[96], path[128];
+	struct gpu *gpu;
+
+	random_model_write(&model, LLAMA, 26);
+	device_run_read(&run, &c);
+	snprintf(dir, sizeof(dir), "%s/cache", model.dir);
+	snprintf(path, sizeof(path), "%s/products.cublaslt", dir);
+	run.plan.cache_dir = dir;
+	struct gpu_config gc = device_run_config(&run);
+	OK(gpu_create(&gpu, &gc, &em));
+	gpu_destroy(&gpu);
+	cr_assert_eq(stat(path, &first), 0);
+	cr_assert_gt(first.st_size, 8 * 16); /* four matrices for two sizes of steps */
+	OK(gpu_create(&gpu, &gc, &em));
+	gpu_destroy(&gpu);
+	cr_assert_eq(stat(path, &second), 0);
+	cr_assert_eq(first.st_ino, second.st_ino, "measured again");
+	run.plan.cache_dir = "/proc/nowhere"; /* a warning, not an error */
+	OK(gpu_create(&gpu, &gc, &em));
+	gpu_destroy(&gpu);
 	random_model_remove(&model);
 }
 

@@ -1,0 +1,81 @@
+/* Which of cuBLASLt's algorithms is fastest for the products of this model: measured at start where there is
+ * a place to remember it, else the library's own guess stands. Runs in the worker at start, waits for the
+ * device. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/log.h"
+#include "proc_worker/gpu/gpu_priv.h"
+
+static const char FILE_NAME[] = "products.cublaslt";
+
+const char *gpu_tune_path(struct gpu *g)
+{
+	const char *dir = g->config.weights->cache_dir;
+
+	if (!dir || !*dir ||
+	    (size_t)snprintf(g->tune_path, sizeof(g->tune_path), "%s/%s", dir, FILE_NAME) >=
+		    sizeof(g->tune_path))
+		return NULL;
+	if (mkdir(dir, 0777) == 0 || errno == EEXIST)
+		return g->tune_path;
+	LOG_WARN("PRODUCTS_NOT_KEPT", "dir=\"%s\" error=\"%s\"", dir, strerror(errno));
+	return NULL;
+}
+
+/* One matrix for all sizes of steps that do not fit the products of few tokens. ERR_IO ends it: nothing is
+ * kept. */
+static enum err tune(struct gpu *g, const struct kern_weight *w, const u16 *x, void *out,
+		     enum kern_dtype out_dtype, u32 tokens_max)
+{
+	enum err e = ERR_OK;
+
+	if (w->n == 0 || w->dtype != KERN_BF16)
+		return ERR_OK;
+	for (u32 tokens = 2 * KERN_FUSED_TOKENS; !e && tokens / 2 < tokens_max; tokens *= 2) {
+		struct kern_matmul_args a = {.out = out,
+					     .x_bf16 = x,
+					     .w = w,
+					     .tokens = tokens < tokens_max ? tokens : tokens_max,
+					     .x_stride = w->k,
+					     .out_stride = w->n,
+					     .dtype = KERN_BF16,
+					     .out_dtype = out_dtype};
+		e = g->device_ops.tune(&g->ctx, &a);
+		e = e == ERR_UNSUPPORTED ? ERR_OK : e; /* the product will do without, too */
+	}
+	return e;
+}
+
+static enum err tune_layer(struct gpu *g, const struct layer_weights *w)
+{
+	const struct gpu_arena *a = &g->arena;
+	u32 tokens = g->config.limits.tokens_max,
+	    mlp = tokens < GPU_MLP_TOKENS ? tokens : (u32)GPU_MLP_TOKENS;
+	enum err e = tune(g, &w->qkv, a->normed, a->qkv, KERN_BF16, tokens);
+
+	if (!e)
+		e = tune(g, &w->attn_out, a->attended, a->delta, KERN_BF16, tokens);
+	if (!e)
+		e = tune(g, &w->gate_up, a->normed, a->gate_up, KERN_BF16, mlp);
+	if (!e)
+		e = tune(g, &w->down, a->activated, a->delta, KERN_BF16, mlp);
+	return e ? e : tune(g, &w->router, a->normed, a->router_logits, KERN_F32, g->moe_tokens);
+}
+
+enum err gpu_tune(struct gpu *g, struct err_msg *em)
+{
+	void *logits = g->config.comm ? g->arena.logit_part : g->arena.logits;
+	enum err e = ERR_OK;
+
+	for (u32 i = 0; !e && i < g->weights.layer_count; i++)
+		e = tune_layer(g, &g->weights.layers[i]);
+	if (!e)
+		e = tune(g, &g->weights.lm_head, g->arena.picked_normed, logits, KERN_F32, g->samples_max);
+	if (e != ERR_IO)
+		return gpu_op(e, "choosing matrix products", em);
+	LOG_WARN("PRODUCTS_NOT_KEPT", "path=\"%s\"", g->tune_path);
+	return ERR_OK;
+}
