@@ -128,10 +128,11 @@ static void lay_out_activations(struct gpu *g, u8 *base, size_t *offset)
 	size_t width = (s->intermediate + 31) / 32 * 32, mlp_tokens = least(tokens, GPU_MLP_TOKENS);
 
 	a->normed = carve(base, offset, tokens * m->hidden * sizeof(u16));
+	/* Nobody writes those of padding tokens: they stay what attention wrote there before, or zero. */
+	a->attended = carve(base, offset, tokens * s->heads * m->head_dim * sizeof(u16));
 	size_t mlp = *offset, experts = *offset;
 	a->qkv = carve(base, offset, tokens * (s->heads + 2 * s->kv_heads) * m->head_dim * sizeof(u16));
 	a->q = carve(base, offset, tokens * s->heads * m->head_dim * sizeof(u16));
-	a->attended = carve(base, offset, tokens * s->heads * m->head_dim * sizeof(u16));
 	a->gate_up = carve(base, &mlp, mlp_tokens * 2 * width * sizeof(u16));
 	a->activated = carve(base, &mlp, mlp_tokens * width * sizeof(u16));
 	lay_out_experts(g, base, &experts);

@@ -69,7 +69,7 @@ struct gpu_arena {
 	float *cos, *sin;
 	u16 *x, *delta, *normed;  /* [T][hidden] */
 	u16 *qkv, *q, *attended;  /* [T][...] */
-	u16 *gate_up, *activated; /* share their memory with the three above */
+	u16 *gate_up, *activated; /* share their memory with qkv and q */
 	/* Mixtures of experts, in the same memory: [moe_tokens * top][...] */
 	u16 *expert_gate_up, *expert_activated, *expert_down;
 	u32 *tokens_of, *assignments, *expert_start;
