@@ -548,16 +548,21 @@ enum err batch_state_apply(struct batch_state *b, const struct ipc_step *s, stru
 	return ERR_OK;
 }
 
-void batch_state_advance(struct batch_state *b)
+static void end_step(struct batch_state *b)
 {
-	ASSERT(b->applied);
-	for (u32 i = 0; i < b->sample_count; i++)
-		b->known[b->sample_rows[i]]++;
 	for (u32 row = 0; row < b->created.rows_max; row++)
 		b->computed[row] += b->run[row];
 	b->computed_sum += b->tokens_run;
 	b->copy_count = 0;
 	b->applied = false;
+}
+
+void batch_state_advance(struct batch_state *b)
+{
+	ASSERT(b->applied);
+	for (u32 i = 0; i < b->sample_count; i++)
+		b->known[b->sample_rows[i]]++;
+	end_step(b);
 }
 
 void batch_state_tokens_known(struct batch_state *b, const struct batch_tokens *t)
@@ -581,6 +586,7 @@ void batch_state_commit(struct batch_state *b, const u32 *sampled)
 		DASSERT(sampled[i] < b->limits.vocab_size);
 		b->tokens[row * b->token_stride + b->known[row]] = sampled[i];
 		b->last_token[row] = sampled[i];
+		b->known[row]++;
 	}
-	batch_state_advance(b);
+	end_step(b);
 }
