@@ -58,8 +58,9 @@ MUST_CHECK enum err gpu_create(struct gpu **out, const struct gpu_config *c, str
 void gpu_destroy(struct gpu **g);
 /* Makes the pool of that many blocks, at most those that fit; the least of what all ranks have. Once. */
 MUST_CHECK enum err gpu_take_blocks(struct gpu *g, u32 blocks, struct err_msg *em);
-/* Makes the pool of the host's pinned memory that copies of a STEP bring blocks to and from, of that many blocks > 0.
- * After gpu_take_blocks, at most once. ERR_NO_MEMORY, ERR_DEVICE: there is none, and the engine works without. */
+/* Makes the pool of the host's pinned memory that copies of a STEP bring blocks to and from, of that many
+ * blocks > 0. After gpu_take_blocks, at most once. ERR_NO_MEMORY, ERR_DEVICE: there is none, and the engine
+ * works without. */
 MUST_CHECK enum err gpu_take_host_blocks(struct gpu *g, u32 blocks, struct err_msg *em);
 
 /* Blocks that fit, and after gpu_take_blocks those that were taken. */

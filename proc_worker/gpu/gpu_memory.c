@@ -431,11 +431,13 @@ static void list_remedies(const struct gpu *g, u64 fits, bool is_there, char *ou
 	if (is_there)
 		n += (size_t)snprintf(out + n, bytes - n, "; a higher --gpu-memory-utilization would do");
 	if (fits >= CONTEXT_MIN)
-		n += (size_t)snprintf(out + n, bytes - n, "; --max-model-len %llu fits", (unsigned long long)fits);
+		n += (size_t)snprintf(out + n, bytes - n, "; --max-model-len %llu fits",
+				      (unsigned long long)fits);
 	if (c->kv_dtype == KERN_BF16)
 		n += (size_t)snprintf(out + n, bytes - n, "; --kv-cache-dtype int8 needs half");
 	if (n == 0)
-		snprintf(out, bytes, "; lower --max-num-batched-tokens or --max-num-seqs, or use more devices");
+		snprintf(out, bytes,
+			 "; lower --max-num-batched-tokens or --max-num-seqs, or use more devices");
 }
 
 static enum err explain_too_few(const struct gpu *g, u64 bytes, u64 one, u64 free_bytes, struct err_msg *em)
@@ -446,15 +448,18 @@ static enum err explain_too_few(const struct gpu *g, u64 bytes, u64 one, u64 fre
 
 	list_remedies(g, fits, !c->kv_cache_memory && one <= free_bytes, remedies, sizeof(remedies));
 	if (c->kv_cache_memory)
-		return err_set(em, ERR_NO_SPACE,
-			       "--kv-cache-memory %llu bytes is too small: one sequence of %u tokens needs %llu "
-			       "MiB on each device%s",
-			       (unsigned long long)c->kv_cache_memory, c->limits.max_model_len, mib_up(one), remedies);
-	return err_set(em, ERR_NO_SPACE,
-		       "not enough memory on the device: the KV cache of one sequence of %u tokens needs %llu "
-		       "MiB, %llu MiB are left (%llu MiB are free, --gpu-memory-utilization %.2f)%s",
-		       c->limits.max_model_len, mib_up(one), (unsigned long long)(bytes / MIB),
-		       (unsigned long long)(free_bytes / MIB), c->memory_utilization, remedies);
+		return err_set(
+			em, ERR_NO_SPACE,
+			"--kv-cache-memory %llu bytes is too small: one sequence of %u tokens needs %llu "
+			"MiB on each device%s",
+			(unsigned long long)c->kv_cache_memory, c->limits.max_model_len, mib_up(one),
+			remedies);
+	return err_set(
+		em, ERR_NO_SPACE,
+		"not enough memory on the device: the KV cache of one sequence of %u tokens needs %llu "
+		"MiB, %llu MiB are left (%llu MiB are free, --gpu-memory-utilization %.2f)%s",
+		c->limits.max_model_len, mib_up(one), (unsigned long long)(bytes / MIB),
+		(unsigned long long)(free_bytes / MIB), c->memory_utilization, remedies);
 }
 
 enum err gpu_count_blocks(struct gpu *g, u32 *blocks, struct err_msg *em)

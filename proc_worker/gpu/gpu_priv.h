@@ -1,6 +1,7 @@
 /* The inside of a device's engine. gpu.c: its life; gpu_memory.c: arenas and sizes; gpu_weights.c: the way of
- * weights; gpu_tune.c: products measured at start; gpu_diff.c: what changed, on its way up; gpu_decoder.c, gpu_moe.c: the layers; gpu_step.c: a step
- * and its graphs; gpu_swap.c: blocks to the host's memory and back; gpu_sample.c: from logits to tokens; gpu_result.c: the way back. */
+ * weights; gpu_tune.c: products measured at start; gpu_diff.c: what changed, on its way up; gpu_decoder.c,
+ * gpu_moe.c: the layers; gpu_step.c: a step and its graphs; gpu_swap.c: blocks to the host's memory and back;
+ * gpu_sample.c: from logits to tokens; gpu_result.c: the way back. */
 #ifndef TERCET_PROC_WORKER_GPU_GPU_PRIV_H
 #define TERCET_PROC_WORKER_GPU_GPU_PRIV_H
 

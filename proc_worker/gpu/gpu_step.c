@@ -58,17 +58,22 @@ static struct gpu_graph *graph_for(struct gpu *g, u32 tokens)
 }
 
 /* Denser where steps are short: padding costs their share. */
+static u32 next_size(u32 size)
+{
+	if (size < 4)
+		return 2 * size;
+	return size < 32 ? (size / 8 + 1) * 8 : size < 64 ? size + 16 : size < 512 ? size + 32 : size + 64;
+}
+
 void gpu_graphs_init(struct gpu *g)
 {
-	for (u32 size = 1; g->graph_count < GPU_SIZES_MAX; size += size < 4	? size
-								   : size < 32	? 8 - size % 8
-								   : size < 512 ? 32
-										: 64) {
-		bool last = size >= g->samples_max;
-		g->graphs[g->graph_count++].tokens = last ? g->samples_max : size;
-		if (last)
-			return;
+	u32 size = 1;
+
+	while (size < g->samples_max && g->graph_count < GPU_SIZES_MAX - 1) {
+		g->graphs[g->graph_count++].tokens = size;
+		size = next_size(size);
 	}
+	g->graphs[g->graph_count++].tokens = g->samples_max;
 }
 
 void gpu_graphs_fini(struct gpu *g)
@@ -100,7 +105,8 @@ static enum err record(struct gpu *g, const struct gpu_shape *shape, bool tail, 
 }
 
 /* The first step of a size runs as it is, so that what libraries do lazily is done; the second is recorded. A
- * size that cannot be recorded goes on without; but not where ranks sum together, for the others sum padded sizes. */
+ * size that cannot be recorded goes on without; but not where ranks sum together, for the others sum padded
+ * sizes. */
 static enum err run_decode(struct gpu *g, const struct gpu_shape *exact, bool tail, struct err_msg *em)
 {
 	struct gpu_graph *graph = g->config.graphs ? graph_for(g, exact->tokens) : NULL;

@@ -1,11 +1,12 @@
-/* KV blocks on their way to the host's memory and back: a pool of pinned memory, and a stream of its own beside that of
- * the kernels. Runs in the worker in every step that swaps; queues copies and the events that order them, and never
- * waits for the device.
+/* KV blocks on their way to the host's memory and back: a pool of pinned memory, and a stream of its own
+ * beside that of the kernels. Runs in the worker in every step that swaps; queues copies and the events that
+ * order them, and never waits for the device.
  *
- * Out: begins when the steps before this one are done, and goes on beside this step and later ones. Only those that
- * hand out a block which is still being read wait for it: batch_state.c sees to it that a step does not copy into
- * such a block, so it is in a block table that a step extends or adds. The few that this very step hands out go first.
- * In: begins when the steps before this one are done, and this step waits for it. */
+ * Out: begins when the steps before this one are done, and goes on beside this step and later ones. Only
+ * those that hand out a block which is still being read wait for it: batch_state.c sees to it that a step
+ * does not copy into such a block, so it is in a block table that a step extends or adds. The few that this
+ * very step hands out go first. In: begins when the steps before this one are done, and this step waits for
+ * it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,8 +141,8 @@ static bool goes(const struct gpu *g, const struct batch_state *b, u32 i, enum d
 }
 
 /* The next piece of the list from `*at` on. */
-static u32 write_pairs(const struct gpu *g, const struct batch_state *b, enum direction d, u32 *at, u32 most, u32 *src,
-		       u32 *dst)
+static u32 write_pairs(const struct gpu *g, const struct batch_state *b, enum direction d, u32 *at, u32 most,
+		       u32 *src, u32 *dst)
 {
 	u32 first = b->limits.block_count, n = 0;
 
@@ -205,7 +206,8 @@ static bool stamp_sources(struct gpu *g, const struct batch_state *b, const stru
 	return urgent;
 }
 
-static enum err swap_out(struct gpu *g, const struct batch_state *b, const struct ipc_step *s, struct err_msg *em)
+static enum err swap_out(struct gpu *g, const struct batch_state *b, const struct ipc_step *s,
+			 struct err_msg *em)
 {
 	struct gpu_swap *w = &g->swap;
 	bool urgent = stamp_sources(g, b, s);
@@ -238,7 +240,8 @@ static enum err swap_in(struct gpu *g, const struct batch_state *b, struct err_m
 	return e ? e : kernels_after(g, em);
 }
 
-enum err gpu_swap_blocks(struct gpu *g, const struct batch_state *b, const struct ipc_step *s, struct err_msg *em)
+enum err gpu_swap_blocks(struct gpu *g, const struct batch_state *b, const struct ipc_step *s,
+			 struct err_msg *em)
 {
 	u32 outs = 0, ins = 0;
 
