@@ -6,20 +6,24 @@
 
 struct skinny;
 struct skinny_experts;
+/* Of the experts of a mixture: an expert has at most `tokens` of the assignments. */
+struct skinny_work {
+	u32 experts, tokens, assignments;
+};
 /* What the args of a product mean to the kernel. ERR_INVALID: something is not aligned. */
 enum err skinny_of_args(const struct kern_matmul_args *a, struct skinny *p);
 enum err skinny_run_bf16(const struct skinny *p, cudaStream_t stream);
-enum err skinny_experts_bf16(const struct skinny *p, const struct skinny_experts *x, u32 experts, u32 tokens,
-			     cudaStream_t stream);
+enum err skinny_experts_bf16(const struct skinny *p, const struct skinny_experts *x,
+				const struct skinny_work *work, cudaStream_t stream);
 enum err skinny_run_i8(const struct skinny *p, cudaStream_t stream);
-enum err skinny_experts_i8(const struct skinny *p, const struct skinny_experts *x, u32 experts, u32 tokens,
-			   cudaStream_t stream);
+enum err skinny_experts_i8(const struct skinny *p, const struct skinny_experts *x,
+				const struct skinny_work *work, cudaStream_t stream);
 enum err skinny_run_f8(const struct skinny *p, cudaStream_t stream);
-enum err skinny_experts_f8(const struct skinny *p, const struct skinny_experts *x, u32 experts, u32 tokens,
-			   cudaStream_t stream);
+enum err skinny_experts_f8(const struct skinny *p, const struct skinny_experts *x,
+				const struct skinny_work *work, cudaStream_t stream);
 enum err skinny_run_i4(const struct skinny *p, cudaStream_t stream);
-enum err skinny_experts_i4(const struct skinny *p, const struct skinny_experts *x, u32 experts, u32 tokens,
-			   cudaStream_t stream);
+enum err skinny_experts_i4(const struct skinny *p, const struct skinny_experts *x,
+				const struct skinny_work *work, cudaStream_t stream);
 
 /* Many tokens, by cuBLASLt. Quantized weights are widened to bf16 in the context's scratch (ERR_UNSUPPORTED:
  * it is too small). */

@@ -415,7 +415,7 @@ struct skinny_experts {
 };
 
 template <typename S>
-static __global__ void __launch_bounds__(SKINNY_THREADS, 2)
+static __global__ void __launch_bounds__(SKINNY_THREADS, S::EIGHTS > 2 ? 1 : 2)
 	skinny_experts_kernel(const struct skinny all, const struct skinny_experts x)
 {
 	SHARED_DYNAMIC(float, shared);
@@ -471,22 +471,34 @@ template <enum kern_dtype W> static enum err skinny_launch(const struct skinny *
 	return skinny_launch_shape<skinny_shape<2, 2, UNITS / 2, W>>(p, stream);
 }
 
+template <typename S>
+static enum err skinny_launch_experts_shape(const struct skinny *p, const struct skinny_experts *x, u32 experts,
+					    cudaStream_t stream)
+{
+	const u32 warps = skinny_warps<S>(p);
+	return cuda_launched(LAUNCH(skinny_experts_kernel<S>, dim3(cuda_ceil(p->n, 16 * S::TILES), experts),
+				    warps * CU_WARP, warps * S::WARP_BYTES, stream, *p, *x));
+}
+
+/* From so many tokens an expert on, in the mean, it reads its weight once for 64 of them and not for 16. */
+enum { SKINNY_EXPERT_MANY = 24 };
+
 template <enum kern_dtype W>
-static enum err skinny_launch_experts(const struct skinny *p, const struct skinny_experts *x, u32 experts,
-				      u32 tokens, cudaStream_t stream)
+static enum err skinny_launch_experts(const struct skinny *p, const struct skinny_experts *x,
+				      const struct skinny_work *work, cudaStream_t stream)
 {
 	constexpr u32 UNITS = W == KERN_BF16 ? 4 : 2;
 	using few = skinny_shape<1, 1, UNITS, W>;
 	using many = skinny_shape<2, 2, UNITS / 2, W>;
-	const u32 tiles = cuda_ceil(p->n, 16);
-	if (tokens <= 8) {
-		const u32 warps = skinny_warps<few>(p);
-		return cuda_launched(LAUNCH(skinny_experts_kernel<few>, dim3(tiles, experts), warps * CU_WARP,
-					    warps * few::WARP_BYTES, stream, *p, *x));
-	}
-	const u32 warps = skinny_warps<many>(p);
-	return cuda_launched(LAUNCH(skinny_experts_kernel<many>, dim3(cuda_ceil(tiles, 2), experts),
-				    warps * CU_WARP, warps * many::WARP_BYTES, stream, *p, *x));
+	/* the columns divided as by `many`: the same bits; sums of x take the registers of a second tile */
+	using wide = skinny_shape<8, W == KERN_I4_128 ? 1 : 2, UNITS / 2, W>;
+	if (work->tokens <= 8)
+		return skinny_launch_experts_shape<few>(p, x, work->experts, stream);
+	if (work->assignments / work->experts < SKINNY_EXPERT_MANY)
+		return skinny_launch_experts_shape<many>(p, x, work->experts, stream);
+	if (CU_SHARED_LIMIT(skinny_experts_kernel<wide>, SKINNY_WARPS * wide::WARP_BYTES) != cudaSuccess)
+		return ERR_DEVICE;
+	return skinny_launch_experts_shape<wide>(p, x, work->experts, stream);
 }
 
 #endif

@@ -6,8 +6,8 @@ enum err skinny_run_i8(const struct skinny *p, cudaStream_t stream)
 	return skinny_launch<KERN_I8>(p, stream);
 }
 
-enum err skinny_experts_i8(const struct skinny *p, const struct skinny_experts *x, u32 experts, u32 tokens,
-			   cudaStream_t stream)
+enum err skinny_experts_i8(const struct skinny *p, const struct skinny_experts *x,
+			 const struct skinny_work *work, cudaStream_t stream)
 {
-	return skinny_launch_experts<KERN_I8>(p, x, experts, tokens, stream);
+	return skinny_launch_experts<KERN_I8>(p, x, work, stream);
 }

@@ -7,6 +7,7 @@ CUDA_OP(moe_matmul)
 	const struct kern_weight *w = a->w;
 	struct skinny_experts x = {};
 	struct skinny p;
+	const struct skinny_work work = {a->experts, a->tokens, a->assignments};
 	if (a->dtype != KERN_BF16 || a->experts == 0 || a->experts > SKINNY_EXPERTS_MAX ||
 	    weight_device_columns(w->dtype) == 0 || w->k % SKINNY_SLAB != 0)
 		return ERR_UNSUPPORTED;
@@ -33,12 +34,12 @@ CUDA_OP(moe_matmul)
 	}
 	switch (w->dtype) {
 	case KERN_BF16:
-		return skinny_experts_bf16(&p, &x, a->experts, a->tokens, cuda_stream(ctx));
+		return skinny_experts_bf16(&p, &x, &work, cuda_stream(ctx));
 	case KERN_I8:
-		return skinny_experts_i8(&p, &x, a->experts, a->tokens, cuda_stream(ctx));
+		return skinny_experts_i8(&p, &x, &work, cuda_stream(ctx));
 	case KERN_F8E4M3:
-		return skinny_experts_f8(&p, &x, a->experts, a->tokens, cuda_stream(ctx));
+		return skinny_experts_f8(&p, &x, &work, cuda_stream(ctx));
 	default:
-		return skinny_experts_i4(&p, &x, a->experts, a->tokens, cuda_stream(ctx));
+		return skinny_experts_i4(&p, &x, &work, cuda_stream(ctx));
 	}
 }

@@ -134,4 +134,7 @@ void device_moe(struct device *d)
 	products_case(d, KERN_I8, 3, 48, 160);
 	products_case(d, KERN_I4_64, 13, 40, 192);
 	products_case(d, KERN_I4_128, 4, 16, 352);
+	products_case(d, KERN_BF16, 70, 40, 320);
+	products_case(d, KERN_I8, 66, 24, 160);
+	products_case(d, KERN_I4_32, 69, 16, 128);
 }
