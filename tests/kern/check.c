@@ -111,19 +111,104 @@ const char *check_release(struct check *c, u32 kept)
 	return problem;
 }
 
+static void count(struct check *c, const char *op, int op_bytes, const char *variant, int variant_bytes, u32 cases)
+{
+	struct check_count n = {.cases = cases};
+	snprintf(n.op, sizeof(n.op), "%.*s", op_bytes, op);
+	snprintf(n.variant, sizeof(n.variant), "%.*s", variant_bytes, variant);
+	for (u32 i = 0; i < c->count_count; i++) {
+		struct check_count *have = &c->counts[i];
+		if (strcmp(have->op, n.op) == 0 && strcmp(have->variant, n.variant) == 0) {
+			have->cases += cases;
+			return;
+		}
+	}
+	if (c->count_count < CHECK_COUNTS_MAX)
+		c->counts[c->count_count++] = n;
+}
+
+static void count_case(struct check *c, const char *text)
+{
+	const int first = (int)strcspn(text, " "), ops = (int)strcspn(text, " =");
+	const char *variant = c->variant ? c->variant : "";
+	int variant_bytes = (int)strlen(variant), bytes;
+	if (ops < first) { /* of a group's products "group's/product's": the second computes */
+		const char *slash = memchr(text + ops, '/', (size_t)(first - ops));
+		variant = slash ? slash + 1 : text + ops + 1;
+		variant_bytes = (int)(text + first - variant);
+	}
+	for (int at = 0; at < ops; at += bytes + 1) {
+		bytes = (int)strcspn(text + at, "+ =");
+		count(c, text + at, bytes, variant, variant_bytes, 1);
+	}
+}
+
+void check_add(struct check *c, const struct check *from)
+{
+	c->passed += from->passed;
+	c->failed += from->failed;
+	for (u32 i = 0; i < from->count_count; i++) {
+		const struct check_count *n = &from->counts[i];
+		count(c, n->op, sizeof(n->op), n->variant, sizeof(n->variant), n->cases);
+	}
+}
+
+static u32 cases_of(const struct check *c, const char *op, const char *variant)
+{
+	for (u32 i = 0; i < c->count_count; i++)
+		if (strcmp(c->counts[i].op, op) == 0 && strcmp(c->counts[i].variant, variant) == 0)
+			return c->counts[i].cases;
+	return 0;
+}
+
+/* Whether no entry before this one has its op (or its variant). */
+static bool is_first(const struct check *c, u32 index, bool op)
+{
+	const struct check_count *n = &c->counts[index];
+	for (u32 i = 0; i < index; i++)
+		if (strcmp(op ? c->counts[i].op : c->counts[i].variant, op ? n->op : n->variant) == 0)
+			return false;
+	return true;
+}
+
+void check_print_counts(const struct check *c)
+{
+	printf("%-16s", "cases");
+	for (u32 v = 0; v < c->count_count; v++)
+		if (is_first(c, v, false))
+			printf(" %12s", c->counts[v].variant);
+	printf("\n");
+	for (u32 o = 0; o < c->count_count; o++) {
+		if (!is_first(c, o, true))
+			continue;
+		printf("%-16s", c->counts[o].op);
+		for (u32 v = 0; v < c->count_count; v++) {
+			const u32 cases = cases_of(c, c->counts[o].op, c->counts[v].variant);
+			if (!is_first(c, v, false))
+				continue;
+			if (cases > 0)
+				printf(" %12u", cases);
+			else
+				printf(" %12s", "-");
+		}
+		printf("\n");
+	}
+}
+
 void check_case_end(struct check *c, const char *problem, const char *fmt, ...)
 {
 	char text[200];
 	va_list args;
 	const char *guards = check_release(c, 0);
 	problem = problem ? problem : guards;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	count_case(c, text);
 	if (!problem) {
 		c->passed++;
 		return;
 	}
-	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
-	va_end(args);
 	printf("FAILED %s: %s\n", text, problem);
 	c->failed++;
 }

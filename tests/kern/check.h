@@ -6,7 +6,13 @@
 #include "common/err.h"
 #include "kernels/kernels.h"
 
-enum { CHECK_TARGETS_MAX = 8, CHECK_POOLS = 2, CHECK_BUFFERS_MAX = 64 };
+enum { CHECK_TARGETS_MAX = 8, CHECK_POOLS = 2, CHECK_BUFFERS_MAX = 64, CHECK_COUNTS_MAX = 128 };
+
+/* How many cases one variant of an op has had. */
+struct check_count {
+	char op[20], variant[16];
+	u32 cases;
+};
 
 /* The op table as a processor with these instruction sets would fill it. Target 0 is the reference. */
 struct check_target {
@@ -29,6 +35,9 @@ struct check {
 	struct check_buffer buffers[CHECK_BUFFERS_MAX]; /* of the running case */
 	u32 buffer_count;
 	u32 passed, failed;
+	const char *variant; /* of cases whose text names none */
+	struct check_count counts[CHECK_COUNTS_MAX];
+	u32 count_count;
 };
 
 void check_init(struct check *c, u64 seed);
@@ -45,8 +54,14 @@ void check_ctx(struct check *c, struct kern_ctx *ctx, const struct kern_limits *
 /* Frees all buffers of the case but the first `kept`; NULL, or that a guard was overwritten. */
 const char *check_release(struct check *c, u32 kept);
 
-/* Ends a case: it fails if `problem` is set, or if a guard was overwritten. */
+/* Ends a case: it fails if `problem` is set, or if a guard was overwritten. The text begins with the op, or several
+ * with + between, and its variant: "matmul=avx2 ...". */
 void check_case_end(struct check *c, const char *problem, const char *fmt, ...) PRINTF_LIKE(3, 4);
+
+/* Adds the cases and counts of `from`. */
+void check_add(struct check *c, const struct check *from);
+/* A table of ops and variants with the number of cases of each. */
+void check_print_counts(const struct check *c);
 
 u32 check_random(struct check *c, u32 below);
 float check_uniform(struct check *c); /* in [-1, 1) */

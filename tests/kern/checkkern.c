@@ -1,32 +1,51 @@
-/* Checks every op in every variant that this processor can run, or times them (--bench).
- * checkkern [--seed N] [--bench [OP]] */
+/* Checks every op in every variant: the reference, those that this processor can run, and the device's on the emulated
+ * device; or times the processor's (--bench). checkkern [--seed N] [--only cpu|cuda] [--bench [OP]] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
-#include "tests/kern/check.h"
+#include "tests/kern/device.h"
 
 static int usage(void)
 {
-	fprintf(stderr, "usage: checkkern [--seed N] [--bench [OP]]\n");
+	fprintf(stderr, "usage: checkkern [--seed N] [--only cpu|cuda] [--bench [OP]]\n");
 	return 2;
+}
+
+static void check_cpu(struct check *c)
+{
+	char names[400];
+	for (u32 i = 0; i < c->target_count; i++) {
+		kern_ops_print(&c->targets[i].ops, names, sizeof(names));
+		printf("target %u: %s\n", i, names);
+	}
+	check_linear(c);
+	check_matmul(c);
+	check_attention(c);
+	check_moe(c);
+	check_sampling(c);
+	printf("processor: %u passed, %u failed\n", c->passed, c->failed);
 }
 
 int main(int argc, char **argv)
 {
 	u64 seed = clock_now_ns() / 1000 % 1000000000;
 	const char *only = NULL;
-	bool bench = false;
-	char names[400];
-	struct check c;
+	bool bench = false, cpu = true, cuda = true;
+	static struct check c;
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--bench") == 0) {
 			bench = true;
 			only = i + 1 < argc && argv[i + 1][0] != '-' ? argv[++i] : NULL;
 		} else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
 			seed = strtoull(argv[++i], NULL, 10);
-		else
+		else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+			cpu = strcmp(argv[++i], "cpu") == 0;
+			cuda = strcmp(argv[i], "cuda") == 0;
+			if (!cpu && !cuda)
+				return usage();
+		} else
 			return usage();
 	}
 	check_init(&c, seed);
@@ -36,15 +55,11 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	printf("seed %llu\n", (unsigned long long)seed);
-	for (u32 i = 0; i < c.target_count; i++) {
-		kern_ops_print(&c.targets[i].ops, names, sizeof(names));
-		printf("target %u: %s\n", i, names);
-	}
-	check_linear(&c);
-	check_matmul(&c);
-	check_attention(&c);
-	check_moe(&c);
-	check_sampling(&c);
+	if (cpu)
+		check_cpu(&c);
+	if (cuda)
+		(void)device_schedules(seed, NULL, &c);
+	check_print_counts(&c);
 	check_fini(&c);
 	printf("%u passed, %u failed\n", c.passed, c.failed);
 	return c.failed == 0 ? 0 : 1;

@@ -23,6 +23,7 @@ void device_init(struct device *d, u64 seed)
 	cudaStream_t stream;
 	memset(d, 0, sizeof(*d));
 	check_init(&d->check, seed);
+	d->check.variant = "cuda";
 	kern_ops_init(&d->ref, 0);
 	kern_ops_init_cuda(&d->ops, &d->device_ops);
 	must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");

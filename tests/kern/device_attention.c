@@ -380,7 +380,7 @@ static void attention_case(struct device *d, const struct attention_case *m)
 			problem = attention_alone(d, m, &a, r);
 	device_case_end(
 		d, problem,
-		"attention %s heads=%u/%u head_dim=%u block=%u rows=%u context=%u queries=%u window=%u "
+		"attention+attention_plan %s heads=%u/%u head_dim=%u block=%u rows=%u context=%u queries=%u window=%u "
 		"cap=%g blocks=%u split=%u",
 		kern_dtype_name(m->kv), m->heads, m->kv_heads, m->head_dim, m->block_size, m->row_count,
 		m->rows[0][0], m->rows[0][1], m->window, (double)m->soft_cap, m->blocks, m->split);

@@ -119,7 +119,7 @@ static void products_case(struct device *d, enum kern_dtype type, u32 tokens, u3
 	if (!problem)
 		problem = device_close(device_download_bf16(d, sum.out_bf16, (size_t)tokens * n), want.out,
 				       (size_t)tokens * n, 0x1.1p-8, 1e-4);
-	device_case_end(d, problem, "moe %s tokens=%u n=%u k=%u", kern_dtype_name(type), tokens, n, k);
+	device_case_end(d, problem, "moe_matmul+moe_combine %s tokens=%u n=%u k=%u", kern_dtype_name(type), tokens, n, k);
 }
 
 void device_moe(struct device *d)

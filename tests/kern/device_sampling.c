@@ -44,7 +44,7 @@ static void logits_case(struct device *d, u32 vocab)
 	if (!problem)
 		problem = device_close(device_download(d, logits, vocab * sizeof(float)), host, vocab, 1e-6,
 				       1e-6);
-	device_case_end(d, problem, "logits vocab=%u", vocab);
+	device_case_end(d, problem, "logits+soft_cap vocab=%u", vocab);
 }
 
 static void sample_case(struct device *d, u32 vocab, u32 shape, u32 count)

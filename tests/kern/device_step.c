@@ -250,7 +250,7 @@ static void step_case(struct device *d, u32 rows, u32 steps)
 		guards = check_release(&d->check, host_kept);
 		problem = problem ? problem : guards;
 	}
-	device_case_end(d, problem, "step rows=%u", rows);
+	device_case_end(d, problem, "apply_diff+build_inputs+commit rows=%u", rows);
 }
 
 void device_step(struct device *d)
