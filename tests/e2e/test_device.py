@@ -62,10 +62,11 @@ def cpu():
 def check_continuations(api, cpu_api, prompts):
     """All at once, among others, against the CPU backend's."""
     wanted = [device_tokens.continuation(cpu_api, p["ids"], len(p["output_ids"])) for p in prompts]
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        others = [pool.submit(device_tokens.noise, api, k) for k in range(3)]
+    company = 1 if SANITIZED else 3
+    with concurrent.futures.ThreadPoolExecutor(company) as pool:
+        others = [pool.submit(device_tokens.noise, api, k) for k in range(company)]
         got = device_tokens.together(api, [(p["ids"], len(p["output_ids"]), {}) for p in prompts])
-        assert [o.result() for o in others] == [4, 5, 6]
+        assert [o.result() for o in others] == [4 + k for k in range(company)]
     for p, tokens, (right, margins) in zip(prompts, got, wanted):
         assert device_tokens.same_as_far_as_sure(tokens, right, margins) is None, p["ids"][:8]
 
@@ -87,6 +88,8 @@ def test_continuations_in_company_are_those_of_the_cpu(api, cpu):
 
 def test_a_request_repeats_itself(api):
     """Alone in the engine, the same bits go the same way."""
+    if SANITIZED:
+        pytest.skip("noise of the test before runs the same kernels")
     fields = {"max_tokens": TOKENS, "temperature": 0.9, "top_p": 0.9, "top_k": 40, "seed": 7, "ignore_eos": True,
               "return_token_ids": True}
     first, second = (api.completions("Once upon a time", **fields)["choices"][0] for _ in range(2))
@@ -238,10 +241,10 @@ def test_an_error_of_the_device_costs_a_pause():
         pytest.skip("the unit tests of the engine of one device run under sanitizers")
     p = short(device_tokens.demo_prompts())[1]
     with device_engine(*SMALL, "--enforce-eager") as e:
-        wanted = e.api.greedy_ids(p["ids"], 8)
+        wanted = e.api.greedy_ids(p["ids"], 12)
         assert "RESTARTED" not in e.log()
-    with device_engine(*SMALL, "--enforce-eager", env={"CUDA_EMU_INJECT": "launch:500:719"}) as e:
-        assert e.api.greedy_ids(p["ids"], 8) == wanted
+    with device_engine(*SMALL, "--enforce-eager", env={"CUDA_EMU_INJECT": "launch:300:719"}) as e:
+        assert e.api.greedy_ids(p["ids"], 12) == wanted
         assert "RESTARTED process=worker" in e.log(), e.log()[-3000:]
 
 
