@@ -19,8 +19,6 @@ ENVIRONMENT = {"TERCET_CUDA_KERNELS": str(KERNELS)}
 SMALL = ["--max-num-seqs", 8, "--max-num-batched-tokens", 64, "--max-model-len", 448]
 PROMPTS = 2 if SANITIZED else 19 if FULL else 6
 TOKENS = 4 if SANITIZED else 48 if FULL else 10
-# What a router decides between experts jumps where two are nearly equal, so some tokens change in bfloat16.
-EXPERTS_WRONG = 0.08
 BLOCK_BYTES = 16 * 6 * 2 * 4 * 32 * 2  # of the demo model: tokens, layers, keys and values, heads, their size, bfloat16
 
 
@@ -221,16 +219,19 @@ CHOSEN = ["gemma2"] if SANITIZED and MODELS else list(MODELS)
 def test_reference_models_have_their_tokens(model, tensor_parallel):
     if model == "none":
         pytest.skip("no reference models here")
+    if model == "gemma" and tensor_parallel == 2:
+        pytest.skip("a rank's share of 48 columns is refused: kernels want multiples of 32")
     folder, reference = MODELS[model]
     prompts = device_tokens.read_reference(reference)
     if not FULL:
         prompts = [{**p, "output_ids": p["output_ids"][:8], "margins": p["margins"][:8]} for p in prompts[:3]]
     with device_engine("--max-num-seqs", 8, "--max-num-batched-tokens", 64, "-tp", tensor_parallel, model=folder) as e:
-        sure, wrong = device_tokens.sure_tokens(e.api, prompts)
-        assert sure and len(wrong) <= ("moe" in model or "mixtral" in model) * EXPERTS_WRONG * sure, wrong
+        margin = device_tokens.reference_margin(model)
+        sure, wrong = device_tokens.sure_tokens(e.api, prompts, margin)
+        assert sure > 6 and len(wrong) <= device_tokens.experts_wrong(model) * sure, wrong
         p = prompts[1]
         got = e.api.greedy_ids(p["ids"], len(p["output_ids"]))
-        assert device_tokens.same_as_far_as_sure(got, p["output_ids"], p["margins"]) is None
+        assert device_tokens.same_as_far_as_sure(got, p["output_ids"], p["margins"], margin) is None
 
 
 # ---------------------------------------------------------------- what cannot be

@@ -5,7 +5,6 @@ import device_tokens
 import engine as engines
 from gpu_check.machine import Skipped
 
-EXPERTS_WRONG = 0.08  # a router's choice between nearly equal experts may change in bfloat16
 KV8_WRONG = 0.1
 FLAGS = ["--max-num-seqs", 8, "--max-num-batched-tokens", 256]
 
@@ -17,20 +16,20 @@ def shortened(here, prompts):
     return [{"ids": p["ids"], "output_ids": p["output_ids"][:3], "margins": p["margins"][:3]} for p in ordered]
 
 
-def continuations(api, cpu_wanted, prompts):
+def continuations(api, cpu_wanted, prompts, margin):
     """Where the device leaves what the CPU says, although that is sure; texts."""
     got = device_tokens.together(api, [(p["ids"], len(p["output_ids"]), {}) for p in prompts])
-    found = [device_tokens.same_as_far_as_sure(tokens, right, margins) for tokens, (right, margins) in zip(got, cpu_wanted)]
+    found = [device_tokens.same_as_far_as_sure(tokens, right, margins, margin) for tokens, (right, margins) in zip(got, cpu_wanted)]
     return [f for f in found if f]
 
 
-def one(here, part, name, model, prompts, wanted, flags, allowed):
+def one(here, part, name, model, prompts, wanted, flags, allowed, margin=device_tokens.MARGIN):
     """An engine with `flags`; `allowed`: share of the sure tokens that may be others."""
     what = " ".join([name, *[str(f) for f in flags]])
     try:
         with here.engine(*FLAGS, *flags, model=model) as e:
-            sure, wrong = device_tokens.sure_tokens(e.api, prompts)
-            others = continuations(e.api, wanted, prompts) if allowed == 0 else []
+            sure, wrong = device_tokens.sure_tokens(e.api, prompts, margin)
+            others = continuations(e.api, wanted, prompts, margin) if allowed == 0 else []
     except AssertionError as problem:
         part.judge(False, what, problem=str(problem)[-1500:])
         return
@@ -67,8 +66,8 @@ def check(here, part, end):
             break
         listed = device_tokens.read_reference(reference)
         greedy = [(p["output_ids"], p["margins"]) for p in listed]
-        experts = "moe" in name or "mixtral" in name
-        one(here, part, name, model, listed, greedy, [], EXPERTS_WRONG if experts else 0)
+        one(here, part, name, model, listed, greedy, [], device_tokens.experts_wrong(name),
+            device_tokens.reference_margin(name))
     if part.passed + part.failed == 0:
         raise Skipped("no model was run")
     part.row("%d models and ways right, %d wrong" % (part.passed, part.failed))
