@@ -157,10 +157,9 @@ static enum err project(struct pass *p, const struct layer_weights *w, const str
 	return e ? e : gpu_op(g->ops.rope_kv(&g->ctx, &rope), "rope_kv", em);
 }
 
-static u32 window_of(const struct gpu *g, u32 layer)
+static u32 plan_of(const struct gpu *g, u32 layer)
 {
-	const struct model_config *m = g->config.model;
-	u32 window = m->layer_flags[layer] & LAYER_WINDOW ? m->window : 0, i = 0;
+	u32 window = gpu_window(g, layer), i = 0;
 
 	while (g->windows[i] != window)
 		i++;
@@ -171,7 +170,7 @@ static enum err attend(struct pass *p, u32 layer, const struct kern_kv *kv, stru
 {
 	struct gpu *g = p->g;
 	const struct gpu_arena *a = &g->arena;
-	const struct kern_attention_plan *plan = &p->plans[window_of(g, layer)];
+	const struct kern_attention_plan *plan = &p->plans[plan_of(g, layer)];
 	struct kern_attention_args args = {.out_bf16 = a->attended,
 					   .q_bf16 = a->q,
 					   .kv = *kv,

@@ -36,6 +36,14 @@ static size_t most(size_t a, size_t b)
 	return a > b ? a : b;
 }
 
+u32 gpu_window(const struct gpu *g, u32 layer)
+{
+	const struct model_config *m = g->config.model;
+	bool windowed = m->layer_flags[layer] & LAYER_WINDOW && m->window < g->config.limits.max_model_len;
+
+	return windowed ? m->window : 0;
+}
+
 struct kern_attention_limits gpu_attention_limits(const struct gpu *g, bool decode)
 {
 	u32 tokens = g->config.limits.tokens_max, length = g->config.limits.max_model_len;
@@ -309,7 +317,7 @@ static void decide_sizes(struct gpu *g)
 	g->share_max = m->vocab_size / g->config.shard->ranks + 1;
 	g->window_count = 0;
 	for (u32 i = 0; i < m->layers; i++) {
-		u32 window = m->layer_flags[i] & LAYER_WINDOW ? m->window : 0, k = 0;
+		u32 window = gpu_window(g, i), k = 0;
 		while (k < g->window_count && g->windows[k] != window)
 			k++;
 		ASSERT(k < GPU_WINDOWS);

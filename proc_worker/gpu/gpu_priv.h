@@ -163,6 +163,8 @@ struct gpu {
 
 /* ---------------------------------------------------------------- gpu_memory.c */
 
+/* Tokens that the layer attends to; 0: all, also where no sequence can be longer than its window. */
+u32 gpu_window(const struct gpu *g, u32 layer);
 /* Of steps of decoding, or of any. */
 struct kern_attention_limits gpu_attention_limits(const struct gpu *g, bool decode);
 /* Sizes of everything but weights and pool; lays out, allocates, and zeroes on the device. */
