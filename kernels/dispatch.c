@@ -14,6 +14,7 @@ static const struct {
 	const char *name;
 	u32 cap;
 } cap_names[] = {
+	{"portable", KERN_CAP_PORTABLE},
 	{"avx2", KERN_CAP_AVX2},
 	{"avx512", KERN_CAP_AVX512},
 	{"avx512_bf16", KERN_CAP_AVX512_BF16},
@@ -71,7 +72,7 @@ enum err kern_caps_parse(const char *text, u32 *mask, struct err_msg *em)
 			i++;
 		if (i == COUNT_OF(cap_names))
 			return err_set(em, ERR_INVALID,
-				       "unknown instruction set '%.*s': a list of avx2, avx512, avx512_bf16, "
+				       "unknown instruction set '%.*s': a list of portable, avx2, avx512, avx512_bf16, "
 				       "avx512_vnni, "
 				       "or all, or none",
 				       (int)(length < 64 ? length : 64), p);
@@ -90,7 +91,7 @@ u32 kern_caps_detect(void)
 	u32 mask = KERN_CAP_ALL;
 	if (text && kern_caps_parse(text, &mask, &em) != ERR_OK)
 		LOG_WARN("KERN_CAPS", "variable=TERCET_KERN_CAPS ignored=\"%s\"", em.text);
-	return caps_of_cpu() & mask;
+	return (caps_of_cpu() | KERN_CAP_PORTABLE) & mask;
 }
 
 #define FILL(op, isa) ops->op = op##_##isa, ops->op##_variant = #isa;
@@ -105,6 +106,9 @@ static void fill_ref(struct kern_ops *ops)
 void kern_ops_init(struct kern_ops *ops, u32 caps)
 {
 	fill_ref(ops);
+	if (caps & KERN_CAP_PORTABLE) {
+		KERN_PORTABLE_OPS(FILL)
+	}
 #ifdef KERN_HAVE_X86
 	/* Variants assume all that came before them, but for BF16 and VNNI, of which either may be alone. */
 	if (!(caps & KERN_CAP_AVX2))
@@ -119,8 +123,6 @@ void kern_ops_init(struct kern_ops *ops, u32 caps)
 	if (caps & KERN_CAP_AVX512_VNNI) {
 		KERN_AVX512_VNNI_OPS(FILL)
 	}
-#else
-	(void)caps;
 #endif
 }
 

@@ -9,6 +9,8 @@
 #define KERN_HAVE_X86 1
 #endif
 
+/* For processors that none of the others is for; the references of the other ops are loops that compilers vectorize. */
+#define KERN_PORTABLE_OPS(X) X(matmul, portable)
 #define KERN_AVX2_OPS(X)                                                                         \
 	X(act_mul, avx2)                                                                         \
 	X(attention, avx2) X(embedding, avx2) X(logprobs, avx2) X(matmul, avx2) X(rmsnorm, avx2) \
@@ -25,6 +27,7 @@
 #define VARIANT(op) KERN_PASTE(op, KERN_ISA)
 
 #define KERN_DECLARE_VARIANT(op, isa) KERN_DECLARE(op, isa);
+KERN_PORTABLE_OPS(KERN_DECLARE_VARIANT)
 KERN_AVX2_OPS(KERN_DECLARE_VARIANT)
 KERN_AVX512_OPS(KERN_DECLARE_VARIANT)
 KERN_AVX512_BF16_OPS(KERN_DECLARE_VARIANT)

@@ -15,6 +15,7 @@ static u32 parsed(const char *text)
 Test(dispatch, caps_are_named_in_lists)
 {
 	cr_assert_eq(parsed("avx2"), KERN_CAP_AVX2);
+	cr_assert_eq(parsed("portable"), KERN_CAP_PORTABLE);
 	cr_assert_eq(parsed("avx512_bf16,avx2,avx512"),
 		     KERN_CAP_AVX2 | KERN_CAP_AVX512 | KERN_CAP_AVX512_BF16);
 	cr_assert_eq(parsed("none"), 0);
@@ -41,6 +42,15 @@ Test(dispatch, the_environment_hides_instruction_sets)
 	cr_assert_eq(kern_caps_detect(), all & KERN_CAP_AVX2);
 	setenv("TERCET_KERN_CAPS", "nonsense", 1);
 	cr_assert_eq(kern_caps_detect(), all, "a list that cannot be read hides nothing");
+}
+
+Test(dispatch, every_processor_has_the_portable_products)
+{
+	struct kern_ops ops;
+	cr_assert(kern_caps_detect() & KERN_CAP_PORTABLE);
+	kern_ops_init(&ops, KERN_CAP_PORTABLE);
+	cr_assert_str_eq(ops.matmul_variant, "portable");
+	cr_assert_str_eq(ops.attention_variant, "ref");
 }
 
 Test(dispatch, without_caps_every_slot_is_the_reference)
