@@ -25,7 +25,9 @@ void sched_restart_workers(struct sched *s, u32 block_count, u32 host_block_coun
 		struct seq *q = &s->seqs.slots[i];
 		if (q->id && q->state == SEQ_DRAINING)
 			requeue(s, q);
-		q->in_flight = q->host_count = q->host_computed = 0;
+		q->in_flight = 0;
+		if (q->id)
+			seqs_extra(&s->seqs, q)->host_count = seqs_extra(&s->seqs, q)->host_computed = 0;
 	}
 	u32 rows = s->config.max_num_seqs;
 	for (u32 i = 0; i < rows; i++)

@@ -227,11 +227,11 @@ static bool take_blocks(struct sched *s, u32 *table, struct hit *h, u32 total)
 }
 
 /* Whether the host has kept more of a preempted sequence than the cache. */
-static bool is_behind_host(const struct seq *q, struct hit *h)
+static bool is_behind_host(const struct seq_extra *x, struct hit *h)
 {
-	if (q->host_computed <= h->computed)
+	if (x->host_computed <= h->computed)
 		return false;
-	h->computed = q->host_computed;
+	h->computed = x->host_computed;
 	h->copy_src = KV_BLOCK_NONE;
 	return true;
 }
@@ -257,22 +257,23 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 	u32 total = (q->known + block_size - 1) / block_size;
 	u32 row = s->free_rows[s->free_row_count - 1];
 	u32 *table = s->row_blocks + row * s->block_stride;
+	const struct seq_extra *x = seqs_extra(&s->seqs, q);
 
-	if (!step_diff_has_room(&s->diff, q->known, total) || !step_diff_has_copy_room(&s->diff, q->host_count))
+	if (!step_diff_has_room(&s->diff, q->known, total) || !step_diff_has_copy_room(&s->diff, x->host_count))
 		return false;
 	/* Nothing came free since it was refused: the walk over its hashes would only cost time. */
 	if (q->id == s->blocked_seq && s->running.count && s->kv.free_count <= s->blocked_free)
 		return false;
 	sched_place(s, q);
 	struct hit h = find_hit(s, p, q, table);
-	bool from_host = is_behind_host(q, &h);
+	bool from_host = is_behind_host(x, &h);
 	if (!take_blocks(s, table, &h, total)) {
 		s->blocked_seq = q->id;
 		s->blocked_free = s->kv.free_count;
 		return false;
 	}
 	count_first_schedule(s, p, q, &h);
-	sched_swap_in(s, q, table, from_host ? h.shared : q->host_count);
+	sched_swap_in(s, q, table, from_host ? h.shared : x->host_count);
 	sched_open(s, q);
 	waiting_remove(&s->waiting, &s->seqs, q);
 	running_push(&s->running, &s->seqs, seqs_slot(&s->seqs, q));
@@ -283,7 +284,7 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 	q->filed = h.shared;
 	q->block_count = total;
 	q->capacity = total * block_size;
-	step_diff_add(&s->diff, q, seqs_extra(&s->seqs, q), seqs_tokens(&s->seqs, q), table);
+	step_diff_add(&s->diff, q, x, seqs_tokens(&s->seqs, q), table);
 	u32 remaining = q->known - q->computed;
 	run_tokens(s, p, q, chunk(s, p, remaining), remaining);
 	return true;

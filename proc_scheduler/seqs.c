@@ -96,6 +96,7 @@ enum err seqs_add(struct seqs *t, u64 client_id, u64 req_id, struct seq **out)
 	q->req_id = req_id;
 	q->prev = q->next = SEQ_NONE;
 	struct seq_extra *x = &t->extras[slot];
+	x->host_count = x->host_computed = 0;
 	x->stop_count = x->bias_count = x->stop_string_count = x->stop_string_bytes_sum = 0;
 	*out = q;
 	return ERR_OK;

@@ -43,13 +43,13 @@ struct seq {
 	u64 arrived_ns, scheduled_ns, first_token_ns, token_ns; /* 0: not yet */
 	u32 held_count;	  /* outputs that came with its SUBMIT */
 	u32 cached_count; /* prompt tokens found in the prefix cache when first scheduled */
-	u32 host_first, host_count; /* while it waits: its chain of blocks in the host's memory; 0: none */
-	u32 host_computed;	    /* tokens whose KV is there */
 	struct sampling_params params;
 };
 
-/* What is read when a sequence is added or opened only. */
+/* What is read when a sequence is added, opened or preempted only. */
 struct seq_extra {
+	u32 host_first, host_count; /* while it waits: its chain of blocks in the host's memory; 0: none */
+	u32 host_computed;	    /* tokens whose KV is there */
 	u32 stop_count, bias_count, stop_string_count, stop_string_bytes_sum;
 	u32 stop_ids[STOP_IDS_MAX];
 	u32 stop_string_bytes[STOP_STRINGS_MAX];

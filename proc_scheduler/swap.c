@@ -14,14 +14,15 @@ void sched_swap_out(struct sched *s, struct seq *q)
 	u32 block_size = s->config.block_size;
 	u32 count = (q->computed + block_size - 1) / block_size;
 	const u32 *table = sched_blocks(s, q);
+	struct seq_extra *x = seqs_extra(&s->seqs, q);
 
-	ASSERT(q->state == SEQ_RUNNING && q->host_count == 0 && count <= q->block_count);
+	ASSERT(q->state == SEQ_RUNNING && x->host_count == 0 && count <= q->block_count);
 	if (count == 0 || count > s->host.free_count || !step_diff_has_copy_room(&s->diff, count))
 		return;
-	q->host_first = host_blocks_take(&s->host, count);
-	q->host_count = count;
-	q->host_computed = q->computed;
-	for (u32 i = 0, block = q->host_first; i < count; i++, block = s->host.next[block])
+	x->host_first = host_blocks_take(&s->host, count);
+	x->host_count = count;
+	x->host_computed = q->computed;
+	for (u32 i = 0, block = x->host_first; i < count; i++, block = s->host.next[block])
 		step_diff_copy(&s->diff, table[i], s->kv.count + block);
 	s->swapped_count++;
 	stats_add(s->stats, STATS_SWAPPED_OUT_BLOCKS, count);
@@ -29,19 +30,23 @@ void sched_swap_out(struct sched *s, struct seq *q)
 
 void sched_swap_forget(struct sched *s, struct seq *q)
 {
-	if (q->host_count == 0)
+	struct seq_extra *x = seqs_extra(&s->seqs, q);
+
+	if (x->host_count == 0)
 		return;
-	host_blocks_release(&s->host, q->host_first, q->host_count);
-	q->host_count = q->host_computed = 0;
+	host_blocks_release(&s->host, x->host_first, x->host_count);
+	x->host_count = x->host_computed = 0;
 	s->swapped_count--;
 }
 
 void sched_swap_in(struct sched *s, struct seq *q, const u32 *table, u32 first)
 {
-	for (u32 i = 0, block = q->host_first; i < q->host_count; i++, block = s->host.next[block])
+	const struct seq_extra *x = seqs_extra(&s->seqs, q);
+
+	for (u32 i = 0, block = x->host_first; i < x->host_count; i++, block = s->host.next[block])
 		if (i >= first)
 			step_diff_copy(&s->diff, s->kv.count + block, table[i]);
-	if (q->host_count > first)
-		stats_add(s->stats, STATS_SWAPPED_IN_BLOCKS, q->host_count - first);
+	if (x->host_count > first)
+		stats_add(s->stats, STATS_SWAPPED_IN_BLOCKS, x->host_count - first);
 	sched_swap_forget(s, q);
 }

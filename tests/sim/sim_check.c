@@ -94,14 +94,15 @@ static void check_host_blocks(struct sim_world *w)
 	memset(w->host_refs, 0, s->host.capacity * sizeof(u32));
 	for (u32 i = 0; i < s->seqs.slot_count; i++) {
 		const struct seq *q = &s->seqs.slots[i];
-		if (!q->id || !q->host_count)
+		const struct seq_extra *x = seqs_extra(&s->seqs, q);
+		if (!q->id || !x->host_count)
 			continue;
-		if (q->state != SEQ_WAITING || q->host_computed >= q->known + q->in_flight ||
-		    (q->host_computed + s->config.block_size - 1) / s->config.block_size != q->host_count)
+		if (q->state != SEQ_WAITING || x->host_computed >= q->known + q->in_flight ||
+		    (x->host_computed + s->config.block_size - 1) / s->config.block_size != x->host_count)
 			sim_fail(w, "sequence %" PRIu64 " in state %u has %u computed tokens in %u host blocks", q->id,
-				 q->state, q->host_computed, q->host_count);
-		mark_host(w, q->host_first, q->host_count, "a sequence");
-		held += q->host_count;
+				 q->state, x->host_computed, x->host_count);
+		mark_host(w, x->host_first, x->host_count, "a sequence");
+		held += x->host_count;
 		swapped++;
 	}
 	mark_host(w, s->host.first_free, s->host.free_count, "the free ones");

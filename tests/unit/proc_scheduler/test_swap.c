@@ -23,6 +23,11 @@ static void submit_three(struct fixture *f, u64 seq[3])
 		seq[i] = fixture_submit(f, i * 100, 15, i == 2 ? 12 : 5); /* two of them fit */
 }
 
+static const struct seq_extra *extra(const struct fixture *f, const struct seq *q)
+{
+	return seqs_extra(&f->s->seqs, q);
+}
+
 /* The step that preempts. */
 static const struct ipc_step *run_to_preemption(struct fixture *f)
 {
@@ -66,7 +71,7 @@ Test(swap, the_step_that_drops_copies_out_and_the_one_that_adds_copies_in)
 		cr_assert_lt(out->copy_src[i], 12);
 		cr_assert(out->copy_dst[i] >= 12 && out->copy_dst[i] < 20);
 	}
-	cr_assert_eq(q->host_computed, 16);
+	cr_assert_eq(extra(f, q)->host_computed, 16);
 	cr_assert_eq(f->s->swapped_count, 1);
 	cr_assert_eq(f->s->host.free_count, 4);
 	fixture_deliver(f);
@@ -140,7 +145,7 @@ Test(swap, what_the_prefix_cache_still_has_is_not_copied_in)
 		seq[i] = fixture_submit(f, i * 100, 15, i == 2 ? 12 : 5);
 	run_to_preemption(f);
 	struct seq *q = fixture_seq(f, seq[2]);
-	u32 host_count = q->host_count;
+	u32 host_count = extra(f, q)->host_count;
 	cr_assert_eq(host_count, 4);
 	fixture_deliver(f);
 	const struct ipc_step *in = run_to_resumption(f, q);
@@ -182,11 +187,11 @@ Test(swap, restarted_workers_have_lost_what_was_swapped)
 	submit_three(f, seq);
 	run_to_preemption(f);
 	struct seq *q = fixture_seq(f, seq[2]);
-	cr_assert_gt(q->host_count, 0);
+	cr_assert_gt(extra(f, q)->host_count, 0);
 	sched_restart_workers(f->s, c.block_count, 5, f->now_ns);
 	fake_worker_reset(&f->worker, c.block_count, f->s->context_max);
 	f->result_count = 0;
-	cr_assert_eq(q->host_count, 0);
+	cr_assert_eq(extra(f, q)->host_count, 0);
 	cr_assert_eq(f->s->host.count, 5);
 	cr_assert_eq(f->s->host.free_count, 5);
 	fixture_run(f);
@@ -211,9 +216,9 @@ Test(swap, kv_of_another_kind_is_not_copied_in)
 	struct seq *q = fixture_seq(f, seq[2]);
 	while (q->in_flight)
 		fixture_deliver(f);
-	cr_assert_eq(q->host_computed, 18);
+	cr_assert_eq(extra(f, q)->host_computed, 18);
 	cr_assert_eq(q->known, 19);
-	cr_assert_gt(q->host_count, 0);
+	cr_assert_gt(extra(f, q)->host_count, 0);
 	const struct ipc_step *step = run_to_resumption(f, q);
 	cr_assert(q->beyond);
 	u32 i = 0;
