@@ -2,7 +2,9 @@
  * threads a pair, layer and side. Pinned host memory is read and written in place. */
 #include "kernels/cuda/device.cuh"
 
-enum { THREADS = 256, VECTOR_BYTES = 16 };
+/* A swap runs beside a step, whose kernels shall find room on the multiprocessors: 64 blocks have 256 KiB on their way
+ * at a time, twice what a bus of 64 GB/s carries in 2 us. */
+enum { THREADS = 256, VECTOR_BYTES = 16, SWAP_BLOCKS = 64 };
 
 CU_INLINE size_t block_bytes_of(const struct kern_kv *kv)
 {
@@ -23,35 +25,38 @@ CU_INLINE void copy_bytes(u8 *to, const u8 *from, size_t bytes)
 		to[i] = from[i];
 }
 
-/* Grid: pairs, layers, K and V. Within a pool `from` and `to` are the same. */
+/* Grid: pairs that are worked on at once, layers, K and V. Within a pool `from` and `to` are the same. */
 static __global__ void __launch_bounds__(THREADS)
 	block_copy_kernel(const struct kern_kv *from, const struct kern_kv *to, const u32 *src,
-			  const u32 *dst)
+			  const u32 *dst, u32 count)
 {
 	const struct kern_kv *f = &from[blockIdx.y], *t = &to[blockIdx.y];
 	const size_t bytes = block_bytes_of(f);
 	u8 *target = (u8 *)(blockIdx.z == 0 ? t->k : t->v);
 	const u8 *source = (const u8 *)(blockIdx.z == 0 ? f->k : f->v);
-	copy_bytes(target + dst[blockIdx.x] * bytes, source + src[blockIdx.x] * bytes, bytes);
+	for (u32 i = blockIdx.x; i < count; i += gridDim.x)
+		copy_bytes(target + dst[i] * bytes, source + src[i] * bytes, bytes);
 }
 
-static enum err launch(const struct kern_swap_args *a, cudaStream_t stream)
+static enum err launch(const struct kern_swap_args *a, u32 at_once, cudaStream_t stream)
 {
 	if (a->layer_count > CUDA_GRID_Y_MAX)
 		return ERR_INVALID;
 	if (a->count == 0 || a->layer_count == 0)
 		return ERR_OK;
-	return cuda_launched(LAUNCH(block_copy_kernel, dim3(a->count, a->layer_count, 2), THREADS, 0, stream,
-				    a->from, a->to, a->src, a->dst));
+	return cuda_launched(LAUNCH(block_copy_kernel, dim3(at_once, a->layer_count, 2), THREADS, 0, stream,
+				    a->from, a->to, a->src, a->dst, a->count));
 }
 
 CUDA_OP(block_copy)
 {
 	const struct kern_swap_args same = {a->layers, a->layers, a->layer_count, a->src, a->dst, a->count};
-	return launch(&same, cuda_stream(ctx));
+	return launch(&same, a->count, cuda_stream(ctx));
 }
 
 extern "C" enum err swap_cuda(struct kern_ctx *ctx, const struct kern_swap_args *a)
 {
-	return launch(a, cuda_stream(ctx));
+	const u32 sides = 2 * a->layer_count, pairs = sides && sides < SWAP_BLOCKS ? SWAP_BLOCKS / sides : 1;
+
+	return launch(a, pairs < a->count ? pairs : a->count, cuda_stream(ctx));
 }

@@ -477,13 +477,18 @@ static void block_copy_case(struct device *d, enum kern_dtype type, u32 block_si
 	device_case_end(d, problem, "block_copy %s block=%u", kern_dtype_name(type), block_size);
 }
 
-/* Out to pinned host memory and, elsewhere, in again. */
+/* Out to pinned host memory and, elsewhere, in again; more pairs than are worked on at once. */
 static void swap_case(struct device *d, enum kern_dtype type)
 {
-	enum { BLOCKS = 6, HOST_BLOCKS = 4, PAIRS = 3 };
-	static const u32 out_src[PAIRS] = {5, 0, 3}, out_dst[PAIRS] = {1, 3, 0}, in_dst[PAIRS] = {2, 4, 1};
+	enum { BLOCKS = 80, HOST_BLOCKS = 70, PAIRS = 67 };
+	u32 out_src[PAIRS], out_dst[PAIRS], in_dst[PAIRS];
 	const struct kern_kv kv = {.dtype = type, .block_size = 8, .kv_heads = 2, .head_dim = 12};
 	struct cache c;
+	for (u32 i = 0; i < PAIRS; i++) {
+		out_src[i] = i * 3 % BLOCKS;
+		out_dst[i] = (i * 9 + 1) % HOST_BLOCKS;
+		in_dst[i] = (i * 11 + 2) % BLOCKS;
+	}
 	cache_init(d, &c, &kv, BLOCKS);
 	for (size_t i = 0; i < cache_bytes(&c); i++) {
 		c.k[i] = (u8)check_random(&d->check, 256);
