@@ -132,7 +132,7 @@ static void begin_epoch(struct scheduler *s)
 	LOG_INFO("EPOCH", "epoch=%" PRIu64 " ranks=%u blocks=%u host_blocks=%u context=%u live=%u", s->epoch,
 		 s->workers.count, s->sched->kv.count, s->sched->host.count, s->sched->context_max, sched_live_count(s->sched));
 	if (!s->announced)
-		boot_ready(s->boot, "block_count=%u max_model_len=%u vocab_size=%u", s->sched->kv.count,
+		boot_ready(s->boot, "block_count=%u host_block_count=%u max_model_len=%u vocab_size=%u", s->sched->kv.count, s->sched->host.count,
 			   s->sched->context_max, s->sched->config.vocab_size);
 	s->announced = true;
 }

@@ -88,6 +88,9 @@ static void banner_text(const struct console_banner *b)
 			       (double)tokens / (double)b->max_model_len, b->max_model_len);
 		printf("\n");
 	}
+	if (b->host_blocks != 0)
+		printf("  swap space     %" PRIu64 " blocks, %" PRIu64 " tokens\n", b->host_blocks,
+		       b->host_blocks * b->block_size);
 	if (b->url[0] != '\0')
 		printf("  API            %s\n", b->url);
 	printf("  run directory  %s\n  ready after    %.1f s\n\n", b->run_dir, b->start_s);
@@ -102,9 +105,9 @@ void console_banner(struct console *c, const struct console_banner *b, bool json
 	if (json)
 		LOG_INFO("ENGINE_READY",
 			 "model=\"%s\" dtype=%s kv_dtype=%s device=%s device_name=\"%s\" workers=%" PRIu64
-			 " threads=%s kv_blocks=%" PRIu64 " kv_tokens=%" PRIu64 " max_model_len=%" PRIu64
+			 " threads=%s kv_blocks=%" PRIu64 " host_blocks=%" PRIu64 " kv_tokens=%" PRIu64 " max_model_len=%" PRIu64
 			 " url=%s run_dir=\"%s\" start_s=%.3f",
-			 b->model, b->dtype, b->kv_dtype, b->device, b->device_name, b->workers, b->threads, b->blocks,
+			 b->model, b->dtype, b->kv_dtype, b->device, b->device_name, b->workers, b->threads, b->blocks, b->host_blocks,
 			 b->blocks * b->block_size, b->max_model_len, b->url, b->run_dir, b->start_s);
 	else
 		banner_text(b);

@@ -26,7 +26,7 @@ struct console_banner {
 	const char *model, *device, *device_name, *dtype, *kv_dtype, *threads, *url, *run_dir;
 	u64 node, nodes; /* this one, and how many */
 	const char *master; /* the address of node 0, with several */
-	u64 workers, blocks, block_size, max_model_len;
+	u64 workers, blocks, host_blocks, block_size, max_model_len;
 	double start_s;
 };
 void console_banner(struct console *c, const struct console_banner *b, bool json);

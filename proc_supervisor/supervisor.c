@@ -213,6 +213,7 @@ static void announce(struct supervisor *s, u64 now_ns)
 		.nodes = (u64)o->nnodes,
 		.master = o->master_addr,
 		.blocks = number_fact(s, IPC_ROLE_SCHEDULER, "block_count"),
+		.host_blocks = number_fact(s, IPC_ROLE_SCHEDULER, "host_block_count"),
 		.block_size = (u64)o->block_size,
 		.max_model_len = number_fact(s, IPC_ROLE_SCHEDULER, "max_model_len"),
 		.start_s = (double)(now_ns - s->started_ns) / 1e9,
