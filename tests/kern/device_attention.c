@@ -517,10 +517,11 @@ static void swap_case(struct device *d, enum kern_dtype type)
 	a.dst = device_upload(d, in_dst, sizeof(in_dst));
 	if (!problem)
 		problem = device_problem(d, d->device_ops.swap(&d->ctx, &a));
-	for (u32 i = 0; i < PAIRS && !problem; i++) {
+	for (u32 i = 0; i < PAIRS && !problem; i++)
 		if (memcmp((u8 *)host.k + out_dst[i] * block, c.k + out_src[i] * block, block) != 0 ||
 		    memcmp((u8 *)host.v + out_dst[i] * block, c.v + out_src[i] * block, block) != 0)
 			problem = "other bytes on the host";
+	for (u32 i = 0; i < PAIRS; i++) {
 		memcpy(c.k + in_dst[i] * block, (u8 *)host.k + out_dst[i] * block, block);
 		memcpy(c.v + in_dst[i] * block, (u8 *)host.v + out_dst[i] * block, block);
 	}
