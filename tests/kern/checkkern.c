@@ -15,6 +15,7 @@ static int usage(void)
 
 static void check_cpu(struct check *c)
 {
+	const u64 began = clock_now_ns();
 	char names[400];
 	for (u32 i = 0; i < c->target_count; i++) {
 		kern_ops_print(&c->targets[i].ops, names, sizeof(names));
@@ -25,7 +26,8 @@ static void check_cpu(struct check *c)
 	check_attention(c);
 	check_moe(c);
 	check_sampling(c);
-	printf("processor: %u passed, %u failed\n", c->passed, c->failed);
+	printf("processor: %u passed, %u failed, %.1f s\n", c->passed, c->failed,
+	       (double)(clock_now_ns() - began) * 1e-9);
 }
 
 int main(int argc, char **argv)
