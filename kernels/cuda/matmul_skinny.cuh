@@ -488,9 +488,10 @@ static enum err skinny_launch_experts(const struct skinny *p, const struct skinn
 				      const struct skinny_work *work, cudaStream_t stream)
 {
 	constexpr u32 UNITS = W == KERN_BF16 ? 4 : 2;
-	using few = skinny_shape<1, 1, UNITS, W>;
+	/* All divide the columns alike, so a row has the same bits in any company. Sums of x take the registers of a
+	 * second tile. */
+	using few = skinny_shape<1, 1, UNITS / 2, W>;
 	using many = skinny_shape<2, 2, UNITS / 2, W>;
-	/* the columns divided as by `many`: the same bits; sums of x take the registers of a second tile */
 	using wide = skinny_shape<8, W == KERN_I4_128 ? 1 : 2, UNITS / 2, W>;
 	if (work->tokens <= 8)
 		return skinny_launch_experts_shape<few>(p, x, work->experts, stream);
