@@ -69,25 +69,15 @@ static const char *products_alone(struct device *d, const struct kern_moe_matmul
 	return problem;
 }
 
-/* Products and their sum, over an assignment made by hand: experts without work, and one with most of it. */
-static void products_case(struct device *d, enum kern_dtype type, u32 tokens, u32 n, u32 k)
+enum { EXPERTS = 5 };
+
+/* Of bf16, two columns cancel each other where the inputs are alike: in floats the order of sums shows. */
+static const char *make_experts(struct device *d, enum kern_dtype type, struct kern_weight *weights,
+				struct kern_weight *refs, u32 n, u32 k)
 {
-	enum { EXPERTS = 5, TOP = 2 };
 	struct check *c = &d->check;
 	struct err_msg em = {""};
-	struct kern_weight weights[EXPERTS], refs[EXPERTS];
-	const u32 count = tokens * TOP;
-	u32 *source = check_alloc(c, count * sizeof(u32)),
-	    start[EXPERTS + 1] = {0, 0, 1, count - 2, count - 2, count};
-	u32 *numbers = check_alloc(c, count * sizeof(u32));
-	u16 *x;
-	float *combine, *x_host = device_bf16s(d, (size_t)tokens * k, false, &x),
-			*combine_host = device_floats(d, count, false, &combine);
 	const char *problem = NULL;
-	/* Two columns that cancel each other: in floats the order of sums shows. */
-	for (u32 t = 0; t < tokens && type == KERN_BF16; t++)
-		x_host[t * k + k / 2] = x_host[t * k];
-	x = device_upload_bf16(d, x_host, (size_t)tokens * k);
 	for (u32 e = 0; e < EXPERTS; e++) {
 		float *values = check_floats(c, (size_t)n * k, false);
 		for (u32 i = 0; i < n && type == KERN_BF16; i++) {
@@ -101,6 +91,27 @@ static void products_case(struct device *d, enum kern_dtype type, u32 tokens, u3
 			problem = "no weight";
 		weights[e].data = device_upload(d, device, kern_weight_device_bytes(n, k, type));
 	}
+	return problem;
+}
+
+/* Products and their sum, over an assignment made by hand: experts without work, and one with most of it. */
+static void products_case(struct device *d, enum kern_dtype type, u32 tokens, u32 n, u32 k)
+{
+	enum { TOP = 2 };
+	struct check *c = &d->check;
+	struct kern_weight weights[EXPERTS], refs[EXPERTS];
+	const u32 count = tokens * TOP;
+	u32 *source = check_alloc(c, count * sizeof(u32)),
+	    start[EXPERTS + 1] = {0, 0, 1, count - 2, count - 2, count};
+	u32 *numbers = check_alloc(c, count * sizeof(u32));
+	u16 *x;
+	float *combine, *x_host = device_bf16s(d, (size_t)tokens * k, false, &x),
+			*combine_host = device_floats(d, count, false, &combine);
+	/* as of make_experts */
+	for (u32 t = 0; t < tokens && type == KERN_BF16; t++)
+		x_host[t * k + k / 2] = x_host[t * k];
+	x = device_upload_bf16(d, x_host, (size_t)tokens * k);
+	const char *problem = make_experts(d, type, weights, refs, n, k);
 	for (u32 i = 0; i < count; i++) {
 		source[i] = check_random(c, tokens);
 		numbers[i] = (i * 3 + 1) % count; /* any distinct ones do */
