@@ -60,6 +60,7 @@ enum err boot_attach(struct boot *b, struct err_msg *em)
 	signal(SIGINT, SIG_IGN);
 	signal(SIGTERM, SIG_IGN); /* Slurm and service managers send it to every process, and the supervisor drains */
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of the write, not the end of the process */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL))
 		return err_set(em, ERR_IO, "cannot ask for the parent-death signal: %s", strerror(errno));
 	if (fcntl((int)fd, F_SETFD, FD_CLOEXEC) || fcntl((int)fd, F_SETFL, O_NONBLOCK))

@@ -69,7 +69,8 @@ int main(int argc, char **argv)
 {
 	int words = 0;
 
-	signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write, not the end of the process */
+	signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write, not the end of the process, */
+	signal(SIGXFSZ, SIG_IGN); /* and so is a limit on file sizes */
 	if (argc < 2) {
 		cmd_help(1, argv);
 		return CLI_USAGE;

@@ -1,4 +1,6 @@
 """--weights-cache: the second start maps what the first one packed, computes the same, and survives a bad file."""
+import resource
+
 import pytest
 
 from engine import DEMO, SANITIZED, Engine, run
@@ -51,3 +53,12 @@ def test_a_folder_that_cannot_be_used_is_a_warning(tmp_path):
     status, output = run("logits", "--model", DEMO, "--ids", "5", "--weights-cache", file,
                          "--log-level", "debug")
     assert status == 0 and "WEIGHTS_CACHE_NOT_WRITTEN" in output and "Not a directory" in output, output
+
+
+def test_a_limit_on_file_sizes_is_a_warning(tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    status, output = run("logits", "--model", DEMO, "--ids", "5", "--weights-cache", tmp_path, "--log-level", "debug",
+                         preexec_fn=limit)
+    assert status == 0 and "WEIGHTS_CACHE_NOT_WRITTEN" in output and "File too large" in output, output
+    assert not list(tmp_path.iterdir())
