@@ -278,7 +278,14 @@ u32 kept_results_open(struct kept_results *k, u64 seq, u32 output_count)
 	return k->firsts[index] < output_count ? k->firsts[index] : output_count;
 }
 
-void kept_results_end(struct kept_results *k, kept_results_fn fn, void *ctx)
+bool kept_results_only_prompt(const struct kept_results *k, u64 seq)
+{
+	u32 index;
+
+	return k->index_count && map_get(&k->index, seq, &index) && k->wanted[index] && k->firsts[index] == UINT32_MAX;
+}
+
+void kept_results_give(struct kept_results *k, kept_results_fn fn, void *ctx)
 {
 	struct ipc_msg msg;
 	struct rows rows;
@@ -290,5 +297,9 @@ void kept_results_end(struct kept_results *k, kept_results_fn fn, void *ctx)
 			fn(ctx, &rows.m);
 		free(rows.words);
 	}
+}
+
+void kept_results_end(struct kept_results *k)
+{
 	index_fini(k);
 }

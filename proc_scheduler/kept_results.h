@@ -43,8 +43,11 @@ void kept_results_begin(struct kept_results *k);
 /* The outputs of `seq` that its OPEN should carry: `output_count`, or fewer when the others are kept. The results of
  * that sequence are then given out. Outside of begin and end: output_count. */
 u32 kept_results_open(struct kept_results *k, u64 seq, u32 output_count);
+/* Whether `seq` was asked for and only rows of its prompt are kept. */
+bool kept_results_only_prompt(const struct kept_results *k, u64 seq);
 /* Gives the rows of all sequences asked for, oldest first. The message lives for the call. */
 typedef void (*kept_results_fn)(void *ctx, const struct ipc_result *m);
-void kept_results_end(struct kept_results *k, kept_results_fn fn, void *ctx);
+void kept_results_give(struct kept_results *k, kept_results_fn fn, void *ctx);
+void kept_results_end(struct kept_results *k);
 
 #endif

@@ -132,7 +132,8 @@ static void keep_end(struct streams *st, const struct ipc_msg *open, const struc
 	st->end_bytes += end->open.bytes + end->close.bytes;
 }
 
-/* Its outputs from the first kept one on follow with their log-probabilities. */
+/* Its outputs from the first kept one on follow with their log-probabilities. If only those of its prompt are kept, its
+ * last output follows behind them: with all outputs it would be over before they come. */
 static enum err send_open_of_end(struct streams *st, struct stream_end *end)
 {
 	struct ipc_msg msg;
@@ -144,6 +145,8 @@ static enum err send_open_of_end(struct streams *st, struct stream_end *end)
 		return e;
 	msg.open.output_tokens_count =
 		kept_results_open(&st->kept, msg.open.seq, msg.open.output_tokens_count);
+	if (msg.open.output_tokens_count && kept_results_only_prompt(&st->kept, msg.open.seq))
+		msg.open.output_tokens_count--;
 	return outbox_send(&st->outbox, (ipc_peer){0}, &msg);
 }
 
@@ -186,9 +189,32 @@ static void send_result(void *ctx, const struct ipc_result *m)
 	send(st, &msg);
 }
 
+static void send_last_output(struct streams *st, struct stream_end *end)
+{
+	struct ipc_msg msg;
+
+	if (!buf_ok(&end->open) || ipc_decode(end->open.data, end->open.bytes, &st->decoded, &msg, NULL))
+		return;
+	const struct ipc_open *open = &msg.open;
+	if (open->output_tokens_count == 0 || !kept_results_only_prompt(&st->kept, open->seq))
+		return;
+	u64 seq = open->seq;
+	u32 position = open->output_tokens_count - 1, token = open->output_tokens[position];
+	const struct ipc_result last = {.seq = &seq,
+					.seq_count = 1,
+					.position = &position,
+					.position_count = 1,
+					.token = &token,
+					.token_count = 1};
+	send_result(st, &last);
+}
+
 void streams_reopen_end(struct streams *st)
 {
-	kept_results_end(&st->kept, send_result, st);
+	kept_results_give(&st->kept, send_result, st);
+	for (u32 i = 0; st->kept.index_count && i < st->end_count; i++)
+		send_last_output(st, end_at(st, i));
+	kept_results_end(&st->kept);
 }
 
 /* ---------------------------------------------------------------- sink */

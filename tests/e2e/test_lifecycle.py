@@ -168,3 +168,19 @@ def test_options_from_environment_and_file(tmp_path):
         model = e.api.call("GET", "/v1/models")["data"][0]
         assert model["id"] == "from-file"
         assert model["max_model_len"] == 64
+
+
+def test_the_prompts_log_probabilities_outlive_a_detokenizer_that_heard_nothing():
+    """The request ends while nobody listens: what is told of it later must not be over before they come."""
+    with Engine() as e, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        fields = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "prompt_logprobs": 1}
+        wanted = e.api.completions(list(range(10, 40)), **fields)["choices"][0]
+        detok = e.pid_of("tercet-detok")
+        os.kill(detok, signal.SIGSTOP)
+        answer = pool.submit(e.api.completions, list(range(10, 40)), **fields)
+        wait_until(lambda: e.api.metric("tercet_request_success_length_total") == 2, 10, "the end")
+        os.kill(detok, signal.SIGKILL)
+        got = answer.result()["choices"][0]
+    assert got["text"] == wanted["text"]
+    assert [p and sorted(p) for p in got["prompt_logprobs"]] == [p and sorted(p) for p in wanted["prompt_logprobs"]]
+    assert got["prompt_logprobs"].count(None) == 1

@@ -91,14 +91,16 @@ Test(kept_results, an_open_stops_in_front_of_what_is_kept_and_only_that_is_given
 	cr_assert_eq(kept_results_open(&k, 11, 9), 9, "it lists nothing");
 	cr_assert_eq(kept_results_open(&k, 99, 9), 9);
 	cr_assert_eq(kept_results_open(&k, 12, 9), 5);
-	kept_results_end(&k, check_12, &t);
+	kept_results_give(&k, check_12, &t);
+	kept_results_end(&k);
 	cr_assert_eq(t.results, 4);
 	cr_assert_eq(kept_results_open(&k, 12, 9), 9);
 	kept_results_begin(&k);
 	t = (struct told){0};
 	cr_assert_eq(kept_results_open(&k, 10, 3), 3, "an earlier state of it");
 	cr_assert_eq(kept_results_open(&k, 12, 9), 5);
-	kept_results_end(&k, count, &t);
+	kept_results_give(&k, count, &t);
+	kept_results_end(&k);
 	cr_assert_eq(t.rows, 8);
 	cr_assert_eq(t.prompts, 4);
 }
@@ -129,11 +131,45 @@ Test(kept_results, number_bytes_and_age_are_bounded)
 	cr_assert_leq(k.bytes, (u64)KEPT_RESULTS_BYTES_MAX);
 	kept_results_begin(&k);
 	cr_assert_eq(kept_results_open(&k, 12, KEPT_RESULTS_MAX + 10), 10);
-	kept_results_end(&k, count, &t);
+	kept_results_give(&k, count, &t);
+	kept_results_end(&k);
 	cr_assert_eq(t.results, (u32)KEPT_RESULTS_MAX);
 	kept_results_expire(&k, (KEPT_RESULTS_AGE_S + 1) * second);
 	cr_assert_eq(k.count, (u32)KEPT_RESULTS_MAX);
 	kept_results_expire(&k, (KEPT_RESULTS_AGE_S + 2) * second);
 	cr_assert_eq(k.count, 0);
 	cr_assert_eq(k.bytes, 0);
+}
+
+Test(kept_results, it_is_known_whose_rows_are_of_the_prompt_only)
+{
+	const u64 seq = 20;
+	const u32 position = 1, ids[] = {7, 8}, lists = 2, rank = 1;
+	const f32 values[] = {-1, -2};
+	const struct ipc_result m = {.plp_seq = &seq,
+				     .plp_seq_count = 1,
+				     .plp_position = &position,
+				     .plp_position_count = 1,
+				     .plp_count = &lists,
+				     .plp_count_count = 1,
+				     .plp_rank = &rank,
+				     .plp_rank_count = 1,
+				     .plp_ids = ids,
+				     .plp_ids_count = 2,
+				     .plp_values = values,
+				     .plp_values_count = 2};
+	struct told t = {0};
+
+	kept_results_add(&k, &m, 1);
+	add(0, 1);
+	kept_results_begin(&k);
+	cr_assert_not(kept_results_only_prompt(&k, 20), "nobody asked for it");
+	cr_assert_eq(kept_results_open(&k, 20, 9), 9);
+	cr_assert(kept_results_only_prompt(&k, 20));
+	cr_assert_eq(kept_results_open(&k, 12, 1), 0);
+	cr_assert_not(kept_results_only_prompt(&k, 12), "an output, too");
+	kept_results_give(&k, count, &t);
+	cr_assert_eq(t.prompts, 2);
+	kept_results_end(&k);
+	cr_assert_not(kept_results_only_prompt(&k, 20));
 }
