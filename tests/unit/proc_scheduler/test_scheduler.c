@@ -45,7 +45,7 @@ Test(scheduler, is_ready_when_all_ranks_are_and_takes_the_least)
 	cr_assert_gt(m->refused.retry_after_ms, 0);
 	shell_worker(s, &b, 1, 50);
 	cr_assert_str_eq(shell_line(s, line, sizeof(line)),
-			 "ready block_count=50 max_model_len=256 vocab_size=500");
+			 "ready block_count=50 host_block_count=0 max_model_len=256 vocab_size=500");
 	cr_assert_eq(shell_expect(&a, IPC_TYPE_INIT)->init.block_count, 50);
 	u64 epoch = a.msg.epoch;
 	cr_assert_eq(shell_expect(&b, IPC_TYPE_INIT)->epoch, epoch);
