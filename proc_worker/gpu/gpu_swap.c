@@ -52,13 +52,17 @@ enum err gpu_take_host_blocks(struct gpu *g, u32 blocks, struct err_msg *em)
 	lay_out(g, blocks, memory);
 	w->stamp = calloc(g->block_count, sizeof(*w->stamp));
 	if (!w->stamp)
-		return err_set(em, ERR_NO_MEMORY, "out of memory");
-	e = g->api->stream_create(&w->stream, em);
+		e = err_set(em, ERR_NO_MEMORY, "out of memory");
+	if (!e)
+		e = g->api->stream_create(&w->stream, em);
 	if (!e)
 		e = g->api->event_create(&w->ready, em);
 	if (!e)
 		e = g->api->event_create(&w->done, em);
-	w->block_count = e ? 0 : blocks;
+	if (e)
+		gpu_swap_fini(g); /* the engine goes on without, and so does the host with its memory */
+	else
+		w->block_count = blocks;
 	return e;
 }
 
