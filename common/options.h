@@ -24,6 +24,13 @@ enum option_device { OPTION_DEVICE_AUTO, OPTION_DEVICE_CPU, OPTION_DEVICE_CUDA }
 enum option_log_format { OPTION_LOG_TEXT, OPTION_LOG_JSON };
 enum option_scheduling_policy { OPTION_POLICY_FCFS, OPTION_POLICY_PRIORITY };
 enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE };
+enum option_tool_call_parser {
+	OPTION_TOOLS_AUTO,
+	OPTION_TOOLS_NONE,
+	OPTION_TOOLS_HERMES,
+	OPTION_TOOLS_LLAMA3_JSON,
+	OPTION_TOOLS_MISTRAL,
+};
 
 /* STR(group, name, default, help)                 char *name
  * INT(group, name, default, min, max, help)       i64 name
@@ -44,6 +51,8 @@ enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE }
 	INT(model, seed, 0, 0, INT64_MAX, "Seed of requests that bring none: 0 draws a fresh one for each")   \
 	STR(model, chat_template, "", "File with a Jinja chat template to use instead of the model's")       \
 	FLAG(model, trust_request_chat_template, false, "Render chats with the chat_template of the request") \
+	ENUM(model, tool_call_parser, 0, "auto|none|hermes|llama3_json|mistral",                             \
+	     "Form in which the model writes tool calls; auto: as its chat template")                        \
 	ENUM(model, generation_config, 0, "auto|none", "Take default sampling parameters from the model")    \
 	ENUM(device, device, 0, "auto|cpu|cuda", "Where workers compute; auto: on GPUs where there are enough") \
 	INT(device, tensor_parallel_size, 1, 1, 64, "Workers that share every layer")                        \

@@ -35,8 +35,9 @@ static void begin_serving(struct gateway *g)
 	if (g->ready)
 		return;
 	g->ready = true;
-	LOG_INFO("GATEWAY_READY", "host=%s port=%u model=%s max_model_len=%u", host,
-		 http_server_port(g->http), g->model.names[0], engine.max_model_len);
+	LOG_INFO("GATEWAY_READY", "host=%s port=%u model=%s max_model_len=%u tool_calls=%s", host,
+		 http_server_port(g->http), g->model.names[0], engine.max_model_len,
+		 tool_format_name(g->model.tool_format));
 	boot_ready(&g->boot, "url=http://%s%s%s:%u", brackets ? "[" : "", host, brackets ? "]" : "",
 		   http_server_port(g->http));
 }
@@ -184,6 +185,13 @@ static void name_model(struct gateway *g)
 	g->model.name_count = names->count ? names->count : 1;
 }
 
+static const enum tool_format tool_format_of_option[] = {
+	[OPTION_TOOLS_NONE] = TOOL_FORMAT_NONE,
+	[OPTION_TOOLS_HERMES] = TOOL_FORMAT_HERMES,
+	[OPTION_TOOLS_LLAMA3_JSON] = TOOL_FORMAT_LLAMA3,
+	[OPTION_TOOLS_MISTRAL] = TOOL_FORMAT_MISTRAL,
+};
+
 static enum err load_model(struct gateway *g, struct err_msg *em)
 {
 	const struct options *o = g->options;
@@ -205,6 +213,8 @@ static enum err load_model(struct gateway *g, struct err_msg *em)
 	g->model.scratch = g->scratch;
 	g->model.chat_template = g->chat_template;
 	g->model.trust_chat_template = o->trust_request_chat_template;
+	g->model.tool_format = o->tool_call_parser == OPTION_TOOLS_AUTO ? tool_format_of_template(g->chat_template)
+									: tool_format_of_option[o->tool_call_parser];
 	g->model.token_bytes_max = openai_token_bytes_max(g->tokenizer);
 	g->model.logprobs_max = (u32)o->max_logprobs;
 	g->model.seed = (u64)o->seed;

@@ -238,6 +238,11 @@ static void read_chat_echo(struct openai_request *r, json_val messages)
 		r->chat_echo = json_cstr(json_get(last, "content"), "");
 }
 
+bool openai_tools_shown(const struct openai_fields *f)
+{
+	return f->has_tools && !json_string_equals(f->tool_choice, "none") && json_count(f->tools) > 0;
+}
+
 bool openai_messages_read(struct openai_request *r, const struct openai_model *m, struct api_error *e)
 {
 	const struct openai_fields *f = &r->fields;
@@ -249,8 +254,7 @@ bool openai_messages_read(struct openai_request *r, const struct openai_model *m
 		return api_error_set(
 			e, 400, "continue_final_message", NULL,
 			"Field 'continue_final_message' goes only with \"add_generation_prompt\": false.");
-	bool tools = f->has_tools && !json_string_equals(f->tool_choice, "none") && json_count(f->tools) > 0;
-	if (tools)
+	if (openai_tools_shown(f))
 		chat.tools = f->tools;
 	chat.documents = f->documents;
 	chat.add_generation_prompt = f->add_generation_prompt && !f->continue_final_message;

@@ -270,6 +270,8 @@ static void read_params(struct openai_request *r, const struct openai_model *m)
 	p->seed = draw_seed(r, m);
 	p->min_tokens = (u32)f->min_tokens;
 	p->flags = flags_of(f);
+	if (tool_format_needs_special(r->tool_format))
+		p->flags &= ~(u32)TERCET_SKIP_SPECIAL;
 	p->logprobs = (int32_t)f->logprobs;
 	p->prompt_logprobs = f->has_prompt_logprobs ? (int32_t)f->prompt_logprobs : -1;
 	if (r->endpoint == OPENAI_COMPLETIONS && f->echo && p->logprobs > p->prompt_logprobs)
@@ -344,6 +346,8 @@ bool openai_request_read(struct openai_request *r, const struct openai_model *m,
 		r->cache_salt =
 			XXH3_64bits_withSeed(r->fields.cache_salt, strlen(r->fields.cache_salt), tenant);
 	}
+	if (endpoint == OPENAI_CHAT && openai_tools_shown(&r->fields))
+		r->tool_format = m->tool_format;
 	read_params(r, m);
 	if (endpoint == OPENAI_CHAT ? !openai_messages_read(r, m, e) : !openai_prompts_read(r, m, e))
 		return false;

@@ -6,6 +6,7 @@
 #include "common/buf.h"
 #include "proc_gateway/generation_config.h"
 #include "proc_gateway/openai_fields.h"
+#include "proc_gateway/tool_calls.h"
 #include "text/text.h"
 
 enum {
@@ -28,6 +29,7 @@ struct openai_model {
 	struct text_scratch *scratch;
 	const struct chat_template *chat_template; /* NULL: the model has none */
 	bool trust_chat_template;		   /* requests may bring their own */
+	enum tool_format tool_format;		   /* in which it writes tool calls; NONE: they stay text */
 	const char *const *names;		   /* the first one is shown in replies */
 	u32 name_count;
 	u32 max_model_len;
@@ -66,6 +68,7 @@ struct openai_request {
 	bool include_usage;
 	bool usage_each;       /* continuous_usage_stats */
 	bool scoring;	       /* max_tokens 0: the one token that the engine has to make is not shown */
+	enum tool_format tool_format; /* NONE: the answer's text is not looked through for tool calls */
 	const char *chat_echo; /* text that comes before a chat's answer; "" none. Borrowed */
 };
 
@@ -92,6 +95,8 @@ bool openai_any_read(struct openai_request *r, const struct openai_model *m, enu
 
 /* Reads 'prompt' (a string, ids, or a list of either) into prompts and ids. */
 bool openai_prompts_read(struct openai_request *r, const struct openai_model *m, struct api_error *e);
+/* Whether the template is to see the request's tools. */
+bool openai_tools_shown(const struct openai_fields *f);
 /* Renders 'messages' by the chat template and encodes the result as the one prompt. */
 bool openai_messages_read(struct openai_request *r, const struct openai_model *m, struct api_error *e);
 /* Encodes `text` as the one prompt (for /tokenize only into ids, whatever its length). */

@@ -56,7 +56,9 @@ static void put_finish(const struct choice *c, struct buf *out)
 		buf_append_str(out, ",\"finish_reason\":null,\"stop_reason\":null");
 		return;
 	}
-	buf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", tercet_finish_name(c->finish));
+	bool calls = c->finish == TERCET_FINISH_STOP && c->tools.count > 0;
+	buf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":",
+		   calls ? "tool_calls" : tercet_finish_name(c->finish));
 	if (c->stop_kind == TERCET_STOP_ID)
 		buf_printf(out, "%u", c->stop_value);
 	else if (c->stop_kind == TERCET_STOP_STRING && c->stop_value < r->stop_count)
@@ -87,15 +89,28 @@ static void put_prompt_logprobs(const struct choice *c, struct buf *out)
 			      (u32)r->fields.prompt_logprobs, c->logprobs.tokenizer, out);
 }
 
+static void put_message(const struct choice *c, struct buf *out)
+{
+	buf_append_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
+	if (c->tools.count > 0 && c->text.bytes == 0)
+		buf_append_str(out, "null");
+	else
+		put_text(c, out);
+	buf_append_str(out, ",\"refusal\":null");
+	if (c->tools.count > 0) {
+		buf_append_str(out, ",\"tool_calls\":");
+		tool_calls_write(&c->tools, out);
+	}
+	buf_append_char(out, '}');
+}
+
 static void put_choice(struct choice *c, struct buf *out)
 {
 	const struct group *g = c->group;
 	bool ids = g->request.fields.return_token_ids;
 	buf_printf(out, "{\"index\":%u,", c->index);
 	if (is_chat(g)) {
-		buf_append_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-		put_text(c, out);
-		buf_append_str(out, ",\"refusal\":null}");
+		put_message(c, out);
 	} else {
 		buf_append_str(out, "\"text\":");
 		put_text(c, out);
@@ -142,7 +157,7 @@ void openai_response_write(struct group *g, struct buf *out)
 
 bool openai_chunk_due(const struct choice *c)
 {
-	return c->text.bytes > 0 || c->done || c->logprobs.count > 0 ||
+	return c->text.bytes > 0 || c->done || tool_calls_due(&c->tools) || c->logprobs.count > 0 ||
 	       (c->group->request.fields.return_token_ids && c->tokens.count > 0);
 }
 
@@ -153,11 +168,17 @@ static void put_delta(struct choice *c, bool first, struct buf *out)
 		put_text(c, out);
 		return;
 	}
+	bool calls = tool_calls_due(&c->tools), text = c->text.bytes > 0;
 	buf_append_str(out, first ? "\"delta\":{\"role\":\"assistant\",\"content\":" : "\"delta\":{");
-	if (first || c->text.bytes > 0) {
-		if (!first)
-			buf_append_str(out, "\"content\":");
+	if (text && !first)
+		buf_append_str(out, "\"content\":");
+	if (first && calls && !text)
+		buf_append_str(out, "null");
+	else if (first || text)
 		put_text(c, out);
+	if (calls) {
+		buf_append_str(out, first || text ? ",\"tool_calls\":" : "\"tool_calls\":");
+		tool_calls_write_delta(&c->tools, out);
 	}
 	buf_append_char(out, '}');
 }

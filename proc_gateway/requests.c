@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "common/assert.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -29,6 +31,7 @@ static void choice_fini(struct choice *c)
 		c->group->requests->choice_count--;
 	}
 	buf_fini(&c->text);
+	tool_calls_fini(&c->tools);
 	u32_vec_fini(&c->tokens);
 	logprobs_fini(&c->logprobs);
 	prompt_logprobs_fini(&c->prompt_logprobs);
@@ -190,7 +193,10 @@ static void choice_take_tokens(struct choice *c, const struct tercet_event *even
 	const struct tercet_logprobs *l = &event->logprobs;
 	size_t listed = 0;
 	c->token_count += event->token_count;
-	buf_append(&c->text, event->text, event->text_bytes);
+	if (c->tools.format == TOOL_FORMAT_NONE)
+		buf_append(&c->text, event->text, event->text_bytes);
+	else
+		tool_calls_feed(&c->tools, event->text, event->text_bytes, &c->text);
 	if (c->group->request.fields.return_token_ids)
 		u32_vec_append(&c->tokens, event->tokens, event->token_count);
 	for (u32 i = 0; i < l->count; i++) {
@@ -213,6 +219,8 @@ static void choice_end(struct choice *c, const struct tercet_event *event)
 	c->finish = g->request.scoring ? TERCET_FINISH_LENGTH : event->finish;
 	c->stop_kind = g->request.scoring ? TERCET_STOP_NONE : event->stop_kind;
 	c->stop_value = event->stop_value;
+	if (c->tools.format != TOOL_FORMAT_NONE)
+		tool_calls_end(&c->tools, &c->text);
 	g->done_count++;
 }
 
@@ -240,7 +248,7 @@ static void on_output(struct choice *c, const struct tercet_event *event)
 		group_fail(g, &e);
 		return;
 	}
-	if (!buf_ok(&c->text) || c->tokens.failed) {
+	if (!buf_ok(&c->text) || c->tokens.failed || !tool_calls_ok(&c->tools)) {
 		group_fail_memory(g);
 		return;
 	}
@@ -351,6 +359,10 @@ static void choice_init(struct group *g, u32 index)
 	c->logprobs.tokenizer = g->requests->model->tokenizer;
 	c->logprobs.skip_special = r->fields.skip_special_tokens;
 	c->logprobs.as_ids = r->fields.return_tokens_as_token_ids;
+	c->tools.format = r->tool_format;
+	c->tools.tools = r->fields.tools;
+	c->tools.one = !r->fields.parallel_tool_calls;
+	c->tools.id_seed = XXH3_64bits_withSeed(g->id, strlen(g->id), index);
 	if (r->fields.logprobs < 0)
 		return;
 	c->logprobs.form = r->endpoint == OPENAI_CHAT ? LOGPROBS_CHAT : LOGPROBS_COMPLETIONS;

@@ -23,6 +23,7 @@ struct choice {
 	/* Not written yet: all of it for a whole reply, the news for a stream. */
 	struct buf text;
 	struct u32_vec tokens;
+	struct tool_calls tools; /* looks through the text where the request has tools */
 	struct logprobs_writer logprobs;
 	struct prompt_logprobs prompt_logprobs;
 	u32 token_count; /* generated so far */
