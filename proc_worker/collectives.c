@@ -23,16 +23,17 @@
 #include "common/clock.h"
 #include "proc_worker/bridge.h"
 
+static const u64 MS = 1000000;
 static const u64 MAGIC = 0x3143454c4c4f4354u; /* "TCOLLEC1" */
 
 enum {
 	SPIN_NS = 50000, /* ranks finish a layer within microseconds of each other */
 	PAUSES_A_CLOCK = 8,
 	SLICE_MS = 50, /* between two looks at whether the others live */
+	SLICE_COUNTS_NS = 2 * SLICE_MS * 1000000, /* at most, as time that another had */
 	POLL_MS = 5,
 	SUM_TASK = 16384, /* floats */
 	HEAD_BYTES = 8192,
-	STEP_TIMEOUT_MS = 20000,
 };
 
 /* Written by its rank alone, or, when that is on another node, by its counterpart here; in a cache line of its own. */
@@ -44,6 +45,7 @@ struct rank_line {
 	_Atomic u64 epoch;
 	_Atomic u64 base; /* `arrived` when it began the epoch */
 	_Atomic u32 lost; /* enum bridge_loss of a rank on another node */
+	_Atomic u32 beats; /* moves while it waits for somebody outside the group */
 };
 
 struct shared {
@@ -70,7 +72,9 @@ struct collectives {
 	void *lost_ctx;
 	u64 sequence; /* of the next operation, from 0; the same on all ranks */
 	u64 epoch;
-	u32 timeout_ms;
+	u64 least_ns, most_ns; /* that it waits for a rank that lives */
+	u64 left_ns;	       /* when this rank's last operation ended, or its step began */
+	u64 usual_ns;	       /* from the end of an operation to that of the next: the longest, slowly forgotten */
 	struct kern_threads *threads;
 	int pidfds[COLLECTIVES_RANKS_MAX];
 	char path[4096]; /* removed when `first` leaves */
@@ -166,12 +170,24 @@ static enum err check_rank(const struct collectives *c, u32 rank, struct err_msg
 	return ERR_OK;
 }
 
-static enum err wait_for_rank(struct collectives *c, u32 rank, enum wait_for what, u64 target,
+/* How long to wait for a rank, when this one worked `own_ns` for the same. */
+static u64 patience(const struct collectives *c, u32 rank, enum wait_for what, u64 own_ns)
+{
+	u64 usual = own_ns > c->usual_ns ? own_ns : c->usual_ns;
+
+	if (what != WAIT_ARRIVED || usual > c->most_ns / COLLECTIVES_TIMES || (rank == 0 && c->first != 0))
+		return c->most_ns;
+	usual *= COLLECTIVES_TIMES;
+	return usual > c->least_ns ? usual : c->least_ns;
+}
+
+static enum err wait_for_rank(struct collectives *c, u32 rank, enum wait_for what, u64 target, u64 own_ns,
 			      struct err_msg *em)
 {
 	struct rank_line *line = &c->shared->lines[rank];
 	int state = spin(c, line, what, target);
-	u64 end = state ? 0 : clock_now_ns() + c->timeout_ms * 1000000ull;
+	u64 limit_ns = patience(c, rank, what, own_ns), waited_ns = 0, last_ns = state ? 0 : clock_now_ns();
+	u32 beats = atomic_load(&line->beats);
 
 	while (!state) {
 		state = sleep_slice(c, line, what, target);
@@ -180,9 +196,16 @@ static enum err wait_for_rank(struct collectives *c, u32 rank, enum wait_for wha
 		enum err e = check_rank(c, rank, em);
 		if (e)
 			return e;
-		if (clock_now_ns() > end)
-			return err_set(em, ERR_TIMEOUT, "worker %u did not come within %u ms", rank,
-				       c->timeout_ms);
+		u64 now = clock_now_ns(), slice = now - last_ns;
+		last_ns = now;
+		waited_ns += slice < SLICE_COUNTS_NS ? slice : (u64)SLICE_COUNTS_NS;
+		u32 beat = atomic_load(&line->beats);
+		if (beat != beats)
+			waited_ns = 0;
+		beats = beat;
+		if (waited_ns > limit_ns)
+			return err_set(em, ERR_TIMEOUT, "worker %u did not come within %llu ms", rank,
+				       (unsigned long long)(limit_ns / MS));
 	}
 	if (state < 0)
 		return err_set(em, ERR_ABORTED, "worker %u has begun a later epoch", rank);
@@ -191,12 +214,16 @@ static enum err wait_for_rank(struct collectives *c, u32 rank, enum wait_for wha
 
 static enum err wait_for_all(struct collectives *c, enum wait_for what, u64 target, struct err_msg *em)
 {
-	for (u32 r = 0; r < c->ranks; r++) {
-		enum err e = r == c->rank ? ERR_OK : wait_for_rank(c, r, what, target, em);
-		if (e)
-			return e;
-	}
-	return ERR_OK;
+	u64 arrived_ns = clock_now_ns(), own_ns = arrived_ns - c->left_ns;
+	enum err e = ERR_OK;
+
+	for (u32 r = 0; !e && r < c->ranks; r++)
+		e = r == c->rank ? ERR_OK : wait_for_rank(c, r, what, target, own_ns, em);
+	u64 now = clock_now_ns(), cycle = now - c->left_ns, left = c->usual_ns - c->usual_ns / 64;
+	if (what == WAIT_ARRIVED)
+		c->usual_ns = cycle > left ? cycle : left;
+	c->left_ns = now;
+	return e;
 }
 
 /* ---------------------------------------------------------------- operations */
@@ -304,9 +331,29 @@ enum err collectives_begin(struct collectives *c, u64 epoch, struct err_msg *em)
 	return e;
 }
 
-void collectives_set_timeout(struct collectives *c, u32 timeout_ms)
+void collectives_set_timeout(struct collectives *c, u32 least_ms, u32 most_ms)
 {
-	c->timeout_ms = timeout_ms;
+	c->least_ns = least_ms * MS;
+	c->most_ns = most_ms * MS;
+}
+
+void collectives_step(struct collectives *c)
+{
+	c->left_ns = clock_now_ns();
+}
+
+void collectives_beat(struct collectives *c)
+{
+	atomic_fetch_add_explicit(&c->shared->lines[c->rank].beats, 1, memory_order_relaxed);
+}
+
+u64 collectives_beats(const struct collectives *c)
+{
+	u64 sum = 0;
+
+	for (u32 r = 0; r < c->ranks; r++)
+		sum += atomic_load_explicit(&c->shared->lines[r].beats, memory_order_relaxed);
+	return sum;
 }
 
 /* ---------------------------------------------------------------- other nodes */
@@ -504,14 +551,14 @@ static enum err open_file(struct collectives *c, struct err_msg *em)
 
 static enum err open_or_wait(struct collectives *c, struct err_msg *em)
 {
-	u64 end = clock_now_ns() + c->timeout_ms * 1000000ull;
+	u64 end = clock_now_ns() + c->most_ns;
 	struct timespec pause = {.tv_nsec = POLL_MS * 1000000L};
 	enum err e;
 
 	while ((e = open_file(c, em)) == ERR_AGAIN) {
 		if (clock_now_ns() > end)
-			return err_set(em, ERR_TIMEOUT, "worker %u did not make %s within %u ms", c->first,
-				       c->path, c->timeout_ms);
+			return err_set(em, ERR_TIMEOUT, "worker %u did not make %s within %llu ms", c->first,
+				       c->path, (unsigned long long)(c->most_ns / MS));
 		nanosleep(&pause, NULL);
 	}
 	if (e)
@@ -527,7 +574,7 @@ static enum err meet(struct collectives *c, struct err_msg *em)
 	for (u32 r = c->first; r < c->first + c->here; r++) {
 		if (r == c->rank)
 			continue;
-		enum err e = wait_for_rank(c, r, WAIT_JOINED, 0, em);
+		enum err e = wait_for_rank(c, r, WAIT_JOINED, 0, 0, em);
 		if (e)
 			return e;
 		c->pidfds[r] = (int)syscall(SYS_pidfd_open, atomic_load(&c->shared->lines[r].pid), 0);
@@ -553,7 +600,8 @@ enum err collectives_join(struct collectives **out, const struct collectives_con
 	c->first = config->nodes ? config->nodes->index * c->here : 0;
 	c->buffer_bytes = (config->buffer_bytes + 63) & ~(size_t)63;
 	c->mapped_bytes = file_bytes(c->ranks, c->buffer_bytes);
-	c->timeout_ms = config->join_timeout_ms;
+	collectives_set_timeout(c, config->join_timeout_ms, config->join_timeout_ms);
+	c->left_ns = clock_now_ns();
 	c->threads = config->threads;
 	pthread_mutex_init(&c->lost_mutex, NULL);
 	for (u32 r = 0; r < COLLECTIVES_RANKS_MAX; r++)
@@ -570,7 +618,6 @@ enum err collectives_join(struct collectives **out, const struct collectives_con
 		e = meet(c, em);
 	if (!e && c->here < c->ranks)
 		e = build_bridge(c, config, em);
-	c->timeout_ms = STEP_TIMEOUT_MS;
 	if (e)
 		collectives_leave(&c);
 	else

@@ -17,7 +17,7 @@
 #include "common/types.h"
 #include "kernels/kernels.h"
 
-enum { COLLECTIVES_RANKS_MAX = 64 };
+enum { COLLECTIVES_RANKS_MAX = 64, COLLECTIVES_TIMES = 20 };
 
 /* The nodes that the ranks are spread over, `ranks / count` in a row on each. */
 struct collectives_nodes {
@@ -61,8 +61,17 @@ int collectives_lost_fd(const struct collectives *c);
 /* ERR_GONE says which node is lost, and why; ERR_SHUTDOWN: node 0 has left, so the engine was stopped; else ERR_OK. */
 MUST_CHECK enum err collectives_check(const struct collectives *c, struct err_msg *em);
 
-/* How long an operation waits for a rank that lives. */
-void collectives_set_timeout(struct collectives *c, u32 timeout_ms);
+/* How long an operation waits for a rank that lives: COLLECTIVES_TIMES as long as this rank worked for its own part, or
+ * as operations took lately, within [least_ms, most_ms]. Ranks have equal shares, so one that takes much longer is stuck.
+ * Time in which this process could not run does not count. A beginning of an epoch always waits most_ms. */
+void collectives_set_timeout(struct collectives *c, u32 least_ms, u32 most_ms);
+/* A step begins: what was before is no work for its first operation. */
+void collectives_step(struct collectives *c);
+/* This rank is late because it waits for somebody outside the group: those that wait for it begin to count anew. To be
+ * called again and again meanwhile. Other nodes do not see it: they always give rank 0 the longest time. */
+void collectives_beat(struct collectives *c);
+/* Changes with each beat of any rank on this host. Any thread. */
+u64 collectives_beats(const struct collectives *c);
 
 /* Begins an epoch: waits until all ranks have begun it. Epochs grow. ERR_ABORTED: another rank is in a later
  * one, so this one is over. */

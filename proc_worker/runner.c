@@ -172,6 +172,8 @@ enum err runner_submit(struct runner *r, const struct ipc_step *step, struct err
 	if (r->device)
 		return runner_device_submit(r, step, em);
 	ASSERT(r->in_flight == 0);
+	if (r->collectives)
+		collectives_step(r->collectives);
 	enum err e = compute(r, step, em);
 	if (e)
 		return e;

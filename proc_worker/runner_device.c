@@ -1,5 +1,5 @@
-/* Steps of a device: queued by the worker's thread without waiting, awaited by a thread of its own, collected by the
- * worker's thread when that says so. Never allocates after start; the worker's thread waits for the device only where
+/* Steps of a device: queued by the worker's thread without waiting, awaited by a thread of its own, watched by another
+ * (runner_device_watch.c), collected by the worker's thread when they are done. Never allocates after start; the worker's thread waits for the device only where
  * somebody says so (an INIT, rows with penalties, more steps than there is room for), and never for long. */
 #include "proc_worker/runner_device.h"
 
@@ -30,7 +30,7 @@ static struct timespec deadline(u64 ns)
 
 /* ---------------------------------------------------------------- the completion thread */
 
-static void signal_main(const struct runner_device *d)
+void runner_device_signal(const struct runner_device *d)
 {
 	u64 one = 1;
 
@@ -54,16 +54,20 @@ static bool step_ended(struct runner_device *d, u64 step, enum err e, struct err
 	if (e)
 		err_prefix(em, "step %llu on %s", (unsigned long long)step, d->device.info.name);
 	pthread_mutex_lock(&d->mutex);
-	if (e) {
+	if (e && !d->failed) { /* what came of an abort is not why */
 		d->failed = e;
 		d->failed_text = *em;
-	} else {
+	} else if (!e) {
+		const struct runner_flight *f = &d->flights[d->done % RUNNER_FLIGHTS_MAX];
+		u64 now = clock_now_ns();
+		if (!f->recorded)
+			step_limit_learn(&d->limit, f->counts.tokens, now - d->waiting_since_ns);
 		d->done++;
-		d->waiting_since_ns = clock_now_ns();
+		d->waiting_since_ns = now;
 	}
 	pthread_cond_broadcast(&d->changed);
 	pthread_mutex_unlock(&d->mutex);
-	signal_main(d);
+	runner_device_signal(d);
 	return e == ERR_OK;
 }
 
@@ -86,25 +90,6 @@ static void *wait_for_steps(void *arg)
 
 /* ---------------------------------------------------------------- waiting for it */
 
-/* With the mutex. */
-static enum err failure(struct runner_device *d, struct err_msg *em)
-{
-	if (d->failed) {
-		*em = d->failed_text;
-		return d->failed;
-	}
-	u64 now = clock_now_ns();
-	if (d->done == d->queued || !d->step_timeout_ns || now < d->waiting_since_ns + d->step_timeout_ns)
-		return ERR_OK;
-	d->failed = err_set(&d->failed_text, ERR_DEVICE,
-			    "%s has not ended step %llu within %llu ms (half of --progress-timeout)", d->device.info.name,
-			    (unsigned long long)d->flights[d->done % RUNNER_FLIGHTS_MAX].step,
-			    (unsigned long long)(d->step_timeout_ns / MS));
-	*em = d->failed_text;
-	gpu_abort(d->gpu);
-	return d->failed;
-}
-
 /* What a device that waits for other ranks does not say itself. */
 static enum err look_at_ranks(const struct runner *r, struct err_msg *em)
 {
@@ -119,7 +104,9 @@ enum err runner_device_look(struct runner *r, struct err_msg *em)
 	struct runner_device *d = r->device;
 
 	pthread_mutex_lock(&d->mutex);
-	enum err e = failure(d, em);
+	enum err e = d->failed;
+	if (e)
+		*em = d->failed_text;
 	pthread_mutex_unlock(&d->mutex);
 	return e ? e : look_at_ranks(r, em);
 }
@@ -186,6 +173,7 @@ static void start_locks(struct runner_device *d)
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&d->changed, &monotonic);
+	pthread_cond_init(&d->work, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	pthread_mutex_init(&d->mutex, NULL);
 }
@@ -194,7 +182,8 @@ enum err runner_device_start(struct runner *r, struct err_msg *em)
 {
 	struct runner_device *d = r->device;
 
-	d->step_timeout_ns = r->config.step_timeout_ms * MS;
+	step_limit_init(&d->limit, r->config.step_timeout_ms * MS);
+	d->collectives = r->collectives;
 	d->memory_bytes = lay_out(d, r->config.limits.rows_max, NULL);
 	void *memory = mmap(NULL, d->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)
@@ -210,7 +199,7 @@ enum err runner_device_start(struct runner *r, struct err_msg *em)
 		return err_set(em, ERR_NO_MEMORY, "cannot start the thread that waits for the device: %s",
 			       strerror(failed));
 	d->has_thread = true;
-	return ERR_OK;
+	return runner_device_watch(d, em);
 }
 
 static bool wait_for_end(struct runner_device *d, u64 ms)
@@ -218,9 +207,9 @@ static bool wait_for_end(struct runner_device *d, u64 ms)
 	struct timespec until = deadline(clock_now_ns() + ms * MS);
 	int timed_out = 0;
 
-	while (!d->ended && !timed_out)
+	while (!(d->ended && (d->watch_ended || !d->has_watchdog)) && !timed_out)
 		timed_out = pthread_cond_timedwait(&d->changed, &d->mutex, &until);
-	return d->ended;
+	return !timed_out;
 }
 
 bool runner_device_stop(struct runner_device *d)
@@ -229,6 +218,7 @@ bool runner_device_stop(struct runner_device *d)
 		pthread_mutex_lock(&d->mutex);
 		d->stop = true;
 		pthread_cond_broadcast(&d->changed);
+		pthread_cond_broadcast(&d->work);
 		bool ended = wait_for_end(d, d->comm ? LEAVE_MS : FINISH_MS);
 		if (!ended) {
 			gpu_abort(d->gpu);
@@ -238,7 +228,10 @@ bool runner_device_stop(struct runner_device *d)
 		if (!ended)
 			return false;
 		pthread_join(d->thread, NULL);
+		if (d->has_watchdog)
+			pthread_join(d->watchdog, NULL);
 		pthread_cond_destroy(&d->changed);
+		pthread_cond_destroy(&d->work);
 		pthread_mutex_destroy(&d->mutex);
 	}
 	if (d->fd >= 0)
@@ -304,12 +297,28 @@ static enum err queue_step(struct runner *r, const struct ipc_step *step, struct
 	return e ? e : gpu_sample(d->gpu, r->batch, em);
 }
 
-static void hand_over(struct runner_device *d)
+/* From here on the watch counts the step's time: a full queue of the device makes the host wait in the middle of it. */
+static void begin_queueing(struct runner_device *d)
 {
 	pthread_mutex_lock(&d->mutex);
-	if (d->done == d->queued)
+	d->flights[d->queued % RUNNER_FLIGHTS_MAX].recorded = false;
+	d->queueing = true;
+	if (d->done == d->queued) {
 		d->waiting_since_ns = clock_now_ns();
-	d->queued++;
+		if (d->watch_idle)
+			pthread_cond_signal(&d->work);
+	}
+	pthread_mutex_unlock(&d->mutex);
+}
+
+static void end_queueing(struct runner_device *d, bool queued)
+{
+	pthread_mutex_lock(&d->mutex);
+	d->queueing = false;
+	if (queued) {
+		d->flights[d->queued % RUNNER_FLIGHTS_MAX].recorded = gpu_recorded(d->gpu);
+		d->queued++;
+	}
 	pthread_cond_broadcast(&d->changed);
 	pthread_mutex_unlock(&d->mutex);
 }
@@ -344,8 +353,10 @@ enum err runner_device_submit(struct runner *r, const struct ipc_step *step, str
 		return e;
 	f->applied = clock_now_ns();
 	take_off(r, f, step);
+	begin_queueing(d);
 	e = queue_step(r, step, em);
 	if (e) {
+		end_queueing(d, false);
 		b->broken = true;
 		b->applied = false;
 		return not_queued(d, step, e, em);
@@ -353,7 +364,7 @@ enum err runner_device_submit(struct runner *r, const struct ipc_step *step, str
 	batch_state_advance(b);
 	f->queued = clock_now_ns();
 	r->in_flight++;
-	hand_over(d);
+	end_queueing(d, true);
 	return ERR_OK;
 }
 

@@ -1,7 +1,7 @@
 /* The runner's part for a device: steps are queued there, and a thread waits for them. Only runner*.c look in here.
  *
  * The main thread queues steps and collects them; the completion thread waits for the oldest that is queued, and says on
- * an eventfd that it is done. Nothing else is shared. */
+ * an eventfd that it is done; the watch sees to it that this takes no longer than it may. Nothing else is shared. */
 #ifndef TERCET_PROC_WORKER_RUNNER_DEVICE_H
 #define TERCET_PROC_WORKER_RUNNER_DEVICE_H
 
@@ -10,6 +10,7 @@
 #include "proc_worker/device.h"
 #include "proc_worker/gpu/gpu.h"
 #include "proc_worker/runner.h"
+#include "proc_worker/step_limit.h"
 
 /* A step that was queued, by what was true when it was: arrays have an element per row that samples. */
 struct runner_flight {
@@ -19,13 +20,14 @@ struct runner_flight {
 	u64 *incarnation, *seq;
 	struct runner_counts counts;
 	u64 begin, applied, queued; /* clock_now_ns */
+	bool recorded;		    /* it recorded a graph, and its time says nothing of others */
 };
 
 struct runner_device {
 	struct device device;
 	struct kern_comm *comm; /* NULL with one rank */
 	struct gpu *gpu;
-	u64 step_timeout_ns; /* 0: none */
+	const struct collectives *collectives; /* the runner's */
 	u64 last_done_ns;
 
 	/* Numbers of flights since create: flights[n % RUNNER_FLIGHTS_MAX]. collected <= known <= done <= queued. */
@@ -38,13 +40,17 @@ struct runner_device {
 	pthread_mutex_t mutex; /* of all below */
 	pthread_cond_t changed;
 	u64 queued, done;
-	u64 waiting_since_ns; /* when the oldest that is not done became it */
+	bool queueing;	      /* flights[queued] is being queued */
+	u64 waiting_since_ns; /* when the oldest that is not done, or is being queued, became it */
+	struct step_limit limit;
+	pthread_cond_t work; /* there is something to watch; or an end of that */
+	u64 looked_ns, beats; /* the watch's last look, 0: none since it had nothing to do; collectives_beats of then */
 	bool stop, ended;     /* the thread shall end; has ended */
 	enum err failed;      /* of a step: nothing comes after it */
 	struct err_msg failed_text;
 	int fd; /* -1: none yet */
-	pthread_t thread;
-	bool has_thread;
+	pthread_t thread, watchdog;
+	bool has_thread, has_watchdog, watch_idle, watch_ended;
 };
 
 /* Opens the device that the options mean and leaves NULL in r->device for the CPU. Errors of device_choose. */
@@ -66,10 +72,14 @@ MUST_CHECK enum err runner_device_collect(struct runner *r, struct err_msg *em);
 MUST_CHECK enum err runner_device_wait(struct runner *r, struct err_msg *em);
 MUST_CHECK enum err runner_device_look(struct runner *r, struct err_msg *em);
 
-/* Starts the completion thread and makes room for flights; undoes it (true), or finds that the device does not
+/* Starts the threads and makes room for flights; undoes it (true), or finds that the device does not
  * answer (false). */
 MUST_CHECK enum err runner_device_start(struct runner *r, struct err_msg *em);
 bool runner_device_stop(struct runner_device *d);
+/* Starts the watch over steps; its thread ends with d->stop. */
+MUST_CHECK enum err runner_device_watch(struct runner_device *d, struct err_msg *em);
+/* Wakes the main thread. Any thread. */
+void runner_device_signal(const struct runner_device *d);
 
 /* Marks rows that a sampled token ends, by the rule that scheduler and detokenizer follow, too. */
 void runner_mark_finished(struct runner *r, u32 row, u32 output, u32 token);

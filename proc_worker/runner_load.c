@@ -17,6 +17,7 @@ enum {
 	LOAD_TIMEOUT_MS =
 		60 * 60 * 1000, /* a rank that dies while it loads is noticed at once all the same */
 	STEP_TIMEOUT_MS = 20 * 1000,
+	STEP_TIMEOUT_LEAST_MS = 4 * 1000, /* whatever hiccup a host has is over by then */
 	SCRATCH_ALIGN = 64,
 	DEVICE_EXCHANGE_BYTES = 4096, /* ranks with devices tell each other numbers only */
 };
@@ -220,7 +221,7 @@ static enum err join(struct runner *r, struct err_msg *em)
 				   : decoder_exchange_bytes(&r->model, r->config.ranks, r->config.limits.tokens_max);
 	enum err e = collectives_join(&r->collectives, &c, em);
 	if (!e)
-		collectives_set_timeout(r->collectives, LOAD_TIMEOUT_MS);
+		collectives_set_timeout(r->collectives, LOAD_TIMEOUT_MS, LOAD_TIMEOUT_MS);
 	return e;
 }
 
@@ -453,7 +454,7 @@ static enum err make_all(struct runner *r, struct err_msg *em)
 	if (!e)
 		e = make_batch(r, em);
 	if (!e && r->collectives)
-		collectives_set_timeout(r->collectives, STEP_TIMEOUT_MS);
+		collectives_set_timeout(r->collectives, STEP_TIMEOUT_LEAST_MS, STEP_TIMEOUT_MS);
 	if (e)
 		return e;
 	if (r->device)

@@ -27,6 +27,8 @@ static void send_frame(struct worker *w, struct ipc_channel *ch, const char *nam
 			stats_idle(w->stats); /* the peer is stuck, not this process */
 		}
 		waited = true;
+		if (w->runner->collectives)
+			collectives_beat(w->runner->collectives); /* nor is it to those that wait for it */
 		nanosleep(&pause, NULL);
 		worker_on_command(w);
 	}

@@ -81,6 +81,8 @@ bool gpu_needs_history(const struct batch_state *b);
  * staging memory holds, and neither allocates. ERR_DEVICE and the errors of the ops. */
 MUST_CHECK enum err gpu_forward(struct gpu *g, const struct batch_state *b, const struct ipc_step *s,
 				struct err_msg *em);
+/* Whether the step queued last has recorded a graph, which takes longer than what the graph then does. */
+bool gpu_recorded(const struct gpu *g);
 /* Second half: bias, penalties and masks, sampling, the sampled tokens behind their rows, log-probabilities,
  * and on a side stream the way of all that to the host. */
 MUST_CHECK enum err gpu_sample(struct gpu *g, const struct batch_state *b, struct err_msg *em);

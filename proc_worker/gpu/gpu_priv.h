@@ -157,6 +157,7 @@ struct gpu {
 	struct gpu_graph graphs[GPU_SIZES_MAX];
 	u32 graph_count;
 	bool has_exceptions; /* the last step ran some row otherwise than by the rule */
+	bool recorded;	     /* a graph, by the last step */
 	bool tail_queued;    /* by the forward: the sample half has only the way back to queue */
 	char tune_path[1024];
 };

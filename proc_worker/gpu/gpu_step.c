@@ -90,6 +90,7 @@ static enum err record(struct gpu *g, const struct gpu_shape *shape, bool tail, 
 {
 	u64 begin = clock_now_ns();
 
+	g->recorded = true;
 	enum err e = g->api->graph_begin(g->ctx.stream, em);
 	if (e)
 		return e;
@@ -162,7 +163,7 @@ enum err gpu_forward(struct gpu *g, const struct batch_state *b, const struct ip
 	bool tail = gpu_samples_plainly(b);
 
 	ASSERT(b->applied && g->kv_memory);
-	g->tail_queued = false;
+	g->tail_queued = g->recorded = false;
 	enum err e = open_slot(g, b->step, em);
 	if (!e)
 		e = gpu_apply(g, b, s, em);
@@ -178,4 +179,9 @@ enum err gpu_forward(struct gpu *g, const struct batch_state *b, const struct ip
 		return e;
 	g->tail_queued = tail;
 	return shape.whole ? run_decode(g, &shape, tail, em) : gpu_queue(g, &shape, tail, em);
+}
+
+bool gpu_recorded(const struct gpu *g)
+{
+	return g->recorded;
 }

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include <condition_variable>
@@ -211,6 +212,7 @@ void emu_progress(struct emu_call &call)
 
 static void device_main(void)
 {
+	(void)prctl(PR_SET_NAME, "emu-device"); /* for tests that hold it */
 	struct emu_call call("device thread");
 	while (streams.threaded) {
 		std::shared_ptr<struct CUstream_st> s = choose_stream(NULL);

@@ -154,6 +154,11 @@ enum err gpu_sample(struct gpu *g, const struct batch_state *b, struct err_msg *
 	return ERR_OK;
 }
 
+bool gpu_recorded(const struct gpu *g)
+{
+	return g->last_step == fake_gpu.record_at;
+}
+
 enum err gpu_wait(struct gpu *g, u64 step, struct err_msg *em)
 {
 	const struct slot *slot = &g->ring[step % GPU_RING];

@@ -13,6 +13,7 @@ struct fake_gpu {
 	/* What the test sets, before the steps that it is meant for. Steps count from 1; 0: none. */
 	_Atomic u64 step_us;
 	_Atomic u64 hang_at;	/* that step ends with gpu_abort only */
+	_Atomic u64 record_at;	/* gpu_recorded says so */
 	_Atomic bool stubborn;	/* not even then */
 	_Atomic u64 fail_at;	/* gpu_wait says so */
 	_Atomic u64 refuse_at;	/* gpu_forward says so */

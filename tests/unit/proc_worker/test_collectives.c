@@ -181,11 +181,89 @@ Test(collectives, a_stuck_rank_is_an_error_after_the_timeout, .timeout = 20)
 	pid_t pid = fork_rank(1, true);
 	cr_assert_eq(join(&c, 0, 2, &em), ERR_OK, "%s", em.text);
 	cr_assert_eq(collectives_all_gather(c, sizeof(u32), parts, &em), ERR_OK);
-	collectives_set_timeout(c, 200);
+	collectives_set_timeout(c, 200, 200);
 	cr_assert_eq(collectives_all_gather(c, sizeof(u32), parts, &em), ERR_TIMEOUT);
 	cr_assert(strstr(em.text, "worker 1 did not come within 200 ms"), "%s", em.text);
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
+	collectives_leave(&c);
+	remove_dir();
+}
+
+/* Rank 0 works `work_ms` for its part, as its peer should have; the wait ends after 20 times that, within limits. */
+static u64 ms_until_stuck(struct collectives *c, u32 work_ms)
+{
+	const void *parts[COLLECTIVES_RANKS_MAX];
+	struct err_msg em;
+
+	collectives_step(c);
+	usleep(work_ms * 1000);
+	u64 begin = clock_now_ns();
+	cr_assert_eq(collectives_all_gather(c, sizeof(u32), parts, &em), ERR_TIMEOUT);
+	return (clock_now_ns() - begin) / 1000000;
+}
+
+Test(collectives, a_stuck_rank_is_told_by_how_long_the_same_work_takes_here, .timeout = 20)
+{
+	struct collectives *c;
+	const void *parts[COLLECTIVES_RANKS_MAX];
+	struct err_msg em;
+
+	make_dir();
+	pid_t pid = fork_rank(3, true);
+	cr_assert_eq(join(&c, 0, 2, &em), ERR_OK, "%s", em.text);
+	collectives_set_timeout(c, 100, 20000);
+	for (u32 i = 0; i < 3; i++) {
+		collectives_step(c);
+		cr_assert_eq(collectives_all_gather(c, sizeof(u32), parts, &em), ERR_OK);
+	}
+	u64 quick = ms_until_stuck(c, 0);
+	cr_assert(quick >= 100 && quick < 5000, "%llu ms", (unsigned long long)quick);
+	u64 long_part = ms_until_stuck(c, quick > 50 ? (u32)quick : 50);
+	cr_assert(long_part >= 20 * 50 && long_part < 20000, "%llu ms", (unsigned long long)long_part);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	collectives_leave(&c);
+	remove_dir();
+}
+
+/* Rank 1 in a process of its own: comes to the second operation late, and says meanwhile that it lives. */
+static pid_t fork_beating_rank(u32 beats)
+{
+	pid_t pid = fork();
+
+	if (pid)
+		return pid;
+	struct collectives *c;
+	const void *parts[COLLECTIVES_RANKS_MAX];
+	struct err_msg em;
+	if (join(&c, 1, 2, &em) || collectives_all_gather(c, sizeof(u32), parts, &em))
+		_exit(1);
+	for (u32 i = 0; i < beats; i++) {
+		usleep(20000);
+		collectives_beat(c);
+	}
+	_exit(collectives_all_gather(c, sizeof(u32), parts, &em));
+}
+
+Test(collectives, a_rank_that_waits_for_others_itself_is_not_stuck, .timeout = 20)
+{
+	struct collectives *c;
+	const void *parts[COLLECTIVES_RANKS_MAX];
+	struct err_msg em;
+	int status;
+
+	make_dir();
+	pid_t pid = fork_beating_rank(60);
+	cr_assert_eq(join(&c, 0, 2, &em), ERR_OK, "%s", em.text);
+	collectives_set_timeout(c, 400, 400);
+	cr_assert_eq(collectives_all_gather(c, sizeof(u32), parts, &em), ERR_OK);
+	u64 begin = clock_now_ns();
+	cr_assert_eq(collectives_all_gather(c, sizeof(u32), parts, &em), ERR_OK, "%s", em.text);
+	cr_assert_gt(clock_now_ns() - begin, 800000000u, "longer than the limit");
+	cr_assert_geq(collectives_beats(c), 60);
+	waitpid(pid, &status, 0);
+	cr_assert_eq(status, 0);
 	collectives_leave(&c);
 	remove_dir();
 }

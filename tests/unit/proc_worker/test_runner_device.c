@@ -292,6 +292,16 @@ Test(runner_device, a_step_that_cannot_be_queued_names_device_and_step)
 	cr_assert_neq(strstr(em.text, "the fake refuses"), NULL, "%s", em.text);
 }
 
+/* The watch says why, and then aborts. */
+static void expect_abort(void)
+{
+	u64 end = clock_now_ns() + 5000000000u;
+
+	while (!fake_gpu.aborts && clock_now_ns() < end)
+		poll(NULL, 0, 1);
+	cr_assert_eq(fake_gpu.aborts, 1);
+}
+
 Test(runner_device, a_step_that_hangs_is_aborted_after_the_timeout)
 {
 	fake_gpu.hang_at = 2;
@@ -301,8 +311,37 @@ Test(runner_device, a_step_that_hangs_is_aborted_after_the_timeout)
 	cr_assert_eq(look_for_trouble(5000), ERR_DEVICE);
 	u64 took_ms = (clock_now_ns() - start) / 1000000;
 	cr_assert(took_ms >= 400 && took_ms < 2000, "%llu ms", (unsigned long long)took_ms);
-	cr_assert_neq(strstr(em.text, "has not ended step 2 within 400 ms"), NULL, "%s", em.text);
-	cr_assert_eq(fake_gpu.aborts, 1);
+	cr_assert_neq(strstr(em.text, "has not ended step 2 within 400 ms (half of --progress-timeout)"), NULL, "%s", em.text);
+	expect_abort();
+}
+
+/* Half of the default --progress-timeout would be 30 s. */
+Test(runner_device, a_step_that_takes_far_longer_than_its_like_is_aborted_within_seconds)
+{
+	enum { SETTLED = 5 };
+
+	runner_destroy(&runner);
+	struct runner_config c = config();
+	c.step_timeout_ms = 30000;
+	cr_assert_eq(runner_create(&runner, &c, &em), ERR_OK, "%s", em.text);
+	begin(1);
+	fake_gpu.step_us = 1000;
+	fake_gpu.hang_at = SETTLED + 1;
+	mirror_begin(&mirror);
+	add_row(0, 1, 1);
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	for (u32 i = 1; i < SETTLED; i++) {
+		collect();
+		submit_next();
+	}
+	collect();
+	submit_next();
+	u64 start = clock_now_ns();
+	cr_assert_eq(look_for_trouble(20000), ERR_DEVICE);
+	u64 took_ms = (clock_now_ns() - start) / 1000000;
+	cr_assert(took_ms >= 3900 && took_ms < 10000, "%llu ms", (unsigned long long)took_ms);
+	cr_assert_neq(strstr(em.text, "has not ended step 6 within 4000 ms (steps of its size take "), NULL, "%s", em.text);
+	expect_abort();
 }
 
 Test(runner_device, who_waits_for_a_step_that_hangs_does_not_hang)
