@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { KERN_DEVICE_ABI = 2, KERN_DEVICE_NAME_MAX = 128, KERN_COMM_ID_BYTES = 128, KERN_COMM_BUFFERS = 8 };
+enum { KERN_DEVICE_ABI = 3, KERN_DEVICE_NAME_MAX = 128, KERN_COMM_ID_BYTES = 128, KERN_COMM_BUFFERS = 8 };
 
 struct kern_device_info {
 	char name[KERN_DEVICE_NAME_MAX];
@@ -63,7 +63,9 @@ struct kern_device_api {
 			 struct err_msg *em);
 	enum err (*zero)(void *stream, void *dst, size_t bytes, struct err_msg *em);
 
-	enum err (*event_create)(struct kern_event **out, struct err_msg *em);
+	/* `awaited`: the host will wait for it (event_sync), and its thread sleeps meanwhile; else such a wait keeps a
+	 * core busy, and the event, which only streams wait for, is spared the interrupt. */
+	enum err (*event_create)(struct kern_event **out, bool awaited, struct err_msg *em);
 	void (*event_destroy)(struct kern_event *e);
 	enum err (*event_record)(struct kern_event *e, void *stream, struct err_msg *em); /* queued */
 	/* ERR_AGAIN: what was queued before the event is not done. Any thread. */

@@ -404,11 +404,11 @@ enum err gpu_memory_init(struct gpu *g, struct err_msg *em)
 	g->ctx.scratch_bytes = g->arena.scratch_bytes;
 	e = take_host(g, em);
 	for (u32 i = 0; !e && i < GPU_STAGES; i++)
-		e = g->api->event_create(&g->stages[i].copied, em);
+		e = g->api->event_create(&g->stages[i].copied, true, em);
 	for (u32 i = 0; !e && i < GPU_RING; i++)
-		e = g->api->event_create(&g->slots[i].done, em);
+		e = g->api->event_create(&g->slots[i].done, true, em);
 	if (!e)
-		e = g->api->event_create(&g->computed, em);
+		e = g->api->event_create(&g->computed, false, em);
 	return e ? e : upload_rope(g, em);
 }
 

@@ -56,9 +56,9 @@ enum err gpu_take_host_blocks(struct gpu *g, u32 blocks, struct err_msg *em)
 	if (!e)
 		e = g->api->stream_create(&w->stream, em);
 	if (!e)
-		e = g->api->event_create(&w->ready, em);
+		e = g->api->event_create(&w->ready, false, em);
 	if (!e)
-		e = g->api->event_create(&w->done, em);
+		e = g->api->event_create(&w->done, false, em);
 	if (e)
 		gpu_swap_fini(g); /* the engine goes on without, and so does the host with its memory */
 	else

@@ -59,7 +59,7 @@ static enum err upload(struct gpu *g, struct rooms *r, struct err_msg *em)
 	for (u32 i = 0; !e && i < GPU_ROOMS; i++) {
 		e = g->api->host_alloc(&r->memory[i], GPU_ROOM_BYTES, em);
 		if (!e)
-			e = g->api->event_create(&r->copied[i], em);
+			e = g->api->event_create(&r->copied[i], true, em);
 	}
 	if (!e)
 		e = model_weights_upload(&g->weights, &plan, &d, em);

@@ -86,7 +86,7 @@ Test(device, an_event_tells_when_what_came_before_it_is_done)
 
 	OK(device.api->stream_create(&stream, &em));
 	OK(device.api->stream_create(&other, &em));
-	OK(device.api->event_create(&event, &em));
+	OK(device.api->event_create(&event, true, &em));
 	OK(device.api->alloc(&a, 4096, &em));
 	OK(device.api->host_alloc(&host, 4096, &em));
 	memset(host, 5, 4096);
