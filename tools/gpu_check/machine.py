@@ -5,6 +5,7 @@ import os
 import pathlib
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,12 +14,17 @@ import time
 import engine as engines
 
 NO_DEVICE = 77
+REQUEST_SECONDS = 60
 CUDA_FOLDERS = ["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/usr/local/cuda/targets/x86_64-linux/lib"]
 CUDA_LIBRARIES = ["libcublasLt.so.13", "libnccl.so.2"]
 
 
 class Skipped(Exception):
     """A part cannot be done; the text says why."""
+
+
+class Stopped(BaseException):
+    """A part has outlived its time, or somebody ends the script; the text says which."""
 
 
 class Machine:
@@ -67,14 +73,29 @@ class Machine:
     def run(self, command, seconds, environment=None):
         """(exit status, output of both kinds); status None: the time was up, and it was ended."""
         process = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, env=environment)
+                                   stderr=subprocess.STDOUT, env=environment, start_new_session=True)
         try:
             text = process.communicate(timeout=max(seconds, 1))[0]
-            status = process.returncode
+            return process.returncode, text.decode(errors="replace")
         except subprocess.TimeoutExpired:
-            process.kill()
-            text, status = process.communicate()[0], None
-        return status, text.decode(errors="replace")
+            return None, (self.end_tree(process) or b"").decode(errors="replace")
+        except BaseException:
+            self.end_tree(process)
+            raise
+
+    @staticmethod
+    def end_tree(process):
+        """Kills a program and all that it has started: compute-sanitizer's program would go on without it and hold its
+        output open. Gives the output so far."""
+        for pid in [*engines.descendants(process.pid), process.pid]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        try:
+            return process.communicate(timeout=10)[0]
+        except subprocess.TimeoutExpired as late:  # a process that waits for the device cannot be killed
+            return late.output
 
     def devices(self):
         """How many the engine may use."""
@@ -100,7 +121,10 @@ class Machine:
             flags += ["--threads", min(os.cpu_count() or 1, 8)]
         if not any(str(f).startswith("--kv-cache-memory") for f in flags):
             flags += ["--kv-cache-memory", "64MiB"]
-        return engines.Engine(*flags, model=model, env=self.environment if cuda else {}, wait=wait)
+        e = engines.Engine(*flags, model=model, env=self.environment if cuda else {}, wait=wait)
+        if not self.emulated:
+            e.api.timeout = REQUEST_SECONDS
+        return e
 
     def scratch(self, bytes_needed):
         """A folder with that much room, made once."""

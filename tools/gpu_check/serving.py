@@ -112,10 +112,13 @@ def prompt(tokens, number):
 def load(api, batch, context, steps):
     """`batch` requests at once; (begin, end), and the tokens that came."""
     begin = time.monotonic()
-    with concurrent.futures.ThreadPoolExecutor(batch) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(batch)
+    try:
         jobs = [pool.submit(api.completions, prompt(context - steps // 2, k), max_tokens=steps, temperature=0,
                             ignore_eos=True) for k in range(batch)]
         tokens = sum(j.result()["usage"]["completion_tokens"] for j in jobs)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # requests that wait end with their engine
     return (begin, time.monotonic()), tokens
 
 
@@ -137,9 +140,13 @@ class Run:
         e = self.here.engine(*flags, model=model, wait=False)
         try:
             e.wait_ready(min(max(self.end - time.monotonic(), 10), 120))
-        except BaseException:
+        except BaseException as problem:
+            log = e.log()[-3000:]
             e.close()
+            if isinstance(problem, AssertionError):
+                raise AssertionError("%s\n%s" % (problem, log)) from problem
             raise
+        e.api.timeout = max(self.end - time.monotonic(), e.api.timeout)
         seconds = time.monotonic() - began
         self.part.line(bench="gpu_engine", model=self.name, what=what, seconds=round(seconds, 2))
         self.part.row("%s: %s %.1f s" % (self.name, what, seconds))
@@ -156,10 +163,13 @@ class Run:
         with self.start("first start-up", model, flags) as e:
             e.terminate()
         with self.start("start-up", model, flags + ["--trace", trace]) as e:
-            self.run(e, loads, prefills, steps)
+            try:
+                self.run(e, loads, prefills, steps)
+            except Exception as problem:  # pylint: disable=broad-except  # what was measured before it counts
+                self.part.judge(False, "%s: %s: %s" % (self.name, type(problem).__name__, problem), log=e.log()[-3000:])
             log = e.log()
             status = e.terminate()
-        self.part.judge(status == 0, "%s ended in order" % self.name, log="" if status == 0 else log[-1500:])
+        self.part.judge(status == 0, "%s ended in order" % self.name, log="" if status == 0 else log[-3000:])
         if trace.exists():
             self.judge(Timeline(trace))
             trace.unlink()
@@ -271,6 +281,9 @@ def measure(here, part, end):
             part.row("%s skipped: %s" % (name, reason))
             part.line(model=name, skipped=str(reason))
             continue
-        Run(here, part, name, SHAPES[name], stop).measure(folder, LOADS, PREFILLS, DECODE_STEPS)
+        try:
+            Run(here, part, name, SHAPES[name], stop).measure(folder, LOADS, PREFILLS, DECODE_STEPS)
+        except Exception as problem:  # pylint: disable=broad-except  # the other model shall be measured, too
+            part.judge(False, "%s: %s: %s" % (name, type(problem).__name__, str(problem)[-3000:]))
     if part.passed + part.failed == 0:
         raise Skipped("neither model could be measured")

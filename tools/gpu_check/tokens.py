@@ -26,12 +26,17 @@ def continuations(api, cpu_wanted, prompts, margin):
 def one(here, part, name, model, prompts, wanted, flags, allowed, margin=device_tokens.MARGIN):
     """An engine with `flags`; `allowed`: share of the sure tokens that may be others."""
     what = " ".join([name, *[str(f) for f in flags]])
+    log = ""
     try:
         with here.engine(*FLAGS, *flags, model=model) as e:
-            sure, wrong = device_tokens.sure_tokens(e.api, prompts, margin)
-            others = continuations(e.api, wanted, prompts, margin) if allowed == 0 else []
-    except AssertionError as problem:
-        part.judge(False, what, problem=str(problem)[-1500:])
+            try:
+                sure, wrong = device_tokens.sure_tokens(e.api, prompts, margin)
+                others = continuations(e.api, wanted, prompts, margin) if allowed == 0 else []
+            except Exception:
+                log = e.log()[-3000:]
+                raise
+    except Exception as problem:  # pylint: disable=broad-except  # the other models shall run, too
+        part.judge(False, what, problem="%s: %s" % (type(problem).__name__, str(problem)[-3000:]), log=log)
         return
     part.judge(sure > 0 and len(wrong) <= allowed * sure and not others, what, sure=sure, wrong=len(wrong),
                examples=(wrong + others)[:5])
