@@ -400,13 +400,21 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size
 				kind, stream));
 }
 
+/* Pageable memory has been read when a copy returns, but what it goes to need not be written yet; a copy within the device
+ * is not waited for at all. A stream that does not wait for the legacy one may come first. */
+static bool returns_early(const void *dst, const void *src, size_t bytes)
+{
+	enum emu_memory to, from;
+	return emu_memory_at(dst, bytes, &to) && emu_memory_at(src, bytes, &from) && to == EMU_DEVICE && from != EMU_PINNED;
+}
+
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind)
 {
 	EMU_CALL();
 	cudaError_t e = emu_capture_forbids();
 	if (e == cudaSuccess)
 		e = copy(call, {static_cast<char *>(dst), static_cast<const char *>(src), bytes, bytes, bytes, 1}, kind, NULL);
-	if (e == cudaSuccess) {
+	if (e == cudaSuccess && !returns_early(dst, src, bytes)) {
 		std::shared_ptr<struct CUstream_st> legacy = emu_stream_find(NULL);
 		e = emu_drain(call, {legacy, legacy->issued});
 	}

@@ -58,6 +58,8 @@ void *device_upload(struct device *d, const void *host, size_t bytes)
 	void *p = device_alloc(d, bytes);
 	if (bytes > 0)
 		must(cudaMemcpy(p, host, bytes, cudaMemcpyHostToDevice), "upload");
+	/* It returns when it has read pageable memory, and other streams do not wait for what is still to be written. */
+	must(cudaStreamSynchronize(NULL), "upload");
 	return p;
 }
 
@@ -84,9 +86,13 @@ const char *device_problem(struct device *d, enum err e)
 		snprintf(text, sizeof(text), "answers '%s'", err_text(e));
 		return text;
 	}
-	if (error != cudaSuccess)
-		printf("%s", device_report());
-	return error == cudaSuccess ? NULL : "the kernel was stopped";
+	if (error == cudaSuccess)
+		return NULL;
+	printf("%s", device_report());
+	snprintf(text, sizeof(text), "the kernel was stopped: %s", cudaGetErrorName(error));
+	printf("case %u: %s\n", d->check.passed + d->check.failed + 1, text); /* whatever fails next ends the program */
+	fflush(stdout);
+	return text;
 }
 
 static bool guards_hold(const struct device_buffer *b)
@@ -118,12 +124,14 @@ void device_case_end(struct device *d, const char *problem, const char *fmt, ...
 {
 	char text[200];
 	va_list args;
-	const char *guards = device_release(d, 0);
-	problem = problem ? problem : guards;
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
+	if (!problem)
+		problem = device_release(d, 0);
 	check_case_end(&d->check, problem, "%s %s", text, d->schedule);
+	fflush(stdout); /* a device whose kernel was stopped frees nothing: that ends the program */
+	(void)device_release(d, 0);
 }
 
 u16 *device_upload_bf16(struct device *d, const float *host, size_t count)

@@ -273,7 +273,7 @@ static bool fill_arena(struct gpu_bench *b)
 		ok = cudaMemcpy(b->arena + at, host, bytes, cudaMemcpyHostToDevice) == cudaSuccess;
 	}
 	free(host);
-	return ok;
+	return ok && cudaStreamSynchronize(NULL) == cudaSuccess; /* a copy returns before its last bytes are written */
 }
 
 static bool make_memory(struct gpu_bench *b)
