@@ -7,6 +7,10 @@
 
 #include "common/err.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum log_level { LOG_LEVEL_DEBUG, LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERROR };
 
 /* `process` ("worker-0") is copied. `json` selects JSON lines. Colour only on a terminal without NO_COLOR. */
@@ -22,4 +26,7 @@ void log_event(enum log_level level, const char *event, const char *fmt, ...) PR
 #define LOG_WARN(event, ...)  log_event(LOG_LEVEL_WARN, event, __VA_ARGS__)
 #define LOG_ERROR(event, ...) log_event(LOG_LEVEL_ERROR, event, __VA_ARGS__)
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -454,8 +454,9 @@ template <typename S> static enum err attention_launch(const struct attention *p
 	const u32 grid = p->plan.grid[S::KIND];
 	if (grid == 0)
 		return ERR_OK;
-	if (CU_SHARED_LIMIT(attention_kernel<S>, S::SHARED_BYTES) != cudaSuccess)
-		return ERR_DEVICE;
+	const cudaError_t e = CU_SHARED_LIMIT(attention_kernel<S>, S::SHARED_BYTES);
+	if (e != cudaSuccess)
+		return cuda_refused(e);
 	return cuda_launched(LAUNCH(attention_kernel<S>, grid, S::THREADS, S::SHARED_BYTES, stream, *p));
 }
 

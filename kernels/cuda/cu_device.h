@@ -22,6 +22,18 @@ static inline void *cu_library_symbol(void *library, const char *name)
 	return dlsym(library, name);
 }
 
+/* Whether the device of this process knows programmatic stream serialisation. */
+static inline bool cu_is_programmatic()
+{
+	static const bool is = [] {
+		int device = 0, major = 0;
+		return cudaGetDevice(&device) == cudaSuccess &&
+		       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+	}();
+
+	return is;
+}
+
 template <typename... P, typename... A>
 static inline cudaError_t cu_launch(bool dependent, void (*kernel)(P...), dim3 grid, dim3 block,
 				    size_t shared_bytes, cudaStream_t stream, A &&...args)
@@ -35,7 +47,7 @@ static inline cudaError_t cu_launch(bool dependent, void (*kernel)(P...), dim3 g
 	config.dynamicSmemBytes = shared_bytes;
 	config.stream = stream;
 	config.attrs = &attr;
-	config.numAttrs = dependent ? 1 : 0;
+	config.numAttrs = dependent && cu_is_programmatic() ? 1 : 0;
 	return cudaLaunchKernelEx(&config, kernel, static_cast<A &&>(args)...);
 }
 

@@ -25,9 +25,12 @@ static inline cudaStream_t cuda_stream(const struct kern_ctx *ctx)
 	return (cudaStream_t)ctx->stream;
 }
 
+/* ERR_DEVICE. Says in the log what CUDA's word for it is, which an op's answer has no room for. */
+enum err cuda_refused(cudaError_t e);
+
 static inline enum err cuda_launched(cudaError_t e)
 {
-	return e == cudaSuccess ? ERR_OK : ERR_DEVICE;
+	return e == cudaSuccess ? ERR_OK : cuda_refused(e);
 }
 
 static inline u32 cuda_ceil(u32 a, u32 b)

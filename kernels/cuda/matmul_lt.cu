@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/log.h"
 #include "kernels/cuda/lt.cuh"
 
 /* Everything that one call needs; made and dropped around it, which costs the host a microsecond. */
@@ -86,13 +87,31 @@ static u32 proposals(const struct kern_cuda *k, const struct lt_call *c, const v
 	return ok ? (u32)count : 0;
 }
 
-static bool run(const struct kern_cuda *k, const struct lt_call *c, const struct kern_matmul_args *a,
-		const cublasLtMatmulAlgo_t *algo, cudaStream_t stream)
+static cublasStatus_t queue(const struct kern_cuda *k, const struct lt_call *c, const struct kern_matmul_args *a,
+			    const cublasLtMatmulAlgo_t *algo, cudaStream_t stream)
 {
 	const float one = 1, beta = a->accumulate ? 1 : 0;
 	return cublasLtMatmul(k->handle, c->desc, &one, a->w->data, c->w, a->x_bf16, c->x, &beta, a->out,
-			      c->d, a->out, c->d, algo, k->workspace, k->workspace_bytes,
-			      stream) == CUBLAS_STATUS_SUCCESS;
+			      c->d, a->out, c->d, algo, k->workspace, k->workspace_bytes, stream);
+}
+
+static bool run(const struct kern_cuda *k, const struct lt_call *c, const struct kern_matmul_args *a,
+		const cublasLtMatmulAlgo_t *algo, cudaStream_t stream)
+{
+	return queue(k, c, a, algo, stream) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* The library's own first proposal, which it has to be able to run. */
+static enum err run_proposed(const struct kern_cuda *k, const struct lt_call *c, const struct kern_matmul_args *a,
+			     const cublasLtMatmulAlgo_t *algo, cudaStream_t stream)
+{
+	const cublasStatus_t status = queue(k, c, a, algo, stream);
+
+	if (status == CUBLAS_STATUS_SUCCESS)
+		return ERR_OK;
+	LOG_ERROR("CUBLASLT_REFUSED", "status=%s n=%u k=%u tokens=%u stride=%u", cublasLtGetStatusName(status),
+		  a->w->n, a->w->k, a->tokens, a->out_stride);
+	return ERR_DEVICE;
 }
 
 enum err lt_matmul(struct kern_ctx *ctx, const struct kern_matmul_args *a)
@@ -107,8 +126,8 @@ enum err lt_matmul(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 	if (!known || !run(k, &c, a, &known->algo, cuda_stream(ctx))) {
 		cublasLtMatmulHeuristicResult_t first;
 		e = proposals(k, &c, a->out, &first, 1) == 1 ? ERR_OK : ERR_UNSUPPORTED;
-		if (e == ERR_OK && !run(k, &c, a, &first.algo, cuda_stream(ctx)))
-			e = ERR_DEVICE;
+		if (e == ERR_OK)
+			e = run_proposed(k, &c, a, &first.algo, cuda_stream(ctx));
 		if (e == ERR_OK && !known) {
 			entry.algo = first.algo;
 			lt_put(k, &entry);
@@ -194,7 +213,8 @@ extern "C" enum err kern_cuda_create(struct kern_cuda **out, const struct kern_c
 		return ERR_DEVICE;
 	}
 	if (cudaMalloc((void **)&k->head_counts, LT_HEADS_MAX * sizeof(u32)) != cudaSuccess ||
-	    cudaMemset(k->head_counts, 0, LT_HEADS_MAX * sizeof(u32)) != cudaSuccess) {
+	    cudaMemset(k->head_counts, 0, LT_HEADS_MAX * sizeof(u32)) != cudaSuccess ||
+	    cudaStreamSynchronize(NULL) != cudaSuccess) { /* other streams do not wait for the memset's */
 		kern_cuda_destroy(&k);
 		snprintf(em->text, sizeof(em->text), "no memory on CUDA device %d", device);
 		return ERR_NO_MEMORY;

@@ -497,8 +497,9 @@ static enum err skinny_launch_experts(const struct skinny *p, const struct skinn
 		return skinny_launch_experts_shape<few>(p, x, work->experts, stream);
 	if (work->assignments / work->experts < SKINNY_EXPERT_MANY)
 		return skinny_launch_experts_shape<many>(p, x, work->experts, stream);
-	if (CU_SHARED_LIMIT(skinny_experts_kernel<wide>, SKINNY_WARPS * wide::WARP_BYTES) != cudaSuccess)
-		return ERR_DEVICE;
+	const cudaError_t e = CU_SHARED_LIMIT(skinny_experts_kernel<wide>, SKINNY_WARPS * wide::WARP_BYTES);
+	if (e != cudaSuccess)
+		return cuda_refused(e);
 	return skinny_launch_experts_shape<wide>(p, x, work->experts, stream);
 }
 

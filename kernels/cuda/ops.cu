@@ -1,5 +1,13 @@
 /* The table of the CUDA variants: the one symbol that the worker looks up in the shared object. */
+#include "common/log.h"
 #include "kernels/cuda/device.cuh"
+
+enum err cuda_refused(cudaError_t e)
+{
+	(void)cudaGetLastError(); /* or it would be found by the next call that looks */
+	LOG_ERROR("CUDA_LAUNCH_REFUSED", "error=\"%s\" name=%s", cudaGetErrorString(e), cudaGetErrorName(e));
+	return ERR_DEVICE;
+}
 
 extern "C" {
 #define DECLARE(op) enum err op##_cuda(struct kern_ctx *ctx, const struct kern_##op##_args *a);
