@@ -38,7 +38,8 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
 	for (u32 i = 0; i < EXPERTS_LANE; i++) {
 		const u32 e = i * CU_WARP + lane;
-		logits[i] = e < a.experts ? a.logits[(size_t)t * a.experts + e] : -INFINITY;
+		const float x = e < a.experts ? a.logits[(size_t)t * a.experts + e] : -INFINITY;
+		logits[i] = x == x ? x : -INFINITY; /* lanes would not agree on the order of a NaN */
 	}
 	for (u32 j = 0; j < a.top; j++) {
 		struct choice c = {-INFINITY, 0xffffffffu};

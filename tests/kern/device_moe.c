@@ -1,5 +1,6 @@
 /* Checks of the device's mixture of experts against the reference. */
 #include <cuda_runtime.h>
+#include <math.h>
 #include <string.h>
 
 #include "tests/kern/device.h"
@@ -48,6 +49,38 @@ static void route_case(struct device *d, u32 tokens, u32 experts, u32 top, bool 
 	d->ctx.scratch_bytes = 0;
 	device_case_end(d, problem, "moe_route tokens=%u experts=%u top=%u normalize=%d ties=%d", tokens,
 			experts, top, normalize, ties);
+}
+
+/* Logits that are no numbers: the results are none either, but every place is somebody's, or the products would read from
+ * anywhere. */
+static void route_nan_case(struct device *d, u32 tokens, u32 experts, u32 top)
+{
+	const u32 count = tokens * top;
+	float *host = check_floats(&d->check, (size_t)tokens * experts, false);
+	struct kern_moe_route_args a = {.tokens = tokens, .experts = experts, .top = top, .normalize = true};
+	bool *taken = check_alloc(&d->check, count * sizeof(bool));
+	for (u32 i = 0; i < tokens * experts; i++)
+		if (i / experts % 3 < 2 && (i % 7 < 5 || i / experts % 3 == 0)) /* of some tokens all, some, none */
+			host[i] = NAN;
+	a.logits = device_upload(d, host, (size_t)tokens * experts * sizeof(float));
+	a.weights = device_alloc(d, count * sizeof(float));
+	a.assignments = device_alloc(d, count * sizeof(u32));
+	a.tokens_of = device_alloc(d, count * sizeof(u32));
+	a.expert_start = device_alloc(d, (experts + 1) * sizeof(u32));
+	d->ctx.scratch = device_alloc(d, count * sizeof(u32));
+	d->ctx.scratch_bytes = count * sizeof(u32);
+	const char *problem = device_problem(d, d->ops.moe_route(&d->ctx, &a));
+	memset(taken, 0, count * sizeof(bool));
+	const u32 *places = problem ? NULL : device_download(d, a.assignments, count * sizeof(u32));
+	for (u32 i = 0; i < count && !problem; i++) {
+		if (places[i] >= count || taken[places[i]])
+			problem = "a place that is none, or is taken";
+		else
+			taken[places[i]] = true;
+	}
+	d->ctx.scratch = NULL;
+	d->ctx.scratch_bytes = 0;
+	device_case_end(d, problem, "moe_route of NaN tokens=%u experts=%u top=%u", tokens, experts, top);
 }
 
 /* The first assignments of expert `e` by themselves: the bits they had in company. */
@@ -171,6 +204,8 @@ void device_moe(struct device *d)
 	route_case(d, 70, 8, 8, true, true);
 	route_case(d, 150, 128, 8, true, false);
 	route_case(d, 3, 512, 10, false, false);
+	route_nan_case(d, 9, 8, 4);
+	route_nan_case(d, 3, 60, 20);
 	products_case(d, KERN_BF16, 4, 40, 96);
 	products_case(d, KERN_BF16, 23, 24, 288);
 	products_case(d, KERN_I8, 3, 48, 160);
