@@ -27,9 +27,10 @@ CU_INLINE double log_sum_exp(const float *logits, u32 vocab, u32 best, float *su
 	float sum = 0;
 	if (!(fabsf(maximum) < INFINITY))
 		return maximum;
-	for (u32 id = threadIdx.x; id < vocab; id += blockDim.x)
-		if (logits[id] > -INFINITY)
-			sum += cu_exp2((logits[id] - maximum) * 1.4426950408889634f);
+	select_each<8>(logits, vocab, [&](u32, float x) {
+		if (x > -INFINITY)
+			sum += cu_exp2((x - maximum) * 1.4426950408889634f);
+	});
 	return maximum + sampling_log(block_sum(sum, sums));
 }
 
@@ -42,9 +43,10 @@ CU_INLINE void gather_top(const float *logits, u32 vocab, u32 top, struct logpro
 	if (top < vocab)
 		select_beginning(&row, true, top, &s->select);
 	cu_sync(); /* the count is zero */
-	for (u32 id = threadIdx.x; id < vocab; id += blockDim.x)
-		if (select_is_member(&row.cut, sampling_key(logits[id]), id))
+	select_each<8>(logits, vocab, [&](u32 id, float x) {
+		if (select_is_member(&row.cut, sampling_key(x), id))
 			s->ids[cu_atomic_add(&s->count, 1u)] = id;
+	});
 	cu_sync(); /* all members are listed */
 }
 
@@ -60,13 +62,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
 	const u32 best = select_arg_max(row.logits, vocab, &s->select);
 	const double norm = log_sum_exp(row.logits, vocab, best, s->sums);
 	u64 before = 0;
-	for (u32 id = threadIdx.x; id < vocab; id += blockDim.x)
-		before += id != row.token && precedes(row.logits, id, row.token);
+	const float own = row.logits[row.token];
+	select_each<8>(row.logits, vocab, [&](u32 id, float x) {
+		before += x > own || (x == own && id < row.token);
+	});
 	before = select_sum(before, &s->select);
 	if (threadIdx.x == 0) {
 		*row.rank = (u32)before + 1;
 		row.ids[0] = row.token;
-		row.values[0] = (float)(row.logits[row.token] - norm);
+		row.values[0] = (float)(own - norm);
 	}
 	if (top == 0)
 		return;

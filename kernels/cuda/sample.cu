@@ -43,16 +43,15 @@ CU_INLINE u32 gumbel_max(const struct select_row *row, u32 best, double floor, u
 	const double widest = sampling_gumbel_bound(0xffffffffu);
 	/* The likeliest token first: its score lets most others be passed over. */
 	struct candidate c = {noise_of(position, seed, best, 0, -INFINITY), best};
-	for (u32 id = threadIdx.x; id < row->vocab; id += blockDim.x) {
-		const float x = row->logits[id];
+	select_each<4>(row->logits, row->vocab, [&](u32 id, float x) {
 		const double z = select_scaled(row, x);
 		if (!(z >= floor) || z + widest < c.score ||
 		    !select_is_member(&row->cut, sampling_key(x), id))
-			continue;
+			return;
 		const double score = z + noise_of(position, seed, id, z, c.score);
 		if (is_better(score, id, &c))
 			c = {score, id};
-	}
+	});
 	warp_best(&c);
 	double *scores = (double *)s->warps;
 	if (lane == 0) {
@@ -79,11 +78,11 @@ CU_INLINE u32 sample_row(const struct kern_sample_row *r, u32 vocab, struct sele
 		select_beginning(&row, true, r->top_k, s);
 	if (r->top_p < 1) {
 		u64 total = 0;
-		for (u32 id = threadIdx.x; id < vocab; id += blockDim.x) {
-			const u32 key = sampling_key(row.logits[id]);
+		select_each<4>(row.logits, vocab, [&](u32 id, float x) {
+			const u32 key = sampling_key(x);
 			if (key >= row.cut.key && select_is_member(&row.cut, key, id))
-				total += select_weight(&row, row.logits[id], false);
-		}
+				total += select_weight(&row, x, false);
+		});
 		total = select_sum(total, s);
 		const double target = ceil((double)r->top_p * (double)total);
 		select_beginning(&row, false,

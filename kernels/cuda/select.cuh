@@ -14,8 +14,10 @@ enum {
 	SELECT_GROUP = SELECT_BUCKETS / CU_WARP,
 };
 
+/* A bucket's sum has two words: in shared memory devices add 32 bits at once, but 64 only by comparing and
+ * trying again, and most of a vocabulary wants the same few buckets. */
 struct select_shared {
-	u64 buckets[SELECT_BUCKETS];
+	u32 low[SELECT_BUCKETS], high[SELECT_BUCKETS];
 	u64 warps[CU_WARP]; /* a value of each warp */
 	u64 groups[CU_WARP];
 	u64 target;
@@ -51,6 +53,24 @@ CU_INLINE double select_scaled(const struct select_row *row, float x)
 CU_INLINE u64 select_weight(const struct select_row *row, float x, bool count)
 {
 	return count ? 1 : sampling_mass(select_scaled(row, x));
+}
+
+/* Calls visit(id, logit) for this thread's share of a row, N loads being on their way at a time: a block has a
+ * row for itself, and waiting for each of them would take most of its time. */
+template <u32 N, typename F> CU_INLINE void select_each(const float *logits, u32 vocab, F visit)
+{
+	for (u32 first = threadIdx.x; first < vocab; first += N * blockDim.x) {
+		float x[N];
+#pragma unroll
+		for (u32 i = 0; i < N; i++)
+			x[i] = first + i * blockDim.x < vocab
+				       ? cu_load_stream<float>(logits + first + i * blockDim.x)
+				       : 0;
+#pragma unroll
+		for (u32 i = 0; i < N; i++)
+			if (first + i * blockDim.x < vocab)
+				visit(first + i * blockDim.x, x[i]);
+	}
 }
 
 /* ---------------------------------------------------------------- over the block, the same in each thread */
@@ -97,10 +117,10 @@ CU_INLINE u64 select_max(u64 x, struct select_shared *s)
 CU_INLINE u32 select_arg_max(const float *logits, u32 vocab, struct select_shared *s)
 {
 	u64 best = 0;
-	for (u32 id = threadIdx.x; id < vocab; id += blockDim.x) {
-		const u64 x = (u64)sampling_key(logits[id]) << 32 | (u32)~id;
+	select_each<8>(logits, vocab, [&](u32 id, float logit) {
+		const u64 x = (u64)sampling_key(logit) << 32 | (u32)~id;
 		best = x > best ? x : best;
-	}
+	});
 	return ~(u32)select_max(best, s);
 }
 
@@ -109,8 +129,27 @@ CU_INLINE u32 select_arg_max(const float *logits, u32 vocab, struct select_share
 CU_INLINE void select_clear(struct select_shared *s)
 {
 	for (u32 i = threadIdx.x; i < SELECT_BUCKETS; i += blockDim.x)
-		s->buckets[i] = 0;
+		s->low[i] = s->high[i] = 0;
 	cu_sync(); /* nobody adds before all are zero */
+}
+
+CU_INLINE void select_add(struct select_shared *s, u32 bucket, u64 weight)
+{
+	const u32 low = (u32)weight, carry = cu_atomic_add(&s->low[bucket], low) + low < low ? 1 : 0;
+	const u32 high = (u32)(weight >> 32) + carry;
+	if (high > 0)
+		(void)cu_atomic_add(&s->high[bucket], high);
+}
+
+/* The same for weights that all are 1, of which there are fewer than 2^32. */
+CU_INLINE void select_count(struct select_shared *s, u32 bucket)
+{
+	(void)cu_atomic_add(&s->low[bucket], 1u);
+}
+
+CU_INLINE u64 select_bucket_sum(const struct select_shared *s, u32 bucket)
+{
+	return (u64)s->high[bucket] << 32 | s->low[bucket];
 }
 
 CU_INLINE u64 select_scan(u64 x)
@@ -133,7 +172,7 @@ CU_INLINE u32 select_bucket(struct select_shared *s, u64 *target)
 	for (u32 g = warp; g < CU_WARP; g += blockDim.x / CU_WARP) { /* group g from the top */
 		u64 sum = 0;
 		for (u32 i = lane; i < SELECT_GROUP; i += CU_WARP)
-			sum += s->buckets[SELECT_BUCKETS - 1 - g * SELECT_GROUP - i];
+			sum += select_bucket_sum(s, SELECT_BUCKETS - 1 - g * SELECT_GROUP - i);
 #pragma unroll
 		for (u32 i = CU_WARP / 2; i > 0; i /= 2)
 			sum += cu_shfl_xor(sum, i);
@@ -148,7 +187,7 @@ CU_INLINE u32 select_bucket(struct select_shared *s, u64 *target)
 		const u64 above = cu_shfl(scan - s->groups[lane], group);
 		/* two neighbouring buckets a lane */
 		const u32 first = SELECT_BUCKETS - 1 - group * SELECT_GROUP - 2 * lane;
-		const u64 one = s->buckets[first], two = s->buckets[first - 1];
+		const u64 one = select_bucket_sum(s, first), two = select_bucket_sum(s, first - 1);
 		const u64 pair = select_scan(one + two) + above;
 		const u32 inside = cu_ballot(pair >= *target);
 		const u32 owner = inside ? cu_ffs(inside) - 1 : CU_WARP - 1;
@@ -187,7 +226,7 @@ CU_INLINE u32 select_nth_id(const struct select_row *row, u32 key, u64 n, struct
 			    (level == 1 && id >> SELECT_BITS != high))
 				continue;
 			const u32 part = level == 0 ? id >> SELECT_BITS : id % SELECT_BUCKETS;
-			cu_atomic_add(&s->buckets[SELECT_BUCKETS - 1 - part], (u64)1);
+			select_count(s, SELECT_BUCKETS - 1 - part);
 		}
 		const u32 part = SELECT_BUCKETS - 1 - select_bucket(s, &n);
 		if (level == 1)
@@ -209,16 +248,19 @@ CU_INLINE void select_beginning(struct select_row *row, bool count, u64 target, 
 		const u32 above = shift;
 		shift -= bits;
 		select_clear(s);
-		for (u32 id = threadIdx.x; id < row->vocab; id += blockDim.x) {
-			const float x = row->logits[id];
-			const u32 key = sampling_key(x);
+		select_each<4>(row->logits, row->vocab, [&](u32 id, float x) {
+			const u32 key = sampling_key(x), bucket = key >> shift & ((1u << bits) - 1);
 			if (key < row->cut.key || (level > 0 && key >> above != prefix) ||
 			    !select_is_member(&row->cut, key, id))
-				continue;
-			const u64 weight = select_weight(row, x, count);
+				return;
+			if (count) {
+				select_count(s, bucket);
+				return;
+			}
+			const u64 weight = select_weight(row, x, false);
 			if (weight > 0)
-				cu_atomic_add(&s->buckets[key >> shift & ((1u << bits) - 1)], weight);
-		}
+				select_add(s, bucket, weight);
+		});
 		/* The last level has half as many buckets; the upper ones are empty. */
 		prefix = prefix << bits | select_bucket(s, &target);
 	}
