@@ -64,6 +64,10 @@ void kern_threads_destroy(struct kern_threads **t);
 u32 kern_threads_count(const struct kern_threads *t);
 /* Runs fn(arg, 0..tasks-1, thread), each task once, and returns when all are done. Not reentrant. */
 void kern_threads_run(struct kern_threads *t, u32 tasks, kern_task_fn fn, void *arg);
+/* Memory that a later run will read: from now on a thread that waits for tasks fetches, once, `bytes` from `base` +
+ * its number * `stride` into its caches. Replaces what was said before; NULL: nothing. The memory is never touched
+ * otherwise and may vanish. By the caller of runs, between them. */
+void kern_threads_ahead(struct kern_threads *t, const void *base, size_t stride, size_t bytes);
 
 struct kern_ctx {
 	struct kern_threads *threads;
@@ -151,6 +155,9 @@ struct kern_matmul_args {
 	u32 x_stride, out_stride; /* in elements */
 	bool accumulate;
 	enum kern_dtype dtype, out_dtype; /* of x; of out (bf16 in, float out: logits) */
+	/* CPU, few tokens: the weights of the product that follows, or NULL. Threads that have nothing to do fetch
+	 * their beginning into their caches until then. Changes no result. */
+	const struct kern_weight *next;
 	/* Devices, few tokens: what surrounds the product, in the same kernel. */
 	const struct kern_matmul_fusion *fusion; /* host; NULL elsewhere */
 };

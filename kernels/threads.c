@@ -29,7 +29,15 @@ enum {
 	THREADS_MAX = 1024,
 	SPIN_NS = 50000,    /* ops of a step follow each other within a few microseconds */
 	PAUSES_A_CLOCK = 8, /* pauses between two looks at the clock */
+	LINE = 64,
+	LINES_AT_ONCE = 4, /* fetched between two looks for tasks */
 	CPUS_MAX = 4096,
+};
+
+/* What a thread has still to fetch of what kern_threads_ahead named. */
+struct fetch {
+	u32 turn;
+	size_t at, left; /* an address that need not be one */
 };
 
 struct kern_threads {
@@ -49,6 +57,11 @@ struct kern_threads {
 	u32 count; /* with the caller */
 	_Atomic u32 next_index;
 	atomic_int caller_cpu;
+	/* Named by kern_threads_ahead, whose calls `ahead_turn` counts. Read without order: who sees parts of two
+	 * fetches memory for nothing. */
+	_Alignas(64) _Atomic u32 ahead_turn;
+	_Atomic size_t ahead_base, ahead_stride, ahead_bytes;
+	_Alignas(64) struct fetch caller_fetch;
 	cpu_set_t *allowed; /* CPUS_MAX processors: those of the process when the pool was made */
 	pthread_t ids[];
 };
@@ -106,8 +119,28 @@ static bool work(struct kern_threads *t, u32 thread)
 	return done > 0;
 }
 
+/* Uses a moment of waiting. */
+static void wait_a_moment(struct kern_threads *t, u32 thread, struct fetch *f)
+{
+	u32 turn = atomic_load_explicit(&t->ahead_turn, memory_order_acquire);
+	if (turn != f->turn) {
+		f->turn = turn;
+		f->left = atomic_load_explicit(&t->ahead_bytes, memory_order_relaxed);
+		f->at = atomic_load_explicit(&t->ahead_base, memory_order_relaxed) +
+			thread * atomic_load_explicit(&t->ahead_stride, memory_order_relaxed);
+	}
+	if (f->left == 0) {
+		cpu_pause();
+		return;
+	}
+	for (u32 i = 0; i < LINES_AT_ONCE; i++)
+		__builtin_prefetch((const void *)(f->at + (size_t)i * LINE), 0, 2);
+	f->at += (size_t)LINES_AT_ONCE * LINE;
+	f->left -= f->left < (size_t)LINES_AT_ONCE * LINE ? f->left : (size_t)LINES_AT_ONCE * LINE;
+}
+
 /* True as soon as there is something to take, false after SPIN_NS without. */
-static bool spin_for_work(struct kern_threads *t)
+static bool spin_for_work(struct kern_threads *t, u32 thread, struct fetch *f)
 {
 	u64 end = clock_now_ns() + SPIN_NS;
 	do {
@@ -115,7 +148,7 @@ static bool spin_for_work(struct kern_threads *t)
 			if ((u32)atomic_load_explicit(&t->state, memory_order_relaxed) != 0 ||
 			    atomic_load_explicit(&t->stop, memory_order_relaxed))
 				return true;
-			cpu_pause();
+			wait_a_moment(t, thread, f);
 		}
 	} while (clock_now_ns() < end);
 	return false;
@@ -137,6 +170,7 @@ static void *thread_main(void *arg)
 	struct kern_threads *t = arg;
 	u32 index = atomic_fetch_add(&t->next_index, 1);
 	cpu_set_t others[CPUS_MAX / CPU_SETSIZE];
+	struct fetch fetch = {0};
 	char name[16];
 	snprintf(name, sizeof(name), "kern-%u", index);
 	pthread_setname_np(pthread_self(), name);
@@ -144,7 +178,7 @@ static void *thread_main(void *arg)
 		int cpu = atomic_load_explicit(&t->caller_cpu, memory_order_relaxed);
 		if (work(t, index) && cpu >= 0 && sched_getcpu() == cpu)
 			leave_cpu(t, cpu, others);
-		if (!spin_for_work(t))
+		if (!spin_for_work(t, index, &fetch))
 			sleep_for_work(t);
 	}
 	return NULL;
@@ -271,13 +305,21 @@ u32 kern_threads_count(const struct kern_threads *t)
 	return t->count;
 }
 
+void kern_threads_ahead(struct kern_threads *t, const void *base, size_t stride, size_t bytes)
+{
+	atomic_store_explicit(&t->ahead_base, (size_t)base, memory_order_relaxed);
+	atomic_store_explicit(&t->ahead_stride, stride, memory_order_relaxed);
+	atomic_store_explicit(&t->ahead_bytes, base ? bytes : 0, memory_order_relaxed);
+	atomic_fetch_add_explicit(&t->ahead_turn, 1, memory_order_release);
+}
+
 /* Waits until the tasks that others took are finished. */
 static void wait_for_others(struct kern_threads *t)
 {
 	u64 end = 0;
 	u32 left;
 	for (u32 i = 0; (left = atomic_load_explicit(&t->pending, memory_order_acquire)) != 0; i++) {
-		cpu_pause();
+		wait_a_moment(t, 0, &t->caller_fetch);
 		if (i % PAUSES_A_CLOCK != PAUSES_A_CLOCK - 1)
 			continue;
 		u64 now = clock_now_ns();

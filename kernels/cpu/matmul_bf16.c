@@ -9,8 +9,7 @@
 enum {
 	TILE_ROWS = 12, /* 12 x 2 sums, 2 weights, inputs: 28 of 32 registers */
 	TILE_VECS = 2,
-	VECS_OF_ONE = 4, /* one row takes a pair of panels: more sums hide the latency */
-	PANEL_VECS = KERN_PANEL / VEC_LANES,
+	VECS_OF_ONE = 2, /* one row takes a panel: one stream of memory */
 	K_BLOCK = 1024, /* 64 KiB of a panel */
 };
 
@@ -42,8 +41,7 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 		tile_prefetch(t, &prefetch);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
-			w[v] = (__m512bh)_mm512_loadu_si512(units + v / PANEL_VECS * t->panel_bytes +
-							    v % PANEL_VECS * sizeof(vec));
+			w[v] = (__m512bh)_mm512_loadu_si512(units + v * sizeof(vec));
 #pragma GCC unroll 12
 		for (u32 r = 0; r < rows; r++) {
 			int pair;

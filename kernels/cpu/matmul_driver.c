@@ -62,22 +62,6 @@ static void pack_task(void *arg, u32 task, u32 thread)
 					j->in.data + first * j->in.row_bytes, k, kern_min(k + MATMUL_PACK_VALUES, end));
 }
 
-/* Where the panel's k-th value begins. */
-static const char *weights_at(const struct kern_weight *w, u32 n, u32 k)
-{
-	if (w->packed == KERN_LAYOUT_GROUPS)
-		return (const char *)w->data + kern_group_offset(w, n, k);
-	return (const char *)w->data +
-	       kern_panel_index(w->k, w->dtype, n / KERN_PANEL * KERN_PANEL, k) * kern_dtype_bytes(w->dtype);
-}
-
-static size_t panel_bytes(const struct kern_weight *w)
-{
-	if (w->packed == KERN_LAYOUT_GROUPS)
-		return kern_groups_panel_bytes(w->dtype, w->k);
-	return kern_panel_index(w->k, w->dtype, KERN_PANEL, 0) * kern_dtype_bytes(w->dtype);
-}
-
 struct span {
 	u32 first, end;
 };
@@ -91,8 +75,7 @@ static void run_one(const struct matmul_job *j, u32 n, u32 columns, struct span 
 	const struct matmul_inputs *in = &j->in;
 	u32 first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
 	const char *inputs = in->data + first * in->row_bytes;
-	struct matmul_tile t = {.weights = weights_at(w, n, k.first),
-				.panel_bytes = panel_bytes(w),
+	struct matmul_tile t = {.weights = matmul_weights_at(w, n, k.first),
 				.column = n % KERN_PANEL,
 				.columns = kern_min(w->n - n, columns),
 				.k_count = k.end - k.first,
@@ -111,7 +94,7 @@ static void run_one(const struct matmul_job *j, u32 n, u32 columns, struct span 
 	t.prefetch = t.weights + (rows > 2 ? AHEAD_BYTES : 0);
 	t.prefetch_step = rows > 2 ? KERN_GROUP_UNIT : 0;
 	if (tiles > 1) {
-		size_t bytes = t.panel_bytes / w->k * t.k_count;
+		size_t bytes = matmul_panel_bytes(w) / w->k * t.k_count;
 		t.prefetch = t.weights + bytes + bytes * i / tiles;
 		t.prefetch_step = kern_ceil(KERN_GROUP_UNIT, tiles);
 	}
@@ -152,6 +135,10 @@ void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const st
 	j.in.data = ctx->scratch;
 	j.in.row_bytes = (units + 2 * (size_t)j.in.groups) * 4;
 	ASSERT(a->tokens * j.in.row_bytes <= ctx->scratch_bytes);
+	if (a->tokens <= kernel->tile_rows) {
+		matmul_skinny_run(ctx, &j);
+		return;
+	}
 	plan(&j, kern_thread_count(ctx));
 	plan_packing(&j);
 	kern_parallel(ctx, j.tiles * j.pack_cuts, pack_task, &j);

@@ -24,10 +24,9 @@ struct matmul_inputs {
 	u32 scales_at, sums_at; /* bytes, times R from the beginning of the tile */
 };
 
-/* R rows times some columns of one panel (or of a pair of panels), k from a given one on. */
+/* R rows times some columns of one panel, k from a given one on. */
 struct matmul_tile {
 	const char *weights; /* the panel at its first unit or group */
-	size_t panel_bytes;
 	u32 column; /* of the panel, the tile's first */
 	u32 columns;
 	u32 k_count;
@@ -46,7 +45,7 @@ struct matmul_job;
 struct matmul_kernel {
 	u32 tile_rows;	  /* at most */
 	u32 tile_columns; /* at most a panel */
-	u32 one_columns;  /* of a tile of a single row; at most a pair of panels */
+	u32 one_columns;  /* of a tile of a single row; at most a panel */
 	u32 k_block;	  /* a panel's part of so many k stays in the L2 cache for all tiles */
 	/* Rounds values [first, end) of the row `x`, the r-th of the `rows` rows of a tile, into the tile's inputs at
 	 * `to`. Both are multiples of MATMUL_PACK_VALUES, or `end` is the row's. */
@@ -66,6 +65,25 @@ struct matmul_job {
 /* Packs the inputs into the scratch and computes. `in`: all but data and row_bytes. */
 void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct matmul_kernel *kernel,
 		const struct matmul_inputs *in);
+
+/* The same for a job of at most tile_rows tokens, all but its plan filled in: one tile of rows (matmul_skinny.c). */
+void matmul_skinny_run(struct kern_ctx *ctx, const struct matmul_job *j);
+
+/* Where the k-th value of column n's panel begins. */
+static inline const char *matmul_weights_at(const struct kern_weight *w, u32 n, u32 k)
+{
+	if (w->packed == KERN_LAYOUT_GROUPS)
+		return (const char *)w->data + kern_group_offset(w, n, k);
+	return (const char *)w->data +
+	       kern_panel_index(w->k, w->dtype, n / KERN_PANEL * KERN_PANEL, k) * kern_dtype_bytes(w->dtype);
+}
+
+static inline size_t matmul_panel_bytes(const struct kern_weight *w)
+{
+	if (w->packed == KERN_LAYOUT_GROUPS)
+		return kern_groups_panel_bytes(w->dtype, w->k);
+	return kern_panel_index(w->k, w->dtype, KERN_PANEL, 0) * kern_dtype_bytes(w->dtype);
+}
 
 /* How many tasks a product is worth. */
 u64 matmul_tasks(const struct kern_matmul_args *a, u32 threads);

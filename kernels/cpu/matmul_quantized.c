@@ -14,14 +14,12 @@ enum {
 	REGISTER_ROWS = 6, /* 6 x 2 sums of whole numbers and as many of floats, up to 4 weights */
 	TILE_ROWS = 8,	   /* the sums of floats stay in memory */
 	TILE_VECS = 2,
-	VECS_OF_ONE = 4, /* one row takes a pair of panels: more sums hide the latency */
 #else
 	REGISTER_ROWS = 4, /* 4 x 2 sums, 2 x 2 weights, inputs and products: 16 registers */
 	TILE_ROWS = 4,
 	TILE_VECS = 2,
-	VECS_OF_ONE = 4,
 #endif
-	PANEL_VECS = KERN_PANEL / VEC_LANES,
+	VECS_OF_ONE = KERN_PANEL / VEC_LANES, /* one row takes a panel: one stream of memory */
 	K_BLOCK = 2048, /* 64 KiB of a panel */
 };
 
@@ -184,7 +182,7 @@ static ALWAYS_INLINE ivec four_inputs(const char *x)
 
 static ALWAYS_INLINE const char *unit_of(const struct matmul_tile *t, const char *units, u32 v)
 {
-	return units + v / PANEL_VECS * t->panel_bytes + t->column * 4 + v % PANEL_VECS * sizeof(ivec);
+	return units + t->column * 4 + v * sizeof(ivec);
 }
 
 /* Adds the products of `count` units. `x`: the inputs at the first. */
@@ -266,8 +264,8 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 v
 		add_int8(t, rows, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, &p->prefetch);
 #pragma GCC unroll 4
 	for (u32 v = 0; v < vecs; v++) {
-		const char *head = p->group + v / PANEL_VECS * t->panel_bytes;
-		u32 column = t->column + v % PANEL_VECS * VEC_LANES;
+		const char *head = p->group;
+		u32 column = t->column + v * VEC_LANES;
 		vec scale, zero = vec_zero();
 		if (!int4)
 			scale = vec_load((const float *)(const void *)head + column);

@@ -37,9 +37,9 @@ static ALWAYS_INLINE void tile_store_sum(const struct matmul_tile *t, u32 r, u32
 /* Called for every unit: asks for a piece of the weights that come next. */
 static ALWAYS_INLINE void tile_prefetch(const struct matmul_tile *t, const char **at)
 {
-	_mm_prefetch(*at, _MM_HINT_T1);
+	_mm_prefetch(*at, _MM_HINT_T0);
 	if (t->prefetch_step > 64)
-		_mm_prefetch(*at + 64, _MM_HINT_T1);
+		_mm_prefetch(*at + 64, _MM_HINT_T0);
 	*at += t->prefetch_step;
 }
 

@@ -115,8 +115,27 @@ static enum err norm(struct decoder *d, float *out, float *x, const float *add, 
 	return failed(c->ops->rmsnorm(c->ctx, &a), "rmsnorm", em);
 }
 
+/* The matrix that a step reads after `w` of layer `index`; NULL where it depends on more than the layer. After the
+ * last layer come the logits, after the logits the next step. */
+static const struct kern_weight *matrix_after(const struct decoder *d, u32 index, const struct kern_weight *w)
+{
+	const struct model_weights *weights = d->config.weights;
+	const struct layer_weights *l = &weights->layers[index];
+	bool has_experts = d->config.model->layer_flags[index] & LAYER_EXPERTS;
+
+	if (w == &l->qkv)
+		return &l->attn_out;
+	if (w == &l->attn_out)
+		return has_experts ? &l->router : &l->gate_up;
+	if (w == &l->gate_up)
+		return &l->down;
+	if (w == &weights->lm_head)
+		return &weights->layers[0].qkv;
+	return index + 1 < weights->layer_count ? &weights->layers[index + 1].qkv : &weights->lm_head;
+}
+
 static enum err product(struct decoder *d, float *out, const float *x, const struct kern_weight *w,
-			const float *bias, u32 tokens, struct err_msg *em)
+			const float *bias, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
 	struct kern_matmul_args a = {.out = out,
@@ -125,20 +144,21 @@ static enum err product(struct decoder *d, float *out, const float *x, const str
 				     .bias = bias,
 				     .tokens = tokens,
 				     .x_stride = w->k,
-				     .out_stride = w->n};
+				     .out_stride = w->n,
+				     .next = matrix_after(d, index, w)};
 
 	return failed(c->ops->matmul(c->ctx, &a), "matmul", em);
 }
 
 /* A product whose inputs the ranks share: the sum of all ranks' parts, one of which brings the bias. */
 static enum err product_sum(struct decoder *d, float *out, const float *x, const struct kern_weight *w,
-			    const float *bias, u32 tokens, struct err_msg *em)
+			    const float *bias, u32 index, u32 tokens, struct err_msg *em)
 {
 	struct collectives *c = d->config.collectives;
 
 	if (d->config.shard->rank != 0)
 		bias = NULL;
-	enum err e = product(d, c ? collectives_buffer(c) : out, x, w, bias, tokens, em);
+	enum err e = product(d, c ? collectives_buffer(c) : out, x, w, bias, index, tokens, em);
 	if (!e && c)
 		e = collectives_all_reduce(c, out, (size_t)tokens * w->n, em);
 	return e;
@@ -229,17 +249,18 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 
 	enum err e = norm(d, d->normed, d->x, index ? d->delta : NULL, w->attn_norm, tokens, em);
 	if (!e)
-		e = product(d, d->qkv, d->normed, &w->qkv, NULL, tokens, em);
+		e = product(d, d->qkv, d->normed, &w->qkv, NULL, index, tokens, em);
 	if (!e)
 		e = attend(d, index, in, kv, em);
 	if (!e)
-		e = product_sum(d, d->delta, d->attended, &w->attn_out, w->attn_out_bias, tokens, em);
+		e = product_sum(d, d->delta, d->attended, &w->attn_out, w->attn_out_bias, index, tokens, em);
 	return e ? e : post_norm(d, w->attn_post_norm, tokens, em);
 }
 
 /* In portions: what lies between its products is the widest of all activations. */
-static enum err mlp(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
+	const struct layer_weights *w = &d->config.weights->layers[index];
 	struct collectives *c = d->config.collectives;
 	const float *bias = d->config.shard->rank == 0 ? w->down_bias : NULL;
 	float *out = c ? collectives_buffer(c) : d->delta;
@@ -248,12 +269,12 @@ static enum err mlp(struct decoder *d, const struct layer_weights *w, u32 tokens
 	for (u32 first = 0; !e && first < tokens; first += MLP_TOKENS) {
 		u32 count = (u32)least(tokens - first, MLP_TOKENS);
 		e = product(d, d->gate_up, d->normed + (size_t)first * w->gate_up.k, &w->gate_up,
-			    w->gate_up_bias, count, em);
+			    w->gate_up_bias, index, count, em);
 		if (!e)
 			e = activate(d, count, em);
 		if (!e)
-			e = product(d, out + (size_t)first * w->down.n, d->activated, &w->down, bias, count,
-				    em);
+			e = product(d, out + (size_t)first * w->down.n, d->activated, &w->down, bias, index,
+				    count, em);
 	}
 	return e || !c ? e : collectives_all_reduce(c, d->delta, (size_t)tokens * w->down.n, em);
 }
@@ -275,7 +296,7 @@ static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_m
 
 	enum err e = norm(d, d->normed, d->x, d->delta, w->mlp_norm, tokens, em);
 	if (!e)
-		e = has_experts ? experts(d, w, tokens, em) : mlp(d, w, tokens, em);
+		e = has_experts ? experts(d, w, tokens, em) : mlp(d, index, tokens, em);
 	return e ? e : post_norm(d, w->mlp_post_norm, tokens, em);
 }
 
@@ -337,7 +358,7 @@ static enum err shared_logits(struct decoder *d, u32 count, struct err_msg *em)
 		u32 n = count - first < step ? count - first : step;
 		e = product(d, collectives_buffer(c->collectives),
 			    d->picked_normed + (size_t)first * c->model->hidden, &c->weights->lm_head, NULL,
-			    n, em);
+			    0, n, em);
 		if (!e)
 			e = gather_logits(d, first, n, em);
 	}
@@ -375,7 +396,7 @@ enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float *
 	if (!e)
 		e = c->collectives
 			    ? shared_logits(d, count, em)
-			    : product(d, d->logits, d->picked_normed, &c->weights->lm_head, NULL, count, em);
+			    : product(d, d->logits, d->picked_normed, &c->weights->lm_head, NULL, 0, count, em);
 	if (!e)
 		e = cap_logits(d, count, em);
 	if (e)

@@ -1,5 +1,7 @@
 #include <criterion/criterion.h>
 #include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -67,6 +69,24 @@ Test(threads, runs_are_complete_whether_threads_spin_or_sleep)
 			cr_assert_eq(tally.times[i], 1, "run %u task %u", run, i);
 		if (run % 8 == 0)
 			sleep_us(run);
+	}
+	kern_threads_destroy(&t);
+}
+
+/* Waiting threads read ahead of memory that may be gone, of an end that is none, and of nothing. */
+Test(threads, memory_that_is_fetched_ahead_need_not_exist)
+{
+	const size_t bytes = (size_t)64 << 10;
+	const void *bases[] = {NULL, (const void *)4096, malloc(bytes), (const void *)SIZE_MAX};
+	struct kern_threads *t = pool_of(3);
+	free((void *)bases[2]);
+	for (u32 i = 0; i < 400; i++) {
+		struct tally tally;
+		memset(&tally, 0, sizeof(tally));
+		kern_threads_ahead(t, bases[i % 4], bytes, i % 3 * bytes + 1);
+		kern_threads_run(t, 6, count_task, &tally);
+		for (u32 task = 0; task < 6; task++)
+			cr_assert_eq(tally.times[task], 1);
 	}
 	kern_threads_destroy(&t);
 }
