@@ -311,6 +311,10 @@ struct kern_logits_row {
 	const u32 *seen_ids;	 /* distinct ids of prompt and outputs */
 	const u32 *seen_outputs; /* how often each of seen_ids was an output (0: only in the prompt) */
 	u32 seen_count;
+	/* Where `counts` is not NULL, instead of those lists the tokens themselves, as many as are known when the op runs. */
+	const u32 *tokens, *known; /* [*known], [1] */
+	u32 prompt_count;	   /* the first ones */
+	u32 *counts;		   /* [V] zeros, and zeros again afterwards; of this row alone */
 	const u32 *bias_ids; /* distinct */
 	const float *bias_values;
 	u32 bias_count;

@@ -1,6 +1,7 @@
 /* Steps of a device: queued by the worker's thread without waiting, awaited by a thread of its own, watched by another
- * (runner_device_watch.c), collected by the worker's thread when they are done. Never allocates after start; the worker's thread waits for the device only where
- * somebody says so (an INIT, rows with penalties, more steps than there is room for), and never for long. */
+ * (runner_device_watch.c), collected by the worker's thread when they are done. Never allocates after start; the worker's
+ * thread waits for the device only where somebody says so (an INIT, more steps than there is room for), and never for
+ * long. */
 #include "proc_worker/runner_device.h"
 
 #include <errno.h>
@@ -263,37 +264,11 @@ static void take_off(struct runner *r, struct runner_flight *f, const struct ipc
 					   .samples = b->sample_count};
 }
 
-/* The batch learns the tokens of steps that are done, up to number `count` since create. */
-static enum err learn_tokens(struct runner *r, u64 count, struct err_msg *em)
-{
-	struct runner_device *d = r->device;
-	struct gpu_result result;
-
-	for (; d->known < count; d->known++) {
-		const struct runner_flight *f = &d->flights[d->known % RUNNER_FLIGHTS_MAX];
-		enum err e = gpu_result(d->gpu, f->step, &result, em);
-		if (e)
-			return e;
-		ASSERT(result.count == f->count);
-		batch_state_tokens_known(r->batch, &(struct batch_tokens){.count = f->count,
-									  .rows = f->rows,
-									  .incarnation = f->incarnation,
-									  .index = f->index,
-									  .tokens = result.tokens});
-	}
-	return ERR_OK;
-}
-
 static enum err queue_step(struct runner *r, const struct ipc_step *step, struct err_msg *em)
 {
 	struct runner_device *d = r->device;
 	enum err e = gpu_forward(d->gpu, r->batch, step, em);
 
-	if (!e && gpu_needs_history(r->batch)) { /* while the device computes what was just queued */
-		e = wait_until_done(r, d->queued, em);
-		if (!e)
-			e = learn_tokens(r, d->queued, em);
-	}
 	return e ? e : gpu_sample(d->gpu, r->batch, em);
 }
 
@@ -454,11 +429,15 @@ enum err runner_device_collect(struct runner *r, struct err_msg *em)
 
 	if (!has_done(d, &e, em))
 		return e;
-	e = learn_tokens(r, d->known > d->collected ? d->known : d->collected + 1, em);
-	if (!e)
-		e = gpu_result(d->gpu, f->step, &result, em);
+	e = gpu_result(d->gpu, f->step, &result, em);
 	if (e)
 		return e;
+	ASSERT(result.count == f->count);
+	batch_state_tokens_known(r->batch, &(struct batch_tokens){.count = f->count,
+								  .rows = f->rows,
+								  .incarnation = f->incarnation,
+								  .index = f->index,
+								  .tokens = result.tokens});
 	r->result = (struct ipc_result){.step = f->step};
 	if (r->config.rank == 0)
 		fill_result(r, f, &result);
@@ -506,7 +485,7 @@ enum err runner_device_begin(struct runner *r, u64 epoch, u32 block_count, u32 m
 		e = wait_until_done(r, d->queued, em);
 	if (e)
 		return e;
-	d->collected = d->known = d->queued;
+	d->collected = d->queued;
 	r->in_flight = 0;
 	e = batch_state_reset(r->batch, block_count, max_model_len, em);
 	return e ? e : gpu_begin(d->gpu, em);

@@ -30,10 +30,9 @@ struct runner_device {
 	const struct collectives *collectives; /* the runner's */
 	u64 last_done_ns;
 
-	/* Numbers of flights since create: flights[n % RUNNER_FLIGHTS_MAX]. collected <= known <= done <= queued. */
+	/* Numbers of flights since create: flights[n % RUNNER_FLIGHTS_MAX]. collected <= done <= queued. */
 	struct runner_flight flights[RUNNER_FLIGHTS_MAX];
 	u64 collected;
-	u64 known; /* whose tokens the batch has */
 	void *memory;
 	size_t memory_bytes;
 

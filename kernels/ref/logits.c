@@ -4,18 +4,38 @@
 
 #include "kernels/kern_priv.h"
 
-static void penalize(const struct kern_logits_row *row, u32 vocab)
+static void penalize(const struct kern_logits_row *row, u32 id, u32 times)
 {
-	for (u32 i = 0; i < row->seen_count; i++) {
-		u32 id = row->seen_ids[i], times = row->seen_outputs[i];
-		if (id >= vocab)
-			continue;
-		float x = row->logits[id];
-		x = x > 0 ? x / row->repetition_penalty : x * row->repetition_penalty;
-		if (times > 0)
-			x -= row->frequency_penalty * (float)times + row->presence_penalty;
-		row->logits[id] = x;
+	float x = row->logits[id];
+
+	x = x > 0 ? x / row->repetition_penalty : x * row->repetition_penalty;
+	if (times > 0)
+		x -= row->frequency_penalty * (float)times + row->presence_penalty;
+	row->logits[id] = x;
+}
+
+/* A count is 1 + how often the id was an output. */
+static void penalize_history(const struct kern_logits_row *row, u32 vocab)
+{
+	for (u32 i = 0; i < *row->known; i++) {
+		u32 id = row->tokens[i];
+		if (id < vocab)
+			row->counts[id] += (row->counts[id] == 0) + (i >= row->prompt_count);
 	}
+	for (u32 i = 0; i < *row->known; i++) {
+		u32 id = row->tokens[i];
+		if (id >= vocab || row->counts[id] == 0)
+			continue;
+		penalize(row, id, row->counts[id] - 1);
+		row->counts[id] = 0;
+	}
+}
+
+static void penalize_seen(const struct kern_logits_row *row, u32 vocab)
+{
+	for (u32 i = 0; i < row->seen_count; i++)
+		if (row->seen_ids[i] < vocab)
+			penalize(row, row->seen_ids[i], row->seen_outputs[i]);
 }
 
 enum err logits_ref(struct kern_ctx *ctx, const struct kern_logits_args *a)
@@ -26,7 +46,10 @@ enum err logits_ref(struct kern_ctx *ctx, const struct kern_logits_args *a)
 		for (u32 i = 0; i < row->bias_count; i++)
 			if (row->bias_ids[i] < a->vocab)
 				row->logits[row->bias_ids[i]] += row->bias_values[i];
-		penalize(row, a->vocab);
+		if (row->counts)
+			penalize_history(row, a->vocab);
+		else
+			penalize_seen(row, a->vocab);
 		for (u32 i = 0; i < row->masked_count; i++)
 			if (row->masked_ids[i] < a->vocab)
 				row->logits[row->masked_ids[i]] = -INFINITY;

@@ -71,11 +71,6 @@ u64 gpu_kv_block_bytes(const struct gpu *g); /* of one block in all layers, K an
 /* INIT: waits for what is queued and empties the batch. */
 MUST_CHECK enum err gpu_begin(struct gpu *g, struct err_msg *em);
 
-/* Whether a row that samples in this step has penalties, so that its logits depend on its earlier tokens:
- * then gpu_sample needs the tokens of all earlier steps in `b`, and the caller collects those steps between
- * gpu_forward and gpu_sample, while the device computes. */
-bool gpu_needs_history(const struct batch_state *b);
-
 /* First half of a step: upload of what changed (nothing when nothing did), block copies, inputs, layers,
  * logits of the rows that sample. Neither half waits for the device but when one step brings more than its
  * staging memory holds, and neither allocates. ERR_DEVICE and the errors of the ops. */

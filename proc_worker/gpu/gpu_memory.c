@@ -157,6 +157,7 @@ static void lay_out_logits(struct gpu *g, u8 *base, size_t *offset)
 	a->picked_normed = carve(base, offset, rows * m->hidden * sizeof(u16));
 	a->logits = carve(base, offset, rows * m->vocab_size * sizeof(float));
 	a->raw = carve(base, offset, GPU_RAW_ROWS * (size_t)m->vocab_size * sizeof(float));
+	a->token_counts = carve(base, offset, least(rows, GPU_COUNTED_ROWS) * m->vocab_size * sizeof(u32));
 	a->sampled = carve(base, offset, rows * sizeof(u32));
 	a->sampled_ring = carve(base, offset, GPU_RING * rows * sizeof(u32));
 }
@@ -219,8 +220,7 @@ static size_t lay_out(struct gpu *g, u8 *base)
 
 static size_t lay_out_pinned(struct gpu *g, u8 *base)
 {
-	size_t samples = g->samples_max, tokens = g->config.limits.tokens_max,
-	       rows = g->config.limits.rows_max;
+	size_t samples = g->samples_max, tokens = g->config.limits.tokens_max;
 	size_t offset = 0;
 
 	for (u32 i = 0; i < GPU_STAGES; i++)
@@ -235,8 +235,6 @@ static size_t lay_out_pinned(struct gpu *g, u8 *base)
 		s->plp_ids = carve(base, &offset, tokens * (LOGPROBS_MAX + 1) * sizeof(u32));
 		s->plp_values = carve(base, &offset, tokens * (LOGPROBS_MAX + 1) * sizeof(f32));
 	}
-	g->seen_ids = carve(base, &offset, rows * g->seen_stride * sizeof(u32));
-	g->seen_outputs = carve(base, &offset, rows * g->seen_stride * sizeof(u32));
 	return offset;
 }
 
@@ -255,14 +253,12 @@ static size_t lay_out_host(struct gpu *g, u8 *base)
 		s->plp_count = carve(base, &offset, tokens * sizeof(u32));
 	}
 	g->grown = carve(base, &offset, rows * sizeof(u32));
-	g->seen = carve(base, &offset, rows * sizeof(*g->seen));
 	struct inputs *in = &g->rope_inputs;
 	in->positions = carve(base, &offset, tokens * sizeof(u32));
 	in->query_start = carve(base, &offset, (rows + 1) * sizeof(u32));
 	in->prompt_count = carve(base, &offset, rows * sizeof(u32));
 	in->added_count = carve(base, &offset, rows * sizeof(u32));
 	g->kv = carve(base, &offset, g->config.model->layers * sizeof(*g->kv));
-	g->seen_index = carve(base, &offset, rows * g->config.model->vocab_size * sizeof(u32));
 	return offset;
 }
 
@@ -328,7 +324,6 @@ static void decide_sizes(struct gpu *g)
 		size_t at_once = ((size_t)256 << 20) / (width * sizeof(u16) * m->experts_per_token);
 		g->moe_tokens = (u32)least(most(at_once, tokens / m->experts_per_token + 1), tokens);
 	}
-	g->seen_stride = least(g->config.limits.max_model_len, m->vocab_size);
 	g->stage_bytes = stage_bytes(g);
 }
 

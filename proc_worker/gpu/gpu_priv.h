@@ -19,6 +19,7 @@ enum {
 	GPU_WORKSPACE_BYTES = 32 << 20, /* cuBLASLt's */
 	GPU_WINDOWS = 2,		/* distinct attention windows of a model: none, and its own */
 	GPU_RAW_ROWS = 8, /* rows of a group whose unchanged logits are kept for their log-probabilities */
+	GPU_COUNTED_ROWS = 32, /* rows of a group whose tokens are counted for their penalties */
 	GPU_MASKED_MAX = EOS_IDS_MAX + STOP_IDS_MAX,
 	GPU_SIZES_MAX = 64,    /* padded sizes of steps of decoding */
 	GPU_MLP_TOKENS = 2048, /* worked on at a time: enough for full speed, little beside the weights */
@@ -79,6 +80,7 @@ struct gpu_arena {
 	float *logits;			 /* [S][vocab] */
 	float *logit_part, *logit_parts; /* [S][share_max], [ranks][S][share_max]; several ranks */
 	float *raw;			 /* [GPU_RAW_ROWS][vocab] */
+	u32 *token_counts;		 /* [GPU_COUNTED_ROWS][vocab] zero between steps */
 	u32 *sampled, *sampled_ring;	 /* [S], [GPU_RING][S] */
 	u32 *bias_ids, *masked;		 /* [R][BIAS_MAX], [R][GPU_MASKED_MAX] */
 	f32 *bias_values;
@@ -89,13 +91,6 @@ struct gpu_arena {
 	size_t scratch_bytes;
 	u8 *memory, *summed; /* summed: of the communicator; NULL with one rank */
 	size_t memory_bytes; /* of both */
-};
-
-/* What the host remembers of rows with penalties; kernels read the lists in pinned memory. */
-struct gpu_seen {
-	u64 owner;  /* incarnation */
-	u32 tokens; /* of the row's known ones that are counted */
-	u32 count;
 };
 
 struct gpu_graph {
@@ -132,7 +127,7 @@ struct gpu {
 	u32 samples_max, share_max, moe_tokens, decode_tokens_max;
 	u32 windows[GPU_WINDOWS]; /* 0: none */
 	u32 window_count;
-	size_t stage_bytes, seen_stride;
+	size_t stage_bytes;
 
 	struct kern_kv *kv; /* [layers] */
 	void *kv_memory;
@@ -150,9 +145,6 @@ struct gpu {
 
 	u32 *grown;		      /* [R] zero between steps */
 	struct inputs rope_inputs;    /* for tables by length */
-	struct gpu_seen *seen;	      /* [R] */
-	u32 *seen_ids, *seen_outputs; /* pinned [R][seen_stride] */
-	u32 *seen_index;	      /* [R][vocab] 1 + place in seen_ids; 0: not seen */
 
 	struct gpu_graph graphs[GPU_SIZES_MAX];
 	u32 graph_count;

@@ -2,16 +2,20 @@
  * order and with the same arithmetic, so that equal logits give equal tokens. Runs in the worker in every
  * step; queues, never allocates. */
 #include "common/assert.h"
+#include "ipc/ipc.h"
 #include "proc_worker/gpu/gpu_priv.h"
 
-enum { GROUPS_MAX = 1024 / GPU_RAW_ROWS + 1 };
+/* No group but the last has fewer rows than places for unchanged logits or for counts. */
+enum { GROUP_ROWS_MIN = GPU_RAW_ROWS < GPU_COUNTED_ROWS ? GPU_RAW_ROWS : GPU_COUNTED_ROWS,
+       GROUPS_MAX = (IPC_ROWS_MAX + GROUP_ROWS_MIN - 1) / GROUP_ROWS_MIN };
 
-/* Rows that sample together: as many as there are places for unchanged logits. */
+/* Rows that sample together: as many as there are such places. */
 struct group {
 	u32 first, end; /* of the rows that sample */
 	u32 logits, logits_count;
 	u32 logprobs, logprobs_count;
 	u32 raw[GPU_RAW_ROWS], raw_count; /* rows whose logits are kept */
+	u32 counted;			  /* rows whose tokens are counted, for their penalties */
 };
 
 struct sampling {
@@ -28,14 +32,6 @@ struct sampling {
 static bool has_penalties(const struct sampling_params *p)
 {
 	return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
-}
-
-bool gpu_needs_history(const struct batch_state *b)
-{
-	for (u32 i = 0; i < b->sample_count; i++)
-		if (has_penalties(&b->rows[b->sample_rows[i]].params))
-			return true;
-	return false;
 }
 
 static u32 position_of(const struct batch_state *b, u32 row)
@@ -87,46 +83,6 @@ enum err gpu_queue_commit(struct gpu *g, struct err_msg *em)
 	return gpu_op(g->device_ops.commit(&g->ctx, &a), "commit", em);
 }
 
-/* ---------------------------------------------------------------- what a row has seen */
-
-static void forget(struct gpu *g, u32 row)
-{
-	struct gpu_seen *seen = &g->seen[row];
-	const u32 *ids = g->seen_ids + row * g->seen_stride;
-	u32 *index = g->seen_index + (size_t)row * g->config.model->vocab_size;
-
-	for (u32 i = 0; i < seen->count; i++)
-		index[ids[i]] = 0;
-	seen->count = seen->tokens = 0;
-}
-
-/* Counts the tokens that became known since the last look. Kernels of earlier steps read the lists in place;
- * they are done, or their tokens would not be known. */
-static void look(struct gpu *g, const struct batch_state *b, u32 row)
-{
-	struct gpu_seen *seen = &g->seen[row];
-	const struct batch_row *r = &b->rows[row];
-	const u32 *tokens = batch_state_tokens(b, row);
-	u32 *ids = g->seen_ids + row * g->seen_stride;
-	u32 *outputs = g->seen_outputs + row * g->seen_stride;
-	u32 *index = g->seen_index + (size_t)row * g->config.model->vocab_size;
-
-	if (seen->owner != r->incarnation) {
-		forget(g, row);
-		seen->owner = r->incarnation;
-	}
-	for (; seen->tokens < b->known[row]; seen->tokens++) {
-		u32 id = tokens[seen->tokens];
-		ASSERT(id < g->config.model->vocab_size);
-		if (!index[id]) {
-			ids[seen->count] = id;
-			outputs[seen->count] = 0;
-			index[id] = ++seen->count;
-		}
-		outputs[index[id] - 1] += seen->tokens >= r->prompt_count;
-	}
-}
-
 /* ---------------------------------------------------------------- one row */
 
 static u32 masked_count(const struct gpu *g, const struct batch_state *b, u32 row)
@@ -138,7 +94,18 @@ static u32 masked_count(const struct gpu *g, const struct batch_state *b, u32 ro
 	return r->stop_count + (r->params.flags & SAMPLING_IGNORE_EOS ? 0 : g->config.model->eos_count);
 }
 
-static void fill_logits_row(struct sampling *s, u32 row, float *logits)
+/* The row's tokens lie on the device, those of earlier steps that nobody has seen yet among them. */
+static void fill_history(struct sampling *s, struct group *group, u32 row, struct kern_logits_row *out)
+{
+	const struct gpu_arena *a = &s->g->arena;
+
+	out->tokens = a->batch.tokens + (size_t)row * a->batch.token_stride;
+	out->known = a->batch.known + row;
+	out->prompt_count = s->b->rows[row].prompt_count;
+	out->counts = a->token_counts + (size_t)group->counted++ * s->g->config.model->vocab_size;
+}
+
+static void fill_logits_row(struct sampling *s, struct group *group, u32 row, float *logits)
 {
 	struct gpu *g = s->g;
 	const struct batch_row *r = &s->b->rows[row];
@@ -153,12 +120,8 @@ static void fill_logits_row(struct sampling *s, u32 row, float *logits)
 					.bias_count = r->bias_count,
 					.masked_ids = g->arena.masked + (size_t)row * GPU_MASKED_MAX,
 					.masked_count = masked_count(g, s->b, row)};
-	if (!has_penalties(&r->params))
-		return;
-	look(g, s->b, row);
-	out->seen_ids = g->seen_ids + row * g->seen_stride;
-	out->seen_outputs = g->seen_outputs + row * g->seen_stride;
-	out->seen_count = g->seen[row].count;
+	if (has_penalties(&r->params))
+		fill_history(s, group, row, out);
 }
 
 /* Results go straight into the slot. */
@@ -184,19 +147,20 @@ static void fill_logprobs_row(struct sampling *s, u32 i, u32 row, const float *l
 
 static void fill_group(struct sampling *s, u32 first)
 {
+	ASSERT(s->group_count < GROUPS_MAX);
 	struct group *group = &s->groups[s->group_count++];
 	const struct gpu_arena *a = &s->g->arena;
 	size_t vocab = s->g->config.model->vocab_size;
 	u32 i = first;
 
 	*group = (struct group){.first = first, .logits = s->logits_count, .logprobs = s->logprobs_count};
-	for (; i < s->b->sample_count && group->raw_count < GPU_RAW_ROWS; i++) {
+	for (; i < s->b->sample_count && group->raw_count < GPU_RAW_ROWS && group->counted < GPU_COUNTED_ROWS; i++) {
 		u32 row = s->b->sample_rows[i];
 		float *own = a->logits + i * vocab;
 		const float *unchanged = own;
 		bool changed = changes(s->b, row);
 		if (changed)
-			fill_logits_row(s, row, own);
+			fill_logits_row(s, group, row, own);
 		if (s->b->rows[row].params.logprobs < 0)
 			continue;
 		if (changed) {

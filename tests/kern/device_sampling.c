@@ -47,6 +47,66 @@ static void logits_case(struct device *d, u32 vocab)
 	device_case_end(d, problem, "logits+soft_cap vocab=%u", vocab);
 }
 
+/* Distinct ids of `tokens`, and how often each is behind the prompt. */
+static u32 list_seen(const u32 *tokens, u32 known, u32 prompt, u32 *ids, u32 *outputs)
+{
+	u32 n = 0;
+	for (u32 i = 0; i < known; i++) {
+		u32 at = 0;
+		while (at < n && ids[at] != tokens[i])
+			at++;
+		if (at == n) {
+			ids[n] = tokens[i];
+			outputs[n++] = 0;
+		}
+		outputs[at] += i >= prompt;
+	}
+	return n;
+}
+
+/* A row's tokens themselves, against lists that are made from them here. */
+static void history_case(struct device *d, u32 vocab, u32 known, u32 prompt)
+{
+	const size_t bytes = vocab * sizeof(u32);
+	float *logits, *listed = device_floats(d, vocab, true, &logits), *counted = check_alloc(&d->check, bytes);
+	u32 *tokens = check_alloc(&d->check, (known + 1) * sizeof(u32)), *ids = check_alloc(&d->check, bytes),
+	    *outputs = check_alloc(&d->check, bytes), *counts = check_alloc(&d->check, bytes);
+	memcpy(counted, listed, bytes);
+	memset(counts, 0, bytes);
+	for (u32 i = 0; i < known; i++)
+		tokens[i] = (i % 3 ? check_random(&d->check, vocab) : i % 5) % vocab; /* a few come again and again */
+	tokens[known] = 0; /* what lies behind does not count */
+	struct kern_logits_row row = {.repetition_penalty = 1.3f,
+				      .presence_penalty = 0.7f,
+				      .frequency_penalty = -0.2f,
+				      .prompt_count = prompt};
+	struct kern_logits_row rows[3] = {row, row, row}; /* of lists, and counted here and on the device */
+	rows[0].logits = listed;
+	rows[0].seen_ids = ids;
+	rows[0].seen_outputs = outputs;
+	rows[0].seen_count = list_seen(tokens, known, prompt, ids, outputs);
+	rows[1].logits = counted;
+	rows[1].tokens = tokens;
+	rows[1].known = &known;
+	rows[1].counts = counts;
+	rows[2].logits = logits;
+	rows[2].tokens = device_upload(d, tokens, (known + 1) * sizeof(u32));
+	rows[2].known = device_upload(d, &known, sizeof(known));
+	rows[2].counts = device_upload(d, counts, bytes);
+	struct kern_logits_args a = {device_upload(d, &rows[2], sizeof(row)), 1, vocab}, r = {rows, 2, vocab};
+	const char *problem = device_problem(d, d->ops.logits(&d->ctx, &a));
+	(void)d->ref.logits(&d->ref_ctx, &r);
+	const u32 *left = device_download(d, rows[2].counts, bytes);
+	if (!problem && memcmp(counted, listed, bytes) != 0)
+		problem = "the reference finds other bits than with lists";
+	if (!problem && memcmp(device_download(d, logits, bytes), listed, bytes) != 0)
+		problem = "other bits than the reference's";
+	for (u32 i = 0; !problem && i < vocab; i++)
+		if (left[i] != 0 || counts[i] != 0)
+			problem = "a count is left";
+	device_case_end(d, problem, "logits vocab=%u known=%u prompt=%u", vocab, known, prompt);
+}
+
 static void sample_case(struct device *d, u32 vocab, u32 shape, u32 count)
 {
 	enum { ROWS_MAX = 24 };
@@ -149,11 +209,15 @@ void device_sampling(struct device *d)
 	static const u32 vocabs[] = {1, 2, 5, 33, 1000};
 	for (u32 v = 0; v < COUNT_OF(vocabs); v++) {
 		logits_case(d, vocabs[v]);
+		history_case(d, vocabs[v], 1 + 7 * v, 1);
 		for (u32 shape = 0; shape < 6; shape++)
 			sample_case(d, vocabs[v], shape, 24);
 		for (u32 top = 0; top <= 20; top += 10)
 			logprobs_case(d, vocabs[v], top, v % 2);
 	}
+	history_case(d, 33, 0, 0);
+	history_case(d, 700, 1200, 900); /* several a thread */
+	history_case(d, 5, 40, 40);	 /* no outputs */
 	join_logits_case(d, 1, 3, 5);
 	join_logits_case(d, 2, 4, 1025);
 	join_logits_case(d, 3, 1, 1000);

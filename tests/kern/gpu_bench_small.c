@@ -116,20 +116,19 @@ static void logits_cases(struct gpu_bench *b, u32 vocab)
 	enum { SEEN = 1000, TOP = 20 };
 	struct device *d = &b->d;
 	const u32 kept = d->buffer_count, seen = vocab < SEEN ? vocab : SEEN;
-	u32 *ids = check_alloc(&d->check, seen * sizeof(u32)),
-	    *counts = check_alloc(&d->check, seen * sizeof(u32));
+	u32 *ids = check_alloc(&d->check, seen * sizeof(u32)), *counts = check_alloc(&d->check, vocab * sizeof(u32));
 	struct kern_logits_row row = {
-		.repetition_penalty = 1.0001f, .presence_penalty = 0.0001f, .seen_count = seen};
+		.repetition_penalty = 1.0001f, .presence_penalty = 0.0001f, .prompt_count = seen / 2};
 	struct kern_logprobs_row best = {.token = 1, .top = TOP};
 	struct gpu_case c = {.op = "logits with penalties", .bound = GPU_READ, .repeats = 20};
 
-	for (u32 i = 0; i < seen; i++) {
+	for (u32 i = 0; i < seen; i++)
 		ids[i] = i * (vocab / seen);
-		counts[i] = i % 3;
-	}
+	memset(counts, 0, vocab * sizeof(u32));
 	row.logits = make_logits(b, vocab);
-	row.seen_ids = device_upload(d, ids, seen * sizeof(u32));
-	row.seen_outputs = device_upload(d, counts, seen * sizeof(u32));
+	row.tokens = device_upload(d, ids, seen * sizeof(u32));
+	row.known = device_upload(d, &seen, sizeof(seen));
+	row.counts = device_upload(d, counts, vocab * sizeof(u32));
 	struct kern_logits_args l = {device_upload(d, &row, sizeof(row)), 1, vocab};
 	c.work = 2.0 * seen * sizeof(float);
 	snprintf(c.shape, sizeof(c.shape), "rows=1 vocab=%u seen=%u", vocab, seen);

@@ -317,8 +317,6 @@ static void step(struct device_run *d, const struct ipc_step *s)
 
 	OK(batch_state_apply(d->batch, s, &em));
 	OK(gpu_forward(d->gpu, d->batch, s, &em));
-	if (gpu_needs_history(d->batch))
-		drain(d);
 	OK(gpu_sample(d->gpu, d->batch, &em));
 	capture(d, &d->flights[d->next_flight++ % GPU_RING]);
 	batch_state_advance(d->batch);

@@ -36,14 +36,6 @@ u32 fake_gpu_token(u64 seq, u32 position, u32 vocab)
 	return (u32)(seq * 7 + position * 3) % vocab;
 }
 
-bool gpu_needs_history(const struct batch_state *b)
-{
-	for (u32 i = 0; i < b->sample_count; i++)
-		if (b->rows[b->sample_rows[i]].params.repetition_penalty != 1)
-			return true;
-	return false;
-}
-
 enum err gpu_check(const struct gpu_config *c, struct err_msg *em)
 {
 	(void)c;
@@ -132,10 +124,7 @@ static u32 sample(const struct gpu *g, const struct batch_state *b, u32 row)
 	const struct batch_row *r = &b->rows[row];
 	u32 vocab = g->config.model->vocab_size;
 
-	if (r->params.repetition_penalty == 1)
-		return fake_gpu_token(r->seq, b->known[row] - r->prompt_count, vocab);
-	fake_gpu.waiting_with_history++;
-	return (batch_state_tokens(b, row)[b->known[row] - 1] + 1) % vocab;
+	return fake_gpu_token(r->seq, b->known[row] - r->prompt_count, vocab);
 }
 
 enum err gpu_sample(struct gpu *g, const struct batch_state *b, struct err_msg *em)

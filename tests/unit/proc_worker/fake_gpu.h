@@ -20,11 +20,11 @@ struct fake_gpu {
 	_Atomic bool unsupported; /* gpu_check says so */
 	_Atomic bool no_host_blocks; /* gpu_take_host_blocks says so */
 	/* What it counts. */
-	_Atomic u32 aborts, begins, created, destroyed, waiting_with_history, host_blocks;
+	_Atomic u32 aborts, begins, created, destroyed, host_blocks;
 };
 extern struct fake_gpu fake_gpu;
 
-/* The token that row `seq` gets as output number `position`. With penalties it is instead the one before plus 1. */
+/* The token that row `seq` gets as output number `position`. */
 u32 fake_gpu_token(u64 seq, u32 position, u32 vocab);
 
 #endif
