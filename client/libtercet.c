@@ -31,10 +31,12 @@ _Static_assert((u32)TOKENS_MAX < (u32)IPC_TOKENS_MAX, "the frame is what limits 
 SAME_RESULT(OK) SAME_RESULT(AGAIN) SAME_RESULT(BUSY) SAME_RESULT(GONE) SAME_RESULT(INVALID) SAME_RESULT(TOO_LONG)
 SAME_RESULT(NOT_FOUND) SAME_RESULT(EXISTS) SAME_RESULT(UNSUPPORTED) SAME_RESULT(FORMAT) SAME_RESULT(VERSION)
 SAME_RESULT(SEQUENCE) SAME_RESULT(IO) SAME_RESULT(NO_MEMORY) SAME_RESULT(NEVER_FITS) SAME_RESULT(ABORTED)
-SAME_RESULT(TIMEOUT) SAME_RESULT(SHUTDOWN) SAME_RESULT(INTERNAL)
+SAME_RESULT(TIMEOUT) SAME_RESULT(SHUTDOWN) SAME_RESULT(INTERNAL) SAME_RESULT(CONFLICT) SAME_RESULT(DROPPED)
 #define SAME_FLAG(name) _Static_assert((int)TERCET_##name == (int)SAMPLING_##name, "flags are the table's");
 SAME_FLAG(IGNORE_EOS) SAME_FLAG(SKIP_SPECIAL) SAME_FLAG(INCLUDE_STOP) SAME_FLAG(SPACES_BETWEEN_SPECIAL)
 SAME_FLAG(NO_CACHE_READ) SAME_FLAG(NO_TEXT)
+_Static_assert((int)TERCET_SESSION_BEGIN == (int)SESSION_BEGIN && (int)TERCET_SESSION_STEP == (int)SESSION_STEP &&
+	       (int)TERCET_SESSION_END == (int)SESSION_END, "flags are the engine's");
 _Static_assert((int)TERCET_FINISH_ERROR == (int)FINISH_ERROR && (int)TERCET_FINISH_ABORT == (int)FINISH_ABORT &&
 	       (int)TERCET_FINISH_LENGTH == (int)FINISH_LENGTH, "finish reasons are the rule's");
 _Static_assert(sizeof(struct tercet_error) == sizeof(struct err_msg), "one shape of error texts");
@@ -228,6 +230,7 @@ void tercet_leave(struct tercet **out)
 	ipc_channel_close(&t->output);
 	ipc_context_destroy(&t->ipc);
 	tercet_held_fini(&t->requests);
+	tercet_session_fini(&t->queries);
 	free(t);
 	*out = NULL;
 }
@@ -256,7 +259,6 @@ static void wake(struct tercet *t)
 	t->woken = write(t->wake_fd, &one, sizeof(one)) == sizeof(one);
 }
 
-/* After a send from outside of tercet_next: it may have swallowed the edge of a message that came before. */
 static void wake_if_readable(struct tercet *t)
 {
 	if (t->requests.failed_count || t->notice_count || ipc_channel_readable(t->submit) ||
@@ -269,7 +271,7 @@ static void set_timer(struct tercet *t, u64 now_ns)
 	u64 due = t->alive_due_ns;
 	if (!t->attached && t->attach_due_ns < due)
 		due = t->attach_due_ns;
-	if (t->requests.due_count && t->engine_there)
+	if ((t->requests.due_count || t->queries.due_count) && t->engine_there)
 		due = now_ns + RETRY_MS * 1000000ull;
 	if (due <= now_ns)
 		due = now_ns + RETRY_MS * 1000000ull;
@@ -278,6 +280,12 @@ static void set_timer(struct tercet *t, u64 now_ns)
 	struct itimerspec when = {.it_value = {.tv_sec = (time_t)(due / 1000000000u),
 					       .tv_nsec = (long)(due % 1000000000u)}};
 	t->timer_ns = timerfd_settime(t->timer_fd, TFD_TIMER_ABSTIME, &when, NULL) == 0 ? due : 0;
+}
+
+void tercet_handle_sent(struct tercet *t)
+{
+	set_timer(t, clock_now_ns());
+	wake_if_readable(t);
 }
 
 /* Nothing is left to hand out: sends what is due and arms the descriptor. True when that uncovered something. */
@@ -312,7 +320,8 @@ static void emit_notice(struct tercet *t, struct tercet_event *event)
 				       .error_text = n->text,
 				       .text = "",
 				       .retry_after_ms = n->retry_after_ms,
-				       .waiting = n->waiting};
+				       .waiting = n->waiting,
+				       .session = n->session};
 }
 
 static void emit_last(struct tercet *t, struct held_request *r, struct tercet_event *event, enum tercet_result code,
@@ -487,7 +496,8 @@ uint32_t tercet_dispatch(struct tercet *t, tercet_event_fn fn, void *ctx)
 static enum err check_lists(const struct tercet_request *q, struct err_msg *em)
 {
 	size_t bytes = 0;
-	if (!q->token_count || !q->tokens)
+	bool goes_on = q->session && !(q->session_flags & TERCET_SESSION_BEGIN);
+	if ((!q->token_count && !goes_on) || (q->token_count && !q->tokens))
 		return err_set(em, ERR_INVALID, "the request has no tokens");
 	if (q->token_count > TOKENS_MAX)
 		return err_set(em, ERR_TOO_LONG, "%u tokens, at most %u are possible in one request", q->token_count,
@@ -510,6 +520,24 @@ static enum err check_lists(const struct tercet_request *q, struct err_msg *em)
 	return ERR_OK;
 }
 
+static enum err check_session(const struct tercet_request *q, struct err_msg *em)
+{
+	const u32 flags = TERCET_SESSION_BEGIN | TERCET_SESSION_STEP | TERCET_SESSION_END;
+	if (!q->session)
+		return q->session_flags || q->session_step || q->session_join
+			       ? err_set(em, ERR_INVALID, "fields of a session are set, but there is no session")
+			       : ERR_OK;
+	if (!tercet_session_name_ok(q->session))
+		return err_set(em, ERR_INVALID, "the session's name must be 1 to %d letters, digits and \"._:-\"",
+			       SESSION_NAME_MAX);
+	if (q->session_flags & ~flags)
+		return err_set(em, ERR_INVALID, "session_flags is %u; known are bits up to %u", q->session_flags, flags);
+	if (q->session_join > q->token_count)
+		return err_set(em, ERR_INVALID, "session_join is %u, but there are only %u tokens", q->session_join,
+			       q->token_count);
+	return ERR_OK;
+}
+
 static enum err check_request(const struct tercet_request *q, struct err_msg *em)
 {
 	struct sampling_params p;
@@ -517,6 +545,8 @@ static enum err check_request(const struct tercet_request *q, struct err_msg *em
 	SAMPLING_TABLE(COPY_PARAM, 0)
 #undef COPY_PARAM
 	enum err e = sampling_params_check(&p, em);
+	if (e == ERR_OK)
+		e = check_session(q, em);
 	return e == ERR_OK ? check_lists(q, em) : e;
 }
 
@@ -549,8 +579,7 @@ enum tercet_result tercet_submit(struct tercet *t, const struct tercet_request *
 	if (req_id)
 		*req_id = id;
 	tercet_handle_send_due(t, clock_now_ns());
-	set_timer(t, clock_now_ns());
-	wake_if_readable(t);
+	tercet_handle_sent(t);
 	return TERCET_OK;
 }
 

@@ -100,6 +100,8 @@ static bool copy_lists(struct held_request *r, const struct tercet_request *q)
 	size_t bytes = 4 * ((size_t)q->stop_id_count + 2 * (size_t)q->bias_count + q->stop_string_count);
 	for (u32 i = 0; i < q->stop_string_count; i++)
 		bytes += strlen(q->stop_strings[i]);
+	u32 session_bytes = q->session ? (u32)strlen(q->session) : 0;
+	bytes += session_bytes;
 	r->store = malloc(bytes ? bytes : 1);
 	if (!r->store)
 		return false;
@@ -121,6 +123,8 @@ static bool copy_lists(struct held_request *r, const struct tercet_request *q)
 	for (u32 i = 0; i < q->stop_string_count; i++)
 		put(&at, q->stop_strings[i], strlen(q->stop_strings[i]));
 	m->stop_strings_count = (u32)((const u8 *)at - m->stop_strings);
+	m->session = (const u8 *)put(&at, q->session, session_bytes);
+	m->session_count = session_bytes;
 	return true;
 }
 
@@ -134,7 +138,11 @@ enum err tercet_held_add(struct held_requests *rs, const struct tercet_request *
 	r->user = q->user;
 	r->prompt_count = q->token_count;
 	r->submit = (struct ipc_submit){.client_id = client_id, .req_id = req_id, .cache_salt = q->cache_salt,
-					.priority = q->priority};
+					.priority = q->priority,
+					.session_owner = q->session_owner,
+					.session_flags = q->session_flags,
+					.session_step = q->session_step,
+					.session_join = q->session_join};
 #define COPY_PARAM(A, type, name, def, min, max) r->submit.name = q->params.name;
 	SAMPLING_TABLE(COPY_PARAM, 0)
 #undef COPY_PARAM

@@ -118,6 +118,25 @@ bool tercet_chunk_next(struct chunk_cursor *c, struct tercet_event *event);
 /* Removes from the front of an entry's event what was delivered before. */
 void tercet_chunk_skip(struct tercet_event *event, const struct output_part *part);
 
+/* ---------------------------------------------------------------- sessions (libtercet_session.c) */
+
+struct session_query {
+	u64 id; /* 0: free */
+	void *user;
+	u32 action;
+	u64 owner;
+	bool sent, discarded;
+	char name[SESSION_NAME_MAX + 1];
+};
+
+enum { SESSION_QUERIES_MAX = 1024 };
+
+struct session_queries {
+	struct session_query *slots; /* [SESSION_QUERIES_MAX], made with the first */
+	u32 count, due_count;
+	u64 next_id;
+};
+
 /* ---------------------------------------------------------------- handle */
 
 /* An event that is not part of a chunk, waiting to be delivered. */
@@ -128,6 +147,7 @@ struct notice {
 	enum tercet_result code;
 	u32 retry_after_ms;
 	u32 waiting;
+	struct tercet_session_state session;
 	char text[IPC_ERROR_TEXT_MAX + 1];
 };
 
@@ -160,6 +180,7 @@ struct tercet {
 
 	u64 next_req_id;
 	struct held_requests requests;
+	struct session_queries queries;
 	struct notice notices[NOTICES_MAX];
 	u32 notice_first;
 	u32 notice_count;
@@ -175,6 +196,14 @@ struct tercet {
 	u64 attach_due_ns;   /* 0: no attach is to be repeated */
 };
 
+bool tercet_session_name_ok(const char *name);
+/* Sends queries that are due, as long as the engine takes them and their answers have room. */
+void tercet_session_send_due(struct tercet *t);
+/* The connection broke: what was sent is asked again. */
+void tercet_session_lost(struct tercet *t);
+void tercet_session_answer(struct tercet *t, const struct ipc_session_state *m);
+void tercet_session_fini(struct session_queries *q);
+
 /* Puts an event behind those that wait. */
 void tercet_handle_notify(struct tercet *t, const struct notice *n);
 /* Every request the engine had is over: their last events say so. */
@@ -183,6 +212,9 @@ void tercet_handle_fail_requests(struct tercet *t, enum tercet_result code, cons
 void tercet_handle_send_attach(struct tercet *t);
 /* Sends what is due: requests, aborts, attach, sign of life, acknowledgements. */
 void tercet_handle_send_due(struct tercet *t, u64 now_ns);
+
+/* After a send from outside of tercet_next: it may have swallowed the edge of a message that came before. */
+void tercet_handle_sent(struct tercet *t);
 
 /* Takes one message off a channel and puts what follows from it into notices, requests and cursor. False: there is
  * none. */

@@ -85,6 +85,8 @@ static bool send_submit(struct tercet *t, struct held_request *r)
 	msg.submit.tokens = r->tokens.data;
 	msg.submit.tokens_count = (u32)r->tokens.count;
 	msg.submit.output_count = r->output_count;
+	if (r->again && msg.submit.session_count)
+		msg.submit.session_flags |= SESSION_AGAIN;
 	enum err e = ipc_send(t->submit, (ipc_peer){0}, &msg);
 	if (e == ERR_OK)
 		tercet_held_set_state(&t->requests, r, REQUEST_SENT);
@@ -177,6 +179,8 @@ void tercet_handle_send_due(struct tercet *t, u64 now_ns)
 	bool alive = now_ns >= t->alive_due_ns;
 	if (t->requests.due_count)
 		send_due_requests(t);
+	if (t->queries.due_count)
+		tercet_session_send_due(t);
 	if (!t->attached && !t->attach_refused && now_ns >= t->attach_due_ns)
 		tercet_handle_send_attach(t);
 	if (!t->manual_ack && (alive || t->delivered_chunk >= t->acked_chunk + ACK_CHUNKS))
@@ -238,6 +242,8 @@ static void on_engine(struct tercet *t, const struct ipc_engine *m)
 	t->alive_due_ns = 0;
 	if (again)
 		submit_again(t);
+	if (again)
+		tercet_session_lost(t);
 	tercet_handle_send_due(t, clock_now_ns());
 	tell_ready(t);
 }
@@ -315,6 +321,9 @@ bool tercet_handle_receive_submit(struct tercet *t)
 		break;
 	case IPC_TYPE_REFUSED:
 		on_refused(t, &msg.refused);
+		break;
+	case IPC_TYPE_SESSION_STATE:
+		tercet_session_answer(t, &msg.session_state);
 		break;
 	case IPC_TYPE_ERROR:
 		on_engine_error(t, &msg.error);

@@ -57,7 +57,9 @@ enum tercet_result {
 	TERCET_ABORTED = 18,
 	TERCET_TIMEOUT = 19,
 	TERCET_SHUTDOWN = 21,     /* the engine is shutting down */
-	TERCET_INTERNAL = 23
+	TERCET_INTERNAL = 23,
+	TERCET_CONFLICT = 24,     /* a turn of this session runs already, or the session is not in a state for that */
+	TERCET_DROPPED = 25       /* the session is no longer kept */
 };
 
 /* What is wrong and what would be right, for people. */
@@ -109,6 +111,25 @@ struct tercet_request {
 	uint32_t bias_count;
 	uint64_t cache_salt;      /* the prefix cache is shared only within a salt */
 	int32_t priority;         /* lower goes first; other than 0 is refused unless the engine serves by priority */
+
+	/* A conversation whose tokens the engine keeps: `tokens` are only its new turn (there may be none), in front of
+	 * which the engine puts everything of it so far. Prompt and output are kept when the request ends, an aborted
+	 * one's as far as it came; one that ended before its first token leaves the session as it was. One request at a
+	 * time: another one is refused with TERCET_CONFLICT. TERCET_NOT_FOUND, TERCET_DROPPED: there is no such session
+	 * (any more); it is begun anew with the whole conversation. */
+	const char *session;      /* NULL: none; 1 to 64 letters, digits and "._:-" */
+	uint64_t session_owner;   /* of several tenants: whose; the same name is another session for another owner */
+	uint32_t session_flags;   /* enum tercet_session_flag */
+	uint32_t session_step;    /* with TERCET_SESSION_STEP */
+	uint32_t session_join;    /* so many first ones of `tokens` (at most 64) are left out where the history ends with
+				     them: what ends an answer and what the model itself may have said; 0: none. Else, an
+				     end-of-sequence token at the history's end makes room for them */
+};
+
+enum tercet_session_flag {
+	TERCET_SESSION_BEGIN = 1u << 0, /* it must not be there yet (TERCET_CONFLICT); without the flag it must */
+	TERCET_SESSION_STEP = 1u << 1,  /* go back to the first session_step tokens of the history first */
+	TERCET_SESSION_END = 1u << 2    /* its last turn: nothing of it is kept */
 };
 
 /* The engine's defaults: temperature 1, max_tokens 16, special tokens skipped, no logprobs, everything else off.
@@ -139,7 +160,19 @@ enum tercet_event_type {
 	 * events of its unfinished requests, with TERCET_FINISH_ERROR. code, error_text. */
 	TERCET_EVENT_DETACHED = 6,
 	/* Something the engine could not take, or that this handle could not read. code, error_text; req_id or 0. */
-	TERCET_EVENT_ERROR = 7
+	TERCET_EVENT_ERROR = 7,
+	/* The answer to tercet_session_get or tercet_session_end: `session`, or code and error_text. req_id is the
+	 * number that these returned. An engine that was restarted meanwhile is asked again. */
+	TERCET_EVENT_SESSION = 8
+};
+
+struct tercet_session_state {
+	uint32_t token_count;  /* of the history, without a turn that runs */
+	uint32_t turn_count;
+	uint32_t cached_count; /* tokens of it whose KV is in the prefix cache now */
+	uint32_t running;      /* 1: a turn runs */
+	uint32_t age_s, idle_s;
+	uint32_t ttl_s;        /* of idleness, after which it is dropped; 0: never */
 };
 
 enum tercet_finish {
@@ -191,6 +224,7 @@ struct tercet_event {
 	uint32_t stop_value;
 	struct tercet_logprobs logprobs;        /* count is 0 or token_count: element i belongs to tokens[i] */
 	struct tercet_logprobs prompt_logprobs; /* in one of the request's first OUTPUT events */
+	struct tercet_session_state session;    /* SESSION */
 };
 
 /* REFUSED, or OUTPUT with a finish: no further event of this request comes, and its id is forgotten. */
@@ -245,6 +279,16 @@ enum tercet_result tercet_discard(struct tercet *t, uint64_t req_id);
  * bytes of text were delivered. Before the first tercet_next. Without its prompt it cannot outlive the scheduler. */
 enum tercet_result tercet_adopt(struct tercet *t, uint64_t req_id, uint32_t token_count, uint32_t text_bytes,
 				void *user);
+
+/* Asks for the state of a session, or ends it (a turn that runs is aborted). `query_id` (may be NULL) receives a number
+ * that comes back in the SESSION event, with `user`; numbers of requests are apart from these. TERCET_INVALID: the name.
+ * TERCET_BUSY: 1,024 are unanswered. Never blocks. */
+enum tercet_result tercet_session_get(struct tercet *t, const char *session, uint64_t owner, void *user,
+				      uint64_t *query_id, struct tercet_error *error);
+enum tercet_result tercet_session_end(struct tercet *t, const char *session, uint64_t owner, void *user,
+				      uint64_t *query_id, struct tercet_error *error);
+/* The answer to this query is nobody's: `user` may be freed. */
+void tercet_session_discard(struct tercet *t, uint64_t query_id);
 
 /* The next event; TERCET_AGAIN when there is none now. Never blocks. */
 enum tercet_result tercet_next(struct tercet *t, struct tercet_event *event);

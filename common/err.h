@@ -35,7 +35,9 @@ extern "C" {
 	X(DENIED, "not allowed")                                                                             \
 	X(SHUTDOWN, "shutting down")                                                                         \
 	X(DEVICE, "device error")                                                                            \
-	X(INTERNAL, "internal error")
+	X(INTERNAL, "internal error")                                                                        \
+	X(CONFLICT, "in use, or not in a state for that")                                                    \
+	X(DROPPED, "no longer kept")
 
 enum err {
 #define ERR_ENUM(name, text) ERR_##name,

@@ -77,6 +77,10 @@ enum option_tool_call_parser {
 	FLAG(scheduler, enable_prefix_caching, true, "Reuse KV blocks of equal prompt beginnings")           \
 	INT(scheduler, async_depth, 2, 0, 2, "Steps planned ahead of the one that computes")                 \
 	INT(scheduler, client_lease, 30, 1, 86400, "Seconds of silence after which a client's requests end") \
+	INT(scheduler, max_sessions, 4096, 0, 65536, "Conversations whose history the engine keeps; 0: no sessions") \
+	INT(scheduler, session_tokens, 16777216, 256, 1073741824, "Tokens of all sessions' histories together") \
+	INT(scheduler, session_ttl, 3600, 0, 31536000, "Seconds after its last turn until a session is dropped; 0: never") \
+	STR(scheduler, session_dir, "", "Directory in which sessions outlive the engine; default: they end with it") \
 	STR(server, host, "127.0.0.1", "Address the HTTP server binds; empty: every one")                    \
 	INT(server, port, 8000, 0, 65535, "HTTP port; 0: any free one")                                      \
 	INT(server, api_server_count, 1, 0, 64, "Gateway processes; 0: no HTTP, only libtercet")              \

@@ -35,6 +35,8 @@
 	C(FORWARD_NS, forward_ns, "Nanoseconds the device computed")                                         \
 	C(BUSY_NS, busy_ns, "Nanoseconds during which requests were running or waiting (scheduler)")         \
 	C(WAITED_NS, waited_ns, "Nanoseconds a worker waited for a step although requests were running")     \
+	G(SESSIONS, sessions, "Sessions whose history is kept")                                              \
+	G(SESSION_TOKENS, session_tokens, "Tokens of their histories")                                       \
 	C(CHUNKS_SENT, chunks_sent, "Chunks sent on the output socket")                                      \
 	C(CLIENTS_CLOSED_SLOW, clients_closed_slow, "Output clients closed for being too slow")              \
 	C(HTTP_REQUESTS, http_requests, "HTTP requests")                                                     \

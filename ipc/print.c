@@ -128,7 +128,8 @@ static const struct message_doc message_docs[] = {
 	{IPC_TYPE_ENGINE, true, "scheduler -> client, on submit, after its HELLO", "Properties of the engine."},
 	{IPC_TYPE_SUBMIT, true, "client -> scheduler, on submit",
 	 "A request. Answered by ACCEPTED or REFUSED. `tokens` is the prompt and behind it the `output_count` tokens "
-	 "that an earlier life of the scheduler already generated."},
+	 "that an earlier life of the scheduler already generated. With a `session` the prompt is that conversation's "
+	 "history and behind it these tokens."},
 	{IPC_TYPE_ACCEPTED, true, "scheduler -> client, on submit",
 	 "The request is queued. It ends in exactly one CHUNK entry with a finish that is not 0."},
 	{IPC_TYPE_REFUSED, true, "scheduler -> client, on submit",
@@ -160,6 +161,10 @@ static const struct message_doc message_docs[] = {
 	 "New tokens and their text."},
 	{IPC_TYPE_BYE, true, "client -> scheduler on submit and -> detokenizer on output",
 	 "The client leaves; what is unfinished is aborted, what is kept is dropped."},
+	{IPC_TYPE_SESSION, true, "client -> scheduler, on submit",
+	 "Asks for the state of a session (`action` 0) or ends it (1). Answered by SESSION_STATE."},
+	{IPC_TYPE_SESSION_STATE, true, "scheduler -> client, on submit",
+	 "The session as it is, or was when it ended; with a `code`, that there is none, and why."},
 };
 
 static const struct message_doc *find_doc(u32 number)

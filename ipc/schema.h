@@ -10,6 +10,7 @@
 #define TERCET_IPC_SCHEMA_H
 
 #include "common/sampling_params.h"
+#include "common/session.h"
 #include "common/types.h"
 
 #define IPC_PROTOCOL_VERSION 1
@@ -58,7 +59,8 @@ enum {
 	A(u32, eos_ids, EOS_IDS_MAX)                                                                         \
 	A(u8, model, 4096)
 
-/* client -> scheduler. `tokens`: the prompt and behind it `output_count` tokens generated in an earlier life. */
+/* client -> scheduler. `tokens`: the prompt and behind it `output_count` tokens generated in an earlier life. With a
+ * `session` the prompt is that conversation's history and behind it `tokens` (common/session.h). */
 #define IPC_SUBMIT(S, A)                                                                                     \
 	S(u64, client_id)                                                                                    \
 	S(u64, req_id)                                                                                       \
@@ -71,7 +73,12 @@ enum {
 	A(u32, bias_ids, BIAS_MAX)                                                                           \
 	A(f32, bias_values, BIAS_MAX)                                                                        \
 	A(u32, stop_string_bytes, STOP_STRINGS_MAX) /* length of each */                                     \
-	A(u8, stop_strings, STOP_STRING_BYTES_MAX)  /* UTF-8, one behind the other */
+	A(u8, stop_strings, STOP_STRING_BYTES_MAX)  /* UTF-8, one behind the other */                        \
+	S(u64, session_owner) /* of several tenants: whose session; the same name is another session for another */ \
+	S(u32, session_flags) /* enum session_flag */                                                        \
+	S(u32, session_step)  /* with SESSION_STEP: go back to so many tokens first */                       \
+	S(u32, session_join)  /* first ones of `tokens` that are left out where the history ends with them */ \
+	A(u8, session, SESSION_NAME_MAX) /* empty: none */
 
 #define IPC_ACCEPTED(S, A)                                                                                   \
 	S(u64, req_id)                                                                                       \
@@ -253,6 +260,27 @@ enum {
 	A(f32, plp_values, IPC_PROMPT_LOGPROB_IDS_MAX)                                                       \
 	A(u8, error_text, IPC_ERROR_TEXT_MAX) /* of the entry with FINISH_ERROR */
 
+/* client -> scheduler: asks for a session's state, or ends it. Answered by SESSION_STATE with the same number. */
+#define IPC_SESSION(S, A)                                                                                    \
+	S(u64, client_id)                                                                                    \
+	S(u64, req_id) /* any; numbers of requests are apart from these */                                   \
+	S(u32, action) /* enum session_action */                                                             \
+	S(u64, session_owner)                                                                                \
+	A(u8, session, SESSION_NAME_MAX)
+
+/* scheduler -> client. `code` is not 0: there is no such session, and `text` says why. */
+#define IPC_SESSION_STATE(S, A)                                                                              \
+	S(u64, req_id)                                                                                       \
+	S(u32, code) /* enum err */                                                                          \
+	S(u32, token_count) /* of its history, without the turn that runs */                                 \
+	S(u32, turn_count)                                                                                   \
+	S(u32, cached_count) /* of these tokens, whose KV the prefix cache has now */                        \
+	S(u32, running)      /* 1: a turn runs */                                                            \
+	S(u32, age_s)                                                                                        \
+	S(u32, idle_s)                                                                                       \
+	S(u32, ttl_s) /* of idleness, after which it is dropped; 0: never */                                 \
+	A(u8, text, IPC_ERROR_TEXT_MAX)
+
 /* Leaves in good order; what follows is silence. */
 #define IPC_BYE(S, A) S(u64, client_id)
 
@@ -278,6 +306,8 @@ enum {
 	M(18, ACK, ack)                                                                                      \
 	M(19, DETACHED, detached)                                                                            \
 	M(20, CHUNK, chunk)                                                                                  \
-	M(21, BYE, bye)
+	M(21, BYE, bye)                                                                                      \
+	M(22, SESSION, session)                                                                              \
+	M(23, SESSION_STATE, session_state)
 
 #endif

@@ -16,14 +16,13 @@ struct prefix_entry {
 	bool present;
 };
 
-enum { CHAIN_TOKENS_ON_STACK = 256 };
 
 enum err prefix_cache_init(struct prefix_cache *pc, u32 block_capacity, u32 block_size,
 			   const u8 secret[PREFIX_SECRET_BYTES])
 {
 	u32 buckets = 16;
 
-	ASSERT(block_size > 0 && block_size <= CHAIN_TOKENS_ON_STACK);
+	ASSERT(block_size > 0 && block_size <= PREFIX_BLOCK_TOKENS_MAX);
 	memset(pc, 0, sizeof(*pc));
 	while (buckets < block_capacity && buckets < 1u << 30)
 		buckets *= 2;
@@ -73,18 +72,29 @@ struct block_hash prefix_cache_root(const struct prefix_cache *pc, u64 salt)
 	return hash_bytes(pc, &root, sizeof(root));
 }
 
-struct block_hash prefix_cache_chain(const struct prefix_cache *pc, struct block_hash parent,
-				     const u32 *tokens)
+static struct block_hash chain(const struct prefix_cache *pc, struct block_hash parent, const u32 *tokens, u32 count)
 {
 	struct {
 		struct block_hash parent;
-		u32 tokens[CHAIN_TOKENS_ON_STACK];
+		u32 tokens[PREFIX_BLOCK_TOKENS_MAX];
 	} input;
-	size_t token_bytes = pc->block_size * sizeof(u32);
 
 	input.parent = parent;
-	memcpy(input.tokens, tokens, token_bytes);
-	return hash_bytes(pc, &input, sizeof(parent) + token_bytes);
+	memcpy(input.tokens, tokens, count * sizeof(u32));
+	return hash_bytes(pc, &input, sizeof(parent) + count * sizeof(u32));
+}
+
+struct block_hash prefix_cache_chain(const struct prefix_cache *pc, struct block_hash parent, const u32 *tokens)
+{
+	return chain(pc, parent, tokens, pc->block_size);
+}
+
+/* Shorter input than that of any full block, longer than that of a root: never the hash of either. */
+struct block_hash prefix_cache_chain_part(const struct prefix_cache *pc, struct block_hash parent, const u32 *tokens,
+					  u32 count)
+{
+	ASSERT(count > 0 && count < pc->block_size);
+	return chain(pc, parent, tokens, count);
 }
 
 void prefix_cache_put(struct prefix_cache *pc, u32 block, struct block_hash hash, u64 step)

@@ -9,7 +9,7 @@
 #include "common/err.h"
 #include "common/types.h"
 
-enum { PREFIX_SECRET_BYTES = 192 };
+enum { PREFIX_SECRET_BYTES = 192, PREFIX_BLOCK_TOKENS_MAX = 256 };
 #define KV_BLOCK_NONE UINT32_MAX
 
 struct block_hash {
@@ -39,6 +39,9 @@ struct block_hash prefix_cache_root(const struct prefix_cache *pc, u64 salt);
 /* `tokens`: block_size of them. */
 struct block_hash prefix_cache_chain(const struct prefix_cache *pc, struct block_hash parent,
 				     const u32 *tokens);
+/* The hash of a block of which only the first `count` tokens (less than a block, at least one) are there. */
+struct block_hash prefix_cache_chain_part(const struct prefix_cache *pc, struct block_hash parent, const u32 *tokens,
+					  u32 count);
 
 /* Files `block`, which step number `step` computes. The block must not be filed yet. */
 void prefix_cache_put(struct prefix_cache *pc, u32 block, struct block_hash hash, u64 step);

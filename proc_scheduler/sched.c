@@ -172,13 +172,16 @@ static void count_finish(struct sched *s, const struct seq *q, enum finish_reaso
 
 void sched_finish(struct sched *s, struct seq *q, enum finish_reason reason, const char *text, u64 now_ns)
 {
-	if (q->state == SEQ_RUNNING)
+	if (q->state == SEQ_RUNNING) {
+		sched_keep_tail(s, q);
 		sched_give_up_row(s, q);
-	else if (q->state == SEQ_WAITING)
+	} else if (q->state == SEQ_WAITING)
 		waiting_remove(&s->waiting, &s->seqs, q);
 	sched_swap_forget(s, q);
 	count_finish(s, q, reason, now_ns);
 	s->sink.end(s->sink.ctx, q, seqs_extra(&s->seqs, q), seqs_tokens(&s->seqs, q), reason, text);
+	if (q->session)
+		sched_end_turn(s, q, now_ns);
 	seqs_remove(&s->seqs, q);
 }
 
@@ -217,9 +220,15 @@ void sched_place(struct sched *s, struct seq *q)
 	q->beyond = beyond;
 }
 
+struct block_hash sched_hash_root(const struct sched *s, const struct seq *q)
+{
+	u64 kind = kv_kind(s, q);
+
+	return prefix_cache_root(&s->cache, kind ? q->cache_salt ^ step_digest_mix(kind) : q->cache_salt);
+}
+
 void sched_hash_blocks(struct sched *s, struct seq *q)
 {
-	u64 kind = kv_kind(s, q), salt = kind ? q->cache_salt ^ step_digest_mix(kind) : q->cache_salt;
 	u32 block_size = s->config.block_size;
 	struct block_hash *hashes = seqs_hashes(&s->seqs, q);
 	const u32 *tokens = seqs_tokens(&s->seqs, q);
@@ -228,7 +237,7 @@ void sched_hash_blocks(struct sched *s, struct seq *q)
 		return;
 	while ((u64)(q->hashed + 1) * block_size <= q->known) {
 		struct block_hash parent =
-			q->hashed ? hashes[q->hashed - 1] : prefix_cache_root(&s->cache, salt);
+			q->hashed ? hashes[q->hashed - 1] : sched_hash_root(s, q);
 		hashes[q->hashed] =
 			prefix_cache_chain(&s->cache, parent, tokens + (size_t)q->hashed * block_size);
 		q->hashed++;
@@ -271,9 +280,10 @@ static struct finish_rule rule_of(const struct sched *s, const struct seq *q, co
 	};
 }
 
-static void fill(struct sched *s, struct seq *q, const struct ipc_submit *m, u64 now_ns)
+static void fill(struct sched *s, struct seq *q, const struct ipc_submit *m, const struct session_turn *t, u64 now_ns)
 {
 	struct seq_extra *x = seqs_extra(&s->seqs, q);
+	u32 own = m->tokens_count - t->skip;
 
 #define COPY_PARAM(A, type, name, def, min, max) q->params.name = m->name;
 	SAMPLING_TABLE(COPY_PARAM, 0)
@@ -284,12 +294,15 @@ static void fill(struct sched *s, struct seq *q, const struct ipc_submit *m, u64
 		q->params.seed = step_digest_mix(q->id ^ read_secret(&s->config, 8)) | 1;
 	q->cache_salt = m->cache_salt;
 	q->priority = m->priority;
-	q->prompt_count = m->tokens_count - m->output_count;
-	q->known = m->tokens_count;
+	q->prompt_count = (u32)turn_prompt(t, m);
+	q->known = t->base + own;
 	q->held_count = m->output_count;
-	q->token_end = q->prompt_count + validate_output_max(s, m);
+	q->token_end = q->prompt_count + validate_output_max(s, m, q->prompt_count);
 	q->arrived_ns = now_ns;
-	memcpy(seqs_tokens(&s->seqs, q), m->tokens, m->tokens_count * sizeof(u32));
+	if (t->base)
+		sessions_read(s->config.sessions, t->session, seqs_tokens(&s->seqs, q), t->base);
+	if (own)
+		memcpy(seqs_tokens(&s->seqs, q) + t->base, m->tokens + t->skip, own * sizeof(u32));
 	x->stop_count = m->stop_ids_count;
 	x->bias_count = m->bias_ids_count;
 	x->stop_string_count = m->stop_string_bytes_count;
@@ -335,10 +348,13 @@ static enum err check_room(struct sched *s, const struct ipc_submit *m, struct s
 enum err sched_submit(struct sched *s, const struct ipc_submit *m, u64 now_ns, struct sched_admission *out,
 		      struct err_msg *em)
 {
+	struct session_turn t;
 	struct seq *q;
 
 	*out = (struct sched_admission){0};
-	enum err e = validate_submit(s, m, em);
+	enum err e = sched_check_turn(s, m, &t, em);
+	if (!e)
+		e = validate_submit(s, m, &t, em);
 	if (!e)
 		e = check_room(s, m, out, em);
 	if (e)
@@ -346,7 +362,12 @@ enum err sched_submit(struct sched *s, const struct ipc_submit *m, u64 now_ns, s
 	e = seqs_add(&s->seqs, m->client_id, m->req_id, &q);
 	if (e)
 		return refuse(s, err_set(em, e, "no slot for another request"));
-	fill(s, q, m, now_ns);
+	fill(s, q, m, &t, now_ns);
+	if (t.named && (e = sched_begin_turn(s, m, &t, q, now_ns, em))) {
+		seqs_remove(&s->seqs, q);
+		out->retry_after_ms = retry_after_ms(s);
+		return refuse(s, e);
+	}
 	out->seq = q->id;
 	out->waiting = s->waiting.count;
 	q->state = SEQ_WAITING;
@@ -391,11 +412,16 @@ void sched_fail_all(struct sched *s, const char *text, u64 now_ns)
 			sched_close(s, &s->seqs.slots[i], FINISH_ERROR, text, now_ns);
 }
 
-void sched_stopped(struct sched *s, u64 seq, u64 now_ns)
+void sched_stopped(struct sched *s, u64 seq, u32 output_count, u64 now_ns)
 {
 	struct seq *q = seqs_find(&s->seqs, seq);
 
-	if (q)
+	if (!q)
+		return;
+	q->stop_count = output_count;
+	/* The history of a session ends where the stop string does: outputs that the detokenizer has and that are still
+	 * on the way here are waited for. */
+	if (!q->session || output_count <= seq_output_count(q))
 		sched_finish(s, q, FINISH_STOP, "", now_ns);
 }
 
@@ -442,6 +468,8 @@ static void push_token(struct sched *s, struct seq *q, u32 token, u64 now_ns)
 	q->in_flight--;
 	struct finish_rule rule = rule_of(s, q, seqs_extra(&s->seqs, q));
 	struct finish f = finish_check(&rule, seq_output_count(q), token);
+	if (f.reason == FINISH_NONE && q->stop_count && q->stop_count <= seq_output_count(q))
+		f.reason = FINISH_STOP;
 	if (f.reason != FINISH_NONE) {
 		sched_finish(s, q, f.reason, "", now_ns);
 		return;

@@ -12,6 +12,7 @@
 #include "proc_scheduler/kv_blocks.h"
 #include "proc_scheduler/queues.h"
 #include "proc_scheduler/seqs.h"
+#include "proc_scheduler/sessions.h"
 #include "proc_scheduler/step_diff.h"
 
 enum { SCHED_DEPTH_MAX = 2, SCHED_FLIGHTS_MAX = SCHED_DEPTH_MAX + 2, SCHED_SHORT_STEP_US = 1000 };
@@ -35,6 +36,7 @@ struct sched_config {
 	u32 eos_ids[EOS_IDS_MAX];
 	u8 secret[PREFIX_SECRET_BYTES]; /* random; decides hashes and drawn seeds */
 	u64 first_number;		/* sequence ids begin above it */
+	struct sessions *sessions;	/* borrowed; NULL: none are kept */
 };
 
 /* What goes to the detokenizer. Called synchronously from any event or plan; `q` is borrowed for the call. */
@@ -100,7 +102,8 @@ void sched_destroy(struct sched **s);
 /* Checks everything and queues the request. ERR_INVALID, ERR_TOO_LONG, ERR_UNSUPPORTED: what is wrong and
  * what would be right. ERR_NEVER_FITS with both numbers. ERR_EXISTS: the client has that request running.
  * ERR_SHUTDOWN. ERR_BUSY: the queue is full; retry_after_ms. A request that earlier outputs have ended
- * already is opened and closed. */
+ * already is opened and closed. Of a session: ERR_NOT_FOUND, ERR_DROPPED (there is none (any more)), ERR_CONFLICT (it runs,
+ * is to begin and is there, or was cut off). A refused request leaves its session as it was. */
 MUST_CHECK enum err sched_submit(struct sched *s, const struct ipc_submit *m, u64 now_ns,
 				 struct sched_admission *out, struct err_msg *em);
 /* Ends a request of a client; false when it is unknown or has ended. */
@@ -109,10 +112,19 @@ bool sched_abort(struct sched *s, u64 client_id, u64 req_id, u64 now_ns);
 u32 sched_abort_client(struct sched *s, u64 client_id, u64 now_ns);
 /* Ends everything with FINISH_ERROR and `text`. */
 void sched_fail_all(struct sched *s, const char *text, u64 now_ns);
-/* The detokenizer found a stop string. Unknown and ended sequences are ignored. */
-void sched_stopped(struct sched *s, u64 seq, u64 now_ns);
+/* The detokenizer found a stop string that ends at `output_count` outputs, of which some may not have come here yet.
+ * Unknown and ended sequences are ignored. */
+void sched_stopped(struct sched *s, u64 seq, u32 output_count, u64 now_ns);
 /* Refuses what comes from now on; what is there runs to its end. */
 void sched_drain(struct sched *s);
+
+/* What a client may know of a session; session_state.token_count and the like are set when ERR_OK. ERR_NOT_FOUND,
+ * ERR_DROPPED, ERR_INVALID (its name), ERR_UNSUPPORTED (none are kept). */
+MUST_CHECK enum err sched_session_get(struct sched *s, const struct ipc_session *m, u64 now_ns,
+				      struct ipc_session_state *out, struct err_msg *em);
+/* Ends it; a turn that runs is aborted. `out` is what it was. Errors as above. */
+MUST_CHECK enum err sched_session_end(struct sched *s, const struct ipc_session *m, u64 now_ns,
+				      struct ipc_session_state *out, struct err_msg *em);
 
 /* Applies the result of the oldest step in flight. Results of older or unknown steps, and tokens for
  * sequences that ended or at positions not due, are ignored. ERR_SEQUENCE: a result was lost; ERR_DIVERGED:

@@ -67,6 +67,7 @@ static void drop_ending(struct sched *s)
 		struct seq *q = sched_running(s, i);
 		if (sched_token_total(q) < q->token_end)
 			continue;
+		sched_keep_tail(s, q);
 		sched_give_up_row(s, q);
 		q->state = SEQ_DRAINING;
 	}
@@ -148,7 +149,7 @@ static void plan_running(struct sched *s, struct plan *p)
 struct hit {
 	u32 shared;   /* blocks to take over as they are; they stand at the beginning of its table */
 	u32 computed; /* tokens that need not be run */
-	u32 copy_src; /* not KV_BLOCK_NONE: all tokens are cached, this block holds the last of them */
+	u32 copy_src; /* not KV_BLOCK_NONE: this block holds the last of them, and is copied, since it is written on */
 };
 
 static bool may_read_cache(const struct sched *s, const struct seq *q)
@@ -186,6 +187,8 @@ static struct hit find_hit(struct sched *s, const struct plan *p, struct seq *q,
 			h.computed = q->known - 1;
 			h.copy_src = last;
 		}
+	} else {
+		h.copy_src = sched_find_tail(s, q, h.shared, &h.computed);
 	}
 	return h;
 }

@@ -4,10 +4,39 @@
 
 #include "proc_scheduler/sched.h"
 
-/* validate.c: the whole of a SUBMIT. Errors as of sched_submit, without those of queues. */
-MUST_CHECK enum err validate_submit(const struct sched *s, const struct ipc_submit *m, struct err_msg *em);
-/* min(max_tokens, what the context leaves behind the prompt). */
-u32 validate_output_max(const struct sched *s, const struct ipc_submit *m);
+/* A request's place in its session, before it is admitted. Without one everything is 0. */
+struct session_turn {
+	bool named;		 /* it has one */
+	struct session *session; /* NULL: it begins */
+	u32 base;		 /* so many tokens of the history stand in front, */
+	u32 skip;		 /* and so many first tokens of the request are left out */
+};
+
+/* Tokens of the prompt: those of the history and its own. */
+static inline u64 turn_prompt(const struct session_turn *t, const struct ipc_submit *m)
+{
+	return (u64)t->base + m->tokens_count - m->output_count - t->skip;
+}
+
+/* session_turns.c: everything a SUBMIT can have wrong about its session; changes nothing. ERR_EXISTS: this very request
+ * runs. Others as of sched_submit. */
+MUST_CHECK enum err sched_check_turn(const struct sched *s, const struct ipc_submit *m, struct session_turn *t,
+				     struct err_msg *em);
+/* The turn begins: `q` has its id. ERR_BUSY: there are as many sessions as may be, and all run. */
+MUST_CHECK enum err sched_begin_turn(struct sched *s, const struct ipc_submit *m, const struct session_turn *t,
+				     struct seq *q, u64 now_ns, struct err_msg *em);
+/* Whatever ended it: history and outputs up to there are kept; a turn without outputs is not. */
+void sched_end_turn(struct sched *s, struct seq *q, u64 now_ns);
+/* Before a sequence with a session gives up its row for good: files its last block, which is not full, too. */
+void sched_keep_tail(struct sched *s, struct seq *q);
+/* That block, if it goes on behind `shared` full ones: KV of the first *computed tokens is in it or in front. */
+u32 sched_find_tail(const struct sched *s, const struct seq *q, u32 shared, u32 *computed);
+
+/* validate.c: the whole of a SUBMIT. Errors as of sched_submit, without those of queues and sessions. */
+MUST_CHECK enum err validate_submit(const struct sched *s, const struct ipc_submit *m, const struct session_turn *t,
+				    struct err_msg *em);
+/* min(max_tokens, what the context leaves behind a prompt of `prompt` tokens). */
+u32 validate_output_max(const struct sched *s, const struct ipc_submit *m, u32 prompt);
 
 /* sched.c: the state changes that events, plan and recovery have in common. */
 
@@ -25,6 +54,8 @@ void sched_open(struct sched *s, struct seq *q);
 /* Before a sequence gets a row: decides whether its KV is that of long sequences (kv_switch_len); what was hashed
  * for another one is forgotten. */
 void sched_place(struct sched *s, struct seq *q);
+/* What the hashes of its blocks begin with. */
+struct block_hash sched_hash_root(const struct sched *s, const struct seq *q);
 /* Computes the hashes of full blocks of known tokens that came since. */
 void sched_hash_blocks(struct sched *s, struct seq *q);
 /* Files the blocks of a running sequence that are full of known tokens and computed once the planned steps

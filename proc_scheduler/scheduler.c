@@ -53,7 +53,8 @@ static void on_detok(void *ctx, struct ipc_channel *ch, ipc_peer from, const str
 		break;
 	case IPC_TYPE_STOPPED:
 		if (s->sched)
-			sched_stopped(s->sched, msg->stopped.seq, s->streams.now_ns);
+			sched_stopped(s->sched, msg->stopped.seq, msg->stopped.output_count,
+				      s->streams.now_ns);
 		break;
 	case IPC_TYPE_ERROR:
 		LOG_ERROR("DETOK_ERROR", "reason=\"%.*s\"", (int)msg->error.text_count,
@@ -166,6 +167,7 @@ static void on_lease_timer(void *ctx, u64 now_ns)
 	s->streams.now_ns = now_ns;
 	streams_expire(&s->streams, now_ns);
 	scheduler_expire_clients(s, now_ns);
+	scheduler_tick_sessions(s, now_ns);
 }
 
 /* ---------------------------------------------------------------- life */
@@ -302,6 +304,8 @@ enum err scheduler_create(struct scheduler **out, const struct options *o, struc
 	if (!e && o->trace[0])
 		e = trace_create(&s->trace, o->run_dir, "scheduler", em);
 	if (!e)
+		e = scheduler_open_sessions(s, em);
+	if (!e)
 		e = open_channels(s, em);
 	if (!e)
 		e = init_parts(s, em);
@@ -321,6 +325,7 @@ void scheduler_destroy(struct scheduler **out)
 		return;
 	ipc_loop_destroy(&s->loop);
 	sched_destroy(&s->sched);
+	scheduler_close_sessions(s);
 	streams_fini(&s->streams);
 	workers_fini(&s->workers);
 	outbox_fini(&s->submit_outbox);

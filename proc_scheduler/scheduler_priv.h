@@ -6,6 +6,7 @@
 #include "proc_scheduler/clients.h"
 #include "proc_scheduler/sched.h"
 #include "proc_scheduler/scheduler.h"
+#include "proc_scheduler/session_journal.h"
 #include "proc_scheduler/streams.h"
 #include "proc_scheduler/workers.h"
 
@@ -21,6 +22,8 @@ struct scheduler {
 	struct outbox submit_outbox;
 	struct workers workers;
 	struct streams streams;
+	struct sessions *sessions; /* NULL: none are kept */
+	struct session_journal journal;
 	struct sched *sched; /* NULL until all workers were ready for the first time */
 	struct buf frame;    /* the STEP in the making */
 	u64 epoch;
@@ -41,6 +44,18 @@ void scheduler_on_client(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 /* Tells a client what engine this is. */
 void scheduler_send_engine(struct scheduler *s, ipc_peer to);
 void scheduler_expire_clients(struct scheduler *s, u64 now_ns);
+
+/* Sends to a client; one that does not take it is treated as gone when `client_id` names it. */
+void scheduler_reply(struct scheduler *s, ipc_peer to, u64 client_id, const struct ipc_msg *msg);
+
+/* scheduler_sessions.c: the store, its journal, and what clients ask of it. */
+MUST_CHECK enum err scheduler_open_sessions(struct scheduler *s, struct err_msg *em);
+void scheduler_close_sessions(struct scheduler *s);
+/* The workers' vocabulary is known. */
+void scheduler_check_sessions(struct scheduler *s, u32 vocab_size);
+void scheduler_on_session(struct scheduler *s, ipc_peer from, const struct ipc_session *m);
+/* About once a second. */
+void scheduler_tick_sessions(struct scheduler *s, u64 now_ns);
 
 /* scheduler_step.c: messages of workers, and the steps. */
 void scheduler_on_worker(void *ctx, struct ipc_channel *ch, ipc_peer from, const struct ipc_msg *msg);

@@ -34,6 +34,7 @@ static struct sched_config core_config(const struct scheduler *s, const struct i
 		/* Milliseconds since the host started, times eight: a later life begins above whatever this
 		   one gives out. */
 		.first_number = clock_now_ns() / 1000000 * 8,
+		.sessions = s->sessions,
 	};
 
 	if (o->max_model_len && (u32)o->max_model_len < c.max_model_len)
@@ -45,6 +46,7 @@ static struct sched_config core_config(const struct scheduler *s, const struct i
 
 static enum err create_core(struct scheduler *s, const struct ipc_worker_ready *w, struct err_msg *em)
 {
+	scheduler_check_sessions(s, w->vocab_size);
 	struct sched_config config = core_config(s, w);
 	struct sched_sink sink = streams_sink(&s->streams);
 	enum err e = sched_create(&s->sched, &config, &sink, s->stats, em);

@@ -20,7 +20,7 @@ static void drop_client(struct scheduler *s, u64 client_id, const char *why)
 		LOG_INFO("CLIENT_GONE", "client=%" PRIu64 " reason=\"%s\" aborted=%u", client_id, why, ended);
 }
 
-static void reply(struct scheduler *s, ipc_peer to, u64 client_id, const struct ipc_msg *msg)
+void scheduler_reply(struct scheduler *s, ipc_peer to, u64 client_id, const struct ipc_msg *msg)
 {
 	enum err e = outbox_send(&s->submit_outbox, to, msg);
 
@@ -44,7 +44,7 @@ static void refuse(struct scheduler *s, ipc_peer to, const struct ipc_submit *m,
 		.text = (const u8 *)text,
 		.text_count = (u32)strlen(text), /* of a struct err_msg at most: fits */
 	};
-	reply(s, to, 0, &msg);
+	scheduler_reply(s, to, 0, &msg);
 }
 
 static void complain(struct scheduler *s, ipc_peer to, enum err code, const char *text)
@@ -53,7 +53,7 @@ static void complain(struct scheduler *s, ipc_peer to, enum err code, const char
 
 	msg.error =
 		(struct ipc_error){.code = code, .text = (const u8 *)text, .text_count = (u32)strlen(text)};
-	reply(s, to, 0, &msg);
+	scheduler_reply(s, to, 0, &msg);
 }
 
 void scheduler_send_engine(struct scheduler *s, ipc_peer to)
@@ -75,7 +75,7 @@ void scheduler_send_engine(struct scheduler *s, ipc_peer to)
 		.model = (const u8 *)model,
 		.model_count = (u32)strnlen(model, MODEL_NAME_MAX),
 	};
-	reply(s, to, 0, &msg);
+	scheduler_reply(s, to, 0, &msg);
 }
 
 static void on_submit(struct scheduler *s, ipc_peer from, const struct ipc_submit *m)
@@ -98,7 +98,7 @@ static void on_submit(struct scheduler *s, ipc_peer from, const struct ipc_submi
 	}
 	struct ipc_msg msg = {.type = IPC_TYPE_ACCEPTED, .epoch = s->epoch};
 	msg.accepted = (struct ipc_accepted){m->req_id, admission.seq, admission.waiting};
-	reply(s, from, m->client_id, &msg);
+	scheduler_reply(s, from, m->client_id, &msg);
 }
 
 /* The client the message speaks for; 0 for messages that name none. */
@@ -113,6 +113,8 @@ static u64 client_of(const struct ipc_msg *msg)
 		return msg->abort.client_id;
 	case IPC_TYPE_ALIVE:
 		return msg->alive.client_id;
+	case IPC_TYPE_SESSION:
+		return msg->session.client_id;
 	case IPC_TYPE_BYE:
 		return msg->bye.client_id;
 	default:
@@ -183,6 +185,9 @@ void scheduler_on_client(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 		if (s->sched)
 			sched_abort(s->sched, client_id, msg->abort.req_id, s->streams.now_ns);
 		break;
+	case IPC_TYPE_SESSION:
+		scheduler_on_session(s, from, &msg->session);
+		break;
 	case IPC_TYPE_BYE:
 		drop_client(s, client_id, "bye");
 		break;
@@ -190,7 +195,7 @@ void scheduler_on_client(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 		break;
 	default:
 		complain(s, from, ERR_UNSUPPORTED,
-			 "clients send HELLO, SUBMIT, ABORT, ALIVE and BYE on this channel");
+			 "clients send HELLO, SUBMIT, ABORT, ALIVE, SESSION and BYE on this channel");
 	}
 }
 

@@ -44,6 +44,10 @@ struct seq {
 	u32 held_count;	  /* outputs that came with its SUBMIT */
 	u32 cached_count; /* prompt tokens found in the prefix cache when first scheduled */
 	struct sampling_params params;
+	u32 session;	   /* 0: none; else its slot + 1 */
+	u32 session_flags; /* enum session_flag */
+	u32 kv_tail;	   /* tokens at the beginning of which the cache may have the KV, the last block partly filled */
+	u32 stop_count;	   /* not 0: it ends with so many outputs, since a stop string was found there */
 };
 
 /* What is read when a sequence is added, opened or preempted only. */

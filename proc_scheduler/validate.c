@@ -16,37 +16,55 @@ static u32 context_now(const struct sched *s)
 	return s->context_max < pool_tokens ? s->context_max : (u32)pool_tokens;
 }
 
-u32 validate_output_max(const struct sched *s, const struct ipc_submit *m)
+u32 validate_output_max(const struct sched *s, const struct ipc_submit *m, u32 prompt)
 {
-	u32 room = context_now(s) - (m->tokens_count - m->output_count);
+	u32 room = context_now(s) - prompt;
 
 	return m->max_tokens < room ? m->max_tokens : room;
 }
 
-static enum err check_lengths(const struct sched *s, const struct ipc_submit *m, struct err_msg *em)
+/* A prompt that leaves no room for a token, in words. */
+static enum err too_long(const struct sched *s, const struct session_turn *t, u64 prompt, struct err_msg *em)
 {
 	u32 block_size = s->config.block_size;
+	u64 pool_tokens = (u64)s->kv.count * block_size;
 
-	if (m->tokens_count == 0)
+	if (t->base)
+		return err_set(em, ERR_TOO_LONG,
+			       "the session has %u tokens and the new turn %llu; with one token to generate they must fit "
+			       "into the context length of %u: go back with session_step, or begin a new session",
+			       t->base, (unsigned long long)(prompt - t->base), context_now(s));
+	if (prompt >= pool_tokens && pool_tokens <= s->config.max_model_len)
+		return err_set(em, ERR_NEVER_FITS,
+			       "the prompt has %llu tokens and needs %llu KV blocks of %u with one token more; "
+			       "the pool has %u",
+			       (unsigned long long)prompt, (unsigned long long)prompt / block_size + 1, block_size,
+			       s->kv.count);
+	return err_set(em, ERR_TOO_LONG,
+		       "the prompt has %llu tokens; with one token to generate it must fit into the "
+		       "context length of %u",
+		       (unsigned long long)prompt, context_now(s));
+}
+
+static enum err check_lengths(const struct sched *s, const struct ipc_submit *m, const struct session_turn *t,
+			      struct err_msg *em)
+{
+	if (m->tokens_count == 0 && t->base == 0)
 		return err_set(em, ERR_INVALID, "the prompt is empty; it needs at least one token");
-	if (m->output_count >= m->tokens_count)
+	if (m->output_count > m->tokens_count || (m->output_count == m->tokens_count && t->base == 0))
 		return err_set(
 			em, ERR_INVALID,
 			"output_count is %u, but there are only %u tokens and one must be the prompt's",
 			m->output_count, m->tokens_count);
-	u32 prompt = m->tokens_count - m->output_count;
-	u64 pool_tokens = (u64)s->kv.count * block_size;
-	if (prompt >= pool_tokens && pool_tokens <= s->config.max_model_len)
-		return err_set(em, ERR_NEVER_FITS,
-			       "the prompt has %u tokens and needs %llu KV blocks of %u with one token more; "
-			       "the pool has %u",
-			       prompt, (unsigned long long)prompt / block_size + 1, block_size, s->kv.count);
+	u64 prompt = turn_prompt(t, m);
 	if (prompt >= context_now(s))
+		return too_long(s, t, prompt, em);
+	if (t->named && prompt >= s->config.sessions->config.token_max)
 		return err_set(em, ERR_TOO_LONG,
-			       "the prompt has %u tokens; with one token to generate it must fit into the "
-			       "context length of %u",
-			       prompt, context_now(s));
-	u32 output_max = validate_output_max(s, m);
+			       "the session would have %llu tokens; with one token to generate they must fit into "
+			       "--session-tokens, %u",
+			       (unsigned long long)prompt, s->config.sessions->config.token_max);
+	u32 output_max = validate_output_max(s, m, (u32)prompt);
 	if (m->output_count > output_max)
 		return err_set(em, ERR_INVALID,
 			       "output_count is %u; max_tokens and the context length allow %u",
@@ -130,12 +148,13 @@ static enum err check_stop_strings(const struct ipc_submit *m, struct err_msg *e
 	return ERR_OK;
 }
 
-enum err validate_submit(const struct sched *s, const struct ipc_submit *m, struct err_msg *em)
+enum err validate_submit(const struct sched *s, const struct ipc_submit *m, const struct session_turn *t,
+			 struct err_msg *em)
 {
 	enum err e = check_params(s, m, em);
 
 	if (!e)
-		e = check_lengths(s, m, em);
+		e = check_lengths(s, m, t, em);
 	if (!e)
 		e = check_ids("tokens", m->tokens, m->tokens_count, s->config.vocab_size, em);
 	if (!e && m->stop_ids_count > STOP_IDS_MAX)

@@ -50,7 +50,7 @@ static void remove_content(const char *path, bool all)
 	while ((entry = readdir(dir)) != NULL) {
 		const char *name = entry->d_name;
 		bool ours = entry->d_type == DT_SOCK || strcmp(name, "stats") == 0 ||
-			    strcmp(name, "trace") == 0 || strcmp(name, lock_name) == 0;
+			    strcmp(name, "trace") == 0 || strcmp(name, "sessions") == 0 || strcmp(name, lock_name) == 0;
 		char whole[512];
 		if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || (!all && !ours))
 			continue;
@@ -229,6 +229,8 @@ enum err run_dir_open(struct run_dir *d, const char *wanted, struct err_msg *em)
 		snprintf(path, sizeof(path), "%s/stats", d->path);
 		remove_tree(path);
 		snprintf(path, sizeof(path), "%s/trace", d->path);
+		remove_tree(path);
+		snprintf(path, sizeof(path), "%s/sessions", d->path);
 		remove_tree(path);
 	}
 	return ERR_OK;

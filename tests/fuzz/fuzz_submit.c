@@ -80,7 +80,7 @@ static void handle(struct sched *s, struct counts *counts, const struct ipc_msg 
 		sched_abort(s, msg->abort.client_id, msg->abort.req_id, 2);
 		break;
 	case IPC_TYPE_STOPPED:
-		sched_stopped(s, msg->stopped.seq, 2);
+		sched_stopped(s, msg->stopped.seq, msg->stopped.output_count, 2);
 		break;
 	case IPC_TYPE_BYE:
 		sched_abort_client(s, msg->bye.client_id, 2);

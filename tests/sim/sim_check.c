@@ -224,6 +224,7 @@ void sim_check_request_end(struct sim_world *w, const struct seq *q, const u32 *
 	if (reason == FINISH_LENGTH && by_tokens == FINISH_NONE && r->start_count < r->output_max)
 		sim_fail(w, "request %" PRIu64 " ended by length after %u tokens", r->req_id, count);
 	w->ends[reason]++;
+	sim_session_ended(w, r, q, tokens);
 }
 
 void sim_check_end(struct sim_world *w)

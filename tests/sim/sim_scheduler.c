@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/assert.h"
 #include "common/clock.h"
 #include "tests/sim/sim_world.h"
 
@@ -43,6 +44,12 @@ static struct sched_config random_config(u64 *rng)
 	c.host_block_count = sim_random(rng, 3) ? sim_random(rng, 2 * c.block_count + 1) : 0;
 	for (u32 i = 0; i < PREFIX_SECRET_BYTES; i++)
 		c.secret[i] = (u8)sim_random(rng, 256);
+	/* Room for all conversations, or not. */
+	struct sessions_config sessions = {.session_max = 1 + sim_random(rng, SIM_TALKS),
+					   .token_max = SESSION_CHUNK_TOKENS * (1 + sim_random(rng, SIM_TALKS)),
+					   .secret = *rng};
+	enum err e = sim_random(rng, 3) ? sessions_create(&c.sessions, &sessions, NULL) : ERR_OK;
+	ASSERT(e == ERR_OK);
 	return c;
 }
 
@@ -109,6 +116,7 @@ static void run(u64 seed, u32 steps, struct sim_totals *totals)
 	totals->swaps_out += w->swaps_out;
 	totals->swaps_in += w->swaps_in;
 	totals->restarts += w->restarts;
+	totals->turns_taken += w->turns_taken;
 	for (u32 i = 0; i < FINISH_REASON_COUNT; i++)
 		totals->ends[i] += w->ends[i];
 	sim_world_destroy(&w);
@@ -138,12 +146,12 @@ int main(int argc, char **argv)
 		run(first + i, steps, &t);
 	printf("%" PRIu64 " steps, %" PRIu64 " requests: %" PRIu64 " stop, %" PRIu64 " length, %" PRIu64
 	       " abort, %" PRIu64 " error; %" PRIu64 " preemptions, %" PRIu64 " cached tokens, %" PRIu64
-	       " copies, %" PRIu64 " blocks swapped out, %" PRIu64 " in, %" PRIu64 " worker restarts\n",
+	       " copies, %" PRIu64 " blocks swapped out, %" PRIu64 " in, %" PRIu64 " worker restarts, %" PRIu64 " turns of sessions\n",
 	       t.steps, t.accepted, t.ends[FINISH_STOP], t.ends[FINISH_LENGTH], t.ends[FINISH_ABORT],
-	       t.ends[FINISH_ERROR], t.preemptions, t.hits, t.copies, t.swaps_out, t.swaps_in, t.restarts);
+	       t.ends[FINISH_ERROR], t.preemptions, t.hits, t.copies, t.swaps_out, t.swaps_in, t.restarts, t.turns_taken);
 	/* A simulation that exercised nothing proves nothing. */
 	if (runs >= RUNS_DEFAULT &&
-	    (!t.preemptions || !t.hits || !t.copies || !t.swaps_out || !t.swaps_in || !t.restarts || !t.ends[FINISH_STOP] ||
+	    (!t.preemptions || !t.hits || !t.copies || !t.swaps_out || !t.swaps_in || !t.restarts || !t.turns_taken || !t.ends[FINISH_STOP] ||
 	     !t.ends[FINISH_LENGTH] || !t.ends[FINISH_ABORT])) {
 		printf("something was never exercised\n");
 		return EXIT_FAILURE;

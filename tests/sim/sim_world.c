@@ -95,6 +95,7 @@ struct sim_world *sim_world_create(u64 seed, u64 rng, const struct sched_config 
 	w->stale = zeroed(1, sizeof(*w->stale));
 	w->requests = zeroed(SIM_REQUESTS_MAX, sizeof(*w->requests));
 	w->refs = zeroed(config->block_count, sizeof(u32));
+	sim_sessions_init(w);
 	w->host_refs = zeroed(config->host_block_count + 1, sizeof(u32));
 	return w;
 }
@@ -104,6 +105,7 @@ void sim_world_destroy(struct sim_world **out)
 	struct sim_world *w = *out;
 
 	sched_destroy(&w->sched);
+	sessions_destroy(&w->config.sessions);
 	stats_destroy(&w->stats);
 	fake_worker_fini(&w->worker);
 	free(w->results);
@@ -157,7 +159,7 @@ static void random_outputs(struct sim_world *w, struct sim_request *r)
 	}
 }
 
-static struct ipc_submit submit_message(struct sim_world *w, const struct sim_request *r)
+struct ipc_submit sim_submit_message(struct sim_world *w, const struct sim_request *r)
 {
 	struct sampling_params p;
 	struct ipc_submit m = {
@@ -186,6 +188,15 @@ static struct ipc_submit submit_message(struct sim_world *w, const struct sim_re
 	return m;
 }
 
+void sim_set_limits(const struct sim_world *w, struct sim_request *r, const struct ipc_submit *m)
+{
+	u32 room = context_now(w) - r->prompt_count;
+
+	r->output_max = m->max_tokens < room ? m->max_tokens : room;
+	r->min_tokens = m->min_tokens;
+	r->ignore_eos = m->flags & SAMPLING_IGNORE_EOS;
+}
+
 void sim_submit(struct sim_world *w)
 {
 	struct sched_admission admission;
@@ -193,16 +204,17 @@ void sim_submit(struct sim_world *w)
 
 	if (w->request_count == SIM_REQUESTS_MAX || context_now(w) < 2)
 		return;
+	if (w->config.sessions && sim_random(&w->rng, 2)) {
+		sim_submit_turn(w, context_now(w) - 1);
+		return;
+	}
 	struct sim_request *r = &w->requests[w->request_count];
 	*r = (struct sim_request){.client_id = 1 + sim_random(&w->rng, SIM_CLIENTS),
 				  .req_id = w->request_count + 1};
 	r->stop_id = sim_random(&w->rng, 3) ? UINT32_MAX : sim_random(&w->rng, w->config.vocab_size);
 	random_prompt(w, r);
-	struct ipc_submit m = submit_message(w, r);
-	u32 room = context_now(w) - r->prompt_count;
-	r->output_max = m.max_tokens < room ? m.max_tokens : room;
-	r->min_tokens = m.min_tokens;
-	r->ignore_eos = m.flags & SAMPLING_IGNORE_EOS;
+	struct ipc_submit m = sim_submit_message(w, r);
+	sim_set_limits(w, r, &m);
 	random_outputs(w, r);
 	m.output_count = r->start_count;
 	m.tokens_count = r->prompt_count + r->start_count;
@@ -251,8 +263,14 @@ void sim_stop_any(struct sim_world *w)
 
 	if (!r)
 		return;
-	sched_stopped(w->sched, r->seq, w->now_ns);
-	sched_stopped(w->sched, r->seq, w->now_ns); /* a late one more does nothing */
+	const struct seq *q = seqs_find(&w->sched->seqs, r->seq);
+	if (!q)
+		return;
+	/* The detokenizer may have tokens that the scheduler has not yet, and none that are not on their way. */
+	u32 most = seq_output_count(q) + q->in_flight;
+	u32 at = most ? 1 + sim_random(&w->rng, most) : 0;
+	sched_stopped(w->sched, r->seq, at, w->now_ns);
+	sched_stopped(w->sched, r->seq, at, w->now_ns); /* a late one more does nothing */
 }
 
 /* ---------------------------------------------------------------- worker and wire */
@@ -297,6 +315,8 @@ bool sim_plan(struct sim_world *w)
 	if (e)
 		sim_fail(w, "%s: %s", err_name(e), em.text);
 	sim_check_step(w, step);
+	if (w->config.sessions)
+		sim_check_sessions(w);
 	if (w->sched->diff.tokens_run)
 		w->result_count++;
 	return true;

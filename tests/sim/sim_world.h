@@ -5,7 +5,16 @@
 #include "proc_scheduler/sched.h"
 #include "tests/sim/fake_worker.h"
 
-enum { SIM_REQUESTS_MAX = 4096, SIM_PROMPT_MAX = 128, SIM_CLIENTS = 4 };
+enum { SIM_REQUESTS_MAX = 4096, SIM_PROMPT_MAX = 128, SIM_CLIENTS = 4, SIM_TALKS = 4 };
+
+/* A conversation as its client remembers it. */
+struct sim_talk {
+	u64 owner;
+	const char *name;
+	bool busy;
+	u32 count;
+	u32 tokens[SIM_PROMPT_MAX];
+};
 
 /* A request as the client that sent it sees it. */
 struct sim_request {
@@ -18,10 +27,11 @@ struct sim_request {
 	bool ignore_eos;
 	u32 end_count; /* must be 1 at last */
 	bool live;
+	struct sim_talk *talk; /* NULL: it has no session */
 };
 
 struct sim_totals {
-	u64 steps, accepted, preemptions, hits, copies, swaps_out, swaps_in, restarts;
+	u64 steps, accepted, preemptions, hits, copies, swaps_out, swaps_in, restarts, turns_taken;
 	u64 ends[FINISH_REASON_COUNT];
 };
 
@@ -35,11 +45,12 @@ struct sim_world {
 	u32 result_count;
 	struct fake_result *stale; /* the last one delivered */
 	u32 plans_in_flight;
+	struct sim_talk talks[SIM_TALKS];
 	struct sim_request *requests; /* [SIM_REQUESTS_MAX] */
 	u32 request_count;
 	u32 *refs, *host_refs; /* scratch of the checks: [blocks] of either pool */
 	u64 epoch;
-	u64 steps, turns, accepted, copies, swaps_out, swaps_in, restarts;
+	u64 steps, turns, accepted, copies, swaps_out, swaps_in, restarts, turns_taken;
 	u64 ends[FINISH_REASON_COUNT];
 };
 
@@ -50,6 +61,10 @@ _Noreturn void sim_fail(const struct sim_world *w, const char *fmt, ...) PRINTF_
 struct sim_world *sim_world_create(u64 seed, u64 rng, const struct sched_config *config);
 void sim_world_destroy(struct sim_world **w);
 void sim_submit(struct sim_world *w);
+/* Random parameters, without tokens. */
+struct ipc_submit sim_submit_message(struct sim_world *w, const struct sim_request *r);
+/* What follows from them for a request whose prompt is known. */
+void sim_set_limits(const struct sim_world *w, struct sim_request *r, const struct ipc_submit *m);
 void sim_abort_any(struct sim_world *w);
 void sim_abort_client(struct sim_world *w);
 void sim_stop_any(struct sim_world *w);
@@ -60,6 +75,13 @@ bool sim_plan(struct sim_world *w);
 bool sim_deliver(struct sim_world *w);
 /* Delivers a result that came before once more. */
 void sim_deliver_stale(struct sim_world *w);
+
+/* sim_sessions.c */
+void sim_sessions_init(struct sim_world *w);
+/* A turn with a prompt of at most `room` tokens, history included. */
+void sim_submit_turn(struct sim_world *w, u32 room);
+void sim_session_ended(struct sim_world *w, struct sim_request *r, const struct seq *q, const u32 *tokens);
+void sim_check_sessions(struct sim_world *w);
 
 /* sim_check.c */
 void sim_check_step(struct sim_world *w, const struct ipc_step *step);

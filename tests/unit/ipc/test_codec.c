@@ -31,7 +31,7 @@ Test(codec, every_message_reads_back_as_written)
 			arena_fini(&a);
 		}
 	}
-	cr_assert_eq(messages, 21);
+	cr_assert_eq(messages, 23);
 	buf_fini(&frame);
 	ipc_scratch_fini(&scratch);
 }

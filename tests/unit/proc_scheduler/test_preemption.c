@@ -108,7 +108,7 @@ Test(preemption, an_end_in_flight_is_found_while_it_waits)
 			fixture_deliver(f);
 	struct seq *q = fixture_seq(f, seq[2]);
 	cr_assert(q && q->state == SEQ_WAITING && q->in_flight > 0);
-	sched_stopped(f->s, seq[2], f->now_ns);
+	sched_stopped(f->s, seq[2], 1, f->now_ns);
 	cr_assert_eq(f->s->waiting.count, 0);
 	fixture_run(f);
 	cr_assert_eq(f->end_count, 3);

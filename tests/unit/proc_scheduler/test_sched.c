@@ -223,8 +223,8 @@ Test(sched, aborting_the_unknown_has_no_effect)
 	u64 seq = fixture_submit(f, 1, 4, 1);
 	fixture_run(f);
 	cr_assert_not(sched_abort(f->s, 1, 1, 1));
-	sched_stopped(f->s, seq, 1);
-	sched_stopped(f->s, 0, 1);
+	sched_stopped(f->s, seq, 1, 1);
+	sched_stopped(f->s, 0, 1, 1);
 	cr_assert_eq(f->end_count, 1);
 	fixture_destroy(&f);
 }
@@ -561,8 +561,8 @@ Test(sched, a_stop_of_the_detokenizer_ends_a_request_in_any_state)
 	u64 running = fixture_submit(f, 1, 8, 50), waiting = fixture_submit(f, 50, 8, 50);
 	fixture_plan(f);
 	fixture_plan(f);
-	sched_stopped(f->s, running, 1);
-	sched_stopped(f->s, waiting, 1);
+	sched_stopped(f->s, running, 1, 1);
+	sched_stopped(f->s, waiting, 1, 1);
 	cr_assert_eq(fixture_end_of(f, running)->reason, FINISH_STOP);
 	cr_assert_eq(fixture_end_of(f, waiting)->reason, FINISH_STOP);
 	fixture_run(f);

@@ -1,0 +1,125 @@
+/* The histories of conversations: tokens of all turns, by owner and name. A bounded store: histories lie in chunks of
+ * a pool that is reserved at start; where room lacks, the session that was used least recently leaves. KV blocks are
+ * none of its business: they live in the prefix cache and come back from the history. */
+#ifndef TERCET_PROC_SCHEDULER_SESSIONS_H
+#define TERCET_PROC_SCHEDULER_SESSIONS_H
+
+#include "common/err.h"
+#include "common/map.h"
+#include "common/session.h"
+#include "common/types.h"
+
+enum { SESSION_CHUNK_TOKENS = 256, SESSION_GONE_MAX = 1024 };
+#define SESSION_NONE UINT32_MAX
+
+/* Why a session is there no more. */
+enum session_end {
+	SESSION_END_ASKED,   /* its client ended it */
+	SESSION_END_EXPIRED, /* not used for longer than the limit */
+	SESSION_END_EVICTED, /* others needed its room */
+	SESSION_END_OUTGREW, /* its last turn did not fit beside those that run */
+	SESSION_END_EMPTY,   /* its first turn gave no token */
+	SESSION_END_DAMAGED, /* a part of its journal is lost */
+	SESSION_END_COUNT
+};
+
+/* Times are nanoseconds of the monotonic clock; of a session from before the host's start they are negative. */
+struct session {
+	u64 owner;
+	char name[SESSION_NAME_MAX + 1]; /* "": the slot is free */
+	u32 token_count, turn_count;
+	u32 first_chunk, last_chunk; /* SESSION_NONE: no tokens */
+	u32 prev, next;		     /* idle ones in order of last use; free slots by `next` */
+	u64 running;		     /* the sequence of its turn; 0: idle */
+	bool cut_off;		     /* its last turn began in an earlier life of the process, and did not end */
+	u64 turn_client, turn_req;   /* the request of its last turn, */
+	u32 turn_base;		     /* and the length of the history in front of it */
+	u32 kv_tokens;		     /* tokens at its beginning whose KV was there when its last turn ended */
+	u64 cache_salt;		     /* of the last turn */
+	i64 begun_ns, used_ns;
+};
+
+/* Called synchronously with every change that has to outlive the process; `s` is borrowed for the call. */
+struct sessions_sink {
+	void *ctx;
+	/* A turn begins; the history does not change yet. */
+	void (*begun)(void *ctx, const struct session *s);
+	/* A turn ended: behind the first turn_base tokens the history is now `count` others. */
+	void (*ended)(void *ctx, const struct session *s, const u32 *tokens, u32 count);
+	void (*dropped)(void *ctx, const struct session *s);
+};
+
+struct sessions_config {
+	u32 session_max; /* at least 1 */
+	u32 token_max;	 /* of all histories; rounded up to whole chunks */
+	u64 ttl_ns;	 /* 0: never */
+	u64 secret;
+};
+
+struct session_gone {
+	u64 key; /* 0: empty */
+	enum session_end why;
+};
+
+struct sessions {
+	struct sessions_config config;
+	struct sessions_sink sink; /* functions may be NULL */
+	struct session *slots;
+	struct map by_key;
+	u32 count, free_slot;
+	u32 idle_head, idle_tail; /* least recently used first */
+	u32 *tokens;		  /* [chunk_count][SESSION_CHUNK_TOKENS]: address space, used as it is written */
+	u32 *next_chunk;	  /* [chunk_count] */
+	u32 chunk_count, free_chunk, free_chunks;
+	struct session_gone gone[SESSION_GONE_MAX]; /* a ring */
+	u32 gone_next;
+	u64 token_total, dropped[SESSION_END_COUNT];
+};
+
+/* ERR_NO_MEMORY */
+MUST_CHECK enum err sessions_create(struct sessions **out, const struct sessions_config *config,
+				    struct err_msg *em);
+void sessions_destroy(struct sessions **ss);
+
+/* ERR_INVALID: not 1 to 64 of the allowed characters. */
+MUST_CHECK enum err session_name_check(const u8 *name, u32 bytes, struct err_msg *em);
+/* NULL when there is none. */
+struct session *sessions_find(const struct sessions *ss, u64 owner, const u8 *name, u32 bytes);
+/* Why there is none, with what to do: ERR_NOT_FOUND, ERR_DROPPED. */
+MUST_CHECK enum err sessions_missing(const struct sessions *ss, u64 owner, const u8 *name, u32 bytes,
+				     struct err_msg *em);
+/* A new one without tokens, idle. The least recently used idle one leaves when there are too many. ERR_BUSY: all of
+ * them run. It must not be there yet. */
+MUST_CHECK enum err sessions_add(struct sessions *ss, u64 owner, const u8 *name, u32 bytes, i64 now_ns,
+				 struct session **out);
+/* Its end, idle or not. */
+void sessions_drop(struct sessions *ss, struct session *s, enum session_end why);
+/* Forgets the tokens behind the first `count`. */
+void sessions_cut(struct sessions *ss, struct session *s, u32 count);
+/* Puts tokens behind its own; others leave for them. ERR_NO_SPACE: even so there is no room; nothing was added. */
+MUST_CHECK enum err sessions_append(struct sessions *ss, struct session *s, const u32 *tokens, u32 count);
+/* Copies the first `count` of its tokens. */
+void sessions_read(const struct sessions *ss, const struct session *s, u32 *out, u32 count);
+/* The token at `index`, which must be there. */
+u32 sessions_token(const struct sessions *ss, const struct session *s, u32 index);
+
+/* A turn begins as sequence `seq`; all but its tokens and times must be set. No other begins before it ended. */
+void sessions_begin_turn(struct sessions *ss, struct session *s, u64 seq, i64 now_ns);
+/* It ended: behind the first turn_base tokens the history is now `tokens`; the KV of the first `kv_tokens` was there.
+ * With no room for them the session leaves. */
+void sessions_end_turn(struct sessions *ss, struct session *s, const u32 *tokens, u32 count, u32 kv_tokens, i64 now_ns);
+/* It ended and changes nothing; a session without tokens leaves. */
+void sessions_undo_turn(struct sessions *ss, struct session *s, i64 now_ns);
+/* Makes `s` the one used last. */
+void sessions_touch(struct sessions *ss, struct session *s, i64 now_ns);
+/* Drops what was idle for too long; about once a second. */
+void sessions_expire(struct sessions *ss, i64 now_ns);
+/* Drops every session with a token that is not below `vocab_size`; how many. */
+u32 sessions_check_vocab(struct sessions *ss, u32 vocab_size);
+
+static inline u32 sessions_slot(const struct sessions *ss, const struct session *s)
+{
+	return (u32)(s - ss->slots);
+}
+
+#endif

@@ -1,0 +1,317 @@
+/* The journal of sessions: what comes back after the process died, with damage of every kind, and with a full disk. */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "proc_scheduler/session_journal.h"
+#include "proc_scheduler/session_records.h"
+
+enum { FINGERPRINT = 77, FILE_MAX = 1 << 22 };
+
+struct bench {
+	char dir[64], file[128];
+	struct sessions *ss;
+	struct session_journal j;
+};
+
+static void start(struct bench *b, u32 sessions)
+{
+	struct sessions_config c = {.session_max = sessions, .token_max = 1 << 20, .secret = 5};
+	struct err_msg em;
+
+	cr_assert_eq(sessions_create(&b->ss, &c, &em), ERR_OK);
+	cr_assert_eq(session_journal_open(&b->j, b->dir, FINGERPRINT, b->ss, &em), ERR_OK, "%s", em.text);
+}
+
+static void begin(struct bench *b)
+{
+	log_init("test", LOG_LEVEL_ERROR, false); /* damage is what this is about */
+	strcpy(b->dir, "/tmp/test_journal_XXXXXX");
+	cr_assert_not_null(mkdtemp(b->dir));
+	snprintf(b->file, sizeof(b->file), "%s/sessions.journal", b->dir);
+	start(b, 16);
+}
+
+/* As if the process had died: nothing is said to anybody. */
+static void die(struct bench *b)
+{
+	close(b->j.fd);
+	close(b->j.lock_fd);
+	if (b->j.next_fd >= 0)
+		close(b->j.next_fd);
+	buf_fini(&b->j.record);
+	b->ss->sink = (struct sessions_sink){0};
+	sessions_destroy(&b->ss);
+}
+
+static void restart(struct bench *b)
+{
+	die(b);
+	start(b, 16);
+}
+
+static void end(struct bench *b)
+{
+	char command[128];
+
+	session_journal_close(&b->j);
+	sessions_destroy(&b->ss);
+	snprintf(command, sizeof(command), "rm -r %s", b->dir);
+	cr_assert_eq(system(command), 0);
+}
+
+static struct session *find(struct bench *b, const char *name)
+{
+	return sessions_find(b->ss, 3, (const u8 *)name, (u32)strlen(name));
+}
+
+static struct session *add(struct bench *b, const char *name)
+{
+	struct session *s;
+
+	cr_assert_eq(sessions_add(b->ss, 3, (const u8 *)name, (u32)strlen(name), (i64)clock_now_ns(), &s), ERR_OK);
+	return s;
+}
+
+static void begin_turn(struct bench *b, struct session *s, u32 base)
+{
+	s->turn_base = base;
+	s->turn_client = 8;
+	s->turn_req = s->turn_count + 1;
+	sessions_begin_turn(b->ss, s, 99, (i64)clock_now_ns());
+}
+
+static void turn(struct bench *b, struct session *s, u32 base, u32 first, u32 count)
+{
+	static u32 tokens[4096];
+
+	for (u32 i = 0; i < count; i++)
+		tokens[i] = first + i;
+	begin_turn(b, s, base);
+	sessions_end_turn(b->ss, s, tokens, count, 0, (i64)clock_now_ns());
+}
+
+static long file_bytes(const struct bench *b)
+{
+	struct stat st;
+
+	cr_assert_eq(stat(b->file, &st), 0);
+	return (long)st.st_size;
+}
+
+static void flip(const struct bench *b, long at)
+{
+	unsigned char byte;
+	int fd = open(b->file, O_RDWR);
+
+	cr_assert(fd >= 0 && pread(fd, &byte, 1, at) == 1);
+	byte ^= 0x10;
+	cr_assert_eq(pwrite(fd, &byte, 1, at), 1);
+	close(fd);
+}
+
+Test(session_journal, histories_come_back)
+{
+	struct bench b;
+	u32 out[600];
+	begin(&b);
+	turn(&b, add(&b, "a"), 0, 0, 500);
+	turn(&b, add(&b, "b"), 0, 7, 10);
+	turn(&b, find(&b, "a"), 300, 1000, 50); /* a step back */
+	turn(&b, add(&b, "gone"), 0, 0, 5);
+	sessions_drop(b.ss, find(&b, "gone"), SESSION_END_ASKED);
+	find(&b, "b")->used_ns -= 50;
+	restart(&b);
+	cr_assert_eq(b.ss->count, 2);
+	cr_assert_eq(find(&b, "a")->token_count, 350);
+	cr_assert_eq(find(&b, "a")->turn_count, 2);
+	cr_assert_eq(find(&b, "a")->turn_req, 2);
+	cr_assert_not(find(&b, "a")->cut_off);
+	cr_assert_eq(find(&b, "b")->token_count, 10);
+	sessions_read(b.ss, find(&b, "a"), out, 350);
+	cr_assert_eq(out[299], 299);
+	cr_assert_eq(out[349], 1049);
+	cr_assert_eq(b.ss->idle_head, sessions_slot(b.ss, find(&b, "b"))); /* in order of last use */
+	turn(&b, find(&b, "a"), 350, 0, 1); /* and it goes on from there */
+	restart(&b);
+	cr_assert_eq(find(&b, "a")->token_count, 351);
+	end(&b);
+}
+
+Test(session_journal, a_turn_in_work_is_known_as_cut_off)
+{
+	struct bench b;
+	begin(&b);
+	turn(&b, add(&b, "a"), 0, 0, 20);
+	begin_turn(&b, find(&b, "a"), 15);
+	begin_turn(&b, add(&b, "first"), 0);
+	restart(&b);
+	cr_assert(find(&b, "a")->cut_off);
+	cr_assert_eq(find(&b, "a")->token_count, 20);
+	cr_assert_eq(find(&b, "a")->turn_client, 8);
+	cr_assert_eq(find(&b, "a")->turn_req, 2);
+	cr_assert_null(find(&b, "first")); /* it has nothing to go on from */
+	begin_turn(&b, find(&b, "a"), 20);
+	sessions_undo_turn(b.ss, find(&b, "a"), 0);
+	restart(&b);
+	cr_assert_not(find(&b, "a")->cut_off);
+	cr_assert_eq(find(&b, "a")->token_count, 20);
+	end(&b);
+}
+
+Test(session_journal, a_torn_tail_is_dropped_at_every_length)
+{
+	struct bench b;
+	begin(&b);
+	turn(&b, add(&b, "a"), 0, 0, 20);
+	long sound = file_bytes(&b);
+	turn(&b, find(&b, "a"), 20, 0, 6);
+	long whole = file_bytes(&b);
+	for (long cut = sound + 1; cut < whole; cut += 5) {
+		cr_assert_eq(truncate(b.file, cut), 0);
+		restart(&b);
+		cr_assert_eq(find(&b, "a")->token_count, 20);
+		/* Never silently the one before: if the turn's beginning is there, it is known to lack its end. */
+		cr_assert(find(&b, "a")->cut_off || cut < sound + 160);
+		turn(&b, find(&b, "a"), 20, 0, 6); /* what is appended behind the cut is sound */
+		restart(&b);
+		cr_assert_eq(find(&b, "a")->token_count, 26);
+		cr_assert_eq(truncate(b.file, sound), 0);
+		restart(&b);
+		turn(&b, find(&b, "a"), 20, 0, 6);
+	}
+	end(&b);
+}
+
+Test(session_journal, no_flipped_bit_gives_a_wrong_history)
+{
+	struct bench b;
+	u32 out[64];
+	begin(&b);
+	turn(&b, add(&b, "a"), 0, 0, 20);
+	turn(&b, add(&b, "b"), 0, 0, 20);
+	turn(&b, find(&b, "a"), 20, 20, 20);
+	turn(&b, find(&b, "b"), 20, 20, 20);
+	long bytes = file_bytes(&b);
+	static char copy[FILE_MAX];
+	int fd = open(b.file, O_RDONLY);
+	cr_assert_eq(read(fd, copy, sizeof(copy)), bytes);
+	close(fd);
+	for (long at = SESSION_RECORD_HEADER_BYTES; at < bytes; at += 3) {
+		flip(&b, at);
+		restart(&b);
+		for (u32 i = 0; i < 2; i++) {
+			const struct session *s = find(&b, i ? "b" : "a");
+			if (!s)
+				continue;
+			cr_assert(s->token_count == 40 || (s->token_count == 20 && s->cut_off), "byte %ld: %u tokens", at,
+				  s->token_count);
+			sessions_read(b.ss, s, out, s->token_count);
+			for (u32 k = 0; k < s->token_count; k++)
+				cr_assert_eq(out[k], k, "byte %ld", at);
+		}
+		fd = open(b.file, O_WRONLY | O_TRUNC);
+		cr_assert_eq(write(fd, copy, (size_t)bytes), bytes);
+		close(fd);
+	}
+	restart(&b);
+	cr_assert_eq(find(&b, "a")->token_count, 40);
+	end(&b);
+}
+
+Test(session_journal, what_is_not_ours_is_refused)
+{
+	struct bench b, other;
+	struct err_msg em;
+	begin(&b);
+	other = b;
+	cr_assert_eq(session_journal_open(&other.j, b.dir, FINGERPRINT, b.ss, &em), ERR_BUSY);
+	cr_assert(strstr(em.text, "another engine"), "%s", em.text);
+	turn(&b, add(&b, "a"), 0, 0, 20);
+	die(&b);
+	struct sessions_config c = {.session_max = 4, .token_max = 4096};
+	cr_assert_eq(sessions_create(&b.ss, &c, &em), ERR_OK);
+	cr_assert_eq(session_journal_open(&b.j, b.dir, FINGERPRINT + 1, b.ss, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "another model"), "%s", em.text);
+	flip(&b, 3);
+	cr_assert_eq(session_journal_open(&b.j, b.dir, FINGERPRINT, b.ss, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "no journal"), "%s", em.text);
+	cr_assert_eq(session_journal_open(&b.j, "/proc/nothing", FINGERPRINT, b.ss, &em), ERR_IO);
+	cr_assert(strstr(em.text, "--session-dir"), "%s", em.text);
+	cr_assert_eq(truncate(b.file, 0), 0);
+	cr_assert_eq(session_journal_open(&b.j, b.dir, FINGERPRINT, b.ss, &em), ERR_OK, "%s", em.text);
+	end(&b);
+}
+
+Test(session_journal, it_is_rewritten_when_it_grew_and_turns_go_on_meanwhile)
+{
+	struct bench b;
+	begin(&b);
+	for (u32 i = 0; i < 10; i++) {
+		char name[8];
+		snprintf(name, sizeof(name), "s%u", i);
+		turn(&b, add(&b, name), 0, i, 20 + i);
+	}
+	for (u32 i = 0; file_bytes(&b) < (1 << 20); i++)
+		turn(&b, find(&b, "s0"), 0, i, 4000);
+	long before = file_bytes(&b);
+	b.j.next_slot = 0;
+	session_journal_tick(&b.j, clock_now_ns());
+	turn(&b, find(&b, "s3"), 23, 500, 7);
+	for (u32 i = 0; i < 8; i++)
+		session_journal_tick(&b.j, clock_now_ns());
+	cr_assert_lt(file_bytes(&b), before / 10);
+	turn(&b, find(&b, "s4"), 24, 500, 8);
+	restart(&b);
+	cr_assert_eq(b.ss->count, 10);
+	cr_assert_eq(find(&b, "s0")->token_count, 4000);
+	cr_assert_eq(find(&b, "s3")->token_count, 30);
+	cr_assert_eq(find(&b, "s4")->token_count, 32);
+	end(&b);
+}
+
+static void limit_files(rlim_t bytes)
+{
+	struct rlimit l = {bytes, RLIM_INFINITY};
+
+	signal(SIGXFSZ, SIG_IGN);
+	cr_assert_eq(setrlimit(RLIMIT_FSIZE, &l), 0);
+}
+
+Test(session_journal, a_full_disk_is_an_error_at_start_and_a_warning_later)
+{
+	struct bench b;
+	struct err_msg em;
+	begin(&b);
+	turn(&b, add(&b, "a"), 0, 0, 1000);
+	limit_files((rlim_t)file_bytes(&b) + 300);
+	turn(&b, find(&b, "a"), 1000, 0, 1000); /* does not fit; the store goes on */
+	cr_assert(b.j.failed);
+	cr_assert_eq(find(&b, "a")->token_count, 2000);
+	/* Better no session than one that lacks a turn. */
+	cr_assert_eq(file_bytes(&b), SESSION_RECORD_HEADER_BYTES);
+	session_journal_tick(&b.j, b.j.retry_ns);
+	cr_assert(b.j.failed);
+	limit_files(RLIM_INFINITY);
+	session_journal_tick(&b.j, b.j.retry_ns);
+	cr_assert_not(b.j.failed);
+	restart(&b);
+	cr_assert_eq(find(&b, "a")->token_count, 2000);
+	die(&b);
+	struct sessions_config c = {.session_max = 4, .token_max = 4096};
+	cr_assert_eq(sessions_create(&b.ss, &c, &em), ERR_OK);
+	limit_files((rlim_t)file_bytes(&b) + 10);
+	cr_assert_eq(session_journal_open(&b.j, b.dir, FINGERPRINT, b.ss, &em), ERR_IO);
+	cr_assert(strstr(em.text, "make room"), "%s", em.text);
+	limit_files(RLIM_INFINITY);
+	cr_assert_eq(session_journal_open(&b.j, b.dir, FINGERPRINT, b.ss, &em), ERR_OK);
+	end(&b);
+}
