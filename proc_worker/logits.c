@@ -153,6 +153,11 @@ static enum err print_chunk(struct rank *r, u32 first, u32 from, u32 count)
 	return e;
 }
 
+static enum err print_device_position(void *ctx, u32 position, const float *logits, struct err_msg *em)
+{
+	return print_position(ctx, position, logits, em);
+}
+
 static enum err compute(struct rank *r)
 {
 	const struct logits_request *q = r->job->request;
@@ -160,6 +165,8 @@ static enum err compute(struct rank *r)
 	u32 chunk = runner->config.limits.tokens_max;
 	enum err e = ERR_OK;
 
+	if (runner->device)
+		return runner_device_prompt(runner, q->ids, q->count, q->all, print_device_position, r, &r->em);
 	for (u32 first = 0; !e && first < q->count; first += chunk) {
 		u32 count = q->count - first < chunk ? q->count - first : chunk;
 		bool last = first + count == q->count;
@@ -173,9 +180,12 @@ static enum err compute(struct rank *r)
 
 static enum err check_request(const struct options *o, const struct logits_request *q, struct err_msg *em)
 {
-	if (o->device == OPTION_DEVICE_CUDA)
+	bool device = o->device == OPTION_DEVICE_CUDA;
+	if (device && o->tensor_parallel_size > 1)
 		return err_set(em, ERR_UNSUPPORTED,
-			       "logits are computed on the CPU: leave --device cuda away, or use --device cpu");
+			       "logits are computed in one process, which uses one device: leave "
+			       "--tensor-parallel-size %lld away, or use --device cpu",
+			       (long long)o->tensor_parallel_size);
 	struct model_config *c = malloc(sizeof(*c));
 	if (!c)
 		return err_set(em, ERR_NO_MEMORY, "out of memory");
@@ -187,6 +197,11 @@ static enum err check_request(const struct options *o, const struct logits_reque
 	if (!e && q->count > c->context_max)
 		e = err_set(em, ERR_INVALID, "%u ids are more than the model's context of %u tokens",
 			    q->count, c->context_max);
+	if (!e && device && q->count == c->context_max)
+		e = err_set(em, ERR_INVALID,
+			    "%u ids fill the model's context; a device needs room for a token behind them: leave one "
+			    "away, or use --device cpu",
+			    q->count);
 	free(c);
 	return e;
 }
@@ -197,7 +212,10 @@ static enum err load(struct rank *r)
 	u32 count = r->job->request->count;
 
 	config.run_dir = r->job->dir;
-	config.device = OPTION_DEVICE_CPU;
+	if (config.device != OPTION_DEVICE_CUDA)
+		config.device = OPTION_DEVICE_CPU;
+	count += config.device == OPTION_DEVICE_CUDA; /* where the sampled token would go, which nobody wants */
+	config.swap_space = 0;
 	config.limits.rows_max = ROWS_MAX;
 	config.limits.max_model_len = count < CONTEXT_MIN ? CONTEXT_MIN : count;
 	enum err e = runner_create(&r->runner, &config, &r->em);

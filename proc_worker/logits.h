@@ -19,12 +19,13 @@ struct logits_request {
 MUST_CHECK enum err logits_parse(struct logits_request *q, const char *which, const char *top,
 				 const char *ids, struct err_msg *em);
 
-/* Loads the model in this process (every rank of --tensor-parallel-size in a thread of its own), computes the
- * prompt in chunks of at most --max-num-batched-tokens, and writes a JSON line for each position:
+/* Loads the model in this process, on a device with --device cuda alone (every rank of --tensor-parallel-size in a thread
+ * of its own; devices take one), computes the prompt in chunks of at most --max-num-batched-tokens, and writes a JSON
+ * line for each position:
  * {"position": of the last token that is known, "token_count": of the prompt, "vocab_size", "dtype", "ids":
  * [...], "logits": [...], "logprobs": [...]}. The errors of runner_create; ERR_INVALID: an id outside the
- * vocabulary, more ids than the model's context; ERR_IO. A rank that fails alone ends the process, since the
- * others would wait for it. Blocks. */
+ * vocabulary, more ids than the model's context (on a device: one less); ERR_UNSUPPORTED: several ranks on devices;
+ * ERR_IO. A rank that fails alone ends the process, since the others would wait for it. Blocks. */
 MUST_CHECK enum err logits_print(const struct options *o, const struct logits_request *q, FILE *out,
 				 struct err_msg *em);
 

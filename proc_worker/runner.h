@@ -162,6 +162,13 @@ const char *runner_device_name(const struct runner *r);
 /* A row of the last step goes on: there will be a STEP, and waiting for it is waiting for the scheduler. */
 bool runner_is_live(const struct runner *r);
 
+/* With a device: computes a prompt alone, in steps of at most tokens_max, and calls `on_position` with the logits (vocab,
+ * for the call) after its last token, or after each. After a begin; a prompt is shorter than max_model_len. The errors
+ * of submit, wait and collect, and what on_position says. Blocks. */
+typedef enum err (*runner_position_fn)(void *ctx, u32 position, const float *logits, struct err_msg *em);
+MUST_CHECK enum err runner_device_prompt(struct runner *r, const u32 *ids, u32 count, bool all,
+					 runner_position_fn on_position, void *ctx, struct err_msg *em);
+
 /* Log-probabilities of the prompt positions that the current step computes, for rows that asked; between
  * apply and commit, after the forward. All ranks call it. */
 MUST_CHECK enum err runner_prompt_logprobs(struct runner *r, struct err_msg *em);

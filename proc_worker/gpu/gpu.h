@@ -100,6 +100,10 @@ MUST_CHECK enum err gpu_wait(struct gpu *g, u64 step, struct err_msg *em);
 /* After gpu_wait of that step; the thread that waited, or one that it handed the step to. ERR_NOT_FOUND: it
  * is no longer, or not yet, in the ring. */
 MUST_CHECK enum err gpu_result(struct gpu *g, u64 step, struct gpu_result *out, struct err_msg *em);
+/* For a look into a step, not for serving: `out[count][vocab]`, ordinary memory, are the logits after the tokens at the
+ * places `tokens[count]` of the step that was queued last. Waits for all that is queued. ERR_DEVICE and the errors of
+ * the ops. */
+MUST_CHECK enum err gpu_read_logits(struct gpu *g, const u32 *tokens, u32 count, float *out, struct err_msg *em);
 /* Ends a collective that hangs, so that gpu_wait returns. Any thread. */
 void gpu_abort(struct gpu *g);
 

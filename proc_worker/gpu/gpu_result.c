@@ -1,4 +1,6 @@
 /* The way of results to the host: the second half of a step ends here, and other threads wait here. */
+#include <string.h>
+
 #include "common/assert.h"
 #include "common/clock.h"
 #include "proc_worker/gpu/gpu_priv.h"
@@ -96,4 +98,53 @@ void gpu_abort(struct gpu *g)
 {
 	if (g->config.comm)
 		g->api->comm_abort(g->config.comm);
+}
+
+/* ---------------------------------------------------------------- logits themselves */
+
+/* By way of a stage. */
+static enum err bring_down(struct gpu *g, float *out, const float *logits, size_t bytes, struct err_msg *em)
+{
+	struct gpu_stage *s;
+	enum err e = ERR_OK;
+
+	for (size_t at = 0, n; !e && at < bytes; at += n) {
+		n = bytes - at < g->stage_bytes ? bytes - at : g->stage_bytes;
+		e = gpu_stage_take(g, &s, em);
+		if (!e)
+			e = g->api->copy(g->ctx.stream, s->memory, (const u8 *)logits + at, n, KERN_COPY_DOWN, em);
+		if (!e)
+			e = g->api->stream_sync(g->ctx.stream, em);
+		if (!e)
+			memcpy((u8 *)out + at, s->memory, n);
+	}
+	return e;
+}
+
+static enum err read_some(struct gpu *g, const u32 *tokens, u32 count, float *out, struct err_msg *em)
+{
+	size_t bytes = (size_t)count * g->config.model->vocab_size * sizeof(float);
+	struct gpu_stage *s;
+
+	enum err e = gpu_stage_take(g, &s, em);
+	if (e)
+		return e;
+	memcpy(s->memory, tokens, count * sizeof(u32));
+	e = gpu_stage_copy(g, s, g->arena.upload, 0, count * sizeof(u32), em);
+	if (!e)
+		e = gpu_stage_sent(g, s, em);
+	if (!e)
+		e = gpu_logits(g, (const u32 *)(const void *)g->arena.upload, count, g->config.limits.tokens_max, em);
+	return e ? e : bring_down(g, out, g->arena.logits, bytes, em);
+}
+
+enum err gpu_read_logits(struct gpu *g, const u32 *tokens, u32 count, float *out, struct err_msg *em)
+{
+	enum err e = ERR_OK;
+
+	for (u32 at = 0, n; !e && at < count; at += n) {
+		n = count - at < g->samples_max ? count - at : g->samples_max;
+		e = read_some(g, tokens + at, n, out + (size_t)at * g->config.model->vocab_size, em);
+	}
+	return e;
 }

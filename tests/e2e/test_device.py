@@ -7,6 +7,7 @@ matrix runs with TERCET_E2E_FULL=1."""
 import concurrent.futures
 import contextlib
 import itertools
+import json
 
 import pytest
 
@@ -125,6 +126,25 @@ def test_penalties_know_all_tokens_before(api, cpu):
         margins.append(value[0] - value[1])
     assert wanted != cpu.greedy_ids(ids, count)
     assert device_tokens.same_as_far_as_sure(api.greedy_ids(ids, count, **fields), wanted, margins) is None
+
+
+def logits(device, *flags):
+    status, output = run("logits", "--model", engines.DEMO, "--ids", "1,2,3,17,200,45,9,300", "--top", 0, "--dtype", "bfloat16", "--device", device,
+                         *flags, env=ENVIRONMENT)
+    assert status == 0, output
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_logits_are_near_those_of_the_cpu():
+    """Of chunks that fused kernels take, and of one that they do not; the last position alone is the same."""
+    wanted = logits("cpu", "--all")
+    for chunk in (3, 64):
+        lines = logits("cuda", "--all", "--max-num-batched-tokens", chunk)
+        assert [line["position"] for line in lines] == list(range(8))
+        for line, other in zip(lines, wanted):
+            assert line["ids"] == other["ids"] == list(range(line["vocab_size"]))
+            assert max(abs(a - b) for a, b in zip(line["logits"], other["logits"])) < 0.3
+    assert logits("cuda", "--max-num-batched-tokens", 64) == lines[-1:]
 
 
 def test_bias_and_forbidden_tokens(api):
