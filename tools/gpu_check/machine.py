@@ -87,7 +87,7 @@ class Machine:
     def end_tree(process):
         """Kills a program and all that it has started: compute-sanitizer's program would go on without it and hold its
         output open. Gives the output so far."""
-        for pid in [*engines.descendants(process.pid), process.pid]:
+        for pid in [*engines.descendants(process.pid), -process.pid]:  # the last one: its session
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
