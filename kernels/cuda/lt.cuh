@@ -8,9 +8,10 @@
 
 enum { LT_ENTRIES_MAX = 1024, LT_TRIES = 8, LT_HEADS_MAX = 1024 };
 
-/* A product of `m` tokens (rounded up to a power of two) with W[n][k]. */
+/* A product of `m` tokens (rounded up to a power of two) with W[n][k]. `align`: 16, 4 or 2 bytes, of the output and of
+ * each of its rows; an algorithm that stores wider words than that would fault. */
 struct lt_shape {
-	u32 n, k, m, out_f32;
+	u32 n, k, m, out_f32, align;
 };
 
 struct lt_entry {

@@ -6,11 +6,11 @@
 
 #include "kernels/cuda/lt.cuh"
 
-static const char HEADER[] = "tercet-cublaslt 1 ";
+static const char HEADER[] = "tercet-cublaslt 2 ";
 
 static bool same_shape(const struct lt_shape *a, const struct lt_shape *b)
 {
-	return a->n == b->n && a->k == b->k && a->m == b->m && a->out_f32 == b->out_f32;
+	return a->n == b->n && a->k == b->k && a->m == b->m && a->out_f32 == b->out_f32 && a->align == b->align;
 }
 
 struct lt_entry *lt_find(struct kern_cuda *c, const struct lt_shape *shape)
@@ -32,8 +32,8 @@ void lt_put(struct kern_cuda *c, const struct lt_entry *entry)
 static bool read_line(const char *line, struct lt_entry *e)
 {
 	int at = 0;
-	if (sscanf(line, "%u %u %u %u %n", &e->shape.n, &e->shape.k, &e->shape.m, &e->shape.out_f32, &at) !=
-		    4 ||
+	if (sscanf(line, "%u %u %u %u %u %n", &e->shape.n, &e->shape.k, &e->shape.m, &e->shape.out_f32,
+		   &e->shape.align, &at) != 5 ||
 	    at == 0)
 		return false;
 	for (u32 i = 0; i < COUNT_OF(e->algo.data); i++) {
@@ -45,23 +45,25 @@ static bool read_line(const char *line, struct lt_entry *e)
 		at += length;
 	}
 	e->timed = true;
-	return line[at] == '\0';
+	return line[at] == '\0' && line[at - 1] == '\n'; /* the whole line */
 }
 
 void lt_cache_read(struct kern_cuda *c)
 {
-	char line[300];
+	char first[sizeof(HEADER) + sizeof(c->device)], line[256]; /* a word has 16 digits at most, and there are 8 */
 	FILE *f = c->cache_path ? fopen(c->cache_path, "r") : NULL;
 	if (!f)
 		return;
 	const size_t header = sizeof(HEADER) - 1;
-	if (fgets(line, sizeof(line), f) && strncmp(line, HEADER, header) == 0) {
-		line[strcspn(line, "\n")] = '\0';
-		while (strcmp(line + header, c->device) == 0 && fgets(line + 160, 140, f)) {
-			struct lt_entry e;
-			if (read_line(line + 160, &e))
-				lt_put(c, &e);
-		}
+	bool ours = fgets(first, sizeof(first), f) && strncmp(first, HEADER, header) == 0;
+	if (ours) {
+		first[strcspn(first, "\n")] = '\0';
+		ours = strcmp(first + header, c->device) == 0;
+	}
+	while (ours && fgets(line, sizeof(line), f)) {
+		struct lt_entry e;
+		if (read_line(line, &e))
+			lt_put(c, &e);
 	}
 	fclose(f);
 }
@@ -81,7 +83,7 @@ enum err lt_cache_write(const struct kern_cuda *c)
 		const struct lt_entry *e = &c->entries[i];
 		if (!e->timed)
 			continue;
-		fprintf(f, "%u %u %u %u", e->shape.n, e->shape.k, e->shape.m, e->shape.out_f32);
+		fprintf(f, "%u %u %u %u %u", e->shape.n, e->shape.k, e->shape.m, e->shape.out_f32, e->shape.align);
 		for (u32 j = 0; j < COUNT_OF(e->algo.data); j++)
 			fprintf(f, " %llx", (unsigned long long)e->algo.data[j]);
 		fputc('\n', f);

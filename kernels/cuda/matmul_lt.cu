@@ -14,7 +14,9 @@ struct lt_call {
 
 struct lt_shape lt_shape_of(const struct kern_matmul_args *a)
 {
-	struct lt_shape s = {a->w->n, a->w->k, 1, a->out_dtype == KERN_F32};
+	const bool f32 = a->out_dtype == KERN_F32;
+	const size_t out = (uintptr_t)a->out | a->out_stride * (f32 ? sizeof(float) : sizeof(u16));
+	struct lt_shape s = {a->w->n, a->w->k, 1, f32, out % 16 == 0 ? 16u : out % 4 == 0 ? 4u : 2u};
 	while (s.m < a->tokens)
 		s.m *= 2;
 	return s;
@@ -51,9 +53,9 @@ static enum err call_begin(struct lt_call *c, const struct kern_matmul_args *a)
 }
 
 /* 16 bytes are what callers promise; more would tie a remembered choice to the addresses of one call. */
-static bool set_preference(cublasLtMatmulPreference_t p, const struct kern_cuda *k, const void *out)
+static bool set_preference(cublasLtMatmulPreference_t p, const struct kern_cuda *k, u32 d)
 {
-	const u32 in = 16, d = (uintptr_t)out % 16 == 0 ? 16 : (uintptr_t)out % 4 == 0 ? 4 : 2;
+	const u32 in = 16;
 	const struct {
 		cublasLtMatmulPreferenceAttributes_t attribute;
 		u32 bytes;
@@ -73,14 +75,14 @@ static bool set_preference(cublasLtMatmulPreference_t p, const struct kern_cuda 
 }
 
 /* What cuBLASLt proposes for the call, best guess first. */
-static u32 proposals(const struct kern_cuda *k, const struct lt_call *c, const void *out,
+static u32 proposals(const struct kern_cuda *k, const struct lt_call *c, u32 align,
 		     cublasLtMatmulHeuristicResult_t *results, u32 wanted)
 {
 	cublasLtMatmulPreference_t preference;
 	int count = 0;
 	if (cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS)
 		return 0;
-	const bool ok = set_preference(preference, k, out) &&
+	const bool ok = set_preference(preference, k, align) &&
 			cublasLtMatmulAlgoGetHeuristic(k->handle, c->desc, c->w, c->x, c->d, c->d, preference,
 						       (int)wanted, results, &count) == CUBLAS_STATUS_SUCCESS;
 	(void)cublasLtMatmulPreferenceDestroy(preference);
@@ -125,7 +127,7 @@ enum err lt_matmul(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 		return e;
 	if (!known || !run(k, &c, a, &known->algo, cuda_stream(ctx))) {
 		cublasLtMatmulHeuristicResult_t first;
-		e = proposals(k, &c, a->out, &first, 1) == 1 ? ERR_OK : ERR_UNSUPPORTED;
+		e = proposals(k, &c, entry.shape.align, &first, 1) == 1 ? ERR_OK : ERR_UNSUPPORTED;
 		if (e == ERR_OK)
 			e = run_proposed(k, &c, a, &first.algo, cuda_stream(ctx));
 		if (e == ERR_OK && !known) {
@@ -175,7 +177,7 @@ extern "C" enum err kern_cuda_tune(struct kern_ctx *ctx, const struct kern_matmu
 	const enum err e = call_begin(&c, a);
 	if (e != ERR_OK)
 		return e;
-	const u32 count = proposals(k, &c, a->out, tried, LT_TRIES);
+	const u32 count = proposals(k, &c, entry.shape.align, tried, LT_TRIES);
 	for (u32 i = 0; i < count; i++) {
 		const float us = measure(k, &c, a, &tried[i].algo, cuda_stream(ctx));
 		if (us < 0 || (best >= 0 && us >= best))

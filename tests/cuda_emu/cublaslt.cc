@@ -204,6 +204,27 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
 /* ---------------------------------------------------------------- heuristics */
 
+/* What callers keep of an algorithm is eight words of any bits. */
+static void write_algo(cublasLtMatmulAlgo_t *to, const struct lt_algo *from)
+{
+	uint64_t words[8] = {};
+	static_assert(sizeof(*from) <= sizeof(words) && sizeof(to->data) == sizeof(words), "it is to hold ours");
+	memcpy(words, from, sizeof(*from));
+	for (u32 i = 0; i < 8; i++)
+		to->data[i] = words[i] ^ 0x9e3779b97f4a7c15u * (2 * i + 1);
+}
+
+static void read_algo(struct lt_algo *to, const cublasLtMatmulAlgo_t *from)
+{
+	uint64_t words[8];
+	for (u32 i = 0; i < 8; i++)
+		words[i] = from->data[i] ^ 0x9e3779b97f4a7c15u * (2 * i + 1);
+	memcpy(to, words, sizeof(*to));
+	static_assert(sizeof(*to) == 5 * sizeof(*words), "the others are zero");
+	if ((words[5] | words[6] | words[7]) != 0)
+		to->magic = 0;
+}
+
 static u32 types_of(const struct lt_problem *p)
 {
 	return p->la.type | p->lb.type << 8 | p->lc.type << 16 | p->ld.type << 24;
@@ -241,7 +262,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 			continue;
 		cublasLtMatmulHeuristicResult_t *r = &results[(*count)++];
 		memset(r, 0, sizeof(*r));
-		memcpy(r->algo.data, &algo, sizeof(algo));
+		write_algo(&r->algo, &algo);
 		r->workspaceSize = (size_t)algo.workspace_bytes;
 		r->wavesCount = 1.0f;
 	}
@@ -305,7 +326,7 @@ static bool check_memory(const struct lt_problem *p)
 static cublasStatus_t take_algo(struct lt_problem *p, const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes)
 {
 	if (algo != NULL)
-		memcpy(&p->algo, algo->data, sizeof(p->algo));
+		read_algo(&p->algo, algo);
 	else
 		p->algo = {LT_MAGIC, 0, 0, types_of(p), 16, 16, 16, 16, 0};
 	p->workspace = static_cast<char *>(workspace);

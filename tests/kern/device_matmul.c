@@ -381,7 +381,7 @@ static void tune_case(struct device *d, const char *path)
 				     .dtype = KERN_BF16,
 				     .out_dtype = KERN_BF16};
 	a.out_bf16 = device_alloc(d, (size_t)m.tokens * m.n * sizeof(u16));
-	if (!f || fputs("tercet-cublaslt 1 another device\n64 64 64 0 1 2 3\n", f) < 0 || fclose(f) != 0)
+	if (!f || fputs("tercet-cublaslt 2 another device\n64 64 64 0 16 1 2 3\n", f) < 0 || fclose(f) != 0)
 		problem = "no file";
 	struct kern_cuda *kept = d->ctx.device;
 	const struct kern_cuda_config config = {NULL, 0, path};
@@ -394,6 +394,10 @@ static void tune_case(struct device *d, const char *path)
 		problem = device_problem(d, kern_cuda_tune(&d->ctx, &a));
 		if (!problem && lines_of(path) != 2)
 			problem = "the file has other lines than a header and the shape";
+		if (!problem)
+			problem = device_problem(d, d->ops.matmul(&d->ctx, &a));
+		if (!problem && *device_report())
+			problem = "the library does not know the algorithm"; /* and another one was taken */
 		if (run == 0)
 			kern_cuda_destroy(&d->ctx.device);
 	}
