@@ -74,6 +74,12 @@ static void on_close(void *ctx, const struct seq *q, enum finish_reason reason, 
 	(void)ctx, (void)q, (void)reason, (void)text;
 }
 
+static void on_result(void *ctx, const struct ipc_result *m)
+{
+	(void)ctx;
+	(void)m;
+}
+
 static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
 		   enum finish_reason reason, const char *text)
 {
@@ -98,7 +104,7 @@ static void create(struct bench *b)
 		.secret = {1, 2, 3, 4, 5, 6, 7, 8, 9},
 	};
 	struct batch_limits limits = {c->requests, 8192, context, c->block_size, sc.block_count, VOCAB_SIZE, 0};
-	struct sched_sink sink = {b, on_open, on_close, on_end};
+	struct sched_sink sink = {b, on_open, on_close, on_end, on_result};
 	struct err_msg em = {""};
 	enum err e = stats_create(&b->stats, NULL, "bench", &em);
 

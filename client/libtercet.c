@@ -34,7 +34,7 @@ SAME_RESULT(SEQUENCE) SAME_RESULT(IO) SAME_RESULT(NO_MEMORY) SAME_RESULT(NEVER_F
 SAME_RESULT(TIMEOUT) SAME_RESULT(SHUTDOWN) SAME_RESULT(INTERNAL) SAME_RESULT(CONFLICT) SAME_RESULT(DROPPED)
 #define SAME_FLAG(name) _Static_assert((int)TERCET_##name == (int)SAMPLING_##name, "flags are the table's");
 SAME_FLAG(IGNORE_EOS) SAME_FLAG(SKIP_SPECIAL) SAME_FLAG(INCLUDE_STOP) SAME_FLAG(SPACES_BETWEEN_SPECIAL)
-SAME_FLAG(NO_CACHE_READ) SAME_FLAG(NO_TEXT)
+SAME_FLAG(NO_CACHE_READ) SAME_FLAG(NO_TEXT) SAME_FLAG(EARLY_STOPPING)
 _Static_assert((int)TERCET_SESSION_BEGIN == (int)SESSION_BEGIN && (int)TERCET_SESSION_STEP == (int)SESSION_STEP &&
 	       (int)TERCET_SESSION_END == (int)SESSION_END, "flags are the engine's");
 _Static_assert((int)TERCET_FINISH_ERROR == (int)FINISH_ERROR && (int)TERCET_FINISH_ABORT == (int)FINISH_ABORT &&
@@ -62,6 +62,7 @@ void tercet_request_init(struct tercet_request *request)
 {
 	*request = (struct tercet_request){0};
 	tercet_params_init(&request->params);
+	request->length_penalty = 1;
 }
 
 bool tercet_event_is_last(const struct tercet_event *event)
@@ -92,7 +93,7 @@ uint64_t tercet_last_chunk(const struct tercet *t)
 
 uint32_t tercet_unfinished_count(const struct tercet *t)
 {
-	return t->requests.count;
+	return t->requests.count - t->requests.over_count;
 }
 
 bool tercet_is_ready(const struct tercet *t)
@@ -336,6 +337,7 @@ static void emit_last(struct tercet *t, struct held_request *r, struct tercet_ev
 				       .text = "",
 				       .first_token = r->output_count,
 				       .prompt_count = r->prompt_count,
+				       .answer = r->answer,
 				       .finish = r->aborted ? TERCET_FINISH_ABORT : TERCET_FINISH_ERROR};
 	tercet_held_remove(&t->requests, r);
 }
@@ -373,7 +375,7 @@ static bool emit_entry(struct tercet *t, struct tercet_event *event)
 		struct output_part part;
 		if (!r && t->follow)
 			return true;
-		if (!r || r->failed)
+		if (!r || r->failed || r->over)
 			continue;
 		if (!tercet_held_take_output(r, event->first_token, event->tokens, event->token_count,
 					 event->text_bytes, &part) ||
@@ -385,9 +387,10 @@ static bool emit_entry(struct tercet *t, struct tercet_event *event)
 			continue;
 		}
 		if (r->state == REQUEST_SENT)
-			tercet_held_set_state(&t->requests, r, REQUEST_ACCEPTED);
+			tercet_held_set_state(&t->requests, tercet_held_first(&t->requests, r), REQUEST_ACCEPTED);
 		bool silent = r->discarded;
 		event->user = r->user;
+		event->answer = r->answer;
 		if (event->finish == TERCET_FINISH_ERROR && t->cursor.chunk.error_text_count) {
 			snprintf(t->delivered.text, sizeof(t->delivered.text), "%.*s",
 				 (int)t->cursor.chunk.error_text_count, (const char *)t->cursor.chunk.error_text);
@@ -547,15 +550,24 @@ static enum err check_request(const struct tercet_request *q, struct err_msg *em
 	enum err e = sampling_params_check(&p, em);
 	if (e == ERR_OK)
 		e = check_session(q, em);
+	if (e == ERR_OK && q->answer_count > (p.beam_width ? p.beam_width : 1))
+		return err_set(em, ERR_INVALID, "answer_count is %u; it must be at most %u, the beams of the search",
+			       q->answer_count, p.beam_width ? p.beam_width : 1);
 	return e == ERR_OK ? check_lists(q, em) : e;
 }
 
-static u64 free_req_id(struct tercet *t)
+/* The first of `count` ids in a row. */
+static u64 free_req_id(struct tercet *t, u32 count)
 {
-	do
-		t->next_req_id++;
-	while (tercet_held_find(&t->requests, t->next_req_id));
-	return t->next_req_id;
+	u64 first = t->next_req_id + 1;
+	for (u32 i = 0; i < count; i++) {
+		if (!tercet_held_find(&t->requests, first + i))
+			continue;
+		first += i + 1;
+		i = UINT32_MAX; /* from the beginning */
+	}
+	t->next_req_id = first + count - 1;
+	return first;
 }
 
 enum tercet_result tercet_submit(struct tercet *t, const struct tercet_request *request, uint64_t *req_id,
@@ -566,12 +578,13 @@ enum tercet_result tercet_submit(struct tercet *t, const struct tercet_request *
 	enum err e = check_request(request, em);
 	if (e != ERR_OK)
 		return (enum tercet_result)e;
-	u64 id = request->req_id ? request->req_id : free_req_id(t);
+	u64 id = request->req_id ? request->req_id : free_req_id(t, request->answer_count ? request->answer_count : 1);
 	e = tercet_held_add(&t->requests, request, id, t->client_id, &r);
 	if (e == ERR_BUSY)
 		(void)err_set(em, e, "%u requests are unfinished, more are not possible", t->requests.count);
 	else if (e == ERR_EXISTS)
-		(void)err_set(em, e, "a request with id %llu is unfinished", (unsigned long long)id);
+		(void)err_set(em, e, "a request with id %llu, or of an answer behind it, is unfinished",
+			      (unsigned long long)id);
 	else if (e != ERR_OK)
 		(void)err_set(em, e, "no memory for the request");
 	if (e != ERR_OK)
@@ -583,18 +596,24 @@ enum tercet_result tercet_submit(struct tercet *t, const struct tercet_request *
 	return TERCET_OK;
 }
 
+/* A search ends as a whole. */
 enum tercet_result tercet_abort(struct tercet *t, uint64_t req_id)
 {
 	struct held_request *r = tercet_held_find(&t->requests, req_id);
-	if (!r)
+	if (!r || r->over)
 		return TERCET_NOT_FOUND;
 	if (r->aborted || r->failed)
 		return TERCET_OK;
-	r->aborted = true;
-	if (r->state == REQUEST_DUE) {
-		tercet_held_set_failed(&t->requests, r); /* the engine has never heard of it */
-	} else {
-		tercet_held_set_abort_due(&t->requests, r, true);
+	struct held_request *first = tercet_held_first(&t->requests, r);
+	bool unheard = first->state == REQUEST_DUE; /* the engine has never heard of it */
+	for (r = tercet_held_next_answer(&t->requests, first, NULL); r;
+	     r = tercet_held_next_answer(&t->requests, first, r)) {
+		r->aborted = true;
+		if (unheard)
+			tercet_held_set_failed(&t->requests, r);
+	}
+	if (!unheard) {
+		tercet_held_set_abort_due(&t->requests, first, true);
 		tercet_handle_send_due(t, clock_now_ns());
 		set_timer(t, clock_now_ns());
 	}
@@ -605,7 +624,7 @@ enum tercet_result tercet_abort(struct tercet *t, uint64_t req_id)
 enum tercet_result tercet_discard(struct tercet *t, uint64_t req_id)
 {
 	struct held_request *r = tercet_held_find(&t->requests, req_id);
-	if (!r)
+	if (!r || r->over)
 		return TERCET_NOT_FOUND;
 	r->discarded = true;
 	r->user = NULL;

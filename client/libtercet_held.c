@@ -51,7 +51,7 @@ static enum err take_slot(struct held_requests *rs, u64 req_id, struct held_requ
 		return e;
 	struct held_request *r = &rs->slots[index];
 	rs->free_head = r->next;
-	*r = (struct held_request){.state = REQUEST_SENT, .req_id = req_id, .previous = rs->tail, .next = REQUEST_NONE};
+	*r = (struct held_request){.state = REQUEST_SENT, .req_id = req_id, .first_id = req_id, .previous = rs->tail, .next = REQUEST_NONE};
 	if (rs->tail != REQUEST_NONE)
 		rs->slots[rs->tail].next = index;
 	else
@@ -62,14 +62,14 @@ static enum err take_slot(struct held_requests *rs, u64 req_id, struct held_requ
 	return ERR_OK;
 }
 
-void tercet_held_remove(struct held_requests *rs, struct held_request *r)
+static void give_slot_back(struct held_requests *rs, struct held_request *r)
 {
-	ASSERT(r->state != REQUEST_FREE);
 	u32 index = (u32)(r - rs->slots);
 	tercet_held_set_abort_due(rs, r, false);
-	tercet_held_set_state(rs, r, REQUEST_ACCEPTED); /* no longer counted as due */
-	if (r->failed)
-		rs->failed_count--;
+	if (r->answer == 0)
+		tercet_held_set_state(rs, r, REQUEST_ACCEPTED); /* no longer counted as due */
+	rs->failed_count -= r->failed;
+	rs->over_count -= r->over;
 	map_remove(&rs->by_id, r->req_id);
 	if (r->previous != REQUEST_NONE)
 		rs->slots[r->previous].next = r->next;
@@ -83,6 +83,42 @@ void tercet_held_remove(struct held_requests *rs, struct held_request *r)
 	*r = (struct held_request){.state = REQUEST_FREE, .next = rs->free_head};
 	rs->free_head = index;
 	rs->count--;
+}
+
+void tercet_held_remove(struct held_requests *rs, struct held_request *r)
+{
+	ASSERT(r->state != REQUEST_FREE && !r->over);
+	if (r->others) { /* the others need what it was submitted with */
+		rs->failed_count -= r->failed;
+		r->failed = false;
+		r->over = true;
+		rs->over_count++;
+		return;
+	}
+	struct held_request *first = tercet_held_first(rs, r);
+	bool last = first != r && --first->others == 0 && first->over;
+	give_slot_back(rs, r);
+	if (last)
+		give_slot_back(rs, first);
+}
+
+struct held_request *tercet_held_first(struct held_requests *rs, struct held_request *r)
+{
+	return r->answer ? tercet_held_find(rs, r->first_id) : r;
+}
+
+struct held_request *tercet_held_next_answer(struct held_requests *rs, struct held_request *first,
+					     const struct held_request *r)
+{
+	u32 count = first->submit.answer_count;
+	if (!r && !first->over)
+		return first;
+	for (u32 i = r ? r->answer + 1 : 1; i < count; i++) {
+		struct held_request *a = tercet_held_find(rs, first->req_id + i);
+		if (a && a->answer == i && a->first_id == first->req_id)
+			return a;
+	}
+	return NULL;
 }
 
 static char *put(char **at, const void *data, size_t bytes)
@@ -128,6 +164,26 @@ static bool copy_lists(struct held_request *r, const struct tercet_request *q)
 	return true;
 }
 
+/* The answers of a search behind the first one. After an error there are none. */
+static enum err add_answers(struct held_requests *rs, struct held_request *first)
+{
+	struct held_request *r;
+	enum err e = ERR_OK;
+	for (u32 i = 1; e == ERR_OK && i < first->submit.answer_count; i++) {
+		e = take_slot(rs, first->req_id + i, &r);
+		if (e != ERR_OK)
+			break;
+		r->first_id = first->req_id;
+		r->answer = i;
+		r->user = first->user;
+		r->prompt_count = first->prompt_count;
+		first->others++;
+	}
+	while (e != ERR_OK && first->others)
+		tercet_held_remove(rs, tercet_held_find(rs, first->req_id + first->others));
+	return e;
+}
+
 enum err tercet_held_add(struct held_requests *rs, const struct tercet_request *q, u64 req_id, u64 client_id,
 		      struct held_request **out)
 {
@@ -142,7 +198,9 @@ enum err tercet_held_add(struct held_requests *rs, const struct tercet_request *
 					.session_owner = q->session_owner,
 					.session_flags = q->session_flags,
 					.session_step = q->session_step,
-					.session_join = q->session_join};
+					.session_join = q->session_join,
+					.answer_count = q->answer_count ? q->answer_count : 1,
+					.length_penalty = q->length_penalty};
 #define COPY_PARAM(A, type, name, def, min, max) r->submit.name = q->params.name;
 	SAMPLING_TABLE(COPY_PARAM, 0)
 #undef COPY_PARAM
@@ -150,6 +208,11 @@ enum err tercet_held_add(struct held_requests *rs, const struct tercet_request *
 	if (!copy_lists(r, q) || r->tokens.failed) {
 		tercet_held_remove(rs, r);
 		return ERR_NO_MEMORY;
+	}
+	e = add_answers(rs, r);
+	if (e != ERR_OK) {
+		tercet_held_remove(rs, r);
+		return e;
 	}
 	tercet_held_set_state(rs, r, REQUEST_DUE);
 	*out = r;
@@ -189,9 +252,13 @@ struct held_request *tercet_held_next(struct held_requests *rs, struct held_requ
 
 void tercet_held_set_state(struct held_requests *rs, struct held_request *r, enum request_state state)
 {
-	ASSERT(state != REQUEST_FREE);
+	ASSERT(state != REQUEST_FREE && r->answer == 0);
 	rs->due_count += (state == REQUEST_DUE) - (r->state == REQUEST_DUE);
 	r->state = state;
+	for (struct held_request *a = r; r->others && a;) {
+		a->state = state;
+		a = tercet_held_next_answer(rs, r, a);
+	}
 }
 
 void tercet_held_set_abort_due(struct held_requests *rs, struct held_request *r, bool due)
@@ -202,6 +269,8 @@ void tercet_held_set_abort_due(struct held_requests *rs, struct held_request *r,
 
 void tercet_held_set_failed(struct held_requests *rs, struct held_request *r)
 {
+	if (r->over)
+		return;
 	rs->failed_count += !r->failed;
 	r->failed = true;
 }
@@ -254,7 +323,7 @@ bool tercet_held_take_output(struct held_request *r, u32 first_token, const u32 
 	u64 known_bytes = r->text_bytes - text_begin;
 	part->skip_tokens = known_tokens < token_count ? known_tokens : token_count;
 	part->skip_bytes = known_bytes < text_bytes ? (u32)known_bytes : text_bytes;
-	if (!r->adopted)
+	if (!r->adopted && !r->submit.beam_width && r->answer == 0) /* a search begins anew with its prompt */
 		u32_vec_append(&r->tokens, tokens + part->skip_tokens, token_count - part->skip_tokens);
 	r->output_count += token_count - part->skip_tokens;
 	r->text_bytes += text_bytes - part->skip_bytes;

@@ -36,7 +36,11 @@ struct held_request {
 	bool discarded;  /* its events are nobody's */
 	bool adopted;    /* its prompt is unknown */
 	bool failed;     /* its last event is to be made here */
+	bool over;       /* its last event was delivered; it stays for the other answers of its search */
 	u64 req_id;
+	u64 first_id;    /* of a beam search: the request of its answer 0, which is the one that is submitted; else req_id */
+	u32 answer;
+	u32 others;      /* in answer 0: further answers that are unfinished */
 	void *user;
 	u32 previous;    /* in the order of submission */
 	u32 next;
@@ -63,18 +67,26 @@ struct held_requests {
 	u32 tail;
 	u32 due_count; /* REQUEST_DUE or abort_due */
 	u32 failed_count;
+	u32 over_count;
 };
 
 MUST_CHECK enum err tercet_held_init(struct held_requests *rs, u32 capacity);
 void tercet_held_fini(struct held_requests *rs);
-/* Copies `q` into a new request of id `req_id`, state REQUEST_DUE. ERR_BUSY, ERR_EXISTS, ERR_NO_MEMORY. */
+/* Copies `q` into a new request of id `req_id`, state REQUEST_DUE. The further answers of a beam search become requests
+ * with the ids behind it, which share its state. ERR_BUSY, ERR_EXISTS, ERR_NO_MEMORY. */
 MUST_CHECK enum err tercet_held_add(struct held_requests *rs, const struct tercet_request *q, u64 req_id, u64 client_id,
 				 struct held_request **out);
 /* A request of an earlier life. */
 MUST_CHECK enum err tercet_held_adopt(struct held_requests *rs, u64 req_id, u32 token_count, u64 text_bytes, void *user,
 				   struct held_request **out);
 struct held_request *tercet_held_find(struct held_requests *rs, u64 req_id);
+/* Answer 0 of a search stays, over, until all others are removed. */
 void tercet_held_remove(struct held_requests *rs, struct held_request *r);
+/* Answer 0 of its search; else `r`. */
+struct held_request *tercet_held_first(struct held_requests *rs, struct held_request *r);
+/* Of the search of `first` the unfinished answer behind `r` (NULL: the first one); NULL: there are no more. */
+struct held_request *tercet_held_next_answer(struct held_requests *rs, struct held_request *first,
+					     const struct held_request *r);
 void tercet_held_set_state(struct held_requests *rs, struct held_request *r, enum request_state state);
 void tercet_held_set_abort_due(struct held_requests *rs, struct held_request *r, bool due);
 void tercet_held_set_failed(struct held_requests *rs, struct held_request *r);

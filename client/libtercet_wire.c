@@ -79,12 +79,21 @@ static bool send_to_scheduler(struct tercet *t, struct ipc_msg *msg)
 	return ipc_send(t->submit, (ipc_peer){0}, msg) == ERR_OK;
 }
 
+static void remove_all_answers(struct tercet *t, struct held_request *first)
+{
+	struct held_request *r;
+	u64 first_id = first->req_id;
+	while ((first = tercet_held_find(&t->requests, first_id)) &&
+	       (r = tercet_held_next_answer(&t->requests, first, NULL)))
+		tercet_held_remove(&t->requests, r);
+}
+
 static bool send_submit(struct tercet *t, struct held_request *r)
 {
 	struct ipc_msg msg = {.type = IPC_TYPE_SUBMIT, .submit = r->submit};
 	msg.submit.tokens = r->tokens.data;
 	msg.submit.tokens_count = (u32)r->tokens.count;
-	msg.submit.output_count = r->output_count;
+	msg.submit.output_count = r->submit.beam_width ? 0 : r->output_count;
 	if (r->again && msg.submit.session_count)
 		msg.submit.session_flags |= SESSION_AGAIN;
 	enum err e = ipc_send(t->submit, (ipc_peer){0}, &msg);
@@ -99,7 +108,7 @@ static bool send_submit(struct tercet *t, struct held_request *r)
 	else
 		snprintf(n.text, sizeof(n.text), "the request cannot be sent: %s", err_text(e));
 	notify_request(t, r, &n);
-	tercet_held_remove(&t->requests, r);
+	remove_all_answers(t, r);
 	return true;
 }
 
@@ -113,8 +122,10 @@ static void send_due_requests(struct tercet *t)
 		next = tercet_held_next(&t->requests, r);
 		if (t->notice_count == NOTICES_MAX)
 			return;
-		if (r->state == REQUEST_DUE && !r->failed && !send_submit(t, r))
+		if (r->state == REQUEST_DUE && !r->failed && r->answer == 0 && !send_submit(t, r))
 			return;
+		if (r->state == REQUEST_FREE) /* and other answers with it */
+			next = tercet_held_next(&t->requests, NULL);
 		if (!r->abort_due || r->state == REQUEST_DUE || r->state == REQUEST_FREE)
 			continue;
 		struct ipc_msg msg = {.type = IPC_TYPE_ABORT, .abort = {t->client_id, r->req_id}};
@@ -136,7 +147,7 @@ static void fill_live(struct tercet *t, struct ipc_attach *m)
 	u32 count = 0;
 	for (struct held_request *r = tercet_held_next(&t->requests, NULL); r && count < room;
 	     r = tercet_held_next(&t->requests, r)) {
-		if (r->state == REQUEST_DUE && !r->again)
+		if ((r->state == REQUEST_DUE && !r->again) || r->over)
 			continue;
 		tercet_held_mark(r); /* what is still in hand may move on before the answer, which begins here */
 		ids[count] = r->req_id;
@@ -213,21 +224,31 @@ static void keep_engine(struct tercet *t, const struct ipc_engine *m)
 	t->engine.model = NULL;
 }
 
+static void fail_unknown(struct tercet *t, struct held_request *r)
+{
+	tercet_held_set_failed(&t->requests, r);
+	t->fail_code = TERCET_GONE;
+	snprintf(t->fail_text, sizeof(t->fail_text),
+		 "the scheduler was restarted, and the prompt of this adopted request is unknown here");
+}
+
 /* The scheduler has begun a new life and knows nothing: what it had goes there again, with the tokens so far. */
 static void submit_again(struct tercet *t)
 {
 	for (struct held_request *r = tercet_held_next(&t->requests, NULL); r; r = tercet_held_next(&t->requests, r)) {
-		if (r->state == REQUEST_DUE)
+		if (r->state == REQUEST_DUE || r->answer)
 			continue;
-		if (r->adopted || r->aborted) {
-			tercet_held_set_failed(&t->requests, r);
-			t->fail_code = TERCET_GONE;
-			snprintf(t->fail_text, sizeof(t->fail_text),
-				 "the scheduler was restarted, and the prompt of this adopted request is unknown here");
+		struct held_request *a = tercet_held_next_answer(&t->requests, r, NULL);
+		if (a->adopted || a->aborted) {
+			for (; a; a = tercet_held_next_answer(&t->requests, r, a))
+				fail_unknown(t, a);
 			continue;
 		}
+		for (; a; a = tercet_held_next_answer(&t->requests, r, a)) {
+			a->again = true;
+			tercet_held_mark(a);
+		}
 		r->again = true;
-		tercet_held_mark(r);
 		tercet_held_set_state(&t->requests, r, REQUEST_DUE);
 	}
 }
@@ -258,14 +279,16 @@ static void on_refused(struct tercet *t, const struct ipc_refused *m)
 	if (m->text_count)
 		memcpy(n.text, m->text, m->text_count);
 	/* Refused when taken up again, it was admitted before and ends like one that ran. */
-	if (r->again && r->output_count) {
+	if (r->again && (r->output_count || r->submit.beam_width)) {
 		t->fail_code = n.code;
 		memcpy(t->fail_text, n.text, sizeof(t->fail_text));
-		tercet_held_set_failed(&t->requests, r);
+		for (struct held_request *a = tercet_held_next_answer(&t->requests, r, NULL); a;
+		     a = tercet_held_next_answer(&t->requests, r, a))
+			tercet_held_set_failed(&t->requests, a);
 		return;
 	}
 	notify_request(t, r, &n);
-	tercet_held_remove(&t->requests, r);
+	remove_all_answers(t, r);
 }
 
 static void on_accepted(struct tercet *t, const struct ipc_accepted *m)

@@ -76,7 +76,8 @@ enum tercet_flag {
 	TERCET_INCLUDE_STOP = 1u << 2,  /* the stop string or stop token stays in the text */
 	TERCET_SPACES_BETWEEN_SPECIAL = 1u << 3, /* shown ones: the space that some decoders put between tokens stays */
 	TERCET_NO_CACHE_READ = 1u << 4, /* do not read the prefix cache */
-	TERCET_NO_TEXT = 1u << 5        /* tokens only */
+	TERCET_NO_TEXT = 1u << 5,       /* tokens only */
+	TERCET_EARLY_STOPPING = 1u << 6 /* a beam search ends with its beam_width-th finished answer */
 };
 
 struct tercet_params {
@@ -93,6 +94,7 @@ struct tercet_params {
 	int32_t logprobs;         /* -1: none; n: the sampled token and the n best, at most 20 */
 	int32_t prompt_logprobs;  /* the same for the prompt's tokens */
 	uint32_t flags;           /* enum tercet_flag */
+	uint32_t beam_width;      /* 0: sampling; 1 .. 10: beam search with so many beams */
 };
 
 /* Everything pointed to is borrowed for the call of tercet_submit and copied. */
@@ -124,6 +126,12 @@ struct tercet_request {
 	uint32_t session_join;    /* so many first ones of `tokens` (at most 64) are left out where the history ends with
 				     them: what ends an answer and what the model itself may have said; 0: none. Else, an
 				     end-of-sequence token at the history's end makes room for them */
+
+	/* Of a beam search. Its answers, the best first, are requests of their own with consecutive ids from req_id on; each
+	 * ends in an OUTPUT event of its own, with the same `user`. All come at the end of the search, in which neither
+	 * sampling parameters nor penalties nor stop strings have a part: they must be neutral. */
+	uint32_t answer_count;    /* 0: one; at most params.beam_width */
+	double length_penalty;    /* answers are ordered by log-probability / length ^ length_penalty; -10 .. 10 */
 };
 
 enum tercet_session_flag {
@@ -135,7 +143,7 @@ enum tercet_session_flag {
 /* The engine's defaults: temperature 1, max_tokens 16, special tokens skipped, no logprobs, everything else off.
  * With temperature above 0 the caller chooses the seed. */
 void tercet_params_init(struct tercet_params *params);
-/* No tokens, default parameters. */
+/* No tokens, default parameters, one answer, length_penalty 1. */
 void tercet_request_init(struct tercet_request *request);
 
 /* ---------------------------------------------------------------- events */
@@ -223,8 +231,9 @@ struct tercet_event {
 	enum tercet_stop stop_kind;
 	uint32_t stop_value;
 	struct tercet_logprobs logprobs;        /* count is 0 or token_count: element i belongs to tokens[i] */
-	struct tercet_logprobs prompt_logprobs; /* in one of the request's first OUTPUT events */
+	struct tercet_logprobs prompt_logprobs; /* in one of the request's first OUTPUT events; of a beam search answer 0's */
 	struct tercet_session_state session;    /* SESSION */
+	uint32_t answer;        /* of a beam search: which one, from 0; in REFUSED 0 stands for all */
 };
 
 /* REFUSED, or OUTPUT with a finish: no further event of this request comes, and its id is forgotten. */
@@ -270,10 +279,10 @@ enum tercet_result tercet_wait_ready(struct tercet *t, int timeout_ms, struct te
  * TERCET_EXISTS: the id is in use. TERCET_NO_MEMORY. Never blocks: it is sent as soon as the engine takes it. */
 enum tercet_result tercet_submit(struct tercet *t, const struct tercet_request *request, uint64_t *req_id,
 				 struct tercet_error *error);
-/* Asks the engine to end the request; its last event (usually TERCET_FINISH_ABORT) still comes.
+/* Asks the engine to end the request, of a beam search all of its answers; its last event (usually TERCET_FINISH_ABORT) still comes.
  * TERCET_NOT_FOUND: unknown or ended. */
 enum tercet_result tercet_abort(struct tercet *t, uint64_t req_id);
-/* The same, but no further event of the request is delivered: `user` may be freed afterwards. */
+/* The same, but no further event of the request (of a search: of this answer) is delivered: `user` may be freed afterwards. */
 enum tercet_result tercet_discard(struct tercet *t, uint64_t req_id);
 /* Takes up a request submitted in an earlier life of this client id, of which `token_count` tokens and `text_bytes`
  * bytes of text were delivered. Before the first tercet_next. Without its prompt it cannot outlive the scheduler. */

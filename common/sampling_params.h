@@ -14,6 +14,7 @@ enum sampling_flag {
 	SAMPLING_SPACES_BETWEEN_SPECIAL = 1u << 3, /* shown ones: the space that some decoders put between tokens stays */
 	SAMPLING_NO_CACHE_READ = 1u << 4,         /* do not read the prefix cache (still writes it) */
 	SAMPLING_NO_TEXT = 1u << 5,               /* tokens only: the detokenizer does not decode */
+	SAMPLING_EARLY_STOPPING = 1u << 6,        /* a beam search ends with its beam_width-th finished answer */
 };
 
 /* F(A, type, name, default, min, max): A is passed through. Ranges are checked by sampling_params_check. */
@@ -30,7 +31,8 @@ enum sampling_flag {
 	F(A, u32, min_tokens, 0, 0, 0x7fffffff)                                                              \
 	F(A, i32, logprobs, -1, -1, 20)                  /* -1: none; n: the sampled token and the n best */ \
 	F(A, i32, prompt_logprobs, -1, -1, 20)                                                               \
-	F(A, u32, flags, SAMPLING_SKIP_SPECIAL, 0, 0x3f)
+	F(A, u32, flags, SAMPLING_SKIP_SPECIAL, 0, 0x7f)                                                     \
+	F(A, u32, beam_width, 0, 0, 10)                  /* beam search: 0: none; at most BEAM_WIDTH_MAX */
 
 struct sampling_params {
 #define SAMPLING_MEMBER(A, type, name, def, min, max) type name;
@@ -46,7 +48,16 @@ enum {
 	BIAS_MAX = 1024,
 	EOS_IDS_MAX = 32,
 	LOGPROBS_MAX = 20,
+	BEAM_WIDTH_MAX = LOGPROBS_MAX / 2, /* every beam offers the 2 * width best tokens */
 };
+
+/* How many best tokens are listed with every one that is sampled; -1: no list. */
+static inline i32 sampling_listed(const struct sampling_params *p)
+{
+	i32 beams = p->beam_width ? 2 * (i32)p->beam_width : -1;
+
+	return p->logprobs > beams ? p->logprobs : beams;
+}
 
 void sampling_params_default(struct sampling_params *p);
 /* ERR_INVALID with the field, its value and the range in `em`. */

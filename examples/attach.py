@@ -16,7 +16,7 @@ import msgpack
 import zmq
 
 # version: begin
-VERSION, SCHEMA_HASH = 1, 0xcb996d02db279eb0
+VERSION, SCHEMA_HASH = 1, 0x1e361ab558f88920
 # version: end
 HELLO, ERROR, ENGINE, SUBMIT, ACCEPTED, REFUSED, ALIVE = 1, 2, 3, 4, 5, 6, 8
 ATTACH, ATTACHED, ACK, DETACHED, CHUNK, BYE = 16, 17, 18, 19, 20, 21
@@ -87,8 +87,8 @@ def attach(context, run_dir, client_id, last_chunk, live):
 
 def submit(channel, client_id, req_id, tokens, max_tokens):
     prompt = struct.pack("<%dI" % len(tokens), *tokens)
-    greedy = [0.0, 1.0, 0.0, 0, 1.0, 0.0, 0.0, 0, max_tokens, 0, -1, -1, 2]
-    channel.send(SUBMIT, client_id, req_id, 0, 0, 0, *greedy, prompt, None, None, None, None, None, 0, 0, 0, 0, None)
+    greedy = [0.0, 1.0, 0.0, 0, 1.0, 0.0, 0.0, 0, max_tokens, 0, -1, -1, 2, 0]
+    channel.send(SUBMIT, client_id, req_id, 0, 0, 0, *greedy, prompt, None, None, None, None, None, 0, 0, 0, 0, None, 1, 1.0)
     while True:
         number, fields = channel.receive(60000) or sys.exit("the scheduler does not answer")
         if number == REFUSED:

@@ -129,7 +129,8 @@ static const struct message_doc message_docs[] = {
 	{IPC_TYPE_SUBMIT, true, "client -> scheduler, on submit",
 	 "A request. Answered by ACCEPTED or REFUSED. `tokens` is the prompt and behind it the `output_count` tokens "
 	 "that an earlier life of the scheduler already generated. With a `session` the prompt is that conversation's "
-	 "history and behind it these tokens."},
+	 "history and behind it these tokens. With `beam_width` it is a beam search, whose `answer_count` answers (0: one), "
+	 "the best first, are the requests `req_id`, `req_id` + 1, ..."},
 	{IPC_TYPE_ACCEPTED, true, "scheduler -> client, on submit",
 	 "The request is queued. It ends in exactly one CHUNK entry with a finish that is not 0."},
 	{IPC_TYPE_REFUSED, true, "scheduler -> client, on submit",
@@ -144,7 +145,8 @@ static const struct message_doc message_docs[] = {
 	{IPC_TYPE_RESULT, false,
 	 "worker rank 0 -> scheduler on step and, the same bytes, -> detokenizer on tokens; kept ones scheduler -> "
 	 "detokenizer on streams",
-	 "The tokens of a step."},
+	 "The tokens of a step. `beam_entry` are indices of rows that are beams: the detokenizer passes them over and is "
+	 "told by the scheduler what became of them, in RESULTs of its own at the end of the search."},
 	{IPC_TYPE_OPEN, false, "scheduler -> detokenizer, on streams",
 	 "A sequence begins; everything needed to decode and end it."},
 	{IPC_TYPE_CLOSE, false, "scheduler -> detokenizer, on streams",

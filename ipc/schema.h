@@ -60,7 +60,9 @@ enum {
 	A(u8, model, 4096)
 
 /* client -> scheduler. `tokens`: the prompt and behind it `output_count` tokens generated in an earlier life. With a
- * `session` the prompt is that conversation's history and behind it `tokens` (common/session.h). */
+ * `session` the prompt is that conversation's history and behind it `tokens` (common/session.h). With beam_width it is a
+ * beam search, and gives answers number 0 to answer_count - 1 (0 counts as 1), the best first, as requests req_id +
+ * number. */
 #define IPC_SUBMIT(S, A)                                                                                     \
 	S(u64, client_id)                                                                                    \
 	S(u64, req_id)                                                                                       \
@@ -78,7 +80,9 @@ enum {
 	S(u32, session_flags) /* enum session_flag */                                                        \
 	S(u32, session_step)  /* with SESSION_STEP: go back to so many tokens first */                       \
 	S(u32, session_join)  /* first ones of `tokens` that are left out where the history ends with them */ \
-	A(u8, session, SESSION_NAME_MAX) /* empty: none */
+	A(u8, session, SESSION_NAME_MAX) /* empty: none */\
+	S(u32, answer_count)                                                                                 \
+	S(f64, length_penalty)
 
 #define IPC_ACCEPTED(S, A)                                                                                   \
 	S(u64, req_id)                                                                                       \
@@ -120,11 +124,14 @@ enum {
 	S(u32, block_count)                                                                                  \
 	S(u32, max_model_len)
 
-/* scheduler -> every worker, once a step. Order of application: drop, copy, add, grow, run.
+/* scheduler -> every worker, once a step. Order of application: drop, copy, add, fork, set, grow, run.
  * Columns named add_* have one element per added row, except the concatenated ones (add_tokens, add_blocks,
  * add_stop_ids, add_bias_*), whose lengths stand in the *_count columns.
  * copy_*: pairs of KV blocks, of the device or the host (at most one of them), in no order among each other: no block
  * is read and written, and none is written twice. Blocks of rows are the device's.
+ * fork_*: an empty row becomes a copy of the present row fork_src under another sequence id. It shares that row's
+ * blocks; fork_block takes the place of the last one, unless that is full of computed tokens (then: UINT32_MAX).
+ * set_*: the row's newest token, which is not computed yet, is set_token and not the one that was sampled.
  * Rule: after application every row whose known tokens but the last are computed runs one token, every other row
  * none; run_row/run_count list the exceptions. A row listed with 0 pauses for this step only. */
 #define IPC_STEP(S, A)                                                                                       \
@@ -150,12 +157,20 @@ enum {
 	A(u32, add_bias_count, IPC_ROWS_MAX)                                                                 \
 	A(u32, add_bias_ids, IPC_BIASES_MAX)                                                                 \
 	A(f32, add_bias_values, IPC_BIASES_MAX)                                                              \
-	SAMPLING_TABLE(IPC_PARAM_COLUMN, A)
+	SAMPLING_TABLE(IPC_PARAM_COLUMN, A)                                                                  \
+	A(u32, fork_row, IPC_ROWS_MAX)                                                                       \
+	A(u32, fork_src, IPC_ROWS_MAX)                                                                       \
+	A(u64, fork_seq, IPC_ROWS_MAX)                                                                       \
+	A(u32, fork_block, IPC_ROWS_MAX)                                                                     \
+	A(u32, set_row, IPC_ROWS_MAX)                                                                        \
+	A(u32, set_token, IPC_ROWS_MAX)
 
 /* worker rank 0 -> scheduler and detokenizer, the same bytes. One element per row that got a token.
  * `position`: number of this output in the request, from 0. lp_*: for entries that asked, in order: lp_entry is the
  * index into seq, lp_count the ids listed (the sampled one first, then the best), lp_rank the sampled one's rank from 1.
- * plp_*: prompt log-probabilities, one element per prompt position (>= 1), the prompt's own token first. */
+ * plp_*: prompt log-probabilities, one element per prompt position (>= 1), the prompt's own token first.
+ * beam_entry: indices into seq of rows that are beams. What they list is for the scheduler, which answers of it are
+ * told to the detokenizer it decides at the end of the search. */
 #define IPC_RESULT(S, A)                                                                                     \
 	S(u64, step)                                                                                         \
 	S(u32, wait_us)    /* waited for this step */                                                        \
@@ -173,7 +188,8 @@ enum {
 	A(u32, plp_count, IPC_PROMPT_LOGPROBS_MAX)                                                           \
 	A(u32, plp_rank, IPC_PROMPT_LOGPROBS_MAX)                                                            \
 	A(u32, plp_ids, IPC_PROMPT_LOGPROB_IDS_MAX)                                                          \
-	A(f32, plp_values, IPC_PROMPT_LOGPROB_IDS_MAX)
+	A(f32, plp_values, IPC_PROMPT_LOGPROB_IDS_MAX)                                                       \
+	A(u32, beam_entry, IPC_ROWS_MAX)
 
 /* scheduler -> detokenizer, before the sequence's first STEP (and again for every live one after a restart).
  * A request that ends without having run is opened and closed at once: every ACCEPTED one ends in a chunk. */

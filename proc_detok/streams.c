@@ -311,7 +311,7 @@ void streams_result(struct streams *ss, const struct ipc_result *r, u64 epoch, u
 	}
 	prompts_push(ss, r, epoch, now_ns);
 	u32 total = r->lp_ids_count < r->lp_values_count ? r->lp_ids_count : r->lp_values_count;
-	u32 lp_at = 0, lp_next = 0;
+	u32 lp_at = 0, lp_next = 0, beam = 0;
 
 	for (u32 i = 0; i < r->seq_count; i++) {
 		struct token_logprobs lp = {0};
@@ -319,6 +319,10 @@ void streams_result(struct streams *ss, const struct ipc_result *r, u64 epoch, u
 			lp = logprobs_at(r->lp_ids, r->lp_values, total, &lp_at, r->lp_count[lp_next],
 					 r->lp_rank[lp_next]);
 			lp_next++;
+		}
+		if (beam < r->beam_entry_count && r->beam_entry[beam] == i) {
+			beam++; /* of no stream: the scheduler tells what became of it */
+			continue;
 		}
 		u32 slot = result_slot(ss, r->seq[i], epoch, r->position[i], r->token[i], false, &lp, now_ns);
 		if (slot == NO_INDEX)

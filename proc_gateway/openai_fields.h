@@ -56,7 +56,7 @@ enum json_type_bit {
 	I(max_completion_tokens, OPENAI_CHAT, 0, 0, 0x7fffffff)                   \
 	I(min_tokens, OPENAI_GENERATE, 0, 0, 0x7fffffff)                          \
 	I(n, OPENAI_GENERATE, 1, 1, 128)                                          \
-	I(best_of, OPENAI_COMPLETIONS, 1, 1, 128)                                 \
+	I(best_of, OPENAI_GENERATE, 1, 1, 128)                                    \
 	B(stream, OPENAI_GENERATE, false)                                         \
 	V(stream_options, OPENAI_GENERATE, TYPE_OBJECT)                           \
 	B(echo, OPENAI_GENERATE, false)                                           \
@@ -86,7 +86,9 @@ enum json_type_bit {
 	V(response_format, OPENAI_GENERATE, TYPE_OBJECT)                          \
 	V(modalities, OPENAI_CHAT, TYPE_ARRAY)                                    \
 	S(suffix, OPENAI_COMPLETIONS)                                             \
-	B(use_beam_search, OPENAI_GENERATE, false)
+	B(use_beam_search, OPENAI_GENERATE, false)                                \
+	F(length_penalty, OPENAI_GENERATE, 1.0, -10.0, 10.0)                      \
+	B(early_stopping, OPENAI_GENERATE, false)
 
 /* Fields that would change the output and that this engine does not have: refused unless absent, null, false,
  * or an empty string, list or object. */

@@ -96,13 +96,6 @@ static bool check_supported(const struct openai_fields *f, const struct openai_m
 		return refuse(e, "response_format", "only {\"type\": \"text\"} is supported by this server");
 	if (f->has_suffix && f->suffix[0])
 		return refuse(e, "suffix", "inserting text is not supported by this server; leave it out");
-	if (f->use_beam_search)
-		return refuse(e, "use_beam_search",
-			      "beam search is not supported by this server; leave it out");
-	if (f->has_best_of && f->best_of != f->n)
-		return refuse(e, "best_of",
-			      "choosing among more samples than 'n' is not supported by this server; it must "
-			      "equal 'n'");
 	if (f->has_chat_template && f->chat_template[0] && !m->trust_chat_template)
 		return refuse(e, "chat_template",
 			      "templates are not taken from clients unless the server is started with "
@@ -276,6 +269,7 @@ static void read_params(struct openai_request *r, const struct openai_model *m)
 	p->prompt_logprobs = f->has_prompt_logprobs ? (int32_t)f->prompt_logprobs : -1;
 	if (r->endpoint == OPENAI_COMPLETIONS && f->echo && p->logprobs > p->prompt_logprobs)
 		p->prompt_logprobs = p->logprobs;
+	openai_beams_apply(r);
 }
 
 static size_t longest_prompt(const struct openai_request *r)
@@ -334,10 +328,9 @@ bool openai_request_read(struct openai_request *r, const struct openai_model *m,
 {
 	ASSERT(endpoint == OPENAI_COMPLETIONS || endpoint == OPENAI_CHAT);
 	if (!body_read(r, m, endpoint, body, bytes, e) || !check_supported(&r->fields, m, e) ||
-	    !read_stops(r, e) || !read_stop_ids(r, m, e) || !read_biases(r, m, e) ||
+	    !openai_beams_read(r, e) || !read_stops(r, e) || !read_stop_ids(r, m, e) || !read_biases(r, m, e) ||
 	    !read_stream_options(r, e))
 		return false;
-	r->n = (u32)r->fields.n;
 	r->cache_salt = tenant;
 	if (r->fields.has_cache_salt) {
 		if (!r->fields.cache_salt[0])
@@ -351,11 +344,13 @@ bool openai_request_read(struct openai_request *r, const struct openai_model *m,
 	read_params(r, m);
 	if (endpoint == OPENAI_CHAT ? !openai_messages_read(r, m, e) : !openai_prompts_read(r, m, e))
 		return false;
-	if ((u64)r->n * r->prompt_count > OPENAI_CHOICES_MAX)
+	if ((u64)r->samples * r->prompt_count > OPENAI_CHOICES_MAX) {
+		const char *name = r->samples > r->n ? "best_of" : "n";
 		return api_error_set(
-			e, 400, "n", NULL,
-			"Field 'n': %u answers to each of %u prompts are too many; at most %d together.",
-			r->n, r->prompt_count, OPENAI_CHOICES_MAX);
+			e, 400, name, NULL,
+			"Field '%s': %u answers to each of %u prompts are too many; at most %d together.", name,
+			r->samples, r->prompt_count, OPENAI_CHOICES_MAX);
+	}
 	return read_max_tokens(r, m, e);
 }
 

@@ -10,7 +10,7 @@
 #include "text/text.h"
 
 enum {
-	OPENAI_CHOICES_MAX = 1024, /* prompts times n of one request */
+	OPENAI_CHOICES_MAX = 1024, /* prompts times samples of one request */
 	OPENAI_STOPS_MAX = 16,
 	OPENAI_STOP_BYTES_MAX = 1024,
 	OPENAI_STOP_IDS_MAX = 64,
@@ -56,7 +56,9 @@ struct openai_request {
 	struct u32_vec ids;	   /* of all prompts */
 	struct openai_prompt *prompts;
 	u32 prompt_count;
-	u32 n;
+	u32 n;		/* answers to each prompt */
+	u32 samples;	/* generated for each, of which the n best are answers; with beam search n */
+	u32 beam_width; /* 0: no beam search */
 	struct tercet_params params; /* seed: of choice 0; choice i has seed + i */
 	const char *stops[OPENAI_STOPS_MAX];
 	u32 stop_count;
@@ -97,6 +99,10 @@ bool openai_any_read(struct openai_request *r, const struct openai_model *m, enu
 bool openai_prompts_read(struct openai_request *r, const struct openai_model *m, struct api_error *e);
 /* Whether the template is to see the request's tools. */
 bool openai_tools_shown(const struct openai_fields *f);
+/* Reads n, samples and beam_width; refuses what has no part in them (openai_beams.c). */
+bool openai_beams_read(struct openai_request *r, struct api_error *e);
+/* What they make of the parameters. */
+void openai_beams_apply(struct openai_request *r);
 /* Renders 'messages' by the chat template and encodes the result as the one prompt. */
 bool openai_messages_read(struct openai_request *r, const struct openai_model *m, struct api_error *e);
 /* Encodes `text` as the one prompt (for /tokenize only into ids, whatever its length). */

@@ -34,14 +34,14 @@ static void put_usage(struct buf *out, u64 prompt, u64 completion, u64 cached)
 		   (unsigned long long)completion, (unsigned long long)cached);
 }
 
-/* Each prompt counts once, however many answers it has. */
+/* Each prompt counts once, however many answers it has; tokens of samples that were left out count, too. */
 static void put_group_usage(const struct group *g, struct buf *out)
 {
 	u64 prompt = 0, completion = 0, cached = 0;
 	for (u32 i = 0; i < g->choice_count; i++) {
 		const struct choice *c = &g->choices[i];
 		completion += c->token_count;
-		if (c->index % g->request.n == 0) {
+		if (i % g->request.samples == 0) {
 			prompt += c->prompt->count;
 			cached += c->cached_count;
 		}
@@ -55,6 +55,12 @@ static void put_finish(const struct choice *c, struct buf *out)
 	if (!c->done) {
 		buf_append_str(out, ",\"finish_reason\":null,\"stop_reason\":null");
 		return;
+	}
+	if (r->beam_width || r->samples > r->n) {
+		if (c->logprob_lost)
+			buf_append_str(out, ",\"cumulative_logprob\":null");
+		else
+			buf_printf(out, ",\"cumulative_logprob\":%.17g", c->logprob_sum);
 	}
 	bool calls = c->finish == TERCET_FINISH_STOP && c->tools.count > 0;
 	buf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":",
@@ -85,7 +91,9 @@ static void put_prompt_logprobs(const struct choice *c, struct buf *out)
 		buf_append_str(out, "null");
 		return;
 	}
-	prompt_logprobs_write(&c->prompt_logprobs, prompt_ids(c), c->prompt->count,
+	/* those of a search come with its first answer */
+	const struct choice *from = r->beam_width ? c - c->index % r->n : c;
+	prompt_logprobs_write(&from->prompt_logprobs, prompt_ids(c), c->prompt->count,
 			      (u32)r->fields.prompt_logprobs, c->logprobs.tokenizer, out);
 }
 
@@ -136,9 +144,13 @@ void openai_response_write(struct group *g, struct buf *out)
 {
 	put_head(g, is_chat(g) ? "chat.completion" : "text_completion", out);
 	buf_append_str(out, ",\"choices\":[");
+	bool any = false;
 	for (u32 i = 0; i < g->choice_count; i++) {
-		if (i > 0)
+		if (g->choices[i].left_out)
+			continue;
+		if (any)
 			buf_append_char(out, ',');
+		any = true;
 		put_choice(&g->choices[i], out);
 	}
 	buf_append_str(out, "],\"usage\":");

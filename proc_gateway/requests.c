@@ -121,8 +121,8 @@ static bool stream_choice(struct choice *c)
 /* Per prompt: each is a request of its own to who counts them. */
 static void group_count(const struct group *g)
 {
-	u32 n = g->request.n;
-	for (u32 first = 0; first < g->choice_count; first += n) {
+	u32 n = g->request.n, samples = g->request.samples;
+	for (u32 first = 0; first < g->choice_count; first += samples) {
 		u32 longest = 0;
 		for (u32 i = first; i < first + n; i++)
 			if (g->choices[i].token_count > longest)
@@ -132,9 +132,38 @@ static void group_count(const struct group *g)
 	}
 }
 
+/* Samples of which not all log-probabilities are known go behind the others. */
+static bool is_better(const struct choice *a, const struct choice *b)
+{
+	if (a->logprob_lost != b->logprob_lost)
+		return b->logprob_lost;
+	return a->logprob_sum > b->logprob_sum;
+}
+
+/* Of the samples of each prompt the n best stand in front, the best first, and are its answers. */
+static void choose_best(struct group *g)
+{
+	u32 n = g->request.n, samples = g->request.samples;
+	for (u32 first = 0; samples > n && first < g->choice_count; first += samples) {
+		struct choice *c = &g->choices[first];
+		for (u32 i = 1; i < samples; i++) {
+			struct choice moved = c[i];
+			u32 at = i;
+			for (; at > 0 && is_better(&moved, &c[at - 1]); at--)
+				c[at] = c[at - 1];
+			c[at] = moved;
+		}
+		for (u32 i = 0; i < samples; i++) {
+			c[i].index = first / samples * n + i;
+			c[i].left_out = i >= n;
+		}
+	}
+}
+
 static void group_complete(struct group *g)
 {
 	struct requests *rs = g->requests;
+	choose_best(g);
 	group_count(g);
 	LOG_DEBUG("REQUEST_DONE", "req=%s choices=%u prompt_tokens=%u stream=%d", g->id, g->choice_count,
 		  g->choices[0].prompt->count, g->streaming);
@@ -165,6 +194,12 @@ static void group_complete(struct group *g)
 
 /* ---------------------------------------------------------------- events of the engine */
 
+/* Whose prompt log-probabilities stand for all: those of a search come with its first answer. */
+static struct prompt_logprobs *prompt_logprobs_of(struct choice *c)
+{
+	return c->group->request.beam_width ? &(c - c->index % c->group->request.n)->prompt_logprobs : &c->prompt_logprobs;
+}
+
 /* What stands in front of the first generated token: with echo the prompt. All prompt log-probabilities are
  * there by then. */
 static void choice_echo(struct choice *c)
@@ -185,7 +220,7 @@ static void choice_echo(struct choice *c)
 				 &c->text);
 	if (r->fields.return_token_ids)
 		u32_vec_append(&c->tokens, ids, c->prompt->count);
-	prompt_logprobs_echo(&c->prompt_logprobs, ids, c->prompt->count, &c->logprobs);
+	prompt_logprobs_echo(prompt_logprobs_of(c), ids, c->prompt->count, &c->logprobs);
 }
 
 static void choice_take_tokens(struct choice *c, const struct tercet_event *event)
@@ -205,9 +240,13 @@ static void choice_take_tokens(struct choice *c, const struct tercet_event *even
 					   .count = l->counts[i],
 					   .ids = l->ids + listed,
 					   .values = l->values + listed};
+		if (t.count > 0)
+			c->logprob_sum += (f64)t.values[0];
+		c->logprob_lost |= t.count == 0;
 		listed += l->counts[i];
 		logprobs_add(&c->logprobs, &t);
 	}
+	c->logprob_lost |= l->count < event->token_count;
 }
 
 static void choice_end(struct choice *c, const struct tercet_event *event)
@@ -289,28 +328,48 @@ static void group_refused(struct group *g, enum tercet_result code, const char *
 	group_fail(g, &e);
 }
 
+/* Choices of one engine request. */
+static u32 answers_each(const struct group *g)
+{
+	return g->request.beam_width ? g->request.n : 1;
+}
+
+static void on_accepted(struct choice *c)
+{
+	struct group *g = c->group;
+	if (c->accepted)
+		return;
+	for (u32 i = 0; i < answers_each(g); i++)
+		c[i].accepted = true;
+	g->accepted_count += answers_each(g);
+	if (g->accepted_count == g->choice_count && !g->gone)
+		stream_begin(g);
+}
+
+static void on_refused(struct choice *c, const struct tercet_event *event)
+{
+	struct group *g = c->group;
+	for (u32 i = 0; i < answers_each(g); i++)
+		c[i].req_id = 0;
+	g->requests->choice_count -= answers_each(g);
+	group_refused(g, event->code, event->error_text, event->retry_after_ms);
+}
+
 void requests_on_event(void *requests, const struct tercet_event *event)
 {
 	struct choice *c = event->user;
 	(void)requests;
 	if (!c)
 		return;
-	struct group *g = c->group;
 	switch (event->type) {
 	case TERCET_EVENT_ACCEPTED:
-		if (c->accepted)
-			return;
-		c->accepted = true;
-		if (++g->accepted_count == g->choice_count && !g->gone)
-			stream_begin(g);
+		on_accepted(c);
 		break;
 	case TERCET_EVENT_REFUSED:
-		c->req_id = 0;
-		g->requests->choice_count--;
-		group_refused(g, event->code, event->error_text, event->retry_after_ms);
+		on_refused(c, event);
 		break;
 	case TERCET_EVENT_OUTPUT:
-		on_output(c, event);
+		on_output(c + event->answer, event);
 		break;
 	default:
 		break; /* of the connection, not of a request: handled by the owner */
@@ -341,12 +400,16 @@ static enum tercet_result submit_choice(struct choice *c, struct tercet_error *e
 	q.bias_count = (u32)r->bias_ids.count;
 	q.cache_salt = r->cache_salt;
 	q.priority = (int32_t)r->fields.priority;
-	enum tercet_result result = tercet_submit(g->requests->engine, &q, &c->req_id, error);
+	q.answer_count = answers_each(g);
+	q.length_penalty = r->fields.length_penalty;
+	u64 req_id;
+	enum tercet_result result = tercet_submit(g->requests->engine, &q, &req_id, error);
 	if (result != TERCET_OK)
-		c->req_id = 0;
-	else
-		g->requests->choice_count++;
-	return result;
+		return result;
+	for (u32 i = 0; i < q.answer_count; i++)
+		c[i].req_id = req_id + i;
+	g->requests->choice_count += q.answer_count;
+	return TERCET_OK;
 }
 
 static void choice_init(struct group *g, u32 index)
@@ -355,7 +418,7 @@ static void choice_init(struct group *g, u32 index)
 	struct choice *c = &g->choices[index];
 	c->group = g;
 	c->index = index;
-	c->prompt = &r->prompts[index / r->n];
+	c->prompt = &r->prompts[index / r->samples];
 	c->logprobs.tokenizer = g->requests->model->tokenizer;
 	c->logprobs.skip_special = r->fields.skip_special_tokens;
 	c->logprobs.as_ids = r->fields.return_tokens_as_token_ids;
@@ -372,7 +435,7 @@ static void choice_init(struct group *g, u32 index)
 void requests_start(struct requests *rs, struct http_request *http, struct openai_request *request,
 		    const char *id)
 {
-	u32 count = request->prompt_count * request->n;
+	u32 count = request->prompt_count * request->samples;
 	ASSERT(count > 0 && count <= OPENAI_CHOICES_MAX);
 	struct group *g = calloc(1, sizeof(*g) + count * sizeof(struct choice));
 	if (!g) {
@@ -397,7 +460,7 @@ void requests_start(struct requests *rs, struct http_request *http, struct opena
 	for (u32 i = 0; i < count; i++)
 		choice_init(g, i);
 	http_request_on_close(http, on_http_close, g);
-	for (u32 i = 0; i < count; i++) {
+	for (u32 i = 0; i < count; i += answers_each(g)) {
 		struct tercet_error error = {""};
 		enum tercet_result result = submit_choice(&g->choices[i], &error);
 		if (result != TERCET_OK) {

@@ -1,6 +1,6 @@
 /* Requests on their way through the engine. One HTTP request becomes one engine request per choice (prompts
- * times n, seed + i); what comes back is put together by index and written as one reply or as a stream of
- * events. Latencies are observed by the scheduler, where the requests of all clients pass; here only
+ * times samples, seed + i), or with beam search one per prompt, whose answers are its choices; what comes back is put
+ * together by index and written as one reply or as a stream of events. Latencies are observed by the scheduler, where the requests of all clients pass; here only
  * what a request is over HTTP. */
 #ifndef TERCET_PROC_GATEWAY_REQUESTS_H
 #define TERCET_PROC_GATEWAY_REQUESTS_H
@@ -31,6 +31,9 @@ struct choice {
 	enum tercet_finish finish;
 	enum tercet_stop stop_kind;
 	u32 stop_value;
+	f64 logprob_sum; /* of the generated tokens; where the engine lists them */
+	bool logprob_lost; /* of some it is not known */
+	bool left_out;	 /* not among the best */
 };
 
 struct group {

@@ -162,6 +162,14 @@ static void rows_take_prompt(struct rows *r, const struct ipc_result *m, u32 i, 
 	to->plp_ids_count = to->plp_values_count = to->plp_ids_count + count;
 }
 
+static bool is_beam(const struct ipc_result *m, u32 row)
+{
+	for (u32 i = 0; i < m->beam_entry_count; i++)
+		if (m->beam_entry[i] == row)
+			return true;
+	return false;
+}
+
 /* All listed rows, or with `k` those of sequences that are wanted. */
 static bool rows_select(struct rows *r, const struct ipc_result *m, const struct kept_results *k)
 {
@@ -170,7 +178,7 @@ static bool rows_select(struct rows *r, const struct ipc_result *m, const struct
 	if (!rows_init(r, m))
 		return false;
 	for (u32 i = 0; i < m->lp_entry_count; ids += m->lp_count[i++])
-		if (m->lp_entry[i] < m->seq_count &&
+		if (m->lp_entry[i] < m->seq_count && !is_beam(m, m->lp_entry[i]) &&
 		    (!k || (map_get(&k->index, m->seq[m->lp_entry[i]], &index) && k->wanted[index])))
 			rows_take(r, m, i, ids);
 	ids = 0;
@@ -186,7 +194,7 @@ void kept_results_add(struct kept_results *k, const struct ipc_result *m, u64 no
 {
 	struct rows rows;
 
-	if ((m->lp_entry_count == 0 && m->plp_seq_count == 0) || !fits(m))
+	if ((m->lp_entry_count <= m->beam_entry_count && m->plp_seq_count == 0) || !fits(m))
 		return;
 	if (!rows_select(&rows, m, NULL)) {
 		forget_all(k);

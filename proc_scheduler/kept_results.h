@@ -32,7 +32,7 @@ struct kept_results {
 /* ERR_NO_MEMORY */
 MUST_CHECK enum err kept_results_init(struct kept_results *k);
 void kept_results_fini(struct kept_results *k); /* zeroed accepted */
-/* Keeps the rows of a RESULT that list log-probabilities, and those of prompts. The oldest results give way. Without
+/* Keeps the rows of a RESULT that list log-probabilities and are no beams, and those of prompts. The oldest results give way. Without
  * memory nothing is kept. */
 void kept_results_add(struct kept_results *k, const struct ipc_result *m, u64 now_ns);
 /* Forgets what is too old. */

@@ -93,6 +93,19 @@ void running_push(struct running *r, const struct seqs *t, u32 slot)
 	r->count++;
 }
 
+void running_put_behind(struct running *r, u32 slot, u32 before)
+{
+	u32 i = 0;
+
+	ASSERT(r->count < r->capacity);
+	while (i < r->count && r->slots[i] != before)
+		i++;
+	ASSERT(i < r->count);
+	memmove(&r->slots[i + 2], &r->slots[i + 1], (r->count - i - 1) * sizeof(u32));
+	r->slots[i + 1] = slot;
+	r->count++;
+}
+
 void running_remove(struct running *r, u32 slot)
 {
 	u32 i = 0;

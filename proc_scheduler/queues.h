@@ -31,6 +31,8 @@ struct running {
 MUST_CHECK enum err running_init(struct running *r, u32 capacity);
 void running_fini(struct running *r); /* zeroed accepted */
 void running_push(struct running *r, const struct seqs *t, u32 slot);
+/* Directly behind `before`, which is there. */
+void running_put_behind(struct running *r, u32 slot, u32 before);
 /* Keeps the order of the others. */
 void running_remove(struct running *r, u32 slot);
 

@@ -18,8 +18,13 @@ void sched_restart_workers(struct sched *s, u32 block_count, u32 host_block_coun
 	/* In the order in which they ran at the head of the queue (of their priority), in front of them those
 	 * that only waited for their last token. */
 	while (s->running.count) {
-		u32 slot = s->running.slots[--s->running.count];
-		requeue(s, &s->seqs.slots[slot]);
+		struct seq *q = sched_running(s, s->running.count - 1);
+		if (q->group) {
+			groups_requeue(s, groups_of(s, q));
+			continue;
+		}
+		s->running.count--;
+		requeue(s, q);
 	}
 	for (u32 i = 0; i < s->seqs.slot_count; i++) {
 		struct seq *q = &s->seqs.slots[i];

@@ -60,6 +60,8 @@ static enum err init_pools(struct sched *s, struct err_msg *em)
 	if (!e)
 		e = running_init(&s->running, c->max_num_seqs);
 	if (!e)
+		e = groups_init(&s->groups, s->context_max);
+	if (!e)
 		e = prefix_cache_init(&s->cache, c->block_count, c->block_size, c->secret);
 	if (!e)
 		e = kv_blocks_init(&s->kv, c->block_count, c->prefix_caching ? &s->cache : NULL);
@@ -106,6 +108,7 @@ void sched_destroy(struct sched **s)
 		return;
 	seqs_fini(&(*s)->seqs);
 	running_fini(&(*s)->running);
+	groups_fini(&(*s)->groups);
 	kv_blocks_fini(&(*s)->kv);
 	host_blocks_fini(&(*s)->host);
 	prefix_cache_fini(&(*s)->cache);
@@ -122,7 +125,7 @@ void sched_destroy(struct sched **s)
 void sched_give_up_row(struct sched *s, struct seq *q)
 {
 	ASSERT(q->state == SEQ_RUNNING);
-	if (sched_token_total(q) >= q->token_end)
+	if (sched_is_ending(q))
 		s->ending_count--;
 	step_diff_drop(&s->diff, q->row, q->computed);
 	kv_blocks_release_all(&s->kv, sched_blocks(s, q), q->block_count);
@@ -267,8 +270,10 @@ static u32 retry_after_ms(const struct sched *s)
 	return ms < RETRY_MS_MIN ? RETRY_MS_MIN : ms > RETRY_MS_MAX ? RETRY_MS_MAX : (u32)ms;
 }
 
-static struct finish_rule rule_of(const struct sched *s, const struct seq *q, const struct seq_extra *x)
+struct finish_rule sched_rule(const struct sched *s, const struct seq *q)
 {
+	const struct seq_extra *x = seqs_extra(&s->seqs, q);
+
 	return (struct finish_rule){
 		.output_max = q->token_end - q->prompt_count,
 		.output_min = q->params.min_tokens,
@@ -333,6 +338,12 @@ static enum err check_room(struct sched *s, const struct ipc_submit *m, struct s
 
 	if (s->draining)
 		return err_set(em, ERR_SHUTDOWN, "the server is shutting down and takes no new requests");
+	if (m->beam_width) {
+		enum err e = groups_check_room(s, m, em);
+		out->retry_after_ms = e == ERR_BUSY ? retry_after_ms(s) : 0;
+		if (e)
+			return e;
+	}
 	if (seqs_find_request(&s->seqs, m->client_id, m->req_id))
 		return err_set(em, ERR_EXISTS, "request %llu of this client is there already",
 			       (unsigned long long)m->req_id);
@@ -372,13 +383,26 @@ enum err sched_submit(struct sched *s, const struct ipc_submit *m, u64 now_ns, s
 	out->waiting = s->waiting.count;
 	q->state = SEQ_WAITING;
 	waiting_push(&s->waiting, &s->seqs, q);
+	if (m->beam_width)
+		groups_add(s, q, m);
 	if (m->output_count) {
-		struct finish_rule rule = rule_of(s, q, seqs_extra(&s->seqs, q));
+		struct finish_rule rule = sched_rule(s, q);
 		struct finish f = finish_check(&rule, m->output_count, m->tokens[m->tokens_count - 1]);
 		if (f.reason != FINISH_NONE)
 			sched_close(s, q, f.reason, "", now_ns);
 	}
 	return ERR_OK;
+}
+
+/* With all that belongs to it. */
+static void close_request(struct sched *s, struct seq *q, enum finish_reason reason, const char *text, u64 now_ns)
+{
+	struct beam_group *g = groups_of(s, q);
+
+	if (g)
+		groups_close(s, g, NULL, reason, text, now_ns);
+	else
+		sched_close(s, q, reason, text, now_ns);
 }
 
 bool sched_abort(struct sched *s, u64 client_id, u64 req_id, u64 now_ns)
@@ -387,7 +411,7 @@ bool sched_abort(struct sched *s, u64 client_id, u64 req_id, u64 now_ns)
 
 	if (!q)
 		return false;
-	sched_close(s, q, FINISH_ABORT, "", now_ns);
+	close_request(s, q, FINISH_ABORT, "", now_ns);
 	return true;
 }
 
@@ -399,7 +423,7 @@ u32 sched_abort_client(struct sched *s, u64 client_id, u64 now_ns)
 		struct seq *q = &s->seqs.slots[i];
 		if (q->id == 0 || q->client_id != client_id)
 			continue;
-		sched_close(s, q, FINISH_ABORT, "", now_ns);
+		close_request(s, q, FINISH_ABORT, "", now_ns);
 		count++;
 	}
 	return count;
@@ -409,7 +433,7 @@ void sched_fail_all(struct sched *s, const char *text, u64 now_ns)
 {
 	for (u32 i = 0; i < s->seqs.slot_count; i++)
 		if (s->seqs.slots[i].id)
-			sched_close(s, &s->seqs.slots[i], FINISH_ERROR, text, now_ns);
+			close_request(s, &s->seqs.slots[i], FINISH_ERROR, text, now_ns);
 }
 
 void sched_stopped(struct sched *s, u64 seq, u32 output_count, u64 now_ns)
@@ -418,6 +442,10 @@ void sched_stopped(struct sched *s, u64 seq, u32 output_count, u64 now_ns)
 
 	if (!q)
 		return;
+	if (q->group) { /* what was to read its first answer is gone */
+		groups_close(s, groups_of(s, q), q, FINISH_ABORT, "", now_ns);
+		return;
+	}
 	q->stop_count = output_count;
 	/* The history of a session ends where the stop string does: outputs that the detokenizer has and that are still
 	 * on the way here are waited for. */
@@ -466,7 +494,7 @@ static void push_token(struct sched *s, struct seq *q, u32 token, u64 now_ns)
 {
 	seqs_tokens(&s->seqs, q)[q->known++] = token;
 	q->in_flight--;
-	struct finish_rule rule = rule_of(s, q, seqs_extra(&s->seqs, q));
+	struct finish_rule rule = sched_rule(s, q);
 	struct finish f = finish_check(&rule, seq_output_count(q), token);
 	if (f.reason == FINISH_NONE && q->stop_count && q->stop_count <= seq_output_count(q))
 		f.reason = FINISH_STOP;
@@ -476,6 +504,43 @@ static void push_token(struct sched *s, struct seq *q, u32 token, u64 now_ns)
 	}
 	if (q->state == SEQ_RUNNING && q->known >= (q->filed + 1) * s->config.block_size)
 		sched_file_blocks(s, q, s->diff.step);
+}
+
+/* The element of the lists of log-probabilities that belongs to a row, and where its ids begin. */
+struct list_cursor {
+	u32 lp, ids;
+};
+
+/* Goes on to row `i`. */
+static void next_list(const struct ipc_result *m, u32 i, struct list_cursor *c)
+{
+	while (c->lp < m->lp_entry_count && m->lp_entry[c->lp] < i)
+		c->ids += m->lp_count[c->lp++];
+}
+
+/* What the choice of beams reads is all there. */
+static enum err check_lists(const struct sched *s, const struct ipc_result *m, struct err_msg *em)
+{
+	u64 ids = 0;
+	u32 lp = 0;
+	bool good = m->lp_count_count == m->lp_entry_count && m->lp_rank_count == m->lp_entry_count &&
+		    m->lp_values_count == m->lp_ids_count;
+
+	for (u32 i = 0; good && i < m->lp_entry_count; i++) {
+		good = m->lp_count[i] > 0 && m->lp_entry[i] < m->seq_count && (i == 0 || m->lp_entry[i] > m->lp_entry[i - 1]);
+		ids += m->lp_count[i];
+	}
+	good = good && ids == m->lp_ids_count;
+	for (u32 i = 0; good && i < m->beam_entry_count; i++) {
+		while (lp < m->lp_entry_count && m->lp_entry[lp] < m->beam_entry[i])
+			lp++;
+		good = lp < m->lp_entry_count && m->lp_entry[lp] == m->beam_entry[i];
+	}
+	for (u32 i = 0; good && i < m->lp_ids_count; i++)
+		good = m->lp_ids[i] < s->config.vocab_size;
+	return good ? ERR_OK
+		    : err_set(em, ERR_DIVERGED, "RESULT of step %llu: the lists of its beams do not fit together",
+			      (unsigned long long)m->step);
 }
 
 /* Finds the flight that `m` ends; `*apply` is false when there is none and `m` is to be ignored. */
@@ -505,8 +570,9 @@ static enum err match_flight(struct sched *s, const struct ipc_result *m, bool *
 			return err_set(em, ERR_DIVERGED,
 				       "RESULT of step %llu: token %u is not below the vocabulary size, %u",
 				       (unsigned long long)m->step, m->token[i], s->config.vocab_size);
-	*apply = true;
-	return ERR_OK;
+	enum err e = s->groups.used ? check_lists(s, m, em) : ERR_OK;
+	*apply = e == ERR_OK;
+	return e;
 }
 
 enum err sched_result(struct sched *s, const struct ipc_result *m, u64 now_ns, struct err_msg *em)
@@ -519,11 +585,17 @@ enum err sched_result(struct sched *s, const struct ipc_result *m, u64 now_ns, s
 		return e;
 	s->flight_count--;
 	memmove(&s->flights[0], &s->flights[1], s->flight_count * sizeof(s->flights[0]));
+	struct list_cursor lists = {0};
 	u32 pushed = 0;
 	for (u32 i = 0; i < m->seq_count; i++) {
 		struct seq *q = seqs_find(&s->seqs, m->seq[i]);
+		next_list(m, i, &lists);
 		if (!q || q->in_flight == 0 || m->position[i] != seq_output_count(q))
 			continue;
+		if (q->group) {
+			groups_report(s, q, m, i, lists.lp, lists.ids, now_ns);
+			continue;
+		}
 		tally_token(s, q, now_ns, &tally);
 		push_token(s, q, m->token[i], now_ns);
 		pushed++;

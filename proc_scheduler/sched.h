@@ -8,6 +8,7 @@
 
 #include "common/finish.h"
 #include "common/shm_stats.h"
+#include "proc_scheduler/groups.h"
 #include "proc_scheduler/host_blocks.h"
 #include "proc_scheduler/kv_blocks.h"
 #include "proc_scheduler/queues.h"
@@ -50,6 +51,9 @@ struct sched_sink {
 	 * know later. */
 	void (*end)(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
 		    enum finish_reason reason, const char *text);
+	/* Outputs of open sequences that no worker tells the detokenizer of, in order: answers of a beam search.
+	 * They come with their log-probabilities where those were asked for. */
+	void (*result)(void *ctx, const struct ipc_result *m);
 };
 
 /* A step that is sent and whose result is not back; only those that run tokens. */
@@ -66,6 +70,7 @@ struct sched {
 	struct seqs seqs;
 	struct waiting waiting;
 	struct running running;
+	struct groups groups;
 	struct kv_blocks kv;
 	struct prefix_cache cache;
 	struct host_blocks host;

@@ -14,27 +14,17 @@
 #include <string.h>
 
 #include "common/assert.h"
-#include "proc_scheduler/sched_priv.h"
+#include "proc_scheduler/sched_plan_priv.h"
 
 /* A hundredth of the pool stays free when a request joins others, so that they can grow for a while. */
 enum { WATERMARK_PARTS = 100 };
-
-struct plan {
-	u64 now_ns;
-	u64 step;	/* number of the step in the making */
-	u32 budget;	/* tokens left */
-	u32 reserved;	/* of these, for running sequences further behind that decode */
-	u32 tokens_due; /* rows that will sample */
-	bool preempted;
-};
 
 static u32 min_u32(u32 a, u32 b)
 {
 	return a < b ? a : b;
 }
 
-/* Up to `remaining` tokens of a prompt: what chunking and the budget leave of them. */
-static u32 chunk(const struct sched *s, const struct plan *p, u32 remaining)
+u32 plan_chunk(const struct sched *s, const struct plan *p, u32 remaining)
 {
 	u32 threshold = s->config.long_prefill_token_threshold;
 
@@ -43,9 +33,7 @@ static u32 chunk(const struct sched *s, const struct plan *p, u32 remaining)
 	return min_u32(remaining, p->budget > p->reserved ? p->budget - p->reserved : 0);
 }
 
-/* `count` of its `remaining` tokens run in this step. When they are all, it will sample: a placeholder stands
- * for that output. */
-static void run_tokens(struct sched *s, struct plan *p, struct seq *q, u32 count, u32 remaining)
+void plan_run_tokens(struct sched *s, struct plan *p, struct seq *q, u32 count, u32 remaining)
 {
 	step_diff_run(&s->diff, q->row, count, remaining == 1);
 	q->computed += count;
@@ -53,7 +41,7 @@ static void run_tokens(struct sched *s, struct plan *p, struct seq *q, u32 count
 	if (count == remaining) {
 		q->in_flight++;
 		p->tokens_due++;
-		if (sched_token_total(q) >= q->token_end)
+		if (sched_is_ending(q))
 			s->ending_count++;
 	}
 	if (count > 1 || q->computed == q->capacity)
@@ -65,12 +53,25 @@ static void drop_ending(struct sched *s)
 {
 	for (u32 i = s->running.count; s->ending_count && i-- > 0;) {
 		struct seq *q = sched_running(s, i);
-		if (sched_token_total(q) < q->token_end)
+		if (!sched_is_ending(q))
 			continue;
 		sched_keep_tail(s, q);
 		sched_give_up_row(s, q);
 		q->state = SEQ_DRAINING;
 	}
+}
+
+void plan_preempt_last(struct sched *s, struct plan *p)
+{
+	struct seq *victim = sched_running(s, s->running.count - 1);
+
+	p->preempted = true;
+	if (victim->group) {
+		groups_preempt(s, groups_of(s, victim));
+		return;
+	}
+	sched_swap_out(s, victim);
+	sched_preempt(s, victim);
 }
 
 /* One block more for `q`. The last ones of the order are preempted until one is free. False: `q` itself had
@@ -88,9 +89,7 @@ static bool grow(struct sched *s, struct plan *p, struct seq *q)
 			sched_close(s, q, FINISH_ERROR, em.text, p->now_ns);
 			return false;
 		}
-		p->preempted = true;
-		sched_swap_out(s, victim);
-		sched_preempt(s, victim);
+		plan_preempt_last(s, p);
 		if (victim == q)
 			return false;
 	}
@@ -108,49 +107,60 @@ static u32 count_decoding(const struct sched *s)
 
 	for (u32 i = 0; i < s->running.count; i++) {
 		const struct seq *q = sched_running(s, i);
-		count += sched_token_total(q) - q->computed == 1;
+		count += sched_token_total(q) - q->computed == 1 && (!q->group || q->in_flight == 0);
 	}
 	return count;
 }
 
-/* The next token of `q` is the first beyond kv_switch_len, and its KV is that of a shorter sequence. */
-static bool has_outgrown(const struct sched *s, const struct seq *q)
+bool plan_has_outgrown(const struct sched *s, const struct seq *q)
 {
 	return s->config.kv_switch_len && !s->config.kv_by_prompt && !q->beyond &&
 	       q->computed >= s->config.kv_switch_len;
 }
 
+/* Tokens that a running sequence has in this step. */
+static u32 count_tokens(const struct sched *s, const struct plan *p, const struct seq *q, u32 remaining)
+{
+	if (q->group && !groups_may_run(s, q))
+		return 0;
+	return remaining == 1 ? min_u32(1, p->budget) : plan_chunk(s, p, remaining);
+}
+
 /* Decoding sequences need one token; prompts in work get what is left. A row that the rule would run but the
  * budget does not reach pauses. Blocks of prompts were taken when they were admitted, so only decoding grows.
- */
+ * The beams of a group stand beside each other: before the first one all get their blocks, or all wait. */
 static void plan_running(struct sched *s, struct plan *p)
 {
+	enum group_turn turn = GROUP_RUNS;
+	u32 group = 0;
+
 	for (u32 i = 0; i < s->running.count; i++) {
 		struct seq *q = sched_running(s, i);
 		u32 remaining = sched_token_total(q) - q->computed;
-		u32 count = remaining == 1 ? min_u32(1, p->budget) : chunk(s, p, remaining);
-		p->reserved -= p->reserved && remaining == 1;
-		if (has_outgrown(s, q)) { /* it comes back, with its KV computed anew, when its tokens are known */
+		if (!q->group && plan_has_outgrown(s, q)) { /* it comes back, with its KV computed anew, when its tokens are known */
 			sched_preempt(s, q);
 			i--;
 			continue;
 		}
+		if (q->group && q->group != group) {
+			turn = groups_prepare(s, p, groups_of(s, q));
+			if (turn == GROUP_GONE) {
+				i--;
+				continue;
+			}
+		}
+		group = q->group;
+		u32 count = group && turn == GROUP_PAUSES ? 0 : count_tokens(s, p, q, remaining);
+		p->reserved -= p->reserved && remaining == 1 && (!group || q->in_flight == 0);
 		if (count == 0) {
 			step_diff_run(&s->diff, q->row, 0, remaining == 1);
 			continue;
 		}
 		if (q->computed == q->capacity && !grow(s, p, q))
 			return; /* it was the last */
-		run_tokens(s, p, q, count, remaining);
+		plan_run_tokens(s, p, q, count, remaining);
 	}
 }
-
-/* What the prefix cache has of a sequence's tokens. */
-struct hit {
-	u32 shared;   /* blocks to take over as they are; they stand at the beginning of its table */
-	u32 computed; /* tokens that need not be run */
-	u32 copy_src; /* not KV_BLOCK_NONE: this block holds the last of them, and is copied, since it is written on */
-};
 
 static bool may_read_cache(const struct sched *s, const struct seq *q)
 {
@@ -161,10 +171,7 @@ static bool may_read_cache(const struct sched *s, const struct seq *q)
 	return q->params.prompt_logprobs < 0 || seq_output_count(q) > 0;
 }
 
-/* Walks the hashes up to the first miss and writes the blocks into `table`. At least one token must be run,
- * since sampling needs its logits: when all are cached, the last block is copied and one token recomputed in
- * the copy, if its content is there before this step; else that block is recomputed. */
-static struct hit find_hit(struct sched *s, const struct plan *p, struct seq *q, u32 *table)
+struct hit plan_find_hit(struct sched *s, const struct plan *p, struct seq *q, u32 *table)
 {
 	u32 block_size = s->config.block_size;
 	struct hit h = {0, 0, KV_BLOCK_NONE};
@@ -193,9 +200,14 @@ static struct hit find_hit(struct sched *s, const struct plan *p, struct seq *q,
 	return h;
 }
 
+u32 plan_watermark(const struct sched *s)
+{
+	return s->running.count ? s->kv.count / WATERMARK_PARTS : 0;
+}
+
 static bool has_blocks(const struct sched *s, const u32 *table, const struct hit *h, u32 fresh)
 {
-	u32 needed = fresh + (s->running.count ? s->kv.count / WATERMARK_PARTS : 0);
+	u32 needed = fresh + plan_watermark(s);
 
 	for (u32 i = 0; i < h->shared; i++)
 		needed += kv_blocks_refs(&s->kv, table[i]) == 0;
@@ -239,7 +251,7 @@ static bool is_behind_host(const struct seq_extra *x, struct hit *h)
 	return true;
 }
 
-static void count_first_schedule(struct sched *s, const struct plan *p, struct seq *q, const struct hit *h)
+void plan_count_first_schedule(struct sched *s, const struct plan *p, struct seq *q, const struct hit *h)
 {
 	if (q->scheduled_ns)
 		return;
@@ -268,14 +280,14 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 	if (q->id == s->blocked_seq && s->running.count && s->kv.free_count <= s->blocked_free)
 		return false;
 	sched_place(s, q);
-	struct hit h = find_hit(s, p, q, table);
+	struct hit h = plan_find_hit(s, p, q, table);
 	bool from_host = is_behind_host(x, &h);
 	if (!take_blocks(s, table, &h, total)) {
 		s->blocked_seq = q->id;
 		s->blocked_free = s->kv.free_count;
 		return false;
 	}
-	count_first_schedule(s, p, q, &h);
+	plan_count_first_schedule(s, p, q, &h);
 	sched_swap_in(s, q, table, from_host ? h.shared : x->host_count);
 	sched_open(s, q);
 	waiting_remove(&s->waiting, &s->seqs, q);
@@ -289,7 +301,7 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 	q->capacity = total * block_size;
 	step_diff_add(&s->diff, q, x, seqs_tokens(&s->seqs, q), table);
 	u32 remaining = q->known - q->computed;
-	run_tokens(s, p, q, chunk(s, p, remaining), remaining);
+	plan_run_tokens(s, p, q, plan_chunk(s, p, remaining), remaining);
 	return true;
 }
 
@@ -299,7 +311,13 @@ static void plan_waiting(struct sched *s, struct plan *p)
 {
 	struct seq *q;
 
-	while (p->budget && s->free_row_count && (q = waiting_head(&s->waiting, &s->seqs))) {
+	while (p->budget && s->free_row_count && plan_row_count(s) < s->config.max_num_batched_tokens &&
+	       (q = waiting_head(&s->waiting, &s->seqs))) {
+		if (q->group) {
+			if (!groups_admit(s, p, q))
+				return;
+			continue;
+		}
 		if (q->in_flight)
 			return;
 		u32 needed = (q->known + s->config.block_size - 1) / s->config.block_size;

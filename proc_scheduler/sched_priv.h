@@ -40,6 +40,8 @@ u32 validate_output_max(const struct sched *s, const struct ipc_submit *m, u32 p
 
 /* sched.c: the state changes that events, plan and recovery have in common. */
 
+/* By which `q` ends. Borrows from its slot. */
+struct finish_rule sched_rule(const struct sched *s, const struct seq *q);
 /* Takes row and blocks away from a running sequence; the drop goes into the next diff. The state is the
  * caller's. */
 void sched_give_up_row(struct sched *s, struct seq *q);
@@ -81,6 +83,12 @@ static inline struct seq *sched_running(const struct sched *s, u32 i)
 static inline u32 sched_token_total(const struct seq *q)
 {
 	return q->known + q->in_flight;
+}
+
+/* Its last allowed token is in flight. Of beams all wait for all. */
+static inline bool sched_is_ending(const struct seq *q)
+{
+	return !q->group && sched_token_total(q) >= q->token_end;
 }
 
 #endif

@@ -79,33 +79,49 @@ static u64 request_key(const struct seqs *t, u64 client_id, u64 req_id)
 	return step_digest_mix(step_digest_mix(client_id ^ t->secret) + req_id);
 }
 
+/* The slot on top of the stack, zeroed, with its id. */
+static struct seq *take_slot(struct seqs *t, u64 client_id)
+{
+	u32 slot = t->free_slots[--t->free_count];
+	struct seq *q = &t->slots[slot];
+	struct seq_extra *x = &t->extras[slot];
+
+	memset(q, 0, sizeof(*q));
+	q->id = t->next_number++ << SEQ_SLOT_BITS | slot;
+	q->client_id = client_id;
+	q->prev = q->next = SEQ_NONE;
+	x->host_count = x->host_computed = 0;
+	x->stop_count = x->bias_count = x->stop_string_count = x->stop_string_bytes_sum = 0;
+	return q;
+}
+
 enum err seqs_add(struct seqs *t, u64 client_id, u64 req_id, struct seq **out)
 {
 	*out = NULL;
 	if (t->free_count == 0)
 		return ERR_BUSY;
-	u32 slot = t->free_slots[t->free_count - 1];
-	enum err e = map_put(&t->by_request, request_key(t, client_id, req_id), slot);
+	enum err e = map_put(&t->by_request, request_key(t, client_id, req_id), t->free_slots[t->free_count - 1]);
 	if (e)
 		return e;
-	t->free_count--;
-	struct seq *q = &t->slots[slot];
-	memset(q, 0, sizeof(*q));
-	q->id = t->next_number++ << SEQ_SLOT_BITS | slot;
-	q->client_id = client_id;
-	q->req_id = req_id;
-	q->prev = q->next = SEQ_NONE;
-	struct seq_extra *x = &t->extras[slot];
-	x->host_count = x->host_computed = 0;
-	x->stop_count = x->bias_count = x->stop_string_count = x->stop_string_bytes_sum = 0;
-	*out = q;
+	*out = take_slot(t, client_id);
+	(*out)->req_id = req_id;
+	return ERR_OK;
+}
+
+enum err seqs_add_unnamed(struct seqs *t, u64 client_id, struct seq **out)
+{
+	*out = NULL;
+	if (t->free_count == 0)
+		return ERR_BUSY;
+	*out = take_slot(t, client_id);
+	(*out)->unnamed = true;
 	return ERR_OK;
 }
 
 void seqs_remove(struct seqs *t, struct seq *q)
 {
 	ASSERT(q->id != 0);
-	bool there = map_remove(&t->by_request, request_key(t, q->client_id, q->req_id));
+	bool there = q->unnamed || map_remove(&t->by_request, request_key(t, q->client_id, q->req_id));
 	ASSERT(there);
 	q->id = 0;
 	q->state = SEQ_FREE;

@@ -17,6 +17,7 @@ enum seq_state {
 	SEQ_WAITING,  /* in the waiting queue; preempted ones may still have tokens in flight */
 	SEQ_RUNNING,  /* has a row */
 	SEQ_DRAINING, /* its last allowed token is in flight; the row is given up */
+	SEQ_HELD,     /* of a beam search: has no row and is in no queue; the first sequence waits for all */
 };
 
 /* What a plan reads of every running sequence comes first. Token counts are of prompt and outputs together.
@@ -39,6 +40,9 @@ struct seq {
 	bool opened;	/* the detokenizer was told */
 	bool preempted; /* has run before */
 	bool beyond;	/* its KV is that of sequences longer than kv_switch_len */
+	u16 group;	/* 1 + index of the beam search that it belongs to (groups.h); 0: none */
+	u16 beam;	/* its place there */
+	bool unnamed;	/* a beam that is no answer: no request has its slot */
 	u64 client_id, req_id, cache_salt;
 	u64 arrived_ns, scheduled_ns, first_token_ns, token_ns; /* 0: not yet */
 	u32 held_count;	  /* outputs that came with its SUBMIT */
@@ -86,6 +90,8 @@ void seqs_fini(struct seqs *t); /* zeroed accepted */
 /* A zeroed slot with its id, client and request set, in the index. ERR_BUSY: no slot is free.
  * The (client, request) pair must not be there yet (seqs_find_request). */
 MUST_CHECK enum err seqs_add(struct seqs *t, u64 client_id, u64 req_id, struct seq **out);
+/* The same without a request: no index has it, and seqs_find_request never gives it. */
+MUST_CHECK enum err seqs_add_unnamed(struct seqs *t, u64 client_id, struct seq **out);
 void seqs_remove(struct seqs *t, struct seq *q);
 /* NULL when there is none. */
 struct seq *seqs_find_request(const struct seqs *t, u64 client_id, u64 req_id);
@@ -121,6 +127,12 @@ static inline struct seq_extra *seqs_extra(const struct seqs *t, const struct se
 static inline u32 seq_output_count(const struct seq *q)
 {
 	return q->known - q->prompt_count;
+}
+
+/* Those that are final. A beam's may still be given up: it has none before the search is over. */
+static inline u32 seq_final_count(const struct seq *q)
+{
+	return q->group ? 0 : seq_output_count(q);
 }
 
 #endif

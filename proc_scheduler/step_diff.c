@@ -34,6 +34,12 @@ static size_t lay_out(struct step_diff *d, char *base)
 	COLUMN(grow_block, n)
 	COLUMN(run_row, n)
 	COLUMN(run_count, n)
+	COLUMN(fork_row, n)
+	COLUMN(fork_src, n)
+	COLUMN(fork_seq, n)
+	COLUMN(fork_block, n)
+	COLUMN(set_row, n)
+	COLUMN(set_token, n)
 	COLUMN(add_row, n)
 	COLUMN(add_seq, n)
 	COLUMN(add_computed, n)
@@ -67,6 +73,12 @@ static void bind_columns(struct step_diff *d)
 	BIND(grow_block)
 	BIND(run_row)
 	BIND(run_count)
+	BIND(fork_row)
+	BIND(fork_src)
+	BIND(fork_seq)
+	BIND(fork_block)
+	BIND(set_row)
+	BIND(set_token)
 	BIND(add_row)
 	BIND(add_seq)
 	BIND(add_computed)
@@ -118,6 +130,8 @@ static void clear(struct step_diff *d)
 	m->drop_row_count = m->copy_src_count = m->copy_dst_count = 0;
 	m->grow_row_count = m->grow_block_count = 0;
 	m->run_row_count = m->run_count_count = 0;
+	m->fork_row_count = m->fork_src_count = m->fork_seq_count = m->fork_block_count = 0;
+	m->set_row_count = m->set_token_count = 0;
 	if (m->add_row_count) {
 #define CLEAR_PARAM(A, type, name, def, min, max) m->add_##name##_count = 0;
 		m->add_row_count = m->add_seq_count = m->add_computed_count = 0;
@@ -228,11 +242,43 @@ void step_diff_add(struct step_diff *d, const struct seq *q, const struct seq_ex
 	m->add_bias_values_count += x->bias_count;
 	set_add_counts(m, i + 1);
 
-	*r = (struct step_row){step_digest_row(q->row, q->id, q->prompt_count, q->known, q->computed), true};
+	*r = (struct step_row){step_digest_row(q->row, q->id, q->prompt_count, q->known, q->computed), q->known,
+			       q->computed, true};
 	d->set_sum += r->set_sum;
 	d->computed_sum += q->computed;
 	for (u32 j = 0; j < q->block_count; j++)
 		put_block_item(d, q->row, j, blocks[j]);
+}
+
+void step_diff_fork(struct step_diff *d, const struct seq *q, u32 src, const u32 *blocks, u32 block)
+{
+	struct ipc_step *m = &d->msg;
+	u32 i = m->fork_row_count;
+	struct step_row *r = &d->rows[q->row];
+	const struct step_row *from = &d->rows[src];
+
+	ASSERT(i < d->row_max && !r->present && from->present);
+	d->fork_row[i] = q->row;
+	d->fork_src[i] = src;
+	d->fork_seq[i] = q->id;
+	d->fork_block[i] = block;
+	m->fork_row_count = m->fork_src_count = m->fork_seq_count = m->fork_block_count = i + 1;
+	*r = (struct step_row){.added_tokens = from->added_tokens, .added_computed = from->added_computed, .present = true};
+	r->set_sum = step_digest_row(q->row, q->id, q->prompt_count, r->added_tokens, r->added_computed);
+	d->set_sum += r->set_sum;
+	d->computed_sum += q->computed;
+	for (u32 j = 0; j < q->block_count; j++)
+		put_block_item(d, q->row, j, blocks[j]);
+}
+
+void step_diff_set(struct step_diff *d, u32 row, u32 token)
+{
+	u32 i = d->msg.set_row_count;
+
+	ASSERT(i < d->row_max && d->rows[row].present);
+	d->set_row[i] = row;
+	d->set_token[i] = token;
+	d->msg.set_row_count = d->msg.set_token_count = i + 1;
 }
 
 void step_diff_grow(struct step_diff *d, u32 row, u32 index, u32 block)
@@ -259,10 +305,13 @@ void step_diff_run(struct step_diff *d, u32 row, u32 count, u32 rule)
 	d->tokens_run += count;
 }
 
-bool step_diff_is_empty(const struct step_diff *d)
+bool step_diff_is_empty(struct step_diff *d)
 {
-	return d->tokens_run == 0 && d->msg.drop_row_count == 0 && d->msg.add_row_count == 0 &&
-	       d->msg.grow_row_count == 0;
+	if (d->tokens_run || d->msg.drop_row_count || d->msg.add_row_count || d->msg.grow_row_count ||
+	    d->msg.fork_row_count || d->msg.set_row_count)
+		return false;
+	d->msg.run_row_count = d->msg.run_count_count = 0;
+	return true;
 }
 
 const struct ipc_step *step_diff_finish(struct step_diff *d)

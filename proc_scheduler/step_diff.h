@@ -9,6 +9,7 @@
 
 struct step_row {
 	u64 set_sum; /* digest items of the row */
+	u32 added_tokens, added_computed; /* as they entered the digest; a fork has those of its source */
 	bool present;
 };
 
@@ -29,7 +30,8 @@ struct step_diff {
 		*add_blocks;
 	u32 *add_stop_count, *add_stop_ids, *add_bias_count, *add_bias_ids;
 	f32 *add_bias_values;
-	u64 *add_seq;
+	u64 *add_seq, *fork_seq;
+	u32 *fork_row, *fork_src, *fork_block, *set_row, *set_token;
 #define STEP_DIFF_COLUMN(A, type, name, def, min, max) type *add_##name;
 	SAMPLING_TABLE(STEP_DIFF_COLUMN, 0)
 #undef STEP_DIFF_COLUMN
@@ -57,11 +59,16 @@ bool step_diff_has_room(const struct step_diff *d, u32 tokens, u32 blocks);
 /* Adds `q` (its row, known tokens, computed count) with its block table. */
 void step_diff_add(struct step_diff *d, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
 		   const u32 *blocks);
+/* `q` (its row, block count and computed count) begins as a copy of `src`; `blocks` is its table, the last of which is
+ * its own when `block` is not KV_BLOCK_NONE. */
+void step_diff_fork(struct step_diff *d, const struct seq *q, u32 src, const u32 *blocks, u32 block);
+/* The newest token of `row` is another one than was sampled. */
+void step_diff_set(struct step_diff *d, u32 row, u32 token);
 void step_diff_grow(struct step_diff *d, u32 row, u32 index, u32 block);
 /* `count` tokens of `row` run; `rule`: how many would without being mentioned (0 or 1). */
 void step_diff_run(struct step_diff *d, u32 row, u32 count, u32 rule);
-/* True when a step would say nothing and run nothing. */
-bool step_diff_is_empty(const struct step_diff *d);
+/* True when a step would say nothing and run nothing; then what it said of rows that do not run is forgotten. */
+bool step_diff_is_empty(struct step_diff *d);
 /* Numbers the step, computes its digest and moves the mirror on. The message lives until step_diff_begin or
  * step_diff_drop, which begin the next one. */
 const struct ipc_step *step_diff_finish(struct step_diff *d);

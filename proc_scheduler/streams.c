@@ -62,7 +62,7 @@ static struct ipc_msg open_message(const struct streams *st, const struct seq *q
 		.prompt_tail = tokens + q->prompt_count - tail,
 		.prompt_tail_count = tail,
 		.output_tokens = tokens + q->prompt_count,
-		.output_tokens_count = seq_output_count(q),
+		.output_tokens_count = seq_final_count(q),
 		.eos_ids = st->eos_ids,
 		.eos_ids_count = st->eos_count,
 		.stop_ids = x->stop_ids,
@@ -83,7 +83,7 @@ static struct ipc_msg close_message(const struct streams *st, const struct seq *
 	msg.close = (struct ipc_close){
 		.seq = q->id,
 		.reason = reason,
-		.output_count = seq_output_count(q),
+		.output_count = seq_final_count(q),
 		.text = (const u8 *)text,
 		.text_count = (u32)strnlen(text, IPC_ERROR_TEXT_MAX),
 	};
@@ -246,9 +246,15 @@ static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, co
 	keep_end(st, &open, &close);
 }
 
+static void on_result(void *ctx, const struct ipc_result *m)
+{
+	send_result(ctx, m);
+	streams_keep_result(ctx, m);
+}
+
 struct sched_sink streams_sink(struct streams *st)
 {
-	return (struct sched_sink){st, on_open, on_close, on_end};
+	return (struct sched_sink){st, on_open, on_close, on_end, on_result};
 }
 
 /* ---------------------------------------------------------------- connection */

@@ -166,5 +166,7 @@ enum err validate_submit(const struct sched *s, const struct ipc_submit *m, cons
 		e = check_biases(s, m, em);
 	if (!e)
 		e = check_stop_strings(m, em);
+	if (!e)
+		e = groups_validate(s, m, validate_output_max(s, m, (u32)turn_prompt(t, m)), em);
 	return e;
 }

@@ -187,6 +187,10 @@ static enum err check_columns(const struct ipc_step *s, struct err_msg *em)
 	CHECK(add_block_count, adds)
 	CHECK(add_stop_count, adds)
 	CHECK(add_bias_count, adds)
+	CHECK(fork_src, s->fork_row_count)
+	CHECK(fork_seq, s->fork_row_count)
+	CHECK(fork_block, s->fork_row_count)
+	CHECK(set_token, s->set_row_count)
 	SAMPLING_TABLE(CHECK_PARAM, 0)
 	if (e)
 		return e;
@@ -404,6 +408,92 @@ static enum err apply_adds(struct batch_state *b, const struct ipc_step *s, stru
 	return ERR_OK;
 }
 
+/* ---------------------------------------------------------------- fork and set */
+
+static enum err check_fork(const struct batch_state *b, const struct ipc_step *s, u32 i, struct err_msg *em)
+{
+	u32 row = s->fork_row[i], src = s->fork_src[i], block_size = b->limits.block_size;
+
+	if (row >= b->created.rows_max)
+		return err_set(em, ERR_INVALID, "fork_row[%u] is %u; rows are 0 to %u", i, row, b->created.rows_max - 1);
+	if (batch_state_present(b, row))
+		return err_set(em, ERR_INVALID, "fork_row[%u]: row %u still holds sequence %llu", i, row,
+			       (unsigned long long)b->rows[row].seq);
+	enum err e = check_present(b, "fork_src", i, src, em);
+	if (e)
+		return e;
+	/* Only a block that nobody writes any more can be shared. */
+	u32 full = b->computed[src] / block_size, blocks = b->rows[src].block_count;
+	bool own = s->fork_block[i] != UINT32_MAX;
+	if (blocks != full + own)
+		return err_set(em, ERR_INVALID,
+			       "fork_block[%u] is %s, but %u of the %u blocks of row %u are full of computed tokens", i,
+			       own ? "given" : "none", full, blocks, src);
+	if (own && s->fork_block[i] >= b->limits.block_count)
+		return err_set(em, ERR_INVALID, "fork_block[%u] is %u; it must be below %u", i, s->fork_block[i],
+			       b->limits.block_count);
+	return ERR_OK;
+}
+
+static void copy_row(struct batch_state *b, u32 row, u32 src, u64 seq)
+{
+	struct batch_row *r = &b->rows[row];
+
+	*r = b->rows[src];
+	r->seq = seq;
+	r->incarnation = ++b->adds;
+	b->known[row] = b->known[src];
+	b->computed[row] = b->computed[src];
+	b->capacity[row] = b->capacity[src];
+	b->last_token[row] = b->last_token[src];
+	memcpy(b->tokens + row * b->token_stride, b->tokens + src * b->token_stride, b->known[src] * sizeof(u32));
+	memcpy(b->blocks + row * b->block_stride, b->blocks + src * b->block_stride, r->block_count * sizeof(u32));
+	memcpy(b->stop_ids + (size_t)row * STOP_IDS_MAX, b->stop_ids + (size_t)src * STOP_IDS_MAX,
+	       r->stop_count * sizeof(u32));
+	memcpy(b->bias_ids + (size_t)row * BIAS_MAX, b->bias_ids + (size_t)src * BIAS_MAX, r->bias_count * sizeof(u32));
+	memcpy(b->bias_values + (size_t)row * BIAS_MAX, b->bias_values + (size_t)src * BIAS_MAX,
+	       r->bias_count * sizeof(f32));
+}
+
+static enum err apply_forks(struct batch_state *b, const struct ipc_step *s, struct err_msg *em)
+{
+	for (u32 i = 0; i < s->fork_row_count; i++) {
+		u32 row = s->fork_row[i];
+		enum err e = check_fork(b, s, i, em);
+		if (e)
+			return e;
+		copy_row(b, row, s->fork_src[i], s->fork_seq[i]);
+		const struct batch_row *r = &b->rows[row];
+		u32 *blocks = b->blocks + row * b->block_stride;
+		if (s->fork_block[i] != UINT32_MAX)
+			blocks[r->block_count - 1] = s->fork_block[i];
+		b->computed_sum += b->computed[row];
+		b->set_sum += step_digest_row(row, r->seq, r->prompt_count, r->added_tokens, r->added_computed);
+		for (u32 j = 0; j < r->block_count; j++)
+			b->set_sum += step_digest_block(row, j, blocks[j]);
+		b->row_count++;
+	}
+	return ERR_OK;
+}
+
+static enum err apply_sets(struct batch_state *b, const struct ipc_step *s, struct err_msg *em)
+{
+	enum err e = check_ids("set_token", s->set_token, s->set_row_count, b->limits.vocab_size, em);
+
+	for (u32 i = 0; !e && i < s->set_row_count; i++) {
+		u32 row = s->set_row[i];
+		e = check_present(b, "set_row", i, row, em);
+		if (e)
+			return e;
+		if (b->known[row] == b->computed[row] || b->known[row] <= b->rows[row].prompt_count)
+			return err_set(em, ERR_INVALID, "set_row[%u]: the newest token of row %u is computed or the prompt's", i,
+				       row);
+		b->tokens[row * b->token_stride + b->known[row] - 1] = s->set_token[i];
+		b->last_token[row] = s->set_token[i];
+	}
+	return e;
+}
+
 static enum err apply_grows(struct batch_state *b, const struct ipc_step *s, struct err_msg *em)
 {
 	for (u32 i = 0; i < s->grow_row_count; i++) {
@@ -509,6 +599,10 @@ static enum err apply_parts(struct batch_state *b, const struct ipc_step *s, str
 		e = apply_copies(b, s, em);
 	if (!e)
 		e = apply_adds(b, s, em);
+	if (!e)
+		e = apply_forks(b, s, em);
+	if (!e)
+		e = apply_sets(b, s, em);
 	if (!e)
 		e = apply_grows(b, s, em);
 	if (!e)

@@ -1,7 +1,7 @@
 /* The requests of the batch as a worker knows them: a pure function of the STEP messages since INIT and of
  * the tokens sampled in between. A step is
  *
- *     batch_state_apply(b, step)      drop, copy, add, grow, run; the digest is compared
+ *     batch_state_apply(b, step)      drop, copy, add, fork, set, grow, run; the digest is compared
  *     ... forward, sampling of b->sample_rows ...
  *     batch_state_commit(b, sampled)  computed += run; sampled tokens become known
  *

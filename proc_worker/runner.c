@@ -66,12 +66,14 @@ static void fill_result(struct runner *r)
 	const struct batch_state *b = r->batch;
 	struct runner_columns *c = &r->columns;
 	struct ipc_result *out = &r->result;
-	u32 n = b->sample_count;
+	u32 n = b->sample_count, beams = 0;
 
 	for (u32 i = 0; i < n; i++) {
 		u32 row = b->sample_rows[i];
 		c->seq[i] = b->rows[row].seq;
 		c->position[i] = b->known[row] - b->rows[row].prompt_count;
+		if (b->rows[row].params.beam_width)
+			c->beam_entry[beams++] = i;
 	}
 #define COLUMN(name, array, count) \
 	out->name = array;         \
@@ -90,6 +92,7 @@ static void fill_result(struct runner *r)
 	COLUMN(plp_rank, c->plp_rank, c->plp_entries)
 	COLUMN(plp_ids, c->plp_ids, c->plp_id_count)
 	COLUMN(plp_values, c->plp_values, c->plp_id_count)
+	COLUMN(beam_entry, c->beam_entry, beams)
 #undef COLUMN
 }
 
@@ -106,6 +109,8 @@ void runner_mark_finished(struct runner *r, u32 row, u32 output, u32 token)
 				   .stop_ids = b->stop_ids + (size_t)row * STOP_IDS_MAX,
 				   .stop_count = br->stop_count};
 
+	if (br->params.beam_width) /* the scheduler decides it, and by other tokens */
+		return;
 	if (finish_check(&rule, output, token).reason != FINISH_NONE)
 		r->finished[row] = br->incarnation;
 }

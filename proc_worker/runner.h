@@ -64,6 +64,7 @@ struct runner_counts {
 struct runner_columns {
 	u64 *seq;
 	u32 *position;
+	u32 *beam_entry;
 	struct sampler_logprobs lp;
 	u64 *plp_seq;
 	u32 *plp_position, *plp_count, *plp_rank, *plp_ids;

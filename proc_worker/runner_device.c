@@ -163,6 +163,7 @@ static size_t lay_out(struct runner_device *d, u32 rows, char *base)
 		f->position = carve(base, &offset, rows * sizeof(u32));
 		f->incarnation = carve(base, &offset, rows * sizeof(u64));
 		f->seq = carve(base, &offset, rows * sizeof(u64));
+		f->beam_entry = carve(base, &offset, rows * sizeof(u32));
 	}
 	return offset;
 }
@@ -250,6 +251,7 @@ static void take_off(struct runner *r, struct runner_flight *f, const struct ipc
 
 	f->step = step->step;
 	f->count = b->sample_count;
+	f->beam_count = 0;
 	for (u32 i = 0; i < f->count; i++) {
 		u32 row = b->sample_rows[i];
 		f->rows[i] = row;
@@ -257,6 +259,8 @@ static void take_off(struct runner *r, struct runner_flight *f, const struct ipc
 		f->position[i] = b->known[row] - b->rows[row].prompt_count;
 		f->incarnation[i] = b->rows[row].incarnation;
 		f->seq[i] = b->rows[row].seq;
+		if (b->rows[row].params.beam_width)
+			f->beam_entry[f->beam_count++] = i;
 	}
 	f->counts = (struct runner_counts){.rows = b->row_count,
 					   .run_rows = b->run_row_count,
@@ -390,6 +394,7 @@ static void fill_result(struct runner *r, const struct runner_flight *f, const s
 	COLUMN(plp_rank, g->plp_rank, g->plp_entries)
 	COLUMN(plp_ids, g->plp_ids, g->plp_id_count)
 	COLUMN(plp_values, g->plp_values, g->plp_id_count)
+	COLUMN(beam_entry, f->beam_entry, f->beam_count)
 #undef COLUMN
 }
 

@@ -18,6 +18,7 @@ struct runner_flight {
 	u32 count;
 	u32 *rows, *index, *position; /* index: tokens the row had; position: of the new one among its outputs */
 	u64 *incarnation, *seq;
+	u32 *beam_entry, beam_count; /* of RESULT */
 	struct runner_counts counts;
 	u64 begin, applied, queued; /* clock_now_ns */
 	bool recorded;		    /* it recorded a graph, and its time says nothing of others */

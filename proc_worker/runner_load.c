@@ -303,6 +303,7 @@ static size_t lay_out_columns(struct runner *r, char *base)
 	r->finished = carve(base, &offset, rows * sizeof(u64));
 	c->seq = carve(base, &offset, rows * sizeof(u64));
 	c->position = carve(base, &offset, rows * sizeof(u32));
+	c->beam_entry = carve(base, &offset, rows * sizeof(u32));
 	c->lp.entry = carve(base, &offset, rows * sizeof(u32));
 	c->lp.count = carve(base, &offset, rows * sizeof(u32));
 	c->lp.rank = carve(base, &offset, rows * sizeof(u32));

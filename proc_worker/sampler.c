@@ -190,7 +190,7 @@ static bool fill_logits_row(struct sampler *s, const struct batch_state *b, u32 
 static void fill_logprobs_row(const struct sampler *s, const struct sampling_params *p, u32 entry,
 			      const float *logits, struct sampler_logprobs *lp, struct kern_logprobs_row *out)
 {
-	u32 top = (u32)p->logprobs < s->config.vocab ? (u32)p->logprobs : s->config.vocab;
+	u32 listed = (u32)sampling_listed(p), top = listed < s->config.vocab ? listed : s->config.vocab;
 
 	*out = (struct kern_logprobs_row){.logits = logits,
 					  .top = top,
@@ -227,8 +227,8 @@ static void fill_group(struct sampler *s, const struct batch_state *b, float *lo
 		bool changes = fill_logits_row(s, b, row, own, s->masked + (size_t)i * MASKED_MAX,
 					       &s->logits_rows[g->logits_count]);
 		g->logits_count += changes;
-		if (p->logprobs >= 0) {
-			if (changes)
+		if (sampling_listed(p) >= 0) {
+			if (changes && !p->beam_width) /* beams are chosen by what biases and least lengths have made of it */
 				unchanged = memcpy(s->raw + raw_used++ * vocab, own, vocab * sizeof(float));
 			fill_logprobs_row(s, p, i, unchanged, lp, &s->logprobs_rows[g->logprobs_count++]);
 		}

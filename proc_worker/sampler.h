@@ -29,7 +29,8 @@ MUST_CHECK enum err sampler_create(struct sampler **out, const struct sampler_co
 void sampler_destroy(struct sampler **s);
 
 /* Between batch_state_apply and batch_state_commit: `logits` [sample_count][vocab] (changed in place) give
- * tokens[sample_count]. Log-probabilities are those of the logits before any change. Never allocates.
+ * tokens[sample_count]. Log-probabilities are those of the logits before any change, of beams those behind all changes.
+ * Never allocates.
  * Errors are those of the ops. */
 MUST_CHECK enum err sampler_run(struct sampler *s, const struct kern_ops *ops, struct kern_ctx *ctx,
 				const struct batch_state *b, float *logits, u32 *tokens,

@@ -93,7 +93,7 @@ static void send_result(struct worker *w, u64 waited_ns)
 	msg.result.wait_us = (u32)(waited_ns / 1000);
 	msg.result.forward_us = (u32)((r->times.sampled - r->times.built) / 1000);
 	send_message(w, &msg);
-	if (!w->fatal && (msg.result.seq_count || msg.result.plp_seq_count))
+	if (!w->fatal && (msg.result.seq_count > msg.result.beam_entry_count || msg.result.plp_seq_count))
 		send_frame(w, w->tokens_channel, "tokens");
 }
 

@@ -40,29 +40,59 @@ enum err gpu_stage_sent(struct gpu *g, struct gpu_stage *s, struct err_msg *em)
 
 /* Where a diff that is written in pieces has got to. */
 struct cursor {
-	u32 add, token, block; /* the next add, and where its tokens and blocks begin */
+	u32 add, token, block; /* the next add, and where its tokens and blocks begin; behind those of the STEP: g->anew */
 	u32 grow;
 };
+
+/* Forks, and rows with another newest token, are added with all that they are: their tokens are known here, and beams
+ * are few. */
+static void list_anew(struct gpu *g, const struct ipc_step *s)
+{
+	g->anew_count = 0;
+	for (u32 i = 0; i < s->fork_row_count; i++)
+		g->anew[g->anew_count++] = s->fork_row[i];
+	for (u32 i = 0; i < s->set_row_count; i++) {
+		u32 j = 0;
+		while (j < s->fork_row_count && s->fork_row[j] != s->set_row[i])
+			j++;
+		if (j == s->fork_row_count)
+			g->anew[g->anew_count++] = s->set_row[i];
+	}
+}
+
+/* Its blocks without those that grow in this step. */
+static u32 blocks_before(const struct batch_state *b, const struct ipc_step *s, u32 row)
+{
+	u32 count = b->rows[row].block_count;
+
+	for (u32 i = 0; i < s->grow_row_count; i++)
+		count -= s->grow_row[i] == row;
+	return count;
+}
 
 /* What goes into one piece. */
 struct piece {
 	u32 drops, adds, grows, runs;
 };
 
-static u32 add_words(const struct ipc_step *s, u32 i)
+static u32 add_words(const struct gpu *g, const struct batch_state *b, const struct ipc_step *s, u32 i)
 {
-	return KERN_ADD_WORDS + s->add_token_count[i] + s->add_block_count[i];
+	if (i < s->add_row_count)
+		return KERN_ADD_WORDS + s->add_token_count[i] + s->add_block_count[i];
+	u32 row = g->anew[i - s->add_row_count];
+	return KERN_ADD_WORDS + b->known[row] + blocks_before(b, s, row);
 }
 
 /* As much as fits: all drops at first, then adds, then grows; runs last, with the last piece. */
-static struct piece fit(const struct ipc_step *s, const struct cursor *at, size_t capacity)
+static struct piece fit(const struct gpu *g, const struct batch_state *b, const struct ipc_step *s,
+			const struct cursor *at, size_t capacity)
 {
 	bool first = at->add == 0 && at->grow == 0;
 	struct piece p = {.drops = first ? s->drop_row_count : 0};
 	size_t used = KERN_DIFF_WORDS + p.drops + 2 * (size_t)s->run_row_count;
 
-	while (at->add + p.adds < s->add_row_count) {
-		size_t words = 1 + add_words(s, at->add + p.adds);
+	while (at->add + p.adds < s->add_row_count + g->anew_count) {
+		size_t words = 1 + add_words(g, b, s, at->add + p.adds);
 		if (used + words > capacity)
 			return p;
 		used += words;
@@ -83,8 +113,27 @@ static u32 bits_of(float f)
 	return bits;
 }
 
-/* Returns the words of the record. */
-static u32 write_add(u32 *to, const struct ipc_step *s, const struct cursor *at)
+static void write_anew(u32 *to, const struct batch_state *b, const struct ipc_step *s, u32 row)
+{
+	const struct batch_row *r = &b->rows[row];
+	u32 tokens = b->known[row], blocks = blocks_before(b, s, row);
+
+	to[KERN_ADD_ROW] = row;
+	to[KERN_ADD_TOKENS] = tokens;
+	to[KERN_ADD_COMPUTED] = b->computed[row];
+	to[KERN_ADD_PROMPT] = r->prompt_count;
+	to[KERN_ADD_BLOCKS] = blocks;
+	to[KERN_ADD_TEMPERATURE] = bits_of(r->params.temperature);
+	to[KERN_ADD_TOP_P] = bits_of(r->params.top_p);
+	to[KERN_ADD_MIN_P] = bits_of(r->params.min_p);
+	to[KERN_ADD_TOP_K] = r->params.top_k;
+	to[KERN_ADD_SEED_LOW] = (u32)r->params.seed;
+	to[KERN_ADD_SEED_HIGH] = (u32)(r->params.seed >> 32);
+	memcpy(to + KERN_ADD_WORDS, batch_state_tokens(b, row), tokens * sizeof(u32));
+	memcpy(to + KERN_ADD_WORDS + tokens, batch_state_blocks(b, row), blocks * sizeof(u32));
+}
+
+static void write_add(u32 *to, const struct ipc_step *s, const struct cursor *at)
 {
 	u32 i = at->add, tokens = s->add_token_count[i], blocks = s->add_block_count[i];
 
@@ -102,7 +151,6 @@ static u32 write_add(u32 *to, const struct ipc_step *s, const struct cursor *at)
 	memcpy(to + KERN_ADD_WORDS, s->add_tokens + at->token, tokens * sizeof(u32));
 	if (blocks)
 		memcpy(to + KERN_ADD_WORDS + tokens, s->add_blocks + at->block, blocks * sizeof(u32));
-	return add_words(s, i);
 }
 
 /* The index of a grown block in its row's table: the last one of the step is the table's last. `grown` counts
@@ -144,7 +192,13 @@ static size_t write_piece(struct gpu *g, const struct batch_state *b, const stru
 	to += p->adds;
 	for (u32 i = 0; i < p->adds; i++, at->add++) {
 		offsets[i] = (u32)(to - words);
-		to += write_add(to, s, at);
+		u32 *record = to;
+		to += add_words(g, b, s, at->add);
+		if (at->add >= s->add_row_count) {
+			write_anew(record, b, s, g->anew[at->add - s->add_row_count]);
+			continue;
+		}
+		write_add(record, s, at);
 		at->token += s->add_token_count[at->add];
 		at->block += s->add_block_count[at->add];
 	}
@@ -161,14 +215,14 @@ static enum err apply(struct gpu *g, const u32 *diff, struct err_msg *em)
 static enum err apply_piece(struct gpu *g, const struct batch_state *b, const struct ipc_step *s,
 			    struct cursor *at, bool *last, struct err_msg *em)
 {
-	struct piece p = fit(s, at, g->stage_bytes / sizeof(u32));
+	struct piece p = fit(g, b, s, at, g->stage_bytes / sizeof(u32));
 	struct gpu_stage *stage;
 
 	enum err e = gpu_stage_take(g, &stage, em);
 	if (e)
 		return e;
 	size_t bytes = write_piece(g, b, s, &p, at, (u32 *)(void *)stage->memory);
-	*last = at->add == s->add_row_count && at->grow == s->grow_row_count;
+	*last = at->add == s->add_row_count + g->anew_count && at->grow == s->grow_row_count;
 	e = gpu_stage_copy(g, stage, g->arena.upload, 0, bytes, em);
 	if (!e)
 		e = gpu_stage_sent(g, stage, em);
@@ -182,7 +236,8 @@ enum err gpu_apply(struct gpu *g, const struct batch_state *b, const struct ipc_
 	enum err e = ERR_OK;
 
 	g->has_exceptions = s->run_row_count > 0;
-	if (!s->drop_row_count && !s->add_row_count && !s->grow_row_count && !s->run_row_count)
+	list_anew(g, s);
+	if (!s->drop_row_count && !s->add_row_count && !g->anew_count && !s->grow_row_count && !s->run_row_count)
 		return had_exceptions ? apply(g, g->arena.no_diff, em) : ERR_OK; /* back to the rule */
 	while (!e && !last)
 		e = apply_piece(g, b, s, &at, &last, em);
@@ -244,8 +299,8 @@ enum err gpu_apply_lists(struct gpu *g, const struct batch_state *b, const struc
 	u32 masked[GPU_MASKED_MAX];
 	enum err e = ERR_OK;
 
-	for (u32 i = 0; !e && i < s->add_row_count; i++) {
-		u32 row = s->add_row[i];
+	for (u32 i = 0; !e && i < s->add_row_count + s->fork_row_count; i++) {
+		u32 row = i < s->add_row_count ? s->add_row[i] : s->fork_row[i - s->add_row_count];
 		const struct batch_row *r = &b->rows[row];
 		size_t at = (size_t)row * BIAS_MAX;
 		if (r->bias_count)

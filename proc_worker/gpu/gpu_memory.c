@@ -253,6 +253,7 @@ static size_t lay_out_host(struct gpu *g, u8 *base)
 		s->plp_count = carve(base, &offset, tokens * sizeof(u32));
 	}
 	g->grown = carve(base, &offset, rows * sizeof(u32));
+	g->anew = carve(base, &offset, rows * sizeof(u32));
 	struct inputs *in = &g->rope_inputs;
 	in->positions = carve(base, &offset, tokens * sizeof(u32));
 	in->query_start = carve(base, &offset, (rows + 1) * sizeof(u32));

@@ -144,6 +144,7 @@ struct gpu {
 	size_t pinned_bytes, host_bytes;
 
 	u32 *grown;		      /* [R] zero between steps */
+	u32 *anew, anew_count;	      /* [R] rows of the step that are forks or have another newest token */
 	struct inputs rope_inputs;    /* for tables by length */
 
 	struct gpu_graph graphs[GPU_SIZES_MAX];

@@ -55,7 +55,7 @@ bool gpu_samples_plainly(const struct batch_state *b)
 {
 	for (u32 i = 0; i < b->sample_count; i++) {
 		u32 row = b->sample_rows[i];
-		if (changes(b, row) || b->rows[row].params.logprobs >= 0)
+		if (changes(b, row) || sampling_listed(&b->rows[row].params) >= 0)
 			return false;
 	}
 	return true;
@@ -128,7 +128,7 @@ static void fill_logits_row(struct sampling *s, struct group *group, u32 row, fl
 static void fill_logprobs_row(struct sampling *s, u32 i, u32 row, const float *logits)
 {
 	struct gpu_slot *slot = s->slot;
-	u32 vocab = s->g->config.model->vocab_size, wanted = (u32)s->b->rows[row].params.logprobs;
+	u32 vocab = s->g->config.model->vocab_size, wanted = (u32)sampling_listed(&s->b->rows[row].params);
 	u32 top = wanted < vocab ? wanted : vocab;
 
 	s->logprobs[s->logprobs_count++] =
@@ -161,9 +161,9 @@ static void fill_group(struct sampling *s, u32 first)
 		bool changed = changes(s->b, row);
 		if (changed)
 			fill_logits_row(s, group, row, own);
-		if (s->b->rows[row].params.logprobs < 0)
+		if (sampling_listed(&s->b->rows[row].params) < 0)
 			continue;
-		if (changed) {
+		if (changed && !s->b->rows[row].params.beam_width) { /* beams are chosen by what the changes have made of it */
 			unchanged = a->raw + group->raw_count * vocab;
 			group->raw[group->raw_count++] = i;
 		}

@@ -29,6 +29,12 @@ static void on_close(void *ctx, const struct seq *q, enum finish_reason reason, 
 		abort();
 }
 
+static void on_result(void *ctx, const struct ipc_result *m)
+{
+	(void)ctx;
+	(void)m;
+}
+
 static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
 		   enum finish_reason reason, const char *text)
 {
@@ -110,7 +116,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 					    .eos_count = 1,
 					    .secret = {1}};
 	struct counts counts = {0};
-	struct sched_sink sink = {&counts, on_open, on_close, on_end};
+	struct sched_sink sink = {&counts, on_open, on_close, on_end, on_result};
 	struct ipc_scratch scratch = {0};
 	struct stats_page *stats;
 	struct sched *s;

@@ -27,6 +27,38 @@ u32 fake_next_token(const u32 *tokens, u32 count, u32 vocab_size)
 	return sample(prefix, vocab_size);
 }
 
+/* Multiples of an eighth, so that sums are exact and often equal. */
+static u32 best_tokens(u64 prefix, u32 vocab_size, u32 n, u32 *ids, f32 *values)
+{
+	u32 count = 0;
+
+	for (u32 id = 0; id < vocab_size; id++) {
+		f32 value = -(f32)(1 + step_digest_mix(prefix ^ (id * 0x51ed27ull + 77)) % 40) / 8;
+		if (id == sample(prefix, vocab_size))
+			value = -0.125f; /* the sampled one is the best, or one of them */
+		u32 at = count;
+		while (at > 0 && value > values[at - 1])
+			at--;
+		if (at == n)
+			continue;
+		count += count < n;
+		memmove(&ids[at + 1], &ids[at], (count - at - 1) * sizeof(u32));
+		memmove(&values[at + 1], &values[at], (count - at - 1) * sizeof(f32));
+		ids[at] = id;
+		values[at] = value;
+	}
+	return count;
+}
+
+u32 fake_best_tokens(const u32 *tokens, u32 count, u32 vocab_size, u32 n, u32 *ids, f32 *values)
+{
+	u64 prefix = 1;
+
+	for (u32 i = 0; i < count; i++)
+		prefix = extend(prefix, tokens[i]);
+	return best_tokens(prefix, vocab_size, n, ids, values);
+}
+
 static void *zeroed(size_t count, size_t bytes)
 {
 	void *p = calloc(count, bytes);
@@ -45,7 +77,7 @@ void fake_worker_init(struct fake_worker *w, const struct batch_limits *l)
 	w->cells = zeroed(((size_t)l->block_count + l->host_block_count) * l->block_size, sizeof(u64));
 	w->prefix = zeroed((size_t)l->rows_max * (l->max_model_len + 1), sizeof(u64));
 	w->hashed = zeroed(l->rows_max, sizeof(u32));
-	w->hashed_seq = zeroed(l->rows_max, sizeof(u64));
+	w->hashed_for = zeroed(l->rows_max, sizeof(u64));
 	w->writer_step = zeroed(l->block_count, sizeof(u64));
 	w->writer_row = zeroed(l->block_count, sizeof(u32));
 }
@@ -58,7 +90,7 @@ void fake_worker_fini(struct fake_worker *w)
 	free(w->cells);
 	free(w->prefix);
 	free(w->hashed);
-	free(w->hashed_seq);
+	free(w->hashed_for);
 	free(w->writer_step);
 	free(w->writer_row);
 }
@@ -71,7 +103,7 @@ void fake_worker_reset(struct fake_worker *w, u32 block_count, u32 max_model_len
 
 	ASSERT(e == ERR_OK);
 	memset(w->cells, 0, ((size_t)l->block_count + l->host_block_count) * l->block_size * sizeof(u64));
-	memset(w->hashed_seq, 0, l->rows_max * sizeof(u64));
+	memset(w->hashed_for, 0, l->rows_max * sizeof(u64));
 	memset(w->writer_step, 0, l->block_count * sizeof(u64));
 }
 
@@ -81,12 +113,15 @@ static const u64 *prefixes(struct fake_worker *w, u32 row)
 	const struct batch_state *b = w->batch;
 	u64 *p = w->prefix + (size_t)row * (b->created.max_model_len + 1);
 
-	if (w->hashed_seq[row] != b->rows[row].seq) {
-		w->hashed_seq[row] = b->rows[row].seq;
+	if (w->hashed_for[row] != b->rows[row].incarnation) {
+		w->hashed_for[row] = b->rows[row].incarnation;
 		w->hashed[row] = 0;
 		p[0] = 1;
 	}
 	const u32 *tokens = batch_state_tokens(b, row);
+	/* The newest token may have been set to another one since. */
+	if (b->rows[row].params.beam_width && w->hashed[row] > b->computed[row])
+		w->hashed[row] = b->computed[row];
 	for (; w->hashed[row] < b->known[row]; w->hashed[row]++)
 		p[w->hashed[row] + 1] = extend(p[w->hashed[row]], tokens[w->hashed[row]]);
 	return p;
@@ -149,6 +184,21 @@ static enum err forward(struct fake_worker *w, struct err_msg *em)
 	return e;
 }
 
+static void list_beam(struct fake_result *out, u32 i, u64 prefix, const struct batch_state *b, u32 row)
+{
+	u32 *ids = out->lp_ids + out->list_count;
+	f32 *values = out->lp_values + out->list_count;
+	u32 n = out->beam_count++;
+	u32 count = best_tokens(prefix, b->limits.vocab_size, (u32)sampling_listed(&b->rows[row].params), ids + 1, values + 1);
+
+	ids[0] = out->token[i];
+	values[0] = -0.125f;
+	out->beam_entry[n] = i;
+	out->lp_rank[n] = 1;
+	out->lp_count[n] = count + 1;
+	out->list_count += count + 1;
+}
+
 enum err fake_worker_step(struct fake_worker *w, const struct ipc_step *step, struct fake_result *out,
 			  struct err_msg *em)
 {
@@ -168,11 +218,15 @@ enum err fake_worker_step(struct fake_worker *w, const struct ipc_step *step, st
 		return e;
 	out->step = step->step;
 	out->count = b->sample_count;
+	out->beam_count = out->list_count = 0;
 	for (u32 i = 0; i < b->sample_count; i++) {
 		u32 row = b->sample_rows[i];
 		out->seq[i] = b->rows[row].seq;
 		out->position[i] = b->known[row] - b->rows[row].prompt_count;
-		out->token[i] = sample(prefixes(w, row)[b->known[row]], b->limits.vocab_size);
+		u64 prefix = prefixes(w, row)[b->known[row]];
+		out->token[i] = sample(prefix, b->limits.vocab_size);
+		if (b->rows[row].params.beam_width)
+			list_beam(out, i, prefix, b, row);
 	}
 	batch_state_commit(b, out->token);
 	return ERR_OK;
@@ -188,5 +242,17 @@ struct ipc_result fake_result_message(const struct fake_result *r)
 		.position_count = r->count,
 		.token = r->token,
 		.token_count = r->count,
+		.beam_entry = r->beam_entry,
+		.beam_entry_count = r->beam_count,
+		.lp_entry = r->beam_entry,
+		.lp_entry_count = r->beam_count,
+		.lp_count = r->lp_count,
+		.lp_count_count = r->beam_count,
+		.lp_rank = r->lp_rank,
+		.lp_rank_count = r->beam_count,
+		.lp_ids = r->lp_ids,
+		.lp_ids_count = r->list_count,
+		.lp_values = r->lp_values,
+		.lp_values_count = r->list_count,
 	};
 }

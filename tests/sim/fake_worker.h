@@ -14,6 +14,12 @@ struct fake_result {
 	u64 seq[IPC_ROWS_MAX];
 	u32 position[IPC_ROWS_MAX];
 	u32 token[IPC_ROWS_MAX];
+	/* Of beams. */
+	u32 beam_count, list_count;
+	u32 beam_entry[IPC_ROWS_MAX];
+	u32 lp_count[IPC_ROWS_MAX], lp_rank[IPC_ROWS_MAX];
+	u32 lp_ids[IPC_LOGPROBS_MAX];
+	f32 lp_values[IPC_LOGPROBS_MAX];
 };
 
 struct fake_worker {
@@ -24,7 +30,7 @@ struct fake_worker {
 			written */
 	u64 *prefix; /* [rows][context + 1]: hash of the first n tokens of the row */
 	u32 *hashed; /* [rows]: how many of them are computed */
-	u64 *hashed_seq;  /* [rows]: for which sequence */
+	u64 *hashed_for;  /* [rows]: for which incarnation of the row */
 	u64 *writer_step; /* [blocks]: last step in which it was written */
 	u32 *writer_row;
 	u64 frame_bytes; /* of all steps */
@@ -32,6 +38,9 @@ struct fake_worker {
 
 /* The token behind `count` tokens. */
 u32 fake_next_token(const u32 *tokens, u32 count, u32 vocab_size);
+
+/* The `n` best tokens behind them with their log-probabilities, of which some are equal. Returns how many there are. */
+u32 fake_best_tokens(const u32 *tokens, u32 count, u32 vocab_size, u32 n, u32 *ids, f32 *values);
 
 /* Aborts when memory runs out. */
 void fake_worker_init(struct fake_worker *w, const struct batch_limits *limits);

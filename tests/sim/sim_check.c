@@ -1,8 +1,10 @@
 /* The simulator's judge: what must hold after every step and at the end of every request. Never changes
  * anything. */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "common/assert.h"
 #include "common/step_digest.h"
 #include "tests/sim/sim_world.h"
 
@@ -19,7 +21,9 @@ static void check_row(struct sim_world *w, const struct seq *q)
 			 q->in_flight);
 	if (b->computed[row] != q->computed)
 		sim_fail(w, "row %u: %u computed there, %u here", row, b->computed[row], q->computed);
-	if (memcmp(batch_state_tokens(b, row), seqs_tokens(&s->seqs, q), q->known * sizeof(u32)))
+	/* A group that had to pause has not yet told its newest tokens. */
+	u32 told = q->known - (q->group && groups_of(s, q)->is_set[q->beam]);
+	if (memcmp(batch_state_tokens(b, row), seqs_tokens(&s->seqs, q), told * sizeof(u32)))
 		sim_fail(w, "row %u: tokens differ", row);
 	if (b->rows[row].block_count != q->block_count ||
 	    memcmp(batch_state_blocks(b, row), sched_blocks(s, q), q->block_count * sizeof(u32)))
@@ -111,6 +115,28 @@ static void check_host_blocks(struct sim_world *w)
 			 s->host.free_count, s->host.count, swapped, s->swapped_count);
 }
 
+/* Beams that are computed again share blocks that one of them computes; the others begin behind these. */
+static bool is_shared_ahead(const struct sim_world *w, u32 block)
+{
+	const struct sched *s = w->sched;
+	u32 group = 0;
+
+	for (u32 i = 0; i < s->running.count; i++) {
+		const struct seq *q = &s->seqs.slots[s->running.slots[i]];
+		u32 at = 0;
+		while (at < q->block_count && sched_blocks(s, q)[at] != block)
+			at++;
+		if (at == q->block_count)
+			continue;
+		bool writes = q->row == w->worker.writer_row[block];
+		if (!q->group || (group && group != q->group) ||
+		    (!writes && q->computed < (at + 1) * s->config.block_size))
+			return false;
+		group = q->group;
+	}
+	return true;
+}
+
 /* Nothing is written into a block that somebody may read as cached: what a step writes was filed in that step
  * at the earliest. */
 static void check_writes(struct sim_world *w, u64 step)
@@ -124,7 +150,7 @@ static void check_writes(struct sim_world *w, u64 step)
 			sim_fail(w,
 				 "step %" PRIu64 " writes into block %u, which is cached since step %" PRIu64,
 				 step, b, prefix_cache_step(&s->cache, b));
-		if (w->refs[b] > 1 && !prefix_cache_has(&s->cache, b))
+		if (w->refs[b] > 1 && !prefix_cache_has(&s->cache, b) && !is_shared_ahead(w, b))
 			sim_fail(w, "step %" PRIu64 " writes into block %u, which is shared", step, b);
 	}
 }
@@ -159,7 +185,11 @@ void sim_check_step(struct sim_world *w, const struct ipc_step *step)
 	if (b->row_count != s->running.count)
 		sim_fail(w, "%u rows there, %u here", b->row_count, s->running.count);
 	/* Who is admitted got a token of the budget that others had left: so it suffices for all in every step. */
-	if (s->running.count > w->config.max_num_seqs || s->running.count > w->config.max_num_batched_tokens ||
+	u32 rows = s->running.count + s->groups.spare_rows;
+	if (rows + s->free_row_count != w->config.max_num_seqs)
+		sim_fail(w, "%u rows run, %u are kept for beams and %u are free", s->running.count, s->groups.spare_rows,
+			 s->free_row_count);
+	if (rows > w->config.max_num_seqs || rows > w->config.max_num_batched_tokens ||
 	    s->diff.tokens_run > w->config.max_num_batched_tokens)
 		sim_fail(w, "%u rows and %u tokens run", s->running.count, s->diff.tokens_run);
 	if (s->flight_count > w->config.async_depth + (w->config.async_depth == SCHED_DEPTH_MAX ? 2u : 1u))
@@ -201,6 +231,49 @@ static enum finish_reason solo_step(const struct sim_world *w, const struct sim_
 	return finish_check(&rule, *count - r->prompt_count, tokens[*count - 1]).reason;
 }
 
+void sim_check_result(struct sim_world *w, const struct ipc_result *m)
+{
+	for (u32 i = 0; i < m->seq_count; i++) {
+		const struct seq *q = seqs_find(&w->sched->seqs, m->seq[i]);
+		if (!q || !q->opened)
+			sim_fail(w, "outputs were told of a sequence that is not open");
+		struct sim_request *r = request_of(w, q);
+		if (!r->width || m->position[i] != r->told_count || r->told_count == SIM_PROMPT_MAX)
+			sim_fail(w, "request %" PRIu64 " was told output %u after %u", r->req_id, m->position[i],
+				 r->told_count);
+		r->told[r->told_count++] = m->token[i];
+	}
+}
+
+/* Answers are those of a search on its own. */
+static void check_answer(struct sim_world *w, struct sim_request *r, const struct seq *q, const u32 *tokens,
+			 enum finish_reason reason)
+{
+	struct sim_beam *beams = calloc(BEAM_WIDTH_MAX, sizeof(*beams));
+
+	ASSERT(beams);
+	w->ends[reason]++;
+	if (reason == FINISH_ABORT || (reason == FINISH_ERROR && w->restarts)) { /* the pool may have shrunk */
+		if (q->known != q->prompt_count || r->told_count)
+			sim_fail(w, "request %" PRIu64 " was given up after outputs", r->req_id);
+		free(beams);
+		return;
+	}
+	u32 count = sim_beam_search(w, r - r->answer, beams);
+	const struct sim_beam *b = &beams[r->answer];
+	if (r->answer >= count || b->count != q->known || memcmp(b->tokens, tokens, b->count * sizeof(u32)) ||
+	    reason != (b->stopped ? FINISH_STOP : FINISH_LENGTH))
+		sim_fail(w, "request %" PRIu64 ": answer %u has %u tokens and ended with %s; alone it has %u and %s (%u answers)",
+			 r->req_id, r->answer, q->known, finish_reason_name(reason), b->count,
+			 b->stopped ? "stop" : "length", count);
+	if (r->told_count != q->known - q->prompt_count ||
+	    memcmp(r->told, tokens + q->prompt_count, r->told_count * sizeof(u32)))
+		sim_fail(w, "request %" PRIu64 ": %u of %u outputs were told", r->req_id, r->told_count,
+			 q->known - q->prompt_count);
+	w->answers++;
+	free(beams);
+}
+
 void sim_check_request_end(struct sim_world *w, const struct seq *q, const u32 *tokens,
 			   enum finish_reason reason)
 {
@@ -212,6 +285,10 @@ void sim_check_request_end(struct sim_world *w, const struct seq *q, const u32 *
 	if (r->end_count++)
 		sim_fail(w, "request %" PRIu64 " ended twice", r->req_id);
 	r->live = false;
+	if (r->width) {
+		check_answer(w, r, q, tokens, reason);
+		return;
+	}
 	memcpy(solo, r->tokens, count * sizeof(u32));
 	while (count < q->known && by_tokens == FINISH_NONE)
 		by_tokens = solo_step(w, r, solo, &count);
@@ -243,6 +320,8 @@ void sim_check_end(struct sim_world *w)
 		if (w->requests[i].end_count != 1)
 			sim_fail(w, "request %" PRIu64 " ended %u times", w->requests[i].req_id,
 				 w->requests[i].end_count);
+	if (s->groups.used || s->groups.spare_rows)
+		sim_fail(w, "%u groups and %u of their rows leaked", s->groups.used, s->groups.spare_rows);
 	if (s->ending_count)
 		sim_fail(w, "%u sequences are counted as ending, but none is there", s->ending_count);
 }

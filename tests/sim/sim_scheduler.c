@@ -117,6 +117,8 @@ static void run(u64 seed, u32 steps, struct sim_totals *totals)
 	totals->swaps_in += w->swaps_in;
 	totals->restarts += w->restarts;
 	totals->turns_taken += w->turns_taken;
+	totals->forks += w->forks;
+	totals->answers += w->answers;
 	for (u32 i = 0; i < FINISH_REASON_COUNT; i++)
 		totals->ends[i] += w->ends[i];
 	sim_world_destroy(&w);
@@ -146,12 +148,15 @@ int main(int argc, char **argv)
 		run(first + i, steps, &t);
 	printf("%" PRIu64 " steps, %" PRIu64 " requests: %" PRIu64 " stop, %" PRIu64 " length, %" PRIu64
 	       " abort, %" PRIu64 " error; %" PRIu64 " preemptions, %" PRIu64 " cached tokens, %" PRIu64
-	       " copies, %" PRIu64 " blocks swapped out, %" PRIu64 " in, %" PRIu64 " worker restarts, %" PRIu64 " turns of sessions\n",
+	       " copies, %" PRIu64 " blocks swapped out, %" PRIu64 " in, %" PRIu64 " worker restarts, %" PRIu64
+	       " turns of sessions, %" PRIu64 " forks of beams, %" PRIu64 " answers of searches\n",
 	       t.steps, t.accepted, t.ends[FINISH_STOP], t.ends[FINISH_LENGTH], t.ends[FINISH_ABORT],
-	       t.ends[FINISH_ERROR], t.preemptions, t.hits, t.copies, t.swaps_out, t.swaps_in, t.restarts, t.turns_taken);
+	       t.ends[FINISH_ERROR], t.preemptions, t.hits, t.copies, t.swaps_out, t.swaps_in, t.restarts, t.turns_taken,
+	       t.forks, t.answers);
 	/* A simulation that exercised nothing proves nothing. */
 	if (runs >= RUNS_DEFAULT &&
-	    (!t.preemptions || !t.hits || !t.copies || !t.swaps_out || !t.swaps_in || !t.restarts || !t.turns_taken || !t.ends[FINISH_STOP] ||
+	    (!t.preemptions || !t.hits || !t.copies || !t.swaps_out || !t.swaps_in || !t.restarts || !t.turns_taken ||
+	     !t.forks || !t.answers || !t.ends[FINISH_STOP] ||
 	     !t.ends[FINISH_LENGTH] || !t.ends[FINISH_ABORT])) {
 		printf("something was never exercised\n");
 		return EXIT_FAILURE;

@@ -55,6 +55,11 @@ static void on_close(void *ctx, const struct seq *q, enum finish_reason reason, 
 		sim_fail(w, "sequence %" PRIu64 " closed, but never opened", q->id);
 }
 
+static void on_result(void *ctx, const struct ipc_result *m)
+{
+	sim_check_result(ctx, m);
+}
+
 static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
 		   enum finish_reason reason, const char *text)
 {
@@ -74,7 +79,7 @@ static void *zeroed(size_t count, size_t bytes)
 struct sim_world *sim_world_create(u64 seed, u64 rng, const struct sched_config *config)
 {
 	struct sim_world *w = zeroed(1, sizeof(*w));
-	struct sched_sink sink = {w, on_open, on_close, on_end};
+	struct sched_sink sink = {w, on_open, on_close, on_end, on_result};
 	struct err_msg em;
 
 	w->seed = seed;
@@ -197,12 +202,46 @@ void sim_set_limits(const struct sim_world *w, struct sim_request *r, const stru
 	r->ignore_eos = m->flags & SAMPLING_IGNORE_EOS;
 }
 
+/* A third of them searches, with a few outputs: the simulator does all of it once more. */
+static void make_search(struct sim_world *w, struct sim_request *r, struct ipc_submit *m)
+{
+	static const f64 penalties[] = {1, 0, 0.5, 2, -1};
+	u32 width_max = w->config.max_num_seqs < w->config.max_num_batched_tokens ? w->config.max_num_seqs
+										    : w->config.max_num_batched_tokens;
+
+	if (sim_random(&w->rng, 3))
+		return;
+	r->width = 1 + sim_random(&w->rng, width_max < 6 ? width_max : 6);
+	r->length_penalty = penalties[sim_random(&w->rng, COUNT_OF(penalties))];
+	r->early_stopping = sim_random(&w->rng, 3) == 0;
+	m->beam_width = r->width;
+	m->answer_count = 1 + sim_random(&w->rng, r->width);
+	m->length_penalty = r->length_penalty;
+	m->temperature = 0;
+	m->max_tokens = 1 + m->max_tokens % 12;
+	/* The fake worker does not mask ends. */
+	m->min_tokens = 0;
+	if (r->early_stopping)
+		m->flags |= SAMPLING_EARLY_STOPPING;
+}
+
+/* The answers behind the first one are requests of their own to who counts their ends. */
+static void add_answers(struct sim_world *w, const struct sim_request *r, u32 count)
+{
+	for (u32 i = 1; i < count; i++) {
+		struct sim_request *a = &w->requests[w->request_count++];
+		*a = *r;
+		a->answer = i;
+		a->req_id += i;
+	}
+}
+
 void sim_submit(struct sim_world *w)
 {
 	struct sched_admission admission;
 	struct err_msg em;
 
-	if (w->request_count == SIM_REQUESTS_MAX || context_now(w) < 2)
+	if (w->request_count + BEAM_WIDTH_MAX > SIM_REQUESTS_MAX || context_now(w) < 2)
 		return;
 	if (w->config.sessions && sim_random(&w->rng, 2)) {
 		sim_submit_turn(w, context_now(w) - 1);
@@ -214,20 +253,24 @@ void sim_submit(struct sim_world *w)
 	r->stop_id = sim_random(&w->rng, 3) ? UINT32_MAX : sim_random(&w->rng, w->config.vocab_size);
 	random_prompt(w, r);
 	struct ipc_submit m = sim_submit_message(w, r);
+	make_search(w, r, &m);
 	sim_set_limits(w, r, &m);
-	random_outputs(w, r);
+	if (!r->width)
+		random_outputs(w, r);
 	m.output_count = r->start_count;
 	m.tokens_count = r->prompt_count + r->start_count;
 	r->live = true;
 	w->request_count++; /* it may end at once */
+	u32 first = w->request_count - 1;
+	add_answers(w, r, m.answer_count);
 	enum err e = sched_submit(w->sched, &m, w->now_ns, &admission, &em);
 	if (e == ERR_OK) {
 		r->seq = admission.seq;
 		w->accepted++;
 		return;
 	}
-	w->request_count--;
-	if (e != ERR_BUSY)
+	w->request_count = first;
+	if (e != ERR_BUSY && !(r->width && e == ERR_NEVER_FITS))
 		sim_fail(w, "a good request was refused: %s", em.text);
 }
 
@@ -261,7 +304,7 @@ void sim_stop_any(struct sim_world *w)
 {
 	struct sim_request *r = any_live(w);
 
-	if (!r)
+	if (!r || r->answer) /* only the first answer is open before the end */
 		return;
 	const struct seq *q = seqs_find(&w->sched->seqs, r->seq);
 	if (!q)
@@ -297,6 +340,7 @@ static void count_copies(struct sim_world *w, const struct ipc_step *step)
 		w->swaps_in += step->copy_src[i] >= w->sched->kv.count;
 	}
 	w->copies += step->copy_src_count;
+	w->forks += step->fork_row_count;
 }
 
 bool sim_plan(struct sim_world *w)

@@ -25,13 +25,27 @@ struct sim_request {
 	u32 stop_id; /* UINT32_MAX: none */
 	u32 min_tokens;
 	bool ignore_eos;
+	/* Of a beam search: answer number `answer` of the request `answer` places before. */
+	u32 width, answer; /* width 0: none */
+	f64 length_penalty;
+	bool early_stopping;
+	u32 told_count; /* outputs that came as results, */
+	u32 told[SIM_PROMPT_MAX];
 	u32 end_count; /* must be 1 at last */
 	bool live;
 	struct sim_talk *talk; /* NULL: it has no session */
 };
 
+/* A beam of the simulator's own search. */
+struct sim_beam {
+	u32 tokens[2 * SIM_PROMPT_MAX], count;
+	u32 parent;
+	f64 sum, score;
+	bool stopped;
+};
+
 struct sim_totals {
-	u64 steps, accepted, preemptions, hits, copies, swaps_out, swaps_in, restarts, turns_taken;
+	u64 steps, accepted, preemptions, hits, copies, swaps_out, swaps_in, restarts, turns_taken, forks, answers;
 	u64 ends[FINISH_REASON_COUNT];
 };
 
@@ -50,7 +64,7 @@ struct sim_world {
 	u32 request_count;
 	u32 *refs, *host_refs; /* scratch of the checks: [blocks] of either pool */
 	u64 epoch;
-	u64 steps, turns, accepted, copies, swaps_out, swaps_in, restarts, turns_taken;
+	u64 steps, turns, accepted, copies, swaps_out, swaps_in, restarts, turns_taken, forks, answers;
 	u64 ends[FINISH_REASON_COUNT];
 };
 
@@ -83,7 +97,11 @@ void sim_submit_turn(struct sim_world *w, u32 room);
 void sim_session_ended(struct sim_world *w, struct sim_request *r, const struct seq *q, const u32 *tokens);
 void sim_check_sessions(struct sim_world *w);
 
+/* sim_beams.c: the answers, best first, of which there are at most `r->width`. */
+u32 sim_beam_search(const struct sim_world *w, const struct sim_request *r, struct sim_beam *answers);
+
 /* sim_check.c */
+void sim_check_result(struct sim_world *w, const struct ipc_result *m);
 void sim_check_step(struct sim_world *w, const struct ipc_step *step);
 void sim_check_request_end(struct sim_world *w, const struct seq *q, const u32 *tokens,
 			   enum finish_reason reason);

@@ -44,6 +44,14 @@ static void on_close(void *ctx, const struct seq *q, enum finish_reason reason, 
 	f->closed[f->closed_count++] = q->id;
 }
 
+static void on_result(void *ctx, const struct ipc_result *m)
+{
+	struct fixture *f = ctx;
+
+	f->told_rows += m->seq_count;
+	f->told_lists += m->lp_entry_count;
+}
+
 static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
 		   enum finish_reason reason, const char *text)
 {
@@ -61,7 +69,7 @@ static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, co
 struct fixture *fixture_create(const struct sched_config *config)
 {
 	struct fixture *f = calloc(1, sizeof(*f));
-	struct sched_sink sink = {f, on_open, on_close, on_end};
+	struct sched_sink sink = {f, on_open, on_close, on_end, on_result};
 	struct err_msg em;
 
 	cr_assert(f);

@@ -32,6 +32,7 @@ struct fixture {
 	u32 closed_count;
 	struct fixture_end ends[FIXTURE_RECORDS_MAX];
 	u32 end_count;
+	u32 told_rows, told_lists; /* of results that the core made */
 };
 
 /* Block size 4, 64 blocks, 8 rows, budget 64, context 128, synchronous, cache on, no end-of-sequence token.
