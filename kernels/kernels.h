@@ -6,8 +6,8 @@
  * borrowed for the call. Ops never allocate: what they need beyond their arguments is in the context's
  * scratch, sized by kern_scratch_bytes.
  *
- * Device variants (kern_ops_init_cuda) differ in this: activations are bf16, and the args say so (`dtype`);
- * every pointer in the args, and every pointer behind one, is device memory, but those marked "host"; an op
+ * Device variants (kern_ops_init_cuda) differ in this: activations are bf16, and the args say so (`dtype`), but
+ * for the residual stream and what rope_kv reads, which are float; every pointer in the args, and every pointer behind one, is device memory, but those marked "host"; an op
  * returns when its kernels are queued in the context's stream. They refuse with ERR_UNSUPPORTED what they
  * have no kernel for and with ERR_INVALID what no call may ask for, both before anything is queued;
  * ERR_DEVICE: the launch failed. */
@@ -121,13 +121,12 @@ struct kern_quantized {
 /* out[t] = table[ids[t]] * scale; out [T][H]. With tensor parallelism the table is a slice of the vocabulary
  * [first, first + rows): other ids give zeros. */
 struct kern_embedding_args {
-	KERN_ACTIVATIONS(, out);
+	float *out;
 	const u32 *ids;
 	const void *table;
 	enum kern_dtype table_dtype;
 	u32 tokens, hidden, first, rows;
 	float scale; /* 0: as they are */
-	enum kern_dtype dtype;
 };
 
 /* If `add` is not NULL: x[t] += add[t]. Then out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. `out` may be
@@ -139,7 +138,7 @@ struct kern_rmsnorm_args {
 	const float *weight;	      /* [H] */
 	float eps;
 	u32 tokens, hidden;
-	enum kern_dtype dtype;
+	enum kern_dtype dtype, x_dtype; /* of out and add; of x: float for the residual stream */
 	/* Devices: the result also, or only (`out` NULL), as 8 bits with a scale per token; NULL elsewhere.
 	 */
 	struct kern_quantized *quantized; /* host */
@@ -154,7 +153,7 @@ struct kern_matmul_args {
 	u32 tokens;
 	u32 x_stride, out_stride; /* in elements */
 	bool accumulate;
-	enum kern_dtype dtype, out_dtype; /* of x; of out (bf16 in, float out: logits) */
+	enum kern_dtype dtype, out_dtype; /* of x; of out (bf16 in, float out: logits, and into the residual stream) */
 	/* CPU, few tokens: the weights of the product that follows, or NULL. Threads that have nothing to do fetch
 	 * their beginning into their caches until then. Changes no result. */
 	const struct kern_weight *next;
@@ -169,14 +168,14 @@ enum kern_activation { KERN_SILU, KERN_GELU_TANH };
 enum { KERN_FUSED_TOKENS = 16 };
 struct kern_rope_kv_args;
 struct kern_matmul_fusion {
-	const float *norm_weight; /* [K]: x is RMSNorm(x) * norm_weight; NULL: as it is */
+	/* [K]: x is RMSNorm(x) * norm_weight, and is float, the residual stream; NULL: as it is, bf16 */
+	const float *norm_weight;
 	float norm_eps;
 	/* The rows of W are gate and then up: out[t][i] = act(product[t][i]) * product[t][N / 2 + i]. */
 	bool act_mul;
 	enum kern_activation act;
 	/* The product is what rope_kv reads: rotated and written as it would, and `out` is not written. With norms
-	 * of heads or an 8-bit cache the product lies in `qkv` in between (bf16), else that is ignored. Host; NULL:
-	 * not. */
+	 * of heads or an 8-bit cache the product lies in `qkv` in between, else that is ignored. Host; NULL: not. */
 	const struct kern_rope_kv_args *rope;
 };
 
@@ -206,7 +205,7 @@ size_t kern_kv_block_bytes(const struct kern_kv *kv);
  * (padding). */
 struct kern_rope_kv_args {
 	KERN_ACTIVATIONS(, q); /* out [T][heads][head_dim] */
-	KERN_ACTIVATIONS(const, qkv);
+	const float *qkv;
 	const float *bias;   /* [(heads + 2 kv_heads) * head_dim] or NULL */
 	const float *q_norm; /* [head_dim] or NULL */
 	const float *k_norm;
@@ -292,14 +291,16 @@ struct kern_moe_matmul_args {
 	const struct kern_ops *ops;
 };
 
-/* out[t] = sum_j weights[t][j] * x[assignments[t][j]], in the order of j. */
+/* out[t] = sum_j weights[t][j] * x[assignments[t][j]], in the order of j. Devices: with `accumulate` +=; out is float
+ * (the residual stream) or bf16, as out_dtype says. */
 struct kern_moe_combine_args {
 	KERN_ACTIVATIONS(, out);    /* [T][H] */
 	KERN_ACTIVATIONS(const, x); /* [T * top][H] */
 	const float *weights;	    /* [T][top] */
 	const u32 *assignments;	    /* [T][top] */
 	u32 tokens, top, hidden;
-	enum kern_dtype dtype;
+	bool accumulate;
+	enum kern_dtype dtype, out_dtype; /* of x; of out */
 };
 
 /* Per row of logits, in place, in this order: logit_bias, repetition penalty (over prompt and outputs; CTRL:

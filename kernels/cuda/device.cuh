@@ -72,6 +72,36 @@ CU_INLINE uint4 pack8(const float x[8])
 			  cu_pack_bf16(x[6], x[7]));
 }
 
+/* Eight neighbours, 16-byte aligned, as floats; and back, rounded where they are stored as bf16. */
+CU_INLINE void load8(const u16 *from, float x[8])
+{
+	unpack8(cu_load<uint4>(from), x);
+}
+
+CU_INLINE void load8(const float *from, float x[8])
+{
+	const float4 low = cu_load<float4>(from), high = cu_load<float4>(from + 4);
+	x[0] = low.x;
+	x[1] = low.y;
+	x[2] = low.z;
+	x[3] = low.w;
+	x[4] = high.x;
+	x[5] = high.y;
+	x[6] = high.z;
+	x[7] = high.w;
+}
+
+CU_INLINE void store8(u16 *to, const float x[8])
+{
+	cu_store(to, pack8(x));
+}
+
+CU_INLINE void store8(float *to, const float x[8])
+{
+	cu_store(to, make_float4(x[0], x[1], x[2], x[3]));
+	cu_store(to + 4, make_float4(x[4], x[5], x[6], x[7]));
+}
+
 /* x * inverse as 8 bits, saturated. */
 CU_INLINE u32 quantize(float x, float inverse, bool f8)
 {

@@ -12,7 +12,7 @@ enum err skinny_of_args(const struct kern_matmul_args *a, struct skinny *p)
 	p->scales = p->w + w->n * row_bytes;
 	p->zeros = p->scales + weight_device_scales_bytes(w->n, w->k, w->dtype);
 	p->order = w->order;
-	p->x = a->x_bf16;
+	p->x = a->x;
 	p->bias = a->bias;
 	p->out = a->out;
 	p->tokens = a->tokens;
@@ -41,9 +41,9 @@ static enum err skinny_fuse_heads(const struct kern_cuda *device, const struct k
 		return ERR_INVALID;
 	p->rows = SKINNY_HEADS;
 	p->head_counts = device->head_counts;
-	p->out = (void *)a->qkv_bf16;
+	p->out = (void *)a->qkv;
 	p->out_stride = p->n;
-	p->out_f32 = false;
+	p->out_f32 = true;
 	return ERR_OK;
 }
 
@@ -100,7 +100,7 @@ static enum err skinny_slices(struct skinny *p, enum kern_dtype type, cudaStream
 	for (u32 t = 0; t < tokens && e == ERR_OK; t += KERN_FUSED_TOKENS) {
 		p->tokens = tokens - t < KERN_FUSED_TOKENS ? tokens - t : (u32)KERN_FUSED_TOKENS;
 		e = skinny_run(type, p, stream);
-		p->x += (size_t)p->tokens * p->x_stride;
+		p->x = (const u16 *)p->x + (size_t)p->tokens * p->x_stride;
 		p->out = (char *)p->out + (size_t)p->tokens * p->out_stride * element;
 	}
 	return e;
@@ -116,8 +116,9 @@ static u32 slices_worth(enum kern_dtype type)
 CUDA_OP(matmul)
 {
 	const struct kern_weight *w = a->w;
+	const bool norm = a->fusion && a->fusion->norm_weight; /* of the residual stream */
 	struct skinny p;
-	if (a->dtype != KERN_BF16 || (a->out_dtype != KERN_BF16 && a->out_dtype != KERN_F32) ||
+	if (a->dtype != (norm ? KERN_F32 : KERN_BF16) || (a->out_dtype != KERN_BF16 && a->out_dtype != KERN_F32) ||
 	    weight_device_columns(w->dtype) == 0 || w->k % SKINNY_SLAB != 0)
 		return ERR_UNSUPPORTED;
 	if (a->tokens == 0)

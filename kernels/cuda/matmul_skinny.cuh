@@ -32,7 +32,7 @@ enum skinny_rows { SKINNY_PLAIN, SKINNY_ACT, SKINNY_ROPE, SKINNY_HEADS };
 struct skinny {
 	const u8 *w, *scales, *zeros; /* [N][units][64]; [N][groups], float or half; half */
 	const u32 *order;
-	const u16 *x;
+	const void *x; /* bf16; with a norm float, the residual stream */
 	const u32 *source; /* row of x of each token; NULL: its own */
 	const float *norm_weight, *bias;
 	void *out;
@@ -133,34 +133,36 @@ template <enum kern_dtype W> CU_INLINE void skinny_columns(const uint4 raw, u32 
 	}
 }
 
-/* Eight inputs of a token from column `k` on, times the norm's weights; their squares go to `squares`. */
-CU_INLINE uint4 skinny_load_x(const struct skinny *p, u32 token, u32 k, float *squares)
+/* Eight values of the residual stream as their norm's input: times its weights, their squares in `squares`. */
+CU_INLINE uint4 skinny_load_stream(const struct skinny *p, const float *row, u32 k, float *squares)
 {
-	uint4 v = make_uint4(0, 0, 0, 0);
-	float x[8];
-	if (token >= p->tokens || k >= p->k)
-		return v;
-	const u16 *row = p->x + (size_t)(p->source ? p->source[token] : token) * p->x_stride;
-	if (p->order) {
-		const uint4 a = cu_load_const<uint4>(p->order + k),
-			    b = cu_load_const<uint4>(p->order + k + 4);
-		v = make_uint4(row[a.x] | (u32)row[a.y] << 16, row[a.z] | (u32)row[a.w] << 16,
-			       row[b.x] | (u32)row[b.y] << 16, row[b.z] | (u32)row[b.w] << 16);
-	} else {
-		v = cu_load<uint4>(row + k);
-	}
-	if (!p->norm_weight)
-		return v;
 	const float4 low = cu_load_const<float4>(p->norm_weight + k),
 		     high = cu_load_const<float4>(p->norm_weight + k + 4);
 	const float weight[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-	unpack8(v, x);
+	float x[8];
+	load8(row + k, x);
 #pragma unroll
 	for (u32 i = 0; i < 8; i++) {
 		*squares += x[i] * x[i];
 		x[i] *= weight[i];
 	}
 	return pack8(x);
+}
+
+/* Eight inputs of a token from column `k` on. */
+CU_INLINE uint4 skinny_load_x(const struct skinny *p, u32 token, u32 k, float *squares)
+{
+	if (token >= p->tokens || k >= p->k)
+		return make_uint4(0, 0, 0, 0);
+	const size_t at = (size_t)(p->source ? p->source[token] : token) * p->x_stride;
+	const u16 *row = (const u16 *)p->x + at;
+	if (p->norm_weight)
+		return skinny_load_stream(p, (const float *)p->x + at, k, squares);
+	if (!p->order)
+		return cu_load<uint4>(row + k);
+	const uint4 a = cu_load_const<uint4>(p->order + k), b = cu_load_const<uint4>(p->order + k + 4);
+	return make_uint4(row[a.x] | (u32)row[a.y] << 16, row[a.z] | (u32)row[a.w] << 16,
+			  row[b.x] | (u32)row[b.y] << 16, row[b.z] | (u32)row[b.w] << 16);
 }
 
 /* Scale, and zero in units of the weight as skinny_columns gives it. */
@@ -427,7 +429,7 @@ static __global__ void __launch_bounds__(SKINNY_THREADS, S::EIGHTS > 2 ? 1 : 2)
 	for (u32 at = first; at < end; at += S::EIGHTS * 8) {
 		p.tokens = least(end - at, S::EIGHTS * 8);
 		p.source = all.source ? all.source + at : NULL;
-		p.x = all.source ? all.x : all.x + (size_t)at * all.x_stride;
+		p.x = all.source ? all.x : (const u16 *)all.x + (size_t)at * all.x_stride;
 		p.out = (u16 *)all.out + (size_t)at * all.out_stride;
 		skinny_block<S>(&p, shared, false);
 		cu_sync(); /* the sums are used up */

@@ -1,5 +1,6 @@
 /* Residual addition and RMSNorm, on request with the result in 8 bits: one block a token, the row in
- * registers, so that each value is read and written once. */
+ * registers, so that each value is read and written once. The row is the residual stream, in floats, or what a
+ * block adds to it, in bf16. */
 #include "kernels/cuda/device.cuh"
 
 enum {
@@ -10,7 +11,8 @@ enum {
 };
 
 struct rmsnorm {
-	u16 *out, *x;
+	u16 *out;
+	void *x;
 	const u16 *add;
 	const float *weight;
 	u8 *quantized;
@@ -21,22 +23,23 @@ struct rmsnorm {
 };
 
 /* One vector of the row after the addition, as it is stored. */
-CU_INLINE void add_vector(const struct rmsnorm *p, size_t at, float v[VECTOR])
+template <typename X> CU_INLINE void add_vector(const struct rmsnorm *p, size_t at, float v[VECTOR])
 {
-	unpack8(cu_load<uint4>(p->x + at), v);
+	X *x = (X *)p->x + at;
+	load8(x, v);
 	if (!p->add)
 		return;
 	float add[VECTOR];
-	unpack8(cu_load<uint4>(p->add + at), add);
+	load8(p->add + at, add);
 #pragma unroll
 	for (u32 i = 0; i < VECTOR; i++)
 		v[i] += add[i];
-	const uint4 sum = pack8(v);
-	cu_store(p->x + at, sum);
-	unpack8(sum, v);
+	store8(x, v);
+	if constexpr (sizeof(X) == sizeof(u16))
+		unpack8(pack8(v), v);
 }
 
-template <u32 VECTORS>
+template <typename X, u32 VECTORS>
 static __global__ void __launch_bounds__(THREADS) rmsnorm_kernel(const struct rmsnorm p)
 {
 	SHARED_DYNAMIC(float, shared); /* [2][WARPS] */
@@ -47,7 +50,7 @@ static __global__ void __launch_bounds__(THREADS) rmsnorm_kernel(const struct rm
 		const u32 i = (j * blockDim.x + threadIdx.x) * VECTOR;
 		if (i >= p.hidden)
 			continue;
-		add_vector(&p, row + i, v[j]);
+		add_vector<X>(&p, row + i, v[j]);
 #pragma unroll
 		for (u32 e = 0; e < VECTOR; e++)
 			sum += v[j][e] * v[j][e];
@@ -60,15 +63,15 @@ static __global__ void __launch_bounds__(THREADS) rmsnorm_kernel(const struct rm
 		const u32 i = (j * blockDim.x + threadIdx.x) * VECTOR;
 		if (i >= p.hidden)
 			continue;
-		const float4 low = cu_load<float4>(p.weight + i), high = cu_load<float4>(p.weight + i + 4);
-		const float weight[VECTOR] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+		float weight[VECTOR];
+		load8(p.weight + i, weight);
 #pragma unroll
 		for (u32 e = 0; e < VECTOR; e++) {
 			v[j][e] *= scale * weight[e];
 			largest = fmaxf(largest, fabsf(v[j][e]));
 		}
 		if (p.out)
-			cu_store(p.out + row + i, pack8(v[j]));
+			store8(p.out + row + i, v[j]);
 	}
 	if (!p.quantized)
 		return;
@@ -84,19 +87,31 @@ static __global__ void __launch_bounds__(THREADS) rmsnorm_kernel(const struct rm
 	}
 }
 
-template <u32 VECTORS> static enum err launch(const struct rmsnorm *p, u32 tokens, cudaStream_t stream)
+template <typename X, u32 VECTORS> static enum err launch(const struct rmsnorm *p, u32 tokens, cudaStream_t stream)
 {
 	const u32 warps = least(cuda_ceil(p->hidden, CU_WARP * VECTOR), WARPS);
-	return cuda_launched(LAUNCH((rmsnorm_kernel<VECTORS>), tokens, warps * CU_WARP, 2 * WARPS * sizeof(float),
-				    stream, *p));
+	return cuda_launched(LAUNCH((rmsnorm_kernel<X, VECTORS>), tokens, warps * CU_WARP,
+				    2 * WARPS * sizeof(float), stream, *p));
+}
+
+template <typename X> static enum err run(const struct rmsnorm *p, u32 vectors, u32 tokens, cudaStream_t stream)
+{
+	if (vectors <= 1)
+		return launch<X, 1>(p, tokens, stream);
+	if (vectors <= 2)
+		return launch<X, 2>(p, tokens, stream);
+	if (vectors <= 4)
+		return launch<X, 4>(p, tokens, stream);
+	return launch<X, VECTORS_MAX>(p, tokens, stream);
 }
 
 CUDA_OP(rmsnorm)
 {
-	struct rmsnorm p = {a->out_bf16, a->x_bf16, a->add_bf16, a->weight, NULL,
+	struct rmsnorm p = {a->out_bf16, a->x, a->add_bf16, a->weight, NULL,
 			    NULL,	 a->eps,    a->hidden,	 false};
 	const u32 vectors = cuda_ceil(a->hidden, THREADS * VECTOR);
-	if (a->dtype != KERN_BF16 || a->hidden % VECTOR != 0 || vectors > VECTORS_MAX)
+	if (a->dtype != KERN_BF16 || (a->x_dtype != KERN_F32 && a->x_dtype != KERN_BF16) ||
+	    a->hidden % VECTOR != 0 || vectors > VECTORS_MAX)
 		return ERR_UNSUPPORTED;
 	if (a->quantized) {
 		if (a->quantized->dtype != KERN_I8 && a->quantized->dtype != KERN_F8E4M3)
@@ -110,11 +125,6 @@ CUDA_OP(rmsnorm)
 		return ERR_INVALID;
 	if (a->tokens == 0)
 		return ERR_OK;
-	if (vectors <= 1)
-		return launch<1>(&p, a->tokens, cuda_stream(ctx));
-	if (vectors <= 2)
-		return launch<2>(&p, a->tokens, cuda_stream(ctx));
-	if (vectors <= 4)
-		return launch<4>(&p, a->tokens, cuda_stream(ctx));
-	return launch<VECTORS_MAX>(&p, a->tokens, cuda_stream(ctx));
+	return a->x_dtype == KERN_F32 ? run<float>(&p, vectors, a->tokens, cuda_stream(ctx))
+				      : run<u16>(&p, vectors, a->tokens, cuda_stream(ctx));
 }

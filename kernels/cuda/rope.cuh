@@ -12,8 +12,7 @@ enum {
 
 struct rope {
 	u16 *q;
-	const u16 *qkv;
-	const float *bias, *q_norm, *k_norm, *cos, *sin;
+	const float *qkv, *bias, *q_norm, *k_norm, *cos, *sin;
 	const u32 *positions;
 	const i64 *slots;
 	u8 *k, *v;
@@ -30,7 +29,7 @@ struct rope_unit {
 
 static inline enum err rope_of_args(const struct kern_rope_kv_args *a, struct rope *p)
 {
-	*p = {a->q_bf16,   a->qkv_bf16,	 a->bias,	 a->q_norm,	 a->k_norm,	a->cos,
+	*p = {a->q_bf16,   a->qkv,	 a->bias,	 a->q_norm,	 a->k_norm,	a->cos,
 	      a->sin,	   a->positions, a->slots,	 (u8 *)a->kv.k,	 (u8 *)a->kv.v, a->kv.dtype,
 	      a->norm_eps, a->heads,	 a->kv.kv_heads, a->kv.head_dim, a->rope_dim,	a->kv.block_size};
 	const bool bytes = p->kv_dtype == KERN_I8 || p->kv_dtype == KERN_F8E4M3;
@@ -51,16 +50,16 @@ CU_INLINE void rope_places(const struct rope *p, u32 unit, u32 *low, u32 *high)
 }
 
 /* From head `head`, whose values begin at `in`. */
-CU_INLINE struct rope_unit rope_load(const struct rope *p, const u16 *in, u32 head, u32 unit)
+CU_INLINE struct rope_unit rope_load(const struct rope *p, const float *in, u32 head, u32 unit)
 {
 	struct rope_unit u;
 	u32 low, high;
 	rope_places(p, unit, &low, &high);
-	const u32 a = cu_load<u32>(in + low), b = cu_load<u32>(in + high);
-	u.x[0] = cu_bf16_lo(a);
-	u.x[1] = cu_bf16_hi(a);
-	u.x[2] = cu_bf16_lo(b);
-	u.x[3] = cu_bf16_hi(b);
+	const float2 a = cu_load<float2>(in + low), b = cu_load<float2>(in + high);
+	u.x[0] = a.x;
+	u.x[1] = a.y;
+	u.x[2] = b.x;
+	u.x[3] = b.y;
 	if (p->bias) {
 		const float *bias = p->bias + (size_t)head * p->head_dim;
 		u.x[0] += bias[low];
@@ -179,7 +178,7 @@ CU_INLINE void rope_store(const struct rope *p, u32 t, u32 head, u32 lane, const
 CU_INLINE void rope_head(const struct rope *p, u32 t, u32 head, u32 lane)
 {
 	const u32 heads = p->heads + 2 * p->kv_heads, units = p->head_dim / 4;
-	const u16 *in = p->qkv + ((size_t)t * heads + head) * p->head_dim;
+	const float *in = p->qkv + ((size_t)t * heads + head) * p->head_dim;
 	const float *norm = head < p->heads ? p->q_norm : head < p->heads + p->kv_heads ? p->k_norm : NULL;
 	struct rope_unit u[ROPE_UNITS];
 	float sum = 0;

@@ -1,5 +1,5 @@
-/* The generic decoder on a device: the same composition of ops as model/decoder.c, with bf16 activations and
- * float logits. Steps of few tokens use products that are fused with what surrounds them, others the separate
+/* The generic decoder on a device: the same composition of ops as model/decoder.c, with bf16 activations; the
+ * residual stream, what is rotated, and logits are float. Steps of few tokens use products that are fused with what surrounds them, others the separate
  * ops. Runs in the worker in every step; queues, never waits, never allocates; knows tokens, positions and
  * slots only. */
 #include "common/assert.h"
@@ -10,11 +10,19 @@ enum err gpu_op(enum err e, const char *op, struct err_msg *em)
 	return e ? err_set(em, e, "%s: %s", op, err_text(e)) : ERR_OK;
 }
 
-enum err gpu_sum(struct gpu *g, u16 *values, size_t count, struct err_msg *em)
+bool gpu_ends_in_stream(const struct gpu *g, bool fused, const float *post_norm)
+{
+	return !post_norm && (fused || !g->config.comm);
+}
+
+/* Over all ranks: the stream, or delta. */
+static enum err sum(struct gpu *g, bool stream, u32 tokens, struct err_msg *em)
 {
 	struct kern_comm *c = g->config.comm;
+	void *values = stream ? (void *)g->arena.x : (void *)g->arena.delta;
+	size_t count = (size_t)tokens * g->config.model->hidden;
 
-	return c ? g->api->comm_sum(c, g->ctx.stream, values, count, KERN_BF16, em) : ERR_OK;
+	return c ? g->api->comm_sum(c, g->ctx.stream, values, count, stream ? KERN_F32 : KERN_BF16, em) : ERR_OK;
 }
 
 /* ---------------------------------------------------------------- parts */
@@ -27,45 +35,66 @@ struct pass {
 	struct kern_attention_plan plans[GPU_WINDOWS];
 };
 
-static enum err norm(struct gpu *g, u16 *out, u16 *x, const u16 *add, const float *weight, u32 tokens,
+static struct kern_rmsnorm_args norm_args(const struct gpu *g, u16 *out, const float *weight, u32 tokens)
+{
+	return (struct kern_rmsnorm_args){.out_bf16 = out,
+					  .weight = weight,
+					  .eps = g->config.model->norm_eps,
+					  .tokens = tokens,
+					  .hidden = g->config.model->hidden,
+					  .dtype = KERN_BF16};
+}
+
+/* Of rows of the stream, after adding `add` where there is one. */
+static enum err norm(struct gpu *g, u16 *out, float *x, const u16 *add, const float *weight, u32 tokens,
 		     struct err_msg *em)
 {
-	struct kern_rmsnorm_args a = {.out_bf16 = out,
-				      .x_bf16 = x,
-				      .add_bf16 = add,
-				      .weight = weight,
-				      .eps = g->config.model->norm_eps,
-				      .tokens = tokens,
-				      .hidden = g->config.model->hidden,
-				      .dtype = KERN_BF16};
+	struct kern_rmsnorm_args a = norm_args(g, out, weight, tokens);
 
+	a.x = x;
+	a.add_bf16 = add;
+	a.x_dtype = KERN_F32;
 	return gpu_op(g->ops.rmsnorm(&g->ctx, &a), "rmsnorm", em);
 }
 
-/* What a product reads: x, with the norm left to the product, or the normed x, with delta added where that is
- * due. */
+/* Of delta, in place. */
+static enum err norm_delta(struct gpu *g, const float *weight, u32 tokens, struct err_msg *em)
+{
+	struct kern_rmsnorm_args a = norm_args(g, g->arena.delta, weight, tokens);
+
+	a.x_bf16 = g->arena.delta;
+	a.x_dtype = KERN_BF16;
+	return gpu_op(g->ops.rmsnorm(&g->ctx, &a), "rmsnorm", em);
+}
+
+/* Whether the products of so many tokens are fused with the norm of what they read. */
+static bool norm_fits(const struct gpu *g, u32 tokens)
+{
+	return (size_t)tokens * g->config.model->hidden * sizeof(float) <= GPU_NORM_BYTES;
+}
+
+/* What a product reads: the stream, with the norm left to the product, or the normed stream, with delta added where
+ * that is due. */
 static enum err norm_in(struct pass *p, const float *weight, const struct kern_weight *w,
-			struct kern_matmul_fusion *fusion, const u16 **in, struct err_msg *em)
+			struct kern_matmul_fusion *fusion, struct err_msg *em)
 {
 	struct gpu *g = p->g;
 
 	*fusion = (struct kern_matmul_fusion){.norm_eps = g->config.model->norm_eps};
-	if (p->fused && !p->pending && !w->order) {
+	if (p->fused && !p->pending && !w->order && norm_fits(g, p->tokens)) {
 		fusion->norm_weight = weight;
-		*in = g->arena.x;
 		return ERR_OK;
 	}
-	*in = g->arena.normed;
 	enum err e = norm(g, g->arena.normed, g->arena.x, p->pending ? g->arena.delta : NULL, weight,
 			  p->tokens, em);
 	p->pending = false;
 	return e;
 }
 
-static struct kern_matmul_args product(u16 *out, const u16 *in, const struct kern_weight *w,
+static struct kern_matmul_args product(void *out, const u16 *in, const struct kern_weight *w,
 				       const float *bias, u32 tokens)
 {
-	return (struct kern_matmul_args){.out_bf16 = out,
+	return (struct kern_matmul_args){.out = out,
 					 .x_bf16 = in,
 					 .w = w,
 					 .bias = bias,
@@ -76,36 +105,49 @@ static struct kern_matmul_args product(u16 *out, const u16 *in, const struct ker
 					 .out_dtype = KERN_BF16};
 }
 
+/* A product of the normed stream, or of the stream itself where `fusion` has its norm. */
+static struct kern_matmul_args product_in(const struct gpu *g, void *out, const struct kern_weight *w,
+					  const struct kern_matmul_fusion *fusion, u32 first, u32 tokens)
+{
+	struct kern_matmul_args a = product(out, g->arena.normed + (size_t)first * w->k, w, NULL, tokens);
+
+	if (fusion->norm_weight) {
+		a.x = g->arena.x + (size_t)first * w->k;
+		a.dtype = KERN_F32;
+	}
+	return a;
+}
+
 static enum err run_product(struct gpu *g, const struct kern_matmul_args *a, struct err_msg *em)
 {
 	return gpu_op(g->ops.matmul(&g->ctx, a), "matmul", em);
 }
 
-/* A product that ends a block: into the residual stream, or, where a norm of its own comes first, into delta.
- * Of several ranks one brings the stream (and the bias), and their sum is the new one. `first`: of the
- * tokens. */
+/* A product that ends a block: into the residual stream or into delta. Of several ranks one brings the stream (and
+ * the bias), and their sum is the new one. `first`: of the tokens. */
 static enum err end_product(struct pass *p, const u16 *in, const struct kern_weight *w, const float *bias,
-			    bool post_norm, u32 first, u32 tokens, struct err_msg *em)
+			    const float *post_norm, u32 first, u32 tokens, struct err_msg *em)
 {
 	struct gpu *g = p->g;
-	bool leads = g->config.shard->rank == 0;
-	u16 *out = (post_norm ? g->arena.delta : g->arena.x) + (size_t)first * w->n;
-	struct kern_matmul_args a = product(out, in, w, leads ? bias : NULL, tokens);
+	bool leads = g->config.shard->rank == 0, stream = gpu_ends_in_stream(g, p->fused, post_norm);
+	struct kern_matmul_args a = product(NULL, in, w, leads ? bias : NULL, tokens);
 
-	a.accumulate = !post_norm && leads;
+	if (stream)
+		a.out = g->arena.x + (size_t)first * w->n;
+	else
+		a.out_bf16 = g->arena.delta + (size_t)first * w->n;
+	a.out_dtype = stream ? KERN_F32 : KERN_BF16;
+	a.accumulate = stream && leads;
 	return run_product(g, &a, em);
 }
 
 static enum err end_block(struct pass *p, const float *post_norm, struct err_msg *em)
 {
-	struct gpu *g = p->g;
-	u16 *out = post_norm ? g->arena.delta : g->arena.x;
+	bool stream = gpu_ends_in_stream(p->g, p->fused, post_norm);
 
-	enum err e = gpu_sum(g, out, (size_t)p->tokens * g->config.model->hidden, em);
-	if (e || !post_norm)
-		return e;
-	p->pending = true;
-	return norm(g, out, out, NULL, post_norm, p->tokens, em);
+	enum err e = sum(p->g, stream, p->tokens, em);
+	p->pending = !stream;
+	return e || !post_norm ? e : norm_delta(p->g, post_norm, p->tokens, em);
 }
 
 /* ---------------------------------------------------------------- attention */
@@ -116,7 +158,7 @@ static struct kern_rope_kv_args rope_args(struct gpu *g, const struct layer_weig
 	const struct gpu_arena *a = &g->arena;
 
 	return (struct kern_rope_kv_args){.q_bf16 = a->q,
-					  .qkv_bf16 = a->qkv,
+					  .qkv = a->qkv,
 					  .bias = w->qkv_bias,
 					  .q_norm = w->q_norm,
 					  .k_norm = w->k_norm,
@@ -139,12 +181,12 @@ static enum err project(struct pass *p, const struct layer_weights *w, const str
 	struct gpu *g = p->g;
 	struct kern_rope_kv_args rope = rope_args(g, w, kv, p->tokens);
 	struct kern_matmul_fusion fusion;
-	const u16 *in;
 
-	enum err e = norm_in(p, w->attn_norm, &w->qkv, &fusion, &in, em);
+	enum err e = norm_in(p, w->attn_norm, &w->qkv, &fusion, em);
 	if (e)
 		return e;
-	struct kern_matmul_args a = product(g->arena.qkv, in, &w->qkv, NULL, p->tokens);
+	struct kern_matmul_args a = product_in(g, g->arena.qkv, &w->qkv, &fusion, 0, p->tokens);
+	a.out_dtype = KERN_F32;
 	a.fusion = p->fused ? &fusion : NULL;
 	if (p->fused) {
 		fusion.rope = &rope;
@@ -201,19 +243,19 @@ static enum err attention_block(struct pass *p, u32 layer, struct err_msg *em)
 		e = attend(p, layer, kv, em);
 	if (!e)
 		e = end_product(p, g->arena.attended, &w->attn_out, w->attn_out_bias,
-				w->attn_post_norm != NULL, 0, p->tokens, em);
+				w->attn_post_norm, 0, p->tokens, em);
 	return e ? e : end_block(p, w->attn_post_norm, em);
 }
 
 /* ---------------------------------------------------------------- MLP */
 
 /* act(gate) * up of some tokens: in one kernel, or in two. */
-static enum err gated(struct pass *p, const struct layer_weights *w, const u16 *in,
-		      struct kern_matmul_fusion *fusion, u32 tokens, struct err_msg *em)
+static enum err gated(struct pass *p, const struct layer_weights *w, struct kern_matmul_fusion *fusion, u32 first,
+		      u32 tokens, struct err_msg *em)
 {
 	struct gpu *g = p->g;
 	u32 size = w->gate_up.n / 2;
-	struct kern_matmul_args a = product(g->arena.gate_up, in, &w->gate_up, w->gate_up_bias, tokens);
+	struct kern_matmul_args a = product_in(g, g->arena.gate_up, &w->gate_up, fusion, first, tokens);
 	struct kern_act_mul_args act = {.out_bf16 = g->arena.activated,
 					.gate_up_bf16 = g->arena.gate_up,
 					.tokens = tokens,
@@ -221,6 +263,7 @@ static enum err gated(struct pass *p, const struct layer_weights *w, const u16 *
 					.act = g->config.model->activation,
 					.dtype = KERN_BF16};
 
+	a.bias = w->gate_up_bias;
 	a.fusion = p->fused ? fusion : NULL;
 	if (p->fused) {
 		fusion->act_mul = true;
@@ -242,15 +285,14 @@ static enum err gated(struct pass *p, const struct layer_weights *w, const u16 *
 static enum err mlp(struct pass *p, const struct layer_weights *w, struct err_msg *em)
 {
 	struct kern_matmul_fusion fusion;
-	const u16 *in;
 
-	enum err e = norm_in(p, w->mlp_norm, &w->gate_up, &fusion, &in, em);
+	enum err e = norm_in(p, w->mlp_norm, &w->gate_up, &fusion, em);
 	for (u32 first = 0, n; !e && first < p->tokens; first += n) {
 		n = p->tokens - first < GPU_MLP_TOKENS ? p->tokens - first : (u32)GPU_MLP_TOKENS;
-		e = gated(p, w, in + (size_t)first * w->gate_up.k, &fusion, n, em);
+		e = gated(p, w, &fusion, first, n, em);
 		if (!e)
 			e = end_product(p, p->g->arena.activated, &w->down, w->down_bias,
-					w->mlp_post_norm != NULL, first, n, em);
+					w->mlp_post_norm, first, n, em);
 	}
 	return e ? e : end_block(p, w->mlp_post_norm, em);
 }
@@ -258,17 +300,14 @@ static enum err mlp(struct pass *p, const struct layer_weights *w, struct err_ms
 static enum err experts(struct pass *p, const struct layer_weights *w, struct err_msg *em)
 {
 	struct gpu *g = p->g;
+	bool stream = gpu_ends_in_stream(g, p->fused, w->mlp_post_norm);
+	const struct gpu_moe_out out = {stream, stream && g->config.shard->rank == 0};
 
 	enum err e = norm(g, g->arena.normed, g->arena.x, p->pending ? g->arena.delta : NULL, w->mlp_norm,
 			  p->tokens, em);
 	if (!e)
-		e = gpu_experts(g, w, p->tokens, em);
-	if (!e)
-		e = gpu_sum(g, g->arena.delta, (size_t)p->tokens * g->config.model->hidden, em);
-	p->pending = true;
-	if (!e && w->mlp_post_norm)
-		e = norm(g, g->arena.delta, g->arena.delta, NULL, w->mlp_post_norm, p->tokens, em);
-	return e;
+		e = gpu_experts(g, w, &out, p->tokens, em);
+	return e ? e : end_block(p, w->mlp_post_norm, em);
 }
 
 /* ---------------------------------------------------------------- the pass */
@@ -276,7 +315,7 @@ static enum err experts(struct pass *p, const struct layer_weights *w, struct er
 static enum err embed(struct gpu *g, u32 tokens, struct err_msg *em)
 {
 	const struct model_config *m = g->config.model;
-	struct kern_embedding_args a = {.out_bf16 = g->arena.x,
+	struct kern_embedding_args a = {.out = g->arena.x,
 					.ids = g->arena.ids,
 					.table = g->weights.embed,
 					.table_dtype = KERN_BF16,
@@ -284,11 +323,10 @@ static enum err embed(struct gpu *g, u32 tokens, struct err_msg *em)
 					.hidden = m->hidden,
 					.first = g->config.shard->vocab_first,
 					.rows = g->config.shard->vocab_rows,
-					.scale = m->embed_scale,
-					.dtype = KERN_BF16};
+					.scale = m->embed_scale};
 
 	enum err e = gpu_op(g->ops.embedding(&g->ctx, &a), "embedding", em);
-	return e ? e : gpu_sum(g, g->arena.x, (size_t)tokens * m->hidden, em);
+	return e ? e : sum(g, true, tokens, em);
 }
 
 static enum err plan_attention(struct pass *p, bool decode, struct err_msg *em)
@@ -336,14 +374,13 @@ enum err gpu_decode(struct gpu *g, const struct gpu_shape *shape, struct err_msg
 /* Rows of x: the embedding op looks rows up in whatever table it is given. */
 static enum err pick(struct gpu *g, const u32 *index, u32 count, u32 tokens, struct err_msg *em)
 {
-	struct kern_embedding_args a = {.out_bf16 = g->arena.picked,
+	struct kern_embedding_args a = {.out = g->arena.picked,
 					.ids = index,
 					.table = g->arena.x,
-					.table_dtype = KERN_BF16,
+					.table_dtype = KERN_F32,
 					.tokens = count,
 					.hidden = g->config.model->hidden,
-					.rows = tokens,
-					.dtype = KERN_BF16};
+					.rows = tokens};
 
 	return gpu_op(g->ops.embedding(&g->ctx, &a), "embedding", em);
 }
@@ -368,9 +405,10 @@ enum err gpu_logits(struct gpu *g, const u32 *index, u32 count, u32 tokens, stru
 {
 	const struct model_config *m = g->config.model;
 	const struct kern_weight *w = &g->weights.lm_head;
-	bool shared = g->config.comm != NULL, fused = count <= KERN_FUSED_TOKENS && !w->order;
+	bool shared = g->config.comm != NULL,
+	     fused = count <= KERN_FUSED_TOKENS && !w->order && norm_fits(g, count);
 	struct kern_matmul_fusion fusion = {.norm_weight = g->weights.final_norm, .norm_eps = m->norm_eps};
-	u16 *x = index ? g->arena.picked : g->arena.x;
+	float *x = index ? g->arena.picked : g->arena.x;
 
 	ASSERT(count <= g->samples_max);
 	if (count == 0)
@@ -380,7 +418,11 @@ enum err gpu_logits(struct gpu *g, const u32 *index, u32 count, u32 tokens, stru
 		e = norm(g, g->arena.picked_normed, x, NULL, g->weights.final_norm, count, em);
 	if (e)
 		return e;
-	struct kern_matmul_args a = product(NULL, fused ? x : g->arena.picked_normed, w, NULL, count);
+	struct kern_matmul_args a = product(NULL, g->arena.picked_normed, w, NULL, count);
+	if (fused) {
+		a.x = x;
+		a.dtype = KERN_F32;
+	}
 	a.out = shared ? g->arena.logit_part : g->arena.logits;
 	a.out_stride = shared ? g->share_max : w->n;
 	a.out_dtype = KERN_F32;

@@ -139,7 +139,7 @@ static void lay_out_activations(struct gpu *g, u8 *base, size_t *offset)
 	/* Nobody writes those of padding tokens: they stay what attention wrote there before, or zero. */
 	a->attended = carve(base, offset, tokens * s->heads * m->head_dim * sizeof(u16));
 	size_t mlp = *offset, experts = *offset;
-	a->qkv = carve(base, offset, tokens * (s->heads + 2 * s->kv_heads) * m->head_dim * sizeof(u16));
+	a->qkv = carve(base, offset, tokens * (s->heads + 2 * s->kv_heads) * m->head_dim * sizeof(float));
 	a->q = carve(base, offset, tokens * s->heads * m->head_dim * sizeof(u16));
 	a->gate_up = carve(base, &mlp, mlp_tokens * 2 * width * sizeof(u16));
 	a->activated = carve(base, &mlp, mlp_tokens * width * sizeof(u16));
@@ -153,7 +153,7 @@ static void lay_out_logits(struct gpu *g, u8 *base, size_t *offset)
 	struct gpu_arena *a = &g->arena;
 	size_t rows = g->samples_max;
 
-	a->picked = carve(base, offset, rows * m->hidden * sizeof(u16));
+	a->picked = carve(base, offset, rows * m->hidden * sizeof(float));
 	a->picked_normed = carve(base, offset, rows * m->hidden * sizeof(u16));
 	a->logits = carve(base, offset, rows * m->vocab_size * sizeof(float));
 	a->raw = carve(base, offset, GPU_RAW_ROWS * (size_t)m->vocab_size * sizeof(float));
@@ -183,11 +183,11 @@ static void lay_out_summed(struct gpu *g, u8 *base, size_t *offset)
 {
 	struct gpu_arena *a = &g->arena;
 	u32 ranks = g->config.shard->ranks;
-	size_t stream = (size_t)g->config.limits.tokens_max * g->config.model->hidden * sizeof(u16);
+	size_t stream = (size_t)g->config.limits.tokens_max * g->config.model->hidden;
 	size_t part = ranks > 1 ? (size_t)g->samples_max * g->share_max * sizeof(float) : 0;
 
-	a->x = carve(base, offset, stream);
-	a->delta = carve(base, offset, stream);
+	a->x = carve(base, offset, stream * sizeof(float));
+	a->delta = carve(base, offset, stream * sizeof(u16));
 	a->logit_part = carve(base, offset, part);
 	a->logit_parts = carve(base, offset, ranks * part);
 }

@@ -45,25 +45,33 @@ static enum err products(struct gpu *g, u16 *out, const u16 *x, const u32 *sourc
 }
 
 /* At most moe_tokens of them. */
-static enum err run_part(struct gpu *g, const struct layer_weights *w, const u16 *x, u16 *out, u32 tokens,
-			 struct err_msg *em)
+static enum err run_part(struct gpu *g, const struct layer_weights *w, const struct gpu_moe_out *out, u32 first,
+			 u32 tokens, struct err_msg *em)
 {
 	const struct gpu_arena *a = &g->arena;
 	u32 top = g->config.model->experts_per_token;
+	size_t at = (size_t)first * g->config.model->hidden;
+	const u16 *x = a->normed + at;
 	struct kern_act_mul_args act = {.out_bf16 = a->expert_activated,
 					.gate_up_bf16 = a->expert_gate_up,
 					.tokens = tokens * top,
 					.size = w->expert_down->k,
 					.act = g->config.model->activation,
 					.dtype = KERN_BF16};
-	struct kern_moe_combine_args combine = {.out_bf16 = out,
-						.x_bf16 = a->expert_down,
+	struct kern_moe_combine_args combine = {.x_bf16 = a->expert_down,
 						.weights = a->expert_weights,
 						.assignments = a->assignments,
 						.tokens = tokens,
 						.top = top,
 						.hidden = g->config.model->hidden,
-						.dtype = KERN_BF16};
+						.accumulate = out->accumulate,
+						.dtype = KERN_BF16,
+						.out_dtype = out->stream ? KERN_F32 : KERN_BF16};
+
+	if (out->stream)
+		combine.out = a->x + at;
+	else
+		combine.out_bf16 = a->delta + at;
 
 	enum err e = route(g, &w->router, x, tokens, em);
 	if (!e)
@@ -75,15 +83,14 @@ static enum err run_part(struct gpu *g, const struct layer_weights *w, const u16
 	return e ? e : gpu_op(g->ops.moe_combine(&g->ctx, &combine), "moe_combine", em);
 }
 
-/* Of normed, into delta: this rank's part of the sum. */
-enum err gpu_experts(struct gpu *g, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+enum err gpu_experts(struct gpu *g, const struct layer_weights *w, const struct gpu_moe_out *out, u32 tokens,
+		     struct err_msg *em)
 {
-	size_t hidden = g->config.model->hidden;
 	enum err e = ERR_OK;
 
 	for (u32 first = 0, n; !e && first < tokens; first += n) {
 		n = tokens - first < g->moe_tokens ? tokens - first : g->moe_tokens;
-		e = run_part(g, w, g->arena.normed + first * hidden, g->arena.delta + first * hidden, n, em);
+		e = run_part(g, w, out, first, n, em);
 	}
 	return e;
 }

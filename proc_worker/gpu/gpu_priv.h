@@ -23,6 +23,9 @@ enum {
 	GPU_MASKED_MAX = EOS_IDS_MAX + STOP_IDS_MAX,
 	GPU_SIZES_MAX = 64,    /* padded sizes of steps of decoding */
 	GPU_MLP_TOKENS = 2048, /* worked on at a time: enough for full speed, little beside the weights */
+	/* Of the residual stream, for products that have the norm fused: every block reads all of it, so it has to
+	 * stay in a multiprocessor's L1. */
+	GPU_NORM_BYTES = 128 << 10,
 };
 
 /* A step as its kernels are launched: padded numbers. */
@@ -69,14 +72,17 @@ struct gpu_arena {
 	u32 *no_diff;			/* [KERN_DIFF_WORDS] zeros: a diff that changes nothing */
 	struct kern_sample_row *sample; /* [S] */
 	float *cos, *sin;
-	u16 *x, *delta, *normed;  /* [T][hidden] */
-	u16 *qkv, *q, *attended;  /* [T][...] */
+	float *x;		  /* [T][hidden] the residual stream */
+	u16 *delta, *normed;	  /* [T][hidden]; delta: what a block adds to it */
+	float *qkv;		  /* [T][...] */
+	u16 *q, *attended;
 	u16 *gate_up, *activated; /* share their memory with qkv and q */
 	/* Mixtures of experts, in the same memory: [moe_tokens * top][...] */
 	u16 *expert_gate_up, *expert_activated, *expert_down;
 	u32 *tokens_of, *assignments, *expert_start;
 	float *router_logits, *expert_weights;
-	u16 *picked, *picked_normed;	 /* [S][hidden] */
+	float *picked;			 /* [S][hidden] */
+	u16 *picked_normed;
 	float *logits;			 /* [S][vocab] */
 	float *logit_part, *logit_parts; /* [S][share_max], [ranks][S][share_max]; several ranks */
 	float *raw;			 /* [GPU_RAW_ROWS][vocab] */
@@ -212,13 +218,21 @@ void gpu_swap_fini(struct gpu *g);
 
 /* "OP: what went wrong". */
 enum err gpu_op(enum err e, const char *op, struct err_msg *em);
+/* Whether the products that end a block add to the residual stream in floats, or go through delta in bf16: where a
+ * norm of their own comes first, and, of several ranks, in steps that are not `fused`, where the sum over ranks
+ * counts its bytes. */
+bool gpu_ends_in_stream(const struct gpu *g, bool fused, const float *post_norm);
 /* All layers; the residual stream is then `x`. */
 MUST_CHECK enum err gpu_decode(struct gpu *g, const struct gpu_shape *shape, struct err_msg *em);
 /* Logits of `count` of the step's `tokens` into arena.logits: of those of `index` (device), or of the first.
  */
 MUST_CHECK enum err gpu_logits(struct gpu *g, const u32 *index, u32 count, u32 tokens, struct err_msg *em);
-MUST_CHECK enum err gpu_experts(struct gpu *g, const struct layer_weights *w, u32 tokens, struct err_msg *em);
-MUST_CHECK enum err gpu_sum(struct gpu *g, u16 *values, size_t count, struct err_msg *em);
+/* The experts' say about `normed`, this rank's part of it, added to the stream or written to `delta`. */
+struct gpu_moe_out {
+	bool stream, accumulate; /* x = or, with accumulate, x += */
+};
+MUST_CHECK enum err gpu_experts(struct gpu *g, const struct layer_weights *w, const struct gpu_moe_out *out,
+				u32 tokens, struct err_msg *em);
 
 /* ---------------------------------------------------------------- gpu_step.c */
 

@@ -54,14 +54,15 @@ static enum err tune_layer(struct gpu *g, const struct layer_weights *w)
 	const struct gpu_arena *a = &g->arena;
 	u32 tokens = g->config.limits.tokens_max,
 	    mlp = tokens < GPU_MLP_TOKENS ? tokens : (u32)GPU_MLP_TOKENS;
-	enum err e = tune(g, &w->qkv, a->normed, a->qkv, KERN_BF16, tokens);
+	enum kern_dtype end = gpu_ends_in_stream(g, false, w->attn_post_norm) ? KERN_F32 : KERN_BF16;
+	enum err e = tune(g, &w->qkv, a->normed, a->qkv, KERN_F32, tokens);
 
 	if (!e)
-		e = tune(g, &w->attn_out, a->attended, a->delta, KERN_BF16, tokens);
+		e = tune(g, &w->attn_out, a->attended, a->x, end, tokens);
 	if (!e)
 		e = tune(g, &w->gate_up, a->normed, a->gate_up, KERN_BF16, mlp);
 	if (!e)
-		e = tune(g, &w->down, a->activated, a->delta, KERN_BF16, mlp);
+		e = tune(g, &w->down, a->activated, a->x, end, mlp);
 	return e ? e : tune(g, &w->router, a->normed, a->router_logits, KERN_F32, g->moe_tokens);
 }
 

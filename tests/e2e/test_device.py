@@ -246,12 +246,15 @@ def test_reference_models_have_their_tokens(model, tensor_parallel):
     if not FULL:
         prompts = [{**p, "output_ids": p["output_ids"][:8], "margins": p["margins"][:8]} for p in prompts[:3]]
     with device_engine("--max-num-seqs", 8, "--max-num-batched-tokens", 64, "-tp", tensor_parallel, model=folder) as e:
-        margin = device_tokens.reference_margin(model)
+        margin = device_tokens.REFERENCE_MARGIN
         sure, wrong = device_tokens.sure_tokens(e.api, prompts, margin)
         assert sure > 6 and len(wrong) <= device_tokens.experts_wrong(model) * sure, wrong
-        p = prompts[1]
-        got = e.api.greedy_ids(p["ids"], len(p["output_ids"]))
-        assert device_tokens.same_as_far_as_sure(got, p["output_ids"], p["margins"], margin) is None
+        got = device_tokens.together(e.api, [(p["ids"], len(p["output_ids"]), {}) for p in prompts])
+        left = [device_tokens.same_as_far_as_sure(tokens, p["output_ids"], p["margins"], margin)
+                for tokens, p in zip(got, prompts)]
+        # whatever follows a token that went to another expert may be something else
+        follow = 0.5 if device_tokens.experts_wrong(model) else 1
+        assert left.count(None) >= follow * len(prompts), left
 
 
 # ---------------------------------------------------------------- what cannot be

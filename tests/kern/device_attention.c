@@ -120,7 +120,7 @@ static void rope_inputs(struct device *d, const struct rope_case *r, struct kern
 	u32 *positions = check_alloc(&d->check, r->tokens * sizeof(u32));
 	i64 *slots = check_alloc(&d->check, r->tokens * sizeof(i64));
 	float *bias = NULL, *q_norm = NULL, *k_norm = NULL, *cosine, *sine;
-	u16 *qkv;
+	float *qkv;
 	*a = (struct kern_rope_kv_args){.tokens = r->tokens,
 					.heads = r->heads,
 					.rope_dim = r->rope_dim,
@@ -133,7 +133,7 @@ static void rope_inputs(struct device *d, const struct rope_case *r, struct kern
 		/* 7 and the number of slots share no divisor here: distinct slots in a scattered order */
 		slots[t] = t % 5 == 3 ? -1 : (i64)(t * 7 % (16 * r->block_size - 1));
 	}
-	ref->qkv = device_bf16s(d, (size_t)r->tokens * all * r->head_dim, false, &qkv);
+	ref->qkv = device_floats(d, (size_t)r->tokens * all * r->head_dim, false, &qkv);
 	ref->bias = r->bias ? device_floats(d, (size_t)all * r->head_dim, false, &bias) : NULL;
 	ref->q_norm = r->norm ? device_floats(d, r->head_dim, false, &q_norm) : NULL;
 	ref->k_norm = r->norm ? device_floats(d, r->head_dim, false, &k_norm) : NULL;
@@ -141,7 +141,7 @@ static void rope_inputs(struct device *d, const struct rope_case *r, struct kern
 	ref->sin = device_floats(d, (size_t)POSITIONS * half, false, &sine);
 	ref->positions = positions;
 	ref->slots = slots;
-	a->qkv_bf16 = qkv;
+	a->qkv = qkv;
 	a->bias = bias;
 	a->q_norm = q_norm;
 	a->k_norm = k_norm;

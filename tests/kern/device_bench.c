@@ -28,8 +28,8 @@ enum {
 
 struct model {
 	struct kern_weight qkv, out, gate_up, down, head;
-	float *norm, *cos, *sin, *logits;
-	u16 *table, *x, *normed, *wide, *q, *attended, *acted;
+	float *norm, *cos, *sin, *logits, *x, *qkv_out;
+	u16 *table, *normed, *wide, *q, *attended, *acted;
 	struct kern_kv kv;
 	struct kern_batch batch;
 	struct kern_build_inputs_args in;
@@ -74,7 +74,8 @@ static void make_model(struct device *d, struct model *m)
 	(void)device_floats(d, (size_t)LENGTH * HEAD_DIM / 2, false, &m->sin);
 	(void)device_bf16s(d, (size_t)VOCAB * HIDDEN, false, &m->table);
 	m->logits = device_alloc(d, (size_t)ROWS * VOCAB * sizeof(float));
-	m->x = zeros(d, (size_t)PROMPT * HIDDEN * sizeof(u16));
+	m->x = zeros(d, (size_t)PROMPT * HIDDEN * sizeof(float));
+	m->qkv_out = zeros(d, (size_t)PROMPT * QKV * sizeof(float));
 	m->normed = zeros(d, (size_t)PROMPT * HIDDEN * sizeof(u16));
 	m->wide = zeros(d, (size_t)PROMPT * 2 * INTERMEDIATE * sizeof(u16));
 	m->q = zeros(d, (size_t)PROMPT * HEADS * HEAD_DIM * sizeof(u16));
@@ -172,16 +173,16 @@ static void print_time(const char *step, const char *op, u32 times, u64 ns, doub
 		print_time(step, (op), (count), best, &total_ms);             \
 	} while (0)
 
-static struct kern_matmul_args product(const struct model *m, const u16 *x, const struct kern_weight *w, void *out,
+static struct kern_matmul_args product(const struct model *m, const void *x, const struct kern_weight *w, void *out,
 				       u32 out_stride, const struct kern_matmul_fusion *fusion)
 {
-	struct kern_matmul_args a = {.x_bf16 = x,
+	struct kern_matmul_args a = {.x = x,
 				     .w = w,
 				     .tokens = m->tokens,
 				     .x_stride = w->k,
 				     .out_stride = out_stride,
-				     .dtype = KERN_BF16,
-				     .out_dtype = KERN_BF16,
+				     .dtype = fusion ? KERN_F32 : KERN_BF16, /* a norm's */
+				     .out_dtype = out == m->x || out == m->qkv_out ? KERN_F32 : KERN_BF16,
 				     .fusion = fusion};
 	a.out = out;
 	return a;
@@ -199,7 +200,7 @@ static struct kern_rope_kv_args rope_args(const struct model *m)
 				      .rope_dim = HEAD_DIM,
 				      .dtype = KERN_BF16};
 	r.q_bf16 = m->q;
-	r.qkv_bf16 = m->wide;
+	r.qkv = m->qkv_out;
 	return r;
 }
 
@@ -251,12 +252,12 @@ static double time_prefill_layers(struct device *d, const struct model *m, const
 	struct kern_act_mul_args act = {.tokens = m->tokens, .size = INTERMEDIATE, .dtype = KERN_BF16};
 	const struct kern_rope_kv_args rope = rope_args(m);
 	const struct kern_attention_args attention = attention_args(m);
-	const struct kern_matmul_args qkv = product(m, m->normed, &m->qkv, m->wide, QKV, NULL),
+	const struct kern_matmul_args qkv = product(m, m->normed, &m->qkv, m->qkv_out, QKV, NULL),
 				      gate_up = product(m, m->normed, &m->gate_up, m->wide, 2 * INTERMEDIATE, NULL);
 	struct kern_matmul_args out = product(m, m->attended, &m->out, m->x, HIDDEN, NULL),
 				down = product(m, m->acted, &m->down, m->x, HIDDEN, NULL);
 	out.accumulate = down.accumulate = true;
-	norm.x_bf16 = m->x;
+	norm.x = m->x;
 	norm.out_bf16 = m->normed;
 	act.gate_up_bf16 = m->wide;
 	act.out_bf16 = m->acted;
@@ -279,13 +280,12 @@ static void time_step(struct device *d, struct model *m, const char *step)
 					  none = {&m->batch, device_upload(d, nothing, sizeof(nothing))};
 	const struct kern_attention_plan_args plan = {&m->plan, m->in.query_start, m->in.context, ROWS};
 	struct kern_embedding_args embedding = {.ids = m->in.ids, .table = m->table, .table_dtype = KERN_BF16,
-						.tokens = m->tokens, .hidden = HIDDEN, .rows = VOCAB,
-						.dtype = KERN_BF16};
+						.tokens = m->tokens, .hidden = HIDDEN, .rows = VOCAB};
 	const struct kern_matmul_fusion norm = {.norm_weight = m->norm, .norm_eps = 1e-5f};
 	struct kern_matmul_args head = product(m, m->x, &m->head, m->logits, VOCAB, &norm);
 	const struct kern_sample_args sample = {m->in.sample, m->sampled, 1, VOCAB};
 	const struct kern_commit_args commit = {&m->batch, m->sampled, m->in.sample_rows, m->in.counts};
-	embedding.out_bf16 = m->x;
+	embedding.out = m->x;
 	head.tokens = 1;
 	head.out_dtype = KERN_F32;
 	TIME("apply_diff", 0, d->device_ops.apply_diff(&d->ctx, &none));

@@ -7,34 +7,36 @@
 /* Half a unit in the last place of bf16, and a little for the arithmetic before it. */
 static const double BF16 = 0x1.04p-8;
 
-static void embedding_case(struct device *d, u32 tokens, u32 hidden, float scale)
+/* `stream`: of floats, rows of the residual stream. */
+static void embedding_case(struct device *d, u32 tokens, u32 hidden, float scale, bool stream)
 {
 	enum { ROWS = 19, FIRST = 5 };
-	u16 *table;
-	float *host = device_bf16s(d, ROWS * hidden, false, &table), *want;
+	u16 *halves;
+	float *floats, *want,
+		*host = stream ? device_floats(d, ROWS * hidden, false, &floats)
+			       : device_bf16s(d, ROWS * hidden, false, &halves);
 	u32 *ids = check_alloc(&d->check, (tokens + 1) * sizeof(u32));
 	struct kern_embedding_args a = {.tokens = tokens,
 					.hidden = hidden,
 					.first = FIRST,
 					.rows = ROWS,
-					.scale = scale,
-					.dtype = KERN_BF16};
+					.scale = scale};
 	for (u32 t = 0; t < tokens; t++)
 		ids[t] = check_random(&d->check, ROWS + 2 * FIRST);
 	a.ids = device_upload(d, ids, tokens * sizeof(u32));
-	a.table = table;
-	a.table_dtype = KERN_BF16;
-	a.out_bf16 = device_alloc(d, (size_t)tokens * hidden * sizeof(u16));
+	a.table = stream ? (const void *)floats : halves;
+	a.table_dtype = stream ? KERN_F32 : KERN_BF16;
+	a.out = device_alloc(d, (size_t)tokens * hidden * sizeof(float));
 	const char *problem = device_problem(d, d->ops.embedding(&d->ctx, &a));
-	float *got = device_download_bf16(d, a.out_bf16, (size_t)tokens * hidden);
+	float *got = device_download(d, a.out, (size_t)tokens * hidden * sizeof(float));
 	a.out = want = check_alloc(&d->check, (size_t)tokens * hidden * sizeof(float));
 	a.ids = ids;
 	a.table = host;
-	a.table_dtype = a.dtype = KERN_F32;
+	a.table_dtype = KERN_F32;
 	(void)d->ref.embedding(&d->ref_ctx, &a);
 	if (!problem)
-		problem = device_close(got, want, (size_t)tokens * hidden, scale != 0 ? BF16 : 0, 0);
-	device_case_end(d, problem, "embedding tokens=%u hidden=%u", tokens, hidden);
+		problem = device_close(got, want, (size_t)tokens * hidden, 0, 0);
+	device_case_end(d, problem, "embedding tokens=%u hidden=%u stream=%d", tokens, hidden, stream);
 }
 
 /* Rows in 8 bits: right to half a step of the type. */
@@ -66,7 +68,7 @@ static const char *quantized_right(struct device *d, const struct kern_quantized
 
 struct norm_case {
 	u32 tokens, hidden;
-	bool outliers, add, norm;
+	bool outliers, add, norm, stream; /* stream: x is float */
 	enum kern_dtype quantized; /* KERN_F32: not */
 };
 
@@ -77,20 +79,39 @@ static void norm_quantized(struct device *d, const struct norm_case *n, struct k
 	q->scales = device_alloc(d, n->tokens * sizeof(float));
 }
 
+/* x + add is what x becomes, rounded where x is bf16; the reference goes on from there. */
+static const char *residual_right(struct device *d, const struct norm_case *n, const struct kern_rmsnorm_args *a,
+				  float *want)
+{
+	const size_t count = (size_t)n->tokens * n->hidden;
+	const float *got = n->stream ? device_download(d, a->x, count * sizeof(float))
+				     : device_download_bf16(d, a->x_bf16, count);
+	u16 *rounded = check_alloc(&d->check, count * sizeof(u16));
+
+	kern_convert(rounded, KERN_BF16, want, KERN_F32, count);
+	if (!n->stream)
+		kern_convert(want, KERN_F32, rounded, KERN_BF16, count);
+	return memcmp(got, want, count * sizeof(float)) != 0 ? "the residual is not x + add" : NULL;
+}
+
 static void rmsnorm_case(struct device *d, const struct norm_case *n)
 {
 	const size_t count = (size_t)n->tokens * n->hidden;
 	u16 *x, *add = NULL;
-	float *weight, *out = check_alloc(&d->check, count * sizeof(float));
+	float *stream, *weight, *out = check_alloc(&d->check, count * sizeof(float));
 	struct kern_quantized q;
 	struct kern_rmsnorm_args a = {
 		.eps = 1e-5f, .tokens = n->tokens, .hidden = n->hidden, .dtype = KERN_BF16};
 	struct kern_rmsnorm_args r = a;
-	r.x = device_bf16s(d, count, n->outliers, &x);
+	r.x = n->stream ? device_floats(d, count, n->outliers, &stream) : device_bf16s(d, count, n->outliers, &x);
 	r.add = n->add ? device_bf16s(d, count, n->outliers, &add) : NULL;
 	r.weight = device_floats(d, n->hidden, n->outliers, &weight);
 	r.dtype = KERN_F32;
-	a.x_bf16 = x;
+	a.x_dtype = n->stream ? KERN_F32 : KERN_BF16;
+	if (n->stream)
+		a.x = stream;
+	else
+		a.x_bf16 = x;
 	a.add_bf16 = add;
 	a.weight = weight;
 	a.out_bf16 = n->norm ? device_alloc(d, count * sizeof(u16)) : NULL;
@@ -100,12 +121,8 @@ static void rmsnorm_case(struct device *d, const struct norm_case *n)
 	}
 	const char *problem = device_problem(d, d->ops.rmsnorm(&d->ctx, &a));
 	(void)d->ref.rmsnorm(&d->ref_ctx, &r); /* the addition */
-	float *sum = device_download_bf16(d, x, count);
-	u16 *rounded = check_alloc(&d->check, count * sizeof(u16));
-	kern_convert(rounded, KERN_BF16, r.x, KERN_F32, count);
-	kern_convert(r.x, KERN_F32, rounded, KERN_BF16, count);
-	if (!problem && memcmp(sum, r.x, count * sizeof(float)) != 0)
-		problem = "the residual is not x + add, rounded";
+	const char *residual = residual_right(d, n, &a, r.x);
+	problem = problem ? problem : residual;
 	r.add = NULL;
 	r.out = out;
 	(void)d->ref.rmsnorm(&d->ref_ctx, &r);
@@ -113,8 +130,9 @@ static void rmsnorm_case(struct device *d, const struct norm_case *n)
 		problem = device_close(device_download_bf16(d, a.out_bf16, count), out, count, BF16, 1e-30);
 	if (!problem && a.quantized)
 		problem = quantized_right(d, &q, out, n->tokens, n->hidden);
-	device_case_end(d, problem, "rmsnorm tokens=%u hidden=%u outliers=%d add=%d norm=%d quantized=%s",
-			n->tokens, n->hidden, n->outliers, n->add, n->norm, kern_dtype_name(n->quantized));
+	device_case_end(d, problem, "rmsnorm tokens=%u hidden=%u outliers=%d add=%d norm=%d stream=%d quantized=%s",
+			n->tokens, n->hidden, n->outliers, n->add, n->norm, n->stream,
+			kern_dtype_name(n->quantized));
 }
 
 static void act_mul_case(struct device *d, enum kern_activation act, u32 tokens, u32 size,
@@ -150,17 +168,20 @@ void device_linear(struct device *d)
 	static const u32 widths[] = {8, 64, 200, 1024, 2056};
 	static const enum kern_dtype quantized[] = {KERN_F32, KERN_I8, KERN_F8E4M3};
 	for (u32 w = 0; w < COUNT_OF(widths); w++) {
-		embedding_case(d, 1 + w * 3, widths[w], w % 2 ? 11.3f : 0);
+		embedding_case(d, 1 + w * 3, widths[w], w % 2 ? 11.3f : 0, w == 3);
 		for (u32 bits = 0; bits < 8; bits++)
-			rmsnorm_case(d,
-				     &(struct norm_case){1 + w % 3, widths[w], bits & 1, bits & 2, bits & 4,
-							 quantized[bits & 4 ? (bits + w) % 3 : 0]});
+			rmsnorm_case(d, &(struct norm_case){1 + w % 3, widths[w], bits & 1, bits & 2, bits & 4,
+							    (bits + w) % 3 != 0,
+							    quantized[bits & 4 ? (bits / 2 + w) % 3 : 0]});
 		for (u32 i = 0; i < 3; i++)
 			act_mul_case(d, i % 2 ? KERN_SILU : KERN_GELU_TANH, 3 - w % 3, widths[w],
 				     quantized[(w + i) % 3]);
 	}
-	embedding_case(d, 0, 64, 0);
-	rmsnorm_case(d, &(struct norm_case){0, 64, false, true, true, KERN_F32});
-	rmsnorm_case(d, &(struct norm_case){2, 4104, true, true, true, KERN_I8});
-	rmsnorm_case(d, &(struct norm_case){1, 16384, true, true, false, KERN_F8E4M3});
+	embedding_case(d, 0, 64, 0, false);
+	embedding_case(d, 9, 40, 0, true);
+	rmsnorm_case(d, &(struct norm_case){0, 64, false, true, true, true, KERN_F32});
+	rmsnorm_case(d, &(struct norm_case){2, 4104, true, true, true, true, KERN_I8});
+	rmsnorm_case(d, &(struct norm_case){2, 4104, true, true, true, false, KERN_F32});
+	rmsnorm_case(d, &(struct norm_case){1, 16384, true, true, false, false, KERN_F8E4M3});
+	rmsnorm_case(d, &(struct norm_case){1, 16384, true, true, true, true, KERN_F32});
 }

@@ -159,13 +159,13 @@ static void rope_case(struct gpu_bench *b, const struct heads *h, u32 tokens, en
 	a.sin = sine;
 	a.positions = device_upload(&b->d, positions, tokens * sizeof(u32));
 	a.slots = device_upload(&b->d, slots, tokens * sizeof(i64));
-	a.qkv_bf16 = gpu_bench_place(b, (size_t)tokens * all * h->head_dim * sizeof(u16), 0);
+	a.qkv = gpu_bench_place(b, (size_t)tokens * all * h->head_dim * sizeof(float), 0);
 	a.q_bf16 = (u16 *)(void *)b->out;
 	a.kv = (struct kern_kv){
 		.dtype = type, .block_size = BLOCK_SIZE, .kv_heads = h->kv_heads, .head_dim = h->head_dim};
 	a.kv.k = device_alloc(&b->d, cache);
 	a.kv.v = device_alloc(&b->d, cache);
-	c.work = (double)tokens * (all + h->heads) * h->head_dim * sizeof(u16) +
+	c.work = (double)tokens * (all * sizeof(float) + h->heads * sizeof(u16)) * h->head_dim +
 		 2.0 * tokens * (double)token_bytes(h, type);
 	if (tokens >= 2048)
 		c.predicted_low = c.predicted_high = 0.85;

@@ -48,9 +48,18 @@ static void predict(struct gpu_case *c, const struct product *p)
 	}
 }
 
-static void product_case(struct gpu_bench *b, const char *model, const char *what, u32 n, u32 k, u32 tokens,
-			 enum kern_dtype type)
+/* Where the engine has a product go to. */
+enum into { BF16, F32, STREAM }; /* STREAM: added, in floats */
+
+struct matrix {
+	const char *model, *what;
+	u32 n, k;
+	enum into into;
+};
+
+static void product_case(struct gpu_bench *b, const struct matrix *m, u32 tokens, enum kern_dtype type)
 {
+	const u32 n = m->n, k = m->k;
 	struct product p = {.w = {.n = n, .k = k, .dtype = type, .packed = KERN_LAYOUT_DEVICE},
 			    .bytes = kern_weight_device_bytes(n, k, type)};
 	struct gpu_case c = {.op = "matmul", .bound = tokens <= 256 ? GPU_READ : GPU_COMPUTE};
@@ -59,15 +68,16 @@ static void product_case(struct gpu_bench *b, const char *model, const char *wha
 					.tokens = tokens,
 					.x_stride = k,
 					.out_stride = n,
+					.accumulate = m->into == STREAM,
 					.dtype = KERN_BF16,
-					.out_dtype = KERN_BF16};
+					.out_dtype = m->into == BF16 ? KERN_BF16 : KERN_F32};
 	p.a.x_bf16 = gpu_bench_place(b, (size_t)tokens * k * sizeof(u16), 0);
-	p.a.out_bf16 = (u16 *)(void *)b->out;
+	p.a.out = (float *)(void *)b->out;
 	p.w.data = gpu_bench_place(b, p.bytes, 0);
 	c.work = c.bound == GPU_READ ? (double)p.bytes : 2.0 * n * k * tokens;
 	predict(&c, &p);
-	snprintf(c.shape, sizeof(c.shape), "%s %s %s n=%u k=%u tokens=%u", model, what, kern_dtype_name(type),
-		 n, k, tokens);
+	snprintf(c.shape, sizeof(c.shape), "%s %s %s n=%u k=%u tokens=%u", m->model, m->what,
+		 kern_dtype_name(type), n, k, tokens);
 	if (tokens > 16 && type == KERN_BF16) {
 		const enum err e = kern_cuda_tune(&b->d.ctx, &p.a);
 		if (e != ERR_OK) {
@@ -78,19 +88,16 @@ static void product_case(struct gpu_bench *b, const char *model, const char *wha
 	gpu_bench_case(b, &c, queue_product, &p);
 }
 
-struct matrix {
-	const char *model, *what;
-	u32 n, k;
-};
-
 static void dense_cases(struct gpu_bench *b)
 {
 	static const struct matrix large[] = {
-		{"8b", "qkv", 6144, 4096},   {"8b", "out", 4096, 4096},	     {"8b", "gate_up", 28672, 4096},
-		{"8b", "down", 4096, 14336}, {"8b", "head", 128256, 4096},   {"1b", "qkv", 3072, 2048},
-		{"1b", "out", 2048, 2048},   {"1b", "gate_up", 16384, 2048}, {"1b", "down", 2048, 8192},
+		{"8b", "qkv", 6144, 4096, F32},	     {"8b", "out", 4096, 4096, STREAM},
+		{"8b", "gate_up", 28672, 4096, BF16}, {"8b", "down", 4096, 14336, STREAM},
+		{"8b", "head", 128256, 4096, BF16},  {"1b", "qkv", 3072, 2048, F32},
+		{"1b", "out", 2048, 2048, STREAM},   {"1b", "gate_up", 16384, 2048, BF16},
+		{"1b", "down", 2048, 8192, STREAM},
 	};
-	static const struct matrix little[] = {{"tiny", "qkv", 96, 64}, {"tiny", "down", 64, 96}};
+	static const struct matrix little[] = {{"tiny", "qkv", 96, 64, F32}, {"tiny", "down", 64, 96, STREAM}};
 	static const u32 many[] = {1, 8, 16, 32, 64, 128, 256, 2048}, few[] = {1, 20};
 	static const enum kern_dtype types[] = {KERN_I8, KERN_F8E4M3, KERN_I4_128};
 	const struct matrix *m = b->small ? little : large;
@@ -98,16 +105,13 @@ static void dense_cases(struct gpu_bench *b)
 
 	for (u32 i = 0; i < (b->small ? COUNT_OF(little) : COUNT_OF(large)); i++)
 		for (u32 t = 0; t < count; t++)
-			product_case(b, m[i].model, m[i].what, m[i].n, m[i].k, tokens[t], KERN_BF16);
+			product_case(b, &m[i], tokens[t], KERN_BF16);
 	if (!b->small)
-		product_case(b, "8b", "gate_up", 28672, 4096, 8192, KERN_BF16);
+		product_case(b, &m[2], 8192, KERN_BF16);
 	for (u32 i = 0; i < COUNT_OF(types); i++)
 		for (u32 t = 0; t < count; t++)
-			if (tokens[t] <= 64 || tokens[t] == 2048) {
-				const struct matrix *wide = &m[b->small ? 0 : 2];
-				product_case(b, wide->model, wide->what, wide->n, wide->k, tokens[t],
-					     types[i]);
-			}
+			if (tokens[t] <= 64 || tokens[t] == 2048)
+				product_case(b, &m[b->small ? 0 : 2], tokens[t], types[i]);
 }
 
 /* ---------------------------------------------------------------- what is fused with a product of few tokens
@@ -126,10 +130,10 @@ static void fused_case(struct gpu_bench *b, u32 n, u32 k, u32 tokens)
 					.tokens = tokens,
 					.x_stride = k,
 					.out_stride = n / 2,
-					.dtype = KERN_BF16,
+					.dtype = KERN_F32,
 					.out_dtype = KERN_BF16,
 					.fusion = &p.fusion};
-	p.a.x_bf16 = gpu_bench_place(b, (size_t)tokens * k * sizeof(u16), 0);
+	p.a.x = gpu_bench_place(b, (size_t)tokens * k * sizeof(float), 0);
 	p.a.out_bf16 = (u16 *)(void *)b->out;
 	predict(&c, &p);
 	snprintf(c.shape, sizeof(c.shape), "bfloat16 n=%u k=%u tokens=%u", n, k, tokens);
@@ -214,11 +218,12 @@ static void mixture_case(struct gpu_bench *b, u32 tokens, u32 experts, u32 top, 
 						   .tokens = tokens,
 						   .top = top,
 						   .hidden = k,
+						   .accumulate = true,
 						   .dtype = KERN_BF16};
 	m.combine.x_bf16 = gpu_bench_place(b, (size_t)count * k * sizeof(u16), 0);
-	m.combine.out_bf16 = (u16 *)(void *)b->out;
+	m.combine.out = (float *)(void *)b->out;
 	c.op = "moe_combine";
-	c.work = (double)(count + tokens) * k * sizeof(u16);
+	c.work = (double)k * (count * sizeof(u16) + 2.0 * tokens * sizeof(float));
 	snprintf(c.shape, sizeof(c.shape), "tokens=%u top=%u hidden=%u", tokens, top, k);
 	gpu_bench_case(b, &c, queue_combine, &m);
 	(void)device_release(d, kept);
@@ -234,6 +239,7 @@ void gpu_bench_matmul(struct gpu_bench *b)
 		return;
 	}
 	fused_case(b, 28672, 4096, 1);
+	fused_case(b, 28672, 4096, 8); /* what the engine fuses at most: GPU_NORM_BYTES */
 	fused_case(b, 28672, 4096, 16);
 	mixture_case(b, 1, 128, 8, 1536, 2048);
 	mixture_case(b, 16, 128, 8, 1536, 2048);

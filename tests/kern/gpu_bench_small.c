@@ -29,8 +29,7 @@ static void elementwise_cases(struct gpu_bench *b, u32 tokens, u32 hidden, u32 i
 	struct kern_embedding_args e = {.table_dtype = KERN_BF16,
 					.tokens = tokens,
 					.hidden = hidden,
-					.rows = vocab,
-					.dtype = KERN_BF16};
+					.rows = vocab};
 	struct kern_rmsnorm_args n = {.eps = 1e-5f, .tokens = tokens, .hidden = hidden, .dtype = KERN_BF16};
 	struct kern_act_mul_args act = {.tokens = tokens, .size = inner, .dtype = KERN_BF16};
 	struct gpu_case c = {.op = "embedding", .bound = GPU_READ, .repeats = 20};
@@ -39,17 +38,17 @@ static void elementwise_cases(struct gpu_bench *b, u32 tokens, u32 hidden, u32 i
 		ids[t] = check_random(check, vocab);
 	e.ids = device_upload(&b->d, ids, tokens * sizeof(u32));
 	e.table = gpu_bench_place(b, (size_t)vocab * hidden * sizeof(u16), 0);
-	e.out_bf16 = (u16 *)(void *)b->out;
-	c.work = 2.0 * (double)wide * sizeof(u16);
+	e.out = (float *)(void *)b->out;
+	c.work = (double)wide * (sizeof(u16) + sizeof(float));
 	snprintf(c.shape, sizeof(c.shape), "tokens=%u hidden=%u", tokens, hidden);
 	gpu_bench_case(b, &c, queue_embedding, &e);
 	(void)device_floats(&b->d, hidden, false, &weight);
 	n.weight = weight;
-	n.x_bf16 = (u16 *)(void *)b->out;
+	n.x = (float *)(void *)b->out;
 	n.add_bf16 = gpu_bench_place(b, wide * sizeof(u16), 0);
 	n.out_bf16 = (u16 *)(void *)(b->out + b->out_bytes / 2);
 	c.op = "rmsnorm with residual";
-	c.work = 4.0 * (double)wide * sizeof(u16);
+	c.work = (double)wide * (2 * sizeof(u16) + 2 * sizeof(float));
 	if (tokens >= 2048) {
 		c.predicted_low = 0.80;
 		c.predicted_high = 0.90;
