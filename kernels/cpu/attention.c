@@ -19,9 +19,14 @@
 
 /* ---------------------------------------------------------------- keys of a part */
 
+static size_t block_of(const struct kern_attention_args *a, u32 row, u32 key)
+{
+	return a->block_tables[(size_t)row * a->block_stride + key / a->kv.block_size];
+}
+
 static size_t block_at(const struct tile *t, u32 key)
 {
-	return t->a->block_tables[(size_t)t->row * t->a->block_stride + key / t->a->kv.block_size];
+	return block_of(t->a, t->row, key);
 }
 
 /* Blocks that do not hold whole groups: copies keys and values of one side by side. */
@@ -64,22 +69,37 @@ static void find_group(struct tile *t, u32 key, u32 group)
 }
 
 /* Groups of a block share their lines: each group asks for its share of the block's memory. */
-static const char *key_memory(const struct tile *t, u32 key)
+static const char *key_memory(const struct kern_attention_args *a, u32 row, u32 kv_head, u32 key)
 {
-	const struct kern_kv *kv = &t->a->kv;
-	const char *head = kern_kv_head(kv, kv->k, block_at(t, key), t->kv_head);
-	return head + key % kv->block_size * t->value_bytes;
+	const struct kern_kv *kv = &a->kv;
+	const char *head = kern_kv_head(kv, kv->k, block_of(a, row, key), kv_head);
+	return head + key % kv->block_size * kern_kv_words(kv) * sizeof(u32);
+}
+
+/* Where the thread's next task begins to read. */
+static void find_following(struct tile *t, const struct attention_task *next)
+{
+	const struct kern_attention_args *a = t->a;
+	u32 last = a->context[next->row] - next->queries_of_row + next->query;
+	u32 first = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
+	u32 begin = next->segment * ATTENTION_SEGMENT, end = last + next->queries;
+	if (first > begin)
+		begin = first / ATTENTION_PART * ATTENTION_PART;
+	for (u32 key = begin; t->following_count < AHEAD && key < end; key += GROUP)
+		t->following[t->following_count++] = key_memory(a, next->row, next->kv_head, key);
 }
 
 static void ahead_begin(struct tile *t, u32 begin, bool whole)
 {
 	u32 groups = kern_ceil(t->count, GROUP), n = 0, next = begin + ATTENTION_PART;
 	for (u32 g = 0; g < groups; g++)
-		t->ahead[n++] = whole ? key_memory(t, begin + g * GROUP) : t->keys[g];
+		t->ahead[n++] = whole ? key_memory(t->a, t->row, t->kv_head, begin + g * GROUP) : t->keys[g];
 	for (u32 g = 0; g < groups; g++)
 		t->ahead[n++] = t->values[g];
 	for (u32 g = 0; g < AHEAD && whole && next + g * GROUP < t->end; g++)
-		t->ahead[n++] = key_memory(t, next + g * GROUP);
+		t->ahead[n++] = key_memory(t->a, t->row, t->kv_head, next + g * GROUP);
+	for (u32 g = 0; g < t->following_count && n < COUNT_OF(t->ahead); g++)
+		t->ahead[n++] = t->following[g];
 	while (n < COUNT_OF(t->ahead))
 		t->ahead[n++] = t->values[0]; /* nothing more to ask for */
 }
@@ -334,16 +354,19 @@ static void tile_begin(struct tile *t, const struct attention_task *task, u32 r0
 	t->end = t->last[rows - 1] + 1;
 }
 
-static void run_task(void *arg, u32 index, u32 thread)
+/* `next`: the task that this thread takes afterwards, or the same one. */
+static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32 thread)
 {
-	const struct attention_plan *plan = arg;
 	const struct kern_attention_args *a = plan->a;
-	struct attention_task task = attention_task(plan, index);
+	struct attention_task task = attention_task(plan, index), following = attention_task(plan, next);
 	u32 group = a->heads / a->kv.kv_heads, rows = task.queries * group,
 	    tiles = kern_ceil(rows, ATTENTION_ROWS);
 	struct tile t;
 	t.a = a;
 	t.lane = attention_lane(plan, thread);
+	t.following_count = 0;
+	if (next != index && a->kv.block_size % GROUP == 0)
+		find_following(&t, &following);
 	for (u32 i = 0; i < tiles; i++) {
 		u32 r0 = (u32)((u64)rows * i / tiles), count = (u32)((u64)rows * (i + 1) / tiles) - r0;
 		tile_begin(&t, &task, r0, count);
@@ -370,6 +393,16 @@ static void run_task(void *arg, u32 index, u32 thread)
 	}
 }
 
+static void run_tasks(void *arg, u32 task, u32 thread)
+{
+	struct attention_plan *plan = arg;
+	u32 index, end, next;
+	(void)task;
+	while (shares_take(&plan->shares, thread, &index, &end))
+		run_task(plan, index, plan->follows && shares_next(&plan->shares, thread, &next) ? next : index,
+			 thread);
+}
+
 /* Merges the segments of one chunk, in order. */
 static void merge_task(void *arg, u32 index, u32 thread)
 {
@@ -393,7 +426,12 @@ enum err VARIANT(attention)(struct kern_ctx *ctx, const struct kern_attention_ar
 {
 	struct attention_plan plan;
 	attention_plan_init(&plan, ctx, a);
-	kern_parallel(ctx, plan.tasks, run_task, &plan);
+	if (plan.tasks == 0)
+		return ERR_OK;
+	/* Chunks of prompts differ in length, and all threads take the longest first. */
+	plan.follows = a->tokens <= a->rows;
+	shares_init(&plan.shares, plan.tasks, plan.follows ? kern_thread_count(ctx) : 1, 1);
+	kern_parallel(ctx, kern_min(plan.tasks, kern_thread_count(ctx)), run_tasks, &plan);
 	if (plan.divided)
 		kern_parallel(ctx, plan.tasks / plan.segments, merge_task, &plan);
 	return ERR_OK;

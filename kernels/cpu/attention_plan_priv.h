@@ -2,6 +2,7 @@
 #ifndef TERCET_KERNELS_CPU_ATTENTION_PLAN_PRIV_H
 #define TERCET_KERNELS_CPU_ATTENTION_PLAN_PRIV_H
 
+#include "kernels/cpu/shares_priv.h"
 #include "kernels/kern_priv.h"
 
 enum {
@@ -23,6 +24,8 @@ struct attention_plan {
 	char *lanes;
 	size_t lane_bytes;
 	float *partials; /* divided: [tasks][rows_a_task] */
+	bool follows; /* a thread's next task is known: its first keys are asked for beside its last values */
+	struct shares shares; /* of the tasks, where there are any */
 };
 
 struct attention_task {

@@ -56,8 +56,11 @@ struct tile {
 	const char *values[GROUPS];
 	size_t value_bytes;					/* from a key's values to the next key's */
 	const float *key_scales[GROUPS], *value_scales[GROUPS]; /* of 8-bit types */
-	/* What is read, in order: keys, then values, then the next part's keys; a group's memory each. */
+	/* What is read, in order: keys, then values, then the next part's keys, or those of the thread's next task; a
+	 * group's memory each. */
 	const char *ahead[2 * GROUPS + AHEAD];
+	const char *following[AHEAD]; /* the next task's first groups, as far as they are known */
+	u32 following_count;
 };
 
 /* Calls body(n) with the constant n = t->rows. */

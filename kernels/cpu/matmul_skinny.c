@@ -5,7 +5,7 @@
  * panel, and when nothing is left to take, fetches the beginning of the weights that come next (kern_threads_ahead).
  */
 #include "kernels/cpu/matmul_driver_priv.h"
-#include "kernels/cpu/panels_priv.h"
+#include "kernels/cpu/shares_priv.h"
 
 enum {
 	/* Longer than memory takes to answer, at the speed that a core reads at; still in the L1 cache when used. */
@@ -17,7 +17,7 @@ enum {
 
 struct skinny {
 	const struct matmul_job *job;
-	struct panels panels;
+	struct shares shares;
 	u32 pack_values;
 };
 
@@ -68,7 +68,7 @@ static void run_panels(void *arg, u32 task, u32 thread)
 	const struct matmul_job *j = s->job;
 	u32 first, end, columns = j->a->tokens == 1 ? j->kernel->one_columns : j->kernel->tile_columns;
 	(void)task;
-	while (panels_take(&s->panels, thread, &first, &end))
+	while (shares_take(&s->shares, thread, &first, &end))
 		for (u32 n = first * KERN_PANEL; n < end * KERN_PANEL && n < j->a->w->n; n += columns)
 			run_panel(j, n, columns);
 }
@@ -82,7 +82,7 @@ static void fetch_next(struct kern_ctx *ctx, const struct kern_weight *w)
 		kern_threads_ahead(ctx->threads, NULL, 0, 0);
 		return;
 	}
-	size_t share = panels_a_share(kern_ceil(w->n, KERN_PANEL), kern_thread_count(ctx)) * matmul_panel_bytes(w);
+	size_t share = shares_units(kern_ceil(w->n, KERN_PANEL), kern_thread_count(ctx)) * matmul_panel_bytes(w);
 	kern_threads_ahead(ctx->threads, w->data, share, share < NEXT_BYTES ? share : NEXT_BYTES);
 }
 
@@ -93,7 +93,7 @@ void matmul_skinny_run(struct kern_ctx *ctx, const struct matmul_job *j)
 	u32 panels = kern_ceil(w->n, KERN_PANEL), threads = kern_thread_count(ctx);
 	s.job = j;
 	pack(ctx, &s);
-	panels_init(&s.panels, panels, threads, (u32)(TAKE_BYTES / matmul_panel_bytes(w)) + 1);
+	shares_init(&s.shares, panels, threads, (u32)(TAKE_BYTES / matmul_panel_bytes(w)) + 1);
 	fetch_next(ctx, j->a->next);
-	kern_parallel(ctx, kern_min(threads, s.panels.shares), run_panels, &s);
+	kern_parallel(ctx, kern_min(threads, s.shares.count), run_panels, &s);
 }

@@ -1,0 +1,85 @@
+/* Sharing out units of work that follow each other in memory, panels of a matrix or heads of sequences: every thread has
+ * neighbouring ones of its own and takes them in order, so that it knows which one comes next; one that is done takes
+ * from the end of who has most left. Lives on the stack of an op. */
+#ifndef TERCET_KERNELS_CPU_SHARES_PRIV_H
+#define TERCET_KERNELS_CPU_SHARES_PRIV_H
+
+#include <stdatomic.h>
+
+#include "kernels/kern_priv.h"
+
+enum { SHARES_MAX = 64 };
+
+struct shares {
+	u32 count, at_once; /* at_once: units that are taken at a time */
+	struct {
+		_Alignas(64) _Atomic u64 left; /* end << 32 | first */
+	} of[SHARES_MAX];
+};
+
+/* Units of a share, the same for all but the last ones. */
+static inline u32 shares_units(u32 units, u32 threads)
+{
+	return kern_ceil(units, kern_min(threads, SHARES_MAX));
+}
+
+static inline void shares_init(struct shares *p, u32 units, u32 threads, u32 at_once)
+{
+	u32 each = shares_units(units, threads);
+	p->count = kern_ceil(units, each);
+	p->at_once = at_once;
+	for (u32 i = 0; i < p->count; i++)
+		atomic_init(&p->of[i].left, (u64)kern_min((i + 1) * each, units) << 32 | i * each);
+}
+
+static inline u32 shares_left(u64 left)
+{
+	return (u32)(left >> 32) - (u32)left;
+}
+
+/* Takes up to at_once units from a share's front or, for another thread's, from its end. */
+static inline bool shares_take_from(struct shares *p, u32 share, bool front, u32 *first, u32 *end)
+{
+	u64 seen = atomic_load_explicit(&p->of[share].left, memory_order_relaxed), rest;
+	do {
+		u32 count = kern_min(shares_left(seen), p->at_once);
+		if (count == 0)
+			return false;
+		*first = front ? (u32)seen : (u32)(seen >> 32) - count;
+		*end = *first + count;
+		rest = front ? seen + count : seen - ((u64)count << 32);
+	} while (!atomic_compare_exchange_weak_explicit(&p->of[share].left, &seen, rest, memory_order_relaxed,
+							memory_order_relaxed));
+	return true;
+}
+
+/* Units [first, end) for this thread; false when all are taken. */
+static inline bool shares_take(struct shares *p, u32 thread, u32 *first, u32 *end)
+{
+	if (shares_take_from(p, thread % p->count, true, first, end))
+		return true;
+	for (;;) {
+		u32 most = 0, victim = 0;
+		for (u32 i = 0; i < p->count; i++) {
+			u32 left = shares_left(atomic_load_explicit(&p->of[i].left, memory_order_relaxed));
+			if (left > most) {
+				most = left;
+				victim = i;
+			}
+		}
+		if (most == 0)
+			return false;
+		if (shares_take_from(p, victim, false, first, end))
+			return true;
+	}
+}
+
+/* The unit that this thread takes next unless another is faster; false: none of its own. */
+static inline bool shares_next(const struct shares *p, u32 thread, u32 *next)
+{
+	u64 left = atomic_load_explicit(&p->of[thread % p->count].left, memory_order_relaxed);
+	*next = (u32)left;
+	return shares_left(left) > 0;
+}
+
+#endif
