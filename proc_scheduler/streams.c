@@ -36,6 +36,7 @@ void streams_fini(struct streams *st)
 	}
 	free(st->ends);
 	kept_results_fini(&st->kept);
+	buf_fini(&st->outputs);
 	ipc_scratch_fini(&st->decoded);
 	outbox_fini(&st->outbox);
 	memset(st, 0, sizeof(*st));
@@ -102,6 +103,15 @@ static void send(struct streams *st, const struct ipc_msg *msg)
 			  err_text(e));
 }
 
+static void send_frame(struct streams *st, char *data, size_t bytes)
+{
+	if (st->was_greeted && !st->connected)
+		return;
+	enum err e = outbox_send_frame(&st->outbox, (ipc_peer){0}, data, bytes);
+	if (e)
+		LOG_ERROR("STREAM_MESSAGE_LOST", "type=RESULT reason=\"%s\"", err_text(e));
+}
+
 /* ---------------------------------------------------------------- ends */
 
 static struct stream_end *end_at(struct streams *st, u32 i)
@@ -132,8 +142,50 @@ static void keep_end(struct streams *st, const struct ipc_msg *open, const struc
 	st->end_bytes += end->open.bytes + end->close.bytes;
 }
 
-/* Its outputs from the first kept one on follow with their log-probabilities. If only those of its prompt are kept, its
- * last output follows behind them: with all outputs it would be over before they come. */
+/* Outputs of a sequence of which only log-probabilities of the prompt are kept: put by until those were sent. They are what
+ * a RESULT would say, so that all is decoded as it was at first. */
+static void keep_outputs(struct streams *st, const struct ipc_open *open)
+{
+	u64 seqs[IPC_ROWS_MAX];
+	u32 positions[IPC_ROWS_MAX];
+
+	for (u32 at = 0, n; at < open->output_tokens_count; at += n) {
+		n = open->output_tokens_count - at < IPC_ROWS_MAX ? open->output_tokens_count - at : IPC_ROWS_MAX;
+		for (u32 i = 0; i < n; i++) {
+			seqs[i] = open->seq;
+			positions[i] = at + i;
+		}
+		struct ipc_msg msg = {.type = IPC_TYPE_RESULT, .epoch = st->epoch};
+		msg.result = (struct ipc_result){.seq = seqs,
+						 .seq_count = n,
+						 .position = positions,
+						 .position_count = n,
+						 .token = open->output_tokens + at,
+						 .token_count = n};
+		size_t begin = st->outputs.bytes;
+		u32 bytes = 0;
+		buf_append(&st->outputs, &bytes, sizeof(bytes));
+		ipc_encode(&msg, &st->outputs);
+		if (!buf_ok(&st->outputs))
+			return;
+		bytes = (u32)(st->outputs.bytes - begin - sizeof(bytes));
+		memcpy(st->outputs.data + begin, &bytes, sizeof(bytes));
+	}
+}
+
+/* How many outputs the OPEN carries. Those from the first kept one on follow with their log-probabilities. If only those of
+ * its prompt are kept, all outputs follow behind them: the OPEN's might hold a stop string, or be all there are, and the
+ * stream would be over before they come. */
+static u32 outputs_of_open(struct streams *st, const struct ipc_open *open)
+{
+	u32 count = kept_results_open(&st->kept, open->seq, open->output_tokens_count);
+
+	if (count == 0 || !kept_results_only_prompt(&st->kept, open->seq))
+		return count;
+	keep_outputs(st, open);
+	return 0;
+}
+
 static enum err send_open_of_end(struct streams *st, struct stream_end *end)
 {
 	struct ipc_msg msg;
@@ -143,10 +195,7 @@ static enum err send_open_of_end(struct streams *st, struct stream_end *end)
 	enum err e = ipc_decode(end->open.data, end->open.bytes, &st->decoded, &msg, NULL);
 	if (e)
 		return e;
-	msg.open.output_tokens_count =
-		kept_results_open(&st->kept, msg.open.seq, msg.open.output_tokens_count);
-	if (msg.open.output_tokens_count && kept_results_only_prompt(&st->kept, msg.open.seq))
-		msg.open.output_tokens_count--;
+	msg.open.output_tokens_count = outputs_of_open(st, &msg.open);
 	return outbox_send(&st->outbox, (ipc_peer){0}, &msg);
 }
 
@@ -189,31 +238,24 @@ static void send_result(void *ctx, const struct ipc_result *m)
 	send(st, &msg);
 }
 
-static void send_last_output(struct streams *st, struct stream_end *end)
+static void send_outputs(struct streams *st)
 {
-	struct ipc_msg msg;
+	u32 bytes;
 
-	if (!buf_ok(&end->open) || ipc_decode(end->open.data, end->open.bytes, &st->decoded, &msg, NULL))
-		return;
-	const struct ipc_open *open = &msg.open;
-	if (open->output_tokens_count == 0 || !kept_results_only_prompt(&st->kept, open->seq))
-		return;
-	u64 seq = open->seq;
-	u32 position = open->output_tokens_count - 1, token = open->output_tokens[position];
-	const struct ipc_result last = {.seq = &seq,
-					.seq_count = 1,
-					.position = &position,
-					.position_count = 1,
-					.token = &token,
-					.token_count = 1};
-	send_result(st, &last);
+	if (!buf_ok(&st->outputs))
+		LOG_ERROR("STREAM_MESSAGE_LOST", "type=RESULT reason=\"%s\"", err_text(ERR_NO_MEMORY));
+	for (size_t at = 0; buf_ok(&st->outputs) && at < st->outputs.bytes; at += bytes) {
+		memcpy(&bytes, st->outputs.data + at, sizeof(bytes));
+		at += sizeof(bytes);
+		send_frame(st, st->outputs.data + at, bytes);
+	}
+	buf_fini(&st->outputs);
 }
 
 void streams_reopen_end(struct streams *st)
 {
 	kept_results_give(&st->kept, send_result, st);
-	for (u32 i = 0; st->kept.index_count && i < st->end_count; i++)
-		send_last_output(st, end_at(st, i));
+	send_outputs(st);
 	kept_results_end(&st->kept);
 }
 
@@ -224,7 +266,7 @@ static void on_open(void *ctx, const struct seq *q, const struct seq_extra *x, c
 	struct streams *st = ctx;
 	struct ipc_msg msg = open_message(st, q, x, tokens);
 
-	msg.open.output_tokens_count = kept_results_open(&st->kept, q->id, msg.open.output_tokens_count);
+	msg.open.output_tokens_count = outputs_of_open(st, &msg.open);
 	send(st, &msg);
 }
 

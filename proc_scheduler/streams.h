@@ -26,6 +26,7 @@ struct streams {
 	u32 end_first, end_count;
 	u64 end_bytes;
 	struct kept_results kept;
+	struct buf outputs; /* encoded RESULTs that follow the kept ones, each behind its length; within reopen_begin and _end */
 	struct ipc_scratch decoded;
 	u64 now_ns; /* of the event that is handled */
 };

@@ -174,13 +174,15 @@ def test_the_prompts_log_probabilities_outlive_a_detokenizer_that_heard_nothing(
     """The request ends while nobody listens: what is told of it later must not be over before they come."""
     with Engine() as e, concurrent.futures.ThreadPoolExecutor(1) as pool:
         fields = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "prompt_logprobs": 1}
-        wanted = e.api.completions(list(range(10, 40)), **fields)["choices"][0]
-        detok = e.pid_of("tercet-detok")
-        os.kill(detok, signal.SIGSTOP)
-        answer = pool.submit(e.api.completions, list(range(10, 40)), **fields)
-        wait_until(lambda: e.api.metric("tercet_request_success_length_total") == 2, 10, "the end")
-        os.kill(detok, signal.SIGKILL)
-        got = answer.result()["choices"][0]
-    assert got["text"] == wanted["text"]
-    assert [p and sorted(p) for p in got["prompt_logprobs"]] == [p and sorted(p) for p in wanted["prompt_logprobs"]]
-    assert got["prompt_logprobs"].count(None) == 1
+        text = e.api.completions(list(range(10, 40)), **fields)["choices"][0]["text"]
+        for stop in None, [text[4:8]]:  # which the scheduler does not see, so that it goes on to the last token
+            wanted = e.api.completions(list(range(10, 40)), stop=stop, **fields)["choices"][0]
+            detok, ends = e.pid_of("tercet-detok"), e.api.metric("tercet_request_success_length_total")
+            os.kill(detok, signal.SIGSTOP)
+            answer = pool.submit(e.api.completions, list(range(10, 40)), stop=stop, **fields)
+            wait_until(lambda: e.api.metric("tercet_request_success_length_total") > ends, 10, "the end")
+            os.kill(detok, signal.SIGKILL)
+            got = answer.result()["choices"][0]
+            assert got["text"] == wanted["text"] and got["finish_reason"] == wanted["finish_reason"] == ("stop" if stop else "length")
+            assert [p and sorted(p) for p in got["prompt_logprobs"]] == [p and sorted(p) for p in wanted["prompt_logprobs"]]
+            assert got["prompt_logprobs"].count(None) == 1

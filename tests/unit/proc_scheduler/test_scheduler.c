@@ -252,6 +252,82 @@ Test(scheduler, a_new_detokenizer_gets_the_log_probabilities_again)
 	fake_worker_fini(&w);
 }
 
+/* The same with rows of the prompt alone, one for each sequence that samples for the first time. */
+static void serve_step_prompts(struct peer *worker, struct fake_worker *w, struct fake_result *r)
+{
+	static u32 ones[IPC_ROWS_MAX], ids[IPC_ROWS_MAX];
+	static f32 values[IPC_ROWS_MAX];
+	static u64 seqs[IPC_ROWS_MAX];
+	struct ipc_msg out = {0};
+	struct err_msg em;
+	u32 n = 0;
+
+	const struct ipc_msg *m = shell_expect(worker, IPC_TYPE_STEP);
+	cr_assert_eq(fake_worker_step(w, &m->step, r, &em), ERR_OK, "%s", em.text);
+	out.epoch = m->epoch;
+	out.result = fake_result_message(r);
+	if (out.result.seq_count == 0 && w->batch->tokens_run == 0)
+		return;
+	for (u32 i = 0; i < out.result.seq_count; i++)
+		if (out.result.position[i] == 0) {
+			seqs[n] = out.result.seq[i];
+			ones[n] = 1;
+			ids[n++] = 7;
+		}
+	out.result.plp_seq = seqs;
+	out.result.plp_position = out.result.plp_count = out.result.plp_rank = ones;
+	out.result.plp_ids = ids;
+	out.result.plp_values = values;
+	out.result.plp_seq_count = out.result.plp_position_count = out.result.plp_count_count = n;
+	out.result.plp_rank_count = out.result.plp_ids_count = out.result.plp_values_count = n;
+	shell_send(worker, IPC_TYPE_RESULT, out);
+}
+
+/* Outputs that come before them could end the stream: by a stop string that nobody has told of, or by their number. */
+Test(scheduler, a_new_detokenizer_gets_the_log_probabilities_of_a_prompt_before_its_outputs)
+{
+	static struct fake_result r;
+	struct shell *s = shell_start((const char *const[]){"async_depth=0", NULL});
+	struct peer worker, client, stream;
+	struct fake_worker w;
+	u32 next[2] = {0, 0}, prompts = 0;
+
+	fake_worker_init(&w, &limits);
+	shell_worker(s, &worker, 0, SHELL_BLOCKS);
+	shell_client(s, &client, 5);
+	shell_submit(&client, 5, 1, 20, 30);
+	shell_submit(&client, 5, 2, 30, 4);
+	shell_expect(&client, IPC_TYPE_ACCEPTED);
+	shell_expect(&client, IPC_TYPE_ACCEPTED);
+	shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	while (w.batch->row_count != 1 || w.batch->step < 4)
+		serve_step_prompts(&worker, &w, &r);
+
+	shell_restart_detok(s);
+	const struct ipc_msg *m = shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	u64 live = m->open.seq;
+	cr_assert_eq(m->open.output_tokens_count, 0);
+	m = shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	cr_assert_eq(m->open.output_tokens_count, 0);
+	u64 ended = m->open.seq;
+	m = shell_expect_stream(s, &stream, IPC_TYPE_CLOSE);
+	cr_assert_eq(m->close.seq, ended);
+	cr_assert_eq(m->close.output_count, 4);
+	while (next[0] < 4 || next[1] < 4) {
+		m = shell_expect_stream(s, &stream, IPC_TYPE_RESULT);
+		prompts += m->result.plp_seq_count;
+		cr_assert(m->result.seq_count == 0 || prompts == 2, "outputs come first");
+		for (u32 i = 0; i < m->result.seq_count; i++) {
+			cr_assert(m->result.seq[i] == live || m->result.seq[i] == ended);
+			cr_assert_eq(m->result.position[i], next[m->result.seq[i] == ended]++);
+		}
+	}
+	shell_disconnect(&worker);
+	shell_disconnect(&client);
+	cr_assert_eq(shell_stop(&s), ERR_OK);
+	fake_worker_fini(&w);
+}
+
 Test(scheduler, a_stop_string_ends_a_request)
 {
 	struct shell *s = shell_start(NULL);
