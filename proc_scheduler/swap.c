@@ -4,6 +4,11 @@
  * Blocks are copied out in the step that drops the row and copied in in the step that adds it again. Steps that
  * preempt admit nobody, so no step does both: no block is read and written in one step, whichever pool it is of.
  *
+ * Blocks that the prefix cache still holds are copied, too. They are free from now on, at the end of the list that the
+ * next preemption or admission takes from, and nobody could copy one when it is taken: that step writes to it, and no step
+ * reads and writes a block. So only a copy of now is sure to be there; what has outlived the wait in the cache is not
+ * copied back.
+ *
  * There is no model of costs behind it: the bytes of a token's KV cross a bus in a small part of the time in which the
  * token is computed again, for long sequences and short ones alike, so whoever fits into the pool is swapped. */
 #include "common/assert.h"

@@ -345,14 +345,18 @@ static enum err open_temporary(const char *path, int *out, struct err_msg *em)
 		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
 		if (fd < 0)
 			return io_error(errno, em);
+		if (fstat(fd, &mine) < 0 || !S_ISREG(mine.st_mode)) {
+			close(fd);
+			return err_set(em, ERR_IO, "%s is there and no regular file: remove it", path);
+		}
 		if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
 			int code = errno;
 			close(fd);
 			return code == EWOULDBLOCK ? err_set(em, ERR_BUSY, "another process is writing it")
 						   : io_error(code, em);
 		}
-		if (fstat(fd, &mine) == 0 && stat(path, &named) == 0 && mine.st_ino == named.st_ino &&
-		    mine.st_dev == named.st_dev && S_ISREG(mine.st_mode) && ftruncate(fd, 0) == 0) {
+		if (stat(path, &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev &&
+		    ftruncate(fd, 0) == 0) {
 			*out = fd;
 			return ERR_OK;
 		}
@@ -456,6 +460,6 @@ void weights_cache_keep(const struct weights_cache_key *key, const void *memory,
 		LOG_INFO("WEIGHTS_CACHE_WRITTEN", "file=\"%s\" bytes=%lluMiB seconds=%.2f", key->path,
 			 (unsigned long long)(key->bytes >> 20), seconds_since(begin));
 	else
-		LOG_WARN("WEIGHTS_CACHE_NOT_WRITTEN", "file=\"%s\" reason=\"%s\" then=\"the next start packs again\"",
-			 key->path, em.text);
+		LOG_WARN("WEIGHTS_CACHE_NOT_WRITTEN", "file=\"%s\" reason=\"%s\" then=\"%s\"", key->path, em.text,
+			 e == ERR_BUSY ? "the next start uses what that one writes" : "the next start packs again");
 }

@@ -331,6 +331,9 @@ Test(weights_cache, one_process_writes_at_a_time_and_a_dead_ones_file_is_taken_o
 	cr_assert_eq(map(&l, &em), ERR_OK, "%s", em.text);
 	cr_assert_eq(symlink("/dev/null", path), 0); /* a link is not followed */
 	cr_assert_neq(weights_cache_store(&l.key, l.r->weights.memory, &l.plan, &em), ERR_OK);
+	cr_assert(unlink(path) == 0 && mkfifo(path, 0600) == 0);
+	cr_assert_eq(weights_cache_store(&l.key, l.r->weights.memory, &l.plan, &em), ERR_IO);
+	cr_assert(strstr(em.text, ".tmp is there and no regular file: remove it"), "%s", em.text);
 	runner_destroy(&l.r);
 	tiny_model_remove(&s.model);
 }
