@@ -1,6 +1,7 @@
 /* How much scratch the ops need for steps of a given size: the largest need of any op, for they run one after
  * the other and share it. */
 #include "kernels/cpu/attention_plan_priv.h"
+#include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/kern_priv.h"
 
 enum { SCRATCH_LEAST = 4096 };
@@ -14,7 +15,9 @@ static size_t matmul_bytes(const struct kern_limits *l)
 	widest = heads > widest ? heads : widest;
 	size_t halves = (widest + 31) * sizeof(u16);
 	size_t bytes = kern_align(widest + KERN_GROUP_MAX - 1 + ((size_t)widest / 32 + 1) * 2 * sizeof(float));
-	return kern_align(l->tokens * (halves > bytes ? halves : bytes));
+	u32 threads = l->threads > 0 ? l->threads : 1;
+	return kern_align(l->tokens * (halves > bytes ? halves : bytes)) +
+	       threads * matmul_blocked_lane_bytes(l->tokens);
 }
 
 /* The rows of one expert, beside what their product needs. */

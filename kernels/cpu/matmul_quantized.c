@@ -21,6 +21,7 @@ enum {
 #endif
 	VECS_OF_ONE = KERN_PANEL / VEC_LANES, /* one row takes a panel: one stream of memory */
 	K_BLOCK = 2048, /* 64 KiB of a panel */
+	FEW_ROWS_INT4 = 16, /* that gain nothing by having weights in 4 bits unpacked for all of them */
 };
 
 #if VEC_LANES == 16
@@ -366,6 +367,12 @@ static const struct matmul_kernel INT4 = {.tile_rows = REGISTER_ROWS,
 enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
 	struct matmul_inputs in = {.unit_values = 4, .width = kern_dtype_group(a->w->dtype)};
+#ifdef __AVX512VNNI__
+	if (a->tokens > (a->w->dtype == KERN_I8 ? TILE_ROWS : FEW_ROWS_INT4)) {
+		VARIANT(matmul_quantized_many)(ctx, a);
+		return ERR_OK;
+	}
+#endif
 	const struct matmul_kernel *int4 = a->tokens <= TILE_ROWS ? &INT4_FEW : &INT4;
 	matmul_run(ctx, a, a->w->dtype == KERN_I8 ? &INT8 : int4, &in);
 	return ERR_OK;

@@ -112,6 +112,14 @@ static void round_i4(const float *x, u32 width, float inverse, float zero, u8 *q
 	}
 }
 
+/* Zeros are whole eighths where a byte holds 8 * (q - zero): products of many rows then compute with bytes. They cost
+ * nothing to speak of, for the middle of a range is no better known. */
+static u16 zero_i4(float exact)
+{
+	float near = (exact * 8 + ROUND - ROUND) / 8;
+	return kern_float_to_f16(near >= -0.875f && near <= 16 ? near : exact);
+}
+
 static void choose_i4(const float *x, u32 width, u8 *q, u16 *scale, u16 *zero)
 {
 	float low, high, best = INFINITY;
@@ -125,7 +133,7 @@ static void choose_i4(const float *x, u32 width, u8 *q, u16 *scale, u16 *zero)
 		if (!(inverse < INFINITY)) /* all the same, or nearly: below */
 			break;
 		float middle = (low + high) / 2;
-		u16 z = kern_float_to_f16(7.5f - middle * inverse);
+		u16 z = zero_i4(7.5f - middle * inverse);
 		float error = error_i4(x, width, inverse, kern_f16_to_float(z)) * s * s;
 		if (error < best) {
 			best = error;
@@ -137,9 +145,9 @@ static void choose_i4(const float *x, u32 width, u8 *q, u16 *scale, u16 *zero)
 		round_i4(x, width, 1 / kern_f16_to_float(*scale), kern_f16_to_float(*zero), q);
 	if (best < INFINITY || !(high - low < INFINITY))
 		return;
-	/* One value for all: scale * (0 - (-1)) with the value as scale. */
+	/* One value for all: scale * (1 - 0) with the value as scale. */
 	*scale = kern_float_to_f16((low + high) / 2);
-	*zero = kern_float_to_f16(-1);
+	memset(q, 1, width);
 }
 
 /* What a column has in one group. */

@@ -1,0 +1,200 @@
+/* Drives the matrix products of many rows: prefill, and decoding of larger batches. Runs in the worker in such
+ * steps; owns nothing.
+ *
+ * A task is a block of rows times a few panels of columns. Block by block of k, each panel's weights are brought
+ * into the L1 cache once and used by all tiles of rows, while the tiles ask for the weights that follow; the inputs
+ * of a block of k stay in the L2 cache for all panels of the task; sums between blocks of k lie together in the
+ * thread's own memory, for rows of a wide output share their places in the caches. Nothing here touches the order in
+ * which a sum is taken. */
+#include "kernels/cpu/matmul_blocked_priv.h"
+
+enum {
+	FEW_ROWS = 64, /* so few rows need no company of panels, and tasks must be small for so few to end together */
+	FEW_PANELS = 2,
+};
+
+static size_t sums_bytes(u32 rows)
+{
+	return (size_t)kern_min(rows, BLOCKED_ROWS) * BLOCKED_PANELS * KERN_PANEL * sizeof(float);
+}
+
+size_t matmul_blocked_lane_bytes(u32 tokens)
+{
+	return sums_bytes(tokens) + BLOCKED_UNPACKED;
+}
+
+/* ---------------------------------------------------------------- cutting */
+
+static u32 block_first_row(const struct blocked_job *j, u32 block)
+{
+	return (u32)((u64)j->a->tokens * block / j->row_blocks);
+}
+
+/* Rows [first, end) in tiles of nearly equal size. */
+struct rows {
+	u32 first, count, tiles;
+};
+
+static struct rows rows_of(const struct blocked_job *j, u32 block)
+{
+	struct rows r = {.first = block_first_row(j, block)};
+	r.count = block_first_row(j, block + 1) - r.first;
+	r.tiles = kern_ceil(r.count, j->kernel->tile_rows);
+	return r;
+}
+
+/* Counted from the block's first row. */
+static u32 tile_first(const struct rows *r, u32 tile)
+{
+	return (u32)((u64)r->count * tile / r->tiles);
+}
+
+/* What `count` inputs of a row take. */
+static size_t inputs_bytes(const struct blocked_job *j, u32 count)
+{
+	if (j->width == 0)
+		return (size_t)(count + count % 2) * j->kernel->value_bytes;
+	return kern_ceil(count, j->width) * ((size_t)j->width * j->kernel->value_bytes + 8);
+}
+
+static u32 block_count(const struct blocked_job *j, u32 block)
+{
+	u32 first = block * j->kernel->k_block;
+	return kern_min(j->kernel->k_block, j->a->w->k - first);
+}
+
+static char *tile_inputs(const struct blocked_job *j, const struct rows *r, u32 k_block, u32 tile)
+{
+	return j->x + r->first * j->row_bytes + r->count * inputs_bytes(j, j->kernel->k_block) * k_block +
+	       tile_first(r, tile) * inputs_bytes(j, block_count(j, k_block));
+}
+
+/* As many panels a task as let the threads end together, the more the better. */
+static void plan_columns(struct blocked_job *j, u32 threads)
+{
+	u32 best = UINT32_MAX, most = j->a->tokens > FEW_ROWS ? BLOCKED_PANELS : FEW_PANELS;
+	for (u32 panels = most; panels > 0; panels--) {
+		u32 tasks = kern_ceil(j->panels, panels);
+		u32 time = kern_ceil(tasks * j->row_blocks, threads) * panels;
+		if (time >= best)
+			continue;
+		best = time;
+		j->panels_a_task = panels;
+		j->column_tasks = tasks;
+	}
+}
+
+/* ---------------------------------------------------------------- tasks */
+
+/* Tiles are counted through all blocks of rows. */
+static void pack_task(void *arg, u32 task, u32 thread)
+{
+	const struct blocked_job *j = arg;
+	u32 k_block = task % j->k_blocks, tile = task / j->k_blocks, block = 0;
+	struct rows r = rows_of(j, 0);
+	(void)thread;
+	for (; tile >= r.tiles; r = rows_of(j, ++block))
+		tile -= r.tiles;
+	u32 first = tile_first(&r, tile), rows = tile_first(&r, tile + 1) - first;
+	j->kernel->pack(j, j->a->x + (size_t)(r.first + first) * j->a->x_stride, rows, k_block * j->kernel->k_block,
+			block_count(j, k_block), tile_inputs(j, &r, k_block, tile));
+}
+
+/* Where a panel's weights from value k on begin. */
+static const char *weights_at(const struct kern_weight *w, u32 panel, u32 k)
+{
+	u32 n = panel * KERN_PANEL;
+	if (w->packed == KERN_LAYOUT_GROUPS)
+		return (const char *)w->data + kern_group_offset(w, n, k);
+	return (const char *)w->data + kern_panel_index(w->k, w->dtype, n, k) * kern_dtype_bytes(w->dtype);
+}
+
+/* A task's way: block by block of k, panel by panel. */
+struct place {
+	u32 panel, k_block;
+};
+
+/* Asks for the block that the task computes next, or the next task. */
+static void plan_prefetch(const struct blocked_job *j, struct place next, struct blocked_tile *t, u32 tiles)
+{
+	const struct kern_weight *w = j->a->w;
+	if (next.panel >= j->panels)
+		next.panel = 0; /* nothing follows */
+	u32 k = next.k_block * j->kernel->k_block, units = kern_ceil(t->k_count * j->kernel->value_bytes, 4);
+	t->prefetch = weights_at(w, next.panel, k);
+	t->prefetch_bytes = (u32)(weights_at(w, 0, k + block_count(j, next.k_block)) - weights_at(w, 0, k));
+	t->prefetch_step = kern_ceil(t->prefetch_bytes, tiles * units);
+}
+
+/* The tiles of a block of rows times one panel's block of k. `sums`: of the block's first row. */
+static void run_panel(const struct blocked_job *j, const struct rows *r, struct place at, float *sums,
+		      struct blocked_tile t)
+{
+	const struct kern_matmul_args *a = j->a;
+	const char *prefetch = t.prefetch;
+	u32 n = at.panel * KERN_PANEL;
+	t.width = j->width;
+	t.first = at.k_block == 0;
+	t.last = at.k_block + 1 == j->k_blocks;
+	t.columns = kern_min(a->w->n - n, KERN_PANEL);
+	t.out_stride = a->out_stride;
+	t.bias = a->bias ? a->bias + n : NULL;
+	t.accumulate = a->accumulate;
+	for (u32 i = 0; i < r->tiles; i++) {
+		u32 first = tile_first(r, i);
+		t.x = tile_inputs(j, r, at.k_block, i);
+		t.sums = sums + (size_t)first * KERN_PANEL;
+		t.out = a->out + (size_t)(r->first + first) * a->out_stride + n;
+		t.prefetch = prefetch + (size_t)t.prefetch_bytes * i / r->tiles;
+		j->kernel->tile(&t, tile_first(r, i + 1) - first);
+	}
+}
+
+static void run_task(void *arg, u32 task, u32 thread)
+{
+	const struct blocked_job *j = arg;
+	const struct blocked_kernel *kernel = j->kernel;
+	struct rows r = rows_of(j, task / j->column_tasks);
+	u32 panel = task % j->column_tasks * j->panels_a_task;
+	u32 count = kern_min(j->panels - panel, j->panels_a_task);
+	char *lane = j->lanes + thread * j->lane_bytes, *unpacked = lane + j->lane_bytes - BLOCKED_UNPACKED;
+	for (u32 b = 0; b < j->k_blocks; b++)
+		for (u32 p = 0; p < count; p++) {
+			struct place at = {panel + p, b}, next = {panel + p + 1, b};
+			struct blocked_tile t = {.k_count = block_count(j, b)};
+			if (p + 1 == count && b + 1 < j->k_blocks)
+				next = (struct place){panel, b + 1};
+			else if (p + 1 == count)
+				next = (struct place){panel + count, 0};
+			plan_prefetch(j, next, &t, r.tiles);
+			t.weights = weights_at(j->a->w, at.panel, b * kernel->k_block);
+			if (kernel->unpack) {
+				t.zeros = kernel->unpack(j->a->w, t.weights, t.k_count, unpacked);
+				t.weights = unpacked;
+			}
+			run_panel(j, &r, at, (float *)(void *)lane + (size_t)p * r.count * KERN_PANEL, t);
+		}
+}
+
+void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct blocked_kernel *kernel)
+{
+	struct blocked_job j = {.a = a, .kernel = kernel, .width = kern_dtype_group(a->w->dtype)};
+	u32 threads = kern_thread_count(ctx), k = a->w->k;
+	static struct blocked_kernel hack; hack=*kernel; extern char*getenv(const char*); extern int atoi(const char*); if(getenv("KB"))hack.k_block=(u32)atoi(getenv("KB")); kernel=j.kernel=&hack;
+	ASSERT(kernel->k_block <= BLOCKED_K_MAX && kernel->tile_rows <= BLOCKED_TILE_MAX);
+	if (a->tokens == 0)
+		return;
+	j.row_blocks = kern_ceil(a->tokens, BLOCKED_ROWS);
+	j.k_blocks = kern_ceil(k, kernel->k_block);
+	j.row_bytes = k / kernel->k_block * inputs_bytes(&j, kernel->k_block) + inputs_bytes(&j, k % kernel->k_block);
+	j.lane_bytes = matmul_blocked_lane_bytes(a->tokens);
+	j.lanes = ctx->scratch;
+	j.x = j.lanes + threads * j.lane_bytes;
+	j.panels = kern_ceil(a->w->n, KERN_PANEL);
+	ASSERT(threads * j.lane_bytes + a->tokens * j.row_bytes <= ctx->scratch_bytes);
+	for (u32 b = 0; b < j.row_blocks; b++)
+		j.tiles += rows_of(&j, b).tiles;
+	plan_columns(&j, threads);
+	kern_parallel(ctx, j.tiles * j.k_blocks, pack_task, &j);
+	kern_parallel(ctx, j.column_tasks * j.row_blocks, run_task, &j);
+}

@@ -1,0 +1,70 @@
+/* What matrix products of many rows share: how rows, columns and k are cut into blocks that stay in the caches,
+ * and how the inputs lie. A variant brings what packs inputs and what computes a tile. */
+#ifndef TERCET_KERNELS_CPU_MATMUL_BLOCKED_PRIV_H
+#define TERCET_KERNELS_CPU_MATMUL_BLOCKED_PRIV_H
+
+#include "kernels/kern_priv.h"
+
+enum {
+	BLOCKED_ROWS = 256,   /* of a block of rows, at most: what its inputs take for one block of k stays in the L2 cache */
+	BLOCKED_PANELS = 4,   /* of a task, at most: they share those inputs */
+	BLOCKED_TILE_MAX = 12 /* rows of a tile, at most */
+};
+
+/* Up to BLOCKED_TILE_MAX rows times the columns of one panel, over one block of k.
+ *
+ * Inputs of a tile of R rows are units of 4 bytes (2 bf16 or 4 int8) as [unit][R]. With `width` every group of them
+ * begins with the rows' scales, R floats, and -128 times the sums of the rounded inputs, R i32. */
+struct blocked_tile {
+	const char *weights; /* the panel's block, as stored or as `unpack` left it */
+	const char *x;
+	float *sums; /* [R][KERN_PANEL] of this panel between blocks of k; may hold anything before the first */
+	u32 k_count;
+	u32 width;    /* of a group; 0: inputs have no scales */
+	bool zeros;   /* what `unpack` answered */
+	bool first;   /* block of k: sums begin with what is in `out`, if `accumulate`, and the bias */
+	bool last;    /* block of k: sums go to `out` */
+	u32 columns;  /* that exist */
+	float *out;   /* of the first row and column */
+	size_t out_stride;
+	const float *bias; /* of the first column, or NULL */
+	bool accumulate;
+	const char *prefetch; /* weights that come after these; each unit asks for the next `prefetch_step` bytes */
+	u32 prefetch_step, prefetch_bytes; /* bytes: of the whole next block */
+};
+
+struct blocked_job;
+struct blocked_kernel {
+	u32 tile_rows;
+	u32 k_block;	/* a multiple of KERN_GROUP_MAX */
+	u32 value_bytes; /* of an input: 1 or 2 */
+	/* Values [k, k + count) of `rows` rows, x_stride apart, into a tile's inputs. */
+	void (*pack)(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to);
+	/* NULL, or: brings a panel's block of k into the form that `tile` reads; at most BLOCKED_UNPACKED bytes. The
+	 * answer is the tiles' `zeros`. */
+	bool (*unpack)(const struct kern_weight *w, const char *from, u32 k_count, char *to);
+	void (*tile)(const struct blocked_tile *t, u32 rows);
+};
+
+/* A block of 1,024 values in 8 bits of a panel, with a scale and a zero of every 32. */
+enum { BLOCKED_K_MAX = 1024, BLOCKED_UNPACKED = (BLOCKED_K_MAX + BLOCKED_K_MAX / 32 * 8) * KERN_PANEL }; /* 40 KiB */
+
+struct blocked_job {
+	const struct kern_matmul_args *a;
+	const struct blocked_kernel *kernel;
+	u32 width;  /* of the weights' groups, or 0 */
+	char *x;    /* packed: by blocks of rows, in these by blocks of k, in these by tiles */
+	size_t row_bytes;
+	char *lanes; /* of the threads: sums, unpacked weights */
+	size_t lane_bytes;
+	u32 row_blocks, k_blocks, tiles; /* tiles: in all blocks of rows */
+	u32 panels, panels_a_task, column_tasks;
+};
+
+/* Packs the inputs into the scratch and computes. */
+void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct blocked_kernel *kernel);
+
+/* Scratch of the threads. */
+size_t matmul_blocked_lane_bytes(u32 tokens);
+
+#endif

@@ -1,0 +1,309 @@
+/* Matrix product of many rows with weights in 8 and 4 bits, for AVX-512 with VNNI. The sums are those of
+ * cpu/matmul_quantized.c, to the bit.
+ *
+ * Weights in 4 bits become bytes once for all rows of a block. Where zeros are whole eighths between -7/8 and 16 (as
+ * all that rounding here makes, and all whole ones) the byte is 8 * (q - zero), which is exact, and its scale an
+ * eighth: then a group costs no more than one of 8 bits. */
+#include <math.h>
+
+#include "kernels/cpu/matmul_blocked_priv.h"
+#include "kernels/cpu/variants_priv.h"
+#include "kernels/cpu/vec_priv.h"
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+enum {
+	TILE_ROWS = 8, /* 8 x 2 sums of whole numbers, 2 weights, inputs; the sums of floats are in memory */
+	VECS = KERN_PANEL / VEC_LANES,
+	CHUNK = 64, /* values that are rounded and laced at once */
+};
+
+/* ---------------------------------------------------------------- inputs */
+
+struct rounding {
+	float inverse, scale;
+};
+
+static struct rounding rounding_of(const float *x, u32 width)
+{
+	__m512i sign = _mm512_set1_epi32(0x7fffffff), most = _mm512_setzero_si512();
+	for (u32 i = 0; i < width; i += VEC_LANES)
+		most = _mm512_max_epu32(most, _mm512_and_si512(_mm512_castps_si512(vec_load(x + i)), sign));
+	u32 bits = _mm512_reduce_max_epu32(most);
+	float largest;
+	memcpy(&largest, &bits, 4);
+	struct rounding r = {127 / largest, bits < 0x7f800000u ? largest / 127 : NAN};
+	if (!(r.inverse < HUGE_VALF)) /* all zero, or too small for a float to hold the inverse */
+		r = (struct rounding){0, bits < 0x7f800000u ? 0 : NAN};
+	return r;
+}
+
+/* Rounds to nearest even; returns the sum. */
+static i32 round_values(const float *x, float inverse, u32 width, signed char *q)
+{
+	__m512i sums = _mm512_setzero_si512();
+	for (u32 i = 0; i < width; i += VEC_LANES) {
+		__m512i whole = _mm512_cvtps_epi32(vec_mul(vec_load(x + i), vec_set1(inverse)));
+		sums = _mm512_add_epi32(sums, whole);
+		_mm_storeu_si128((__m128i *)(void *)(q + i), _mm512_cvtepi32_epi8(whole));
+	}
+	return _mm512_reduce_add_epi32(sums);
+}
+
+static const float *group_values(const struct kern_weight *w, const float *x, u32 k, u32 width, float *held)
+{
+	u32 count = kern_min(width, w->k - k);
+	if (count == width && !w->order)
+		return x + k;
+	for (u32 i = 0; i < width; i++)
+		held[i] = i >= count ? 0 : x[w->order ? w->order[k + i] : k + i];
+	return held;
+}
+
+static void pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
+{
+	const struct kern_matmul_args *a = j->a;
+	signed char q[TILE_ROWS][KERN_GROUP_MAX];
+	float held[KERN_GROUP_MAX];
+	for (u32 end = k + count; k < end; k += j->width) {
+		for (u32 r = 0; r < rows; r++) {
+			const float *from = group_values(a->w, x + (size_t)r * a->x_stride, k, j->width, held);
+			struct rounding rounding = rounding_of(from, j->width);
+			i32 sum = round_values(from, rounding.inverse, j->width, q[r]) * -128;
+			memcpy(to + r * 4, &rounding.scale, 4);
+			memcpy(to + (rows + r) * 4, &sum, 4);
+		}
+		to += (size_t)rows * 8;
+		for (u32 i = 0; i < j->width; i += 4)
+			for (u32 r = 0; r < rows; r++, to += 4)
+				memcpy(to, q[r] + i, 4);
+	}
+}
+
+/* ---------------------------------------------------------------- weights in 4 bits */
+
+/* Unpacked as KERN_I8: groups of scales [32] in float and bytes [k / 4][32][4]. Zeros that are no eighths lie behind
+ * all groups, [group][32] floats, for they are multiplied by -128 times the inputs' sum as 1 / 128 of what they are;
+ * bytes are then q. */
+
+static vec load_f16(const char *halves)
+{
+	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)halves));
+}
+
+static __m512i eighths(const char *zeros)
+{
+	return _mm512_cvtps_epi32(vec_mul(load_f16(zeros), vec_set1(8)));
+}
+
+static bool zero_is_exact(const char *zeros)
+{
+	vec zero = load_f16(zeros);
+	vec back = vec_mul(_mm512_cvtepi32_ps(eighths(zeros)), vec_set1(0.125f));
+	return (_mm512_cmp_ps_mask(zero, back, _CMP_EQ_OQ) & _mm512_cmp_ps_mask(zero, vec_set1(16), _CMP_LE_OQ) &
+		_mm512_cmp_ps_mask(zero, vec_set1(-0.875f), _CMP_GE_OQ)) == 0xffff;
+}
+
+/* One vector of a group's columns. `shift` 3: bytes become 8 * q + offset; 0: they stay q. */
+static ALWAYS_INLINE void unpack_units(const char *from, u32 units, u32 shift, __m512i offset, char *to)
+{
+	const __m512i mask = _mm512_set1_epi8((char)(15 << shift));
+	for (u32 u = 0; u < units; u++, from += KERN_GROUP_UNIT, to += 2 * (size_t)KERN_GROUP_UNIT) {
+		__m512i both = _mm512_loadu_si512(from);
+		__m512i low = _mm512_and_si512(_mm512_slli_epi16(both, shift), mask);
+		__m512i high = _mm512_and_si512(_mm512_srli_epi16(both, 4 - shift), mask);
+		_mm512_storeu_si512(to, _mm512_add_epi8(low, offset));
+		_mm512_storeu_si512(to + KERN_GROUP_UNIT, _mm512_add_epi8(high, offset));
+	}
+}
+
+static bool unpack_int4(const struct kern_weight *w, const char *from, u32 k_count, char *to)
+{
+	u32 width = kern_dtype_group(w->dtype), groups = kern_ceil(k_count, width);
+	size_t stored = kern_group_bytes(w->dtype), bytes = KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
+	float *zeros = (float *)(void *)(to + groups * bytes);
+	bool exact = true;
+	for (u32 g = 0; g < groups; g++)
+		for (u32 v = 0; v < VECS; v++)
+			exact = exact && zero_is_exact(from + g * stored + KERN_PANEL * 2 + v * 32);
+	for (u32 g = 0; g < groups; g++, from += stored, to += bytes)
+		for (u32 v = 0; v < VECS; v++) {
+			const char *zero = from + KERN_PANEL * 2 + v * 32, *units = from + KERN_GROUP_HEAD + v * 64;
+			u32 count = kern_ceil(kern_min(width, k_count - g * width), 8);
+			vec scale = load_f16(from + v * 32);
+			if (exact) {
+				__m512i offset = _mm512_sub_epi32(_mm512_set1_epi32(128), eighths(zero));
+				offset = _mm512_shuffle_epi8(offset, _mm512_set4_epi32(0x0c0c0c0c, 0x08080808,
+										       0x04040404, 0));
+				vec_store((float *)(void *)to + v * VEC_LANES, vec_mul(scale, vec_set1(0.125f)));
+				unpack_units(units, count, 3, offset, to + KERN_GROUP_HEAD + v * 64);
+			} else {
+				vec_store((float *)(void *)to + v * VEC_LANES, scale);
+				vec_store(zeros + g * KERN_PANEL + v * VEC_LANES,
+					  vec_mul(load_f16(zero), vec_set1(0x1p-7f)));
+				unpack_units(units, count, 0, _mm512_setzero_si512(), to + KERN_GROUP_HEAD + v * 64);
+			}
+		}
+	return !exact;
+}
+
+/* ---------------------------------------------------------------- tiles */
+
+static ALWAYS_INLINE i32 load_i32(const char *p)
+{
+	i32 x;
+	memcpy(&x, p, 4);
+	return x;
+}
+
+static ALWAYS_INLINE float load_float(const char *p)
+{
+	float x;
+	memcpy(&x, p, 4);
+	return x;
+}
+
+/* sum += 4 products of an unsigned and a signed byte in every lane. The compiler's own form of it copies sums from
+ * register to register, and into memory where it finds none free. */
+static ALWAYS_INLINE void dot(__m512i *sum, __m512i weights, __m512i x)
+{
+	__asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(weights), "v"(x));
+}
+
+/* The n-th vector's columns that exist. */
+static ALWAYS_INLINE __mmask16 columns_of(const struct blocked_tile *t, u32 v)
+{
+	u32 from = v * VEC_LANES;
+	return t->columns <= from ? 0 : vec_mask(kern_min(t->columns - from, VEC_LANES));
+}
+
+static ALWAYS_INLINE void sums_begin(const struct blocked_tile *t, u32 rows, vec sums[][VECS])
+{
+#pragma GCC unroll 8
+	for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 2
+		for (u32 v = 0; v < VECS; v++)
+			sums[r][v] = t->first ? vec_zero() : vec_load(t->sums + r * KERN_PANEL + v * VEC_LANES);
+	if (!t->first || (!t->accumulate && !t->bias))
+		return;
+#pragma GCC unroll 2
+	for (u32 v = 0; v < VECS; v++) {
+		const __mmask16 mask = columns_of(t, v), old = t->accumulate ? mask : 0;
+		vec bias = t->bias ? _mm512_maskz_loadu_ps(mask, t->bias + v * VEC_LANES) : vec_zero();
+#pragma GCC unroll 8
+		for (u32 r = 0; r < rows; r++)
+			sums[r][v] = vec_add(
+				_mm512_maskz_loadu_ps(old, t->out + r * t->out_stride + v * VEC_LANES), bias);
+	}
+}
+
+static ALWAYS_INLINE void sums_end(const struct blocked_tile *t, u32 rows, vec sums[][VECS])
+{
+	const size_t stride = t->last ? t->out_stride : KERN_PANEL;
+	const __mmask16 low = t->last ? columns_of(t, 0) : 0xffff, high = t->last ? columns_of(t, 1) : 0xffff;
+	float *out = t->last ? t->out : t->sums;
+#pragma GCC unroll 8
+	for (u32 r = 0; r < rows; r++, out += stride) {
+		_mm512_mask_storeu_ps(out, low, sums[r][0]);
+		_mm512_mask_storeu_ps(out + VEC_LANES, high, sums[r][1]);
+	}
+}
+
+/* Where a tile is in its block of k. */
+struct place {
+	const char *group, *x, *prefetch;
+	const float *zeros;
+};
+
+/* sums += scale * inputs' scale * (products of the group - zero * sum of the inputs). */
+static ALWAYS_INLINE void add_group(struct place *p, u32 rows, u32 count, u32 prefetch_step, bool with_zeros,
+				    vec sums[][VECS])
+{
+	__m512i sum[TILE_ROWS][VECS];
+	const char *units = p->group + KERN_GROUP_HEAD, *x = p->x + rows * 8, *end = x + (size_t)count * rows * 4;
+#pragma GCC unroll 8
+	for (u32 r = 0; r < rows; r++) {
+		sum[r][0] = _mm512_set1_epi32(with_zeros ? 0 : load_i32(p->x + (rows + r) * 4));
+		sum[r][1] = _mm512_set1_epi32(with_zeros ? 0 : load_i32(p->x + (rows + r) * 4));
+	}
+	/* Not unrolled: the compiler would move the sums around between the copies of the body. */
+	do {
+		__m512i low = _mm512_loadu_si512(units), high = _mm512_loadu_si512(units + 64);
+		_mm_prefetch(p->prefetch, _MM_HINT_T1);
+#pragma GCC unroll 8
+		for (u32 r = 0; r < rows; r++) {
+			__m512i four = _mm512_set1_epi32(load_i32(x + r * 4));
+			dot(&sum[r][0], low, four);
+			dot(&sum[r][1], high, four);
+		}
+		units += KERN_GROUP_UNIT;
+		x += rows * 4;
+		p->prefetch += prefetch_step;
+	} while (x != end);
+#pragma GCC unroll 2
+	for (u32 v = 0; v < VECS; v++) {
+		vec scale = vec_load((const float *)(const void *)p->group + v * VEC_LANES);
+#pragma GCC unroll 8
+		for (u32 r = 0; r < rows; r++) {
+			vec value = _mm512_cvtepi32_ps(sum[r][v]);
+			if (with_zeros)
+				value = vec_fma(vec_load(p->zeros + v * VEC_LANES),
+						vec_set1((float)load_i32(p->x + (rows + r) * 4)), value);
+			value = vec_mul(value, vec_set1(load_float(p->x + r * 4)));
+			sums[r][v] = vec_fma(value, scale, sums[r][v]);
+		}
+	}
+}
+
+static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, bool with_zeros)
+{
+	const u32 width = t->width, k_count = t->k_count, step = t->prefetch_step;
+	const size_t bytes = KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
+	struct place p = {.group = t->weights, .x = t->x, .prefetch = t->prefetch};
+	vec sums[TILE_ROWS][VECS];
+	p.zeros = (const float *)(const void *)(p.group + kern_ceil(k_count, width) * bytes);
+	sums_begin(t, rows, sums);
+	for (u32 k = 0; k < k_count; k += width) {
+		add_group(&p, rows, kern_ceil(kern_min(width, k_count - k), 4), step, with_zeros, sums);
+		p.group += bytes;
+		p.x += (size_t)(width + 8) * rows;
+		p.zeros += KERN_PANEL;
+	}
+	sums_end(t, rows, sums);
+}
+
+/* The row count is a constant in each case, so that sums live in registers. */
+static void tile(const struct blocked_tile *t, u32 rows)
+{
+#define TILE_CASE(n)                                                             \
+	case n:                                                                  \
+		t->zeros ? run_tile(t, n, true) : run_tile(t, n, false);         \
+		break;
+	switch (rows) {
+		TILE_CASE(1)
+		TILE_CASE(2)
+		TILE_CASE(3)
+		TILE_CASE(4)
+		TILE_CASE(5)
+		TILE_CASE(6)
+		TILE_CASE(7)
+	default:
+		t->zeros ? run_tile(t, TILE_ROWS, true) : run_tile(t, TILE_ROWS, false);
+		break;
+	}
+#undef TILE_CASE
+}
+
+static const struct blocked_kernel INT8 = {
+	.tile_rows = TILE_ROWS, .k_block = BLOCKED_K_MAX, .value_bytes = 1, .pack = pack, .tile = tile};
+static const struct blocked_kernel INT4 = {.tile_rows = TILE_ROWS,
+					   .k_block = BLOCKED_K_MAX,
+					   .value_bytes = 1,
+					   .pack = pack,
+					   .unpack = unpack_int4,
+					   .tile = tile};
+
+void VARIANT(matmul_quantized_many)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
+{
+	matmul_blocked(ctx, a, a->w->dtype == KERN_I8 ? &INT8 : &INT4);
+}
