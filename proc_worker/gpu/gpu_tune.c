@@ -1,6 +1,7 @@
 /* Which of cuBLASLt's algorithms is fastest for the products of this model: measured at start where there is
- * a place to remember it, else the library's own guess stands. Runs in the worker at start, waits for the
- * device. */
+ * a place to remember it. Else the library's own guess stands: timings differ from start to start, and a process that
+ * took another's place would compute with other algorithms, and other last bits, than the one before. Runs in the
+ * worker at start, waits for the device. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
