@@ -327,6 +327,7 @@ cudaError_t emu_run(const struct emu_launch *launch, struct emu_schedule *schedu
 	cudaError_t e = cudaSuccess;
 	emu_faults_catch();
 	begin_launch(b, launch, schedule);
+	emu_race_begin_launch();
 	b->may_go_on = true;
 	blocks.waited = early != NULL && early->state == EMU_EARLY;
 	for (u64 i = 0; i < count && e == cudaSuccess; i++) {

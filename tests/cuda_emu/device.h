@@ -369,13 +369,18 @@ template <typename T> static inline T cu_load(const void *p, EMU_HERE)
 	return v;
 }
 
+/* A device may give what was there before the kernel began: so this is to be memory that the kernel does not write. */
+void emu_read_only(const void *p, size_t bytes, const char *file, int line);
+
 template <typename T> static inline T cu_load_stream(const void *p, EMU_HERE)
 {
+	emu_read_only(p, sizeof(T), file, line);
 	return cu_load<T>(p, file, line);
 }
 
 template <typename T> static inline T cu_load_const(const void *p, EMU_HERE)
 {
+	emu_read_only(p, sizeof(T), file, line);
 	return cu_load<T>(p, file, line);
 }
 
@@ -454,12 +459,17 @@ static inline void cu_fence_block()
 {
 }
 
+/* Blocks run one after another: a fence is only something to look for (race.cc). */
+void emu_fence(void);
+
 static inline void cu_fence()
 {
+	emu_fence();
 }
 
 static inline void cu_fence_system()
 {
+	emu_fence();
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 

@@ -167,6 +167,7 @@ struct emu_block {
 	enum emu_block_state state;
 	cudaError_t error;
 	u32 epoch; /* of its last barrier, over all blocks */
+	u32 ordinal; /* no two blocks have the same; 0: races are not looked for */
 	struct emu_site barrier_site; /* the last one of this block */
 	struct emu_shared shared;
 	struct emu_warp warp[EMU_WARPS_MAX];
@@ -197,6 +198,7 @@ void emu_warp_lane_gone(struct emu_block *b, u32 warp);
 
 enum emu_access { EMU_READ, EMU_WRITE, EMU_ATOMIC_ACCESS };
 void emu_race_check(bool on);
+void emu_race_begin_launch(void);
 void emu_race_begin_block(struct emu_block *b);
 void emu_race_barrier(struct emu_block *b, struct emu_site site);
 size_t emu_cell_bytes(void); /* of struct emu_cell */

@@ -1,4 +1,4 @@
-/* Races in shared memory: found whatever the order was, and nothing that is ordered is taken for one. */
+/* Races within a block and between blocks: found whatever the order was, and nothing that is ordered is taken for one. */
 #include <criterion/criterion.h>
 
 #include "kernels/cuda/cu.h"
@@ -13,12 +13,13 @@ template <typename T> static T *zeros(u32 count)
 }
 
 /* Is it a race under every schedule? */
-template <typename... P> static void races(void (*kernel)(P...), u32 threads, const char *report, P... args)
+template <typename... P>
+static void races_in(u32 blocks, void (*kernel)(P...), u32 threads, const char *report, P... args)
 {
 	for (u32 order = 0; order < EMU_ORDERS; order++) {
 		emu_schedule((enum emu_order)order, 5);
 		emu_report_clear();
-		cr_assert_eq(LAUNCH(kernel, 3, threads, 0, NULL, args...), cudaSuccess);
+		cr_assert_eq(LAUNCH(kernel, blocks, threads, 0, NULL, args...), cudaSuccess);
 		cudaError_t e = cudaDeviceSynchronize();
 		if (report == NULL)
 			cr_assert_eq(e, cudaSuccess, "%s: %s", emu_order_name((enum emu_order)order), emu_report());
@@ -29,6 +30,11 @@ template <typename... P> static void races(void (*kernel)(P...), u32 threads, co
 		}
 		cudaDeviceReset();
 	}
+}
+
+template <typename... P> static void races(void (*kernel)(P...), u32 threads, const char *report, P... args)
+{
+	races_in(1, kernel, threads, report, args...);
 }
 
 /* Threads read what their neighbours wrote: with a barrier of the block, of the warp, or none. */
@@ -171,7 +177,7 @@ Test(cuda_emu_race, matrix_loads_are_reads)
 	races(rows<false>, 32, "of tile", out);
 }
 
-/* The same in global memory, and that blocks are not compared with each other. */
+/* The same in global memory. */
 template <bool barrier> static __global__ void global(u32 *out)
 {
 	out[threadIdx.x] = threadIdx.x;
@@ -185,4 +191,110 @@ Test(cuda_emu_race, global_memory_is_looked_at_within_a_block)
 	u32 *out = zeros<u32>(256);
 	races(global<true>, 128, NULL, out);
 	races(global<false>, 128, "race in global memory", out);
+}
+
+/* ---------------------------------------------------------------- between blocks */
+
+enum { BLOCKS = 3, WORDS = 64 };
+
+/* Each block has words of its own, in shared memory the same as all others; `step` 0: and one more. */
+template <u32 step> static __global__ void shares(u32 *out)
+{
+	SHARED(u32, words, WORDS);
+	words[threadIdx.x] = threadIdx.x;
+	cu_sync();
+	out[blockIdx.x * WORDS + threadIdx.x] = words[WORDS - 1 - threadIdx.x];
+	if (step == 0)
+		out[BLOCKS * WORDS + threadIdx.x] = 1;
+}
+
+Test(cuda_emu_race, blocks_that_write_the_same_word_race)
+{
+	u32 *out = zeros<u32>((BLOCKS + 1) * WORDS);
+	races_in(BLOCKS, shares<1>, WORDS, NULL, out);
+	races_in(1, shares<0>, WORDS, NULL, out);
+	races_in(BLOCKS, shares<0>, WORDS, "writes what another block wrote", out);
+}
+
+/* The last block adds up what all have written. `how` 0: as cu_block_is_last has it; 1: nobody fences what was written;
+ * 2: the last does not fence what it reads. */
+template <u32 how> static __global__ void sums(u32 *parts, u32 *count, u32 *sum)
+{
+	SHARED(u32, last, 1);
+	parts[blockIdx.x * WORDS + threadIdx.x] = threadIdx.x;
+	if (how != 1)
+		cu_fence();
+	cu_sync();
+	if (threadIdx.x == 0) {
+		last[0] = cu_atomic_add(count, 1u) == BLOCKS - 1;
+		if (last[0])
+			(void)cu_atomic_exch(count, 0u);
+	}
+	cu_sync();
+	if (how != 2)
+		cu_fence();
+	if (!last[0])
+		return;
+	u32 total = 0;
+	for (u32 i = 0; i < BLOCKS; i++)
+		total += parts[i * WORDS + threadIdx.x];
+	sum[threadIdx.x] = total;
+}
+
+static __global__ void sums_by_the_word(u32 *parts, u32 *count, u32 *sum)
+{
+	parts[blockIdx.x * WORDS + threadIdx.x] = threadIdx.x;
+	if (cu_block_is_last(count, BLOCKS))
+		for (u32 i = 0; i < BLOCKS; i++)
+			sum[threadIdx.x] += parts[i * WORDS + threadIdx.x];
+}
+
+Test(cuda_emu_race, the_last_block_sees_what_was_fenced_before_an_atomic_operation)
+{
+	u32 *parts = zeros<u32>(BLOCKS * WORDS), *count = zeros<u32>(1), *sum = zeros<u32>(WORDS);
+	races_in(BLOCKS, sums<0>, WORDS, NULL, parts, count, sum);
+	races_in(BLOCKS, sums_by_the_word, WORDS, NULL, parts, count, sum);
+	races_in(BLOCKS, sums<1>, WORDS, "reads what another block wrote", parts, count, sum);
+	count[0] = 0; /* the kernel was stopped before it set it back */
+	races_in(BLOCKS, sums<2>, WORDS, "reads what another block wrote", parts, count, sum);
+}
+
+/* Blocks that change a cell by atomic operations alone. */
+template <bool atomic> static __global__ void votes(u32 *count)
+{
+	if (threadIdx.x == 0 && atomic)
+		(void)cu_atomic_add(count, 1u);
+	if (threadIdx.x == 0 && !atomic)
+		count[0]++;
+}
+
+Test(cuda_emu_race, atomic_operations_of_blocks_are_no_race_and_launches_are_in_order)
+{
+	u32 *count = zeros<u32>(1);
+	races_in(BLOCKS, votes<true>, 32, NULL, count);
+	races_in(1, votes<false>, 32, NULL, count);
+	races_in(BLOCKS, votes<false>, 32, "another block wrote", count);
+}
+
+/* What is read as constant is not what the kernel has written, whatever barriers lie between. */
+template <bool constant> static __global__ void reads_back(u32 *words)
+{
+	words[threadIdx.x] = threadIdx.x;
+	cu_sync();
+	const u32 *other = words + (threadIdx.x ^ 1);
+	words[WORDS + threadIdx.x] = constant ? cu_load_const<u32>(other) : cu_load<u32>(other);
+}
+
+Test(cuda_emu_race, what_a_kernel_writes_is_not_read_as_constant)
+{
+	u32 *words = zeros<u32>(2 * WORDS);
+	races(reads_back<false>, WORDS, NULL, words);
+	for (u32 order = 0; order < EMU_ORDERS; order++) {
+		emu_schedule((enum emu_order)order, 5);
+		emu_report_clear();
+		cr_assert_eq(LAUNCH(reads_back<true>, 1, WORDS, 0, NULL, words), cudaSuccess);
+		cr_assert_eq(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
+		cr_assert_neq(strstr(emu_report(), "is read as what nobody writes during the kernel"), NULL, "%s", emu_report());
+		cudaDeviceReset();
+	}
 }
