@@ -18,6 +18,8 @@ REQUEST_SECONDS = 60
 CUDA_FOLDERS = ["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/usr/local/cuda/targets/x86_64-linux/lib"]
 CUDA_LIBRARIES = ["libcublasLt.so.13", "libnccl.so.2"]
 
+TROUBLES = ["GRAPHS_OFF", "CUDA_LAUNCH_REFUSED", "CUBLASLT_REFUSED", "DEVICE_LOST", "DEVICE_STUCK"]
+
 
 class Skipped(Exception):
     """A part cannot be done; the text says why."""
@@ -160,6 +162,11 @@ class Machine:
     def close(self):
         if self.scratch_folder:
             shutil.rmtree(self.scratch_folder, ignore_errors=True)
+
+
+def troubles(log):
+    """Lines of an engine's log that tell of something which the device refused and the engine went on without."""
+    return [line.strip()[:300] for line in log.split("\n") if any(event in line for event in TROUBLES)][:10]
 
 
 def json_lines(text):

@@ -3,13 +3,14 @@ checkpoints of random weights. Steps are those of the engine's timeline, so that
 not this client's."""
 import concurrent.futures
 import json
+import re
 import statistics
 import subprocess
 import sys
 import time
 
 import engine as engines
-from gpu_check.machine import Skipped
+from gpu_check.machine import Skipped, troubles
 
 BLOCK = 16
 BUDGET = 8192
@@ -170,6 +171,7 @@ class Run:
             log = e.log()
             status = e.terminate()
         self.part.judge(status == 0, "%s ended in order" % self.name, log="" if status == 0 else log[-3000:])
+        self.judge_log(log)
         if trace.exists():
             self.judge(Timeline(trace))
             trace.unlink()
@@ -197,6 +199,16 @@ class Run:
             self.part.judge(tokens == batch * count, "%s batch %d context %d answered" % (self.name, batch, context),
                             tokens=tokens)
             self.windows.append(("decode", batch, context, window, tokens))
+
+    def judge_log(self, log):
+        refused = troubles(log)
+        self.part.judge(not refused, "%s: nothing that the device refused" % self.name, log=refused)
+        times = sorted(int(us) / 1000 for us in re.findall(r"GRAPH_RECORDED.* us=(\d+)", log))
+        if times:
+            self.part.line(bench="gpu_engine", model=self.name, what="graphs", count=len(times),
+                           median_ms=round(statistics.median(times), 2), most_ms=round(times[-1], 2))
+            self.part.row("%s: %d graphs recorded, median %.1f ms, at most %.1f ms" % (
+                self.name, len(times), statistics.median(times), times[-1]))
 
     def judge(self, timeline):
         for kind, size, context, window, tokens in self.windows:

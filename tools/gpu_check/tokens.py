@@ -3,7 +3,7 @@ import time
 
 import device_tokens
 import engine as engines
-from gpu_check.machine import Skipped
+from gpu_check.machine import Skipped, troubles
 
 KV8_WRONG = 0.1
 FLAGS = ["--max-num-seqs", 8, "--max-num-batched-tokens", 256]
@@ -32,6 +32,7 @@ def one(here, part, name, model, prompts, wanted, flags, allowed, margin=device_
             try:
                 sure, wrong = device_tokens.sure_tokens(e.api, prompts, margin)
                 others = continuations(e.api, wanted, prompts, margin) if allowed == 0 else []
+                others += troubles(e.log())
             except Exception:
                 log = e.log()[-3000:]
                 raise
