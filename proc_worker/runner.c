@@ -75,24 +75,16 @@ static void fill_result(struct runner *r)
 		if (b->rows[row].params.beam_width)
 			c->beam_entry[beams++] = i;
 	}
-#define COLUMN(name, array, count) \
-	out->name = array;         \
-	out->name##_count = count;
-	COLUMN(seq, c->seq, n)
-	COLUMN(position, c->position, n)
-	COLUMN(token, r->sampled, n)
-	COLUMN(lp_entry, c->lp.entry, c->lp.entries)
-	COLUMN(lp_count, c->lp.count, c->lp.entries)
-	COLUMN(lp_rank, c->lp.rank, c->lp.entries)
-	COLUMN(lp_ids, c->lp.ids, c->lp.id_count)
-	COLUMN(lp_values, c->lp.values, c->lp.id_count)
-	COLUMN(plp_seq, c->plp_seq, c->plp_entries)
-	COLUMN(plp_position, c->plp_position, c->plp_entries)
-	COLUMN(plp_count, c->plp_count, c->plp_entries)
-	COLUMN(plp_rank, c->plp_rank, c->plp_entries)
-	COLUMN(plp_ids, c->plp_ids, c->plp_id_count)
-	COLUMN(plp_values, c->plp_values, c->plp_id_count)
-	COLUMN(beam_entry, c->beam_entry, beams)
+	out->seq = c->seq;
+	out->position = c->position;
+	out->token = r->sampled;
+	out->seq_count = out->position_count = out->token_count = n;
+	out->beam_entry = c->beam_entry;
+	out->beam_entry_count = beams;
+#define COLUMN(name, array, count)  \
+	out->name = c->array;       \
+	out->name##_count = c->count;
+	RUNNER_LOGPROB_COLUMNS(COLUMN)
 #undef COLUMN
 }
 

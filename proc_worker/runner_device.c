@@ -377,24 +377,16 @@ static void fill_result(struct runner *r, const struct runner_flight *f, const s
 {
 	struct ipc_result *out = &r->result;
 
-#define COLUMN(name, array, count) \
-	out->name = array;         \
-	out->name##_count = count;
-	COLUMN(seq, f->seq, f->count)
-	COLUMN(position, f->position, f->count)
-	COLUMN(token, g->tokens, f->count)
-	COLUMN(lp_entry, g->lp.entry, g->lp.entries)
-	COLUMN(lp_count, g->lp.count, g->lp.entries)
-	COLUMN(lp_rank, g->lp.rank, g->lp.entries)
-	COLUMN(lp_ids, g->lp.ids, g->lp.id_count)
-	COLUMN(lp_values, g->lp.values, g->lp.id_count)
-	COLUMN(plp_seq, g->plp_seq, g->plp_entries)
-	COLUMN(plp_position, g->plp_position, g->plp_entries)
-	COLUMN(plp_count, g->plp_count, g->plp_entries)
-	COLUMN(plp_rank, g->plp_rank, g->plp_entries)
-	COLUMN(plp_ids, g->plp_ids, g->plp_id_count)
-	COLUMN(plp_values, g->plp_values, g->plp_id_count)
-	COLUMN(beam_entry, f->beam_entry, f->beam_count)
+	out->seq = f->seq;
+	out->position = f->position;
+	out->token = g->tokens;
+	out->seq_count = out->position_count = out->token_count = f->count;
+	out->beam_entry = f->beam_entry;
+	out->beam_entry_count = f->beam_count;
+#define COLUMN(name, array, count)  \
+	out->name = g->array;       \
+	out->name##_count = g->count;
+	RUNNER_LOGPROB_COLUMNS(COLUMN)
 #undef COLUMN
 }
 

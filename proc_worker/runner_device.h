@@ -12,6 +12,21 @@
 #include "proc_worker/runner.h"
 #include "proc_worker/step_limit.h"
 
+/* The columns of a RESULT beside its tokens: C(column, array, elements), which struct runner_columns and struct gpu_result
+ * have by the same names. */
+#define RUNNER_LOGPROB_COLUMNS(C)               \
+	C(lp_entry, lp.entry, lp.entries)       \
+	C(lp_count, lp.count, lp.entries)       \
+	C(lp_rank, lp.rank, lp.entries)         \
+	C(lp_ids, lp.ids, lp.id_count)          \
+	C(lp_values, lp.values, lp.id_count)    \
+	C(plp_seq, plp_seq, plp_entries)        \
+	C(plp_position, plp_position, plp_entries) \
+	C(plp_count, plp_count, plp_entries)    \
+	C(plp_rank, plp_rank, plp_entries)      \
+	C(plp_ids, plp_ids, plp_id_count)       \
+	C(plp_values, plp_values, plp_id_count)
+
 /* A step that was queued, by what was true when it was: arrays have an element per row that samples. */
 struct runner_flight {
 	u64 step;
