@@ -291,6 +291,8 @@ static void push_mark(struct held_request *r, u32 tokens, u64 text_bytes)
 
 void tercet_held_mark(struct held_request *r)
 {
+	if (r->answer || r->submit.beam_width) /* a search begins anew, and so do its answers */
+		push_mark(r, 0, 0);
 	push_mark(r, r->output_count, r->text_bytes);
 }
 

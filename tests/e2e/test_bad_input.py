@@ -214,6 +214,8 @@ WRONG = [
     ("logit_bias", {"999999": 1}), ("logit_bias", {"5": "x"}), ("logit_bias", {"5": 101}), ("stream", "yes"),
     ("stream_options", 5), ("ignore_eos", 3), ("user", 5), ("cache_salt", 5), ("truncate_prompt_tokens", -2),
     ("best_of", 0), ("add_special_tokens", "x"), ("skip_special_tokens", 1), ("model", 5),
+    ("use_beam_search", 1), ("length_penalty", "x"), ("length_penalty", 11), ("length_penalty", 0.5),
+    ("early_stopping", "never"), ("early_stopping", True), ("best_of", 129),
     ("guided_json", {"type": "object"}), ("response_format", {"type": "unheard of"}),
 ]
 
@@ -224,7 +226,7 @@ def test_fields_of_wrong_type_or_range(api, field, value):
     assert field in e.message or e.error.get("param") == field, e
 
 
-@pytest.mark.parametrize("field,value", [(f, v) for f, v in WRONG if f not in ("best_of",)])
+@pytest.mark.parametrize("field,value", WRONG)
 def test_fields_of_wrong_type_or_range_in_chats(api, field, value):
     e = refused(api, "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1,
                                               field: value})

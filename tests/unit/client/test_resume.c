@@ -271,3 +271,119 @@ Test(resume, a_chunk_whose_columns_do_not_fit_is_an_error_for_all)
 	cr_assert(e.req_id == 4 && e.finish == TERCET_FINISH_ERROR && e.code == TERCET_FORMAT);
 	fake_end(&f);
 }
+
+/* ---------------------------------------------------------------- beam searches */
+
+static void submit_search(struct fake_engine *f, u64 req_id, u32 answers)
+{
+	struct tercet_request q = simple_request(req_id);
+	struct tercet_error error = {.text = ""};
+	q.params.beam_width = 4;
+	q.params.temperature = 0;
+	q.answer_count = answers;
+	cr_assert_eq((int)tercet_submit(f->t, &q, NULL, &error), TERCET_OK, "%s", error.text);
+	struct ipc_submit m = fake_expect(f, f->submit, IPC_TYPE_SUBMIT).submit;
+	cr_assert(m.req_id == req_id && m.beam_width == 4 && m.answer_count == answers && m.length_penalty == 1);
+}
+
+static void expect_answer(struct fake_engine *f, u64 req_id, u32 answer, enum tercet_finish finish)
+{
+	struct tercet_event e = expect_event(f, TERCET_EVENT_OUTPUT);
+	cr_assert(e.req_id == req_id && e.answer == answer && e.finish == finish);
+}
+
+Test(search, answers_are_requests_of_their_own)
+{
+	struct fake_engine f;
+	fake_begin(&f);
+	fake_connect(&f, &plain);
+	submit_search(&f, 20, 3);
+	cr_assert_eq(tercet_unfinished_count(f.t), 3);
+	struct tercet_request q = simple_request(22);
+	cr_assert_eq((int)tercet_submit(f.t, &q, NULL, NULL), TERCET_EXISTS);
+	fake_accept(&f, 20);
+	expect_event(&f, TERCET_EVENT_ACCEPTED);
+	fake_send_entry(&f, 1, 21, 0, 2, "no", TERCET_FINISH_STOP);
+	fake_send_entry(&f, 2, 20, 0, 3, "yes", TERCET_FINISH_LENGTH);
+	expect_answer(&f, 21, 1, TERCET_FINISH_STOP);
+	expect_answer(&f, 20, 0, TERCET_FINISH_LENGTH);
+	cr_assert_eq(tercet_unfinished_count(f.t), 1);
+	cr_assert_eq((int)tercet_abort(f.t, 20), TERCET_NOT_FOUND);
+	fake_send_entry(&f, 3, 22, 0, 1, "x", TERCET_FINISH_LENGTH);
+	expect_answer(&f, 22, 2, TERCET_FINISH_LENGTH);
+	cr_assert_eq(tercet_unfinished_count(f.t), 0);
+	submit_search(&f, 20, 2); /* the ids are free again */
+	fake_end(&f);
+}
+
+Test(search, a_restarted_scheduler_gets_it_again_while_an_answer_is_missing)
+{
+	struct fake_engine f;
+	fake_begin(&f);
+	fake_connect(&f, &plain);
+	submit_search(&f, 20, 3);
+	fake_send_entry(&f, 1, 20, 0, 2, "ab", TERCET_FINISH_STOP);
+	fake_send_entry(&f, 2, 21, 0, 1, "c", 0);
+	expect_answer(&f, 20, 0, TERCET_FINISH_STOP);
+	expect_answer(&f, 21, 1, TERCET_FINISH_NONE);
+	restart_submit(&f);
+	struct ipc_submit m = fake_expect(&f, f.submit, IPC_TYPE_SUBMIT).submit;
+	cr_assert(m.req_id == 20 && m.answer_count == 3 && m.output_count == 0 && m.tokens_count == 3);
+	fake_accept(&f, 20);
+	fake_send_entry(&f, 3, 20, 0, 2, "ab", TERCET_FINISH_STOP); /* had ended */
+	fake_send_entry(&f, 4, 21, 0, 2, "cd", TERCET_FINISH_STOP);
+	fake_send_entry(&f, 5, 22, 0, 1, "e", TERCET_FINISH_STOP);
+	struct tercet_event e = expect_event(&f, TERCET_EVENT_OUTPUT);
+	cr_assert(e.req_id == 21 && e.first_token == 1 && e.token_count == 1 && e.text_bytes == 1 && e.text[0] == 'd');
+	expect_answer(&f, 22, 2, TERCET_FINISH_STOP);
+	expect_nothing(&f);
+	cr_assert_eq(tercet_unfinished_count(f.t), 0);
+	restart_submit(&f);
+	expect_nothing(&f);
+	fake_end(&f);
+}
+
+Test(search, an_abort_or_a_refusal_is_for_all_answers)
+{
+	struct fake_engine f;
+	fake_begin(&f);
+	fake_connect(&f, &plain);
+	submit_search(&f, 20, 3);
+	cr_assert_eq((int)tercet_abort(f.t, 22), TERCET_OK);
+	cr_assert_eq(fake_expect(&f, f.submit, IPC_TYPE_ABORT).abort.req_id, 20);
+	for (u32 i = 0; i < 3; i++)
+		fake_send_entry(&f, 1 + i, 20 + i, 0, 0, "", TERCET_FINISH_ABORT);
+	for (u32 i = 0; i < 3; i++)
+		expect_answer(&f, 20 + i, i, TERCET_FINISH_ABORT);
+	submit_search(&f, 30, 4);
+	struct ipc_msg refused = {.type = IPC_TYPE_REFUSED,
+				  .refused = {.req_id = 30, .code = ERR_NEVER_FITS, .text = (const u8 *)"no", .text_count = 2}};
+	fake_send(f.submit, f.submit_peer, &refused);
+	struct tercet_event e = expect_event(&f, TERCET_EVENT_REFUSED);
+	cr_assert(e.req_id == 30 && e.code == TERCET_NEVER_FITS && tercet_event_is_last(&e));
+	expect_nothing(&f);
+	cr_assert_eq(tercet_unfinished_count(f.t), 0);
+	fake_end(&f);
+}
+
+Test(search, one_that_was_never_sent_is_aborted_here)
+{
+	struct fake_engine f;
+	fake_begin(&f);
+	fake_connect(&f, &plain);
+	ipc_channel_close(&f.submit);
+	expect_event(&f, TERCET_EVENT_LOST);
+	struct tercet_request q = simple_request(20);
+	q.params.beam_width = q.answer_count = 2;
+	cr_assert_eq((int)tercet_submit(f.t, &q, NULL, NULL), TERCET_OK);
+	cr_assert_eq((int)tercet_abort(f.t, 21), TERCET_OK);
+	expect_answer(&f, 20, 0, TERCET_FINISH_ABORT);
+	expect_answer(&f, 21, 1, TERCET_FINISH_ABORT);
+	cr_assert_eq(tercet_unfinished_count(f.t), 0);
+	q.answer_count = 3;
+	struct tercet_error error;
+	cr_assert_eq((int)tercet_submit(f.t, &q, NULL, &error), TERCET_INVALID);
+	cr_assert(strstr(error.text, "answer_count is 3; it must be at most 2"));
+	f.submit = fake_bind(&f, "submit", IPC_ROLE_SCHEDULER);
+	fake_end(&f);
+}

@@ -6,7 +6,7 @@
 #include "proc_scheduler/sched.h"
 #include "tests/sim/fake_worker.h"
 
-enum { FIXTURE_RECORDS_MAX = 128, FIXTURE_TOKENS_MAX = 512, FIXTURE_VOCAB = 1000 };
+enum { FIXTURE_RECORDS_MAX = 160, FIXTURE_TOKENS_MAX = 512, FIXTURE_VOCAB = 1000 };
 
 struct fixture_end {
 	u64 seq, req_id;

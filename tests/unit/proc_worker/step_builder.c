@@ -36,6 +36,12 @@ void mirror_begin(struct mirror *m)
 	s->add_bias_count = m->add_bias_count;
 	s->add_bias_ids = m->add_bias_ids;
 	s->add_bias_values = m->add_bias_values;
+	s->fork_row = m->fork_row;
+	s->fork_src = m->fork_src;
+	s->fork_seq = m->fork_seq;
+	s->fork_block = m->fork_block;
+	s->set_row = m->set_row;
+	s->set_token = m->set_token;
 #define PARAM(A, type, name, def, min, max) s->add_##name = m->add_##name;
 	SAMPLING_TABLE(PARAM, 0)
 #undef PARAM
@@ -95,6 +101,36 @@ void mirror_add(struct mirror *m, const struct mirror_add *add)
 	r->added_tokens = r->known = add->token_count;
 	r->added_computed = r->computed = add->computed;
 	r->block_count = add->block_count;
+}
+
+void mirror_fork(struct mirror *m, u32 row, u32 src, u64 seq, u32 block)
+{
+	struct ipc_step *s = &m->msg;
+	u32 i = s->fork_row_count++;
+
+	m->fork_row[i] = row;
+	m->fork_src[i] = src;
+	m->fork_seq[i] = seq;
+	m->fork_block[i] = block;
+	s->fork_src_count = s->fork_seq_count = s->fork_block_count = s->fork_row_count;
+	if (row >= MIRROR_ROWS || m->rows[row].present)
+		return; /* a wrong one */
+	struct mirror_row *r = &m->rows[row];
+	*r = m->rows[src];
+	r->seq = seq;
+	if (block != UINT32_MAX && r->block_count)
+		r->blocks[r->block_count - 1] = block;
+}
+
+void mirror_set(struct mirror *m, u32 row, u32 token)
+{
+	u32 i = m->msg.set_row_count++;
+
+	m->set_row[i] = row;
+	m->set_token[i] = token;
+	m->msg.set_token_count = m->msg.set_row_count;
+	if (m->rows[row].present)
+		m->rows[row].tokens[m->rows[row].known - 1] = token;
 }
 
 void mirror_grow(struct mirror *m, u32 row, u32 block)

@@ -30,6 +30,9 @@ struct mirror {
 	u32 add_stop_ids[MIRROR_LIST], add_bias_ids[MIRROR_LIST];
 	f32 add_bias_values[MIRROR_LIST];
 	u64 add_seq[MIRROR_LIST];
+	u32 fork_row[MIRROR_ROWS], fork_src[MIRROR_ROWS], fork_block[MIRROR_ROWS], set_row[MIRROR_ROWS],
+		set_token[MIRROR_ROWS];
+	u64 fork_seq[MIRROR_ROWS];
 #define MIRROR_PARAM(A, type, name, def, min, max) type add_##name[MIRROR_LIST];
 	SAMPLING_TABLE(MIRROR_PARAM, 0)
 #undef MIRROR_PARAM
@@ -55,6 +58,9 @@ void mirror_begin(struct mirror *m); /* an empty STEP with the next number */
 void mirror_drop(struct mirror *m, u32 row);
 void mirror_copy(struct mirror *m, u32 src, u32 dst);
 void mirror_add(struct mirror *m, const struct mirror_add *add);
+/* `block`: of the fork's own, in place of the source's last one; UINT32_MAX: none. */
+void mirror_fork(struct mirror *m, u32 row, u32 src, u64 seq, u32 block);
+void mirror_set(struct mirror *m, u32 row, u32 token);
 void mirror_grow(struct mirror *m, u32 row, u32 block);
 void mirror_run(struct mirror *m, u32 row, u32 count); /* an exception */
 /* Applies the rule, fills the digest; the finished message. */

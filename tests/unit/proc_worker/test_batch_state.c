@@ -266,6 +266,15 @@ enum spoilt {
 	RUN_EMPTY,
 	RUN_MORE,
 	RUN_TWICE,
+	FORK_TAKEN,
+	FORK_OUTSIDE,
+	FORK_EMPTY,
+	FORK_SHARES,
+	FORK_BLOCK,
+	FORK_COUNT,
+	SET_EMPTY,
+	SET_TOKEN,
+	SET_PROMPT,
 	ADDS, /* from here on an add of 2 tokens to row 2 */
 	ADD_TAKEN = ADDS,
 	ADD_OUTSIDE,
@@ -302,6 +311,15 @@ static const char *const spoilt_texts[SPOILT_COUNT] = {
 	[RUN_EMPTY] = "run_row[0]: row 7 is empty",
 	[RUN_MORE] = "run_count[0] is 5; row 1 has 4",
 	[RUN_TWICE] = "listed twice",
+	[FORK_TAKEN] = "fork_row[0]: row 1 still holds sequence 1",
+	[FORK_OUTSIDE] = "fork_row[0] is 16",
+	[FORK_EMPTY] = "fork_src[0]: row 7 is empty",
+	[FORK_SHARES] = "fork_block[0] is none, but 0 of the 1 blocks of row 1 are full",
+	[FORK_BLOCK] = "fork_block[0] is 200",
+	[FORK_COUNT] = "fork_seq has 0 elements; 1 are needed",
+	[SET_EMPTY] = "set_row[0]: row 7 is empty",
+	[SET_TOKEN] = "set_token: 500 is not below 500",
+	[SET_PROMPT] = "set_row[0]: the newest token of row 1 is computed or the prompt's",
 	[ADD_TAKEN] = "still holds sequence 1",
 	[ADD_OUTSIDE] = "add_row[0] is 16",
 	[ADD_NOTHING] = "add_token_count[0] is 0",
@@ -355,6 +373,14 @@ static void spoil(struct mirror *m, enum spoilt what)
 	case RUN_EMPTY:
 	case RUN_MORE:
 		mirror_run(m, what == RUN_MORE ? 1 : 7, what == RUN_MORE ? 5 : 1);
+		break;
+	case FORK_TAKEN ... FORK_COUNT:
+		mirror_fork(m, what == FORK_TAKEN ? 1 : what == FORK_OUTSIDE ? 16 : 2, what == FORK_EMPTY ? 7 : 1, 9,
+			    what == FORK_SHARES ? UINT32_MAX : what == FORK_BLOCK ? 200 : 3);
+		m->msg.fork_seq_count -= what == FORK_COUNT;
+		break;
+	case SET_EMPTY ... SET_PROMPT:
+		mirror_set(m, what == SET_EMPTY ? 7 : 1, what == SET_TOKEN ? 500 : 3);
 		break;
 	default:
 		mirror_copy(m, copies[what][0].src, copies[what][0].dst);
@@ -442,6 +468,37 @@ Test(batch_state, every_index_and_count_is_checked_before_use)
 		cr_assert(strstr(em.text, "STEP 2"));
 		batch_state_destroy(&b);
 	}
+}
+
+Test(batch_state, forks_share_full_blocks_and_a_set_changes_one_of_them)
+{
+	struct batch_state *b = create();
+	struct mirror *m = mirror();
+	struct mirror_add add = prompt(1, 7, 6, 2); /* one full block of 4, one with 2 tokens */
+	static const u32 sampled[] = {40, 41, 42};
+
+	mirror_begin(m);
+	mirror_add(m, &add);
+	mirror_run(m, 1, 6);
+	step(m, b, sampled);
+	mirror_begin(m);
+	mirror_copy(m, batch_state_blocks(b, 1)[1], 100);
+	mirror_fork(m, 5, 1, 8, 100);
+	mirror_set(m, 5, 99);
+	step(m, b, sampled);
+	cr_assert(b->known[1] == 8 && b->known[5] == 8 && b->computed[5] == 7 && b->row_count == 2);
+	cr_assert(batch_state_tokens(b, 1)[6] == 40 && batch_state_tokens(b, 5)[6] == 99);
+	cr_assert(batch_state_tokens(b, 1)[7] == 40 && batch_state_tokens(b, 5)[7] == 41);
+	cr_assert_arr_eq(batch_state_tokens(b, 1), batch_state_tokens(b, 5), 6 * sizeof(u32));
+	cr_assert_eq(batch_state_blocks(b, 5)[0], batch_state_blocks(b, 1)[0]);
+	cr_assert(batch_state_blocks(b, 5)[1] == 100 && b->rows[5].block_count == 2);
+	cr_assert(b->rows[5].seq == 8 && b->rows[5].incarnation != b->rows[1].incarnation);
+	mirror_begin(m);
+	mirror_drop(m, 5);
+	mirror_run(m, 1, 0);
+	step(m, b, sampled);
+	cr_assert_eq(b->row_count, 1);
+	batch_state_destroy(&b);
 }
 
 Test(batch_state, no_token_is_sampled_behind_the_context_length)
