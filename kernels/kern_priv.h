@@ -223,10 +223,10 @@ static inline u32 kern_min(u32 a, u32 b)
 	return a < b ? a : b;
 }
 
-/* Rows of so many elements that make a task of some microseconds. */
+/* Rows of so many elements that make a task of a microsecond or two: handing one over costs half of one. */
 static inline u32 kern_rows_a_task(u32 width)
 {
-	return width < 8192 ? 16384 / (width > 0 ? width : 1) : 1;
+	return width < 4096 ? 8192 / (width > 0 ? width : 1) : 1;
 }
 
 #define KERN_DECLARE(op, isa) enum err op##_##isa(struct kern_ctx *ctx, const struct kern_##op##_args *args)

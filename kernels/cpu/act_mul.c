@@ -14,29 +14,46 @@ static inline vec activate(enum kern_activation act, vec x)
 	return vec_div(x, vec_add(vec_set1(1), e));
 }
 
+enum { WIDTH = 4096 }; /* of a row's part: threads share a single row, too */
+
+static u32 parts_of(const struct kern_act_mul_args *a)
+{
+	return kern_ceil(a->size, WIDTH);
+}
+
+/* Columns [from, to) of row t. */
+static void part_of_row(const struct kern_act_mul_args *a, u32 t, u32 from, u32 to)
+{
+	const float *gate = a->gate_up + (size_t)t * 2 * a->size, *up = gate + a->size;
+	float *out = a->out + (size_t)t * a->size;
+	u32 i = from;
+	for (; i + VEC_LANES <= to; i += VEC_LANES)
+		vec_store(out + i, vec_mul(activate(a->act, vec_load(gate + i)), vec_load(up + i)));
+	if (i < to) {
+		u32 n = to - i;
+		vec_store_n(out + i, vec_mul(activate(a->act, vec_load_n(gate + i, n)), vec_load_n(up + i, n)), n);
+	}
+}
+
+/* A part of a wide row, or some narrow rows. */
 static void rows(void *arg, u32 task, u32 thread)
 {
 	const struct kern_act_mul_args *a = arg;
-	u32 count = kern_rows_a_task(a->size), end = kern_min((task + 1) * count, a->tokens);
+	u32 parts = parts_of(a), count = kern_rows_a_task(a->size), end = kern_min((task + 1) * count, a->tokens);
 	(void)thread;
-	for (u32 t = task * count; t < end; t++) {
-		const float *gate = a->gate_up + (size_t)t * 2 * a->size, *up = gate + a->size;
-		float *out = a->out + (size_t)t * a->size;
-		u32 i = 0;
-		for (; i + VEC_LANES <= a->size; i += VEC_LANES)
-			vec_store(out + i, vec_mul(activate(a->act, vec_load(gate + i)), vec_load(up + i)));
-		if (i < a->size) {
-			u32 n = a->size - i;
-			vec_store_n(out + i,
-				    vec_mul(activate(a->act, vec_load_n(gate + i, n)), vec_load_n(up + i, n)),
-				    n);
-		}
+	if (parts > 1) {
+		u32 from = task % parts * WIDTH;
+		part_of_row(a, task / parts, from, kern_min(from + WIDTH, a->size));
+		return;
 	}
+	for (u32 t = task * count; t < end; t++)
+		part_of_row(a, t, 0, a->size);
 }
 
 enum err VARIANT(act_mul)(struct kern_ctx *ctx, const struct kern_act_mul_args *a)
 {
 	struct kern_act_mul_args args = *a;
-	kern_parallel(ctx, kern_ceil(a->tokens, kern_rows_a_task(a->size)), rows, &args);
+	u32 parts = parts_of(a);
+	kern_parallel(ctx, parts > 1 ? a->tokens * parts : kern_ceil(a->tokens, kern_rows_a_task(a->size)), rows, &args);
 	return ERR_OK;
 }

@@ -278,10 +278,14 @@ static void write_sums(float *out, const float *acc, u32 dim, u32 vecs, float fa
 {
 	enum { QUADS = VEC_LANES / 4 }; /* four dimensions stay together */
 	const __m128 f = _mm_set1_ps(factor);
+	u32 block = 0, part = 0, v = 0; /* the first quad of the block, the 128-bit part, the vector */
 	for (u32 d = 0; d < dim; d += 4) {
-		u32 quad = d / 4 % (QUADS * vecs), block = d / 4 - quad;
-		u32 from = 4 * (block + quad % vecs * QUADS + quad / vecs);
-		__m128 x = _mm_mul_ps(_mm_loadu_ps(acc + from), f);
+		__m128 x = _mm_mul_ps(_mm_loadu_ps(acc + 4 * (block + v * QUADS + part)), f);
+		if (++v == vecs) {
+			v = 0;
+			part = (part + 1) % QUADS;
+			block += part == 0 ? QUADS * vecs : 0;
+		}
 		if (d + 4 <= dim)
 			_mm_storeu_ps(out + d, x);
 		else

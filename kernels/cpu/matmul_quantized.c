@@ -48,10 +48,11 @@ typedef __m256i ivec;
 
 /* 64 floats (zeros behind `count`) to bytes; the largest magnitude as bits of a float, in which what is no
  * finite number is larger than all that are. */
-static u32 largest_bits(const float *x, u32 width)
+static ALWAYS_INLINE u32 largest_bits(const float *x, u32 width)
 {
 #if VEC_LANES == 16
 	__m512i sign = _mm512_set1_epi32(0x7fffffff), most = _mm512_setzero_si512();
+#pragma GCC unroll 8
 	for (u32 i = 0; i < width; i += 16)
 		most = _mm512_max_epu32(most, _mm512_and_si512(_mm512_castps_si512(vec_load(x + i)), sign));
 	return _mm512_reduce_max_epu32(most);
@@ -68,11 +69,12 @@ static u32 largest_bits(const float *x, u32 width)
 }
 
 /* Rounds to nearest even; returns the sum. */
-static i32 round_values(const float *x, float inverse, u32 width, signed char *q)
+static ALWAYS_INLINE i32 round_values(const float *x, float inverse, u32 width, signed char *q)
 {
 	i32 sum = 0;
 #if VEC_LANES == 16
 	__m512i sums = _mm512_setzero_si512();
+#pragma GCC unroll 8
 	for (u32 i = 0; i < width; i += 16) {
 		__m512i whole = _mm512_cvtps_epi32(vec_mul(vec_load(x + i), vec_set1(inverse)));
 		sums = _mm512_add_epi32(sums, whole);
@@ -112,29 +114,50 @@ static void store_sum(char *to, bool int8, i32 sum)
 	memcpy(to, int8 ? (void *)&sum : (void *)&value, 4);
 }
 
-static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end)
+/* One group of a row: its bytes as units `stride` apart, its scale, its sum. */
+static ALWAYS_INLINE void pack_group(const float *from, u32 width, bool int8, char *units, size_t stride, char *scale_at,
+				     char *sum_at)
+{
+	signed char q[KERN_GROUP_MAX];
+	u32 bits = largest_bits(from, width);
+	float most, inverse, scale;
+	memcpy(&most, &bits, 4);
+	inverse = 127 / most;
+	if (!(inverse < HUGE_VALF)) /* all zero, or too small for a float to hold the inverse */
+		inverse = most = 0;
+	scale = bits < 0x7f800000u ? most / 127 : NAN;
+	i32 sum = round_values(from, inverse, width, q);
+#pragma GCC unroll 32
+	for (u32 i = 0; i < width; i += 4)
+		memcpy(units + i / 4 * stride, q + i, 4);
+	memcpy(scale_at, &scale, 4);
+	store_sum(sum_at, int8, sum);
+}
+
+/* `width` is a constant: everything about a group is one piece of straight code, and the next one begins before it ends. */
+static ALWAYS_INLINE void pack_groups(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first,
+				      u32 end, u32 width)
 {
 	const struct matmul_inputs *in = &j->in;
 	char *scales = to + ((size_t)in->scales_at * rows + r * 4),
 	     *sums = to + ((size_t)in->sums_at * rows + r * 4);
-	signed char q[KERN_GROUP_MAX];
+	const bool int8 = j->a->w->dtype == KERN_I8;
+	const size_t stride = (size_t)rows * 4;
 	float held[KERN_GROUP_MAX];
-	char *units = to + (size_t)first / 4 * rows * 4 + r * 4;
-	for (u32 g = first / in->width; g < kern_ceil(end, in->width); g++) {
-		const float *from = group_values(j->a->w, x, g * in->width, in->width, held);
-		u32 bits = largest_bits(from, in->width);
-		float most, inverse, scale;
-		memcpy(&most, &bits, 4);
-		inverse = 127 / most;
-		if (!(inverse < HUGE_VALF)) /* all zero, or too small for a float to hold the inverse */
-			inverse = most = 0;
-		scale = bits < 0x7f800000u ? most / 127 : NAN;
-		i32 sum = round_values(from, inverse, in->width, q);
-		for (u32 i = 0; i < in->width; i += 4, units += (size_t)rows * 4)
-			memcpy(units, q + i, 4);
-		memcpy(scales + (size_t)g * rows * 4, &scale, 4);
-		store_sum(sums + (size_t)g * rows * 4, j->a->w->dtype == KERN_I8, sum);
-	}
+	char *units = to + (size_t)first / 4 * stride + r * 4;
+	for (u32 g = first / width; g < kern_ceil(end, width); g++, units += width / 4 * stride)
+		pack_group(group_values(j->a->w, x, g * width, width, held), width, int8, units, stride,
+			   scales + g * stride, sums + g * stride);
+}
+
+static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end)
+{
+	if (j->in.width == 128)
+		pack_groups(j, x, r, rows, to, first, end, 128);
+	else if (j->in.width == 64)
+		pack_groups(j, x, r, rows, to, first, end, 64);
+	else
+		pack_groups(j, x, r, rows, to, first, end, 32);
 }
 
 /* ---------------------------------------------------------------- tiles */

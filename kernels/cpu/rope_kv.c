@@ -135,9 +135,26 @@ static void one_token(const struct kern_rope_kv_args *a, u32 t)
 	}
 }
 
+/* Keys lie apart, a word in a line each, and their lines are in memory: a thread that stores one after the other waits
+ * for them, so a value counts as several. */
 static u32 tokens_a_task(const struct kern_rope_kv_args *a)
 {
-	return kern_rows_a_task((a->heads + 2 * a->kv.kv_heads) * a->kv.head_dim);
+	return kern_rows_a_task((a->heads + 2 * a->kv.kv_heads) * a->kv.head_dim * 4);
+}
+
+/* Asks for the lines that the token's keys will be stored to. */
+static void keys_ahead(const struct kern_rope_kv_args *a, u32 t)
+{
+	const struct kern_kv *kv = &a->kv;
+	u32 count = kern_kv_words(kv);
+	i64 slot = a->slots[t];
+	if (slot < 0)
+		return;
+	for (u32 h = 0; h < kv->kv_heads; h++) {
+		const u32 *to = kern_kv_key(kv, (size_t)slot / kv->block_size, h, (u32)((size_t)slot % kv->block_size));
+		for (u32 d = 0; d < count; d++)
+			__builtin_prefetch(to + (size_t)d * kv->block_size, 1, 3);
+	}
 }
 
 static void tokens(void *arg, u32 task, u32 thread)
@@ -145,8 +162,10 @@ static void tokens(void *arg, u32 task, u32 thread)
 	const struct kern_rope_kv_args *a = arg;
 	u32 count = tokens_a_task(a), end = kern_min((task + 1) * count, a->tokens);
 	(void)thread;
-	for (u32 t = task * count; t < end; t++)
+	for (u32 t = task * count; t < end; t++) {
+		keys_ahead(a, t);
 		one_token(a, t);
+	}
 }
 
 enum err VARIANT(rope_kv)(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)

@@ -151,6 +151,10 @@ void check_linear(struct check *c)
 	static const u32 widths[] = {1, 2, 8, 15, 16, 17, 33, 64, 100, 257, 1024};
 	static const u32 tokens[] = {0, 1, 3, 40};
 	for (u32 i = 0; i < c->target_count; i++) {
+		if (CHECK_DISTINCT(c, i, act_mul)) { /* rows that threads share */
+			act_mul_case(c, i, KERN_SILU, 1, 8205);
+			act_mul_case(c, i, KERN_GELU_TANH, 3, 4097);
+		}
 		for (u32 w = 0; w < COUNT_OF(widths); w++)
 			for (u32 t = 0; t < COUNT_OF(tokens); t++) {
 				if (CHECK_DISTINCT(c, i, embedding)) {
