@@ -449,6 +449,24 @@ static __global__ void __launch_bounds__(S::THREADS, S::D > 128 ? 1 : 2)
 
 /* ---------------------------------------------------------------- host */
 
+/* What every device of compute capability 8.0 or later lets a block have. */
+static constexpr u32 ATTENTION_SHARED_LEAST = 99 << 10;
+
+/* What this one does. */
+static inline u32 attention_shared_most(void)
+{
+	static const u32 most = [] {
+		int device = 0, bytes = 0;
+		return cudaGetDevice(&device) == cudaSuccess &&
+				       cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+							      device) == cudaSuccess
+			       ? (u32)bytes
+			       : 0;
+	}();
+
+	return most;
+}
+
 template <typename S> static enum err attention_launch(const struct attention *p, cudaStream_t stream)
 {
 	const u32 grid = p->plan.grid[S::KIND];
@@ -463,9 +481,19 @@ template <typename S> static enum err attention_launch(const struct attention *p
 template <u32 D, enum kern_dtype KV>
 static enum err attention_both(const struct attention *p, cudaStream_t stream)
 {
-	/* Two blocks a multiprocessor; with heads of 256 the buffers allow one of prefill. */
-	const enum err e = attention_launch<attention_shape<D, 1, 4, D <= 128 ? 3 : 2, KV>>(p, stream);
-	return e != ERR_OK ? e : attention_launch<attention_shape<D, 4, 1, 2, KV>>(p, stream);
+	/* Two blocks a multiprocessor, where it has room for them; with heads of 256 the buffers allow one of prefill. */
+	using deep = attention_shape<D, 1, 4, D <= 128 ? 3 : 2, KV>;
+	using shallow = attention_shape<D, 1, 4, 2, KV>;
+	using large = attention_shape<D, 4, 1, 2, KV>;
+	const u32 most = attention_shared_most();
+	enum err e;
+	if (shallow::SHARED_BYTES > most || large::SHARED_BYTES > most)
+		return ERR_UNSUPPORTED;
+	if constexpr (deep::STAGES > shallow::STAGES && deep::SHARED_BYTES > ATTENTION_SHARED_LEAST)
+		e = deep::SHARED_BYTES > most ? attention_launch<shallow>(p, stream) : attention_launch<deep>(p, stream);
+	else
+		e = attention_launch<deep>(p, stream);
+	return e != ERR_OK ? e : attention_launch<large>(p, stream);
 }
 
 template <enum kern_dtype KV>

@@ -331,11 +331,19 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 	return call.result(cudaSuccess);
 }
 
+/* Bytes of a block at most, less than those of compute capability 9.0 where somebody says so. */
+static int shared_most()
+{
+	const char *text = getenv("CUDA_EMU_SHARED");
+
+	return text != NULL && atoi(text) >= SHARED_DEFAULT_MAX && atoi(text) <= EMU_SHARED_MAX ? atoi(text) : EMU_SHARED_MAX;
+}
+
 /* Limits of compute capability 9.0, on a device with few multiprocessors: launches that size their grids by the device
  * stay small. */
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int index)
 {
-	static const struct {
+	const struct {
 		enum cudaDeviceAttr attr;
 		int value;
 	} table[] = {
@@ -351,7 +359,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int ind
 		{cudaDevAttrComputeCapabilityMajor, 9},
 		{cudaDevAttrComputeCapabilityMinor, 0},
 		{cudaDevAttrMaxSharedMemoryPerMultiprocessor, EMU_SHARED_MAX + 1024},
-		{cudaDevAttrMaxSharedMemoryPerBlockOptin, EMU_SHARED_MAX},
+		{cudaDevAttrMaxSharedMemoryPerBlockOptin, shared_most()},
 	};
 	EMU_CALL();
 	if (index < 0 || index >= device_count())
@@ -374,7 +382,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
 		return call.result(cudaErrorInvalidDeviceFunction);
 	if (attr == cudaFuncAttributePreferredSharedMemoryCarveout)
 		return call.result(value < -1 || value > 100 ? cudaErrorInvalidValue : cudaSuccess);
-	if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > EMU_SHARED_MAX)
+	if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > shared_most())
 		return call.result(cudaErrorInvalidValue);
 	device.shared_limit[kernel] = value;
 	return call.result(cudaSuccess);

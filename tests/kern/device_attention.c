@@ -344,9 +344,20 @@ static const char *attention_alone(struct device *d, const struct attention_case
 	return problem;
 }
 
+/* Prefill with heads of 256 has 165 KiB of buffers, which not every device lets a block have. */
+static bool has_room(const struct attention_case *m)
+{
+	enum { LARGEST_HEADS = 256, BUFFERS = 165 << 10 };
+	int bytes = 0;
+	(void)cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+	return m->head_dim < LARGEST_HEADS || bytes >= BUFFERS;
+}
+
 static void attention_case(struct device *d, const struct attention_case *m)
 {
 	struct kern_attention_args a, ref;
+	if (!has_room(m))
+		return;
 	attention_inputs(d, m, &a, &ref);
 	struct kern_attention_plan plan = {.window = m->window,
 					   .limits = {.tokens = a.tokens,
