@@ -4,7 +4,7 @@
 #define TERCET_COMMON_SESSION_H
 
 /* Names: 1 to 64 letters, digits and "._:-", so that they fit into logs and URLs as they are. */
-enum { SESSION_NAME_MAX = 64 };
+enum { SESSION_NAME_MAX = 64, SESSION_JOIN_MAX = 64 };
 #define SESSION_NAME_ALLOWED "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-"
 
 /* Bits of SUBMIT's session_flags. */

@@ -38,3 +38,12 @@ bool auth_check(const struct auth *a, const char *authorization, u64 *tenant)
 		*tenant = XXH3_64bits(given, bytes);
 	return found != 0 && bytes > 0;
 }
+
+u64 auth_owner(const struct auth *a, const char *authorization)
+{
+	if (a->count == 0 || !authorization || strncasecmp(authorization, "Bearer ", 7) != 0)
+		return 0;
+	const char *given = authorization + 7;
+	given += strspn(given, " ");
+	return XXH3_64bits(given, strlen(given));
+}

@@ -18,4 +18,8 @@ void auth_init(struct auth *a, const struct option_list *keys);
  * header's length and on how many keys there are, not on how much of a key is right. */
 bool auth_check(const struct auth *a, const char *authorization, u64 *tenant);
 
+/* Whose sessions a request may use whose key is right: told apart by key wherever there is one, so that a key added later
+ * changes nothing. 0: no keys. */
+u64 auth_owner(const struct auth *a, const char *authorization);
+
 #endif

@@ -54,7 +54,7 @@ bool cors_reply_preflight(const struct cors *c, struct http_request *r)
 		http_reply(r, 403, "text/plain", text, sizeof(text) - 1);
 		return true;
 	}
-	http_reply_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+	http_reply_header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
 	if (headers)
 		http_reply_header(r, "Access-Control-Allow-Headers", headers);
 	http_reply_header(r, "Access-Control-Max-Age", "600");

@@ -63,6 +63,9 @@ static void on_engine_event(void *ctx, const struct tercet_event *event)
 			g->failed = true;
 		}
 		break;
+	case TERCET_EVENT_SESSION:
+		session_calls_on_event(&g->session_calls, event);
+		break;
 	default:
 		requests_on_event(&g->requests, event);
 		break;
@@ -131,6 +134,7 @@ static void stop_now(struct gateway *g)
 	u64 end_ns = clock_now_ns() + STOP_FLUSH_MS * 1000000ull;
 	drain(g);
 	requests_fail_all(&g->requests, "The server is shutting down.");
+	session_calls_fail_all(&g->session_calls, "The server is shutting down.");
 	while (http_server_pending_count(g->http) > 0 && clock_now_ns() < end_ns)
 		event_base_loop(g->base, EVLOOP_ONCE);
 }
@@ -323,6 +327,7 @@ enum err gateway_init(struct gateway *g, const struct options *o, u32 rank, stru
 		e = open_engine(g, em);
 	if (e)
 		return e;
+	g->session_calls.engine = g->engine;
 	requests_open(&g->requests, g->engine, &g->model, g->stats);
 	return add_events(g) ? ERR_OK : err_set(em, ERR_NO_MEMORY, "no memory for the event loop");
 }
@@ -337,6 +342,7 @@ static void free_event(struct event **event)
 void gateway_fini(struct gateway *g)
 {
 	requests_close(&g->requests);
+	session_calls_fail_all(&g->session_calls, "The server is shutting down.");
 	http_server_destroy(&g->http);
 	reader_destroy(&g->reader);
 	free_event(&g->engine_event);

@@ -11,6 +11,7 @@
 #include "proc_gateway/http_server.h"
 #include "proc_gateway/reader.h"
 #include "proc_gateway/requests.h"
+#include "proc_gateway/session_calls.h"
 
 struct event;
 struct event_base;
@@ -30,6 +31,7 @@ struct gateway {
 	const char *only_name;	/* &default_name, for model.names */
 	struct openai_model model;
 	struct requests requests;
+	struct session_calls session_calls;
 	struct reader *reader;
 	struct auth auth;
 	struct cors cors;

@@ -39,6 +39,7 @@ static void answer(struct gateway *g, struct http_request *r, struct openai_requ
 	} else {
 		const char *own = request->fields.has_request_id ? request->fields.request_id : NULL;
 		routes_request_id(g, r, id);
+		request->session_owner = auth_owner(&g->auth, http_head_get(http_request_head(r), "authorization"));
 		requests_start(&g->requests, r, request, own ? own : id);
 		return;
 	}
@@ -87,6 +88,16 @@ void handle_tokenize(struct gateway *g, struct http_request *r)
 void handle_detokenize(struct gateway *g, struct http_request *r)
 {
 	handle_body(g, r, OPENAI_DETOKENIZE);
+}
+
+void handle_session(struct gateway *g, struct http_request *r)
+{
+	const struct http_head *head = http_request_head(r);
+	char *name = strdup(head->path + strlen("/v1/sessions/"));
+	bool good = name && http_percent_decode(name);
+	session_calls_start(&g->session_calls, r, good ? name : "", auth_owner(&g->auth, http_head_get(head, "authorization")),
+			    head->method == HTTP_METHOD_DELETE);
+	free(name);
 }
 
 /* ---------------------------------------------------------------- models */

@@ -15,6 +15,8 @@ void handle_chat(struct gateway *g, struct http_request *r);
 void handle_completions(struct gateway *g, struct http_request *r);
 void handle_models(struct gateway *g, struct http_request *r);
 void handle_model(struct gateway *g, struct http_request *r);
+/* GET and DELETE of /v1/sessions/{id}. */
+void handle_session(struct gateway *g, struct http_request *r);
 void handle_tokenize(struct gateway *g, struct http_request *r);
 void handle_detokenize(struct gateway *g, struct http_request *r);
 void handle_health(struct gateway *g, struct http_request *r);

@@ -53,6 +53,8 @@ static enum http_method method_from_text(const char *text)
 		return HTTP_METHOD_HEAD;
 	if (strcmp(text, "OPTIONS") == 0)
 		return HTTP_METHOD_OPTIONS;
+	if (strcmp(text, "DELETE") == 0)
+		return HTTP_METHOD_DELETE;
 	return HTTP_METHOD_OTHER;
 }
 

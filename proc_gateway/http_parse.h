@@ -18,6 +18,7 @@ enum http_method {
 	HTTP_METHOD_HEAD = 1 << 1,
 	HTTP_METHOD_POST = 1 << 2,
 	HTTP_METHOD_OPTIONS = 1 << 3,
+	HTTP_METHOD_DELETE = 1 << 5,
 	HTTP_METHOD_OTHER = 1 << 4, /* a well-formed method that no route here takes */
 };
 

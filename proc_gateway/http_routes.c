@@ -29,6 +29,7 @@ static const struct route routes[] = {
 	{"/v1/completions", HTTP_METHOD_POST, ROUTE_ENGINE | ROUTE_NEW_WORK, handle_completions},
 	{"/v1/models", HTTP_METHOD_GET, ROUTE_ENGINE, handle_models},
 	{"/v1/models/", HTTP_METHOD_GET, ROUTE_ENGINE | ROUTE_PREFIX, handle_model},
+	{"/v1/sessions/", HTTP_METHOD_GET | HTTP_METHOD_DELETE, ROUTE_ENGINE | ROUTE_PREFIX, handle_session},
 	{"/tokenize", HTTP_METHOD_POST, ROUTE_ENGINE, handle_tokenize},
 	{"/detokenize", HTTP_METHOD_POST, ROUTE_ENGINE, handle_detokenize},
 	{"/health", HTTP_METHOD_GET, ROUTE_OPEN, handle_health},
@@ -52,9 +53,16 @@ static const struct route *find_route(const char *path)
 
 static void methods_text(u32 methods, char *out, size_t bytes)
 {
-	snprintf(out, bytes, "%s%s%s", methods & HTTP_METHOD_GET ? "GET, HEAD" : "",
-		 methods == (HTTP_METHOD_GET | HTTP_METHOD_POST) ? ", " : "",
-		 methods & HTTP_METHOD_POST ? "POST" : "");
+	static const struct {
+		u32 method;
+		const char *text;
+	} names[] = {{HTTP_METHOD_GET, "GET, HEAD"}, {HTTP_METHOD_POST, "POST"}, {HTTP_METHOD_DELETE, "DELETE"}};
+	out[0] = '\0';
+	for (size_t i = 0; i < COUNT_OF(names); i++) {
+		size_t used = strlen(out);
+		if (methods & names[i].method)
+			snprintf(out + used, bytes - used, "%s%s", used ? ", " : "", names[i].text);
+	}
 }
 
 /* ---------------------------------------------------------------- ids */

@@ -73,6 +73,10 @@ enum json_type_bit {
 	I(priority, OPENAI_GENERATE, 0, -0x7fffffff - 1ll, 0x7fffffff)            \
 	S(cache_salt, OPENAI_GENERATE)                                            \
 	S(request_id, OPENAI_GENERATE)                                            \
+	S(session_id, OPENAI_GENERATE)                                            \
+	B(session_start, OPENAI_GENERATE, false)                                  \
+	B(session_end, OPENAI_GENERATE, false)                                    \
+	I(session_step, OPENAI_GENERATE, 0, 0, 0x7fffffff)                        \
 	S(user, OPENAI_GENERATE)                                                  \
 	V(tools, OPENAI_TEMPLATE, TYPE_ARRAY)                                     \
 	V(tool_choice, OPENAI_CHAT, TYPE_STRING | TYPE_OBJECT)                    \

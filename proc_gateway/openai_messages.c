@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "proc_gateway/openai_request.h"
+#include "proc_gateway/openai_session.h"
 
 static bool bad_message(struct api_error *e, size_t index, json_val v, const char *wrong, const char *right)
 {
@@ -162,6 +163,8 @@ static bool check_messages(struct openai_request *r, json_val *messages, struct 
 	if (!r->fields.has_messages)
 		return api_error_set(e, 400, "messages", NULL,
 				     "Field 'messages' is missing; it must be an array of messages.");
+	if (json_count(*messages) == 0 && openai_session_goes_on(r))
+		return true;
 	if (json_count(*messages) == 0)
 		return api_error_field(e, "messages", *messages, "is empty",
 				       "an array of at least one message");
@@ -263,6 +266,10 @@ bool openai_messages_read(struct openai_request *r, const struct openai_model *m
 	chat.bos_token = tokenizer_bos(m->tokenizer);
 	chat.eos_token = tokenizer_eos(m->tokenizer);
 	read_chat_echo(r, chat.messages);
+	if (openai_session_goes_on(r)) {
+		bool empty = json_count(chat.messages) == 0;
+		return (empty || openai_session_messages(r, m, &chat, e)) && openai_prompt_from_ids(r, m, e);
+	}
 	bool own = f->has_chat_template && f->chat_template[0];
 	bool ok =
 		(own ? render_own(f->chat_template, &chat, &prompt, e) : render(m, &chat, &prompt, e)) &&

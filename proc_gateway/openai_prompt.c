@@ -7,6 +7,7 @@
 
 #include "common/assert.h"
 #include "proc_gateway/openai_request.h"
+#include "proc_gateway/openai_session.h"
 
 u32 openai_token_bytes_max(const struct tokenizer *t)
 {
@@ -115,7 +116,7 @@ static bool add_prompt(struct openai_request *r, const struct openai_model *m, s
 		return false;
 	truncate_ids(r, first, keep);
 	size_t count = r->ids.count - first;
-	if (count == 0)
+	if (count == 0 && !openai_session_goes_on(r))
 		return api_error_set(e, 400, r->endpoint == OPENAI_CHAT ? "messages" : "prompt", NULL,
 				     "The prompt is empty; it must have at least one token.");
 	if (count >= m->max_model_len)
@@ -136,7 +137,10 @@ static bool add_text(struct openai_request *r, const struct openai_model *m, jso
 	if (!json_string(v, &text, &bytes))
 		return api_error_field(e, "prompt", v, "does not fit here",
 				       "a string, an array of token ids, or an array of either");
-	return openai_encode(r, m, text, bytes, r->fields.add_special_tokens,
+	/* In the middle of a conversation the tokenizer's own tokens are put only where they are asked for. */
+	bool add_special = r->fields.add_special_tokens &&
+			   (!openai_session_goes_on(r) || r->fields.has_add_special_tokens);
+	return openai_encode(r, m, text, bytes, add_special,
 			     r->fields.has_truncate_prompt_tokens, e) &&
 	       add_prompt(r, m, first, text, bytes, e);
 }
@@ -170,6 +174,8 @@ bool openai_prompts_read(struct openai_request *r, const struct openai_model *m,
 				     "either.");
 	if (json_type(v) == JSON_STRING)
 		return alloc_prompts(r, 1, e) && add_text(r, m, v, e);
+	if (json_count(v) == 0 && openai_session_goes_on(r))
+		return openai_prompt_from_ids(r, m, e);
 	if (json_count(v) == 0)
 		return api_error_field(e, "prompt", v, "is empty", "a prompt or an array of prompts");
 	enum json_type first = json_type(json_at(v, 0));
@@ -183,6 +189,11 @@ bool openai_prompts_read(struct openai_request *r, const struct openai_model *m,
 			return false;
 	}
 	return true;
+}
+
+bool openai_prompt_from_ids(struct openai_request *r, const struct openai_model *m, struct api_error *e)
+{
+	return alloc_prompts(r, 1, e) && add_prompt(r, m, 0, NULL, 0, e);
 }
 
 bool openai_prompt_from_text(struct openai_request *r, const struct openai_model *m, const struct buf *text,

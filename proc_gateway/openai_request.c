@@ -8,6 +8,7 @@
 
 #include "common/assert.h"
 #include "proc_gateway/openai_request.h"
+#include "proc_gateway/openai_session.h"
 
 /* Below this a temperature is meant to be greedy: logits divided by it would overflow. */
 #define GREEDY_TEMPERATURE 1e-5
@@ -328,7 +329,8 @@ bool openai_request_read(struct openai_request *r, const struct openai_model *m,
 {
 	ASSERT(endpoint == OPENAI_COMPLETIONS || endpoint == OPENAI_CHAT);
 	if (!body_read(r, m, endpoint, body, bytes, e) || !check_supported(&r->fields, m, e) ||
-	    !openai_beams_read(r, e) || !read_stops(r, e) || !read_stop_ids(r, m, e) || !read_biases(r, m, e) ||
+	    !openai_session_check(r, e) || !openai_beams_read(r, e) || !read_stops(r, e) || !read_stop_ids(r, m, e) ||
+	    !read_biases(r, m, e) ||
 	    !read_stream_options(r, e))
 		return false;
 	r->cache_salt = tenant;
@@ -351,6 +353,9 @@ bool openai_request_read(struct openai_request *r, const struct openai_model *m,
 			"Field '%s': %u answers to each of %u prompts are too many; at most %d together.", name,
 			r->samples, r->prompt_count, OPENAI_CHOICES_MAX);
 	}
+	if (r->fields.session_id && r->prompt_count != 1)
+		return api_error_set(e, 400, "prompt", NULL,
+				     "Field 'prompt': %u prompts; with 'session_id' it must be one.", r->prompt_count);
 	return read_max_tokens(r, m, e);
 }
 

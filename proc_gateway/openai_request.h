@@ -67,6 +67,8 @@ struct openai_request {
 	struct u32_vec bias_ids;
 	float *bias_values;
 	u64 cache_salt;
+	u64 session_owner; /* whose sessions its session_id names */
+	u32 session_join;  /* first ids of the prompt that the session may end with already */
 	bool include_usage;
 	bool usage_each;       /* continuous_usage_stats */
 	bool scoring;	       /* max_tokens 0: the one token that the engine has to make is not shown */
@@ -105,6 +107,8 @@ bool openai_beams_read(struct openai_request *r, struct api_error *e);
 void openai_beams_apply(struct openai_request *r);
 /* Renders 'messages' by the chat template and encodes the result as the one prompt. */
 bool openai_messages_read(struct openai_request *r, const struct openai_model *m, struct api_error *e);
+/* Makes the ids that are there the one prompt. */
+bool openai_prompt_from_ids(struct openai_request *r, const struct openai_model *m, struct api_error *e);
 /* Encodes `text` as the one prompt (for /tokenize only into ids, whatever its length). */
 bool openai_prompt_from_text(struct openai_request *r, const struct openai_model *m, const struct buf *text,
 			     bool add_special, struct api_error *e);

@@ -42,7 +42,7 @@ static void put_group_usage(const struct group *g, struct buf *out)
 		const struct choice *c = &g->choices[i];
 		completion += c->token_count;
 		if (i % g->request.samples == 0) {
-			prompt += c->prompt->count;
+			prompt += c->prompt_count;
 			cached += c->cached_count;
 		}
 	}
@@ -140,6 +140,17 @@ static void put_choice(struct choice *c, struct buf *out)
 	buf_append_char(out, '}');
 }
 
+/* What the session has now, for a step back later. */
+static void put_session(const struct choice *c, struct buf *out)
+{
+	const struct openai_fields *f = &c->group->request.fields;
+	if (!f->session_id)
+		return;
+	buf_append_str(out, ",\"session\":{\"id\":");
+	json_escape(out, f->session_id, strlen(f->session_id));
+	buf_printf(out, ",\"tokens\":%u}", f->session_end ? 0 : c->prompt_count + c->token_count);
+}
+
 void openai_response_write(struct group *g, struct buf *out)
 {
 	put_head(g, is_chat(g) ? "chat.completion" : "text_completion", out);
@@ -162,6 +173,7 @@ void openai_response_write(struct group *g, struct buf *out)
 			put_ids(out, prompt_ids(&g->choices[0]), g->choices[0].prompt->count);
 		}
 	}
+	put_session(&g->choices[0], out);
 	buf_append_str(out, ",\"system_fingerprint\":null}");
 }
 
@@ -224,10 +236,12 @@ void openai_chunk_write(struct choice *c, struct buf *out)
 	}
 	if (r->usage_each) {
 		buf_append_str(out, ",\"usage\":");
-		put_usage(out, c->prompt->count, c->token_count, c->cached_count);
+		put_usage(out, c->prompt_count, c->token_count, c->cached_count);
 	} else if (r->include_usage) {
 		buf_append_str(out, ",\"usage\":null");
 	}
+	if (c->done)
+		put_session(c, out);
 	buf_append_char(out, '}');
 	buf_clear(&c->text);
 	u32_vec_clear(&c->tokens);

@@ -10,6 +10,7 @@
 #include "common/assert.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/session.h"
 #include "proc_gateway/api_error.h"
 #include "proc_gateway/openai_response.h"
 #include "proc_gateway/requests.h"
@@ -277,6 +278,8 @@ static void on_output(struct choice *c, const struct tercet_event *event)
 		choice_echo(c);
 	}
 	c->cached_count = event->cached_count;
+	if (g->request.fields.session_id)
+		c->prompt_count = event->prompt_count;
 	if (!g->request.scoring)
 		choice_take_tokens(c, event);
 	if (event->finish != TERCET_FINISH_NONE)
@@ -313,18 +316,46 @@ static int refusal_status(enum tercet_result code)
 	case TERCET_UNSUPPORTED:
 	case TERCET_NEVER_FITS:
 		return 400;
+	case TERCET_NOT_FOUND:
+		return 404;
+	case TERCET_CONFLICT:
+		return 409;
+	case TERCET_DROPPED:
+		return 410;
 	default:
 		return 500;
 	}
 }
 
+static const char *refusal_name(enum tercet_result code, int status)
+{
+	switch (code) {
+	case TERCET_TOO_LONG:
+		return "context_length_exceeded";
+	case TERCET_NOT_FOUND:
+		return "session_not_found";
+	case TERCET_CONFLICT:
+		return "session_conflict";
+	case TERCET_DROPPED:
+		return "session_dropped";
+	default:
+		return status == 429 ? "server_busy" : NULL;
+	}
+}
+
+void requests_refusal(struct api_error *e, enum tercet_result code, const char *text, u32 retry_after_ms)
+{
+	int status = refusal_status(code);
+	bool of_session = code == TERCET_NOT_FOUND || code == TERCET_CONFLICT || code == TERCET_DROPPED;
+	api_error_set(e, status, of_session ? "session_id" : NULL, refusal_name(code, status), "%s",
+		      *text ? text : tercet_result_text(code));
+	e->retry_after_ms = retry_after_ms == 0 && (status == 429 || status == 503) ? 1000 : retry_after_ms;
+}
+
 static void group_refused(struct group *g, enum tercet_result code, const char *text, u32 retry_after_ms)
 {
 	struct api_error e;
-	int status = refusal_status(code);
-	api_error_set(&e, status, NULL, status == 429 ? "server_busy" : NULL, "%s",
-		      *text ? text : tercet_result_text(code));
-	e.retry_after_ms = retry_after_ms == 0 && (status == 429 || status == 503) ? 1000 : retry_after_ms;
+	requests_refusal(&e, code, text, retry_after_ms);
 	group_fail(g, &e);
 }
 
@@ -402,6 +433,15 @@ static enum tercet_result submit_choice(struct choice *c, struct tercet_error *e
 	q.priority = (int32_t)r->fields.priority;
 	q.answer_count = answers_each(g);
 	q.length_penalty = r->fields.length_penalty;
+	if (r->fields.session_id) {
+		q.session = r->fields.session_id;
+		q.session_owner = r->session_owner;
+		q.session_flags = (r->fields.session_start ? TERCET_SESSION_BEGIN : 0) |
+				  (r->fields.session_end ? TERCET_SESSION_END : 0) |
+				  (r->fields.has_session_step ? TERCET_SESSION_STEP : 0);
+		q.session_step = (u32)r->fields.session_step;
+		q.session_join = r->session_join < SESSION_JOIN_MAX ? r->session_join : SESSION_JOIN_MAX;
+	}
 	u64 req_id;
 	enum tercet_result result = tercet_submit(g->requests->engine, &q, &req_id, error);
 	if (result != TERCET_OK)
@@ -419,6 +459,7 @@ static void choice_init(struct group *g, u32 index)
 	c->group = g;
 	c->index = index;
 	c->prompt = &r->prompts[index / r->samples];
+	c->prompt_count = c->prompt->count;
 	c->logprobs.tokenizer = g->requests->model->tokenizer;
 	c->logprobs.skip_special = r->fields.skip_special_tokens;
 	c->logprobs.as_ids = r->fields.return_tokens_as_token_ids;

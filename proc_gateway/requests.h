@@ -26,6 +26,7 @@ struct choice {
 	struct tool_calls tools; /* looks through the text where the request has tools */
 	struct logprobs_writer logprobs;
 	struct prompt_logprobs prompt_logprobs;
+	u32 prompt_count; /* tokens in front of the answer; of a session also those before this turn */
 	u32 token_count; /* generated so far */
 	u32 cached_count;
 	enum tercet_finish finish;
@@ -68,6 +69,8 @@ void requests_close(struct requests *rs);
  * what the reply carries behind "cmpl-" or "chatcmpl-". */
 void requests_start(struct requests *rs, struct http_request *http, struct openai_request *request,
 		    const char *id);
+/* What the engine refused, as a reply: status, code and field. */
+void requests_refusal(struct api_error *e, enum tercet_result code, const char *text, u32 retry_after_ms);
 /* For tercet_dispatch. */
 void requests_on_event(void *requests, const struct tercet_event *event);
 /* Replies 503 with that text to what is unfinished. */

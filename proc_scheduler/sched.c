@@ -364,6 +364,7 @@ enum err sched_submit(struct sched *s, const struct ipc_submit *m, u64 now_ns, s
 
 	*out = (struct sched_admission){0};
 	enum err e = sched_check_turn(s, m, &t, em);
+	out->turn_runs = t.runs;
 	if (!e)
 		e = validate_submit(s, m, &t, em);
 	if (!e)

@@ -96,6 +96,7 @@ struct sched_admission {
 	u64 seq;
 	u32 waiting;	    /* requests in front of it */
 	u32 retry_after_ms; /* with ERR_BUSY */
+	bool turn_runs;	    /* with ERR_CONFLICT: the turn before is in work */
 };
 
 /* ERR_NO_MEMORY. ERR_TOO_LONG: one sequence would not fit into a STEP. `stats` and the sink's ctx must outlive
@@ -127,6 +128,8 @@ void sched_drain(struct sched *s);
  * ERR_DROPPED, ERR_INVALID (its name), ERR_UNSUPPORTED (none are kept). */
 MUST_CHECK enum err sched_session_get(struct sched *s, const struct ipc_session *m, u64 now_ns,
 				      struct ipc_session_state *out, struct err_msg *em);
+/* Whether a turn of that session is in work. */
+bool sched_session_runs(const struct sched *s, const struct ipc_session *m);
 /* Ends it; a turn that runs is aborted. `out` is what it was. Errors as above. */
 MUST_CHECK enum err sched_session_end(struct sched *s, const struct ipc_session *m, u64 now_ns,
 				      struct ipc_session_state *out, struct err_msg *em);

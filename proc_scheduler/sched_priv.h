@@ -7,6 +7,7 @@
 /* A request's place in its session, before it is admitted. Without one everything is 0. */
 struct session_turn {
 	bool named;		 /* it has one */
+	bool runs;		 /* ERR_CONFLICT: its turn before is in work */
 	struct session *session; /* NULL: it begins */
 	u32 base;		 /* so many tokens of the history stand in front, */
 	u32 skip;		 /* and so many first tokens of the request are left out */

@@ -17,6 +17,7 @@
 
 enum {
 	LEASE_TIMER_MS = 1000,
+	PARK_TIMER_MS = 20, /* only while a turn waits for the one before */
 	FLUSH_TIMER_MS = 5, /* only while a full channel keeps something waiting */
 	SUBMIT_OUTBOX_ITEMS = 16384,
 	FAREWELL_TURNS = 4,
@@ -132,6 +133,26 @@ static void flush(struct scheduler *s)
 							&s->flush_timer) == ERR_OK;
 }
 
+static void on_park_timer(void *ctx, u64 now_ns)
+{
+	(void)ctx; /* the turn that follows does it */
+	(void)now_ns;
+}
+
+/* Results come with turns; the timer is for those that wait in vain. */
+static void try_parked(struct scheduler *s, u64 now_ns)
+{
+	if (s->parked.count)
+		scheduler_try_parked(s, now_ns);
+	if (s->parked.count == 0 && s->park_timer_set) {
+		ipc_loop_remove_timer(s->loop, s->park_timer);
+		s->park_timer_set = false;
+	}
+	if (s->parked.count && !s->park_timer_set)
+		s->park_timer_set =
+			ipc_loop_add_timer(s->loop, PARK_TIMER_MS, on_park_timer, s, &s->park_timer) == ERR_OK;
+}
+
 static void account(struct scheduler *s, u64 now_ns)
 {
 	bool busy = s->sched && !sched_is_idle(s->sched);
@@ -152,6 +173,7 @@ static void on_turn(void *ctx, u64 now_ns)
 	struct scheduler *s = ctx;
 
 	flush(s);
+	try_parked(s, now_ns);
 	scheduler_plan(s);
 	account(s, now_ns);
 	if (s->draining && !s->drain_told && (!s->sched || sched_live_count(s->sched) == 0)) {
@@ -326,6 +348,7 @@ void scheduler_destroy(struct scheduler **out)
 	ipc_loop_destroy(&s->loop);
 	sched_destroy(&s->sched);
 	scheduler_close_sessions(s);
+	parked_fini(&s->parked);
 	streams_fini(&s->streams);
 	workers_fini(&s->workers);
 	outbox_fini(&s->submit_outbox);

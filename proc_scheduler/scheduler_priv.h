@@ -4,6 +4,7 @@
 
 #include "common/trace.h"
 #include "proc_scheduler/clients.h"
+#include "proc_scheduler/parked.h"
 #include "proc_scheduler/sched.h"
 #include "proc_scheduler/scheduler.h"
 #include "proc_scheduler/session_journal.h"
@@ -24,13 +25,14 @@ struct scheduler {
 	struct streams streams;
 	struct sessions *sessions; /* NULL: none are kept */
 	struct session_journal journal;
+	struct parked parked;
 	struct sched *sched; /* NULL until all workers were ready for the first time */
 	struct buf frame;    /* the STEP in the making */
 	u64 epoch;
 	u64 busy_since_ns;	/* 0: there was no work at the last turn */
 	u32 fruitless_restarts; /* worker epochs in a row without a result */
-	u32 flush_timer;
-	bool flush_timer_set;
+	u32 flush_timer, park_timer;
+	bool flush_timer_set, park_timer_set;
 	bool announced; /* the supervisor was told that we are ready */
 	bool draining;
 	bool drain_told;
@@ -43,6 +45,8 @@ struct scheduler {
 void scheduler_on_client(void *ctx, struct ipc_channel *ch, ipc_peer from, const struct ipc_msg *msg);
 /* Tells a client what engine this is. */
 void scheduler_send_engine(struct scheduler *s, ipc_peer to);
+/* Tries again what waits for the end of a turn; refuses what has waited too long. */
+void scheduler_try_parked(struct scheduler *s, u64 now_ns);
 void scheduler_expire_clients(struct scheduler *s, u64 now_ns);
 
 /* Sends to a client; one that does not take it is treated as gone when `client_id` names it. */

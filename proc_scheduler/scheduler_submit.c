@@ -16,6 +16,7 @@ static void drop_client(struct scheduler *s, u64 client_id, const char *why)
 	u32 ended = s->sched ? sched_abort_client(s->sched, client_id, s->streams.now_ns) : 0;
 
 	clients_forget(&s->clients, client_id);
+	parked_forget_client(&s->parked, client_id);
 	if (ended)
 		LOG_INFO("CLIENT_GONE", "client=%" PRIu64 " reason=\"%s\" aborted=%u", client_id, why, ended);
 }
@@ -78,7 +79,15 @@ void scheduler_send_engine(struct scheduler *s, ipc_peer to)
 	scheduler_reply(s, to, 0, &msg);
 }
 
-static void on_submit(struct scheduler *s, ipc_peer from, const struct ipc_submit *m)
+/* True: it waits for the end of its session's turn, and nothing was answered. */
+static bool park(struct scheduler *s, ipc_peer from, const struct ipc_submit *m)
+{
+	struct ipc_msg msg = {.type = IPC_TYPE_SUBMIT, .sequence = 1, .submit = *m};
+
+	return parked_add(&s->parked, from, &msg, s->streams.now_ns);
+}
+
+static void on_submit(struct scheduler *s, ipc_peer from, const struct ipc_submit *m, bool may_wait)
 {
 	struct sched_admission admission;
 	struct err_msg em;
@@ -90,6 +99,8 @@ static void on_submit(struct scheduler *s, ipc_peer from, const struct ipc_submi
 		return;
 	}
 	enum err e = sched_submit(s->sched, m, s->streams.now_ns, &admission, &em);
+	if (e == ERR_CONFLICT && admission.turn_runs && may_wait && park(s, from, m))
+		return;
 	if (e) {
 		refuse(s, from, m, e, admission.retry_after_ms, em.text);
 		LOG_DEBUG("REFUSED", "client=%" PRIu64 " req=%" PRIu64 " code=%s reason=\"%s\"", m->client_id,
@@ -99,6 +110,44 @@ static void on_submit(struct scheduler *s, ipc_peer from, const struct ipc_submi
 	struct ipc_msg msg = {.type = IPC_TYPE_ACCEPTED, .epoch = s->epoch};
 	msg.accepted = (struct ipc_accepted){m->req_id, admission.seq, admission.waiting};
 	scheduler_reply(s, from, m->client_id, &msg);
+}
+
+void scheduler_try_parked(struct scheduler *s, u64 now_ns)
+{
+	struct ipc_msg msg;
+
+	s->streams.now_ns = now_ns;
+	for (u32 i = 0; i < s->parked.count;) {
+		bool late = now_ns >= s->parked.items[i].due_ns;
+		ipc_peer from = s->parked.items[i].from;
+		if (!parked_get(&s->parked, i, &msg)) {
+			parked_remove(&s->parked, i);
+			continue;
+		}
+		struct ipc_session q = {.session_owner = msg.submit.session_owner,
+					.session = msg.submit.session,
+					.session_count = msg.submit.session_count};
+		if (!late && s->sched && sched_session_runs(s->sched, &q)) {
+			i++;
+			continue;
+		}
+		/* What it points to stays where it is until another one is read. */
+		parked_remove(&s->parked, i);
+		on_submit(s, from, &msg.submit, false);
+	}
+}
+
+static void on_abort(struct scheduler *s, ipc_peer from, const struct ipc_abort *m)
+{
+	u32 place = parked_find(&s->parked, m->client_id, m->req_id);
+	const struct ipc_submit never = {.req_id = m->req_id};
+
+	if (place != PARKED_MAX) {
+		parked_remove(&s->parked, place);
+		refuse(s, from, &never, ERR_ABORTED, 0, "the request was aborted before it was admitted");
+	} else if (s->sched) {
+		sched_abort(s->sched, m->client_id, m->req_id, s->streams.now_ns);
+	}
 }
 
 /* The client the message speaks for; 0 for messages that name none. */
@@ -179,11 +228,10 @@ void scheduler_on_client(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 			scheduler_send_engine(s, from);
 		break;
 	case IPC_TYPE_SUBMIT:
-		on_submit(s, from, &msg->submit);
+		on_submit(s, from, &msg->submit, true);
 		break;
 	case IPC_TYPE_ABORT:
-		if (s->sched)
-			sched_abort(s->sched, client_id, msg->abort.req_id, s->streams.now_ns);
+		on_abort(s, from, &msg->abort);
 		break;
 	case IPC_TYPE_SESSION:
 		scheduler_on_session(s, from, &msg->session);

@@ -7,8 +7,6 @@
 #include "common/assert.h"
 #include "proc_scheduler/sched_priv.h"
 
-enum { JOIN_MAX = 64 };
-
 /* ---------------------------------------------------------------- before it is admitted */
 
 static enum err check_fields(const struct sched *s, const struct ipc_submit *m, struct err_msg *em)
@@ -27,10 +25,10 @@ static enum err check_fields(const struct sched *s, const struct ipc_submit *m, 
 						"for one that is there");
 	if (m->session_step && !(m->session_flags & SESSION_STEP))
 		return err_set(em, ERR_INVALID, "session_step is %u without its flag", m->session_step);
-	if (m->session_join > JOIN_MAX || m->session_join > m->tokens_count - m->output_count)
+	if (m->session_join > SESSION_JOIN_MAX || m->session_join > m->tokens_count - m->output_count)
 		return err_set(em, ERR_INVALID,
 			       "session_join is %u; it must be at most %d, and at most the %u tokens of the turn",
-			       m->session_join, JOIN_MAX, m->tokens_count - m->output_count);
+			       m->session_join, SESSION_JOIN_MAX, m->tokens_count - m->output_count);
 	return session_name_check(m->session, m->session_count, em);
 }
 
@@ -123,6 +121,7 @@ enum err sched_check_turn(const struct sched *s, const struct ipc_submit *m, str
 	bool mine = c && c->turn_client == m->client_id && c->turn_req == m->req_id;
 	bool again = mine && ((m->session_flags & SESSION_AGAIN) || c->running);
 	e = check_there(s, m, c, again, em);
+	t->runs = e == ERR_CONFLICT && c && c->running;
 	if (e)
 		return e;
 	t->named = true;
@@ -282,6 +281,14 @@ enum err sched_session_get(struct sched *s, const struct ipc_session *m, u64 now
 	out->idle_s = c->running ? 0 : seconds((i64)now_ns - c->used_ns);
 	out->ttl_s = (u32)(ss->config.ttl_ns / 1000000000u);
 	return ERR_OK;
+}
+
+bool sched_session_runs(const struct sched *s, const struct ipc_session *m)
+{
+	const struct session *c =
+		s->config.sessions ? sessions_find(s->config.sessions, m->session_owner, m->session, m->session_count) : NULL;
+
+	return c && c->running;
 }
 
 enum err sched_session_end(struct sched *s, const struct ipc_session *m, u64 now_ns, struct ipc_session_state *out,

@@ -125,4 +125,24 @@ void chat_template_free(struct chat_template **t);
 MUST_CHECK enum err chat_template_render(const struct chat_template *t, const struct chat_request *request,
 					 struct buf *out, struct err_msg *em);
 
+/* A chat's turn whose earlier turns are not here. `text` is a conversation of stand-ins with the new messages behind it:
+ * the first before_bytes are the stand-ins' up to the end of the last answer, what follows is the turn's; its first
+ * end_bytes end the answer, whatever comes behind. */
+struct chat_turn {
+	struct buf text; /* owned */
+	size_t before_bytes, end_bytes;
+};
+
+/* `request`: the new messages, at least one, and everything else of the chat. Writes what the template would put behind the
+ * turns before, whatever they were. ERR_UNSUPPORTED: with this template that depends on them, or is not all; ERR_INVALID
+ * as of chat_template_render. `turn` zeroed before, chat_turn_fini after it in any case. */
+MUST_CHECK enum err chat_turn_render(const struct chat_template *t, const struct chat_request *request,
+				     struct chat_turn *turn, struct err_msg *em);
+void chat_turn_fini(struct chat_turn *turn);
+/* Appends the turn's tokens as they are in the whole conversation; *join: so many first ones end the answer before, and the
+ * model may have said some of them. `flags` as of tokenizer_encode. ERR_UNSUPPORTED: the answer's last token and the
+ * turn's first would be one. */
+MUST_CHECK enum err chat_turn_encode(const struct tokenizer *t, struct text_scratch *scratch, const struct chat_turn *turn,
+				     uint32_t flags, struct u32_vec *out, uint32_t *join, struct err_msg *em);
+
 #endif

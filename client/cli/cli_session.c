@@ -205,6 +205,7 @@ static void take_output(const struct tercet_event *event, bool ids_out, uint64_t
 	buf_append(&reply->text, event->text, event->text_bytes);
 	reply->token_count += event->token_count;
 	reply->finish = event->finish;
+	reply->prompt_count = event->prompt_count;
 }
 
 enum err cli_session_stream(struct cli_session *s, const struct tercet_request *request, bool ids_out, int signal_fd,

@@ -48,6 +48,7 @@ struct cli_reply {
 	struct buf text;
 	enum tercet_finish finish;
 	uint32_t token_count;
+	uint32_t prompt_count; /* of the engine's prompt: of a conversation that it keeps, all of it */
 	double first_s; /* to the first token */
 	double total_s;
 	bool interrupted;

@@ -1,5 +1,6 @@
-/* tercet chat: a conversation on the terminal, with an engine of its own or a running one. Owns the turns; the prompt
- * of each is made of all of them by the model's chat template. */
+/* tercet chat: a conversation on the terminal, with an engine of its own or a running one. The engine keeps the
+ * conversation's tokens and is sent only what is new. The turns are kept here, too: where the engine has no (longer a)
+ * session, or the model's chat template cannot write a turn without those before it, the prompt is made of all of them. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include "client/cli/cli_session.h"
 #include "common/clock.h"
 #include "common/json.h"
+#include "common/session.h"
 #include "text/text.h"
 
 enum { TURNS_MAX = 1024, REPLY_ROOM = 16 };
@@ -30,6 +32,11 @@ struct chat {
 	u32 turn_count;
 	struct buf prompt;
 	struct u32_vec ids;
+	u32 join;
+	char session_name[48];
+	bool whole;	    /* no sessions: every prompt is the whole conversation */
+	bool begun;	    /* the engine has the conversation, */
+	u32 session_tokens; /* of which so many tokens were seen here */
 	bool interactive;
 };
 
@@ -62,8 +69,17 @@ static void add_turn(struct chat *c, const char *role, const char *text, size_t 
 	buf_append(&t->text, text, bytes);
 }
 
+/* What comes next begins another one. */
+static void end_session(struct chat *c)
+{
+	if (c->begun)
+		tercet_session_end(c->session.client, c->session_name, 0, NULL, NULL, NULL);
+	c->begun = false;
+}
+
 static void begin_anew(struct chat *c)
 {
+	end_session(c);
 	forget_turns(c, 0, c->turn_count);
 	if (c->system)
 		add_turn(c, "system", c->system, strlen(c->system));
@@ -71,14 +87,14 @@ static void begin_anew(struct chat *c)
 
 /* ---------------------------------------------------------------- prompt */
 
-static enum err render(struct chat *c, struct err_msg *em)
+/* The turns from `first` on, as messages. */
+static enum err write_messages(const struct chat *c, u32 first, struct json_doc **doc, struct err_msg *em)
 {
 	struct buf text = {0};
 	struct json_writer w;
-	struct json_doc *doc = NULL;
 	json_begin(&w, &text);
 	json_array_begin(&w);
-	for (u32 i = 0; i < c->turn_count; i++) {
+	for (u32 i = first; i < c->turn_count; i++) {
 		json_object_begin(&w);
 		json_key(&w, "role");
 		json_write_cstr(&w, c->turns[i].role);
@@ -87,18 +103,48 @@ static enum err render(struct chat *c, struct err_msg *em)
 		json_object_end(&w);
 	}
 	json_array_end(&w);
-	enum err e = json_parse(&doc, buf_cstr(&text), text.bytes, em);
-	struct chat_request request = {.add_generation_prompt = true,
-				       .now_s = clock_wall_s(),
-				       .bos_token = tokenizer_bos(c->tokenizer),
-				       .eos_token = tokenizer_eos(c->tokenizer)};
+	enum err e = json_parse(doc, buf_cstr(&text), text.bytes, em);
+	buf_fini(&text);
+	return e;
+}
+
+static struct chat_request request_of(const struct chat *c, json_val messages)
+{
+	return (struct chat_request){.messages = messages,
+				     .add_generation_prompt = true,
+				     .now_s = clock_wall_s(),
+				     .bos_token = tokenizer_bos(c->tokenizer),
+				     .eos_token = tokenizer_eos(c->tokenizer)};
+}
+
+static enum err render(struct chat *c, struct err_msg *em)
+{
+	struct json_doc *doc = NULL;
+	enum err e = write_messages(c, 0, &doc, em);
 	buf_clear(&c->prompt);
 	if (e == ERR_OK) {
-		request.messages = json_root(doc);
+		struct chat_request request = request_of(c, json_root(doc));
 		e = chat_template_render(c->template, &request, &c->prompt, em);
 	}
 	json_free(&doc);
-	buf_fini(&text);
+	return e;
+}
+
+/* Only the last turn, behind those that the engine has. */
+static enum err build_turn(struct chat *c, struct err_msg *em)
+{
+	struct json_doc *doc = NULL;
+	struct chat_turn turn = {0};
+	enum err e = write_messages(c, c->turn_count - 1, &doc, em);
+	u32_vec_clear(&c->ids);
+	if (e == ERR_OK) {
+		struct chat_request request = request_of(c, json_root(doc));
+		e = chat_turn_render(c->template, &request, &turn, em);
+	}
+	if (e == ERR_OK)
+		e = chat_turn_encode(c->tokenizer, c->scratch, &turn, 0, &c->ids, &c->join, em);
+	chat_turn_fini(&turn);
+	json_free(&doc);
 	return e;
 }
 
@@ -130,15 +176,57 @@ static enum err build_prompt(struct chat *c, struct err_msg *em)
 
 /* ---------------------------------------------------------------- replies */
 
+/* The new turn, or the whole conversation as the first turn of a session, or as a request of its own. */
+static enum err build(struct chat *c, struct tercet_request *request, struct err_msg *em)
+{
+	enum err e = ERR_OK;
+	c->join = 0;
+	if (c->begun && build_turn(c, em) != ERR_OK) {
+		end_session(c);
+		c->whole = true;
+	}
+	if (!c->begun)
+		e = build_prompt(c, em);
+	request->tokens = c->ids.data;
+	request->token_count = (u32)c->ids.count;
+	if (c->whole || e != ERR_OK)
+		return e;
+	if (c->begun) {
+		/* No token is kept that was not seen: an aborted reply may have had some more. */
+		request->session_flags = TERCET_SESSION_STEP;
+		request->session_step = c->session_tokens;
+		request->session_join = c->join < SESSION_JOIN_MAX ? c->join : SESSION_JOIN_MAX;
+	} else {
+		snprintf(c->session_name, sizeof(c->session_name), "chat-%016llx%08llx",
+			 (unsigned long long)tercet_client_id(c->session.client), (unsigned long long)cli_random_seed());
+		request->session_flags = TERCET_SESSION_BEGIN;
+	}
+	request->session = c->session_name;
+	return ERR_OK;
+}
+
+/* Whether a refusal is one of the session, so that the whole conversation may do. */
+static bool try_whole(struct chat *c, const struct tercet_request *request, const struct cli_reply *reply, enum err e)
+{
+	bool of_session = e == ERR_NOT_FOUND || e == ERR_DROPPED || e == ERR_CONFLICT || e == ERR_UNSUPPORTED ||
+			  e == ERR_INVALID || e == ERR_TOO_LONG;
+	if (!request->session || !of_session || reply->token_count)
+		return false;
+	if (!c->begun)
+		c->whole = true;
+	end_session(c);
+	return true;
+}
+
 static enum err reply(struct chat *c, struct err_msg *em)
 {
 	struct tercet_request request;
 	struct cli_reply reply = {0};
 	sigset_t set, old;
-	enum err e = build_prompt(c, em);
+	tercet_request_init(&request);
+	enum err e = build(c, &request, em);
 	if (e != ERR_OK)
 		return e;
-	tercet_request_init(&request);
 	request.params = c->sampling.params;
 	if (!c->sampling.have_seed)
 		request.params.seed = cli_random_seed();
@@ -146,19 +234,28 @@ static enum err reply(struct chat *c, struct err_msg *em)
 		request.stop_strings = &c->sampling.stop;
 		request.stop_string_count = 1;
 	}
-	request.tokens = c->ids.data;
-	request.token_count = (u32)c->ids.count;
 	sigemptyset(&set);
 	sigaddset(&set, SIGINT);
 	sigprocmask(SIG_BLOCK, &set, &old);
 	int signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	e = cli_session_stream(&c->session, &request, c->sampling.ids_out, signal_fd, &reply, em);
+	while (e != ERR_OK && try_whole(c, &request, &reply, e)) {
+		request.session = NULL;
+		request.session_flags = request.session_step = request.session_join = 0;
+		e = build(c, &request, em);
+		if (e == ERR_OK)
+			e = cli_session_stream(&c->session, &request, c->sampling.ids_out, signal_fd, &reply, em);
+	}
 	if (signal_fd >= 0)
 		close(signal_fd);
 	sigprocmask(SIG_SETMASK, &old, NULL);
 	printf("\n");
 	fflush(stdout);
 	if (e == ERR_OK) {
+		if (request.session && reply.token_count) {
+			c->begun = true;
+			c->session_tokens = reply.prompt_count + reply.token_count;
+		}
 		add_turn(c, "assistant", reply.text.data, reply.text.bytes);
 		if (c->interactive)
 			cli_reply_summary(&reply, request.params.seed, false);
@@ -280,6 +377,8 @@ int cmd_chat(int argc, char **argv)
 			e = converse(c, &em);
 		if (e != ERR_OK)
 			status = cli_fail(&em);
+		if (c->session.client)
+			end_session(c);
 		cli_session_close(&c->session);
 	}
 	forget_turns(c, 0, c->turn_count);

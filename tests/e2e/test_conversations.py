@@ -1,0 +1,282 @@
+"""Sessions: the engine keeps the tokens of a conversation, the client sends only the new turn. Every answer is that of
+the whole conversation sent without a session, whatever dies in between."""
+import os
+import signal
+import time
+
+import pytest
+
+from api import ApiError, joined
+from engine import SANITIZED, Engine, wait_until
+
+FLOAT = ["--dtype", "float32"]
+TURNS = ["The little fox went to", " the river, where", " an old owl said:"]
+
+
+def ids(api, text):
+    return api.call("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+
+
+def turn(api, name, prompt, count=12, **fields):
+    return api.completions(prompt, session_id=name, temperature=0, max_tokens=count, ignore_eos=True,
+                           return_token_ids=True, **fields)
+
+
+def answer(reply):
+    return reply["choices"][0]["token_ids"]
+
+
+def state(api, name, **kwargs):
+    return api.call("GET", "/v1/sessions/" + name, **kwargs)
+
+
+def rested(api, name):
+    """The state behind a turn: its last tokens reach the scheduler and us by different ways."""
+    wait_until(lambda: not state(api, name)["running"], 10, "the end of the turn")
+    return state(api, name)
+
+
+def refused(status, function, *args, **kwargs):
+    with pytest.raises(ApiError) as caught:
+        function(*args, **kwargs)
+    assert caught.value.status == status, caught.value
+    return caught.value
+
+
+def whole(api, turns, count=12):
+    """Prompts of the whole conversation, each without a session, and its answers."""
+    history, answers = [], []
+    for k, text in enumerate(turns):
+        history = history + (api.call("POST", "/tokenize", {"prompt": text})["tokens"] if k == 0 else ids(api, text))
+        answers.append(api.greedy_ids(history, count, cache_salt="aside"))
+        history = history + answers[-1]
+    return answers, history
+
+
+def check_three_turns(api, name, before=lambda k: None):
+    wanted, history = whole(api, TURNS)
+    total = 0
+    for k, text in enumerate(TURNS):
+        before(k)
+        reply = turn(api, name, text, session_start=k == 0)
+        assert answer(reply) == wanted[k], "turn %d" % k
+        assert reply["usage"]["prompt_tokens"] + 12 == reply["session"]["tokens"]
+        assert reply["session"]["tokens"] > total
+        total = reply["session"]["tokens"]
+    assert total == len(history)
+    return reply
+
+
+def test_three_turns_are_the_whole_conversation_and_compute_only_what_is_new(api):
+    reply = check_three_turns(api, "three")
+    usage = reply["usage"]
+    # all but the new turn, the last output and those that asynchronous steps had not told yet
+    new = len(ids(api, TURNS[2]))
+    assert usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"] <= new + 5
+    s = rested(api, "three")
+    assert s["tokens"] == reply["session"]["tokens"] and s["turns"] == 3 and not s["running"]
+    assert s["tokens"] - 5 <= s["cached_tokens"] < s["tokens"]
+    assert s["age_s"] >= s["idle_s"] and s["expires_in_s"] > 3000
+
+
+def test_chats_send_only_new_messages(api):
+    messages = [{"role": "user", "content": "Tell me about a fox."}]
+    fields = {"temperature": 0, "max_tokens": 20, "return_token_ids": True}
+    reply = api.chat(messages, session_id="chat", session_start=True, **fields)
+    history = reply["prompt_token_ids"] + answer(reply)
+    for k, text in enumerate(["And then?", "The end?"]):
+        # the whole, from the tokens that were generated: what ends an answer is said once
+        rendered = api.call("POST", "/tokenize", {"messages": [{"role": "user", "content": "x"},
+                            {"role": "assistant", "content": "y"}, {"role": "user", "content": text}]})["tokens"]
+        begun = api.call("POST", "/tokenize", {"messages": [{"role": "user", "content": "x"},
+                         {"role": "assistant", "content": "y"}], "add_generation_prompt": False})["tokens"]
+        end = ids(api, "<|end|>\n")
+        assert begun[-len(end):] == end
+        if history[-1] == end[0]:
+            history = history[:-1]
+        history = history + end + rendered[len(begun):]
+        wanted = api.completions(history, cache_salt="aside", **fields)
+        events = list(api.stream("/v1/chat/completions", messages=[{"role": "user", "content": text}],
+                                 session_id="chat", stream_options={"include_usage": True}, **fields))
+        assert joined(events)[0]["token_ids"] == answer(wanted), "turn %d" % k
+        assert joined(events)[0]["text"] == wanted["choices"][0]["text"]
+        assert events[-1]["usage"]["prompt_tokens"] == len(history)
+        history = history + answer(wanted)
+        assert [e["session"] for e in events if "session" in e] == [{"id": "chat", "tokens": len(history)}]
+
+
+def test_a_step_back_generates_the_answer_again(api):
+    first = turn(api, "back", TURNS[0], session_start=True)
+    prompt = first["usage"]["prompt_tokens"]
+    turn(api, "back", TURNS[1])
+    again = turn(api, "back", "", session_step=prompt)
+    assert answer(again) == answer(first)
+    assert again["session"]["tokens"] == prompt + 12 == rested(api, "back")["tokens"]
+    drawn = api.completions([], session_id="back", session_step=prompt, max_tokens=12, temperature=1, seed=5,
+                            ignore_eos=True, return_token_ids=True)
+    assert answer(drawn) != answer(first)
+    onward = turn(api, "back", [])
+    assert onward["usage"]["prompt_tokens"] == prompt + 12
+    error = refused(400, turn, api, "back", "", session_step=99)
+    assert "session_step is 99" in error.message and "has %d tokens" % (prompt + 24) in error.message
+
+
+def test_unknown_ended_and_begun_twice(api):
+    error = refused(404, turn, api, "nobody", "Hello")
+    assert error.error["code"] == "session_not_found" and "begin it" in error.message
+    refused(404, state, api, "nobody")
+    turn(api, "once", "Hello", session_start=True)
+    error = refused(409, turn, api, "once", "Hello", session_start=True)
+    assert error.error["code"] == "session_conflict" and "is there already" in error.message
+    rested(api, "once")
+    gone = api.call("DELETE", "/v1/sessions/once")
+    assert gone["deleted"] and gone["tokens"] > 12
+    error = refused(410, turn, api, "once", "Hello")
+    assert error.error["code"] == "session_dropped" and "was ended" in error.message
+    refused(410, api.call, "DELETE", "/v1/sessions/once")
+    last = turn(api, "once", "Hello", session_start=True, session_end=True)
+    assert last["session"]["tokens"] == 0
+    wait_until(lambda: api.raw("GET", "/v1/sessions/once")[0] == 410, 10, "the end of the session")
+    refused(410, state, api, "once")
+    status, headers, _ = api.raw("PUT", "/v1/sessions/once")
+    assert status == 405 and headers["Allow"] == "GET, HEAD, DELETE"
+
+
+def test_one_turn_at_a_time_and_what_an_aborted_one_leaves(api):
+    stream = api.stream(prompt="A long story:", session_id="busy", session_start=True, max_tokens=400, temperature=0,
+                        ignore_eos=True)
+    next(stream)
+    error = refused(409, turn, api, "busy", "Hello")
+    assert "in work" in error.message
+    assert state(api, "busy")["running"]
+    stream.close()
+    kept = rested(api, "busy")["tokens"]
+    assert kept > 4
+    reply = turn(api, "busy", " And", 4)
+    assert reply["usage"]["prompt_tokens"] == kept + len(ids(api, " And"))
+
+
+def test_a_context_that_is_full_names_the_numbers_and_leaves_the_session(api):
+    reply = turn(api, "full", TURNS[0], 400, session_start=True)
+    tokens = reply["session"]["tokens"]
+    assert rested(api, "full")["tokens"] == tokens
+    error = refused(400, turn, api, "full", list(range(10, 10 + 512 - tokens)))
+    assert error.error["code"] == "context_length_exceeded"
+    assert "%d tokens" % tokens in error.message and "%d;" % (512 - tokens) in error.message and "512" in error.message
+    assert state(api, "full")["tokens"] == tokens
+    # max_tokens beyond the room is cut, since only the engine knows what is left
+    reply = turn(api, "full", list(range(10, 10 + 500 - tokens)), 200)
+    assert reply["choices"][0]["finish_reason"] == "length" and reply["usage"]["completion_tokens"] == 12
+    assert reply["session"]["tokens"] == 512
+    refused(400, turn, api, "full", "more")
+
+
+def test_a_stop_string_ends_the_history_with_the_answer(api):
+    fields = {"temperature": 0, "max_tokens": 60, "ignore_eos": True, "return_token_ids": True}
+    text = api.completions(TURNS[0], **fields)["choices"][0]["text"]
+    stop = text[20:26]
+    reply = api.completions(TURNS[0], session_id="stop", session_start=True, stop=stop, **fields)
+    assert reply["choices"][0]["stop_reason"] == stop
+    assert rested(api, "stop")["tokens"] == reply["session"]["tokens"]
+    assert reply["session"]["tokens"] == reply["usage"]["prompt_tokens"] + len(answer(reply))
+
+
+BAD = [({"session_start": True}, "session_start", "without 'session_id'"),
+       ({"session_step": 3}, "session_step", "without 'session_id'"),
+       ({"session_id": ""}, "session_id", "letters"), ({"session_id": "a/b"}, "session_id", "letters"),
+       ({"session_id": "x" * 65}, "session_id", "letters"), ({"session_id": 7}, "session_id", "string"),
+       ({"session_id": "a", "session_start": 1}, "session_start", "true or false"),
+       ({"session_id": "a", "session_step": -1}, "session_step", "at least 0"),
+       ({"session_id": "a", "session_step": 1, "session_start": True}, "session_step", "begins"),
+       ({"session_id": "a", "session_start": True, "n": 2}, "n", "one answer"),
+       ({"session_id": "a", "session_start": True, "use_beam_search": True}, "use_beam_search", "together"),
+       ({"session_id": "a", "session_start": True, "echo": True}, "echo", "repeated"),
+       ({"session_id": "a", "session_start": True, "prompt_logprobs": 1}, "prompt_logprobs", "together"),
+       ({"session_id": "a", "session_start": True, "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "session_step"),
+       ({"session_id": "a", "session_start": True, "prompt": []}, "prompt", "empty"),
+       ({"session_id": "a", "session_start": True, "prompt": ["x", "y"]}, "prompt", "one")]
+
+
+@pytest.mark.parametrize("fields,param,text", BAD)
+def test_bad_fields_are_named(api, fields, param, text):
+    error = refused(400, api.completions, **{"prompt": "Hello", "max_tokens": 2, **fields})
+    assert error.error["param"] == param and text in error.message, error
+    assert api.call("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})["choices"]
+
+
+def test_templates_that_change_what_was_said_are_refused(api, tmp_path):
+    template = tmp_path / "t.jinja"
+    template.write_text("{% for m in messages %}{% if loop.last %}<|user|>\n{% endif %}{{ m.content }}\n{% endfor %}")
+    with Engine("--chat-template", template) as e:
+        fields = {"session_id": "s", "max_tokens": 2}
+        e.api.chat([{"role": "user", "content": "a"}], session_start=True, **fields)
+        error = refused(400, e.api.chat, [{"role": "user", "content": "b"}], **fields)
+        assert error.error["param"] == "session_id" and "send the whole conversation" in error.message
+
+
+def test_keys_bounds_time_and_a_restart_with_a_directory(tmp_path):
+    where = tmp_path / "kept"
+    keys = [{"Authorization": "Bearer " + k} for k in ("one", "two")]
+
+    def say(e, key, name, text, **fields):
+        return e.api.call("POST", "/v1/completions", {"prompt": text, "session_id": name, "max_tokens": 4, "temperature": 0,
+                          "ignore_eos": True, "return_token_ids": True, **fields}, headers=keys[key])
+
+    flags = FLOAT + ["--session-dir", where, "--max-sessions", 2, "--api-key", "one", "--api-key", "two"]
+    with Engine(*flags) as e:
+        say(e, 0, "talk", "One", session_start=True)
+        refused(404, say, e, 1, "talk", "Two")
+        refused(404, e.api.call, "GET", "/v1/sessions/talk", headers=keys[1])
+        refused(401, e.api.call, "GET", "/v1/sessions/talk")
+        say(e, 1, "talk", "Two", session_start=True)
+        kept = say(e, 0, "talk", " more")
+        say(e, 1, "third", "Three", session_start=True)  # the other's is the least recently used
+        error = refused(410, say, e, 1, "talk", "x")
+        assert "--max-sessions" in error.message
+        assert e.terminate() == 0
+    with Engine(*flags) as e:
+        found = e.api.call("GET", "/v1/sessions/talk", headers=keys[0])
+        assert found["tokens"] == kept["session"]["tokens"] and found["turns"] == 2 and found["cached_tokens"] == 0
+        reply = say(e, 0, "talk", " and")
+        assert reply["usage"]["prompt_tokens"] == kept["session"]["tokens"] + len(
+            e.api.call("POST", "/tokenize", {"prompt": " and", "add_special_tokens": False}, headers=keys[0])["tokens"])
+        with Engine(*FLOAT, "--session-dir", where, wait=False) as other:
+            assert other.wait_exit() != 0
+            assert "another engine uses it" in other.log()
+    if SANITIZED:
+        return
+    with Engine(*flags, "--session-ttl", 1) as e:
+        wait_until(lambda: e.api.raw("GET", "/v1/sessions/talk", headers=keys[0])[0] == 410, 10, "the end of an idle session")
+    with Engine(*FLOAT, "--session-dir", "/proc/none", wait=False) as e:
+        assert e.wait_exit() != 0
+        assert "--session-dir" in e.log()
+    with Engine("--max-sessions", 0) as e:
+        error = refused(400, turn, e.api, "a", "x", session_start=True)
+        assert "--max-sessions 0" in error.message
+
+
+@pytest.mark.skipif(SANITIZED, reason="three kills in one engine are slow there")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_killed_processes_change_no_turn(ranks):
+    with Engine(*FLOAT, "--tensor-parallel-size", ranks) as e:
+        wanted, _ = whole(e.api, TURNS, 60)
+
+        def strike(name):
+            for pid in [p for p, comm in e.pids().items() if comm.startswith(name[:15])]:
+                os.kill(pid, signal.SIGKILL)
+
+        for name in ("tercet-worker", "tercet-detok", "tercet-scheduler"):
+            session = "after-" + name
+            for k, text in enumerate(TURNS):
+                stream = e.api.stream(prompt=text, session_id=session, session_start=k == 0, temperature=0, max_tokens=60,
+                                      ignore_eos=True, return_token_ids=True)
+                events = [next(stream)]
+                if k == 1:  # in the middle of a turn
+                    strike(name)
+                events += list(stream)
+                assert joined(events)[0]["token_ids"] == wanted[k], "%s, turn %d" % (name, k)
+                if k == 0:  # and between two
+                    strike(name)
+                    time.sleep(0.3)
+                    wait_until(e.api.healthy, 20, "health")
+            assert rested(e.api, session)["tokens"] == events[-1]["session"]["tokens"], e.log()[-3000:]
