@@ -14,6 +14,8 @@ struct run {
 	const char *prompt_ids; /* "1,2,3" */
 	const char *prompt;
 	bool stats;
+	long long beam_width; /* 0: sampling */
+	double length_penalty;
 	struct buf stdin_text;
 	struct u32_vec ids;
 };
@@ -25,7 +27,9 @@ static void print_help(void)
 	       "for it\nand ends with the command. With --run-dir a running engine is used, and MODEL gives the "
 	       "tokenizer.\n\n"
 	       "  --prompt-ids 1,2,3         the prompt as token ids\n"
-	       "  --stats                    print a summary to stderr even if that is no terminal\n" CLI_SAMPLING_HELP
+	       "  --stats                    print a summary to stderr even if that is no terminal\n"
+	       "  --beam-width N             print the best answer of a beam search with N beams (1 to 10) instead of a\n"
+	       "                             sampled one; --length-penalty P (1) of its score\n" CLI_SAMPLING_HELP
 	       "\nOptions of the engine, as for \"tercet serve\":\n\n");
 	options_help(stdout, NULL);
 }
@@ -67,6 +71,11 @@ static enum err read_line(struct run *r, int argc, char **argv, struct err_msg *
 	if (e == ERR_OK)
 		e = cli_take_text(&argc, argv, "--prompt-ids", &r->prompt_ids, em);
 	r->stats = cli_take_flag(&argc, argv, "--stats");
+	r->length_penalty = 1;
+	if (e == ERR_OK)
+		e = cli_take_int(&argc, argv, "--beam-width", 1, 10, &r->beam_width, em);
+	if (e == ERR_OK)
+		e = cli_take_real(&argc, argv, "--length-penalty", -10, 10, &r->length_penalty, em);
 	if (e == ERR_OK)
 		e = options_read_words(&r->session.options, argc, argv, &r->prompt, 1, &words, em);
 	if (e != ERR_OK)
@@ -87,6 +96,24 @@ static enum err read_line(struct run *r, int argc, char **argv, struct err_msg *
 	return e;
 }
 
+/* What was given on the line stays, and is refused by the engine where it has no part in a search. */
+static void make_search(const struct run *r, struct tercet_request *q)
+{
+	const struct cli_sampling *s = &r->sampling;
+	q->params.beam_width = (uint32_t)r->beam_width;
+	q->length_penalty = r->length_penalty;
+	if (!s->have_temperature)
+		q->params.temperature = 0;
+	if (!s->have_top_p)
+		q->params.top_p = 1;
+	if (!s->have_top_k)
+		q->params.top_k = 0;
+	if (!s->have_min_p)
+		q->params.min_p = 0;
+	if (!s->have_repetition_penalty)
+		q->params.repetition_penalty = 1;
+}
+
 static enum err build_request(struct run *r, struct tercet_request *q, struct err_msg *em)
 {
 	struct tercet_error *error = (struct tercet_error *)em;
@@ -94,6 +121,8 @@ static enum err build_request(struct run *r, struct tercet_request *q, struct er
 	q->params = r->sampling.params;
 	if (!r->sampling.have_seed)
 		q->params.seed = cli_random_seed();
+	if (r->beam_width)
+		make_search(r, q);
 	if (r->sampling.stop) {
 		q->stop_strings = &r->sampling.stop;
 		q->stop_string_count = 1;

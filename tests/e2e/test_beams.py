@@ -4,7 +4,9 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import signal
+import subprocess
 import threading
 import time
 
@@ -185,6 +187,19 @@ def test_of_best_of_samples_the_likeliest_come_first(api):
     assert best["usage"]["completion_tokens"] == 6 * 12
     chat = api.chat([{"role": "user", "content": "Hello"}], n=1, best_of=3, temperature=1.0, max_tokens=5)
     assert len(chat["choices"]) == 1 and chat["choices"][0]["logprobs"] is None
+
+
+def test_the_command_prints_the_best_answer(engine):
+    case = OURS[2]
+    def command(*more):
+        return subprocess.run([str(engines.TERCET), "run", str(DEMO), "--run-dir", str(engine.run_dir), "--prompt-ids",
+                               ",".join(map(str, case["prompt"])), "--beam-width", "4", "--max-tokens",
+                               str(case["max_tokens"]), "--ignore-eos", "--output-ids", *more], capture_output=True,
+                              text=True, timeout=60, stdin=subprocess.DEVNULL)
+    done = command()
+    assert done.returncode == 0 and [int(t) for t in re.findall(r"\d+", done.stdout)] == case["answers"][0]["token_ids"]
+    refused = command("--temperature", "0.5")
+    assert refused.returncode != 0 and "temperature is 0.5; with beam search it must be 0" in refused.stderr
 
 
 def test_who_goes_away_leaves_nothing_behind():

@@ -30,6 +30,8 @@ Test(cli, a_wrong_line_is_named_and_exits_with_2)
 		{"run", "the model is missing"},
 		{"run /nonexistent --temperature hot x", "--temperature is \"hot\""},
 		{"run /nonexistent x --max-tokens 0", "--max-tokens is \"0\": it must be an integer between 1"},
+		{"run /nonexistent x --beam-width 11", "--beam-width is \"11\""},
+		{"run /nonexistent x --beam-width 2 --length-penalty 11", "--length-penalty is \"11\""},
 		{"run /nonexistent --prompt-ids 1,x", "must be token ids separated by commas"},
 		{"run /nonexistent --prompt-ids 1,-2", "must be token ids separated by commas"},
 		{"run /nonexistent one two", "unexpected word \"two\""},
