@@ -39,6 +39,7 @@ struct bench {
 	struct limits_memory memory;
 	double gops;	 /* of the format's instruction */
 	double matrices; /* weights of the layers' matrices */
+	double behind_kv; /* of those, weights of the last layer that only tokens with logits need */
 };
 
 static void die(const char *what, const struct err_msg *em)
@@ -72,6 +73,7 @@ static void fill(struct runner *r, u32 rows, u32 count, u32 from)
 	in->query_start[rows] = rows * count;
 	in->rows = rows;
 	in->tokens = rows * count;
+	in->last_only = true;
 }
 
 static double step_ns(struct runner *r, u32 rows, u32 count, u32 from)
@@ -102,8 +104,8 @@ static double limit_ns(const struct bench *b, const struct machine *m, u32 rows,
 	const struct model_config *c = &b->r->model;
 	double tokens = (double)rows * count, keys = from + (count + 1) / 2.0;
 	double logits = (double)c->vocab_size * c->hidden * rows;
-	double attention = 2.0 * tokens * keys * c->heads * c->head_dim * c->layers;
-	double operations = 2 * (b->matrices * tokens + logits + attention);
+	double attention = 2.0 * c->heads * c->head_dim * (tokens * keys * (c->layers - 1) + (double)rows * (from + count));
+	double operations = 2 * ((b->matrices - b->behind_kv) * tokens + b->behind_kv * rows + logits + attention);
 	double cache = 2.0 * rows * (from + count) * c->kv_heads * c->head_dim * c->layers *
 		       (double)kern_dtype_bytes(b->r->kv_shape.dtype);
 	double bytes = (double)b->r->weights.memory_bytes + cache;
@@ -247,6 +249,8 @@ static void count_matrices(struct bench *b)
 		const struct layer_weights *w = &b->r->weights.layers[i];
 		b->matrices += (double)w->qkv.n * w->qkv.k + (double)w->attn_out.n * w->attn_out.k +
 			       (double)w->gate_up.n * w->gate_up.k + (double)w->down.n * w->down.k;
+		b->behind_kv = (double)w->attn_out.n * w->attn_out.k + (double)w->gate_up.n * w->gate_up.k +
+			       (double)w->down.n * w->down.k;
 	}
 }
 

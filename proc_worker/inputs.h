@@ -16,6 +16,7 @@ struct inputs {
 	u32 *block_tables;    /* [rows][block_stride] */
 	u32 block_stride;
 	u32 *sample_index; /* [batch sample_count] token that the logits are of */
+	bool last_only;	   /* set by whoever runs the step: of no other tokens than rows' last ones are logits wanted */
 
 	u32 tokens_max, rows_max;
 	u64 *table_owner;  /* [rows_max] incarnation whose table stands in the row, and how much of it: tables

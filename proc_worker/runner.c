@@ -149,6 +149,7 @@ static enum err compute(struct runner *r, const struct ipc_step *step, struct er
 	inputs_build(&r->inputs, b);
 	r->times.built = clock_now_ns();
 	e = copy_blocks(r, em);
+	r->inputs.last_only = !r->keeps_tokens && !runner_prompt_logprobs_wanted(b);
 	if (!e && b->run_row_count)
 		e = decoder_forward(&r->decoder, &r->inputs, r->kv.layers, em);
 	r->times.forwarded = clock_now_ns();

@@ -100,6 +100,7 @@ struct runner {
 	struct kv_memory kv;
 	struct batch_state *batch;
 	struct inputs inputs;
+	bool keeps_tokens; /* for tests, that ask for logits of any token of a step */
 	struct sampler *sampler; /* rank 0 */
 	struct profile profile;
 	u32 block_count, host_block_count; /* of the KV cache; what WORKER_READY says, as the next */
@@ -173,5 +174,7 @@ MUST_CHECK enum err runner_device_prompt(struct runner *r, const u32 *ids, u32 c
 /* Log-probabilities of the prompt positions that the current step computes, for rows that asked; between
  * apply and commit, after the forward. All ranks call it. */
 MUST_CHECK enum err runner_prompt_logprobs(struct runner *r, struct err_msg *em);
+/* Whether a row of the applied step asks for log-probabilities of its prompt. */
+bool runner_prompt_logprobs_wanted(const struct batch_state *b);
 
 #endif

@@ -19,6 +19,14 @@ static bool row_asks(const struct batch_state *b, u32 row)
 	return b->rows[row].params.prompt_logprobs >= 0 && b->computed[row] + 1 < b->rows[row].prompt_count;
 }
 
+bool runner_prompt_logprobs_wanted(const struct batch_state *b)
+{
+	for (u32 i = 0; i < b->run_row_count; i++)
+		if (row_asks(b, b->run_rows[i]))
+			return true;
+	return false;
+}
+
 static void add_position(struct runner *r, struct portion *p, u32 row, u32 token, u32 position)
 {
 	const struct batch_row *br = &r->batch->rows[row];

@@ -49,6 +49,8 @@ static size_t lay_out(struct decoder *d, char *base)
 	d->picked_delta = carve(base, &offset, rows * hidden);
 	d->picked_normed = carve(base, &offset, rows * hidden);
 	d->logits = carve(base, &offset, s->rank == 0 ? rows * c->model->vocab_size : 0);
+	d->last = (u32 *)(void *)carve(base, &offset, tokens);
+	d->single_start = (u32 *)(void *)carve(base, &offset, tokens + 1);
 	return offset;
 }
 
@@ -73,6 +75,8 @@ enum err decoder_init(struct decoder *d, const struct decoder_config *config, st
 	madvise(memory, d->memory_bytes, MADV_HUGEPAGE);
 	d->memory = memory;
 	lay_out(d, memory);
+	for (u32 i = 0; i <= config->tokens_max; i++)
+		d->single_start[i] = i;
 	d->moe.ops = config->ops;
 	d->moe.ctx = config->ctx;
 	return ERR_OK;
@@ -183,6 +187,32 @@ static enum err embed(struct decoder *d, const struct inputs *in, struct err_msg
 	return e;
 }
 
+/* Whether the last layer, behind its K and V, needs no more than the last token of each row: of the others nobody wants
+ * logits. */
+static bool narrows(const struct decoder *d, u32 index, const struct inputs *in)
+{
+	if (!in->last_only || index + 1 < d->config.model->layers || in->tokens == in->rows)
+		return false;
+	for (u32 r = 0; r < in->rows; r++)
+		if (in->query_start[r + 1] == in->query_start[r])
+			return false;
+	return true;
+}
+
+/* Moves the rows' last tokens to the front. */
+static void narrow(struct decoder *d, const struct inputs *in)
+{
+	size_t hidden = d->config.model->hidden, heads = (size_t)d->config.shard->heads * d->config.model->head_dim;
+
+	d->narrowed = true;
+	for (u32 r = 0; r < in->rows; r++) {
+		u32 token = in->query_start[r + 1] - 1;
+		d->last[r] = token;
+		memmove(d->x + r * hidden, d->x + token * hidden, hidden * sizeof(float));
+		memmove(d->q + r * heads, d->q + token * heads, heads * sizeof(float));
+	}
+}
+
 static enum err attend(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
 		       struct err_msg *em)
 {
@@ -218,6 +248,11 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 						.window = windowed ? c->model->window : 0};
 
 	enum err e = failed(c->ops->rope_kv(c->ctx, &rope), "rope_kv", em);
+	if (!e && narrows(d, index, in)) {
+		narrow(d, in);
+		attention.query_start = d->single_start;
+		attention.tokens = in->rows;
+	}
 	if (!e)
 		e = failed(c->ops->attention(c->ctx, &attention), "attention", em);
 	return e;
@@ -252,6 +287,7 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 		e = product(d, d->qkv, d->normed, &w->qkv, NULL, index, tokens, em);
 	if (!e)
 		e = attend(d, index, in, kv, em);
+	tokens = d->narrowed ? in->rows : tokens;
 	if (!e)
 		e = product_sum(d, d->delta, d->attended, &w->attn_out, w->attn_out_bias, index, tokens, em);
 	return e ? e : post_norm(d, w->attn_post_norm, tokens, em);
@@ -305,7 +341,7 @@ static enum err layer(struct decoder *d, u32 index, const struct inputs *in, con
 {
 	enum err e = attention_block(d, index, in, kv, em);
 
-	return e ? e : mlp_block(d, index, in->tokens, em);
+	return e ? e : mlp_block(d, index, d->narrowed ? in->rows : in->tokens, em);
 }
 
 enum err decoder_forward(struct decoder *d, const struct inputs *in, const struct kern_kv *kv,
@@ -313,6 +349,8 @@ enum err decoder_forward(struct decoder *d, const struct inputs *in, const struc
 {
 	ASSERT(in->tokens > 0 && in->tokens <= d->config.tokens_max);
 	d->rope_rows = rope_tables_rows(d->config.rope, in);
+	d->narrowed = false;
+	d->rows = in->rows;
 	enum err e = embed(d, in, em);
 	for (u32 i = 0; !e && i < d->config.model->layers; i++) {
 		e = layer(d, i, in, &kv[i], em);
@@ -379,6 +417,24 @@ static enum err cap_logits(struct decoder *d, u32 count, struct err_msg *em)
 	return failed(c->ops->soft_cap(c->ctx, &a), "soft_cap", em);
 }
 
+/* Where what the last layer left of a token is. */
+static u32 place_of(const struct decoder *d, u32 token)
+{
+	u32 low = 0, high = d->rows;
+
+	if (!d->narrowed)
+		return token;
+	while (high - low > 1) {
+		u32 middle = low + (high - low) / 2;
+		if (d->last[middle] <= token)
+			low = middle;
+		else
+			high = middle;
+	}
+	ASSERT(d->last[low] == token);
+	return low;
+}
+
 enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float **out, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
@@ -389,8 +445,9 @@ enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float *
 	if (count == 0)
 		return ERR_OK;
 	for (u32 i = 0; i < count; i++) {
-		memcpy(d->picked + i * hidden, d->x + tokens[i] * hidden, hidden * sizeof(float));
-		memcpy(d->picked_delta + i * hidden, d->delta + tokens[i] * hidden, hidden * sizeof(float));
+		u32 at = place_of(d, tokens[i]);
+		memcpy(d->picked + i * hidden, d->x + at * hidden, hidden * sizeof(float));
+		memcpy(d->picked_delta + i * hidden, d->delta + at * hidden, hidden * sizeof(float));
 	}
 	enum err e = norm(d, d->picked_normed, d->picked, d->picked_delta, c->weights->final_norm, count, em);
 	if (!e)

@@ -39,6 +39,11 @@ struct decoder {
 	/* [logit_rows_max][...] */
 	float *picked, *picked_delta, *picked_normed;
 	float *logits; /* [logit_rows_max][vocab]; rank 0 */
+	/* Of a step with `last_only`, the last layer of which kept one token a row. */
+	bool narrowed;
+	u32 rows;	   /* of the step */
+	u32 *last;	   /* [rows] the token kept */
+	u32 *single_start; /* [tokens_max + 1] rows of one query each */
 	void *memory;
 	size_t memory_bytes;
 };
@@ -56,7 +61,7 @@ void decoder_fini(struct decoder *d);
  * of the ops (ERR_DEVICE) and of the collectives. */
 MUST_CHECK enum err decoder_forward(struct decoder *d, const struct inputs *in, const struct kern_kv *kv,
 				    struct err_msg *em);
-/* Logits of `count` <= logit_rows_max tokens of the last forward: *out [count][vocab] on rank 0, NULL on the
+/* Logits of `count` <= logit_rows_max tokens of the last forward (of rows' last ones, if that was `last_only`): *out [count][vocab] on rank 0, NULL on the
  * others; lives until the next call. */
 MUST_CHECK enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float **out,
 				   struct err_msg *em);

@@ -253,6 +253,8 @@ static void step_rank(void *ctx, u32 rank)
 {
 	struct stepping *s = ctx;
 
+	for (u32 i = 0; i < s->d->request_count; i++)
+		s->d->runners[rank]->keeps_tokens |= s->d->requests[i].prompt_logits != NULL;
 	s->e[rank] = runner_submit(s->d->runners[rank], s->step, &s->em[rank]);
 	if (!s->e[rank])
 		s->e[rank] = runner_collect(s->d->runners[rank], &s->em[rank]);

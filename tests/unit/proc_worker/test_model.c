@@ -68,6 +68,51 @@ static void first_logits(struct tiny_model *m, float *out)
 	runner_destroy(&r);
 }
 
+/* The last tokens' logits of two rows of 3 and 4 tokens. */
+static void two_rows_logits(bool last_only, float out[2][20])
+{
+	struct tiny_model m = {0};
+	struct runner *r = NULL;
+	struct err_msg em = {""};
+	const u32 index[2] = {2, 6};
+	float *logits;
+
+	tiny_model_write(&m);
+	cr_assert_eq(load(m.dir, &r, OPTION_DTYPE_AUTO, 0, 0, &em), ERR_OK, "%s", em.text);
+	tiny_model_remove(&m);
+	r->inputs.rows = 2;
+	r->inputs.tokens = 7;
+	r->inputs.last_only = last_only;
+	for (u32 i = 0; i < 7; i++) {
+		u32 row = i < 3 ? 0 : 1;
+		r->inputs.ids[i] = 3 + i;
+		r->inputs.positions[i] = row == 0 ? i : i - 3;
+		r->inputs.slots[i] = row * r->config.limits.block_size + r->inputs.positions[i];
+	}
+	for (u32 row = 0; row < 2; row++) {
+		r->inputs.query_start[row + 1] = row == 0 ? 3 : 7;
+		r->inputs.context[row] = row == 0 ? 3 : 4;
+		r->inputs.block_tables[row * r->inputs.block_stride] = row;
+	}
+	r->inputs.query_start[0] = 0;
+	cr_assert_eq(decoder_forward(&r->decoder, &r->inputs, r->kv.layers, &em), ERR_OK);
+	cr_assert_eq(r->decoder.narrowed, last_only);
+	cr_assert_eq(decoder_logits(&r->decoder, index, 2, &logits, &em), ERR_OK);
+	for (u32 row = 0; row < 2; row++)
+		memcpy(out[row], logits + (size_t)row * r->model.vocab_size, 20 * sizeof(float));
+	runner_destroy(&r);
+}
+
+Test(model, rows_whose_last_token_alone_goes_through_the_last_layer_have_the_same_logits)
+{
+	float all[2][20], last[2][20];
+
+	two_rows_logits(false, all);
+	two_rows_logits(true, last);
+	cr_assert_arr_eq(all, last, sizeof(all));
+	cr_assert_neq(all[0][0], all[1][0]);
+}
+
 Test(model, shards_and_odd_addresses_give_the_same_logits)
 {
 	float whole[20], sharded[20], odd[20];
