@@ -186,6 +186,7 @@ enum err runner_device_start(struct runner *r, struct err_msg *em)
 
 	step_limit_init(&d->limit, r->config.step_timeout_ms * MS);
 	d->collectives = r->collectives;
+	d->far_from_rank_0 = r->config.nodes && r->config.nodes->index != 0;
 	d->memory_bytes = lay_out(d, r->config.limits.rows_max, NULL);
 	void *memory = mmap(NULL, d->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)

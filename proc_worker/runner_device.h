@@ -44,6 +44,7 @@ struct runner_device {
 	struct kern_comm *comm; /* NULL with one rank */
 	struct gpu *gpu;
 	const struct collectives *collectives; /* the runner's */
+	bool far_from_rank_0;		       /* which is on another node */
 	u64 last_done_ns;
 
 	/* Numbers of flights since create: flights[n % RUNNER_FLIGHTS_MAX]. collected <= done <= queued. */

@@ -30,9 +30,11 @@ static void forgive(struct runner_device *d, u64 now)
 	d->looked_ns = now;
 }
 
+/* Rank 0 of another node may wait for the detokenizer without a beat that is seen here. The ranks beside it see it, and
+ * notice whoever else hangs, too. */
 static u64 limit_of(const struct runner_device *d, const struct runner_flight *f)
 {
-	return f->recorded ? d->limit.most_ns : step_limit_ns(&d->limit, f->counts.tokens);
+	return f->recorded || d->far_from_rank_0 ? d->limit.most_ns : step_limit_ns(&d->limit, f->counts.tokens);
 }
 
 static void say_why(struct runner_device *d, const struct runner_flight *f, u64 limit)
