@@ -18,7 +18,7 @@ REQUEST_SECONDS = 60
 CUDA_FOLDERS = ["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/usr/local/cuda/targets/x86_64-linux/lib"]
 CUDA_LIBRARIES = ["libcublasLt.so.13", "libnccl.so.2"]
 
-TROUBLES = ["GRAPHS_OFF", "CUDA_LAUNCH_REFUSED", "CUBLASLT_REFUSED", "DEVICE_LOST", "DEVICE_STUCK"]
+TROUBLES = ["GRAPHS_OFF", "CUDA_LAUNCH_REFUSED", "CUBLASLT_REFUSED", "DEVICE_LOST", "DEVICE_STUCK", "RESTARTING"]
 
 
 class Skipped(Exception):
@@ -165,7 +165,7 @@ class Machine:
 
 
 def troubles(log):
-    """Lines of an engine's log that tell of something which the device refused and the engine went on without."""
+    """Lines of an engine's log that tell of something which went wrong on the device, and the engine went on."""
     return [line.strip()[:300] for line in log.split("\n") if any(event in line for event in TROUBLES)][:10]
 
 

@@ -8,6 +8,8 @@ import time
 FILES = {"kernels": "gpu-checks", "sanitizer": "gpu-checks", "tokens": "gpu-checks", "times": "gpu-kernels",
          "engine": "gpu-engine", "peers": "gpu-engine"}
 
+ROW_FIELD = 400  # characters of a field in the table
+
 
 class Part:
     """What one part reports to."""
@@ -25,8 +27,8 @@ class Part:
         self.passed += bool(right)
         self.failed += not right
         self.line(check=what, result="passed" if right else "FAILED", **fields)
-        if not right:
-            self.row("FAILED: %s %s" % (what, " ".join("%s=%s" % f for f in fields.items())))
+        if not right:  # all of it is in the file; of a log its end says most
+            self.row("FAILED: %s %s" % (what, " ".join("%s=%s" % (k, str(v)[-ROW_FIELD:]) for k, v in fields.items())))
 
     def row(self, text):
         self.rows.append(text)
