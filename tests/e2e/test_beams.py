@@ -214,14 +214,14 @@ def test_who_goes_away_leaves_nothing_behind():
 @pytest.mark.parametrize("name", ["tercet-worker"] if SANITIZED else
                          ["tercet-worker", "tercet-scheduler", "tercet-detok"])
 def test_a_killed_process_changes_no_answer(name):
-    long = dict(OURS[2], max_tokens=300)
+    long = dict(OURS[3], max_tokens=400) # eight beams
     with Engine("--dtype", "float32") as e:
         wanted = search(e.api, long, logprobs=1)["choices"]
         got = []
         thread = threading.Thread(target=lambda: got.append(search(e.api, long, logprobs=1)["choices"]))
         thread.start()
-        wait_until(lambda: e.api.metric("vllm:num_requests_running") >= 4, 20, "the beams' start")
-        time.sleep(0.15)
+        wait_until(lambda: e.api.metric("vllm:num_requests_running") >= 8, 20, "the beams' start")
+        time.sleep(0.05)
         assert not got, "the search was over before the kill"
         os.kill(e.pid_of(name), signal.SIGKILL)
         thread.join(60)

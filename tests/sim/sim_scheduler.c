@@ -35,6 +35,10 @@ static struct sched_config random_config(u64 *rng)
 		.first_number = sim_random(rng, 1000),
 	};
 
+	/* Sequences that outgrow a length are preempted, and searches as a whole. */
+	c.kv_switch_len = sim_random(rng, 4) ? 0 : 4 + sim_random(rng, c.max_model_len);
+	c.kv_by_prompt = sim_random(rng, 3) == 0;
+
 	/* From pools that barely hold one sequence to roomy ones. */
 	u32 blocks_of_one = (c.max_model_len + c.block_size - 1) / c.block_size;
 	c.block_count = 1 + sim_random(rng, blocks_of_one * (sim_random(rng, 2) ? 2 : c.max_num_seqs + 2));
