@@ -60,6 +60,38 @@ static const float *group_values(const struct kern_weight *w, const float *x, u3
 	return held;
 }
 
+/* 16 units of each of 8 rows, [8][64] bytes of rows KERN_GROUP_MAX apart, to [16][8][4]. */
+static ALWAYS_INLINE void lace_rows(const signed char *q, char *to)
+{
+	const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+	__m512i row[8], pair[8], four[8];
+#pragma GCC unroll 8
+	for (u32 r = 0; r < 8; r++)
+		row[r] = _mm512_loadu_si512(q + r * KERN_GROUP_MAX);
+#pragma GCC unroll 4
+	for (u32 r = 0; r < 8; r += 2) {
+		pair[r] = _mm512_unpacklo_epi32(row[r], row[r + 1]);
+		pair[r + 1] = _mm512_unpackhi_epi32(row[r], row[r + 1]);
+	}
+	/* Lane l of four[u] has rows 0 .. 3 of unit 4 * l + u, that of four[4 + u] the other rows. */
+#pragma GCC unroll 2
+	for (u32 h = 0; h < 8; h += 4) {
+		four[h] = _mm512_unpacklo_epi64(pair[h], pair[h + 2]);
+		four[h + 1] = _mm512_unpackhi_epi64(pair[h], pair[h + 2]);
+		four[h + 2] = _mm512_unpacklo_epi64(pair[h + 1], pair[h + 3]);
+		four[h + 3] = _mm512_unpackhi_epi64(pair[h + 1], pair[h + 3]);
+	}
+#pragma GCC unroll 4
+	for (u32 u = 0; u < 4; u++) {
+		__m512i low = _mm512_permutex2var_epi64(four[u], first, four[4 + u]);
+		__m512i high = _mm512_permutex2var_epi64(four[u], second, four[4 + u]);
+		_mm256_storeu_si256((__m256i *)(void *)(to + u * 32), _mm512_castsi512_si256(low));
+		_mm256_storeu_si256((__m256i *)(void *)(to + (4 + u) * 32), _mm512_extracti64x4_epi64(low, 1));
+		_mm256_storeu_si256((__m256i *)(void *)(to + (8 + u) * 32), _mm512_castsi512_si256(high));
+		_mm256_storeu_si256((__m256i *)(void *)(to + (12 + u) * 32), _mm512_extracti64x4_epi64(high, 1));
+	}
+}
+
 static void pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
 {
 	const struct kern_matmul_args *a = j->a;
@@ -74,7 +106,10 @@ static void pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 			memcpy(to + (rows + r) * 4, &sum, 4);
 		}
 		to += (size_t)rows * 8;
-		for (u32 i = 0; i < j->width; i += 4)
+		u32 done = rows == TILE_ROWS ? j->width / CHUNK * CHUNK : 0;
+		for (u32 i = 0; i < done; i += CHUNK, to += CHUNK * TILE_ROWS)
+			lace_rows(q[0] + i, to);
+		for (u32 i = done; i < j->width; i += 4)
 			for (u32 r = 0; r < rows; r++, to += 4)
 				memcpy(to, q[r] + i, 4);
 	}
