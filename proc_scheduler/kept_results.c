@@ -190,6 +190,11 @@ static bool rows_select(struct rows *r, const struct ipc_result *m, const struct
 
 /* ---------------------------------------------------------------- keeping */
 
+static u64 prompt_bit(u64 seq)
+{
+	return (u64)1 << (seq % 64);
+}
+
 void kept_results_add(struct kept_results *k, const struct ipc_result *m, u64 now_ns)
 {
 	struct rows rows;
@@ -200,6 +205,9 @@ void kept_results_add(struct kept_results *k, const struct ipc_result *m, u64 no
 		forget_all(k);
 		return;
 	}
+	u64 prompts = 0;
+	for (u32 i = 0; i < m->plp_seq_count; i++)
+		prompts |= prompt_bit(m->plp_seq[i]);
 	struct ipc_msg msg = {.type = IPC_TYPE_RESULT, .result = rows.m};
 	buf_clear(&k->scratch);
 	ipc_encode(&msg, &k->scratch);
@@ -212,7 +220,7 @@ void kept_results_add(struct kept_results *k, const struct ipc_result *m, u64 no
 	memcpy(frame, k->scratch.data, k->scratch.bytes);
 	if (k->count == KEPT_RESULTS_MAX)
 		forget_oldest(k);
-	*at(k, k->count++) = (struct kept_result){now_ns, (u32)k->scratch.bytes, frame};
+	*at(k, k->count++) = (struct kept_result){now_ns, prompts, (u32)k->scratch.bytes, frame};
 	k->bytes += k->scratch.bytes;
 	while (k->bytes > KEPT_RESULTS_BYTES_MAX)
 		forget_oldest(k);
@@ -310,4 +318,24 @@ void kept_results_give(struct kept_results *k, kept_results_fn fn, void *ctx)
 void kept_results_end(struct kept_results *k)
 {
 	index_fini(k);
+}
+
+void kept_results_give_prompt(struct kept_results *k, u64 seq, kept_results_fn fn, void *ctx)
+{
+	struct ipc_msg msg;
+	struct rows rows;
+
+	for (u32 i = 0; i < k->count; i++) {
+		if (!(at(k, i)->prompts & prompt_bit(seq)) || !decode(k, i, &msg))
+			continue;
+		if (!rows_init(&rows, &msg.result))
+			return;
+		u32 ids = 0;
+		for (u32 j = 0; j < msg.result.plp_seq_count; ids += msg.result.plp_count[j++])
+			if (msg.result.plp_seq[j] == seq)
+				rows_take_prompt(&rows, &msg.result, j, ids);
+		if (rows.m.plp_seq_count)
+			fn(ctx, &rows.m);
+		free(rows.words);
+	}
 }

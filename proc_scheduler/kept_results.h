@@ -12,6 +12,7 @@ enum { KEPT_RESULTS_MAX = 16384, KEPT_RESULTS_AGE_S = 60, KEPT_RESULTS_BYTES_MAX
 
 struct kept_result {
 	u64 time_ns;
+	u64 prompts; /* a bit, seq % 64, for each sequence with rows of its prompt */
 	u32 bytes;
 	char *frame; /* owned: a RESULT of the listed rows only */
 };
@@ -49,5 +50,7 @@ bool kept_results_only_prompt(const struct kept_results *k, u64 seq);
 typedef void (*kept_results_fn)(void *ctx, const struct ipc_result *m);
 void kept_results_give(struct kept_results *k, kept_results_fn fn, void *ctx);
 void kept_results_end(struct kept_results *k);
+/* Gives the rows of the prompt of `seq`, oldest first, at any time but between begin and end. The message lives for the call. */
+void kept_results_give_prompt(struct kept_results *k, u64 seq, kept_results_fn fn, void *ctx);
 
 #endif

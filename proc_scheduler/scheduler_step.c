@@ -195,12 +195,12 @@ static void on_result(struct scheduler *s, ipc_peer from, const struct ipc_msg *
 	if (!s->workers.up || msg->epoch != s->epoch || from.v != s->workers.ranks[0].peer.v)
 		return;
 	u32 in_flight = s->sched->flight_count;
+	streams_keep_result(&s->streams, &msg->result);
 	enum err e = sched_result(s->sched, &msg->result, begin, &em);
 	if (e) {
 		restart_epoch(s, e, em.text);
 		return;
 	}
-	streams_keep_result(&s->streams, &msg->result);
 	if (s->sched->flight_count < in_flight) {
 		s->fruitless_restarts = 0;
 		stats_progress(s->stats, begin, !sched_is_idle(s->sched));

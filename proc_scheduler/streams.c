@@ -288,8 +288,14 @@ static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, co
 	keep_end(st, &open, &close);
 }
 
+/* An answer of a beam search, which ends the stream. The worker told the detokenizer of the prompt on another socket, which may
+ * be read later, so that rows of it go first here, too; the detokenizer passes over what it has. */
 static void on_result(void *ctx, const struct ipc_result *m)
 {
+	struct streams *st = ctx;
+
+	if (m->seq_count && m->position[0] == 0)
+		kept_results_give_prompt(&st->kept, m->seq[0], send_result, ctx);
 	send_result(ctx, m);
 	streams_keep_result(ctx, m);
 }

@@ -46,7 +46,8 @@ void streams_reopen_begin(struct streams *st);
 void streams_reopen_end(struct streams *st);
 /* Opens and closes again what ended lately. */
 void streams_resend_ends(struct streams *st, u64 now_ns);
-/* A result that was applied; its log-probabilities may be needed again. */
+/* A result, before it is applied: by that an answer of a beam search may end, whose stream needs the rows of its prompt. Its
+ * log-probabilities may be needed again. */
 void streams_keep_result(struct streams *st, const struct ipc_result *m);
 /* About once a second. */
 void streams_expire(struct streams *st, u64 now_ns);

@@ -127,6 +127,25 @@ def test_the_prompt_comes_before_every_answer(api):
         assert len(choice["prompt_logprobs"]) == n and choice["prompt_logprobs"][1]
 
 
+def test_the_prompt_s_log_probabilities_come_before_the_end(engine):
+    """A detokenizer that was kept waiting reads the scheduler's socket, with the answers, before the worker's."""
+    body = dict(SEARCH, prompt="Once upon a time", n=2, max_tokens=2, prompt_logprobs=1)
+    wanted = [c["prompt_logprobs"] for c in engine.api.completions(**body)["choices"]]
+    assert all(wanted[0][1:]) and wanted[0] == wanted[1]
+    detok = engine.pid_of("tercet-detok")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        for k in range(3):
+            before = engine.api.metrics()["vllm:generation_tokens_total"]
+            os.kill(detok, signal.SIGSTOP)
+            try:
+                reply = pool.submit(engine.api.completions, **body)
+                wait_until(lambda: idle(engine) and engine.api.metrics()["vllm:generation_tokens_total"] > before, 10,
+                           "the end of the search")
+            finally:
+                os.kill(detok, signal.SIGCONT)
+            assert [c["prompt_logprobs"] for c in reply.result()["choices"]] == wanted, k
+
+
 def test_a_stream_gives_every_answer_whole(api):
     case = OURS[2]
     events = list(api.stream(prompt=case["prompt"], stream_options={"include_usage": True}, **fields(case)))

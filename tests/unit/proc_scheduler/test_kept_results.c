@@ -173,3 +173,21 @@ Test(kept_results, it_is_known_whose_rows_are_of_the_prompt_only)
 	kept_results_end(&k);
 	cr_assert_not(kept_results_only_prompt(&k, 20));
 }
+
+Test(kept_results, rows_of_one_prompt_are_given_out_in_order)
+{
+	struct told t = {0};
+
+	for (u32 i = 1; i < 4; i++)
+		add(i, 1);
+	kept_results_give_prompt(&k, 12, count, &t);
+	cr_assert_eq(t.results, 3);
+	cr_assert_eq(t.prompts, 3);
+	cr_assert_eq(t.rows, 0, "no outputs of it");
+	kept_results_give_prompt(&k, 12 + 64, count, &t);
+	kept_results_give_prompt(&k, 10, count, &t);
+	cr_assert_eq(t.results, 3, "they have none");
+	kept_results_expire(&k, (KEPT_RESULTS_AGE_S + 2) * (u64)1000000000);
+	kept_results_give_prompt(&k, 12, count, &t);
+	cr_assert_eq(t.results, 3);
+}
