@@ -1,5 +1,5 @@
 /* Writes and reads the records of the sessions' journal, and the fingerprint that ties it to a model. Runs in the
- * scheduler's I/O shell, in tests and in the fuzzer of journals. Never believes a byte of the file. */
+ * scheduler's I/O shell. Never believes a byte of the file. */
 #include "proc_scheduler/session_records.h"
 
 #include <errno.h>

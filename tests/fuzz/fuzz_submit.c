@@ -82,6 +82,13 @@ static void handle(struct sched *s, struct counts *counts, const struct ipc_msg 
 	case IPC_TYPE_SUBMIT:
 		counts->accepted += sched_submit(s, &msg->submit, 1, &admission, &em) == ERR_OK;
 		break;
+	case IPC_TYPE_SESSION: {
+		struct ipc_session_state state;
+		if (msg->session.action ? sched_session_end(s, &msg->session, 3, &state, &em)
+					: sched_session_get(s, &msg->session, 3, &state, &em))
+			break; /* there is none */
+		break;
+	}
 	case IPC_TYPE_ABORT:
 		sched_abort(s, msg->abort.client_id, msg->abort.req_id, 2);
 		break;
@@ -104,7 +111,7 @@ static void handle(struct sched *s, struct counts *counts, const struct ipc_msg 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-	const struct sched_config config = {.max_num_seqs = 8,
+	struct sched_config config = {.max_num_seqs = 8,
 					    .max_num_batched_tokens = 24,
 					    .max_queued_requests = 8,
 					    .async_depth = 1,
@@ -115,6 +122,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 					    .prefix_caching = true,
 					    .eos_count = 1,
 					    .secret = {1}};
+	const struct sessions_config kept = {.session_max = 3, .token_max = 1024};
 	struct counts counts = {0};
 	struct sched_sink sink = {&counts, on_open, on_close, on_end, on_result};
 	struct ipc_scratch scratch = {0};
@@ -122,7 +130,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	struct sched *s;
 	struct err_msg em;
 
-	if (stats_create(&stats, NULL, "fuzz", &em) || sched_create(&s, &config, &sink, stats, &em))
+	if (sessions_create(&config.sessions, &kept, &em) || stats_create(&stats, NULL, "fuzz", &em) || sched_create(&s, &config, &sink, stats, &em))
 		abort();
 	while (bytes > 2) {
 		struct ipc_msg msg;
@@ -140,6 +148,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 		abort();
 	ipc_scratch_fini(&scratch);
 	sched_destroy(&s);
+	sessions_destroy(&config.sessions);
 	stats_destroy(&stats);
 	return 0;
 }
