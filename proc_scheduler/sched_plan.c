@@ -33,7 +33,7 @@ u32 plan_chunk(const struct sched *s, const struct plan *p, u32 remaining)
 	return min_u32(remaining, p->budget > p->reserved ? p->budget - p->reserved : 0);
 }
 
-void plan_run_tokens(struct sched *s, struct plan *p, struct seq *q, u32 count, u32 remaining)
+static inline void run_tokens(struct sched *s, struct plan *p, struct seq *q, u32 count, u32 remaining)
 {
 	step_diff_run(&s->diff, q->row, count, remaining == 1);
 	q->computed += count;
@@ -46,6 +46,11 @@ void plan_run_tokens(struct sched *s, struct plan *p, struct seq *q, u32 count, 
 	}
 	if (count > 1 || q->computed == q->capacity)
 		sched_file_blocks(s, q, p->step);
+}
+
+void plan_run_tokens(struct sched *s, struct plan *p, struct seq *q, u32 count, u32 remaining)
+{
+	run_tokens(s, p, q, count, remaining);
 }
 
 /* Limits are known ahead: no step is spent on a sequence that can take no further token. */
@@ -112,18 +117,15 @@ static u32 count_decoding(const struct sched *s)
 	return count;
 }
 
-bool plan_has_outgrown(const struct sched *s, const struct seq *q)
+static inline bool has_outgrown(const struct sched *s, const struct seq *q)
 {
 	return s->config.kv_switch_len && !s->config.kv_by_prompt && !q->beyond &&
 	       q->computed >= s->config.kv_switch_len;
 }
 
-/* Tokens that a running sequence has in this step. */
-static u32 count_tokens(const struct sched *s, const struct plan *p, const struct seq *q, u32 remaining)
+bool plan_has_outgrown(const struct sched *s, const struct seq *q)
 {
-	if (q->group && !groups_may_run(s, q))
-		return 0;
-	return remaining == 1 ? min_u32(1, p->budget) : plan_chunk(s, p, remaining);
+	return has_outgrown(s, q);
 }
 
 /* Decoding sequences need one token; prompts in work get what is left. A row that the rule would run but the
@@ -137,7 +139,7 @@ static void plan_running(struct sched *s, struct plan *p)
 	for (u32 i = 0; i < s->running.count; i++) {
 		struct seq *q = sched_running(s, i);
 		u32 remaining = sched_token_total(q) - q->computed;
-		if (!q->group && plan_has_outgrown(s, q)) { /* it comes back, with its KV computed anew, when its tokens are known */
+		if (!q->group && has_outgrown(s, q)) { /* it comes back, with its KV computed anew, when its tokens are known */
 			sched_preempt(s, q);
 			i--;
 			continue;
@@ -150,7 +152,8 @@ static void plan_running(struct sched *s, struct plan *p)
 			}
 		}
 		group = q->group;
-		u32 count = group && turn == GROUP_PAUSES ? 0 : count_tokens(s, p, q, remaining);
+		bool waits = group && (turn == GROUP_PAUSES || !groups_may_run(s, q));
+		u32 count = waits ? 0 : remaining == 1 ? min_u32(1, p->budget) : plan_chunk(s, p, remaining);
 		p->reserved -= p->reserved && remaining == 1 && (!group || q->in_flight == 0);
 		if (count == 0) {
 			step_diff_run(&s->diff, q->row, 0, remaining == 1);
@@ -158,7 +161,7 @@ static void plan_running(struct sched *s, struct plan *p)
 		}
 		if (q->computed == q->capacity && !grow(s, p, q))
 			return; /* it was the last */
-		plan_run_tokens(s, p, q, count, remaining);
+		run_tokens(s, p, q, count, remaining);
 	}
 }
 
@@ -301,7 +304,7 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 	q->capacity = total * block_size;
 	step_diff_add(&s->diff, q, x, seqs_tokens(&s->seqs, q), table);
 	u32 remaining = q->known - q->computed;
-	plan_run_tokens(s, p, q, plan_chunk(s, p, remaining), remaining);
+	run_tokens(s, p, q, plan_chunk(s, p, remaining), remaining);
 	return true;
 }
 

@@ -34,14 +34,14 @@ struct seq {
 	u32 block_count;
 	u32 hashed;	/* blocks whose hash is computed (full, known) */
 	u32 filed;	/* blocks filed in the prefix cache */
+	u16 group;	/* 1 + index of the beam search that it belongs to (groups.h); 0: none */
+	u16 beam;	/* its place there */
 	u32 prev, next; /* in the waiting queue */
 	i32 priority;	/* lower goes first; 0 under first come, first served */
 	u8 state;	/* enum seq_state */
 	bool opened;	/* the detokenizer was told */
 	bool preempted; /* has run before */
 	bool beyond;	/* its KV is that of sequences longer than kv_switch_len */
-	u16 group;	/* 1 + index of the beam search that it belongs to (groups.h); 0: none */
-	u16 beam;	/* its place there */
 	bool unnamed;	/* a beam that is no answer: no request has its slot */
 	u64 client_id, req_id, cache_salt;
 	u64 arrived_ns, scheduled_ns, first_token_ns, token_ns; /* 0: not yet */
