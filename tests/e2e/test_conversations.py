@@ -142,14 +142,19 @@ def test_unknown_ended_and_begun_twice(api):
     assert status == 405 and headers["Allow"] == "GET, HEAD, DELETE"
 
 
-def test_one_turn_at_a_time_and_what_an_aborted_one_leaves(api):
+def test_one_turn_at_a_time_and_what_an_aborted_one_leaves(engine, api):
     stream = api.stream(prompt="A long story:", session_id="busy", session_start=True, max_tokens=400, temperature=0,
                         ignore_eos=True)
     next(stream)
-    error = refused(409, turn, api, "busy", "Hello")
-    assert "in work" in error.message
-    assert state(api, "busy")["running"]
-    stream.close()
+    worker = engine.pid_of("tercet-worker")
+    os.kill(worker, signal.SIGSTOP)  # so that the turn is in work for longer than another one waits
+    try:
+        error = refused(409, turn, api, "busy", "Hello")
+        assert "in work" in error.message
+        assert state(api, "busy")["running"]
+        stream.close()
+    finally:
+        os.kill(worker, signal.SIGCONT)
     kept = rested(api, "busy")["tokens"]
     assert kept > 4
     reply = turn(api, "busy", " And", 4)
