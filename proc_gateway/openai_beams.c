@@ -64,7 +64,8 @@ static bool check_search(const struct openai_fields *f, struct api_error *e)
 			      "beam search knows no stop strings, since text is made of its answers only; 'stop_token_ids' "
 			      "end a beam");
 	if ((f->has_max_tokens && f->max_tokens == 0) || (f->has_max_completion_tokens && f->max_completion_tokens == 0))
-		return refuse(e, "max_tokens", "with beam search it must be at least 1");
+		return refuse(e, f->has_max_completion_tokens ? "max_completion_tokens" : "max_tokens",
+			      "with beam search it must be at least 1");
 	return check_neutral(f, e);
 }
 

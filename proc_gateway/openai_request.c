@@ -81,6 +81,21 @@ static bool check_tool_choice(const struct openai_fields *f, struct api_error *e
 		      "forcing a tool call is not supported by this server; \"none\" and \"auto\" are");
 }
 
+/* As OpenAI's, or as some templates take them: without the object around. */
+static bool check_tools(const struct openai_fields *f, struct api_error *e)
+{
+	size_t index = 0;
+	for (struct json_iter it = json_iterate(f->tools); json_next(&it); index++) {
+		char name[64];
+		json_val function = json_get(it.value, "function");
+		snprintf(name, sizeof(name), "tools[%zu]", index);
+		if (json_type(json_get(json_present(function) ? function : it.value, "name")) != JSON_STRING)
+			return api_error_field(e, name, it.value, "is not a tool",
+					       "{\"type\": \"function\", \"function\": {\"name\": \"...\", ...}}");
+	}
+	return check_tool_choice(f, e);
+}
+
 static bool check_modalities(const struct openai_fields *f, struct api_error *e)
 {
 	for (struct json_iter it = json_iterate(f->modalities); json_next(&it);) {
@@ -101,7 +116,7 @@ static bool check_supported(const struct openai_fields *f, const struct openai_m
 		return refuse(e, "chat_template",
 			      "templates are not taken from clients unless the server is started with "
 			      "--trust-request-chat-template");
-	return check_tool_choice(f, e) && check_modalities(f, e);
+	return check_tools(f, e) && check_modalities(f, e);
 }
 
 /* ---------------------------------------------------------------- lists */

@@ -68,27 +68,51 @@ static const struct {
 	{"/v1/completions",
 	 "{\"prompt\": \"a\", \"stream\": true, \"stream_options\": {\"include_usage\": 1}}", 400,
 	 "include_usage"},
+	{"/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tools\": [1]}",
+	 400, "tools[0]"},
+	{"/v1/chat/completions",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tools\": [{\"name\": \"f\"}, "
+	 "{\"type\": \"x\"}]}",
+	 400, "tools[1]"},
+	{"/v1/chat/completions",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"use_beam_search\": true, "
+	 "\"temperature\": 0, "
+	 "\"max_completion_tokens\": 0}",
+	 400, "max_completion_tokens"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"best_of\": 2, \"stream\": true}", 400, "best_of"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"best_of\": 2, \"n\": 3}", 400, "at least"},
-	{"/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"best_of\": 129}", 400, "best_of"},
+	{"/v1/chat/completions",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"best_of\": 129}", 400, "best_of"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"length_penalty\": 2}", 400, "beam search only"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"early_stopping\": true}", 400, "beam search only"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"suffix\": \"b\"}", 400, "suffix"},
-	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"temperature\": 1}", 400, "temperature"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"temperature\": 1}", 400,
+	 "temperature"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"top_p\": 0.5}", 400, "top_p"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"top_k\": 5}", 400, "top_k"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"min_p\": 0.1}", 400, "min_p"},
-	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"repetition_penalty\": 1.1}", 400, "repetition_penalty"},
-	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"presence_penalty\": 1}", 400, "presence_penalty"},
-	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"frequency_penalty\": 1}", 400, "frequency_penalty"},
-	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"stop\": [\"x\"]}", 400, "stop_token_ids"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"repetition_penalty\": 1.1}",
+	 400, "repetition_penalty"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"presence_penalty\": 1}", 400,
+	 "presence_penalty"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"frequency_penalty\": 1}", 400,
+	 "frequency_penalty"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"stop\": [\"x\"]}", 400,
+	 "stop_token_ids"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"n\": 11}", 400, "at most 10"},
-	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"best_of\": 11}", 400, "at most 10"},
-	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"n\": 3, \"best_of\": 2}", 400, "at least"},
-	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"length_penalty\": 11}", 400, "-10 to 10"},
-	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"length_penalty\": \"x\"}", 400, "length_penalty"},
-	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"early_stopping\": \"never\"}", 400, "early_stopping"},
-	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"echo\": true, \"max_tokens\": 0}", 400, "at least 1"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"best_of\": 11}", 400,
+	 "at most 10"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"n\": 3, \"best_of\": 2}", 400,
+	 "at least"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"length_penalty\": 11}", 400,
+	 "-10 to 10"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"length_penalty\": \"x\"}", 400,
+	 "length_penalty"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"use_beam_search\": true, \"early_stopping\": \"never\"}",
+	 400, "early_stopping"},
+	{"/v1/completions",
+	 "{\"prompt\": \"a\", \"use_beam_search\": true, \"echo\": true, \"max_tokens\": 0}", 400,
+	 "at least 1"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"truncate_prompt_tokens\": 512}", 400, "1 to 511"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"truncation_side\": \"top\"}", 400, "left"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"cache_salt\": \"\"}", 400, "cache_salt"},
@@ -144,17 +168,21 @@ Test(gateway_routes, tool_calls_with_deeply_nested_arguments_are_refused)
 	SETUP(f, p, NULL, NULL);
 	for (int levels = 40; levels <= 80; levels += 20) {
 		struct buf json = {0};
-		buf_append_str(&json, "{\"max_tokens\": 1, \"messages\": [{\"role\": \"assistant\", \"content\": \"\", "
-				      "\"tool_calls\": [{\"function\": {\"arguments\": \"{\\\"a\\\": ");
+		buf_append_str(
+			&json,
+			"{\"max_tokens\": 1, \"messages\": [{\"role\": \"assistant\", \"content\": \"\", "
+			"\"tool_calls\": [{\"function\": {\"arguments\": \"{\\\"a\\\": ");
 		for (int i = 0; i < levels; i++)
 			buf_append_char(&json, '[');
 		for (int i = 0; i < levels; i++)
 			buf_append_char(&json, ']');
 		buf_append_str(&json, "}\"}}]}]}");
 		if (levels == 60) /* with what stands around it there are too many */
-			expect_error(&f, &p, "/v1/chat/completions", buf_cstr(&json), 400, "nested too deeply");
+			expect_error(&f, &p, "/v1/chat/completions", buf_cstr(&json), 400,
+				     "nested too deeply");
 		else /* fits, or is no JSON and stays a string */
-			cr_expect_not_null(strstr(reply_to(&f, &p, "/tokenize", buf_cstr(&json)), "HTTP/1.1 200 "));
+			cr_expect_not_null(
+				strstr(reply_to(&f, &p, "/tokenize", buf_cstr(&json)), "HTTP/1.1 200 "));
 		buf_fini(&json);
 	}
 	TEARDOWN(f, p);
@@ -324,8 +352,9 @@ Test(gateway_routes, page_version_load_metrics_and_health_answer)
 	cr_expect_not_null(strstr(got, "vllm:time_to_first_token_seconds_bucket{model_name=\"demo\""), "%s",
 			   got);
 	cr_expect_not_null(strstr(got, "tercet_device_busy_ratio"));
-	cr_expect_not_null(strstr(got, "vllm:cache_config_info{engine=\"0\",block_size=\"16\",num_gpu_blocks=\""),
-			   "%s", got);
+	cr_expect_not_null(
+		strstr(got, "vllm:cache_config_info{engine=\"0\",block_size=\"16\",num_gpu_blocks=\""), "%s",
+		got);
 	TEARDOWN(f, p);
 }
 
