@@ -100,12 +100,16 @@ static enum group_turn find_blocks(struct sched *s, struct plan *p, struct beam_
 	return copies && p->preempted ? GROUP_PAUSES : GROUP_RUNS;
 }
 
+/* A beam whose next token is in flight runs nothing yet, and would come back with the same tokens: while others are still
+ * computed, it has not outgrown. */
 static bool has_outgrown(const struct sched *s, const struct beam_group *g)
 {
 	bool has = false;
 
-	for (u32 i = 0; i < g->live_count; i++)
-		has |= plan_has_outgrown(s, live_seq(s, g, i));
+	for (u32 i = 0; i < g->live_count; i++) {
+		const struct seq *q = live_seq(s, g, i);
+		has |= q->in_flight == 0 && plan_has_outgrown(s, q);
+	}
 	return has;
 }
 

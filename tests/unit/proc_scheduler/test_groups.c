@@ -192,6 +192,33 @@ Test(groups, restarted_workers_compute_the_beams_again_and_share_what_they_share
 	}
 }
 
+/* Computed again in more than one step, the first beam reaches the length at which the KV is to be another one while the
+ * second is still in work. */
+Test(groups, beams_that_outgrow_a_length_while_others_are_computed_go_on)
+{
+	struct sched_config c = fixture_config();
+	fixture_destroy(&f);
+	c.kv_switch_len = 13;
+	c.max_num_batched_tokens = 7;
+	c.prefix_caching = false;
+	f = fixture_create(&c);
+	struct ipc_submit m = message(1, 3, 3, 9, 20);
+	u64 seq = submit(&m);
+	while (fixture_seq(f, seq)->known < 13) {
+		fixture_plan(f);
+		fixture_deliver(f);
+	}
+	sched_restart_workers(f->s, 64, 0, f->now_ns);
+	fake_worker_reset(&f->worker, 64, f->s->context_max);
+	f->result_count = 0;
+	fixture_run(f);
+	cr_assert_eq(f->end_count, 3);
+	for (u32 i = 0; i < 3; i++)
+		cr_assert(f->ends[i].reason == FINISH_LENGTH && f->ends[i].token_count == 29);
+	fixture_plan(f);
+	nothing_is_left();
+}
+
 Test(groups, a_last_token_that_is_masked_away_leaves_fewer_answers_and_an_error)
 {
 	struct sched_config c = fixture_config();
