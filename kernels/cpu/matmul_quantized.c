@@ -21,7 +21,7 @@ enum {
 #endif
 	VECS_OF_ONE = KERN_PANEL / VEC_LANES, /* one row takes a panel: one stream of memory */
 	K_BLOCK = 2048, /* 64 KiB of a panel */
-	FEW_ROWS_INT4 = 16, /* that gain nothing by having weights in 4 bits unpacked for all of them */
+	FEW_ROWS = 32, /* whose weights memory has hardly brought by the time they are used up: reading ahead is all that counts */
 };
 
 #if VEC_LANES == 16
@@ -391,7 +391,7 @@ enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmu
 {
 	struct matmul_inputs in = {.unit_values = 4, .width = kern_dtype_group(a->w->dtype)};
 #ifdef __AVX512VNNI__
-	if (a->tokens > (a->w->dtype == KERN_I8 ? TILE_ROWS : FEW_ROWS_INT4)) {
+	if (a->tokens > FEW_ROWS) {
 		VARIANT(matmul_quantized_many)(ctx, a);
 		return ERR_OK;
 	}
