@@ -111,7 +111,8 @@ enum err sessions_missing(const struct sessions *ss, u64 owner, const u8 *name, 
 		[SESSION_END_EVICTED] = "has been dropped: other sessions needed its room (--max-sessions, "
 					"--session-tokens)",
 		[SESSION_END_OUTGREW] = "has been dropped: its last turn did not fit into --session-tokens",
-		[SESSION_END_EMPTY] = "is over: its first turn ended before the first token",
+		[SESSION_END_EMPTY] = "is over: its first turn ended before the first token, or was lost with the "
+				      "scheduler's end",
 		[SESSION_END_DAMAGED] = "has been dropped: a part of it was lost with the disk's content",
 	};
 	u64 key = key_of(ss, owner, name, bytes);
