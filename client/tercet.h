@@ -58,7 +58,7 @@ enum tercet_result {
 	TERCET_TIMEOUT = 19,
 	TERCET_SHUTDOWN = 21,     /* the engine is shutting down */
 	TERCET_INTERNAL = 23,
-	TERCET_CONFLICT = 24,     /* a turn of this session runs already, or the session is not in a state for that */
+	TERCET_CONFLICT = 24,     /* the conversation has a turn in work, or is not in a state for what was asked */
 	TERCET_DROPPED = 25       /* the session is no longer kept */
 };
 

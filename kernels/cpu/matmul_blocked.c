@@ -180,7 +180,6 @@ void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, cons
 {
 	struct blocked_job j = {.a = a, .kernel = kernel, .width = kern_dtype_group(a->w->dtype)};
 	u32 threads = kern_thread_count(ctx), k = a->w->k;
-	static struct blocked_kernel hack; hack=*kernel; extern char*getenv(const char*); extern int atoi(const char*); if(getenv("KB"))hack.k_block=(u32)atoi(getenv("KB")); kernel=j.kernel=&hack;
 	ASSERT(kernel->k_block <= BLOCKED_K_MAX && kernel->tile_rows <= BLOCKED_TILE_MAX);
 	if (a->tokens == 0)
 		return;

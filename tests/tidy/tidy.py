@@ -25,7 +25,7 @@ MAY_INCLUDE = {
     "proc_gateway": {"common", "ipc", "text", "client"},
     "proc_supervisor": {"common", "ipc"},
 }
-WORDS = re.compile(r"\b(TODO|FIXME|XXX|HACK|not implemented|unimplemented|stubbed|for now)\b")
+WORDS = re.compile(r"\b(TODO|FIXME|XXX|HACK|hack|not implemented|unimplemented|stubbed|for now)\b")
 
 
 def sources():
