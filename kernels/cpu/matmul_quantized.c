@@ -3,10 +3,9 @@
  * Inputs are rounded to 8 bits, per token and group of at most 64; sums inside such a group are whole
  * numbers. They are put together in float, groups in rising order, so a row's result depends neither on the
  * other rows nor on the threads, and not on the instruction set either. */
-#include <math.h>
-
 #include "kernels/cpu/matmul_driver_priv.h"
 #include "kernels/cpu/matmul_tile_priv.h"
+#include "kernels/cpu/rounding_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
 enum {
@@ -46,65 +45,6 @@ typedef __m256i ivec;
 
 /* ---------------------------------------------------------------- inputs */
 
-/* 64 floats (zeros behind `count`) to bytes; the largest magnitude as bits of a float, in which what is no
- * finite number is larger than all that are. */
-static ALWAYS_INLINE u32 largest_bits(const float *x, u32 width)
-{
-#if VEC_LANES == 16
-	__m512i sign = _mm512_set1_epi32(0x7fffffff), most = _mm512_setzero_si512();
-#pragma GCC unroll 8
-	for (u32 i = 0; i < width; i += 16)
-		most = _mm512_max_epu32(most, _mm512_and_si512(_mm512_castps_si512(vec_load(x + i)), sign));
-	return _mm512_reduce_max_epu32(most);
-#else
-	__m256i sign = _mm256_set1_epi32(0x7fffffff), most = _mm256_setzero_si256();
-	for (u32 i = 0; i < width; i += 8)
-		most = _mm256_max_epu32(most, _mm256_and_si256(_mm256_castps_si256(vec_load(x + i)), sign));
-	u32 lanes[8], all = 0;
-	_mm256_storeu_si256((__m256i *)(void *)lanes, most);
-	for (u32 i = 0; i < 8; i++)
-		all = lanes[i] > all ? lanes[i] : all;
-	return all;
-#endif
-}
-
-/* Rounds to nearest even; returns the sum. */
-static ALWAYS_INLINE i32 round_values(const float *x, float inverse, u32 width, signed char *q)
-{
-	i32 sum = 0;
-#if VEC_LANES == 16
-	__m512i sums = _mm512_setzero_si512();
-#pragma GCC unroll 8
-	for (u32 i = 0; i < width; i += 16) {
-		__m512i whole = _mm512_cvtps_epi32(vec_mul(vec_load(x + i), vec_set1(inverse)));
-		sums = _mm512_add_epi32(sums, whole);
-		_mm_storeu_si128((__m128i *)(void *)(q + i), _mm512_cvtepi32_epi8(whole));
-	}
-	sum = _mm512_reduce_add_epi32(sums);
-#else
-	for (u32 i = 0; i < width; i += 8) {
-		i32 whole[8];
-		_mm256_storeu_si256((__m256i *)(void *)whole,
-				    _mm256_cvtps_epi32(vec_mul(vec_load(x + i), vec_set1(inverse))));
-		for (u32 l = 0; l < 8; l++) {
-			q[i + l] = (signed char)whole[l];
-			sum += whole[l];
-		}
-	}
-#endif
-	return sum;
-}
-
-static const float *group_values(const struct kern_weight *w, const float *x, u32 k, u32 width, float *held)
-{
-	u32 count = kern_min(width, w->k - k);
-	if (count == width && !w->order)
-		return x + k;
-	for (u32 i = 0; i < width; i++)
-		held[i] = i >= count ? 0 : x[w->order ? w->order[k + i] : k + i];
-	return held;
-}
-
 /* What the tiles take of a group's sum: for int8 the whole number that takes back the 128 added to the
  * weights, for int4 the sum itself, which zeros are multiplied by. */
 static void store_sum(char *to, bool int8, i32 sum)
@@ -119,18 +59,12 @@ static ALWAYS_INLINE void pack_group(const float *from, u32 width, bool int8, ch
 				     char *sum_at)
 {
 	signed char q[KERN_GROUP_MAX];
-	u32 bits = largest_bits(from, width);
-	float most, inverse, scale;
-	memcpy(&most, &bits, 4);
-	inverse = 127 / most;
-	if (!(inverse < HUGE_VALF)) /* all zero, or too small for a float to hold the inverse */
-		inverse = most = 0;
-	scale = bits < 0x7f800000u ? most / 127 : NAN;
-	i32 sum = round_values(from, inverse, width, q);
+	struct rounding rounding = rounding_of(from, width);
+	i32 sum = round_values(from, rounding.inverse, width, q);
 #pragma GCC unroll 32
 	for (u32 i = 0; i < width; i += 4)
 		memcpy(units + i / 4 * stride, q + i, 4);
-	memcpy(scale_at, &scale, 4);
+	memcpy(scale_at, &rounding.scale, 4);
 	store_sum(sum_at, int8, sum);
 }
 

@@ -4,13 +4,9 @@
  * Weights in 4 bits become bytes once for all rows of a block. Where zeros are whole eighths between -7/8 and 16 (as
  * all that rounding here makes, and all whole ones) the byte is 8 * (q - zero), which is exact, and its scale an
  * eighth: then a group costs no more than one of 8 bits. */
-#include <math.h>
-
 #include "kernels/cpu/matmul_blocked_priv.h"
+#include "kernels/cpu/rounding_priv.h"
 #include "kernels/cpu/variants_priv.h"
-#include "kernels/cpu/vec_priv.h"
-
-#define ALWAYS_INLINE inline __attribute__((always_inline))
 
 enum {
 	TILE_ROWS = 8, /* 8 x 2 sums of whole numbers, 2 weights, inputs; the sums of floats are in memory */
@@ -19,46 +15,6 @@ enum {
 };
 
 /* ---------------------------------------------------------------- inputs */
-
-struct rounding {
-	float inverse, scale;
-};
-
-static struct rounding rounding_of(const float *x, u32 width)
-{
-	__m512i sign = _mm512_set1_epi32(0x7fffffff), most = _mm512_setzero_si512();
-	for (u32 i = 0; i < width; i += VEC_LANES)
-		most = _mm512_max_epu32(most, _mm512_and_si512(_mm512_castps_si512(vec_load(x + i)), sign));
-	u32 bits = _mm512_reduce_max_epu32(most);
-	float largest;
-	memcpy(&largest, &bits, 4);
-	struct rounding r = {127 / largest, bits < 0x7f800000u ? largest / 127 : NAN};
-	if (!(r.inverse < HUGE_VALF)) /* all zero, or too small for a float to hold the inverse */
-		r = (struct rounding){0, bits < 0x7f800000u ? 0 : NAN};
-	return r;
-}
-
-/* Rounds to nearest even; returns the sum. */
-static i32 round_values(const float *x, float inverse, u32 width, signed char *q)
-{
-	__m512i sums = _mm512_setzero_si512();
-	for (u32 i = 0; i < width; i += VEC_LANES) {
-		__m512i whole = _mm512_cvtps_epi32(vec_mul(vec_load(x + i), vec_set1(inverse)));
-		sums = _mm512_add_epi32(sums, whole);
-		_mm_storeu_si128((__m128i *)(void *)(q + i), _mm512_cvtepi32_epi8(whole));
-	}
-	return _mm512_reduce_add_epi32(sums);
-}
-
-static const float *group_values(const struct kern_weight *w, const float *x, u32 k, u32 width, float *held)
-{
-	u32 count = kern_min(width, w->k - k);
-	if (count == width && !w->order)
-		return x + k;
-	for (u32 i = 0; i < width; i++)
-		held[i] = i >= count ? 0 : x[w->order ? w->order[k + i] : k + i];
-	return held;
-}
 
 /* 16 units of each of 8 rows, [8][64] bytes of rows KERN_GROUP_MAX apart, to [16][8][4]. */
 static ALWAYS_INLINE void lace_rows(const signed char *q, char *to)

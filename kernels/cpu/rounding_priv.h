@@ -1,0 +1,93 @@
+/* How inputs of products with weights in 8 and 4 bits are rounded, per token and group: one rule for all that multiply by
+ * such weights, so that their sums are the same to the bit. For the files that compute them, one object per instruction
+ * set. */
+#ifndef TERCET_KERNELS_CPU_ROUNDING_PRIV_H
+#define TERCET_KERNELS_CPU_ROUNDING_PRIV_H
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/vec_priv.h"
+#include "kernels/kern_priv.h"
+
+#ifdef VEC_LANES
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+/* The largest magnitude as bits of a float, in which what is no finite number is larger than all that are. */
+static ALWAYS_INLINE u32 largest_bits(const float *x, u32 width)
+{
+#if VEC_LANES == 16
+	__m512i sign = _mm512_set1_epi32(0x7fffffff), most = _mm512_setzero_si512();
+#pragma GCC unroll 8
+	for (u32 i = 0; i < width; i += 16)
+		most = _mm512_max_epu32(most, _mm512_and_si512(_mm512_castps_si512(vec_load(x + i)), sign));
+	return _mm512_reduce_max_epu32(most);
+#else
+	__m256i sign = _mm256_set1_epi32(0x7fffffff), most = _mm256_setzero_si256();
+	for (u32 i = 0; i < width; i += 8)
+		most = _mm256_max_epu32(most, _mm256_and_si256(_mm256_castps_si256(vec_load(x + i)), sign));
+	u32 lanes[8], all = 0;
+	_mm256_storeu_si256((__m256i *)(void *)lanes, most);
+	for (u32 i = 0; i < 8; i++)
+		all = lanes[i] > all ? lanes[i] : all;
+	return all;
+#endif
+}
+
+struct rounding {
+	float inverse, scale;
+};
+
+/* To 8 bits, -127 to 127; NaN where a value is no finite number. */
+static ALWAYS_INLINE struct rounding rounding_of(const float *x, u32 width)
+{
+	u32 bits = largest_bits(x, width);
+	float most, inverse;
+	memcpy(&most, &bits, 4);
+	inverse = 127 / most;
+	if (!(inverse < HUGE_VALF)) /* all zero, or too small for a float to hold the inverse */
+		inverse = most = 0;
+	return (struct rounding){inverse, bits < 0x7f800000u ? most / 127 : NAN};
+}
+
+/* Rounds to nearest even; returns the sum. */
+static ALWAYS_INLINE i32 round_values(const float *x, float inverse, u32 width, signed char *q)
+{
+	i32 sum = 0;
+#if VEC_LANES == 16
+	__m512i sums = _mm512_setzero_si512();
+#pragma GCC unroll 8
+	for (u32 i = 0; i < width; i += 16) {
+		__m512i whole = _mm512_cvtps_epi32(vec_mul(vec_load(x + i), vec_set1(inverse)));
+		sums = _mm512_add_epi32(sums, whole);
+		_mm_storeu_si128((__m128i *)(void *)(q + i), _mm512_cvtepi32_epi8(whole));
+	}
+	sum = _mm512_reduce_add_epi32(sums);
+#else
+	for (u32 i = 0; i < width; i += 8) {
+		i32 whole[8];
+		_mm256_storeu_si256((__m256i *)(void *)whole,
+				    _mm256_cvtps_epi32(vec_mul(vec_load(x + i), vec_set1(inverse))));
+		for (u32 l = 0; l < 8; l++) {
+			q[i + l] = (signed char)whole[l];
+			sum += whole[l];
+		}
+	}
+#endif
+	return sum;
+}
+
+/* Values [k, k + width) of a row in the order of the weights, zeros behind the last; in `held` where they do not lie so. */
+static inline const float *group_values(const struct kern_weight *w, const float *x, u32 k, u32 width, float *held)
+{
+	u32 count = kern_min(width, w->k - k);
+	if (count == width && !w->order)
+		return x + k;
+	for (u32 i = 0; i < width; i++)
+		held[i] = i >= count ? 0 : x[w->order ? w->order[k + i] : k + i];
+	return held;
+}
+
+#endif
+#endif
