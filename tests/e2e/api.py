@@ -92,6 +92,12 @@ class Api:
     def chat(self, messages, **fields):
         return self.call("POST", "/v1/chat/completions", {"messages": messages, **fields})
 
+    def crowd(self, count, tokens):
+        """`count` sampled sequences of so many tokens, which one request brings: they run beside each other whatever the
+        clients' timing, so what they need together beyond the KV cache is preempted for certain."""
+        reply = self.completions("A crowd", n=count, max_tokens=tokens, temperature=1.0, seed=count, ignore_eos=True)
+        assert reply["usage"]["completion_tokens"] == count * tokens
+
     def stream(self, path="/v1/completions", **fields):
         connection = self.connect()
         connection.request("POST", path, json.dumps({"stream": True, **fields}), {"Content-Type": "application/json"})

@@ -94,9 +94,13 @@ SETTINGS = {
 
 @pytest.mark.parametrize("setting", list(SETTINGS)[:1] if SANITIZED else list(SETTINGS))
 def test_answers_do_not_depend_on_settings_and_company(setting):
-    with Engine("--dtype", "float32", *SETTINGS[setting]) as e:
+    with Engine("--dtype", "float32", *SETTINGS[setting]) as e, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        if "preempted" in setting: # 800 tokens before the searches, with room for 340
+            crowd = pool.submit(e.api.crowd, 4, 200)
+            wait_until(lambda: e.api.metric("vllm:num_requests_running") > 0, 10, "the crowd's start")
         check_all(e.api, OURS if not SANITIZED else OURS[:3], others=8)
         if "preempted" in setting:
+            crowd.result()
             assert e.api.metric("vllm:num_preemptions_total") > 0
         wait_until(lambda: idle(e), 5, "the end of all requests")
         assert e.api.metric("vllm:kv_cache_usage_perc") == 0

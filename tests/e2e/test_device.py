@@ -221,7 +221,9 @@ def test_preempted_requests_end_as_if_nothing_had_been(cpu):
     wanted = [device_tokens.continuation(cpu, ids, count) for ids in prompts]
     with device_engine("--max-num-seqs", 4, "--max-num-batched-tokens", 32, "--max-model-len", 64, "--kv-cache-memory",
                        4 * BLOCK_BYTES, "--no-enable-prefix-caching") as e:
-        got = device_tokens.together(e.api, [(ids, count, {}) for ids in prompts])
+        # in one message, so that they run together however slow a client is
+        reply = e.api.completions(prompts, temperature=0, max_tokens=count, ignore_eos=True, return_token_ids=True)
+        got = [c["token_ids"] for c in reply["choices"]]
         assert e.api.metric("vllm:num_preemptions_total") > 0
         assert e.api.metric("tercet_swapped_in_blocks_total") > 0, "a device has swap space unless told otherwise"
     for tokens, (right, margins) in zip(got, wanted):

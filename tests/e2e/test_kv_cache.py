@@ -65,8 +65,11 @@ def test_tokens_do_not_depend_on_company_cache_or_preemption(dtype):
         assert 'cache_dtype="%s"' % dtype in e.api.raw("GET", "/metrics")[2].decode()
     # room for a sequence and a half: whoever came last makes room
     for swap_space in (0, 0.002):
-        with Engine(*flags, "--kv-cache-memory", "1MiB", "--max-model-len", 400, "--swap-space", swap_space) as e:
+        with (Engine(*flags, "--kv-cache-memory", "1MiB", "--max-model-len", 400, "--swap-space", swap_space) as e,
+              concurrent.futures.ThreadPoolExecutor(1) as pool):
+            crowd = pool.submit(e.api.crowd, 4, 250)
             assert together(e.api) == wanted
+            crowd.result()
             m = e.api.metrics()
             assert m["vllm:num_preemptions_total"] > 0
             assert (m["tercet_swapped_out_blocks_total"] > 0) == (m["tercet_swapped_in_blocks_total"] > 0) == (swap_space > 0)
