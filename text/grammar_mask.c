@@ -1,0 +1,193 @@
+/* Owns masks: which tokens may come at a place. A walk over the trie of all tokens tells it; most of it depends on the
+ * innermost rule only and is remembered there (local masks), the rest on what is below. Runs in workers. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/assert.h"
+#include "text/grammar_priv.h"
+
+enum { MASK_BYTES_MAX = 24 << 20 };
+
+struct walk {
+	struct grammar_cache *c;
+	u32 *bits;
+	u32 *places;         /* by depth in the trie */
+	struct u32_vec *pops; /* of a local walk, else NULL */
+	u32 need;
+};
+
+static void set_tokens(const struct grammar_vocab *v, u32 *bits, u32 token)
+{
+	for (; token != GRAMMAR_NONE; token = v->same[token])
+		bits[token / 32] |= 1u << token % 32;
+}
+
+/* Walks what is below `node`, where the text is at `place`. */
+static enum err walk_below(struct walk *w, u32 node, u32 place)
+{
+	struct grammar_cache *c = w->c;
+	const struct grammar_vocab *v = c->vocab;
+	const struct trie_node *nodes = v->nodes;
+	u32 end = nodes[node].skip;
+	w->places[nodes[node].depth] = place;
+	for (u32 i = node + 1; i < end;) {
+		struct trie_node n = nodes[i];
+		u32 next;
+		enum err e = cache_step(c, w->places[n.depth - 1], n.byte, &next);
+		if (e != ERR_OK)
+			return e;
+		if (next == PLACE_DEAD) {
+			i = n.skip;
+			continue;
+		}
+		const struct place *p = &c->places[next];
+		w->need = p->need > w->need ? p->need : w->need;
+		set_tokens(v, w->bits, n.token);
+		if (p->ends && w->pops != NULL && n.skip > i + 1)
+			u32_vec_push(w->pops, i);
+		if (p->config_count == 0) {
+			i = n.skip;
+			continue;
+		}
+		w->places[n.depth] = next;
+		i++;
+	}
+	return ERR_OK;
+}
+
+/* ---- local masks ---- */
+
+static size_t mask_bytes(const struct grammar_cache *c)
+{
+	return grammar_mask_words(c->vocab->size) * sizeof(u32);
+}
+
+/* Keeps bits as they are where there are many, else as a list. Takes `bits`. */
+static enum err keep_bits(struct grammar_cache *c, struct local_mask *l, u32 *bits)
+{
+	size_t words = grammar_mask_words(c->vocab->size);
+	u32 count = 0;
+	for (size_t i = 0; i < words; i++)
+		count += (u32)__builtin_popcount(bits[i]);
+	if (count > words) {
+		l->bits = bits;
+		c->mask_bytes += words * sizeof(u32);
+		return ERR_OK;
+	}
+	l->tokens = malloc(((size_t)count + 1) * sizeof(u32));
+	for (size_t i = 0; l->tokens != NULL && i < words; i++) {
+		for (u32 word = bits[i]; word != 0; word &= word - 1)
+			l->tokens[l->token_count++] = (u32)(i * 32) + (u32)__builtin_ctz(word);
+	}
+	free(bits);
+	c->mask_bytes += count * sizeof(u32);
+	return l->tokens != NULL ? ERR_OK : ERR_NO_MEMORY;
+}
+
+static enum err make_local(struct grammar_cache *c, u32 dset)
+{
+	struct u32_vec pops = {0};
+	struct local_mask l = {0};
+	u32 place;
+	if (!cache_grow(&c->locals, c->local_count, &c->local_capacity, sizeof(*c->locals)))
+		return ERR_NO_MEMORY;
+	struct walk w = {.c = c, .pops = &pops};
+	w.bits = calloc(1, mask_bytes(c));
+	w.places = malloc(((size_t)c->vocab->token_bytes_max + 1) * sizeof(u32));
+	enum err e = w.bits != NULL && w.places != NULL ? ERR_OK : ERR_NO_MEMORY;
+	if (e == ERR_OK)
+		e = cache_single(c, (struct config){dset, STACK_BOTTOM}, &place);
+	if (e == ERR_OK && place != PLACE_DEAD)
+		e = walk_below(&w, 0, place);
+	free(w.places);
+	if (e == ERR_OK && pops.failed)
+		e = ERR_NO_MEMORY;
+	if (e == ERR_OK)
+		e = keep_bits(c, &l, w.bits);
+	else
+		free(w.bits);
+	if (e != ERR_OK) {
+		u32_vec_fini(&pops);
+		return e;
+	}
+	l.need = (u16)w.need;
+	l.pops = pops.data;
+	l.pop_count = (u32)pops.count;
+	c->mask_bytes += pops.capacity * sizeof(u32);
+	c->dsets[dset].local = c->local_count;
+	c->locals[c->local_count++] = l;
+	return ERR_OK;
+}
+
+static void add_local(const struct local_mask *l, u32 *bits, size_t words)
+{
+	if (l->bits != NULL) {
+		for (size_t i = 0; i < words; i++)
+			bits[i] |= l->bits[i];
+	}
+	for (u32 i = 0; i < l->token_count; i++)
+		bits[l->tokens[i] / 32] |= 1u << l->tokens[i] % 32;
+}
+
+/* ---- whole masks ---- */
+
+static enum err add_config(struct walk *w, struct config at)
+{
+	struct grammar_cache *c = w->c;
+	if (c->dsets[at.dset].local == GRAMMAR_NONE) {
+		enum err e = make_local(c, at.dset);
+		if (e != ERR_OK)
+			return e;
+	}
+	struct local_mask l = c->locals[c->dsets[at.dset].local];
+	u32 place;
+	if (l.need + c->stacks[at.stack].depth > c->grammar->depth_max) { /* near the limit on depth it is another mask */
+		enum err e = cache_single(c, at, &place);
+		return e == ERR_OK && place != PLACE_DEAD ? walk_below(w, 0, place) : e;
+	}
+	add_local(&l, w->bits, grammar_mask_words(c->vocab->size));
+	if (at.stack == STACK_BOTTOM || l.pop_count == 0)
+		return ERR_OK;
+	enum err e = cache_pop(c, at.stack, &place);
+	if (e != ERR_OK || place == PLACE_DEAD || c->places[place].config_count == 0)
+		return e;
+	for (u32 i = 0; e == ERR_OK && i < l.pop_count; i++)
+		e = walk_below(w, l.pops[i], place);
+	return e;
+}
+
+static enum err make_mask(struct grammar_cache *c, u32 place, u32 *bits)
+{
+	struct walk w = {.c = c, .bits = bits};
+	w.places = malloc(((size_t)c->vocab->token_bytes_max + 1) * sizeof(u32));
+	enum err e = w.places != NULL ? ERR_OK : ERR_NO_MEMORY;
+	memset(bits, 0, mask_bytes(c));
+	for (u32 i = 0; e == ERR_OK && i < c->places[place].config_count; i++)
+		e = add_config(&w, c->configs[c->places[place].configs_at + i]);
+	free(w.places);
+	return e;
+}
+
+enum err mask_write(struct grammar_cache *c, u32 place, u32 *bits)
+{
+	enum err e = cache_alias(c, place, &place);
+	if (e != ERR_OK)
+		return e;
+	if (c->places[place].mask != GRAMMAR_NONE) {
+		memcpy(bits, c->masks[c->places[place].mask], mask_bytes(c));
+		return ERR_OK;
+	}
+	if (c->mask_bytes > MASK_BYTES_MAX)
+		cache_drop_masks(c);
+	e = make_mask(c, place, bits);
+	if (e != ERR_OK || !cache_grow(&c->masks, c->mask_count, &c->mask_capacity, sizeof(*c->masks)))
+		return e;
+	u32 *kept = malloc(mask_bytes(c));
+	if (kept == NULL) /* it is a cache only */
+		return ERR_OK;
+	memcpy(kept, bits, mask_bytes(c));
+	c->places[place].mask = c->mask_count;
+	c->masks[c->mask_count++] = kept;
+	c->mask_bytes += mask_bytes(c);
+	return ERR_OK;
+}

@@ -1,0 +1,462 @@
+/* Owns the reading of regular expressions as grammars: ECMAScript's syntax without what is not regular (look-around,
+ * references). Runs wherever a grammar is compiled. text/regex.c matches with PCRE2 and has no expression tree to share: here
+ * the expression becomes a network. */
+#include <string.h>
+
+#include "common/utf8.h"
+#include "text/grammar_priv.h"
+#include "text/unicode_priv.h"
+
+#include <utf8proc.h>
+
+struct reader {
+	struct gb *b;
+	const char *text;
+	size_t bytes;
+	size_t at;
+	u32 level;
+	bool open_start; /* of a search: not anchored by ^ */
+	bool open_end;
+};
+
+static struct gexpr *new_expr(struct gb *b, enum gexpr_kind kind)
+{
+	struct gexpr *e = arena_zalloc(&b->arena, sizeof(*e));
+	if (e == NULL) {
+		gb_fail(b, ERR_TOO_LONG, "the expression is too long");
+		return NULL;
+	}
+	e->kind = kind;
+	return e;
+}
+
+static bool failed(const struct reader *r)
+{
+	return r->b->err != ERR_OK;
+}
+
+static bool peek(const struct reader *r, char c)
+{
+	return r->at < r->bytes && r->text[r->at] == c;
+}
+
+static bool take(struct reader *r, const char *word)
+{
+	size_t n = strlen(word);
+	if (r->bytes - r->at < n || memcmp(r->text + r->at, word, n) != 0)
+		return false;
+	r->at += n;
+	return true;
+}
+
+static struct gexpr *read_alternatives(struct reader *r);
+
+/* ---- characters ---- */
+
+static bool read_hex(struct reader *r, u32 digits, u32 *out)
+{
+	u32 value = 0;
+	for (u32 i = 0; i < digits; i++) {
+		char c = r->at + i < r->bytes ? r->text[r->at + i] : 0;
+		u32 digit = c >= '0' && c <= '9' ? (u32)(c - '0') : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (u32)((c | 0x20) - 'a') + 10 : 16;
+		if (digit == 16)
+			return false;
+		value = value * 16 + digit;
+	}
+	r->at += digits;
+	*out = value;
+	return true;
+}
+
+/* Behind "\u": XXXX, a pair of surrogates, or {X...}. */
+static bool read_u(struct reader *r, u32 *out)
+{
+	if (take(r, "{")) {
+		const char *end = memchr(r->text + r->at, '}', r->bytes - r->at);
+		size_t digits = end != NULL ? (size_t)(end - r->text) - r->at : 0;
+		if (digits == 0 || digits > 6 || !read_hex(r, (u32)digits, out))
+			return false;
+		r->at++;
+	} else if (!read_hex(r, 4, out)) {
+		return false;
+	}
+	u32 low;
+	if (*out >= 0xd800 && *out < 0xdc00 && take(r, "\\u") && read_hex(r, 4, &low) && low >= 0xdc00 && low < 0xe000)
+		*out = 0x10000 + ((*out - 0xd800) << 10) + (low - 0xdc00);
+	return *out <= 0x10ffff && !(*out >= 0xd800 && *out < 0xe000);
+}
+
+/* The code point of an escape that stands for one; r->at is behind the backslash, at the letter. */
+static bool read_escaped_code(struct reader *r, u32 *out)
+{
+	static const char letters[] = "nrtfv0", codes[] = "\n\r\t\f\v";
+	char c = r->text[r->at];
+	const char *known = c != 0 ? strchr(letters, c) : NULL;
+	if (known != NULL) {
+		r->at++;
+		*out = (u8)codes[known - letters];
+		return true;
+	}
+	if (c == 'x' || c == 'u') {
+		r->at++;
+		return c == 'x' ? read_hex(r, 2, out) : read_u(r, out);
+	}
+	if (c == 'c' && r->at + 1 < r->bytes && (r->text[r->at + 1] | 0x20) >= 'a' && (r->text[r->at + 1] | 0x20) <= 'z') {
+		*out = (u32)r->text[r->at + 1] % 32;
+		r->at += 2;
+		return true;
+	}
+	if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_')
+		return false;
+	*out = unicode_next(r->text, &r->at);
+	return true;
+}
+
+/* \p{L}, \p{Lu}, \p{Letter} and the like: general categories by their short names. */
+static bool add_category(struct reader *r, struct code_set *s, bool negate)
+{
+	static const char names[] = "CnLuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";
+	if (!take(r, "{"))
+		return false;
+	const char *end = memchr(r->text + r->at, '}', r->bytes - r->at);
+	size_t n = end != NULL ? (size_t)(end - r->text) - r->at : 0;
+	const char *name = r->text + r->at;
+	if (n < 1 || n > 2)
+		return false;
+	u32 wanted = 0;
+	for (u32 i = 0; i < sizeof(names) / 2; i++) {
+		if (names[2 * i] == name[0] && (n == 1 || names[2 * i + 1] == name[1]))
+			wanted |= 1u << i;
+	}
+	if (wanted == 0)
+		return false;
+	r->at += n + 1;
+	struct code_set own = {0};
+	bool ok = true;
+	u32 first = GRAMMAR_NONE;
+	for (u32 c = 0; c <= 0x110000; c++) {
+		bool in = c < 0x110000 && !(c >= 0xd800 && c < 0xe000) &&
+			  (wanted >> (u32)utf8proc_category((utf8proc_int32_t)c) & 1) != 0;
+		if (in && first == GRAMMAR_NONE)
+			first = c;
+		if (!in && first != GRAMMAR_NONE) {
+			ok = ok && code_set_add(&r->b->arena, &own, first, c - 1);
+			first = GRAMMAR_NONE;
+		}
+	}
+	if (negate)
+		ok = ok && code_set_negate(&r->b->arena, &own);
+	return ok && code_set_add_set(&r->b->arena, s, &own);
+}
+
+/* An escape, r->at behind the backslash. `in_class`: \b is a backspace. *code is its code point, or GRAMMAR_NONE where
+ * the set got several. */
+static bool read_escape(struct reader *r, struct code_set *s, bool in_class, u32 *code)
+{
+	struct gb *b = r->b;
+	*code = GRAMMAR_NONE;
+	if (r->at >= r->bytes) {
+		gb_fail(b, ERR_FORMAT, "a backslash at the end of the expression escapes nothing; write \\\\ for a backslash");
+		return false;
+	}
+	char c = r->text[r->at];
+	size_t place = r->at - 1;
+	if (code_set_class(&b->arena, s, c)) {
+		r->at++;
+		return true;
+	}
+	if (c == 'p' || c == 'P') {
+		r->at++;
+		if (add_category(r, s, c == 'P'))
+			return true;
+		gb_fail(b, ERR_UNSUPPORTED, "\\%c at byte %zu: only general categories by their short names are supported, as \\p{L} or \\p{Lu}",
+			c, place);
+		return false;
+	}
+	if (in_class && c == 'b') {
+		r->at++;
+		*code = '\b';
+		return true;
+	}
+	if (read_escaped_code(r, code))
+		return true;
+	if ((c >= '1' && c <= '9') || c == 'k')
+		gb_fail(b, ERR_UNSUPPORTED, "the back reference \\%c at byte %zu is not supported: such texts are not regular; repeat the part itself",
+			c, place);
+	else if (c == 'b' || c == 'B' || c == 'A' || c == 'z' || c == 'Z' || c == 'G')
+		gb_fail(b, ERR_UNSUPPORTED, "the assertion \\%c at byte %zu is not supported; write the characters that are wanted", c, place);
+	else
+		gb_fail(b, ERR_FORMAT, "the escape \\%c at byte %zu is unknown", c, place);
+	return false;
+}
+
+/* One member of a class: a code point, or GRAMMAR_NONE where the set got several. */
+static bool read_class_atom(struct reader *r, struct code_set *s, u32 *code)
+{
+	if (take(r, "\\"))
+		return read_escape(r, s, true, code);
+	*code = unicode_next(r->text, &r->at);
+	return true;
+}
+
+/* r->at behind the bracket. */
+static struct gexpr *read_class(struct reader *r)
+{
+	struct gb *b = r->b;
+	size_t place = r->at - 1;
+	struct gexpr *e = new_expr(b, GEXPR_SET);
+	bool negate = take(r, "^");
+	while (!failed(r) && r->at < r->bytes && !peek(r, ']')) {
+		if (peek(r, '[') && r->at + 1 < r->bytes && r->text[r->at + 1] == ':') {
+			gb_fail(b, ERR_UNSUPPORTED, "[: at byte %zu: POSIX classes are not supported; write \\d, \\w, \\s or the characters", r->at);
+			return NULL;
+		}
+		u32 first, last;
+		if (!read_class_atom(r, &e->set, &first))
+			return NULL;
+		if (first == GRAMMAR_NONE)
+			continue;
+		last = first;
+		if (peek(r, '-') && r->at + 1 < r->bytes && r->text[r->at + 1] != ']') {
+			size_t dash = r->at++;
+			if (!read_class_atom(r, &e->set, &last))
+				return NULL;
+			if (last == GRAMMAR_NONE || last < first) {
+				gb_fail(b, ERR_FORMAT, "the range at byte %zu has no characters in order on both sides; write \\- for a dash", dash);
+				return NULL;
+			}
+		}
+		if (!code_set_add(&b->arena, &e->set, first, last))
+			gb_fail(b, ERR_TOO_LONG, "the expression is too long");
+	}
+	if (!failed(r) && !take(r, "]"))
+		gb_fail(b, ERR_FORMAT, "the [ at byte %zu is not closed; write \\[ for a bracket", place);
+	if (failed(r))
+		return NULL;
+	code_set_finish(&e->set);
+	if (negate && !code_set_negate(&b->arena, &e->set))
+		gb_fail(b, ERR_TOO_LONG, "the expression is too long");
+	return e;
+}
+
+/* ---- atoms ---- */
+
+static struct gexpr *one_code(struct gb *b, u32 first, u32 last)
+{
+	struct gexpr *e = new_expr(b, GEXPR_SET);
+	if (e != NULL && !code_set_add(&b->arena, &e->set, first, last))
+		gb_fail(b, ERR_TOO_LONG, "the expression is too long");
+	return e;
+}
+
+/* r->at behind the parenthesis. */
+static struct gexpr *read_group(struct reader *r)
+{
+	struct gb *b = r->b;
+	size_t place = r->at - 1;
+	if (peek(r, '?')) {
+		bool named = !take(r, "?:");
+		if (named && (take(r, "?P<") || take(r, "?<")) && !peek(r, '=') && !peek(r, '!')) {
+			const char *end = memchr(r->text + r->at, '>', r->bytes - r->at);
+			r->at = end != NULL ? (size_t)(end - r->text) + 1 : r->bytes;
+		} else if (named) {
+			gb_fail(b, ERR_UNSUPPORTED, "the group at byte %zu: look-around, flags, atomic groups and conditions are not supported; only ( ), (?: ) and (?<name> )",
+				place);
+			return NULL;
+		}
+	}
+	if (++r->level > GRAMMAR_EXPR_LEVELS) {
+		gb_fail(b, ERR_TOO_LONG, "groups inside groups: more than %d levels", GRAMMAR_EXPR_LEVELS);
+		return NULL;
+	}
+	struct gexpr *e = read_alternatives(r);
+	r->level--;
+	if (!failed(r) && !take(r, ")"))
+		gb_fail(b, ERR_FORMAT, "the ( at byte %zu is not closed; write \\( for a parenthesis", place);
+	return e;
+}
+
+static struct gexpr *read_dot(struct reader *r)
+{
+	struct gexpr *e = new_expr(r->b, GEXPR_SET);
+	static const struct code_range all[] = {{0, '\n' - 1}, {'\n' + 1, '\r' - 1}, {'\r' + 1, 0x2027}, {0x202a, 0x10ffff}};
+	for (size_t i = 0; e != NULL && i < COUNT_OF(all); i++) {
+		if (!code_set_add(&r->b->arena, &e->set, all[i].first, all[i].last))
+			gb_fail(r->b, ERR_TOO_LONG, "the expression is too long");
+	}
+	return e;
+}
+
+static struct gexpr *read_anchor(struct reader *r, char c)
+{
+	bool first = c == '^' && r->level == 0 && r->at == 1;
+	bool last = c == '$' && r->level == 0 && r->at == r->bytes;
+	if (!first && !last) {
+		gb_fail(r->b, ERR_UNSUPPORTED, "%c at byte %zu: anchors are supported at the two ends of the expression only; write \\%c for the character",
+			c, r->at - 1, c);
+		return NULL;
+	}
+	r->open_start = r->open_start && !first;
+	r->open_end = r->open_end && !last;
+	return new_expr(r->b, GEXPR_EMPTY);
+}
+
+static struct gexpr *read_atom(struct reader *r)
+{
+	struct gb *b = r->b;
+	char c = r->text[r->at];
+	u32 code;
+	struct gexpr *e;
+	switch (c) {
+	case '(':
+		r->at++;
+		return read_group(r);
+	case '[':
+		r->at++;
+		return read_class(r);
+	case '.':
+		r->at++;
+		return read_dot(r);
+	case '^':
+	case '$':
+		r->at++;
+		return read_anchor(r, c);
+	case '*':
+	case '+':
+	case '?':
+		gb_fail(b, ERR_FORMAT, "%c at byte %zu repeats nothing; write \\%c for the character", c, r->at, c);
+		return NULL;
+	case '\\':
+		r->at++;
+		e = new_expr(b, GEXPR_SET);
+		if (e == NULL || !read_escape(r, &e->set, false, &code))
+			return NULL;
+		if (code != GRAMMAR_NONE && !code_set_add(&b->arena, &e->set, code, code))
+			gb_fail(b, ERR_TOO_LONG, "the expression is too long");
+		code_set_finish(&e->set);
+		return e;
+	}
+	code = unicode_next(r->text, &r->at);
+	return one_code(b, code, code);
+}
+
+/* ---- repetitions ---- */
+
+static bool read_number(struct reader *r, u32 *out)
+{
+	size_t from = r->at;
+	u64 value = 0;
+	while (r->at < r->bytes && r->text[r->at] >= '0' && r->text[r->at] <= '9' && value < 1000 * 1000 * 1000)
+		value = value * 10 + (u64)(r->text[r->at++] - '0');
+	*out = (u32)(value < GRAMMAR_NONE ? value : GRAMMAR_NONE - 1);
+	return r->at > from;
+}
+
+/* {m}, {m,}, {m,n}; false, and nothing taken, where the brace is none of them. */
+static bool read_braces(struct reader *r, u32 *min, u32 *max)
+{
+	size_t from = r->at;
+	if (take(r, "{") && read_number(r, min)) {
+		*max = *min;
+		if (take(r, ",") && !read_number(r, max))
+			*max = GRAMMAR_NONE;
+		if (take(r, "}"))
+			return true;
+	}
+	r->at = from;
+	return false;
+}
+
+static bool read_quantifier(struct reader *r, u32 *min, u32 *max)
+{
+	*min = peek(r, '+') ? 1 : 0;
+	*max = peek(r, '?') ? 1 : GRAMMAR_NONE;
+	size_t place = r->at;
+	if (take(r, "*") || take(r, "+") || take(r, "?")) {
+	} else if (!peek(r, '{') || !read_braces(r, min, max)) {
+		return false;
+	}
+	if (*min > GRAMMAR_REPEAT_MAX || (*max != GRAMMAR_NONE && *max > GRAMMAR_REPEAT_MAX))
+		gb_fail(r->b, ERR_TOO_LONG, "the repetition at byte %zu is too long: at most %d times", place, GRAMMAR_REPEAT_MAX);
+	else if (*max < *min)
+		gb_fail(r->b, ERR_FORMAT, "the repetition at byte %zu: its maximum is below its minimum", place);
+	if (peek(r, '+'))
+		gb_fail(r->b, ERR_UNSUPPORTED, "the possessive repetition at byte %zu is not supported; leave the + out", place);
+	take(r, "?"); /* lazy: the same texts */
+	return true;
+}
+
+static struct gexpr *read_sequence(struct reader *r)
+{
+	struct gexpr *cat = new_expr(r->b, GEXPR_CAT);
+	struct gexpr **end = cat != NULL ? &cat->first : NULL;
+	while (!failed(r) && r->at < r->bytes && !peek(r, '|') && !peek(r, ')')) {
+		struct gexpr *e = read_atom(r);
+		u32 min, max;
+		if (!failed(r) && read_quantifier(r, &min, &max)) {
+			struct gexpr *repeat = new_expr(r->b, GEXPR_REPEAT);
+			if (repeat == NULL)
+				return NULL;
+			repeat->min = min;
+			repeat->max = max;
+			repeat->first = e;
+			e = repeat;
+		}
+		if (failed(r))
+			return NULL;
+		*end = e;
+		end = &e->next;
+	}
+	return cat;
+}
+
+static struct gexpr *read_alternatives(struct reader *r)
+{
+	struct gexpr *first = read_sequence(r);
+	if (failed(r) || !peek(r, '|'))
+		return first;
+	struct gexpr *alt = new_expr(r->b, GEXPR_ALT);
+	if (alt == NULL)
+		return NULL;
+	alt->first = first;
+	struct gexpr **end = &first->next;
+	while (!failed(r) && take(r, "|")) {
+		*end = read_sequence(r);
+		if (!failed(r))
+			end = &(*end)->next;
+	}
+	return alt;
+}
+
+static u32 put_anything(struct gb *b, u32 from)
+{
+	struct gexpr *any = one_code(b, 0, 0x10ffff);
+	struct gexpr repeat = {.kind = GEXPR_REPEAT, .min = 0, .max = GRAMMAR_NONE, .first = any};
+	return any != NULL ? gb_expr(b, from, &repeat) : from;
+}
+
+/* Whether one of the alternatives of the whole expression has an anchor of its own: ^a|b. */
+static bool anchors_one_alternative(const struct reader *r, const struct gexpr *e, bool search)
+{
+	return search && e->kind == GEXPR_ALT && !(r->open_start && r->open_end);
+}
+
+u32 gb_regex(struct gb *b, u32 from, const char *pattern, size_t bytes, bool search)
+{
+	if (!utf8_valid(pattern, bytes)) {
+		gb_fail(b, ERR_FORMAT, "the expression is not valid UTF-8");
+		return from;
+	}
+	struct reader r = {.b = b, .text = pattern, .bytes = bytes, .open_start = search, .open_end = search};
+	const struct gexpr *e = read_alternatives(&r);
+	if (!failed(&r) && r.at < bytes)
+		gb_fail(b, ERR_FORMAT, "the ) at byte %zu closes nothing; write \\) for a parenthesis", r.at);
+	if (!failed(&r) && anchors_one_alternative(&r, e, search))
+		gb_fail(b, ERR_UNSUPPORTED, "an anchor that belongs to one alternative only is not supported; write ^(?:a|b)$");
+	if (failed(&r))
+		return from;
+	if (r.open_start)
+		from = put_anything(b, from);
+	from = gb_expr(b, from, e);
+	return r.open_end ? put_anything(b, from) : from;
+}
