@@ -16,7 +16,7 @@ import msgpack
 import zmq
 
 # version: begin
-VERSION, SCHEMA_HASH = 1, 0x1e361ab558f88920
+VERSION, SCHEMA_HASH = 1, 0x10a3153a533cc2aa
 # version: end
 HELLO, ERROR, ENGINE, SUBMIT, ACCEPTED, REFUSED, ALIVE = 1, 2, 3, 4, 5, 6, 8
 ATTACH, ATTACHED, ACK, DETACHED, CHUNK, BYE = 16, 17, 18, 19, 20, 21

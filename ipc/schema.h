@@ -9,6 +9,7 @@
 #ifndef TERCET_IPC_SCHEMA_H
 #define TERCET_IPC_SCHEMA_H
 
+#include "common/grammar_kind.h"
 #include "common/sampling_params.h"
 #include "common/session.h"
 #include "common/types.h"
@@ -24,6 +25,7 @@ enum {
 	IPC_ERROR_TEXT_MAX = 768,
 	IPC_STOPS_MAX = IPC_ROWS_MAX * STOP_IDS_MAX,
 	IPC_BIASES_MAX = IPC_ROWS_MAX * BIAS_MAX,
+	IPC_GRAMMARS_MAX = IPC_ROWS_MAX * GRAMMAR_SOURCE_MAX,
 	IPC_LOGPROBS_MAX = IPC_ROWS_MAX * (LOGPROBS_MAX + 1),
 	IPC_PROMPT_LOGPROBS_MAX = 65536,
 	IPC_PROMPT_LOGPROB_IDS_MAX = IPC_PROMPT_LOGPROBS_MAX * (LOGPROBS_MAX + 1),
@@ -42,7 +44,8 @@ enum {
 	S(u64, client_id)                                                                                    \
 	A(u8, name, IPC_NAME_MAX)
 
-/* Something the peer sent cannot be taken; text for people. */
+/* Something the peer sent cannot be taken; text for people. From a worker with a sequence in `req_id`: it cannot go on,
+ * the others can. */
 #define IPC_ERROR(S, A)                                                                                      \
 	S(u32, code) /* enum err */                                                                          \
 	S(u64, req_id) /* 0: the channel itself */                                                           \
@@ -62,7 +65,8 @@ enum {
 /* client -> scheduler. `tokens`: the prompt and behind it `output_count` tokens generated in an earlier life. With a
  * `session` the prompt is that conversation's history and behind it `tokens` (common/session.h). With beam_width it is a
  * beam search, and gives answers number 0 to answer_count - 1 (0 counts as 1), the best first, as requests req_id +
- * number. */
+ * number. With a `grammar_kind` every token is chosen so that the output can become a text of that grammar, and the
+ * end-of-sequence token where it is one. */
 #define IPC_SUBMIT(S, A)                                                                                     \
 	S(u64, client_id)                                                                                    \
 	S(u64, req_id)                                                                                       \
@@ -82,7 +86,10 @@ enum {
 	S(u32, session_join)  /* first ones of `tokens` that are left out where the history ends with them */ \
 	A(u8, session, SESSION_NAME_MAX) /* empty: none */\
 	S(u32, answer_count)                                                                                 \
-	S(f64, length_penalty)
+	S(f64, length_penalty)                                                                               \
+	S(u32, grammar_kind) /* enum grammar_kind */                                                         \
+	S(u32, grammar_flags) /* enum grammar_flag */                                                        \
+	A(u8, grammar, GRAMMAR_SOURCE_MAX) /* its source, UTF-8 */
 
 #define IPC_ACCEPTED(S, A)                                                                                   \
 	S(u64, req_id)                                                                                       \
@@ -117,7 +124,8 @@ enum {
 	S(u32, kv_switch_len)                                                                                \
 	S(u32, kv_by_prompt)                                                                                 \
 	S(u64, group) /* names the coming together of all ranks, which it is the same for; 0: one rank */    \
-	S(u32, host_block_count) /* in the host's memory: their ids follow those of the INIT's block_count */
+	S(u32, host_block_count) /* in the host's memory: their ids follow those of the INIT's block_count */ \
+	A(u8, no_grammars, IPC_ERROR_TEXT_MAX) /* why no grammar can constrain an output; empty: they can */
 
 /* scheduler -> worker: begin an epoch with empty state and a pool of that many blocks */
 #define IPC_INIT(S, A)                                                                                       \
@@ -132,6 +140,8 @@ enum {
  * fork_*: an empty row becomes a copy of the present row fork_src under another sequence id. It shares that row's
  * blocks; fork_block takes the place of the last one, unless that is full of computed tokens (then: UINT32_MAX).
  * set_*: the row's newest token, which is not computed yet, is set_token and not the one that was sampled.
+ * grammar_*: of the added rows whose output a grammar constrains, in order of their indices: grammar_add is the index
+ * into the add_* columns, grammar_bytes the length of its source in grammar_text.
  * Rule: after application every row whose known tokens but the last are computed runs one token, every other row
  * none; run_row/run_count list the exceptions. A row listed with 0 pauses for this step only. */
 #define IPC_STEP(S, A)                                                                                       \
@@ -163,7 +173,12 @@ enum {
 	A(u64, fork_seq, IPC_ROWS_MAX)                                                                       \
 	A(u32, fork_block, IPC_ROWS_MAX)                                                                     \
 	A(u32, set_row, IPC_ROWS_MAX)                                                                        \
-	A(u32, set_token, IPC_ROWS_MAX)
+	A(u32, set_token, IPC_ROWS_MAX)                                                                      \
+	A(u32, grammar_add, IPC_ROWS_MAX)                                                                    \
+	A(u32, grammar_kind, IPC_ROWS_MAX) /* enum grammar_kind */                                           \
+	A(u32, grammar_flags, IPC_ROWS_MAX) /* enum grammar_flag */                                          \
+	A(u32, grammar_bytes, IPC_ROWS_MAX)                                                                  \
+	A(u8, grammar_text, IPC_GRAMMARS_MAX)
 
 /* worker rank 0 -> scheduler and detokenizer, the same bytes. One element per row that got a token.
  * `position`: number of this output in the request, from 0. lp_*: for entries that asked, in order: lp_entry is the

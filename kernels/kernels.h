@@ -305,7 +305,7 @@ struct kern_moe_combine_args {
 
 /* Per row of logits, in place, in this order: logit_bias, repetition penalty (over prompt and outputs; CTRL:
  * positive logits divided, negative multiplied), frequency and presence penalties (over outputs), masking of
- * ids to -inf. */
+ * ids to -inf, masking of all ids but those of a set. */
 struct kern_logits_row {
 	float *logits; /* [V] */
 	float repetition_penalty, presence_penalty, frequency_penalty;
@@ -321,6 +321,7 @@ struct kern_logits_row {
 	u32 bias_count;
 	const u32 *masked_ids; /* set to -inf (min_tokens) */
 	u32 masked_count;
+	const u32 *allowed; /* [(V + 31) / 32] bit i % 32 of word i / 32: clear sets id i to -inf (grammars); NULL: all stay */
 };
 struct kern_logits_args {
 	const struct kern_logits_row *rows;

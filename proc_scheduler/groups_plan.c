@@ -266,7 +266,7 @@ static bool has_room(const struct sched *s, const struct beam_group *g, u32 know
 	return s->free_row_count >= g->width &&
 	       plan_row_count(s) + g->width <= s->config.max_num_batched_tokens &&
 	       s->diff.msg.add_row_count + g->live_count <= s->diff.row_max &&
-	       step_diff_has_room(&s->diff, g->live_count * known, g->live_count * total);
+	       step_diff_has_room(&s->diff, g->live_count * known, g->live_count * total, 0);
 }
 
 /* The pool has become smaller. True: the queue goes on. */

@@ -276,7 +276,7 @@ struct finish_rule sched_rule(const struct sched *s, const struct seq *q)
 
 	return (struct finish_rule){
 		.output_max = q->token_end - q->prompt_count,
-		.output_min = q->params.min_tokens,
+		.output_min = seq_output_min(q, x),
 		.ignore_eos = q->params.flags & SAMPLING_IGNORE_EOS,
 		.eos_ids = s->config.eos_ids,
 		.eos_count = s->config.eos_count,
@@ -312,6 +312,11 @@ static void fill(struct sched *s, struct seq *q, const struct ipc_submit *m, con
 	x->bias_count = m->bias_ids_count;
 	x->stop_string_count = m->stop_string_bytes_count;
 	x->stop_string_bytes_sum = m->stop_strings_count;
+	x->grammar_kind = m->grammar_kind;
+	x->grammar_flags = m->grammar_flags;
+	x->grammar_bytes = m->grammar_count;
+	if (x->grammar_bytes)
+		memcpy(seqs_grammar(&s->seqs, q), m->grammar, x->grammar_bytes);
 	if (x->stop_count)
 		memcpy(x->stop_ids, m->stop_ids, x->stop_count * sizeof(u32));
 	if (x->bias_count) {
@@ -428,6 +433,14 @@ u32 sched_abort_client(struct sched *s, u64 client_id, u64 now_ns)
 		count++;
 	}
 	return count;
+}
+
+void sched_fail(struct sched *s, u64 seq, const char *text, u64 now_ns)
+{
+	struct seq *q = seqs_find(&s->seqs, seq);
+
+	if (q)
+		close_request(s, q, FINISH_ERROR, text, now_ns);
 }
 
 void sched_fail_all(struct sched *s, const char *text, u64 now_ns)

@@ -38,6 +38,7 @@ struct sched_config {
 	u8 secret[PREFIX_SECRET_BYTES]; /* random; decides hashes and drawn seeds */
 	u64 first_number;		/* sequence ids begin above it */
 	struct sessions *sessions;	/* borrowed; NULL: none are kept */
+	char no_grammars[256];		/* why no grammar can constrain an output; "": they can */
 };
 
 /* What goes to the detokenizer. Called synchronously from any event or plan; `q` is borrowed for the call. */
@@ -116,6 +117,8 @@ MUST_CHECK enum err sched_submit(struct sched *s, const struct ipc_submit *m, u6
 bool sched_abort(struct sched *s, u64 client_id, u64 req_id, u64 now_ns);
 /* Ends all requests of a client; how many. */
 u32 sched_abort_client(struct sched *s, u64 client_id, u64 now_ns);
+/* A worker cannot go on with that sequence: it ends with FINISH_ERROR and `text`. Unknown and ended ones are ignored. */
+void sched_fail(struct sched *s, u64 seq, const char *text, u64 now_ns);
 /* Ends everything with FINISH_ERROR and `text`. */
 void sched_fail_all(struct sched *s, const char *text, u64 now_ns);
 /* The detokenizer found a stop string that ends at `output_count` outputs, of which some may not have come here yet.

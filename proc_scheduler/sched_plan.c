@@ -277,7 +277,7 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 	u32 *table = s->row_blocks + row * s->block_stride;
 	const struct seq_extra *x = seqs_extra(&s->seqs, q);
 
-	if (!step_diff_has_room(&s->diff, q->known, total) || !step_diff_has_copy_room(&s->diff, x->host_count))
+	if (!step_diff_has_room(&s->diff, q->known, total, x->grammar_bytes) || !step_diff_has_copy_room(&s->diff, x->host_count))
 		return false;
 	/* Nothing came free since it was refused: the walk over its hashes would only cost time. */
 	if (q->id == s->blocked_seq && s->running.count && s->kv.free_count <= s->blocked_free)
@@ -303,6 +303,8 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 	q->block_count = total;
 	q->capacity = total * block_size;
 	step_diff_add(&s->diff, q, x, seqs_tokens(&s->seqs, q), table);
+	if (x->grammar_kind)
+		step_diff_constrain(&s->diff, x, seqs_grammar(&s->seqs, q));
 	u32 remaining = q->known - q->computed;
 	run_tokens(s, p, q, plan_chunk(s, p, remaining), remaining);
 	return true;

@@ -1,6 +1,7 @@
 /* Talks to the workers: readiness, epochs, steps, results. Runs in the scheduler's loop. Never blocks: while
  * a STEP cannot be sent to every rank, no further one is planned. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
@@ -41,6 +42,7 @@ static struct sched_config core_config(const struct scheduler *s, const struct i
 		c.max_model_len = (u32)o->max_model_len;
 	memcpy(c.eos_ids, w->eos_ids, w->eos_ids_count * sizeof(u32));
 	memcpy(c.secret, s->secret, sizeof(c.secret));
+	snprintf(c.no_grammars, sizeof(c.no_grammars), "%.*s", (int)w->no_grammars_count, (const char *)w->no_grammars);
 	return c;
 }
 
@@ -210,6 +212,17 @@ static void on_result(struct scheduler *s, ipc_peer from, const struct ipc_msg *
 			  msg->result.seq_count);
 }
 
+static void on_error(struct scheduler *s, const struct ipc_error *m)
+{
+	struct err_msg em;
+
+	err_set(&em, ERR_DIVERGED, "%.*s", (int)m->text_count, (const char *)m->text);
+	if (m->req_id)
+		sched_fail(s->sched, m->req_id, em.text, s->streams.now_ns);
+	else
+		restart_epoch(s, ERR_DIVERGED, em.text);
+}
+
 void scheduler_on_worker(void *ctx, struct ipc_channel *ch, ipc_peer from, const struct ipc_msg *msg)
 {
 	struct scheduler *s = ctx;
@@ -226,12 +239,8 @@ void scheduler_on_worker(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 		on_result(s, from, msg);
 		break;
 	case IPC_TYPE_ERROR:
-		if (s->workers.up && msg->epoch == s->epoch) {
-			struct err_msg em;
-			err_set(&em, ERR_DIVERGED, "%.*s", (int)msg->error.text_count,
-				(const char *)msg->error.text);
-			restart_epoch(s, ERR_DIVERGED, em.text);
-		}
+		if (s->workers.up && msg->epoch == s->epoch)
+			on_error(s, &msg->error);
 		break;
 	default:
 		if (ipc_channel_may_log(ch))

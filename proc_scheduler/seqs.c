@@ -29,6 +29,7 @@ static size_t lay_out(struct seqs *t, char *base)
 	t->extras = carve(base, &offset, n * sizeof(*t->extras));
 	t->tokens = carve(base, &offset, n * t->token_stride * sizeof(*t->tokens));
 	t->hashes = carve(base, &offset, n * t->hash_stride * sizeof(*t->hashes));
+	t->grammars = carve(base, &offset, n * GRAMMAR_SOURCE_MAX);
 	return offset;
 }
 
@@ -92,6 +93,7 @@ static struct seq *take_slot(struct seqs *t, u64 client_id)
 	q->prev = q->next = SEQ_NONE;
 	x->host_count = x->host_computed = 0;
 	x->stop_count = x->bias_count = x->stop_string_count = x->stop_string_bytes_sum = 0;
+	x->grammar_kind = x->grammar_flags = x->grammar_bytes = 0;
 	return q;
 }
 

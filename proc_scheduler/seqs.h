@@ -4,6 +4,7 @@
 #define TERCET_PROC_SCHEDULER_SEQS_H
 
 #include "common/err.h"
+#include "common/grammar_kind.h"
 #include "common/map.h"
 #include "common/sampling_params.h"
 #include "common/types.h"
@@ -59,6 +60,7 @@ struct seq_extra {
 	u32 host_first, host_count; /* while it waits: its chain of blocks in the host's memory; 0: none */
 	u32 host_computed;	    /* tokens whose KV is there */
 	u32 stop_count, bias_count, stop_string_count, stop_string_bytes_sum;
+	u32 grammar_kind, grammar_flags, grammar_bytes; /* common/grammar_kind.h; the source: seqs_grammar */
 	u32 stop_ids[STOP_IDS_MAX];
 	u32 stop_string_bytes[STOP_STRINGS_MAX];
 	u8 stop_strings[STOP_STRING_BYTES_MAX];
@@ -70,6 +72,7 @@ struct seqs {
 	struct seq *slots;
 	struct seq_extra *extras;
 	u32 *tokens;		   /* [slots][token_stride] */
+	u8 *grammars;		   /* [slots][GRAMMAR_SOURCE_MAX] */
 	struct block_hash *hashes; /* [slots][hash_stride] */
 	u32 *free_slots;	   /* a stack */
 	u32 free_count, slot_count;
@@ -122,6 +125,17 @@ static inline struct block_hash *seqs_hashes(const struct seqs *t, const struct 
 static inline struct seq_extra *seqs_extra(const struct seqs *t, const struct seq *q)
 {
 	return t->extras + seqs_slot(t, q);
+}
+
+static inline u8 *seqs_grammar(const struct seqs *t, const struct seq *q)
+{
+	return t->grammars + (size_t)seqs_slot(t, q) * GRAMMAR_SOURCE_MAX;
+}
+
+/* Outputs below which no token ends it. A grammar keeps those tokens away itself, for as long as it leaves any other. */
+static inline u32 seq_output_min(const struct seq *q, const struct seq_extra *x)
+{
+	return x->grammar_kind ? 0 : q->params.min_tokens;
 }
 
 static inline u32 seq_output_count(const struct seq *q)

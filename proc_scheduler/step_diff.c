@@ -9,7 +9,7 @@
 #include "common/assert.h"
 #include "common/step_digest.h"
 
-enum { ADD_TOKENS_MIN = 1 << 18, ADD_BLOCKS_MIN = 1 << 16, SWAPS_MAX = 1 << 16 };
+enum { ADD_TOKENS_MIN = 1 << 18, ADD_BLOCKS_MIN = 1 << 16, SWAPS_MAX = 1 << 16, GRAMMARS_MAX = 8 * GRAMMAR_SOURCE_MAX };
 
 static void *carve(char *base, size_t *offset, size_t bytes)
 {
@@ -54,6 +54,11 @@ static size_t lay_out(struct step_diff *d, char *base)
 	COLUMN(add_bias_values, n * BIAS_MAX)
 	COLUMN(add_tokens, d->token_max)
 	COLUMN(add_blocks, d->block_max)
+	COLUMN(grammar_add, n)
+	COLUMN(grammar_kind, n)
+	COLUMN(grammar_flags, n)
+	COLUMN(grammar_bytes, n)
+	COLUMN(grammar_text, GRAMMARS_MAX)
 #undef PARAM_COLUMN
 #undef COLUMN
 	return offset;
@@ -92,6 +97,11 @@ static void bind_columns(struct step_diff *d)
 	BIND(add_bias_count)
 	BIND(add_bias_ids)
 	BIND(add_bias_values)
+	BIND(grammar_add)
+	BIND(grammar_kind)
+	BIND(grammar_flags)
+	BIND(grammar_bytes)
+	BIND(grammar_text)
 	SAMPLING_TABLE(BIND_PARAM, 0)
 #undef BIND_PARAM
 #undef BIND
@@ -139,6 +149,8 @@ static void clear(struct step_diff *d)
 		m->add_block_count_count = m->add_blocks_count = 0;
 		m->add_stop_count_count = m->add_stop_ids_count = 0;
 		m->add_bias_count_count = m->add_bias_ids_count = m->add_bias_values_count = 0;
+		m->grammar_add_count = m->grammar_kind_count = m->grammar_flags_count = 0;
+		m->grammar_bytes_count = m->grammar_text_count = 0;
 		SAMPLING_TABLE(CLEAR_PARAM, 0)
 #undef CLEAR_PARAM
 	}
@@ -186,10 +198,11 @@ bool step_diff_has_copy_room(const struct step_diff *d, u32 count)
 	return (u64)d->msg.copy_src_count + count + d->row_max <= d->copy_max;
 }
 
-bool step_diff_has_room(const struct step_diff *d, u32 tokens, u32 blocks)
+bool step_diff_has_room(const struct step_diff *d, u32 tokens, u32 blocks, u32 grammar_bytes)
 {
 	return d->msg.add_row_count < d->row_max && tokens <= d->token_max - d->msg.add_tokens_count &&
-	       blocks <= d->block_max - d->msg.add_blocks_count;
+	       blocks <= d->block_max - d->msg.add_blocks_count &&
+	       grammar_bytes <= GRAMMARS_MAX - d->msg.grammar_text_count;
 }
 
 static void put_block_item(struct step_diff *d, u32 row, u32 index, u32 block)
@@ -218,7 +231,7 @@ void step_diff_add(struct step_diff *d, const struct seq *q, const struct seq_ex
 	struct step_row *r = &d->rows[q->row];
 
 	ASSERT(q->row < d->row_max && !r->present);
-	ASSERT(step_diff_has_room(d, q->known, q->block_count));
+	ASSERT(step_diff_has_room(d, q->known, q->block_count, x->grammar_bytes));
 	d->add_row[i] = q->row;
 	d->add_seq[i] = q->id;
 	d->add_computed[i] = q->computed;
@@ -248,6 +261,21 @@ void step_diff_add(struct step_diff *d, const struct seq *q, const struct seq_ex
 	d->computed_sum += q->computed;
 	for (u32 j = 0; j < q->block_count; j++)
 		put_block_item(d, q->row, j, blocks[j]);
+}
+
+void step_diff_constrain(struct step_diff *d, const struct seq_extra *x, const u8 *source)
+{
+	struct ipc_step *m = &d->msg;
+	u32 i = m->grammar_add_count;
+
+	ASSERT(m->add_row_count > 0 && (i == 0 || d->grammar_add[i - 1] < m->add_row_count - 1));
+	d->grammar_add[i] = m->add_row_count - 1;
+	d->grammar_kind[i] = x->grammar_kind;
+	d->grammar_flags[i] = x->grammar_flags;
+	d->grammar_bytes[i] = x->grammar_bytes;
+	memcpy(d->grammar_text + m->grammar_text_count, source, x->grammar_bytes);
+	m->grammar_add_count = m->grammar_kind_count = m->grammar_flags_count = m->grammar_bytes_count = i + 1;
+	m->grammar_text_count += x->grammar_bytes;
 }
 
 void step_diff_fork(struct step_diff *d, const struct seq *q, u32 src, const u32 *blocks, u32 block)

@@ -32,6 +32,8 @@ struct step_diff {
 	f32 *add_bias_values;
 	u64 *add_seq, *fork_seq;
 	u32 *fork_row, *fork_src, *fork_block, *set_row, *set_token;
+	u32 *grammar_add, *grammar_kind, *grammar_flags, *grammar_bytes;
+	u8 *grammar_text;
 #define STEP_DIFF_COLUMN(A, type, name, def, min, max) type *add_##name;
 	SAMPLING_TABLE(STEP_DIFF_COLUMN, 0)
 #undef STEP_DIFF_COLUMN
@@ -54,11 +56,13 @@ void step_diff_begin(struct step_diff *d);
 void step_diff_copy(struct step_diff *d, u32 src, u32 dst);
 /* Whether `count` copies fit into this step beside one a row. */
 bool step_diff_has_copy_room(const struct step_diff *d, u32 count);
-/* Whether the tokens and blocks of one more sequence fit into this step. */
-bool step_diff_has_room(const struct step_diff *d, u32 tokens, u32 blocks);
+/* Whether the tokens and blocks of one more sequence fit into this step, and the source of its grammar. */
+bool step_diff_has_room(const struct step_diff *d, u32 tokens, u32 blocks, u32 grammar_bytes);
 /* Adds `q` (its row, known tokens, computed count) with its block table. */
 void step_diff_add(struct step_diff *d, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
 		   const u32 *blocks);
+/* The sequence that was added last has this grammar: x->grammar_bytes of `source`. */
+void step_diff_constrain(struct step_diff *d, const struct seq_extra *x, const u8 *source);
 /* `q` (its row, block count and computed count) begins as a copy of `src`; `blocks` is its table, the last of which is
  * its own when `block` is not KV_BLOCK_NONE. */
 void step_diff_fork(struct step_diff *d, const struct seq *q, u32 src, const u32 *blocks, u32 block);

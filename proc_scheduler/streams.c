@@ -57,7 +57,7 @@ static struct ipc_msg open_message(const struct streams *st, const struct seq *q
 		.prompt_count = q->prompt_count,
 		.cached_count = q->cached_count,
 		.output_max = q->token_end - q->prompt_count,
-		.output_min = q->params.min_tokens,
+		.output_min = seq_output_min(q, x),
 		.flags = q->params.flags,
 		.held_count = q->held_count,
 		.prompt_tail = tokens + q->prompt_count - tail,

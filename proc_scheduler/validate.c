@@ -148,6 +148,34 @@ static enum err check_stop_strings(const struct ipc_submit *m, struct err_msg *e
 	return ERR_OK;
 }
 
+static enum err check_grammar(const struct sched *s, const struct ipc_submit *m, struct err_msg *em)
+{
+	if (m->grammar_kind == GRAMMAR_KIND_NONE && m->grammar_count == 0)
+		return ERR_OK;
+	if (m->grammar_kind == GRAMMAR_KIND_NONE || m->grammar_kind >= GRAMMAR_KIND_COUNT)
+		return err_set(em, ERR_INVALID, "grammar_kind is %u; of a grammar it must be 1 to %u", m->grammar_kind,
+			       (u32)GRAMMAR_KIND_COUNT - 1);
+	if (m->grammar_flags & ~(u32)GRAMMAR_FLAGS_ALL)
+		return err_set(em, ERR_INVALID, "grammar_flags is %u; known are bits up to %u", m->grammar_flags,
+			       (u32)GRAMMAR_FLAGS_ALL);
+	if (m->grammar_count > GRAMMAR_SOURCE_MAX)
+		return err_set(em, ERR_TOO_LONG, "the grammar has %u bytes; at most %u", m->grammar_count,
+			       (u32)GRAMMAR_SOURCE_MAX);
+	if ((m->grammar_count == 0) != (m->grammar_kind == GRAMMAR_JSON_OBJECT))
+		return err_set(em, ERR_INVALID, "a grammar of kind %u with a source of %u bytes; only \"any JSON object\", %u, has none",
+			       m->grammar_kind, m->grammar_count, (u32)GRAMMAR_JSON_OBJECT);
+	if (!utf8_valid((const char *)m->grammar, m->grammar_count))
+		return err_set(em, ERR_INVALID, "the grammar is not valid UTF-8");
+	if (m->beam_width)
+		return err_set(em, ERR_UNSUPPORTED, "a beam search cannot be constrained by a grammar; leave out one of them");
+	if (m->flags & SAMPLING_IGNORE_EOS)
+		return err_set(em, ERR_INVALID,
+			       "ignore_eos asks for tokens behind the end, and a grammar has none there; leave out one of them");
+	if (s->config.no_grammars[0])
+		return err_set(em, ERR_UNSUPPORTED, "this server cannot constrain outputs: %s", s->config.no_grammars);
+	return ERR_OK;
+}
+
 enum err validate_submit(const struct sched *s, const struct ipc_submit *m, const struct session_turn *t,
 			 struct err_msg *em)
 {
@@ -166,6 +194,8 @@ enum err validate_submit(const struct sched *s, const struct ipc_submit *m, cons
 		e = check_biases(s, m, em);
 	if (!e)
 		e = check_stop_strings(m, em);
+	if (!e)
+		e = check_grammar(s, m, em);
 	if (!e)
 		e = groups_validate(s, m, validate_output_max(s, m, (u32)turn_prompt(t, m)), em);
 	return e;

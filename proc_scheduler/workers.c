@@ -59,6 +59,9 @@ enum err workers_ready(struct workers *w, ipc_peer peer, const struct ipc_worker
 	if (m->eos_ids_count)
 		memcpy(r->eos, m->eos_ids, m->eos_ids_count * sizeof(u32));
 	r->info.eos_ids = r->eos;
+	if (m->no_grammars_count)
+		memcpy(r->no_grammars, m->no_grammars, m->no_grammars_count);
+	r->info.no_grammars = r->no_grammars;
 	r->ready = true;
 	return ERR_OK;
 }

@@ -10,8 +10,9 @@ enum { WORKERS_MAX = 64 };
 struct worker_rank {
 	ipc_peer peer;
 	bool ready;
-	struct ipc_worker_ready info; /* eos_ids points to eos */
+	struct ipc_worker_ready info; /* its arrays are those below */
 	u32 eos[EOS_IDS_MAX];
+	u8 no_grammars[IPC_ERROR_TEXT_MAX];
 };
 
 struct workers {

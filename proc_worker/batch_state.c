@@ -1,7 +1,7 @@
 /* Owns the rows of the batch: tokens, block tables, parameters. Runs in the worker (and in the scheduler's
  * tests, as the other side of its diffs). Never does I/O, never reads a clock, never allocates after create,
  * never decides anything: the STEP messages do. */
-#include "proc_worker/batch_state.h"
+#include "proc_worker/batch_state_priv.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +53,7 @@ static size_t lay_out(struct batch_state *b, char *base)
 	b->bias_ids = carve(base, &offset, rows * BIAS_MAX * sizeof(u32));
 	b->bias_values = carve(base, &offset, rows * BIAS_MAX * sizeof(f32));
 	b->tokens = carve(base, &offset, rows * b->token_stride * sizeof(u32));
+	b->grammars = carve(base, &offset, rows * GRAMMAR_SOURCE_MAX);
 	return offset;
 }
 
@@ -134,7 +135,7 @@ enum err batch_state_reset(struct batch_state *b, u32 block_count, u32 max_model
 	b->limits.block_count = block_count;
 	b->limits.max_model_len = max_model_len;
 	b->step = 0;
-	b->row_count = 0;
+	b->row_count = b->grammar_count = 0;
 	b->set_sum = 0;
 	b->computed_sum = 0;
 	b->broken = false;
@@ -147,61 +148,6 @@ enum err batch_state_reset(struct batch_state *b, u32 block_count, u32 max_model
 	memset(b->run_stamp, 0, rows * sizeof(u64));
 	memset(b->block_stamp, 0, block_total(&b->created) * sizeof(u64));
 	return ERR_OK;
-}
-
-/* ---------------------------------------------------------------- shape of the message */
-
-static enum err check_column(const char *name, u64 count, u64 expected, struct err_msg *em)
-{
-	if (count == expected)
-		return ERR_OK;
-	return err_set(em, ERR_INVALID, "%s has %llu elements; %llu are needed", name,
-		       (unsigned long long)count, (unsigned long long)expected);
-}
-
-static u64 sum(const u32 *counts, u32 n)
-{
-	u64 total = 0;
-
-	for (u32 i = 0; i < n; i++)
-		total += counts[i];
-	return total;
-}
-
-static enum err check_columns(const struct ipc_step *s, struct err_msg *em)
-{
-	u32 adds = s->add_row_count;
-	enum err e = ERR_OK;
-
-#define CHECK(column, expected) \
-	if (!e)                 \
-		e = check_column(#column, s->column##_count, expected, em);
-#define CHECK_PARAM(A, type, name, def, min, max) CHECK(add_##name, adds)
-	CHECK(copy_dst, s->copy_src_count)
-	CHECK(grow_block, s->grow_row_count)
-	CHECK(run_count, s->run_row_count)
-	CHECK(add_seq, adds)
-	CHECK(add_computed, adds)
-	CHECK(add_prompt_count, adds)
-	CHECK(add_token_count, adds)
-	CHECK(add_block_count, adds)
-	CHECK(add_stop_count, adds)
-	CHECK(add_bias_count, adds)
-	CHECK(fork_src, s->fork_row_count)
-	CHECK(fork_seq, s->fork_row_count)
-	CHECK(fork_block, s->fork_row_count)
-	CHECK(set_token, s->set_row_count)
-	SAMPLING_TABLE(CHECK_PARAM, 0)
-	if (e)
-		return e;
-	CHECK(add_tokens, sum(s->add_token_count, adds))
-	CHECK(add_blocks, sum(s->add_block_count, adds))
-	CHECK(add_stop_ids, sum(s->add_stop_count, adds))
-	CHECK(add_bias_ids, sum(s->add_bias_count, adds))
-	CHECK(add_bias_values, s->add_bias_ids_count)
-#undef CHECK_PARAM
-#undef CHECK
-	return e;
 }
 
 /* ---------------------------------------------------------------- drop, copy, add, grow */
@@ -241,6 +187,7 @@ static enum err apply_drops(struct batch_state *b, const struct ipc_step *s, str
 		b->computed_sum -= b->computed[row];
 		b->known[row] = b->computed[row] = b->capacity[row] = 0;
 		b->row_count--;
+		b->grammar_count -= r->grammar_kind != GRAMMAR_KIND_NONE;
 	}
 	return ERR_OK;
 }
@@ -388,6 +335,7 @@ static enum err apply_adds(struct batch_state *b, const struct ipc_step *s, stru
 		r->added_tokens = tokens;
 		r->added_computed = s->add_computed[i];
 		r->block_count = 0;
+		r->grammar_kind = r->grammar_flags = r->grammar_bytes = 0;
 		memcpy(b->tokens + row * b->token_stride, s->add_tokens + at.tokens, tokens * sizeof(u32));
 		b->last_token[row] = s->add_tokens[at.tokens + tokens - 1];
 		b->known[row] = tokens;
@@ -453,6 +401,9 @@ static void copy_row(struct batch_state *b, u32 row, u32 src, u64 seq)
 	memcpy(b->bias_ids + (size_t)row * BIAS_MAX, b->bias_ids + (size_t)src * BIAS_MAX, r->bias_count * sizeof(u32));
 	memcpy(b->bias_values + (size_t)row * BIAS_MAX, b->bias_values + (size_t)src * BIAS_MAX,
 	       r->bias_count * sizeof(f32));
+	memcpy(b->grammars + (size_t)row * GRAMMAR_SOURCE_MAX, b->grammars + (size_t)src * GRAMMAR_SOURCE_MAX,
+	       r->grammar_bytes);
+	b->grammar_count += r->grammar_kind != GRAMMAR_KIND_NONE;
 }
 
 static enum err apply_forks(struct batch_state *b, const struct ipc_step *s, struct err_msg *em)
@@ -591,7 +542,7 @@ u64 batch_state_digest(const struct batch_state *b)
 
 static enum err apply_parts(struct batch_state *b, const struct ipc_step *s, struct err_msg *em)
 {
-	enum err e = check_columns(s, em);
+	enum err e = batch_state_check_columns(s, em);
 
 	if (!e)
 		e = apply_drops(b, s, em);
@@ -599,6 +550,8 @@ static enum err apply_parts(struct batch_state *b, const struct ipc_step *s, str
 		e = apply_copies(b, s, em);
 	if (!e)
 		e = apply_adds(b, s, em);
+	if (!e)
+		e = batch_state_add_grammars(b, s, em);
 	if (!e)
 		e = apply_forks(b, s, em);
 	if (!e)

@@ -21,6 +21,7 @@
 #define TERCET_PROC_WORKER_BATCH_STATE_H
 
 #include "common/err.h"
+#include "common/grammar_kind.h"
 #include "common/sampling_params.h"
 #include "common/types.h"
 
@@ -45,6 +46,7 @@ struct batch_row {
 	u32 added_tokens, added_computed; /* as they entered the digest */
 	u32 block_count;
 	u32 stop_count, bias_count;
+	u32 grammar_kind, grammar_flags, grammar_bytes; /* common/grammar_kind.h; the source: batch_state_grammar */
 	struct sampling_params params;
 };
 
@@ -57,6 +59,7 @@ struct batch_state {
 	u64 set_sum;		    /* wrapping sum of the digest items of all rows */
 	u64 computed_sum;	    /* over all rows */
 	u64 adds;		    /* rows added since create */
+	u32 grammar_count;	    /* rows present that have a grammar */
 	bool broken;		    /* an apply failed: only a reset helps */
 	bool applied;		    /* between apply and commit or advance */
 
@@ -82,6 +85,7 @@ struct batch_state {
 	u32 *stop_ids;			   /* [rows][STOP_IDS_MAX] */
 	u32 *bias_ids;			   /* [rows][BIAS_MAX] */
 	f32 *bias_values;		   /* [rows][BIAS_MAX] */
+	u8 *grammars;			   /* [rows][GRAMMAR_SOURCE_MAX] */
 	u64 *run_stamp;			   /* last step that listed the row */
 	u64 *block_stamp;		   /* [blocks of both pools] last step in which the block was part of a copy */
 	void *memory;
@@ -138,6 +142,12 @@ static inline const u32 *batch_state_tokens(const struct batch_state *b, u32 row
 static inline const u32 *batch_state_blocks(const struct batch_state *b, u32 row)
 {
 	return b->blocks + row * b->block_stride;
+}
+
+/* The source of the row's grammar, rows[row].grammar_bytes of UTF-8. */
+static inline const char *batch_state_grammar(const struct batch_state *b, u32 row)
+{
+	return (const char *)b->grammars + (size_t)row * GRAMMAR_SOURCE_MAX;
 }
 
 /* The digest that a STEP with number b->step must carry for the state as it is between apply and commit. */

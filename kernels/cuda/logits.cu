@@ -53,6 +53,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
 	for (u32 i = threadIdx.x; i < row.masked_count; i += THREADS)
 		if (row.masked_ids[i] < vocab)
 			row.logits[row.masked_ids[i]] = -INFINITY;
+	if (row.allowed == nullptr)
+		return;
+	cu_sync(); /* a masked id may be one that is not allowed */
+	for (u32 i = threadIdx.x; i < vocab; i += THREADS)
+		if (!(row.allowed[i / 32] >> i % 32 & 1))
+			row.logits[i] = -INFINITY;
 }
 
 CUDA_OP(logits)

@@ -1,5 +1,5 @@
-/* Reference and only variant: bias, penalties and masks on logits. They touch a few ids of a row, so vectors
- * gain nothing. */
+/* Reference and only variant: bias, penalties and masks on logits. They touch a few ids of a row, so vectors gain
+ * nothing; but a set of allowed ids goes over the whole row, and such rows are shared out among the threads. */
 #include <math.h>
 
 #include "kernels/kern_priv.h"
@@ -38,21 +38,51 @@ static void penalize_seen(const struct kern_logits_row *row, u32 vocab)
 			penalize(row, row->seen_ids[i], row->seen_outputs[i]);
 }
 
+/* A word at a time: most hold no id of the set, some hold all. */
+static void keep_allowed(const struct kern_logits_row *row, u32 vocab)
+{
+	for (u32 first = 0; first < vocab; first += 32) {
+		u32 word = row->allowed[first / 32], n = vocab - first < 32 ? vocab - first : 32;
+		float *x = row->logits + first;
+		if (word == UINT32_MAX)
+			continue;
+		for (u32 i = 0; i < n; i++)
+			x[i] = word >> i & 1 ? x[i] : -INFINITY;
+	}
+}
+
+static void one_row(void *arg, u32 task, u32 thread)
+{
+	const struct kern_logits_args *a = arg;
+	const struct kern_logits_row *row = &a->rows[task];
+
+	(void)thread;
+	for (u32 i = 0; i < row->bias_count; i++)
+		if (row->bias_ids[i] < a->vocab)
+			row->logits[row->bias_ids[i]] += row->bias_values[i];
+	if (row->counts)
+		penalize_history(row, a->vocab);
+	else
+		penalize_seen(row, a->vocab);
+	for (u32 i = 0; i < row->masked_count; i++)
+		if (row->masked_ids[i] < a->vocab)
+			row->logits[row->masked_ids[i]] = -INFINITY;
+	if (row->allowed)
+		keep_allowed(row, a->vocab);
+}
+
 enum err logits_ref(struct kern_ctx *ctx, const struct kern_logits_args *a)
 {
-	(void)ctx;
-	for (u32 r = 0; r < a->row_count; r++) {
-		const struct kern_logits_row *row = &a->rows[r];
-		for (u32 i = 0; i < row->bias_count; i++)
-			if (row->bias_ids[i] < a->vocab)
-				row->logits[row->bias_ids[i]] += row->bias_values[i];
-		if (row->counts)
-			penalize_history(row, a->vocab);
-		else
-			penalize_seen(row, a->vocab);
-		for (u32 i = 0; i < row->masked_count; i++)
-			if (row->masked_ids[i] < a->vocab)
-				row->logits[row->masked_ids[i]] = -INFINITY;
+	struct kern_logits_args args = *a;
+	u32 sets = 0;
+
+	for (u32 r = 0; r < a->row_count; r++)
+		sets += a->rows[r].allowed != NULL;
+	if (sets > 1) {
+		kern_parallel(ctx, a->row_count, one_row, &args);
+		return ERR_OK;
 	}
+	for (u32 r = 0; r < a->row_count; r++)
+		one_row(&args, r, 0);
 	return ERR_OK;
 }

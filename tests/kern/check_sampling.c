@@ -9,6 +9,39 @@
 
 /* ---------------------------------------------------------------- logits */
 
+/* Two rows with a set of allowed ids and one without; a set may hold ids behind the vocabulary, whose bits say nothing. */
+static void allowed_case(struct check *c, u32 target, u32 vocab)
+{
+	enum { ROWS = 3 };
+	u32 words = (vocab + 31) / 32, masked = vocab / 2;
+	u32 *allowed = check_alloc(c, (size_t)ROWS * words * sizeof(u32));
+	float *logits = check_floats(c, ROWS * vocab, true);
+	double *want = check_alloc(c, (size_t)ROWS * vocab * sizeof(double));
+	struct kern_logits_row rows[ROWS];
+	struct kern_logits_args a = {.rows = rows, .row_count = ROWS, .vocab = vocab};
+	struct kern_limits limits = {.vocab = vocab, .rows = ROWS};
+	struct kern_ctx ctx;
+
+	for (u32 i = 0; i < ROWS * words; i++)
+		allowed[i] = i % 3 == 0 ? 0 : i % 3 == 1 ? UINT32_MAX : check_random(c, UINT32_MAX);
+	for (u32 r = 0; r < ROWS; r++) {
+		rows[r] = (struct kern_logits_row){.logits = logits + (size_t)r * vocab,
+						   .repetition_penalty = 1,
+						   .masked_ids = &masked,
+						   .masked_count = 1,
+						   .allowed = r == 1 ? NULL : allowed + (size_t)r * words};
+		for (u32 i = 0; i < vocab; i++) {
+			bool stays = i != masked && (!rows[r].allowed || rows[r].allowed[i / 32] >> i % 32 & 1);
+			want[r * vocab + i] = stays ? (double)rows[r].logits[i] : -INFINITY;
+		}
+	}
+	check_ctx(c, &ctx, &limits, 1);
+	const char *problem = c->targets[target].ops.logits(&ctx, &a) == ERR_OK ? NULL : "an error";
+	if (!problem)
+		problem = check_close(logits, want, NULL, ROWS * vocab, 0);
+	check_case_end(c, problem, "logits=%s allowed vocab=%u", c->targets[target].ops.logits_variant, vocab);
+}
+
 static void logits_case(struct check *c, u32 target, u32 vocab)
 {
 	float *logits = check_floats(c, vocab, true), *before = check_alloc(c, vocab * 4);
@@ -225,8 +258,10 @@ void check_sampling(struct check *c)
 	static const u32 vocabs[] = {1, 2, 5, 16, 33, 100, 1000, 4099};
 	for (u32 i = 0; i < c->target_count; i++)
 		for (u32 v = 0; v < COUNT_OF(vocabs); v++) {
-			if (CHECK_DISTINCT(c, i, logits))
+			if (CHECK_DISTINCT(c, i, logits)) {
 				logits_case(c, i, vocabs[v]);
+				allowed_case(c, i, vocabs[v]);
+			}
 			for (u32 shape = 0; shape < 6 && CHECK_DISTINCT(c, i, sample); shape++)
 				sample_case(c, i, vocabs[v], shape);
 			for (u32 top = 0; top <= 20 && CHECK_DISTINCT(c, i, logprobs); top += 5)

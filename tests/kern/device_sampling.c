@@ -47,6 +47,33 @@ static void logits_case(struct device *d, u32 vocab)
 	device_case_end(d, problem, "logits+soft_cap vocab=%u", vocab);
 }
 
+/* A set of allowed ids beside a masked one, and a row without. */
+static void allowed_case(struct device *d, u32 vocab)
+{
+	const u32 words = (vocab + 31) / 32, masked = vocab / 2;
+	float *logits, *host = device_floats(d, 2 * vocab, true, &logits);
+	u32 *allowed = check_alloc(&d->check, words * sizeof(u32));
+	for (u32 i = 0; i < words; i++)
+		allowed[i] = i % 3 == 0 ? check_random(&d->check, UINT32_MAX) : i % 3 == 1 ? UINT32_MAX : 0;
+	struct kern_logits_row row = {.logits = host, .repetition_penalty = 1, .masked_ids = &masked, .masked_count = 1};
+	struct kern_logits_row mine[2] = {row, row}, rows[2];
+	mine[0].allowed = allowed;
+	mine[1].logits = host + vocab;
+	rows[0] = mine[0];
+	rows[0].logits = logits;
+	rows[0].allowed = device_upload(d, allowed, words * sizeof(u32));
+	rows[0].masked_ids = device_upload(d, &masked, sizeof(masked));
+	rows[1] = rows[0];
+	rows[1].logits = logits + vocab;
+	rows[1].allowed = NULL;
+	struct kern_logits_args a = {device_upload(d, rows, sizeof(rows)), 2, vocab}, r = {mine, 2, vocab};
+	const char *problem = device_problem(d, d->ops.logits(&d->ctx, &a));
+	(void)d->ref.logits(&d->ref_ctx, &r);
+	if (!problem && memcmp(device_download(d, logits, 2 * vocab * sizeof(float)), host, 2 * vocab * sizeof(float)) != 0)
+		problem = "other bits than the reference's";
+	device_case_end(d, problem, "logits allowed vocab=%u", vocab);
+}
+
 /* Distinct ids of `tokens`, and how often each is behind the prompt. */
 static u32 list_seen(const u32 *tokens, u32 known, u32 prompt, u32 *ids, u32 *outputs)
 {
@@ -209,6 +236,7 @@ void device_sampling(struct device *d)
 	static const u32 vocabs[] = {1, 2, 5, 33, 1000};
 	for (u32 v = 0; v < COUNT_OF(vocabs); v++) {
 		logits_case(d, vocabs[v]);
+		allowed_case(d, vocabs[v]);
 		history_case(d, vocabs[v], 1 + 7 * v, 1);
 		for (u32 shape = 0; shape < 6; shape++)
 			sample_case(d, vocabs[v], shape, 24);

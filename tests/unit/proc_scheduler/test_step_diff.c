@@ -108,8 +108,8 @@ Test(step_diff, room_is_bounded_by_tokens_and_blocks)
 	struct step_diff d;
 
 	cr_assert_eq(step_diff_init(&d, 4, 16, 4), ERR_OK);
-	cr_assert(step_diff_has_room(&d, d.token_max, d.block_max));
-	cr_assert_not(step_diff_has_room(&d, d.token_max + 1, 1));
-	cr_assert_not(step_diff_has_room(&d, 1, d.block_max + 1));
+	cr_assert(step_diff_has_room(&d, d.token_max, d.block_max, 0));
+	cr_assert_not(step_diff_has_room(&d, d.token_max + 1, 1, 0));
+	cr_assert_not(step_diff_has_room(&d, 1, d.block_max + 1, 0));
 	step_diff_fini(&d);
 }

@@ -1,6 +1,7 @@
 /* What SUBMIT is refused for: each with its error and the number that would be right. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/unit/proc_scheduler/fixture.h"
@@ -215,4 +216,100 @@ Test(validate, a_request_id_that_is_in_use)
 	cr_assert_eq(sched_submit(f->s, &m, 1, &a, &em), ERR_OK, "another client's ids are its own");
 	sched_abort(f->s, 2, 1, 1);
 	cr_assert_eq(sched_submit(f->s, &m, 1, &a, &em), ERR_OK, "an ended one may be used again");
+}
+
+/* ---------------------------------------------------------------- grammars */
+
+Test(validate, a_grammar_is_taken_and_goes_with_every_add)
+{
+	static const char source[] = "[ab]+";
+
+	m.grammar_kind = GRAMMAR_REGEX;
+	m.grammar = (const u8 *)source;
+	m.grammar_count = sizeof(source) - 1;
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	const struct ipc_step *step = fixture_plan(f);
+	cr_assert_eq(step->grammar_add_count, 1);
+	cr_assert_eq(step->grammar_kind[0], GRAMMAR_REGEX);
+	cr_assert_eq(step->grammar_text_count, sizeof(source) - 1);
+	cr_assert_eq(memcmp(step->grammar_text, source, sizeof(source) - 1), 0);
+	cr_assert_eq(f->worker.batch->grammar_count, 1);
+	fixture_deliver(f);
+	step = fixture_plan(f);
+	cr_assert_eq(step->grammar_add_count, 0, "only an add brings it");
+	fixture_deliver(f);
+	fake_worker_reset(&f->worker, f->s->kv.count, f->s->context_max);
+	sched_restart_workers(f->s, f->s->kv.count, 0, 2);
+	step = fixture_plan(f);
+	cr_assert_eq(step->grammar_add_count, 1, "and the worker that knows nothing gets it again");
+	cr_assert_eq(step->add_token_count[0] - step->add_prompt_count[0], 2, "with the outputs that it has to replay");
+}
+
+Test(validate, grammars_that_cannot_be_name_what_is_wrong)
+{
+	static u8 text[GRAMMAR_SOURCE_MAX + 1];
+
+	m.grammar = text;
+	m.grammar_count = 1;
+	REFUSED(ERR_INVALID, "grammar_kind is 0; of a grammar it must be 1 to 6");
+	m.grammar_kind = GRAMMAR_KIND_COUNT;
+	REFUSED(ERR_INVALID, "grammar_kind is 7");
+	m.grammar_kind = GRAMMAR_REGEX;
+	m.grammar_flags = 2;
+	REFUSED(ERR_INVALID, "grammar_flags is 2");
+	m.grammar_flags = 0;
+	m.grammar_count = GRAMMAR_SOURCE_MAX + 1;
+	REFUSED(ERR_TOO_LONG, "131073 bytes; at most 131072");
+	m.grammar_count = 0;
+	REFUSED(ERR_INVALID, "a source of 0 bytes");
+	m.grammar_count = 1;
+	text[0] = 0xff;
+	REFUSED(ERR_INVALID, "not valid UTF-8");
+	text[0] = 'a';
+	m.flags = SAMPLING_IGNORE_EOS;
+	REFUSED(ERR_INVALID, "ignore_eos");
+	m.flags = 0;
+	m.beam_width = 2;
+	m.temperature = 0;
+	REFUSED(ERR_UNSUPPORTED, "beam search cannot be constrained");
+}
+
+Test(validate, workers_without_a_tokenizer_take_no_grammar)
+{
+	struct sched_config c = fixture_config();
+
+	snprintf(c.no_grammars, sizeof(c.no_grammars), "no tokenizer.json");
+	fixture_destroy(&f);
+	f = fixture_create(&c);
+	m.grammar_kind = GRAMMAR_JSON_OBJECT;
+	REFUSED(ERR_UNSUPPORTED, "cannot constrain outputs: no tokenizer.json");
+	m.grammar_kind = GRAMMAR_KIND_NONE;
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+}
+
+Test(validate, below_min_tokens_a_grammar_decides_what_ends_a_request)
+{
+	m.min_tokens = 3;
+	m.grammar_kind = GRAMMAR_JSON_OBJECT;
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	const struct seq *q = NULL;
+	for (u32 i = 0; i < f->s->seqs.slot_count; i++)
+		if (f->s->seqs.slots[i].id)
+			q = &f->s->seqs.slots[i];
+	cr_assert(q != NULL);
+	cr_assert_eq(seq_output_min(q, seqs_extra(&f->s->seqs, q)), 0);
+}
+
+Test(validate, a_sequence_that_a_worker_gives_up_ends_with_its_words)
+{
+	u64 seq = fixture_submit(f, 1, 5, 4), other = fixture_submit(f, 9, 5, 4);
+
+	(void)fixture_plan(f);
+	sched_fail(f->s, seq, "the grammar cannot be compiled", 3);
+	sched_fail(f->s, seq, "again", 4);
+	fixture_deliver(f);
+	fixture_run(f);
+	cr_assert_eq(fixture_end_of(f, seq)->reason, FINISH_ERROR);
+	cr_assert_str_eq(fixture_end_of(f, seq)->text, "the grammar cannot be compiled");
+	cr_assert_eq(fixture_end_of(f, other)->reason, FINISH_LENGTH);
 }

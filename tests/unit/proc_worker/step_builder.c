@@ -42,6 +42,11 @@ void mirror_begin(struct mirror *m)
 	s->fork_block = m->fork_block;
 	s->set_row = m->set_row;
 	s->set_token = m->set_token;
+	s->grammar_add = m->grammar_add;
+	s->grammar_kind = m->grammar_kind;
+	s->grammar_flags = m->grammar_flags;
+	s->grammar_bytes = m->grammar_bytes;
+	s->grammar_text = m->grammar_text;
 #define PARAM(A, type, name, def, min, max) s->add_##name = m->add_##name;
 	SAMPLING_TABLE(PARAM, 0)
 #undef PARAM
@@ -57,6 +62,21 @@ void mirror_copy(struct mirror *m, u32 src, u32 dst)
 {
 	m->copy_src[m->msg.copy_src_count++] = src;
 	m->copy_dst[m->msg.copy_dst_count++] = dst;
+}
+
+static void add_grammar(struct mirror *m, const struct mirror_add *add)
+{
+	struct ipc_step *s = &m->msg;
+	u32 i = s->grammar_add_count++, bytes = add->grammar ? (u32)strlen(add->grammar) : 0;
+
+	m->grammar_add[i] = s->add_row_count - 1;
+	m->grammar_kind[i] = add->grammar_kind;
+	m->grammar_flags[i] = 0;
+	m->grammar_bytes[i] = bytes;
+	if (bytes)
+		memcpy(m->grammar_text + s->grammar_text_count, add->grammar, bytes);
+	s->grammar_text_count += bytes;
+	s->grammar_kind_count = s->grammar_flags_count = s->grammar_bytes_count = s->grammar_add_count;
 }
 
 void mirror_add(struct mirror *m, const struct mirror_add *add)
@@ -95,6 +115,8 @@ void mirror_add(struct mirror *m, const struct mirror_add *add)
 		m->add_bias_ids[s->add_bias_ids_count++] = add->bias_ids[j];
 		m->add_bias_values[s->add_bias_values_count++] = add->bias_values[j];
 	}
+	if (add->grammar_kind)
+		add_grammar(m, add);
 	r->present = true;
 	r->seq = add->seq;
 	r->prompt_count = add->prompt_count;

@@ -33,6 +33,8 @@ struct mirror {
 	u32 fork_row[MIRROR_ROWS], fork_src[MIRROR_ROWS], fork_block[MIRROR_ROWS], set_row[MIRROR_ROWS],
 		set_token[MIRROR_ROWS];
 	u64 fork_seq[MIRROR_ROWS];
+	u32 grammar_add[MIRROR_LIST], grammar_kind[MIRROR_LIST], grammar_flags[MIRROR_LIST], grammar_bytes[MIRROR_LIST];
+	u8 grammar_text[16 * MIRROR_LIST];
 #define MIRROR_PARAM(A, type, name, def, min, max) type add_##name[MIRROR_LIST];
 	SAMPLING_TABLE(MIRROR_PARAM, 0)
 #undef MIRROR_PARAM
@@ -51,6 +53,8 @@ struct mirror_add {
 	const u32 *bias_ids;
 	const f32 *bias_values;
 	u32 bias_count;
+	u32 grammar_kind; /* enum grammar_kind */
+	const char *grammar;
 };
 
 void mirror_init(struct mirror *m, u32 block_size);

@@ -1,0 +1,12 @@
+/* What the files of the batch state share. */
+#ifndef TERCET_PROC_WORKER_BATCH_STATE_PRIV_H
+#define TERCET_PROC_WORKER_BATCH_STATE_PRIV_H
+
+#include "proc_worker/batch_state.h"
+
+/* Columns that belong together are equally long, and concatenated ones as long as their counts say. ERR_INVALID. */
+MUST_CHECK enum err batch_state_check_columns(const struct ipc_step *s, struct err_msg *em);
+/* The grammars of the rows that were just added. ERR_INVALID. */
+MUST_CHECK enum err batch_state_add_grammars(struct batch_state *b, const struct ipc_step *s, struct err_msg *em);
+
+#endif
