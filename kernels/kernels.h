@@ -161,7 +161,9 @@ struct kern_matmul_args {
 	const struct kern_matmul_fusion *fusion; /* host; NULL elsewhere */
 };
 
-enum kern_activation { KERN_SILU, KERN_GELU_TANH };
+/* SiLU: x / (1 + e^-x). GELU (Hendrycks, Gimpel 2016): x times the share of a normal distribution below x, exactly
+ * or by its approximation with tanh. */
+enum kern_activation { KERN_SILU, KERN_GELU_TANH, KERN_GELU, KERN_RELU };
 
 /* Fused with a matrix product of at most KERN_FUSED_TOKENS tokens (a step of decoding); a variant that cannot
  * answers ERR_UNSUPPORTED, and the caller uses the separate ops. */

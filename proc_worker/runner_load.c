@@ -11,6 +11,7 @@
 #include "common/log.h"
 #include "common/step_digest.h"
 #include "proc_worker/host_memory.h"
+#include "proc_worker/model/tensor_names.h"
 
 enum {
 	JOIN_TIMEOUT_MS = 60 * 1000,
@@ -173,6 +174,8 @@ static enum err read_model(struct runner *r, struct err_msg *em)
 		e = decide_length(r, em);
 	if (!e)
 		e = safetensors_open(&r->checkpoint, r->config.model_dir, em);
+	if (!e)
+		e = tensor_names_add(r->checkpoint, &r->model, em);
 	return e ? e : decide_device(r, em);
 }
 

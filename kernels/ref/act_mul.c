@@ -1,14 +1,23 @@
 /* Reference: gated activation. */
 #include <math.h>
 
+#include "common/assert.h"
 #include "kernels/kern_priv.h"
 
 static double activate(enum kern_activation act, double x)
 {
-	if (act == KERN_SILU)
+	switch (act) {
+	case KERN_SILU:
 		return x / (1 + exp(-x));
-	/* Hendrycks, Gimpel 2016; 0.79788... = sqrt(2 / pi) */
-	return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+	case KERN_GELU_TANH: /* Hendrycks, Gimpel 2016; 0.79788... = sqrt(2 / pi) */
+		return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+	case KERN_GELU: /* 0.70710... = sqrt(1 / 2) */
+		return 0.5 * x * erfc(-0.70710678118654752440 * x);
+	case KERN_RELU:
+		return x < 0 ? 0 : x;
+	}
+	ASSERT(!"an activation");
+	return 0;
 }
 
 enum err act_mul_ref(struct kern_ctx *ctx, const struct kern_act_mul_args *a)

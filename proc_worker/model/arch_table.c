@@ -100,6 +100,7 @@ static const struct arch_tensor GEMMA2[] = {
 };
 
 enum {
+	QWEN3_TRAITS = ARCH_ATTENTION_BIAS | ARCH_HEAD_NORMS,
 	GEMMA_TRAITS = ARCH_ATTENTION_BIAS | ARCH_TIED | ARCH_EMBED_SCALE | ARCH_NORM_OFFSET | ARCH_GELU,
 };
 
@@ -110,7 +111,7 @@ static const struct arch ARCHS[] = {
 	 .kv_heads = 8, .window = 4096, .rope_theta = 10000},
 	{"Qwen2ForCausalLM", QWEN2, COUNT_OF(QWEN2), ARCH_WINDOW_UPPER,
 	 .kv_heads = 32, .window = 4096, .rope_theta = 10000},
-	{"Qwen3ForCausalLM", QWEN3, COUNT_OF(QWEN3), ARCH_ATTENTION_BIAS | ARCH_WINDOW_UPPER,
+	{"Qwen3ForCausalLM", QWEN3, COUNT_OF(QWEN3), QWEN3_TRAITS | ARCH_WINDOW_UPPER,
 	 .head_dim = 128, .kv_heads = 32, .window = 4096, .rope_theta = 10000},
 	{"Phi3ForCausalLM", PHI3, COUNT_OF(PHI3), ARCH_PARTIAL_ROTARY | ARCH_WINDOW_ALL | ARCH_LONGROPE_YARN,
 	 .rope_theta = 10000},
@@ -120,7 +121,7 @@ static const struct arch ARCHS[] = {
 	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 10000},
 	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
 	 .kv_heads = 8, .rope_theta = 1000000},
-	{"Qwen3MoeForCausalLM", QWEN3, COUNT_OF(QWEN3), ARCH_ATTENTION_BIAS | ARCH_WINDOW_UPPER | ARCH_EXPERTS_SOME,
+	{"Qwen3MoeForCausalLM", QWEN3, COUNT_OF(QWEN3), QWEN3_TRAITS | ARCH_WINDOW_UPPER | ARCH_EXPERTS_SOME,
 	 .kv_heads = 4, .window = 4096, .rope_theta = 10000},
 };
 /* clang-format on */

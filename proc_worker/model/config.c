@@ -236,7 +236,10 @@ static enum err read_activation(struct model_config *c, json_val v, struct err_m
 	} known[] = {{"silu", KERN_SILU},
 		     {"swish", KERN_SILU},
 		     {"gelu_pytorch_tanh", KERN_GELU_TANH},
-		     {"gelu_new", KERN_GELU_TANH}};
+		     {"gelu_new", KERN_GELU_TANH},
+		     {"gelu_fast", KERN_GELU_TANH},
+		     {"gelu", KERN_GELU},
+		     {"relu", KERN_RELU}};
 	bool named = has(c, ARCH_GELU) && json_present(json_get(v, "hidden_activation"));
 	const char *field = named ? "hidden_activation" : "hidden_act";
 	json_val act = json_get(v, field);
@@ -250,7 +253,8 @@ static enum err read_activation(struct model_config *c, json_val v, struct err_m
 			return ERR_OK;
 		}
 	return err_set(em, ERR_UNSUPPORTED,
-		       "config.json: \"%s\" is '%.64s'; supported: silu, swish, gelu_pytorch_tanh, gelu_new",
+		       "config.json: \"%s\" is '%.64s'; supported: silu, swish, gelu, gelu_pytorch_tanh, gelu_new, "
+		       "gelu_fast, relu",
 		       field, json_cstr(act, json_type_name(act)));
 }
 

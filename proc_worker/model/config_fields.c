@@ -129,6 +129,15 @@ static const struct {
 	{"rotary_pct", 0, 1},
 };
 
+/* Fields that say what a family has anyway. */
+static const struct {
+	const char *name;
+	u32 traits;
+	bool value;
+} FIXED[] = {
+	{"use_qk_norm", ARCH_HEAD_NORMS, true},
+};
+
 /* Fields that say nothing about the computation of logits: training, generation, book-keeping. */
 /* clang-format off */
 static const char *const INERT[] = {
@@ -194,10 +203,17 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 			    struct err_msg *em)
 {
 	double neutral = NAN;
-	bool known = false;
+	bool known = false, flag;
 
 	if (is_inert(name) || window_is_off(name, v))
 		return ERR_OK;
+	for (size_t i = 0; i < COUNT_OF(FIXED); i++)
+		if (!strcmp(FIXED[i].name, name) && (FIXED[i].traits & arch->traits)) {
+			if (!json_present(value) || (json_bool(value, &flag) && flag == FIXED[i].value))
+				return ERR_OK;
+			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" must be %s for %s", name,
+				       FIXED[i].value ? "true" : "false", arch->name);
+		}
 	for (size_t i = 0; i < COUNT_OF(USED); i++) {
 		if (strcmp(USED[i].name, name) != 0)
 			continue;

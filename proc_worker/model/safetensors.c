@@ -439,6 +439,31 @@ u64 safetensors_identity(const struct safetensors *st)
 	return hash;
 }
 
+u32 safetensors_count(const struct safetensors *st)
+{
+	return st->tensor_count;
+}
+
+const struct st_tensor *safetensors_at(const struct safetensors *st, u32 index)
+{
+	return &st->tensors[index];
+}
+
+enum err safetensors_add(struct safetensors *st, const struct st_tensor *tensors, u32 count, struct err_msg *em)
+{
+	enum err e = grow_tensors(st, count, em);
+
+	for (u32 i = 0; !e && i < count; i++) {
+		struct st_tensor *t = &st->tensors[st->tensor_count];
+		*t = tensors[i];
+		t->name = arena_strdup(&st->arena, tensors[i].name);
+		if (!t->name)
+			return err_set(em, ERR_NO_MEMORY, "out of memory");
+		st->tensor_count++;
+	}
+	return e ? e : sort_tensors(st, em);
+}
+
 const struct st_tensor *safetensors_find(const struct safetensors *st, const char *name)
 {
 	struct st_tensor key = {.name = name};

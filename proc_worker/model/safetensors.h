@@ -38,6 +38,15 @@ void safetensors_trim(struct safetensors *st);
  * change, without reading the tensors. */
 u64 safetensors_identity(const struct safetensors *st);
 
+u32 safetensors_count(const struct safetensors *st);
+/* In the order of their names. */
+const struct st_tensor *safetensors_at(const struct safetensors *st, u32 index);
+/* Names `count` more tensors, or parts of tensors, whose data lies in the mapped files; names are copied. Pointers to
+ * tensors that were given out before are not valid any more. ERR_FORMAT: a name is there already. ERR_NO_MEMORY,
+ * ERR_TOO_LONG. */
+MUST_CHECK enum err safetensors_add(struct safetensors *st, const struct st_tensor *tensors, u32 count,
+				    struct err_msg *em);
+
 /* NULL when there is none. */
 const struct st_tensor *safetensors_find(const struct safetensors *st, const char *name);
 /* What safetensors_open checks in one file, for a file in memory. */

@@ -124,8 +124,12 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 			double x = in[(size_t)t * 2 * size + i], up = in[((size_t)t * 2 + 1) * size + i], y;
 			if (act == KERN_SILU)
 				y = x / (1 + exp(-x));
-			else
+			else if (act == KERN_GELU_TANH)
 				y = 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+			else if (act == KERN_GELU)
+				y = 0.5 * x * (1 + erf(x / sqrt(2)));
+			else
+				y = fmax(x, 0);
 			want[(size_t)t * size + i] = y * up;
 			scale[(size_t)t * size + i] = (fabs(y) + fmin(fabs(x), 1) * 0.1) * fabs(up) + 1e-30;
 		}
@@ -154,6 +158,8 @@ void check_linear(struct check *c)
 		if (CHECK_DISTINCT(c, i, act_mul)) { /* rows that threads share */
 			act_mul_case(c, i, KERN_SILU, 1, 8205);
 			act_mul_case(c, i, KERN_GELU_TANH, 3, 4097);
+			act_mul_case(c, i, KERN_GELU, 2, 4103);
+			act_mul_case(c, i, KERN_RELU, 1, 4100);
 		}
 		for (u32 w = 0; w < COUNT_OF(widths); w++)
 			for (u32 t = 0; t < COUNT_OF(tokens); t++) {
@@ -168,6 +174,8 @@ void check_linear(struct check *c)
 				if (CHECK_DISTINCT(c, i, act_mul)) {
 					act_mul_case(c, i, KERN_SILU, tokens[t], widths[w]);
 					act_mul_case(c, i, KERN_GELU_TANH, tokens[t], widths[w]);
+					act_mul_case(c, i, KERN_GELU, tokens[t], widths[w]);
+					act_mul_case(c, i, KERN_RELU, tokens[t], widths[w]);
 				}
 			}
 	}

@@ -167,15 +167,15 @@ void device_linear(struct device *d)
 {
 	static const u32 widths[] = {8, 64, 200, 1024, 2056};
 	static const enum kern_dtype quantized[] = {KERN_F32, KERN_I8, KERN_F8E4M3};
+	static const enum kern_activation acts[] = {KERN_GELU_TANH, KERN_SILU, KERN_GELU, KERN_RELU};
 	for (u32 w = 0; w < COUNT_OF(widths); w++) {
 		embedding_case(d, 1 + w * 3, widths[w], w % 2 ? 11.3f : 0, w == 3);
 		for (u32 bits = 0; bits < 8; bits++)
 			rmsnorm_case(d, &(struct norm_case){1 + w % 3, widths[w], bits & 1, bits & 2, bits & 4,
 							    (bits + w) % 3 != 0,
 							    quantized[bits & 4 ? (bits / 2 + w) % 3 : 0]});
-		for (u32 i = 0; i < 3; i++)
-			act_mul_case(d, i % 2 ? KERN_SILU : KERN_GELU_TANH, 3 - w % 3, widths[w],
-				     quantized[(w + i) % 3]);
+		for (u32 i = 0; i < 4; i++)
+			act_mul_case(d, acts[i], 3 - w % 3, widths[w], quantized[(w + i) % 3]);
 	}
 	embedding_case(d, 0, 64, 0, false);
 	embedding_case(d, 9, 40, 0, true);

@@ -12,6 +12,7 @@ struct matmul_case {
 	u32 n, k, tokens;
 	enum kern_dtype weight;
 	bool bias, accumulate, f32, outliers, norm, act_mul, order;
+	enum kern_activation act; /* of act_mul */
 };
 
 /* A weight with its device form, and the floats that it stands for. */
@@ -106,7 +107,7 @@ static void matmul_want(struct device *d, const struct matmul_case *m, const str
 					   .accumulate = m->accumulate};
 	(void)d->ref.matmul(&d->ref_ctx, &a);
 	const struct kern_act_mul_args act = {
-		.out = out, .gate_up = product, .tokens = m->tokens, .size = m->n / 2, .act = KERN_SILU};
+		.out = out, .gate_up = product, .tokens = m->tokens, .size = m->n / 2, .act = m->act};
 	if (m->act_mul)
 		(void)d->ref.act_mul(&d->ref_ctx, &act);
 }
@@ -117,7 +118,7 @@ static void matmul_case(struct device *d, const struct matmul_case *m)
 	const u32 width = m->act_mul ? m->n / 2 : m->n, x_stride = m->k + 8 * check_random(c, 2);
 	const size_t count = (size_t)m->tokens * width;
 	struct weights w;
-	struct kern_matmul_fusion fusion = {.norm_eps = 1e-5f, .act_mul = m->act_mul, .act = KERN_SILU};
+	struct kern_matmul_fusion fusion = {.norm_eps = 1e-5f, .act_mul = m->act_mul, .act = m->act};
 	u16 *x = NULL;
 	float *stream = NULL, *bias = NULL, *norm = NULL;
 	const char *problem = m->weight == KERN_F8E4M3 ? make_f8(d, m, &w) : make_weight(d, m, &w);
@@ -489,6 +490,7 @@ void device_matmul(struct device *d)
 		struct matmul_case cases[] = {norm, act, both};
 		for (u32 j = 0; j < COUNT_OF(cases); j++) {
 			cases[j].weight = types[(i + j) % COUNT_OF(types)];
+			cases[j].act = (enum kern_activation)((i + j) % 4);
 			matmul_case(d, &cases[j]);
 		}
 	}

@@ -34,6 +34,29 @@ Test(reference, rmsnorm_adds_first_and_may_only_add)
 	near_to(x[1], 3);
 }
 
+Test(reference, activations_are_those_that_their_names_say)
+{
+	struct kern_ops ops = ref_ops();
+	float gate_up[4] = {1, -2, /* up */ 1, 10}, out[2];
+	struct kern_act_mul_args a = {.out = out, .gate_up = gate_up, .tokens = 1, .size = 2};
+	a.act = KERN_SILU;
+	ops.act_mul(NULL, &a);
+	near_to(out[0], 0.7310585786);
+	near_to(out[1], -20 * 0.1192029220);
+	a.act = KERN_GELU; /* the normal distribution: 0.8413 up to 1, 0.02275 up to -2 */
+	ops.act_mul(NULL, &a);
+	near_to(out[0], 0.8413447461);
+	near_to(out[1], -20 * 0.0227501319);
+	a.act = KERN_GELU_TANH;
+	ops.act_mul(NULL, &a);
+	near_to(out[0], 0.8411919906);
+	near_to(out[1], -20 * 0.0227011517);
+	a.act = KERN_RELU;
+	ops.act_mul(NULL, &a);
+	near_to(out[0], 1);
+	near_to(out[1], 0);
+}
+
 Test(reference, rope_turns_halves_against_each_other)
 {
 	struct kern_ops ops = ref_ops();

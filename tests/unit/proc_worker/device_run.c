@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proc_worker/model/tensor_names.h"
+
 #define OK(call) cr_assert_eq(call, ERR_OK, "%s", em.text)
 
 static struct err_msg em;
@@ -18,6 +20,7 @@ static void read_model(struct device_run *d)
 	OK(model_config_read(&d->model, c->model_dir, &em));
 	OK(model_shard_init(&d->shard, &d->model, 0, 1, &em));
 	OK(safetensors_open(&d->checkpoint, c->model_dir, &em));
+	OK(tensor_names_add(d->checkpoint, &d->model, &em));
 	d->plan = (struct weights_plan){.config = &d->model,
 					.shard = &d->shard,
 					.checkpoint = d->checkpoint,

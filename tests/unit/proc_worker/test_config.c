@@ -54,8 +54,9 @@ Test(config, a_field_that_nobody_knows_is_refused_by_name)
 
 	refused("LlamaForCausalLM", "\"clip_qkv\": 8.0", ERR_UNSUPPORTED, "unknown field \"clip_qkv\"");
 	refused("LlamaForCausalLM", "\"alibi\": true", ERR_UNSUPPORTED, "unknown field \"alibi\"");
-	refused("Qwen3ForCausalLM", "\"use_qk_norm\": \"rms\"", ERR_UNSUPPORTED,
-		"unknown field \"use_qk_norm\"");
+	refused("LlamaForCausalLM", "\"use_qk_norm\": true", ERR_UNSUPPORTED, "unknown field \"use_qk_norm\"");
+	refused("Qwen3ForCausalLM", "\"use_qk_norm\": \"rms\"", ERR_UNSUPPORTED, "\"use_qk_norm\" must be true");
+	refused("Qwen3ForCausalLM", "\"use_qk_norm\": false", ERR_UNSUPPORTED, "\"use_qk_norm\" must be true");
 	good(&c, "LlamaForCausalLM", "\"clip_qkv\": null, \"alibi\": false, \"adapters\": []");
 	good(&c, "LlamaForCausalLM",
 	     "\"_name_or_path\": \"x\", \"use_cache\": true, \"pretraining_tp\": 1, \"bos_token_id\": 1");
@@ -92,7 +93,7 @@ Test(config, biases_are_those_that_the_file_says)
 
 	good(&c, "LlamaForCausalLM", "\"attention_bias\": true, \"mlp_bias\": true");
 	cr_assert(c.attention_bias && c.mlp_bias);
-	good(&c, "Qwen3ForCausalLM", "\"attention_bias\": true");
+	good(&c, "Qwen3ForCausalLM", "\"attention_bias\": true, \"use_qk_norm\": true");
 	cr_assert(c.attention_bias && !c.mlp_bias);
 	good(&c, "LlamaForCausalLM", "");
 	cr_assert(!c.attention_bias && !c.mlp_bias);
@@ -130,12 +131,18 @@ Test(config, activations_are_those_of_the_family)
 	good(&c, "GemmaForCausalLM", "\"hidden_act\": \"gelu\""); /* as the first files say */
 	good(&c, "GemmaForCausalLM",
 	     "\"hidden_act\": \"gelu\", \"hidden_activation\": \"gelu_pytorch_tanh\"");
-	refused("GemmaForCausalLM", "\"hidden_activation\": \"gelu\"", ERR_UNSUPPORTED,
-		"\"hidden_activation\" is 'gelu'; supported: silu, swish, gelu_pytorch_tanh");
+	cr_assert_eq(c.activation, KERN_GELU_TANH);
+	good(&c, "GemmaForCausalLM", "\"hidden_activation\": \"gelu\"");
+	cr_assert_eq(c.activation, KERN_GELU);
+	refused("GemmaForCausalLM", "\"hidden_activation\": \"mish\"", ERR_UNSUPPORTED,
+		"\"hidden_activation\" is 'mish'; supported: silu, swish, gelu, gelu_pytorch_tanh");
 	good(&c, "LlamaForCausalLM", "\"hidden_act\": \"gelu_new\"");
 	cr_assert_eq(c.activation, KERN_GELU_TANH);
-	refused("LlamaForCausalLM", "\"hidden_act\": \"gelu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'gelu'");
-	refused("Qwen2ForCausalLM", "\"hidden_act\": \"relu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'relu'");
+	good(&c, "LlamaForCausalLM", "\"hidden_act\": \"gelu\"");
+	cr_assert_eq(c.activation, KERN_GELU);
+	good(&c, "Qwen2ForCausalLM", "\"hidden_act\": \"relu\"");
+	cr_assert_eq(c.activation, KERN_RELU);
+	refused("Qwen2ForCausalLM", "\"hidden_act\": \"relu2\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'relu2'");
 	refused("Qwen2ForCausalLM", "\"hidden_activation\": \"gelu\"", ERR_UNSUPPORTED,
 		"\"hidden_activation\"");
 }

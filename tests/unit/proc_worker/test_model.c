@@ -246,8 +246,8 @@ Test(model, config_json_names_what_is_missing_or_wrong)
 		.config_from = "\"num_attention_heads\": 4", .config_to = "\"num_attention_heads\": 3");
 	REFUSED(ERR_UNSUPPORTED, "heads of 3 dimensions", .config_from = "\"eos_token_id\"",
 		.config_to = "\"head_dim\": 3, \"eos_token_id\"");
-	REFUSED(ERR_UNSUPPORTED, "\"hidden_act\" is 'gelu'; supported: silu",
-		.config_from = "\"eos_token_id\"", .config_to = "\"hidden_act\": \"gelu\", \"eos_token_id\"");
+	REFUSED(ERR_UNSUPPORTED, "\"hidden_act\" is 'mish'; supported: silu",
+		.config_from = "\"eos_token_id\"", .config_to = "\"hidden_act\": \"mish\", \"eos_token_id\"");
 	REFUSED(ERR_NOT_FOUND, "has no tensor model.layers.0.self_attn.q_proj.bias ([8] expected)",
 		.config_from = "\"eos_token_id\"", .config_to = "\"attention_bias\": true, \"eos_token_id\"");
 	REFUSED(ERR_UNSUPPORTED, "\"quantization_config\": \"bits\" must be a number from 4 to 4", .config_from = "\"eos_token_id\"",

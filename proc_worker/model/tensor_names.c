@@ -1,0 +1,175 @@
+/* Finds the tensors of a checkpoint that were saved under other names or in one piece. Runs in the worker while it loads,
+ * before anything looks for a tensor. Copies nothing: what it adds are names for places in the mapped files. */
+#include "proc_worker/model/tensor_names.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_BYTES = 256 };
+
+/* Names that are to be added. */
+struct additions {
+	struct safetensors *st;
+	struct st_tensor *tensors;
+	char (*names)[NAME_BYTES];
+	u32 count, capacity;
+};
+
+static enum err grow(struct additions *a, struct err_msg *em)
+{
+	u32 capacity = a->capacity ? 2 * a->capacity : 256;
+	struct st_tensor *tensors = realloc(a->tensors, capacity * sizeof(*tensors));
+
+	if (!tensors)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	a->tensors = tensors;
+	char(*names)[NAME_BYTES] = realloc(a->names, capacity * sizeof(*names));
+	if (!names)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	a->names = names;
+	a->capacity = capacity;
+	return ERR_OK;
+}
+
+static enum err add(struct additions *a, const char *name, const struct st_tensor *t, struct err_msg *em)
+{
+	enum err e = a->count == a->capacity ? grow(a, em) : ERR_OK;
+
+	if (e)
+		return e;
+	a->tensors[a->count] = *t;
+	snprintf(a->names[a->count++], NAME_BYTES, "%s", name);
+	return ERR_OK;
+}
+
+/* Hands all of them over, unless there was an error before. */
+static enum err finish(struct additions *a, enum err e, struct err_msg *em)
+{
+	for (u32 i = 0; i < a->count; i++)
+		a->tensors[i].name = a->names[i];
+	if (!e && a->count)
+		e = safetensors_add(a->st, a->tensors, a->count, em);
+	free(a->tensors);
+	free(a->names);
+	return e;
+}
+
+/* ---------------------------------------------------------------- without "model." */
+
+static enum err add_prefix(struct safetensors *st, struct err_msg *em)
+{
+	static const char prefix[] = "model.", embed[] = "model.embed_tokens.weight";
+	struct additions a = {.st = st};
+	char name[NAME_BYTES];
+	enum err e = ERR_OK;
+
+	if (safetensors_find(st, embed) || !safetensors_find(st, embed + strlen(prefix)))
+		return ERR_OK;
+	for (u32 i = 0; !e && i < safetensors_count(st); i++) {
+		const struct st_tensor *t = safetensors_at(st, i);
+		if (!strncmp(t->name, prefix, strlen(prefix)) || !strncmp(t->name, "lm_head.", 8) ||
+		    strlen(t->name) + sizeof(prefix) > NAME_BYTES)
+			continue;
+		snprintf(name, sizeof(name), "%s%s", prefix, t->name);
+		e = add(&a, name, t, em);
+	}
+	return finish(&a, e, em);
+}
+
+/* ---------------------------------------------------------------- experts in one tensor */
+
+/* Expert `x`'s rows [first, first + rows) of one that has `whole`. */
+static struct st_tensor expert_part(const struct st_tensor *t, u64 x, u64 whole, u64 first, u64 rows)
+{
+	struct st_tensor part = *t;
+	u64 row_bytes = t->bytes / (t->shape[0] * whole);
+
+	part.dims = 2;
+	part.shape[0] = rows;
+	part.shape[1] = t->shape[2];
+	part.data = (const char *)t->data + (x * whole + first) * row_bytes;
+	part.bytes = rows * row_bytes;
+	return part;
+}
+
+static enum err check_shape(const struct st_tensor *t, u32 experts, u32 rows, u32 columns, struct err_msg *em)
+{
+	const u64 shape[3] = {experts, rows, columns};
+	char found[128], wanted[128];
+
+	if (t->dims == 3 && !memcmp(t->shape, shape, sizeof(shape)))
+		return ERR_OK;
+	safetensors_print_shape(found, sizeof(found), t->shape, t->dims);
+	safetensors_print_shape(wanted, sizeof(wanted), shape, 3);
+	return err_set(em, ERR_FORMAT, "%s: tensor %s has the shape %s; by config.json it must be %s", t->file, t->name,
+		       found, wanted);
+}
+
+/* The parts of the fused tensor `file` ("mlp.experts. ...") of `layer`, which are those of `slot`. */
+static enum err add_experts(struct additions *a, const struct model_config *c, u32 layer, const char *file,
+			    enum weight_slot slot, u32 rows, u32 columns, struct err_msg *em)
+{
+	char name[NAME_BYTES];
+	u32 first = 0, parts = slot == SLOT_EXPERT_GATE_UP ? 2 : 1;
+
+	snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.%s", layer, file);
+	const struct st_tensor *t = safetensors_find(a->st, name);
+	if (!t)
+		return ERR_OK;
+	enum err e = check_shape(t, c->experts, parts * rows, columns, em);
+	for (u32 i = 0; i < c->arch->tensor_count; i++) {
+		const struct arch_tensor *part = &c->arch->tensors[i];
+		if (part->slot != slot)
+			continue;
+		for (u32 x = 0; !e && x < c->experts; x++) {
+			struct st_tensor view = expert_part(t, x, parts * rows, first, rows);
+			arch_tensor_name(name, sizeof(name), part, layer, x);
+			e = add(a, name, &view, em);
+		}
+		first += rows;
+	}
+	return e;
+}
+
+/* Families that named it otherwise before. */
+static enum err add_router(struct additions *a, const struct model_config *c, u32 layer, struct err_msg *em)
+{
+	char name[NAME_BYTES];
+
+	snprintf(name, sizeof(name), "model.layers.%u.mlp.gate.weight", layer);
+	const struct st_tensor *t = safetensors_find(a->st, name);
+	for (u32 i = 0; t && i < c->arch->tensor_count; i++)
+		if (c->arch->tensors[i].slot == SLOT_ROUTER) {
+			arch_tensor_name(name, sizeof(name), &c->arch->tensors[i], layer, 0);
+			if (!safetensors_find(a->st, name))
+				return add(a, name, t, em);
+		}
+	return ERR_OK;
+}
+
+static enum err add_fused(struct safetensors *st, const struct model_config *c, struct err_msg *em)
+{
+	struct additions a = {.st = st};
+	enum err e = ERR_OK;
+
+	for (u32 layer = 0; !e && layer < c->layers; layer++) {
+		if (!(c->layer_flags[layer] & LAYER_EXPERTS))
+			continue;
+		e = add_experts(&a, c, layer, "gate_up_proj", SLOT_EXPERT_GATE_UP, c->expert_intermediate, c->hidden,
+				em);
+		if (!e)
+			e = add_experts(&a, c, layer, "down_proj", SLOT_EXPERT_DOWN, c->hidden, c->expert_intermediate,
+					em);
+		if (!e)
+			e = add_router(&a, c, layer, em);
+	}
+	return finish(&a, e, em);
+}
+
+enum err tensor_names_add(struct safetensors *st, const struct model_config *c, struct err_msg *em)
+{
+	enum err e = add_prefix(st, em);
+
+	return e ? e : add_fused(st, c, em);
+}

@@ -1,0 +1,16 @@
+/* Other names and layouts under which checkpoints of the same families are saved. */
+#ifndef TERCET_PROC_WORKER_MODEL_TENSOR_NAMES_H
+#define TERCET_PROC_WORKER_MODEL_TENSOR_NAMES_H
+
+#include "proc_worker/model/config.h"
+#include "proc_worker/model/safetensors.h"
+
+/* Adds the names of the architecture's table to a checkpoint that has the tensors in another form:
+ * - without "model.", as a decoder is saved without its head;
+ * - a layer's experts in one tensor "mlp.experts.gate_up_proj" [experts][2 intermediate][hidden] and one
+ *   "mlp.experts.down_proj" [experts][hidden][intermediate], as transformers 5 has them in memory.
+ * A checkpoint that has the table's names stays as it is. ERR_FORMAT: names the tensor, its shape and the one that it must
+ * have by config.json. ERR_NO_MEMORY, ERR_TOO_LONG. */
+MUST_CHECK enum err tensor_names_add(struct safetensors *st, const struct model_config *c, struct err_msg *em);
+
+#endif

@@ -1,0 +1,229 @@
+"""Small models of every family, for families_differential.py: what config.json says in each, and how the checkpoint is saved.
+
+A case is a family's usual config.json with some fields changed (None: the field is null; MISSING: it is not there), and
+optionally how its tensors are laid down. Known checkpoints keep every field that their config.json has and are made small
+by the sizes alone."""
+
+MISSING = object()
+
+SIZES = {"vocab_size": 131, "hidden_size": 40, "intermediate_size": 52, "num_hidden_layers": 3,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}
+COMMON = {**SIZES, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "torch_dtype": "float32",
+          "initializer_range": 0.02, "use_cache": True, "bos_token_id": 1, "eos_token_id": 2, "attention_dropout": 0.0,
+          "tie_word_embeddings": False, "transformers_version": "4.46.0"}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "decoder_sparse_step": 1,
+           "mlp_only_layers": [], "norm_topk_prob": True, "output_router_logits": False, "router_aux_loss_coef": 0.001}
+GEMMA = {"head_dim": 12, "hidden_act": MISSING, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
+         "attention_bias": False, "pad_token_id": 0, "rms_norm_eps": 1e-6}
+WINDOWED = ["sliding_attention", "sliding_attention", "full_attention"]
+
+FAMILIES = {
+    "llama": {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1,
+              "rope_scaling": None},
+    "mistral": {"architectures": ["MistralForCausalLM"], "sliding_window": 8},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": False, "sliding_window": 8,
+              "max_window_layers": 3},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "head_dim": 12, "attention_bias": False, "rope_scaling": None,
+              "use_sliding_window": False, "sliding_window": None, "max_window_layers": 3},
+    "phi3": {"architectures": ["Phi3ForCausalLM"], "sliding_window": 300, "original_max_position_embeddings": 256,
+             "rope_scaling": None, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "pad_token_id": 0},
+    "gemma": {"architectures": ["GemmaForCausalLM"], **GEMMA},
+    "gemma2": {"architectures": ["Gemma2ForCausalLM"], **GEMMA, "query_pre_attn_scalar": 20, "sliding_window": 8,
+               "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "cache_implementation": "hybrid"},
+    "mixtral": {"architectures": ["MixtralForCausalLM"], "sliding_window": None, "num_local_experts": 4,
+                "num_experts_per_tok": 2, "output_router_logits": False, "router_aux_loss_coef": 0.02,
+                "router_jitter_noise": 0.0},
+    "qwen3_moe": {"architectures": ["Qwen3MoeForCausalLM"], **EXPERTS, "head_dim": 12, "attention_bias": False,
+                  "rope_scaling": None, "use_sliding_window": False, "sliding_window": None, "max_window_layers": 3},
+    "qwen2_moe": {"architectures": ["Qwen2MoeForCausalLM"], **EXPERTS, "norm_topk_prob": False,
+                  "shared_expert_intermediate_size": 28, "use_sliding_window": False, "sliding_window": 8,
+                  "max_window_layers": 3},
+    "gemma3_text": {"architectures": ["Gemma3ForCausalLM"], **GEMMA, "query_pre_attn_scalar": 20, "sliding_window": 8,
+                    "attn_logit_softcapping": None, "final_logit_softcapping": None, "cache_implementation": "hybrid",
+                    "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "rope_scaling": None,
+                    "sliding_window_pattern": 3, "num_hidden_layers": 4},
+    "granite": {"architectures": ["GraniteForCausalLM"], "attention_bias": False, "mlp_bias": False,
+                "attention_multiplier": 0.2, "embedding_multiplier": 6.0, "residual_multiplier": 0.4,
+                "logits_scaling": 3.0, "rope_scaling": None, "tie_word_embeddings": True},
+    "smollm3": {"architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "mlp_bias": False,
+                "pad_token_id": 0, "no_rope_layers": [1, 1, 0], "no_rope_layer_interval": 3, "rope_scaling": None,
+                "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": True,
+                "layer_types": ["full_attention"] * 3, "max_window_layers": 28, "pretraining_tp": 2},
+    "olmo2": {"architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "rope_scaling": None},
+}
+
+
+def config(family, changes):
+    c = {**COMMON, **FAMILIES[family], "model_type": family, **changes}
+    return {k: v for k, v in c.items() if v is not MISSING}
+
+
+# Every head of 10 dimensions: 5 frequencies.
+LONG = {"type": "longrope", "short_factor": [1.0, 1.1, 1.25, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.5, 6.0]}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+
+
+def new_rope(scaling, theta=10000.0):
+    """As transformers 5 writes it."""
+    return {"rope_theta": MISSING, "rope_scaling": MISSING, "torch_dtype": MISSING, "dtype": "float32",
+            "transformers_version": "5.0.0", "rope_parameters": {"rope_theta": theta, "rope_type": "default", **scaling}}
+
+
+def rope_cases():
+    yield "none", {}
+    yield "new-default", new_rope({})
+    yield "new-theta", new_rope({}, 500000.0)
+    yield "linear", {"rope_scaling": {"type": "linear", "factor": 2.5}}
+    yield "linear-new", new_rope({"rope_type": "linear", "factor": 4.0})
+    yield "dynamic", {"rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_position_embeddings": 24}
+    yield "dynamic-new", {**new_rope({"rope_type": "dynamic", "factor": 3.0}), "max_position_embeddings": 40}
+    yield "llama3", {"rope_scaling": LLAMA3}
+    yield "llama3-new", new_rope(LLAMA3, 500000.0)
+    yield "yarn", {"rope_scaling": YARN}
+    yield "yarn-new", new_rope({**YARN, "rope_type": "yarn"})
+    yield "yarn-attention-factor", {"rope_scaling": {**YARN, "attention_factor": 1.3}}
+    yield "yarn-mscale", {"rope_scaling": {**YARN, "mscale": 0.8, "mscale_all_dim": 0.5}}
+    yield "yarn-mscale-one", {"rope_scaling": {**YARN, "mscale": 0.8}}
+    yield "yarn-betas", {"rope_scaling": {**YARN, "beta_fast": 16.0, "beta_slow": 2.0, "truncate": False}}
+    yield "yarn-no-original", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "max_position_embeddings": 48}
+    yield "longrope", {"rope_scaling": {**LONG, "rope_type": "longrope", "factor": 8.0,
+                                        "original_max_position_embeddings": 32}}
+    yield "longrope-new", new_rope({**LONG, "rope_type": "longrope", "original_max_position_embeddings": 32,
+                                    "attention_factor": 1.2})
+
+
+def shape_cases():
+    yield "mha", {"num_key_value_heads": 4}
+    yield "mqa", {"num_key_value_heads": 1}
+    yield "kv-missing", {"num_key_value_heads": MISSING, "num_attention_heads": 4, "hidden_size": 40}
+    yield "head-dim", {"head_dim": 22}
+    yield "head-dim-null", {"head_dim": None}
+    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 18,
+                  "intermediate_size": 69, "vocab_size": 97}
+    yield "one-layer", {"num_hidden_layers": 1, "vocab_size": 64}
+    yield "tied", {"tie_word_embeddings": True}
+    yield "act-gelu", {"hidden_act": "gelu"}
+    yield "act-gelu-tanh", {"hidden_act": "gelu_pytorch_tanh"}
+    yield "act-gelu-new", {"hidden_act": "gelu_new"}
+    yield "act-relu", {"hidden_act": "relu"}
+
+
+def window_cases(family):
+    types = ["full_attention", "sliding_attention", "full_attention"]
+    if family in ("qwen2", "qwen3", "qwen3_moe"):
+        # of mixtures transformers forgot the field; tercet obeys it where it is there
+        yield "window", {"use_sliding_window": True, "sliding_window": 8,
+                         "max_window_layers": MISSING if family == "qwen3_moe" else 1}
+        yield "window-all", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}
+        if family != "qwen3_moe":
+            yield "window-types", {"use_sliding_window": True, "sliding_window": 8, "layer_types": types}
+        yield "window-off", {"use_sliding_window": False, "sliding_window": 8, "layer_types": ["full_attention"] * 3}
+    if family in ("mistral", "phi3", "mixtral"):
+        yield "window-null", {"sliding_window": None}
+        yield "window-one", {"sliding_window": 1}
+        yield "window-wide", {"sliding_window": 250}
+        yield "window-8", {"sliding_window": 8}
+    if family in ("gemma2", "gemma3_text"):
+        yield "window-types", {"layer_types": types, "num_hidden_layers": 3}
+
+
+def family_cases(family):
+    if family in ("llama", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "granite", "smollm3", "olmo2"):
+        yield "attention-bias", {"attention_bias": True}
+    if family in ("llama", "granite", "smollm3"):
+        yield "biases", {"attention_bias": True, "mlp_bias": True}
+    if family in ("gemma2", "gemma3_text"):
+        yield "no-caps", {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+        yield "caps", {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 7}
+    if family in ("gemma", "gemma2"):
+        yield "old-act", {"hidden_act": "gelu", "hidden_activation": MISSING}
+        yield "no-tie-field", {"tie_word_embeddings": MISSING}
+    if family == "phi3":
+        for share in (0.6, 0.8):
+            yield "partial-%g" % share, {"partial_rotary_factor": share, "num_attention_heads": 2, "num_key_value_heads": 1}
+        yield "partial-new", {**new_rope({"partial_rotary_factor": 0.6}), "num_attention_heads": 2,
+                              "num_key_value_heads": 1, "partial_rotary_factor": MISSING}
+        yield "old-longrope", {"rope_scaling": LONG, "original_max_position_embeddings": 32}
+    if family in ("mixtral", "qwen3_moe", "qwen2_moe"):
+        count = "num_local_experts" if family == "mixtral" else "num_experts"
+        for n in (1, 3, 8):
+            yield "top-%d" % n, {count: 8, "num_experts_per_tok": n}
+    if family in ("qwen3_moe", "qwen2_moe"):
+        yield "norm", {"norm_topk_prob": True}
+        yield "no-norm", {"norm_topk_prob": False}
+        yield "sparse-step", {"decoder_sparse_step": 2}
+        yield "dense-layer", {"mlp_only_layers": [0, 2]}
+        yield "no-sparse-fields", {"decoder_sparse_step": MISSING, "mlp_only_layers": MISSING}
+        yield "num-local", {"num_local_experts": 8, "num_experts": MISSING} if family == "qwen3_moe" else {}
+    if family == "qwen2_moe":
+        yield "no-qkv-bias", {"qkv_bias": False}
+        yield "window", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}
+    if family == "gemma3_text":
+        yield "pattern-missing", {"sliding_window_pattern": MISSING, "num_hidden_layers": 7}
+        yield "scaled", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+        yield "new-ropes", {**new_rope({}), "rope_local_base_freq": MISSING, "sliding_window_pattern": MISSING,
+                            "layer_types": WINDOWED + ["full_attention"], "rope_parameters": {
+                                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+                                "sliding_attention": {"rope_type": "default", "rope_theta": 20000.0}}}
+    if family == "smollm3":
+        yield "interval", {"no_rope_layers": MISSING, "no_rope_layer_interval": 2, "layer_types": MISSING}
+        yield "interval-missing", {"no_rope_layers": MISSING, "no_rope_layer_interval": MISSING,
+                                   "num_hidden_layers": 4, "layer_types": MISSING}
+        yield "window", {"use_sliding_window": True, "sliding_window": 8, "layer_types": MISSING}
+    if family == "granite":
+        yield "neutral", {"attention_multiplier": 1.0, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
+                          "logits_scaling": 1.0}
+
+
+SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}),
+         ("base", {"base": True}), ("tied-head-kept", {"keep_head": True}), ("inv-freq", {"extra": True}),
+         ("raw", {"raw": True})]
+
+
+def cases():
+    """(name, family, config.json, save options)"""
+    for family in FAMILIES:
+        ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite") else []
+        if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "olmo2", "qwen2_moe"):
+            ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
+        if family == "phi3":
+            ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
+        if family == "gemma3_text":
+            ropes = [("none", {})]
+        for name, changes in ropes:
+            if family == "mixtral":  # transformers' formulas want it
+                changes = {**changes, "head_dim": 10}
+            if family in ("qwen3", "gemma", "gemma2", "qwen3_moe") and "longrope" in name:
+                changes = {**changes, "head_dim": 10}
+            yield family + "/" + name, family, config(family, changes), {}
+        gelu = family.startswith("gemma")
+        for name, changes in shape_cases():
+            if family == "gemma" and name.startswith("act-"):
+                changes = {**changes, "hidden_activation": MISSING}
+                if name == "act-gelu":  # means the approximation there
+                    continue
+            elif gelu and name.startswith("act-"):
+                changes = {**{"hidden_activation": changes["hidden_act"]}, "hidden_act": MISSING}
+            if family in ("phi3", "granite", "smollm3", "olmo2", "qwen2_moe", "qwen2") and name == "head-dim":
+                continue
+            if name == "kv-missing" and family != "llama":
+                continue
+            if name == "head-dim-null" and family not in ("llama", "mistral", "mixtral"):
+                continue
+            if name == "odd" and family in ("phi3", "granite", "smollm3", "olmo2", "qwen2_moe", "qwen2"):
+                changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
+            if name == "odd" and "moe" in family:
+                changes = {**changes, "moe_intermediate_size": 21, "shared_expert_intermediate_size":
+                           27 if family == "qwen2_moe" else MISSING}
+            if name == "one-layer":
+                changes = {**changes, **({"layer_types": MISSING, "no_rope_layers": [1]} if family == "smollm3" else {})}
+            yield family + "/" + name, family, config(family, changes), {"ranks": 3} if name == "odd" else {}
+        for name, changes in list(window_cases(family)) + list(family_cases(family)):
+            yield family + "/" + name, family, config(family, changes), {}
+        for name, save in SAVES:
+            changes = {"tie_word_embeddings": True} if save.get("keep_head") else {}
+            if "dtype" in save:
+                changes["torch_dtype"] = save["dtype"]
+            yield family + "/save-" + name, family, config(family, changes), save

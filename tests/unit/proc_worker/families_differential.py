@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+"""Differential test of model loading and arithmetic: small checkpoints of random weights over the variants of every
+family's config.json, computed by transformers in float32 and by tercet. Run by hand with an interpreter that has torch and
+transformers 5; the suite runs what --keep wrote of it (families/, through test_families_kept.c).
+
+    families_differential.py --tercet build/client/cli/tercet [--only qwen3] [--list] [--keep DIR]
+
+Weights are a function of a tensor's name, shape and place (`values`), so that a case can be written down without them.
+Logits of every position have to agree within 1e-3, 32 greedy tokens exactly, with one and two workers, whole prompts and
+chunks. Exits with 1 if anything differs, naming it."""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
+from transformers.utils import logging  # noqa: E402
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import families_cases  # noqa: E402
+import families_known  # noqa: E402
+
+TOLERANCE = 1e-3
+GREEDY = 32
+TIE = 2e-3  # the two best of a reference's step must be further apart, or its token says nothing
+BUDGETS = (512, 7)
+TOKENIZER = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}
+
+
+# ---------------------------------------------------------------- weights
+
+def fnv(name):
+    h = 0xcbf29ce484222325
+    for byte in name.encode():
+        h = (h ^ byte) * 0x100000001b3 & 0xffffffffffffffff
+    return h
+
+
+def noise(name, count):
+    """Uniform in [-1, 1): the same as in test_families_kept.c."""
+    with np.errstate(over="ignore"):
+        z = (np.arange(count, dtype=np.uint64) + np.uint64(fnv(name))) * np.uint64(0x9e3779b97f4a7c15)
+        z = (z ^ z >> np.uint64(30)) * np.uint64(0xbf58476d1ce4e5b9)
+        z = (z ^ z >> np.uint64(27)) * np.uint64(0x94d049bb133111eb)
+        z ^= z >> np.uint64(31)
+    return (z >> np.uint64(40)).astype(np.float32) * np.float32(2.0 ** -23) - np.float32(1)
+
+
+def values(name, shape, centre):
+    """Of norms around `centre`, of biases around 0, of matrices so large that outputs are as large as inputs."""
+    count = int(np.prod(shape))
+    if len(shape) == 1:
+        amplitude, middle = (0.25, centre) if "norm" in name else (0.25, 0)
+    else:
+        gain = 4 if "lm_head" in name or "embed" in name else 3 if name.endswith("gate.weight") else 1
+        amplitude, middle = gain * (3 / shape[-1]) ** 0.5, 0
+    return torch.from_numpy(noise(name, count) * np.float32(amplitude) + np.float32(middle)).reshape(list(shape))
+
+
+def fill(model, config, dtype):
+    centre = 0 if config["model_type"].startswith("gemma") else 1
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(values(name, p.shape, centre).to(dtype).float())
+    model.tie_weights()
+
+
+# ---------------------------------------------------------------- checkpoints
+
+def hub_tensors(model, folder):
+    """As save_pretrained names them: experts one by one."""
+    model.save_pretrained(folder)
+    tensors = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors.update(load_file(file))
+        file.unlink()
+    for file in ("config.json", "generation_config.json", "model.safetensors.index.json"):
+        (folder / file).unlink(missing_ok=True)
+    return tensors
+
+
+def write(model, config, save, folder):
+    dtype = getattr(torch, save.get("dtype", "float32"))
+    tensors = model.state_dict() if save.get("raw") else hub_tensors(model, folder)
+    if config.get("tie_word_embeddings", model.config.tie_word_embeddings):
+        tensors.pop("lm_head.weight", None)
+        if save.get("keep_head"):
+            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    if save.get("extra"):
+        for i in range(config["num_hidden_layers"]):
+            tensors["model.layers.%d.self_attn.rotary_emb.inv_freq" % i] = torch.ones(5)
+    if save.get("base"):
+        tensors = {k.removeprefix("model."): v for k, v in tensors.items()}
+    tensors = {k: v.to(dtype).contiguous() for k, v in tensors.items()}
+    shards = save.get("shards", 1)
+    if shards == 1:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    else:
+        names, index = sorted(tensors), {}
+        for i in range(shards):
+            file = "model-%05d-of-%05d.safetensors" % (i + 1, shards)
+            save_file({n: tensors[n] for n in names[i::shards]}, folder / file, metadata={"format": "pt"})
+            index.update({n: file for n in names[i::shards]})
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+
+
+def build(config, save, folder):
+    """The reference; its checkpoint is in `folder` afterwards."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager",
+                                             experts_implementation="eager", dtype=torch.float32).eval()
+    fill(model, config, getattr(torch, save.get("dtype", "float32")))
+    write(model, config, save, folder)
+    return model
+
+
+# ---------------------------------------------------------------- reference
+
+def rope_type(config):
+    r = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return r.get("rope_type", r.get("type", "default"))
+
+
+def fresh_rope(model):
+    """Dynamic scaling remembers the longest sequence that it saw."""
+    rotary = model.model.rotary_emb
+    if rope_type(model.config.to_dict()) == "dynamic":
+        rotary.register_buffer("inv_freq", rotary.original_inv_freq, persistent=False)
+        rotary.max_seq_len_cached = rotary.original_max_seq_len
+
+
+@torch.no_grad()
+def reference(model, ids, count):
+    """Logits [len(ids)][vocab], greedy tokens, and the least gap between the two best of a step."""
+    fresh_rope(model)
+    # As `generate`: what depends on a prompt's length stays as it was for the prompt (dynamic), or is computed anew as a
+    # whole (longrope). Without a cache wherever it makes no difference: that of windows of one token is wrong.
+    keep = rope_type(model.config.to_dict()) == "dynamic"
+    out = model(torch.tensor([ids]), use_cache=keep)
+    logits, past, gap, tokens = out.logits[0].float(), out.past_key_values, float("inf"), []
+    last = logits[-1]
+    for _ in range(count):
+        best = torch.topk(last, 2)
+        gap = min(gap, float(best.values[0] - best.values[1]))
+        tokens.append(int(best.indices[0]))
+        if keep:
+            last = model(torch.tensor([[tokens[-1]]]), past_key_values=past, use_cache=True).logits[0, -1].float()
+        else:
+            last = model(torch.tensor([ids + tokens]), use_cache=False).logits[0, -1].float()
+    return logits, tokens, gap
+
+
+def prompts(vocab):
+    state = np.random.RandomState(7)
+    return [[3 + int(i) for i in state.randint(0, vocab - 3, n)] for n in (1, 21, 60)]
+
+
+# ---------------------------------------------------------------- tercet
+
+class Refused(Exception):
+    """What tercet says instead of an answer."""
+
+
+def tercet(options, *arguments):
+    done = subprocess.run([options.tercet, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        raise Refused((done.stderr or done.stdout).strip().splitlines()[-1])
+    return done.stdout
+
+
+def check_logits(options, folder, ids, wanted, ranks, budget):
+    text = tercet(options, "logits", "--model", folder, "--ids", ",".join(map(str, ids)), "--all", "--top", 0, "--dtype",
+                  "float32", "--threads", 1, "-tp", ranks, "--max-num-batched-tokens", budget)
+    found = np.array([json.loads(line)["logits"] for line in text.splitlines()], dtype=np.float64)
+    if found.shape != tuple(wanted.shape):
+        return "logits of shape %s, not %s" % (found.shape, tuple(wanted.shape))
+    worst = np.abs(found - wanted.double().numpy()).max(axis=1)
+    if not (worst <= TOLERANCE).all():
+        return "logits differ by %g, first at position %d of %d" % (np.nanmax(worst), int(np.argmax(~(worst <= TOLERANCE))),
+                                                                   len(ids))
+    return None
+
+
+def check_greedy(options, folder, ids, wanted, ranks, budget):
+    text = tercet(options, "run", folder, "--prompt-ids", ",".join(map(str, ids)), "--max-tokens", len(wanted),
+                  "--temperature", 0, "--ignore-eos", "--output-ids", "--dtype", "float32", "--threads", 1, "-tp", ranks,
+                  "--max-num-batched-tokens", budget, "--kv-cache-memory", 1 << 24)
+    found = [int(t) for t in text.strip().split(",")]
+    if found != wanted:
+        at = next((i for i, (a, b) in enumerate(zip(found, wanted)) if a != b), min(len(found), len(wanted)))
+        return "greedy token %d differs: %s, not %s" % (at, found[at:at + 4], wanted[at:at + 4])
+    return None
+
+
+def differences(options, model, config, ranks_most, folder):
+    greedy = prompts(config["vocab_size"])[1:]
+    for ids in prompts(config["vocab_size"]):
+        logits, tokens, gap = reference(model, ids, GREEDY if ids in greedy else 0)
+        for ranks, budget in ((r, b) for r in (1, ranks_most) for b in BUDGETS):
+            where = "%d ids, -tp %d, chunks of %d: " % (len(ids), ranks, budget)
+            found = check_logits(options, folder, ids, logits, ranks, budget)
+            if found:
+                yield where + found
+            if ids in greedy and gap > TIE and (ranks == 1) == (budget == 512):
+                found = check_greedy(options, folder, ids, tokens, ranks, budget)
+                if found:
+                    yield where + found
+
+
+def check(options, name, config, save, folder):
+    """What differs; [] if nothing."""
+    try:
+        model = build(config, save, folder)
+    except Exception as e:  # transformers does not take it
+        return ["skipped: transformers: %s" % str(e).splitlines()[0][:200]]
+    try:
+        return list(differences(options, model, config, save.get("ranks", 2), folder))
+    except Refused as e:
+        return [str(e)]
+    except RuntimeError as e:
+        return ["skipped: transformers: %s" % str(e).splitlines()[0][:200]]
+
+
+def all_cases():
+    yield from families_cases.cases()
+    yield from families_known.cases()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tercet", default="build/client/cli/tercet")
+    parser.add_argument("--only", default="", help="part of the names")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    wrong = count = skipped = 0
+    for name, _, config, save in all_cases():
+        if options.only not in name:
+            continue
+        if options.list:
+            print(name)
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
+            found = check(options, name, config, save, pathlib.Path(scratch) / "model")
+        count += 1
+        if found and found[0].startswith("skipped"):
+            skipped += 1
+        elif found:
+            wrong += 1
+        for line in found[:3]:
+            print("%s: %s" % (name, line), flush=True)
+    print("%d cases, %d differ, %d skipped" % (count, wrong, skipped))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
