@@ -5,24 +5,13 @@
 #define TERCET_TEXT_GRAMMAR_H
 
 #include "common/err.h"
+#include "common/grammar_kind.h"
 #include "common/types.h"
 
 struct grammar;
 struct grammar_vocab;
 struct grammar_state;
 struct tokenizer;
-
-enum grammar_kind {
-	GRAMMAR_CHOICE,      /* a JSON array of strings: one of them, letter by letter */
-	GRAMMAR_REGEX,       /* an expression that the whole text matches, in ECMAScript's syntax */
-	GRAMMAR_JSON_SCHEMA, /* the text of a JSON Schema */
-	GRAMMAR_JSON_OBJECT, /* any JSON object; the source is empty */
-	GRAMMAR_EBNF,        /* GBNF as llama.cpp writes it; the text is what the rule `root` derives */
-};
-
-enum grammar_flag {
-	GRAMMAR_COMPACT = 1u << 0, /* JSON without white space between its tokens */
-};
 
 enum {
 	GRAMMAR_SOURCE_BYTES_MAX = 1 << 20,
