@@ -277,8 +277,12 @@ struct kern_moe_route_args {
 };
 
 struct kern_ops;
+/* Devices: from so many assignments an expert on, in the mean, moe_matmul computes tiles, which add up in another order
+ * and round quantized weights to bf16. */
+enum { KERN_EXPERT_TILED = 12 };
+
 /* Grouped matrix products: out[i][n] = sum_k x[source[i]][k] * w[e][n][k] for the assignments i of expert e,
- * as of moe_route. A row's bits depend on that row and expert alone. */
+ * as of moe_route. A row's bits depend on that row and expert alone, and on devices on whether there are tiles. */
 struct kern_moe_matmul_args {
 	KERN_ACTIVATIONS(, out);     /* [assignments][N] */
 	KERN_ACTIVATIONS(const, x);  /* [T][K], or [assignments][K] without `source` */

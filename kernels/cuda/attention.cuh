@@ -452,21 +452,6 @@ static __global__ void __launch_bounds__(S::THREADS, S::D > 128 ? 1 : 2)
 /* What every device of compute capability 8.0 or later lets a block have. */
 static constexpr u32 ATTENTION_SHARED_LEAST = 99 << 10;
 
-/* What this one does. */
-static inline u32 attention_shared_most(void)
-{
-	static const u32 most = [] {
-		int device = 0, bytes = 0;
-		return cudaGetDevice(&device) == cudaSuccess &&
-				       cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-							      device) == cudaSuccess
-			       ? (u32)bytes
-			       : 0;
-	}();
-
-	return most;
-}
-
 template <typename S> static enum err attention_launch(const struct attention *p, cudaStream_t stream)
 {
 	const u32 grid = p->plan.grid[S::KIND];
@@ -485,7 +470,7 @@ static enum err attention_both(const struct attention *p, cudaStream_t stream)
 	using deep = attention_shape<D, 1, 4, D <= 128 ? 3 : 2, KV>;
 	using shallow = attention_shape<D, 1, 4, 2, KV>;
 	using large = attention_shape<D, 4, 1, 2, KV>;
-	const u32 most = attention_shared_most();
+	const u32 most = cuda_shared_most();
 	enum err e;
 	if (shallow::SHARED_BYTES > most || large::SHARED_BYTES > most)
 		return ERR_UNSUPPORTED;

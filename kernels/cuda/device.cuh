@@ -38,6 +38,32 @@ static inline u32 cuda_ceil(u32 a, u32 b)
 	return (a + b - 1) / b;
 }
 
+/* An attribute of the device that this process uses; 0: it has no answer. */
+static inline u32 cuda_attribute(cudaDeviceAttr attribute)
+{
+	int device = 0, value = 0;
+	return cudaGetDevice(&device) == cudaSuccess &&
+			       cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess
+		       ? (u32)value
+		       : 0;
+}
+
+/* Bytes of shared memory that a block may have. */
+static inline u32 cuda_shared_most(void)
+{
+	static const u32 most = cuda_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+
+	return most;
+}
+
+/* Multiprocessors. */
+static inline u32 cuda_processors(void)
+{
+	static const u32 count = cuda_attribute(cudaDevAttrMultiProcessorCount);
+
+	return count;
+}
+
 static inline bool cuda_aligned(const void *p)
 {
 	return ((uintptr_t)p & 15) == 0;

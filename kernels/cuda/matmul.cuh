@@ -25,6 +25,11 @@ enum err skinny_run_i4(const struct skinny *p, cudaStream_t stream);
 enum err skinny_experts_i4(const struct skinny *p, const struct skinny_experts *x,
 				const struct skinny_work *work, cudaStream_t stream);
 
+/* Experts with more tokens than that: tiles, whose sums are those of one running sum over k. Quantized weights are
+ * rounded to bf16 (moe_tiled.cu). */
+enum err moe_tiled(enum kern_dtype type, const struct skinny *p, const struct skinny_experts *x,
+		   const struct skinny_work *work, cudaStream_t stream);
+
 /* Many tokens, by cuBLASLt. Quantized weights are widened to bf16 in the context's scratch (ERR_UNSUPPORTED:
  * it is too small). */
 enum err matmul_many(struct kern_ctx *ctx, const struct kern_matmul_args *a);

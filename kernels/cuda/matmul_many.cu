@@ -1,6 +1,6 @@
 /* What surrounds cuBLASLt's product of many tokens: widening quantized weights to bf16, and the bias. */
 #include "kernels/cuda/lt.cuh"
-#include "kernels/cuda/matmul_skinny.cuh"
+#include "kernels/cuda/matmul_widen.cuh"
 #include "kernels/weight_device_priv.h"
 
 enum { THREADS = 256, VECTOR = 8 };
@@ -26,7 +26,6 @@ static __global__ void __launch_bounds__(THREADS) widen_kernel(const struct wide
 #pragma unroll
 	for (u32 slab = 0; slab < SLABS; slab++) {
 		const u32 k = (unit * SLABS + slab) * SKINNY_SLAB + lane * 8;
-		u32 words[4];
 		float x[VECTOR];
 		if (k >= p.k)
 			continue;
@@ -35,11 +34,7 @@ static __global__ void __launch_bounds__(THREADS) widen_kernel(const struct wide
 		const float scale = int4 ? cu_f16_to_f32(((const u16 *)p.scales)[group])
 					 : ((const float *)p.scales)[group];
 		const float zero = int4 ? cu_f16_to_f32(((const u16 *)p.zeros)[group]) + 128 : 0;
-		skinny_columns<W>(raw, slab, words);
-		unpack8(make_uint4(words[0], words[1], words[2], words[3]), x);
-#pragma unroll
-		for (u32 e = 0; e < VECTOR; e++)
-			x[e] = scale * (x[e] - zero);
+		widen_columns<W>(raw, slab, make_float2(scale, zero), x);
 		u16 *out = p.out + row * p.k;
 		if (!p.order) {
 			cu_store(out + k, pack8(x));

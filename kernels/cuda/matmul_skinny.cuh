@@ -417,7 +417,7 @@ struct skinny_experts {
 };
 
 template <typename S>
-static __global__ void __launch_bounds__(SKINNY_THREADS, S::EIGHTS > 2 ? 1 : 2)
+static __global__ void __launch_bounds__(SKINNY_THREADS, 2)
 	skinny_experts_kernel(const struct skinny all, const struct skinny_experts x)
 {
 	SHARED_DYNAMIC(float, shared);
@@ -482,27 +482,17 @@ static enum err skinny_launch_experts_shape(const struct skinny *p, const struct
 				    warps * CU_WARP, warps * S::WARP_BYTES, stream, *p, *x));
 }
 
-/* From so many tokens an expert on, in the mean, it reads its weight once for 64 of them and not for 16. */
-enum { SKINNY_EXPERT_MANY = 24 };
-
 template <enum kern_dtype W>
 static enum err skinny_launch_experts(const struct skinny *p, const struct skinny_experts *x,
 				      const struct skinny_work *work, cudaStream_t stream)
 {
 	constexpr u32 UNITS = W == KERN_BF16 ? 4 : 2;
-	/* All divide the columns alike, so a row has the same bits in any company. Sums of x take the registers of a
-	 * second tile. */
+	/* Both divide the columns alike, so a row has the same bits in any company. */
 	using few = skinny_shape<1, 1, UNITS / 2, W>;
 	using many = skinny_shape<2, 2, UNITS / 2, W>;
-	using wide = skinny_shape<8, W == KERN_I4_128 ? 1 : 2, UNITS / 2, W>;
 	if (work->tokens <= 8)
 		return skinny_launch_experts_shape<few>(p, x, work->experts, stream);
-	if (work->assignments / work->experts < SKINNY_EXPERT_MANY)
-		return skinny_launch_experts_shape<many>(p, x, work->experts, stream);
-	const cudaError_t e = CU_SHARED_LIMIT(skinny_experts_kernel<wide>, SKINNY_WARPS * wide::WARP_BYTES);
-	if (e != cudaSuccess)
-		return cuda_refused(e);
-	return skinny_launch_experts_shape<wide>(p, x, work->experts, stream);
+	return skinny_launch_experts_shape<many>(p, x, work->experts, stream);
 }
 
 #endif

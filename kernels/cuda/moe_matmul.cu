@@ -1,4 +1,4 @@
-/* The products of a mixture's experts: the kernel of few tokens, with an expert a row of blocks. */
+/* The products of a mixture's experts: which kernel takes them. */
 #include "kernels/cuda/matmul_skinny.cuh"
 #include "kernels/weight_device_priv.h"
 
@@ -32,6 +32,8 @@ CUDA_OP(moe_matmul)
 			return ERR_UNSUPPORTED;
 		x.w[i] = (const u8 *)w[i].data;
 	}
+	if ((u64)a->assignments >= (u64)KERN_EXPERT_TILED * a->experts)
+		return moe_tiled(w->dtype, &p, &x, &work, cuda_stream(ctx));
 	switch (w->dtype) {
 	case KERN_BF16:
 		return skinny_experts_bf16(&p, &x, &work, cuda_stream(ctx));

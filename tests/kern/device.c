@@ -175,6 +175,31 @@ double device_e4m3(u8 v)
 	return v & 0x80 ? -x : x;
 }
 
+bool device_weight_f8(struct device *d, u32 n, u32 k, struct kern_weight *device, struct kern_weight *ref)
+{
+	struct check *c = &d->check;
+	struct err_msg em = {""};
+	const u32 groups = (k + 127) / 128;
+	u8 *q = check_alloc(c, (size_t)n * k);
+	float *scale = check_alloc(c, (size_t)n * groups * sizeof(float)),
+	      *values = check_alloc(c, (size_t)n * k * sizeof(float));
+	const size_t bytes = kern_weight_device_bytes(n, k, KERN_F8E4M3);
+	void *memory = check_alloc(c, bytes);
+	for (size_t i = 0; i < (size_t)n * groups; i++)
+		scale[i] = (1 + check_uniform(c) / 2) / 240;
+	for (size_t at = 0; at < (size_t)n * k; at++) {
+		q[at] = (u8)(check_random(c, 0x7f) | (check_random(c, 2) << 7)); /* not NaN */
+		values[at] = (float)(device_e4m3(q[at]) * scale[at / k * groups + at % k / 128]);
+	}
+	const struct kern_quantized_rows rows = {q, scale, NULL, k, groups};
+	if (kern_weight_device_begin(device, n, k, KERN_F8E4M3, memory, &em))
+		return false;
+	kern_weight_device_rows(device, 0, n, &rows);
+	device->data = device_upload(d, memory, bytes);
+	*ref = (struct kern_weight){.n = n, .k = k, .dtype = KERN_F32, .data = values};
+	return true;
+}
+
 const char *device_close(const float *got, const float *want, size_t count, double error, double floor)
 {
 	static _Thread_local char text[160];

@@ -52,33 +52,6 @@ static const char *make_weight(struct device *d, const struct matmul_case *m, st
 	return NULL;
 }
 
-/* fp8: random bytes and scales, and a float weight of the same values. */
-static const char *make_f8(struct device *d, const struct matmul_case *m, struct weights *w)
-{
-	struct check *c = &d->check;
-	struct err_msg em = {""};
-	const u32 groups = (m->k + 127) / 128;
-	u8 *q = check_alloc(c, (size_t)m->n * m->k);
-	float *scale = check_alloc(c, (size_t)m->n * groups * sizeof(float)),
-	      *values = check_alloc(c, (size_t)m->n * m->k * sizeof(float));
-	void *device = check_alloc(c, kern_weight_device_bytes(m->n, m->k, KERN_F8E4M3));
-	for (size_t i = 0; i < (size_t)m->n * groups; i++)
-		scale[i] = (1 + check_uniform(c) / 2) / 240;
-	for (u32 n = 0; n < m->n; n++)
-		for (u32 k = 0; k < m->k; k++) {
-			const size_t at = (size_t)n * m->k + k;
-			q[at] = (u8)(check_random(c, 0x7f) | (check_random(c, 2) << 7)); /* not NaN */
-			values[at] = (float)(device_e4m3(q[at]) * scale[(size_t)n * groups + k / 128]);
-		}
-	const struct kern_quantized_rows rows = {q, scale, NULL, m->k, groups};
-	if (kern_weight_device_begin(&w->device, m->n, m->k, KERN_F8E4M3, device, &em))
-		return "no weight";
-	kern_weight_device_rows(&w->device, 0, m->n, &rows);
-	w->ref = (struct kern_weight){.n = m->n, .k = m->k, .dtype = KERN_F32, .data = values};
-	upload_weight(d, w);
-	return NULL;
-}
-
 /* The reference's ops, one after the other; `out` [tokens][width]. */
 static void matmul_want(struct device *d, const struct matmul_case *m, const struct weights *w,
 			const float *x, u32 x_stride, const float *norm, const float *bias, float *out)
@@ -121,7 +94,9 @@ static void matmul_case(struct device *d, const struct matmul_case *m)
 	struct kern_matmul_fusion fusion = {.norm_eps = 1e-5f, .act_mul = m->act_mul, .act = m->act};
 	u16 *x = NULL;
 	float *stream = NULL, *bias = NULL, *norm = NULL;
-	const char *problem = m->weight == KERN_F8E4M3 ? make_f8(d, m, &w) : make_weight(d, m, &w);
+	const char *problem = m->weight != KERN_F8E4M3		  ? make_weight(d, m, &w)
+			      : device_weight_f8(d, m->n, m->k, &w.device, &w.ref) ? NULL
+										   : "no weight";
 	const size_t x_count = (size_t)m->tokens * x_stride;
 	float *x_host = m->norm ? device_floats(d, x_count, m->outliers, &stream)
 				: device_bf16s(d, x_count, m->outliers, &x);

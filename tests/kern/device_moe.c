@@ -91,7 +91,10 @@ static const char *products_alone(struct device *d, const struct kern_moe_matmul
 	a.w += e;
 	a.experts = 1;
 	a.assignments = a.tokens = count;
-	a.source += first;
+	if (a.source)
+		a.source += first;
+	else
+		a.x_bf16 += (size_t)first * a.w->k;
 	a.expert_start = device_upload(d, start, sizeof(start));
 	a.out_bf16 = device_alloc(d, (size_t)count * n * sizeof(u16));
 	const char *problem = device_problem(d, d->ops.moe_matmul(&d->ctx, &a));
@@ -112,6 +115,10 @@ static const char *make_experts(struct device *d, enum kern_dtype type, struct k
 	struct err_msg em = {""};
 	const char *problem = NULL;
 	for (u32 e = 0; e < EXPERTS; e++) {
+		if (type == KERN_F8E4M3) {
+			problem = device_weight_f8(d, n, k, &weights[e], &refs[e]) ? problem : "no weight";
+			continue;
+		}
 		float *values = check_floats(c, (size_t)n * k, false);
 		for (u32 i = 0; i < n && type == KERN_BF16; i++) {
 			values[i * k] = 1024;
@@ -149,24 +156,58 @@ static const char *combine_right(struct device *d, struct kern_moe_combine_args 
 	return problem ? problem : device_close(got, want->out, count, way == 0 ? 0x1.1p-8 : 1e-6, 1e-4);
 }
 
-/* Products and their sum, over an assignment made by hand: experts without work, and one with most of it. */
-static void products_case(struct device *d, enum kern_dtype type, u32 tokens, u32 n, u32 k)
+/* Where the assignments of each expert begin: experts without any and one with most of them; one with all; about as
+ * many for each, of no multiple of anything. */
+enum spread { SPREAD_MOST, SPREAD_ONE, SPREAD_EVEN };
+static void spread_out(enum spread spread, u32 count, u32 start[EXPERTS + 1])
+{
+	const u32 most[EXPERTS + 1] = {0, 0, 1, count - 2, count - 2, count},
+		  one[EXPERTS + 1] = {0, 0, 0, count, count, count};
+	for (u32 e = 0; e <= EXPERTS; e++)
+		start[e] = spread == SPREAD_MOST  ? most[e]
+			   : spread == SPREAD_ONE ? one[e]
+						  : count * e / EXPERTS - (e > 0 && e < EXPERTS ? e % 3 : 0);
+}
+
+/* Some of expert 2's assignments alone, but by the same kernel. */
+static const char *products_in_company(struct device *d, const struct kern_moe_matmul_args *a, const u32 start[EXPERTS + 1])
+{
+	const bool tiled = a->assignments >= KERN_EXPERT_TILED * EXPERTS;
+	const u32 first = start[2], end = start[3];
+	const char *problem = NULL;
+
+	for (u32 i = first; i + 8 <= end && i < 50 && !tiled && !problem; i += 8)
+		problem = products_alone(d, a, 2, i, 8);
+	if (!problem && !tiled && end - first >= KERN_EXPERT_TILED)
+		problem = products_alone(d, a, 2, first, KERN_EXPERT_TILED - 1);
+	/* few of them, which is the small tile, and as many as take the large one */
+	if (!problem && tiled && end - first >= 20)
+		problem = products_alone(d, a, 2, end - 20, 20);
+	if (!problem && tiled && end - first >= 60)
+		problem = products_alone(d, a, 2, end - 60, 60);
+	return problem;
+}
+
+/* Products and their sum, over an assignment made by hand. */
+static void products_case(struct device *d, enum kern_dtype type, enum spread spread, u32 tokens, u32 n, u32 k)
 {
 	enum { TOP = 2 };
 	struct check *c = &d->check;
 	struct kern_weight weights[EXPERTS], refs[EXPERTS];
 	const u32 count = tokens * TOP;
 	u32 *source = check_alloc(c, count * sizeof(u32)),
-	    start[EXPERTS + 1] = {0, 0, 1, count - 2, count - 2, count};
+	    start[EXPERTS + 1];
 	u32 *numbers = check_alloc(c, count * sizeof(u32));
 	u16 *x;
-	float *combine, *x_host = device_bf16s(d, (size_t)tokens * k, false, &x),
+	const u32 rows = spread == SPREAD_EVEN ? count : tokens; /* of x: each assignment's own */
+	float *combine, *x_host = device_bf16s(d, (size_t)rows * k, false, &x),
 			*combine_host = device_floats(d, count, false, &combine);
 	/* as of make_experts */
-	for (u32 t = 0; t < tokens && type == KERN_BF16; t++)
+	for (u32 t = 0; t < rows && type == KERN_BF16; t++)
 		x_host[t * k + k / 2] = x_host[t * k];
-	x = device_upload_bf16(d, x_host, (size_t)tokens * k);
+	x = device_upload_bf16(d, x_host, (size_t)rows * k);
 	const char *problem = make_experts(d, type, weights, refs, n, k);
+	spread_out(spread, count, start);
 	for (u32 i = 0; i < count; i++) {
 		source[i] = check_random(c, tokens);
 		numbers[i] = (i * 3 + 1) % count; /* any distinct ones do */
@@ -180,10 +221,10 @@ static void products_case(struct device *d, enum kern_dtype type, u32 tokens, u3
 					 .tokens = count,
 					 .ops = &d->ref};
 	a.dtype = KERN_BF16;
-	a.source = device_upload(d, source, count * sizeof(u32));
+	a.source = rows == tokens ? device_upload(d, source, count * sizeof(u32)) : NULL;
 	a.expert_start = device_upload(d, start, sizeof(start));
 	a.out_bf16 = device_alloc(d, (size_t)count * n * sizeof(u16));
-	r.source = source;
+	r.source = rows == tokens ? source : NULL;
 	r.expert_start = start;
 	r.out = check_alloc(c, (size_t)count * n * sizeof(float));
 	const size_t scratch = ((size_t)count * k * sizeof(float) + 63) & ~(size_t)63;
@@ -193,12 +234,12 @@ static void products_case(struct device *d, enum kern_dtype type, u32 tokens, u3
 		problem = device_problem(d, d->ops.moe_matmul(&d->ctx, &a));
 	(void)d->ref.moe_matmul(&ref, &r);
 	float *got = device_download_bf16(d, a.out_bf16, (size_t)count * n);
+	/* Tiles round quantized weights to bf16. */
+	const bool rounded = type != KERN_BF16 && count >= KERN_EXPERT_TILED * EXPERTS;
 	if (!problem)
-		problem = device_close(got, r.out, (size_t)count * n, 0x1.1p-8, 1e-3);
-	for (u32 i = start[2]; i + 8 <= start[3] && i < 50 && !problem; i += 8)
-		problem = products_alone(d, &a, 2, i, 8);
-	if (!problem && start[3] - start[2] > 20)
-		problem = products_alone(d, &a, 2, start[2], 20);
+		problem = device_close(got, r.out, (size_t)count * n, 0x1.1p-8, rounded ? sqrt(k) * 0x1.8p-9 : 1e-3);
+	if (!problem)
+		problem = products_in_company(d, &a, start);
 	struct kern_moe_combine_args sum = {.tokens = tokens, .top = TOP, .hidden = n, .weights = combine};
 	sum.x_bf16 = a.out_bf16;
 	sum.assignments = device_upload(d, numbers, count * sizeof(u32));
@@ -206,9 +247,10 @@ static void products_case(struct device *d, enum kern_dtype type, u32 tokens, u3
 	want.x = got;
 	want.weights = combine_host;
 	want.assignments = numbers;
-	for (u32 way = 0; way < COMBINE_WAYS && !problem; way++)
+	for (u32 way = 0; way < COMBINE_WAYS && !problem && n % 8 == 0; way++)
 		problem = combine_right(d, &sum, &want, way);
-	device_case_end(d, problem, "moe_matmul+moe_combine %s tokens=%u n=%u k=%u", kern_dtype_name(type), tokens, n, k);
+	device_case_end(d, problem, "moe_matmul+moe_combine %s spread=%d tokens=%u n=%u k=%u", kern_dtype_name(type),
+			(int)spread, tokens, n, k);
 }
 
 void device_moe(struct device *d)
@@ -220,12 +262,21 @@ void device_moe(struct device *d)
 	route_case(d, 3, 512, 10, false, false);
 	route_nan_case(d, 9, 8, 4);
 	route_nan_case(d, 3, 60, 20);
-	products_case(d, KERN_BF16, 4, 40, 96);
-	products_case(d, KERN_BF16, 23, 24, 288);
-	products_case(d, KERN_I8, 3, 48, 160);
-	products_case(d, KERN_I4_64, 13, 40, 192);
-	products_case(d, KERN_I4_128, 4, 16, 352);
-	products_case(d, KERN_BF16, 70, 40, 640);
-	products_case(d, KERN_I8, 66, 24, 160);
-	products_case(d, KERN_I4_32, 69, 16, 128);
+	products_case(d, KERN_BF16, SPREAD_MOST, 4, 40, 96);
+	products_case(d, KERN_BF16, SPREAD_MOST, 23, 24, 288);
+	products_case(d, KERN_I8, SPREAD_MOST, 3, 48, 160);
+	products_case(d, KERN_I4_64, SPREAD_MOST, 13, 40, 192);
+	products_case(d, KERN_I4_128, SPREAD_MOST, 4, 16, 352);
+	/* tiles: small ones, then large ones */
+	products_case(d, KERN_BF16, SPREAD_MOST, 70, 40, 640);
+	products_case(d, KERN_BF16, SPREAD_EVEN, 57, 136, 96);
+	products_case(d, KERN_I8, SPREAD_MOST, 66, 24, 160);
+	products_case(d, KERN_I4_32, SPREAD_MOST, 69, 16, 128);
+	products_case(d, KERN_F8E4M3, SPREAD_EVEN, 44, 41, 192);
+	products_case(d, KERN_I4_128, SPREAD_ONE, 31, 152, 288);
+	products_case(d, KERN_BF16, SPREAD_MOST, 131, 264, 96);
+	products_case(d, KERN_BF16, SPREAD_ONE, 560, 264, 32);
+	products_case(d, KERN_I8, SPREAD_EVEN, 125, 40, 416);
+	products_case(d, KERN_F8E4M3, SPREAD_MOST, 120, 21, 288);
+	products_case(d, KERN_I4_64, SPREAD_ONE, 122, 24, 352);
 }

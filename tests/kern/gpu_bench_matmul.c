@@ -173,61 +173,115 @@ static enum err queue_combine(struct gpu_bench *b, void *arg, u32 i)
 	return b->d.ops.moe_combine(&b->d.ctx, &((struct mixture *)arg)->combine);
 }
 
+struct mixture_shape {
+	u32 tokens, experts, top, n, k;
+	enum kern_dtype type;
+};
+
+static void combine_case(struct gpu_bench *b, const struct mixture_shape *s, struct mixture *m)
+{
+	const u32 count = s->tokens * s->top;
+	struct gpu_case c = {.op = "moe_combine",
+			     .bound = GPU_READ,
+			     .work = (double)s->k * (count * sizeof(u16) + 2.0 * s->tokens * sizeof(float))};
+
+	m->combine = (struct kern_moe_combine_args){.weights = m->route.weights,
+						    .assignments = m->route.assignments,
+						    .tokens = s->tokens,
+						    .top = s->top,
+						    .hidden = s->k,
+						    .accumulate = true,
+						    .dtype = KERN_BF16};
+	m->combine.x_bf16 = gpu_bench_place(b, (size_t)count * s->k * sizeof(u16), 0);
+	m->combine.out = (float *)(void *)b->out;
+	snprintf(c.shape, sizeof(c.shape), "tokens=%u top=%u hidden=%u", s->tokens, s->top, s->k);
+	gpu_bench_case(b, &c, queue_combine, m);
+}
+
+/* Tiles read weights as fast as memory gives them while an expert has few tokens. With many the matrix unit counts,
+ * of which its synchronous instructions reach some 60 % on Hopper, and what widening quantized weights leaves of it. */
+static void experts_case(struct gpu_bench *b, const struct mixture_shape *s, struct mixture *m)
+{
+	const u32 count = s->tokens * s->top, mean = count / s->experts;
+	struct gpu_case c = {.op = "moe_matmul", .bound = mean < 128 ? GPU_READ : GPU_COMPUTE};
+	u32 starts[EXPERTS_MAX + 1], busy = 0;
+
+	for (u32 e = 0; e < s->experts; e++)
+		m->weights[e] = (struct kern_weight){
+			.n = s->n, .k = s->k, .dtype = s->type, .packed = KERN_LAYOUT_DEVICE};
+	m->bytes = kern_weight_device_bytes(s->n, s->k, s->type);
+	m->up = (struct kern_moe_matmul_args){.source = m->route.tokens_of,
+					      .w = m->weights,
+					      .expert_start = m->route.expert_start,
+					      .experts = s->experts,
+					      .assignments = count,
+					      .tokens = s->tokens,
+					      .dtype = KERN_BF16};
+	m->up.x_bf16 = gpu_bench_place(b, (size_t)s->tokens * s->k * sizeof(u16), 0);
+	m->up.out_bf16 = (u16 *)(void *)b->out;
+	(void)cudaMemcpy(starts, m->route.expert_start, (s->experts + 1) * sizeof(u32), cudaMemcpyDeviceToHost);
+	for (u32 e = 0; e < s->experts; e++)
+		busy += starts[e + 1] > starts[e];
+	c.work = c.bound == GPU_READ ? (double)m->bytes * busy : 2.0 * s->n * s->k * count;
+	if (mean >= KERN_EXPERT_TILED && s->type == KERN_BF16) {
+		c.predicted_low = c.bound == GPU_READ ? 0.70 : 0.45;
+		c.predicted_high = c.bound == GPU_READ ? 0.85 : 0.60;
+	}
+	snprintf(c.shape, sizeof(c.shape), "%s n=%u k=%u tokens=%u experts=%u of %u", kern_dtype_name(s->type), s->n,
+		 s->k, s->tokens, busy, s->experts);
+	gpu_bench_case(b, &c, queue_experts, m);
+}
+
 /* Random logits, so that experts have unequal work; how many distinct ones have any decides what is read. */
-static void mixture_case(struct gpu_bench *b, u32 tokens, u32 experts, u32 top, u32 n, u32 k)
+static void mixture_case(struct gpu_bench *b, const struct mixture_shape *s)
 {
 	struct device *d = &b->d;
-	struct mixture m = {.bytes = kern_weight_device_bytes(n, k, KERN_BF16)};
-	struct gpu_case c = {
-		.op = "moe_route", .bound = GPU_READ, .work = (double)tokens * experts * sizeof(float)};
-	const u32 kept = d->buffer_count, count = tokens * top;
-	u32 starts[EXPERTS_MAX + 1], busy = 0;
+	struct mixture m = {.bytes = 0};
+	const u32 kept = d->buffer_count, count = s->tokens * s->top;
+	struct gpu_case c = {.op = "moe_route",
+			     .bound = GPU_READ,
+			     .work = (double)s->tokens * s->experts * sizeof(float)};
 	float *logits;
 
-	(void)device_floats(d, (size_t)tokens * experts, false, &logits);
+	(void)device_floats(d, (size_t)s->tokens * s->experts, false, &logits);
 	m.route = (struct kern_moe_route_args){
-		.logits = logits, .tokens = tokens, .experts = experts, .top = top, .normalize = true};
+		.logits = logits, .tokens = s->tokens, .experts = s->experts, .top = s->top, .normalize = true};
 	m.route.weights = device_alloc(d, count * sizeof(float));
 	m.route.assignments = device_alloc(d, count * sizeof(u32));
 	m.route.tokens_of = device_alloc(d, count * sizeof(u32));
-	m.route.expert_start = device_alloc(d, (experts + 1) * sizeof(u32));
-	snprintf(c.shape, sizeof(c.shape), "tokens=%u experts=%u top=%u", tokens, experts, top);
-	gpu_bench_case(b, &c, queue_route, &m);
-	for (u32 e = 0; e < experts; e++)
-		m.weights[e] = (struct kern_weight){
-			.n = n, .k = k, .dtype = KERN_BF16, .packed = KERN_LAYOUT_DEVICE};
-	m.up = (struct kern_moe_matmul_args){.source = m.route.tokens_of,
-					     .w = m.weights,
-					     .expert_start = m.route.expert_start,
-					     .experts = experts,
-					     .assignments = count,
-					     .tokens = tokens,
-					     .dtype = KERN_BF16};
-	m.up.x_bf16 = gpu_bench_place(b, (size_t)tokens * k * sizeof(u16), 0);
-	m.up.out_bf16 = (u16 *)(void *)b->out;
-	(void)cudaMemcpy(starts, m.route.expert_start, (experts + 1) * sizeof(u32), cudaMemcpyDeviceToHost);
-	for (u32 e = 0; e < experts; e++)
-		busy += starts[e + 1] > starts[e];
-	c.op = "moe_matmul";
-	c.work = (double)m.bytes * busy;
-	snprintf(c.shape, sizeof(c.shape), "bfloat16 n=%u k=%u tokens=%u experts=%u of %u", n, k, tokens,
-		 busy, experts);
-	gpu_bench_case(b, &c, queue_experts, &m);
-	m.combine = (struct kern_moe_combine_args){.weights = m.route.weights,
-						   .assignments = m.route.assignments,
-						   .tokens = tokens,
-						   .top = top,
-						   .hidden = k,
-						   .accumulate = true,
-						   .dtype = KERN_BF16};
-	m.combine.x_bf16 = gpu_bench_place(b, (size_t)count * k * sizeof(u16), 0);
-	m.combine.out = (float *)(void *)b->out;
-	c.op = "moe_combine";
-	c.work = (double)k * (count * sizeof(u16) + 2.0 * tokens * sizeof(float));
-	snprintf(c.shape, sizeof(c.shape), "tokens=%u top=%u hidden=%u", tokens, top, k);
-	gpu_bench_case(b, &c, queue_combine, &m);
+	m.route.expert_start = device_alloc(d, (s->experts + 1) * sizeof(u32));
+	if (s->type == KERN_BF16) {
+		snprintf(c.shape, sizeof(c.shape), "tokens=%u experts=%u top=%u", s->tokens, s->experts, s->top);
+		gpu_bench_case(b, &c, queue_route, &m);
+	} else if (d->ops.moe_route(&d->ctx, &m.route) != ERR_OK || cudaDeviceSynchronize() != cudaSuccess) {
+		gpu_bench_failed(b, "moe_route", "the experts of a benchmark");
+	}
+	experts_case(b, s, &m);
+	if (s->type == KERN_BF16)
+		combine_case(b, s, &m);
 	(void)device_release(d, kept);
 	(void)check_release(&d->check, 0);
+}
+
+/* Layers of Qwen3-30B-A3B and Mixtral 8x7B, up to a long prefill. */
+static void mixture_cases(struct gpu_bench *b)
+{
+	static const struct mixture_shape large[] = {
+		{1, 128, 8, 1536, 2048, KERN_BF16},	{16, 128, 8, 1536, 2048, KERN_BF16},
+		{128, 128, 8, 1536, 2048, KERN_BF16},	{256, 128, 8, 1536, 2048, KERN_BF16},
+		{1024, 128, 8, 1536, 2048, KERN_BF16},	{4096, 128, 8, 1536, 2048, KERN_BF16},
+		{4096, 128, 8, 1536, 2048, KERN_I8},	{4096, 128, 8, 1536, 2048, KERN_F8E4M3},
+		{4096, 128, 8, 1536, 2048, KERN_I4_128}, {256, 128, 8, 1536, 2048, KERN_I4_128},
+		{16, 8, 2, 28672, 4096, KERN_BF16},	{64, 8, 2, 28672, 4096, KERN_BF16},
+		{256, 8, 2, 28672, 4096, KERN_BF16},	{2048, 8, 2, 28672, 4096, KERN_BF16},
+		{2048, 8, 2, 28672, 4096, KERN_I8},	{64, 8, 2, 28672, 4096, KERN_I8},
+	};
+	static const struct mixture_shape little[] = {
+		{5, 4, 2, 32, 64, KERN_BF16}, {30, 4, 2, 32, 64, KERN_BF16}, {100, 4, 2, 32, 64, KERN_I8}};
+	const struct mixture_shape *shapes = b->small ? little : large;
+
+	for (u32 i = 0; i < (b->small ? COUNT_OF(little) : COUNT_OF(large)); i++)
+		mixture_case(b, &shapes[i]);
 }
 
 void gpu_bench_matmul(struct gpu_bench *b)
@@ -235,13 +289,10 @@ void gpu_bench_matmul(struct gpu_bench *b)
 	dense_cases(b);
 	if (b->small) {
 		fused_case(b, 64, 96, 3);
-		mixture_case(b, 5, 4, 2, 32, 64);
-		return;
+	} else {
+		fused_case(b, 28672, 4096, 1);
+		fused_case(b, 28672, 4096, 8); /* what the engine fuses at most: GPU_NORM_BYTES */
+		fused_case(b, 28672, 4096, 16);
 	}
-	fused_case(b, 28672, 4096, 1);
-	fused_case(b, 28672, 4096, 8); /* what the engine fuses at most: GPU_NORM_BYTES */
-	fused_case(b, 28672, 4096, 16);
-	mixture_case(b, 1, 128, 8, 1536, 2048);
-	mixture_case(b, 16, 128, 8, 1536, 2048);
-	mixture_case(b, 16, 8, 2, 28672, 4096);
+	mixture_cases(b);
 }
