@@ -200,6 +200,17 @@ static ALWAYS_INLINE void sums_end(const struct blocked_tile *t, u32 rows, vec s
 	}
 }
 
+/* Rows of the output are pages apart and in no cache: what a tile will store is asked for while it computes, or its
+ * stores would wait for memory and the next tile for them. */
+static ALWAYS_INLINE void ask_for_outputs(const struct blocked_tile *t, u32 rows)
+{
+#pragma GCC unroll 8
+	for (u32 r = 0; r < rows; r++) {
+		__builtin_prefetch(t->out + r * t->out_stride, 1);
+		__builtin_prefetch(t->out + r * t->out_stride + VEC_LANES, 1);
+	}
+}
+
 /* Where a tile is in its block of k. */
 struct place {
 	const char *group, *x, *prefetch;
@@ -253,6 +264,8 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, bool 
 	struct place p = {.group = t->weights, .x = t->x, .prefetch = t->prefetch};
 	vec sums[TILE_ROWS][VECS];
 	p.zeros = (const float *)(const void *)(p.group + kern_ceil(k_count, width) * bytes);
+	if (t->last)
+		ask_for_outputs(t, rows);
 	sums_begin(t, rows, sums);
 	for (u32 k = 0; k < k_count; k += width) {
 		add_group(&p, rows, kern_ceil(kern_min(width, k_count - k), 4), step, with_zeros, sums);
