@@ -53,12 +53,11 @@ enum err grammar_compile(struct grammar **out, enum grammar_kind kind, u32 flags
 			 struct err_msg *em)
 {
 	*out = NULL;
-	if (bytes > GRAMMAR_SOURCE_BYTES_MAX)
+	if (bytes > GRAMMAR_SOURCE_MAX)
 		return err_set(em, ERR_TOO_LONG, "the source of the grammar has %zu bytes, at most %d are allowed", bytes,
-			       GRAMMAR_SOURCE_BYTES_MAX);
+			       GRAMMAR_SOURCE_MAX);
 	if (kind != GRAMMAR_JSON_OBJECT && !utf8_valid(source, bytes))
 		return err_set(em, ERR_FORMAT, "the source of the grammar is not valid UTF-8");
-	(void)flags;
 	struct gb b;
 	gb_init(&b);
 	switch (kind) {
@@ -69,9 +68,16 @@ enum err grammar_compile(struct grammar **out, enum grammar_kind kind, u32 flags
 		read_regex(&b, source, bytes);
 		break;
 	case GRAMMAR_JSON_SCHEMA:
+		grammar_read_schema(&b, flags, source, bytes);
+		break;
 	case GRAMMAR_JSON_OBJECT:
+		grammar_read_object(&b, flags);
+		break;
 	case GRAMMAR_EBNF:
-		gb_fail(&b, ERR_UNSUPPORTED, "only choices and regular expressions are supported");
+		grammar_read_ebnf(&b, source, bytes);
+		break;
+	case GRAMMAR_PARTS:
+		grammar_read_parts(&b, flags, source, bytes);
 		break;
 	default:
 		gb_fail(&b, ERR_INVALID, "grammar kind %d does not exist", (int)kind);

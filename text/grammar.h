@@ -14,11 +14,10 @@ struct grammar_state;
 struct tokenizer;
 
 enum {
-	GRAMMAR_SOURCE_BYTES_MAX = 1 << 20,
 	GRAMMAR_JSON_LEVELS_MAX = 60, /* of nesting in an answer */
 };
 
-/* Reads and compiles `source` (UTF-8; borrowed for the call). Needs no tokenizer, so that a gateway can refuse a bad one.
+/* Reads and compiles `source` (UTF-8, at most GRAMMAR_SOURCE_MAX bytes; borrowed for the call). Needs no tokenizer, so that a gateway can refuse a bad one.
  * ERR_FORMAT: malformed; ERR_INVALID: nothing can match; ERR_UNSUPPORTED: a part that constrains and is not supported, named
  * with its place (a JSON pointer, or the offset) and what would be right; ERR_TOO_LONG: larger than the limits;
  * ERR_NO_MEMORY. Bounded in time (tens of milliseconds at the limits) and memory. Blocks for nothing. The caller owns a
@@ -33,8 +32,8 @@ void grammar_unref(struct grammar **g);
 size_t grammar_bytes(const struct grammar *g);
 
 /* What every token says in the middle of a text, in a trie. Ids at or above vocab_size (the width of the logits) are left out;
- * those between the tokenizer's size and vocab_size are never allowed, nor are special and added-special tokens, nor tokens
- * that say nothing. `eos`: the ids that end an answer (copied), allowed only where the text may end; ids at or above
+ * those between the tokenizer's size and vocab_size are never allowed, nor are tokens that say nothing, nor special ones, but for
+ * those that a text of GRAMMAR_PARTS names in full. `eos`: the ids that end an answer (copied), allowed only where the text may end; ids at or above
  * vocab_size are ignored. `t` is borrowed for the call. ERR_INVALID: no eos id is left, or vocab_size is 0;
  * ERR_NO_MEMORY. The caller owns `*out`. Takes well under a second. */
 MUST_CHECK enum err grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *t, u32 vocab_size,

@@ -7,6 +7,8 @@
 #include "common/assert.h"
 #include "text/grammar_priv.h"
 
+enum { REPEAT_TOLD_MIN = 16 };
+
 void gb_init(struct gb *b)
 {
 	*b = (struct gb){.arena = {.limit_bytes = 64u << 20}, .depth_max = GRAMMAR_DEPTH_MAX};
@@ -164,8 +166,9 @@ bool gexpr_nullable(const struct gexpr *e)
 {
 	switch (e->kind) {
 	case GEXPR_EMPTY:
-	case GEXPR_CALL:
 		return true;
+	case GEXPR_CALL:
+		return e->min == 0;
 	case GEXPR_SET:
 		return false;
 	case GEXPR_CAT:
@@ -202,7 +205,7 @@ static u32 put_copies(struct gb *b, u32 from, const struct gexpr *inner, u32 cop
 		size = grown;
 	}
 	/* Repetitions inside have their own shape; only the innermost are told. */
-	if (copies > 1 && b->repeat_count == repeats && !gexpr_nullable(inner) && b->err == ERR_OK &&
+	if (copies > REPEAT_TOLD_MIN && b->repeat_count == repeats && !gexpr_nullable(inner) && b->err == ERR_OK &&
 	    grow(b, &b->repeats, b->repeat_count, &b->repeat_capacity, sizeof(*b->repeats)))
 		b->repeats[b->repeat_count++] = (struct grammar_repeat){base, size, copies};
 	return from;
@@ -225,7 +228,7 @@ static u32 put_repeat(struct gb *b, u32 from, const struct gexpr *e)
 {
 	const struct gexpr *inner = e->first;
 	u32 count = e->max == GRAMMAR_NONE ? e->min : e->max;
-	struct gexpr call = {.kind = GEXPR_CALL};
+	struct gexpr call = {.kind = GEXPR_CALL, .min = gexpr_nullable(inner) ? 0 : 1};
 	if (count > 8 && inner->kind != GEXPR_CALL && cost(inner, GRAMMAR_NODES_MAX) * (u64)count > GRAMMAR_INLINE_NODES) {
 		call.rule = gb_rule(b, "a repeated part");
 		if (b->err != ERR_OK)

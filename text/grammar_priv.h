@@ -11,6 +11,9 @@
 #include "text/grammar.h"
 
 #define GRAMMAR_NONE UINT32_MAX
+/* Stands in front of the text of a special token in a vocabulary; no text has it, so only grammars that name it reach
+ * such a token. */
+#define GRAMMAR_SPECIAL_BYTE 0xff
 
 enum {
 	GRAMMAR_NODES_MAX = 200 * 1000,
@@ -54,7 +57,7 @@ enum gexpr_kind {
 };
 struct gexpr {
 	enum gexpr_kind kind;
-	u32 min, max;
+	u32 min, max; /* GEXPR_CALL: min 1 says that the rule eats a byte at least */
 	u32 rule;
 	struct code_set set;
 	struct gexpr *first; /* children, linked by `next` */
@@ -118,7 +121,7 @@ u32 gb_strings(struct gb *b, u32 from, struct gb_string *strings, size_t count);
 /* An expression in the syntax of GRAMMAR_REGEX; `search`: it may be found anywhere in the text. Offsets in messages
  * count from the expression's begin. */
 u32 gb_regex(struct gb *b, u32 from, const char *pattern, size_t bytes, bool search);
-/* Whether `e` matches the empty text; calls count as such. */
+/* Whether `e` may match the empty text. */
 bool gexpr_nullable(const struct gexpr *e);
 /* Shared by regex and EBNF: \d, \w, \s and their negations. False: `letter` is none of them, or out of memory. */
 bool code_set_class(struct arena *a, struct code_set *s, char letter);
@@ -131,6 +134,7 @@ void grammar_read_choice(struct gb *b, const char *source, size_t bytes);
 void grammar_read_schema(struct gb *b, u32 flags, const char *source, size_t bytes);
 void grammar_read_object(struct gb *b, u32 flags);
 void grammar_read_ebnf(struct gb *b, const char *source, size_t bytes);
+void grammar_read_parts(struct gb *b, u32 flags, const char *source, size_t bytes);
 
 /* ---------------------------------------------------------------- the constant form */
 

@@ -1,5 +1,5 @@
 /* Owns what tokens say, byte for byte, as a trie in preorder. Runs in workers, once at start. Never allows a token that
- * says nothing, or that is special. */
+ * says nothing. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,15 +7,23 @@
 #include "text/grammar_priv.h"
 #include "text/tokenizer_priv.h"
 
-/* Whether `id` may be part of a text: a token of the model with bytes of its own, not special, not added. */
-static bool is_text(const struct tokenizer *t, u32 id)
+/* What a token says, appended; nothing where it is never allowed. Special tokens begin with GRAMMAR_SPECIAL_BYTE, which no
+ * other token may have. */
+static void append_token(const struct tokenizer *t, u32 id, struct buf *out)
 {
-	if (id >= t->vocab.count)
-		return false;
-	struct decode_piece p = t->decoder.pieces[id];
-	if (!(p.flags & PIECE_PRESENT) || (p.flags & (PIECE_SPECIAL | PIECE_ADDED)))
-		return false;
-	return (p.flags & PIECE_BYTE) || p.bytes > 0;
+	if (id >= t->vocab.count || !(t->decoder.pieces[id].flags & PIECE_PRESENT))
+		return;
+	size_t from = out->bytes;
+	if (t->decoder.pieces[id].flags & PIECE_SPECIAL) {
+		const char *text = tokenizer_token_text(t, id);
+		buf_append_char(out, (char)GRAMMAR_SPECIAL_BYTE);
+		if (text != NULL)
+			buf_append_str(out, text);
+		return;
+	}
+	tokenizer_token_bytes(t, id, out);
+	if (!out->failed && memchr(out->data + from, GRAMMAR_SPECIAL_BYTE, out->bytes - from) != NULL)
+		out->bytes = from;
 }
 
 static bool is_eos(const struct grammar_vocab *v, u32 id)
@@ -35,8 +43,8 @@ static enum err copy_bytes(struct grammar_vocab *v, const struct tokenizer *t)
 		return ERR_NO_MEMORY;
 	for (u32 id = 0; id < v->size; id++) {
 		v->first[id] = (u32)pool.bytes;
-		if (is_text(t, id) && !is_eos(v, id))
-			tokenizer_token_bytes(t, id, &pool);
+		if (!is_eos(v, id))
+			append_token(t, id, &pool);
 		u32 bytes = (u32)pool.bytes - v->first[id];
 		v->token_bytes_max = bytes > v->token_bytes_max ? bytes : v->token_bytes_max;
 	}

@@ -1,0 +1,275 @@
+#include "grammar_text.h"
+
+static void demo_init(struct tongue *t)
+{
+	tongue_init(t, SOURCE_ROOT "/demo");
+}
+
+struct answer {
+	const char *text;
+	bool wanted;
+};
+
+static void check(struct tongue *t, enum grammar_kind kind, const char *source, const struct answer *answers, size_t count)
+{
+	struct grammar *g = compiled(kind, source);
+	for (size_t i = 0; i < count; i++)
+		cr_assert_eq(takes_text(t, g, answers[i].text, strlen(answers[i].text)), answers[i].wanted, "%s %s %s", source,
+			     answers[i].wanted ? "does not take" : "takes", answers[i].text);
+	grammar_unref(&g);
+}
+#define CHECK(t, kind, source, ...)                                                                                    \
+	do {                                                                                                           \
+		static const struct answer answers_[] = {__VA_ARGS__};                                                 \
+		check(t, kind, source, answers_, COUNT_OF(answers_));                                                  \
+	} while (0)
+#define SCHEMA(t, source, ...) CHECK(t, GRAMMAR_JSON_SCHEMA, source, __VA_ARGS__)
+
+Test(grammar_json, any_object)
+{
+	struct tongue t;
+	demo_init(&t);
+	CHECK(&t, GRAMMAR_JSON_OBJECT, "", {"{}", true}, {"{\"a\": 1}", true}, {"{\"a\":[1,2,{\"b\":null}],\"c\":\"x\"}", true}, {"[]", false},
+	      {"{\n  \"a\": [\n    -1.5e-3,\n    true\n  ]\n}", true}, {"{\"a\"}", false}, {"{\"a\":1,}", false}, {"{\"a\":01}", false},
+	      {"{\"a\":\"\\u00e9\\ud83d\\ude00\\n\"}", true}, {"{\"a\":\"\\ud83d\"}", false}, {"{\"a\":\"\n\"}", false}, {"{\"a\":  1}", false},
+	      {"{\"\xc3\xa9\":\"\xf0\x9f\x98\x80\"}", true}, {"{\n\n}", false}, {" {}", false}, {"{} ", false});
+	tongue_fini(&t);
+}
+
+Test(grammar_json, objects_have_their_properties_in_order)
+{
+	struct tongue t;
+	demo_init(&t);
+	const char *source = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"},\"c\":{\"type\":\"boolean\"}},"
+			     "\"required\":[\"b\"]}";
+	SCHEMA(&t, source, {"{\"a\":1,\"b\":\"x\",\"c\":true}", true}, {"{\"b\":\"x\"}", true}, {"{\"a\": 1, \"b\": \"x\"}", true},
+	       {"{\"b\":\"x\",\"c\":false}", true}, {"{\"b\":\"x\",\"a\":1}", false}, {"{\"a\":1}", false}, {"{}", false},
+	       {"{\"b\":\"x\",\"d\":1}", false}, {"{\n\t\"b\": \"x\"\n}", true});
+	SCHEMA(&t, "{\"properties\":{\"a\":{\"type\":\"null\"}}}", {"{}", true}, {"{\"a\":null}", true}, {"{,\"a\":null}", false});
+	SCHEMA(&t, "{\"properties\":{\"a\":false,\"b\":true},\"required\":[\"z\"]}", {"{\"b\":[],\"z\":0}", true}, {"{\"z\":{}}", true}, {"{\"b\":1}", false});
+	tongue_fini(&t);
+}
+
+Test(grammar_json, further_members)
+{
+	struct tongue t;
+	demo_init(&t);
+	const char *source = "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"no\":{}},\"required\":[\"name\"],"
+			     "\"additionalProperties\":{\"type\":\"integer\"}}";
+	SCHEMA(&t, source, {"{\"name\":\"x\"}", true}, {"{\"name\":\"x\",\"n\":1}", true}, {"{\"name\":\"x\",\"nam\":1,\"names\":2}", true},
+	       {"{\"name\":\"x\",\"name\":1}", false}, {"{\"name\":\"x\",\"n\":\"1\"}", false}, {"{\"name\":\"x\",\"no\":true,\"\xc3\xa9\":1}", true},
+	       {"{\"name\":\"x\",\"\":1}", true}, {"{\"name\":\"x\",\"\\u006eo\":1}", false});
+	SCHEMA(&t, "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"null\"},\"minProperties\":1,\"maxProperties\":2}", {"{\"a\":null}", true},
+	       {"{\"a\":null,\"b\":null}", true}, {"{}", false}, {"{\"a\":null,\"b\":null,\"c\":null}", false}, {"{\"a\":1}", false});
+	SCHEMA(&t, "{\"type\":\"object\",\"patternProperties\":{\"^x-[a-z]+$\":{\"type\":\"integer\"}},\"properties\":{\"a\":{}},\"additionalProperties\":false}",
+	       {"{\"a\":[],\"x-b\":1}", true}, {"{\"x-b\":1}", true}, {"{\"y\":1}", false}, {"{\"x-1\":1}", false});
+	SCHEMA(&t, "{\"type\":\"object\",\"propertyNames\":{\"pattern\":\"^[a-c]$\"},\"additionalProperties\":{\"type\":\"integer\"}}", {"{\"a\":1,\"c\":2}", true},
+	       {"{\"d\":1}", false});
+	SCHEMA(&t, "{\"type\":\"object\"}", {"{\"x\":{\"y\":[0]}}", true}, {"[]", false});
+	SCHEMA(&t, "{\"type\":\"object\",\"additionalProperties\":false}", {"{}", true}, {"{ }", true}, {"{\"a\":1}", false});
+	tongue_fini(&t);
+}
+
+Test(grammar_json, arrays)
+{
+	struct tongue t;
+	demo_init(&t);
+	SCHEMA(&t, "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":3}", {"[1,2]", true}, {"[1, 2, 3]", true},
+	       {"[1]", false}, {"[1,2,3,4]", false}, {"[]", false}, {"[1,\"2\"]", false}, {"[\n  1,\n  2\n]", true});
+	SCHEMA(&t, "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"items\":{\"type\":\"null\"}}", {"[]", true},
+	       {"[1]", true}, {"[1,\"a\"]", true}, {"[1,\"a\",null,null]", true}, {"[\"a\"]", false}, {"[1,\"a\",2]", false});
+	SCHEMA(&t, "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"}],\"items\":false,\"minItems\":1}", {"[1]", true}, {"[]", false}, {"[1,2]", false});
+	SCHEMA(&t, "{\"type\":\"array\"}", {"[]", true}, {"[1,\"a\",{}]", true}, {"[1,]", false});
+	SCHEMA(&t, "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"maxItems\":0}", {"[]", true}, {"[1]", false});
+	tongue_fini(&t);
+}
+
+Test(grammar_json, strings)
+{
+	struct tongue t;
+	demo_init(&t);
+	SCHEMA(&t, "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", {"\"ab\"", true}, {"\"\xc3\xa9\xf0\x9f\x98\x80\\n\"", true}, {"\"a\"", false},
+	       {"\"abcd\"", false}, {"\"\\ud83d\\ude00a\"", true});
+	SCHEMA(&t, "{\"type\":\"string\",\"minLength\":3}", {"\"abc\"", true}, {"\"abcdefghij\"", true}, {"\"ab\"", false});
+	SCHEMA(&t, "{\"type\":\"string\",\"pattern\":\"^[A-Z]{2}\\\\d+$\"}", {"\"AB12\"", true}, {"\"AB\"", false}, {"\"xAB1\"", false});
+	SCHEMA(&t, "{\"type\":\"string\",\"pattern\":\"b+\"}", {"\"abbc\"", true}, {"\"b\"", true}, {"\"ac\"", false}, {"\"\\\\b\\\"\"", true});
+	SCHEMA(&t, "{\"type\":\"string\",\"pattern\":\"^\\\"\\\\n.$\"}", {"\"\\\"\\nx\"", true}, {"\"\\\"\\n\\\\\"", true}, {"\"\"\n\"\"", false});
+	SCHEMA(&t, "{\"type\":\"string\",\"format\":\"date-time\"}", {"\"2024-02-29T23:59:59Z\"", true}, {"\"2023-02-29T00:00:00Z\"", false},
+	       {"\"2000-02-29T00:00:00.5+01:00\"", true}, {"\"1900-02-29T00:00:00Z\"", false}, {"\"2024-04-31T00:00:00Z\"", false}, {"\"2024-01-01\"", false});
+	SCHEMA(&t, "{\"type\":\"string\",\"format\":\"uuid\"}", {"\"123e4567-e89b-12d3-a456-426614174000\"", true}, {"\"123e4567\"", false});
+	SCHEMA(&t, "{\"type\":\"string\",\"format\":\"ipv4\"}", {"\"192.168.0.255\"", true}, {"\"192.168.0.256\"", false}, {"\"1.2.3\"", false});
+	SCHEMA(&t, "{\"type\":\"string\",\"format\":\"email\"}", {"\"a.b+c@example.org\"", true}, {"\"a@b\"", false}, {"\"@x.y\"", false});
+	SCHEMA(&t, "{\"type\":\"string\",\"format\":\"of our own\"}", {"\"anything\"", true});
+	tongue_fini(&t);
+}
+
+Test(grammar_json, numbers)
+{
+	struct tongue t;
+	demo_init(&t);
+	SCHEMA(&t, "{\"type\":\"integer\"}", {"0", true}, {"-12", true}, {"1.0", false}, {"007", false}, {"9223372036854775807", true});
+	SCHEMA(&t, "{\"type\":\"number\"}", {"0", true}, {"-1.25", true}, {"6.02e23", true}, {"1.", false}, {"+1", false}, {"1e400", false});
+	SCHEMA(&t, "{\"type\":\"integer\",\"minimum\":-5,\"maximum\":120}", {"-5", true}, {"-6", false}, {"0", true}, {"120", true}, {"121", false},
+	       {"99", true}, {"119", true}, {"200", false}, {"-0", false}, {"1000", false});
+	SCHEMA(&t, "{\"type\":\"integer\",\"exclusiveMinimum\":9,\"exclusiveMaximum\":12.5}", {"9", false}, {"10", true}, {"12", true}, {"13", false});
+	SCHEMA(&t, "{\"type\":\"integer\",\"minimum\":1.5}", {"1", false}, {"2", true}, {"123456", true}, {"-2", false});
+	SCHEMA(&t, "{\"type\":\"integer\",\"maximum\":-10}", {"-10", true}, {"-9", false}, {"-100", true}, {"10", false}, {"0", false});
+	SCHEMA(&t, "{\"type\":\"number\",\"minimum\":0,\"maximum\":1}", {"0", true}, {"0.5", true}, {"1", true}, {"1.0", true}, {"1.01", false}, {"-0.1", false},
+	       {"0.000", true}, {"2", false});
+	SCHEMA(&t, "{\"type\":\"number\",\"exclusiveMinimum\":0.25,\"maximum\":10.5}", {"0.25", false}, {"0.250", false}, {"0.2501", true}, {"0.3", true},
+	       {"10.5", true}, {"10.50", true}, {"10.51", false}, {"10", true}, {"9.99", true}, {"0", false}, {"11", false});
+	SCHEMA(&t, "{\"type\":\"number\",\"minimum\":-1.5,\"exclusiveMaximum\":-0.5}", {"-1.5", true}, {"-0.5", false}, {"-0.51", true}, {"-1", true},
+	       {"-1.51", false}, {"0", false});
+	SCHEMA(&t, "{\"type\":\"number\",\"multipleOf\":0.01,\"minimum\":0}", {"1.25", true}, {"1.255", false}, {"3", true});
+	SCHEMA(&t, "{\"type\":\"number\",\"minimum\":0,\"exclusiveMinimum\":true,\"maximum\":3}", {"0", false}, {"0.1", true}, {"3", true});
+	tongue_fini(&t);
+}
+
+Test(grammar_json, literals)
+{
+	struct tongue t;
+	demo_init(&t);
+	SCHEMA(&t, "{\"enum\":[\"red\",\"re\\\"d\",3,1.5,null,true,[1,\"x\"],{\"a\":{}}]}", {"\"red\"", true}, {"\"re\\\"d\"", true}, {"3", true}, {"1.5", true},
+	       {"null", true}, {"true", true}, {"[1, \"x\"]", true}, {"{\"a\":{}}", true}, {"false", false}, {"\"blue\"", false}, {"31", false});
+	SCHEMA(&t, "{\"const\":\"\xc3\xa9\\n\"}", {"\"\xc3\xa9\\n\"", true}, {"\"e\"", false});
+	SCHEMA(&t, "{\"type\":\"string\",\"enum\":[1,\"a\"]}", {"\"a\"", true}, {"1", false});
+	SCHEMA(&t, "{\"allOf\":[{\"enum\":[1,2,3]},{\"enum\":[2,3,4]}],\"const\":3}", {"3", true}, {"2", false});
+	tongue_fini(&t);
+}
+
+Test(grammar_json, unions_and_conjunctions)
+{
+	struct tongue t;
+	demo_init(&t);
+	SCHEMA(&t, "{\"type\":[\"string\",\"null\"]}", {"\"a\"", true}, {"null", true}, {"1", false});
+	SCHEMA(&t, "{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\",\"maxLength\":1}]}", {"12", true}, {"\"a\"", true}, {"\"ab\"", false});
+	SCHEMA(&t, "{\"oneOf\":[{\"const\":1},{\"const\":2}]}", {"1", true}, {"2", true}, {"3", false});
+	SCHEMA(&t, "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"integer\"}},\"anyOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}",
+	       {"{\"a\":1}", true}, {"{\"b\":1}", true}, {"{}", false});
+	SCHEMA(&t, "{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":3}},\"required\":[\"a\"]},{\"properties\":{\"b\":{},\"a\":{\"maximum\":5}}}]}",
+	       {"{\"a\":4}", true}, {"{\"a\":4,\"b\":0}", true}, {"{\"a\":6}", false}, {"{\"a\":2}", false}, {"{\"b\":0}", false});
+	SCHEMA(&t, "{\"type\":\"string\",\"nullable\":true}", {"null", true}, {"\"\"", true});
+	SCHEMA(&t, "true", {"[{}]", true}, {"null", true}, {"", false});
+	tongue_fini(&t);
+}
+
+Test(grammar_json, references_and_recursion)
+{
+	struct tongue t;
+	demo_init(&t);
+	const char *tree = "{\"$defs\":{\"node\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},\"next\":{\"anyOf\":[{\"$ref\":\"#/$defs/node\"},"
+			   "{\"type\":\"null\"}]}},\"required\":[\"v\",\"next\"]}},\"$ref\":\"#/$defs/node\"}";
+	SCHEMA(&t, tree, {"{\"v\":1,\"next\":null}", true}, {"{\"v\":1,\"next\":{\"v\":2,\"next\":null}}", true}, {"{\"v\":1,\"next\":{\"v\":2}}", false});
+	SCHEMA(&t, "{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}", {"[]", true}, {"[[],[[]]]", true}, {"[1]", false});
+	SCHEMA(&t, "{\"definitions\":{\"a/b\":{\"type\":\"null\"}},\"properties\":{\"x\":{\"$ref\":\"#/definitions/a~1b\",\"title\":\"t\"}}}", {"{\"x\":null}", true},
+	       {"{\"x\":1}", false});
+	SCHEMA(&t, "{\"$defs\":{\"s\":{\"type\":\"string\"}},\"$ref\":\"#/$defs/s\",\"maxLength\":1}", {"\"a\"", true}, {"\"ab\"", false});
+	tongue_fini(&t);
+}
+
+Test(grammar_json, what_constrains_and_is_not_supported_is_named)
+{
+	static const struct {
+		const char *source, *word;
+		enum err wanted;
+	} cases[] = {
+		{"{\"properties\":{\"a/b\":{\"not\":{}}}}", "#/properties/a~1b/not is not supported", ERR_UNSUPPORTED},
+		{"{\"type\":\"array\",\"uniqueItems\":true}", "#/uniqueItems", ERR_UNSUPPORTED},
+		{"{\"if\":{},\"then\":{}}", "#/if", ERR_UNSUPPORTED},
+		{"{\"type\":\"array\",\"contains\":{}}", "#/contains", ERR_UNSUPPORTED},
+		{"{\"$ref\":\"http://x\"}", "only references into the schema itself", ERR_UNSUPPORTED},
+		{"{\"$ref\":\"#/$defs/x\"}", "does not exist", ERR_INVALID},
+		{"{\"$ref\":\"#\"}", "calls itself", ERR_UNSUPPORTED},
+		{"{\"type\":\"integer\",\"multipleOf\":3}", "#/multipleOf", ERR_UNSUPPORTED},
+		{"{\"type\":\"strin\"}", "strin is no type", ERR_FORMAT},
+		{"{\"type\":\"string\",\"pattern\":\"a(?=b)\"}", "#/pattern: the group at byte 1", ERR_UNSUPPORTED},
+		{"{\"type\":\"string\",\"pattern\":\"a\",\"maxLength\":3}", "write the length into the pattern", ERR_UNSUPPORTED},
+		{"{\"type\":\"string\",\"maxLength\":-1}", "#/maxLength is to be a count", ERR_FORMAT},
+		{"{\"type\":\"string\",\"maxLength\":100000000}", "#/maxLength: at most", ERR_TOO_LONG},
+		{"{\"properties\":[]}", "#/properties is to be an object", ERR_FORMAT},
+		{"{\"items\":3}", "#/items is to be a schema", ERR_FORMAT},
+		{"{\"enum\":[]}", "#/enum is to have a value", ERR_FORMAT},
+		{"{\"enum\":[1],\"minimum\":0}", "#/minimum beside enum", ERR_UNSUPPORTED},
+		{"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}]}", "no text matches", ERR_INVALID},
+		{"{\"properties\":{\"a\":false},\"required\":[\"a\"]}", "no text matches", ERR_INVALID},
+		{"{\"properties\":{\"n\":{\"$ref\":\"#\"}},\"required\":[\"n\"]}", "never ends", ERR_INVALID},
+		{"false", "no text matches", ERR_INVALID},
+		{"{\"a\":", "no JSON", ERR_FORMAT},
+		{"[]", "is to be a schema", ERR_FORMAT},
+		{"{\"properties\":{\"a\":{}},\"minProperties\":1}", "#/minProperties", ERR_UNSUPPORTED},
+		{"{\"patternProperties\":{\"a\":{},\"b\":{}}}", "more than one pattern", ERR_UNSUPPORTED},
+	};
+	for (size_t i = 0; i < COUNT_OF(cases); i++)
+		refused(GRAMMAR_JSON_SCHEMA, cases[i].source, cases[i].wanted, cases[i].word);
+}
+
+Test(grammar_json, nesting_is_bounded_and_always_ends)
+{
+	struct tongue t;
+	demo_init(&t);
+	struct grammar *g = compiled(GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}");
+	struct grammar_state *s;
+	cr_assert_eq(grammar_state_create(&s, g, t.vocab), ERR_OK);
+	u32 levels = 0;
+	while (grammar_state_advance(s, t.byte_token['[']) == ERR_OK)
+		levels++;
+	cr_assert_geq(levels, GRAMMAR_JSON_LEVELS_MAX);
+	cr_assert_leq(levels, JSON_LEVELS_MAX + 2);
+	while (levels-- > 0)
+		cr_assert_eq(grammar_state_advance(s, t.byte_token[']']), ERR_OK);
+	cr_assert(grammar_state_must_end(s));
+	grammar_state_destroy(&s);
+	grammar_unref(&g);
+	tongue_fini(&t);
+}
+
+Test(grammar_json, compact_has_no_white_space)
+{
+	struct tongue t;
+	demo_init(&t);
+	struct grammar *g;
+	struct err_msg em;
+	cr_assert_eq(grammar_compile(&g, GRAMMAR_JSON_OBJECT, GRAMMAR_COMPACT, "", 0, &em), ERR_OK);
+	cr_assert(takes_text(&t, g, "{\"a\":[1,2]}", 11));
+	cr_assert(!takes_text(&t, g, "{\"a\": 1}", 8));
+	cr_assert(!takes_text(&t, g, "{ }", 3));
+	grammar_unref(&g);
+	tongue_fini(&t);
+}
+
+Test(grammar_json, ebnf)
+{
+	struct tongue t;
+	demo_init(&t);
+	const char *sums = "# sums\nroot ::= (expr \"=\" ws term \"\\n\")+\nexpr ::= term ([-+*/] term)*\n"
+			   "term ::= ident | num | \"(\" ws expr \")\" ws\nident ::= [a-z] [a-z0-9_]* ws\nnum ::= [0-9]{1,3} ws\nws ::= [ \\t\\n]*\n";
+	CHECK(&t, GRAMMAR_EBNF, sums, {"a +1 = 2\n", true}, {"(a*(b-3))=x\n(1)=2\n", true}, {"a+=2\n", false}, {"a=1234\n", false}, {"(a=1\n", false});
+	CHECK(&t, GRAMMAR_EBNF, "root ::= \"a\"\n  | other # words\nother ::= [^a-z\\n]+ | .\"\\x41\\u00e9\"", {"a", true}, {"AB", true}, {"b", false},
+	      {"zA\xc3\xa9", true});
+	CHECK(&t, GRAMMAR_EBNF, "root ::= \"(\" root \")\" | \"\"", {"", true}, {"(())", true}, {"(()", false});
+	refused(GRAMMAR_EBNF, "a ::= \"x\"", ERR_INVALID, "rule root is missing");
+	refused(GRAMMAR_EBNF, "root ::= b", ERR_INVALID, "rule b is missing");
+	refused(GRAMMAR_EBNF, "root ::= root \"a\" | \"b\"", ERR_UNSUPPORTED, "root calls itself before");
+	refused(GRAMMAR_EBNF, "root ::= e root\ne ::= \"\" | \"x\"", ERR_UNSUPPORTED, "left recursion");
+	refused(GRAMMAR_EBNF, "root ::= \"a\" root", ERR_INVALID, "never ends");
+	refused(GRAMMAR_EBNF, "root ::= \"a", ERR_FORMAT, "line 1: the literal is not closed");
+	refused(GRAMMAR_EBNF, "root ::= \"a\"\nroot ::= \"b\"", ERR_FORMAT, "line 2: the rule root is there already");
+	refused(GRAMMAR_EBNF, "root = \"a\"", ERR_FORMAT, "a rule was expected");
+	refused(GRAMMAR_EBNF, "root ::= \"a\"{9,2}", ERR_FORMAT, "{least,most}");
+	tongue_fini(&t);
+}
+
+Test(grammar_json, parts)
+{
+	struct tongue t;
+	demo_init(&t);
+	const char *calls = "[{\"repeat\":[\"<call>\\n\",{\"json_schema\":{\"$defs\":{\"a\":{\"type\":\"integer\"}},\"properties\":{\"n\":{\"$ref\":\"#/$defs/a\"}},"
+			    "\"required\":[\"n\"]}},\"\\n</call>\"]},{\"any\":[[\"!\"],[{\"regex\":\"[0-9]+\"}]]}]";
+	CHECK(&t, GRAMMAR_PARTS, calls, {"<call>\n{\"n\":1}\n</call>!", true}, {"<call>\n{\"n\":1}\n</call><call>\n{\"n\": 2}\n</call>42", true},
+	      {"!", false}, {"<call>\n{}\n</call>!", false});
+	refused(GRAMMAR_PARTS, "[1]", ERR_FORMAT, "#/0 is to be a string or an object");
+	refused(GRAMMAR_PARTS, "[{\"json_schema\":{\"not\":{}}}]", ERR_UNSUPPORTED, "#/0/json_schema/not");
+	refused(GRAMMAR_PARTS, "[{\"repeat\":3}]", ERR_FORMAT, "#/0/repeat is to be an array of parts");
+	refused(GRAMMAR_PARTS, "{}", ERR_FORMAT, "array of parts");
+	tongue_fini(&t);
+}

@@ -1,0 +1,506 @@
+/* Owns schemas as conjunctions of layers: references, allOf, anyOf, types, and what is not supported. Runs wherever a grammar
+ * is compiled. Never passes over a keyword that constrains: it is read, or refused with its place. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/grammar_schema_priv.h"
+
+/* ---- places ---- */
+
+static void too_large(struct schema *s)
+{
+	gb_fail(s->b, ERR_TOO_LONG, "the schema is too large");
+}
+
+const char *schema_path(struct schema *s, const char *path, const char *key, const char *member, size_t member_bytes)
+{
+	size_t bytes = strlen(path) + strlen(key) + 2 * member_bytes + 4, n;
+	char *out = arena_alloc(&s->b->arena, bytes);
+	if (out == NULL) {
+		too_large(s);
+		return "#";
+	}
+	n = (size_t)(stpcpy(stpcpy(stpcpy(out, path), "/"), key) - out);
+	if (member != NULL)
+		out[n++] = '/';
+	for (size_t i = 0; member != NULL && i < member_bytes; i++) {
+		if (member[i] == '~' || member[i] == '/') {
+			out[n++] = '~';
+			out[n++] = member[i] == '~' ? '0' : '1';
+		} else {
+			out[n++] = member[i];
+		}
+	}
+	out[n] = '\0';
+	return out;
+}
+
+void conj_add(struct schema *s, struct conj *c, json_val v, const char *path)
+{
+	bool truth;
+	if (json_bool(v, &truth)) {
+		c->never = c->never || !truth;
+		return;
+	}
+	if (json_type(v) != JSON_OBJECT) {
+		gb_fail(s->b, ERR_FORMAT, "%s is to be a schema (an object, or true or false), not %s", path, json_type_name(v));
+		return;
+	}
+	for (u32 i = 0; i < c->count; i++) {
+		if (c->layers[i].v.node == v.node)
+			return;
+	}
+	if (c->count >= LAYERS_MAX)
+		gb_fail(s->b, ERR_TOO_LONG, "%s: more than %d schemas apply to one value", path, LAYERS_MAX);
+	else
+		c->layers[c->count++] = (struct layer){.v = v, .path = path};
+}
+
+json_val layer_get(struct schema *s, const struct layer *l, const char *key, enum json_type type)
+{
+	json_val v = json_get(l->v, key);
+	if (json_type(v) == JSON_MISSING || json_type(v) == type)
+		return v;
+	static const char *const names[] = {"", "null", "true or false", "an integer", "a number", "a string", "an array", "an object"};
+	gb_fail(s->b, ERR_FORMAT, "%s/%s is to be %s, not %s", l->path, key, names[type], json_type_name(v));
+	return (json_val){NULL};
+}
+
+bool conj_has(const struct conj *c, const char *key, const struct layer **where)
+{
+	for (u32 i = 0; i < c->count; i++) {
+		if (json_type(json_get(c->layers[i].v, key)) == JSON_MISSING)
+			continue;
+		if (where != NULL)
+			*where = &c->layers[i];
+		return true;
+	}
+	return false;
+}
+
+static u32 read_count(struct schema *s, const struct layer *l, const char *key, u32 fallback)
+{
+	json_val v = json_get(l->v, key);
+	double value;
+	if (json_type(v) == JSON_MISSING)
+		return fallback;
+	if (json_double(v, &value) && value >= 0 && value == (double)(u64)value && value < GRAMMAR_NONE)
+		return (u32)value;
+	gb_fail(s->b, ERR_FORMAT, "%s/%s is to be a count, an integer of 0 or more", l->path, key);
+	return fallback;
+}
+
+u32 conj_count_max(struct schema *s, const struct conj *c, const char *key, u32 from)
+{
+	for (u32 i = 0; i < c->count; i++) {
+		u32 n = read_count(s, &c->layers[i], key, from);
+		from = n > from ? n : from;
+	}
+	return from;
+}
+
+u32 conj_count_min(struct schema *s, const struct conj *c, const char *key, u32 from)
+{
+	for (u32 i = 0; i < c->count; i++) {
+		u32 n = read_count(s, &c->layers[i], key, from);
+		from = n < from ? n : from;
+	}
+	return from;
+}
+
+/* ---- what is not supported ---- */
+
+static void check_keywords(struct schema *s, const struct layer *l)
+{
+	static const struct {
+		const char *key, *advice;
+	} refused[] = {
+		{"not", "say what is allowed instead"},
+		{"if", "use anyOf with the cases"},
+		{"dependentRequired", "use anyOf with the cases"},
+		{"dependentSchemas", "use anyOf with the cases"},
+		{"dependencies", "use anyOf with the cases"},
+		{"contains", "use prefixItems or items"},
+		{"unevaluatedItems", "use items: false"},
+		{"$dynamicRef", "use $ref"},
+		{"$recursiveRef", "use $ref"},
+	};
+	for (size_t i = 0; i < COUNT_OF(refused); i++) {
+		if (json_type(json_get(l->v, refused[i].key)) != JSON_MISSING)
+			gb_fail(s->b, ERR_UNSUPPORTED, "%s/%s is not supported: %s", l->path, refused[i].key, refused[i].advice);
+	}
+	bool on = false;
+	if (json_bool(layer_get(s, l, "uniqueItems", JSON_BOOL), &on) && on)
+		gb_fail(s->b, ERR_UNSUPPORTED, "%s/uniqueItems is not supported: leave it out and check the answer, or use an enum of the combinations",
+			l->path);
+}
+
+/* ---- references ---- */
+
+/* One step of a JSON pointer: text up to the next '/', unescaped ("~1", "~0", "%25"). */
+static json_val step_into(json_val at, const char *text, size_t bytes)
+{
+	char key[512];
+	size_t n = 0;
+	for (size_t i = 0; i < bytes; i++) {
+		if (n >= sizeof(key))
+			return (json_val){NULL};
+		unsigned code;
+		char two[3] = {0};
+		if (text[i] == '~' && i + 1 < bytes) {
+			key[n++] = text[++i] == '1' ? '/' : '~';
+		} else if (text[i] == '%' && i + 2 < bytes) {
+			memcpy(two, text + i + 1, 2);
+			code = (unsigned)strtoul(two, NULL, 16);
+			key[n++] = (char)code;
+			i += 2;
+		} else {
+			key[n++] = text[i];
+		}
+	}
+	if (json_type(at) != JSON_ARRAY)
+		return json_getn(at, key, n);
+	u64 index = 0;
+	for (size_t i = 0; i < n; i++) {
+		if (key[i] < '0' || key[i] > '9' || index > 1000000)
+			return (json_val){NULL};
+		index = index * 10 + (u64)(key[i] - '0');
+	}
+	return json_at(at, index);
+}
+
+/* The schema that layer's $ref names. */
+static json_val resolve(struct schema *s, const struct layer *l, const char **path)
+{
+	json_val v = layer_get(s, l, "$ref", JSON_STRING);
+	const char *ref = json_cstr(v, NULL);
+	if (ref == NULL)
+		return (json_val){NULL};
+	if (ref[0] != '#' || (ref[1] != '\0' && ref[1] != '/')) {
+		gb_fail(s->b, ERR_UNSUPPORTED, "%s/$ref: \"%.80s\" is not supported: only references into the schema itself, as \"#/$defs/name\"",
+			l->path, ref);
+		return (json_val){NULL};
+	}
+	json_val at = s->root;
+	for (const char *p = ref + 1; *p == '/' && json_type(at) != JSON_MISSING;) {
+		size_t n = strcspn(p + 1, "/");
+		at = step_into(at, p + 1, n);
+		p += n + 1;
+	}
+	if (json_type(at) == JSON_MISSING)
+		gb_fail(s->b, ERR_INVALID, "%s/$ref: \"%.80s\" does not exist in the schema", l->path, ref);
+	*path = arena_strdup(&s->b->arena, ref);
+	if (*path == NULL)
+		*path = "#";
+	return at;
+}
+
+/* Whether the schema says nothing besides its $ref. */
+static bool is_plain_ref(const struct layer *l)
+{
+	static const char *const notes[] = {"$ref", "title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"};
+	if (json_type(json_get(l->v, "$ref")) == JSON_MISSING || (l->flags & LAYER_REF_READ))
+		return false;
+	for (struct json_iter it = json_iterate(l->v); json_next(&it);) {
+		bool note = false;
+		for (size_t i = 0; i < COUNT_OF(notes) && !note; i++)
+			note = strcmp(it.key, notes[i]) == 0;
+		if (!note)
+			return false;
+	}
+	return true;
+}
+
+/* Adds what $ref and allOf of the layers stand for, until there is nothing to add. */
+static void flatten(struct schema *s, struct conj *c)
+{
+	for (u32 i = 0; i < c->count && s->b->err == ERR_OK; i++) {
+		struct layer *l = &c->layers[i];
+		if (!(l->flags & LAYER_REF_READ) && json_type(json_get(l->v, "$ref")) != JSON_MISSING) {
+			const char *path = "#";
+			json_val target = resolve(s, l, &path);
+			l->flags |= LAYER_REF_READ;
+			if (s->b->err == ERR_OK)
+				conj_add(s, c, target, path);
+		}
+		if (l->flags & LAYER_ALL_READ)
+			continue;
+		l->flags |= LAYER_ALL_READ;
+		u32 k = 0;
+		char number[12];
+		for (struct json_iter it = json_iterate(layer_get(s, l, "allOf", JSON_ARRAY)); json_next(&it); k++) {
+			int n = snprintf(number, sizeof(number), "%u", k);
+			conj_add(s, c, it.value, schema_path(s, l->path, "allOf", number, (size_t)n));
+		}
+		check_keywords(s, l);
+	}
+}
+
+/* ---- rules ---- */
+
+static bool same_layers(const struct conj *x, const struct conj *y)
+{
+	if (x->count != y->count || x->never != y->never)
+		return false;
+	for (u32 i = 0; i < x->count; i++) {
+		if (x->layers[i].v.node != y->layers[i].v.node || x->layers[i].flags != y->layers[i].flags)
+			return false;
+	}
+	return true;
+}
+
+/* The rule of these layers; new ones wait in s->rules until grammar_put_schema comes to them. */
+static u32 find_rule(struct schema *s, const struct conj *c, u32 rule)
+{
+	struct gb *b = s->b;
+	for (u32 i = 0; i < s->rule_count; i++) {
+		if (same_layers(s->rules[i].conj, c))
+			return s->rules[i].rule;
+	}
+	if (s->rule_count == s->rule_capacity) {
+		u32 capacity = s->rule_capacity > 0 ? 2 * s->rule_capacity : 16;
+		struct schema_rule *grown = arena_alloc(&b->arena, capacity * sizeof(*grown));
+		if (grown == NULL) {
+			too_large(s);
+			return 0;
+		}
+		if (s->rule_count > 0)
+			memcpy(grown, s->rules, s->rule_count * sizeof(*grown));
+		s->rules = grown;
+		s->rule_capacity = capacity;
+	}
+	struct conj *copy = arena_alloc(&b->arena, sizeof(*copy));
+	if (copy == NULL) {
+		too_large(s);
+		return 0;
+	}
+	*copy = *c;
+	if (rule == GRAMMAR_NONE)
+		rule = gb_rule(b, c->count > 0 ? c->layers[0].path : "a value");
+	s->rules[s->rule_count++] = (struct schema_rule){rule, copy};
+	return rule;
+}
+
+u32 schema_rule_of(struct schema *s, const struct conj *c)
+{
+	struct conj only = {0};
+	if (c->count == 1 && !c->never && is_plain_ref(&c->layers[0])) {
+		const char *path = "#";
+		json_val target = resolve(s, &c->layers[0], &path);
+		if (s->b->err == ERR_OK)
+			conj_add(s, &only, target, path);
+		c = &only;
+	}
+	return s->b->err == ERR_OK ? find_rule(s, c, GRAMMAR_NONE) : 0;
+}
+
+void grammar_put_schema(struct json_rules *j, u32 rule, json_val root, const char *path)
+{
+	struct schema s = {.b = j->b, .json = j, .root = root, .root_path = path};
+	struct conj c = {0};
+	conj_add(&s, &c, root, path);
+	if (j->b->err == ERR_OK)
+		find_rule(&s, &c, rule);
+	for (u32 i = 0; i < s.rule_count && j->b->err == ERR_OK; i++) {
+		struct grammar_rule r = j->b->rules[s.rules[i].rule];
+		gb_empty(j->b, schema_put(&s, r.start, s.rules[i].conj), r.accept);
+	}
+}
+
+void grammar_read_schema(struct gb *b, u32 flags, const char *source, size_t bytes)
+{
+	struct json_doc *doc = NULL;
+	struct err_msg em = {.text = ""};
+	struct json_rules j;
+	json_rules_init(&j, b, flags);
+	u32 root = gb_rule(b, "#");
+	if (json_parse(&doc, source, bytes, &em) != ERR_OK)
+		gb_fail(b, ERR_FORMAT, "the schema is no JSON: %s", em.text);
+	if (b->err == ERR_OK)
+		grammar_put_schema(&j, root, json_root(doc), "#");
+	json_free(&doc);
+}
+
+/* ---- branches ---- */
+
+/* One alternative for each member of the layer's anyOf (or oneOf), the other layers applying to all of them. */
+static u32 put_branches(struct schema *s, u32 from, const struct conj *c, u32 layer, const char *key, u32 flag)
+{
+	const struct layer *l = &c->layers[layer];
+	json_val branches = layer_get(s, l, key, JSON_ARRAY);
+	u32 to = gb_node(s->b), k = 0;
+	if (s->b->err == ERR_OK && json_count(branches) == 0)
+		gb_fail(s->b, ERR_FORMAT, "%s/%s is to have a member", l->path, key);
+	for (struct json_iter it = json_iterate(branches); s->b->err == ERR_OK && json_next(&it); k++) {
+		char number[12];
+		int n = snprintf(number, sizeof(number), "%u", k);
+		struct conj *branch = arena_alloc(&s->b->arena, sizeof(*branch));
+		if (branch == NULL) {
+			too_large(s);
+			return to;
+		}
+		*branch = *c;
+		branch->layers[layer].flags |= flag;
+		conj_add(s, branch, it.value, schema_path(s, l->path, key, number, (size_t)n));
+		u32 begin = gb_node(s->b);
+		gb_empty(s->b, from, begin);
+		gb_empty(s->b, schema_put(s, begin, branch), to);
+	}
+	return to;
+}
+
+/* ---- types ---- */
+
+static u32 type_named(struct schema *s, const struct layer *l, json_val name)
+{
+	static const char *const names[] = {"null", "boolean", "integer", "number", "string", "array", "object"};
+	for (u32 i = 0; i < COUNT_OF(names); i++) {
+		if (json_string_equals(name, names[i]))
+			return 1u << i == TYPE_NUMBER ? TYPE_NUMBER | TYPE_INTEGER : 1u << i;
+	}
+	gb_fail(s->b, ERR_FORMAT, "%s/type: %.40s is no type: null, boolean, integer, number, string, array, object (or an array of these)",
+		l->path, json_cstr(name, json_type_name(name)));
+	return 0;
+}
+
+u32 layer_types(struct schema *s, const struct layer *l)
+{
+	json_val v = json_get(l->v, "type");
+	u32 types = 0;
+	bool nullable = false;
+	if (json_type(v) == JSON_MISSING)
+		return TYPE_ALL;
+	if (json_type(v) == JSON_ARRAY) {
+		for (struct json_iter it = json_iterate(v); json_next(&it);)
+			types |= type_named(s, l, it.value);
+	} else {
+		types = type_named(s, l, v);
+	}
+	if (json_bool(json_get(l->v, "nullable"), &nullable) && nullable)
+		types |= TYPE_NULL;
+	return types;
+}
+
+/* The types that the keywords speak of, where no type is given. 0: none. */
+static u32 types_spoken_of(const struct conj *c)
+{
+	static const struct {
+		const char *key;
+		u32 types;
+	} about[] = {
+		{"properties", TYPE_OBJECT},	   {"required", TYPE_OBJECT},	      {"additionalProperties", TYPE_OBJECT},
+		{"patternProperties", TYPE_OBJECT}, {"propertyNames", TYPE_OBJECT},    {"minProperties", TYPE_OBJECT},
+		{"maxProperties", TYPE_OBJECT},	   {"unevaluatedProperties", TYPE_OBJECT}, {"items", TYPE_ARRAY},
+		{"prefixItems", TYPE_ARRAY},	   {"minItems", TYPE_ARRAY},	      {"maxItems", TYPE_ARRAY},
+		{"pattern", TYPE_STRING},	   {"minLength", TYPE_STRING},	      {"maxLength", TYPE_STRING},
+		{"format", TYPE_STRING},	   {"minimum", TYPE_NUMBER},	      {"maximum", TYPE_NUMBER},
+		{"exclusiveMinimum", TYPE_NUMBER}, {"exclusiveMaximum", TYPE_NUMBER}, {"multipleOf", TYPE_NUMBER},
+	};
+	u32 types = 0;
+	for (size_t i = 0; i < COUNT_OF(about); i++)
+		types |= conj_has(c, about[i].key, NULL) ? about[i].types : 0;
+	return types;
+}
+
+static u32 conj_types(struct schema *s, const struct conj *c)
+{
+	u32 types = TYPE_ALL;
+	for (u32 i = 0; i < c->count; i++)
+		types &= layer_types(s, &c->layers[i]);
+	return types;
+}
+
+static u32 put_types(struct schema *s, u32 from, const struct conj *c)
+{
+	struct gb *b = s->b;
+	u32 types = conj_types(s, c), to = gb_node(b);
+	if (types == TYPE_ALL && types_spoken_of(c) != 0)
+		types = types_spoken_of(c);
+	if (types == TYPE_ALL) {
+		gb_empty(b, json_put_value(s->json, from), to);
+		return to;
+	}
+	if (types & TYPE_NULL)
+		gb_empty(b, gb_text(b, from, "null", 4), to);
+	if (types & TYPE_BOOLEAN)
+		gb_empty(b, json_put_pattern(b, from, "true|false"), to);
+	if (types & (TYPE_NUMBER | TYPE_INTEGER))
+		gb_empty(b, schema_put_number(s, from, c, !(types & TYPE_NUMBER)), to);
+	if (types & TYPE_STRING)
+		gb_empty(b, schema_put_string(s, from, c), to);
+	if (types & TYPE_ARRAY)
+		gb_empty(b, schema_put_array(s, from, c), to);
+	if (types & TYPE_OBJECT)
+		gb_empty(b, schema_put_object(s, from, c), to);
+	return to;
+}
+
+/* ---- one value ---- */
+
+static u32 put_flat(struct schema *s, u32 from, const struct conj *c)
+{
+	for (u32 i = 0; i < c->count; i++) {
+		const struct layer *l = &c->layers[i];
+		if (!(l->flags & LAYER_ANY_READ) && json_type(json_get(l->v, "anyOf")) != JSON_MISSING)
+			return put_branches(s, from, c, i, "anyOf", LAYER_ANY_READ);
+		if (!(l->flags & LAYER_ONE_READ) && json_type(json_get(l->v, "oneOf")) != JSON_MISSING)
+			return put_branches(s, from, c, i, "oneOf", LAYER_ONE_READ);
+	}
+	if (conj_has(c, "enum", NULL) || conj_has(c, "const", NULL))
+		return schema_put_enum(s, from, c);
+	return put_types(s, from, c);
+}
+
+/* Leaves out layers of which nothing is left but branches that were taken: so a $ref in a branch can be a rule. */
+static void drop_empty_layers(struct conj *c)
+{
+	u32 kept = 0;
+	for (u32 i = 0; i < c->count; i++) {
+		struct layer *l = &c->layers[i];
+		bool empty = l->flags != 0;
+		for (struct json_iter it = json_iterate(l->v); empty && json_next(&it);) {
+			empty = (strcmp(it.key, "anyOf") == 0 && (l->flags & LAYER_ANY_READ)) ||
+				(strcmp(it.key, "oneOf") == 0 && (l->flags & LAYER_ONE_READ)) ||
+				(strcmp(it.key, "$ref") == 0 && (l->flags & LAYER_REF_READ)) ||
+				(strcmp(it.key, "allOf") == 0 && (l->flags & LAYER_ALL_READ)) ||
+				(it.key[0] == '$' && strcmp(it.key, "$ref") != 0) ||
+				strcmp(it.key, "title") == 0 || strcmp(it.key, "description") == 0 ||
+				strcmp(it.key, "default") == 0 || strcmp(it.key, "examples") == 0 || strcmp(it.key, "definitions") == 0;
+		}
+		if (!empty)
+			c->layers[kept++] = *l;
+	}
+	c->count = kept;
+}
+
+u32 schema_put(struct schema *s, u32 from, const struct conj *c)
+{
+	if (s->b->err != ERR_OK)
+		return from;
+	if (++s->steps > SCHEMA_STEPS_MAX || s->level >= SCHEMA_LEVELS_MAX) {
+		gb_fail(s->b, ERR_TOO_LONG, "%s: the schema is too large: its anyOf, allOf and $ref multiply to more than %d parts, or %d levels",
+			c->count > 0 ? c->layers[0].path : "#", SCHEMA_STEPS_MAX, SCHEMA_LEVELS_MAX);
+		return from;
+	}
+	if (c->never)
+		return gb_node(s->b);
+	struct conj *flat = arena_alloc(&s->b->arena, sizeof(*flat));
+	if (flat == NULL) {
+		too_large(s);
+		return from;
+	}
+	*flat = *c;
+	drop_empty_layers(flat);
+	s->level++;
+	u32 to;
+	if (flat->count == 1 && is_plain_ref(&flat->layers[0])) {
+		to = gb_node(s->b);
+		gb_call(s->b, from, to, schema_rule_of(s, flat));
+	} else {
+		flatten(s, flat);
+		to = flat->never ? gb_node(s->b) : s->b->err == ERR_OK ? put_flat(s, from, flat) : from;
+	}
+	s->level--;
+	return to;
+}

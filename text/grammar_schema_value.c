@@ -1,0 +1,393 @@
+/* Owns what schemas say about single values and arrays: enum and const, strings, numbers, items. Runs wherever a grammar is
+ * compiled. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/utf8.h"
+#include "text/grammar_schema_priv.h"
+
+/* ---- enum and const ---- */
+
+static bool same_value(json_val x, json_val y)
+{
+	double a, b;
+	if (json_double(x, &a) && json_double(y, &b))
+		return a == b;
+	if (json_type(x) != json_type(y) || json_count(x) != json_count(y))
+		return false;
+	const char *p, *q;
+	size_t m, n;
+	bool s, t;
+	if (json_string(x, &p, &m) && json_string(y, &q, &n))
+		return m == n && memcmp(p, q, m) == 0;
+	if (json_bool(x, &s) && json_bool(y, &t))
+		return s == t;
+	bool object = json_type(x) == JSON_OBJECT;
+	struct json_iter there = json_iterate(y);
+	for (struct json_iter it = json_iterate(x); json_next(&it);) {
+		json_next(&there);
+		json_val other = object ? json_getn(y, it.key, it.key_bytes) : there.value;
+		if (!same_value(it.value, other))
+			return false;
+	}
+	return true;
+}
+
+static u32 type_of(json_val v)
+{
+	double value = 0;
+	switch (json_type(v)) {
+	case JSON_NULL:
+		return TYPE_NULL;
+	case JSON_BOOL:
+		return TYPE_BOOLEAN;
+	case JSON_INT:
+		return TYPE_INTEGER | TYPE_NUMBER;
+	case JSON_DOUBLE:
+		json_double(v, &value);
+		return value == (double)(i64)value ? TYPE_INTEGER | TYPE_NUMBER : TYPE_NUMBER;
+	case JSON_STRING:
+		return TYPE_STRING;
+	case JSON_ARRAY:
+		return TYPE_ARRAY;
+	default:
+		return TYPE_OBJECT;
+	}
+}
+
+/* Whether the layer allows the literal, as far as it speaks of type, enum and const. */
+static bool allows(struct schema *s, const struct layer *l, json_val v)
+{
+	if (!(layer_types(s, l) & type_of(v)))
+		return false;
+	json_val one = json_get(l->v, "const"), list = json_get(l->v, "enum");
+	if (json_type(one) != JSON_MISSING && !same_value(one, v))
+		return false;
+	bool found = json_type(list) == JSON_MISSING;
+	for (struct json_iter it = json_iterate(list); !found && json_next(&it);)
+		found = same_value(it.value, v);
+	return found;
+}
+
+/* What else would have to be checked for each literal. */
+static void refuse_beside_enum(struct schema *s, const struct conj *c)
+{
+	static const char *const keys[] = {"properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
+					   "maxProperties", "items", "prefixItems", "minItems", "maxItems", "pattern", "minLength",
+					   "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
+	for (size_t i = 0; i < COUNT_OF(keys); i++) {
+		const struct layer *l;
+		if (conj_has(c, keys[i], &l))
+			gb_fail(s->b, ERR_UNSUPPORTED, "%s/%s beside enum or const is not supported: list the values that are allowed", l->path,
+				keys[i]);
+	}
+}
+
+u32 schema_put_enum(struct schema *s, u32 from, const struct conj *c)
+{
+	struct gb *b = s->b;
+	const struct layer *l = NULL;
+	json_val list = {NULL}, one = {NULL};
+	refuse_beside_enum(s, c);
+	if (conj_has(c, "const", &l))
+		one = json_get(l->v, "const");
+	else if (conj_has(c, "enum", &l))
+		list = layer_get(s, l, "enum", JSON_ARRAY);
+	size_t count = one.node != NULL ? 1 : json_count(list), kept = 0;
+	if (b->err == ERR_OK && count == 0)
+		gb_fail(b, ERR_FORMAT, "%s/enum is to have a value", l->path);
+	json_val *values = arena_alloc(&b->arena, (count + 1) * sizeof(*values));
+	if (values == NULL)
+		gb_fail(b, ERR_TOO_LONG, "the schema is too large");
+	if (b->err != ERR_OK)
+		return from;
+	values[0] = one;
+	struct json_iter it = json_iterate(list);
+	for (size_t i = 0; i < count; i++) {
+		json_val v = one.node != NULL || !json_next(&it) ? one : it.value;
+		bool allowed = true;
+		for (u32 k = 0; k < c->count && allowed; k++)
+			allowed = allows(s, &c->layers[k], v);
+		if (allowed)
+			values[kept++] = v;
+	}
+	return json_put_literals(s->json, from, values, kept);
+}
+
+/* ---- strings ---- */
+
+#define DIGIT "[0-9]"
+#define YEAR  "(?:[1-9]" DIGIT DIGIT DIGIT "|0[1-9]" DIGIT DIGIT "|00[1-9]" DIGIT "|000[1-9])"
+#define LEAP  "(?:" DIGIT DIGIT "(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+#define DATE  "(?:" YEAR "-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]" DIGIT "|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]" DIGIT \
+	      "|30)|02-(?:0[1-9]|1" DIGIT "|2[0-8]))|" LEAP "-02-29)"
+#define TIME  "(?:[01]" DIGIT "|2[0-3]):[0-5]" DIGIT ":[0-5]" DIGIT "(?:\\." DIGIT "{1,9})?(?:Z|[+-](?:[01]" DIGIT "|2[0-3]):[0-5]" DIGIT ")"
+#define HEX4  "[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]"
+#define BYTE  "(?:25[0-5]|2[0-4]" DIGIT "|1" DIGIT DIGIT "|[1-9]?" DIGIT ")"
+#define ATOM  "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+#define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+
+static const char *format_pattern(const char *name)
+{
+	static const struct {
+		const char *name, *pattern;
+	} formats[] = {
+		{"date-time", DATE "T" TIME},
+		{"date", DATE},
+		{"time", TIME},
+		{"uuid", HEX4 HEX4 "-" HEX4 "-" HEX4 "-" HEX4 "-" HEX4 HEX4 HEX4},
+		{"email", ATOM "(?:\\." ATOM ")*@" LABEL "(?:\\." LABEL ")+"},
+		{"ipv4", BYTE "\\." BYTE "\\." BYTE "\\." BYTE},
+		{"hostname", LABEL "(?:\\." LABEL ")*"},
+	};
+	for (size_t i = 0; i < COUNT_OF(formats); i++) {
+		if (strcmp(formats[i].name, name) == 0)
+			return formats[i].pattern;
+	}
+	return NULL;
+}
+
+/* The only one of the layers' patterns and known formats; NULL where there is none. */
+static const char *find_pattern(struct schema *s, const struct conj *c, size_t *bytes, bool *search, const char **path)
+{
+	const char *found = NULL;
+	for (u32 i = 0; i < c->count; i++) {
+		const struct layer *l = &c->layers[i];
+		for (int kind = 0; kind < 2; kind++) {
+			const char *key = kind == 0 ? "pattern" : "format", *text;
+			size_t n;
+			if (!json_string(layer_get(s, l, key, JSON_STRING), &text, &n))
+				continue;
+			if (kind == 1 && (text = format_pattern(text)) == NULL)
+				continue;
+			if (found != NULL) {
+				gb_fail(s->b, ERR_UNSUPPORTED, "%s/%s beside another pattern or format of the same string is not supported: write one pattern for both",
+					l->path, key);
+				return NULL;
+			}
+			found = text;
+			*bytes = kind == 1 ? strlen(text) : n;
+			*search = kind == 0;
+			*path = schema_path(s, l->path, key, NULL, 0);
+		}
+	}
+	return found;
+}
+
+u32 schema_put_string(struct schema *s, u32 from, const struct conj *c)
+{
+	struct gb *b = s->b;
+	size_t bytes = 0;
+	bool search = false;
+	const char *path = "#", *pattern = find_pattern(s, c, &bytes, &search, &path);
+	const struct layer *l = NULL;
+	u32 min = conj_count_max(s, c, "minLength", 0), max = conj_count_min(s, c, "maxLength", GRAMMAR_NONE);
+	if (b->err != ERR_OK)
+		return from;
+	if (pattern != NULL && (conj_has(c, "minLength", &l) || conj_has(c, "maxLength", &l)))
+		gb_fail(b, ERR_UNSUPPORTED, "%s: minLength and maxLength beside a pattern or format are not supported: write the length into the pattern, as [a-z]{2,8}",
+			l->path);
+	if (min > GRAMMAR_REPEAT_MAX || (max != GRAMMAR_NONE && max > GRAMMAR_REPEAT_MAX)) {
+		bool is_min = min > GRAMMAR_REPEAT_MAX;
+		conj_has(c, is_min ? "minLength" : "maxLength", &l);
+		gb_fail(b, ERR_TOO_LONG, "%s/%s: at most %d is supported", l->path, is_min ? "minLength" : "maxLength", GRAMMAR_REPEAT_MAX);
+	}
+	if (b->err != ERR_OK)
+		return from;
+	if (max != GRAMMAR_NONE && min > max)
+		return gb_node(b);
+	if (pattern == NULL)
+		return json_put_string_of(s->json, from, min, max);
+	u32 to = json_put_matching(s->json, from, pattern, bytes, search);
+	if (b->err != ERR_OK) {
+		struct err_msg reason = b->em;
+		snprintf(b->em.text, sizeof(b->em.text), "%s: %.600s", path, reason.text);
+	}
+	return to;
+}
+
+/* ---- numbers ---- */
+
+/* Takes the bound that the keyword of the layer sets, if it is stricter. */
+static void take_bound(struct schema *s, const struct layer *l, const char *key, bool low, bool strict, struct decimal *bound)
+{
+	json_val v = json_get(l->v, key);
+	struct decimal d;
+	if (json_type(v) == JSON_MISSING)
+		return;
+	if (!decimal_read(&d, v)) {
+		double value;
+		if (json_double(v, &value))
+			gb_fail(s->b, ERR_UNSUPPORTED, "%s/%s: at most 19 digits before and 20 behind the point are supported", l->path, key);
+		else
+			gb_fail(s->b, ERR_FORMAT, "%s/%s is to be a number, not %s", l->path, key, json_type_name(v));
+		return;
+	}
+	d.strict = strict;
+	int order = bound->endless ? 0 : decimal_compare(&d, bound);
+	if (bound->endless || (low ? order > 0 : order < 0) || (order == 0 && strict))
+		*bound = d;
+}
+
+/* An exclusive bound: a number, or (draft 4) true beside minimum or maximum. */
+static bool is_draft4_strict(const struct layer *l, const char *key)
+{
+	bool on = false;
+	return json_bool(json_get(l->v, key), &on) && on;
+}
+
+/* Digits behind the point that multipleOf leaves: 1, 0.1, 0.01 and so on. */
+static u32 part_digits(struct schema *s, const struct layer *l, u32 part_max)
+{
+	json_val v = json_get(l->v, "multipleOf");
+	struct decimal d;
+	if (json_type(v) == JSON_MISSING)
+		return part_max;
+	u32 digits = 0;
+	bool known = decimal_read(&d, v);
+	if (known && strcmp(d.whole, "0") == 0) {
+		digits = (u32)strlen(d.part);
+		known = digits > 0 && strspn(d.part, "0") == digits - 1 && d.part[digits - 1] == '1';
+	} else {
+		known = known && strcmp(d.whole, "1") == 0 && d.part[0] == '\0' && !d.negative;
+	}
+	if (!known)
+		gb_fail(s->b, ERR_UNSUPPORTED, "%s/multipleOf: only 1, 0.1, 0.01 and so on are supported", l->path);
+	return digits < part_max ? digits : part_max;
+}
+
+u32 schema_put_number(struct schema *s, u32 from, const struct conj *c, bool integer)
+{
+	struct decimal low = {.endless = true}, high = {.endless = true};
+	u32 part_max = integer ? 0 : GRAMMAR_NONE;
+	for (u32 i = 0; i < c->count; i++) {
+		const struct layer *l = &c->layers[i];
+		bool strict_low = is_draft4_strict(l, "exclusiveMinimum"), strict_high = is_draft4_strict(l, "exclusiveMaximum");
+		take_bound(s, l, "minimum", true, strict_low, &low);
+		take_bound(s, l, "maximum", false, strict_high, &high);
+		if (json_type(json_get(l->v, "exclusiveMinimum")) != JSON_BOOL)
+			take_bound(s, l, "exclusiveMinimum", true, true, &low);
+		if (json_type(json_get(l->v, "exclusiveMaximum")) != JSON_BOOL)
+			take_bound(s, l, "exclusiveMaximum", false, true, &high);
+		part_max = part_digits(s, l, part_max);
+	}
+	if (s->b->err != ERR_OK)
+		return from;
+	if (low.endless && high.endless && part_max == 0)
+		return json_put_integer(s->json, from);
+	if (low.endless && high.endless && part_max == GRAMMAR_NONE)
+		return json_put_number(s->json, from);
+	return gb_number(s->b, from, &low, &high, part_max);
+}
+
+/* ---- arrays ---- */
+
+/* The schemas of the first elements: prefixItems, or an array of items as before 2020. */
+static json_val prefix_of(struct schema *s, const struct layer *l, const char **key)
+{
+	json_val items = json_get(l->v, "items");
+	*key = json_type(items) == JSON_ARRAY ? "items" : "prefixItems";
+	return json_type(items) == JSON_ARRAY ? items : layer_get(s, l, "prefixItems", JSON_ARRAY);
+}
+
+/* What applies to element number `at`. */
+static void element_conj(struct schema *s, const struct conj *c, size_t at, struct conj *out)
+{
+	*out = (struct conj){0};
+	for (u32 i = 0; i < c->count; i++) {
+		const struct layer *l = &c->layers[i];
+		const char *key;
+		json_val prefix = prefix_of(s, l, &key);
+		if (at < json_count(prefix)) {
+			char number[24];
+			int n = snprintf(number, sizeof(number), "%zu", at);
+			conj_add(s, out, json_at(prefix, at), schema_path(s, l->path, key, number, (size_t)n));
+			continue;
+		}
+		key = strcmp(key, "items") == 0 ? "additionalItems" : "items";
+		json_val items = json_get(l->v, key);
+		if (json_type(items) != JSON_MISSING)
+			conj_add(s, out, items, schema_path(s, l->path, key, NULL, 0));
+	}
+}
+
+struct array {
+	struct schema *s;
+	u32 close;
+	u32 min, max; /* elements; GRAMMAR_NONE: no end */
+};
+
+/* A comma, where elements came before. */
+static u32 put_comma(struct schema *s, u32 from, size_t before)
+{
+	return before > 0 ? json_put_line(s->json, gb_text(s->b, from, ",", 1)) : from;
+}
+
+/* Elements behind the first `done`, all of one rule. */
+static u32 put_rest(struct array *a, u32 from, u32 done, const struct conj *each)
+{
+	struct gb *b = a->s->b;
+	u32 item = schema_rule_of(a->s, each), more = gb_rule(b, "a further element");
+	if (b->err != ERR_OK)
+		return from;
+	struct grammar_rule r = b->rules[more];
+	u32 element = gb_node(b);
+	gb_call(b, put_comma(a->s, r.start, 1), r.accept, item);
+	if (done == 0) {
+		gb_call(b, from, element, item);
+		from = element;
+		done = 1;
+	}
+	struct gexpr one = {.kind = GEXPR_CALL, .rule = more, .min = 1};
+	struct gexpr rest = {.kind = GEXPR_REPEAT, .first = &one};
+	rest.min = a->min > done ? a->min - done : 0;
+	rest.max = a->max == GRAMMAR_NONE ? GRAMMAR_NONE : a->max - done;
+	return gb_expr(b, from, &rest);
+}
+
+static void put_elements(struct array *a, u32 open, const struct conj *c, size_t prefix)
+{
+	struct schema *s = a->s;
+	struct gb *b = s->b;
+	struct conj each;
+	u32 at = open, done = 0;
+	if (a->min == 0)
+		gb_empty(b, open, a->close);
+	for (; done < prefix && done < a->max && b->err == ERR_OK; done++) {
+		element_conj(s, c, done, &each);
+		at = schema_put(s, put_comma(s, at, done), &each);
+		if (done + 1 >= a->min)
+			gb_empty(b, json_put_line(s->json, at), a->close);
+	}
+	element_conj(s, c, prefix, &each);
+	if (b->err == ERR_OK && done < a->max && !each.never)
+		gb_empty(b, json_put_line(s->json, put_rest(a, at, done, &each)), a->close);
+}
+
+u32 schema_put_array(struct schema *s, u32 from, const struct conj *c)
+{
+	struct gb *b = s->b;
+	const struct layer *l;
+	struct array a = {.s = s};
+	size_t prefix = 0;
+	for (u32 i = 0; i < c->count; i++) {
+		const char *key;
+		size_t n = json_count(prefix_of(s, &c->layers[i], &key));
+		prefix = n > prefix ? n : prefix;
+	}
+	a.min = conj_count_max(s, c, "minItems", 0);
+	a.max = conj_count_min(s, c, "maxItems", GRAMMAR_NONE);
+	if (a.min > GRAMMAR_REPEAT_MAX || (a.max != GRAMMAR_NONE && a.max > GRAMMAR_REPEAT_MAX)) {
+		bool is_min = a.min > GRAMMAR_REPEAT_MAX;
+		if (conj_has(c, is_min ? "minItems" : "maxItems", &l))
+			gb_fail(b, ERR_TOO_LONG, "%s/%s: at most %d is supported", l->path, is_min ? "minItems" : "maxItems", GRAMMAR_REPEAT_MAX);
+	}
+	if (b->err != ERR_OK)
+		return from;
+	if (a.max < a.min)
+		return gb_node(b);
+	u32 open = json_put_line(s->json, gb_text(b, from, "[", 1));
+	a.close = gb_node(b);
+	put_elements(&a, open, c, prefix);
+	return gb_text(b, a.close, "]", 1);
+}
