@@ -6,6 +6,11 @@
 #include "kernels/cpu/vec_priv.h"
 #include "kernels/kv_priv.h"
 
+enum {
+	KEYS_OF_A_LINE = 16, /* keys whose words share a line of the cache */
+	TASKS_A_THREAD = 2,
+};
+
 static void read_head(float *x, const float *in, const float *bias, u32 dim)
 {
 	u32 i = 0;
@@ -136,10 +141,15 @@ static void one_token(const struct kern_rope_kv_args *a, u32 t)
 }
 
 /* Keys lie apart, a word in a line each, and their lines are in memory: a thread that stores one after the other waits
- * for them, so a value counts as several. */
-static u32 tokens_a_task(const struct kern_rope_kv_args *a)
+ * for them, so a value counts as several. Neighbouring tokens of a prompt have their keys' words in the same lines,
+ * which threads that took a token each would take from one another: where there are enough tokens, a task has those of
+ * a line, or an even part of them. */
+static u32 tokens_a_task(const struct kern_rope_kv_args *a, u32 threads)
 {
-	return kern_rows_a_task((a->heads + 2 * a->kv.kv_heads) * a->kv.head_dim * 4);
+	u32 least = kern_rows_a_task((a->heads + 2 * a->kv.kv_heads) * a->kv.head_dim * 4), neighbours = KEYS_OF_A_LINE;
+	while (neighbours > least && neighbours * TASKS_A_THREAD * threads > a->tokens)
+		neighbours /= 2;
+	return neighbours > least ? neighbours : least;
 }
 
 /* Asks for the lines that the token's keys will be stored to. */
@@ -157,10 +167,16 @@ static void keys_ahead(const struct kern_rope_kv_args *a, u32 t)
 	}
 }
 
+struct job {
+	const struct kern_rope_kv_args *a;
+	u32 tokens_a_task;
+};
+
 static void tokens(void *arg, u32 task, u32 thread)
 {
-	const struct kern_rope_kv_args *a = arg;
-	u32 count = tokens_a_task(a), end = kern_min((task + 1) * count, a->tokens);
+	const struct job *j = arg;
+	const struct kern_rope_kv_args *a = j->a;
+	u32 count = j->tokens_a_task, end = kern_min((task + 1) * count, a->tokens);
 	(void)thread;
 	for (u32 t = task * count; t < end; t++) {
 		keys_ahead(a, t);
@@ -170,9 +186,9 @@ static void tokens(void *arg, u32 task, u32 thread)
 
 enum err VARIANT(rope_kv)(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
 {
-	struct kern_rope_kv_args args = *a;
+	struct job j = {a, tokens_a_task(a, kern_thread_count(ctx))};
 	ASSERT(a->kv.head_dim <= KERN_HEAD_DIM_MAX && a->rope_dim <= a->kv.head_dim && a->rope_dim % 2 == 0 &&
 	       a->kv.head_dim % 2 == 0);
-	kern_parallel(ctx, kern_ceil(a->tokens, tokens_a_task(a)), tokens, &args);
+	kern_parallel(ctx, kern_ceil(a->tokens, j.tokens_a_task), tokens, &j);
 	return ERR_OK;
 }
