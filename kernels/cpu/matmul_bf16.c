@@ -11,6 +11,7 @@ enum {
 	TILE_VECS = 2,
 	VECS_OF_ONE = 2, /* one row takes a panel: one stream of memory */
 	K_BLOCK = 1024, /* 64 KiB of a panel */
+	FEW_ROWS = 32,	/* up to so many, reading ahead beats blocks */
 };
 
 static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end)
@@ -99,6 +100,10 @@ enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 	if (a->w->dtype != KERN_BF16)
 		return matmul_avx512(ctx, a);
 	ASSERT(a->w->packed == KERN_LAYOUT_PANEL);
+	if (a->tokens > FEW_ROWS) {
+		matmul_bf16_many_avx512_bf16(ctx, a);
+		return ERR_OK;
+	}
 	matmul_run(ctx, a, &KERNEL, &in);
 	return ERR_OK;
 }

@@ -42,6 +42,7 @@ KERN_DECLARE_QUANTIZED(avx512)
 KERN_DECLARE_QUANTIZED(avx512_vnni)
 #undef KERN_DECLARE_QUANTIZED
 /* The same for more rows than a tile has. */
+void matmul_bf16_many_avx512_bf16(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 void matmul_quantized_many_avx512_vnni(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 
 #endif

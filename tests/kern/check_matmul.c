@@ -230,7 +230,13 @@ static void matmul_cases(struct check *c, u32 target)
 			}
 	for (u32 d = 0; d < COUNT_OF(DTYPES); d++) {
 		struct matmul_case wide = {.n = 300, .k = 64, .tokens = 450, .dtype = DTYPES[d]};
+		/* Tiles of unequal height, two blocks of k; two blocks of rows of unequal height. */
+		struct matmul_case uneven = {
+			.n = 50, .k = 1100, .tokens = 37, .dtype = DTYPES[d], .bias = true, .accumulate = true};
+		struct matmul_case odd = {.n = 33, .k = 35, .tokens = 257, .dtype = DTYPES[d], .accumulate = true};
 		matmul_case(c, target, &wide);
+		matmul_case(c, target, &uneven);
+		matmul_case(c, target, &odd);
 	}
 }
 

@@ -1,0 +1,175 @@
+/* Matrix product of many rows with bf16 weights for AVX-512 with BF16. The sums are those of cpu/matmul_bf16.c, to the
+ * bit. */
+#include "kernels/cpu/matmul_blocked_priv.h"
+#include "kernels/cpu/variants_priv.h"
+#include "kernels/cpu/vec_priv.h"
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+enum {
+	TILE_ROWS = 12, /* 12 x 2 sums, 2 weights, inputs: 28 of 32 registers */
+	VECS = KERN_PANEL / VEC_LANES,
+	K_BLOCK = BLOCKED_K_MAX, /* 64 KiB of a panel; shorter blocks begin and end sums more often than caches gain */
+	UNITS = 16,    /* of every row that are rounded and laced at once */
+	QUAD = 4,      /* rows whose units are laced into each other */
+};
+
+/* ---------------------------------------------------------------- inputs */
+
+/* UNITS units of 2 values of a row, rounded; zeros from the count-th value on. */
+static ALWAYS_INLINE __m512i round_units(const float *x, u32 count)
+{
+	vec low = vec_load_n(x, kern_min(count, VEC_LANES));
+	vec high = count > VEC_LANES ? vec_load_n(x + VEC_LANES, count - VEC_LANES) : vec_zero();
+	return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
+/* 16 units of 4 rows to [16][rows], of which these are four neighbours. */
+static ALWAYS_INLINE void lace_quad(const __m512i row[QUAD], char *to, u32 rows, u32 units)
+{
+	__m512i low[2] = {_mm512_unpacklo_epi32(row[0], row[1]), _mm512_unpacklo_epi32(row[2], row[3])};
+	__m512i high[2] = {_mm512_unpackhi_epi32(row[0], row[1]), _mm512_unpackhi_epi32(row[2], row[3])};
+	/* Lane l of four[u] has unit 4 * l + u. */
+	__m512i four[QUAD] = {_mm512_unpacklo_epi64(low[0], low[1]), _mm512_unpackhi_epi64(low[0], low[1]),
+			      _mm512_unpacklo_epi64(high[0], high[1]), _mm512_unpackhi_epi64(high[0], high[1])};
+	char *at[QUAD];
+#pragma GCC unroll 4
+	for (u32 u = 0; u < QUAD; u++)
+		at[u] = to + (size_t)u * rows * 4;
+#define STORE_LANE(l)                                                                                  \
+	_Pragma("GCC unroll 4") for (u32 u = 0; u < QUAD; u++) if ((l) * QUAD + u < units)             \
+		_mm_storeu_si128((__m128i *)(void *)(at[u] + (size_t)(l) * QUAD * rows * 4),           \
+				 _mm512_extracti32x4_epi32(four[u], l));
+	STORE_LANE(0)
+	STORE_LANE(1)
+	STORE_LANE(2)
+	STORE_LANE(3)
+#undef STORE_LANE
+}
+
+static void pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
+{
+	const size_t stride = j->a->x_stride;
+	x += k;
+	for (u32 done = 0; done < count; done += 2 * UNITS, to += (size_t)UNITS * rows * 4) {
+		u32 values = kern_min(count - done, 2 * UNITS), units = kern_ceil(values, 2);
+		for (u32 r = 0; r < rows; r += QUAD) {
+			/* The last four rows: some of them may be here a second time. */
+			u32 first = kern_min(r, rows - QUAD);
+			__m512i row[QUAD];
+#pragma GCC unroll 4
+			for (u32 i = 0; i < QUAD; i++)
+				row[i] = round_units(x + (first + i) * stride + done, values);
+			if (units == UNITS)
+				lace_quad(row, to + first * 4, rows, UNITS);
+			else
+				lace_quad(row, to + first * 4, rows, units);
+		}
+	}
+}
+
+/* ---------------------------------------------------------------- tiles */
+
+/* The n-th vector's columns that exist. */
+static ALWAYS_INLINE __mmask16 columns_of(const struct blocked_tile *t, u32 v)
+{
+	u32 from = v * VEC_LANES;
+	return t->columns <= from ? 0 : vec_mask(kern_min(t->columns - from, VEC_LANES));
+}
+
+static ALWAYS_INLINE void sums_begin(const struct blocked_tile *t, u32 rows, vec sums[][VECS])
+{
+	const float *from = t->sums;
+#pragma GCC unroll 12
+	for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 2
+		for (u32 v = 0; v < VECS; v++)
+			sums[r][v] = t->first ? vec_zero() : vec_load(from + r * KERN_PANEL + v * VEC_LANES);
+	if (!t->first || (!t->accumulate && !t->bias))
+		return;
+#pragma GCC unroll 2
+	for (u32 v = 0; v < VECS; v++) {
+		const __mmask16 mask = columns_of(t, v), old = t->accumulate ? mask : 0;
+		vec bias = t->bias ? _mm512_maskz_loadu_ps(mask, t->bias + v * VEC_LANES) : vec_zero();
+#pragma GCC unroll 12
+		for (u32 r = 0; r < rows; r++)
+			sums[r][v] = vec_add(
+				_mm512_maskz_loadu_ps(old, t->out + r * t->out_stride + v * VEC_LANES), bias);
+	}
+}
+
+static ALWAYS_INLINE void sums_end(const struct blocked_tile *t, u32 rows, vec sums[][VECS])
+{
+	const size_t stride = t->last ? t->out_stride : KERN_PANEL;
+	const __mmask16 low = t->last ? columns_of(t, 0) : 0xffff, high = t->last ? columns_of(t, 1) : 0xffff;
+	float *out = t->last ? t->out : t->sums;
+#pragma GCC unroll 12
+	for (u32 r = 0; r < rows; r++, out += stride) {
+		_mm512_mask_storeu_ps(out, low, sums[r][0]);
+		_mm512_mask_storeu_ps(out + VEC_LANES, high, sums[r][1]);
+	}
+}
+
+/* Asks for row r's lines of what sums_end writes: memory takes longer to answer than all stores of a tile may wait. */
+static ALWAYS_INLINE void sums_ahead(const struct blocked_tile *t, u32 r)
+{
+	const float *to = t->last ? t->out + r * t->out_stride : t->sums + (size_t)r * KERN_PANEL;
+	__builtin_prefetch(to, 1, 2);
+	__builtin_prefetch(to + VEC_LANES, 1, 2);
+}
+
+static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows)
+{
+	vec sums[TILE_ROWS][VECS];
+	const char *units = t->weights, *x = t->x, *prefetch = t->prefetch;
+	const u32 step = t->prefetch_step, count = kern_ceil(t->k_count, 2);
+	sums_begin(t, rows, sums);
+	for (u32 row = 0, u = 0; row < rows; row++) {
+		sums_ahead(t, row);
+		for (const u32 end = count * (row + 1) / rows; u < end; u++) {
+			__m512bh low = (__m512bh)_mm512_loadu_si512(units), high = (__m512bh)_mm512_loadu_si512(units + 64);
+			_mm_prefetch(prefetch, _MM_HINT_T1);
+#pragma GCC unroll 12
+			for (u32 r = 0; r < rows; r++) {
+				int pair;
+				memcpy(&pair, x + r * 4, 4);
+				__m512bh input = (__m512bh)_mm512_set1_epi32(pair);
+				sums[r][0] = _mm512_dpbf16_ps(sums[r][0], low, input);
+				sums[r][1] = _mm512_dpbf16_ps(sums[r][1], high, input);
+			}
+			units += KERN_GROUP_UNIT;
+			x += rows * 4;
+			prefetch += step;
+		}
+	}
+	sums_end(t, rows, sums);
+}
+
+/* The row count is a constant in each case, so that sums live in registers. More than two tiles of rows are cut evenly,
+ * hence no tile has fewer than 8. */
+static void tile(const struct blocked_tile *t, u32 rows)
+{
+#define TILE_CASE(n)            \
+	case n:                 \
+		run_tile(t, n); \
+		break;
+	switch (rows) {
+		TILE_CASE(8)
+		TILE_CASE(9)
+		TILE_CASE(10)
+		TILE_CASE(11)
+	default:
+		run_tile(t, TILE_ROWS);
+		break;
+	}
+#undef TILE_CASE
+}
+
+static const struct blocked_kernel KERNEL = {
+	.tile_rows = TILE_ROWS, .k_block = K_BLOCK, .value_bytes = 2, .pack = pack, .tile = tile};
+
+void VARIANT(matmul_bf16_many)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
+{
+	ASSERT(a->tokens > 2 * TILE_ROWS);
+	matmul_blocked(ctx, a, &KERNEL);
+}
