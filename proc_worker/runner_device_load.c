@@ -163,7 +163,8 @@ static enum err take_swap_space(struct runner *r, struct err_msg *em)
 enum err runner_device_create(struct runner *r, struct err_msg *em)
 {
 	u32 blocks = 0;
-	enum err e = rope_tables_init(&r->rope, &r->model.rope, r->max_model_len, r->config.limits.tokens_max, em);
+	enum err e = rope_tables_init(&r->rope, &r->model.rope, model_local_rope(&r->model), r->max_model_len,
+				      r->config.limits.tokens_max, em);
 
 	if (!e && r->collectives)
 		e = join(r, em);

@@ -248,7 +248,8 @@ static enum err load_weights(struct runner *r, struct err_msg *em)
 		return e;
 	safetensors_trim(r->checkpoint);
 	r->weight_bytes = r->weights.bytes;
-	return rope_tables_init(&r->rope, &r->model.rope, r->max_model_len, r->config.limits.tokens_max, em);
+	return rope_tables_init(&r->rope, &r->model.rope, model_local_rope(&r->model), r->max_model_len,
+				r->config.limits.tokens_max, em);
 }
 
 static enum err make_decoder(struct runner *r, struct err_msg *em)

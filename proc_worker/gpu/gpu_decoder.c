@@ -152,34 +152,37 @@ static enum err end_block(struct pass *p, const float *post_norm, struct err_msg
 
 /* ---------------------------------------------------------------- attention */
 
-static struct kern_rope_kv_args rope_args(struct gpu *g, const struct layer_weights *w,
-					  const struct kern_kv *kv, u32 tokens)
+static struct kern_rope_kv_args rope_args(struct gpu *g, u32 layer, u32 tokens)
 {
 	const struct gpu_arena *a = &g->arena;
+	const struct model_config *m = g->config.model;
+	const struct layer_weights *w = &g->weights.layers[layer];
+	bool local = m->layer_flags[layer] & LAYER_LOCAL_ROPE;
+	size_t first = local ? (size_t)g->config.rope->local * (m->rope.dim / 2) : 0;
 
 	return (struct kern_rope_kv_args){.q_bf16 = a->q,
 					  .qkv = a->qkv,
 					  .bias = w->qkv_bias,
 					  .q_norm = w->q_norm,
 					  .k_norm = w->k_norm,
-					  .norm_eps = g->config.model->norm_eps,
-					  .cos = a->cos,
-					  .sin = a->sin,
-					  .positions = a->rope_rows,
+					  .norm_eps = m->norm_eps,
+					  .cos = a->cos + first,
+					  .sin = a->sin + first,
+					  .positions = local ? a->positions : a->rope_rows,
 					  .slots = a->slots,
-					  .kv = *kv,
+					  .kv = g->kv[layer],
 					  .tokens = tokens,
 					  .heads = g->config.shard->heads,
-					  .rope_dim = g->config.model->rope.dim,
+					  .rope_dim = m->layer_flags[layer] & LAYER_NO_ROPE ? 0 : m->rope.dim,
 					  .dtype = KERN_BF16};
 }
 
 /* q, and K and V in the cache: in one kernel if there is one for it. */
-static enum err project(struct pass *p, const struct layer_weights *w, const struct kern_kv *kv,
-			struct err_msg *em)
+static enum err project(struct pass *p, u32 layer, struct err_msg *em)
 {
 	struct gpu *g = p->g;
-	struct kern_rope_kv_args rope = rope_args(g, w, kv, p->tokens);
+	const struct layer_weights *w = &g->weights.layers[layer];
+	struct kern_rope_kv_args rope = rope_args(g, layer, p->tokens);
 	struct kern_matmul_fusion fusion;
 
 	enum err e = norm_in(p, w->attn_norm, &w->qkv, &fusion, em);
@@ -208,14 +211,14 @@ static u32 plan_of(const struct gpu *g, u32 layer)
 	return i;
 }
 
-static enum err attend(struct pass *p, u32 layer, const struct kern_kv *kv, struct err_msg *em)
+static enum err attend(struct pass *p, u32 layer, struct err_msg *em)
 {
 	struct gpu *g = p->g;
 	const struct gpu_arena *a = &g->arena;
 	const struct kern_attention_plan *plan = &p->plans[plan_of(g, layer)];
 	struct kern_attention_args args = {.out_bf16 = a->attended,
 					   .q_bf16 = a->q,
-					   .kv = *kv,
+					   .kv = g->kv[layer],
 					   .query_start = a->query_start,
 					   .context = a->context,
 					   .block_tables = a->batch.blocks,
@@ -236,11 +239,10 @@ static enum err attention_block(struct pass *p, u32 layer, struct err_msg *em)
 {
 	struct gpu *g = p->g;
 	const struct layer_weights *w = &g->weights.layers[layer];
-	const struct kern_kv *kv = &g->kv[layer];
 
-	enum err e = project(p, w, kv, em);
+	enum err e = project(p, layer, em);
 	if (!e)
-		e = attend(p, layer, kv, em);
+		e = attend(p, layer, em);
 	if (!e)
 		e = end_product(p, g->arena.attended, &w->attn_out, w->attn_out_bias,
 				w->attn_post_norm, 0, p->tokens, em);

@@ -92,7 +92,7 @@ static void lay_out_inputs(struct gpu *g, u8 *base, size_t *offset)
 	struct gpu_arena *a = &g->arena;
 	const struct rope_tables *rope = g->config.rope;
 	size_t tokens = g->config.limits.tokens_max, rows = g->config.limits.rows_max;
-	size_t angles = ((size_t)rope->near + rope->far) * (g->config.model->rope.dim / 2);
+	size_t angles = (size_t)rope->rows * (g->config.model->rope.dim / 2);
 
 	a->ids = carve(base, offset, tokens * sizeof(u32));
 	a->positions = carve(base, offset, tokens * sizeof(u32));
@@ -331,7 +331,7 @@ static void decide_sizes(struct gpu *g)
 static enum err upload_rope(struct gpu *g, struct err_msg *em)
 {
 	const struct rope_tables *t = g->config.rope;
-	size_t bytes = ((size_t)t->near + t->far) * (g->config.model->rope.dim / 2) * sizeof(float);
+	size_t bytes = (size_t)t->rows * (g->config.model->rope.dim / 2) * sizeof(float);
 	const struct {
 		float *to;
 		const float *from;

@@ -91,12 +91,18 @@ static const struct arch_tensor PHI3[] = {
 	MLP_DOWN,
 };
 
+#define GEMMA2_TENSORS \
+	EMBEDDINGS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP, \
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), \
+	NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight"), \
+	NORM(SLOT_MLP_NORM, "pre_feedforward_layernorm.weight"), \
+	NORM(SLOT_MLP_POST_NORM, "post_feedforward_layernorm.weight")
 static const struct arch_tensor GEMMA2[] = {
-	EMBEDDINGS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
-	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"),
-	NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight"),
-	NORM(SLOT_MLP_NORM, "pre_feedforward_layernorm.weight"),
-	NORM(SLOT_MLP_POST_NORM, "post_feedforward_layernorm.weight"),
+	GEMMA2_TENSORS,
+};
+
+static const struct arch_tensor GEMMA3[] = {
+	GEMMA2_TENSORS, HEAD_NORMS,
 };
 
 enum {
@@ -117,8 +123,17 @@ static const struct arch ARCHS[] = {
 	 .rope_theta = 10000},
 	{"GemmaForCausalLM", LLAMA, COUNT_OF(LLAMA), GEMMA_TRAITS,
 	 .head_dim = 256, .kv_heads = 16, .rope_theta = 10000},
-	{"Gemma2ForCausalLM", GEMMA2, COUNT_OF(GEMMA2), GEMMA_TRAITS | ARCH_WINDOW_EVEN | ARCH_SOFT_CAPS,
-	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 10000},
+	{"Gemma2ForCausalLM", GEMMA2, COUNT_OF(GEMMA2),
+	 GEMMA_TRAITS | ARCH_WINDOW_EVEN | ARCH_SOFT_CAPS | ARCH_ATTENTION_CAP,
+	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 10000,
+	 .attention_soft_cap = 50, .logits_soft_cap = 30},
+	{"Gemma3ForCausalLM", GEMMA3, COUNT_OF(GEMMA3),
+	 GEMMA_TRAITS | ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_SOFT_CAPS,
+	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 1000000},
+	{"GraniteForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_MULTIPLIERS,
+	 .rope_theta = 10000},
+	{"SmolLM3ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_TIED | ARCH_NO_ROPE,
+	 .kv_heads = 4, .rope_theta = 2000000},
 	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
 	 .kv_heads = 8, .rope_theta = 1000000},
 	{"Qwen3MoeForCausalLM", QWEN3, COUNT_OF(QWEN3), QWEN3_TRAITS | ARCH_WINDOW_UPPER | ARCH_EXPERTS_SOME,

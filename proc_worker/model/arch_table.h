@@ -87,8 +87,7 @@ enum arch_trait {
 	ARCH_WINDOW_ALL = 1 << 3,
 	ARCH_WINDOW_UPPER = 1 << 4, /* those from "max_window_layers" on, if "use_sliding_window" is true */
 	ARCH_WINDOW_EVEN = 1 << 5,  /* every other one, beginning with the first */
-	ARCH_SOFT_CAPS =
-		1 << 6,	    /* "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar" */
+	ARCH_SOFT_CAPS = 1 << 6, /* "final_logit_softcapping", "query_pre_attn_scalar" */
 	ARCH_TIED = 1 << 7, /* lm_head is the embedding unless "tie_word_embeddings" is false */
 	ARCH_EMBED_SCALE = 1 << 8, /* embeddings are multiplied by sqrt(hidden_size) */
 	ARCH_NORM_OFFSET = 1 << 9, /* norms multiply by 1 + weight */
@@ -97,6 +96,13 @@ enum arch_trait {
 	ARCH_EXPERTS_ALL = 1 << 11,   /* every layer: "num_local_experts", their weights always sum to 1 */
 	ARCH_EXPERTS_SOME = 1 << 12,  /* "num_experts", "decoder_sparse_step", "mlp_only_layers" */
 	ARCH_LONGROPE_YARN = 1 << 13, /* older files say "yarn" (or "su") and mean longrope */
+	/* All but every "sliding_window_pattern"-th; those have a rope of their own ("rope_local_base_freq"). */
+	ARCH_WINDOW_PATTERN = 1 << 15,
+	/* "no_rope_layers", or every "no_rope_layer_interval"-th; with "use_sliding_window" these have windows */
+	ARCH_NO_ROPE = 1 << 16,
+	/* "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling" */
+	ARCH_MULTIPLIERS = 1 << 17,
+	ARCH_ATTENTION_CAP = 1 << 18, /* "attn_logit_softcapping" */
 	ARCH_HEAD_NORMS = 1 << 14, /* norms over the heads of q and k; "use_qk_norm", if it is there, is true */
 };
 
@@ -110,6 +116,7 @@ struct arch {
 	u32 kv_heads; /* 0: num_attention_heads */
 	u32 window;   /* 0: none */
 	u32 rope_theta;
+	u32 attention_soft_cap, logits_soft_cap; /* 0: none */
 };
 
 /* NULL: unknown. */

@@ -14,7 +14,6 @@ enum {
 	HEADS_MAX = 1 << 16,
 	HEAD_DIM_MAX = 1024,
 	VOCAB_MAX = 1 << 24,
-	EXPERTS_MAX = 4096,
 };
 
 /* ---------------------------------------------------------------- parts */
@@ -84,145 +83,9 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 	return e ? e : read_heads(c, v, em);
 }
 
-/* ---------------------------------------------------------------- what differs between layers */
-
 static bool has(const struct model_config *c, u32 traits)
 {
 	return c->arch->traits & traits;
-}
-
-/* The layers that the family's rule gives a window. */
-static bool rule_says_window(const struct model_config *c, u32 layer, u32 upper_first)
-{
-	if (!c->window)
-		return false;
-	if (has(c, ARCH_WINDOW_EVEN))
-		return layer % 2 == 0;
-	return has(c, ARCH_WINDOW_ALL) || layer >= upper_first;
-}
-
-static enum err read_layer_types(struct model_config *c, json_val list, struct err_msg *em)
-{
-	u32 i = 0;
-
-	if (json_type(list) != JSON_ARRAY || json_count(list) != c->layers)
-		return err_set(
-			em, ERR_FORMAT,
-			"config.json: \"layer_types\" must be an array of %u strings (num_hidden_layers), "
-			"found %s of %zu",
-			c->layers, json_type_name(list), json_count(list));
-	for (struct json_iter it = json_iterate(list); json_next(&it); i++) {
-		bool ruled = c->layer_flags[i] & LAYER_WINDOW;
-		bool window = json_string_equals(it.value, "sliding_attention");
-		if (!window && !json_string_equals(it.value, "full_attention"))
-			return err_set(
-				em, ERR_UNSUPPORTED,
-				"config.json: \"layer_types\"[%u] is '%.64s'; supported: full_attention, "
-				"sliding_attention",
-				i, json_cstr(it.value, json_type_name(it.value)));
-		if (window && !c->window)
-			return err_set(em, ERR_INVALID,
-				       "config.json: \"layer_types\"[%u] is 'sliding_attention', but no "
-				       "\"sliding_window\" is in force",
-				       i);
-		if (window != ruled && !has(c, ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN))
-			return err_set(
-				em, ERR_UNSUPPORTED,
-				"config.json: \"layer_types\"[%u] is '%s': in a %s all layers are alike", i,
-				json_cstr(it.value, ""), c->arch->name);
-		c->layer_flags[i] = (u8)((c->layer_flags[i] & ~LAYER_WINDOW) | (window ? LAYER_WINDOW : 0));
-	}
-	return ERR_OK;
-}
-
-static enum err read_windows(struct model_config *c, json_val v, struct err_msg *em)
-{
-	json_val window = json_get(v, "sliding_window"), types = json_get(v, "layer_types");
-	bool on = true;
-	/* Older Qwen3 MoE files bound the windows to layers, newer ones have them everywhere. */
-	u32 upper_first = has(c, ARCH_EXPERTS_SOME) ? 0 : 28;
-	u32 twice = 0;
-	u64 given;
-	enum err e = ERR_OK;
-
-	if (has(c, ARCH_WINDOW_UPPER))
-		e = config_may_bool(v, "use_sliding_window", false, &on, em);
-	if (!e && json_type(window) == JSON_MISSING)
-		c->window = c->arch->window;
-	else if (!e && on && has(c, ARCH_WINDOW_ALL | ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN))
-		e = config_may_u32(v, "sliding_window", UINT32_MAX, 0, &c->window, em);
-	if (!e && json_uint(json_get(v, "max_window_layers"), &given))
-		upper_first = given < c->layers ? (u32)given : c->layers;
-	if (!e && has(c, ARCH_WINDOW_EVEN)) /* some files say it twice */
-		e = config_may_u32(v, "sliding_window_size", UINT32_MAX, c->window, &twice, em);
-	if (!e && has(c, ARCH_WINDOW_EVEN) && twice != c->window)
-		e = err_set(em, ERR_INVALID,
-			    "config.json: \"sliding_window_size\" is %u, but \"sliding_window\" is %u", twice,
-			    c->window);
-	if (!on)
-		c->window = 0;
-	for (u32 i = 0; !e && i < c->layers; i++)
-		if (rule_says_window(c, i, upper_first))
-			c->layer_flags[i] |= LAYER_WINDOW;
-	return !e && json_present(types) ? read_layer_types(c, types, em) : e;
-}
-
-/* ---------------------------------------------------------------- mixtures of experts */
-
-static enum err read_dense_layers(struct model_config *c, json_val v, struct err_msg *em)
-{
-	json_val list = json_get(v, "mlp_only_layers");
-	u32 step;
-	u64 layer;
-
-	enum err e = config_may_u32(v, "decoder_sparse_step", MODEL_LAYERS_MAX, 1, &step, em);
-	for (u32 i = 0; !e && i < c->layers; i++)
-		if ((i + 1) % step == 0)
-			c->layer_flags[i] |= LAYER_EXPERTS;
-	if (e || !json_present(list))
-		return e;
-	if (json_type(list) != JSON_ARRAY)
-		return err_set(em, ERR_FORMAT, "config.json: \"mlp_only_layers\" must be an array, found %s",
-			       json_type_name(list));
-	for (struct json_iter it = json_iterate(list); json_next(&it);) {
-		if (!json_uint(it.value, &layer))
-			return err_set(
-				em, ERR_FORMAT,
-				"config.json: \"mlp_only_layers\" must hold numbers of layers, found %s",
-				json_type_name(it.value));
-		if (layer < c->layers)
-			c->layer_flags[layer] &= (u8)~LAYER_EXPERTS;
-	}
-	return ERR_OK;
-}
-
-static enum err read_experts(struct model_config *c, json_val v, struct err_msg *em)
-{
-	bool all = has(c, ARCH_EXPERTS_ALL);
-	const char *count =
-		all || !json_present(json_get(v, "num_experts")) ? "num_local_experts" : "num_experts";
-	enum err e = ERR_OK;
-
-	if (!has(c, ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME))
-		return ERR_OK;
-	e = config_need_u32(v, count, EXPERTS_MAX, &c->experts, em);
-	if (!e)
-		e = config_need_u32(v, "num_experts_per_tok", EXPERTS_MAX, &c->experts_per_token, em);
-	if (!e && c->experts_per_token > c->experts)
-		e = err_set(
-			em, ERR_INVALID,
-			"config.json: \"num_experts_per_tok\" is %u, but there are only %u experts (\"%s\")",
-			c->experts_per_token, c->experts, count);
-	c->normalize_experts = true;
-	c->expert_intermediate = c->intermediate;
-	if (!e && all)
-		memset(c->layer_flags, LAYER_EXPERTS, c->layers);
-	if (e || all)
-		return e;
-	e = config_need_u32(v, "moe_intermediate_size", CONFIG_DIM_MAX, &c->expert_intermediate, em);
-	if (!e)
-		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
-	return e ? e : read_dense_layers(c, v, em);
 }
 
 /* ---------------------------------------------------------------- arithmetic */
@@ -271,6 +134,28 @@ static enum err read_cap(json_val v, const char *name, double usual, f32 *out, s
 	return e;
 }
 
+/* What a block adds to the residual stream is multiplied in these families. Here the stream is divided instead, from the
+ * embedding on, which norms do not see but for their epsilon: x / r + block is (x + r block) / r. */
+static enum err read_multipliers(struct model_config *c, json_val v, double eps, struct err_msg *em)
+{
+	double embedding, residual, attention, logits;
+
+	enum err e = config_may_positive(v, "embedding_multiplier", 1, &embedding, em);
+	if (!e)
+		e = config_may_positive(v, "residual_multiplier", 1, &residual, em);
+	if (!e)
+		e = config_may_positive(v, "attention_multiplier", 1, &attention, em);
+	if (!e)
+		e = config_may_positive(v, "logits_scaling", 1, &logits, em);
+	if (e)
+		return e;
+	c->embed_scale = (f32)(embedding / residual);
+	c->norm_eps = (f32)(eps / (residual * residual));
+	c->attention_scale = (f32)attention;
+	c->logits_scale = (f32)(1 / logits);
+	return ERR_OK;
+}
+
 static enum err read_arithmetic(struct model_config *c, json_val v, struct err_msg *em)
 {
 	double eps = 0, scalar = c->head_dim;
@@ -282,10 +167,10 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = config_may_bool(v, "mlp_bias", false, &c->mlp_bias, em);
 	if (!e && has(c, ARCH_SOFT_CAPS))
 		e = config_may_positive(v, "query_pre_attn_scalar", 256, &scalar, em);
+	if (!e && has(c, ARCH_ATTENTION_CAP))
+		e = read_cap(v, "attn_logit_softcapping", c->arch->attention_soft_cap, &c->attention_soft_cap, em);
 	if (!e && has(c, ARCH_SOFT_CAPS))
-		e = read_cap(v, "attn_logit_softcapping", 50, &c->attention_soft_cap, em);
-	if (!e && has(c, ARCH_SOFT_CAPS))
-		e = read_cap(v, "final_logit_softcapping", 30, &c->logits_soft_cap, em);
+		e = read_cap(v, "final_logit_softcapping", c->arch->logits_soft_cap, &c->logits_soft_cap, em);
 	if (!e)
 		e = read_activation(c, v, em);
 	if (!e)
@@ -294,7 +179,8 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 	c->norm_offset = has(c, ARCH_NORM_OFFSET) ? 1 : 0;
 	c->embed_scale = has(c, ARCH_EMBED_SCALE) ? (f32)sqrt(c->hidden) : 1;
 	c->attention_scale = (f32)(1 / sqrt(scalar));
-	return e;
+	c->logits_scale = 1;
+	return !e && has(c, ARCH_MULTIPLIERS) ? read_multipliers(c, v, eps, em) : e;
 }
 
 static enum err read_dtype(struct model_config *c, json_val v, struct err_msg *em)
@@ -367,13 +253,13 @@ static enum err read_config(struct model_config *c, json_val v, struct err_msg *
 	if (!e)
 		e = read_sizes(c, v, em);
 	if (!e)
-		e = read_experts(c, v, em);
+		e = config_read_experts(c, v, em);
 	if (!e)
 		e = read_arithmetic(c, v, em);
 	if (!e)
 		e = config_read_rope(c, v, em);
 	if (!e)
-		e = read_windows(c, v, em);
+		e = config_read_windows(c, v, em);
 	if (!e)
 		e = read_dtype(c, v, em);
 	if (!e)
@@ -424,6 +310,11 @@ enum err model_config_read(struct model_config *c, const char *dir, struct err_m
 		e = read_eos(c, "generation_config.json", json_root(doc), em);
 	json_free(&doc);
 	return e;
+}
+
+const struct rope_config *model_local_rope(const struct model_config *c)
+{
+	return c->arch->traits & ARCH_WINDOW_PATTERN ? &c->local_rope : NULL;
 }
 
 /* ---------------------------------------------------------------- shares of ranks */

@@ -40,6 +40,8 @@ enum { MODEL_LAYERS_MAX = 4096 };
 enum model_layer_flag {
 	LAYER_WINDOW = 1 << 0,	/* attends to `window` tokens */
 	LAYER_EXPERTS = 1 << 1, /* has a mixture of experts instead of one MLP */
+	LAYER_NO_ROPE = 1 << 2, /* does not rotate: positions are told by the causal mask alone */
+	LAYER_LOCAL_ROPE = 1 << 3, /* rotates by `local_rope` */
 };
 
 struct model_config {
@@ -50,10 +52,11 @@ struct model_config {
 	f32 norm_eps;
 	f32 norm_offset; /* added to the weights of all norms */
 	f32 embed_scale;
-	struct rope_config rope;
+	struct rope_config rope, local_rope;
 	f32 attention_scale;	/* of scores */
 	f32 attention_soft_cap; /* 0: none; else scores become cap * tanh(score / cap) */
 	f32 logits_soft_cap;
+	f32 logits_scale; /* logits are multiplied by it */
 	u32 window; /* tokens that a layer with LAYER_WINDOW attends to, the query's own among them */
 	enum kern_activation activation;
 	bool attention_bias, mlp_bias;
@@ -75,6 +78,9 @@ MUST_CHECK enum err model_config_read(struct model_config *c, const char *dir, s
 /* The same for the text of a config.json alone. */
 MUST_CHECK enum err model_config_parse(struct model_config *c, const char *text, size_t bytes,
 				       struct err_msg *em);
+
+/* Of layers with LAYER_LOCAL_ROPE; NULL: there are none. */
+const struct rope_config *model_local_rope(const struct model_config *c);
 
 /* What one rank of a tensor-parallel group holds. */
 struct model_shard {

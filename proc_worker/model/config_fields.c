@@ -68,7 +68,7 @@ enum err config_may_bool(json_val v, const char *name, bool fallback, bool *out,
 enum {
 	EVERY = 1u << 30, /* every family */
 	EXPERTS = ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME,
-	WINDOWS = ARCH_WINDOW_ALL | ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN,
+	WINDOWS = ARCH_WINDOW_ALL | ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN | ARCH_WINDOW_PATTERN | ARCH_NO_ROPE,
 };
 
 /* Fields that are read, and by which families; for others they must be neutral. */
@@ -103,9 +103,13 @@ static const struct {
 	{"partial_rotary_factor", ARCH_PARTIAL_ROTARY, 1},
 	{"sliding_window", WINDOWS, NAN},
 	{"sliding_window_size", ARCH_WINDOW_EVEN, NAN},
-	{"use_sliding_window", ARCH_WINDOW_UPPER, NAN},
+	{"use_sliding_window", ARCH_WINDOW_UPPER | ARCH_NO_ROPE, NAN},
+	{"sliding_window_pattern", ARCH_WINDOW_PATTERN, NAN},
+	{"rope_local_base_freq", ARCH_WINDOW_PATTERN, NAN},
+	{"no_rope_layers", ARCH_NO_ROPE, NAN},
+	{"no_rope_layer_interval", ARCH_NO_ROPE, NAN},
 	{"hidden_activation", ARCH_GELU, NAN},
-	{"attn_logit_softcapping", ARCH_SOFT_CAPS, 0},
+	{"attn_logit_softcapping", ARCH_ATTENTION_CAP, 0},
 	{"final_logit_softcapping", ARCH_SOFT_CAPS, 0},
 	{"query_pre_attn_scalar", ARCH_SOFT_CAPS, NAN},
 	{"num_local_experts", EXPERTS, 0},
@@ -115,17 +119,17 @@ static const struct {
 	{"norm_topk_prob", ARCH_EXPERTS_SOME, NAN},
 	{"decoder_sparse_step", ARCH_EXPERTS_SOME, 0},
 	{"mlp_only_layers", ARCH_EXPERTS_SOME, NAN},
+	{"embedding_multiplier", ARCH_MULTIPLIERS, 1},
+	{"residual_multiplier", ARCH_MULTIPLIERS, 1},
+	{"attention_multiplier", ARCH_MULTIPLIERS, NAN},
+	{"logits_scaling", ARCH_MULTIPLIERS, 1},
 	/* What the decoder has for no family, at the number that stands for its absence. */
 	{"full_attn_mod", 0, 1},
 	{"interpolate_factor", 0, 1},
-	{"embedding_multiplier", 0, 1},
-	{"residual_multiplier", 0, 1},
-	{"logits_scaling", 0, 1},
 	{"logit_scale", 0, 1},
 	{"num_nextn_predict_layers", 0, 0},
 	{"n_shared_experts", 0, 0},
 	{"shared_expert_intermediate_size", 0, 0},
-	{"attention_multiplier", 0, NAN},
 	{"rotary_pct", 0, 1},
 };
 

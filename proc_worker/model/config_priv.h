@@ -27,8 +27,15 @@ MUST_CHECK enum err config_may_bool(json_val v, const char *name, bool fallback,
  * ERR_UNSUPPORTED names the first that is none of these. */
 MUST_CHECK enum err config_check_fields(const struct arch *arch, json_val v, struct err_msg *em);
 
+/* "sliding_window" and what says which layers have it, "layer_types", "no_rope_layers"; with `c` filled up to the sizes:
+ * fills c->window and flags of layers. */
+MUST_CHECK enum err config_read_windows(struct model_config *c, json_val v, struct err_msg *em);
+
+/* Mixtures of experts: how many, how wide, in which layers. */
+MUST_CHECK enum err config_read_experts(struct model_config *c, json_val v, struct err_msg *em);
+
 /* "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", with `c` filled up to head_dim
- * and context_max; fills c->rope and stretches context_max where the scaling does. */
+ * and context_max; fills c->rope (and c->local_rope) and stretches context_max where the scaling does. */
 MUST_CHECK enum err config_read_rope(struct model_config *c, json_val v, struct err_msg *em);
 
 #endif

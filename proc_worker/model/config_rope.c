@@ -4,7 +4,7 @@
 
 #include "proc_worker/model/config_priv.h"
 
-enum { FACTOR_MAX = 1 << 16, PHI3_CONTEXT = 4096 };
+enum { FACTOR_MAX = 1 << 16, PHI3_CONTEXT = 4096, LOCAL_THETA = 10000 };
 
 static const struct {
 	const char *name;
@@ -279,23 +279,59 @@ static enum err read_dim(struct model_config *c, json_val v, json_val scaling, s
 	return ERR_OK;
 }
 
-/* "rope_theta" and "rope_scaling", or both inside "rope_parameters" as newer files have it. */
-enum err config_read_rope(struct model_config *c, json_val v, struct err_msg *em)
+/* Of all layers, or of those of one kind: `scaling` is the object that describes it, called `name`; where it does not say
+ * theta, that is the field `theta` beside the sizes, or `usual`. */
+static enum err read_rope(struct model_config *c, json_val v, json_val scaling, const char *name, const char *theta,
+			  double usual, struct err_msg *em)
 {
-	json_val parameters = json_get(v, "rope_parameters");
-	json_val scaling = json_present(parameters) ? parameters : json_get(v, "rope_scaling");
 	bool inside = json_present(json_get(scaling, "rope_theta"));
 
 	c->rope = (struct rope_config){.kind = ROPE_PLAIN, .factor = 1, .attention_factor = 1};
 	if (json_present(scaling) && json_type(scaling) != JSON_OBJECT)
-		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an object or null, found %s",
-			       json_present(parameters) ? "rope_parameters" : "rope_scaling",
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an object or null, found %s", name,
 			       json_type_name(scaling));
-	enum err e = config_may_positive(inside ? scaling : v, "rope_theta", c->arch->rope_theta,
-					 &c->rope.theta, em);
+	enum err e = config_may_positive(inside ? scaling : v, inside ? "rope_theta" : theta, usual, &c->rope.theta, em);
 	if (!e)
 		e = read_dim(c, v, scaling, em);
 	if (!e && json_present(scaling))
 		e = read_scaling(c, v, scaling, em);
 	return e;
+}
+
+/* Of the layers with windows, where these have one of their own. */
+static enum err read_local_rope(struct model_config *c, json_val v, json_val parameters, struct err_msg *em)
+{
+	u32 context = c->context_max; /* windows need no stretching */
+
+	enum err e = read_rope(c, v, json_get(parameters, "sliding_attention"), "sliding_attention", "rope_local_base_freq",
+			       LOCAL_THETA, em);
+	if (!e && (c->rope.kind == ROPE_DYNAMIC || c->rope.kind == ROPE_LONGROPE))
+		e = err_set(em, ERR_UNSUPPORTED,
+			    "config.json: \"sliding_attention\" of rope_parameters goes by the sequence's length "
+			    "(dynamic, longrope); supported: default, linear, llama3, yarn");
+	c->context_max = context;
+	c->local_rope = c->rope;
+	return e;
+}
+
+/* "rope_theta" and "rope_scaling", or both inside "rope_parameters" as newer files have it; there an object for each kind
+ * of layers where they differ. */
+enum err config_read_rope(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val parameters = json_get(v, "rope_parameters");
+	bool newer = json_present(parameters), local = c->arch->traits & ARCH_WINDOW_PATTERN;
+	enum err e = ERR_OK;
+
+	if (local && newer && json_type(json_get(parameters, "full_attention")) != JSON_OBJECT)
+		return err_set(em, ERR_FORMAT,
+			       "config.json: \"rope_parameters\" of a %s must hold the objects \"full_attention\" and "
+			       "\"sliding_attention\"",
+			       c->arch->name);
+	if (local)
+		e = read_local_rope(c, v, parameters, em);
+	if (e)
+		return e;
+	json_val scaling = newer ? parameters : json_get(v, "rope_scaling");
+	return read_rope(c, v, local && newer ? json_get(parameters, "full_attention") : scaling,
+			 newer ? "rope_parameters" : "rope_scaling", "rope_theta", c->arch->rope_theta, em);
 }

@@ -218,21 +218,23 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 {
 	const struct decoder_config *c = &d->config;
 	const struct layer_weights *w = &c->weights->layers[index];
-	bool windowed = c->model->layer_flags[index] & LAYER_WINDOW;
+	u32 flags = c->model->layer_flags[index];
+	bool local = flags & LAYER_LOCAL_ROPE;
+	size_t first = local ? (size_t)c->rope->local * (c->model->rope.dim / 2) : 0;
 	struct kern_rope_kv_args rope = {.q = d->q,
 					 .qkv = d->qkv,
 					 .bias = w->qkv_bias,
 					 .q_norm = w->q_norm,
 					 .k_norm = w->k_norm,
 					 .norm_eps = c->model->norm_eps,
-					 .cos = c->rope->cos,
-					 .sin = c->rope->sin,
-					 .positions = d->rope_rows,
+					 .cos = c->rope->cos + first,
+					 .sin = c->rope->sin + first,
+					 .positions = local ? in->positions : d->rope_rows,
 					 .slots = in->slots,
 					 .kv = *kv,
 					 .tokens = in->tokens,
 					 .heads = c->shard->heads,
-					 .rope_dim = c->model->rope.dim};
+					 .rope_dim = flags & LAYER_NO_ROPE ? 0 : c->model->rope.dim};
 	struct kern_attention_args attention = {.out = d->attended,
 						.q = d->q,
 						.kv = *kv,
@@ -245,7 +247,7 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 						.heads = c->shard->heads,
 						.scale = c->model->attention_scale,
 						.soft_cap = c->model->attention_soft_cap,
-						.window = windowed ? c->model->window : 0};
+						.window = flags & LAYER_WINDOW ? c->model->window : 0};
 
 	enum err e = failed(c->ops->rope_kv(c->ctx, &rope), "rope_kv", em);
 	if (!e && narrows(d, index, in)) {

@@ -69,9 +69,8 @@ double rope_frequency(const struct rope_config *r, u32 i, u32 length)
 }
 
 /* Rows from `first` on for positions [position, position + count) of sequences of `length` tokens. */
-static void fill(struct rope_tables *t, u32 first, u32 position, u32 count, u32 length)
+static void fill(struct rope_tables *t, const struct rope_config *r, u32 first, u32 position, u32 count, u32 length)
 {
-	const struct rope_config *r = t->config;
 	u32 half = r->dim / 2;
 	double frequency[ROPE_HALF_MAX];
 
@@ -87,18 +86,20 @@ static void fill(struct rope_tables *t, u32 first, u32 position, u32 count, u32 
 	}
 }
 
-enum err rope_tables_init(struct rope_tables *t, const struct rope_config *r, u32 positions, u32 tokens_max,
-			  struct err_msg *em)
+enum err rope_tables_init(struct rope_tables *t, const struct rope_config *r, const struct rope_config *local,
+			  u32 positions, u32 tokens_max, struct err_msg *em)
 {
 	bool by_length = r->kind == ROPE_DYNAMIC || r->kind == ROPE_LONGROPE;
 
-	ASSERT(r->dim / 2 <= ROPE_HALF_MAX);
+	ASSERT(r->dim / 2 <= ROPE_HALF_MAX && (!local || local->dim == r->dim));
 	*t = (struct rope_tables){.config = r, .near = positions};
 	if (by_length && positions > r->original_context) {
 		t->near = r->original_context;
 		t->far = r->kind == ROPE_DYNAMIC ? tokens_max : positions;
 	}
-	size_t count = ((size_t)t->near + t->far) * (r->dim / 2);
+	t->local = local ? t->near + t->far : 0;
+	t->rows = t->near + t->far + (local ? positions : 0);
+	size_t count = (size_t)t->rows * (r->dim / 2);
 	size_t bytes = 2 * count * sizeof(float) + (t->far ? tokens_max * sizeof(u32) : 0);
 	t->cos = malloc(bytes);
 	if (!t->cos)
@@ -108,9 +109,11 @@ enum err rope_tables_init(struct rope_tables *t, const struct rope_config *r, u3
 	t->sin = t->cos + count;
 	if (t->far)
 		t->token_rows = (u32 *)(void *)(t->sin + count);
-	fill(t, 0, 0, t->near, 1);
+	fill(t, r, 0, 0, t->near, 1);
 	if (t->far && r->kind == ROPE_LONGROPE)
-		fill(t, t->near, 0, t->far, r->original_context + 1);
+		fill(t, r, t->near, 0, t->far, r->original_context + 1);
+	if (local)
+		fill(t, local, t->local, 0, positions, 1);
 	return ERR_OK;
 }
 
@@ -128,7 +131,7 @@ static void row_of_token(struct rope_tables *t, u32 token, u32 position, u32 len
 		t->token_rows[token] = t->near + position;
 	} else {
 		t->token_rows[token] = t->near + token;
-		fill(t, t->near + token, position, 1, length);
+		fill(t, t->config, t->near + token, position, 1, length);
 	}
 }
 

@@ -28,7 +28,7 @@ static void read_model(struct device_run *d)
 					.matrix_dtype = c->matrix_dtype ? c->matrix_dtype : KERN_BF16,
 					.caps = kern_caps_detect()};
 	OK(model_weights_check(&d->plan, &em));
-	OK(rope_tables_init(&d->rope, &d->model.rope, c->max_model_len, c->tokens_max, &em));
+	OK(rope_tables_init(&d->rope, &d->model.rope, model_local_rope(&d->model), c->max_model_len, c->tokens_max, &em));
 }
 
 struct gpu_config device_run_config(struct device_run *d)

@@ -136,7 +136,7 @@ def family_cases(family):
         yield "biases", {"attention_bias": True, "mlp_bias": True}
     if family in ("gemma2", "gemma3_text"):
         yield "no-caps", {"attn_logit_softcapping": None, "final_logit_softcapping": None}
-        yield "caps", {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 7}
+        yield "caps", {"attn_logit_softcapping": 3.0 if family == "gemma2" else None, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 7}
     if family in ("gemma", "gemma2"):
         yield "old-act", {"hidden_act": "gelu", "hidden_activation": MISSING}
         yield "no-tie-field", {"tie_word_embeddings": MISSING}

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Differential test of model loading and arithmetic: small checkpoints of random weights over the variants of every
 family's config.json, computed by transformers in float32 and by tercet. Run by hand with an interpreter that has torch and
-transformers 5; the suite runs what --keep wrote of it (families/, through test_families_kept.c).
+transformers 5; the suite runs what --keep wrote of it: families.json, read by test_families.c.
 
-    families_differential.py --tercet build/client/cli/tercet [--only qwen3] [--list] [--keep DIR]
+    families_differential.py [--tercet build/client/cli/tercet] [--only qwen3] [--list]
+    families_differential.py --keep tests/unit/proc_worker/families.json
 
 Weights are a function of a tensor's name, shape and place (`values`), so that a case can be written down without them.
 Logits of every position have to agree within 1e-3, 32 greedy tokens exactly, with one and two workers, whole prompts and
@@ -45,7 +46,7 @@ def fnv(name):
 
 
 def noise(name, count):
-    """Uniform in [-1, 1): the same as in test_families_kept.c."""
+    """Uniform in [-1, 1): the same as in test_families.c."""
     with np.errstate(over="ignore"):
         z = (np.arange(count, dtype=np.uint64) + np.uint64(fnv(name))) * np.uint64(0x9e3779b97f4a7c15)
         z = (z ^ z >> np.uint64(30)) * np.uint64(0xbf58476d1ce4e5b9)
@@ -54,19 +55,27 @@ def noise(name, count):
     return (z >> np.uint64(40)).astype(np.float32) * np.float32(2.0 ** -23) - np.float32(1)
 
 
-def values(name, shape, centre):
-    """Of norms around `centre`, of biases around 0, of matrices so large that outputs are as large as inputs."""
-    count = int(np.prod(shape))
+def spread(name, shape, centre):
+    """(amplitude, middle): of norms around `centre`, of biases around 0, of matrices such that outputs are as large as
+    inputs."""
     if len(shape) == 1:
-        amplitude, middle = (0.25, centre) if "norm" in name else (0.25, 0)
-    else:
-        gain = 4 if "lm_head" in name or "embed" in name else 3 if name.endswith("gate.weight") else 1
-        amplitude, middle = gain * (3 / shape[-1]) ** 0.5, 0
-    return torch.from_numpy(noise(name, count) * np.float32(amplitude) + np.float32(middle)).reshape(list(shape))
+        return 0.25, centre if "norm" in name else 0
+    gain = 4 if "lm_head" in name or "embed" in name else 3 if name.endswith("gate.weight") else 1
+    return round(gain * (3 / shape[-1]) ** 0.5, 4), 0
+
+
+def values(name, shape, centre):
+    amplitude, middle = spread(name, shape, centre)
+    flat = noise(name, int(np.prod(shape))) * np.float32(amplitude) + np.float32(middle)
+    return torch.from_numpy(flat).reshape(list(shape))
+
+
+def centre_of(config):
+    return 0 if config["model_type"].startswith("gemma") else 1
 
 
 def fill(model, config, dtype):
-    centre = 0 if config["model_type"].startswith("gemma") else 1
+    centre = centre_of(config)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(values(name, p.shape, centre).to(dtype).float())
@@ -232,6 +241,60 @@ def check(options, name, config, save, folder):
         return ["skipped: transformers: %s" % str(e).splitlines()[0][:200]]
 
 
+# ---------------------------------------------------------------- what the suite keeps
+
+DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+KEPT = """llama/dynamic llama/llama3-new llama/yarn-mscale llama/odd llama/act-gelu llama/act-relu llama/save-base mistral/window-8
+qwen2/window qwen3/yarn-new phi3/partial-0.6 phi3/longrope-new gemma2/caps mixtral/save-raw qwen3_moe/save-raw qwen3_moe/sparse-step
+gemma3_text/none gemma3_text/new-ropes granite/biases granite/none smollm3/none
+smollm3/window known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
+known/gemma-3-1b-it known/qwen3-coder-30b-a3b""".split()
+
+
+def kept_tensors(model, config, folder):
+    """Of the checkpoint in `folder`: shape, amplitude, middle and, if these are not its own from the first on, where in
+    which parameter's values it begins."""
+    found = {}
+    for name, t in sorted(load_file(folder / "model.safetensors").items()):
+        source, first = None, 0
+        for parameter, p in model.named_parameters():
+            flat, wanted = p.detach().flatten(), t.float().flatten()
+            starts = range(0, len(flat) - len(wanted) + 1, len(wanted))
+            first = next((at for at in starts if flat[at] == wanted[0] and torch.equal(flat[at:at + len(wanted)], wanted)),
+                         None)
+            if first is not None:
+                source = parameter
+                break
+        amplitude, middle = spread(source, model.get_parameter(source).shape, centre_of(config))
+        found[name] = [list(t.shape), amplitude, middle] + ([] if (source, first) == (name, 0) else [source, first])
+    return found
+
+
+def keep(name, config, save, folder):
+    model = build(config, save, folder)
+    ids = prompts(config["vocab_size"])[2][:45]
+    logits, tokens, gap = reference(model, ids, 24)
+    for count in range(45, 20, -1):  # a prompt whose answer is no coin's toss
+        if gap > TIE:
+            break
+        ids = ids[:count]
+        logits, tokens, gap = reference(model, ids, 24)
+    return {"config": json.dumps(config), "ranks": save.get("ranks", 2), "dtype": DTYPES[save.get("dtype", "float32")],
+            "tensors": kept_tensors(model, config, folder), "ids": ids,
+            "last_logits": [round(float(x), 5) for x in logits[-1]], "greedy": tokens}
+
+
+def keep_all(path):
+    kept = {}
+    for name, _, config, save in all_cases():
+        if name in KEPT:
+            with tempfile.TemporaryDirectory() as scratch:
+                kept[name] = keep(name, config, save, pathlib.Path(scratch) / "model")
+    lines = ["%s: %s" % (json.dumps(n), json.dumps(kept[n], separators=(",", ":"))) for n in KEPT if n in kept]
+    pathlib.Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print("%d of %d cases kept" % (len(kept), len(KEPT)))
+
+
 def all_cases():
     yield from families_cases.cases()
     yield from families_known.cases()
@@ -242,9 +305,13 @@ def main():
     parser.add_argument("--tercet", default="build/client/cli/tercet")
     parser.add_argument("--only", default="", help="part of the names")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--keep", metavar="FILE", help="write the cases that the suite runs, compare nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
+    if options.keep:
+        keep_all(options.keep)
+        return 0
     wrong = count = skipped = 0
     for name, _, config, save in all_cases():
         if options.only not in name:

@@ -124,6 +124,80 @@ Test(config, what_a_file_does_not_say_is_what_the_family_has)
 	cr_assert(c.window == 0 && c.rope.theta == 1e6 && windows(&c) == 0);
 }
 
+static u32 flagged(const struct model_config *c, u32 flag)
+{
+	u32 bits = 0;
+
+	for (u32 i = 0; i < c->layers; i++)
+		bits |= (u32)(c->layer_flags[i] & flag ? 1 : 0) << i;
+	return bits;
+}
+
+Test(config, layers_with_windows_may_have_a_rope_of_their_own)
+{
+	struct model_config c;
+
+	good(&c, "Gemma3ForCausalLM", "\"sliding_window\": 8, \"sliding_window_pattern\": 3");
+	cr_assert(windows(&c) == 11 && flagged(&c, LAYER_LOCAL_ROPE) == 11 && c.window == 8);
+	cr_assert(c.rope.theta == 1e6 && c.local_rope.theta == 1e4 && model_local_rope(&c) == &c.local_rope);
+	cr_assert(c.attention_soft_cap == 0 && c.logits_soft_cap == 0 && c.norm_offset == 1);
+	good(&c, "Gemma3ForCausalLM", ""); /* every sixth has none, and there are four */
+	cr_assert(windows(&c) == 15 && c.window == 4096);
+	good(&c, "Gemma3ForCausalLM",
+	     "\"rope_theta\": 500000, \"rope_local_base_freq\": 20000, \"rope_scaling\": {\"rope_type\": \"linear\", "
+	     "\"factor\": 8.0}");
+	cr_assert(c.rope.theta == 5e5 && c.rope.kind == ROPE_LINEAR && c.context_max == 1024);
+	cr_assert(c.local_rope.theta == 2e4 && c.local_rope.kind == ROPE_PLAIN);
+	good(&c, "Gemma3ForCausalLM",
+	     "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 4, \"rope_theta\": 7000}, "
+	     "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 300}}");
+	cr_assert(c.rope.theta == 7000 && c.rope.factor == 4 && c.local_rope.theta == 300 && c.context_max == 512);
+	refused("Gemma3ForCausalLM", "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 300}", ERR_FORMAT,
+		"must hold the objects \"full_attention\"");
+	refused("Gemma3ForCausalLM",
+		"\"rope_parameters\": {\"full_attention\": {}, \"sliding_attention\": {\"rope_type\": \"dynamic\", "
+		"\"factor\": 2}}",
+		ERR_UNSUPPORTED, "goes by the sequence's length");
+	refused("Gemma3ForCausalLM", "\"attn_logit_softcapping\": 50.0", ERR_UNSUPPORTED,
+		"\"attn_logit_softcapping\" is set");
+	good(&c, "Gemma2ForCausalLM", "");
+	cr_assert(!model_local_rope(&c) && flagged(&c, LAYER_LOCAL_ROPE) == 0);
+	refused("Gemma2ForCausalLM", "\"rope_local_base_freq\": 10000", ERR_UNSUPPORTED, "\"rope_local_base_freq\"");
+}
+
+Test(config, layers_may_go_without_rotation)
+{
+	struct model_config c;
+
+	good(&c, "SmolLM3ForCausalLM", "");
+	cr_assert(flagged(&c, LAYER_NO_ROPE) == 8 && windows(&c) == 0 && c.tied_embeddings && c.rope.theta == 2e6);
+	good(&c, "SmolLM3ForCausalLM", "\"no_rope_layers\": [1, 0, 0, 1], \"no_rope_layer_interval\": 2");
+	cr_assert_eq(flagged(&c, LAYER_NO_ROPE), 6);
+	good(&c, "SmolLM3ForCausalLM",
+	     "\"no_rope_layer_interval\": 2, \"use_sliding_window\": true, \"sliding_window\": 8");
+	cr_assert(windows(&c) == 10 && c.window == 8);
+	refused("SmolLM3ForCausalLM", "\"no_rope_layers\": [1, 0]", ERR_FORMAT, "must be an array of 4 numbers");
+	refused("SmolLM3ForCausalLM", "\"no_rope_layers\": [1, 2, 1, 1]", ERR_FORMAT, "\"no_rope_layers\"[1] must be 0 or 1");
+	refused("LlamaForCausalLM", "\"no_rope_layers\": [1, 1, 1, 0]", ERR_UNSUPPORTED, "\"no_rope_layers\" is set");
+}
+
+Test(config, multipliers_become_scales_that_the_decoder_has)
+{
+	struct model_config c;
+
+	good(&c, "GraniteForCausalLM",
+	     "\"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.25, \"attention_multiplier\": 0.02, "
+	     "\"logits_scaling\": 8.0");
+	cr_assert(c.embed_scale == 48 && c.logits_scale == 0.125f && c.attention_scale == 0.02f);
+	cr_assert_float_eq(c.norm_eps, 1.6e-5, 1e-9);
+	good(&c, "GraniteForCausalLM", "");
+	cr_assert(c.embed_scale == 1 && c.logits_scale == 1 && c.attention_scale == 1);
+	good(&c, "LlamaForCausalLM", "\"logits_scaling\": 1.0");
+	cr_assert_eq(c.logits_scale, 1);
+	refused("GraniteForCausalLM", "\"residual_multiplier\": 0", ERR_FORMAT, "\"residual_multiplier\" must be a number above 0");
+	refused("LlamaForCausalLM", "\"attention_multiplier\": 0.1", ERR_UNSUPPORTED, "\"attention_multiplier\" is set");
+}
+
 Test(config, activations_are_those_of_the_family)
 {
 	struct model_config c;
@@ -343,7 +417,7 @@ Test(config, rotary_rows_follow_the_length_of_the_sequence)
 	struct rope_tables t;
 	struct err_msg em;
 
-	cr_assert_eq(rope_tables_init(&t, &r, 8, 5, &em), ERR_OK);
+	cr_assert_eq(rope_tables_init(&t, &r, NULL, 8, 5, &em), ERR_OK);
 	const u32 *rows = rope_tables_rows(&t, &in);
 	for (u32 i = 0; i < 5; i++)
 		cr_assert_float_eq(t.cos[rows[i]], cos(i < 2 ? positions[i] : positions[i] / 2.0), 1e-6);
@@ -351,7 +425,7 @@ Test(config, rotary_rows_follow_the_length_of_the_sequence)
 	r.kind = ROPE_DYNAMIC;
 	r.dim = 4;
 	r.factor = 2;
-	cr_assert_eq(rope_tables_init(&t, &r, 8, 5, &em), ERR_OK);
+	cr_assert_eq(rope_tables_init(&t, &r, NULL, 8, 5, &em), ERR_OK);
 	rows = rope_tables_rows(&t, &in);
 	for (u32 i = 0; i < 5; i++) {
 		u32 length = i < 2 ? 4 : i < 4 ? 6 : 7;

@@ -50,6 +50,15 @@ Test(gpu, every_family_answers_as_on_the_cpu, .timeout = 120)
 		 FAMILY("Gemma2ForCausalLM",
 			", \"sliding_window\": 9, \"query_pre_attn_scalar\": 32, "
 			"\"attn_logit_softcapping\": 20.0, \"final_logit_softcapping\": 8.0")},
+		{"two bases of positions, windows in all but every third layer",
+		 FAMILY("Gemma3ForCausalLM",
+			", \"sliding_window\": 9, \"query_pre_attn_scalar\": 32, \"sliding_window_pattern\": 2")},
+		{"multipliers",
+		 FAMILY("GraniteForCausalLM",
+			", \"embedding_multiplier\": 3.0, \"residual_multiplier\": 0.4, "
+			"\"attention_multiplier\": 0.1, \"logits_scaling\": 2.0")},
+		{"layers without positions", FAMILY("SmolLM3ForCausalLM", ", \"no_rope_layer_interval\": 2")},
+		{"exact GELU", FAMILY("LlamaForCausalLM", ", \"hidden_act\": \"gelu\"")},
 		{"positions scaled by length", FAMILY("Qwen2ForCausalLM", SCALED("dynamic") "}")},
 		{"two tables of positions",
 		 FAMILY("Qwen2ForCausalLM",

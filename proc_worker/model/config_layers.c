@@ -1,0 +1,210 @@
+/* What differs between the layers of a model, as config.json says it: windows, rotation, mixtures of experts. Runs in the
+ * worker at start. */
+#include <string.h>
+
+#include "proc_worker/model/config_priv.h"
+
+enum {
+	EXPERTS_MAX = 4096,
+	LISTED = ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN | ARCH_WINDOW_PATTERN | ARCH_NO_ROPE, /* layers may differ */
+};
+
+static bool has(const struct model_config *c, u32 traits)
+{
+	return c->arch->traits & traits;
+}
+
+/* Numbers of the families' rules. */
+struct window_rule {
+	u32 upper_first; /* the first layer with a window */
+	u32 pattern;	 /* every so many layers one without */
+};
+
+/* The layers that the family's rule gives a window. */
+static bool rule_says_window(const struct model_config *c, u32 layer, const struct window_rule *r)
+{
+	if (!c->window)
+		return false;
+	if (has(c, ARCH_WINDOW_EVEN))
+		return layer % 2 == 0;
+	if (has(c, ARCH_WINDOW_PATTERN))
+		return (layer + 1) % r->pattern != 0;
+	if (has(c, ARCH_NO_ROPE))
+		return c->layer_flags[layer] & LAYER_NO_ROPE;
+	return has(c, ARCH_WINDOW_ALL) || layer >= r->upper_first;
+}
+
+static enum err read_layer_types(struct model_config *c, json_val list, struct err_msg *em)
+{
+	u32 i = 0;
+
+	if (json_type(list) != JSON_ARRAY || json_count(list) != c->layers)
+		return err_set(
+			em, ERR_FORMAT,
+			"config.json: \"layer_types\" must be an array of %u strings (num_hidden_layers), "
+			"found %s of %zu",
+			c->layers, json_type_name(list), json_count(list));
+	for (struct json_iter it = json_iterate(list); json_next(&it); i++) {
+		bool ruled = c->layer_flags[i] & LAYER_WINDOW;
+		bool window = json_string_equals(it.value, "sliding_attention");
+		if (!window && !json_string_equals(it.value, "full_attention"))
+			return err_set(
+				em, ERR_UNSUPPORTED,
+				"config.json: \"layer_types\"[%u] is '%.64s'; supported: full_attention, "
+				"sliding_attention",
+				i, json_cstr(it.value, json_type_name(it.value)));
+		if (window && !c->window)
+			return err_set(em, ERR_INVALID,
+				       "config.json: \"layer_types\"[%u] is 'sliding_attention', but no "
+				       "\"sliding_window\" is in force",
+				       i);
+		if (window != ruled && !has(c, LISTED))
+			return err_set(
+				em, ERR_UNSUPPORTED,
+				"config.json: \"layer_types\"[%u] is '%s': in a %s all layers are alike", i,
+				json_cstr(it.value, ""), c->arch->name);
+		c->layer_flags[i] = (u8)((c->layer_flags[i] & ~LAYER_WINDOW) | (window ? LAYER_WINDOW : 0));
+	}
+	return ERR_OK;
+}
+
+/* Layers that do not rotate: by a list of which do, or every so many. */
+static enum err read_no_rope(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val list = json_get(v, "no_rope_layers");
+	u32 interval, i = 0;
+	u64 rotates;
+
+	enum err e = config_may_u32(v, "no_rope_layer_interval", MODEL_LAYERS_MAX, 4, &interval, em);
+	for (; !e && i < c->layers && !json_present(list); i++)
+		if ((i + 1) % interval == 0)
+			c->layer_flags[i] |= LAYER_NO_ROPE;
+	if (e || !json_present(list))
+		return e;
+	if (json_type(list) != JSON_ARRAY || json_count(list) < c->layers)
+		return err_set(em, ERR_FORMAT,
+			       "config.json: \"no_rope_layers\" must be an array of %u numbers (num_hidden_layers), 1 for a "
+			       "layer with rotary embeddings and 0 for one without, found %s of %zu",
+			       c->layers, json_type_name(list), json_count(list));
+	for (struct json_iter it = json_iterate(list); json_next(&it) && i < c->layers; i++) {
+		if (!json_uint(it.value, &rotates) || rotates > 1)
+			return err_set(em, ERR_FORMAT, "config.json: \"no_rope_layers\"[%u] must be 0 or 1, found %s", i,
+				       json_type_name(it.value));
+		if (!rotates)
+			c->layer_flags[i] |= LAYER_NO_ROPE;
+	}
+	return ERR_OK;
+}
+
+/* Some files say it twice. */
+static enum err check_window_size(const struct model_config *c, json_val v, struct err_msg *em)
+{
+	u32 twice;
+
+	enum err e = config_may_u32(v, "sliding_window_size", UINT32_MAX, c->window, &twice, em);
+	if (!e && twice != c->window)
+		e = err_set(em, ERR_INVALID,
+			    "config.json: \"sliding_window_size\" is %u, but \"sliding_window\" is %u", twice,
+			    c->window);
+	return e;
+}
+
+static enum err read_window_size(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val window = json_get(v, "sliding_window");
+	bool on = true;
+	enum err e = ERR_OK;
+
+	if (has(c, ARCH_WINDOW_UPPER | ARCH_NO_ROPE))
+		e = config_may_bool(v, "use_sliding_window", false, &on, em);
+	if (e || !on)
+		return e;
+	if (json_type(window) == JSON_MISSING)
+		c->window = c->arch->window;
+	else if (has(c, ARCH_WINDOW_ALL | LISTED))
+		e = config_may_u32(v, "sliding_window", UINT32_MAX, 0, &c->window, em);
+	return !e && has(c, ARCH_WINDOW_EVEN) ? check_window_size(c, v, em) : e;
+}
+
+enum err config_read_windows(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val types = json_get(v, "layer_types");
+	/* Older Qwen3 MoE files bound the windows to layers, newer ones have them everywhere. */
+	struct window_rule rule = {.upper_first = has(c, ARCH_EXPERTS_SOME) ? 0 : 28};
+	u64 given;
+
+	enum err e = has(c, ARCH_NO_ROPE) ? read_no_rope(c, v, em) : ERR_OK;
+	if (!e)
+		e = read_window_size(c, v, em);
+	if (!e && json_uint(json_get(v, "max_window_layers"), &given))
+		rule.upper_first = given < c->layers ? (u32)given : c->layers;
+	if (!e && has(c, ARCH_WINDOW_PATTERN))
+		e = config_may_u32(v, "sliding_window_pattern", MODEL_LAYERS_MAX, 6, &rule.pattern, em);
+	for (u32 i = 0; !e && i < c->layers; i++)
+		if (rule_says_window(c, i, &rule))
+			c->layer_flags[i] |= LAYER_WINDOW;
+	if (!e && json_present(types))
+		e = read_layer_types(c, types, em);
+	for (u32 i = 0; !e && i < c->layers; i++)
+		if (has(c, ARCH_WINDOW_PATTERN) && (c->layer_flags[i] & LAYER_WINDOW))
+			c->layer_flags[i] |= LAYER_LOCAL_ROPE;
+	return e;
+}
+
+/* ---------------------------------------------------------------- mixtures of experts */
+
+static enum err read_dense_layers(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val list = json_get(v, "mlp_only_layers");
+	u32 step;
+	u64 layer;
+
+	enum err e = config_may_u32(v, "decoder_sparse_step", MODEL_LAYERS_MAX, 1, &step, em);
+	for (u32 i = 0; !e && i < c->layers; i++)
+		if ((i + 1) % step == 0)
+			c->layer_flags[i] |= LAYER_EXPERTS;
+	if (e || !json_present(list))
+		return e;
+	if (json_type(list) != JSON_ARRAY)
+		return err_set(em, ERR_FORMAT, "config.json: \"mlp_only_layers\" must be an array, found %s",
+			       json_type_name(list));
+	for (struct json_iter it = json_iterate(list); json_next(&it);) {
+		if (!json_uint(it.value, &layer))
+			return err_set(
+				em, ERR_FORMAT,
+				"config.json: \"mlp_only_layers\" must hold numbers of layers, found %s",
+				json_type_name(it.value));
+		if (layer < c->layers)
+			c->layer_flags[layer] &= (u8)~LAYER_EXPERTS;
+	}
+	return ERR_OK;
+}
+
+enum err config_read_experts(struct model_config *c, json_val v, struct err_msg *em)
+{
+	bool all = has(c, ARCH_EXPERTS_ALL);
+	const char *count =
+		all || !json_present(json_get(v, "num_experts")) ? "num_local_experts" : "num_experts";
+	enum err e = ERR_OK;
+
+	if (!has(c, ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME))
+		return ERR_OK;
+	e = config_need_u32(v, count, EXPERTS_MAX, &c->experts, em);
+	if (!e)
+		e = config_need_u32(v, "num_experts_per_tok", EXPERTS_MAX, &c->experts_per_token, em);
+	if (!e && c->experts_per_token > c->experts)
+		e = err_set(
+			em, ERR_INVALID,
+			"config.json: \"num_experts_per_tok\" is %u, but there are only %u experts (\"%s\")",
+			c->experts_per_token, c->experts, count);
+	c->normalize_experts = true;
+	c->expert_intermediate = c->intermediate;
+	if (!e && all)
+		memset(c->layer_flags, LAYER_EXPERTS, c->layers);
+	if (e || all)
+		return e;
+	e = config_need_u32(v, "moe_intermediate_size", CONFIG_DIM_MAX, &c->expert_intermediate, em);
+	if (!e)
+		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
+	return e ? e : read_dense_layers(c, v, em);
+}

@@ -1,0 +1,198 @@
+/* Models of every family against transformers: what families_differential.py kept of some of its cases, config.json, tensors
+ * by name and shape, logits and greedy tokens in float32. Weights are a function of a tensor's name and place, so that no
+ * checkpoint has to be kept. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/json.h"
+#include "kernels/kernels.h"
+#include "tests/unit/proc_worker/driver.h"
+
+enum { IDS_MAX = 64, OUTPUTS_MAX = 32 };
+
+/* ---------------------------------------------------------------- the checkpoint */
+
+/* In [-1, 1): a stream of SplitMix64 (Steele et al. 2014) that begins at the FNV-1a hash of the tensor's name. */
+static float noise(u64 start, u64 i)
+{
+	u64 z = (start + i) * 0x9e3779b97f4a7c15;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+	z = (z ^ z >> 27) * 0x94d049bb133111eb;
+	z ^= z >> 31;
+	return (float)(z >> 40) * 0x1p-23f - 1;
+}
+
+static u64 fnv(const char *name)
+{
+	u64 h = 0xcbf29ce484222325;
+
+	for (; *name; name++)
+		h = (h ^ (u8)*name) * 0x100000001b3;
+	return h;
+}
+
+/* [shape, amplitude, middle], and, if the values are not those of the tensor's own name from the first on, [.., name, first
+ * of its values]. */
+static void append_values(struct buf *data, const char *name, json_val t, enum kern_dtype dtype, u64 count)
+{
+	bool other = json_count(t) > 3;
+	u64 start = fnv(other ? json_cstr(json_at(t, 3), "") : name), first = 0;
+	double amplitude = 0, middle = 0;
+
+	cr_assert(json_double(json_at(t, 1), &amplitude) && json_double(json_at(t, 2), &middle));
+	cr_assert(!other || json_uint(json_at(t, 4), &first));
+	for (u64 i = 0; i < count; i++) {
+		float x = noise(start, first + i) * (float)amplitude;
+		float value[1];
+		x += (float)middle;
+		kern_convert(value, dtype, &x, KERN_F32, 1);
+		buf_append(data, value, kern_dtype_bytes(dtype));
+	}
+}
+
+static void write_file(const char *dir, const char *name, const void *data, size_t bytes)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	FILE *f = fopen(path, "wb");
+	cr_assert(f && fwrite(data, 1, bytes, f) == bytes);
+	fclose(f);
+}
+
+static void write_tensors(const char *dir, json_val tensors, const char *type)
+{
+	enum kern_dtype dtype = !strcmp(type, "BF16") ? KERN_BF16 : KERN_F32;
+	struct buf header = {0}, data = {0}, file = {0};
+
+	buf_append_str(&header, "{");
+	for (struct json_iter it = json_iterate(tensors); json_next(&it);) {
+		size_t begin = data.bytes;
+		u64 count = 1, n;
+		buf_printf(&header, "%s\"%s\": {\"dtype\": \"%s\", \"shape\": [", begin ? ", " : "", it.key, type);
+		for (struct json_iter s = json_iterate(json_at(it.value, 0)); json_next(&s); count *= n) {
+			cr_assert(json_uint(s.value, &n));
+			buf_printf(&header, "%s%llu", count == 1 ? "" : ", ", (unsigned long long)n);
+		}
+		append_values(&data, it.key, it.value, dtype, count);
+		buf_printf(&header, "], \"data_offsets\": [%zu, %zu]}", begin, data.bytes);
+	}
+	buf_append_str(&header, "}");
+	while (header.bytes % 8)
+		buf_append_char(&header, ' ');
+	u64 length = header.bytes;
+	buf_append(&file, &length, sizeof(length));
+	buf_append(&file, header.data, header.bytes);
+	buf_append(&file, data.data, data.bytes);
+	write_file(dir, "model.safetensors", file.data, file.bytes);
+	buf_fini(&file);
+	buf_fini(&header);
+	buf_fini(&data);
+}
+
+static void remove_file(const char *dir, const char *name)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	unlink(path);
+}
+
+/* ---------------------------------------------------------------- the comparison */
+
+static u32 read_ids(json_val v, u32 *out, u32 max)
+{
+	u32 n = 0;
+	u64 id;
+
+	for (struct json_iter it = json_iterate(v); json_next(&it);) {
+		cr_assert(n < max && json_uint(it.value, &id));
+		out[n++] = (u32)id;
+	}
+	return n;
+}
+
+static void compare(json_val c, const struct driver_request *q, const char *label)
+{
+	json_val logits = json_get(c, "last_logits");
+	u32 greedy[OUTPUTS_MAX], vocab = (u32)json_count(logits), i = 0;
+	double wanted, worst = 0;
+
+	for (struct json_iter it = json_iterate(logits); json_next(&it); i++) {
+		cr_assert(json_double(it.value, &wanted));
+		double off = fabs(wanted - (double)q->prompt_logits[(size_t)(q->prompt_count - 1) * vocab + i]);
+		worst = off > worst || isnan(off) ? off : worst;
+	}
+	cr_expect(worst <= 1e-3, "%s: logits differ by %g", label, worst);
+	u32 count = read_ids(json_get(c, "greedy"), greedy, OUTPUTS_MAX);
+	cr_assert_eq(q->outputs, count);
+	for (i = 0; i < count && q->output[i] == greedy[i]; i++)
+		;
+	cr_expect(i == count, "%s: greedy token %u is %u, not %u", label, i, q->output[i % count], greedy[i % count]);
+}
+
+static void run(json_val c, const char *dir, u32 ranks, u32 chunk, const char *label)
+{
+	static struct driver d;
+	static struct driver_request q;
+	u32 prompt[IDS_MAX], count = read_ids(json_get(c, "ids"), prompt, IDS_MAX);
+	size_t vocab = json_count(json_get(c, "last_logits"));
+	struct driver_config config = {.model_dir = dir,
+				       .dtype = OPTION_DTYPE_FLOAT32,
+				       .ranks = ranks,
+				       .threads = 1,
+				       .caps = kern_caps_detect(),
+				       .rows_max = 2,
+				       .tokens_max = 64,
+				       .block_size = 16,
+				       .chunk = chunk,
+				       .seed = 5};
+
+	memset(&q, 0, sizeof(q));
+	q.prompt = prompt;
+	q.prompt_count = count;
+	q.output_count = (u32)json_count(json_get(c, "greedy"));
+	q.prompt_logits = calloc(count * vocab, sizeof(float));
+	driver_open(&d, &config);
+	driver_run(&d, &q, 1);
+	driver_close(&d);
+	compare(c, &q, label);
+	free(q.prompt_logits);
+}
+
+static void check_case(const char *name, json_val c)
+{
+	char dir[] = "/tmp/tercet-test-XXXXXX", label[128];
+	const char *config = json_cstr(json_get(c, "config"), "");
+	u64 ranks = 0;
+
+	cr_assert(mkdtemp(dir) && json_uint(json_get(c, "ranks"), &ranks));
+	write_file(dir, "config.json", config, strlen(config));
+	write_tensors(dir, json_get(c, "tensors"), json_cstr(json_get(c, "dtype"), ""));
+	snprintf(label, sizeof(label), "%s, one rank", name);
+	run(c, dir, 1, 64, label);
+	snprintf(label, sizeof(label), "%s, %u ranks, chunks of 7", name, (u32)ranks);
+	run(c, dir, (u32)ranks, 7, label);
+	remove_file(dir, "config.json");
+	remove_file(dir, "model.safetensors");
+	rmdir(dir);
+}
+
+Test(families, models_answer_as_in_transformers, .timeout = 120)
+{
+	struct json_doc *doc;
+	struct err_msg em;
+	u32 count = 0;
+
+	cr_assert_eq(json_parse_file(&doc, SOURCE_ROOT "/tests/unit/proc_worker/families.json", &em), ERR_OK, "%s", em.text);
+	for (struct json_iter it = json_iterate(json_root(doc)); json_next(&it); count++)
+		check_case(it.key, it.value);
+	cr_assert_gt(count, 20);
+	json_free(&doc);
+}
