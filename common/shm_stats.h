@@ -35,6 +35,10 @@
 	C(FORWARD_NS, forward_ns, "Nanoseconds the device computed")                                         \
 	C(BUSY_NS, busy_ns, "Nanoseconds during which requests were running or waiting (scheduler)")         \
 	C(WAITED_NS, waited_ns, "Nanoseconds a worker waited for a step although requests were running")     \
+	C(REQUESTS_CONSTRAINED, structured_requests, "Admitted requests whose output a grammar constrains")  \
+	C(GRAMMARS_COMPILED, grammars_compiled, "Grammars compiled by workers")                              \
+	C(GRAMMAR_MASKS, grammar_masks, "Masks of tokens made for rows with a grammar")                      \
+	C(GRAMMAR_NS, grammar_ns, "Nanoseconds spent on grammars, beside the forward")                       \
 	G(SESSIONS, sessions, "Sessions whose history is kept")                                              \
 	G(SESSION_TOKENS, session_tokens, "Tokens of their histories")                                       \
 	C(CHUNKS_SENT, chunks_sent, "Chunks sent on the output socket")                                      \

@@ -315,6 +315,8 @@ static void fill(struct sched *s, struct seq *q, const struct ipc_submit *m, con
 	x->grammar_kind = m->grammar_kind;
 	x->grammar_flags = m->grammar_flags;
 	x->grammar_bytes = m->grammar_count;
+	if (x->grammar_kind)
+		stats_add(s->stats, STATS_REQUESTS_CONSTRAINED, 1);
 	if (x->grammar_bytes)
 		memcpy(seqs_grammar(&s->seqs, q), m->grammar, x->grammar_bytes);
 	if (x->stop_count)

@@ -54,8 +54,11 @@ static enum err sample(struct runner *r, struct err_msg *em)
 	float *logits = NULL;
 
 	enum err e = decoder_logits(&r->decoder, r->inputs.sample_index, b->sample_count, &logits, em);
+	if (!e && r->constraints)
+		r->constrained = constraints_finish(r->constraints);
 	if (!e && r->config.rank == 0)
-		e = sampler_run(r->sampler, &r->ops, &r->ctx, b, logits, r->sampled, &r->columns.lp, em);
+		e = sampler_run(r->sampler, &r->ops, &r->ctx, b, r->constrained ? r->constrained->allowed : NULL, logits,
+				r->sampled, &r->columns.lp, em);
 	if (!e)
 		e = share_tokens(r, em);
 	return e;
@@ -142,11 +145,14 @@ static enum err compute(struct runner *r, const struct ipc_step *step, struct er
 	r->times.begin = clock_now_ns();
 	r->columns.lp.entries = r->columns.lp.id_count = 0;
 	r->columns.plp_entries = r->columns.plp_id_count = 0;
+	r->constrained = NULL;
 	enum err e = batch_state_apply(b, step, em);
 	r->times.applied = clock_now_ns();
 	if (e)
 		return e;
 	inputs_build(&r->inputs, b);
+	if (r->constraints)
+		constraints_begin(r->constraints, b);
 	r->times.built = clock_now_ns();
 	e = copy_blocks(r, em);
 	r->inputs.last_only = !r->keeps_tokens && !runner_prompt_logprobs_wanted(b);
@@ -159,6 +165,8 @@ static enum err compute(struct runner *r, const struct ipc_step *step, struct er
 		e = sample(r, em);
 	r->times.sampled = r->times.collected = clock_now_ns();
 	if (e) {
+		if (r->constraints)
+			(void)constraints_finish(r->constraints);
 		b->broken = true;
 		b->applied = false;
 	}

@@ -12,6 +12,7 @@
 #include "ipc/ipc.h"
 #include "proc_worker/batch_state.h"
 #include "proc_worker/collectives.h"
+#include "proc_worker/constraints.h"
 #include "proc_worker/inputs.h"
 #include "proc_worker/kv_memory.h"
 #include "proc_worker/model/config.h"
@@ -45,6 +46,7 @@ struct runner_config {
 	u64 kv_cache_memory; /* 0: automatic */
 	double memory_utilization;
 	double swap_space; /* GiB; 0: none; below: automatic */
+	bool constrains;   /* rows may have grammars: the tokenizer is loaded for them */
 	void (*progress)(void *ctx, double share, const char *what); /* NULL: none */
 	void *progress_ctx;
 };
@@ -102,11 +104,14 @@ struct runner {
 	struct inputs inputs;
 	bool keeps_tokens; /* for tests, that ask for logits of any token of a step */
 	struct sampler *sampler; /* rank 0 */
+	struct constraints *constraints; /* of ranks that sample, with config.constrains; else NULL */
 	struct profile profile;
 	u32 block_count, host_block_count; /* of the KV cache; what WORKER_READY says, as the next */
 	u64 weight_bytes, kv_block_bytes;
 
 	u32 in_flight; /* steps that were submitted and not collected */
+	bool awaits_tokens; /* device: the last of them is queued up to its sampling, since a grammar has to see tokens first */
+	const struct constraints_step *constrained; /* of the step submitted last; NULL: no row has a grammar. Until the next */
 	u32 *sampled;  /* [rows_max] tokens of the last step */
 	u64 *finished; /* [rows_max] incarnation that has reached its end; the scheduler may not know yet */
 	struct runner_columns columns;
@@ -135,7 +140,9 @@ void runner_destroy(struct runner **r);
 MUST_CHECK enum err runner_begin(struct runner *r, u64 epoch, u32 block_count, u32 max_model_len,
 				 struct err_msg *em);
 
-/* STEP: computes it, or queues it on the device, where there must be room (runner_is_full). The errors of
+/* STEP: computes it, or queues it on the device, where there must be room (runner_is_full). What a grammar constrains
+ * is queued up to its sampling while tokens before it are on their way; runner_collect queues the rest when it has them,
+ * and until then there is no room. The errors of
  * batch_state_apply: the state is lost, a begin helps. The errors of the collectives: so is the step. ERR_DEVICE in
  * the device's words: only a new process helps. */
 MUST_CHECK enum err runner_submit(struct runner *r, const struct ipc_step *step, struct err_msg *em);
@@ -149,7 +156,7 @@ MUST_CHECK enum err runner_collect(struct runner *r, struct err_msg *em);
 int runner_fd(const struct runner *r);
 static inline bool runner_is_full(const struct runner *r)
 {
-	return r->in_flight == (r->device ? RUNNER_FLIGHTS_MAX : 1);
+	return r->awaits_tokens || r->in_flight == (r->device ? RUNNER_FLIGHTS_MAX : 1);
 }
 /* Waits until a step can be collected. ERR_AGAIN: none is in flight. ERR_DEVICE: it failed or took too long. Also the
  * errors of collectives_check. */

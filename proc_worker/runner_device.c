@@ -269,12 +269,30 @@ static void take_off(struct runner *r, struct runner_flight *f, const struct ipc
 					   .samples = b->sample_count};
 }
 
-static enum err queue_step(struct runner *r, const struct ipc_step *step, struct err_msg *em)
+/* Whether a row with a grammar samples whose tokens before are not all known. */
+static bool awaits_tokens(const struct runner *r)
 {
-	struct runner_device *d = r->device;
-	enum err e = gpu_forward(d->gpu, r->batch, step, em);
+	const struct runner_device *d = r->device;
+	const struct batch_state *b = r->batch;
 
-	return e ? e : gpu_sample(d->gpu, r->batch, em);
+	for (u64 n = d->collected; b->grammar_count && n < d->queued; n++) {
+		const struct runner_flight *f = &d->flights[n % RUNNER_FLIGHTS_MAX];
+		for (u32 i = 0; i < f->count; i++)
+			if (batch_state_present(b, f->rows[i]) && b->rows[f->rows[i]].grammar_kind &&
+			    b->rows[f->rows[i]].incarnation == f->incarnation[i] && b->run[f->rows[i]])
+				return true;
+	}
+	return false;
+}
+
+/* The second half of a step, when all that its grammars have to see is known; the device is still in the first. */
+static enum err queue_sampling(struct runner *r, struct err_msg *em)
+{
+	if (r->constraints) {
+		constraints_begin(r->constraints, r->batch);
+		r->constrained = constraints_finish(r->constraints);
+	}
+	return gpu_sample(r->device->gpu, r->batch, r->constrained ? r->constrained->allowed : NULL, em);
 }
 
 /* From here on the watch counts the step's time: a full queue of the device makes the host wait in the middle of it. */
@@ -304,11 +322,11 @@ static void end_queueing(struct runner_device *d, bool queued)
 }
 
 /* Half of it may be queued, so that nothing can follow. A node that is lost or has stopped is no fault of the device. */
-static enum err not_queued(struct runner_device *d, const struct ipc_step *step, enum err e, struct err_msg *em)
+static enum err not_queued(struct runner_device *d, u64 step, enum err e, struct err_msg *em)
 {
 	if (e == ERR_GONE || e == ERR_SHUTDOWN)
 		return e;
-	err_prefix(em, "step %llu on %s", (unsigned long long)step->step, d->device.info.name);
+	err_prefix(em, "step %llu on %s", (unsigned long long)step, d->device.info.name);
 	pthread_mutex_lock(&d->mutex);
 	if (!d->failed) {
 		d->failed = e == ERR_NO_MEMORY ? e : ERR_DEVICE; /* whatever an op says of its args: an INIT does not help */
@@ -318,6 +336,22 @@ static enum err not_queued(struct runner_device *d, const struct ipc_step *step,
 	e = d->failed;
 	pthread_mutex_unlock(&d->mutex);
 	return e;
+}
+
+static enum err end_submit(struct runner *r, struct runner_flight *f, enum err e, struct err_msg *em)
+{
+	struct runner_device *d = r->device;
+
+	if (e) {
+		end_queueing(d, false);
+		r->batch->broken = true;
+		r->batch->applied = false;
+		return not_queued(d, f->step, e, em);
+	}
+	batch_state_advance(r->batch);
+	f->queued = clock_now_ns();
+	end_queueing(d, true);
+	return ERR_OK;
 }
 
 enum err runner_device_submit(struct runner *r, const struct ipc_step *step, struct err_msg *em)
@@ -333,19 +367,33 @@ enum err runner_device_submit(struct runner *r, const struct ipc_step *step, str
 		return e;
 	f->applied = clock_now_ns();
 	take_off(r, f, step);
+	r->constrained = NULL;
 	begin_queueing(d);
-	e = queue_step(r, step, em);
-	if (e) {
+	e = gpu_forward(d->gpu, b, step, em);
+	r->awaits_tokens = !e && awaits_tokens(r);
+	if (r->awaits_tokens) {
 		end_queueing(d, false);
-		b->broken = true;
-		b->applied = false;
-		return not_queued(d, step, e, em);
+		r->in_flight++;
+		return ERR_OK;
 	}
-	batch_state_advance(b);
-	f->queued = clock_now_ns();
-	r->in_flight++;
-	end_queueing(d, true);
-	return ERR_OK;
+	if (!e)
+		e = queue_sampling(r, em);
+	e = end_submit(r, f, e, em);
+	r->in_flight += !e;
+	return e;
+}
+
+/* What runner_device_submit has left. */
+static enum err resume(struct runner *r, struct err_msg *em)
+{
+	struct runner_device *d = r->device;
+
+	r->awaits_tokens = false;
+	begin_queueing(d);
+	enum err e = queue_sampling(r, em);
+	e = end_submit(r, &d->flights[d->queued % RUNNER_FLIGHTS_MAX], e, em);
+	r->in_flight -= e != ERR_OK;
+	return e;
 }
 
 /* ---------------------------------------------------------------- collect */
@@ -425,6 +473,11 @@ enum err runner_device_collect(struct runner *r, struct err_msg *em)
 	struct gpu_result result;
 	enum err e;
 
+	if (r->awaits_tokens && !awaits_tokens(r)) {
+		e = resume(r, em);
+		if (e)
+			return e;
+	}
 	if (!has_done(d, &e, em))
 		return e;
 	e = gpu_result(d->gpu, f->step, &result, em);
@@ -456,11 +509,12 @@ static enum err compare_ranks(struct runner *r, struct err_msg *em)
 {
 	struct runner_device *d = r->device;
 	const void *parts[COLLECTIVES_RANKS_MAX];
+	u64 begun = d->queued + r->awaits_tokens;
 
-	memcpy(collectives_buffer(r->collectives), &d->queued, sizeof(d->queued));
-	enum err e = collectives_all_gather(r->collectives, sizeof(d->queued), parts, em);
+	memcpy(collectives_buffer(r->collectives), &begun, sizeof(begun));
+	enum err e = collectives_all_gather(r->collectives, sizeof(begun), parts, em);
 	for (u32 i = 0; !e && i < r->config.ranks; i++)
-		if (memcmp(parts[i], &d->queued, sizeof(d->queued)) != 0)
+		if (memcmp(parts[i], &begun, sizeof(begun)) != 0)
 			e = err_set(em, ERR_DEVICE,
 				    "the ranks have queued different steps when the scheduler was lost, so none of them can "
 				    "end what it has begun");
@@ -480,6 +534,10 @@ enum err runner_device_begin(struct runner *r, u64 epoch, u32 block_count, u32 m
 			e = compare_ranks(r, em);
 	}
 	if (!e)
+		e = wait_until_done(r, d->queued, em);
+	while (!e && r->awaits_tokens) /* other ranks may have queued its end, and that may be a collective */
+		e = runner_device_collect(r, em);
+	if (!e || e == ERR_AGAIN)
 		e = wait_until_done(r, d->queued, em);
 	if (e)
 		return e;

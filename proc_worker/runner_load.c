@@ -349,6 +349,18 @@ static enum err make_sampler(struct runner *r, struct err_msg *em)
 	return r->config.rank == 0 ? sampler_create(&r->sampler, &c, em) : ERR_OK;
 }
 
+/* The CPU's rank 0 draws for all; of devices each does. */
+static enum err make_constraints(struct runner *r, struct err_msg *em)
+{
+	struct constraints_config c = {.model_dir = r->config.model_dir,
+				       .rows_max = r->config.limits.rows_max,
+				       .vocab = r->model.vocab_size,
+				       .eos_ids = r->model.eos_ids,
+				       .eos_count = r->model.eos_count};
+
+	return r->config.constrains && (r->device || r->config.rank == 0) ? constraints_create(&r->constraints, &c, em) : ERR_OK;
+}
+
 /* The dummy step, the number of blocks that are left room for, and the blocks. */
 static enum err make_kv(struct runner *r, struct err_msg *em)
 {
@@ -444,6 +456,8 @@ static enum err make_all(struct runner *r, struct err_msg *em)
 	report(r, 0, "reading config.json");
 	enum err e = read_model(r, em);
 	if (!e)
+		e = make_constraints(r, em); /* loads beside all that follows */
+	if (!e)
 		e = start_threads(r, em);
 	r->plan.threads = r->ctx.threads;
 	if (!e)
@@ -492,6 +506,7 @@ void runner_destroy(struct runner **out)
 	if (!r)
 		return;
 	runner_device_destroy(r);
+	constraints_destroy(&r->constraints);
 	batch_state_destroy(&r->batch);
 	kv_memory_fini(&r->kv);
 	sampler_destroy(&r->sampler);

@@ -164,7 +164,7 @@ static u32 mask_ends(const struct sampler *s, const struct batch_state *b, u32 r
 
 /* False: the row's logits stay as they are. */
 static bool fill_logits_row(struct sampler *s, const struct batch_state *b, u32 row, float *logits,
-			    u32 *masked, struct kern_logits_row *out)
+			    const u32 *allowed, u32 *masked, struct kern_logits_row *out)
 {
 	const struct batch_row *r = &b->rows[row];
 	const struct sampling_params *p = &r->params;
@@ -176,15 +176,16 @@ static bool fill_logits_row(struct sampler *s, const struct batch_state *b, u32 
 					.bias_ids = b->bias_ids + (size_t)row * BIAS_MAX,
 					.bias_values = b->bias_values + (size_t)row * BIAS_MAX,
 					.bias_count = r->bias_count,
-					.masked_ids = masked};
-	out->masked_count = mask_ends(s, b, row, masked);
+					.masked_ids = masked,
+					.allowed = allowed};
+	out->masked_count = allowed ? 0 : mask_ends(s, b, row, masked); /* the set looks after them itself */
 	if (has_penalties(p)) {
 		look(s, b, row);
 		out->seen_ids = s->seen_ids + row * s->seen_stride;
 		out->seen_outputs = s->seen_outputs + row * s->seen_stride;
 		out->seen_count = s->seen[row].count;
 	}
-	return out->seen_count || out->bias_count || out->masked_count;
+	return out->seen_count || out->bias_count || out->masked_count || allowed;
 }
 
 static void fill_logprobs_row(const struct sampler *s, const struct sampling_params *p, u32 entry,
@@ -211,7 +212,7 @@ struct group {
 };
 
 /* Takes rows until the places for unchanged logits are used up; rows that need none cost none. */
-static void fill_group(struct sampler *s, const struct batch_state *b, float *logits,
+static void fill_group(struct sampler *s, const struct batch_state *b, const u32 *const *allowed, float *logits,
 		       struct sampler_logprobs *lp, struct group *g)
 {
 	size_t vocab = s->config.vocab;
@@ -224,8 +225,8 @@ static void fill_group(struct sampler *s, const struct batch_state *b, float *lo
 		const struct sampling_params *p = &b->rows[row].params;
 		float *own = logits + i * vocab;
 		const float *unchanged = own;
-		bool changes = fill_logits_row(s, b, row, own, s->masked + (size_t)i * MASKED_MAX,
-					       &s->logits_rows[g->logits_count]);
+		bool changes = fill_logits_row(s, b, row, own, allowed ? allowed[i] : NULL,
+					       s->masked + (size_t)i * MASKED_MAX, &s->logits_rows[g->logits_count]);
 		g->logits_count += changes;
 		if (sampling_listed(p) >= 0) {
 			if (changes && !p->beam_width) /* beams are chosen by what biases and least lengths have made of it */
@@ -266,15 +267,15 @@ static enum err run_group(struct sampler *s, const struct kern_ops *ops, struct 
 }
 
 enum err sampler_run(struct sampler *s, const struct kern_ops *ops, struct kern_ctx *ctx,
-		     const struct batch_state *b, float *logits, u32 *tokens, struct sampler_logprobs *lp,
-		     struct err_msg *em)
+		     const struct batch_state *b, const u32 *const *allowed, float *logits, u32 *tokens,
+		     struct sampler_logprobs *lp, struct err_msg *em)
 {
 	struct group g = {0};
 
 	ASSERT(b->applied && b->sample_count <= s->config.rows_max);
 	lp->entries = lp->id_count = 0;
 	for (g.first = 0; g.first < b->sample_count; g.first = g.end) {
-		fill_group(s, b, logits, lp, &g);
+		fill_group(s, b, allowed, logits, lp, &g);
 		enum err e = run_group(s, ops, ctx, tokens, lp, &g, em);
 		if (e)
 			return e;

@@ -29,11 +29,11 @@ MUST_CHECK enum err sampler_create(struct sampler **out, const struct sampler_co
 void sampler_destroy(struct sampler **s);
 
 /* Between batch_state_apply and batch_state_commit: `logits` [sample_count][vocab] (changed in place) give
- * tokens[sample_count]. Log-probabilities are those of the logits before any change, of beams those behind all changes.
+ * tokens[sample_count]. `allowed`: of struct constraints_step, or NULL. Log-probabilities are those of the logits before any change, of beams those behind all changes.
  * Never allocates.
  * Errors are those of the ops. */
 MUST_CHECK enum err sampler_run(struct sampler *s, const struct kern_ops *ops, struct kern_ctx *ctx,
-				const struct batch_state *b, float *logits, u32 *tokens,
-				struct sampler_logprobs *lp, struct err_msg *em);
+				const struct batch_state *b, const u32 *const *allowed, float *logits,
+				u32 *tokens, struct sampler_logprobs *lp, struct err_msg *em);
 
 #endif

@@ -189,6 +189,7 @@ static enum err load(struct worker *w, struct err_msg *em)
 	struct runner_config c = runner_config_from(w->options, w->rank);
 	u64 begin = clock_now_ns();
 
+	c.constrains = true;
 	c.progress = on_progress;
 	c.progress_ctx = w;
 	c.nodes = w->options->nnodes > 1 ? &w->nodes : NULL;

@@ -11,6 +11,7 @@
  *   gpu/                         the engine of a device
  *   batch_state.c                rows: a pure function of the STEPs
  *   inputs.c, sampler.c          arrays of a step; tokens from logits
+ *   constraints.c                rows that follow a grammar
  *   profile.c, host_memory.c,    how many KV blocks fit; their memory
  *   kv_memory.c
  *   collectives.c                the other ranks of the host

@@ -56,6 +56,7 @@ void worker_send_ready(struct worker *w)
 {
 	const struct runner *r = w->runner;
 	struct ipc_msg msg = {.type = IPC_TYPE_WORKER_READY, .epoch = w->epoch};
+	const char *problem = r->constraints ? constraints_problem(r->constraints) : "";
 
 	msg.worker_ready = (struct ipc_worker_ready){.rank = w->rank,
 						     .block_count = r->block_count,
@@ -68,17 +69,21 @@ void worker_send_ready(struct worker *w)
 						     .eos_ids = r->model.eos_ids,
 						     .eos_ids_count = r->model.eos_count,
 						     .kv_switch_len = r->rope.far ? r->rope.near : 0,
-						     .kv_by_prompt = r->model.rope.kind == ROPE_DYNAMIC};
+						     .kv_by_prompt = r->model.rope.kind == ROPE_DYNAMIC,
+						     .no_grammars = (const u8 *)problem,
+						     .no_grammars_count = (u32)strnlen(problem, IPC_ERROR_TEXT_MAX)};
 	send_message(w, &msg);
 }
 
-static void send_error(struct worker *w, enum err e, const struct err_msg *em)
+/* `seq` 0: of the worker itself. */
+static void send_error(struct worker *w, u64 seq, enum err e, const struct err_msg *em)
 {
 	struct ipc_msg msg = {.type = IPC_TYPE_ERROR, .epoch = w->epoch};
 	size_t bytes = strlen(em->text);
 
 	msg.error = (struct ipc_error){
 		.code = e,
+		.req_id = seq,
 		.text = (const u8 *)em->text,
 		.text_count = (u32)(bytes < IPC_ERROR_TEXT_MAX ? bytes : IPC_ERROR_TEXT_MAX)};
 	send_message(w, &msg);
@@ -117,7 +122,7 @@ void worker_begin_epoch(struct worker *w, u64 epoch, const struct ipc_init *m)
 	} else if (e == ERR_INVALID) {
 		w->broken = true;
 		LOG_ERROR("INIT_REFUSED", "epoch=%llu reason=\"%s\"", (unsigned long long)epoch, em.text);
-		send_error(w, e, &em);
+		send_error(w, 0, e, &em);
 	} else if (e) {
 		worker_fail(w, e, &em);
 	}
@@ -172,7 +177,7 @@ static void on_step_failed(struct worker *w, enum err e, const struct err_msg *e
 			 em->text);
 	} else if (is_state_error(e)) {
 		LOG_ERROR("STATE_LOST", "epoch=%llu reason=\"%s\"", (unsigned long long)w->epoch, em->text);
-		send_error(w, e, em);
+		send_error(w, 0, e, em);
 	} else {
 		worker_fail(w, e, em);
 	}
@@ -186,6 +191,25 @@ static u64 waited_ns(const struct worker *w)
 	u64 until = t->queued ? t->built : t->begin;
 
 	return w->idle_since_ns && until > w->idle_since_ns ? until - w->idle_since_ns : 0;
+}
+
+/* Sequences that their grammars have left no way on; before the RESULT, so that the scheduler ends them first. */
+static void tell_failures(struct worker *w)
+{
+	struct runner *r = w->runner;
+	const struct constraints_step *c = r->constrained;
+
+	if (!c)
+		return;
+	r->constrained = NULL; /* told */
+	stats_add(w->stats, STATS_GRAMMARS_COMPILED, c->compiled);
+	stats_add(w->stats, STATS_GRAMMAR_MASKS, c->masks);
+	stats_add(w->stats, STATS_GRAMMAR_NS, c->work_ns);
+	for (u32 i = 0; w->rank == 0 && i < c->failure_count; i++) {
+		LOG_WARN("GRAMMAR_STUCK", "seq=%llu reason=\"%s\"", (unsigned long long)c->failures[i].seq,
+			 c->failures[i].text.text);
+		send_error(w, c->failures[i].seq, ERR_INVALID, &c->failures[i].text);
+	}
 }
 
 /* A step is done and collected. */
@@ -213,8 +237,11 @@ void worker_collect(struct worker *w)
 	struct err_msg em;
 	enum err e = ERR_OK;
 
-	while (!w->fatal && !w->stopping && (e = runner_collect(w->runner, &em)) == ERR_OK)
+	while (!w->fatal && !w->stopping && (e = runner_collect(w->runner, &em)) == ERR_OK) {
+		tell_failures(w);
 		finish_step(w);
+	}
+	tell_failures(w); /* of a step whose end the last call has queued */
 	if (e && e != ERR_AGAIN)
 		on_step_failed(w, e, &em);
 }
@@ -224,16 +251,20 @@ void worker_run_step(struct worker *w, const struct ipc_step *step)
 	struct err_msg em;
 	enum err e = ERR_OK;
 
-	if (runner_is_full(w->runner)) { /* more steps ahead than any scheduler of ours sends */
+	/* More steps ahead than any scheduler of ours sends, or one whose grammars have to see tokens first. */
+	while (!e && !w->broken && runner_is_full(w->runner)) {
 		e = runner_wait(w->runner, &em);
 		if (!e)
 			worker_collect(w);
 		if (w->fatal || w->stopping)
 			return;
 	}
+	if (w->broken)
+		return;
 	stats_busy(w->stats, clock_now_ns());
 	if (!e)
 		e = runner_submit(w->runner, step, &em);
+	tell_failures(w);
 	if (e)
 		on_step_failed(w, e, &em);
 	else if (runner_fd(w->runner) < 0)

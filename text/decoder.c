@@ -354,11 +354,11 @@ enum err decoder_load(struct decoder *d, json_val v, const struct vocab *vocab, 
 		e = load_pieces(d, vocab, em);
 	}
 	if (e != ERR_OK)
-		decoder_fini(d);
+		decoder_release(d);
 	return e;
 }
 
-void decoder_fini(struct decoder *d)
+void decoder_release(struct decoder *d)
 {
 	for (u32 i = 0; i < d->count; i++)
 		decode_step_fini(&d->steps[i]);

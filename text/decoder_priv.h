@@ -78,7 +78,7 @@ struct decoder {
 
 /* From the "decoder" value (may be null). ERR_FORMAT, ERR_UNSUPPORTED name the part. */
 MUST_CHECK enum err decoder_load(struct decoder *d, json_val v, const struct vocab *vocab, struct err_msg *em);
-void decoder_fini(struct decoder *d);
+void decoder_release(struct decoder *d);
 
 /* One token through the steps that apply to it alone. */
 void decoder_token(const struct decoder *d, bool first, const char *text, size_t bytes, struct buf *out);

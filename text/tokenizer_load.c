@@ -223,7 +223,7 @@ void tokenizer_free(struct tokenizer **tokenizer)
 	struct tokenizer *t = *tokenizer;
 	if (t == NULL)
 		return;
-	decoder_fini(&t->decoder);
+	decoder_release(&t->decoder);
 	u32_vec_fini(&t->before);
 	u32_vec_fini(&t->after);
 	bpe_fini(&t->bpe);

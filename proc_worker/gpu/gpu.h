@@ -79,8 +79,9 @@ MUST_CHECK enum err gpu_forward(struct gpu *g, const struct batch_state *b, cons
 /* Whether the step queued last has recorded a graph, which takes longer than what the graph then does. */
 bool gpu_recorded(const struct gpu *g);
 /* Second half: bias, penalties and masks, sampling, the sampled tokens behind their rows, log-probabilities,
- * and on a side stream the way of all that to the host. */
-MUST_CHECK enum err gpu_sample(struct gpu *g, const struct batch_state *b, struct err_msg *em);
+ * and on a side stream the way of all that to the host. `allowed`: of struct constraints_step, copied; or NULL. */
+MUST_CHECK enum err gpu_sample(struct gpu *g, const struct batch_state *b, const u32 *const *allowed,
+			       struct err_msg *em);
 
 /* Of one step. Arrays lie in pinned memory and stay until GPU_RING - 1 later steps are queued. */
 struct gpu_result {

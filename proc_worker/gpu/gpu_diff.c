@@ -314,6 +314,18 @@ enum err gpu_apply_lists(struct gpu *g, const struct batch_state *b, const struc
 	return e ? e : end_lists(&l, em);
 }
 
+enum err gpu_send_allowed(struct gpu *g, const u32 *const *allowed, u32 count, struct err_msg *em)
+{
+	struct lists l = {.g = g};
+	u32 words = (g->config.model->vocab_size + 31) / 32;
+	enum err e = ERR_OK;
+
+	for (u32 i = 0; !e && i < count; i++)
+		if (allowed[i])
+			e = send_list(&l, g->arena.allowed + (size_t)i * words, allowed[i], words, em);
+	return e ? e : end_lists(&l, em);
+}
+
 /* ---------------------------------------------------------------- copies of blocks */
 
 /* The next copy from `i` on that does not leave the device. */

@@ -82,6 +82,8 @@ static void lay_out_batch(struct gpu *g, u8 *base, size_t *offset)
 	a->bias_ids = carve(base, offset, rows * BIAS_MAX * sizeof(u32));
 	a->bias_values = carve(base, offset, rows * BIAS_MAX * sizeof(f32));
 	a->masked = carve(base, offset, rows * GPU_MASKED_MAX * sizeof(u32));
+	a->allowed = carve(base, offset,
+			   (size_t)g->samples_max * ((g->config.model->vocab_size + 31) / 32) * sizeof(u32));
 	a->no_diff = carve(base, offset, KERN_DIFF_WORDS * sizeof(u32));
 	a->upload = carve(base, offset, g->stage_bytes);
 	a->kv_layers = carve(base, offset, g->config.model->layers * sizeof(struct kern_kv));

@@ -89,6 +89,7 @@ struct gpu_arena {
 	u32 *token_counts;		 /* [GPU_COUNTED_ROWS][vocab] zero between steps */
 	u32 *sampled, *sampled_ring;	 /* [S], [GPU_RING][S] */
 	u32 *bias_ids, *masked;		 /* [R][BIAS_MAX], [R][GPU_MASKED_MAX] */
+	u32 *allowed;			 /* [S][(vocab + 31) / 32] of the step */
 	f32 *bias_values;
 	u8 *upload; /* [stage_bytes] the piece that is being applied */
 	struct kern_kv *kv_layers;
@@ -200,6 +201,8 @@ MUST_CHECK enum err gpu_apply(struct gpu *g, const struct batch_state *b, const 
 /* Lists of biases and of masked ids of the rows that were added. */
 MUST_CHECK enum err gpu_apply_lists(struct gpu *g, const struct batch_state *b, const struct ipc_step *s,
 				    struct err_msg *em);
+/* The masks of rows that sample, [count] by sample, NULL: none; to arena.allowed. */
+MUST_CHECK enum err gpu_send_allowed(struct gpu *g, const u32 *const *allowed, u32 count, struct err_msg *em);
 /* Within the device's pool. */
 MUST_CHECK enum err gpu_copy_blocks(struct gpu *g, const struct batch_state *b, struct err_msg *em);
 /* Rows of the rotary tables, where they depend on lengths. */
@@ -249,8 +252,8 @@ bool gpu_samples_plainly(const struct batch_state *b);
 MUST_CHECK enum err gpu_queue_sampling(struct gpu *g, u32 first, u32 count, struct err_msg *em);
 MUST_CHECK enum err gpu_queue_commit(struct gpu *g, struct err_msg *em);
 /* Bias, penalties, masks, sampling and log-probabilities into the slot. */
-MUST_CHECK enum err gpu_sample_rows(struct gpu *g, const struct batch_state *b, struct gpu_slot *slot,
-				    struct err_msg *em);
+MUST_CHECK enum err gpu_sample_rows(struct gpu *g, const struct batch_state *b, const u32 *const *allowed,
+				    struct gpu_slot *slot, struct err_msg *em);
 MUST_CHECK enum err gpu_prompt_logprobs(struct gpu *g, const struct batch_state *b, struct gpu_slot *slot,
 					struct err_msg *em);
 

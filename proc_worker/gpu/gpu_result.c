@@ -23,7 +23,7 @@ static enum err send_down(struct gpu *g, struct gpu_slot *slot, u64 step, struct
 	return e ? e : g->api->event_record(slot->done, g->side, em);
 }
 
-enum err gpu_sample(struct gpu *g, const struct batch_state *b, struct err_msg *em)
+enum err gpu_sample(struct gpu *g, const struct batch_state *b, const u32 *const *allowed, struct err_msg *em)
 {
 	struct gpu_slot *slot = &g->slots[b->step % GPU_RING];
 	bool rest = b->tokens_run > 0 && !g->tail_queued;
@@ -31,8 +31,10 @@ enum err gpu_sample(struct gpu *g, const struct batch_state *b, struct err_msg *
 
 	ASSERT(b->applied);
 	slot->count = b->sample_count;
-	if (rest)
-		e = gpu_sample_rows(g, b, slot, em);
+	if (rest && allowed)
+		e = gpu_send_allowed(g, allowed, b->sample_count, em);
+	if (!e && rest)
+		e = gpu_sample_rows(g, b, allowed, slot, em);
 	if (!e && rest)
 		e = gpu_queue_commit(g, em);
 	if (!e && b->tokens_run)

@@ -21,6 +21,7 @@ struct group {
 struct sampling {
 	struct gpu *g;
 	const struct batch_state *b;
+	const u32 *const *allowed; /* NULL: no row has a mask */
 	struct gpu_slot *slot;
 	struct kern_logits_row *logits; /* in the stage */
 	struct kern_logprobs_row *logprobs;
@@ -55,7 +56,7 @@ bool gpu_samples_plainly(const struct batch_state *b)
 {
 	for (u32 i = 0; i < b->sample_count; i++) {
 		u32 row = b->sample_rows[i];
-		if (changes(b, row) || sampling_listed(&b->rows[row].params) >= 0)
+		if (changes(b, row) || b->rows[row].grammar_kind || sampling_listed(&b->rows[row].params) >= 0)
 			return false;
 	}
 	return true;
@@ -105,9 +106,17 @@ static void fill_history(struct sampling *s, struct group *group, u32 row, struc
 	out->counts = a->token_counts + (size_t)group->counted++ * s->g->config.model->vocab_size;
 }
 
-static void fill_logits_row(struct sampling *s, struct group *group, u32 row, float *logits)
+static const u32 *mask_of(const struct sampling *s, u32 i)
+{
+	u32 words = (s->g->config.model->vocab_size + 31) / 32;
+
+	return s->allowed && s->allowed[i] ? s->g->arena.allowed + (size_t)i * words : NULL;
+}
+
+static void fill_logits_row(struct sampling *s, struct group *group, u32 i, u32 row, float *logits)
 {
 	struct gpu *g = s->g;
+	const u32 *allowed = mask_of(s, i);
 	const struct batch_row *r = &s->b->rows[row];
 	struct kern_logits_row *out = &s->logits[s->logits_count++];
 
@@ -119,7 +128,9 @@ static void fill_logits_row(struct sampling *s, struct group *group, u32 row, fl
 					.bias_values = g->arena.bias_values + (size_t)row * BIAS_MAX,
 					.bias_count = r->bias_count,
 					.masked_ids = g->arena.masked + (size_t)row * GPU_MASKED_MAX,
-					.masked_count = masked_count(g, s->b, row)};
+					/* a grammar's set looks after ends itself */
+					.masked_count = allowed ? 0 : masked_count(g, s->b, row),
+					.allowed = allowed};
 	if (has_penalties(&r->params))
 		fill_history(s, group, row, out);
 }
@@ -158,9 +169,9 @@ static void fill_group(struct sampling *s, u32 first)
 		u32 row = s->b->sample_rows[i];
 		float *own = a->logits + i * vocab;
 		const float *unchanged = own;
-		bool changed = changes(s->b, row);
+		bool changed = changes(s->b, row) || mask_of(s, i);
 		if (changed)
-			fill_logits_row(s, group, row, own);
+			fill_logits_row(s, group, i, row, own);
 		if (sampling_listed(&s->b->rows[row].params) < 0)
 			continue;
 		if (changed && !s->b->rows[row].params.beam_width) { /* beams are chosen by what the changes have made of it */
@@ -205,11 +216,11 @@ static enum err run_group(struct gpu *g, const struct group *group, const struct
 	return e;
 }
 
-enum err gpu_sample_rows(struct gpu *g, const struct batch_state *b, struct gpu_slot *slot,
-			 struct err_msg *em)
+enum err gpu_sample_rows(struct gpu *g, const struct batch_state *b, const u32 *const *allowed,
+			 struct gpu_slot *slot, struct err_msg *em)
 {
 	size_t rows_bytes = b->sample_count * sizeof(struct kern_logits_row);
-	struct sampling s = {.g = g, .b = b, .slot = slot};
+	struct sampling s = {.g = g, .b = b, .allowed = allowed, .slot = slot};
 	struct gpu_stage *stage;
 
 	enum err e = gpu_stage_take(g, &stage, em);

@@ -20,7 +20,7 @@ MAY_INCLUDE = {
     "client": {"common", "ipc", "text"},
     "client/cli": {"common", "ipc", "text", "client", "proc_supervisor"},
     "proc_scheduler": {"common", "ipc"},
-    "proc_worker": {"common", "ipc", "kernels"},
+    "proc_worker": {"common", "ipc", "kernels", "text"},
     "proc_detok": {"common", "ipc", "text"},
     "proc_gateway": {"common", "ipc", "text", "client"},
     "proc_supervisor": {"common", "ipc"},

@@ -320,7 +320,7 @@ static void step(struct device_run *d, const struct ipc_step *s)
 
 	OK(batch_state_apply(d->batch, s, &em));
 	OK(gpu_forward(d->gpu, d->batch, s, &em));
-	OK(gpu_sample(d->gpu, d->batch, &em));
+	OK(gpu_sample(d->gpu, d->batch, NULL, &em));
 	capture(d, &d->flights[d->next_flight++ % GPU_RING]);
 	batch_state_advance(d->batch);
 	(void)mirror_commit(&d->mirror, unknown);

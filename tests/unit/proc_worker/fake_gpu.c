@@ -127,7 +127,16 @@ static u32 sample(const struct gpu *g, const struct batch_state *b, u32 row)
 	return fake_gpu_token(r->seq, b->known[row] - r->prompt_count, vocab);
 }
 
-enum err gpu_sample(struct gpu *g, const struct batch_state *b, struct err_msg *em)
+/* Of a row with a mask its lowest token. */
+static u32 lowest(const u32 *allowed, u32 vocab)
+{
+	for (u32 id = 0; id < vocab; id++)
+		if (allowed[id / 32] >> id % 32 & 1)
+			return id;
+	return vocab;
+}
+
+enum err gpu_sample(struct gpu *g, const struct batch_state *b, const u32 *const *allowed, struct err_msg *em)
 {
 	struct slot *slot = &g->ring[b->step % GPU_RING];
 	u64 now = clock_now_ns();
@@ -136,7 +145,8 @@ enum err gpu_sample(struct gpu *g, const struct batch_state *b, struct err_msg *
 	ASSERT(b->applied && b->step == g->last_step);
 	slot->count = b->sample_count;
 	for (u32 i = 0; i < b->sample_count; i++)
-		slot->tokens[i] = sample(g, b, b->sample_rows[i]);
+		slot->tokens[i] = allowed && allowed[i] ? lowest(allowed[i], g->config.model->vocab_size)
+							: sample(g, b, b->sample_rows[i]);
 	slot->started_ns = now > g->last_done_ns ? now : g->last_done_ns;
 	slot->done_ns = g->last_done_ns = slot->started_ns + fake_gpu.step_us * 1000;
 	slot->step = b->step;

@@ -22,7 +22,7 @@ static struct gpu_result do_step(const struct ipc_step *s)
 
 	OK(batch_state_apply(run.batch, s, &em));
 	OK(gpu_forward(run.gpu, run.batch, s, &em));
-	OK(gpu_sample(run.gpu, run.batch, &em));
+	OK(gpu_sample(run.gpu, run.batch, NULL, &em));
 	OK(gpu_wait(run.gpu, s->step, &em));
 	OK(gpu_result(run.gpu, s->step, &r, &em));
 	batch_state_commit(run.batch, r.tokens);
@@ -271,7 +271,7 @@ Test(gpu_steps, a_fault_of_the_device_ends_the_step_in_its_words, .timeout = 60)
 	const struct ipc_step *s = mirror_end(&run.mirror);
 	OK(batch_state_apply(run.batch, s, &em));
 	OK(gpu_forward(run.gpu, run.batch, s, &em));
-	OK(gpu_sample(run.gpu, run.batch, &em));
+	OK(gpu_sample(run.gpu, run.batch, NULL, &em));
 	cr_assert_eq(gpu_wait(run.gpu, 1, &em), ERR_DEVICE);
 	cr_assert_neq(strstr(em.text, "cudaErrorLaunchFailure"), NULL, "%s", em.text);
 	random_model_remove(&model);

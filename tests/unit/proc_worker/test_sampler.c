@@ -19,6 +19,7 @@ struct bench {
 	struct kern_ctx ctx;
 	float logits[ROWS * VOCAB];
 	u32 tokens[ROWS];
+	const u32 *const *allowed; /* NULL: no row has a mask */
 	struct sampler_logprobs lp;
 	u32 lp_entry[ROWS], lp_count[ROWS], lp_rank[ROWS], lp_ids[ROWS * 21];
 	f32 lp_values[ROWS * 21];
@@ -82,7 +83,7 @@ static void sample(struct bench *t, const float *logits)
 	cr_assert_eq(batch_state_apply(t->batch, mirror_end(&t->mirror), &em), ERR_OK, "%s", em.text);
 	for (u32 i = 0; i < t->batch->sample_count; i++)
 		memcpy(t->logits + i * VOCAB, logits, VOCAB * sizeof(float));
-	cr_assert_eq(sampler_run(t->sampler, &t->ops, &t->ctx, t->batch, t->logits, t->tokens, &t->lp, &em),
+	cr_assert_eq(sampler_run(t->sampler, &t->ops, &t->ctx, t->batch, t->allowed, t->logits, t->tokens, &t->lp, &em),
 		     ERR_OK);
 }
 
