@@ -235,11 +235,8 @@ static enum err close_and_intern(struct grammar_cache *c, u32 *place)
 	return e == ERR_OK ? intern_work(c, place) : e;
 }
 
-enum err cache_make_step(struct grammar_cache *c, u32 place, u8 byte, u32 *next)
+static enum err make_one_step(struct grammar_cache *c, u32 place, u32 class_index, u32 *next)
 {
-	u32 class_index = c->grammar->class_of[byte];
-	size_t at = (size_t)place * c->grammar->class_count + class_index;
-	ASSERT(place >= FIRST_INDEX && place < c->place_count);
 	begin_work(c);
 	enum err e = ERR_OK;
 	for (u32 i = 0; e == ERR_OK && i < c->places[place].config_count; i++) {
@@ -252,7 +249,28 @@ enum err cache_make_step(struct grammar_cache *c, u32 place, u8 byte, u32 *next)
 	if (e == ERR_OK)
 		e = close_and_intern(c, next);
 	if (e == ERR_OK)
-		c->place_next[at] = *next;
+		c->place_next[(size_t)place * c->grammar->class_count + class_index] = *next;
+	return e;
+}
+
+/* A place of one configuration: the classes that lead to the same dset lead to the same place. */
+static void share_step(struct grammar_cache *c, u32 place, u32 class_index, u32 next)
+{
+	u32 classes = c->grammar->class_count, dset = c->configs[c->places[place].configs_at].dset;
+	const u32 *steps = c->dset_next + (size_t)dset * classes;
+	for (u32 k = 0; k < classes; k++) {
+		if (steps[k] == steps[class_index])
+			c->place_next[(size_t)place * classes + k] = next;
+	}
+}
+
+enum err cache_make_step(struct grammar_cache *c, u32 place, u8 byte, u32 *next)
+{
+	u32 class_index = c->grammar->class_of[byte];
+	ASSERT(place >= FIRST_INDEX && place < c->place_count);
+	enum err e = make_one_step(c, place, class_index, next);
+	if (e == ERR_OK && c->places[place].config_count == 1)
+		share_step(c, place, class_index, *next);
 	return e;
 }
 
@@ -318,9 +336,8 @@ enum err cache_alias(struct grammar_cache *c, u32 place, u32 *alias)
 void cache_drop_masks(struct grammar_cache *c)
 {
 	for (u32 i = 0; i < c->local_count; i++) {
-		free(c->locals[i].bits);
-		free(c->locals[i].tokens);
-		free(c->locals[i].pops);
+		if (!c->locals[i].borrowed)
+			local_mask_fini(&c->locals[i]);
 	}
 	for (u32 i = 0; i < c->mask_count; i++)
 		free(c->masks[i]);
@@ -350,6 +367,7 @@ static void fini_tables(struct grammar_cache *c)
 	u32_vec_fini(&c->pool);
 	u32_vec_fini(&c->nodes);
 	u32_vec_fini(&c->todo);
+	u32_vec_fini(&c->lists);
 	intern_fini(&c->dset_table);
 	intern_fini(&c->stack_table);
 	intern_fini(&c->place_table);

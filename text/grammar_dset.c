@@ -188,15 +188,11 @@ enum err dset_of_nodes(struct grammar_cache *c, u32 *dset)
 	return ERR_OK;
 }
 
-enum err dset_step(struct grammar_cache *c, u32 dset, u32 class_index, u32 *next)
+/* Puts the nodes behind `byte` into c->nodes. */
+static void list_targets(struct grammar_cache *c, u32 dset, u8 byte)
 {
 	const struct grammar *g = c->grammar;
-	size_t at = (size_t)dset * g->class_count + class_index;
-	*next = c->dset_next[at];
-	if (*next != 0)
-		return ERR_OK;
 	const struct dset *d = &c->dsets[dset];
-	u8 byte = g->class_byte[class_index];
 	u32_vec_clear(&c->nodes);
 	for (u32 k = 0; k < d->node_count; k++) {
 		u32 v = c->pool.data[d->nodes_at + k];
@@ -206,9 +202,40 @@ enum err dset_step(struct grammar_cache *c, u32 dset, u32 class_index, u32 *next
 				u32_vec_push(&c->nodes, e->to);
 		}
 	}
-	enum err e = dset_of_nodes(c, next);
-	if (e == ERR_OK)
-		c->dset_next[at] = *next;
+}
+
+/* All steps of a dset at once: most classes lead to the same nodes, and one look-up serves them all. */
+static enum err fill_steps(struct grammar_cache *c, u32 dset)
+{
+	u32 classes = c->grammar->class_count, begins[256], results[256], kinds = 0;
+	u32_vec_clear(&c->lists);
+	for (u32 k = 0; k < classes; k++) {
+		list_targets(c, dset, c->grammar->class_byte[k]);
+		u32 kind = 0, count = (u32)c->nodes.count;
+		for (; kind < kinds; kind++) {
+			const u32 *list = c->lists.data + begins[kind];
+			if (list[0] == count && (count == 0 || memcmp(list + 1, c->nodes.data, count * sizeof(u32)) == 0))
+				break;
+		}
+		if (kind == kinds) {
+			begins[kinds] = (u32)c->lists.count;
+			u32_vec_push(&c->lists, count);
+			u32_vec_append(&c->lists, c->nodes.data, count);
+			enum err e = c->lists.failed || c->nodes.failed ? ERR_NO_MEMORY : dset_of_nodes(c, &results[kinds]);
+			if (e != ERR_OK)
+				return e;
+			kinds++;
+		}
+		c->dset_next[(size_t)dset * classes + k] = results[kind];
+	}
+	return ERR_OK;
+}
+
+enum err dset_step(struct grammar_cache *c, u32 dset, u32 class_index, u32 *next)
+{
+	size_t at = (size_t)dset * c->grammar->class_count + class_index;
+	enum err e = c->dset_next[at] != 0 ? ERR_OK : fill_steps(c, dset);
+	*next = c->dset_next[at];
 	return e;
 }
 

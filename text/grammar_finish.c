@@ -267,6 +267,7 @@ enum err gb_finish(struct gb *b, struct grammar **out, struct err_msg *em)
 					      .rule_count = b->rule_count,
 					      .repeat_count = b->repeat_count,
 					      .depth_max = b->depth_max};
+			memcpy(g->common, b->common, sizeof(g->common));
 		}
 		if (g == NULL || fill(b, g, &forward) != ERR_OK)
 			gb_fail(b, ERR_NO_MEMORY, "no memory for a grammar");

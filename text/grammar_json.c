@@ -36,22 +36,31 @@ static u32 call(struct gb *b, u32 from, u32 rule)
 	return to;
 }
 
-/* A rule of one expression, made on the first call. */
-static u32 call_pattern(struct json_rules *j, u32 from, u32 *rule, const char *name, const char *pattern)
+static u32 pattern_rule(struct gb *b, const char *name, const char *pattern)
 {
-	if (*rule == GRAMMAR_NONE) {
-		*rule = gb_rule(j->b, name);
-		if (j->b->err != ERR_OK)
-			return from;
-		struct grammar_rule r = j->b->rules[*rule];
-		gb_empty(j->b, json_put_pattern(j->b, r.start, pattern), r.accept);
+	u32 rule = gb_rule(b, name);
+	if (b->err == ERR_OK) {
+		struct grammar_rule r = b->rules[rule];
+		gb_empty(b, json_put_pattern(b, r.start, pattern), r.accept);
 	}
-	return call(j->b, from, *rule);
+	return rule;
+}
+
+/* A rule that all grammars have alike, made on the first call. */
+static u32 call_common(struct json_rules *j, u32 from, u32 *rule, enum common_rule which, const char *name, const char *pattern)
+{
+	struct gb *b = j->b;
+	if (*rule == GRAMMAR_NONE) {
+		u32 start = b->node_count;
+		*rule = pattern_rule(b, name, pattern);
+		b->common[which] = (struct node_range){start, b->node_count};
+	}
+	return call(b, from, *rule);
 }
 
 u32 json_put_line(struct json_rules *j, u32 from)
 {
-	return j->compact ? from : call_pattern(j, from, &j->space, "white space", SPACE);
+	return j->compact ? from : call_common(j, from, &j->space, COMMON_SPACE, "white space", SPACE);
 }
 
 u32 json_put_colon(struct json_rules *j, u32 from)
@@ -61,17 +70,17 @@ u32 json_put_colon(struct json_rules *j, u32 from)
 
 u32 json_put_string(struct json_rules *j, u32 from)
 {
-	return call_pattern(j, from, &j->string, "a string", "\"" CHAR "*\"");
+	return call_common(j, from, &j->string, COMMON_STRING, "a string", "\"" CHAR "*\"");
 }
 
 u32 json_put_integer(struct json_rules *j, u32 from)
 {
-	return call_pattern(j, from, &j->integer, "an integer", INTEGER);
+	return call_common(j, from, &j->integer, COMMON_INTEGER, "an integer", INTEGER);
 }
 
 u32 json_put_number(struct json_rules *j, u32 from)
 {
-	return call_pattern(j, from, &j->number, "a number", NUMBER);
+	return call_common(j, from, &j->number, COMMON_NUMBER, "a number", NUMBER);
 }
 
 u32 json_put_string_of(struct json_rules *j, u32 from, u32 min, u32 max)
@@ -83,8 +92,7 @@ u32 json_put_string_of(struct json_rules *j, u32 from, u32 min, u32 max)
 		snprintf(pattern, sizeof(pattern), "\"" CHAR "{%u,}\"", min);
 	else
 		snprintf(pattern, sizeof(pattern), "\"" CHAR "{%u,%u}\"", min, max);
-	u32 rule = GRAMMAR_NONE;
-	return call_pattern(j, from, &rule, "a string", pattern);
+	return call(j->b, from, pattern_rule(j->b, "a string", pattern));
 }
 
 u32 json_put_matching(struct json_rules *j, u32 from, const char *pattern, size_t bytes, bool search)

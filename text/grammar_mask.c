@@ -16,9 +16,12 @@ struct walk {
 	u32 need;
 };
 
-static void set_tokens(const struct grammar_vocab *v, u32 *bits, u32 token)
+static void set_tokens(const struct grammar_vocab *v, u32 *bits, struct trie_node n)
 {
-	for (; token != GRAMMAR_NONE; token = v->same[token])
+	if (n.token == GRAMMAR_NONE)
+		return;
+	bits[n.token / 32] |= 1u << n.token % 32;
+	for (u32 token = n.same ? v->same[n.token] : GRAMMAR_NONE; token != GRAMMAR_NONE; token = v->same[token])
 		bits[token / 32] |= 1u << token % 32;
 }
 
@@ -42,7 +45,7 @@ static enum err walk_below(struct walk *w, u32 node, u32 place)
 		}
 		const struct place *p = &c->places[next];
 		w->need = p->need > w->need ? p->need : w->need;
-		set_tokens(v, w->bits, n.token);
+		set_tokens(v, w->bits, n);
 		if (p->ends && w->pops != NULL && n.skip > i + 1)
 			u32_vec_push(w->pops, i);
 		if (p->config_count == 0) {
@@ -62,6 +65,18 @@ static size_t mask_bytes(const struct grammar_cache *c)
 	return grammar_mask_words(c->vocab->size) * sizeof(u32);
 }
 
+static size_t local_bytes(const struct grammar_cache *c, const struct local_mask *l)
+{
+	return (l->bits != NULL ? mask_bytes(c) : 0) + ((size_t)l->token_count + l->pop_count) * sizeof(u32);
+}
+
+void local_mask_fini(struct local_mask *l)
+{
+	free(l->bits);
+	free(l->tokens);
+	free(l->pops);
+}
+
 /* Keeps bits as they are where there are many, else as a list. Takes `bits`. */
 static enum err keep_bits(struct grammar_cache *c, struct local_mask *l, u32 *bits)
 {
@@ -71,7 +86,6 @@ static enum err keep_bits(struct grammar_cache *c, struct local_mask *l, u32 *bi
 		count += (u32)__builtin_popcount(bits[i]);
 	if (count > words) {
 		l->bits = bits;
-		c->mask_bytes += words * sizeof(u32);
 		return ERR_OK;
 	}
 	l->tokens = malloc(((size_t)count + 1) * sizeof(u32));
@@ -80,18 +94,15 @@ static enum err keep_bits(struct grammar_cache *c, struct local_mask *l, u32 *bi
 			l->tokens[l->token_count++] = (u32)(i * 32) + (u32)__builtin_ctz(word);
 	}
 	free(bits);
-	c->mask_bytes += count * sizeof(u32);
 	return l->tokens != NULL ? ERR_OK : ERR_NO_MEMORY;
 }
 
-static enum err make_local(struct grammar_cache *c, u32 dset)
+/* Computes what tokens mean inside `dset`. */
+static enum err walk_local(struct grammar_cache *c, u32 dset, struct local_mask *l)
 {
 	struct u32_vec pops = {0};
-	struct local_mask l = {0};
-	u32 place;
-	if (!cache_grow(&c->locals, c->local_count, &c->local_capacity, sizeof(*c->locals)))
-		return ERR_NO_MEMORY;
 	struct walk w = {.c = c, .pops = &pops};
+	u32 place;
 	w.bits = calloc(1, mask_bytes(c));
 	w.places = malloc(((size_t)c->vocab->token_bytes_max + 1) * sizeof(u32));
 	enum err e = w.bits != NULL && w.places != NULL ? ERR_OK : ERR_NO_MEMORY;
@@ -103,17 +114,84 @@ static enum err make_local(struct grammar_cache *c, u32 dset)
 	if (e == ERR_OK && pops.failed)
 		e = ERR_NO_MEMORY;
 	if (e == ERR_OK)
-		e = keep_bits(c, &l, w.bits);
+		e = keep_bits(c, l, w.bits);
 	else
 		free(w.bits);
 	if (e != ERR_OK) {
 		u32_vec_fini(&pops);
 		return e;
 	}
-	l.need = (u16)w.need;
-	l.pops = pops.data;
-	l.pop_count = (u32)pops.count;
-	c->mask_bytes += pops.capacity * sizeof(u32);
+	l->need = (u16)w.need;
+	l->pops = pops.data;
+	l->pop_count = (u32)pops.count;
+	return ERR_OK;
+}
+
+/* The common rule that the dset belongs to, or COMMON_RULES. */
+static u32 common_rule_of(const struct grammar_cache *c, u32 dset)
+{
+	const struct dset *d = &c->dsets[dset];
+	u32 first = c->pool.data[d->nodes_at], last = c->pool.data[d->nodes_at + d->node_count - 1], rule = 0;
+	while (rule < COMMON_RULES && !(first >= c->grammar->common[rule].start && last < c->grammar->common[rule].end))
+		rule++;
+	return rule;
+}
+
+static const struct local_mask *find_common(const struct grammar_cache *c, u32 dset, u32 rule)
+{
+	const struct dset *d = &c->dsets[dset];
+	const u32 *nodes = c->pool.data + d->nodes_at;
+	for (u32 i = 0; i < c->vocab->common_count; i++) {
+		const struct common_local *l = &c->vocab->common[i];
+		u32 k = 0;
+		if (l->rule != rule || l->node_count != d->node_count)
+			continue;
+		while (k < d->node_count && nodes[k] - c->grammar->common[rule].start == l->nodes[k])
+			k++;
+		if (k == d->node_count)
+			return &l->mask;
+	}
+	return NULL;
+}
+
+/* Gives `l` to the vocabulary, for other grammars; where memory is short it stays here. */
+static void share_common(struct grammar_cache *c, u32 dset, u32 rule, struct local_mask *l)
+{
+	struct grammar_vocab *v = c->vocab;
+	const struct dset *d = &c->dsets[dset];
+	struct common_local entry = {.rule = rule, .node_count = d->node_count};
+	if (!cache_grow(&v->common, v->common_count, &v->common_capacity, sizeof(*v->common)))
+		return;
+	entry.nodes = malloc(d->node_count * sizeof(u32));
+	if (entry.nodes == NULL)
+		return;
+	for (u32 k = 0; k < d->node_count; k++)
+		entry.nodes[k] = c->pool.data[d->nodes_at + k] - c->grammar->common[rule].start;
+	entry.mask = *l;
+	l->borrowed = true;
+	v->common[v->common_count++] = entry;
+	v->common_bytes += sizeof(entry) + local_bytes(c, l) + d->node_count * sizeof(u32);
+}
+
+static enum err make_local(struct grammar_cache *c, u32 dset)
+{
+	struct local_mask l = {0};
+	if (!cache_grow(&c->locals, c->local_count, &c->local_capacity, sizeof(*c->locals)))
+		return ERR_NO_MEMORY;
+	u32 rule = common_rule_of(c, dset);
+	const struct local_mask *known = rule < COMMON_RULES ? find_common(c, dset, rule) : NULL;
+	if (known != NULL) {
+		l = *known;
+		l.borrowed = true;
+	} else {
+		enum err e = walk_local(c, dset, &l);
+		if (e != ERR_OK)
+			return e;
+		if (rule < COMMON_RULES)
+			share_common(c, dset, rule, &l);
+	}
+	if (!l.borrowed)
+		c->mask_bytes += local_bytes(c, &l);
 	c->dsets[dset].local = c->local_count;
 	c->locals[c->local_count++] = l;
 	return ERR_OK;

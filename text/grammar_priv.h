@@ -82,6 +82,12 @@ struct grammar_rule {
 struct grammar_repeat {
 	u32 base, size, copies;
 };
+/* Rules that are the same in every grammar that has them: what tokens mean inside them is remembered with the vocabulary. Each
+ * is the nodes from start up to end, without calls. */
+enum common_rule { COMMON_STRING, COMMON_SPACE, COMMON_INTEGER, COMMON_NUMBER, COMMON_RULES };
+struct node_range {
+	u32 start, end; /* equal: the grammar has no such rule */
+};
 /* Growing never fails at the call: `err` is set, what follows does nothing, and gb_finish answers it. */
 struct gb {
 	struct arena arena;
@@ -93,6 +99,7 @@ struct gb {
 	struct grammar_repeat *repeats;
 	u32 repeat_count, repeat_capacity;
 	u32 depth_max;
+	struct node_range common[COMMON_RULES];
 	bool json; /* code points are those of a string in JSON: quotes, backslashes and controls are escaped */
 	enum err err;
 	struct err_msg em;
@@ -156,6 +163,7 @@ struct grammar {
 	u32 repeat_count;
 	struct grammar_repeat *repeats;
 	u32 depth_max;
+	struct node_range common[COMMON_RULES];
 	u32 class_count;
 	u8 class_of[256]; /* bytes that no edge tells apart */
 	u8 class_byte[256];
@@ -170,6 +178,24 @@ struct trie_node {
 	u32 token; /* the first one with these bytes, or GRAMMAR_NONE; more of them: grammar_vocab.same */
 	u16 depth;
 	u8 byte;
+	bool same; /* more than one token has these bytes */
+};
+/* What a dset of one rule says about tokens whatever the stack: those that end inside (or with) the rule, and the nodes of the trie
+ * at which the rule is over and more bytes follow. */
+struct local_mask {
+	u32 *bits; /* mask words; NULL: the list */
+	u32 *tokens;
+	u32 token_count;
+	u32 *pops;
+	u32 pop_count;
+	u16 need;
+	bool borrowed; /* from the vocabulary */
+};
+/* The local mask of a dset of a common rule; its nodes count from the rule's start. */
+struct common_local {
+	u32 rule, node_count;
+	u32 *nodes;
+	struct local_mask mask;
 };
 struct grammar_vocab {
 	u32 size;
@@ -181,6 +207,9 @@ struct grammar_vocab {
 	u32 *first; /* [size + 1]: where a token's bytes begin; none: not allowed */
 	char *pool;
 	u32 token_bytes_max;
+	struct common_local *common;
+	u32 common_count, common_capacity;
+	size_t common_bytes;
 };
 
 /* ---------------------------------------------------------------- caches */
@@ -219,16 +248,6 @@ struct place {
 	u32 mask;                     /* index into cache->masks, or GRAMMAR_NONE */
 	u16 need;                     /* the depth that making it looked for */
 	bool ends;                    /* the bottom was reached: the text is whole, or (in local walks) a rule is over */
-};
-/* What a dset of one rule says about tokens whatever the stack: those that end inside (or with) the rule, and the nodes of the trie
- * at which the rule is over and more bytes follow. */
-struct local_mask {
-	u32 *bits; /* mask words; NULL: the list */
-	u32 *tokens;
-	u32 token_count;
-	u32 *pops;
-	u32 pop_count;
-	u16 need;
 };
 struct intern {
 	u32 *slots; /* index + 1; 0: empty */
@@ -269,7 +288,7 @@ struct grammar_cache {
 
 	u32 *seen; /* [node]: stamp of the last closure that saw it */
 	u32 stamp;
-	struct u32_vec nodes, todo; /* scratch of a closure over nodes */
+	struct u32_vec nodes, todo, lists; /* scratch of closures over nodes and of their steps */
 	struct config *work;        /* scratch of a closure over configurations */
 	u32 work_count, work_capacity;
 	u16 work_need;
@@ -325,6 +344,7 @@ struct grammar_state {
 	bool ended; /* behind an eos */
 };
 
+void local_mask_fini(struct local_mask *l);
 /* Writes the mask of `place` without the eos. */
 MUST_CHECK enum err mask_write(struct grammar_cache *c, u32 place, u32 *bits);
 

@@ -132,6 +132,7 @@ static void write_nodes(struct grammar_vocab *v, const struct order *o, u32 *ope
 		if (shared == k->bytes && depth == shared) {
 			v->same[k->token] = v->nodes[open[depth]].token;
 			v->nodes[open[depth]].token = k->token;
+			v->nodes[open[depth]].same = true;
 			continue;
 		}
 		for (; depth > shared; depth--)
@@ -209,6 +210,11 @@ void grammar_vocab_destroy(struct grammar_vocab **v)
 	*v = NULL;
 	if (at == NULL)
 		return;
+	for (u32 i = 0; i < at->common_count; i++) {
+		free(at->common[i].nodes);
+		local_mask_fini(&at->common[i].mask);
+	}
+	free(at->common);
 	free(at->eos);
 	free(at->nodes);
 	free(at->same);
@@ -220,5 +226,5 @@ void grammar_vocab_destroy(struct grammar_vocab **v)
 size_t grammar_vocab_bytes(const struct grammar_vocab *v)
 {
 	size_t per_token = sizeof(*v->same) + sizeof(*v->first);
-	return sizeof(*v) + v->node_count * sizeof(*v->nodes) + v->size * per_token + v->first[v->size];
+	return sizeof(*v) + v->common_bytes + v->node_count * sizeof(*v->nodes) + v->size * per_token + v->first[v->size];
 }

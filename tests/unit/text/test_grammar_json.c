@@ -273,3 +273,65 @@ Test(grammar_json, parts)
 	refused(GRAMMAR_PARTS, "{}", ERR_FORMAT, "array of parts");
 	tongue_fini(&t);
 }
+
+/* At every place of the text each token is in the mask if, and only if, a copy of the state takes it. */
+static void check_masks(struct tongue *t, struct grammar *g, const char *text)
+{
+	struct grammar_state *s, *copy;
+	u32 size = tokenizer_vocab_size(t->tokenizer);
+	u32 *bits = calloc(grammar_mask_words(size), sizeof(*bits));
+	cr_assert_eq(grammar_state_create(&s, g, t->vocab), ERR_OK);
+	for (size_t i = 0; i <= strlen(text); i++) {
+		cr_assert_eq(grammar_state_mask(s, bits), ERR_OK);
+		for (u32 id = 0; id < size; id++) {
+			cr_assert_eq(grammar_state_copy(&copy, s), ERR_OK);
+			bool taken = grammar_state_advance(copy, id) == ERR_OK;
+			cr_assert_eq((bits[id / 32] >> id % 32 & 1) != 0, taken, "token %u (%s) behind %.*s", id, tokenizer_token_text(t->tokenizer, id), (int)i, text);
+			grammar_state_destroy(&copy);
+		}
+		cr_assert(text[i] == '\0' || grammar_state_advance(s, t->byte_token[(u8)text[i]]) == ERR_OK, "%.*s", (int)i + 1, text);
+	}
+	grammar_state_destroy(&s);
+	free(bits);
+}
+
+Test(grammar_json, masks_are_what_is_taken_also_when_grammars_share_what_they_learn)
+{
+	static const char *const cases[][2] = {
+		{"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{\"type\":\"integer\"}},\"required\":[\"a\"]}", "{\"a\": \"x\\u00e9 y\", \"b\": 12}"},
+		{"{\"type\":\"array\",\"items\":{\"type\":[\"string\",\"number\"],\"maxLength\":30}}", "[\n  \"it was\",\n  -1.5e3\n]"},
+		{"{\"additionalProperties\":{\"type\":\"integer\"}}", "{\"a b\":1,\n\t\"c\": 2}"},
+		{"{\"properties\":{\"name\":{\"pattern\":\"^[a-z ]{2,40}$\"}},\"additionalProperties\":true}", "{\"name\":\"the sea\",\"n\":[{}]}"},
+	};
+	struct tongue t;
+	demo_init(&t);
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		struct grammar *g = compiled(GRAMMAR_JSON_SCHEMA, cases[i][0]);
+		check_masks(&t, g, cases[i][1]);
+		grammar_unref(&g);
+	}
+	tongue_fini(&t);
+}
+
+Test(grammar_json, special_tokens_come_only_where_a_part_names_them)
+{
+	struct tongue t;
+	char path[4096];
+	if (!vectors_path(path, sizeof(path), "tokenizers/llama3/tokenizer.json"))
+		cr_skip_test("no shared data");
+	*strrchr(path, '/') = '\0';
+	tongue_init(&t, path);
+	u32 python;
+	cr_assert(tokenizer_find(t.tokenizer, "<|python_tag|>", &python) && tokenizer_is_special(t.tokenizer, python));
+	struct grammar *g = compiled(GRAMMAR_PARTS, "[\"<|python_tag|>\",{\"json_schema\":{\"type\":\"string\"}}]");
+	u32 ids[] = {python, t.byte_token['"'], t.byte_token['"']};
+	cr_assert(takes_tokens(&t, g, ids, 3));
+	cr_assert(takes_text(&t, g, "<|python_tag|>\"x\"", 17));
+	ids[0] = t.byte_token['"'];
+	ids[1] = python;
+	grammar_unref(&g);
+	g = compiled(GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\"}");
+	cr_assert(!takes_tokens(&t, g, ids, 3));
+	grammar_unref(&g);
+	tongue_fini(&t);
+}
