@@ -67,8 +67,8 @@ def test_tokens_do_not_depend_on_company_cache_or_preemption(dtype):
     for swap_space in (0, 0.002):
         with (Engine(*flags, "--kv-cache-memory", "1MiB", "--max-model-len", 400, "--swap-space", swap_space) as e,
               concurrent.futures.ThreadPoolExecutor(1) as pool):
-            crowd = pool.submit(e.api.crowd, 4, 250)
-            assert together(e.api) == wanted
+            crowd = pool.submit(e.api.crowd, 5, 150)
+            assert together(e.api, 16 if SANITIZED else 32) == wanted
             crowd.result()
             m = e.api.metrics()
             assert m["vllm:num_preemptions_total"] > 0
