@@ -13,7 +13,9 @@ enum {
 	DSET_NONE = 1,
 	FIRST_INDEX = 2, /* of dsets and places: 0 and 1 have a meaning */
 	CACHE_BYTES_MAX = 24 << 20,
-	CONFIGS_MAX = 512, /* of one place: more than that is an ambiguity that never ends */
+	/* Of one place. A text that can be read in more ways than that keeps these; each of them can be finished, so that a text
+	 * is never stuck, and which ones they are does not depend on what came before. */
+	CONFIGS_MAX = 256,
 };
 
 static size_t table_bytes(const struct grammar_cache *c)
@@ -49,7 +51,9 @@ static bool stack_equals(const struct grammar_cache *c, u32 index, const void *k
 
 static enum err push_frame(struct grammar_cache *c, u32 back, u32 below, u32 *out)
 {
-	struct stack_cell cell = {.back = back, .below = below, .depth = c->stacks[below].depth + 1, .alias = GRAMMAR_NONE};
+	u64 keys[2] = {c->dsets[back].key, c->stacks[below].key};
+	struct stack_cell cell = {.back = back, .below = below, .depth = c->stacks[below].depth + 1, .alias = GRAMMAR_NONE,
+				  .key = XXH3_64bits(keys, sizeof(keys))};
 	u32 hash = hash_cell(back, below);
 	*out = intern_find(&c->stack_table, c, hash, stack_equals, &cell);
 	if (*out != GRAMMAR_NONE)
@@ -110,12 +114,16 @@ static bool grow_places(struct grammar_cache *c, u32 configs)
 	return true;
 }
 
-static int compare_configs(const void *a, const void *b)
+static int compare_configs(const void *a, const void *b, void *cache)
 {
+	const struct grammar_cache *c = cache;
 	const struct config *x = a, *y = b;
-	if (x->dset != y->dset)
-		return x->dset < y->dset ? -1 : 1;
-	return x->stack < y->stack ? -1 : x->stack > y->stack;
+	u64 p = c->dsets[x->dset].key, q = c->dsets[y->dset].key;
+	if (p == q) {
+		p = c->stacks[x->stack].key;
+		q = c->stacks[y->stack].key;
+	}
+	return p < q ? -1 : p > q;
 }
 
 /* The place of c->work, which holds configurations that eat bytes. */
@@ -126,7 +134,7 @@ static enum err intern_work(struct grammar_cache *c, u32 *out)
 		return ERR_OK;
 	}
 	if (c->work_count > 1)
-		qsort(c->work, c->work_count, sizeof(*c->work), compare_configs);
+		qsort_r(c->work, c->work_count, sizeof(*c->work), compare_configs, c);
 	struct place_key key = {c->work, c->work_count, c->work_ends};
 	u32 hash = hash_configs(key.configs, key.count, key.ends);
 	*out = intern_find(&c->place_table, c, hash, place_equals, &key);
@@ -178,7 +186,7 @@ static enum err add_work(struct grammar_cache *c, u32 dset, u32 stack)
 			return ERR_OK;
 	}
 	if (c->work_count >= CONFIGS_MAX)
-		return ERR_TOO_LONG;
+		return ERR_OK;
 	if (!cache_grow(&c->work, c->work_count, &c->work_capacity, sizeof(*c->work)))
 		return ERR_NO_MEMORY;
 	c->work[c->work_count++] = (struct config){dset, stack};
@@ -390,6 +398,8 @@ static enum err init_tables(struct grammar_cache *c, struct grammar *g, struct g
 		e = add_work(c, start, STACK_BOTTOM);
 	if (e == ERR_OK)
 		e = close_and_intern(c, &c->start);
+	if (e == ERR_OK && c->start == PLACE_DEAD)
+		e = ERR_TOO_LONG;
 	if (e == ERR_OK)
 		return ERR_OK;
 	fini_tables(c);
@@ -397,6 +407,15 @@ static enum err init_tables(struct grammar_cache *c, struct grammar *g, struct g
 fini_tables:
 	fini_tables(c);
 	return ERR_NO_MEMORY;
+}
+
+enum err cache_check(struct grammar *g)
+{
+	struct grammar_cache c;
+	enum err e = init_tables(&c, g, NULL);
+	if (e == ERR_OK)
+		fini_tables(&c);
+	return e;
 }
 
 enum err cache_acquire(struct grammar_cache **out, struct grammar *g, struct grammar_vocab *v)

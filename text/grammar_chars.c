@@ -72,15 +72,6 @@ bool code_set_negate(struct arena *a, struct code_set *s)
 	return ok;
 }
 
-bool code_set_has(const struct code_set *s, u32 code)
-{
-	for (u32 i = 0; i < s->count; i++) {
-		if (code >= s->ranges[i].first && code <= s->ranges[i].last)
-			return true;
-	}
-	return false;
-}
-
 /* ECMAScript's \d, \w and \s. */
 static bool class_ranges(struct arena *a, struct code_set *s, char letter)
 {

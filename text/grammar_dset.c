@@ -181,6 +181,7 @@ enum err dset_of_nodes(struct grammar_cache *c, u32 *dset)
 		return ERR_NO_MEMORY;
 	*dset = c->dset_count++;
 	c->dsets[*dset] = describe(c);
+	c->dsets[*dset].key = XXH3_64bits(list.nodes, list.count * sizeof(*list.nodes));
 	u32_vec_append(&c->pool, list.nodes, list.count);
 	size_t classes = c->grammar->class_count;
 	memset(c->dset_next + *dset * classes, 0, classes * sizeof(u32));

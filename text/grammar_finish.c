@@ -93,6 +93,11 @@ static void find_heights(struct heights *h)
 
 /* ---- calls before any byte ---- */
 
+/* A list of rules that wait for another one. */
+struct waiting {
+	u32 rule;
+	u32 next;
+};
 struct starts {
 	const struct gb *b;
 	const struct sorted_edges *out;
@@ -101,6 +106,11 @@ struct starts {
 	u32 round;
 	struct u32_vec stack;
 	struct u32_vec calls; /* of the rule that was walked last */
+	u32 *first;           /* [rule]: index into `waiting` of those that wait for it, or GRAMMAR_NONE */
+	struct waiting *waiting;
+	u32 waiting_count, waiting_capacity;
+	u32 *left; /* [rule]: calls that are not settled yet */
+	bool failed;
 };
 
 /* Walks what rule `r` reaches without a byte; its calls go to s->calls. True: its end is reached. */
@@ -128,40 +138,76 @@ static bool walk_start(struct starts *s, u32 r)
 	return ends;
 }
 
-static void find_nullable(struct starts *s)
+static void wait_for(struct starts *s, u32 rule, u32 other)
 {
-	for (bool again = true; again && !s->stack.failed;) {
-		again = false;
-		for (u32 r = 0; r < s->b->rule_count; r++) {
-			if (!s->nullable[r] && walk_start(s, r))
-				s->nullable[r] = again = true;
+	if (s->waiting_count == s->waiting_capacity) {
+		u32 capacity = s->waiting_capacity > 0 ? 2 * s->waiting_capacity : 256;
+		struct waiting *grown = realloc(s->waiting, capacity * sizeof(*grown));
+		if (grown == NULL) {
+			s->failed = true;
+			return;
 		}
+		s->waiting = grown;
+		s->waiting_capacity = capacity;
 	}
+	s->waiting[s->waiting_count] = (struct waiting){rule, s->first[other]};
+	s->first[other] = s->waiting_count++;
 }
 
-/* Takes away, again and again, rules whose first calls are all taken away already; what is left calls itself first. Returns one of
- * them, or GRAMMAR_NONE. */
-static u32 find_left_recursion(struct starts *s, bool *done)
+static void forget_waiting(struct starts *s)
 {
-	u32 left = s->b->rule_count;
-	for (bool again = true; again && left > 0;) {
-		again = false;
-		for (u32 k = s->b->rule_count; k > 0; k--) {
-			u32 r = k - 1;
-			if (done[r])
-				continue;
-			walk_start(s, r);
-			bool waits = false;
-			for (size_t i = 0; i < s->calls.count && !waits; i++)
-				waits = !done[s->calls.data[i]];
-			if (!waits) {
-				done[r] = again = true;
-				left--;
-			}
+	memset(s->first, 0xff, s->b->rule_count * sizeof(*s->first));
+	s->waiting_count = 0;
+}
+
+/* Rules are walked again when one that they call at their start turns out to be nullable. */
+static void find_nullable(struct starts *s)
+{
+	struct u32_vec todo = {0};
+	forget_waiting(s);
+	for (u32 r = 0; r < s->b->rule_count; r++)
+		u32_vec_push(&todo, r);
+	while (todo.count > 0 && !s->failed) {
+		u32 r = todo.data[--todo.count];
+		if (s->nullable[r])
+			continue;
+		s->nullable[r] = walk_start(s, r);
+		for (size_t i = 0; !s->nullable[r] && i < s->calls.count; i++) {
+			if (!s->nullable[s->calls.data[i]])
+				wait_for(s, r, s->calls.data[i]);
+		}
+		for (u32 w = s->nullable[r] ? s->first[r] : GRAMMAR_NONE; w != GRAMMAR_NONE; w = s->waiting[w].next)
+			u32_vec_push(&todo, s->waiting[w].rule);
+	}
+	s->failed = s->failed || todo.failed;
+	u32_vec_fini(&todo);
+}
+
+/* Settles rules all of whose first calls are settled; what is left over calls itself first. Returns one of these, or
+ * GRAMMAR_NONE. */
+static u32 find_left_recursion(struct starts *s)
+{
+	struct u32_vec todo = {0};
+	forget_waiting(s);
+	for (u32 r = 0; r < s->b->rule_count && !s->failed; r++) {
+		walk_start(s, r);
+		s->left[r] = (u32)s->calls.count;
+		for (size_t i = 0; i < s->calls.count; i++)
+			wait_for(s, r, s->calls.data[i]);
+		if (s->calls.count == 0)
+			u32_vec_push(&todo, r);
+	}
+	while (todo.count > 0 && !s->failed) {
+		u32 r = todo.data[--todo.count];
+		for (u32 w = s->first[r]; w != GRAMMAR_NONE; w = s->waiting[w].next) {
+			if (--s->left[s->waiting[w].rule] == 0)
+				u32_vec_push(&todo, s->waiting[w].rule);
 		}
 	}
+	s->failed = s->failed || todo.failed;
+	u32_vec_fini(&todo);
 	for (u32 r = 0; r < s->b->rule_count; r++) {
-		if (!done[r])
+		if (s->left[r] > 0)
 			return r;
 	}
 	return GRAMMAR_NONE;
@@ -172,22 +218,24 @@ static void check_starts(struct gb *b, const struct sorted_edges *out)
 	struct starts s = {.b = b, .out = out};
 	s.nullable = calloc(b->rule_count, sizeof(*s.nullable));
 	s.stamp = calloc(b->node_count, sizeof(*s.stamp));
-	bool *done = calloc(b->rule_count, sizeof(*done));
-	if (s.nullable != NULL && s.stamp != NULL && done != NULL) {
+	s.first = calloc(b->rule_count, sizeof(*s.first));
+	s.left = calloc(b->rule_count, sizeof(*s.left));
+	s.failed = s.nullable == NULL || s.stamp == NULL || s.first == NULL || s.left == NULL;
+	if (!s.failed) {
 		find_nullable(&s);
-		u32 r = find_left_recursion(&s, done);
-		if (r != GRAMMAR_NONE)
+		u32 r = s.failed ? GRAMMAR_NONE : find_left_recursion(&s);
+		if (r != GRAMMAR_NONE && !s.failed)
 			gb_fail(b, ERR_UNSUPPORTED,
 				"%s calls itself before it has read anything (left recursion); write a repetition, as in: list ::= item (\",\" item)*",
 				b->rules[r].name != NULL ? b->rules[r].name : "a rule");
-	} else {
-		gb_fail(b, ERR_NO_MEMORY, "no memory for a grammar");
 	}
-	if (s.stack.failed || s.calls.failed)
+	if (s.failed || s.stack.failed || s.calls.failed)
 		gb_fail(b, ERR_NO_MEMORY, "no memory for a grammar");
 	free(s.nullable);
 	free(s.stamp);
-	free(done);
+	free(s.first);
+	free(s.left);
+	free(s.waiting);
 	u32_vec_fini(&s.stack);
 	u32_vec_fini(&s.calls);
 }
@@ -229,7 +277,7 @@ static enum err fill(struct gb *b, struct grammar *g, struct sorted_edges *out)
 		}
 		find_heights(&h);
 		if (h.height[b->rules[0].start] == NO_HEIGHT)
-			gb_fail(b, ERR_INVALID, "no text matches: a part that is always needed matches nothing, or never ends");
+			gb_fail(b, ERR_INVALID, "no text matches: a part that is always needed matches nothing, never ends, or takes rules inside rules of more than %u levels", b->depth_max);
 	}
 	free(h.queue);
 	sorted_edges_fini(&h.back);
@@ -273,6 +321,9 @@ enum err gb_finish(struct gb *b, struct grammar **out, struct err_msg *em)
 			gb_fail(b, ERR_NO_MEMORY, "no memory for a grammar");
 	}
 	sorted_edges_fini(&forward);
+	enum err e = b->err == ERR_OK ? cache_check(g) : ERR_OK;
+	if (e != ERR_OK)
+		gb_fail(b, e, "the grammar is too ambiguous: a text can begin in too many ways at once; use fewer optional parts inside repetitions");
 	if (b->err != ERR_OK) {
 		grammar_unref(&g);
 		return err_set(em, b->err, "%s", b->em.text);

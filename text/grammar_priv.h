@@ -43,7 +43,6 @@ bool code_set_add_set(struct arena *a, struct code_set *s, const struct code_set
 void code_set_finish(struct code_set *s);
 /* All code points but those of the finished `s` (and surrogates). */
 bool code_set_negate(struct arena *a, struct code_set *s);
-bool code_set_has(const struct code_set *s, u32 code);
 
 /* ---------------------------------------------------------------- expressions */
 
@@ -82,6 +81,12 @@ struct grammar_rule {
 struct grammar_repeat {
 	u32 base, size, copies;
 };
+/* The code points of some general categories, bit i of `wanted` being utf8proc's category i. */
+struct category {
+	u32 wanted;
+	struct code_set set;
+	struct category *next;
+};
 /* Rules that are the same in every grammar that has them: what tokens mean inside them is remembered with the vocabulary. Each
  * is the nodes from start up to end, without calls. */
 enum common_rule { COMMON_STRING, COMMON_SPACE, COMMON_INTEGER, COMMON_NUMBER, COMMON_RULES };
@@ -100,6 +105,7 @@ struct gb {
 	u32 repeat_count, repeat_capacity;
 	u32 depth_max;
 	struct node_range common[COMMON_RULES];
+	struct category *categories; /* of \p{...}, found before; in the arena */
 	bool json; /* code points are those of a string in JSON: quotes, backslashes and controls are escaped */
 	enum err err;
 	struct err_msg em;
@@ -228,6 +234,7 @@ struct dset {
 	u32 calls_at, call_count; /* in cache->calls; GRAMMAR_NONE: not looked up */
 	u32 local;                /* index into cache->locals, or GRAMMAR_NONE */
 	u32 alias;                /* the same far from the ends of repetitions; GRAMMAR_NONE: not looked up */
+	u64 key; /* of what it is, equal in every process: what is in order by it does not depend on history */
 	u8 height;
 	bool accepts;
 	bool eats;  /* has edges over bytes */
@@ -238,6 +245,7 @@ struct stack_cell {
 	u32 below;
 	u32 depth;
 	u32 alias;
+	u64 key;
 };
 struct config {
 	u32 dset;
@@ -296,6 +304,8 @@ struct grammar_cache {
 	u32 *rule_start; /* [rule]: dset; 0: not made */
 };
 
+/* Whether a text can begin: ERR_TOO_LONG where the grammar is too ambiguous for that; ERR_NO_MEMORY. */
+MUST_CHECK enum err cache_check(struct grammar *g);
 /* The cache of `g` for `v`, made where there is none, with the place at the start. ERR_NO_MEMORY. */
 MUST_CHECK enum err cache_acquire(struct grammar_cache **out, struct grammar *g, struct grammar_vocab *v);
 /* Ends it where no state uses it any more. */

@@ -112,7 +112,35 @@ static bool read_escaped_code(struct reader *r, u32 *out)
 	return true;
 }
 
-/* \p{L}, \p{Lu}, \p{Letter} and the like: general categories by their short names. */
+/* All of Unicode is looked through once for each combination. NULL: out of memory. */
+static const struct category *find_category(struct gb *b, u32 wanted)
+{
+	for (const struct category *c = b->categories; c != NULL; c = c->next) {
+		if (c->wanted == wanted)
+			return c;
+	}
+	struct category *found = arena_zalloc(&b->arena, sizeof(*found));
+	u32 first = GRAMMAR_NONE;
+	bool ok = found != NULL;
+	for (u32 c = 0; ok && c <= 0x110000; c++) {
+		bool in = c < 0x110000 && !(c >= 0xd800 && c < 0xe000) &&
+			  (wanted >> (u32)utf8proc_category((utf8proc_int32_t)c) & 1) != 0;
+		if (in && first == GRAMMAR_NONE)
+			first = c;
+		if (!in && first != GRAMMAR_NONE) {
+			ok = code_set_add(&b->arena, &found->set, first, c - 1);
+			first = GRAMMAR_NONE;
+		}
+	}
+	if (!ok)
+		return NULL;
+	found->wanted = wanted;
+	found->next = b->categories;
+	b->categories = found;
+	return found;
+}
+
+/* \p{L}, \p{Lu} and the like: general categories by their short names. */
 static bool add_category(struct reader *r, struct code_set *s, bool negate)
 {
 	static const char names[] = "CnLuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";
@@ -131,19 +159,9 @@ static bool add_category(struct reader *r, struct code_set *s, bool negate)
 	if (wanted == 0)
 		return false;
 	r->at += n + 1;
+	const struct category *known = find_category(r->b, wanted);
 	struct code_set own = {0};
-	bool ok = true;
-	u32 first = GRAMMAR_NONE;
-	for (u32 c = 0; c <= 0x110000; c++) {
-		bool in = c < 0x110000 && !(c >= 0xd800 && c < 0xe000) &&
-			  (wanted >> (u32)utf8proc_category((utf8proc_int32_t)c) & 1) != 0;
-		if (in && first == GRAMMAR_NONE)
-			first = c;
-		if (!in && first != GRAMMAR_NONE) {
-			ok = ok && code_set_add(&r->b->arena, &own, first, c - 1);
-			first = GRAMMAR_NONE;
-		}
-	}
+	bool ok = known != NULL && code_set_add_set(&r->b->arena, &own, &known->set);
 	if (negate)
 		ok = ok && code_set_negate(&r->b->arena, &own);
 	return ok && code_set_add_set(&r->b->arena, s, &own);

@@ -335,3 +335,23 @@ Test(grammar_json, special_tokens_come_only_where_a_part_names_them)
 	grammar_unref(&g);
 	tongue_fini(&t);
 }
+
+Test(grammar_json, what_can_be_read_in_very_many_ways_is_read_in_some)
+{
+	struct tongue t;
+	demo_init(&t);
+	CHECK(&t, GRAMMAR_EBNF, "root ::= a | b\na ::= \"x\" b \"y\" | \"x\" a \"z\" | \".\"\nb ::= \"x\" a \"z\" | \"x\" b \"y\" | \".\"", {"xxx.yyy", true},
+	      {"xxx.yzy", true}, {"xxx.yz", false});
+	struct grammar *g = compiled(GRAMMAR_EBNF, "root ::= a | b\na ::= \"x\" b \"y\" | \"x\" a \"z\" | \".\"\nb ::= \"x\" a \"z\" | \"x\" b \"y\" | \".\"");
+	struct grammar_state *s;
+	cr_assert_eq(grammar_state_create(&s, g, t.vocab), ERR_OK);
+	for (int i = 0; i < 60; i++)
+		cr_assert_eq(grammar_state_advance(s, t.byte_token['x']), ERR_OK, "%d", i);
+	cr_assert_eq(grammar_state_advance(s, t.byte_token['.']), ERR_OK);
+	for (int i = 0; i < 60; i++)
+		cr_assert(grammar_state_advance(s, t.byte_token['y']) == ERR_OK || grammar_state_advance(s, t.byte_token['z']) == ERR_OK, "%d", i);
+	cr_assert(grammar_state_must_end(s));
+	grammar_state_destroy(&s);
+	grammar_unref(&g);
+	tongue_fini(&t);
+}
