@@ -297,16 +297,19 @@ struct kern_moe_matmul_args {
 	const struct kern_ops *ops;
 };
 
-/* out[t] = sum_j weights[t][j] * x[assignments[t][j]], in the order of j. Devices: with `accumulate` +=; out is float
- * (the residual stream) or bf16, as out_dtype says. */
+/* out[t] = sum_j weights[t][j] * x[assignments[t][j]], in the order of j, and then, where there is an expert of all tokens,
+ * + sigmoid(shared_gate[t]) * shared[t] (Qwen 2 MoE). Devices: with `accumulate` +=; out is float (the residual stream) or
+ * bf16, as out_dtype says. */
 struct kern_moe_combine_args {
-	KERN_ACTIVATIONS(, out);    /* [T][H] */
-	KERN_ACTIVATIONS(const, x); /* [T * top][H] */
+	KERN_ACTIVATIONS(, out);	 /* [T][H] */
+	KERN_ACTIVATIONS(const, x);	 /* [T * top][H] */
+	KERN_ACTIVATIONS(const, shared); /* [T][H], or NULL */
+	const float *shared_gate;	 /* [T] where there is `shared` */
 	const float *weights;	    /* [T][top] */
 	const u32 *assignments;	    /* [T][top] */
 	u32 tokens, top, hidden;
 	bool accumulate;
-	enum kern_dtype dtype, out_dtype; /* of x; of out */
+	enum kern_dtype dtype, out_dtype; /* of x and shared; of out */
 };
 
 /* Per row of logits, in place, in this order: logit_bias, repetition penalty (over prompt and outputs; CTRL:

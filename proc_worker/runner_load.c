@@ -252,6 +252,13 @@ static enum err load_weights(struct runner *r, struct err_msg *em)
 				r->config.limits.tokens_max, em);
 }
 
+static u32 widest_mlp(const struct model_shard *s)
+{
+	u32 widest = s->intermediate > s->expert_intermediate ? s->intermediate : s->expert_intermediate;
+
+	return widest > s->shared_intermediate ? widest : s->shared_intermediate;
+}
+
 static enum err make_decoder(struct runner *r, struct err_msg *em)
 {
 	u32 rows = r->config.limits.rows_max, tokens = r->config.limits.tokens_max;
@@ -271,9 +278,7 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				     .kv_heads = r->shard.kv_heads,
 				     .head_dim = r->model.head_dim,
 				     .hidden = r->model.hidden,
-				     .intermediate = r->shard.intermediate > r->shard.expert_intermediate
-							     ? r->shard.intermediate
-							     : r->shard.expert_intermediate,
+				     .intermediate = widest_mlp(&r->shard),
 				     .experts = r->model.experts,
 				     .vocab = r->model.vocab_size,
 				     .context = r->max_model_len,

@@ -6,10 +6,11 @@ enum { THREADS = 128, VECTOR = 8 };
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-	moe_combine_kernel(T *out, const u16 *x, const float *weights, const u32 *assignments, u32 top, u32 hidden,
-			   bool accumulate)
+	moe_combine_kernel(T *out, const u16 *x, const float *weights, const u32 *assignments, const u16 *shared,
+			   const float *shared_gate, u32 top, u32 hidden, bool accumulate)
 {
 	const size_t t = blockIdx.x;
+	const float share = shared ? 1 / (1 + cu_exp2(shared_gate[t] * -1.442695041f)) : 0; /* -1 / ln 2 */
 	for (u32 i = threadIdx.x * VECTOR; i < hidden; i += THREADS * VECTOR) {
 		T *to = out + t * hidden + i;
 		float sum[VECTOR] = {};
@@ -20,6 +21,13 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
 			for (u32 e = 0; e < VECTOR; e++)
 				sum[e] += weight * v[e];
+		}
+		if (shared) {
+			float v[VECTOR];
+			load8(shared + t * hidden + i, v);
+#pragma unroll
+			for (u32 e = 0; e < VECTOR; e++)
+				sum[e] += share * v[e];
 		}
 		if (accumulate) {
 			float before[VECTOR];
@@ -36,7 +44,7 @@ template <typename T>
 static enum err run(T *out, const struct kern_moe_combine_args *a, cudaStream_t stream)
 {
 	return cuda_launched(LAUNCH(moe_combine_kernel<T>, a->tokens, THREADS, 0, stream, out, a->x_bf16, a->weights,
-				    a->assignments, a->top, a->hidden, a->accumulate));
+				    a->assignments, a->shared_bf16, a->shared_gate, a->top, a->hidden, a->accumulate));
 }
 
 CUDA_OP(moe_combine)
@@ -44,7 +52,7 @@ CUDA_OP(moe_combine)
 	if (a->dtype != KERN_BF16 || (a->out_dtype != KERN_F32 && a->out_dtype != KERN_BF16) ||
 	    a->hidden % VECTOR != 0)
 		return ERR_UNSUPPORTED;
-	if (!cuda_aligned(a->out) || !cuda_aligned(a->x_bf16))
+	if (!cuda_aligned(a->out) || !cuda_aligned(a->x_bf16) || !cuda_aligned(a->shared_bf16))
 		return ERR_INVALID;
 	if (a->tokens == 0)
 		return ERR_OK;

@@ -1,4 +1,6 @@
 /* Reference: the weighted sum of what a token's experts say. */
+#include <math.h>
+
 #include "kernels/kern_priv.h"
 
 enum err moe_combine_ref(struct kern_ctx *ctx, const struct kern_moe_combine_args *a)
@@ -12,6 +14,8 @@ enum err moe_combine_ref(struct kern_ctx *ctx, const struct kern_moe_combine_arg
 				sum += (double)a->weights[at] *
 				       a->x[(size_t)a->assignments[at] * a->hidden + i];
 			}
+			if (a->shared)
+				sum += a->shared[(size_t)t * a->hidden + i] / (1 + exp(-(double)a->shared_gate[t]));
 			a->out[(size_t)t * a->hidden + i] = (float)sum;
 		}
 	return ERR_OK;

@@ -127,6 +127,13 @@ static void lay_out_experts(struct gpu *g, u8 *base, size_t *offset)
 	a->expert_start = carve(base, offset, (m->experts + 1) * sizeof(u32));
 	a->router_logits = carve(base, offset, tokens * m->experts * sizeof(float));
 	a->expert_weights = carve(base, offset, rows * sizeof(float));
+	if (m->shared_intermediate) {
+		width = (g->config.shard->shared_intermediate + 31) / 32 * 32;
+		a->shared_gate_up = carve(base, offset, tokens * 2 * width * sizeof(u16));
+		a->shared_activated = carve(base, offset, tokens * width * sizeof(u16));
+		a->shared = carve(base, offset, tokens * m->hidden * sizeof(u16));
+		a->shared_gate = carve(base, offset, tokens * sizeof(float));
+	}
 }
 
 static void lay_out_activations(struct gpu *g, u8 *base, size_t *offset)

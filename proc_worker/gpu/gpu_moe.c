@@ -2,18 +2,26 @@
  * every step; queues, never waits. */
 #include "proc_worker/gpu/gpu_priv.h"
 
+/* `out`: of values of `dtype`. */
+static enum err product(struct gpu *g, void *out, enum kern_dtype dtype, const u16 *x, const struct kern_weight *w,
+			u32 tokens, struct err_msg *em)
+{
+	struct kern_matmul_args a = {.out = out,
+				     .x_bf16 = x,
+				     .w = w,
+				     .tokens = tokens,
+				     .x_stride = w->k,
+				     .out_stride = w->n,
+				     .dtype = KERN_BF16,
+				     .out_dtype = dtype};
+
+	return gpu_op(g->ops.matmul(&g->ctx, &a), "matmul", em);
+}
+
 static enum err route(struct gpu *g, const struct kern_weight *router, const u16 *x, u32 tokens,
 		      struct err_msg *em)
 {
 	const struct gpu_arena *a = &g->arena;
-	struct kern_matmul_args product = {.out = a->router_logits,
-					   .x_bf16 = x,
-					   .w = router,
-					   .tokens = tokens,
-					   .x_stride = router->k,
-					   .out_stride = router->n,
-					   .dtype = KERN_BF16,
-					   .out_dtype = KERN_F32};
 	struct kern_moe_route_args choice = {.logits = a->router_logits,
 					     .weights = a->expert_weights,
 					     .assignments = a->assignments,
@@ -24,7 +32,7 @@ static enum err route(struct gpu *g, const struct kern_weight *router, const u16
 					     .top = g->config.model->experts_per_token,
 					     .normalize = g->config.model->normalize_experts};
 
-	enum err e = gpu_op(g->ops.matmul(&g->ctx, &product), "matmul", em);
+	enum err e = product(g, a->router_logits, KERN_F32, x, router, tokens, em);
 	return e ? e : gpu_op(g->ops.moe_route(&g->ctx, &choice), "moe_route", em);
 }
 
@@ -44,6 +52,25 @@ static enum err products(struct gpu *g, u16 *out, const u16 *x, const u32 *sourc
 	return gpu_op(g->ops.moe_matmul(&g->ctx, &a), "moe_matmul", em);
 }
 
+/* What the expert of all tokens says, and how much it counts. */
+static enum err run_shared(struct gpu *g, const struct layer_weights *w, const u16 *x, u32 tokens, struct err_msg *em)
+{
+	const struct gpu_arena *a = &g->arena;
+	struct kern_act_mul_args act = {.out_bf16 = a->shared_activated,
+					.gate_up_bf16 = a->shared_gate_up,
+					.tokens = tokens,
+					.size = w->down.k,
+					.act = g->config.model->activation,
+					.dtype = KERN_BF16};
+
+	enum err e = product(g, a->shared_gate_up, KERN_BF16, x, &w->gate_up, tokens, em);
+	if (!e)
+		e = gpu_op(g->ops.act_mul(&g->ctx, &act), "act_mul", em);
+	if (!e)
+		e = product(g, a->shared, KERN_BF16, a->shared_activated, &w->down, tokens, em);
+	return e ? e : product(g, a->shared_gate, KERN_F32, x, &w->shared_gate, tokens, em);
+}
+
 /* At most moe_tokens of them. */
 static enum err run_part(struct gpu *g, const struct layer_weights *w, const struct gpu_moe_out *out, u32 first,
 			 u32 tokens, struct err_msg *em)
@@ -59,6 +86,8 @@ static enum err run_part(struct gpu *g, const struct layer_weights *w, const str
 					.act = g->config.model->activation,
 					.dtype = KERN_BF16};
 	struct kern_moe_combine_args combine = {.x_bf16 = a->expert_down,
+						.shared_bf16 = a->shared,
+						.shared_gate = a->shared_gate,
 						.weights = a->expert_weights,
 						.assignments = a->assignments,
 						.tokens = tokens,
@@ -73,7 +102,9 @@ static enum err run_part(struct gpu *g, const struct layer_weights *w, const str
 	else
 		combine.out_bf16 = a->delta + at;
 
-	enum err e = route(g, &w->router, x, tokens, em);
+	enum err e = a->shared ? run_shared(g, w, x, tokens, em) : ERR_OK;
+	if (!e)
+		e = route(g, &w->router, x, tokens, em);
 	if (!e)
 		e = products(g, a->expert_gate_up, x, a->tokens_of, w->expert_gate_up, tokens, em);
 	if (!e)

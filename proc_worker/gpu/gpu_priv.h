@@ -81,6 +81,8 @@ struct gpu_arena {
 	u16 *expert_gate_up, *expert_activated, *expert_down;
 	u32 *tokens_of, *assignments, *expert_start;
 	float *router_logits, *expert_weights;
+	u16 *shared_gate_up, *shared_activated, *shared; /* of the expert of all tokens: [moe_tokens][...]; or NULL */
+	float *shared_gate;
 	float *picked;			 /* [S][hidden] */
 	u16 *picked_normed;
 	float *logits;			 /* [S][vocab] */

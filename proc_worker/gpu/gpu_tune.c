@@ -60,10 +60,16 @@ static enum err tune_layer(struct gpu *g, const struct layer_weights *w)
 
 	if (!e)
 		e = tune(g, &w->attn_out, a->attended, a->x, end, tokens);
-	if (!e)
-		e = tune(g, &w->gate_up, a->normed, a->gate_up, KERN_BF16, mlp);
-	if (!e)
-		e = tune(g, &w->down, a->activated, a->x, end, mlp);
+	if (!e && w->shared_gate.n) { /* of the expert of all tokens */
+		e = tune(g, &w->gate_up, a->normed, a->shared_gate_up, KERN_BF16, g->moe_tokens);
+		if (!e)
+			e = tune(g, &w->down, a->shared_activated, a->shared, KERN_BF16, g->moe_tokens);
+	} else {
+		if (!e)
+			e = tune(g, &w->gate_up, a->normed, a->gate_up, KERN_BF16, mlp);
+		if (!e)
+			e = tune(g, &w->down, a->activated, a->x, end, mlp);
+	}
 	return e ? e : tune(g, &w->router, a->normed, a->router_logits, KERN_F32, g->moe_tokens);
 }
 

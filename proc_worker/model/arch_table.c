@@ -65,6 +65,17 @@ static const struct arch_tensor QWEN2[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ALWAYS), MLP,
 };
 
+#define SHARED_EXPERT LAYER "mlp.shared_expert."
+#define SHARED_ROWS(name) {SLOT_GATE_UP, SHARED_EXPERT name, DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS}
+static const struct arch_tensor QWEN2_MOE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP,
+	EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
+	SHARED_ROWS("gate_proj.weight"),
+	SHARED_ROWS("up_proj.weight"),
+	{SLOT_DOWN, SHARED_EXPERT "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS},
+	{SLOT_SHARED_GATE, LAYER "mlp.shared_expert_gate.weight", DIM_ONE, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
+};
+
 static const struct arch_tensor QWEN3[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, MLP,
 	EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
@@ -136,6 +147,9 @@ static const struct arch ARCHS[] = {
 	 .kv_heads = 4, .rope_theta = 2000000},
 	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
 	 .kv_heads = 8, .rope_theta = 1000000},
+	{"Qwen2MoeForCausalLM", QWEN2_MOE, COUNT_OF(QWEN2_MOE),
+	 ARCH_QKV_BIAS | ARCH_WINDOW_LISTED | ARCH_EXPERTS_SOME | ARCH_SHARED_EXPERT,
+	 .kv_heads = 16, .window = 4096, .rope_theta = 10000},
 	{"Qwen3MoeForCausalLM", QWEN3, COUNT_OF(QWEN3), QWEN3_TRAITS | ARCH_WINDOW_UPPER | ARCH_EXPERTS_SOME,
 	 .kv_heads = 4, .window = 4096, .rope_theta = 10000},
 };

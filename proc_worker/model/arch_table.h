@@ -26,6 +26,7 @@ enum weight_slot {
 	SLOT_DOWN_BIAS,
 	SLOT_MLP_POST_NORM,
 	SLOT_ROUTER,
+	SLOT_SHARED_GATE, /* how much the expert of all tokens counts, whose matrices are SLOT_GATE_UP and SLOT_DOWN */
 	SLOT_EXPERT_GATE_UP, /* one an expert */
 	SLOT_EXPERT_DOWN,
 	SLOT_COUNT,
@@ -46,6 +47,8 @@ enum arch_dim {
 	DIM_GATE_UP, /* twice the intermediate size */
 	DIM_EXPERTS,
 	DIM_EXPERT_INTERMEDIATE,
+	DIM_SHARED_INTERMEDIATE, /* of the expert of all tokens */
+	DIM_ONE,
 };
 
 /* How ranks of a tensor-parallel group divide a tensor (Shoeybi et al. 2019). */
@@ -102,6 +105,9 @@ enum arch_trait {
 	ARCH_NO_ROPE = 1 << 16,
 	/* "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling" */
 	ARCH_MULTIPLIERS = 1 << 17,
+	ARCH_SHARED_EXPERT = 1 << 19, /* "shared_expert_intermediate_size": one expert of all tokens beside the others */
+	ARCH_QKV_BIAS = 1 << 20,      /* "qkv_bias", true where it is missing */
+	ARCH_WINDOW_LISTED = 1 << 21, /* only those that "layer_types" lists: releases of the family disagree */
 	ARCH_ATTENTION_CAP = 1 << 18, /* "attn_logit_softcapping" */
 	ARCH_HEAD_NORMS = 1 << 14, /* norms over the heads of q and k; "use_qk_norm", if it is there, is true */
 };

@@ -163,6 +163,8 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 	enum err e = config_need_positive(v, "rms_norm_eps", &eps, em);
 	if (!e && has(c, ARCH_ATTENTION_BIAS))
 		e = config_may_bool(v, "attention_bias", false, &c->attention_bias, em);
+	if (!e && has(c, ARCH_QKV_BIAS))
+		e = config_may_bool(v, "qkv_bias", true, &c->attention_bias, em);
 	if (!e && has(c, ARCH_MLP_BIAS))
 		e = config_may_bool(v, "mlp_bias", false, &c->mlp_bias, em);
 	if (!e && has(c, ARCH_SOFT_CAPS))
@@ -340,6 +342,10 @@ enum err model_shard_init(struct model_shard *s, const struct model_config *c, u
 			       "--tensor-parallel-size %u: the experts' intermediate size %u cannot be "
 			       "divided by it",
 			       ranks, c->expert_intermediate);
+	if (c->shared_intermediate % ranks)
+		return err_set(em, ERR_INVALID,
+			       "--tensor-parallel-size %u: the shared expert's intermediate size %u cannot be divided by it",
+			       ranks, c->shared_intermediate);
 	if (has_dense_layers(c) && c->intermediate % ranks)
 		return err_set(
 			em, ERR_INVALID,
@@ -360,6 +366,7 @@ enum err model_shard_init(struct model_shard *s, const struct model_config *c, u
 	s->kv_first = (u32)((u64)rank * c->kv_heads / ranks);
 	s->intermediate = has_dense_layers(c) ? c->intermediate / ranks : 0;
 	s->expert_intermediate = c->expert_intermediate / ranks;
+	s->shared_intermediate = c->shared_intermediate / ranks;
 	s->vocab_first = (u32)((u64)rank * c->vocab_size / ranks);
 	s->vocab_rows = (u32)((rank + 1ull) * c->vocab_size / ranks) - s->vocab_first;
 	return ERR_OK;

@@ -61,6 +61,7 @@ struct model_config {
 	enum kern_activation activation;
 	bool attention_bias, mlp_bias;
 	u32 experts, experts_per_token, expert_intermediate; /* 0 without experts */
+	u32 shared_intermediate; /* of the expert of all tokens in layers with experts; 0: there is none */
 	bool normalize_experts;				     /* the weights of a token's experts sum to 1 */
 	u8 layer_flags[MODEL_LAYERS_MAX];
 	bool tied_embeddings; /* lm_head is the embedding */
@@ -87,7 +88,7 @@ struct model_shard {
 	u32 rank, ranks;
 	u32 heads;
 	u32 kv_heads, kv_first; /* with fewer KV heads than ranks several ranks hold the same one */
-	u32 intermediate, expert_intermediate;
+	u32 intermediate, expert_intermediate, shared_intermediate;
 	u32 vocab_first, vocab_rows; /* ranks differ by at most one row */
 };
 

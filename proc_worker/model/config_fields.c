@@ -68,7 +68,8 @@ enum err config_may_bool(json_val v, const char *name, bool fallback, bool *out,
 enum {
 	EVERY = 1u << 30, /* every family */
 	EXPERTS = ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME,
-	WINDOWS = ARCH_WINDOW_ALL | ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN | ARCH_WINDOW_PATTERN | ARCH_NO_ROPE,
+	WINDOWS = ARCH_WINDOW_ALL | ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN | ARCH_WINDOW_PATTERN | ARCH_NO_ROPE |
+		  ARCH_WINDOW_LISTED,
 };
 
 /* Fields that are read, and by which families; for others they must be neutral. */
@@ -103,7 +104,7 @@ static const struct {
 	{"partial_rotary_factor", ARCH_PARTIAL_ROTARY, 1},
 	{"sliding_window", WINDOWS, NAN},
 	{"sliding_window_size", ARCH_WINDOW_EVEN, NAN},
-	{"use_sliding_window", ARCH_WINDOW_UPPER | ARCH_NO_ROPE, NAN},
+	{"use_sliding_window", ARCH_WINDOW_UPPER | ARCH_NO_ROPE | ARCH_WINDOW_LISTED, NAN},
 	{"sliding_window_pattern", ARCH_WINDOW_PATTERN, NAN},
 	{"rope_local_base_freq", ARCH_WINDOW_PATTERN, NAN},
 	{"no_rope_layers", ARCH_NO_ROPE, NAN},
@@ -119,6 +120,8 @@ static const struct {
 	{"norm_topk_prob", ARCH_EXPERTS_SOME, NAN},
 	{"decoder_sparse_step", ARCH_EXPERTS_SOME, 0},
 	{"mlp_only_layers", ARCH_EXPERTS_SOME, NAN},
+	{"shared_expert_intermediate_size", ARCH_SHARED_EXPERT, 0},
+	{"qkv_bias", ARCH_QKV_BIAS, NAN},
 	{"embedding_multiplier", ARCH_MULTIPLIERS, 1},
 	{"residual_multiplier", ARCH_MULTIPLIERS, 1},
 	{"attention_multiplier", ARCH_MULTIPLIERS, NAN},
@@ -129,7 +132,6 @@ static const struct {
 	{"logit_scale", 0, 1},
 	{"num_nextn_predict_layers", 0, 0},
 	{"n_shared_experts", 0, 0},
-	{"shared_expert_intermediate_size", 0, 0},
 	{"rotary_pct", 0, 1},
 };
 

@@ -6,7 +6,8 @@
 
 enum {
 	EXPERTS_MAX = 4096,
-	LISTED = ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN | ARCH_WINDOW_PATTERN | ARCH_NO_ROPE, /* layers may differ */
+	/* Layers may differ. */
+	LISTED = ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN | ARCH_WINDOW_PATTERN | ARCH_NO_ROPE | ARCH_WINDOW_LISTED,
 };
 
 static bool has(const struct model_config *c, u32 traits)
@@ -23,7 +24,7 @@ struct window_rule {
 /* The layers that the family's rule gives a window. */
 static bool rule_says_window(const struct model_config *c, u32 layer, const struct window_rule *r)
 {
-	if (!c->window)
+	if (!c->window || has(c, ARCH_WINDOW_LISTED))
 		return false;
 	if (has(c, ARCH_WINDOW_EVEN))
 		return layer % 2 == 0;
@@ -115,8 +116,13 @@ static enum err read_window_size(struct model_config *c, json_val v, struct err_
 	bool on = true;
 	enum err e = ERR_OK;
 
-	if (has(c, ARCH_WINDOW_UPPER | ARCH_NO_ROPE))
+	if (has(c, ARCH_WINDOW_UPPER | ARCH_NO_ROPE | ARCH_WINDOW_LISTED))
 		e = config_may_bool(v, "use_sliding_window", false, &on, em);
+	if (!e && on && has(c, ARCH_WINDOW_LISTED) && !json_present(json_get(v, "layer_types")))
+		return err_set(em, ERR_UNSUPPORTED,
+			       "config.json: \"use_sliding_window\" of a %s needs \"layer_types\": which layers have windows "
+			       "otherwise depends on who reads the file",
+			       c->arch->name);
 	if (e || !on)
 		return e;
 	if (json_type(window) == JSON_MISSING)
@@ -206,5 +212,7 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 	e = config_need_u32(v, "moe_intermediate_size", CONFIG_DIM_MAX, &c->expert_intermediate, em);
 	if (!e)
 		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
+	if (!e && has(c, ARCH_SHARED_EXPERT))
+		e = config_need_u32(v, "shared_expert_intermediate_size", CONFIG_DIM_MAX, &c->shared_intermediate, em);
 	return e ? e : read_dense_layers(c, v, em);
 }

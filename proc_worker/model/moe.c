@@ -45,6 +45,12 @@ size_t moe_lay_out(struct moe *m, const struct model_config *model, const struct
 	m->weights = carve(base, &offset, rows * sizeof(float));
 	m->assignments = carve(base, &offset, rows * sizeof(u32));
 	m->expert_start = carve(base, &offset, (model->experts + 1) * sizeof(u32));
+	if (model->shared_intermediate) {
+		m->shared_gate_up = carve(base, &offset, tokens * 2 * shard->shared_intermediate * sizeof(float));
+		m->shared_activated = carve(base, &offset, tokens * shard->shared_intermediate * sizeof(float));
+		m->shared = carve(base, &offset, tokens * model->hidden * sizeof(float));
+		m->shared_gate = carve(base, &offset, tokens * sizeof(float));
+	}
 	return offset;
 }
 
@@ -53,15 +59,18 @@ static enum err failed(enum err e, const char *op, struct err_msg *em)
 	return e ? err_set(em, e, "%s: %s", op, err_text(e)) : ERR_OK;
 }
 
+static enum err product(struct moe *m, float *out, const float *x, const struct kern_weight *w, u32 tokens,
+			struct err_msg *em)
+{
+	struct kern_matmul_args a = {
+		.out = out, .x = x, .w = w, .tokens = tokens, .x_stride = w->k, .out_stride = w->n};
+
+	return failed(m->ops->matmul(m->ctx, &a), "matmul", em);
+}
+
 static enum err route(struct moe *m, const struct kern_weight *router, const float *x, u32 tokens,
 		      struct err_msg *em)
 {
-	struct kern_matmul_args product = {.out = m->router_logits,
-					   .x = x,
-					   .w = router,
-					   .tokens = tokens,
-					   .x_stride = router->k,
-					   .out_stride = router->n};
 	struct kern_moe_route_args a = {.logits = m->router_logits,
 					.weights = m->weights,
 					.assignments = m->assignments,
@@ -72,7 +81,7 @@ static enum err route(struct moe *m, const struct kern_weight *router, const flo
 					.top = m->model->experts_per_token,
 					.normalize = m->model->normalize_experts};
 
-	enum err e = failed(m->ops->matmul(m->ctx, &product), "matmul", em);
+	enum err e = product(m, m->router_logits, x, router, tokens, em);
 	return e ? e : failed(m->ops->moe_route(m->ctx, &a), "moe_route", em);
 }
 
@@ -92,6 +101,23 @@ static enum err products(struct moe *m, float *out, const float *x, const u32 *s
 	return failed(m->ops->moe_matmul(m->ctx, &a), "moe_matmul", em);
 }
 
+/* What the expert of all tokens says, and how much it counts. */
+static enum err run_shared(struct moe *m, const struct layer_weights *w, const float *x, u32 tokens, struct err_msg *em)
+{
+	struct kern_act_mul_args act = {.out = m->shared_activated,
+					.gate_up = m->shared_gate_up,
+					.tokens = tokens,
+					.size = m->shard->shared_intermediate,
+					.act = m->model->activation};
+
+	enum err e = product(m, m->shared_gate_up, x, &w->gate_up, tokens, em);
+	if (!e)
+		e = failed(m->ops->act_mul(m->ctx, &act), "act_mul", em);
+	if (!e)
+		e = product(m, m->shared, m->shared_activated, &w->down, tokens, em);
+	return e ? e : product(m, m->shared_gate, x, &w->shared_gate, tokens, em);
+}
+
 /* At most tokens_max of them. */
 static enum err run_part(struct moe *m, const struct layer_weights *w, const float *x, float *out, u32 tokens,
 			 struct err_msg *em)
@@ -104,13 +130,17 @@ static enum err run_part(struct moe *m, const struct layer_weights *w, const flo
 					.act = m->model->activation};
 	struct kern_moe_combine_args combine = {.out = out,
 						.x = m->down,
+						.shared = m->shared,
+						.shared_gate = m->shared_gate,
 						.weights = m->weights,
 						.assignments = m->assignments,
 						.tokens = tokens,
 						.top = top,
 						.hidden = m->model->hidden};
 
-	enum err e = route(m, &w->router, x, tokens, em);
+	enum err e = m->shared ? run_shared(m, w, x, tokens, em) : ERR_OK;
+	if (!e)
+		e = route(m, &w->router, x, tokens, em);
 	if (!e)
 		e = products(m, m->gate_up, x, m->tokens_of, w->expert_gate_up, tokens, em);
 	if (!e)

@@ -20,6 +20,8 @@ struct moe {
 	float *router_logits, *weights;
 	u32 *assignments;
 	u32 *expert_start; /* [experts + 1] */
+	/* Of the expert of all tokens, where there is one. [tokens_max][...] */
+	float *shared_gate_up, *shared_activated, *shared, *shared_gate;
 };
 
 /* For steps of up to `step_tokens`. Lays the buffers out from `base` on (NULL: only counts) and returns their

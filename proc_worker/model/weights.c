@@ -246,6 +246,7 @@ void model_weights_fini(struct model_weights *w)
 		kern_weight_fini(&w->layers[i].gate_up);
 		kern_weight_fini(&w->layers[i].down);
 		kern_weight_fini(&w->layers[i].router);
+		kern_weight_fini(&w->layers[i].shared_gate);
 	}
 	for (u32 i = 0; w->experts && i < w->expert_count; i++)
 		kern_weight_fini(&w->experts[i]);

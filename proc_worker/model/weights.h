@@ -23,6 +23,7 @@ struct layer_weights {
 	const float *down_bias; /* [hidden], whole on every rank */
 	const float *mlp_post_norm;
 	struct kern_weight router;	    /* [experts][hidden], whole on every rank */
+	struct kern_weight shared_gate;	    /* [1][hidden], whole on every rank; gate_up and down are then that expert's */
 	struct kern_weight *expert_gate_up; /* [experts] of [2 expert_intermediate][hidden] */
 	struct kern_weight *expert_down;    /* [experts] */
 };

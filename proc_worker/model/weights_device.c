@@ -45,7 +45,7 @@ static bool is_f8(const struct weights_plan *p, enum weight_slot slot, u32 layer
 	u32 parts = 0;
 
 	if (p->config->quant.format != QUANT_FP8 || kern_dtype_group(p->matrix_dtype) > 0 ||
-	    slot == SLOT_ROUTER || !weights_is_matrix(source))
+	    weights_is_router(slot) || !weights_is_matrix(source))
 		return false;
 	for (u32 i = 0; i < a->tensor_count; i++) {
 		const struct arch_tensor *t = &a->tensors[i];

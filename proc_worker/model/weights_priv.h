@@ -30,6 +30,8 @@ extern const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT];
 
 bool weights_is_vector(enum weight_slot slot);
 bool weights_is_matrix(enum weight_slot slot);
+/* Decides about experts: is never quantized. */
+bool weights_is_router(enum weight_slot slot);
 
 u32 weights_dim(const struct model_config *c, enum arch_dim d);
 /* This rank's rows of the tensor in the file, and its columns. */

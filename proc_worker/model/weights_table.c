@@ -37,6 +37,10 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return c->experts;
 	case DIM_EXPERT_INTERMEDIATE:
 		return c->expert_intermediate;
+	case DIM_SHARED_INTERMEDIATE:
+		return c->shared_intermediate;
+	case DIM_ONE:
+		return 1;
 	}
 	ASSERT(!"a dimension of the table");
 	return 0;
@@ -59,6 +63,8 @@ static struct weights_range dim_share(const struct weights_plan *p, enum arch_di
 		return (struct weights_range){s->rank * s->intermediate, s->intermediate};
 	case DIM_EXPERT_INTERMEDIATE:
 		return (struct weights_range){s->rank * s->expert_intermediate, s->expert_intermediate};
+	case DIM_SHARED_INTERMEDIATE:
+		return (struct weights_range){s->rank * s->shared_intermediate, s->shared_intermediate};
 	default:
 		return (struct weights_range){0, weights_dim(c, d)};
 	}
@@ -107,6 +113,7 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_DOWN_BIAS, SLOT_IS_BIAS, down_bias),
 	IN_LAYER(SLOT_MLP_POST_NORM, SLOT_IS_NORM, mlp_post_norm),
 	IN_LAYER(SLOT_ROUTER, SLOT_IS_MATRIX, router),
+	IN_LAYER(SLOT_SHARED_GATE, SLOT_IS_MATRIX, shared_gate),
 	IN_LAYER(SLOT_EXPERT_GATE_UP, SLOT_IS_EXPERTS, expert_gate_up),
 	IN_LAYER(SLOT_EXPERT_DOWN, SLOT_IS_EXPERTS, expert_down),
 #undef IN_MODEL
@@ -289,12 +296,17 @@ static enum kern_dtype stored_type(const struct weights_plan *p, enum weight_slo
 	return type;
 }
 
+bool weights_is_router(enum weight_slot slot)
+{
+	return slot == SLOT_ROUTER || slot == SLOT_SHARED_GATE;
+}
+
 /* A router is small, and which experts it picks matters more than any digit. */
 enum kern_dtype weights_matrix_dtype(const struct weights_plan *p, enum weight_slot slot, u32 layer,
 				    bool *ordered)
 {
 	*ordered = false;
-	if (slot == SLOT_ROUTER)
+	if (weights_is_router(slot))
 		return p->dtype;
 	if (kern_dtype_group(p->matrix_dtype) > 0)
 		return p->matrix_dtype;

@@ -271,11 +271,12 @@ static void groups_case(struct check *c, u32 target, const struct group_case *g)
 
 /* ---------------------------------------------------------------- moe_combine */
 
-static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 hidden)
+static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 hidden, bool with_shared)
 {
 	const struct kern_limits limits = {.tokens = tokens, .hidden = hidden, .experts = 8};
 	size_t rows = (size_t)tokens * top, count = (size_t)tokens * hidden;
 	float *x = check_floats(c, rows * hidden, true), *weights = check_floats(c, rows, false);
+	float *shared = check_floats(c, count, true), *gate = check_floats(c, tokens, true);
 	float *out[CHECK_POOLS + 1];
 	u32 *assignments = check_alloc(c, (rows + 1) * sizeof(u32));
 	double *want = check_alloc(c, count * sizeof(double)),
@@ -293,6 +294,9 @@ static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 h
 				want[at] += term;
 				scale[at] += fabs(term);
 			}
+			double term = with_shared ? shared[at] / (1 + exp(-(double)gate[t])) : 0;
+			want[at] += term;
+			scale[at] += fabs(term);
 		}
 	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
 		struct kern_ctx ctx;
@@ -300,6 +304,8 @@ static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 h
 		out[run] = check_alloc(c, (count + 1) * sizeof(float));
 		struct kern_moe_combine_args a = {.out = out[run], .x = x, .weights = weights};
 		a.assignments = assignments;
+		a.shared = with_shared ? shared : NULL;
+		a.shared_gate = with_shared ? gate : NULL;
 		a.tokens = tokens;
 		a.top = top;
 		a.hidden = hidden;
@@ -310,8 +316,8 @@ static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 h
 	}
 	if (!problem)
 		problem = check_close(out[0], want, scale, count, 1e-6);
-	check_case_end(c, problem, "moe_combine=%s tokens=%u top=%u hidden=%u",
-		       c->targets[target].ops.moe_combine_variant, tokens, top, hidden);
+	check_case_end(c, problem, "moe_combine=%s tokens=%u top=%u hidden=%u shared=%d",
+		       c->targets[target].ops.moe_combine_variant, tokens, top, hidden, with_shared);
 }
 
 /* ---------------------------------------------------------------- all */
@@ -331,9 +337,10 @@ static void moe_cases(struct check *c, u32 target)
 				groups_case(c, target, &g);
 			}
 		for (u32 top = 1; top <= 8 && CHECK_DISTINCT(c, target, moe_combine); top += 3) {
-			combine_case(c, target, tokens[t], top, 1);
-			combine_case(c, target, tokens[t], top, 64);
-			combine_case(c, target, tokens[t], top, 101);
+			combine_case(c, target, tokens[t], top, 1, t % 2);
+			combine_case(c, target, tokens[t], top, 64, t % 2 == 0);
+			combine_case(c, target, tokens[t], top, 101, false);
+			combine_case(c, target, tokens[t], top, 101, true);
 		}
 	}
 }

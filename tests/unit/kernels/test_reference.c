@@ -237,6 +237,26 @@ Test(reference, assignments_are_numbered_by_expert_and_then_by_token)
 	near_to(weights[0] + weights[1], 1);
 }
 
+Test(reference, what_experts_say_is_weighted_and_so_is_the_one_of_all_tokens)
+{
+	struct kern_ops ops = ref_ops();
+	float x[4] = {1, 2, 10, 20}, weights[2] = {0.5f, 0.25f}, shared[2] = {100, 200}, gate = 0, out[2];
+	u32 assignments[2] = {1, 0};
+	struct kern_moe_combine_args a = {
+		.out = out, .x = x, .weights = weights, .assignments = assignments, .tokens = 1, .top = 2, .hidden = 2};
+	ops.moe_combine(NULL, &a);
+	near_to(out[0], 0.5 * 10 + 0.25 * 1);
+	near_to(out[1], 0.5 * 20 + 0.25 * 2);
+	a.shared = shared;
+	a.shared_gate = &gate;
+	ops.moe_combine(NULL, &a);
+	near_to(out[0], 5.25 + 50); /* sigmoid(0) is a half */
+	near_to(out[1], 10.5 + 100);
+	gate = -2;
+	ops.moe_combine(NULL, &a);
+	near_to(out[1], 10.5 + 200 * 0.1192029220);
+}
+
 Test(reference, grouped_products_take_each_assignments_own_expert)
 {
 	struct kern_ops ops = ref_ops();

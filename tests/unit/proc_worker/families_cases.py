@@ -159,7 +159,7 @@ def family_cases(family):
         yield "num-local", {"num_local_experts": 8, "num_experts": MISSING} if family == "qwen3_moe" else {}
     if family == "qwen2_moe":
         yield "no-qkv-bias", {"qkv_bias": False}
-        yield "window", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}
+        yield "window", {"use_sliding_window": True, "sliding_window": 8, "layer_types": WINDOWED}
     if family == "gemma3_text":
         yield "pattern-missing", {"sliding_window_pattern": MISSING, "num_hidden_layers": 7}
         yield "scaled", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}

@@ -83,7 +83,7 @@ static void write_tensor(struct writer *w, const struct arch_tensor *t, u32 laye
 	arch_tensor_name(name, sizeof(name), t, layer, expert);
 	if (is_written(w, name))
 		return; /* the other part of a fused tensor */
-	if (quantized && t->slot != SLOT_LM_HEAD && t->slot != SLOT_ROUTER) {
+	if (quantized && t->slot != SLOT_LM_HEAD && !weights_is_router(t->slot)) {
 		write_f8(w, name, rows, columns);
 		return;
 	}

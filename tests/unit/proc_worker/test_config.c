@@ -11,6 +11,8 @@
 	"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128, "     \
 	"\"rms_norm_eps\": 1e-6"
 
+#define QWEN_EXPERTS "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24"
+
 /* A config.json of `family` with more members. */
 static enum err parse(struct model_config *c, const char *family, const char *more, struct err_msg *em)
 {
@@ -198,6 +200,28 @@ Test(config, multipliers_become_scales_that_the_decoder_has)
 	refused("LlamaForCausalLM", "\"attention_multiplier\": 0.1", ERR_UNSUPPORTED, "\"attention_multiplier\" is set");
 }
 
+Test(config, an_expert_of_all_tokens_has_a_width_of_its_own)
+{
+	struct model_config c;
+	struct model_shard s;
+	struct err_msg em;
+
+	good(&c, "Qwen2MoeForCausalLM", QWEN_EXPERTS ", \"shared_expert_intermediate_size\": 66");
+	cr_assert(c.shared_intermediate == 66 && c.attention_bias && windows(&c) == 0);
+	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(s.shared_intermediate, 33);
+	good(&c, "Qwen2MoeForCausalLM",
+	     QWEN_EXPERTS ", \"shared_expert_intermediate_size\": 65, \"qkv_bias\": false");
+	cr_assert(!c.attention_bias);
+	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "the shared expert's intermediate size 65 cannot be divided"), "%s", em.text);
+	refused("Qwen2MoeForCausalLM", QWEN_EXPERTS, ERR_FORMAT, "\"shared_expert_intermediate_size\" is missing");
+	refused("Qwen2MoeForCausalLM",
+		QWEN_EXPERTS ", \"shared_expert_intermediate_size\": 64, \"use_sliding_window\": true, "
+		"\"sliding_window\": 8",
+		ERR_UNSUPPORTED, "needs \"layer_types\"");
+}
+
 Test(config, activations_are_those_of_the_family)
 {
 	struct model_config c;
@@ -266,8 +290,6 @@ Test(config, windows_are_in_the_layers_that_the_family_puts_them_in)
 Test(config, experts_are_in_the_layers_that_the_file_says)
 {
 	struct model_config c;
-#define QWEN_EXPERTS "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24"
-
 	good(&c, "MixtralForCausalLM", "\"num_local_experts\": 4, \"num_experts_per_tok\": 2");
 	cr_assert(c.experts == 4 && c.experts_per_token == 2 && c.expert_intermediate == 80 &&
 		  c.normalize_experts);

@@ -74,11 +74,12 @@ static void write_tensors(const char *dir, json_val tensors, const char *type)
 	buf_append_str(&header, "{");
 	for (struct json_iter it = json_iterate(tensors); json_next(&it);) {
 		size_t begin = data.bytes;
-		u64 count = 1, n;
+		u64 count = 1, n = 0;
 		buf_printf(&header, "%s\"%s\": {\"dtype\": \"%s\", \"shape\": [", begin ? ", " : "", it.key, type);
 		for (struct json_iter s = json_iterate(json_at(it.value, 0)); json_next(&s); count *= n) {
 			cr_assert(json_uint(s.value, &n));
-			buf_printf(&header, "%s%llu", count == 1 ? "" : ", ", (unsigned long long)n);
+			buf_printf(&header, "%s%llu", header.data[header.bytes - 1] == '[' ? "" : ", ",
+				   (unsigned long long)n);
 		}
 		append_values(&data, it.key, it.value, dtype, count);
 		buf_printf(&header, "], \"data_offsets\": [%zu, %zu]}", begin, data.bytes);

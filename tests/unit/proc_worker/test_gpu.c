@@ -97,6 +97,11 @@ Test(gpu, experts_in_some_layers_of_an_odd_size_answer_as_on_the_cpu, .timeout =
 	check_experts(FAMILY("Qwen3MoeForCausalLM", EXPERTS));
 }
 
+Test(gpu, an_expert_of_all_tokens_answers_as_on_the_cpu, .timeout = 60)
+{
+	check_experts(FAMILY("Qwen2MoeForCausalLM", EXPERTS ", \"shared_expert_intermediate_size\": 80"));
+}
+
 /* Checkpoints of other makers' tools, in all shapes that their formats allow. */
 Test(gpu, reference_models_answer_as_on_the_cpu, .timeout = 120)
 {
