@@ -126,27 +126,37 @@ static void plan_prefetch(const struct blocked_job *j, struct place next, struct
 	t->prefetch_step = kern_ceil(t->prefetch_bytes, tiles * units);
 }
 
-/* The tiles of a block of rows times one panel's block of k. `sums`: of the block's first row. */
+/* The tiles of a block of rows times one panel's block of k. `sums`: of the block's first row. A tile is a microsecond
+ * or less, so what differs from tile to tile is added up, not divided for: rows as tile_first has them. */
 static void run_panel(const struct blocked_job *j, const struct rows *r, struct place at, float *sums,
 		      struct blocked_tile t)
 {
 	const struct kern_matmul_args *a = j->a;
-	const char *prefetch = t.prefetch;
-	u32 n = at.panel * KERN_PANEL;
+	const u32 n = at.panel * KERN_PANEL, least = r->count / r->tiles, more = r->count % r->tiles;
+	const u32 prefetched = t.prefetch_bytes / r->tiles;
+	const size_t row_bytes = inputs_bytes(j, t.k_count);
 	t.width = j->width;
 	t.first = at.k_block == 0;
 	t.last = at.k_block + 1 == j->k_blocks;
 	t.columns = kern_min(a->w->n - n, KERN_PANEL);
+	t.x = tile_inputs(j, r, at.k_block, 0);
+	t.sums = sums;
+	t.out = a->out + (size_t)r->first * a->out_stride + n;
 	t.out_stride = a->out_stride;
 	t.bias = a->bias ? a->bias + n : NULL;
 	t.accumulate = a->accumulate;
-	for (u32 i = 0; i < r->tiles; i++) {
-		u32 first = tile_first(r, i);
-		t.x = tile_inputs(j, r, at.k_block, i);
-		t.sums = sums + (size_t)first * KERN_PANEL;
-		t.out = a->out + (size_t)(r->first + first) * a->out_stride + n;
-		t.prefetch = prefetch + (size_t)t.prefetch_bytes * i / r->tiles;
-		j->kernel->tile(&t, tile_first(r, i + 1) - first);
+	for (u32 i = 0, part = 0; i < r->tiles; i++) {
+		u32 rows = least;
+		part += more;
+		if (part >= r->tiles) {
+			part -= r->tiles;
+			rows++;
+		}
+		j->kernel->tile(&t, rows);
+		t.x += rows * row_bytes;
+		t.sums += rows * KERN_PANEL;
+		t.out += rows * t.out_stride;
+		t.prefetch += prefetched;
 	}
 }
 
