@@ -48,7 +48,7 @@ static inline size_t grammar_mask_words(u32 vocab_size)
 	return ((size_t)vocab_size + 31) / 32;
 }
 
-/* A place in a text of the grammar: a hundred bytes or so. What states learn about their grammar (which masks belong
+/* A place in a text of the grammar: 40 bytes. What states learn about their grammar (which masks belong
  * where) is kept with grammar and vocabulary, bounded, and shared: all states of one vocabulary, and of one grammar, belong
  * to one thread at a time. Takes a reference to `g`; `v` must outlive the state. ERR_NO_MEMORY. */
 MUST_CHECK enum err grammar_state_create(struct grammar_state **out, struct grammar *g, struct grammar_vocab *v);
