@@ -1,5 +1,5 @@
-/* Reference and only variant on the CPU: the products of each expert by the table's matmul, one expert after
- * the other, all threads on each. So every type of weights that matmul reads works here, too. */
+/* Reference: the products of each expert by the table's matmul, one expert after the other, all threads on each.
+ * So every type of weights that matmul reads works here, too. */
 #include "kernels/kern_priv.h"
 
 struct gather {

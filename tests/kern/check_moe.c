@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/kern_priv.h"
 #include "tests/kern/check.h"
 
 /* ---------------------------------------------------------------- soft_cap */
@@ -269,6 +270,65 @@ static void groups_case(struct check *c, u32 target, const struct group_case *g)
 		       g->tokens, g->experts, g->top, g->source);
 }
 
+/* Quantized experts: how rows and columns are shared out is no matter of bits, so the variant has those of the reference,
+ * which multiplies one expert after the other by the same table's matmul. */
+static void quantized_groups_case(struct check *c, u32 target, const struct group_case *g, enum kern_dtype dtype)
+{
+	const struct kern_ops *ops = &c->targets[target].ops;
+	const struct kern_limits limits = {
+		.tokens = g->tokens, .hidden = g->k, .intermediate = g->k, .experts = g->experts};
+	const u32 caps = c->targets[target].caps;
+	u32 *source = check_alloc(c, (size_t)g->tokens * g->experts * sizeof(u32));
+	u32 *start = check_alloc(c, (g->experts + 1) * sizeof(u32));
+	struct kern_weight *w = check_alloc(c, g->experts * sizeof(*w));
+	const char *problem = NULL;
+	struct err_msg em = {""};
+	draw_groups(c, g, source, start);
+	for (u32 e = 0; e < g->experts && !problem; e++) {
+		float *plain = check_floats(c, (size_t)g->n * g->k, false);
+		if (kern_weight_pack(&w[e], plain, KERN_F32, g->k, g->n, g->k, dtype,
+				     check_alloc(c, kern_weight_bytes(g->n, g->k, dtype, caps)), c->pools[1], caps, &em))
+			problem = "no weight";
+	}
+	const size_t count = start[g->experts], bytes = count * g->n * sizeof(float);
+	struct kern_moe_matmul_args a = {.w = w,
+					 .source = g->source ? source : NULL,
+					 .expert_start = start,
+					 .experts = g->experts,
+					 .assignments = (u32)count,
+					 .tokens = g->tokens,
+					 .ops = ops};
+	a.x = check_floats(c, (g->source ? g->tokens : count) * g->k, false);
+	float *want = check_alloc(c, bytes);
+	for (u32 pool = 0; pool < CHECK_POOLS && !problem; pool++) {
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, &limits, pool);
+		a.out = want;
+		enum err e = moe_matmul_ref(&ctx, &a);
+		a.out = check_alloc(c, bytes);
+		if (e != ERR_OK || ops->moe_matmul(&ctx, &a) != ERR_OK)
+			problem = "an error";
+		else if (memcmp(a.out, want, bytes) != 0)
+			problem = "other bits than one expert after the other";
+	}
+	check_case_end(c, problem, "moe_matmul=%s/%s %s n=%u k=%u tokens=%u experts=%u source=%d", ops->moe_matmul_variant,
+		       ops->matmul_variant, kern_dtype_name(dtype), g->n, g->k, g->tokens, g->experts, g->source);
+}
+
+/* Experts with more rows than a thread takes at once, and more columns. */
+static void large_groups(struct check *c, u32 target)
+{
+	static const struct group_case large = {1100, 33, 140, 2, 1, true, true}, even = {1030, 32, 260, 2, 1, false, false},
+				       wide = {1100, 96, 140, 3, 1, false, true}, few = {600, 160, 5, 7, 3, false, false};
+	static const enum kern_dtype types[] = {KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128};
+	groups_case(c, target, &large);
+	groups_case(c, target, &even);
+	for (u32 i = 0; i < COUNT_OF(types); i++) {
+		quantized_groups_case(c, target, &wide, types[i]);
+		quantized_groups_case(c, target, &few, types[i]);
+	}
+}
+
 /* ---------------------------------------------------------------- moe_combine */
 
 static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 hidden, bool with_shared)
@@ -343,6 +403,8 @@ static void moe_cases(struct check *c, u32 target)
 			combine_case(c, target, tokens[t], top, 101, true);
 		}
 	}
+	if (CHECK_DISTINCT(c, target, matmul) && c->targets[target].ops.moe_matmul != moe_matmul_ref)
+		large_groups(c, target);
 }
 
 void check_moe(struct check *c)
