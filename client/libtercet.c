@@ -15,6 +15,7 @@
 #include "common/assert.h"
 #include "common/clock.h"
 #include "common/finish.h"
+#include "common/grammar_kind.h"
 
 enum {
 	REQUESTS_MAX_DEFAULT = 4096,
@@ -502,9 +503,10 @@ static enum err check_lists(const struct tercet_request *q, struct err_msg *em)
 	bool goes_on = q->session && !(q->session_flags & TERCET_SESSION_BEGIN);
 	if ((!q->token_count && !goes_on) || (q->token_count && !q->tokens))
 		return err_set(em, ERR_INVALID, "the request has no tokens");
-	if (q->token_count > TOKENS_MAX)
+	u32 tokens_max = TOKENS_MAX - (q->grammar_bytes + 3) / 4;
+	if (q->token_count > tokens_max)
 		return err_set(em, ERR_TOO_LONG, "%u tokens, at most %u are possible in one request", q->token_count,
-			       (u32)TOKENS_MAX);
+			       tokens_max);
 	if (q->stop_id_count > STOP_IDS_MAX)
 		return err_set(em, ERR_INVALID, "%u stop ids, at most %d are possible", q->stop_id_count, STOP_IDS_MAX);
 	if (q->bias_count > BIAS_MAX)
@@ -541,6 +543,24 @@ static enum err check_session(const struct tercet_request *q, struct err_msg *em
 	return ERR_OK;
 }
 
+static enum err check_grammar(const struct tercet_request *q, struct err_msg *em)
+{
+	bool has_source = q->grammar_kind != TERCET_GRAMMAR_NONE && q->grammar_kind != TERCET_GRAMMAR_JSON_OBJECT;
+	if ((u32)q->grammar_kind >= GRAMMAR_KIND_COUNT)
+		return err_set(em, ERR_INVALID, "grammar_kind is %u; it must be 0 to %u", (u32)q->grammar_kind,
+			       (u32)GRAMMAR_KIND_COUNT - 1);
+	if (q->grammar_flags & ~(u32)GRAMMAR_FLAGS_ALL)
+		return err_set(em, ERR_INVALID, "grammar_flags is %u; known are bits up to %u", q->grammar_flags,
+			       (u32)GRAMMAR_FLAGS_ALL);
+	if ((q->grammar_bytes && !q->grammar) || has_source != (q->grammar_bytes > 0))
+		return err_set(em, ERR_INVALID, "grammar_kind is %u and its source has %u bytes; %s", (u32)q->grammar_kind,
+			       q->grammar_bytes, has_source ? "it needs one" : "there must be none");
+	if (q->grammar_bytes > GRAMMAR_SOURCE_MAX)
+		return err_set(em, ERR_TOO_LONG, "the grammar has %u bytes, at most %d are possible", q->grammar_bytes,
+			       GRAMMAR_SOURCE_MAX);
+	return ERR_OK;
+}
+
 static enum err check_request(const struct tercet_request *q, struct err_msg *em)
 {
 	struct sampling_params p;
@@ -553,6 +573,8 @@ static enum err check_request(const struct tercet_request *q, struct err_msg *em
 	if (e == ERR_OK && q->answer_count > (p.beam_width ? p.beam_width : 1))
 		return err_set(em, ERR_INVALID, "answer_count is %u; it must be at most %u, the beams of the search",
 			       q->answer_count, p.beam_width ? p.beam_width : 1);
+	if (e == ERR_OK)
+		e = check_grammar(q, em);
 	return e == ERR_OK ? check_lists(q, em) : e;
 }
 

@@ -137,7 +137,7 @@ static bool copy_lists(struct held_request *r, const struct tercet_request *q)
 	for (u32 i = 0; i < q->stop_string_count; i++)
 		bytes += strlen(q->stop_strings[i]);
 	u32 session_bytes = q->session ? (u32)strlen(q->session) : 0;
-	bytes += session_bytes;
+	bytes += session_bytes + q->grammar_bytes;
 	r->store = malloc(bytes ? bytes : 1);
 	if (!r->store)
 		return false;
@@ -161,6 +161,10 @@ static bool copy_lists(struct held_request *r, const struct tercet_request *q)
 	m->stop_strings_count = (u32)((const u8 *)at - m->stop_strings);
 	m->session = (const u8 *)put(&at, q->session, session_bytes);
 	m->session_count = session_bytes;
+	m->grammar_kind = q->grammar_kind;
+	m->grammar_flags = q->grammar_flags;
+	m->grammar = (const u8 *)put(&at, q->grammar, q->grammar_bytes);
+	m->grammar_count = q->grammar_bytes;
 	return true;
 }
 

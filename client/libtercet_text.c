@@ -1,9 +1,19 @@
-/* Text to token ids for programs that have no tokenizer of their own. Runs in the client's thread; owns the tokenizer
- * and the last result. Never talks to an engine. */
+/* Text to token ids for programs that have no tokenizer of their own, and a look at their grammars. Runs in the client's
+ * thread; owns the tokenizer and the last result. Never talks to an engine. */
 #include <stdlib.h>
 
 #include "client/tercet.h"
+#include "text/grammar.h"
 #include "text/text.h"
+
+#define SAME_KIND(name) _Static_assert((int)TERCET_GRAMMAR_##name == (int)GRAMMAR_##name, "kinds travel as they are");
+SAME_KIND(CHOICE)
+SAME_KIND(REGEX)
+SAME_KIND(JSON_SCHEMA)
+SAME_KIND(JSON_OBJECT)
+SAME_KIND(EBNF)
+SAME_KIND(PARTS)
+SAME_KIND(COMPACT)
 
 struct tercet_tokenizer {
 	struct tokenizer *tokenizer;
@@ -50,5 +60,14 @@ enum tercet_result tercet_tokenize(struct tercet_tokenizer *t, const char *text,
 		e = err_set(em, ERR_NO_MEMORY, "no memory for the tokens of the text");
 	*ids = t->ids.data;
 	*count = (uint32_t)t->ids.count;
+	return (enum tercet_result)e;
+}
+
+enum tercet_result tercet_check_grammar(enum tercet_grammar kind, uint32_t flags, const char *source, size_t bytes,
+					struct tercet_error *error)
+{
+	struct grammar *g = NULL;
+	enum err e = grammar_compile(&g, (enum grammar_kind)kind, flags, source, bytes, (struct err_msg *)error);
+	grammar_unref(&g);
 	return (enum tercet_result)e;
 }

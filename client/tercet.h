@@ -97,6 +97,22 @@ struct tercet_params {
 	uint32_t beam_width;      /* 0: sampling; 1 .. 10: beam search with so many beams */
 };
 
+/* What the output may be, in which words. Every token is then chosen so that the output can become a whole text of the
+ * grammar, and the request ends where it is one and the model says so, or nothing can follow. docs/STRUCTURED_OUTPUT.md. */
+enum tercet_grammar {
+	TERCET_GRAMMAR_NONE = 0,
+	TERCET_GRAMMAR_CHOICE = 1,      /* a JSON array of strings: one of them */
+	TERCET_GRAMMAR_REGEX = 2,       /* an expression that the whole output matches */
+	TERCET_GRAMMAR_JSON_SCHEMA = 3, /* a JSON Schema */
+	TERCET_GRAMMAR_JSON_OBJECT = 4, /* any JSON object; has no source */
+	TERCET_GRAMMAR_EBNF = 5,        /* rules as llama.cpp writes them (GBNF), the first being `root` */
+	TERCET_GRAMMAR_PARTS = 6        /* a JSON array of texts, schemas and expressions one behind the other */
+};
+
+enum tercet_grammar_flag {
+	TERCET_GRAMMAR_COMPACT = 1u << 0 /* JSON without white space between its tokens */
+};
+
 /* Everything pointed to is borrowed for the call of tercet_submit and copied. */
 struct tercet_request {
 	uint64_t req_id;          /* 0: the library numbers it (never reused within a handle) */
@@ -132,7 +148,20 @@ struct tercet_request {
 	 * sampling parameters nor penalties nor stop strings have a part: they must be neutral. */
 	uint32_t answer_count;    /* 0: one; at most params.beam_width */
 	double length_penalty;    /* answers are ordered by log-probability / length ^ length_penalty; -10 .. 10 */
+
+	/* A grammar that the output follows; not of a beam search, nor with TERCET_IGNORE_EOS. What cannot be compiled ends
+	 * the request with TERCET_FINISH_ERROR: tercet_check_grammar tells before. min_tokens and stop ids hold as far as the
+	 * grammar leaves another token; stop strings and max_tokens end the output wherever it is. */
+	enum tercet_grammar grammar_kind;
+	uint32_t grammar_flags;   /* enum tercet_grammar_flag */
+	const char *grammar;      /* its source, UTF-8, */
+	uint32_t grammar_bytes;   /* at most 131,072 */
 };
+
+/* Compiles a grammar and forgets it. TERCET_FORMAT, TERCET_INVALID, TERCET_UNSUPPORTED, TERCET_TOO_LONG: what is wrong with
+ * it, and where. Takes milliseconds for a large one. */
+enum tercet_result tercet_check_grammar(enum tercet_grammar kind, uint32_t flags, const char *source, size_t bytes,
+					struct tercet_error *error);
 
 enum tercet_session_flag {
 	TERCET_SESSION_BEGIN = 1u << 0, /* it must not be there yet (TERCET_CONFLICT); without the flag it must */

@@ -88,6 +88,13 @@ enum json_type_bit {
 	B(add_generation_prompt, OPENAI_TEMPLATE, true)                           \
 	B(continue_final_message, OPENAI_TEMPLATE, false)                         \
 	V(response_format, OPENAI_GENERATE, TYPE_OBJECT)                          \
+	V(structured_outputs, OPENAI_GENERATE, TYPE_OBJECT)                       \
+	V(guided_json, OPENAI_GENERATE, TYPE_STRING | TYPE_OBJECT)                \
+	S(guided_regex, OPENAI_GENERATE)                                          \
+	V(guided_choice, OPENAI_GENERATE, TYPE_ARRAY)                             \
+	S(guided_grammar, OPENAI_GENERATE)                                        \
+	S(grammar, OPENAI_GENERATE)                                               \
+	V(json_schema, OPENAI_GENERATE, TYPE_OBJECT)                              \
 	V(modalities, OPENAI_CHAT, TYPE_ARRAY)                                    \
 	S(suffix, OPENAI_COMPLETIONS)                                             \
 	B(use_beam_search, OPENAI_GENERATE, false)                                \
@@ -97,11 +104,7 @@ enum json_type_bit {
 /* Fields that would change the output and that this engine does not have: refused unless absent, null, false,
  * or an empty string, list or object. */
 #define OPENAI_REFUSED(R)                                                                                \
-	R(structured_outputs)                                                                            \
-	R(guided_json)                                                                                   \
-	R(guided_regex)                                                                                  \
-	R(guided_choice)                                                                                 \
-	R(guided_grammar)                                                                                \
+	R(guided_whitespace_pattern)                                                                     \
 	R(structural_tag)                                                                                \
 	R(allowed_token_ids)                                                                             \
 	R(bad_words) R(logits_processors) R(logprob_token_ids) R(prompt_embeds) R(thinking_token_budget) \

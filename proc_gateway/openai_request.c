@@ -69,18 +69,6 @@ static bool refuse(struct api_error *e, const char *field, const char *what)
 	return api_error_set(e, 400, field, "unsupported_parameter", "Field '%s': %s.", field, what);
 }
 
-static bool check_tool_choice(const struct openai_fields *f, struct api_error *e)
-{
-	if (!f->has_tool_choice || json_string_equals(f->tool_choice, "none") ||
-	    json_string_equals(f->tool_choice, "auto"))
-		return true;
-	if (json_type(f->tool_choice) == JSON_STRING && !json_string_equals(f->tool_choice, "required"))
-		return api_error_field(e, "tool_choice", f->tool_choice, "is not known",
-				       "\"none\" or \"auto\"");
-	return refuse(e, "tool_choice",
-		      "forcing a tool call is not supported by this server; \"none\" and \"auto\" are");
-}
-
 /* As OpenAI's, or as some templates take them: without the object around. */
 static bool check_tools(const struct openai_fields *f, struct api_error *e)
 {
@@ -93,7 +81,7 @@ static bool check_tools(const struct openai_fields *f, struct api_error *e)
 			return api_error_field(e, name, it.value, "is not a tool",
 					       "{\"type\": \"function\", \"function\": {\"name\": \"...\", ...}}");
 	}
-	return check_tool_choice(f, e);
+	return true;
 }
 
 static bool check_modalities(const struct openai_fields *f, struct api_error *e)
@@ -108,8 +96,6 @@ static bool check_modalities(const struct openai_fields *f, struct api_error *e)
 
 static bool check_supported(const struct openai_fields *f, const struct openai_model *m, struct api_error *e)
 {
-	if (f->has_response_format && !json_string_equals(json_get(f->response_format, "type"), "text"))
-		return refuse(e, "response_format", "only {\"type\": \"text\"} is supported by this server");
 	if (f->has_suffix && f->suffix[0])
 		return refuse(e, "suffix", "inserting text is not supported by this server; leave it out");
 	if (f->has_chat_template && f->chat_template[0] && !m->trust_chat_template)
@@ -358,6 +344,8 @@ bool openai_request_read(struct openai_request *r, const struct openai_model *m,
 	}
 	if (endpoint == OPENAI_CHAT && openai_tools_shown(&r->fields))
 		r->tool_format = m->tool_format;
+	if (!openai_grammar_read(r, e))
+		return false;
 	read_params(r, m);
 	if (endpoint == OPENAI_CHAT ? !openai_messages_read(r, m, e) : !openai_prompts_read(r, m, e))
 		return false;
@@ -422,5 +410,6 @@ void openai_request_fini(struct openai_request *r)
 	free(r->prompts);
 	u32_vec_fini(&r->bias_ids);
 	free(r->bias_values);
+	buf_fini(&r->grammar);
 	memset(r, 0, sizeof(*r));
 }

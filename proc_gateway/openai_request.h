@@ -72,6 +72,9 @@ struct openai_request {
 	bool include_usage;
 	bool usage_each;       /* continuous_usage_stats */
 	bool scoring;	       /* max_tokens 0: the one token that the engine has to make is not shown */
+	enum tercet_grammar grammar_kind;
+	u32 grammar_flags;
+	struct buf grammar; /* its source */
 	enum tool_format tool_format; /* NONE: the answer's text is not looked through for tool calls */
 	const char *chat_echo; /* text that comes before a chat's answer; "" none. Borrowed */
 };
@@ -103,6 +106,9 @@ bool openai_prompts_read(struct openai_request *r, const struct openai_model *m,
 bool openai_tools_shown(const struct openai_fields *f);
 /* Reads n, samples and beam_width; refuses what has no part in them (openai_beams.c). */
 bool openai_beams_read(struct openai_request *r, struct api_error *e);
+/* Reads every field that says what the output may be into the one grammar, and compiles it to see what is wrong with it
+ * (openai_grammar.c). After beam_width and tool_format are known. */
+bool openai_grammar_read(struct openai_request *r, struct api_error *e);
 /* What they make of the parameters. */
 void openai_beams_apply(struct openai_request *r);
 /* Renders 'messages' by the chat template and encodes the result as the one prompt. */

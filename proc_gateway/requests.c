@@ -429,6 +429,10 @@ static enum tercet_result submit_choice(struct choice *c, struct tercet_error *e
 	q.bias_ids = r->bias_ids.data;
 	q.bias_values = r->bias_values;
 	q.bias_count = (u32)r->bias_ids.count;
+	q.grammar_kind = r->grammar_kind;
+	q.grammar_flags = r->grammar_flags;
+	q.grammar = r->grammar.data;
+	q.grammar_bytes = (uint32_t)r->grammar.bytes;
 	q.cache_salt = r->cache_salt;
 	q.priority = (int32_t)r->fields.priority;
 	q.answer_count = answers_each(g);

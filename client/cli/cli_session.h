@@ -31,6 +31,21 @@ MUST_CHECK enum err cli_sampling_take(struct cli_sampling *s, int *argc, char **
 /* Fills what was not given from MODEL/generation_config.json, if that is there. */
 void cli_sampling_from_model(struct cli_sampling *s, const char *model_dir);
 
+/* What the reply may be. */
+struct cli_grammar {
+	enum tercet_grammar kind; /* NONE: anything */
+	struct buf source;	  /* the caller frees it */
+};
+
+#define CLI_GRAMMAR_HELP                                                                                     \
+	"  --json-schema FILE         the reply is JSON that this schema allows; --json: any JSON object\n"  \
+	"  --regex EXPRESSION         the reply matches it; --grammar FILE: what the rules (GBNF) derive\n"  \
+	"  --choice \"A|B|C\"           the reply is one of these\n"
+
+/* Takes these flags out of argv. ERR_INVALID: more than one of them, or the grammar is wrong; ERR_IO: its file. */
+MUST_CHECK enum err cli_grammar_take(struct cli_grammar *g, int *argc, char **argv, struct err_msg *em);
+void cli_grammar_apply(const struct cli_grammar *g, struct tercet_request *q); /* `g` stays borrowed */
+
 struct cli_session {
 	struct options options;
 	struct engine engine; /* pid 0: a running one is used (--run-dir) */

@@ -15,6 +15,7 @@ struct run {
 	const char *prompt;
 	bool stats;
 	long long beam_width; /* 0: sampling */
+	struct cli_grammar grammar;
 	double length_penalty;
 	struct buf stdin_text;
 	struct u32_vec ids;
@@ -29,7 +30,7 @@ static void print_help(void)
 	       "  --prompt-ids 1,2,3         the prompt as token ids\n"
 	       "  --stats                    print a summary to stderr even if that is no terminal\n"
 	       "  --beam-width N             print the best answer of a beam search with N beams (1 to 10) instead of a\n"
-	       "                             sampled one; --length-penalty P (1) of its score\n" CLI_SAMPLING_HELP
+	       "                             sampled one; --length-penalty P (1) of its score\n" CLI_GRAMMAR_HELP CLI_SAMPLING_HELP
 	       "\nOptions of the engine, as for \"tercet serve\":\n\n");
 	options_help(stdout, NULL);
 }
@@ -72,6 +73,8 @@ static enum err read_line(struct run *r, int argc, char **argv, struct err_msg *
 		e = cli_take_text(&argc, argv, "--prompt-ids", &r->prompt_ids, em);
 	r->stats = cli_take_flag(&argc, argv, "--stats");
 	r->length_penalty = 1;
+	if (e == ERR_OK)
+		e = cli_grammar_take(&r->grammar, &argc, argv, em);
 	if (e == ERR_OK)
 		e = cli_take_int(&argc, argv, "--beam-width", 1, 10, &r->beam_width, em);
 	if (e == ERR_OK)
@@ -127,6 +130,7 @@ static enum err build_request(struct run *r, struct tercet_request *q, struct er
 		q->stop_strings = &r->sampling.stop;
 		q->stop_string_count = 1;
 	}
+	cli_grammar_apply(&r->grammar, q);
 	q->tokens = r->ids.data;
 	q->token_count = (uint32_t)r->ids.count;
 	if (r->prompt_ids)
@@ -178,6 +182,7 @@ int cmd_run(int argc, char **argv)
 	tercet_tokenizer_close(&r.tokenizer);
 	u32_vec_fini(&r.ids);
 	buf_fini(&r.stdin_text);
+	buf_fini(&r.grammar.source);
 	options_fini(&r.session.options);
 	return status;
 }

@@ -216,7 +216,7 @@ WRONG = [
     ("best_of", 0), ("add_special_tokens", "x"), ("skip_special_tokens", 1), ("model", 5),
     ("use_beam_search", 1), ("length_penalty", "x"), ("length_penalty", 11), ("length_penalty", 0.5),
     ("early_stopping", "never"), ("early_stopping", True), ("best_of", 129),
-    ("guided_json", {"type": "object"}), ("response_format", {"type": "unheard of"}),
+    ("guided_json", {"type": "objectt"}), ("guided_regex", 5), ("structured_outputs", []), ("response_format", {"type": "unheard of"}),
 ]
 
 

@@ -116,7 +116,7 @@ static const struct {
 	{"/v1/completions", "{\"prompt\": \"a\", \"truncate_prompt_tokens\": 512}", 400, "1 to 511"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"truncation_side\": \"top\"}", 400, "left"},
 	{"/v1/completions", "{\"prompt\": \"a\", \"cache_salt\": \"\"}", 400, "cache_salt"},
-	{"/v1/completions", "{\"prompt\": \"a\", \"guided_regex\": \"a+\"}", 400, "guided_regex"},
+	{"/v1/completions", "{\"prompt\": \"a\", \"guided_regex\": \"(a\"}", 400, "is not closed"},
 	{"/v1/chat/completions", "{}", 400, "'messages' is missing"},
 	{"/v1/chat/completions", "{\"messages\": []}", 400, "is empty"},
 	{"/v1/chat/completions", "{\"messages\": [5]}", 400, "messages[0]"},
@@ -129,7 +129,7 @@ static const struct {
 	 "image_url"},
 	{"/v1/chat/completions",
 	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"response_format\": {\"type\": "
-	 "\"json_object\"}}",
+	 "\"json_schema\"}}",
 	 400, "response_format"},
 	{"/v1/chat/completions",
 	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tool_choice\": \"required\"}", 400,
