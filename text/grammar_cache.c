@@ -52,7 +52,7 @@ static bool stack_equals(const struct grammar_cache *c, u32 index, const void *k
 static enum err push_frame(struct grammar_cache *c, u32 back, u32 below, u32 *out)
 {
 	u64 keys[2] = {c->dsets[back].key, c->stacks[below].key};
-	struct stack_cell cell = {.back = back, .below = below, .depth = c->stacks[below].depth + 1, .alias = GRAMMAR_NONE,
+	struct stack_cell cell = {.back = back, .below = below, .depth = c->stacks[below].depth + 1, .alias = {GRAMMAR_NONE, GRAMMAR_NONE},
 				  .key = XXH3_64bits(keys, sizeof(keys))};
 	u32 hash = hash_cell(back, below);
 	*out = intern_find(&c->stack_table, c, hash, stack_equals, &cell);
@@ -299,26 +299,26 @@ enum err cache_single(struct grammar_cache *c, struct config config, u32 *place)
 
 /* ---- aliases ---- */
 
-static enum err alias_stack(struct grammar_cache *c, u32 stack, u32 *alias)
+static enum err alias_stack(struct grammar_cache *c, u32 stack, enum alias_kind kind, u32 *alias)
 {
 	*alias = STACK_BOTTOM;
 	if (stack == STACK_BOTTOM)
 		return ERR_OK;
-	*alias = c->stacks[stack].alias;
+	*alias = c->stacks[stack].alias[kind];
 	if (*alias != GRAMMAR_NONE)
 		return ERR_OK;
 	u32 back, below;
-	enum err e = alias_stack(c, c->stacks[stack].below, &below); /* as deep as the grammar's limit on depth */
+	enum err e = alias_stack(c, c->stacks[stack].below, kind, &below); /* as deep as the grammar's limit on depth */
 	if (e == ERR_OK)
-		e = dset_alias(c, c->stacks[stack].back, &back);
+		e = dset_alias(c, c->stacks[stack].back, kind, &back);
 	if (e == ERR_OK)
 		e = push_frame(c, back, below, alias);
 	if (e == ERR_OK)
-		c->stacks[stack].alias = *alias;
+		c->stacks[stack].alias[kind] = *alias;
 	return e;
 }
 
-enum err cache_alias(struct grammar_cache *c, u32 place, u32 *alias)
+enum err cache_alias(struct grammar_cache *c, u32 place, enum alias_kind kind, u32 *alias)
 {
 	*alias = place;
 	if (c->grammar->repeat_count == 0)
@@ -329,9 +329,9 @@ enum err cache_alias(struct grammar_cache *c, u32 place, u32 *alias)
 	bool differs = false;
 	for (u32 i = 0; e == ERR_OK && i < c->places[place].config_count; i++) {
 		struct config from = c->configs[c->places[place].configs_at + i], to = {0};
-		e = dset_alias(c, from.dset, &to.dset);
+		e = dset_alias(c, from.dset, kind, &to.dset);
 		if (e == ERR_OK)
-			e = alias_stack(c, from.stack, &to.stack);
+			e = alias_stack(c, from.stack, kind, &to.stack);
 		if (e == ERR_OK)
 			e = add_work(c, to.dset, to.stack);
 		differs = differs || to.dset != from.dset || to.stack != from.stack;
@@ -388,7 +388,7 @@ static enum err init_tables(struct grammar_cache *c, struct grammar *g, struct g
 	c->rule_start = calloc(g->rule_count, sizeof(*c->rule_start));
 	if (c->seen == NULL || c->rule_start == NULL || !cache_grow(&c->stacks, 0, &c->stack_capacity, sizeof(*c->stacks)))
 		goto fini_tables;
-	c->stacks[STACK_BOTTOM] = (struct stack_cell){.back = DSET_NONE, .alias = STACK_BOTTOM};
+	c->stacks[STACK_BOTTOM] = (struct stack_cell){.back = DSET_NONE, .alias = {STACK_BOTTOM, STACK_BOTTOM}};
 	c->stack_count = 1;
 	c->dset_count = c->place_count = FIRST_INDEX;
 	begin_work(c);

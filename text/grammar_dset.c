@@ -133,7 +133,7 @@ static struct dset describe(const struct grammar_cache *c)
 {
 	const struct grammar *g = c->grammar;
 	struct dset d = {.nodes_at = (u32)c->pool.count, .node_count = (u32)c->nodes.count, .calls_at = GRAMMAR_NONE,
-			 .local = GRAMMAR_NONE, .alias = GRAMMAR_NONE, .height = UINT8_MAX};
+			 .local = GRAMMAR_NONE, .alias = {GRAMMAR_NONE, GRAMMAR_NONE}, .height = UINT8_MAX};
 	for (size_t k = 0; k < c->nodes.count; k++) {
 		u32 v = c->nodes.data[k];
 		d.height = g->height[v] < d.height ? g->height[v] : d.height;
@@ -338,15 +338,15 @@ static u32 alias_node(const struct grammar *g, u32 node, u32 far)
 	return node + (r->copies - 1 - far - copy) * r->size;
 }
 
-enum err dset_alias(struct grammar_cache *c, u32 dset, u32 *alias)
+enum err dset_alias(struct grammar_cache *c, u32 dset, enum alias_kind kind, u32 *alias)
 {
-	*alias = c->dsets[dset].alias;
+	*alias = c->dsets[dset].alias[kind];
 	if (*alias != GRAMMAR_NONE)
 		return ERR_OK;
 	*alias = dset;
 	bool differs = false;
 	if (c->grammar->repeat_count > 0) {
-		u32 far = c->vocab->token_bytes_max + 1;
+		u32 far = (kind == ALIAS_ANY ? c->vocab->token_bytes_max : TOKEN_SHORT) + 1;
 		u32_vec_clear(&c->nodes);
 		for (u32 k = 0; k < c->dsets[dset].node_count; k++) {
 			u32 v = c->pool.data[c->dsets[dset].nodes_at + k];
@@ -357,6 +357,6 @@ enum err dset_alias(struct grammar_cache *c, u32 dset, u32 *alias)
 	}
 	enum err e = differs ? dset_of_nodes(c, alias) : ERR_OK;
 	if (e == ERR_OK)
-		c->dsets[dset].alias = *alias;
+		c->dsets[dset].alias[kind] = *alias;
 	return e;
 }

@@ -14,6 +14,7 @@ struct walk {
 	u32 *places;         /* by depth in the trie */
 	struct u32_vec *pops; /* of a local walk, else NULL */
 	u32 need;
+	u32 longer_than; /* only tokens of more bytes are looked at */
 };
 
 static void set_tokens(const struct grammar_vocab *v, u32 *bits, struct trie_node n)
@@ -36,6 +37,10 @@ static enum err walk_below(struct walk *w, u32 node, u32 place)
 	for (u32 i = node + 1; i < end;) {
 		struct trie_node n = nodes[i];
 		u32 next;
+		if (v->deep[i] <= w->longer_than && w->longer_than > 0) {
+			i = n.skip;
+			continue;
+		}
 		enum err e = cache_step(c, w->places[n.depth - 1], n.byte, &next);
 		if (e != ERR_OK)
 			return e;
@@ -45,7 +50,8 @@ static enum err walk_below(struct walk *w, u32 node, u32 place)
 		}
 		const struct place *p = &c->places[next];
 		w->need = p->need > w->need ? p->need : w->need;
-		set_tokens(v, w->bits, n);
+		if (n.depth > w->longer_than)
+			set_tokens(v, w->bits, n);
 		if (p->ends && w->pops != NULL && n.skip > i + 1)
 			u32_vec_push(w->pops, i);
 		if (p->config_count == 0) {
@@ -246,26 +252,66 @@ static enum err make_mask(struct grammar_cache *c, u32 place, u32 *bits)
 	return e;
 }
 
-enum err mask_write(struct grammar_cache *c, u32 place, u32 *bits)
+/* Adds the long tokens that may come. */
+static enum err add_long(struct grammar_cache *c, u32 place, u32 *bits)
 {
-	enum err e = cache_alias(c, place, &place);
-	if (e != ERR_OK)
-		return e;
-	if (c->places[place].mask != GRAMMAR_NONE) {
-		memcpy(bits, c->masks[c->places[place].mask], mask_bytes(c));
-		return ERR_OK;
-	}
-	if (c->mask_bytes > MASK_BYTES_MAX)
-		cache_drop_masks(c);
-	e = make_mask(c, place, bits);
-	if (e != ERR_OK || !cache_grow(&c->masks, c->mask_count, &c->mask_capacity, sizeof(*c->masks)))
-		return e;
+	struct walk w = {.c = c, .bits = bits, .longer_than = TOKEN_SHORT};
+	w.places = malloc(((size_t)c->vocab->token_bytes_max + 1) * sizeof(u32));
+	enum err e = w.places != NULL ? walk_below(&w, 0, place) : ERR_NO_MEMORY;
+	free(w.places);
+	return e;
+}
+
+static bool copy_known(const struct grammar_cache *c, u32 place, u32 *bits)
+{
+	if (c->places[place].mask == GRAMMAR_NONE)
+		return false;
+	memcpy(bits, c->masks[c->places[place].mask], mask_bytes(c));
+	return true;
+}
+
+/* It is a cache only: where memory is short nothing is kept. */
+static void keep_mask(struct grammar_cache *c, u32 place, const u32 *bits)
+{
+	if (!cache_grow(&c->masks, c->mask_count, &c->mask_capacity, sizeof(*c->masks)))
+		return;
 	u32 *kept = malloc(mask_bytes(c));
-	if (kept == NULL) /* it is a cache only */
-		return ERR_OK;
+	if (kept == NULL)
+		return;
 	memcpy(kept, bits, mask_bytes(c));
 	c->places[place].mask = c->mask_count;
 	c->masks[c->mask_count++] = kept;
 	c->mask_bytes += mask_bytes(c);
-	return ERR_OK;
+}
+
+static enum err write_whole(struct grammar_cache *c, u32 place, u32 *bits)
+{
+	if (copy_known(c, place, bits))
+		return ERR_OK;
+	enum err e = make_mask(c, place, bits);
+	if (e == ERR_OK)
+		keep_mask(c, place, bits);
+	return e;
+}
+
+enum err mask_write(struct grammar_cache *c, u32 place, u32 *bits)
+{
+	u32 far;
+	enum err e = cache_alias(c, place, ALIAS_ANY, &place);
+	if (e != ERR_OK || copy_known(c, place, bits))
+		return e;
+	if (c->mask_bytes > MASK_BYTES_MAX)
+		cache_drop_masks(c);
+	e = cache_alias(c, place, ALIAS_SHORT, &far);
+	if (e != ERR_OK || far == place)
+		return e == ERR_OK ? write_whole(c, place, bits) : e;
+	/* Near enough to the end of a repetition that it cuts off some long tokens, too far for short ones. */
+	e = write_whole(c, far, bits);
+	for (size_t i = 0; e == ERR_OK && i < grammar_mask_words(c->vocab->size); i++)
+		bits[i] &= c->vocab->short_bits[i];
+	if (e == ERR_OK)
+		e = add_long(c, place, bits);
+	if (e == ERR_OK)
+		keep_mask(c, place, bits);
+	return e;
 }

@@ -213,6 +213,8 @@ struct grammar_vocab {
 	u32 *first; /* [size + 1]: where a token's bytes begin; none: not allowed */
 	char *pool;
 	u32 token_bytes_max;
+	u8 *deep;        /* [node]: bytes of the longest token of its subtree, at most 255 */
+	u32 *short_bits; /* mask of the tokens of at most TOKEN_SHORT bytes */
 	struct common_local *common;
 	u32 common_count, common_capacity;
 	size_t common_bytes;
@@ -224,7 +226,10 @@ enum {
 	PLACE_UNKNOWN = 0,
 	PLACE_DEAD = 1,
 	STACK_BOTTOM = 0,
+	TOKEN_SHORT = 16,
 };
+/* How far from the ends of repetitions places are taken for one: as far as any token reaches, or any short one. */
+enum alias_kind { ALIAS_ANY, ALIAS_SHORT, ALIAS_KINDS };
 struct dset_call {
 	u32 rule;
 	u32 back; /* the dset to go on at */
@@ -233,7 +238,7 @@ struct dset {
 	u32 nodes_at, node_count; /* in cache->pool: sorted */
 	u32 calls_at, call_count; /* in cache->calls; GRAMMAR_NONE: not looked up */
 	u32 local;                /* index into cache->locals, or GRAMMAR_NONE */
-	u32 alias;                /* the same far from the ends of repetitions; GRAMMAR_NONE: not looked up */
+	u32 alias[ALIAS_KINDS];   /* the same far from the ends of repetitions; GRAMMAR_NONE: not looked up */
 	u64 key; /* of what it is, equal in every process: what is in order by it does not depend on history */
 	u8 height;
 	bool accepts;
@@ -244,7 +249,7 @@ struct stack_cell {
 	u32 back; /* dset */
 	u32 below;
 	u32 depth;
-	u32 alias;
+	u32 alias[ALIAS_KINDS];
 	u64 key;
 };
 struct config {
@@ -322,8 +327,8 @@ static inline enum err cache_step(struct grammar_cache *c, u32 place, u8 byte, u
 MUST_CHECK enum err cache_pop(struct grammar_cache *c, u32 stack, u32 *place);
 /* The place of this one configuration alone. */
 MUST_CHECK enum err cache_single(struct grammar_cache *c, struct config config, u32 *place);
-/* The same place far from the ends of repetitions: the masks of both are equal. */
-MUST_CHECK enum err cache_alias(struct grammar_cache *c, u32 place, u32 *alias);
+/* The same place far from the ends of repetitions: the masks of both are equal, for tokens of the kind. */
+MUST_CHECK enum err cache_alias(struct grammar_cache *c, u32 place, enum alias_kind kind, u32 *alias);
 /* Forgets everything but where the states are; places have other numbers then. ERR_NO_MEMORY: nothing changed. */
 MUST_CHECK enum err cache_flush(struct grammar_cache *c);
 /* Time to forget, at the next occasion. */
@@ -345,7 +350,7 @@ MUST_CHECK enum err dset_of_nodes(struct grammar_cache *c, u32 *dset);
 MUST_CHECK enum err dset_step(struct grammar_cache *c, u32 dset, u32 class_index, u32 *next);
 MUST_CHECK enum err dset_find_calls(struct grammar_cache *c, u32 dset);
 MUST_CHECK enum err dset_of_rule(struct grammar_cache *c, u32 rule, u32 *dset);
-MUST_CHECK enum err dset_alias(struct grammar_cache *c, u32 dset, u32 *alias);
+MUST_CHECK enum err dset_alias(struct grammar_cache *c, u32 dset, enum alias_kind kind, u32 *alias);
 
 struct grammar_state {
 	struct grammar_cache *cache;

@@ -168,6 +168,27 @@ static enum err make_trie(struct grammar_vocab *v)
 	return e;
 }
 
+/* What walks over long or short tokens only need. */
+static enum err measure_tokens(struct grammar_vocab *v)
+{
+	v->deep = calloc(v->node_count, sizeof(*v->deep));
+	v->short_bits = calloc(grammar_mask_words(v->size) + 1, sizeof(*v->short_bits));
+	if (v->deep == NULL || v->short_bits == NULL)
+		return ERR_NO_MEMORY;
+	for (u32 i = v->node_count; i-- > 0;) { /* children stand behind their parents */
+		const struct trie_node *n = &v->nodes[i];
+		u32 deep = n->token != GRAMMAR_NONE ? n->depth : 0;
+		for (u32 child = i + 1; child < n->skip; child = v->nodes[child].skip)
+			deep = v->deep[child] > deep ? v->deep[child] : deep;
+		v->deep[i] = (u8)(deep < 255 ? deep : 255);
+	}
+	for (u32 id = 0; id < v->size; id++) {
+		if (v->first[id + 1] - v->first[id] <= TOKEN_SHORT)
+			v->short_bits[id / 32] |= 1u << id % 32;
+	}
+	return ERR_OK;
+}
+
 enum err grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *t, u32 vocab_size, const u32 *eos,
 			      size_t eos_count, struct err_msg *em)
 {
@@ -193,6 +214,8 @@ enum err grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer
 		e = copy_bytes(v, t);
 	if (e == ERR_OK)
 		e = make_trie(v);
+	if (e == ERR_OK)
+		e = measure_tokens(v);
 	if (e != ERR_OK) {
 		err_set(em, e, "no memory for the bytes of %u tokens", vocab_size);
 		goto destroy;
@@ -217,6 +240,8 @@ void grammar_vocab_destroy(struct grammar_vocab **v)
 	free(at->common);
 	free(at->eos);
 	free(at->nodes);
+	free(at->deep);
+	free(at->short_bits);
 	free(at->same);
 	free(at->first);
 	free(at->pool);
@@ -226,5 +251,5 @@ void grammar_vocab_destroy(struct grammar_vocab **v)
 size_t grammar_vocab_bytes(const struct grammar_vocab *v)
 {
 	size_t per_token = sizeof(*v->same) + sizeof(*v->first);
-	return sizeof(*v) + v->common_bytes + v->node_count * sizeof(*v->nodes) + v->size * per_token + v->first[v->size];
+	return sizeof(*v) + v->common_bytes + v->node_count * (sizeof(*v->nodes) + sizeof(*v->deep)) + grammar_mask_words(v->size) * sizeof(u32) + v->size * per_token + v->first[v->size];
 }

@@ -1,5 +1,7 @@
 #include "grammar_text.h"
 
+#include "text/grammar_priv.h"
+
 static void demo_init(struct tongue *t)
 {
 	tongue_init(t, SOURCE_ROOT "/demo");
@@ -300,6 +302,8 @@ Test(grammar_json, masks_are_what_is_taken_also_when_grammars_share_what_they_le
 	static const char *const cases[][2] = {
 		{"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{\"type\":\"integer\"}},\"required\":[\"a\"]}", "{\"a\": \"x\\u00e9 y\", \"b\": 12}"},
 		{"{\"type\":\"array\",\"items\":{\"type\":[\"string\",\"number\"],\"maxLength\":30}}", "[\n  \"it was\",\n  -1.5e3\n]"},
+		{"{\"type\":\"string\",\"maxLength\":22}", "\"the sea was calm and c\""},
+		{"{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"maxItems\":19}", "[1,2,3,4,5,6,7,8,9,0,1,2,3,4]"},
 		{"{\"additionalProperties\":{\"type\":\"integer\"}}", "{\"a b\":1,\n\t\"c\": 2}"},
 		{"{\"properties\":{\"name\":{\"pattern\":\"^[a-z ]{2,40}$\"}},\"additionalProperties\":true}", "{\"name\":\"the sea\",\"n\":[{}]}"},
 	};
@@ -352,6 +356,40 @@ Test(grammar_json, what_can_be_read_in_very_many_ways_is_read_in_some)
 		cr_assert(grammar_state_advance(s, t.byte_token['y']) == ERR_OK || grammar_state_advance(s, t.byte_token['z']) == ERR_OK, "%d", i);
 	cr_assert(grammar_state_must_end(s));
 	grammar_state_destroy(&s);
+	grammar_unref(&g);
+	tongue_fini(&t);
+}
+
+Test(grammar_json, states_keep_their_places_when_the_cache_forgets)
+{
+	struct tongue t;
+	demo_init(&t);
+	struct grammar *g = compiled(GRAMMAR_JSON_OBJECT, "");
+	struct grammar_state *s[3];
+	static const char *const texts[] = {"{\"a\": [1, {\"b", "{", "{\"x\": tr"};
+	size_t words = grammar_mask_words(tokenizer_vocab_size(t.tokenizer));
+	u32 *before[3], *after = calloc(words, sizeof(*after));
+	for (u32 i = 0; i < 3; i++) {
+		cr_assert_eq(grammar_state_create(&s[i], g, t.vocab), ERR_OK);
+		for (const char *p = texts[i]; *p != '\0'; p++)
+			cr_assert_eq(grammar_state_advance(s[i], t.byte_token[(u8)*p]), ERR_OK);
+		before[i] = calloc(words, sizeof(u32));
+		cr_assert_eq(grammar_state_mask(s[i], before[i]), ERR_OK);
+	}
+	u32 places = s[0]->cache->place_count;
+	cr_assert_eq(cache_flush(s[0]->cache), ERR_OK);
+	cr_assert_lt(s[0]->cache->place_count, places);
+	for (u32 i = 0; i < 3; i++) {
+		cr_assert_eq(grammar_state_mask(s[i], after), ERR_OK);
+		cr_assert_eq(memcmp(before[i], after, words * sizeof(u32)), 0);
+		free(before[i]);
+	}
+	for (const char *p = "\":0}]}"; *p != '\0'; p++)
+		cr_assert_eq(grammar_state_advance(s[0], t.byte_token[(u8)*p]), ERR_OK);
+	cr_assert(grammar_state_must_end(s[0]));
+	for (u32 i = 0; i < 3; i++)
+		grammar_state_destroy(&s[i]);
+	free(after);
 	grammar_unref(&g);
 	tongue_fini(&t);
 }
