@@ -236,11 +236,14 @@ u32 gb_set(struct gb *b, u32 from, const struct code_set *s)
 {
 	struct utf8_out o = {.b = b, .from = from, .rest = {GRAMMAR_NONE, GRAMMAR_NONE, GRAMMAR_NONE}};
 	o.to = gb_node(b);
+	u32 edges = b->edge_count;
 	for (u32 i = 0; i < s->count; i++) {
 		if (b->json)
 			put_range_in_json(&o, s->ranges[i].first, s->ranges[i].last);
 		else
 			put_codes(&o, s->ranges[i].first, s->ranges[i].last);
 	}
+	for (; edges < b->edge_count; edges++)
+		b->edges[edges].begins = b->edges[edges].from == from;
 	return o.to;
 }

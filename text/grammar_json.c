@@ -95,11 +95,11 @@ u32 json_put_string_of(struct json_rules *j, u32 from, u32 min, u32 max)
 	return call(j->b, from, pattern_rule(j->b, "a string", pattern));
 }
 
-u32 json_put_matching(struct json_rules *j, u32 from, const char *pattern, size_t bytes, bool search)
+u32 json_put_matching(struct json_rules *j, u32 from, const char *pattern, size_t bytes, bool search, u32 min, u32 max)
 {
 	from = gb_text(j->b, from, "\"", 1);
 	j->b->json = true;
-	from = gb_regex(j->b, from, pattern, bytes, search);
+	from = gb_regex_of(j->b, from, pattern, bytes, search, min, max);
 	j->b->json = false;
 	return gb_text(j->b, from, "\"", 1);
 }

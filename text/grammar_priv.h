@@ -70,7 +70,8 @@ struct gb_edge {
 	u32 from, to;
 	u32 rule; /* GEDGE_CALL */
 	u8 kind;
-	u8 lo, hi; /* GEDGE_BYTES */
+	u8 lo, hi;     /* GEDGE_BYTES */
+	bool begins;   /* a code point of an expression */
 };
 struct grammar_rule {
 	u32 start, accept;
@@ -134,6 +135,8 @@ u32 gb_strings(struct gb *b, u32 from, struct gb_string *strings, size_t count);
 /* An expression in the syntax of GRAMMAR_REGEX; `search`: it may be found anywhere in the text. Offsets in messages
  * count from the expression's begin. */
 u32 gb_regex(struct gb *b, u32 from, const char *pattern, size_t bytes, bool search);
+/* The same where the text has min to max code points; max GRAMMAR_NONE: any number from min on. */
+u32 gb_regex_of(struct gb *b, u32 from, const char *pattern, size_t bytes, bool search, u32 min, u32 max);
 /* Whether `e` may match the empty text. */
 bool gexpr_nullable(const struct gexpr *e);
 /* Shared by regex and EBNF: \d, \w, \s and their negations. False: `letter` is none of them, or out of memory. */

@@ -478,3 +478,59 @@ u32 gb_regex(struct gb *b, u32 from, const char *pattern, size_t bytes, bool sea
 	from = gb_expr(b, from, e);
 	return r.open_end ? put_anything(b, from) : from;
 }
+
+/* A network from nodes [first, end) and edges [first_edge, end_edge), once for each number of code points so far. */
+struct layers {
+	struct gb *b;
+	u32 first, end;
+	u32 first_edge, end_edge;
+	u32 base; /* of the copies */
+	u32 last; /* the number of the last layer */
+};
+
+static u32 in_layer(const struct layers *l, u32 layer, u32 node)
+{
+	return l->base + layer * (l->end - l->first) + (node - l->first);
+}
+
+/* `endless`: the last layer counts no further. */
+static void put_layer(const struct layers *l, u32 layer, bool endless)
+{
+	for (u32 i = l->first_edge; i < l->end_edge && l->b->err == ERR_OK; i++) {
+		struct gb_edge e = l->b->edges[i];
+		u32 to = layer + e.begins;
+		if (to > l->last && !endless)
+			continue;
+		to = to > l->last ? l->last : to;
+		if (e.kind == GEDGE_EMPTY)
+			gb_empty(l->b, in_layer(l, layer, e.from), in_layer(l, to, e.to));
+		else
+			gb_bytes(l->b, in_layer(l, layer, e.from), in_layer(l, to, e.to), e.lo, e.hi);
+	}
+}
+
+u32 gb_regex_of(struct gb *b, u32 from, const char *pattern, size_t bytes, bool search, u32 min, u32 max)
+{
+	if (min == 0 && max == GRAMMAR_NONE)
+		return gb_regex(b, from, pattern, bytes, search);
+	struct layers l = {.b = b, .first = gb_node(b), .first_edge = b->edge_count, .last = max == GRAMMAR_NONE ? min : max};
+	u32 end = gb_regex(b, l.first, pattern, bytes, search), to = gb_node(b);
+	l.end = b->node_count;
+	l.end_edge = b->edge_count;
+	l.base = b->node_count;
+	bool calls = false;
+	for (u32 i = l.first_edge; i < l.end_edge; i++)
+		calls = calls || b->edges[i].kind == GEDGE_CALL;
+	u64 nodes = (u64)(l.end - l.first) * ((u64)l.last + 1);
+	if (b->err == ERR_OK && (calls || nodes > GRAMMAR_NODES_MAX))
+		gb_fail(b, ERR_TOO_LONG, "with this expression, lengths up to %u are too large; write the length into the expression, as [a-z]{2,8}", l.last);
+	for (u64 i = 0; i < nodes && b->err == ERR_OK; i++)
+		gb_node(b);
+	for (u32 layer = 0; layer <= l.last && b->err == ERR_OK; layer++) {
+		put_layer(&l, layer, max == GRAMMAR_NONE);
+		if (layer >= min)
+			gb_empty(b, in_layer(&l, layer, end), to);
+	}
+	gb_empty(b, from, in_layer(&l, 0, l.first));
+	return to;
+}

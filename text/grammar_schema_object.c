@@ -288,7 +288,7 @@ static u32 further_rule(struct object *o)
 	if (b->err != ERR_OK)
 		return GRAMMAR_NONE;
 	struct grammar_rule r = b->rules[rule];
-	u32 name = further == FURTHER_PATTERN ? json_put_matching(o->s->json, r.start, pattern.key, pattern.key_bytes, true)
+	u32 name = further == FURTHER_PATTERN ? json_put_matching(o->s->json, r.start, pattern.key, pattern.key_bytes, true, 0, GRAMMAR_NONE)
 					      : put_name(o, r.start);
 	u32 item = value.count > 0 ? schema_rule_of(o->s, &value) : GRAMMAR_NONE;
 	name = json_put_colon(o->s->json, name);

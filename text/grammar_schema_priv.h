@@ -27,8 +27,8 @@ u32 json_put_integer(struct json_rules *j, u32 from);
 u32 json_put_number(struct json_rules *j, u32 from);
 /* Of min to max code points, max GRAMMAR_NONE: any number. */
 u32 json_put_string_of(struct json_rules *j, u32 from, u32 min, u32 max);
-/* In quotes, what the expression (as of gb_regex) matches; its characters are escaped where JSON demands it, else as they are. */
-u32 json_put_matching(struct json_rules *j, u32 from, const char *pattern, size_t bytes, bool search);
+/* In quotes, what the expression (as of gb_regex_of) matches; its characters are escaped where JSON demands it, else as they are. */
+u32 json_put_matching(struct json_rules *j, u32 from, const char *pattern, size_t bytes, bool search, u32 min, u32 max);
 /* "{" members "}", the members being `member` again and again, min to max times. */
 u32 json_put_members(struct json_rules *j, u32 from, u32 member_rule, u32 min, u32 max);
 /* The text of a string with its quotes, in the arena; empty and b->err set where memory ran out. */

@@ -182,11 +182,6 @@ u32 schema_put_string(struct schema *s, u32 from, const struct conj *c)
 	const char *path = "#", *pattern = find_pattern(s, c, &bytes, &search, &path);
 	const struct layer *l = NULL;
 	u32 min = conj_count_max(s, c, "minLength", 0), max = conj_count_min(s, c, "maxLength", GRAMMAR_NONE);
-	if (b->err != ERR_OK)
-		return from;
-	if (pattern != NULL && (conj_has(c, "minLength", &l) || conj_has(c, "maxLength", &l)))
-		gb_fail(b, ERR_UNSUPPORTED, "%s: minLength and maxLength beside a pattern or format are not supported: write the length into the pattern, as [a-z]{2,8}",
-			l->path);
 	if (min > GRAMMAR_REPEAT_MAX || (max != GRAMMAR_NONE && max > GRAMMAR_REPEAT_MAX)) {
 		bool is_min = min > GRAMMAR_REPEAT_MAX;
 		conj_has(c, is_min ? "minLength" : "maxLength", &l);
@@ -198,7 +193,7 @@ u32 schema_put_string(struct schema *s, u32 from, const struct conj *c)
 		return gb_node(b);
 	if (pattern == NULL)
 		return json_put_string_of(s->json, from, min, max);
-	u32 to = json_put_matching(s->json, from, pattern, bytes, search);
+	u32 to = json_put_matching(s->json, from, pattern, bytes, search, min, max);
 	if (b->err != ERR_OK) {
 		struct err_msg reason = b->em;
 		snprintf(b->em.text, sizeof(b->em.text), "%s: %.600s", path, reason.text);

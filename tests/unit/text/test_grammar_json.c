@@ -96,6 +96,10 @@ Test(grammar_json, strings)
 	SCHEMA(&t, "{\"type\":\"string\",\"pattern\":\"^[A-Z]{2}\\\\d+$\"}", {"\"AB12\"", true}, {"\"AB\"", false}, {"\"xAB1\"", false});
 	SCHEMA(&t, "{\"type\":\"string\",\"pattern\":\"b+\"}", {"\"abbc\"", true}, {"\"b\"", true}, {"\"ac\"", false}, {"\"\\\\b\\\"\"", true});
 	SCHEMA(&t, "{\"type\":\"string\",\"pattern\":\"^\\\"\\\\n.$\"}", {"\"\\\"\\nx\"", true}, {"\"\\\"\\n\\\\\"", true}, {"\"\"\n\"\"", false});
+	SCHEMA(&t, "{\"type\":\"string\",\"pattern\":\"^[a-z\\n]+-[0-9]*$\",\"minLength\":3,\"maxLength\":6}", {"\"a-1\"", true}, {"\"abc-12\"", true}, {"\"a\\n-\"", true},
+	       {"\"a-\"", false}, {"\"abc-123\"", false}, {"\"abcdef\"", false});
+	SCHEMA(&t, "{\"type\":\"string\",\"pattern\":\"b\",\"minLength\":3}", {"\"abc\"", true}, {"\"\xc3\xa9""b\xf0\x9f\x98\x80 and more\"", true}, {"\"ab\"", false},
+	       {"\"aaaa\"", false});
 	SCHEMA(&t, "{\"type\":\"string\",\"format\":\"date-time\"}", {"\"2024-02-29T23:59:59Z\"", true}, {"\"2023-02-29T00:00:00Z\"", false},
 	       {"\"2000-02-29T00:00:00.5+01:00\"", true}, {"\"1900-02-29T00:00:00Z\"", false}, {"\"2024-04-31T00:00:00Z\"", false}, {"\"2024-01-01\"", false});
 	SCHEMA(&t, "{\"type\":\"string\",\"format\":\"uuid\"}", {"\"123e4567-e89b-12d3-a456-426614174000\"", true}, {"\"123e4567\"", false});
@@ -185,7 +189,8 @@ Test(grammar_json, what_constrains_and_is_not_supported_is_named)
 		{"{\"type\":\"integer\",\"multipleOf\":3}", "#/multipleOf", ERR_UNSUPPORTED},
 		{"{\"type\":\"strin\"}", "strin is no type", ERR_FORMAT},
 		{"{\"type\":\"string\",\"pattern\":\"a(?=b)\"}", "#/pattern: the group at byte 1", ERR_UNSUPPORTED},
-		{"{\"type\":\"string\",\"pattern\":\"a\",\"maxLength\":3}", "write the length into the pattern", ERR_UNSUPPORTED},
+		{"{\"type\":\"string\",\"pattern\":\"^a+$\",\"maxLength\":65000}", "#/pattern: with this expression, lengths up to 65000", ERR_TOO_LONG},
+		{"{\"type\":\"string\",\"pattern\":\"^a+$\",\"minLength\":3,\"maxLength\":2}", "no text matches", ERR_INVALID},
 		{"{\"type\":\"string\",\"maxLength\":-1}", "#/maxLength is to be a count", ERR_FORMAT},
 		{"{\"type\":\"string\",\"maxLength\":100000000}", "#/maxLength: at most", ERR_TOO_LONG},
 		{"{\"properties\":[]}", "#/properties is to be an object", ERR_FORMAT},
