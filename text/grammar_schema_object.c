@@ -232,26 +232,48 @@ static void put_other_names(struct names *n, u32 from, const struct property *so
 	put_other_code(n, from, &taken);
 }
 
+/* propertyNames may say what a string says, or list names. */
+static void check_name_schema(struct object *o, const struct layer *l)
+{
+	static const char *const known[] = {"pattern", "minLength", "maxLength", "format", "enum", "const", "type", "title", "description", "$comment"};
+	for (struct json_iter it = json_iterate(l->v); json_next(&it);) {
+		bool fits = false;
+		for (size_t i = 0; i < COUNT_OF(known) && !fits; i++)
+			fits = strcmp(it.key, known[i]) == 0;
+		if (!fits)
+			gb_fail(o->s->b, ERR_UNSUPPORTED, "%s/%.80s is not supported for names: use pattern, minLength, maxLength, format or an enum of strings",
+				l->path, it.key);
+	}
+	bool strings = json_type(json_get(l->v, "const")) == JSON_MISSING || json_type(json_get(l->v, "const")) == JSON_STRING;
+	for (struct json_iter it = json_iterate(json_get(l->v, "enum")); strings && json_next(&it);)
+		strings = json_type(it.value) == JSON_STRING;
+	if (!strings || !(layer_types(o->s, l) & TYPE_STRING))
+		gb_fail(o->s->b, ERR_INVALID, "%s: names are strings", l->path);
+}
+
+/* What propertyNames says. */
+static u32 put_restricted_name(struct object *o, u32 from)
+{
+	struct conj c = {0};
+	for (u32 i = 0; i < o->c->count; i++) {
+		json_val v = json_get(o->c->layers[i].v, "propertyNames");
+		if (json_type(v) != JSON_MISSING)
+			conj_add(o->s, &c, v, schema_path(o->s, o->c->layers[i].path, "propertyNames", NULL, 0));
+	}
+	for (u32 i = 0; i < c.count; i++)
+		check_name_schema(o, &c.layers[i]);
+	if (c.never)
+		return gb_node(o->s->b);
+	bool listed = conj_has(&c, "enum", NULL) || conj_has(&c, "const", NULL);
+	return listed ? schema_put_enum(o->s, from, &c) : schema_put_string(o->s, from, &c);
+}
+
 /* The name of a further member, in quotes. */
 static u32 put_name(struct object *o, u32 from)
 {
 	struct gb *b = o->s->b;
-	const struct layer *l = NULL;
-	if (conj_has(o->c, "propertyNames", &l)) {
-		struct conj c = {0};
-		for (u32 i = 0; i < o->c->count; i++) {
-			json_val v = json_get(o->c->layers[i].v, "propertyNames");
-			if (json_type(v) != JSON_MISSING)
-				conj_add(o->s, &c, v, schema_path(o->s, o->c->layers[i].path, "propertyNames", NULL, 0));
-		}
-		if (o->count > 0)
-			gb_fail(b, ERR_UNSUPPORTED, "%s/propertyNames beside properties is not supported: use additionalProperties: false", l->path);
-		if (c.count == 0)
-			return json_put_string(o->s->json, from);
-		if (!conj_has(&c, "enum", NULL) && !conj_has(&c, "const", NULL) && !conj_has(&c, "$ref", NULL) && !conj_has(&c, "anyOf", NULL))
-			return schema_put_string(o->s, from, &c);
-		return schema_put(o->s, from, &c);
-	}
+	if (conj_has(o->c, "propertyNames", NULL))
+		return put_restricted_name(o, from);
 	if (o->count == 0)
 		return json_put_string(o->s->json, from);
 	struct property *sorted = arena_alloc(&b->arena, o->count * sizeof(*sorted));
@@ -349,9 +371,14 @@ u32 schema_put_object(struct schema *s, u32 from, const struct conj *c)
 {
 	struct gb *b = s->b;
 	struct object o = {.s = s, .c = c};
+	const struct layer *l;
 	list_properties(&o);
+	if (conj_has(c, "propertyNames", &l) && (o.count > 0 || conj_has(c, "patternProperties", NULL)))
+		gb_fail(b, ERR_UNSUPPORTED, "%s/propertyNames beside properties or patternProperties is not supported: name what is allowed there", l->path);
 	u32 min = conj_count_max(s, c, "minProperties", 0), max = conj_count_min(s, c, "maxProperties", GRAMMAR_NONE);
 	u32 further = further_rule(&o);
+	if (min > 1 && o.count == 0 && conj_has(c, "minProperties", &l))
+		gb_fail(b, ERR_UNSUPPORTED, "%s/minProperties: only 1 is supported, since a grammar cannot tell that names differ; make the needed ones properties", l->path);
 	if (b->err != ERR_OK)
 		return from;
 	if (o.count == 0 && (max < min || (further == GRAMMAR_NONE && min > 0)))

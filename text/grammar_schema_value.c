@@ -55,10 +55,37 @@ static u32 type_of(json_val v)
 	}
 }
 
-/* Whether the layer allows the literal, as far as it speaks of type, enum and const. */
+/* Whether the bounds of the layer hold for a number, or its lengths for a string. */
+static bool in_bounds(const struct layer *l, json_val v)
+{
+	static const struct {
+		const char *key;
+		bool low, strict, of_string;
+	} bounds[] = {
+		{"minimum", true, false, false},	 {"maximum", false, false, false}, {"exclusiveMinimum", true, true, false},
+		{"exclusiveMaximum", false, true, false}, {"minLength", true, false, true}, {"maxLength", false, false, true},
+	};
+	const char *text;
+	size_t bytes;
+	double value = 0, bound;
+	bool is_string = json_string(v, &text, &bytes);
+	if (!is_string && !json_double(v, &value))
+		return true;
+	for (size_t i = 0; is_string && i < bytes; i++)
+		value += ((u8)text[i] & 0xc0) != 0x80;
+	for (size_t i = 0; i < COUNT_OF(bounds); i++) {
+		if (bounds[i].of_string != is_string || !json_double(json_get(l->v, bounds[i].key), &bound))
+			continue;
+		if ((bounds[i].low ? value < bound : value > bound) || (bounds[i].strict && value == bound))
+			return false;
+	}
+	return true;
+}
+
+/* Whether the layer allows the literal, as far as it speaks of type, enum, const and bounds. */
 static bool allows(struct schema *s, const struct layer *l, json_val v)
 {
-	if (!(layer_types(s, l) & type_of(v)))
+	if (!(layer_types(s, l) & type_of(v)) || !in_bounds(l, v))
 		return false;
 	json_val one = json_get(l->v, "const"), list = json_get(l->v, "enum");
 	if (json_type(one) != JSON_MISSING && !same_value(one, v))
@@ -73,8 +100,7 @@ static bool allows(struct schema *s, const struct layer *l, json_val v)
 static void refuse_beside_enum(struct schema *s, const struct conj *c)
 {
 	static const char *const keys[] = {"properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
-					   "maxProperties", "items", "prefixItems", "minItems", "maxItems", "pattern", "minLength",
-					   "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
+					   "maxProperties", "items", "prefixItems", "minItems", "maxItems", "pattern", "multipleOf"};
 	for (size_t i = 0; i < COUNT_OF(keys); i++) {
 		const struct layer *l;
 		if (conj_has(c, keys[i], &l))

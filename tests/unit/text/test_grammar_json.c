@@ -67,6 +67,7 @@ Test(grammar_json, further_members)
 	       {"{\"a\":[],\"x-b\":1}", true}, {"{\"x-b\":1}", true}, {"{\"y\":1}", false}, {"{\"x-1\":1}", false});
 	SCHEMA(&t, "{\"type\":\"object\",\"propertyNames\":{\"pattern\":\"^[a-c]$\"},\"additionalProperties\":{\"type\":\"integer\"}}", {"{\"a\":1,\"c\":2}", true},
 	       {"{\"d\":1}", false});
+	SCHEMA(&t, "{\"propertyNames\":{\"enum\":[\"a\",\"b\"]},\"additionalProperties\":{\"type\":\"null\"}}", {"{\"a\":null,\"b\":null}", true}, {"{\"c\":null}", false});
 	SCHEMA(&t, "{\"type\":\"object\"}", {"{\"x\":{\"y\":[0]}}", true}, {"[]", false});
 	SCHEMA(&t, "{\"type\":\"object\",\"additionalProperties\":false}", {"{}", true}, {"{ }", true}, {"{\"a\":1}", false});
 	tongue_fini(&t);
@@ -139,6 +140,8 @@ Test(grammar_json, literals)
 	       {"null", true}, {"true", true}, {"[1, \"x\"]", true}, {"{\"a\":{}}", true}, {"false", false}, {"\"blue\"", false}, {"31", false});
 	SCHEMA(&t, "{\"const\":\"\xc3\xa9\\n\"}", {"\"\xc3\xa9\\n\"", true}, {"\"e\"", false});
 	SCHEMA(&t, "{\"type\":\"string\",\"enum\":[1,\"a\"]}", {"\"a\"", true}, {"1", false});
+	SCHEMA(&t, "{\"enum\":[1,2,3,\"ab\",\"\xc3\xa9\"],\"minimum\":1.5,\"exclusiveMaximum\":3,\"maxLength\":1}", {"2", true}, {"\"\xc3\xa9\"", true}, {"1", false},
+	       {"3", false}, {"\"ab\"", false});
 	SCHEMA(&t, "{\"allOf\":[{\"enum\":[1,2,3]},{\"enum\":[2,3,4]}],\"const\":3}", {"3", true}, {"2", false});
 	tongue_fini(&t);
 }
@@ -196,7 +199,8 @@ Test(grammar_json, what_constrains_and_is_not_supported_is_named)
 		{"{\"properties\":[]}", "#/properties is to be an object", ERR_FORMAT},
 		{"{\"items\":3}", "#/items is to be a schema", ERR_FORMAT},
 		{"{\"enum\":[]}", "#/enum is to have a value", ERR_FORMAT},
-		{"{\"enum\":[1],\"minimum\":0}", "#/minimum beside enum", ERR_UNSUPPORTED},
+		{"{\"enum\":[\"a\"],\"pattern\":\"b\"}", "#/pattern beside enum", ERR_UNSUPPORTED},
+		{"{\"enum\":[1],\"minimum\":2}", "no text matches", ERR_INVALID},
 		{"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}]}", "no text matches", ERR_INVALID},
 		{"{\"properties\":{\"a\":false},\"required\":[\"a\"]}", "no text matches", ERR_INVALID},
 		{"{\"properties\":{\"n\":{\"$ref\":\"#\"}},\"required\":[\"n\"]}", "never ends", ERR_INVALID},
@@ -204,6 +208,10 @@ Test(grammar_json, what_constrains_and_is_not_supported_is_named)
 		{"{\"a\":", "no JSON", ERR_FORMAT},
 		{"[]", "is to be a schema", ERR_FORMAT},
 		{"{\"properties\":{\"a\":{}},\"minProperties\":1}", "#/minProperties", ERR_UNSUPPORTED},
+		{"{\"properties\":{\"a\":{}},\"propertyNames\":{\"maxLength\":1},\"additionalProperties\":false}", "#/propertyNames beside properties", ERR_UNSUPPORTED},
+		{"{\"propertyNames\":{\"not\":{}}}", "#/propertyNames/not is not supported for names", ERR_UNSUPPORTED},
+		{"{\"propertyNames\":{\"enum\":[1]}}", "#/propertyNames: names are strings", ERR_INVALID},
+		{"{\"minProperties\":2}", "#/minProperties: only 1 is supported", ERR_UNSUPPORTED},
 		{"{\"patternProperties\":{\"a\":{},\"b\":{}}}", "more than one pattern", ERR_UNSUPPORTED},
 	};
 	for (size_t i = 0; i < COUNT_OF(cases); i++)
