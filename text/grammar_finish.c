@@ -224,10 +224,13 @@ static void check_starts(struct gb *b, const struct sorted_edges *out)
 	if (!s.failed) {
 		find_nullable(&s);
 		u32 r = s.failed ? GRAMMAR_NONE : find_left_recursion(&s);
-		if (r != GRAMMAR_NONE && !s.failed)
+		const char *name = r != GRAMMAR_NONE && b->rules[r].name != NULL ? b->rules[r].name : "a rule";
+		if (r != GRAMMAR_NONE && name[0] == '#') /* the place of a schema */
+			gb_fail(b, ERR_INVALID, "%s refers to itself before it says anything", name);
+		else if (r != GRAMMAR_NONE)
 			gb_fail(b, ERR_UNSUPPORTED,
 				"%s calls itself before it has read anything (left recursion); write a repetition, as in: list ::= item (\",\" item)*",
-				b->rules[r].name != NULL ? b->rules[r].name : "a rule");
+				name);
 	}
 	if (s.failed || s.stack.failed || s.calls.failed)
 		gb_fail(b, ERR_NO_MEMORY, "no memory for a grammar");

@@ -196,20 +196,55 @@ static json_val resolve(struct schema *s, const struct layer *l, const char **pa
 	return at;
 }
 
+/* Whether a keyword says anything about values; others are annotations. */
+static bool constrains(const char *key)
+{
+	static const char *const keys[] = {
+		"$dynamicRef", "$recursiveRef", "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "contains",
+		"dependencies", "dependentRequired", "dependentSchemas", "else", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "if",
+		"items", "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
+		"not", "nullable", "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "propertyNames", "required", "then",
+		"type", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
+	};
+	for (size_t i = 0; i < COUNT_OF(keys); i++) {
+		if (strcmp(key, keys[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* Whether the schema says nothing besides its $ref. */
 static bool is_plain_ref(const struct layer *l)
 {
-	static const char *const notes[] = {"$ref", "title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"};
 	if (json_type(json_get(l->v, "$ref")) == JSON_MISSING || (l->flags & LAYER_REF_READ))
 		return false;
 	for (struct json_iter it = json_iterate(l->v); json_next(&it);) {
-		bool note = false;
-		for (size_t i = 0; i < COUNT_OF(notes) && !note; i++)
-			note = strcmp(it.key, notes[i]) == 0;
-		if (!note)
+		if (constrains(it.key) && strcmp(it.key, "$ref") != 0)
 			return false;
 	}
 	return true;
+}
+
+/* A reference that comes back to a schema which is being read for the same value says nothing: what it would have to be is not
+ * known. */
+static void check_circle(struct schema *s, const struct conj *c, u32 layer, json_val target)
+{
+	bool circle = false;
+	for (u32 i = layer + 1; i != 0 && !circle; i = c->layers[i - 1].parent)
+		circle = c->layers[i - 1].v.node == target.node;
+	for (u32 i = 0; i < c->count && !circle; i++)
+		circle = c->layers[i].v.node == target.node && (c->layers[i].flags & (LAYER_ANY_READ | LAYER_ONE_READ));
+	if (circle)
+		gb_fail(s->b, ERR_INVALID, "%s/$ref refers to itself before it says anything", c->layers[layer].path);
+}
+
+/* Adds a schema that layer `parent` brought. */
+static void add_child(struct schema *s, struct conj *c, u32 parent, json_val v, const char *path)
+{
+	u32 before = c->count;
+	conj_add(s, c, v, path);
+	if (c->count > before)
+		c->layers[before].parent = parent + 1;
 }
 
 /* Adds what $ref and allOf of the layers stand for, until there is nothing to add. */
@@ -222,7 +257,9 @@ static void flatten(struct schema *s, struct conj *c)
 			json_val target = resolve(s, l, &path);
 			l->flags |= LAYER_REF_READ;
 			if (s->b->err == ERR_OK)
-				conj_add(s, c, target, path);
+				check_circle(s, c, i, target);
+			if (s->b->err == ERR_OK)
+				add_child(s, c, i, target, path);
 		}
 		if (l->flags & LAYER_ALL_READ)
 			continue;
@@ -231,7 +268,7 @@ static void flatten(struct schema *s, struct conj *c)
 		char number[12];
 		for (struct json_iter it = json_iterate(layer_get(s, l, "allOf", JSON_ARRAY)); json_next(&it); k++) {
 			int n = snprintf(number, sizeof(number), "%u", k);
-			conj_add(s, c, it.value, schema_path(s, l->path, "allOf", number, (size_t)n));
+			add_child(s, c, i, it.value, schema_path(s, l->path, "allOf", number, (size_t)n));
 		}
 		check_keywords(s, l);
 	}
@@ -342,7 +379,10 @@ static u32 put_branches(struct schema *s, u32 from, const struct conj *c, u32 la
 		}
 		*branch = *c;
 		branch->layers[layer].flags |= flag;
+		u32 before = branch->count;
 		conj_add(s, branch, it.value, schema_path(s, l->path, key, number, (size_t)n));
+		if (s->b->err == ERR_OK && branch->count == before && json_type(it.value) == JSON_OBJECT)
+			gb_fail(s->b, ERR_INVALID, "%s/%s/%u refers to itself before it says anything", l->path, key, k);
 		u32 begin = gb_node(s->b);
 		gb_empty(s->b, from, begin);
 		gb_empty(s->b, schema_put(s, begin, branch), to);
@@ -463,24 +503,23 @@ static void drop_empty_layers(struct conj *c)
 			empty = (strcmp(it.key, "anyOf") == 0 && (l->flags & LAYER_ANY_READ)) ||
 				(strcmp(it.key, "oneOf") == 0 && (l->flags & LAYER_ONE_READ)) ||
 				(strcmp(it.key, "$ref") == 0 && (l->flags & LAYER_REF_READ)) ||
-				(strcmp(it.key, "allOf") == 0 && (l->flags & LAYER_ALL_READ)) ||
-				(it.key[0] == '$' && strcmp(it.key, "$ref") != 0) ||
-				strcmp(it.key, "title") == 0 || strcmp(it.key, "description") == 0 ||
-				strcmp(it.key, "default") == 0 || strcmp(it.key, "examples") == 0 || strcmp(it.key, "definitions") == 0;
+				(strcmp(it.key, "allOf") == 0 && (l->flags & LAYER_ALL_READ)) || !constrains(it.key);
 		}
 		if (!empty)
 			c->layers[kept++] = *l;
 	}
 	c->count = kept;
+	for (u32 i = 0; i < kept; i++)
+		c->layers[i].parent = 0; /* all that these bring is there already */
 }
 
 u32 schema_put(struct schema *s, u32 from, const struct conj *c)
 {
 	if (s->b->err != ERR_OK)
 		return from;
-	if (++s->steps > SCHEMA_STEPS_MAX || s->level >= SCHEMA_LEVELS_MAX) {
-		gb_fail(s->b, ERR_TOO_LONG, "%s: the schema is too large: its anyOf, allOf and $ref multiply to more than %d parts, or %d levels",
-			c->count > 0 ? c->layers[0].path : "#", SCHEMA_STEPS_MAX, SCHEMA_LEVELS_MAX);
+	if (++s->steps > SCHEMA_STEPS_MAX) {
+		gb_fail(s->b, ERR_TOO_LONG, "%s: the schema is too large: its anyOf, allOf and $ref multiply to more than %d parts",
+			c->count > 0 ? c->layers[0].path : "#", SCHEMA_STEPS_MAX);
 		return from;
 	}
 	if (c->never)
@@ -497,6 +536,9 @@ u32 schema_put(struct schema *s, u32 from, const struct conj *c)
 	if (flat->count == 1 && is_plain_ref(&flat->layers[0])) {
 		to = gb_node(s->b);
 		gb_call(s->b, from, to, schema_rule_of(s, flat));
+	} else if (s->level > SCHEMA_LEVELS_INLINE) { /* it may come back to itself, which a rule can */
+		to = gb_node(s->b);
+		gb_call(s->b, from, to, find_rule(s, flat, GRAMMAR_NONE));
 	} else {
 		flatten(s, flat);
 		to = flat->never ? gb_node(s->b) : s->b->err == ERR_OK ? put_flat(s, from, flat) : from;

@@ -59,7 +59,7 @@ u32 gb_number(struct gb *b, u32 from, const struct decimal *low, const struct de
 
 enum {
 	LAYERS_MAX = 24,
-	SCHEMA_LEVELS_MAX = 160, /* schemas inside schemas that are not rules of their own */
+	SCHEMA_LEVELS_INLINE = 12, /* schemas inside schemas that are not rules of their own */
 	SCHEMA_STEPS_MAX = 50000,
 };
 enum layer_flag {
@@ -72,6 +72,7 @@ struct layer {
 	json_val v;
 	const char *path; /* as "#/properties/a" */
 	u32 flags;
+	u32 parent; /* the layer whose $ref or allOf brought it, counted from 1; 0: none */
 };
 struct conj {
 	u32 count;

@@ -85,8 +85,14 @@ def arrays_hold(schema, v, root):
 
 def objects_hold(schema, v, root):
     named = schema.get("properties", {})
+    patterns = schema.get("patternProperties", {})
+    if not all(re.search(schema.get("propertyNames", {}).get("pattern", ""), k) for k in v) or not schema.get("minProperties", 0) <= len(v) <= schema.get("maxProperties", len(v)):
+        return False
+    if not all(holds(s, e, root) for k, e in v.items() for p, s in patterns.items() if re.search(p, k)):
+        return False
     return (all(name in v for name in schema.get("required", [])) and all(holds(named[k], e, root) for k, e in v.items() if k in named)
-            and all(holds(schema.get("additionalProperties", True), e, root) for k, e in v.items() if k not in named))
+            and all(holds(schema.get("additionalProperties", True), e, root) for k, e in v.items()
+                    if k not in named and not any(re.search(p, k) for p in patterns)))
 
 
 def holds(schema, v, root):
@@ -146,6 +152,114 @@ def check_schema(tool, case, walks, validator):
             yield "an answer is not valid (seed %d): %s: %s" % (seed, str(e).split("\n")[0], answer["text"][:300])
 
 
+class Schemas:
+    """Random schemas of what is supported, and some of what is not."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+
+    def chance(self, p):
+        return self.random.random() < p
+
+    def number(self):
+        r = self.random
+        return r.choice([r.randint(-200, 200), round(r.uniform(-50, 50), r.randint(0, 4)), 0, 1, -1, 10 ** r.randint(0, 6), 0.001])
+
+    def numeric(self, schema):
+        low, high = sorted([self.number(), self.number()])
+        if self.chance(.5):
+            schema[self.random.choice(["minimum", "exclusiveMinimum"])] = low
+        if self.chance(.5):
+            schema[self.random.choice(["maximum", "exclusiveMaximum"])] = high
+
+    def string(self, schema):
+        if self.chance(.4):
+            schema["minLength"] = self.random.randint(0, 4)
+        if self.chance(.4):
+            schema["maxLength"] = self.random.randint(4, 30)
+        if self.chance(.4):
+            schema["pattern"] = self.random.choice(["^[a-z]+$", "^-*[0-9]{2}", "^(a|bc)*d?$", "^y*x", "^\\w+ ?\\w*$", "^.{2,5}$", "^\\\\n?"])
+
+    def array(self, schema, levels):
+        r = self.random
+        if self.chance(.7):
+            schema["items"] = self.schema(levels) if self.chance(.9) else False
+        if self.chance(.3):
+            schema["prefixItems"] = [self.schema(levels) for _ in range(r.randint(1, 3))]
+        if self.chance(.4):
+            schema["minItems"] = r.randint(0, 3)
+        if self.chance(.4):
+            schema["maxItems"] = r.randint(2, 5)
+
+    def object(self, schema, levels):
+        r = self.random
+        names = r.sample(["a", "ab", "abc", "b", "x y", "\u00e9", "q\"t", "back\\", "n\nl", "", "long_name_here"], r.randint(0, 5))
+        if names:
+            schema["properties"] = {n: self.schema(levels) for n in names}
+        if self.chance(.6):
+            schema["required"] = [n for n in names if self.chance(.5)] + (["extra"] if self.chance(.15) else [])
+        if self.chance(.5):
+            schema["additionalProperties"] = r.choice([False, True, self.schema(levels)])
+        if not names and self.chance(.3):
+            schema.update(minProperties=r.randint(0, 1), maxProperties=r.randint(2, 4))
+        if not names and self.chance(.3):
+            schema["propertyNames"] = {"pattern": "^[a-d]{1,3}$"}
+        if self.chance(.2):
+            schema["patternProperties"] = {"^p[0-9]$": self.schema(levels)}
+
+    def schema(self, levels):
+        r = self.random
+        kinds = ["integer", "number", "string", "enum", "types"]
+        kind = r.choice(kinds + ["array", "object", "any", "ref", "union", "all"] if levels > 0 else kinds)
+        schema = {"type": kind} if kind in TYPES else {}
+        if kind in ("integer", "number"):
+            self.numeric(schema)
+        elif kind == "string":
+            self.string(schema)
+        elif kind == "array":
+            self.array(schema, levels - 1)
+        elif kind == "object":
+            self.object(schema, levels - 1)
+        elif kind == "enum":
+            schema["enum"] = [r.choice([1, "a", None, True, 1.5, "x\"y", [1], {"k": "v"}, "", -3, "\u00e9\n"]) for _ in range(r.randint(1, 4))]
+        elif kind == "types":
+            schema["type"] = r.choice(["null", "boolean", ["boolean", "null"], ["integer", "string"]])
+        elif kind == "ref":
+            schema["$ref"] = "#/$defs/" + r.choice("de")
+        elif kind == "union":
+            schema["anyOf"] = [self.schema(levels - 1) for _ in range(r.randint(1, 3))]
+        elif kind == "all":
+            schema["allOf"] = [{"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}}, "required": ["a"]}, {"properties": {"b": self.schema(levels - 1)}}]
+        return schema
+
+    def root(self):
+        return dict(self.schema(3), **{"$defs": {"d": self.schema(0), "e": self.schema(1)}})
+
+
+def check_random(tool, seed, count):
+    """Answers of random schemas are valid. Returns the number of failures and of schemas that compiled."""
+    schemas, failures, compiled = Schemas(seed), 0, 0
+    for number in range(count):
+        schema = schemas.root()
+        error, message = tool.compile("schema", json.dumps(schema), flags=number % 2)
+        if error != "OK":
+            if error not in ("UNSUPPORTED", "INVALID", "TOO_LONG") or not message:
+                print("random schema %d of seed %d: %s %s: %s" % (number, seed, error, message, json.dumps(schema)))
+                failures += 1
+            continue
+        compiled += 1
+        for walk in range(3):
+            answer = tool.ask(walk=walk, steps=(0, 30, 60)[walk])
+            try:
+                good = answer["error"] == "OK" and answer["ended"] and holds(schema, json.loads(answer["text"]), schema)
+            except (ValueError, RecursionError):
+                good = False
+            if not good:
+                print("random schema %d of seed %d, walk %d: %s: %s" % (number, seed, walk, answer["text"][:200], json.dumps(schema)))
+                failures += 1
+    return failures, compiled
+
+
 def check_model(args, model):
     try:
         import jsonschema
@@ -161,6 +275,8 @@ def check_model(args, model):
         for failure in check_schema(tool, case, args.walks, validator):
             print("%s, schema %d: %s" % (os.path.basename(model), number, failure))
             failures += 1
+    wrong, compiled = check_random(tool, args.seed, args.random)
+    failures += wrong + (compiled < args.random // 2)
     failures += check_masks(tool, model, cases, args.masks)
     if tool.close() != 0:
         failures += 1
@@ -220,6 +336,8 @@ def main():
     parser.add_argument("models", nargs="+")
     parser.add_argument("--walks", type=int, default=12)
     parser.add_argument("--masks", type=int, default=0, help="1: compare masks with llguidance")
+    parser.add_argument("--random", type=int, default=80, help="how many random schemas")
+    parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     passed = failed = 0
     for model in args.models:

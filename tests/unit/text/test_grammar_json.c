@@ -169,9 +169,14 @@ Test(grammar_json, references_and_recursion)
 	const char *tree = "{\"$defs\":{\"node\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},\"next\":{\"anyOf\":[{\"$ref\":\"#/$defs/node\"},"
 			   "{\"type\":\"null\"}]}},\"required\":[\"v\",\"next\"]}},\"$ref\":\"#/$defs/node\"}";
 	SCHEMA(&t, tree, {"{\"v\":1,\"next\":null}", true}, {"{\"v\":1,\"next\":{\"v\":2,\"next\":null}}", true}, {"{\"v\":1,\"next\":{\"v\":2}}", false});
+	SCHEMA(&t, "{\"$defs\":{\"n\":{\"properties\":{\"l\":{\"anyOf\":[{\"$ref\":\"#/$defs/n\"},{\"type\":\"null\"}],\"type\":[\"object\",\"null\"],\"x-order\":1}}}},"
+		   "\"allOf\":[{\"$ref\":\"#/$defs/n\"}],\"description\":\"recursion with a keyword beside it\"}",
+	       {"{\"l\":{\"l\":{\"l\":{\"l\":{\"l\":{\"l\":{\"l\":{\"l\":{\"l\":null}}}}}}}}}", true}, {"{\"l\":{\"l\":1}}", false});
 	SCHEMA(&t, "{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}", {"[]", true}, {"[[],[[]]]", true}, {"[1]", false});
 	SCHEMA(&t, "{\"definitions\":{\"a/b\":{\"type\":\"null\"}},\"properties\":{\"x\":{\"$ref\":\"#/definitions/a~1b\",\"title\":\"t\"}}}", {"{\"x\":null}", true},
 	       {"{\"x\":1}", false});
+	SCHEMA(&t, "{\"$defs\":{\"s\":{\"type\":\"string\"},\"t\":{\"$ref\":\"#/$defs/s\",\"minLength\":1}},\"allOf\":[{\"$ref\":\"#/$defs/t\"},{\"$ref\":\"#/$defs/t\"},"
+		   "{\"$ref\":\"#/$defs/s\"}]}", {"\"a\"", true}, {"\"\"", false});
 	SCHEMA(&t, "{\"$defs\":{\"s\":{\"type\":\"string\"}},\"$ref\":\"#/$defs/s\",\"maxLength\":1}", {"\"a\"", true}, {"\"ab\"", false});
 	tongue_fini(&t);
 }
@@ -188,7 +193,9 @@ Test(grammar_json, what_constrains_and_is_not_supported_is_named)
 		{"{\"type\":\"array\",\"contains\":{}}", "#/contains", ERR_UNSUPPORTED},
 		{"{\"$ref\":\"http://x\"}", "only references into the schema itself", ERR_UNSUPPORTED},
 		{"{\"$ref\":\"#/$defs/x\"}", "does not exist", ERR_INVALID},
-		{"{\"$ref\":\"#\"}", "calls itself", ERR_UNSUPPORTED},
+		{"{\"$ref\":\"#\"}", "# refers to itself", ERR_INVALID},
+		{"{\"$defs\":{\"e\":{\"$ref\":\"#/$defs/e\"}},\"$ref\":\"#/$defs/e\"}", "refers to itself", ERR_INVALID},
+		{"{\"maxLength\":3,\"$ref\":\"#/$defs/e\",\"$defs\":{\"e\":{\"anyOf\":[{\"$ref\":\"#/$defs/e\"},{\"type\":\"string\"}]}}}", "refers to itself", ERR_INVALID},
 		{"{\"type\":\"integer\",\"multipleOf\":3}", "#/multipleOf", ERR_UNSUPPORTED},
 		{"{\"type\":\"strin\"}", "strin is no type", ERR_FORMAT},
 		{"{\"type\":\"string\",\"pattern\":\"a(?=b)\"}", "#/pattern: the group at byte 1", ERR_UNSUPPORTED},
