@@ -154,7 +154,7 @@ static const char *const INERT[] = {
 	"name_or_path",
 	/* training */
 	"initializer_range", "initializer_factor", "attention_dropout", "hidden_dropout", "embd_pdrop",
-	"resid_pdrop", "attn_pdrop", "dropout", "classifier_dropout", "hidden_dropout_prob",
+	"loss_type", "resid_pdrop", "attn_pdrop", "dropout", "classifier_dropout", "hidden_dropout_prob",
 	"attention_probs_dropout_prob", "router_aux_loss_coef", "router_jitter_noise",
 	"output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
@@ -163,8 +163,12 @@ static const char *const INERT[] = {
 	"use_cache", "cache_implementation", "attn_implementation", "return_dict", "output_hidden_states",
 	"output_attentions", "torchscript", "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward",
 	"is_decoder", "tie_encoder_decoder", "max_window_layers", "use_flash_attn",
-	"use_flash_attention_2", "max_sequence_length", "model_max_length", "seq_length",
+	"use_flash_attention", "use_flash_attention_2", "max_sequence_length", "model_max_length", "seq_length", "seq_len",
+	"max_seq_len", "torch_compile", "trust_remote_code", "keys_to_ignore_at_inference", "output_past",
+	/* text */
+	"bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "add_bos_token", "add_eos_token",
 	/* generation */
+	"max_new_tokens",
 	"bos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id",
 	"max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
 	"diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",

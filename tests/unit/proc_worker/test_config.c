@@ -59,6 +59,8 @@ Test(config, a_field_that_nobody_knows_is_refused_by_name)
 	refused("LlamaForCausalLM", "\"use_qk_norm\": true", ERR_UNSUPPORTED, "unknown field \"use_qk_norm\"");
 	refused("Qwen3ForCausalLM", "\"use_qk_norm\": \"rms\"", ERR_UNSUPPORTED, "\"use_qk_norm\" must be true");
 	refused("Qwen3ForCausalLM", "\"use_qk_norm\": false", ERR_UNSUPPORTED, "\"use_qk_norm\" must be true");
+	good(&c, "LlamaForCausalLM",
+	     "\"output_past\": true, \"trust_remote_code\": true, \"chat_template\": \"{{ x }}\", \"max_new_tokens\": 20");
 	good(&c, "LlamaForCausalLM", "\"clip_qkv\": null, \"alibi\": false, \"adapters\": []");
 	good(&c, "LlamaForCausalLM",
 	     "\"_name_or_path\": \"x\", \"use_cache\": true, \"pretraining_tp\": 1, \"bos_token_id\": 1");
