@@ -348,7 +348,7 @@ void cache_drop_masks(struct grammar_cache *c)
 			local_mask_fini(&c->locals[i]);
 	}
 	for (u32 i = 0; i < c->mask_count; i++)
-		free(c->masks[i]);
+		local_mask_fini(&c->masks[i]);
 	for (u32 i = FIRST_INDEX; i < c->dset_count; i++)
 		c->dsets[i].local = GRAMMAR_NONE;
 	for (u32 i = FIRST_INDEX; i < c->place_count; i++)

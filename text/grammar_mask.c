@@ -6,7 +6,7 @@
 #include "common/assert.h"
 #include "text/grammar_priv.h"
 
-enum { MASK_BYTES_MAX = 24 << 20 };
+enum { MASK_BYTES_MAX = 8 << 20 };
 
 struct walk {
 	struct grammar_cache *c;
@@ -83,23 +83,24 @@ void local_mask_fini(struct local_mask *l)
 	free(l->pops);
 }
 
-/* Keeps bits as they are where there are many, else as a list. Takes `bits`. */
-static enum err keep_bits(struct grammar_cache *c, struct local_mask *l, u32 *bits)
+/* Copies the bits where there are many, else lists them. */
+static enum err keep_bits(const struct grammar_cache *c, struct local_mask *l, const u32 *bits)
 {
 	size_t words = grammar_mask_words(c->vocab->size);
 	u32 count = 0;
 	for (size_t i = 0; i < words; i++)
 		count += (u32)__builtin_popcount(bits[i]);
-	if (count > words) {
-		l->bits = bits;
-		return ERR_OK;
+	if (count > words / 4) {
+		l->bits = malloc(mask_bytes(c));
+		if (l->bits != NULL)
+			memcpy(l->bits, bits, mask_bytes(c));
+		return l->bits != NULL ? ERR_OK : ERR_NO_MEMORY;
 	}
 	l->tokens = malloc(((size_t)count + 1) * sizeof(u32));
 	for (size_t i = 0; l->tokens != NULL && i < words; i++) {
 		for (u32 word = bits[i]; word != 0; word &= word - 1)
 			l->tokens[l->token_count++] = (u32)(i * 32) + (u32)__builtin_ctz(word);
 	}
-	free(bits);
 	return l->tokens != NULL ? ERR_OK : ERR_NO_MEMORY;
 }
 
@@ -121,8 +122,7 @@ static enum err walk_local(struct grammar_cache *c, u32 dset, struct local_mask 
 		e = ERR_NO_MEMORY;
 	if (e == ERR_OK)
 		e = keep_bits(c, l, w.bits);
-	else
-		free(w.bits);
+	free(w.bits);
 	if (e != ERR_OK) {
 		u32_vec_fini(&pops);
 		return e;
@@ -266,7 +266,13 @@ static bool copy_known(const struct grammar_cache *c, u32 place, u32 *bits)
 {
 	if (c->places[place].mask == GRAMMAR_NONE)
 		return false;
-	memcpy(bits, c->masks[c->places[place].mask], mask_bytes(c));
+	const struct local_mask *known = &c->masks[c->places[place].mask];
+	if (known->bits != NULL) {
+		memcpy(bits, known->bits, mask_bytes(c));
+	} else {
+		memset(bits, 0, mask_bytes(c));
+		add_local(known, bits, 0);
+	}
 	return true;
 }
 
@@ -275,13 +281,12 @@ static void keep_mask(struct grammar_cache *c, u32 place, const u32 *bits)
 {
 	if (!cache_grow(&c->masks, c->mask_count, &c->mask_capacity, sizeof(*c->masks)))
 		return;
-	u32 *kept = malloc(mask_bytes(c));
-	if (kept == NULL)
+	struct local_mask kept = {0};
+	if (keep_bits(c, &kept, bits) != ERR_OK)
 		return;
-	memcpy(kept, bits, mask_bytes(c));
 	c->places[place].mask = c->mask_count;
 	c->masks[c->mask_count++] = kept;
-	c->mask_bytes += mask_bytes(c);
+	c->mask_bytes += local_bytes(c, &kept) + sizeof(kept);
 }
 
 static enum err write_whole(struct grammar_cache *c, u32 place, u32 *bits)

@@ -298,7 +298,7 @@ struct grammar_cache {
 
 	struct local_mask *locals;
 	u32 local_count, local_capacity;
-	u32 **masks; /* whole masks of places */
+	struct local_mask *masks; /* whole masks of places */
 	u32 mask_count, mask_capacity;
 	size_t mask_bytes; /* of locals and masks */
 
