@@ -15,7 +15,7 @@
 #include "common/clock.h"
 #include "proc_scheduler/session_journal.h"
 
-enum { RECORD_MAGIC = 0x53535254 /* "TRSS" */, FORMAT_VERSION = 1 };
+enum { RECORD_MAGIC = 0x53535254 /* "TRSS" */, FORMAT_VERSION = 2 };
 static const char header_magic[8] = "TRCTSESS";
 static const i64 NS_PER_S = 1000000000;
 
@@ -32,13 +32,13 @@ struct record {
 	u32 magic, kind;
 	u64 bytes;    /* of the whole */
 	u64 checksum; /* XXH3-64 of all behind it, seeded with the fingerprint */
-	u64 owner, cache_salt, turn_client, turn_req;
+	u64 owner, life, cache_salt, turn_client, turn_req;
 	i64 begun_s, used_s; /* wall clock */
 	u32 turn_count, turn_base, kv_tokens, token_count, total, cut_off;
 	char name[SESSION_NAME_MAX];
 };
 _Static_assert(sizeof(struct record) % 8 == 0, "records stay aligned");
-_Static_assert(sizeof(struct record) == 24 + 6 * 8 + 6 * 4 + SESSION_NAME_MAX, "a record has no padding");
+_Static_assert(sizeof(struct record) == 24 + 7 * 8 + 6 * 4 + SESSION_NAME_MAX, "a record has no padding");
 
 static size_t padded(size_t bytes)
 {
@@ -71,6 +71,7 @@ static u32 *begin_record(struct buf *out, enum session_record_kind kind, const s
 		.kind = kind,
 		.bytes = padded(sizeof(r) + (size_t)count * sizeof(u32)),
 		.owner = s->owner,
+		.life = s->life,
 		.cache_salt = s->cache_salt,
 		.turn_client = s->turn_client,
 		.turn_req = s->turn_req,
@@ -169,6 +170,7 @@ static struct session *add(struct reader *in, const struct record *r, bool from_
 
 static void take_fields(struct reader *in, struct session *s, const struct record *r)
 {
+	s->life = r->life;
 	s->turn_client = r->turn_client;
 	s->turn_req = r->turn_req;
 	s->turn_base = r->turn_base;
@@ -194,6 +196,17 @@ static void take_tokens(struct reader *in, struct session *s, const struct recor
 		take_fields(in, s, r);
 }
 
+/* The session that a turn's record goes on with, or one that begins with it; NULL: neither. One of an earlier life has left,
+ * though its record of that is lost. */
+static struct session *find_or_add(struct reader *in, const struct record *r, struct session *s, bool from_beginning)
+{
+	if (s && s->life != r->life) {
+		lose(in, s);
+		s = NULL;
+	}
+	return s ? s : add(in, r, from_beginning);
+}
+
 static void take(struct reader *in, const struct record *r)
 {
 	struct session *s = sessions_find(in->sessions, r->owner, (const u8 *)r->name,
@@ -208,16 +221,14 @@ static void take(struct reader *in, const struct record *r)
 			take_tokens(in, s, r, 0);
 		break;
 	case SESSION_RECORD_BEGUN:
-		if (!s)
-			s = add(in, r, r->turn_count == 0);
+		s = find_or_add(in, r, s, r->turn_count == 0);
 		if (s && (s->turn_count != r->turn_count || r->turn_base > s->token_count))
 			lose(in, s);
 		else if (s)
 			take_fields(in, s, r);
 		break;
 	case SESSION_RECORD_ENDED:
-		if (!s)
-			s = add(in, r, r->turn_base == 0 && r->turn_count == 1);
+		s = find_or_add(in, r, s, r->turn_base == 0 && r->turn_count == 1);
 		if (s && s->turn_count + (r->token_count > 0) != r->turn_count)
 			lose(in, s);
 		else if (s)

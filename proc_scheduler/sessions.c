@@ -275,8 +275,10 @@ enum err sessions_add(struct sessions *ss, u64 owner, const u8 *name, u32 bytes,
 	if (map_get(&ss->by_key, key, NULL) || map_put(&ss->by_key, key, slot))
 		return ERR_BUSY; /* another name has this key */
 	struct session *s = &ss->slots[slot];
+	const u64 birth[] = {(u64)now_ns, ++ss->added};
 	ss->free_slot = s->next;
 	*s = (struct session){.owner = owner,
+			      .life = XXH3_64bits_withSeed(birth, sizeof(birth), ss->config.secret),
 			      .first_chunk = SESSION_NONE,
 			      .last_chunk = SESSION_NONE,
 			      .begun_ns = now_ns,

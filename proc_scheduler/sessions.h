@@ -27,6 +27,7 @@ enum session_end {
 struct session {
 	u64 owner;
 	char name[SESSION_NAME_MAX + 1]; /* "": the slot is free */
+	u64 life;			 /* tells it from others that had its name before */
 	u32 token_count, turn_count;
 	u32 first_chunk, last_chunk; /* SESSION_NONE: no tokens */
 	u32 prev, next;		     /* idle ones in order of last use; free slots by `next` */
@@ -73,6 +74,7 @@ struct sessions {
 	u32 chunk_count, free_chunk, free_chunks;
 	struct session_gone gone[SESSION_GONE_MAX]; /* a ring */
 	u32 gone_next;
+	u64 added; /* ever */
 	u64 token_total, dropped[SESSION_END_COUNT];
 };
 

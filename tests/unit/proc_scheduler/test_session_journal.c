@@ -180,7 +180,7 @@ Test(session_journal, a_torn_tail_is_dropped_at_every_length)
 		restart(&b);
 		cr_assert_eq(find(&b, "a")->token_count, 20);
 		/* Never silently the one before: if the turn's beginning is there, it is known to lack its end. */
-		cr_assert(find(&b, "a")->cut_off || cut < sound + 160);
+		cr_assert(find(&b, "a")->cut_off || cut < sound + 168);
 		turn(&b, find(&b, "a"), 20, 0, 6); /* what is appended behind the cut is sound */
 		restart(&b);
 		cr_assert_eq(find(&b, "a")->token_count, 26);
