@@ -1,8 +1,10 @@
 /* Steps of a device, queued ahead and collected: the runner around an engine that the test controls. */
 #include <criterion/criterion.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "proc_worker/runner.h"
@@ -53,6 +55,8 @@ static void close_runner(void)
 
 TestSuite(runner_device, .init = open_runner, .fini = close_runner, .timeout = 30);
 
+static const char *grammar; /* of the rows that are added: an expression; NULL: none */
+
 static void add_row(u32 row, u64 seq, float repetition_penalty)
 {
 	static const u32 tokens[PROMPT] = {5, 6, 7, 8, 9};
@@ -71,7 +75,9 @@ static void add_row(u32 row, u64 seq, float repetition_penalty)
 				 .prompt_count = PROMPT,
 				 .blocks = blocks,
 				 .block_count = 4,
-				 .params = &params};
+				 .params = &params,
+				 .grammar_kind = grammar ? GRAMMAR_REGEX : GRAMMAR_KIND_NONE,
+				 .grammar = grammar};
 
 	mirror_add(&mirror, &add);
 	mirror_run(&mirror, row, PROMPT);
@@ -222,6 +228,101 @@ Test(runner_device, a_state_error_leaves_the_steps_before_it_good)
 	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
 	collect();
 	expect_token(2, 0, fake_gpu_token(2, 0, VOCAB));
+}
+
+/* ---------------------------------------------------------------- grammars */
+
+/* Token n is the n-th letter. */
+static void open_constrained(void)
+{
+	char path[96];
+
+	runner_destroy(&runner);
+	snprintf(path, sizeof(path), "%s/tokenizer.json", model.dir);
+	FILE *f = fopen(path, "w");
+	cr_assert_not_null(f);
+	fprintf(f, "{\"decoder\": {\"type\": \"Fuse\"}, \"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {");
+	for (u32 i = 0; i < VOCAB; i++)
+		fprintf(f, "%s\"%c\": %u", i ? ", " : "", (char)('a' + i), i);
+	fprintf(f, "}}}");
+	fclose(f);
+	struct runner_config c = config();
+	c.constrains = true;
+	cr_assert_eq(runner_create(&runner, &c, &em), ERR_OK, "%s", em.text);
+	cr_assert_str_eq(constraints_problem(runner->constraints), "");
+	unlink(path);
+	begin(1);
+}
+
+Test(runner_device, a_constrained_row_waits_for_its_token_and_holds_up_no_layers)
+{
+	open_constrained();
+	fake_gpu.step_us = 20000;
+	mirror_begin(&mirror);
+	add_row(1, 8, 1);
+	grammar = "(cog){9}";
+	add_row(3, 77, 1);
+	u64 start = clock_now_ns();
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	cr_assert(!runner->awaits_tokens, "its first token waits for none");
+	cr_assert_eq(runner->constrained->failure_count, 0, "%s", runner->constrained->failures[0].text.text);
+	submit_next();
+	cr_assert(runner->awaits_tokens && runner_is_full(runner));
+	cr_assert_lt(clock_now_ns() - start, 20000000u, "nobody has waited for the device");
+	for (u32 i = 0; i < 12; i++) {
+		collect();
+		const struct ipc_result *r = &runner->result;
+		cr_assert_eq(r->step, i + 1);
+		cr_assert_eq(r->token[0], fake_gpu_token(8, i, VOCAB), "who has no grammar gets what it gets alone");
+		cr_assert_eq(r->token[1], (u32)("cog"[i % 3] - 'a'), "output %u is %u", i, r->token[1]);
+		cr_assert_eq(runner_collect(runner, &em), ERR_AGAIN, "the rest of the step behind it is queued now");
+		cr_assert(!runner_is_full(runner));
+		submit_next();
+		cr_assert(runner->awaits_tokens);
+	}
+	cr_assert_eq(runner->in_flight, 2);
+}
+
+Test(runner_device, steps_are_queued_ahead_as_ever_when_the_constrained_row_has_gone)
+{
+	open_constrained();
+	mirror_begin(&mirror);
+	add_row(1, 8, 1);
+	grammar = "(cog){9}";
+	add_row(3, 77, 1);
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	mirror_begin(&mirror);
+	mirror_drop(&mirror, 3);
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	cr_assert(!runner->awaits_tokens);
+	submit_next();
+	cr_assert_eq(runner->in_flight, 3);
+	collect();
+	collect();
+	expect_token(8, 1, fake_gpu_token(8, 1, VOCAB));
+}
+
+Test(runner_device, an_init_ends_a_step_that_waits_for_tokens)
+{
+	open_constrained();
+	fake_gpu.step_us = 5000;
+	for (u64 epoch = 2; epoch < 5; epoch++) {
+		mirror_begin(&mirror);
+		grammar = "(cog){9}";
+		add_row(3, epoch, 1);
+		cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+		submit_next();
+		cr_assert(runner->awaits_tokens);
+		begin(epoch);
+		cr_assert_eq(runner->in_flight, 0);
+		cr_assert(!runner_is_full(runner));
+		cr_assert_eq(runner_collect(runner, &em), ERR_AGAIN);
+	}
+	mirror_begin(&mirror);
+	add_row(4, 9, 1);
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	collect();
+	expect_token(9, 0, 'c' - 'a');
 }
 
 /* ---------------------------------------------------------------- devices that fail */
