@@ -5,6 +5,7 @@
  * A step is the forward pass and the logits of the rows' last tokens. Steps and readings of memory take
  * turns, and medians of both are compared, for on a shared host either may halve from one second to the next. What
  * other processes computed meanwhile is reported with each case, and a case that was disturbed can be repeated. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +39,9 @@ struct bench {
 	u32 thread_count;
 	struct limits_memory memory;
 	double gops;	 /* of the format's instruction */
-	double matrices; /* weights of the layers' matrices */
+	double matrices; /* weights of the layers' matrices that a token is multiplied with */
 	double behind_kv; /* of those, weights of the last layer that only tokens with logits need */
+	double expert_bytes; /* of all layers' experts; 0: there are none */
 };
 
 static void die(const char *what, const struct err_msg *em)
@@ -97,6 +99,16 @@ struct machine {
 	double gbytes_s, gops;
 };
 
+/* What of the weights `tokens` tokens have to read: experts that nobody goes to are not, and the random weights of a
+ * benchmark send tokens to each alike. */
+static double weight_bytes(const struct bench *b, double tokens)
+{
+	const struct model_config *c = &b->r->model;
+	double missed = c->experts ? pow(1 - (double)c->experts_per_token / c->experts, tokens) : 0;
+
+	return (double)b->r->weights.memory_bytes - missed * b->expert_bytes;
+}
+
 /* The least time of a step: what has to be read, or what has to be computed. Attention counts, at the same
  * rate. */
 static double limit_ns(const struct bench *b, const struct machine *m, u32 rows, u32 count, u32 from)
@@ -108,7 +120,7 @@ static double limit_ns(const struct bench *b, const struct machine *m, u32 rows,
 	double operations = 2 * ((b->matrices - b->behind_kv) * tokens + b->behind_kv * rows + logits + attention);
 	double cache = 2.0 * rows * (from + count) * c->kv_heads * c->head_dim * c->layers *
 		       (double)kern_dtype_bytes(b->r->kv_shape.dtype);
-	double bytes = (double)b->r->weights.memory_bytes + cache;
+	double bytes = weight_bytes(b, tokens) + cache;
 	double reading = bytes / m->gbytes_s, computing = operations / m->gops;
 
 	return reading > computing ? reading : computing;
@@ -242,15 +254,27 @@ static void run_case(struct bench *b, const char *what, u32 rows, u32 count)
 	report(b, what, rows, count, &t);
 }
 
+static double values_of(const struct kern_weight *w)
+{
+	return (double)w->n * w->k;
+}
+
 static void count_matrices(struct bench *b)
 {
-	b->matrices = 0;
+	u32 experts = b->r->model.experts, caps = b->r->config.caps;
+
+	b->matrices = b->expert_bytes = 0;
 	for (u32 i = 0; i < b->r->weights.layer_count; i++) {
 		const struct layer_weights *w = &b->r->weights.layers[i];
-		b->matrices += (double)w->qkv.n * w->qkv.k + (double)w->attn_out.n * w->attn_out.k +
-			       (double)w->gate_up.n * w->gate_up.k + (double)w->down.n * w->down.k;
-		b->behind_kv = (double)w->attn_out.n * w->attn_out.k + (double)w->gate_up.n * w->gate_up.k +
-			       (double)w->down.n * w->down.k;
+		b->behind_kv = values_of(&w->attn_out) + values_of(&w->gate_up) + values_of(&w->down);
+		if (experts) {
+			const struct kern_weight *up = w->expert_gate_up, *down = w->expert_down;
+			b->behind_kv += values_of(&w->router) +
+					b->r->model.experts_per_token * (values_of(up) + values_of(down));
+			b->expert_bytes += experts * ((double)kern_weight_bytes(up->n, up->k, up->dtype, caps) +
+						      (double)kern_weight_bytes(down->n, down->k, down->dtype, caps));
+		}
+		b->matrices += values_of(&w->qkv) + b->behind_kv;
 	}
 }
 

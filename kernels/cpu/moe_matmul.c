@@ -1,4 +1,5 @@
-/* The products of a mixture's experts. Runs in the worker in every step; owns nothing.
+/* The products of a mixture's experts that have several rows each. Runs in the worker in prefill and in batches; owns
+ * nothing.
  *
  * A task is some rows of an expert times some of its columns, and the thread that takes it does all of it alone: it
  * gathers the rows into memory of its own, packs and multiplies them by the table's matmul. So threads meet once and not
@@ -10,11 +11,10 @@
 #include "kernels/cpu/variants_priv.h"
 
 enum {
-	FINE_CHUNKS = 2, /* for each thread: the last ones, which are cut so that all end together */
-	/* Packing a value takes as long as multiplying it with some ten columns that are in the cache, or with one that
-	 * comes from memory for this row alone: little beside so many columns. */
-	LEAST_COLUMNS = 1024,
-	LEAST_COLUMNS_A_ROW = 96,
+	FEW_ROWS = 4,	     /* of an expert, in the mean: fewer wait for memory, which all threads read best in order */
+	FINE_CHUNKS = 2,     /* for each thread: the last ones, which are cut so that all end together */
+	FINE_PIECES = 4,     /* for each thread, of them all: more, and their rows are packed too often */
+	LEAST_COLUMNS = 256, /* of a piece */
 };
 
 struct job {
@@ -22,6 +22,7 @@ struct job {
 	char *scratch;
 	size_t slice_bytes; /* of a thread */
 	u32 whole;	    /* chunks of rows in front that have all columns */
+	u32 fine_cuts;	    /* of the columns of the others */
 	_Atomic u32 error;
 };
 
@@ -51,8 +52,8 @@ static struct cuts cuts_of(const struct job *j, u32 expert, u32 before)
 	struct cuts c = {kern_ceil(rows, MOE_CHUNK_ROWS), n, 1};
 	if (c.chunks == 0 || before + c.chunks <= j->whole)
 		return c;
-	u32 least = kern_min(rows * LEAST_COLUMNS_A_ROW, LEAST_COLUMNS);
-	c.columns = kern_ceil(kern_ceil(n, kern_ceil(n, least)), KERN_COLUMNS) * KERN_COLUMNS;
+	u32 cuts = kern_min(j->fine_cuts, kern_ceil(n, LEAST_COLUMNS));
+	c.columns = kern_ceil(kern_ceil(n, cuts), KERN_COLUMNS) * KERN_COLUMNS;
 	c.column_cuts = kern_ceil(n, c.columns);
 	return c;
 }
@@ -121,12 +122,18 @@ static void run_task(void *arg, u32 number, u32 thread)
 
 enum err VARIANT(moe_matmul)(struct kern_ctx *ctx, const struct kern_moe_matmul_args *a)
 {
-	u32 threads = kern_thread_count(ctx), chunks = 0, tasks = 0, before = 0;
+	u32 threads = kern_thread_count(ctx), busy = 0, chunks = 0, tasks = 0, before = 0;
 	struct job j = {.a = a, .scratch = ctx->scratch};
 	ASSERT(a->w->packed != KERN_LAYOUT_PLAIN && a->expert_start[a->experts] == a->assignments);
-	for (u32 e = 0; e < a->experts; e++)
+	for (u32 e = 0; e < a->experts; e++) {
+		busy += expert_rows(a, e) > 0;
 		chunks += kern_ceil(expert_rows(a, e), MOE_CHUNK_ROWS);
-	j.whole = threads == 1 ? chunks : chunks - kern_min(chunks, FINE_CHUNKS * threads);
+	}
+	if ((u64)a->assignments < (u64)busy * FEW_ROWS || busy == 0)
+		return moe_matmul_ref(ctx, a);
+	u32 fine = threads == 1 ? 0 : kern_min(chunks, FINE_CHUNKS * threads);
+	j.whole = chunks - fine;
+	j.fine_cuts = fine > 0 ? kern_ceil(FINE_PIECES * threads, fine) : 1;
 	for (u32 e = 0; e < a->experts; e++) {
 		struct cuts c = cuts_of(&j, e, before);
 		tasks += c.chunks * c.column_cuts;

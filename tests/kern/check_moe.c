@@ -319,7 +319,7 @@ static void quantized_groups_case(struct check *c, u32 target, const struct grou
 static void large_groups(struct check *c, u32 target)
 {
 	static const struct group_case large = {1100, 33, 140, 2, 1, true, true}, even = {1030, 32, 260, 2, 1, false, false},
-				       wide = {1100, 96, 140, 3, 1, false, true}, few = {600, 160, 5, 7, 3, false, false};
+				       wide = {1100, 96, 140, 3, 1, false, true}, few = {600, 160, 12, 7, 3, false, false};
 	static const enum kern_dtype types[] = {KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128};
 	groups_case(c, target, &large);
 	groups_case(c, target, &even);
