@@ -49,7 +49,6 @@ FAMILIES = {
                 "pad_token_id": 0, "no_rope_layers": [1, 1, 0], "no_rope_layer_interval": 3, "rope_scaling": None,
                 "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": True,
                 "layer_types": ["full_attention"] * 3, "max_window_layers": 28, "pretraining_tp": 2},
-    "olmo2": {"architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "rope_scaling": None},
 }
 
 
@@ -130,7 +129,7 @@ def window_cases(family):
 
 
 def family_cases(family):
-    if family in ("llama", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "granite", "smollm3", "olmo2"):
+    if family in ("llama", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "granite", "smollm3"):
         yield "attention-bias", {"attention_bias": True}
     if family in ("llama", "granite", "smollm3"):
         yield "biases", {"attention_bias": True, "mlp_bias": True}
@@ -186,7 +185,7 @@ def cases():
     """(name, family, config.json, save options)"""
     for family in FAMILIES:
         ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite") else []
-        if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "olmo2", "qwen2_moe"):
+        if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
         if family == "phi3":
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
@@ -206,13 +205,13 @@ def cases():
                     continue
             elif gelu and name.startswith("act-"):
                 changes = {**{"hidden_activation": changes["hidden_act"]}, "hidden_act": MISSING}
-            if family in ("phi3", "granite", "smollm3", "olmo2", "qwen2_moe", "qwen2") and name == "head-dim":
+            if family in ("phi3", "granite", "smollm3", "qwen2_moe", "qwen2") and name == "head-dim":
                 continue
             if name == "kv-missing" and family != "llama":
                 continue
             if name == "head-dim-null" and family not in ("llama", "mistral", "mixtral"):
                 continue
-            if name == "odd" and family in ("phi3", "granite", "smollm3", "olmo2", "qwen2_moe", "qwen2"):
+            if name == "odd" and family in ("phi3", "granite", "smollm3", "qwen2_moe", "qwen2"):
                 changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
             if name == "odd" and "moe" in family:
                 changes = {**changes, "moe_intermediate_size": 21, "shared_expert_intermediate_size":

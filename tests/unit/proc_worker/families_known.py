@@ -164,12 +164,6 @@ KNOWN = {
                    "num_key_value_heads": 2, "pad_token_id": 121, "pretraining_tp": 2, "rms_norm_eps": 1e-06,
                    "rope_scaling": None, "rope_theta": 5000000.0, "sliding_window": None, "torch_dtype": "bfloat16",
                    "transformers_version": "4.54.0.dev0", "use_cache": False, "use_sliding_window": False},
-    "olmo-2-7b": {"architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
-                  "eos_token_id": 121, "hidden_act": "silu", **SMALL, "initializer_range": 0.02,
-                  "max_position_embeddings": 256, "model_type": "olmo2", "num_attention_heads": 4,
-                  "num_key_value_heads": 4, "pad_token_id": 120, "rms_norm_eps": 1e-06, "rope_scaling": None,
-                  "rope_theta": 500000, "tie_word_embeddings": False, "torch_dtype": "float32",
-                  "transformers_version": "4.47.0.dev0", "use_cache": True},
 }
 
 

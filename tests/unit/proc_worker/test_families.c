@@ -11,6 +11,7 @@
 #include "common/buf.h"
 #include "common/json.h"
 #include "kernels/kernels.h"
+#include "proc_worker/model/tensor_names.h"
 #include "tests/unit/proc_worker/driver.h"
 
 enum { IDS_MAX = 64, OUTPUTS_MAX = 32 };
@@ -95,6 +96,16 @@ static void write_tensors(const char *dir, json_val tensors, const char *type)
 	buf_fini(&file);
 	buf_fini(&header);
 	buf_fini(&data);
+}
+
+static json_val kept_case(struct json_doc **doc, const char *name)
+{
+	struct err_msg em;
+
+	cr_assert_eq(json_parse_file(doc, SOURCE_ROOT "/tests/unit/proc_worker/families.json", &em), ERR_OK, "%s", em.text);
+	json_val c = json_get(json_root(*doc), name);
+	cr_assert_eq(json_type(c), JSON_OBJECT, "%s is not kept", name);
+	return c;
 }
 
 static void remove_file(const char *dir, const char *name)
@@ -196,4 +207,58 @@ Test(families, models_answer_as_in_transformers, .timeout = 120)
 		check_case(it.key, it.value);
 	cr_assert_gt(count, 20);
 	json_free(&doc);
+}
+
+/* Opens the checkpoint of a kept case with `from` in config.json replaced by `to`. */
+static enum err open_changed(const char *name, const char *from, const char *to, struct safetensors **st,
+			     struct err_msg *em)
+{
+	static struct model_config model;
+	char dir[] = "/tmp/tercet-test-XXXXXX", text[4096];
+	struct json_doc *doc;
+	json_val c = kept_case(&doc, name);
+	const char *config = json_cstr(json_get(c, "config"), ""), *at = strstr(config, from);
+
+	cr_assert(mkdtemp(dir) && at);
+	int bytes = snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - config), config, to, at + strlen(from));
+	write_tensors(dir, json_get(c, "tensors"), json_cstr(json_get(c, "dtype"), ""));
+	cr_assert_eq(model_config_parse(&model, text, (size_t)bytes, em), ERR_OK, "%s", em->text);
+	cr_assert_eq(safetensors_open(st, dir, em), ERR_OK, "%s", em->text);
+	enum err e = tensor_names_add(*st, &model, em);
+	remove_file(dir, "model.safetensors");
+	rmdir(dir);
+	json_free(&doc);
+	return e;
+}
+
+Test(families, experts_in_one_tensor_have_the_shape_that_the_file_says)
+{
+	struct safetensors *st;
+	struct err_msg em;
+
+	cr_assert_eq(open_changed("qwen3_moe/save-raw", "\"num_experts\": 8", "\"num_experts\": 7", &st, &em), ERR_FORMAT);
+	cr_assert(strstr(em.text, "model.layers.0.mlp.experts.gate_up_proj has the shape [8, 40, 40]; by config.json it must be "
+				  "[7, 40, 40]"),
+		  "%s", em.text);
+	safetensors_close(&st);
+	cr_assert_eq(open_changed("qwen3_moe/save-raw", "\"num_experts\": 8", "\"num_experts\": 8", &st, &em), ERR_OK, "%s",
+		     em.text);
+	const struct st_tensor *whole = safetensors_find(st, "model.layers.1.mlp.experts.gate_up_proj"),
+			       *up = safetensors_find(st, "model.layers.1.mlp.experts.3.up_proj.weight");
+	cr_assert(whole && up && up->dims == 2 && up->shape[0] == 20 && up->shape[1] == 40);
+	cr_assert_eq((const char *)up->data - (const char *)whole->data, (3 * 2 + 1) * 20 * 40 * 4);
+	safetensors_close(&st);
+}
+
+Test(families, names_without_a_prefix_are_found_with_it)
+{
+	struct safetensors *st;
+	struct err_msg em;
+
+	cr_assert_eq(open_changed("llama/save-base", "\"llama\"", "\"llama\"", &st, &em), ERR_OK, "%s", em.text);
+	const struct st_tensor *plain = safetensors_find(st, "layers.2.mlp.up_proj.weight"),
+			       *full = safetensors_find(st, "model.layers.2.mlp.up_proj.weight");
+	cr_assert(plain && full && plain->data == full->data);
+	cr_assert(safetensors_find(st, "lm_head.weight") && !safetensors_find(st, "model.lm_head.weight"));
+	safetensors_close(&st);
 }
