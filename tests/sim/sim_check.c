@@ -177,6 +177,19 @@ static void check_order(struct sim_world *w)
 		sim_fail(w, "%u wait, the count says %u", count, s->waiting.count);
 }
 
+/* Whatever happened to its row, it has the grammar that the request came with, or none. */
+static void check_grammar(const struct sim_world *w, const struct seq *q)
+{
+	const struct batch_state *b = w->worker.batch;
+	const struct batch_row *r = &b->rows[q->row];
+	char source[SIM_GRAMMAR_BYTES_MAX];
+	u32 bytes = sim_grammar(q->client_id, q->req_id, &q->params, q->session != 0, source);
+
+	if ((r->grammar_kind != GRAMMAR_KIND_NONE) != (bytes > 0) || r->grammar_bytes != bytes ||
+	    memcmp(batch_state_grammar(b, q->row), source, bytes) != 0)
+		sim_fail(w, "sequence %" PRIu64 " has another grammar than its request", q->id);
+}
+
 void sim_check_step(struct sim_world *w, const struct ipc_step *step)
 {
 	const struct sched *s = w->sched;
@@ -196,6 +209,8 @@ void sim_check_step(struct sim_world *w, const struct ipc_step *step)
 		sim_fail(w, "%u steps are in flight", s->flight_count);
 	for (u32 i = 0; i < s->running.count; i++)
 		check_row(w, &s->seqs.slots[s->running.slots[i]]);
+	for (u32 i = 0; i < s->running.count; i++)
+		check_grammar(w, &s->seqs.slots[s->running.slots[i]]);
 	check_order(w);
 	check_digest(w);
 	check_blocks(w);

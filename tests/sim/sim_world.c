@@ -193,12 +193,30 @@ struct ipc_submit sim_submit_message(struct sim_world *w, const struct sim_reque
 	return m;
 }
 
+u32 sim_grammar(u64 client_id, u64 req_id, const struct sampling_params *p, bool session, char *source)
+{
+	if (req_id % 3 || p->beam_width || (p->flags & SAMPLING_IGNORE_EOS) || session)
+		return 0;
+	return (u32)snprintf(source, SIM_GRAMMAR_BYTES_MAX, "%llu of client %llu", (unsigned long long)req_id,
+			     (unsigned long long)client_id);
+}
+
+/* The fake worker samples as ever: what counts is that the row has its grammar, and no least length. */
+static void constrain(const struct sim_request *r, struct ipc_submit *m, char *source)
+{
+	struct sampling_params p = {.beam_width = m->beam_width, .flags = m->flags};
+
+	m->grammar_count = sim_grammar(r->client_id, r->req_id, &p, false, source);
+	m->grammar = (const u8 *)source;
+	m->grammar_kind = m->grammar_count ? GRAMMAR_REGEX : GRAMMAR_KIND_NONE;
+}
+
 void sim_set_limits(const struct sim_world *w, struct sim_request *r, const struct ipc_submit *m)
 {
 	u32 room = context_now(w) - r->prompt_count;
 
 	r->output_max = m->max_tokens < room ? m->max_tokens : room;
-	r->min_tokens = m->min_tokens;
+	r->min_tokens = m->grammar_kind ? 0 : m->min_tokens;
 	r->ignore_eos = m->flags & SAMPLING_IGNORE_EOS;
 }
 
@@ -254,6 +272,8 @@ void sim_submit(struct sim_world *w)
 	random_prompt(w, r);
 	struct ipc_submit m = sim_submit_message(w, r);
 	make_search(w, r, &m);
+	char source[SIM_GRAMMAR_BYTES_MAX];
+	constrain(r, &m, source);
 	sim_set_limits(w, r, &m);
 	if (!r->width)
 		random_outputs(w, r);

@@ -36,6 +36,10 @@ struct sim_request {
 	struct sim_talk *talk; /* NULL: it has no session */
 };
 
+/* The source of the grammar that this request brings, if it is one of those that do; 0: it is not. */
+enum { SIM_GRAMMAR_BYTES_MAX = 48 };
+u32 sim_grammar(u64 client_id, u64 req_id, const struct sampling_params *p, bool session, char *source);
+
 /* A beam of the simulator's own search. */
 struct sim_beam {
 	u32 tokens[2 * SIM_PROMPT_MAX], count;
