@@ -40,7 +40,7 @@ MUST_CHECK enum err grammar_vocab_create(struct grammar_vocab **out, const struc
 					 const u32 *eos, size_t eos_count, struct err_msg *em);
 /* NULL accepted. Every state on it must be gone. */
 void grammar_vocab_destroy(struct grammar_vocab **v);
-/* Heap memory of the vocabulary, with the masks that it remembers. */
+/* Heap memory of the vocabulary, with what the states of all grammars have learnt (which is bounded). */
 size_t grammar_vocab_bytes(const struct grammar_vocab *v);
 /* Words of a mask: bit i%32 of word i/32 is token i. */
 static inline size_t grammar_mask_words(u32 vocab_size)

@@ -432,9 +432,11 @@ enum err cache_acquire(struct grammar_cache **out, struct grammar *g, struct gra
 		free(c);
 		return e;
 	}
-	c->next = g->caches;
 	grammar_ref(g);
+	c->next = g->caches;
 	g->caches = c;
+	c->next_in_vocab = v->caches;
+	v->caches = c;
 	*out = c;
 	return ERR_OK;
 }
@@ -448,6 +450,11 @@ void cache_release(struct grammar_cache *c)
 	while (*at != c)
 		at = &(*at)->next;
 	*at = c->next;
+	at = &c->vocab->caches;
+	while (*at != c)
+		at = &(*at)->next_in_vocab;
+	*at = c->next_in_vocab;
+	c->vocab->learnt_bytes -= c->told_bytes;
 	fini_tables(c);
 	free(c);
 	grammar_unref(&g);
@@ -517,8 +524,29 @@ enum err cache_flush(struct grammar_cache *c)
 		s->place = places[i++];
 	free(places);
 	fresh.next = c->next;
+	fresh.next_in_vocab = c->next_in_vocab;
+	fresh.told_bytes = c->told_bytes;
 	fresh.states = c->states;
 	fini_tables(c);
 	*c = fresh;
 	return ERR_OK;
+}
+
+static void tell(struct grammar_cache *c)
+{
+	size_t bytes = table_bytes(c) + c->mask_bytes + c->grammar->node_count * sizeof(*c->seen);
+	c->vocab->learnt_bytes += bytes - c->told_bytes;
+	c->told_bytes = bytes;
+}
+
+void cache_tell_bytes(struct grammar_cache *c)
+{
+	struct grammar_vocab *v = c->vocab;
+	tell(c);
+	if (v->learnt_bytes <= v->learnt_bytes_max)
+		return;
+	for (struct grammar_cache *at = v->caches; at != NULL; at = at->next_in_vocab) {
+		if (cache_flush(at) == ERR_OK) /* where memory is short it stays as it is */
+			tell(at);
+	}
 }

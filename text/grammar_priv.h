@@ -221,6 +221,9 @@ struct grammar_vocab {
 	struct common_local *common;
 	u32 common_count, common_capacity;
 	size_t common_bytes;
+	struct grammar_cache *caches; /* of all grammars */
+	size_t learnt_bytes;          /* theirs together, as far as they have told */
+	size_t learnt_bytes_max;      /* beyond that all of them forget */
 };
 
 /* ---------------------------------------------------------------- caches */
@@ -271,7 +274,9 @@ struct intern {
 	u32 count;
 };
 struct grammar_cache {
-	struct grammar_cache *next; /* of the same grammar */
+	struct grammar_cache *next;          /* of the same grammar */
+	struct grammar_cache *next_in_vocab;
+	size_t told_bytes;                   /* that are in vocab->learnt_bytes */
 	struct grammar *grammar;
 	struct grammar_vocab *vocab;
 	struct grammar_state *states; /* all that use it */
@@ -336,6 +341,9 @@ MUST_CHECK enum err cache_alias(struct grammar_cache *c, u32 place, enum alias_k
 MUST_CHECK enum err cache_flush(struct grammar_cache *c);
 /* Time to forget, at the next occasion. */
 bool cache_is_large(const struct grammar_cache *c);
+/* Tells the vocabulary how much memory the cache takes; all caches of the vocabulary forget where that is too much for
+ * them together. */
+void cache_tell_bytes(struct grammar_cache *c);
 /* Forgets masks. */
 void cache_drop_masks(struct grammar_cache *c);
 

@@ -151,6 +151,7 @@ enum err grammar_state_mask(struct grammar_state *s, u32 *bits)
 	}
 	if (e != ERR_OK)
 		return e;
+	cache_tell_bytes(c);
 	if (grammar_state_may_end(s)) {
 		for (u32 i = 0; i < v->eos_count; i++)
 			bits[v->eos[i] / 32] |= 1u << v->eos[i] % 32;

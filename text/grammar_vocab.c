@@ -26,6 +26,8 @@ static void append_token(const struct tokenizer *t, u32 id, struct buf *out)
 		out->bytes = from;
 }
 
+enum { LEARNT_BYTES_MAX = 256 << 20 };
+
 static bool is_eos(const struct grammar_vocab *v, u32 id)
 {
 	for (u32 i = 0; i < v->eos_count; i++) {
@@ -197,6 +199,7 @@ enum err grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer
 	enum err e = v != NULL ? ERR_OK : ERR_NO_MEMORY;
 	if (e == ERR_OK) {
 		v->size = vocab_size;
+		v->learnt_bytes_max = LEARNT_BYTES_MAX;
 		v->eos = malloc((eos_count + 1) * sizeof(*v->eos));
 		if (v->eos == NULL)
 			e = ERR_NO_MEMORY;
@@ -251,5 +254,5 @@ void grammar_vocab_destroy(struct grammar_vocab **v)
 size_t grammar_vocab_bytes(const struct grammar_vocab *v)
 {
 	size_t per_token = sizeof(*v->same) + sizeof(*v->first);
-	return sizeof(*v) + v->common_bytes + v->node_count * (sizeof(*v->nodes) + sizeof(*v->deep)) + grammar_mask_words(v->size) * sizeof(u32) + v->size * per_token + v->first[v->size];
+	return sizeof(*v) + v->common_bytes + v->learnt_bytes + v->node_count * (sizeof(*v->nodes) + sizeof(*v->deep)) + grammar_mask_words(v->size) * sizeof(u32) + v->size * per_token + v->first[v->size];
 }

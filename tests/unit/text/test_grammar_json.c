@@ -413,3 +413,37 @@ Test(grammar_json, states_keep_their_places_when_the_cache_forgets)
 	grammar_unref(&g);
 	tongue_fini(&t);
 }
+
+Test(grammar_json, all_grammars_together_learn_within_a_bound)
+{
+	struct tongue t;
+	demo_init(&t);
+	u32 *bits = calloc(grammar_mask_words(tokenizer_vocab_size(t.tokenizer)), sizeof(*bits));
+	struct grammar *g[3];
+	struct grammar_state *s[3];
+	static const char *const sources[] = {"{\"type\":\"string\",\"maxLength\":60}", "{\"type\":\"object\"}", "{\"type\":\"array\"}"};
+	static const char *const texts[] = {"\"the sea was calm\"", "{\"a\": [1, 2, {\"b\": null}]}", "[[[[1.5, \"x\"]]]]"};
+	size_t empty = grammar_vocab_bytes(t.vocab), largest = 0;
+	t.vocab->learnt_bytes_max = 100 * 1000;
+	for (u32 i = 0; i < 3; i++) {
+		g[i] = compiled(GRAMMAR_JSON_SCHEMA, sources[i]);
+		cr_assert_eq(grammar_state_create(&s[i], g[i], t.vocab), ERR_OK);
+		for (const char *p = texts[i]; *p != '\0'; p++) {
+			cr_assert_eq(grammar_state_mask(s[i], bits), ERR_OK);
+			cr_assert_eq(grammar_state_advance(s[i], t.byte_token[(u8)*p]), ERR_OK, "%s", p);
+			largest = t.vocab->learnt_bytes > largest ? t.vocab->learnt_bytes : largest;
+		}
+	}
+	for (u32 i = 0; i < 3; i++)
+		cr_assert(grammar_state_must_end(s[i]));
+	cr_assert_gt(largest, 10 * 1000);
+	cr_assert_leq(largest, 100 * 1000);
+	for (u32 i = 0; i < 3; i++) {
+		grammar_state_destroy(&s[i]);
+		grammar_unref(&g[i]);
+	}
+	cr_assert_eq(t.vocab->learnt_bytes, 0);
+	cr_assert_geq(grammar_vocab_bytes(t.vocab), empty);
+	free(bits);
+	tongue_fini(&t);
+}
