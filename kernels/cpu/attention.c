@@ -15,6 +15,7 @@
 #include "kernels/cpu/attention_scores_priv.h"
 #include "kernels/cpu/attention_tile_priv.h"
 #include "kernels/cpu/attention_values_priv.h"
+#include "kernels/cpu/lace_bf16_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
 /* ---------------------------------------------------------------- keys of a part */
@@ -91,7 +92,7 @@ static void find_following(struct tile *t, const struct attention_task *next)
 
 static void ahead_begin(struct tile *t, u32 begin, bool whole)
 {
-	u32 groups = kern_ceil(t->count, GROUP), n = 0, next = begin + ATTENTION_PART;
+	u32 groups = t->groups, n = 0, next = begin + ATTENTION_PART;
 	for (u32 g = 0; g < groups; g++)
 		t->ahead[n++] = whole ? key_memory(t->a, t->row, t->kv_head, begin + g * GROUP) : t->keys[g];
 	for (u32 g = 0; g < groups; g++)
@@ -109,7 +110,7 @@ static void part_begin(struct tile *t, u32 begin, u32 end)
 {
 	bool whole = t->a->kv.block_size % GROUP == 0;
 	u32 groups = kern_ceil(end - begin, GROUP);
-	t->count = end - begin;
+	t->groups = groups;
 	t->value_bytes = t->words * sizeof(u32);
 	t->key_stride = (whole ? t->a->kv.block_size : GROUP) * sizeof(u32);
 	for (u32 g = 0; g < groups; g++)
@@ -142,15 +143,18 @@ static u32 row_mask(struct tile *t, u32 r, u32 begin, float *highest)
 {
 	float *s = t->lane.scores + r * ATTENTION_PART;
 	u32 vecs = kern_ceil(t->count, CHUNK) * (CHUNK / VEC_LANES), end = begin + t->count;
-	u32 from = t->first[r] <= begin ? 0 : kern_min(t->first[r], end) - begin;
-	u32 to = t->last[r] < begin ? 0 : kern_min(t->last[r] + 1, end) - begin;
+	u32 from = t->of->first[r] <= begin ? 0 : kern_min(t->of->first[r], end) - begin;
+	u32 to = t->of->last[r] < begin ? 0 : kern_min(t->of->last[r] + 1, end) - begin;
 	vec best[4];
 	for (u32 v = 0; v < vecs && t->a->soft_cap > 0; v++)
 		vec_store(s + v * VEC_LANES, vec_soft_cap(vec_load(s + v * VEC_LANES), t->a->soft_cap));
 	for (u32 i = 0; i < from; i++)
 		s[i] = -INFINITY;
-	for (u32 i = to; i < vecs * VEC_LANES; i++)
-		s[i] = -INFINITY;
+	for (u32 v = to / VEC_LANES; v < vecs; v++) {
+		u32 seen = to > v * VEC_LANES ? to - v * VEC_LANES : 0;
+		float *at = s + v * VEC_LANES;
+		vec_store(at, vec_select_n(vec_load(at), vec_set1(-INFINITY), seen));
+	}
 	for (u32 i = 0; i < 4; i++)
 		best[i] = vec_load(s + i * VEC_LANES);
 	for (u32 v = 4; v < vecs; v += 4)
@@ -182,7 +186,7 @@ static ALWAYS_INLINE void row_softmax(struct tile *t, u32 r, u32 begin, enum ker
 {
 	float *s = t->lane.scores + r * ATTENTION_PART, highest;
 	u32 vecs = row_mask(t, r, begin, &highest);
-	float best = highest > t->best[r] ? highest : t->best[r];
+	float best = highest > t->of->best[r] ? highest : t->of->best[r];
 	/* While a row has seen no key its maximum is -inf; any finite number in its place leaves zeros. */
 	float base = best > -INFINITY ? best : 0;
 	vec sum[4] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()}, largest = vec_zero();
@@ -211,19 +215,20 @@ static ALWAYS_INLINE void row_softmax(struct tile *t, u32 r, u32 begin, enum ker
 #endif
 			vec_store(s + at, p);
 		}
-	t->rescale[r] = vec_first(vec_exp(vec_set1(t->best[r] - base)));
-	t->sum[r] = t->sum[r] * t->rescale[r] +
+	t->rescale[r] = vec_first(vec_exp(vec_set1(t->of->best[r] - base)));
+	t->of->sum[r] = t->of->sum[r] * t->rescale[r] +
 		    vec_sum(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])));
-	t->best[r] = best;
+	t->of->best[r] = best;
 	if (dtype == KERN_I8)
 		row_wholes(t, r, vecs, vec_highest(largest));
 }
 
-/* Asks for the values of row r's share of the part's groups: memory must not idle meanwhile. */
+/* Asks for the values of row r's share of the part's groups: memory must not idle meanwhile. Once for all rows of the
+ * task. */
 static void softmax_ahead(const struct tile *t, u32 r)
 {
-	u32 groups = kern_ceil(t->count, GROUP);
-	for (u32 g = groups * r / t->rows; g < groups * (r + 1) / t->rows && g >= AHEAD; g++)
+	u32 groups = t->of->row == 0 ? kern_ceil(t->count, GROUP) : 0;
+	for (u32 g = groups * r / t->of->count; g < groups * (r + 1) / t->of->count && g >= AHEAD; g++)
 		for (u32 line = 0; line < t->words; line++)
 			__builtin_prefetch(t->values[g] + (size_t)line * LINE, 0, 3);
 }
@@ -231,7 +236,7 @@ static void softmax_ahead(const struct tile *t, u32 r)
 static void part_softmax(struct tile *t, u32 begin)
 {
 	enum kern_dtype dtype = t->a->kv.dtype;
-	for (u32 r = 0; r < t->rows; r++) {
+	for (u32 r = 0; r < t->of->count; r++) {
 		softmax_ahead(t, r);
 		if (dtype == KERN_F32)
 			row_softmax(t, r, begin, KERN_F32);
@@ -246,22 +251,43 @@ static void part_softmax(struct tile *t, u32 begin)
 
 /* ---------------------------------------------------------------- segments, merging */
 
-static void segment_run(struct tile *t, u32 begin, u32 end)
+/* Rows of the task, `tiles` times up to ATTENTION_ROWS, over keys [begin, end). Each sees its own part of these. */
+static void segment_run(struct tile *t, u32 tiles, u32 begin, u32 end)
 {
-	for (u32 r = 0; r < t->rows; r++) {
-		t->best[r] = -INFINITY;
-		t->sum[r] = 0;
+	for (u32 i = 0; i < tiles; i++) {
+		struct attention_rows *of = &t->lane.rows[i];
+		for (u32 r = 0; r < of->count; r++) {
+			of->best[r] = -INFINITY;
+			of->sum[r] = 0;
+		}
+		memset(of->acc, 0, (size_t)of->count * t->lane.width * sizeof(float));
 	}
-	memset(t->lane.acc, 0, (size_t)t->rows * t->lane.width * sizeof(float));
 	for (u32 at = begin; at < end; at += ATTENTION_PART) {
 		u32 part_end = kern_min(at + ATTENTION_PART, end);
-		if (part_end <= t->first[0])
+		if (part_end <= t->lane.rows[0].first[0])
 			continue; /* before the window of all rows: rows start in rising order */
 		part_begin(t, at, part_end);
-		part_scores(t);
-		part_softmax(t, at);
-		part_values(t);
+		for (u32 i = 0; i < tiles; i++) {
+			struct attention_rows *of = &t->lane.rows[i];
+			u32 own_end = kern_min(part_end, of->end);
+			if (own_end <= at || own_end <= of->first[0])
+				continue;
+			t->of = of;
+			t->count = own_end - at;
+			part_scores(t);
+			part_softmax(t, at);
+			part_values(t);
+		}
 	}
+}
+
+/* What a first segment leaves, as if merged into nothing: no sum is a negative zero. */
+static void take_row(struct attention_partial into, struct attention_partial part, u32 width)
+{
+	for (u32 d = 0; d < width; d += VEC_LANES)
+		vec_store(into.acc + d, vec_add(vec_load(part.acc + d), vec_zero()));
+	*into.sum = *part.sum;
+	*into.best = *part.best;
 }
 
 /* into += part: softmax sums with their maxima brought to the larger one. */
@@ -291,13 +317,13 @@ static void query_i8(struct tile *t, u32 r, const float *x)
 {
 	/* Sums of products with bytes of at most 127 stay below 2^31. */
 	const float most = t->a->kv.head_dim <= 512 ? I16_MAX : I16_MAX / 2;
-	u32 *to = (u32 *)(void *)t->lane.q + r, end = t->words * 4;
+	u32 *to = (u32 *)(void *)t->of->q + r, end = t->words * 4;
 	int16_t wholes[KERN_HEAD_DIM_MAX + VEC_LANES];
 	ivec sum = IVEC_BITS(setzero)();
 	vec largest = vec_zero();
 	for (u32 d = 0; d < end; d += VEC_LANES)
 		largest = vec_max(vec_abs(vec_load(x + d)), largest);
-	float factor = unit_factor(vec_highest(largest), most, &t->q_unit[r]);
+	float factor = unit_factor(vec_highest(largest), most, &t->of->q_unit[r]);
 	for (u32 d = 0; d < end; d += VEC_LANES) {
 		ivec whole = IVEC(cvtps_epi32)(vec_mul(vec_load(x + d), vec_set1(factor)));
 		sum = IVEC(add_epi32)(sum, whole);
@@ -307,51 +333,109 @@ static void query_i8(struct tile *t, u32 r, const float *x)
 		to[0] = (u16)wholes[d] | (u32)(u16)wholes[d + 2] << 16;
 		to[ATTENTION_ROWS] = (u16)wholes[d + 1] | (u32)(u16)wholes[d + 3] << 16;
 	}
-	t->q_excess[r] = KERN_KV_OFFSET * ivec_sum(sum);
+	t->of->q_excess[r] = KERN_KV_OFFSET * ivec_sum(sum);
 }
+
+/* A row's query in the batch. */
+static const float *query_of(const struct tile *t, const struct attention_task *task, u32 row)
+{
+	const struct kern_attention_args *a = t->a;
+	u32 group = a->heads / a->kv.kv_heads;
+	size_t token = a->query_start[task->row] + task->query + row / group;
+	return a->q + (token * a->heads + task->kv_head * group + row % group) * a->kv.head_dim;
+}
+
+#if ATTENTION_DOTS_BF16
+/* Dimensions [d, d + count) of four rows' queries. */
+static ALWAYS_INLINE void lace_queries(const struct tile *t, const float *const q[LACE_ROWS], u32 r, u32 d, u32 count)
+{
+	__m512i row[LACE_ROWS];
+#pragma GCC unroll 4
+	for (u32 i = 0; i < LACE_ROWS; i++)
+		row[i] = lace_round(q[i] + d, count, vec_set1(t->a->scale));
+	lace_store(row, (char *)(t->of->q + (size_t)d / 2 * ATTENTION_ROWS + r), ATTENTION_ROWS, count / 2);
+}
+
+/* The queries of all rows at work, scaled: pairs of bf16, the rows' side by side. */
+static void queries_bf16(struct tile *t, const struct attention_task *task)
+{
+	u32 d, dim = t->a->kv.head_dim, count = t->of->count;
+	for (u32 r = 0; r < count; r += LACE_ROWS) {
+		const float *q[LACE_ROWS]; /* what is no row of theirs repeats the last one and is never read */
+		for (u32 i = 0; i < LACE_ROWS; i++)
+			q[i] = query_of(t, task, t->of->row + kern_min(r + i, count - 1));
+		for (d = 0; d + 2 * LACE_UNITS <= dim; d += 2 * LACE_UNITS)
+			lace_queries(t, q, r, d, 2 * LACE_UNITS);
+		if (d < dim)
+			lace_queries(t, q, r, d, dim - d);
+	}
+}
+#else
+static void queries_bf16(struct tile *t, const struct attention_task *task)
+{
+	(void)t;
+	(void)task;
+}
+#endif
 
 /* Row r's query, scaled, in the form that its scores want it in, the rows' words side by side. */
 static void query_begin(struct tile *t, u32 r, const float *q)
 {
 	const struct kern_attention_args *a = t->a;
 	u32 dim = a->kv.head_dim, end = kern_ceil(dim, VEC_LANES) * VEC_LANES;
-	float x[KERN_HEAD_DIM_MAX + VEC_LANES], *to = t->lane.q + r;
-	u16 halves[KERN_HEAD_DIM_MAX + VEC_LANES];
+	float x[KERN_HEAD_DIM_MAX + VEC_LANES], *to = t->of->q + r;
 	vec scale = vec_set1(a->kv.dtype == KERN_F8E4M3 ? a->scale * F8_HALF_BIAS : a->scale);
 	for (u32 d = 0; d < end; d += VEC_LANES)
 		vec_store(x + d, vec_mul(vec_load_n(q + d, kern_min(dim - d, VEC_LANES)), scale));
 	if (a->kv.dtype == KERN_I8) {
 		query_i8(t, r, x);
-	} else if (a->kv.dtype == KERN_BF16 && ATTENTION_DOTS_BF16) {
-		for (u32 d = 0; d < end; d += VEC_LANES)
-			vec_store_bf16(halves + d, vec_load(x + d));
-		for (u32 d = 0; d < dim; d += 2, to += ATTENTION_ROWS)
-			memcpy(to, halves + d, sizeof(*to));
-	} else {
-		for (u32 d = 0; d < t->words * kern_kv_group(&a->kv); d++)
-			to[d * ATTENTION_ROWS] = x[d];
+		return;
 	}
+	for (u32 d = 0; d < t->words * kern_kv_group(&a->kv); d++)
+		to[d * ATTENTION_ROWS] = x[d];
 }
 
-/* Row r of the tile is query head kv_head * group + r0 + r of its chunk, counted through the chunk's tokens.
- */
-static void tile_begin(struct tile *t, const struct attention_task *task, u32 r0, u32 rows)
+/* Rows [r0, r0 + count) of the task, its i-th tile. Row r is query head kv_head * group + r of its chunk, counted through
+ * the chunk's tokens. */
+static void rows_begin(struct tile *t, const struct attention_task *task, u32 i, u32 r0, u32 count)
 {
 	const struct kern_attention_args *a = t->a;
-	u32 dim = a->kv.head_dim, group = a->heads / a->kv.kv_heads;
-	t->rows = rows;
-	t->row = task->row;
-	t->kv_head = task->kv_head;
-	t->words = kern_kv_words(&a->kv);
-	for (u32 r = 0; r < rows; r++) {
-		u32 query = task->query + (r0 + r) / group, head = task->kv_head * group + (r0 + r) % group;
-		size_t token = a->query_start[task->row] + query;
+	struct attention_rows *of = t->of = &t->lane.rows[i];
+	bool pairs = a->kv.dtype == KERN_BF16 && ATTENTION_DOTS_BF16;
+	size_t floats = (size_t)i * ATTENTION_ROWS * t->lane.width;
+	of->row = r0;
+	of->count = count;
+	of->q = t->lane.q + floats;
+	of->acc = t->lane.acc + floats;
+	for (u32 r = 0; r < count; r++) {
+		u32 query = task->query + (r0 + r) / (a->heads / a->kv.kv_heads);
 		u32 last = a->context[task->row] - task->queries_of_row + query;
-		t->last[r] = last;
-		t->first[r] = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
-		query_begin(t, r, a->q + (token * a->heads + head) * dim);
+		of->last[r] = last;
+		of->first[r] = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
+		if (!pairs)
+			query_begin(t, r, query_of(t, task, r0 + r));
 	}
-	t->end = t->last[rows - 1] + 1;
+	if (pairs)
+		queries_bf16(t, task);
+	of->end = of->last[count - 1] + 1;
+}
+
+/* Brings what segment `s` left of the rows to what the segments before it left. */
+static void segment_end(const struct attention_plan *plan, const struct attention_task *task, const struct tile *t,
+			u32 tiles, u32 s, u32 thread)
+{
+	for (u32 i = 0; i < tiles; i++) {
+		struct attention_rows *of = &t->lane.rows[i];
+		for (u32 r = 0; r < of->count; r++) {
+			struct attention_partial to = attention_partial(plan, task, thread, of->row + r);
+			struct attention_partial from = {&of->best[r], &of->sum[r],
+							 of->acc + (size_t)r * t->lane.width};
+			if (s == task->segment)
+				take_row(to, from, t->lane.width);
+			else
+				merge_row(to, from, t->lane.width);
+		}
+	}
 }
 
 /* `next`: the task that this thread takes afterwards, or the same one. */
@@ -364,33 +448,25 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 	struct tile t;
 	t.a = a;
 	t.lane = attention_lane(plan, thread);
+	t.row = task.row;
+	t.kv_head = task.kv_head;
+	t.words = kern_kv_words(&a->kv);
 	t.following_count = 0;
 	if (next != index && a->kv.block_size % GROUP == 0)
 		find_following(&t, &following);
 	for (u32 i = 0; i < tiles; i++) {
-		u32 r0 = (u32)((u64)rows * i / tiles), count = (u32)((u64)rows * (i + 1) / tiles) - r0;
-		tile_begin(&t, &task, r0, count);
-		for (u32 s = task.segment; s < task.segment_end; s++) {
-			u32 begin = s * ATTENTION_SEGMENT,
-			    segment_end = kern_min(begin + ATTENTION_SEGMENT, t.end);
-			segment_run(&t, begin, segment_end > begin ? segment_end : begin);
-			for (u32 r = 0; r < count; r++) {
-				struct attention_partial to = attention_partial(plan, &task, thread, r0 + r);
-				struct attention_partial from = {&t.best[r], &t.sum[r],
-								 t.lane.acc + (size_t)r * t.lane.width};
-				if (s == task.segment) {
-					*to.best = -INFINITY;
-					*to.sum = 0;
-					memset(to.acc, 0, t.lane.width * sizeof(float));
-				}
-				merge_row(to, from, t.lane.width);
-			}
-		}
-		for (u32 r = 0; r < count && !plan->divided; r++)
-			write_row(a, attention_partial(plan, &task, thread, r0 + r),
-				  a->query_start[task.row] + task.query + (r0 + r) / group,
-				  task.kv_head * group + (r0 + r) % group);
+		u32 r0 = (u32)((u64)rows * i / tiles);
+		rows_begin(&t, &task, i, r0, (u32)((u64)rows * (i + 1) / tiles) - r0);
 	}
+	t.end = t.lane.rows[tiles - 1].end;
+	for (u32 s = task.segment; s < task.segment_end; s++) {
+		u32 begin = s * ATTENTION_SEGMENT, end = kern_min(begin + ATTENTION_SEGMENT, t.end);
+		segment_run(&t, tiles, begin, end > begin ? end : begin);
+		segment_end(plan, &task, &t, tiles, s, thread);
+	}
+	for (u32 r = 0; r < rows && !plan->divided; r++)
+		write_row(a, attention_partial(plan, &task, thread, r), a->query_start[task.row] + task.query + r / group,
+			  task.kv_head * group + r % group);
 }
 
 static void run_tasks(void *arg, u32 task, u32 thread)

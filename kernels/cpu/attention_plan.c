@@ -26,16 +26,26 @@ static u32 rows_a_task(u32 group, u32 limit)
 	return group < limit ? limit / group * group : group;
 }
 
-/* Scores, scales of keys and values, weights in 16 bits; queries, sums and whole sums; partials, gathered
- * keys.
- */
+/* How many times ATTENTION_ROWS query heads a task has, at most. */
+static u32 tiles_a_task(u32 group)
+{
+	return kern_ceil(rows_a_task(group, ATTENTION_TASK_ROWS), ATTENTION_ROWS);
+}
+
+/* What is known of the rows; scores, weights in 16 bits, whole sums; the rows' queries and sums. */
+static size_t rows_bytes(u32 width, u32 group)
+{
+	size_t tiles = tiles_a_task(group), bytes = ATTENTION_ROWS * ATTENTION_PART * (sizeof(float) + sizeof(int16_t));
+	return kern_align(tiles * sizeof(struct attention_rows)) + bytes +
+	       (1 + 2 * tiles) * ATTENTION_ROWS * width * sizeof(float);
+}
+
+/* The above, partials, gathered keys. */
 static size_t lane_bytes(u32 head_dim, u32 group, bool gathers)
 {
-	size_t width = width_of(head_dim), bytes = ATTENTION_ROWS * ATTENTION_PART * sizeof(float);
-	bytes += ATTENTION_ROWS * ATTENTION_PART * sizeof(int16_t) +
-		 3 * ATTENTION_ROWS * width * sizeof(float);
-	bytes += rows_a_task(group, ATTENTION_TASK_ROWS) * partial_bytes((u32)width);
-	return kern_align(bytes) +
+	u32 width = width_of(head_dim);
+	size_t partials = rows_a_task(group, ATTENTION_TASK_ROWS) * partial_bytes(width);
+	return kern_align(rows_bytes(width, group) + partials) +
 	       (gathers ? kern_align(2 * (size_t)ATTENTION_PART * (head_dim + 1) * sizeof(float)) : 0);
 }
 
@@ -80,6 +90,7 @@ void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const s
 	at += kern_align((size_t)(a->rows + 1) * sizeof(u32));
 	p->lanes = at;
 	p->lane_bytes = lane_bytes(a->kv.head_dim, group, a->kv.block_size % GROUP != 0);
+	p->partials_at = rows_bytes(p->width, group);
 	at += threads * p->lane_bytes;
 	ASSERT(at <= end);
 	p->partials = (float *)(void *)at;
@@ -127,14 +138,15 @@ struct attention_task attention_task(const struct attention_plan *p, u32 index)
 
 struct attention_lane attention_lane(const struct attention_plan *p, u32 thread)
 {
-	u32 width = p->width, group = p->a->heads / p->a->kv.kv_heads;
+	u32 width = p->width, group = p->a->heads / p->a->kv.kv_heads, tiles = tiles_a_task(group);
 	struct attention_lane lane = {.width = width};
 	char *base = p->lanes + thread * p->lane_bytes;
-	lane.scores = (float *)(void *)base;
-	lane.q = lane.scores + ATTENTION_ROWS * ATTENTION_PART;
-	lane.sums = (i32 *)(void *)(lane.q + ATTENTION_ROWS * width);
-	lane.weights = (int16_t *)(void *)(lane.sums + ATTENTION_ROWS * width);
-	lane.acc = (float *)(void *)(lane.weights + ATTENTION_ROWS * ATTENTION_PART);
+	lane.rows = (struct attention_rows *)(void *)base;
+	lane.scores = (float *)(void *)(base + kern_align(tiles * sizeof(*lane.rows)));
+	lane.weights = (int16_t *)(void *)(lane.scores + ATTENTION_ROWS * ATTENTION_PART);
+	lane.sums = (i32 *)(void *)(lane.weights + ATTENTION_ROWS * ATTENTION_PART);
+	lane.q = (float *)(void *)(lane.sums + ATTENTION_ROWS * width);
+	lane.acc = lane.q + (size_t)tiles * ATTENTION_ROWS * width;
 	lane.gathered = (u32 *)(void *)(base + lane_bytes(p->a->kv.head_dim, group, false));
 	return lane;
 }
@@ -142,12 +154,8 @@ struct attention_lane attention_lane(const struct attention_plan *p, u32 thread)
 struct attention_partial attention_partial(const struct attention_plan *p, const struct attention_task *task,
 					   u32 thread, u32 r)
 {
-	float *rows =
-		p->partials + (size_t)task->index * p->rows_a_task * partial_bytes(p->width) / sizeof(float);
-	if (!p->divided) {
-		struct attention_lane lane = attention_lane(p, thread);
-		rows = lane.acc + ATTENTION_ROWS * p->width;
-	}
-	float *at = rows + r * partial_bytes(p->width) / sizeof(float);
+	char *rows = p->divided ? (char *)p->partials + (size_t)task->index * p->rows_a_task * partial_bytes(p->width)
+				: p->lanes + thread * p->lane_bytes + p->partials_at;
+	float *at = (float *)(void *)(rows + r * partial_bytes(p->width));
 	return (struct attention_partial){at, at + 1, at + PARTIAL_HEAD};
 }

@@ -22,7 +22,7 @@ struct attention_plan {
 	u32 tasks;
 	u32 width; /* floats of a row of sums: head_dim rounded up to vectors */
 	char *lanes;
-	size_t lane_bytes;
+	size_t lane_bytes, partials_at; /* at: of a lane, where no task is divided, the partials of a task's rows */
 	float *partials; /* divided: [tasks][rows_a_task] */
 	bool follows; /* a thread's next task is known: its first keys are asked for beside its last values */
 	struct shares shares; /* of the tasks, where there are any */
@@ -36,14 +36,28 @@ struct attention_task {
 	u32 segment, segment_end;
 };
 
+/* Query heads of a task that are computed side by side. */
+struct attention_rows {
+	u32 row, count; /* the first, of the task's; at most ATTENTION_ROWS */
+	u32 end;	/* of the keys that any of them sees */
+	u32 first[ATTENTION_ROWS], last[ATTENTION_ROWS]; /* keys that each sees */
+	/* 8-bit integers: what a row's whole numbers count, and what the offset of the keys adds to a sum */
+	float q_unit[ATTENTION_ROWS];
+	u32 q_excess[ATTENTION_ROWS];
+	float *q; /* [width][ATTENTION_ROWS] scaled, in the form that the products want */
+	/* of the segment so far */
+	float best[ATTENTION_ROWS], sum[ATTENTION_ROWS];
+	float *acc; /* [ATTENTION_ROWS][width] */
+};
+
 /* The work area of a thread. */
 struct attention_lane {
+	struct attention_rows *rows; /* all of a task */
 	float *scores;	  /* [ATTENTION_ROWS][ATTENTION_PART] */
 	int16_t *weights; /* [ATTENTION_ROWS][ATTENTION_PART] softmax weights in 16 bits, where products want
 			     them */
-	float *q;	  /* [width][ATTENTION_ROWS] scaled, in the form that the products want */
 	i32 *sums;	  /* [ATTENTION_ROWS][width] of 8-bit integers, of a part */
-	float *acc;	  /* [ATTENTION_ROWS][width] */
+	float *q, *acc;	  /* of all `rows`, one after the other */
 	/* Of blocks that hold no whole groups: [ATTENTION_PART / 16][words][16] keys, [ATTENTION_PART][words]
 	 * values, [ATTENTION_PART / 16][2][16] scales. */
 	u32 *gathered;

@@ -55,7 +55,7 @@ static ALWAYS_INLINE void scores_f32(const struct tile *t, u32 v0, u32 rows, u32
 {
 	vec sum[ATTENTION_ROWS][4];
 	const struct score_cursor c = scores_begin(t, v0, vecs);
-	const float *q = t->lane.q;
+	const float *q = t->of->q;
 	FOR_SUMS(rows, vecs)
 	sum[r][v] = vec_zero();
 	for (u32 d = 0; d < t->words; d++, q += ATTENTION_ROWS) {
@@ -77,7 +77,7 @@ static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 rows, u3
 {
 	vec sum[ATTENTION_ROWS][4];
 	const struct score_cursor c = scores_begin(t, v0, vecs);
-	const float *q = t->lane.q; /* pairs of bf16 */
+	const float *q = t->of->q; /* pairs of bf16 */
 	FOR_SUMS(rows, vecs)
 	sum[r][v] = vec_zero();
 	for (u32 d = 0; d < t->words; d++, q += ATTENTION_ROWS) {
@@ -98,7 +98,7 @@ static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 rows, u3
 {
 	vec sum[ATTENTION_ROWS][4];
 	const struct score_cursor c = scores_begin(t, v0, vecs);
-	const float *q = t->lane.q;
+	const float *q = t->of->q;
 	FOR_SUMS(rows, vecs)
 	sum[r][v] = vec_zero();
 	for (u32 d = 0; d < t->words; d++, q += 2 * ATTENTION_ROWS) {
@@ -131,9 +131,9 @@ static ALWAYS_INLINE void scores_i8(const struct tile *t, u32 v0, u32 rows, u32 
 {
 	ivec sum[ATTENTION_ROWS][4];
 	const struct score_cursor c = scores_begin(t, v0, vecs);
-	const int *q = (const int *)(const void *)t->lane.q; /* pairs of dimensions 0 and 2, then 1 and 3 */
+	const int *q = (const int *)(const void *)t->of->q; /* pairs of dimensions 0 and 2, then 1 and 3 */
 	FOR_SUMS(rows, vecs)
-	sum[r][v] = IVEC(set1_epi32)((int)(0u - t->q_excess[r]));
+	sum[r][v] = IVEC(set1_epi32)((int)(0u - t->of->q_excess[r]));
 	for (u32 d = 0; d < t->words; d++, q += 2 * ATTENTION_ROWS) {
 		scores_ahead(&c, vecs, d);
 #pragma GCC unroll 4
@@ -156,7 +156,7 @@ static ALWAYS_INLINE void scores_i8(const struct tile *t, u32 v0, u32 rows, u32 
 #pragma GCC unroll 8
 		for (u32 r = 0; r < rows; r++)
 			vec_store(scores_at(t, r, v0 + v),
-				  vec_mul(vec_mul(IVEC(cvtepi32_ps)(sum[r][v]), vec_set1(t->q_unit[r])),
+				  vec_mul(vec_mul(IVEC(cvtepi32_ps)(sum[r][v]), vec_set1(t->of->q_unit[r])),
 					  scale));
 	}
 }
@@ -165,7 +165,7 @@ static ALWAYS_INLINE void scores_f8(const struct tile *t, u32 v0, u32 rows, u32 
 {
 	vec sum[ATTENTION_ROWS][4];
 	const struct score_cursor c = scores_begin(t, v0, vecs);
-	const float *q = t->lane.q;
+	const float *q = t->of->q;
 	FOR_SUMS(rows, vecs)
 	sum[r][v] = vec_zero();
 	for (u32 d = 0; d < t->words; d++, q += 4 * ATTENTION_ROWS) {

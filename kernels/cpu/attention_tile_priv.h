@@ -38,19 +38,17 @@ enum {
 struct tile {
 	const struct kern_attention_args *a;
 	struct attention_lane lane;
-	u32 rows;
-	u32 row, kv_head;				 /* of the batch */
-	u32 first[ATTENTION_ROWS], last[ATTENTION_ROWS]; /* keys that a row of the tile sees */
-	u32 end;					 /* of the keys that any of them sees */
-	u32 words;					 /* of a key or value */
-	/* 8-bit integers: what a row's whole numbers count, and what the offset of the keys adds to a sum */
-	float q_unit[ATTENTION_ROWS], weight_unit[ATTENTION_ROWS];
-	u32 q_excess[ATTENTION_ROWS], weight_excess[ATTENTION_ROWS];
-	/* of the segment so far; `lane.acc` goes with them */
-	float best[ATTENTION_ROWS], sum[ATTENTION_ROWS];
+	u32 row, kv_head; /* of the batch */
+	u32 words;	  /* of a key or value */
+	u32 end;	  /* of the keys that any row of the task sees */
+	struct attention_rows *of; /* those at work */
+	/* Of their weights in 8-bit integers: what whole numbers count, and what the offset of the values adds to a sum. */
+	float weight_unit[ATTENTION_ROWS];
+	u32 weight_excess[ATTENTION_ROWS];
 	float rescale[ATTENTION_ROWS];
+	u32 count; /* of the part's keys that they see */
 	/* the keys of a part, by groups */
-	u32 count;
+	u32 groups;
 	const char *keys[GROUPS];
 	size_t key_stride; /* bytes from a word to the next */
 	const char *values[GROUPS];
@@ -63,9 +61,9 @@ struct tile {
 	u32 following_count;
 };
 
-/* Calls body(n) with the constant n = t->rows. */
+/* Calls body(n) with the constant n = t->of->count. */
 #define FOR_ROWS(body)         \
-	switch (t->rows) {     \
+	switch (t->of->count) { \
 	case 1:                \
 		body(1) break; \
 	case 2:                \

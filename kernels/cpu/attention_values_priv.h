@@ -27,7 +27,7 @@ enum { I8_ROWS = 2, I8_VECS = 4 };
 /* Asks for a quarter of what is AHEAD of key i's group; i is a multiple of 4. */
 static ALWAYS_INLINE void values_ahead(const struct tile *t, u32 i)
 {
-	const char *at = t->ahead[kern_ceil(t->count, GROUP) + i / GROUP + AHEAD];
+	const char *at = t->ahead[t->groups + i / GROUP + AHEAD];
 	u32 quarter = i % GROUP / 4;
 	for (u32 line = t->words * quarter / 4; line < t->words * (quarter + 1) / 4; line++)
 		__builtin_prefetch(at + (size_t)line * LINE, 0, 3);
@@ -78,7 +78,7 @@ static ALWAYS_INLINE void values_tile(const struct tile *t, enum value_kind kind
 				      u32 rows, u32 vecs, u32 tail)
 {
 	vec sum[ATTENTION_ROWS][4];
-	float *acc = t->lane.acc + d0;
+	float *acc = t->of->acc + d0;
 	const float *p = t->lane.scores;
 	u32 width = t->lane.width, first = d0 * value_bytes(kind);
 	FOR_SUMS_OF(rows, vecs)
@@ -120,7 +120,7 @@ static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 begin, u32 end, u
 				     u32 tail)
 {
 	vec sum[ATTENTION_ROWS][4];
-	float *acc = t->lane.acc + d0;
+	float *acc = t->of->acc + d0;
 	u32 width = t->lane.width;
 	FOR_SUMS_OF(rows, 2 * blocks)
 	sum[r][v] = vec_load(acc + (size_t)r * width + v * VEC_LANES);
@@ -205,34 +205,34 @@ static ALWAYS_INLINE void wholes_rows(const struct tile *t, u32 begin, u32 end, 
 static void wholes_chunk(const struct tile *t, u32 begin, u32 end)
 {
 	u32 r = 0;
-	for (; r + I8_ROWS <= t->rows; r += I8_ROWS)
+	for (; r + I8_ROWS <= t->of->count; r += I8_ROWS)
 		wholes_rows(t, begin, end, r, I8_ROWS);
-	for (; r + 2 <= t->rows; r += 2)
+	for (; r + 2 <= t->of->count; r += 2)
 		wholes_rows(t, begin, end, r, 2);
-	if (r < t->rows)
+	if (r < t->of->count)
 		wholes_rows(t, begin, end, r, 1);
 }
 
 /* acc = acc * rescale, and for whole numbers + what the part's sums stand for. */
 static void rescale_rows(const struct tile *t)
 {
-	for (u32 r = 0; r < t->rows; r++)
+	for (u32 r = 0; r < t->of->count; r++)
 		for (u32 d = 0; d < t->lane.width; d += VEC_LANES) {
-			float *acc = t->lane.acc + (size_t)r * t->lane.width + d;
+			float *acc = t->of->acc + (size_t)r * t->lane.width + d;
 			vec_store(acc, vec_mul(vec_load(acc), vec_set1(t->rescale[r])));
 		}
 }
 
 static void add_wholes(const struct tile *t)
 {
-	for (u32 r = 0; r < t->rows; r++)
+	for (u32 r = 0; r < t->of->count; r++)
 		for (u32 d = 0; d < t->lane.width; d += VEC_LANES) {
 			size_t at = (size_t)r * t->lane.width + d;
 			ivec whole = IVEC(sub_epi32)(IVEC_LOAD(t->lane.sums + at),
 						     IVEC(set1_epi32)((int)t->weight_excess[r]));
-			vec_store(t->lane.acc + at,
+			vec_store(t->of->acc + at,
 				  vec_fma(IVEC(cvtepi32_ps)(whole), vec_set1(t->weight_unit[r]),
-					  vec_load(t->lane.acc + at)));
+					  vec_load(t->of->acc + at)));
 		}
 }
 
@@ -242,7 +242,7 @@ static void part_values(const struct tile *t)
 	enum kern_dtype dtype = t->a->kv.dtype;
 	rescale_rows(t);
 	if (dtype == KERN_I8)
-		memset(t->lane.sums, 0, (size_t)t->rows * t->lane.width * sizeof(i32));
+		memset(t->lane.sums, 0, (size_t)t->of->count * t->lane.width * sizeof(i32));
 	for (u32 begin = 0; begin < t->count; begin += CHUNK) {
 		u32 end = kern_min(begin + CHUNK, t->count);
 #define CHUNK_F32(n) values_chunk(t, VALUES_F32, begin, end, n, VALUE_VECS(n));
@@ -277,6 +277,15 @@ static u32 block_vecs(enum kern_dtype dtype)
 static void write_sums(float *out, const float *acc, u32 dim, u32 vecs, float factor)
 {
 	enum { QUADS = VEC_LANES / 4 }; /* four dimensions stay together */
+#if VEC_LANES == 16
+	const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+	for (; vecs == 2 && dim >= 2 * VEC_LANES; dim -= 2 * VEC_LANES, acc += 2 * VEC_LANES, out += 2 * VEC_LANES) {
+		__m512i x = (__m512i)vec_mul(vec_load(acc), vec_set1(factor));
+		__m512i y = (__m512i)vec_mul(vec_load(acc + VEC_LANES), vec_set1(factor));
+		vec_store(out, (vec)_mm512_permutex2var_epi64(x, low, y));
+		vec_store(out + VEC_LANES, (vec)_mm512_permutex2var_epi64(x, high, y));
+	}
+#endif
 	const __m128 f = _mm_set1_ps(factor);
 	u32 block = 0, part = 0, v = 0; /* the first quad of the block, the 128-bit part, the vector */
 	for (u32 d = 0; d < dim; d += 4) {

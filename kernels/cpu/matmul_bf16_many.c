@@ -1,5 +1,6 @@
 /* Matrix product of many rows with bf16 weights for AVX-512 with BF16. The sums are those of cpu/matmul_bf16.c, to the
  * bit. */
+#include "kernels/cpu/lace_bf16_priv.h"
 #include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_priv.h"
@@ -10,60 +11,28 @@ enum {
 	TILE_ROWS = 12, /* 12 x 2 sums, 2 weights, inputs: 28 of 32 registers */
 	VECS = KERN_PANEL / VEC_LANES,
 	K_BLOCK = BLOCKED_K_MAX, /* 64 KiB of a panel; shorter blocks begin and end sums more often than caches gain */
-	UNITS = 16,    /* of every row that are rounded and laced at once */
-	QUAD = 4,      /* rows whose units are laced into each other */
 };
 
 /* ---------------------------------------------------------------- inputs */
 
-/* UNITS units of 2 values of a row, rounded; zeros from the count-th value on. */
-static ALWAYS_INLINE __m512i round_units(const float *x, u32 count)
-{
-	vec low = vec_load_n(x, kern_min(count, VEC_LANES));
-	vec high = count > VEC_LANES ? vec_load_n(x + VEC_LANES, count - VEC_LANES) : vec_zero();
-	return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-}
-
-/* 16 units of 4 rows to [16][rows], of which these are four neighbours. */
-static ALWAYS_INLINE void lace_quad(const __m512i row[QUAD], char *to, u32 rows, u32 units)
-{
-	__m512i low[2] = {_mm512_unpacklo_epi32(row[0], row[1]), _mm512_unpacklo_epi32(row[2], row[3])};
-	__m512i high[2] = {_mm512_unpackhi_epi32(row[0], row[1]), _mm512_unpackhi_epi32(row[2], row[3])};
-	/* Lane l of four[u] has unit 4 * l + u. */
-	__m512i four[QUAD] = {_mm512_unpacklo_epi64(low[0], low[1]), _mm512_unpackhi_epi64(low[0], low[1]),
-			      _mm512_unpacklo_epi64(high[0], high[1]), _mm512_unpackhi_epi64(high[0], high[1])};
-	char *at[QUAD];
-#pragma GCC unroll 4
-	for (u32 u = 0; u < QUAD; u++)
-		at[u] = to + (size_t)u * rows * 4;
-#define STORE_LANE(l)                                                                                  \
-	_Pragma("GCC unroll 4") for (u32 u = 0; u < QUAD; u++) if ((l) * QUAD + u < units)             \
-		_mm_storeu_si128((__m128i *)(void *)(at[u] + (size_t)(l) * QUAD * rows * 4),           \
-				 _mm512_extracti32x4_epi32(four[u], l));
-	STORE_LANE(0)
-	STORE_LANE(1)
-	STORE_LANE(2)
-	STORE_LANE(3)
-#undef STORE_LANE
-}
-
 static void pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
 {
 	const size_t stride = j->a->x_stride;
+	const vec one = vec_set1(1);
 	x += k;
-	for (u32 done = 0; done < count; done += 2 * UNITS, to += (size_t)UNITS * rows * 4) {
-		u32 values = kern_min(count - done, 2 * UNITS), units = kern_ceil(values, 2);
-		for (u32 r = 0; r < rows; r += QUAD) {
+	for (u32 done = 0; done < count; done += 2 * LACE_UNITS, to += (size_t)LACE_UNITS * rows * 4) {
+		u32 values = kern_min(count - done, 2 * LACE_UNITS), units = kern_ceil(values, 2);
+		for (u32 r = 0; r < rows; r += LACE_ROWS) {
 			/* The last four rows: some of them may be here a second time. */
-			u32 first = kern_min(r, rows - QUAD);
-			__m512i row[QUAD];
+			u32 first = kern_min(r, rows - LACE_ROWS);
+			__m512i row[LACE_ROWS];
 #pragma GCC unroll 4
-			for (u32 i = 0; i < QUAD; i++)
-				row[i] = round_units(x + (first + i) * stride + done, values);
-			if (units == UNITS)
-				lace_quad(row, to + first * 4, rows, UNITS);
+			for (u32 i = 0; i < LACE_ROWS; i++)
+				row[i] = lace_round(x + (first + i) * stride + done, values, one);
+			if (units == LACE_UNITS)
+				lace_store(row, to + first * 4, rows, LACE_UNITS);
 			else
-				lace_quad(row, to + first * 4, rows, units);
+				lace_store(row, to + first * 4, rows, units);
 		}
 	}
 }
