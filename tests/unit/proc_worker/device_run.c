@@ -9,6 +9,8 @@
 
 #define OK(call) cr_assert_eq(call, ERR_OK, "%s", em.text)
 
+enum { PAUSE_EVERY = 16 };
+
 static struct err_msg em;
 
 /* ---------------------------------------------------------------- opening */
@@ -50,7 +52,11 @@ void device_run_read(struct device_run *d, const struct device_run_config *confi
 {
 	memset(d, 0, sizeof(*d));
 	d->config = *config;
-	d->random = config->seed;
+	d->rows = (struct request_rows){.rows_max = config->rows_max,
+					.tokens_max = config->tokens_max,
+					.block_size = config->block_size,
+					.chunk = config->chunk,
+					.random = config->seed};
 	setenv("TERCET_CUDA_KERNELS", CUDA_EMU_OBJECT, 1);
 	setenv("CUDA_EMU_SCHEDULE", "random:5", 0); /* streams run as late as they may: no event is missing by luck */
 	OK(device_open(&d->device, 0, &em));
@@ -75,12 +81,9 @@ void device_run_open(struct device_run *d, const struct device_run_config *confi
 				      .host_block_count = config->host_blocks};
 	OK(batch_state_create(&d->batch, &limits, &em));
 	mirror_init(&d->mirror, config->block_size);
-	for (u32 i = 0; i < config->blocks; i++)
-		d->free_blocks[d->free_count++] = i;
+	request_rows_init(&d->rows, config->blocks);
 	for (u32 i = 0; i < config->host_blocks; i++)
 		d->free_host[d->free_host_count++] = i;
-	for (u32 i = 0; i < MIRROR_ROWS; i++)
-		d->row_request[i] = -1;
 }
 
 void device_run_close(struct device_run *d)
@@ -94,32 +97,6 @@ void device_run_close(struct device_run *d)
 }
 
 /* ---------------------------------------------------------------- planning */
-
-static u32 next(struct device_run *d)
-{
-	d->random = d->random * 6364136223846793005u + 1442695040888963407u;
-	return (u32)(d->random >> 33);
-}
-
-/* In random order, so that tables are not contiguous. */
-static u32 take_block(struct device_run *d)
-{
-	cr_assert_gt(d->free_count, 0);
-	u32 at = next(d) % d->free_count, block = d->free_blocks[at];
-
-	d->free_blocks[at] = d->free_blocks[--d->free_count];
-	return block;
-}
-
-static void drop(struct device_run *d, u32 row)
-{
-	const struct mirror_row *m = &d->mirror.rows[row];
-
-	for (u32 i = 0; i < m->block_count; i++)
-		d->free_blocks[d->free_count++] = m->blocks[i];
-	mirror_drop(&d->mirror, row);
-	d->row_request[row] = -1;
-}
 
 /* In the step that drops the row. */
 static void swap_out(struct device_run *d, u32 row, u32 index)
@@ -158,47 +135,26 @@ static u32 swap_in(struct device_run *d, u32 index, const u32 *blocks)
 static void drop_rows(struct device_run *d)
 {
 	for (u32 row = 0; row < d->config.rows_max; row++) {
-		int i = d->row_request[row];
+		int i = d->rows.of_row[row];
 		if (i < 0)
 			continue;
-		if (d->planned[i] == d->requests[i].output_count) {
+		if (d->planned[i] == d->rows.requests[i].output_count) {
 			d->done[i] = true;
-			drop(d, row);
-		} else if (d->config.preempt_every && next(d) % d->config.preempt_every == 0) {
+			request_rows_drop(&d->rows, &d->mirror, row);
+		} else if (d->config.preempt_every && request_rows_draw(&d->rows) % d->config.preempt_every == 0) {
 			d->started[i] = false;
 			swap_out(d, row, (u32)i);
-			drop(d, row);
+			request_rows_drop(&d->rows, &d->mirror, row);
 		}
 	}
 }
 
 static void add(struct device_run *d, u32 row, u32 index)
 {
-	struct driver_request *q = &d->requests[index];
-	u32 tokens[MIRROR_TOKENS], blocks[MIRROR_BLOCKS];
-	u32 count = q->prompt_count + q->outputs;
-	u32 block_count = (count + d->config.block_size - 1) / d->config.block_size;
+	u32 blocks[MIRROR_BLOCKS], count = request_rows_take_blocks(&d->rows, index, blocks);
+	u32 computed = swap_in(d, index, blocks);
 
-	memcpy(tokens, q->prompt, q->prompt_count * sizeof(u32));
-	memcpy(tokens + q->prompt_count, q->output, q->outputs * sizeof(u32));
-	for (u32 i = 0; i < block_count; i++)
-		blocks[i] = take_block(d);
-	struct mirror_add a = {.row = row,
-			       .seq = ++d->next_seq,
-			       .tokens = tokens,
-			       .token_count = count,
-			       .prompt_count = q->prompt_count,
-			       .computed = swap_in(d, index, blocks),
-			       .blocks = blocks,
-			       .block_count = block_count,
-			       .params = q->params,
-			       .stop_ids = q->stop_ids,
-			       .stop_count = q->stop_count,
-			       .bias_ids = q->bias_ids,
-			       .bias_values = q->bias_values,
-			       .bias_count = q->bias_count};
-	mirror_add(&d->mirror, &a);
-	d->row_request[row] = (int)index;
+	request_rows_add(&d->rows, &d->mirror, row, index, blocks, count, computed);
 	d->started[index] = true;
 }
 
@@ -206,35 +162,13 @@ static void add(struct device_run *d, u32 row, u32 index)
 static void add_rows(struct device_run *d)
 {
 	for (u32 row = 0; row < d->config.rows_max; row++) {
-		u32 first = next(d) % d->request_count;
-		for (u32 i = 0; d->row_request[row] < 0 && i < d->request_count; i++) {
+		u32 first = request_rows_draw(&d->rows) % d->request_count;
+		for (u32 i = 0; d->rows.of_row[row] < 0 && i < d->request_count; i++) {
 			u32 index = (first + i) % d->request_count;
-			bool waits = d->planned[index] != d->requests[index].outputs;
+			bool waits = d->planned[index] != d->rows.requests[index].outputs;
 			waits |= d->swaps_out && d->host_count[index]; /* no step does both */
-			if (!d->started[index] && !waits && next(d) % 3)
+			if (!d->started[index] && !waits && request_rows_draw(&d->rows) % 3)
 				add(d, row, index);
-		}
-	}
-}
-
-static void plan_runs(struct device_run *d)
-{
-	u32 budget = d->config.tokens_max - d->config.rows_max;
-
-	for (u32 row = 0; row < d->config.rows_max; row++) {
-		struct mirror_row *m = &d->mirror.rows[row];
-		if (!m->present)
-			continue;
-		u32 left = m->known - m->computed;
-		if (left > 1) {
-			u32 run = left < d->config.chunk ? left : d->config.chunk;
-			run = run < budget ? run : budget;
-			budget -= run;
-			mirror_run(&d->mirror, row, run);
-		} else if (m->computed + 1 > m->block_count * d->config.block_size) {
-			mirror_grow(&d->mirror, row, take_block(d));
-		} else if (next(d) % 16 == 0) {
-			mirror_run(&d->mirror, row, 0); /* a pause */
 		}
 	}
 }
@@ -244,23 +178,17 @@ static void plan_runs(struct device_run *d)
 static void take_logprobs(struct device_run *d, const struct device_flight *f, const struct gpu_result *r)
 {
 	for (u32 i = 0, at = 0; i < r->lp.entries; at += r->lp.count[i++]) {
-		u32 entry = r->lp.entry[i], position = f->output[entry];
-		struct driver_request *q = &d->requests[f->request[entry]];
-		q->lp_count[position] = r->lp.count[i];
-		q->lp_rank[position] = r->lp.rank[i];
-		memcpy(q->lp_ids[position], r->lp.ids + at, r->lp.count[i] * sizeof(u32));
-		memcpy(q->lp_values[position], r->lp.values + at, r->lp.count[i] * sizeof(f32));
+		u32 entry = r->lp.entry[i];
+		struct logprob_list l = {r->lp.count[i], r->lp.rank[i], r->lp.ids + at, r->lp.values + at};
+		request_take_logprobs(&d->rows.requests[f->request[entry]], f->output[entry], &l);
 	}
 	for (u32 i = 0, at = 0; i < r->plp_entries; at += r->plp_count[i++]) {
-		u32 row = 0, position = r->plp_position[i];
+		struct logprob_list l = {r->plp_count[i], r->plp_rank[i], r->plp_ids + at, r->plp_values + at};
+		u32 row = 0;
 		while (row < MIRROR_ROWS && f->seq[row] != r->plp_seq[i])
 			row++;
 		cr_assert_lt(row, MIRROR_ROWS);
-		struct driver_request *q = &d->requests[f->of_row[row]];
-		q->plp_count[position] = r->plp_count[i];
-		q->plp_rank[position] = r->plp_rank[i];
-		memcpy(q->plp_ids[position], r->plp_ids + at, r->plp_count[i] * sizeof(u32));
-		memcpy(q->plp_values[position], r->plp_values + at, r->plp_count[i] * sizeof(f32));
+		request_take_prompt_logprobs(&d->rows.requests[f->of_row[row]], r->plp_position[i], &l);
 	}
 }
 
@@ -275,7 +203,7 @@ static void collect(struct device_run *d)
 	cr_assert_eq(r.count, f->count);
 	cr_assert_leq(r.started_ns, r.done_ns);
 	for (u32 i = 0; i < r.count; i++) {
-		struct driver_request *q = &d->requests[f->request[i]];
+		struct driver_request *q = &d->rows.requests[f->request[i]];
 		cr_assert_lt(r.tokens[i], d->model.vocab_size);
 		cr_assert_eq(q->outputs, f->output[i]);
 		q->output[q->outputs++] = r.tokens[i];
@@ -302,10 +230,10 @@ static void capture(struct device_run *d, struct device_flight *f)
 	*f = (struct device_flight){.step = b->step, .count = b->sample_count};
 	for (u32 row = 0; row < d->config.rows_max; row++) {
 		f->seq[row] = b->rows[row].seq;
-		f->of_row[row] = d->row_request[row];
+		f->of_row[row] = d->rows.of_row[row];
 	}
 	for (u32 i = 0; i < b->sample_count; i++) {
-		u32 row = b->sample_rows[i], request = (u32)d->row_request[row];
+		u32 row = b->sample_rows[i], request = (u32)d->rows.of_row[row];
 		f->request[i] = request;
 		f->output[i] = d->planned[request]++;
 		f->row[i] = row;
@@ -339,7 +267,7 @@ static bool all_done(const struct device_run *d)
 void device_run_requests(struct device_run *d, struct driver_request *requests, u32 count)
 {
 	cr_assert_leq(count, COUNT_OF(d->done));
-	d->requests = requests;
+	d->rows.requests = requests;
 	d->request_count = count;
 	memset(d->planned, 0, sizeof(d->planned));
 	memset(d->started, 0, sizeof(d->started));
@@ -351,7 +279,7 @@ void device_run_requests(struct device_run *d, struct driver_request *requests, 
 		d->swaps_out = false;
 		drop_rows(d);
 		add_rows(d);
-		plan_runs(d);
+		request_rows_plan(&d->rows, &d->mirror, PAUSE_EVERY);
 		step(d, mirror_end(&d->mirror));
 	}
 	drain(d);

@@ -40,19 +40,17 @@ struct device_run {
 	struct gpu *gpu;
 	struct batch_state *batch;
 	struct mirror mirror;
-	struct driver_request *requests;
+	struct request_rows rows;
 	u32 request_count;
 	u32 planned[64];	      /* outputs that steps were queued for */
 	bool started[64], done[64];
-	int row_request[MIRROR_ROWS]; /* -1: free */
 	struct device_flight flights[GPU_RING];
 	u64 first_flight, next_flight;
-	u32 free_blocks[256], free_count;
 	u32 free_host[256], free_host_count;
 	u32 host_of[64][MIRROR_BLOCKS], host_count[64], host_computed[64]; /* of requests that wait */
 	u32 swapped_out, swapped_in; /* blocks */
 	bool swaps_out;		     /* the step that is being planned */
-	u64 random, next_seq, steps;
+	u64 steps;
 };
 
 /* Assert that everything works. `read` opens device and model, `open` makes the engine, too. */

@@ -73,133 +73,62 @@ void driver_open(struct driver *d, const struct driver_config *config)
 
 	memset(d, 0, sizeof(*d));
 	d->config = *config;
-	d->random = config->seed;
+	d->rows = (struct request_rows){.rows_max = config->rows_max,
+					.tokens_max = config->tokens_max,
+					.block_size = config->block_size,
+					.chunk = config->chunk,
+					.random = config->seed};
 	snprintf(d->run_dir, sizeof(d->run_dir), "/tmp/tercet-test-XXXXXX");
 	cr_assert(mkdtemp(d->run_dir));
 	driver_parallel(config->ranks, open_rank, &o);
 	for (u32 r = 0; r < config->ranks; r++)
 		cr_assert_eq(o.e[r], ERR_OK, "rank %u: %s", r, o.em[r].text);
 	mirror_init(&d->mirror, config->block_size);
-	d->block_count = d->runners[0]->block_count;
-	if (d->block_count > 400)
-		d->block_count = 400;
-	d->blocks = malloc(d->block_count * sizeof(u32));
-	for (u32 i = 0; i < d->block_count; i++)
-		d->blocks[i] = i;
-	for (u32 i = 0; i < MIRROR_ROWS; i++)
-		d->row_request[i] = -1;
+	u32 blocks = d->runners[0]->block_count;
+	request_rows_init(&d->rows, blocks < 400 ? blocks : 400);
 }
 
 void driver_close(struct driver *d)
 {
 	for (u32 r = d->config.ranks; r-- > 0;)
 		runner_destroy(&d->runners[r]);
-	free(d->blocks);
 	rmdir(d->run_dir);
 }
 
 /* ---------------------------------------------------------------- planning */
 
-static u32 next(struct driver *d)
-{
-	d->random = d->random * 6364136223846793005u + 1442695040888963407u;
-	return (u32)(d->random >> 33);
-}
-
-/* Blocks come back in random order, so that tables are not contiguous. */
-static u32 take_block(struct driver *d)
-{
-	cr_assert_gt(d->block_count, 0);
-	u32 at = next(d) % d->block_count;
-	u32 block = d->blocks[at];
-
-	d->blocks[at] = d->blocks[--d->block_count];
-	return block;
-}
-
-static void drop(struct driver *d, u32 row)
-{
-	const struct mirror_row *m = &d->mirror.rows[row];
-
-	for (u32 i = 0; i < m->block_count; i++)
-		d->blocks[d->block_count++] = m->blocks[i];
-	mirror_drop(&d->mirror, row);
-	d->row_request[row] = -1;
-}
-
 static void drop_rows(struct driver *d)
 {
 	for (u32 row = 0; row < d->config.rows_max; row++) {
-		int i = d->row_request[row];
+		int i = d->rows.of_row[row];
 		if (i < 0)
 			continue;
-		if (d->requests[i].outputs == d->requests[i].output_count) {
+		if (d->rows.requests[i].outputs == d->rows.requests[i].output_count) {
 			d->done[i] = true;
-			drop(d, row);
-		} else if (d->config.preempt_every && next(d) % d->config.preempt_every == 0) {
+			request_rows_drop(&d->rows, &d->mirror, row);
+		} else if (d->config.preempt_every && request_rows_draw(&d->rows) % d->config.preempt_every == 0) {
 			d->started[i] = false;
-			drop(d, row);
+			request_rows_drop(&d->rows, &d->mirror, row);
 		}
 	}
 }
 
 static void add(struct driver *d, u32 row, u32 index)
 {
-	struct driver_request *q = &d->requests[index];
-	u32 tokens[MIRROR_TOKENS], blocks[MIRROR_BLOCKS];
-	u32 count = q->prompt_count + q->outputs;
-	u32 block_count = (count + d->config.block_size - 1) / d->config.block_size;
+	u32 blocks[MIRROR_BLOCKS], count = request_rows_take_blocks(&d->rows, index, blocks);
 
-	memcpy(tokens, q->prompt, q->prompt_count * sizeof(u32));
-	memcpy(tokens + q->prompt_count, q->output, q->outputs * sizeof(u32));
-	for (u32 i = 0; i < block_count; i++)
-		blocks[i] = take_block(d);
-	struct mirror_add a = {.row = row,
-			       .seq = ++d->next_seq,
-			       .tokens = tokens,
-			       .token_count = count,
-			       .prompt_count = q->prompt_count,
-			       .blocks = blocks,
-			       .block_count = block_count,
-			       .params = q->params,
-			       .stop_ids = q->stop_ids,
-			       .stop_count = q->stop_count,
-			       .bias_ids = q->bias_ids,
-			       .bias_values = q->bias_values,
-			       .bias_count = q->bias_count};
-	mirror_add(&d->mirror, &a);
-	d->row_request[row] = (int)index;
+	request_rows_add(&d->rows, &d->mirror, row, index, blocks, count, 0);
 	d->started[index] = true;
 }
 
 static void add_rows(struct driver *d)
 {
 	for (u32 row = 0; row < d->config.rows_max; row++) {
-		u32 first = next(d) % d->request_count;
-		for (u32 i = 0; d->row_request[row] < 0 && i < d->request_count; i++) {
+		u32 first = request_rows_draw(&d->rows) % d->request_count;
+		for (u32 i = 0; d->rows.of_row[row] < 0 && i < d->request_count; i++) {
 			u32 index = (first + i) % d->request_count;
-			if (!d->started[index] && next(d) % 3)
+			if (!d->started[index] && request_rows_draw(&d->rows) % 3)
 				add(d, row, index);
-		}
-	}
-}
-
-static void plan_runs(struct driver *d)
-{
-	u32 budget = d->config.tokens_max - d->config.rows_max;
-
-	for (u32 row = 0; row < d->config.rows_max; row++) {
-		struct mirror_row *m = &d->mirror.rows[row];
-		if (!m->present)
-			continue;
-		u32 left = m->known - m->computed;
-		if (left > 1) {
-			u32 run = left < d->config.chunk ? left : d->config.chunk;
-			run = run < budget ? run : budget;
-			budget -= run;
-			mirror_run(&d->mirror, row, run);
-		} else if (m->computed + 1 > m->block_count * d->config.block_size) {
-			mirror_grow(&d->mirror, row, take_block(d));
 		}
 	}
 }
@@ -219,7 +148,7 @@ static enum err read_row_logits(struct driver *d, u32 rank, u32 index, struct er
 	struct runner *r = d->runners[rank];
 	u32 row = r->batch->run_rows[index], run = r->batch->run[row];
 	u32 begin = r->batch->computed[row] - run; /* after commit */
-	struct driver_request *q = &d->requests[d->row_request[row]];
+	struct driver_request *q = &d->rows.requests[d->rows.of_row[row]];
 	size_t vocab = r->model.vocab_size;
 	u32 tokens[MIRROR_ROWS];
 	float *logits;
@@ -254,7 +183,7 @@ static void step_rank(void *ctx, u32 rank)
 	struct stepping *s = ctx;
 
 	for (u32 i = 0; i < s->d->request_count; i++)
-		s->d->runners[rank]->keeps_tokens |= s->d->requests[i].prompt_logits != NULL;
+		s->d->runners[rank]->keeps_tokens |= s->d->rows.requests[i].prompt_logits != NULL;
 	s->e[rank] = runner_submit(s->d->runners[rank], s->step, &s->em[rank]);
 	if (!s->e[rank])
 		s->e[rank] = runner_collect(s->d->runners[rank], &s->em[rank]);
@@ -266,7 +195,7 @@ static struct driver_request *request_of(struct driver *d, u64 seq)
 {
 	for (u32 row = 0; row < MIRROR_ROWS; row++)
 		if (d->mirror.rows[row].present && d->mirror.rows[row].seq == seq)
-			return &d->requests[d->row_request[row]];
+			return &d->rows.requests[d->rows.of_row[row]];
 	cr_assert(false, "a result for sequence %llu, which does not run", (unsigned long long)seq);
 	return NULL;
 }
@@ -274,20 +203,12 @@ static struct driver_request *request_of(struct driver *d, u64 seq)
 static void take_logprobs(struct driver *d, const struct ipc_result *r)
 {
 	for (u32 i = 0, at = 0; i < r->lp_entry_count; at += r->lp_count[i++]) {
-		struct driver_request *q = request_of(d, r->seq[r->lp_entry[i]]);
-		u32 position = r->position[r->lp_entry[i]];
-		q->lp_count[position] = r->lp_count[i];
-		q->lp_rank[position] = r->lp_rank[i];
-		memcpy(q->lp_ids[position], r->lp_ids + at, r->lp_count[i] * sizeof(u32));
-		memcpy(q->lp_values[position], r->lp_values + at, r->lp_count[i] * sizeof(f32));
+		struct logprob_list l = {r->lp_count[i], r->lp_rank[i], r->lp_ids + at, r->lp_values + at};
+		request_take_logprobs(request_of(d, r->seq[r->lp_entry[i]]), r->position[r->lp_entry[i]], &l);
 	}
 	for (u32 i = 0, at = 0; i < r->plp_seq_count; at += r->plp_count[i++]) {
-		struct driver_request *q = request_of(d, r->plp_seq[i]);
-		u32 position = r->plp_position[i];
-		q->plp_count[position] = r->plp_count[i];
-		q->plp_rank[position] = r->plp_rank[i];
-		memcpy(q->plp_ids[position], r->plp_ids + at, r->plp_count[i] * sizeof(u32));
-		memcpy(q->plp_values[position], r->plp_values + at, r->plp_count[i] * sizeof(f32));
+		struct logprob_list l = {r->plp_count[i], r->plp_rank[i], r->plp_ids + at, r->plp_values + at};
+		request_take_prompt_logprobs(request_of(d, r->plp_seq[i]), r->plp_position[i], &l);
 	}
 }
 
@@ -315,7 +236,7 @@ static bool all_done(const struct driver *d)
 
 void driver_run(struct driver *d, struct driver_request *requests, u32 count)
 {
-	d->requests = requests;
+	d->rows.requests = requests;
 	d->request_count = count;
 	d->started = calloc(count, sizeof(bool));
 	d->done = calloc(count, sizeof(bool));
@@ -325,7 +246,7 @@ void driver_run(struct driver *d, struct driver_request *requests, u32 count)
 		mirror_begin(&d->mirror);
 		drop_rows(d);
 		add_rows(d);
-		plan_runs(d);
+		request_rows_plan(&d->rows, &d->mirror, 0);
 		s.step = mirror_end(&d->mirror);
 		driver_parallel(d->config.ranks, step_rank, &s);
 		for (u32 r = 0; r < d->config.ranks; r++)

@@ -4,7 +4,7 @@
 #define TERCET_TESTS_DRIVER_H
 
 #include "proc_worker/runner.h"
-#include "tests/unit/proc_worker/step_builder.h"
+#include "tests/unit/proc_worker/request_rows.h"
 
 enum { DRIVER_RANKS_MAX = 4 };
 
@@ -21,41 +21,15 @@ struct driver_config {
 	u64 seed;
 };
 
-struct driver_request {
-	const u32 *prompt;
-	u32 prompt_count;
-	u32 output_count;		      /* wanted */
-	const struct sampling_params *params; /* NULL: greedy */
-	const u32 *stop_ids;
-	u32 stop_count;
-	const u32 *bias_ids;
-	const f32 *bias_values;
-	u32 bias_count;
-	float *prompt_logits; /* [prompt_count][vocab] of the caller, or NULL */
-	/* What came out. */
-	u32 output[MIRROR_TOKENS];
-	u32 outputs;
-	u32 lp_ids[64][LOGPROBS_MAX + 1]; /* of the first outputs */
-	f32 lp_values[64][LOGPROBS_MAX + 1];
-	u32 lp_count[64], lp_rank[64];
-	u32 plp_ids[MIRROR_TOKENS][LOGPROBS_MAX + 1];
-	f32 plp_values[MIRROR_TOKENS][LOGPROBS_MAX + 1];
-	u32 plp_count[MIRROR_TOKENS], plp_rank[MIRROR_TOKENS];
-};
-
 struct driver {
 	struct driver_config config;
 	u32 rank_count;
 	struct runner *runners[DRIVER_RANKS_MAX];
 	char run_dir[64];
 	struct mirror mirror;
-	struct driver_request *requests;
+	struct request_rows rows;
 	u32 request_count;
-	int row_request[MIRROR_ROWS]; /* -1: free */
 	bool *started, *done;
-	u32 *blocks; /* a stack of free ones */
-	u32 block_count;
-	u64 random, next_seq;
 	u64 steps;
 };
 

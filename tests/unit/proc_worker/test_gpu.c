@@ -174,7 +174,7 @@ Test(gpu, preempted_rows_go_on_where_they_were, .timeout = 120)
 	u32 count = make_requests(REQUESTS, 101, 12);
 	c.preempt_every = 12;
 	run_model(&c, count);
-	cr_assert_gt(run.next_seq, count, "nothing was preempted");
+	cr_assert_gt(run.rows.next_seq, count, "nothing was preempted");
 	expect_near(&c, count, 0.3);
 	random_model_remove(&model);
 }
