@@ -288,3 +288,18 @@ def test_a_device_waits_for_tokens_before_it_samples():
                 choice = g.result()["choices"][0]
                 assert re.fullmatch("[a-z]{4} [0-9]{4}!", choice["text"]) and choice["finish_reason"] == "stop", choice
             assert rest.result()["choices"][0]["token_ids"] == alone
+
+
+@pytest.mark.skipif(SANITIZED, reason="the device's emulation has tests of its own there")
+def test_two_devices_follow_the_same_texts_also_through_a_scheduler_s_death():
+    """Which finds a step that both have queued up to its sampling, or one of them whole. A recomputed bfloat16 need not say the same."""
+    flags = ["--tensor-parallel-size", 2, "--max-num-seqs", 8, "--max-num-batched-tokens", 64, "--max-model-len", 128]
+    environment = {"TERCET_CUDA_KERNELS": str(KERNELS), "CUDA_EMU_NCCL_TIMEOUT": "0"}
+    with Engine("--device", "cuda", *flags, env=environment) as e, concurrent.futures.ThreadPoolExecutor(3) as pool:
+        got = [pool.submit(e.api.completions, "Once", guided_regex="([a-z]{2,5} [0-9]{2},){9}", max_tokens=110, temperature=1.0,
+                           seed=k + 1) for k in range(3)]
+        wait_until(lambda: e.api.metric("vllm:generation_tokens_total") > 9, 20, "the first tokens")
+        os.kill(e.pid_of("tercet-scheduler"), signal.SIGKILL)
+        for g in got:
+            choice = g.result()["choices"][0]
+            assert re.fullmatch("([a-z]{2,5} [0-9]{2},){9}", choice["text"]) and choice["finish_reason"] == "stop", choice
