@@ -50,6 +50,12 @@ static bool take_value(struct source *s, const char *field, enum tercet_grammar 
 	return true;
 }
 
+/* What asks for nothing is no answer without a grammar, but a mistake: null leaves a field out. */
+static bool refuse_empty(const struct source *s, const char *field, const char *right)
+{
+	return api_error_set(s->e, 400, field, NULL, "Field '%s' is empty; it must be %s, or null or left out.", field, right);
+}
+
 /* A schema as it is, or as text. */
 static bool take_schema(struct source *s, const char *field, json_val v)
 {
@@ -57,7 +63,8 @@ static bool take_schema(struct source *s, const char *field, json_val v)
 	size_t bytes;
 
 	if (json_string(v, &text, &bytes))
-		return bytes == 0 || take_text(s, field, TERCET_GRAMMAR_JSON_SCHEMA, text, bytes);
+		return bytes ? take_text(s, field, TERCET_GRAMMAR_JSON_SCHEMA, text, bytes)
+			     : refuse_empty(s, field, "a JSON Schema");
 	if (json_type(v) != JSON_OBJECT && json_type(v) != JSON_BOOL)
 		return api_error_field(s->e, field, v, "is not a schema", "an object, or the text of one");
 	return take_value(s, field, TERCET_GRAMMAR_JSON_SCHEMA, v);
@@ -71,6 +78,8 @@ static bool read_response_format(struct source *s, const struct openai_fields *f
 
 	if (!f->has_response_format || json_string_equals(type, "text"))
 		return true;
+	if (json_string_equals(type, "json_object") && json_present(json_get(format, "schema"))) /* llama-server's */
+		return take_schema(s, "response_format", json_get(format, "schema"));
 	if (json_string_equals(type, "json_object"))
 		return begin(s, "response_format", TERCET_GRAMMAR_JSON_OBJECT);
 	if (!json_string_equals(type, "json_schema"))
@@ -89,7 +98,8 @@ static bool take_choice(struct source *s, const char *field, json_val v)
 {
 	if (json_type(v) != JSON_ARRAY)
 		return api_error_field(s->e, field, v, "is not a list", "an array of strings");
-	return json_count(v) == 0 || take_value(s, field, TERCET_GRAMMAR_CHOICE, v);
+	return json_count(v) ? take_value(s, field, TERCET_GRAMMAR_CHOICE, v)
+			     : refuse_empty(s, field, "an array of one string or more");
 }
 
 static bool take_string(struct source *s, const char *field, enum tercet_grammar kind, json_val v)
@@ -99,7 +109,7 @@ static bool take_string(struct source *s, const char *field, enum tercet_grammar
 
 	if (!json_string(v, &text, &bytes))
 		return api_error_field(s->e, field, v, "is not text", "a string");
-	return bytes == 0 || take_text(s, field, kind, text, bytes);
+	return bytes ? take_text(s, field, kind, text, bytes) : refuse_empty(s, field, "a text of one character or more");
 }
 
 static bool read_switch(struct source *s, const char *field, json_val v, bool *on)
@@ -125,6 +135,10 @@ static bool read_structured_outputs(struct source *s, json_val o)
 	    !read_switch(s, "structured_outputs.disable_any_whitespace", json_get(o, "disable_any_whitespace"), &compact))
 		return false;
 	s->r->grammar_flags |= compact ? TERCET_GRAMMAR_COMPACT : 0;
+	if (!any_object && !json_present(json) && !json_present(regex) && !json_present(choice) && !json_present(grammar))
+		return api_error_set(s->e, 400, "structured_outputs", NULL,
+				     "Field 'structured_outputs' asks for nothing; it must have one of 'json', 'regex', "
+				     "'choice', 'grammar' and 'json_object', or be null or left out.");
 	return (!json_present(json) || take_schema(s, "structured_outputs.json", json)) &&
 	       (!json_present(regex) || take_string(s, "structured_outputs.regex", TERCET_GRAMMAR_REGEX, regex)) &&
 	       (!json_present(choice) || take_choice(s, "structured_outputs.choice", choice)) &&
@@ -134,7 +148,9 @@ static bool read_structured_outputs(struct source *s, json_val o)
 
 static bool take_field(struct source *s, const char *field, enum tercet_grammar kind, const char *text)
 {
-	return !text || !*text || take_text(s, field, kind, text, strlen(text));
+	if (text && !*text)
+		return refuse_empty(s, field, "a text of one character or more");
+	return !text || take_text(s, field, kind, text, strlen(text));
 }
 
 static bool read_fields(struct source *s, const struct openai_fields *f)

@@ -150,7 +150,11 @@ def test_every_way_to_ask(api):
         assert re.fullmatch(pattern, choice["text"]) and choice["finish_reason"] == "stop", (fields, choice["text"])
     for fields in ({"response_format": {"type": "json_object"}}, {"structured_outputs": {"json_object": True}}):
         assert api.completions("Once", max_tokens=5, temperature=1.0, **fields)["choices"][0]["text"].lstrip()[0] == "{"
-    for fields in ({"response_format": {"type": "text"}}, {"structured_outputs": {}}, {"guided_regex": ""}, {"guided_json": None}):
+    choice = api.completions("Once", max_tokens=300, temperature=1.0, seed=9,
+                             response_format={"type": "json_object", "schema": color})["choices"][0]
+    assert choice["finish_reason"] != "stop" or json.loads(choice["text"])["color"] in ("red", "blue"), choice
+    for fields in ({"response_format": {"type": "text"}}, {"structured_outputs": None}, {"guided_regex": None},
+                   {"guided_choice": None, "guided_json": None}):
         api.completions("Once", max_tokens=1, **fields)
 
 
@@ -168,6 +172,16 @@ WRONG = [
     ({"guided_regex": "a", "ignore_eos": True}, "guided_regex", "ignore_eos"),
     ({"guided_regex": "a", "use_beam_search": True}, "guided_regex", "beam search"),
     ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "not supported"),
+    ({"guided_choice": []}, "guided_choice", "is empty"), ({"guided_regex": ""}, "guided_regex", "is empty"),
+    ({"guided_json": ""}, "guided_json", "is empty"), ({"guided_grammar": ""}, "guided_grammar", "is empty"),
+    ({"grammar": ""}, "grammar", "is empty"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": ""}}}, "response_format", "is empty"),
+    ({"structured_outputs": {}}, "structured_outputs", "asks for nothing"),
+    ({"structured_outputs": {"jsom": {}, "json": None, "json_object": False}}, "structured_outputs", "asks for nothing"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "is empty"),
+    ({"structured_outputs": {"json": ""}}, "structured_outputs.json", "is empty"),
+    ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex", "is empty"),
+    ({"structured_outputs": {"grammar": ""}}, "structured_outputs.grammar", "is empty"),
 ]
 
 
