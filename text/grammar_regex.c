@@ -364,8 +364,10 @@ static bool read_number(struct reader *r, u32 *out)
 {
 	size_t from = r->at;
 	u64 value = 0;
-	while (r->at < r->bytes && r->text[r->at] >= '0' && r->text[r->at] <= '9' && value < 1000 * 1000 * 1000)
-		value = value * 10 + (u64)(r->text[r->at++] - '0');
+	for (; r->at < r->bytes && r->text[r->at] >= '0' && r->text[r->at] <= '9'; r->at++) {
+		if (value < GRAMMAR_NONE)
+			value = value * 10 + (u64)(r->text[r->at] - '0');
+	}
 	*out = (u32)(value < GRAMMAR_NONE ? value : GRAMMAR_NONE - 1);
 	return r->at > from;
 }

@@ -61,6 +61,7 @@ enum {
 	LAYERS_MAX = 24,
 	SCHEMA_LEVELS_INLINE = 12, /* schemas inside schemas that are not rules of their own */
 	SCHEMA_STEPS_MAX = 50000,
+	SCHEMA_COMPARED_MAX = 4 * 1000 * 1000, /* values of enums with each other: some 60 ms */
 };
 enum layer_flag {
 	LAYER_ANY_READ = 1u << 0, /* its anyOf is branched over already */
@@ -92,6 +93,7 @@ struct schema {
 	struct schema_rule *rules;
 	u32 rule_count, rule_capacity;
 	u32 level, steps;
+	u64 compared;
 };
 
 enum type_bit {

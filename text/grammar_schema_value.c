@@ -8,26 +8,39 @@
 
 /* ---- enum and const ---- */
 
-static bool same_value(json_val x, json_val y)
+/* Counts what a schema could multiply without writing anything. False: that was too much. */
+static bool spend(struct schema *s, size_t work)
+{
+	s->compared += work;
+	if (s->compared > SCHEMA_COMPARED_MAX && s->b->err == ERR_OK)
+		gb_fail(s->b, ERR_TOO_LONG, "the schema is too large: its enums have too many values to compare them with each other");
+	return s->b->err == ERR_OK;
+}
+
+static bool same_value(struct schema *s, json_val x, json_val y)
 {
 	double a, b;
+	if (!spend(s, 1))
+		return false;
 	if (json_double(x, &a) && json_double(y, &b))
 		return a == b;
 	if (json_type(x) != json_type(y) || json_count(x) != json_count(y))
 		return false;
 	const char *p, *q;
 	size_t m, n;
-	bool s, t;
+	bool k, l;
 	if (json_string(x, &p, &m) && json_string(y, &q, &n))
 		return m == n && memcmp(p, q, m) == 0;
-	if (json_bool(x, &s) && json_bool(y, &t))
-		return s == t;
+	if (json_bool(x, &k) && json_bool(y, &l))
+		return k == l;
 	bool object = json_type(x) == JSON_OBJECT;
 	struct json_iter there = json_iterate(y);
 	for (struct json_iter it = json_iterate(x); json_next(&it);) {
 		json_next(&there);
+		if (object && !spend(s, json_count(y))) /* they are looked for one by one */
+			return false;
 		json_val other = object ? json_getn(y, it.key, it.key_bytes) : there.value;
-		if (!same_value(it.value, other))
+		if (!same_value(s, it.value, other))
 			return false;
 	}
 	return true;
@@ -82,17 +95,18 @@ static bool in_bounds(const struct layer *l, json_val v)
 	return true;
 }
 
-/* Whether the layer allows the literal, as far as it speaks of type, enum, const and bounds. */
-static bool allows(struct schema *s, const struct layer *l, json_val v)
+/* Whether the layer allows the literal, as far as it speaks of type, enum, const and bounds. `own`: the literal is from its
+ * enum or const. */
+static bool allows(struct schema *s, const struct layer *l, json_val v, const char *own)
 {
-	if (!(layer_types(s, l) & type_of(v)) || !in_bounds(l, v))
+	if (!spend(s, json_count(l->v)) || !(layer_types(s, l) & type_of(v)) || !in_bounds(l, v))
 		return false;
 	json_val one = json_get(l->v, "const"), list = json_get(l->v, "enum");
-	if (json_type(one) != JSON_MISSING && !same_value(one, v))
+	if (json_type(one) != JSON_MISSING && strcmp(own, "const") != 0 && !same_value(s, one, v))
 		return false;
-	bool found = json_type(list) == JSON_MISSING;
-	for (struct json_iter it = json_iterate(list); !found && json_next(&it);)
-		found = same_value(it.value, v);
+	bool found = json_type(list) == JSON_MISSING || strcmp(own, "enum") == 0;
+	for (struct json_iter it = json_iterate(list); !found && s->b->err == ERR_OK && json_next(&it);)
+		found = same_value(s, it.value, v);
 	return found;
 }
 
@@ -129,11 +143,12 @@ u32 schema_put_enum(struct schema *s, u32 from, const struct conj *c)
 		return from;
 	values[0] = one;
 	struct json_iter it = json_iterate(list);
-	for (size_t i = 0; i < count; i++) {
+	const char *own = one.node != NULL ? "const" : "enum";
+	for (size_t i = 0; i < count && b->err == ERR_OK; i++) {
 		json_val v = one.node != NULL || !json_next(&it) ? one : it.value;
 		bool allowed = true;
 		for (u32 k = 0; k < c->count && allowed; k++)
-			allowed = allows(s, &c->layers[k], v);
+			allowed = allows(s, &c->layers[k], v, &c->layers[k] == l ? own : "");
 		if (allowed)
 			values[kept++] = v;
 	}

@@ -78,6 +78,8 @@ Test(grammar, malformed_expressions_are_refused_with_their_place)
 	refused(GRAMMAR_REGEX, "a\\", ERR_FORMAT, "backslash at the end");
 	refused(GRAMMAR_REGEX, "\\q", ERR_FORMAT, "\\q at byte 0 is unknown");
 	refused(GRAMMAR_REGEX, "a{3,2}", ERR_FORMAT, "maximum is below");
+	refused(GRAMMAR_REGEX, "a{99999999999}", ERR_TOO_LONG, "the repetition at byte 1 is too long");
+	refused(GRAMMAR_REGEX, "a{1,99999999999999999999999}", ERR_TOO_LONG, "the repetition at byte 1 is too long");
 	refused(GRAMMAR_REGEX, "[^\\s\\S]", ERR_INVALID, "no text matches");
 }
 

@@ -447,3 +447,38 @@ Test(grammar_json, all_grammars_together_learn_within_a_bound)
 	free(bits);
 	tongue_fini(&t);
 }
+
+/* `before`, `count` numbers from `first` on by `step`, and what closes a list and its object. */
+static void put_numbers(struct buf *out, const char *before, i64 first, i64 step, u32 count)
+{
+	char number[32];
+	buf_append_str(out, before);
+	for (u32 i = 0; i < count; i++) {
+		snprintf(number, sizeof(number), "%s%lld", i > 0 ? "," : "", (long long)(first + step * i));
+		buf_append_str(out, number);
+	}
+	buf_append_str(out, "]}");
+}
+
+Test(grammar_json, large_enums_compile_in_linear_time_and_what_multiplies_is_refused)
+{
+	struct buf source = {0};
+	struct err_msg em;
+	struct grammar *g = NULL;
+	put_numbers(&source, "{\"enum\":[", 10000, 1, 18000);
+	cr_assert_eq(grammar_compile(&g, GRAMMAR_JSON_SCHEMA, 0, source.data, source.bytes, &em), ERR_OK, "%s", em.text);
+	grammar_unref(&g);
+	source.bytes = 0;
+	put_numbers(&source, "{\"allOf\":[{\"enum\":[", 10000, 1, 300);
+	put_numbers(&source, ",{\"enum\":[", 10299, -1, 300);
+	buf_append_str(&source, "]}");
+	cr_assert_eq(grammar_compile(&g, GRAMMAR_JSON_SCHEMA, 0, source.data, source.bytes, &em), ERR_OK, "%s", em.text);
+	grammar_unref(&g);
+	source.bytes = 0;
+	put_numbers(&source, "{\"allOf\":[{\"enum\":[", 10000, 1, 6000);
+	put_numbers(&source, ",{\"enum\":[", 15999, -1, 6000);
+	buf_append_str(&source, "]}");
+	cr_assert_eq(grammar_compile(&g, GRAMMAR_JSON_SCHEMA, 0, source.data, source.bytes, &em), ERR_TOO_LONG);
+	cr_assert(strstr(em.text, "enums have too many values"), "%s", em.text);
+	buf_fini(&source);
+}
