@@ -247,3 +247,20 @@ u32 gb_set(struct gb *b, u32 from, const struct code_set *s)
 		b->edges[edges].begins = b->edges[edges].from == from;
 	return o.to;
 }
+
+bool grammar_read_hex(const char *text, size_t bytes, size_t *at, u32 digits, u32 *out)
+{
+	u32 value = 0;
+	for (u32 i = 0; i < digits; i++) {
+		char c = *at + i < bytes ? text[*at + i] : 0, low = (char)(c | 0x20);
+		if (c >= '0' && c <= '9')
+			value = value * 16 + (u32)(c - '0');
+		else if (low >= 'a' && low <= 'f')
+			value = value * 16 + (u32)(low - 'a') + 10;
+		else
+			return false;
+	}
+	*at += digits;
+	*out = value;
+	return true;
+}

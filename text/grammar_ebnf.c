@@ -132,17 +132,7 @@ static bool at_rule(struct reader *r)
 
 static bool read_hex(struct reader *r, u32 digits, u32 *out)
 {
-	u32 value = 0;
-	for (u32 i = 0; i < digits; i++) {
-		char c = r->at + i < r->bytes ? r->text[r->at + i] : 0;
-		u32 digit = c >= '0' && c <= '9' ? (u32)(c - '0') : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (u32)((c | 0x20) - 'a') + 10 : 16;
-		if (digit == 16)
-			return false;
-		value = value * 16 + digit;
-	}
-	r->at += digits;
-	*out = value;
-	return true;
+	return grammar_read_hex(r->text, r->bytes, &r->at, digits, out);
 }
 
 /* One character, escaped or not. */

@@ -112,6 +112,9 @@ struct gb {
 	struct err_msg em;
 };
 
+/* `digits` hexadecimal digits at text[*at], which is then behind them; false: not so many. */
+bool grammar_read_hex(const char *text, size_t bytes, size_t *at, u32 digits, u32 *out);
+
 void gb_init(struct gb *b);
 void gb_fini(struct gb *b);
 /* Sets `err` if none is set. */

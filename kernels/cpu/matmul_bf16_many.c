@@ -1,15 +1,12 @@
 /* Matrix product of many rows with bf16 weights for AVX-512 with BF16. The sums are those of cpu/matmul_bf16.c, to the
  * bit. */
 #include "kernels/cpu/lace_bf16_priv.h"
-#include "kernels/cpu/matmul_blocked_priv.h"
+#include "kernels/cpu/matmul_blocked_tile_priv.h"
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_priv.h"
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
 enum {
 	TILE_ROWS = 12, /* 12 x 2 sums, 2 weights, inputs: 28 of 32 registers */
-	VECS = KERN_PANEL / VEC_LANES,
 	K_BLOCK = BLOCKED_K_MAX, /* 64 KiB of a panel; shorter blocks begin and end sums more often than caches gain */
 };
 
@@ -38,54 +35,6 @@ static void pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 }
 
 /* ---------------------------------------------------------------- tiles */
-
-/* The n-th vector's columns that exist. */
-static ALWAYS_INLINE __mmask16 columns_of(const struct blocked_tile *t, u32 v)
-{
-	u32 from = v * VEC_LANES;
-	return t->columns <= from ? 0 : vec_mask(kern_min(t->columns - from, VEC_LANES));
-}
-
-static ALWAYS_INLINE void sums_begin(const struct blocked_tile *t, u32 rows, vec sums[][VECS])
-{
-	const float *from = t->sums;
-#pragma GCC unroll 12
-	for (u32 r = 0; r < rows; r++)
-#pragma GCC unroll 2
-		for (u32 v = 0; v < VECS; v++)
-			sums[r][v] = t->first ? vec_zero() : vec_load(from + r * KERN_PANEL + v * VEC_LANES);
-	if (!t->first || (!t->accumulate && !t->bias))
-		return;
-#pragma GCC unroll 2
-	for (u32 v = 0; v < VECS; v++) {
-		const __mmask16 mask = columns_of(t, v), old = t->accumulate ? mask : 0;
-		vec bias = t->bias ? _mm512_maskz_loadu_ps(mask, t->bias + v * VEC_LANES) : vec_zero();
-#pragma GCC unroll 12
-		for (u32 r = 0; r < rows; r++)
-			sums[r][v] = vec_add(
-				_mm512_maskz_loadu_ps(old, t->out + r * t->out_stride + v * VEC_LANES), bias);
-	}
-}
-
-static ALWAYS_INLINE void sums_end(const struct blocked_tile *t, u32 rows, vec sums[][VECS])
-{
-	const size_t stride = t->last ? t->out_stride : KERN_PANEL;
-	const __mmask16 low = t->last ? columns_of(t, 0) : 0xffff, high = t->last ? columns_of(t, 1) : 0xffff;
-	float *out = t->last ? t->out : t->sums;
-#pragma GCC unroll 12
-	for (u32 r = 0; r < rows; r++, out += stride) {
-		_mm512_mask_storeu_ps(out, low, sums[r][0]);
-		_mm512_mask_storeu_ps(out + VEC_LANES, high, sums[r][1]);
-	}
-}
-
-/* Asks for row r's lines of what sums_end writes: memory takes longer to answer than all stores of a tile may wait. */
-static ALWAYS_INLINE void sums_ahead(const struct blocked_tile *t, u32 r)
-{
-	const float *to = t->last ? t->out + r * t->out_stride : t->sums + (size_t)r * KERN_PANEL;
-	__builtin_prefetch(to, 1, 2);
-	__builtin_prefetch(to + VEC_LANES, 1, 2);
-}
 
 static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows)
 {

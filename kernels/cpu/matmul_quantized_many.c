@@ -4,13 +4,12 @@
  * Weights in 4 bits become bytes once for all rows of a block. Where zeros are whole eighths between -7/8 and 16 (as
  * all that rounding here makes, and all whole ones) the byte is 8 * (q - zero), which is exact, and its scale an
  * eighth: then a group costs no more than one of 8 bits. */
-#include "kernels/cpu/matmul_blocked_priv.h"
+#include "kernels/cpu/matmul_blocked_tile_priv.h"
 #include "kernels/cpu/rounding_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
 enum {
 	TILE_ROWS = 8, /* 8 x 2 sums of whole numbers, 2 weights, inputs; the sums of floats are in memory */
-	VECS = KERN_PANEL / VEC_LANES,
 	CHUNK = 64, /* values that are rounded and laced at once */
 };
 
@@ -161,56 +160,6 @@ static ALWAYS_INLINE void dot(__m512i *sum, __m512i weights, __m512i x)
 	__asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(weights), "v"(x));
 }
 
-/* The n-th vector's columns that exist. */
-static ALWAYS_INLINE __mmask16 columns_of(const struct blocked_tile *t, u32 v)
-{
-	u32 from = v * VEC_LANES;
-	return t->columns <= from ? 0 : vec_mask(kern_min(t->columns - from, VEC_LANES));
-}
-
-static ALWAYS_INLINE void sums_begin(const struct blocked_tile *t, u32 rows, vec sums[][VECS])
-{
-#pragma GCC unroll 8
-	for (u32 r = 0; r < rows; r++)
-#pragma GCC unroll 2
-		for (u32 v = 0; v < VECS; v++)
-			sums[r][v] = t->first ? vec_zero() : vec_load(t->sums + r * KERN_PANEL + v * VEC_LANES);
-	if (!t->first || (!t->accumulate && !t->bias))
-		return;
-#pragma GCC unroll 2
-	for (u32 v = 0; v < VECS; v++) {
-		const __mmask16 mask = columns_of(t, v), old = t->accumulate ? mask : 0;
-		vec bias = t->bias ? _mm512_maskz_loadu_ps(mask, t->bias + v * VEC_LANES) : vec_zero();
-#pragma GCC unroll 8
-		for (u32 r = 0; r < rows; r++)
-			sums[r][v] = vec_add(
-				_mm512_maskz_loadu_ps(old, t->out + r * t->out_stride + v * VEC_LANES), bias);
-	}
-}
-
-static ALWAYS_INLINE void sums_end(const struct blocked_tile *t, u32 rows, vec sums[][VECS])
-{
-	const size_t stride = t->last ? t->out_stride : KERN_PANEL;
-	const __mmask16 low = t->last ? columns_of(t, 0) : 0xffff, high = t->last ? columns_of(t, 1) : 0xffff;
-	float *out = t->last ? t->out : t->sums;
-#pragma GCC unroll 8
-	for (u32 r = 0; r < rows; r++, out += stride) {
-		_mm512_mask_storeu_ps(out, low, sums[r][0]);
-		_mm512_mask_storeu_ps(out + VEC_LANES, high, sums[r][1]);
-	}
-}
-
-/* Rows of the output are pages apart and in no cache: what a tile will store is asked for while it computes, or its
- * stores would wait for memory and the next tile for them. */
-static ALWAYS_INLINE void ask_for_outputs(const struct blocked_tile *t, u32 rows)
-{
-#pragma GCC unroll 8
-	for (u32 r = 0; r < rows; r++) {
-		__builtin_prefetch(t->out + r * t->out_stride, 1);
-		__builtin_prefetch(t->out + r * t->out_stride + VEC_LANES, 1);
-	}
-}
-
 /* Where a tile is in its block of k. */
 struct place {
 	const char *group, *x, *prefetch;
@@ -264,8 +213,9 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, bool 
 	struct place p = {.group = t->weights, .x = t->x, .prefetch = t->prefetch};
 	vec sums[TILE_ROWS][VECS];
 	p.zeros = (const float *)(const void *)(p.group + kern_ceil(k_count, width) * bytes);
-	if (t->last)
-		ask_for_outputs(t, rows);
+#pragma GCC unroll 8
+	for (u32 r = 0; r < rows; r++)
+		sums_ahead(t, r);
 	sums_begin(t, rows, sums);
 	for (u32 k = 0; k < k_count; k += width) {
 		add_group(&p, rows, kern_ceil(kern_min(width, k_count - k), 4), step, with_zeros, sums);
