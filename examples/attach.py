@@ -88,7 +88,8 @@ def attach(context, run_dir, client_id, last_chunk, live):
 def submit(channel, client_id, req_id, tokens, max_tokens):
     prompt = struct.pack("<%dI" % len(tokens), *tokens)
     greedy = [0.0, 1.0, 0.0, 0, 1.0, 0.0, 0.0, 0, max_tokens, 0, -1, -1, 2, 0]
-    channel.send(SUBMIT, client_id, req_id, 0, 0, 0, *greedy, prompt, None, None, None, None, None, 0, 0, 0, 0, None, 1, 1.0)
+    channel.send(SUBMIT, client_id, req_id, 0, 0, 0, *greedy, prompt, None, None, None, None, None, 0, 0, 0, 0, None, 1, 1.0,
+                 0, 0, None)
     while True:
         number, fields = channel.receive(60000) or sys.exit("the scheduler does not answer")
         if number == REFUSED:
