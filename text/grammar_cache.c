@@ -16,6 +16,7 @@ enum {
 	/* Of one place. A text that can be read in more ways than that keeps these; each of them can be finished, so that a text
 	 * is never stuck, and which ones they are does not depend on what came before. */
 	CONFIGS_MAX = 256,
+	WORK_MAX = 8 * CONFIGS_MAX, /* with those that are passed on the way to what eats bytes */
 };
 
 static size_t table_bytes(const struct grammar_cache *c)
@@ -185,7 +186,7 @@ static enum err add_work(struct grammar_cache *c, u32 dset, u32 stack)
 		if (c->work[i].dset == dset && c->work[i].stack == stack)
 			return ERR_OK;
 	}
-	if (c->work_count >= CONFIGS_MAX)
+	if (c->work_count >= WORK_MAX)
 		return ERR_OK;
 	if (!cache_grow(&c->work, c->work_count, &c->work_capacity, sizeof(*c->work)))
 		return ERR_NO_MEMORY;
@@ -229,7 +230,7 @@ static enum err close_work(struct grammar_cache *c)
 			e = add_work(c, c->stacks[at.stack].back, c->stacks[at.stack].below);
 	}
 	u32 kept = 0;
-	for (u32 i = 0; i < c->work_count; i++) {
+	for (u32 i = 0; i < c->work_count && kept < CONFIGS_MAX; i++) {
 		if (c->dsets[c->work[i].dset].eats)
 			c->work[kept++] = c->work[i];
 	}

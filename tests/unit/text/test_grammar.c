@@ -163,3 +163,27 @@ Test(grammar, a_vocabulary_needs_an_end)
 	cr_assert_null(v);
 	tongue_fini(&t);
 }
+
+/* Here each byte leads to 256 calls that end, before any that eats the next byte. */
+Test(grammar, ambiguous_repetitions_of_calls_take_what_their_masks_allow)
+{
+	struct tongue t;
+	tongue_init(&t, SOURCE_ROOT "/demo");
+	static const char *const sources[] = {"(.?){2000}x", "(a?){5000}b", "(.?){9000}"};
+	u32 *bits = calloc(grammar_mask_words(tokenizer_vocab_size(t.tokenizer)), sizeof(*bits));
+	for (size_t i = 0; i < COUNT_OF(sources); i++) {
+		struct grammar *g = compiled(GRAMMAR_REGEX, sources[i]);
+		struct grammar_state *s;
+		u32 a = t.byte_token['a'];
+		cr_assert_eq(grammar_state_create(&s, g, t.vocab), ERR_OK);
+		for (u32 k = 0; k < 4; k++) {
+			cr_assert_eq(grammar_state_mask(s, bits), ERR_OK);
+			cr_assert(bits[a / 32] >> a % 32 & 1, "%s: %u", sources[i], k);
+			cr_assert_eq(grammar_state_advance(s, a), ERR_OK, "%s: %u", sources[i], k);
+		}
+		grammar_state_destroy(&s);
+		grammar_unref(&g);
+	}
+	free(bits);
+	tongue_fini(&t);
+}
