@@ -3,6 +3,7 @@ the whole conversation sent without a session, whatever dies in between."""
 import contextlib
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -35,6 +36,27 @@ def rested(api, name):
     """The state behind a turn: its last tokens reach the scheduler and us by different ways."""
     wait_until(lambda: not state(api, name)["running"], 10, "the end of the turn")
     return state(api, name)
+
+
+@contextlib.contextmanager
+def slowed(pid):
+    """The process runs a few milliseconds in a second: one that is stopped for longer would be taken for one that hangs."""
+    ended = threading.Event()
+
+    def pulses():
+        while not ended.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            ended.wait(0.5)
+            os.kill(pid, signal.SIGCONT)
+            ended.wait(0.002)
+
+    thread = threading.Thread(target=pulses)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def refused(status, function, *args, **kwargs):
@@ -147,15 +169,11 @@ def test_one_turn_at_a_time_and_what_an_aborted_one_leaves(engine, api):
     stream = api.stream(prompt="A long story:", session_id="busy", session_start=True, max_tokens=400, temperature=0,
                         ignore_eos=True)
     next(stream)
-    worker = engine.pid_of("tercet-worker")
-    os.kill(worker, signal.SIGSTOP)  # so that the turn is in work for longer than another one waits
-    try:
+    with slowed(engine.pid_of("tercet-worker")):  # so that the turn is in work for longer than another one waits
         error = refused(409, turn, api, "busy", "Hello")
         assert "in work" in error.message
         assert state(api, "busy")["running"]
         stream.close()
-    finally:
-        os.kill(worker, signal.SIGCONT)
     kept = rested(api, "busy")["tokens"]
     assert kept > 4
     reply = turn(api, "busy", " And", 4)
