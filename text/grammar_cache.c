@@ -527,6 +527,7 @@ enum err cache_flush(struct grammar_cache *c)
 	fresh.next = c->next;
 	fresh.next_in_vocab = c->next_in_vocab;
 	fresh.told_bytes = c->told_bytes;
+	fresh.walks_are_large = c->walks_are_large;
 	fresh.states = c->states;
 	fini_tables(c);
 	*c = fresh;

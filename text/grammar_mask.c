@@ -6,7 +6,10 @@
 #include "common/assert.h"
 #include "text/grammar_priv.h"
 
-enum { MASK_BYTES_MAX = 8 << 20 };
+enum {
+	MASK_BYTES_MAX = 8 << 20,
+	CONFIGS_APART = 16, /* of more, one walk over all tokens is faster than one for each */
+};
 
 struct walk {
 	struct grammar_cache *c;
@@ -246,7 +249,11 @@ static enum err make_mask(struct grammar_cache *c, u32 place, u32 *bits)
 	w.places = malloc(((size_t)c->vocab->token_bytes_max + 1) * sizeof(u32));
 	enum err e = w.places != NULL ? ERR_OK : ERR_NO_MEMORY;
 	memset(bits, 0, mask_bytes(c));
-	for (u32 i = 0; e == ERR_OK && i < c->places[place].config_count; i++)
+	bool together = c->places[place].config_count > CONFIGS_APART && !c->walks_are_large;
+	if (e == ERR_OK && together)
+		e = walk_below(&w, 0, place);
+	c->walks_are_large = c->walks_are_large || (together && e == ERR_TOO_LONG);
+	for (u32 i = 0; e == ERR_OK && !together && i < c->places[place].config_count; i++)
 		e = add_config(&w, c->configs[c->places[place].configs_at + i]);
 	free(w.places);
 	return e;

@@ -309,6 +309,7 @@ struct grammar_cache {
 	struct local_mask *masks; /* whole masks of places */
 	u32 mask_count, mask_capacity;
 	size_t mask_bytes; /* of locals and masks */
+	bool walks_are_large; /* a walk over all tokens from a place of many configurations found no room */
 
 	u32 *seen; /* [node]: stamp of the last closure that saw it */
 	u32 stamp;
