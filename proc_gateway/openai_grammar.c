@@ -177,20 +177,18 @@ static json_val function_of(json_val tool)
 /* What the arguments may be: an object, whatever else the schema says or leaves open. */
 static void write_parameters(struct json_writer *w, json_val parameters)
 {
-	bool typed = json_present(json_get(parameters, "type"));
-
 	json_object_begin(w);
 	json_key(w, "json_schema");
 	json_object_begin(w);
-	if (!typed) {
-		json_key(w, "type");
-		json_write_cstr(w, "object");
-	}
+	json_key(w, "type");
+	json_write_cstr(w, "object");
 	if (json_type(parameters) != JSON_OBJECT) { /* it takes none */
 		json_key(w, "additionalProperties");
 		json_write_bool(w, false);
 	}
 	for (struct json_iter it = json_iterate(parameters); json_type(parameters) == JSON_OBJECT && json_next(&it);) {
+		if (strcmp(it.key, "type") == 0) /* said above */
+			continue;
 		json_key(w, it.key);
 		json_write_value(w, it.value);
 	}
@@ -293,6 +291,20 @@ static u32 write_mistral(struct json_writer *w, const struct openai_fields *f, c
 	return count;
 }
 
+/* Arguments are objects. */
+static bool check_parameters(const struct source *s)
+{
+	for (struct json_iter it = json_iterate(s->r->fields.tools); json_next(&it);) {
+		json_val function = function_of(it.value), type = json_get(json_get(function, "parameters"), "type");
+		if (json_present(type) && json_type(type) != JSON_NULL && !json_string_equals(type, "object"))
+			return api_error_set(s->e, 400, "tools", NULL,
+					     "Field 'tools': the parameters of the function '%.80s' have a type that is no "
+					     "object; 'type' must be \"object\" or be left out.",
+					     json_cstr(json_get(function, "name"), ""));
+	}
+	return true;
+}
+
 static bool take_tool_call(struct source *s, const char *named)
 {
 	const struct openai_fields *f = &s->r->fields;
@@ -313,7 +325,7 @@ static bool take_tool_call(struct source *s, const char *named)
 				     "Field 'tool_choice': the answer is to be a tool call, and '%s' says otherwise; only one of "
 				     "them can be given.",
 				     s->field);
-	if (!begin(s, "tool_choice", TERCET_GRAMMAR_PARTS))
+	if (!check_parameters(s) || !begin(s, "tool_choice", TERCET_GRAMMAR_PARTS))
 		return false;
 	json_begin(&w, &s->r->grammar);
 	json_array_begin(&w);

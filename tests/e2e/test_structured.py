@@ -237,7 +237,12 @@ def test_a_tool_call_that_is_asked_for_comes_and_parses(form):
                         assert 1 <= arguments["days"] <= 9
                     else:
                         assert arguments == {}
+        untyped, text = ({"type": "function", "function": {"name": "say", "parameters": {
+            "type": t, "properties": {}, "additionalProperties": False}}} for t in (None, "string"))
+        reply = e.api.chat(turns, tools=[untyped], tool_choice="required", parallel_tool_calls=False, max_tokens=100)["choices"][0]
+        assert json.loads(reply["message"]["tool_calls"][0]["function"]["arguments"]) == {}
         for fields, words in (({"tools": TOOLS, "tool_choice": {"function": {"name": "x"}}}, "not among the tools"),
+                              ({"tools": TOOLS + [text], "tool_choice": "required"}, "function 'say'"),
                               ({"tool_choice": "required"}, "no 'tools'"), ({"tools": TOOLS, "tool_choice": "any"}, "required")):
             with pytest.raises(ApiError) as refused:
                 e.api.chat(turns, **fields)
