@@ -5,7 +5,7 @@
  * touches the order in which a sum is taken. */
 #include "kernels/cpu/matmul_driver_priv.h"
 
-enum { AHEAD_BYTES = 4096 };
+enum { AHEAD_BYTES = 4096, LINE_FLOATS = 16 /* of a line of the caches */ };
 
 u64 matmul_tasks(const struct kern_matmul_args *a, u32 threads)
 {
@@ -66,6 +66,15 @@ struct span {
 	u32 first, end;
 };
 
+/* Rows of a wide output are pages apart and in no cache: what a tile will store is asked for before it computes, or its
+ * stores would wait for memory and the next tile for them. */
+static void ask_for_outputs(const struct matmul_tile *t, u32 rows)
+{
+	for (u32 r = 0; r < rows; r++)
+		for (u32 n = 0; n < t->columns; n += LINE_FLOATS)
+			__builtin_prefetch(t->out + r * t->out_stride + n, 1);
+}
+
 /* The block [k) of columns [n, n + columns) times one tile of rows, the i-th of `tiles` that follow each
  * other. */
 static void run_one(const struct matmul_job *j, u32 n, u32 columns, struct span k, u32 tile, u32 i, u32 tiles)
@@ -98,6 +107,7 @@ static void run_one(const struct matmul_job *j, u32 n, u32 columns, struct span 
 		t.prefetch = t.weights + bytes + bytes * i / tiles;
 		t.prefetch_step = kern_ceil(KERN_GROUP_UNIT, tiles);
 	}
+	ask_for_outputs(&t, rows);
 	j->kernel->tile(&t, rows);
 }
 
