@@ -32,6 +32,7 @@ enum {
 	SLICE_MS = 50, /* between two looks at whether the others live */
 	SLICE_COUNTS_NS = 2 * SLICE_MS * 1000000, /* at most, as time that another had */
 	POLL_MS = 5,
+	REASON_WAIT_MS = 500, /* for the reason why a connection broke, which is there at once */
 	SUM_TASK = 16384, /* floats */
 	HEAD_BYTES = 8192,
 };
@@ -240,6 +241,20 @@ void *collectives_buffer(struct collectives *c)
 	return part_of(c, c->rank, c->sequence);
 }
 
+/* Sending fails a moment before the thread that receives has found out which node is lost, and why. */
+static enum err connection_broke(const struct collectives *c, struct err_msg *em)
+{
+	const struct timespec pause = {.tv_nsec = 1000 * 1000};
+
+	for (u32 i = 0; i < REASON_WAIT_MS; i++) {
+		enum err e = collectives_check(c, em);
+		if (e)
+			return e;
+		nanosleep(&pause, NULL);
+	}
+	return err_set(em, ERR_GONE, "the connection to another node broke");
+}
+
 /* Shows this rank's part to all who read it, and waits for theirs. */
 static enum err exchange(struct collectives *c, size_t bytes, bool for_rank_0, const void **parts, struct err_msg *em)
 {
@@ -251,10 +266,8 @@ static enum err exchange(struct collectives *c, size_t bytes, bool for_rank_0, c
 		parts[r] = part_of(c, r, sequence);
 	atomic_store_explicit(&line->arrived, c->sequence, memory_order_release);
 	announce(line);
-	if (c->bridge && bridge_send_part(c->bridge, sequence, parts[c->rank], bytes, for_rank_0)) {
-		enum err e = collectives_check(c, em);
-		return e ? e : err_set(em, ERR_GONE, "the connection to another node broke");
-	}
+	if (c->bridge && bridge_send_part(c->bridge, sequence, parts[c->rank], bytes, for_rank_0))
+		return connection_broke(c, em);
 	return wait_for_all(c, WAIT_ARRIVED, c->sequence, em);
 }
 
@@ -318,12 +331,9 @@ enum err collectives_begin(struct collectives *c, u64 epoch, struct err_msg *em)
 	atomic_store(&line->base, c->sequence);
 	atomic_store(&line->epoch, epoch);
 	announce(line);
-	enum err e = ERR_OK;
-	if (c->bridge && bridge_send_epoch(c->bridge, epoch, c->sequence)) {
-		e = collectives_check(c, em);
-		return e ? e : err_set(em, ERR_GONE, "the connection to another node broke");
-	}
-	e = wait_for_all(c, WAIT_EPOCH, 0, em);
+	if (c->bridge && bridge_send_epoch(c->bridge, epoch, c->sequence))
+		return connection_broke(c, em);
+	enum err e = wait_for_all(c, WAIT_EPOCH, 0, em);
 	for (u32 r = 0; !e && r < c->ranks; r++) {
 		u64 base = atomic_load(&c->shared->lines[r].base);
 		c->sequence = base > c->sequence ? base : c->sequence;
