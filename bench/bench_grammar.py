@@ -28,19 +28,19 @@ class Llguidance:
     def __init__(self, tokenizer, eos):
         import llguidance
         import llguidance.numpy
-        self.library = llguidance
+        self.peer = llguidance
         self.tokenizer = llguidance.LLTokenizer(tokenizer.to_str(), eos_token=eos)
         self.bits = llguidance.numpy.allocate_token_bitmask(1, tokenizer.get_vocab_size())
 
     def compile(self, schema):
-        self.library.LLMatcher(self.tokenizer, self.library.LLMatcher.grammar_from_json_schema(schema))
-        return self.library.LLMatcher.grammar_from_json_schema(schema)
+        self.peer.LLMatcher(self.tokenizer, self.peer.LLMatcher.grammar_from_json_schema(schema))
+        return self.peer.LLMatcher.grammar_from_json_schema(schema)
 
     def start(self, grammar):
-        return self.library.LLMatcher(self.tokenizer, grammar)
+        return self.peer.LLMatcher(self.tokenizer, grammar)
 
     def mask(self, matcher):
-        self.library.numpy.fill_next_token_bitmask(matcher, self.bits)
+        self.peer.numpy.fill_next_token_bitmask(matcher, self.bits)
 
     def step(self, matcher, token):
         return matcher.consume_token(token)
@@ -51,7 +51,7 @@ class Xgrammar:
 
     def __init__(self, tokenizer, eos):
         import xgrammar
-        self.library = xgrammar
+        self.peer = xgrammar
         size = tokenizer.get_vocab_size()
         vocab = [""] * size
         for token, number in tokenizer.get_vocab().items():
@@ -64,7 +64,7 @@ class Xgrammar:
         return self.compiler.compile_json_schema(schema)
 
     def start(self, grammar):
-        return self.library.GrammarMatcher(grammar)
+        return self.peer.GrammarMatcher(grammar)
 
     def mask(self, matcher):
         matcher.fill_next_token_bitmask(self.bits)

@@ -375,7 +375,7 @@ static void fini_tables(struct grammar_cache *c)
 	free(c->rule_start);
 	u32_vec_fini(&c->pool);
 	u32_vec_fini(&c->nodes);
-	u32_vec_fini(&c->todo);
+	u32_vec_fini(&c->pending);
 	u32_vec_fini(&c->lists);
 	intern_fini(&c->dset_table);
 	intern_fini(&c->stack_table);

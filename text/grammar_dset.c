@@ -106,18 +106,18 @@ static bool close_nodes(struct grammar_cache *c)
 {
 	const struct grammar *g = c->grammar;
 	c->stamp++;
-	u32_vec_clear(&c->todo);
-	u32_vec_append(&c->todo, c->nodes.data, c->nodes.count);
+	u32_vec_clear(&c->pending);
+	u32_vec_append(&c->pending, c->nodes.data, c->nodes.count);
 	u32_vec_clear(&c->nodes);
-	while (c->todo.count > 0 && !c->nodes.failed) {
-		u32 v = c->todo.data[--c->todo.count];
+	while (c->pending.count > 0 && !c->nodes.failed) {
+		u32 v = c->pending.data[--c->pending.count];
 		if (c->seen[v] == c->stamp || g->height[v] > g->depth_max)
 			continue;
 		c->seen[v] = c->stamp;
 		bool works = g->accepts[v];
 		for (u32 i = g->first_edge[v]; i < g->first_edge[v + 1]; i++) {
 			if (g->edges[i].kind == GEDGE_EMPTY)
-				u32_vec_push(&c->todo, g->edges[i].to);
+				u32_vec_push(&c->pending, g->edges[i].to);
 			else
 				works = true;
 		}
@@ -126,7 +126,7 @@ static bool close_nodes(struct grammar_cache *c)
 	}
 	if (c->nodes.count > 1)
 		qsort(c->nodes.data, c->nodes.count, sizeof(u32), compare_u32);
-	return !c->nodes.failed && !c->todo.failed;
+	return !c->nodes.failed && !c->pending.failed;
 }
 
 static struct dset describe(const struct grammar_cache *c)

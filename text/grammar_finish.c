@@ -163,12 +163,12 @@ static void forget_waiting(struct starts *s)
 /* Rules are walked again when one that they call at their start turns out to be nullable. */
 static void find_nullable(struct starts *s)
 {
-	struct u32_vec todo = {0};
+	struct u32_vec pending = {0};
 	forget_waiting(s);
 	for (u32 r = 0; r < s->b->rule_count; r++)
-		u32_vec_push(&todo, r);
-	while (todo.count > 0 && !s->failed) {
-		u32 r = todo.data[--todo.count];
+		u32_vec_push(&pending, r);
+	while (pending.count > 0 && !s->failed) {
+		u32 r = pending.data[--pending.count];
 		if (s->nullable[r])
 			continue;
 		s->nullable[r] = walk_start(s, r);
@@ -177,17 +177,17 @@ static void find_nullable(struct starts *s)
 				wait_for(s, r, s->calls.data[i]);
 		}
 		for (u32 w = s->nullable[r] ? s->first[r] : GRAMMAR_NONE; w != GRAMMAR_NONE; w = s->waiting[w].next)
-			u32_vec_push(&todo, s->waiting[w].rule);
+			u32_vec_push(&pending, s->waiting[w].rule);
 	}
-	s->failed = s->failed || todo.failed;
-	u32_vec_fini(&todo);
+	s->failed = s->failed || pending.failed;
+	u32_vec_fini(&pending);
 }
 
 /* Settles rules all of whose first calls are settled; what is left over calls itself first. Returns one of these, or
  * GRAMMAR_NONE. */
 static u32 find_left_recursion(struct starts *s)
 {
-	struct u32_vec todo = {0};
+	struct u32_vec pending = {0};
 	forget_waiting(s);
 	for (u32 r = 0; r < s->b->rule_count && !s->failed; r++) {
 		walk_start(s, r);
@@ -195,17 +195,17 @@ static u32 find_left_recursion(struct starts *s)
 		for (size_t i = 0; i < s->calls.count; i++)
 			wait_for(s, r, s->calls.data[i]);
 		if (s->calls.count == 0)
-			u32_vec_push(&todo, r);
+			u32_vec_push(&pending, r);
 	}
-	while (todo.count > 0 && !s->failed) {
-		u32 r = todo.data[--todo.count];
+	while (pending.count > 0 && !s->failed) {
+		u32 r = pending.data[--pending.count];
 		for (u32 w = s->first[r]; w != GRAMMAR_NONE; w = s->waiting[w].next) {
 			if (--s->left[s->waiting[w].rule] == 0)
-				u32_vec_push(&todo, s->waiting[w].rule);
+				u32_vec_push(&pending, s->waiting[w].rule);
 		}
 	}
-	s->failed = s->failed || todo.failed;
-	u32_vec_fini(&todo);
+	s->failed = s->failed || pending.failed;
+	u32_vec_fini(&pending);
 	for (u32 r = 0; r < s->b->rule_count; r++) {
 		if (s->left[r] > 0)
 			return r;

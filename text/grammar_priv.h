@@ -313,7 +313,7 @@ struct grammar_cache {
 
 	u32 *seen; /* [node]: stamp of the last closure that saw it */
 	u32 stamp;
-	struct u32_vec nodes, todo, lists; /* scratch of closures over nodes and of their steps */
+	struct u32_vec nodes, pending, lists; /* scratch of closures over nodes and of their steps */
 	struct config *work;        /* scratch of a closure over configurations */
 	u32 work_count, work_capacity;
 	u16 work_need;
