@@ -19,9 +19,20 @@ enum {
 	ENGINE_REQUESTS_SLACK = 1024, /* that end or begin while the engine is full */
 	DESCRIPTORS_ASIDE = 64,	      /* for everything but HTTP connections */
 	STOP_FLUSH_MS = 300,	      /* for the last replies, when told to stop */
+	LISTEN_WAIT_MS = 1000,	      /* then the engine is starting itself, and clients are told so */
 };
 
 /* ---------------------------------------------------------------- the engine */
+
+static void begin_listening(struct gateway *g)
+{
+	struct err_msg em;
+	if (http_server_listen(g->http, &em) == ERR_OK)
+		return;
+	LOG_ERROR("LISTEN_FAILED", "text=\"%s\"", em.text);
+	boot_failed(&g->boot, &em);
+	g->failed = true;
+}
 
 static void begin_serving(struct gateway *g)
 {
@@ -35,11 +46,20 @@ static void begin_serving(struct gateway *g)
 	if (g->ready)
 		return;
 	g->ready = true;
+	begin_listening(g);
 	LOG_INFO("GATEWAY_READY", "host=%s port=%u model=%s max_model_len=%u tool_calls=%s", host,
 		 http_server_port(g->http), g->model.names[0], engine.max_model_len,
 		 tool_format_name(g->model.tool_format));
 	boot_ready(&g->boot, "url=http://%s%s%s:%u", brackets ? "[" : "", host, brackets ? "]" : "",
 		   http_server_port(g->http));
+}
+
+/* The engine is not there yet. */
+static void on_listen_due(evutil_socket_t fd, short what, void *ctx)
+{
+	(void)fd;
+	(void)what;
+	begin_listening(ctx);
 }
 
 static void on_engine_event(void *ctx, const struct tercet_event *event)
@@ -282,6 +302,8 @@ static enum err open_engine(struct gateway *g, struct err_msg *em)
 
 static bool add_events(struct gateway *g)
 {
+	const struct timeval listen_wait = {.tv_sec = LISTEN_WAIT_MS / 1000,
+					    .tv_usec = LISTEN_WAIT_MS % 1000 * 1000};
 	g->engine_event =
 		event_new(g->base, tercet_fd(g->engine), EV_READ | EV_PERSIST, on_engine_readable, g);
 	g->term_event = evsignal_new(g->base, SIGTERM, on_signal, g);
@@ -289,6 +311,10 @@ static bool add_events(struct gateway *g)
 	if (!g->engine_event || !g->term_event || !g->int_event || event_add(g->engine_event, NULL) != 0)
 		return false;
 	event_active(g->engine_event, EV_READ, 1); /* something may be there already */
+	/* a gateway that begins anew beside others would refuse what they would serve */
+	g->listen_event = evtimer_new(g->base, on_listen_due, g);
+	if (!g->listen_event || evtimer_add(g->listen_event, &listen_wait) != 0)
+		return false;
 	if (g->boot.fd < 0)
 		return event_add(g->term_event, NULL) == 0 && event_add(g->int_event, NULL) == 0;
 	g->boot_event = event_new(g->base, g->boot.fd, EV_READ | EV_PERSIST, on_boot_readable, g);
@@ -349,6 +375,7 @@ void gateway_fini(struct gateway *g)
 	free_event(&g->boot_event);
 	free_event(&g->term_event);
 	free_event(&g->int_event);
+	free_event(&g->listen_event);
 	tercet_close(&g->engine);
 	chat_template_free(&g->chat_template);
 	text_scratch_free(&g->scratch);

@@ -21,6 +21,7 @@ struct gateway {
 	u32 rank;
 	struct event_base *base;
 	struct event *engine_event, *boot_event, *term_event, *int_event;
+	struct event *listen_event; /* with a shared port: the wait for the engine is over */
 	struct boot boot;
 	struct http_server *http;
 	struct tercet *engine;

@@ -195,7 +195,8 @@ static int try_address(const struct addrinfo *a, bool share_port)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
 	if (a->ai_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-	if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
+	/* of those that share a port, the kernel hands connections only to those that listen */
+	if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && (share_port || listen(fd, BACKLOG) == 0))
 		return fd;
 	int error = errno;
 	close(fd);
@@ -268,8 +269,11 @@ enum err http_server_create(struct http_server **out, struct event_base *base,
 	if (e)
 		goto fail;
 	s->port = bound_port(fd);
-	s->listener =
-		evconnlistener_new(base, on_accept, s, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
+	s->listening = !s->config.share_port;
+	s->listener = evconnlistener_new(base, on_accept, s,
+					 LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC |
+						 (s->listening ? 0 : LEV_OPT_DISABLED),
+					 0, fd);
 	if (!s->listener) {
 		close(fd);
 		e = err_set(em, ERR_NO_MEMORY, "no memory for the HTTP listener");
@@ -281,6 +285,17 @@ enum err http_server_create(struct http_server **out, struct event_base *base,
 fail:
 	free(s);
 	return e;
+}
+
+enum err http_server_listen(struct http_server *s, struct err_msg *em)
+{
+	if (s->listening)
+		return ERR_OK;
+	if (listen(evconnlistener_get_fd(s->listener), BACKLOG) != 0)
+		return listen_failed(&s->config, errno, em);
+	s->listening = true;
+	evconnlistener_enable(s->listener);
+	return ERR_OK;
 }
 
 void http_server_destroy(struct http_server **server)

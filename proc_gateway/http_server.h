@@ -29,7 +29,7 @@ typedef void (*http_error_body_fn)(void *ctx, int status, const char *text, stru
 struct http_server_config {
 	const char *host; /* address or name; "" is every address */
 	u16 port;	  /* 0: any free one */
-	bool share_port;  /* SO_REUSEPORT: several gateways listen side by side */
+	bool share_port;  /* SO_REUSEPORT: several gateways listen side by side, each from its http_server_listen on */
 	u32 connections_max;
 	u64 body_bytes_max;
 	u32 head_bytes_max;	 /* 0: 32 KiB */
@@ -51,11 +51,14 @@ struct http_server_stats {
 	u64 closed_slow; /* streams that lagged too far behind, requests that took too long */
 };
 
-/* Listens. ERR_IO names address, reason and, when the port is taken, what to do. */
+/* Takes the address; with share_port connections come only after http_server_listen, else at once. ERR_IO names address,
+ * reason and, when the port is taken, what to do. */
 MUST_CHECK enum err http_server_create(struct http_server **out, struct event_base *base,
 				       const struct http_server_config *config, struct err_msg *em);
 /* Closes all connections (their close callbacks run) and frees. NULL accepted. */
 void http_server_destroy(struct http_server **s);
+/* Accepts connections from now on; harmless when it does already. ERR_IO: the system refuses. */
+MUST_CHECK enum err http_server_listen(struct http_server *s, struct err_msg *em);
 u16 http_server_port(const struct http_server *s);
 const struct http_server_stats *http_server_get_stats(const struct http_server *s);
 /* From now on every connection ends after the reply in progress; idle ones end now. New ones are still

@@ -68,6 +68,7 @@ struct http_server {
 	struct http_server_stats stats;
 	u32 active;
 	u16 port;
+	bool listening;
 	bool draining;
 	bool sweeping;	    /* sweep_event is pending */
 	bool accept_paused; /* out of file descriptors: sweep tries again */

@@ -403,12 +403,28 @@ Test(http_server, a_port_in_use_gives_one_clear_error)
 	DONE_WITH(f, p);
 }
 
-Test(http_server, several_servers_share_a_port_when_asked)
+Test(http_server, of_servers_that_share_a_port_those_that_listen_are_reached)
 {
 	struct fixture a, b;
+	struct err_msg em;
+	struct peer p;
 	setup(&a, &(struct http_server_config){.share_port = true});
 	setup(&b, &(struct http_server_config){.share_port = true, .port = http_server_port(a.server)});
 	cr_assert_eq(http_server_port(a.server), http_server_port(b.server));
+	cr_assert_eq(http_server_listen(a.server, &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(http_server_listen(a.server, &em), ERR_OK, "a second time is harmless");
+	/* by chance the kernel would choose b for one of twenty */
+	for (int i = 0; i < 20; i++) {
+		p = peer_connect(http_server_port(b.server));
+		peer_send(&p, "GET /a HTTP/1.1\r\nHost: x\r\n\r\n");
+		cr_assert(peer_wait(a.base, &p, "\r\n\r\n/a"));
+		peer_fini(&p);
+	}
+	cr_assert_eq(http_server_listen(b.server, &em), ERR_OK, "%s", em.text);
 	teardown(&a);
+	p = peer_connect(http_server_port(b.server));
+	peer_send(&p, "GET /a HTTP/1.1\r\nHost: x\r\n\r\n");
+	cr_assert(peer_wait(b.base, &p, "\r\n\r\n/a"));
+	peer_fini(&p);
 	teardown(&b);
 }
