@@ -2,8 +2,8 @@
  * limits of memory and arithmetic, and beside llama.cpp and ik_llama.cpp. One line a case, or JSON lines. Run
  * by hand; the models come from tools/make-checkpoint.
  *
- * A step is the forward pass and the logits of the rows' last tokens. Steps and readings of memory take
- * turns, and medians of both are compared, for on a shared host either may halve from one second to the next. What
+ * A step is the forward pass and the logits of the rows' last tokens. Steps and measurements of the limits take
+ * turns, and medians of all are compared, for on a shared host each may halve from one second to the next. What
  * other processes computed meanwhile is reported with each case, and a case that was disturbed can be repeated. */
 #include <math.h>
 #include <stdio.h>
@@ -25,6 +25,7 @@ enum {
 	STEPS_MAX = 64,
 	STEPS_MIN = 3,
 	READ_BYTES = 1 << 28,
+	COMPUTE_SHARE = 8, /* of a step's time each arithmetic is measured for, before and behind it */
 	EXIT_USAGE = 2,
 };
 static const u64 CASE_NS = 1500ull * 1000 * 1000;
@@ -38,7 +39,7 @@ struct bench {
 	enum peer_format format;
 	u32 thread_count;
 	struct limits_memory memory;
-	double gops;	 /* of the format's instruction */
+	enum limit_kind products, attention; /* the instructions that both are made of */
 	double matrices; /* weights of the layers' matrices that a token is multiplied with */
 	double behind_kv; /* of those, weights of the last layer that only tokens with logits need */
 	double expert_bytes; /* of all layers' experts; 0: there are none */
@@ -96,7 +97,7 @@ static double step_ns(struct runner *r, u32 rows, u32 count, u32 from)
 /* ---------------------------------------------------------------- limits */
 
 struct machine {
-	double gbytes_s, gops;
+	double gbytes_s, gops, attention_gops;
 };
 
 /* What of the weights `tokens` tokens have to read: experts that nobody goes to are not, and the random weights of a
@@ -109,19 +110,19 @@ static double weight_bytes(const struct bench *b, double tokens)
 	return (double)b->r->weights.memory_bytes - missed * b->expert_bytes;
 }
 
-/* The least time of a step: what has to be read, or what has to be computed. Attention counts, at the same
- * rate. */
+/* The least time of a step: what has to be read, or what has to be computed. Attention counts, at the rate of its
+ * own arithmetic, which the format of the weights does not change. */
 static double limit_ns(const struct bench *b, const struct machine *m, u32 rows, u32 count, u32 from)
 {
 	const struct model_config *c = &b->r->model;
 	double tokens = (double)rows * count, keys = from + (count + 1) / 2.0;
 	double logits = (double)c->vocab_size * c->hidden * rows;
 	double attention = 2.0 * c->heads * c->head_dim * (tokens * keys * (c->layers - 1) + (double)rows * (from + count));
-	double operations = 2 * ((b->matrices - b->behind_kv) * tokens + b->behind_kv * rows + logits + attention);
+	double operations = 2 * ((b->matrices - b->behind_kv) * tokens + b->behind_kv * rows + logits);
 	double cache = 2.0 * rows * (from + count) * c->kv_heads * c->head_dim * c->layers *
 		       (double)kern_dtype_bytes(b->r->kv_shape.dtype);
 	double bytes = weight_bytes(b, tokens) + cache;
-	double reading = bytes / m->gbytes_s, computing = operations / m->gops;
+	double reading = bytes / m->gbytes_s, computing = operations / m->gops + 2 * attention / m->attention_gops;
 
 	return reading > computing ? reading : computing;
 }
@@ -183,21 +184,22 @@ static double others_since(const struct usage *from)
 /* ---------------------------------------------------------------- cases */
 
 struct times {
-	double median_ns, best_ns, gbytes_s, others;
+	double median_ns, best_ns, others;
+	struct machine here;
 };
 
 static void report(const struct bench *b, const char *what, u32 rows, u32 count, const struct times *t)
 {
-	const double ns = t->median_ns, best_ns = t->best_ns, gbytes_s = t->gbytes_s;
-	const struct machine here = {gbytes_s, b->gops};
+	const double ns = t->median_ns, best_ns = t->best_ns;
+	const struct machine *here = &t->here;
 	const struct peer_case *peer =
 		peer_find(b->r->model.hidden, b->format, b->thread_count, what, count > 1 ? count : rows);
-	double from = count > 1 ? 0 : DECODE_FROM, limit = limit_ns(b, &here, rows, count, (u32)from);
+	double from = count > 1 ? 0 : DECODE_FROM, limit = limit_ns(b, here, rows, count, (u32)from);
 	double tokens = (double)rows * count, scale = 0;
 
 	if (peer) { /* the same step's least time there over that here */
-		const struct machine there = {peer_gbytes_s(b->thread_count),
-					      peer_gops(b->format, b->thread_count)};
+		const struct machine there = {peer_gbytes_s(b->thread_count), peer_gops(b->format, b->thread_count),
+					      peer_gops(PEER_BF16, b->thread_count)};
 		scale = limit_ns(b, &there, rows, count, (u32)from) / limit;
 	}
 	if (b->json)
@@ -208,14 +210,14 @@ static void report(const struct bench *b, const char *what, u32 rows, u32 count,
 		       "\"read_gbytes_s\":%.1f,\"gops\":%.0f,\"llama_cpp\":%.1f,\"ik_llama_cpp\":%.1f,"
 		       "\"scale\":%.2f,\"others\":%.3f}\n",
 		       b->model, peer_format_name(b->format), b->thread_count, what, rows, count, ns / 1e6,
-		       tokens * 1e9 / ns, tokens * 1e9 / best_ns, limit / ns, gbytes_s, b->gops,
+		       tokens * 1e9 / ns, tokens * 1e9 / best_ns, limit / ns, here->gbytes_s, here->gops,
 		       peer ? peer->llama : 0, peer ? peer->ik : 0, scale, t->others);
 	else
 		printf("%-4s %u thread%s %-7s %3u x %-3u %8.1f tok/s %4.0f %% of the limit (%.1f GB/s, %.0f "
 		       "Gop/s); "
 		       "llama.cpp %.1f, ik %.1f; scaled to this machine %.1f, %.1f; other work %.0f %%\n",
 		       peer_format_name(b->format), b->thread_count, b->thread_count > 1 ? "s" : " ", what,
-		       rows, count, tokens * 1e9 / ns, 100 * limit / ns, gbytes_s, b->gops,
+		       rows, count, tokens * 1e9 / ns, 100 * limit / ns, here->gbytes_s, here->gops,
 		       peer ? peer->llama : 0, peer ? peer->ik : 0, peer ? peer->llama * scale : 0,
 		       peer ? peer->ik * scale : 0, 100 * t->others);
 	fflush(stdout);
@@ -223,17 +225,24 @@ static void report(const struct bench *b, const char *what, u32 rows, u32 count,
 
 static struct times time_case(struct bench *b, u32 rows, u32 count)
 {
-	double times[STEPS_MAX], speeds[STEPS_MAX], best = 0;
+	double times[STEPS_MAX], speeds[STEPS_MAX], gops[STEPS_MAX], attention_gops[STEPS_MAX], best = 0;
+	struct kern_threads *threads = b->r->ctx.threads;
 	struct usage before = usage_now();
 	u64 begin = clock_now_ns();
 	u32 n = 0;
 
 	for (; n < STEPS_MAX && (n < STEPS_MIN || clock_now_ns() - begin < CASE_NS); n++) {
 		times[n] = step_ns(b->r, rows, count, count > 1 ? 0 : DECODE_FROM + n);
-		speeds[n] = limits_read(&b->memory, b->r->ctx.threads, 0);
+		speeds[n] = limits_read(&b->memory, threads, 0);
+		u32 ms = 1 + (u32)(times[n] / 1e6 / COMPUTE_SHARE);
+		gops[n] = limits_gops_mean(b->products, threads, ms);
+		attention_gops[n] = b->attention == b->products ? gops[n] : limits_gops_mean(b->attention, threads, ms);
 		best = n == 0 || times[n] < best ? times[n] : best;
 	}
-	return (struct times){median(times, n), best, median(speeds, n), others_since(&before)};
+	return (struct times){.median_ns = median(times, n),
+			      .best_ns = best,
+			      .others = others_since(&before),
+			      .here = {median(speeds, n), median(gops, n), median(attention_gops, n)}};
 }
 
 /* Cases are named p128 (prefill of 128 tokens) and d16 (decode of 16 sequences). */
@@ -278,13 +287,11 @@ static void count_matrices(struct bench *b)
 	}
 }
 
-static double peak_of(enum peer_format f, struct kern_threads *threads, u32 caps)
+static enum limit_kind kind_of(enum limit_kind wanted, u32 caps)
 {
-	const enum limit_kind wanted[] = {LIMIT_BF16, LIMIT_VNNI, LIMIT_VNNI};
-
-	if (limits_has(wanted[f], caps))
-		return limits_gops(wanted[f], threads, 200);
-	return limits_gops(limits_has(LIMIT_AVX512, caps) ? LIMIT_AVX512 : LIMIT_AVX2, threads, 200);
+	if (limits_has(wanted, caps))
+		return wanted;
+	return limits_has(LIMIT_AVX512, caps) ? LIMIT_AVX512 : LIMIT_AVX2;
 }
 
 static void run_model(struct bench *b)
@@ -305,7 +312,8 @@ static void run_model(struct bench *b)
 	if (runner_create(&b->r, &c, &em))
 		die(b->model, &em);
 	count_matrices(b);
-	b->gops = peak_of(b->format, b->r->ctx.threads, c.caps);
+	b->products = kind_of(b->format == PEER_BF16 ? LIMIT_BF16 : LIMIT_VNNI, c.caps);
+	b->attention = kind_of(LIMIT_BF16, c.caps); /* the cache is bfloat16 as the checkpoint */
 	run_case(b, "prefill", 1, 128);
 	run_case(b, "prefill", 1, 512);
 	for (u32 i = 0; i < COUNT_OF(batches); i++)

@@ -82,18 +82,37 @@ static void compute_task(void *arg, u32 task, u32 thread)
 	(*(const compute_fn *)arg)();
 }
 
-double limits_gops(enum limit_kind k, struct kern_threads *threads, u32 ms)
+struct runs {
+	u64 best_ns, all_ns;
+	u32 count;
+	double operations; /* of one, 1e9 a second when divided by ns */
+};
+
+static struct runs compute_runs(enum limit_kind k, struct kern_threads *threads, u32 ms)
 {
 	u32 tasks = kern_threads_count(threads) * 4;
-	u64 start = clock_now_ns(), best = UINT64_MAX;
+	struct runs r = {.best_ns = UINT64_MAX, .operations = (double)tasks * KINDS[k].operations * SUMS * STEPS};
 	compute_fn fn = KINDS[k].run;
-	for (u32 run = 0; run < RUNS_MIN || clock_now_ns() - start < ms * 1000000ull; run++) {
+	for (; r.count < RUNS_MIN || r.all_ns < ms * 1000000ull; r.count++) {
 		u64 begin = clock_now_ns();
 		kern_threads_run(threads, tasks, compute_task, &fn);
 		u64 took = clock_now_ns() - begin;
-		best = took < best ? took : best;
+		r.best_ns = took < r.best_ns ? took : r.best_ns;
+		r.all_ns += took;
 	}
-	return (double)tasks * KINDS[k].operations * SUMS * STEPS / (double)best;
+	return r;
+}
+
+double limits_gops(enum limit_kind k, struct kern_threads *threads, u32 ms)
+{
+	struct runs r = compute_runs(k, threads, ms);
+	return r.operations / (double)r.best_ns;
+}
+
+double limits_gops_mean(enum limit_kind k, struct kern_threads *threads, u32 ms)
+{
+	struct runs r = compute_runs(k, threads, ms);
+	return r.operations * r.count / (double)r.all_ns;
 }
 
 bool limits_memory_init(struct limits_memory *m, size_t bytes)

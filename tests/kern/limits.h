@@ -12,6 +12,8 @@ bool limits_has(enum limit_kind k, u32 caps);
 /* 1e9 operations a second (a multiply-add is two) of all threads of the pool, nothing read; the best of some
  * runs of together `ms` milliseconds. */
 double limits_gops(enum limit_kind k, struct kern_threads *threads, u32 ms);
+/* The same, not of the best run but of all: what the machine gave in that time, to whatever ran. */
+double limits_gops_mean(enum limit_kind k, struct kern_threads *threads, u32 ms);
 
 /* Memory to read, larger than any cache. */
 struct limits_memory {
