@@ -15,58 +15,156 @@ enum {
 
 /* ---------------------------------------------------------------- inputs */
 
-/* 16 units of each of 8 rows, [8][64] bytes of rows KERN_GROUP_MAX apart, to [16][8][4]. */
-static ALWAYS_INLINE void lace_rows(const signed char *q, char *to)
+/* The largest lane of each of 8 vectors of unsigned numbers. */
+static ALWAYS_INLINE __m256i highest_of_eight(const __m512i rows[TILE_ROWS])
+{
+	const __m512i order = _mm512_castsi256_si512(_mm256_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13));
+	__m512i pair[4], four[2], all;
+#pragma GCC unroll 4
+	for (u32 i = 0; i < 4; i++)
+		pair[i] = _mm512_max_epu32(_mm512_shuffle_i32x4(rows[2 * i], rows[2 * i + 1], 0x44),
+					   _mm512_shuffle_i32x4(rows[2 * i], rows[2 * i + 1], 0xee));
+#pragma GCC unroll 2
+	for (u32 i = 0; i < 2; i++) /* a lane of 128 bits is a row */
+		four[i] = _mm512_max_epu32(_mm512_shuffle_i32x4(pair[2 * i], pair[2 * i + 1], 0x88),
+					   _mm512_shuffle_i32x4(pair[2 * i], pair[2 * i + 1], 0xdd));
+	all = _mm512_max_epu32(_mm512_unpacklo_epi32(four[0], four[1]), _mm512_unpackhi_epi32(four[0], four[1]));
+	all = _mm512_max_epu32(all, _mm512_shuffle_epi32(all, _MM_PERM_BADC));
+	return _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, all));
+}
+
+/* rounding_of 8 rows, to the bit. */
+static ALWAYS_INLINE void rounding_of_eight(const float *const x[TILE_ROWS], u32 count, float inverse[TILE_ROWS],
+					    __m256 *scale)
+{
+	const __m512i sign = _mm512_set1_epi32(0x7fffffff);
+	const __m256 most_of_byte = _mm256_set1_ps(127);
+	__m512i most[TILE_ROWS];
+#pragma GCC unroll 8
+	for (u32 r = 0; r < TILE_ROWS; r++) {
+		most[r] = _mm512_and_si512(_mm512_castps_si512(vec_load(x[r])), sign);
+#pragma GCC unroll 8
+		for (u32 i = VEC_LANES; i < count; i += VEC_LANES)
+			most[r] = _mm512_max_epu32(most[r],
+						   _mm512_and_si512(_mm512_castps_si512(vec_load(x[r] + i)), sign));
+	}
+	__m256i bits = highest_of_eight(most);
+	__m256 largest = _mm256_castsi256_ps(bits), factor = _mm256_div_ps(most_of_byte, largest);
+	__mmask8 some = _mm256_cmp_ps_mask(factor, _mm256_set1_ps(HUGE_VALF), _CMP_LT_OQ);
+	__mmask8 finite = _mm256_cmplt_epu32_mask(bits, _mm256_set1_epi32(0x7f800000));
+	_mm256_storeu_ps(inverse, _mm256_maskz_mov_ps(some, factor));
+	*scale = _mm256_mask_div_ps(_mm256_set1_ps(NAN), finite, _mm256_maskz_mov_ps(some, largest), most_of_byte);
+}
+
+/* CHUNK values, rounded. Lane l of 128 bits holds units l, 4 + l, 8 + l and 12 + l. */
+static ALWAYS_INLINE __m512i round_chunk(const float *x, float inverse)
+{
+	__m512i whole[4];
+#pragma GCC unroll 4
+	for (u32 i = 0; i < 4; i++)
+		whole[i] = _mm512_cvtps_epi32(vec_mul(vec_load(x + i * VEC_LANES), vec_set1(inverse)));
+	return _mm512_packs_epi16(_mm512_packs_epi32(whole[0], whole[1]), _mm512_packs_epi32(whole[2], whole[3]));
+}
+
+/* Two units of 8 rows, of which the first `rows` are stored. */
+static ALWAYS_INLINE void store_units(char *to, u32 rows, __m512i units)
+{
+	const __mmask8 mask = (__mmask8)((1u << rows) - 1);
+	if (rows == TILE_ROWS) {
+		_mm512_storeu_si512(to, units);
+		return;
+	}
+	_mm256_mask_storeu_epi32(to, mask, _mm512_castsi512_si256(units));
+	_mm256_mask_storeu_epi32(to + rows * 4, mask, _mm512_extracti64x4_epi64(units, 1));
+}
+
+/* CHUNK values of each of 8 rows to [CHUNK / 4][rows][4]. Returns their sums, half of each in one half of the vector. */
+static ALWAYS_INLINE __m512i pack_chunk(const float *const x[TILE_ROWS], u32 k, const float inverse[TILE_ROWS], u32 rows,
+					char *to)
 {
 	const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-	__m512i row[8], pair[8], four[8];
+	const __m512i ones = _mm512_set1_epi8(1);
+	__m512i q[TILE_ROWS], pair[TILE_ROWS], four[TILE_ROWS], sums = _mm512_setzero_si512();
 #pragma GCC unroll 8
-	for (u32 r = 0; r < 8; r++)
-		row[r] = _mm512_loadu_si512(q + r * KERN_GROUP_MAX);
+	for (u32 r = 0; r < TILE_ROWS; r++)
+		q[r] = round_chunk(x[r] + k, inverse[r]);
 #pragma GCC unroll 4
-	for (u32 r = 0; r < 8; r += 2) {
-		pair[r] = _mm512_unpacklo_epi32(row[r], row[r + 1]);
-		pair[r + 1] = _mm512_unpackhi_epi32(row[r], row[r + 1]);
+	for (u32 r = 0; r < TILE_ROWS; r += 2) {
+		pair[r] = _mm512_unpacklo_epi32(q[r], q[r + 1]);
+		pair[r + 1] = _mm512_unpackhi_epi32(q[r], q[r + 1]);
 	}
-	/* Lane l of four[u] has rows 0 .. 3 of unit 4 * l + u, that of four[4 + u] the other rows. */
+	/* Lane l of four[u] has rows 0 .. 3 of unit 4 * u + l, that of four[4 + u] the other rows. */
 #pragma GCC unroll 2
-	for (u32 h = 0; h < 8; h += 4) {
+	for (u32 h = 0; h < TILE_ROWS; h += 4) {
 		four[h] = _mm512_unpacklo_epi64(pair[h], pair[h + 2]);
 		four[h + 1] = _mm512_unpackhi_epi64(pair[h], pair[h + 2]);
 		four[h + 2] = _mm512_unpacklo_epi64(pair[h + 1], pair[h + 3]);
 		four[h + 3] = _mm512_unpackhi_epi64(pair[h + 1], pair[h + 3]);
 	}
 #pragma GCC unroll 4
-	for (u32 u = 0; u < 4; u++) {
+	for (u32 u = 0; u < 4; u++, to += 16 * rows) {
 		__m512i low = _mm512_permutex2var_epi64(four[u], first, four[4 + u]);
 		__m512i high = _mm512_permutex2var_epi64(four[u], second, four[4 + u]);
-		_mm256_storeu_si256((__m256i *)(void *)(to + u * 32), _mm512_castsi512_si256(low));
-		_mm256_storeu_si256((__m256i *)(void *)(to + (4 + u) * 32), _mm512_extracti64x4_epi64(low, 1));
-		_mm256_storeu_si256((__m256i *)(void *)(to + (8 + u) * 32), _mm512_castsi512_si256(high));
-		_mm256_storeu_si256((__m256i *)(void *)(to + (12 + u) * 32), _mm512_extracti64x4_epi64(high, 1));
+		store_units(to, rows, low);
+		store_units(to + 8 * rows, rows, high);
+		sums = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums, ones, low), ones, high);
 	}
+	return sums;
+}
+
+/* A group of `rows` rows, whose pointers repeat the last row up to 8: its first `count` values, a multiple of CHUNK. */
+static ALWAYS_INLINE void pack_whole(const float *const x[TILE_ROWS], u32 count, u32 rows, char *to)
+{
+	const __mmask8 mask = (__mmask8)((1u << rows) - 1);
+	char *units = to + rows * 8;
+	float inverse[TILE_ROWS];
+	__m256 scale;
+	rounding_of_eight(x, count, inverse, &scale);
+	__m512i sums = pack_chunk(x, 0, inverse, rows, units);
+	if (count > CHUNK)
+		sums = _mm512_add_epi32(sums, pack_chunk(x, CHUNK, inverse, rows, units + CHUNK * rows));
+	__m256i sum = _mm256_add_epi32(_mm512_castsi512_si256(sums), _mm512_extracti64x4_epi64(sums, 1));
+	_mm256_mask_storeu_ps(to, mask, scale);
+	_mm256_mask_storeu_epi32(to + rows * 4, mask,
+				 _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sum, 7)));
+}
+
+/* A group of any `width`, of rows that may be sorted otherwise or end inside it. */
+static void pack_any(const struct blocked_job *j, const float *const x[TILE_ROWS], u32 rows, u32 k, char *to)
+{
+	signed char q[TILE_ROWS][KERN_GROUP_MAX];
+	float held[KERN_GROUP_MAX];
+	for (u32 r = 0; r < rows; r++) {
+		const float *from = group_values(j->a->w, x[r], k, j->width, held);
+		struct rounding rounding = rounding_of(from, j->width);
+		i32 sum = round_values(from, rounding.inverse, j->width, q[r]) * -128;
+		memcpy(to + r * 4, &rounding.scale, 4);
+		memcpy(to + (rows + r) * 4, &sum, 4);
+	}
+	to += (size_t)rows * 8;
+	for (u32 i = 0; i < j->width; i += 4)
+		for (u32 r = 0; r < rows; r++, to += 4)
+			memcpy(to, q[r] + i, 4);
 }
 
 static void pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
 {
 	const struct kern_matmul_args *a = j->a;
-	signed char q[TILE_ROWS][KERN_GROUP_MAX];
-	float held[KERN_GROUP_MAX];
-	for (u32 end = k + count; k < end; k += j->width) {
-		for (u32 r = 0; r < rows; r++) {
-			const float *from = group_values(a->w, x + (size_t)r * a->x_stride, k, j->width, held);
-			struct rounding rounding = rounding_of(from, j->width);
-			i32 sum = round_values(from, rounding.inverse, j->width, q[r]) * -128;
-			memcpy(to + r * 4, &rounding.scale, 4);
-			memcpy(to + (rows + r) * 4, &sum, 4);
-		}
-		to += (size_t)rows * 8;
-		u32 done = rows == TILE_ROWS ? j->width / CHUNK * CHUNK : 0;
-		for (u32 i = 0; i < done; i += CHUNK, to += CHUNK * TILE_ROWS)
-			lace_rows(q[0] + i, to);
-		for (u32 i = done; i < j->width; i += 4)
-			for (u32 r = 0; r < rows; r++, to += 4)
-				memcpy(to, q[r] + i, 4);
+	const float *row[TILE_ROWS], *at[TILE_ROWS];
+	for (u32 r = 0; r < TILE_ROWS; r++)
+		row[r] = x + kern_min(r, rows - 1) * a->x_stride;
+	for (u32 end = k + count; k < end; k += j->width, to += (size_t)rows * (j->width + 8)) {
+		u32 own = kern_min(end - k, j->width);
+		for (u32 r = 0; r < TILE_ROWS; r++)
+			at[r] = row[r] + k;
+		if (a->w->order || own % CHUNK != 0)
+			pack_any(j, row, rows, k, to);
+		else if (own == CHUNK)
+			pack_whole(at, CHUNK, rows, to);
+		else if (rows == TILE_ROWS)
+			pack_whole(at, 2 * CHUNK, TILE_ROWS, to);
+		else
+			pack_whole(at, 2 * CHUNK, rows, to);
 	}
 }
 
