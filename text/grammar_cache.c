@@ -545,10 +545,12 @@ void cache_tell_bytes(struct grammar_cache *c)
 {
 	struct grammar_vocab *v = c->vocab;
 	tell(c);
-	if (v->learnt_bytes <= v->learnt_bytes_max)
+	/* What is there right after forgetting cannot be forgotten: it is not tried again before much more is there. */
+	if (v->learnt_bytes <= v->learnt_bytes_max || v->learnt_bytes <= v->learnt_bytes_kept + v->learnt_bytes_max / 4)
 		return;
 	for (struct grammar_cache *at = v->caches; at != NULL; at = at->next_in_vocab) {
 		if (cache_flush(at) == ERR_OK) /* where memory is short it stays as it is */
 			tell(at);
 	}
+	v->learnt_bytes_kept = v->learnt_bytes;
 }

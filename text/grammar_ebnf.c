@@ -212,19 +212,19 @@ static struct gexpr *read_alternatives(struct reader *r);
 /* r->at behind the parenthesis. */
 static struct gexpr *read_group(struct reader *r)
 {
-	u32 line = line_of(r, r->at);
+	size_t place = r->at;
 	if (peek(r, '=')) {
-		gb_fail(r->b, ERR_UNSUPPORTED, "line %u: look-ahead (= ) is not supported", line);
+		gb_fail(r->b, ERR_UNSUPPORTED, "line %u: look-ahead (= ) is not supported", line_of(r, place));
 		return NULL;
 	}
 	if (++r->level > GRAMMAR_EXPR_LEVELS) {
-		gb_fail(r->b, ERR_TOO_LONG, "line %u: more than %d groups inside groups", line, GRAMMAR_EXPR_LEVELS);
+		gb_fail(r->b, ERR_TOO_LONG, "line %u: more than %d groups inside groups", line_of(r, place), GRAMMAR_EXPR_LEVELS);
 		return NULL;
 	}
 	struct gexpr *e = read_alternatives(r);
 	r->level--;
 	if (!failed(r) && !take(r, ")"))
-		gb_fail(r->b, ERR_FORMAT, "line %u: the group is not closed; it wants a )", line);
+		gb_fail(r->b, ERR_FORMAT, "line %u: the group is not closed; it wants a )", line_of(r, place));
 	return e;
 }
 
@@ -272,7 +272,7 @@ static bool read_quantifier(struct reader *r, u32 *min, u32 *max)
 	*max = peek(r, '?') ? 1 : GRAMMAR_NONE;
 	if (take(r, "*") || take(r, "+") || take(r, "?"))
 		return true;
-	u32 line = line_of(r, r->at);
+	size_t place = r->at;
 	if (!take(r, "{"))
 		return false;
 	skip_space(r);
@@ -285,7 +285,7 @@ static bool read_quantifier(struct reader *r, u32 *min, u32 *max)
 		skip_space(r);
 	}
 	if (!failed(r) && (!take(r, "}") || *max < *min))
-		gb_fail(r->b, ERR_FORMAT, "line %u: a repetition is {n}, {n,} or {least,most}", line);
+		gb_fail(r->b, ERR_FORMAT, "line %u: a repetition is {n}, {n,} or {least,most}", line_of(r, place));
 	return true;
 }
 
@@ -331,14 +331,14 @@ static void read_rule(struct reader *r)
 {
 	struct gb *b = r->b;
 	size_t n = name_bytes(r);
-	u32 line = line_of(r, r->at);
+	size_t place = r->at;
 	if (!at_rule(r) || n > NAME_BYTES_MAX) {
-		gb_fail(b, ERR_FORMAT, "line %u: a rule was expected here, as: name ::= \"text\" | [a-z]+", line);
+		gb_fail(b, ERR_FORMAT, "line %u: a rule was expected here, as: name ::= \"text\" | [a-z]+", line_of(r, place));
 		return;
 	}
 	struct named_rule *rule = find_name(r, r->text + r->at, n);
 	if (rule->defined)
-		gb_fail(b, ERR_FORMAT, "line %u: the rule %s is there already", line, rule->name);
+		gb_fail(b, ERR_FORMAT, "line %u: the rule %s is there already", line_of(r, place), rule->name);
 	rule->defined = true;
 	u32 index = rule->rule;
 	r->at += n;

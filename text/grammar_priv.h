@@ -227,6 +227,7 @@ struct grammar_vocab {
 	struct grammar_cache *caches; /* of all grammars */
 	size_t learnt_bytes;          /* theirs together, as far as they have told */
 	size_t learnt_bytes_max;      /* beyond that all of them forget */
+	size_t learnt_bytes_kept;     /* what they had when they had forgotten all they could */
 };
 
 /* ---------------------------------------------------------------- caches */

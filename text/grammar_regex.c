@@ -154,7 +154,9 @@ static bool add_category(struct reader *r, struct code_set *s, bool negate)
 	bool ok = known != NULL && code_set_add_set(&r->b->arena, &own, &known->set);
 	if (negate)
 		ok = ok && code_set_negate(&r->b->arena, &own);
-	return ok && code_set_add_set(&r->b->arena, s, &own);
+	if (!ok || !code_set_add_set(&r->b->arena, s, &own))
+		gb_fail(r->b, ERR_TOO_LONG, "the expression is too long: it has too many classes of characters");
+	return true;
 }
 
 /* An escape, r->at behind the backslash. `in_class`: \b is a backspace. *code is its code point, or GRAMMAR_NONE where
@@ -176,7 +178,7 @@ static bool read_escape(struct reader *r, struct code_set *s, bool in_class, u32
 	if (c == 'p' || c == 'P') {
 		r->at++;
 		if (add_category(r, s, c == 'P'))
-			return true;
+			return !failed(r);
 		gb_fail(b, ERR_UNSUPPORTED, "\\%c at byte %zu: only general categories by their short names are supported, as \\p{L} or \\p{Lu}",
 			c, place);
 		return false;

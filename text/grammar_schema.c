@@ -85,7 +85,7 @@ static u32 read_count(struct schema *s, const struct layer *l, const char *key, 
 	double value;
 	if (json_type(v) == JSON_MISSING)
 		return fallback;
-	if (json_double(v, &value) && value >= 0 && value == (double)(u64)value && value < GRAMMAR_NONE)
+	if (json_double(v, &value) && value >= 0 && value < GRAMMAR_NONE && value == (double)(u64)value)
 		return (u32)value;
 	gb_fail(s->b, ERR_FORMAT, "%s/%s is to be a count, an integer of 0 or more", l->path, key);
 	return fallback;
@@ -196,21 +196,22 @@ static json_val resolve(struct schema *s, const struct layer *l, const char **pa
 	return at;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(a, *(const char *const *)b);
+}
+
 /* Whether a keyword says anything about values; others are annotations. */
 static bool constrains(const char *key)
 {
-	static const char *const keys[] = {
+	static const char *const keys[] = { /* sorted */
 		"$dynamicRef", "$recursiveRef", "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "contains",
 		"dependencies", "dependentRequired", "dependentSchemas", "else", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "if",
 		"items", "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
 		"not", "nullable", "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "propertyNames", "required", "then",
 		"type", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
 	};
-	for (size_t i = 0; i < COUNT_OF(keys); i++) {
-		if (strcmp(key, keys[i]) == 0)
-			return true;
-	}
-	return false;
+	return bsearch(key, keys, COUNT_OF(keys), sizeof(keys[0]), compare_names) != NULL;
 }
 
 /* Whether the schema says nothing besides its $ref. */
@@ -513,15 +514,25 @@ static void drop_empty_layers(struct conj *c)
 		c->layers[i].parent = 0; /* all that these bring is there already */
 }
 
+/* Counts what reading the layers takes, which anyOf and $ref multiply. False: that was too much. */
+static bool count_step(struct schema *s, const struct conj *c)
+{
+	const char *path = c->count > 0 ? c->layers[0].path : "#";
+	for (u32 i = 0; i < c->count; i++)
+		s->read += 4 + json_count(c->layers[i].v);
+	if (++s->steps > SCHEMA_STEPS_MAX)
+		gb_fail(s->b, ERR_TOO_LONG, "%s: the schema is too large: its anyOf, allOf and $ref multiply to more than %d parts", path,
+			SCHEMA_STEPS_MAX);
+	else if (s->read > SCHEMA_READ_MAX)
+		gb_fail(s->b, ERR_TOO_LONG, "%s: the schema is too large: its anyOf, allOf and $ref multiply to more than %d keywords", path,
+			SCHEMA_READ_MAX);
+	return s->b->err == ERR_OK;
+}
+
 u32 schema_put(struct schema *s, u32 from, const struct conj *c)
 {
-	if (s->b->err != ERR_OK)
+	if (s->b->err != ERR_OK || !count_step(s, c))
 		return from;
-	if (++s->steps > SCHEMA_STEPS_MAX) {
-		gb_fail(s->b, ERR_TOO_LONG, "%s: the schema is too large: its anyOf, allOf and $ref multiply to more than %d parts",
-			c->count > 0 ? c->layers[0].path : "#", SCHEMA_STEPS_MAX);
-		return from;
-	}
 	if (c->never)
 		return gb_node(s->b);
 	struct conj *flat = arena_alloc(&s->b->arena, sizeof(*flat));

@@ -61,6 +61,7 @@ enum {
 	LAYERS_MAX = 24,
 	SCHEMA_LEVELS_INLINE = 12, /* schemas inside schemas that are not rules of their own */
 	SCHEMA_STEPS_MAX = 50000,
+	SCHEMA_READ_MAX = 600 * 1000, /* keywords that are looked through, again in each step: some 60 ms */
 	SCHEMA_COMPARED_MAX = 4 * 1000 * 1000, /* values of enums with each other: some 60 ms */
 };
 enum layer_flag {
@@ -93,6 +94,7 @@ struct schema {
 	struct schema_rule *rules;
 	u32 rule_count, rule_capacity;
 	u32 level, steps;
+	u64 read; /* keywords of the layers of all steps */
 	u64 compared;
 };
 

@@ -1,5 +1,6 @@
 /* Owns what schemas say about single values and arrays: enum and const, strings, numbers, items. Runs wherever a grammar is
  * compiled. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -58,7 +59,7 @@ static u32 type_of(json_val v)
 		return TYPE_INTEGER | TYPE_NUMBER;
 	case JSON_DOUBLE:
 		json_double(v, &value);
-		return value == (double)(i64)value ? TYPE_INTEGER | TYPE_NUMBER : TYPE_NUMBER;
+		return floor(value) == value ? TYPE_INTEGER | TYPE_NUMBER : TYPE_NUMBER;
 	case JSON_STRING:
 		return TYPE_STRING;
 	case JSON_ARRAY:
@@ -326,18 +327,26 @@ static json_val prefix_of(struct schema *s, const struct layer *l, const char **
 	return json_type(items) == JSON_ARRAY ? items : layer_get(s, l, "prefixItems", JSON_ARRAY);
 }
 
-/* What applies to element number `at`. */
-static void element_conj(struct schema *s, const struct conj *c, size_t at, struct conj *out)
+struct array {
+	struct schema *s;
+	u32 close;
+	u32 min, max;			     /* elements; GRAMMAR_NONE: no end */
+	struct json_iter first[LAYERS_MAX]; /* the layers' schemas of the first elements that are not written yet */
+};
+
+/* What applies to element number `at`; these come one behind the other. */
+static void element_conj(struct array *a, const struct conj *c, size_t at, struct conj *out)
 {
+	struct schema *s = a->s;
 	*out = (struct conj){0};
 	for (u32 i = 0; i < c->count; i++) {
 		const struct layer *l = &c->layers[i];
 		const char *key;
-		json_val prefix = prefix_of(s, l, &key);
-		if (at < json_count(prefix)) {
+		(void)prefix_of(s, l, &key);
+		if (json_next(&a->first[i])) {
 			char number[24];
 			int n = snprintf(number, sizeof(number), "%zu", at);
-			conj_add(s, out, json_at(prefix, at), schema_path(s, l->path, key, number, (size_t)n));
+			conj_add(s, out, a->first[i].value, schema_path(s, l->path, key, number, (size_t)n));
 			continue;
 		}
 		key = strcmp(key, "items") == 0 ? "additionalItems" : "items";
@@ -346,12 +355,6 @@ static void element_conj(struct schema *s, const struct conj *c, size_t at, stru
 			conj_add(s, out, items, schema_path(s, l->path, key, NULL, 0));
 	}
 }
-
-struct array {
-	struct schema *s;
-	u32 close;
-	u32 min, max; /* elements; GRAMMAR_NONE: no end */
-};
 
 /* A comma, where elements came before. */
 static u32 put_comma(struct schema *s, u32 from, size_t before)
@@ -390,12 +393,12 @@ static void put_elements(struct array *a, u32 open, const struct conj *c, size_t
 	if (a->min == 0)
 		gb_empty(b, open, a->close);
 	for (; done < prefix && done < a->max && b->err == ERR_OK; done++) {
-		element_conj(s, c, done, &each);
+		element_conj(a, c, done, &each);
 		at = schema_put(s, put_comma(s, at, done), &each);
 		if (done + 1 >= a->min)
 			gb_empty(b, json_put_line(s->json, at), a->close);
 	}
-	element_conj(s, c, prefix, &each);
+	element_conj(a, c, prefix, &each);
 	if (b->err == ERR_OK && done < a->max && !each.never)
 		gb_empty(b, json_put_line(s->json, put_rest(a, at, done, &each)), a->close);
 }
@@ -408,7 +411,9 @@ u32 schema_put_array(struct schema *s, u32 from, const struct conj *c)
 	size_t prefix = 0;
 	for (u32 i = 0; i < c->count; i++) {
 		const char *key;
-		size_t n = json_count(prefix_of(s, &c->layers[i], &key));
+		json_val first = prefix_of(s, &c->layers[i], &key);
+		size_t n = json_count(first);
+		a.first[i] = json_iterate(first);
 		prefix = n > prefix ? n : prefix;
 	}
 	a.min = conj_count_max(s, c, "minItems", 0);

@@ -87,6 +87,10 @@ Test(grammar, what_is_too_large_is_refused)
 {
 	refused(GRAMMAR_REGEX, "a{100000}", ERR_TOO_LONG, "at most 65535");
 	refused(GRAMMAR_REGEX, "((a{60000}b{60000}){2}c{60000}){3}((a{60000}b{60000}){2}c{60000}){3}", ERR_TOO_LONG, "too large");
+	char classes[5 * 20000 + 1];
+	for (u32 i = 0; i < 20000; i++)
+		memcpy(classes + 5 * i, "\\p{L}", 6);
+	refused(GRAMMAR_REGEX, classes, ERR_TOO_LONG, "too many classes of characters");
 	char deep[1001];
 	memset(deep, '(', 1000);
 	deep[1000] = '\0';

@@ -482,3 +482,32 @@ Test(grammar_json, large_enums_compile_in_linear_time_and_what_multiplies_is_ref
 	cr_assert(strstr(em.text, "enums have too many values"), "%s", em.text);
 	buf_fini(&source);
 }
+
+/* 16 KiB of schema that would have been read for seconds: every branch looks through all keywords again. */
+Test(grammar_json, keywords_that_branches_multiply_are_counted)
+{
+	struct buf source = {0};
+	struct err_msg em;
+	struct grammar *g = NULL;
+	buf_append_char(&source, '{');
+	for (u32 i = 0; i < 1000; i++)
+		buf_printf(&source, "\"x%u\":1,", i);
+	buf_append_str(&source, "\"anyOf\":[{}");
+	for (u32 i = 0; i < 2000; i++)
+		buf_append_str(&source, ",{}");
+	buf_append_str(&source, "]}");
+	cr_assert_eq(grammar_compile(&g, GRAMMAR_JSON_SCHEMA, 0, source.data, source.bytes, &em), ERR_TOO_LONG);
+	cr_assert(strstr(em.text, "multiply to more than 600000 keywords"), "%s", em.text);
+	buf_fini(&source);
+}
+
+/* The first elements of several layers go on beside each other. */
+Test(grammar_json, first_elements_of_conjunctions)
+{
+	struct tongue t;
+	demo_init(&t);
+	SCHEMA(&t, "{\"allOf\":[{\"prefixItems\":[{\"type\":\"integer\"},{\"minimum\":3},{}]},{\"type\":\"array\",\"prefixItems\":[{\"maximum\":2}],"
+		   "\"items\":{\"type\":\"number\",\"maximum\":9}}]}",
+	       {"[]", true}, {"[2]", true}, {"[3]", false}, {"[2, 2]", false}, {"[2, 4, 9, 9]", true}, {"[2, 10]", false}, {"[2, 4, 9, 10]", false});
+	tongue_fini(&t);
+}
