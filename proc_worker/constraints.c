@@ -19,6 +19,7 @@
 enum {
 	COMPILED_MAX = 64,		 /* grammars that are kept, */
 	COMPILED_BYTES_MAX = 64 << 20, /* unless they are larger together */
+	LIVE_BYTES_MAX = 512 << 20,    /* of grammars that are not kept, but rows follow */
 };
 
 /* A compiled grammar with a state at its start, which keeps what other states have learnt. */
@@ -36,6 +37,8 @@ struct row_state {
 	u64 incarnation; /* that `state` follows; 0: none */
 	struct grammar_state *state; /* NULL: it failed */
 	u32 outputs;		 /* so many are stepped over */
+	u64 hash;		 /* of the grammar's source */
+	size_t bytes;		 /* of the grammar */
 };
 
 struct constraints {
@@ -44,6 +47,7 @@ struct constraints {
 	struct row_state *rows;
 	struct compiled compiled[COMPILED_MAX];
 	u64 uses;
+	size_t live_bytes_max;
 	struct grammar_vocab *vocab;
 
 	/* Of the step: what begin writes, the thread reads, and the other way round what finish tells. */
@@ -105,6 +109,21 @@ static struct compiled *make_room(struct constraints *c, size_t bytes)
 	}
 }
 
+/* Bytes of the grammars that rows follow and that are kept no longer; one of several rows counts for each. */
+static size_t live_bytes(const struct constraints *c)
+{
+	size_t total = 0;
+
+	for (u32 row = 0; row < c->config.rows_max; row++) {
+		const struct row_state *s = &c->rows[row];
+		bool kept = !s->state;
+		for (u32 i = 0; i < COMPILED_MAX && !kept; i++)
+			kept = c->compiled[i].used && c->compiled[i].hash == s->hash;
+		total += kept ? 0 : s->bytes;
+	}
+	return total;
+}
+
 static enum err compile(struct constraints *c, const struct batch_row *r, const char *source, u64 hash,
 			struct compiled **out, struct err_msg *em)
 {
@@ -113,6 +132,9 @@ static enum err compile(struct constraints *c, const struct batch_row *r, const 
 			     .flags = r->grammar_flags,
 			     .source_bytes = r->grammar_bytes};
 
+	if (live_bytes(c) > c->live_bytes_max)
+		return err_set(em, ERR_BUSY, "the grammars of the requests that run take more than %zu MiB; send it again when some of them have ended, or with a smaller grammar",
+			       c->live_bytes_max >> 20);
 	enum err e = grammar_compile(&k.grammar, k.kind, k.flags, source, k.source_bytes, em);
 	if (e) {
 		err_prefix(em, "the grammar");
@@ -153,6 +175,8 @@ static enum err meet(struct constraints *c, const struct batch_state *b, u32 row
 	if (e)
 		return e;
 	k->used = ++c->uses;
+	s->hash = hash;
+	s->bytes = k->bytes;
 	e = grammar_state_copy(&s->state, k->start);
 	return e ? err_set(em, e, "no memory for a grammar's state") : ERR_OK;
 }
@@ -214,7 +238,7 @@ static void serve(struct constraints *c, const struct batch_state *b, u32 row, u
 	bool met = s->incarnation == b->rows[row].incarnation;
 	struct err_msg em;
 
-	if ((met && !s->state) || (!met && c->step.failure_count == CONSTRAINT_FAILURES_MAX))
+	if (met && !s->state)
 		return;
 	enum err e = met ? ERR_OK : meet(c, b, row, &em);
 	if (!e && mask)
@@ -226,13 +250,27 @@ static void serve(struct constraints *c, const struct batch_state *b, u32 row, u
 			*allowed = mask;
 		return;
 	}
-	if (c->step.failure_count == CONSTRAINT_FAILURES_MAX)
-		return; /* told of in the next step */
+	if (c->step.failure_count == CONSTRAINT_FAILURES_MAX) { /* told of in the next step */
+		s->incarnation = s->state ? s->incarnation : 0;
+		return;
+	}
 	grammar_state_destroy(&s->state);
 	c->failures[c->step.failure_count++] = (struct constraint_failure){.seq = b->rows[row].seq, .text = em};
 }
 
 /* ---------------------------------------------------------------- the thread */
+
+/* What rows followed that are no longer there, or others by now. */
+static void release_stale(struct constraints *c, const struct batch_state *b)
+{
+	u32 rows = c->config.rows_max < b->limits.rows_max ? c->config.rows_max : b->limits.rows_max;
+
+	for (u32 row = 0; row < rows; row++) {
+		struct row_state *s = &c->rows[row];
+		if (s->state && (!batch_state_present(b, row) || b->rows[row].incarnation != s->incarnation))
+			grammar_state_destroy(&s->state);
+	}
+}
 
 static void work(struct constraints *c)
 {
@@ -240,6 +278,7 @@ static void work(struct constraints *c)
 	u64 begin = clock_now_ns();
 	u32 sample = 0;
 
+	release_stale(c, b);
 	for (u32 i = 0; i < b->run_row_count; i++) {
 		u32 row = b->run_rows[i];
 		bool samples = sample < b->sample_count && b->sample_rows[sample] == row;
@@ -324,6 +363,7 @@ enum err constraints_create(struct constraints **out, const struct constraints_c
 	if (!c)
 		return err_set(em, ERR_NO_MEMORY, "out of memory");
 	c->config = *config;
+	c->live_bytes_max = LIVE_BYTES_MAX;
 	c->words = grammar_mask_words(config->vocab);
 	c->memory_bytes = lay_out(c, NULL);
 	void *memory = mmap(NULL, c->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,

@@ -8,7 +8,7 @@
 #include "tests/unit/proc_worker/step_builder.h"
 #include "text/text.h"
 
-enum { ROWS = 8 };
+enum { ROWS = 12 };
 
 static const u32 EOS[] = {4092};
 
@@ -236,6 +236,29 @@ Test(constraints, what_cannot_be_compiled_or_followed_is_told_once_and_leaves_th
 	apply(t);
 	cr_assert_eq(t->step->failure_count, 0);
 	cr_assert_not_null(mask(t, 2));
+	close_bench(t);
+}
+
+/* A step tells of CONSTRAINT_FAILURES_MAX rows: the others wait for the next one, and rows that are well are not among them. */
+Test(constraints, many_failures_at_once_leave_the_rows_behind_them_alone)
+{
+	struct bench *t = open_bench(SOURCE_ROOT "/demo");
+	u32 tokens[ROWS];
+
+	mirror_begin(&t->mirror);
+	for (u32 row = 0; row < 10; row++)
+		add(t, row, 11 + row, GRAMMAR_REGEX, "(a", NULL, 0, NULL);
+	add(t, 10, 30, GRAMMAR_CHOICE, "[\"yes\", \"no\"]", NULL, 0, NULL);
+	apply(t);
+	cr_assert_eq(t->step->failure_count, CONSTRAINT_FAILURES_MAX);
+	cr_assert_not_null(mask(t, 10));
+	pick_all(t, tokens);
+	commit(t, tokens);
+	mirror_begin(&t->mirror);
+	apply(t);
+	cr_assert_eq(t->step->failure_count, 10 - CONSTRAINT_FAILURES_MAX);
+	cr_assert_eq(t->step->failures[0].seq, 11 + CONSTRAINT_FAILURES_MAX);
+	cr_assert_not_null(mask(t, 10));
 	close_bench(t);
 }
 
