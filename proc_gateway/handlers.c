@@ -61,7 +61,7 @@ static void handle_body(struct gateway *g, struct http_request *r, enum openai_e
 	size_t bytes;
 	const char *body = http_request_body(r, &bytes);
 	auth_check(&g->auth, http_head_get(http_request_head(r), "authorization"), &tenant);
-	if (bytes > READER_BODY_BYTES && reader_submit(g->reader, r, &g->model, endpoint, tenant))
+	if (reader_is_for(body, bytes) && reader_submit(g->reader, r, &g->model, endpoint, tenant))
 		return;
 	bool ok = openai_any_read(&request, &g->model, endpoint, body, bytes, tenant, &e);
 	trace_add(g->trace, TRACE_HTTP, begin_ns, clock_now_ns(), 0, (u32)request.ids.count);

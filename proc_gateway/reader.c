@@ -1,10 +1,11 @@
-/* Owns the thread that reads long bodies, and the two queues between it and the event loop. Runs in the
+/* Owns the thread that reads long bodies and those with grammars, and the two queues between it and the event loop. Runs in the
  * gateway. The thread never touches anything but its job, the tokenizer and the chat template (both
  * immutable), and its scratch. */
 #include <event2/event.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -51,6 +52,17 @@ static struct reader_job *queue_pop(struct job_queue *q)
 			q->tail = &q->head;
 	}
 	return job;
+}
+
+bool reader_is_for(const char *body, size_t bytes)
+{
+	static const char *const names[] = {"\"response_format\"", "\"structured_outputs\"", "\"guided_", "\"grammar\"", "\"json_schema\"",
+					    "\"tool_choice\""};
+
+	for (size_t i = 0; bytes <= READER_BODY_BYTES && i < COUNT_OF(names); i++)
+		if (memmem(body, bytes, names[i], strlen(names[i])))
+			return true;
+	return bytes > READER_BODY_BYTES;
 }
 
 void reader_job_free(struct reader_job *job)

@@ -1,5 +1,5 @@
-/* Reads long request bodies on a thread of its own, so that encoding a prompt of a megabyte does not hold up
- * the tokens of everybody else's streams. One thread, first come, first served. */
+/* Reads long request bodies, and those with a grammar to compile, on a thread of its own, so that encoding a prompt of a
+ * megabyte or compiling a schema for a tenth of a second does not hold up the tokens of everybody else's streams. One thread, first come, first served. */
 #ifndef TERCET_PROC_GATEWAY_READER_H
 #define TERCET_PROC_GATEWAY_READER_H
 
@@ -12,6 +12,9 @@ struct reader;
 enum {
 	READER_BODY_BYTES = 16 * 1024
 }; /* shorter bodies are read where they are: that is faster than waking a thread */
+
+/* Whether a body is one for the thread: long, or with the name of a field that may hold a grammar. */
+bool reader_is_for(const char *body, size_t bytes);
 
 struct reader_job {
 	/* in */

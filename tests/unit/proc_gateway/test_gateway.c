@@ -387,6 +387,21 @@ Test(gateway, long_bodies_are_read_beside_the_loop_with_the_same_result)
 	TEARDOWN(f, p);
 }
 
+Test(gateway, what_may_have_a_grammar_is_compiled_beside_the_loop)
+{
+	static const char *const bodies[] = {"{\"guided_json\": {}, \"prompt\": \"a\"}", "{\"response_format\": {\"type\": \"json_object\"}}",
+					     "{\"tool_choice\": \"required\"}", "{\"structured_outputs\":{}}"};
+	for (size_t i = 0; i < COUNT_OF(bodies); i++)
+		cr_assert(reader_is_for(bodies[i], strlen(bodies[i])), "%s", bodies[i]);
+	const char *plain = "{\"prompt\": \"a\", \"max_tokens\": 3}";
+	cr_assert(!reader_is_for(plain, strlen(plain)));
+	SETUP(f, p, NULL, NULL);
+	peer_post(&p, "/v1/completions", "{\"prompt\": \"a\", \"guided_regex\": \"(a\"}");
+	cr_assert(engine_wait(&f, &p, 0, "HTTP/1.1 400 "));
+	cr_assert_not_null(strstr(buf_cstr(&p.got), "is not closed"));
+	TEARDOWN(f, p);
+}
+
 Test(gateway, a_client_may_leave_while_its_long_body_is_read)
 {
 	SETUP(f, p, NULL, NULL);
