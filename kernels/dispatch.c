@@ -100,6 +100,7 @@ static void fill_ref(struct kern_ops *ops)
 {
 #define FILL_REF(op) FILL(op, ref)
 	KERN_OPS(FILL_REF)
+	KERN_CPU_OPS(FILL_REF)
 #undef FILL_REF
 }
 
@@ -136,5 +137,6 @@ void kern_ops_print(const struct kern_ops *ops, char *out, size_t bytes)
 		used += (size_t)snprintf(out + used, bytes - used, "%s" #op "=%s", used ? " " : "", \
 					 ops->op##_variant);
 	KERN_OPS(PRINT)
+	KERN_CPU_OPS(PRINT)
 #undef PRINT
 }

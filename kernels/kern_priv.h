@@ -233,6 +233,7 @@ static inline u32 kern_rows_a_task(u32 width)
 
 #define KERN_DECLARE_REF(op) KERN_DECLARE(op, ref);
 KERN_OPS(KERN_DECLARE_REF)
+KERN_CPU_OPS(KERN_DECLARE_REF)
 #undef KERN_DECLARE_REF
 
 #endif

@@ -221,6 +221,30 @@ struct kern_rope_kv_args {
 	enum kern_dtype dtype;
 };
 
+/* Norms over all heads of q together, and of k together (Groeneveld et al. 2025), of a fused projection whose heads ranks
+ * share: the first op sums the squares of this rank's values, the sums of all ranks are added, the second op divides by
+ * them. q are a row's first `q_width` values, k the `k_width` behind them.
+ *
+ * squares[t] = {sum of q[t]^2, sum of k[t]^2}; 0 for k unless `counts_k`: of several ranks that hold the same head one
+ * counts it. */
+struct kern_qk_squares_args {
+	const float *qkv; /* [T][stride] */
+	float *squares;	  /* out [T][2] */
+	u32 tokens, stride, q_width, k_width;
+	bool counts_k;
+};
+
+/* q[t] = q[t] / sqrt(squares[t][0] / q_total + eps) * q_weight, and the same for k; in place. */
+struct kern_qk_norm_args {
+	float *qkv;		/* [T][stride] */
+	const float *squares;	/* [T][2], of all ranks */
+	const float *q_weight;	/* [q_width], this rank's */
+	const float *k_weight;	/* [k_width] */
+	float eps;
+	u32 tokens, stride, q_width, k_width;
+	u32 q_total, k_total; /* widths of all ranks together */
+};
+
 /* Paged attention for decode, prefill chunks and mixtures in one op. Row r owns queries
  * [query_start[r], query_start[r+1]); its context is `context[r]` tokens, the last of which are those
  * queries. Query i of n sees keys 0 .. context - n + i (causal), within `window` (0: none: key > query -
@@ -383,13 +407,17 @@ struct kern_block_copy_args {
 	X(rmsnorm)                                                                                         \
 	X(matmul) X(rope_kv) X(attention) X(act_mul) X(moe_route) X(moe_matmul) X(moe_combine) X(soft_cap) \
 		X(logits) X(sample) X(logprobs) X(block_copy)
+/* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
+#define KERN_CPU_OPS(X) X(qk_squares) X(qk_norm)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);
 	KERN_OPS(KERN_SLOT)
+	KERN_CPU_OPS(KERN_SLOT)
 #undef KERN_SLOT
 #define KERN_VARIANT(op) const char *op##_variant;
 	KERN_OPS(KERN_VARIANT)
+	KERN_CPU_OPS(KERN_VARIANT)
 #undef KERN_VARIANT
 };
 

@@ -102,10 +102,26 @@ static enum err check_numbers(const struct gpu_config *c, struct err_msg *em)
 	return ERR_OK;
 }
 
+/* What the decoder of devices does not compose. */
+static enum err check_family(const struct gpu_config *c, struct err_msg *em)
+{
+	const struct arch *a = c->model->arch;
+	bool normed = false;
+
+	for (u32 i = 0; i < a->tensor_count; i++)
+		normed |= a->tensors[i].slot == SLOT_ATTN_NORM;
+	if (normed && !(a->traits & ARCH_QK_NORMS))
+		return ERR_OK;
+	return err_set(em, ERR_UNSUPPORTED, "a %s has %s, which devices do not compute: use --device cpu", a->name,
+		       normed ? "norms over all heads together" : "no norms before its blocks");
+}
+
 enum err gpu_check(const struct gpu_config *c, struct err_msg *em)
 {
-	enum err e = check_types(c, em);
+	enum err e = check_family(c, em);
 
+	if (!e)
+		e = check_types(c, em);
 	if (!e)
 		e = check_heads(c, em);
 	if (!e)

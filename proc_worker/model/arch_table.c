@@ -81,6 +81,30 @@ static const struct arch_tensor QWEN3[] = {
 	EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
 };
 
+/* Norms of what blocks add, and none of what they read. */
+#define NORMS_BEHIND \
+	NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight"), \
+	NORM(SLOT_MLP_POST_NORM, "post_feedforward_layernorm.weight")
+#define QK_NORMS \
+	{SLOT_Q_NORM, ATTENTION "q_norm.weight", DIM_HEADS, DIM_NONE, SPLIT_ROWS}, \
+	{SLOT_K_NORM, ATTENTION "k_norm.weight", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS}
+static const struct arch_tensor OLMO2[] = {
+	EMBEDDINGS, NORMS_BEHIND, ATTENTION_MATRICES, QK_NORMS, MLP,
+};
+
+static const struct arch_tensor OLMOE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QK_NORMS,
+	EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
+};
+
+static const struct arch_tensor EXAONE4[] = {
+	EMBEDDINGS, NORMS_BEHIND, ATTENTION_MATRICES, HEAD_NORMS, MLP,
+};
+
+static const struct arch_tensor SEED_OSS[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP, MLP_BIASES,
+};
+
 static const struct arch_tensor MIXTRAL[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES,
 	EXPERTS("block_sparse_moe.gate.weight", MIXTRAL_EXPERT "w1.weight", MIXTRAL_EXPERT "w3.weight",
@@ -139,12 +163,20 @@ static const struct arch ARCHS[] = {
 	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 10000,
 	 .attention_soft_cap = 50, .logits_soft_cap = 30},
 	{"Gemma3ForCausalLM", GEMMA3, COUNT_OF(GEMMA3),
-	 GEMMA_TRAITS | ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_SOFT_CAPS,
-	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 1000000},
+	 GEMMA_TRAITS | ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_LOCAL_ROPE | ARCH_SOFT_CAPS,
+	 .head_dim = 256, .kv_heads = 4, .window = 4096, .window_pattern = 6, .rope_theta = 1000000, .local_theta = 10000},
 	{"GraniteForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_MULTIPLIERS,
 	 .rope_theta = 10000},
 	{"SmolLM3ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_TIED | ARCH_NO_ROPE,
 	 .kv_heads = 4, .rope_theta = 2000000},
+	{"Olmo2ForCausalLM", OLMO2, COUNT_OF(OLMO2), ARCH_QK_NORMS, .rope_theta = 10000},
+	{"Olmo3ForCausalLM", OLMO2, COUNT_OF(OLMO2), ARCH_QK_NORMS | ARCH_WINDOW_PATTERN | ARCH_LOCAL_ROPE,
+	 .window = 4096, .window_pattern = 4, .rope_theta = 500000},
+	{"OlmoeForCausalLM", OLMOE, COUNT_OF(OLMOE), ARCH_QK_NORMS | ARCH_EXPERTS_ALL | ARCH_EXPERTS_NORM, .rope_theta = 10000},
+	{"Exaone4ForCausalLM", EXAONE4, COUNT_OF(EXAONE4), ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_WINDOW_ROPE,
+	 .kv_heads = 32, .window = 4096, .window_pattern = 4, .rope_theta = 10000},
+	{"SeedOssForCausalLM", SEED_OSS, COUNT_OF(SEED_OSS), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
+	 .head_dim = 128, .kv_heads = 8, .rope_theta = 10000, .attention_bias = true},
 	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
 	 .kv_heads = 8, .rope_theta = 1000000},
 	{"Qwen2MoeForCausalLM", QWEN2_MOE, COUNT_OF(QWEN2_MOE),

@@ -99,8 +99,9 @@ enum arch_trait {
 	ARCH_EXPERTS_ALL = 1 << 11,   /* every layer: "num_local_experts", their weights always sum to 1 */
 	ARCH_EXPERTS_SOME = 1 << 12,  /* "num_experts", "decoder_sparse_step", "mlp_only_layers" */
 	ARCH_LONGROPE_YARN = 1 << 13, /* older files say "yarn" (or "su") and mean longrope */
-	/* All but every "sliding_window_pattern"-th; those have a rope of their own ("rope_local_base_freq"). */
-	ARCH_WINDOW_PATTERN = 1 << 15,
+	ARCH_WINDOW_PATTERN = 1 << 15, /* all but every "sliding_window_pattern"-th */
+	ARCH_LOCAL_ROPE = 1 << 22, /* layers with windows have a rope of their own ("rope_local_base_freq") */
+	ARCH_WINDOW_ROPE = 1 << 23, /* where there is a window, layers without do not rotate */
 	/* "no_rope_layers", or every "no_rope_layer_interval"-th; with "use_sliding_window" these have windows */
 	ARCH_NO_ROPE = 1 << 16,
 	/* "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling" */
@@ -109,6 +110,8 @@ enum arch_trait {
 	ARCH_QKV_BIAS = 1 << 20,      /* "qkv_bias", true where it is missing */
 	ARCH_WINDOW_LISTED = 1 << 21, /* only those that "layer_types" lists: releases of the family disagree */
 	ARCH_ATTENTION_CAP = 1 << 18, /* "attn_logit_softcapping" */
+	ARCH_EXPERTS_NORM = 1 << 25, /* of ARCH_EXPERTS_ALL: "norm_topk_prob" instead */
+	ARCH_QK_NORMS = 1 << 24, /* norms over all heads of q, and of k, together */
 	ARCH_HEAD_NORMS = 1 << 14, /* norms over the heads of q and k; "use_qk_norm", if it is there, is true */
 };
 
@@ -121,8 +124,11 @@ struct arch {
 	u32 head_dim; /* 0: hidden_size / num_attention_heads */
 	u32 kv_heads; /* 0: num_attention_heads */
 	u32 window;   /* 0: none */
+	u32 window_pattern;
 	u32 rope_theta;
+	u32 local_theta; /* of ARCH_LOCAL_ROPE; 0: "rope_theta" is theirs, too */
 	u32 attention_soft_cap, logits_soft_cap; /* 0: none */
+	bool attention_bias;
 };
 
 /* NULL: unknown. */

@@ -162,7 +162,7 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 
 	enum err e = config_need_positive(v, "rms_norm_eps", &eps, em);
 	if (!e && has(c, ARCH_ATTENTION_BIAS))
-		e = config_may_bool(v, "attention_bias", false, &c->attention_bias, em);
+		e = config_may_bool(v, "attention_bias", c->arch->attention_bias, &c->attention_bias, em);
 	if (!e && has(c, ARCH_QKV_BIAS))
 		e = config_may_bool(v, "qkv_bias", true, &c->attention_bias, em);
 	if (!e && has(c, ARCH_MLP_BIAS))
@@ -316,7 +316,7 @@ enum err model_config_read(struct model_config *c, const char *dir, struct err_m
 
 const struct rope_config *model_local_rope(const struct model_config *c)
 {
-	return c->arch->traits & ARCH_WINDOW_PATTERN ? &c->local_rope : NULL;
+	return c->arch->traits & ARCH_LOCAL_ROPE ? &c->local_rope : NULL;
 }
 
 /* ---------------------------------------------------------------- shares of ranks */

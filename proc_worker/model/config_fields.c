@@ -106,7 +106,7 @@ static const struct {
 	{"sliding_window_size", ARCH_WINDOW_EVEN, NAN},
 	{"use_sliding_window", ARCH_WINDOW_UPPER | ARCH_NO_ROPE | ARCH_WINDOW_LISTED, NAN},
 	{"sliding_window_pattern", ARCH_WINDOW_PATTERN, NAN},
-	{"rope_local_base_freq", ARCH_WINDOW_PATTERN, NAN},
+	{"rope_local_base_freq", ARCH_LOCAL_ROPE, NAN},
 	{"no_rope_layers", ARCH_NO_ROPE, NAN},
 	{"no_rope_layer_interval", ARCH_NO_ROPE, NAN},
 	{"hidden_activation", ARCH_GELU, NAN},
@@ -117,7 +117,7 @@ static const struct {
 	{"num_experts", EXPERTS, 0},
 	{"num_experts_per_tok", EXPERTS, 0},
 	{"moe_intermediate_size", ARCH_EXPERTS_SOME, 0},
-	{"norm_topk_prob", ARCH_EXPERTS_SOME, NAN},
+	{"norm_topk_prob", ARCH_EXPERTS_SOME | ARCH_EXPERTS_NORM, NAN},
 	{"decoder_sparse_step", ARCH_EXPERTS_SOME, 0},
 	{"mlp_only_layers", ARCH_EXPERTS_SOME, NAN},
 	{"shared_expert_intermediate_size", ARCH_SHARED_EXPERT, 0},
@@ -127,6 +127,7 @@ static const struct {
 	{"attention_multiplier", ARCH_MULTIPLIERS, NAN},
 	{"logits_scaling", ARCH_MULTIPLIERS, 1},
 	/* What the decoder has for no family, at the number that stands for its absence. */
+	{"attention_out_bias", 0, 0},
 	{"full_attn_mod", 0, 1},
 	{"interpolate_factor", 0, 1},
 	{"logit_scale", 0, 1},
@@ -155,6 +156,7 @@ static const char *const INERT[] = {
 	/* training */
 	"initializer_range", "initializer_factor", "attention_dropout", "hidden_dropout", "embd_pdrop",
 	"loss_type", "resid_pdrop", "attn_pdrop", "dropout", "classifier_dropout", "hidden_dropout_prob",
+	"residual_dropout", "embedding_dropout",
 	"attention_probs_dropout_prob", "router_aux_loss_coef", "router_jitter_noise",
 	"output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",

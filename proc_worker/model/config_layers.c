@@ -132,6 +132,23 @@ static enum err read_window_size(struct model_config *c, json_val v, struct err_
 	return !e && has(c, ARCH_WINDOW_EVEN) ? check_window_size(c, v, em) : e;
 }
 
+/* A number, or in some files the pattern itself, "LLLG". */
+static enum err read_pattern(const struct model_config *c, json_val v, u32 *out, struct err_msg *em)
+{
+	const char *text = json_cstr(json_get(v, "sliding_window_pattern"), NULL);
+	size_t windowed = text ? strspn(text, "L") : 0;
+
+	if (!text)
+		return config_may_u32(v, "sliding_window_pattern", MODEL_LAYERS_MAX, c->arch->window_pattern, out, em);
+	if (windowed >= MODEL_LAYERS_MAX || strcmp(text + windowed, "G") != 0)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "config.json: \"sliding_window_pattern\" is '%.64s'; supported: an integer, or as many L as there are "
+			       "layers with a window and then one G, as in LLLG",
+			       text);
+	*out = (u32)windowed + 1;
+	return ERR_OK;
+}
+
 enum err config_read_windows(struct model_config *c, json_val v, struct err_msg *em)
 {
 	json_val types = json_get(v, "layer_types");
@@ -145,15 +162,17 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 	if (!e && json_uint(json_get(v, "max_window_layers"), &given))
 		rule.upper_first = given < c->layers ? (u32)given : c->layers;
 	if (!e && has(c, ARCH_WINDOW_PATTERN))
-		e = config_may_u32(v, "sliding_window_pattern", MODEL_LAYERS_MAX, 6, &rule.pattern, em);
+		e = read_pattern(c, v, &rule.pattern, em);
 	for (u32 i = 0; !e && i < c->layers; i++)
 		if (rule_says_window(c, i, &rule))
 			c->layer_flags[i] |= LAYER_WINDOW;
 	if (!e && json_present(types))
 		e = read_layer_types(c, types, em);
 	for (u32 i = 0; !e && i < c->layers; i++)
-		if (has(c, ARCH_WINDOW_PATTERN) && (c->layer_flags[i] & LAYER_WINDOW))
-			c->layer_flags[i] |= LAYER_LOCAL_ROPE;
+		if (c->layer_flags[i] & LAYER_WINDOW)
+			c->layer_flags[i] |= has(c, ARCH_LOCAL_ROPE) ? LAYER_LOCAL_ROPE : 0;
+		else if (c->window && has(c, ARCH_WINDOW_ROPE))
+			c->layer_flags[i] |= LAYER_NO_ROPE;
 	return e;
 }
 
@@ -190,7 +209,7 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 {
 	bool all = has(c, ARCH_EXPERTS_ALL);
 	const char *count =
-		all || !json_present(json_get(v, "num_experts")) ? "num_local_experts" : "num_experts";
+		!json_present(json_get(v, "num_experts")) ? "num_local_experts" : "num_experts";
 	enum err e = ERR_OK;
 
 	if (!has(c, ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME))
@@ -207,6 +226,8 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 	c->expert_intermediate = c->intermediate;
 	if (!e && all)
 		memset(c->layer_flags, LAYER_EXPERTS, c->layers);
+	if (!e && has(c, ARCH_EXPERTS_NORM))
+		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
 	if (e || all)
 		return e;
 	e = config_need_u32(v, "moe_intermediate_size", CONFIG_DIM_MAX, &c->expert_intermediate, em);

@@ -4,7 +4,7 @@
 
 #include "proc_worker/model/config_priv.h"
 
-enum { FACTOR_MAX = 1 << 16, PHI3_CONTEXT = 4096, LOCAL_THETA = 10000 };
+enum { FACTOR_MAX = 1 << 16, PHI3_CONTEXT = 4096 };
 
 static const struct {
 	const char *name;
@@ -302,9 +302,10 @@ static enum err read_rope(struct model_config *c, json_val v, json_val scaling, 
 static enum err read_local_rope(struct model_config *c, json_val v, json_val parameters, struct err_msg *em)
 {
 	u32 context = c->context_max; /* windows need no stretching */
+	u32 own = c->arch->local_theta;
 
-	enum err e = read_rope(c, v, json_get(parameters, "sliding_attention"), "sliding_attention", "rope_local_base_freq",
-			       LOCAL_THETA, em);
+	enum err e = read_rope(c, v, json_get(parameters, "sliding_attention"), "sliding_attention",
+			       own ? "rope_local_base_freq" : "rope_theta", own ? own : c->arch->rope_theta, em);
 	if (!e && (c->rope.kind == ROPE_DYNAMIC || c->rope.kind == ROPE_LONGROPE))
 		e = err_set(em, ERR_UNSUPPORTED,
 			    "config.json: \"sliding_attention\" of rope_parameters goes by the sequence's length "
@@ -319,7 +320,7 @@ static enum err read_local_rope(struct model_config *c, json_val v, json_val par
 enum err config_read_rope(struct model_config *c, json_val v, struct err_msg *em)
 {
 	json_val parameters = json_get(v, "rope_parameters");
-	bool newer = json_present(parameters), local = c->arch->traits & ARCH_WINDOW_PATTERN;
+	bool newer = json_present(parameters), local = c->arch->traits & ARCH_LOCAL_ROPE;
 	enum err e = ERR_OK;
 
 	if (local && newer && json_type(json_get(parameters, "full_attention")) != JSON_OBJECT)

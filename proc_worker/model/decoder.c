@@ -36,6 +36,7 @@ static size_t lay_out(struct decoder *d, char *base)
 	d->x = carve(base, &offset, tokens * hidden);
 	d->delta = carve(base, &offset, tokens * hidden);
 	d->normed = carve(base, &offset, tokens * hidden);
+	d->squares = carve(base, &offset, c->model->arch->traits & ARCH_QK_NORMS ? 2 * tokens : 0);
 	mlp = experts = offset;
 	d->qkv = carve(base, &offset, tokens * (s->heads + 2 * s->kv_heads) * head_dim);
 	d->q = carve(base, &offset, tokens * s->heads * head_dim);
@@ -117,6 +118,13 @@ static enum err norm(struct decoder *d, float *out, float *x, const float *add, 
 				      .hidden = c->model->hidden};
 
 	return failed(c->ops->rmsnorm(c->ctx, &a), "rmsnorm", em);
+}
+
+/* What a block reads, after adding `add` to the stream. */
+static enum err block_input(struct decoder *d, const float *add, const float *weight, u32 tokens, struct err_msg *em)
+{
+	d->input = weight ? d->normed : d->x;
+	return norm(d, weight ? d->normed : NULL, d->x, add, weight, tokens, em);
 }
 
 /* The matrix that a step reads after `w` of layer `index`; NULL where it depends on more than the layer. After the
@@ -213,19 +221,52 @@ static void narrow(struct decoder *d, const struct inputs *in)
 	}
 }
 
+/* Over all heads of q and of k, which ranks share: their sums of squares meet in between. */
+static enum err norm_heads(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	const struct model_config *m = c->model;
+	const struct model_shard *s = c->shard;
+	u32 owners = s->ranks > m->kv_heads ? s->ranks / m->kv_heads : 1; /* of a KV head */
+	struct kern_qk_squares_args squares = {.qkv = d->qkv,
+					       .squares = c->collectives ? collectives_buffer(c->collectives) : d->squares,
+					       .tokens = tokens,
+					       .stride = w->qkv.n,
+					       .q_width = s->heads * m->head_dim,
+					       .k_width = s->kv_heads * m->head_dim,
+					       .counts_k = s->rank % owners == 0};
+	struct kern_qk_norm_args scale = {.qkv = d->qkv,
+					  .squares = d->squares,
+					  .q_weight = w->q_norm,
+					  .k_weight = w->k_norm,
+					  .eps = m->norm_eps,
+					  .tokens = tokens,
+					  .stride = squares.stride,
+					  .q_width = squares.q_width,
+					  .k_width = squares.k_width,
+					  .q_total = m->heads * m->head_dim,
+					  .k_total = m->kv_heads * m->head_dim};
+
+	enum err e = failed(c->ops->qk_squares(c->ctx, &squares), "qk_squares", em);
+	if (!e && c->collectives)
+		e = collectives_all_reduce(c->collectives, d->squares, 2 * (size_t)tokens, em);
+	return e ? e : failed(c->ops->qk_norm(c->ctx, &scale), "qk_norm", em);
+}
+
 static enum err attend(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
 		       struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
 	const struct layer_weights *w = &c->weights->layers[index];
 	u32 flags = c->model->layer_flags[index];
+	bool together = c->model->arch->traits & ARCH_QK_NORMS;
 	bool local = flags & LAYER_LOCAL_ROPE;
 	size_t first = local ? (size_t)c->rope->local * (c->model->rope.dim / 2) : 0;
 	struct kern_rope_kv_args rope = {.q = d->q,
 					 .qkv = d->qkv,
 					 .bias = w->qkv_bias,
-					 .q_norm = w->q_norm,
-					 .k_norm = w->k_norm,
+					 .q_norm = together ? NULL : w->q_norm,
+					 .k_norm = together ? NULL : w->k_norm,
 					 .norm_eps = c->model->norm_eps,
 					 .cos = c->rope->cos + first,
 					 .sin = c->rope->sin + first,
@@ -249,7 +290,9 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 						.soft_cap = c->model->attention_soft_cap,
 						.window = flags & LAYER_WINDOW ? c->model->window : 0};
 
-	enum err e = failed(c->ops->rope_kv(c->ctx, &rope), "rope_kv", em);
+	enum err e = together ? norm_heads(d, w, in->tokens, em) : ERR_OK;
+	if (!e)
+		e = failed(c->ops->rope_kv(c->ctx, &rope), "rope_kv", em);
 	if (!e && narrows(d, index, in)) {
 		narrow(d, in);
 		attention.query_start = d->single_start;
@@ -284,9 +327,9 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	u32 tokens = in->tokens;
 
-	enum err e = norm(d, d->normed, d->x, index ? d->delta : NULL, w->attn_norm, tokens, em);
+	enum err e = block_input(d, index ? d->delta : NULL, w->attn_norm, tokens, em);
 	if (!e)
-		e = product(d, d->qkv, d->normed, &w->qkv, NULL, index, tokens, em);
+		e = product(d, d->qkv, d->input, &w->qkv, NULL, index, tokens, em);
 	if (!e)
 		e = attend(d, index, in, kv, em);
 	tokens = d->narrowed ? in->rows : tokens;
@@ -306,7 +349,7 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 
 	for (u32 first = 0; !e && first < tokens; first += MLP_TOKENS) {
 		u32 count = (u32)least(tokens - first, MLP_TOKENS);
-		e = product(d, d->gate_up, d->normed + (size_t)first * w->gate_up.k, &w->gate_up,
+		e = product(d, d->gate_up, d->input + (size_t)first * w->gate_up.k, &w->gate_up,
 			    w->gate_up_bias, index, count, em);
 		if (!e)
 			e = activate(d, count, em);
@@ -321,7 +364,7 @@ static enum err experts(struct decoder *d, const struct layer_weights *w, u32 to
 {
 	struct collectives *c = d->config.collectives;
 
-	enum err e = moe_run(&d->moe, w, d->normed, c ? collectives_buffer(c) : d->delta, tokens, em);
+	enum err e = moe_run(&d->moe, w, d->input, c ? collectives_buffer(c) : d->delta, tokens, em);
 	if (!e && c)
 		e = collectives_all_reduce(c, d->delta, (size_t)tokens * d->config.model->hidden, em);
 	return e;
@@ -332,7 +375,7 @@ static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_m
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	bool has_experts = d->config.model->layer_flags[index] & LAYER_EXPERTS;
 
-	enum err e = norm(d, d->normed, d->x, d->delta, w->mlp_norm, tokens, em);
+	enum err e = block_input(d, d->delta, w->mlp_norm, tokens, em);
 	if (!e)
 		e = has_experts ? experts(d, w, tokens, em) : mlp(d, index, tokens, em);
 	return e ? e : post_norm(d, w->mlp_post_norm, tokens, em);

@@ -31,8 +31,10 @@ struct decoder {
 	/* [tokens_max][...] */
 	float *x;      /* the residual stream */
 	float *delta;  /* what the last block adds to it; added by the next norm */
-	float *normed; /* input of the next product */
+	float *normed;
+	const float *input; /* of the next product: normed, or x where a family has no norm before its blocks */
 	float *qkv, *q, *attended;
+	float *squares; /* [2], of families with norms over all heads */
 	const u32 *rope_rows;	    /* [tokens] of the rotary tables; of the step */
 	float *gate_up, *activated; /* share their memory with the three above: never alive together */
 	struct moe moe;		    /* its buffers, too */

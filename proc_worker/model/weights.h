@@ -9,10 +9,10 @@
 
 /* NULL, or zeroed, is what the family or the layer does not have. Norms have their offset in them. */
 struct layer_weights {
-	const float *attn_norm;	      /* [hidden] */
+	const float *attn_norm;	      /* [hidden]; NULL: the block reads the stream itself */
 	struct kern_weight qkv;	      /* [(heads + 2 kv_heads) * head_dim][hidden] */
 	const float *qkv_bias;	      /* [(heads + 2 kv_heads) * head_dim] */
-	const float *q_norm, *k_norm; /* [head_dim] */
+	const float *q_norm, *k_norm; /* [head_dim], or over all heads [heads * head_dim], [kv_heads * head_dim] */
 	struct kern_weight attn_out;
 	const float *attn_out_bias;  /* [hidden], whole on every rank */
 	const float *attn_post_norm; /* [hidden] */

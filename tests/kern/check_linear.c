@@ -1,4 +1,4 @@
-/* Checks of embedding, rmsnorm and act_mul against formulas in double. */
+/* Checks of embedding, rmsnorm, the norms over all heads and act_mul against formulas in double. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -109,6 +109,111 @@ static void rmsnorm_case(struct check *c, u32 target, u32 tokens, u32 hidden, bo
 		       c->targets[target].ops.rmsnorm_variant, tokens, hidden, outliers, add, norm);
 }
 
+/* ---------------------------------------------------------------- qk_squares, qk_norm */
+
+/* A row of the projection: q, k, and `rest` values behind them that stay as they are. */
+struct qk_shape {
+	u32 tokens, q_width, k_width, rest;
+	bool counts_k, outliers;
+};
+
+/* The rank has a third of q and half of k. */
+static void qk_want(const struct kern_qk_norm_args *a, const float *in, double *squares, double *want)
+{
+	for (u32 t = 0; t < a->tokens; t++)
+		for (u32 part = 0; part < 2; part++) {
+			u32 first = part ? a->q_width : 0, width = part ? a->k_width : a->q_width;
+			u32 total = part ? a->k_total : a->q_total;
+			const float *x = in + (size_t)t * a->stride + first,
+				    *weight = part ? a->k_weight : a->q_weight;
+			double sum = 0, all = a->squares[2 * t + part];
+			for (u32 i = 0; i < width; i++) {
+				sum += (double)x[i] * x[i];
+				want[(size_t)t * a->stride + first + i] =
+					x[i] / sqrt(all / total + (double)a->eps) * weight[i];
+			}
+			squares[2 * t + part] = sum;
+		}
+}
+
+static const char *qk_run(struct check *c, u32 target, u32 pool, const struct kern_qk_squares_args *s,
+			  const struct kern_qk_norm_args *n)
+{
+	const struct kern_ops *ops = &c->targets[target].ops;
+	struct kern_ctx ctx;
+	check_ctx(c, &ctx, &small_limits, pool);
+	if (ops->qk_squares(&ctx, s) != ERR_OK || ops->qk_norm(&ctx, n) != ERR_OK)
+		return "an error";
+	return NULL;
+}
+
+static void qk_case(struct check *c, u32 target, const struct qk_shape *s)
+{
+	u32 stride = s->q_width + s->k_width + s->rest;
+	size_t count = (size_t)s->tokens * stride, pairs = 2 * (size_t)s->tokens;
+	float *in = check_floats(c, count, s->outliers), *all = check_floats(c, pairs, false),
+	      *x[CHECK_POOLS + 1], *found[CHECK_POOLS + 1];
+	double *squares = check_alloc(c, pairs * sizeof(double)),
+	       *want = check_alloc(c, count * sizeof(double)), *size = check_alloc(c, count * sizeof(double));
+	struct kern_qk_squares_args sums = {.qkv = in,
+					    .tokens = s->tokens,
+					    .stride = stride,
+					    .q_width = s->q_width,
+					    .k_width = s->k_width,
+					    .counts_k = s->counts_k};
+	struct kern_qk_norm_args norm = {.squares = all,
+					 .q_weight = check_floats(c, s->q_width, false),
+					 .k_weight = check_floats(c, s->k_width, false),
+					 .eps = 1e-5f,
+					 .tokens = s->tokens,
+					 .stride = stride,
+					 .q_width = s->q_width,
+					 .k_width = s->k_width,
+					 .q_total = 3 * s->q_width,
+					 .k_total = 2 * s->k_width};
+	const char *problem = NULL;
+	for (size_t i = 0; i < pairs; i++)
+		all[i] = fabsf(all[i]) + 0.5f;
+	for (size_t i = 0; i < count; i++)
+		want[i] = (double)in[i];
+	qk_want(&norm, in, squares, want);
+	for (size_t i = 0; i < count; i++)
+		size[i] = fabs(want[i]) + 1e-30;
+	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+		x[run] = check_alloc(c, count * sizeof(float));
+		found[run] = check_alloc(c, pairs * sizeof(float));
+		memcpy(x[run], in, count * sizeof(float));
+		norm.qkv = x[run];
+		sums.squares = found[run];
+		problem = qk_run(c, target, run % CHECK_POOLS, &sums, &norm);
+		if (!problem && (memcmp(x[0], x[run], count * sizeof(float)) != 0 ||
+				 memcmp(found[0], found[run], pairs * sizeof(float)) != 0))
+			problem = "another run gives other bits";
+	}
+	for (size_t i = 1; i < pairs && !s->counts_k; i += 2)
+		squares[i] = 0;
+	for (size_t i = 0; i < pairs && !problem; i++)
+		if (!(fabs((double)found[0][i] - squares[i]) <= 1e-6 * squares[i]))
+			problem = "a wrong sum of squares";
+	if (!problem)
+		problem = check_close(x[0], want, size, count, 1e-6);
+	check_case_end(c, problem,
+		       "qk_squares+qk_norm=%s tokens=%u q=%u k=%u behind=%u counts_k=%d outliers=%d",
+		       c->targets[target].ops.qk_norm_variant, s->tokens, s->q_width, s->k_width, s->rest,
+		       s->counts_k, s->outliers);
+}
+
+static void check_qk(struct check *c, u32 target)
+{
+	static const u32 widths[][2] = {{2, 2}, {8, 16}, {48, 12}, {33, 31}, {257, 66}, {2048, 512}};
+	for (u32 w = 0; w < COUNT_OF(widths); w++)
+		for (u32 tokens = 0; tokens < 40; tokens += tokens < 2 ? 1 : 17) {
+			struct qk_shape s = {tokens,	   widths[w][0], widths[w][1],
+					     widths[w][1], w % 2,	 tokens % 2};
+			qk_case(c, target, &s);
+		}
+}
+
 /* ---------------------------------------------------------------- act_mul */
 
 static void act_mul_case(struct check *c, u32 target, enum kern_activation act, u32 tokens, u32 size)
@@ -155,6 +260,8 @@ void check_linear(struct check *c)
 	static const u32 widths[] = {1, 2, 8, 15, 16, 17, 33, 64, 100, 257, 1024};
 	static const u32 tokens[] = {0, 1, 3, 40};
 	for (u32 i = 0; i < c->target_count; i++) {
+		if (CHECK_DISTINCT(c, i, qk_norm))
+			check_qk(c, i);
 		if (CHECK_DISTINCT(c, i, act_mul)) { /* rows that threads share */
 			act_mul_case(c, i, KERN_SILU, 1, 8205);
 			act_mul_case(c, i, KERN_GELU_TANH, 3, 4097);

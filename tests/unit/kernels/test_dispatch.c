@@ -62,6 +62,7 @@ Test(dispatch, without_caps_every_slot_is_the_reference)
 	cr_assert_neq((void *)ops.op, NULL); \
 	cr_assert_str_eq(ops.op##_variant, "ref");
 	KERN_OPS(IS_REF)
+	KERN_CPU_OPS(IS_REF)
 }
 
 Test(dispatch, every_mask_fills_every_slot)
@@ -73,6 +74,7 @@ Test(dispatch, every_mask_fills_every_slot)
 		kern_ops_init(&ops, caps & mask);
 #define IS_SET(op) cr_assert(ops.op &&ops.op##_variant, "mask %x leaves " #op " empty", mask);
 		KERN_OPS(IS_SET)
+		KERN_CPU_OPS(IS_SET)
 	}
 }
 
@@ -84,7 +86,8 @@ Test(dispatch, the_table_prints_op_and_variant)
 	kern_ops_print(&ops, text, sizeof(text));
 	cr_assert_str_eq(
 		text, "embedding=ref rmsnorm=ref matmul=ref rope_kv=ref attention=ref act_mul=ref "
-		      "moe_route=ref moe_matmul=ref moe_combine=ref soft_cap=ref logits=ref sample=ref logprobs=ref block_copy=ref");
+		      "moe_route=ref moe_matmul=ref moe_combine=ref soft_cap=ref logits=ref sample=ref logprobs=ref block_copy=ref "
+		      "qk_squares=ref qk_norm=ref");
 	kern_ops_print(&ops, cut, sizeof(cut));
 	cr_assert_eq(strncmp(cut, text, sizeof(cut) - 1), 0);
 	cr_assert_eq(strlen(cut), sizeof(cut) - 1, "too long a text is cut to fit");

@@ -45,6 +45,16 @@ FAMILIES = {
     "granite": {"architectures": ["GraniteForCausalLM"], "attention_bias": False, "mlp_bias": False,
                 "attention_multiplier": 0.2, "embedding_multiplier": 6.0, "residual_multiplier": 0.4,
                 "logits_scaling": 3.0, "rope_scaling": None, "tie_word_embeddings": True},
+    "olmo2": {"architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "rope_scaling": None, "pad_token_id": 1},
+    "olmo3": {"architectures": ["Olmo3ForCausalLM"], "attention_bias": False, "sliding_window": 8, "pad_token_id": 1, "rope_theta": 500000.0,
+              "num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
+    "olmoe": {"architectures": ["OlmoeForCausalLM"], "attention_bias": False, "rope_scaling": None, "clip_qkv": None,
+              "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": False, "intermediate_size": 20,
+              "output_router_logits": False, "router_aux_loss_coef": 0.01},
+    "exaone4": {"architectures": ["Exaone4ForCausalLM"], "sliding_window": None, "sliding_window_pattern": None,
+                "layer_types": ["full_attention"] * 3, "tie_word_embeddings": True},
+    "seed_oss": {"architectures": ["SeedOssForCausalLM"], "head_dim": 12, "attention_bias": True, "mlp_bias": False,
+                 "attention_out_bias": False, "residual_dropout": 0.1, "pretraining_tp": 1},
     "smollm3": {"architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "mlp_bias": False,
                 "pad_token_id": 0, "no_rope_layers": [1, 1, 0], "no_rope_layer_interval": 3, "rope_scaling": None,
                 "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": True,
@@ -171,6 +181,24 @@ def family_cases(family):
         yield "interval-missing", {"no_rope_layers": MISSING, "no_rope_layer_interval": MISSING,
                                    "num_hidden_layers": 4, "layer_types": MISSING}
         yield "window", {"use_sliding_window": True, "sliding_window": 8, "layer_types": MISSING}
+    if family == "olmo3":
+        yield "yarn-full", {"rope_scaling": {**YARN, "rope_type": "yarn", "attention_factor": 1.2}}
+        yield "types-missing", {"layer_types": MISSING, "num_hidden_layers": 5}
+        yield "new-ropes", {**new_rope({}), "rope_parameters": {
+            "full_attention": {"rope_type": "yarn", "rope_theta": 500000.0, "factor": 4.0,
+                               "original_max_position_embeddings": 32},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0}}}
+    if family == "olmoe":
+        yield "norm", {"norm_topk_prob": True}
+        yield "top-1", {"num_experts_per_tok": 1}
+    if family == "exaone4":
+        yield "window", {"sliding_window": 8, "sliding_window_pattern": 3, "num_hidden_layers": 4,
+                         "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]}
+        yield "pattern", {"sliding_window": 8, "sliding_window_pattern": 2, "layer_types": MISSING}
+        yield "llg", {"sliding_window": 8, "sliding_window_pattern": "LLG", "layer_types": WINDOWED}
+    if family == "seed_oss":
+        yield "no-bias", {"attention_bias": False}
+        yield "mlp-bias", {"mlp_bias": True}
     if family == "granite":
         yield "neutral", {"attention_multiplier": 1.0, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
                           "logits_scaling": 1.0}
@@ -185,11 +213,11 @@ def cases():
     """(name, family, config.json, save options)"""
     for family in FAMILIES:
         ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite") else []
-        if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe"):
+        if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
         if family == "phi3":
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
-        if family == "gemma3_text":
+        if family in ("gemma3_text", "olmo3"):
             ropes = [("none", {})]
         for name, changes in ropes:
             if family == "mixtral":  # transformers' formulas want it
@@ -205,19 +233,21 @@ def cases():
                     continue
             elif gelu and name.startswith("act-"):
                 changes = {**{"hidden_activation": changes["hidden_act"]}, "hidden_act": MISSING}
-            if family in ("phi3", "granite", "smollm3", "qwen2_moe", "qwen2") and name == "head-dim":
+            if family in ("phi3", "granite", "smollm3", "qwen2_moe", "qwen2", "olmoe") and name == "head-dim":
                 continue
             if name == "kv-missing" and family != "llama":
                 continue
             if name == "head-dim-null" and family not in ("llama", "mistral", "mixtral"):
                 continue
-            if name == "odd" and family in ("phi3", "granite", "smollm3", "qwen2_moe", "qwen2"):
+            if name == "odd" and family in ("phi3", "granite", "smollm3", "qwen2_moe", "qwen2", "olmoe"):
                 changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
-            if name == "odd" and "moe" in family:
+            if name == "odd" and family.endswith("_moe"):
                 changes = {**changes, "moe_intermediate_size": 21, "shared_expert_intermediate_size":
                            27 if family == "qwen2_moe" else MISSING}
             if name == "one-layer":
-                changes = {**changes, **({"layer_types": MISSING, "no_rope_layers": [1]} if family == "smollm3" else {})}
+                types = FAMILIES[family].get("layer_types")
+                changes = {**changes, **({"layer_types": types[:1]} if types else {}),
+                           **({"no_rope_layers": [1]} if family == "smollm3" else {})}
             yield family + "/" + name, family, config(family, changes), {"ranks": 3} if name == "odd" else {}
         for name, changes in list(window_cases(family)) + list(family_cases(family)):
             yield family + "/" + name, family, config(family, changes), {}

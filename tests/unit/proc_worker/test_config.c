@@ -101,6 +101,12 @@ Test(config, biases_are_those_that_the_file_says)
 	cr_assert(c.attention_bias && !c.mlp_bias);
 	good(&c, "LlamaForCausalLM", "");
 	cr_assert(!c.attention_bias && !c.mlp_bias);
+	good(&c, "SeedOssForCausalLM", "");
+	cr_assert(c.attention_bias && !c.mlp_bias && c.head_dim == 128);
+	good(&c, "SeedOssForCausalLM", "\"attention_bias\": false, \"attention_out_bias\": false");
+	cr_assert(!c.attention_bias);
+	refused("SeedOssForCausalLM", "\"attention_out_bias\": true", ERR_UNSUPPORTED, "\"attention_out_bias\" is set");
+	refused("Olmo2ForCausalLM", "\"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set");
 	refused("LlamaForCausalLM", "\"attention_bias\": 1", ERR_FORMAT,
 		"\"attention_bias\" must be true or false, found integer");
 }
@@ -183,6 +189,25 @@ Test(config, layers_may_go_without_rotation)
 	refused("SmolLM3ForCausalLM", "\"no_rope_layers\": [1, 0]", ERR_FORMAT, "must be an array of 4 numbers");
 	refused("SmolLM3ForCausalLM", "\"no_rope_layers\": [1, 2, 1, 1]", ERR_FORMAT, "\"no_rope_layers\"[1] must be 0 or 1");
 	refused("LlamaForCausalLM", "\"no_rope_layers\": [1, 1, 1, 0]", ERR_UNSUPPORTED, "\"no_rope_layers\" is set");
+}
+
+Test(config, windows_and_rotation_go_together_in_some_families)
+{
+	struct model_config c;
+
+	good(&c, "Olmo3ForCausalLM", "\"sliding_window\": 8"); /* every fourth has none */
+	cr_assert(windows(&c) == 7 && flagged(&c, LAYER_LOCAL_ROPE) == 7 && flagged(&c, LAYER_NO_ROPE) == 0);
+	good(&c, "Olmo3ForCausalLM",
+	     "\"rope_theta\": 7000, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}");
+	cr_assert(c.rope.kind == ROPE_LINEAR && c.local_rope.kind == ROPE_PLAIN && c.local_rope.theta == 7000);
+	good(&c, "Exaone4ForCausalLM", "\"sliding_window\": 8, \"sliding_window_pattern\": \"LLLG\"");
+	cr_assert(windows(&c) == 7 && flagged(&c, LAYER_NO_ROPE) == 8 && flagged(&c, LAYER_LOCAL_ROPE) == 0);
+	good(&c, "Exaone4ForCausalLM", "\"sliding_window\": 8, \"sliding_window_pattern\": 2");
+	cr_assert(windows(&c) == 5 && flagged(&c, LAYER_NO_ROPE) == 10);
+	good(&c, "Exaone4ForCausalLM", "\"sliding_window\": null, \"sliding_window_pattern\": null");
+	cr_assert(windows(&c) == 0 && flagged(&c, LAYER_NO_ROPE) == 0);
+	refused("Exaone4ForCausalLM", "\"sliding_window_pattern\": \"LGLL\"", ERR_UNSUPPORTED, "is 'LGLL'; supported");
+	refused("Olmo2ForCausalLM", "\"sliding_window\": 8", ERR_UNSUPPORTED, "\"sliding_window\" is set");
 }
 
 Test(config, multipliers_become_scales_that_the_decoder_has)
@@ -313,6 +338,10 @@ Test(config, experts_are_in_the_layers_that_the_file_says)
 		"\"mlp_only_layers\" must be an array");
 	refused("Qwen3MoeForCausalLM", QWEN_EXPERTS ", \"shared_expert_intermediate_size\": 64",
 		ERR_UNSUPPORTED, "\"shared_expert_intermediate_size\" is set");
+	good(&c, "OlmoeForCausalLM", "\"num_experts\": 4, \"num_experts_per_tok\": 2");
+	cr_assert(flagged(&c, LAYER_EXPERTS) == 15 && c.expert_intermediate == 80 && !c.normalize_experts);
+	good(&c, "OlmoeForCausalLM", "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"norm_topk_prob\": true");
+	cr_assert(c.normalize_experts);
 }
 
 Test(config, soft_caps_may_be_absent)

@@ -198,6 +198,11 @@ Test(gpu_steps, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
 	struct gpu_config good = device_run_config(&run), bad = good;
 	struct model_config m = run.model;
 	bad.model = &m;
+	m.arch = arch_find("Olmo2ForCausalLM");
+	expect_refusal(&bad, ERR_UNSUPPORTED, "no norms before its blocks, which devices do not compute: use --device cpu");
+	m.arch = arch_find("OlmoeForCausalLM");
+	expect_refusal(&bad, ERR_UNSUPPORTED, "norms over all heads together");
+	m.arch = good.model->arch;
 	run.plan.dtype = KERN_F32;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "--dtype bfloat16, or --device cpu");
 	run.plan.dtype = KERN_BF16;
