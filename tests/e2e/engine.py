@@ -23,27 +23,45 @@ FULL = os.environ.get("TERCET_E2E_FULL") == "1"
 SLOWER = 8 if SANITIZED else 1
 
 
+def claim(port):
+    """A name that is given once on this machine and freed with the process, or None: of two processes that try the same port
+    at the same time both would find it free."""
+    name = socket.socket(socket.AF_UNIX)
+    try:
+        name.bind("\0tercet-test-port-%d" % port)
+    except OSError:
+        name.close()
+        return None
+    return name
+
+
 def free_ports(count=1):
     """The first of so many free ones in a row: below those that the kernel gives out by itself, never the same again, and
-    elsewhere than those of another process, so that tests can run beside each other."""
+    none that another process of tests was given, so that tests can run beside each other."""
     first = free_ports.next
     while True:
-        sockets = []
+        claims, sockets = [], []
         try:
             for port in range(first, first + count):
-                s = socket.socket()
-                sockets.append(s)
-                s.bind(("127.0.0.1", port))
-            free_ports.next = 10000 + (first + count - 10000) % 22000
-            return first
+                claims.append(claim(port))
+                sockets.append(socket.socket())
+                sockets[-1].bind(("127.0.0.1", port))
+            if None not in claims:
+                free_ports.next = 10000 + (first + count - 10000) % 22000
+                free_ports.claims += claims
+                return first
         except OSError:
-            first = 10000 + (first + count - 10000) % 22000
+            pass
         finally:
             for s in sockets:
                 s.close()
+        for c in filter(None, claims):
+            c.close()
+        first = 10000 + (first + count - 10000) % 22000
 
 
 free_ports.next = 10000 + os.getpid() * 97 % 21000
+free_ports.claims = []
 
 
 def alive(pid):
