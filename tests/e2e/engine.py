@@ -1,4 +1,6 @@
 """Starts `tercet serve` from the build tree, and ends exactly what it started."""
+import concurrent.futures
+import contextlib
 import os
 import pathlib
 import shutil
@@ -6,6 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 
 import api
@@ -104,6 +107,38 @@ def wait_until(condition, seconds, what):
     raise AssertionError("%s did not happen within %d s" % (what, seconds * SLOWER))
 
 
+@contextlib.contextmanager
+def slowed(pid):
+    """The process runs a few milliseconds in a second: one that is stopped for longer would be taken for one that hangs."""
+    ended = threading.Event()
+
+    def pulses():
+        while not ended.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            ended.wait(0.5)
+            os.kill(pid, signal.SIGCONT)
+            ended.wait(0.002)
+
+    thread = threading.Thread(target=pulses)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def in_time(seconds, attempt, tries=2):
+    """What is promised to happen within so many seconds: attempt() says how many it took. A machine that was busy with other
+    things gets another chance, the engine none that it does not need."""
+    took = []
+    while len(took) < tries:
+        took.append(attempt())
+        if took[-1] < seconds:
+            return
+    raise AssertionError("it took %s s, and %g are promised" % (took, seconds))
+
+
 class Engine:
     """A served model. Use as a context manager, or call close()."""
 
@@ -112,7 +147,7 @@ class Engine:
         self.run_dir = pathlib.Path(run_dir) if run_dir else self.home / "run"
         self.log_path = self.home / "log"
         self.port = port or free_ports()
-        self.api = api.Api("127.0.0.1", self.port)
+        self.api = api.Api("127.0.0.1", self.port, 120 * SLOWER)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TERCET_")}
         environment.update(env or {})
         flags = [str(f) for f in flags]
@@ -148,6 +183,19 @@ class Engine:
         found = [pid for pid, comm in self.pids().items() if comm.startswith(name[:15])]
         assert len(found) == 1, "%d processes are called %s: %s" % (len(found), name, self.pids())
         return found[0]
+
+    def successor(self, name, victim, seconds=20):
+        """The one process whose name begins so, once it is another than the one that was killed, and all is well."""
+        def others():
+            found = [pid for pid, comm in self.pids().items() if comm.startswith(name[:15])]
+            return len(found) == 1 and found[0] != victim and self.api.healthy() and found[0]
+        return wait_until(others, seconds, "the restart of " + name)
+
+    def taken_in(self):
+        """How many requests are here or were."""
+        m = self.api.metrics()
+        return m["vllm:num_requests_running"] + m["vllm:num_requests_waiting"] + sum(
+            value for name, value in m.items() if name.startswith("vllm:request_success_total"))
 
     def wait_ready(self, seconds=60):
         def ready():
@@ -189,6 +237,24 @@ class Engine:
 
     def __exit__(self, *_):
         self.close()
+
+
+def killed_amid(engine, name, ask, sequences):
+    """What ask() gives when the process is killed as soon as so many sequences run: in the middle of its work, or else once
+    more, as far as the supervisor allows."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        for _ in range(4):
+            victim = engine.pid_of(name)
+            answer = pool.submit(ask)
+            wait_until(lambda a=answer: engine.api.metric("vllm:num_requests_running") >= sequences or a.done(), 60, "the start")
+            time.sleep(0.05)
+            amid = not answer.done()
+            os.kill(victim, signal.SIGKILL)
+            result = answer.result()
+            engine.successor(name, victim)
+            if amid:
+                return result
+    raise AssertionError("every time it was over before the kill")
 
 
 def run(*arguments, seconds=60, env=None, **kwargs):

@@ -1,8 +1,9 @@
 """A fixed load of seeded requests, streamed and not, whose every answer can be compared with the undisturbed one."""
+import http.client
 import threading
 
 from api import ApiError, joined
-from engine import SLOWER
+from engine import SLOWER, wait_until
 
 WORDS = ("Once upon a time", "The little dog", "A king and his", "In the deep forest", "One day the sun",
          "She said that", "There was a bear", "The old ship")
@@ -46,13 +47,18 @@ class Load:
             else:
                 choice = self.api.call("POST", "/v1/completions", fields)["choices"][0]
             self.answers[number] = (choice["token_ids"], choice["text"], choice["finish_reason"])
-        except (ApiError, OSError, AssertionError, ValueError) as error:
+        except (ApiError, OSError, http.client.HTTPException, AssertionError, ValueError) as error:
             self.errors[number] = error
 
     def wait_begun(self, streams=4, seconds=60):
         """Until that many streams have brought their first token."""
         for _ in range(streams):
             assert self.begun.acquire(timeout=seconds * SLOWER), ("no first token", self.errors)
+        return self
+
+    def wait_taken_in(self, engine, before=0, seconds=60):
+        """Until the engine, which had taken in so many before, has them all."""
+        wait_until(lambda: engine.taken_in() >= before + self.count or not self.running(), seconds, "the arrival of all requests")
         return self
 
     def running(self):

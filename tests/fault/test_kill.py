@@ -4,12 +4,13 @@ import contextlib
 import functools
 import os
 import signal
+import threading
 import time
 
 import pytest
 
 from api import joined
-from engine import FULL, SANITIZED, SLOWER, Engine, alive, wait_until
+from engine import FULL, SANITIZED, SLOWER, Engine, alive, in_time, wait_until
 from load import Load, differences
 
 TINY = ["--max-model-len", "330", "--kv-cache-memory", "2MiB"]
@@ -45,6 +46,7 @@ def victims(engine, name):
 
 
 def strike(engine, wanted, pids, signals=(signal.SIGKILL,), pause=0.0):
+    count = len(engine.pids())
     load = Load(engine.api).wait_begun()
     time.sleep(0.1)
     for kind in signals:
@@ -53,7 +55,8 @@ def strike(engine, wanted, pids, signals=(signal.SIGKILL,), pause=0.0):
                 os.kill(pid, kind)
         time.sleep(pause)
     assert differences(wanted, load.results()) == {}, engine.log()[-4000:]
-    wait_until(engine.api.healthy, 20, "health")
+    # a load that was over before the blow has waited for nobody
+    wait_until(lambda: len(engine.pids()) == count and engine.api.healthy(), 20, "health")
 
 
 @pytest.mark.parametrize("config", CONFIGS if FULL else list(CONFIGS)[:3])
@@ -69,14 +72,19 @@ def test_a_killed_process_changes_no_token(config, wanted):
 def test_what_dies_with_requests_in_its_swap_space_changes_no_token(wanted):
     with Engine("--dtype", "float32", *TINY, "--swap-space", 0.01) as e:
         for name in ("tercet-worker", "tercet-scheduler"):
+            victim = e.pid_of(name)
+            # 800 tokens of one request, with room for 340: whatever the pace of clients, some of it is swapped out
+            crowd = threading.Thread(target=e.api.crowd, args=(4, 200))
+            crowd.start()
             load = Load(e.api)
             wait_until(lambda: e.api.metric("vllm:num_requests_swapped") > 0, 30, "a swapped request")
-            os.kill(victims(e, name)[0], signal.SIGKILL)
+            os.kill(victim, signal.SIGKILL)
             assert differences(wanted, load.results()) == {}, e.log()[-4000:]
-            wait_until(e.api.healthy, 20, "health")
-        m = e.api.metrics()
-        assert m["tercet_swapped_in_blocks_total"] > 0
-        assert m["vllm:num_requests_swapped"] == m["vllm:cpu_cache_usage_perc"] == 0
+            crowd.join()
+            e.successor(name, victim)
+        assert e.api.metric("tercet_swapped_in_blocks_total") > 0
+        wait_until(lambda: e.api.metric("vllm:num_requests_swapped") == e.api.metric("vllm:cpu_cache_usage_perc") == 0, 10,
+                   "an empty swap space")
 
 
 LISTED = [{"prompt": "Once upon a time", "logprobs": 3, "stream": True},
@@ -101,14 +109,15 @@ def test_a_killed_process_loses_no_log_probability(name):
         ask = functools.partial(listed, e.api)
         wanted = list(pool.map(ask, LISTED))
         for _ in range(3):
+            victim = e.pid_of(name)
             answers = pool.map(ask, LISTED)
             time.sleep(0.15)
-            os.kill(wait_until(lambda: victims(e, name), 20, "a " + name)[0], signal.SIGKILL)
+            os.kill(victim, signal.SIGKILL)
             for (tokens, values), (wanted_tokens, wanted_values) in zip(answers, wanted):
                 assert tokens == wanted_tokens
                 assert [v is None for v in values] == [v is None for v in wanted_values], e.log()[-4000:]
                 assert all(v is None or abs(v - w) < 1e-3 for v, w in zip(values, wanted_values))
-            wait_until(e.api.healthy, 20, "health")
+            e.successor(name, victim)
 
 
 @pytest.mark.parametrize("config", list(CONFIGS)[:3] if FULL else ["default"])
@@ -122,13 +131,18 @@ def test_two_killed_at_once_change_no_token(config, wanted):
 
 def test_a_killed_gateway_takes_only_its_own_connections(wanted):
     with Engine("--dtype", "float32", "--api-server-count", "2") as e:
-        load = Load(e.api).wait_begun()
-        os.kill(victims(e, "tercet-gateway")[1], signal.SIGKILL)
-        load.join()
-        assert load.answers and load.errors, "16 connections meet both gateways"
-        assert differences({n: wanted[n] for n in load.answers}, load.answers) == {}, e.log()[-4000:]
-        wait_until(lambda: len(victims(e, "tercet-gateway")) == 2 and e.api.healthy(), 20, "two gateways")
-        assert differences(wanted, Load(e.api).results()) == {}
+        for attempt in range(5):  # on a busy machine the load can be over before the blow
+            victim = victims(e, "tercet-gateway")[1]
+            load = Load(e.api).wait_begun()
+            os.kill(victim, signal.SIGKILL)
+            load.join()
+            assert load.answers, "16 connections meet both gateways"
+            assert differences({n: wanted[n] for n in load.answers}, load.answers) == {}, e.log()[-4000:]
+            wait_until(lambda: e.log().count("RESTARTED process=gateway-") == attempt + 1, 20, "two gateways")
+            assert differences(wanted, Load(e.api).results()) == {}
+            if load.errors:
+                break
+        assert load.errors, "16 connections meet both gateways"
 
 
 def test_a_short_stop_changes_no_token(wanted):
@@ -147,20 +161,22 @@ def test_a_stopped_process_is_restarted(name, wanted):
         os.kill(victim, signal.SIGSTOP)
         wait_until(lambda: "RESTARTED process=" + name[7:] in e.log(), 20, "its successor")
         answers = load.join().answers
+        wait_until(lambda: victim not in e.pids(), 5, "its end")
         assert name == "tercet-gateway" or len(answers) == load.count, load.errors
         assert differences({n: wanted[n] for n in answers}, answers) == {}, e.log()[-4000:]
-        assert victim not in e.pids() and "STUCK" in e.log()
+        assert "STUCK" in e.log()
 
 
 def replaced_s(engine, wanted, rank, kind):
     """Strikes a rank under load; the seconds until the group began to start again. It also has to get there."""
-    before = victims(engine, "tercet-worker")
+    before, length = victims(engine, "tercet-worker"), len(engine.log())
     load = Load(engine.api).wait_begun()
     began = time.monotonic()
     os.kill(before[rank], kind)
-    wait_until(lambda: "RESTARTING process=worker-" in engine.log(), 60, "notice")
+    wait_until(lambda: "RESTARTING process=worker-" in engine.log()[length:], 60, "notice")
     seconds = time.monotonic() - began
-    wait_until(lambda: all("RESTARTED process=worker-%d" % r in engine.log() for r in range(len(before))), 60, "a new group")
+    wait_until(lambda: all("RESTARTED process=worker-%d" % r in engine.log()[length:] for r in range(len(before))), 60,
+               "a new group")
     assert differences(wanted, load.results()) == {}, engine.log()[-4000:]
     assert not set(before) & set(victims(engine, "tercet-worker"))
     return seconds
@@ -170,7 +186,7 @@ def replaced_s(engine, wanted, rank, kind):
 @pytest.mark.parametrize("rank", [0, 1] if FULL else [1])
 def test_a_dead_or_stopped_rank_is_replaced_within_five_seconds(rank, kind, wanted):
     with Engine("--dtype", "float32", "--tensor-parallel-size", "2") as e:
-        assert replaced_s(e, wanted, rank, kind) < PROMISE_S
+        in_time(PROMISE_S, lambda: replaced_s(e, wanted, rank, kind))
 
 
 @pytest.mark.skipif(not FULL, reason="waits")
@@ -193,9 +209,9 @@ def test_an_engine_that_gives_up_says_so_and_leaves_nobody_waiting():
                     os.kill(pid, signal.SIGKILL)
             pids.update(e.pids())
             time.sleep(0.05)
-        assert e.wait_exit(5) == 1
+        assert e.wait_exit(20) == 1
         assert "restarted 5 times within a minute" in e.log()
-        load.join(5)
+        load.join(20)
         assert len(load.errors) + len(load.answers) == load.count and load.errors
         for error in load.errors.values():
             assert getattr(error, "status", 500) in (500, 503), error

@@ -5,7 +5,7 @@ import pathlib
 import time
 
 from api import ApiError
-from engine import FULL, SANITIZED, Engine, wait_until
+from engine import FULL, SANITIZED, Engine, slowed, wait_until
 from load import Load, differences
 
 CLIENTS = 300 if FULL else 100 if not SANITIZED else 20
@@ -69,21 +69,23 @@ def test_vanishing_clients_leave_nothing_behind():
 def test_overload_is_refused_and_hurts_nobody_who_was_admitted():
     with Engine("--dtype", "float32", "--max-num-seqs", "4", "--max-queued-requests", "8") as e:
         wanted = Load(e.api, 8, 60).results()
-        load = Load(e.api, 8, 60)
-        time.sleep(0.05)
-        refused = 0
+        before = e.taken_in()
+        load = Load(e.api, 8, 60).wait_taken_in(e, before)
+        refused = []
 
         def ask(number):
-            nonlocal refused
             try:
                 e.api.completions("The king", max_tokens=40, ignore_eos=True, seed=number)
             except ApiError as error:
                 assert error.status in (429, 503) and int(error.headers["Retry-After"]) >= 1, error
                 assert "try again" in error.message
-                refused += 1
+                refused.append(number)
 
         with concurrent.futures.ThreadPoolExecutor(60) as pool:
-            list(pool.map(ask, range(120)))
-        assert refused > 0
+            with slowed(e.pid_of("tercet-worker")):  # so that the queue is full however slow these clients are
+                answers = [pool.submit(ask, number) for number in range(120)]
+                wait_until(lambda: refused, 30, "a refusal")
+            for a in answers:
+                a.result()
         assert differences(wanted, load.results()) == {}
         wait_until(lambda: is_empty(e), 10, "the end of all requests")
