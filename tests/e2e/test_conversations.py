@@ -3,13 +3,11 @@ the whole conversation sent without a session, whatever dies in between."""
 import contextlib
 import os
 import signal
-import threading
-import time
 
 import pytest
 
 from api import ApiError, joined
-from engine import SANITIZED, Engine, wait_until
+from engine import SANITIZED, Engine, slowed, wait_until
 
 FLOAT = ["--dtype", "float32"]
 TURNS = ["The little fox went to", " the river, where", " an old owl said:"]
@@ -36,27 +34,6 @@ def rested(api, name):
     """The state behind a turn: its last tokens reach the scheduler and us by different ways."""
     wait_until(lambda: not state(api, name)["running"], 10, "the end of the turn")
     return state(api, name)
-
-
-@contextlib.contextmanager
-def slowed(pid):
-    """The process runs a few milliseconds in a second: one that is stopped for longer would be taken for one that hangs."""
-    ended = threading.Event()
-
-    def pulses():
-        while not ended.is_set():
-            os.kill(pid, signal.SIGSTOP)
-            ended.wait(0.5)
-            os.kill(pid, signal.SIGCONT)
-            ended.wait(0.002)
-
-    thread = threading.Thread(target=pulses)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def refused(status, function, *args, **kwargs):
@@ -166,10 +143,11 @@ def test_unknown_ended_and_begun_twice(api):
 
 
 def test_one_turn_at_a_time_and_what_an_aborted_one_leaves(engine, api):
-    stream = api.stream(prompt="A long story:", session_id="busy", session_start=True, max_tokens=400, temperature=0,
+    worker = engine.pid_of("tercet-worker")
+    stream = api.stream(prompt="A long story:", session_id="busy", session_start=True, max_tokens=480, temperature=0,
                         ignore_eos=True)
     next(stream)
-    with slowed(engine.pid_of("tercet-worker")):  # so that the turn is in work for longer than another one waits
+    with slowed(worker):  # so that the turn is in work for longer than another one waits
         error = refused(409, turn, api, "busy", "Hello")
         assert "in work" in error.message
         assert state(api, "busy")["running"]
@@ -286,10 +264,13 @@ def test_killed_processes_change_no_turn(ranks):
         wanted, _ = whole(e.api, TURNS, 60)
 
         def strike(name):
-            for pid in [p for p, comm in e.pids().items() if comm.startswith(name[:15])]:
+            gone = [p for p, comm in e.pids().items() if comm.startswith(name[:15])]
+            for pid in gone:
                 with contextlib.suppress(ProcessLookupError):  # a rank whose neighbour has died may be ended already
                     os.kill(pid, signal.SIGKILL)
+            return gone
 
+        count = len(e.pids())
         for name in ("tercet-worker", "tercet-detok", "tercet-scheduler"):
             session = "after-" + name
             for k, text in enumerate(TURNS):
@@ -302,7 +283,6 @@ def test_killed_processes_change_no_turn(ranks):
                 assert joined(events)[0]["token_ids"] == wanted[k], "%s, turn %d" % (name, k)
                 if k == 0:  # and between two: the client can have heard of a turn's end before the scheduler
                     rested(e.api, session)
-                    strike(name)
-                    time.sleep(0.3)
-                    wait_until(e.api.healthy, 20, "health")
+                    gone = strike(name)
+                    wait_until(lambda: len(e.pids()) == count and not set(gone) & set(e.pids()) and e.api.healthy(), 20, "health")
             assert rested(e.api, session)["tokens"] == events[-1]["session"]["tokens"], e.log()[-3000:]

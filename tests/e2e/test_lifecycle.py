@@ -1,5 +1,6 @@
 """Starting, draining, dying: what is promised about processes."""
 import concurrent.futures
+import http.client
 import os
 import signal
 import threading
@@ -8,7 +9,7 @@ import time
 import pytest
 
 from api import ApiError, joined
-from engine import DEMO, SANITIZED, SLOWER, Engine, alive, run, wait_until
+from engine import DEMO, SANITIZED, SLOWER, Engine, alive, run, slowed, wait_until
 
 PROMPT = "Once upon a time"
 
@@ -45,16 +46,15 @@ def test_sigterm_lets_running_requests_finish():
         reading = Reading(e)
         pids = e.pids()
         e.process.send_signal(signal.SIGTERM)
-        time.sleep(0.05)
-        try:
-            e.api.completions("late", max_tokens=1)
-            late = None
-        except (ApiError, OSError) as error:
-            late = error
-        assert late is not None, "new requests are refused while it drains"
+        late = None
+        while late is None:  # the gateway hears of it soon
+            try:
+                e.api.completions("late", max_tokens=1)
+            except (ApiError, OSError, http.client.HTTPException) as error:
+                late = error
         assert not isinstance(late, ApiError) or late.status == 503
         assert len(reading.ids()) == 450
-        assert e.wait_exit(20) == 0, e.log()
+        assert e.wait_exit() == 0, e.log()
         assert not any(alive(pid) for pid in pids)
 
 
@@ -63,12 +63,12 @@ def test_second_sigterm_ends_at_once():
         readings = [Reading(e) for _ in range(8)]
         pids = e.pids()
         e.process.send_signal(signal.SIGTERM)
-        time.sleep(0.1)
+        wait_until(lambda: "DRAINING" in e.log(), 10, "the drain")
         begin = time.monotonic()
         e.process.send_signal(signal.SIGTERM)
-        e.wait_exit(10)
-        assert time.monotonic() - begin < 5 * SLOWER
-        wait_until(lambda: not any(alive(pid) for pid in pids), 5, "the end of all processes")
+        e.wait_exit(60)
+        assert time.monotonic() - begin < 30 * SLOWER, "a drain may take 60 s"
+        wait_until(lambda: not any(alive(pid) for pid in pids), 20, "the end of all processes")
         for r in readings:
             r.thread.join(10)
 
@@ -79,21 +79,21 @@ def test_no_orphans_when_the_supervisor_is_killed():
         assert len(pids) == 6, pids
         os.kill(e.process.pid, signal.SIGKILL)
         e.process.wait()
-        wait_until(lambda: not any(alive(pid) for pid in pids), 5, "the end of all processes")
+        wait_until(lambda: not any(alive(pid) for pid in pids), 20, "the end of all processes")
 
 
 def test_interrupt_at_the_terminal_drains_too():
     with Engine() as e:
         os.killpg(e.process.pid, signal.SIGINT)
-        assert e.wait_exit(15) == 0, e.log()
+        assert e.wait_exit() == 0, e.log()
 
 
 def test_termination_during_start_leaves_nothing():
     with Engine(wait=False) as e:
         wait_until(lambda: len(e.pids()) >= 2, 10, "the start of children")
         e.process.send_signal(signal.SIGTERM)
-        e.wait_exit(15)
-        wait_until(lambda: not any(alive(pid) for pid in e.known), 5, "the end of all processes")
+        e.wait_exit()
+        wait_until(lambda: not any(alive(pid) for pid in e.known), 20, "the end of all processes")
 
 
 def test_run_directory_is_private_and_cleaned_up():
@@ -118,8 +118,7 @@ def test_a_killed_process_costs_a_pause_and_no_token(name, reference):
             os.kill(victim, signal.SIGKILL)
             for r in readings:
                 assert r.ids() == wanted
-            wait_until(lambda: e.pid_of(name) != victim, 20, "the restart")
-            wait_until(e.api.healthy, 20, "health")
+            e.successor(name, victim)
         assert e.api.greedy_ids(PROMPT, 48) == wanted[:48]
 
 
@@ -142,8 +141,11 @@ def test_full_queue_is_refused_with_retry_after():
                 assert error.status in (429, 503) and int(error.headers["Retry-After"]) >= 1
                 return 0
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
-            answers = list(pool.map(ask, range(12)))
-        assert set(answers) == {0, 200}, answers
+            with slowed(e.pid_of("tercet-worker")):  # so that nothing ends while they come
+                answers = [pool.submit(ask, k) for k in range(12)]
+                # one runs and two wait, or all twelve come before the first one's first step is planned
+                wait_until(lambda: sum(a.done() for a in answers) >= 9, 30, "refusals")
+        assert sum(a.result() == 0 for a in answers) in (9, 10) and {a.result() for a in answers} == {0, 200}
 
 
 def test_run_command_streams_one_completion():

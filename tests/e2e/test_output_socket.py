@@ -40,7 +40,8 @@ def test_a_client_that_drops_and_comes_back_misses_nothing(client, reference):
     drops = 0
     while not all(client.requests[n].finish for n in numbers):
         client.read_chunk(ack=drops % 2 == 0)
-        if client.last_chunk % 25 == 0 and drops < 6:
+        # chunks merge on a busy machine: some of the drops come early
+        if client.last_chunk in (1, 2, 3, 25, 50, 75):
             client.drop()
             time.sleep(0.02)
             client.attach()
@@ -56,7 +57,7 @@ def test_another_process_takes_a_client_up(engine, reference):
     p = reference["prompts"][0]
     with wire.Client(engine.run_dir, MESSAGES, 555) as first:
         number = first.submit(p["ids"], max_tokens=300, flags=wire.SKIP_SPECIAL | 1)
-        for _ in range(20):
+        while len(first.requests[number].tokens) < 20:
             first.read_chunk()
         last_chunk, requests = first.last_chunk, first.requests
     with wire.Client(engine.run_dir, MESSAGES, 555, last_chunk, requests) as second:
@@ -66,17 +67,18 @@ def test_another_process_takes_a_client_up(engine, reference):
         second.close()
 
 
-def test_stop_strings_and_aborts(client, reference):
+def test_stop_strings_and_aborts(engine, client, reference):
     p = reference["prompts"][0]
     stop = p["output_text"][10:14].encode()
     number = client.submit(p["ids"], max_tokens=48, stop_strings=stop, stop_string_bytes=[len(stop)])
     client.read_until_finished(number)
     assert client.requests[number].text.decode() == p["output_text"][:10]
     assert client.requests[number].finish == "stop"
-    number = client.submit(p["ids"], max_tokens=450, flags=wire.SKIP_SPECIAL | 1)
-    client.read_chunk()
-    client.submit_channel.send("ABORT", client_id=client.id, req_id=number)
-    client.read_until_finished(number)
+    with engines.slowed(engine.pid_of("tercet-worker")):  # so that it is not over before the abort
+        number = client.submit(p["ids"], max_tokens=450, flags=wire.SKIP_SPECIAL | 1)
+        client.read_chunk()
+        client.submit_channel.send("ABORT", client_id=client.id, req_id=number)
+        client.read_until_finished(number)
     assert client.requests[number].finish == "abort" and len(client.requests[number].tokens) < 450
 
 
@@ -113,7 +115,7 @@ def test_slow_client_is_closed_and_others_are_not():
                                   return_token_ids=True)
             assert joined(events)[0]["token_ids"] == alone
             engines.wait_until(lambda: e.api.metric("vllm:num_requests_running") == 0, 20, "the end of its requests")
-            assert e.api.metric("tercet_clients_closed_slow_total") == 1
+            engines.wait_until(lambda: e.api.metric("tercet_clients_closed_slow_total") == 1, 20, "the end of its connection")
 
 
 PROMPT = "Once upon a time"
