@@ -96,13 +96,20 @@ void gb_call(struct gb *b, u32 from, u32 to, u32 rule)
 
 u32 gb_rule(struct gb *b, const char *name)
 {
+	return gb_rule_to(b, name, GRAMMAR_NONE);
+}
+
+u32 gb_rule_to(struct gb *b, const char *name, u32 accept)
+{
 	if (b->rule_count >= GRAMMAR_RULES_MAX) {
 		gb_fail(b, ERR_TOO_LONG, "the grammar is too large: it has more than %d rules", GRAMMAR_RULES_MAX);
 		return 0;
 	}
 	if (!grow(b, &b->rules, b->rule_count, &b->rule_capacity, sizeof(*b->rules)))
 		return 0;
-	b->rules[b->rule_count] = (struct grammar_rule){.start = gb_node(b), .accept = gb_node(b), .name = name};
+	u32 start = gb_node(b);
+	b->rules[b->rule_count] =
+		(struct grammar_rule){.start = start, .accept = accept != GRAMMAR_NONE ? accept : gb_node(b), .name = name};
 	return b->rule_count++;
 }
 
@@ -189,6 +196,13 @@ bool gexpr_nullable(const struct gexpr *e)
 	return true;
 }
 
+void gb_tell_repeat(struct gb *b, struct grammar_repeat repeat)
+{
+	if (repeat.copies > REPEAT_TOLD_MIN && b->err == ERR_OK &&
+	    grow(b, &b->repeats, b->repeat_count, &b->repeat_capacity, sizeof(*b->repeats)))
+		b->repeats[b->repeat_count++] = repeat;
+}
+
 /* Copies of `inner` one behind the other, with a way out of each where `out` is a node. All copies have the same shape. */
 static u32 put_copies(struct gb *b, u32 from, const struct gexpr *inner, u32 copies, u32 out)
 {
@@ -205,9 +219,8 @@ static u32 put_copies(struct gb *b, u32 from, const struct gexpr *inner, u32 cop
 		size = grown;
 	}
 	/* Repetitions inside have their own shape; only the innermost are told. */
-	if (copies > REPEAT_TOLD_MIN && b->repeat_count == repeats && !gexpr_nullable(inner) && b->err == ERR_OK &&
-	    grow(b, &b->repeats, b->repeat_count, &b->repeat_capacity, sizeof(*b->repeats)))
-		b->repeats[b->repeat_count++] = (struct grammar_repeat){base, size, copies};
+	if (b->repeat_count == repeats && !gexpr_nullable(inner))
+		gb_tell_repeat(b, (struct grammar_repeat){.base = base, .size = size, .copies = copies});
 	return from;
 }
 
@@ -224,9 +237,80 @@ static u32 cost(const struct gexpr *e, u32 enough)
 	return sum < enough ? (u32)sum : enough;
 }
 
+static struct gexpr *copy_expr(struct gb *b, const struct gexpr *e)
+{
+	struct gexpr *copy = arena_alloc(&b->arena, sizeof(*copy));
+	if (copy != NULL) {
+		*copy = *e;
+		copy->next = NULL;
+	}
+	return copy;
+}
+
+static struct gexpr *without_empty(struct gb *b, const struct gexpr *e);
+
+/* Of nullable parts behind each other one is the first that eats something: one alternative for each. */
+static struct gexpr *cat_without_empty(struct gb *b, const struct gexpr *e)
+{
+	struct gexpr alt = {.kind = GEXPR_ALT}, cat = {.kind = GEXPR_CAT}, **end = &alt.first;
+	for (const struct gexpr *c = e->first; c != NULL; c = c->next) {
+		if (c->kind == GEXPR_EMPTY)
+			continue;
+		struct gexpr *first = without_empty(b, c), *one = copy_expr(b, &cat);
+		if (first == NULL || one == NULL)
+			return NULL;
+		one->first = first;
+		for (const struct gexpr *rest = c->next; rest != NULL; rest = rest->next) {
+			first = first->next = copy_expr(b, rest);
+			if (first == NULL)
+				return NULL;
+		}
+		*end = one;
+		end = &one->next;
+	}
+	return alt.first != NULL ? copy_expr(b, &alt) : NULL;
+}
+
+/* What `e` matches but for the empty text; NULL: nothing, not known (calls), or out of memory. */
+static struct gexpr *without_empty(struct gb *b, const struct gexpr *e)
+{
+	struct gexpr *copy = copy_expr(b, e), **end;
+	if (copy == NULL || !gexpr_nullable(e))
+		return copy;
+	switch (e->kind) {
+	case GEXPR_CAT:
+		return cat_without_empty(b, e);
+	case GEXPR_REPEAT:
+		copy->first = without_empty(b, e->first);
+		copy->min = copy->min == 0 || gexpr_nullable(e->first) ? 1 : copy->min;
+		return copy->first != NULL && copy->max > 0 ? copy : NULL;
+	case GEXPR_ALT:
+		end = &copy->first;
+		for (const struct gexpr *c = e->first; c != NULL; c = c->next) {
+			*end = c->kind != GEXPR_EMPTY ? without_empty(b, c) : NULL;
+			if (*end != NULL)
+				end = &(*end)->next;
+			else if (c->kind != GEXPR_EMPTY)
+				return NULL;
+		}
+		return copy->first != NULL ? copy : NULL;
+	default:
+		return NULL;
+	}
+}
+
 static u32 put_repeat(struct gb *b, u32 from, const struct gexpr *e)
 {
 	const struct gexpr *inner = e->first;
+	struct gexpr simple = *e;
+	const struct gexpr *eats = e->max > 1 && gexpr_nullable(inner) ? without_empty(b, inner) : NULL;
+	if (eats != NULL && cost(eats, GRAMMAR_NODES_MAX) <= 3 * cost(inner, GRAMMAR_NODES_MAX)) {
+		/* (x?){m,n} is x{0,n}: copies that may be skipped would all be tried at each place. */
+		simple.min = 0;
+		simple.first = (struct gexpr *)eats;
+		e = &simple;
+		inner = eats;
+	}
 	u32 count = e->max == GRAMMAR_NONE ? e->min : e->max;
 	struct gexpr call = {.kind = GEXPR_CALL, .min = gexpr_nullable(inner) ? 0 : 1};
 	if (count > 8 && inner->kind != GEXPR_CALL && cost(inner, GRAMMAR_NODES_MAX) * (u64)count > GRAMMAR_INLINE_NODES) {

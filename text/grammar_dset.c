@@ -333,6 +333,10 @@ static u32 alias_node(const struct grammar *g, u32 node, u32 far)
 		return node;
 	const struct grammar_repeat *r = &g->repeats[low - 1];
 	u32 copy = (node - r->base) / r->size;
+	if (r->backwards) {
+		u32 near = far > r->behind ? far - r->behind : 0;
+		return copy < r->copies && copy > near ? node - (copy - near) * r->size : node;
+	}
 	if (copy >= r->copies || r->copies - 1 - copy <= far)
 		return node;
 	return node + (r->copies - 1 - far - copy) * r->size;

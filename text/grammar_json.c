@@ -20,7 +20,8 @@
 void json_rules_init(struct json_rules *j, struct gb *b, u32 flags)
 {
 	*j = (struct json_rules){.b = b, .compact = (flags & GRAMMAR_COMPACT) != 0};
-	j->space = j->value = j->object = j->array = j->string = j->integer = j->number = GRAMMAR_NONE;
+	j->space = j->value = j->object = j->array = j->string = j->integer = j->number = j->character = GRAMMAR_NONE;
+	j->tail_end = j->endless_tail = GRAMMAR_NONE;
 	b->depth_max = GRAMMAR_JSON_LEVELS_MAX + 4;
 }
 
@@ -83,25 +84,118 @@ u32 json_put_number(struct json_rules *j, u32 from)
 	return call_common(j, from, &j->number, COMMON_NUMBER, "a number", NUMBER);
 }
 
+/* ---- strings of some lengths, or of a pattern ---- */
+
+/* The rule that was made for the same strings; GRAMMAR_NONE: there is none. */
+static u32 find_strings(const struct json_rules *j, const struct string_rule *wanted)
+{
+	for (u32 i = 0; i < j->string_count; i++) {
+		const struct string_rule *s = &j->strings[i];
+		if (s->min == wanted->min && s->max == wanted->max && s->search == wanted->search && s->bytes == wanted->bytes &&
+		    (s->pattern == NULL) == (wanted->pattern == NULL) &&
+		    (s->bytes == 0 || memcmp(s->pattern, wanted->pattern, s->bytes) == 0))
+			return s->rule;
+	}
+	return GRAMMAR_NONE;
+}
+
+/* One more of `size` bytes in an array of the arena. False: b->err is set. */
+static bool grow(struct gb *b, void *array, u32 count, u32 *capacity, size_t size)
+{
+	if (count < *capacity)
+		return true;
+	u32 wanted = *capacity > 0 ? 2 * *capacity : 16;
+	void **at = array, *grown = arena_alloc(&b->arena, wanted * size);
+	if (grown == NULL) {
+		gb_fail(b, ERR_TOO_LONG, "the schema is too large");
+		return false;
+	}
+	if (count > 0)
+		memcpy(grown, *at, count * size);
+	*at = grown;
+	*capacity = wanted;
+	return true;
+}
+
+static void keep_strings(struct json_rules *j, const struct string_rule *made)
+{
+	if (grow(j->b, &j->strings, j->string_count, &j->string_capacity, sizeof(*j->strings)))
+		j->strings[j->string_count++] = *made;
+}
+
+static u32 character_rule(struct json_rules *j)
+{
+	if (j->character == GRAMMAR_NONE)
+		j->character = pattern_rule(j->b, "a character", CHAR);
+	return j->character;
+}
+
+/* Where at most `left` characters and the quote follow; GRAMMAR_NONE: any number. */
+static u32 tail_at(struct json_rules *j, u32 left)
+{
+	struct gb *b = j->b;
+	u32 character = character_rule(j), had = j->tail_count;
+	if (j->tail_end == GRAMMAR_NONE)
+		j->tail_end = gb_node(b);
+	if (left == GRAMMAR_NONE && j->endless_tail == GRAMMAR_NONE) {
+		u32 at = j->endless_tail = gb_node(b);
+		gb_bytes(b, at, j->tail_end, '"', '"');
+		gb_call(b, at, at, character);
+	}
+	if (left == GRAMMAR_NONE)
+		return j->endless_tail;
+	while (j->tail_count <= left && b->err == ERR_OK && grow(b, &j->tail, j->tail_count, &j->tail_capacity, sizeof(*j->tail))) {
+		u32 at = gb_node(b);
+		gb_bytes(b, at, j->tail_end, '"', '"');
+		if (j->tail_count > 0)
+			gb_call(b, at, j->tail[j->tail_count - 1], character);
+		j->tail[j->tail_count++] = at;
+	}
+	if (j->tail_count > had && b->err == ERR_OK)
+		gb_tell_repeat(b, (struct grammar_repeat){
+					  .base = j->tail[had], .size = 1, .copies = j->tail_count - had, .behind = had, .backwards = true});
+	return b->err == ERR_OK ? j->tail[left] : j->tail_end;
+}
+
 u32 json_put_string_of(struct json_rules *j, u32 from, u32 min, u32 max)
 {
+	struct gb *b = j->b;
 	if (min == 0 && max == GRAMMAR_NONE)
 		return json_put_string(j, from);
-	char pattern[512];
-	if (max == GRAMMAR_NONE)
-		snprintf(pattern, sizeof(pattern), "\"" CHAR "{%u,}\"", min);
-	else
-		snprintf(pattern, sizeof(pattern), "\"" CHAR "{%u,%u}\"", min, max);
-	return call(j->b, from, pattern_rule(j->b, "a string", pattern));
+	struct string_rule wanted = {.min = min, .max = max};
+	wanted.rule = find_strings(j, &wanted);
+	if (wanted.rule == GRAMMAR_NONE) {
+		u32 tail = tail_at(j, max == GRAMMAR_NONE ? max : max - min);
+		wanted.rule = gb_rule_to(b, "a string", j->tail_end);
+		if (b->err != ERR_OK)
+			return from;
+		struct gexpr one = {.kind = GEXPR_CALL, .rule = character_rule(j), .min = 1};
+		struct gexpr needed = {.kind = GEXPR_REPEAT, .min = min, .max = min, .first = &one};
+		gb_empty(b, gb_expr(b, gb_text(b, b->rules[wanted.rule].start, "\"", 1), &needed), tail);
+		keep_strings(j, &wanted);
+	}
+	return call(b, from, wanted.rule);
 }
 
 u32 json_put_matching(struct json_rules *j, u32 from, const char *pattern, size_t bytes, bool search, u32 min, u32 max)
 {
-	from = gb_text(j->b, from, "\"", 1);
-	j->b->json = true;
-	from = gb_regex_of(j->b, from, pattern, bytes, search, min, max);
-	j->b->json = false;
-	return gb_text(j->b, from, "\"", 1);
+	struct gb *b = j->b;
+	struct string_rule wanted = {.pattern = pattern, .bytes = bytes, .search = search, .min = min, .max = max};
+	wanted.rule = find_strings(j, &wanted);
+	if (wanted.rule == GRAMMAR_NONE) {
+		wanted.rule = gb_rule(b, "a string");
+		if (b->err != ERR_OK)
+			return from;
+		struct grammar_rule r = b->rules[wanted.rule];
+		b->json = true;
+		u32 end = gb_regex_of(b, gb_text(b, r.start, "\"", 1), pattern, bytes, search, min, max);
+		b->json = false;
+		gb_bytes(b, end, r.accept, '"', '"');
+		wanted.pattern = arena_strndup(&b->arena, pattern, bytes);
+		if (wanted.pattern != NULL)
+			keep_strings(j, &wanted);
+	}
+	return call(b, from, wanted.rule);
 }
 
 u32 json_put_members(struct json_rules *j, u32 from, u32 member_rule, u32 min, u32 max)

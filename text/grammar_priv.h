@@ -78,9 +78,12 @@ struct grammar_rule {
 	const char *name; /* for messages while building; NULL afterwards */
 };
 /* `copies` copies of `size` nodes each, one behind the other from `base` on; each eats a byte at least. Far from the end
- * one copy is as good as another. */
+ * one copy is as good as another. `backwards`: the text goes from high nodes to low ones, and behind the lowest `behind` more
+ * copies come. */
 struct grammar_repeat {
 	u32 base, size, copies;
+	u32 behind;
+	bool backwards;
 };
 /* The code points of some general categories, bit i of `wanted` being utf8proc's category i. */
 struct category {
@@ -125,6 +128,10 @@ void gb_bytes(struct gb *b, u32 from, u32 to, u8 lo, u8 hi);
 void gb_call(struct gb *b, u32 from, u32 to, u32 rule);
 /* A rule with fresh start and accept nodes. Rule 0 is the root. `name` borrowed. */
 u32 gb_rule(struct gb *b, const char *name);
+/* The same, ending at `accept`, where other rules may end, too: so they share how they end. */
+u32 gb_rule_to(struct gb *b, const char *name, u32 accept);
+/* Tells a repetition that was written (struct grammar_repeat). */
+void gb_tell_repeat(struct gb *b, struct grammar_repeat repeat);
 /* Each of these continues at `from` and returns where it ends. */
 u32 gb_text(struct gb *b, u32 from, const char *text, size_t bytes);
 u32 gb_set(struct gb *b, u32 from, const struct code_set *s);

@@ -364,11 +364,15 @@ static bool read_number(struct reader *r, u32 *out)
 	return r->at > from;
 }
 
-/* {m}, {m,}, {m,n}; false, and nothing taken, where the brace is none of them. */
+/* {m}, {m,}, {m,n}, {,n}; false, and nothing taken, where the brace is none of them. */
 static bool read_braces(struct reader *r, u32 *min, u32 *max)
 {
 	size_t from = r->at;
-	if (take(r, "{") && read_number(r, min)) {
+	*min = 0;
+	if (take(r, "{,")) { /* as Python has it; ECMAScript with flag u does not know it */
+		if (read_number(r, max) && take(r, "}"))
+			return true;
+	} else if (take(r, "{") && read_number(r, min)) {
 		*max = *min;
 		if (take(r, ",") && !read_number(r, max))
 			*max = GRAMMAR_NONE;

@@ -9,10 +9,24 @@
 /* ---------------------------------------------------------------- JSON itself (grammar_json.c) */
 
 /* The rules of JSON that grammars share, each made when it is first needed. */
+/* A rule of strings between two lengths, or of those that a pattern matches, too. */
+struct string_rule {
+	const char *pattern; /* in the arena; NULL: any string */
+	size_t bytes;
+	bool search;
+	u32 min, max;
+	u32 rule;
+};
 struct json_rules {
 	struct gb *b;
 	bool compact;
-	u32 space, value, object, array, string, integer, number;
+	u32 space, value, object, array, string, integer, number, character;
+	struct string_rule *strings;
+	u32 string_count, string_capacity;
+	/* Strings of bounded length share how they go on: at tail[k] at most k characters and the quote follow. */
+	u32 *tail;
+	u32 tail_count, tail_capacity;
+	u32 tail_end, endless_tail;
 };
 
 void json_rules_init(struct json_rules *j, struct gb *b, u32 flags);

@@ -42,11 +42,18 @@ Test(grammar, expressions_match_the_whole_text)
 		{"[^a-c]", "b", false},           {"\\d{3}-\\d{4}", "555-1234", true}, {"\\d{3}-\\d{4}", "555-123", false},
 		{".", "\n", false},               {".", "\xf0\x9f\x98\x80", true}, {"\\w+\\s\\w+", "ab c", true},
 		{"\\x41\\u0042\\u{43}", "ABC", true}, {"[\\]\\-x]+", "]-x", true},   {"a{2,}", "a", false},
-		{"a{2,}", "aaaa", true},          {"a{,3}", "a{,3}", true},        {"(a|b)*c", "ababc", true},
+		{"a{2,}", "aaaa", true},          {"a{,3}", "a{,3}", false},        {"(a|b)*c", "ababc", true},
 		{"(?:x)(?<n>y)", "xy", true},     {"a*?b", "aab", true},           {"\\p{Lu}\\p{L}*", "\xc3\x89t\xc3\xa9", true},
 		{"\\P{L}", "a", false},           {"[a-z]{1000}{2}", "a", false},  {"\xc3\xa9+", "\xc3\xa9\xc3\xa9", true},
 		{"\\ud83d\\ude00", "\xf0\x9f\x98\x80", true}, {"[\\d.]+", "1.2", true}, {"(a*)*", "aaa", true},
 		{"(a?){3}b", "aab", true},        {"\\.\\*", ".*", true},          {"a||b", "", true},
+		{"(a?){3}b", "aaaab", false},     {"(a?b?){2}", "abab", true},     {"(a?b?){2}", "bab", true},
+		{"(a?b?){2}", "bababa", false},   {"(a?b?){2}", "", true},         {"(a{2,3}|){2}c", "aaaac", true},
+		{"(a{2,3}|){2}c", "ac", false},   {"(a{2,3}|){2}c", "aaaaaac", true}, {"(a{2,3}|){2}c", "aaaaaaac", false},
+		{"((a*)b*(c?|d)){3,}", "cdcdab", true}, {"(){3}a", "a", true},      {"(|a|()){2,4}", "aaaa", true},
+		{"(|a|()){2,4}", "aaaaa", false}, {"((a?){2}b?){2}", "aabaab", true}, {"((a?){2}b?){2}", "aaaab", true},
+		{"((a?){2}b?){2}", "aaaaab", false}, {"(.?){9000}", "abc", true},
+		{"a{,3}b", "aaab", true},         {"a{,3}", "aaaa", false},        {"a{,}", "a{,}", true},         {"a{,x}", "a{,x}", true},
 	};
 	struct tongue t;
 	demo_init(&t);
@@ -173,10 +180,10 @@ Test(grammar, ambiguous_repetitions_of_calls_take_what_their_masks_allow)
 {
 	struct tongue t;
 	tongue_init(&t, SOURCE_ROOT "/demo");
-	static const char *const sources[] = {"(.?){2000}x", "(a?){5000}b", "(.?){9000}"};
+	static const char *const sources[] = {"root ::= x{2000} \"x\"\nx ::= .?", "root ::= x{5000} \"b\"\nx ::= \"a\"?", "root ::= x{9000}\nx ::= .?"};
 	u32 *bits = calloc(grammar_mask_words(tokenizer_vocab_size(t.tokenizer)), sizeof(*bits));
 	for (size_t i = 0; i < COUNT_OF(sources); i++) {
-		struct grammar *g = compiled(GRAMMAR_REGEX, sources[i]);
+		struct grammar *g = compiled(GRAMMAR_EBNF, sources[i]);
 		struct grammar_state *s;
 		u32 a = t.byte_token['a'];
 		cr_assert_eq(grammar_state_create(&s, g, t.vocab), ERR_OK);

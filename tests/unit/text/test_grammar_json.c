@@ -511,3 +511,35 @@ Test(grammar_json, first_elements_of_conjunctions)
 	       {"[]", true}, {"[2]", true}, {"[3]", false}, {"[2, 2]", false}, {"[2, 4, 9, 9]", true}, {"[2, 10]", false}, {"[2, 4, 9, 10]", false});
 	tongue_fini(&t);
 }
+
+/* Strings of bounded length share how they go on: 60 of them were too large a grammar. */
+Test(grammar_json, lengths_of_many_strings_are_counted_once)
+{
+	struct tongue t;
+	demo_init(&t);
+	struct buf source = {0};
+	buf_append_str(&source, "{\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":3},\"b\":{\"type\":\"string\",\"minLength\":2},"
+				"\"c\":{\"pattern\":\"^x*$\",\"maxLength\":2000},\"d\":{\"pattern\":\"^x*$\",\"maxLength\":2000}");
+	for (u32 i = 0; i < 60; i++)
+		buf_printf(&source, ",\"p%u\":{\"type\":\"string\",\"maxLength\":%u}", i, i % 2 ? 2000 : 1941 + i);
+	buf_append_str(&source, ",\"z\":{\"maxLength\":1}}}");
+	SCHEMA(&t, buf_cstr(&source), {"{\"a\":\"\xc3\xa9\\n\",\"b\":\"long enough\",\"z\":\"\"}", true}, {"{\"a\":\"1234\"}", false}, {"{\"a\":\"1\"}", false},
+	       {"{\"b\":\"1\"}", false}, {"{\"c\":\"xxx\",\"d\":\"x\",\"p3\":\"\"}", true}, {"{\"d\":\"xy\"}", false}, {"{\"z\":\"12\"}", false}, {"{\"z\":\"\\u00e9\"}", true});
+	struct grammar *g = compiled(GRAMMAR_JSON_SCHEMA, buf_cstr(&source));
+	cr_assert_lt(g->node_count, 20000);
+	grammar_unref(&g);
+	/* Near the end of the longest and of a shorter one, masks are what steps take (takes_text). */
+	for (u32 count = 1940; count <= 2001; count += count < 1998 ? 29 : 1) {
+		struct buf text = {0};
+		buf_append_str(&text, "{\"p0\":\"x\",\"p1\":\"");
+		for (u32 i = 0; i < count; i++)
+			buf_append_char(&text, "the sea "[i % 8]);
+		buf_append_str(&text, "\"}");
+		g = compiled(GRAMMAR_JSON_SCHEMA, buf_cstr(&source));
+		cr_assert_eq(takes_text(&t, g, text.data, text.bytes), count <= 2000, "%u", count);
+		grammar_unref(&g);
+		buf_fini(&text);
+	}
+	buf_fini(&source);
+	tongue_fini(&t);
+}
