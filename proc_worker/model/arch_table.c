@@ -164,7 +164,8 @@ static const struct arch ARCHS[] = {
 	 .attention_soft_cap = 50, .logits_soft_cap = 30},
 	{"Gemma3ForCausalLM", GEMMA3, COUNT_OF(GEMMA3),
 	 GEMMA_TRAITS | ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_LOCAL_ROPE | ARCH_SOFT_CAPS,
-	 .head_dim = 256, .kv_heads = 4, .window = 4096, .window_pattern = 6, .rope_theta = 1000000, .local_theta = 10000},
+	 .head_dim = 256, .kv_heads = 4, .window = 4096, .window_pattern = 6, .rope_theta = 1000000, .local_theta = 10000,
+	 .vocab_size = 262208, .heads = 8, .context = 131072, .norm_eps = 1e-6f},
 	{"GraniteForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_MULTIPLIERS,
 	 .rope_theta = 10000},
 	{"SmolLM3ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_TIED | ARCH_NO_ROPE,
@@ -185,7 +186,24 @@ static const struct arch ARCHS[] = {
 	{"Qwen3MoeForCausalLM", QWEN3, COUNT_OF(QWEN3), QWEN3_TRAITS | ARCH_WINDOW_UPPER | ARCH_EXPERTS_SOME,
 	 .kv_heads = 4, .window = 4096, .rope_theta = 10000},
 };
+
+static const struct {
+	const char *name, *model_type, *text;
+} TEXT_PARTS[] = {
+	{"Gemma3ForConditionalGeneration", "gemma3_text", "Gemma3ForCausalLM"},
+	{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},
+};
 /* clang-format on */
+
+const struct arch *arch_find_text_part(const char *name, const char **model_type)
+{
+	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)
+		if (!strcmp(TEXT_PARTS[i].name, name)) {
+			*model_type = TEXT_PARTS[i].model_type;
+			return arch_find(TEXT_PARTS[i].text);
+		}
+	return NULL;
+}
 
 const struct arch *arch_find(const char *name)
 {
@@ -202,6 +220,8 @@ void arch_names(char *out, size_t bytes)
 	out[0] = 0;
 	for (size_t i = 0; i < COUNT_OF(ARCHS) && used < bytes; i++)
 		used += (size_t)snprintf(out + used, bytes - used, "%s%s", i ? ", " : "", ARCHS[i].name);
+	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS) && used < bytes; i++)
+		used += (size_t)snprintf(out + used, bytes - used, ", %s", TEXT_PARTS[i].name);
 }
 
 void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer, u32 expert)

@@ -121,6 +121,8 @@ struct arch {
 	u32 tensor_count;
 	u32 traits;
 	/* What the family takes where config.json says nothing. */
+	u32 vocab_size, heads, context; /* 0: config.json must say it */
+	f32 norm_eps;
 	u32 head_dim; /* 0: hidden_size / num_attention_heads */
 	u32 kv_heads; /* 0: num_attention_heads */
 	u32 window;   /* 0: none */
@@ -133,6 +135,9 @@ struct arch {
 
 /* NULL: unknown. */
 const struct arch *arch_find(const char *name);
+/* Of a model that also has parts for images the language part, which alone is computed: "text_config" describes it, and
+ * its "model_type" must be `*model_type`. NULL: `name` is no such model. */
+const struct arch *arch_find_text_part(const char *name, const char **model_type);
 /* The names of all, separated by commas, into `out`. */
 void arch_names(char *out, size_t bytes);
 /* The tensor's name in `layer` and for `expert`, into `out`. */

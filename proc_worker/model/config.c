@@ -18,10 +18,29 @@ enum {
 
 /* ---------------------------------------------------------------- parts */
 
-static enum err read_arch(struct model_config *c, json_val v, struct err_msg *em)
+/* Of a model with parts for images: the object that describes its language. */
+static enum err read_text_part(struct model_config *c, json_val *text, const char *name, const char *known,
+			       struct err_msg *em)
 {
-	json_val names = json_get(v, "architectures");
-	char known[512];
+	const char *model_type;
+
+	c->arch = arch_find_text_part(name, &model_type);
+	if (!c->arch)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "config.json: unknown architecture '%.128s'; supported: %s", name, known);
+	*text = json_get(*text, "text_config");
+	if (json_type(*text) != JSON_OBJECT || !json_string_equals(json_get(*text, "model_type"), model_type))
+		return err_set(em, ERR_UNSUPPORTED,
+			       "config.json: \"text_config\" of a %s must be an object with \"model_type\" '%s', found '%.64s'",
+			       name, model_type, json_cstr(json_get(*text, "model_type"), json_type_name(*text)));
+	return ERR_OK;
+}
+
+/* `*text`: the whole file, or what it becomes. */
+static enum err read_arch(struct model_config *c, json_val *text, struct err_msg *em)
+{
+	json_val names = json_get(*text, "architectures");
+	char known[1024];
 
 	arch_names(known, sizeof(known));
 	if (json_type(names) != JSON_ARRAY || json_count(names) == 0)
@@ -29,10 +48,7 @@ static enum err read_arch(struct model_config *c, json_val v, struct err_msg *em
 			       known);
 	const char *name = json_cstr(json_at(names, 0), "");
 	c->arch = arch_find(name);
-	if (!c->arch)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "config.json: unknown architecture '%.128s'; supported: %s", name, known);
-	return ERR_OK;
+	return c->arch ? ERR_OK : read_text_part(c, text, name, known, em);
 }
 
 static enum err read_heads(struct model_config *c, json_val v, struct err_msg *em)
@@ -59,9 +75,15 @@ static enum err read_heads(struct model_config *c, json_val v, struct err_msg *e
 	return ERR_OK;
 }
 
+/* What the file says, or what the family has, if it has anything. */
+static enum err size_or(json_val v, const char *name, u32 max, u32 usual, u32 *out, struct err_msg *em)
+{
+	return usual ? config_may_u32(v, name, max, usual, out, em) : config_need_u32(v, name, max, out, em);
+}
+
 static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *em)
 {
-	enum err e = config_need_u32(v, "vocab_size", VOCAB_MAX, &c->vocab_size, em);
+	enum err e = size_or(v, "vocab_size", VOCAB_MAX, c->arch->vocab_size, &c->vocab_size, em);
 
 	if (!e)
 		e = config_need_u32(v, "hidden_size", CONFIG_DIM_MAX, &c->hidden, em);
@@ -70,7 +92,7 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 	if (!e)
 		e = config_need_u32(v, "num_hidden_layers", MODEL_LAYERS_MAX, &c->layers, em);
 	if (!e)
-		e = config_need_u32(v, "num_attention_heads", HEADS_MAX, &c->heads, em);
+		e = size_or(v, "num_attention_heads", HEADS_MAX, c->arch->heads, &c->heads, em);
 	if (!e)
 		e = config_may_u32(v, "num_key_value_heads", HEADS_MAX,
 				   c->arch->kv_heads && json_type(json_get(v, "num_key_value_heads")) ==
@@ -79,7 +101,7 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 					   : c->heads,
 				   &c->kv_heads, em);
 	if (!e)
-		e = config_need_u32(v, "max_position_embeddings", CONFIG_CONTEXT_MAX, &c->context_max, em);
+		e = size_or(v, "max_position_embeddings", CONFIG_CONTEXT_MAX, c->arch->context, &c->context_max, em);
 	return e ? e : read_heads(c, v, em);
 }
 
@@ -160,7 +182,8 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 {
 	double eps = 0, scalar = c->head_dim;
 
-	enum err e = config_need_positive(v, "rms_norm_eps", &eps, em);
+	enum err e = c->arch->norm_eps > 0 ? config_may_positive(v, "rms_norm_eps", (double)c->arch->norm_eps, &eps, em)
+					   : config_need_positive(v, "rms_norm_eps", &eps, em);
 	if (!e && has(c, ARCH_ATTENTION_BIAS))
 		e = config_may_bool(v, "attention_bias", c->arch->attention_bias, &c->attention_bias, em);
 	if (!e && has(c, ARCH_QKV_BIAS))
@@ -175,8 +198,6 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = read_cap(v, "final_logit_softcapping", c->arch->logits_soft_cap, &c->logits_soft_cap, em);
 	if (!e)
 		e = read_activation(c, v, em);
-	if (!e)
-		e = config_may_bool(v, "tie_word_embeddings", has(c, ARCH_TIED), &c->tied_embeddings, em);
 	c->norm_eps = (f32)eps;
 	c->norm_offset = has(c, ARCH_NORM_OFFSET) ? 1 : 0;
 	c->embed_scale = has(c, ARCH_EMBED_SCALE) ? (f32)sqrt(c->hidden) : 1;
@@ -245,13 +266,21 @@ static enum err read_eos(struct model_config *c, const char *file, json_val v, s
 	return e;
 }
 
-static enum err read_config(struct model_config *c, json_val v, struct err_msg *em)
+/* A field that models of several parts have beside them or in the part itself. */
+static json_val whose(json_val whole, json_val text, const char *name)
 {
+	return json_present(json_get(text, name)) ? text : whole;
+}
+
+static enum err read_config(struct model_config *c, json_val whole, struct err_msg *em)
+{
+	json_val v = whole;
+
 	if (json_type(v) != JSON_OBJECT)
 		return err_set(em, ERR_FORMAT, "config.json: must be an object, found %s", json_type_name(v));
-	enum err e = read_arch(c, v, em);
+	enum err e = read_arch(c, &v, em);
 	if (!e)
-		e = quant_config_read(&c->quant, v, em);
+		e = quant_config_read(&c->quant, whose(whole, v, "quantization_config"), em);
 	if (!e)
 		e = read_sizes(c, v, em);
 	if (!e)
@@ -263,7 +292,14 @@ static enum err read_config(struct model_config *c, json_val v, struct err_msg *
 	if (!e)
 		e = config_read_windows(c, v, em);
 	if (!e)
+		e = config_may_bool(whose(whole, v, "tie_word_embeddings"), "tie_word_embeddings", has(c, ARCH_TIED),
+				    &c->tied_embeddings, em);
+	if (!e)
+		e = read_dtype(c, whole, em);
+	if (!e && !c->has_dtype)
 		e = read_dtype(c, v, em);
+	if (!e)
+		e = read_eos(c, "config.json", whole, em);
 	if (!e)
 		e = read_eos(c, "config.json", v, em);
 	return e ? e

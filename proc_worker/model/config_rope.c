@@ -95,9 +95,10 @@ static enum err need_factor(struct rope_config *r, json_val v, struct err_msg *e
 	return e;
 }
 
+/* Families whose windowed layers rotate otherwise state the stretched context themselves. */
 static void stretch(struct model_config *c, double context)
 {
-	if (context > c->context_max && context <= CONFIG_CONTEXT_MAX)
+	if (!(c->arch->traits & ARCH_LOCAL_ROPE) && context > c->context_max && context <= CONFIG_CONTEXT_MAX)
 		c->context_max = (u32)context;
 }
 

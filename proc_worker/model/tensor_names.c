@@ -55,24 +55,50 @@ static enum err finish(struct additions *a, enum err e, struct err_msg *em)
 	return e;
 }
 
-/* ---------------------------------------------------------------- without "model." */
+/* ---------------------------------------------------------------- other prefixes */
 
-static enum err add_prefix(struct safetensors *st, struct err_msg *em)
+/* How checkpoints of models of several parts, and those of the part without lm_head, begin their names; longer ones
+ * first. */
+static const struct {
+	const char *file, *wanted;
+} PREFIXES[] = {
+	{"model.language_model.", "model."},
+	{"language_model.model.", "model."},
+	{"language_model.lm_head.", "lm_head."},
+	{"", "model."},
+};
+
+static enum err add_renamed(struct additions *a, const char *file, const char *wanted, struct err_msg *em)
 {
-	static const char prefix[] = "model.", embed[] = "model.embed_tokens.weight";
+	size_t begins = strlen(file);
+	char name[NAME_BYTES];
+	enum err e = ERR_OK;
+
+	for (u32 i = 0; !e && i < safetensors_count(a->st); i++) {
+		const struct st_tensor *t = safetensors_at(a->st, i);
+		if (strncmp(t->name, file, begins) != 0 || strlen(t->name) + sizeof("model.") > NAME_BYTES)
+			continue;
+		if (begins == 0 && (!strncmp(t->name, wanted, strlen(wanted)) || !strncmp(t->name, "lm_head.", 8)))
+			continue;
+		snprintf(name, sizeof(name), "%s%s", wanted, t->name + begins);
+		e = add(a, name, t, em);
+	}
+	return e;
+}
+
+static enum err add_prefixes(struct safetensors *st, struct err_msg *em)
+{
+	static const char embed[] = "embed_tokens.weight";
 	struct additions a = {.st = st};
 	char name[NAME_BYTES];
 	enum err e = ERR_OK;
 
-	if (safetensors_find(st, embed) || !safetensors_find(st, embed + strlen(prefix)))
+	if (safetensors_find(st, "model.embed_tokens.weight"))
 		return ERR_OK;
-	for (u32 i = 0; !e && i < safetensors_count(st); i++) {
-		const struct st_tensor *t = safetensors_at(st, i);
-		if (!strncmp(t->name, prefix, strlen(prefix)) || !strncmp(t->name, "lm_head.", 8) ||
-		    strlen(t->name) + sizeof(prefix) > NAME_BYTES)
-			continue;
-		snprintf(name, sizeof(name), "%s%s", prefix, t->name);
-		e = add(&a, name, t, em);
+	for (size_t i = 0; !e && i < COUNT_OF(PREFIXES); i++) {
+		snprintf(name, sizeof(name), "%s%s", PREFIXES[i].file, embed);
+		if (safetensors_find(st, name) || strcmp(PREFIXES[i].wanted, "model.") != 0)
+			e = add_renamed(&a, PREFIXES[i].file, PREFIXES[i].wanted, em);
 	}
 	return finish(&a, e, em);
 }
@@ -169,7 +195,7 @@ static enum err add_fused(struct safetensors *st, const struct model_config *c, 
 
 enum err tensor_names_add(struct safetensors *st, const struct model_config *c, struct err_msg *em)
 {
-	enum err e = add_prefix(st, em);
+	enum err e = add_prefixes(st, em);
 
 	return e ? e : add_fused(st, c, em);
 }

@@ -7,6 +7,7 @@
 
 /* Adds the names of the architecture's table to a checkpoint that has the tensors in another form:
  * - without "model.", as a decoder is saved without its head;
+ * - with "language_model.model." or "model.language_model." instead, as the language part of a model of several parts;
  * - a layer's experts in one tensor "mlp.experts.gate_up_proj" [experts][2 intermediate][hidden] and one
  *   "mlp.experts.down_proj" [experts][hidden][intermediate], as transformers 5 has them in memory.
  * A checkpoint that has the table's names stays as it is. ERR_FORMAT: names the tensor, its shape and the one that it must

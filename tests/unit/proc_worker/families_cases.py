@@ -209,6 +209,18 @@ SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("shard
          ("raw", {"raw": True})]
 
 
+def whole(family):
+    """A checkpoint of several parts, of which the family is the language part, in its older and its newer form."""
+    vision = {"hidden_size": 16, "image_size": 28, "model_type": "siglip_vision_model", "patch_size": 14}
+    parts = {"gemma3_text": {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+                             "boi_token_index": 100, "mm_tokens_per_image": 4, "vision_config": vision},
+             "mistral": {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
+                         "image_token_index": 10, "spatial_merge_size": 2, "vision_config": vision}}
+    if family in parts:
+        yield "whole", {"whole": parts[family], "prefix": "language_model.model."}
+        yield "whole-new", {"whole": parts[family], "prefix": "model.language_model."}
+
+
 def cases():
     """(name, family, config.json, save options)"""
     for family in FAMILIES:
@@ -251,7 +263,7 @@ def cases():
             yield family + "/" + name, family, config(family, changes), {"ranks": 3} if name == "odd" else {}
         for name, changes in list(window_cases(family)) + list(family_cases(family)):
             yield family + "/" + name, family, config(family, changes), {}
-        for name, save in SAVES:
+        for name, save in SAVES + list(whole(family)):
             changes = {"tie_word_embeddings": True} if save.get("keep_head") else {}
             if "dtype" in save:
                 changes["torch_dtype"] = save["dtype"]

@@ -96,6 +96,15 @@ def hub_tensors(model, folder):
     return tensors
 
 
+def written(config, save):
+    """config.json of the checkpoint."""
+    if "whole" not in save:
+        return config
+    outside = ("architectures", "torch_dtype", "eos_token_id", "transformers_version")
+    return {**save["whole"], **{k: config[k] for k in outside[1:] if k in config},
+            "text_config": {k: v for k, v in config.items() if k not in outside}}
+
+
 def write(model, config, save, folder):
     dtype = getattr(torch, save.get("dtype", "float32"))
     tensors = model.state_dict() if save.get("raw") else hub_tensors(model, folder)
@@ -108,6 +117,11 @@ def write(model, config, save, folder):
             tensors["model.layers.%d.self_attn.rotary_emb.inv_freq" % i] = torch.ones(5)
     if save.get("base"):
         tensors = {k.removeprefix("model."): v for k, v in tensors.items()}
+    if save.get("prefix"):  # the language part of a model of several
+        lm_head = "language_model." if save["prefix"].startswith("language_model.") else ""
+        tensors = {(save["prefix"] + k.removeprefix("model.") if k.startswith("model.") else lm_head + k): v
+                   for k, v in tensors.items()}
+        tensors["vision_tower.embeddings.position_embedding.weight"] = torch.ones(3, 4)
     tensors = {k: v.to(dtype).contiguous() for k, v in tensors.items()}
     shards = save.get("shards", 1)
     if shards == 1:
@@ -119,7 +133,7 @@ def write(model, config, save, folder):
             save_file({n: tensors[n] for n in names[i::shards]}, folder / file, metadata={"format": "pt"})
             index.update({n: file for n in names[i::shards]})
         (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
-    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    (folder / "config.json").write_text(json.dumps(written(config, save), indent=2))
     (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
 
 
@@ -248,7 +262,7 @@ KEPT = """llama/dynamic llama/llama3-new llama/yarn-mscale llama/odd llama/act-g
 qwen2/window qwen3/yarn-new phi3/partial-0.6 phi3/longrope-new gemma2/caps mixtral/save-raw qwen3_moe/save-raw qwen3_moe/sparse-step
 qwen2_moe/none qwen2_moe/dense-layer
 qwen2_moe/no-qkv-bias gemma3_text/none gemma3_text/new-ropes granite/biases granite/none smollm3/none
-smollm3/window olmo2/odd olmo3/yarn-full olmoe/top-1 exaone4/window seed_oss/mlp-bias known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
+smollm3/window olmo2/odd olmo3/yarn-full olmoe/top-1 exaone4/window seed_oss/mlp-bias gemma3_text/save-whole mistral/save-whole-new known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
 known/gemma-3-1b-it known/qwen3-coder-30b-a3b""".split()
 
 
@@ -257,6 +271,8 @@ def kept_tensors(model, config, folder):
     which parameter's values it begins."""
     found = {}
     for name, t in sorted(load_file(folder / "model.safetensors").items()):
+        if name.startswith("vision_tower."):
+            continue
         source, first = None, 0
         for parameter, p in model.named_parameters():
             flat, wanted = p.detach().flatten(), t.float().flatten()
@@ -280,7 +296,7 @@ def keep(name, config, save, folder):
             break
         ids = ids[:count]
         logits, tokens, gap = reference(model, ids, 24)
-    return {"config": json.dumps(config), "ranks": save.get("ranks", 2), "dtype": DTYPES[save.get("dtype", "float32")],
+    return {"config": json.dumps(written(config, save)), "ranks": save.get("ranks", 2), "dtype": DTYPES[save.get("dtype", "float32")],
             "tensors": kept_tensors(model, config, folder), "ids": ids,
             "last_logits": [round(float(x), 5) for x in logits[-1]], "greedy": tokens}
 

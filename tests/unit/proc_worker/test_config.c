@@ -156,12 +156,12 @@ Test(config, layers_with_windows_may_have_a_rope_of_their_own)
 	good(&c, "Gemma3ForCausalLM",
 	     "\"rope_theta\": 500000, \"rope_local_base_freq\": 20000, \"rope_scaling\": {\"rope_type\": \"linear\", "
 	     "\"factor\": 8.0}");
-	cr_assert(c.rope.theta == 5e5 && c.rope.kind == ROPE_LINEAR && c.context_max == 1024);
+	cr_assert(c.rope.theta == 5e5 && c.rope.kind == ROPE_LINEAR && c.context_max == 128);
 	cr_assert(c.local_rope.theta == 2e4 && c.local_rope.kind == ROPE_PLAIN);
 	good(&c, "Gemma3ForCausalLM",
 	     "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 4, \"rope_theta\": 7000}, "
 	     "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 300}}");
-	cr_assert(c.rope.theta == 7000 && c.rope.factor == 4 && c.local_rope.theta == 300 && c.context_max == 512);
+	cr_assert(c.rope.theta == 7000 && c.rope.factor == 4 && c.local_rope.theta == 300 && c.context_max == 128);
 	refused("Gemma3ForCausalLM", "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 300}", ERR_FORMAT,
 		"must hold the objects \"full_attention\"");
 	refused("Gemma3ForCausalLM",
@@ -208,6 +208,41 @@ Test(config, windows_and_rotation_go_together_in_some_families)
 	cr_assert(windows(&c) == 0 && flagged(&c, LAYER_NO_ROPE) == 0);
 	refused("Exaone4ForCausalLM", "\"sliding_window_pattern\": \"LGLL\"", ERR_UNSUPPORTED, "is 'LGLL'; supported");
 	refused("Olmo2ForCausalLM", "\"sliding_window\": 8", ERR_UNSUPPORTED, "\"sliding_window\" is set");
+}
+
+static enum err parse_text(struct model_config *c, const char *text, struct err_msg *em)
+{
+	em->text[0] = 0;
+	return model_config_parse(c, text, strlen(text), em);
+}
+
+#define GEMMA_PART                                                                                              \
+	"{\"hidden_size\": 2560, \"intermediate_size\": 10240, \"model_type\": \"gemma3_text\", "                    \
+	"\"num_hidden_layers\": 34, \"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}, "                \
+	"\"sliding_window\": 1024}"
+
+Test(config, of_a_model_with_parts_for_images_the_language_part_is_read)
+{
+	static const char WHOLE[] = "{\"architectures\": [\"Gemma3ForConditionalGeneration\"], \"mm_tokens_per_image\": 256, "
+				    "\"eos_token_id\": [1, 106], \"torch_dtype\": \"bfloat16\", \"text_config\": %s}";
+	static struct model_config c;
+	struct err_msg em;
+	char text[1024];
+
+	snprintf(text, sizeof(text), WHOLE, GEMMA_PART);
+	cr_assert_eq(parse_text(&c, text, &em), ERR_OK, "%s", em.text);
+	cr_assert_str_eq(c.arch->name, "Gemma3ForCausalLM");
+	cr_assert(c.vocab_size == 262208 && c.heads == 8 && c.kv_heads == 4 && c.context_max == 131072);
+	cr_assert(c.has_dtype && c.dtype == KERN_BF16 && c.eos_count == 2 && c.eos_ids[1] == 106 && c.tied_embeddings);
+	cr_assert(c.window == 1024 && !(c.layer_flags[5] & LAYER_WINDOW) && (c.layer_flags[33] & LAYER_WINDOW));
+	snprintf(text, sizeof(text), WHOLE, "[]");
+	cr_assert_eq(parse_text(&c, text, &em), ERR_UNSUPPORTED);
+	cr_assert(strstr(em.text, "\"text_config\" of a Gemma3ForConditionalGeneration must be an object"), "%s", em.text);
+	snprintf(text, sizeof(text), WHOLE, "{\"model_type\": \"gemma4_text\"}");
+	cr_assert_eq(parse_text(&c, text, &em), ERR_UNSUPPORTED);
+	cr_assert(strstr(em.text, "'gemma3_text', found 'gemma4_text'"), "%s", em.text);
+	snprintf(text, sizeof(text), WHOLE, "{\"model_type\": \"gemma3_text\", \"clip_qkv\": 3}");
+	cr_assert_neq(parse_text(&c, text, &em), ERR_OK);
 }
 
 Test(config, multipliers_become_scales_that_the_decoder_has)
