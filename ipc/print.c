@@ -148,9 +148,11 @@ static const struct message_doc message_docs[] = {
 	 "The tokens of a step. `beam_entry` are indices of rows that are beams: the detokenizer passes them over and is "
 	 "told by the scheduler what became of them, in RESULTs of its own at the end of the search."},
 	{IPC_TYPE_OPEN, false, "scheduler -> detokenizer, on streams",
-	 "A sequence begins; everything needed to decode and end it."},
+	 "A sequence begins; everything needed to decode and end it. With `confirm` 1 its end is given out only behind a "
+	 "CLOSE."},
 	{IPC_TYPE_CLOSE, false, "scheduler -> detokenizer, on streams",
-	 "A sequence ends for another reason than its tokens."},
+	 "A sequence ends for another reason than its tokens; or, with `reason` 0, it has ended by them, and the "
+	 "scheduler keeps the session's turn that it is."},
 	{IPC_TYPE_STOPPED, false, "detokenizer -> scheduler, on streams", "A stop string ended a sequence."},
 	{IPC_TYPE_ATTACH, true, "client -> detokenizer, on output",
 	 "Asks for every chunk behind `last_chunk`. Answered by ATTACHED, the kept chunks, then new ones as they "

@@ -223,12 +223,15 @@ enum {
 	A(u32, eos_ids, EOS_IDS_MAX)                                                                         \
 	A(u32, stop_ids, STOP_IDS_MAX)                                                                       \
 	A(u32, stop_string_bytes, STOP_STRINGS_MAX)                                                          \
-	A(u8, stop_strings, STOP_STRING_BYTES_MAX)
+	A(u8, stop_strings, STOP_STRING_BYTES_MAX)                                                           \
+	S(u32, confirm) /* 1: the end that its tokens give is given out when a CLOSE has come */
 
-/* scheduler -> detokenizer: ends for another reason than its tokens, after `output_count` outputs */
+/* scheduler -> detokenizer: ends for another reason than its tokens, after `output_count` outputs; or, with reason 0,
+ * has ended by them (or by STOPPED), and what had to be kept of it is kept: only then a session's turn is over for its
+ * client, who may rely on it whatever dies next */
 #define IPC_CLOSE(S, A)                                                                                      \
 	S(u64, seq)                                                                                          \
-	S(u32, reason) /* enum finish_reason */                                                              \
+	S(u32, reason) /* enum finish_reason; 0: see above */                                                \
 	S(u32, output_count)                                                                                 \
 	A(u8, text, IPC_ERROR_TEXT_MAX)
 

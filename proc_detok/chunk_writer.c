@@ -145,6 +145,8 @@ enum chunk_added chunk_writer_add(struct chunk_writer *w, struct stream *s, size
 {
 	struct pending *p = &s->pending;
 
+	if (s->state == STREAM_HELD)
+		return CHUNK_NOTHING;
 	base_skip(s);
 	size_t used = writer_bytes(w);
 	bool ended = s->state == STREAM_ENDED;

@@ -1,6 +1,7 @@
 /* Owns the state of one sequence; runs in the detokenizer. Never gives out half a character, a token without
  * its text, or text that could still become a stop string. The end is decided by finish_check over the same
- * tokens as in the scheduler; only stop strings and errors found here have to be told. */
+ * tokens as in the scheduler; only stop strings and errors found here have to be told. Where the scheduler keeps more of
+ * a sequence than its tokens (`confirm`), the end is held until it has: nobody hears of what could still be lost. */
 #include "proc_detok/stream.h"
 
 #include <string.h>
@@ -10,6 +11,7 @@
 void stream_clear(struct stream *s)
 {
 	s->state = STREAM_FREE;
+	s->confirm = s->confirmed = false;
 	s->closing = false;
 	s->finish = FINISH_NONE;
 	s->stop_kind = STOP_KIND_NONE;
@@ -55,6 +57,14 @@ static void end_set(struct stream *s, enum finish_reason reason)
 
 void stream_end(struct stream *s, enum finish_reason reason, const char *text, bool tell)
 {
+	if (s->state == STREAM_HELD) {
+		s->state = STREAM_ENDED;
+		if (reason != FINISH_ERROR)
+			return;
+		s->finish = FINISH_ERROR;
+		s->stop_kind = STOP_KIND_NONE;
+		buf_append_str(&s->error, text);
+	}
 	if (s->state == STREAM_ENDED)
 		return;
 	if (!(s->flags & SAMPLING_NO_TEXT))
@@ -87,6 +97,16 @@ static bool scan(struct stream *s, size_t from)
 	return true;
 }
 
+/* Its tokens, or a stop string in their text, end it. */
+static void end_by_tokens(struct stream *s, enum finish_reason reason)
+{
+	end_set(s, reason);
+	if (!s->confirm || s->confirmed)
+		return;
+	s->state = STREAM_HELD;
+	s->since_ns = s->gap_ns = 0;
+}
+
 /* Appends one output and judges the sequence after it. */
 static void token_append(struct stream *s, u32 token, const struct token_logprobs *lp)
 {
@@ -109,13 +129,13 @@ static void token_append(struct stream *s, u32 token, const struct token_logprob
 	if (decodes && scan(s, from)) {
 		s->stop_due = fin.reason == FINISH_NONE && !closes;
 		s->stop_count = s->token_count;
-		end_set(s, FINISH_STOP);
+		end_by_tokens(s, FINISH_STOP);
 	} else if (fin.reason != FINISH_NONE) {
 		if (fin.by_stop_id) {
 			s->stop_kind = STOP_KIND_ID;
 			s->stop_value = token;
 		}
-		end_set(s, fin.reason);
+		end_by_tokens(s, fin.reason);
 	} else if (closes) {
 		stream_end(s, s->close_reason, NULL, false);
 	}
@@ -145,6 +165,8 @@ static void bind(struct stream *s, const struct ipc_open *open, u64 epoch)
 	s->state = STREAM_LIVE;
 	s->seq = open->seq;
 	s->epoch = epoch;
+	s->confirm = open->confirm != 0;
+	s->confirmed = false;
 	s->closing = false;
 }
 
@@ -158,7 +180,7 @@ static void tokens_add(struct stream *s, const struct ipc_open *open)
 	while (s->state == STREAM_LIVE && s->token_count < open->output_tokens_count)
 		token_append(s, open->output_tokens[s->token_count], &none);
 	/* an end in the middle of what the scheduler goes on from: it has not heard of it */
-	if (s->state == STREAM_ENDED)
+	if (s->state != STREAM_LIVE)
 		s->stop_due = true;
 }
 
@@ -204,7 +226,15 @@ void stream_refuse(struct stream *s, const struct ipc_open *open, u64 epoch, con
 
 enum err stream_continue(struct stream *s, const struct ipc_open *open, u64 epoch)
 {
-	ASSERT(s->state == STREAM_LIVE || s->state == STREAM_ORPHAN);
+	ASSERT(s->state == STREAM_LIVE || s->state == STREAM_ORPHAN || s->state == STREAM_HELD);
+	if (s->state == STREAM_HELD) {
+		s->seq = open->seq;
+		s->epoch = epoch;
+		s->since_ns = s->gap_ns = 0;
+		s->stop_due = true;
+		s->stop_count = s->token_count;
+		return ERR_OK;
+	}
 	enum err e = rule_set(s, open);
 	if (e != ERR_OK)
 		return e;
@@ -254,7 +284,12 @@ enum stream_push stream_push_prompt(struct stream *s, u64 epoch, u32 position,
 void stream_close(struct stream *s, u32 output_count, enum finish_reason reason, const u8 *text,
 		  u32 text_bytes, u64 now_ns)
 {
+	if (s->state == STREAM_HELD)
+		s->state = STREAM_ENDED;
 	if (s->state != STREAM_LIVE)
+		return;
+	s->confirmed = true;
+	if (reason == FINISH_NONE)
 		return;
 	if (reason == FINISH_ERROR && text_bytes > 0)
 		buf_append(&s->error, text, text_bytes);

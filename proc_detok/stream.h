@@ -14,6 +14,7 @@ enum stream_state {
 	STREAM_LIVE,   /* the scheduler runs it */
 	STREAM_ORPHAN, /* its scheduler is gone; a resubmission with the same client and request id goes on
 			  with it */
+	STREAM_HELD,   /* `finish` is set, but its scheduler has to say first that it has this end, too */
 	STREAM_ENDED,  /* `finish` is set; what is pending is still to be given out */
 };
 
@@ -28,8 +29,8 @@ struct stream {
 	u64 epoch; /* results of earlier ones are late */
 	u64 client_id;
 	u64 req_id;
-	u64 since_ns; /* closing or orphaned: since when */
-	u64 gap_ns;   /* results are missing since then; 0: none */
+	u64 since_ns; /* closing or orphaned: since when; held: since when its scheduler is gone, 0: it is there */
+	u64 gap_ns;   /* results are missing since then, or, held, the scheduler's word is; 0: nothing is */
 	u32 prompt_count;
 	u32 cached_count;
 	u32 flags;	 /* enum sampling_flag */
@@ -41,6 +42,8 @@ struct stream {
 	struct text_stream text;
 	struct stop_strings stops;
 	struct pending pending;
+	bool confirm;	/* an end that its tokens give is held until the scheduler has it */
+	bool confirmed; /* it has */
 	bool closing;
 	u32 close_count;
 	u8 close_reason;
@@ -63,7 +66,8 @@ MUST_CHECK enum err stream_open(struct stream *s, const struct tokenizer *t, con
  * aborted. */
 void stream_refuse(struct stream *s, const struct ipc_open *open, u64 epoch, const char *text);
 /* The same request in a new life (new sequence, new epoch, or opened again): what was decoded stays and what
- * the scheduler has in `open->output_tokens` beyond it is added; the longer list wins. */
+ * the scheduler has in `open->output_tokens` beyond it is added; the longer list wins. One that is held stays so, and
+ * tells the scheduler where it ends. */
 MUST_CHECK enum err stream_continue(struct stream *s, const struct ipc_open *open, u64 epoch);
 /* The client holds the first `tokens` outputs: what is given out begins behind them. */
 void stream_set_base(struct stream *s, u32 tokens);
@@ -74,11 +78,12 @@ enum stream_push stream_push(struct stream *s, u64 epoch, u32 position, u32 toke
 /* Log-probabilities of prompt position `position`; doubled ones (a recomputed prompt) are passed over. */
 enum stream_push stream_push_prompt(struct stream *s, u64 epoch, u32 position,
 				    const struct token_logprobs *lp);
-/* Ends with `reason` as soon as `output_count` outputs are known. `text` goes with FINISH_ERROR. */
+/* Ends with `reason` as soon as `output_count` outputs are known. `text` goes with FINISH_ERROR. With FINISH_NONE it ends by
+ * its tokens alone, and the scheduler knows of that. One that is held ends as it was to. */
 void stream_close(struct stream *s, u32 output_count, enum finish_reason reason, const u8 *text,
 		  u32 text_bytes, u64 now_ns);
-/* Ends now, whatever is missing; the scheduler has to be told when `tell`. No effect on one that has ended.
- */
+/* Ends now, whatever is missing; the scheduler has to be told when `tell`. No effect on one that has ended; one that is
+ * held ends as it was to, or with the error that this is. */
 void stream_end(struct stream *s, enum finish_reason reason, const char *text, bool tell);
 
 /* Text bytes that may not leave yet. */

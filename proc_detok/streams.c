@@ -137,7 +137,7 @@ static void seq_unmap(struct streams *ss, u32 slot)
 		map_remove(&ss->by_seq, seq);
 }
 
-static void ended_remember(struct streams *ss, u64 seq, u64 key)
+static void ended_remember(struct streams *ss, u64 seq, u64 key, u32 tokens)
 {
 	u32 place = (u32)(ss->ended_count++ % ENDED_MAX), other;
 	struct ended *old = &ss->ended[place];
@@ -148,7 +148,7 @@ static void ended_remember(struct streams *ss, u64 seq, u64 key)
 		if (map_get(&ss->ended_by_request, old->key, &other) && other == place)
 			map_remove(&ss->ended_by_request, old->key);
 	}
-	*old = (struct ended){seq, key};
+	*old = (struct ended){seq, key, tokens};
 	/* each place has at most one key in each map, so they never fill up */
 	enum err e = map_put(&ss->ended_by_seq, seq, place);
 	ASSERT(e == ERR_OK);
@@ -181,7 +181,7 @@ void stream_slot_ended(struct streams *ss, u32 slot)
 	seq_unmap(ss, slot);
 	if (map_get(&ss->by_request, key, &other) && other == slot)
 		map_remove(&ss->by_request, key);
-	ended_remember(ss, s->seq, key);
+	ended_remember(ss, s->seq, key, s->token_count);
 	stream_stopped_queue(ss, slot);
 }
 
@@ -190,6 +190,8 @@ static void slot_settle(struct streams *ss, u32 slot)
 {
 	if (ss->slots[slot].s.state == STREAM_ENDED)
 		stream_slot_ended(ss, slot);
+	else if (ss->slots[slot].s.state == STREAM_HELD)
+		stream_stopped_queue(ss, slot);
 	stream_group_news(ss, slot);
 }
 
@@ -340,8 +342,9 @@ void streams_result(struct streams *ss, const struct ipc_result *r, u64 epoch, u
 
 /* ---------------------------------------------------------------- open and close */
 
-/* A sequence that is not wanted any more: the scheduler hears of it, nobody else. */
-static void open_answer_stopped(struct streams *ss, const struct ipc_open *open, u64 epoch)
+/* A sequence that is not wanted any more, or has ended with its output number `tokens`: the scheduler hears of it, nobody
+ * else. */
+static void open_answer_stopped(struct streams *ss, const struct ipc_open *open, u64 epoch, u32 tokens)
 {
 	u32 slot = slot_take(ss);
 	if (slot == NO_INDEX) {
@@ -350,9 +353,9 @@ static void open_answer_stopped(struct streams *ss, const struct ipc_open *open,
 	}
 	struct stream *s = &ss->slots[slot].s;
 	stream_refuse(s, open, epoch, NULL);
-	s->stop_count = open->output_tokens_count;
+	s->stop_count = tokens;
 	if (!map_get(&ss->ended_by_seq, open->seq, NULL))
-		ended_remember(ss, open->seq, stream_request_key(ss, open->client_id, open->req_id));
+		ended_remember(ss, open->seq, stream_request_key(ss, open->client_id, open->req_id), tokens);
 	stream_stopped_queue(ss, slot);
 }
 
@@ -380,7 +383,7 @@ static void open_new(struct streams *ss, const struct ipc_open *open, u64 epoch,
 	if (slot == NO_INDEX) {
 		ss->counters.refused++;
 		if (group == NO_INDEX)
-			open_answer_stopped(ss, open, epoch);
+			open_answer_stopped(ss, open, epoch, open->output_tokens_count);
 		return;
 	}
 	struct stream *s = &ss->slots[slot].s;
@@ -408,13 +411,13 @@ static void open_new(struct streams *ss, const struct ipc_open *open, u64 epoch,
 void streams_open(struct streams *ss, const struct ipc_open *open, u64 epoch, u64 now_ns)
 {
 	u64 key = stream_request_key(ss, open->client_id, open->req_id);
-	u32 slot;
+	u32 slot, place;
 
 	if (epoch > ss->epoch)
 		ss->epoch = epoch;
-	if (map_get(&ss->ended_by_seq, open->seq, NULL)) {
+	if (map_get(&ss->ended_by_seq, open->seq, &place)) {
 		/* opened again by a scheduler that does not know of its end yet */
-		open_answer_stopped(ss, open, epoch);
+		open_answer_stopped(ss, open, epoch, ss->ended[place].tokens);
 		return;
 	}
 	if (map_get(&ss->by_request, key, &slot)) {
@@ -426,9 +429,9 @@ void streams_open(struct streams *ss, const struct ipc_open *open, u64 epoch, u6
 		/* its client uses the number again: the older request ends here */
 		stream_end(s, s->closing ? s->close_reason : FINISH_ABORT, NULL, !s->closing);
 		slot_settle(ss, slot);
-	} else if (open->output_tokens_count > 0 && map_get(&ss->ended_by_request, key, NULL)) {
+	} else if (open->output_tokens_count > 0 && map_get(&ss->ended_by_request, key, &place)) {
 		/* it has ended here before the client could know: its last chunk is on the way */
-		open_answer_stopped(ss, open, epoch);
+		open_answer_stopped(ss, open, epoch, ss->ended[place].tokens);
 		return;
 	}
 	if (map_get(&ss->by_seq, open->seq, &slot)) {
@@ -444,9 +447,7 @@ void streams_close(struct streams *ss, const struct ipc_close *close, u64 now_ns
 	u32 slot;
 	if (!map_get(&ss->by_seq, close->seq, &slot))
 		return; /* ended by itself */
-	enum finish_reason reason = close->reason;
-	if (reason == FINISH_NONE || reason >= FINISH_REASON_COUNT)
-		reason = FINISH_ERROR;
+	enum finish_reason reason = close->reason < FINISH_REASON_COUNT ? close->reason : FINISH_ERROR;
 	stream_close(&ss->slots[slot].s, close->output_count, reason, close->text, close->text_count, now_ns);
 	slot_settle(ss, slot);
 }
@@ -485,10 +486,12 @@ void streams_scheduler_restarted(struct streams *ss, u64 epoch, u64 now_ns)
 	early_expire(&ss->early, UINT64_MAX);
 	for (u32 i = 0; i < ss->slots_used; i++) {
 		struct stream *s = &ss->slots[i].s;
-		if (s->state != STREAM_LIVE)
+		if (s->state != STREAM_LIVE && s->state != STREAM_HELD)
 			continue;
 		seq_unmap(ss, i);
-		if (s->closing) {
+		if (s->state == STREAM_HELD) {
+			s->since_ns = now_ns ? now_ns : 1;
+		} else if (s->closing) {
 			stream_end(s, s->close_reason, NULL, false);
 			slot_settle(ss, i);
 		} else {
@@ -515,6 +518,15 @@ static void gap_end(struct streams *ss, struct stream *s)
 	stream_end(s, FINISH_ERROR, em.text, true);
 }
 
+/* A scheduler that is greeted again tells everything once more. */
+static void held_ask(struct streams *ss, struct stream *s, u64 now_ns)
+{
+	if (s->gap_ns && now_ns - s->gap_ns <= ss->config.close_ns)
+		return;
+	ss->gap |= s->gap_ns != 0;
+	s->gap_ns = now_ns ? now_ns : 1;
+}
+
 void streams_expire(struct streams *ss, u64 now_ns)
 {
 	const struct streams_config *c = &ss->config;
@@ -527,7 +539,9 @@ void streams_expire(struct streams *ss, u64 now_ns)
 			stream_end(s, s->close_reason, NULL, false);
 		else if (s->state == STREAM_LIVE && s->gap_ns != 0 && now_ns - s->gap_ns > c->close_ns)
 			gap_end(ss, s);
-		else if (s->state == STREAM_ORPHAN && now_ns - s->since_ns > c->orphan_ns)
+		else if (s->state == STREAM_HELD && s->since_ns == 0)
+			held_ask(ss, s, now_ns);
+		else if ((s->state == STREAM_ORPHAN || s->state == STREAM_HELD) && now_ns - s->since_ns > c->orphan_ns)
 			stream_end(s, FINISH_ERROR, "the scheduler was restarted and nobody asked again",
 				   false);
 		else

@@ -55,6 +55,7 @@ struct stream_slot {
 struct ended {
 	u64 seq;
 	u64 key; /* of client and request */
+	u32 tokens;
 };
 
 struct streams {
@@ -66,8 +67,8 @@ struct streams {
 	u32 slots_used; /* slots at and above were never used */
 	u32 free_head;
 	u32 live;
-	struct map by_seq;     /* -> slot; streams that are LIVE */
-	struct map by_request; /* request_key -> slot; streams that are LIVE or ORPHAN */
+	struct map by_seq;     /* -> slot; streams that are LIVE or HELD */
+	struct map by_request; /* request_key -> slot; streams that are LIVE, HELD or ORPHAN */
 	struct map by_client;  /* -> group */
 	struct stream_group *groups;
 	u32 groups_head; /* with news and allowed to send */

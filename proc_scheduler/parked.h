@@ -1,6 +1,6 @@
-/* Turns of sessions that came while the turn before was not over here. The last tokens of an answer go to the detokenizer
- * and to the scheduler at the same moment, so a quick client may send its next turn before the scheduler knows that it
- * may. Such a request waits for a moment; only then it is a conflict. */
+/* Turns of sessions that came while the turn before was not over here. The end of a turn is told when it is over, but a
+ * client that gives one up may send the next by another gateway, before the abort has come. Such a request waits for a
+ * moment; only then it is a conflict. */
 #ifndef TERCET_PROC_SCHEDULER_PARKED_H
 #define TERCET_PROC_SCHEDULER_PARKED_H
 

@@ -173,8 +173,12 @@ static void count_finish(struct sched *s, const struct seq *q, enum finish_reaso
 	s->finished_ns = now_ns;
 }
 
-void sched_finish(struct sched *s, struct seq *q, enum finish_reason reason, const char *text, u64 now_ns)
+/* `tell`: the detokenizer does not know of this end. A session's turn is kept before the detokenizer may give its end
+ * out: what its client has heard of is there, whoever dies next. */
+static void finish(struct sched *s, struct seq *q, enum finish_reason reason, const char *text, u64 now_ns, bool tell)
 {
+	bool turn = q->session != 0;
+
 	if (q->state == SEQ_RUNNING) {
 		sched_keep_tail(s, q);
 		sched_give_up_row(s, q);
@@ -182,10 +186,17 @@ void sched_finish(struct sched *s, struct seq *q, enum finish_reason reason, con
 		waiting_remove(&s->waiting, &s->seqs, q);
 	sched_swap_forget(s, q);
 	count_finish(s, q, reason, now_ns);
-	s->sink.end(s->sink.ctx, q, seqs_extra(&s->seqs, q), seqs_tokens(&s->seqs, q), reason, text);
-	if (q->session)
+	if (turn)
 		sched_end_turn(s, q, now_ns);
+	if (tell || (turn && q->opened))
+		s->sink.close(s->sink.ctx, q, tell ? reason : FINISH_NONE, text);
+	s->sink.end(s->sink.ctx, q, seqs_extra(&s->seqs, q), seqs_tokens(&s->seqs, q), reason, text);
 	seqs_remove(&s->seqs, q);
+}
+
+void sched_finish(struct sched *s, struct seq *q, enum finish_reason reason, const char *text, u64 now_ns)
+{
+	finish(s, q, reason, text, now_ns, false);
 }
 
 void sched_open(struct sched *s, struct seq *q)
@@ -199,8 +210,7 @@ void sched_open(struct sched *s, struct seq *q)
 void sched_close(struct sched *s, struct seq *q, enum finish_reason reason, const char *text, u64 now_ns)
 {
 	sched_open(s, q);
-	s->sink.close(s->sink.ctx, q, reason, text);
-	sched_finish(s, q, reason, text, now_ns);
+	finish(s, q, reason, text, now_ns, true);
 }
 
 /* Whose KV a sequence can share: that of others with the same tokens, salt and kind. 0: the usual one. */

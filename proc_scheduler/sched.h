@@ -46,7 +46,8 @@ struct sched_sink {
 	void *ctx;
 	/* Before the first step of `q`, and again when streams are re-opened. */
 	void (*open)(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens);
-	/* `q` ended for another reason than its tokens. */
+	/* `q` ended for another reason than its tokens; or, with FINISH_NONE, the turn of a session that `q` was ended by
+	 * them and is kept. */
 	void (*close)(void *ctx, const struct seq *q, enum finish_reason reason, const char *text);
 	/* `q` ended, for whatever reason, after what was called above; with all its tokens, for who has to
 	 * know later. */

@@ -17,6 +17,8 @@
 
 enum { RECORD_MAGIC = 0x53535254 /* "TRSS" */, FORMAT_VERSION = 2 };
 static const char header_magic[8] = "TRCTSESS";
+/* Bits of a record's `turn`. */
+enum { TURN_CUT_OFF = 1, TURN_ENDS_SESSION = 2 };
 static const i64 NS_PER_S = 1000000000;
 
 struct file_header {
@@ -34,7 +36,7 @@ struct record {
 	u64 checksum; /* XXH3-64 of all behind it, seeded with the fingerprint */
 	u64 owner, life, cache_salt, turn_client, turn_req;
 	i64 begun_s, used_s; /* wall clock */
-	u32 turn_count, turn_base, kv_tokens, token_count, total, cut_off;
+	u32 turn_count, turn_base, kv_tokens, token_count, total, turn;
 	char name[SESSION_NAME_MAX];
 };
 _Static_assert(sizeof(struct record) % 8 == 0, "records stay aligned");
@@ -80,7 +82,7 @@ static u32 *begin_record(struct buf *out, enum session_record_kind kind, const s
 		.kv_tokens = s->kv_tokens,
 		.token_count = count,
 		.total = s->token_count,
-		.cut_off = s->cut_off || s->running,
+		.turn = (s->cut_off || s->running ? TURN_CUT_OFF : 0) | (s->ending ? TURN_ENDS_SESSION : 0),
 	};
 	i64 now_ns = (i64)clock_now_ns(), wall_s = clock_wall_s();
 
@@ -176,7 +178,8 @@ static void take_fields(struct reader *in, struct session *s, const struct recor
 	s->turn_base = r->turn_base;
 	s->turn_count = r->turn_count;
 	s->cache_salt = r->cache_salt;
-	s->cut_off = r->kind == SESSION_RECORD_BEGUN || (r->kind == SESSION_RECORD_STATE && r->cut_off);
+	s->cut_off = r->kind == SESSION_RECORD_BEGUN || (r->kind == SESSION_RECORD_STATE && (r->turn & TURN_CUT_OFF));
+	s->ending = s->cut_off && (r->turn & TURN_ENDS_SESSION);
 	sessions_touch(in->sessions, s, in->now_ns - (in->wall_s - r->used_s) * NS_PER_S);
 }
 

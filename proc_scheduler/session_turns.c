@@ -38,6 +38,13 @@ static enum err conflict(const struct session *c, struct err_msg *em, const char
 		       what);
 }
 
+/* Its last turn was to end it, and its end was lost with an earlier life of the process. That turn may be sent again; for
+ * all others there is no such session. */
+static bool is_over(const struct session *c)
+{
+	return c->cut_off && c->ending && !c->running;
+}
+
 /* Whether the session is there, or not, as the request supposes. */
 static enum err check_there(const struct sched *s, const struct ipc_submit *m, const struct session *c, bool again,
 			    struct err_msg *em)
@@ -120,6 +127,8 @@ enum err sched_check_turn(const struct sched *s, const struct ipc_submit *m, str
 	struct session *c = sessions_find(s->config.sessions, m->session_owner, m->session, m->session_count);
 	bool mine = c && c->turn_client == m->client_id && c->turn_req == m->req_id;
 	bool again = mine && ((m->session_flags & SESSION_AGAIN) || c->running);
+	if (c && is_over(c) && !again)
+		c = NULL;
 	e = check_there(s, m, c, again, em);
 	t->runs = e == ERR_CONFLICT && c && c->running;
 	if (e)
@@ -138,7 +147,10 @@ enum err sched_begin_turn(struct sched *s, const struct ipc_submit *m, const str
 {
 	struct sessions *ss = s->config.sessions;
 	struct session *c = t->session;
+	struct session *over = c ? NULL : sessions_find(ss, m->session_owner, m->session, m->session_count);
 
+	if (over)
+		sessions_drop(ss, over, SESSION_END_ASKED);
 	if (!c && sessions_add(ss, m->session_owner, m->session, m->session_count, (i64)now_ns, &c))
 		return err_set(em, ERR_BUSY, "%u sessions run, and more are not kept (--max-sessions); try again later",
 			       ss->count);
@@ -149,6 +161,7 @@ enum err sched_begin_turn(struct sched *s, const struct ipc_submit *m, const str
 	c->turn_req = m->req_id;
 	c->turn_base = t->base;
 	c->cache_salt = m->cache_salt;
+	c->ending = m->session_flags & SESSION_END;
 	sessions_begin_turn(ss, c, q->id, (i64)now_ns);
 	return ERR_OK;
 }
@@ -271,7 +284,7 @@ enum err sched_session_get(struct sched *s, const struct ipc_session *m, u64 now
 	if (e)
 		return e;
 	const struct session *c = sessions_find(ss, m->session_owner, m->session, m->session_count);
-	if (!c)
+	if (!c || is_over(c))
 		return sessions_missing(ss, m->session_owner, m->session, m->session_count, em);
 	out->token_count = c->token_count;
 	out->turn_count = c->turn_count;

@@ -330,7 +330,7 @@ static void finish_turn(struct sessions *ss, struct session *s, i64 now_ns)
 {
 	ASSERT(s->running);
 	s->running = 0;
-	s->cut_off = false;
+	s->cut_off = s->ending = false;
 	s->used_ns = now_ns;
 	push_idle(ss, s);
 }

@@ -33,6 +33,7 @@ struct session {
 	u32 prev, next;		     /* idle ones in order of last use; free slots by `next` */
 	u64 running;		     /* the sequence of its turn; 0: idle */
 	bool cut_off;		     /* its last turn began in an earlier life of the process, and did not end */
+	bool ending;		     /* that turn was to be its last one */
 	u64 turn_client, turn_req;   /* the request of its last turn, */
 	u32 turn_base;		     /* and the length of the history in front of it */
 	u32 kv_tokens;		     /* tokens at its beginning whose KV was there when its last turn ended */

@@ -60,6 +60,7 @@ static struct ipc_msg open_message(const struct streams *st, const struct seq *q
 		.output_min = seq_output_min(q, x),
 		.flags = q->params.flags,
 		.held_count = q->held_count,
+		.confirm = q->session && !(q->session_flags & SESSION_END),
 		.prompt_tail = tokens + q->prompt_count - tail,
 		.prompt_tail_count = tail,
 		.output_tokens = tokens + q->prompt_count,

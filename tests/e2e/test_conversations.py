@@ -1,13 +1,16 @@
 """Sessions: the engine keeps the tokens of a conversation, the client sends only the new turn. Every answer is that of
 the whole conversation sent without a session, whatever dies in between."""
+import concurrent.futures
 import contextlib
 import os
+import random
 import signal
+import time
 
 import pytest
 
 from api import ApiError, joined
-from engine import SANITIZED, Engine, slowed, wait_until
+from engine import FULL, SANITIZED, SLOWER, Engine, slowed, wait_until
 
 FLOAT = ["--dtype", "float32"]
 TURNS = ["The little fox went to", " the river, where", " an old owl said:"]
@@ -28,12 +31,6 @@ def answer(reply):
 
 def state(api, name, **kwargs):
     return api.call("GET", "/v1/sessions/" + name, **kwargs)
-
-
-def rested(api, name):
-    """The state behind a turn: its last tokens reach the scheduler and us by different ways."""
-    wait_until(lambda: not state(api, name)["running"], 10, "the end of the turn")
-    return state(api, name)
 
 
 def refused(status, function, *args, **kwargs):
@@ -73,7 +70,7 @@ def test_three_turns_are_the_whole_conversation_and_compute_only_what_is_new(api
     # all but the new turn, the last output and those that asynchronous steps had not told yet
     new = len(ids(api, TURNS[2]))
     assert usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"] <= new + 5
-    s = rested(api, "three")
+    s = state(api, "three")
     assert s["tokens"] == reply["session"]["tokens"] and s["turns"] == 3 and not s["running"]
     assert s["tokens"] - 5 <= s["cached_tokens"] < s["tokens"]
     assert s["age_s"] >= s["idle_s"] and s["expires_in_s"] > 3000
@@ -111,7 +108,7 @@ def test_a_step_back_generates_the_answer_again(api):
     turn(api, "back", TURNS[1])
     again = turn(api, "back", "", session_step=prompt)
     assert answer(again) == answer(first)
-    assert again["session"]["tokens"] == prompt + 12 == rested(api, "back")["tokens"]
+    assert again["session"]["tokens"] == prompt + 12 == state(api, "back")["tokens"]
     drawn = api.completions([], session_id="back", session_step=prompt, max_tokens=12, temperature=1, seed=5,
                             ignore_eos=True, return_token_ids=True)
     assert answer(drawn) != answer(first)
@@ -128,7 +125,6 @@ def test_unknown_ended_and_begun_twice(api):
     turn(api, "once", "Hello", session_start=True)
     error = refused(409, turn, api, "once", "Hello", session_start=True)
     assert error.error["code"] == "session_conflict" and "is there already" in error.message
-    rested(api, "once")
     gone = api.call("DELETE", "/v1/sessions/once")
     assert gone["deleted"] and gone["tokens"] > 12
     error = refused(410, turn, api, "once", "Hello")
@@ -152,7 +148,8 @@ def test_one_turn_at_a_time_and_what_an_aborted_one_leaves(engine, api):
         assert "in work" in error.message
         assert state(api, "busy")["running"]
         stream.close()
-    kept = rested(api, "busy")["tokens"]
+    wait_until(lambda: not state(api, "busy")["running"], 10, "the end of the turn")
+    kept = state(api, "busy")["tokens"]
     assert kept > 4
     reply = turn(api, "busy", " And", 4)
     assert reply["usage"]["prompt_tokens"] == kept + len(ids(api, " And"))
@@ -161,7 +158,7 @@ def test_one_turn_at_a_time_and_what_an_aborted_one_leaves(engine, api):
 def test_a_context_that_is_full_names_the_numbers_and_leaves_the_session(api):
     reply = turn(api, "full", TURNS[0], 400, session_start=True)
     tokens = reply["session"]["tokens"]
-    assert rested(api, "full")["tokens"] == tokens
+    assert state(api, "full")["tokens"] == tokens
     error = refused(400, turn, api, "full", list(range(10, 10 + 512 - tokens)))
     assert error.error["code"] == "context_length_exceeded"
     assert "%d tokens" % tokens in error.message and "%d;" % (512 - tokens) in error.message and "512" in error.message
@@ -179,7 +176,7 @@ def test_a_stop_string_ends_the_history_with_the_answer(api):
     stop = text[20:26]
     reply = api.completions(TURNS[0], session_id="stop", session_start=True, stop=stop, **fields)
     assert reply["choices"][0]["stop_reason"] == stop
-    assert rested(api, "stop")["tokens"] == reply["session"]["tokens"]
+    assert state(api, "stop")["tokens"] == reply["session"]["tokens"]
     assert reply["session"]["tokens"] == reply["usage"]["prompt_tokens"] + len(answer(reply))
 
 
@@ -281,8 +278,94 @@ def test_killed_processes_change_no_turn(ranks):
                     strike(name)
                 events += list(stream)
                 assert joined(events)[0]["token_ids"] == wanted[k], "%s, turn %d" % (name, k)
-                if k == 0:  # and between two: the client can have heard of a turn's end before the scheduler
-                    rested(e.api, session)
+                if k == 0:  # and between two
                     gone = strike(name)
                     wait_until(lambda: len(e.pids()) == count and not set(gone) & set(e.pids()) and e.api.healthy(), 20, "health")
-            assert rested(e.api, session)["tokens"] == events[-1]["session"]["tokens"], e.log()[-3000:]
+            assert state(e.api, session)["tokens"] == events[-1]["session"]["tokens"], e.log()[-3000:]
+
+
+class Frozen:
+    """Processes that stand still, and begin to move when they are told, or at the end."""
+
+    def __init__(self):
+        self.pids = []
+
+    def __enter__(self):
+        return self
+
+    def stop(self, pid):
+        os.kill(pid, signal.SIGSTOP)
+        self.pids.append(pid)
+
+    def move(self, pid):
+        self.pids.remove(pid)
+        os.kill(pid, signal.SIGCONT)
+
+    def __exit__(self, *_):
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def turn_that_only_the_detokenizer_sees_end(e, name, prompt, detok_dies=False, **fields):
+    """All steps of a short turn are sent before the worker may compute; its results then reach the detokenizer and a
+    scheduler that stands still, and dies without having read them."""
+    worker, scheduler = e.pid_of("tercet-worker"), e.pid_of("tercet-scheduler")
+    with Frozen() as frozen, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        frozen.stop(worker)
+        before = e.api.metric("tercet_diff_bytes_total")
+        reply = pool.submit(turn, e.api, name, prompt, 3, **fields)
+        wait_until(lambda: e.api.metric("tercet_diff_bytes_total") > before, 10, "the turn's steps")
+        time.sleep(0.02)
+        frozen.stop(scheduler)
+        frozen.move(worker)
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            reply.result(0.2)
+        os.kill(scheduler, signal.SIGKILL)
+        if detok_dies:
+            os.kill(e.pid_of("tercet-detok"), signal.SIGKILL)
+        reply = reply.result(30 * SLOWER)
+    wait_until(e.api.healthy, 20, "health")
+    return reply
+
+
+@pytest.mark.skipif(SANITIZED, reason="kills in one engine are slow there")
+def test_a_turn_that_only_the_detokenizer_has_seen_the_end_of_is_not_lost_with_the_scheduler():
+    with Engine(*FLOAT) as e:
+        wanted, history = whole(e.api, TURNS, 3)
+        stop = joined(e.api.stream(prompt=TURNS[0], temperature=0, max_tokens=2, ignore_eos=True))[0]["text"][-2:]
+        for k, text in enumerate(TURNS):
+            reply = turn_that_only_the_detokenizer_sees_end(e, "cut", text, k == 1, session_start=k == 0)
+            assert answer(reply) == wanted[k], e.log()[-3000:]
+            found = state(e.api, "cut")
+            assert found["tokens"] == reply["session"]["tokens"] and found["turns"] == k + 1 and not found["running"]
+        assert found["tokens"] == len(history)
+        # found in text that the scheduler never sees
+        reply = turn_that_only_the_detokenizer_sees_end(e, "stop", TURNS[0], session_start=True, stop=stop)
+        assert answer(reply) == wanted[0][:2] and reply["choices"][0]["stop_reason"] == stop
+        assert state(e.api, "stop")["tokens"] == reply["session"]["tokens"]
+        # its client has ended it
+        reply = turn_that_only_the_detokenizer_sees_end(e, "stop", " And", session_end=True)
+        refused(404, state, e.api, "stop")
+        refused(404, turn, e.api, "stop", "Hello")
+        assert answer(turn(e.api, "stop", TURNS[0], 3, session_start=True)) == wanted[0]
+
+
+@pytest.mark.skipif(SANITIZED, reason="kills in one engine are slow there")
+@pytest.mark.parametrize("seed", range(5 if FULL else 1))
+def test_a_turn_whose_end_has_come_is_there_whenever_the_scheduler_dies(seed):
+    rng = random.Random(seed)
+    with Engine(*FLOAT) as e:
+        wanted, _ = whole(e.api, TURNS + TURNS[:2], 6)
+        for k, text in enumerate(TURNS + TURNS[:2]):
+            stream = e.api.stream(prompt=text, session_id="end", session_start=k == 0, temperature=0, max_tokens=6,
+                                  ignore_eos=True, return_token_ids=True)
+            events = []
+            while not events or events[-1]["choices"][0]["finish_reason"] is None:
+                events.append(next(stream))
+            time.sleep(rng.choice((0, rng.random() / 1000)))
+            os.kill(e.pid_of("tercet-scheduler"), signal.SIGKILL)
+            events += list(stream)
+            assert joined(events)[0]["token_ids"] == wanted[k], "turn %d of seed %d" % (k, seed)
+            wait_until(e.api.healthy, 20, "health")
+            assert state(e.api, "end")["tokens"] == events[-1]["session"]["tokens"]

@@ -24,8 +24,7 @@ static void on_open(void *ctx, const struct seq *q, const struct seq_extra *x, c
 static void on_close(void *ctx, const struct seq *q, enum finish_reason reason, const char *text)
 {
 	(void)ctx;
-	(void)q;
-	if (reason == FINISH_NONE || !text)
+	if (!q->opened || q->session || !text || reason >= FINISH_REASON_COUNT)
 		abort();
 }
 

@@ -289,6 +289,11 @@ static void check_answer(struct sim_world *w, struct sim_request *r, const struc
 	free(beams);
 }
 
+void sim_check_told(struct sim_world *w, const struct seq *q, enum finish_reason reason)
+{
+	sim_session_told(w, request_of(w, q), reason);
+}
+
 void sim_check_request_end(struct sim_world *w, const struct seq *q, const u32 *tokens,
 			   enum finish_reason reason)
 {

@@ -138,6 +138,17 @@ void sim_submit_turn(struct sim_world *w, u32 room)
 	t->busy = true;
 }
 
+void sim_session_told(struct sim_world *w, struct sim_request *r, enum finish_reason reason)
+{
+	const struct session *s = r->talk ? session_of(w, r->talk) : NULL;
+
+	if (s && s->running == r->seq)
+		sim_fail(w, "the end of request %" PRIu64 " is told before its turn is kept", r->req_id);
+	if (!r->talk && reason == FINISH_NONE)
+		sim_fail(w, "request %" PRIu64 " of no session is told to be kept", r->req_id);
+	r->end_told = true;
+}
+
 void sim_session_ended(struct sim_world *w, struct sim_request *r, const struct seq *q, const u32 *tokens)
 {
 	struct sim_talk *t = r->talk;
@@ -145,6 +156,8 @@ void sim_session_ended(struct sim_world *w, struct sim_request *r, const struct 
 
 	if (!t)
 		return;
+	if (q->opened && !r->end_told)
+		sim_fail(w, "nobody was told that the turn of request %" PRIu64 " is kept", r->req_id);
 	t->busy = false;
 	r->talk = NULL;
 	if (q->stop_count && q->stop_count < outputs)

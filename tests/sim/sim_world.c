@@ -51,8 +51,9 @@ static void on_close(void *ctx, const struct seq *q, enum finish_reason reason, 
 	struct sim_world *w = ctx;
 
 	(void)text;
-	if (!q->opened || reason == FINISH_NONE)
+	if (!q->opened)
 		sim_fail(w, "sequence %" PRIu64 " closed, but never opened", q->id);
+	sim_check_told(w, q, reason);
 }
 
 static void on_result(void *ctx, const struct ipc_result *m)

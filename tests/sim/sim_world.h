@@ -34,6 +34,7 @@ struct sim_request {
 	u32 end_count; /* must be 1 at last */
 	bool live;
 	struct sim_talk *talk; /* NULL: it has no session */
+	bool end_told;	       /* the detokenizer has heard that its turn is kept */
 };
 
 /* The source of the grammar that this request brings, if it is one of those that do; 0: it is not. */
@@ -99,6 +100,8 @@ void sim_sessions_init(struct sim_world *w);
 /* A turn with a prompt of at most `room` tokens, history included. */
 void sim_submit_turn(struct sim_world *w, u32 room);
 void sim_session_ended(struct sim_world *w, struct sim_request *r, const struct seq *q, const u32 *tokens);
+/* The detokenizer is told of an end: that of a turn must be kept by then, and of others FINISH_NONE says nothing. */
+void sim_session_told(struct sim_world *w, struct sim_request *r, enum finish_reason reason);
 void sim_check_sessions(struct sim_world *w);
 
 /* sim_beams.c: the answers, best first, of which there are at most `r->width`. */
@@ -107,6 +110,7 @@ u32 sim_beam_search(const struct sim_world *w, const struct sim_request *r, stru
 /* sim_check.c */
 void sim_check_result(struct sim_world *w, const struct ipc_result *m);
 void sim_check_step(struct sim_world *w, const struct ipc_step *step);
+void sim_check_told(struct sim_world *w, const struct seq *q, enum finish_reason reason);
 void sim_check_request_end(struct sim_world *w, const struct seq *q, const u32 *tokens,
 			   enum finish_reason reason);
 void sim_check_end(struct sim_world *w);

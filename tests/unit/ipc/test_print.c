@@ -31,10 +31,10 @@ Test(print, a_message_is_one_line_with_its_filled_fields)
 	free(text);
 	struct ipc_msg open = {.type = IPC_TYPE_OPEN, .open = {.eos_ids = ids, .eos_ids_count = 12}};
 	text = printed(&open, false);
-	cr_assert_not_null(strstr(text, "eos_ids=[1,2,3,4,5,6,7,8]+4\n"));
+	cr_assert_not_null(strstr(text, "eos_ids=[1,2,3,4,5,6,7,8]+4 confirm=0\n"));
 	free(text);
 	text = printed(&open, true);
-	cr_assert_not_null(strstr(text, "eos_ids=[1,2,3,4,5,6,7,8,9,10,11,12]\n"));
+	cr_assert_not_null(strstr(text, "eos_ids=[1,2,3,4,5,6,7,8,9,10,11,12] confirm=0\n"));
 	cr_assert_null(strstr(text, "stop_ids"));
 	free(text);
 }

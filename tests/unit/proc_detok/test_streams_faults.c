@@ -22,6 +22,10 @@ struct job {
 	bool live;  /* the scheduler runs it */
 	bool ended; /* it has ended there: told again after a restart of the detokenizer */
 	u32 end_reason;
+	bool confirm;	/* it is a session's turn: its end is held until the scheduler says that it has it */
+	bool tell;	/* which it has not said yet */
+	bool kept;	/* all its outputs outlive the scheduler */
+	u32 stop_count; /* 0: no stop string was found, else the scheduler waits for so many outputs */
 };
 
 struct world {
@@ -47,13 +51,32 @@ static void job_open(struct world *w, struct job *j)
 	open.req_id = j->req_id;
 	open.output_tokens = j->scenario.tokens;
 	open.output_tokens_count = j->known;
+	open.confirm = j->confirm;
 	streams_open(w->ss, &open, w->epoch, w->now_ns);
 }
 
-static void job_close(struct world *w, const struct job *j)
+static void job_close(struct world *w, struct job *j)
 {
 	struct ipc_close close = {.seq = j->seq, .reason = j->end_reason, .output_count = j->known};
 	streams_close(w->ss, &close, w->now_ns);
+	j->tell = false;
+}
+
+/* The scheduler has the end of it. */
+static void job_end(struct job *j, u32 reason)
+{
+	j->live = false;
+	j->ended = true;
+	j->end_reason = reason;
+	j->tell = j->confirm;
+	j->kept = true;
+}
+
+static void job_tell(struct world *w, struct job *j)
+{
+	struct ipc_close close = {.seq = j->seq, .reason = FINISH_NONE, .output_count = j->known};
+	streams_close(w->ss, &close, w->now_ns);
+	j->tell = false;
 }
 
 static void open_everything(struct world *w)
@@ -93,6 +116,12 @@ static void client_read(struct world *w)
 	if (!w->attached)
 		client_attach(w);
 	view_drain(w->view, w->ss);
+	for (u32 i = 0; i < REQUESTS; i++) {
+		const struct job *j = &w->jobs[i];
+		const struct request_view *r = view_of(w, j);
+		if (j->confirm && r->finishes)
+			cr_assert(j->kept && j->known >= r->token_count, "what the client has heard of could be lost");
+	}
 }
 
 /* STOPPEDs reach the scheduler. */
@@ -104,9 +133,9 @@ static void stopped_read(struct world *w)
 			struct job *j = &w->jobs[i];
 			if (!j->live || j->seq != stopped.seq)
 				continue;
-			j->live = false;
-			j->ended = true;
-			j->end_reason = FINISH_STOP;
+			j->stop_count = stopped.output_count;
+			if (!j->confirm || j->stop_count <= j->known)
+				job_end(j, FINISH_STOP);
 		}
 		streams_pop_stopped(w->ss);
 	}
@@ -141,9 +170,7 @@ static void job_step(struct world *w, struct job *j)
 		if (j->oracle.finish != FINISH_NONE)
 			return; /* a stop string is on its way here */
 		/* the scenario has no end of its own */
-		j->live = false;
-		j->ended = true;
-		j->end_reason = FINISH_ABORT;
+		job_end(j, FINISH_ABORT);
 		job_close(w, j);
 		return;
 	}
@@ -153,11 +180,10 @@ static void job_step(struct world *w, struct job *j)
 	if (luck < 15)
 		result_send(w, j, (u32)rand() % j->known);
 	struct finish fin = finish_check(&rule, j->known, c->tokens[position]);
-	if (fin.reason == FINISH_NONE)
-		return;
-	j->live = false;
-	j->ended = true;
-	j->end_reason = fin.reason;
+	if (fin.reason == FINISH_NONE && j->stop_count && j->stop_count <= j->known)
+		fin.reason = FINISH_STOP;
+	if (fin.reason != FINISH_NONE)
+		job_end(j, fin.reason);
 }
 
 static void detokenizer_dies(struct world *w)
@@ -181,9 +207,11 @@ static void scheduler_dies(struct world *w)
 		struct job *j = &w->jobs[i];
 		const struct request_view *r = view_of(w, j);
 		j->live = r->finishes == 0;
-		j->ended = false;
+		j->ended = j->tell = false;
+		j->stop_count = 0;
 		if (!j->live)
 			continue;
+		j->kept = false;
 		j->seq = w->next_seq++;
 		j->known = r->token_count;
 		job_open(w, j);
@@ -208,6 +236,8 @@ static void something_happens(struct world *w)
 		struct job *j = &w->jobs[(u32)rand() % REQUESTS];
 		if (j->live)
 			job_step(w, j);
+		else if (j->tell)
+			job_tell(w, j);
 	}
 }
 
@@ -228,6 +258,7 @@ static void world_begin(struct world *w)
 		j->req_id = i + 1;
 		j->seq = w->next_seq++;
 		j->live = true;
+		j->confirm = rand() % 2;
 		if (rand() % 2)
 			job_step(w, j); /* a result before its OPEN */
 		if (j->live || j->ended)

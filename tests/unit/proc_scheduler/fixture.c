@@ -39,8 +39,9 @@ static void on_close(void *ctx, const struct seq *q, enum finish_reason reason, 
 {
 	struct fixture *f = ctx;
 
-	(void)reason;
 	(void)text;
+	f->closed_reason[f->closed_count] = reason;
+	f->closed_kept[f->closed_count] = q->session == 0;
 	f->closed[f->closed_count++] = q->id;
 }
 

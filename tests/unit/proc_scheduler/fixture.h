@@ -29,6 +29,8 @@ struct fixture {
 	u32 opened_outputs[FIXTURE_RECORDS_MAX];
 	u32 opened_count;
 	u64 closed[FIXTURE_RECORDS_MAX];
+	enum finish_reason closed_reason[FIXTURE_RECORDS_MAX];
+	bool closed_kept[FIXTURE_RECORDS_MAX]; /* no turn of its session was in work when it was told */
 	u32 closed_count;
 	struct fixture_end ends[FIXTURE_RECORDS_MAX];
 	u32 end_count;

@@ -118,6 +118,32 @@ static void flip(const struct bench *b, long at)
 	close(fd);
 }
 
+Test(session_journal, a_last_turn_that_was_cut_off_is_told_from_others)
+{
+	struct bench b;
+	begin(&b);
+	struct session *s = add(&b, "ends");
+	turn(&b, s, 0, 100, 5);
+	s->ending = true;
+	begin_turn(&b, s, 5);
+	s = add(&b, "goes-on");
+	turn(&b, s, 0, 100, 5);
+	begin_turn(&b, s, 5);
+	for (u32 round = 0; round < 2; round++) { /* from the records of the turns, then from those of whole sessions */
+		restart(&b);
+		cr_assert(find(&b, "ends")->cut_off && find(&b, "ends")->ending);
+		cr_assert(find(&b, "goes-on")->cut_off && !find(&b, "goes-on")->ending);
+		b.j.next_minimum = 0;
+		for (u32 i = 0; b.j.next_minimum == 0; i++)
+			session_journal_tick(&b.j, i);
+	}
+	sessions_begin_turn(b.ss, find(&b, "ends"), 7, 1);
+	sessions_undo_turn(b.ss, find(&b, "ends"), 1);
+	restart(&b);
+	cr_assert(!find(&b, "ends")->cut_off && !find(&b, "ends")->ending);
+	end(&b);
+}
+
 Test(session_journal, histories_come_back)
 {
 	struct bench b;

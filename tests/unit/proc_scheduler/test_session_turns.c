@@ -250,6 +250,72 @@ Test(session_turns, a_turn_that_was_sent_again_takes_its_own_place)
 	destroy(f, &c);
 }
 
+/* The detokenizer gives an end out when it is told; by then it must be kept. */
+Test(session_turns, an_end_is_told_when_it_is_kept)
+{
+	struct sched_config c = config_with_sessions();
+	struct fixture *f = fixture_create(&c);
+	struct ipc_submit m = message(1, 1, 20, 4, SESSION_BEGIN);
+	u64 a = good(f, &m);
+	fixture_run(f);
+	cr_assert_eq(f->closed_count, 1);
+	cr_assert_eq(f->closed[0], a);
+	cr_assert_eq(f->closed_reason[0], FINISH_NONE);
+	m = message(2, 600, 5, 4, 0);
+	good(f, &m);
+	fixture_plan(f);
+	fixture_deliver(f);
+	cr_assert(sched_abort(f->s, 1, 2, f->now_ns));
+	cr_assert_eq(f->closed_count, 2);
+	cr_assert_eq(f->closed_reason[1], FINISH_ABORT);
+	cr_assert(f->closed_kept[0] && f->closed_kept[1]);
+	cr_assert_eq(talk(f)->token_count, 30);
+	fixture_run(f);
+	fixture_submit(f, 1, 5, 3);
+	fixture_run(f);
+	cr_assert_eq(f->closed_count, 2, "what is in no session needs no word");
+	destroy(f, &c);
+}
+
+/* Its client has heard the end of a turn with SESSION_END; of that the journal knows the beginning alone. */
+Test(session_turns, a_session_whose_last_turn_was_cut_off_is_over_for_all_but_that_turn)
+{
+	struct sched_config c = config_with_sessions();
+	struct fixture *f = fixture_create(&c);
+	struct ipc_session q = {.session = (const u8 *)"talk", .session_count = 4};
+	struct ipc_session_state st;
+	struct err_msg em;
+	struct ipc_submit m = message(1, 1, 20, 4, SESSION_BEGIN);
+	good(f, &m);
+	fixture_run(f);
+	struct session *s = talk(f);
+	s->turn_client = 1;
+	s->turn_req = 2;
+	s->turn_base = s->token_count;
+	s->cut_off = s->ending = true;
+	cr_assert_eq(sched_session_get(f->s, &q, f->now_ns, &st, &em), ERR_NOT_FOUND);
+	m = message(3, 600, 5, 4, 0);
+	cr_assert_eq(submit(f, &m, NULL, &em), ERR_NOT_FOUND);
+	m = message(2, 600, 5, 4, SESSION_END | SESSION_AGAIN);
+	u64 again = good(f, &m);
+	cr_assert_eq(sched_session_get(f->s, &q, f->now_ns, &st, &em), ERR_OK);
+	fixture_run(f);
+	cr_assert_eq(fixture_end_of(f, again)->prompt_count, 29);
+	cr_assert_null(talk(f));
+
+	m = message(4, 1, 20, 4, SESSION_BEGIN);
+	good(f, &m);
+	fixture_run(f);
+	talk(f)->cut_off = talk(f)->ending = true;
+	m = message(5, 7, 3, 4, SESSION_BEGIN);
+	u64 anew = good(f, &m);
+	fixture_run(f);
+	cr_assert_eq(fixture_end_of(f, anew)->prompt_count, 3);
+	cr_assert_eq(talk(f)->token_count, 7);
+	cr_assert_not(talk(f)->ending);
+	destroy(f, &c);
+}
+
 Test(session_turns, what_ends_an_answer_is_not_said_twice)
 {
 	struct sched_config c = config_with_sessions();

@@ -1,0 +1,220 @@
+/* Ends that the scheduler has to keep before a client hears of them: the turns of sessions. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/finish.h"
+#include "stream_fixture.h"
+
+static struct streams *ss;
+static struct client_view *view;
+
+static void setup(void)
+{
+	ss = fixture_streams(32);
+	view = calloc(1, sizeof(*view));
+	fixture_ready(ss, 7);
+}
+
+static void teardown(void)
+{
+	streams_destroy(&ss);
+	free(view);
+}
+
+TestSuite(streams_held, .init = setup, .fini = teardown);
+
+static struct request_view *drained(void)
+{
+	view_drain(view, ss);
+	return view_request(view, 100);
+}
+
+/* A turn of four outputs at most, as sequence `seq` of a scheduler's life. */
+static struct ipc_open turn_open(u64 seq)
+{
+	struct ipc_open open = fixture_open(seq, 7, 100);
+
+	open.output_max = 4;
+	open.confirm = 1;
+	return open;
+}
+
+static void close_with(u64 seq, enum finish_reason reason)
+{
+	struct ipc_close close = {.seq = seq, .reason = reason, .output_count = 4};
+
+	streams_close(ss, &close, 0);
+}
+
+/* The next STOPPED, which must be of `seq` at `count` outputs; with a `count` of 0 there must be none. */
+static void expect_stopped(u64 seq, u32 count)
+{
+	struct ipc_stopped stopped;
+
+	if (!count) {
+		cr_assert_not(streams_peek_stopped(ss, &stopped));
+		return;
+	}
+	cr_assert(streams_peek_stopped(ss, &stopped));
+	cr_assert_eq(stopped.seq, seq);
+	cr_assert_eq(stopped.output_count, count);
+	streams_pop_stopped(ss);
+}
+
+Test(streams_held, an_end_waits_for_the_schedulers_word_whichever_comes_first)
+{
+	struct ipc_open open = turn_open(1);
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 1, 0, "ab");
+	cr_assert_str_eq(drained()->text, "ab");
+	fixture_push_text(ss, 1, 2, "cd");
+	cr_assert_str_eq(drained()->text, "ab");
+	cr_assert_eq(streams_live(ss), 1);
+	expect_stopped(1, 0);
+	close_with(1, FINISH_NONE);
+	struct request_view *r = drained();
+	cr_assert_str_eq(r->text, "abcd");
+	cr_assert_eq(r->finish, FINISH_LENGTH);
+	cr_assert_eq(streams_live(ss), 0);
+
+	memset(view, 0, sizeof(*view));
+	open = turn_open(2);
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 2, 0, "abc");
+	close_with(2, FINISH_NONE);
+	cr_assert_eq(drained()->finishes, 0);
+	fixture_push(ss, 2, 3, TOK_EOS);
+	cr_assert_str_eq(drained()->text, "abc");
+	cr_assert_eq(drained()->finish, FINISH_STOP);
+}
+
+Test(streams_held, a_word_on_what_needs_none_changes_nothing)
+{
+	struct ipc_open open = fixture_open(1, 7, 100);
+	open.output_max = 2;
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 1, 0, "a");
+	close_with(1, FINISH_NONE);
+	cr_assert_eq(drained()->finishes, 0);
+	fixture_push_text(ss, 1, 1, "b");
+	cr_assert_eq(drained()->finish, FINISH_LENGTH);
+	close_with(1, FINISH_NONE);
+	cr_assert_eq(drained()->finishes, 1);
+}
+
+Test(streams_held, a_stop_string_is_told_at_once_and_given_out_later)
+{
+	struct ipc_open open = turn_open(1);
+	struct stop_list list;
+	fixture_stops(&open, &list, (const char *[]){"bc"}, 1);
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 1, 0, "abc");
+	cr_assert_eq(drained()->finishes, 0);
+	expect_stopped(1, 3);
+	close_with(1, FINISH_NONE);
+	struct request_view *r = drained();
+	cr_assert_str_eq(r->text, "a");
+	cr_assert_eq(r->token_count, 3);
+	cr_assert_eq(r->finish, FINISH_STOP);
+	cr_assert_eq(r->stop_kind, 2);
+}
+
+Test(streams_held, an_abort_of_what_is_held_ends_it_as_it_was_to)
+{
+	struct ipc_open open = turn_open(1);
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 1, 0, "abcd");
+	close_with(1, FINISH_ABORT);
+	cr_assert_eq(drained()->finish, FINISH_LENGTH);
+	cr_assert_eq(drained()->finishes, 1);
+}
+
+Test(streams_held, the_schedulers_next_life_is_told_where_it_ends_and_says_when_it_is_there)
+{
+	static const u32 known[] = {'a'};
+	struct ipc_open open = turn_open(1);
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 1, 0, "a");
+	cr_assert_str_eq(drained()->text, "a");
+	fixture_push_text(ss, 1, 1, "bc");
+	fixture_push(ss, 1, 3, TOK_EOS);
+	streams_scheduler_restarted(ss, 2, 10);
+	close_with(1, FINISH_NONE); /* nobody's any more */
+	cr_assert_eq(drained()->finishes, 0);
+	open = turn_open(9);
+	open.output_tokens = known;
+	open.output_tokens_count = 1;
+	streams_open(ss, &open, 2, 20);
+	expect_stopped(9, 4);
+	struct ipc_result again = {.seq = (u64[]){9}, .seq_count = 1, .position = (u32[]){1}, .position_count = 1,
+				   .token = (u32[]){'b'}, .token_count = 1};
+	streams_result(ss, &again, 2, 30);
+	cr_assert_eq(drained()->finishes, 0);
+	close_with(9, FINISH_NONE);
+	struct request_view *r = drained();
+	cr_assert_str_eq(r->text, "abc");
+	cr_assert_eq(r->token_count, 4);
+	cr_assert_eq(r->finish, FINISH_STOP);
+}
+
+Test(streams_held, one_that_nobody_asks_for_again_ends_with_an_error)
+{
+	struct ipc_open open = turn_open(1);
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 1, 0, "abcd");
+	streams_scheduler_restarted(ss, 2, 1000);
+	streams_expire(ss, 1900);
+	cr_assert_eq(drained()->finishes, 0);
+	streams_expire(ss, 2100);
+	cr_assert_eq(drained()->finish, FINISH_ERROR);
+	cr_assert_str_eq(drained()->error, "the scheduler was restarted and nobody asked again");
+	cr_assert_eq(streams_live(ss), 0);
+}
+
+Test(streams_held, a_word_that_does_not_come_is_asked_for)
+{
+	struct ipc_open open = turn_open(1);
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 1, 0, "abcd");
+	streams_expire(ss, 100);
+	streams_expire(ss, 1100);
+	cr_assert_not(streams_take_gap(ss));
+	streams_expire(ss, 1101);
+	cr_assert(streams_take_gap(ss));
+	cr_assert_eq(drained()->finishes, 0);
+	/* asked, it tells of the end once more */
+	streams_open(ss, &open, 1, 1200);
+	close_with(1, FINISH_LENGTH);
+	cr_assert_eq(drained()->finish, FINISH_LENGTH);
+}
+
+Test(streams_held, a_client_that_is_dropped_takes_it_along)
+{
+	struct ipc_open open = turn_open(1);
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 1, 0, "abcd");
+	streams_client_drop(ss, 7);
+	cr_assert_eq(streams_live(ss), 0);
+	close_with(1, FINISH_NONE);
+	cr_assert_eq(drained()->finishes, 0);
+}
+
+/* The client asked again while its end was on the way: a history must not end before what the client has. */
+Test(streams_held, what_has_ended_says_where_when_it_is_asked_for_again)
+{
+	static const u32 known[] = {'a', 'b'};
+	struct ipc_open open = turn_open(1);
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 1, 0, "abcd");
+	close_with(1, FINISH_NONE);
+	streams_scheduler_restarted(ss, 2, 10);
+	open = turn_open(9);
+	open.output_tokens = known;
+	open.output_tokens_count = 2;
+	streams_open(ss, &open, 2, 20);
+	expect_stopped(9, 4);
+	streams_open(ss, &open, 2, 30);
+	expect_stopped(9, 4);
+	cr_assert_eq(drained()->finishes, 1);
+}
