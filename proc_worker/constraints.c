@@ -226,6 +226,9 @@ static enum err make_mask(struct constraints *c, const struct batch_state *b, u3
 	if (e == ERR_NOT_FOUND)
 		return err_set(em, e, "behind output %u no token of the vocabulary says what the grammar wants",
 			       b->known[row] - r->prompt_count);
+	if (e == ERR_TIMEOUT)
+		return err_set(em, e, "behind output %u: which tokens the grammar allows takes too long to tell, and other requests wait for it; write it with fewer repetitions inside repetitions and fewer parts that can be read in several ways",
+			       b->known[row] - r->prompt_count);
 	return e ? err_set(em, e, "behind output %u the grammar has no mask: %s", b->known[row] - r->prompt_count,
 			   err_text(e))
 		 : ERR_OK;

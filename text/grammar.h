@@ -48,7 +48,7 @@ static inline size_t grammar_mask_words(u32 vocab_size)
 	return ((size_t)vocab_size + 31) / 32;
 }
 
-/* A place in a text of the grammar: 40 bytes. What states learn about their grammar (which masks belong
+/* A place in a text of the grammar: 48 bytes. What states learn about their grammar (which masks belong
  * where) is kept with grammar and vocabulary, bounded, and shared: all states of one vocabulary, and of one grammar, belong
  * to one thread at a time. Takes a reference to `g`; `v` must outlive the state. ERR_NO_MEMORY. */
 MUST_CHECK enum err grammar_state_create(struct grammar_state **out, struct grammar *g, struct grammar_vocab *v);
@@ -63,7 +63,8 @@ MUST_CHECK enum err grammar_state_advance(struct grammar_state *s, u32 token);
  * grammar_state_advance; the state is then in front of the token that failed, whose index is *failed (may be NULL). */
 MUST_CHECK enum err grammar_state_replay(struct grammar_state *s, const u32 *tokens, size_t count, size_t *failed);
 /* Writes grammar_mask_words(vocab_size) words: a set bit is a token that grammar_state_advance takes. ERR_NOT_FOUND: no bit
- * is set, because the vocabulary cannot say what the grammar wants (never with tokens for all bytes). ERR_TOO_LONG,
+ * is set, because the vocabulary cannot say what the grammar wants (never with tokens for all bytes). ERR_TIMEOUT: the state's
+ * masks have taken more than about 0.4 s and 5 ms for each of its tokens, counted in steps, not by a clock; ERR_TOO_LONG,
  * ERR_NO_MEMORY as above; then the words are undefined. */
 MUST_CHECK enum err grammar_state_mask(struct grammar_state *s, u32 *bits);
 /* Whether the text so far is whole: an eos id is allowed. */

@@ -182,6 +182,7 @@ static enum err add_work(struct grammar_cache *c, u32 dset, u32 stack)
 {
 	if (!fits(c, dset, stack))
 		return ERR_OK;
+	c->effort += EFFORT_CONFIG + c->work_count / 4;
 	for (u32 i = 0; i < c->work_count; i++) {
 		if (c->work[i].dset == dset && c->work[i].stack == stack)
 			return ERR_OK;
@@ -277,6 +278,8 @@ enum err cache_make_step(struct grammar_cache *c, u32 place, u8 byte, u32 *next)
 {
 	u32 class_index = c->grammar->class_of[byte];
 	ASSERT(place >= FIRST_INDEX && place < c->place_count);
+	if (c->effort > c->effort_max)
+		return ERR_TIMEOUT;
 	enum err e = make_one_step(c, place, class_index, next);
 	if (e == ERR_OK && c->places[place].config_count == 1)
 		share_step(c, place, class_index, *next);
@@ -384,7 +387,7 @@ static void fini_tables(struct grammar_cache *c)
 
 static enum err init_tables(struct grammar_cache *c, struct grammar *g, struct grammar_vocab *v)
 {
-	*c = (struct grammar_cache){.grammar = g, .vocab = v};
+	*c = (struct grammar_cache){.grammar = g, .vocab = v, .effort_max = UINT64_MAX};
 	c->seen = calloc(g->node_count, sizeof(*c->seen));
 	c->rule_start = calloc(g->rule_count, sizeof(*c->rule_start));
 	if (c->seen == NULL || c->rule_start == NULL || !cache_grow(&c->stacks, 0, &c->stack_capacity, sizeof(*c->stacks)))
@@ -528,6 +531,8 @@ enum err cache_flush(struct grammar_cache *c)
 	fresh.next_in_vocab = c->next_in_vocab;
 	fresh.told_bytes = c->told_bytes;
 	fresh.walks_are_large = c->walks_are_large;
+	fresh.effort += c->effort;
+	fresh.effort_max = c->effort_max;
 	fresh.states = c->states;
 	fini_tables(c);
 	*c = fresh;

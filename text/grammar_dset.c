@@ -109,7 +109,8 @@ static bool close_nodes(struct grammar_cache *c)
 	u32_vec_clear(&c->pending);
 	u32_vec_append(&c->pending, c->nodes.data, c->nodes.count);
 	u32_vec_clear(&c->nodes);
-	while (c->pending.count > 0 && !c->nodes.failed) {
+	u64 looked_at = 0;
+	for (; c->pending.count > 0 && !c->nodes.failed; looked_at++) {
 		u32 v = c->pending.data[--c->pending.count];
 		if (c->seen[v] == c->stamp || g->height[v] > g->depth_max)
 			continue;
@@ -126,6 +127,7 @@ static bool close_nodes(struct grammar_cache *c)
 	}
 	if (c->nodes.count > 1)
 		qsort(c->nodes.data, c->nodes.count, sizeof(u32), compare_u32);
+	c->effort += EFFORT_NODE * (looked_at + c->nodes.count) + EFFORT_CONFIG;
 	return !c->nodes.failed && !c->pending.failed;
 }
 
@@ -195,6 +197,7 @@ static void list_targets(struct grammar_cache *c, u32 dset, u8 byte)
 	const struct grammar *g = c->grammar;
 	const struct dset *d = &c->dsets[dset];
 	u32_vec_clear(&c->nodes);
+	c->effort += (u64)EFFORT_TARGET * d->node_count;
 	for (u32 k = 0; k < d->node_count; k++) {
 		u32 v = c->pool.data[d->nodes_at + k];
 		for (u32 i = g->first_edge[v]; i < g->first_edge[v + 1]; i++) {

@@ -37,16 +37,18 @@ static enum err walk_below(struct walk *w, u32 node, u32 place)
 	const struct trie_node *nodes = v->nodes;
 	u32 end = nodes[node].skip;
 	w->places[nodes[node].depth] = place;
-	for (u32 i = node + 1; i < end;) {
+	u64 looked_at = 0;
+	enum err e = ERR_OK;
+	for (u32 i = node + 1; i < end; looked_at++) {
 		struct trie_node n = nodes[i];
 		u32 next;
 		if (v->deep[i] <= w->longer_than && w->longer_than > 0) {
 			i = n.skip;
 			continue;
 		}
-		enum err e = cache_step(c, w->places[n.depth - 1], n.byte, &next);
+		e = cache_step(c, w->places[n.depth - 1], n.byte, &next);
 		if (e != ERR_OK)
-			return e;
+			break;
 		if (next == PLACE_DEAD) {
 			i = n.skip;
 			continue;
@@ -64,7 +66,8 @@ static enum err walk_below(struct walk *w, u32 node, u32 place)
 		w->places[n.depth] = next;
 		i++;
 	}
-	return ERR_OK;
+	c->effort += EFFORT_TRIE * looked_at;
+	return e;
 }
 
 /* ---- local masks ---- */

@@ -240,6 +240,13 @@ struct grammar_vocab {
 /* ---------------------------------------------------------------- caches */
 
 enum {
+	/* In about nanoseconds of a Zen 5. */
+	EFFORT_NODE = 24,  /* a node that a closure looks at, */
+	EFFORT_TARGET = 7, /* or a step over a byte */
+	EFFORT_CONFIG = 100,
+	EFFORT_TRIE = 6, /* a node of the trie of tokens */
+};
+enum {
 	PLACE_UNKNOWN = 0,
 	PLACE_DEAD = 1,
 	STACK_BOTTOM = 0,
@@ -317,6 +324,8 @@ struct grammar_cache {
 	struct local_mask *masks; /* whole masks of places */
 	u32 mask_count, mask_capacity;
 	size_t mask_bytes; /* of locals and masks */
+	u64 effort;	   /* what all walks took so far, in about nanoseconds; counted, so that every process gets the same */
+	u64 effort_max;	   /* beyond that steps that are not known yet are refused */
 	bool walks_are_large; /* a walk over all tokens from a place of many configurations found no room */
 
 	u32 *seen; /* [node]: stamp of the last closure that saw it */
@@ -335,8 +344,8 @@ MUST_CHECK enum err cache_check(struct grammar *g);
 MUST_CHECK enum err cache_acquire(struct grammar_cache **out, struct grammar *g, struct grammar_vocab *v);
 /* Ends it where no state uses it any more. */
 void cache_release(struct grammar_cache *c);
-/* The place behind one byte: PLACE_DEAD where it may not come. ERR_TOO_LONG: the cache is full; ERR_NO_MEMORY. These, and
- * that nothing is changed then, are the errors of all below. */
+/* The place behind one byte: PLACE_DEAD where it may not come. ERR_TOO_LONG: the cache is full; ERR_TIMEOUT: c->effort_max is
+ * reached; ERR_NO_MEMORY. These, and that nothing is changed then, are the errors of all below. */
 MUST_CHECK enum err cache_make_step(struct grammar_cache *c, u32 place, u8 byte, u32 *next);
 static inline enum err cache_step(struct grammar_cache *c, u32 place, u8 byte, u32 *next)
 {
@@ -380,6 +389,7 @@ struct grammar_state {
 	struct grammar_state *next, *prev; /* in cache->states */
 	u32 place;
 	bool ended; /* behind an eos */
+	u64 debt;   /* effort that its tokens have not paid for yet */
 };
 
 void local_mask_fini(struct local_mask *l);

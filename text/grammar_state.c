@@ -6,6 +6,9 @@
 #include "common/assert.h"
 #include "text/grammar_priv.h"
 
+/* A text may take a start of EFFORT_OWED_MAX, and EFFORT_PER_TOKEN for each of its tokens: 0.4 s and 5 ms. */
+enum { EFFORT_OWED_MAX = 400 * 1000 * 1000, EFFORT_PER_TOKEN = 5 * 1000 * 1000 };
+
 static void link_state(struct grammar_state *s)
 {
 	s->prev = NULL;
@@ -90,6 +93,13 @@ static enum err make_room(struct grammar_state *s, enum err e)
 	return e == ERR_TOO_LONG ? cache_flush(s->cache) : e;
 }
 
+/* What is owed grows by what walks took, and every token pays some of it. */
+static void pay(struct grammar_state *s, u64 effort_before)
+{
+	s->debt += s->cache->effort - effort_before;
+	s->debt -= s->debt < EFFORT_PER_TOKEN ? s->debt : EFFORT_PER_TOKEN;
+}
+
 enum err grammar_state_advance(struct grammar_state *s, u32 token)
 {
 	const struct grammar_vocab *v = s->cache->vocab;
@@ -109,14 +119,17 @@ enum err grammar_state_advance(struct grammar_state *s, u32 token)
 			return e;
 	}
 	u32 place;
+	u64 before = s->cache->effort;
 	enum err e = walk_token(s, token, &place);
 	if (e == ERR_TOO_LONG) {
 		e = make_room(s, e);
 		if (e == ERR_OK)
 			e = walk_token(s, token, &place);
 	}
-	if (e == ERR_OK)
+	if (e == ERR_OK) {
 		s->place = place;
+		pay(s, before);
+	}
 	return e;
 }
 
@@ -124,6 +137,7 @@ enum err grammar_state_replay(struct grammar_state *s, const u32 *tokens, size_t
 {
 	s->place = s->cache->start;
 	s->ended = false;
+	s->debt = 0;
 	for (size_t i = 0; i < count; i++) {
 		enum err e = grammar_state_advance(s, tokens[i]);
 		if (e != ERR_OK) {
@@ -135,6 +149,23 @@ enum err grammar_state_replay(struct grammar_state *s, const u32 *tokens, size_t
 	return ERR_OK;
 }
 
+/* mask_write within what the state may still owe. */
+static enum err write_mask(struct grammar_state *s, u32 *bits)
+{
+	struct grammar_cache *c = s->cache;
+	u64 before = c->effort;
+	c->effort_max = before + (s->debt < EFFORT_OWED_MAX ? EFFORT_OWED_MAX - s->debt : 0);
+	enum err e = mask_write(c, s->place, bits);
+	if (e == ERR_TOO_LONG) {
+		e = make_room(s, e);
+		if (e == ERR_OK)
+			e = mask_write(c, s->place, bits);
+	}
+	c->effort_max = UINT64_MAX;
+	s->debt += c->effort - before;
+	return e;
+}
+
 enum err grammar_state_mask(struct grammar_state *s, u32 *bits)
 {
 	struct grammar_cache *c = s->cache;
@@ -143,12 +174,7 @@ enum err grammar_state_mask(struct grammar_state *s, u32 *bits)
 	if (s->ended)
 		memset(bits, 0, grammar_mask_words(v->size) * sizeof(u32));
 	else
-		e = mask_write(c, s->place, bits);
-	if (e == ERR_TOO_LONG) {
-		e = make_room(s, e);
-		if (e == ERR_OK)
-			e = mask_write(c, s->place, bits);
-	}
+		e = write_mask(s, bits);
 	if (e != ERR_OK)
 		return e;
 	cache_tell_bytes(c);

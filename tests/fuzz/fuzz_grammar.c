@@ -72,7 +72,7 @@ static void walk(struct grammar *g, struct grammar_vocab *v, bool ambiguous, con
 		return;
 	for (; count < STEPS_MAX; count++) {
 		enum err e = grammar_state_mask(s, bits);
-		if (e == ERR_TOO_LONG || (e == ERR_NOT_FOUND && ambiguous))
+		if (e == ERR_TOO_LONG || e == ERR_TIMEOUT || (e == ERR_NOT_FOUND && ambiguous))
 			break;
 		if (e != ERR_OK)
 			abort(); /* with tokens for all bytes there is always one */

@@ -543,3 +543,31 @@ Test(grammar_json, lengths_of_many_strings_are_counted_once)
 	buf_fini(&source);
 	tongue_fini(&t);
 }
+
+/* What is not known yet takes effort that a state may owe; its tokens pay for it. */
+Test(grammar_json, masks_that_take_too_long_are_refused)
+{
+	struct tongue t;
+	demo_init(&t);
+	struct grammar *g = compiled(GRAMMAR_REGEX, "x*(y.{30}|[a-z]{9})*z");
+	struct grammar_state *s, *other;
+	u32 *bits = calloc(grammar_mask_words(tokenizer_vocab_size(t.tokenizer)), sizeof(*bits));
+	cr_assert_eq(grammar_state_create(&s, g, t.vocab), ERR_OK);
+	cr_assert_eq(grammar_state_create(&other, g, t.vocab), ERR_OK);
+	s->debt = 402 * 1000 * 1000;
+	cr_assert_eq(grammar_state_mask(s, bits), ERR_TIMEOUT);
+	cr_assert_eq(grammar_state_mask(other, bits), ERR_OK);
+	cr_assert_gt(other->debt, 1000);
+	cr_assert_eq(grammar_state_mask(s, bits), ERR_OK, "what is known takes nothing");
+	cr_assert_eq(grammar_state_advance(s, t.byte_token['y']), ERR_OK, "steps are never refused");
+	cr_assert_lt(s->debt, 398 * 1000 * 1000);
+	cr_assert_eq(grammar_state_mask(s, bits), ERR_OK);
+	s->debt = UINT32_MAX;
+	cr_assert_eq(grammar_state_replay(s, &t.byte_token['x'], 1, NULL), ERR_OK);
+	cr_assert_eq(grammar_state_mask(s, bits), ERR_OK);
+	grammar_state_destroy(&s);
+	grammar_state_destroy(&other);
+	grammar_unref(&g);
+	free(bits);
+	tongue_fini(&t);
+}
