@@ -150,6 +150,7 @@ enum err gpu_sample(struct gpu *g, const struct batch_state *b, const u32 *const
 	slot->started_ns = now > g->last_done_ns ? now : g->last_done_ns;
 	slot->done_ns = g->last_done_ns = slot->started_ns + fake_gpu.step_us * 1000;
 	slot->step = b->step;
+	fake_gpu.sampled++;
 	return ERR_OK;
 }
 
@@ -172,7 +173,7 @@ enum err gpu_wait(struct gpu *g, u64 step, struct err_msg *em)
 		pthread_mutex_unlock(&g->mutex);
 		return err_set(em, ERR_DEVICE, "aborted");
 	}
-	while (clock_now_ns() < slot->done_ns)
+	while (clock_now_ns() < slot->done_ns || (fake_gpu.held_from && step >= fake_gpu.held_from))
 		usleep(50);
 	return ERR_OK;
 }

@@ -13,6 +13,7 @@ struct fake_gpu {
 	/* What the test sets, before the steps that it is meant for. Steps count from 1; 0: none. */
 	_Atomic u64 step_us;
 	_Atomic u64 hang_at;	/* that step ends with gpu_abort only */
+	_Atomic u64 held_from;	/* that step and those behind it do not end before this is set anew */
 	_Atomic u64 record_at;	/* gpu_recorded says so */
 	_Atomic bool stubborn;	/* not even then */
 	_Atomic u64 fail_at;	/* gpu_wait says so */
@@ -20,7 +21,7 @@ struct fake_gpu {
 	_Atomic bool unsupported; /* gpu_check says so */
 	_Atomic bool no_host_blocks; /* gpu_take_host_blocks says so */
 	/* What it counts. */
-	_Atomic u32 aborts, begins, created, destroyed, host_blocks;
+	_Atomic u32 aborts, begins, created, destroyed, sampled, host_blocks;
 };
 extern struct fake_gpu fake_gpu;
 

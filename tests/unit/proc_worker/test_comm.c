@@ -216,7 +216,7 @@ static void is_stuck(struct rank *r)
 		api->comm_sum(r->comm, r->stream, x, 1, KERN_F32, &r->em); /* may wait, may only be queued */
 	MUST(e == ERR_OK || e == ERR_DEVICE);
 	OK(api->stream_sync(r->stream, &r->em));
-	MUST(clock_now_ns() - began < 15000000000ull);
+	MUST(clock_now_ns() - began < 30000000000ull);
 	MUST(pthread_join(thread, NULL) == 0);
 	MUST(api->comm_check(r->comm, &r->em) == ERR_DEVICE && strstr(r->em.text, "rank 0 of 2"));
 	MUST(api->comm_sum(r->comm, r->stream, x, 1, KERN_F32, &r->em) == ERR_DEVICE);
@@ -277,7 +277,7 @@ static void dies(struct rank *r)
 	OK(r->device.api->stream_sync(r->stream, &r->em));
 	MUST(r->device.api->comm_check(r->comm, &r->em) == ERR_DEVICE);
 	MUST(strstr(r->em.text, "rank 0 of 2") && strstr(r->em.text, "remote process exited"));
-	MUST(clock_now_ns() - began < 5000000000ull);
+	MUST(clock_now_ns() - began < 30000000000ull);
 	r->device.api->comm_destroy(r->comm);
 }
 

@@ -22,9 +22,9 @@ static void tcp_pair(int fds[2])
 	int listener = node_link_listen((struct sockaddr *)&a, sizeof(a));
 	cr_assert(listener >= 0);
 	cr_assert_eq(getsockname(listener, (struct sockaddr *)&a, &bytes), 0);
-	cr_assert_eq(node_link_connect(&fds[0], "127.0.0.1", ntohs(a.sin_port), 1000, &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(node_link_connect(&fds[0], "127.0.0.1", ntohs(a.sin_port), 10000, &em), ERR_OK, "%s", em.text);
 	struct pollfd p = {.fd = listener, .events = POLLIN};
-	cr_assert_eq(poll(&p, 1, 1000), 1);
+	cr_assert_eq(poll(&p, 1, 10000), 1);
 	fds[1] = accept(listener, NULL, NULL);
 	cr_assert(fds[1] >= 0);
 	close(listener);

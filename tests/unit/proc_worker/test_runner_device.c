@@ -26,7 +26,7 @@ static struct runner_config config(void)
 		.ranks = 1,
 		.threads = 1,
 		.device = OPTION_DEVICE_CUDA,
-		.step_timeout_ms = 400,
+		.step_timeout_ms = 60000,
 		.limits = {.rows_max = 8, .tokens_max = 64, .block_size = 16},
 		.memory_utilization = 0.5,
 	};
@@ -53,7 +53,7 @@ static void close_runner(void)
 	tiny_model_remove(&model);
 }
 
-TestSuite(runner_device, .init = open_runner, .fini = close_runner, .timeout = 30);
+TestSuite(runner_device, .init = open_runner, .fini = close_runner, .timeout = 60);
 
 static const char *grammar; /* of the rows that are added: an expression; NULL: none */
 
@@ -106,7 +106,7 @@ static void collect(void)
 	enum err e;
 
 	while ((e = runner_collect(runner, &em)) == ERR_AGAIN)
-		cr_assert_eq(poll(&fd, 1, 5000), 1, "nothing came");
+		cr_assert_eq(poll(&fd, 1, 20000), 1, "nothing came");
 	cr_assert_eq(e, ERR_OK, "%s", em.text);
 }
 
@@ -124,15 +124,15 @@ Test(runner_device, steps_are_queued_ahead_and_collected_in_order)
 {
 	enum { AHEAD = 4 };
 	fake_gpu.step_us = 20000;
+	fake_gpu.held_from = 1; /* whoever waited for the device would wait for ever */
 	mirror_begin(&mirror);
 	add_row(3, 77, 1.5f); /* penalties look at earlier tokens, but the device has them */
-	u64 start = clock_now_ns();
 	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
 	for (u32 i = 1; i < AHEAD; i++)
 		submit_next();
-	cr_assert_lt(clock_now_ns() - start, 20000000u, "nobody has waited for the device");
 	cr_assert_eq(runner->in_flight, AHEAD);
 	cr_assert_eq(runner_collect(runner, &em), ERR_AGAIN);
+	fake_gpu.held_from = 0;
 	u64 last = 0;
 	for (u32 i = 0; i < AHEAD; i++) {
 		collect();
@@ -257,19 +257,18 @@ static void open_constrained(void)
 Test(runner_device, a_constrained_row_waits_for_its_token_and_holds_up_no_layers)
 {
 	open_constrained();
-	fake_gpu.step_us = 20000;
+	fake_gpu.held_from = 1;
 	mirror_begin(&mirror);
 	add_row(1, 8, 1);
 	grammar = "(cog){9}";
 	add_row(3, 77, 1);
-	u64 start = clock_now_ns();
 	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
 	cr_assert(!runner->awaits_tokens, "its first token waits for none");
 	cr_assert_eq(runner->constrained->failure_count, 0, "%s", runner->constrained->failures[0].text.text);
 	submit_next();
 	cr_assert(runner->awaits_tokens && runner_is_full(runner));
-	cr_assert_lt(clock_now_ns() - start, 20000000u, "nobody has waited for the device");
 	for (u32 i = 0; i < 12; i++) {
+		fake_gpu.held_from = i + 2;
 		collect();
 		const struct ipc_result *r = &runner->result;
 		cr_assert_eq(r->step, i + 1);
@@ -281,6 +280,7 @@ Test(runner_device, a_constrained_row_waits_for_its_token_and_holds_up_no_layers
 		cr_assert(runner->awaits_tokens);
 	}
 	cr_assert_eq(runner->in_flight, 2);
+	fake_gpu.held_from = 0;
 }
 
 Test(runner_device, steps_are_queued_ahead_as_ever_when_the_constrained_row_has_gone)
@@ -327,6 +327,19 @@ Test(runner_device, an_init_ends_a_step_that_waits_for_tokens)
 
 /* ---------------------------------------------------------------- devices that fail */
 
+enum { IMPATIENT_MS = 400 };
+
+static void open_impatient(void)
+{
+	struct runner_config c = config();
+
+	runner_destroy(&runner);
+	c.step_timeout_ms = IMPATIENT_MS;
+	cr_assert_eq(runner_create(&runner, &c, &em), ERR_OK, "%s", em.text);
+	fake_gpu.destroyed = 0;
+	begin(1);
+}
+
 static void submit_two(void)
 {
 	mirror_begin(&mirror);
@@ -355,7 +368,7 @@ Test(runner_device, the_words_of_a_step_that_failed_arrive)
 	fake_gpu.fail_at = 2;
 	submit_two();
 	collect();
-	cr_assert_eq(look_for_trouble(5000), ERR_DEVICE);
+	cr_assert_eq(look_for_trouble(20000), ERR_DEVICE);
 	cr_assert_neq(strstr(em.text, "step 2 on CUDA device 0"), NULL, "%s", em.text);
 	cr_assert_neq(strstr(em.text, "an illegal memory access"), NULL, "%s", em.text);
 	cr_assert_eq(runner_collect(runner, &em), ERR_DEVICE, "and it stays so");
@@ -381,7 +394,7 @@ Test(runner_device, a_step_that_cannot_be_queued_names_device_and_step)
 /* The watch says why, and then aborts. */
 static void expect_abort(void)
 {
-	u64 end = clock_now_ns() + 5000000000u;
+	u64 end = clock_now_ns() + 20000000000u;
 
 	while (!fake_gpu.aborts && clock_now_ns() < end)
 		poll(NULL, 0, 1);
@@ -390,13 +403,14 @@ static void expect_abort(void)
 
 Test(runner_device, a_step_that_hangs_is_aborted_after_the_timeout)
 {
+	open_impatient();
 	fake_gpu.hang_at = 2;
 	u64 start = clock_now_ns();
 	submit_two();
 	collect();
-	cr_assert_eq(look_for_trouble(5000), ERR_DEVICE);
+	cr_assert_eq(look_for_trouble(20000), ERR_DEVICE);
 	u64 took_ms = (clock_now_ns() - start) / 1000000;
-	cr_assert(took_ms >= 400 && took_ms < 2000, "%llu ms", (unsigned long long)took_ms);
+	cr_assert(took_ms >= IMPATIENT_MS && took_ms < 20000, "%llu ms", (unsigned long long)took_ms);
 	cr_assert_neq(strstr(em.text, "has not ended step 2 within 400 ms (half of --progress-timeout)"), NULL, "%s", em.text);
 	expect_abort();
 }
@@ -405,12 +419,8 @@ Test(runner_device, a_step_that_hangs_is_aborted_after_the_timeout)
 Test(runner_device, a_step_that_takes_far_longer_than_its_like_is_aborted_within_seconds)
 {
 	enum { SETTLED = 5 };
+	unsigned long long limit_ms = 0;
 
-	runner_destroy(&runner);
-	struct runner_config c = config();
-	c.step_timeout_ms = 30000;
-	cr_assert_eq(runner_create(&runner, &c, &em), ERR_OK, "%s", em.text);
-	begin(1);
 	fake_gpu.step_us = 1000;
 	fake_gpu.hang_at = SETTLED + 1;
 	mirror_begin(&mirror);
@@ -423,15 +433,20 @@ Test(runner_device, a_step_that_takes_far_longer_than_its_like_is_aborted_within
 	collect();
 	submit_next();
 	u64 start = clock_now_ns();
-	cr_assert_eq(look_for_trouble(20000), ERR_DEVICE);
+	cr_assert_eq(look_for_trouble(50000), ERR_DEVICE);
 	u64 took_ms = (clock_now_ns() - start) / 1000000;
-	cr_assert(took_ms >= 3900 && took_ms < 10000, "%llu ms", (unsigned long long)took_ms);
-	cr_assert_neq(strstr(em.text, "has not ended step 6 within 4000 ms (steps of its size take "), NULL, "%s", em.text);
+	const char *says = strstr(em.text, "has not ended step 6 within ");
+	cr_assert(says && sscanf(says, "has not ended step 6 within %llu ms", &limit_ms) == 1, "%s", em.text);
+	/* 4000, unless the machine took 20 ms and more for what takes one */
+	cr_assert(limit_ms >= 4000 && limit_ms < 30000 && took_ms + 100 >= limit_ms, "%llu ms of %llu",
+		  (unsigned long long)took_ms, limit_ms);
+	cr_assert_neq(strstr(says, "(steps of its size take "), NULL, "%s", em.text);
 	expect_abort();
 }
 
 Test(runner_device, who_waits_for_a_step_that_hangs_does_not_hang)
 {
+	open_impatient();
 	fake_gpu.hang_at = 1;
 	submit_two();
 	cr_assert_eq(runner_begin(runner, 2, runner->block_count, 60, &em), ERR_DEVICE);
@@ -440,12 +455,13 @@ Test(runner_device, who_waits_for_a_step_that_hangs_does_not_hang)
 
 Test(runner_device, a_device_that_does_not_even_abort_is_left_behind)
 {
+	open_impatient();
 	fake_gpu.hang_at = 1;
 	fake_gpu.stubborn = true;
 	submit_two();
 	u64 start = clock_now_ns();
 	runner_destroy(&runner);
-	cr_assert_lt(clock_now_ns() - start, 6000000000u);
+	cr_assert_lt(clock_now_ns() - start, 30000000000u);
 	cr_assert_eq(fake_gpu.aborts, 1);
 	cr_assert_eq(fake_gpu.destroyed, 0, "its thread still uses it");
 }

@@ -66,7 +66,7 @@ static void bind_channel(struct world *w, const char *name, enum ipc_pattern pat
 static struct ipc_msg *expect(struct world *w, struct ipc_channel *ch, u32 type)
 {
 	static struct ipc_msg msg;
-	u64 end = clock_now_ns() + 8000000000ull;
+	u64 end = clock_now_ns() + 20000000000ull;
 
 	while (clock_now_ns() < end) {
 		struct err_msg em;
@@ -296,6 +296,14 @@ Test(worker, a_new_scheduler_gets_a_ready_and_begins_a_new_epoch, .timeout = 30)
 	close_world(&w);
 }
 
+/* The page is written behind the messages. */
+static void wait_work_done(const struct stats_page *page, u64 count)
+{
+	for (u32 i = 0; i < 10000 && (atomic_load(&page->work_done) < count || atomic_load(&page->work_pending)); i++)
+		usleep(1000);
+	cr_assert_eq(atomic_load(&page->work_done), count);
+}
+
 Test(worker, steps_are_counted_and_waiting_is_time_with_rows_to_run, .timeout = 30)
 {
 	static struct world w;
@@ -312,16 +320,15 @@ Test(worker, steps_are_counted_and_waiting_is_time_with_rows_to_run, .timeout = 
 	cr_assert_eq(stats_map_all(&page, 1, &count, w.run_dir, &em), ERR_OK);
 	cr_assert_eq(count, 1);
 	u64 waited = atomic_load(&page->values[STATS_WAITED_NS]);
-	usleep(50000);
+	usleep(150000); /* and its wait begins a little later than ours */
 	mirror_begin(&w.mirror);
 	send_step(&w);
 	struct ipc_msg *m = expect(&w, w.steps, IPC_TYPE_RESULT);
-	cr_assert_geq(m->result.wait_us, 45000);
+	cr_assert_geq(m->result.wait_us, 75000);
 	expect(&w, w.tokens, IPC_TYPE_RESULT);
-	usleep(20000); /* the page is written behind the messages */
-	cr_assert_geq(atomic_load(&page->values[STATS_WAITED_NS]), waited + 45000000);
+	wait_work_done(page, OUTPUTS + 1);
+	cr_assert_geq(atomic_load(&page->values[STATS_WAITED_NS]), waited + 75000000);
 	cr_assert_gt(atomic_load(&page->values[STATS_FORWARD_NS]), 0);
-	cr_assert_eq(atomic_load(&page->work_done), OUTPUTS + 1);
 	stats_unmap(&page, 1);
 	close_world(&w);
 }
@@ -429,8 +436,11 @@ Test(worker, steps_that_came_ahead_are_answered_in_order, .timeout = 30)
 		cr_skip_test("no reference models here");
 	expect(&w, w.steps, IPC_TYPE_WORKER_READY);
 	send_init(&w);
-	fake_gpu.step_us = 10000;
+	fake_gpu.step_us = 500000; /* the first one, until the others have come */
 	add_prompt(&w, 3);
+	while (fake_gpu.sampled == 0)
+		usleep(1000);
+	fake_gpu.step_us = 10000;
 	for (u32 i = 1; i < AHEAD; i++)
 		send_ahead(&w);
 	for (u32 i = 0; i < AHEAD; i++) {
@@ -444,8 +454,7 @@ Test(worker, steps_that_came_ahead_are_answered_in_order, .timeout = 30)
 		cr_assert_eq(m->result.token[0], fake_gpu_token(3, i, 512));
 	}
 	cr_assert_eq(stats_map_all(&page, 1, &count, w.run_dir, &em), ERR_OK);
-	usleep(20000);
-	cr_assert_eq(atomic_load(&page->work_done), AHEAD);
+	wait_work_done(page, AHEAD);
 	cr_assert_eq(atomic_load(&page->work_pending), 0);
 	cr_assert_geq(atomic_load(&page->values[STATS_FORWARD_NS]), AHEAD * 9900000u);
 	stats_unmap(&page, 1);
