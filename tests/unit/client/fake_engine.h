@@ -61,14 +61,14 @@ static inline void fake_end(struct fake_engine *f)
 	rmdir(f->dir);
 }
 
-/* The next message of `type` on a channel within five seconds; others (ALIVE, ACK) are passed over. The client's
+/* The next message of `type` on a channel within twenty seconds; others (ALIVE, ACK) are passed over. The client's
  * handle is kept going meanwhile: no event may come of that unless `event` takes it. */
 static inline struct ipc_msg fake_expect(struct fake_engine *f, struct ipc_channel *ch, u32 type)
 {
 	struct ipc_msg msg;
 	struct tercet_event event;
 	ipc_peer from;
-	for (u32 i = 0; i < 5000; i++) {
+	for (u32 i = 0; i < 20000; i++) {
 		struct err_msg em = {.text = ""};
 		enum err e = ipc_recv(ch, &from, &msg, &em);
 		if (e == ERR_OK) {
@@ -113,11 +113,11 @@ static inline void fake_send_attached(struct fake_engine *f, u64 client_id, u64 
 	fake_send(f->output, f->output_peer, &msg);
 }
 
-/* An event within five seconds. */
+/* An event within twenty seconds. */
 static inline struct tercet_event expect_event(struct fake_engine *f, enum tercet_event_type type)
 {
 	struct tercet_event event;
-	enum tercet_result r = tercet_wait(f->t, 5000, &event);
+	enum tercet_result r = tercet_wait(f->t, 20000, &event);
 	cr_assert_eq((int)r, TERCET_OK, "%s instead of event %d", tercet_result_text(r), type);
 	cr_assert_eq((int)event.type, (int)type, "event %d instead of %d: %s", event.type, type, event.error_text);
 	return event;

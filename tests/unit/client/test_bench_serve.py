@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return None
             self.event({"choices": [choice]})
-            time.sleep(0.001)
+            time.sleep(self.server.pause)
         if mode != "unfinished":
             self.event({"choices": [{"index": 0, "text": "", "finish_reason": "length"}]})
         self.event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": count}})
@@ -95,7 +95,7 @@ class BenchServe(unittest.TestCase):
         self.server.lock = threading.Lock()
         self.server.running = self.server.most = 0
         self.server.requests, self.server.seen = [], []
-        self.server.mode = "good"
+        self.server.mode, self.server.pause = "good", 0.001
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def tearDown(self):
@@ -112,6 +112,7 @@ class BenchServe(unittest.TestCase):
         return done.returncode, line, done.stderr
 
     def test_closed_loop_counts_what_came(self):
+        self.server.pause = 0.01  # so that they overlap, and tokens come one by one, on a busy machine as well
         status, line, text = self.bench("--num-prompts", "20", "--concurrency", "4", "--output-len", "6")
         self.assertEqual(status, 0, text)
         self.assertEqual((line["completed"], line["failed"]), (20, 0))
@@ -133,7 +134,7 @@ class BenchServe(unittest.TestCase):
         self.assertEqual(status, 0, text)
         self.assertEqual(line["completed"], 30)
         self.assertEqual(line["request_rate"], 60.0)
-        self.assertTrue(0.2 < time.monotonic() - begin < 3)
+        self.assertTrue(0.2 < time.monotonic() - begin < 30)
 
     def test_check_finds_nothing_where_nothing_is(self):
         status, line, text = self.bench("--num-prompts", "24", "--concurrency", "6", "--output-len", "5", "--check",

@@ -45,11 +45,12 @@ Test(libtercet, wait_ready_leaves_the_event_and_times_out_with_a_reason)
 	cr_assert_not_null(strstr(error.text, "did not answer within 50 ms"));
 	fake_expect(&f, f.submit, IPC_TYPE_HELLO);
 	fake_send_engine(&f);
-	cr_assert_eq((int)tercet_wait_ready(f.t, 50, &error), TERCET_TIMEOUT);
-	cr_assert_not_null(strstr(error.text, "the detokenizer did not"), "%s", error.text);
+	for (u32 i = 0; i < 400 && !strstr(error.text, "the detokenizer did not"); i++)
+		cr_assert_eq((int)tercet_wait_ready(f.t, 50, &error), TERCET_TIMEOUT);
+	cr_assert_not_null(strstr(error.text, "the scheduler did, the detokenizer did not"), "%s", error.text);
 	struct ipc_msg attach = fake_expect(&f, f.output, IPC_TYPE_ATTACH);
 	fake_send_attached(&f, attach.attach.client_id, 1);
-	cr_assert_eq((int)tercet_wait_ready(f.t, 5000, &error), TERCET_OK);
+	cr_assert_eq((int)tercet_wait_ready(f.t, 20000, &error), TERCET_OK);
 	expect_event(&f, TERCET_EVENT_READY);
 	fake_end(&f);
 }
@@ -315,7 +316,8 @@ Test(libtercet, the_lease_is_renewed_well_within_its_time)
 	fake_connect(&f, &plain);
 	u64 begin = clock_now_ns();
 	u32 alive = 0;
-	while (clock_now_ns() - begin < 1100000000) {
+	/* fifty times 20 ms and more, if the machine is busy, which does not count */
+	for (u32 i = 0; i < 55; i++) {
 		struct ipc_msg msg;
 		ipc_peer from;
 		cr_assert_eq((int)tercet_wait(f.t, 20, &event), TERCET_TIMEOUT);
@@ -323,16 +325,17 @@ Test(libtercet, the_lease_is_renewed_well_within_its_time)
 			alive += msg.type == IPC_TYPE_ALIVE && msg.alive.client_id == tercet_client_id(f.t);
 	}
 	cr_assert_geq(alive, 3);
-	cr_assert_leq(alive, 7);
+	cr_assert_leq(alive, 1 + (clock_now_ns() - begin) / 150000000);
 	fake_end(&f);
 }
 
-static u64 last_ack(struct fake_engine *f)
+/* The last one that comes, within a while or as soon as it is `wanted`. */
+static u64 last_ack(struct fake_engine *f, u64 wanted)
 {
 	struct ipc_msg msg;
 	ipc_peer from;
 	u64 chunk = 0;
-	for (u32 i = 0; i < 30; i++) {
+	for (u32 i = 0; i < 30 || (chunk < wanted && i < 20000); i++) {
 		while (ipc_recv(f->output, &from, &msg, NULL) == ERR_OK)
 			if (msg.type == IPC_TYPE_ACK)
 				chunk = msg.ack.chunk;
@@ -350,11 +353,11 @@ Test(libtercet, chunks_are_acknowledged_once_they_were_delivered)
 	for (u32 i = 0; i < 20; i++)
 		fake_send_entry(&f, 1 + i, id, i, 1, "x", 0);
 	usleep(20000);
-	cr_assert_eq(last_ack(&f), 0);
+	cr_assert_eq(last_ack(&f, 0), 0);
 	for (u32 i = 0; i < 20; i++)
 		expect_output(&f, id, i, 1, "x", TERCET_FINISH_NONE);
 	expect_nothing(&f);
-	cr_assert_eq(last_ack(&f), 20);
+	cr_assert_eq(last_ack(&f, 20), 20);
 	fake_end(&f);
 }
 
@@ -369,9 +372,9 @@ Test(libtercet, with_manual_ack_only_the_caller_acknowledges)
 	for (u32 i = 0; i < 20; i++)
 		expect_output(&f, id, i, 1, "x", TERCET_FINISH_NONE);
 	expect_nothing(&f);
-	cr_assert_eq(last_ack(&f), 0);
+	cr_assert_eq(last_ack(&f, 0), 0);
 	tercet_ack(f.t, 7);
-	cr_assert_eq(last_ack(&f), 7);
+	cr_assert_eq(last_ack(&f, 7), 7);
 	fake_end(&f);
 }
 
@@ -402,17 +405,18 @@ Test(libtercet, the_descriptor_tells_a_foreign_loop_of_everything)
 		fake_send_entry(&f, 1 + round, id, round, 1, "x", 0);
 		usleep(2000);
 		submit_simple(&f, 1 + round); /* its send swallows the edge of ZeroMQ's descriptor */
-		cr_assert(readable(f.t, 2000));
-		for (u32 i = 0; i < 10 && !events; i++) {
+		cr_assert(readable(f.t, 20000));
+		for (u32 i = 0; i < 100 && !events; i++) {
 			tercet_dispatch(f.t, count_events, &events);
 			if (!events)
-				cr_assert(readable(f.t, 2000));
+				cr_assert(readable(f.t, 20000));
 		}
 		cr_assert_eq(events, 1, "round %u", round);
 	}
-	while (readable(f.t, 0))
+	u32 awake = 0; /* what the transport says to itself may come late */
+	for (; awake < 100 && readable(f.t, 50); awake++)
 		tercet_dispatch(f.t, count_events, &events);
-	cr_assert_not(readable(f.t, 50)); /* and it sleeps when there is nothing */
+	cr_assert_lt(awake, 100, "it sleeps when there is nothing");
 	fake_end(&f);
 }
 
@@ -454,7 +458,7 @@ Test(libtercet, an_engine_of_another_version_is_named)
 	ipc_encode(&msg, &out);
 	zmq_send(router, id, (size_t)id_bytes, ZMQ_SNDMORE);
 	zmq_send(router, out.data, out.bytes, 0);
-	cr_assert_eq((int)tercet_wait_ready(f.t, 5000, &error), TERCET_VERSION);
+	cr_assert_eq((int)tercet_wait_ready(f.t, 20000, &error), TERCET_VERSION);
 	cr_assert_str_eq(error.text, "version 1 and version 2");
 	struct tercet_event e = expect_event(&f, TERCET_EVENT_ERROR);
 	cr_assert_eq((int)e.code, TERCET_VERSION);

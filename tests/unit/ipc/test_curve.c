@@ -47,7 +47,7 @@ static struct ipc_channel *open_router(void)
 	enum err e = ERR_BUSY;
 
 	cr_assert_eq(ipc_channel_open(&ch, ctx, &c, &em), ERR_OK, "%s", em.text);
-	for (port = 21000 + (u32)getpid() % 9000; e == ERR_BUSY; port += e == ERR_BUSY) {
+	for (port = 9000 + (u32)getpid() % 900; e == ERR_BUSY; port += e == ERR_BUSY) {
 		cr_assert_eq(ipc_tcp_endpoint(endpoint, sizeof(endpoint), "127.0.0.1", port, &em), ERR_OK);
 		e = ipc_channel_listen(ch, endpoint, &curve, &em);
 	}
@@ -85,13 +85,13 @@ static void check_conversation(struct ipc_channel *router, struct ipc_channel *d
 	struct ipc_msg msg, init = {.type = IPC_TYPE_INIT, .init = {7, 8}};
 	ipc_peer peer, nobody;
 
-	cr_assert_eq(wait_for(router, &peer, &msg, 5000), ERR_OK);
+	cr_assert_eq(wait_for(router, &peer, &msg, 20000), ERR_OK);
 	cr_assert_eq(msg.type, IPC_TYPE_HELLO);
 	cr_assert_eq(msg.hello.rank, 1);
-	cr_assert_eq(wait_for(dealer, &nobody, &msg, 5000), ERR_OK);
+	cr_assert_eq(wait_for(dealer, &nobody, &msg, 20000), ERR_OK);
 	cr_assert_eq(msg.type, IPC_TYPE_HELLO);
 	cr_assert_eq(ipc_send(router, peer, &init), ERR_OK);
-	cr_assert_eq(wait_for(dealer, &nobody, &msg, 5000), ERR_OK);
+	cr_assert_eq(wait_for(dealer, &nobody, &msg, 20000), ERR_OK);
 	cr_assert_eq(msg.init.block_count, 7);
 }
 

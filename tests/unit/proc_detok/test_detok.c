@@ -304,7 +304,7 @@ Test(detok, stopped_waits_for_a_scheduler_that_is_away)
 	worker_push(1, 0, 'x');
 	TURN_UNTIL(a, last_chunk, 1);
 	ipc_channel_close(&sched.ch);
-	usleep(100000); /* until the transport has noticed; what it takes before that goes to a dead life */
+	usleep(300000); /* until the transport has noticed; what it takes before that goes to a dead life */
 	struct ipc_msg bye = {.type = IPC_TYPE_BYE, .bye = {.client_id = 7}};
 	peer_send(&a, &bye);
 	turn_some(&a);
@@ -360,7 +360,8 @@ Test(detok, tap_sees_the_chunks_of_all_clients)
 	sched_open(1, 7, 100);
 	sched_open(2, 8, 200);
 	/* a subscription takes its time; what came before is lost by design */
-	for (u32 i = 0; i < 500 && !(seen[0] && seen[1]); i++) {
+	for (u32 i = 0; i < 1000 && !(seen[0] && seen[1]); i++) {
+		usleep(i * 20);
 		worker_push(1, i, 'x');
 		worker_push(2, i, 'y');
 		cr_assert_eq(ipc_loop_turn(d.loop, 1), ERR_OK);
@@ -414,7 +415,7 @@ Test(detok, slow_client_is_closed_with_a_reason_and_others_do_not_notice)
 	worker_push(2, at, TOK_EOS);
 	TURN_UNTIL(fast, view->requests[0].finishes, 1);
 	cr_assert_eq(view_request(fast.view, 200)->token_count, at + 1);
-	cr_assert_lt(worst_ns, 1000000000ull);
+	cr_assert_lt(worst_ns, 5000000000ull);
 	client_close_free(&slow);
 	client_close_free(&fast);
 	free((void *)(uintptr_t)fixture_words[0]);

@@ -261,7 +261,7 @@ static inline void engine_pump(struct engine_fixture *f, struct peer *p)
 static inline bool engine_wait(struct engine_fixture *f, struct peer *p, u32 count, const char *text)
 {
 	struct peer none = {.fd = -1, .closed = true};
-	u64 end = clock_now_ns() + 5000000000ull;
+	u64 end = clock_now_ns() + 20000000000ull;
 	while (clock_now_ns() < end) {
 		engine_pump(f, p ? p : &none);
 		if (f->count >= count && (!text || strstr(buf_cstr(&p->got), text)))
@@ -289,7 +289,7 @@ static inline void engine_setup(struct engine_fixture *f, const char *option, co
 		cr_assert_eq(options_set(&f->options, option, value, "test", &em), ERR_OK, "%s", em.text);
 	log_init("test", LOG_LEVEL_ERROR, false);
 	cr_assert_eq(gateway_init(&f->gateway, &f->options, 0, &em), ERR_OK, "%s", em.text);
-	u64 end = clock_now_ns() + 5000000000ull;
+	u64 end = clock_now_ns() + 20000000000ull;
 	struct peer none = {.fd = -1, .closed = true};
 	while ((!f->gateway.ready || !f->attached) && clock_now_ns() < end) {
 		engine_pump(f, &none);
