@@ -62,13 +62,13 @@ def test_a_gateway_that_dies_again_and_again_does_not_end_the_engine(engine):
 
 
 def test_a_stuck_process_is_restarted(engine):
-    e = engine("--progress-timeout", "1", env={"FAKE_WORKER_FIRST": "stuck;ready", "FAKE_WORKER": "idle;ready"})
+    e = engine("--progress-timeout", "2", env={"FAKE_WORKER_FIRST": "stuck;ready", "FAKE_WORKER": "idle;ready"})
     e.until_ready()
     stuck = e.spawned("worker-0")[0]
     until(lambda: "RESTARTED process=worker-0" in e.text(), "the stuck worker is back")
     assert not alive(stuck)
     assert "STUCK process=worker-0" in e.text()
-    time.sleep(2.5)
+    time.sleep(3.5)
     assert len(e.spawned("worker-0")) == 2  # idle is not stuck
     assert e.finish(signal.SIGTERM) == 0
 
@@ -84,11 +84,11 @@ def test_of_several_stuck_processes_the_worker_is_restarted_first(engine):
 
 @pytest.mark.parametrize("role", ["detok", "gateway"])
 def test_a_process_that_does_not_answer_is_restarted_though_it_has_no_work(engine, role):
-    e = engine("--progress-timeout", "1", env={"FAKE_%s_FIRST" % role.upper(): "ready;frozen"})
+    e = engine("--progress-timeout", "2", env={"FAKE_%s_FIRST" % role.upper(): "ready;frozen"})
     e.until_ready()
     until(lambda: "RESTARTED process=" + role in e.text(), "it is back")
     assert 'why="does not answer"' in e.text()
-    time.sleep(2)
+    time.sleep(3)
     assert len(e.log("spawn")) == 5  # those that answer stay
     assert e.finish(signal.SIGTERM) == 0
 
@@ -108,7 +108,7 @@ def test_a_stopped_rank_and_its_group_are_restarted_within_seconds(engine):
     began = time.monotonic()
     os.kill(first[1], signal.SIGSTOP)
     until(lambda: "STUCK process=worker-1" in e.text(), "it is seen")
-    assert 2.5 < time.monotonic() - began < 5
+    assert 2.5 < time.monotonic() - began < 20, "--progress-timeout is 60 s"
     until(lambda: all("RESTARTED process=worker-%d" % r in e.text() for r in range(2)), "both ranks are back")
     assert "was stopped by a signal and not continued" in e.text()
     assert [alive(p) for p in first] == [False] * 2
@@ -116,9 +116,9 @@ def test_a_stopped_rank_and_its_group_are_restarted_within_seconds(engine):
 
 
 def test_a_stopped_process_stays_if_it_is_continued_in_time(engine):
-    e = engine("--progress-timeout", "2")
+    e = engine()
     e.until_ready()
-    for _ in range(2):
+    for _ in range(3):  # 3 s together
         os.kill(e.spawned("detok")[0], signal.SIGSTOP)
         time.sleep(1)
         os.kill(e.spawned("detok")[0], signal.SIGCONT)
