@@ -19,7 +19,7 @@ enum {
 	ENGINE_REQUESTS_SLACK = 1024, /* that end or begin while the engine is full */
 	DESCRIPTORS_ASIDE = 64,	      /* for everything but HTTP connections */
 	STOP_FLUSH_MS = 300,	      /* for the last replies, when told to stop */
-	LISTEN_WAIT_MS = 1000,	      /* then the engine is starting itself, and clients are told so */
+	LISTEN_WAIT_MS = 10000,	      /* then the engine is starting itself, and clients are told so */
 };
 
 /* ---------------------------------------------------------------- the engine */
