@@ -163,7 +163,7 @@ struct kern_matmul_args {
 
 /* SiLU: x / (1 + e^-x). GELU (Hendrycks, Gimpel 2016): x times the share of a normal distribution below x, exactly
  * or by its approximation with tanh. */
-enum kern_activation { KERN_SILU, KERN_GELU_TANH, KERN_GELU, KERN_RELU };
+enum kern_activation { KERN_SILU, KERN_GELU_TANH, KERN_GELU, KERN_RELU, KERN_RELU_SQUARED /* not on devices */ };
 
 /* Fused with a matrix product of at most KERN_FUSED_TOKENS tokens (a step of decoding); a variant that cannot
  * answers ERR_UNSUPPORTED, and the caller uses the separate ops. */
@@ -204,7 +204,8 @@ size_t kern_kv_block_bytes(const struct kern_kv *kv);
 /* Splits qkv [T][(heads + 2 kv_heads) * head_dim], adds `bias` and applies q_norm / k_norm (RMSNorm over
  * head_dim) where given, rotates q and k (RoPE, neox halves: pairs (i, i + rope_dim/2)) by
  * cos/sin[positions[t]], writes q to `q` and k, v into the cache at slots[t]; slot -1 writes nothing
- * (padding). */
+ * (padding). `interleaved`: the pairs are (2 i, 2 i + 1); they are written as halves all the same, in q and in K alike,
+ * which changes no score. */
 struct kern_rope_kv_args {
 	KERN_ACTIVATIONS(, q); /* out [T][heads][head_dim] */
 	const float *qkv;
@@ -218,7 +219,19 @@ struct kern_rope_kv_args {
 	const i64 *slots;     /* [T] */
 	struct kern_kv kv;
 	u32 tokens, heads, rope_dim;
+	bool interleaved; /* not on devices */
 	enum kern_dtype dtype;
+};
+
+/* The same with LayerNorm (Ba et al. 2016): out[t] = (x[t] - mean(x[t])) / sqrt(variance(x[t]) + eps) * weight + bias. */
+struct kern_layernorm_args {
+	float *out;	     /* [T][H], or NULL */
+	float *x;	     /* [T][H], the residual stream */
+	const float *add;    /* [T][H] or NULL */
+	const float *weight; /* [H] */
+	const float *bias;   /* [H] or NULL */
+	float eps;
+	u32 tokens, hidden;
 };
 
 /* Norms over all heads of q together, and of k together (Groeneveld et al. 2025), of a fused projection whose heads ranks
@@ -267,12 +280,13 @@ struct kern_attention_args {
 	const struct kern_attention_plan *plan;
 };
 
-/* out[t][i] = act(gate_up[t][i]) * gate_up[t][size + i], i < size */
+/* out[t][i] = act(gate_up[t][i]) * gate_up[t][size + i], i < size; `ungated`: act(gate_up[t][i]) of rows of `size` */
 struct kern_act_mul_args {
 	KERN_ACTIVATIONS(, out);	  /* [T][size] */
-	KERN_ACTIVATIONS(const, gate_up); /* [T][2 * size] */
+	KERN_ACTIVATIONS(const, gate_up); /* [T][2 * size]; `ungated`: [T][size] */
 	u32 tokens, size;
 	enum kern_activation act;
+	bool ungated; /* not on devices */
 	enum kern_dtype dtype;
 	struct kern_quantized *quantized; /* as of kern_rmsnorm_args */
 };
@@ -408,7 +422,7 @@ struct kern_block_copy_args {
 	X(matmul) X(rope_kv) X(attention) X(act_mul) X(moe_route) X(moe_matmul) X(moe_combine) X(soft_cap) \
 		X(logits) X(sample) X(logprobs) X(block_copy)
 /* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
-#define KERN_CPU_OPS(X) X(qk_squares) X(qk_norm)
+#define KERN_CPU_OPS(X) X(layernorm) X(qk_squares) X(qk_norm)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);

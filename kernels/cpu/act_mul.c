@@ -27,6 +27,8 @@ static inline vec activate(enum kern_activation act, vec x)
 		return gelu(x);
 	if (act == KERN_RELU)
 		return vec_max(vec_zero(), x);
+	if (act == KERN_RELU_SQUARED)
+		return vec_mul(x, vec_max(vec_zero(), x));
 	if (act == KERN_GELU_TANH)
 		y = vec_mul(vec_mul(x, vec_fma(vec_mul(x, x), vec_set1(0.044715f), vec_set1(1))),
 			    vec_set1(1.5957691216f));
@@ -44,9 +46,13 @@ static u32 parts_of(const struct kern_act_mul_args *a)
 /* Columns [from, to) of row t. */
 static void part_of_row(const struct kern_act_mul_args *a, u32 t, u32 from, u32 to)
 {
-	const float *gate = a->gate_up + (size_t)t * 2 * a->size, *up = gate + a->size;
+	const float *gate = a->gate_up + (size_t)t * (a->ungated ? 1 : 2) * a->size, *up = gate + a->size;
 	float *out = a->out + (size_t)t * a->size;
 	u32 i = from;
+	for (; a->ungated && i < to; i += VEC_LANES) {
+		u32 n = kern_min(to - i, VEC_LANES);
+		vec_store_n(out + i, activate(a->act, vec_load_n(gate + i, n)), n);
+	}
 	for (; i + VEC_LANES <= to; i += VEC_LANES)
 		vec_store(out + i, vec_mul(activate(a->act, vec_load(gate + i)), vec_load(up + i)));
 	if (i < to) {

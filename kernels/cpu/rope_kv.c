@@ -40,6 +40,17 @@ static void norm_head(float *x, const float *weight, u32 dim, float eps)
 	}
 }
 
+/* Pairs (2 i, 2 i + 1) of the first 2 half values become halves. */
+static void unlace(float *x, u32 half)
+{
+	float pairs[KERN_HEAD_DIM_MAX];
+	memcpy(pairs, x, 2 * half * sizeof(float));
+	for (u32 i = 0; i < half; i++) {
+		x[i] = pairs[2 * i];
+		x[half + i] = pairs[2 * i + 1];
+	}
+}
+
 /* The last vector of each half may be short, and the upper half follows the lower: stores are cut to size. */
 static void rotate_head(float *out, const float *x, const float *cosine, const float *sine, u32 half)
 {
@@ -132,6 +143,8 @@ static void one_token(const struct kern_rope_kv_args *a, u32 t)
 		}
 		if (norm)
 			norm_head(x, norm, dim, a->norm_eps);
+		if (a->interleaved)
+			unlace(x, half);
 		rotate_head(x, x, cosine, sine, half);
 		if (is_q)
 			memcpy(a->q + ((size_t)t * a->heads + h) * dim, x, dim * sizeof(float));

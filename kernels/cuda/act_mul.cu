@@ -59,6 +59,8 @@ CUDA_OP(act_mul)
 {
 	const struct kern_quantized *q = a->quantized;
 	const bool f8 = q && q->dtype == KERN_F8E4M3;
+	if (a->ungated || a->act == KERN_RELU_SQUARED)
+		return ERR_UNSUPPORTED;
 	if (a->dtype != KERN_BF16 || a->size % VECTOR != 0 || (q && !f8 && q->dtype != KERN_I8))
 		return ERR_UNSUPPORTED;
 	if (!cuda_aligned(a->out_bf16) || !cuda_aligned(a->gate_up_bf16) || (q && !cuda_aligned(q->data)))

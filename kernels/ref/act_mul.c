@@ -15,6 +15,8 @@ static double activate(enum kern_activation act, double x)
 		return 0.5 * x * erfc(-0.70710678118654752440 * x);
 	case KERN_RELU:
 		return x < 0 ? 0 : x;
+	case KERN_RELU_SQUARED: /* So et al. 2021 */
+		return x < 0 ? 0 : x * x;
 	}
 	ASSERT(!"an activation");
 	return 0;
@@ -24,9 +26,9 @@ enum err act_mul_ref(struct kern_ctx *ctx, const struct kern_act_mul_args *a)
 {
 	(void)ctx;
 	for (u32 t = 0; t < a->tokens; t++) {
-		const float *gate = a->gate_up + (size_t)t * 2 * a->size, *up = gate + a->size;
+		const float *gate = a->gate_up + (size_t)t * (a->ungated ? 1 : 2) * a->size, *up = gate + a->size;
 		for (u32 i = 0; i < a->size; i++)
-			a->out[(size_t)t * a->size + i] = (float)(activate(a->act, gate[i]) * up[i]);
+			a->out[(size_t)t * a->size + i] = (float)(activate(a->act, gate[i]) * (a->ungated ? 1 : up[i]));
 	}
 	return ERR_OK;
 }

@@ -13,9 +13,22 @@ static void norm_head(float *x, const float *weight, u32 dim, float eps)
 		x[i] = (float)(x[i] * scale * weight[i]);
 }
 
-static void rotate_head(float *x, const float *cosine, const float *sine, u32 rope_dim)
+/* Pairs (2 i, 2 i + 1) become halves. */
+static void unlace(float *x, u32 rope_dim)
+{
+	float pairs[KERN_HEAD_DIM_MAX];
+	memcpy(pairs, x, rope_dim * sizeof(float));
+	for (u32 i = 0; i < rope_dim / 2; i++) {
+		x[i] = pairs[2 * i];
+		x[rope_dim / 2 + i] = pairs[2 * i + 1];
+	}
+}
+
+static void rotate_head(float *x, const float *cosine, const float *sine, u32 rope_dim, bool interleaved)
 {
 	u32 half = rope_dim / 2;
+	if (interleaved)
+		unlace(x, rope_dim);
 	for (u32 i = 0; i < half; i++) {
 		double low = x[i], high = x[i + half];
 		x[i] = (float)(low * cosine[i] - high * sine[i]);
@@ -47,7 +60,7 @@ enum err rope_kv_ref(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
 			read_head(a, t, h, x);
 			if (a->q_norm)
 				norm_head(x, a->q_norm, dim, a->norm_eps);
-			rotate_head(x, cosine, sine, a->rope_dim);
+			rotate_head(x, cosine, sine, a->rope_dim, a->interleaved);
 			memcpy(a->q + ((size_t)t * a->heads + h) * dim, x, dim * sizeof(float));
 		}
 		if (slot < 0)
@@ -58,7 +71,7 @@ enum err rope_kv_ref(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
 			read_head(a, t, a->heads + h, x);
 			if (a->k_norm)
 				norm_head(x, a->k_norm, dim, a->norm_eps);
-			rotate_head(x, cosine, sine, a->rope_dim);
+			rotate_head(x, cosine, sine, a->rope_dim, a->interleaved);
 			kern_kv_store(kv, kern_kv_key(kv, block, h, offset), kv->block_size,
 				      kern_kv_scale(kv, kv->k, block, h, offset), x);
 			read_head(a, t, a->heads + kv->kv_heads + h, x);

@@ -107,13 +107,25 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 {
 	const struct arch *a = c->model->arch;
 	bool normed = false;
+	const char *what = NULL;
 
 	for (u32 i = 0; i < a->tensor_count; i++)
 		normed |= a->tensors[i].slot == SLOT_ATTN_NORM;
-	if (normed && !(a->traits & ARCH_QK_NORMS))
+	if (!normed)
+		what = "no norms before its blocks";
+	else if (a->traits & ARCH_QK_NORMS)
+		what = "norms over all heads together";
+	else if (a->layer_norm)
+		what = "LayerNorm";
+	else if (a->interleaved)
+		what = "rotary embeddings of neighbouring values";
+	else if (a->ungated)
+		what = "an MLP without a gate";
+	else if (c->model->activation == KERN_RELU_SQUARED)
+		what = "the activation relu2";
+	if (!what)
 		return ERR_OK;
-	return err_set(em, ERR_UNSUPPORTED, "a %s has %s, which devices do not compute: use --device cpu", a->name,
-		       normed ? "norms over all heads together" : "no norms before its blocks");
+	return err_set(em, ERR_UNSUPPORTED, "a %s has %s, which devices do not compute: use --device cpu", a->name, what);
 }
 
 enum err gpu_check(const struct gpu_config *c, struct err_msg *em)

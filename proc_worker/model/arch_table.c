@@ -11,10 +11,11 @@
 #define MIXTRAL_EXPERT LAYER "block_sparse_moe.experts.{}."
 
 /* What most families have in common, by parts. */
-#define EMBEDDINGS \
+#define EMBEDDINGS_BUT_NORM \
 	{SLOT_EMBED, "model.embed_tokens.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}, \
-	{SLOT_FINAL_NORM, "model.norm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE}, \
 	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}
+#define FINAL_NORM(slot, file) {slot, "model." file, DIM_HIDDEN, DIM_NONE, SPLIT_NONE}
+#define EMBEDDINGS EMBEDDINGS_BUT_NORM, FINAL_NORM(SLOT_FINAL_NORM, "norm.weight")
 
 #define NORM(slot, file) {slot, LAYER file, DIM_HIDDEN, DIM_NONE, SPLIT_NONE}
 #define NORMS \
@@ -25,11 +26,11 @@
 	{SLOT_K_NORM, ATTENTION "k_norm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE}
 
 #define ATTENTION_OUT {SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS}
-#define ATTENTION_MATRICES \
+#define ATTENTION_QKV \
 	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS}, \
 	{SLOT_QKV, ATTENTION "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS}, \
-	{SLOT_QKV, ATTENTION "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS}, \
-	ATTENTION_OUT
+	{SLOT_QKV, ATTENTION "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS}
+#define ATTENTION_MATRICES ATTENTION_QKV, ATTENTION_OUT
 #define QKV_BIASES(when) \
 	{SLOT_QKV_BIAS, ATTENTION "q_proj.bias", DIM_HEADS, DIM_NONE, SPLIT_ROWS, when}, \
 	{SLOT_QKV_BIAS, ATTENTION "k_proj.bias", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, when}, \
@@ -105,6 +106,53 @@ static const struct arch_tensor SEED_OSS[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP, MLP_BIASES,
 };
 
+/* Norms with a bias. */
+#define LAYER_NORMS \
+	NORMS, FINAL_NORM(SLOT_FINAL_NORM_BIAS, "norm.bias"), \
+	NORM(SLOT_ATTN_NORM_BIAS, "input_layernorm.bias"), \
+	NORM(SLOT_MLP_NORM_BIAS, "post_attention_layernorm.bias")
+
+#define UNGATED(up, down) \
+	{SLOT_GATE_UP, LAYER "mlp." up ".weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS}, \
+	{SLOT_DOWN, LAYER "mlp." down ".weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS}
+#define UNGATED_BIASES(up, down, when) \
+	{SLOT_GATE_UP_BIAS, LAYER "mlp." up ".bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, when}, \
+	{SLOT_DOWN_BIAS, LAYER "mlp." down ".bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, when}
+
+static const struct arch_tensor STARCODER2[] = {
+	EMBEDDINGS, LAYER_NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	UNGATED("c_fc", "c_proj"), UNGATED_BIASES("c_fc", "c_proj", WHEN_MLP_BIAS),
+};
+
+static const struct arch_tensor STABLELM[] = {
+	EMBEDDINGS, LAYER_NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP,
+};
+
+static const struct arch_tensor NEMOTRON[] = {
+	EMBEDDINGS, LAYER_NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	UNGATED("up_proj", "down_proj"), UNGATED_BIASES("up_proj", "down_proj", WHEN_MLP_BIAS),
+};
+
+static const struct arch_tensor ARCEE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	UNGATED("up_proj", "down_proj"), UNGATED_BIASES("up_proj", "down_proj", WHEN_MLP_BIAS),
+};
+
+static const struct arch_tensor PHI[] = {
+	EMBEDDINGS_BUT_NORM,
+	{SLOT_LM_HEAD_BIAS, "lm_head.bias", DIM_VOCAB, DIM_NONE, SPLIT_ROWS},
+	FINAL_NORM(SLOT_FINAL_NORM, "final_layernorm.weight"), FINAL_NORM(SLOT_FINAL_NORM_BIAS, "final_layernorm.bias"),
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_ATTN_NORM_BIAS, "input_layernorm.bias"),
+	ATTENTION_QKV, QKV_BIASES(WHEN_ALWAYS),
+	{SLOT_ATTN_OUT, ATTENTION "dense.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
+	{SLOT_ATTN_OUT_BIAS, ATTENTION "dense.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	UNGATED("fc1", "fc2"), UNGATED_BIASES("fc1", "fc2", WHEN_ALWAYS),
+};
+
+static const struct arch_tensor COHERE[] = {
+	EMBEDDINGS, NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
+};
+
 static const struct arch_tensor MIXTRAL[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES,
 	EXPERTS("block_sparse_moe.gate.weight", MIXTRAL_EXPERT "w1.weight", MIXTRAL_EXPERT "w3.weight",
@@ -114,16 +162,25 @@ static const struct arch_tensor MIXTRAL[] = {
 /* Fused in the file; each part is divided among the ranks on its own. */
 #define PHI3_QKV ATTENTION "qkv_proj.weight"
 #define PHI3_MLP LAYER "mlp.gate_up_proj.weight"
+#define PHI3_GATE_UP \
+	{SLOT_GATE_UP, PHI3_MLP, DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_GATE_UP}, \
+	{SLOT_GATE_UP, PHI3_MLP, DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_GATE_UP, .before = DIM_INTERMEDIATE}
 static const struct arch_tensor PHI3[] = {
 	EMBEDDINGS, NORMS,
 	{SLOT_QKV, PHI3_QKV, DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_QKV},
 	{SLOT_QKV, PHI3_QKV, DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_QKV, .before = DIM_HEADS},
 	{SLOT_QKV, PHI3_QKV, DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_QKV, .before = DIM_HEADS_KV},
-	ATTENTION_OUT,
-	{SLOT_GATE_UP, PHI3_MLP, DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_GATE_UP},
-	{SLOT_GATE_UP, PHI3_MLP, DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_GATE_UP,
-	 .before = DIM_INTERMEDIATE},
-	MLP_DOWN,
+	ATTENTION_OUT, PHI3_GATE_UP, MLP_DOWN,
+};
+
+static const struct arch_tensor GLM[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), PHI3_GATE_UP, MLP_DOWN,
+};
+
+static const struct arch_tensor GLM4[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), PHI3_GATE_UP, MLP_DOWN,
+	NORM(SLOT_ATTN_POST_NORM, "post_self_attn_layernorm.weight"),
+	NORM(SLOT_MLP_POST_NORM, "post_mlp_layernorm.weight"),
 };
 
 #define GEMMA2_TENSORS \
@@ -178,6 +235,33 @@ static const struct arch ARCHS[] = {
 	 .kv_heads = 32, .window = 4096, .window_pattern = 4, .rope_theta = 10000},
 	{"SeedOssForCausalLM", SEED_OSS, COUNT_OF(SEED_OSS), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .head_dim = 128, .kv_heads = 8, .rope_theta = 10000, .attention_bias = true},
+	{"Starcoder2ForCausalLM", STARCODER2, COUNT_OF(STARCODER2), ARCH_USE_BIAS | ARCH_WINDOW_ALL | ARCH_TIED,
+	 .layer_norm = "norm_epsilon", .ungated = true, .activation = KERN_GELU_TANH,
+	 .kv_heads = 2, .rope_theta = 10000, .attention_bias = true},
+	{"StableLmForCausalLM", STABLELM, COUNT_OF(STABLELM), ARCH_USE_QKV_BIAS | ARCH_PARTIAL_ROTARY,
+	 .layer_norm = "layer_norm_eps", .kv_heads = 32, .rope_theta = 10000, .rotary_share = 0.25f},
+	{"NemotronForCausalLM", NEMOTRON, COUNT_OF(NEMOTRON),
+	 ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_PARTIAL_ROTARY | ARCH_NORM_OFFSET,
+	 .layer_norm = "norm_eps", .ungated = true, .activation = KERN_RELU_SQUARED,
+	 .rope_theta = 10000, .rotary_share = 0.5f},
+	{"ArceeForCausalLM", ARCEE, COUNT_OF(ARCEE), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
+	 .ungated = true, .activation = KERN_RELU_SQUARED, .rope_theta = 10000},
+	{"PhiForCausalLM", PHI, COUNT_OF(PHI), ARCH_PARTIAL_ROTARY,
+	 .layer_norm = "layer_norm_eps", .parallel = true, .ungated = true, .activation = KERN_GELU_TANH,
+	 .rope_theta = 10000, .rotary_share = 0.5f},
+	{"CohereForCausalLM", COHERE, COUNT_OF(COHERE), ARCH_ATTENTION_BIAS | ARCH_TIED | ARCH_LOGIT_SCALE,
+	 .layer_norm = "layer_norm_eps", .parallel = true, .interleaved = true,
+	 .rope_theta = 10000, .logit_scale = 0.0625f},
+	{"Cohere2ForCausalLM", COHERE, COUNT_OF(COHERE),
+	 ARCH_ATTENTION_BIAS | ARCH_TIED | ARCH_LOGIT_SCALE | ARCH_WINDOW_PATTERN | ARCH_WINDOW_ROPE,
+	 .layer_norm = "layer_norm_eps", .parallel = true, .interleaved = true,
+	 .window = 4096, .window_pattern = 4, .rope_theta = 10000, .logit_scale = 0.0625f},
+	{"GlmForCausalLM", GLM, COUNT_OF(GLM), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY,
+	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.5f},
+	{"Glm4ForCausalLM", GLM4, COUNT_OF(GLM4), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY,
+	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.5f},
+	{"Ernie4_5ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_USE_BIAS | ARCH_TIED,
+	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 500000},
 	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
 	 .kv_heads = 8, .rope_theta = 1000000},
 	{"Qwen2MoeForCausalLM", QWEN2_MOE, COUNT_OF(QWEN2_MOE),

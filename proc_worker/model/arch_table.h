@@ -5,13 +5,17 @@
 #define TERCET_PROC_WORKER_MODEL_ARCH_TABLE_H
 
 #include "common/types.h"
+#include "kernels/kernels.h"
 
 /* Weights as the decoder reads them. */
 enum weight_slot {
 	SLOT_EMBED,
 	SLOT_FINAL_NORM,
+	SLOT_FINAL_NORM_BIAS,
 	SLOT_LM_HEAD,
+	SLOT_LM_HEAD_BIAS,
 	SLOT_ATTN_NORM, /* from here on: one a layer */
+	SLOT_ATTN_NORM_BIAS,
 	SLOT_QKV,
 	SLOT_QKV_BIAS,
 	SLOT_Q_NORM,
@@ -20,6 +24,7 @@ enum weight_slot {
 	SLOT_ATTN_OUT_BIAS,
 	SLOT_ATTN_POST_NORM, /* over what attention adds to the residual stream */
 	SLOT_MLP_NORM,
+	SLOT_MLP_NORM_BIAS,
 	SLOT_GATE_UP,
 	SLOT_GATE_UP_BIAS,
 	SLOT_DOWN,
@@ -111,6 +116,9 @@ enum arch_trait {
 	ARCH_WINDOW_LISTED = 1 << 21, /* only those that "layer_types" lists: releases of the family disagree */
 	ARCH_ATTENTION_CAP = 1 << 18, /* "attn_logit_softcapping" */
 	ARCH_EXPERTS_NORM = 1 << 25, /* of ARCH_EXPERTS_ALL: "norm_topk_prob" instead */
+	ARCH_LOGIT_SCALE = 1 << 26,  /* "logit_scale" */
+	ARCH_USE_BIAS = 1 << 27,     /* "use_bias": of attention and MLP */
+	ARCH_USE_QKV_BIAS = 1 << 28, /* "use_qkv_bias" */
 	ARCH_QK_NORMS = 1 << 24, /* norms over all heads of q, and of k, together */
 	ARCH_HEAD_NORMS = 1 << 14, /* norms over the heads of q and k; "use_qk_norm", if it is there, is true */
 };
@@ -120,6 +128,12 @@ struct arch {
 	const struct arch_tensor *tensors;
 	u32 tensor_count;
 	u32 traits;
+	/* What it computes differently and no field says. */
+	const char *layer_norm; /* norms are LayerNorm with this field's epsilon; NULL: RMSNorm with "rms_norm_eps" */
+	bool parallel;		/* attention and MLP read the same norm of the stream, and are added to it together */
+	bool interleaved;	/* rotary embeddings turn neighbours, not halves */
+	bool ungated;		/* the MLP has one matrix before its activation */
+	enum kern_activation activation;
 	/* What the family takes where config.json says nothing. */
 	u32 vocab_size, heads, context; /* 0: config.json must say it */
 	f32 norm_eps;
@@ -131,6 +145,8 @@ struct arch {
 	u32 local_theta; /* of ARCH_LOCAL_ROPE; 0: "rope_theta" is theirs, too */
 	u32 attention_soft_cap, logits_soft_cap; /* 0: none */
 	bool attention_bias;
+	f32 rotary_share; /* "partial_rotary_factor"; 0: 1 */
+	f32 logit_scale;
 };
 
 /* NULL: unknown. */

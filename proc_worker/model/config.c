@@ -124,12 +124,13 @@ static enum err read_activation(struct model_config *c, json_val v, struct err_m
 		     {"gelu_new", KERN_GELU_TANH},
 		     {"gelu_fast", KERN_GELU_TANH},
 		     {"gelu", KERN_GELU},
-		     {"relu", KERN_RELU}};
+		     {"relu", KERN_RELU},
+		     {"relu2", KERN_RELU_SQUARED}};
 	bool named = has(c, ARCH_GELU) && json_present(json_get(v, "hidden_activation"));
 	const char *field = named ? "hidden_activation" : "hidden_act";
 	json_val act = json_get(v, field);
 
-	c->activation = has(c, ARCH_GELU) ? KERN_GELU_TANH : KERN_SILU;
+	c->activation = has(c, ARCH_GELU) ? KERN_GELU_TANH : c->arch->activation;
 	if (!json_present(act) || (has(c, ARCH_GELU) && !named && json_string_equals(act, "gelu")))
 		return ERR_OK;
 	for (size_t i = 0; i < COUNT_OF(known); i++)
@@ -139,7 +140,7 @@ static enum err read_activation(struct model_config *c, json_val v, struct err_m
 		}
 	return err_set(em, ERR_UNSUPPORTED,
 		       "config.json: \"%s\" is '%.64s'; supported: silu, swish, gelu, gelu_pytorch_tanh, gelu_new, "
-		       "gelu_fast, relu",
+		       "gelu_fast, relu, relu2",
 		       field, json_cstr(act, json_type_name(act)));
 }
 
@@ -178,18 +179,31 @@ static enum err read_multipliers(struct model_config *c, json_val v, double eps,
 	return ERR_OK;
 }
 
+static enum err read_eps(const struct model_config *c, json_val v, double *out, struct err_msg *em)
+{
+	const char *name = c->arch->layer_norm ? c->arch->layer_norm : "rms_norm_eps";
+
+	return c->arch->norm_eps > 0 ? config_may_positive(v, name, (double)c->arch->norm_eps, out, em)
+				     : config_need_positive(v, name, out, em);
+}
+
 static enum err read_arithmetic(struct model_config *c, json_val v, struct err_msg *em)
 {
 	double eps = 0, scalar = c->head_dim;
 
-	enum err e = c->arch->norm_eps > 0 ? config_may_positive(v, "rms_norm_eps", (double)c->arch->norm_eps, &eps, em)
-					   : config_need_positive(v, "rms_norm_eps", &eps, em);
+	enum err e = read_eps(c, v, &eps, em);
 	if (!e && has(c, ARCH_ATTENTION_BIAS))
 		e = config_may_bool(v, "attention_bias", c->arch->attention_bias, &c->attention_bias, em);
 	if (!e && has(c, ARCH_QKV_BIAS))
 		e = config_may_bool(v, "qkv_bias", true, &c->attention_bias, em);
 	if (!e && has(c, ARCH_MLP_BIAS))
 		e = config_may_bool(v, "mlp_bias", false, &c->mlp_bias, em);
+	if (!e && has(c, ARCH_USE_QKV_BIAS))
+		e = config_may_bool(v, "use_qkv_bias", false, &c->attention_bias, em);
+	if (!e && has(c, ARCH_USE_BIAS)) {
+		e = config_may_bool(v, "use_bias", c->arch->attention_bias, &c->attention_bias, em);
+		c->mlp_bias = c->attention_bias;
+	}
 	if (!e && has(c, ARCH_SOFT_CAPS))
 		e = config_may_positive(v, "query_pre_attn_scalar", 256, &scalar, em);
 	if (!e && has(c, ARCH_ATTENTION_CAP))
@@ -203,6 +217,11 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 	c->embed_scale = has(c, ARCH_EMBED_SCALE) ? (f32)sqrt(c->hidden) : 1;
 	c->attention_scale = (f32)(1 / sqrt(scalar));
 	c->logits_scale = 1;
+	if (!e && has(c, ARCH_LOGIT_SCALE)) {
+		double scale;
+		e = config_may_positive(v, "logit_scale", (double)c->arch->logit_scale, &scale, em);
+		c->logits_scale = (f32)scale;
+	}
 	return !e && has(c, ARCH_MULTIPLIERS) ? read_multipliers(c, v, eps, em) : e;
 }
 

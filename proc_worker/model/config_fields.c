@@ -106,6 +106,7 @@ static const struct {
 	{"sliding_window_size", ARCH_WINDOW_EVEN, NAN},
 	{"use_sliding_window", ARCH_WINDOW_UPPER | ARCH_NO_ROPE | ARCH_WINDOW_LISTED, NAN},
 	{"sliding_window_pattern", ARCH_WINDOW_PATTERN, NAN},
+	{"layer_switch", ARCH_WINDOW_PATTERN, NAN},
 	{"rope_local_base_freq", ARCH_LOCAL_ROPE, NAN},
 	{"no_rope_layers", ARCH_NO_ROPE, NAN},
 	{"no_rope_layer_interval", ARCH_NO_ROPE, NAN},
@@ -130,7 +131,11 @@ static const struct {
 	{"attention_out_bias", 0, 0},
 	{"full_attn_mod", 0, 1},
 	{"interpolate_factor", 0, 1},
-	{"logit_scale", 0, 1},
+	{"logit_scale", ARCH_LOGIT_SCALE, 1},
+	{"use_bias", ARCH_USE_BIAS, 0},
+	{"use_qkv_bias", ARCH_USE_QKV_BIAS, 0},
+	{"use_parallel_residual", 0, NAN},
+	{"qk_layernorm", 0, NAN},
 	{"num_nextn_predict_layers", 0, 0},
 	{"n_shared_experts", 0, 0},
 	{"rotary_pct", 0, 1},
@@ -143,6 +148,21 @@ static const struct {
 	bool value;
 } FIXED[] = {
 	{"use_qk_norm", ARCH_HEAD_NORMS, true},
+	{"use_qk_norm", ARCH_LOGIT_SCALE, false},
+	{"use_gated_activation", ARCH_LOGIT_SCALE, true},
+	{"use_parallel_block", ARCH_LOGIT_SCALE, true},
+	{"use_parallel_embedding", ARCH_LOGIT_SCALE, false},
+	{"use_embedding_sharing", ARCH_LOGIT_SCALE, true},
+};
+
+/* The same in words. */
+static const struct {
+	const char *name, *value;
+} FIXED_WORDS[] = {
+	{"mlp_type", "default"},
+	{"norm_type", "layer_norm"},
+	{"order_of_interleaved_layers", "local_attn_first"},
+	{"position_embedding_type", "rope_gptj"},
 };
 
 /* Fields that say nothing about the computation of logits: training, generation, book-keeping. */
@@ -226,6 +246,11 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" must be %s for %s", name,
 				       FIXED[i].value ? "true" : "false", arch->name);
 		}
+	if (arch->layer_norm && !strcmp(name, arch->layer_norm))
+		return ERR_OK;
+	for (size_t i = 0; i < COUNT_OF(FIXED_WORDS); i++)
+		if (!strcmp(FIXED_WORDS[i].name, name) && arch->layer_norm && json_string_equals(value, FIXED_WORDS[i].value))
+			return ERR_OK;
 	for (size_t i = 0; i < COUNT_OF(USED); i++) {
 		if (strcmp(USED[i].name, name) != 0)
 			continue;

@@ -263,7 +263,8 @@ static enum err read_dim(struct model_config *c, json_val v, json_val scaling, s
 	json_val place = json_present(json_get(scaling, "partial_rotary_factor")) ? scaling : v;
 	double share;
 
-	enum err e = config_may_positive(place, "partial_rotary_factor", 1, &share, em);
+	double usual = c->arch->rotary_share > 0 ? (double)c->arch->rotary_share : 1;
+	enum err e = config_may_positive(place, "partial_rotary_factor", usual, &share, em);
 	if (e)
 		return e;
 	c->rope.dim = (u32)(c->head_dim * (share < 1 ? share : 1));

@@ -106,9 +106,17 @@ static enum err failed(enum err e, const char *op, struct err_msg *em)
 }
 
 static enum err norm(struct decoder *d, float *out, float *x, const float *add, const float *weight,
-		     u32 tokens, struct err_msg *em)
+		     const float *bias, u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
+	struct kern_layernorm_args layer = {.out = out,
+					    .x = x,
+					    .add = add,
+					    .weight = weight,
+					    .bias = bias,
+					    .eps = c->model->norm_eps,
+					    .tokens = tokens,
+					    .hidden = c->model->hidden};
 	struct kern_rmsnorm_args a = {.out = out,
 				      .x = x,
 				      .add = add,
@@ -117,14 +125,16 @@ static enum err norm(struct decoder *d, float *out, float *x, const float *add, 
 				      .tokens = tokens,
 				      .hidden = c->model->hidden};
 
-	return failed(c->ops->rmsnorm(c->ctx, &a), "rmsnorm", em);
+	return c->model->arch->layer_norm ? failed(c->ops->layernorm(c->ctx, &layer), "layernorm", em)
+					  : failed(c->ops->rmsnorm(c->ctx, &a), "rmsnorm", em);
 }
 
 /* What a block reads, after adding `add` to the stream. */
-static enum err block_input(struct decoder *d, const float *add, const float *weight, u32 tokens, struct err_msg *em)
+static enum err block_input(struct decoder *d, const float *add, const float *weight, const float *bias, u32 tokens,
+			    struct err_msg *em)
 {
 	d->input = weight ? d->normed : d->x;
-	return norm(d, weight ? d->normed : NULL, d->x, add, weight, tokens, em);
+	return norm(d, weight ? d->normed : NULL, d->x, add, weight, bias, tokens, em);
 }
 
 /* The matrix that a step reads after `w` of layer `index`; NULL where it depends on more than the layer. After the
@@ -217,6 +227,8 @@ static void narrow(struct decoder *d, const struct inputs *in)
 		u32 token = in->query_start[r + 1] - 1;
 		d->last[r] = token;
 		memmove(d->x + r * hidden, d->x + token * hidden, hidden * sizeof(float));
+		if (d->config.model->arch->parallel) /* the MLP reads it once more */
+			memmove(d->normed + r * hidden, d->normed + token * hidden, hidden * sizeof(float));
 		memmove(d->q + r * heads, d->q + token * heads, heads * sizeof(float));
 	}
 }
@@ -275,7 +287,8 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 					 .kv = *kv,
 					 .tokens = in->tokens,
 					 .heads = c->shard->heads,
-					 .rope_dim = flags & LAYER_NO_ROPE ? 0 : c->model->rope.dim};
+					 .rope_dim = flags & LAYER_NO_ROPE ? 0 : c->model->rope.dim,
+					 .interleaved = c->model->arch->interleaved};
 	struct kern_attention_args attention = {.out = d->attended,
 						.q = d->q,
 						.kv = *kv,
@@ -310,7 +323,8 @@ static enum err activate(struct decoder *d, u32 tokens, struct err_msg *em)
 				      .gate_up = d->gate_up,
 				      .tokens = tokens,
 				      .size = c->shard->intermediate,
-				      .act = c->model->activation};
+				      .act = c->model->activation,
+				      .ungated = c->model->arch->ungated};
 
 	return failed(c->ops->act_mul(c->ctx, &a), "act_mul", em);
 }
@@ -318,7 +332,7 @@ static enum err activate(struct decoder *d, u32 tokens, struct err_msg *em)
 /* What a block adds to the residual stream goes through a norm of its own in some families. */
 static enum err post_norm(struct decoder *d, const float *weight, u32 tokens, struct err_msg *em)
 {
-	return weight ? norm(d, d->delta, d->delta, NULL, weight, tokens, em) : ERR_OK;
+	return weight ? norm(d, d->delta, d->delta, NULL, weight, NULL, tokens, em) : ERR_OK;
 }
 
 static enum err attention_block(struct decoder *d, u32 index, const struct inputs *in,
@@ -327,7 +341,7 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	u32 tokens = in->tokens;
 
-	enum err e = block_input(d, index ? d->delta : NULL, w->attn_norm, tokens, em);
+	enum err e = block_input(d, index ? d->delta : NULL, w->attn_norm, w->attn_norm_bias, tokens, em);
 	if (!e)
 		e = product(d, d->qkv, d->input, &w->qkv, NULL, index, tokens, em);
 	if (!e)
@@ -375,7 +389,10 @@ static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_m
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	bool has_experts = d->config.model->layer_flags[index] & LAYER_EXPERTS;
 
-	enum err e = block_input(d, d->delta, w->mlp_norm, tokens, em);
+	bool parallel = d->config.model->arch->parallel; /* what attention read is read again */
+
+	enum err e = parallel ? norm(d, NULL, d->x, d->delta, NULL, NULL, tokens, em)
+			      : block_input(d, d->delta, w->mlp_norm, w->mlp_norm_bias, tokens, em);
 	if (!e)
 		e = has_experts ? experts(d, w, tokens, em) : mlp(d, index, tokens, em);
 	return e ? e : post_norm(d, w->mlp_post_norm, tokens, em);
@@ -440,8 +457,8 @@ static enum err shared_logits(struct decoder *d, u32 count, struct err_msg *em)
 	for (u32 first = 0; !e && first < count; first += step) {
 		u32 n = count - first < step ? count - first : step;
 		e = product(d, collectives_buffer(c->collectives),
-			    d->picked_normed + (size_t)first * c->model->hidden, &c->weights->lm_head, NULL,
-			    0, n, em);
+			    d->picked_normed + (size_t)first * c->model->hidden, &c->weights->lm_head,
+			    c->weights->lm_head_bias, 0, n, em);
 		if (!e)
 			e = gather_logits(d, first, n, em);
 	}
@@ -494,11 +511,13 @@ enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float *
 		memcpy(d->picked + i * hidden, d->x + at * hidden, hidden * sizeof(float));
 		memcpy(d->picked_delta + i * hidden, d->delta + at * hidden, hidden * sizeof(float));
 	}
-	enum err e = norm(d, d->picked_normed, d->picked, d->picked_delta, c->weights->final_norm, count, em);
+	enum err e = norm(d, d->picked_normed, d->picked, d->picked_delta, c->weights->final_norm,
+			  c->weights->final_norm_bias, count, em);
 	if (!e)
 		e = c->collectives
 			    ? shared_logits(d, count, em)
-			    : product(d, d->logits, d->picked_normed, &c->weights->lm_head, NULL, 0, count, em);
+			    : product(d, d->logits, d->picked_normed, &c->weights->lm_head, c->weights->lm_head_bias, 0,
+				      count, em);
 	if (!e)
 		e = cap_logits(d, count, em);
 	if (e)

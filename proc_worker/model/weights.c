@@ -164,6 +164,8 @@ static enum err load_all(struct loader *l, struct model_weights *w, struct err_m
 
 	if (!e)
 		e = load_slot(l, SLOT_FINAL_NORM, 0, w, em);
+	if (!e)
+		e = load_slot(l, SLOT_FINAL_NORM_BIAS, 0, w, em);
 	for (u32 i = 0; !e && i < w->layer_count; i++) {
 		for (u32 slot = SLOT_LAYER_FIRST; !e && slot < SLOT_COUNT; slot++)
 			e = load_slot(l, slot, i, &w->layers[i], em);
@@ -172,6 +174,8 @@ static enum err load_all(struct loader *l, struct model_weights *w, struct err_m
 	}
 	if (!e)
 		e = load_slot(l, SLOT_LM_HEAD, 0, w, em);
+	if (!e)
+		e = load_slot(l, SLOT_LM_HEAD_BIAS, 0, w, em);
 	ASSERT(e || l->used == w->memory_bytes);
 	return e;
 }

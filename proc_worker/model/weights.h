@@ -9,6 +9,7 @@
 
 /* NULL, or zeroed, is what the family or the layer does not have. Norms have their offset in them. */
 struct layer_weights {
+	const float *attn_norm_bias;  /* [hidden] of a LayerNorm, or NULL */
 	const float *attn_norm;	      /* [hidden]; NULL: the block reads the stream itself */
 	struct kern_weight qkv;	      /* [(heads + 2 kv_heads) * head_dim][hidden] */
 	const float *qkv_bias;	      /* [(heads + 2 kv_heads) * head_dim] */
@@ -16,8 +17,8 @@ struct layer_weights {
 	struct kern_weight attn_out;
 	const float *attn_out_bias;  /* [hidden], whole on every rank */
 	const float *attn_post_norm; /* [hidden] */
-	const float *mlp_norm;
-	struct kern_weight gate_up; /* [2 intermediate][hidden] */
+	const float *mlp_norm, *mlp_norm_bias;
+	struct kern_weight gate_up; /* [2 intermediate][hidden], of an MLP without gate [intermediate] */
 	const float *gate_up_bias;  /* [2 intermediate] */
 	struct kern_weight down;
 	const float *down_bias; /* [hidden], whole on every rank */
@@ -31,8 +32,9 @@ struct layer_weights {
 struct model_weights {
 	const void *embed; /* [vocab_rows][hidden]; may lie in the mapped checkpoint */
 	enum kern_dtype embed_dtype;
-	const float *final_norm;
+	const float *final_norm, *final_norm_bias;
 	struct kern_weight lm_head; /* [vocab_rows][hidden] */
+	const float *lm_head_bias;  /* [vocab_rows] */
 	struct layer_weights *layers;
 	u32 layer_count;
 	u32 expert_count;

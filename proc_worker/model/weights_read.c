@@ -132,7 +132,7 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 		kern_convert(out + done, KERN_F32, src, st->dtype, rows.count);
 		done += rows.count;
 	}
-	float factor = slot == SLOT_FINAL_NORM ? p->config->logits_scale : 1;
+	float factor = slot == SLOT_FINAL_NORM || slot == SLOT_FINAL_NORM_BIAS || slot == SLOT_LM_HEAD_BIAS ? p->config->logits_scale : 1;
 	for (u32 i = 0; i < done && (offset != 0 || factor != 1); i++)
 		out[i] = (out[i] + offset) * factor; /* of what lm_head reads, and so of the logits */
 	return ERR_OK;

@@ -13,7 +13,7 @@ enum { BLOCKS = 64 };
 struct rope_case {
 	u32 heads, kv_heads, head_dim, rope_dim, block_size, tokens;
 	enum kern_dtype type;
-	bool bias, norm;
+	bool bias, norm, interleaved;
 };
 
 /* Head `head` of token `t` as it has to come out. */
@@ -21,7 +21,7 @@ static void rope_want(const struct kern_rope_kv_args *a, u32 t, u32 head, double
 {
 	u32 dim = a->kv.head_dim, all = a->heads + 2 * a->kv.kv_heads, half = a->rope_dim / 2;
 	const float *norm = head < a->heads ? a->q_norm : a->k_norm;
-	double sum = 0;
+	double sum = 0, pairs[1024];
 	for (u32 i = 0; i < dim; i++) {
 		x[i] = a->qkv[((size_t)t * all + head) * dim + i];
 		if (a->bias)
@@ -32,8 +32,10 @@ static void rope_want(const struct kern_rope_kv_args *a, u32 t, u32 head, double
 		return;
 	for (u32 i = 0; i < dim && norm; i++)
 		x[i] = x[i] / sqrt(sum / dim + (double)a->norm_eps) * norm[i];
+	for (u32 i = 0; i < 2 * half; i++)
+		pairs[i] = x[a->interleaved ? i % half * 2 + i / half : i];
 	for (u32 i = 0; i < half; i++) {
-		double low = x[i], high = x[i + half];
+		double low = pairs[i], high = pairs[i + half];
 		double cosine = a->cos[a->positions[t] * half + i], sine = a->sin[a->positions[t] * half + i];
 		x[i] = low * cosine - high * sine;
 		x[i + half] = high * cosine + low * sine;
@@ -121,7 +123,8 @@ static void rope_inputs(struct check *c, const struct rope_case *r, struct kern_
 					.slots = slots,
 					.tokens = r->tokens,
 					.heads = r->heads,
-					.rope_dim = r->rope_dim};
+					.rope_dim = r->rope_dim,
+					.interleaved = r->interleaved};
 	float *qkv = check_floats(c, (size_t)r->tokens * all * r->head_dim, false);
 	if (r->tokens > 4 && !r->bias) /* a token of zeros and one of very small numbers */
 		for (u32 i = 0; i < all * r->head_dim; i++) {
@@ -198,9 +201,11 @@ static void rope_case(struct check *c, u32 target, const struct rope_case *r)
 	if (!problem)
 		problem = rope_rest_untouched(c, &a);
 	check_case_end(c, problem,
-		       "rope_kv=%s %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d",
+		       "rope_kv=%s %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d "
+		       "interleaved=%d",
 		       c->targets[target].ops.rope_kv_variant, check_kv_name(r->type), r->tokens, r->heads,
-		       r->kv_heads, r->head_dim, r->rope_dim, r->block_size, r->bias, r->norm);
+		       r->kv_heads, r->head_dim, r->rope_dim, r->block_size, r->bias, r->norm,
+		       r->interleaved);
 }
 
 /* ---------------------------------------------------------------- attention */
@@ -537,6 +542,8 @@ void check_attention(struct check *c)
 		{3, 3, 20, 10, 16, 33, KERN_BF16, true, true},
 		{6, 2, 40, 36, 48, 17, KERN_F32, false, false},
 		{2, 1, 32, 32, 16, 0, KERN_BF16, false, false},
+		{4, 2, 64, 64, 16, 9, KERN_F32, false, true, true},
+		{3, 1, 80, 34, 16, 21, KERN_BF16, true, false, true},
 	};
 	for (u32 i = 0; i < c->target_count; i++) {
 		for (u32 r = 0; r < COUNT_OF(ropes) * 3 && CHECK_DISTINCT(c, i, rope_kv); r++) {

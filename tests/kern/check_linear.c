@@ -1,4 +1,5 @@
-/* Checks of embedding, rmsnorm, the norms over all heads and act_mul against formulas in double. */
+/* Checks of embedding, rmsnorm, layernorm, the norms over all heads and act_mul against formulas in double.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -109,6 +110,67 @@ static void rmsnorm_case(struct check *c, u32 target, u32 tokens, u32 hidden, bo
 		       c->targets[target].ops.rmsnorm_variant, tokens, hidden, outliers, add, norm);
 }
 
+/* ---------------------------------------------------------------- layernorm */
+
+static void layernorm_want(const struct kern_layernorm_args *a, const float *x, double *want, double *scale)
+{
+	for (u32 t = 0; t < a->tokens; t++) {
+		const float *row = x + (size_t)t * a->hidden;
+		double mean = 0, square = 0, largest = 0;
+		for (u32 i = 0; i < a->hidden; i++) {
+			mean += (double)row[i] / a->hidden;
+			largest = fmax(largest, fabs((double)row[i]));
+		}
+		for (u32 i = 0; i < a->hidden; i++)
+			square += (row[i] - mean) * (row[i] - mean) / a->hidden;
+		double deviation = sqrt(square + (double)a->eps);
+		for (u32 i = 0; i < a->hidden; i++) {
+			double bias = a->bias ? (double)a->bias[i] : 0;
+			size_t at = (size_t)t * a->hidden + i;
+			want[at] = (row[i] - mean) / deviation * a->weight[i] + bias;
+			/* the mean is rounded as the largest is */
+			scale[at] = largest / deviation * fabs((double)a->weight[i]) + fabs(bias) + 1e-30;
+		}
+	}
+}
+
+static void layernorm_case(struct check *c, u32 target, u32 tokens, u32 hidden, u32 kind)
+{
+	size_t count = (size_t)tokens * hidden, bytes = count * sizeof(float);
+	float *before = check_floats(c, count, kind & 1), *after = check_alloc(c, bytes),
+	      *x = check_alloc(c, bytes);
+	float *out[CHECK_POOLS + 1];
+	double *want = check_alloc(c, count * sizeof(double)),
+	       *scale = check_alloc(c, count * sizeof(double));
+	struct kern_layernorm_args a = {.x = x, .eps = 1e-5f, .tokens = tokens, .hidden = hidden};
+	const char *problem = NULL;
+	a.weight = check_floats(c, hidden, false);
+	a.bias = kind & 1 ? check_floats(c, hidden, false) : NULL;
+	a.add = kind & 2 ? check_floats(c, count, false) : NULL;
+	for (size_t i = 0; i < count; i++) {
+		before[i] += kind & 2 ? 3 : 0; /* a mean far from 0 */
+		after[i] = before[i] + (a.add ? a.add[i] : 0);
+	}
+	layernorm_want(&a, after, want, scale);
+	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
+		memcpy(x, before, bytes);
+		out[run] = check_alloc(c, bytes);
+		a.out = kind & 4 ? NULL : out[run];
+		if (c->targets[target].ops.layernorm(&ctx, &a) != ERR_OK)
+			problem = "an error";
+		else if (memcmp(x, after, bytes) != 0)
+			problem = "the residual is not x + add";
+		else if (a.out && memcmp(out[0], out[run], bytes) != 0)
+			problem = "another run gives other bits";
+	}
+	if (!problem && a.out)
+		problem = check_close(out[0], want, scale, count, 2e-6);
+	check_case_end(c, problem, "layernorm=%s tokens=%u hidden=%u kind=%u",
+		       c->targets[target].ops.layernorm_variant, tokens, hidden, kind);
+}
+
 /* ---------------------------------------------------------------- qk_squares, qk_norm */
 
 /* A row of the projection: q, k, and `rest` values behind them that stay as they are. */
@@ -216,7 +278,8 @@ static void check_qk(struct check *c, u32 target)
 
 /* ---------------------------------------------------------------- act_mul */
 
-static void act_mul_case(struct check *c, u32 target, enum kern_activation act, u32 tokens, u32 size)
+static void act_mul_case(struct check *c, u32 target, enum kern_activation act, u32 tokens, u32 size,
+			 bool ungated)
 {
 	size_t count = (size_t)tokens * size;
 	float *in = check_floats(c, 2 * count, true);
@@ -226,7 +289,8 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 	const char *problem = NULL;
 	for (u32 t = 0; t < tokens; t++)
 		for (u32 i = 0; i < size; i++) {
-			double x = in[(size_t)t * 2 * size + i], up = in[((size_t)t * 2 + 1) * size + i], y;
+			double x = in[(size_t)t * (ungated ? 1 : 2) * size + i], y;
+			double up = ungated ? 1 : (double)in[((size_t)t * 2 + 1) * size + i];
 			if (act == KERN_SILU)
 				y = x / (1 + exp(-x));
 			else if (act == KERN_GELU_TANH)
@@ -234,7 +298,7 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 			else if (act == KERN_GELU)
 				y = 0.5 * x * (1 + erf(x / sqrt(2)));
 			else
-				y = fmax(x, 0);
+				y = fmax(x, 0) * (act == KERN_RELU_SQUARED ? x : 1);
 			want[(size_t)t * size + i] = y * up;
 			scale[(size_t)t * size + i] = (fabs(y) + fmin(fabs(x), 1) * 0.1) * fabs(up) + 1e-30;
 		}
@@ -242,8 +306,12 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
 		out[run] = check_alloc(c, count * sizeof(float));
-		struct kern_act_mul_args a = {
-			.out = out[run], .gate_up = in, .tokens = tokens, .size = size, .act = act};
+		struct kern_act_mul_args a = {.out = out[run],
+					      .gate_up = in,
+					      .tokens = tokens,
+					      .size = size,
+					      .act = act,
+					      .ungated = ungated};
 		if (c->targets[target].ops.act_mul(&ctx, &a) != ERR_OK)
 			problem = "an error";
 		else if (memcmp(out[0], out[run], count * sizeof(float)) != 0)
@@ -251,8 +319,8 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 	}
 	if (!problem)
 		problem = check_close(out[0], want, scale, count, 2e-6);
-	check_case_end(c, problem, "act_mul=%s act=%d tokens=%u size=%u",
-		       c->targets[target].ops.act_mul_variant, act, tokens, size);
+	check_case_end(c, problem, "act_mul=%s act=%d tokens=%u size=%u ungated=%d",
+		       c->targets[target].ops.act_mul_variant, act, tokens, size, ungated);
 }
 
 void check_linear(struct check *c)
@@ -263,10 +331,11 @@ void check_linear(struct check *c)
 		if (CHECK_DISTINCT(c, i, qk_norm))
 			check_qk(c, i);
 		if (CHECK_DISTINCT(c, i, act_mul)) { /* rows that threads share */
-			act_mul_case(c, i, KERN_SILU, 1, 8205);
-			act_mul_case(c, i, KERN_GELU_TANH, 3, 4097);
-			act_mul_case(c, i, KERN_GELU, 2, 4103);
-			act_mul_case(c, i, KERN_RELU, 1, 4100);
+			act_mul_case(c, i, KERN_SILU, 1, 8205, false);
+			act_mul_case(c, i, KERN_GELU_TANH, 3, 4097, false);
+			act_mul_case(c, i, KERN_GELU, 2, 4103, false);
+			act_mul_case(c, i, KERN_RELU, 1, 4100, false);
+			act_mul_case(c, i, KERN_GELU_TANH, 2, 4105, true);
 		}
 		for (u32 w = 0; w < COUNT_OF(widths); w++)
 			for (u32 t = 0; t < COUNT_OF(tokens); t++) {
@@ -278,11 +347,15 @@ void check_linear(struct check *c)
 					for (u32 bits = 0; bits < 8; bits++)
 						rmsnorm_case(c, i, tokens[t], widths[w], bits & 1, bits & 2,
 							     bits & 4);
+				for (u32 kind = 0; kind < 8 && CHECK_DISTINCT(c, i, layernorm); kind++)
+					layernorm_case(c, i, tokens[t], widths[w], kind);
 				if (CHECK_DISTINCT(c, i, act_mul)) {
-					act_mul_case(c, i, KERN_SILU, tokens[t], widths[w]);
-					act_mul_case(c, i, KERN_GELU_TANH, tokens[t], widths[w]);
-					act_mul_case(c, i, KERN_GELU, tokens[t], widths[w]);
-					act_mul_case(c, i, KERN_RELU, tokens[t], widths[w]);
+					act_mul_case(c, i, KERN_SILU, tokens[t], widths[w], false);
+					act_mul_case(c, i, KERN_GELU_TANH, tokens[t], widths[w], false);
+					act_mul_case(c, i, KERN_GELU, tokens[t], widths[w], false);
+					act_mul_case(c, i, KERN_RELU, tokens[t], widths[w], false);
+					act_mul_case(c, i, KERN_RELU_SQUARED, tokens[t], widths[w], t % 2);
+					act_mul_case(c, i, KERN_GELU, tokens[t], widths[w], true);
 				}
 			}
 	}

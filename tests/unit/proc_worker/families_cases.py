@@ -15,7 +15,15 @@ EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 
            "mlp_only_layers": [], "norm_topk_prob": True, "output_router_logits": False, "router_aux_loss_coef": 0.001}
 GEMMA = {"head_dim": 12, "hidden_act": MISSING, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
          "attention_bias": False, "pad_token_id": 0, "rms_norm_eps": 1e-6}
+
+
+def LAYER_NORM(field):
+    return {"rms_norm_eps": MISSING, field: 1e-5}
+
+
 WINDOWED = ["sliding_attention", "sliding_attention", "full_attention"]
+# Families whose heads are hidden_size / num_attention_heads.
+SQUARE = ("starcoder2", "stablelm", "phi", "cohere", "cohere2")
 
 FAMILIES = {
     "llama": {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1,
@@ -55,6 +63,29 @@ FAMILIES = {
                 "layer_types": ["full_attention"] * 3, "tie_word_embeddings": True},
     "seed_oss": {"architectures": ["SeedOssForCausalLM"], "head_dim": 12, "attention_bias": True, "mlp_bias": False,
                  "attention_out_bias": False, "residual_dropout": 0.1, "pretraining_tp": 1},
+    "starcoder2": {"architectures": ["Starcoder2ForCausalLM"], **LAYER_NORM("norm_epsilon"), "sliding_window": 8,
+                   "hidden_act": "gelu_pytorch_tanh", "use_bias": True, "mlp_type": "default", "norm_type": "layer_norm",
+                   "embedding_dropout": 0.0, "residual_dropout": 0.0, "tie_word_embeddings": True},
+    "stablelm": {"architectures": ["StableLmForCausalLM"], **LAYER_NORM("layer_norm_eps"), "partial_rotary_factor": 0.4,
+                 "use_qkv_bias": False, "qk_layernorm": False, "use_parallel_residual": False, "hidden_dropout": 0.0},
+    "nemotron": {"architectures": ["NemotronForCausalLM"], **LAYER_NORM("norm_eps"), "partial_rotary_factor": 0.4,
+                 "hidden_act": "relu2", "attention_bias": False, "mlp_bias": False},
+    "arcee": {"architectures": ["ArceeForCausalLM"], "hidden_act": "relu2", "attention_bias": False, "mlp_bias": False,
+              "rope_scaling": None},
+    "phi": {"architectures": ["PhiForCausalLM"], **LAYER_NORM("layer_norm_eps"), "partial_rotary_factor": 0.4,
+            "hidden_act": "gelu_new", "qk_layernorm": False, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "rope_scaling": None},
+    "cohere": {"architectures": ["CohereForCausalLM"], **LAYER_NORM("layer_norm_eps"), "logit_scale": 0.3,
+               "use_qk_norm": False, "attention_bias": False, "tie_word_embeddings": True, "model_max_length": 131072},
+    "cohere2": {"architectures": ["Cohere2ForCausalLM"], **LAYER_NORM("layer_norm_eps"), "logit_scale": 0.25,
+                "attention_bias": False, "tie_word_embeddings": True, "sliding_window": 8, "sliding_window_pattern": 2,
+                "rotary_pct": 1.0, "position_embedding_type": "rope_gptj", "use_gated_activation": True,
+                "use_parallel_block": True, "order_of_interleaved_layers": "local_attn_first", "layer_switch": 2},
+    "glm": {"architectures": ["GlmForCausalLM"], "head_dim": 12, "partial_rotary_factor": 0.5, "attention_bias": True,
+            "pad_token_id": 0},
+    "glm4": {"architectures": ["Glm4ForCausalLM"], "head_dim": 12, "partial_rotary_factor": 0.5, "attention_bias": True,
+            "pad_token_id": 0},
+    "ernie4_5": {"architectures": ["Ernie4_5ForCausalLM"], "head_dim": 12, "use_bias": False, "rope_theta": 500000,
+                 "tie_word_embeddings": True},
     "smollm3": {"architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "mlp_bias": False,
                 "pad_token_id": 0, "no_rope_layers": [1, 1, 0], "no_rope_layer_interval": 3, "rope_scaling": None,
                 "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": True,
@@ -196,6 +227,23 @@ def family_cases(family):
                          "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]}
         yield "pattern", {"sliding_window": 8, "sliding_window_pattern": 2, "layer_types": MISSING}
         yield "llg", {"sliding_window": 8, "sliding_window_pattern": "LLG", "layer_types": WINDOWED}
+    if family in ("stablelm", "nemotron", "glm", "glm4", "phi"):
+        yield "partial-default", {"partial_rotary_factor": MISSING, "hidden_size": 64} if "glm" not in family else {
+            "partial_rotary_factor": MISSING}
+    if family == "starcoder2":
+        yield "no-bias", {"use_bias": False}
+        yield "no-window", {"sliding_window": None}
+    if family == "stablelm":
+        yield "qkv-bias", {"use_qkv_bias": True}
+    if family in ("nemotron", "arcee", "cohere"):
+        yield "biases", {"attention_bias": True} if family == "cohere" else {"attention_bias": True, "mlp_bias": True}
+    if family in ("glm", "glm4"):
+        yield "no-bias", {"attention_bias": False}
+    if family == "cohere2":
+        yield "types", {"sliding_window_pattern": MISSING, "layer_switch": MISSING, "layer_types": WINDOWED}
+        yield "pattern-missing", {"sliding_window_pattern": MISSING, "layer_switch": MISSING, "num_hidden_layers": 5}
+    if family == "ernie4_5":
+        yield "biases", {"use_bias": True}
     if family == "seed_oss":
         yield "no-bias", {"attention_bias": False}
         yield "mlp-bias", {"mlp_bias": True}
@@ -225,11 +273,12 @@ def cases():
     """(name, family, config.json, save options)"""
     for family in FAMILIES:
         ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite") else []
-        if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss"):
+        if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss", "arcee",
+                      "cohere", "ernie4_5", "phi", "glm4"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
         if family == "phi3":
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
-        if family in ("gemma3_text", "olmo3"):
+        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm"):
             ropes = [("none", {})]
         for name, changes in ropes:
             if family == "mixtral":  # transformers' formulas want it
@@ -245,14 +294,16 @@ def cases():
                     continue
             elif gelu and name.startswith("act-"):
                 changes = {**{"hidden_activation": changes["hidden_act"]}, "hidden_act": MISSING}
-            if family in ("phi3", "granite", "smollm3", "qwen2_moe", "qwen2", "olmoe") and name == "head-dim":
+            if family in ("phi3", "granite", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE) and name == "head-dim":
                 continue
             if name == "kv-missing" and family != "llama":
                 continue
             if name == "head-dim-null" and family not in ("llama", "mistral", "mixtral"):
                 continue
-            if name == "odd" and family in ("phi3", "granite", "smollm3", "qwen2_moe", "qwen2", "olmoe"):
+            if name == "odd" and family in ("phi3", "granite", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE):
                 changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
+            if family in ("glm", "glm4", "nemotron") and "head_dim" in changes:  # an even part of it turns
+                changes = {**changes, "head_dim": 20}
             if name == "odd" and family.endswith("_moe"):
                 changes = {**changes, "moe_intermediate_size": 21, "shared_expert_intermediate_size":
                            27 if family == "qwen2_moe" else MISSING}

@@ -6,10 +6,10 @@
 
 #include "proc_worker/model/rope.h"
 
-#define SIZES                                                                                            \
+#define SIZES_ALONE                                                                                      \
 	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 4, " \
-	"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128, "     \
-	"\"rms_norm_eps\": 1e-6"
+	"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128"
+#define SIZES SIZES_ALONE ", \"rms_norm_eps\": 1e-6"
 
 #define QWEN_EXPERTS "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24"
 
@@ -245,6 +245,56 @@ Test(config, of_a_model_with_parts_for_images_the_language_part_is_read)
 	cr_assert_neq(parse_text(&c, text, &em), ERR_OK);
 }
 
+/* Families with LayerNorm name its epsilon themselves. */
+static enum err parse_layer_norm(struct model_config *c, const char *family, const char *more, struct err_msg *em)
+{
+	char text[2048];
+
+	snprintf(text, sizeof(text), "{\"architectures\": [\"%s\"], " SIZES_ALONE ", %s}", family, more);
+	return parse_text(c, text, em);
+}
+
+Test(config, layer_norms_have_the_epsilon_of_their_family)
+{
+	static struct model_config c;
+	struct err_msg em;
+
+	cr_assert_eq(parse_layer_norm(&c, "Starcoder2ForCausalLM", "\"norm_epsilon\": 1e-4", &em), ERR_OK, "%s", em.text);
+	cr_assert(c.attention_bias && c.mlp_bias && c.activation == KERN_GELU_TANH && c.tied_embeddings && !c.window);
+	cr_assert_float_eq(c.norm_eps, 1e-4, 1e-9);
+	cr_assert_eq(parse_layer_norm(&c, "Starcoder2ForCausalLM", "\"layer_norm_eps\": 1e-4", &em), ERR_FORMAT);
+	cr_assert(strstr(em.text, "\"norm_epsilon\" is missing"), "%s", em.text);
+	cr_assert_eq(parse_layer_norm(&c, "Starcoder2ForCausalLM", "\"norm_epsilon\": 1e-4, \"norm_type\": \"rms\"", &em),
+		     ERR_UNSUPPORTED);
+	cr_assert_eq(parse_layer_norm(&c, "StableLmForCausalLM", "\"layer_norm_eps\": 1e-5, \"head_dim\": 16", &em), ERR_OK,
+		     "%s", em.text);
+	cr_assert(c.rope.dim == 4 && !c.attention_bias);
+	cr_assert_eq(parse_layer_norm(&c, "StableLmForCausalLM", "\"layer_norm_eps\": 1e-5, \"qk_layernorm\": true, \"head_dim\": 16", &em),
+		     ERR_UNSUPPORTED);
+	cr_assert(strstr(em.text, "\"qk_layernorm\" is set"), "%s", em.text);
+	cr_assert_eq(parse_layer_norm(&c, "NemotronForCausalLM", "\"norm_eps\": 1e-5", &em), ERR_OK, "%s", em.text);
+	cr_assert(c.norm_offset == 1 && c.activation == KERN_RELU_SQUARED && c.rope.dim == 6);
+}
+
+Test(config, cohere_scales_logits_and_turns_neighbours)
+{
+	static struct model_config c;
+	struct err_msg em;
+
+	cr_assert_eq(parse_layer_norm(&c, "CohereForCausalLM", "\"layer_norm_eps\": 1e-5, \"use_qk_norm\": false", &em), ERR_OK,
+		     "%s", em.text);
+	cr_assert(c.logits_scale == 0.0625f && c.arch->interleaved && c.arch->parallel && c.tied_embeddings);
+	cr_assert_eq(parse_layer_norm(&c, "CohereForCausalLM", "\"layer_norm_eps\": 1e-5, \"use_qk_norm\": true", &em),
+		     ERR_UNSUPPORTED);
+	cr_assert(strstr(em.text, "\"use_qk_norm\" must be false for CohereForCausalLM"), "%s", em.text);
+	cr_assert_eq(parse_layer_norm(&c, "Cohere2ForCausalLM",
+				      "\"layer_norm_eps\": 1e-5, \"logit_scale\": 0.25, \"sliding_window\": 9, "
+				      "\"position_embedding_type\": \"rope_gptj\", \"layer_switch\": 4",
+				      &em),
+		     ERR_OK, "%s", em.text);
+	cr_assert(windows(&c) == 7 && flagged(&c, LAYER_NO_ROPE) == 8 && c.logits_scale == 0.25f);
+}
+
 Test(config, multipliers_become_scales_that_the_decoder_has)
 {
 	struct model_config c;
@@ -302,7 +352,7 @@ Test(config, activations_are_those_of_the_family)
 	cr_assert_eq(c.activation, KERN_GELU);
 	good(&c, "Qwen2ForCausalLM", "\"hidden_act\": \"relu\"");
 	cr_assert_eq(c.activation, KERN_RELU);
-	refused("Qwen2ForCausalLM", "\"hidden_act\": \"relu2\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'relu2'");
+	refused("Qwen2ForCausalLM", "\"hidden_act\": \"relu6\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'relu6'");
 	refused("Qwen2ForCausalLM", "\"hidden_activation\": \"gelu\"", ERR_UNSUPPORTED,
 		"\"hidden_activation\"");
 }
