@@ -102,11 +102,15 @@ class Client:
         self.last_chunk = last_chunk
         self.requests = requests or {}
         self.numbers = itertools.count(1)
-        self.submit_channel = Channel(self.context, self.protocol, "ipc://%s/submit" % run_dir, client_id)
-        self.submit_channel.expect("HELLO")
-        self.engine = self.submit_channel.expect("ENGINE")
         self.output = None
-        self.attach()
+        try:
+            self.submit_channel = Channel(self.context, self.protocol, "ipc://%s/submit" % run_dir, client_id)
+            self.submit_channel.expect("HELLO")
+            self.engine = self.submit_channel.expect("ENGINE")
+            self.attach()
+        except BaseException:
+            self.vanish()  # else the end of the context waits for its sockets for ever
+            raise
 
     def attach(self):
         self.output = Channel(self.context, self.protocol, "ipc://%s/output" % self.run_dir, self.id)

@@ -69,7 +69,7 @@ static void sums(ncclComm_t comm, int ranks, int rank)
 	MUST(ncclCommDestroy(comm) == ncclSuccess);
 }
 
-Test(cuda_emu_nccl, all_reduce_sums_over_processes, .timeout = 60)
+Test(cuda_emu_nccl, all_reduce_sums_over_processes, .timeout = 120)
 {
 	run(1, sums, NULL);
 	run(2, sums, NULL);
@@ -99,7 +99,7 @@ static void moves(ncclComm_t comm, int ranks, int rank)
 	MUST(ncclCommDestroy(comm) == ncclSuccess);
 }
 
-Test(cuda_emu_nccl, gather_broadcast_and_scatter_move_every_element, .timeout = 60)
+Test(cuda_emu_nccl, gather_broadcast_and_scatter_move_every_element, .timeout = 120)
 {
 	run(2, moves, NULL);
 	run(3, moves, NULL);
@@ -123,7 +123,7 @@ static void captured(ncclComm_t comm, int ranks, int rank)
 	MUST(*x == (float)(ranks * (ranks + 1) / 2 * ranks * ranks));
 }
 
-Test(cuda_emu_nccl, collectives_are_captured_in_graphs, .timeout = 60)
+Test(cuda_emu_nccl, collectives_are_captured_in_graphs, .timeout = 120)
 {
 	run(3, captured, NULL);
 }
@@ -141,7 +141,7 @@ static void disagree(ncclComm_t comm, int ranks, int rank)
 	MUST(ncclCommAbort(comm) == ncclSuccess);
 }
 
-Test(cuda_emu_nccl, ranks_that_disagree_get_an_error_instead_of_waiting_for_ever, .timeout = 60)
+Test(cuda_emu_nccl, ranks_that_disagree_get_an_error_instead_of_waiting_for_ever, .timeout = 120)
 {
 	run(2, disagree, NULL);
 }
@@ -159,11 +159,11 @@ static void one_dies(ncclComm_t comm, int ranks, int rank)
 	MUST(async == ncclRemoteError || async == ncclSystemError);
 }
 
-Test(cuda_emu_nccl, a_rank_that_dies_or_does_not_come_is_an_asynchronous_error, .timeout = 60)
+Test(cuda_emu_nccl, a_rank_that_dies_or_does_not_come_is_an_asynchronous_error, .timeout = 120)
 {
 	static const int want[2] = {0, 77};
 	/* a dead child is not gone before its parent has asked for it, so rank 0 finds it by the time */
-	setenv("CUDA_EMU_NCCL_TIMEOUT", "1", 1);
+	setenv("CUDA_EMU_NCCL_TIMEOUT", "5", 1);
 	run(2, one_dies, want);
 }
 

@@ -191,7 +191,7 @@ static __global__ void flag(u32 *p)
 		cu_store_release_system(p, 1u);
 }
 
-Test(cuda_emu_stream, with_a_device_thread_work_runs_by_itself, .timeout = 20)
+Test(cuda_emu_stream, with_a_device_thread_work_runs_by_itself, .timeout = 120)
 {
 	u32 *p = pinned(2);
 	cudaStream_t s = stream();

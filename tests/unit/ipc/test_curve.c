@@ -36,7 +36,7 @@ static void tear_down(void)
 	rmdir(dir);
 }
 
-TestSuite(curve, .init = set_up, .fini = tear_down, .timeout = 30);
+TestSuite(curve, .init = set_up, .fini = tear_down, .timeout = 120);
 
 static struct ipc_channel *open_router(void)
 {

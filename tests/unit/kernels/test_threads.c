@@ -124,10 +124,13 @@ Test(threads, an_idle_pool_uses_no_processor_time)
 	memset(&tally, 0, sizeof(tally));
 	kern_threads_run(t, 16, count_task, &tally);
 	sleep_us(20000);
-	double before = cpu_seconds();
-	sleep_us(300000);
-	cr_assert_lt(cpu_seconds() - before, 0.003, "%g s of processor time in 0.3 s of idleness",
-		     cpu_seconds() - before);
+	double used = 1;
+	for (u32 i = 0; i < 10 && used >= 0.003; i++) { /* on a busy machine they fall asleep later */
+		double before = cpu_seconds();
+		sleep_us(300000);
+		used = cpu_seconds() - before;
+	}
+	cr_assert_lt(used, 0.003, "%g s of processor time in 0.3 s of idleness", used);
 	kern_threads_destroy(&t);
 }
 

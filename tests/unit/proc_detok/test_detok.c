@@ -88,7 +88,7 @@ static void teardown(void)
 	rmdir(run_dir);
 }
 
-TestSuite(detok, .init = setup, .fini = teardown, .timeout = 20);
+TestSuite(detok, .init = setup, .fini = teardown, .timeout = 120);
 
 static void peer_message(struct peer *p, const struct ipc_msg *msg)
 {

@@ -298,7 +298,7 @@ static void job_check(struct world *w, const struct job *j, u32 round)
 	cr_assert_eq(memcmp(r->text, o.text, o.text_bytes), 0, "round %u", round);
 }
 
-Test(streams_faults, every_request_ends_once_with_the_text_it_has_in_peace, .timeout = 60)
+Test(streams_faults, every_request_ends_once_with_the_text_it_has_in_peace, .timeout = 120)
 {
 	struct world w = {.view = calloc(1, sizeof(*w.view)), .epoch = 1, .next_seq = 1, .now_ns = 1};
 

@@ -29,7 +29,7 @@ static void serve_all(struct peer *worker, struct fake_worker *w)
 	while (w->batch->row_count);
 }
 
-TestSuite(scheduler, .timeout = 30);
+TestSuite(scheduler, .timeout = 120);
 
 Test(scheduler, is_ready_when_all_ranks_are_and_takes_the_least)
 {

@@ -52,7 +52,7 @@ static void tear_down(void)
 		cr_assert_eq(rmdir(run_dirs[n]), 0, "the group leaves nothing behind: %s", strerror(errno));
 }
 
-TestSuite(bridge, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(bridge, .init = set_up, .fini = tear_down, .timeout = 120);
 
 struct member {
 	u32 rank, ranks, nodes;

@@ -130,7 +130,7 @@ static void sums(struct rank *r)
 	api->comm_destroy(r->comm);
 }
 
-Test(comm, sums_are_the_same_on_all_ranks, .timeout = 60)
+Test(comm, sums_are_the_same_on_all_ranks, .timeout = 120)
 {
 	run(2, sums, NULL);
 	run(3, sums, NULL);
@@ -151,7 +151,7 @@ static void gathers(struct rank *r)
 	r->device.api->comm_destroy(r->comm);
 }
 
-Test(comm, gather_puts_ranks_in_their_order, .timeout = 60)
+Test(comm, gather_puts_ranks_in_their_order, .timeout = 120)
 {
 	run(2, gathers, NULL);
 	setenv("CUDA_EMU_SCHEDULE", "reverse", 1); /* queued is not done */
@@ -182,7 +182,7 @@ static void records(struct rank *r)
 	api->comm_destroy(r->comm);
 }
 
-Test(comm, collectives_run_as_often_as_their_graph_is_launched, .timeout = 60)
+Test(comm, collectives_run_as_often_as_their_graph_is_launched, .timeout = 120)
 {
 	run(2, records, NULL);
 }
@@ -226,7 +226,7 @@ static void is_stuck(struct rank *r)
 	api->comm_destroy(r->comm);
 }
 
-Test(comm, abort_from_another_thread_ends_a_collective_that_waits, .timeout = 60)
+Test(comm, abort_from_another_thread_ends_a_collective_that_waits, .timeout = 120)
 {
 	setenv("CUDA_EMU_NCCL_TIMEOUT", "0", 1);
 	run(2, is_stuck, NULL);
@@ -258,7 +258,7 @@ static void records_and_is_stuck(struct rank *r)
 	api->comm_destroy(r->comm);
 }
 
-Test(comm, abort_ends_a_graph_that_waits_for_a_dead_rank, .timeout = 60)
+Test(comm, abort_ends_a_graph_that_waits_for_a_dead_rank, .timeout = 120)
 {
 	setenv("CUDA_EMU_NCCL_TIMEOUT", "0", 1);
 	run(2, records_and_is_stuck, NULL);
@@ -281,7 +281,7 @@ static void dies(struct rank *r)
 	r->device.api->comm_destroy(r->comm);
 }
 
-Test(comm, a_dead_rank_is_an_error_in_the_words_of_the_library, .timeout = 60)
+Test(comm, a_dead_rank_is_an_error_in_the_words_of_the_library, .timeout = 120)
 {
 	static const int want[2] = {0, 77};
 
@@ -311,7 +311,7 @@ static void has_no_library(struct rank *r)
 	r->device.api->comm_destroy(NULL);
 }
 
-Test(comm, what_is_missing_is_named, .timeout = 60)
+Test(comm, what_is_missing_is_named, .timeout = 120)
 {
 	run(1, is_alone, NULL);
 	setenv("CUDA_EMU_INJECT", "cu_library_open:1:1,ncclCommAbort:1:1", 1);

@@ -150,14 +150,14 @@ static void check_all(const char *dir)
 	check_bfloat16(dir);
 }
 
-Test(demo, the_bundled_model_writes_its_reference, .timeout = 60)
+Test(demo, the_bundled_model_writes_its_reference, .timeout = 120)
 {
 	if (!read_demo(SOURCE_ROOT "/demo/reference.json"))
 		cr_skip_test("no bundled model");
 	check_all(SOURCE_ROOT "/demo");
 }
 
-Test(demo, the_first_demo_model_writes_its_reference, .timeout = 60)
+Test(demo, the_first_demo_model_writes_its_reference, .timeout = 120)
 {
 	if (!read_demo(SOURCE_ROOT "/../shared/data/demo_reference.json"))
 		cr_skip_test("no reference data here");

@@ -87,17 +87,17 @@ static void check_experts(const char *text)
 	random_model_remove(&model);
 }
 
-Test(gpu, mixtures_of_experts_answer_as_on_the_cpu, .timeout = 60)
+Test(gpu, mixtures_of_experts_answer_as_on_the_cpu, .timeout = 120)
 {
 	check_experts(FAMILY("MixtralForCausalLM", ", \"num_local_experts\": 4, \"num_experts_per_tok\": 2"));
 }
 
-Test(gpu, experts_in_some_layers_of_an_odd_size_answer_as_on_the_cpu, .timeout = 60)
+Test(gpu, experts_in_some_layers_of_an_odd_size_answer_as_on_the_cpu, .timeout = 120)
 {
 	check_experts(FAMILY("Qwen3MoeForCausalLM", EXPERTS));
 }
 
-Test(gpu, an_expert_of_all_tokens_answers_as_on_the_cpu, .timeout = 60)
+Test(gpu, an_expert_of_all_tokens_answers_as_on_the_cpu, .timeout = 120)
 {
 	check_experts(FAMILY("Qwen2MoeForCausalLM", EXPERTS ", \"shared_expert_intermediate_size\": 80"));
 }
@@ -245,7 +245,7 @@ Test(gpu, quantized_weights_answer_as_on_the_cpu, .timeout = 120)
 }
 
 /* On the CPU FP8 becomes bfloat16, on a device it stays what it is. */
-Test(gpu, fp8_checkpoints_stay_fp8_and_answer_as_on_the_cpu, .timeout = 60)
+Test(gpu, fp8_checkpoints_stay_fp8_and_answer_as_on_the_cpu, .timeout = 120)
 {
 	static const char F8[] =
 		", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [32, 128]}";

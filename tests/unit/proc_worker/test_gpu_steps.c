@@ -44,7 +44,7 @@ static void add_row(u32 row, const u32 *tokens, u32 count, u32 computed, const u
 	mirror_add(&run.mirror, &a);
 }
 
-Test(gpu_steps, copied_blocks_hold_what_their_sources_did, .timeout = 60)
+Test(gpu_steps, copied_blocks_hold_what_their_sources_did, .timeout = 120)
 {
 	static const u32 blocks[] = {30, 3, 11}, copies[] = {7, 22, 1};
 	struct device_run_config c = gpu_test_config();
@@ -73,7 +73,7 @@ Test(gpu_steps, copied_blocks_hold_what_their_sources_did, .timeout = 60)
 }
 
 /* As if sequences were longer than what goes up at once. */
-Test(gpu_steps, a_diff_larger_than_a_piece_arrives_whole, .timeout = 60)
+Test(gpu_steps, a_diff_larger_than_a_piece_arrives_whole, .timeout = 120)
 {
 	static struct driver_request whole[REQUESTS];
 	static struct sampling_params params;
@@ -99,7 +99,7 @@ Test(gpu_steps, a_diff_larger_than_a_piece_arrives_whole, .timeout = 60)
 }
 
 /* An empty diff is nothing at all on the way up, but that the rule holds again after exceptions. */
-Test(gpu_steps, a_step_in_which_nothing_changes_uploads_nothing, .timeout = 60)
+Test(gpu_steps, a_step_in_which_nothing_changes_uploads_nothing, .timeout = 120)
 {
 	static const u32 blocks[] = {0, 1, 2};
 	static const u32 tokens[] = {5, 6, 7, 8};
@@ -122,7 +122,7 @@ Test(gpu_steps, a_step_in_which_nothing_changes_uploads_nothing, .timeout = 60)
 	random_model_remove(&model);
 }
 
-Test(gpu_steps, begin_empties_the_batch, .timeout = 60)
+Test(gpu_steps, begin_empties_the_batch, .timeout = 120)
 {
 	static const u32 blocks[] = {4, 9};
 	static const u32 tokens[] = {5, 6, 7, 8, 9};
@@ -151,7 +151,7 @@ Test(gpu_steps, begin_empties_the_batch, .timeout = 60)
 
 /* With a place to remember them products are measured once: the second start finds what the first one wrote.
  */
-Test(gpu_steps, measured_products_are_kept_in_the_weights_cache, .timeout = 60)
+Test(gpu_steps, measured_products_are_kept_in_the_weights_cache, .timeout = 120)
 {
 	struct device_run_config c = gpu_test_config();
 	struct stat first, second;
@@ -189,7 +189,7 @@ static void expect_refusal(const struct gpu_config *c, enum err expected, const 
 	cr_assert_neq(strstr(em.text, words), NULL, "%s", em.text);
 }
 
-Test(gpu_steps, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
+Test(gpu_steps, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 {
 	struct device_run_config c = gpu_test_config();
 
@@ -230,7 +230,7 @@ Test(gpu_steps, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
 	random_model_remove(&model);
 }
 
-Test(gpu_steps, too_little_memory_is_explained_with_what_would_fit, .timeout = 60)
+Test(gpu_steps, too_little_memory_is_explained_with_what_would_fit, .timeout = 120)
 {
 	struct device_run_config c = gpu_test_config();
 
@@ -248,7 +248,7 @@ Test(gpu_steps, too_little_memory_is_explained_with_what_would_fit, .timeout = 6
 	random_model_remove(&model);
 }
 
-Test(gpu_steps, weights_that_do_not_fit_are_refused_with_the_number, .timeout = 60)
+Test(gpu_steps, weights_that_do_not_fit_are_refused_with_the_number, .timeout = 120)
 {
 	struct device_run_config c = gpu_test_config();
 
@@ -269,7 +269,7 @@ Test(gpu_steps, weights_that_do_not_fit_are_refused_with_the_number, .timeout = 
 
 /* ---------------------------------------------------------------- what goes wrong on the way */
 
-Test(gpu_steps, a_fault_of_the_device_ends_the_step_in_its_words, .timeout = 60)
+Test(gpu_steps, a_fault_of_the_device_ends_the_step_in_its_words, .timeout = 120)
 {
 	static const u32 blocks[] = {0}, tokens[] = {5, 6, 7};
 	struct device_run_config c = gpu_test_config();
@@ -300,7 +300,7 @@ static void count_released(void *p)
 	counted->host_release(p);
 }
 
-Test(gpu_steps, swap_space_that_fails_on_the_way_keeps_no_pinned_memory, .timeout = 60)
+Test(gpu_steps, swap_space_that_fails_on_the_way_keeps_no_pinned_memory, .timeout = 120)
 {
 	struct device_run_config c = gpu_test_config();
 

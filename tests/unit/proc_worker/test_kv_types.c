@@ -107,22 +107,22 @@ static void check_invariance(enum option_kv_dtype type, u32 caps)
 	}
 }
 
-Test(kv_types, int8_tokens_do_not_depend_on_company_chunks_or_preemption, .timeout = 60)
+Test(kv_types, int8_tokens_do_not_depend_on_company_chunks_or_preemption, .timeout = 120)
 {
 	check_invariance(OPTION_KV_DTYPE_INT8, kern_caps_detect());
 }
 
-Test(kv_types, fp8_tokens_do_not_depend_on_company_chunks_or_preemption, .timeout = 60)
+Test(kv_types, fp8_tokens_do_not_depend_on_company_chunks_or_preemption, .timeout = 120)
 {
 	check_invariance(OPTION_KV_DTYPE_FP8, kern_caps_detect());
 }
 
-Test(kv_types, bfloat16_tokens_do_not_depend_on_company_chunks_or_preemption, .timeout = 60)
+Test(kv_types, bfloat16_tokens_do_not_depend_on_company_chunks_or_preemption, .timeout = 120)
 {
 	check_invariance(OPTION_KV_DTYPE_BFLOAT16, kern_caps_detect());
 }
 
-Test(kv_types, int8_tokens_of_avx2_do_not_depend_on_company_chunks_or_preemption, .timeout = 60)
+Test(kv_types, int8_tokens_of_avx2_do_not_depend_on_company_chunks_or_preemption, .timeout = 120)
 {
 	check_invariance(OPTION_KV_DTYPE_INT8, kern_caps_detect() & KERN_CAP_AVX2);
 }
@@ -169,19 +169,19 @@ static double agreement(enum option_kv_dtype type, u32 ranks)
 	return (double)same / all;
 }
 
-Test(kv_types, int8_agrees_with_float32_in_99_of_100_tokens, .timeout = 60)
+Test(kv_types, int8_agrees_with_float32_in_99_of_100_tokens, .timeout = 120)
 {
 	cr_assert_geq(agreement(OPTION_KV_DTYPE_INT8, 1), 0.99);
 	cr_assert_geq(agreement(OPTION_KV_DTYPE_INT8, 2), 0.99);
 }
 
-Test(kv_types, fp8_agrees_with_float32_in_95_of_100_tokens, .timeout = 60)
+Test(kv_types, fp8_agrees_with_float32_in_95_of_100_tokens, .timeout = 120)
 {
 	cr_assert_geq(agreement(OPTION_KV_DTYPE_FP8, 1), 0.95);
 	cr_assert_geq(agreement(OPTION_KV_DTYPE_FP8_E4M3, 2), 0.95);
 }
 
-Test(kv_types, fewer_bytes_are_more_blocks, .timeout = 60)
+Test(kv_types, fewer_bytes_are_more_blocks, .timeout = 120)
 {
 	u64 bytes[5];
 	const enum option_kv_dtype types[5] = {OPTION_KV_DTYPE_AUTO, OPTION_KV_DTYPE_FLOAT32,

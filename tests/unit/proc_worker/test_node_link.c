@@ -60,7 +60,7 @@ static void open_pair(struct node_link l[2], const u8 *second_key)
 	cr_assert_eq(o.e, ERR_OK);
 }
 
-TestSuite(node_link, .timeout = 20);
+TestSuite(node_link, .timeout = 120);
 
 Test(node_link, frames_arrive_whole_and_in_order_in_both_directions)
 {

@@ -53,7 +53,7 @@ static void close_runner(void)
 	tiny_model_remove(&model);
 }
 
-TestSuite(runner_device, .init = open_runner, .fini = close_runner, .timeout = 60);
+TestSuite(runner_device, .init = open_runner, .fini = close_runner, .timeout = 120);
 
 static const char *grammar; /* of the rows that are added: an expression; NULL: none */
 
@@ -479,7 +479,7 @@ static enum err create_with(enum option_device device, enum option_dtype dtype)
 	return e;
 }
 
-TestSuite(device_choice, .timeout = 30);
+TestSuite(device_choice, .timeout = 120);
 
 Test(device_choice, auto_takes_a_device_that_is_there)
 {

