@@ -313,7 +313,7 @@ static u32 put_repeat(struct gb *b, u32 from, const struct gexpr *e)
 	}
 	u32 count = e->max == GRAMMAR_NONE ? e->min : e->max;
 	struct gexpr call = {.kind = GEXPR_CALL, .min = gexpr_nullable(inner) ? 0 : 1};
-	if (count > 8 && inner->kind != GEXPR_CALL && cost(inner, GRAMMAR_NODES_MAX) * (u64)count > GRAMMAR_INLINE_NODES) {
+	if (count > 8 && !b->flat && inner->kind != GEXPR_CALL && cost(inner, GRAMMAR_NODES_MAX) * (u64)count > GRAMMAR_INLINE_NODES) {
 		call.rule = gb_rule(b, "a repeated part");
 		if (b->err != ERR_OK)
 			return from;

@@ -111,6 +111,9 @@ struct gb {
 	struct node_range common[COMMON_RULES];
 	struct category *categories; /* of \p{...}, found before; in the arena */
 	bool json; /* code points are those of a string in JSON: quotes, backslashes and controls are escaped */
+	bool flat; /* no calls: repetitions are written out */
+	u32 look_level; /* products inside products */
+	u32 products;	/* that were begun */
 	enum err err;
 	struct err_msg em;
 };
@@ -151,6 +154,33 @@ u32 gb_regex_of(struct gb *b, u32 from, const char *pattern, size_t bytes, bool 
 bool gexpr_nullable(const struct gexpr *e);
 /* Shared by regex and EBNF: \d, \w, \s and their negations. False: `letter` is none of them, or out of memory. */
 bool code_set_class(struct arena *a, struct code_set *s, char letter);
+
+/* ---- several expressions over one text (grammar_product.c) ---- */
+
+enum { PRODUCT_PARTS_MAX = 60 };
+struct product {
+	struct gb *b;	   /* the target; it keeps failures */
+	struct gb scratch; /* the parts' networks, one behind the other */
+	struct {
+		u32 start, end;
+	} parts[PRODUCT_PARTS_MAX];
+	u32 count;
+	u64 needed; /* bit i: texts that part i cannot match any more need not be followed */
+};
+void product_init(struct product *p, struct gb *b);
+void product_fini(struct product *p);
+/* The next part: product_begin's node, networks of p->scratch without calls from it on, product_end with where it ends,
+ * which returns the part's number. */
+u32 product_begin(struct product *p);
+u32 product_end(struct product *p, u32 end);
+u32 product_regex(struct product *p, const char *pattern, size_t bytes, bool search);
+u32 product_length(struct product *p, u32 min, u32 max); /* in code points; max GRAMMAR_NONE: any number */
+/* Where a text goes on of which the parts of `matching` match; GRAMMAR_NONE: it may not end so. */
+typedef u32 (*product_exit_fn)(void *ctx, u64 matching);
+/* Writes them all at once as a deterministic network from `from` on, which leaves through `exit`. */
+void product_put(struct product *p, u32 from, product_exit_fn exit, void *ctx);
+/* The parts that match a text. Takes the parts' size each time. */
+u64 product_match(struct product *p, const char *text, size_t bytes);
 
 /* Checks rules and makes `*out`, with one reference. The errors of grammar_compile. */
 MUST_CHECK enum err gb_finish(struct gb *b, struct grammar **out, struct err_msg *em);

@@ -9,14 +9,26 @@
 
 #include <utf8proc.h>
 
+enum { LOOKS_MAX = 8, LOOK_LEVELS = 4 };
+
+/* (?=...) or (?!...) in front of all that eats something. */
+struct look {
+	const char *text;
+	size_t bytes;
+	bool negative;
+};
 struct reader {
 	struct gb *b;
 	const char *text;
 	size_t bytes;
 	size_t at;
 	u32 level;
-	bool open_start; /* of a search: not anchored by ^ */
+	size_t front; /* of an alternative of the whole: nothing before it eats anything */
+	bool search_start, search_end;
+	bool open_start; /* of a search: the alternative is not anchored by ^ */
 	bool open_end;
+	struct look looks[LOOKS_MAX];
+	u32 look_count;
 };
 
 static struct gexpr *new_expr(struct gb *b, enum gexpr_kind kind)
@@ -259,18 +271,55 @@ static struct gexpr *one_code(struct gb *b, u32 first, u32 last)
 	return e;
 }
 
+/* The parenthesis that closes the group at r->at, which is behind the opening one. False: there is none. */
+static bool find_close(const struct reader *r, size_t *close)
+{
+	u32 level = 1;
+	bool in_class = false;
+	for (size_t i = r->at; i < r->bytes; i++) {
+		char c = r->text[i];
+		if (c == '\\')
+			i++;
+		else if (in_class || c == '[')
+			in_class = c != ']';
+		else if (c == '(')
+			level++;
+		else if (c == ')' && --level == 0) {
+			*close = i;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* (?= or (?! at the front of the whole expression. False: it is none, or at another place. */
+static bool read_look(struct reader *r)
+{
+	size_t close;
+	bool negative = r->at + 1 < r->bytes && r->text[r->at + 1] == '!';
+	if (r->level != 0 || r->front != r->at - 1 || r->look_count >= LOOKS_MAX || r->b->look_level >= LOOK_LEVELS ||
+	    !(negative || (r->at + 1 < r->bytes && r->text[r->at + 1] == '=')) || !peek(r, '?') || !find_close(r, &close))
+		return false;
+	r->looks[r->look_count++] = (struct look){.text = r->text + r->at + 2, .bytes = close - r->at - 2, .negative = negative};
+	r->at = close + 1;
+	r->front = r->at;
+	return true;
+}
+
 /* r->at behind the parenthesis. */
 static struct gexpr *read_group(struct reader *r)
 {
 	struct gb *b = r->b;
 	size_t place = r->at - 1;
+	if (read_look(r))
+		return new_expr(b, GEXPR_EMPTY);
 	if (peek(r, '?')) {
 		bool named = !take(r, "?:");
 		if (named && (take(r, "?P<") || take(r, "?<")) && !peek(r, '=') && !peek(r, '!')) {
 			const char *end = memchr(r->text + r->at, '>', r->bytes - r->at);
 			r->at = end != NULL ? (size_t)(end - r->text) + 1 : r->bytes;
 		} else if (named) {
-			gb_fail(b, ERR_UNSUPPORTED, "the group at byte %zu: look-around, flags, atomic groups and conditions are not supported; only ( ), (?: ) and (?<name> )",
+			gb_fail(b, ERR_UNSUPPORTED, "the group at byte %zu: look-around, flags, atomic groups and conditions are not supported; only ( ), (?: ), (?<name> ), and (?= ) and (?! ) at the very front",
 				place);
 			return NULL;
 		}
@@ -299,15 +348,17 @@ static struct gexpr *read_dot(struct reader *r)
 
 static struct gexpr *read_anchor(struct reader *r, char c)
 {
-	bool first = c == '^' && r->level == 0 && r->at == 1;
-	bool last = c == '$' && r->level == 0 && r->at == r->bytes;
+	bool first = c == '^' && r->level == 0 && r->at - 1 == r->front;
+	bool last = c == '$' && r->level == 0 && (r->at == r->bytes || r->text[r->at] == '|');
 	if (!first && !last) {
-		gb_fail(r->b, ERR_UNSUPPORTED, "%c at byte %zu: anchors are supported at the two ends of the expression only; write \\%c for the character",
+		gb_fail(r->b, ERR_UNSUPPORTED, "%c at byte %zu: anchors are supported at the two ends of the expression and of its alternatives only; write \\%c for the character",
 			c, r->at - 1, c);
 		return NULL;
 	}
 	r->open_start = r->open_start && !first;
 	r->open_end = r->open_end && !last;
+	if (first)
+		r->front = r->at;
 	return new_expr(r->b, GEXPR_EMPTY);
 }
 
@@ -402,10 +453,16 @@ static bool read_quantifier(struct reader *r, u32 *min, u32 *max)
 	return true;
 }
 
+/* Of a sequence that is an alternative of the whole, `min` and `max` say whether it is open at its start and end. */
 static struct gexpr *read_sequence(struct reader *r)
 {
 	struct gexpr *cat = new_expr(r->b, GEXPR_CAT);
 	struct gexpr **end = cat != NULL ? &cat->first : NULL;
+	if (r->level == 0) {
+		r->front = r->at;
+		r->open_start = r->search_start;
+		r->open_end = r->search_end;
+	}
 	while (!failed(r) && r->at < r->bytes && !peek(r, '|') && !peek(r, ')')) {
 		struct gexpr *e = read_atom(r);
 		u32 min, max;
@@ -422,6 +479,10 @@ static struct gexpr *read_sequence(struct reader *r)
 			return NULL;
 		*end = e;
 		end = &e->next;
+	}
+	if (r->level == 0 && cat != NULL) {
+		cat->min = r->open_start;
+		cat->max = r->open_end;
 	}
 	return cat;
 }
@@ -451,30 +512,81 @@ static u32 put_anything(struct gb *b, u32 from)
 	return any != NULL ? gb_expr(b, from, &repeat) : from;
 }
 
-/* Whether one of the alternatives of the whole expression has an anchor of its own: ^a|b. */
-static bool anchors_one_alternative(const struct reader *r, const struct gexpr *e, bool search)
+/* The expression with its open ends; alternatives that are open alike share them. */
+static u32 put_opened(struct gb *b, u32 from, const struct gexpr *e)
 {
-	return search && e->kind == GEXPR_ALT && !(r->open_start && r->open_end);
+	const struct gexpr *first = e->kind == GEXPR_ALT ? e->first : e;
+	bool alike = true;
+	for (const struct gexpr *c = first->next; e->kind == GEXPR_ALT && c != NULL; c = c->next)
+		alike = alike && c->min == first->min && c->max == first->max;
+	if (alike) {
+		from = gb_expr(b, first->min ? put_anything(b, from) : from, e);
+		return first->max ? put_anything(b, from) : from;
+	}
+	u32 to = gb_node(b);
+	for (const struct gexpr *c = first; c != NULL && b->err == ERR_OK; c = c->next) {
+		u32 at = gb_node(b);
+		gb_empty(b, from, at);
+		at = gb_expr(b, c->min ? put_anything(b, at) : at, c);
+		gb_empty(b, c->max ? put_anything(b, at) : at, to);
+	}
+	return to;
 }
 
-u32 gb_regex(struct gb *b, u32 from, const char *pattern, size_t bytes, bool search)
+static u32 put_regex(struct gb *b, u32 from, const char *pattern, size_t bytes, bool open_start, bool open_end);
+
+struct looked {
+	u32 to;
+	u64 wanted, matched; /* parts that count, and how each has to be */
+};
+
+static u32 exit_looked(void *ctx, u64 matching)
+{
+	const struct looked *l = ctx;
+	return (matching & l->wanted) == l->matched ? l->to : GRAMMAR_NONE;
+}
+
+/* The expression, held against what it looks at ahead. */
+static u32 put_looked(struct reader *r, u32 from, const struct gexpr *e)
+{
+	struct gb *b = r->b;
+	struct product p;
+	product_init(&p, b);
+	struct looked l = {.to = gb_node(b), .wanted = 1, .matched = 1};
+	u32 start = product_begin(&p);
+	product_end(&p, put_opened(&p.scratch, start, e));
+	for (u32 i = 0; i < r->look_count; i++) {
+		start = product_begin(&p);
+		u32 part = product_end(&p, put_regex(&p.scratch, start, r->looks[i].text, r->looks[i].bytes, false, true));
+		l.wanted |= 1ull << part;
+		l.matched |= r->looks[i].negative ? 0 : 1ull << part;
+	}
+	p.needed = l.matched;
+	product_put(&p, from, exit_looked, &l);
+	product_fini(&p);
+	return l.to;
+}
+
+static u32 put_regex(struct gb *b, u32 from, const char *pattern, size_t bytes, bool open_start, bool open_end)
 {
 	if (!utf8_valid(pattern, bytes)) {
 		gb_fail(b, ERR_FORMAT, "the expression is not valid UTF-8");
 		return from;
 	}
-	struct reader r = {.b = b, .text = pattern, .bytes = bytes, .open_start = search, .open_end = search};
+	struct reader r = {.b = b, .text = pattern, .bytes = bytes, .search_start = open_start, .search_end = open_end};
 	const struct gexpr *e = read_alternatives(&r);
 	if (!failed(&r) && r.at < bytes)
 		gb_fail(b, ERR_FORMAT, "the ) at byte %zu closes nothing; write \\) for a parenthesis", r.at);
-	if (!failed(&r) && anchors_one_alternative(&r, e, search))
-		gb_fail(b, ERR_UNSUPPORTED, "an anchor that belongs to one alternative only is not supported; write ^(?:a|b)$");
+	if (!failed(&r) && r.look_count > 0 && (e->kind == GEXPR_ALT || e->min))
+		gb_fail(b, ERR_UNSUPPORTED, "looking ahead is supported at the front of an expression that begins with ^ and is no list of alternatives; write ^(?!a)(?:b|c)");
 	if (failed(&r))
 		return from;
-	if (r.open_start)
-		from = put_anything(b, from);
-	from = gb_expr(b, from, e);
-	return r.open_end ? put_anything(b, from) : from;
+	return r.look_count > 0 ? put_looked(&r, from, e) : put_opened(b, from, e);
+}
+
+u32 gb_regex(struct gb *b, u32 from, const char *pattern, size_t bytes, bool search)
+{
+	return put_regex(b, from, pattern, bytes, search, search);
 }
 
 /* A network from nodes [first, end) and edges [first_edge, end_edge), once for each number of code points so far. */
@@ -507,12 +619,37 @@ static void put_layer(const struct layers *l, u32 layer, bool endless)
 	}
 }
 
+/* The expression and the length as two parts, where the expression is no network whose code points can be counted. */
+static u32 put_beside_length(struct gb *b, u32 from, const char *pattern, size_t bytes, bool search, u32 min, u32 max)
+{
+	struct product p;
+	product_init(&p, b);
+	struct looked l = {.to = gb_node(b), .wanted = 3, .matched = 3};
+	product_regex(&p, pattern, bytes, search);
+	product_length(&p, min, max);
+	p.needed = 3;
+	product_put(&p, from, exit_looked, &l);
+	product_fini(&p);
+	return l.to;
+}
+
+u32 product_length(struct product *p, u32 min, u32 max)
+{
+	u32 start = product_begin(p);
+	struct gexpr *any = one_code(&p->scratch, 0, 0x10ffff);
+	struct gexpr repeat = {.kind = GEXPR_REPEAT, .min = min, .max = max, .first = any};
+	return product_end(p, any != NULL ? gb_expr(&p->scratch, start, &repeat) : start);
+}
+
 u32 gb_regex_of(struct gb *b, u32 from, const char *pattern, size_t bytes, bool search, u32 min, u32 max)
 {
 	if (min == 0 && max == GRAMMAR_NONE)
 		return gb_regex(b, from, pattern, bytes, search);
+	u32 products = b->products;
 	struct layers l = {.b = b, .first = gb_node(b), .first_edge = b->edge_count, .last = max == GRAMMAR_NONE ? min : max};
 	u32 end = gb_regex(b, l.first, pattern, bytes, search), to = gb_node(b);
+	if (b->products > products && b->err == ERR_OK) /* what was written leads nowhere */
+		return put_beside_length(b, from, pattern, bytes, search, min, max);
 	l.end = b->node_count;
 	l.end_edge = b->edge_count;
 	l.base = b->node_count;

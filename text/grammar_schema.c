@@ -121,7 +121,6 @@ static void check_keywords(struct schema *s, const struct layer *l)
 		{"dependentRequired", "use anyOf with the cases"},
 		{"dependentSchemas", "use anyOf with the cases"},
 		{"dependencies", "use anyOf with the cases"},
-		{"contains", "use prefixItems or items"},
 		{"unevaluatedItems", "use items: false"},
 		{"$dynamicRef", "use $ref"},
 		{"$recursiveRef", "use $ref"},
@@ -130,10 +129,6 @@ static void check_keywords(struct schema *s, const struct layer *l)
 		if (json_type(json_get(l->v, refused[i].key)) != JSON_MISSING)
 			gb_fail(s->b, ERR_UNSUPPORTED, "%s/%s is not supported: %s", l->path, refused[i].key, refused[i].advice);
 	}
-	bool on = false;
-	if (json_bool(layer_get(s, l, "uniqueItems", JSON_BOOL), &on) && on)
-		gb_fail(s->b, ERR_UNSUPPORTED, "%s/uniqueItems is not supported: leave it out and check the answer, or use an enum of the combinations",
-			l->path);
 }
 
 /* ---- references ---- */
@@ -201,13 +196,12 @@ static int compare_names(const void *a, const void *b)
 	return strcmp(a, *(const char *const *)b);
 }
 
-/* Whether a keyword says anything about values; others are annotations. */
-static bool constrains(const char *key)
+bool schema_constrains(const char *key)
 {
 	static const char *const keys[] = { /* sorted */
 		"$dynamicRef", "$recursiveRef", "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "contains",
 		"dependencies", "dependentRequired", "dependentSchemas", "else", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "if",
-		"items", "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
+		"items", "maxContains", "maxItems", "maxLength", "maxProperties", "maximum", "minContains", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
 		"not", "nullable", "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "propertyNames", "required", "then",
 		"type", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
 	};
@@ -220,7 +214,7 @@ static bool is_plain_ref(const struct layer *l)
 	if (json_type(json_get(l->v, "$ref")) == JSON_MISSING || (l->flags & LAYER_REF_READ))
 		return false;
 	for (struct json_iter it = json_iterate(l->v); json_next(&it);) {
-		if (constrains(it.key) && strcmp(it.key, "$ref") != 0)
+		if (schema_constrains(it.key) && strcmp(it.key, "$ref") != 0)
 			return false;
 	}
 	return true;
@@ -248,8 +242,7 @@ static void add_child(struct schema *s, struct conj *c, u32 parent, json_val v, 
 		c->layers[before].parent = parent + 1;
 }
 
-/* Adds what $ref and allOf of the layers stand for, until there is nothing to add. */
-static void flatten(struct schema *s, struct conj *c)
+void schema_flatten(struct schema *s, struct conj *c)
 {
 	for (u32 i = 0; i < c->count && s->b->err == ERR_OK; i++) {
 		struct layer *l = &c->layers[i];
@@ -434,6 +427,7 @@ static u32 types_spoken_of(const struct conj *c)
 		{"patternProperties", TYPE_OBJECT}, {"propertyNames", TYPE_OBJECT},    {"minProperties", TYPE_OBJECT},
 		{"maxProperties", TYPE_OBJECT},	   {"unevaluatedProperties", TYPE_OBJECT}, {"items", TYPE_ARRAY},
 		{"prefixItems", TYPE_ARRAY},	   {"minItems", TYPE_ARRAY},	      {"maxItems", TYPE_ARRAY},
+		{"contains", TYPE_ARRAY},	   {"uniqueItems", TYPE_ARRAY},
 		{"pattern", TYPE_STRING},	   {"minLength", TYPE_STRING},	      {"maxLength", TYPE_STRING},
 		{"format", TYPE_STRING},	   {"minimum", TYPE_NUMBER},	      {"maximum", TYPE_NUMBER},
 		{"exclusiveMinimum", TYPE_NUMBER}, {"exclusiveMaximum", TYPE_NUMBER}, {"multipleOf", TYPE_NUMBER},
@@ -504,7 +498,7 @@ static void drop_empty_layers(struct conj *c)
 			empty = (strcmp(it.key, "anyOf") == 0 && (l->flags & LAYER_ANY_READ)) ||
 				(strcmp(it.key, "oneOf") == 0 && (l->flags & LAYER_ONE_READ)) ||
 				(strcmp(it.key, "$ref") == 0 && (l->flags & LAYER_REF_READ)) ||
-				(strcmp(it.key, "allOf") == 0 && (l->flags & LAYER_ALL_READ)) || !constrains(it.key);
+				(strcmp(it.key, "allOf") == 0 && (l->flags & LAYER_ALL_READ)) || !schema_constrains(it.key);
 		}
 		if (!empty)
 			c->layers[kept++] = *l;
@@ -529,6 +523,20 @@ static bool count_step(struct schema *s, const struct conj *c)
 	return s->b->err == ERR_OK;
 }
 
+json_val *schema_values(struct schema *s, const struct conj *c, size_t *count)
+{
+	struct conj *flat = arena_alloc(&s->b->arena, sizeof(*flat));
+	*count = 0;
+	if (flat == NULL) {
+		too_large(s);
+		return NULL;
+	}
+	*flat = *c;
+	schema_flatten(s, flat);
+	bool branches = conj_has(flat, "anyOf", NULL) || conj_has(flat, "oneOf", NULL);
+	return s->b->err == ERR_OK && !flat->never && !branches ? schema_distinct_values(s, flat, count) : NULL;
+}
+
 u32 schema_put(struct schema *s, u32 from, const struct conj *c)
 {
 	if (s->b->err != ERR_OK || !count_step(s, c))
@@ -551,7 +559,7 @@ u32 schema_put(struct schema *s, u32 from, const struct conj *c)
 		to = gb_node(s->b);
 		gb_call(s->b, from, to, find_rule(s, flat, GRAMMAR_NONE));
 	} else {
-		flatten(s, flat);
+		schema_flatten(s, flat);
 		to = flat->never ? gb_node(s->b) : s->b->err == ERR_OK ? put_flat(s, from, flat) : from;
 	}
 	s->level--;

@@ -141,6 +141,15 @@ u32 conj_count_min(struct schema *s, const struct conj *c, const char *key, u32 
 /* Whether any layer has the keyword; *where: the first one (may be NULL). */
 bool conj_has(const struct conj *c, const char *key, const struct layer **where);
 u32 layer_types(struct schema *s, const struct layer *l);
+/* Whether the pattern is found in the text. Compiles it each time. */
+bool schema_text_matches(struct schema *s, const char *pattern, size_t pattern_bytes, const char *text, size_t bytes);
+
+/* Adds what $ref and allOf of the layers stand for, until there is nothing to add: the conjunction is flat then. */
+void schema_flatten(struct schema *s, struct conj *c);
+/* Whether a keyword says anything about values; others are annotations. */
+bool schema_constrains(const char *key);
+/* The expression of a known format; NULL: it is not known. */
+const char *schema_format(const char *name);
 
 /* By type. The conjunction is flat. */
 u32 schema_put_object(struct schema *s, u32 from, const struct conj *c);
@@ -149,5 +158,9 @@ u32 schema_put_string(struct schema *s, u32 from, const struct conj *c);
 u32 schema_put_number(struct schema *s, u32 from, const struct conj *c, bool integer);
 /* Literals of enum and const that all layers allow. */
 u32 schema_put_enum(struct schema *s, u32 from, const struct conj *c);
+/* The same as a list without equals, in the arena; NULL where there is neither. The conjunction is flat. */
+json_val *schema_distinct_values(struct schema *s, const struct conj *c, size_t *count);
+/* The same of a conjunction as it is; NULL, too, where it has anyOf or oneOf. */
+json_val *schema_values(struct schema *s, const struct conj *c, size_t *count);
 
 #endif

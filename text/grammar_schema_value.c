@@ -1,5 +1,4 @@
-/* Owns what schemas say about single values and arrays: enum and const, strings, numbers, items. Runs wherever a grammar is
- * compiled. */
+/* Owns what schemas say about single values: enum and const, strings, numbers. Runs wherever a grammar is compiled. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -96,11 +95,31 @@ static bool in_bounds(const struct layer *l, json_val v)
 	return true;
 }
 
-/* Whether the layer allows the literal, as far as it speaks of type, enum, const and bounds. `own`: the literal is from its
+bool schema_text_matches(struct schema *s, const char *pattern, size_t pattern_bytes, const char *text, size_t bytes)
+{
+	struct product p;
+	product_init(&p, s->b);
+	product_regex(&p, pattern, pattern_bytes, true);
+	spend(s, 50 + p.scratch.edge_count / 4);
+	bool found = product_match(&p, text, bytes) != 0;
+	product_fini(&p);
+	return found;
+}
+
+static bool matches_pattern(struct schema *s, const struct layer *l, json_val v)
+{
+	const char *text, *pattern;
+	size_t bytes, pattern_bytes;
+	if (!json_string(v, &text, &bytes) || !json_string(layer_get(s, l, "pattern", JSON_STRING), &pattern, &pattern_bytes))
+		return true;
+	return schema_text_matches(s, pattern, pattern_bytes, text, bytes);
+}
+
+/* Whether the layer allows the literal, as far as it speaks of type, enum, const, bounds and pattern. `own`: the literal is from its
  * enum or const. */
 static bool allows(struct schema *s, const struct layer *l, json_val v, const char *own)
 {
-	if (!spend(s, json_count(l->v)) || !(layer_types(s, l) & type_of(v)) || !in_bounds(l, v))
+	if (!spend(s, json_count(l->v)) || !(layer_types(s, l) & type_of(v)) || !in_bounds(l, v) || !matches_pattern(s, l, v))
 		return false;
 	json_val one = json_get(l->v, "const"), list = json_get(l->v, "enum");
 	if (json_type(one) != JSON_MISSING && strcmp(own, "const") != 0 && !same_value(s, one, v))
@@ -115,7 +134,7 @@ static bool allows(struct schema *s, const struct layer *l, json_val v, const ch
 static void refuse_beside_enum(struct schema *s, const struct conj *c)
 {
 	static const char *const keys[] = {"properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
-					   "maxProperties", "items", "prefixItems", "minItems", "maxItems", "pattern", "multipleOf"};
+					   "maxProperties", "items", "prefixItems", "minItems", "maxItems", "contains", "multipleOf"};
 	for (size_t i = 0; i < COUNT_OF(keys); i++) {
 		const struct layer *l;
 		if (conj_has(c, keys[i], &l))
@@ -124,7 +143,8 @@ static void refuse_beside_enum(struct schema *s, const struct conj *c)
 	}
 }
 
-u32 schema_put_enum(struct schema *s, u32 from, const struct conj *c)
+/* The values of enum or const that all layers allow, in the arena; NULL and b->err set where there is none or something is wrong. */
+static json_val *allowed_values(struct schema *s, const struct conj *c, size_t *kept)
 {
 	struct gb *b = s->b;
 	const struct layer *l = NULL;
@@ -134,15 +154,15 @@ u32 schema_put_enum(struct schema *s, u32 from, const struct conj *c)
 		one = json_get(l->v, "const");
 	else if (conj_has(c, "enum", &l))
 		list = layer_get(s, l, "enum", JSON_ARRAY);
-	size_t count = one.node != NULL ? 1 : json_count(list), kept = 0;
+	size_t count = one.node != NULL ? 1 : json_count(list);
 	if (b->err == ERR_OK && count == 0)
 		gb_fail(b, ERR_FORMAT, "%s/enum is to have a value", l->path);
 	json_val *values = arena_alloc(&b->arena, (count + 1) * sizeof(*values));
 	if (values == NULL)
 		gb_fail(b, ERR_TOO_LONG, "the schema is too large");
+	*kept = 0;
 	if (b->err != ERR_OK)
-		return from;
-	values[0] = one;
+		return NULL;
 	struct json_iter it = json_iterate(list);
 	const char *own = one.node != NULL ? "const" : "enum";
 	for (size_t i = 0; i < count && b->err == ERR_OK; i++) {
@@ -151,9 +171,33 @@ u32 schema_put_enum(struct schema *s, u32 from, const struct conj *c)
 		for (u32 k = 0; k < c->count && allowed; k++)
 			allowed = allows(s, &c->layers[k], v, &c->layers[k] == l ? own : "");
 		if (allowed)
-			values[kept++] = v;
+			values[(*kept)++] = v;
 	}
-	return json_put_literals(s->json, from, values, kept);
+	return values;
+}
+
+u32 schema_put_enum(struct schema *s, u32 from, const struct conj *c)
+{
+	size_t kept;
+	json_val *values = allowed_values(s, c, &kept);
+	return s->b->err == ERR_OK ? json_put_literals(s->json, from, values, kept) : from;
+}
+
+json_val *schema_distinct_values(struct schema *s, const struct conj *c, size_t *count)
+{
+	*count = 0;
+	if (!conj_has(c, "enum", NULL) && !conj_has(c, "const", NULL))
+		return NULL;
+	size_t kept;
+	json_val *values = allowed_values(s, c, &kept);
+	for (size_t i = 0; i < kept && s->b->err == ERR_OK; i++) {
+		bool known = false;
+		for (size_t k = 0; k < *count && !known; k++)
+			known = same_value(s, values[k], values[i]);
+		if (!known)
+			values[(*count)++] = values[i];
+	}
+	return values;
 }
 
 /* ---- strings ---- */
@@ -169,7 +213,7 @@ u32 schema_put_enum(struct schema *s, u32 from, const struct conj *c)
 #define ATOM  "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 #define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 
-static const char *format_pattern(const char *name)
+const char *schema_format(const char *name)
 {
 	static const struct {
 		const char *name, *pattern;
@@ -189,10 +233,18 @@ static const char *format_pattern(const char *name)
 	return NULL;
 }
 
-/* The only one of the layers' patterns and known formats; NULL where there is none. */
-static const char *find_pattern(struct schema *s, const struct conj *c, size_t *bytes, bool *search, const char **path)
+/* One pattern, or known format, of a string. */
+struct pattern {
+	const char *text;
+	size_t bytes;
+	bool search;
+	const char *path;
+};
+
+/* The patterns and known formats of all layers; how many there are. */
+static u32 list_patterns(struct schema *s, const struct conj *c, struct pattern *out)
 {
-	const char *found = NULL;
+	u32 count = 0;
 	for (u32 i = 0; i < c->count; i++) {
 		const struct layer *l = &c->layers[i];
 		for (int kind = 0; kind < 2; kind++) {
@@ -200,28 +252,63 @@ static const char *find_pattern(struct schema *s, const struct conj *c, size_t *
 			size_t n;
 			if (!json_string(layer_get(s, l, key, JSON_STRING), &text, &n))
 				continue;
-			if (kind == 1 && (text = format_pattern(text)) == NULL)
+			if (kind == 1 && (text = schema_format(text)) == NULL)
 				continue;
-			if (found != NULL) {
-				gb_fail(s->b, ERR_UNSUPPORTED, "%s/%s beside another pattern or format of the same string is not supported: write one pattern for both",
-					l->path, key);
-				return NULL;
-			}
-			found = text;
-			*bytes = kind == 1 ? strlen(text) : n;
-			*search = kind == 0;
-			*path = schema_path(s, l->path, key, NULL, 0);
+			bool known = false;
+			n = kind == 1 ? strlen(text) : n;
+			for (u32 k = 0; k < count && !known; k++)
+				known = out[k].search == (kind == 0) && out[k].bytes == n && memcmp(out[k].text, text, n) == 0;
+			if (!known)
+				out[count++] = (struct pattern){text, n, kind == 0, schema_path(s, l->path, key, NULL, 0)};
 		}
 	}
-	return found;
+	return count;
+}
+
+struct all_match {
+	u64 parts;
+	u32 to;
+};
+
+static u32 exit_all(void *ctx, u64 matching)
+{
+	const struct all_match *all = ctx;
+	return matching == all->parts ? all->to : GRAMMAR_NONE;
+}
+
+/* Puts the place of what failed in front of its reason. */
+static void name_place(struct gb *b, const char *path)
+{
+	struct err_msg reason = b->em;
+	snprintf(b->em.text, sizeof(b->em.text), "%s: %.600s", path, reason.text);
+}
+
+/* What all patterns match, in quotes. */
+static u32 put_patterns(struct schema *s, u32 from, const struct pattern *patterns, u32 count, u32 min, u32 max)
+{
+	struct gb *b = s->b;
+	struct product p;
+	b->json = true;
+	product_init(&p, b);
+	b->json = false;
+	for (u32 i = 0; i < count && p.scratch.err == ERR_OK; i++) {
+		product_regex(&p, patterns[i].text, patterns[i].bytes, patterns[i].search);
+		if (p.scratch.err != ERR_OK)
+			name_place(&p.scratch, patterns[i].path);
+	}
+	if (min > 0 || max != GRAMMAR_NONE)
+		product_length(&p, min, max);
+	struct all_match all = {.parts = p.needed = (1ull << p.count) - 1, .to = gb_node(b)};
+	product_put(&p, gb_text(b, from, "\"", 1), exit_all, &all);
+	product_fini(&p);
+	return gb_text(b, all.to, "\"", 1);
 }
 
 u32 schema_put_string(struct schema *s, u32 from, const struct conj *c)
 {
 	struct gb *b = s->b;
-	size_t bytes = 0;
-	bool search = false;
-	const char *path = "#", *pattern = find_pattern(s, c, &bytes, &search, &path);
+	struct pattern patterns[2 * LAYERS_MAX];
+	u32 count = list_patterns(s, c, patterns);
 	const struct layer *l = NULL;
 	u32 min = conj_count_max(s, c, "minLength", 0), max = conj_count_min(s, c, "maxLength", GRAMMAR_NONE);
 	if (min > GRAMMAR_REPEAT_MAX || (max != GRAMMAR_NONE && max > GRAMMAR_REPEAT_MAX)) {
@@ -233,13 +320,13 @@ u32 schema_put_string(struct schema *s, u32 from, const struct conj *c)
 		return from;
 	if (max != GRAMMAR_NONE && min > max)
 		return gb_node(b);
-	if (pattern == NULL)
+	if (count == 0)
 		return json_put_string_of(s->json, from, min, max);
-	u32 to = json_put_matching(s->json, from, pattern, bytes, search, min, max);
-	if (b->err != ERR_OK) {
-		struct err_msg reason = b->em;
-		snprintf(b->em.text, sizeof(b->em.text), "%s: %.600s", path, reason.text);
-	}
+	if (count > 1)
+		return put_patterns(s, from, patterns, count, min, max);
+	u32 to = json_put_matching(s->json, from, patterns[0].text, patterns[0].bytes, patterns[0].search, min, max);
+	if (b->err != ERR_OK)
+		name_place(b, patterns[0].path);
 	return to;
 }
 
@@ -315,120 +402,4 @@ u32 schema_put_number(struct schema *s, u32 from, const struct conj *c, bool int
 	if (low.endless && high.endless && part_max == GRAMMAR_NONE)
 		return json_put_number(s->json, from);
 	return gb_number(s->b, from, &low, &high, part_max);
-}
-
-/* ---- arrays ---- */
-
-/* The schemas of the first elements: prefixItems, or an array of items as before 2020. */
-static json_val prefix_of(struct schema *s, const struct layer *l, const char **key)
-{
-	json_val items = json_get(l->v, "items");
-	*key = json_type(items) == JSON_ARRAY ? "items" : "prefixItems";
-	return json_type(items) == JSON_ARRAY ? items : layer_get(s, l, "prefixItems", JSON_ARRAY);
-}
-
-struct array {
-	struct schema *s;
-	u32 close;
-	u32 min, max;			     /* elements; GRAMMAR_NONE: no end */
-	struct json_iter first[LAYERS_MAX]; /* the layers' schemas of the first elements that are not written yet */
-};
-
-/* What applies to element number `at`; these come one behind the other. */
-static void element_conj(struct array *a, const struct conj *c, size_t at, struct conj *out)
-{
-	struct schema *s = a->s;
-	*out = (struct conj){0};
-	for (u32 i = 0; i < c->count; i++) {
-		const struct layer *l = &c->layers[i];
-		const char *key;
-		(void)prefix_of(s, l, &key);
-		if (json_next(&a->first[i])) {
-			char number[24];
-			int n = snprintf(number, sizeof(number), "%zu", at);
-			conj_add(s, out, a->first[i].value, schema_path(s, l->path, key, number, (size_t)n));
-			continue;
-		}
-		key = strcmp(key, "items") == 0 ? "additionalItems" : "items";
-		json_val items = json_get(l->v, key);
-		if (json_type(items) != JSON_MISSING)
-			conj_add(s, out, items, schema_path(s, l->path, key, NULL, 0));
-	}
-}
-
-/* A comma, where elements came before. */
-static u32 put_comma(struct schema *s, u32 from, size_t before)
-{
-	return before > 0 ? json_put_line(s->json, gb_text(s->b, from, ",", 1)) : from;
-}
-
-/* Elements behind the first `done`, all of one rule. */
-static u32 put_rest(struct array *a, u32 from, u32 done, const struct conj *each)
-{
-	struct gb *b = a->s->b;
-	u32 item = schema_rule_of(a->s, each), more = gb_rule(b, "a further element");
-	if (b->err != ERR_OK)
-		return from;
-	struct grammar_rule r = b->rules[more];
-	u32 element = gb_node(b);
-	gb_call(b, put_comma(a->s, r.start, 1), r.accept, item);
-	if (done == 0) {
-		gb_call(b, from, element, item);
-		from = element;
-		done = 1;
-	}
-	struct gexpr one = {.kind = GEXPR_CALL, .rule = more, .min = 1};
-	struct gexpr rest = {.kind = GEXPR_REPEAT, .first = &one};
-	rest.min = a->min > done ? a->min - done : 0;
-	rest.max = a->max == GRAMMAR_NONE ? GRAMMAR_NONE : a->max - done;
-	return gb_expr(b, from, &rest);
-}
-
-static void put_elements(struct array *a, u32 open, const struct conj *c, size_t prefix)
-{
-	struct schema *s = a->s;
-	struct gb *b = s->b;
-	struct conj each;
-	u32 at = open, done = 0;
-	if (a->min == 0)
-		gb_empty(b, open, a->close);
-	for (; done < prefix && done < a->max && b->err == ERR_OK; done++) {
-		element_conj(a, c, done, &each);
-		at = schema_put(s, put_comma(s, at, done), &each);
-		if (done + 1 >= a->min)
-			gb_empty(b, json_put_line(s->json, at), a->close);
-	}
-	element_conj(a, c, prefix, &each);
-	if (b->err == ERR_OK && done < a->max && !each.never)
-		gb_empty(b, json_put_line(s->json, put_rest(a, at, done, &each)), a->close);
-}
-
-u32 schema_put_array(struct schema *s, u32 from, const struct conj *c)
-{
-	struct gb *b = s->b;
-	const struct layer *l;
-	struct array a = {.s = s};
-	size_t prefix = 0;
-	for (u32 i = 0; i < c->count; i++) {
-		const char *key;
-		json_val first = prefix_of(s, &c->layers[i], &key);
-		size_t n = json_count(first);
-		a.first[i] = json_iterate(first);
-		prefix = n > prefix ? n : prefix;
-	}
-	a.min = conj_count_max(s, c, "minItems", 0);
-	a.max = conj_count_min(s, c, "maxItems", GRAMMAR_NONE);
-	if (a.min > GRAMMAR_REPEAT_MAX || (a.max != GRAMMAR_NONE && a.max > GRAMMAR_REPEAT_MAX)) {
-		bool is_min = a.min > GRAMMAR_REPEAT_MAX;
-		if (conj_has(c, is_min ? "minItems" : "maxItems", &l))
-			gb_fail(b, ERR_TOO_LONG, "%s/%s: at most %d is supported", l->path, is_min ? "minItems" : "maxItems", GRAMMAR_REPEAT_MAX);
-	}
-	if (b->err != ERR_OK)
-		return from;
-	if (a.max < a.min)
-		return gb_node(b);
-	u32 open = json_put_line(s->json, gb_text(b, from, "[", 1));
-	a.close = gb_node(b);
-	put_elements(&a, open, c, prefix);
-	return gb_text(b, a.close, "]", 1);
 }
