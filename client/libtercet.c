@@ -627,7 +627,8 @@ enum tercet_result tercet_abort(struct tercet *t, uint64_t req_id)
 	if (r->aborted || r->failed)
 		return TERCET_OK;
 	struct held_request *first = tercet_held_first(&t->requests, r);
-	bool unheard = first->state == REQUEST_DUE; /* the engine has never heard of it */
+	bool lost = first->again && tercet_held_leaves_history(first); /* its session may know of its beginning alone */
+	bool unheard = first->state == REQUEST_DUE && !lost; /* the engine has never heard of it, or does not any more */
 	for (r = tercet_held_next_answer(&t->requests, first, NULL); r;
 	     r = tercet_held_next_answer(&t->requests, first, r)) {
 		r->aborted = true;

@@ -271,6 +271,11 @@ void tercet_held_set_abort_due(struct held_requests *rs, struct held_request *r,
 	r->abort_due = due;
 }
 
+bool tercet_held_leaves_history(const struct held_request *r)
+{
+	return !r->adopted && r->submit.session_count && !(r->submit.session_flags & SESSION_END);
+}
+
 void tercet_held_set_failed(struct held_requests *rs, struct held_request *r)
 {
 	if (r->over)

@@ -89,6 +89,9 @@ struct held_request *tercet_held_next_answer(struct held_requests *rs, struct he
 					     const struct held_request *r);
 void tercet_held_set_state(struct held_requests *rs, struct held_request *r, enum request_state state);
 void tercet_held_set_abort_due(struct held_requests *rs, struct held_request *r, bool due);
+/* Whether a session keeps what it has generated when it is aborted, so that even then an engine that forgot it has to
+ * hear of it again. */
+bool tercet_held_leaves_history(const struct held_request *r);
 void tercet_held_set_failed(struct held_requests *rs, struct held_request *r);
 /* The next in the order of submission; NULL: from the oldest, or no more. */
 struct held_request *tercet_held_next(struct held_requests *rs, struct held_request *r);

@@ -239,7 +239,9 @@ static void submit_again(struct tercet *t)
 		if (r->state == REQUEST_DUE || r->answer)
 			continue;
 		struct held_request *a = tercet_held_next_answer(&t->requests, r, NULL);
-		if (a->adopted || a->aborted) {
+		if (a->aborted && tercet_held_leaves_history(r)) {
+			tercet_held_set_abort_due(&t->requests, r, true); /* goes behind it */
+		} else if (a->adopted || a->aborted) {
 			for (; a; a = tercet_held_next_answer(&t->requests, r, a))
 				fail_unknown(t, a);
 			continue;

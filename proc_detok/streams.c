@@ -343,7 +343,7 @@ void streams_result(struct streams *ss, const struct ipc_result *r, u64 epoch, u
 /* ---------------------------------------------------------------- open and close */
 
 /* A sequence that is not wanted any more, or has ended with its output number `tokens`: the scheduler hears of it, nobody
- * else. */
+ * else. Only a session's turn goes on to that number; what was given out of others needs no scheduler. */
 static void open_answer_stopped(struct streams *ss, const struct ipc_open *open, u64 epoch, u32 tokens)
 {
 	u32 slot = slot_take(ss);
@@ -353,7 +353,7 @@ static void open_answer_stopped(struct streams *ss, const struct ipc_open *open,
 	}
 	struct stream *s = &ss->slots[slot].s;
 	stream_refuse(s, open, epoch, NULL);
-	s->stop_count = tokens;
+	s->stop_count = open->confirm ? tokens : open->output_tokens_count;
 	if (!map_get(&ss->ended_by_seq, open->seq, NULL))
 		ended_remember(ss, open->seq, stream_request_key(ss, open->client_id, open->req_id), tokens);
 	stream_stopped_queue(ss, slot);

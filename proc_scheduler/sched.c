@@ -473,9 +473,9 @@ void sched_stopped(struct sched *s, u64 seq, u32 output_count, u64 now_ns)
 		return;
 	}
 	q->stop_count = output_count;
-	/* The history of a session ends where the stop string does: outputs that the detokenizer has and that are still
-	 * on the way here are waited for. */
-	if (!q->session || output_count <= seq_output_count(q))
+	/* Outputs that the detokenizer has and that are still on the way here are waited for: they belong to the history of
+	 * a session, and to what the detokenizer's next life is told should it die before this end is delivered. */
+	if (output_count <= seq_output_count(q))
 		sched_finish(s, q, FINISH_STOP, "", now_ns);
 }
 

@@ -147,6 +147,45 @@ Test(resume, a_scheduler_that_still_has_the_request_is_no_refusal)
 	fake_end(&f);
 }
 
+/* What it has generated belongs to the session: the engine's next life has to hear of it, and of the abort. */
+Test(resume, a_turn_that_was_given_up_is_submitted_again_and_aborted)
+{
+	u32 tokens[3] = {10, 11, 12};
+	struct tercet_request q = {.tokens = tokens, .token_count = 3, .session = "talk"};
+	struct fake_engine f;
+	tercet_params_init(&q.params);
+	q.params.max_tokens = 30;
+	fake_begin(&f);
+	fake_connect(&f, &plain);
+	for (q.req_id = 4; q.req_id < 7; q.req_id++) {
+		q.session_flags = q.req_id == 5 ? TERCET_SESSION_END : 0;
+		cr_assert_eq((int)tercet_submit(f.t, &q, NULL, NULL), TERCET_OK);
+		fake_expect(&f, f.submit, IPC_TYPE_SUBMIT);
+	}
+	fake_send_entry(&f, 1, 4, 0, 2, "ab", 0);
+	expect_output(&f, 4, 0, 2, "ab", TERCET_FINISH_NONE);
+	cr_assert_eq((int)tercet_abort(f.t, 4), TERCET_OK);
+	cr_assert_eq((int)tercet_abort(f.t, 5), TERCET_OK); /* nothing of it is to be kept */
+	fake_expect(&f, f.submit, IPC_TYPE_ABORT);
+	ipc_channel_close(&f.submit);
+	expect_event(&f, TERCET_EVENT_LOST);
+	cr_assert_eq((int)tercet_abort(f.t, 6), TERCET_OK);
+	f.submit = fake_bind(&f, "submit", IPC_ROLE_SCHEDULER);
+	fake_expect(&f, f.submit, IPC_TYPE_HELLO);
+	fake_send_engine(&f);
+	expect_event(&f, TERCET_EVENT_READY);
+	expect_output(&f, 5, 0, 0, "", TERCET_FINISH_ABORT);
+	struct ipc_submit m = fake_expect(&f, f.submit, IPC_TYPE_SUBMIT).submit;
+	cr_assert(m.req_id == 4 && m.tokens_count == 5 && m.output_count == 2 && (m.session_flags & SESSION_AGAIN));
+	cr_assert_eq(fake_expect(&f, f.submit, IPC_TYPE_ABORT).abort.req_id, 4);
+	m = fake_expect(&f, f.submit, IPC_TYPE_SUBMIT).submit;
+	cr_assert(m.req_id == 6 && m.output_count == 0 && (m.session_flags & SESSION_AGAIN));
+	cr_assert_eq(fake_expect(&f, f.submit, IPC_TYPE_ABORT).abort.req_id, 6);
+	fake_send_entry(&f, 2, 4, 2, 0, "", TERCET_FINISH_ABORT);
+	expect_output(&f, 4, 2, 0, "", TERCET_FINISH_ABORT);
+	fake_end(&f);
+}
+
 Test(resume, a_request_refused_when_taken_up_again_ends_in_an_error)
 {
 	struct fake_engine f;

@@ -562,10 +562,12 @@ Test(sched, a_stop_of_the_detokenizer_ends_a_request_in_any_state)
 	fixture_plan(f);
 	fixture_plan(f);
 	sched_stopped(f->s, running, 1, 1);
-	sched_stopped(f->s, waiting, 1, 1);
-	cr_assert_eq(fixture_end_of(f, running)->reason, FINISH_STOP);
+	sched_stopped(f->s, waiting, 0, 1);
+	cr_assert_null(fixture_end_of(f, running), "its output is on the way here");
 	cr_assert_eq(fixture_end_of(f, waiting)->reason, FINISH_STOP);
 	fixture_run(f);
+	cr_assert_eq(fixture_end_of(f, running)->reason, FINISH_STOP);
+	cr_assert_eq(fixture_end_of(f, running)->token_count, 9);
 	cr_assert_eq(f->s->kv.free_count, c.block_count);
 	cr_assert_eq(f->end_count, 2);
 	fixture_destroy(&f);

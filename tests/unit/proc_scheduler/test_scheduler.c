@@ -328,6 +328,52 @@ Test(scheduler, a_new_detokenizer_gets_the_log_probabilities_of_a_prompt_before_
 	fake_worker_fini(&w);
 }
 
+/* The detokenizer may have read the result that the stop string is in, and the scheduler not yet. */
+Test(scheduler, what_a_stop_string_ends_is_told_again_to_its_last_token)
+{
+	static struct fake_result r;
+	struct shell *s = shell_start((const char *const[]){"async_depth=0", NULL});
+	struct peer worker, client, stream;
+	struct ipc_msg stopped = {.type = IPC_TYPE_STOPPED};
+	struct fake_worker w;
+
+	fake_worker_init(&w, &limits);
+	shell_worker(s, &worker, 0, SHELL_BLOCKS);
+	shell_client(s, &client, 5);
+	shell_submit(&client, 5, 1, 20, 30);
+	shell_submit(&client, 5, 2, 30, 8); /* tells that the results in front of its end were read */
+	u64 seq = shell_expect_stream(s, &stream, IPC_TYPE_OPEN)->open.seq;
+	stopped.stopped = (struct ipc_stopped){seq, 2};
+	cr_assert_eq(ipc_send(s->detok, s->detok_peer, &stopped), ERR_OK);
+	shell_expect(&client, IPC_TYPE_ACCEPTED);
+	shell_expect(&client, IPC_TYPE_ACCEPTED);
+	while (w.batch->row_count != 1 || w.batch->step < 4)
+		serve_step_prompts(&worker, &w, &r);
+
+	shell_restart_detok(s);
+	const struct ipc_msg *m = shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	while (m->open.seq != seq)
+		m = shell_expect_stream(s, &stream, IPC_TYPE_OPEN);
+	cr_assert_eq(m->open.output_tokens_count, 0);
+	m = shell_expect_stream(s, &stream, IPC_TYPE_CLOSE);
+	cr_assert_eq(m->close.seq, seq);
+	cr_assert_eq(m->close.reason, FINISH_STOP);
+	cr_assert_eq(m->close.output_count, 2);
+	u32 outputs = 0, prompts = 0;
+	while (outputs < 2) {
+		m = shell_expect_stream(s, &stream, IPC_TYPE_RESULT);
+		for (u32 i = 0; i < m->result.plp_seq_count; i++)
+			prompts += m->result.plp_seq[i] == seq;
+		for (u32 i = 0; i < m->result.seq_count; i++)
+			outputs += m->result.seq[i] == seq;
+		cr_assert(prompts == 1 || outputs == 0);
+	}
+	shell_disconnect(&worker);
+	shell_disconnect(&client);
+	cr_assert_eq(shell_stop(&s), ERR_OK);
+	fake_worker_fini(&w);
+}
+
 Test(scheduler, a_stop_string_ends_a_request)
 {
 	struct shell *s = shell_start(NULL);
