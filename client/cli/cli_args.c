@@ -3,11 +3,13 @@
 #include "common/types.h"
 #include "text/text.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,6 +43,33 @@ bool cli_help_wanted(int argc, char **argv, const char **group)
 	return false;
 }
 
+static bool is_gguf(const char *name)
+{
+	size_t bytes = strlen(name);
+
+	return bytes > 5 && strcasecmp(name + bytes - 5, ".gguf") == 0;
+}
+
+static bool holds_gguf(const char *path)
+{
+	DIR *dir = opendir(path);
+	bool found = false;
+
+	for (struct dirent *entry; dir && !found && (entry = readdir(dir));)
+		found = is_gguf(entry->d_name);
+	if (dir)
+		closedir(dir);
+	return found;
+}
+
+static enum err refuse_gguf(const char *path, struct err_msg *em)
+{
+	return err_set(em, ERR_UNSUPPORTED,
+		       "the model %.300s is in GGUF, which is not read; give the directory of the checkpoint that it was made from "
+		       "(config.json, *.safetensors, tokenizer.json), with --quantization int8 or int4 for as few bits",
+		       path);
+}
+
 enum err cli_check_model(const char *path, struct err_msg *em)
 {
 	char config[PATH_MAX];
@@ -52,6 +81,8 @@ enum err cli_check_model(const char *path, struct err_msg *em)
 			       "directories; none is "
 			       "downloaded)",
 			       path, strerror(errno));
+	if (is_gguf(path) && !S_ISDIR(st.st_mode))
+		return refuse_gguf(path, em);
 	if (!S_ISDIR(st.st_mode))
 		return err_set(em, ERR_NOT_FOUND,
 			       "the model %.300s is a file; it must be the directory with config.json, "
@@ -61,6 +92,8 @@ enum err cli_check_model(const char *path, struct err_msg *em)
 	if ((size_t)snprintf(config, sizeof(config), "%s/config.json", path) >= sizeof(config))
 		return err_set(em, ERR_TOO_LONG, "the path of the model is longer than %d bytes", PATH_MAX);
 	bool has_config = access(config, F_OK) == 0;
+	if (!has_config && holds_gguf(path))
+		return refuse_gguf(path, em);
 	if (!has_config || !tokenizer_exists(path))
 		return err_set(em, ERR_NOT_FOUND,
 			       "the model directory %.300s has no %s; it must hold config.json, *.safetensors and "

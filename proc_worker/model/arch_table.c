@@ -276,6 +276,9 @@ static const struct {
 } TEXT_PARTS[] = {
 	{"Gemma3ForConditionalGeneration", "gemma3_text", "Gemma3ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},
+	{"Qwen2VLForConditionalGeneration", "qwen2_vl_text", "Qwen2ForCausalLM"},
+	{"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", "Qwen2ForCausalLM"},
+	{"Qwen3VLForConditionalGeneration", "qwen3_vl_text", "Qwen3ForCausalLM"},
 };
 /* clang-format on */
 
@@ -297,15 +300,26 @@ const struct arch *arch_find(const char *name)
 	return NULL;
 }
 
+/* `name` without `suffix`, which all names of a table have, behind a comma where it is not the first. */
+static size_t append_name(char *out, size_t bytes, size_t used, const char *name, const char *suffix, bool first)
+{
+	if (used >= bytes)
+		return used;
+	return used + (size_t)snprintf(out + used, bytes - used, "%s%.*s", first ? "" : ", ",
+				       (int)(strlen(name) - strlen(suffix)), name);
+}
+
 void arch_names(char *out, size_t bytes)
 {
-	size_t used = 0;
+	static const char causal[] = "ForCausalLM", parts[] = "ForConditionalGeneration";
+	size_t used = append_name(out, bytes, 0, "{", "", true);
 
-	out[0] = 0;
-	for (size_t i = 0; i < COUNT_OF(ARCHS) && used < bytes; i++)
-		used += (size_t)snprintf(out + used, bytes - used, "%s%s", i ? ", " : "", ARCHS[i].name);
-	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS) && used < bytes; i++)
-		used += (size_t)snprintf(out + used, bytes - used, ", %s", TEXT_PARTS[i].name);
+	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)
+		used = append_name(out, bytes, used, ARCHS[i].name, causal, i == 0);
+	used = append_name(out, bytes, used, "}ForCausalLM, {", "", true);
+	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)
+		used = append_name(out, bytes, used, TEXT_PARTS[i].name, parts, i == 0);
+	append_name(out, bytes, used, "}ForConditionalGeneration", "", true);
 }
 
 void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer, u32 expert)

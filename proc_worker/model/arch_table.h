@@ -152,9 +152,9 @@ struct arch {
 /* NULL: unknown. */
 const struct arch *arch_find(const char *name);
 /* Of a model that also has parts for images the language part, which alone is computed: "text_config" describes it, and
- * its "model_type" must be `*model_type`. NULL: `name` is no such model. */
+ * its "model_type" must be `*model_type`; Qwen's older files have its fields beside "vision_config" instead. NULL: `name` is no such model. */
 const struct arch *arch_find_text_part(const char *name, const char **model_type);
-/* The names of all, separated by commas, into `out`. */
+/* The names of all, "{Llama, ...}ForCausalLM, {...}ForConditionalGeneration", into `out`. */
 void arch_names(char *out, size_t bytes);
 /* The tensor's name in `layer` and for `expert`, into `out`. */
 void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer, u32 expert);

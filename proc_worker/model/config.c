@@ -28,6 +28,8 @@ static enum err read_text_part(struct model_config *c, json_val *text, const cha
 	if (!c->arch)
 		return err_set(em, ERR_UNSUPPORTED,
 			       "config.json: unknown architecture '%.128s'; supported: %s", name, known);
+	if (!json_present(json_get(*text, "text_config")) && json_present(json_get(*text, "hidden_size")))
+		return ERR_OK;
 	*text = json_get(*text, "text_config");
 	if (json_type(*text) != JSON_OBJECT || !json_string_equals(json_get(*text, "model_type"), model_type))
 		return err_set(em, ERR_UNSUPPORTED,

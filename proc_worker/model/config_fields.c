@@ -99,6 +99,7 @@ static const struct {
 	{"dtype", EVERY, NAN},
 	{"eos_token_id", EVERY, NAN},
 	{"quantization_config", EVERY, NAN},
+	{"compression_config", EVERY, NAN},
 	{"attention_bias", ARCH_ATTENTION_BIAS, NAN},
 	{"mlp_bias", ARCH_MLP_BIAS, NAN},
 	{"partial_rotary_factor", ARCH_PARTIAL_ROTARY, 1},
@@ -187,6 +188,9 @@ static const char *const INERT[] = {
 	"is_decoder", "tie_encoder_decoder", "max_window_layers", "use_flash_attn",
 	"use_flash_attention", "use_flash_attention_2", "max_sequence_length", "model_max_length", "seq_length", "seq_len",
 	"max_seq_len", "torch_compile", "trust_remote_code", "keys_to_ignore_at_inference", "output_past",
+	/* images, which are not computed */
+	"vision_config", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",
+	"vision_end_token_id",
 	/* text */
 	"bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "add_bos_token", "add_eos_token",
 	/* generation */

@@ -12,7 +12,7 @@ static const struct {
 } KINDS[] = {
 	{"default", ROPE_PLAIN},     {"linear", ROPE_LINEAR}, {"dynamic", ROPE_DYNAMIC},
 	{"llama3", ROPE_LLAMA3},     {"yarn", ROPE_YARN},     {"su", ROPE_LONGROPE},
-	{"longrope", ROPE_LONGROPE},
+	{"longrope", ROPE_LONGROPE}, {"mrope", ROPE_PLAIN},
 };
 
 #define KIND(k) (1u << (k))
@@ -37,12 +37,16 @@ static const struct {
 	{"low_freq_factor", LLAMA3},
 	{"high_freq_factor", LLAMA3},
 	{"attention_factor", YARN | LONGROPE},
+	{"attn_factor", YARN},
 	{"beta_fast", YARN},
 	{"beta_slow", YARN},
 	{"mscale", YARN},
 	{"mscale_all_dim", YARN},
 	{"truncate", YARN},
 	{"finetuned", YARN}, /* how the model was made */
+	/* Pairs that turn by the place in an image or film: that of text is one number, by which all turn. */
+	{"mrope_section", KIND(ROPE_PLAIN)},
+	{"mrope_interleaved", KIND(ROPE_PLAIN)},
 	{"short_factor", LONGROPE},
 	{"long_factor", LONGROPE},
 };
@@ -160,7 +164,7 @@ static enum err may_number(json_val v, const char *name, double fallback, double
 static enum err read_yarn(struct model_config *c, json_val v, json_val scaling, struct err_msg *em)
 {
 	struct rope_config *r = &c->rope;
-	double m = 0, m_all = 0, scale;
+	double m = 0, m_all = 0, more = 1, scale;
 
 	enum err e = read_original(c, v, scaling, em);
 	if (!e)
@@ -183,7 +187,9 @@ static enum err read_yarn(struct model_config *c, json_val v, json_val scaling, 
 	scale = m > 0 && m_all > 0 ? yarn_scale(r->factor, m) / yarn_scale(r->factor, m_all)
 				   : yarn_scale(r->factor, 1);
 	stretch(c, r->original_context * r->factor);
-	return config_may_positive(scaling, "attention_factor", scale, &r->attention_factor, em);
+	/* In Peng et al.'s own program it multiplies what the factor gives; DeepSeek's files cancel that with it. */
+	e = config_may_positive(scaling, "attn_factor", 1, &more, em);
+	return e ? e : config_may_positive(scaling, "attention_factor", scale * more, &r->attention_factor, em);
 }
 
 static enum err read_factors(const struct rope_config *r, json_val scaling, const char *name, double *out,

@@ -212,7 +212,7 @@ static enum err read_fp8(struct quant_config *q, json_val v, struct err_msg *em)
 		{"quant_method", FIELD_READ},		{"activation_scheme", FIELD_READ},
 		{"weight_block_size", FIELD_READ},	{"fmt", FIELD_READ},
 		{"modules_to_not_convert", FIELD_READ}, {"ignored_layers", FIELD_READ},
-		{"kv_cache_scheme", FIELD_FALSE},	{"scale_fmt", FIELD_FALSE},
+		{"kv_cache_scheme", FIELD_READ},	{"scale_fmt", FIELD_FALSE},
 	};
 	static const char *const formats[] = {"e4m3"}, *const schemes[] = {"dynamic", "static"};
 	json_val block = json_get(v, "weight_block_size");
@@ -283,6 +283,7 @@ static enum err read_scheme(struct quant_config *q, json_val w, struct err_msg *
 		{"group_size", FIELD_READ}, {"block_structure", FIELD_READ},
 		{"observer", FIELD_READ},   {"observer_kwargs", FIELD_READ},
 		{"actorder", FIELD_READ},   {"dynamic", FIELD_FALSE},
+		{"scale_dtype", FIELD_READ}, {"zp_dtype", FIELD_READ}, /* tensors say it themselves */
 	};
 	static const char *const types[] = {"int", "float"};
 	u32 type, wanted = q->format == QUANT_FP8 ? 1 : 0;
@@ -314,8 +315,8 @@ static enum err read_compressed(struct quant_config *q, json_val v, struct err_m
 		{"quantization_status", FIELD_READ},
 		{"global_compression_ratio", FIELD_READ},
 		{"version", FIELD_READ},
-		{"kv_cache_scheme", FIELD_FALSE},
-		{"sparsity_config", FIELD_FALSE},
+		{"kv_cache_scheme", FIELD_READ}, /* scales for a cache in 8 bits; ours has its own */
+		{"sparsity_config", FIELD_READ},
 		{"transform_config", FIELD_FALSE},
 	};
 	static const struct field group_fields[] = {
@@ -326,12 +327,15 @@ static enum err read_compressed(struct quant_config *q, json_val v, struct err_m
 		{"format", FIELD_READ},
 	};
 	static const char *const formats[] = {"pack-quantized", "int-quantized", "float-quantized"};
+	static const char *const dense[] = {"dense"};
 	static const enum quant_format kinds[] = {QUANT_PACKED, QUANT_INT8, QUANT_FP8};
-	json_val groups = json_get(v, "config_groups");
+	json_val groups = json_get(v, "config_groups"), sparsity = json_get(v, "sparsity_config");
 	struct json_iter it = json_iterate(groups);
-	u32 format = 0;
+	u32 format = 0, ignored;
 
 	enum err e = check_fields(v, WHERE, fields, COUNT_OF(fields), em);
+	if (!e && !is_off(sparsity)) /* what it says of the zeros is no news, unless they are left out */
+		e = need_text(sparsity, "quantization_config.sparsity_config", "format", "dense", dense, 1, &ignored, em);
 	if (!e)
 		e = need_text(v, WHERE, "format", NULL, formats, COUNT_OF(formats), &format, em);
 	if (e)
@@ -354,6 +358,8 @@ enum err quant_config_read(struct quant_config *q, json_val config, struct err_m
 	u32 method;
 
 	*q = (struct quant_config){0};
+	if (!json_present(v))
+		v = json_get(config, "compression_config"); /* its name in the first files of compressed-tensors */
 	if (!json_present(v))
 		return ERR_OK;
 	enum err e = need_text(v, WHERE, "quant_method", NULL, methods, COUNT_OF(methods), &method, em);

@@ -377,7 +377,8 @@ static enum err open_checkpoint(struct safetensors *st, const char *dir, struct 
 		return e;
 	if (stat(path, &info) < 0)
 		return err_set(em, ERR_NOT_FOUND,
-			       "%s holds neither %s nor %s; other checkpoint formats are not read", dir,
+			       "%s holds neither %s nor %s; other formats (pytorch_model.bin, GGUF) are not read: save the "
+			       "model with safetensors", dir,
 			       SINGLE_FILE, INDEX_FILE);
 	e = json_parse_file(&doc, path, em);
 	if (!e)

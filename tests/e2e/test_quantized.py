@@ -303,7 +303,7 @@ def test_unsupported_settings_are_refused_by_name(changes, words_said, tmp_path)
 @pytest.mark.parametrize("form,changes,words_said", [
     (Gptq(64), {"checkpoint_format": "marlin"}, "'marlin'; supported: gptq, gptq_v2"),
     (Gptq(64), {"is_marlin_format": True}, '"is_marlin_format" is set, which is not supported'),
-    (Int8(0), {"kv_cache_scheme": {"num_bits": 8}}, '"kv_cache_scheme" is set, which is not supported'),
+    (Int8(0), {"sparsity_config": {"format": "sparse-24-bitmask"}}, "is 'sparse-24-bitmask'; supported: dense"),
     (Int8(0), {"format": "nvfp4-pack-quantized"}, "supported: pack-quantized, int-quantized, float-quantized"),
     (Int8(0), {"config_groups": {}}, '"config_groups" has 0 schemes'),
     (Fp8("blocks"), {"weight_block_size": [128]}, '"weight_block_size" must be two numbers'),

@@ -263,7 +263,11 @@ def whole(family):
     parts = {"gemma3_text": {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
                              "boi_token_index": 100, "mm_tokens_per_image": 4, "vision_config": vision},
              "mistral": {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
-                         "image_token_index": 10, "spatial_merge_size": 2, "vision_config": vision}}
+                         "image_token_index": 10, "spatial_merge_size": 2, "vision_config": vision},
+             "qwen3": {"architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl",
+                       "image_token_id": 10, "vision_config": vision,
+                       "text_config": {"model_type": "qwen3_vl_text", "rope_scaling": {
+                           "mrope_interleaved": True, "mrope_section": [2, 2, 2], "rope_type": "default"}}}}
     if family in parts:
         yield "whole", {"whole": parts[family], "prefix": "language_model.model."}
         yield "whole-new", {"whole": parts[family], "prefix": "model.language_model."}

@@ -484,6 +484,21 @@ Test(config, rope_scaling_of_every_type_is_read)
 	cr_assert_eq(c.rope.dim, 6);
 }
 
+Test(config, yarn_may_have_a_factor_on_its_scores)
+{
+	struct model_config c;
+
+	good(&c, "Qwen3ForCausalLM",
+	     "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, \"attn_factor\": 0.8782488562869419, "
+	     "\"original_max_position_embeddings\": 32}");
+	cr_assert_float_eq(c.rope.attention_factor, 1, 1e-6); /* 1 + 0.1 log 4 is its inverse */
+	good(&c, "Qwen3ForCausalLM",
+	     "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, \"attn_factor\": 0.5, \"attention_factor\": 1.5}");
+	cr_assert_float_eq(c.rope.attention_factor, 1.5, 1e-9);
+	refused("LlamaForCausalLM", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 4, \"attn_factor\": 0.5}",
+		ERR_UNSUPPORTED, "\"attn_factor\" in rope_scaling of type 'linear'");
+}
+
 Test(config, rope_scaling_that_is_wrong_is_named)
 {
 	refused("LlamaForCausalLM", SCALING("\"type\": \"linear\", \"factor\": 2, \"alpha\": 3"),
