@@ -114,6 +114,7 @@ struct gb {
 	bool flat; /* no calls: repetitions are written out */
 	u32 look_level; /* products inside products */
 	u32 products;	/* that were begun */
+	u64 looks;	/* at their edges */
 	enum err err;
 	struct err_msg em;
 };
@@ -165,6 +166,7 @@ struct product {
 		u32 start, end;
 	} parts[PRODUCT_PARTS_MAX];
 	u32 count;
+	u32 *first_edge, *order; /* of the scratch, once parts are held against texts; no more parts then */
 	u64 needed; /* bit i: texts that part i cannot match any more need not be followed */
 };
 void product_init(struct product *p, struct gb *b);
@@ -179,7 +181,7 @@ u32 product_length(struct product *p, u32 min, u32 max); /* in code points; max 
 typedef u32 (*product_exit_fn)(void *ctx, u64 matching);
 /* Writes them all at once as a deterministic network from `from` on, which leaves through `exit`. */
 void product_put(struct product *p, u32 from, product_exit_fn exit, void *ctx);
-/* The parts that match a text. Takes the parts' size each time. */
+/* The parts that match a text. */
 u64 product_match(struct product *p, const char *text, size_t bytes);
 
 /* Checks rules and makes `*out`, with one reference. The errors of grammar_compile. */

@@ -9,7 +9,11 @@
 
 #include "text/grammar_priv.h"
 
-enum { STATES_MAX = 10 * 1000, POOL_MAX = 600 * 1000 };
+enum {
+	STATES_MAX = 10 * 1000,
+	POOL_MAX = 600 * 1000,
+	LOOKS_MAX = 60 * 1000 * 1000, /* at edges, in a whole grammar: a tenth of a second */
+};
 
 /* A state is a set of nodes of the scratch network; states[i] is pool[at .. at + count). */
 struct state {
@@ -18,8 +22,6 @@ struct state {
 };
 struct subsets {
 	struct product *p;
-	u32 *first_edge; /* [node + 1] of edges sorted by where they begin */
-	u32 *order;
 	struct state *states;
 	u32 count, capacity;
 	u32 *slots; /* state + 1 by hash */
@@ -42,6 +44,9 @@ void product_init(struct product *p, struct gb *b)
 
 void product_fini(struct product *p)
 {
+	p->b->looks += p->scratch.looks;
+	free(p->first_edge);
+	free(p->order);
 	gb_fini(&p->scratch);
 }
 
@@ -77,34 +82,45 @@ static int compare_u32(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static bool sort_edges(struct subsets *s)
+static bool sort_edges(struct product *p)
 {
-	const struct gb *g = &s->p->scratch;
-	s->first_edge = calloc((size_t)g->node_count + 2, sizeof(*s->first_edge));
-	s->order = malloc(((size_t)g->edge_count + 1) * sizeof(*s->order));
-	s->seen = calloc((size_t)g->node_count + 1, sizeof(*s->seen));
-	s->slot_mask = 4 * STATES_MAX / 3; /* a power of two less one, above it */
-	while (s->slot_mask & (s->slot_mask + 1))
-		s->slot_mask |= s->slot_mask >> 1;
-	s->slots = calloc((size_t)s->slot_mask + 1, sizeof(*s->slots));
-	if (s->first_edge == NULL || s->order == NULL || s->seen == NULL || s->slots == NULL)
+	const struct gb *g = &p->scratch;
+	p->first_edge = calloc((size_t)g->node_count + 2, sizeof(*p->first_edge));
+	p->order = malloc(((size_t)g->edge_count + 1) * sizeof(*p->order));
+	if (p->first_edge == NULL || p->order == NULL)
 		return false;
-	for (u32 i = 0; i < g->edge_count; i++) {
-		s->first_edge[g->edges[i].from + 2]++;
-		if (g->edges[i].kind == GEDGE_BYTES)
-			s->bounds[g->edges[i].lo] = s->bounds[g->edges[i].hi + 1] = true;
-	}
-	for (u32 v = 2; v <= g->node_count + 1; v++)
-		s->first_edge[v] += s->first_edge[v - 1];
+	p->b->looks += g->node_count + 4ull * g->edge_count;
 	for (u32 i = 0; i < g->edge_count; i++)
-		s->order[s->first_edge[g->edges[i].from + 1]++] = i;
+		p->first_edge[g->edges[i].from + 2]++;
+	for (u32 v = 2; v <= g->node_count + 1; v++)
+		p->first_edge[v] += p->first_edge[v - 1];
+	for (u32 i = 0; i < g->edge_count; i++)
+		p->order[p->first_edge[g->edges[i].from + 1]++] = i;
+	return true;
+}
+
+/* Where all parts begin, in s->nodes. False: p->b->err is set. */
+static bool subsets_init(struct subsets *s, struct product *p)
+{
+	const struct gb *g = &p->scratch;
+	*s = (struct subsets){.p = p};
+	if (g->err != ERR_OK)
+		gb_fail(p->b, g->err, "%s", g->em.text);
+	if (p->b->err != ERR_OK)
+		return false;
+	s->seen = calloc((size_t)g->node_count + 1, sizeof(*s->seen));
+	if (s->seen == NULL || (p->first_edge == NULL && !sort_edges(p))) {
+		gb_fail(p->b, ERR_NO_MEMORY, "no memory for a grammar");
+		return false;
+	}
+	p->b->looks += g->node_count / 8;
+	for (u32 i = 0; i < p->count; i++)
+		u32_vec_push(&s->nodes, p->parts[i].start);
 	return true;
 }
 
 static void subsets_fini(struct subsets *s)
 {
-	free(s->first_edge);
-	free(s->order);
 	free(s->seen);
 	free(s->slots);
 	free(s->states);
@@ -118,6 +134,7 @@ static void close_nodes(struct subsets *s)
 {
 	const struct gb *g = &s->p->scratch;
 	s->stamp++;
+	s->p->b->looks += s->nodes.count;
 	u32_vec_clear(&s->work);
 	u32_vec_append(&s->work, s->nodes.data, s->nodes.count);
 	u32_vec_clear(&s->nodes);
@@ -127,25 +144,28 @@ static void close_nodes(struct subsets *s)
 			continue;
 		s->seen[v] = s->stamp;
 		u32_vec_push(&s->nodes, v);
-		for (u32 i = s->first_edge[v]; i < s->first_edge[v + 1]; i++) {
-			const struct gb_edge *e = &g->edges[s->order[i]];
+		s->p->b->looks += s->p->first_edge[v + 1] - s->p->first_edge[v] + 1;
+		for (u32 i = s->p->first_edge[v]; i < s->p->first_edge[v + 1]; i++) {
+			const struct gb_edge *e = &g->edges[s->p->order[i]];
 			if (e->kind == GEDGE_EMPTY)
 				u32_vec_push(&s->work, e->to);
 		}
 	}
 	if (s->nodes.count > 1)
 		qsort(s->nodes.data, s->nodes.count, sizeof(u32), compare_u32);
+	if (s->nodes.failed || s->work.failed)
+		gb_fail(s->p->b, ERR_NO_MEMORY, "no memory for a grammar");
+	if (s->p->b->looks > LOOKS_MAX)
+		gb_fail(s->p->b, ERR_TOO_LONG, "the patterns that apply to one text are too large together: they take too long to compile");
 }
 
-/* The parts that have nodes in the state; `ended`: those that match what came. */
-static u64 parts_of(const struct subsets *s, u32 state, bool ended)
+/* The parts that have any of the nodes, which are sorted; `ended`: those that match what came. */
+static u64 parts_with(const struct product *p, const u32 *nodes, size_t count, bool ended)
 {
-	const struct product *p = s->p;
-	const struct state *at = &s->states[state];
 	u64 bits = 0;
 	u32 i = 0;
-	for (u32 k = 0; k < at->count; k++) { /* nodes are sorted, and parts in the order of their nodes */
-		u32 v = s->pool.data[at->at + k];
+	for (size_t k = 0; k < count; k++) { /* parts are in the order of their nodes */
+		u32 v = nodes[k];
 		while (i + 1 < p->count && v >= p->parts[i + 1].start)
 			i++;
 		if (!ended || v == p->parts[i].end)
@@ -154,12 +174,17 @@ static u64 parts_of(const struct subsets *s, u32 state, bool ended)
 	return bits;
 }
 
+static u64 parts_of(const struct subsets *s, u32 state, bool ended)
+{
+	return parts_with(s->p, s->pool.data + s->states[state].at, s->states[state].count, ended);
+}
+
 /* The state of s->nodes, made where it is new; GRAMMAR_NONE: there is none, or no room. */
 static u32 intern(struct subsets *s)
 {
 	struct gb *b = s->p->b;
 	close_nodes(s);
-	if (s->nodes.count == 0)
+	if (s->nodes.count == 0 || b->err != ERR_OK)
 		return GRAMMAR_NONE;
 	u32 slot = (u32)XXH3_64bits(s->nodes.data, s->nodes.count * sizeof(u32)) & s->slot_mask;
 	for (; s->slots[slot] != 0; slot = (slot + 1) & s->slot_mask) {
@@ -177,7 +202,7 @@ static u32 intern(struct subsets *s)
 	}
 	s->states[s->count] = (struct state){.at = (u32)s->pool.count, .count = (u32)s->nodes.count};
 	u32_vec_append(&s->pool, s->nodes.data, s->nodes.count);
-	if (s->pool.failed || s->nodes.failed || s->work.failed)
+	if (s->pool.failed)
 		gb_fail(b, ERR_NO_MEMORY, "no memory for a grammar");
 	if (b->err != ERR_OK)
 		return GRAMMAR_NONE;
@@ -188,18 +213,24 @@ static u32 intern(struct subsets *s)
 }
 
 /* The state behind `byte`. */
-static u32 step(struct subsets *s, u32 state, u8 byte)
+static void list_targets(struct subsets *s, const u32 *nodes, size_t count, u8 byte)
 {
-	const struct gb *g = &s->p->scratch;
+	const struct product *p = s->p;
 	u32_vec_clear(&s->nodes);
-	for (u32 k = 0; k < s->states[state].count; k++) {
-		u32 v = s->pool.data[s->states[state].at + k];
-		for (u32 i = s->first_edge[v]; i < s->first_edge[v + 1]; i++) {
-			const struct gb_edge *e = &g->edges[s->order[i]];
+	for (size_t k = 0; k < count; k++) {
+		u32 v = nodes[k];
+		p->b->looks += p->first_edge[v + 1] - p->first_edge[v] + 1;
+		for (u32 i = p->first_edge[v]; i < p->first_edge[v + 1]; i++) {
+			const struct gb_edge *e = &p->scratch.edges[p->order[i]];
 			if (e->kind == GEDGE_BYTES && byte >= e->lo && byte <= e->hi)
 				u32_vec_push(&s->nodes, e->to);
 		}
 	}
+}
+
+static u32 step(struct subsets *s, u32 state, u8 byte)
+{
+	list_targets(s, s->pool.data + s->states[state].at, s->states[state].count, byte);
 	return intern(s);
 }
 
@@ -222,20 +253,28 @@ static void put_steps(struct subsets *s, u32 state)
 	}
 }
 
+static bool prepare_states(struct subsets *s)
+{
+	const struct gb *g = &s->p->scratch;
+	for (u32 i = 0; i < g->edge_count; i++) {
+		if (g->edges[i].kind == GEDGE_BYTES)
+			s->bounds[g->edges[i].lo] = s->bounds[g->edges[i].hi + 1] = true;
+	}
+	s->slot_mask = 4 * STATES_MAX / 3; /* a power of two less one, above it */
+	while (s->slot_mask & (s->slot_mask + 1))
+		s->slot_mask |= s->slot_mask >> 1;
+	s->slots = calloc((size_t)s->slot_mask + 1, sizeof(*s->slots));
+	s->p->b->looks += s->slot_mask + g->edge_count;
+	if (s->slots == NULL)
+		gb_fail(s->p->b, ERR_NO_MEMORY, "no memory for a grammar");
+	return s->slots != NULL;
+}
+
 void product_put(struct product *p, u32 from, product_exit_fn exit, void *ctx)
 {
 	struct gb *b = p->b;
-	struct subsets s = {.p = p};
-	if (p->scratch.err != ERR_OK)
-		gb_fail(b, p->scratch.err, "%s", p->scratch.em.text);
-	if (b->err == ERR_OK && !sort_edges(&s))
-		gb_fail(b, ERR_NO_MEMORY, "no memory for a grammar");
-	u32 first = GRAMMAR_NONE;
-	if (b->err == ERR_OK) {
-		for (u32 i = 0; i < p->count; i++)
-			u32_vec_push(&s.nodes, p->parts[i].start);
-		first = intern(&s);
-	}
+	struct subsets s;
+	u32 first = subsets_init(&s, p) && prepare_states(&s) ? intern(&s) : GRAMMAR_NONE;
 	if (first != GRAMMAR_NONE && s.states[first].node != GRAMMAR_NONE)
 		gb_empty(b, from, s.states[first].node);
 	for (u32 i = 0; i < s.count && b->err == ERR_OK; i++) {
@@ -251,21 +290,21 @@ void product_put(struct product *p, u32 from, product_exit_fn exit, void *ctx)
 
 u64 product_match(struct product *p, const char *text, size_t bytes)
 {
-	struct subsets s = {.p = p};
-	u64 bits = 0, needed = p->needed;
-	if (p->scratch.err != ERR_OK)
-		gb_fail(p->b, p->scratch.err, "%s", p->scratch.em.text);
-	if (p->b->err == ERR_OK && !sort_edges(&s))
+	struct subsets s;
+	struct u32_vec at = {0};
+	bool ok = subsets_init(&s, p);
+	if (ok)
+		close_nodes(&s);
+	for (size_t i = 0; ok && i < bytes && s.nodes.count > 0 && p->b->err == ERR_OK; i++) {
+		u32_vec_clear(&at);
+		u32_vec_append(&at, s.nodes.data, s.nodes.count);
+		list_targets(&s, at.data, at.count, (u8)text[i]);
+		close_nodes(&s);
+	}
+	if (at.failed)
 		gb_fail(p->b, ERR_NO_MEMORY, "no memory for a grammar");
-	p->needed = UINT64_MAX; /* so no node is made in the target */
-	for (u32 i = 0; i < p->count; i++)
-		u32_vec_push(&s.nodes, p->parts[i].start);
-	u32 at = p->b->err == ERR_OK ? intern(&s) : GRAMMAR_NONE;
-	for (size_t i = 0; i < bytes && at != GRAMMAR_NONE; i++)
-		at = step(&s, at, (u8)text[i]);
-	if (at != GRAMMAR_NONE)
-		bits = parts_of(&s, at, true);
-	p->needed = needed;
+	u64 bits = ok && p->b->err == ERR_OK ? parts_with(p, s.nodes.data, s.nodes.count, true) : 0;
+	u32_vec_fini(&at);
 	subsets_fini(&s);
 	return bits;
 }

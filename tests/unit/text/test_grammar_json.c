@@ -619,6 +619,20 @@ Test(grammar_json, names_by_their_patterns)
 	tongue_fini(&t);
 }
 
+/* Each pattern alone is small; what is known of both at once is not. */
+Test(grammar_json, patterns_that_are_too_large_together_are_refused)
+{
+	refused(GRAMMAR_JSON_SCHEMA, "{\"allOf\":[{\"pattern\":\"a.{12}$\"},{\"pattern\":\"b.{13}$\"}]}", ERR_TOO_LONG, "too large together");
+	struct buf source = {0};
+	buf_append_str(&source, "{\"patternProperties\":{\"^(?:x{300}|y{300}|z{300})*$\":{}},\"properties\":{\"a\":{}");
+	for (u32 i = 0; i < 4000; i++)
+		buf_printf(&source, ",\"x%u\":{}", i);
+	buf_append_str(&source, "}}");
+	struct grammar *g = compiled(GRAMMAR_JSON_SCHEMA, buf_cstr(&source));
+	grammar_unref(&g);
+	buf_fini(&source);
+}
+
 Test(grammar_json, several_patterns_of_one_string)
 {
 	struct tongue t;
