@@ -72,6 +72,37 @@ static bool take_schema(struct source *s, const char *field, json_val v)
 
 /* ---------------------------------------------------------------- fields */
 
+/* vLLM's: free text with tags in it, {"structures": [{"begin", "schema", "end"}], "triggers": [...]}, or the text of that. */
+static bool take_tags(struct source *s, const char *field, json_val v)
+{
+	struct json_doc *doc = NULL;
+	struct json_writer w;
+	struct err_msg em;
+	const char *text;
+	size_t bytes;
+	bool ok;
+
+	if (json_string(v, &text, &bytes)) {
+		if (json_parse(&doc, text, bytes, &em) != ERR_OK)
+			return api_error_set(s->e, 400, field, NULL, "Field '%s' is no JSON: %s.", field, em.text);
+		v = json_root(doc);
+	}
+	if (json_type(json_get(v, "structures")) != JSON_ARRAY || json_type(json_get(v, "triggers")) != JSON_ARRAY) {
+		ok = api_error_field(s->e, field, v, "has no tags",
+				     "an object with 'structures', an array of {\"begin\", \"schema\", \"end\"}, and 'triggers', an array of strings");
+	} else if ((ok = begin(s, field, TERCET_GRAMMAR_PARTS))) {
+		json_begin(&w, &s->r->grammar);
+		json_array_begin(&w);
+		json_object_begin(&w);
+		json_key(&w, "tags");
+		json_write_value(&w, v);
+		json_object_end(&w);
+		json_array_end(&w);
+	}
+	json_free(&doc);
+	return ok;
+}
+
 static bool read_response_format(struct source *s, const struct openai_fields *f)
 {
 	json_val format = f->response_format, type = json_get(format, "type");
@@ -82,9 +113,11 @@ static bool read_response_format(struct source *s, const struct openai_fields *f
 		return take_schema(s, "response_format", json_get(format, "schema"));
 	if (json_string_equals(type, "json_object"))
 		return begin(s, "response_format", TERCET_GRAMMAR_JSON_OBJECT);
+	if (json_string_equals(type, "structural_tag"))
+		return take_tags(s, "response_format", format);
 	if (!json_string_equals(type, "json_schema"))
 		return api_error_field(s->e, "response_format.type", type, "is not known",
-				       "\"text\", \"json_object\" or \"json_schema\"");
+				       "\"text\", \"json_object\", \"json_schema\" or \"structural_tag\"");
 	json_val schema = json_get(json_get(format, "json_schema"), "schema");
 	if (!json_present(schema)) /* as llama-server has it */
 		schema = json_get(format, "schema");
@@ -118,31 +151,44 @@ static bool read_switch(struct source *s, const char *field, json_val v, bool *o
 	return !json_present(v) || json_bool(v, on) || api_error_field(s->e, field, v, "is not a switch", "true or false");
 }
 
+/* White space between the tokens of JSON: as ever where the pattern matches that, else none. */
+static bool read_space(struct source *s, json_val v)
+{
+	static const char field[] = "structured_outputs.whitespace_pattern";
+	struct err_msg em = {""};
+	const char *text;
+	size_t bytes;
+	u32 flags = 0;
+
+	if (!json_string(v, &text, &bytes))
+		return api_error_field(s->e, field, v, "is not text", "a regular expression");
+	if (grammar_space_flags(&flags, text, bytes, &em) != ERR_OK)
+		return api_error_set(s->e, 400, field, NULL, "Field '%s': %s.", field, em.text);
+	s->r->grammar_flags |= flags;
+	return true;
+}
+
 static bool read_structured_outputs(struct source *s, json_val o)
 {
-	static const char *const unknown[] = {"structural_tag", "whitespace_pattern"};
 	json_val json = json_get(o, "json"), regex = json_get(o, "regex"), choice = json_get(o, "choice"),
-		 grammar = json_get(o, "grammar");
+		 grammar = json_get(o, "grammar"), tags = json_get(o, "structural_tag"), space = json_get(o, "whitespace_pattern");
 	bool any_object, compact;
 
-	for (size_t i = 0; i < COUNT_OF(unknown); i++) {
-		char name[64];
-		snprintf(name, sizeof(name), "structured_outputs.%s", unknown[i]);
-		if (json_present(json_get(o, unknown[i])))
-			return refuse(s->e, name, "it is not supported by this server; leave it out");
-	}
 	if (!read_switch(s, "structured_outputs.json_object", json_get(o, "json_object"), &any_object) ||
 	    !read_switch(s, "structured_outputs.disable_any_whitespace", json_get(o, "disable_any_whitespace"), &compact))
 		return false;
 	s->r->grammar_flags |= compact ? TERCET_GRAMMAR_COMPACT : 0;
-	if (!any_object && !json_present(json) && !json_present(regex) && !json_present(choice) && !json_present(grammar))
+	if (json_present(space) && !read_space(s, space))
+		return false;
+	if (!any_object && !json_present(tags) && !json_present(json) && !json_present(regex) && !json_present(choice) && !json_present(grammar))
 		return api_error_set(s->e, 400, "structured_outputs", NULL,
 				     "Field 'structured_outputs' asks for nothing; it must have one of 'json', 'regex', "
-				     "'choice', 'grammar' and 'json_object', or be null or left out.");
+				     "'choice', 'grammar', 'structural_tag' and 'json_object', or be null or left out.");
 	return (!json_present(json) || take_schema(s, "structured_outputs.json", json)) &&
 	       (!json_present(regex) || take_string(s, "structured_outputs.regex", TERCET_GRAMMAR_REGEX, regex)) &&
 	       (!json_present(choice) || take_choice(s, "structured_outputs.choice", choice)) &&
 	       (!json_present(grammar) || take_string(s, "structured_outputs.grammar", TERCET_GRAMMAR_EBNF, grammar)) &&
+	       (!json_present(tags) || take_tags(s, "structured_outputs.structural_tag", tags)) &&
 	       (!any_object || begin(s, "structured_outputs.json_object", TERCET_GRAMMAR_JSON_OBJECT));
 }
 
@@ -175,10 +221,8 @@ static json_val function_of(json_val tool)
 }
 
 /* What the arguments may be: an object, whatever else the schema says or leaves open. */
-static void write_parameters(struct json_writer *w, json_val parameters)
+static void write_schema(struct json_writer *w, json_val parameters)
 {
-	json_object_begin(w);
-	json_key(w, "json_schema");
 	json_object_begin(w);
 	json_key(w, "type");
 	json_write_cstr(w, "object");
@@ -193,6 +237,13 @@ static void write_parameters(struct json_writer *w, json_val parameters)
 		json_write_value(w, it.value);
 	}
 	json_object_end(w);
+}
+
+static void write_parameters(struct json_writer *w, json_val parameters)
+{
+	json_object_begin(w);
+	json_key(w, "json_schema");
+	write_schema(w, parameters);
 	json_object_end(w);
 }
 
@@ -374,6 +425,31 @@ static bool check_together(const struct source *s)
 	return true;
 }
 
+/* Of a tool call that is asked for: which function's parameters are wrong. False: none of them is. */
+static bool name_tool(const struct source *s)
+{
+	bool found = false;
+
+	for (struct json_iter it = json_iterate(s->r->fields.tools); !found && json_next(&it);) {
+		json_val function = function_of(it.value);
+		struct buf schema = {0};
+		struct json_writer w;
+		struct grammar *g = NULL;
+		struct err_msg em = {""};
+		json_begin(&w, &schema);
+		write_schema(&w, json_get(function, "parameters"));
+		enum err e = grammar_compile(&g, GRAMMAR_JSON_SCHEMA, 0, schema.data ? schema.data : "", schema.bytes, &em);
+		grammar_unref(&g);
+		buf_fini(&schema);
+		found = e != ERR_OK && e != ERR_NO_MEMORY;
+		if (found)
+			api_error_set(s->e, 400, "tools", e == ERR_UNSUPPORTED ? "unsupported_parameter" : NULL,
+				      "Field 'tools': the parameters of the function '%.80s': %s.",
+				      json_cstr(json_get(function, "name"), ""), em.text);
+	}
+	return found;
+}
+
 static bool compile(const struct source *s)
 {
 	const struct openai_request *r = s->r;
@@ -385,6 +461,8 @@ static bool compile(const struct source *s)
 	grammar_unref(&g);
 	if (e == ERR_NO_MEMORY)
 		return api_error_set(s->e, 503, NULL, NULL, "There is no memory for the request.");
+	if (e != ERR_OK && strcmp(s->field, "tool_choice") == 0 && name_tool(s))
+		return false;
 	return e == ERR_OK || api_error_set(s->e, 400, s->field, e == ERR_UNSUPPORTED ? "unsupported_parameter" : NULL,
 					    "Field '%s': %s.", s->field, em.text);
 }

@@ -24,6 +24,9 @@ enum {
  * reference to `*out`. */
 MUST_CHECK enum err grammar_compile(struct grammar **out, enum grammar_kind kind, u32 flags, const char *source,
 				    size_t bytes, struct err_msg *em);
+/* The flag with which JSON has no other white space between its tokens than the expression (GRAMMAR_REGEX) matches: none (0), or
+ * GRAMMAR_COMPACT. ERR_UNSUPPORTED: it does not match the empty text, which always is possible; else as grammar_compile. */
+MUST_CHECK enum err grammar_space_flags(u32 *flags, const char *pattern, size_t bytes, struct err_msg *em);
 /* One more reference to `g`, and `g`. Counts are atomic. */
 struct grammar *grammar_ref(struct grammar *g);
 /* Gives the reference back and clears `*g`; NULL accepted. States hold references of their own. */

@@ -14,7 +14,8 @@
 #define INTEGER "-?" WHOLE
 /* Exponents that keep the number finite. */
 #define NUMBER INTEGER "(?:\\.[0-9]{1,24})?(?:[eE](?:\\+?(?:[0-9]{1,2}|1[0-9]{2}|2[0-8][0-9])|-[0-9]{1,3}))?"
-/* One space, or one line's end with its indent. */
+/* One space, or one line's end with its indent (of at most SPACES_MAX or TABS_MAX). */
+enum { SPACES_MAX = 40, TABS_MAX = 20 };
 #define SPACE "(?: |\\n(?: {0,40}|\\t{0,20}))?"
 
 void json_rules_init(struct json_rules *j, struct gb *b, u32 flags)
@@ -290,6 +291,41 @@ void grammar_read_object(struct gb *b, u32 flags)
 		return;
 	struct grammar_rule r = b->rules[root];
 	gb_empty(b, json_put_object(&j, r.start), r.accept);
+}
+
+/* ---- white space that a request asks for ---- */
+
+/* Whether the expression matches all that SPACE does. */
+static bool matches_spaces(struct product *p)
+{
+	char text[1 + SPACES_MAX];
+	bool all = product_match(p, " ", 1) != 0;
+	text[0] = '\n';
+	memset(text + 1, ' ', SPACES_MAX);
+	for (size_t n = 0; n <= SPACES_MAX && all; n++)
+		all = product_match(p, text, 1 + n) != 0;
+	memset(text + 1, '\t', TABS_MAX);
+	for (size_t n = 1; n <= TABS_MAX && all; n++)
+		all = product_match(p, text, 1 + n) != 0;
+	return all;
+}
+
+enum err grammar_space_flags(u32 *flags, const char *pattern, size_t bytes, struct err_msg *em)
+{
+	struct gb b;
+	struct product p;
+	gb_init(&b);
+	product_init(&p, &b);
+	product_regex(&p, pattern, bytes, false);
+	*flags = matches_spaces(&p) ? 0 : GRAMMAR_COMPACT;
+	if (product_match(&p, "", 0) == 0)
+		gb_fail(&b, ERR_UNSUPPORTED, "the white space has to match the empty text, too, as [ \\n\\t]* does; an answer may leave it out");
+	product_fini(&p);
+	enum err e = b.err;
+	if (e != ERR_OK)
+		err_set(em, e, "%s", b.em.text);
+	gb_fini(&b);
+	return e;
 }
 
 /* ---- literals ---- */

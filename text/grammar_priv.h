@@ -167,6 +167,7 @@ struct product {
 	} parts[PRODUCT_PARTS_MAX];
 	u32 count;
 	u32 *first_edge, *order; /* of the scratch, once parts are held against texts; no more parts then */
+	u64 final;  /* bit i: behind a text that part i matches nothing follows */
 	u64 needed; /* bit i: texts that part i cannot match any more need not be followed */
 };
 void product_init(struct product *p, struct gb *b);

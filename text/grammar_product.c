@@ -280,8 +280,10 @@ void product_put(struct product *p, u32 from, product_exit_fn exit, void *ctx)
 	for (u32 i = 0; i < s.count && b->err == ERR_OK; i++) {
 		if (s.states[i].node == GRAMMAR_NONE)
 			continue;
-		put_steps(&s, i);
-		u32 to = b->err == ERR_OK ? exit(ctx, parts_of(&s, i, true)) : GRAMMAR_NONE;
+		u64 matching = parts_of(&s, i, true);
+		if (!(matching & p->final))
+			put_steps(&s, i);
+		u32 to = b->err == ERR_OK ? exit(ctx, matching) : GRAMMAR_NONE;
 		if (to != GRAMMAR_NONE)
 			gb_empty(b, s.states[i].node, to);
 	}

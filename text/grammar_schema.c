@@ -185,9 +185,11 @@ static json_val resolve(struct schema *s, const struct layer *l, const char **pa
 	}
 	if (json_type(at) == JSON_MISSING)
 		gb_fail(s->b, ERR_INVALID, "%s/$ref: \"%.80s\" does not exist in the schema", l->path, ref);
-	*path = arena_strdup(&s->b->arena, ref);
-	if (*path == NULL)
-		*path = "#";
+	/* Below the root's own place. */
+	char *full = arena_alloc(&s->b->arena, strlen(s->root_path) + strlen(ref));
+	if (full != NULL)
+		strcpy(stpcpy(full, s->root_path), ref + 1);
+	*path = full != NULL ? full : "#";
 	return at;
 }
 

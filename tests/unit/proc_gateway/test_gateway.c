@@ -412,6 +412,11 @@ Test(gateway, what_may_have_a_grammar_is_compiled_beside_the_loop)
 	peer_post(&p, "/v1/completions", "{\"prompt\": \"a\", \"guided_regex\": \"(a\"}");
 	cr_assert(engine_wait(&f, &p, 0, "HTTP/1.1 400 "));
 	cr_assert_not_null(strstr(buf_cstr(&p.got), "is not closed"));
+	peer_post(&p, "/v1/completions",
+		  "{\"prompt\": \"a\", \"response_format\": {\"type\": \"structural_tag\", \"triggers\": [\"<f\"], \"structures\": [{\"begin\": "
+		  "\"<f>\", \"schema\": {\"type\": \"integer\"}, \"end\": \"</f>\"}]}}");
+	cr_assert(engine_wait(&f, &p, 1, NULL));
+	cr_assert_eq(f.requests[0].submit.grammar_kind, TERCET_GRAMMAR_PARTS);
 	TEARDOWN(f, p);
 }
 

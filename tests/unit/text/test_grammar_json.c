@@ -648,3 +648,38 @@ Test(grammar_json, several_patterns_of_one_string)
 	SCHEMA(&t, "{\"enum\":[\"ab\",\"ac\",\"b\",3],\"pattern\":\"^a\",\"type\":\"string\"}", {"\"ab\"", true}, {"\"b\"", false}, {"3", false});
 	tongue_fini(&t);
 }
+
+Test(grammar_json, tags_in_free_text)
+{
+	struct tongue t;
+	demo_init(&t);
+	CHECK(&t, GRAMMAR_PARTS,
+	      "[{\"tags\":{\"triggers\":[\"<f=\",\"<f=b\",\"{{\"],\"structures\":[{\"begin\":\"<f=a>\",\"schema\":{\"type\":\"integer\"},\"end\":\"</f>\"},"
+	      "{\"begin\":\"<f=b>\",\"schema\":{\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":{\"type\":\"null\"}}},\"end\":\"\"},{\"begin\":\"{{\",\"schema\":true,\"end\":\"}}\"}]}}]",
+	      {"", true}, {"free text, even <f and { and <<f>", true}, {"x <f=a>12</f> y <f=a>3</f>", true}, {"<f=a>x</f>", false}, {"<f=a>12", false}, {"<f=b>null", true},
+	      {"<f=b>null<f=b>1", false}, {"<f=c>", false}, {"<f=", false}, {"{{{\"a\": 1}}}!", true}, {"\xc3\xa9<<f=a>1</f>", true}, {"\xc3", false});
+	refused(GRAMMAR_PARTS, "[{\"tags\":{\"triggers\":[\"<f=\"],\"structures\":[{\"begin\":\"<g\",\"schema\":{},\"end\":\"\"}]}}]", ERR_INVALID, "begins with none of the triggers");
+	refused(GRAMMAR_PARTS, "[{\"tags\":{\"triggers\":[\"<f\",\"x\"],\"structures\":[{\"begin\":\"<f\",\"schema\":{},\"end\":\"\"}]}}]", ERR_INVALID, "no structure begins with \"x\"");
+	refused(GRAMMAR_PARTS, "[{\"tags\":{\"triggers\":[],\"structures\":[]}}]", ERR_FORMAT, "not empty");
+	refused(GRAMMAR_PARTS, "[{\"tags\":{\"triggers\":[\"a\"],\"structures\":[{\"begin\":\"a\",\"end\":\"\"}]}}]", ERR_FORMAT, "/structures/0/schema is missing");
+	refused(GRAMMAR_PARTS, "[{\"tags\":{\"triggers\":[\"a\"],\"structures\":[{\"begin\":\"a\",\"end\":\"\",\"schema\":{\"$ref\":\"#/x\",\"x\":{\"not\":{}}}}]}}]",
+		ERR_UNSUPPORTED, "/structures/0/schema/x/not");
+	tongue_fini(&t);
+}
+
+Test(grammar_json, white_space_that_a_pattern_allows)
+{
+	static const struct {
+		const char *pattern;
+		u32 flags;
+	} cases[] = {{"[ \\n\\t]*", 0}, {"\\s*", 0}, {"[ ]?", GRAMMAR_COMPACT}, {"", GRAMMAR_COMPACT}, {"[\\n ]{0,20}", GRAMMAR_COMPACT}};
+	struct err_msg em = {.text = ""};
+	u32 flags;
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		cr_assert_eq(grammar_space_flags(&flags, cases[i].pattern, strlen(cases[i].pattern), &em), ERR_OK, "%s", em.text);
+		cr_assert_eq(flags, cases[i].flags, "%s", cases[i].pattern);
+	}
+	cr_assert_eq(grammar_space_flags(&flags, " +", 2, &em), ERR_UNSUPPORTED);
+	cr_assert_not_null(strstr(em.text, "empty text"));
+	cr_assert_eq(grammar_space_flags(&flags, "(", 1, &em), ERR_FORMAT);
+}
