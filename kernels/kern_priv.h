@@ -197,6 +197,12 @@ static inline float kern_weight_at(const struct kern_weight *w, u32 n, u32 k)
 	return kern_load(w->data, w->dtype, i);
 }
 
+/* Where B[j][r] lies in the panels of struct kern_lora_part. */
+static inline size_t kern_lora_b_index(u32 rank, u32 j, u32 r)
+{
+	return ((size_t)(j / KERN_LORA_COLUMNS) * rank + r) * KERN_LORA_COLUMNS + j % KERN_LORA_COLUMNS;
+}
+
 /* Runs on the context's pool, or in the caller where there is none. */
 static inline void kern_parallel(struct kern_ctx *ctx, u32 tasks, kern_task_fn fn, void *arg)
 {

@@ -407,6 +407,43 @@ struct kern_logprobs_args {
 	u32 row_count, vocab;
 };
 
+/* A low-rank adapter (LoRA; Hu et al. 2021) of one product, which may be of several matrices one behind the other (fused q,
+ * k and v). `a` has the rows of all A, [rank][k]. A part is what one matrix B adds to columns [first, first + n) of the
+ * product, from rows [rank_first, rank_first + rank) of A; parts may share rows. B[n][rank] lies in panels of
+ * KERN_LORA_COLUMNS columns of the product, [ceil(n / KERN_LORA_COLUMNS)][rank][KERN_LORA_COLUMNS], the last one filled up by
+ * zeros. Made by kern_lora_set_a and _b; memory is the caller's. */
+enum { KERN_LORA_PARTS_MAX = 3, KERN_LORA_COLUMNS = 64 };
+struct kern_lora_part {
+	const void *b;
+	float scale;
+	u32 first, n, rank_first, rank;
+};
+struct kern_lora {
+	enum kern_dtype dtype; /* of A and B: KERN_F32 or KERN_BF16 */
+	u32 k, rank, part_count;
+	const void *a;
+	struct kern_lora_part parts[KERN_LORA_PARTS_MAX];
+};
+
+/* The tokens of a step that go through one adapter, ascending. */
+struct kern_lora_group {
+	const struct kern_lora *lora;
+	const u32 *tokens; /* [count] */
+	u32 count;
+};
+
+/* out[t][first + j] += scale * sum_r B[j][r] * (sum_k A[rank_first + r][k] * x[t][k]), for the tokens of each group and the
+ * parts of its adapter, in float. No token is in two groups, and what is added to one depends on its own x and adapter
+ * alone, to the bit. Only the CPU has it. */
+struct kern_lora_args {
+	float *out;	/* [T][out_stride] */
+	const float *x; /* [T][x_stride] */
+	const struct kern_lora_group *groups;
+	u32 group_count;
+	u32 first; /* token number of row 0 of x and out */
+	u32 x_stride, out_stride;
+};
+
 /* Copies KV blocks src[i] -> dst[i] in every given layer. A block is never source and destination at once. */
 struct kern_block_copy_args {
 	const struct kern_kv *layers;
@@ -422,7 +459,7 @@ struct kern_block_copy_args {
 	X(matmul) X(rope_kv) X(attention) X(act_mul) X(moe_route) X(moe_matmul) X(moe_combine) X(soft_cap) \
 		X(logits) X(sample) X(logprobs) X(block_copy)
 /* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
-#define KERN_CPU_OPS(X) X(layernorm) X(qk_squares) X(qk_norm)
+#define KERN_CPU_OPS(X) X(layernorm) X(qk_squares) X(qk_norm) X(lora)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);
@@ -626,10 +663,20 @@ enum err kern_weight_device_begin(struct kern_weight *w, u32 n, u32 k, enum kern
 				  struct err_msg *em);
 void kern_weight_device_rows(struct kern_weight *w, u32 first, u32 rows, const struct kern_quantized_rows *src);
 
+/* The arrays of struct kern_lora, of `dtype` (KERN_F32 or KERN_BF16), 64-byte aligned. */
+size_t kern_lora_a_bytes(u32 rank, u32 k, enum kern_dtype dtype);
+size_t kern_lora_b_bytes(u32 n, u32 rank, enum kern_dtype dtype);
+/* Rows [first, first + rows) of A [..][k], and all of B [n][rank], from plain rows that are src_stride elements apart. */
+void kern_lora_set_a(void *a, enum kern_dtype dtype, u32 first, u32 rows, u32 k, const void *src, enum kern_dtype src_dtype,
+		     size_t src_stride);
+void kern_lora_set_b(void *b, enum kern_dtype dtype, u32 n, u32 rank, const void *src, enum kern_dtype src_dtype,
+		     size_t src_stride);
+
 /* Scratch that any op may need for steps of at most these sizes. */
 struct kern_limits {
 	u32 tokens, rows, heads, kv_heads, head_dim, hidden, intermediate, vocab, context, threads;
 	u32 experts; /* 0: none */
+	u32 lora_rank; /* the largest struct kern_lora.rank; 0: no adapters */
 };
 size_t kern_scratch_bytes(const struct kern_limits *limits);
 

@@ -1,6 +1,7 @@
 /* How much scratch the ops need for steps of a given size: the largest need of any op, for they run one after
  * the other and share it. */
 #include "kernels/cpu/attention_plan_priv.h"
+#include "kernels/cpu/lora_priv.h"
 #include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/moe_matmul_priv.h"
 #include "kernels/kern_priv.h"
@@ -39,5 +40,6 @@ size_t kern_scratch_bytes(const struct kern_limits *l)
 {
 	u32 threads = l->threads > 0 ? l->threads : 1;
 	size_t matmul = most(matmul_bytes(l, l->tokens, threads), moe_bytes(l, threads));
-	return SCRATCH_LEAST + kern_align(most(matmul, attention_scratch_bytes(l)));
+	size_t products = most(matmul, lora_scratch_bytes(l));
+	return SCRATCH_LEAST + kern_align(most(products, attention_scratch_bytes(l)));
 }

@@ -20,6 +20,9 @@ void kern_ops_init_cuda(struct kern_ops *ops, struct kern_device_ops *device)
 #define FILL(op) ops->op = op##_cuda, ops->op##_variant = "cuda";
 	KERN_OPS(FILL)
 #undef FILL
+#define NONE(op) ops->op = NULL, ops->op##_variant = "none";
+	KERN_CPU_OPS(NONE)
+#undef NONE
 #define FILL(op) device->op = op##_cuda;
 	KERN_DEVICE_OPS(FILL)
 #undef FILL

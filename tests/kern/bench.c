@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "tests/kern/bench.h"
+#include "tests/kern/check_lora.h"
 #include "tests/kern/limits.h"
 
 enum { BENCH_NS = 60 * 1000 * 1000, RUNS_MIN = 3, RUNS_MAX = 2000 };
@@ -194,6 +195,8 @@ void bench_all(struct check *c, const char *only)
 			if (WANTED(rope_kv))
 				bench_rope_kv(c, i, pool);
 			bench_moe(c, i, pool, only);
+			if (WANTED(lora))
+				bench_lora(c, i, pool);
 			for (u32 t = 1; t <= 512 && (WANTED(rmsnorm) || WANTED(act_mul) || WANTED(embedding));
 			     t *= 8)
 				bench_small(c, i, pool, t, 256, 704, 4096);

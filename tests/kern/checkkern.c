@@ -25,6 +25,7 @@ static void check_cpu(struct check *c)
 	check_matmul(c);
 	check_attention(c);
 	check_moe(c);
+	check_lora(c);
 	check_sampling(c);
 	printf("processor: %u passed, %u failed, %.1f s\n", c->passed, c->failed,
 	       (double)(clock_now_ns() - began) * 1e-9);

@@ -34,6 +34,28 @@ Test(reference, rmsnorm_adds_first_and_may_only_add)
 	near_to(x[1], 3);
 }
 
+Test(reference, an_adapter_adds_what_its_two_matrices_make_of_a_token)
+{
+	struct kern_ops ops = ref_ops();
+	float a[2 * 2] = {1, 2, /* second row */ -1, 3}, b1[1] = {10}, b2[2] = {100, 1000};
+	float pa[16], pb1[64], pb2[64], x[3 * 2] = {9, 9, 1, 1, 2, 0}, out[3 * 4] = {0};
+	struct kern_lora l = {.dtype = KERN_F32, .k = 2, .rank = 2, .part_count = 2, .a = pa};
+	u32 tokens[1] = {6};
+	struct kern_lora_group group = {&l, tokens, 1};
+	struct kern_lora_args args = {.out = out, .x = x, .groups = &group, .group_count = 1, .first = 5, .x_stride = 2, .out_stride = 4};
+	double scratch[2];
+	struct kern_ctx ctx = {.scratch = scratch, .scratch_bytes = sizeof(scratch)};
+	kern_lora_set_a(pa, KERN_F32, 0, 2, 2, a, KERN_F32, 2);
+	kern_lora_set_b(pb1, KERN_F32, 1, 1, b1, KERN_F32, 1);
+	kern_lora_set_b(pb2, KERN_F32, 2, 1, b2, KERN_F32, 1);
+	l.parts[0] = (struct kern_lora_part){.b = pb1, .scale = 0.5f, .first = 0, .n = 1, .rank_first = 0, .rank = 1};
+	l.parts[1] = (struct kern_lora_part){.b = pb2, .scale = 2, .first = 2, .n = 2, .rank_first = 1, .rank = 1};
+	cr_assert_eq(ops.lora(&ctx, &args), ERR_OK);
+	const double want[12] = {0, 0, 0, 0, 15, 0, 400, 4000, 0, 0, 0, 0}; /* of x = {1, 1}: A x = {3, 2} */
+	for (u32 i = 0; i < 12; i++)
+		near_to(out[i], want[i]);
+}
+
 Test(reference, activations_are_those_that_their_names_say)
 {
 	struct kern_ops ops = ref_ops();
