@@ -575,6 +575,9 @@ static enum err check_request(const struct tercet_request *q, struct err_msg *em
 			       q->answer_count, p.beam_width ? p.beam_width : 1);
 	if (e == ERR_OK)
 		e = check_grammar(q, em);
+	if (e == ERR_OK && q->lora && strlen(q->lora) > IPC_NAME_MAX)
+		return err_set(em, ERR_TOO_LONG, "the adapter's name has %zu bytes, at most %d are possible", strlen(q->lora),
+			       IPC_NAME_MAX);
 	return e == ERR_OK ? check_lists(q, em) : e;
 }
 

@@ -137,7 +137,8 @@ static bool copy_lists(struct held_request *r, const struct tercet_request *q)
 	for (u32 i = 0; i < q->stop_string_count; i++)
 		bytes += strlen(q->stop_strings[i]);
 	u32 session_bytes = q->session ? (u32)strlen(q->session) : 0;
-	bytes += session_bytes + q->grammar_bytes;
+	u32 lora_bytes = q->lora ? (u32)strlen(q->lora) : 0;
+	bytes += session_bytes + q->grammar_bytes + lora_bytes;
 	r->store = malloc(bytes ? bytes : 1);
 	if (!r->store)
 		return false;
@@ -165,6 +166,8 @@ static bool copy_lists(struct held_request *r, const struct tercet_request *q)
 	m->grammar_flags = q->grammar_flags;
 	m->grammar = (const u8 *)put(&at, q->grammar, q->grammar_bytes);
 	m->grammar_count = q->grammar_bytes;
+	m->lora = (const u8 *)put(&at, q->lora, lora_bytes);
+	m->lora_count = lora_bytes;
 	return true;
 }
 

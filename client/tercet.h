@@ -156,6 +156,9 @@ struct tercet_request {
 	uint32_t grammar_flags;   /* enum tercet_grammar_flag */
 	const char *grammar;      /* its source, UTF-8, */
 	uint32_t grammar_bytes;   /* at most 131,072 */
+
+	const char *lora;         /* the name of an adapter that the engine serves (--lora-modules), at most 256 bytes; NULL or "":
+				     the model alone. TERCET_NOT_FOUND: there is none of that name */
 };
 
 /* Compiles a grammar and forgets it. TERCET_FORMAT, TERCET_INVALID, TERCET_UNSUPPORTED, TERCET_TOO_LONG: what is wrong with

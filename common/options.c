@@ -212,11 +212,32 @@ static enum err set_enum(const struct option_desc *d, u32 *f, const char *value,
 	return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be one of %s", where, value, d->choices);
 }
 
+/* Bytes of the first item: up to a comma, but a JSON object is whole. */
+static size_t item_bytes(const char *value)
+{
+	u32 depth = 0;
+	bool in_string = false;
+
+	if (value[0] != '{')
+		return strcspn(value, ",");
+	for (size_t i = 0; value[i] != '\0'; i++) {
+		if (in_string && value[i] == '\\' && value[i + 1] != '\0')
+			i++;
+		else if (value[i] == '"')
+			in_string = !in_string;
+		else if (!in_string)
+			depth += (value[i] == '{') - (value[i] == '}');
+		if (depth == 0)
+			return i + 1;
+	}
+	return strlen(value);
+}
+
 /* Appends the comma-separated items of `value`; empty ones are left out. */
 static enum err list_append(struct option_list *l, const char *value, const char *where, struct err_msg *em)
 {
 	while (*value != '\0') {
-		size_t n = strcspn(value, ",");
+		size_t n = item_bytes(value);
 		if (n != 0) {
 			char **items = realloc(l->items, (l->count + 1) * sizeof(*items));
 			if (items == NULL)

@@ -54,6 +54,10 @@ enum option_tool_call_parser {
 	ENUM(model, tool_call_parser, 0, "auto|none|hermes|llama3_json|mistral",                             \
 	     "Form in which the model writes tool calls; auto: as its chat template")                        \
 	ENUM(model, generation_config, 0, "auto|none", "Take default sampling parameters from the model")    \
+	FLAG(model, enable_lora, false, "Serve LoRA adapters beside the model (--lora-modules)")             \
+	LIST(model, lora_modules, "Adapters: NAME=PATH of a PEFT folder, or {\"name\": NAME, \"path\": PATH}") \
+	INT(model, max_lora_rank, 16, 1, 512, "Largest rank an adapter may have")                            \
+	INT(model, max_loras, 0, 0, 1024, "Most adapters workers may hold; 0: as many as --lora-modules names") \
 	ENUM(device, device, 0, "auto|cpu|cuda", "Where workers compute; auto: on GPUs where there are enough") \
 	INT(device, tensor_parallel_size, 1, 1, 64, "Workers that share every layer")                        \
 	INT(device, threads, 0, 0, 1024, "Compute threads of each worker; 0: automatic, cores / workers")    \

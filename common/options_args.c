@@ -144,6 +144,14 @@ static enum err set_model(struct options *o, const char *text, bool *have_model,
 	return options_set(o, "model", text, "the model", em);
 }
 
+/* --lora-modules takes several words: NAME=PATH or a JSON object. */
+static bool is_adapter(const char *word)
+{
+	size_t name = strcspn(word, "=/");
+
+	return word[0] == '{' || (name != 0 && word[name] == '=');
+}
+
 /* Second pass. */
 static enum err apply_args(struct options *o, int argc, char **argv, struct plain_words *more,
 			   struct err_msg *em)
@@ -151,10 +159,18 @@ static enum err apply_args(struct options *o, int argc, char **argv, struct plai
 	struct arg_reader r = {.argc = argc, .at = 1, .argv = argv};
 	bool seen[OPTION_TABLE_MAX] = {false};
 	bool have_model = false;
+	struct option_match adapters = {.desc = NULL}; /* was the last word before plain ones */
 	struct arg a;
 	enum err e;
 
 	while ((e = next_arg(&r, &a, em)) == ERR_OK) {
+		if (a.text != NULL && adapters.desc != NULL && is_adapter(a.text)) {
+			e = option_apply(o, &adapters, a.text, true, "--lora-modules", em);
+			if (e != ERR_OK)
+				return e;
+			continue;
+		}
+		adapters.desc = a.match.desc != NULL && strcmp(a.match.desc->name, "lora_modules") == 0 ? a.match.desc : NULL;
 		if (a.is_config)
 			continue;
 		if (a.text != NULL || strcmp(a.match.desc->name, "model") == 0) {

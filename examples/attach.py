@@ -16,7 +16,7 @@ import msgpack
 import zmq
 
 # version: begin
-VERSION, SCHEMA_HASH = 1, 0x2c293f6217452922
+VERSION, SCHEMA_HASH = 1, 0xc9359aa740117aaa
 # version: end
 HELLO, ERROR, ENGINE, SUBMIT, ACCEPTED, REFUSED, ALIVE = 1, 2, 3, 4, 5, 6, 8
 ATTACH, ATTACHED, ACK, DETACHED, CHUNK, BYE = 16, 17, 18, 19, 20, 21
@@ -89,7 +89,7 @@ def submit(channel, client_id, req_id, tokens, max_tokens):
     prompt = struct.pack("<%dI" % len(tokens), *tokens)
     greedy = [0.0, 1.0, 0.0, 0, 1.0, 0.0, 0.0, 0, max_tokens, 0, -1, -1, 2, 0]
     channel.send(SUBMIT, client_id, req_id, 0, 0, 0, *greedy, prompt, None, None, None, None, None, 0, 0, 0, 0, None, 1, 1.0,
-                 0, 0, None)
+                 0, 0, None, None)
     while True:
         number, fields = channel.receive(60000) or sys.exit("the scheduler does not answer")
         if number == REFUSED:

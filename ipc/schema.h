@@ -89,7 +89,8 @@ enum {
 	S(f64, length_penalty)                                                                               \
 	S(u32, grammar_kind) /* enum grammar_kind */                                                         \
 	S(u32, grammar_flags) /* enum grammar_flag */                                                        \
-	A(u8, grammar, GRAMMAR_SOURCE_MAX) /* its source, UTF-8 */
+	A(u8, grammar, GRAMMAR_SOURCE_MAX) /* its source, UTF-8 */                                           \
+	A(u8, lora, IPC_NAME_MAX) /* name of the adapter (--lora-modules), UTF-8; empty: the model alone */
 
 #define IPC_ACCEPTED(S, A)                                                                                   \
 	S(u64, req_id)                                                                                       \
@@ -142,6 +143,7 @@ enum {
  * set_*: the row's newest token, which is not computed yet, is set_token and not the one that was sampled.
  * grammar_*: of the added rows whose output a grammar constrains, in order of their indices: grammar_add is the index
  * into the add_* columns, grammar_bytes the length of its source in grammar_text.
+ * add_lora: the adapter's place in --lora-modules, from 1; 0: none. Empty when no added row has one.
  * Rule: after application every row whose known tokens but the last are computed runs one token, every other row
  * none; run_row/run_count list the exceptions. A row listed with 0 pauses for this step only. */
 #define IPC_STEP(S, A)                                                                                       \
@@ -178,7 +180,8 @@ enum {
 	A(u32, grammar_kind, IPC_ROWS_MAX) /* enum grammar_kind */                                           \
 	A(u32, grammar_flags, IPC_ROWS_MAX) /* enum grammar_flag */                                          \
 	A(u32, grammar_bytes, IPC_ROWS_MAX)                                                                  \
-	A(u8, grammar_text, IPC_GRAMMARS_MAX)
+	A(u8, grammar_text, IPC_GRAMMARS_MAX)                                                                \
+	A(u32, add_lora, IPC_ROWS_MAX)
 
 /* worker rank 0 -> scheduler and detokenizer, the same bytes. One element per row that got a token.
  * `position`: number of this output in the request, from 0. lp_*: for entries that asked, in order: lp_entry is the

@@ -233,6 +233,10 @@ static enum err load_model(struct gateway *g, struct err_msg *em)
 	if (e)
 		return e;
 	name_model(g);
+	e = lora_modules_read(&g->loras, o, em);
+	if (e)
+		return e;
+	g->model.loras = &g->loras;
 	g->model.tokenizer = g->tokenizer;
 	g->model.scratch = g->scratch;
 	g->model.chat_template = g->chat_template;
@@ -380,6 +384,7 @@ void gateway_fini(struct gateway *g)
 	chat_template_free(&g->chat_template);
 	text_scratch_free(&g->scratch);
 	tokenizer_free(&g->tokenizer);
+	lora_modules_fini(&g->loras);
 	trace_destroy(&g->trace);
 	stats_destroy(&g->stats);
 	if (g->base)

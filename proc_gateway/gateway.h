@@ -2,6 +2,7 @@
 #ifndef TERCET_PROC_GATEWAY_GATEWAY_H
 #define TERCET_PROC_GATEWAY_GATEWAY_H
 
+#include "common/lora_modules.h"
 #include "common/options.h"
 #include "common/shm_stats.h"
 #include "common/trace.h"
@@ -30,6 +31,7 @@ struct gateway {
 	struct chat_template *chat_template;
 	char default_name[256]; /* of the model, from its directory */
 	const char *only_name;	/* &default_name, for model.names */
+	struct lora_modules loras;
 	struct openai_model model;
 	struct requests requests;
 	struct session_calls session_calls;

@@ -102,7 +102,8 @@ void handle_session(struct gateway *g, struct http_request *r)
 
 /* ---------------------------------------------------------------- models */
 
-static void write_model(struct json_writer *w, const struct gateway *g, const char *name)
+/* `lora`: of the adapter of that name; NULL: the model itself. */
+static void write_model(struct json_writer *w, const struct gateway *g, const char *name, const struct lora_module *lora)
 {
 	json_object_begin(w);
 	json_key(w, "id");
@@ -114,9 +115,12 @@ static void write_model(struct json_writer *w, const struct gateway *g, const ch
 	json_key(w, "owned_by");
 	json_write_cstr(w, "tercet");
 	json_key(w, "root");
-	json_write_cstr(w, g->options->model);
+	json_write_cstr(w, lora ? lora->path : g->options->model);
 	json_key(w, "parent");
-	json_write_null(w);
+	if (lora)
+		json_write_cstr(w, g->model.names[0]);
+	else
+		json_write_null(w);
 	json_key(w, "max_model_len");
 	json_write_uint(w, g->model.max_model_len);
 	json_object_end(w);
@@ -133,7 +137,9 @@ void handle_models(struct gateway *g, struct http_request *r)
 	json_key(&w, "data");
 	json_array_begin(&w);
 	for (u32 i = 0; i < g->model.name_count; i++)
-		write_model(&w, g, g->model.names[i]);
+		write_model(&w, g, g->model.names[i], NULL);
+	for (u32 i = 0; i < g->loras.count; i++)
+		write_model(&w, g, g->loras.items[i].name, &g->loras.items[i]);
 	json_array_end(&w);
 	json_object_end(&w);
 	reply_buf(r, 200, json_type_text, &body);
@@ -149,8 +155,13 @@ void handle_model(struct gateway *g, struct http_request *r)
 	json_begin(&w, &body);
 	for (u32 i = 0; good && i < g->model.name_count && body.bytes == 0; i++) {
 		if (strcmp(name, g->model.names[i]) == 0)
-			write_model(&w, g, g->model.names[i]);
+			write_model(&w, g, g->model.names[i], NULL);
 		buf_printf(&served, "%s'%.200s'", i ? ", " : "", g->model.names[i]);
+	}
+	for (u32 i = 0; good && i < g->loras.count && body.bytes == 0; i++) {
+		if (strcmp(name, g->loras.items[i].name) == 0)
+			write_model(&w, g, name, &g->loras.items[i]);
+		buf_printf(&served, ", '%.200s'", g->loras.items[i].name);
 	}
 	if (body.bytes > 0) {
 		reply_buf(r, 200, json_type_text, &body);

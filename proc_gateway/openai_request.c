@@ -16,9 +16,14 @@
 static bool check_model(struct openai_request *r, const struct openai_model *m, struct api_error *e)
 {
 	const char *name = r->fields.model;
+	u32 lora = name && m->loras ? lora_modules_find(m->loras, name, strlen(name)) : 0;
 	r->model = m->names[0];
 	if (!name || !*name)
 		return true;
+	if (lora) {
+		r->model = r->lora = m->loras->items[lora - 1].name;
+		return true;
+	}
 	struct buf served = {0};
 	for (u32 i = 0; i < m->name_count; i++) {
 		if (strcmp(name, m->names[i]) == 0) {
@@ -28,6 +33,8 @@ static bool check_model(struct openai_request *r, const struct openai_model *m, 
 		}
 		buf_printf(&served, "%s'%.200s'", i ? ", " : "", m->names[i]);
 	}
+	for (u32 i = 0; m->loras && i < m->loras->count; i++)
+		buf_printf(&served, ", '%.200s'", m->loras->items[i].name);
 	api_error_set(e, 404, "model", "model_not_found",
 		      "The model '%.200s' does not exist; this server has %s.", name, buf_cstr(&served));
 	buf_fini(&served);

@@ -4,6 +4,7 @@
 
 #include "client/tercet.h"
 #include "common/buf.h"
+#include "common/lora_modules.h"
 #include "proc_gateway/generation_config.h"
 #include "proc_gateway/openai_fields.h"
 #include "proc_gateway/tool_calls.h"
@@ -32,6 +33,7 @@ struct openai_model {
 	enum tool_format tool_format;		   /* in which it writes tool calls; NONE: they stay text */
 	const char *const *names;		   /* the first one is shown in replies */
 	u32 name_count;
+	const struct lora_modules *loras; /* names of adapters; NULL: there are none */
 	u32 max_model_len;
 	u32 vocab_size;
 	u32 token_bytes_max; /* bytes of the longest token (openai_token_bytes_max) */
@@ -53,6 +55,7 @@ struct openai_request {
 	struct json_doc *messages; /* rewritten messages, when templates could not read them as given */
 	struct json_doc *kwargs;   /* merged template variables */
 	const char *model;	   /* the name to show */
+	const char *lora;	   /* the same, of an adapter; else NULL */
 	struct u32_vec ids;	   /* of all prompts */
 	struct openai_prompt *prompts;
 	u32 prompt_count;

@@ -433,6 +433,7 @@ static enum tercet_result submit_choice(struct choice *c, struct tercet_error *e
 	q.grammar_flags = r->grammar_flags;
 	q.grammar = r->grammar.data;
 	q.grammar_bytes = (uint32_t)r->grammar.bytes;
+	q.lora = r->lora;
 	q.cache_salt = r->cache_salt;
 	q.priority = (int32_t)r->fields.priority;
 	q.answer_count = answers_each(g);

@@ -86,6 +86,7 @@ static void copy_extra(struct seq_extra *to, const struct seq_extra *from)
 {
 	to->stop_count = from->stop_count;
 	to->bias_count = from->bias_count;
+	to->lora = from->lora;
 	memcpy(to->stop_ids, from->stop_ids, from->stop_count * sizeof(u32));
 	memcpy(to->bias_ids, from->bias_ids, from->bias_count * sizeof(u32));
 	memcpy(to->bias_values, from->bias_values, from->bias_count * sizeof(f32));

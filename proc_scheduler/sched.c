@@ -270,6 +270,19 @@ void sched_file_blocks(struct sched *s, struct seq *q, u64 step)
 				 step);
 }
 
+u32 sched_find_lora(const struct sched *s, const struct ipc_submit *m)
+{
+	return m->lora_count && s->config.loras ? lora_modules_find(s->config.loras, (const char *)m->lora, m->lora_count) : 0;
+}
+
+/* The number is hashed with a secret, so that no salt of a client's leads to an adapter's KV. */
+u64 sched_cache_salt(const struct sched *s, const struct ipc_submit *m)
+{
+	u64 lora = sched_find_lora(s, m);
+
+	return lora ? step_digest_mix(m->cache_salt ^ step_digest_mix(lora ^ read_secret(&s->config, 16))) : m->cache_salt;
+}
+
 /* ---------------------------------------------------------------- requests */
 
 static u32 retry_after_ms(const struct sched *s)
@@ -307,7 +320,8 @@ static void fill(struct sched *s, struct seq *q, const struct ipc_submit *m, con
 		q->params.seed = s->config.seed;
 	if (q->params.seed == 0)
 		q->params.seed = step_digest_mix(q->id ^ read_secret(&s->config, 8)) | 1;
-	q->cache_salt = m->cache_salt;
+	x->lora = sched_find_lora(s, m);
+	q->cache_salt = sched_cache_salt(s, m);
 	q->priority = m->priority;
 	q->prompt_count = (u32)turn_prompt(t, m);
 	q->known = t->base + own;

@@ -7,6 +7,7 @@
 #define TERCET_PROC_SCHEDULER_SCHED_H
 
 #include "common/finish.h"
+#include "common/lora_modules.h"
 #include "common/shm_stats.h"
 #include "proc_scheduler/groups.h"
 #include "proc_scheduler/host_blocks.h"
@@ -38,6 +39,7 @@ struct sched_config {
 	u8 secret[PREFIX_SECRET_BYTES]; /* random; decides hashes and drawn seeds */
 	u64 first_number;		/* sequence ids begin above it */
 	struct sessions *sessions;	/* borrowed; NULL: none are kept */
+	const struct lora_modules *loras; /* borrowed; NULL: there are no adapters */
 	char no_grammars[256];		/* why no grammar can constrain an output; "": they can */
 };
 

@@ -52,6 +52,10 @@ void sched_preempt(struct sched *s, struct seq *q);
 void sched_finish(struct sched *s, struct seq *q, enum finish_reason reason, const char *text, u64 now_ns);
 /* The same, and the detokenizer is told. */
 void sched_close(struct sched *s, struct seq *q, enum finish_reason reason, const char *text, u64 now_ns);
+/* The number of the adapter that the request names; 0: none, or one that is not there. */
+u32 sched_find_lora(const struct sched *s, const struct ipc_submit *m);
+/* What the prefix cache is shared within: the request's salt, and another one for each adapter. */
+u64 sched_cache_salt(const struct sched *s, const struct ipc_submit *m);
 /* Tells the detokenizer of `q` unless it knows. */
 void sched_open(struct sched *s, struct seq *q);
 /* Before a sequence gets a row: decides whether its KV is that of long sequences (kv_switch_len); what was hashed

@@ -322,6 +322,8 @@ enum err scheduler_create(struct scheduler **out, const struct options *o, struc
 	if (getrandom(s->secret, sizeof(s->secret), 0) != (ssize_t)sizeof(s->secret))
 		e = err_set(em, ERR_IO, "no random bytes: %s", strerror(errno));
 	if (!e)
+		e = lora_modules_read(&s->loras, o, em);
+	if (!e)
 		e = stats_create(&s->stats, o->run_dir, "scheduler", em);
 	if (!e && o->trace[0])
 		e = trace_create(&s->trace, o->run_dir, "scheduler", em);
@@ -360,6 +362,7 @@ void scheduler_destroy(struct scheduler **out)
 	trace_destroy(&s->trace);
 	stats_destroy(&s->stats);
 	buf_fini(&s->frame);
+	lora_modules_fini(&s->loras);
 	free(s);
 	*out = NULL;
 }

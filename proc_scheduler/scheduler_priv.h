@@ -13,6 +13,7 @@
 
 struct scheduler {
 	const struct options *options;
+	struct lora_modules loras;
 	struct boot *boot;
 	struct stats_page *stats;
 	struct trace *trace;

@@ -36,6 +36,7 @@ static struct sched_config core_config(const struct scheduler *s, const struct i
 		   one gives out. */
 		.first_number = clock_now_ns() / 1000000 * 8,
 		.sessions = s->sessions,
+		.loras = &s->loras,
 	};
 
 	if (o->max_model_len && (u32)o->max_model_len < c.max_model_len)

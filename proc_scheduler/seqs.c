@@ -93,7 +93,7 @@ static struct seq *take_slot(struct seqs *t, u64 client_id)
 	q->prev = q->next = SEQ_NONE;
 	x->host_count = x->host_computed = 0;
 	x->stop_count = x->bias_count = x->stop_string_count = x->stop_string_bytes_sum = 0;
-	x->grammar_kind = x->grammar_flags = x->grammar_bytes = 0;
+	x->grammar_kind = x->grammar_flags = x->grammar_bytes = x->lora = 0;
 	return q;
 }
 

@@ -61,6 +61,7 @@ struct seq_extra {
 	u32 host_computed;	    /* tokens whose KV is there */
 	u32 stop_count, bias_count, stop_string_count, stop_string_bytes_sum;
 	u32 grammar_kind, grammar_flags, grammar_bytes; /* common/grammar_kind.h; the source: seqs_grammar */
+	u32 lora; /* number of its adapter (--lora-modules), from 1; 0: the model alone */
 	u32 stop_ids[STOP_IDS_MAX];
 	u32 stop_string_bytes[STOP_STRINGS_MAX];
 	u8 stop_strings[STOP_STRING_BYTES_MAX];

@@ -160,7 +160,7 @@ enum err sched_begin_turn(struct sched *s, const struct ipc_submit *m, const str
 	c->turn_client = m->client_id;
 	c->turn_req = m->req_id;
 	c->turn_base = t->base;
-	c->cache_salt = m->cache_salt;
+	c->cache_salt = sched_cache_salt(s, m);
 	c->ending = m->session_flags & SESSION_END;
 	sessions_begin_turn(ss, c, q->id, (i64)now_ns);
 	return ERR_OK;

@@ -59,6 +59,7 @@ static size_t lay_out(struct step_diff *d, char *base)
 	COLUMN(grammar_flags, n)
 	COLUMN(grammar_bytes, n)
 	COLUMN(grammar_text, GRAMMARS_MAX)
+	COLUMN(add_lora, n)
 #undef PARAM_COLUMN
 #undef COLUMN
 	return offset;
@@ -102,6 +103,7 @@ static void bind_columns(struct step_diff *d)
 	BIND(grammar_flags)
 	BIND(grammar_bytes)
 	BIND(grammar_text)
+	BIND(add_lora)
 	SAMPLING_TABLE(BIND_PARAM, 0)
 #undef BIND_PARAM
 #undef BIND
@@ -151,6 +153,7 @@ static void clear(struct step_diff *d)
 		m->add_bias_count_count = m->add_bias_ids_count = m->add_bias_values_count = 0;
 		m->grammar_add_count = m->grammar_kind_count = m->grammar_flags_count = 0;
 		m->grammar_bytes_count = m->grammar_text_count = 0;
+		m->add_lora_count = 0;
 		SAMPLING_TABLE(CLEAR_PARAM, 0)
 #undef CLEAR_PARAM
 	}
@@ -254,6 +257,11 @@ void step_diff_add(struct step_diff *d, const struct seq *q, const struct seq_ex
 	m->add_bias_ids_count += x->bias_count;
 	m->add_bias_values_count += x->bias_count;
 	set_add_counts(m, i + 1);
+	if (x->lora && !m->add_lora_count) /* rows before it have none */
+		memset(d->add_lora, 0, i * sizeof(u32));
+	d->add_lora[i] = x->lora;
+	if (x->lora || m->add_lora_count)
+		m->add_lora_count = i + 1;
 
 	*r = (struct step_row){step_digest_row(q->row, q->id, q->prompt_count, q->known, q->computed), q->known,
 			       q->computed, true};

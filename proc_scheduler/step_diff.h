@@ -34,6 +34,7 @@ struct step_diff {
 	u32 *fork_row, *fork_src, *fork_block, *set_row, *set_token;
 	u32 *grammar_add, *grammar_kind, *grammar_flags, *grammar_bytes;
 	u8 *grammar_text;
+	u32 *add_lora;
 #define STEP_DIFF_COLUMN(A, type, name, def, min, max) type *add_##name;
 	SAMPLING_TABLE(STEP_DIFF_COLUMN, 0)
 #undef STEP_DIFF_COLUMN

@@ -176,6 +176,14 @@ static enum err check_grammar(const struct sched *s, const struct ipc_submit *m,
 	return ERR_OK;
 }
 
+static enum err check_lora(const struct sched *s, const struct ipc_submit *m, struct err_msg *em)
+{
+	if (m->lora_count == 0 || sched_find_lora(s, m))
+		return ERR_OK;
+	return err_set(em, ERR_NOT_FOUND, "there is no adapter \"%.*s\"; this server has %u (--lora-modules)", (int)m->lora_count,
+		       (const char *)m->lora, s->config.loras ? s->config.loras->count : 0);
+}
+
 enum err validate_submit(const struct sched *s, const struct ipc_submit *m, const struct session_turn *t,
 			 struct err_msg *em)
 {
@@ -196,6 +204,8 @@ enum err validate_submit(const struct sched *s, const struct ipc_submit *m, cons
 		e = check_stop_strings(m, em);
 	if (!e)
 		e = check_grammar(s, m, em);
+	if (!e)
+		e = check_lora(s, m, em);
 	if (!e)
 		e = groups_validate(s, m, validate_output_max(s, m, (u32)turn_prompt(t, m)), em);
 	return e;

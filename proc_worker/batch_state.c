@@ -335,7 +335,7 @@ static enum err apply_adds(struct batch_state *b, const struct ipc_step *s, stru
 		r->added_tokens = tokens;
 		r->added_computed = s->add_computed[i];
 		r->block_count = 0;
-		r->grammar_kind = r->grammar_flags = r->grammar_bytes = 0;
+		r->grammar_kind = r->grammar_flags = r->grammar_bytes = r->lora = 0;
 		memcpy(b->tokens + row * b->token_stride, s->add_tokens + at.tokens, tokens * sizeof(u32));
 		b->last_token[row] = s->add_tokens[at.tokens + tokens - 1];
 		b->known[row] = tokens;
@@ -552,6 +552,8 @@ static enum err apply_parts(struct batch_state *b, const struct ipc_step *s, str
 		e = apply_adds(b, s, em);
 	if (!e)
 		e = batch_state_add_grammars(b, s, em);
+	if (!e)
+		e = batch_state_add_loras(b, s, em);
 	if (!e)
 		e = apply_forks(b, s, em);
 	if (!e)

@@ -35,6 +35,7 @@ struct batch_limits {
 	u32 block_count;   /* blocks of the pool: valid ids are below it */
 	u32 vocab_size;	   /* valid token ids are below it */
 	u32 host_block_count; /* blocks in the host's memory: their ids follow the pool's; copies alone name them */
+	u32 lora_count;	      /* adapters: their numbers are 1 to that */
 };
 
 /* What a row was added with; it stays until the row is dropped. */
@@ -47,6 +48,7 @@ struct batch_row {
 	u32 block_count;
 	u32 stop_count, bias_count;
 	u32 grammar_kind, grammar_flags, grammar_bytes; /* common/grammar_kind.h; the source: batch_state_grammar */
+	u32 lora; /* number of the adapter, from 1; 0: the model alone */
 	struct sampling_params params;
 };
 

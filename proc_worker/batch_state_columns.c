@@ -1,4 +1,5 @@
-/* Owns what is to be said of a STEP's columns before any of them is read, and the sparse ones that bring grammars. Runs in
+/* Owns what is to be said of a STEP's columns before any of them is read, and the sparse ones that bring grammars and
+ * adapters. Runs in
  * the worker, inside batch_state_apply. Never changes more than the rows that the STEP adds. */
 #include <string.h>
 
@@ -56,6 +57,7 @@ enum err batch_state_check_columns(const struct ipc_step *s, struct err_msg *em)
 	CHECK(add_stop_ids, sum(s->add_stop_count, adds))
 	CHECK(add_bias_ids, sum(s->add_bias_count, adds))
 	CHECK(add_bias_values, s->add_bias_ids_count)
+	CHECK(add_lora, s->add_lora_count ? adds : 0)
 	CHECK(grammar_kind, s->grammar_add_count)
 	CHECK(grammar_flags, s->grammar_add_count)
 	CHECK(grammar_bytes, s->grammar_add_count)
@@ -99,6 +101,19 @@ enum err batch_state_add_grammars(struct batch_state *b, const struct ipc_step *
 			memcpy(b->grammars + (size_t)row * GRAMMAR_SOURCE_MAX, text, bytes);
 		text += bytes;
 		b->grammar_count++;
+	}
+	return ERR_OK;
+}
+
+/* ---------------------------------------------------------------- adapters */
+
+enum err batch_state_add_loras(struct batch_state *b, const struct ipc_step *s, struct err_msg *em)
+{
+	for (u32 i = 0; i < s->add_lora_count; i++) {
+		if (s->add_lora[i] > b->limits.lora_count)
+			return err_set(em, ERR_INVALID, "add_lora[%u] is %u; this worker has %u adapters", i, s->add_lora[i],
+				       b->limits.lora_count);
+		b->rows[s->add_row[i]].lora = s->add_lora[i];
 	}
 	return ERR_OK;
 }

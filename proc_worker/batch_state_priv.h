@@ -8,5 +8,7 @@
 MUST_CHECK enum err batch_state_check_columns(const struct ipc_step *s, struct err_msg *em);
 /* The grammars of the rows that were just added. ERR_INVALID. */
 MUST_CHECK enum err batch_state_add_grammars(struct batch_state *b, const struct ipc_step *s, struct err_msg *em);
+/* The adapters of the rows that were just added. ERR_INVALID. */
+MUST_CHECK enum err batch_state_add_loras(struct batch_state *b, const struct ipc_step *s, struct err_msg *em);
 
 #endif

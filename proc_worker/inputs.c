@@ -27,6 +27,7 @@ static size_t lay_out(struct inputs *in, char *base)
 	in->context = carve(base, &offset, rows * sizeof(u32));
 	in->prompt_count = carve(base, &offset, rows * sizeof(u32));
 	in->added_count = carve(base, &offset, rows * sizeof(u32));
+	in->lora = carve(base, &offset, rows * sizeof(u32));
 	in->sample_index = carve(base, &offset, rows * sizeof(u32));
 	in->table_owner = carve(base, &offset, rows * sizeof(u64));
 	in->table_blocks = carve(base, &offset, rows * sizeof(u32));
@@ -92,6 +93,7 @@ void inputs_build(struct inputs *in, const struct batch_state *b)
 {
 	u32 at = 0, samples = 0;
 
+	in->lora_rows = 0;
 	ASSERT(b->applied && b->run_row_count <= in->rows_max && b->tokens_run <= in->tokens_max);
 	for (u32 i = 0; i < b->run_row_count; i++) {
 		u32 row = b->run_rows[i];
@@ -102,6 +104,8 @@ void inputs_build(struct inputs *in, const struct batch_state *b)
 		in->context[i] = b->computed[row] + run;
 		in->prompt_count[i] = b->rows[row].prompt_count;
 		in->added_count[i] = b->rows[row].added_tokens;
+		in->lora[i] = b->rows[row].lora;
+		in->lora_rows += in->lora[i] != 0;
 		at += run;
 		if (in->context[i] == b->known[row])
 			in->sample_index[samples++] = at - 1;

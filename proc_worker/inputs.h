@@ -13,6 +13,8 @@ struct inputs {
 	u32 *context;	      /* [rows] computed tokens after the step */
 	u32 *prompt_count;    /* [rows] tokens of the prompt */
 	u32 *added_count;     /* [rows] tokens known when the row was added */
+	u32 *lora;	      /* [rows] number of the adapter; 0: none */
+	u32 lora_rows;	      /* rows that have one */
 	u32 *block_tables;    /* [rows][block_stride] */
 	u32 block_stride;
 	u32 *sample_index; /* [batch sample_count] token that the logits are of */

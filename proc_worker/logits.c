@@ -25,6 +25,7 @@ struct scored {
 struct job {
 	const struct options *options;
 	const struct logits_request *request;
+	struct lora_modules loras; /* one at most */
 	FILE *out;
 	char dir[32]; /* of the collectives; empty with one rank */
 	atomic_bool failed;
@@ -129,6 +130,7 @@ static void fill_inputs(struct rank *r, u32 first, u32 count)
 	in->query_start[1] = count;
 	in->context[0] = first + count;
 	in->prompt_count[0] = in->added_count[0] = q->count;
+	in->lora[0] = in->lora_rows = r->job->loras.count; /* the only one, or none */
 	in->rows = 1;
 	in->tokens = count;
 }
@@ -212,6 +214,7 @@ static enum err load(struct rank *r)
 	u32 count = r->job->request->count;
 
 	config.run_dir = r->job->dir;
+	config.loras = &r->job->loras;
 	if (config.device != OPTION_DEVICE_CUDA)
 		config.device = OPTION_DEVICE_CPU;
 	count += config.device == OPTION_DEVICE_CUDA; /* where the sampled token would go, which nobody wants */
@@ -267,6 +270,15 @@ static void close_rank(struct rank *r)
 	buf_fini(&r->line);
 }
 
+static enum err read_adapter(struct job *job, struct err_msg *em)
+{
+	enum err e = lora_modules_read(&job->loras, job->options, em);
+
+	return e || job->loras.count <= 1
+		       ? e
+		       : err_set(em, ERR_INVALID, "%u adapters are given (--lora-modules); logits are those of one", job->loras.count);
+}
+
 enum err logits_print(const struct options *o, const struct logits_request *q, FILE *out, struct err_msg *em)
 {
 	struct job job = {.options = o, .request = q, .out = out};
@@ -275,19 +287,21 @@ enum err logits_print(const struct options *o, const struct logits_request *q, F
 	struct rank list[COLLECTIVES_RANKS_MAX] = {{0}};
 
 	enum err e = check_request(o, q, em);
-	if (e)
-		return e;
-	if (ranks > 1) {
+	if (!e && ranks > 1) {
 		snprintf(job.dir, sizeof(job.dir), "/tmp/tercet-logits-XXXXXX");
 		if (!mkdtemp(job.dir))
 			return err_set(em, ERR_IO, "%s: %s", job.dir, strerror(errno));
 	}
+	if (!e)
+		e = read_adapter(&job, em);
+	if (e)
+		goto end;
 	for (u32 i = 0; i < ranks; i++)
 		list[i] = (struct rank){.job = &job, .rank = i};
 	for (; started < ranks; started++)
 		if (pthread_create(&threads[started], NULL, run_rank, &list[started]) != 0) {
-			remove_dir(&job);
-			return err_set(em, ERR_NO_MEMORY, "cannot start a thread for rank %u", started);
+			e = err_set(em, ERR_NO_MEMORY, "cannot start a thread for rank %u", started);
+			goto end;
 		}
 	run_rank(&list[0]);
 	for (u32 i = 1; i < ranks; i++)
@@ -296,7 +310,9 @@ enum err logits_print(const struct options *o, const struct logits_request *q, F
 	*em = list[0].em;
 	for (u32 i = ranks; i-- > 0;)
 		close_rank(&list[i]);
+end:
 	remove_dir(&job);
+	lora_modules_fini(&job.loras);
 	if (!e && fflush(out) != 0)
 		e = err_set(em, ERR_IO, "cannot write the logits: %s", strerror(errno));
 	return e;

@@ -25,6 +25,7 @@ MUST_CHECK enum err logits_parse(struct logits_request *q, const char *which, co
  * {"position": of the last token that is known, "token_count": of the prompt, "vocab_size", "dtype", "ids":
  * [...], "logits": [...], "logprobs": [...]}. The errors of runner_create; ERR_INVALID: an id outside the
  * vocabulary, more ids than the model's context (on a device: one less); ERR_UNSUPPORTED: several ranks on devices;
+ * ERR_INVALID: more than one adapter; with one (--lora-modules) every token goes through it;
  * ERR_IO. A rank that fails alone ends the process, since the others would wait for it. Blocks. */
 MUST_CHECK enum err logits_print(const struct options *o, const struct logits_request *q, FILE *out,
 				 struct err_msg *em);

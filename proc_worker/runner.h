@@ -46,6 +46,7 @@ struct runner_config {
 	u64 kv_cache_memory; /* 0: automatic */
 	double memory_utilization;
 	double swap_space; /* GiB; 0: none; below: automatic */
+	const struct lora_modules *loras; /* NULL: none; must outlive the runner */
 	bool constrains;   /* rows may have grammars: the tokenizer is loaded for them */
 	void (*progress)(void *ctx, double share, const char *what); /* NULL: none */
 	void *progress_ctx;
@@ -88,6 +89,7 @@ struct runner {
 	struct model_shard shard;
 	struct safetensors *checkpoint;
 	struct model_weights weights;
+	struct lora_set loras;
 	struct rope_tables rope;
 	enum kern_dtype dtype;	      /* of weights, and of the KV cache unless --kv-cache-dtype says otherwise */
 	enum kern_dtype matrix_dtype; /* of the matrices: `dtype`, or a quantized one */

@@ -56,7 +56,11 @@ static struct gpu_config config_of(struct runner *r)
 enum err runner_device_check(struct runner *r, struct err_msg *em)
 {
 	struct gpu_config c = config_of(r);
-	enum err e = gpu_check(&c, em);
+	bool adapts = r->config.loras && r->config.loras->count;
+	enum err e = adapts ? err_set(em, ERR_UNSUPPORTED,
+				      "adapters (--lora-modules) are computed on the CPU only: use --device cpu, or merge them "
+				      "into the model")
+			    : gpu_check(&c, em);
 
 	if (!e)
 		LOG_INFO("DEVICE_CHOSEN", "device=cuda name=\"%s\"", r->device->device.info.name);

@@ -247,7 +247,11 @@ static enum err load_weights(struct runner *r, struct err_msg *em)
 	if (e)
 		return e;
 	safetensors_trim(r->checkpoint);
-	r->weight_bytes = r->weights.bytes;
+	if (r->config.loras)
+		e = lora_set_load(&r->loras, r->config.loras, &r->plan, em);
+	if (e)
+		return e;
+	r->weight_bytes = r->weights.bytes + r->loras.bytes;
 	return rope_tables_init(&r->rope, &r->model.rope, model_local_rope(&r->model), r->max_model_len,
 				r->config.limits.tokens_max, em);
 }
@@ -269,6 +273,7 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				   .ops = &r->ops,
 				   .ctx = &r->ctx,
 				   .collectives = r->collectives,
+				   .loras = &r->loras,
 				   .tokens_max = tokens,
 				   .logit_rows_max =
 					   rows < tokens ? rows : tokens}; /* a row runs a token at least */
@@ -280,6 +285,7 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				     .hidden = r->model.hidden,
 				     .intermediate = widest_mlp(&r->shard),
 				     .experts = r->model.experts,
+				     .lora_rank = r->loras.rank_sum_max,
 				     .vocab = r->model.vocab_size,
 				     .context = r->max_model_len,
 				     .threads = kern_threads_count(r->ctx.threads)};
@@ -405,6 +411,7 @@ static enum err make_batch(struct runner *r, struct err_msg *em)
 				      .block_size = r->config.limits.block_size,
 				      .block_count = r->block_count,
 				      .vocab_size = r->model.vocab_size,
+				      .lora_count = r->config.loras ? r->config.loras->count : 0,
 				      .host_block_count = r->host_block_count};
 
 	return batch_state_create(&r->batch, &limits, em);
@@ -521,6 +528,7 @@ void runner_destroy(struct runner **out)
 	decoder_fini(&r->decoder);
 	free(r->ctx.scratch);
 	rope_tables_fini(&r->rope);
+	lora_set_fini(&r->loras);
 	model_weights_fini(&r->weights);
 	collectives_leave(&r->collectives);
 	kern_threads_destroy(&r->ctx.threads);

@@ -190,10 +190,13 @@ static enum err load(struct worker *w, struct err_msg *em)
 	u64 begin = clock_now_ns();
 
 	c.constrains = true;
+	c.loras = &w->loras;
 	c.progress = on_progress;
 	c.progress_ctx = w;
 	c.nodes = w->options->nnodes > 1 ? &w->nodes : NULL;
-	enum err e = c.nodes ? find_nodes(w, em) : ERR_OK;
+	enum err e = lora_modules_read(&w->loras, w->options, em);
+	if (!e && c.nodes)
+		e = find_nodes(w, em);
 	if (!e)
 		e = runner_create(&w->runner, &c, em);
 	if (!e) /* of layers on the CPU; on a device steps are what progresses */
@@ -311,6 +314,7 @@ void worker_destroy(struct worker **out)
 	ipc_channel_close(&w->tokens_channel);
 	ipc_context_destroy(&w->ipc);
 	runner_destroy(&w->runner);
+	lora_modules_fini(&w->loras);
 	trace_destroy(&w->trace);
 	stats_destroy(&w->stats);
 	buf_fini(&w->frame);

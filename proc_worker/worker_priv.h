@@ -17,6 +17,7 @@ struct worker {
 	struct runner *runner;
 	struct stats_page *stats;
 	struct trace *trace; /* NULL: off */
+	struct lora_modules loras;
 	struct ipc_context *ipc;
 	struct ipc_channel *step_channel;
 	struct ipc_channel *tokens_channel; /* rank 0 */

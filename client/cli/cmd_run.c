@@ -6,6 +6,9 @@
 #include <unistd.h>
 
 #include "client/cli/cli_session.h"
+#include "common/json.h"
+
+static const char adapter_name[] = "lora";
 
 struct run {
 	struct cli_session session;
@@ -13,6 +16,7 @@ struct run {
 	struct tercet_tokenizer *tokenizer;
 	const char *prompt_ids; /* "1,2,3" */
 	const char *prompt;
+	const char *lora; /* folder of an adapter, or the name of one that a running engine has; NULL: none */
 	bool stats;
 	long long beam_width; /* 0: sampling */
 	struct cli_grammar grammar;
@@ -28,6 +32,7 @@ static void print_help(void)
 	       "for it\nand ends with the command. With --run-dir a running engine is used, and MODEL gives the "
 	       "tokenizer.\n\n"
 	       "  --prompt-ids 1,2,3         the prompt as token ids\n"
+	       "  --lora PATH                put a LoRA adapter beside the model; with --run-dir its name there\n"
 	       "  --stats                    print a summary to stderr even if that is no terminal\n"
 	       "  --beam-width N             print the best answer of a beam search with N beams (1 to 10) instead of a\n"
 	       "                             sampled one; --length-penalty P (1) of its score\n" CLI_GRAMMAR_HELP CLI_SAMPLING_HELP
@@ -65,12 +70,36 @@ static enum err read_ids(const char *text, struct u32_vec *ids, struct err_msg *
 	}
 }
 
+/* The engine that is started serves the folder under a name. */
+static enum err name_adapter(struct run *r, struct err_msg *em)
+{
+	struct buf item = {0};
+	struct json_writer w;
+	json_begin(&w, &item);
+	json_object_begin(&w);
+	json_key(&w, "name");
+	json_write_cstr(&w, adapter_name);
+	json_key(&w, "path");
+	json_write_cstr(&w, r->lora);
+	json_object_end(&w);
+	enum err e = buf_ok(&item) ? ERR_OK : err_set(em, ERR_NO_MEMORY, "out of memory");
+	if (e == ERR_OK)
+		e = options_set(&r->session.options, "lora_modules", buf_cstr(&item), "--lora", em);
+	if (e == ERR_OK)
+		e = options_set(&r->session.options, "enable_lora", "true", "--lora", em);
+	r->lora = adapter_name;
+	buf_fini(&item);
+	return e;
+}
+
 static enum err read_line(struct run *r, int argc, char **argv, struct err_msg *em)
 {
 	uint32_t words = 0;
 	enum err e = cli_sampling_take(&r->sampling, &argc, argv, em);
 	if (e == ERR_OK)
 		e = cli_take_text(&argc, argv, "--prompt-ids", &r->prompt_ids, em);
+	if (e == ERR_OK)
+		e = cli_take_text(&argc, argv, "--lora", &r->lora, em);
 	r->stats = cli_take_flag(&argc, argv, "--stats");
 	r->length_penalty = 1;
 	if (e == ERR_OK)
@@ -85,6 +114,11 @@ static enum err read_line(struct run *r, int argc, char **argv, struct err_msg *
 		return e;
 	if (!words)
 		r->prompt = NULL;
+	if (r->lora && !r->session.options.run_dir[0]) {
+		e = name_adapter(r, em);
+		if (e != ERR_OK)
+			return e;
+	}
 	const char *model = r->session.options.model;
 	if (!model[0] && !(r->prompt_ids && r->session.options.run_dir[0]))
 		return err_set(em, ERR_INVALID, "the model is missing: tercet run MODEL \"PROMPT\"");
@@ -131,6 +165,7 @@ static enum err build_request(struct run *r, struct tercet_request *q, struct er
 		q->stop_string_count = 1;
 	}
 	cli_grammar_apply(&r->grammar, q);
+	q->lora = r->lora;
 	q->tokens = r->ids.data;
 	q->token_count = (uint32_t)r->ids.count;
 	if (r->prompt_ids)

@@ -80,11 +80,12 @@ enum err decoder_init(struct decoder *d, const struct decoder_config *config, st
 		d->single_start[i] = i;
 	d->moe.ops = config->ops;
 	d->moe.ctx = config->ctx;
-	return ERR_OK;
+	return lora_step_init(&d->lora, config->loras, config->ops, config->ctx, config->tokens_max, em);
 }
 
 void decoder_fini(struct decoder *d)
 {
+	lora_step_fini(&d->lora);
 	if (d->memory)
 		munmap(d->memory, d->memory_bytes);
 	*d = (struct decoder){0};
@@ -172,15 +173,28 @@ static enum err product(struct decoder *d, float *out, const float *x, const str
 	return failed(c->ops->matmul(c->ctx, &a), "matmul", em);
 }
 
+/* What adapters add to a product that was just computed, of tokens from `first` on. */
+static enum err adapt(struct decoder *d, float *out, const float *x, const struct kern_weight *w, enum lora_product product,
+		      u32 index, u32 first, u32 tokens, struct err_msg *em)
+{
+	struct lora_call call = {index, product, out, x, first, tokens, d->narrowed};
+
+	return d->lora.active_count ? lora_step_add(&d->lora, &call, w->k, w->n, em) : ERR_OK;
+}
+
 /* A product whose inputs the ranks share: the sum of all ranks' parts, one of which brings the bias. */
 static enum err product_sum(struct decoder *d, float *out, const float *x, const struct kern_weight *w,
 			    const float *bias, u32 index, u32 tokens, struct err_msg *em)
 {
 	struct collectives *c = d->config.collectives;
 
+	float *part = c ? collectives_buffer(c) : out;
+
 	if (d->config.shard->rank != 0)
 		bias = NULL;
-	enum err e = product(d, c ? collectives_buffer(c) : out, x, w, bias, index, tokens, em);
+	enum err e = product(d, part, x, w, bias, index, tokens, em);
+	if (!e)
+		e = adapt(d, part, x, w, LORA_ATTN_OUT, index, 0, tokens, em);
 	if (!e && c)
 		e = collectives_all_reduce(c, out, (size_t)tokens * w->n, em);
 	return e;
@@ -345,6 +359,8 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	if (!e)
 		e = product(d, d->qkv, d->input, &w->qkv, NULL, index, tokens, em);
 	if (!e)
+		e = adapt(d, d->qkv, d->input, &w->qkv, LORA_QKV, index, 0, tokens, em);
+	if (!e)
 		e = attend(d, index, in, kv, em);
 	tokens = d->narrowed ? in->rows : tokens;
 	if (!e)
@@ -363,13 +379,17 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 
 	for (u32 first = 0; !e && first < tokens; first += MLP_TOKENS) {
 		u32 count = (u32)least(tokens - first, MLP_TOKENS);
-		e = product(d, d->gate_up, d->input + (size_t)first * w->gate_up.k, &w->gate_up,
-			    w->gate_up_bias, index, count, em);
+		const float *x = d->input + (size_t)first * w->gate_up.k;
+		float *y = out + (size_t)first * w->down.n;
+		e = product(d, d->gate_up, x, &w->gate_up, w->gate_up_bias, index, count, em);
+		if (!e)
+			e = adapt(d, d->gate_up, x, &w->gate_up, LORA_GATE_UP, index, first, count, em);
 		if (!e)
 			e = activate(d, count, em);
 		if (!e)
-			e = product(d, out + (size_t)first * w->down.n, d->activated, &w->down, bias, index,
-				    count, em);
+			e = product(d, y, d->activated, &w->down, bias, index, count, em);
+		if (!e)
+			e = adapt(d, y, d->activated, &w->down, LORA_DOWN, index, first, count, em);
 	}
 	return e || !c ? e : collectives_all_reduce(c, d->delta, (size_t)tokens * w->down.n, em);
 }
@@ -413,6 +433,7 @@ enum err decoder_forward(struct decoder *d, const struct inputs *in, const struc
 	d->rope_rows = rope_tables_rows(d->config.rope, in);
 	d->narrowed = false;
 	d->rows = in->rows;
+	lora_step_begin(&d->lora, in);
 	enum err e = embed(d, in, em);
 	for (u32 i = 0; !e && i < d->config.model->layers; i++) {
 		e = layer(d, i, in, &kv[i], em);

@@ -9,6 +9,7 @@
 #include "proc_worker/collectives.h"
 #include "proc_worker/inputs.h"
 #include "proc_worker/model/config.h"
+#include "proc_worker/model/lora.h"
 #include "proc_worker/model/moe.h"
 #include "proc_worker/model/rope.h"
 #include "proc_worker/model/weights.h"
@@ -23,6 +24,7 @@ struct decoder_config {
 	struct collectives *collectives; /* NULL with one rank */
 	u32 tokens_max;			 /* of a step */
 	u32 logit_rows_max;		 /* of one decoder_logits */
+	const struct lora_set *loras;	 /* NULL: none */
 	_Atomic u64 *progress_ns;	 /* NULL, or where the time goes at which the last layer was done */
 };
 
@@ -38,6 +40,7 @@ struct decoder {
 	const u32 *rope_rows;	    /* [tokens] of the rotary tables; of the step */
 	float *gate_up, *activated; /* share their memory with the three above: never alive together */
 	struct moe moe;		    /* its buffers, too */
+	struct lora_step lora;
 	/* [logit_rows_max][...] */
 	float *picked, *picked_delta, *picked_normed;
 	float *logits; /* [logit_rows_max][vocab]; rank 0 */

@@ -401,6 +401,24 @@ enum err safetensors_open(struct safetensors **out, const char *dir, struct err_
 	return e;
 }
 
+enum err safetensors_open_file(struct safetensors **out, const char *dir, const char *file, struct err_msg *em)
+{
+	*out = NULL;
+	struct safetensors *st = calloc(1, sizeof(*st));
+	if (!st)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	enum err e = add_file(st, dir, file, em);
+	if (e == ERR_NOT_FOUND)
+		err_set(em, e, "%s holds no %s", dir, file);
+	if (!e)
+		e = sort_tensors(st, em);
+	if (e)
+		safetensors_close(&st);
+	else
+		*out = st;
+	return e;
+}
+
 void safetensors_close(struct safetensors **out)
 {
 	struct safetensors *st = *out;

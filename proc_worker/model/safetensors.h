@@ -29,6 +29,8 @@ struct safetensors;
  * or a shard is missing. ERR_FORMAT: names file and tensor, what was found and what was expected. ERR_IO,
  * ERR_NO_MEMORY. The caller owns `*out`; tensors live as long as it does. */
 MUST_CHECK enum err safetensors_open(struct safetensors **out, const char *dir, struct err_msg *em);
+/* The same for the one file `dir`/`file`. */
+MUST_CHECK enum err safetensors_open_file(struct safetensors **out, const char *dir, const char *file, struct err_msg *em);
 void safetensors_close(struct safetensors **st);
 
 /* Everything was read: gives back the memory of the mapped pages. Tensors can still be read. */

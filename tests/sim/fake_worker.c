@@ -116,7 +116,7 @@ static const u64 *prefixes(struct fake_worker *w, u32 row)
 	if (w->hashed_for[row] != b->rows[row].incarnation) {
 		w->hashed_for[row] = b->rows[row].incarnation;
 		w->hashed[row] = 0;
-		p[0] = 1;
+		p[0] = 1 + (u64)b->rows[row].lora; /* adapters share no KV */
 	}
 	const u32 *tokens = batch_state_tokens(b, row);
 	/* The newest token may have been set to another one since. */

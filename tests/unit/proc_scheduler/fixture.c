@@ -80,7 +80,7 @@ struct fixture *fixture_create(const struct sched_config *config)
 	struct batch_limits limits = {config->max_num_seqs, config->max_num_batched_tokens,
 				      f->s->context_max,    config->block_size,
 				      config->block_count,  config->vocab_size,
-				      config->host_block_count};
+				      config->host_block_count, config->loras ? config->loras->count : 0};
 	fake_worker_init(&f->worker, &limits);
 	return f;
 }

@@ -49,6 +49,7 @@ static void open_rank(void *ctx, u32 rank)
 	const struct driver_config *c = &o->d->config;
 	struct runner_config config = {
 		.model_dir = c->model_dir,
+		.loras = c->loras,
 		.run_dir = o->d->run_dir,
 		.device = OPTION_DEVICE_CPU,
 		.rank = rank,

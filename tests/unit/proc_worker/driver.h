@@ -12,6 +12,7 @@ struct driver_config {
 	const char *model_dir;
 	enum option_dtype dtype;
 	enum option_kv_dtype kv_dtype;
+	const struct lora_modules *loras; /* NULL: none */
 	u32 ranks;
 	u32 threads;
 	u32 caps;

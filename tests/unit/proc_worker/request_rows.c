@@ -71,6 +71,7 @@ void request_rows_add(struct request_rows *r, struct mirror *m, u32 row, u32 req
 			       .blocks = blocks,
 			       .block_count = block_count,
 			       .params = q->params,
+			       .lora = q->lora,
 			       .stop_ids = q->stop_ids,
 			       .stop_count = q->stop_count,
 			       .bias_ids = q->bias_ids,

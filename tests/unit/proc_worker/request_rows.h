@@ -17,6 +17,7 @@ struct driver_request {
 	const u32 *bias_ids;
 	const f32 *bias_values;
 	u32 bias_count;
+	u32 lora;	      /* number of the adapter; 0: none */
 	float *prompt_logits; /* [prompt_count][vocab] of the caller, or NULL */
 	/* What came out. */
 	u32 output[MIRROR_TOKENS];

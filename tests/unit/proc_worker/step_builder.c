@@ -47,6 +47,7 @@ void mirror_begin(struct mirror *m)
 	s->grammar_flags = m->grammar_flags;
 	s->grammar_bytes = m->grammar_bytes;
 	s->grammar_text = m->grammar_text;
+	s->add_lora = m->add_lora;
 #define PARAM(A, type, name, def, min, max) s->add_##name = m->add_##name;
 	SAMPLING_TABLE(PARAM, 0)
 #undef PARAM
@@ -117,6 +118,7 @@ void mirror_add(struct mirror *m, const struct mirror_add *add)
 	}
 	if (add->grammar_kind)
 		add_grammar(m, add);
+	m->add_lora[s->add_lora_count++] = add->lora;
 	r->present = true;
 	r->seq = add->seq;
 	r->prompt_count = add->prompt_count;

@@ -35,6 +35,7 @@ struct mirror {
 	u64 fork_seq[MIRROR_ROWS];
 	u32 grammar_add[MIRROR_LIST], grammar_kind[MIRROR_LIST], grammar_flags[MIRROR_LIST], grammar_bytes[MIRROR_LIST];
 	u8 grammar_text[16 * MIRROR_LIST];
+	u32 add_lora[MIRROR_LIST];
 #define MIRROR_PARAM(A, type, name, def, min, max) type add_##name[MIRROR_LIST];
 	SAMPLING_TABLE(MIRROR_PARAM, 0)
 #undef MIRROR_PARAM
@@ -55,6 +56,7 @@ struct mirror_add {
 	u32 bias_count;
 	u32 grammar_kind; /* enum grammar_kind */
 	const char *grammar;
+	u32 lora; /* number of the adapter; 0: none */
 };
 
 void mirror_init(struct mirror *m, u32 block_size);

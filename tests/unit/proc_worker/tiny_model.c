@@ -65,14 +65,44 @@ static void append_replaced(struct buf *out, const char *text, const char *from,
 	buf_append_str(out, at + strlen(from));
 }
 
-static void append_data(struct buf *data, size_t t, u32 count)
+static void append_data(const struct tiny_model *m, struct buf *data, size_t t, u32 count)
 {
+	u32 columns = TENSORS[t].columns;
+
 	for (u32 i = 0; i < count; i++) {
 		float v = (float)((int)((t * 131 + i * 71) % 41) - 20) / 40;
 		if (!TENSORS[t].columns)
 			v = 1 + v / 8;
+		else if (m->more)
+			v += (float)m->more(m->more_ctx, TENSORS[t].name, i / columns, i % columns);
 		buf_append(data, &v, sizeof(v));
 	}
+}
+
+/* Tensors that lie one behind the other as one, where the first is of `part` and the last of `last`. */
+static void append_fused(struct buf *header, size_t t, size_t offset, const char *part, const char *last, const char *name)
+{
+	const char *id = TENSORS[t].name, *at = strstr(id, part);
+	u32 rows = TENSORS[t].rows, columns = TENSORS[t].columns;
+
+	while (!strstr(TENSORS[t].name, last))
+		rows += TENSORS[++t].rows;
+	buf_printf(header, ", \"%.*s%s.weight\": {\"dtype\": \"F32\", \"shape\": [%u, %u], \"data_offsets\": [%zu, %zu]}",
+		   (int)(at - id), id, name, rows, columns, offset, offset + (size_t)rows * columns * 4);
+}
+
+/* Whether the tensor's entry of the header is written, or another's has it in it. */
+static bool is_fused(struct buf *header, size_t t, size_t offset)
+{
+	const char *id = TENSORS[t].name;
+
+	if (strstr(id, "q_proj"))
+		append_fused(header, t, offset, "q_proj", "v_proj", "qkv_proj");
+	else if (strstr(id, "gate_proj"))
+		append_fused(header, t, offset, "gate_proj", "up_proj", "gate_up_proj");
+	else
+		return strstr(id, "k_proj") || strstr(id, "v_proj") || strstr(id, "up_proj");
+	return true;
 }
 
 /* Tensors [first, end) into one file. */
@@ -92,12 +122,16 @@ static void write_tensors(const struct tiny_model *m, const char *name, size_t f
 			rows = columns;
 			columns = swap;
 		}
+		if (m->fused && is_fused(&header, t, data.bytes)) {
+			append_data(m, &data, t, count);
+			continue;
+		}
 		const char *dtype = m->dtype_of && !strcmp(m->dtype_of, id) ? m->dtype : "F32";
 		buf_printf(&header, ", \"%s\": {\"dtype\": \"%s\", \"shape\": [%u", id, dtype, rows);
 		if (columns)
 			buf_printf(&header, ", %u", columns);
 		buf_printf(&header, "], \"data_offsets\": [%zu, %zu]}", data.bytes, data.bytes + count * 4);
-		append_data(&data, t, count);
+		append_data(m, &data, t, count);
 	}
 	buf_append_str(&header, "}");
 	while ((header.bytes + m->odd) % 8)

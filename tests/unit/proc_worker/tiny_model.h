@@ -22,6 +22,10 @@ struct tiny_model {
 	u64 header_length;	 /* instead of the true one */
 	bool odd;		 /* data begins at an odd address */
 	bool sharded;		 /* two files and an index */
+	bool fused;		 /* as Phi 3 has it: q, k and v in one tensor, gate and up in one */
+	/* What is to be added to a value of a matrix; NULL: nothing. */
+	double (*more)(void *ctx, const char *tensor, u32 row, u32 column);
+	void *more_ctx;
 	const char *index_from, *index_to;
 };
 

@@ -1,0 +1,322 @@
+/* Loads adapters: finds the two matrices of every module that the architecture's table knows, checks their shapes, takes the
+ * rank's slice of each, and puts those of a fused product side by side. Runs in the worker at start. Trusts no shape. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/assert.h"
+#include "proc_worker/model/lora.h"
+#include "proc_worker/model/lora_config.h"
+#include "proc_worker/model/weights_priv.h"
+
+enum { NAME_BYTES = 256 };
+static const char FILE_NAME[] = "adapter_model.safetensors", PREFIX[] = "base_model.model.", SUFFIX[] = ".weight";
+
+static const struct {
+	enum weight_slot slot;
+	bool dense; /* only where the layer has one MLP */
+} PRODUCTS[LORA_PRODUCTS] = {
+	[LORA_QKV] = {SLOT_QKV, false},
+	[LORA_ATTN_OUT] = {SLOT_ATTN_OUT, false},
+	[LORA_GATE_UP] = {SLOT_GATE_UP, true},
+	[LORA_DOWN] = {SLOT_DOWN, true},
+};
+
+/* One adapter in the making. The first pass checks and counts, with `memory` NULL; the second fills. */
+struct loading {
+	const struct weights_plan *plan;
+	const struct lora_config *config;
+	const struct safetensors *file;
+	struct weights_reader reader;
+	struct lora_adapter *adapter;
+	bool *seen; /* [tensors of the file] */
+	u32 rank_max, rank_sum_max;
+	char *memory;
+	size_t used;
+};
+
+static void *take(struct loading *l, size_t bytes)
+{
+	void *p = l->memory ? l->memory + l->used : NULL;
+
+	l->used += bytes;
+	return p;
+}
+
+/* ---------------------------------------------------------------- the matrices of a module */
+
+struct pair {
+	char module[NAME_BYTES];
+	const struct st_tensor *a, *b; /* both NULL: the adapter leaves the module as it is */
+	u32 rank;
+	double scale;
+};
+
+static const struct st_tensor *find(const struct loading *l, const char *module, const char *which)
+{
+	char name[NAME_BYTES + 64];
+
+	snprintf(name, sizeof(name), "%s%s.%s.weight", PREFIX, module, which);
+	const struct st_tensor *t = safetensors_find(l->file, name);
+	if (t)
+		l->seen[t - safetensors_at(l->file, 0)] = true;
+	return t;
+}
+
+static enum err check_shape(const struct st_tensor *t, u32 rows, u32 columns, const char *why, struct err_msg *em)
+{
+	u64 wanted[2] = {rows, columns};
+	char expected[64], found[128];
+
+	if (t->dims != 2 || memcmp(t->shape, wanted, sizeof(wanted)) != 0) {
+		safetensors_print_shape(expected, sizeof(expected), wanted, 2);
+		safetensors_print_shape(found, sizeof(found), t->shape, t->dims);
+		return err_set(em, ERR_FORMAT, "%s has the shape %s; by %s it must be %s", t->name, found, why, expected);
+	}
+	if (!t->usable)
+		return err_set(em, ERR_UNSUPPORTED, "%s is of type %s; supported: F32, F16, BF16", t->name, t->dtype_name);
+	return ERR_OK;
+}
+
+static enum err check_pair(const struct loading *l, const struct pair *p, u32 rows, u32 columns, struct err_msg *em)
+{
+	if (!p->a || !p->b)
+		return err_set(em, ERR_FORMAT, "%s: lora_%c of %s is missing", FILE_NAME, p->a ? 'B' : 'A', p->module);
+	if (p->rank > l->rank_max)
+		return err_set(em, ERR_INVALID, "%s has rank %u; --max-lora-rank is %u, and must be at least that", p->module,
+			       p->rank, l->rank_max);
+	enum err e = check_shape(p->a, p->rank, columns, "adapter_config.json (rank) and the model (inputs)", em);
+	return e ? e : check_shape(p->b, rows, p->rank, "the model (outputs) and adapter_config.json (rank)", em);
+}
+
+static enum err find_pair(const struct loading *l, const struct arch_tensor *t, u32 layer, struct pair *p, struct err_msg *em)
+{
+	arch_tensor_name(p->module, sizeof(p->module), t, layer, 0);
+	size_t bytes = strlen(p->module) - strlen(SUFFIX);
+	ASSERT(!strcmp(p->module + bytes, SUFFIX));
+	p->module[bytes] = '\0';
+	p->a = find(l, p->module, "lora_A");
+	p->b = find(l, p->module, "lora_B");
+	if (!p->a && !p->b)
+		return lora_config_demands(l->config, p->module, layer)
+			       ? err_set(em, ERR_FORMAT, "%s has no matrices of %s, which target_modules names", FILE_NAME, p->module)
+			       : ERR_OK;
+	enum err e = lora_config_module(l->config, p->module, &p->rank, &p->scale, em);
+	if (!e)
+		e = check_pair(l, p, weights_rows_of_file(l->plan, t), weights_dim(l->plan->config, t->columns), em);
+	return e;
+}
+
+/* ---------------------------------------------------------------- a product */
+
+/* Rows of A from `first` on: this rank's inputs of them. */
+static enum err read_a(struct loading *l, const struct arch_tensor *t, const struct pair *p, void *a, u32 first,
+		       struct err_msg *em)
+{
+	struct weights_range inputs = weights_columns(l->plan, t);
+	const char *src = weights_aligned_rows(&l->reader, p->a, 0, p->rank);
+
+	if (!src)
+		return err_set(em, ERR_NO_MEMORY, "out of memory for %s", p->a->name);
+	kern_lora_set_a(a, l->plan->dtype, first, p->rank, inputs.count, src + inputs.first * kern_dtype_bytes(p->a->dtype),
+			p->a->dtype, p->a->shape[1]);
+	return ERR_OK;
+}
+
+/* This rank's outputs of B. */
+static enum err read_b(struct loading *l, const struct arch_tensor *t, const struct pair *p, void *b, struct err_msg *em)
+{
+	struct weights_range outputs = weights_rows(l->plan, t);
+	const void *src = weights_aligned_rows(&l->reader, p->b, outputs.first, outputs.count);
+
+	if (!src)
+		return err_set(em, ERR_NO_MEMORY, "out of memory for %s", p->b->name);
+	kern_lora_set_b(b, l->plan->dtype, outputs.count, p->rank, src, p->b->dtype, p->rank);
+	return ERR_OK;
+}
+
+/* The parts of one product: tensors of the table and their pairs, in the order in which they lie in the product. Tensors that
+ * are one in the file share its A. */
+struct product {
+	const struct arch_tensor *tensors[KERN_LORA_PARTS_MAX];
+	struct pair pairs[KERN_LORA_PARTS_MAX];
+	struct kern_lora *out;
+};
+
+static bool shares_a(const struct product *p, u32 part)
+{
+	return part > 0 && p->tensors[part]->name == p->tensors[part - 1]->name;
+}
+
+static enum err fill(struct loading *l, struct product *p, struct err_msg *em)
+{
+	struct kern_lora *out = p->out;
+	enum kern_dtype dtype = l->plan->dtype;
+	char *a = take(l, kern_lora_a_bytes(out->rank, out->k, dtype));
+	enum err e = ERR_OK;
+
+	out->a = a;
+	for (u32 i = 0; !e && i < out->part_count; i++) {
+		struct kern_lora_part *part = &out->parts[i];
+		char *b = take(l, kern_lora_b_bytes(part->n, part->rank, dtype));
+		part->b = b;
+		if (!l->memory)
+			continue;
+		if (!shares_a(p, i))
+			e = read_a(l, p->tensors[i], &p->pairs[i], a, part->rank_first, em);
+		if (!e)
+			e = read_b(l, p->tensors[i], &p->pairs[i], b, em);
+	}
+	return e;
+}
+
+static enum err load_product(struct loading *l, u32 layer, enum lora_product product, struct err_msg *em)
+{
+	const struct arch *arch = l->plan->config->arch;
+	struct kern_lora *out = &l->adapter->products[layer * LORA_PRODUCTS + product];
+	struct product p = {.out = out};
+	u32 first = 0;
+	enum err e = ERR_OK;
+
+	*out = (struct kern_lora){.dtype = l->plan->dtype};
+	for (u32 i = 0; i < arch->tensor_count; i++) {
+		const struct arch_tensor *t = &arch->tensors[i];
+		if (t->slot != PRODUCTS[product].slot || !weights_tensor_applies(l->plan, t, layer))
+			continue;
+		struct pair *pair = &p.pairs[out->part_count];
+		u32 n = weights_rows(l->plan, t).count;
+		e = find_pair(l, t, layer, pair, em);
+		if (e)
+			return e;
+		if (pair->a) {
+			p.tensors[out->part_count] = t;
+			out->k = weights_columns(l->plan, t).count;
+			bool shared = shares_a(&p, out->part_count);
+			out->parts[out->part_count++] = (struct kern_lora_part){.scale = (float)pair->scale,
+									       .first = first,
+									       .n = n,
+									       .rank_first = out->rank - (shared ? pair->rank : 0),
+									       .rank = pair->rank};
+			out->rank += shared ? 0 : pair->rank;
+		}
+		first += n;
+	}
+	if (out->rank > l->rank_sum_max)
+		l->rank_sum_max = out->rank;
+	return out->part_count ? fill(l, &p, em) : ERR_OK;
+}
+
+/* ---------------------------------------------------------------- an adapter */
+
+static enum err load_layers(struct loading *l, struct err_msg *em)
+{
+	const struct model_config *c = l->plan->config;
+	enum err e = ERR_OK;
+
+	for (u32 i = 0; !e && i < c->layers; i++)
+		for (u32 p = 0; !e && p < LORA_PRODUCTS; p++)
+			if (!PRODUCTS[p].dense || !(c->layer_flags[i] & LAYER_EXPERTS))
+				e = load_product(l, i, (enum lora_product)p, em);
+	return e;
+}
+
+/* What of the file no layer has asked for. */
+static enum err check_all_seen(const struct loading *l, struct err_msg *em)
+{
+	u32 count = safetensors_count(l->file);
+
+	for (u32 i = 0; i < count; i++)
+		if (!l->seen[i])
+			return err_set(em, ERR_UNSUPPORTED,
+				       "%s: tensor %s cannot be used: adapters change the projections q, k, v, o, gate, up and down of "
+				       "the model's %u layers, and of mixtures of experts those of attention alone, by pairs lora_A and "
+				       "lora_B",
+				       FILE_NAME, safetensors_at(l->file, i)->name, l->plan->config->layers);
+	return count ? ERR_OK : err_set(em, ERR_FORMAT, "%s is empty", FILE_NAME);
+}
+
+static enum err allocate(struct loading *l, struct err_msg *em)
+{
+	struct lora_adapter *a = l->adapter;
+
+	a->memory_bytes = l->used;
+	void *memory = mmap(NULL, a->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		return err_set(em, ERR_NO_MEMORY, "cannot allocate %zu bytes", a->memory_bytes);
+	madvise(memory, a->memory_bytes, MADV_HUGEPAGE);
+	a->memory = l->memory = memory;
+	l->used = 0;
+	return ERR_OK;
+}
+
+static enum err load_file(struct loading *l, struct err_msg *em)
+{
+	u32 layers = l->plan->config->layers;
+
+	l->reader.plan = l->plan;
+	l->seen = calloc(safetensors_count(l->file) + 1, sizeof(*l->seen));
+	l->adapter->products = calloc((size_t)layers * LORA_PRODUCTS, sizeof(*l->adapter->products));
+	if (!l->seen || !l->adapter->products)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	enum err e = load_layers(l, em);
+	if (!e)
+		e = check_all_seen(l, em);
+	if (!e)
+		e = allocate(l, em);
+	return e ? e : load_layers(l, em);
+}
+
+static enum err load_adapter(struct lora_set *s, u32 index, const struct lora_module *m, u32 rank_max,
+			     const struct weights_plan *plan, struct err_msg *em)
+{
+	struct lora_config config;
+	struct safetensors *file = NULL;
+	struct loading l = {.plan = plan, .config = &config, .adapter = &s->adapters[index], .rank_max = rank_max};
+
+	enum err e = lora_config_read(&config, m->path, em);
+	if (!e)
+		e = safetensors_open_file(&file, m->path, FILE_NAME, em);
+	l.file = file;
+	if (!e)
+		e = load_file(&l, em);
+	if (e)
+		err_prefix(em, "adapter \"%s\" (%s)", m->name, m->path);
+	s->bytes += l.adapter->memory_bytes;
+	s->rank_sum_max = l.rank_sum_max > s->rank_sum_max ? l.rank_sum_max : s->rank_sum_max;
+	weights_reader_fini(&l.reader);
+	free(l.seen);
+	safetensors_close(&file);
+	lora_config_fini(&config);
+	return e;
+}
+
+enum err lora_set_load(struct lora_set *s, const struct lora_modules *modules, const struct weights_plan *plan,
+		       struct err_msg *em)
+{
+	enum err e = ERR_OK;
+
+	*s = (struct lora_set){.count = modules->count};
+	if (s->count == 0)
+		return ERR_OK;
+	s->adapters = calloc(s->count, sizeof(*s->adapters));
+	if (!s->adapters) {
+		s->count = 0;
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	}
+	for (u32 i = 0; !e && i < s->count; i++)
+		e = load_adapter(s, i, &modules->items[i], modules->rank_max, plan, em);
+	if (e)
+		lora_set_fini(s);
+	return e;
+}
+
+void lora_set_fini(struct lora_set *s)
+{
+	for (u32 i = 0; i < s->count; i++) {
+		if (s->adapters[i].memory)
+			munmap(s->adapters[i].memory, s->adapters[i].memory_bytes);
+		free(s->adapters[i].products);
+	}
+	free(s->adapters);
+	*s = (struct lora_set){0};
+}
