@@ -469,11 +469,27 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 			  task.kv_head * group + r % group);
 }
 
+/* What the caller has written since the layer before, for the first task that this thread takes. */
+static void fetch_first(struct attention_plan *plan, u32 thread)
+{
+	const struct kern_attention_args *a = plan->a;
+	u32 index;
+	__builtin_prefetch(&plan->shares.of[thread % SHARES_MAX], 1, 3);
+	__builtin_prefetch(plan->task_start, 0, 3);
+	if (!plan->follows || a->rows > 1 || !shares_next(&plan->shares, thread, &index))
+		return;
+	u32 floats = a->heads / a->kv.kv_heads * a->kv.head_dim;
+	for (u32 i = 0; i < floats; i += LINE / sizeof(float))
+		__builtin_prefetch(a->q + (size_t)index * floats + i, 0, 3);
+}
+
 static void run_tasks(void *arg, u32 task, u32 thread)
 {
 	struct attention_plan *plan = arg;
 	u32 index, end, next;
 	(void)task;
+	if (thread > 0)
+		fetch_first(plan, thread);
 	while (shares_take(&plan->shares, thread, &index, &end))
 		run_task(plan, index, plan->follows && shares_next(&plan->shares, thread, &next) ? next : index,
 			 thread);

@@ -85,7 +85,10 @@ void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const s
 	char *at = ctx->scratch, *end = at + ctx->scratch_bytes;
 	ASSERT(a->heads % a->kv.kv_heads == 0 && a->kv.head_dim % 2 == 0 &&
 	       a->kv.head_dim <= KERN_HEAD_DIM_MAX);
-	*p = (struct attention_plan){.a = a, .width = width_of(a->kv.head_dim)};
+	p->args = *a;
+	p->a = &p->args;
+	p->width = width_of(a->kv.head_dim);
+	p->divided = false;
 	p->task_start = (u32 *)(void *)at;
 	at += kern_align((size_t)(a->rows + 1) * sizeof(u32));
 	p->lanes = at;

@@ -13,7 +13,8 @@ enum {
 };
 
 struct attention_plan {
-	const struct kern_attention_args *a;
+	const struct kern_attention_args *a; /* `args`, which lie here so that another thread fetches them with the plan */
+	struct kern_attention_args args;
 	u32 *task_start; /* [rows + 1] tasks of the rows before */
 	u32 queries_a_task;
 	u32 rows_a_task; /* queries_a_task * query heads of a KV head */

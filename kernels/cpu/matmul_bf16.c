@@ -31,7 +31,8 @@ static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, ch
 static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 vecs)
 {
 	vec sum[TILE_ROWS][VECS_OF_ONE];
-	const char *units = t->weights, *x = t->units, *prefetch = t->prefetch;
+	const char *units = t->weights, *x = t->units;
+	struct tile_fetch fetch = tile_fetch_begin(t);
 #pragma GCC unroll 12
 	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4
@@ -39,7 +40,7 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 			sum[r][v] = tile_first_sum(t, r, v);
 	for (u32 u = 0; u < kern_ceil(t->k_count, 2); u++, units += KERN_GROUP_UNIT, x += rows * 4) {
 		__m512bh w[VECS_OF_ONE];
-		tile_prefetch(t, &prefetch);
+		tile_prefetch(t, &fetch);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
 			w[v] = (__m512bh)_mm512_loadu_si512(units + v * sizeof(vec));

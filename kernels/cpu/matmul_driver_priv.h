@@ -39,6 +39,8 @@ struct matmul_tile {
 	const char *prefetch; /* weights that come after these; every unit fetches the next `prefetch_step`
 				 bytes */
 	u32 prefetch_step;    /* 0: nothing to fetch */
+	const char *prefetch_end, *prefetch_then; /* what is fetched ends at the first, give or take a group, and goes on
+						     at the second; NULL: straight on */
 };
 
 struct matmul_job;

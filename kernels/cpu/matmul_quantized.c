@@ -145,12 +145,12 @@ static ALWAYS_INLINE const char *unit_of(const struct matmul_tile *t, const char
 
 /* Adds the products of `count` units. `x`: the inputs at the first. */
 static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 vecs, const char *units,
-				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], const char **prefetch)
+				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], struct tile_fetch *fetch)
 {
 #pragma GCC unroll 4
 	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += rows * 4) {
 		ivec w[VECS_OF_ONE];
-		tile_prefetch(t, prefetch);
+		tile_prefetch(t, fetch);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
 			w[v] = ivec_load(unit_of(t, units, v));
@@ -165,11 +165,11 @@ static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 ve
 }
 
 static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 vecs, const char *units,
-				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], const char **prefetch)
+				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], struct tile_fetch *fetch)
 {
 	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += rows * 8) {
 		ivec low[VECS_OF_ONE], high[VECS_OF_ONE];
-		tile_prefetch(t, prefetch);
+		tile_prefetch(t, fetch);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
 			high[v] = ivec_load(unit_of(t, units, v));
@@ -202,7 +202,8 @@ static ALWAYS_INLINE float load_float(const char *p)
 
 /* Where a tile is: its group of weights, the group's inputs with their scales and sums, what is fetched. */
 struct place {
-	const char *group, *x, *scales, *sums, *prefetch;
+	const char *group, *x, *scales, *sums;
+	struct tile_fetch fetch;
 };
 
 /* total += scale * inputs' scale * (products of the group - zero * sum of the inputs). */
@@ -211,15 +212,16 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 v
 {
 	ivec sum[TILE_ROWS][VECS_OF_ONE];
 	u32 count = kern_ceil(k_count, int4 ? 8 : 4);
+	tile_prefetch_turn(t, &p->fetch);
 #pragma GCC unroll 12
 	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
 			sum[r][v] = int4 ? ivec_set1_32(0) : four_inputs(p->sums + r * 4);
 	if (int4)
-		add_int4(t, rows, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, &p->prefetch);
+		add_int4(t, rows, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, &p->fetch);
 	else
-		add_int8(t, rows, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, &p->prefetch);
+		add_int8(t, rows, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, &p->fetch);
 #pragma GCC unroll 4
 	for (u32 v = 0; v < vecs; v++) {
 		const char *head = p->group;
@@ -245,7 +247,7 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 v
 static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 vecs, bool int4)
 {
 	vec total[TILE_ROWS][VECS_OF_ONE];
-	struct place p = {t->weights, t->units, t->scales, t->sums, t->prefetch};
+	struct place p = {t->weights, t->units, t->scales, t->sums, tile_fetch_begin(t)};
 #pragma GCC unroll 12
 	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4

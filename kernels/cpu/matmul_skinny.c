@@ -8,6 +8,8 @@
 #include "kernels/cpu/shares_priv.h"
 
 enum {
+	LINE = 64,
+	INPUT_BYTES = 2048, /* of packed inputs, of which the processor goes on by itself */
 	/* Longer than memory takes to answer, at the speed that a core reads at; still in the L1 cache when used. */
 	AHEAD_BYTES = 16 * 1024,
 	TAKE_BYTES = 32 * 1024,		/* of weights at a time: long against taking them, short at the end */
@@ -15,16 +17,27 @@ enum {
 	PACK_TASK_VALUES = 4 * 1024,	/* a microsecond or two, more than waking a thread costs */
 };
 
+/* Copies of all that a thread needs to begin lie together in front: lines that the caller has just written come from its
+ * processor one after the other where one leads to the next, and together where all are known. */
 struct skinny {
-	const struct matmul_job *job;
-	struct shares shares;
+	struct matmul_job job;
+	struct kern_matmul_args args;
+	struct kern_weight weight;
 	u32 pack_values;
+	size_t next_share; /* bytes of a thread's share of the next weights */
+	struct shares shares;
 };
+
+static size_t input_bytes(const struct skinny *s)
+{
+	size_t bytes = s->job.in.row_bytes * s->args.tokens;
+	return bytes < INPUT_BYTES ? bytes : INPUT_BYTES;
+}
 
 static void pack_task(void *arg, u32 task, u32 thread)
 {
 	const struct skinny *s = arg;
-	const struct matmul_job *j = s->job;
+	const struct matmul_job *j = &s->job;
 	const struct kern_matmul_args *a = j->a;
 	u32 first = task * s->pack_values, end = kern_min(first + s->pack_values, a->w->k);
 	(void)thread;
@@ -34,13 +47,18 @@ static void pack_task(void *arg, u32 task, u32 thread)
 
 static void pack(struct kern_ctx *ctx, struct skinny *s)
 {
-	u32 k = s->job->a->w->k, cuts = kern_ceil(k * s->job->a->tokens, PACK_TASK_VALUES);
+	u32 k = s->weight.k, cuts = kern_ceil(k * s->args.tokens, PACK_TASK_VALUES);
 	s->pack_values = kern_ceil(kern_ceil(k, kern_min(cuts, kern_thread_count(ctx))), KERN_GROUP_MAX) * KERN_GROUP_MAX;
 	kern_parallel(ctx, kern_ceil(k, s->pack_values), pack_task, s);
 }
 
+/* The weights that a thread reads one after the other: up to `end`, then from `then` on. */
+struct stream {
+	const char *end, *then;
+};
+
 /* All rows times columns [n, n + columns) of one panel. */
-static void run_panel(const struct matmul_job *j, u32 n, u32 columns)
+static void run_panel(const struct matmul_job *j, u32 n, u32 columns, struct stream stream)
 {
 	const struct kern_matmul_args *a = j->a;
 	const struct kern_weight *w = a->w;
@@ -57,43 +75,63 @@ static void run_panel(const struct matmul_job *j, u32 n, u32 columns)
 				.out_stride = a->out_stride,
 				.bias = a->bias ? a->bias + n : NULL,
 				.resume = a->accumulate,
-				.prefetch_step = KERN_GROUP_UNIT};
+				.prefetch_step = KERN_GROUP_UNIT,
+				.prefetch_end = stream.then ? stream.end : NULL,
+				.prefetch_then = stream.then};
 	t.prefetch = t.weights + AHEAD_BYTES;
 	j->kernel->tile(&t, a->tokens);
+}
+
+/* What the caller has written since the product before. */
+static void fetch_inputs(const struct skinny *s, u32 thread)
+{
+	__builtin_prefetch(&s->shares.of[thread % SHARES_MAX], 1, 3);
+	for (size_t i = 0; i < input_bytes(s); i += LINE)
+		__builtin_prefetch(s->job.in.data + i, 0, 3);
 }
 
 static void run_panels(void *arg, u32 task, u32 thread)
 {
 	struct skinny *s = arg;
-	const struct matmul_job *j = s->job;
+	const struct matmul_job *j = &s->job;
+	const struct kern_weight *w = j->a->w, *next = j->a->next;
 	u32 first, end, columns = j->a->tokens == 1 ? j->kernel->one_columns : j->kernel->tile_columns;
+	struct stream stream = {.then = next ? (const char *)next->data + thread * s->next_share : NULL};
 	(void)task;
-	while (shares_take(&s->shares, thread, &first, &end))
-		for (u32 n = first * KERN_PANEL; n < end * KERN_PANEL && n < j->a->w->n; n += columns)
-			run_panel(j, n, columns);
+	if (thread > 0)
+		fetch_inputs(s, thread);
+	while (shares_take(&s->shares, thread, &first, &end)) {
+		stream.end = (const char *)w->data + shares_run_end(&s->shares, thread, end) * matmul_panel_bytes(w);
+		for (u32 n = first * KERN_PANEL; n < end * KERN_PANEL && n < w->n; n += columns)
+			run_panel(j, n, columns, stream);
+	}
 }
 
 /* Each thread its share's beginning. */
-static void fetch_next(struct kern_ctx *ctx, const struct kern_weight *w)
+static void fetch_next(struct kern_ctx *ctx, struct skinny *s)
 {
-	if (!ctx->threads)
-		return;
-	if (!w) {
-		kern_threads_ahead(ctx->threads, NULL, 0, 0);
-		return;
-	}
-	size_t share = shares_units(kern_ceil(w->n, KERN_PANEL), kern_thread_count(ctx)) * matmul_panel_bytes(w);
-	kern_threads_ahead(ctx->threads, w->data, share, share < NEXT_BYTES ? share : NEXT_BYTES);
+	const struct kern_weight *w = s->args.next;
+	if (w)
+		s->next_share = shares_units(kern_ceil(w->n, KERN_PANEL), kern_thread_count(ctx)) * matmul_panel_bytes(w);
+	if (ctx->threads)
+		kern_threads_ahead(ctx->threads, w ? w->data : NULL, s->next_share,
+				   s->next_share < NEXT_BYTES ? s->next_share : NEXT_BYTES);
 }
 
 void matmul_skinny_run(struct kern_ctx *ctx, const struct matmul_job *j)
 {
-	const struct kern_weight *w = j->a->w;
 	struct skinny s;
-	u32 panels = kern_ceil(w->n, KERN_PANEL), threads = kern_thread_count(ctx);
-	s.job = j;
+	u32 panels = kern_ceil(j->a->w->n, KERN_PANEL), threads = kern_thread_count(ctx);
+	s.job = *j;
+	s.args = *j->a;
+	s.weight = *j->a->w;
+	s.args.w = &s.weight;
+	s.job.a = &s.args;
+	s.next_share = 0;
+	for (size_t i = 0; i < input_bytes(&s); i += LINE)
+		__builtin_prefetch(s.job.in.data + i, 1, 3); /* other processors have these lines from the product before */
 	pack(ctx, &s);
-	shares_init(&s.shares, panels, threads, (u32)(TAKE_BYTES / matmul_panel_bytes(w)) + 1);
-	fetch_next(ctx, j->a->next);
+	shares_init(&s.shares, panels, threads, (u32)(TAKE_BYTES / matmul_panel_bytes(&s.weight)) + 1);
+	fetch_next(ctx, &s);
 	kern_parallel(ctx, kern_min(threads, s.shares.count), run_panels, &s);
 }

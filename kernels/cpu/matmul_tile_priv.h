@@ -34,13 +34,33 @@ static ALWAYS_INLINE void tile_store_sum(const struct matmul_tile *t, u32 r, u32
 		vec_store_n(out, sum, n);
 }
 
-/* Called for every unit: asks for a piece of the weights that come next. */
-static ALWAYS_INLINE void tile_prefetch(const struct matmul_tile *t, const char **at)
+/* What a tile asks for: where it is, and where it turns to other weights. */
+struct tile_fetch {
+	const char *at;
+	uintptr_t turn;
+};
+
+static ALWAYS_INLINE struct tile_fetch tile_fetch_begin(const struct matmul_tile *t)
 {
-	_mm_prefetch(*at, _MM_HINT_T0);
+	return (struct tile_fetch){t->prefetch, t->prefetch_end ? (uintptr_t)t->prefetch_end : UINTPTR_MAX};
+}
+
+/* Called for every unit: asks for a piece of the weights that come next. */
+static ALWAYS_INLINE void tile_prefetch(const struct matmul_tile *t, struct tile_fetch *f)
+{
+	_mm_prefetch(f->at, _MM_HINT_T0);
 	if (t->prefetch_step > 64)
-		_mm_prefetch(*at + 64, _MM_HINT_T0);
-	*at += t->prefetch_step;
+		_mm_prefetch(f->at + 64, _MM_HINT_T0);
+	f->at += t->prefetch_step;
+}
+
+/* Called once a group; not with bf16, which loses by it. */
+static ALWAYS_INLINE void tile_prefetch_turn(const struct matmul_tile *t, struct tile_fetch *f)
+{
+	if ((uintptr_t)f->at < f->turn)
+		return;
+	f->at = t->prefetch_then + ((uintptr_t)f->at - f->turn);
+	f->turn = UINTPTR_MAX;
 }
 
 #endif

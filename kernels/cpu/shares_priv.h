@@ -37,12 +37,13 @@ static inline u32 shares_left(u64 left)
 	return (u32)(left >> 32) - (u32)left;
 }
 
-/* Takes up to at_once units from a share's front or, for another thread's, from its end. */
+/* Takes up to at_once units from a share's front or, for another thread's, from its end; of few, half: who is done waits
+ * for a short piece only. */
 static inline bool shares_take_from(struct shares *p, u32 share, bool front, u32 *first, u32 *end)
 {
 	u64 seen = atomic_load_explicit(&p->of[share].left, memory_order_relaxed), rest;
 	do {
-		u32 count = kern_min(shares_left(seen), p->at_once);
+		u32 count = kern_min(kern_ceil(shares_left(seen), 2), p->at_once);
 		if (count == 0)
 			return false;
 		*first = front ? (u32)seen : (u32)(seen >> 32) - count;
@@ -72,6 +73,13 @@ static inline bool shares_take(struct shares *p, u32 thread, u32 *first, u32 *en
 		if (shares_take_from(p, victim, false, first, end))
 			return true;
 	}
+}
+
+/* Where the units end that the thread takes after those up to `end`, which it has just taken, in their order. */
+static inline u32 shares_run_end(const struct shares *p, u32 thread, u32 end)
+{
+	u64 left = atomic_load_explicit(&p->of[thread % p->count].left, memory_order_relaxed);
+	return (u32)left == end ? (u32)(left >> 32) : end;
 }
 
 /* The unit that this thread takes next unless another is faster; false: none of its own. */
