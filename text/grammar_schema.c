@@ -116,11 +116,6 @@ static void check_keywords(struct schema *s, const struct layer *l)
 	static const struct {
 		const char *key, *advice;
 	} refused[] = {
-		{"not", "say what is allowed instead"},
-		{"if", "use anyOf with the cases"},
-		{"dependentRequired", "use anyOf with the cases"},
-		{"dependentSchemas", "use anyOf with the cases"},
-		{"dependencies", "use anyOf with the cases"},
 		{"unevaluatedItems", "use items: false"},
 		{"$dynamicRef", "use $ref"},
 		{"$recursiveRef", "use $ref"},
@@ -201,7 +196,7 @@ static int compare_names(const void *a, const void *b)
 bool schema_constrains(const char *key)
 {
 	static const char *const keys[] = { /* sorted */
-		"$dynamicRef", "$recursiveRef", "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "contains",
+		SCHEMA_NONE_OF, "$dynamicRef", "$recursiveRef", "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "contains",
 		"dependencies", "dependentRequired", "dependentSchemas", "else", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "if",
 		"items", "maxContains", "maxItems", "maxLength", "maxProperties", "maximum", "minContains", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
 		"not", "nullable", "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "propertyNames", "required", "then",
@@ -267,6 +262,9 @@ void schema_flatten(struct schema *s, struct conj *c)
 			add_child(s, c, i, it.value, schema_path(s, l->path, "allOf", number, (size_t)n));
 		}
 		check_keywords(s, l);
+		json_val cases = schema_cases(s, l);
+		if (json_type(cases) != JSON_MISSING)
+			add_child(s, c, i, cases, l->path);
 	}
 }
 
@@ -339,6 +337,7 @@ void grammar_put_schema(struct json_rules *j, u32 rule, json_val root, const cha
 		struct grammar_rule r = j->b->rules[s.rules[i].rule];
 		gb_empty(j->b, schema_put(&s, r.start, s.rules[i].conj), r.accept);
 	}
+	schema_cases_fini(&s);
 }
 
 void grammar_read_schema(struct gb *b, u32 flags, const char *source, size_t bytes)
@@ -448,20 +447,53 @@ static u32 conj_types(struct schema *s, const struct conj *c)
 	return types;
 }
 
+/* Values that `not` takes away from types that are few values. */
+struct excluded {
+	bool null, truth, untruth;
+};
+
+static void exclude(struct schema *s, const struct layer *l, json_val v, u32 types, struct excluded *out)
+{
+	bool truth = false;
+	if (json_type(v) == JSON_NULL)
+		out->null = true;
+	else if (json_bool(v, &truth))
+		*(truth ? &out->truth : &out->untruth) = true;
+	else if (types & schema_type_of(v))
+		gb_fail(s->b, ERR_UNSUPPORTED, "%s: not, if or else of a const or enum is supported where an enum says what else there is, and for null, true and false",
+			l->path);
+}
+
+static struct excluded find_excluded(struct schema *s, const struct conj *c, u32 types)
+{
+	struct excluded out = {0};
+	for (u32 i = 0; i < c->count; i++) {
+		json_val none = json_get(c->layers[i].v, SCHEMA_NONE_OF), one = json_get(none, "const");
+		if (json_type(one) != JSON_MISSING)
+			exclude(s, &c->layers[i], one, types, &out);
+		for (struct json_iter it = json_iterate(json_get(none, "enum")); json_next(&it);)
+			exclude(s, &c->layers[i], it.value, types, &out);
+	}
+	return out;
+}
+
 static u32 put_types(struct schema *s, u32 from, const struct conj *c)
 {
 	struct gb *b = s->b;
 	u32 types = conj_types(s, c), to = gb_node(b);
 	if (types == TYPE_ALL && types_spoken_of(c) != 0)
 		types = types_spoken_of(c);
-	if (types == TYPE_ALL) {
+	if (types == TYPE_ALL && !conj_has(c, SCHEMA_NONE_OF, NULL)) {
 		gb_empty(b, json_put_value(s->json, from), to);
 		return to;
 	}
-	if (types & TYPE_NULL)
+	struct excluded not = find_excluded(s, c, types);
+	if ((types & TYPE_NULL) && !not.null)
 		gb_empty(b, gb_text(b, from, "null", 4), to);
-	if (types & TYPE_BOOLEAN)
-		gb_empty(b, json_put_pattern(b, from, "true|false"), to);
+	if ((types & TYPE_BOOLEAN) && !not.truth)
+		gb_empty(b, gb_text(b, from, "true", 4), to);
+	if ((types & TYPE_BOOLEAN) && !not.untruth)
+		gb_empty(b, gb_text(b, from, "false", 5), to);
 	if (types & (TYPE_NUMBER | TYPE_INTEGER))
 		gb_empty(b, schema_put_number(s, from, c, !(types & TYPE_NUMBER)), to);
 	if (types & TYPE_STRING)

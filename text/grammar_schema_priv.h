@@ -100,6 +100,12 @@ struct schema_rule {
 	u32 rule;
 	struct conj *conj;
 };
+/* What schema_cases made of a schema. */
+struct schema_case {
+	json_val of;
+	struct json_doc *doc; /* owned */
+	struct schema_case *next;
+};
 struct schema {
 	struct gb *b;
 	struct json_rules *json;
@@ -107,6 +113,7 @@ struct schema {
 	const char *root_path;
 	struct schema_rule *rules;
 	u32 rule_count, rule_capacity;
+	struct schema_case *cases;
 	u32 level, steps;
 	u64 read; /* keywords of the layers of all steps */
 	u64 compared;
@@ -141,8 +148,16 @@ u32 conj_count_min(struct schema *s, const struct conj *c, const char *key, u32 
 /* Whether any layer has the keyword; *where: the first one (may be NULL). */
 bool conj_has(const struct conj *c, const char *key, const struct layer **where);
 u32 layer_types(struct schema *s, const struct layer *l);
+u32 schema_type_of(json_val v); /* the types (enum type_bit) that the value has */
 /* Whether the pattern is found in the text. Compiles it each time. */
 bool schema_text_matches(struct schema *s, const char *pattern, size_t pattern_bytes, const char *text, size_t bytes);
+
+/* A keyword of schema_cases: the value is none of the const or enum inside. No schema from outside has it. */
+#define SCHEMA_NONE_OF "\x01none"
+/* dependentRequired, dependentSchemas, dependencies, if and not of the layer as a schema, the same one each time; missing: there is
+ * none of them. */
+json_val schema_cases(struct schema *s, const struct layer *l);
+void schema_cases_fini(struct schema *s);
 
 /* Adds what $ref and allOf of the layers stand for, until there is nothing to add: the conjunction is flat then. */
 void schema_flatten(struct schema *s, struct conj *c);

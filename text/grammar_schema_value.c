@@ -46,7 +46,7 @@ static bool same_value(struct schema *s, json_val x, json_val y)
 	return true;
 }
 
-static u32 type_of(json_val v)
+u32 schema_type_of(json_val v)
 {
 	double value = 0;
 	switch (json_type(v)) {
@@ -119,8 +119,15 @@ static bool matches_pattern(struct schema *s, const struct layer *l, json_val v)
  * enum or const. */
 static bool allows(struct schema *s, const struct layer *l, json_val v, const char *own)
 {
-	if (!spend(s, json_count(l->v)) || !(layer_types(s, l) & type_of(v)) || !in_bounds(l, v) || !matches_pattern(s, l, v))
+	if (!spend(s, json_count(l->v)) || !(layer_types(s, l) & schema_type_of(v)) || !in_bounds(l, v) || !matches_pattern(s, l, v))
 		return false;
+	json_val none = json_get(l->v, SCHEMA_NONE_OF), not_one = json_get(none, "const");
+	if (json_type(not_one) != JSON_MISSING && same_value(s, not_one, v))
+		return false;
+	for (struct json_iter it = json_iterate(json_get(none, "enum")); s->b->err == ERR_OK && json_next(&it);) {
+		if (same_value(s, it.value, v))
+			return false;
+	}
 	json_val one = json_get(l->v, "const"), list = json_get(l->v, "enum");
 	if (json_type(one) != JSON_MISSING && strcmp(own, "const") != 0 && !same_value(s, one, v))
 		return false;

@@ -353,6 +353,20 @@ Test(tool_calls, replies_carry_them)
 	engine_teardown(&f);
 }
 
+Test(tool_calls, parameters_that_cannot_be_followed_are_named_with_their_function)
+{
+	static struct engine_fixture f;
+	engine_setup(&f, "tool_call_parser", "hermes");
+	struct peer p = engine_connect(&f);
+	peer_post(&p, "/v1/chat/completions",
+		  "{" CHAT ", \"tool_choice\": \"required\", \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"good\"}}, {\"type\": \"function\", "
+		  "\"function\": {\"name\": \"bad\", \"parameters\": {\"type\": \"object\", \"properties\": {\"x\": {\"type\": \"strin\"}}}}}]}");
+	cr_assert(engine_wait(&f, &p, 0, "HTTP/1.1 400 "));
+	cr_assert_not_null(strstr(buf_cstr(&p.got), "the parameters of the function 'bad': #/properties/x/type: strin is no type"), "%s", buf_cstr(&p.got));
+	peer_fini(&p);
+	engine_teardown(&f);
+}
+
 Test(tool_calls, streams_carry_them)
 {
 	static struct engine_fixture f;

@@ -108,4 +108,24 @@ static inline bool takes(struct tongue *t, enum grammar_kind kind, const char *s
 	return ok;
 }
 
+struct answer {
+	const char *text;
+	bool wanted;
+};
+
+static inline void check(struct tongue *t, enum grammar_kind kind, const char *source, const struct answer *answers, size_t count)
+{
+	struct grammar *g = compiled(kind, source);
+	for (size_t i = 0; i < count; i++)
+		cr_assert_eq(takes_text(t, g, answers[i].text, strlen(answers[i].text)), answers[i].wanted, "%s %s %s", source,
+			     answers[i].wanted ? "does not take" : "takes", answers[i].text);
+	grammar_unref(&g);
+}
+#define CHECK(t, kind, source, ...)                                                                                    \
+	do {                                                                                                           \
+		static const struct answer answers_[] = {__VA_ARGS__};                                                 \
+		check(t, kind, source, answers_, COUNT_OF(answers_));                                                  \
+	} while (0)
+#define SCHEMA(t, source, ...) CHECK(t, GRAMMAR_JSON_SCHEMA, source, __VA_ARGS__)
+
 #endif
