@@ -13,6 +13,7 @@
  * the products of weight and scale become 16-bit integers of a row's and part's own unit, sums are exact.
  * E4M3 in float32. */
 #include "kernels/cpu/attention_scores_priv.h"
+#include "kernels/cpu/attention_softmax_bf16_priv.h"
 #include "kernels/cpu/attention_tile_priv.h"
 #include "kernels/cpu/attention_values_priv.h"
 #include "kernels/cpu/lace_bf16_priv.h"
@@ -206,13 +207,6 @@ static ALWAYS_INLINE void row_softmax(struct tile *t, u32 r, u32 begin, enum ker
 				largest = vec_max(p, largest);
 			if (dtype == KERN_F8E4M3)
 				p = vec_mul(p, vec_set1(F8_HALF_BIAS));
-#if ATTENTION_DOTS_BF16
-			if (dtype == KERN_BF16) {
-				int16_t *to = t->lane.weights + r * ATTENTION_PART + at;
-				_mm256_storeu_si256((__m256i *)(void *)to, (__m256i)_mm512_cvtneps_pbh(p));
-				continue;
-			}
-#endif
 			vec_store(s + at, p);
 		}
 	t->rescale[r] = vec_first(vec_exp(vec_set1(t->of->best[r] - base)));
@@ -236,8 +230,15 @@ static void softmax_ahead(const struct tile *t, u32 r)
 static void part_softmax(struct tile *t, u32 begin)
 {
 	enum kern_dtype dtype = t->a->kv.dtype;
-	for (u32 r = 0; r < t->of->count; r++) {
+	for (u32 r = 0; r < t->of->count; r++)
 		softmax_ahead(t, r);
+#if ATTENTION_DOTS_BF16
+	if (dtype == KERN_BF16) {
+		rows_softmax_bf16(t, begin);
+		return;
+	}
+#endif
+	for (u32 r = 0; r < t->of->count; r++) {
 		if (dtype == KERN_F32)
 			row_softmax(t, r, begin, KERN_F32);
 		else if (dtype == KERN_BF16)

@@ -124,9 +124,14 @@ static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 begin, u32 end, u
 	u32 width = t->lane.width;
 	FOR_SUMS_OF(rows, 2 * blocks)
 	sum[r][v] = vec_load(acc + (size_t)r * width + v * VEC_LANES);
-	for (u32 i = begin; i < end; i += 2) {
-		const char *one = value_at(t, i) + d0 * sizeof(u16), *two = value_next(t, i, one);
-		if (d0 == 0 && i % 4 == 0)
+	const bool asks = d0 == 0 && t->of->row == 0; /* the other rows of the task find them in the caches */
+	const char *weights = (const char *)(t->lane.weights + begin), *one = NULL;
+	const size_t stride = t->value_bytes;
+	for (u32 i = begin; i < end; i += 2, one += 2 * stride, weights += 2 * sizeof(int16_t)) {
+		if (i % GROUP == 0)
+			one = t->values[i / GROUP] + d0 * sizeof(u16);
+		const char *two = value_next(t, i, one);
+		if (asks && i % 4 == 0)
 			values_ahead(t, i);
 #pragma GCC unroll 2
 		for (u32 b = 0; b < blocks; b++) {
@@ -138,7 +143,7 @@ static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 begin, u32 end, u
 #pragma GCC unroll 8
 			for (u32 r = 0; r < rows; r++) {
 				u32 pair;
-				memcpy(&pair, t->lane.weights + r * ATTENTION_PART + i, sizeof(pair));
+				memcpy(&pair, weights + r * ATTENTION_PART * sizeof(int16_t), sizeof(pair));
 				__m512bh weight = (__m512bh)_mm512_set1_epi32((int)pair);
 				sum[r][2 * b] = _mm512_dpbf16_ps(sum[r][2 * b], low, weight);
 				sum[r][2 * b + 1] = _mm512_dpbf16_ps(sum[r][2 * b + 1], high, weight);
@@ -243,8 +248,10 @@ static void part_values(const struct tile *t)
 	rescale_rows(t);
 	if (dtype == KERN_I8)
 		memset(t->lane.sums, 0, (size_t)t->of->count * t->lane.width * sizeof(i32));
-	for (u32 begin = 0; begin < t->count; begin += CHUNK) {
-		u32 end = kern_min(begin + CHUNK, t->count);
+	/* 32 dimensions in bfloat16 are a line, which no other dimensions are in: nothing is gained by coming back soon. */
+	const u32 chunk = dtype == KERN_BF16 && ATTENTION_DOTS_BF16 ? ATTENTION_PART : CHUNK;
+	for (u32 begin = 0; begin < t->count; begin += chunk) {
+		u32 end = kern_min(begin + chunk, t->count);
 #define CHUNK_F32(n) values_chunk(t, VALUES_F32, begin, end, n, VALUE_VECS(n));
 #define CHUNK_F8(n)  values_chunk(t, VALUES_F8, begin, end, n, VALUE_VECS(n));
 #if ATTENTION_DOTS_BF16

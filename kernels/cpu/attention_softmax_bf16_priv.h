@@ -1,0 +1,121 @@
+/* The softmax step of attention where weights are multiplied in bfloat16: all rows at work together, so that what is done
+ * once for a row (its largest score, its sum, the factor of its earlier sums) is done once for all. Included by
+ * attention.c alone.
+ *
+ * A row's numbers do not depend on its place among the others, nor on how many there are. */
+#ifndef TERCET_KERNELS_CPU_ATTENTION_SOFTMAX_BF16_PRIV_H
+#define TERCET_KERNELS_CPU_ATTENTION_SOFTMAX_BF16_PRIV_H
+
+#include "kernels/cpu/attention_tile_priv.h"
+
+#if defined(VEC_LANES) && ATTENTION_DOTS_BF16
+
+/* Lanes [from, to) of the part's, counted in vectors' lanes, are seen by a row; the others become -inf. */
+static ALWAYS_INLINE void mask_scores(float *s, u32 vecs, u32 from, u32 to)
+{
+	const vec none = vec_set1(-INFINITY);
+	for (u32 v = 0; v * VEC_LANES < from && v < vecs; v++)
+		_mm512_mask_storeu_ps(s + v * VEC_LANES, vec_mask(kern_min(from - v * VEC_LANES, VEC_LANES)), none);
+	for (u32 v = to / VEC_LANES; v < vecs; v++) {
+		u32 seen = to > v * VEC_LANES ? to - v * VEC_LANES : 0;
+		_mm512_mask_storeu_ps(s + v * VEC_LANES, (__mmask16)~vec_mask(seen), none);
+	}
+}
+
+/* Caps and masks the scores of row r, `vecs` vectors, an even number; its largest by lanes. */
+static ALWAYS_INLINE vec row_highest(const struct tile *t, u32 r, u32 begin, u32 vecs)
+{
+	float *s = t->lane.scores + r * ATTENTION_PART;
+	u32 end = begin + t->count;
+	u32 from = t->of->first[r] <= begin ? 0 : kern_min(t->of->first[r], end) - begin;
+	u32 to = t->of->last[r] < begin ? 0 : kern_min(t->of->last[r] + 1, end) - begin;
+	for (u32 v = 0; v < vecs && t->a->soft_cap > 0; v++)
+		vec_store(s + v * VEC_LANES, vec_soft_cap(vec_load(s + v * VEC_LANES), t->a->soft_cap));
+	if (from > 0 || to < vecs * VEC_LANES)
+		mask_scores(s, vecs, from, to);
+	vec one = vec_load(s), two = vec_load(s + VEC_LANES);
+	for (u32 v = 2; v < vecs; v += 2) {
+		one = vec_max(one, vec_load(s + v * VEC_LANES));
+		two = vec_max(two, vec_load(s + (v + 1) * VEC_LANES));
+	}
+	return vec_max(one, two);
+}
+
+/* The lanes of each of 8 vectors put together: added, or the largest. */
+#define REDUCE_EIGHT(name, op)                                                                                        \
+	static ALWAYS_INLINE __m256 name(const vec rows[ATTENTION_ROWS])                                               \
+	{                                                                                                              \
+		const __m512i order = _mm512_castsi256_si512(_mm256_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13));               \
+		vec pair[4], four[2], all;                                                                             \
+		_Pragma("GCC unroll 4") for (u32 i = 0; i < 4; i++)                                                    \
+			pair[i] = op(_mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0x44),                         \
+				     _mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0xee));                        \
+		_Pragma("GCC unroll 2") for (u32 i = 0; i < 2; i++) /* a lane of 128 bits is a row */                  \
+			four[i] = op(_mm512_shuffle_f32x4(pair[2 * i], pair[2 * i + 1], 0x88),                         \
+				     _mm512_shuffle_f32x4(pair[2 * i], pair[2 * i + 1], 0xdd));                        \
+		all = op(_mm512_unpacklo_ps(four[0], four[1]), _mm512_unpackhi_ps(four[0], four[1]));                  \
+		all = op(all, _mm512_permute_ps(all, 0x4e));                                                           \
+		return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, all));                                      \
+	}
+REDUCE_EIGHT(highest_of_eight, vec_max)
+REDUCE_EIGHT(sum_of_eight, vec_add)
+
+/* 2^x for x <= 0, to 3e-6, a hundredth of what rounding to bfloat16 costs; exactly zero for x <= -127. Nothing but the
+ * polynomial takes slots of the multipliers, which VSCALEFPS and comparisons would, too. */
+static ALWAYS_INLINE vec exp2_negative(vec x)
+{
+	const vec magic = vec_set1(0x1.8p23f); /* added, it leaves the nearest whole number in the lowest bits */
+	x = vec_max(x, vec_set1(-127));
+	vec whole = vec_add(x, magic), f = vec_sub(x, vec_sub(whole, magic));
+	vec p = vec_fma(vec_set1(0.009582855738699436f), f, vec_set1(0.05590642988681793f));
+	p = vec_fma(p, f, vec_set1(0.24024099111557007f));
+	p = vec_fma(p, f, vec_set1(0.6931241750717163f));
+	p = vec_fma(p, f, vec_set1(1));
+	return (vec)_mm512_add_epi32((__m512i)p, _mm512_slli_epi32((__m512i)whole, 23));
+}
+
+/* Row r's scores become weights e^(score - base) in bfloat16; returns their sums by lanes. */
+static ALWAYS_INLINE vec row_weights(const struct tile *t, u32 r, u32 vecs, float base)
+{
+	const vec log2e = vec_set1(1.44269504088896341f), offset = vec_set1(-base * 1.44269504088896341f);
+	const float *s = t->lane.scores + r * ATTENTION_PART;
+	int16_t *to = t->lane.weights + r * ATTENTION_PART;
+	vec low_sum = vec_zero(), high_sum = vec_zero();
+	for (u32 v = 0; v < vecs; v += 2, s += 2 * VEC_LANES, to += 2 * VEC_LANES) {
+		vec low = exp2_negative(vec_fma(vec_load(s), log2e, offset));
+		vec high = exp2_negative(vec_fma(vec_load(s + VEC_LANES), log2e, offset));
+		low_sum = vec_add(low_sum, low);
+		high_sum = vec_add(high_sum, high);
+		_mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+	}
+	return vec_add(low_sum, high_sum);
+}
+
+/* Scores of the part's keys become weights e^(score - maximum), zero where a row sees no key; updates the rows' sums and
+ * maxima. */
+static ALWAYS_INLINE void rows_softmax_bf16(struct tile *t, u32 begin)
+{
+	struct attention_rows *of = t->of;
+	const u32 count = of->count, vecs = kern_ceil(t->count, 2 * VEC_LANES) * 2;
+	const __mmask8 own = (__mmask8)((1u << count) - 1);
+	float bases[ATTENTION_ROWS];
+	vec lanes[ATTENTION_ROWS];
+	for (u32 r = 0; r < ATTENTION_ROWS; r++)
+		lanes[r] = r < count ? row_highest(t, r, begin, vecs) : vec_zero();
+	const __m256 before = _mm256_maskz_loadu_ps(own, of->best), none = _mm256_set1_ps(-INFINITY);
+	__m256 best = _mm256_max_ps(highest_of_eight(lanes), before);
+	/* While a row has seen no key its maximum is -inf; any finite number in its place leaves zeros. */
+	__m256 base = _mm256_maskz_mov_ps(_mm256_cmp_ps_mask(best, none, _CMP_NEQ_OQ), best);
+	__m256 rescale = _mm512_castps512_ps256(vec_exp(_mm512_castps256_ps512(_mm256_sub_ps(before, base))));
+	_mm256_storeu_ps(bases, base);
+	for (u32 r = 0; r < count; r++)
+		lanes[r] = row_weights(t, r, vecs, bases[r]);
+	__m256 sum = _mm256_maskz_loadu_ps(own, of->sum);
+	_mm256_mask_storeu_ps(of->sum, own, _mm256_fmadd_ps(sum, rescale, sum_of_eight(lanes)));
+	_mm256_mask_storeu_ps(of->best, own, best);
+	_mm256_mask_storeu_ps(t->rescale, own, rescale);
+}
+
+#endif
+
+#endif
