@@ -80,6 +80,7 @@ enum option_tool_call_parser {
 	INT(scheduler, max_queued_requests, 1024, 1, 1048576, "Waiting requests before new ones are refused")\
 	FLAG(scheduler, enable_prefix_caching, true, "Reuse KV blocks of equal prompt beginnings")           \
 	INT(scheduler, async_depth, 2, 0, 2, "Steps planned ahead of the one that computes")                 \
+	STR(scheduler, speculative_config, "", "JSON: tokens to propose ahead, as {\"method\":\"ngram\",\"num_speculative_tokens\":4}; default: none") \
 	INT(scheduler, client_lease, 30, 1, 86400, "Seconds of silence after which a client's requests end") \
 	INT(scheduler, max_sessions, 4096, 0, 65536, "Conversations whose history the engine keeps; 0: no sessions") \
 	INT(scheduler, session_tokens, 16777216, 256, 1073741824, "Tokens of all sessions' histories together") \

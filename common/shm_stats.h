@@ -39,6 +39,9 @@
 	C(GRAMMARS_COMPILED, grammars_compiled, "Grammars compiled by workers")                              \
 	C(GRAMMAR_MASKS, grammar_masks, "Masks of tokens made for rows with a grammar")                      \
 	C(GRAMMAR_NS, grammar_ns, "Nanoseconds spent on grammars, beside the forward")                       \
+	C(SPEC_DRAFTS, spec_decode_num_drafts, "Proposals of tokens ahead that steps have checked")          \
+	C(SPEC_DRAFT_TOKENS, spec_decode_num_draft_tokens, "Tokens of these proposals")                      \
+	C(SPEC_ACCEPTED, spec_decode_num_accepted_tokens, "Tokens of these proposals that became outputs")   \
 	G(SESSIONS, sessions, "Sessions whose history is kept")                                              \
 	G(SESSION_TOKENS, session_tokens, "Tokens of their histories")                                       \
 	C(CHUNKS_SENT, chunks_sent, "Chunks sent on the output socket")                                      \

@@ -145,7 +145,8 @@ static const struct message_doc message_docs[] = {
 	{IPC_TYPE_RESULT, false,
 	 "worker rank 0 -> scheduler on step and, the same bytes, -> detokenizer on tokens; kept ones scheduler -> "
 	 "detokenizer on streams",
-	 "The tokens of a step. `beam_entry` are indices of rows that are beams: the detokenizer passes them over and is "
+	 "The tokens of a step; of a sequence several behind each other, when some were guessed ahead. `beam_entry` are "
+	 "indices of rows that are beams: the detokenizer passes them over and is "
 	 "told by the scheduler what became of them, in RESULTs of its own at the end of the search."},
 	{IPC_TYPE_OPEN, false, "scheduler -> detokenizer, on streams",
 	 "A sequence begins; everything needed to decode and end it. With `confirm` 1 its end is given out only behind a "

@@ -78,6 +78,7 @@ enum err sched_create(struct sched **out, const struct sched_config *config, con
 {
 	*out = NULL;
 	ASSERT(config->async_depth <= SCHED_DEPTH_MAX);
+	ASSERT(config->draft_max == 0 || config->async_depth == 0); /* else plans would not know the positions */
 	ASSERT(config->max_num_seqs > 0 && config->max_num_seqs <= IPC_ROWS_MAX);
 	ASSERT(config->max_num_batched_tokens > 0 && config->block_count > 0);
 	struct sched *s = calloc(1, sizeof(*s));
@@ -529,11 +530,9 @@ static void tally_token(struct sched *s, struct seq *q, u64 now_ns, struct gap_t
 	q->token_ns = now_ns;
 }
 
-/* Appends an output that was due. */
-static void push_token(struct sched *s, struct seq *q, u32 token, u64 now_ns)
+/* Judges a sequence behind its newest output. */
+static void judge_token(struct sched *s, struct seq *q, u32 token, u64 now_ns)
 {
-	seqs_tokens(&s->seqs, q)[q->known++] = token;
-	q->in_flight--;
 	struct finish_rule rule = sched_rule(s, q);
 	struct finish f = finish_check(&rule, seq_output_count(q), token);
 	if (f.reason == FINISH_NONE && q->stop_count && q->stop_count <= seq_output_count(q))
@@ -544,6 +543,40 @@ static void push_token(struct sched *s, struct seq *q, u32 token, u64 now_ns)
 	}
 	if (q->state == SEQ_RUNNING && q->known >= (q->filed + 1) * s->config.block_size)
 		sched_file_blocks(s, q, s->diff.step);
+}
+
+/* Appends an output that was due. */
+static void push_token(struct sched *s, struct seq *q, u32 token, u64 now_ns)
+{
+	seqs_tokens(&s->seqs, q)[q->known++] = token;
+	q->in_flight--;
+	judge_token(s, q, token, now_ns);
+}
+
+/* Row `i` of a RESULT is one more output of the row before it: the worker had guessed that one right, and its KV is there.
+ * NULL: it is not, or the sequence has ended. */
+static struct seq *goes_on(struct sched *s, const struct ipc_result *m, u32 i)
+{
+	struct seq *q = i && m->seq[i] == m->seq[i - 1] ? seqs_find(&s->seqs, m->seq[i]) : NULL;
+
+	if (!q || q->state != SEQ_RUNNING || q->group || q->in_flight || m->position[i] != seq_output_count(q))
+		return NULL;
+	return q;
+}
+
+/* Appends it. ERR_DIVERGED: nothing so long could be guessed. */
+static enum err push_guessed(struct sched *s, struct seq *q, u32 token, u64 now_ns, struct err_msg *em)
+{
+	if (q->computed >= q->capacity || q->known >= q->token_end)
+		return err_set(em, ERR_DIVERGED, "sequence %llu has more tokens than its %u blocks hold, or than %u",
+			       (unsigned long long)q->id, q->block_count, q->token_end);
+	seqs_tokens(&s->seqs, q)[q->known++] = token;
+	q->computed++;
+	step_diff_computed(&s->diff, 1);
+	if (sched_is_ending(q))
+		s->ending_count++;
+	judge_token(s, q, token, now_ns);
+	return ERR_OK;
 }
 
 /* The element of the lists of log-probabilities that belongs to a row, and where its ids begin. */
@@ -602,9 +635,10 @@ static enum err match_flight(struct sched *s, const struct ipc_result *m, bool *
 		return err_set(em, ERR_DIVERGED,
 			       "RESULT of step %llu has %u sequences, %u positions and %u tokens",
 			       (unsigned long long)m->step, m->seq_count, m->position_count, m->token_count);
-	if (m->seq_count != s->flights[0].tokens_due)
-		return err_set(em, ERR_DIVERGED, "RESULT of step %llu has %u tokens; %u were due",
-			       (unsigned long long)m->step, m->seq_count, s->flights[0].tokens_due);
+	u32 rows = sched_count_rows(s, m);
+	if (rows != s->flights[0].tokens_due)
+		return err_set(em, ERR_DIVERGED, "RESULT of step %llu has %u tokens of %u rows; %u were due",
+			       (unsigned long long)m->step, m->seq_count, rows, s->flights[0].tokens_due);
 	for (u32 i = 0; i < m->token_count; i++)
 		if (m->token[i] >= s->config.vocab_size)
 			return err_set(em, ERR_DIVERGED,
@@ -628,7 +662,14 @@ enum err sched_result(struct sched *s, const struct ipc_result *m, u64 now_ns, s
 	struct list_cursor lists = {0};
 	u32 pushed = 0;
 	for (u32 i = 0; i < m->seq_count; i++) {
-		struct seq *q = seqs_find(&s->seqs, m->seq[i]);
+		struct seq *q = s->config.draft_max ? goes_on(s, m, i) : NULL;
+		if (q) {
+			if ((e = push_guessed(s, q, m->token[i], now_ns, em)))
+				return e;
+			pushed++;
+			continue;
+		}
+		q = seqs_find(&s->seqs, m->seq[i]);
 		next_list(m, i, &lists);
 		if (!q || q->in_flight == 0 || m->position[i] != seq_output_count(q))
 			continue;

@@ -26,6 +26,7 @@ struct sched_config {
 	u32 max_queued_requests;
 	bool by_priority; /* else a priority other than 0 is refused */
 	u32 async_depth; /* at most depth + 1 steps are in flight; at depth 2 one more while steps are short */
+	u32 draft_max;	 /* tokens a worker may guess ahead for a row in one step; above 0 async_depth must be 0 */
 	u32 block_size, block_count;
 	u32 host_block_count; /* in the host's memory, for preempted sequences; 0: they are recomputed */
 	u32 max_model_len;

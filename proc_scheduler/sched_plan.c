@@ -44,7 +44,9 @@ static inline void run_tokens(struct sched *s, struct plan *p, struct seq *q, u3
 		if (sched_is_ending(q))
 			s->ending_count++;
 	}
-	if (count > 1 || q->computed == q->capacity)
+	/* With guesses rows have blocks ahead of their tokens. */
+	bool full = s->config.draft_max ? q->computed >= (q->filed + 1) * s->config.block_size : q->computed == q->capacity;
+	if (count > 1 || full)
 		sched_file_blocks(s, q, p->step);
 }
 
@@ -104,6 +106,20 @@ static bool grow(struct sched *s, struct plan *p, struct seq *q)
 	return true;
 }
 
+/* What is guessed ahead of a decoding row needs room, too: one block more, if it is to be had without taking it from
+ * anybody, and never for what lies behind its last token. */
+static void grow_ahead(struct sched *s, struct seq *q)
+{
+	u32 needed = min_u32(q->computed + 1 + s->config.draft_max, q->token_end - 1);
+	u32 *slot = sched_blocks(s, q) + q->block_count;
+
+	if (q->capacity >= needed || s->kv.free_count <= plan_watermark(s) || kv_blocks_grow(&s->kv, NULL, 0, slot, 1))
+		return;
+	step_diff_grow(&s->diff, q->row, q->block_count, *slot);
+	q->block_count++;
+	q->capacity += s->config.block_size;
+}
+
 /* In order of admission decoding sequences stand in front of prompts in work, since nobody is admitted while those
  * use up the budget. With priorities a long prompt can stand in front; those that decode get their token still. */
 static u32 count_decoding(const struct sched *s)
@@ -159,8 +175,11 @@ static void plan_running(struct sched *s, struct plan *p)
 			step_diff_run(&s->diff, q->row, 0, remaining == 1);
 			continue;
 		}
-		if (q->computed == q->capacity && !grow(s, p, q))
+		bool full = q->computed == q->capacity;
+		if (full && !grow(s, p, q))
 			return; /* it was the last */
+		if (s->config.draft_max && !full && !group && remaining == 1)
+			grow_ahead(s, q);
 		run_tokens(s, p, q, count, remaining);
 	}
 }

@@ -96,4 +96,19 @@ static inline bool sched_is_ending(const struct seq *q)
 	return !q->group && sched_token_total(q) >= q->token_end;
 }
 
+/* Rows that a RESULT has tokens of; of a row no more than can be guessed. */
+static inline u32 sched_count_rows(const struct sched *s, const struct ipc_result *m)
+{
+	u32 rows = 0, more = 0;
+
+	if (s->config.draft_max == 0)
+		return m->seq_count;
+	for (u32 i = 0; i < m->seq_count; i++) {
+		bool guessed = i && m->seq[i] == m->seq[i - 1] && more < s->config.draft_max;
+		rows += !guessed;
+		more = guessed ? more + 1 : 0;
+	}
+	return rows;
+}
+
 #endif

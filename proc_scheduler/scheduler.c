@@ -318,9 +318,12 @@ enum err scheduler_create(struct scheduler **out, const struct options *o, struc
 	s->options = o;
 	s->boot = boot;
 	s->epoch = clock_now_ns(); /* above that of any earlier life on this host */
-	enum err e = ERR_OK;
-	if (getrandom(s->secret, sizeof(s->secret), 0) != (ssize_t)sizeof(s->secret))
+	enum err e = speculative_parse(&s->speculative, o->speculative_config, em);
+	if (!e && getrandom(s->secret, sizeof(s->secret), 0) != (ssize_t)sizeof(s->secret))
 		e = err_set(em, ERR_IO, "no random bytes: %s", strerror(errno));
+	if (!e && s->speculative.tokens && o->async_depth)
+		LOG_INFO("ASYNC_DEPTH", "async_depth=0 reason=\"--speculative-config: a step's positions are known when the one before "
+					"has told what came true\"");
 	if (!e)
 		e = lora_modules_read(&s->loras, o, em);
 	if (!e)

@@ -2,6 +2,7 @@
 #ifndef TERCET_PROC_SCHEDULER_SCHEDULER_PRIV_H
 #define TERCET_PROC_SCHEDULER_SCHEDULER_PRIV_H
 
+#include "common/speculative.h"
 #include "common/trace.h"
 #include "proc_scheduler/clients.h"
 #include "proc_scheduler/parked.h"
@@ -14,6 +15,7 @@
 struct scheduler {
 	const struct options *options;
 	struct lora_modules loras;
+	struct speculative speculative; /* what the options say of it */
 	struct boot *boot;
 	struct stats_page *stats;
 	struct trace *trace;

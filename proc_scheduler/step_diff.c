@@ -341,6 +341,11 @@ void step_diff_run(struct step_diff *d, u32 row, u32 count, u32 rule)
 	d->tokens_run += count;
 }
 
+void step_diff_computed(struct step_diff *d, u32 count)
+{
+	d->computed_sum += count;
+}
+
 bool step_diff_is_empty(struct step_diff *d)
 {
 	if (d->tokens_run || d->msg.drop_row_count || d->msg.add_row_count || d->msg.grow_row_count ||

@@ -72,6 +72,8 @@ void step_diff_set(struct step_diff *d, u32 row, u32 token);
 void step_diff_grow(struct step_diff *d, u32 row, u32 index, u32 block);
 /* `count` tokens of `row` run; `rule`: how many would without being mentioned (0 or 1). */
 void step_diff_run(struct step_diff *d, u32 row, u32 count, u32 rule);
+/* A row that is present has computed that many tokens more than its steps have listed. */
+void step_diff_computed(struct step_diff *d, u32 count);
 /* True when a step would say nothing and run nothing; then what it said of rows that do not run is forgotten. */
 bool step_diff_is_empty(struct step_diff *d);
 /* Numbers the step, computes its digest and moves the mirror on. The message lives until step_diff_begin or

@@ -44,7 +44,9 @@ static size_t lay_out(struct batch_state *b, char *base)
 	b->run = carve(base, &offset, rows * sizeof(u32));
 	b->last_token = carve(base, &offset, rows * sizeof(u32));
 	b->run_rows = carve(base, &offset, rows * sizeof(u32));
-	b->sample_rows = carve(base, &offset, rows * sizeof(u32));
+	b->sample_rows = carve(base, &offset, batch_samples_max(&b->created) * sizeof(u32));
+	b->sample_ahead = carve(base, &offset, batch_samples_max(&b->created) * sizeof(u32));
+	b->drafts = carve(base, &offset, rows * sizeof(u32));
 	b->run_stamp = carve(base, &offset, rows * sizeof(u64));
 	b->rows = carve(base, &offset, rows * sizeof(struct batch_row));
 	b->block_stamp = carve(base, &offset, block_total(&b->created) * sizeof(u64));
@@ -140,7 +142,9 @@ enum err batch_state_reset(struct batch_state *b, u32 block_count, u32 max_model
 	b->computed_sum = 0;
 	b->broken = false;
 	b->applied = false;
-	b->run_row_count = b->sample_count = b->tokens_run = b->copy_count = 0;
+	b->run_row_count = b->sample_count = b->tokens_run = b->copy_count = b->draft_count = 0;
+	memset(b->sample_ahead, 0, batch_samples_max(&b->created) * sizeof(u32));
+	memset(b->drafts, 0, rows * sizeof(u32));
 	memset(b->known, 0, rows * sizeof(u32));
 	memset(b->computed, 0, rows * sizeof(u32));
 	memset(b->capacity, 0, rows * sizeof(u32));
@@ -608,7 +612,7 @@ static void end_step(struct batch_state *b)
 
 void batch_state_advance(struct batch_state *b)
 {
-	ASSERT(b->applied);
+	ASSERT(b->applied && b->draft_count == 0);
 	for (u32 i = 0; i < b->sample_count; i++)
 		b->known[b->sample_rows[i]]++;
 	end_step(b);
@@ -637,5 +641,7 @@ void batch_state_commit(struct batch_state *b, const u32 *sampled)
 		b->last_token[row] = sampled[i];
 		b->known[row]++;
 	}
+	if (b->draft_count)
+		batch_state_count_drafts(b);
 	end_step(b);
 }

@@ -16,7 +16,11 @@
  * The rule for a step, where `known` counts a row's prompt and output tokens and `computed` those whose KV is
  * there: a row with known - computed == 1 runs one token, every other row none; run_row/run_count list the
  * exceptions. A row samples if and only if computed + run == known. With several steps in flight the
- * scheduler says nothing about the tokens it has not seen yet: the worker appends them itself. */
+ * scheduler says nothing about the tokens it has not seen yet: the worker appends them itself.
+ *
+ * Between apply and the forward a row that samples may be given drafts, tokens that are guessed to follow: it runs them,
+ * too, and samples behind each. No STEP tells of them and no digest counts them; what came true is known when the step
+ * ends, and counted by both sides from its RESULT on. */
 #ifndef TERCET_PROC_WORKER_BATCH_STATE_H
 #define TERCET_PROC_WORKER_BATCH_STATE_H
 
@@ -27,6 +31,9 @@
 
 struct ipc_step;
 
+enum { BATCH_SAMPLES_MAX = 1024 }; /* that fit into a RESULT: IPC_ROWS_MAX */
+#define BATCH_NO_TOKEN UINT32_MAX  /* a sample behind drafts that cannot be told */
+
 struct batch_limits {
 	u32 rows_max;	   /* --max-num-seqs; at most IPC_ROWS_MAX */
 	u32 tokens_max;	   /* --max-num-batched-tokens: tokens of one step */
@@ -36,7 +43,22 @@ struct batch_limits {
 	u32 vocab_size;	   /* valid token ids are below it */
 	u32 host_block_count; /* blocks in the host's memory: their ids follow the pool's; copies alone name them */
 	u32 lora_count;	      /* adapters: their numbers are 1 to that */
+	u32 draft_max;	      /* drafts of a row in one step; 0: there are none */
+	u32 draft_rows;	      /* while more rows than this are present there are none */
+	u32 draft_share;      /* rows share so many tokens of a step, drafts among them; 0: any */
+	u32 draft_end;	      /* drafts do not cross this position, where a row is added anew (kv_switch_len); 0: none is */
 };
+
+/* Tokens that a step can sample. */
+static inline u32 batch_samples_max(const struct batch_limits *l)
+{
+	u32 rows = l->draft_rows < l->rows_max ? l->draft_rows : l->rows_max;
+	u64 drafted = (u64)rows * (1 + l->draft_max);
+
+	drafted = l->draft_share && l->draft_share < drafted ? l->draft_share : drafted;
+	drafted = drafted < BATCH_SAMPLES_MAX ? drafted : BATCH_SAMPLES_MAX;
+	return drafted > l->rows_max ? (u32)drafted : l->rows_max;
+}
 
 /* What a row was added with; it stays until the row is dropped. */
 struct batch_row {
@@ -73,8 +95,11 @@ struct batch_state {
 
 	/* The current step. */
 	u32 *run_rows;	  /* [run_row_count] rows with run > 0, ascending */
-	u32 *sample_rows; /* [sample_count] those of them that sample, ascending */
-	u32 run_row_count, sample_count, tokens_run;
+	u32 *sample_rows; /* [sample_count] those of them that sample, ascending; with drafts once more for each */
+	u32 *sample_ahead; /* [sample_count] drafts of the row that the sample is behind */
+	u32 *drafts;	  /* [rows] their number, at positions known, known + 1, ... of the row's tokens */
+	u32 run_row_count, sample_count, tokens_run; /* tokens_run: without drafts */
+	u32 draft_count;
 	const u32 *copy_src,
 		*copy_dst; /* [copy_count] block pairs to copy before the forward; borrowed from the STEP */
 	u32 copy_count;
@@ -111,6 +136,26 @@ MUST_CHECK enum err batch_state_reset(struct batch_state *b, u32 block_count, u3
  * apply answers ERR_DIVERGED until a reset. The arrays of `step` stay borrowed (copy_src, copy_dst) until
  * commit or advance. */
 MUST_CHECK enum err batch_state_apply(struct batch_state *b, const struct ipc_step *step, struct err_msg *em);
+
+/* Between apply and the forward: how many drafts this row of sample_rows may still be given. None: beams, rows with a
+ * prompt in work, and whoever has them already. */
+u32 batch_state_draft_room(const struct batch_state *b, u32 row);
+/* Gives the row `count` >= 1 drafts, no more than there is room for; rows in the order of sample_rows. */
+void batch_state_draft(struct batch_state *b, u32 row, const u32 *drafts, u32 count);
+/* After the last of them: sample_rows and sample_ahead list them, each row's behind each other. */
+void batch_state_drafts_end(struct batch_state *b);
+
+/* The row's token behind what the sample is of: a draft, when another sample follows it. */
+static inline u32 batch_state_sample_index(const struct batch_state *b, u32 i)
+{
+	return b->known[b->sample_rows[i]] + b->sample_ahead[i];
+}
+
+/* With drafts, before commit: keeps of every row's samples those up to the first that is not the draft behind it, or that
+ * `ends` says is the last of its row, or in front of a BATCH_NO_TOKEN, and takes the others out of sample_rows,
+ * sample_ahead and `sampled`. kept[i] is what number i was before. Returns how many drafts came true. */
+typedef bool (*batch_ends_fn)(void *ctx, u32 row, u32 output_count, u32 token);
+u32 batch_state_accept(struct batch_state *b, u32 *sampled, u32 *kept, batch_ends_fn ends, void *ctx);
 
 /* Ends the step: `sampled[i]` is the token of sample_rows[i]. */
 void batch_state_commit(struct batch_state *b, const u32 *sampled);

@@ -11,4 +11,7 @@ MUST_CHECK enum err batch_state_add_grammars(struct batch_state *b, const struct
 /* The adapters of the rows that were just added. ERR_INVALID. */
 MUST_CHECK enum err batch_state_add_loras(struct batch_state *b, const struct ipc_step *s, struct err_msg *em);
 
+/* Of a step with drafts, before it ends: what came true is computed. */
+void batch_state_count_drafts(struct batch_state *b);
+
 #endif

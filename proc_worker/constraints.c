@@ -52,8 +52,8 @@ struct constraints {
 
 	/* Of the step: what begin writes, the thread reads, and the other way round what finish tells. */
 	const struct batch_state *batch;
-	const u32 **allowed; /* [rows_max] by sample */
-	u32 *masks;	     /* [rows_max][words] */
+	const u32 **allowed; /* [samples_max] by sample */
+	u32 *masks;	     /* [samples_max][words] */
 	struct constraint_failure failures[CONSTRAINT_FAILURES_MAX];
 	struct constraints_step step;
 	bool begun; /* by this step, and not finished; the step's thread alone looks */
@@ -208,14 +208,15 @@ static bool clear_bits(u32 *mask, size_t words, const u32 *ids, u32 count)
 	return any;
 }
 
-/* Below the least length what would end the request is kept away, for as long as the grammar leaves anything else. */
-static enum err make_mask(struct constraints *c, const struct batch_state *b, u32 row, u32 *mask, struct err_msg *em)
+/* Of the place behind `outputs` tokens. Below the least length what would end the request is kept away, for as long as the
+ * grammar leaves anything else. */
+static enum err make_mask(struct constraints *c, const struct batch_state *b, u32 row, struct grammar_state *s, u32 outputs,
+			  u32 *mask, struct err_msg *em)
 {
 	const struct batch_row *r = &b->rows[row];
-	struct grammar_state *s = c->rows[row].state;
 
 	enum err e = grammar_state_mask(s, mask);
-	if (!e && b->known[row] - r->prompt_count < r->params.min_tokens) {
+	if (!e && outputs < r->params.min_tokens) {
 		bool any = clear_bits(mask, c->words, c->config.eos_ids, c->config.eos_count);
 		if (any && r->stop_count)
 			any = clear_bits(mask, c->words, b->stop_ids + (size_t)row * STOP_IDS_MAX, r->stop_count);
@@ -224,14 +225,32 @@ static enum err make_mask(struct constraints *c, const struct batch_state *b, u3
 	}
 	c->step.masks += e == ERR_OK;
 	if (e == ERR_NOT_FOUND)
-		return err_set(em, e, "behind output %u no token of the vocabulary says what the grammar wants",
-			       b->known[row] - r->prompt_count);
+		return err_set(em, e, "behind output %u no token of the vocabulary says what the grammar wants", outputs);
 	if (e == ERR_TIMEOUT)
 		return err_set(em, e, "behind output %u: which tokens the grammar allows takes too long to tell, and other requests wait for it; write it with fewer repetitions inside repetitions and fewer parts that can be read in several ways",
-			       b->known[row] - r->prompt_count);
-	return e ? err_set(em, e, "behind output %u the grammar has no mask: %s", b->known[row] - r->prompt_count,
-			   err_text(e))
-		 : ERR_OK;
+			       outputs);
+	return e ? err_set(em, e, "behind output %u the grammar has no mask: %s", outputs, err_text(e)) : ERR_OK;
+}
+
+/* Masks behind a row's drafts, up to the first that the grammar does not take. What fails here is no failure of the row:
+ * the drafts are guesses, and where one came true the next step tells. */
+static void serve_drafts(struct constraints *c, const struct batch_state *b, u32 row, u32 sample)
+{
+	const u32 *drafts = batch_state_tokens(b, row) + b->known[row];
+	u32 outputs = b->known[row] - b->rows[row].prompt_count;
+	struct grammar_state *s = NULL;
+	struct err_msg em;
+
+	enum err e = grammar_state_copy(&s, c->rows[row].state);
+	for (u32 i = 0; !e && i < b->drafts[row]; i++) {
+		u32 *mask = c->masks + (sample + 1 + i) * c->words;
+		e = grammar_state_advance(s, drafts[i]);
+		if (!e)
+			e = make_mask(c, b, row, s, outputs + 1 + i, mask, &em);
+		if (!e)
+			c->allowed[sample + 1 + i] = mask;
+	}
+	grammar_state_destroy(&s);
 }
 
 /* `mask` NULL: it does not sample yet, but its grammar is compiled. */
@@ -247,7 +266,7 @@ static void serve(struct constraints *c, const struct batch_state *b, u32 row, u
 	if (!e && mask)
 		e = follow(c, b, row, &em);
 	if (!e && mask)
-		e = make_mask(c, b, row, mask, &em);
+		e = make_mask(c, b, row, s->state, b->known[row] - b->rows[row].prompt_count, mask, &em);
 	if (!e) {
 		if (mask)
 			*allowed = mask;
@@ -287,7 +306,9 @@ static void work(struct constraints *c)
 		bool samples = sample < b->sample_count && b->sample_rows[sample] == row;
 		if (b->rows[row].grammar_kind)
 			serve(c, b, row, samples ? c->masks + sample * c->words : NULL, &c->allowed[sample]);
-		sample += samples;
+		if (samples && b->drafts[row] && c->allowed[sample])
+			serve_drafts(c, b, row, sample);
+		sample += samples ? 1 + b->drafts[row] : 0;
 	}
 	c->step.work_ns = clock_now_ns() - begin;
 }
@@ -351,11 +372,11 @@ static void *carve(char *base, size_t *offset, size_t bytes)
 
 static size_t lay_out(struct constraints *c, char *base)
 {
-	size_t rows = c->config.rows_max, offset = 0;
+	size_t rows = c->config.rows_max, samples = c->config.samples_max, offset = 0;
 
 	c->rows = carve(base, &offset, rows * sizeof(*c->rows));
-	c->allowed = carve(base, &offset, rows * sizeof(*c->allowed));
-	c->masks = carve(base, &offset, rows * c->words * sizeof(u32));
+	c->allowed = carve(base, &offset, samples * sizeof(*c->allowed));
+	c->masks = carve(base, &offset, samples * c->words * sizeof(u32));
 	return offset;
 }
 
@@ -367,6 +388,8 @@ enum err constraints_create(struct constraints **out, const struct constraints_c
 		return err_set(em, ERR_NO_MEMORY, "out of memory");
 	c->config = *config;
 	c->live_bytes_max = LIVE_BYTES_MAX;
+	if (c->config.samples_max < c->config.rows_max)
+		c->config.samples_max = c->config.rows_max;
 	c->words = grammar_mask_words(config->vocab);
 	c->memory_bytes = lay_out(c, NULL);
 	void *memory = mmap(NULL, c->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
@@ -435,7 +458,7 @@ static bool runs_constrained(const struct batch_state *b)
 
 void constraints_begin(struct constraints *c, const struct batch_state *b)
 {
-	ASSERT(b->applied && !c->begun && b->sample_count <= c->config.rows_max);
+	ASSERT(b->applied && !c->begun && b->sample_count <= c->config.samples_max);
 	if (!runs_constrained(b))
 		return;
 	memset(c->allowed, 0, b->sample_count * sizeof(*c->allowed));

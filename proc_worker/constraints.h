@@ -17,6 +17,7 @@ enum { CONSTRAINT_FAILURES_MAX = 8 };
 struct constraints_config {
 	const char *model_dir; /* of the tokenizer; read while constraints_create's thread loads */
 	u32 rows_max, vocab;
+	u32 samples_max; /* of a step; 0: rows_max */
 	const u32 *eos_ids; /* borrowed */
 	u32 eos_count;
 };
@@ -29,7 +30,8 @@ struct constraint_failure {
 
 /* Of one step; lives until the next begin. */
 struct constraints_step {
-	const u32 *const *allowed; /* [sample_count] as struct kern_logits_row takes them; NULL: the row is free */
+	const u32 *const *allowed; /* [sample_count] as struct kern_logits_row takes them; NULL: the row is free, or, behind
+				      drafts of a row that is not, they are none that its grammar allows */
 	const struct constraint_failure *failures;
 	u32 failure_count;
 	u32 masks, compiled; /* how many were made */

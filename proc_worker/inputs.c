@@ -28,7 +28,7 @@ static size_t lay_out(struct inputs *in, char *base)
 	in->prompt_count = carve(base, &offset, rows * sizeof(u32));
 	in->added_count = carve(base, &offset, rows * sizeof(u32));
 	in->lora = carve(base, &offset, rows * sizeof(u32));
-	in->sample_index = carve(base, &offset, rows * sizeof(u32));
+	in->sample_index = carve(base, &offset, in->samples_max * sizeof(u32));
 	in->table_owner = carve(base, &offset, rows * sizeof(u64));
 	in->table_blocks = carve(base, &offset, rows * sizeof(u32));
 	in->block_tables = carve(base, &offset, rows * in->block_stride * sizeof(u32));
@@ -37,7 +37,9 @@ static size_t lay_out(struct inputs *in, char *base)
 
 enum err inputs_init(struct inputs *in, const struct batch_limits *limits, struct err_msg *em)
 {
-	*in = (struct inputs){.tokens_max = limits->tokens_max, .rows_max = limits->rows_max};
+	*in = (struct inputs){.tokens_max = limits->tokens_max,
+			      .rows_max = limits->rows_max,
+			      .samples_max = batch_samples_max(limits)};
 	in->block_stride = (limits->max_model_len + limits->block_size - 1) / limits->block_size;
 	in->memory_bytes = lay_out(in, NULL);
 	void *memory = mmap(NULL, in->memory_bytes, PROT_READ | PROT_WRITE,
@@ -68,20 +70,20 @@ static void update_table(struct inputs *in, const struct batch_state *b, u32 i, 
 	in->table_blocks[i] = r->block_count;
 }
 
-static void add_tokens(struct inputs *in, const struct batch_state *b, u32 row, u32 at)
+static void add_tokens(struct inputs *in, const struct batch_state *b, u32 row, u32 run, u32 at)
 {
 	const u32 *tokens = batch_state_tokens(b, row);
 	const u32 *blocks = batch_state_blocks(b, row);
 	u32 block_size = b->limits.block_size;
 	u32 computed = b->computed[row];
 
-	if (b->run[row] == 1) {
+	if (run == 1) {
 		in->ids[at] = computed + 1 == b->known[row] ? b->last_token[row] : tokens[computed];
 		in->positions[at] = computed;
 		in->slots[at] = (i64)blocks[computed / block_size] * block_size + computed % block_size;
 		return;
 	}
-	for (u32 i = 0; i < b->run[row]; i++) {
+	for (u32 i = 0; i < run; i++) {
 		u32 position = computed + i;
 		in->ids[at + i] = tokens[position];
 		in->positions[at + i] = position;
@@ -94,11 +96,12 @@ void inputs_build(struct inputs *in, const struct batch_state *b)
 	u32 at = 0, samples = 0;
 
 	in->lora_rows = 0;
-	ASSERT(b->applied && b->run_row_count <= in->rows_max && b->tokens_run <= in->tokens_max);
+	ASSERT(b->applied && b->run_row_count <= in->rows_max && b->tokens_run + b->draft_count <= in->tokens_max &&
+	       b->sample_count <= in->samples_max);
 	for (u32 i = 0; i < b->run_row_count; i++) {
 		u32 row = b->run_rows[i];
-		u32 run = b->run[row];
-		add_tokens(in, b, row, at);
+		u32 drafts = b->drafts[row], run = b->run[row] + drafts;
+		add_tokens(in, b, row, run, at);
 		update_table(in, b, i, row);
 		in->query_start[i] = at;
 		in->context[i] = b->computed[row] + run;
@@ -107,11 +110,12 @@ void inputs_build(struct inputs *in, const struct batch_state *b)
 		in->lora[i] = b->rows[row].lora;
 		in->lora_rows += in->lora[i] != 0;
 		at += run;
-		if (in->context[i] == b->known[row])
-			in->sample_index[samples++] = at - 1;
+		if (in->context[i] == b->known[row] + drafts)
+			for (u32 first = at - 1 - drafts; first < at; first++)
+				in->sample_index[samples++] = first;
 	}
 	in->query_start[b->run_row_count] = at;
 	in->rows = b->run_row_count;
 	in->tokens = at;
-	ASSERT(at == b->tokens_run && samples == b->sample_count);
+	ASSERT(at == b->tokens_run + b->draft_count && samples == b->sample_count);
 }

@@ -20,7 +20,7 @@ struct inputs {
 	u32 *sample_index; /* [batch sample_count] token that the logits are of */
 	bool last_only;	   /* set by whoever runs the step: of no other tokens than rows' last ones are logits wanted */
 
-	u32 tokens_max, rows_max;
+	u32 tokens_max, rows_max, samples_max;
 	u64 *table_owner;  /* [rows_max] incarnation whose table stands in the row, and how much of it: tables
 			      only */
 	u32 *table_blocks; /* grow, so a steady step copies nothing */
@@ -31,7 +31,7 @@ struct inputs {
 /* ERR_NO_MEMORY. */
 MUST_CHECK enum err inputs_init(struct inputs *in, const struct batch_limits *limits, struct err_msg *em);
 void inputs_fini(struct inputs *in);
-/* Between batch_state_apply and batch_state_commit. A row whose prompt is computed gets the token that was
+/* Between batch_state_apply and batch_state_commit, behind the drafts where there are some. A row whose prompt is computed gets the token that was
  * sampled for it last. Never fails, never allocates. */
 void inputs_build(struct inputs *in, const struct batch_state *b);
 

@@ -60,6 +60,8 @@ static enum err sample(struct runner *r, struct err_msg *em)
 		e = sampler_run(r->sampler, &r->ops, &r->ctx, b, r->constrained ? r->constrained->allowed : NULL, logits,
 				r->sampled, &r->columns.lp, em);
 	if (!e)
+		runner_forget_unguided(r);
+	if (!e)
 		e = share_tokens(r, em);
 	return e;
 }
@@ -74,7 +76,7 @@ static void fill_result(struct runner *r)
 	for (u32 i = 0; i < n; i++) {
 		u32 row = b->sample_rows[i];
 		c->seq[i] = b->rows[row].seq;
-		c->position[i] = b->known[row] - b->rows[row].prompt_count;
+		c->position[i] = batch_state_sample_index(b, i) - b->rows[row].prompt_count;
 		if (b->rows[row].params.beam_width)
 			c->beam_entry[beams++] = i;
 	}
@@ -91,8 +93,9 @@ static void fill_result(struct runner *r)
 #undef COLUMN
 }
 
-void runner_mark_finished(struct runner *r, u32 row, u32 output, u32 token)
+bool runner_ends(void *ctx, u32 row, u32 output, u32 token)
 {
+	const struct runner *r = ctx;
 	const struct batch_state *b = r->batch;
 	const struct batch_row *br = &b->rows[row];
 	u32 room = b->limits.max_model_len - br->prompt_count;
@@ -105,9 +108,14 @@ void runner_mark_finished(struct runner *r, u32 row, u32 output, u32 token)
 				   .stop_count = br->stop_count};
 
 	if (br->params.beam_width) /* the scheduler decides it, and by other tokens */
-		return;
-	if (finish_check(&rule, output, token).reason != FINISH_NONE)
-		r->finished[row] = br->incarnation;
+		return false;
+	return finish_check(&rule, output, token).reason != FINISH_NONE;
+}
+
+void runner_mark_finished(struct runner *r, u32 row, u32 output, u32 token)
+{
+	if (runner_ends(r, row, output, token))
+		r->finished[row] = r->batch->rows[row].incarnation;
 }
 
 static void mark_finished(struct runner *r)
@@ -116,7 +124,7 @@ static void mark_finished(struct runner *r)
 
 	for (u32 i = 0; i < b->sample_count; i++) {
 		u32 row = b->sample_rows[i];
-		runner_mark_finished(r, row, b->known[row] - b->rows[row].prompt_count + 1, r->sampled[i]);
+		runner_mark_finished(r, row, batch_state_sample_index(b, i) - b->rows[row].prompt_count + 1, r->sampled[i]);
 	}
 }
 
@@ -132,10 +140,10 @@ bool runner_is_live(const struct runner *r)
 
 static void count_step(struct runner *r)
 {
-	r->counts = (struct runner_counts){.rows = r->batch->row_count,
-					   .run_rows = r->inputs.rows,
-					   .tokens = r->inputs.tokens,
-					   .samples = r->batch->sample_count};
+	r->counts.rows = r->batch->row_count;
+	r->counts.run_rows = r->inputs.rows;
+	r->counts.tokens = r->inputs.tokens;
+	r->counts.samples = r->batch->sample_count;
 }
 
 static enum err compute(struct runner *r, const struct ipc_step *step, struct err_msg *em)
@@ -146,16 +154,18 @@ static enum err compute(struct runner *r, const struct ipc_step *step, struct er
 	r->columns.lp.entries = r->columns.lp.id_count = 0;
 	r->columns.plp_entries = r->columns.plp_id_count = 0;
 	r->constrained = NULL;
+	r->counts = (struct runner_counts){0};
 	enum err e = batch_state_apply(b, step, em);
 	r->times.applied = clock_now_ns();
 	if (e)
 		return e;
+	runner_draft(r);
 	inputs_build(&r->inputs, b);
 	if (r->constraints)
 		constraints_begin(r->constraints, b);
 	r->times.built = clock_now_ns();
 	e = copy_blocks(r, em);
-	r->inputs.last_only = !r->keeps_tokens && !runner_prompt_logprobs_wanted(b);
+	r->inputs.last_only = !r->keeps_tokens && b->draft_count == 0 && !runner_prompt_logprobs_wanted(b);
 	if (!e && b->run_row_count)
 		e = decoder_forward(&r->decoder, &r->inputs, r->kv.layers, em);
 	r->times.forwarded = clock_now_ns();
@@ -163,6 +173,8 @@ static enum err compute(struct runner *r, const struct ipc_step *step, struct er
 		e = runner_prompt_logprobs(r, em);
 	if (!e)
 		e = sample(r, em);
+	if (!e)
+		runner_accept(r);
 	r->times.sampled = r->times.collected = clock_now_ns();
 	if (e) {
 		if (r->constraints)

@@ -9,10 +9,12 @@
 #define TERCET_PROC_WORKER_RUNNER_H
 
 #include "common/options.h"
+#include "common/speculative.h"
 #include "ipc/ipc.h"
 #include "proc_worker/batch_state.h"
 #include "proc_worker/collectives.h"
 #include "proc_worker/constraints.h"
+#include "proc_worker/draft_lookup.h"
 #include "proc_worker/inputs.h"
 #include "proc_worker/kv_memory.h"
 #include "proc_worker/model/config.h"
@@ -47,6 +49,7 @@ struct runner_config {
 	double memory_utilization;
 	double swap_space; /* GiB; 0: none; below: automatic */
 	const struct lora_modules *loras; /* NULL: none; must outlive the runner */
+	struct speculative speculative; /* zeroed: nothing is guessed */
 	bool constrains;   /* rows may have grammars: the tokenizer is loaded for them */
 	void (*progress)(void *ctx, double share, const char *what); /* NULL: none */
 	void *progress_ctx;
@@ -61,6 +64,7 @@ struct runner_times {
 /* The size of the collected step. */
 struct runner_counts {
 	u32 rows, run_rows, tokens, samples;
+	u32 drafts, draft_tokens, accepted; /* guesses, their tokens, those of them that came true and are samples */
 };
 
 /* Columns of the RESULT; see ipc/schema.h. */
@@ -106,6 +110,7 @@ struct runner {
 	struct inputs inputs;
 	bool keeps_tokens; /* for tests, that ask for logits of any token of a step */
 	struct sampler *sampler; /* rank 0 */
+	struct draft_lookup *lookup; /* with config.speculative; else NULL */
 	struct constraints *constraints; /* of ranks that sample, with config.constrains; else NULL */
 	struct profile profile;
 	u32 block_count, host_block_count; /* of the KV cache; what WORKER_READY says, as the next */
@@ -114,7 +119,8 @@ struct runner {
 	u32 in_flight; /* steps that were submitted and not collected */
 	bool awaits_tokens; /* device: the last of them is queued up to its sampling, since a grammar has to see tokens first */
 	const struct constraints_step *constrained; /* of the step submitted last; NULL: no row has a grammar. Until the next */
-	u32 *sampled;  /* [rows_max] tokens of the last step */
+	u32 *sampled;  /* [samples] tokens of the last step */
+	u32 *kept;     /* [samples] of batch_state_accept */
 	u64 *finished; /* [rows_max] incarnation that has reached its end; the scheduler may not know yet */
 	struct runner_columns columns;
 	struct ipc_result result; /* of the collected step; arrays live until the next submit */
@@ -179,6 +185,15 @@ bool runner_is_live(const struct runner *r);
 typedef enum err (*runner_position_fn)(void *ctx, u32 position, const float *logits, struct err_msg *em);
 MUST_CHECK enum err runner_device_prompt(struct runner *r, const u32 *ids, u32 count, bool all,
 					 runner_position_fn on_position, void *ctx, struct err_msg *em);
+
+/* Between apply and the forward: guesses what rows say next (config.speculative). */
+void runner_draft(struct runner *r);
+/* Behind the sampling, on the rank that samples: takes back what was sampled behind drafts that a grammar does not allow. */
+void runner_forget_unguided(struct runner *r);
+/* Between sampling and commit: what came true of it stays among the samples. */
+void runner_accept(struct runner *r);
+/* Whether the row ends with `token` as its output number `output` (from 1); `ctx` is the runner. */
+bool runner_ends(void *ctx, u32 row, u32 output, u32 token);
 
 /* Log-probabilities of the prompt positions that the current step computes, for rows that asked; between
  * apply and commit, after the forward. All ranks call it. */

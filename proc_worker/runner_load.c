@@ -142,6 +142,10 @@ static enum err decide_device(struct runner *r, struct err_msg *em)
 
 	if (e)
 		return e;
+	if (r->device && r->config.speculative.tokens)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "--speculative-config: tokens are proposed ahead on the CPU alone, and this worker computes on a "
+			       "device; leave it away, or use --device cpu");
 	decide_types(r);
 	if (r->device)
 		e = runner_device_check(r, em);
@@ -194,7 +198,9 @@ static u64 options_hash(const struct runner *r)
 			      r->config.kv_dtype,
 			      r->model.layers,		r->model.hidden,
 			      r->model.vocab_size,	r->model.head_dim,
-			      r->model.context_max,	r->model.eos_count};
+			      r->model.context_max,	r->model.eos_count,
+			      r->config.speculative.tokens, r->config.speculative.lookup_max,
+			      r->config.speculative.lookup_min, r->config.speculative.batch_max};
 	u64 hash = 0;
 
 	for (size_t i = 0; i < COUNT_OF(values); i++)
@@ -263,9 +269,37 @@ static u32 widest_mlp(const struct model_shard *s)
 	return widest > s->shared_intermediate ? widest : s->shared_intermediate;
 }
 
+/* A step of so many tokens takes hardly longer than one of a single token: reading the weights bounds it. Measured:
+ * docs/SCHEDULER.md. */
+enum { DRAFT_SHARE = 16 };
+
+/* Without the pools, of which not all know yet. */
+static struct batch_limits batch_limits(const struct runner *r)
+{
+	u32 batch_max = r->config.speculative.batch_max;
+
+	return (struct batch_limits){.rows_max = r->config.limits.rows_max,
+				     .tokens_max = r->config.limits.tokens_max,
+				     .max_model_len = r->max_model_len,
+				     .block_size = r->config.limits.block_size,
+				     .vocab_size = r->model.vocab_size,
+				     .lora_count = r->config.loras ? r->config.loras->count : 0,
+				     .draft_max = r->config.speculative.tokens,
+				     .draft_rows = batch_max ? batch_max : DRAFT_SHARE,
+				     .draft_share = batch_max ? 0 : DRAFT_SHARE,
+				     .draft_end = r->rope.far && r->model.rope.kind != ROPE_DYNAMIC ? r->rope.near : 0};
+}
+
+static u32 samples_max(const struct runner *r)
+{
+	struct batch_limits l = batch_limits(r);
+
+	return batch_samples_max(&l);
+}
+
 static enum err make_decoder(struct runner *r, struct err_msg *em)
 {
-	u32 rows = r->config.limits.rows_max, tokens = r->config.limits.tokens_max;
+	u32 rows = r->config.limits.rows_max, tokens = r->config.limits.tokens_max, samples = samples_max(r);
 	struct decoder_config c = {.model = &r->model,
 				   .shard = &r->shard,
 				   .weights = &r->weights,
@@ -276,7 +310,7 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				   .loras = &r->loras,
 				   .tokens_max = tokens,
 				   .logit_rows_max =
-					   rows < tokens ? rows : tokens}; /* a row runs a token at least */
+					   samples < tokens ? samples : tokens}; /* each is behind a token that runs */
 	struct kern_limits limits = {.tokens = tokens,
 				     .rows = rows,
 				     .heads = r->shard.heads,
@@ -310,18 +344,19 @@ static void *carve(char *base, size_t *offset, size_t bytes)
 static size_t lay_out_columns(struct runner *r, char *base)
 {
 	struct runner_columns *c = &r->columns;
-	size_t rows = r->config.limits.rows_max, ids = rows * (LOGPROBS_MAX + 1);
+	size_t rows = r->config.limits.rows_max, samples = samples_max(r), ids = samples * (LOGPROBS_MAX + 1);
 	size_t tokens = r->config.limits.tokens_max, prompt_ids = tokens * (LOGPROBS_MAX + 1);
 	size_t offset = 0;
 
-	r->sampled = carve(base, &offset, rows * sizeof(u32));
+	r->sampled = carve(base, &offset, samples * sizeof(u32));
+	r->kept = carve(base, &offset, samples * sizeof(u32));
 	r->finished = carve(base, &offset, rows * sizeof(u64));
-	c->seq = carve(base, &offset, rows * sizeof(u64));
-	c->position = carve(base, &offset, rows * sizeof(u32));
-	c->beam_entry = carve(base, &offset, rows * sizeof(u32));
-	c->lp.entry = carve(base, &offset, rows * sizeof(u32));
-	c->lp.count = carve(base, &offset, rows * sizeof(u32));
-	c->lp.rank = carve(base, &offset, rows * sizeof(u32));
+	c->seq = carve(base, &offset, samples * sizeof(u64));
+	c->position = carve(base, &offset, samples * sizeof(u32));
+	c->beam_entry = carve(base, &offset, samples * sizeof(u32));
+	c->lp.entry = carve(base, &offset, samples * sizeof(u32));
+	c->lp.count = carve(base, &offset, samples * sizeof(u32));
+	c->lp.rank = carve(base, &offset, samples * sizeof(u32));
 	c->lp.ids = carve(base, &offset, ids * sizeof(u32));
 	c->lp.values = carve(base, &offset, ids * sizeof(f32));
 	c->plp_seq = carve(base, &offset, tokens * sizeof(u64));
@@ -330,8 +365,8 @@ static size_t lay_out_columns(struct runner *r, char *base)
 	c->plp_rank = carve(base, &offset, tokens * sizeof(u32));
 	c->plp_ids = carve(base, &offset, prompt_ids * sizeof(u32));
 	c->plp_values = carve(base, &offset, prompt_ids * sizeof(f32));
-	c->portion_token = carve(base, &offset, rows * sizeof(u32)); /* logit_rows_max is not above rows */
-	c->portion_rows = carve(base, &offset, rows * sizeof(*c->portion_rows));
+	c->portion_token = carve(base, &offset, samples * sizeof(u32)); /* logit_rows_max is not above samples */
+	c->portion_rows = carve(base, &offset, samples * sizeof(*c->portion_rows));
 	return offset;
 }
 
@@ -354,6 +389,7 @@ static enum err make_sampler(struct runner *r, struct err_msg *em)
 	struct sampler_config c = {.rows_max = r->config.limits.rows_max,
 				   .vocab = r->model.vocab_size,
 				   .max_model_len = r->max_model_len,
+				   .samples_max = samples_max(r),
 				   .eos_ids = r->model.eos_ids,
 				   .eos_count = r->model.eos_count};
 
@@ -365,6 +401,7 @@ static enum err make_constraints(struct runner *r, struct err_msg *em)
 {
 	struct constraints_config c = {.model_dir = r->config.model_dir,
 				       .rows_max = r->config.limits.rows_max,
+				       .samples_max = samples_max(r),
 				       .vocab = r->model.vocab_size,
 				       .eos_ids = r->model.eos_ids,
 				       .eos_count = r->model.eos_count};
@@ -403,26 +440,29 @@ static enum err make_kv(struct runner *r, struct err_msg *em)
 	return e;
 }
 
+static enum err make_lookup(struct runner *r, struct err_msg *em)
+{
+	struct draft_lookup_config c = {.rows_max = r->config.limits.rows_max,
+					.max_model_len = r->max_model_len,
+					.tokens_min = r->config.speculative.lookup_min,
+					.tokens_max = r->config.speculative.lookup_max};
+
+	return r->config.speculative.tokens ? draft_lookup_create(&r->lookup, &c, em) : ERR_OK;
+}
+
 static enum err make_batch(struct runner *r, struct err_msg *em)
 {
-	struct batch_limits limits = {.rows_max = r->config.limits.rows_max,
-				      .tokens_max = r->config.limits.tokens_max,
-				      .max_model_len = r->max_model_len,
-				      .block_size = r->config.limits.block_size,
-				      .block_count = r->block_count,
-				      .vocab_size = r->model.vocab_size,
-				      .lora_count = r->config.loras ? r->config.loras->count : 0,
-				      .host_block_count = r->host_block_count};
+	struct batch_limits limits = batch_limits(r);
 
-	return batch_state_create(&r->batch, &limits, em);
+	limits.block_count = r->block_count;
+	limits.host_block_count = r->host_block_count;
+	enum err e = batch_state_create(&r->batch, &limits, em);
+	return e ? e : make_lookup(r, em);
 }
 
 static enum err make_inputs(struct runner *r, struct err_msg *em)
 {
-	struct batch_limits limits = {.rows_max = r->config.limits.rows_max,
-				      .tokens_max = r->config.limits.tokens_max,
-				      .max_model_len = r->max_model_len,
-				      .block_size = r->config.limits.block_size};
+	struct batch_limits limits = batch_limits(r);
 
 	return inputs_init(&r->inputs, &limits, em);
 }
@@ -522,6 +562,7 @@ void runner_destroy(struct runner **out)
 	batch_state_destroy(&r->batch);
 	kv_memory_fini(&r->kv);
 	sampler_destroy(&r->sampler);
+	draft_lookup_destroy(&r->lookup);
 	if (r->columns.memory)
 		munmap(r->columns.memory, r->columns.memory_bytes);
 	inputs_fini(&r->inputs);

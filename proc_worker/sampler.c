@@ -17,8 +17,9 @@ enum {
 /* Tokens seen by the row's present sequence; kept for rows with penalties only. */
 struct seen {
 	u64 owner;  /* incarnation */
-	u32 tokens; /* of the row's known ones that are counted */
+	u32 tokens; /* of the row's known ones that are counted, and within a step of its drafts */
 	u32 count;
+	u32 known_count; /* without what drafts have added */
 };
 
 struct sampler {
@@ -28,7 +29,7 @@ struct sampler {
 	u32 *seen_ids;	   /* [rows][seen_stride] distinct ids */
 	u32 *seen_outputs; /* [rows][seen_stride] how often each was an output */
 	u32 *seen_index;   /* [rows][vocab] 1 + place in seen_ids; 0: not seen */
-	u32 *masked;	   /* [rows][MASKED_MAX] */
+	u32 *masked;	   /* [samples][MASKED_MAX] */
 	float *raw;	   /* [RAW_ROWS][vocab] */
 	struct kern_logits_row *logits_rows;
 	struct kern_sample_row *sample_rows;
@@ -49,15 +50,15 @@ static void *carve(char *base, size_t *offset, size_t bytes)
 
 static size_t lay_out(struct sampler *s, char *base)
 {
-	size_t rows = s->config.rows_max, vocab = s->config.vocab;
+	size_t rows = s->config.rows_max, samples = s->config.samples_max, vocab = s->config.vocab;
 	size_t offset = 0;
 
 	s->seen_stride = s->config.max_model_len < vocab ? s->config.max_model_len : vocab;
 	s->seen = carve(base, &offset, rows * sizeof(*s->seen));
-	s->logits_rows = carve(base, &offset, rows * sizeof(*s->logits_rows));
-	s->sample_rows = carve(base, &offset, rows * sizeof(*s->sample_rows));
-	s->logprobs_rows = carve(base, &offset, rows * sizeof(*s->logprobs_rows));
-	s->masked = carve(base, &offset, rows * MASKED_MAX * sizeof(u32));
+	s->logits_rows = carve(base, &offset, samples * sizeof(*s->logits_rows));
+	s->sample_rows = carve(base, &offset, samples * sizeof(*s->sample_rows));
+	s->logprobs_rows = carve(base, &offset, samples * sizeof(*s->logprobs_rows));
+	s->masked = carve(base, &offset, samples * MASKED_MAX * sizeof(u32));
 	s->raw = carve(base, &offset, RAW_ROWS * vocab * sizeof(float));
 	s->seen_ids = carve(base, &offset, rows * s->seen_stride * sizeof(u32));
 	s->seen_outputs = carve(base, &offset, rows * s->seen_stride * sizeof(u32));
@@ -72,6 +73,8 @@ enum err sampler_create(struct sampler **out, const struct sampler_config *confi
 	if (!s)
 		return err_set(em, ERR_NO_MEMORY, "out of memory");
 	s->config = *config;
+	if (s->config.samples_max < s->config.rows_max)
+		s->config.samples_max = s->config.rows_max;
 	s->memory_bytes = lay_out(s, NULL);
 	void *memory = mmap(NULL, s->memory_bytes, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -114,8 +117,8 @@ static void forget(struct sampler *s, u32 row)
 	seen->count = seen->tokens = 0;
 }
 
-/* Counts the tokens that became known since the last look. */
-static void look(struct sampler *s, const struct batch_state *b, u32 row)
+/* Counts the tokens that became known since the last look, and of a sample behind drafts those. */
+static void look(struct sampler *s, const struct batch_state *b, u32 row, u32 ahead)
 {
 	struct seen *seen = &s->seen[row];
 	const struct batch_row *r = &b->rows[row];
@@ -128,7 +131,7 @@ static void look(struct sampler *s, const struct batch_state *b, u32 row)
 		forget(s, row);
 		seen->owner = r->incarnation;
 	}
-	for (; seen->tokens < b->known[row]; seen->tokens++) {
+	for (; seen->tokens < b->known[row] + ahead; seen->tokens++) {
 		u32 id = tokens[seen->tokens];
 		if (!index[id]) {
 			ids[seen->count] = id;
@@ -137,35 +140,54 @@ static void look(struct sampler *s, const struct batch_state *b, u32 row)
 		}
 		outputs[index[id] - 1] += seen->tokens >= r->prompt_count;
 	}
+	if (ahead == 0)
+		seen->known_count = seen->count;
+}
+
+/* Those that come true are counted again when they are known. */
+static void forget_drafts(struct sampler *s, const struct batch_state *b, u32 row)
+{
+	struct seen *seen = &s->seen[row];
+	const u32 *tokens = batch_state_tokens(b, row);
+	const u32 *ids = s->seen_ids + row * s->seen_stride;
+	u32 *outputs = s->seen_outputs + row * s->seen_stride;
+	u32 *index = s->seen_index + (size_t)row * s->config.vocab;
+
+	while (seen->tokens > b->known[row])
+		outputs[index[tokens[--seen->tokens]] - 1]--;
+	while (seen->count > seen->known_count)
+		index[ids[--seen->count]] = 0;
 }
 
 /* ---------------------------------------------------------------- one row */
 
-static u32 row_position(const struct batch_state *b, u32 row)
+/* Of sample `i`: its number among the row's outputs. */
+static u32 output_position(const struct batch_state *b, u32 i)
 {
-	return b->known[row] - b->rows[row].prompt_count;
+	return batch_state_sample_index(b, i) - b->rows[b->sample_rows[i]].prompt_count;
 }
 
 /* Ids that would end the sequence before its least length. */
-static u32 mask_ends(const struct sampler *s, const struct batch_state *b, u32 row, u32 *masked)
+static u32 mask_ends(const struct sampler *s, const struct batch_state *b, u32 i, u32 *masked)
 {
+	u32 row = b->sample_rows[i], n = 0;
 	const struct batch_row *r = &b->rows[row];
-	u32 n = 0;
 
-	if (row_position(b, row) >= r->params.min_tokens)
+	if (output_position(b, i) >= r->params.min_tokens)
 		return 0;
 	if (!(r->params.flags & SAMPLING_IGNORE_EOS))
-		for (u32 i = 0; i < s->config.eos_count; i++)
-			masked[n++] = s->config.eos_ids[i];
-	for (u32 i = 0; i < r->stop_count; i++)
-		masked[n++] = b->stop_ids[(size_t)row * STOP_IDS_MAX + i];
+		for (u32 j = 0; j < s->config.eos_count; j++)
+			masked[n++] = s->config.eos_ids[j];
+	for (u32 j = 0; j < r->stop_count; j++)
+		masked[n++] = b->stop_ids[(size_t)row * STOP_IDS_MAX + j];
 	return n;
 }
 
 /* False: the row's logits stay as they are. */
-static bool fill_logits_row(struct sampler *s, const struct batch_state *b, u32 row, float *logits,
+static bool fill_logits_row(struct sampler *s, const struct batch_state *b, u32 i, float *logits,
 			    const u32 *allowed, u32 *masked, struct kern_logits_row *out)
 {
+	u32 row = b->sample_rows[i];
 	const struct batch_row *r = &b->rows[row];
 	const struct sampling_params *p = &r->params;
 
@@ -178,9 +200,9 @@ static bool fill_logits_row(struct sampler *s, const struct batch_state *b, u32 
 					.bias_count = r->bias_count,
 					.masked_ids = masked,
 					.allowed = allowed};
-	out->masked_count = allowed ? 0 : mask_ends(s, b, row, masked); /* the set looks after them itself */
+	out->masked_count = allowed ? 0 : mask_ends(s, b, i, masked); /* the set looks after them itself */
 	if (has_penalties(p)) {
-		look(s, b, row);
+		look(s, b, row, b->sample_ahead[i]);
 		out->seen_ids = s->seen_ids + row * s->seen_stride;
 		out->seen_outputs = s->seen_outputs + row * s->seen_stride;
 		out->seen_count = s->seen[row].count;
@@ -223,9 +245,12 @@ static void fill_group(struct sampler *s, const struct batch_state *b, const u32
 	for (g->end = g->first; g->end < b->sample_count && raw_used < RAW_ROWS; g->end++) {
 		u32 i = g->end, row = b->sample_rows[i];
 		const struct sampling_params *p = &b->rows[row].params;
+		/* Its penalties see a draft more than those of the sample before, and both would read one list. */
+		if (b->sample_ahead[i] && i > g->first && has_penalties(p))
+			break;
 		float *own = logits + i * vocab;
 		const float *unchanged = own;
-		bool changes = fill_logits_row(s, b, row, own, allowed ? allowed[i] : NULL,
+		bool changes = fill_logits_row(s, b, i, own, allowed ? allowed[i] : NULL,
 					       s->masked + (size_t)i * MASKED_MAX, &s->logits_rows[g->logits_count]);
 		g->logits_count += changes;
 		if (sampling_listed(p) >= 0) {
@@ -239,7 +264,7 @@ static void fill_group(struct sampler *s, const struct batch_state *b, const u32
 									.min_p = p->min_p,
 									.top_k = p->top_k,
 									.seed = p->seed,
-									.position = row_position(b, row)};
+									.position = output_position(b, i)};
 	}
 }
 
@@ -272,13 +297,16 @@ enum err sampler_run(struct sampler *s, const struct kern_ops *ops, struct kern_
 {
 	struct group g = {0};
 
-	ASSERT(b->applied && b->sample_count <= s->config.rows_max);
+	enum err e = ERR_OK;
+
+	ASSERT(b->applied && b->sample_count <= s->config.samples_max);
 	lp->entries = lp->id_count = 0;
-	for (g.first = 0; g.first < b->sample_count; g.first = g.end) {
+	for (g.first = 0; !e && g.first < b->sample_count; g.first = g.end) {
 		fill_group(s, b, allowed, logits, lp, &g);
-		enum err e = run_group(s, ops, ctx, tokens, lp, &g, em);
-		if (e)
-			return e;
+		e = run_group(s, ops, ctx, tokens, lp, &g, em);
 	}
-	return ERR_OK;
+	for (u32 i = 0; b->draft_count && i < b->sample_count; i++)
+		if (b->sample_ahead[i] == 1 && has_penalties(&b->rows[b->sample_rows[i]].params))
+			forget_drafts(s, b, b->sample_rows[i]);
+	return e;
 }

@@ -8,16 +8,17 @@
 
 struct sampler_config {
 	u32 rows_max, vocab, max_model_len;
+	u32 samples_max; /* of a step; 0: rows_max */
 	const u32 *eos_ids; /* borrowed */
 	u32 eos_count;
 };
 
 struct sampler;
 
-/* Columns of a RESULT; room for rows_max entries and rows_max * (LOGPROBS_MAX + 1) ids. Counts are those of
+/* Columns of a RESULT; room for samples_max entries and samples_max * (LOGPROBS_MAX + 1) ids. Counts are those of
  * the last sampler_run. */
 struct sampler_logprobs {
-	u32 *entry, *count, *rank; /* [entries]; entry: index into the rows that sampled */
+	u32 *entry, *count, *rank; /* [entries]; entry: index into the samples */
 	u32 *ids;		   /* [id_count], concatenated */
 	f32 *values;
 	u32 entries, id_count;

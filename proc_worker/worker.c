@@ -194,7 +194,9 @@ static enum err load(struct worker *w, struct err_msg *em)
 	c.progress = on_progress;
 	c.progress_ctx = w;
 	c.nodes = w->options->nnodes > 1 ? &w->nodes : NULL;
-	enum err e = lora_modules_read(&w->loras, w->options, em);
+	enum err e = speculative_parse(&c.speculative, w->options->speculative_config, em);
+	if (!e)
+		e = lora_modules_read(&w->loras, w->options, em);
 	if (!e && c.nodes)
 		e = find_nodes(w, em);
 	if (!e)

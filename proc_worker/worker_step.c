@@ -212,6 +212,17 @@ static void tell_failures(struct worker *w)
 	}
 }
 
+static void count_drafts(const struct worker *w)
+{
+	const struct runner_counts *c = &w->runner->counts;
+
+	if (w->rank != 0 || c->drafts == 0)
+		return;
+	stats_add(w->stats, STATS_SPEC_DRAFTS, c->drafts);
+	stats_add(w->stats, STATS_SPEC_DRAFT_TOKENS, c->draft_tokens);
+	stats_add(w->stats, STATS_SPEC_ACCEPTED, c->accepted);
+}
+
 /* A step is done and collected. */
 static void finish_step(struct worker *w)
 {
@@ -224,6 +235,7 @@ static void finish_step(struct worker *w)
 	u64 now = clock_now_ns();
 	stats_add(w->stats, STATS_FORWARD_NS, t->sampled - t->built);
 	stats_add(w->stats, STATS_WAITED_NS, waited);
+	count_drafts(w);
 	stats_progress(w->stats, now, r->in_flight > 0);
 	trace_step(w, w->idle_since_ns, now);
 	if (r->in_flight || runner_is_live(r))

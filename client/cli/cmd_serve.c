@@ -3,6 +3,7 @@
 
 #include "client/cli/cli.h"
 #include "common/options.h"
+#include "common/speculative.h"
 #include "proc_supervisor/supervisor.h"
 #include "text/text.h"
 
@@ -17,6 +18,13 @@ static enum err check_template(const struct options *o, struct err_msg *em)
 	if (e == ERR_OK)
 		chat_template_free(&t);
 	return e == ERR_NOT_FOUND && o->chat_template[0] == '\0' ? ERR_OK : e;
+}
+
+static enum err check_speculative(const struct options *o, struct err_msg *em)
+{
+	struct speculative s;
+
+	return speculative_parse(&s, o->speculative_config, em);
 }
 
 int cmd_serve(int argc, char **argv)
@@ -40,7 +48,7 @@ int cmd_serve(int argc, char **argv)
 	}
 	int status = CLI_USAGE;
 	options_check_env(stderr);
-	if (options_read_args(&o, argc, argv, &em) != ERR_OK)
+	if (options_read_args(&o, argc, argv, &em) != ERR_OK || check_speculative(&o, &em) != ERR_OK)
 		cli_usage_error(&em);
 	else if (o.model[0] == '\0')
 		fputs("tercet: the model is missing: tercet serve DIRECTORY (config.json, *.safetensors, "

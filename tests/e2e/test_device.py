@@ -276,6 +276,7 @@ def test_an_error_of_the_device_costs_a_pause():
 @pytest.mark.parametrize("flags,env,text", [
     (["--dtype", "float32"], {}, "bfloat16"),
     (["--block-size", "12"], {}, "--block-size"),
+    (["--speculative-config", '{"method":"ngram","num_speculative_tokens":4}'], {}, "--speculative-config"),
     ([], {"TERCET_CUDA_KERNELS": "/nowhere/tercet-cuda.so"}, "/nowhere/tercet-cuda.so"),
     ([], {"CUDA_EMU_MEMORY": "8000000"}, "memory"),
 ])

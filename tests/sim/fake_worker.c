@@ -124,7 +124,47 @@ static const u64 *prefixes(struct fake_worker *w, u32 row)
 		w->hashed[row] = b->computed[row];
 	for (; w->hashed[row] < b->known[row]; w->hashed[row]++)
 		p[w->hashed[row] + 1] = extend(p[w->hashed[row]], tokens[w->hashed[row]]);
+	for (u32 i = b->known[row]; i < b->known[row] + b->drafts[row]; i++) /* until the step ends */
+		p[i + 1] = extend(p[i], tokens[i]);
 	return p;
+}
+
+static u64 next_guess(struct fake_worker *w)
+{
+	w->guesses += 0x9e3779b97f4a7c15u;
+	return step_digest_mix(w->guesses);
+}
+
+/* Guesses as many tokens as there is room for, or fewer, of which some are right. */
+static void guess(struct fake_worker *w)
+{
+	struct batch_state *b = w->batch;
+	u32 tokens[64];
+
+	for (u32 i = 0; b->limits.draft_max && i < b->sample_count; i++) {
+		u32 row = b->sample_rows[i], room = batch_state_draft_room(b, row);
+		u64 prefix = prefixes(w, row)[b->known[row]];
+		room = room < COUNT_OF(tokens) ? room : (u32)COUNT_OF(tokens);
+		u32 count = room - (u32)(next_guess(w) % (room + 1)) / 2;
+		for (u32 j = 0; j < count; j++) {
+			bool right = next_guess(w) % 5 > 0;
+			tokens[j] = right ? sample(prefix, b->limits.vocab_size) : (u32)(next_guess(w) % b->limits.vocab_size);
+			prefix = extend(prefix, tokens[j]);
+		}
+		if (count)
+			batch_state_draft(b, row, tokens, count);
+	}
+	batch_state_drafts_end(b);
+}
+
+/* What comes behind an end is the scheduler's to pass over. */
+static bool never_ends(void *ctx, u32 row, u32 output, u32 token)
+{
+	(void)ctx;
+	(void)row;
+	(void)output;
+	(void)token;
+	return false;
 }
 
 static void copy_blocks(struct fake_worker *w)
@@ -143,7 +183,7 @@ static enum err write_row(struct fake_worker *w, u32 row, struct err_msg *em)
 	const u32 *blocks = batch_state_blocks(b, row);
 	u32 size = b->limits.block_size;
 
-	for (u32 p = b->computed[row]; p < b->computed[row] + b->run[row]; p++) {
+	for (u32 p = b->computed[row]; p < b->computed[row] + b->run[row] + b->drafts[row]; p++) {
 		u32 block = blocks[p / size];
 		if (w->writer_step[block] == b->step && w->writer_row[block] != row)
 			return err_set(em, ERR_INTERNAL, "rows %u and %u write block %u in step %llu", row,
@@ -162,7 +202,7 @@ static enum err read_row(struct fake_worker *w, u32 row, struct err_msg *em)
 	const u32 *blocks = batch_state_blocks(b, row);
 	u32 size = b->limits.block_size;
 
-	for (u32 p = 0; p < b->computed[row] + b->run[row]; p++)
+	for (u32 p = 0; p < b->computed[row] + b->run[row] + b->drafts[row]; p++)
 		if (w->cells[(size_t)blocks[p / size] * size + p % size] != prefix[p + 1])
 			return err_set(em, ERR_INTERNAL,
 				       "step %llu, row %u: block %u does not hold the KV of position %u",
@@ -212,19 +252,25 @@ enum err fake_worker_step(struct fake_worker *w, const struct ipc_step *step, st
 	enum err e = ipc_decode(w->frame.data, w->frame.bytes, &w->scratch, &received, em);
 	if (!e)
 		e = batch_state_apply(b, &received.step, em);
-	if (!e)
+	if (!e) {
+		guess(w);
 		e = forward(w, em);
+	}
 	if (e)
 		return e;
+	for (u32 i = 0; i < b->sample_count; i++)
+		out->token[i] = sample(prefixes(w, b->sample_rows[i])[batch_state_sample_index(b, i)], b->limits.vocab_size);
+	u32 kept[IPC_ROWS_MAX];
+	if (b->draft_count)
+		(void)batch_state_accept(b, out->token, kept, never_ends, NULL);
 	out->step = step->step;
 	out->count = b->sample_count;
 	out->beam_count = out->list_count = 0;
 	for (u32 i = 0; i < b->sample_count; i++) {
 		u32 row = b->sample_rows[i];
 		out->seq[i] = b->rows[row].seq;
-		out->position[i] = b->known[row] - b->rows[row].prompt_count;
+		out->position[i] = batch_state_sample_index(b, i) - b->rows[row].prompt_count;
 		u64 prefix = prefixes(w, row)[b->known[row]];
-		out->token[i] = sample(prefix, b->limits.vocab_size);
 		if (b->rows[row].params.beam_width)
 			list_beam(out, i, prefix, b, row);
 	}

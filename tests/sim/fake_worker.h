@@ -34,6 +34,7 @@ struct fake_worker {
 	u64 *writer_step; /* [blocks]: last step in which it was written */
 	u32 *writer_row;
 	u64 frame_bytes; /* of all steps */
+	u64 guesses;	 /* state of what decides which tokens are guessed ahead */
 };
 
 /* The token behind `count` tokens. */

@@ -35,6 +35,10 @@ static struct sched_config random_config(u64 *rng)
 		.first_number = sim_random(rng, 1000),
 	};
 
+	/* Workers that guess ahead know the positions when the step before is told of. */
+	c.draft_max = sim_random(rng, 3) ? 0 : 1 + sim_random(rng, 7);
+	if (c.draft_max)
+		c.async_depth = 0;
 	/* Sequences that outgrow a length are preempted, and searches as a whole. */
 	c.kv_switch_len = sim_random(rng, 4) ? 0 : 4 + sim_random(rng, c.max_model_len);
 	c.kv_by_prompt = sim_random(rng, 3) == 0;
@@ -123,6 +127,7 @@ static void run(u64 seed, u32 steps, struct sim_totals *totals)
 	totals->turns_taken += w->turns_taken;
 	totals->forks += w->forks;
 	totals->answers += w->answers;
+	totals->guessed += w->guessed;
 	for (u32 i = 0; i < FINISH_REASON_COUNT; i++)
 		totals->ends[i] += w->ends[i];
 	sim_world_destroy(&w);
@@ -153,14 +158,14 @@ int main(int argc, char **argv)
 	printf("%" PRIu64 " steps, %" PRIu64 " requests: %" PRIu64 " stop, %" PRIu64 " length, %" PRIu64
 	       " abort, %" PRIu64 " error; %" PRIu64 " preemptions, %" PRIu64 " cached tokens, %" PRIu64
 	       " copies, %" PRIu64 " blocks swapped out, %" PRIu64 " in, %" PRIu64 " worker restarts, %" PRIu64
-	       " turns of sessions, %" PRIu64 " forks of beams, %" PRIu64 " answers of searches\n",
+	       " turns of sessions, %" PRIu64 " forks of beams, %" PRIu64 " answers of searches, %" PRIu64 " tokens guessed\n",
 	       t.steps, t.accepted, t.ends[FINISH_STOP], t.ends[FINISH_LENGTH], t.ends[FINISH_ABORT],
 	       t.ends[FINISH_ERROR], t.preemptions, t.hits, t.copies, t.swaps_out, t.swaps_in, t.restarts, t.turns_taken,
-	       t.forks, t.answers);
+	       t.forks, t.answers, t.guessed);
 	/* A simulation that exercised nothing proves nothing. */
 	if (runs >= RUNS_DEFAULT &&
 	    (!t.preemptions || !t.hits || !t.copies || !t.swaps_out || !t.swaps_in || !t.restarts || !t.turns_taken ||
-	     !t.forks || !t.answers || !t.ends[FINISH_STOP] ||
+	     !t.forks || !t.answers || !t.guessed || !t.ends[FINISH_STOP] ||
 	     !t.ends[FINISH_LENGTH] || !t.ends[FINISH_ABORT])) {
 		printf("something was never exercised\n");
 		return EXIT_FAILURE;

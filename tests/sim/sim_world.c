@@ -26,10 +26,10 @@ void sim_fail(const struct sim_world *w, const char *fmt, ...)
 	va_start(args, fmt);
 	vprintf(fmt, args);
 	va_end(args);
-	printf("\nrows %u, budget %u, threshold %u, queue %u, by priority %d, depth %u, blocks %u (host %u) of %u, context %u, cache "
+	printf("\nrows %u, budget %u, threshold %u, queue %u, by priority %d, depth %u, guesses %u, blocks %u (host %u) of %u, context %u, cache "
 	       "%d\n",
 	       c->max_num_seqs, c->max_num_batched_tokens, c->long_prefill_token_threshold,
-	       c->max_queued_requests, c->by_priority, c->async_depth, c->block_count, c->host_block_count, c->block_size, c->max_model_len,
+	       c->max_queued_requests, c->by_priority, c->async_depth, c->draft_max, c->block_count, c->host_block_count, c->block_size, c->max_model_len,
 	       c->prefix_caching);
 	exit(EXIT_FAILURE);
 }
@@ -92,10 +92,16 @@ struct sim_world *sim_world_create(u64 seed, u64 rng, const struct sched_config 
 	ASSERT(e == ERR_OK);
 	e = sched_create(&w->sched, config, &sink, w->stats, &em);
 	ASSERT(e == ERR_OK);
-	struct batch_limits limits = {config->max_num_seqs,  config->max_num_batched_tokens,
-				      w->sched->context_max, config->block_size,
-				      config->block_count,   config->vocab_size,
-				      config->host_block_count};
+	struct batch_limits limits = {.rows_max = config->max_num_seqs,
+				      .tokens_max = config->max_num_batched_tokens,
+				      .max_model_len = w->sched->context_max,
+				      .block_size = config->block_size,
+				      .block_count = config->block_count,
+				      .vocab_size = config->vocab_size,
+				      .host_block_count = config->host_block_count,
+				      .draft_max = config->draft_max,
+				      .draft_rows = sim_random(&rng, 3) ? config->max_num_seqs : 2,
+				      .draft_end = config->kv_by_prompt ? 0 : config->kv_switch_len};
 	fake_worker_init(&w->worker, &limits);
 	w->results = zeroed(SCHED_FLIGHTS_MAX + 1, sizeof(*w->results));
 	w->stale = zeroed(1, sizeof(*w->stale));
@@ -332,6 +338,8 @@ void sim_stop_any(struct sim_world *w)
 		return;
 	/* The detokenizer may have tokens that the scheduler has not yet, and none that are not on their way. */
 	u32 most = seq_output_count(q) + q->in_flight;
+	for (u32 i = 0; i < w->result_count; i++)
+		most += sim_guessed(&w->results[i], q->id);
 	u32 at = most ? 1 + sim_random(&w->rng, most) : 0;
 	sched_stopped(w->sched, r->seq, at, w->now_ns);
 	sched_stopped(w->sched, r->seq, at, w->now_ns); /* a late one more does nothing */
@@ -364,6 +372,15 @@ static void count_copies(struct sim_world *w, const struct ipc_step *step)
 	w->forks += step->fork_row_count;
 }
 
+u32 sim_guessed(const struct fake_result *r, u64 seq)
+{
+	u32 count = 0;
+
+	for (u32 i = 1; i < r->count; i++)
+		count += r->seq[i] == r->seq[i - 1] && (seq == 0 || r->seq[i] == seq);
+	return count;
+}
+
 bool sim_plan(struct sim_world *w)
 {
 	struct err_msg em;
@@ -379,6 +396,7 @@ bool sim_plan(struct sim_world *w)
 	enum err e = fake_worker_step(&w->worker, step, r, &em);
 	if (e)
 		sim_fail(w, "%s: %s", err_name(e), em.text);
+	w->guessed += sim_guessed(r, 0);
 	sim_check_step(w, step);
 	if (w->config.sessions)
 		sim_check_sessions(w);

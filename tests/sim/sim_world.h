@@ -50,7 +50,7 @@ struct sim_beam {
 };
 
 struct sim_totals {
-	u64 steps, accepted, preemptions, hits, copies, swaps_out, swaps_in, restarts, turns_taken, forks, answers;
+	u64 steps, accepted, preemptions, hits, copies, swaps_out, swaps_in, restarts, turns_taken, forks, answers, guessed;
 	u64 ends[FINISH_REASON_COUNT];
 };
 
@@ -69,7 +69,7 @@ struct sim_world {
 	u32 request_count;
 	u32 *refs, *host_refs; /* scratch of the checks: [blocks] of either pool */
 	u64 epoch;
-	u64 steps, turns, accepted, copies, swaps_out, swaps_in, restarts, turns_taken, forks, answers;
+	u64 steps, turns, accepted, copies, swaps_out, swaps_in, restarts, turns_taken, forks, answers, guessed;
 	u64 ends[FINISH_REASON_COUNT];
 };
 
@@ -90,6 +90,8 @@ void sim_stop_any(struct sim_world *w);
 void sim_restart_workers(struct sim_world *w);
 /* Plans a step, runs it on the worker and checks everything; false: none was due. */
 bool sim_plan(struct sim_world *w);
+/* How many tokens of `r` were guessed right, for one sequence, or with 0 for all. */
+u32 sim_guessed(const struct fake_result *r, u64 seq);
 /* Delivers the oldest result; false: there is none. */
 bool sim_deliver(struct sim_world *w);
 /* Delivers a result that came before once more. */

@@ -77,10 +77,16 @@ struct fixture *fixture_create(const struct sched_config *config)
 	f->now_ns = 1000000;
 	cr_assert_eq(stats_create(&f->stats, NULL, "test", &em), ERR_OK);
 	cr_assert_eq(sched_create(&f->s, config, &sink, f->stats, &em), ERR_OK, "%s", em.text);
-	struct batch_limits limits = {config->max_num_seqs, config->max_num_batched_tokens,
-				      f->s->context_max,    config->block_size,
-				      config->block_count,  config->vocab_size,
-				      config->host_block_count, config->loras ? config->loras->count : 0};
+	struct batch_limits limits = {.rows_max = config->max_num_seqs,
+				      .tokens_max = config->max_num_batched_tokens,
+				      .max_model_len = f->s->context_max,
+				      .block_size = config->block_size,
+				      .block_count = config->block_count,
+				      .vocab_size = config->vocab_size,
+				      .host_block_count = config->host_block_count,
+				      .lora_count = config->loras ? config->loras->count : 0,
+				      .draft_max = config->draft_max,
+				      .draft_rows = config->max_num_seqs};
 	fake_worker_init(&f->worker, &limits);
 	return f;
 }

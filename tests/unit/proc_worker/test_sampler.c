@@ -322,3 +322,114 @@ Test(sampler, a_seed_gives_the_same_tokens_whatever_shares_the_batch)
 		different += alone[i] != alone[0];
 	cr_assert_gt(different, 10, "the position is part of the key");
 }
+
+/* A row with one token to run. */
+static void add_decoding(struct bench *t, u32 row, u64 seq, const u32 *tokens, u32 count, const struct sampling_params *p)
+{
+	static const u32 blocks[] = {1, 2, 3, 4, 5, 6, 7};
+	struct mirror_add a = {.row = row,
+			       .seq = seq,
+			       .tokens = tokens,
+			       .token_count = count,
+			       .prompt_count = count,
+			       .computed = count - 1,
+			       .blocks = blocks,
+			       .block_count = 7,
+			       .params = p};
+	mirror_add(&t->mirror, &a);
+}
+
+static struct bench *open_drafting(void)
+{
+	struct bench *t = open_bench();
+	struct batch_limits limits = t->batch->limits;
+	struct err_msg em;
+
+	limits.draft_max = 4;
+	limits.draft_rows = 2;
+	batch_state_destroy(&t->batch);
+	cr_assert_eq(batch_state_create(&t->batch, &limits, &em), ERR_OK);
+	return t;
+}
+
+/* The step's only row says `count` tokens, the drafts and one more, or each in a step of its own; then one step more. */
+static void say(struct bench *t, const u32 *said, u32 count, bool at_once, float logits[][VOCAB])
+{
+	static const u32 prompt[] = {0, 7, 7, 3};
+	struct sampling_params p = greedy();
+	struct err_msg em = {""};
+
+	p.repetition_penalty = 2;
+	p.frequency_penalty = 0.5f;
+	p.presence_penalty = 0.25f;
+	p.min_tokens = 3;
+	p.logprobs = 1;
+	for (u32 at = 0; at <= count; at += at_once && at == 0 ? count : 1) {
+		mirror_begin(&t->mirror);
+		if (at == 0)
+			add_decoding(t, 3, 1, prompt, 4, &p);
+		cr_assert_eq(batch_state_apply(t->batch, mirror_end(&t->mirror), &em), ERR_OK, "%s", em.text);
+		if (at_once && at == 0) {
+			batch_state_draft(t->batch, 3, said, count - 1);
+			batch_state_drafts_end(t->batch);
+		}
+		u32 samples = t->batch->sample_count;
+		for (u32 i = 0; i < samples; i++)
+			memcpy(t->logits + i * VOCAB, falling(), VOCAB * sizeof(float));
+		cr_assert_eq(sampler_run(t->sampler, &t->ops, &t->ctx, t->batch, NULL, t->logits, t->tokens, &t->lp, &em), ERR_OK);
+		memcpy(logits[at], t->logits, samples * VOCAB * sizeof(float));
+		memcpy(t->tokens, said + at, (at == count ? 0 : samples) * sizeof(u32));
+		commit(t);
+		for (u32 i = 1; i < samples; i++) {
+			struct mirror_row *r = &t->mirror.rows[3];
+			r->tokens[r->known++] = said[i];
+			r->computed++;
+		}
+	}
+}
+
+Test(sampler, behind_drafts_penalties_and_least_lengths_are_those_of_single_steps)
+{
+	static const u32 said[] = {2, 9, 2, 7, 5};
+	float single[6][VOCAB], drafted[6][VOCAB];
+	struct bench *t = open_drafting(), *other = open_drafting();
+
+	say(t, said, 5, false, single);
+	say(other, said, 5, true, drafted);
+	for (u32 i = 0; i < 6; i++)
+		cr_assert_eq(memcmp(single[i], drafted[i], sizeof(single[i])), 0, "output %u", i);
+	cr_assert_eq(single[2][EOS[0]], -INFINITY);
+	cr_assert_neq(single[3][EOS[0]], -INFINITY);
+	close_bench(t);
+	close_bench(other);
+}
+
+Test(sampler, penalties_forget_drafts_that_did_not_come_true)
+{
+	struct bench *t = open_drafting();
+	struct sampling_params p = greedy();
+	const u32 prompt[] = {0, 7};
+	struct err_msg em = {""};
+	p.frequency_penalty = 0.5f;
+	p.presence_penalty = 0.25f;
+
+	mirror_begin(&t->mirror);
+	add_decoding(t, 3, 1, prompt, 2, &p);
+	cr_assert_eq(batch_state_apply(t->batch, mirror_end(&t->mirror), &em), ERR_OK, "%s", em.text);
+	batch_state_draft(t->batch, 3, (const u32[]){7, 9, 9}, 3);
+	batch_state_drafts_end(t->batch);
+	for (u32 i = 0; i < 4; i++)
+		memcpy(t->logits + i * VOCAB, falling(), VOCAB * sizeof(float));
+	cr_assert_eq(sampler_run(t->sampler, &t->ops, &t->ctx, t->batch, NULL, t->logits, t->tokens, &t->lp, &em), ERR_OK);
+	cr_assert_float_eq(t->logits[3 * VOCAB + 9], 4.1 - 2 * 0.5 - 0.25, 1e-5);
+	t->batch->sample_count = 1; /* as batch_state_accept leaves it */
+	t->tokens[0] = 1;
+	commit(t);
+	mirror_begin(&t->mirror);
+	sample(t, falling());
+	cr_assert_float_eq(t->logits[1], 4.9 - 0.5 - 0.25, 1e-5);
+	cr_assert_float_eq(t->logits[7], 4.3, 1e-5, "the prompt's");
+	cr_assert_float_eq(t->logits[9], 4.1, 1e-5);
+	commit(t);
+	close_bench(t);
+}
