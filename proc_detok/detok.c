@@ -115,8 +115,9 @@ static void on_turn(void *ctx, u64 now_ns)
 {
 	struct detok *d = ctx;
 	atomic_fetch_add_explicit(&d->config.stats->turns, 1, memory_order_relaxed);
+	stopped_send(d); /* first: who reads an end may send the next turn of its session at once */
 	output_socket_turn(&d->output, now_ns);
-	stopped_send(d);
+	stopped_send(d); /* of clients that left */
 	gaps_ask(d, now_ns);
 }
 

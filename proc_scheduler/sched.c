@@ -481,8 +481,10 @@ void sched_stopped(struct sched *s, u64 seq, u32 output_count, u64 now_ns)
 {
 	struct seq *q = seqs_find(&s->seqs, seq);
 
-	if (!q)
+	if (!q) { /* its last tokens, which ended it here, came before the word of the stop string in front of them */
+		sched_turn_stopped(s, seq, output_count);
 		return;
+	}
 	if (q->group) { /* what was to read its first answer is gone */
 		groups_close(s, groups_of(s, q), q, FINISH_ABORT, "", now_ns);
 		return;

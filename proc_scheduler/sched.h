@@ -126,7 +126,7 @@ void sched_fail(struct sched *s, u64 seq, const char *text, u64 now_ns);
 /* Ends everything with FINISH_ERROR and `text`. */
 void sched_fail_all(struct sched *s, const char *text, u64 now_ns);
 /* The detokenizer found a stop string that ends at `output_count` outputs, of which some may not have come here yet: they
- * are waited for. Unknown and ended sequences are ignored. */
+ * are waited for. Of an ended turn of a session the history is cut there; other ended and unknown sequences are ignored. */
 void sched_stopped(struct sched *s, u64 seq, u32 output_count, u64 now_ns);
 /* Refuses what comes from now on; what is there runs to its end. */
 void sched_drain(struct sched *s);

@@ -28,6 +28,9 @@ MUST_CHECK enum err sched_begin_turn(struct sched *s, const struct ipc_submit *m
 				     struct seq *q, u64 now_ns, struct err_msg *em);
 /* Whatever ended it: history and outputs up to there are kept; a turn without outputs is not. */
 void sched_end_turn(struct sched *s, struct seq *q, u64 now_ns);
+/* A turn that is over had a stop string in it, behind that many outputs, of which nobody knew here: its history ends there.
+ * Of others, and of a session whose next turn has begun, nothing happens. */
+void sched_turn_stopped(struct sched *s, u64 seq, u32 output_count);
 /* Before a sequence with a session gives up its row for good: files its last block, which is not full, too. */
 void sched_keep_tail(struct sched *s, struct seq *q);
 /* That block, if it goes on behind `shared` full ones: KV of the first *computed tokens is in it or in front. */

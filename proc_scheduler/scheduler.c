@@ -292,11 +292,12 @@ static enum err init_loop(struct scheduler *s, struct err_msg *em)
 
 	if (e)
 		return e;
-	e = ipc_loop_add_channel(s->loop, s->submit_channel, scheduler_on_client, NULL, s);
+	/* Read in this order: where the detokenizer ended a session's turn is known before the next turn, which follows it. */
+	e = ipc_loop_add_channel(s->loop, s->stream_channel, on_detok, on_detok_error, s);
+	if (!e)
+		e = ipc_loop_add_channel(s->loop, s->submit_channel, scheduler_on_client, NULL, s);
 	if (!e)
 		e = ipc_loop_add_channel(s->loop, s->step_channel, scheduler_on_worker, NULL, s);
-	if (!e)
-		e = ipc_loop_add_channel(s->loop, s->stream_channel, on_detok, on_detok_error, s);
 	if (!e && s->boot->fd >= 0)
 		e = ipc_loop_add_fd(s->loop, s->boot->fd, EPOLLIN, on_boot, s);
 	if (!e)

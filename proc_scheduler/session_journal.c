@@ -127,6 +127,16 @@ static void on_dropped(void *ctx, const struct session *s)
 	append(j);
 }
 
+/* Whole, as a state: a second end of one turn would be taken for a sign that a record is missing. */
+static void on_shortened(void *ctx, const struct session *s)
+{
+	struct session_journal *j = ctx;
+
+	buf_clear(&j->record);
+	session_record_put_state(&j->record, j->fingerprint, j->sessions, s);
+	append(j);
+}
+
 /* ---------------------------------------------------------------- rewriting */
 
 static bool begin_rewrite(struct session_journal *j)
@@ -299,7 +309,7 @@ enum err session_journal_open(struct session_journal *j, const char *dir, u64 fi
 		session_journal_close(j);
 		return e;
 	}
-	sessions->sink = (struct sessions_sink){j, on_begun, on_ended, on_dropped};
+	sessions->sink = (struct sessions_sink){j, on_begun, on_ended, on_dropped, on_shortened};
 	return ERR_OK;
 }
 

@@ -180,11 +180,21 @@ void sched_end_turn(struct sched *s, struct seq *q, u64 now_ns)
 		sessions_drop(ss, c, SESSION_END_ASKED);
 		return;
 	}
+	c->turn_prompt = q->prompt_count;
 	if (outputs)
 		sessions_end_turn(ss, c, seqs_tokens(&s->seqs, q) + c->turn_base,
 				  q->prompt_count + outputs - c->turn_base, q->kv_tail, (i64)now_ns);
 	else
 		sessions_undo_turn(ss, c, (i64)now_ns);
+}
+
+void sched_turn_stopped(struct sched *s, u64 seq, u32 output_count)
+{
+	struct sessions *ss = s->config.sessions;
+	struct session *c = ss && output_count ? sessions_last_turn(ss, seq) : NULL;
+
+	if (c && (u64)c->turn_prompt + output_count < c->token_count)
+		sessions_shorten(ss, c, c->turn_prompt + output_count);
 }
 
 /* ---------------------------------------------------------------- the last block */

@@ -320,7 +320,7 @@ void sessions_begin_turn(struct sessions *ss, struct session *s, u64 seq, i64 no
 {
 	ASSERT(!s->running && seq);
 	unlink_idle(ss, s);
-	s->running = seq;
+	s->running = s->turn_seq = seq;
 	s->used_ns = now_ns;
 	if (ss->sink.begun)
 		ss->sink.begun(ss->sink.ctx, s);
@@ -347,6 +347,24 @@ void sessions_end_turn(struct sessions *ss, struct session *s, const u32 *tokens
 	s->kv_tokens = kv_tokens < s->token_count ? kv_tokens : s->token_count;
 	if (ss->sink.ended)
 		ss->sink.ended(ss->sink.ctx, s, tokens, count);
+}
+
+struct session *sessions_last_turn(const struct sessions *ss, u64 seq)
+{
+	for (u32 i = ss->idle_tail; i != SESSION_NONE; i = ss->slots[i].prev)
+		if (ss->slots[i].turn_seq == seq)
+			return &ss->slots[i];
+	return NULL;
+}
+
+void sessions_shorten(struct sessions *ss, struct session *s, u32 count)
+{
+	ASSERT(!s->running && count > s->turn_base && count <= s->token_count);
+	if (count == s->token_count)
+		return;
+	sessions_cut(ss, s, count);
+	if (ss->sink.shortened)
+		ss->sink.shortened(ss->sink.ctx, s);
 }
 
 void sessions_undo_turn(struct sessions *ss, struct session *s, i64 now_ns)

@@ -36,6 +36,8 @@ struct session {
 	bool ending;		     /* that turn was to be its last one */
 	u64 turn_client, turn_req;   /* the request of its last turn, */
 	u32 turn_base;		     /* and the length of the history in front of it */
+	u64 turn_seq;		     /* its sequence, which may be over; 0: of an earlier life of the process */
+	u32 turn_prompt;	     /* when it is over: the length of the history up to its first output */
 	u32 kv_tokens;		     /* tokens at its beginning whose KV was there when its last turn ended */
 	u64 cache_salt;		     /* of the last turn */
 	i64 begun_ns, used_ns;
@@ -49,6 +51,8 @@ struct sessions_sink {
 	/* A turn ended: behind the first turn_base tokens the history is now `count` others. */
 	void (*ended)(void *ctx, const struct session *s, const u32 *tokens, u32 count);
 	void (*dropped)(void *ctx, const struct session *s);
+	/* The history got shorter behind the end of its turn. */
+	void (*shortened)(void *ctx, const struct session *s);
 };
 
 struct sessions_config {
@@ -111,6 +115,10 @@ void sessions_begin_turn(struct sessions *ss, struct session *s, u64 seq, i64 no
 /* It ended: behind the first turn_base tokens the history is now `tokens`; the KV of the first `kv_tokens` was there.
  * With no room for them the session leaves. */
 void sessions_end_turn(struct sessions *ss, struct session *s, const u32 *tokens, u32 count, u32 kv_tokens, i64 now_ns);
+/* The idle session whose last turn was sequence `seq`, NULL: none. A walk from the one used last. */
+struct session *sessions_last_turn(const struct sessions *ss, u64 seq);
+/* An idle session's last turn turns out to have ended at the first `count` tokens, at most those that are there. */
+void sessions_shorten(struct sessions *ss, struct session *s, u32 count);
 /* It ended and changes nothing; a session without tokens leaves. */
 void sessions_undo_turn(struct sessions *ss, struct session *s, i64 now_ns);
 /* Makes `s` the one used last. */

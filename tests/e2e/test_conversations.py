@@ -170,6 +170,16 @@ def test_a_context_that_is_full_names_the_numbers_and_leaves_the_session(api):
     refused(400, turn, api, "full", "more")
 
 
+def test_a_stop_string_just_in_front_of_the_end_ends_the_history_with_the_answer(api):
+    """The last tokens end the turn in the scheduler, at times before it hears of the stop string in front of them."""
+    said = turn(api, "just", TURNS[0], 8, session_start=True)["choices"][0]["text"]
+    word, own = said.split()[3], len(ids(api, TURNS[1]))
+    for i in range(60):
+        kept = turn(api, "just-%d" % i, TURNS[0], 8, session_start=True, stop=[word])["session"]["tokens"]
+        reply = turn(api, "just-%d" % i, TURNS[1], 1, session_end=True)
+        assert reply["usage"]["prompt_tokens"] == kept + own, i
+
+
 def test_a_stop_string_ends_the_history_with_the_answer(api):
     fields = {"temperature": 0, "max_tokens": 60, "ignore_eos": True, "return_token_ids": True}
     text = api.completions(TURNS[0], **fields)["choices"][0]["text"]

@@ -172,6 +172,29 @@ Test(session_journal, histories_come_back)
 	end(&b);
 }
 
+Test(session_journal, a_history_that_got_shorter_stays_so)
+{
+	struct bench b;
+	u32 out[600];
+	begin(&b);
+	turn(&b, add(&b, "a"), 0, 0, 500);
+	turn(&b, find(&b, "a"), 500, 1000, 50);
+	u64 life = find(&b, "a")->life;
+	sessions_shorten(b.ss, find(&b, "a"), 505);
+	for (u32 round = 0; round < 2; round++) {
+		restart(&b);
+		cr_assert_eq(find(&b, "a")->token_count, 505 + round);
+		cr_assert_eq(find(&b, "a")->turn_count, 2 + round);
+		cr_assert_eq(find(&b, "a")->turn_base, 500 + 5 * round);
+		cr_assert_eq(find(&b, "a")->life, life);
+		sessions_read(b.ss, find(&b, "a"), out, 505);
+		cr_assert_eq(out[504], 1004);
+		if (round == 0)
+			turn(&b, find(&b, "a"), 505, 0, 1); /* it goes on from there */
+	}
+	end(&b);
+}
+
 Test(session_journal, a_turn_in_work_is_known_as_cut_off)
 {
 	struct bench b;

@@ -371,6 +371,34 @@ Test(session_turns, a_stop_string_ends_the_history_where_it_ends)
 	destroy(f, &c);
 }
 
+Test(session_turns, a_stop_string_that_is_found_behind_the_end_ends_the_history_too)
+{
+	struct sched_config c = config_with_sessions();
+	struct fixture *f = fixture_create(&c);
+	struct ipc_submit m = message(1, 1, 20, 5, SESSION_BEGIN);
+	u64 a = good(f, &m);
+	fixture_run(f);
+	cr_assert_eq(talk(f)->token_count, 25);
+	sched_stopped(f->s, a, 0, f->now_ns);
+	sched_stopped(f->s, a, 5, f->now_ns);
+	sched_stopped(f->s, a + 1000, 3, f->now_ns);
+	cr_assert_eq(talk(f)->token_count, 25);
+	sched_stopped(f->s, a, 3, f->now_ns);
+	cr_assert_eq(talk(f)->token_count, 23);
+	sched_stopped(f->s, a, 4, f->now_ns);
+	cr_assert_eq(talk(f)->token_count, 23);
+	m = message(2, 1, 2, 5, 0);
+	u64 b = good(f, &m);
+	sched_stopped(f->s, a, 1, f->now_ns); /* too late: the next turn goes on behind it */
+	fixture_run(f);
+	cr_assert_eq(fixture_end_of(f, b)->token_count, 30);
+	sched_stopped(f->s, a, 1, f->now_ns);
+	cr_assert_eq(talk(f)->token_count, 30);
+	sched_stopped(f->s, b, 2, f->now_ns);
+	cr_assert_eq(talk(f)->token_count, 27);
+	destroy(f, &c);
+}
+
 Test(session_turns, state_and_end)
 {
 	struct sched_config c = config_with_sessions();
