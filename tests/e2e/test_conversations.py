@@ -36,7 +36,7 @@ def state(api, name, **kwargs):
 def refused(status, function, *args, **kwargs):
     with pytest.raises(ApiError) as caught:
         function(*args, **kwargs)
-    assert caught.value.status == status, caught.value
+    assert caught.value.status in (status if isinstance(status, tuple) else (status,)), caught.value
     return caught.value
 
 
@@ -356,8 +356,9 @@ def test_a_turn_that_only_the_detokenizer_has_seen_the_end_of_is_not_lost_with_t
         assert state(e.api, "stop")["tokens"] == reply["session"]["tokens"]
         # its client has ended it
         reply = turn_that_only_the_detokenizer_sees_end(e, "stop", " And", session_end=True)
-        refused(404, state, e.api, "stop")
-        refused(404, turn, e.api, "stop", "Hello")
+        # 410 where the end was sent again to the scheduler's next life, which knows of it then
+        refused((404, 410), state, e.api, "stop")
+        refused((404, 410), turn, e.api, "stop", "Hello")
         assert answer(turn(e.api, "stop", TURNS[0], 3, session_start=True)) == wanted[0]
 
 
