@@ -114,7 +114,7 @@ static enum err check_patterns(json_val v, const char *name, double most, bool w
 	enum err e = ERR_OK;
 
 	if (json_present(v) && json_type(v) != JSON_OBJECT)
-		return err_set(em, ERR_FORMAT, "%s: \"%s\" must be an object, and is a %s", FILE_NAME, name, json_type_name(v));
+		return err_set(em, ERR_FORMAT, "%s: \"%s\" must be an object; it is of the type %s", FILE_NAME, name, json_type_name(v));
 	for (struct json_iter it = json_iterate(v); !e && json_next(&it);)
 		e = read_number(it.value, it.key, most, whole, &ignored, em);
 	return e;
