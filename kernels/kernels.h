@@ -225,13 +225,14 @@ struct kern_rope_kv_args {
 
 /* The same with LayerNorm (Ba et al. 2016): out[t] = (x[t] - mean(x[t])) / sqrt(variance(x[t]) + eps) * weight + bias. */
 struct kern_layernorm_args {
-	float *out;	     /* [T][H], or NULL */
-	float *x;	     /* [T][H], the residual stream */
-	const float *add;    /* [T][H] or NULL */
-	const float *weight; /* [H] */
-	const float *bias;   /* [H] or NULL */
+	KERN_ACTIVATIONS(, out);      /* [T][H], or NULL */
+	float *x;		      /* [T][H], the residual stream */
+	KERN_ACTIVATIONS(const, add); /* [T][H] or NULL */
+	const float *weight;	      /* [H] */
+	const float *bias;	      /* [H] or NULL */
 	float eps;
 	u32 tokens, hidden;
+	enum kern_dtype dtype; /* of out and add */
 };
 
 /* Norms over all heads of q together, and of k together (Groeneveld et al. 2025), of a fused projection whose heads ranks
@@ -457,9 +458,9 @@ struct kern_block_copy_args {
 	X(embedding)                                                                                       \
 	X(rmsnorm)                                                                                         \
 	X(matmul) X(rope_kv) X(attention) X(act_mul) X(moe_route) X(moe_matmul) X(moe_combine) X(soft_cap) \
-		X(logits) X(sample) X(logprobs) X(block_copy)
+		X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm)
 /* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
-#define KERN_CPU_OPS(X) X(layernorm) X(qk_squares) X(qk_norm) X(lora)
+#define KERN_CPU_OPS(X) X(qk_squares) X(qk_norm) X(lora)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);

@@ -1,4 +1,4 @@
-/* Checks of the device's embedding, rmsnorm and act_mul against the reference. */
+/* Checks of the device's embedding, rmsnorm, layernorm and act_mul against the reference. */
 #include <math.h>
 #include <string.h>
 
@@ -135,6 +135,65 @@ static void rmsnorm_case(struct device *d, const struct norm_case *n)
 			kern_dtype_name(n->quantized));
 }
 
+struct layer_case {
+	u32 tokens, hidden;
+	bool outliers, add, bias, norm;
+};
+
+static void layernorm_case(struct device *d, const struct layer_case *n)
+{
+	const size_t count = (size_t)n->tokens * n->hidden;
+	float *stream, *weight, *bias = NULL, *out = check_alloc(&d->check, count * sizeof(float));
+	float *before = check_floats(&d->check, count, n->outliers);
+	u16 *add = NULL;
+	struct kern_layernorm_args a = {
+		.eps = 1e-5f, .tokens = n->tokens, .hidden = n->hidden, .dtype = KERN_BF16};
+	struct kern_layernorm_args r = a;
+	double largest = 0;
+	for (size_t i = 0; i < count; i++)
+		before[i] += 3; /* a mean far from 0 */
+	stream = device_upload(d, before, count * sizeof(float));
+	r.x = before;
+	r.add = n->add ? device_bf16s(d, count, n->outliers, &add) : NULL;
+	r.weight = device_floats(d, n->hidden, false, &weight);
+	r.bias = n->bias ? device_floats(d, n->hidden, false, &bias) : NULL;
+	r.out = n->norm ? out : NULL;
+	r.dtype = KERN_F32;
+	a.x = stream;
+	a.add_bf16 = add;
+	a.weight = weight;
+	a.bias = bias;
+	a.out_bf16 = n->norm ? device_alloc(d, count * sizeof(u16)) : NULL;
+	const char *problem = device_problem(d, d->ops.layernorm(&d->ctx, &a));
+	(void)d->ref.layernorm(&d->ref_ctx, &r);
+	if (!problem && memcmp(device_download(d, a.x, count * sizeof(float)), r.x, count * sizeof(float)) != 0)
+		problem = "the residual is not x + add";
+	/* the mean is rounded as the largest value is, and where it is taken away nothing else may be left */
+	for (u32 i = 0; i < n->hidden; i++)
+		largest = fmax(largest, fabs((double)r.weight[i]));
+	if (!problem && n->norm)
+		problem = device_close(device_download_bf16(d, a.out_bf16, count), out, count, BF16,
+				       4e-7 * largest * sqrt((double)n->hidden));
+	device_case_end(d, problem, "layernorm tokens=%u hidden=%u outliers=%d add=%d bias=%d norm=%d", n->tokens,
+			n->hidden, n->outliers, n->add, n->bias, n->norm);
+}
+
+static void layernorm_cases(struct device *d)
+{
+	static const struct layer_case sizes[] = {
+		{0, 64, false, true, true, true},    {5, 2048, false, true, false, true},
+		{2, 4104, true, true, true, true},   {2, 6144, false, false, true, true},
+		{1, 16384, true, true, false, true}, {1, 16384, false, true, true, false},
+	};
+	static const u32 widths[] = {8, 64, 200, 264, 1024, 2056};
+	for (u32 w = 0; w < COUNT_OF(widths); w++)
+		for (u32 bits = 0; bits < 8; bits++)
+			layernorm_case(d, &(struct layer_case){1 + (w + bits) % 3, widths[w], bits & 1, bits & 2,
+							       bits & 4, bits != 2});
+	for (u32 i = 0; i < COUNT_OF(sizes); i++)
+		layernorm_case(d, &sizes[i]);
+}
+
 static void act_mul_case(struct device *d, enum kern_activation act, u32 tokens, u32 size,
 			 enum kern_dtype quantized)
 {
@@ -177,6 +236,7 @@ void device_linear(struct device *d)
 		for (u32 i = 0; i < 4; i++)
 			act_mul_case(d, acts[i], 3 - w % 3, widths[w], quantized[(w + i) % 3]);
 	}
+	layernorm_cases(d);
 	embedding_case(d, 0, 64, 0, false);
 	embedding_case(d, 9, 40, 0, true);
 	rmsnorm_case(d, &(struct norm_case){0, 64, false, true, true, true, KERN_F32});

@@ -13,6 +13,7 @@
 	}
 QUEUE(embedding)
 QUEUE(rmsnorm)
+QUEUE(layernorm)
 QUEUE(act_mul)
 QUEUE(logits)
 QUEUE(sample)
@@ -54,6 +55,17 @@ static void elementwise_cases(struct gpu_bench *b, u32 tokens, u32 hidden, u32 i
 		c.predicted_high = 0.90;
 	}
 	gpu_bench_case(b, &c, queue_rmsnorm, &n);
+	struct kern_layernorm_args l = {.out_bf16 = n.out_bf16,
+					.x = n.x,
+					.add_bf16 = n.add_bf16,
+					.weight = weight,
+					.bias = weight,
+					.eps = n.eps,
+					.tokens = tokens,
+					.hidden = hidden,
+					.dtype = KERN_BF16};
+	c.op = "layernorm with residual";
+	gpu_bench_case(b, &c, queue_layernorm, &l);
 	act.gate_up_bf16 = gpu_bench_place(b, 2 * (size_t)tokens * inner * sizeof(u16), 0);
 	act.out_bf16 = (u16 *)(void *)b->out;
 	c.op = "act_mul";
