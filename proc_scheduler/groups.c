@@ -5,9 +5,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "common/assert.h"
+#include "common/region.h"
 #include "proc_scheduler/sched_priv.h"
 
 /* ---------------------------------------------------------------- memory */
@@ -43,9 +43,8 @@ enum err groups_init(struct groups *t, u32 token_max)
 	*t = (struct groups){.all = calloc(GROUPS_MAX, sizeof(*t->all)), .memory_bytes = each * GROUPS_MAX};
 	if (!t->all || init_rows(t, token_max))
 		return ERR_NO_MEMORY;
-	void *memory = mmap(NULL, t->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-			    -1, 0);
-	if (memory == MAP_FAILED)
+	void *memory = region_reserve(t->memory_bytes);
+	if (!memory)
 		return ERR_NO_MEMORY;
 	t->memory = memory;
 	for (u32 i = 0; i < GROUPS_MAX; i++)
@@ -55,8 +54,7 @@ enum err groups_init(struct groups *t, u32 token_max)
 
 void groups_fini(struct groups *t)
 {
-	if (t->memory)
-		munmap(t->memory, t->memory_bytes);
+	region_release(t->memory, t->memory_bytes);
 	free(t->row_seq);
 	free(t->row_position);
 	free(t->row_token);

@@ -5,18 +5,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "common/assert.h"
+#include "common/region.h"
 #include "common/step_digest.h"
-
-static void *carve(char *base, size_t *offset, size_t bytes)
-{
-	void *p = base ? base + *offset : NULL;
-
-	*offset += (bytes + 63) / 64 * 64;
-	return p;
-}
 
 /* With a NULL base it only measures. */
 static size_t lay_out(struct seqs *t, char *base)
@@ -24,12 +16,12 @@ static size_t lay_out(struct seqs *t, char *base)
 	size_t n = t->slot_count;
 	size_t offset = 0;
 
-	t->slots = carve(base, &offset, n * sizeof(*t->slots));
-	t->free_slots = carve(base, &offset, n * sizeof(*t->free_slots));
-	t->extras = carve(base, &offset, n * sizeof(*t->extras));
-	t->tokens = carve(base, &offset, n * t->token_stride * sizeof(*t->tokens));
-	t->hashes = carve(base, &offset, n * t->hash_stride * sizeof(*t->hashes));
-	t->grammars = carve(base, &offset, n * GRAMMAR_SOURCE_MAX);
+	t->slots = region_carve(base, &offset, n * sizeof(*t->slots));
+	t->free_slots = region_carve(base, &offset, n * sizeof(*t->free_slots));
+	t->extras = region_carve(base, &offset, n * sizeof(*t->extras));
+	t->tokens = region_carve(base, &offset, n * t->token_stride * sizeof(*t->tokens));
+	t->hashes = region_carve(base, &offset, n * t->hash_stride * sizeof(*t->hashes));
+	t->grammars = region_carve(base, &offset, n * GRAMMAR_SOURCE_MAX);
 	return offset;
 }
 
@@ -45,9 +37,8 @@ enum err seqs_init(struct seqs *t, u32 slot_count, u32 token_max, u32 block_size
 	t->next_number = first_number + 1;
 	t->secret = secret;
 	t->memory_bytes = lay_out(t, NULL);
-	void *memory = mmap(NULL, t->memory_bytes, PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (memory == MAP_FAILED)
+	void *memory = region_reserve(t->memory_bytes);
+	if (!memory)
 		return err_set(
 			em, ERR_NO_MEMORY,
 			"cannot reserve %zu bytes for %u requests of %u tokens; lower --max-queued-requests, "
@@ -68,8 +59,7 @@ enum err seqs_init(struct seqs *t, u32 slot_count, u32 token_max, u32 block_size
 
 void seqs_fini(struct seqs *t)
 {
-	if (t->memory)
-		munmap(t->memory, t->memory_bytes);
+	region_release(t->memory, t->memory_bytes);
 	map_fini(&t->by_request);
 	memset(t, 0, sizeof(*t));
 }

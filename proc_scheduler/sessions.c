@@ -4,10 +4,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <xxhash.h>
 
 #include "common/assert.h"
+#include "common/region.h"
 #include "common/step_digest.h"
 
 /* ---------------------------------------------------------------- life */
@@ -40,9 +40,7 @@ enum err sessions_create(struct sessions **out, const struct sessions_config *co
 	ss->chunk_count = (config->token_max + SESSION_CHUNK_TOKENS - 1) / SESSION_CHUNK_TOKENS;
 	ss->slots = calloc(config->session_max, sizeof(*ss->slots));
 	ss->next_chunk = calloc(ss->chunk_count, sizeof(*ss->next_chunk));
-	void *tokens = mmap(NULL, token_bytes(ss), PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	ss->tokens = tokens == MAP_FAILED ? NULL : tokens;
+	ss->tokens = region_reserve(token_bytes(ss));
 	if (!ss->slots || !ss->next_chunk || !ss->tokens ||
 	    map_init(&ss->by_key, config->session_max, config->secret)) {
 		sessions_destroy(&ss);
@@ -61,8 +59,7 @@ void sessions_destroy(struct sessions **out)
 
 	if (!ss)
 		return;
-	if (ss->tokens)
-		munmap(ss->tokens, token_bytes(ss));
+	region_release(ss->tokens, token_bytes(ss));
 	map_fini(&ss->by_key);
 	free(ss->next_chunk);
 	free(ss->slots);

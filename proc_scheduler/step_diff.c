@@ -4,27 +4,19 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "common/assert.h"
+#include "common/region.h"
 #include "common/step_digest.h"
 
 enum { ADD_TOKENS_MIN = 1 << 18, ADD_BLOCKS_MIN = 1 << 16, SWAPS_MAX = 1 << 16, GRAMMARS_MAX = 8 * GRAMMAR_SOURCE_MAX };
-
-static void *carve(char *base, size_t *offset, size_t bytes)
-{
-	void *p = base ? base + *offset : NULL;
-
-	*offset += (bytes + 63) / 64 * 64;
-	return p;
-}
 
 /* With a NULL base it only measures. */
 static size_t lay_out(struct step_diff *d, char *base)
 {
 	size_t n = d->row_max, offset = 0;
 
-#define COLUMN(name, count)			   d->name = carve(base, &offset, (count) * sizeof(*d->name));
+#define COLUMN(name, count)			   d->name = region_carve(base, &offset, (count) * sizeof(*d->name));
 #define PARAM_COLUMN(A, type, name, def, min, max) COLUMN(add_##name, n)
 	COLUMN(rows, n)
 	COLUMN(drop_row, n)
@@ -118,9 +110,8 @@ enum err step_diff_init(struct step_diff *d, u32 row_max, u32 sequence_tokens, u
 	d->block_max = sequence_blocks > ADD_BLOCKS_MIN ? sequence_blocks : ADD_BLOCKS_MIN;
 	d->copy_max = row_max + SWAPS_MAX;
 	d->memory_bytes = lay_out(d, NULL);
-	void *memory = mmap(NULL, d->memory_bytes, PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (memory == MAP_FAILED)
+	void *memory = region_reserve(d->memory_bytes);
+	if (!memory)
 		return ERR_NO_MEMORY;
 	d->memory = memory;
 	lay_out(d, memory);
@@ -130,8 +121,7 @@ enum err step_diff_init(struct step_diff *d, u32 row_max, u32 sequence_tokens, u
 
 void step_diff_fini(struct step_diff *d)
 {
-	if (d->memory)
-		munmap(d->memory, d->memory_bytes);
+	region_release(d->memory, d->memory_bytes);
 	memset(d, 0, sizeof(*d));
 }
 

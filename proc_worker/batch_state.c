@@ -5,9 +5,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "common/assert.h"
+#include "common/region.h"
 #include "common/step_digest.h"
 #include "ipc/ipc.h"
 
@@ -16,15 +16,6 @@
 static size_t round_up(size_t n, size_t unit)
 {
 	return (n + unit - 1) / unit * unit;
-}
-
-/* Cuts the next `bytes` off the mapping; with a NULL base it only measures. */
-static void *carve(char *base, size_t *offset, size_t bytes)
-{
-	void *p = base ? base + *offset : NULL;
-
-	*offset += round_up(bytes, 64);
-	return p;
 }
 
 /* Of both pools. */
@@ -38,24 +29,24 @@ static size_t lay_out(struct batch_state *b, char *base)
 	size_t rows = b->created.rows_max;
 	size_t offset = 0;
 
-	b->known = carve(base, &offset, rows * sizeof(u32));
-	b->computed = carve(base, &offset, rows * sizeof(u32));
-	b->capacity = carve(base, &offset, rows * sizeof(u32));
-	b->run = carve(base, &offset, rows * sizeof(u32));
-	b->last_token = carve(base, &offset, rows * sizeof(u32));
-	b->run_rows = carve(base, &offset, rows * sizeof(u32));
-	b->sample_rows = carve(base, &offset, batch_samples_max(&b->created) * sizeof(u32));
-	b->sample_ahead = carve(base, &offset, batch_samples_max(&b->created) * sizeof(u32));
-	b->drafts = carve(base, &offset, rows * sizeof(u32));
-	b->run_stamp = carve(base, &offset, rows * sizeof(u64));
-	b->rows = carve(base, &offset, rows * sizeof(struct batch_row));
-	b->block_stamp = carve(base, &offset, block_total(&b->created) * sizeof(u64));
-	b->blocks = carve(base, &offset, rows * b->block_stride * sizeof(u32));
-	b->stop_ids = carve(base, &offset, rows * STOP_IDS_MAX * sizeof(u32));
-	b->bias_ids = carve(base, &offset, rows * BIAS_MAX * sizeof(u32));
-	b->bias_values = carve(base, &offset, rows * BIAS_MAX * sizeof(f32));
-	b->tokens = carve(base, &offset, rows * b->token_stride * sizeof(u32));
-	b->grammars = carve(base, &offset, rows * GRAMMAR_SOURCE_MAX);
+	b->known = region_carve(base, &offset, rows * sizeof(u32));
+	b->computed = region_carve(base, &offset, rows * sizeof(u32));
+	b->capacity = region_carve(base, &offset, rows * sizeof(u32));
+	b->run = region_carve(base, &offset, rows * sizeof(u32));
+	b->last_token = region_carve(base, &offset, rows * sizeof(u32));
+	b->run_rows = region_carve(base, &offset, rows * sizeof(u32));
+	b->sample_rows = region_carve(base, &offset, batch_samples_max(&b->created) * sizeof(u32));
+	b->sample_ahead = region_carve(base, &offset, batch_samples_max(&b->created) * sizeof(u32));
+	b->drafts = region_carve(base, &offset, rows * sizeof(u32));
+	b->run_stamp = region_carve(base, &offset, rows * sizeof(u64));
+	b->rows = region_carve(base, &offset, rows * sizeof(struct batch_row));
+	b->block_stamp = region_carve(base, &offset, block_total(&b->created) * sizeof(u64));
+	b->blocks = region_carve(base, &offset, rows * b->block_stride * sizeof(u32));
+	b->stop_ids = region_carve(base, &offset, rows * STOP_IDS_MAX * sizeof(u32));
+	b->bias_ids = region_carve(base, &offset, rows * BIAS_MAX * sizeof(u32));
+	b->bias_values = region_carve(base, &offset, rows * BIAS_MAX * sizeof(f32));
+	b->tokens = region_carve(base, &offset, rows * b->token_stride * sizeof(u32));
+	b->grammars = region_carve(base, &offset, rows * GRAMMAR_SOURCE_MAX);
 	return offset;
 }
 
@@ -99,9 +90,8 @@ enum err batch_state_create(struct batch_state **out, const struct batch_limits 
 	b->block_stride =
 		round_up((limits->max_model_len + limits->block_size - 1) / limits->block_size, 16) + 16;
 	b->memory_bytes = lay_out(b, NULL);
-	b->memory = mmap(NULL, b->memory_bytes, PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (b->memory == MAP_FAILED) {
+	b->memory = region_reserve(b->memory_bytes);
+	if (!b->memory) {
 		size_t bytes = b->memory_bytes;
 		free(b);
 		return err_set(em, ERR_NO_MEMORY,
@@ -119,7 +109,7 @@ void batch_state_destroy(struct batch_state **b)
 {
 	if (!*b)
 		return;
-	munmap((*b)->memory, (*b)->memory_bytes);
+	region_release((*b)->memory, (*b)->memory_bytes);
 	free(*b);
 	*b = NULL;
 }

@@ -6,13 +6,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include <xxhash.h>
 
 #include "common/assert.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/region.h"
 #include "text/grammar.h"
 #include "text/text.h"
 
@@ -362,21 +362,13 @@ static void *serve_steps(void *arg)
 
 /* ---------------------------------------------------------------- life */
 
-static void *carve(char *base, size_t *offset, size_t bytes)
-{
-	void *p = base ? base + *offset : NULL;
-
-	*offset += (bytes + 63) & ~(size_t)63;
-	return p;
-}
-
 static size_t lay_out(struct constraints *c, char *base)
 {
 	size_t rows = c->config.rows_max, samples = c->config.samples_max, offset = 0;
 
-	c->rows = carve(base, &offset, rows * sizeof(*c->rows));
-	c->allowed = carve(base, &offset, samples * sizeof(*c->allowed));
-	c->masks = carve(base, &offset, samples * c->words * sizeof(u32));
+	c->rows = region_carve(base, &offset, rows * sizeof(*c->rows));
+	c->allowed = region_carve(base, &offset, samples * sizeof(*c->allowed));
+	c->masks = region_carve(base, &offset, samples * c->words * sizeof(u32));
 	return offset;
 }
 
@@ -392,9 +384,8 @@ enum err constraints_create(struct constraints **out, const struct constraints_c
 		c->config.samples_max = c->config.rows_max;
 	c->words = grammar_mask_words(config->vocab);
 	c->memory_bytes = lay_out(c, NULL);
-	void *memory = mmap(NULL, c->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-			    0);
-	if (memory == MAP_FAILED) {
+	void *memory = region_reserve(c->memory_bytes);
+	if (!memory) {
 		size_t bytes = c->memory_bytes;
 		free(c);
 		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for grammars; lower --max-num-seqs", bytes);
@@ -430,7 +421,7 @@ void constraints_destroy(struct constraints **out)
 	for (u32 i = 0; i < COMPILED_MAX; i++)
 		forget(&c->compiled[i]);
 	grammar_vocab_destroy(&c->vocab);
-	munmap(c->memory, c->memory_bytes);
+	region_release(c->memory, c->memory_bytes);
 	pthread_cond_destroy(&c->changed);
 	pthread_mutex_destroy(&c->mutex);
 	free(c);

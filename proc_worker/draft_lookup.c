@@ -4,9 +4,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "common/assert.h"
+#include "common/region.h"
 #include "common/step_digest.h"
 
 enum {
@@ -32,21 +32,13 @@ struct draft_lookup {
 	size_t memory_bytes;
 };
 
-static void *carve(char *base, size_t *offset, size_t bytes)
-{
-	void *p = base ? base + *offset : NULL;
-
-	*offset += (bytes + 63) & ~(size_t)63;
-	return p;
-}
-
 static size_t lay_out(struct draft_lookup *l, char *base)
 {
 	size_t rows = l->config.rows_max, offset = 0;
 
-	l->rows = carve(base, &offset, rows * sizeof(*l->rows));
-	l->heads = carve(base, &offset, rows * l->buckets * sizeof(u32));
-	l->older = carve(base, &offset, rows * l->config.max_model_len * sizeof(u32));
+	l->rows = region_carve(base, &offset, rows * sizeof(*l->rows));
+	l->heads = region_carve(base, &offset, rows * l->buckets * sizeof(u32));
+	l->older = region_carve(base, &offset, rows * l->config.max_model_len * sizeof(u32));
 	return offset;
 }
 
@@ -61,9 +53,8 @@ enum err draft_lookup_create(struct draft_lookup **out, const struct draft_looku
 	for (l->buckets = 1; l->buckets < config->max_model_len && l->buckets < BUCKETS_MAX;)
 		l->buckets *= 2;
 	l->memory_bytes = lay_out(l, NULL);
-	void *memory = mmap(NULL, l->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-			    0);
-	if (memory == MAP_FAILED) {
+	void *memory = region_reserve(l->memory_bytes);
+	if (!memory) {
 		size_t bytes = l->memory_bytes;
 		free(l);
 		return err_set(em, ERR_NO_MEMORY,
@@ -81,7 +72,7 @@ void draft_lookup_destroy(struct draft_lookup **out)
 
 	if (!l)
 		return;
-	munmap(l->memory, l->memory_bytes);
+	region_release(l->memory, l->memory_bytes);
 	free(l);
 	*out = NULL;
 }

@@ -3,35 +3,27 @@
 #include "proc_worker/inputs.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 #include "common/assert.h"
-
-static void *carve(char *base, size_t *offset, size_t bytes)
-{
-	void *p = base ? base + *offset : NULL;
-
-	*offset += (bytes + 63) & ~(size_t)63;
-	return p;
-}
+#include "common/region.h"
 
 static size_t lay_out(struct inputs *in, char *base)
 {
 	size_t tokens = in->tokens_max, rows = in->rows_max;
 	size_t offset = 0;
 
-	in->ids = carve(base, &offset, tokens * sizeof(u32));
-	in->positions = carve(base, &offset, tokens * sizeof(u32));
-	in->slots = carve(base, &offset, tokens * sizeof(i64));
-	in->query_start = carve(base, &offset, (rows + 1) * sizeof(u32));
-	in->context = carve(base, &offset, rows * sizeof(u32));
-	in->prompt_count = carve(base, &offset, rows * sizeof(u32));
-	in->added_count = carve(base, &offset, rows * sizeof(u32));
-	in->lora = carve(base, &offset, rows * sizeof(u32));
-	in->sample_index = carve(base, &offset, in->samples_max * sizeof(u32));
-	in->table_owner = carve(base, &offset, rows * sizeof(u64));
-	in->table_blocks = carve(base, &offset, rows * sizeof(u32));
-	in->block_tables = carve(base, &offset, rows * in->block_stride * sizeof(u32));
+	in->ids = region_carve(base, &offset, tokens * sizeof(u32));
+	in->positions = region_carve(base, &offset, tokens * sizeof(u32));
+	in->slots = region_carve(base, &offset, tokens * sizeof(i64));
+	in->query_start = region_carve(base, &offset, (rows + 1) * sizeof(u32));
+	in->context = region_carve(base, &offset, rows * sizeof(u32));
+	in->prompt_count = region_carve(base, &offset, rows * sizeof(u32));
+	in->added_count = region_carve(base, &offset, rows * sizeof(u32));
+	in->lora = region_carve(base, &offset, rows * sizeof(u32));
+	in->sample_index = region_carve(base, &offset, in->samples_max * sizeof(u32));
+	in->table_owner = region_carve(base, &offset, rows * sizeof(u64));
+	in->table_blocks = region_carve(base, &offset, rows * sizeof(u32));
+	in->block_tables = region_carve(base, &offset, rows * in->block_stride * sizeof(u32));
 	return offset;
 }
 
@@ -42,9 +34,8 @@ enum err inputs_init(struct inputs *in, const struct batch_limits *limits, struc
 			      .samples_max = batch_samples_max(limits)};
 	in->block_stride = (limits->max_model_len + limits->block_size - 1) / limits->block_size;
 	in->memory_bytes = lay_out(in, NULL);
-	void *memory = mmap(NULL, in->memory_bytes, PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (memory == MAP_FAILED)
+	void *memory = region_reserve(in->memory_bytes);
+	if (!memory)
 		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for the inputs of a step",
 			       in->memory_bytes);
 	in->memory = memory;
@@ -54,8 +45,7 @@ enum err inputs_init(struct inputs *in, const struct batch_limits *limits, struc
 
 void inputs_fini(struct inputs *in)
 {
-	if (in->memory)
-		munmap(in->memory, in->memory_bytes);
+	region_release(in->memory, in->memory_bytes);
 	*in = (struct inputs){0};
 }
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "common/region.h"
+
 const char *kv_dtype_name(enum kern_dtype type)
 {
 	return type == KERN_F8E4M3 ? "fp8" : kern_dtype_name(type);
@@ -38,10 +40,8 @@ enum err kv_memory_init(struct kv_memory *kv, const struct kv_shape *shape, u32 
 	*kv = (struct kv_memory){.layer_count = shape->layers, .block_count = block_count};
 	kv->memory_bytes = 2 * shape->layers * half;
 	kv->layers = calloc(shape->layers, sizeof(*kv->layers));
-	void *memory = kv->layers ? mmap(NULL, kv->memory_bytes, PROT_READ | PROT_WRITE,
-					 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-				  : MAP_FAILED;
-	if (memory == MAP_FAILED) {
+	void *memory = kv->layers ? region_reserve(kv->memory_bytes) : NULL;
+	if (!memory) {
 		size_t bytes = kv->memory_bytes;
 		free(kv->layers);
 		*kv = (struct kv_memory){0};
@@ -63,7 +63,7 @@ enum err kv_memory_init(struct kv_memory *kv, const struct kv_shape *shape, u32 
 void kv_memory_fini(struct kv_memory *kv)
 {
 	if (kv->memory)
-		munmap(kv->memory, kv->memory_bytes);
+		region_release(kv->memory, kv->memory_bytes);
 	free(kv->layers);
 	*kv = (struct kv_memory){0};
 }

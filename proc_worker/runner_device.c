@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "common/assert.h"
 #include "common/clock.h"
+#include "common/region.h"
 #include "common/sched_slice.h"
 
 enum {
@@ -144,26 +144,18 @@ enum err runner_device_wait(struct runner *r, struct err_msg *em)
 
 /* ---------------------------------------------------------------- start and end */
 
-static void *carve(char *base, size_t *offset, size_t bytes)
-{
-	void *p = base ? base + *offset : NULL;
-
-	*offset += (bytes + 63) & ~(size_t)63;
-	return p;
-}
-
 static size_t lay_out(struct runner_device *d, u32 rows, char *base)
 {
 	size_t offset = 0;
 
 	for (u32 i = 0; i < RUNNER_FLIGHTS_MAX; i++) {
 		struct runner_flight *f = &d->flights[i];
-		f->rows = carve(base, &offset, rows * sizeof(u32));
-		f->index = carve(base, &offset, rows * sizeof(u32));
-		f->position = carve(base, &offset, rows * sizeof(u32));
-		f->incarnation = carve(base, &offset, rows * sizeof(u64));
-		f->seq = carve(base, &offset, rows * sizeof(u64));
-		f->beam_entry = carve(base, &offset, rows * sizeof(u32));
+		f->rows = region_carve(base, &offset, rows * sizeof(u32));
+		f->index = region_carve(base, &offset, rows * sizeof(u32));
+		f->position = region_carve(base, &offset, rows * sizeof(u32));
+		f->incarnation = region_carve(base, &offset, rows * sizeof(u64));
+		f->seq = region_carve(base, &offset, rows * sizeof(u64));
+		f->beam_entry = region_carve(base, &offset, rows * sizeof(u32));
 	}
 	return offset;
 }
@@ -188,8 +180,8 @@ enum err runner_device_start(struct runner *r, struct err_msg *em)
 	d->collectives = r->collectives;
 	d->far_from_rank_0 = r->config.nodes && r->config.nodes->index != 0;
 	d->memory_bytes = lay_out(d, r->config.limits.rows_max, NULL);
-	void *memory = mmap(NULL, d->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (memory == MAP_FAILED)
+	void *memory = region_reserve(d->memory_bytes);
+	if (!memory)
 		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for steps in flight", d->memory_bytes);
 	d->memory = memory;
 	lay_out(d, r->config.limits.rows_max, memory);
@@ -239,8 +231,7 @@ bool runner_device_stop(struct runner_device *d)
 	}
 	if (d->fd >= 0)
 		close(d->fd);
-	if (d->memory)
-		munmap(d->memory, d->memory_bytes);
+	region_release(d->memory, d->memory_bytes);
 	return true;
 }
 

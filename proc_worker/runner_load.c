@@ -5,10 +5,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "common/assert.h"
 #include "common/log.h"
+#include "common/region.h"
 #include "common/step_digest.h"
 #include "proc_worker/host_memory.h"
 #include "proc_worker/model/tensor_names.h"
@@ -333,14 +333,6 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 	return decoder_init(&r->decoder, &c, em);
 }
 
-static void *carve(char *base, size_t *offset, size_t bytes)
-{
-	void *p = base ? base + *offset : NULL;
-
-	*offset += (bytes + 63) & ~(size_t)63;
-	return p;
-}
-
 static size_t lay_out_columns(struct runner *r, char *base)
 {
 	struct runner_columns *c = &r->columns;
@@ -348,25 +340,25 @@ static size_t lay_out_columns(struct runner *r, char *base)
 	size_t tokens = r->config.limits.tokens_max, prompt_ids = tokens * (LOGPROBS_MAX + 1);
 	size_t offset = 0;
 
-	r->sampled = carve(base, &offset, samples * sizeof(u32));
-	r->kept = carve(base, &offset, samples * sizeof(u32));
-	r->finished = carve(base, &offset, rows * sizeof(u64));
-	c->seq = carve(base, &offset, samples * sizeof(u64));
-	c->position = carve(base, &offset, samples * sizeof(u32));
-	c->beam_entry = carve(base, &offset, samples * sizeof(u32));
-	c->lp.entry = carve(base, &offset, samples * sizeof(u32));
-	c->lp.count = carve(base, &offset, samples * sizeof(u32));
-	c->lp.rank = carve(base, &offset, samples * sizeof(u32));
-	c->lp.ids = carve(base, &offset, ids * sizeof(u32));
-	c->lp.values = carve(base, &offset, ids * sizeof(f32));
-	c->plp_seq = carve(base, &offset, tokens * sizeof(u64));
-	c->plp_position = carve(base, &offset, tokens * sizeof(u32));
-	c->plp_count = carve(base, &offset, tokens * sizeof(u32));
-	c->plp_rank = carve(base, &offset, tokens * sizeof(u32));
-	c->plp_ids = carve(base, &offset, prompt_ids * sizeof(u32));
-	c->plp_values = carve(base, &offset, prompt_ids * sizeof(f32));
-	c->portion_token = carve(base, &offset, samples * sizeof(u32)); /* logit_rows_max is not above samples */
-	c->portion_rows = carve(base, &offset, samples * sizeof(*c->portion_rows));
+	r->sampled = region_carve(base, &offset, samples * sizeof(u32));
+	r->kept = region_carve(base, &offset, samples * sizeof(u32));
+	r->finished = region_carve(base, &offset, rows * sizeof(u64));
+	c->seq = region_carve(base, &offset, samples * sizeof(u64));
+	c->position = region_carve(base, &offset, samples * sizeof(u32));
+	c->beam_entry = region_carve(base, &offset, samples * sizeof(u32));
+	c->lp.entry = region_carve(base, &offset, samples * sizeof(u32));
+	c->lp.count = region_carve(base, &offset, samples * sizeof(u32));
+	c->lp.rank = region_carve(base, &offset, samples * sizeof(u32));
+	c->lp.ids = region_carve(base, &offset, ids * sizeof(u32));
+	c->lp.values = region_carve(base, &offset, ids * sizeof(f32));
+	c->plp_seq = region_carve(base, &offset, tokens * sizeof(u64));
+	c->plp_position = region_carve(base, &offset, tokens * sizeof(u32));
+	c->plp_count = region_carve(base, &offset, tokens * sizeof(u32));
+	c->plp_rank = region_carve(base, &offset, tokens * sizeof(u32));
+	c->plp_ids = region_carve(base, &offset, prompt_ids * sizeof(u32));
+	c->plp_values = region_carve(base, &offset, prompt_ids * sizeof(f32));
+	c->portion_token = region_carve(base, &offset, samples * sizeof(u32)); /* logit_rows_max is not above samples */
+	c->portion_rows = region_carve(base, &offset, samples * sizeof(*c->portion_rows));
 	return offset;
 }
 
@@ -375,9 +367,8 @@ static enum err make_columns(struct runner *r, struct err_msg *em)
 	struct runner_columns *c = &r->columns;
 
 	c->memory_bytes = lay_out_columns(r, NULL);
-	void *memory = mmap(NULL, c->memory_bytes, PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (memory == MAP_FAILED)
+	void *memory = region_reserve(c->memory_bytes);
+	if (!memory)
 		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for results", c->memory_bytes);
 	c->memory = memory;
 	lay_out_columns(r, memory);
@@ -564,7 +555,7 @@ void runner_destroy(struct runner **out)
 	sampler_destroy(&r->sampler);
 	draft_lookup_destroy(&r->lookup);
 	if (r->columns.memory)
-		munmap(r->columns.memory, r->columns.memory_bytes);
+		region_release(r->columns.memory, r->columns.memory_bytes);
 	inputs_fini(&r->inputs);
 	decoder_fini(&r->decoder);
 	free(r->ctx.scratch);

@@ -5,9 +5,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "common/assert.h"
+#include "common/region.h"
 
 enum {
 	MASKED_MAX = EOS_IDS_MAX + STOP_IDS_MAX,
@@ -40,29 +40,21 @@ struct sampler {
 
 /* ---------------------------------------------------------------- storage */
 
-static void *carve(char *base, size_t *offset, size_t bytes)
-{
-	void *p = base ? base + *offset : NULL;
-
-	*offset += (bytes + 63) & ~(size_t)63;
-	return p;
-}
-
 static size_t lay_out(struct sampler *s, char *base)
 {
 	size_t rows = s->config.rows_max, samples = s->config.samples_max, vocab = s->config.vocab;
 	size_t offset = 0;
 
 	s->seen_stride = s->config.max_model_len < vocab ? s->config.max_model_len : vocab;
-	s->seen = carve(base, &offset, rows * sizeof(*s->seen));
-	s->logits_rows = carve(base, &offset, samples * sizeof(*s->logits_rows));
-	s->sample_rows = carve(base, &offset, samples * sizeof(*s->sample_rows));
-	s->logprobs_rows = carve(base, &offset, samples * sizeof(*s->logprobs_rows));
-	s->masked = carve(base, &offset, samples * MASKED_MAX * sizeof(u32));
-	s->raw = carve(base, &offset, RAW_ROWS * vocab * sizeof(float));
-	s->seen_ids = carve(base, &offset, rows * s->seen_stride * sizeof(u32));
-	s->seen_outputs = carve(base, &offset, rows * s->seen_stride * sizeof(u32));
-	s->seen_index = carve(base, &offset, rows * vocab * sizeof(u32));
+	s->seen = region_carve(base, &offset, rows * sizeof(*s->seen));
+	s->logits_rows = region_carve(base, &offset, samples * sizeof(*s->logits_rows));
+	s->sample_rows = region_carve(base, &offset, samples * sizeof(*s->sample_rows));
+	s->logprobs_rows = region_carve(base, &offset, samples * sizeof(*s->logprobs_rows));
+	s->masked = region_carve(base, &offset, samples * MASKED_MAX * sizeof(u32));
+	s->raw = region_carve(base, &offset, RAW_ROWS * vocab * sizeof(float));
+	s->seen_ids = region_carve(base, &offset, rows * s->seen_stride * sizeof(u32));
+	s->seen_outputs = region_carve(base, &offset, rows * s->seen_stride * sizeof(u32));
+	s->seen_index = region_carve(base, &offset, rows * vocab * sizeof(u32));
 	return offset;
 }
 
@@ -76,9 +68,8 @@ enum err sampler_create(struct sampler **out, const struct sampler_config *confi
 	if (s->config.samples_max < s->config.rows_max)
 		s->config.samples_max = s->config.rows_max;
 	s->memory_bytes = lay_out(s, NULL);
-	void *memory = mmap(NULL, s->memory_bytes, PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (memory == MAP_FAILED) {
+	void *memory = region_reserve(s->memory_bytes);
+	if (!memory) {
 		size_t bytes = s->memory_bytes;
 		free(s);
 		return err_set(em, ERR_NO_MEMORY,
@@ -94,7 +85,7 @@ void sampler_destroy(struct sampler **s)
 {
 	if (!*s)
 		return;
-	munmap((*s)->memory, (*s)->memory_bytes);
+	region_release((*s)->memory, (*s)->memory_bytes);
 	free(*s);
 	*s = NULL;
 }

@@ -248,6 +248,20 @@ u32 gb_set(struct gb *b, u32 from, const struct code_set *s)
 	return o.to;
 }
 
+bool grammar_peek(const char *text, size_t bytes, size_t at, char c)
+{
+	return at < bytes && text[at] == c;
+}
+
+bool grammar_take(const char *text, size_t bytes, size_t *at, const char *word)
+{
+	size_t n = strlen(word);
+	if (bytes - *at < n || memcmp(text + *at, word, n) != 0)
+		return false;
+	*at += n;
+	return true;
+}
+
 bool grammar_read_hex(const char *text, size_t bytes, size_t *at, u32 digits, u32 *out)
 {
 	u32 value = 0;

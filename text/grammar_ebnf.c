@@ -41,16 +41,12 @@ static u32 line_of(const struct reader *r, size_t at)
 
 static bool peek(const struct reader *r, char c)
 {
-	return r->at < r->bytes && r->text[r->at] == c;
+	return grammar_peek(r->text, r->bytes, r->at, c);
 }
 
 static bool take(struct reader *r, const char *word)
 {
-	size_t n = strlen(word);
-	if (r->bytes - r->at < n || memcmp(r->text + r->at, word, n) != 0)
-		return false;
-	r->at += n;
-	return true;
+	return grammar_take(r->text, r->bytes, &r->at, word);
 }
 
 /* White space, ends of lines and comments. */

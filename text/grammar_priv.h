@@ -119,6 +119,9 @@ struct gb {
 	struct err_msg em;
 };
 
+/* For readers of a text of `bytes`, at most which is *at. Whether `c` is next; and whether `word` is: then *at is behind it. */
+bool grammar_peek(const char *text, size_t bytes, size_t at, char c);
+bool grammar_take(const char *text, size_t bytes, size_t *at, const char *word);
 /* `digits` hexadecimal digits at text[*at], which is then behind them; false: not so many. */
 bool grammar_read_hex(const char *text, size_t bytes, size_t *at, u32 digits, u32 *out);
 

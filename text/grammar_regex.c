@@ -49,16 +49,12 @@ static bool failed(const struct reader *r)
 
 static bool peek(const struct reader *r, char c)
 {
-	return r->at < r->bytes && r->text[r->at] == c;
+	return grammar_peek(r->text, r->bytes, r->at, c);
 }
 
 static bool take(struct reader *r, const char *word)
 {
-	size_t n = strlen(word);
-	if (r->bytes - r->at < n || memcmp(r->text + r->at, word, n) != 0)
-		return false;
-	r->at += n;
-	return true;
+	return grammar_take(r->text, r->bytes, &r->at, word);
 }
 
 static struct gexpr *read_alternatives(struct reader *r);

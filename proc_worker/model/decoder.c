@@ -7,6 +7,7 @@
 
 #include "common/assert.h"
 #include "common/clock.h"
+#include "common/region.h"
 
 enum { MLP_TOKENS = 512 }; /* enough that weights are read seldom, few enough for a cache */
 
@@ -14,10 +15,7 @@ enum { MLP_TOKENS = 512 }; /* enough that weights are read seldom, few enough fo
 
 static float *carve(char *base, size_t *offset, size_t count)
 {
-	float *p = base ? (float *)(void *)(base + *offset) : NULL;
-
-	*offset += (count * sizeof(float) + 63) & ~(size_t)63;
-	return p;
+	return region_carve(base, offset, count * sizeof(float));
 }
 
 static size_t least(size_t a, size_t b)

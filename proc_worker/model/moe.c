@@ -1,15 +1,9 @@
 /* Mixture of experts of one layer. Runs in the worker, in every step; owns no memory, never allocates. */
 #include "proc_worker/model/moe.h"
 
+#include "common/region.h"
+
 enum { BUFFER_BYTES = 256 << 20 };
-
-static void *carve(char *base, size_t *offset, size_t bytes)
-{
-	void *p = base ? base + *offset : NULL;
-
-	*offset += (bytes + 63) & ~(size_t)63;
-	return p;
-}
 
 /* The more at once, the more rows an expert's weights are read for. As many assignments as a step has tokens
  * take the memory of a dense layer of that width; narrow experts get more, up to a sum that is little beside
@@ -37,19 +31,19 @@ size_t moe_lay_out(struct moe *m, const struct model_config *model, const struct
 		return 0;
 	m->tokens_max = tokens_at_a_time(model, shard, step_tokens);
 	size_t tokens = m->tokens_max, rows = tokens * top;
-	m->gate_up = carve(base, &offset, rows * 2 * shard->expert_intermediate * sizeof(float));
-	m->activated = carve(base, &offset, rows * shard->expert_intermediate * sizeof(float));
-	m->down = carve(base, &offset, rows * model->hidden * sizeof(float));
-	m->tokens_of = carve(base, &offset, rows * sizeof(u32));
-	m->router_logits = carve(base, &offset, tokens * model->experts * sizeof(float));
-	m->weights = carve(base, &offset, rows * sizeof(float));
-	m->assignments = carve(base, &offset, rows * sizeof(u32));
-	m->expert_start = carve(base, &offset, (model->experts + 1) * sizeof(u32));
+	m->gate_up = region_carve(base, &offset, rows * 2 * shard->expert_intermediate * sizeof(float));
+	m->activated = region_carve(base, &offset, rows * shard->expert_intermediate * sizeof(float));
+	m->down = region_carve(base, &offset, rows * model->hidden * sizeof(float));
+	m->tokens_of = region_carve(base, &offset, rows * sizeof(u32));
+	m->router_logits = region_carve(base, &offset, tokens * model->experts * sizeof(float));
+	m->weights = region_carve(base, &offset, rows * sizeof(float));
+	m->assignments = region_carve(base, &offset, rows * sizeof(u32));
+	m->expert_start = region_carve(base, &offset, (model->experts + 1) * sizeof(u32));
 	if (model->shared_intermediate) {
-		m->shared_gate_up = carve(base, &offset, tokens * 2 * shard->shared_intermediate * sizeof(float));
-		m->shared_activated = carve(base, &offset, tokens * shard->shared_intermediate * sizeof(float));
-		m->shared = carve(base, &offset, tokens * model->hidden * sizeof(float));
-		m->shared_gate = carve(base, &offset, tokens * sizeof(float));
+		m->shared_gate_up = region_carve(base, &offset, tokens * 2 * shard->shared_intermediate * sizeof(float));
+		m->shared_activated = region_carve(base, &offset, tokens * shard->shared_intermediate * sizeof(float));
+		m->shared = region_carve(base, &offset, tokens * model->hidden * sizeof(float));
+		m->shared_gate = region_carve(base, &offset, tokens * sizeof(float));
 	}
 	return offset;
 }
