@@ -173,6 +173,35 @@ static const struct arch_tensor PHI3[] = {
 	ATTENTION_OUT, PHI3_GATE_UP, MLP_DOWN,
 };
 
+/* q, k and v fused for each KV head. */
+#define GROUPED(slot, name, rows, columns, before_, when_) \
+	{slot, name, rows, columns, SPLIT_ROWS, when_, .whole = DIM_QKV, .before = before_, .grouped = true}
+#define GROUPED_QKV(slot, name, columns, when) \
+	GROUPED(slot, name, DIM_HEADS, columns, DIM_NONE, when), \
+	GROUPED(slot, name, DIM_KV_HEADS, columns, DIM_HEADS, when), \
+	GROUPED(slot, name, DIM_KV_HEADS, columns, DIM_HEADS_KV, when)
+
+#define WQKV LAYER "attention.wqkv"
+#define INTERNLM2_MLP LAYER "feed_forward."
+static const struct arch_tensor INTERNLM2[] = {
+	{SLOT_EMBED, "model.tok_embeddings.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_LM_HEAD, "output.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	FINAL_NORM(SLOT_FINAL_NORM, "norm.weight"),
+	NORM(SLOT_ATTN_NORM, "attention_norm.weight"), NORM(SLOT_MLP_NORM, "ffn_norm.weight"),
+	GROUPED_QKV(SLOT_QKV, WQKV ".weight", DIM_HIDDEN, WHEN_ALWAYS),
+	GROUPED_QKV(SLOT_QKV_BIAS, WQKV ".bias", DIM_NONE, WHEN_ATTENTION_BIAS),
+	{SLOT_ATTN_OUT, LAYER "attention.wo.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
+	{SLOT_ATTN_OUT_BIAS, LAYER "attention.wo.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS},
+	{SLOT_GATE_UP, INTERNLM2_MLP "w1.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_GATE_UP, INTERNLM2_MLP "w3.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_DOWN, INTERNLM2_MLP "w2.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS},
+};
+
+static const struct arch_tensor INTERNLM3[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP, MLP_BIASES,
+	{SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MLP_BIAS},
+};
+
 static const struct arch_tensor GLM[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), PHI3_GATE_UP, MLP_DOWN,
 };
@@ -260,6 +289,10 @@ static const struct arch ARCHS[] = {
 	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.5f},
 	{"Glm4ForCausalLM", GLM4, COUNT_OF(GLM4), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY,
 	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.5f},
+	{"InternLM2ForCausalLM", INTERNLM2, COUNT_OF(INTERNLM2), ARCH_ATTENTION_BIAS,
+	 .fields = {{"bias", "attention_bias"}}, .rope_theta = 10000, .attention_bias = true},
+	{"InternLM3ForCausalLM", INTERNLM3, COUNT_OF(INTERNLM3), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
+	 .fields = {{"qkv_bias", "attention_bias"}, {"bias", "mlp_bias"}}, .rope_theta = 10000},
 	{"Ernie4_5ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_USE_BIAS | ARCH_TIED,
 	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 500000},
 	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,

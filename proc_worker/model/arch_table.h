@@ -84,7 +84,16 @@ struct arch_tensor {
 	/* The tensor in the file has `whole` rows (DIM_NONE: just `rows`), of which this part comes behind
 	 * `before`. */
 	enum arch_dim whole, before;
+	/* That tensor has a group for each KV head, and of every part its share: with q, k and v those of the heads that
+	 * read it, its k, its v. */
+	bool grouped;
 };
+
+/* A field of config.json that a family calls by a name of its own. */
+struct arch_field {
+	const char *file, *here;
+};
+enum { ARCH_FIELDS_MAX = 8 };
 
 /* Fields of config.json that a family has, and what it computes differently from Llama. */
 enum arch_trait {
@@ -128,6 +137,7 @@ struct arch {
 	const struct arch_tensor *tensors;
 	u32 tensor_count;
 	u32 traits;
+	struct arch_field fields[ARCH_FIELDS_MAX];
 	/* What it computes differently and no field says. */
 	const char *layer_norm; /* norms are LayerNorm with this field's epsilon; NULL: RMSNorm with "rms_norm_eps" */
 	bool parallel;		/* attention and MLP read the same norm of the stream, and are added to it together */

@@ -293,15 +293,10 @@ static json_val whose(json_val whole, json_val text, const char *name)
 	return json_present(json_get(text, name)) ? text : whole;
 }
 
-static enum err read_config(struct model_config *c, json_val whole, struct err_msg *em)
+/* `v`: of `whole` what describes the language. */
+static enum err read_fields(struct model_config *c, json_val whole, json_val v, struct err_msg *em)
 {
-	json_val v = whole;
-
-	if (json_type(v) != JSON_OBJECT)
-		return err_set(em, ERR_FORMAT, "config.json: must be an object, found %s", json_type_name(v));
-	enum err e = read_arch(c, &v, em);
-	if (!e)
-		e = quant_config_read(&c->quant, whose(whole, v, "quantization_config"), em);
+	enum err e = quant_config_read(&c->quant, whose(whole, v, "quantization_config"), em);
 	if (!e)
 		e = read_sizes(c, v, em);
 	if (!e)
@@ -325,6 +320,26 @@ static enum err read_config(struct model_config *c, json_val whole, struct err_m
 		e = read_eos(c, "config.json", v, em);
 	return e ? e
 		 : config_check_fields(c->arch, v, em); /* a wrong field is worth more than an unknown one */
+}
+
+static enum err read_config(struct model_config *c, json_val whole, struct err_msg *em)
+{
+	struct json_doc *renamed = NULL;
+	json_val v = whole;
+
+	if (json_type(v) != JSON_OBJECT)
+		return err_set(em, ERR_FORMAT, "config.json: must be an object, found %s", json_type_name(v));
+	enum err e = read_arch(c, &v, em);
+	if (!e)
+		e = config_rename(&renamed, c->arch, v, em);
+	if (renamed) /* of families that are no part of a model */
+		v = whole = json_root(renamed);
+	if (!e)
+		e = read_fields(c, whole, v, em);
+	if (e && renamed)
+		config_name_in_file(c->arch, em);
+	json_free(&renamed);
+	return e;
 }
 
 enum err model_config_parse(struct model_config *c, const char *text, size_t bytes, struct err_msg *em)

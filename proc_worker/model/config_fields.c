@@ -1,6 +1,7 @@
 /* Fields of config.json: reads single ones, and knows which there may be. Runs in the worker at start. A
  * field that nobody here knows is refused by name, for it may change what the model computes. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "proc_worker/model/config_priv.h"
@@ -61,6 +62,84 @@ enum err config_may_bool(json_val v, const char *name, bool fallback, bool *out,
 		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be true or false, found %s", name,
 			       json_type_name(field));
 	return ERR_OK;
+}
+
+/* ---------------------------------------------------------------- names of families */
+
+/* What the family's field `name` is called here; NULL: the same. */
+static const char *name_here(const struct arch *arch, const char *name)
+{
+	for (size_t i = 0; i < ARCH_FIELDS_MAX && arch->fields[i].file; i++)
+		if (!strcmp(arch->fields[i].file, name))
+			return arch->fields[i].here;
+	return NULL;
+}
+
+/* Some files have both names. */
+static enum err check_twice(const struct arch *arch, json_val v, struct err_msg *em)
+{
+	struct buf one = {0}, other = {0};
+	struct json_writer w;
+	enum err e = ERR_OK;
+
+	for (size_t i = 0; !e && i < ARCH_FIELDS_MAX && arch->fields[i].file; i++) {
+		const struct arch_field *f = &arch->fields[i];
+		if (json_type(json_get(v, f->file)) == JSON_MISSING || json_type(json_get(v, f->here)) == JSON_MISSING)
+			continue;
+		one.bytes = other.bytes = 0;
+		json_begin(&w, &one);
+		json_write_value(&w, json_get(v, f->file));
+		json_begin(&w, &other);
+		json_write_value(&w, json_get(v, f->here));
+		if (!buf_ok(&one) || !buf_ok(&other))
+			e = err_set(em, ERR_NO_MEMORY, "out of memory");
+		else if (one.bytes != other.bytes || memcmp(one.data, other.data, one.bytes) != 0)
+			e = err_set(em, ERR_INVALID,
+				    "config.json: \"%s\" and \"%s\" are the same field of a %s, but not the same value; take one of "
+				    "them out",
+				    f->file, f->here, arch->name);
+	}
+	buf_fini(&one);
+	buf_fini(&other);
+	return e;
+}
+
+enum err config_rename(struct json_doc **out, const struct arch *arch, json_val v, struct err_msg *em)
+{
+	struct buf text = {0};
+	struct json_writer w;
+
+	*out = NULL;
+	if (!arch->fields[0].file)
+		return ERR_OK;
+	enum err e = check_twice(arch, v, em);
+	json_begin(&w, &text);
+	json_object_begin(&w);
+	for (struct json_iter it = json_iterate(v); json_next(&it);) {
+		const char *here = name_here(arch, it.key);
+		json_key(&w, here ? here : it.key);
+		json_write_value(&w, it.value);
+	}
+	json_object_end(&w);
+	if (!e && !buf_ok(&text))
+		e = err_set(em, ERR_NO_MEMORY, "out of memory");
+	if (!e)
+		e = json_parse(out, text.data, text.bytes, em);
+	buf_fini(&text);
+	return e;
+}
+
+void config_name_in_file(const struct arch *arch, struct err_msg *em)
+{
+	char quoted[96];
+
+	for (size_t i = 0; i < ARCH_FIELDS_MAX && arch->fields[i].file; i++) {
+		size_t used = strlen(em->text);
+		snprintf(quoted, sizeof(quoted), "\"%s\"", arch->fields[i].here);
+		if (strstr(em->text, quoted))
+			snprintf(em->text + used, sizeof(em->text) - used, " (the field \"%s\" of a %s)", arch->fields[i].file,
+				 arch->name);
+	}
 }
 
 /* ---------------------------------------------------------------- which there may be */

@@ -22,6 +22,12 @@ MUST_CHECK enum err config_may_positive(json_val v, const char *name, double fal
 MUST_CHECK enum err config_may_bool(json_val v, const char *name, bool fallback, bool *out,
 				    struct err_msg *em);
 
+/* `v` with the names that all families share where `arch` has others; `*out` NULL: it has none. The caller owns `*out`.
+ * ERR_INVALID: a field is there under both names, with two values. ERR_NO_MEMORY, ERR_FORMAT. */
+MUST_CHECK enum err config_rename(struct json_doc **out, const struct arch *arch, json_val v, struct err_msg *em);
+/* Says behind an error about such a field what the file calls it. */
+void config_name_in_file(const struct arch *arch, struct err_msg *em);
+
 /* Every field is one that this architecture has, or says nothing about what is computed, or switches off what
  * is not there (null, false, an empty list, or the neutral number of a known field).
  * ERR_UNSUPPORTED names the first that is none of these. */

@@ -127,7 +127,7 @@ static enum err read_a(struct loading *l, const struct arch_tensor *t, const str
 static enum err read_b(struct loading *l, const struct arch_tensor *t, const struct pair *p, void *b, struct err_msg *em)
 {
 	struct weights_range outputs = weights_rows(l->plan, t);
-	const void *src = weights_aligned_rows(&l->reader, p->b, outputs.first, outputs.count);
+	const void *src = weights_part_rows(&l->reader, t, p->b, outputs);
 
 	if (!src)
 		return err_set(em, ERR_NO_MEMORY, "out of memory for %s", p->b->name);

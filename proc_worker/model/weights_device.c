@@ -310,6 +310,23 @@ static void f8_task(void *arg, u32 task, u32 thread)
 	}
 }
 
+/* All of this rank's, from f->to on. */
+static void f8_part(const struct weights_plan *p, const struct arch_tensor *t, struct f8_rows *f)
+{
+	struct weights_range rows = weights_rows(p, t);
+
+	for (u32 at = 0; at < rows.count; at += f->count, f->to += f->count) {
+		struct weights_range run = weights_file_rows(p, t, (struct weights_range){rows.first + at, rows.count - at});
+		u32 tasks = (run.count + F8_TASK_ROWS - 1) / F8_TASK_ROWS;
+		f->from = run.first;
+		f->count = run.count;
+		if (p->threads)
+			kern_threads_run(p->threads, tasks, f8_task, f);
+		for (u32 task = 0; !p->threads && task < tasks; task++)
+			f8_task(f, task, 0);
+	}
+}
+
 static enum err lay_out_f8(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
 			   struct kern_weight *w, struct err_msg *em)
 {
@@ -323,21 +340,14 @@ static enum err lay_out_f8(struct uploader *u, enum weight_slot slot, u32 layer,
 		if (t->slot != slot || !weights_tensor_applies(p, t, layer))
 			continue;
 		struct quant_tensor q = weights_quant_part(p, t, layer, expert);
-		struct weights_range rows = weights_rows(p, t);
 		struct f8_rows f = {.part = &q,
 				    .w = w,
-				    .from = rows.first,
 				    .to = done,
-				    .count = rows.count,
 				    .first_column = weights_columns(p, t).first,
 				    .groups = groups,
 				    .scales = u->packed};
-		u32 tasks = (rows.count + F8_TASK_ROWS - 1) / F8_TASK_ROWS;
-		if (p->threads)
-			kern_threads_run(p->threads, tasks, f8_task, &f);
-		for (u32 task = 0; !p->threads && task < tasks; task++)
-			f8_task(&f, task, 0);
-		done += rows.count;
+		f8_part(p, t, &f);
+		done += weights_rows(p, t).count;
 	}
 	return e;
 }

@@ -34,8 +34,10 @@ bool weights_is_matrix(enum weight_slot slot);
 bool weights_is_router(enum weight_slot slot);
 
 u32 weights_dim(const struct model_config *c, enum arch_dim d);
-/* This rank's rows of the tensor in the file, and its columns. */
+/* This rank's rows of the part, and its columns. */
 struct weights_range weights_rows(const struct weights_plan *p, const struct arch_tensor *t);
+/* Of `rows` of the part (at least one) those from the first on that lie side by side in the file's tensor: where. */
+struct weights_range weights_file_rows(const struct weights_plan *p, const struct arch_tensor *t, struct weights_range rows);
 struct weights_range weights_columns(const struct weights_plan *p, const struct arch_tensor *t);
 u32 weights_rows_of_file(const struct weights_plan *p, const struct arch_tensor *t);
 
@@ -69,6 +71,9 @@ void weights_reader_fini(struct weights_reader *r);
 /* The tensor's rows from `first` on, aligned to its element size: in the file, or copied, until the next
  * call. NULL: out of memory. */
 const void *weights_aligned_rows(struct weights_reader *r, const struct st_tensor *t, u32 first, u32 rows);
+/* `rows` of the part `t`, whose tensor in a file is `st`, one behind the other: like weights_aligned_rows. */
+const void *weights_part_rows(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
+			      struct weights_range rows);
 /* Rows [first, first + count) of this rank's part of `t` become rows of `w` from `to` on. ERR_NO_MEMORY. */
 MUST_CHECK enum err weights_read_rows(struct weights_reader *r, const struct arch_tensor *t, u32 layer,
 				      u32 expert, u32 first, u32 count, struct kern_weight *w, u32 to,

@@ -14,6 +14,19 @@ void weights_reader_fini(struct weights_reader *r)
 	*r = (struct weights_reader){0};
 }
 
+/* Room for so many bytes in `staging`; false: out of memory. */
+static bool stage(struct weights_reader *r, size_t bytes)
+{
+	if (bytes > r->staging_bytes) {
+		void *grown = realloc(r->staging, bytes);
+		if (!grown)
+			return false;
+		r->staging = grown;
+		r->staging_bytes = bytes;
+	}
+	return true;
+}
+
 const void *weights_aligned_rows(struct weights_reader *r, const struct st_tensor *t, u32 first, u32 rows)
 {
 	size_t row_bytes = t->bytes / t->shape[0];
@@ -22,14 +35,25 @@ const void *weights_aligned_rows(struct weights_reader *r, const struct st_tenso
 
 	if ((uintptr_t)src % kern_dtype_bytes(t->dtype) == 0)
 		return src;
-	if (bytes > r->staging_bytes) {
-		void *grown = realloc(r->staging, bytes);
-		if (!grown)
-			return NULL;
-		r->staging = grown;
-		r->staging_bytes = bytes;
+	return stage(r, bytes) ? memcpy(r->staging, src, bytes) : NULL;
+}
+
+const void *weights_part_rows(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
+			      struct weights_range rows)
+{
+	size_t row_bytes = st->bytes / st->shape[0];
+	struct weights_range run = weights_file_rows(r->plan, t, rows);
+
+	if (run.count == rows.count)
+		return weights_aligned_rows(r, st, run.first, run.count);
+	if (!stage(r, rows.count * row_bytes))
+		return NULL;
+	for (u32 at = 0; at < rows.count; at += run.count) {
+		run = weights_file_rows(r->plan, t, (struct weights_range){rows.first + at, rows.count - at});
+		memcpy((char *)r->staging + at * row_bytes, (const char *)st->data + run.first * row_bytes,
+		       run.count * row_bytes);
 	}
-	return memcpy(r->staging, src, bytes);
+	return r->staging;
 }
 
 static const struct st_tensor *find_tensor(const struct weights_plan *p, const struct arch_tensor *t,
@@ -43,12 +67,11 @@ static const struct st_tensor *find_tensor(const struct weights_plan *p, const s
 	return st;
 }
 
-/* Rows of the file. */
 static enum err read_plain(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
 			   struct weights_range rows, struct kern_weight *w, u32 to, struct err_msg *em)
 {
 	const struct weights_plan *p = r->plan;
-	const char *src = weights_aligned_rows(r, st, rows.first, rows.count);
+	const char *src = weights_part_rows(r, t, st, rows);
 
 	if (!src)
 		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
@@ -65,8 +88,13 @@ static enum err read_part(struct weights_reader *r, const struct arch_tensor *t,
 
 	if (q->format == QUANT_NONE)
 		return read_plain(r, t, find_tensor(p, t, layer, expert), rows, w, to, em);
-	return quant_tensor_load(w, to, q, rows.first, rows.count, weights_columns(p, t).first, p->threads,
-				 em);
+	enum err e = ERR_OK;
+	for (u32 at = 0, n; !e && at < rows.count; at += n) {
+		struct weights_range run = weights_file_rows(p, t, (struct weights_range){rows.first + at, rows.count - at});
+		n = run.count;
+		e = quant_tensor_load(w, to + at, q, run.first, n, weights_columns(p, t).first, p->threads, em);
+	}
+	return e;
 }
 
 /* Only matrices are quantized. */
@@ -126,7 +154,7 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 			continue;
 		const struct st_tensor *st = find_tensor(p, &a->tensors[i], layer, 0);
 		struct weights_range rows = weights_rows(p, &a->tensors[i]);
-		const void *src = weights_aligned_rows(r, st, rows.first, rows.count);
+		const void *src = weights_part_rows(r, &a->tensors[i], st, rows);
 		if (!src)
 			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
 		kern_convert(out + done, KERN_F32, src, st->dtype, rows.count);

@@ -72,13 +72,19 @@ static struct weights_range dim_share(const struct weights_plan *p, enum arch_di
 
 struct weights_range weights_rows(const struct weights_plan *p, const struct arch_tensor *t)
 {
-	u32 before = t->before == DIM_NONE ? 0 : weights_dim(p->config, t->before);
-	struct weights_range r = {0, weights_dim(p->config, t->rows)};
+	return t->split == SPLIT_ROWS ? dim_share(p, t->rows)
+				      : (struct weights_range){0, weights_dim(p->config, t->rows)};
+}
 
-	if (t->split == SPLIT_ROWS)
-		r = dim_share(p, t->rows);
-	r.first += before;
-	return r;
+struct weights_range weights_file_rows(const struct weights_plan *p, const struct arch_tensor *t, struct weights_range rows)
+{
+	u32 groups = t->grouped ? p->config->kv_heads : 1;
+	u32 before = t->before == DIM_NONE ? 0 : weights_dim(p->config, t->before) / groups;
+	u32 whole = weights_rows_of_file(p, t) / groups, part = weights_dim(p->config, t->rows) / groups;
+	u32 within = rows.first % part, left = part - within;
+
+	ASSERT(rows.count > 0);
+	return (struct weights_range){rows.first / part * whole + before + within, rows.count < left ? rows.count : left};
 }
 
 u32 weights_rows_of_file(const struct weights_plan *p, const struct arch_tensor *t)

@@ -211,7 +211,16 @@ FORMATS = {
 }
 
 
-def write_models(folder, form, intermediate=384):
+LLAMA = {"architecture": "LlamaForCausalLM", "embed": "model.embed_tokens", "head": "lm_head",
+         "norms": ("input_layernorm", "post_attention_layernorm"), "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+         "out": "self_attn.o_proj", "mlp": ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")}
+# q, k and v in one matrix, in it the rows of a KV head side by side.
+INTERNLM2 = {"architecture": "InternLM2ForCausalLM", "embed": "model.tok_embeddings", "head": "output",
+             "norms": ("attention_norm", "ffn_norm"), "qkv": ("attention.wqkv",), "out": "attention.wo",
+             "mlp": ("feed_forward.w1", "feed_forward.w3", "feed_forward.w2")}
+
+
+def write_models(folder, form, intermediate=384, family=LLAMA):
     """folder/quantized, and folder/plain in float32 of the same values."""
     rng = random.Random(str(form.config))
     wide = HEADS * HEAD_DIM
@@ -223,21 +232,22 @@ def write_models(folder, form, intermediate=384):
         part = ("F32", shape, floats([rng.uniform(middle - spread, middle + spread) for _ in range(count)]))
         plain[name] = quantized[name] = part
 
-    both("model.embed_tokens.weight", (VOCAB, HIDDEN), 1.0)
+    both(family["embed"] + ".weight", (VOCAB, HIDDEN), 1.0)
     both("model.norm.weight", (HIDDEN,), 0.1, 1.0)
-    both("lm_head.weight", (VOCAB, HIDDEN), 0.2)
+    both(family["head"] + ".weight", (VOCAB, HIDDEN), 0.2)
+    gate, up, down = family["mlp"]
+    qkv = zip(family["qkv"], (wide, narrow, narrow) if len(family["qkv"]) == 3 else (wide + 2 * narrow,))
+    modules = [(name, rows, HIDDEN) for name, rows in qkv] + [
+        (family["out"], HIDDEN, wide), (gate, intermediate, HIDDEN), (up, intermediate, HIDDEN), (down, HIDDEN, intermediate)]
     for layer in range(LAYERS):
         stem = "model.layers.%d." % layer
-        both(stem + "input_layernorm.weight", (HIDDEN,), 0.1, 1.0)
-        both(stem + "post_attention_layernorm.weight", (HIDDEN,), 0.1, 1.0)
-        for name, rows, columns in (("self_attn.q_proj", wide, HIDDEN), ("self_attn.k_proj", narrow, HIDDEN),
-                                    ("self_attn.v_proj", narrow, HIDDEN), ("self_attn.o_proj", HIDDEN, wide),
-                                    ("mlp.gate_proj", intermediate, HIDDEN), ("mlp.up_proj", intermediate, HIDDEN),
-                                    ("mlp.down_proj", HIDDEN, intermediate)):
+        for norm in family["norms"]:
+            both(stem + norm + ".weight", (HIDDEN,), 0.1, 1.0)
+        for name, rows, columns in modules:
             parts, values = form.make(stem + name + ".", rows, columns, rng)
             quantized.update(parts)
             plain[stem + name + ".weight"] = ("F32", (rows, columns), floats(values))
-    config = {"architectures": ["LlamaForCausalLM"], "vocab_size": VOCAB, "hidden_size": HIDDEN,
+    config = {"architectures": [family["architecture"]], **({"bias": False} if family is INTERNLM2 else {}), "vocab_size": VOCAB, "hidden_size": HIDDEN,
               "intermediate_size": intermediate, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
               "num_key_value_heads": KV_HEADS, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
               "torch_dtype": "float16"}
@@ -263,6 +273,19 @@ def distance(a, b):
 @pytest.mark.parametrize("name", ["awq-64", "gptq-order-64"] if SANITIZED else FORMATS)
 def test_quantized_checkpoints_compute_what_they_stand_for(name, tmp_path):
     plain, quantized = write_models(tmp_path, FORMATS[name], 320 if name == "fp8-blocks" else 384)
+    expect_the_same(name, plain, quantized)
+
+
+@pytest.mark.parametrize("name", ["awq-64", "gptq-order-64", "packed4-128-zeros", "int8-row", "fp8-row", "fp8-blocks"])
+def test_quantized_matrices_in_groups_compute_what_they_stand_for(name, tmp_path):
+    plain, quantized = write_models(tmp_path, FORMATS[name], family=INTERNLM2)
+    expect_the_same(name, plain, quantized)
+    wanted = logits(plain)
+    spread = max(wanted) - min(wanted)
+    assert distance(logits(plain, "--quantization", "int8"), wanted) < 0.05 * spread
+
+
+def expect_the_same(name, plain, quantized):
     wanted = logits(plain)
     spread = max(wanted) - min(wanted)
     assert spread > 1

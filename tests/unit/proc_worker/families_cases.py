@@ -86,6 +86,11 @@ FAMILIES = {
             "pad_token_id": 0},
     "ernie4_5": {"architectures": ["Ernie4_5ForCausalLM"], "head_dim": 12, "use_bias": False, "rope_theta": 500000,
                  "tie_word_embeddings": True},
+    "internlm2": {"architectures": ["InternLM2ForCausalLM"], "bias": False, "attn_implementation": "eager", "pad_token_id": 2,
+                  "rope_scaling": None, "pretraining_tp": 1, "auto_map": {"AutoConfig": "configuration_internlm2.InternLM2Config"}},
+    "internlm3": {"architectures": ["InternLM3ForCausalLM"], "bias": False, "qkv_bias": False, "head_dim": 12, "pad_token_id": 2,
+                  "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"},
+                  "auto_map": {"AutoConfig": "configuration_internlm3.InternLM3Config"}},
     "smollm3": {"architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "mlp_bias": False,
                 "pad_token_id": 0, "no_rope_layers": [1, 1, 0], "no_rope_layer_interval": 3, "rope_scaling": None,
                 "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": True,
@@ -242,6 +247,14 @@ def family_cases(family):
     if family == "cohere2":
         yield "types", {"sliding_window_pattern": MISSING, "layer_switch": MISSING, "layer_types": WINDOWED}
         yield "pattern-missing", {"sliding_window_pattern": MISSING, "layer_switch": MISSING, "num_hidden_layers": 5}
+    if family == "internlm2":
+        yield "bias", {"bias": True}
+        yield "bias-missing", {"bias": MISSING}
+        yield "bias-mqa", {"bias": True, "num_key_value_heads": 1}
+    if family == "internlm3":
+        yield "bias", {"bias": True}
+        yield "qkv-bias", {"qkv_bias": True}
+        yield "biases", {"bias": True, "qkv_bias": True}
     if family == "ernie4_5":
         yield "biases", {"use_bias": True}
     if family == "seed_oss":
@@ -276,9 +289,9 @@ def whole(family):
 def cases():
     """(name, family, config.json, save options)"""
     for family in FAMILIES:
-        ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite") else []
+        ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite", "internlm2") else []
         if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss", "arcee",
-                      "cohere", "ernie4_5", "phi", "glm4"):
+                      "cohere", "ernie4_5", "phi", "glm4", "internlm3"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
         if family == "phi3":
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
@@ -320,6 +333,8 @@ def cases():
             yield family + "/" + name, family, config(family, changes), {}
         for name, save in SAVES + list(whole(family)):
             changes = {"tie_word_embeddings": True} if save.get("keep_head") else {}
+            if family.startswith("internlm") and name in ("base", "raw"):
+                continue
             if "dtype" in save:
                 changes["torch_dtype"] = save["dtype"]
             yield family + "/save-" + name, family, config(family, changes), save

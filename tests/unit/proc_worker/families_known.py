@@ -46,6 +46,13 @@ MIXTRAL = {"architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "b
            "transformers_version": "4.36.0.dev0", "use_cache": True}
 QWEN_MOE = {"decoder_sparse_step": 1, "moe_intermediate_size": 20, "norm_topk_prob": True, "num_experts": 8,
             "num_experts_per_tok": 4, "output_router_logits": False, "router_aux_loss_coef": 0.001}
+INTERNLM2 = {"architectures": ["InternLM2ForCausalLM"], "attn_implementation": "eager",
+             "auto_map": {"AutoConfig": "configuration_internlm2.InternLM2Config",
+                          "AutoModelForCausalLM": "modeling_internlm2.InternLM2ForCausalLM"},
+             "bias": False, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", **SMALL, "initializer_range": 0.02,
+             "model_type": "internlm2", "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 2,
+             "rms_norm_eps": 1e-05, "rope_theta": 1000000, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+             "transformers_version": "4.41.0", "use_cache": True, "pretraining_tp": 1}
 GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
           "attn_logit_softcapping": None, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": [1, 106],
           "final_logit_softcapping": None, "head_dim": 12, "hidden_activation": "gelu_pytorch_tanh", **SMALL,
@@ -156,6 +163,14 @@ KNOWN = {
                        "residual_multiplier": 0.22, "rms_norm_eps": 1e-05, "rope_scaling": None,
                        "rope_theta": 5000000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
                        "transformers_version": "4.47.0.dev0", "use_cache": True},
+    "internlm2_5-7b-chat": {**INTERNLM2, "max_position_embeddings": 48,
+                            "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+    "internlm2-chat-1_8b": {**INTERNLM2, "max_position_embeddings": 256, "rope_scaling": {"type": "dynamic", "factor": 2.0},
+                            "transformers_version": "4.37.1", "num_key_value_heads": 1},
+    "internlm3-8b-instruct": {**INTERNLM2, "architectures": ["InternLM3ForCausalLM"], "model_type": "internlm3",
+                              "attention_dropout": 0.0, "qkv_bias": False, "head_dim": 12, "rope_theta": 50000000,
+                              "max_position_embeddings": 32, "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"},
+                              "num_key_value_heads": 2, "transformers_version": "4.48.0"},
     "smollm3-3b": {"architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
                    "bos_token_id": None, "eos_token_id": 121, "hidden_act": "silu", **SMALL, "initializer_range": 0.02,
                    "layer_types": ["full_attention"] * 4, "max_position_embeddings": 256, "max_window_layers": 28,

@@ -276,6 +276,27 @@ Test(config, layer_norms_have_the_epsilon_of_their_family)
 	cr_assert(c.norm_offset == 1 && c.activation == KERN_RELU_SQUARED && c.rope.dim == 6);
 }
 
+Test(config, families_have_names_of_their_own_for_fields)
+{
+	struct model_config c;
+
+	good(&c, "InternLM2ForCausalLM", "");
+	cr_assert(c.attention_bias && !c.mlp_bias);
+	good(&c, "InternLM2ForCausalLM", "\"bias\": false, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}");
+	cr_assert(!c.attention_bias && c.rope.kind == ROPE_DYNAMIC && c.context_max == 256);
+	good(&c, "InternLM2ForCausalLM", "\"bias\": false, \"attention_bias\": false");
+	refused("InternLM2ForCausalLM", "\"bias\": true, \"attention_bias\": false", ERR_INVALID,
+		"\"bias\" and \"attention_bias\" are the same field of a InternLM2ForCausalLM");
+	refused("InternLM2ForCausalLM", "\"bias\": 3", ERR_FORMAT, "(the field \"bias\" of a InternLM2ForCausalLM)");
+	refused("InternLM2ForCausalLM", "\"qkv_bias\": true", ERR_UNSUPPORTED, "\"qkv_bias\" is set");
+	refused("InternLM2ForCausalLM", "\"sliding_window\": 9", ERR_UNSUPPORTED, "\"sliding_window\" is set");
+	good(&c, "InternLM3ForCausalLM", "\"bias\": true");
+	cr_assert(!c.attention_bias && c.mlp_bias);
+	good(&c, "InternLM3ForCausalLM", "\"qkv_bias\": true, \"head_dim\": 20");
+	cr_assert(c.attention_bias && !c.mlp_bias && c.head_dim == 20);
+	refused("LlamaForCausalLM", "\"bias\": true", ERR_UNSUPPORTED, "unknown field \"bias\"");
+}
+
 Test(config, cohere_scales_logits_and_turns_neighbours)
 {
 	static struct model_config c;

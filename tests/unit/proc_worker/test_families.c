@@ -38,20 +38,37 @@ static u64 fnv(const char *name)
 	return h;
 }
 
-/* [shape, amplitude, middle], and, if the values are not those of the tensor's own name from the first on, [.., name, first
- * of its values]. */
-static void append_values(struct buf *data, const char *name, json_val t, enum kern_dtype dtype, u64 count)
+/* An adapter of rank 1 of one module in every layer. */
+enum { ADAPTER_SCALE = 2 };
+
+static float adapter_a(u64 column)
 {
+	return noise(1, column) / 2;
+}
+
+static float adapter_b(u64 row)
+{
+	return noise(2, row) / 2;
+}
+
+/* [shape, amplitude, middle], and, if the values are not those of the tensor's own name from the first on, [.., name, first
+ * of its values]. The adapter is added to matrices whose names have `merged` in them (NULL: to none). */
+static void append_values(struct buf *data, const char *name, json_val t, enum kern_dtype dtype, u64 count, const char *merged)
+{
+	bool more = merged && strstr(name, merged);
+	u64 columns = 1;
 	bool other = json_count(t) > 3;
 	u64 start = fnv(other ? json_cstr(json_at(t, 3), "") : name), first = 0;
 	double amplitude = 0, middle = 0;
 
 	cr_assert(json_double(json_at(t, 1), &amplitude) && json_double(json_at(t, 2), &middle));
 	cr_assert(!other || json_uint(json_at(t, 4), &first));
+	cr_assert(!more || json_uint(json_at(json_at(t, 0), 1), &columns));
 	for (u64 i = 0; i < count; i++) {
 		float x = noise(start, first + i) * (float)amplitude;
 		float value[1];
 		x += (float)middle;
+		x += more ? ADAPTER_SCALE * adapter_b(i / columns) * adapter_a(i % columns) : 0;
 		kern_convert(value, dtype, &x, KERN_F32, 1);
 		buf_append(data, value, kern_dtype_bytes(dtype));
 	}
@@ -67,10 +84,27 @@ static void write_file(const char *dir, const char *name, const void *data, size
 	fclose(f);
 }
 
-static void write_tensors(const char *dir, json_val tensors, const char *type)
+/* Frees both. */
+static void write_safetensors(const char *dir, const char *name, struct buf *header, struct buf *data)
+{
+	struct buf file = {0};
+
+	while (header->bytes % 8)
+		buf_append_char(header, ' ');
+	u64 length = header->bytes;
+	buf_append(&file, &length, sizeof(length));
+	buf_append(&file, header->data, header->bytes);
+	buf_append(&file, data->data, data->bytes);
+	write_file(dir, name, file.data, file.bytes);
+	buf_fini(&file);
+	buf_fini(header);
+	buf_fini(data);
+}
+
+static void write_tensors(const char *dir, json_val tensors, const char *type, const char *merged)
 {
 	enum kern_dtype dtype = !strcmp(type, "BF16") ? KERN_BF16 : KERN_F32;
-	struct buf header = {0}, data = {0}, file = {0};
+	struct buf header = {0}, data = {0};
 
 	buf_append_str(&header, "{");
 	for (struct json_iter it = json_iterate(tensors); json_next(&it);) {
@@ -82,20 +116,11 @@ static void write_tensors(const char *dir, json_val tensors, const char *type)
 			buf_printf(&header, "%s%llu", header.data[header.bytes - 1] == '[' ? "" : ", ",
 				   (unsigned long long)n);
 		}
-		append_values(&data, it.key, it.value, dtype, count);
+		append_values(&data, it.key, it.value, dtype, count, merged);
 		buf_printf(&header, "], \"data_offsets\": [%zu, %zu]}", begin, data.bytes);
 	}
 	buf_append_str(&header, "}");
-	while (header.bytes % 8)
-		buf_append_char(&header, ' ');
-	u64 length = header.bytes;
-	buf_append(&file, &length, sizeof(length));
-	buf_append(&file, header.data, header.bytes);
-	buf_append(&file, data.data, data.bytes);
-	write_file(dir, "model.safetensors", file.data, file.bytes);
-	buf_fini(&file);
-	buf_fini(&header);
-	buf_fini(&data);
+	write_safetensors(dir, "model.safetensors", &header, &data);
 }
 
 static json_val kept_case(struct json_doc **doc, const char *name)
@@ -149,11 +174,12 @@ static void compare(json_val c, const struct driver_request *q, const char *labe
 	cr_expect(i == count, "%s: greedy token %u is %u, not %u", label, i, q->output[i % count], greedy[i % count]);
 }
 
-static void run(json_val c, const char *dir, u32 ranks, u32 chunk, const char *label)
+/* The caller frees q->prompt_logits. */
+static void answer(json_val c, const char *dir, u32 ranks, u32 chunk, const struct lora_modules *loras, struct driver_request *q)
 {
 	static struct driver d;
-	static struct driver_request q;
-	u32 prompt[IDS_MAX], count = read_ids(json_get(c, "ids"), prompt, IDS_MAX);
+	static u32 prompt[IDS_MAX];
+	u32 count = read_ids(json_get(c, "ids"), prompt, IDS_MAX);
 	size_t vocab = json_count(json_get(c, "last_logits"));
 	struct driver_config config = {.model_dir = dir,
 				       .dtype = OPTION_DTYPE_FLOAT32,
@@ -164,16 +190,25 @@ static void run(json_val c, const char *dir, u32 ranks, u32 chunk, const char *l
 				       .tokens_max = 64,
 				       .block_size = 16,
 				       .chunk = chunk,
-				       .seed = 5};
+				       .seed = 5,
+				       .loras = loras};
 
-	memset(&q, 0, sizeof(q));
-	q.prompt = prompt;
-	q.prompt_count = count;
-	q.output_count = (u32)json_count(json_get(c, "greedy"));
-	q.prompt_logits = calloc(count * vocab, sizeof(float));
+	memset(q, 0, sizeof(*q));
+	q->prompt = prompt;
+	q->prompt_count = count;
+	q->output_count = (u32)json_count(json_get(c, "greedy"));
+	q->prompt_logits = calloc(count * vocab, sizeof(float));
+	q->lora = loras ? 1 : 0;
 	driver_open(&d, &config);
-	driver_run(&d, &q, 1);
+	driver_run(&d, q, 1);
 	driver_close(&d);
+}
+
+static void run(json_val c, const char *dir, u32 ranks, u32 chunk, const char *label)
+{
+	static struct driver_request q;
+
+	answer(c, dir, ranks, chunk, NULL, &q);
 	compare(c, &q, label);
 	free(q.prompt_logits);
 }
@@ -186,7 +221,7 @@ static void check_case(const char *name, json_val c)
 
 	cr_assert(mkdtemp(dir) && json_uint(json_get(c, "ranks"), &ranks));
 	write_file(dir, "config.json", config, strlen(config));
-	write_tensors(dir, json_get(c, "tensors"), json_cstr(json_get(c, "dtype"), ""));
+	write_tensors(dir, json_get(c, "tensors"), json_cstr(json_get(c, "dtype"), ""), NULL);
 	snprintf(label, sizeof(label), "%s, one rank", name);
 	run(c, dir, 1, 64, label);
 	snprintf(label, sizeof(label), "%s, %u ranks, chunks of 7", name, (u32)ranks);
@@ -221,7 +256,7 @@ static enum err open_changed(const char *name, const char *from, const char *to,
 
 	cr_assert(mkdtemp(dir) && at);
 	int bytes = snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - config), config, to, at + strlen(from));
-	write_tensors(dir, json_get(c, "tensors"), json_cstr(json_get(c, "dtype"), ""));
+	write_tensors(dir, json_get(c, "tensors"), json_cstr(json_get(c, "dtype"), ""), NULL);
 	cr_assert_eq(model_config_parse(&model, text, (size_t)bytes, em), ERR_OK, "%s", em->text);
 	cr_assert_eq(safetensors_open(st, dir, em), ERR_OK, "%s", em->text);
 	enum err e = tensor_names_add(*st, &model, em);
@@ -261,4 +296,83 @@ Test(families, names_without_a_prefix_are_found_with_it)
 	cr_assert(plain && full && plain->data == full->data);
 	cr_assert(safetensors_find(st, "lm_head.weight") && !safetensors_find(st, "model.lm_head.weight"));
 	safetensors_close(&st);
+}
+
+/* ---------------------------------------------------------------- adapters */
+
+/* `prefix` and `suffix` are those of the module's name around the layer. */
+static void write_adapter(const char *dir, const char *prefix, const char *suffix, u32 layers, u32 rows, u32 columns)
+{
+	struct buf header = {0}, data = {0};
+	char config[256];
+
+	snprintf(config, sizeof(config), "{\"peft_type\": \"LORA\", \"r\": 1, \"lora_alpha\": %d, \"target_modules\": [\"%s\"]}",
+		 ADAPTER_SCALE, strrchr(suffix, '.') + 1);
+	write_file(dir, "adapter_config.json", config, strlen(config));
+	buf_append_str(&header, "{");
+	for (u32 i = 0; i < layers; i++) {
+		size_t begin = data.bytes, middle = begin + columns * sizeof(float), end = middle + rows * sizeof(float);
+		buf_printf(&header,
+			   "%s\"base_model.model.%s%u%s.lora_A.weight\": {\"dtype\": \"F32\", \"shape\": [1, %u], "
+			   "\"data_offsets\": [%zu, %zu]}",
+			   i ? ", " : "", prefix, i, suffix, columns, begin, middle);
+		buf_printf(&header,
+			   ", \"base_model.model.%s%u%s.lora_B.weight\": {\"dtype\": \"F32\", \"shape\": [%u, 1], "
+			   "\"data_offsets\": [%zu, %zu]}",
+			   prefix, i, suffix, rows, middle, end);
+		for (u32 k = 0; k < rows + columns; k++) {
+			float x = k < columns ? adapter_a(k) : adapter_b(k - columns);
+			buf_append(&data, &x, sizeof(x));
+		}
+	}
+	buf_append_str(&header, "}");
+	write_safetensors(dir, "adapter_model.safetensors", &header, &data);
+}
+
+static void expect_same_answers(json_val c, const struct driver_request *got, const struct driver_request *want, const char *what)
+{
+	size_t values = (size_t)got->prompt_count * json_count(json_get(c, "last_logits"));
+	float worst = 0;
+
+	for (size_t i = 0; i < values; i++)
+		worst = fmaxf(worst, fabsf(got->prompt_logits[i] - want->prompt_logits[i]));
+	cr_expect_lt(worst, 1e-3f, "%s: logits differ by %g", what, (double)worst);
+	cr_expect_eq(memcmp(got->output, want->output, got->outputs * sizeof(u32)), 0, "%s: other tokens", what);
+}
+
+/* The case with an adapter of the module beside it answers as with the adapter in its weights. */
+static void check_adapter(const char *name, const char *prefix, const char *suffix, u32 rows)
+{
+	char dir[] = "/tmp/tercet-test-XXXXXX", beside[] = "/tmp/tercet-test-XXXXXX";
+	struct lora_module item = {(char[]){"some"}, beside};
+	const struct lora_modules loras = {&item, 1, 8};
+	struct driver_request want, got;
+	struct json_doc *doc;
+	json_val c = kept_case(&doc, name);
+	const char *config = json_cstr(json_get(c, "config"), "");
+
+	cr_assert(mkdtemp(dir) && mkdtemp(beside));
+	write_file(dir, "config.json", config, strlen(config));
+	write_tensors(dir, json_get(c, "tensors"), "F32", strrchr(suffix, '.'));
+	answer(c, dir, 1, 64, NULL, &want);
+	write_tensors(dir, json_get(c, "tensors"), "F32", NULL);
+	write_adapter(beside, prefix, suffix, 3, rows, 40);
+	for (u32 ranks = 1; ranks <= 2; ranks++) {
+		answer(c, dir, ranks, ranks == 1 ? 64 : 7, &loras, &got);
+		expect_same_answers(c, &got, &want, ranks == 1 ? "one rank" : "two ranks");
+		free(got.prompt_logits);
+	}
+	free(want.prompt_logits);
+	remove_file(dir, "config.json");
+	remove_file(dir, "model.safetensors");
+	remove_file(beside, "adapter_config.json");
+	remove_file(beside, "adapter_model.safetensors");
+	rmdir(dir);
+	rmdir(beside);
+	json_free(&doc);
+}
+
+Test(families, adapters_of_matrices_in_groups_have_their_rows_in_groups)
+{
+	check_adapter("internlm2/none", "model.layers.", ".attention.wqkv", 80);
 }

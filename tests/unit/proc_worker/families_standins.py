@@ -1,0 +1,87 @@
+"""References of families that transformers does not have: another family computes the same from the same values under other
+names. A file's tensors become that family's and back; for families_differential.py.
+
+InternLM2 is Llama with q, k and v in one tensor: for every KV head the rows of the heads that read it, its k, its v. InternLM3
+is Llama with the biases of q, k, v and all others switched by two fields."""
+import re
+
+import torch
+
+INTERNLM2 = [(r"model\.embed_tokens", "model.tok_embeddings"), (r"lm_head", "output"), (r"input_layernorm", "attention_norm"),
+             (r"post_attention_layernorm", "ffn_norm"), (r"mlp\.gate_proj", "feed_forward.w1"), (r"mlp\.up_proj", "feed_forward.w3"),
+             (r"mlp\.down_proj", "feed_forward.w2"), (r"self_attn\.o_proj", "attention.wo")]
+
+
+def has(config):
+    return config["model_type"] in ("internlm2", "internlm3")
+
+
+def config(c):
+    """What the reference is made from."""
+    if not has(c):
+        return c
+    bias, qkv_bias = c.get("bias", c["model_type"] == "internlm2"), c.get("qkv_bias", False)
+    llama = {k: v for k, v in c.items() if k not in ("bias", "qkv_bias", "auto_map")}
+    if c["model_type"] == "internlm2":
+        return {**llama, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": bias}
+    return {**llama, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": bias or qkv_bias,
+            "mlp_bias": bias}
+
+
+def fuse(q, k, v, groups):
+    parts = [t.unflatten(0, (groups, t.shape[0] // groups)) for t in (q, k, v)]
+    return torch.cat(parts, dim=1).flatten(0, 1)
+
+
+def split(fused, heads, groups):
+    blocks = fused.unflatten(0, (groups, heads // groups + 2, -1))
+    q, k, v = torch.split(blocks, [heads // groups, 1, 1], dim=1)
+    return q.flatten(0, 2), k.flatten(0, 2), v.flatten(0, 2)
+
+
+def groups_of(c):
+    return c.get("num_key_value_heads") or c["num_attention_heads"]
+
+
+def absent(c, name):
+    """The stand-in has a bias that the file has not: it is 0."""
+    if c["model_type"] != "internlm3" or not name.endswith(".bias"):
+        return False
+    qkv = re.search(r"self_attn\.[qkv]_proj", name)
+    return not c.get("qkv_bias" if qkv else "bias", False)
+
+
+def to_file(c, tensors):
+    tensors = {k: v for k, v in tensors.items() if not absent(c, k)}
+    if c["model_type"] == "internlm3":
+        return tensors
+    out = {}
+    for name, t in tensors.items():
+        if re.search(r"self_attn\.[kv]_proj", name):
+            continue
+        if "self_attn.q_proj" in name:
+            parts = [tensors[name.replace("q_proj", x + "_proj")] for x in "qkv"]
+            out[name.replace("self_attn.q_proj", "attention.wqkv")] = fuse(*parts, groups_of(c))
+            continue
+        for pattern, new in INTERNLM2:
+            name = re.sub(pattern, new, name)
+        out[name] = t
+    return out
+
+
+def from_file(c, tensors, state):
+    """The stand-in's whole state."""
+    out = {name: torch.zeros_like(t) for name, t in state.items()}
+    for name in out:
+        if absent(c, name):
+            continue
+        attention = re.search(r"self_attn\.([qkv])_proj", name)
+        if attention and c["model_type"] == "internlm2":
+            fused = tensors[name.replace("self_attn.%s_proj" % attention[1], "attention.wqkv")]
+            out[name] = split(fused, c["num_attention_heads"], groups_of(c))["qkv".index(attention[1])]
+            continue
+        file = name
+        for pattern, new in INTERNLM2 if c["model_type"] == "internlm2" else []:
+            file = re.sub(pattern, new, file)
+        out[name] = tensors[file] if file in tensors else tensors[file.replace("output", "model.tok_embeddings")]
+    return out
