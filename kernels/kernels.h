@@ -163,7 +163,7 @@ struct kern_matmul_args {
 
 /* SiLU: x / (1 + e^-x). GELU (Hendrycks, Gimpel 2016): x times the share of a normal distribution below x, exactly
  * or by its approximation with tanh. */
-enum kern_activation { KERN_SILU, KERN_GELU_TANH, KERN_GELU, KERN_RELU, KERN_RELU_SQUARED /* not on devices */ };
+enum kern_activation { KERN_SILU, KERN_GELU_TANH, KERN_GELU, KERN_RELU, KERN_RELU_SQUARED };
 
 /* Fused with a matrix product of at most KERN_FUSED_TOKENS tokens (a step of decoding); a variant that cannot
  * answers ERR_UNSUPPORTED, and the caller uses the separate ops. */
@@ -219,7 +219,7 @@ struct kern_rope_kv_args {
 	const i64 *slots;     /* [T] */
 	struct kern_kv kv;
 	u32 tokens, heads, rope_dim;
-	bool interleaved; /* not on devices */
+	bool interleaved;
 	enum kern_dtype dtype;
 };
 
@@ -287,7 +287,7 @@ struct kern_act_mul_args {
 	KERN_ACTIVATIONS(const, gate_up); /* [T][2 * size]; `ungated`: [T][size] */
 	u32 tokens, size;
 	enum kern_activation act;
-	bool ungated; /* not on devices */
+	bool ungated;
 	enum kern_dtype dtype;
 	struct kern_quantized *quantized; /* as of kern_rmsnorm_args */
 };

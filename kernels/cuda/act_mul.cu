@@ -1,78 +1,96 @@
-/* Gated activation, on request with the result in 8 bits. */
+/* Activation, gated or not, on request with the result in 8 bits. */
 #include "kernels/cuda/activation.cuh"
 
 enum { THREADS = 256, VECTOR = 8, WARPS = THREADS / CU_WARP };
 
-CU_INLINE void act_mul_vector(const u16 *gate_up, u32 size, enum kern_activation act, float v[VECTOR])
+/* Rows of the input are the gate and then up, or the gate alone. */
+struct act_mul {
+	u16 *out;
+	u8 *quantized;
+	float *scales;
+	const u16 *in;
+	u32 tokens, size;
+	enum kern_activation act;
+	bool ungated, f8;
+};
+
+/* From column `i` of row `t` on. */
+CU_INLINE void act_mul_vector(const struct act_mul *p, size_t t, u32 i, float v[VECTOR])
 {
+	const u16 *gate = p->in + t * (p->ungated ? 1 : 2) * p->size + i;
 	float up[VECTOR];
-	unpack8(cu_load<uint4>(gate_up), v);
-	unpack8(cu_load<uint4>(gate_up + size), up);
+	load8(gate, v);
 #pragma unroll
-	for (u32 i = 0; i < VECTOR; i++)
-		v[i] = activate(act, v[i]) * up[i];
+	for (u32 e = 0; e < VECTOR; e++)
+		v[e] = activate(p->act, v[e]);
+	if (p->ungated)
+		return;
+	load8(gate + p->size, up);
+#pragma unroll
+	for (u32 e = 0; e < VECTOR; e++)
+		v[e] *= up[e];
 }
 
-static __global__ void __launch_bounds__(THREADS)
-	act_mul_kernel(u16 *out, const u16 *gate_up, u32 tokens, u32 size, enum kern_activation act)
+static __global__ void __launch_bounds__(THREADS) act_mul_kernel(const struct act_mul p)
 {
 	const u32 i = (blockIdx.x * THREADS + threadIdx.x) * VECTOR;
-	if (i >= size)
+	if (i >= p.size)
 		return;
-	for (u32 t = blockIdx.y; t < tokens; t += gridDim.y) {
+	for (u32 t = blockIdx.y; t < p.tokens; t += gridDim.y) {
 		float v[VECTOR];
-		act_mul_vector(gate_up + (size_t)t * 2 * size + i, size, act, v);
-		*(uint4 *)(out + (size_t)t * size + i) = pack8(v);
+		act_mul_vector(&p, t, i, v);
+		store8(p.out + (size_t)t * p.size + i, v);
 	}
 }
 
 /* One block a token; the second pass computes again what the first has seen, since a row need not fit into
  * registers. */
-static __global__ void __launch_bounds__(THREADS)
-	act_mul_quantized_kernel(u16 *out, u8 *quantized, float *scales, bool f8, const u16 *gate_up,
-				 u32 size, enum kern_activation act)
+static __global__ void __launch_bounds__(THREADS) act_mul_quantized_kernel(const struct act_mul p)
 {
 	SHARED_DYNAMIC(float, shared); /* [WARPS] */
 	const size_t t = blockIdx.x;
 	float largest = 0;
-	for (u32 i = threadIdx.x * VECTOR; i < size; i += THREADS * VECTOR) {
+	for (u32 i = threadIdx.x * VECTOR; i < p.size; i += THREADS * VECTOR) {
 		float v[VECTOR];
-		act_mul_vector(gate_up + t * 2 * size + i, size, act, v);
+		act_mul_vector(&p, t, i, v);
 #pragma unroll
 		for (u32 e = 0; e < VECTOR; e++)
 			largest = fmaxf(largest, fabsf(v[e]));
-		if (out)
-			cu_store(out + t * size + i, pack8(v));
+		if (p.out)
+			store8(p.out + t * p.size + i, v);
 	}
 	largest = block_max(largest, shared);
-	const float range = f8 ? CUDA_F8_MAX : CUDA_I8_MAX, inverse = largest > 0 ? range / largest : 0;
+	const float range = p.f8 ? CUDA_F8_MAX : CUDA_I8_MAX, inverse = largest > 0 ? range / largest : 0;
 	if (threadIdx.x == 0)
-		scales[t] = largest / range;
-	for (u32 i = threadIdx.x * VECTOR; i < size; i += THREADS * VECTOR) {
+		p.scales[t] = largest / range;
+	for (u32 i = threadIdx.x * VECTOR; i < p.size; i += THREADS * VECTOR) {
 		float v[VECTOR];
-		act_mul_vector(gate_up + t * 2 * size + i, size, act, v);
-		store_quantized(quantized + t * size + i, v, inverse, f8);
+		act_mul_vector(&p, t, i, v);
+		store_quantized(p.quantized + t * p.size + i, v, inverse, p.f8);
 	}
 }
 
 CUDA_OP(act_mul)
 {
 	const struct kern_quantized *q = a->quantized;
-	const bool f8 = q && q->dtype == KERN_F8E4M3;
-	if (a->ungated || a->act == KERN_RELU_SQUARED)
+	struct act_mul p = {a->out_bf16, NULL, NULL, a->gate_up_bf16, a->tokens, a->size, a->act, a->ungated, false};
+	if (q) {
+		if (q->dtype != KERN_I8 && q->dtype != KERN_F8E4M3)
+			return ERR_UNSUPPORTED;
+		p.quantized = (u8 *)q->data;
+		p.scales = q->scales;
+		p.f8 = q->dtype == KERN_F8E4M3;
+	}
+	if (a->dtype != KERN_BF16 || a->size % VECTOR != 0)
 		return ERR_UNSUPPORTED;
-	if (a->dtype != KERN_BF16 || a->size % VECTOR != 0 || (q && !f8 && q->dtype != KERN_I8))
-		return ERR_UNSUPPORTED;
-	if (!cuda_aligned(a->out_bf16) || !cuda_aligned(a->gate_up_bf16) || (q && !cuda_aligned(q->data)))
+	if (!cuda_aligned(p.out) || !cuda_aligned(p.in) || !cuda_aligned(p.quantized))
 		return ERR_INVALID;
 	if (a->tokens == 0)
 		return ERR_OK;
 	if (q)
-		return cuda_launched(LAUNCH(act_mul_quantized_kernel, a->tokens, THREADS,
-					    WARPS * sizeof(float), cuda_stream(ctx), a->out_bf16,
-					    (u8 *)q->data, q->scales, f8, a->gate_up_bf16, a->size, a->act));
+		return cuda_launched(LAUNCH(act_mul_quantized_kernel, a->tokens, THREADS, WARPS * sizeof(float),
+					    cuda_stream(ctx), p));
 	const u32 rows = a->tokens < CUDA_GRID_Y_MAX ? a->tokens : (u32)CUDA_GRID_Y_MAX;
 	const dim3 grid(cuda_ceil(a->size, THREADS * VECTOR), rows);
-	return cuda_launched(LAUNCH(act_mul_kernel, grid, THREADS, 0, cuda_stream(ctx), a->out_bf16,
-				    a->gate_up_bf16, a->tokens, a->size, a->act));
+	return cuda_launched(LAUNCH(act_mul_kernel, grid, THREADS, 0, cuda_stream(ctx), p));
 }

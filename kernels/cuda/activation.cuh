@@ -1,4 +1,4 @@
-/* The activations of gated MLPs, for the kernels that apply them. */
+/* The activations of MLPs, for the kernels that apply them. */
 #ifndef TERCET_KERNELS_CUDA_ACTIVATION_CUH
 #define TERCET_KERNELS_CUDA_ACTIVATION_CUH
 
@@ -31,8 +31,8 @@ CU_INLINE float activate(enum kern_activation act, float x)
 {
 	if (act == KERN_GELU)
 		return gelu(x);
-	if (act == KERN_RELU)
-		return x < 0 ? 0 : x;
+	if (act == KERN_RELU || act == KERN_RELU_SQUARED)
+		return x < 0 ? 0 : act == KERN_RELU ? x : x * x;
 	if (act == KERN_SILU)
 		return x / (1 + cu_exp2(x * -1.442695041f)); /* -1 / ln 2 */
 	/* Hendrycks, Gimpel 2016; 0.79788... = sqrt(2 / pi) */

@@ -19,6 +19,7 @@ struct rope {
 	enum kern_dtype kv_dtype;
 	float norm_eps;
 	u32 heads, kv_heads, head_dim, rope_dim, block_size;
+	bool interleaved; /* the pairs of what is read are neighbours; what is written are halves all the same */
 };
 
 /* Four values of a head: two neighbours and the two that they rotate with, or, behind rope_dim, any others.
@@ -31,9 +32,9 @@ static inline enum err rope_of_args(const struct kern_rope_kv_args *a, struct ro
 {
 	*p = {a->q_bf16,   a->qkv,	 a->bias,	 a->q_norm,	 a->k_norm,	a->cos,
 	      a->sin,	   a->positions, a->slots,	 (u8 *)a->kv.k,	 (u8 *)a->kv.v, a->kv.dtype,
-	      a->norm_eps, a->heads,	 a->kv.kv_heads, a->kv.head_dim, a->rope_dim,	a->kv.block_size};
+	      a->norm_eps, a->heads,	 a->kv.kv_heads, a->kv.head_dim, a->rope_dim,	a->kv.block_size, a->interleaved};
 	const bool bytes = p->kv_dtype == KERN_I8 || p->kv_dtype == KERN_F8E4M3;
-	if (a->interleaved || a->dtype != KERN_BF16 || (p->kv_dtype != KERN_BF16 && !bytes) ||
+	if (a->dtype != KERN_BF16 || (p->kv_dtype != KERN_BF16 && !bytes) ||
 	    p->head_dim > ROPE_HEAD_DIM_MAX || p->head_dim % 4 != 0 || p->rope_dim % 4 != 0)
 		return ERR_UNSUPPORTED;
 	if (p->rope_dim > p->head_dim || p->kv_heads == 0 || p->block_size == 0)
@@ -49,35 +50,42 @@ CU_INLINE void rope_places(const struct rope *p, u32 unit, u32 *low, u32 *high)
 	*high = *low + (unit < rotated ? p->rope_dim : p->head_dim - p->rope_dim) / 2;
 }
 
-/* From head `head`, whose values begin at `in`. */
-CU_INLINE struct rope_unit rope_load(const struct rope *p, const float *in, u32 head, u32 unit)
+/* The unit's values of a head, or of its norm's weights or its biases, that begin at `in`. `turns`: it is one of q or k. */
+CU_INLINE struct rope_unit rope_read(const struct rope *p, const float *in, bool turns, u32 unit)
 {
 	struct rope_unit u;
 	u32 low, high;
 	rope_places(p, unit, &low, &high);
-	const float2 a = cu_load<float2>(in + low), b = cu_load<float2>(in + high);
+	const bool neighbours = p->interleaved && turns && unit < p->rope_dim / 4;
+	const float2 a = cu_load<float2>(in + (neighbours ? 4 * unit : low)),
+		     b = cu_load<float2>(in + (neighbours ? 4 * unit + 2 : high));
 	u.x[0] = a.x;
-	u.x[1] = a.y;
-	u.x[2] = b.x;
+	u.x[1] = neighbours ? b.x : a.y;
+	u.x[2] = neighbours ? a.y : b.x;
 	u.x[3] = b.y;
+	return u;
+}
+
+/* From head `head`, whose values begin at `in`. */
+CU_INLINE struct rope_unit rope_load(const struct rope *p, const float *in, u32 head, u32 unit)
+{
+	const bool turns = head < p->heads + p->kv_heads;
+	struct rope_unit u = rope_read(p, in, turns, unit);
 	if (p->bias) {
-		const float *bias = p->bias + (size_t)head * p->head_dim;
-		u.x[0] += bias[low];
-		u.x[1] += bias[low + 1];
-		u.x[2] += bias[high];
-		u.x[3] += bias[high + 1];
+		const struct rope_unit bias = rope_read(p, p->bias + (size_t)head * p->head_dim, turns, unit);
+#pragma unroll
+		for (u32 e = 0; e < 4; e++)
+			u.x[e] += bias.x[e];
 	}
 	return u;
 }
 
 CU_INLINE void rope_scale(const struct rope *p, const float *norm, float scale, u32 unit, struct rope_unit *u)
 {
-	u32 low, high;
-	rope_places(p, unit, &low, &high);
-	u->x[0] *= scale * norm[low];
-	u->x[1] *= scale * norm[low + 1];
-	u->x[2] *= scale * norm[high];
-	u->x[3] *= scale * norm[high + 1];
+	const struct rope_unit weight = rope_read(p, norm, true, unit);
+#pragma unroll
+	for (u32 e = 0; e < 4; e++)
+		u->x[e] *= scale * weight.x[e];
 }
 
 CU_INLINE void rope_rotate(const struct rope *p, u32 position, u32 unit, struct rope_unit *u)

@@ -110,7 +110,7 @@ static void cache_fill(struct device *d, struct cache *c, bool is_k, size_t bloc
 struct rope_case {
 	u32 heads, kv_heads, head_dim, rope_dim, block_size, tokens;
 	enum kern_dtype kv;
-	bool bias, norm;
+	bool bias, norm, interleaved;
 };
 
 static void rope_inputs(struct device *d, const struct rope_case *r, struct kern_rope_kv_args *a,
@@ -125,6 +125,7 @@ static void rope_inputs(struct device *d, const struct rope_case *r, struct kern
 					.heads = r->heads,
 					.rope_dim = r->rope_dim,
 					.norm_eps = 1e-6f,
+					.interleaved = r->interleaved,
 					.dtype = KERN_BF16};
 	*ref = *a;
 	ref->dtype = KERN_F32;
@@ -219,9 +220,9 @@ static void rope_case(struct device *d, const struct rope_case *r)
 	if (!problem)
 		problem = rope_cache_right(&c, &ref);
 	device_case_end(d, problem,
-			"rope_kv %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d",
+			"rope_kv %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d interleaved=%d",
 			kern_dtype_name(r->kv), r->tokens, r->heads, r->kv_heads, r->head_dim, r->rope_dim,
-			r->block_size, r->bias, r->norm);
+			r->block_size, r->bias, r->norm, r->interleaved);
 }
 
 /* ---------------------------------------------------------------- attention */
@@ -557,6 +558,12 @@ void device_attention(struct device *d)
 		{2, 1, 256, 0, 8, 6, KERN_I8, true, false},
 		{3, 3, 20, 12, 16, 13, KERN_F8E4M3, true, true},
 		{2, 1, 32, 32, 16, 0, KERN_BF16, false, false},
+		{4, 2, 64, 64, 16, 9, KERN_BF16, false, false, true},
+		{3, 1, 80, 32, 16, 7, KERN_BF16, true, true, true},
+		{2, 2, 128, 64, 16, 11, KERN_F8E4M3, true, false, true},
+		{2, 1, 256, 256, 8, 6, KERN_I8, false, true, true},
+		{3, 3, 20, 12, 16, 13, KERN_BF16, true, false, true},
+		{2, 1, 64, 0, 8, 6, KERN_BF16, false, false, true},
 	};
 	for (u32 i = 0; i < COUNT_OF(ropes); i++)
 		rope_case(d, &ropes[i]);

@@ -195,14 +195,15 @@ static void layernorm_cases(struct device *d)
 }
 
 static void act_mul_case(struct device *d, enum kern_activation act, u32 tokens, u32 size,
-			 enum kern_dtype quantized)
+			 enum kern_dtype quantized, bool ungated)
 {
 	const struct norm_case n = {.tokens = tokens, .hidden = size, .quantized = quantized};
 	const size_t count = (size_t)tokens * size;
 	struct kern_quantized q;
-	struct kern_act_mul_args a = {.tokens = tokens, .size = size, .act = act, .dtype = KERN_BF16}, r = a;
+	struct kern_act_mul_args a = {.tokens = tokens, .size = size, .act = act, .ungated = ungated, .dtype = KERN_BF16},
+				 r = a;
 	u16 *in;
-	r.gate_up = device_bf16s(d, 2 * count, true, &in);
+	r.gate_up = device_bf16s(d, (ungated ? 1 : 2) * count, true, &in);
 	r.out = check_alloc(&d->check, count * sizeof(float));
 	r.dtype = KERN_F32;
 	a.gate_up_bf16 = in;
@@ -218,23 +219,26 @@ static void act_mul_case(struct device *d, enum kern_activation act, u32 tokens,
 		problem = device_close(device_download_bf16(d, a.out_bf16, count), r.out, count, BF16, 3e-5);
 	if (!problem && a.quantized)
 		problem = quantized_right(d, &q, r.out, tokens, size);
-	device_case_end(d, problem, "act_mul act=%d tokens=%u size=%u quantized=%s", act, tokens, size,
-			kern_dtype_name(quantized));
+	device_case_end(d, problem, "act_mul act=%d tokens=%u size=%u quantized=%s ungated=%d", act, tokens, size,
+			kern_dtype_name(quantized), ungated);
 }
 
 void device_linear(struct device *d)
 {
 	static const u32 widths[] = {8, 64, 200, 1024, 2056};
 	static const enum kern_dtype quantized[] = {KERN_F32, KERN_I8, KERN_F8E4M3};
-	static const enum kern_activation acts[] = {KERN_GELU_TANH, KERN_SILU, KERN_GELU, KERN_RELU};
+	static const enum kern_activation acts[] = {KERN_GELU_TANH, KERN_SILU, KERN_GELU, KERN_RELU,
+						     KERN_RELU_SQUARED};
 	for (u32 w = 0; w < COUNT_OF(widths); w++) {
 		embedding_case(d, 1 + w * 3, widths[w], w % 2 ? 11.3f : 0, w == 3);
 		for (u32 bits = 0; bits < 8; bits++)
 			rmsnorm_case(d, &(struct norm_case){1 + w % 3, widths[w], bits & 1, bits & 2, bits & 4,
 							    (bits + w) % 3 != 0,
 							    quantized[bits & 4 ? (bits / 2 + w) % 3 : 0]});
-		for (u32 i = 0; i < 4; i++)
-			act_mul_case(d, acts[i], 3 - w % 3, widths[w], quantized[(w + i) % 3]);
+		for (u32 i = 0; i < COUNT_OF(acts); i++) {
+			act_mul_case(d, acts[i], 3 - w % 3, widths[w], quantized[(w + i) % 3], false);
+			act_mul_case(d, acts[i], 1 + w % 3, widths[w], quantized[(w + i + 1) % 3], true);
+		}
 	}
 	layernorm_cases(d);
 	embedding_case(d, 0, 64, 0, false);

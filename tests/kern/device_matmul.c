@@ -134,6 +134,8 @@ static void matmul_case(struct device *d, const struct matmul_case *m)
 				: kern_dtype_bytes(m->weight) == 0			 ? 0x1p-16
 											 : 0x1p-20;
 	double floor = sqrt(m->k) * rounding * (m->outliers ? 300 : 1.5) * (m->act_mul ? 24 : 1);
+	if (m->act_mul && m->act == KERN_RELU_SQUARED)
+		floor *= 4; /* an error of the gate counts twice the gate times */
 	if (!problem)
 		problem = device_close(got, want, count, m->f32 ? 1e-5 : 0x1.1p-8, floor);
 	device_case_end(
@@ -242,7 +244,7 @@ static void matmul_rope_case(struct device *d, u32 tokens, u32 heads, u32 kv_hea
 struct heads_case {
 	u32 tokens, k, heads, kv_heads, head_dim, rope_dim;
 	enum kern_dtype weight, kv;
-	bool head_norms, norm;
+	bool head_norms, norm, interleaved;
 };
 
 static void matmul_heads_case(struct device *d, const struct heads_case *h)
@@ -277,7 +279,7 @@ static void matmul_heads_case(struct device *d, const struct heads_case *h)
 	for (u32 i = 0; i < 2; i++) { /* in one kernel; one op after the other */
 		r[i] = (struct kern_rope_kv_args){.tokens = h->tokens, .heads = h->heads, .rope_dim = h->rope_dim,
 						  .dtype = KERN_BF16, .bias = bias, .norm_eps = 1e-6f, .cos = cosine,
-						  .sin = sine};
+						  .sin = sine, .interleaved = h->interleaved};
 		r[i].q_norm = h->head_norms ? q_norm : NULL;
 		r[i].k_norm = h->head_norms ? k_norm : NULL;
 		r[i].kv = (struct kern_kv){.dtype = h->kv, .block_size = BLOCK_SIZE, .kv_heads = h->kv_heads,
@@ -309,9 +311,9 @@ static void matmul_heads_case(struct device *d, const struct heads_case *h)
 	for (u32 p = 0; p < 3 && !problem; p++)
 		if (memcmp(parts[0][p], parts[1][p], p == 0 ? q_bytes : cache_bytes) != 0)
 			problem = p == 0 ? "q differs" : p == 1 ? "the keys differ" : "the values differ";
-	device_case_end(d, problem, "matmul with rope %s %s tokens=%u k=%u heads=%u/%u head_dim=%u rope_dim=%u norms=%d%d",
+	device_case_end(d, problem, "matmul with rope %s %s tokens=%u k=%u heads=%u/%u head_dim=%u rope_dim=%u norms=%d%d interleaved=%d",
 			kern_dtype_name(h->weight), kern_dtype_name(h->kv), h->tokens, h->k, h->heads, h->kv_heads,
-			h->head_dim, h->rope_dim, h->head_norms, h->norm);
+			h->head_dim, h->rope_dim, h->head_norms, h->norm, h->interleaved);
 }
 
 static void matmul_heads_cases(struct device *d)
@@ -323,6 +325,8 @@ static void matmul_heads_cases(struct device *d)
 		{8, 640, 2, 1, 128, 128, KERN_BF16, KERN_BF16, true, true},
 		{2, 128, 3, 1, 256, 64, KERN_I8, KERN_I8, true, true},
 		{11, 256, 2, 1, 64, 64, KERN_I4_64, KERN_F8E4M3, true, true},
+		{5, 96, 4, 2, 64, 32, KERN_BF16, KERN_BF16, false, true, true},
+		{16, 160, 2, 1, 80, 80, KERN_I8, KERN_I8, false, false, true},
 	};
 	const struct kern_cuda_config config = {NULL, 0, NULL};
 	struct err_msg em = {""};
@@ -465,7 +469,7 @@ void device_matmul(struct device *d)
 		struct matmul_case cases[] = {norm, act, both};
 		for (u32 j = 0; j < COUNT_OF(cases); j++) {
 			cases[j].weight = types[(i + j) % COUNT_OF(types)];
-			cases[j].act = (enum kern_activation)((i + j) % 4);
+			cases[j].act = (enum kern_activation)((i + j) % 5);
 			matmul_case(d, &cases[j]);
 		}
 	}
