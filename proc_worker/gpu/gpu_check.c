@@ -115,14 +115,6 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		what = "no norms before its blocks";
 	else if (a->traits & ARCH_QK_NORMS)
 		what = "norms over all heads together";
-	else if (a->layer_norm)
-		what = "LayerNorm";
-	else if (a->interleaved)
-		what = "rotary embeddings of neighbouring values";
-	else if (a->ungated)
-		what = "an MLP without a gate";
-	else if (c->model->activation == KERN_RELU_SQUARED)
-		what = "the activation relu2";
 	if (!what)
 		return ERR_OK;
 	return err_set(em, ERR_UNSUPPORTED, "a %s has %s, which devices do not compute: use --device cpu", a->name, what);

@@ -27,11 +27,12 @@ static enum err sum(struct gpu *g, bool stream, u32 tokens, struct err_msg *em)
 
 /* ---------------------------------------------------------------- parts */
 
-/* The step as the layers see it. `pending`: delta is still to be added to x. */
+/* The step as the layers see it. `pending`: delta is still to be added to x. `begun`: what attention adds is where this
+ * block's products add up, and the MLP beside it adds to that. */
 struct pass {
 	struct gpu *g;
 	u32 tokens;
-	bool fused, pending;
+	bool fused, pending, begun;
 	struct kern_attention_plan plans[GPU_WINDOWS];
 };
 
@@ -46,15 +47,26 @@ static struct kern_rmsnorm_args norm_args(const struct gpu *g, u16 *out, const f
 }
 
 /* Of rows of the stream, after adding `add` where there is one. */
-static enum err norm(struct gpu *g, u16 *out, float *x, const u16 *add, const float *weight, u32 tokens,
-		     struct err_msg *em)
+static enum err norm(struct gpu *g, u16 *out, float *x, const u16 *add, const float *weight, const float *bias,
+		     u32 tokens, struct err_msg *em)
 {
+	const struct model_config *m = g->config.model;
 	struct kern_rmsnorm_args a = norm_args(g, out, weight, tokens);
+	struct kern_layernorm_args layer = {.out_bf16 = out,
+					    .x = x,
+					    .add_bf16 = add,
+					    .weight = weight,
+					    .bias = bias,
+					    .eps = m->norm_eps,
+					    .tokens = tokens,
+					    .hidden = m->hidden,
+					    .dtype = KERN_BF16};
 
 	a.x = x;
 	a.add_bf16 = add;
 	a.x_dtype = KERN_F32;
-	return gpu_op(g->ops.rmsnorm(&g->ctx, &a), "rmsnorm", em);
+	return m->arch->layer_norm ? gpu_op(g->ops.layernorm(&g->ctx, &layer), "layernorm", em)
+				   : gpu_op(g->ops.rmsnorm(&g->ctx, &a), "rmsnorm", em);
 }
 
 /* Of delta, in place. */
@@ -67,15 +79,16 @@ static enum err norm_delta(struct gpu *g, const float *weight, u32 tokens, struc
 	return gpu_op(g->ops.rmsnorm(&g->ctx, &a), "rmsnorm", em);
 }
 
-/* Whether the products of so many tokens are fused with the norm of what they read. */
+/* Whether the products of so many tokens are fused with the norm of what they read, which is RMSNorm. */
 static bool norm_fits(const struct gpu *g, u32 tokens)
 {
-	return (size_t)tokens * g->config.model->hidden * sizeof(float) <= GPU_NORM_BYTES;
+	return !g->config.model->arch->layer_norm &&
+	       (size_t)tokens * g->config.model->hidden * sizeof(float) <= GPU_NORM_BYTES;
 }
 
 /* What a product reads: the stream, with the norm left to the product, or the normed stream, with delta added where
  * that is due. */
-static enum err norm_in(struct pass *p, const float *weight, const struct kern_weight *w,
+static enum err norm_in(struct pass *p, const float *weight, const float *bias, const struct kern_weight *w,
 			struct kern_matmul_fusion *fusion, struct err_msg *em)
 {
 	struct gpu *g = p->g;
@@ -85,7 +98,7 @@ static enum err norm_in(struct pass *p, const float *weight, const struct kern_w
 		fusion->norm_weight = weight;
 		return ERR_OK;
 	}
-	enum err e = norm(g, g->arena.normed, g->arena.x, p->pending ? g->arena.delta : NULL, weight,
+	enum err e = norm(g, g->arena.normed, g->arena.x, p->pending ? g->arena.delta : NULL, weight, bias,
 			  p->tokens, em);
 	p->pending = false;
 	return e;
@@ -137,7 +150,7 @@ static enum err end_product(struct pass *p, const u16 *in, const struct kern_wei
 	else
 		a.out_bf16 = g->arena.delta + (size_t)first * w->n;
 	a.out_dtype = stream ? KERN_F32 : KERN_BF16;
-	a.accumulate = stream && leads;
+	a.accumulate = (stream && leads) || p->begun;
 	return run_product(g, &a, em);
 }
 
@@ -147,6 +160,7 @@ static enum err end_block(struct pass *p, const float *post_norm, struct err_msg
 
 	enum err e = sum(p->g, stream, p->tokens, em);
 	p->pending = !stream;
+	p->begun = false;
 	return e || !post_norm ? e : norm_delta(p->g, post_norm, p->tokens, em);
 }
 
@@ -174,6 +188,7 @@ static struct kern_rope_kv_args rope_args(struct gpu *g, u32 layer, u32 tokens)
 					  .tokens = tokens,
 					  .heads = g->config.shard->heads,
 					  .rope_dim = m->layer_flags[layer] & LAYER_NO_ROPE ? 0 : m->rope.dim,
+					  .interleaved = m->arch->interleaved,
 					  .dtype = KERN_BF16};
 }
 
@@ -185,7 +200,7 @@ static enum err project(struct pass *p, u32 layer, struct err_msg *em)
 	struct kern_rope_kv_args rope = rope_args(g, layer, p->tokens);
 	struct kern_matmul_fusion fusion;
 
-	enum err e = norm_in(p, w->attn_norm, &w->qkv, &fusion, em);
+	enum err e = norm_in(p, w->attn_norm, w->attn_norm_bias, &w->qkv, &fusion, em);
 	if (e)
 		return e;
 	struct kern_matmul_args a = product_in(g, g->arena.qkv, &w->qkv, &fusion, 0, p->tokens);
@@ -246,28 +261,34 @@ static enum err attention_block(struct pass *p, u32 layer, struct err_msg *em)
 	if (!e)
 		e = end_product(p, g->arena.attended, &w->attn_out, w->attn_out_bias,
 				w->attn_post_norm, 0, p->tokens, em);
+	if (g->config.model->arch->parallel) { /* the MLP reads what attention read, and its block ends with this one */
+		p->begun = true;
+		return e;
+	}
 	return e ? e : end_block(p, w->attn_post_norm, em);
 }
 
 /* ---------------------------------------------------------------- MLP */
 
-/* act(gate) * up of some tokens: in one kernel, or in two. */
-static enum err gated(struct pass *p, const struct layer_weights *w, struct kern_matmul_fusion *fusion, u32 first,
+/* act(gate) * up of some tokens, or where there is no gate act(up): in one kernel, or in two. */
+static enum err activated(struct pass *p, const struct layer_weights *w, struct kern_matmul_fusion *fusion, u32 first,
 		      u32 tokens, struct err_msg *em)
 {
 	struct gpu *g = p->g;
-	u32 size = w->gate_up.n / 2;
+	bool ungated = g->config.model->arch->ungated;
+	u32 size = ungated ? w->gate_up.n : w->gate_up.n / 2;
 	struct kern_matmul_args a = product_in(g, g->arena.gate_up, &w->gate_up, fusion, first, tokens);
 	struct kern_act_mul_args act = {.out_bf16 = g->arena.activated,
 					.gate_up_bf16 = g->arena.gate_up,
 					.tokens = tokens,
 					.size = size,
 					.act = g->config.model->activation,
+					.ungated = ungated,
 					.dtype = KERN_BF16};
 
 	a.bias = w->gate_up_bias;
 	a.fusion = p->fused ? fusion : NULL;
-	if (p->fused) {
+	if (p->fused && !ungated) {
 		fusion->act_mul = true;
 		fusion->act = act.act;
 		a.out_bf16 = g->arena.activated;
@@ -286,12 +307,12 @@ static enum err gated(struct pass *p, const struct layer_weights *w, struct kern
 /* In portions: what lies between its products is the widest of all activations. */
 static enum err mlp(struct pass *p, const struct layer_weights *w, struct err_msg *em)
 {
-	struct kern_matmul_fusion fusion;
+	struct kern_matmul_fusion fusion = {0}; /* of the normed stream that attention has read */
 
-	enum err e = norm_in(p, w->mlp_norm, &w->gate_up, &fusion, em);
+	enum err e = p->begun ? ERR_OK : norm_in(p, w->mlp_norm, w->mlp_norm_bias, &w->gate_up, &fusion, em);
 	for (u32 first = 0, n; !e && first < p->tokens; first += n) {
 		n = p->tokens - first < GPU_MLP_TOKENS ? p->tokens - first : (u32)GPU_MLP_TOKENS;
-		e = gated(p, w, &fusion, first, n, em);
+		e = activated(p, w, &fusion, first, n, em);
 		if (!e)
 			e = end_product(p, p->g->arena.activated, &w->down, w->down_bias,
 					w->mlp_post_norm, first, n, em);
@@ -306,7 +327,7 @@ static enum err experts(struct pass *p, const struct layer_weights *w, struct er
 	const struct gpu_moe_out out = {stream, stream && g->config.shard->rank == 0};
 
 	enum err e = norm(g, g->arena.normed, g->arena.x, p->pending ? g->arena.delta : NULL, w->mlp_norm,
-			  p->tokens, em);
+			  w->mlp_norm_bias, p->tokens, em);
 	if (!e)
 		e = gpu_experts(g, w, &out, p->tokens, em);
 	return e ? e : end_block(p, w->mlp_post_norm, em);
@@ -367,7 +388,7 @@ enum err gpu_decode(struct gpu *g, const struct gpu_shape *shape, struct err_msg
 			err_prefix(em, "layer %u", i);
 	}
 	if (!e && p.pending)
-		e = norm(g, NULL, g->arena.x, g->arena.delta, NULL, p.tokens, em);
+		e = norm(g, NULL, g->arena.x, g->arena.delta, NULL, NULL, p.tokens, em);
 	return e;
 }
 
@@ -417,10 +438,11 @@ enum err gpu_logits(struct gpu *g, const u32 *index, u32 count, u32 tokens, stru
 		return ERR_OK;
 	enum err e = index ? pick(g, index, count, tokens, em) : ERR_OK;
 	if (!e && !fused)
-		e = norm(g, g->arena.picked_normed, x, NULL, g->weights.final_norm, count, em);
+		e = norm(g, g->arena.picked_normed, x, NULL, g->weights.final_norm, g->weights.final_norm_bias, count,
+			 em);
 	if (e)
 		return e;
-	struct kern_matmul_args a = product(NULL, g->arena.picked_normed, w, NULL, count);
+	struct kern_matmul_args a = product(NULL, g->arena.picked_normed, w, g->weights.lm_head_bias, count);
 	if (fused) {
 		a.x = x;
 		a.dtype = KERN_F32;

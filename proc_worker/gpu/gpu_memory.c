@@ -150,7 +150,7 @@ static void lay_out_activations(struct gpu *g, u8 *base, size_t *offset)
 	size_t mlp = *offset, experts = *offset;
 	a->qkv = carve(base, offset, tokens * (s->heads + 2 * s->kv_heads) * m->head_dim * sizeof(float));
 	a->q = carve(base, offset, tokens * s->heads * m->head_dim * sizeof(u16));
-	a->gate_up = carve(base, &mlp, mlp_tokens * 2 * width * sizeof(u16));
+	a->gate_up = carve(base, &mlp, mlp_tokens * (m->arch->ungated ? 1 : 2) * width * sizeof(u16));
 	a->activated = carve(base, &mlp, mlp_tokens * width * sizeof(u16));
 	lay_out_experts(g, base, &experts);
 	*offset = most(*offset, most(mlp, experts));

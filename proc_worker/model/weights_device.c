@@ -27,6 +27,12 @@ struct placed {
 	bool ordered;
 };
 
+/* Of a matrix or bias whose outputs are the intermediate size: gate and up, or one of them alone. */
+static u32 parts_of(const struct weights_plan *p)
+{
+	return p->config->arch->ungated ? 1 : 2;
+}
+
 static u32 fill_up(u32 n)
 {
 	return (n + COLUMNS - 1) / COLUMNS * COLUMNS;
@@ -69,7 +75,7 @@ static struct placed place(const struct weights_plan *p, enum weight_slot slot, 
 	s.device_rows = s.rows;
 	s.device_columns = s.columns;
 	if (slot == SLOT_GATE_UP || slot == SLOT_EXPERT_GATE_UP || slot == SLOT_GATE_UP_BIAS)
-		s.device_rows = 2 * fill_up(s.rows / 2);
+		s.device_rows = parts_of(p) * fill_up(s.rows / parts_of(p));
 	if (slot == SLOT_DOWN || slot == SLOT_EXPERT_DOWN)
 		s.device_columns = fill_up(s.columns);
 	if (slot == SLOT_EMBED)
@@ -100,7 +106,7 @@ static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, co
 	       (s->ordered ? round_up(s->columns * sizeof(u32)) : 0);
 }
 
-static enum err check_slot(const struct placed *s, struct err_msg *em)
+static enum err check_slot(const struct weights_plan *p, const struct placed *s, struct err_msg *em)
 {
 	bool filled = s->device_rows != s->rows || s->device_columns != s->columns;
 
@@ -113,7 +119,7 @@ static enum err check_slot(const struct placed *s, struct err_msg *em)
 		return err_set(em, ERR_UNSUPPORTED,
 			       "an intermediate size of %u on each worker in %s: the device's kernels want a "
 			       "multiple of %d; use another --tensor-parallel-size, or --device cpu",
-			       s->device_rows != s->rows ? s->rows / 2 : s->columns, kern_dtype_name(s->type),
+			       s->device_rows != s->rows ? s->rows / parts_of(p) : s->columns, kern_dtype_name(s->type),
 			       COLUMNS);
 	return ERR_OK;
 }
@@ -124,7 +130,7 @@ enum err model_weights_device_bytes(const struct weights_plan *p, u64 *bytes, st
 	for (u32 slot = 0; slot < SLOT_COUNT; slot++)
 		for (u32 layer = 0; layer < weights_layers(p, slot); layer++) {
 			struct placed s = place(p, slot, layer);
-			enum err e = s.rows && weights_is_matrix(slot) ? check_slot(&s, em) : ERR_OK;
+			enum err e = s.rows && weights_is_matrix(slot) ? check_slot(p, &s, em) : ERR_OK;
 			if (e)
 				return e;
 			*bytes += (u64)slot_bytes(p, slot, &s) * weights_copies(p, slot);
@@ -237,7 +243,7 @@ static enum err send_plain(struct uploader *u, enum weight_slot slot, u32 layer,
 	const struct weights_plan *p = u->reader.plan;
 	const struct arch *a = p->config->arch;
 	size_t row_bytes = s->device_columns * sizeof(u16);
-	u32 zero_rows = (s->device_rows - s->rows) / 2;
+	u32 zero_rows = (s->device_rows - s->rows) / parts_of(p);
 	enum err e = ERR_OK;
 
 	slot = weights_source_slot(p, slot);
@@ -418,7 +424,7 @@ static enum err upload_vector(struct uploader *u, enum weight_slot slot, u32 lay
 			      struct err_msg *em)
 {
 	struct placed s = place(u->reader.plan, slot, layer);
-	u32 half = s.rows / 2, wide = s.device_rows / 2;
+	u32 parts = parts_of(u->reader.plan), rows = s.rows / parts, wide = s.device_rows / parts;
 	char *memory = take(u, slot_bytes(u->reader.plan, slot, &s));
 	size_t bytes = s.device_rows * sizeof(float), have = u->vector_count * sizeof(float);
 	void *values = u->vector;
@@ -430,10 +436,9 @@ static enum err upload_vector(struct uploader *u, enum weight_slot slot, u32 lay
 		e = weights_read_vector(&u->reader, slot, layer, u->vector, em);
 	if (e)
 		return e;
-	if (s.device_rows != s.rows) {
-		memmove(u->vector + wide, u->vector + half, half * sizeof(float));
-		memset(u->vector + half, 0, (wide - half) * sizeof(float));
-		memset(u->vector + wide + half, 0, (wide - half) * sizeof(float));
+	for (u32 i = parts; s.device_rows != s.rows && i-- > 0;) { /* the last one first: they move up */
+		memmove(u->vector + i * wide, u->vector + i * rows, rows * sizeof(float));
+		memset(u->vector + i * wide + rows, 0, (wide - rows) * sizeof(float));
 	}
 	*out = (const float *)(const void *)memory;
 	return send(u, memory, u->vector, bytes, em);
@@ -482,6 +487,10 @@ static enum err upload_all(struct uploader *u, struct model_weights *w, struct e
 
 	if (!e)
 		e = upload_slot(u, SLOT_FINAL_NORM, 0, w, em);
+	if (!e)
+		e = upload_slot(u, SLOT_FINAL_NORM_BIAS, 0, w, em);
+	if (!e)
+		e = upload_slot(u, SLOT_LM_HEAD_BIAS, 0, w, em);
 	for (u32 i = 0; !e && i < w->layer_count; i++) {
 		for (u32 slot = SLOT_LAYER_FIRST; !e && slot < SLOT_COUNT; slot++)
 			e = upload_slot(u, slot, i, w, em);

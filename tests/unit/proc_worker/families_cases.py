@@ -98,6 +98,27 @@ FAMILIES = {
 }
 
 
+# Of sizes that device kernels take, for the whole models of tests/e2e/test_device_families.py.
+DEVICE = {"hidden_size": 64, "intermediate_size": 96}
+DEVICE_FAMILIES = ("stablelm", "nemotron", "starcoder2", "arcee", "phi", "cohere", "cohere2", "glm4", "ernie4_5", "exaone4",
+                   "olmo2", "olmo3", "olmoe")
+
+
+def device_cases():
+    """(family, config.json)"""
+    for family in DEVICE_FAMILIES:
+        changes = {**DEVICE, "torch_dtype": "bfloat16"}
+        if "head_dim" in FAMILIES[family]:
+            changes["head_dim"] = 16
+        if "partial_rotary_factor" in FAMILIES[family]:
+            changes["partial_rotary_factor"] = 0.5
+        if "intermediate_size" in FAMILIES[family]:
+            changes.pop("intermediate_size")
+        biases = {"stablelm": {"use_qkv_bias": True}, "nemotron": {"attention_bias": True, "mlp_bias": True},
+                  "cohere": {"attention_bias": True}, "ernie4_5": {"use_bias": True}}
+        yield family, config(family, {**changes, **biases.get(family, {})})
+
+
 def config(family, changes):
     c = {**COMMON, **FAMILIES[family], "model_type": family, **changes}
     return {k: v for k, v in c.items() if v is not MISSING}

@@ -5,6 +5,7 @@ transformers 5; the suite runs what --keep wrote of it: families.json, read by t
 
     families_differential.py [--tercet build/client/cli/tercet] [--only qwen3] [--list]
     families_differential.py --keep tests/unit/proc_worker/families.json
+    families_differential.py --keep-device tests/e2e/device_families.json
 
 Weights are a function of a tensor's name, shape and place (`values`), so that a case can be written down without them.
 Logits of every position have to agree within 1e-3, 32 greedy tokens exactly, with one and two workers, whole prompts and
@@ -173,8 +174,8 @@ def fresh_rope(model):
 
 
 @torch.no_grad()
-def reference(model, ids, count):
-    """Logits [len(ids)][vocab], greedy tokens, and the least gap between the two best of a step."""
+def reference(model, ids, count, gaps=None):
+    """Logits [len(ids)][vocab], greedy tokens, and the least gap between the two best of a step; all of them into `gaps`."""
     fresh_rope(model)
     # As `generate`: what depends on a prompt's length stays as it was for the prompt (dynamic), or is computed anew as a
     # whole (longrope). Without a cache wherever it makes no difference: that of windows of one token is wrong.
@@ -185,6 +186,8 @@ def reference(model, ids, count):
     for _ in range(count):
         best = torch.topk(last, 2)
         gap = min(gap, float(best.values[0] - best.values[1]))
+        if gaps is not None:
+            gaps.append(round(float(best.values[0] - best.values[1]), 3))
         tokens.append(int(best.indices[0]))
         if keep:
             last = model(torch.tensor([[tokens[-1]]]), past_key_values=past, use_cache=True).logits[0, -1].float()
@@ -326,6 +329,24 @@ def keep_all(path):
     print("%d of %d cases kept" % (len(kept), len(KEPT)))
 
 
+def keep_device(path):
+    """Models in bfloat16 of sizes that devices take: prompts, what follows, and how sure that is."""
+    lines = []
+    for name, config in families_cases.device_cases():
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = pathlib.Path(scratch) / "model"
+            model = build(config, {"dtype": "bfloat16"}, folder)
+            kept = {"config": config, "tensors": kept_tensors(model, config, folder), "prompts": []}
+        for ids in (prompts(config["vocab_size"])[1], prompts(config["vocab_size"])[2][:45]):
+            margins = []
+            logits, tokens, _ = reference(model, ids, 16, margins)
+            kept["prompts"].append({"ids": ids, "output_ids": tokens, "margins": margins,
+                                    "last_logits": [round(float(x), 4) for x in logits[-1]]})
+        lines.append("%s: %s" % (json.dumps(name), json.dumps(kept, separators=(",", ":"))))
+    pathlib.Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print("%d models kept" % len(lines))
+
+
 def all_cases():
     yield from families_cases.cases()
     yield from families_known.cases()
@@ -337,11 +358,15 @@ def main():
     parser.add_argument("--only", default="", help="part of the names")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--keep", metavar="FILE", help="write the cases that the suite runs, compare nothing")
+    parser.add_argument("--keep-device", metavar="FILE", help="write the models of tests/e2e/test_device_families.py")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
     if options.keep:
         keep_all(options.keep)
+        return 0
+    if options.keep_device:
+        keep_device(options.keep_device)
         return 0
     wrong = count = skipped = 0
     for name, _, config, save in all_cases():

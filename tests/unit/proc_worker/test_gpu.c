@@ -26,6 +26,12 @@ Test(gpu, llama_answers_as_on_the_cpu, .timeout = 120)
 }
 
 #define FAMILY(name, more) "{\"architectures\": [\"" name "\"], " SMALL more "}"
+/* Its field has another name, and heads are a share of the hidden values. */
+#define LAYER_NORM(name, eps, more)                                                                          \
+	"{\"architectures\": [\"" name "\"], \"vocab_size\": 101, \"hidden_size\": 128, "                     \
+	"\"intermediate_size\": 72, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "                    \
+	"\"num_key_value_heads\": 2, \"" eps "\": 1e-5, \"max_position_embeddings\": 128, "                    \
+	"\"torch_dtype\": \"bfloat16\", \"eos_token_id\": 3" more "}"
 #define EXPERTS                                                                             \
 	", \"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, " \
 	"\"norm_topk_prob\": true, "                                                        \
@@ -58,6 +64,24 @@ Test(gpu, every_family_answers_as_on_the_cpu, .timeout = 120)
 			", \"embedding_multiplier\": 3.0, \"residual_multiplier\": 0.4, "
 			"\"attention_multiplier\": 0.1, \"logits_scaling\": 2.0")},
 		{"layers without positions", FAMILY("SmolLM3ForCausalLM", ", \"no_rope_layer_interval\": 2")},
+		{"LayerNorm, biases of q, k, v, a part of heads rotates",
+		 LAYER_NORM("StableLmForCausalLM", "layer_norm_eps",
+			    ", \"use_qkv_bias\": true, \"partial_rotary_factor\": 0.5")},
+		{"no gate, squared ReLU, norms with an offset",
+		 LAYER_NORM("NemotronForCausalLM", "norm_eps", ", \"hidden_act\": \"relu2\"")},
+		{"no gate, biases everywhere, a window",
+		 LAYER_NORM("Starcoder2ForCausalLM", "norm_epsilon",
+			    ", \"use_bias\": true, \"sliding_window\": 9, \"hidden_act\": \"gelu_pytorch_tanh\"")},
+		{"no gate, RMSNorm", FAMILY("ArceeForCausalLM", ", \"hidden_act\": \"relu2\", \"mlp_bias\": true")},
+		{"blocks side by side, biases of logits, too",
+		 LAYER_NORM("PhiForCausalLM", "layer_norm_eps", ", \"hidden_act\": \"gelu_new\"")},
+		{"blocks side by side, neighbours rotate",
+		 LAYER_NORM("CohereForCausalLM", "layer_norm_eps", ", \"logit_scale\": 0.5")},
+		{"the same with windows, and layers without positions",
+		 LAYER_NORM("Cohere2ForCausalLM", "layer_norm_eps",
+			    ", \"sliding_window\": 9, \"sliding_window_pattern\": 2, \"logit_scale\": 0.5")},
+		{"neighbours rotate, norms behind", FAMILY("Glm4ForCausalLM", ", \"partial_rotary_factor\": 0.5")},
+		{"neighbours rotate", FAMILY("Ernie4_5ForCausalLM", ", \"use_bias\": true")},
 		{"exact GELU", FAMILY("LlamaForCausalLM", ", \"hidden_act\": \"gelu\"")},
 		{"positions scaled by length", FAMILY("Qwen2ForCausalLM", SCALED("dynamic") "}")},
 		{"two tables of positions",

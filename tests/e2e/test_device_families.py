@@ -1,0 +1,110 @@
+"""Families that compute otherwise than Llama, as whole models on the emulated device: the tokens and logits of transformers, one
+device and two. families_differential.py --keep-device wrote the models down (device_families.json): weights are a function of a
+tensor's name and place, so that config.json, shapes and what follows some prompts is all that has to be kept."""
+import array
+import json
+import math
+import pathlib
+import struct
+
+import pytest
+
+import device_tokens
+from engine import FULL, SANITIZED, run
+from test_device import ENVIRONMENT, device_engine
+
+MODELS = json.loads((pathlib.Path(__file__).parent / "device_families.json").read_text())
+TOKENIZER = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}
+U64 = (1 << 64) - 1
+
+
+def noise(name, first, count):
+    """Floats in [-1, 1): a stream of SplitMix64 that begins at the FNV-1a hash of the name, as in test_families.c."""
+    start, out = 0xcbf29ce484222325, array.array("f")
+    for byte in name.encode():
+        start = (start ^ byte) * 0x100000001b3 & U64
+    for i in range(start + first, start + first + count):
+        z = i * 0x9e3779b97f4a7c15 & U64
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9 & U64
+        z = (z ^ z >> 27) * 0x94d049bb133111eb & U64
+        out.append(((z ^ z >> 31) >> 40) * 2.0 ** -23 - 1)
+    return out
+
+
+def bfloat16(values):
+    """Rounded to nearest even, as bytes."""
+    bits = array.array("I", values.tobytes())
+    return array.array("H", [(b + 0x7fff + (b >> 16 & 1)) >> 16 for b in bits]).tobytes()
+
+
+def tensor(name, shape, amplitude, middle, source=None, first=0):
+    amplitude = struct.unpack("f", struct.pack("f", amplitude))[0]
+    scaled = array.array("f", [x * amplitude for x in noise(source or name, first, math.prod(shape))])
+    return bfloat16(array.array("f", [x + middle for x in scaled]))
+
+
+def write_model(folder, kept):
+    header, data = {}, b""
+    for name, t in kept["tensors"].items():
+        values = tensor(name, *t)
+        header[name] = {"dtype": "BF16", "shape": t[0], "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    (folder / "config.json").write_text(json.dumps(kept["config"]))
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = {}
+
+    def folder(name):
+        if name not in made:
+            made[name] = write_model(tmp_path_factory.mktemp(name), MODELS[name])
+        return made[name]
+    return folder
+
+
+# LayerNorm; blocks side by side and biases everywhere; neighbours rotate
+FEW = ["stablelm", "phi", "cohere2"]
+REFUSED = ["exaone4", "olmo2", "olmo3", "olmoe"]
+COMPUTED = [name for name in MODELS if name not in REFUSED]
+CHOSEN = FEW[1:2] if SANITIZED else COMPUTED if FULL else FEW
+
+
+@pytest.mark.parametrize("name", CHOSEN if SANITIZED else COMPUTED)
+def test_logits_are_those_of_transformers(name, folders):
+    """Of a prompt in chunks that fused kernels take, and in one that they do not."""
+    for p, chunk in zip(MODELS[name]["prompts"], (7, 64)):
+        status, output = run("logits", "--model", folders(name), "--ids", ",".join(map(str, p["ids"])), "--top", 0,
+                             "--dtype", "bfloat16", "--device", "cuda", "--max-num-batched-tokens", chunk, env=ENVIRONMENT)
+        assert status == 0, output
+        line = json.loads(output.splitlines()[-1])
+        assert len(line["logits"]) == len(p["last_logits"])
+        apart = [abs(a - b) for a, b in zip(line["logits"], p["last_logits"])]
+        # the CPU in bfloat16 is as far off: squared ReLU, 0.6 % of the distance of the best logit to the worst, others less
+        assert max(apart) < 0.015 * (max(p["last_logits"]) - min(p["last_logits"])), max(apart)
+
+
+@pytest.mark.parametrize("tensor_parallel", (1, 2))
+@pytest.mark.parametrize("name", CHOSEN)
+def test_tokens_are_those_of_transformers(name, tensor_parallel, folders):
+    prompts = MODELS[name]["prompts"]
+    with device_engine("--max-num-seqs", 4, "--max-num-batched-tokens", 64, "--max-model-len", 128, "-tp", tensor_parallel,
+                       model=folders(name)) as e:
+        margin = device_tokens.REFERENCE_MARGIN
+        sure, wrong = device_tokens.sure_tokens(e.api, prompts, margin)
+        assert sure >= 20 and not wrong, wrong
+        got = device_tokens.together(e.api, [(p["ids"], len(p["output_ids"]), {}) for p in prompts])
+        left = [device_tokens.same_as_far_as_sure(tokens, p["output_ids"], p["margins"], margin)
+                for tokens, p in zip(got, prompts)]
+        assert left.count(None) == len(prompts), left
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_devices_do_not_compute_is_refused_by_name(name, folders):
+    status, output = run("logits", "--model", folders(name), "--ids", "1,2", "--device", "cuda", "--dtype", "bfloat16", env=ENVIRONMENT)
+    assert status == 1 and "which devices do not compute: use --device cpu" in output, output
