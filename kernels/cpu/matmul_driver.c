@@ -3,9 +3,15 @@
  * Weights are read from memory once: a panel's block of k serves all tiles of rows while it is in the cache,
  * and meanwhile the tiles fetch the block that follows, so that computing and reading overlap. Nothing here
  * touches the order in which a sum is taken. */
+#include <unistd.h>
+
 #include "kernels/cpu/matmul_driver_priv.h"
 
-enum { AHEAD_BYTES = 4096, LINE_FLOATS = 16 /* of a line of the caches */ };
+enum {
+	AHEAD_BYTES = 4096,
+	LINE_FLOATS = 16, /* of a line of the caches */
+	SMALL_L1 = 32 * 1024,
+};
 
 u64 matmul_tasks(const struct kern_matmul_args *a, u32 threads)
 {
@@ -93,7 +99,8 @@ static void run_one(const struct matmul_job *j, u32 n, u32 columns, struct span 
 				.out = a->out + (size_t)first * a->out_stride + n,
 				.out_stride = a->out_stride,
 				.bias = a->bias && k.first == 0 ? a->bias + n : NULL,
-				.resume = k.first > 0 || a->accumulate};
+				.resume = k.first > 0 || a->accumulate,
+				.prefetch_far = j->prefetch_far};
 	if (in->width > 0) {
 		t.scales = inputs + ((size_t)in->scales_at + k.first / in->width * 4) * rows;
 		t.sums = inputs + ((size_t)in->sums_at + k.first / in->width * 4) * rows;
@@ -129,10 +136,20 @@ static void run_task(void *arg, u32 task, u32 thread)
 					tile + i, i, tiles);
 }
 
+static bool small_l1(void)
+{
+#ifdef _SC_LEVEL1_DCACHE_SIZE
+	long bytes = sysconf(_SC_LEVEL1_DCACHE_SIZE); /* 0 or -1: not known */
+	return bytes > 0 && bytes <= SMALL_L1;
+#else
+	return false;
+#endif
+}
+
 void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct matmul_kernel *kernel,
 		const struct matmul_inputs *in)
 {
-	struct matmul_job j = {.a = a, .kernel = kernel, .in = *in};
+	struct matmul_job j = {.a = a, .kernel = kernel, .in = *in, .prefetch_far = small_l1()};
 	u32 units = kern_ceil(a->w->k, in->unit_values);
 	if (a->tokens == 0)
 		return;

@@ -39,6 +39,7 @@ struct matmul_tile {
 	const char *prefetch; /* weights that come after these; every unit fetches the next `prefetch_step`
 				 bytes */
 	u32 prefetch_step;    /* 0: nothing to fetch */
+	bool prefetch_far;    /* into the L2 cache: see matmul_job */
 	const char *prefetch_end, *prefetch_then; /* what is fetched ends at the first, give or take a group, and goes on
 						     at the second; NULL: straight on */
 };
@@ -62,6 +63,9 @@ struct matmul_job {
 	u32 tiles; /* of rows */
 	u32 pairs, pairs_a_task, column_tasks, tiles_a_task, tasks;
 	u32 pack_values, pack_cuts; /* of a row that a task packs; tasks for a tile */
+	/* Weights are asked into the L2 cache only. A small L1 cache has few places for lines that memory has not brought
+	 * yet, and with all of them taken it waits for lines of the L2 cache as well. */
+	bool prefetch_far;
 };
 
 /* Packs the inputs into the scratch and computes. `in`: all but data and row_bytes. */

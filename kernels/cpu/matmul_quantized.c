@@ -150,7 +150,7 @@ static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 ve
 #pragma GCC unroll 4
 	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += rows * 4) {
 		ivec w[VECS_OF_ONE];
-		tile_prefetch(t, fetch);
+		tile_prefetch_bytes(t, fetch);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
 			w[v] = ivec_load(unit_of(t, units, v));

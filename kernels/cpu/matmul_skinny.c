@@ -76,6 +76,7 @@ static void run_panel(const struct matmul_job *j, u32 n, u32 columns, struct str
 				.bias = a->bias ? a->bias + n : NULL,
 				.resume = a->accumulate,
 				.prefetch_step = KERN_GROUP_UNIT,
+				.prefetch_far = j->prefetch_far,
 				.prefetch_end = stream.then ? stream.end : NULL,
 				.prefetch_then = stream.then};
 	t.prefetch = t.weights + AHEAD_BYTES;
