@@ -20,6 +20,11 @@ enum {
 #endif
 	VECS_OF_ONE = KERN_PANEL / VEC_LANES, /* one row takes a panel: one stream of memory */
 	K_BLOCK = 2048, /* 64 KiB of a panel */
+#ifdef __AVX512VNNI__
+	TALL_ROWS = 2 * TILE_ROWS, /* of a tile with weights in 8 bits; more gain by blocks that stay in the L2 cache */
+#else
+	TALL_ROWS = TILE_ROWS,
+#endif
 	FEW_ROWS = 32, /* whose weights memory has hardly brought by the time they are used up: reading ahead is all that counts */
 };
 
@@ -143,12 +148,12 @@ static ALWAYS_INLINE const char *unit_of(const struct matmul_tile *t, const char
 	return units + t->column * 4 + v * sizeof(ivec);
 }
 
-/* Adds the products of `count` units. `x`: the inputs at the first. */
-static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 vecs, const char *units,
+/* Adds the products of `count` units. `x`: the inputs at the first, units `stride` rows apart. */
+static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, const char *units,
 				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], struct tile_fetch *fetch)
 {
 #pragma GCC unroll 4
-	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += rows * 4) {
+	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 4) {
 		ivec w[VECS_OF_ONE];
 		tile_prefetch_bytes(t, fetch);
 #pragma GCC unroll 4
@@ -164,10 +169,10 @@ static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 ve
 	}
 }
 
-static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 vecs, const char *units,
+static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, const char *units,
 				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], struct tile_fetch *fetch)
 {
-	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += rows * 8) {
+	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 8) {
 		ivec low[VECS_OF_ONE], high[VECS_OF_ONE];
 		tile_prefetch(t, fetch);
 #pragma GCC unroll 4
@@ -185,7 +190,7 @@ static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 ve
 		}
 #pragma GCC unroll 12
 		for (u32 r = 0; r < rows; r++) {
-			ivec second = four_inputs(x + (rows + r) * 4);
+			ivec second = four_inputs(x + (stride + r) * 4);
 #pragma GCC unroll 4
 			for (u32 v = 0; v < vecs; v++)
 				sum[r][v] = dot_int4(sum[r][v], high[v], second);
@@ -207,7 +212,7 @@ struct place {
 };
 
 /* total += scale * inputs' scale * (products of the group - zero * sum of the inputs). */
-static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 vecs, bool int4,
+static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, bool int4,
 				    struct place *p, u32 k_count, vec total[][VECS_OF_ONE])
 {
 	ivec sum[TILE_ROWS][VECS_OF_ONE];
@@ -219,9 +224,9 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 v
 		for (u32 v = 0; v < vecs; v++)
 			sum[r][v] = int4 ? ivec_set1_32(0) : four_inputs(p->sums + r * 4);
 	if (int4)
-		add_int4(t, rows, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, &p->fetch);
+		add_int4(t, rows, stride, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, &p->fetch);
 	else
-		add_int8(t, rows, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, &p->fetch);
+		add_int8(t, rows, stride, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, &p->fetch);
 #pragma GCC unroll 4
 	for (u32 v = 0; v < vecs; v++) {
 		const char *head = p->group;
@@ -256,7 +261,7 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 	for (u32 k = 0; k < t->k_count; k += t->width) {
 		if (rows > REGISTER_ROWS)
 			__asm__("" : "+m"(total)); /* or the compiler spills the sums of whole numbers, in each unit */
-		add_group(t, rows, vecs, int4, &p, kern_min(t->width, t->k_count - k), total);
+		add_group(t, rows, rows, vecs, int4, &p, kern_min(t->width, t->k_count - k), total);
 		p.group += KERN_GROUP_HEAD + t->width / (int4 ? 8 : 4) * KERN_GROUP_UNIT;
 		p.x += (size_t)t->width * rows;
 		p.scales += rows * 4;
@@ -268,6 +273,67 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 		for (u32 v = 0; v < vecs; v++)
 			tile_store_sum(t, r, v, total[r][v]);
 }
+
+#ifdef __AVX512VNNI__
+/* Some of a tall tile's `stride` rows times one group, with nothing but the whole numbers in registers. */
+static ALWAYS_INLINE void run_part(const struct matmul_tile *t, u32 rows, u32 stride, struct place *p, u32 k_count,
+				   vec total[][VECS_OF_ONE])
+{
+	__asm__("" : "+m"(*(vec(*)[TILE_ROWS][VECS_OF_ONE])total));
+	add_group(t, rows, stride, TILE_VECS, false, p, k_count, total);
+}
+
+static void run_parts(const struct matmul_tile *t, u32 rows, u32 stride, struct place *p, u32 k_count,
+		      vec total[][VECS_OF_ONE])
+{
+#define PART_CASE(n)                                          \
+	case n:                                               \
+		run_part(t, n, stride, p, k_count, total);    \
+		break;
+	switch (rows) {
+		PART_CASE(4)
+		PART_CASE(5)
+		PART_CASE(6)
+		PART_CASE(7)
+	default:
+		run_part(t, TILE_ROWS, stride, p, k_count, total);
+		break;
+	}
+#undef PART_CASE
+}
+
+/* More rows than there are registers for: group by group in two parts, so that memory is read once and in order, as the
+ * processor does it best, and the second part finds the group in the L1 cache. */
+static void run_tall(const struct matmul_tile *t, u32 rows)
+{
+	vec total[TALL_ROWS][VECS_OF_ONE];
+	struct place p = {t->weights, t->units, t->scales, t->sums, tile_fetch_begin(t)};
+	struct matmul_tile half = *t;
+	const u32 first = rows / 2;
+	half.prefetch_step = t->prefetch_step / 2;
+	for (u32 r = 0; r < rows; r++)
+		for (u32 v = 0; v < TILE_VECS; v++)
+			total[r][v] = tile_first_sum(t, r, v);
+	for (u32 k = 0; k < t->k_count; k += t->width) {
+		u32 count = kern_min(t->width, t->k_count - k);
+		struct place second = p;
+		run_parts(&half, first, rows, &p, count, total);
+		second.x += first * 4;
+		second.scales += first * 4;
+		second.sums += first * 4;
+		second.fetch = p.fetch;
+		run_parts(&half, rows - first, rows, &second, count, total + first);
+		p.fetch = second.fetch;
+		p.group += KERN_GROUP_HEAD + t->width / 4 * KERN_GROUP_UNIT;
+		p.x += (size_t)t->width * rows;
+		p.scales += rows * 4;
+		p.sums += rows * 4;
+	}
+	for (u32 r = 0; r < rows; r++)
+		for (u32 v = 0; v < TILE_VECS; v++)
+			tile_store_sum(t, r, v, total[r][v]);
+}
+#endif
 
 #define TILE_CASE(n, int4)                       \
 	case n:                                  \
@@ -295,6 +361,12 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 
 static void tile_int8(const struct matmul_tile *t, u32 rows)
 {
+#ifdef __AVX512VNNI__
+	if (rows > TILE_ROWS) {
+		run_tall(t, rows);
+		return;
+	}
+#endif
 	TILE_SWITCH(false)
 }
 
@@ -303,7 +375,7 @@ static void tile_int4(const struct matmul_tile *t, u32 rows)
 	TILE_SWITCH(true)
 }
 
-static const struct matmul_kernel INT8 = {.tile_rows = TILE_ROWS,
+static const struct matmul_kernel INT8 = {.tile_rows = TALL_ROWS,
 					  .tile_columns = TILE_VECS * VEC_LANES,
 					  .one_columns = VECS_OF_ONE * VEC_LANES,
 					  .k_block = K_BLOCK,
