@@ -26,8 +26,9 @@ struct lora_set {
 
 /* Loads every adapter of `modules` for the rank, the types and the checkpoint's shapes of `plan`. The error names the adapter
  * and what is wrong: the errors of lora_config_read and safetensors_open_file; ERR_UNSUPPORTED: a tensor changes what adapters
- * cannot change here; ERR_FORMAT: a shape that does not fit the model, or half of a pair is missing; ERR_INVALID: a rank above
- * modules->rank_max; ERR_NO_MEMORY. With layers of `plan` as its config says. Blocks. */
+ * cannot change here; ERR_FORMAT: a shape that does not fit the model, half of a pair is missing, or tensors contradict the
+ * configuration; ERR_INVALID: a rank above modules->rank_max, targets or layers that the model has not, values that are not
+ * finite; ERR_NO_MEMORY. With layers of `plan` as its config says. Blocks. */
 MUST_CHECK enum err lora_set_load(struct lora_set *s, const struct lora_modules *modules, const struct weights_plan *plan,
 				  struct err_msg *em);
 void lora_set_fini(struct lora_set *s); /* zeroed accepted */

@@ -29,6 +29,7 @@ static const struct field {
 	{"use_rslora", FIELD_READ, NULL},
 	{"target_modules", FIELD_READ, NULL},
 	{"layers_to_transform", FIELD_READ, NULL},
+	{"layers_pattern", FIELD_READ, NULL},
 	{"rank_pattern", FIELD_READ, NULL},
 	{"alpha_pattern", FIELD_READ, NULL},
 	{"exclude_modules", FIELD_READ, NULL},
@@ -39,7 +40,6 @@ static const struct field {
 	{"auto_mapping", FIELD_IGNORED, NULL},
 	{"inference_mode", FIELD_IGNORED, NULL},
 	{"lora_dropout", FIELD_IGNORED, NULL},
-	{"layers_pattern", FIELD_IGNORED, NULL},
 	{"revision", FIELD_IGNORED, NULL},
 	{"task_type", FIELD_IGNORED, NULL},
 	{"peft_version", FIELD_IGNORED, NULL},
@@ -131,10 +131,25 @@ static enum err check_targets(json_val v, struct err_msg *em)
 			      FILE_NAME);
 }
 
-static enum err check_layers(json_val v, struct err_msg *em)
+/* A text, a list of them, or nothing. */
+static enum err check_texts(json_val v, const char *name, struct err_msg *em)
+{
+	bool good = is_off(v) || json_type(v) == JSON_STRING || json_type(v) == JSON_ARRAY;
+
+	for (struct json_iter it = json_iterate(v); good && json_next(&it);)
+		good = json_type(it.value) == JSON_STRING;
+	return good ? ERR_OK : err_set(em, ERR_FORMAT, "%s: \"%s\" must be a text or a list of texts", FILE_NAME, name);
+}
+
+static enum err check_layers(json_val v, json_val targets, struct err_msg *em)
 {
 	u64 layer;
 	bool good = !json_present(v) || json_uint(v, &layer) || json_type(v) == JSON_ARRAY;
+
+	if (!is_off(v) && json_type(targets) == JSON_STRING)
+		return err_set(em, ERR_INVALID,
+			       "%s: \"layers_to_transform\" goes with a list of \"target_modules\" alone; an expression names layers itself",
+			       FILE_NAME);
 
 	for (struct json_iter it = json_iterate(v); good && json_next(&it);)
 		good = json_uint(it.value, &layer);
@@ -164,13 +179,18 @@ static enum err read_fields(struct lora_config *c, json_val root, struct err_msg
 	json_bool(json_get(root, "use_rslora"), &c->by_root);
 	c->targets = json_get(root, "target_modules");
 	c->layers = json_get(root, "layers_to_transform");
+	c->layers_patterns = json_get(root, "layers_pattern");
 	c->ranks = json_get(root, "rank_pattern");
 	c->alphas = json_get(root, "alpha_pattern");
-	c->excludes = !is_off(json_get(root, "exclude_modules"));
+	c->excludes = json_get(root, "exclude_modules");
 	if (!e)
 		e = check_targets(c->targets, em);
 	if (!e)
-		e = check_layers(c->layers, em);
+		e = check_layers(c->layers, c->targets, em);
+	if (!e)
+		e = check_texts(c->layers_patterns, "layers_pattern", em);
+	if (!e)
+		e = check_texts(c->excludes, "exclude_modules", em);
 	if (!e)
 		e = check_patterns(c->ranks, "rank_pattern", RANK_MAX, true, em);
 	if (!e)
@@ -215,17 +235,14 @@ void lora_config_fini(struct lora_config *c)
 
 /* ---------------------------------------------------------------- modules */
 
-/* Whether the end of `module`, behind a dot or whole, is `pattern`, or matches it as an expression. */
-static enum err matches(const char *pattern, const char *module, bool *out, struct err_msg *em)
+/* Whether `text`, an expression made of `pattern`, fits `module`; `options` of PCRE2. */
+static enum err search(const char *text, u32 options, const char *pattern, const char *module, bool *out, struct err_msg *em)
 {
 	PCRE2_SIZE at;
 	int code;
-	char text[1024];
 
 	*out = false;
-	if ((size_t)snprintf(text, sizeof(text), "^(?:.*\\.)?(?:%s)$", pattern) >= sizeof(text))
-		return err_set(em, ERR_FORMAT, "%s: the pattern \"%.100s...\" is too long", FILE_NAME, pattern);
-	pcre2_code *re = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
+	pcre2_code *re = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, options, &code, &at, NULL);
 	if (!re)
 		return err_set(em, ERR_FORMAT, "%s: the pattern \"%.200s\" is no regular expression", FILE_NAME, pattern);
 	pcre2_match_data *data = pcre2_match_data_create(1, NULL);
@@ -236,6 +253,16 @@ static enum err matches(const char *pattern, const char *module, bool *out, stru
 	return code >= 0 || code == PCRE2_ERROR_NOMATCH
 		       ? ERR_OK
 		       : err_set(em, ERR_FORMAT, "%s: the pattern \"%.200s\" cannot be matched", FILE_NAME, pattern);
+}
+
+/* Whether the end of `module`, behind a dot or whole, is `pattern`, or matches it as an expression. */
+static enum err matches(const char *pattern, const char *module, bool *out, struct err_msg *em)
+{
+	char text[1024];
+
+	if ((size_t)snprintf(text, sizeof(text), "^(?:.*\\.)?(?:%s)$", pattern) >= sizeof(text))
+		return err_set(em, ERR_FORMAT, "%s: the pattern \"%.100s...\" is too long", FILE_NAME, pattern);
+	return search(text, 0, pattern, module, out, em);
 }
 
 /* The number of the first pattern that fits; `fallback` where none does. */
@@ -267,31 +294,97 @@ enum err lora_config_module(const struct lora_config *c, const char *module, u32
 	return ERR_OK;
 }
 
-static bool ends_with_name(const char *module, const char *name)
+bool lora_config_is_name(const char *module, const char *name)
 {
 	size_t bytes = strlen(module), own = strlen(name);
 
 	return own <= bytes && !strcmp(module + bytes - own, name) && (own == bytes || module[bytes - own - 1] == '.');
 }
 
+enum err lora_config_names(json_val names, const char *module, bool *out, struct err_msg *em)
+{
+	const char *expression = json_cstr(names, NULL);
+
+	*out = false;
+	if (expression)
+		return search(expression, PCRE2_ANCHORED | PCRE2_ENDANCHORED, expression, module, out, em);
+	for (struct json_iter it = json_iterate(names); !*out && json_next(&it);)
+		*out = lora_config_is_name(module, json_cstr(it.value, ""));
+	return ERR_OK;
+}
+
 static bool has_layer(json_val layers, u32 layer)
 {
 	u64 number;
 
-	if (!json_present(layers) || (json_uint(layers, &number) && number == layer))
-		return true;
+	if (json_uint(layers, &number))
+		return number == layer;
 	for (struct json_iter it = json_iterate(layers); json_next(&it);)
 		if (json_uint(it.value, &number) && number == layer)
 			return true;
 	return false;
 }
 
-bool lora_config_demands(const struct lora_config *c, const char *module, u32 layer)
+/* Whether one of "layers_pattern" is what stands in front of the layer's number. */
+static enum err pattern_fits(json_val patterns, const char *module, u32 layer, bool *out, struct err_msg *em)
 {
-	if (json_type(c->targets) != JSON_ARRAY || c->excludes || !has_layer(c->layers, layer))
-		return false;
+	const char *only = json_cstr(patterns, NULL);
+	struct json_iter it = json_iterate(patterns);
+	char text[1024];
+	enum err e = ERR_OK;
+
+	*out = is_off(patterns) || (only && !*only);
+	while (!e && !*out && (only || json_next(&it))) {
+		const char *pattern = only ? only : json_cstr(it.value, "");
+		if ((size_t)snprintf(text, sizeof(text), "^.*\\.(?:%s)\\.%u\\.", pattern, layer) >= sizeof(text))
+			return err_set(em, ERR_FORMAT, "%s: the pattern \"%.100s...\" is too long", FILE_NAME, pattern);
+		e = search(text, 0, pattern, module, out, em);
+		if (only)
+			break;
+	}
+	return e;
+}
+
+/* Of a module that a list of targets names: by its end alone, the layers decide as well. */
+static enum err check_layer(const struct lora_config *c, const char *module, u32 layer, const char **by, struct err_msg *em)
+{
+	bool fits;
+
+	if (is_off(c->layers))
+		return ERR_OK;
 	for (struct json_iter it = json_iterate(c->targets); json_next(&it);)
-		if (ends_with_name(module, json_cstr(it.value, "")))
-			return true;
-	return false;
+		if (json_string_equals(it.value, module))
+			return ERR_OK;
+	enum err e = pattern_fits(c->layers_patterns, module, layer, &fits, em);
+	if (e)
+		return e;
+	*by = !fits ? "layers_pattern" : !has_layer(c->layers, layer) ? "layers_to_transform" : NULL;
+	return ERR_OK;
+}
+
+bool lora_config_is_all_linear(const struct lora_config *c)
+{
+	return json_string_equals(c->targets, "all-linear");
+}
+
+enum err lora_config_use(const struct lora_config *c, const char *module, u32 layer, enum lora_use *use, const char **by,
+			 struct err_msg *em)
+{
+	bool named = false;
+	enum err e = ERR_OK;
+
+	*by = NULL;
+	if (!is_off(c->excludes))
+		e = lora_config_names(c->excludes, module, &named, em);
+	if (named)
+		*by = "exclude_modules";
+	if (!e && !*by && !lora_config_is_all_linear(c)) {
+		e = lora_config_names(c->targets, module, &named, em);
+		if (!e && !named)
+			*by = "target_modules";
+		else if (!e)
+			e = check_layer(c, module, layer, by, em);
+	}
+	*use = *by ? LORA_USE_NO : json_type(c->targets) == JSON_ARRAY ? LORA_USE_YES : LORA_USE_OPEN;
+	return e;
 }

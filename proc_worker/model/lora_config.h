@@ -14,8 +14,9 @@ struct lora_config {
 	bool by_root;	      /* "use_rslora": scales are alpha / sqrt(rank), not alpha / rank */
 	json_val targets;     /* "target_modules": a list of names, or one text */
 	json_val layers;      /* "layers_to_transform": a number, a list, or nothing */
-	json_val ranks, alphas; /* "rank_pattern", "alpha_pattern": objects */
-	bool excludes;	      /* "exclude_modules" names some */
+	json_val layers_patterns; /* "layers_pattern": what stands in front of a layer's number; a text, a list, or nothing */
+	json_val excludes;	  /* "exclude_modules": a list of names, an expression, or nothing */
+	json_val ranks, alphas;	  /* "rank_pattern", "alpha_pattern": objects */
 };
 
 /* Reads `dir`/adapter_config.json. ERR_NOT_FOUND, ERR_IO, ERR_FORMAT; ERR_INVALID: a number is out of bounds; ERR_UNSUPPORTED
@@ -29,8 +30,20 @@ void lora_config_fini(struct lora_config *c); /* zeroed accepted */
  * ERR_FORMAT: a pattern is no regular expression. */
 MUST_CHECK enum err lora_config_module(const struct lora_config *c, const char *module, u32 *rank, double *scale,
 				       struct err_msg *em);
-/* Whether the module has to have matrices: a list of targets names it, and its layer is one of those to transform. Where the
- * targets are an expression or "all-linear", or some are excluded, the file says what is there: false. */
-bool lora_config_demands(const struct lora_config *c, const char *module, u32 layer);
+/* Whether `names`, a list of names' ends or an expression for a whole name, name the module. ERR_FORMAT: it is no regular
+ * expression. */
+MUST_CHECK enum err lora_config_names(json_val names, const char *module, bool *out, struct err_msg *em);
+/* Whether `name` is the module's, or what it ends with behind a dot. */
+bool lora_config_is_name(const char *module, const char *name);
+/* Whether "target_modules" is the word for all of them. */
+bool lora_config_is_all_linear(const struct lora_config *c);
+
+/* Whether a module has matrices in the file. An expression and "all-linear" leave that open: they are written for more models
+ * than one. */
+enum lora_use { LORA_USE_YES, LORA_USE_OPEN, LORA_USE_NO };
+/* What the configuration says of the module of `layer`. `*by` of LORA_USE_NO: the field that leaves it out. ERR_FORMAT: a
+ * pattern is no regular expression. */
+MUST_CHECK enum err lora_config_use(const struct lora_config *c, const char *module, u32 layer, enum lora_use *use,
+				    const char **by, struct err_msg *em);
 
 #endif

@@ -6,21 +6,11 @@
 
 #include "common/assert.h"
 #include "proc_worker/model/lora.h"
-#include "proc_worker/model/lora_config.h"
+#include "proc_worker/model/lora_priv.h"
 #include "proc_worker/model/weights_priv.h"
 
 enum { NAME_BYTES = 256 };
-static const char FILE_NAME[] = "adapter_model.safetensors", PREFIX[] = "base_model.model.", SUFFIX[] = ".weight";
-
-static const struct {
-	enum weight_slot slot;
-	bool dense; /* only where the layer has one MLP */
-} PRODUCTS[LORA_PRODUCTS] = {
-	[LORA_QKV] = {SLOT_QKV, false},
-	[LORA_ATTN_OUT] = {SLOT_ATTN_OUT, false},
-	[LORA_GATE_UP] = {SLOT_GATE_UP, true},
-	[LORA_DOWN] = {SLOT_DOWN, true},
-};
+static const char FILE_NAME[] = "adapter_model.safetensors", PREFIX[] = "base_model.model.";
 
 /* One adapter in the making. The first pass checks and counts, with `memory` NULL; the second fills. */
 struct loading {
@@ -86,22 +76,44 @@ static enum err check_pair(const struct loading *l, const struct pair *p, u32 ro
 		return err_set(em, ERR_INVALID, "%s has rank %u; --max-lora-rank is %u, and must be at least that", p->module,
 			       p->rank, l->rank_max);
 	enum err e = check_shape(p->a, p->rank, columns, "adapter_config.json (rank) and the model (inputs)", em);
-	return e ? e : check_shape(p->b, rows, p->rank, "the model (outputs) and adapter_config.json (rank)", em);
+	if (!e)
+		e = check_shape(p->b, rows, p->rank, "the model (outputs) and adapter_config.json (rank)", em);
+	if (!e && !l->memory) /* once is enough */
+		e = lora_check_finite(p->a, l->plan->dtype, em);
+	if (!e && !l->memory)
+		e = lora_check_finite(p->b, l->plan->dtype, em);
+	return e;
+}
+
+/* What the file has of the module against what the configuration says of it. */
+static enum err check_use(const struct loading *l, const struct pair *p, u32 layer, struct err_msg *em)
+{
+	const struct st_tensor *t = p->a ? p->a : p->b;
+	enum lora_use use;
+	const char *by;
+
+	enum err e = lora_config_use(l->config, p->module, layer, &use, &by, em);
+	if (!e && !t && use == LORA_USE_YES)
+		return err_set(em, ERR_FORMAT, "%s has no matrices of %s, which target_modules names", FILE_NAME, p->module);
+	if (!e && t && use == LORA_USE_NO)
+		return err_set(em, ERR_FORMAT,
+			       "%s has tensor %s, but by \"%s\" of adapter_config.json %s stays as the model has it; one of the two has to "
+			       "go",
+			       FILE_NAME, t->name, by, p->module);
+	return e;
 }
 
 static enum err find_pair(const struct loading *l, const struct arch_tensor *t, u32 layer, struct pair *p, struct err_msg *em)
 {
-	arch_tensor_name(p->module, sizeof(p->module), t, layer, 0);
-	size_t bytes = strlen(p->module) - strlen(SUFFIX);
-	ASSERT(!strcmp(p->module + bytes, SUFFIX));
-	p->module[bytes] = '\0';
+	bool is_module = lora_module_name(p->module, sizeof(p->module), t, layer);
+
+	ASSERT(is_module);
 	p->a = find(l, p->module, "lora_A");
 	p->b = find(l, p->module, "lora_B");
-	if (!p->a && !p->b)
-		return lora_config_demands(l->config, p->module, layer)
-			       ? err_set(em, ERR_FORMAT, "%s has no matrices of %s, which target_modules names", FILE_NAME, p->module)
-			       : ERR_OK;
-	enum err e = lora_config_module(l->config, p->module, &p->rank, &p->scale, em);
+	enum err e = check_use(l, p, layer, em);
+	if (e || (!p->a && !p->b))
+		return e;
+	e = lora_config_module(l->config, p->module, &p->rank, &p->scale, em);
 	if (!e)
 		e = check_pair(l, p, weights_rows_of_file(l->plan, t), weights_dim(l->plan->config, t->columns), em);
 	return e;
@@ -181,7 +193,7 @@ static enum err load_product(struct loading *l, u32 layer, enum lora_product pro
 	*out = (struct kern_lora){.dtype = l->plan->dtype};
 	for (u32 i = 0; i < arch->tensor_count; i++) {
 		const struct arch_tensor *t = &arch->tensors[i];
-		if (t->slot != PRODUCTS[product].slot || !weights_tensor_applies(l->plan, t, layer))
+		if (t->slot != LORA_PRODUCT_SLOTS[product].slot || !weights_tensor_applies(l->plan, t, layer))
 			continue;
 		struct pair *pair = &p.pairs[out->part_count];
 		u32 n = weights_rows(l->plan, t).count;
@@ -215,7 +227,7 @@ static enum err load_layers(struct loading *l, struct err_msg *em)
 
 	for (u32 i = 0; !e && i < c->layers; i++)
 		for (u32 p = 0; !e && p < LORA_PRODUCTS; p++)
-			if (!PRODUCTS[p].dense || !(c->layer_flags[i] & LAYER_EXPERTS))
+			if (!LORA_PRODUCT_SLOTS[p].dense || !(c->layer_flags[i] & LAYER_EXPERTS))
 				e = load_product(l, i, (enum lora_product)p, em);
 	return e;
 }
@@ -274,6 +286,8 @@ static enum err load_adapter(struct lora_set *s, u32 index, const struct lora_mo
 	struct loading l = {.plan = plan, .config = &config, .adapter = &s->adapters[index], .rank_max = rank_max};
 
 	enum err e = lora_config_read(&config, m->path, em);
+	if (!e)
+		e = lora_check_config(&config, plan, em);
 	if (!e)
 		e = safetensors_open_file(&file, m->path, FILE_NAME, em);
 	l.file = file;

@@ -16,7 +16,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	if (lora_config_parse(&c, (const char *)data, bytes, &em) != ERR_OK)
 		return 0;
 	for (u32 i = 0; i < COUNT_OF(modules); i++) {
-		(void)lora_config_demands(&c, modules[i], 31 * i);
+		const char *by;
+		enum lora_use use;
+		if (lora_config_use(&c, modules[i], 31 * i, &use, &by, &em) == ERR_OK && (use == LORA_USE_NO) != (by != NULL))
+			abort();
 		if (lora_config_module(&c, modules[i], &rank, &scale, &em) == ERR_OK &&
 		    (rank == 0 || !(scale > 0) || !isfinite(scale)))
 			abort();

@@ -97,6 +97,10 @@ static void put_value(struct writing *w, float v)
 
 static void end_tensor(struct writing *w, const char *name, u32 rows, u32 columns, size_t begin)
 {
+	if (w->f->strange && strstr(name, w->f->strange)) {
+		w->data.bytes -= w->f->dtype ? sizeof(u16) : sizeof(float);
+		put_value(w, w->f->strange_value);
+	}
 	if (w->f->longer && strstr(name, w->f->longer)) {
 		rows++;
 		for (u32 i = 0; i < columns; i++)

@@ -16,6 +16,8 @@ struct lora_fixture {
 	const char *skip;	 /* tensors whose names have this piece are left out */
 	const char *extra;	 /* one more tensor */
 	const char *longer;	 /* the tensor whose name has this piece has a row too many */
+	const char *strange;	 /* the last value of the tensor whose name has this piece is strange_value */
+	float strange_value;
 	u32 double_rank_layer;	 /* from 1: that layer's q_proj has twice the rank */
 	bool fused;		 /* for the tiny model that is fused: B's of q, k, v and of gate, up stacked over one A */
 	bool no_tensors;	 /* no file of them */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proc_worker/model/lora_config.h"
+#include "proc_worker/model/lora_priv.h"
 #include "tests/unit/proc_worker/batch_fixture.h"
 #include "tests/unit/proc_worker/driver.h"
 #include "tests/unit/proc_worker/lora_fixture.h"
@@ -184,7 +184,8 @@ Test(lora, folders_that_are_not_whole_are_refused)
 	FOLDER_REFUSED(ERR_FORMAT, "lora_B of model.layers.1.mlp.up_proj is missing", .skip = "layers.1.mlp.up_proj.lora_B");
 	FOLDER_REFUSED(ERR_FORMAT, "lora_A of model.layers.0.self_attn.q_proj is missing", .skip = "0.self_attn.q_proj.lora_A");
 	FOLDER_REFUSED(ERR_FORMAT, "no matrices of model.layers.1.self_attn.v_proj", .skip = "layers.1.self_attn.v_proj",
-		.config = "{\"r\": 4, \"lora_alpha\": 8, \"target_modules\": [\"q_proj\", \"v_proj\"]}");
+		.config = "{\"r\": 4, \"lora_alpha\": 8, \"target_modules\": [\"self_attn.q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", "
+			  "\"gate_proj\", \"up_proj\", \"down_proj\"]}");
 	FOLDER_REFUSED(ERR_FORMAT, "is empty", .only = "nothing at all");
 }
 
@@ -256,23 +257,133 @@ Test(lora, numbers_and_lists_are_checked)
 	config_refused(", \"target_modules\": [3]", ERR_FORMAT, "target_modules");
 	config_refused(", \"layers_to_transform\": \"all\"", ERR_FORMAT, "layers_to_transform");
 	config_refused(", \"layers_to_transform\": [0, -1]", ERR_FORMAT, "layers_to_transform");
+	config_refused(", \"layers_pattern\": [1]", ERR_FORMAT, "\"layers_pattern\" must be a text or a list of texts");
+	config_refused(", \"exclude_modules\": 3", ERR_FORMAT, "\"exclude_modules\" must be a text or a list of texts");
 	FOLDER_REFUSED(ERR_FORMAT, "no regular expression", .more_config = ", \"rank_pattern\": {\"(\": 3}");
+}
+
+/* What the configuration with these members says of a module. */
+static void expect_use(const char *members, const char *module, u32 layer, enum lora_use use, const char *by)
+{
+	struct lora_config c;
+	struct err_msg em = {""};
+	char json[500];
+	enum lora_use found;
+	const char *field;
+
+	int bytes = snprintf(json, sizeof(json), "{\"r\": 4, \"lora_alpha\": 8, %s}", members);
+	cr_assert_eq(lora_config_parse(&c, json, (size_t)bytes, &em), ERR_OK, "%s: %s", members, em.text);
+	cr_assert_eq(lora_config_use(&c, module, layer, &found, &field, &em), ERR_OK, "%s: %s", members, em.text);
+	cr_assert_eq(found, use, "%s: %s: %d", members, module, found);
+	cr_assert_str_eq(field ? field : "", by, "%s: %s", members, module);
+	lora_config_fini(&c);
 }
 
 Test(lora, targets_are_demanded_in_the_layers_that_are_listed)
 {
-	static const char json[] = "{\"r\": 4, \"lora_alpha\": 8, \"target_modules\": [\"q_proj\", \"mlp.up_proj\"], "
-				   "\"layers_to_transform\": [1, 3]}";
-	struct lora_config c;
-	struct err_msg em;
+	static const char list[] = "\"target_modules\": [\"q_proj\", \"mlp.up_proj\", \"model.layers.0.mlp.up_proj\"], "
+				   "\"layers_to_transform\": [1, 3]";
 
-	cr_assert_eq(lora_config_parse(&c, json, sizeof(json) - 1, &em), ERR_OK);
-	cr_assert(lora_config_demands(&c, "model.layers.1.self_attn.q_proj", 1));
-	cr_assert(lora_config_demands(&c, "model.layers.3.mlp.up_proj", 3));
-	cr_assert_not(lora_config_demands(&c, "model.layers.0.self_attn.q_proj", 0));
-	cr_assert_not(lora_config_demands(&c, "model.layers.1.self_attn.xq_proj", 1));
-	cr_assert_not(lora_config_demands(&c, "model.layers.1.mlp.down_proj", 1));
-	lora_config_fini(&c);
+	expect_use(list, "model.layers.1.self_attn.q_proj", 1, LORA_USE_YES, "");
+	expect_use(list, "model.layers.3.mlp.up_proj", 3, LORA_USE_YES, "");
+	expect_use(list, "model.layers.0.self_attn.q_proj", 0, LORA_USE_NO, "layers_to_transform");
+	expect_use(list, "model.layers.0.mlp.up_proj", 0, LORA_USE_YES, ""); /* by its whole name */
+	expect_use(list, "model.layers.1.self_attn.xq_proj", 1, LORA_USE_NO, "target_modules");
+	expect_use(list, "model.layers.1.mlp.down_proj", 1, LORA_USE_NO, "target_modules");
+	expect_use("\"target_modules\": [\"q_proj\"], \"layers_to_transform\": []", "model.layers.0.self_attn.q_proj", 0, LORA_USE_YES, "");
+	expect_use("\"target_modules\": [\"q_proj\"], \"layers_to_transform\": 1", "model.layers.0.self_attn.q_proj", 0, LORA_USE_NO,
+		"layers_to_transform");
+}
+
+Test(lora, layers_are_those_behind_the_pattern)
+{
+	static const char by_list[] = "\"target_modules\": [\"q_proj\"], \"layers_to_transform\": [1], \"layers_pattern\": [\"h\", \"layers\"]";
+	static const char by_other[] = "\"target_modules\": [\"q_proj\"], \"layers_to_transform\": [1], \"layers_pattern\": \"blocks\"";
+	static const char alone[] = "\"target_modules\": [\"q_proj\"], \"layers_pattern\": \"blocks\"";
+
+	expect_use(by_list, "model.layers.1.self_attn.q_proj", 1, LORA_USE_YES, "");
+	expect_use(by_list, "model.layers.0.self_attn.q_proj", 0, LORA_USE_NO, "layers_to_transform");
+	expect_use(by_other, "model.layers.1.self_attn.q_proj", 1, LORA_USE_NO, "layers_pattern");
+	expect_use(alone, "model.layers.1.self_attn.q_proj", 1, LORA_USE_YES, "");
+}
+
+Test(lora, what_is_excluded_is_no_target)
+{
+	static const char names[] = "\"target_modules\": [\"q_proj\", \"v_proj\"], \"exclude_modules\": [\"layers.1.self_attn.q_proj\"]";
+	static const char fits[] = "\"target_modules\": \"all-linear\", \"exclude_modules\": \".*\\\\.mlp\\\\..*\"";
+
+	expect_use(names, "model.layers.0.self_attn.q_proj", 0, LORA_USE_YES, "");
+	expect_use(names, "model.layers.1.self_attn.q_proj", 1, LORA_USE_NO, "exclude_modules");
+	expect_use(names, "model.layers.1.self_attn.v_proj", 1, LORA_USE_YES, "");
+	expect_use(fits, "model.layers.1.self_attn.v_proj", 1, LORA_USE_OPEN, "");
+	expect_use(fits, "model.layers.1.mlp.up_proj", 1, LORA_USE_NO, "exclude_modules");
+	/* An expression is for the whole name. */
+	expect_use("\"target_modules\": \"q_proj\"", "model.layers.1.self_attn.q_proj", 1, LORA_USE_NO, "target_modules");
+	expect_use("\"target_modules\": \".*q_proj\"", "model.layers.1.self_attn.q_proj", 1, LORA_USE_OPEN, "");
+}
+
+#define CONFIG(members) "{\"r\": 4, \"lora_alpha\": 8, " members "}"
+
+Test(lora, targets_that_name_nothing_of_the_model_are_refused)
+{
+	FOLDER_REFUSED(ERR_INVALID, "\"target_modules\": no module of the model is named by c_attn, xq_proj; adapters can change q_proj, k_proj, "
+				    "v_proj, o_proj, gate_proj, up_proj, down_proj",
+		.config = CONFIG("\"target_modules\": [\"q_proj\", \"c_attn\", \"xq_proj\", \"c_attn\"]"));
+	FOLDER_REFUSED(ERR_INVALID, "is named by \"model.h.*\"", .config = CONFIG("\"target_modules\": \"model.h.*\""));
+	FOLDER_REFUSED(ERR_FORMAT, "\"(\" is no regular expression", .config = CONFIG("\"target_modules\": \"(\""));
+	FOLDER_REFUSED(ERR_INVALID, "names layer 2; the model has layers 0 to 1",
+		.config = CONFIG("\"target_modules\": [\"q_proj\"], \"layers_to_transform\": [0, 2]"));
+	FOLDER_REFUSED(ERR_INVALID, "names layer 4294967296;",
+		.config = CONFIG("\"target_modules\": [\"q_proj\"], \"layers_to_transform\": 4294967296"));
+	FOLDER_REFUSED(ERR_INVALID, "\"layers_to_transform\" goes with a list",
+		.config = CONFIG("\"target_modules\": \".*q_proj\", \"layers_to_transform\": [0]"));
+}
+
+Test(lora, tensors_that_the_configuration_leaves_out_are_refused)
+{
+	FOLDER_REFUSED(ERR_FORMAT, "tensor base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight, but by \"target_modules\"",
+		.config = CONFIG("\"target_modules\": [\"q_proj\"]"));
+	FOLDER_REFUSED(ERR_FORMAT, "tensor base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight, but by \"layers_to_transform\"",
+		.only = "q_proj", .config = CONFIG("\"target_modules\": [\"q_proj\"], \"layers_to_transform\": [1]"));
+	FOLDER_REFUSED(ERR_FORMAT, "but by \"layers_pattern\"", .only = "layers.1.self_attn.q_proj",
+		.config = CONFIG("\"target_modules\": [\"q_proj\"], \"layers_to_transform\": [1], \"layers_pattern\": \"h\""));
+	FOLDER_REFUSED(ERR_FORMAT, "layers.1.mlp.up_proj.lora_A.weight, but by \"exclude_modules\"",
+		.config = CONFIG("\"target_modules\": \"all-linear\", \"exclude_modules\": [\"1.mlp.up_proj\"]"));
+	/* Excluded, so not missing; and what is not excluded is. */
+	FOLDER_REFUSED(ERR_FORMAT, "no matrices of model.layers.1.self_attn.q_proj", .only = "layers.7",
+		.config = CONFIG("\"target_modules\": [\"q_proj\"], \"exclude_modules\": [\"0.self_attn.q_proj\"]"));
+}
+
+Test(lora, values_that_are_not_finite_are_refused_by_the_name_of_their_tensor)
+{
+	static const char *const types[] = {NULL, "F16", "BF16"};
+
+	for (u32 i = 0; i < COUNT_OF(types); i++) {
+		FOLDER_REFUSED(ERR_INVALID, "tensor base_model.model.model.layers.1.mlp.up_proj.lora_B.weight has a value that is no finite number",
+			.dtype = types[i], .strange = "layers.1.mlp.up_proj.lora_B", .strange_value = NAN);
+		FOLDER_REFUSED(ERR_INVALID, "layers.0.self_attn.q_proj.lora_A.weight has a value", .dtype = types[i],
+			.strange = "layers.0.self_attn.q_proj.lora_A", .strange_value = -INFINITY);
+	}
+}
+
+Test(lora, values_are_finite_in_the_type_in_which_they_are_held)
+{
+	static const float held = 3.3895e38f, too_large = 3.4e38f; /* the largest of bfloat16, and what rounds to infinity */
+	struct err_msg em;
+	float values[5000] = {0};
+	struct st_tensor t = {.name = "some", .data = values, .bytes = sizeof(values), .usable = true, .dtype = KERN_F32};
+
+	values[4999] = -held;
+	cr_assert_eq(lora_check_finite(&t, KERN_F32, &em), ERR_OK);
+	cr_assert_eq(lora_check_finite(&t, KERN_BF16, &em), ERR_OK);
+	values[4999] = -too_large;
+	cr_assert_eq(lora_check_finite(&t, KERN_F32, &em), ERR_OK);
+	cr_assert_eq(lora_check_finite(&t, KERN_BF16, &em), ERR_INVALID);
+	char odd[2 * 3 + 1] = {0, 0, 0, 0, 0, 0, 0x7c}; /* 0, 0 and infinity, behind one byte */
+	t = (struct st_tensor){.name = "half", .data = odd + 1, .bytes = 6, .usable = true, .dtype = KERN_F16};
+	cr_assert_eq(lora_check_finite(&t, KERN_BF16, &em), ERR_INVALID);
+	odd[6] = 0x7b;
+	cr_assert_eq(lora_check_finite(&t, KERN_BF16, &em), ERR_OK);
 }
 
 /* ---------------------------------------------------------------- rows */

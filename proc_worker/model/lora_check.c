@@ -1,0 +1,184 @@
+/* Holds an adapter's configuration against the model, and its tensors against what numbers are. Runs in the worker at start,
+ * on every rank over the same files, so that all of them say the same. */
+#include "proc_worker/model/lora_priv.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/assert.h"
+#include "proc_worker/model/weights_priv.h"
+
+enum { NAME_BYTES = 256, LIST_BYTES = 600, PIECE = 4096 };
+static const char FILE_NAME[] = "adapter_config.json", SUFFIX[] = ".weight";
+
+const struct lora_product_slot LORA_PRODUCT_SLOTS[LORA_PRODUCTS] = {
+	[LORA_QKV] = {SLOT_QKV, false},
+	[LORA_ATTN_OUT] = {SLOT_ATTN_OUT, false},
+	[LORA_GATE_UP] = {SLOT_GATE_UP, true},
+	[LORA_DOWN] = {SLOT_DOWN, true},
+};
+
+bool lora_module_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer)
+{
+	arch_tensor_name(out, bytes, t, layer, 0);
+	size_t length = strlen(out), suffix = strlen(SUFFIX);
+	if (length < suffix || strcmp(out + length - suffix, SUFFIX) != 0)
+		return false;
+	out[length - suffix] = '\0';
+	return true;
+}
+
+/* ---------------------------------------------------------------- names */
+
+/* Whether any module of the model, adaptable or not, has the name at its end, or where that is NULL fits the expression. */
+static enum err is_there(const char *name, json_val expression, const struct weights_plan *plan, bool *out, struct err_msg *em)
+{
+	const struct arch *arch = plan->config->arch;
+	char module[NAME_BYTES];
+	enum err e = ERR_OK;
+
+	*out = false;
+	for (u32 layer = 0; !e && !*out && layer < plan->config->layers; layer++)
+		for (u32 i = 0; !e && !*out && i < arch->tensor_count; i++) {
+			if (!weights_tensor_applies(plan, &arch->tensors[i], layer) ||
+			    !lora_module_name(module, sizeof(module), &arch->tensors[i], layer))
+				continue;
+			if (name)
+				*out = lora_config_is_name(module, name);
+			else
+				e = lora_config_names(expression, module, out, em);
+		}
+	return e;
+}
+
+static bool is_adaptable(const struct weights_plan *plan, const struct arch_tensor *t, u32 layer)
+{
+	for (u32 p = 0; p < LORA_PRODUCTS; p++)
+		if (t->slot == LORA_PRODUCT_SLOTS[p].slot && weights_tensor_applies(plan, t, layer) &&
+		    (!LORA_PRODUCT_SLOTS[p].dense || !(plan->config->layer_flags[layer] & LAYER_EXPERTS)))
+			return true;
+	return false;
+}
+
+/* Puts `name` behind the others, once; what does not fit is left out. */
+static void list_name(char list[LIST_BYTES], const char *name)
+{
+	size_t bytes = strlen(list), own = strlen(name);
+
+	for (const char *at = strstr(list, name); at; at = strstr(at + 1, name))
+		if ((at == list || at[-1] == ' ') && (at[own] == ',' || !at[own]))
+			return;
+	if (bytes + own + 3 < LIST_BYTES)
+		snprintf(list + bytes, LIST_BYTES - bytes, "%s%s", bytes ? ", " : "", name);
+}
+
+/* "q_proj, k_proj, ...": what targets may be of this model. */
+static void list_targets(const struct weights_plan *plan, char list[LIST_BYTES])
+{
+	const struct arch *arch = plan->config->arch;
+	char module[NAME_BYTES];
+
+	list[0] = '\0';
+	for (u32 layer = 0; layer < plan->config->layers; layer++)
+		for (u32 i = 0; i < arch->tensor_count; i++)
+			if (is_adaptable(plan, &arch->tensors[i], layer) &&
+			    lora_module_name(module, sizeof(module), &arch->tensors[i], layer))
+				list_name(list, strrchr(module, '.') ? strrchr(module, '.') + 1 : module);
+}
+
+static enum err check_targets(const struct lora_config *c, const struct weights_plan *plan, struct err_msg *em)
+{
+	const char *expression = json_cstr(c->targets, NULL);
+	char strangers[LIST_BYTES] = "", targets[LIST_BYTES];
+	bool there = true;
+	enum err e = ERR_OK;
+
+	if (lora_config_is_all_linear(c))
+		return ERR_OK;
+	if (expression) {
+		e = is_there(NULL, c->targets, plan, &there, em);
+		if (!there)
+			snprintf(strangers, sizeof(strangers), "\"%.500s\"", expression);
+	}
+	for (struct json_iter it = json_iterate(c->targets); !e && json_next(&it);) {
+		e = is_there(json_cstr(it.value, ""), c->targets, plan, &there, em);
+		if (!there)
+			list_name(strangers, json_cstr(it.value, ""));
+	}
+	if (e || !strangers[0])
+		return e;
+	list_targets(plan, targets);
+	return err_set(em, ERR_INVALID, "%s: \"target_modules\": no module of the model is named by %s; adapters can change %s", FILE_NAME,
+		       strangers, targets);
+}
+
+static enum err check_layer(u64 layer, const struct weights_plan *plan, struct err_msg *em)
+{
+	u32 layers = plan->config->layers;
+
+	return layer < layers ? ERR_OK
+			      : err_set(em, ERR_INVALID,
+					"%s: \"layers_to_transform\" names layer %" PRIu64 "; the model has layers 0 to %u", FILE_NAME, layer,
+					layers - 1);
+}
+
+enum err lora_check_config(const struct lora_config *c, const struct weights_plan *plan, struct err_msg *em)
+{
+	enum err e = check_targets(c, plan, em);
+	u64 layer;
+
+	if (!e && json_uint(c->layers, &layer))
+		e = check_layer(layer, plan, em);
+	for (struct json_iter it = json_iterate(c->layers); !e && json_next(&it);)
+		if (json_uint(it.value, &layer))
+			e = check_layer(layer, plan, em);
+	return e;
+}
+
+/* ---------------------------------------------------------------- numbers */
+
+/* The least bits, without the sign, of what is not finite, or would not be in `to`. */
+static u32 limit_of(enum kern_dtype from, enum kern_dtype to)
+{
+	if (from == KERN_F32)
+		return to == KERN_BF16 ? 0x7f7f8000 : 0x7f800000; /* half way to 2^128 rounds up */
+	return from == KERN_BF16 ? 0x7f80 : 0x7c00;
+}
+
+/* Without branches, so that it is as quick as reading. */
+static bool any_from_32(const u32 *bits, size_t count, u32 limit)
+{
+	u32 any = 0;
+
+	for (size_t i = 0; i < count; i++)
+		any |= (bits[i] & 0x7fffffffu) >= limit;
+	return any;
+}
+
+static bool any_from_16(const u16 *bits, size_t count, u16 limit)
+{
+	u16 any = 0;
+
+	for (size_t i = 0; i < count; i++)
+		any |= (u16)(bits[i] & 0x7fff) >= limit;
+	return any;
+}
+
+enum err lora_check_finite(const struct st_tensor *t, enum kern_dtype dtype, struct err_msg *em)
+{
+	u32 limit = limit_of(t->dtype, dtype), piece[PIECE / sizeof(u32)]; /* the file may have it at an odd address */
+	size_t size = kern_dtype_bytes(t->dtype);
+
+	ASSERT(t->usable && (size == sizeof(u32) || size == sizeof(u16)));
+	for (u64 at = 0; at < t->bytes; at += PIECE) {
+		size_t bytes = t->bytes - at < PIECE ? (size_t)(t->bytes - at) : PIECE;
+		memcpy(piece, (const char *)t->data + at, bytes);
+		if (size == sizeof(u32) ? any_from_32(piece, bytes / size, limit) : any_from_16((const u16 *)piece, bytes / size, (u16)limit))
+			return err_set(em, ERR_INVALID,
+				       "tensor %s has a value that is no finite number, or is none in the type that adapters are held in (%s); "
+				       "training or conversion has gone wrong",
+				       t->name, kern_dtype_name(dtype));
+	}
+	return ERR_OK;
+}
