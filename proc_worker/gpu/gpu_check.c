@@ -102,19 +102,27 @@ static enum err check_numbers(const struct gpu_config *c, struct err_msg *em)
 	return ERR_OK;
 }
 
+static bool has_slot(const struct arch *a, enum weight_slot slot)
+{
+	bool found = false;
+
+	for (u32 i = 0; i < a->tensor_count; i++)
+		found |= a->tensors[i].slot == slot;
+	return found;
+}
+
 /* What the decoder of devices does not compose. */
 static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 {
 	const struct arch *a = c->model->arch;
-	bool normed = false;
 	const char *what = NULL;
 
-	for (u32 i = 0; i < a->tensor_count; i++)
-		normed |= a->tensors[i].slot == SLOT_ATTN_NORM;
-	if (!normed)
+	if (!has_slot(a, SLOT_ATTN_NORM))
 		what = "no norms before its blocks";
 	else if (a->traits & ARCH_QK_NORMS)
 		what = "norms over all heads together";
+	else if (c->model->parallel && has_slot(a, SLOT_MLP_NORM))
+		what = "blocks side by side with a norm each";
 	if (!what)
 		return ERR_OK;
 	return err_set(em, ERR_UNSUPPORTED, "a %s has %s, which devices do not compute: use --device cpu", a->name, what);

@@ -261,7 +261,7 @@ static enum err attention_block(struct pass *p, u32 layer, struct err_msg *em)
 	if (!e)
 		e = end_product(p, g->arena.attended, &w->attn_out, w->attn_out_bias,
 				w->attn_post_norm, 0, p->tokens, em);
-	if (g->config.model->arch->parallel) { /* the MLP reads what attention read, and its block ends with this one */
+	if (g->config.model->parallel) { /* the MLP reads what attention read, and its block ends with this one */
 		p->begun = true;
 		return e;
 	}

@@ -202,6 +202,27 @@ static const struct arch_tensor INTERNLM3[] = {
 	{SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MLP_BIAS},
 };
 
+#define NEOX "gpt_neox."
+#define NEOX_LAYER NEOX "layers.{}."
+#define NEOX_VECTOR(slot, name) {slot, NEOX name, DIM_HIDDEN, DIM_NONE, SPLIT_NONE}
+static const struct arch_tensor GPT_NEOX[] = {
+	{SLOT_EMBED, NEOX "embed_in.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_LM_HEAD, "embed_out.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	NEOX_VECTOR(SLOT_FINAL_NORM, "final_layer_norm.weight"), NEOX_VECTOR(SLOT_FINAL_NORM_BIAS, "final_layer_norm.bias"),
+	NEOX_VECTOR(SLOT_ATTN_NORM, "layers.{}.input_layernorm.weight"),
+	NEOX_VECTOR(SLOT_ATTN_NORM_BIAS, "layers.{}.input_layernorm.bias"),
+	NEOX_VECTOR(SLOT_MLP_NORM, "layers.{}.post_attention_layernorm.weight"),
+	NEOX_VECTOR(SLOT_MLP_NORM_BIAS, "layers.{}.post_attention_layernorm.bias"),
+	GROUPED_QKV(SLOT_QKV, NEOX_LAYER "attention.query_key_value.weight", DIM_HIDDEN, WHEN_ALWAYS),
+	GROUPED_QKV(SLOT_QKV_BIAS, NEOX_LAYER "attention.query_key_value.bias", DIM_NONE, WHEN_ATTENTION_BIAS),
+	{SLOT_ATTN_OUT, NEOX_LAYER "attention.dense.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
+	{SLOT_ATTN_OUT_BIAS, NEOX_LAYER "attention.dense.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS},
+	{SLOT_GATE_UP, NEOX_LAYER "mlp.dense_h_to_4h.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_GATE_UP_BIAS, NEOX_LAYER "mlp.dense_h_to_4h.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS},
+	{SLOT_DOWN, NEOX_LAYER "mlp.dense_4h_to_h.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS},
+	{SLOT_DOWN_BIAS, NEOX_LAYER "mlp.dense_4h_to_h.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+};
+
 static const struct arch_tensor GLM[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), PHI3_GATE_UP, MLP_DOWN,
 };
@@ -293,6 +314,10 @@ static const struct arch ARCHS[] = {
 	 .fields = {{"bias", "attention_bias"}}, .rope_theta = 10000, .attention_bias = true},
 	{"InternLM3ForCausalLM", INTERNLM3, COUNT_OF(INTERNLM3), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .fields = {{"qkv_bias", "attention_bias"}, {"bias", "mlp_bias"}}, .rope_theta = 10000},
+	{"GPTNeoXForCausalLM", GPT_NEOX, COUNT_OF(GPT_NEOX), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY | ARCH_PARALLEL_CHOICE,
+	 .fields = {{"rotary_pct", "partial_rotary_factor"}, {"rotary_emb_base", "rope_theta"}},
+	 .layer_norm = "layer_norm_eps", .ungated = true, .activation = KERN_GELU, .norm_eps = 1e-5f,
+	 .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.25f},
 	{"Ernie4_5ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_USE_BIAS | ARCH_TIED,
 	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 500000},
 	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,

@@ -128,6 +128,7 @@ enum arch_trait {
 	ARCH_LOGIT_SCALE = 1 << 26,  /* "logit_scale" */
 	ARCH_USE_BIAS = 1 << 27,     /* "use_bias": of attention and MLP */
 	ARCH_USE_QKV_BIAS = 1 << 28, /* "use_qkv_bias" */
+	ARCH_PARALLEL_CHOICE = 1 << 29, /* "use_parallel_residual", true where it is missing */
 	ARCH_QK_NORMS = 1 << 24, /* norms over all heads of q, and of k, together */
 	ARCH_HEAD_NORMS = 1 << 14, /* norms over the heads of q and k; "use_qk_norm", if it is there, is true */
 };
@@ -140,7 +141,7 @@ struct arch {
 	struct arch_field fields[ARCH_FIELDS_MAX];
 	/* What it computes differently and no field says. */
 	const char *layer_norm; /* norms are LayerNorm with this field's epsilon; NULL: RMSNorm with "rms_norm_eps" */
-	bool parallel;		/* attention and MLP read the same norm of the stream, and are added to it together */
+	bool parallel;		/* attention and MLP read the same stream, and are added to it together */
 	bool interleaved;	/* rotary embeddings turn neighbours, not halves */
 	bool ungated;		/* the MLP has one matrix before its activation */
 	enum kern_activation activation;

@@ -206,6 +206,9 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = config_may_bool(v, "use_bias", c->arch->attention_bias, &c->attention_bias, em);
 		c->mlp_bias = c->attention_bias;
 	}
+	c->parallel = c->arch->parallel;
+	if (!e && has(c, ARCH_PARALLEL_CHOICE))
+		e = config_may_bool(v, "use_parallel_residual", true, &c->parallel, em);
 	if (!e && has(c, ARCH_SOFT_CAPS))
 		e = config_may_positive(v, "query_pre_attn_scalar", 256, &scalar, em);
 	if (!e && has(c, ARCH_ATTENTION_CAP))

@@ -60,6 +60,7 @@ struct model_config {
 	u32 window; /* tokens that a layer with LAYER_WINDOW attends to, the query's own among them */
 	enum kern_activation activation;
 	bool attention_bias, mlp_bias;
+	bool parallel; /* attention and MLP read the same stream: the norm that attention reads, or one of its own each */
 	u32 experts, experts_per_token, expert_intermediate; /* 0 without experts */
 	u32 shared_intermediate; /* of the expert of all tokens in layers with experts; 0: there is none */
 	bool normalize_experts;				     /* the weights of a token's experts sum to 1 */

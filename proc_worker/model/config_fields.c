@@ -214,7 +214,7 @@ static const struct {
 	{"logit_scale", ARCH_LOGIT_SCALE, 1},
 	{"use_bias", ARCH_USE_BIAS, 0},
 	{"use_qkv_bias", ARCH_USE_QKV_BIAS, 0},
-	{"use_parallel_residual", 0, NAN},
+	{"use_parallel_residual", ARCH_PARALLEL_CHOICE, NAN},
 	{"qk_layernorm", 0, NAN},
 	{"num_nextn_predict_layers", 0, 0},
 	{"n_shared_experts", 0, 0},

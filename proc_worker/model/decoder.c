@@ -239,7 +239,7 @@ static void narrow(struct decoder *d, const struct inputs *in)
 		u32 token = in->query_start[r + 1] - 1;
 		d->last[r] = token;
 		memmove(d->x + r * hidden, d->x + token * hidden, hidden * sizeof(float));
-		if (d->config.model->arch->parallel) /* the MLP reads it once more */
+		if (d->config.model->parallel) /* the MLP reads it once more */
 			memmove(d->normed + r * hidden, d->normed + token * hidden, hidden * sizeof(float));
 		memmove(d->q + r * heads, d->q + token * heads, heads * sizeof(float));
 	}
@@ -402,15 +402,26 @@ static enum err experts(struct decoder *d, const struct layer_weights *w, u32 to
 	return e;
 }
 
+/* What the MLP reads, with what attention has added in the stream: if they stand side by side, a norm of the stream before
+ * that, if the family has a second one, or what attention read. */
+static enum err mlp_input(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+{
+	enum err e = ERR_OK;
+
+	if (!d->config.model->parallel)
+		return block_input(d, d->delta, w->mlp_norm, w->mlp_norm_bias, tokens, em);
+	if (w->mlp_norm)
+		e = block_input(d, NULL, w->mlp_norm, w->mlp_norm_bias, tokens, em);
+	return e ? e : norm(d, NULL, d->x, d->delta, NULL, NULL, tokens, em);
+}
+
 static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	bool has_experts = d->config.model->layer_flags[index] & LAYER_EXPERTS;
 
-	bool parallel = d->config.model->arch->parallel; /* what attention read is read again */
 
-	enum err e = parallel ? norm(d, NULL, d->x, d->delta, NULL, NULL, tokens, em)
-			      : block_input(d, d->delta, w->mlp_norm, w->mlp_norm_bias, tokens, em);
+	enum err e = mlp_input(d, w, tokens, em);
 	if (!e)
 		e = has_experts ? experts(d, w, tokens, em) : mlp(d, index, tokens, em);
 	return e ? e : post_norm(d, w->mlp_post_norm, tokens, em);

@@ -23,6 +23,10 @@ def LAYER_NORM(field):
 
 WINDOWED = ["sliding_attention", "sliding_attention", "full_attention"]
 # Families whose heads are hidden_size / num_attention_heads.
+# Families that know no KV heads but those of queries.
+ONE_A_HEAD = ("gpt_neox",)
+# What families call the fields of others.
+NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}}
 SQUARE = ("starcoder2", "stablelm", "phi", "cohere", "cohere2")
 
 FAMILIES = {
@@ -91,6 +95,8 @@ FAMILIES = {
     "internlm3": {"architectures": ["InternLM3ForCausalLM"], "bias": False, "qkv_bias": False, "head_dim": 12, "pad_token_id": 2,
                   "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"},
                   "auto_map": {"AutoConfig": "configuration_internlm3.InternLM3Config"}},
+    "gpt_neox": {"architectures": ["GPTNeoXForCausalLM"], **LAYER_NORM("layer_norm_eps"), "hidden_act": "gelu",
+                 "partial_rotary_factor": 0.4, "use_parallel_residual": True, "classifier_dropout": 0.1, "hidden_dropout": 0.0},
     "smollm3": {"architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "mlp_bias": False,
                 "pad_token_id": 0, "no_rope_layers": [1, 1, 0], "no_rope_layer_interval": 3, "rope_scaling": None,
                 "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": True,
@@ -121,7 +127,10 @@ def device_cases():
 
 def config(family, changes):
     c = {**COMMON, **FAMILIES[family], "model_type": family, **changes}
-    return {k: v for k, v in c.items() if v is not MISSING}
+    if family in ONE_A_HEAD:
+        c["num_key_value_heads"] = MISSING
+    names = NAMES.get(family, {})
+    return {names.get(k, k): v for k, v in c.items() if v is not MISSING}
 
 
 # Every head of 10 dimensions: 5 frequencies.
@@ -276,6 +285,14 @@ def family_cases(family):
         yield "bias", {"bias": True}
         yield "qkv-bias", {"qkv_bias": True}
         yield "biases", {"bias": True, "qkv_bias": True}
+    if family == "gpt_neox":
+        yield "sequential", {"use_parallel_residual": False}
+        yield "choice-missing", {"use_parallel_residual": MISSING}
+        yield "no-bias", {"attention_bias": False}
+        yield "defaults", {"partial_rotary_factor": MISSING, "rope_theta": MISSING, "hidden_size": 64}
+        yield "whole-heads", {"partial_rotary_factor": 1.0, "rope_theta": 20000}
+        yield "new-partial", {**new_rope({"partial_rotary_factor": 0.4}, 5000.0), "partial_rotary_factor": MISSING}
+        yield "twice", {"rope_theta": 10000, "rotary_emb_base": 10000}
     if family == "ernie4_5":
         yield "biases", {"use_bias": True}
     if family == "seed_oss":
@@ -312,7 +329,7 @@ def cases():
     for family in FAMILIES:
         ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite", "internlm2") else []
         if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss", "arcee",
-                      "cohere", "ernie4_5", "phi", "glm4", "internlm3"):
+                      "cohere", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
         if family == "phi3":
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
@@ -326,6 +343,8 @@ def cases():
             yield family + "/" + name, family, config(family, changes), {}
         gelu = family.startswith("gemma")
         for name, changes in shape_cases():
+            if family in ONE_A_HEAD and ("kv_heads" in str(changes) and name != "odd" or "head-dim" in name):
+                continue
             if family == "gemma" and name.startswith("act-"):
                 changes = {**changes, "hidden_activation": MISSING}
                 if name == "act-gelu":  # means the approximation there
@@ -338,7 +357,7 @@ def cases():
                 continue
             if name == "head-dim-null" and family not in ("llama", "mistral", "mixtral"):
                 continue
-            if name == "odd" and family in ("phi3", "granite", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE):
+            if name == "odd" and family in (*ONE_A_HEAD, "phi3", "granite", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE):
                 changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
             if family in ("glm", "glm4", "nemotron") and "head_dim" in changes:  # an even part of it turns
                 changes = {**changes, "head_dim": 20}
@@ -354,7 +373,7 @@ def cases():
             yield family + "/" + name, family, config(family, changes), {}
         for name, save in SAVES + list(whole(family)):
             changes = {"tie_word_embeddings": True} if save.get("keep_head") else {}
-            if family.startswith("internlm") and name in ("base", "raw"):
+            if family.startswith(("internlm", "gpt", "opt")) and name in ("base", "raw", "inv-freq", "tied-head-kept"):
                 continue
             if "dtype" in save:
                 changes["torch_dtype"] = save["dtype"]

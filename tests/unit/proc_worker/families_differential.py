@@ -167,8 +167,8 @@ def rope_type(config):
 
 def fresh_rope(model):
     """Dynamic scaling remembers the longest sequence that it saw."""
-    rotary = model.model.rotary_emb
     if rope_type(model.config.to_dict()) == "dynamic":
+        rotary = model.base_model.rotary_emb
         rotary.register_buffer("inv_freq", rotary.original_inv_freq, persistent=False)
         rotary.max_seq_len_cached = rotary.original_max_seq_len
 
@@ -276,7 +276,8 @@ qwen2_moe/none qwen2_moe/dense-layer
 qwen2_moe/no-qkv-bias gemma3_text/none gemma3_text/new-ropes granite/biases granite/none smollm3/none
 smollm3/window olmo2/odd olmo3/yarn-full olmoe/top-1 exaone4/window seed_oss/mlp-bias gemma3_text/save-whole mistral/save-whole-new qwen3/save-whole-new starcoder2/none
 stablelm/qkv-bias nemotron/odd arcee/none phi/none cohere/biases cohere2/none glm4/none ernie4_5/biases
-internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
+internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
+gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
 known/gemma-3-1b-it known/qwen3-coder-30b-a3b""".split()
 
 

@@ -297,6 +297,27 @@ Test(config, families_have_names_of_their_own_for_fields)
 	refused("LlamaForCausalLM", "\"bias\": true", ERR_UNSUPPORTED, "unknown field \"bias\"");
 }
 
+Test(config, neox_may_have_its_blocks_behind_each_other)
+{
+	static struct model_config c;
+	struct err_msg em;
+
+	cr_assert_eq(parse_layer_norm(&c, "GPTNeoXForCausalLM", "\"head_dim\": 16", &em), ERR_OK, "%s", em.text);
+	cr_assert(c.parallel && c.attention_bias && c.rope.dim == 4 && c.rope.theta == 1e4 && c.activation == KERN_GELU);
+	cr_assert_float_eq(c.norm_eps, 1e-5, 1e-9);
+	cr_assert_eq(parse_layer_norm(&c, "GPTNeoXForCausalLM",
+				      "\"use_parallel_residual\": false, \"rotary_pct\": 1.0, \"rotary_emb_base\": 500, "
+				      "\"attention_bias\": false, \"layer_norm_eps\": 1e-6",
+				      &em),
+		     ERR_OK, "%s", em.text);
+	cr_assert(!c.parallel && !c.attention_bias && c.rope.dim == 12 && c.rope.theta == 500);
+	cr_assert_eq(parse_layer_norm(&c, "GPTNeoXForCausalLM", "\"rotary_pct\": 0.3", &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "(the field \"rotary_pct\" of a GPTNeoXForCausalLM)"), "%s", em.text);
+	cr_assert_eq(parse_layer_norm(&c, "PhiForCausalLM", "\"layer_norm_eps\": 1e-5, \"use_parallel_residual\": true", &em),
+		     ERR_UNSUPPORTED);
+	cr_assert(strstr(em.text, "\"use_parallel_residual\" is set"), "%s", em.text);
+}
+
 Test(config, cohere_scales_logits_and_turns_neighbours)
 {
 	static struct model_config c;

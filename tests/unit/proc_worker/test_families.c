@@ -55,7 +55,7 @@ static float adapter_b(u64 row)
  * of its values]. The adapter is added to matrices whose names have `merged` in them (NULL: to none). */
 static void append_values(struct buf *data, const char *name, json_val t, enum kern_dtype dtype, u64 count, const char *merged)
 {
-	bool more = merged && strstr(name, merged);
+	bool more = merged && json_count(json_at(t, 0)) == 2 && strstr(name, merged);
 	u64 columns = 1;
 	bool other = json_count(t) > 3;
 	u64 start = fnv(other ? json_cstr(json_at(t, 3), "") : name), first = 0;
@@ -375,4 +375,5 @@ static void check_adapter(const char *name, const char *prefix, const char *suff
 Test(families, adapters_of_matrices_in_groups_have_their_rows_in_groups)
 {
 	check_adapter("internlm2/none", "model.layers.", ".attention.wqkv", 80);
+	check_adapter("gpt_neox/none", "gpt_neox.layers.", ".attention.query_key_value", 120);
 }

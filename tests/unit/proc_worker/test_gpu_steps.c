@@ -202,6 +202,10 @@ Test(gpu_steps, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	expect_refusal(&bad, ERR_UNSUPPORTED, "no norms before its blocks, which devices do not compute: use --device cpu");
 	m.arch = arch_find("OlmoeForCausalLM");
 	expect_refusal(&bad, ERR_UNSUPPORTED, "norms over all heads together");
+	m.arch = arch_find("GPTNeoXForCausalLM");
+	m.parallel = true;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "blocks side by side with a norm each");
+	m.parallel = good.model->parallel;
 	m.arch = good.model->arch;
 	run.plan.dtype = KERN_F32;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "--dtype bfloat16, or --device cpu");
