@@ -118,12 +118,12 @@ static void on_ended(void *ctx, const struct session *s, const u32 *tokens, u32 
 	append(j);
 }
 
-static void on_dropped(void *ctx, const struct session *s)
+static void on_dropped(void *ctx, const struct session *s, enum session_end why)
 {
 	struct session_journal *j = ctx;
 
 	buf_clear(&j->record);
-	session_record_put(&j->record, j->fingerprint, SESSION_RECORD_DROPPED, s, NULL, 0);
+	session_record_put_dropped(&j->record, j->fingerprint, s, why);
 	append(j);
 }
 

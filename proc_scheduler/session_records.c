@@ -17,8 +17,9 @@
 
 enum { RECORD_MAGIC = 0x53535254 /* "TRSS" */, FORMAT_VERSION = 2 };
 static const char header_magic[8] = "TRCTSESS";
-/* Bits of a record's `turn`. */
-enum { TURN_CUT_OFF = 1, TURN_ENDS_SESSION = 2 };
+/* Bits of a record's `turn`; of SESSION_RECORD_DROPPED why it left, plus 1, from WHY_SHIFT on: 0, as releases before wrote, is
+ * taken for the reason that asks least of whoever reads it. */
+enum { TURN_CUT_OFF = 1, TURN_ENDS_SESSION = 2, WHY_SHIFT = 8 };
 static const i64 NS_PER_S = 1000000000;
 
 struct file_header {
@@ -119,6 +120,16 @@ void session_record_put(struct buf *out, u64 fingerprint, enum session_record_ki
 	end_record(to, fingerprint);
 }
 
+void session_record_put_dropped(struct buf *out, u64 fingerprint, const struct session *s, enum session_end why)
+{
+	u32 *to = begin_record(out, SESSION_RECORD_DROPPED, s, 0);
+
+	if (!to)
+		return;
+	((struct record *)(void *)to - 1)->turn |= ((u32)why + 1) << WHY_SHIFT;
+	end_record(to, fingerprint);
+}
+
 void session_record_put_state(struct buf *out, u64 fingerprint, const struct sessions *ss, const struct session *s)
 {
 	u32 *to = begin_record(out, SESSION_RECORD_STATE, s, s->token_count);
@@ -199,6 +210,13 @@ static void take_tokens(struct reader *in, struct session *s, const struct recor
 		take_fields(in, s, r);
 }
 
+static enum session_end why_of(const struct record *r)
+{
+	u32 why = r->turn >> WHY_SHIFT;
+
+	return why > 0 && why <= SESSION_END_COUNT ? (enum session_end)(why - 1) : SESSION_END_EVICTED;
+}
+
 /* The session that a turn's record goes on with, or one that begins with it; NULL: neither. One of an earlier life has left,
  * though its record of that is lost. */
 static struct session *find_or_add(struct reader *in, const struct record *r, struct session *s, bool from_beginning)
@@ -239,7 +257,7 @@ static void take(struct reader *in, const struct record *r)
 		break;
 	case SESSION_RECORD_DROPPED:
 		if (s)
-			sessions_drop(in->sessions, s, SESSION_END_EVICTED);
+			sessions_drop(in->sessions, s, why_of(r));
 		break;
 	default:
 		break; /* its checksum covers the kind: it is of a later version */

@@ -27,6 +27,8 @@ void session_record_put(struct buf *out, u64 fingerprint, enum session_record_ki
 			const u32 *tokens, u32 count);
 void session_record_put_state(struct buf *out, u64 fingerprint, const struct sessions *ss, const struct session *s);
 
+void session_record_put_dropped(struct buf *out, u64 fingerprint, const struct session *s, enum session_end why);
+
 /* Brings the file's sessions into `ss`, whose sink must be empty. A record that is damaged is passed over, as is every
  * session whose turns show that one of theirs is missing. ERR_INVALID: another model's or no journal. ERR_IO,
  * ERR_NO_MEMORY. */

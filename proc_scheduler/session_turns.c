@@ -314,11 +314,33 @@ bool sched_session_runs(const struct sched *s, const struct ipc_session *m)
 	return c && c->running;
 }
 
+/* Ended before, and asked for again: the first answer was lost with a process, or its client did not wait for it. The session as
+ * it was; one whose last turn may still be sent again stays for that. */
+static bool was_ended(const struct sched *s, const struct ipc_session *m, u64 now_ns, struct ipc_session_state *out)
+{
+	const struct sessions *ss = s->config.sessions;
+	const struct session *c = sessions_find(ss, m->session_owner, m->session, m->session_count);
+	const struct session_gone *g = c ? NULL : sessions_find_gone(ss, m->session_owner, m->session, m->session_count);
+
+	if (c ? !is_over(c) : !g || g->why != SESSION_END_ASKED)
+		return false;
+	out->token_count = c ? c->token_count : g->token_count;
+	out->turn_count = c ? c->turn_count : g->turn_count;
+	out->age_s = seconds((i64)now_ns - (c ? c->begun_ns : g->begun_ns));
+	out->idle_s = seconds((i64)now_ns - (c ? c->used_ns : g->used_ns));
+	out->ttl_s = (u32)(ss->config.ttl_ns / 1000000000u);
+	return true;
+}
+
 enum err sched_session_end(struct sched *s, const struct ipc_session *m, u64 now_ns, struct ipc_session_state *out,
 			   struct err_msg *em)
 {
 	enum err e = sched_session_get(s, m, now_ns, out, em);
 
+	if ((e == ERR_NOT_FOUND || e == ERR_DROPPED) && was_ended(s, m, now_ns, out)) {
+		*em = (struct err_msg){""};
+		return ERR_OK;
+	}
 	if (e)
 		return e;
 	struct session *c = sessions_find(s->config.sessions, m->session_owner, m->session, m->session_count);

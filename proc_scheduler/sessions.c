@@ -100,6 +100,18 @@ struct session *sessions_find(const struct sessions *ss, u64 owner, const u8 *na
 	return s->owner == owner && strlen(s->name) == bytes && !memcmp(s->name, name, bytes) ? s : NULL;
 }
 
+const struct session_gone *sessions_find_gone(const struct sessions *ss, u64 owner, const u8 *name, u32 bytes)
+{
+	u64 key = key_of(ss, owner, name, bytes);
+
+	for (u32 i = 1; i <= SESSION_GONE_MAX; i++) {
+		const struct session_gone *g = &ss->gone[(ss->gone_next - i) % SESSION_GONE_MAX];
+		if (g->key == key)
+			return g;
+	}
+	return NULL;
+}
+
 enum err sessions_missing(const struct sessions *ss, u64 owner, const u8 *name, u32 bytes, struct err_msg *em)
 {
 	static const char *const why[SESSION_END_COUNT] = {
@@ -112,15 +124,11 @@ enum err sessions_missing(const struct sessions *ss, u64 owner, const u8 *name, 
 				      "scheduler's end",
 		[SESSION_END_DAMAGED] = "has been dropped: a part of it was lost with the disk's content",
 	};
-	u64 key = key_of(ss, owner, name, bytes);
+	const struct session_gone *g = sessions_find_gone(ss, owner, name, bytes);
 
-	for (u32 i = 1; i <= SESSION_GONE_MAX; i++) {
-		const struct session_gone *g = &ss->gone[(ss->gone_next - i) % SESSION_GONE_MAX];
-		if (g->key == key)
-			return err_set(em, ERR_DROPPED,
-				       "session '%.*s' %s; begin it anew, with the whole conversation", (int)bytes,
-				       (const char *)name, why[g->why]);
-	}
+	if (g)
+		return err_set(em, ERR_DROPPED, "session '%.*s' %s; begin it anew, with the whole conversation", (int)bytes,
+			       (const char *)name, why[g->why]);
 	return err_set(em, ERR_NOT_FOUND,
 		       "there is no session '%.*s'; begin it, with the whole conversation so far", (int)bytes,
 		       (const char *)name);
@@ -296,13 +304,18 @@ void sessions_drop(struct sessions *ss, struct session *s, enum session_end why)
 
 	ASSERT(s->name[0]);
 	if (ss->sink.dropped)
-		ss->sink.dropped(ss->sink.ctx, s);
+		ss->sink.dropped(ss->sink.ctx, s, why);
 	if (!s->running)
 		unlink_idle(ss, s);
+	ss->gone[ss->gone_next++ % SESSION_GONE_MAX] = (struct session_gone){.key = key,
+									     .why = why,
+									     .token_count = s->token_count,
+									     .turn_count = s->turn_count,
+									     .begun_ns = s->begun_ns,
+									     .used_ns = s->used_ns};
 	sessions_cut(ss, s, 0);
 	bool there = map_remove(&ss->by_key, key);
 	ASSERT(there);
-	ss->gone[ss->gone_next++ % SESSION_GONE_MAX] = (struct session_gone){key, why};
 	ss->dropped[why]++;
 	s->name[0] = '\0';
 	s->running = 0;

@@ -50,7 +50,7 @@ struct sessions_sink {
 	void (*begun)(void *ctx, const struct session *s);
 	/* A turn ended: behind the first turn_base tokens the history is now `count` others. */
 	void (*ended)(void *ctx, const struct session *s, const u32 *tokens, u32 count);
-	void (*dropped)(void *ctx, const struct session *s);
+	void (*dropped)(void *ctx, const struct session *s, enum session_end why);
 	/* The history got shorter behind the end of its turn. */
 	void (*shortened)(void *ctx, const struct session *s);
 };
@@ -62,9 +62,12 @@ struct sessions_config {
 	u64 secret;
 };
 
+/* One that is there no more, as it was. */
 struct session_gone {
 	u64 key; /* 0: empty */
 	enum session_end why;
+	u32 token_count, turn_count;
+	i64 begun_ns, used_ns;
 };
 
 struct sessions {
@@ -92,6 +95,8 @@ void sessions_destroy(struct sessions **ss);
 MUST_CHECK enum err session_name_check(const u8 *name, u32 bytes, struct err_msg *em);
 /* NULL when there is none. */
 struct session *sessions_find(const struct sessions *ss, u64 owner, const u8 *name, u32 bytes);
+/* Of the last SESSION_GONE_MAX that left the one of that name, NULL: none, or another has its name now. Until the next one leaves. */
+const struct session_gone *sessions_find_gone(const struct sessions *ss, u64 owner, const u8 *name, u32 bytes);
 /* Why there is none, with what to do: ERR_NOT_FOUND, ERR_DROPPED. */
 MUST_CHECK enum err sessions_missing(const struct sessions *ss, u64 owner, const u8 *name, u32 bytes,
 				     struct err_msg *em);

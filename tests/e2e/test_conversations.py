@@ -129,7 +129,8 @@ def test_unknown_ended_and_begun_twice(api):
     assert gone["deleted"] and gone["tokens"] > 12
     error = refused(410, turn, api, "once", "Hello")
     assert error.error["code"] == "session_dropped" and "was ended" in error.message
-    refused(410, api.call, "DELETE", "/v1/sessions/once")
+    again = api.call("DELETE", "/v1/sessions/once")
+    assert again["deleted"] and (again["tokens"], again["turns"]) == (gone["tokens"], gone["turns"])
     last = turn(api, "once", "Hello", session_start=True, session_end=True)
     assert last["session"]["tokens"] == 0
     wait_until(lambda: api.raw("GET", "/v1/sessions/once")[0] == 410, 10, "the end of the session")
@@ -360,6 +361,26 @@ def test_a_turn_that_only_the_detokenizer_has_seen_the_end_of_is_not_lost_with_t
         refused((404, 410), state, e.api, "stop")
         refused((404, 410), turn, e.api, "stop", "Hello")
         assert answer(turn(e.api, "stop", TURNS[0], 3, session_start=True)) == wanted[0]
+
+
+@pytest.mark.skipif(SANITIZED, reason="kills in one engine are slow there")
+def test_an_end_that_is_asked_for_again_behind_a_crash_is_answered_as_the_first_time():
+    with Engine(*FLOAT) as e:
+        turn(e.api, "over", TURNS[0], 3, session_start=True)
+        turn(e.api, "last", TURNS[0], 3, session_start=True)
+        refused(404, e.api.call, "DELETE", "/v1/sessions/never")
+        first = e.api.call("DELETE", "/v1/sessions/over")
+        turn(e.api, "last", TURNS[1], 3, session_end=True)
+        wait_until(lambda: e.api.raw("GET", "/v1/sessions/last")[0] == 410, 10, "the end of the session")
+        for _ in range(2):
+            os.kill(e.pid_of("tercet-scheduler"), signal.SIGKILL)
+            again = e.api.call("DELETE", "/v1/sessions/over")
+            assert again["deleted"] and (again["tokens"], again["turns"]) == (first["tokens"], first["turns"])
+            assert e.api.call("DELETE", "/v1/sessions/last")["deleted"]
+            assert "was ended" in refused(410, state, e.api, "over").message
+            refused(404, e.api.call, "DELETE", "/v1/sessions/never")
+        turn(e.api, "over", TURNS[0], 3, session_start=True)
+        assert state(e.api, "over")["turns"] == 1
 
 
 @pytest.mark.skipif(SANITIZED, reason="kills in one engine are slow there")

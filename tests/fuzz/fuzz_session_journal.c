@@ -97,11 +97,11 @@ static void on_ended(void *ctx, const struct session *s, const u32 *tokens, u32 
 	close_record(w);
 }
 
-static void on_dropped(void *ctx, const struct session *s)
+static void on_dropped(void *ctx, const struct session *s, enum session_end why)
 {
 	struct world *w = ctx;
 
-	session_record_put(&w->file, FINGERPRINT, SESSION_RECORD_DROPPED, s, NULL, 0);
+	session_record_put_dropped(&w->file, FINGERPRINT, s, why);
 	close_record(w);
 }
 

@@ -172,6 +172,30 @@ Test(session_journal, histories_come_back)
 	end(&b);
 }
 
+Test(session_journal, why_a_session_left_is_known_later)
+{
+	static const char *const names[SESSION_END_COUNT] = {"asked", "expired", "evicted", "outgrew", "empty", "damaged"};
+	struct bench b;
+	begin(&b);
+	for (u32 i = 0; i < SESSION_END_COUNT; i++) {
+		turn(&b, add(&b, names[i]), 0, 0, 5 + i);
+		sessions_drop(b.ss, find(&b, names[i]), (enum session_end)i);
+	}
+	for (u32 round = 0; round < 2; round++) {
+		restart(&b);
+		for (u32 i = 0; i < SESSION_END_COUNT; i++) {
+			const struct session_gone *g = sessions_find_gone(b.ss, 3, (const u8 *)names[i], (u32)strlen(names[i]));
+			cr_assert_not_null(g, "%s", names[i]);
+			cr_assert_eq(g->why, i, "%s", names[i]);
+			cr_assert_eq(g->token_count, 5 + i);
+			cr_assert_eq(g->turn_count, 1);
+		}
+	}
+	add(&b, "asked");
+	cr_assert_null(sessions_find_gone(b.ss, 3, (const u8 *)"asked", 5));
+	end(&b);
+}
+
 Test(session_journal, a_history_that_got_shorter_stays_so)
 {
 	struct bench b;

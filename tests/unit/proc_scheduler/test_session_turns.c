@@ -296,6 +296,8 @@ Test(session_turns, a_session_whose_last_turn_was_cut_off_is_over_for_all_but_th
 	cr_assert_eq(sched_session_get(f->s, &q, f->now_ns, &st, &em), ERR_NOT_FOUND);
 	m = message(3, 600, 5, 4, 0);
 	cr_assert_eq(submit(f, &m, NULL, &em), ERR_NOT_FOUND);
+	cr_assert_eq(sched_session_end(f->s, &q, f->now_ns, &st, &em), ERR_OK, "its client has ended it");
+	cr_assert_eq(st.token_count, 24);
 	m = message(2, 600, 5, 4, SESSION_END | SESSION_AGAIN);
 	u64 again = good(f, &m);
 	cr_assert_eq(sched_session_get(f->s, &q, f->now_ns, &st, &em), ERR_OK);
@@ -429,5 +431,43 @@ Test(session_turns, state_and_end)
 	good(f, &m);
 	fixture_run(f);
 	cr_assert_null(talk(f));
+	/* Its last turn has ended it, which is what is asked for. */
+	cr_assert_eq(sched_session_end(f->s, &q, f->now_ns, &st, &em), ERR_OK);
+	cr_assert_eq(sched_session_get(f->s, &q, f->now_ns, &st, &em), ERR_DROPPED);
+	destroy(f, &c);
+}
+
+Test(session_turns, an_end_that_is_asked_for_again_is_answered_as_the_first_time)
+{
+	struct sched_config c = config_with_sessions();
+	struct fixture *f = fixture_create(&c);
+	struct ipc_session q = {.session = (const u8 *)"talk", .session_count = 4};
+	struct ipc_session_state st;
+	struct err_msg em;
+	cr_assert_eq(sched_session_end(f->s, &q, f->now_ns, &st, &em), ERR_NOT_FOUND);
+	struct ipc_submit m = message(1, 1, 20, 8, SESSION_BEGIN);
+	good(f, &m);
+	fixture_run(f);
+	for (u32 i = 0; i < 3; i++) {
+		q.req_id = 7 + i;
+		cr_assert_eq(sched_session_end(f->s, &q, f->now_ns + i * 1000000000ull, &st, &em), ERR_OK, "%u: %s", i, em.text);
+		cr_assert_eq(st.req_id, q.req_id);
+		cr_assert_eq(st.token_count, 28);
+		cr_assert_eq(st.turn_count, 1);
+		cr_assert_eq(st.idle_s, i);
+		cr_assert_eq(st.running, 0);
+	}
+	/* One that left for another reason was not ended, nor is one of its name that has begun since. */
+	m = message(2, 1, 20, 4, SESSION_BEGIN);
+	good(f, &m);
+	fixture_run(f);
+	cr_assert_eq(sched_session_end(f->s, &q, f->now_ns, &st, &em), ERR_OK);
+	cr_assert_eq(st.token_count, 24);
+	m = message(3, 1, 20, 4, SESSION_BEGIN);
+	good(f, &m);
+	fixture_run(f);
+	sessions_drop(c.sessions, talk(f), SESSION_END_EXPIRED);
+	cr_assert_eq(sched_session_end(f->s, &q, f->now_ns, &st, &em), ERR_DROPPED);
+	cr_assert(strstr(em.text, "--session-ttl"), "%s", em.text);
 	destroy(f, &c);
 }
