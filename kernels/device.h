@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { KERN_DEVICE_ABI = 5, KERN_DEVICE_NAME_MAX = 128, KERN_COMM_ID_BYTES = 128, KERN_COMM_BUFFERS = 8 };
+enum { KERN_DEVICE_ABI = 6, KERN_DEVICE_NAME_MAX = 128, KERN_COMM_ID_BYTES = 128, KERN_COMM_BUFFERS = 8 };
 
 struct kern_device_info {
 	char name[KERN_DEVICE_NAME_MAX];

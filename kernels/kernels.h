@@ -130,12 +130,12 @@ struct kern_embedding_args {
 };
 
 /* If `add` is not NULL: x[t] += add[t]. Then out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. `out` may be
- * NULL (only add), or `x` (in place). Zhang, Sennrich 2019. */
+ * NULL (only add), or `x` (in place). Zhang, Sennrich 2019. Devices: `weight` NULL: out[t] = x[t], rounded. */
 struct kern_rmsnorm_args {
 	KERN_ACTIVATIONS(, out);      /* [T][H] */
 	KERN_ACTIVATIONS(, x);	      /* [T][H], the residual stream */
 	KERN_ACTIVATIONS(const, add); /* [T][H] or NULL */
-	const float *weight;	      /* [H] */
+	const float *weight;	      /* [H]; or, see above, NULL */
 	float eps;
 	u32 tokens, hidden;
 	enum kern_dtype dtype, x_dtype; /* of out and add; of x: float for the residual stream */
@@ -458,9 +458,9 @@ struct kern_block_copy_args {
 	X(embedding)                                                                                       \
 	X(rmsnorm)                                                                                         \
 	X(matmul) X(rope_kv) X(attention) X(act_mul) X(moe_route) X(moe_matmul) X(moe_combine) X(soft_cap) \
-		X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm)
+		X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm) X(qk_squares) X(qk_norm)
 /* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
-#define KERN_CPU_OPS(X) X(qk_squares) X(qk_norm) X(lora)
+#define KERN_CPU_OPS(X) X(lora)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);

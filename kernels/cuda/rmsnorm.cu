@@ -57,14 +57,15 @@ static __global__ void __launch_bounds__(THREADS) rmsnorm_kernel(const struct rm
 	}
 	if (!p.out && !p.quantized)
 		return;
-	const float scale = cu_rsqrt(block_sum(sum, shared) / (float)p.hidden + p.eps);
+	const float scale = p.weight ? cu_rsqrt(block_sum(sum, shared) / (float)p.hidden + p.eps) : 1;
 #pragma unroll
 	for (u32 j = 0; j < VECTORS; j++) {
 		const u32 i = (j * blockDim.x + threadIdx.x) * VECTOR;
 		if (i >= p.hidden)
 			continue;
-		float weight[VECTOR];
-		load8(p.weight + i, weight);
+		float weight[VECTOR] = {1, 1, 1, 1, 1, 1, 1, 1};
+		if (p.weight)
+			load8(p.weight + i, weight);
 #pragma unroll
 		for (u32 e = 0; e < VECTOR; e++) {
 			v[j][e] *= scale * weight[e];

@@ -1,4 +1,4 @@
-/* Checks of the device's embedding, rmsnorm, layernorm and act_mul against the reference. */
+/* Checks of the device's embedding, the norms and act_mul against the reference. */
 #include <math.h>
 #include <string.h>
 
@@ -194,6 +194,102 @@ static void layernorm_cases(struct device *d)
 		layernorm_case(d, &sizes[i]);
 }
 
+/* The stream without a norm: rounded, after the addition. */
+static void unnormed_case(struct device *d, u32 tokens, u32 hidden, bool add)
+{
+	const size_t count = (size_t)tokens * hidden;
+	u16 *added = NULL;
+	float *stream, *x = device_floats(d, count, true, &stream);
+	const float *more = add ? device_bf16s(d, count, true, &added) : NULL;
+	struct kern_rmsnorm_args a = {.x = stream,
+				      .add_bf16 = added,
+				      .eps = 1e-5f,
+				      .tokens = tokens,
+				      .hidden = hidden,
+				      .dtype = KERN_BF16,
+				      .x_dtype = KERN_F32};
+	a.out_bf16 = device_alloc(d, count * sizeof(u16));
+	const char *problem = device_problem(d, d->ops.rmsnorm(&d->ctx, &a));
+	for (size_t i = 0; i < count; i++)
+		x[i] += more ? more[i] : 0;
+	if (!problem && memcmp(device_download(d, a.x, count * sizeof(float)), x, count * sizeof(float)) != 0)
+		problem = "the residual is not x + add";
+	if (!problem)
+		problem = device_close(device_download_bf16(d, a.out_bf16, count), x, count, BF16, 0);
+	device_case_end(d, problem, "rmsnorm without a norm tokens=%u hidden=%u add=%d", tokens, hidden, add);
+}
+
+struct qk_case {
+	u32 tokens, q_width, k_width, rest;
+	bool counts_k, outliers;
+};
+
+/* The rank has a third of q and half of k. */
+static void qk_case(struct device *d, const struct qk_case *c)
+{
+	const u32 stride = c->q_width + c->k_width + c->rest;
+	const size_t count = (size_t)c->tokens * stride, pairs = 2 * (size_t)c->tokens;
+	float *in, *all, *q_weight, *k_weight, *squares = check_alloc(&d->check, pairs * sizeof(float));
+	float *host = device_floats(d, count, c->outliers, &in), *sums = check_floats(&d->check, pairs, false);
+	struct kern_qk_squares_args s = {.qkv = in,
+					 .tokens = c->tokens,
+					 .stride = stride,
+					 .q_width = c->q_width,
+					 .k_width = c->k_width,
+					 .counts_k = c->counts_k}, rs = s;
+	struct kern_qk_norm_args n = {.qkv = in,
+				      .eps = 1e-5f,
+				      .tokens = c->tokens,
+				      .stride = stride,
+				      .q_width = c->q_width,
+				      .k_width = c->k_width,
+				      .q_total = 3 * c->q_width,
+				      .k_total = 2 * c->k_width}, rn = n;
+	for (size_t i = 0; i < pairs; i++)
+		sums[i] = fabsf(sums[i]) * (float)c->q_width + 0.5f;
+	all = device_upload(d, sums, pairs * sizeof(float));
+	s.squares = device_alloc(d, pairs * sizeof(float));
+	rs.qkv = host;
+	rs.squares = squares;
+	rn.qkv = host;
+	rn.squares = sums;
+	rn.q_weight = device_floats(d, c->q_width, false, &q_weight);
+	rn.k_weight = device_floats(d, c->k_width, false, &k_weight);
+	n.squares = all;
+	n.q_weight = q_weight;
+	n.k_weight = k_weight;
+	const char *problem = device_problem(d, d->ops.qk_squares(&d->ctx, &s));
+	(void)d->ref.qk_squares(&d->ref_ctx, &rs);
+	if (!problem)
+		problem = device_close(device_download(d, s.squares, pairs * sizeof(float)), squares, pairs, 2e-6, 0);
+	if (!problem)
+		problem = device_problem(d, d->ops.qk_norm(&d->ctx, &n));
+	(void)d->ref.qk_norm(&d->ref_ctx, &rn);
+	const float *got = device_download(d, in, count * sizeof(float));
+	if (!problem)
+		problem = device_close(got, host, count, 1e-6, 0);
+	for (u32 t = 0; t < c->tokens && !problem; t++)
+		if (memcmp(got + (size_t)(t + 1) * stride - c->rest, host + (size_t)(t + 1) * stride - c->rest,
+			   c->rest * sizeof(float)) != 0)
+			problem = "what lies behind k has changed";
+	device_case_end(d, problem, "qk_squares+qk_norm tokens=%u q=%u k=%u behind=%u counts_k=%d outliers=%d", c->tokens,
+			c->q_width, c->k_width, c->rest, c->counts_k, c->outliers);
+}
+
+static void stream_cases(struct device *d)
+{
+	static const struct qk_case cases[] = {
+		{1, 64, 32, 32, true, false},	   {3, 16, 16, 16, false, true}, {2, 1028, 260, 260, true, true},
+		{5, 96, 24, 24, true, true},	   {0, 64, 64, 64, true, false}, {2, 4096, 1024, 1024, true, false},
+		{17, 2048, 2052, 4, false, false}, {1, 4, 8, 4, true, false},
+	};
+	static const u32 widths[] = {8, 200, 2056, 4104};
+	for (u32 i = 0; i < COUNT_OF(cases); i++)
+		qk_case(d, &cases[i]);
+	for (u32 i = 0; i < COUNT_OF(widths); i++)
+		unnormed_case(d, 1 + i % 3, widths[i], i % 2);
+}
+
 static void act_mul_case(struct device *d, enum kern_activation act, u32 tokens, u32 size,
 			 enum kern_dtype quantized, bool ungated)
 {
@@ -241,6 +337,7 @@ void device_linear(struct device *d)
 		}
 	}
 	layernorm_cases(d);
+	stream_cases(d);
 	embedding_case(d, 0, 64, 0, false);
 	embedding_case(d, 9, 40, 0, true);
 	rmsnorm_case(d, &(struct norm_case){0, 64, false, true, true, true, KERN_F32});

@@ -14,6 +14,8 @@
 QUEUE(embedding)
 QUEUE(rmsnorm)
 QUEUE(layernorm)
+QUEUE(qk_squares)
+QUEUE(qk_norm)
 QUEUE(act_mul)
 QUEUE(logits)
 QUEUE(sample)
@@ -76,6 +78,43 @@ static void elementwise_cases(struct gpu_bench *b, u32 tokens, u32 hidden, u32 i
 	gpu_bench_case(b, &c, queue_act_mul, &act);
 	(void)device_release(&b->d, kept);
 	(void)check_release(check, 0);
+}
+
+/* Norms over all heads: q as wide as the model, k a quarter of it. */
+static void qk_cases(struct gpu_bench *b, u32 tokens, u32 hidden)
+{
+	const u32 kept = b->d.buffer_count, width = hidden / 4, stride = hidden + 2 * width;
+	float *weight, *squares, *qkv = (float *)(void *)b->out;
+	struct gpu_case c = {.op = "qk_squares", .bound = GPU_READ, .repeats = 20};
+	struct kern_qk_squares_args s = {.qkv = qkv,
+					 .tokens = tokens,
+					 .stride = stride,
+					 .q_width = hidden,
+					 .k_width = width,
+					 .counts_k = true};
+	struct kern_qk_norm_args n = {.qkv = qkv,
+				      .eps = 1e-5f,
+				      .tokens = tokens,
+				      .stride = stride,
+				      .q_width = hidden,
+				      .k_width = width,
+				      .q_total = hidden,
+				      .k_total = width};
+
+	(void)device_floats(&b->d, hidden, false, &weight);
+	(void)device_floats(&b->d, 2 * (size_t)tokens, false, &squares);
+	s.squares = squares;
+	n.squares = squares;
+	n.q_weight = weight;
+	n.k_weight = weight;
+	c.work = (double)tokens * (hidden + width) * sizeof(float);
+	snprintf(c.shape, sizeof(c.shape), "tokens=%u q=%u k=%u", tokens, hidden, width);
+	gpu_bench_case(b, &c, queue_qk_squares, &s);
+	c.op = "qk_norm";
+	c.work *= 2;
+	gpu_bench_case(b, &c, queue_qk_norm, &n);
+	(void)device_release(&b->d, kept);
+	(void)check_release(&b->d.check, 0);
 }
 
 /* ---------------------------------------------------------------- sampling */
@@ -251,13 +290,16 @@ void gpu_bench_small(struct gpu_bench *b)
 
 	if (b->small) {
 		elementwise_cases(b, 3, 64, 96);
+		qk_cases(b, 3, 64);
 		sample_cases(b, 2, 300);
 		logits_cases(b, 300);
 		turn_cases(b, 3);
 		return;
 	}
-	for (u32 i = 0; i < COUNT_OF(tokens); i++)
+	for (u32 i = 0; i < COUNT_OF(tokens); i++) {
 		elementwise_cases(b, tokens[i], 4096, 14336);
+		qk_cases(b, tokens[i], 4096);
+	}
 	for (u32 i = 0; i < COUNT_OF(rows); i++) {
 		sample_cases(b, rows[i], 128256);
 		turn_cases(b, rows[i]);
