@@ -115,17 +115,11 @@ static bool has_slot(const struct arch *a, enum weight_slot slot)
 static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 {
 	const struct arch *a = c->model->arch;
-	const char *what = NULL;
 
-	if (!has_slot(a, SLOT_ATTN_NORM))
-		what = "no norms before its blocks";
-	else if (a->traits & ARCH_QK_NORMS)
-		what = "norms over all heads together";
-	else if (c->model->parallel && has_slot(a, SLOT_MLP_NORM))
-		what = "blocks side by side with a norm each";
-	if (!what)
+	if (!c->model->parallel || !has_slot(a, SLOT_MLP_NORM))
 		return ERR_OK;
-	return err_set(em, ERR_UNSUPPORTED, "a %s has %s, which devices do not compute: use --device cpu", a->name, what);
+	return err_set(em, ERR_UNSUPPORTED,
+		       "a %s has blocks side by side with a norm each, which devices do not compute: use --device cpu", a->name);
 }
 
 enum err gpu_check(const struct gpu_config *c, struct err_msg *em)

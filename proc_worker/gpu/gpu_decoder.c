@@ -46,7 +46,7 @@ static struct kern_rmsnorm_args norm_args(const struct gpu *g, u16 *out, const f
 					  .dtype = KERN_BF16};
 }
 
-/* Of rows of the stream, after adding `add` where there is one. */
+/* Of rows of the stream, after adding `add` where there is one. No `weight`: as they are. */
 static enum err norm(struct gpu *g, u16 *out, float *x, const u16 *add, const float *weight, const float *bias,
 		     u32 tokens, struct err_msg *em)
 {
@@ -94,7 +94,7 @@ static enum err norm_in(struct pass *p, const float *weight, const float *bias, 
 	struct gpu *g = p->g;
 
 	*fusion = (struct kern_matmul_fusion){.norm_eps = g->config.model->norm_eps};
-	if (p->fused && !p->pending && !w->order && norm_fits(g, p->tokens)) {
+	if (p->fused && weight && !p->pending && !w->order && norm_fits(g, p->tokens)) {
 		fusion->norm_weight = weight;
 		return ERR_OK;
 	}
@@ -171,14 +171,14 @@ static struct kern_rope_kv_args rope_args(struct gpu *g, u32 layer, u32 tokens)
 	const struct gpu_arena *a = &g->arena;
 	const struct model_config *m = g->config.model;
 	const struct layer_weights *w = &g->weights.layers[layer];
-	bool local = m->layer_flags[layer] & LAYER_LOCAL_ROPE;
+	bool local = m->layer_flags[layer] & LAYER_LOCAL_ROPE, together = m->arch->traits & ARCH_QK_NORMS;
 	size_t first = local ? (size_t)g->config.rope->local * (m->rope.dim / 2) : 0;
 
 	return (struct kern_rope_kv_args){.q_bf16 = a->q,
 					  .qkv = a->qkv,
 					  .bias = w->qkv_bias,
-					  .q_norm = w->q_norm,
-					  .k_norm = w->k_norm,
+					  .q_norm = together ? NULL : w->q_norm,
+					  .k_norm = together ? NULL : w->k_norm,
 					  .norm_eps = m->norm_eps,
 					  .cos = a->cos + first,
 					  .sin = a->sin + first,
@@ -192,6 +192,37 @@ static struct kern_rope_kv_args rope_args(struct gpu *g, u32 layer, u32 tokens)
 					  .dtype = KERN_BF16};
 }
 
+/* Over all heads of q and of k, which ranks share: their sums of squares meet in between. */
+static enum err norm_heads(struct gpu *g, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+{
+	const struct model_config *m = g->config.model;
+	const struct model_shard *s = g->config.shard;
+	u32 owners = s->ranks > m->kv_heads ? s->ranks / m->kv_heads : 1; /* of a KV head */
+	struct kern_qk_squares_args squares = {.qkv = g->arena.qkv,
+					       .squares = g->arena.squares,
+					       .tokens = tokens,
+					       .stride = w->qkv.n,
+					       .q_width = s->heads * m->head_dim,
+					       .k_width = s->kv_heads * m->head_dim,
+					       .counts_k = s->rank % owners == 0};
+	struct kern_qk_norm_args scale = {.qkv = g->arena.qkv,
+					  .squares = g->arena.squares,
+					  .q_weight = w->q_norm,
+					  .k_weight = w->k_norm,
+					  .eps = m->norm_eps,
+					  .tokens = tokens,
+					  .stride = squares.stride,
+					  .q_width = squares.q_width,
+					  .k_width = squares.k_width,
+					  .q_total = m->heads * m->head_dim,
+					  .k_total = m->kv_heads * m->head_dim};
+
+	enum err e = gpu_op(g->ops.qk_squares(&g->ctx, &squares), "qk_squares", em);
+	if (!e && g->config.comm)
+		e = g->api->comm_sum(g->config.comm, g->ctx.stream, g->arena.squares, 2 * (size_t)tokens, KERN_F32, em);
+	return e ? e : gpu_op(g->ops.qk_norm(&g->ctx, &scale), "qk_norm", em);
+}
+
 /* q, and K and V in the cache: in one kernel if there is one for it. */
 static enum err project(struct pass *p, u32 layer, struct err_msg *em)
 {
@@ -199,6 +230,7 @@ static enum err project(struct pass *p, u32 layer, struct err_msg *em)
 	const struct layer_weights *w = &g->weights.layers[layer];
 	struct kern_rope_kv_args rope = rope_args(g, layer, p->tokens);
 	struct kern_matmul_fusion fusion;
+	bool together = g->config.model->arch->traits & ARCH_QK_NORMS;
 
 	enum err e = norm_in(p, w->attn_norm, w->attn_norm_bias, &w->qkv, &fusion, em);
 	if (e)
@@ -206,7 +238,7 @@ static enum err project(struct pass *p, u32 layer, struct err_msg *em)
 	struct kern_matmul_args a = product_in(g, g->arena.qkv, &w->qkv, &fusion, 0, p->tokens);
 	a.out_dtype = KERN_F32;
 	a.fusion = p->fused ? &fusion : NULL;
-	if (p->fused) {
+	if (p->fused && !together) {
 		fusion.rope = &rope;
 		e = g->ops.matmul(&g->ctx, &a);
 		if (e != ERR_UNSUPPORTED)
@@ -214,6 +246,8 @@ static enum err project(struct pass *p, u32 layer, struct err_msg *em)
 		fusion.rope = NULL;
 	}
 	e = run_product(g, &a, em);
+	if (!e && together)
+		e = norm_heads(g, w, p->tokens, em);
 	return e ? e : gpu_op(g->ops.rope_kv(&g->ctx, &rope), "rope_kv", em);
 }
 

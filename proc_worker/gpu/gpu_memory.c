@@ -197,6 +197,8 @@ static void lay_out_summed(struct gpu *g, u8 *base, size_t *offset)
 
 	a->x = carve(base, offset, stream * sizeof(float));
 	a->delta = carve(base, offset, stream * sizeof(u16));
+	if (g->config.model->arch->traits & ARCH_QK_NORMS)
+		a->squares = carve(base, offset, 2 * (size_t)g->config.limits.tokens_max * sizeof(float));
 	a->logit_part = carve(base, offset, part);
 	a->logit_parts = carve(base, offset, ranks * part);
 }

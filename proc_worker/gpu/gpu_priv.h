@@ -75,6 +75,7 @@ struct gpu_arena {
 	float *x;		  /* [T][hidden] the residual stream */
 	u16 *delta, *normed;	  /* [T][hidden]; delta: what a block adds to it */
 	float *qkv;		  /* [T][...] */
+	float *squares;		  /* [T][2] of q and k, where their norms are over all heads */
 	u16 *q, *attended;
 	u16 *gate_up, *activated; /* share their memory with qkv and q */
 	/* Mixtures of experts, in the same memory: [moe_tokens * top][...] */

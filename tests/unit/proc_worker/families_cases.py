@@ -120,9 +120,10 @@ def device_cases():
             changes["partial_rotary_factor"] = 0.5
         if "intermediate_size" in FAMILIES[family]:
             changes.pop("intermediate_size")
-        biases = {"stablelm": {"use_qkv_bias": True}, "nemotron": {"attention_bias": True, "mlp_bias": True},
-                  "cohere": {"attention_bias": True}, "ernie4_5": {"use_bias": True}}
-        yield family, config(family, {**changes, **biases.get(family, {})})
+        more = {"stablelm": {"use_qkv_bias": True}, "nemotron": {"attention_bias": True, "mlp_bias": True},
+                "cohere": {"attention_bias": True}, "ernie4_5": {"use_bias": True},
+                "olmo3": {"num_key_value_heads": 1}}  # of two ranks one counts its squares
+        yield family, config(family, {**changes, **more.get(family, {})})
 
 
 def config(family, changes):

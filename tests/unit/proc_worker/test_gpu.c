@@ -82,6 +82,9 @@ Test(gpu, every_family_answers_as_on_the_cpu, .timeout = 120)
 			    ", \"sliding_window\": 9, \"sliding_window_pattern\": 2, \"logit_scale\": 0.5")},
 		{"neighbours rotate, norms behind", FAMILY("Glm4ForCausalLM", ", \"partial_rotary_factor\": 0.5")},
 		{"neighbours rotate", FAMILY("Ernie4_5ForCausalLM", ", \"use_bias\": true")},
+		{"norms behind blocks only and over all heads, two bases of positions",
+		 FAMILY("Olmo3ForCausalLM", ", \"sliding_window\": 9")},
+		{"norms behind blocks only, and of heads", FAMILY("Exaone4ForCausalLM", ", \"sliding_window\": null")},
 		{"exact GELU", FAMILY("LlamaForCausalLM", ", \"hidden_act\": \"gelu\"")},
 		{"positions scaled by length", FAMILY("Qwen2ForCausalLM", SCALED("dynamic") "}")},
 		{"two tables of positions",
@@ -114,6 +117,11 @@ static void check_experts(const char *text)
 Test(gpu, mixtures_of_experts_answer_as_on_the_cpu, .timeout = 120)
 {
 	check_experts(FAMILY("MixtralForCausalLM", ", \"num_local_experts\": 4, \"num_experts_per_tok\": 2"));
+}
+
+Test(gpu, experts_behind_norms_over_all_heads_answer_as_on_the_cpu, .timeout = 120)
+{
+	check_experts(FAMILY("OlmoeForCausalLM", ", \"num_experts\": 8, \"num_experts_per_tok\": 2"));
 }
 
 Test(gpu, experts_in_some_layers_of_an_odd_size_answer_as_on_the_cpu, .timeout = 120)
