@@ -104,6 +104,29 @@ def test_another_schema_is_refused_with_both_versions(engine):
         context.destroy(0)
 
 
+def test_a_client_of_another_build_fails_at_once_with_the_reason(engine, tmp_path):
+    own = "%016x" % wire.Protocol(MESSAGES).schema_hash
+    other = tmp_path / "MESSAGES.md"
+    other.write_text(MESSAGES.read_text().replace(own, "%016x" % (int(own, 16) ^ 1)))
+    with pytest.raises(wire.Refused, match="both must come from the same release; are the binaries"):
+        wire.Client(engine.run_dir, other, next(ids))
+
+
+def test_a_client_of_an_engine_that_is_silent_or_does_not_read_ends(tmp_path):
+    context = zmq.Context()
+    silent = context.socket(zmq.ROUTER)  # never received from
+    try:
+        silent.bind("ipc://%s/submit" % tmp_path)
+        with pytest.raises(TimeoutError, match="submit did not say HELLO within 0.2 s"):
+            wire.Client(tmp_path, MESSAGES, 1, seconds=0.2)
+        channel = wire.Channel(context, wire.Protocol(MESSAGES), "ipc://%s/submit" % tmp_path, 2, seconds=0.2)
+        with pytest.raises(TimeoutError, match="takes no ACK within 0.2 s"):
+            for _ in range(100000):
+                channel.send("ACK", client_id=2, chunk=1)
+    finally:
+        context.destroy(0)
+
+
 def test_slow_client_is_closed_and_others_are_not():
     with Engine("--output-retention", "20000", "--dtype", "float32") as e:
         with wire.Client(e.run_dir, MESSAGES, 1) as slow:

@@ -12,6 +12,12 @@ FORMATS = {"u8": "B", "u32": "I", "i32": "i", "u64": "Q", "f32": "f"}
 ROLE_CLIENT = 6
 SKIP_SPECIAL = 1 << 1
 FINISH = ["", "stop", "length", "abort", "error"]
+SECONDS = 30  # in which whatever is waited for has to come
+SAME_BUILD = "are the binaries of the same build as docs/MESSAGES.md?"
+
+
+class Refused(Exception):
+    """The engine's ERROR, in its own words."""
 
 
 class Protocol:
@@ -42,6 +48,7 @@ class Protocol:
 
     def decode(self, frame):
         message = msgpack.unpackb(frame, raw=False)
+        assert message[0] in self.by_number, "docs/MESSAGES.md has no message %r; %s" % (message[0], SAME_BUILD)
         name, fields = self.by_number[message[0]]
         values = {"name": name, "sequence": message[1], "epoch": message[2]}
         for (field, kind, is_array), value in zip(fields, message[3:]):
@@ -55,12 +62,15 @@ class Protocol:
 
 
 class Channel:
-    """One DEALER: greets, numbers what it sends, checks the numbers of what it gets."""
+    """One DEALER: greets, numbers what it sends, checks the numbers of what it gets. Nothing waits for ever: an engine that is
+    silent, or does not read, is a TimeoutError that says where."""
 
-    def __init__(self, context, protocol, endpoint, client_id):
-        self.protocol = protocol
+    def __init__(self, context, protocol, endpoint, client_id, seconds=SECONDS):
+        self.protocol, self.endpoint, self.seconds = protocol, endpoint, seconds
         self.socket = context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 200)
+        self.socket.setsockopt(zmq.SNDTIMEO, int(seconds * 1000))
+        self.socket.setsockopt(zmq.RCVTIMEO, int(seconds * 1000))
         self.socket.connect(endpoint)
         self.sent = self.received = 0
         self.send("HELLO", version=protocol.version, schema_hash=protocol.schema_hash, role=ROLE_CLIENT,
@@ -68,18 +78,25 @@ class Channel:
 
     def send(self, message_name, **values):
         self.sent += 1
-        self.socket.send(self.protocol.encode(message_name, self.sent, **values))
+        try:
+            self.socket.send(self.protocol.encode(message_name, self.sent, **values))
+        except zmq.Again:
+            raise TimeoutError("%s takes no %s within %s s: nothing reads there" % (self.endpoint, message_name, self.seconds)) from None
 
-    def receive(self, seconds=30):
+    def receive(self, seconds=None, what="anything"):
+        seconds = seconds or self.seconds
         if not self.socket.poll(int(seconds * 1000)):
-            raise TimeoutError("nothing came within %s s" % seconds)
+            raise TimeoutError("%s did not say %s within %s s; does an engine run there, and %s" %
+                               (self.endpoint, what, seconds, SAME_BUILD))
         message = self.protocol.decode(self.socket.recv())
         assert message["sequence"] == self.received + 1, message
         self.received += 1
         return message
 
-    def expect(self, name, seconds=30):
-        message = self.receive(seconds)
+    def expect(self, name, seconds=None):
+        message = self.receive(seconds, name)
+        if message["name"] == "ERROR" and name != "ERROR":
+            raise Refused("%s: %s; %s" % (self.endpoint, message["text"].decode(), SAME_BUILD))
         assert message["name"] == name, message
         return message
 
@@ -95,16 +112,16 @@ class Request:
 class Client:
     """Submits on `submit`, reads chunks on `output`, and can drop and take up the latter."""
 
-    def __init__(self, run_dir, messages, client_id, last_chunk=0, requests=None):
+    def __init__(self, run_dir, messages, client_id, last_chunk=0, requests=None, seconds=SECONDS):
         self.context = zmq.Context()
         self.protocol = Protocol(messages)
-        self.run_dir, self.id = run_dir, client_id
+        self.run_dir, self.id, self.seconds = run_dir, client_id, seconds
         self.last_chunk = last_chunk
         self.requests = requests or {}
         self.numbers = itertools.count(1)
         self.output = None
         try:
-            self.submit_channel = Channel(self.context, self.protocol, "ipc://%s/submit" % run_dir, client_id)
+            self.submit_channel = Channel(self.context, self.protocol, "ipc://%s/submit" % run_dir, client_id, seconds)
             self.submit_channel.expect("HELLO")
             self.engine = self.submit_channel.expect("ENGINE")
             self.attach()
@@ -113,7 +130,7 @@ class Client:
             raise
 
     def attach(self):
-        self.output = Channel(self.context, self.protocol, "ipc://%s/output" % self.run_dir, self.id)
+        self.output = Channel(self.context, self.protocol, "ipc://%s/output" % self.run_dir, self.id, self.seconds)
         live = [(n, r) for n, r in self.requests.items() if not r.finish]
         self.output.send("ATTACH", client_id=self.id, last_chunk=self.last_chunk, live_req_id=[n for n, _ in live],
                          live_token_count=[len(r.tokens) for _, r in live],
@@ -141,7 +158,7 @@ class Client:
             raise ValueError(answer["text"].decode())
         return number
 
-    def read_chunk(self, seconds=30, ack=True):
+    def read_chunk(self, seconds=None, ack=True):
         chunk = self.output.expect("CHUNK", seconds)
         assert chunk["chunk"] == self.last_chunk + 1, "chunk %d behind %d" % (chunk["chunk"], self.last_chunk)
         self.last_chunk = chunk["chunk"]

@@ -138,13 +138,16 @@ def test_a_flood_of_connections_keeps_nobody_out(target, name):
 
 
 def test_clients_that_never_read_cost_only_themselves(target):
-    deaf = wire.Channel(zmq.Context(), PROTOCOL, target.endpoint("submit"), 4242)
-    deaf.socket.sndhwm = 0
-    for i in range(5000):
-        deaf.send("SUBMIT", client_id=4242, req_id=i, tokens=[1], temperature=-1.0)
-    with wire.Client(target.engine.run_dir, MESSAGES, 4343) as client:
-        for i in range(8):
-            client.submit([4091, 300 + i], max_tokens=400, flags=3, logprobs=20)
-        target.check()
-    deaf.socket.context.destroy(0)
+    context = zmq.Context()
+    try:
+        deaf = wire.Channel(context, PROTOCOL, target.endpoint("submit"), 4242)
+        deaf.socket.sndhwm = 0
+        for i in range(5000):
+            deaf.send("SUBMIT", client_id=4242, req_id=i, tokens=[1], temperature=-1.0)
+        with wire.Client(target.engine.run_dir, MESSAGES, 4343) as client:
+            for i in range(8):
+                client.submit([4091, 300 + i], max_tokens=400, flags=3, logprobs=20)
+            target.check()
+    finally:
+        context.destroy(0)  # one that is left open lets nobody end
     target.check()
