@@ -40,10 +40,7 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 			sum[r][v] = tile_first_sum(t, r, v);
 	for (u32 u = 0; u < kern_ceil(t->k_count, 2); u++, units += KERN_GROUP_UNIT, x += rows * 4) {
 		__m512bh w[VECS_OF_ONE];
-		if (rows > 2)
-			tile_prefetch_bytes(t, &fetch);
-		else
-			tile_prefetch(t, &fetch); /* only memory limits these */
+		tile_prefetch_bytes(t, &fetch);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
 			w[v] = (__m512bh)_mm512_loadu_si512(units + v * sizeof(vec));
