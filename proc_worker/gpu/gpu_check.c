@@ -115,11 +115,15 @@ static bool has_slot(const struct arch *a, enum weight_slot slot)
 static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 {
 	const struct arch *a = c->model->arch;
+	const char *what = NULL;
 
-	if (!c->model->parallel || !has_slot(a, SLOT_MLP_NORM))
+	if (c->model->parallel && has_slot(a, SLOT_MLP_NORM))
+		what = "blocks side by side with a norm each";
+	else if (a->positions)
+		what = "learned positions";
+	if (!what)
 		return ERR_OK;
-	return err_set(em, ERR_UNSUPPORTED,
-		       "a %s has blocks side by side with a norm each, which devices do not compute: use --device cpu", a->name);
+	return err_set(em, ERR_UNSUPPORTED, "a %s has %s, which devices do not compute: use --device cpu", a->name, what);
 }
 
 enum err gpu_check(const struct gpu_config *c, struct err_msg *em)

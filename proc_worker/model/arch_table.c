@@ -223,6 +223,34 @@ static const struct arch_tensor GPT_NEOX[] = {
 	{SLOT_DOWN_BIAS, NEOX_LAYER "mlp.dense_4h_to_h.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
 };
 
+#define GPT2 "transformer."
+#define GPT2_LAYER GPT2 "h.{}."
+#define GPT2_QKV(slot, name, rows, columns, before_, transposed_) \
+	{slot, GPT2_LAYER "attn.c_attn." name, rows, columns, SPLIT_ROWS, .whole = DIM_QKV, .before = before_, .transposed = transposed_}
+static const struct arch_tensor GPT2_TENSORS[] = {
+	{SLOT_EMBED, GPT2 "wte.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_POSITIONS, GPT2 "wpe.weight", DIM_CONTEXT, DIM_HIDDEN, SPLIT_NONE},
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_FINAL_NORM, GPT2 "ln_f.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	{SLOT_FINAL_NORM_BIAS, GPT2 "ln_f.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	{SLOT_ATTN_NORM, GPT2_LAYER "ln_1.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	{SLOT_ATTN_NORM_BIAS, GPT2_LAYER "ln_1.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	{SLOT_MLP_NORM, GPT2_LAYER "ln_2.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	{SLOT_MLP_NORM_BIAS, GPT2_LAYER "ln_2.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	GPT2_QKV(SLOT_QKV, "weight", DIM_HEADS, DIM_HIDDEN, DIM_NONE, true),
+	GPT2_QKV(SLOT_QKV, "weight", DIM_KV_HEADS, DIM_HIDDEN, DIM_HEADS, true),
+	GPT2_QKV(SLOT_QKV, "weight", DIM_KV_HEADS, DIM_HIDDEN, DIM_HEADS_KV, true),
+	GPT2_QKV(SLOT_QKV_BIAS, "bias", DIM_HEADS, DIM_NONE, DIM_NONE, false),
+	GPT2_QKV(SLOT_QKV_BIAS, "bias", DIM_KV_HEADS, DIM_NONE, DIM_HEADS, false),
+	GPT2_QKV(SLOT_QKV_BIAS, "bias", DIM_KV_HEADS, DIM_NONE, DIM_HEADS_KV, false),
+	{SLOT_ATTN_OUT, GPT2_LAYER "attn.c_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS, .transposed = true},
+	{SLOT_ATTN_OUT_BIAS, GPT2_LAYER "attn.c_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	{SLOT_GATE_UP, GPT2_LAYER "mlp.c_fc.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .transposed = true},
+	{SLOT_GATE_UP_BIAS, GPT2_LAYER "mlp.c_fc.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS},
+	{SLOT_DOWN, GPT2_LAYER "mlp.c_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, .transposed = true},
+	{SLOT_DOWN_BIAS, GPT2_LAYER "mlp.c_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+};
+
 static const struct arch_tensor GLM[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), PHI3_GATE_UP, MLP_DOWN,
 };
@@ -318,6 +346,12 @@ static const struct arch ARCHS[] = {
 	 .fields = {{"rotary_pct", "partial_rotary_factor"}, {"rotary_emb_base", "rope_theta"}},
 	 .layer_norm = "layer_norm_eps", .ungated = true, .activation = KERN_GELU, .norm_eps = 1e-5f,
 	 .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.25f},
+	{"GPT2LMHeadModel", GPT2_TENSORS, COUNT_OF(GPT2_TENSORS), ARCH_TIED,
+	 .fields = {{"n_embd", "hidden_size"}, {"n_layer", "num_hidden_layers"}, {"n_head", "num_attention_heads"},
+		    {"n_positions", "max_position_embeddings"}, {"n_inner", "intermediate_size"},
+		    {"activation_function", "hidden_act"}},
+	 .layer_norm = "layer_norm_epsilon", .ungated = true, .positions = true, .activation = KERN_GELU_TANH,
+	 .inner = 4, .norm_eps = 1e-5f},
 	{"Ernie4_5ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_USE_BIAS | ARCH_TIED,
 	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 500000},
 	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
@@ -367,14 +401,26 @@ static size_t append_name(char *out, size_t bytes, size_t used, const char *name
 				       (int)(strlen(name) - strlen(suffix)), name);
 }
 
+static bool ends_in(const char *name, const char *suffix)
+{
+	size_t bytes = strlen(name), end = strlen(suffix);
+
+	return bytes >= end && !strcmp(name + bytes - end, suffix);
+}
+
 void arch_names(char *out, size_t bytes)
 {
 	static const char causal[] = "ForCausalLM", parts[] = "ForConditionalGeneration";
 	size_t used = append_name(out, bytes, 0, "{", "", true);
 
 	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)
-		used = append_name(out, bytes, used, ARCHS[i].name, causal, i == 0);
-	used = append_name(out, bytes, used, "}ForCausalLM, {", "", true);
+		if (ends_in(ARCHS[i].name, causal))
+			used = append_name(out, bytes, used, ARCHS[i].name, causal, i == 0);
+	used = append_name(out, bytes, used, "}ForCausalLM", "", true);
+	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)
+		if (!ends_in(ARCHS[i].name, causal))
+			used = append_name(out, bytes, used, ARCHS[i].name, "", false);
+	used = append_name(out, bytes, used, "{", "", false);
 	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)
 		used = append_name(out, bytes, used, TEXT_PARTS[i].name, parts, i == 0);
 	append_name(out, bytes, used, "}ForConditionalGeneration", "", true);

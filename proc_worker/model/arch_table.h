@@ -10,6 +10,7 @@
 /* Weights as the decoder reads them. */
 enum weight_slot {
 	SLOT_EMBED,
+	SLOT_POSITIONS, /* an embedding of every position, added to the token's */
 	SLOT_FINAL_NORM,
 	SLOT_FINAL_NORM_BIAS,
 	SLOT_LM_HEAD,
@@ -42,6 +43,9 @@ enum weight_slot {
 enum arch_dim {
 	DIM_NONE, /* a vector's second one */
 	DIM_VOCAB,
+	DIM_CONTEXT,
+	DIM_TWO,
+	DIM_CONTEXT_TWO, /* both, one behind the other */
 	DIM_HIDDEN,
 	DIM_HEAD,
 	DIM_HEADS,    /* heads * head_dim */
@@ -87,6 +91,7 @@ struct arch_tensor {
 	/* That tensor has a group for each KV head, and of every part its share: with q, k and v those of the heads that
 	 * read it, its k, its v. */
 	bool grouped;
+	bool transposed; /* the tensor in the file is [columns][rows] */
 };
 
 /* A field of config.json that a family calls by a name of its own. */
@@ -142,12 +147,14 @@ struct arch {
 	/* What it computes differently and no field says. */
 	const char *layer_norm; /* norms are LayerNorm with this field's epsilon; NULL: RMSNorm with "rms_norm_eps" */
 	bool parallel;		/* attention and MLP read the same stream, and are added to it together */
+	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
 	bool interleaved;	/* rotary embeddings turn neighbours, not halves */
 	bool ungated;		/* the MLP has one matrix before its activation */
 	enum kern_activation activation;
 	/* What the family takes where config.json says nothing. */
 	u32 vocab_size, heads, context; /* 0: config.json must say it */
 	f32 norm_eps;
+	u32 inner;    /* intermediate_size / hidden_size; 0: config.json must say it */
 	u32 head_dim; /* 0: hidden_size / num_attention_heads */
 	u32 kv_heads; /* 0: num_attention_heads */
 	u32 window;   /* 0: none */

@@ -90,7 +90,7 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 	if (!e)
 		e = config_need_u32(v, "hidden_size", CONFIG_DIM_MAX, &c->hidden, em);
 	if (!e)
-		e = config_need_u32(v, "intermediate_size", CONFIG_DIM_MAX, &c->intermediate, em);
+		e = size_or(v, "intermediate_size", CONFIG_DIM_MAX, c->arch->inner * c->hidden, &c->intermediate, em);
 	if (!e)
 		e = config_need_u32(v, "num_hidden_layers", MODEL_LAYERS_MAX, &c->layers, em);
 	if (!e)
@@ -104,6 +104,13 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 				   &c->kv_heads, em);
 	if (!e)
 		e = size_or(v, "max_position_embeddings", CONFIG_CONTEXT_MAX, c->arch->context, &c->context_max, em);
+	u32 embedded = c->hidden;
+	if (!e)
+		e = config_may_u32(v, "word_embed_proj_dim", CONFIG_DIM_MAX, c->hidden, &embedded, em);
+	if (!e && embedded != c->hidden)
+		e = err_set(em, ERR_UNSUPPORTED,
+			    "config.json: \"word_embed_proj_dim\" is %u; only embeddings of hidden_size, which is %u, are supported",
+			    embedded, c->hidden);
 	return e ? e : read_heads(c, v, em);
 }
 

@@ -165,6 +165,7 @@ static const struct {
 	{"num_attention_heads", EVERY, NAN},
 	{"num_key_value_heads", EVERY, NAN},
 	{"head_dim", EVERY, NAN},
+	{"word_embed_proj_dim", EVERY, NAN},
 	{"hidden_act", EVERY, NAN},
 	{"rms_norm_eps", EVERY, NAN},
 	{"max_position_embeddings", EVERY, NAN},
@@ -227,6 +228,10 @@ static const struct {
 	u32 traits;
 	bool value;
 } FIXED[] = {
+	{"scale_attn_weights", EVERY, true},
+	{"do_layer_norm_before", EVERY, true},
+	{"layer_norm_elementwise_affine", EVERY, true},
+	{"_remove_final_layer_norm", EVERY, false},
 	{"use_qk_norm", ARCH_HEAD_NORMS, true},
 	{"use_qk_norm", ARCH_LOGIT_SCALE, false},
 	{"use_gated_activation", ARCH_LOGIT_SCALE, true},
@@ -256,7 +261,7 @@ static const char *const INERT[] = {
 	/* training */
 	"initializer_range", "initializer_factor", "attention_dropout", "hidden_dropout", "embd_pdrop",
 	"loss_type", "resid_pdrop", "attn_pdrop", "dropout", "classifier_dropout", "hidden_dropout_prob",
-	"residual_dropout", "embedding_dropout",
+	"residual_dropout", "embedding_dropout", "activation_dropout", "layerdrop", "init_std",
 	"attention_probs_dropout_prob", "router_aux_loss_coef", "router_jitter_noise",
 	"output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
@@ -265,7 +270,7 @@ static const char *const INERT[] = {
 	"use_cache", "cache_implementation", "attn_implementation", "return_dict", "output_hidden_states",
 	"output_attentions", "torchscript", "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward",
 	"is_decoder", "tie_encoder_decoder", "max_window_layers", "use_flash_attn",
-	"use_flash_attention", "use_flash_attention_2", "max_sequence_length", "model_max_length", "seq_length", "seq_len",
+	"use_flash_attention", "use_flash_attention_2", "max_sequence_length", "n_ctx", "reorder_and_upcast_attn", "model_max_length", "seq_length", "seq_len",
 	"max_seq_len", "torch_compile", "trust_remote_code", "keys_to_ignore_at_inference", "output_past",
 	/* images, which are not computed */
 	"vision_config", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",
@@ -320,16 +325,14 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 	double neutral = NAN;
 	bool known = false, flag;
 
-	if (is_inert(name) || window_is_off(name, v))
-		return ERR_OK;
 	for (size_t i = 0; i < COUNT_OF(FIXED); i++)
-		if (!strcmp(FIXED[i].name, name) && (FIXED[i].traits & arch->traits)) {
+		if (!strcmp(FIXED[i].name, name) && (FIXED[i].traits & (arch->traits | EVERY))) {
 			if (!json_present(value) || (json_bool(value, &flag) && flag == FIXED[i].value))
 				return ERR_OK;
 			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" must be %s for %s", name,
 				       FIXED[i].value ? "true" : "false", arch->name);
 		}
-	if (arch->layer_norm && !strcmp(name, arch->layer_norm))
+	if (is_inert(name) || window_is_off(name, v) || (arch->layer_norm && !strcmp(name, arch->layer_norm)))
 		return ERR_OK;
 	for (size_t i = 0; i < COUNT_OF(FIXED_WORDS); i++)
 		if (!strcmp(FIXED_WORDS[i].name, name) && arch->layer_norm && json_string_equals(value, FIXED_WORDS[i].value))

@@ -198,6 +198,22 @@ static enum err product_sum(struct decoder *d, float *out, const float *x, const
 	return e;
 }
 
+/* Into `delta`, which the first block adds to the stream as it adds what blocks leave there. */
+static enum err embed_positions(struct decoder *d, const struct inputs *in, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	struct kern_embedding_args a = {.out = d->delta,
+					.ids = in->positions,
+					.table = c->weights->positions,
+					.table_dtype = c->weights->positions_dtype,
+					.tokens = in->tokens,
+					.hidden = c->model->hidden,
+					.rows = c->model->context_max,
+					.scale = 1};
+
+	return failed(c->ops->embedding(c->ctx, &a), "embedding of positions", em);
+}
+
 static enum err embed(struct decoder *d, const struct inputs *in, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
@@ -214,7 +230,7 @@ static enum err embed(struct decoder *d, const struct inputs *in, struct err_msg
 	enum err e = failed(c->ops->embedding(c->ctx, &a), "embedding", em);
 	if (!e && c->collectives)
 		e = collectives_all_reduce(c->collectives, d->x, (size_t)in->tokens * a.hidden, em);
-	return e;
+	return e || !c->weights->positions ? e : embed_positions(d, in, em);
 }
 
 /* Whether the last layer, behind its K and V, needs no more than the last token of each row: of the others nobody wants
@@ -353,7 +369,9 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	u32 tokens = in->tokens;
 
-	enum err e = block_input(d, index ? d->delta : NULL, w->attn_norm, w->attn_norm_bias, tokens, em);
+	bool pending = index || d->config.weights->positions;
+
+	enum err e = block_input(d, pending ? d->delta : NULL, w->attn_norm, w->attn_norm_bias, tokens, em);
 	if (!e)
 		e = product(d, d->qkv, d->input, &w->qkv, NULL, index, tokens, em);
 	if (!e)

@@ -65,7 +65,6 @@ static const struct {
 	{"model.language_model.", "model."},
 	{"language_model.model.", "model."},
 	{"language_model.lm_head.", "lm_head."},
-	{"", "model."},
 };
 
 static enum err add_renamed(struct additions *a, const char *file, const char *wanted, struct err_msg *em)
@@ -76,7 +75,7 @@ static enum err add_renamed(struct additions *a, const char *file, const char *w
 
 	for (u32 i = 0; !e && i < safetensors_count(a->st); i++) {
 		const struct st_tensor *t = safetensors_at(a->st, i);
-		if (strncmp(t->name, file, begins) != 0 || strlen(t->name) + sizeof("model.") > NAME_BYTES)
+		if (strncmp(t->name, file, begins) != 0 || strlen(t->name) + strlen(wanted) >= NAME_BYTES)
 			continue;
 		if (begins == 0 && (!strncmp(t->name, wanted, strlen(wanted)) || !strncmp(t->name, "lm_head.", 8)))
 			continue;
@@ -86,15 +85,28 @@ static enum err add_renamed(struct additions *a, const char *file, const char *w
 	return e;
 }
 
-static enum err add_prefixes(struct safetensors *st, struct err_msg *em)
+static const char *embed_name(const struct arch *a)
 {
-	static const char embed[] = "embed_tokens.weight";
+	u32 i = 0;
+
+	while (a->tensors[i].slot != SLOT_EMBED)
+		i++;
+	return a->tensors[i].name;
+}
+
+static enum err add_prefixes(struct safetensors *st, const struct model_config *c, struct err_msg *em)
+{
+	const char *full = embed_name(c->arch), *embed = strchr(full, '.') + 1;
 	struct additions a = {.st = st};
 	char name[NAME_BYTES];
 	enum err e = ERR_OK;
 
-	if (safetensors_find(st, "model.embed_tokens.weight"))
+	if (safetensors_find(st, full))
 		return ERR_OK;
+	if (safetensors_find(st, embed)) {
+		snprintf(name, sizeof(name), "%.*s", (int)(embed - full), full);
+		e = add_renamed(&a, "", name, em);
+	}
 	for (size_t i = 0; !e && i < COUNT_OF(PREFIXES); i++) {
 		snprintf(name, sizeof(name), "%s%s", PREFIXES[i].file, embed);
 		if (safetensors_find(st, name) || strcmp(PREFIXES[i].wanted, "model.") != 0)
@@ -195,7 +207,7 @@ static enum err add_fused(struct safetensors *st, const struct model_config *c, 
 
 enum err tensor_names_add(struct safetensors *st, const struct model_config *c, struct err_msg *em)
 {
-	enum err e = add_prefixes(st, em);
+	enum err e = add_prefixes(st, c, em);
 
 	return e ? e : add_fused(st, c, em);
 }

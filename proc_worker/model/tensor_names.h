@@ -6,7 +6,7 @@
 #include "proc_worker/model/safetensors.h"
 
 /* Adds the names of the architecture's table to a checkpoint that has the tensors in another form:
- * - without "model.", as a decoder is saved without its head;
+ * - without "model." ("transformer." of GPT-2), as a decoder is saved without its head;
  * - with "language_model.model." or "model.language_model." instead, as the language part of a model of several parts;
  * - a layer's experts in one tensor "mlp.experts.gate_up_proj" [experts][2 intermediate][hidden] and one
  *   "mlp.experts.down_proj" [experts][hidden][intermediate], as transformers 5 has them in memory.

@@ -33,6 +33,8 @@ static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, u3
 		return 0;
 	if (slot == SLOT_EMBED)
 		return embed_stays(p) ? 0 : weights_round_up((size_t)rows * columns * kern_dtype_bytes(p->dtype));
+	if (slot == SLOT_POSITIONS)
+		return weights_round_up((size_t)rows * columns * kern_dtype_bytes(p->dtype));
 	if (weights_is_vector(slot))
 		return weights_round_up(rows * sizeof(float));
 	enum kern_dtype type = weights_matrix_dtype(p, slot, layer, &ordered);
@@ -134,6 +136,16 @@ static enum err load_embed(struct loader *l, struct model_weights *w, struct err
 	return ERR_OK;
 }
 
+static enum err load_positions(struct loader *l, struct model_weights *w, struct err_msg *em)
+{
+	const struct weights_plan *p = l->reader.plan;
+	void *memory = take(l, slot_bytes(p, SLOT_POSITIONS, 0));
+
+	w->positions = memory;
+	w->positions_dtype = p->dtype;
+	return l->ready ? ERR_OK : weights_read_table(&l->reader, SLOT_POSITIONS, memory, em);
+}
+
 /* Into `base`, which is the model's weights or a layer's. */
 static enum err load_slot(struct loader *l, enum weight_slot slot, u32 layer, void *base, struct err_msg *em)
 {
@@ -146,6 +158,8 @@ static enum err load_slot(struct loader *l, enum weight_slot slot, u32 layer, vo
 	switch (WEIGHTS_SLOTS[slot].kind) {
 	case SLOT_IS_EMBED:
 		return load_embed(l, base, em);
+	case SLOT_IS_TABLE:
+		return load_positions(l, base, em);
 	case SLOT_IS_MATRIX:
 		return load_matrix(l, slot, layer, 0, member, em);
 	case SLOT_IS_EXPERTS:
@@ -162,6 +176,8 @@ static enum err load_all(struct loader *l, struct model_weights *w, struct err_m
 	const struct weights_plan *p = l->reader.plan;
 	enum err e = load_slot(l, SLOT_EMBED, 0, w, em);
 
+	if (!e)
+		e = load_slot(l, SLOT_POSITIONS, 0, w, em);
 	if (!e)
 		e = load_slot(l, SLOT_FINAL_NORM, 0, w, em);
 	if (!e)

@@ -32,6 +32,8 @@ struct layer_weights {
 struct model_weights {
 	const void *embed; /* [vocab_rows][hidden]; may lie in the mapped checkpoint */
 	enum kern_dtype embed_dtype;
+	const void *positions; /* [context][hidden] in `positions_dtype`, whole on every rank */
+	enum kern_dtype positions_dtype;
 	const float *final_norm, *final_norm_bias;
 	struct kern_weight lm_head; /* [vocab_rows][hidden] */
 	const float *lm_head_bias;  /* [vocab_rows] */

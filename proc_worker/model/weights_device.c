@@ -468,6 +468,8 @@ static enum err upload_slot(struct uploader *u, enum weight_slot slot, u32 layer
 	switch (WEIGHTS_SLOTS[slot].kind) {
 	case SLOT_IS_EMBED:
 		return upload_embed(u, w, em);
+	case SLOT_IS_TABLE: /* refused before anything is loaded */
+		return err_set(em, ERR_UNSUPPORTED, "devices do not compute learned positions: use --device cpu");
 	case SLOT_IS_MATRIX:
 		s = place(u->reader.plan, slot, layer);
 		return upload_matrix(u, slot, layer, 0, &s, member, w->embed, em);

@@ -20,7 +20,7 @@ struct weights_range {
 };
 
 /* What a slot is, and where its weight goes. */
-enum slot_kind { SLOT_IS_EMBED, SLOT_IS_NORM, SLOT_IS_BIAS, SLOT_IS_MATRIX, SLOT_IS_EXPERTS };
+enum slot_kind { SLOT_IS_EMBED, SLOT_IS_TABLE, SLOT_IS_NORM, SLOT_IS_BIAS, SLOT_IS_MATRIX, SLOT_IS_EXPERTS };
 
 struct weights_slot {
 	enum slot_kind kind;
@@ -82,6 +82,8 @@ MUST_CHECK enum err weights_read_rows(struct weights_reader *r, const struct arc
  * ERR_NO_MEMORY. */
 MUST_CHECK enum err weights_read_matrix(struct weights_reader *r, enum weight_slot slot, u32 layer,
 					u32 expert, struct kern_weight *w, u32 *order, struct err_msg *em);
+/* A table of the model, in the plan's type. ERR_NO_MEMORY. */
+MUST_CHECK enum err weights_read_table(struct weights_reader *r, enum weight_slot slot, void *out, struct err_msg *em);
 /* A norm, with its offset, or a bias, of all its parts. ERR_NO_MEMORY. */
 MUST_CHECK enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u32 layer,
 					float *out, struct err_msg *em);

@@ -56,6 +56,24 @@ const void *weights_part_rows(struct weights_reader *r, const struct arch_tensor
 	return r->staging;
 }
 
+/* Rows of the part, of a tensor that has them as columns. */
+static const void *transposed_rows(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
+				   struct weights_range rows)
+{
+	size_t columns = st->shape[0], wide = st->shape[1], bytes = kern_dtype_bytes(st->dtype);
+	struct weights_range run = weights_file_rows(r->plan, t, rows);
+
+	ASSERT(run.count == rows.count); /* none of the table is in groups, too */
+	if (!stage(r, rows.count * columns * bytes))
+		return NULL;
+	for (size_t c = 0; c < columns; c++) {
+		const char *from = (const char *)st->data + (c * wide + run.first) * bytes;
+		for (size_t i = 0; i < rows.count; i++)
+			memcpy((char *)r->staging + (i * columns + c) * bytes, from + i * bytes, bytes);
+	}
+	return r->staging;
+}
+
 static const struct st_tensor *find_tensor(const struct weights_plan *p, const struct arch_tensor *t,
 					   u32 layer, u32 expert)
 {
@@ -71,7 +89,7 @@ static enum err read_plain(struct weights_reader *r, const struct arch_tensor *t
 			   struct weights_range rows, struct kern_weight *w, u32 to, struct err_msg *em)
 {
 	const struct weights_plan *p = r->plan;
-	const char *src = weights_part_rows(r, t, st, rows);
+	const char *src = t->transposed ? transposed_rows(r, t, st, rows) : weights_part_rows(r, t, st, rows);
 
 	if (!src)
 		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
@@ -139,6 +157,25 @@ enum err weights_read_matrix(struct weights_reader *r, enum weight_slot slot, u3
 	}
 	ASSERT(e || done == w->n);
 	return e;
+}
+
+enum err weights_read_table(struct weights_reader *r, enum weight_slot slot, void *out, struct err_msg *em)
+{
+	const struct weights_plan *p = r->plan;
+	const struct arch *a = p->config->arch;
+
+	for (u32 i = 0; i < a->tensor_count; i++) {
+		const struct arch_tensor *t = &a->tensors[i];
+		if (t->slot != slot)
+			continue;
+		const struct st_tensor *st = find_tensor(p, t, 0, 0);
+		struct weights_range rows = weights_rows(p, t);
+		const void *src = weights_part_rows(r, t, st, rows);
+		if (!src)
+			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
+		kern_convert(out, p->dtype, src, st->dtype, (size_t)rows.count * weights_dim(p->config, t->columns));
+	}
+	return ERR_OK;
 }
 
 enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u32 layer, float *out,

@@ -17,6 +17,12 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return 1;
 	case DIM_VOCAB:
 		return c->vocab_size;
+	case DIM_CONTEXT:
+		return c->context_max;
+	case DIM_TWO:
+		return 2;
+	case DIM_CONTEXT_TWO:
+		return c->context_max + 2;
 	case DIM_HIDDEN:
 		return c->hidden;
 	case DIM_HEAD:
@@ -102,6 +108,7 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 #define IN_MODEL(slot, kind, member) [slot] = {kind, offsetof(struct model_weights, member)}
 #define IN_LAYER(slot, kind, member) [slot] = {kind, offsetof(struct layer_weights, member)}
 	IN_MODEL(SLOT_EMBED, SLOT_IS_EMBED, embed),
+	IN_MODEL(SLOT_POSITIONS, SLOT_IS_TABLE, positions),
 	IN_MODEL(SLOT_FINAL_NORM, SLOT_IS_NORM, final_norm),
 	IN_MODEL(SLOT_FINAL_NORM_BIAS, SLOT_IS_BIAS, final_norm_bias),
 	IN_MODEL(SLOT_LM_HEAD, SLOT_IS_MATRIX, lm_head),
@@ -198,6 +205,16 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 	u32 dims = t->columns == DIM_NONE ? 1 : 2;
 
 	arch_tensor_name(name, sizeof(name), t, layer, expert);
+	if (t->transposed) {
+		u64 rows = shape[0];
+		shape[0] = shape[1];
+		shape[1] = rows;
+		if (p->config->quant.format != QUANT_NONE)
+			return err_set(em, ERR_UNSUPPORTED,
+				       "%s: quantized checkpoints of a %s are not read: its files have their matrices transposed; use "
+				       "the checkpoint that it was made from with --quantization",
+				       name, p->config->arch->name);
+	}
 	if (weights_is_matrix(t->slot)) {
 		struct quant_tensor q;
 		enum err e = quant_tensor_find(&q, p->checkpoint, &p->config->quant, name, (u32)shape[0],

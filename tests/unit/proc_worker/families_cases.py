@@ -24,9 +24,11 @@ def LAYER_NORM(field):
 WINDOWED = ["sliding_attention", "sliding_attention", "full_attention"]
 # Families whose heads are hidden_size / num_attention_heads.
 # Families that know no KV heads but those of queries.
-ONE_A_HEAD = ("gpt_neox",)
+ONE_A_HEAD = ("gpt_neox", "gpt2")
 # What families call the fields of others.
-NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}}
+NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+         "gpt2": {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+                  "max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "hidden_act": "activation_function"}}
 SQUARE = ("starcoder2", "stablelm", "phi", "cohere", "cohere2")
 
 FAMILIES = {
@@ -97,6 +99,8 @@ FAMILIES = {
                   "auto_map": {"AutoConfig": "configuration_internlm3.InternLM3Config"}},
     "gpt_neox": {"architectures": ["GPTNeoXForCausalLM"], **LAYER_NORM("layer_norm_eps"), "hidden_act": "gelu",
                  "partial_rotary_factor": 0.4, "use_parallel_residual": True, "classifier_dropout": 0.1, "hidden_dropout": 0.0},
+    "gpt2": {"architectures": ["GPT2LMHeadModel"], **LAYER_NORM("layer_norm_epsilon"), "hidden_act": "gelu_new", "rope_theta": MISSING,
+             "n_ctx": 256, "tie_word_embeddings": MISSING, "attn_pdrop": 0.0, "summary_type": "cls_index", "max_position_embeddings": 100},
     "smollm3": {"architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "mlp_bias": False,
                 "pad_token_id": 0, "no_rope_layers": [1, 1, 0], "no_rope_layer_interval": 3, "rope_scaling": None,
                 "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": True,
@@ -286,6 +290,11 @@ def family_cases(family):
         yield "bias", {"bias": True}
         yield "qkv-bias", {"qkv_bias": True}
         yield "biases", {"bias": True, "qkv_bias": True}
+    if family == "gpt2":
+        yield "untied", {"tie_word_embeddings": False}
+        yield "inner-null", {"intermediate_size": None}
+        yield "inner-missing", {"intermediate_size": MISSING, "hidden_act": MISSING}
+        yield "scaled", {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "reorder_and_upcast_attn": False}
     if family == "gpt_neox":
         yield "sequential", {"use_parallel_residual": False}
         yield "choice-missing", {"use_parallel_residual": MISSING}
@@ -334,7 +343,7 @@ def cases():
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
         if family == "phi3":
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
-        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm"):
+        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2"):
             ropes = [("none", {})]
         for name, changes in ropes:
             if family == "mixtral":  # transformers' formulas want it
@@ -374,7 +383,8 @@ def cases():
             yield family + "/" + name, family, config(family, changes), {}
         for name, save in SAVES + list(whole(family)):
             changes = {"tie_word_embeddings": True} if save.get("keep_head") else {}
-            if family.startswith(("internlm", "gpt", "opt")) and name in ("base", "raw", "inv-freq", "tied-head-kept"):
+            if family.startswith(("internlm", "gpt")) and name in ("base", "raw", "inv-freq", "tied-head-kept") and (
+                    family + name != "gpt2base"):
                 continue
             if "dtype" in save:
                 changes["torch_dtype"] = save["dtype"]

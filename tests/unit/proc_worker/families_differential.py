@@ -126,7 +126,7 @@ def write(model, config, save, folder):
         for i in range(config["num_hidden_layers"]):
             tensors["model.layers.%d.self_attn.rotary_emb.inv_freq" % i] = torch.ones(5)
     if save.get("base"):
-        tensors = {k.removeprefix("model."): v for k, v in tensors.items()}
+        tensors = {k.removeprefix("model.").removeprefix("transformer."): v for k, v in tensors.items()}
     if save.get("prefix"):  # the language part of a model of several
         lm_head = "language_model." if save["prefix"].startswith("language_model.") else ""
         tensors = {(save["prefix"] + k.removeprefix("model.") if k.startswith("model.") else lm_head + k): v
@@ -277,7 +277,7 @@ qwen2_moe/no-qkv-bias gemma3_text/none gemma3_text/new-ropes granite/biases gran
 smollm3/window olmo2/odd olmo3/yarn-full olmoe/top-1 exaone4/window seed_oss/mlp-bias gemma3_text/save-whole mistral/save-whole-new qwen3/save-whole-new starcoder2/none
 stablelm/qkv-bias nemotron/odd arcee/none phi/none cohere/biases cohere2/none glm4/none ernie4_5/biases
 internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
-gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
+gpt2/none gpt2/untied gpt2/odd gpt2/save-base gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
 known/gemma-3-1b-it known/qwen3-coder-30b-a3b""".split()
 
 

@@ -297,6 +297,44 @@ Test(config, families_have_names_of_their_own_for_fields)
 	refused("LlamaForCausalLM", "\"bias\": true", ERR_UNSUPPORTED, "unknown field \"bias\"");
 }
 
+#define GPT2_SIZES "\"vocab_size\": 64, \"n_embd\": 48, \"n_layer\": 4, \"n_head\": 4, \"n_positions\": 128"
+
+static enum err parse_gpt2(struct model_config *c, const char *sizes, const char *more, struct err_msg *em)
+{
+	char text[2048];
+
+	snprintf(text, sizeof(text), "{\"architectures\": [\"GPT2LMHeadModel\"], %s%s}", sizes, more);
+	return parse_text(c, text, em);
+}
+
+Test(config, gpt2_learns_its_positions)
+{
+	static const struct {
+		const char *more, *words;
+	} bad[] = {
+		{", \"rope_theta\": 10000", "\"rope_theta\" is set, which is not supported for GPT2LMHeadModel"},
+		{", \"scale_attn_weights\": false", "\"scale_attn_weights\" must be true for GPT2LMHeadModel"},
+		{", \"scale_attn_by_inverse_layer_idx\": true", "\"scale_attn_by_inverse_layer_idx\""},
+		{", \"add_cross_attention\": true", "\"add_cross_attention\""},
+		{", \"n_inner\": \"x\"", "(the field \"n_inner\" of a GPT2LMHeadModel)"},
+		{", \"word_embed_proj_dim\": 24", "\"word_embed_proj_dim\" is 24"},
+	};
+	static struct model_config c;
+	struct err_msg em;
+
+	cr_assert_eq(parse_gpt2(&c, GPT2_SIZES, "", &em), ERR_OK, "%s", em.text);
+	cr_assert(c.hidden == 48 && c.intermediate == 192 && c.kv_heads == 4 && c.context_max == 128 && c.tied_embeddings);
+	cr_assert(flagged(&c, LAYER_NO_ROPE) == 15 && c.activation == KERN_GELU_TANH);
+	cr_assert_eq(parse_gpt2(&c, GPT2_SIZES, ", \"n_inner\": null, \"n_ctx\": 128, \"scale_attn_weights\": true", &em), ERR_OK, "%s",
+		     em.text);
+	for (size_t i = 0; i < COUNT_OF(bad); i++) {
+		cr_assert_neq(parse_gpt2(&c, GPT2_SIZES, bad[i].more, &em), ERR_OK, "%s", bad[i].more);
+		cr_assert(strstr(em.text, bad[i].words), "'%s' is not in '%s'", bad[i].words, em.text);
+	}
+	cr_assert_neq(parse_gpt2(&c, "\"vocab_size\": 64", "", &em), ERR_OK);
+	cr_assert(strstr(em.text, "(the field \"n_embd\" of a GPT2LMHeadModel)"), "%s", em.text);
+}
+
 Test(config, neox_may_have_its_blocks_behind_each_other)
 {
 	static struct model_config c;

@@ -56,6 +56,7 @@ static float adapter_b(u64 row)
 static void append_values(struct buf *data, const char *name, json_val t, enum kern_dtype dtype, u64 count, const char *merged)
 {
 	bool more = merged && json_count(json_at(t, 0)) == 2 && strstr(name, merged);
+	bool conv = strstr(name, ".c_") != NULL; /* GPT-2's are transposed */
 	u64 columns = 1;
 	bool other = json_count(t) > 3;
 	u64 start = fnv(other ? json_cstr(json_at(t, 3), "") : name), first = 0;
@@ -68,7 +69,8 @@ static void append_values(struct buf *data, const char *name, json_val t, enum k
 		float x = noise(start, first + i) * (float)amplitude;
 		float value[1];
 		x += (float)middle;
-		x += more ? ADAPTER_SCALE * adapter_b(i / columns) * adapter_a(i % columns) : 0;
+		u64 row = conv ? i % columns : i / columns, column = conv ? i / columns : i % columns;
+		x += more ? ADAPTER_SCALE * adapter_b(row) * adapter_a(column) : 0;
 		kern_convert(value, dtype, &x, KERN_F32, 1);
 		buf_append(data, value, kern_dtype_bytes(dtype));
 	}
@@ -376,4 +378,37 @@ Test(families, adapters_of_matrices_in_groups_have_their_rows_in_groups)
 {
 	check_adapter("internlm2/none", "model.layers.", ".attention.wqkv", 80);
 	check_adapter("gpt_neox/none", "gpt_neox.layers.", ".attention.query_key_value", 120);
+}
+
+Test(families, adapters_are_not_transposed_where_matrices_are)
+{
+	check_adapter("gpt2/none", "transformer.h.", ".attn.c_attn", 120);
+	check_adapter("gpt2/none", "transformer.h.", ".mlp.c_fc", 52);
+}
+
+Test(families, transposed_matrices_are_not_read_quantized)
+{
+	static struct model_config model;
+	struct model_shard shard;
+	char dir[] = "/tmp/tercet-test-XXXXXX";
+	struct safetensors *st;
+	struct json_doc *doc;
+	struct err_msg em;
+	json_val c = kept_case(&doc, "gpt2/none");
+	const char *config = json_cstr(json_get(c, "config"), "");
+
+	cr_assert(mkdtemp(dir));
+	write_tensors(dir, json_get(c, "tensors"), "F32", NULL);
+	cr_assert_eq(model_config_parse(&model, config, strlen(config), &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(model_shard_init(&shard, &model, 0, 1, &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(safetensors_open(&st, dir, &em), ERR_OK, "%s", em.text);
+	struct weights_plan plan = {.config = &model, .shard = &shard, .checkpoint = st, .dtype = KERN_F32, .matrix_dtype = KERN_F32};
+	cr_assert_eq(model_weights_check(&plan, &em), ERR_OK, "%s", em.text);
+	model.quant.format = QUANT_GPTQ;
+	cr_assert_eq(model_weights_check(&plan, &em), ERR_UNSUPPORTED);
+	cr_assert(strstr(em.text, "attn.c_attn.weight: quantized checkpoints of a GPT2LMHeadModel are not read"), "%s", em.text);
+	safetensors_close(&st);
+	remove_file(dir, "model.safetensors");
+	rmdir(dir);
+	json_free(&doc);
 }

@@ -232,8 +232,8 @@ Test(model, config_json_names_what_is_missing_or_wrong)
 {
 	REFUSED(ERR_IO, "config.json", .config = "");
 	REFUSED(ERR_FORMAT, "\"architectures\" is missing; supported: {Llama, Mistral", .config = "{}");
-	REFUSED(ERR_UNSUPPORTED, "unknown architecture 'GPT2LMHeadModel'; supported: {Llama, Mistral",
-		.config_from = "LlamaForCausalLM", .config_to = "GPT2LMHeadModel");
+	REFUSED(ERR_UNSUPPORTED, "unknown architecture 'BloomForCausalLM'; supported: {Llama, Mistral",
+		.config_from = "LlamaForCausalLM", .config_to = "BloomForCausalLM");
 	REFUSED(ERR_FORMAT, "\"hidden_size\" is missing", .config_from = "\"hidden_size\"",
 		.config_to = "\"size\"");
 	REFUSED(ERR_FORMAT, "\"vocab_size\" is missing", .config_from = "\"vocab_size\": 20",
