@@ -9,7 +9,7 @@
 #include "common/assert.h"
 #include "proc_worker/model/weights_priv.h"
 
-enum { NAME_BYTES = 256, LIST_BYTES = 600, PIECE = 4096 };
+enum { NAME_BYTES = 256, LIST_BYTES = 600, LISTED_BYTES = 200 /* of a name */, PIECE = 4096 };
 static const char FILE_NAME[] = "adapter_config.json", SUFFIX[] = ".weight";
 
 const struct lora_product_slot LORA_PRODUCT_SLOTS[LORA_PRODUCTS] = {
@@ -61,16 +61,17 @@ static bool is_adaptable(const struct weights_plan *plan, const struct arch_tens
 	return false;
 }
 
-/* Puts `name` behind the others, once; what does not fit is left out. */
+/* Puts `name`, which is not empty, behind the others, once: its beginning where it is long, and nothing where the list is full. */
 static void list_name(char list[LIST_BYTES], const char *name)
 {
-	size_t bytes = strlen(list), own = strlen(name);
+	size_t bytes = strlen(list), own = strnlen(name, LISTED_BYTES);
 
+	ASSERT(own > 0);
 	for (const char *at = strstr(list, name); at; at = strstr(at + 1, name))
 		if ((at == list || at[-1] == ' ') && (at[own] == ',' || !at[own]))
 			return;
 	if (bytes + own + 3 < LIST_BYTES)
-		snprintf(list + bytes, LIST_BYTES - bytes, "%s%s", bytes ? ", " : "", name);
+		snprintf(list + bytes, LIST_BYTES - bytes, "%s%.*s", bytes ? ", " : "", (int)own, name);
 }
 
 /* "q_proj, k_proj, ...": what targets may be of this model. */

@@ -125,7 +125,7 @@ static enum err check_targets(json_val v, struct err_msg *em)
 	bool good = json_type(v) == JSON_STRING || (json_type(v) == JSON_ARRAY && json_count(v) > 0);
 
 	for (struct json_iter it = json_iterate(v); good && json_next(&it);)
-		good = json_type(it.value) == JSON_STRING;
+		good = *json_cstr(it.value, "") != '\0';
 	return good ? ERR_OK
 		    : err_set(em, ERR_FORMAT, "%s: \"target_modules\" must be a list of names, an expression or \"all-linear\"",
 			      FILE_NAME);

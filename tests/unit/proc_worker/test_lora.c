@@ -255,6 +255,7 @@ Test(lora, numbers_and_lists_are_checked)
 	config_refused(", \"alpha_pattern\": {\"q_proj\": -1}", ERR_INVALID, "\"q_proj\"");
 	config_refused(", \"target_modules\": []", ERR_FORMAT, "target_modules");
 	config_refused(", \"target_modules\": [3]", ERR_FORMAT, "target_modules");
+	config_refused(", \"target_modules\": [\"q_proj\", \"\"]", ERR_FORMAT, "target_modules");
 	config_refused(", \"layers_to_transform\": \"all\"", ERR_FORMAT, "layers_to_transform");
 	config_refused(", \"layers_to_transform\": [0, -1]", ERR_FORMAT, "layers_to_transform");
 	config_refused(", \"layers_pattern\": [1]", ERR_FORMAT, "\"layers_pattern\" must be a text or a list of texts");
@@ -330,6 +331,9 @@ Test(lora, targets_that_name_nothing_of_the_model_are_refused)
 				    "v_proj, o_proj, gate_proj, up_proj, down_proj",
 		.config = CONFIG("\"target_modules\": [\"q_proj\", \"c_attn\", \"xq_proj\", \"c_attn\"]"));
 	FOLDER_REFUSED(ERR_INVALID, "is named by \"model.h.*\"", .config = CONFIG("\"target_modules\": \"model.h.*\""));
+	char config[1000]; /* a name too long to be repeated is refused all the same */
+	snprintf(config, sizeof(config), CONFIG("\"target_modules\": [\"q_proj\", \"%0700d\", \"c_attn\"]"), 0);
+	FOLDER_REFUSED(ERR_INVALID, "0, c_attn; adapters can change", .config = config);
 	FOLDER_REFUSED(ERR_FORMAT, "\"(\" is no regular expression", .config = CONFIG("\"target_modules\": \"(\""));
 	FOLDER_REFUSED(ERR_INVALID, "names layer 2; the model has layers 0 to 1",
 		.config = CONFIG("\"target_modules\": [\"q_proj\"], \"layers_to_transform\": [0, 2]"));
