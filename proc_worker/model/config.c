@@ -2,6 +2,7 @@
  * model computes and that is not understood is an error. */
 #include "proc_worker/model/config.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -192,8 +193,12 @@ static enum err read_eps(const struct model_config *c, json_val v, double *out, 
 {
 	const char *name = c->arch->layer_norm ? c->arch->layer_norm : "rms_norm_eps";
 
-	return c->arch->norm_eps > 0 ? config_may_positive(v, name, (double)c->arch->norm_eps, out, em)
-				     : config_need_positive(v, name, out, em);
+	enum err e = c->arch->norm_eps > 0 ? config_may_positive(v, name, (double)c->arch->norm_eps, out, em)
+					   : config_need_positive(v, name, out, em);
+	/* Of the type that it is held in 0 would be made of less, which makes no number of a row of zeros, and infinity of more. */
+	if (!e && (*out < (double)FLT_MIN || *out > 1))
+		e = err_set(em, ERR_INVALID, "config.json: \"%s\" must be a number from %g to 1, found %g", name, (double)FLT_MIN, *out);
+	return e;
 }
 
 static enum err read_arithmetic(struct model_config *c, json_val v, struct err_msg *em)

@@ -351,6 +351,13 @@ Test(config, neox_may_have_its_blocks_behind_each_other)
 	cr_assert(!c.parallel && !c.attention_bias && c.rope.dim == 12 && c.rope.theta == 500);
 	cr_assert_eq(parse_layer_norm(&c, "GPTNeoXForCausalLM", "\"rotary_pct\": 0.3", &em), ERR_INVALID);
 	cr_assert(strstr(em.text, "(the field \"rotary_pct\" of a GPTNeoXForCausalLM)"), "%s", em.text);
+	static const char *const out_of_bounds[] = {"1e-300", "1.5", "1e39"};
+	for (size_t i = 0; i < COUNT_OF(out_of_bounds); i++) {
+		char more[64];
+		snprintf(more, sizeof(more), "\"layer_norm_eps\": %s", out_of_bounds[i]);
+		cr_assert_eq(parse_layer_norm(&c, "GPTNeoXForCausalLM", more, &em), ERR_INVALID, "%s", more);
+		cr_assert(strstr(em.text, "\"layer_norm_eps\" must be a number from"), "%s", em.text);
+	}
 	cr_assert_eq(parse_layer_norm(&c, "PhiForCausalLM", "\"layer_norm_eps\": 1e-5, \"use_parallel_residual\": true", &em),
 		     ERR_UNSUPPORTED);
 	cr_assert(strstr(em.text, "\"use_parallel_residual\" is set"), "%s", em.text);
