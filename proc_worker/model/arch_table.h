@@ -44,8 +44,6 @@ enum arch_dim {
 	DIM_NONE, /* a vector's second one */
 	DIM_VOCAB,
 	DIM_CONTEXT,
-	DIM_TWO,
-	DIM_CONTEXT_TWO, /* both, one behind the other */
 	DIM_HIDDEN,
 	DIM_HEAD,
 	DIM_HEADS,    /* heads * head_dim */

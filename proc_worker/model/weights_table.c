@@ -19,10 +19,6 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return c->vocab_size;
 	case DIM_CONTEXT:
 		return c->context_max;
-	case DIM_TWO:
-		return 2;
-	case DIM_CONTEXT_TWO:
-		return c->context_max + 2;
 	case DIM_HIDDEN:
 		return c->hidden;
 	case DIM_HEAD:
