@@ -49,12 +49,12 @@ static const struct field {
 	{"eva_config", FIELD_IGNORED, NULL},
 	{"corda_config", FIELD_IGNORED, NULL},
 	{"qalora_group_size", FIELD_IGNORED, NULL},
+	{"fan_in_fan_out", FIELD_IGNORED, NULL}, /* how a model keeps its weights; A and B are the same either way */
 	{"ensure_weight_tying", FIELD_IGNORED, NULL},
 	{"use_dora", FIELD_OFF, "weights taken apart into size and direction (DoRA)"},
 	{"use_qalora", FIELD_OFF, "grouped inputs (QALoRA)"},
 	{"use_bdlora", FIELD_OFF, "matrices in blocks (BD-LoRA)"},
 	{"modules_to_save", FIELD_OFF, "modules that are trained as a whole"},
-	{"fan_in_fan_out", FIELD_OFF, "transposed weights"},
 	{"lora_bias", FIELD_OFF, "biases"},
 	{"megatron_config", FIELD_OFF, "layers of Megatron"},
 	{"layer_replication", FIELD_OFF, "layers that are there several times"},
