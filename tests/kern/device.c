@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/kern_priv.h"
 #include "tests/kern/device.h"
 
 enum { GUARD_BYTES = 128, GUARD = 0xb7 };
@@ -198,6 +199,16 @@ bool device_weight_f8(struct device *d, u32 n, u32 k, struct kern_weight *device
 	device->data = device_upload(d, memory, bytes);
 	*ref = (struct kern_weight){.n = n, .k = k, .dtype = KERN_F32, .data = values};
 	return true;
+}
+
+void device_round_weight(struct device *d, struct kern_weight *ref)
+{
+	const size_t count = (size_t)ref->n * ref->k;
+	float *values = check_alloc(&d->check, count * sizeof(float));
+	for (size_t i = 0; i < count; i++)
+		values[i] = kern_bf16_to_float(
+			kern_float_to_bf16(kern_weight_at(ref, (u32)(i / ref->k), (u32)(i % ref->k))));
+	*ref = (struct kern_weight){.n = ref->n, .k = ref->k, .dtype = KERN_F32, .data = values, .order = ref->order};
 }
 
 const char *device_close(const float *got, const float *want, size_t count, double error, double floor)

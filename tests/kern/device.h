@@ -50,6 +50,9 @@ float *device_download_bf16(struct device *d, const u16 *device, size_t count);
 double device_e4m3(u8 v);
 /* fp8: random values and scales, uploaded, and a float weight of the same values. False: there is none. */
 bool device_weight_f8(struct device *d, u32 n, u32 k, struct kern_weight *device, struct kern_weight *ref);
+/* Makes `ref` the weight that tiles of many tokens compute with: each value rounded to bf16. Its order stays. What the
+ * rounding costs a product is then no error of the kernel's, and the check needs no guess at it. */
+void device_round_weight(struct device *d, struct kern_weight *ref);
 /* NULL, or what is wrong: |got - want| <= error * |want| + floor */
 const char *device_close(const float *got, const float *want, size_t count, double error, double floor);
 

@@ -6,12 +6,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/kern_priv.h"
 #include "tests/kern/device.h"
 
 struct matmul_case {
 	u32 n, k, tokens;
 	enum kern_dtype weight;
 	bool bias, accumulate, f32, outliers, norm, act_mul, order;
+	bool sliced; /* many tokens without memory to widen the weight in */
 	enum kern_activation act; /* of act_mul */
 };
 
@@ -52,26 +54,28 @@ static const char *make_weight(struct device *d, const struct matmul_case *m, st
 	return NULL;
 }
 
-/* The reference's ops, one after the other; `out` [tokens][width]. */
-static void matmul_want(struct device *d, const struct matmul_case *m, const struct weights *w,
-			const float *x, u32 x_stride, const float *norm, const float *bias, float *out)
+/* The norm's outputs as the product of few tokens takes them: bf16 times the norm's weight, in bf16, and times the
+ * scale of its token, which the sums are multiplied with. What the rounding costs is no error of the product. */
+static void normed_inputs(const struct matmul_case *m, float *x, u32 x_stride, const float *norm, float eps)
 {
-	struct check *c = &d->check;
-	const size_t count = (size_t)m->tokens * m->n;
-	float *product = m->act_mul ? check_alloc(c, count * sizeof(float)) : out,
-	      *normed = check_alloc(c, (size_t)m->tokens * x_stride * sizeof(float));
-	memcpy(normed, x, (size_t)m->tokens * x_stride * sizeof(float));
-	for (u32 t = 0; t < m->tokens && norm; t++) {
-		const struct kern_rmsnorm_args n = {.out = normed + (size_t)t * x_stride,
-						    .x = normed + (size_t)t * x_stride,
-						    .weight = norm,
-						    .eps = 1e-5f,
-						    .tokens = 1,
-						    .hidden = m->k};
-		(void)d->ref.rmsnorm(&d->ref_ctx, &n);
+	for (u32 t = 0; t < m->tokens; t++) {
+		float *row = x + (size_t)t * x_stride;
+		double squares = 0;
+		for (u32 i = 0; i < m->k; i++)
+			squares += (double)row[i] * row[i];
+		const double scale = 1 / sqrt(squares / m->k + eps);
+		for (u32 i = 0; i < m->k; i++)
+			row[i] = (float)(kern_bf16_to_float(kern_float_to_bf16(row[i] * norm[i])) * scale);
 	}
+}
+
+/* What the reference makes of the same inputs. `product` [tokens][n] has what is accumulated to, and is `out`
+ * [tokens][width] unless an activation follows. */
+static void matmul_want(struct device *d, const struct matmul_case *m, const struct weights *w,
+			const float *x, u32 x_stride, const float *bias, float *product, float *out)
+{
 	const struct kern_matmul_args a = {.out = product,
-					   .x = normed,
+					   .x = x,
 					   .w = &w->ref,
 					   .bias = bias,
 					   .tokens = m->tokens,
@@ -83,6 +87,33 @@ static void matmul_want(struct device *d, const struct matmul_case *m, const str
 		.out = out, .gate_up = product, .tokens = m->tokens, .size = m->n / 2, .act = m->act};
 	if (m->act_mul)
 		(void)d->ref.act_mul(&d->ref_ctx, &act);
+}
+
+/* |got - want| <= error * |want| + floor, where an error of `floor` in gate and up goes through the activation. */
+static const char *act_mul_close(struct device *d, const struct matmul_case *m, const float *got, const float *want,
+				 float *product, double error, double floor)
+{
+	const u32 width = m->n / 2;
+	const size_t count = (size_t)m->tokens * width;
+	float *off = check_alloc(&d->check, count * sizeof(float)), *moved = check_alloc(&d->check, count * sizeof(float));
+	const struct kern_act_mul_args act = {
+		.out = moved, .gate_up = product, .tokens = m->tokens, .size = width, .act = m->act};
+	memset(off, 0, count * sizeof(float));
+	for (u32 way = 0; way < 4; way++) {
+		const float by[2] = {(float)(way % 2 ? floor : -floor), (float)(way / 2 ? floor : -floor)};
+		float *kept = check_alloc(&d->check, (size_t)m->tokens * m->n * sizeof(float));
+		memcpy(kept, product, (size_t)m->tokens * m->n * sizeof(float));
+		for (u32 i = 0; i < m->tokens * m->n; i++)
+			product[i] += by[i % m->n / width];
+		(void)d->ref.act_mul(&d->ref_ctx, &act);
+		for (size_t i = 0; i < count; i++)
+			off[i] = fmaxf(off[i], fabsf(moved[i] - want[i]));
+		memcpy(product, kept, (size_t)m->tokens * m->n * sizeof(float));
+	}
+	const char *problem = NULL;
+	for (size_t i = 0; i < count && !problem; i++)
+		problem = device_close(&got[i], &want[i], 1, error, off[i] + floor);
+	return problem;
 }
 
 static void matmul_case(struct device *d, const struct matmul_case *m)
@@ -126,18 +157,21 @@ static void matmul_case(struct device *d, const struct matmul_case *m)
 	}
 	got = m->f32 ? device_download(d, a.out, count * sizeof(float))
 		     : device_download_bf16(d, a.out_bf16, count);
-	matmul_want(d, m, &w, x_host, x_stride, norm_host, bias_host, want);
-	/* Sums of k products of values up to 1 in floats; with a norm inputs are rounded to bf16, with 4 bits
-	 * the products are 128 times as large at first. Beyond 16 tokens the bias,
-	 * beyond 64 widened weights are rounded to bf16. */
-	const double rounding = m->norm || m->tokens > 64 || (m->tokens > 16 && m->bias) ? 0x1p-9
-				: kern_dtype_bytes(m->weight) == 0			 ? 0x1p-16
-											 : 0x1p-20;
-	double floor = sqrt(m->k) * rounding * (m->outliers ? 300 : 1.5) * (m->act_mul ? 24 : 1);
-	if (m->act_mul && m->act == KERN_RELU_SQUARED)
-		floor *= 4; /* an error of the gate counts twice the gate times */
+	float *product = m->act_mul ? check_alloc(c, (size_t)m->tokens * m->n * sizeof(float)) : want;
+	if (m->norm)
+		normed_inputs(m, x_host, x_stride, norm_host, fusion.norm_eps);
+	if (m->tokens > 64 && !m->sliced) /* tiles of so many compute with widened weights */
+		device_round_weight(d, &w.ref);
+	matmul_want(d, m, &w, x_host, x_stride, bias_host, product, want);
+	/* Sums of k products of values up to 1 in floats; with 4 bits the products are 128 times as large at first.
+	 * Beyond 16 tokens the bias is rounded to bf16. */
+	const double rounding = m->tokens > 16 && m->bias	   ? 0x1p-9
+				: kern_dtype_bytes(m->weight) == 0 ? 0x1p-16
+								   : 0x1p-20;
+	const double error = m->f32 ? 1e-5 : 0x1.1p-8, floor = sqrt(m->k) * rounding * (m->outliers ? 300 : 1.5);
 	if (!problem)
-		problem = device_close(got, want, count, m->f32 ? 1e-5 : 0x1.1p-8, floor);
+		problem = m->act_mul ? act_mul_close(d, m, got, want, product, error, floor)
+				     : device_close(got, want, count, error, floor);
 	device_case_end(
 		d, problem,
 		"matmul %s n=%u k=%u tokens=%u bias=%d accumulate=%d f32=%d outliers=%d norm=%d act_mul=%d "
@@ -217,7 +251,7 @@ static void matmul_rope_case(struct device *d, u32 tokens, u32 heads, u32 kv_hea
 		problem = device_problem(d, d->ops.matmul(&d->ctx, &a));
 	}
 	float *product = check_alloc(c, (size_t)tokens * n * sizeof(float));
-	matmul_want(d, &m, &w, x_host, m.k, NULL, NULL, product);
+	matmul_want(d, &m, &w, x_host, m.k, NULL, product, product);
 	struct kern_rope_kv_args ref = r;
 	ref.dtype = KERN_F32;
 	ref.qkv = product;
@@ -435,7 +469,9 @@ static void many_cases(struct device *d)
 		matmul_case(d, &cases[i]);
 	}
 	d->ctx.scratch_bytes = 100; /* too small: slices take it */
-	matmul_case(d, &cases[6]);
+	struct matmul_case sliced = cases[6];
+	sliced.sliced = true;
+	matmul_case(d, &sliced);
 	tune_case(d, path);
 	kern_cuda_destroy(&d->ctx.device);
 	d->ctx.scratch = NULL;
