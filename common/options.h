@@ -31,6 +31,13 @@ enum option_tool_call_parser {
 	OPTION_TOOLS_LLAMA3_JSON,
 	OPTION_TOOLS_MISTRAL,
 };
+enum option_reasoning_parser {
+	OPTION_REASONING_AUTO,
+	OPTION_REASONING_NONE,
+	OPTION_REASONING_THINK,
+	OPTION_REASONING_MISTRAL,
+	OPTION_REASONING_SEED_OSS,
+};
 
 /* STR(group, name, default, help)                 char *name
  * INT(group, name, default, min, max, help)       i64 name
@@ -53,6 +60,8 @@ enum option_tool_call_parser {
 	FLAG(model, trust_request_chat_template, false, "Render chats with the chat_template of the request") \
 	ENUM(model, tool_call_parser, 0, "auto|none|hermes|llama3_json|mistral",                             \
 	     "Form in which the model writes tool calls; auto: as its chat template")                        \
+	ENUM(model, reasoning_parser, 0, "auto|none|think|mistral|seed_oss",                                 \
+	     "Marks between which the model thinks; auto: as its chat template or vocabulary")               \
 	ENUM(model, generation_config, 0, "auto|none", "Take default sampling parameters from the model")    \
 	FLAG(model, enable_lora, false, "Serve LoRA adapters beside the model (--lora-modules)")             \
 	LIST(model, lora_modules, "Adapters: NAME=PATH of a PEFT folder, or {\"name\": NAME, \"path\": PATH}") \

@@ -47,9 +47,9 @@ static void begin_serving(struct gateway *g)
 		return;
 	g->ready = true;
 	begin_listening(g);
-	LOG_INFO("GATEWAY_READY", "host=%s port=%u model=%s max_model_len=%u tool_calls=%s", host,
+	LOG_INFO("GATEWAY_READY", "host=%s port=%u model=%s max_model_len=%u tool_calls=%s thoughts=%s", host,
 		 http_server_port(g->http), g->model.names[0], engine.max_model_len,
-		 tool_format_name(g->model.tool_format));
+		 tool_format_name(g->model.tool_format), thought_format_name(g->model.thought_format));
 	boot_ready(&g->boot, "url=http://%s%s%s:%u", brackets ? "[" : "", host, brackets ? "]" : "",
 		   http_server_port(g->http));
 }
@@ -216,6 +216,13 @@ static const enum tool_format tool_format_of_option[] = {
 	[OPTION_TOOLS_MISTRAL] = TOOL_FORMAT_MISTRAL,
 };
 
+static const enum thought_format thought_format_of_option[] = {
+	[OPTION_REASONING_NONE] = THOUGHT_FORMAT_NONE,
+	[OPTION_REASONING_THINK] = THOUGHT_FORMAT_THINK,
+	[OPTION_REASONING_MISTRAL] = THOUGHT_FORMAT_MISTRAL,
+	[OPTION_REASONING_SEED_OSS] = THOUGHT_FORMAT_SEED,
+};
+
 static enum err load_model(struct gateway *g, struct err_msg *em)
 {
 	const struct options *o = g->options;
@@ -243,6 +250,9 @@ static enum err load_model(struct gateway *g, struct err_msg *em)
 	g->model.trust_chat_template = o->trust_request_chat_template;
 	g->model.tool_format = o->tool_call_parser == OPTION_TOOLS_AUTO ? tool_format_of_template(g->chat_template)
 									: tool_format_of_option[o->tool_call_parser];
+	g->model.thought_format = o->reasoning_parser == OPTION_REASONING_AUTO
+					  ? thought_format_of_model(g->chat_template, g->tokenizer)
+					  : thought_format_of_option[o->reasoning_parser];
 	g->model.token_bytes_max = openai_token_bytes_max(g->tokenizer);
 	g->model.logprobs_max = (u32)o->max_logprobs;
 	g->model.seed = (u64)o->seed;

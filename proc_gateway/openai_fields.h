@@ -85,6 +85,8 @@ enum json_type_bit {
 	S(chat_template, OPENAI_TEMPLATE)                                         \
 	V(chat_template_kwargs, OPENAI_TEMPLATE, TYPE_OBJECT)                     \
 	S(reasoning_effort, OPENAI_CHAT)                                          \
+	B(include_reasoning, OPENAI_CHAT, true)                                   \
+	S(reasoning_format, OPENAI_CHAT)                                          \
 	B(add_generation_prompt, OPENAI_TEMPLATE, true)                           \
 	B(continue_final_message, OPENAI_TEMPLATE, false)                         \
 	V(response_format, OPENAI_GENERATE, TYPE_OBJECT)                          \

@@ -97,6 +97,13 @@ static bool write_member(struct json_writer *w, const struct json_iter *it, size
 	return true;
 }
 
+/* Newer clients call the thoughts of an earlier turn so; templates know them by the name that replies have. */
+static bool has_reasoning(json_val message)
+{
+	return json_type(json_get(message, "reasoning")) == JSON_STRING &&
+	       !json_present(json_get(message, "reasoning_content"));
+}
+
 /* Checks one message; `*rewrite` when a template could not read it as it is. */
 static bool check_message(json_val message, size_t index, bool *rewrite, struct api_error *e)
 {
@@ -122,7 +129,7 @@ static bool check_message(json_val message, size_t index, bool *rewrite, struct 
 	default:
 		return bad_message(e, index, content, "is not content", "a string or an array of text parts");
 	}
-	if (json_type(json_get(message, "tool_calls")) == JSON_ARRAY)
+	if (json_type(json_get(message, "tool_calls")) == JSON_ARRAY || has_reasoning(message))
 		*rewrite = true;
 	return true;
 }
@@ -144,6 +151,10 @@ static bool rewrite_messages(struct openai_request *r, json_val *messages, struc
 		json_object_begin(&w);
 		for (struct json_iter m = json_iterate(it.value); ok && json_next(&m);)
 			ok = write_member(&w, &m, index, e);
+		if (has_reasoning(it.value)) {
+			json_key(&w, "reasoning_content");
+			json_write_value(&w, json_get(it.value, "reasoning"));
+		}
 		json_object_end(&w);
 	}
 	json_array_end(&w);
@@ -274,6 +285,8 @@ bool openai_messages_read(struct openai_request *r, const struct openai_model *m
 	bool ok =
 		(own ? render_own(f->chat_template, &chat, &prompt, e) : render(m, &chat, &prompt, e)) &&
 		openai_prompt_from_text(r, m, &prompt, f->has_add_special_tokens && f->add_special_tokens, e);
+	if (ok)
+		openai_thoughts_begin(r, &chat, prompt.data, prompt.bytes);
 	buf_fini(&prompt);
 	return ok;
 }

@@ -272,7 +272,7 @@ static void read_params(struct openai_request *r, const struct openai_model *m)
 	p->seed = draw_seed(r, m);
 	p->min_tokens = (u32)f->min_tokens;
 	p->flags = flags_of(f);
-	if (tool_format_needs_special(r->tool_format))
+	if (tool_format_needs_special(r->tool_format) || thought_format_needs_special(r->thought_format))
 		p->flags &= ~(u32)TERCET_SKIP_SPECIAL;
 	p->logprobs = (int32_t)f->logprobs;
 	p->prompt_logprobs = f->has_prompt_logprobs ? (int32_t)f->prompt_logprobs : -1;
@@ -351,10 +351,14 @@ bool openai_request_read(struct openai_request *r, const struct openai_model *m,
 	}
 	if (endpoint == OPENAI_CHAT && openai_tools_shown(&r->fields))
 		r->tool_format = m->tool_format;
+	if (endpoint == OPENAI_CHAT && !openai_thoughts_read(r, m, e))
+		return false;
 	if (!openai_grammar_read(r, e))
 		return false;
 	read_params(r, m);
 	if (endpoint == OPENAI_CHAT ? !openai_messages_read(r, m, e) : !openai_prompts_read(r, m, e))
+		return false;
+	if (r->thought_format != THOUGHT_FORMAT_NONE && r->grammar_kind && !openai_thoughts_grammar(r, e))
 		return false;
 	if ((u64)r->samples * r->prompt_count > OPENAI_CHOICES_MAX) {
 		const char *name = r->samples > r->n ? "best_of" : "n";

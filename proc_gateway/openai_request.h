@@ -7,6 +7,7 @@
 #include "common/lora_modules.h"
 #include "proc_gateway/generation_config.h"
 #include "proc_gateway/openai_fields.h"
+#include "proc_gateway/thoughts.h"
 #include "proc_gateway/tool_calls.h"
 #include "text/text.h"
 
@@ -31,6 +32,7 @@ struct openai_model {
 	const struct chat_template *chat_template; /* NULL: the model has none */
 	bool trust_chat_template;		   /* requests may bring their own */
 	enum tool_format tool_format;		   /* in which it writes tool calls; NONE: they stay text */
+	enum thought_format thought_format;	   /* between which marks it thinks; NONE: thoughts stay text */
 	const char *const *names;		   /* the first one is shown in replies */
 	u32 name_count;
 	const struct lora_modules *loras; /* names of adapters; NULL: there are none */
@@ -79,6 +81,8 @@ struct openai_request {
 	u32 grammar_flags;
 	struct buf grammar; /* its source */
 	enum tool_format tool_format; /* NONE: the answer's text is not looked through for tool calls */
+	enum thought_format thought_format; /* NONE: thoughts stay in the answer's text */
+	bool thought_open; /* the prompt ends inside of a thought */
 	const char *chat_echo; /* text that comes before a chat's answer; "" none. Borrowed */
 };
 
@@ -107,6 +111,14 @@ bool openai_any_read(struct openai_request *r, const struct openai_model *m, enu
 bool openai_prompts_read(struct openai_request *r, const struct openai_model *m, struct api_error *e);
 /* Whether the template is to see the request's tools. */
 bool openai_tools_shown(const struct openai_fields *f);
+/* Reads whether and how thoughts are parted from a chat's answer (openai_thoughts.c). */
+bool openai_thoughts_read(struct openai_request *r, const struct openai_model *m, struct api_error *e);
+/* Sees whether the prompt, of which `prompt` is the end, leaves the answer inside of a thought. */
+void openai_thoughts_begin(struct openai_request *r, const struct chat_request *chat, const char *prompt, size_t bytes);
+/* With a grammar: of an answer that begins inside of a thought, the grammar becomes that of what follows the thought; any
+ * other answer has no thoughts. After the prompt and the grammar are known. 503 without memory, 400 where thought and
+ * grammar together are too large. */
+bool openai_thoughts_grammar(struct openai_request *r, struct api_error *e);
 /* Reads n, samples and beam_width; refuses what has no part in them (openai_beams.c). */
 bool openai_beams_read(struct openai_request *r, struct api_error *e);
 /* Reads every field that says what the output may be into the one grammar, and compiles it to see what is wrong with it

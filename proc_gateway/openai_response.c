@@ -78,6 +78,13 @@ static void put_text(const struct choice *c, struct buf *out)
 	json_escape(out, c->text.data ? c->text.data : "", c->text.bytes);
 }
 
+static void put_thought(const struct choice *c, const char *separator, struct buf *out)
+{
+	buf_append_str(out, separator);
+	buf_append_str(out, "\"reasoning_content\":");
+	json_escape(out, c->thought.data, c->thought.bytes);
+}
+
 static const u32 *prompt_ids(const struct choice *c)
 {
 	return c->group->request.ids.data + c->prompt->first;
@@ -100,10 +107,12 @@ static void put_prompt_logprobs(const struct choice *c, struct buf *out)
 static void put_message(const struct choice *c, struct buf *out)
 {
 	buf_append_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-	if (c->tools.count > 0 && c->text.bytes == 0)
+	if ((c->tools.count > 0 || c->thought_any) && c->text.bytes == 0)
 		buf_append_str(out, "null");
 	else
 		put_text(c, out);
+	if (c->thought.bytes > 0)
+		put_thought(c, ",", out);
 	buf_append_str(out, ",\"refusal\":null");
 	if (c->tools.count > 0) {
 		buf_append_str(out, ",\"tool_calls\":");
@@ -181,7 +190,7 @@ void openai_response_write(struct group *g, struct buf *out)
 
 bool openai_chunk_due(const struct choice *c)
 {
-	return c->text.bytes > 0 || c->done || tool_calls_due(&c->tools) || c->logprobs.count > 0 ||
+	return c->text.bytes > 0 || c->thought.bytes > 0 || c->done || tool_calls_due(&c->tools) || c->logprobs.count > 0 ||
 	       (c->group->request.fields.return_token_ids && c->tokens.count > 0);
 }
 
@@ -192,16 +201,18 @@ static void put_delta(struct choice *c, bool first, struct buf *out)
 		put_text(c, out);
 		return;
 	}
-	bool calls = tool_calls_due(&c->tools), text = c->text.bytes > 0;
+	bool calls = tool_calls_due(&c->tools), text = c->text.bytes > 0, thought = c->thought.bytes > 0;
 	buf_append_str(out, first ? "\"delta\":{\"role\":\"assistant\",\"content\":" : "\"delta\":{");
 	if (text && !first)
 		buf_append_str(out, "\"content\":");
-	if (first && calls && !text)
+	if (first && (calls || thought) && !text)
 		buf_append_str(out, "null");
 	else if (first || text)
 		put_text(c, out);
+	if (thought)
+		put_thought(c, first || text ? "," : "", out);
 	if (calls) {
-		buf_append_str(out, first || text ? ",\"tool_calls\":" : "\"tool_calls\":");
+		buf_append_str(out, first || text || thought ? ",\"tool_calls\":" : "\"tool_calls\":");
 		tool_calls_write_delta(&c->tools, out);
 	}
 	buf_append_char(out, '}');
@@ -244,6 +255,7 @@ void openai_chunk_write(struct choice *c, struct buf *out)
 		put_session(c, out);
 	buf_append_char(out, '}');
 	buf_clear(&c->text);
+	buf_clear(&c->thought);
 	u32_vec_clear(&c->tokens);
 }
 

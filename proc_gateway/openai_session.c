@@ -71,6 +71,8 @@ bool openai_session_messages(struct openai_request *r, const struct openai_model
 	enum err err = chat_turn_render(m->chat_template, chat, &turn, &em);
 	if (!err)
 		err = chat_turn_encode(m->tokenizer, m->scratch, &turn, flags, &r->ids, &r->session_join, &em);
+	if (!err)
+		openai_thoughts_begin(r, chat, turn.text.data, turn.text.bytes);
 	chat_turn_fini(&turn);
 	if (err == ERR_NO_MEMORY)
 		ok = api_error_set(e, 503, NULL, NULL, "There is no memory for the request.");

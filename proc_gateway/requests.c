@@ -32,6 +32,8 @@ static void choice_fini(struct choice *c)
 		c->group->requests->choice_count--;
 	}
 	buf_fini(&c->text);
+	thoughts_fini(&c->thoughts);
+	buf_fini(&c->thought);
 	tool_calls_fini(&c->tools);
 	u32_vec_fini(&c->tokens);
 	logprobs_fini(&c->logprobs);
@@ -224,15 +226,42 @@ static void choice_echo(struct choice *c)
 	prompt_logprobs_echo(prompt_logprobs_of(c), ids, c->prompt->count, &c->logprobs);
 }
 
+/* What is said is left in the scratch; thoughts that nobody asked for are dropped. */
+static struct buf *choice_think(struct choice *c, const char *text, size_t bytes, bool end)
+{
+	struct buf *said = &c->group->requests->said;
+	buf_clear(said);
+	thoughts_feed(&c->thoughts, text, bytes, &c->thought, said);
+	if (end)
+		thoughts_end(&c->thoughts, &c->thought, said);
+	c->thought_any |= c->thought.bytes > 0;
+	c->text.failed |= said->failed | c->thought.failed;
+	if (!c->group->request.fields.include_reasoning)
+		buf_clear(&c->thought);
+	return said;
+}
+
+static void choice_take_text(struct choice *c, const char *text, size_t bytes, bool end)
+{
+	if (c->thoughts.format != THOUGHT_FORMAT_NONE) {
+		const struct buf *said = choice_think(c, text, bytes, end);
+		text = said->data;
+		bytes = said->bytes;
+	}
+	if (c->tools.format == TOOL_FORMAT_NONE)
+		buf_append(&c->text, text, bytes);
+	else
+		tool_calls_feed(&c->tools, text, bytes, &c->text);
+	if (end && c->tools.format != TOOL_FORMAT_NONE)
+		tool_calls_end(&c->tools, &c->text);
+}
+
 static void choice_take_tokens(struct choice *c, const struct tercet_event *event)
 {
 	const struct tercet_logprobs *l = &event->logprobs;
 	size_t listed = 0;
 	c->token_count += event->token_count;
-	if (c->tools.format == TOOL_FORMAT_NONE)
-		buf_append(&c->text, event->text, event->text_bytes);
-	else
-		tool_calls_feed(&c->tools, event->text, event->text_bytes, &c->text);
+	choice_take_text(c, event->text, event->text_bytes, false);
 	if (c->group->request.fields.return_token_ids)
 		u32_vec_append(&c->tokens, event->tokens, event->token_count);
 	for (u32 i = 0; i < l->count; i++) {
@@ -259,8 +288,7 @@ static void choice_end(struct choice *c, const struct tercet_event *event)
 	c->finish = g->request.scoring ? TERCET_FINISH_LENGTH : event->finish;
 	c->stop_kind = g->request.scoring ? TERCET_STOP_NONE : event->stop_kind;
 	c->stop_value = event->stop_value;
-	if (c->tools.format != TOOL_FORMAT_NONE)
-		tool_calls_end(&c->tools, &c->text);
+	choice_take_text(c, "", 0, true);
 	g->done_count++;
 }
 
@@ -468,6 +496,8 @@ static void choice_init(struct group *g, u32 index)
 	c->logprobs.tokenizer = g->requests->model->tokenizer;
 	c->logprobs.skip_special = r->fields.skip_special_tokens;
 	c->logprobs.as_ids = r->fields.return_tokens_as_token_ids;
+	c->thoughts.format = r->thought_format;
+	c->thoughts.state = r->thought_open ? THOUGHTS_BEGIN : THOUGHTS_BEFORE;
 	c->tools.format = r->tool_format;
 	c->tools.tools = r->fields.tools;
 	c->tools.one = !r->fields.parallel_tool_calls;
@@ -530,4 +560,5 @@ void requests_close(struct requests *rs)
 {
 	requests_fail_all(rs, "The server is shutting down.");
 	buf_fini(&rs->out);
+	buf_fini(&rs->said);
 }

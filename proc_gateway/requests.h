@@ -23,6 +23,9 @@ struct choice {
 	/* Not written yet: all of it for a whole reply, the news for a stream. */
 	struct buf text;
 	struct u32_vec tokens;
+	struct thoughts thoughts; /* parts what is thought from the text, in chats */
+	struct buf thought;	  /* as `text`: not written yet */
+	bool thought_any;	  /* something was thought, written or not */
 	struct tool_calls tools; /* looks through the text where the request has tools */
 	struct logprobs_writer logprobs;
 	struct prompt_logprobs prompt_logprobs;
@@ -58,6 +61,7 @@ struct requests {
 	u32 group_count;
 	u32 choice_count; /* in the engine */
 	struct buf out;	  /* scratch of one reply or event */
+	struct buf said;  /* scratch: what of a piece of text is no thought */
 };
 
 void requests_open(struct requests *rs, struct tercet *engine, const struct openai_model *model,
