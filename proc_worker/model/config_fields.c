@@ -75,33 +75,49 @@ static const char *name_here(const struct arch *arch, const char *name)
 	return NULL;
 }
 
+/* Numbers by value, however they are written: 10000 is 10000.0. Members of objects in their order. */
+static bool same_value(json_val x, json_val y)
+{
+	double a, b;
+	i64 i, j;
+	u64 m, n;
+	bool p, q;
+	const char *text, *other;
+	size_t bytes, other_bytes;
+
+	if (json_int(x, &i) && json_int(y, &j)) /* doubles are too coarse for large ones */
+		return i == j;
+	if (json_uint(x, &m) && json_uint(y, &n))
+		return m == n;
+	if (json_double(x, &a) && json_double(y, &b))
+		return a == b;
+	if (json_type(x) != json_type(y) || json_count(x) != json_count(y))
+		return false;
+	if (json_bool(x, &p) && json_bool(y, &q))
+		return p == q;
+	if (json_string(x, &text, &bytes) && json_string(y, &other, &other_bytes))
+		return bytes == other_bytes && memcmp(text, other, bytes) == 0;
+	struct json_iter there = json_iterate(y);
+	for (struct json_iter here = json_iterate(x); json_next(&here) && json_next(&there);)
+		if (here.key_bytes != there.key_bytes || (here.key && memcmp(here.key, there.key, here.key_bytes) != 0) ||
+		    !same_value(here.value, there.value))
+			return false;
+	return true;
+}
+
 /* Some files have both names. */
 static enum err check_twice(const struct arch *arch, json_val v, struct err_msg *em)
 {
-	struct buf one = {0}, other = {0};
-	struct json_writer w;
-	enum err e = ERR_OK;
-
-	for (size_t i = 0; !e && i < ARCH_FIELDS_MAX && arch->fields[i].file; i++) {
+	for (size_t i = 0; i < ARCH_FIELDS_MAX && arch->fields[i].file; i++) {
 		const struct arch_field *f = &arch->fields[i];
-		if (json_type(json_get(v, f->file)) == JSON_MISSING || json_type(json_get(v, f->here)) == JSON_MISSING)
-			continue;
-		one.bytes = other.bytes = 0;
-		json_begin(&w, &one);
-		json_write_value(&w, json_get(v, f->file));
-		json_begin(&w, &other);
-		json_write_value(&w, json_get(v, f->here));
-		if (!buf_ok(&one) || !buf_ok(&other))
-			e = err_set(em, ERR_NO_MEMORY, "out of memory");
-		else if (one.bytes != other.bytes || memcmp(one.data, other.data, one.bytes) != 0)
-			e = err_set(em, ERR_INVALID,
-				    "config.json: \"%s\" and \"%s\" are the same field of a %s, but not the same value; take one of "
-				    "them out",
-				    f->file, f->here, arch->name);
+		json_val file = json_get(v, f->file), here = json_get(v, f->here);
+		if (json_type(file) != JSON_MISSING && json_type(here) != JSON_MISSING && !same_value(file, here))
+			return err_set(em, ERR_INVALID,
+				       "config.json: \"%s\" and \"%s\" are the same field of a %s, but not the same value; take one "
+				       "of them out",
+				       f->file, f->here, arch->name);
 	}
-	buf_fini(&one);
-	buf_fini(&other);
-	return e;
+	return ERR_OK;
 }
 
 enum err config_rename(struct json_doc **out, const struct arch *arch, json_val v, struct err_msg *em)

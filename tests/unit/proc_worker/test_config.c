@@ -297,6 +297,32 @@ Test(config, families_have_names_of_their_own_for_fields)
 	refused("LlamaForCausalLM", "\"bias\": true", ERR_UNSUPPORTED, "unknown field \"bias\"");
 }
 
+Test(config, a_field_under_two_names_has_one_value_however_it_is_written)
+{
+	static const char *const differ[] = {
+		"\"rope_theta\": 10000, \"rotary_emb_base\": 10000.5",
+		"\"rope_theta\": 9223372036854775807, \"rotary_emb_base\": 9223372036854775806",
+		"\"rope_theta\": 18446744073709551615, \"rotary_emb_base\": 18446744073709551614",
+		"\"rope_theta\": 1, \"rotary_emb_base\": true",
+		"\"rope_theta\": true, \"rotary_emb_base\": false",
+		"\"rope_theta\": \"1\", \"rotary_emb_base\": \"2\"",
+		"\"rope_theta\": [1, 2], \"rotary_emb_base\": [1, 3]",
+		"\"rope_theta\": [1], \"rotary_emb_base\": [1, 1]",
+		"\"rope_theta\": {\"a\": 1}, \"rotary_emb_base\": {\"b\": 1}",
+	};
+	struct model_config c;
+
+	good(&c, "GPTNeoXForCausalLM", "\"rope_theta\": 20000, \"rotary_emb_base\": 20000.0, \"rotary_pct\": 1.0, "
+				       "\"partial_rotary_factor\": 1");
+	cr_assert(c.rope.theta == 20000 && c.rope.dim == 12);
+	good(&c, "GPTNeoXForCausalLM", "\"rope_theta\": 2e4, \"rotary_emb_base\": 20000, \"rotary_pct\": 1");
+	for (size_t i = 0; i < COUNT_OF(differ); i++)
+		refused("GPTNeoXForCausalLM", differ[i], ERR_INVALID, "are the same field of a GPTNeoXForCausalLM, but not the same value");
+	/* The same value, and refused for what it is. */
+	refused("GPTNeoXForCausalLM", "\"rope_theta\": [1, {\"a\": \"b\"}], \"rotary_emb_base\": [1.0, {\"a\": \"b\"}]", ERR_FORMAT,
+		"\"rope_theta\" must be a number");
+}
+
 #define GPT2_SIZES "\"vocab_size\": 64, \"n_embd\": 48, \"n_layer\": 4, \"n_head\": 4, \"n_positions\": 128"
 
 static enum err parse_gpt2(struct model_config *c, const char *sizes, const char *more, struct err_msg *em)
