@@ -47,6 +47,9 @@ bool json_present(json_val v); /* neither missing nor null */
 /* Member by name; the last of duplicates; JSON_MISSING when absent or `v` is no object. */
 json_val json_get(json_val v, const char *key);
 json_val json_getn(json_val v, const char *key, size_t key_bytes);
+/* The first text in `v`, a key or a string at any level, that has a NUL in it, and so is not what it is as a C string; NULL:
+ * there is none. Borrowed from the document. For readers to whom texts are C strings. */
+const char *json_text_with_nul(json_val v);
 /* Levels of nesting: 0 for what is neither array nor object, 1 for one that holds only such. */
 uint32_t json_depth(json_val v);
 /* Elements or members; 0 for everything else. */

@@ -172,6 +172,18 @@ json_val json_getn(json_val v, const char *key, size_t key_bytes)
 	return found;
 }
 
+const char *json_text_with_nul(json_val v)
+{
+	const char *found = NULL, *text;
+	size_t bytes;
+
+	if (json_string(v, &text, &bytes))
+		return memchr(text, '\0', bytes) ? text : NULL;
+	for (struct json_iter it = json_iterate(v); !found && json_next(&it);)
+		found = it.key && memchr(it.key, '\0', it.key_bytes) ? it.key : json_text_with_nul(it.value);
+	return found;
+}
+
 uint32_t json_depth(json_val v)
 {
 	uint32_t deepest = 0;

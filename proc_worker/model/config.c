@@ -344,6 +344,9 @@ static enum err read_config(struct model_config *c, json_val whole, struct err_m
 
 	if (json_type(v) != JSON_OBJECT)
 		return err_set(em, ERR_FORMAT, "config.json: must be an object, found %s", json_type_name(v));
+	const char *nul = json_text_with_nul(v); /* what it begins with may be the name of something */
+	if (nul)
+		return err_set(em, ERR_FORMAT, "config.json: there is a NUL in \"%.64s\\u0000...\"; no name or text may have one", nul);
 	enum err e = read_arch(c, &v, em);
 	if (!e)
 		e = config_rename(&renamed, c->arch, v, em);

@@ -202,6 +202,9 @@ static enum err finish(struct lora_config *c, enum err e, struct err_msg *em)
 {
 	if (!e && json_type(json_root(c->doc)) != JSON_OBJECT)
 		e = err_set(em, ERR_FORMAT, "%s: it must be a JSON object", FILE_NAME);
+	const char *nul = e ? NULL : json_text_with_nul(json_root(c->doc)); /* what it begins with may be the name of something */
+	if (nul)
+		e = err_set(em, ERR_FORMAT, "%s: there is a NUL in \"%.64s\\u0000...\"; no name or pattern may have one", FILE_NAME, nul);
 	if (!e)
 		e = read_fields(c, json_root(c->doc), em);
 	if (e)

@@ -160,6 +160,26 @@ Test(json, integers_beyond_64_bits_become_doubles)
 	json_free(&doc);
 }
 
+Test(json, texts_that_are_no_c_strings_are_found)
+{
+	static const struct {
+		const char *text, *found;
+	} cases[] = {
+		{"{\"a\": [1, \"b\", {\"c\": null}]}", NULL},
+		{"7", NULL},
+		{"\"\\u0000\"", ""},
+		{"{\"a\": [1, {\"b\": {\"cd\\u0000e\": 1}}], \"f\\u0000\": 1}", "cd"},
+		{"[[\"a\", \"bc\\u0000\"], \"d\\u0000\"]", "bc"},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct json_doc *doc = parsed(cases[i].text);
+		const char *found = json_text_with_nul(json_root(doc));
+		cr_assert(!found == !cases[i].found && (!found || !strcmp(found, cases[i].found)), "%s: %s", cases[i].text, found);
+		json_free(&doc);
+	}
+}
+
 Test(json, strings_may_hold_nuls_and_every_escape)
 {
 	const char text[] = "[\"a\\u0000b\", \"\\\"\\\\\\/\\b\\f\\n\\r\\t\", \"\\u00e9\\ud83d\\ude00\"]";

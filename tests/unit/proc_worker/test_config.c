@@ -323,6 +323,27 @@ Test(config, a_field_under_two_names_has_one_value_however_it_is_written)
 		"\"rope_theta\" must be a number");
 }
 
+Test(config, a_name_with_a_nul_is_not_the_name_that_it_begins_with)
+{
+	static const struct {
+		const char *family, *more, *name;
+	} cut[] = {
+		{"GPTNeoXForCausalLM", "\"rotary_pct\": 0.5, \"rotary_pct\\u0000x\": 1", "rotary_pct"},
+		{"GPTNeoXForCausalLM", "\"rotary_emb_base\\u0000\": 1", "rotary_emb_base"},
+		{"LlamaForCausalLM", "\"rope_theta\\u0000\": 1", "rope_theta"},
+		{"LlamaForCausalLM", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"factor\\u0000\": 3}", "factor"},
+		{"LlamaForCausalLM", "\"quantization_config\": {\"quant_method\\u0000\": \"awq\"}", "quant_method"},
+		{"LlamaForCausalLM", "\"layer_types\": [\"full_attention\\u0000\"]", "full_attention"},
+		{"LlamaForCausalLM\\u0000", "", "LlamaForCausalLM"},
+	};
+	char text[200];
+
+	for (size_t i = 0; i < COUNT_OF(cut); i++) {
+		snprintf(text, sizeof(text), "config.json: there is a NUL in \"%s\\u0000...\"", cut[i].name);
+		refused(cut[i].family, cut[i].more, ERR_FORMAT, text);
+	}
+}
+
 #define GPT2_SIZES "\"vocab_size\": 64, \"n_embd\": 48, \"n_layer\": 4, \"n_head\": 4, \"n_positions\": 128"
 
 static enum err parse_gpt2(struct model_config *c, const char *sizes, const char *more, struct err_msg *em)

@@ -262,6 +262,9 @@ Test(lora, numbers_and_lists_are_checked)
 	config_refused(", \"layers_pattern\": [1]", ERR_FORMAT, "\"layers_pattern\" must be a text or a list of texts");
 	config_refused(", \"exclude_modules\": 3", ERR_FORMAT, "\"exclude_modules\" must be a text or a list of texts");
 	FOLDER_REFUSED(ERR_FORMAT, "no regular expression", .more_config = ", \"rank_pattern\": {\"(\": 3}");
+	config_refused(", \"use_rslora\\u0000\": true", ERR_FORMAT, "there is a NUL in \"use_rslora\\u0000...\"");
+	config_refused(", \"rank_pattern\": {\"q_proj\\u0000x\": 3}", ERR_FORMAT, "there is a NUL in \"q_proj\\u0000...\"");
+	config_refused(", \"exclude_modules\": [\"k_proj\", \"v_proj\\u0000\"]", ERR_FORMAT, "there is a NUL in \"v_proj\\u0000...\"");
 }
 
 /* What the configuration with these members says of a module. */
