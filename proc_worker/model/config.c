@@ -84,6 +84,19 @@ static enum err size_or(json_val v, const char *name, u32 max, u32 usual, u32 *o
 	return usual ? config_may_u32(v, name, max, usual, out, em) : config_need_u32(v, name, max, out, em);
 }
 
+/* What a family makes of the hidden size has the same limit as what a file says. */
+static enum err read_intermediate(struct model_config *c, json_val v, struct err_msg *em)
+{
+	u32 inner = c->arch->inner; /* small, and hidden sizes are at most CONFIG_DIM_MAX: the product fits */
+
+	enum err e = size_or(v, "intermediate_size", CONFIG_DIM_MAX, inner * c->hidden, &c->intermediate, em);
+	if (!e && c->intermediate > CONFIG_DIM_MAX)
+		e = err_set(em, ERR_INVALID,
+			    "config.json: \"intermediate_size\" is missing, and %u times hidden_size, which is %u, is more than %d", inner,
+			    c->hidden, CONFIG_DIM_MAX);
+	return e;
+}
+
 static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *em)
 {
 	enum err e = size_or(v, "vocab_size", VOCAB_MAX, c->arch->vocab_size, &c->vocab_size, em);
@@ -91,7 +104,7 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 	if (!e)
 		e = config_need_u32(v, "hidden_size", CONFIG_DIM_MAX, &c->hidden, em);
 	if (!e)
-		e = size_or(v, "intermediate_size", CONFIG_DIM_MAX, c->arch->inner * c->hidden, &c->intermediate, em);
+		e = read_intermediate(c, v, em);
 	if (!e)
 		e = config_need_u32(v, "num_hidden_layers", MODEL_LAYERS_MAX, &c->layers, em);
 	if (!e)
