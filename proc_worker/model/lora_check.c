@@ -168,14 +168,19 @@ static bool any_from_16(const u16 *bits, size_t count, u16 limit)
 
 enum err lora_check_finite(const struct st_tensor *t, enum kern_dtype dtype, struct err_msg *em)
 {
-	u32 limit = limit_of(t->dtype, dtype), piece[PIECE / sizeof(u32)]; /* the file may have it at an odd address */
+	union {
+		u32 words[PIECE / sizeof(u32)];
+		u16 halves[PIECE / sizeof(u16)];
+	} piece; /* the file may have values at odd addresses */
+	u32 limit = limit_of(t->dtype, dtype);
 	size_t size = kern_dtype_bytes(t->dtype);
 
 	ASSERT(t->usable && (size == sizeof(u32) || size == sizeof(u16)));
 	for (u64 at = 0; at < t->bytes; at += PIECE) {
 		size_t bytes = t->bytes - at < PIECE ? (size_t)(t->bytes - at) : PIECE;
-		memcpy(piece, (const char *)t->data + at, bytes);
-		if (size == sizeof(u32) ? any_from_32(piece, bytes / size, limit) : any_from_16((const u16 *)piece, bytes / size, (u16)limit))
+		memcpy(&piece, (const char *)t->data + at, bytes);
+		if (size == sizeof(u32) ? any_from_32(piece.words, bytes / size, limit)
+					: any_from_16(piece.halves, bytes / size, (u16)limit))
 			return err_set(em, ERR_INVALID,
 				       "tensor %s has a value that is no finite number, or is none in the type that adapters are held in (%s); "
 				       "training or conversion has gone wrong",

@@ -392,6 +392,16 @@ Test(lora, values_are_finite_in_the_type_in_which_they_are_held)
 	cr_assert_eq(lora_check_finite(&t, KERN_BF16, &em), ERR_INVALID);
 	odd[6] = 0x7b;
 	cr_assert_eq(lora_check_finite(&t, KERN_BF16, &em), ERR_OK);
+	/* Every place of a piece and of the next, one value each time. */
+	char many[1 + 2 * 2100] = {0};
+	for (size_t i = 0; i < 2100; i++) {
+		t = (struct st_tensor){.name = "many", .data = many + 1, .bytes = 2 * 2100, .usable = true, .dtype = i % 2 ? KERN_BF16 : KERN_F16};
+		many[2 + 2 * i] = i % 2 ? 0x7f : 0x7c;
+		many[1 + 2 * i] = (char)0x80;
+		cr_assert_eq(lora_check_finite(&t, KERN_BF16, &em), ERR_INVALID, "value %zu", i);
+		many[2 + 2 * i] = 0;
+		cr_assert_eq(lora_check_finite(&t, KERN_BF16, &em), ERR_OK, "value %zu", i);
+	}
 }
 
 /* ---------------------------------------------------------------- rows */
