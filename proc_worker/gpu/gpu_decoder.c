@@ -4,6 +4,7 @@
  * slots only. */
 #include "common/assert.h"
 #include "proc_worker/gpu/gpu_priv.h"
+#include "proc_worker/model/qk_norm.h"
 
 enum err gpu_op(enum err e, const char *op, struct err_msg *em)
 {
@@ -195,32 +196,13 @@ static struct kern_rope_kv_args rope_args(struct gpu *g, u32 layer, u32 tokens)
 /* Over all heads of q and of k, which ranks share: their sums of squares meet in between. */
 static enum err norm_heads(struct gpu *g, const struct layer_weights *w, u32 tokens, struct err_msg *em)
 {
-	const struct model_config *m = g->config.model;
-	const struct model_shard *s = g->config.shard;
-	u32 owners = s->ranks > m->kv_heads ? s->ranks / m->kv_heads : 1; /* of a KV head */
-	struct kern_qk_squares_args squares = {.qkv = g->arena.qkv,
-					       .squares = g->arena.squares,
-					       .tokens = tokens,
-					       .stride = w->qkv.n,
-					       .q_width = s->heads * m->head_dim,
-					       .k_width = s->kv_heads * m->head_dim,
-					       .counts_k = s->rank % owners == 0};
-	struct kern_qk_norm_args scale = {.qkv = g->arena.qkv,
-					  .squares = g->arena.squares,
-					  .q_weight = w->q_norm,
-					  .k_weight = w->k_norm,
-					  .eps = m->norm_eps,
-					  .tokens = tokens,
-					  .stride = squares.stride,
-					  .q_width = squares.q_width,
-					  .k_width = squares.k_width,
-					  .q_total = m->heads * m->head_dim,
-					  .k_total = m->kv_heads * m->head_dim};
+	struct qk_norm_args a;
 
-	enum err e = gpu_op(g->ops.qk_squares(&g->ctx, &squares), "qk_squares", em);
+	qk_norm_args_init(&a, g->config.model, g->config.shard, w, tokens, g->arena.qkv, g->arena.squares, g->arena.squares);
+	enum err e = gpu_op(g->ops.qk_squares(&g->ctx, &a.squares), "qk_squares", em);
 	if (!e && g->config.comm)
 		e = g->api->comm_sum(g->config.comm, g->ctx.stream, g->arena.squares, 2 * (size_t)tokens, KERN_F32, em);
-	return e ? e : gpu_op(g->ops.qk_norm(&g->ctx, &scale), "qk_norm", em);
+	return e ? e : gpu_op(g->ops.qk_norm(&g->ctx, &a.norm), "qk_norm", em);
 }
 
 /* q, and K and V in the cache: in one kernel if there is one for it. */

@@ -8,6 +8,7 @@
 #include "common/assert.h"
 #include "common/clock.h"
 #include "common/region.h"
+#include "proc_worker/model/qk_norm.h"
 
 enum { MLP_TOKENS = 512 }; /* enough that weights are read seldom, few enough for a cache */
 
@@ -265,32 +266,14 @@ static void narrow(struct decoder *d, const struct inputs *in)
 static enum err norm_heads(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
-	const struct model_config *m = c->model;
-	const struct model_shard *s = c->shard;
-	u32 owners = s->ranks > m->kv_heads ? s->ranks / m->kv_heads : 1; /* of a KV head */
-	struct kern_qk_squares_args squares = {.qkv = d->qkv,
-					       .squares = c->collectives ? collectives_buffer(c->collectives) : d->squares,
-					       .tokens = tokens,
-					       .stride = w->qkv.n,
-					       .q_width = s->heads * m->head_dim,
-					       .k_width = s->kv_heads * m->head_dim,
-					       .counts_k = s->rank % owners == 0};
-	struct kern_qk_norm_args scale = {.qkv = d->qkv,
-					  .squares = d->squares,
-					  .q_weight = w->q_norm,
-					  .k_weight = w->k_norm,
-					  .eps = m->norm_eps,
-					  .tokens = tokens,
-					  .stride = squares.stride,
-					  .q_width = squares.q_width,
-					  .k_width = squares.k_width,
-					  .q_total = m->heads * m->head_dim,
-					  .k_total = m->kv_heads * m->head_dim};
+	float *own = c->collectives ? collectives_buffer(c->collectives) : d->squares;
+	struct qk_norm_args a;
 
-	enum err e = failed(c->ops->qk_squares(c->ctx, &squares), "qk_squares", em);
+	qk_norm_args_init(&a, c->model, c->shard, w, tokens, d->qkv, own, d->squares);
+	enum err e = failed(c->ops->qk_squares(c->ctx, &a.squares), "qk_squares", em);
 	if (!e && c->collectives)
 		e = collectives_all_reduce(c->collectives, d->squares, 2 * (size_t)tokens, em);
-	return e ? e : failed(c->ops->qk_norm(c->ctx, &scale), "qk_norm", em);
+	return e ? e : failed(c->ops->qk_norm(c->ctx, &a.norm), "qk_norm", em);
 }
 
 static enum err attend(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
