@@ -80,6 +80,11 @@ static void on_result(void *ctx, const struct ipc_result *m)
 	(void)m;
 }
 
+static void on_kept(void *ctx, u64 seq, u32 output_count)
+{
+	(void)ctx, (void)seq, (void)output_count;
+}
+
 static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
 		   enum finish_reason reason, const char *text)
 {
@@ -104,7 +109,7 @@ static void create(struct bench *b)
 		.secret = {1, 2, 3, 4, 5, 6, 7, 8, 9},
 	};
 	struct batch_limits limits = {c->requests, 8192, context, c->block_size, sc.block_count, VOCAB_SIZE, 0};
-	struct sched_sink sink = {b, on_open, on_close, on_end, on_result};
+	struct sched_sink sink = {b, on_open, on_close, on_end, on_result, on_kept};
 	struct err_msg em = {""};
 	enum err e = stats_create(&b->stats, NULL, "bench", &em);
 

@@ -153,8 +153,10 @@ static const struct message_doc message_docs[] = {
 	 "CLOSE."},
 	{IPC_TYPE_CLOSE, false, "scheduler -> detokenizer, on streams",
 	 "A sequence ends for another reason than its tokens; or, with `reason` 0, it has ended by them, and the "
-	 "scheduler keeps the session's turn that it is."},
-	{IPC_TYPE_STOPPED, false, "detokenizer -> scheduler, on streams", "A stop string ended a sequence."},
+	 "scheduler keeps the session's turn that it is, with `output_count` outputs. If these are more than the detokenizer ends it "
+	 "with, another one follows when STOPPED has been read."},
+	{IPC_TYPE_STOPPED, false, "detokenizer -> scheduler, on streams",
+	 "A stop string ended a sequence. Where sessions are kept, one that comes behind the sequence's end is answered by CLOSE."},
 	{IPC_TYPE_ATTACH, true, "client -> detokenizer, on output",
 	 "Asks for every chunk behind `last_chunk`. Answered by ATTACHED, the kept chunks, then new ones as they "
 	 "come."},

@@ -230,15 +230,16 @@ enum {
 	S(u32, confirm) /* 1: the end that its tokens give is given out when a CLOSE has come */
 
 /* scheduler -> detokenizer: ends for another reason than its tokens, after `output_count` outputs; or, with reason 0,
- * has ended by them (or by STOPPED), and what had to be kept of it is kept: only then a session's turn is over for its
- * client, who may rely on it whatever dies next */
+ * has ended by them (or by STOPPED), and `output_count` outputs of it are kept: only then a session's turn is over for its
+ * client, who may rely on it whatever dies next. If that are more than the detokenizer has found it to have, STOPPED is on its
+ * way, and will be answered by another one with the count that is kept then */
 #define IPC_CLOSE(S, A)                                                                                      \
 	S(u64, seq)                                                                                          \
 	S(u32, reason) /* enum finish_reason; 0: see above */                                                \
 	S(u32, output_count)                                                                                 \
 	A(u8, text, IPC_ERROR_TEXT_MAX)
 
-/* detokenizer -> scheduler: a stop string ended it at this many outputs */
+/* detokenizer -> scheduler: a stop string ended it at this many outputs. Answered by CLOSE where turns of sessions are kept */
 #define IPC_STOPPED(S, A)                                                                                    \
 	S(u64, seq)                                                                                          \
 	S(u32, output_count)

@@ -1,7 +1,8 @@
 /* Owns the state of one sequence; runs in the detokenizer. Never gives out half a character, a token without
  * its text, or text that could still become a stop string. The end is decided by finish_check over the same
  * tokens as in the scheduler; only stop strings and errors found here have to be told. Where the scheduler keeps more of
- * a sequence than its tokens (`confirm`), the end is held until it has: nobody hears of what could still be lost. */
+ * a sequence than its tokens (`confirm`), the end is held until it has exactly what ends here: nobody hears of what could
+ * still be lost, or of less than would come back. */
 #include "proc_detok/stream.h"
 
 #include <string.h>
@@ -101,7 +102,7 @@ static bool scan(struct stream *s, size_t from)
 static void end_by_tokens(struct stream *s, enum finish_reason reason)
 {
 	end_set(s, reason);
-	if (!s->confirm || s->confirmed)
+	if (!s->confirm || (s->confirmed && s->kept_count <= s->token_count))
 		return;
 	s->state = STREAM_HELD;
 	s->since_ns = s->gap_ns = 0;
@@ -284,11 +285,12 @@ enum stream_push stream_push_prompt(struct stream *s, u64 epoch, u32 position,
 void stream_close(struct stream *s, u32 output_count, enum finish_reason reason, const u8 *text,
 		  u32 text_bytes, u64 now_ns)
 {
-	if (s->state == STREAM_HELD)
+	if (s->state == STREAM_HELD && output_count <= s->token_count)
 		s->state = STREAM_ENDED;
 	if (s->state != STREAM_LIVE)
 		return;
 	s->confirmed = true;
+	s->kept_count = output_count;
 	if (reason == FINISH_NONE)
 		return;
 	if (reason == FINISH_ERROR && text_bytes > 0)

@@ -43,7 +43,8 @@ struct stream {
 	struct stop_strings stops;
 	struct pending pending;
 	bool confirm;	/* an end that its tokens give is held until the scheduler has it */
-	bool confirmed; /* it has */
+	bool confirmed; /* it has, */
+	u32 kept_count; /* and keeps so many outputs */
 	bool closing;
 	u32 close_count;
 	u8 close_reason;
@@ -79,7 +80,8 @@ enum stream_push stream_push(struct stream *s, u64 epoch, u32 position, u32 toke
 enum stream_push stream_push_prompt(struct stream *s, u64 epoch, u32 position,
 				    const struct token_logprobs *lp);
 /* Ends with `reason` as soon as `output_count` outputs are known. `text` goes with FINISH_ERROR. With FINISH_NONE it ends by
- * its tokens alone, and the scheduler knows of that. One that is held ends as it was to. */
+ * its tokens alone, and the scheduler knows of that. One that is held ends as it was to, unless the scheduler keeps more outputs
+ * than it has: then the scheduler has not read STOPPED yet, and another CLOSE will come. */
 void stream_close(struct stream *s, u32 output_count, enum finish_reason reason, const u8 *text,
 		  u32 text_bytes, u64 now_ns);
 /* Ends now, whatever is missing; the scheduler has to be told when `tell`. No effect on one that has ended; one that is

@@ -482,7 +482,10 @@ void sched_stopped(struct sched *s, u64 seq, u32 output_count, u64 now_ns)
 	struct seq *q = seqs_find(&s->seqs, seq);
 
 	if (!q) { /* its last tokens, which ended it here, came before the word of the stop string in front of them */
-		sched_turn_stopped(s, seq, output_count);
+		if (s->config.sessions) {
+			sched_turn_stopped(s, seq, output_count);
+			s->sink.kept(s->sink.ctx, seq, output_count);
+		}
 		return;
 	}
 	if (q->group) { /* what was to read its first answer is gone */

@@ -59,6 +59,9 @@ struct sched_sink {
 	/* Outputs of open sequences that no worker tells the detokenizer of, in order: answers of a beam search.
 	 * They come with their log-probabilities where those were asked for. */
 	void (*result)(void *ctx, const struct ipc_result *m);
+	/* A sequence that had ended, and whose stop string became known only then: of its turn no more than `output_count` outputs
+	 * are kept now. */
+	void (*kept)(void *ctx, u64 seq, u32 output_count);
 };
 
 /* A step that is sent and whose result is not back; only those that run tokens. */
@@ -126,7 +129,8 @@ void sched_fail(struct sched *s, u64 seq, const char *text, u64 now_ns);
 /* Ends everything with FINISH_ERROR and `text`. */
 void sched_fail_all(struct sched *s, const char *text, u64 now_ns);
 /* The detokenizer found a stop string that ends at `output_count` outputs, of which some may not have come here yet: they
- * are waited for. Of an ended turn of a session the history is cut there; other ended and unknown sequences are ignored. */
+ * are waited for. Of an ended turn of a session the history is cut there, and where sessions are kept the sink is told so, also of
+ * unknown sequences: a turn may have been followed by another, or its session have left. */
 void sched_stopped(struct sched *s, u64 seq, u32 output_count, u64 now_ns);
 /* Refuses what comes from now on; what is there runs to its end. */
 void sched_drain(struct sched *s);

@@ -150,4 +150,12 @@ static inline u32 seq_final_count(const struct seq *q)
 	return q->group ? 0 : seq_output_count(q);
 }
 
+/* Those that are kept when it ends: none behind a stop string, whenever that was found. */
+static inline u32 seq_kept_count(const struct seq *q)
+{
+	u32 count = seq_final_count(q);
+
+	return q->stop_count && q->stop_count < count ? q->stop_count : count;
+}
+
 #endif

@@ -170,12 +170,10 @@ void sched_end_turn(struct sched *s, struct seq *q, u64 now_ns)
 {
 	struct sessions *ss = s->config.sessions;
 	struct session *c = &ss->slots[q->session - 1];
-	u32 outputs = seq_output_count(q);
+	u32 outputs = seq_kept_count(q);
 
 	ASSERT(c->running == q->id);
 	q->session = 0;
-	if (q->stop_count && q->stop_count < outputs)
-		outputs = q->stop_count;
 	if (q->session_flags & SESSION_END) {
 		sessions_drop(ss, c, SESSION_END_ASKED);
 		return;
@@ -191,7 +189,7 @@ void sched_end_turn(struct sched *s, struct seq *q, u64 now_ns)
 void sched_turn_stopped(struct sched *s, u64 seq, u32 output_count)
 {
 	struct sessions *ss = s->config.sessions;
-	struct session *c = ss && output_count ? sessions_last_turn(ss, seq) : NULL;
+	struct session *c = output_count ? sessions_last_turn(ss, seq) : NULL;
 
 	if (c && (u64)c->turn_prompt + output_count < c->token_count)
 		sessions_shorten(ss, c, c->turn_prompt + output_count);

@@ -85,7 +85,7 @@ static struct ipc_msg close_message(const struct streams *st, const struct seq *
 	msg.close = (struct ipc_close){
 		.seq = q->id,
 		.reason = reason,
-		.output_count = seq_final_count(q),
+		.output_count = seq_kept_count(q),
 		.text = (const u8 *)text,
 		.text_count = (u32)strnlen(text, IPC_ERROR_TEXT_MAX),
 	};
@@ -289,6 +289,16 @@ static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, co
 	keep_end(st, &open, &close);
 }
 
+/* Told to who holds an end until the scheduler has the same; nobody else knows of that sequence any more. */
+static void on_kept(void *ctx, u64 seq, u32 output_count)
+{
+	struct streams *st = ctx;
+	struct ipc_msg msg = {.type = IPC_TYPE_CLOSE, .epoch = st->epoch};
+
+	msg.close = (struct ipc_close){.seq = seq, .output_count = output_count};
+	send(st, &msg);
+}
+
 /* An answer of a beam search, which ends the stream. The worker told the detokenizer of the prompt on another socket, which may
  * be read later, so that rows of it go first here, too; the detokenizer passes over what it has. */
 static void on_result(void *ctx, const struct ipc_result *m)
@@ -303,7 +313,7 @@ static void on_result(void *ctx, const struct ipc_result *m)
 
 struct sched_sink streams_sink(struct streams *st)
 {
-	return (struct sched_sink){st, on_open, on_close, on_end, on_result};
+	return (struct sched_sink){st, on_open, on_close, on_end, on_result, on_kept};
 }
 
 /* ---------------------------------------------------------------- connection */

@@ -363,6 +363,50 @@ def test_a_turn_that_only_the_detokenizer_has_seen_the_end_of_is_not_lost_with_t
         assert answer(turn(e.api, "stop", TURNS[0], 3, session_start=True)) == wanted[0]
 
 
+def turn_whose_stop_string_comes_late(e, name, prompt, moment, **fields):
+    """The scheduler has a turn in its journal as it ended by its length, before the detokenizer reads any of it and finds a stop
+    string; and dies `moment` its CLOSE or the STOPPED is read, or when all is told. The reply, and what came before the death."""
+    detok, scheduler, turns = e.pid_of("tercet-detok"), e.pid_of("tercet-scheduler"), state(e.api, name)["turns"]
+    early = None
+    with Frozen() as frozen, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        frozen.stop(detok)
+        reply = pool.submit(turn, e.api, name, prompt, 40, **fields)
+        wait_until(lambda: state(e.api, name)["turns"] > turns, 10, "the end of the turn for the scheduler")
+        if moment == "before CLOSE":
+            os.kill(scheduler, signal.SIGKILL)
+            frozen.move(detok)
+        else:
+            if moment != "afterwards":
+                frozen.stop(scheduler)
+            frozen.move(detok)
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                early = reply.result(30 * SLOWER if moment == "afterwards" else 0.3)
+            os.kill(scheduler, signal.SIGKILL)
+            if moment == "before STOPPED, with the detokenizer":
+                os.kill(detok, signal.SIGKILL)
+        reply = reply.result(30 * SLOWER)
+    wait_until(e.api.healthy, 20, "health")
+    return reply, early
+
+
+@pytest.mark.skipif(SANITIZED, reason="kills in one engine are slow there")
+def test_a_stop_string_that_a_dying_scheduler_never_heard_of_ends_the_history_too():
+    with Engine(*FLOAT) as e:
+        turn(e.api, "late", TURNS[0], 3, session_start=True)
+        text = turn(e.api, "late", TURNS[0], 20, session_step=0)["choices"][0]["text"]
+        fields = {"stop": [" " + text.split()[3]], "session_step": 0}
+        wanted = turn(e.api, "late", TURNS[0], 40, **fields)
+        assert wanted["choices"][0]["finish_reason"] == "stop" and len(answer(wanted)) < 20
+        for moment in ("before CLOSE", "before STOPPED", "before STOPPED, with the detokenizer", "afterwards"):
+            reply, early = turn_whose_stop_string_comes_late(e, "late", TURNS[0], moment, **fields)
+            assert (early is not None) == (moment == "afterwards"), "the end was told before it was kept, or was not told at all"
+            assert answer(reply) == answer(wanted), moment
+            found = state(e.api, "late")
+            assert found["tokens"] == reply["session"]["tokens"] == wanted["session"]["tokens"], (moment, e.log()[-3000:])
+            reply = turn(e.api, "late", TURNS[1], 3)
+            assert reply["usage"]["prompt_tokens"] == found["tokens"] + len(ids(e.api, TURNS[1])), moment
+
+
 @pytest.mark.skipif(SANITIZED, reason="kills in one engine are slow there")
 def test_an_end_that_is_asked_for_again_behind_a_crash_is_answered_as_the_first_time():
     with Engine(*FLOAT) as e:

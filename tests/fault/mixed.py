@@ -61,7 +61,7 @@ def several(api, number):
 
 
 def talk(api, number):
-    """Turns that end by their length and by being given up; a step back; the end, and another beginning."""
+    """Turns that end by their length, by a stop string and by being given up; a step back; the end, and another beginning."""
     name, told = "talk-%d" % number, []
     common = {"session_id": name, "ignore_eos": True, "return_token_ids": True}
 
@@ -81,6 +81,7 @@ def talk(api, number):
 
     say(WORDS[number % len(WORDS)], session_start=True)
     say(TURNS[0], max_tokens=40)
+    say(TURNS[3], max_tokens=40, stop=[" the", ".", " a"])
     before = say(TURNS[1], max_tokens=3)
     stream = api.stream(prompt=TURNS[2], max_tokens=200, temperature=0, **common)
     for _ in range(1 + number % 3):

@@ -34,6 +34,13 @@ static void on_result(void *ctx, const struct ipc_result *m)
 	(void)m;
 }
 
+static void on_kept(void *ctx, u64 seq, u32 output_count)
+{
+	(void)ctx;
+	(void)seq;
+	(void)output_count;
+}
+
 static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
 		   enum finish_reason reason, const char *text)
 {
@@ -123,7 +130,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 					    .secret = {1}};
 	const struct sessions_config kept = {.session_max = 3, .token_max = 1024};
 	struct counts counts = {0};
-	struct sched_sink sink = {&counts, on_open, on_close, on_end, on_result};
+	struct sched_sink sink = {&counts, on_open, on_close, on_end, on_result, on_kept};
 	struct ipc_scratch scratch = {0};
 	struct stats_page *stats;
 	struct sched *s;

@@ -61,6 +61,14 @@ static void on_result(void *ctx, const struct ipc_result *m)
 	sim_check_result(ctx, m);
 }
 
+static void on_kept(void *ctx, u64 seq, u32 output_count)
+{
+	struct sim_world *w = ctx;
+
+	if (seqs_find(&w->sched->seqs, seq))
+		sim_fail(w, "sequence %" PRIu64 " is told to be kept with %u outputs, and runs", seq, output_count);
+}
+
 static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, const u32 *tokens,
 		   enum finish_reason reason, const char *text)
 {
@@ -80,7 +88,7 @@ static void *zeroed(size_t count, size_t bytes)
 struct sim_world *sim_world_create(u64 seed, u64 rng, const struct sched_config *config)
 {
 	struct sim_world *w = zeroed(1, sizeof(*w));
-	struct sched_sink sink = {w, on_open, on_close, on_end, on_result};
+	struct sched_sink sink = {w, on_open, on_close, on_end, on_result, on_kept};
 	struct err_msg em;
 
 	w->seed = seed;

@@ -40,11 +40,26 @@ static struct ipc_open turn_open(u64 seq)
 	return open;
 }
 
-static void close_with(u64 seq, enum finish_reason reason)
+static void close_at(u64 seq, enum finish_reason reason, u32 output_count)
 {
-	struct ipc_close close = {.seq = seq, .reason = reason, .output_count = 4};
+	struct ipc_close close = {.seq = seq, .reason = reason, .output_count = output_count};
 
 	streams_close(ss, &close, 0);
+}
+
+static void close_with(u64 seq, enum finish_reason reason)
+{
+	close_at(seq, reason, 4);
+}
+
+/* A turn that the stop string "bc" may end. */
+static struct ipc_open stopping_open(u64 seq)
+{
+	static struct stop_list list;
+	struct ipc_open open = turn_open(seq);
+
+	fixture_stops(&open, &list, (const char *[]){"bc"}, 1);
+	return open;
 }
 
 /* The next STOPPED, which must be of `seq` at `count` outputs; with a `count` of 0 there must be none. */
@@ -60,6 +75,18 @@ static void expect_stopped(u64 seq, u32 count)
 	cr_assert_eq(stopped.seq, seq);
 	cr_assert_eq(stopped.output_count, count);
 	streams_pop_stopped(ss);
+}
+
+/* The one request has ended with "bc" behind its third output. */
+static void expect_ended_by_stop(void)
+{
+	struct request_view *r = drained();
+
+	cr_assert_str_eq(r->text, "a");
+	cr_assert_eq(r->token_count, 3);
+	cr_assert_eq(r->finish, FINISH_STOP);
+	cr_assert_eq(r->stop_kind, 2);
+	cr_assert_eq(r->finishes, 1);
 }
 
 Test(streams_held, an_end_waits_for_the_schedulers_word_whichever_comes_first)
@@ -105,19 +132,71 @@ Test(streams_held, a_word_on_what_needs_none_changes_nothing)
 
 Test(streams_held, a_stop_string_is_told_at_once_and_given_out_later)
 {
-	struct ipc_open open = turn_open(1);
-	struct stop_list list;
-	fixture_stops(&open, &list, (const char *[]){"bc"}, 1);
+	struct ipc_open open = stopping_open(1);
 	streams_open(ss, &open, 1, 0);
 	fixture_push_text(ss, 1, 0, "abc");
 	cr_assert_eq(drained()->finishes, 0);
 	expect_stopped(1, 3);
+	close_at(1, FINISH_NONE, 3);
+	expect_ended_by_stop();
+}
+
+/* The scheduler was at its fourth output, the last one, before it could read STOPPED: should it die now, it comes back with all
+ * four, and a client that had heard of three would not be asked to submit its turn again. */
+Test(streams_held, a_word_on_more_outputs_than_it_has_is_not_that_on_its_end)
+{
+	static const enum finish_reason reasons[] = {FINISH_NONE, FINISH_ABORT, FINISH_ERROR};
+	for (u32 i = 0; i < 6; i++) {
+		struct ipc_open open = stopping_open(1 + i);
+		streams_open(ss, &open, 1, 0);
+		if (i % 2) { /* the word comes in front of the tokens */
+			fixture_push_text(ss, 1 + i, 0, "ab");
+			close_with(1 + i, reasons[i / 2]);
+			fixture_push_text(ss, 1 + i, 2, "c");
+		} else {
+			fixture_push_text(ss, 1 + i, 0, "abc");
+			close_with(1 + i, reasons[i / 2]);
+		}
+		cr_assert_eq(drained()->finishes, 0);
+		expect_stopped(1 + i, 3);
+		fixture_push_text(ss, 1 + i, 3, "d");
+		cr_assert_eq(drained()->finishes, 0);
+		close_at(1 + i, FINISH_NONE, 3);
+		expect_ended_by_stop();
+		memset(view, 0, sizeof(*view));
+	}
+}
+
+Test(streams_held, a_scheduler_that_died_with_more_outputs_is_told_of_the_stop_string_again)
+{
+	struct ipc_open open = stopping_open(1);
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 1, 0, "abc");
 	close_with(1, FINISH_NONE);
-	struct request_view *r = drained();
-	cr_assert_str_eq(r->text, "a");
-	cr_assert_eq(r->token_count, 3);
-	cr_assert_eq(r->finish, FINISH_STOP);
-	cr_assert_eq(r->stop_kind, 2);
+	streams_scheduler_restarted(ss, 2, 10); /* with the STOPPED that nobody read */
+	cr_assert_eq(drained()->finishes, 0);
+	open = stopping_open(9);
+	streams_open(ss, &open, 2, 20);
+	expect_stopped(9, 3);
+	close_with(9, FINISH_NONE); /* once more it was faster */
+	cr_assert_eq(drained()->finishes, 0);
+	close_at(9, FINISH_NONE, 3);
+	expect_ended_by_stop();
+}
+
+/* Its ends are told to a new detokenizer as they were when they were kept first. */
+Test(streams_held, a_detokenizer_that_is_told_of_more_outputs_finds_the_stop_string_again)
+{
+	static const u32 known[] = {'a', 'b', 'c', 'd'};
+	struct ipc_open open = stopping_open(1);
+	open.output_tokens = known;
+	open.output_tokens_count = 4;
+	streams_open(ss, &open, 1, 0);
+	close_with(1, FINISH_LENGTH);
+	cr_assert_eq(drained()->finishes, 0);
+	expect_stopped(1, 3);
+	close_at(1, FINISH_NONE, 3);
+	expect_ended_by_stop();
 }
 
 Test(streams_held, an_abort_of_what_is_held_ends_it_as_it_was_to)

@@ -42,7 +42,19 @@ static void on_close(void *ctx, const struct seq *q, enum finish_reason reason, 
 	(void)text;
 	f->closed_reason[f->closed_count] = reason;
 	f->closed_kept[f->closed_count] = q->session == 0;
+	f->closed_outputs[f->closed_count] = seq_kept_count(q);
 	f->closed[f->closed_count++] = q->id;
+}
+
+static void on_kept(void *ctx, u64 seq, u32 output_count)
+{
+	struct fixture *f = ctx;
+
+	cr_assert_lt(f->closed_count, FIXTURE_RECORDS_MAX);
+	f->closed_reason[f->closed_count] = FINISH_NONE;
+	f->closed_kept[f->closed_count] = true;
+	f->closed_outputs[f->closed_count] = output_count;
+	f->closed[f->closed_count++] = seq;
 }
 
 static void on_result(void *ctx, const struct ipc_result *m)
@@ -70,7 +82,7 @@ static void on_end(void *ctx, const struct seq *q, const struct seq_extra *x, co
 struct fixture *fixture_create(const struct sched_config *config)
 {
 	struct fixture *f = calloc(1, sizeof(*f));
-	struct sched_sink sink = {f, on_open, on_close, on_end, on_result};
+	struct sched_sink sink = {f, on_open, on_close, on_end, on_result, on_kept};
 	struct err_msg em;
 
 	cr_assert(f);

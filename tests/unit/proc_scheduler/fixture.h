@@ -31,7 +31,8 @@ struct fixture {
 	u64 closed[FIXTURE_RECORDS_MAX];
 	enum finish_reason closed_reason[FIXTURE_RECORDS_MAX];
 	bool closed_kept[FIXTURE_RECORDS_MAX]; /* no turn of its session was in work when it was told */
-	u32 closed_count;
+	u32 closed_outputs[FIXTURE_RECORDS_MAX];
+	u32 closed_count; /* with what was said of sequences that had ended: reason FINISH_NONE */
 	struct fixture_end ends[FIXTURE_RECORDS_MAX];
 	u32 end_count;
 	u32 told_rows, told_lists; /* of results that the core made */

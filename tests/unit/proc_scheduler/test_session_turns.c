@@ -349,6 +349,18 @@ Test(session_turns, what_ends_an_answer_is_not_said_twice)
 	destroy(f, &c);
 }
 
+/* The last that was told is that of `seq` so many outputs are kept. */
+static void expect_told(const struct fixture *f, u64 seq, u32 output_count)
+{
+	u32 last = f->closed_count - 1;
+
+	cr_assert_gt(f->closed_count, 0);
+	cr_assert_eq(f->closed[last], seq);
+	cr_assert_eq(f->closed_reason[last], FINISH_NONE);
+	cr_assert_eq(f->closed_outputs[last], output_count);
+	cr_assert(f->closed_kept[last]);
+}
+
 Test(session_turns, a_stop_string_ends_the_history_where_it_ends)
 {
 	struct sched_config c = config_with_sessions();
@@ -360,6 +372,7 @@ Test(session_turns, a_stop_string_ends_the_history_where_it_ends)
 		fixture_deliver(f);
 	}
 	sched_stopped(f->s, a, 3, f->now_ns); /* found late */
+	expect_told(f, a, 3);
 	cr_assert_eq(talk(f)->token_count, 23);
 	m = message(2, 1, 2, 30, 0);
 	u64 b = good(f, &m);
@@ -369,8 +382,20 @@ Test(session_turns, a_stop_string_ends_the_history_where_it_ends)
 	fixture_deliver(f);
 	cr_assert_eq(talk(f)->token_count, 26);
 	cr_assert_eq(talk(f)->running, 0);
+	expect_told(f, b, 1);
 	fixture_run(f);
 	destroy(f, &c);
+}
+
+Test(session_turns, without_sessions_nobody_waits_for_a_word_on_a_late_stop_string)
+{
+	struct sched_config c = fixture_config();
+	struct fixture *f = fixture_create(&c);
+	u64 a = fixture_submit(f, 1, 20, 5);
+	fixture_run(f);
+	sched_stopped(f->s, a, 3, f->now_ns);
+	cr_assert_eq(f->closed_count, 0);
+	fixture_destroy(&f);
 }
 
 Test(session_turns, a_stop_string_that_is_found_behind_the_end_ends_the_history_too)
@@ -385,13 +410,16 @@ Test(session_turns, a_stop_string_that_is_found_behind_the_end_ends_the_history_
 	sched_stopped(f->s, a, 5, f->now_ns);
 	sched_stopped(f->s, a + 1000, 3, f->now_ns);
 	cr_assert_eq(talk(f)->token_count, 25);
+	expect_told(f, a + 1000, 3); /* whoever holds its end must not do so for ever */
 	sched_stopped(f->s, a, 3, f->now_ns);
 	cr_assert_eq(talk(f)->token_count, 23);
+	expect_told(f, a, 3);
 	sched_stopped(f->s, a, 4, f->now_ns);
 	cr_assert_eq(talk(f)->token_count, 23);
 	m = message(2, 1, 2, 5, 0);
 	u64 b = good(f, &m);
 	sched_stopped(f->s, a, 1, f->now_ns); /* too late: the next turn goes on behind it */
+	expect_told(f, a, 1);
 	fixture_run(f);
 	cr_assert_eq(fixture_end_of(f, b)->token_count, 30);
 	sched_stopped(f->s, a, 1, f->now_ns);
