@@ -262,7 +262,8 @@ struct kern_qk_norm_args {
 /* Paged attention for decode, prefill chunks and mixtures in one op. Row r owns queries
  * [query_start[r], query_start[r+1]); its context is `context[r]` tokens, the last of which are those
  * queries. Query i of n sees keys 0 .. context - n + i (causal), within `window` (0: none: key > query -
- * window). */
+ * window). A head's sink is a score that no key has: it enters the sum that weights are divided by, and nothing else
+ * (Xiao et al. 2024; gpt-oss learns it). It is neither scaled nor capped. */
 struct kern_attention_args {
 	KERN_ACTIVATIONS(, out);    /* [T][heads][head_dim] */
 	KERN_ACTIVATIONS(const, q); /* [T][heads][head_dim] */
@@ -275,19 +276,23 @@ struct kern_attention_args {
 	float scale;
 	float soft_cap; /* 0: none; else cap * tanh(score / cap) */
 	u32 window;
+	const float *sinks; /* [heads], or NULL: none. Devices have no kernel for them */
 	enum kern_dtype dtype;
 	/* Devices: the step cut into pieces of work, once for all its layers (kern_device_ops.plan); NULL
 	 * elsewhere. */
 	const struct kern_attention_plan *plan;
 };
 
-/* out[t][i] = act(gate_up[t][i]) * gate_up[t][size + i], i < size; `ungated`: act(gate_up[t][i]) of rows of `size` */
+/* out[t][i] = act(gate_up[t][i]) * gate_up[t][size + i], i < size; `ungated`: act(gate_up[t][i]) of rows of `size`
+ * With `limit` above 0, instead: g / (1 + e^(-alpha g)) * (u + 1), where gate and up are neighbours and clamped,
+ * g = min(gate_up[t][2i], limit), u = max(min(gate_up[t][2i + 1], limit), -limit) (gpt-oss); only the CPU has it. */
 struct kern_act_mul_args {
 	KERN_ACTIVATIONS(, out);	  /* [T][size] */
 	KERN_ACTIVATIONS(const, gate_up); /* [T][2 * size]; `ungated`: [T][size] */
 	u32 tokens, size;
 	enum kern_activation act;
 	bool ungated;
+	float alpha, limit;
 	enum kern_dtype dtype;
 	struct kern_quantized *quantized; /* as of kern_rmsnorm_args */
 };
@@ -320,13 +325,14 @@ struct kern_ops;
  * and round quantized weights to bf16. */
 enum { KERN_EXPERT_TILED = 12 };
 
-/* Grouped matrix products: out[i][n] = sum_k x[source[i]][k] * w[e][n][k] for the assignments i of expert e,
- * as of moe_route. A row's bits depend on that row and expert alone, and on devices on whether there are tiles. */
+/* Grouped matrix products: out[i][n] = sum_k x[source[i]][k] * w[e][n][k] (+ bias[e][n]) for the assignments i of expert
+ * e, as of moe_route. A row's bits depend on that row and expert alone, and on devices on whether there are tiles. */
 struct kern_moe_matmul_args {
 	KERN_ACTIVATIONS(, out);     /* [assignments][N] */
 	KERN_ACTIVATIONS(const, x);  /* [T][K], or [assignments][K] without `source` */
 	const u32 *source;	     /* [assignments] the row of x that an assignment reads; NULL: its own */
 	const struct kern_weight *w; /* host [experts], all of one shape; their data on the device */
+	const float *bias;	     /* [experts][N], or NULL. Devices have no kernel for it */
 	const u32 *expert_start;     /* [experts + 1] */
 	u32 experts, assignments;
 	u32 tokens; /* T: an expert has no more assignments */

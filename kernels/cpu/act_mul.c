@@ -43,12 +43,32 @@ static u32 parts_of(const struct kern_act_mul_args *a)
 	return kern_ceil(a->size, WIDTH);
 }
 
+/* Columns [from, to) of a row of neighbours: gate, up. What is no number stays none: of two, min and max give the second
+ * one where either is none. */
+static void clamped_part(const struct kern_act_mul_args *a, const float *pairs, float *out, u32 from, u32 to)
+{
+	const vec limit = vec_set1(a->limit), least = vec_set1(-a->limit), alpha = vec_set1(-a->alpha), one = vec_set1(1);
+	for (u32 i = from; i < to; i += VEC_LANES) {
+		u32 n = kern_min(to - i, VEC_LANES), second = 2 * n > VEC_LANES ? 2 * n - VEC_LANES : 0;
+		vec low = vec_load_n(pairs + 2 * (size_t)i, kern_min(2 * n, VEC_LANES));
+		vec high = second ? vec_load_n(pairs + 2 * (size_t)i + VEC_LANES, second) : vec_zero();
+		vec gate = vec_min(limit, vec_even(low, high));
+		vec up = vec_max(least, vec_min(limit, vec_odd(low, high)));
+		vec share = vec_div(gate, vec_add(one, vec_exp(vec_mul(alpha, gate))));
+		vec_store_n(out + i, vec_mul(share, vec_add(up, one)), n);
+	}
+}
+
 /* Columns [from, to) of row t. */
 static void part_of_row(const struct kern_act_mul_args *a, u32 t, u32 from, u32 to)
 {
 	const float *gate = a->gate_up + (size_t)t * (a->ungated ? 1 : 2) * a->size, *up = gate + a->size;
 	float *out = a->out + (size_t)t * a->size;
 	u32 i = from;
+	if (a->limit > 0) {
+		clamped_part(a, a->gate_up + 2 * (size_t)t * a->size, out, from, to);
+		return;
+	}
 	for (; a->ungated && i < to; i += VEC_LANES) {
 		u32 n = kern_min(to - i, VEC_LANES);
 		vec_store_n(out + i, activate(a->act, vec_load_n(gate + i, n)), n);

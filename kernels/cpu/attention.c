@@ -307,8 +307,13 @@ static void write_row(const struct kern_attention_args *a, struct attention_part
 		      u32 head)
 {
 	float *out = a->out + (token * a->heads + head) * a->kv.head_dim;
-	float unit = a->kv.dtype == KERN_F8E4M3 ? F8_HALF_BIAS : 1;
-	write_sums(out, total.acc, a->kv.head_dim, block_vecs(a->kv.dtype), unit / *total.sum);
+	float unit = a->kv.dtype == KERN_F8E4M3 ? F8_HALF_BIAS : 1, sum = *total.sum;
+	if (a->sinks) { /* both sums by the larger of the two maxima; the sums of values only shrink with theirs */
+		float base = fmaxf(*total.best, a->sinks[head]), shrink = expf(*total.best - base);
+		sum = sum * shrink + expf(a->sinks[head] - base);
+		unit *= shrink;
+	}
+	write_sums(out, total.acc, a->kv.head_dim, block_vecs(a->kv.dtype), unit / sum);
 }
 
 /* ---------------------------------------------------------------- queries */

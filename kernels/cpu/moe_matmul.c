@@ -111,6 +111,7 @@ static void run_task(void *arg, u32 number, u32 thread)
 	struct kern_matmul_args m = {.out = a->out + (size_t)t.rows.first * a->w->n + t.column,
 				     .x = gather(a, &t.rows, (float *)(void *)slice),
 				     .w = &w,
+				     .bias = a->bias ? a->bias + (size_t)t.expert * a->w->n + t.column : NULL,
 				     .tokens = t.rows.count,
 				     .x_stride = w.k,
 				     .out_stride = a->w->n,

@@ -89,6 +89,17 @@ static inline vec vec_abs(vec v)
 	return _mm512_abs_ps(v);
 }
 
+/* Of the floats of a and then b every other one, from the first on, or from the second on. */
+static inline vec vec_even(vec a, vec b)
+{
+	return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), b);
+}
+
+static inline vec vec_odd(vec a, vec b)
+{
+	return _mm512_permutex2var_ps(a, _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31), b);
+}
+
 static inline float vec_first(vec v)
 {
 	return _mm512_cvtss_f32(v);
@@ -270,6 +281,22 @@ static inline vec vec_min(vec a, vec b)
 static inline vec vec_abs(vec v)
 {
 	return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v);
+}
+
+static inline vec vec_joined(__m256 lows_and_highs)
+{
+	return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(lows_and_highs), 0xd8));
+}
+
+/* Of the floats of a and then b every other one, from the first on, or from the second on. */
+static inline vec vec_even(vec a, vec b)
+{
+	return vec_joined(_mm256_shuffle_ps(a, b, 0x88));
+}
+
+static inline vec vec_odd(vec a, vec b)
+{
+	return vec_joined(_mm256_shuffle_ps(a, b, 0xdd));
 }
 
 static inline float vec_first(vec v)

@@ -81,7 +81,7 @@ CUDA_OP(act_mul)
 		p.scales = q->scales;
 		p.f8 = q->dtype == KERN_F8E4M3;
 	}
-	if (a->dtype != KERN_BF16 || a->size % VECTOR != 0)
+	if (a->dtype != KERN_BF16 || a->limit > 0 || a->size % VECTOR != 0)
 		return ERR_UNSUPPORTED;
 	if (!cuda_aligned(p.out) || !cuda_aligned(p.in) || !cuda_aligned(p.quantized))
 		return ERR_INVALID;

@@ -100,7 +100,7 @@ CUDA_OP(attention)
 	const struct kern_kv *kv = &a->kv;
 	const struct kern_attention_limits *l = a->plan ? &a->plan->limits : NULL;
 	struct attention p = {a->out_bf16, a->q_bf16, (const u8 *)kv->k, (const u8 *)kv->v};
-	if (a->dtype != KERN_BF16 || kv->block_size < 4 || (kv->block_size & (kv->block_size - 1)) != 0)
+	if (a->dtype != KERN_BF16 || a->sinks || kv->block_size < 4 || (kv->block_size & (kv->block_size - 1)) != 0)
 		return ERR_UNSUPPORTED;
 	if (!l || kv->kv_heads != l->kv_heads || a->heads != l->heads || kv->head_dim != l->head_dim ||
 	    a->tokens > l->tokens || a->rows > l->rows || a->window != a->plan->window)

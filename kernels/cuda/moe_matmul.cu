@@ -8,7 +8,7 @@ CUDA_OP(moe_matmul)
 	struct skinny_experts x = {};
 	struct skinny p;
 	const struct skinny_work work = {a->experts, a->tokens, a->assignments};
-	if (a->dtype != KERN_BF16 || a->experts == 0 || a->experts > SKINNY_EXPERTS_MAX ||
+	if (a->dtype != KERN_BF16 || a->bias || a->experts == 0 || a->experts > SKINNY_EXPERTS_MAX ||
 	    weight_device_columns(w->dtype) == 0 || w->k % SKINNY_SLAB != 0)
 		return ERR_UNSUPPORTED;
 	struct kern_matmul_args one = {};

@@ -22,12 +22,26 @@ static double activate(enum kern_activation act, double x)
 	return 0;
 }
 
+static double clamped(double x, double least, double most)
+{
+	return x < least ? least : x > most ? most : x;
+}
+
+/* Of neighbours: gate, up. */
+static double gate_clamped(const struct kern_act_mul_args *a, const float *pair)
+{
+	double gate = clamped(pair[0], -INFINITY, a->limit), up = clamped(pair[1], -(double)a->limit, a->limit);
+	return gate / (1 + exp(-(double)a->alpha * gate)) * (up + 1);
+}
+
 enum err act_mul_ref(struct kern_ctx *ctx, const struct kern_act_mul_args *a)
 {
 	(void)ctx;
 	for (u32 t = 0; t < a->tokens; t++) {
 		const float *gate = a->gate_up + (size_t)t * (a->ungated ? 1 : 2) * a->size, *up = gate + a->size;
-		for (u32 i = 0; i < a->size; i++)
+		for (u32 i = 0; i < a->size && a->limit > 0; i++)
+			a->out[(size_t)t * a->size + i] = (float)gate_clamped(a, gate + 2 * (size_t)i);
+		for (u32 i = 0; i < a->size && !(a->limit > 0); i++)
 			a->out[(size_t)t * a->size + i] = (float)(activate(a->act, gate[i]) * (a->ungated ? 1 : up[i]));
 	}
 	return ERR_OK;

@@ -44,6 +44,12 @@ static void attend(const struct kern_attention_args *a, u32 r, u32 t, u32 head, 
 		for (u32 i = 0; i < dim; i++)
 			acc[i] += p * value[i];
 	}
+	if (a->sinks) { /* both sums by the larger of the two maxima */
+		double base = fmax(best, a->sinks[head]), shrink = exp(best - base);
+		total = total * shrink + exp(a->sinks[head] - base);
+		for (u32 i = 0; i < dim; i++)
+			acc[i] *= shrink;
+	}
 	for (u32 i = 0; i < dim; i++)
 		a->out[at + i] = (float)(acc[i] / total);
 }

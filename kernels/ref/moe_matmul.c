@@ -33,6 +33,7 @@ enum err moe_matmul_ref(struct kern_ctx *ctx, const struct kern_moe_matmul_args 
 			.w = &a->w[e], .tokens = count, .x_stride = k, .out_stride = n, .dtype = a->dtype};
 		if (count == 0)
 			continue;
+		m.bias = a->bias ? a->bias + (size_t)e * n : NULL;
 		ASSERT(count <= a->tokens);
 		m.out = a->out + (size_t)first * n;
 		m.x = a->x + (size_t)first * k;

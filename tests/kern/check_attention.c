@@ -218,6 +218,7 @@ struct attention_case {
 	bool outliers;
 	u32 window;
 	float soft_cap;
+	bool sinks;
 };
 
 /* Whether the variant computes with products of bfloat16, hence queries and weights are rounded to it. */
@@ -291,6 +292,10 @@ static void attention_want(const struct kern_attention_args *a, u32 r, u32 query
 		slack = fmax(slack, off);
 	}
 	memset(w, 0, sizeof(*w));
+	if (a->sinks) {
+		best = fmax(best, a->sinks[head]);
+		total = exp(a->sinks[head] - best);
+	}
 	for (u32 key = first; key <= last; key++) {
 		struct check_kv_place p = key_place(a, r, head, key, true);
 		double weight = exp(scores[key] - best), largest = 0;
@@ -322,6 +327,15 @@ static const char *attention_close(const struct kern_attention_args *a, const fl
 		allowed[i] = error + (rounded ? w->size[i] * 0x1p-8 : 0) +
 			     (a->kv.dtype == KERN_I8 ? w->slack[i] : 0);
 	return check_close(got, w->value, allowed, a->kv.head_dim, 1);
+}
+
+/* As large as scores are, some far above them all and some far below. */
+static float *attention_sinks(struct check *c, const struct attention_case *m)
+{
+	float *sinks = check_floats(c, m->heads, false);
+	for (u32 h = 0; h < m->heads; h++)
+		sinks[h] = sinks[h] * 4 + (h % 4 == 1 ? 60 : h % 4 == 3 ? -200 : 0);
+	return sinks;
 }
 
 /* A cache in which only the keys of the rows are numbers, in blocks in random order. */
@@ -370,6 +384,7 @@ static void attention_inputs(struct check *c, const struct attention_case *m, st
 	a->scale = 1 / sqrtf((float)m->head_dim) * (m->outliers ? 0.2f : 2);
 	a->soft_cap = m->soft_cap;
 	a->window = m->window;
+	a->sinks = m->sinks ? attention_sinks(c, m) : NULL;
 }
 
 /* The same queries as rows of one query each, a step for every one: decode instead of prefill. */
@@ -436,10 +451,10 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 		problem = attention_alone(c, target, &a, &limits);
 	check_case_end(c, problem,
 		       "attention=%s %s heads=%u/%u head_dim=%u block=%u rows=%u context=%u queries=%u "
-		       "outliers=%d window=%u cap=%g",
+		       "outliers=%d window=%u cap=%g sinks=%d",
 		       c->targets[target].ops.attention_variant, check_kv_name(m->type), m->heads,
 		       m->kv_heads, m->head_dim, m->block_size, m->row_count, m->rows[0][0], m->rows[0][1],
-		       m->outliers, m->window, (double)m->soft_cap);
+		       m->outliers, m->window, (double)m->soft_cap, m->sinks);
 }
 
 static void attention_cases(struct check *c, u32 target)
@@ -476,11 +491,16 @@ static void attention_cases(struct check *c, u32 target)
 			}
 			m.soft_cap = h % 5 == 2 ? 30 : 0;
 			attention_case(c, target, &m);
+			m.sinks = true;
+			if (h % 3 == 0)
+				attention_case(c, target, &m);
 		}
 	for (u32 i = 0; i < 2 * CHECK_KV_TYPES; i++) {
 		struct attention_case m = {4,	  2, 32, i % 2 ? 32 : 16, lengthy, 1, check_kv_types[i / 2],
 					   false, 0, 0};
 		m.window = i % 2 ? 700 : 0;
+		attention_case(c, target, &m);
+		m.sinks = true; /* merged segments, too */
 		attention_case(c, target, &m);
 	}
 	/* Sums of many dimensions in whole numbers. */

@@ -323,6 +323,39 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 		       c->targets[target].ops.act_mul_variant, act, tokens, size, ungated);
 }
 
+/* Gate and up are neighbours, and clamped. */
+static void act_mul_clamped_case(struct check *c, u32 target, u32 tokens, u32 size)
+{
+	size_t count = (size_t)tokens * size;
+	float *in = check_floats(c, 2 * count + 1, true), *out[CHECK_POOLS + 1];
+	double *want = check_alloc(c, (count + 1) * sizeof(double)), *scale = check_alloc(c, (count + 1) * sizeof(double));
+	const double alpha = (double)1.702f, limit = 7;
+	const char *problem = NULL;
+	for (size_t i = 0; i < count; i++) {
+		double gate = fmin(in[2 * i] *= 4, limit), up = fmax(fmin(in[2 * i + 1] *= 4, limit), -limit);
+		want[i] = gate / (1 + exp(-alpha * gate)) * (up + 1);
+		scale[i] = (fabs(want[i]) + fmin(fabs(gate), 1) * 0.1 * fabs(up + 1)) + fabs(gate) * 1e-3 + 1e-30;
+	}
+	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
+		out[run] = check_alloc(c, (count + 1) * sizeof(float));
+		struct kern_act_mul_args a = {.out = out[run],
+					      .gate_up = in,
+					      .tokens = tokens,
+					      .size = size,
+					      .alpha = (float)alpha,
+					      .limit = (float)limit};
+		if (c->targets[target].ops.act_mul(&ctx, &a) != ERR_OK)
+			problem = "an error";
+		else if (memcmp(out[0], out[run], count * sizeof(float)) != 0)
+			problem = "another run gives other bits";
+	}
+	if (!problem)
+		problem = check_close(out[0], want, scale, count, 2e-6);
+	check_case_end(c, problem, "act_mul=%s clamped tokens=%u size=%u", c->targets[target].ops.act_mul_variant, tokens, size);
+}
+
 void check_linear(struct check *c)
 {
 	static const u32 widths[] = {1, 2, 8, 15, 16, 17, 33, 64, 100, 257, 1024};
@@ -336,6 +369,9 @@ void check_linear(struct check *c)
 			act_mul_case(c, i, KERN_GELU, 2, 4103, false);
 			act_mul_case(c, i, KERN_RELU, 1, 4100, false);
 			act_mul_case(c, i, KERN_GELU_TANH, 2, 4105, true);
+			act_mul_clamped_case(c, i, 2, 4105);
+			for (u32 size = 1; size < 40; size++)
+				act_mul_clamped_case(c, i, 3, size);
 		}
 		for (u32 w = 0; w < COUNT_OF(widths); w++)
 			for (u32 t = 0; t < COUNT_OF(tokens); t++) {

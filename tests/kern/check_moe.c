@@ -149,7 +149,7 @@ static void route_case(struct check *c, u32 target, u32 tokens, u32 experts, u32
 
 struct group_case {
 	u32 n, k, tokens, experts, top;
-	bool bf16, source;
+	bool bf16, source, bias;
 };
 
 /* Every token goes to about `top` experts; some experts get none, some all. */
@@ -172,7 +172,7 @@ static const char *groups_want(const struct group_case *g, const struct kern_moe
 		for (u32 i = a->expert_start[e]; i < a->expert_start[e + 1]; i++) {
 			const float *x = a->x + (size_t)(a->source ? a->source[i] : i) * g->k;
 			for (u32 n = 0; n < g->n; n++) {
-				double want = 0, size = 1e-30;
+				double want = a->bias ? (double)a->bias[(size_t)e * g->n + n] : 0, size = fabs(want) + 1e-30;
 				for (u32 k = 0; k < g->k; k++) {
 					double term = (double)x[k] * plain[e][(size_t)n * g->k + k];
 					want += term;
@@ -251,6 +251,7 @@ static void groups_case(struct check *c, u32 target, const struct group_case *g)
 					 .tokens = g->tokens,
 					 .ops = ops};
 	a.x = check_floats(c, (size_t)(g->source ? g->tokens : count) * g->k, false);
+	a.bias = g->bias ? check_floats(c, (size_t)g->experts * g->n, false) : NULL;
 	float *out[CHECK_POOLS + 1];
 	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
@@ -265,9 +266,9 @@ static void groups_case(struct check *c, u32 target, const struct group_case *g)
 		problem = groups_want(g, &a, plain, (rounds ? 0x1p-8 : 0) + 0x1p-24 * (4 + 3 * sqrt(g->k)));
 	if (!problem)
 		problem = groups_alone(c, target, &ctx, g, &a);
-	check_case_end(c, problem, "moe_matmul=%s/%s %s n=%u k=%u tokens=%u experts=%u top=%u source=%d",
+	check_case_end(c, problem, "moe_matmul=%s/%s %s n=%u k=%u tokens=%u experts=%u top=%u source=%d bias=%d",
 		       ops->moe_matmul_variant, ops->matmul_variant, g->bf16 ? "bf16" : "f32", g->n, g->k,
-		       g->tokens, g->experts, g->top, g->source);
+		       g->tokens, g->experts, g->top, g->source, g->bias);
 }
 
 /* Quantized experts: how rows and columns are shared out is no matter of bits, so the variant has those of the reference,
@@ -318,7 +319,7 @@ static void quantized_groups_case(struct check *c, u32 target, const struct grou
 /* Experts with more rows than a thread takes at once, and more columns. */
 static void large_groups(struct check *c, u32 target)
 {
-	static const struct group_case large = {1100, 33, 140, 2, 1, true, true}, even = {1030, 32, 260, 2, 1, false, false},
+	static const struct group_case large = {1100, 33, 140, 2, 1, true, true, true}, even = {1030, 32, 260, 2, 1, false, false},
 				       wide = {1100, 96, 140, 3, 1, false, true}, few = {600, 160, 12, 7, 3, false, false};
 	static const enum kern_dtype types[] = {KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128};
 	groups_case(c, target, &large);
@@ -391,9 +392,9 @@ static void moe_cases(struct check *c, u32 target)
 			for (u32 top = 1; top <= experts[e] && top <= 16; top *= 2)
 				route_case(c, target, tokens[t], experts[e], top, top % 4 == 2);
 		for (u32 s = 0; s < COUNT_OF(shapes) && tokens[t] > 0; s++)
-			for (u32 bits = 0; bits < 4 && CHECK_DISTINCT(c, target, matmul); bits++) {
+			for (u32 bits = 0; bits < 8 && CHECK_DISTINCT(c, target, matmul); bits++) {
 				struct group_case g = {shapes[s][0],  shapes[s][1], tokens[t], s % 2 ? 8 : 3,
-						       s % 2 ? 3 : 1, bits & 1,	    bits & 2};
+						       s % 2 ? 3 : 1, bits & 1,	    bits & 2,	    bits & 4};
 				groups_case(c, target, &g);
 			}
 		for (u32 top = 1; top <= 8 && CHECK_DISTINCT(c, target, moe_combine); top += 3) {
