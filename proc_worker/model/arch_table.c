@@ -251,6 +251,22 @@ static const struct arch_tensor GPT2_TENSORS[] = {
 	{SLOT_DOWN_BIAS, GPT2_LAYER "mlp.c_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
 };
 
+/* A score that no key has for every head; experts with biases, whose gate and up are neighbours. */
+#define GPT_OSS_EXPERTS LAYER "mlp.experts."
+static const struct arch_tensor GPT_OSS[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	{SLOT_SINKS, ATTENTION "sinks", DIM_HEAD_COUNT, DIM_NONE, SPLIT_ROWS},
+	{SLOT_ROUTER, LAYER "mlp.router.weight", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
+	{SLOT_ROUTER_BIAS, LAYER "mlp.router.bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+	{SLOT_EXPERT_GATE_UP, EXPERT "gate_up_proj.weight", DIM_EXPERT_GATE_UP, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS,
+	 .transposed = true},
+	{SLOT_EXPERT_GATE_UP_BIAS, GPT_OSS_EXPERTS "gate_up_proj_bias", DIM_EXPERTS, DIM_EXPERT_GATE_UP, SPLIT_COLUMNS,
+	 WHEN_EXPERTS},
+	{SLOT_EXPERT_DOWN, EXPERT "down_proj.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS,
+	 .transposed = true},
+	{SLOT_EXPERT_DOWN_BIAS, GPT_OSS_EXPERTS "down_proj_bias", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
+};
+
 static const struct arch_tensor GLM[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), PHI3_GATE_UP, MLP_DOWN,
 };
@@ -354,6 +370,10 @@ static const struct arch ARCHS[] = {
 	 .inner = 4, .norm_eps = 1e-5f},
 	{"Ernie4_5ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_USE_BIAS | ARCH_TIED,
 	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 500000},
+	{"GptOssForCausalLM", GPT_OSS, COUNT_OF(GPT_OSS), ARCH_ATTENTION_BIAS | ARCH_WINDOW_EVEN | ARCH_EXPERTS_ALL,
+	 .fields = {{"experts_per_token", "num_experts_per_tok"}},
+	 .rope_stated = true, .clamped = true, .head_dim = 64, .kv_heads = 8, .window = 128, .rope_theta = 150000, .norm_eps = 1e-5f,
+	 .attention_bias = true},
 	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
 	 .kv_heads = 8, .rope_theta = 1000000},
 	{"Qwen2MoeForCausalLM", QWEN2_MOE, COUNT_OF(QWEN2_MOE),

@@ -23,6 +23,7 @@ enum weight_slot {
 	SLOT_K_NORM,
 	SLOT_ATTN_OUT,
 	SLOT_ATTN_OUT_BIAS,
+	SLOT_SINKS, /* a score for every head that no key has: kern_attention_args */
 	SLOT_ATTN_POST_NORM, /* over what attention adds to the residual stream */
 	SLOT_MLP_NORM,
 	SLOT_MLP_NORM_BIAS,
@@ -32,9 +33,12 @@ enum weight_slot {
 	SLOT_DOWN_BIAS,
 	SLOT_MLP_POST_NORM,
 	SLOT_ROUTER,
+	SLOT_ROUTER_BIAS,
 	SLOT_SHARED_GATE, /* how much the expert of all tokens counts, whose matrices are SLOT_GATE_UP and SLOT_DOWN */
 	SLOT_EXPERT_GATE_UP, /* one an expert */
+	SLOT_EXPERT_GATE_UP_BIAS, /* of all experts */
 	SLOT_EXPERT_DOWN,
+	SLOT_EXPERT_DOWN_BIAS,
 	SLOT_COUNT,
 	SLOT_LAYER_FIRST = SLOT_ATTN_NORM,
 };
@@ -46,6 +50,7 @@ enum arch_dim {
 	DIM_CONTEXT,
 	DIM_HIDDEN,
 	DIM_HEAD,
+	DIM_HEAD_COUNT,
 	DIM_HEADS,    /* heads * head_dim */
 	DIM_KV_HEADS, /* kv_heads * head_dim */
 	DIM_HEADS_KV, /* both of them, one behind the other */
@@ -54,6 +59,7 @@ enum arch_dim {
 	DIM_GATE_UP, /* twice the intermediate size */
 	DIM_EXPERTS,
 	DIM_EXPERT_INTERMEDIATE,
+	DIM_EXPERT_GATE_UP, /* twice that: gate and up of one value are neighbours */
 	DIM_SHARED_INTERMEDIATE, /* of the expert of all tokens */
 	DIM_ONE,
 };
@@ -89,7 +95,7 @@ struct arch_tensor {
 	/* That tensor has a group for each KV head, and of every part its share: with q, k and v those of the heads that
 	 * read it, its k, its v. */
 	bool grouped;
-	bool transposed; /* the tensor in the file is [columns][rows] */
+	bool transposed; /* the tensor in the file is [columns][rows]; in MXFP4 it is not, whatever others are */
 };
 
 /* A field of config.json that a family calls by a name of its own. */
@@ -147,7 +153,9 @@ struct arch {
 	bool parallel;		/* attention and MLP read the same stream, and are added to it together */
 	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
 	bool interleaved;	/* rotary embeddings turn neighbours, not halves */
+	bool rope_stated; /* "rope_scaling" must be there: without one others take numbers that no file has */
 	bool ungated;		/* the MLP has one matrix before its activation */
+	bool clamped; /* experts clamp gate and up, which are neighbours ("swiglu_limit", "swiglu_alpha": kern_act_mul_args) */
 	enum kern_activation activation;
 	/* What the family takes where config.json says nothing. */
 	u32 vocab_size, heads, context; /* 0: config.json must say it */

@@ -167,6 +167,24 @@ static enum err read_activation(struct model_config *c, json_val v, struct err_m
 		       field, json_cstr(act, json_type_name(act)));
 }
 
+/* SiLU with a factor of its own and bounds: what "hidden_act" says is only its name. */
+static enum err read_clamped(struct model_config *c, json_val v, struct err_msg *em)
+{
+	double alpha = 0, limit = 0;
+
+	if (c->activation != KERN_SILU)
+		return err_set(em, ERR_UNSUPPORTED, "config.json: \"hidden_act\" is '%.64s'; of a %s it must be silu",
+			       json_cstr(json_get(v, "hidden_act"), ""), c->arch->name);
+	enum err e = config_may_positive(v, "swiglu_alpha", 1.702, &alpha, em);
+	if (!e)
+		e = config_may_positive(v, "swiglu_limit", 7, &limit, em);
+	c->swiglu_alpha = (f32)alpha;
+	c->swiglu_limit = (f32)limit;
+	if (!e && !(c->swiglu_limit > 0 && isfinite(c->swiglu_limit) && isfinite(c->swiglu_alpha)))
+		e = err_set(em, ERR_INVALID, "config.json: \"swiglu_limit\" and \"swiglu_alpha\" must be numbers of a float");
+	return e;
+}
+
 /* null: none; 0, too. Missing: what the family has. */
 static enum err read_cap(json_val v, const char *name, double usual, f32 *out, struct err_msg *em)
 {
@@ -242,6 +260,8 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = read_cap(v, "final_logit_softcapping", c->arch->logits_soft_cap, &c->logits_soft_cap, em);
 	if (!e)
 		e = read_activation(c, v, em);
+	if (!e && c->arch->clamped)
+		e = read_clamped(c, v, em);
 	c->norm_eps = (f32)eps;
 	c->norm_offset = has(c, ARCH_NORM_OFFSET) ? 1 : 0;
 	c->embed_scale = has(c, ARCH_EMBED_SCALE) ? (f32)sqrt(c->hidden) : 1;

@@ -59,6 +59,7 @@ struct model_config {
 	f32 logits_scale; /* logits are multiplied by it */
 	u32 window; /* tokens that a layer with LAYER_WINDOW attends to, the query's own among them */
 	enum kern_activation activation;
+	f32 swiglu_alpha, swiglu_limit; /* of arch.clamped; else 0 */
 	bool attention_bias, mlp_bias;
 	bool parallel; /* attention and MLP read the same stream: the norm that attention reads, or one of its own each */
 	u32 experts, experts_per_token, expert_intermediate; /* 0 without experts */

@@ -350,6 +350,10 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 		}
 	if (is_inert(name) || window_is_off(name, v) || (arch->layer_norm && !strcmp(name, arch->layer_norm)))
 		return ERR_OK;
+	if (arch->clamped && (!strcmp(name, "swiglu_limit") || !strcmp(name, "swiglu_alpha")))
+		return ERR_OK;
+	if (arch->rope_stated && !strcmp(name, "initial_context_length"))
+		return ERR_OK;
 	for (size_t i = 0; i < COUNT_OF(FIXED_WORDS); i++)
 		if (!strcmp(FIXED_WORDS[i].name, name) && arch->layer_norm && json_string_equals(value, FIXED_WORDS[i].value))
 			return ERR_OK;

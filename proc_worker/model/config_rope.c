@@ -338,6 +338,19 @@ static enum err read_no_rotation(struct model_config *c, json_val v, struct err_
 	return ERR_OK;
 }
 
+/* Some files say twice which context was stretched. */
+static enum err check_initial_context(const struct model_config *c, json_val v, struct err_msg *em)
+{
+	u32 context = c->rope.kind == ROPE_PLAIN ? c->context_max : c->rope.original_context, twice;
+
+	enum err e = config_may_u32(v, "initial_context_length", CONFIG_CONTEXT_MAX, context, &twice, em);
+	if (!e && twice != context)
+		e = err_set(em, ERR_INVALID,
+			    "config.json: \"initial_context_length\" is %u, but by \"rope_scaling\" a context of %u was stretched", twice,
+			    context);
+	return e;
+}
+
 /* "rope_theta" and "rope_scaling", or both inside "rope_parameters" as newer files have it; there an object for each kind
  * of layers where they differ. */
 enum err config_read_rope(struct model_config *c, json_val v, struct err_msg *em)
@@ -359,6 +372,12 @@ enum err config_read_rope(struct model_config *c, json_val v, struct err_msg *em
 	if (e)
 		return e;
 	json_val scaling = newer ? parameters : json_get(v, "rope_scaling");
-	return read_rope(c, v, local && newer ? json_get(parameters, "full_attention") : scaling,
-			 newer ? "rope_parameters" : "rope_scaling", "rope_theta", c->arch->rope_theta, em);
+	if (c->arch->rope_stated && !json_present(scaling))
+		return err_set(em, ERR_FORMAT,
+			       "config.json: \"rope_scaling\" (or \"rope_parameters\") is missing; of a %s it must be an object, as in "
+			       "{\"rope_type\": \"yarn\", \"factor\": 32.0, \"original_max_position_embeddings\": 4096, \"truncate\": false}",
+			       c->arch->name);
+	e = read_rope(c, v, local && newer ? json_get(parameters, "full_attention") : scaling,
+		      newer ? "rope_parameters" : "rope_scaling", "rope_theta", c->arch->rope_theta, em);
+	return e || !c->arch->rope_stated ? e : check_initial_context(c, v, em);
 }

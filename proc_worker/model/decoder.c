@@ -312,7 +312,8 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 						.heads = c->shard->heads,
 						.scale = c->model->attention_scale,
 						.soft_cap = c->model->attention_soft_cap,
-						.window = flags & LAYER_WINDOW ? c->model->window : 0};
+						.window = flags & LAYER_WINDOW ? c->model->window : 0,
+						.sinks = w->sinks};
 
 	enum err e = together ? norm_heads(d, w, in->tokens, em) : ERR_OK;
 	if (!e)

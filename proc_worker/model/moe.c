@@ -53,17 +53,16 @@ static enum err failed(enum err e, const char *op, struct err_msg *em)
 	return e ? err_set(em, e, "%s: %s", op, err_text(e)) : ERR_OK;
 }
 
-static enum err product(struct moe *m, float *out, const float *x, const struct kern_weight *w, u32 tokens,
-			struct err_msg *em)
+static enum err product(struct moe *m, float *out, const float *x, const struct kern_weight *w, const float *bias,
+			u32 tokens, struct err_msg *em)
 {
 	struct kern_matmul_args a = {
-		.out = out, .x = x, .w = w, .tokens = tokens, .x_stride = w->k, .out_stride = w->n};
+		.out = out, .x = x, .w = w, .bias = bias, .tokens = tokens, .x_stride = w->k, .out_stride = w->n};
 
 	return failed(m->ops->matmul(m->ctx, &a), "matmul", em);
 }
 
-static enum err route(struct moe *m, const struct kern_weight *router, const float *x, u32 tokens,
-		      struct err_msg *em)
+static enum err route(struct moe *m, const struct layer_weights *w, const float *x, u32 tokens, struct err_msg *em)
 {
 	struct kern_moe_route_args a = {.logits = m->router_logits,
 					.weights = m->weights,
@@ -75,17 +74,18 @@ static enum err route(struct moe *m, const struct kern_weight *router, const flo
 					.top = m->model->experts_per_token,
 					.normalize = m->model->normalize_experts};
 
-	enum err e = product(m, m->router_logits, x, router, tokens, em);
+	enum err e = product(m, m->router_logits, x, &w->router, w->router_bias, tokens, em);
 	return e ? e : failed(m->ops->moe_route(m->ctx, &a), "moe_route", em);
 }
 
 static enum err products(struct moe *m, float *out, const float *x, const u32 *source,
-			 const struct kern_weight *w, u32 tokens, struct err_msg *em)
+			 const struct kern_weight *w, const float *bias, u32 tokens, struct err_msg *em)
 {
 	struct kern_moe_matmul_args a = {.out = out,
 					 .x = x,
 					 .source = source,
 					 .w = w,
+					 .bias = bias,
 					 .expert_start = m->expert_start,
 					 .experts = m->model->experts,
 					 .assignments = tokens * m->model->experts_per_token,
@@ -104,12 +104,12 @@ static enum err run_shared(struct moe *m, const struct layer_weights *w, const f
 					.size = m->shard->shared_intermediate,
 					.act = m->model->activation};
 
-	enum err e = product(m, m->shared_gate_up, x, &w->gate_up, tokens, em);
+	enum err e = product(m, m->shared_gate_up, x, &w->gate_up, NULL, tokens, em);
 	if (!e)
 		e = failed(m->ops->act_mul(m->ctx, &act), "act_mul", em);
 	if (!e)
-		e = product(m, m->shared, m->shared_activated, &w->down, tokens, em);
-	return e ? e : product(m, m->shared_gate, x, &w->shared_gate, tokens, em);
+		e = product(m, m->shared, m->shared_activated, &w->down, NULL, tokens, em);
+	return e ? e : product(m, m->shared_gate, x, &w->shared_gate, NULL, tokens, em);
 }
 
 /* At most tokens_max of them. */
@@ -117,11 +117,14 @@ static enum err run_part(struct moe *m, const struct layer_weights *w, const flo
 			 struct err_msg *em)
 {
 	u32 top = m->model->experts_per_token;
+	const float *down_bias = m->shard->rank == 0 ? w->expert_down_bias : NULL; /* ranks add what they have */
 	struct kern_act_mul_args act = {.out = m->activated,
 					.gate_up = m->gate_up,
 					.tokens = tokens * top,
 					.size = m->shard->expert_intermediate,
-					.act = m->model->activation};
+					.act = m->model->activation,
+					.alpha = m->model->swiglu_alpha,
+					.limit = m->model->swiglu_limit};
 	struct kern_moe_combine_args combine = {.out = out,
 						.x = m->down,
 						.shared = m->shared,
@@ -134,13 +137,13 @@ static enum err run_part(struct moe *m, const struct layer_weights *w, const flo
 
 	enum err e = m->shared ? run_shared(m, w, x, tokens, em) : ERR_OK;
 	if (!e)
-		e = route(m, &w->router, x, tokens, em);
+		e = route(m, w, x, tokens, em);
 	if (!e)
-		e = products(m, m->gate_up, x, m->tokens_of, w->expert_gate_up, tokens, em);
+		e = products(m, m->gate_up, x, m->tokens_of, w->expert_gate_up, w->expert_gate_up_bias, tokens, em);
 	if (!e)
 		e = failed(m->ops->act_mul(m->ctx, &act), "act_mul", em);
 	if (!e)
-		e = products(m, m->down, m->activated, NULL, w->expert_down, tokens, em);
+		e = products(m, m->down, m->activated, NULL, w->expert_down, down_bias, tokens, em);
 	return e ? e : failed(m->ops->moe_combine(m->ctx, &combine), "moe_combine", em);
 }
 

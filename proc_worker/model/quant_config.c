@@ -242,6 +242,21 @@ static enum err read_fp8(struct quant_config *q, json_val v, struct err_msg *em)
 	return ERR_OK;
 }
 
+/* Which modules are left out tensors say themselves. */
+static enum err read_mxfp4(struct quant_config *q, json_val v, struct err_msg *em)
+{
+	static const struct field fields[] = {
+		{"quant_method", FIELD_READ},
+		{"modules_to_not_convert", FIELD_READ},
+		{"dequantize", FIELD_READ}, /* what others do with it as they load */
+	};
+
+	q->format = QUANT_MXFP4;
+	q->bits = 4;
+	q->group = 32;
+	return check_fields(v, WHERE, fields, COUNT_OF(fields), em);
+}
+
 /* ---------------------------------------------------------------- compressed-tensors */
 
 static const char SCHEME[] = "quantization_config.config_groups.*.weights";
@@ -251,7 +266,7 @@ static enum err read_strategy(struct quant_config *q, json_val w, struct err_msg
 	static const char *const strategies[] = {"group", "channel", "tensor", "block"};
 	json_val block = json_get(w, "block_structure");
 	bool grouped = json_present(json_get(w, "group_size"));
-	u32 strategy;
+	u32 strategy = 0;
 
 	enum err e = need_text(w, SCHEME, "strategy", grouped ? "group" : "tensor", strategies,
 			       COUNT_OF(strategies), &strategy, em);
@@ -353,9 +368,9 @@ static enum err read_compressed(struct quant_config *q, json_val v, struct err_m
 
 enum err quant_config_read(struct quant_config *q, json_val config, struct err_msg *em)
 {
-	static const char *const methods[] = {"awq", "gptq", "compressed-tensors", "fp8"};
+	static const char *const methods[] = {"awq", "gptq", "compressed-tensors", "fp8", "mxfp4"};
 	json_val v = json_get(config, "quantization_config");
-	u32 method;
+	u32 method = 0;
 
 	*q = (struct quant_config){0};
 	if (!json_present(v))
@@ -372,7 +387,9 @@ enum err quant_config_read(struct quant_config *q, json_val config, struct err_m
 		return read_gptq(q, v, em);
 	case 2:
 		return read_compressed(q, v, em);
-	default:
+	case 3:
 		return read_fp8(q, v, em);
+	default:
+		return read_mxfp4(q, v, em);
 	}
 }

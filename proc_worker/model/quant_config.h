@@ -13,6 +13,7 @@ enum quant_format {
 	QUANT_PACKED, /* compressed-tensors "pack-quantized": 4 or 8 bits, packed along a row */
 	QUANT_INT8,   /* compressed-tensors "int-quantized": bytes */
 	QUANT_FP8,    /* E4M3 bytes: compressed-tensors "float-quantized", or Hugging Face's "fp8" */
+	QUANT_MXFP4,  /* E2M1 in blocks of 32 inputs with a power of two each (OCP Microscaling), gpt-oss's "mxfp4" */
 };
 
 struct quant_config {

@@ -57,7 +57,7 @@ static void slice_fill(struct slice *s, u32 row, u32 rows, struct kern_threads *
 enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_tensor *t, u32 first_row,
 			   u32 rows, u32 first_column, struct kern_threads *threads, struct err_msg *em)
 {
-	enum kern_dtype type = quant_tensor_type(t, first_column, w->k);
+	enum kern_dtype type = quant_tensor_holds(t, w->dtype) ? w->dtype : quant_tensor_type(t, first_column, w->k);
 	bool as_is = type != KERN_F32 && type == w->dtype && (w->order != NULL) == quant_tensor_is_ordered(t);
 	struct slice s = {.tensor = t,
 			  .type = as_is ? type : KERN_F32,

@@ -5,9 +5,12 @@
  * 2, 4, 6, 1, 3, 5, 7 (AutoAWQ, awq/utils/packing_utils.py); GPTQ eight inputs of one output, in order, and
  * eight outputs of its zeros, in order (AutoGPTQ, qlinear); compressed-tensors neighbours of a row, in order,
  * with half of the range added, and zero points along the outputs
- * (compressors/quantized_compressors/pack_quantized.py). */
+ * (compressors/quantized_compressors/pack_quantized.py); MXFP4 neighbours of a row, the first in the low half of a byte,
+ * and a byte of E8M0 for every 32 of them (OCP Microscaling 1.0; transformers, integrations/mxfp4.py). */
 #include "proc_worker/model/quant_tensor.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -58,10 +61,24 @@ static u32 code_at(const struct quant_tensor *t, u32 row, u32 column)
 		return word_at(t->values, (size_t)row * ceil_div(t->columns, in_word) + column / in_word) >>
 			       t->bits * (column % in_word) &
 		       ((1u << t->bits) - 1);
+	case QUANT_MXFP4:
+		return ((const u8 *)t->values->data)[((size_t)row * t->columns + column) / 2] >> 4 * (column % 2) & 15;
 	default:
 		return ((const u8 *)t->values->data)[(size_t)row * t->columns + column];
 	}
 }
+
+/* A power of two, 2^-127 to 2^127, or no number. */
+static float e8m0_at(const struct st_tensor *t, size_t i)
+{
+	u32 code = ((const u8 *)t->data)[i], bits = code == 255 ? 0x7fc00000u : code == 0 ? 1u << 22 : code << 23;
+	float x;
+	memcpy(&x, &bits, sizeof(x));
+	return x;
+}
+
+/* Twice the values of E2M1, which are whole numbers. */
+static const int8_t e2m1_twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 static u32 group_of(const struct quant_tensor *t, u32 column)
 {
@@ -75,6 +92,8 @@ static u32 group_count(const struct quant_tensor *t)
 
 static float scale_at(const struct quant_tensor *t, u32 row, u32 group)
 {
+	if (t->format == QUANT_MXFP4)
+		return e8m0_at(t->scales, (size_t)row * group_count(t) + group);
 	if (t->format == QUANT_AWQ || t->format == QUANT_GPTQ)
 		return float_at(t->scales, (size_t)group * t->rows + row);
 	return float_at(t->scales, (size_t)(row / t->group_rows) * group_count(t) + group);
@@ -135,6 +154,7 @@ void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 c
 		}
 		float stored = t->format == QUANT_FP8	 ? f8_value(code)
 			       : t->format == QUANT_INT8 ? (float)(int8_t)code
+			       : t->format == QUANT_MXFP4 ? (float)e2m1_twice[code] / 2
 							 : (float)code;
 		out[i] = (stored - zero) * scale;
 	}
@@ -195,7 +215,7 @@ enum kern_dtype quant_tensor_type(const struct quant_tensor *t, u32 first, u32 c
 	static const enum kern_dtype fours[] = {KERN_I4_128, KERN_I4_64, KERN_I4_32};
 	bool all = first == 0 && count == t->columns, whole = t->group_columns == t->columns && !t->groups;
 
-	if (t->format == QUANT_NONE || t->format == QUANT_FP8)
+	if (t->format == QUANT_NONE || t->format == QUANT_FP8 || t->format == QUANT_MXFP4)
 		return KERN_F32;
 	if (t->bits == 8) {
 		u32 group = kern_dtype_group(KERN_I8);
@@ -248,11 +268,54 @@ static void codes_in_order(const struct quant_tensor *t, u32 row, u32 first, u32
 	}
 }
 
+/* A group of inputs in 8 bits by the least power of two that holds them all: exact unless its blocks' powers are more than
+ * three apart, as multiples of amax / 127 would hardly ever be. Returns that power; 0: all are 0, NAN: some are none. */
+static float mxfp4_codes(const float *values, u32 count, u8 *codes)
+{
+	enum { MOST = 127, SLACK = 256 };
+	float most = 0;
+	int exponent;
+
+	for (u32 i = 0; i < count; i++)
+		most = fabsf(values[i]) > most || isnan(values[i]) ? fabsf(values[i]) : most;
+	if (!(most < INFINITY) || most < FLT_MIN * SLACK) { /* what is so small would need a unit that is no normal number */
+		memset(codes, 0, count);
+		return most < INFINITY ? 0 : NAN;
+	}
+	float share = frexpf(most / MOST, &exponent), unit = ldexpf(1, share > 0.5f ? exponent : exponent - 1);
+	for (u32 i = 0; i < count; i++)
+		codes[i] = (u8)(int8_t)lrintf(values[i] / unit);
+	return unit;
+}
+
+bool quant_tensor_holds(const struct quant_tensor *t, enum kern_dtype type)
+{
+	return t->format == QUANT_MXFP4 && type == KERN_I8;
+}
+
+/* Of quant_tensor_codes for such a tensor. */
+static void held_codes(const struct quant_tensor *t, u32 row, u32 first, u32 count, u8 *codes, float *scales, float *zeros)
+{
+	enum { WIDTH = 128 }; /* kern_dtype_group(KERN_I8) */
+	float values[WIDTH];
+
+	for (u32 i = 0; i < count; i += WIDTH) {
+		u32 n = count - i < WIDTH ? count - i : WIDTH;
+		quant_tensor_values(t, row, first + i, n, values);
+		scales[i / WIDTH] = mxfp4_codes(values, n, codes + i);
+		zeros[i / WIDTH] = 0;
+	}
+}
+
 void quant_tensor_codes(const struct quant_tensor *t, enum kern_dtype type, u32 row, u32 first, u32 count,
 			const u32 *order, u8 *codes, float *scales, float *zeros)
 {
 	u32 width = kern_dtype_group(type);
 
+	if (quant_tensor_holds(t, type)) {
+		held_codes(t, row, first, count, codes, scales, zeros);
+		return;
+	}
 	bool words = !order && (t->format == QUANT_GPTQ || t->format == QUANT_PACKED);
 	for (u32 i = 0; i < count && codes && !words; i++)
 		codes[i] = (u8)code_at(t, row, order ? order[i] : first + i);
@@ -410,6 +473,17 @@ static enum err find_bytes(struct quant_tensor *t, const struct safetensors *st,
 	return e;
 }
 
+static enum err find_mxfp4(struct quant_tensor *t, const struct safetensors *st, const char *name, struct err_msg *em)
+{
+	const u64 values[3] = {t->rows, t->columns / 32, 16}, scales[2] = {t->rows, t->columns / 32};
+
+	if (t->columns % 32)
+		return err_set(em, ERR_UNSUPPORTED, "%s: a matrix [%u, %u] cannot be stored in MXFP4: its blocks have 32 inputs", name,
+			       t->rows, t->columns);
+	enum err e = need_part(&t->values, st, name, "weight_blocks", "U8", values, 3, em);
+	return e ? e : need_part(&t->scales, st, name, "weight_scales", "U8", scales, 2, em);
+}
+
 enum err quant_tensor_find(struct quant_tensor *t, const struct safetensors *st, const struct quant_config *c,
 			   const char *name, u32 rows, u32 columns, struct err_msg *em)
 {
@@ -432,6 +506,8 @@ enum err quant_tensor_find(struct quant_tensor *t, const struct safetensors *st,
 		return find_awq_gptq(t, st, name, em);
 	case QUANT_PACKED:
 		return find_packed(t, st, c, name, em);
+	case QUANT_MXFP4:
+		return find_mxfp4(t, st, name, em);
 	default:
 		return find_bytes(t, st, c, name, em);
 	}

@@ -29,6 +29,9 @@ MUST_CHECK enum err quant_tensor_find(struct quant_tensor *t, const struct safet
 /* The type of weights that holds inputs [first, first + count) without another rounding; KERN_F32: none does.
  */
 enum kern_dtype quant_tensor_type(const struct quant_tensor *t, u32 first, u32 count);
+/* Whether a weight of `type` holds a tensor closer than values rounded anew would: MXFP4 in KERN_I8, whose group of 128
+ * inputs then counts by a power of two. */
+bool quant_tensor_holds(const struct quant_tensor *t, enum kern_dtype type);
 /* Whether inputs must be read in another order for that. */
 bool quant_tensor_is_ordered(const struct quant_tensor *t);
 /* [columns]: inputs sorted by group. Only if it is ordered. */
@@ -42,7 +45,7 @@ const u8 *quant_tensor_f8_row(const struct quant_tensor *t, u32 row, u32 first, 
 
 /* Values of one output, inputs [first, first + count). */
 void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *out);
-/* The same for kern_weight_rows_quantized of `type`, as quant_tensor_type says it: codes [count], and scales
+/* The same for kern_weight_rows_quantized of `type`, as quant_tensor_type or quant_tensor_holds says it: codes [count], and scales
  * and zeros for each of its groups. `order`: of quant_tensor_order, or NULL. `codes` NULL: only scales and
  * zeros. */
 void quant_tensor_codes(const struct quant_tensor *t, enum kern_dtype type, u32 row, u32 first, u32 count,

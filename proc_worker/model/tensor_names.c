@@ -170,6 +170,60 @@ static enum err add_experts(struct additions *a, const struct model_config *c, u
 	return e;
 }
 
+/* Experts one by one of a tensor [experts][ .. ][ .. ], under the names that `part` has for them and then `suffix`. What
+ * shape they must have is checked where they are looked for. */
+static enum err add_slices(struct additions *a, const struct model_config *c, u32 layer, const char *file,
+			   const struct arch_tensor *part, const char *suffix, struct err_msg *em)
+{
+	char name[NAME_BYTES];
+	enum err e = ERR_OK;
+
+	snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.%s", layer, file);
+	const struct st_tensor *t = safetensors_find(a->st, name);
+	if (!t)
+		return ERR_OK;
+	if (t->dims < 2 || t->shape[0] != c->experts) {
+		char found[128];
+		safetensors_print_shape(found, sizeof(found), t->shape, t->dims);
+		return err_set(em, ERR_FORMAT, "%s: tensor %s has the shape %s; by config.json its first dimension must be %u",
+			       t->file, t->name, found, c->experts);
+	}
+	struct st_tensor one = *t;
+	one.dims--;
+	memmove(one.shape, one.shape + 1, one.dims * sizeof(*one.shape));
+	one.bytes = t->bytes / c->experts;
+	for (u32 x = 0; !e && x < c->experts; x++) {
+		one.data = (const char *)t->data + x * one.bytes;
+		arch_tensor_name(name, sizeof(name), part, layer, x);
+		snprintf(name + strlen(name), sizeof(name) - strlen(name), "%s", suffix);
+		e = add(a, name, &one, em);
+	}
+	return e;
+}
+
+/* What families whose experts are always in one tensor call it: plain, or in MXFP4 its two parts. */
+static enum err add_sliced(struct additions *a, const struct model_config *c, u32 layer, struct err_msg *em)
+{
+	static const struct {
+		enum weight_slot slot;
+		const char *file, *suffix;
+	} known[] = {
+		{SLOT_EXPERT_GATE_UP, "gate_up_proj", ""},
+		{SLOT_EXPERT_GATE_UP, "gate_up_proj_blocks", "_blocks"},
+		{SLOT_EXPERT_GATE_UP, "gate_up_proj_scales", "_scales"},
+		{SLOT_EXPERT_DOWN, "down_proj", ""},
+		{SLOT_EXPERT_DOWN, "down_proj_blocks", "_blocks"},
+		{SLOT_EXPERT_DOWN, "down_proj_scales", "_scales"},
+	};
+	enum err e = ERR_OK;
+
+	for (size_t k = 0; !e && k < COUNT_OF(known); k++)
+		for (u32 i = 0; !e && i < c->arch->tensor_count; i++)
+			if (c->arch->tensors[i].slot == known[k].slot)
+				e = add_slices(a, c, layer, known[k].file, &c->arch->tensors[i], known[k].suffix, em);
+	return e;
+}
+
 /* Families that named it otherwise before. */
 static enum err add_router(struct additions *a, const struct model_config *c, u32 layer, struct err_msg *em)
 {
@@ -194,6 +248,10 @@ static enum err add_fused(struct safetensors *st, const struct model_config *c, 
 	for (u32 layer = 0; !e && layer < c->layers; layer++) {
 		if (!(c->layer_flags[layer] & LAYER_EXPERTS))
 			continue;
+		if (c->arch->clamped) {
+			e = add_sliced(&a, c, layer, em);
+			continue;
+		}
 		e = add_experts(&a, c, layer, "gate_up_proj", SLOT_EXPERT_GATE_UP, c->expert_intermediate, c->hidden,
 				em);
 		if (!e)

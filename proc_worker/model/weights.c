@@ -36,7 +36,7 @@ static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, u3
 	if (slot == SLOT_POSITIONS)
 		return weights_round_up((size_t)rows * columns * kern_dtype_bytes(p->dtype));
 	if (weights_is_vector(slot))
-		return weights_round_up(rows * sizeof(float));
+		return weights_round_up((size_t)rows * columns * sizeof(float));
 	enum kern_dtype type = weights_matrix_dtype(p, slot, layer, &ordered);
 	return weights_round_up(kern_weight_bytes(rows, columns, type, p->caps)) +
 	       (ordered ? weights_round_up(columns * sizeof(u32)) : 0);

@@ -16,6 +16,7 @@ struct layer_weights {
 	const float *q_norm, *k_norm; /* [head_dim], or over all heads [heads * head_dim], [kv_heads * head_dim] */
 	struct kern_weight attn_out;
 	const float *attn_out_bias;  /* [hidden], whole on every rank */
+	const float *sinks;	     /* [heads] */
 	const float *attn_post_norm; /* [hidden] */
 	const float *mlp_norm, *mlp_norm_bias;
 	struct kern_weight gate_up; /* [2 intermediate][hidden], of an MLP without gate [intermediate] */
@@ -24,9 +25,12 @@ struct layer_weights {
 	const float *down_bias; /* [hidden], whole on every rank */
 	const float *mlp_post_norm;
 	struct kern_weight router;	    /* [experts][hidden], whole on every rank */
+	const float *router_bias;	    /* [experts] */
 	struct kern_weight shared_gate;	    /* [1][hidden], whole on every rank; gate_up and down are then that expert's */
 	struct kern_weight *expert_gate_up; /* [experts] of [2 expert_intermediate][hidden] */
 	struct kern_weight *expert_down;    /* [experts] */
+	const float *expert_gate_up_bias;   /* [experts][2 expert_intermediate] */
+	const float *expert_down_bias;	    /* [experts][hidden], whole on every rank */
 };
 
 struct model_weights {

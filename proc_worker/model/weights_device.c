@@ -99,7 +99,7 @@ static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, co
 	if (s->rows == 0 || is_shared(p, slot, s))
 		return 0;
 	if (weights_is_vector(slot))
-		return round_up(s->device_rows * sizeof(float));
+		return round_up((size_t)s->device_rows * s->columns * sizeof(float));
 	if (slot == SLOT_EMBED)
 		return round_up((size_t)s->rows * s->columns * sizeof(u16));
 	return round_up(kern_weight_device_bytes(s->device_rows, s->device_columns, s->type)) +

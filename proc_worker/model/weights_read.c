@@ -178,6 +178,23 @@ enum err weights_read_table(struct weights_reader *r, enum weight_slot slot, voi
 	return ERR_OK;
 }
 
+/* Of each row this rank's columns; vectors have one. Returns how many values that is. */
+static u32 convert_rows(const struct weights_plan *p, const struct arch_tensor *t, const void *src, enum kern_dtype dtype, u32 rows,
+			float *out)
+{
+	struct weights_range columns = weights_columns(p, t);
+	size_t whole = weights_dim(p->config, t->columns), bytes = kern_dtype_bytes(dtype);
+
+	if (columns.count == whole) {
+		kern_convert(out, KERN_F32, src, dtype, rows * whole);
+		return rows * columns.count;
+	}
+	for (u32 i = 0; i < rows; i++)
+		kern_convert(out + (size_t)i * columns.count, KERN_F32, (const char *)src + (i * whole + columns.first) * bytes,
+			     dtype, columns.count);
+	return rows * columns.count;
+}
+
 enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u32 layer, float *out,
 			     struct err_msg *em)
 {
@@ -194,8 +211,7 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 		const void *src = weights_part_rows(r, &a->tensors[i], st, rows);
 		if (!src)
 			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
-		kern_convert(out + done, KERN_F32, src, st->dtype, rows.count);
-		done += rows.count;
+		done += convert_rows(p, &a->tensors[i], src, st->dtype, rows.count, out + done);
 	}
 	float factor = slot == SLOT_FINAL_NORM || slot == SLOT_FINAL_NORM_BIAS || slot == SLOT_LM_HEAD_BIAS ? p->config->logits_scale : 1;
 	for (u32 i = 0; i < done && (offset != 0 || factor != 1); i++)

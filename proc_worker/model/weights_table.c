@@ -23,6 +23,8 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return c->hidden;
 	case DIM_HEAD:
 		return c->head_dim;
+	case DIM_HEAD_COUNT:
+		return c->heads;
 	case DIM_HEADS:
 		return c->heads * c->head_dim;
 	case DIM_KV_HEADS:
@@ -39,6 +41,8 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return c->experts;
 	case DIM_EXPERT_INTERMEDIATE:
 		return c->expert_intermediate;
+	case DIM_EXPERT_GATE_UP:
+		return 2 * c->expert_intermediate;
 	case DIM_SHARED_INTERMEDIATE:
 		return c->shared_intermediate;
 	case DIM_ONE:
@@ -57,6 +61,8 @@ static struct weights_range dim_share(const struct weights_plan *p, enum arch_di
 	switch (d) {
 	case DIM_VOCAB:
 		return (struct weights_range){s->vocab_first, s->vocab_rows};
+	case DIM_HEAD_COUNT:
+		return (struct weights_range){s->rank * s->heads, s->heads};
 	case DIM_HEADS:
 		return (struct weights_range){s->rank * s->heads * c->head_dim, s->heads * c->head_dim};
 	case DIM_KV_HEADS:
@@ -65,6 +71,8 @@ static struct weights_range dim_share(const struct weights_plan *p, enum arch_di
 		return (struct weights_range){s->rank * s->intermediate, s->intermediate};
 	case DIM_EXPERT_INTERMEDIATE:
 		return (struct weights_range){s->rank * s->expert_intermediate, s->expert_intermediate};
+	case DIM_EXPERT_GATE_UP:
+		return (struct weights_range){s->rank * 2 * s->expert_intermediate, 2 * s->expert_intermediate};
 	case DIM_SHARED_INTERMEDIATE:
 		return (struct weights_range){s->rank * s->shared_intermediate, s->shared_intermediate};
 	default:
@@ -117,6 +125,7 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_K_NORM, SLOT_IS_NORM, k_norm),
 	IN_LAYER(SLOT_ATTN_OUT, SLOT_IS_MATRIX, attn_out),
 	IN_LAYER(SLOT_ATTN_OUT_BIAS, SLOT_IS_BIAS, attn_out_bias),
+	IN_LAYER(SLOT_SINKS, SLOT_IS_BIAS, sinks),
 	IN_LAYER(SLOT_ATTN_POST_NORM, SLOT_IS_NORM, attn_post_norm),
 	IN_LAYER(SLOT_MLP_NORM, SLOT_IS_NORM, mlp_norm),
 	IN_LAYER(SLOT_MLP_NORM_BIAS, SLOT_IS_BIAS, mlp_norm_bias),
@@ -126,9 +135,12 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_DOWN_BIAS, SLOT_IS_BIAS, down_bias),
 	IN_LAYER(SLOT_MLP_POST_NORM, SLOT_IS_NORM, mlp_post_norm),
 	IN_LAYER(SLOT_ROUTER, SLOT_IS_MATRIX, router),
+	IN_LAYER(SLOT_ROUTER_BIAS, SLOT_IS_BIAS, router_bias),
 	IN_LAYER(SLOT_SHARED_GATE, SLOT_IS_MATRIX, shared_gate),
 	IN_LAYER(SLOT_EXPERT_GATE_UP, SLOT_IS_EXPERTS, expert_gate_up),
+	IN_LAYER(SLOT_EXPERT_GATE_UP_BIAS, SLOT_IS_BIAS, expert_gate_up_bias),
 	IN_LAYER(SLOT_EXPERT_DOWN, SLOT_IS_EXPERTS, expert_down),
+	IN_LAYER(SLOT_EXPERT_DOWN_BIAS, SLOT_IS_BIAS, expert_down_bias),
 #undef IN_MODEL
 #undef IN_LAYER
 };
@@ -201,22 +213,22 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 	u32 dims = t->columns == DIM_NONE ? 1 : 2;
 
 	arch_tensor_name(name, sizeof(name), t, layer, expert);
-	if (t->transposed) {
-		u64 rows = shape[0];
-		shape[0] = shape[1];
-		shape[1] = rows;
-		if (p->config->quant.format != QUANT_NONE)
-			return err_set(em, ERR_UNSUPPORTED,
-				       "%s: quantized checkpoints of a %s are not read: its files have their matrices transposed; use "
-				       "the checkpoint that it was made from with --quantization",
-				       name, p->config->arch->name);
-	}
+	if (t->transposed && p->config->quant.format != QUANT_NONE && p->config->quant.format != QUANT_MXFP4)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "%s: quantized checkpoints of a %s are not read: its files have their matrices transposed; use "
+			       "the checkpoint that it was made from with --quantization",
+			       name, p->config->arch->name);
 	if (weights_is_matrix(t->slot)) {
 		struct quant_tensor q;
 		enum err e = quant_tensor_find(&q, p->checkpoint, &p->config->quant, name, (u32)shape[0],
 					       (u32)shape[1], em);
 		if (e || q.format != QUANT_NONE)
 			return e;
+	}
+	if (t->transposed) {
+		u64 rows = shape[0];
+		shape[0] = shape[1];
+		shape[1] = rows;
 	}
 	const struct st_tensor *st = safetensors_find(p->checkpoint, name);
 	safetensors_print_shape(wanted, sizeof(wanted), shape, dims);

@@ -101,6 +101,12 @@ FAMILIES = {
                  "partial_rotary_factor": 0.4, "use_parallel_residual": True, "classifier_dropout": 0.1, "hidden_dropout": 0.0},
     "gpt2": {"architectures": ["GPT2LMHeadModel"], **LAYER_NORM("layer_norm_epsilon"), "hidden_act": "gelu_new", "rope_theta": MISSING,
              "n_ctx": 256, "tie_word_embeddings": MISSING, "attn_pdrop": 0.0, "summary_type": "cls_index", "max_position_embeddings": 100},
+    "gpt_oss": {"architectures": ["GptOssForCausalLM"], "head_dim": 16, "attention_bias": True, "sliding_window": 8,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "num_local_experts": 6,
+                "num_experts_per_tok": 3, "experts_per_token": 3, "swiglu_limit": 7.0, "initial_context_length": 64,
+                "rope_theta": 150000, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                                                       "truncate": False, "original_max_position_embeddings": 64},
+                "output_router_logits": False, "router_aux_loss_coef": 0.9, "pad_token_id": 0},
     "smollm3": {"architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "mlp_bias": False,
                 "pad_token_id": 0, "no_rope_layers": [1, 1, 0], "no_rope_layer_interval": 3, "rope_scaling": None,
                 "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": True,
@@ -247,6 +253,16 @@ def family_cases(family):
                             "layer_types": WINDOWED + ["full_attention"], "rope_parameters": {
                                 "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
                                 "sliding_attention": {"rope_type": "default", "rope_theta": 20000.0}}}
+    if family == "gpt_oss":
+        yield "limit", {"swiglu_limit": 0.5, "swiglu_alpha": 1.2}
+        yield "no-bias", {"attention_bias": False}
+        yield "types-missing", {"layer_types": MISSING, "num_hidden_layers": 4}
+        yield "window-one", {"sliding_window": 1}
+        yield "top-1", {"num_experts_per_tok": 1, "experts_per_token": MISSING}
+        yield "top-all", {"num_experts_per_tok": 6, "experts_per_token": MISSING}
+        yield "truncate", {"rope_scaling": {**FAMILIES[family]["rope_scaling"], "truncate": True}}
+        yield "defaults", {"head_dim": MISSING, "swiglu_limit": MISSING, "attention_bias": MISSING, "rms_norm_eps": MISSING,
+                           "initial_context_length": MISSING, "num_attention_heads": 8, "num_key_value_heads": 4}
     if family == "smollm3":
         yield "interval", {"no_rope_layers": MISSING, "no_rope_layer_interval": 2, "layer_types": MISSING}
         yield "interval-missing", {"no_rope_layers": MISSING, "no_rope_layer_interval": MISSING,
@@ -341,6 +357,9 @@ def cases():
         if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss", "arcee",
                       "cohere", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
+        if family == "gpt_oss":  # without one transformers takes one of its own
+            ropes = [("none", {}), ("plain", {"rope_scaling": {"rope_type": "default"}, "initial_context_length": MISSING})]
+            ropes += [(n, {**c, "initial_context_length": MISSING}) for n, c in rope_cases() if n in ("yarn-new", "llama3")]
         if family == "phi3":
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
         if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2"):
@@ -362,6 +381,8 @@ def cases():
             elif gelu and name.startswith("act-"):
                 changes = {**{"hidden_activation": changes["hidden_act"]}, "hidden_act": MISSING}
             if family in ("phi3", "granite", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE) and name == "head-dim":
+                continue
+            if family == "gpt_oss" and name.startswith("act-"):  # is called silu, and is none of the others
                 continue
             if name == "kv-missing" and family != "llama":
                 continue

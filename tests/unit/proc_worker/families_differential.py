@@ -60,9 +60,11 @@ def noise(name, count):
 def spread(name, shape, centre):
     """(amplitude, middle): of norms around `centre`, of biases around 0, of matrices such that outputs are as large as
     inputs."""
+    if name.endswith("sinks"):  # as large as scores
+        return 2, 0
     if len(shape) == 1:
         return 0.25, centre if "norm" in name else 0
-    gain = 4 if "lm_head" in name or "embed" in name else 3 if name.endswith("gate.weight") else 1
+    gain = 4 if "lm_head" in name or "embed" in name else 3 if name.endswith(("gate.weight", "router.weight")) else 1
     return round(gain * (3 / shape[-1]) ** 0.5, 4), 0
 
 
@@ -276,7 +278,7 @@ qwen2_moe/none qwen2_moe/dense-layer
 qwen2_moe/no-qkv-bias gemma3_text/none gemma3_text/new-ropes granite/biases granite/none smollm3/none
 smollm3/window olmo2/odd olmo3/yarn-full olmoe/top-1 exaone4/window seed_oss/mlp-bias gemma3_text/save-whole mistral/save-whole-new qwen3/save-whole-new starcoder2/none
 stablelm/qkv-bias nemotron/odd arcee/none phi/none cohere/biases cohere2/none glm4/none ernie4_5/biases
-internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
+gpt_oss/none gpt_oss/limit internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
 gpt2/none gpt2/untied gpt2/odd gpt2/save-base gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
 known/gemma-3-1b-it known/qwen3-coder-30b-a3b""".split()
 
