@@ -61,8 +61,6 @@ static u32 code_at(const struct quant_tensor *t, u32 row, u32 column)
 		return word_at(t->values, (size_t)row * ceil_div(t->columns, in_word) + column / in_word) >>
 			       t->bits * (column % in_word) &
 		       ((1u << t->bits) - 1);
-	case QUANT_MXFP4:
-		return ((const u8 *)t->values->data)[((size_t)row * t->columns + column) / 2] >> 4 * (column % 2) & 15;
 	default:
 		return ((const u8 *)t->values->data)[(size_t)row * t->columns + column];
 	}
@@ -140,11 +138,28 @@ static float f8_value(u32 code)
 	return code & 128 ? -x : x;
 }
 
+/* A block after the other. */
+static void mxfp4_values(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *out)
+{
+	const u8 *codes = (const u8 *)t->values->data + (size_t)row * t->columns / 2;
+
+	for (u32 at = first, end = first + count; at < end;) {
+		u32 group = at / t->group_columns, last = (group + 1) * t->group_columns;
+		float half = scale_at(t, row, group) / 2;
+		for (last = last < end ? last : end; at < last; at++)
+			*out++ = (float)e2m1_twice[codes[at / 2] >> 4 * (at % 2) & 15] * half;
+	}
+}
+
 void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *out)
 {
 	u32 last = UINT32_MAX;
 	float scale = 0, zero = 0;
 
+	if (t->format == QUANT_MXFP4) {
+		mxfp4_values(t, row, first, count, out);
+		return;
+	}
 	for (u32 i = 0; i < count; i++) {
 		u32 code = code_at(t, row, first + i), group = group_of(t, first + i);
 		if (group != last) {
@@ -154,7 +169,6 @@ void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 c
 		}
 		float stored = t->format == QUANT_FP8	 ? f8_value(code)
 			       : t->format == QUANT_INT8 ? (float)(int8_t)code
-			       : t->format == QUANT_MXFP4 ? (float)e2m1_twice[code] / 2
 							 : (float)code;
 		out[i] = (stored - zero) * scale;
 	}

@@ -56,6 +56,31 @@ const void *weights_part_rows(struct weights_reader *r, const struct arch_tensor
 	return r->staging;
 }
 
+/* A matrix [columns][wide] of which some columns become rows: some rows a task, so that what is written stays in caches. */
+struct transpose {
+	const char *from;
+	char *to; /* [rows][columns] */
+	size_t columns, wide, first, rows, bytes;
+};
+
+enum { TRANSPOSE_ROWS = 64 };
+
+static void transpose_task(void *arg, u32 task, u32 thread)
+{
+	const struct transpose *t = arg;
+	size_t begin = (size_t)task * TRANSPOSE_ROWS, end = begin + TRANSPOSE_ROWS < t->rows ? begin + TRANSPOSE_ROWS : t->rows;
+
+	(void)thread;
+	for (size_t c = 0; c < t->columns; c++) {
+		const char *from = t->from + (c * t->wide + t->first) * t->bytes;
+		char *to = t->to + c * t->bytes;
+		for (size_t i = begin; i < end && t->bytes == sizeof(u16); i++)
+			memcpy(to + i * t->columns * sizeof(u16), from + i * sizeof(u16), sizeof(u16));
+		for (size_t i = begin; i < end && t->bytes == sizeof(u32); i++)
+			memcpy(to + i * t->columns * sizeof(u32), from + i * sizeof(u32), sizeof(u32));
+	}
+}
+
 /* Rows of the part, of a tensor that has them as columns. */
 static const void *transposed_rows(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
 				   struct weights_range rows)
@@ -66,11 +91,12 @@ static const void *transposed_rows(struct weights_reader *r, const struct arch_t
 	ASSERT(run.count == rows.count); /* none of the table is in groups, too */
 	if (!stage(r, rows.count * columns * bytes))
 		return NULL;
-	for (size_t c = 0; c < columns; c++) {
-		const char *from = (const char *)st->data + (c * wide + run.first) * bytes;
-		for (size_t i = 0; i < rows.count; i++)
-			memcpy((char *)r->staging + (i * columns + c) * bytes, from + i * bytes, bytes);
-	}
+	struct transpose job = {st->data, r->staging, columns, wide, run.first, rows.count, bytes};
+	u32 tasks = (rows.count + TRANSPOSE_ROWS - 1) / TRANSPOSE_ROWS;
+	if (r->plan->threads)
+		kern_threads_run(r->plan->threads, tasks, transpose_task, &job);
+	for (u32 i = 0; i < tasks && !r->plan->threads; i++)
+		transpose_task(&job, i, 0);
 	return r->staging;
 }
 
