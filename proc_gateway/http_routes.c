@@ -27,6 +27,7 @@ struct route {
 static const struct route routes[] = {
 	{"/v1/chat/completions", HTTP_METHOD_POST, ROUTE_ENGINE | ROUTE_NEW_WORK, handle_chat},
 	{"/v1/completions", HTTP_METHOD_POST, ROUTE_ENGINE | ROUTE_NEW_WORK, handle_completions},
+	{"/v1/responses", HTTP_METHOD_POST, ROUTE_ENGINE | ROUTE_NEW_WORK, handle_responses},
 	{"/v1/models", HTTP_METHOD_GET, ROUTE_ENGINE, handle_models},
 	{"/v1/models/", HTTP_METHOD_GET, ROUTE_ENGINE | ROUTE_PREFIX, handle_model},
 	{"/v1/sessions/", HTTP_METHOD_GET | HTTP_METHOD_DELETE, ROUTE_ENGINE | ROUTE_PREFIX, handle_session},

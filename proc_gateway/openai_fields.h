@@ -13,6 +13,7 @@ enum openai_endpoint {
 	OPENAI_CHAT = 1 << 1,
 	OPENAI_TOKENIZE = 1 << 2,
 	OPENAI_DETOKENIZE = 1 << 3,
+	OPENAI_RESPONSES = 1 << 4, /* read as a chat's */
 
 	/* Sets of them, for the table. */
 	OPENAI_GENERATE = OPENAI_COMPLETIONS | OPENAI_CHAT,

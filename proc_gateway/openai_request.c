@@ -9,6 +9,7 @@
 #include "common/assert.h"
 #include "proc_gateway/openai_request.h"
 #include "proc_gateway/openai_session.h"
+#include "proc_gateway/responses.h"
 
 /* Below this a temperature is meant to be greedy: logits divided by it would overflow. */
 #define GREEDY_TEMPERATURE 1e-5
@@ -409,12 +410,15 @@ bool openai_any_read(struct openai_request *r, const struct openai_model *m, enu
 		return openai_tokenize_read(r, m, body, bytes, e);
 	if (endpoint == OPENAI_DETOKENIZE)
 		return openai_detokenize_read(r, m, body, bytes, e);
+	if (endpoint == OPENAI_RESPONSES)
+		return responses_read(r, m, body, bytes, tenant, e);
 	return openai_request_read(r, m, endpoint, body, bytes, tenant, e);
 }
 
 void openai_request_fini(struct openai_request *r)
 {
 	json_free(&r->doc);
+	json_free(&r->response);
 	json_free(&r->messages);
 	json_free(&r->kwargs);
 	u32_vec_fini(&r->ids);

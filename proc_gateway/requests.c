@@ -14,6 +14,7 @@
 #include "proc_gateway/api_error.h"
 #include "proc_gateway/openai_response.h"
 #include "proc_gateway/requests.h"
+#include "proc_gateway/responses.h"
 #include "proc_gateway/sse.h"
 
 void requests_open(struct requests *rs, struct tercet *engine, const struct openai_model *model,
@@ -52,6 +53,7 @@ static void group_free(struct group *g)
 	if (g->next)
 		g->next->previous = g->previous;
 	rs->group_count--;
+	responses_stream_fini(&g->response);
 	openai_request_fini(&g->request);
 	free(g);
 }
@@ -72,7 +74,10 @@ static void group_fail(struct group *g, const struct api_error *e)
 	if (g->gone) /* its close callback frees it */
 		return;
 	http_request_on_close(g->http, NULL, NULL);
-	if (g->streaming) {
+	if (g->streaming && g->request.response) {
+		responses_stream_error(g, e);
+		http_stream_end(g->http);
+	} else if (g->streaming) {
 		sse_event_begin(&rs->out);
 		api_error_write(e, &rs->out);
 		if (sse_event_send(g->http, &rs->out) != ERR_OK)
@@ -114,6 +119,8 @@ static bool stream_choice(struct choice *c)
 {
 	struct group *g = c->group;
 	stream_begin(g);
+	if (g->request.response)
+		return responses_stream(c);
 	if (!openai_chunk_due(c))
 		return true;
 	sse_event_begin(&g->requests->out);
@@ -172,6 +179,12 @@ static void group_complete(struct group *g)
 		  g->choices[0].prompt->count, g->streaming);
 	struct http_request *http = g->http;
 	if (g->streaming) {
+		if (g->request.response) {
+			http_request_on_close(http, NULL, NULL);
+			http_stream_end(http);
+			group_free(g);
+			return;
+		}
 		if (g->request.include_usage) {
 			sse_event_begin(&rs->out);
 			openai_usage_chunk_write(g, &rs->out);
@@ -182,7 +195,10 @@ static void group_complete(struct group *g)
 		sse_end(http);
 	} else {
 		buf_clear(&rs->out);
-		openai_response_write(g, &rs->out);
+		if (g->request.response)
+			responses_write(g, &rs->out);
+		else
+			openai_response_write(g, &rs->out);
 		if (!buf_ok(&rs->out)) {
 			group_fail_memory(g);
 			return;
@@ -262,6 +278,8 @@ static void choice_take_tokens(struct choice *c, const struct tercet_event *even
 	size_t listed = 0;
 	c->token_count += event->token_count;
 	choice_take_text(c, event->text, event->text_bytes, false);
+	if (c->thoughts.state == THOUGHTS_BEGIN || c->thoughts.state == THOUGHTS_INSIDE || c->thoughts.state == THOUGHTS_BEHIND)
+		c->thought_tokens += event->token_count;
 	if (c->group->request.fields.return_token_ids)
 		u32_vec_append(&c->tokens, event->tokens, event->token_count);
 	for (u32 i = 0; i < l->count; i++) {
@@ -401,8 +419,11 @@ static void on_accepted(struct choice *c)
 	for (u32 i = 0; i < answers_each(g); i++)
 		c[i].accepted = true;
 	g->accepted_count += answers_each(g);
-	if (g->accepted_count == g->choice_count && !g->gone)
-		stream_begin(g);
+	if (g->accepted_count < g->choice_count || g->gone)
+		return;
+	stream_begin(g);
+	if (g->streaming && g->request.response) /* a failure shows in `gone` */
+		(void)responses_stream(c);
 }
 
 static void on_refused(struct choice *c, const struct tercet_event *event)
@@ -527,7 +548,11 @@ void requests_start(struct requests *rs, struct http_request *http, struct opena
 	memset(request, 0, sizeof(*request));
 	g->created_s = clock_wall_s();
 	g->choice_count = count;
-	snprintf(g->id, sizeof(g->id), "%s-%s", g->request.endpoint == OPENAI_CHAT ? "chatcmpl" : "cmpl", id);
+	snprintf(g->id, sizeof(g->id), "%s%s",
+		 g->request.response		       ? "resp_"
+		 : g->request.endpoint == OPENAI_CHAT ? "chatcmpl-"
+						       : "cmpl-",
+		 id);
 	g->next = rs->groups;
 	if (rs->groups)
 		rs->groups->previous = g;

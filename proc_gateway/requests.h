@@ -11,6 +11,23 @@
 #include "proc_gateway/logprobs.h"
 #include "proc_gateway/openai_request.h"
 
+/* An item of a response (responses_write.c): a piece of what was thought or said, or a call. */
+struct responses_item {
+	u32 kind, number;
+	size_t begin, end; /* of its text; end: once it is over */
+	bool over;
+};
+
+/* How far the events of a response have got. */
+struct responses_stream {
+	bool begun;
+	u32 sequence;	/* of the next event */
+	struct responses_item *items;
+	u32 count, room;
+	u32 calls;	/* that have an item */
+	size_t told;	/* of the newest item's text */
+};
+
 struct choice {
 	struct group *group;
 	u32 index;
@@ -31,6 +48,7 @@ struct choice {
 	struct prompt_logprobs prompt_logprobs;
 	u32 prompt_count; /* tokens in front of the answer; of a session also those before this turn */
 	u32 token_count; /* generated so far */
+	u32 thought_tokens; /* of these, those that came while the model thought */
 	u32 cached_count;
 	enum tercet_finish finish;
 	enum tercet_stop stop_kind;
@@ -45,10 +63,11 @@ struct group {
 	struct group *previous, *next;
 	struct http_request *http;
 	struct openai_request request;
-	char id[160]; /* "chatcmpl-..." */
+	char id[160]; /* "chatcmpl-...", "cmpl-...", "resp_..." */
 	i64 created_s;
 	bool streaming; /* the stream has begun */
 	bool gone;	/* the client's connection broke; its close callback will come */
+	struct responses_stream response; /* of /v1/responses */
 	u32 choice_count, accepted_count, done_count;
 	struct choice choices[];
 };

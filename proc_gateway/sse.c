@@ -18,12 +18,19 @@ void sse_event_begin(struct buf *event)
 	buf_append_str(event, "data: ");
 }
 
+void sse_named_event_begin(struct buf *event, const char *name)
+{
+	buf_clear(event);
+	buf_printf(event, "event: %s\ndata: ", name);
+}
+
 enum err sse_event_send(struct http_request *r, struct buf *event)
 {
 	buf_append(event, "\n\n", 2);
 	if (!buf_ok(event))
 		return ERR_NO_MEMORY;
-	DASSERT(!memchr(event->data, '\n', event->bytes - 2));
+	DASSERT(!memchr(memmem(event->data, event->bytes, "data: ", 6), '\n',
+			event->bytes - 2 - (size_t)((char *)memmem(event->data, event->bytes, "data: ", 6) - event->data)));
 	return http_stream_write(r, event->data, event->bytes);
 }
 

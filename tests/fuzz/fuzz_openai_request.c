@@ -56,8 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	if (bytes == 0)
 		return 0;
 	load(&m);
-	enum openai_endpoint endpoint = data[0] & 1 ? OPENAI_CHAT : OPENAI_COMPLETIONS;
-	if (openai_request_read(&r, &m, endpoint, (const char *)data + 1, bytes - 1, 0, &e))
+	enum openai_endpoint endpoint = data[0] & 2 ? OPENAI_RESPONSES : data[0] & 1 ? OPENAI_CHAT : OPENAI_COMPLETIONS;
+	if (openai_any_read(&r, &m, endpoint, (const char *)data + 1, bytes - 1, 0, &e))
 		check(&r);
 	else if (e.status < 400 || !e.message[0])
 		abort();
