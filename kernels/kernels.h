@@ -205,7 +205,7 @@ size_t kern_kv_block_bytes(const struct kern_kv *kv);
  * head_dim) where given, rotates q and k (RoPE, neox halves: pairs (i, i + rope_dim/2)) by
  * cos/sin[positions[t]], writes q to `q` and k, v into the cache at slots[t]; slot -1 writes nothing
  * (padding). `interleaved`: the pairs are (2 i, 2 i + 1); they are written as halves all the same, in q and in K alike,
- * which changes no score. */
+ * which changes no score. With `q_scales` q is multiplied by q_scales[positions[t]] behind the rotation (CPUs only). */
 struct kern_rope_kv_args {
 	KERN_ACTIVATIONS(, q); /* out [T][heads][head_dim] */
 	const float *qkv;
@@ -215,6 +215,7 @@ struct kern_rope_kv_args {
 	float norm_eps;
 	const float *cos; /* [positions_max][rope_dim / 2] */
 	const float *sin;
+	const float *q_scales; /* [positions_max] or NULL */
 	const u32 *positions; /* [T] */
 	const i64 *slots;     /* [T] */
 	struct kern_kv kv;

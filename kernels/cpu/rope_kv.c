@@ -63,6 +63,14 @@ static void rotate_head(float *out, const float *x, const float *cosine, const f
 	}
 }
 
+static void scale_head(float *x, float scale, u32 dim)
+{
+	for (u32 i = 0; i < dim; i += VEC_LANES) {
+		u32 n = kern_min(dim - i, VEC_LANES);
+		vec_store_n(x + i, vec_mul(vec_load_n(x + i, n), vec_set1(scale)), n);
+	}
+}
+
 static void to_bf16(u16 *out, const float *x, u32 dim)
 {
 	u32 i = 0;
@@ -146,6 +154,8 @@ static void one_token(const struct kern_rope_kv_args *a, u32 t)
 		if (a->interleaved)
 			unlace(x, half);
 		rotate_head(x, x, cosine, sine, half);
+		if (is_q && a->q_scales)
+			scale_head(x, a->q_scales[a->positions[t]], dim);
 		if (is_q)
 			memcpy(a->q + ((size_t)t * a->heads + h) * dim, x, dim * sizeof(float));
 		else

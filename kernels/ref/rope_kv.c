@@ -61,6 +61,8 @@ enum err rope_kv_ref(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
 			if (a->q_norm)
 				norm_head(x, a->q_norm, dim, a->norm_eps);
 			rotate_head(x, cosine, sine, a->rope_dim, a->interleaved);
+			for (u32 i = 0; i < dim && a->q_scales; i++)
+				x[i] *= a->q_scales[a->positions[t]];
 			memcpy(a->q + ((size_t)t * a->heads + h) * dim, x, dim * sizeof(float));
 		}
 		if (slot < 0)

@@ -301,6 +301,10 @@ static const struct arch ARCHS[] = {
 	 .rope_theta = 10000},
 	{"MistralForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_WINDOW_ALL,
 	 .kv_heads = 8, .window = 4096, .rope_theta = 10000},
+	{"MinistralForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_WINDOW_ALL,
+	 .own = {"layer_types"}, .kv_heads = 8, .window = 4096, .rope_theta = 10000},
+	{"Ministral3ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_WINDOW_ALL,
+	 .own = {"llama_4_scaling_beta"}, .head_dim = 128, .kv_heads = 8, .rope_theta = 1000000},
 	{"Qwen2ForCausalLM", QWEN2, COUNT_OF(QWEN2), ARCH_WINDOW_UPPER,
 	 .kv_heads = 32, .window = 4096, .rope_theta = 10000},
 	{"Qwen3ForCausalLM", QWEN3, COUNT_OF(QWEN3), QWEN3_TRAITS | ARCH_WINDOW_UPPER,
@@ -388,19 +392,34 @@ static const struct {
 } TEXT_PARTS[] = {
 	{"Gemma3ForConditionalGeneration", "gemma3_text", "Gemma3ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},
+	{"Mistral3ForConditionalGeneration", "ministral3", "Ministral3ForCausalLM"},
 	{"Qwen2VLForConditionalGeneration", "qwen2_vl_text", "Qwen2ForCausalLM"},
 	{"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", "Qwen2ForCausalLM"},
 	{"Qwen3VLForConditionalGeneration", "qwen3_vl_text", "Qwen3ForCausalLM"},
 };
 /* clang-format on */
 
-const struct arch *arch_find_text_part(const char *name, const char **model_type)
+bool arch_has_own(const struct arch *a, const char *field)
 {
-	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)
-		if (!strcmp(TEXT_PARTS[i].name, name)) {
-			*model_type = TEXT_PARTS[i].model_type;
+	for (size_t i = 0; i < ARCH_OWN_MAX && a->own[i]; i++)
+		if (!strcmp(a->own[i], field))
+			return true;
+	return false;
+}
+
+const struct arch *arch_find_text_part(const char *name, const char *model_type, char *known, size_t bytes)
+{
+	size_t used = 0;
+
+	known[0] = 0;
+	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++) {
+		if (strcmp(TEXT_PARTS[i].name, name) != 0)
+			continue;
+		if (!model_type || !strcmp(TEXT_PARTS[i].model_type, model_type))
 			return arch_find(TEXT_PARTS[i].text);
-		}
+		if (used < bytes)
+			used += (size_t)snprintf(known + used, bytes - used, "%s'%s'", used ? " or " : "", TEXT_PARTS[i].model_type);
+	}
 	return NULL;
 }
 
@@ -442,7 +461,8 @@ void arch_names(char *out, size_t bytes)
 			used = append_name(out, bytes, used, ARCHS[i].name, "", false);
 	used = append_name(out, bytes, used, "{", "", false);
 	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)
-		used = append_name(out, bytes, used, TEXT_PARTS[i].name, parts, i == 0);
+		if (i == 0 || strcmp(TEXT_PARTS[i].name, TEXT_PARTS[i - 1].name) != 0)
+			used = append_name(out, bytes, used, TEXT_PARTS[i].name, parts, i == 0);
 	append_name(out, bytes, used, "}ForConditionalGeneration", "", true);
 }
 

@@ -102,7 +102,7 @@ struct arch_tensor {
 struct arch_field {
 	const char *file, *here;
 };
-enum { ARCH_FIELDS_MAX = 8 };
+enum { ARCH_FIELDS_MAX = 8, ARCH_OWN_MAX = 8 };
 
 /* Fields of config.json that a family has, and what it computes differently from Llama. */
 enum arch_trait {
@@ -148,6 +148,8 @@ struct arch {
 	u32 tensor_count;
 	u32 traits;
 	struct arch_field fields[ARCH_FIELDS_MAX];
+	/* Further fields of config.json that few families have; "layer_types": layers need not be alike. */
+	const char *own[ARCH_OWN_MAX];
 	/* What it computes differently and no field says. */
 	const char *layer_norm; /* norms are LayerNorm with this field's epsilon; NULL: RMSNorm with "rms_norm_eps" */
 	bool parallel;		/* attention and MLP read the same stream, and are added to it together */
@@ -175,9 +177,12 @@ struct arch {
 
 /* NULL: unknown. */
 const struct arch *arch_find(const char *name);
-/* Of a model that also has parts for images the language part, which alone is computed: "text_config" describes it, and
- * its "model_type" must be `*model_type`; Qwen's older files have its fields beside "vision_config" instead. NULL: `name` is no such model. */
-const struct arch *arch_find_text_part(const char *name, const char **model_type);
+/* Whether `field` is among its own. */
+bool arch_has_own(const struct arch *a, const char *field);
+/* Of a model that also has parts for images the language part, which alone is computed: "text_config" describes it, with
+ * `model_type`; Qwen's older files have its fields beside "vision_config" instead (NULL: the first kind that there is).
+ * NULL: `name` is no such model, or has no such part; which it may have is in `known`, "" if it is no such model. */
+const struct arch *arch_find_text_part(const char *name, const char *model_type, char *known, size_t bytes);
 /* The names of all, "{Llama, ...}ForCausalLM, {...}ForConditionalGeneration", into `out`. */
 void arch_names(char *out, size_t bytes);
 /* The tensor's name in `layer` and for `expert`, into `out`. */

@@ -23,20 +23,23 @@ enum {
 static enum err read_text_part(struct model_config *c, json_val *text, const char *name, const char *known,
 			       struct err_msg *em)
 {
-	const char *model_type;
+	char types[128];
+	json_val part = json_get(*text, "text_config");
 
-	c->arch = arch_find_text_part(name, &model_type);
-	if (!c->arch)
+	if (!json_present(part) && json_present(json_get(*text, "hidden_size")))
+		c->arch = arch_find_text_part(name, NULL, types, sizeof(types));
+	else
+		c->arch = arch_find_text_part(name, json_cstr(json_get(part, "model_type"), ""), types, sizeof(types));
+	if (c->arch && json_type(part) == JSON_OBJECT)
+		*text = part;
+	if (c->arch)
+		return ERR_OK;
+	if (!types[0])
 		return err_set(em, ERR_UNSUPPORTED,
 			       "config.json: unknown architecture '%.128s'; supported: %s", name, known);
-	if (!json_present(json_get(*text, "text_config")) && json_present(json_get(*text, "hidden_size")))
-		return ERR_OK;
-	*text = json_get(*text, "text_config");
-	if (json_type(*text) != JSON_OBJECT || !json_string_equals(json_get(*text, "model_type"), model_type))
-		return err_set(em, ERR_UNSUPPORTED,
-			       "config.json: \"text_config\" of a %s must be an object with \"model_type\" '%s', found '%.64s'",
-			       name, model_type, json_cstr(json_get(*text, "model_type"), json_type_name(*text)));
-	return ERR_OK;
+	return err_set(em, ERR_UNSUPPORTED,
+		       "config.json: \"text_config\" of a %s must be an object with \"model_type\" %s, found '%.64s'", name,
+		       types, json_cstr(json_get(part, "model_type"), json_type_name(part)));
 }
 
 /* `*text`: the whole file, or what it becomes. */

@@ -31,6 +31,8 @@ struct rope_config {
 	bool truncate;		     /* the ramp begins and ends at whole dimensions */
 	double attention_factor;     /* cosines and sines are multiplied by it */
 	u32 original_context;
+	/* Of a query at position p scores are multiplied by 1 + query_beta ln(1 + floor(p / original_context)) (Llama 4); 0: not */
+	double query_beta;
 	double short_factor[ROPE_HALF_MAX], long_factor[ROPE_HALF_MAX]; /* [dim / 2] */
 };
 

@@ -59,7 +59,7 @@ static enum err read_layer_types(struct model_config *c, json_val list, struct e
 				       "config.json: \"layer_types\"[%u] is 'sliding_attention', but no "
 				       "\"sliding_window\" is in force",
 				       i);
-		if (window != ruled && !has(c, LISTED))
+		if (window != ruled && !has(c, LISTED) && !arch_has_own(c->arch, "layer_types"))
 			return err_set(
 				em, ERR_UNSUPPORTED,
 				"config.json: \"layer_types\"[%u] is '%s': in a %s all layers are alike", i,

@@ -43,6 +43,8 @@ static const struct {
 	{"mscale", YARN},
 	{"mscale_all_dim", YARN},
 	{"truncate", YARN},
+	{"llama_4_scaling_beta", ANY},
+	{"max_position_embeddings", ANY},
 	{"finetuned", YARN}, /* how the model was made */
 	/* Pairs that turn by the place in an image or film: that of text is one number, by which all turn. */
 	{"mrope_section", KIND(ROPE_PLAIN)},
@@ -51,18 +53,26 @@ static const struct {
 	{"long_factor", LONGROPE},
 };
 
-static enum err check_keys(json_val v, enum rope_kind kind, const char *type, struct err_msg *em)
+/* That of a family may have more. */
+static bool key_may_be(const struct arch *arch, const char *key, enum rope_kind kind)
 {
-	for (struct json_iter it = json_iterate(v); json_next(&it);) {
-		size_t i = 0;
-		while (i < COUNT_OF(KEYS) &&
-		       (strcmp(KEYS[i].name, it.key) != 0 || !(KEYS[i].kinds & KIND(kind))))
-			i++;
-		if (i == COUNT_OF(KEYS) && json_present(it.value))
+	bool queries = !strcmp(key, "llama_4_scaling_beta") || !strcmp(key, "max_position_embeddings");
+
+	if (queries && !arch_has_own(arch, "llama_4_scaling_beta"))
+		return false;
+	for (size_t i = 0; i < COUNT_OF(KEYS); i++)
+		if (!strcmp(KEYS[i].name, key) && (KEYS[i].kinds & KIND(kind)))
+			return true;
+	return false;
+}
+
+static enum err check_keys(const struct arch *arch, json_val v, enum rope_kind kind, const char *type, struct err_msg *em)
+{
+	for (struct json_iter it = json_iterate(v); json_next(&it);)
+		if (!key_may_be(arch, it.key, kind) && json_present(it.value))
 			return err_set(em, ERR_UNSUPPORTED,
 				       "config.json: \"%.64s\" in rope_scaling of type '%s' is not supported",
 				       it.key, type);
-	}
 	return ERR_OK;
 }
 
@@ -230,6 +240,34 @@ static enum err read_longrope(struct model_config *c, json_val v, json_val scali
 	return e ? e : config_may_positive(scaling, "attention_factor", scale, &r->attention_factor, em);
 }
 
+/* Queries far behind the original context count more. */
+static enum err read_queries(struct model_config *c, json_val v, json_val scaling, struct err_msg *em)
+{
+	const char *original = "original_max_position_embeddings";
+	u32 again, context, before = c->rope.original_context;
+	bool own = arch_has_own(c->arch, "llama_4_scaling_beta");
+
+	if (own && !json_present(scaling)) /* what the family takes for it is no default of others */
+		return err_set(em, ERR_FORMAT, "config.json: \"rope_parameters\" is missing, which a %s must have", c->arch->name);
+	if (!own || json_type(scaling) != JSON_OBJECT)
+		return ERR_OK;
+	enum err e = may_number(scaling, "llama_4_scaling_beta", 0, &c->rope.query_beta, em);
+	if (!e)
+		e = config_need_u32(v, "max_position_embeddings", CONFIG_CONTEXT_MAX, &context, em);
+	if (!e)
+		e = config_may_u32(scaling, "max_position_embeddings", CONFIG_CONTEXT_MAX, context, &again, em);
+	if (!e && again != context)
+		e = err_set(em, ERR_INVALID,
+			    "config.json: \"max_position_embeddings\" is %u in rope_parameters, but %u beside the sizes", again,
+			    context);
+	if (!e && c->rope.query_beta > 0)
+		e = config_need_u32(scaling, original, CONFIG_CONTEXT_MAX, &c->rope.original_context, em);
+	if (!e && before && before != c->rope.original_context)
+		e = err_set(em, ERR_INVALID, "config.json: \"%s\" is %u in rope_parameters, but elsewhere %u", original,
+			    c->rope.original_context, before);
+	return e;
+}
+
 static enum err read_scaling(struct model_config *c, json_val v, json_val scaling, struct err_msg *em)
 {
 	struct rope_config *r = &c->rope;
@@ -237,7 +275,7 @@ static enum err read_scaling(struct model_config *c, json_val v, json_val scalin
 
 	enum err e = read_kind(c, scaling, &type, em);
 	if (!e)
-		e = check_keys(scaling, r->kind, type, em);
+		e = check_keys(c->arch, scaling, r->kind, type, em);
 	if (e)
 		return e;
 	switch (r->kind) {
@@ -303,7 +341,7 @@ static enum err read_rope(struct model_config *c, json_val v, json_val scaling, 
 		e = read_dim(c, v, scaling, em);
 	if (!e && json_present(scaling))
 		e = read_scaling(c, v, scaling, em);
-	return e;
+	return e ? e : read_queries(c, v, scaling, em);
 }
 
 /* Of the layers with windows, where these have one of their own. */

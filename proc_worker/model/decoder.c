@@ -293,6 +293,7 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 					 .norm_eps = c->model->norm_eps,
 					 .cos = c->rope->cos + first,
 					 .sin = c->rope->sin + first,
+					 .q_scales = c->rope->q_scales,
 					 .positions = local ? in->positions : d->rope_rows,
 					 .slots = in->slots,
 					 .kv = *kv,

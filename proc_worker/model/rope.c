@@ -83,6 +83,9 @@ static void fill(struct rope_tables *t, const struct rope_config *r, u32 first, 
 			t->cos[row + i] = (float)(cos(angle) * r->attention_factor);
 			t->sin[row + i] = (float)(sin(angle) * r->attention_factor);
 		}
+		u32 beyond = r->original_context ? (position + p) / r->original_context : 0;
+		if (t->q_scales)
+			t->q_scales[first + p] = (float)(1 + r->query_beta * log1p(beyond));
 	}
 }
 
@@ -100,15 +103,17 @@ enum err rope_tables_init(struct rope_tables *t, const struct rope_config *r, co
 	t->local = local ? t->near + t->far : 0;
 	t->rows = t->near + t->far + (local ? positions : 0);
 	size_t count = (size_t)t->rows * (r->dim / 2);
-	size_t bytes = 2 * count * sizeof(float) + (t->far ? tokens_max * sizeof(u32) : 0);
+	size_t scales = r->query_beta > 0 ? t->rows : 0;
+	size_t bytes = (2 * count + scales) * sizeof(float) + (t->far ? tokens_max * sizeof(u32) : 0);
 	t->cos = malloc(bytes);
 	if (!t->cos)
 		return err_set(em, ERR_NO_MEMORY,
 			       "not enough memory for the rotary tables: %zu bytes; lower --max-model-len",
 			       bytes);
 	t->sin = t->cos + count;
+	t->q_scales = scales ? t->sin + count : NULL;
 	if (t->far)
-		t->token_rows = (u32 *)(void *)(t->sin + count);
+		t->token_rows = (u32 *)(void *)(t->sin + count + scales);
 	fill(t, r, 0, 0, t->near, 1);
 	if (t->far && r->kind == ROPE_LONGROPE)
 		fill(t, r, t->near, 0, t->far, r->original_context + 1);

@@ -13,6 +13,7 @@ double rope_frequency(const struct rope_config *r, u32 i, u32 length);
 struct rope_tables {
 	const struct rope_config *config; /* borrowed */
 	float *cos, *sin;
+	float *q_scales; /* [rows] what queries are multiplied by; NULL: nothing */
 	u32 near; /* rows for sequences within the original context; row = position */
 	u32 far; /* rows for longer ones, behind them: a row a position, or (ROPE_DYNAMIC) a token of the step
 		  */

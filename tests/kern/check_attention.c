@@ -13,7 +13,7 @@ enum { BLOCKS = 64 };
 struct rope_case {
 	u32 heads, kv_heads, head_dim, rope_dim, block_size, tokens;
 	enum kern_dtype type;
-	bool bias, norm, interleaved;
+	bool bias, norm, interleaved, scaled;
 };
 
 /* Head `head` of token `t` as it has to come out. */
@@ -40,6 +40,8 @@ static void rope_want(const struct kern_rope_kv_args *a, u32 t, u32 head, double
 		x[i] = low * cosine - high * sine;
 		x[i + half] = high * cosine + low * sine;
 	}
+	for (u32 i = 0; i < dim && a->q_scales && head < a->heads; i++)
+		x[i] *= (double)a->q_scales[a->positions[t]];
 }
 
 /* What is stored of a head, and its scale. */
@@ -136,6 +138,7 @@ static void rope_inputs(struct check *c, const struct rope_case *r, struct kern_
 	a->q_norm = r->norm ? check_floats(c, r->head_dim, false) : NULL;
 	a->k_norm = r->norm ? check_floats(c, r->head_dim, false) : NULL;
 	a->norm_eps = 1e-6f;
+	a->q_scales = r->scaled ? check_floats(c, POSITIONS, false) : NULL;
 	a->kv = (struct kern_kv){.dtype = r->type,
 				 .block_size = r->block_size,
 				 .kv_heads = r->kv_heads,
@@ -202,10 +205,10 @@ static void rope_case(struct check *c, u32 target, const struct rope_case *r)
 		problem = rope_rest_untouched(c, &a);
 	check_case_end(c, problem,
 		       "rope_kv=%s %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d "
-		       "interleaved=%d",
+		       "interleaved=%d scaled=%d",
 		       c->targets[target].ops.rope_kv_variant, check_kv_name(r->type), r->tokens, r->heads,
 		       r->kv_heads, r->head_dim, r->rope_dim, r->block_size, r->bias, r->norm,
-		       r->interleaved);
+		       r->interleaved, r->scaled);
 }
 
 /* ---------------------------------------------------------------- attention */
@@ -564,6 +567,8 @@ void check_attention(struct check *c)
 		{2, 1, 32, 32, 16, 0, KERN_BF16, false, false},
 		{4, 2, 64, 64, 16, 9, KERN_F32, false, true, true},
 		{3, 1, 80, 34, 16, 21, KERN_BF16, true, false, true},
+		{3, 1, 80, 34, 16, 21, KERN_F32, true, true, true, true},
+		{4, 2, 20, 20, 8, 9, KERN_BF16, false, false, false, true},
 	};
 	for (u32 i = 0; i < c->target_count; i++) {
 		for (u32 r = 0; r < COUNT_OF(ropes) * 3 && CHECK_DISTINCT(c, i, rope_kv); r++) {

@@ -35,6 +35,12 @@ FAMILIES = {
     "llama": {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1,
               "rope_scaling": None},
     "mistral": {"architectures": ["MistralForCausalLM"], "sliding_window": 8},
+    "ministral": {"architectures": ["MinistralForCausalLM"], "head_dim": 12, "sliding_window": 8, "layer_types": WINDOWED},
+    "ministral3": {"architectures": ["Ministral3ForCausalLM"], "head_dim": 12, "sliding_window": None, "rope_theta": MISSING,
+                   "torch_dtype": MISSING, "dtype": "float32", "pad_token_id": 11, "rope_parameters": {
+                       "beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0,
+                       "mscale_all_dim": 1.0, "original_max_position_embeddings": 16, "rope_theta": 1000000.0,
+                       "rope_type": "yarn", "type": "yarn"}},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": False, "sliding_window": 8,
               "max_window_layers": 3},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "head_dim": 12, "attention_bias": False, "rope_scaling": None,
@@ -211,6 +217,14 @@ def window_cases(family):
         yield "window-one", {"sliding_window": 1}
         yield "window-wide", {"sliding_window": 250}
         yield "window-8", {"sliding_window": 8}
+    if family == "ministral":
+        yield "types-missing", {"layer_types": MISSING}
+    if family == "ministral3":
+        rope = FAMILIES[family]["rope_parameters"]
+        yield "window-8", {"sliding_window": 8}
+        yield "beta", {"rope_parameters": {**rope, "llama_4_scaling_beta": 1.5, "max_position_embeddings": 256}}
+        yield "default", {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "llama_4_scaling_beta": 0.7,
+                                              "original_max_position_embeddings": 8}}
     if family in ("gemma2", "gemma3_text"):
         yield "window-types", {"layer_types": types, "num_hidden_layers": 3}
 
@@ -341,6 +355,8 @@ def whole(family):
                              "boi_token_index": 100, "mm_tokens_per_image": 4, "vision_config": vision},
              "mistral": {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
                          "image_token_index": 10, "spatial_merge_size": 2, "vision_config": vision},
+             "ministral3": {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
+                            "image_token_index": 10, "spatial_merge_size": 2, "vision_config": vision},
              "qwen3": {"architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl",
                        "image_token_id": 10, "vision_config": vision,
                        "text_config": {"model_type": "qwen3_vl_text", "rope_scaling": {
@@ -362,7 +378,7 @@ def cases():
             ropes += [(n, {**c, "initial_context_length": MISSING}) for n, c in rope_cases() if n in ("yarn-new", "llama3")]
         if family == "phi3":
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
-        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2"):
+        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3"):
             ropes = [("none", {})]
         for name, changes in ropes:
             if family == "mixtral":  # transformers' formulas want it

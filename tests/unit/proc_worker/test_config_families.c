@@ -1,0 +1,86 @@
+/* What config.json says in families with fields of their own, and what is refused in it. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proc_worker/model/rope.h"
+
+#define SIZES                                                                                             \
+	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 4, " \
+	"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-6"
+#define QUERIES "\"rope_type\": \"yarn\", \"factor\": 4, \"llama_4_scaling_beta\": 0.1"
+#define QUERIES_ROPE "\"rope_parameters\": {" QUERIES ", \"original_max_position_embeddings\": 32}"
+
+static struct model_config c;
+
+static enum err parse(const char *family, const char *more, struct err_msg *em)
+{
+	char text[4096];
+	int bytes = snprintf(text, sizeof(text), "{\"architectures\": [\"%s\"], " SIZES ", %s}", family, more);
+
+	em->text[0] = 0;
+	return model_config_parse(&c, text, (size_t)bytes, em);
+}
+
+static void good(const char *family, const char *more)
+{
+	struct err_msg em;
+
+	cr_assert_eq(parse(family, more, &em), ERR_OK, "%s {%s}: %s", family, more, em.text);
+}
+
+static void refused(const char *family, const char *more, enum err expected, const char *text)
+{
+	struct err_msg em;
+	enum err e = parse(family, more, &em);
+
+	cr_assert_eq(e, expected, "%s {%s}: %s: %s", family, more, err_name(e), em.text);
+	cr_assert(strstr(em.text, text), "'%s' is not in '%s'", text, em.text);
+}
+
+Test(config_families, layers_of_ministral_need_not_be_alike)
+{
+	static const char types[] = "\"sliding_window\": 8, \"layer_types\": [\"sliding_attention\", \"full_attention\", "
+				    "\"sliding_attention\", \"sliding_attention\"]";
+
+	good("MinistralForCausalLM", types);
+	cr_assert(c.window == 8 && (c.layer_flags[0] & LAYER_WINDOW) && !(c.layer_flags[1] & LAYER_WINDOW));
+	good("MinistralForCausalLM", "\"head_dim\": 16");
+	cr_assert(c.window == 4096 && (c.layer_flags[1] & LAYER_WINDOW));
+	refused("MistralForCausalLM", types, ERR_UNSUPPORTED, "in a MistralForCausalLM all layers are alike");
+}
+
+Test(config_families, queries_far_behind_the_original_context_count_more)
+{
+	struct rope_tables t;
+	struct err_msg em;
+
+	good("Ministral3ForCausalLM", QUERIES_ROPE);
+	cr_assert(c.head_dim == 128 && c.rope.theta == 1000000 && c.rope.query_beta == 0.1 && c.rope.original_context == 32);
+	cr_assert_eq(rope_tables_init(&t, &c.rope, NULL, 100, 8, &em), ERR_OK);
+	cr_assert_eq(t.q_scales[31], 1);
+	cr_assert_float_eq(t.q_scales[32], 1 + 0.1 * log(2), 1e-6);
+	cr_assert_float_eq(t.q_scales[99], 1 + 0.1 * log(4), 1e-6);
+	rope_tables_fini(&t);
+	good("Ministral3ForCausalLM", "\"rope_parameters\": {\"rope_type\": \"default\"}");
+	cr_assert_eq(rope_tables_init(&t, &c.rope, NULL, 100, 8, &em), ERR_OK);
+	cr_assert_null(t.q_scales);
+	rope_tables_fini(&t);
+}
+
+Test(config_families, what_queries_count_is_refused_where_it_contradicts_itself)
+{
+	refused("Ministral3ForCausalLM", "\"rope_theta\": 1000", ERR_FORMAT,
+		"\"rope_parameters\" is missing, which a Ministral3ForCausalLM must have");
+	refused("Ministral3ForCausalLM", "\"rope_parameters\": {" QUERIES "}", ERR_FORMAT,
+		"\"original_max_position_embeddings\" is missing");
+	refused("Ministral3ForCausalLM",
+		"\"original_max_position_embeddings\": 64, " QUERIES_ROPE, ERR_INVALID, "is 32 in rope_parameters, but elsewhere 64");
+	refused("Ministral3ForCausalLM",
+		"\"rope_parameters\": {" QUERIES ", \"max_position_embeddings\": 64, \"original_max_position_embeddings\": 32}",
+		ERR_INVALID, "\"max_position_embeddings\" is 64 in rope_parameters, but 128 beside the sizes");
+	refused("Ministral3ForCausalLM", "\"rope_parameters\": {\"llama_4_scaling_beta\": -1}", ERR_FORMAT,
+		"\"llama_4_scaling_beta\" must be a number above 0");
+	refused("LlamaForCausalLM", QUERIES_ROPE, ERR_UNSUPPORTED, "\"llama_4_scaling_beta\" in rope_scaling of type 'yarn'");
+}
