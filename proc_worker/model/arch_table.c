@@ -159,6 +159,14 @@ static const struct arch_tensor MIXTRAL[] = {
 		MIXTRAL_EXPERT "w2.weight"),
 };
 
+/* In the file all experts of a layer are one tensor, input_linear or output_linear. */
+#define GRANITE_EXPERT LAYER "block_sparse_moe.experts.{}."
+static const struct arch_tensor GRANITE_MOE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	EXPERTS("block_sparse_moe.router.layer.weight", GRANITE_EXPERT "gate_proj.weight", GRANITE_EXPERT "up_proj.weight",
+		GRANITE_EXPERT "down_proj.weight"),
+};
+
 /* Fused in the file; each part is divided among the ranks on its own. */
 #define PHI3_QKV ATTENTION "qkv_proj.weight"
 #define PHI3_MLP LAYER "mlp.gate_up_proj.weight"
@@ -322,6 +330,8 @@ static const struct arch ARCHS[] = {
 	 .head_dim = 256, .kv_heads = 4, .window = 4096, .window_pattern = 6, .rope_theta = 1000000, .local_theta = 10000,
 	 .vocab_size = 262208, .heads = 8, .context = 131072, .norm_eps = 1e-6f},
 	{"GraniteForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_MULTIPLIERS,
+	 .rope_theta = 10000},
+	{"GraniteMoeForCausalLM", GRANITE_MOE, COUNT_OF(GRANITE_MOE), ARCH_ATTENTION_BIAS | ARCH_MULTIPLIERS | ARCH_EXPERTS_ALL,
 	 .rope_theta = 10000},
 	{"SmolLM3ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_TIED | ARCH_NO_ROPE,
 	 .kv_heads = 4, .rope_theta = 2000000},

@@ -117,6 +117,21 @@ static enum err add_prefixes(struct safetensors *st, const struct model_config *
 
 /* ---------------------------------------------------------------- experts in one tensor */
 
+/* Behind "model.layers.{}.", what all experts of a layer may lie in, and its router where families have named it otherwise
+ * before, or do so when they are not saved but dumped. */
+static const struct {
+	const char *file;
+	enum weight_slot slot;
+} FUSED[] = {
+	{"mlp.experts.gate_up_proj", SLOT_EXPERT_GATE_UP},
+	{"mlp.experts.down_proj", SLOT_EXPERT_DOWN},
+	{"block_sparse_moe.input_linear.weight", SLOT_EXPERT_GATE_UP},
+	{"block_sparse_moe.output_linear.weight", SLOT_EXPERT_DOWN},
+	{"block_sparse_moe.experts.gate_up_proj", SLOT_EXPERT_GATE_UP},
+	{"block_sparse_moe.experts.down_proj", SLOT_EXPERT_DOWN},
+};
+static const char *const ROUTERS[] = {"mlp.gate.weight", "block_sparse_moe.router.weight"};
+
 /* Expert `x`'s rows [first, first + rows) of one that has `whole`. */
 static struct st_tensor expert_part(const struct st_tensor *t, u64 x, u64 whole, u64 first, u64 rows)
 {
@@ -144,14 +159,16 @@ static enum err check_shape(const struct st_tensor *t, u32 experts, u32 rows, u3
 		       found, wanted);
 }
 
-/* The parts of the fused tensor `file` ("mlp.experts. ...") of `layer`, which are those of `slot`. */
+/* The parts of the fused tensor `file` of `layer`, which are those of `slot`. */
 static enum err add_experts(struct additions *a, const struct model_config *c, u32 layer, const char *file,
-			    enum weight_slot slot, u32 rows, u32 columns, struct err_msg *em)
+			    enum weight_slot slot, struct err_msg *em)
 {
 	char name[NAME_BYTES];
-	u32 first = 0, parts = slot == SLOT_EXPERT_GATE_UP ? 2 : 1;
+	bool down = slot == SLOT_EXPERT_DOWN;
+	u32 first = 0, parts = down ? 1 : 2;
+	u32 rows = down ? c->hidden : c->expert_intermediate, columns = down ? c->expert_intermediate : c->hidden;
 
-	snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.%s", layer, file);
+	snprintf(name, sizeof(name), "model.layers.%u.%s", layer, file);
 	const struct st_tensor *t = safetensors_find(a->st, name);
 	if (!t)
 		return ERR_OK;
@@ -224,12 +241,12 @@ static enum err add_sliced(struct additions *a, const struct model_config *c, u3
 	return e;
 }
 
-/* Families that named it otherwise before. */
-static enum err add_router(struct additions *a, const struct model_config *c, u32 layer, struct err_msg *em)
+static enum err add_router(struct additions *a, const struct model_config *c, u32 layer, const char *file,
+			   struct err_msg *em)
 {
 	char name[NAME_BYTES];
 
-	snprintf(name, sizeof(name), "model.layers.%u.mlp.gate.weight", layer);
+	snprintf(name, sizeof(name), "model.layers.%u.%s", layer, file);
 	const struct st_tensor *t = safetensors_find(a->st, name);
 	for (u32 i = 0; t && i < c->arch->tensor_count; i++)
 		if (c->arch->tensors[i].slot == SLOT_ROUTER) {
@@ -252,13 +269,10 @@ static enum err add_fused(struct safetensors *st, const struct model_config *c, 
 			e = add_sliced(&a, c, layer, em);
 			continue;
 		}
-		e = add_experts(&a, c, layer, "gate_up_proj", SLOT_EXPERT_GATE_UP, c->expert_intermediate, c->hidden,
-				em);
-		if (!e)
-			e = add_experts(&a, c, layer, "down_proj", SLOT_EXPERT_DOWN, c->hidden, c->expert_intermediate,
-					em);
-		if (!e)
-			e = add_router(&a, c, layer, em);
+		for (size_t i = 0; !e && i < COUNT_OF(FUSED); i++)
+			e = add_experts(&a, c, layer, FUSED[i].file, FUSED[i].slot, em);
+		for (size_t i = 0; !e && i < COUNT_OF(ROUTERS); i++)
+			e = add_router(&a, c, layer, ROUTERS[i], em);
 	}
 	return finish(&a, e, em);
 }

@@ -65,6 +65,10 @@ FAMILIES = {
     "granite": {"architectures": ["GraniteForCausalLM"], "attention_bias": False, "mlp_bias": False,
                 "attention_multiplier": 0.2, "embedding_multiplier": 6.0, "residual_multiplier": 0.4,
                 "logits_scaling": 3.0, "rope_scaling": None, "tie_word_embeddings": True},
+    "granitemoe": {"architectures": ["GraniteMoeForCausalLM"], "attention_bias": False, "attention_multiplier": 0.2,
+                   "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 3.0, "rope_scaling": None,
+                   "intermediate_size": 20, "num_local_experts": 8, "num_experts_per_tok": 3, "output_router_logits": False,
+                   "router_aux_loss_coef": 0.0, "tie_word_embeddings": True},
     "olmo2": {"architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "rope_scaling": None, "pad_token_id": 1},
     "olmo3": {"architectures": ["Olmo3ForCausalLM"], "attention_bias": False, "sliding_window": 8, "pad_token_id": 1, "rope_theta": 500000.0,
               "num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
@@ -230,7 +234,7 @@ def window_cases(family):
 
 
 def family_cases(family):
-    if family in ("llama", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "granite", "smollm3"):
+    if family in ("llama", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "granite", "granitemoe", "smollm3"):
         yield "attention-bias", {"attention_bias": True}
     if family in ("llama", "granite", "smollm3"):
         yield "biases", {"attention_bias": True, "mlp_bias": True}
@@ -246,8 +250,8 @@ def family_cases(family):
         yield "partial-new", {**new_rope({"partial_rotary_factor": 0.6}), "num_attention_heads": 2,
                               "num_key_value_heads": 1, "partial_rotary_factor": MISSING}
         yield "old-longrope", {"rope_scaling": LONG, "original_max_position_embeddings": 32}
-    if family in ("mixtral", "qwen3_moe", "qwen2_moe"):
-        count = "num_local_experts" if family == "mixtral" else "num_experts"
+    if family in ("mixtral", "qwen3_moe", "qwen2_moe", "granitemoe"):
+        count = "num_local_experts" if family in ("mixtral", "granitemoe") else "num_experts"
         for n in (1, 3, 8):
             yield "top-%d" % n, {count: 8, "num_experts_per_tok": n}
     if family in ("qwen3_moe", "qwen2_moe"):
@@ -370,7 +374,7 @@ def cases():
     """(name, family, config.json, save options)"""
     for family in FAMILIES:
         ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite", "internlm2") else []
-        if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss", "arcee",
+        if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss", "arcee", "granitemoe",
                       "cohere", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
         if family == "gpt_oss":  # without one transformers takes one of its own
@@ -396,7 +400,7 @@ def cases():
                     continue
             elif gelu and name.startswith("act-"):
                 changes = {**{"hidden_activation": changes["hidden_act"]}, "hidden_act": MISSING}
-            if family in ("phi3", "granite", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE) and name == "head-dim":
+            if family in ("phi3", "granite", "granitemoe", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE) and name == "head-dim":
                 continue
             if family == "gpt_oss" and name.startswith("act-"):  # is called silu, and is none of the others
                 continue
@@ -404,7 +408,7 @@ def cases():
                 continue
             if name == "head-dim-null" and family not in ("llama", "mistral", "mixtral"):
                 continue
-            if name == "odd" and family in (*ONE_A_HEAD, "phi3", "granite", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE):
+            if name == "odd" and family in (*ONE_A_HEAD, "phi3", "granite", "granitemoe", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE):
                 changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
             if family in ("glm", "glm4", "nemotron") and "head_dim" in changes:  # an even part of it turns
                 changes = {**changes, "head_dim": 20}

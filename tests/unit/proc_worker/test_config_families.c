@@ -84,3 +84,16 @@ Test(config_families, what_queries_count_is_refused_where_it_contradicts_itself)
 		"\"llama_4_scaling_beta\" must be a number above 0");
 	refused("LlamaForCausalLM", QUERIES_ROPE, ERR_UNSUPPORTED, "\"llama_4_scaling_beta\" in rope_scaling of type 'yarn'");
 }
+
+Test(config_families, experts_of_granite_are_as_wide_as_the_file_says)
+{
+	good("GraniteMoeForCausalLM", "\"num_local_experts\": 8, \"num_experts_per_tok\": 3, \"residual_multiplier\": 0.5, "
+				      "\"embedding_multiplier\": 6, \"logits_scaling\": 4, \"attention_multiplier\": 0.25");
+	cr_assert(c.experts == 8 && c.experts_per_token == 3 && c.expert_intermediate == 80 && c.normalize_experts);
+	cr_assert(c.embed_scale == 12 && c.logits_scale == 0.25f && c.attention_scale == 0.25f);
+	cr_assert((c.layer_flags[0] & LAYER_EXPERTS) && (c.layer_flags[3] & LAYER_EXPERTS) && !c.attention_bias);
+	refused("GraniteMoeForCausalLM", "\"num_experts_per_tok\": 2", ERR_FORMAT, "\"num_local_experts\" is missing");
+	refused("GraniteMoeForCausalLM",
+		"\"num_local_experts\": 8, \"num_experts_per_tok\": 3, \"shared_intermediate_size\": 64", ERR_UNSUPPORTED,
+		"unknown field \"shared_intermediate_size\"");
+}
