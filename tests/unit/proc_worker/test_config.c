@@ -437,45 +437,6 @@ Test(config, cohere_scales_logits_and_turns_neighbours)
 	cr_assert(windows(&c) == 7 && flagged(&c, LAYER_NO_ROPE) == 8 && c.logits_scale == 0.25f);
 }
 
-Test(config, multipliers_become_scales_that_the_decoder_has)
-{
-	struct model_config c;
-
-	good(&c, "GraniteForCausalLM",
-	     "\"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.25, \"attention_multiplier\": 0.02, "
-	     "\"logits_scaling\": 8.0");
-	cr_assert(c.embed_scale == 48 && c.logits_scale == 0.125f && c.attention_scale == 0.02f);
-	cr_assert_float_eq(c.norm_eps, 1.6e-5, 1e-9);
-	good(&c, "GraniteForCausalLM", "");
-	cr_assert(c.embed_scale == 1 && c.logits_scale == 1 && c.attention_scale == 1);
-	good(&c, "LlamaForCausalLM", "\"logits_scaling\": 1.0");
-	cr_assert_eq(c.logits_scale, 1);
-	refused("GraniteForCausalLM", "\"residual_multiplier\": 0", ERR_FORMAT, "\"residual_multiplier\" must be a number above 0");
-	refused("LlamaForCausalLM", "\"attention_multiplier\": 0.1", ERR_UNSUPPORTED, "\"attention_multiplier\" is set");
-}
-
-Test(config, an_expert_of_all_tokens_has_a_width_of_its_own)
-{
-	struct model_config c;
-	struct model_shard s;
-	struct err_msg em;
-
-	good(&c, "Qwen2MoeForCausalLM", QWEN_EXPERTS ", \"shared_expert_intermediate_size\": 66");
-	cr_assert(c.shared_intermediate == 66 && c.attention_bias && windows(&c) == 0);
-	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_OK, "%s", em.text);
-	cr_assert_eq(s.shared_intermediate, 33);
-	good(&c, "Qwen2MoeForCausalLM",
-	     QWEN_EXPERTS ", \"shared_expert_intermediate_size\": 65, \"qkv_bias\": false");
-	cr_assert(!c.attention_bias);
-	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_INVALID);
-	cr_assert(strstr(em.text, "the shared expert's intermediate size 65 cannot be divided"), "%s", em.text);
-	refused("Qwen2MoeForCausalLM", QWEN_EXPERTS, ERR_FORMAT, "\"shared_expert_intermediate_size\" is missing");
-	refused("Qwen2MoeForCausalLM",
-		QWEN_EXPERTS ", \"shared_expert_intermediate_size\": 64, \"use_sliding_window\": true, "
-		"\"sliding_window\": 8",
-		ERR_UNSUPPORTED, "needs \"layer_types\"");
-}
-
 Test(config, activations_are_those_of_the_family)
 {
 	struct model_config c;

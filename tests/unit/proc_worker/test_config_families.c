@@ -9,6 +9,7 @@
 #define SIZES                                                                                             \
 	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 4, " \
 	"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-6"
+#define QWEN_EXPERTS "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24"
 #define QUERIES "\"rope_type\": \"yarn\", \"factor\": 4, \"llama_4_scaling_beta\": 0.1"
 #define QUERIES_ROPE "\"rope_parameters\": {" QUERIES ", \"original_max_position_embeddings\": 32}"
 
@@ -17,7 +18,7 @@ static struct model_config c;
 static enum err parse(const char *family, const char *more, struct err_msg *em)
 {
 	char text[4096];
-	int bytes = snprintf(text, sizeof(text), "{\"architectures\": [\"%s\"], " SIZES ", %s}", family, more);
+	int bytes = snprintf(text, sizeof(text), "{\"architectures\": [\"%s\"], " SIZES "%s%s}", family, more[0] ? ", " : "", more);
 
 	em->text[0] = 0;
 	return model_config_parse(&c, text, (size_t)bytes, em);
@@ -96,4 +97,40 @@ Test(config_families, experts_of_granite_are_as_wide_as_the_file_says)
 	refused("GraniteMoeForCausalLM",
 		"\"num_local_experts\": 8, \"num_experts_per_tok\": 3, \"shared_intermediate_size\": 64", ERR_UNSUPPORTED,
 		"unknown field \"shared_intermediate_size\"");
+}
+
+Test(config_families, multipliers_become_scales_that_the_decoder_has)
+{
+	good("GraniteForCausalLM",
+	     "\"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.25, \"attention_multiplier\": 0.02, "
+	     "\"logits_scaling\": 8.0");
+	cr_assert(c.embed_scale == 48 && c.logits_scale == 0.125f && c.attention_scale == 0.02f);
+	cr_assert_float_eq(c.norm_eps, 1.6e-5, 1e-9);
+	good("GraniteForCausalLM", "");
+	cr_assert(c.embed_scale == 1 && c.logits_scale == 1 && c.attention_scale == 1);
+	good("LlamaForCausalLM", "\"logits_scaling\": 1.0");
+	cr_assert_eq(c.logits_scale, 1);
+	refused("GraniteForCausalLM", "\"residual_multiplier\": 0", ERR_FORMAT, "\"residual_multiplier\" must be a number above 0");
+	refused("LlamaForCausalLM", "\"attention_multiplier\": 0.1", ERR_UNSUPPORTED, "\"attention_multiplier\" is set");
+}
+
+Test(config_families, an_expert_of_all_tokens_has_a_width_of_its_own)
+{
+	struct model_shard s;
+	struct err_msg em;
+
+	good("Qwen2MoeForCausalLM", QWEN_EXPERTS ", \"shared_expert_intermediate_size\": 66");
+	cr_assert(c.shared_intermediate == 66 && c.attention_bias && c.window == 0);
+	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(s.shared_intermediate, 33);
+	good("Qwen2MoeForCausalLM",
+	     QWEN_EXPERTS ", \"shared_expert_intermediate_size\": 65, \"qkv_bias\": false");
+	cr_assert(!c.attention_bias);
+	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "the shared expert's intermediate size 65 cannot be divided"), "%s", em.text);
+	refused("Qwen2MoeForCausalLM", QWEN_EXPERTS, ERR_FORMAT, "\"shared_expert_intermediate_size\" is missing");
+	refused("Qwen2MoeForCausalLM",
+		QWEN_EXPERTS ", \"shared_expert_intermediate_size\": 64, \"use_sliding_window\": true, "
+		"\"sliding_window\": 8",
+		ERR_UNSUPPORTED, "needs \"layer_types\"");
 }
