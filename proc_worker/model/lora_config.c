@@ -175,7 +175,7 @@ static enum err read_fields(struct lora_config *c, json_val root, struct err_msg
 		e = read_number(json_get(root, "r"), "r", RANK_MAX, true, &rank, em);
 	if (!e)
 		e = read_number(json_get(root, "lora_alpha"), "lora_alpha", 1e6, false, &c->alpha, em);
-	c->rank = (u32)rank;
+	c->rank = e ? 0 : (u32)rank; /* after an error it may be a number that none of 32 bits is */
 	json_bool(json_get(root, "use_rslora"), &c->by_root);
 	c->targets = json_get(root, "target_modules");
 	c->layers = json_get(root, "layers_to_transform");
