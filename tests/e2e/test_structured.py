@@ -239,7 +239,8 @@ def test_a_tool_call_that_is_asked_for_comes_and_parses(form):
                         assert arguments == {}
         untyped, text = ({"type": "function", "function": {"name": "say", "parameters": {
             "type": t, "properties": {}, "additionalProperties": False}}} for t in (None, "string"))
-        reply = e.api.chat(turns, tools=[untyped], tool_choice="required", parallel_tool_calls=False, max_tokens=100)["choices"][0]
+        # Of no seed, so with room for the longest call there is: a token for each byte, and an indent of 40 within the braces.
+        reply = e.api.chat(turns, tools=[untyped], tool_choice="required", parallel_tool_calls=False, max_tokens=300)["choices"][0]
         assert json.loads(reply["message"]["tool_calls"][0]["function"]["arguments"]) == {}
         for fields, words in (({"tools": TOOLS, "tool_choice": {"function": {"name": "x"}}}, "not among the tools"),
                               ({"tools": TOOLS + [text], "tool_choice": "required"}, "function 'say'"),
