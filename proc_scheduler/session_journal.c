@@ -149,6 +149,7 @@ static bool begin_rewrite(struct session_journal *j)
 		return false;
 	buf_clear(&j->record);
 	session_record_header(&j->record, j->fingerprint);
+	session_record_put_gone(&j->record, j->fingerprint, j->sessions);
 	j->next_slot = 0;
 	j->next_bytes = j->record.bytes;
 	return buf_ok(&j->record) && write_all(j->next_fd, j->record.data, j->record.bytes);

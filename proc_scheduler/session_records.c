@@ -130,6 +130,22 @@ void session_record_put_dropped(struct buf *out, u64 fingerprint, const struct s
 	end_record(to, fingerprint);
 }
 
+void session_record_put_gone(struct buf *out, u64 fingerprint, const struct sessions *ss)
+{
+	for (u32 i = 0; i < SESSION_GONE_MAX; i++) {
+		const struct session_gone *g = &ss->gone[(ss->gone_next + i) % SESSION_GONE_MAX];
+		if (!g->key)
+			continue;
+		struct session s = {.owner = g->owner,
+				    .token_count = g->token_count,
+				    .turn_count = g->turn_count,
+				    .begun_ns = g->begun_ns,
+				    .used_ns = g->used_ns};
+		memcpy(s.name, g->name, sizeof(s.name));
+		session_record_put_dropped(out, fingerprint, &s, g->why);
+	}
+}
+
 void session_record_put_state(struct buf *out, u64 fingerprint, const struct sessions *ss, const struct session *s)
 {
 	u32 *to = begin_record(out, SESSION_RECORD_STATE, s, s->token_count);
@@ -169,14 +185,19 @@ static void lose(struct reader *in, struct session *s)
 	in->out->dropped++;
 }
 
+/* When a record's session began, or was used, by this process's clock. */
+static i64 time_of(const struct reader *in, i64 wall_s)
+{
+	return in->now_ns - (in->wall_s - wall_s) * NS_PER_S;
+}
+
 /* A new one for a record that tells of it from its beginning; NULL: it does not, or there is no place. */
 static struct session *add(struct reader *in, const struct record *r, bool from_beginning)
 {
 	struct session *s = NULL;
-	i64 begun_ns = in->now_ns - (in->wall_s - r->begun_s) * NS_PER_S;
 
 	if (!from_beginning || sessions_add(in->sessions, r->owner, (const u8 *)r->name,
-					    (u32)strnlen(r->name, SESSION_NAME_MAX), begun_ns, &s))
+					    (u32)strnlen(r->name, SESSION_NAME_MAX), time_of(in, r->begun_s), &s))
 		return NULL;
 	return s;
 }
@@ -191,7 +212,7 @@ static void take_fields(struct reader *in, struct session *s, const struct recor
 	s->cache_salt = r->cache_salt;
 	s->cut_off = r->kind == SESSION_RECORD_BEGUN || (r->kind == SESSION_RECORD_STATE && (r->turn & TURN_CUT_OFF));
 	s->ending = s->cut_off && (r->turn & TURN_ENDS_SESSION);
-	sessions_touch(in->sessions, s, in->now_ns - (in->wall_s - r->used_s) * NS_PER_S);
+	sessions_touch(in->sessions, s, time_of(in, r->used_s));
 }
 
 /* Tokens from `base` on. What does not go on where the session is shows that a record is missing. */
@@ -215,6 +236,19 @@ static enum session_end why_of(const struct record *r)
 	u32 why = r->turn >> WHY_SHIFT;
 
 	return why > 0 && why <= SESSION_END_COUNT ? (enum session_end)(why - 1) : SESSION_END_EVICTED;
+}
+
+/* It left before the file was rewritten, or all else about it is lost. */
+static void take_gone(struct reader *in, const struct record *r)
+{
+	struct session s = {.owner = r->owner,
+			    .token_count = r->total,
+			    .turn_count = r->turn_count,
+			    .begun_ns = time_of(in, r->begun_s),
+			    .used_ns = time_of(in, r->used_s)};
+
+	memcpy(s.name, r->name, strnlen(r->name, SESSION_NAME_MAX));
+	sessions_add_gone(in->sessions, &s, why_of(r));
 }
 
 /* The session that a turn's record goes on with, or one that begins with it; NULL: neither. One of an earlier life has left,
@@ -258,6 +292,8 @@ static void take(struct reader *in, const struct record *r)
 	case SESSION_RECORD_DROPPED:
 		if (s)
 			sessions_drop(in->sessions, s, why_of(r));
+		else
+			take_gone(in, r);
 		break;
 	default:
 		break; /* its checksum covers the kind: it is of a later version */

@@ -28,6 +28,8 @@ void session_record_put(struct buf *out, u64 fingerprint, enum session_record_ki
 void session_record_put_state(struct buf *out, u64 fingerprint, const struct sessions *ss, const struct session *s);
 
 void session_record_put_dropped(struct buf *out, u64 fingerprint, const struct session *s, enum session_end why);
+/* All that left and are remembered, in their order. */
+void session_record_put_gone(struct buf *out, u64 fingerprint, const struct sessions *ss);
 
 /* Brings the file's sessions into `ss`, whose sink must be empty. A record that is damaged is passed over, as is every
  * session whose turns show that one of theirs is missing. ERR_INVALID: another model's or no journal. ERR_IO,

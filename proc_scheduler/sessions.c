@@ -298,6 +298,20 @@ enum err sessions_add(struct sessions *ss, u64 owner, const u8 *name, u32 bytes,
 	return ERR_OK;
 }
 
+void sessions_add_gone(struct sessions *ss, const struct session *s, enum session_end why)
+{
+	struct session_gone *g = &ss->gone[ss->gone_next++ % SESSION_GONE_MAX];
+
+	*g = (struct session_gone){.key = key_of(ss, s->owner, s->name, (u32)strlen(s->name)),
+				   .owner = s->owner,
+				   .why = why,
+				   .token_count = s->token_count,
+				   .turn_count = s->turn_count,
+				   .begun_ns = s->begun_ns,
+				   .used_ns = s->used_ns};
+	memcpy(g->name, s->name, sizeof(g->name));
+}
+
 void sessions_drop(struct sessions *ss, struct session *s, enum session_end why)
 {
 	u64 key = key_of(ss, s->owner, s->name, (u32)strlen(s->name));
@@ -307,12 +321,7 @@ void sessions_drop(struct sessions *ss, struct session *s, enum session_end why)
 		ss->sink.dropped(ss->sink.ctx, s, why);
 	if (!s->running)
 		unlink_idle(ss, s);
-	ss->gone[ss->gone_next++ % SESSION_GONE_MAX] = (struct session_gone){.key = key,
-									     .why = why,
-									     .token_count = s->token_count,
-									     .turn_count = s->turn_count,
-									     .begun_ns = s->begun_ns,
-									     .used_ns = s->used_ns};
+	sessions_add_gone(ss, s, why);
 	sessions_cut(ss, s, 0);
 	bool there = map_remove(&ss->by_key, key);
 	ASSERT(there);

@@ -65,6 +65,8 @@ struct sessions_config {
 /* One that is there no more, as it was. */
 struct session_gone {
 	u64 key; /* 0: empty */
+	u64 owner;
+	char name[SESSION_NAME_MAX + 1];
 	enum session_end why;
 	u32 token_count, turn_count;
 	i64 begun_ns, used_ns;
@@ -106,6 +108,8 @@ MUST_CHECK enum err sessions_add(struct sessions *ss, u64 owner, const u8 *name,
 				 struct session **out);
 /* Its end, idle or not. */
 void sessions_drop(struct sessions *ss, struct session *s, enum session_end why);
+/* What a life before had of one that left: as if it had left now. It must not be there. */
+void sessions_add_gone(struct sessions *ss, const struct session *s, enum session_end why);
 /* Forgets the tokens behind the first `count`. */
 void sessions_cut(struct sessions *ss, struct session *s, u32 count);
 /* Puts tokens behind its own; others leave for them. ERR_NO_SPACE: even so there is no room; nothing was added. */

@@ -181,8 +181,14 @@ Test(session_journal, why_a_session_left_is_known_later)
 		turn(&b, add(&b, names[i]), 0, 0, 5 + i);
 		sessions_drop(b.ss, find(&b, names[i]), (enum session_end)i);
 	}
-	for (u32 round = 0; round < 2; round++) {
+	for (u32 round = 0; round < 3; round++) {
+		if (round > 0) { /* of the rewritten file, and of one that was rewritten from that */
+			b.j.next_minimum = 0;
+			for (u32 i = 0; b.j.next_minimum == 0; i++)
+				session_journal_tick(&b.j, i);
+		}
 		restart(&b);
+		cr_assert_eq(b.ss->count, 0);
 		for (u32 i = 0; i < SESSION_END_COUNT; i++) {
 			const struct session_gone *g = sessions_find_gone(b.ss, 3, (const u8 *)names[i], (u32)strlen(names[i]));
 			cr_assert_not_null(g, "%s", names[i]);
@@ -193,6 +199,31 @@ Test(session_journal, why_a_session_left_is_known_later)
 	}
 	add(&b, "asked");
 	cr_assert_null(sessions_find_gone(b.ss, 3, (const u8 *)"asked", 5));
+	end(&b);
+}
+
+Test(session_journal, of_those_that_left_as_many_are_written_as_are_remembered)
+{
+	struct bench b;
+	char name[16];
+	begin(&b);
+	for (u32 i = 0; i < SESSION_GONE_MAX + 10; i++) {
+		snprintf(name, sizeof(name), "s%u", i);
+		turn(&b, add(&b, name), 0, 0, 5);
+		sessions_drop(b.ss, find(&b, name), SESSION_END_ASKED);
+	}
+	turn(&b, add(&b, "s500"), 0, 0, 7); /* begun anew */
+	b.j.next_minimum = 0;
+	for (u32 i = 0; b.j.next_minimum == 0; i++)
+		session_journal_tick(&b.j, i);
+	restart(&b);
+	cr_assert_eq(b.ss->count, 1);
+	cr_assert_eq(find(&b, "s500")->token_count, 7);
+	for (u32 i = 0; i < SESSION_GONE_MAX + 10; i++) {
+		snprintf(name, sizeof(name), "s%u", i);
+		const struct session_gone *g = sessions_find_gone(b.ss, 3, (const u8 *)name, (u32)strlen(name));
+		cr_assert_eq(g != NULL, i >= 10 && i != 500, "%s", name);
+	}
 	end(&b);
 }
 
