@@ -37,6 +37,7 @@ enum option_reasoning_parser {
 	OPTION_REASONING_THINK,
 	OPTION_REASONING_MISTRAL,
 	OPTION_REASONING_SEED_OSS,
+	OPTION_REASONING_HARMONY,
 };
 
 /* STR(group, name, default, help)                 char *name
@@ -60,7 +61,7 @@ enum option_reasoning_parser {
 	FLAG(model, trust_request_chat_template, false, "Render chats with the chat_template of the request") \
 	ENUM(model, tool_call_parser, 0, "auto|none|hermes|llama3_json|mistral",                             \
 	     "Form in which the model writes tool calls; auto: as its chat template")                        \
-	ENUM(model, reasoning_parser, 0, "auto|none|think|mistral|seed_oss",                                 \
+	ENUM(model, reasoning_parser, 0, "auto|none|think|mistral|seed_oss|harmony",                         \
 	     "Marks between which the model thinks; auto: as its chat template or vocabulary")               \
 	ENUM(model, generation_config, 0, "auto|none", "Take default sampling parameters from the model")    \
 	FLAG(model, enable_lora, false, "Serve LoRA adapters beside the model (--lora-modules)")             \

@@ -221,6 +221,7 @@ static const enum thought_format thought_format_of_option[] = {
 	[OPTION_REASONING_THINK] = THOUGHT_FORMAT_THINK,
 	[OPTION_REASONING_MISTRAL] = THOUGHT_FORMAT_MISTRAL,
 	[OPTION_REASONING_SEED_OSS] = THOUGHT_FORMAT_SEED,
+	[OPTION_REASONING_HARMONY] = THOUGHT_FORMAT_HARMONY,
 };
 
 static enum err load_model(struct gateway *g, struct err_msg *em)
@@ -253,6 +254,9 @@ static enum err load_model(struct gateway *g, struct err_msg *em)
 	g->model.thought_format = o->reasoning_parser == OPTION_REASONING_AUTO
 					  ? thought_format_of_model(g->chat_template, g->tokenizer)
 					  : thought_format_of_option[o->reasoning_parser];
+	/* whose reader hands calls on in that form */
+	if (g->model.thought_format == THOUGHT_FORMAT_HARMONY && o->tool_call_parser == OPTION_TOOLS_AUTO)
+		g->model.tool_format = TOOL_FORMAT_HERMES;
 	g->model.token_bytes_max = openai_token_bytes_max(g->tokenizer);
 	g->model.logprobs_max = (u32)o->max_logprobs;
 	g->model.seed = (u64)o->seed;

@@ -124,7 +124,7 @@ static void put_asked(struct json_writer *w, const struct openai_request *r)
 
 bool openai_thoughts_grammar(struct openai_request *r, struct api_error *e)
 {
-	if (!r->thought_open || r->grammar_kind == TERCET_GRAMMAR_EBNF) {
+	if (!r->thought_open || r->grammar_kind == TERCET_GRAMMAR_EBNF) { /* always so of harmony */
 		r->thought_format = THOUGHT_FORMAT_NONE;
 		return true;
 	}

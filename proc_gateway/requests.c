@@ -519,6 +519,7 @@ static void choice_init(struct group *g, u32 index)
 	c->logprobs.as_ids = r->fields.return_tokens_as_token_ids;
 	c->thoughts.format = r->thought_format;
 	c->thoughts.state = r->thought_open ? THOUGHTS_BEGIN : THOUGHTS_BEFORE;
+	c->thoughts.calls = r->tool_format != TOOL_FORMAT_NONE;
 	c->tools.format = r->tool_format;
 	c->tools.tools = r->fields.tools;
 	c->tools.one = !r->fields.parallel_tool_calls;

@@ -12,6 +12,7 @@ static const struct {
 	[THOUGHT_FORMAT_THINK] = {"think", "<think>", "</think>", false},
 	[THOUGHT_FORMAT_MISTRAL] = {"mistral", "[THINK]", "[/THINK]", true},
 	[THOUGHT_FORMAT_SEED] = {"seed_oss", "<seed:think>", "</seed:think>", false},
+	[THOUGHT_FORMAT_HARMONY] = {"harmony", "<|channel|>", "", true},
 };
 
 enum { SPACE_MAX = 64 }; /* bytes of white space that may belong to a mark */
@@ -40,7 +41,7 @@ bool thought_format_needs_special(enum thought_format format)
 
 bool thought_format_opens(enum thought_format format, const char *prompt, size_t bytes)
 {
-	const size_t length = strlen(formats[format].begin);
+	const size_t length = *formats[format].end ? strlen(formats[format].begin) : 0;
 	while (bytes > 0 && is_space(prompt[bytes - 1]))
 		bytes--;
 	return length > 0 && bytes >= length && memcmp(prompt + bytes - length, formats[format].begin, length) == 0;
@@ -48,7 +49,7 @@ bool thought_format_opens(enum thought_format format, const char *prompt, size_t
 
 bool thought_format_unfinished(enum thought_format format, const char *text)
 {
-	if (format == THOUGHT_FORMAT_NONE)
+	if (!*formats[format].end)
 		return false;
 	while (is_space(*text))
 		text++;
@@ -99,7 +100,7 @@ enum thought_format thought_format_of_model(const struct chat_template *template
 	enum thought_format format = template ? format_of_template(template) : THOUGHT_FORMAT_NONE;
 	for (u32 f = 1; f < COUNT_OF(formats) && format == THOUGHT_FORMAT_NONE; f++) {
 		u32 id;
-		if (tokenizer_find(t, formats[f].end, &id))
+		if (tokenizer_find(t, *formats[f].end ? formats[f].end : formats[f].begin, &id))
 			format = (enum thought_format)f;
 	}
 	return format;
@@ -203,12 +204,18 @@ void thoughts_feed(struct thoughts *t, const char *text, size_t bytes, struct bu
 	content->failed |= t->held.failed;
 	if (bytes == 0 || !buf_ok(&t->held))
 		return;
+	if (t->format == THOUGHT_FORMAT_HARMONY) {
+		thoughts_harmony_feed(t, thought, content);
+		return;
+	}
 	while (step(t, thought, content))
 		;
 }
 
 void thoughts_end(struct thoughts *t, struct buf *thought, struct buf *content)
 {
+	if (t->format == THOUGHT_FORMAT_HARMONY && t->state == THOUGHTS_BEGIN)
+		buf_clear(&t->held); /* a header that was cut off says nothing */
 	if (t->held.bytes > 0)
 		buf_append(t->state == THOUGHTS_INSIDE ? thought : content, t->held.data, t->held.bytes);
 	buf_clear(&t->held);

@@ -13,6 +13,7 @@ enum thought_format {
 	THOUGHT_FORMAT_THINK,	/* <think>...</think>; DeepSeek R1, Qwen 3, QwQ, SmolLM 3, GLM, OLMo 3, EXAONE 4 */
 	THOUGHT_FORMAT_MISTRAL, /* [THINK]...[/THINK]; Magistral */
 	THOUGHT_FORMAT_SEED,	/* <seed:think>...</seed:think>; Seed-OSS */
+	THOUGHT_FORMAT_HARMONY, /* <|channel|>analysis<|message|>...<|end|>; gpt-oss (thoughts_harmony.c) */
 };
 
 /* Between which marks a model thinks: those that its template writes around an earlier turn's thoughts or at the end of
@@ -20,7 +21,7 @@ enum thought_format {
 enum thought_format thought_format_of_model(const struct chat_template *template, const struct tokenizer *t);
 /* "think", ...; "none". */
 const char *thought_format_name(enum thought_format format);
-/* The mark behind a thought; "" of THOUGHT_FORMAT_NONE. */
+/* The mark behind a thought; "" of THOUGHT_FORMAT_NONE, and of harmony, where what is said has a header of its own. */
 const char *thought_format_end(enum thought_format format);
 /* Whether the marks are special tokens, which a text without special tokens would not show. */
 bool thought_format_needs_special(enum thought_format format);
@@ -39,14 +40,19 @@ struct thoughts {
 		THOUGHTS_CONTENT,
 	} state;
 	struct buf held; /* not decided yet */
+	bool calls;	 /* of harmony: calls are handed on as TOOL_FORMAT_HERMES has them, not as text */
+	bool call;	 /* one is being read */
 };
 
-/* `t`: zeroed, but for format, and state THOUGHTS_BEGIN where the prompt has opened a thought. Appends what is thought
+/* `t`: zeroed, but for format and calls, and state THOUGHTS_BEGIN where the prompt has opened a thought. Appends what is thought
  * to `thought` and what is said to `content`. White space around the marks is neither's. Memory that ran out shows as
  * `failed` of a buffer. */
 void thoughts_feed(struct thoughts *t, const char *text, size_t bytes, struct buf *thought, struct buf *content);
 /* The answer is over: what was held back belongs where it stands. */
 void thoughts_end(struct thoughts *t, struct buf *thought, struct buf *content);
 void thoughts_fini(struct thoughts *t);
+/* What is held, of THOUGHT_FORMAT_HARMONY, as far as it is decided. States: BEFORE a message, in its header (BEGIN), INSIDE
+ * of a thought, BEHIND the header of what is said or called; CONTENT is text without messages. */
+void thoughts_harmony_feed(struct thoughts *t, struct buf *thought, struct buf *content);
 
 #endif

@@ -31,6 +31,19 @@ static const struct thought_case cases[] = {
 	{THOUGHT_FORMAT_THINK, true, "\na", "a", ""},
 	{THOUGHT_FORMAT_THINK, true, "</think>b", "", "b"},
 	{THOUGHT_FORMAT_MISTRAL, false, "[THINK]a [/b][/THINK]c", "a [/b]", "c"},
+	{THOUGHT_FORMAT_HARMONY, false, "Plain <|channel|>.", "", "Plain <|channel|>."},
+	{THOUGHT_FORMAT_HARMONY, false,
+	 "<|channel|>analysis<|message|>Hm < <|en <|end|><|start|>assistant<|channel|>final<|message|>Yes <b>.<|return|>", "Hm < <|en ",
+	 "Yes <b>."},
+	{THOUGHT_FORMAT_HARMONY, false,
+	 "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b<|start|>assistant<|channel|>final"
+	 "<|message|>c",
+	 "ab", "c"},
+	{THOUGHT_FORMAT_HARMONY, false, "<|channel|>analysis<|message|>cut <|e", "cut <|e", ""},
+	{THOUGHT_FORMAT_HARMONY, false, "<|channel|>analysis<|message|>a<|end|><|start|>assist", "a", ""},
+	{THOUGHT_FORMAT_HARMONY, false, "<|channel|>commentary<|message|>I look it up.<|end|>", "", "I look it up."},
+	{THOUGHT_FORMAT_HARMONY, false,
+	 "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"x\": 1}<|call|>", "", "{\"x\": 1}"},
 	{THOUGHT_FORMAT_SEED, false, "<seed:think>a</think></seed:think>c", "a</think>", "c"},
 };
 
@@ -101,6 +114,9 @@ Test(thoughts, the_marks_are_those_of_the_template)
 	cr_expect_eq(format_of("{% for m in messages %}{% if m.reasoning_content %}[THINK]{{ m.reasoning_content }}[/THINK]"
 			       "{% endif %}{% endfor %}"),
 		     THOUGHT_FORMAT_MISTRAL);
+	cr_expect_eq(format_of("{% for m in messages %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}<|channel|>final{% endif %}"
+			       "<|message|>{{ m.content }}<|end|>{% endfor %}"),
+		     THOUGHT_FORMAT_HARMONY);
 	cr_expect_eq(format_of(PLAIN "{# <think> #}"), THOUGHT_FORMAT_NONE, "a comment is not written");
 	cr_expect(thought_format_opens(THOUGHT_FORMAT_THINK, "a<think>\n", 9));
 	cr_expect(!thought_format_opens(THOUGHT_FORMAT_THINK, "<think>\n\n</think>\n\n", 19));
@@ -213,6 +229,23 @@ Test(thoughts, replies_have_them_apart)
 	cr_assert(engine_wait(&f, &p, f.count, "it must be \\\"auto\\\", \\\"deepseek\\\" or \\\"none\\\""), "%s",
 		  buf_cstr(&p.got));
 	peer_fini(&p);
+	engine_teardown(&f);
+}
+
+Test(thoughts, calls_of_harmony_are_calls)
+{
+	static struct engine_fixture f;
+	engine_setup(&f, "reasoning_parser", "harmony");
+	const char *tools = ", \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"add\"}}]";
+	expect_reply(&f, tools, "<|channel|>analysis<|message|>Add.<|end|><|start|>assistant<|channel|>commentary to=functions.add ",
+		     "<|constrain|>json<|message|>{\"x\": 1}<|call|>",
+		     "\"type\":\"function\",\"function\":{\"name\":\"add\",\"arguments\":\"{\\\"x\\\": 1}\"}}]}");
+	/* the mark behind a call ends the answer, and is then not in its text; the recipient may stand in front of the channel */
+	expect_reply(&f, tools, "<|start|>assistant to=functions.add<|channel|>commentary json<|message|>{\"x\"", ": 2}",
+		     "{\"name\":\"add\",\"arguments\":\"{\\\"x\\\": 2}\"}}]},\"logprobs\":null,\"finish_reason\":\"tool_calls\"");
+	expect_reply(&f, tools, "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|mess", "age|>No.",
+		     "\"content\":\"No.\",\"reasoning_content\":\"Hm.\"");
+	expect_reply(&f, ", \"response_format\": {\"type\": \"json_object\"}", "{", "}", "\"content\":\"{}\",\"refusal\"");
 	engine_teardown(&f);
 }
 
