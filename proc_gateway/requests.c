@@ -278,7 +278,7 @@ static void choice_take_tokens(struct choice *c, const struct tercet_event *even
 	size_t listed = 0;
 	c->token_count += event->token_count;
 	choice_take_text(c, event->text, event->text_bytes, false);
-	if (c->thoughts.state == THOUGHTS_BEGIN || c->thoughts.state == THOUGHTS_INSIDE || c->thoughts.state == THOUGHTS_BEHIND)
+	if (thoughts_in_thought(&c->thoughts))
 		c->thought_tokens += event->token_count;
 	if (c->group->request.fields.return_token_ids)
 		u32_vec_append(&c->tokens, event->tokens, event->token_count);

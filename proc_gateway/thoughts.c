@@ -221,6 +221,13 @@ void thoughts_end(struct thoughts *t, struct buf *thought, struct buf *content)
 	buf_clear(&t->held);
 }
 
+bool thoughts_in_thought(const struct thoughts *t)
+{
+	if (t->format == THOUGHT_FORMAT_HARMONY) /* a header may be one of what is said: its tokens are marks, too */
+		return t->state == THOUGHTS_BEGIN || t->state == THOUGHTS_INSIDE;
+	return t->state == THOUGHTS_BEGIN || t->state == THOUGHTS_INSIDE || t->state == THOUGHTS_BEHIND;
+}
+
 void thoughts_fini(struct thoughts *t)
 {
 	buf_fini(&t->held);

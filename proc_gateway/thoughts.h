@@ -51,6 +51,8 @@ void thoughts_feed(struct thoughts *t, const char *text, size_t bytes, struct bu
 /* The answer is over: what was held back belongs where it stands. */
 void thoughts_end(struct thoughts *t, struct buf *thought, struct buf *content);
 void thoughts_fini(struct thoughts *t);
+/* Whether what came last belongs to a thought or its marks. */
+bool thoughts_in_thought(const struct thoughts *t);
 /* What is held, of THOUGHT_FORMAT_HARMONY, as far as it is decided. States: BEFORE a message, in its header (BEGIN), INSIDE
  * of a thought, BEHIND the header of what is said or called; CONTENT is text without messages. */
 void thoughts_harmony_feed(struct thoughts *t, struct buf *thought, struct buf *content);

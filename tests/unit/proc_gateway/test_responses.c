@@ -227,17 +227,33 @@ Test(responses, replies_have_items)
 	json_free(&doc);
 	peer_fini(&p);
 
+	/* reasoning_tokens: of five pieces of a token each, so many are thought */
+	static const char *const pieces[][5] = {{"<think>", "a ", "b</think>", "\n\n", "c"},
+						{"<|channel|>analysis<|message|>", "a", "<|end|>", "<|start|>assistant<|channel|>final<|message|>", "c"}};
+	static const struct { enum thought_format format; const char *wanted; } counts[] = {
+		{THOUGHT_FORMAT_THINK, "\"reasoning_tokens\":4}"}, {THOUGHT_FORMAT_HARMONY, "\"reasoning_tokens\":2}"}};
+	for (u32 i = 0; i < COUNT_OF(counts); i++) {
+		f.gateway.model.thought_format = counts[i].format;
+		p = engine_connect(&f);
+		ask(&f, &p, "/v1/responses", "{\"input\": \"x\"}");
+		for (u32 k = 0; k < 5; k++)
+			emit(&f, pieces[i][k], k < 4 ? FAKE_GOES_ON : FAKE_STOP);
+		cr_assert(engine_wait(&f, &p, 2 + i, counts[i].wanted), "%s", buf_cstr(&p.got));
+		peer_fini(&p);
+	}
+	f.gateway.model.thought_format = THOUGHT_FORMAT_THINK;
+
 	p = engine_connect(&f);
 	ask(&f, &p, "/v1/responses", "{\"input\": \"x\"}");
 	emit(&f, "cut", FAKE_LENGTH);
-	cr_assert(engine_wait(&f, &p, 2, "\"status\":\"incomplete\",\"background\":false,\"error\":null,\"incomplete_details\":{\"reason\":\"max_output_tokens\"}"),
+	cr_assert(engine_wait(&f, &p, 4, "\"status\":\"incomplete\",\"background\":false,\"error\":null,\"incomplete_details\":{\"reason\":\"max_output_tokens\"}"),
 		  "%s", buf_cstr(&p.got));
 	peer_fini(&p);
 
 	p = engine_connect(&f);
 	ask(&f, &p, "/v1/responses", "{\"input\": \"x\"}");
 	emit(&f, "", FAKE_STOP);
-	cr_assert(engine_wait(&f, &p, 3, "\"content\":[{\"type\":\"output_text\",\"text\":\"\","), "%s", buf_cstr(&p.got));
+	cr_assert(engine_wait(&f, &p, 5, "\"content\":[{\"type\":\"output_text\",\"text\":\"\","), "%s", buf_cstr(&p.got));
 	peer_fini(&p);
 	engine_teardown(&f);
 }
