@@ -87,6 +87,11 @@ static bool take_tags(struct source *s, const char *field, json_val v)
 			return api_error_set(s->e, 400, field, NULL, "Field '%s' is no JSON: %s.", field, em.text);
 		v = json_root(doc);
 	}
+	if (json_depth(v) > JSON_LEVELS_MAX - 2) { /* a text of its own may be as deep as a body, and here more is around it */
+		ok = api_error_field(s->e, field, v, "is nested too deeply", "JSON of fewer levels");
+		json_free(&doc);
+		return ok;
+	}
 	if (json_type(json_get(v, "structures")) != JSON_ARRAY || json_type(json_get(v, "triggers")) != JSON_ARRAY) {
 		ok = api_error_field(s->e, field, v, "has no tags",
 				     "an object with 'structures', an array of {\"begin\", \"schema\", \"end\"}, and 'triggers', an array of strings");
@@ -342,6 +347,9 @@ static u32 write_mistral(struct json_writer *w, const struct openai_fields *f, c
 	return count;
 }
 
+/* What parts put around the parameters of a function, at most: of Mistral's calls behind the first one. */
+enum { PARTS_LEVELS = 10 };
+
 /* Arguments are objects. */
 static bool check_parameters(const struct source *s)
 {
@@ -352,6 +360,11 @@ static bool check_parameters(const struct source *s)
 					     "Field 'tools': the parameters of the function '%.80s' have a type that is no "
 					     "object; 'type' must be \"object\" or be left out.",
 					     json_cstr(json_get(function, "name"), ""));
+		if (json_depth(json_get(function, "parameters")) > JSON_LEVELS_MAX - PARTS_LEVELS)
+			return api_error_set(s->e, 400, "tools", NULL,
+					     "Field 'tools': the parameters of the function '%.80s' are nested too deeply for a "
+					     "call that is asked for; they may have %d levels.",
+					     json_cstr(json_get(function, "name"), ""), JSON_LEVELS_MAX - PARTS_LEVELS);
 	}
 	return true;
 }

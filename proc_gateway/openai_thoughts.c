@@ -71,17 +71,13 @@ static void put_part(struct json_writer *w, const char *kind, const char *text, 
 	json_object_end(w);
 }
 
+/* As it came, which has been compiled: it may be as deep as JSON may be, and compiling says that it is too deep here. */
 static void put_schema(struct json_writer *w, const char *source, size_t bytes)
 {
-	struct json_doc *doc = NULL;
 	json_object_begin(w);
 	json_key(w, "json_schema");
-	if (json_parse(&doc, source, bytes, NULL) == ERR_OK)
-		json_write_value(w, json_root(doc));
-	else
-		json_write_null(w); /* compiling says what is wrong */
+	json_write_raw(w, source, bytes);
 	json_object_end(w);
-	json_free(&doc);
 }
 
 /* What the request asked for, as parts. */
@@ -126,6 +122,7 @@ bool openai_thoughts_grammar(struct openai_request *r, struct api_error *e)
 {
 	if (!r->thought_open || r->grammar_kind == TERCET_GRAMMAR_EBNF) { /* always so of harmony */
 		r->thought_format = THOUGHT_FORMAT_NONE;
+		r->thought_open = false; /* nothing of it is a thought, nor counted as one */
 		return true;
 	}
 	struct buf parts = {0}, without = {0};

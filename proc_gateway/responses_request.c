@@ -294,7 +294,8 @@ static bool write_tool_choice(struct json_writer *w, json_val choice, struct api
 		json_write_value(w, choice);
 		return true;
 	}
-	if (!json_string_equals(json_get(choice, "type"), "function"))
+	/* a name that nests would be deeper in a chat's body than it may be */
+	if (!json_string_equals(json_get(choice, "type"), "function") || json_type(json_get(choice, "name")) != JSON_STRING)
 		return api_error_field(e, "tool_choice", choice, "is not known",
 				       "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": \"...\"}");
 	json_object_begin(w);

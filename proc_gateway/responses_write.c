@@ -1,5 +1,6 @@
 /* Owns the shape of responses and of their events; runs in the gateway. An item is what the model has thought, what it has
  * said, or a call. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,8 +34,10 @@ static size_t end_of(const struct choice *c, const struct responses_item *item)
 static void put_item_id(const struct group *g, const struct responses_item *item, struct buf *out)
 {
 	static const char *const heads[] = {"rs", "msg", "fc"};
-	buf_printf(out, "\"%s_%s_%u\"", heads[item->kind < ITEM_CALL ? item->kind : ITEM_CALL], g->id + strlen("resp_"),
-		   item->number);
+	char id[sizeof(g->id) + 16]; /* the client may have chosen what is in it */
+	snprintf(id, sizeof(id), "%s_%s_%u", heads[item->kind < ITEM_CALL ? item->kind : ITEM_CALL], g->id + strlen("resp_"),
+		 item->number);
+	json_escape(out, id, strlen(id));
 }
 
 static void put_bytes(const struct buf *text, size_t first, size_t end, struct buf *out)
@@ -57,7 +60,8 @@ static void put_part(const struct choice *c, const struct responses_item *item, 
 
 static void put_item(const struct choice *c, const struct responses_item *item, bool whole, struct buf *out)
 {
-	const bool cut = c->done && c->finish == TERCET_FINISH_LENGTH;
+	/* only what came last is cut off, as its own event says */
+	const bool cut = c->done && c->finish == TERCET_FINISH_LENGTH && item->number + 1 == c->group->response.count;
 	buf_append_str(out, "{\"id\":");
 	put_item_id(c->group, item, out);
 	buf_printf(out, ",\"status\":\"%s\",", !whole ? "in_progress" : cut ? "incomplete" : "completed");

@@ -120,6 +120,44 @@ static const struct {
 	{"{\"input\": \"x\", \"model\": \"gpt\"}", "The model 'gpt' does not exist"},
 };
 
+/* `n` lists in each other, the most that a body has room for there, are refused as `wanted`. */
+static void expect_too_deep(struct engine_fixture *f, const char *path, const char *before, u32 n, const char *behind,
+			    const char *wanted)
+{
+	struct buf body = {0};
+	buf_append_str(&body, before);
+	for (u32 i = 0; i < 2 * n; i++)
+		buf_append_char(&body, i < n ? '[' : ']');
+	buf_append_str(&body, behind);
+	struct peer p = engine_connect(f);
+	peer_post(&p, path, buf_cstr(&body));
+	cr_expect(engine_wait(f, &p, 0, wanted), "%s: %s", before, buf_cstr(&p.got));
+	cr_expect_not_null(strstr(buf_cstr(&p.got), "HTTP/1.1 400"));
+	peer_fini(&p);
+	buf_fini(&body);
+}
+
+Test(responses, what_is_deeper_in_another_form_is_refused)
+{
+	static struct engine_fixture f;
+	char path[32];
+	setup(&f, path);
+	expect_too_deep(&f, "/v1/responses",
+			"{\"input\": \"x\", \"tools\": [{\"type\": \"function\", \"name\": \"f\"}], \"tool_choice\": {\"type\": "
+			"\"function\", \"name\": ",
+			JSON_LEVELS_MAX - 2, "}}", "Field 'tool_choice'");
+	expect_too_deep(&f, "/v1/responses",
+			"{\"input\": \"x\", \"tool_choice\": \"required\", \"tools\": [{\"type\": \"function\", \"name\": \"f\", "
+			"\"parameters\": {\"examples\": ",
+			JSON_LEVELS_MAX - 6, "}}]}", "nested too deeply for a call that is asked for; they may have 54 levels");
+	expect_too_deep(&f, "/v1/chat/completions",
+			"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"structured_outputs\": {\"structural_tag\": "
+			"\"{\\\"structures\\\": [], \\\"triggers\\\": [], \\\"x\\\": ",
+			JSON_LEVELS_MAX - 1, "}\"}}", "is nested too deeply");
+	cr_assert_eq(f.count, 0);
+	engine_teardown(&f);
+}
+
 Test(responses, what_is_wrong_is_named)
 {
 	static struct engine_fixture f;

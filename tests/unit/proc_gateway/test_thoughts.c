@@ -176,7 +176,24 @@ Test(thoughts, other_grammars_leave_none)
 	cr_assert_eq(closed.grammar_kind, TERCET_GRAMMAR_JSON_OBJECT);
 	cr_assert(openai_thoughts_grammar(&rules, &e));
 	cr_assert_eq(rules.thought_format, THOUGHT_FORMAT_NONE);
+	cr_assert(!rules.thought_open, "its tokens would count as thoughts");
 	cr_assert_eq(rules.grammar_kind, TERCET_GRAMMAR_EBNF);
+}
+
+/* A schema in a text of its own may be as deep as a body: parts around it make it deeper than JSON is read. */
+Test(thoughts, a_schema_that_is_too_deep_behind_one_is_refused)
+{
+	struct openai_request r = {.thought_format = THOUGHT_FORMAT_THINK, .thought_open = true,
+				   .grammar_kind = TERCET_GRAMMAR_JSON_SCHEMA};
+	struct api_error e;
+	buf_append_str(&r.grammar, "{\"type\": \"integer\", \"examples\": ");
+	for (u32 i = 0; i < 2 * (JSON_LEVELS_MAX - 1); i++)
+		buf_append_char(&r.grammar, i < JSON_LEVELS_MAX - 1 ? '[' : ']');
+	buf_append_char(&r.grammar, '}');
+	cr_assert(!openai_thoughts_grammar(&r, &e));
+	cr_assert_eq(e.status, 400);
+	cr_assert_not_null(strstr(e.message, "nested"), "%s", e.message);
+	buf_fini(&r.grammar);
 }
 
 /* ---------------------------------------------------------------- through the gateway */
