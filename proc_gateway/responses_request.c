@@ -369,6 +369,8 @@ static bool check_supported(json_val root, struct api_error *e)
 	for (size_t i = 0; i < COUNT_OF(kept); i++)
 		if (json_present(json_get(root, kept[i])))
 			return refuse(e, kept[i], "responses are not kept by this server; send the whole conversation in 'input'");
+	if (json_present(json_get(root, "session_id")))
+		return refuse(e, "session_id", "sessions are had from /v1/chat/completions and /v1/completions");
 	if (json_present(json_get(root, "prompt")))
 		return refuse(e, "prompt", "this server keeps no prompts; send 'instructions' and 'input'");
 	if (json_bool(json_get(root, "background"), &background) && background)

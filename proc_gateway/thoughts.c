@@ -157,7 +157,8 @@ static bool inside(struct thoughts *t, struct buf *thought)
 	const char *at = memmem(t->held.data, t->held.bytes, mark, strlen(mark));
 	size_t bytes = at ? (size_t)(at - t->held.data) : t->held.bytes - undecided(t->held.data, t->held.bytes, mark);
 	const size_t until = at ? bytes + strlen(mark) : bytes;
-	while (at && bytes > 0 && is_space(t->held.data[bytes - 1]))
+	/* no more than may wait, so that pieces of any size say the same */
+	for (const size_t least = bytes > SPACE_MAX ? bytes - SPACE_MAX : 0; at && bytes > least && is_space(t->held.data[bytes - 1]);)
 		bytes--;
 	buf_append(thought, t->held.data, bytes);
 	drop(&t->held, until);

@@ -105,6 +105,7 @@ static const struct {
 	{"{\"input\": \"x\", \"previous_response_id\": \"resp_1\"}", "Field 'previous_response_id': responses are not kept"},
 	{"{\"input\": \"x\", \"conversation\": \"c\"}", "Field 'conversation': responses are not kept"},
 	{"{\"input\": \"x\", \"prompt\": {\"id\": \"p\"}}", "Field 'prompt': this server keeps no prompts"},
+	{"{\"input\": \"x\", \"session_id\": \"s\"}", "Field 'session_id': sessions"},
 	{"{\"input\": \"x\", \"background\": true}", "Field 'background'"},
 	{"{\"input\": \"x\", \"truncation\": \"auto\"}", "Field 'truncation'"},
 	{"{\"input\": \"x\", \"top_logprobs\": 2}", "Field 'top_logprobs'"},
@@ -288,10 +289,22 @@ Test(responses, replies_have_items)
 		  "%s", buf_cstr(&p.got));
 	peer_fini(&p);
 
+	p = engine_connect(&f); /* what came last is cut off, and nothing else; ids are text */
+	ask(&f, &p, "/v1/responses", "{\"input\": \"x\", \"request_id\": \"a\\\"b\\\\\"}");
+	emit(&f, "<think>hm</think>So", FAKE_LENGTH);
+	cr_assert(engine_wait(&f, &p, 5, "\"truncation\":\"disabled\"}"), "%s", buf_cstr(&p.got));
+	doc = json_behind(buf_cstr(&p.got), "\r\n\r\n");
+	json_val output = json_get(json_root(doc), "output");
+	cr_assert_str_eq(cstr_at(json_at(output, 0), "status"), "completed");
+	cr_assert_str_eq(cstr_at(json_at(output, 1), "status"), "incomplete");
+	cr_assert_str_eq(cstr_at(json_at(output, 1), "id"), "msg_a\"b\\_1");
+	json_free(&doc);
+	peer_fini(&p);
+
 	p = engine_connect(&f);
 	ask(&f, &p, "/v1/responses", "{\"input\": \"x\"}");
 	emit(&f, "", FAKE_STOP);
-	cr_assert(engine_wait(&f, &p, 5, "\"content\":[{\"type\":\"output_text\",\"text\":\"\","), "%s", buf_cstr(&p.got));
+	cr_assert(engine_wait(&f, &p, 6, "\"content\":[{\"type\":\"output_text\",\"text\":\"\","), "%s", buf_cstr(&p.got));
 	peer_fini(&p);
 	engine_teardown(&f);
 }

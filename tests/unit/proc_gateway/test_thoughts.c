@@ -27,6 +27,9 @@ static const struct thought_case cases[] = {
 	{THOUGHT_FORMAT_THINK, false, "<think>cut off </thi", "cut off </thi", ""},
 	{THOUGHT_FORMAT_THINK, false, "<think>cut off \n", "cut off \n", ""},
 	{THOUGHT_FORMAT_THINK, false, "Say <think>a</think>.", "", "Say <think>a</think>."},
+	{THOUGHT_FORMAT_THINK, false,
+	 "<think>a\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n"
+	 "\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n</think>b", "a\n\n", "b"},
 	{THOUGHT_FORMAT_THINK, true, "a\n</think>\n\nb", "a", "b"},
 	{THOUGHT_FORMAT_THINK, true, "\na", "a", ""},
 	{THOUGHT_FORMAT_THINK, true, "</think>b", "", "b"},
