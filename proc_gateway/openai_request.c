@@ -273,7 +273,7 @@ static void read_params(struct openai_request *r, const struct openai_model *m)
 	p->seed = draw_seed(r, m);
 	p->min_tokens = (u32)f->min_tokens;
 	p->flags = flags_of(f);
-	if (tool_format_needs_special(r->tool_format) || thought_format_needs_special(r->thought_format))
+	if (tool_format_needs_special(r->tool_format) || thought_format_needs_special(r->thought_format, m->tokenizer))
 		p->flags &= ~(u32)TERCET_SKIP_SPECIAL;
 	p->logprobs = (int32_t)f->logprobs;
 	p->prompt_logprobs = f->has_prompt_logprobs ? (int32_t)f->prompt_logprobs : -1;

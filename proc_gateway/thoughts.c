@@ -34,9 +34,13 @@ const char *thought_format_end(enum thought_format format)
 	return formats[format].end;
 }
 
-bool thought_format_needs_special(enum thought_format format)
+bool thought_format_needs_special(enum thought_format format, const struct tokenizer *t)
 {
-	return formats[format].special;
+	const char *const marks[] = {formats[format].begin, formats[format].end};
+	bool special = formats[format].special;
+	for (u32 i = 0, id; i < COUNT_OF(marks) && !special; i++)
+		special = *marks[i] && tokenizer_find(t, marks[i], &id) && tokenizer_is_special(t, id);
+	return special;
 }
 
 bool thought_format_opens(enum thought_format format, const char *prompt, size_t bytes)

@@ -24,7 +24,7 @@ const char *thought_format_name(enum thought_format format);
 /* The mark behind a thought; "" of THOUGHT_FORMAT_NONE, and of harmony, where what is said has a header of its own. */
 const char *thought_format_end(enum thought_format format);
 /* Whether the marks are special tokens, which a text without special tokens would not show. */
-bool thought_format_needs_special(enum thought_format format);
+bool thought_format_needs_special(enum thought_format format, const struct tokenizer *t);
 /* Whether a prompt ends, white space aside, with the mark in front of a thought: then the answer begins inside of it. */
 bool thought_format_opens(enum thought_format format, const char *prompt, size_t bytes);
 /* Whether a text, that of a message which is to be continued, ends inside of a thought. */

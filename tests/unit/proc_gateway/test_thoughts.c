@@ -130,6 +130,27 @@ Test(thoughts, the_marks_are_those_of_the_template)
 	cr_expect(!thought_format_unfinished(THOUGHT_FORMAT_THINK, "say <think>"));
 }
 
+/* Some vocabularies have the marks as special tokens, which a text without these would not show. */
+Test(thoughts, marks_that_are_special_tokens_are_shown)
+{
+	static const char *const words[] = {"false", "true"};
+	for (u32 i = 0; i < 2; i++) {
+		struct tokenizer *t = NULL;
+		struct err_msg em = {.text = ""};
+		char json[512];
+		snprintf(json, sizeof(json),
+			 "{\"added_tokens\": [{\"id\": 1, \"content\": \"</think>\", \"special\": %s, \"single_word\": false, "
+			 "\"lstrip\": false, \"rstrip\": false, \"normalized\": false}], \"model\": {\"type\": \"BPE\", \"vocab\": "
+			 "{\"a\": 0, \"</think>\": 1}, \"merges\": []}}",
+			 words[i]);
+		cr_assert_eq(tokenizer_parse(&t, json, strlen(json), &em), ERR_OK, "%s", em.text);
+		cr_expect_eq(thought_format_needs_special(THOUGHT_FORMAT_THINK, t), i == 1);
+		cr_expect(!thought_format_needs_special(THOUGHT_FORMAT_SEED, t));
+		cr_expect(thought_format_needs_special(THOUGHT_FORMAT_MISTRAL, t));
+		tokenizer_free(&t);
+	}
+}
+
 /* ---------------------------------------------------------------- grammars */
 
 static void expect_behind_thought(struct tongue *tongue, enum thought_format format, enum tercet_grammar kind,
