@@ -268,10 +268,12 @@ static void take(struct reader *in, const struct record *r)
 					  (u32)strnlen(r->name, SESSION_NAME_MAX));
 
 	switch (r->kind) {
-	case SESSION_RECORD_STATE:
-		if (s)
+	case SESSION_RECORD_STATE: /* of one that is there it is no end: those take places among the ones that left */
+		if (s && s->life != r->life) {
 			sessions_drop(in->sessions, s, SESSION_END_EVICTED);
-		s = add(in, r, true);
+			s = NULL;
+		}
+		s = s ? s : add(in, r, true);
 		if (s)
 			take_tokens(in, s, r, 0);
 		break;

@@ -250,6 +250,45 @@ Test(session_journal, a_history_that_got_shorter_stays_so)
 	end(&b);
 }
 
+Test(session_journal, turns_that_got_shorter_push_none_out_that_left)
+{
+	struct bench b;
+	begin(&b);
+	turn(&b, add(&b, "left"), 0, 0, 5);
+	sessions_drop(b.ss, find(&b, "left"), SESSION_END_ASKED);
+	turn(&b, add(&b, "a"), 0, 0, SESSION_GONE_MAX + 10);
+	for (u32 i = 0; i < SESSION_GONE_MAX; i++) /* of as many turns, it would be once each */
+		sessions_shorten(b.ss, find(&b, "a"), SESSION_GONE_MAX + 9 - i);
+	restart(&b);
+	cr_assert_eq(find(&b, "a")->token_count, 10);
+	const struct session_gone *g = sessions_find_gone(b.ss, 3, (const u8 *)"left", 4);
+	cr_assert(g && g->why == SESSION_END_ASKED);
+	end(&b);
+}
+
+/* Whole sessions of which one came in place of the other: the first one's end is lost. */
+Test(session_journal, a_whole_session_takes_the_place_of_another_one_with_its_name)
+{
+	struct bench b;
+	u32 out[5];
+	begin(&b);
+	turn(&b, add(&b, "a"), 0, 0, 9);
+	struct sessions_sink sink = b.ss->sink;
+	b.ss->sink = (struct sessions_sink){0};
+	sessions_drop(b.ss, find(&b, "a"), SESSION_END_ASKED);
+	turn(&b, add(&b, "a"), 0, 100, 7);
+	u64 life = find(&b, "a")->life;
+	b.ss->sink = sink;
+	sessions_shorten(b.ss, find(&b, "a"), 5);
+	restart(&b);
+	cr_assert_eq(find(&b, "a")->token_count, 5);
+	cr_assert_eq(find(&b, "a")->turn_count, 1);
+	cr_assert_eq(find(&b, "a")->life, life);
+	sessions_read(b.ss, find(&b, "a"), out, 5);
+	cr_assert_eq(out[4], 104);
+	end(&b);
+}
+
 Test(session_journal, a_turn_in_work_is_known_as_cut_off)
 {
 	struct bench b;
