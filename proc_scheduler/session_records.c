@@ -185,10 +185,16 @@ static void lose(struct reader *in, struct session *s)
 	in->out->dropped++;
 }
 
-/* When a record's session began, or was used, by this process's clock. */
+/* When a record's session began, or was used, by this process's clock; what is further away than a century is a century away. */
 static i64 time_of(const struct reader *in, i64 wall_s)
 {
-	return in->now_ns - (in->wall_s - wall_s) * NS_PER_S;
+	static const i64 century_s = (i64)100 * 366 * 24 * 3600;
+	i64 age_s;
+
+	if (__builtin_sub_overflow(in->wall_s, wall_s, &age_s))
+		age_s = wall_s < 0 ? century_s : -century_s;
+	age_s = age_s > century_s ? century_s : age_s < -century_s ? -century_s : age_s;
+	return in->now_ns - age_s * NS_PER_S;
 }
 
 /* A new one for a record that tells of it from its beginning; NULL: it does not, or there is no place. */

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -287,6 +288,44 @@ Test(session_journal, a_whole_session_takes_the_place_of_another_one_with_its_na
 	sessions_read(b.ss, find(&b, "a"), out, 5);
 	cr_assert_eq(out[4], 104);
 	end(&b);
+}
+
+/* Of the first record, as session_records.c lays it out, with a checksum that fits. */
+static void forge_begun(const struct bench *b, i64 begun_s)
+{
+	enum { KIND = 4, BYTES = 8, CHECKSUM = 16, OWNER = 24, BEGUN = 64 };
+	char record[1024];
+	u32 kind;
+	u64 bytes;
+	int fd = open(b->file, O_RDWR);
+
+	cr_assert(fd >= 0 && pread(fd, record, sizeof(record), SESSION_RECORD_HEADER_BYTES) > BEGUN);
+	memcpy(&kind, record + KIND, sizeof(kind));
+	memcpy(&bytes, record + BYTES, sizeof(bytes));
+	cr_assert_lt(bytes, sizeof(record));
+	memcpy(record + BEGUN, &begun_s, sizeof(begun_s));
+	u64 sum = XXH3_64bits_withSeed(record + OWNER, bytes - OWNER, FINGERPRINT ^ kind ^ bytes << 8);
+	memcpy(record + CHECKSUM, &sum, sizeof(sum));
+	cr_assert_eq(pwrite(fd, record, bytes, SESSION_RECORD_HEADER_BYTES), (ssize_t)bytes);
+	close(fd);
+}
+
+Test(session_journal, times_that_no_clock_shows_are_at_most_a_century_away)
+{
+	static const i64 times[] = {INT64_MIN, INT64_MIN / 2, -10000000000, 20000000000, INT64_MAX};
+	const i64 century_ns = (i64)100 * 366 * 24 * 3600 * 1000000000;
+
+	for (size_t i = 0; i < sizeof(times) / sizeof(*times); i++) {
+		struct bench b;
+		begin(&b);
+		turn(&b, add(&b, "a"), 0, 0, 5);
+		forge_begun(&b, times[i]);
+		restart(&b);
+		i64 begun_ns = find(&b, "a")->begun_ns, now_ns = (i64)clock_now_ns();
+		cr_assert(times[i] < 0 ? begun_ns < now_ns && begun_ns >= -century_ns
+				       : begun_ns > now_ns && begun_ns <= now_ns + century_ns);
+		end(&b);
+	}
 }
 
 Test(session_journal, a_turn_in_work_is_known_as_cut_off)
