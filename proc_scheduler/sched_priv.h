@@ -8,6 +8,7 @@
 struct session_turn {
 	bool named;		 /* it has one */
 	bool runs;		 /* ERR_CONFLICT: its turn before is in work */
+	bool redone;		 /* it is the last one in the history, and ended before */
 	struct session *session; /* NULL: it begins */
 	u32 base;		 /* so many tokens of the history stand in front, */
 	u32 skip;		 /* and so many first tokens of the request are left out */

@@ -128,7 +128,7 @@ static void on_dropped(void *ctx, const struct session *s, enum session_end why)
 }
 
 /* Whole, as a state: a second end of one turn would be taken for a sign that a record is missing. */
-static void on_shortened(void *ctx, const struct session *s)
+static void on_changed(void *ctx, const struct session *s)
 {
 	struct session_journal *j = ctx;
 
@@ -310,7 +310,7 @@ enum err session_journal_open(struct session_journal *j, const char *dir, u64 fi
 		session_journal_close(j);
 		return e;
 	}
-	sessions->sink = (struct sessions_sink){j, on_begun, on_ended, on_dropped, on_shortened};
+	sessions->sink = (struct sessions_sink){j, on_begun, on_ended, on_dropped, on_changed};
 	return ERR_OK;
 }
 

@@ -83,7 +83,7 @@ static u32 *begin_record(struct buf *out, enum session_record_kind kind, const s
 		.kv_tokens = s->kv_tokens,
 		.token_count = count,
 		.total = s->token_count,
-		.turn = (s->cut_off || s->running ? TURN_CUT_OFF : 0) | (s->ending ? TURN_ENDS_SESSION : 0),
+		.turn = (s->cut_off || (s->running && !s->redone) ? TURN_CUT_OFF : 0) | (s->ending ? TURN_ENDS_SESSION : 0),
 	};
 	i64 now_ns = (i64)clock_now_ns(), wall_s = clock_wall_s();
 

@@ -98,16 +98,16 @@ static bool is_eos(const struct sched *s, u32 token)
 
 /* Where the history ends for this turn. What ends an answer in a chat stands at the beginning of the next turn; the
  * model may have said it already, or another end-of-sequence token instead, which then makes room for it. */
-static void place(const struct sched *s, const struct ipc_submit *m, bool settled, struct session_turn *t)
+static void place(const struct sched *s, const struct ipc_submit *m, bool again, struct session_turn *t)
 {
 	const struct sessions *ss = s->config.sessions;
 	const struct session *c = t->session;
 
 	t->base = m->session_flags & SESSION_STEP ? m->session_step : c->token_count;
-	if (settled)
+	if (again)
 		t->base = c->turn_base;
 	t->skip = find_overlap(ss, c, t->base, m);
-	if (t->skip || settled || !m->session_join || t->base < 2 || !is_eos(s, sessions_token(ss, c, t->base - 1)))
+	if (t->skip || again || !m->session_join || t->base < 2 || !is_eos(s, sessions_token(ss, c, t->base - 1)))
 		return;
 	t->base--;
 	t->skip = find_overlap(ss, c, t->base, m);
@@ -135,8 +135,9 @@ enum err sched_check_turn(const struct sched *s, const struct ipc_submit *m, str
 		return e;
 	t->named = true;
 	t->session = c;
+	t->redone = again && !c->cut_off;
 	if (c)
-		place(s, m, again && !c->cut_off, t);
+		place(s, m, again, t);
 	return ERR_OK;
 }
 
@@ -162,6 +163,7 @@ enum err sched_begin_turn(struct sched *s, const struct ipc_submit *m, const str
 	c->turn_base = t->base;
 	c->cache_salt = sched_cache_salt(s, m);
 	c->ending = m->session_flags & SESSION_END;
+	c->redone = t->redone;
 	sessions_begin_turn(ss, c, q->id, (i64)now_ns);
 	return ERR_OK;
 }

@@ -341,31 +341,44 @@ void sessions_begin_turn(struct sessions *ss, struct session *s, u64 seq, i64 no
 	unlink_idle(ss, s);
 	s->running = s->turn_seq = seq;
 	s->used_ns = now_ns;
-	if (ss->sink.begun)
+	if (ss->sink.begun && !s->redone)
 		ss->sink.begun(ss->sink.ctx, s);
 }
 
-static void finish_turn(struct sessions *ss, struct session *s, i64 now_ns)
+/* Whether it was redone. */
+static bool finish_turn(struct sessions *ss, struct session *s, i64 now_ns)
 {
+	bool redone = s->redone;
+
 	ASSERT(s->running);
 	s->running = 0;
-	s->cut_off = s->ending = false;
+	s->cut_off = s->ending = s->redone = false;
 	s->used_ns = now_ns;
 	push_idle(ss, s);
+	return redone;
+}
+
+/* `tokens` are those from turn_base on. A second end of one turn would be taken for a sign that a record is missing. */
+static void tell_end(struct sessions *ss, const struct session *s, bool redone, const u32 *tokens, u32 count)
+{
+	if (redone && ss->sink.changed)
+		ss->sink.changed(ss->sink.ctx, s);
+	else if (!redone && ss->sink.ended)
+		ss->sink.ended(ss->sink.ctx, s, tokens, count);
 }
 
 void sessions_end_turn(struct sessions *ss, struct session *s, const u32 *tokens, u32 count, u32 kv_tokens, i64 now_ns)
 {
-	finish_turn(ss, s, now_ns);
+	bool redone = finish_turn(ss, s, now_ns);
+
 	sessions_cut(ss, s, s->turn_base);
 	if (sessions_append(ss, s, tokens, count)) {
 		sessions_drop(ss, s, SESSION_END_OUTGREW);
 		return;
 	}
-	s->turn_count++;
+	s->turn_count += !redone;
 	s->kv_tokens = kv_tokens < s->token_count ? kv_tokens : s->token_count;
-	if (ss->sink.ended)
-		ss->sink.ended(ss->sink.ctx, s, tokens, count);
+	tell_end(ss, s, redone, tokens, count);
 }
 
 struct session *sessions_last_turn(const struct sessions *ss, u64 seq)
@@ -382,21 +395,25 @@ void sessions_shorten(struct sessions *ss, struct session *s, u32 count)
 	if (count == s->token_count)
 		return;
 	sessions_cut(ss, s, count);
-	if (ss->sink.shortened)
-		ss->sink.shortened(ss->sink.ctx, s);
+	if (ss->sink.changed)
+		ss->sink.changed(ss->sink.ctx, s);
 }
 
 void sessions_undo_turn(struct sessions *ss, struct session *s, i64 now_ns)
 {
-	finish_turn(ss, s, now_ns);
+	bool redone = finish_turn(ss, s, now_ns);
+
+	if (redone) {
+		sessions_cut(ss, s, s->turn_base);
+		s->turn_count--;
+	}
 	if (s->token_count == 0) {
 		sessions_drop(ss, s, SESSION_END_EMPTY);
 		return;
 	}
 	s->turn_client = s->turn_req = 0;
 	s->turn_base = s->token_count;
-	if (ss->sink.ended)
-		ss->sink.ended(ss->sink.ctx, s, NULL, 0);
+	tell_end(ss, s, redone, NULL, 0);
 }
 
 void sessions_expire(struct sessions *ss, i64 now_ns)

@@ -34,6 +34,7 @@ struct session {
 	u64 running;		     /* the sequence of its turn; 0: idle */
 	bool cut_off;		     /* its last turn began in an earlier life of the process, and did not end */
 	bool ending;		     /* that turn was to be its last one */
+	bool redone;		     /* the turn that runs is its last one once more: the history has its end from before */
 	u64 turn_client, turn_req;   /* the request of its last turn, */
 	u32 turn_base;		     /* and the length of the history in front of it */
 	u64 turn_seq;		     /* its sequence, which may be over; 0: of an earlier life of the process */
@@ -46,13 +47,14 @@ struct session {
 /* Called synchronously with every change that has to outlive the process; `s` is borrowed for the call. */
 struct sessions_sink {
 	void *ctx;
-	/* A turn begins; the history does not change yet. */
+	/* A turn begins; the history does not change yet. Not told of one that is redone: should nothing come of it, its end
+	 * from before holds. */
 	void (*begun)(void *ctx, const struct session *s);
 	/* A turn ended: behind the first turn_base tokens the history is now `count` others. */
 	void (*ended)(void *ctx, const struct session *s, const u32 *tokens, u32 count);
 	void (*dropped)(void *ctx, const struct session *s, enum session_end why);
-	/* The history got shorter behind the end of its turn. */
-	void (*shortened)(void *ctx, const struct session *s);
+	/* The last turn's end that was told of is another one: the history got shorter behind it, or the turn was redone. */
+	void (*changed)(void *ctx, const struct session *s);
 };
 
 struct sessions_config {
@@ -122,13 +124,14 @@ u32 sessions_token(const struct sessions *ss, const struct session *s, u32 index
 /* A turn begins as sequence `seq`; all but its tokens and times must be set. No other begins before it ended. */
 void sessions_begin_turn(struct sessions *ss, struct session *s, u64 seq, i64 now_ns);
 /* It ended: behind the first turn_base tokens the history is now `tokens`; the KV of the first `kv_tokens` was there.
- * With no room for them the session leaves. */
+ * With no room for them the session leaves. One that was redone takes its own place and counts once. */
 void sessions_end_turn(struct sessions *ss, struct session *s, const u32 *tokens, u32 count, u32 kv_tokens, i64 now_ns);
 /* The idle session whose last turn was sequence `seq`, NULL: none. A walk from the one used last. */
 struct session *sessions_last_turn(const struct sessions *ss, u64 seq);
 /* An idle session's last turn turns out to have ended at the first `count` tokens, at most those that are there. */
 void sessions_shorten(struct sessions *ss, struct session *s, u32 count);
-/* It ended and changes nothing; a session without tokens leaves. */
+/* It ended and changes nothing; one that was redone takes its end from before along: what stood in front of it is left. A
+ * session without tokens leaves. */
 void sessions_undo_turn(struct sessions *ss, struct session *s, i64 now_ns);
 /* Makes `s` the one used last. */
 void sessions_touch(struct sessions *ss, struct session *s, i64 now_ns);

@@ -246,7 +246,31 @@ Test(session_turns, a_turn_that_was_sent_again_takes_its_own_place)
 	cr_assert_eq(fixture_end_of(f, b)->prompt_count, 29);
 	cr_assert_eq(memcmp(fixture_end_of(f, a)->tokens, fixture_end_of(f, b)->tokens, 33 * sizeof(u32)), 0);
 	cr_assert_eq(talk(f)->token_count, 33);
-	cr_assert_eq(talk(f)->turn_count, 3); /* counted by its records, of which there are two */
+	cr_assert_eq(talk(f)->turn_count, 2);
+	destroy(f, &c);
+}
+
+/* As of any turn that is given up in front of its first token, nothing of it is left: its client has heard of no end. */
+Test(session_turns, a_turn_that_is_sent_again_and_given_up_leaves_the_session_as_it_was)
+{
+	struct sched_config c = config_with_sessions();
+	struct fixture *f = fixture_create(&c);
+	struct ipc_submit m = message(1, 1, 20, 4, SESSION_BEGIN);
+	good(f, &m);
+	fixture_run(f);
+	m = message(2, 600, 5, 4, 0);
+	good(f, &m);
+	fixture_run(f);
+	m = message(2, 600, 5, 4, SESSION_AGAIN);
+	good(f, &m);
+	cr_assert(sched_abort(f->s, 1, 2, f->now_ns));
+	cr_assert_eq(talk(f)->token_count, 24);
+	cr_assert_eq(talk(f)->turn_count, 1);
+	m = message(3, 700, 2, 4, 0);
+	u64 next = good(f, &m);
+	fixture_run(f);
+	cr_assert_eq(fixture_end_of(f, next)->prompt_count, 26);
+	cr_assert_eq(talk(f)->turn_count, 2);
 	destroy(f, &c);
 }
 
