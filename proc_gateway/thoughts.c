@@ -124,13 +124,6 @@ static size_t undecided(const char *text, size_t bytes, const char *mark)
 	return kept;
 }
 
-/* Forgets the first `bytes` of what is held. */
-static void drop(struct buf *held, size_t bytes)
-{
-	memmove(held->data, held->data + bytes, held->bytes - bytes);
-	held->bytes -= bytes;
-}
-
 static size_t leading_space(const struct buf *held)
 {
 	size_t n = 0;
@@ -150,7 +143,7 @@ static bool before(struct thoughts *t)
 	}
 	if (bytes < length)
 		return false;
-	drop(&t->held, space + length);
+	buf_consume(&t->held, space + length);
 	t->state = THOUGHTS_BEGIN;
 	return true;
 }
@@ -165,7 +158,7 @@ static bool inside(struct thoughts *t, struct buf *thought)
 	for (const size_t least = bytes > SPACE_MAX ? bytes - SPACE_MAX : 0; at && bytes > least && is_space(t->held.data[bytes - 1]);)
 		bytes--;
 	buf_append(thought, t->held.data, bytes);
-	drop(&t->held, until);
+	buf_consume(&t->held, until);
 	if (at)
 		t->state = THOUGHTS_BEHIND;
 	return at != NULL;
@@ -174,7 +167,7 @@ static bool inside(struct thoughts *t, struct buf *thought)
 /* White space behind a mark. */
 static bool skip_space(struct thoughts *t)
 {
-	drop(&t->held, leading_space(&t->held));
+	buf_consume(&t->held, leading_space(&t->held));
 	if (t->held.bytes == 0)
 		return false;
 	t->state = t->state == THOUGHTS_BEGIN ? THOUGHTS_INSIDE : THOUGHTS_CONTENT;

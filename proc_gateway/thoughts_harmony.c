@@ -14,12 +14,6 @@ enum { HEADER_MAX = 1024 }; /* bytes; a longer one is no header */
 static const char channel[] = "<|channel|>", start[] = "<|start|>", message[] = "<|message|>";
 static const char *const ends[] = {"<|end|>", "<|return|>", "<|call|>", start, channel};
 
-static void drop(struct buf *held, size_t bytes)
-{
-	memmove(held->data, held->data + bytes, held->bytes - bytes);
-	held->bytes -= bytes;
-}
-
 /* Whether `text` is `mark`, or its beginning. */
 static bool may_be(const char *text, size_t bytes, const char *mark)
 {
@@ -39,7 +33,7 @@ static bool outside(struct thoughts *t)
 	if (least < strlen(mark))
 		return false;
 	if (mark == start) /* the role stands in front of the channel */
-		drop(&t->held, strlen(mark));
+		buf_consume(&t->held, strlen(mark));
 	t->state = THOUGHTS_BEGIN;
 	return true;
 }
@@ -78,7 +72,7 @@ static bool header(struct thoughts *t, struct buf *content)
 		json_escape(content, spaced ? to + strlen(space) : to, spaced ? to_bytes - strlen(space) : to_bytes);
 		buf_append_str(content, ", \"arguments\": ");
 	}
-	drop(&t->held, bytes + strlen(message));
+	buf_consume(&t->held, bytes + strlen(message));
 	return true;
 }
 
@@ -100,7 +94,7 @@ static bool body(struct thoughts *t, struct buf *to)
 	if (whole && t->call)
 		buf_append_str(to, "}</tool_call>");
 	const bool next = mark == start || mark == channel; /* begins what comes */
-	drop(&t->held, bytes + (whole && !next ? strlen(mark) : 0));
+	buf_consume(&t->held, bytes + (whole && !next ? strlen(mark) : 0));
 	if (whole) {
 		t->state = THOUGHTS_BEFORE;
 		t->call = false;
