@@ -51,10 +51,22 @@ static ALWAYS_INLINE struct rounding rounding_of(const float *x, u32 width)
 	return (struct rounding){inverse, bits < 0x7f800000u ? most / 127 : NAN};
 }
 
-/* Rounds to nearest even; returns the sum. */
+#if VEC_LANES == 16
+/* The intrinsic for it adds signed numbers. */
+static ALWAYS_INLINE u32 sum_lanes(__m512i v)
+{
+	__m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+	__m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+	four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+	return (u32)_mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+}
+#endif
+
+/* Rounds to nearest even; returns the sum, which 16 bits hold. What is no finite number counts as -2^31 and wraps: such a group's
+ * scale is NaN, so any sum will do that can be multiplied. */
 static ALWAYS_INLINE i32 round_values(const float *x, float inverse, u32 width, signed char *q)
 {
-	i32 sum = 0;
+	u32 sum = 0;
 #if VEC_LANES == 16
 	__m512i sums = _mm512_setzero_si512();
 #pragma GCC unroll 8
@@ -63,7 +75,7 @@ static ALWAYS_INLINE i32 round_values(const float *x, float inverse, u32 width, 
 		sums = _mm512_add_epi32(sums, whole);
 		_mm_storeu_si128((__m128i *)(void *)(q + i), _mm512_cvtepi32_epi8(whole));
 	}
-	sum = _mm512_reduce_add_epi32(sums);
+	sum = sum_lanes(sums);
 #else
 	for (u32 i = 0; i < width; i += 8) {
 		i32 whole[8];
@@ -71,11 +83,11 @@ static ALWAYS_INLINE i32 round_values(const float *x, float inverse, u32 width, 
 				    _mm256_cvtps_epi32(vec_mul(vec_load(x + i), vec_set1(inverse))));
 		for (u32 l = 0; l < 8; l++) {
 			q[i + l] = (signed char)whole[l];
-			sum += whole[l];
+			sum += (u32)whole[l];
 		}
 	}
 #endif
-	return sum;
+	return (int16_t)sum;
 }
 
 /* Values [k, k + width) of a row in the order of the weights, zeros behind the last; in `held` where they do not lie so. */

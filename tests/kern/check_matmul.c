@@ -210,6 +210,41 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 		       m->bias, m->accumulate, m->order);
 }
 
+/* Rows with values that are no finite numbers: one, all of a group, and none. Nothing finite comes of them, and of rows beside them
+ * what comes of them alone. What sums of such rows overflow is for the build with sanitizers to find. */
+static void matmul_not_finite_case(struct check *c, u32 target, const struct matmul_case *m)
+{
+	size_t bytes = (size_t)m->tokens * m->n * sizeof(float);
+	float *x = check_floats(c, (size_t)m->tokens * m->k, false), *clean = check_alloc(c, bytes), *out = check_alloc(c, bytes);
+	const struct check_target *t = &c->targets[target];
+	struct kern_limits limits = {.tokens = m->tokens, .hidden = m->k};
+	const char *problem = NULL;
+	struct kern_ctx ctx;
+	struct matrix w;
+	make_matrix(c, m, t->caps, &w);
+	struct kern_matmul_args a = {.w = &w.packed, .x = x, .tokens = m->tokens, .x_stride = m->k, .out_stride = m->n, .out = clean};
+	check_ctx(c, &ctx, &limits, 1);
+	if (t->ops.matmul(&ctx, &a) != ERR_OK)
+		problem = "an error";
+	for (u32 row = 0; row < m->tokens; row++)
+		for (u32 k = m->k / 2; row % 4 && k < (row % 4 == 1 ? m->k / 2 + 1 : m->k); k++)
+			x[(size_t)row * m->k + k] = row % 4 == 3 ? INFINITY : NAN;
+	a.out = out;
+	if (!problem && t->ops.matmul(&ctx, &a) != ERR_OK)
+		problem = "an error with values that are not finite";
+	for (u32 row = 0; row < m->tokens && !problem; row++) {
+		const size_t at = (size_t)row * m->n;
+		if (row % 4 == 0 && memcmp(out + at, clean + at, m->n * sizeof(float)) != 0)
+			problem = "a row beside one that is not finite gives other bits";
+		for (u32 n = 0; row % 4 && n < m->n; n++)
+			if (isfinite(out[at + n]))
+				problem = "a finite value of a row that is not";
+	}
+	kern_weight_fini(&w.packed);
+	check_case_end(c, problem, "matmul=%s %s not finite n=%u k=%u tokens=%u order=%d", t->ops.matmul_variant,
+		       kern_dtype_name(m->dtype), m->n, m->k, m->tokens, m->order);
+}
+
 static const enum kern_dtype DTYPES[] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128};
 
 static void matmul_cases(struct check *c, u32 target)
@@ -237,6 +272,11 @@ static void matmul_cases(struct check *c, u32 target)
 		matmul_case(c, target, &wide);
 		matmul_case(c, target, &uneven);
 		matmul_case(c, target, &odd);
+		for (u32 t = 0; t < COUNT_OF(tokens); t++) {
+			struct matmul_case m = {.n = 40, .k = t % 2 ? 256 : 200, .tokens = tokens[t], .dtype = DTYPES[d]};
+			m.order = kern_dtype_group(m.dtype) > 0 && t % 3 == 0;
+			matmul_not_finite_case(c, target, &m);
+		}
 	}
 }
 
