@@ -77,6 +77,13 @@ static enum err add_json(struct lora_modules *m, const struct options *o, const 
 		return e;
 	}
 	json_val v = json_root(doc);
+	const char *nul = json_text_with_nul(v); /* what it begins with would be taken for the whole */
+	if (nul) {
+		e = err_set(em, ERR_FORMAT, "--lora-modules: \"%.300s\": there is a NUL in \"%.100s\\u0000...\"; no name or path may have one",
+			    item, nul);
+		json_free(&doc);
+		return e;
+	}
 	const char *base = json_cstr(json_get(v, "base_model_name"), "");
 	e = check_members(v, item, em);
 	if (!e && *base && !is_model_name(o, base))

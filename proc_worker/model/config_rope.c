@@ -252,6 +252,9 @@ static enum err read_queries(struct model_config *c, json_val v, json_val scalin
 	if (!own || json_type(scaling) != JSON_OBJECT)
 		return ERR_OK;
 	enum err e = may_number(scaling, "llama_4_scaling_beta", 0, &c->rope.query_beta, em);
+	if (!e && c->rope.query_beta > FACTOR_MAX) /* the scores of far tokens would be infinite */
+		e = err_set(em, ERR_INVALID, "config.json: \"llama_4_scaling_beta\" is %g; it must be at most %d", c->rope.query_beta,
+			    FACTOR_MAX);
 	if (!e)
 		e = config_need_u32(v, "max_position_embeddings", CONFIG_CONTEXT_MAX, &context, em);
 	if (!e)

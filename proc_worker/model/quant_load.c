@@ -1,5 +1,6 @@
 /* Brings rows of a quantized checkpoint's matrix into a weight, some at a time. Runs in the worker while a
  * model loads; its buffer lives for one matrix. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "proc_worker/model/quant_tensor.h"
@@ -54,6 +55,46 @@ static void slice_fill(struct slice *s, u32 row, u32 rows, struct kern_threads *
 		slice_task(s, i, 0);
 }
 
+enum { MXFP4_BLOCK = 32, E8M0_NAN = 255, E8M0_LARGE = 253 /* with one from here on some values of a block overflow */ };
+
+/* Block `block` of a row has such a scale. */
+static enum err check_block(const struct quant_tensor *t, u32 row, u32 block, u32 scale, struct err_msg *em)
+{
+	float values[MXFP4_BLOCK];
+
+	if (scale == E8M0_NAN)
+		return err_set(em, ERR_FORMAT, "%s: tensor %s: the scale of block %u of row %u is 255, which is no number in MXFP4",
+			       t->scales->file, t->scales->name, block, row);
+	quant_tensor_values(t, row, block * MXFP4_BLOCK, MXFP4_BLOCK, values);
+	for (u32 i = 0; i < MXFP4_BLOCK; i++)
+		if (!isfinite(values[i]))
+			return err_set(em, ERR_FORMAT,
+				       "%s: tensor %s: with the scale of block %u of row %u, 2^%u, input %u is too large for a float",
+				       t->scales->file, t->scales->name, block, row, scale - 127, block * MXFP4_BLOCK + i);
+	return ERR_OK;
+}
+
+/* Whether all values are numbers, by the scales, of which nearly all are small enough. */
+static enum err check_finite(const struct quant_tensor *t, u32 first_row, u32 rows, u32 first, u32 count, struct err_msg *em)
+{
+	u32 begin = first / MXFP4_BLOCK, end = (first + count + MXFP4_BLOCK - 1) / MXFP4_BLOCK;
+
+	if (t->format != QUANT_MXFP4)
+		return ERR_OK;
+	for (u32 row = first_row; row < first_row + rows; row++) {
+		const u8 *scales = (const u8 *)t->scales->data + (size_t)row * (t->columns / MXFP4_BLOCK);
+		u8 most = 0;
+		for (u32 b = begin; b < end; b++)
+			most = scales[b] > most ? scales[b] : most;
+		for (u32 b = begin; b < end && most >= E8M0_LARGE; b++) {
+			enum err e = scales[b] < E8M0_LARGE ? ERR_OK : check_block(t, row, b, scales[b], em);
+			if (e)
+				return e;
+		}
+	}
+	return ERR_OK;
+}
+
 enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_tensor *t, u32 first_row,
 			   u32 rows, u32 first_column, struct kern_threads *threads, struct err_msg *em)
 {
@@ -66,8 +107,11 @@ enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_ten
 			  .groups = w->k / GROUP_LEAST + 1,
 			  .order = w->order};
 	size_t values = (size_t)SLICE_ROWS * s.count, groups = (size_t)SLICE_ROWS * s.groups;
-	float *memory = malloc((values + 2 * groups) * sizeof(float));
+	enum err e = check_finite(t, first_row, rows, first_column, w->k, em);
+	float *memory = e ? NULL : malloc((values + 2 * groups) * sizeof(float));
 
+	if (e)
+		return e;
 	if (!memory)
 		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", t->values->name);
 	s.scales = memory;

@@ -56,7 +56,8 @@ bool quant_tensor_eight_codes(const struct quant_tensor *t, u32 row, u32 first, 
 
 /* Rows [first_row, first_row + rows), inputs [first_column, first_column + w->k) become rows of `w` from `to`
  * on: as they are stored where `w` is of their type (with its order of inputs set, if they have one), else
- * rounded to w's type. Parallel over `threads` (NULL: in the caller). ERR_NO_MEMORY. */
+ * rounded to w's type. Parallel over `threads` (NULL: in the caller). ERR_FORMAT: a scale of MXFP4 that is no number, or with which
+ * a value overflows; names tensor and place. ERR_NO_MEMORY. */
 MUST_CHECK enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_tensor *t,
 				      u32 first_row, u32 rows, u32 first_column, struct kern_threads *threads,
 				      struct err_msg *em);

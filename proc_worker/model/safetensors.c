@@ -137,7 +137,7 @@ static enum err read_dtype(struct st_tensor *t, json_val dtype, u32 *bits, struc
 	const char *name = json_cstr(dtype, "");
 
 	for (size_t i = 0; i < COUNT_OF(DTYPES); i++)
-		if (!strcmp(name, DTYPES[i].name)) {
+		if (json_string_equals(dtype, DTYPES[i].name)) {
 			t->dtype_name = DTYPES[i].name;
 			t->usable = DTYPES[i].usable;
 			t->dtype = DTYPES[i].dtype;
@@ -227,6 +227,12 @@ static enum err check_cover(struct st_file *f, struct st_tensor *tensors, u32 co
 	return ERR_OK;
 }
 
+/* Names are C strings here: what one begins with may be the name of another. */
+static enum err refuse_nul(const char *file, const char *text, struct err_msg *em)
+{
+	return err_set(em, ERR_FORMAT, "%s: there is a NUL in \"%.200s\\u0000...\"; no name may have one", file, text);
+}
+
 static enum err read_entries(struct safetensors *st, struct st_file *f, json_val root, struct err_msg *em)
 {
 	u32 first = st->tensor_count;
@@ -236,6 +242,8 @@ static enum err read_entries(struct safetensors *st, struct st_file *f, json_val
 		return e;
 	for (struct json_iter it = json_iterate(root); json_next(&it);) {
 		struct st_tensor *t = &st->tensors[st->tensor_count];
+		if (memchr(it.key, '\0', it.key_bytes))
+			return refuse_nul(f->name, it.key, em);
 		if (!strcmp(it.key, "__metadata__"))
 			continue;
 		*t = (struct st_tensor){.name = arena_strdup(&st->arena, it.key), .file = f->name};
@@ -332,6 +340,9 @@ static enum err open_shards(struct safetensors *st, const char *dir, json_val ma
 	if (json_type(map) != JSON_OBJECT)
 		return err_set(em, ERR_FORMAT, "%s: \"weight_map\" must be an object, found %s", INDEX_FILE,
 			       json_type_name(map));
+	const char *nul = json_text_with_nul(map);
+	if (nul)
+		return refuse_nul(INDEX_FILE, nul, em);
 	for (struct json_iter it = json_iterate(map); json_next(&it);) {
 		const char *shard = json_cstr(it.value, "");
 		if (!*shard || strchr(shard, '/'))

@@ -218,6 +218,20 @@ static enum err add_slices(struct additions *a, const struct model_config *c, u3
 	return e;
 }
 
+/* One matrix that is there plain and in MXFP4: nobody knows which it is. */
+static enum err check_once(const struct safetensors *st, u32 layer, const char *file, struct err_msg *em)
+{
+	char name[NAME_BYTES], blocks[NAME_BYTES];
+
+	snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.%s", layer, file);
+	snprintf(blocks, sizeof(blocks), "%.200s_blocks", name);
+	const struct st_tensor *t = safetensors_find(st, name), *b = safetensors_find(st, blocks);
+	if (!t || !b)
+		return ERR_OK;
+	return err_set(em, ERR_FORMAT, "the checkpoint has tensors %s (%s) and %s (%s), which are the same matrix; one of them must go", name,
+		       t->file, blocks, b->file);
+}
+
 /* What families whose experts are always in one tensor call it: plain, or in MXFP4 its two parts. */
 static enum err add_sliced(struct additions *a, const struct model_config *c, u32 layer, struct err_msg *em)
 {
@@ -232,8 +246,10 @@ static enum err add_sliced(struct additions *a, const struct model_config *c, u3
 		{SLOT_EXPERT_DOWN, "down_proj_blocks", "_blocks"},
 		{SLOT_EXPERT_DOWN, "down_proj_scales", "_scales"},
 	};
-	enum err e = ERR_OK;
+	enum err e = check_once(a->st, layer, "gate_up_proj", em);
 
+	if (!e)
+		e = check_once(a->st, layer, "down_proj", em);
 	for (size_t k = 0; !e && k < COUNT_OF(known); k++)
 		for (u32 i = 0; !e && i < c->arch->tensor_count; i++)
 			if (c->arch->tensors[i].slot == known[k].slot)

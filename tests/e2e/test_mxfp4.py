@@ -128,11 +128,11 @@ def test_quantized_blocks_answer_nearly_as_they_are(tmp_path):
     assert distance(logits(blocks, "--quantization", "int4"), wanted) < 0.5 * spread
 
 
-def refused(folder, said, damage=None, **changes):
+def refused(folder, said, damage=None, flags=(), **changes):
     _, blocks = write_models(folder, damage=damage)
     config = {**CONFIG, "quantization_config": MXFP4, **changes}
     (blocks / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
-    status, output = run("logits", "--model", blocks, "--ids", IDS, "--top", 0, "--dtype", "float32")
+    status, output = run("logits", "--model", blocks, "--ids", IDS, "--top", 0, "--dtype", "float32", *flags)
     assert status != 0
     for words in said:
         assert words in output, output
@@ -171,3 +171,40 @@ def test_parts_of_other_shapes_and_types_are_refused(tmp_path):
         folder = tmp_path / str(number)
         folder.mkdir()
         refused(folder, said, damage)
+
+
+def test_scales_that_are_no_numbers_or_too_large_are_refused_with_their_place(tmp_path):
+    stem = "model.layers.1.mlp.experts."
+
+    def scale(name, row, block, value, code=0x77):
+        def damage(tensors):
+            kind, shape, raw = tensors[stem + name + "_scales"]
+            at = (2 * shape[1] + row) * shape[2] + block  # of expert 2
+            tensors[stem + name + "_scales"] = (kind, shape, raw[:at] + bytes([value]) + raw[at + 1:])
+            kind, shape, raw = tensors[stem + name + "_blocks"]
+            tensors[stem + name + "_blocks"] = (kind, shape, raw[:16 * at] + bytes([code]) * 16 + raw[16 * at + 16:])
+        return damage
+
+    number = 0
+    for damage, said in ((scale("down_proj", 5, 2, 255), ("experts.2.down_proj", "block 2 of row 5", "255")),
+                         (scale("gate_up_proj", 190, 1, 255), ("experts.2.gate_up_proj", "block 1 of row 190", "255")),
+                         (scale("down_proj", 5, 1, 254), ("experts.2.down_proj", "block 1 of row 5", "2^127", "input 32"))):
+        for flags in ((), ("--quantization", "int8"), ("--tensor-parallel-size", 2)):
+            number += 1
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            refused(folder, said, damage, flags=flags)
+    # the largest scale of all with small enough values
+    folder = tmp_path / "large"
+    folder.mkdir()
+    _, blocks = write_models(folder, damage=scale("down_proj", 5, 1, 254, 0x11))
+    assert len(logits(blocks)) == VOCAB
+
+
+@pytest.mark.parametrize("config", [MXFP4, None])
+def test_a_matrix_that_is_there_plain_and_in_blocks_is_refused(config, tmp_path):
+    def both(tensors):
+        name = "model.layers.1.mlp.experts.down_proj"
+        tensors[name] = ("BF16", (EXPERTS, INTER, HIDDEN), bf16s([0.0] * (EXPERTS * INTER * HIDDEN)))
+
+    refused(tmp_path, ("experts.down_proj ", "experts.down_proj_blocks", "same matrix"), both, quantization_config=config)

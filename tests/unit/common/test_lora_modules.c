@@ -113,5 +113,9 @@ Test(lora_modules, bad_items_are_refused_by_name)
 	REFUSED("JSON", "--enable-lora", "--lora-modules", "{\"name\": ");
 	REFUSED("\"pth\"", "--enable-lora", "--lora-modules", "{\"name\": \"a\", \"pth\": \"b\"}");
 	REFUSED("base_model_name", "--enable-lora", "--lora-modules", "{\"name\": \"a\", \"path\": \"b\", \"base_model_name\": \"c\"}");
+	REFUSED("there is a NUL in \"a\\u0000...\"", "--enable-lora", "--lora-modules", "{\"name\": \"a\\u0000b\", \"path\": \"p\"}");
+	REFUSED("there is a NUL in \"p\\u0000...\"", "--enable-lora", "--lora-modules", "{\"name\": \"a\", \"path\": \"p\\u0000\"}");
+	REFUSED("there is a NUL in \"path\\u0000...\"", "--enable-lora", "--lora-modules",
+		"{\"name\": \"a\", \"path\\u0000\": \"c\", \"path\": \"p\"}");
 	REFUSED("unexpected word", "--enable-lora", "--lora-modules", "a=b", "c");
 }

@@ -83,6 +83,8 @@ Test(config_families, what_queries_count_is_refused_where_it_contradicts_itself)
 		ERR_INVALID, "\"max_position_embeddings\" is 64 in rope_parameters, but 128 beside the sizes");
 	refused("Ministral3ForCausalLM", "\"rope_parameters\": {\"llama_4_scaling_beta\": -1}", ERR_FORMAT,
 		"\"llama_4_scaling_beta\" must be a number above 0");
+	refused("Ministral3ForCausalLM", "\"rope_parameters\": {\"llama_4_scaling_beta\": 1e308}", ERR_INVALID,
+		"\"llama_4_scaling_beta\" is 1e+308; it must be at most 65536");
 	refused("LlamaForCausalLM", QUERIES_ROPE, ERR_UNSUPPORTED, "\"llama_4_scaling_beta\" in rope_scaling of type 'yarn'");
 }
 

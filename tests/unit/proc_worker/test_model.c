@@ -197,6 +197,9 @@ Test(model, headers_of_checkpoints_are_not_trusted)
 	REFUSED(ERR_FORMAT, "unknown \"dtype\" 'F33'", .dtype_of = "model.norm.weight", .dtype = "F33");
 	REFUSED(ERR_FORMAT, "is there twice", .header_from = "lm_head.weight",
 		.header_to = "model.embed_tokens.weight");
+	REFUSED(ERR_FORMAT, "there is a NUL in \"lm_head.weight\\u0000...\"", .header_from = "lm_head.weight",
+		.header_to = "lm_head.weight\\u0000s");
+	REFUSED(ERR_FORMAT, "unknown \"dtype\" 'BF16'", .dtype_of = "model.norm.weight", .dtype = "BF16\\u0000");
 }
 
 Test(model, tensors_must_be_those_of_config_json)
@@ -224,6 +227,8 @@ Test(model, an_index_must_tell_the_truth)
 		.sharded = true, .index_from = "lm_head.weight", .index_to = "ghost");
 	REFUSED(ERR_FORMAT, "must be a file name", .sharded = true, .index_from = "\"a.safetensors",
 		.index_to = "\"../a.safetensors");
+	REFUSED(ERR_FORMAT, "model.safetensors.index.json: there is a NUL in \"a.safetensors\\u0000...\"", .sharded = true,
+		.index_from = "a.safetensors", .index_to = "a.safetensors\\u0000s");
 	REFUSED(ERR_FORMAT, "\"weight_map\" must be an object", .sharded = true, .index_from = "weight_map",
 		.index_to = "weights");
 }
