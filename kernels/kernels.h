@@ -6,11 +6,10 @@
  * borrowed for the call. Ops never allocate: what they need beyond their arguments is in the context's
  * scratch, sized by kern_scratch_bytes.
  *
- * Device variants (kern_ops_init_cuda) differ in this: activations are bf16, and the args say so (`dtype`), but
- * for the residual stream and what rope_kv reads, which are float; every pointer in the args, and every pointer behind one, is device memory, but those marked "host"; an op
- * returns when its kernels are queued in the context's stream. They refuse with ERR_UNSUPPORTED what they
- * have no kernel for and with ERR_INVALID what no call may ask for, both before anything is queued;
- * ERR_DEVICE: the launch failed. */
+ * Device variants (kern_ops_init_cuda) differ in this: activations are bf16, and the args say so (`dtype`), but for the residual
+ * stream and what rope_kv reads, which are float; every pointer in the args, and every pointer behind one, is device memory, but
+ * those marked "host"; an op returns when its kernels are queued in the context's stream. They refuse with ERR_UNSUPPORTED what they
+ * have no kernel for and with ERR_INVALID what no call may ask for, both before anything is queued; ERR_DEVICE: the launch failed. */
 #ifndef TERCET_KERNELS_KERNELS_H
 #define TERCET_KERNELS_KERNELS_H
 
@@ -305,20 +304,25 @@ struct kern_soft_cap_args {
 	u32 rows, width;
 };
 
-/* Routing of a mixture of experts (Shazeer et al. 2017; Jiang et al. 2024). A token's experts are the `top`
- * largest of softmax(logits[t]), ties to the lowest expert; their probabilities are the weights, divided by
- * their sum where `normalize`. The T * top assignments of a token to an expert are numbered by expert and, of
- * one expert, by token, so that what an expert has to do lies together: expert e has those in
- * [expert_start[e], expert_start[e + 1]). A token's result depends on its own logits alone, only the numbers
- * of its assignments on the others. */
+/* Routing of a mixture of experts (Shazeer et al. 2017; Jiang et al. 2024). An expert's score is its share of
+ * softmax(logits[t]), or with `sigmoid` 1 / (1 + e^-logit). A token's experts are the `top` of the largest score + bias, a
+ * float, ties to the lowest; of several `groups`, as many experts each, only those in the `groups_top` whose two largest sum
+ * to most (DeepSeek-AI 2024). Their weights are their scores, where `normalize` divided by max(their sum + sum_plus,
+ * sum_least), times `scale`. The T * top assignments of a token to an expert are numbered by expert and, of one expert, by
+ * token, so that what an expert has to do lies together: expert e has those in [expert_start[e], expert_start[e + 1]). A
+ * token's result depends on its own logits alone, only the numbers of its assignments on the others. Devices have neither
+ * sigmoid, bias, groups, scale nor bounds of the sum. */
+enum { KERN_EXPERT_GROUPS_MAX = 64 };
 struct kern_moe_route_args {
-	const float *logits; /* [T][experts] */
-	float *weights;	     /* out [T][top] */
-	u32 *assignments;    /* out [T][top]: the number of each, beside its weight */
-	u32 *tokens_of;	     /* out [T * top]: the token of each assignment */
-	u32 *expert_start;   /* out [experts + 1] */
+	const float *logits, *bias; /* [T][experts]; [experts] or NULL */
+	float *weights;		    /* out [T][top] */
+	u32 *assignments;	    /* out [T][top]: the number of each, beside its weight */
+	u32 *tokens_of;		    /* out [T * top]: the token of each assignment */
+	u32 *expert_start;	    /* out [experts + 1] */
 	u32 tokens, experts, top;
-	bool normalize;
+	u32 groups, groups_top;		  /* 0: one group; else at most KERN_EXPERT_GROUPS_MAX, of two experts or more */
+	float sum_plus, sum_least, scale; /* not negative; scale 0: 1 */
+	bool sigmoid, normalize;
 };
 
 struct kern_ops;
@@ -344,13 +348,13 @@ struct kern_moe_matmul_args {
 };
 
 /* out[t] = sum_j weights[t][j] * x[assignments[t][j]], in the order of j, and then, where there is an expert of all tokens,
- * + sigmoid(shared_gate[t]) * shared[t] (Qwen 2 MoE). Devices: with `accumulate` +=; out is float (the residual stream) or
+ * + sigmoid(shared_gate[t]) * shared[t] (Qwen 2 MoE), or without a gate + shared[t]. Devices: with `accumulate` +=; out is float (the residual stream) or
  * bf16, as out_dtype says. */
 struct kern_moe_combine_args {
 	KERN_ACTIVATIONS(, out);	 /* [T][H] */
 	KERN_ACTIVATIONS(const, x);	 /* [T * top][H] */
 	KERN_ACTIVATIONS(const, shared); /* [T][H], or NULL */
-	const float *shared_gate;	 /* [T] where there is `shared` */
+	const float *shared_gate;	 /* [T] or NULL */
 	const float *weights;	    /* [T][top] */
 	const u32 *assignments;	    /* [T][top] */
 	u32 tokens, top, hidden;
@@ -461,11 +465,9 @@ struct kern_block_copy_args {
 };
 
 /* X(slot, struct kern_<slot>_args) */
-#define KERN_OPS(X)                                                                                        \
-	X(embedding)                                                                                       \
-	X(rmsnorm)                                                                                         \
-	X(matmul) X(rope_kv) X(attention) X(act_mul) X(moe_route) X(moe_matmul) X(moe_combine) X(soft_cap) \
-		X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm) X(qk_squares) X(qk_norm)
+#define KERN_OPS(X) \
+	X(embedding) X(rmsnorm) X(matmul) X(rope_kv) X(attention) X(act_mul) X(moe_route) X(moe_matmul) X(moe_combine) X(soft_cap) \
+	X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm) X(qk_squares) X(qk_norm)
 /* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
 #define KERN_CPU_OPS(X) X(lora)
 

@@ -8,8 +8,8 @@ static void combine_token(const struct kern_moe_combine_args *a, u32 t)
 	const u32 *assignments = a->assignments + (size_t)t * a->top;
 	float *out = a->out + (size_t)t * a->hidden;
 	const float *shared = a->shared ? a->shared + (size_t)t * a->hidden : NULL;
-	vec share = vec_zero();
-	if (shared)
+	vec share = vec_set1(1);
+	if (shared && a->shared_gate)
 		share = vec_div(vec_set1(1), vec_add(vec_set1(1), vec_exp(vec_set1(-a->shared_gate[t]))));
 	for (u32 i = 0; i < a->hidden; i += VEC_LANES) {
 		u32 n = kern_min(a->hidden - i, VEC_LANES);

@@ -10,7 +10,7 @@ static __global__ void __launch_bounds__(THREADS)
 			   const float *shared_gate, u32 top, u32 hidden, bool accumulate)
 {
 	const size_t t = blockIdx.x;
-	const float share = shared ? 1 / (1 + cu_exp2(shared_gate[t] * -1.442695041f)) : 0; /* -1 / ln 2 */
+	const float share = shared_gate ? 1 / (1 + cu_exp2(shared_gate[t] * -1.442695041f)) : 1; /* -1 / ln 2 */
 	for (u32 i = threadIdx.x * VECTOR; i < hidden; i += THREADS * VECTOR) {
 		T *to = out + t * hidden + i;
 		float sum[VECTOR] = {};

@@ -15,7 +15,7 @@ enum err moe_combine_ref(struct kern_ctx *ctx, const struct kern_moe_combine_arg
 				       a->x[(size_t)a->assignments[at] * a->hidden + i];
 			}
 			if (a->shared)
-				sum += a->shared[(size_t)t * a->hidden + i] / (1 + exp(-(double)a->shared_gate[t]));
+				sum += a->shared[(size_t)t * a->hidden + i] / (a->shared_gate ? 1 + exp(-(double)a->shared_gate[t]) : 1);
 			a->out[(size_t)t * a->hidden + i] = (float)sum;
 		}
 	return ERR_OK;

@@ -6,35 +6,109 @@
 
 enum { TOKENS_A_TASK = 16 };
 
-/* `top` experts with the largest logits, in order, by insertion; ties to the lowest. */
-static void select_top(const float *logits, u32 experts, u32 top, u32 *chosen)
+/* A token's scores: numbers that are scores times `unit`. */
+struct scores {
+	const struct kern_moe_route_args *a;
+	const float *logits; /* [experts] */
+	double best, unit;
+	u64 groups; /* a bit each: whose experts may be chosen */
+};
+
+static double score(const struct scores *s, u32 e)
 {
-	u32 count = 0;
-	for (u32 e = 0; e < experts; e++) {
-		if (count == top && !(logits[e] > logits[chosen[count - 1]]))
-			continue;
-		u32 at = count < top ? count++ : count - 1;
-		for (; at > 0 && logits[e] > logits[chosen[at - 1]]; at--)
-			chosen[at] = chosen[at - 1];
-		chosen[at] = e;
+	return s->a->sigmoid ? 1 / (1 + exp(-(double)s->logits[e])) : exp(s->logits[e] - s->best);
+}
+
+/* What experts are chosen by. Logits have the order of scores, and no two that differ round to one. */
+static float key(const struct scores *s, u32 e)
+{
+	if (!s->a->bias && s->a->groups <= 1)
+		return s->logits[e];
+	return (float)(score(s, e) / s->unit + (s->a->bias ? (double)s->a->bias[e] : 0));
+}
+
+static float group_key(const struct scores *s, u32 group)
+{
+	u32 size = s->a->experts / s->a->groups;
+	float first = -INFINITY, second = -INFINITY;
+	for (u32 e = group * size; e < (group + 1) * size; e++) {
+		float k = key(s, e);
+		second = k > first ? first : k > second ? k : second;
+		first = k > first ? k : first;
+	}
+	return first + second;
+}
+
+static void choose_groups(struct scores *s)
+{
+	float keys[KERN_EXPERT_GROUPS_MAX];
+	u32 groups = s->a->groups;
+	s->groups = ~0ull;
+	if (groups <= 1)
+		return;
+	s->groups = 0;
+	for (u32 g = 0; g < groups; g++)
+		keys[g] = group_key(s, g);
+	for (u32 i = 0; i < s->a->groups_top; i++) {
+		u32 best = groups;
+		for (u32 g = 0; g < groups; g++)
+			if (!(s->groups >> g & 1) && (best == groups || keys[g] > keys[best]))
+				best = g;
+		s->groups |= 1ull << best;
 	}
 }
 
-/* Experts (for the time being in `assignments`) and weights of one token. */
+static struct scores scores_of(const struct kern_moe_route_args *a, u32 t)
+{
+	struct scores s = {.a = a, .logits = a->logits + (size_t)t * a->experts, .unit = 1};
+	float best = s.logits[0];
+	for (u32 e = 1; e < a->experts; e++)
+		best = s.logits[e] > best ? s.logits[e] : best;
+	s.best = best;
+	bool whole = !a->normalize || a->bias || a->groups > 1 || a->sum_plus > 0 || a->sum_least > 0;
+	if (!a->sigmoid && whole) { /* else a common factor, which no weight has */
+		s.unit = 0;
+		for (u32 e = 0; e < a->experts; e++)
+			s.unit += exp(s.logits[e] - s.best);
+	}
+	choose_groups(&s);
+	return s;
+}
+
+/* `top` experts with the largest keys, in order, by insertion; ties to the lowest. `keys` [top] are theirs. */
+static void select_top(const struct scores *s, u32 *chosen, float *keys)
+{
+	u32 count = 0, top = s->a->top, size = s->a->groups > 1 ? s->a->experts / s->a->groups : s->a->experts;
+	for (u32 e = 0; e < s->a->experts; e++) {
+		if (!(s->groups >> e / size & 1))
+			continue;
+		float k = key(s, e);
+		if (count == top && !(k > keys[count - 1]))
+			continue;
+		u32 at = count < top ? count++ : count - 1;
+		for (; at > 0 && k > keys[at - 1]; at--) {
+			chosen[at] = chosen[at - 1];
+			keys[at] = keys[at - 1];
+		}
+		chosen[at] = e;
+		keys[at] = k;
+	}
+}
+
+/* Experts (for the time being in `assignments`, their keys in `weights`) and weights of one token. */
 static void route_token(const struct kern_moe_route_args *a, u32 t)
 {
-	const float *logits = a->logits + (size_t)t * a->experts;
+	struct scores s = scores_of(a, t);
 	u32 *chosen = a->assignments + (size_t)t * a->top;
 	float *weights = a->weights + (size_t)t * a->top;
-	double all = 0, sum = 0;
-	select_top(logits, a->experts, a->top, chosen);
-	double best = logits[chosen[0]];
-	for (u32 e = 0; e < a->experts && !a->normalize; e++)
-		all += exp(logits[e] - best);
+	double sum = 0, least = (double)a->sum_least * s.unit;
+	select_top(&s, chosen, weights);
 	for (u32 j = 0; j < a->top; j++)
-		sum += exp(logits[chosen[j]] - best);
+		sum += score(&s, chosen[j]);
+	sum += (double)a->sum_plus * s.unit;
+	double whole = !a->normalize ? s.unit : sum < least ? least : sum;
 	for (u32 j = 0; j < a->top; j++)
-		weights[j] = (float)(exp(logits[chosen[j]] - best) / (a->normalize ? sum : all));
+		weights[j] = (float)(score(&s, chosen[j]) / whole * (a->scale > 0 ? (double)a->scale : 1));
 }
 
 static void route_tokens(void *arg, u32 task, u32 thread)
@@ -69,6 +143,8 @@ enum err moe_route_ref(struct kern_ctx *ctx, const struct kern_moe_route_args *a
 {
 	struct kern_moe_route_args args = *a;
 	ASSERT(a->top > 0 && a->top <= a->experts);
+	ASSERT(a->groups <= 1 || (a->groups <= KERN_EXPERT_GROUPS_MAX && a->experts % a->groups == 0 && a->experts >= 2 * a->groups &&
+				  a->groups_top > 0 && a->groups_top <= a->groups && a->top <= a->experts / a->groups * a->groups_top));
 	kern_parallel(ctx, kern_ceil(a->tokens, TOKENS_A_TASK), route_tokens, &args);
 	number(a);
 	return ERR_OK;

@@ -73,22 +73,74 @@ static const char *route_numbers(const struct kern_moe_route_args *a)
 	return NULL;
 }
 
-/* Experts by decreasing logit, ties to the lowest, and their probabilities. */
+enum { ROUTE_EXPERTS = 130 }; /* at most */
+
+/* By the formulas: an expert's score; what it is chosen by, where that is not the logit. */
+static double route_score(const struct kern_moe_route_args *a, const float *x, u32 e)
+{
+	double all = 0, best = x[0];
+	for (u32 i = 1; i < a->experts; i++)
+		best = fmax(best, x[i]);
+	for (u32 i = 0; i < a->experts; i++)
+		all += exp(x[i] - best);
+	return a->sigmoid ? 1 / (1 + exp(-(double)x[e])) : exp(x[e] - best) / all;
+}
+
+static float route_key(const struct kern_moe_route_args *a, const float *x, u32 e)
+{
+	return (float)(route_score(a, x, e) + (a->bias ? (double)a->bias[e] : 0));
+}
+
+/* The largest of all pairs of a group. */
+static float route_group(const struct kern_moe_route_args *a, const float *x, u32 group)
+{
+	u32 size = a->experts / a->groups;
+	float keys[64], best = -INFINITY;
+	for (u32 i = 0; i < size; i++)
+		keys[i] = route_key(a, x, group * size + i);
+	for (u32 i = 0; i < size; i++)
+		for (u32 j = 0; j < i; j++)
+			best = fmaxf(best, keys[i] + keys[j]);
+	return best;
+}
+
+/* How many of `count` keys come before that of `own`, ties to the lowest. */
+static u32 place_of(const float *keys, u32 count, u32 own)
+{
+	u32 before = 0;
+	for (u32 i = 0; i < count; i++)
+		before += keys[i] > keys[own] || (keys[i] == keys[own] && i < own);
+	return before;
+}
+
+/* What each expert is chosen by; of groups that are not chosen nothing is. */
+static void route_keys(const struct kern_moe_route_args *a, const float *x, float *keys)
+{
+	float groups[KERN_EXPERT_GROUPS_MAX];
+	for (u32 e = 0; e < a->experts; e++)
+		keys[e] = a->bias || a->groups > 1 ? route_key(a, x, e) : x[e];
+	for (u32 g = 0; g < a->groups && a->groups > 1; g++)
+		groups[g] = route_group(a, x, g);
+	for (u32 e = 0; e < a->experts && a->groups > 1; e++)
+		if (place_of(groups, a->groups, e / (a->experts / a->groups)) >= a->groups_top)
+			keys[e] = -INFINITY;
+}
+
+/* Experts in their order, and what they count. */
 static const char *route_values(const struct kern_moe_route_args *a)
 {
 	for (u32 t = 0; t < a->tokens; t++) {
 		const float *x = a->logits + (size_t)t * a->experts;
-		double all = 0, picked = 0;
-		for (u32 e = 0; e < a->experts; e++)
-			all += exp(x[e]);
+		double sum = 0;
+		float keys[ROUTE_EXPERTS];
+		route_keys(a, x, keys);
 		for (u32 j = 0; j < a->top; j++)
-			picked += exp(x[expert_of(a, a->assignments[t * a->top + j])]);
+			sum += route_score(a, x, expert_of(a, a->assignments[t * a->top + j]));
+		sum = fmax(sum + (double)a->sum_plus, (double)a->sum_least);
 		for (u32 j = 0; j < a->top; j++) {
-			u32 at = t * a->top + j, chosen = expert_of(a, a->assignments[at]), before = 0;
-			double want = exp(x[chosen]) / (a->normalize ? picked : all);
-			for (u32 e = 0; e < a->experts; e++)
-				before += x[e] > x[chosen] || (x[e] == x[chosen] && e < chosen);
-			if (before != j)
+			u32 at = t * a->top + j, chosen = expert_of(a, a->assignments[at]);
+			double want = route_score(a, x, chosen) / (a->normalize ? sum : 1) * (a->scale > 0 ? (double)a->scale : 1);
+			if (keys[chosen] == -INFINITY || place_of(keys, a->experts, chosen) != j)
 				return "not the best experts in order";
 			const char *problem = check_close(&a->weights[at], &want, &want, 1, 1e-6);
 			if (problem)
@@ -119,30 +171,74 @@ static const char *route_alone(struct check *c, u32 target, struct kern_ctx *ctx
 	return NULL;
 }
 
+static const char *route_right(struct check *c, u32 target, const struct kern_limits *limits, struct kern_moe_route_args *a)
+{
+	const char *problem = NULL;
+	for (u32 run = 0; run < 4 && !problem; run++) {
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, limits, run % CHECK_POOLS);
+		a->normalize = run / CHECK_POOLS;
+		route_alloc(c, a);
+		if (c->targets[target].ops.moe_route(&ctx, a) != ERR_OK)
+			problem = "an error";
+		if (!problem)
+			problem = route_numbers(a);
+		if (!problem)
+			problem = route_values(a);
+		if (!problem)
+			problem = route_alone(c, target, &ctx, a);
+	}
+	return problem;
+}
+
 static void route_case(struct check *c, u32 target, u32 tokens, u32 experts, u32 top, bool ties)
 {
 	const struct kern_limits limits = {.tokens = tokens, .hidden = 64, .experts = experts};
 	float *logits = check_floats(c, (size_t)tokens * experts + 1, false);
 	struct kern_moe_route_args a = {.logits = logits, .tokens = tokens, .experts = experts, .top = top};
-	const char *problem = NULL;
 	for (size_t i = 0; i < (size_t)tokens * experts; i++)
 		logits[i] = ties ? (float)check_random(c, 4) : logits[i] * 8;
-	for (u32 run = 0; run < 4 && !problem; run++) {
-		struct kern_ctx ctx;
-		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
-		a.normalize = run / CHECK_POOLS;
-		route_alloc(c, &a);
-		if (c->targets[target].ops.moe_route(&ctx, &a) != ERR_OK)
-			problem = "an error";
-		if (!problem)
-			problem = route_numbers(&a);
-		if (!problem)
-			problem = route_values(&a);
-		if (!problem)
-			problem = route_alone(c, target, &ctx, &a);
-	}
+	const char *problem = route_right(c, target, &limits, &a);
 	check_case_end(c, problem, "moe_route=%s tokens=%u experts=%u top=%u ties=%d",
 		       c->targets[target].ops.moe_route_variant, tokens, experts, top, ties);
+}
+
+/* Scores, biases, groups and bounds of sums of a model's own. */
+enum { ROUTE_BIASED = 1, ROUTE_SIGMOID = 2, ROUTE_TIES = 4, ROUTE_BOUNDED = 8, ROUTE_WAYS = 16 };
+static void route_rich_case(struct check *c, u32 target, u32 tokens, u32 groups, u32 size, u32 groups_top, u32 ways)
+{
+	u32 experts = (groups ? groups : 1) * size, most = (groups ? groups_top : 1) * size;
+	const struct kern_limits limits = {.tokens = tokens, .hidden = 64, .experts = experts};
+	float *logits = check_floats(c, (size_t)tokens * experts + 1, false), *bias = check_floats(c, experts, false);
+	struct kern_moe_route_args a = {.logits = logits,
+					.bias = ways & ROUTE_BIASED ? bias : NULL,
+					.tokens = tokens,
+					.experts = experts,
+					.top = 1 + check_random(c, most < 9 ? most : 9),
+					.groups = groups,
+					.groups_top = groups_top,
+					.scale = ways & ROUTE_BOUNDED ? 2.5f : 0,
+					.sum_plus = ways & ROUTE_BOUNDED ? 0.3f : 0,
+					.sum_least = ways & ROUTE_BOUNDED ? 0.9f : 0,
+					.sigmoid = ways & ROUTE_SIGMOID};
+	for (size_t i = 0; i < (size_t)tokens * experts; i++)
+		logits[i] = ways & ROUTE_TIES ? (float)check_random(c, 3) : logits[i] * 4;
+	for (u32 i = 0; i < experts; i++)
+		bias[i] = ways & ROUTE_TIES ? (float)check_random(c, 2) : bias[i] / 2;
+	const char *problem = route_right(c, target, &limits, &a);
+	check_case_end(c, problem, "moe_route=%s tokens=%u experts=%u top=%u groups=%u/%u ways=%u",
+		       c->targets[target].ops.moe_route_variant, tokens, experts, a.top, groups_top, groups, ways);
+}
+
+static void route_rich_cases(struct check *c, u32 target, u32 tokens)
+{
+	for (u32 ways = 0; ways < ROUTE_WAYS; ways++) {
+		route_rich_case(c, target, tokens, 0, 7, 0, ways);
+		route_rich_case(c, target, tokens, 1, 64, 1, ways);
+		route_rich_case(c, target, tokens, 4, 2, 1, ways);
+		route_rich_case(c, target, tokens, 8, 16, 4, ways);
+		route_rich_case(c, target, tokens, 64, 2, 3, ways);
+	}
 }
 
 /* ---------------------------------------------------------------- moe_matmul */
@@ -332,7 +428,8 @@ static void large_groups(struct check *c, u32 target)
 
 /* ---------------------------------------------------------------- moe_combine */
 
-static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 hidden, bool with_shared)
+enum shared { SHARED_NONE, SHARED_GATED, SHARED_WHOLE };
+static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 hidden, enum shared with_shared)
 {
 	const struct kern_limits limits = {.tokens = tokens, .hidden = hidden, .experts = 8};
 	size_t rows = (size_t)tokens * top, count = (size_t)tokens * hidden;
@@ -355,7 +452,8 @@ static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 h
 				want[at] += term;
 				scale[at] += fabs(term);
 			}
-			double term = with_shared ? shared[at] / (1 + exp(-(double)gate[t])) : 0;
+			double share = with_shared == SHARED_GATED ? 1 / (1 + exp(-(double)gate[t])) : with_shared == SHARED_WHOLE;
+			double term = share * shared[at];
 			want[at] += term;
 			scale[at] += fabs(term);
 		}
@@ -366,7 +464,7 @@ static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 h
 		struct kern_moe_combine_args a = {.out = out[run], .x = x, .weights = weights};
 		a.assignments = assignments;
 		a.shared = with_shared ? shared : NULL;
-		a.shared_gate = with_shared ? gate : NULL;
+		a.shared_gate = with_shared == SHARED_GATED ? gate : NULL;
 		a.tokens = tokens;
 		a.top = top;
 		a.hidden = hidden;
@@ -378,7 +476,7 @@ static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 h
 	if (!problem)
 		problem = check_close(out[0], want, scale, count, 1e-6);
 	check_case_end(c, problem, "moe_combine=%s tokens=%u top=%u hidden=%u shared=%d",
-		       c->targets[target].ops.moe_combine_variant, tokens, top, hidden, with_shared);
+		       c->targets[target].ops.moe_combine_variant, tokens, top, hidden, (int)with_shared);
 }
 
 /* ---------------------------------------------------------------- all */
@@ -391,6 +489,8 @@ static void moe_cases(struct check *c, u32 target)
 		for (u32 e = 0; e < COUNT_OF(experts) && CHECK_DISTINCT(c, target, moe_route); e++)
 			for (u32 top = 1; top <= experts[e] && top <= 16; top *= 2)
 				route_case(c, target, tokens[t], experts[e], top, top % 4 == 2);
+		if (CHECK_DISTINCT(c, target, moe_route))
+			route_rich_cases(c, target, tokens[t]);
 		for (u32 s = 0; s < COUNT_OF(shapes) && tokens[t] > 0; s++)
 			for (u32 bits = 0; bits < 8 && CHECK_DISTINCT(c, target, matmul); bits++) {
 				struct group_case g = {shapes[s][0],  shapes[s][1], tokens[t], s % 2 ? 8 : 3,
@@ -398,10 +498,11 @@ static void moe_cases(struct check *c, u32 target)
 				groups_case(c, target, &g);
 			}
 		for (u32 top = 1; top <= 8 && CHECK_DISTINCT(c, target, moe_combine); top += 3) {
-			combine_case(c, target, tokens[t], top, 1, t % 2);
-			combine_case(c, target, tokens[t], top, 64, t % 2 == 0);
-			combine_case(c, target, tokens[t], top, 101, false);
-			combine_case(c, target, tokens[t], top, 101, true);
+			combine_case(c, target, tokens[t], top, 1, t % 3);
+			combine_case(c, target, tokens[t], top, 64, (t + 1) % 3);
+			combine_case(c, target, tokens[t], top, 101, SHARED_NONE);
+			combine_case(c, target, tokens[t], top, 101, SHARED_GATED);
+			combine_case(c, target, tokens[t], top, 101, SHARED_WHOLE);
 		}
 	}
 	if (CHECK_DISTINCT(c, target, matmul) && c->targets[target].ops.moe_matmul != moe_matmul_ref)

@@ -135,8 +135,8 @@ static const char *make_experts(struct device *d, enum kern_dtype type, struct k
 }
 
 /* Into bf16; into floats, which is exact but for the order of sums; added to what is there; and with an expert of all
- * tokens. */
-enum { COMBINE_WAYS = 4 };
+ * tokens, by its gate and without one. */
+enum { COMBINE_WAYS = 5 };
 static const char *combine_right(struct device *d, struct kern_moe_combine_args *a, struct kern_moe_combine_args *want,
 				 u32 way)
 {
@@ -144,9 +144,9 @@ static const char *combine_right(struct device *d, struct kern_moe_combine_args 
 	float *before, *host = device_floats(d, count, false, &before), *gate;
 	u16 *shared;
 
-	want->shared = way == 3 ? device_bf16s(d, count, false, &shared) : NULL;
+	want->shared = way >= 3 ? device_bf16s(d, count, false, &shared) : NULL;
 	want->shared_gate = way == 3 ? device_floats(d, a->tokens, true, &gate) : NULL;
-	a->shared_bf16 = way == 3 ? shared : NULL;
+	a->shared_bf16 = way >= 3 ? shared : NULL;
 	a->shared_gate = way == 3 ? gate : NULL;
 
 	a->dtype = KERN_BF16;
