@@ -123,6 +123,8 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		what = "learned positions";
 	else if (has_slot(a, SLOT_SINKS))
 		what = "attention sinks";
+	else if (c->model->router.sigmoid || has_slot(a, SLOT_CHOICE_BIAS))
+		what = "a router with scores and biases of its own";
 	else if (c->model->rope.query_beta > 0)
 		what = "scores that go by the query's position (\"llama_4_scaling_beta\")";
 	if (!what)

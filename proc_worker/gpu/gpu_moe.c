@@ -68,7 +68,7 @@ static enum err run_shared(struct gpu *g, const struct layer_weights *w, const u
 		e = gpu_op(g->ops.act_mul(&g->ctx, &act), "act_mul", em);
 	if (!e)
 		e = product(g, a->shared, KERN_BF16, a->shared_activated, &w->down, tokens, em);
-	return e ? e : product(g, a->shared_gate, KERN_F32, x, &w->shared_gate, tokens, em);
+	return e || !w->shared_gate.n ? e : product(g, a->shared_gate, KERN_F32, x, &w->shared_gate, tokens, em);
 }
 
 /* At most moe_tokens of them. */
@@ -87,7 +87,7 @@ static enum err run_part(struct gpu *g, const struct layer_weights *w, const str
 					.dtype = KERN_BF16};
 	struct kern_moe_combine_args combine = {.x_bf16 = a->expert_down,
 						.shared_bf16 = a->shared,
-						.shared_gate = a->shared_gate,
+						.shared_gate = w->shared_gate.n ? a->shared_gate : NULL,
 						.weights = a->expert_weights,
 						.assignments = a->assignments,
 						.tokens = tokens,

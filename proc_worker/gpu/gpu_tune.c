@@ -60,7 +60,7 @@ static enum err tune_layer(struct gpu *g, const struct layer_weights *w)
 
 	if (!e)
 		e = tune(g, &w->attn_out, a->attended, a->x, end, tokens);
-	if (!e && w->shared_gate.n) { /* of the expert of all tokens */
+	if (!e && w->router.n && a->shared) { /* of the expert of all tokens */
 		e = tune(g, &w->gate_up, a->normed, a->shared_gate_up, KERN_BF16, g->moe_tokens);
 		if (!e)
 			e = tune(g, &w->down, a->shared_activated, a->shared, KERN_BF16, g->moe_tokens);

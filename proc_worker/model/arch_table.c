@@ -21,9 +21,10 @@
 #define NORMS \
 	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), \
 	NORM(SLOT_MLP_NORM, "post_attention_layernorm.weight")
-#define HEAD_NORMS \
-	{SLOT_Q_NORM, ATTENTION "q_norm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE}, \
-	{SLOT_K_NORM, ATTENTION "k_norm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE}
+#define HEAD_NORMS_WHEN(when) \
+	{SLOT_Q_NORM, ATTENTION "q_norm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE, when}, \
+	{SLOT_K_NORM, ATTENTION "k_norm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE, when}
+#define HEAD_NORMS HEAD_NORMS_WHEN(WHEN_ALWAYS)
 
 #define ATTENTION_OUT {SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS}
 #define ATTENTION_QKV \
@@ -75,6 +76,27 @@ static const struct arch_tensor QWEN2_MOE[] = {
 	SHARED_ROWS("up_proj.weight"),
 	{SLOT_DOWN, SHARED_EXPERT "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS},
 	{SLOT_SHARED_GATE, LAYER "mlp.shared_expert_gate.weight", DIM_ONE, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
+};
+
+/* One MLP as wide as several experts. */
+#define SHARED_EXPERTS LAYER "mlp.shared_experts."
+#define SHARED_EXPERTS_ROWS(name) \
+	{SLOT_GATE_UP, SHARED_EXPERTS name, DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED}
+#define EXPERTS_AND_SHARED \
+	EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"), \
+	SHARED_EXPERTS_ROWS("gate_proj.weight"), \
+	SHARED_EXPERTS_ROWS("up_proj.weight"), \
+	{SLOT_DOWN, SHARED_EXPERTS "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED}
+
+static const struct arch_tensor GLM4_MOE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), HEAD_NORMS_WHEN(WHEN_HEAD_NORMS), MLP,
+	EXPERTS_AND_SHARED,
+	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+};
+
+static const struct arch_tensor ERNIE4_5_MOE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, MLP, EXPERTS_AND_SHARED,
+	{SLOT_CHOICE_BIAS, LAYER "mlp.moe_statics.e_score_correction_bias", DIM_ONE, DIM_EXPERTS, SPLIT_NONE, WHEN_EXPERTS},
 };
 
 static const struct arch_tensor QWEN3[] = {
@@ -161,10 +183,21 @@ static const struct arch_tensor MIXTRAL[] = {
 
 /* In the file all experts of a layer are one tensor, input_linear or output_linear. */
 #define GRANITE_EXPERT LAYER "block_sparse_moe.experts.{}."
+#define GRANITE_MOE_TENSORS \
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, \
+	EXPERTS("block_sparse_moe.router.layer.weight", GRANITE_EXPERT "gate_proj.weight", GRANITE_EXPERT "up_proj.weight", \
+		GRANITE_EXPERT "down_proj.weight")
 static const struct arch_tensor GRANITE_MOE[] = {
-	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
-	EXPERTS("block_sparse_moe.router.layer.weight", GRANITE_EXPERT "gate_proj.weight", GRANITE_EXPERT "up_proj.weight",
-		GRANITE_EXPERT "down_proj.weight"),
+	GRANITE_MOE_TENSORS,
+};
+
+#define GRANITE_SHARED_ROWS(...) \
+	{SLOT_GATE_UP, LAYER "shared_mlp.input_linear.weight", DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED, \
+	 .whole = DIM_SHARED_GATE_UP, __VA_ARGS__}
+static const struct arch_tensor GRANITE_MOE_SHARED[] = {
+	GRANITE_MOE_TENSORS,
+	GRANITE_SHARED_ROWS(.before = DIM_NONE), GRANITE_SHARED_ROWS(.before = DIM_SHARED_INTERMEDIATE),
+	{SLOT_DOWN, LAYER "shared_mlp.output_linear.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED},
 };
 
 /* Fused in the file; each part is divided among the ranks on its own. */
@@ -333,6 +366,9 @@ static const struct arch ARCHS[] = {
 	 .rope_theta = 10000},
 	{"GraniteMoeForCausalLM", GRANITE_MOE, COUNT_OF(GRANITE_MOE), ARCH_ATTENTION_BIAS | ARCH_MULTIPLIERS | ARCH_EXPERTS_ALL,
 	 .rope_theta = 10000},
+	{"GraniteMoeSharedForCausalLM", GRANITE_MOE_SHARED, COUNT_OF(GRANITE_MOE_SHARED),
+	 ARCH_ATTENTION_BIAS | ARCH_MULTIPLIERS | ARCH_EXPERTS_ALL,
+	 .own = {"shared_intermediate_size"}, .rope_theta = 10000, .norm_eps = 1e-6f},
 	{"SmolLM3ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_TIED | ARCH_NO_ROPE,
 	 .kv_heads = 4, .rope_theta = 2000000},
 	{"Olmo2ForCausalLM", OLMO2, COUNT_OF(OLMO2), ARCH_QK_NORMS, .rope_theta = 10000},
@@ -346,8 +382,8 @@ static const struct arch ARCHS[] = {
 	{"Starcoder2ForCausalLM", STARCODER2, COUNT_OF(STARCODER2), ARCH_USE_BIAS | ARCH_WINDOW_ALL | ARCH_TIED,
 	 .layer_norm = "norm_epsilon", .ungated = true, .activation = KERN_GELU_TANH,
 	 .kv_heads = 2, .rope_theta = 10000, .attention_bias = true},
-	{"StableLmForCausalLM", STABLELM, COUNT_OF(STABLELM), ARCH_USE_QKV_BIAS | ARCH_PARTIAL_ROTARY,
-	 .layer_norm = "layer_norm_eps", .kv_heads = 32, .rope_theta = 10000, .rotary_share = 0.25f},
+	{"StableLmForCausalLM", STABLELM, COUNT_OF(STABLELM), ARCH_PARTIAL_ROTARY,
+	 .own = {"use_qkv_bias"}, .layer_norm = "layer_norm_eps", .kv_heads = 32, .rope_theta = 10000, .rotary_share = 0.25f},
 	{"NemotronForCausalLM", NEMOTRON, COUNT_OF(NEMOTRON),
 	 ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_PARTIAL_ROTARY | ARCH_NORM_OFFSET,
 	 .layer_norm = "norm_eps", .ungated = true, .activation = KERN_RELU_SQUARED,
@@ -368,6 +404,12 @@ static const struct arch ARCHS[] = {
 	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.5f},
 	{"Glm4ForCausalLM", GLM4, COUNT_OF(GLM4), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY,
 	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.5f},
+	{"Glm4MoeForCausalLM", GLM4_MOE, COUNT_OF(GLM4_MOE), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY | ARCH_EXPERTS_OWN,
+	 .fields = {{"n_routed_experts", "num_experts"}},
+	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",
+		 "use_qk_norm", "num_nextn_predict_layers"},
+	 .kv_heads = 8, .rope_theta = 10000, .norm_eps = 1e-5f, .rotary_share = 0.5f,
+	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .shared_experts = 1},
 	{"InternLM2ForCausalLM", INTERNLM2, COUNT_OF(INTERNLM2), ARCH_ATTENTION_BIAS,
 	 .fields = {{"bias", "attention_bias"}}, .rope_theta = 10000, .attention_bias = true},
 	{"InternLM3ForCausalLM", INTERNLM3, COUNT_OF(INTERNLM3), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
@@ -384,6 +426,11 @@ static const struct arch ARCHS[] = {
 	 .inner = 4, .norm_eps = 1e-5f},
 	{"Ernie4_5ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_USE_BIAS | ARCH_TIED,
 	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 500000},
+	{"Ernie4_5_MoeForCausalLM", ERNIE4_5_MOE, COUNT_OF(ERNIE4_5_MOE), ARCH_TIED | ARCH_EXPERTS_OWN,
+	 .fields = {{"moe_num_experts", "num_experts"}, {"moe_k", "num_experts_per_tok"}, {"moe_num_shared_experts", "n_shared_experts"}},
+	 .own = {"moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval", "n_shared_experts", "moe_norm_min",
+		 "num_nextn_predict_layers"},
+	 .interleaved = true, .kv_heads = 4, .rope_theta = 500000, .norm_eps = 1e-5f, .shared_experts = 2},
 	{"GptOssForCausalLM", GPT_OSS, COUNT_OF(GPT_OSS), ARCH_ATTENTION_BIAS | ARCH_WINDOW_EVEN | ARCH_EXPERTS_ALL,
 	 .fields = {{"experts_per_token", "num_experts_per_tok"}},
 	 .rope_stated = true, .clamped = true, .head_dim = 64, .kv_heads = 8, .window = 128, .rope_theta = 150000, .norm_eps = 1e-5f,

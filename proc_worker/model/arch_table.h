@@ -34,6 +34,7 @@ enum weight_slot {
 	SLOT_MLP_POST_NORM,
 	SLOT_ROUTER,
 	SLOT_ROUTER_BIAS,
+	SLOT_CHOICE_BIAS, /* by which experts are chosen, but not weighed: kern_moe_route_args.bias */
 	SLOT_SHARED_GATE, /* how much the expert of all tokens counts, whose matrices are SLOT_GATE_UP and SLOT_DOWN */
 	SLOT_EXPERT_GATE_UP, /* one an expert */
 	SLOT_EXPERT_GATE_UP_BIAS, /* of all experts */
@@ -61,6 +62,7 @@ enum arch_dim {
 	DIM_EXPERT_INTERMEDIATE,
 	DIM_EXPERT_GATE_UP, /* twice that: gate and up of one value are neighbours */
 	DIM_SHARED_INTERMEDIATE, /* of the expert of all tokens */
+	DIM_SHARED_GATE_UP,	 /* twice that */
 	DIM_ONE,
 };
 
@@ -78,6 +80,8 @@ enum arch_when {
 	WHEN_MLP_BIAS,	     /* "mlp_bias" is true */
 	WHEN_DENSE,	     /* layers with one MLP */
 	WHEN_EXPERTS,	     /* layers with a mixture of experts */
+	WHEN_SHARED,	     /* of these, where there is an expert of all tokens */
+	WHEN_HEAD_NORMS,     /* "use_qk_norm" is true */
 };
 
 /* One tensor of the checkpoint, or a part of one that is fused in the file. Parts of a slot lie one behind
@@ -102,7 +106,7 @@ struct arch_tensor {
 struct arch_field {
 	const char *file, *here;
 };
-enum { ARCH_FIELDS_MAX = 8, ARCH_OWN_MAX = 8 };
+enum { ARCH_FIELDS_MAX = 8, ARCH_OWN_MAX = 16 };
 
 /* Fields of config.json that a family has, and what it computes differently from Llama. */
 enum arch_trait {
@@ -136,7 +140,8 @@ enum arch_trait {
 	ARCH_EXPERTS_NORM = 1 << 25, /* of ARCH_EXPERTS_ALL: "norm_topk_prob" instead */
 	ARCH_LOGIT_SCALE = 1 << 26,  /* "logit_scale" */
 	ARCH_USE_BIAS = 1 << 27,     /* "use_bias": of attention and MLP */
-	ARCH_USE_QKV_BIAS = 1 << 28, /* "use_qkv_bias" */
+	/* "num_experts", "moe_intermediate_size", "n_shared_experts"; which layers, and how routed: fields of its own */
+	ARCH_EXPERTS_OWN = 1 << 28,
 	ARCH_PARALLEL_CHOICE = 1 << 29, /* "use_parallel_residual", true where it is missing */
 	ARCH_QK_NORMS = 1 << 24, /* norms over all heads of q, and of k, together */
 	ARCH_HEAD_NORMS = 1 << 14, /* norms over the heads of q and k; "use_qk_norm", if it is there, is true */
@@ -173,6 +178,10 @@ struct arch {
 	bool attention_bias;
 	f32 rotary_share; /* "partial_rotary_factor"; 0: 1 */
 	f32 logit_scale;
+	/* Of ARCH_EXPERTS_OWN: */
+	bool router_sigmoid;
+	f32 router_sum_plus; /* kern_moe_route_args.sum_plus */
+	u32 shared_experts;  /* "n_shared_experts" */
 };
 
 /* NULL: unknown. */

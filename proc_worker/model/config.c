@@ -246,8 +246,10 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = config_may_bool(v, "qkv_bias", true, &c->attention_bias, em);
 	if (!e && has(c, ARCH_MLP_BIAS))
 		e = config_may_bool(v, "mlp_bias", false, &c->mlp_bias, em);
-	if (!e && has(c, ARCH_USE_QKV_BIAS))
+	if (!e && arch_has_own(c->arch, "use_qkv_bias"))
 		e = config_may_bool(v, "use_qkv_bias", false, &c->attention_bias, em);
+	if (!e && arch_has_own(c->arch, "use_qk_norm"))
+		e = config_may_bool(v, "use_qk_norm", false, &c->head_norms, em);
 	if (!e && has(c, ARCH_USE_BIAS)) {
 		e = config_may_bool(v, "use_bias", c->arch->attention_bias, &c->attention_bias, em);
 		c->mlp_bias = c->attention_bias;

@@ -46,6 +46,13 @@ enum model_layer_flag {
 	LAYER_LOCAL_ROPE = 1 << 3, /* rotates by `local_rope` */
 };
 
+/* How a token's experts are chosen and weighed, beside their number: as kern_moe_route_args. Zeroed: the best of softmax. */
+struct router_config {
+	bool sigmoid;
+	u32 groups, groups_top;
+	f32 sum_plus, sum_least, scale;
+};
+
 struct model_config {
 	const struct arch *arch;
 	struct quant_config quant;
@@ -63,10 +70,12 @@ struct model_config {
 	enum kern_activation activation;
 	f32 swiglu_alpha, swiglu_limit; /* of arch.clamped; else 0 */
 	bool attention_bias, mlp_bias;
+	bool head_norms; /* of WHEN_HEAD_NORMS */
 	bool parallel; /* attention and MLP read the same stream: the norm that attention reads, or one of its own each */
 	u32 experts, experts_per_token, expert_intermediate; /* 0 without experts */
 	u32 shared_intermediate; /* of the expert of all tokens in layers with experts; 0: there is none */
 	bool normalize_experts;				     /* the weights of a token's experts sum to 1 */
+	struct router_config router;
 	u8 layer_flags[MODEL_LAYERS_MAX];
 	bool tied_embeddings; /* lm_head is the embedding */
 	bool has_dtype;	      /* config.json says what the checkpoint is stored in */

@@ -162,12 +162,13 @@ void config_name_in_file(const struct arch *arch, struct err_msg *em)
 
 enum {
 	EVERY = 1u << 30, /* every family */
-	EXPERTS = ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME,
+	EXPERTS = ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME | ARCH_EXPERTS_OWN,
 	WINDOWS = ARCH_WINDOW_ALL | ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN | ARCH_WINDOW_PATTERN | ARCH_NO_ROPE |
 		  ARCH_WINDOW_LISTED,
 };
 
-/* Fields that are read, and by which families; for others they must be neutral. */
+/* Fields that are read, and by which families: with one of the traits, or that have it for their own. For others they must be
+ * neutral. */
 static const struct {
 	const char *name;
 	u32 traits;	/* any of them */
@@ -211,10 +212,10 @@ static const struct {
 	{"attn_logit_softcapping", ARCH_ATTENTION_CAP, 0},
 	{"final_logit_softcapping", ARCH_SOFT_CAPS, 0},
 	{"query_pre_attn_scalar", ARCH_SOFT_CAPS, NAN},
-	{"num_local_experts", EXPERTS, 0},
+	{"num_local_experts", ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME, 0},
 	{"num_experts", EXPERTS, 0},
 	{"num_experts_per_tok", EXPERTS, 0},
-	{"moe_intermediate_size", ARCH_EXPERTS_SOME, 0},
+	{"moe_intermediate_size", ARCH_EXPERTS_SOME | ARCH_EXPERTS_OWN, 0},
 	{"norm_topk_prob", ARCH_EXPERTS_SOME | ARCH_EXPERTS_NORM, NAN},
 	{"decoder_sparse_step", ARCH_EXPERTS_SOME, 0},
 	{"mlp_only_layers", ARCH_EXPERTS_SOME, NAN},
@@ -230,7 +231,17 @@ static const struct {
 	{"interpolate_factor", 0, 1},
 	{"logit_scale", ARCH_LOGIT_SCALE, 1},
 	{"use_bias", ARCH_USE_BIAS, 0},
-	{"use_qkv_bias", ARCH_USE_QKV_BIAS, 0},
+	{"use_qkv_bias", 0, 0},
+	{"use_qk_norm", 0, NAN},
+	{"n_group", 0, 1},
+	{"topk_group", 0, 1},
+	{"routed_scaling_factor", 0, 1},
+	{"first_k_dense_replace", 0, NAN},
+	{"moe_layer_start_index", 0, NAN},
+	{"moe_layer_end_index", 0, NAN},
+	{"moe_layer_interval", 0, NAN},
+	{"moe_norm_min", 0, NAN},
+	{"shared_intermediate_size", 0, 0},
 	{"use_parallel_residual", ARCH_PARALLEL_CHOICE, NAN},
 	{"qk_layernorm", 0, NAN},
 	{"num_nextn_predict_layers", 0, 0},
@@ -250,6 +261,7 @@ static const struct {
 	{"_remove_final_layer_norm", EVERY, false},
 	{"use_qk_norm", ARCH_HEAD_NORMS, true},
 	{"use_qk_norm", ARCH_LOGIT_SCALE, false},
+	{"moe_use_aux_free", ARCH_EXPERTS_OWN, true},
 	{"use_gated_activation", ARCH_LOGIT_SCALE, true},
 	{"use_parallel_block", ARCH_LOGIT_SCALE, true},
 	{"use_parallel_embedding", ARCH_LOGIT_SCALE, false},
@@ -278,7 +290,7 @@ static const char *const INERT[] = {
 	"initializer_range", "initializer_factor", "attention_dropout", "hidden_dropout", "embd_pdrop",
 	"loss_type", "resid_pdrop", "attn_pdrop", "dropout", "classifier_dropout", "hidden_dropout_prob",
 	"residual_dropout", "embedding_dropout", "activation_dropout", "layerdrop", "init_std",
-	"attention_probs_dropout_prob", "router_aux_loss_coef", "router_jitter_noise",
+	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "router_jitter_noise",
 	"output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
 	/* how others run it; pretraining_tp: products in pieces, the same sums */
@@ -360,7 +372,7 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 	for (size_t i = 0; i < COUNT_OF(USED); i++) {
 		if (strcmp(USED[i].name, name) != 0)
 			continue;
-		if (USED[i].traits & (arch->traits | EVERY))
+		if ((USED[i].traits & (arch->traits | EVERY)) || arch_has_own(arch, name))
 			return ERR_OK;
 		known = true;
 		neutral = USED[i].neutral;

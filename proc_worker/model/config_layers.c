@@ -1,11 +1,9 @@
-/* What differs between the layers of a model, as config.json says it: windows, rotation, mixtures of experts. Runs in the
- * worker at start. */
+/* What differs between the layers of a model, as config.json says it: windows, rotation. Runs in the worker at start. */
 #include <string.h>
 
 #include "proc_worker/model/config_priv.h"
 
 enum {
-	EXPERTS_MAX = 4096,
 	/* Layers may differ. */
 	LISTED = ARCH_WINDOW_UPPER | ARCH_WINDOW_EVEN | ARCH_WINDOW_PATTERN | ARCH_NO_ROPE | ARCH_WINDOW_LISTED,
 };
@@ -174,66 +172,4 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 		else if (c->window && has(c, ARCH_WINDOW_ROPE))
 			c->layer_flags[i] |= LAYER_NO_ROPE;
 	return e;
-}
-
-/* ---------------------------------------------------------------- mixtures of experts */
-
-static enum err read_dense_layers(struct model_config *c, json_val v, struct err_msg *em)
-{
-	json_val list = json_get(v, "mlp_only_layers");
-	u32 step;
-	u64 layer;
-
-	enum err e = config_may_u32(v, "decoder_sparse_step", MODEL_LAYERS_MAX, 1, &step, em);
-	for (u32 i = 0; !e && i < c->layers; i++)
-		if ((i + 1) % step == 0)
-			c->layer_flags[i] |= LAYER_EXPERTS;
-	if (e || !json_present(list))
-		return e;
-	if (json_type(list) != JSON_ARRAY)
-		return err_set(em, ERR_FORMAT, "config.json: \"mlp_only_layers\" must be an array, found %s",
-			       json_type_name(list));
-	for (struct json_iter it = json_iterate(list); json_next(&it);) {
-		if (!json_uint(it.value, &layer))
-			return err_set(
-				em, ERR_FORMAT,
-				"config.json: \"mlp_only_layers\" must hold numbers of layers, found %s",
-				json_type_name(it.value));
-		if (layer < c->layers)
-			c->layer_flags[layer] &= (u8)~LAYER_EXPERTS;
-	}
-	return ERR_OK;
-}
-
-enum err config_read_experts(struct model_config *c, json_val v, struct err_msg *em)
-{
-	bool all = has(c, ARCH_EXPERTS_ALL);
-	const char *count =
-		!json_present(json_get(v, "num_experts")) ? "num_local_experts" : "num_experts";
-	enum err e = ERR_OK;
-
-	if (!has(c, ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME))
-		return ERR_OK;
-	e = config_need_u32(v, count, EXPERTS_MAX, &c->experts, em);
-	if (!e)
-		e = config_need_u32(v, "num_experts_per_tok", EXPERTS_MAX, &c->experts_per_token, em);
-	if (!e && c->experts_per_token > c->experts)
-		e = err_set(
-			em, ERR_INVALID,
-			"config.json: \"num_experts_per_tok\" is %u, but there are only %u experts (\"%s\")",
-			c->experts_per_token, c->experts, count);
-	c->normalize_experts = true;
-	c->expert_intermediate = c->intermediate;
-	if (!e && all)
-		memset(c->layer_flags, LAYER_EXPERTS, c->layers);
-	if (!e && has(c, ARCH_EXPERTS_NORM))
-		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
-	if (e || all)
-		return e;
-	e = config_need_u32(v, "moe_intermediate_size", CONFIG_DIM_MAX, &c->expert_intermediate, em);
-	if (!e)
-		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
-	if (!e && has(c, ARCH_SHARED_EXPERT))
-		e = config_need_u32(v, "shared_expert_intermediate_size", CONFIG_DIM_MAX, &c->shared_intermediate, em);
-	return e ? e : read_dense_layers(c, v, em);
 }

@@ -37,7 +37,7 @@ MUST_CHECK enum err config_check_fields(const struct arch *arch, json_val v, str
  * fills c->window and flags of layers. */
 MUST_CHECK enum err config_read_windows(struct model_config *c, json_val v, struct err_msg *em);
 
-/* Mixtures of experts: how many, how wide, in which layers. */
+/* Mixtures of experts: how many, how wide, in which layers, how chosen. */
 MUST_CHECK enum err config_read_experts(struct model_config *c, json_val v, struct err_msg *em);
 
 /* "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", with `c` filled up to head_dim

@@ -64,7 +64,9 @@ static enum err product(struct moe *m, float *out, const float *x, const struct 
 
 static enum err route(struct moe *m, const struct layer_weights *w, const float *x, u32 tokens, struct err_msg *em)
 {
+	const struct router_config *r = &m->model->router;
 	struct kern_moe_route_args a = {.logits = m->router_logits,
+					.bias = w->choice_bias,
 					.weights = m->weights,
 					.assignments = m->assignments,
 					.tokens_of = m->tokens_of,
@@ -72,6 +74,12 @@ static enum err route(struct moe *m, const struct layer_weights *w, const float 
 					.tokens = tokens,
 					.experts = m->model->experts,
 					.top = m->model->experts_per_token,
+					.groups = r->groups,
+					.groups_top = r->groups_top,
+					.sum_plus = r->sum_plus,
+					.sum_least = r->sum_least,
+					.scale = r->scale,
+					.sigmoid = r->sigmoid,
 					.normalize = m->model->normalize_experts};
 
 	enum err e = product(m, m->router_logits, x, &w->router, w->router_bias, tokens, em);
@@ -109,7 +117,7 @@ static enum err run_shared(struct moe *m, const struct layer_weights *w, const f
 		e = failed(m->ops->act_mul(m->ctx, &act), "act_mul", em);
 	if (!e)
 		e = product(m, m->shared, m->shared_activated, &w->down, NULL, tokens, em);
-	return e ? e : product(m, m->shared_gate, x, &w->shared_gate, NULL, tokens, em);
+	return e || !w->shared_gate.n ? e : product(m, m->shared_gate, x, &w->shared_gate, NULL, tokens, em);
 }
 
 /* At most tokens_max of them. */
@@ -128,7 +136,7 @@ static enum err run_part(struct moe *m, const struct layer_weights *w, const flo
 	struct kern_moe_combine_args combine = {.out = out,
 						.x = m->down,
 						.shared = m->shared,
-						.shared_gate = m->shared_gate,
+						.shared_gate = w->shared_gate.n ? m->shared_gate : NULL,
 						.weights = m->weights,
 						.assignments = m->assignments,
 						.tokens = tokens,

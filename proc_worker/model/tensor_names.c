@@ -117,8 +117,8 @@ static enum err add_prefixes(struct safetensors *st, const struct model_config *
 
 /* ---------------------------------------------------------------- experts in one tensor */
 
-/* Behind "model.layers.{}.", what all experts of a layer may lie in, and its router where families have named it otherwise
- * before, or do so when they are not saved but dumped. */
+/* Behind "model.layers.{}.", what all experts of a layer may lie in, and what routes to them where families have named it
+ * otherwise before, or do so when they are not saved but dumped. */
 static const struct {
 	const char *file;
 	enum weight_slot slot;
@@ -130,7 +130,14 @@ static const struct {
 	{"block_sparse_moe.experts.gate_up_proj", SLOT_EXPERT_GATE_UP},
 	{"block_sparse_moe.experts.down_proj", SLOT_EXPERT_DOWN},
 };
-static const char *const ROUTERS[] = {"mlp.gate.weight", "block_sparse_moe.router.weight"};
+static const struct {
+	const char *file;
+	enum weight_slot slot;
+} ROUTERS[] = {
+	{"mlp.gate.weight", SLOT_ROUTER},
+	{"block_sparse_moe.router.weight", SLOT_ROUTER},
+	{"mlp.gate.moe_statics.e_score_correction_bias", SLOT_CHOICE_BIAS},
+};
 
 /* Expert `x`'s rows [first, first + rows) of one that has `whole`. */
 static struct st_tensor expert_part(const struct st_tensor *t, u64 x, u64 whole, u64 first, u64 rows)
@@ -258,14 +265,14 @@ static enum err add_sliced(struct additions *a, const struct model_config *c, u3
 }
 
 static enum err add_router(struct additions *a, const struct model_config *c, u32 layer, const char *file,
-			   struct err_msg *em)
+			   enum weight_slot slot, struct err_msg *em)
 {
 	char name[NAME_BYTES];
 
 	snprintf(name, sizeof(name), "model.layers.%u.%s", layer, file);
 	const struct st_tensor *t = safetensors_find(a->st, name);
 	for (u32 i = 0; t && i < c->arch->tensor_count; i++)
-		if (c->arch->tensors[i].slot == SLOT_ROUTER) {
+		if (c->arch->tensors[i].slot == slot) {
 			arch_tensor_name(name, sizeof(name), &c->arch->tensors[i], layer, 0);
 			if (!safetensors_find(a->st, name))
 				return add(a, name, t, em);
@@ -288,7 +295,7 @@ static enum err add_fused(struct safetensors *st, const struct model_config *c, 
 		for (size_t i = 0; !e && i < COUNT_OF(FUSED); i++)
 			e = add_experts(&a, c, layer, FUSED[i].file, FUSED[i].slot, em);
 		for (size_t i = 0; !e && i < COUNT_OF(ROUTERS); i++)
-			e = add_router(&a, c, layer, ROUTERS[i], em);
+			e = add_router(&a, c, layer, ROUTERS[i].file, ROUTERS[i].slot, em);
 	}
 	return finish(&a, e, em);
 }

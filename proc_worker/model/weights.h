@@ -26,7 +26,8 @@ struct layer_weights {
 	const float *mlp_post_norm;
 	struct kern_weight router;	    /* [experts][hidden], whole on every rank */
 	const float *router_bias;	    /* [experts] */
-	struct kern_weight shared_gate;	    /* [1][hidden], whole on every rank; gate_up and down are then that expert's */
+	const float *choice_bias;	    /* [experts] */
+	struct kern_weight shared_gate;	    /* [1][hidden], whole on every rank, of an expert of all tokens: gate_up and down are its */
 	struct kern_weight *expert_gate_up; /* [experts] of [2 expert_intermediate][hidden] */
 	struct kern_weight *expert_down;    /* [experts] */
 	const float *expert_gate_up_bias;   /* [experts][2 expert_intermediate] */

@@ -45,6 +45,8 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return 2 * c->expert_intermediate;
 	case DIM_SHARED_INTERMEDIATE:
 		return c->shared_intermediate;
+	case DIM_SHARED_GATE_UP:
+		return 2 * c->shared_intermediate;
 	case DIM_ONE:
 		return 1;
 	}
@@ -136,6 +138,7 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_MLP_POST_NORM, SLOT_IS_NORM, mlp_post_norm),
 	IN_LAYER(SLOT_ROUTER, SLOT_IS_MATRIX, router),
 	IN_LAYER(SLOT_ROUTER_BIAS, SLOT_IS_BIAS, router_bias),
+	IN_LAYER(SLOT_CHOICE_BIAS, SLOT_IS_BIAS, choice_bias),
 	IN_LAYER(SLOT_SHARED_GATE, SLOT_IS_MATRIX, shared_gate),
 	IN_LAYER(SLOT_EXPERT_GATE_UP, SLOT_IS_EXPERTS, expert_gate_up),
 	IN_LAYER(SLOT_EXPERT_GATE_UP_BIAS, SLOT_IS_BIAS, expert_gate_up_bias),
@@ -180,6 +183,10 @@ bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tens
 		return !experts;
 	case WHEN_EXPERTS:
 		return experts;
+	case WHEN_SHARED:
+		return experts && p->config->shared_intermediate;
+	case WHEN_HEAD_NORMS:
+		return p->config->head_norms;
 	}
 	return false;
 }

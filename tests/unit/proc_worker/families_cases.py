@@ -27,9 +27,12 @@ WINDOWED = ["sliding_attention", "sliding_attention", "full_attention"]
 ONE_A_HEAD = ("gpt_neox", "gpt2")
 # What families call the fields of others.
 NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+         "glm4_moe": {"num_experts": "n_routed_experts"},
+         "ernie4_5_moe": {"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k",
+                          "n_shared_experts": "moe_num_shared_experts"},
          "gpt2": {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
                   "max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "hidden_act": "activation_function"}}
-SQUARE = ("starcoder2", "stablelm", "phi", "cohere", "cohere2")
+SQUARE = ("starcoder2", "stablelm", "phi", "cohere", "cohere2", "granitemoeshared", "ernie4_5_moe")
 
 FAMILIES = {
     "llama": {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1,
@@ -69,6 +72,10 @@ FAMILIES = {
                    "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 3.0, "rope_scaling": None,
                    "intermediate_size": 20, "num_local_experts": 8, "num_experts_per_tok": 3, "output_router_logits": False,
                    "router_aux_loss_coef": 0.0, "tie_word_embeddings": True},
+    "granitemoeshared": {"architectures": ["GraniteMoeSharedForCausalLM"], "attention_bias": False, "attention_multiplier": 0.2,
+                         "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 3.0, "rope_scaling": None,
+                         "intermediate_size": 20, "num_local_experts": 8, "num_experts_per_tok": 3, "output_router_logits": False,
+                         "router_aux_loss_coef": 0.0, "shared_intermediate_size": 28, "tie_word_embeddings": True},
     "olmo2": {"architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "rope_scaling": None, "pad_token_id": 1},
     "olmo3": {"architectures": ["Olmo3ForCausalLM"], "attention_bias": False, "sliding_window": 8, "pad_token_id": 1, "rope_theta": 500000.0,
               "num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
@@ -100,6 +107,14 @@ FAMILIES = {
             "pad_token_id": 0},
     "glm4": {"architectures": ["Glm4ForCausalLM"], "head_dim": 12, "partial_rotary_factor": 0.5, "attention_bias": True,
             "pad_token_id": 0},
+    "glm4_moe": {"architectures": ["Glm4MoeForCausalLM"], "head_dim": 12, "partial_rotary_factor": 0.5, "attention_bias": True,
+                 "pad_token_id": 0, "moe_intermediate_size": 20, "norm_topk_prob": True, "n_group": 1, "topk_group": 1,
+                 "num_experts": 8, "n_shared_experts": 1, "routed_scaling_factor": 1.5, "num_experts_per_tok": 3,
+                 "first_k_dense_replace": 1, "num_nextn_predict_layers": 1, "rope_scaling": None, "use_qk_norm": False},
+    "ernie4_5_moe": {"architectures": ["Ernie4_5_MoeForCausalLM"], "use_bias": False, "rope_theta": 500000, "num_experts": 8,
+                     "num_experts_per_tok": 3, "moe_capacity": [64, 64, 64], "moe_intermediate_size": 20, "n_shared_experts": 2,
+                     "moe_layer_start_index": 1, "moe_layer_end_index": -1, "moe_layer_interval": 1, "moe_use_aux_free": True,
+                     "num_nextn_predict_layers": 1, "tie_word_embeddings": True},
     "ernie4_5": {"architectures": ["Ernie4_5ForCausalLM"], "head_dim": 12, "use_bias": False, "rope_theta": 500000,
                  "tie_word_embeddings": True},
     "internlm2": {"architectures": ["InternLM2ForCausalLM"], "bias": False, "attn_implementation": "eager", "pad_token_id": 2,
@@ -127,7 +142,7 @@ FAMILIES = {
 # Of sizes that device kernels take, for the whole models of tests/e2e/test_device_families.py.
 DEVICE = {"hidden_size": 64, "intermediate_size": 96}
 DEVICE_FAMILIES = ("stablelm", "nemotron", "starcoder2", "arcee", "phi", "cohere", "cohere2", "glm4", "ernie4_5", "exaone4",
-                   "olmo2", "olmo3", "olmoe")
+                   "olmo2", "olmo3", "olmoe", "granitemoeshared")
 
 
 def device_cases():
@@ -234,7 +249,7 @@ def window_cases(family):
 
 
 def family_cases(family):
-    if family in ("llama", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "granite", "granitemoe", "smollm3"):
+    if family in ("llama", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "granite", "granitemoe", "granitemoeshared", "smollm3"):
         yield "attention-bias", {"attention_bias": True}
     if family in ("llama", "granite", "smollm3"):
         yield "biases", {"attention_bias": True, "mlp_bias": True}
@@ -250,8 +265,8 @@ def family_cases(family):
         yield "partial-new", {**new_rope({"partial_rotary_factor": 0.6}), "num_attention_heads": 2,
                               "num_key_value_heads": 1, "partial_rotary_factor": MISSING}
         yield "old-longrope", {"rope_scaling": LONG, "original_max_position_embeddings": 32}
-    if family in ("mixtral", "qwen3_moe", "qwen2_moe", "granitemoe"):
-        count = "num_local_experts" if family in ("mixtral", "granitemoe") else "num_experts"
+    if family in ("mixtral", "qwen3_moe", "qwen2_moe", "granitemoe", "granitemoeshared"):
+        count = "num_local_experts" if family in ("mixtral", "granitemoe", "granitemoeshared") else "num_experts"
         for n in (1, 3, 8):
             yield "top-%d" % n, {count: 8, "num_experts_per_tok": n}
     if family in ("qwen3_moe", "qwen2_moe"):
@@ -339,6 +354,30 @@ def family_cases(family):
         yield "twice", {"rope_theta": 10000, "rotary_emb_base": 10000}
     if family == "ernie4_5":
         yield "biases", {"use_bias": True}
+    if family == "glm4_moe":
+        yield "qk-norm", {"use_qk_norm": True}
+        yield "no-bias", {"attention_bias": False}
+        yield "partial-default", {"partial_rotary_factor": MISSING}
+        yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
+        yield "groups-one", {"n_group": 2, "topk_group": 1, "num_experts_per_tok": 4}
+        yield "no-norm", {"norm_topk_prob": False}
+        yield "no-shared", {"n_shared_experts": 3, "first_k_dense_replace": 0}
+        yield "dense-more", {"first_k_dense_replace": 2, "num_hidden_layers": 4}
+        yield "top-1", {"num_experts_per_tok": 1}
+        yield "top-all", {"num_experts_per_tok": 8}
+        yield "defaults", {k: MISSING for k in ("norm_topk_prob", "n_group", "topk_group", "n_shared_experts", "use_qk_norm",
+                                                "first_k_dense_replace", "routed_scaling_factor", "attention_bias")}
+    if family == "ernie4_5_moe":
+        yield "interval", {"moe_layer_interval": 2, "num_hidden_layers": 5, "moe_layer_end_index": 3}
+        yield "start", {"moe_layer_start_index": 0}
+        yield "no-shared", {"n_shared_experts": 0}
+        yield "norm-min", {"moe_norm_min": 0.5}
+        yield "top-1", {"num_experts_per_tok": 1}
+        yield "defaults", {k: MISSING for k in ("n_shared_experts", "moe_layer_start_index", "moe_layer_end_index",
+                                                "moe_layer_interval", "tie_word_embeddings", "use_bias")}
+    if family == "granitemoeshared":
+        yield "no-shared", {"shared_intermediate_size": 0}
+        yield "shared-missing", {"shared_intermediate_size": MISSING}
     if family == "seed_oss":
         yield "no-bias", {"attention_bias": False}
         yield "mlp-bias", {"mlp_bias": True}
@@ -375,7 +414,7 @@ def cases():
     for family in FAMILIES:
         ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite", "internlm2") else []
         if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss", "arcee", "granitemoe",
-                      "cohere", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox"):
+                      "cohere", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox", "glm4_moe", "ernie4_5_moe", "granitemoeshared"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
         if family == "gpt_oss":  # without one transformers takes one of its own
             ropes = [("none", {}), ("plain", {"rope_scaling": {"rope_type": "default"}, "initial_context_length": MISSING})]
@@ -410,11 +449,13 @@ def cases():
                 continue
             if name == "odd" and family in (*ONE_A_HEAD, "phi3", "granite", "granitemoe", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE):
                 changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
-            if family in ("glm", "glm4", "nemotron") and "head_dim" in changes:  # an even part of it turns
+            if family in ("glm", "glm4", "glm4_moe", "nemotron") and "head_dim" in changes:  # an even part of it turns
                 changes = {**changes, "head_dim": 20}
             if name == "odd" and family.endswith("_moe"):
                 changes = {**changes, "moe_intermediate_size": 21, "shared_expert_intermediate_size":
                            27 if family == "qwen2_moe" else MISSING}
+            if name == "odd" and family == "granitemoeshared":
+                changes = {**changes, "shared_intermediate_size": 27}
             if name == "one-layer":
                 types = FAMILIES[family].get("layer_types")
                 changes = {**changes, **({"layer_types": types[:1]} if types else {}),

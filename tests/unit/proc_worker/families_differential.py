@@ -62,6 +62,8 @@ def spread(name, shape, centre):
     inputs."""
     if name.endswith("sinks"):  # as large as scores
         return 2, 0
+    if "correction_bias" in name:  # as large as what scores differ by
+        return 0.2, 0
     if len(shape) == 1:
         return 0.25, centre if "norm" in name else 0
     gain = 4 if "lm_head" in name or "embed" in name else 3 if name.endswith(("gate.weight", "router.weight")) else 1
@@ -78,6 +80,12 @@ def centre_of(config):
     return 0 if config["model_type"].startswith("gemma") else 1
 
 
+def weights_of(model):
+    """Names and tensors of what is random: some of it transformers has in buffers."""
+    yield from model.named_parameters()
+    yield from ((name, t) for name, t in model.named_buffers() if "correction_bias" in name)
+
+
 def fill(model, config, dtype):
     centre = centre_of(config)
     if families_standins.has(config):  # values go by the names in the file
@@ -86,7 +94,7 @@ def fill(model, config, dtype):
         model.load_state_dict(families_standins.from_file(config, tensors, model.state_dict()))
         return
     with torch.no_grad():
-        for name, p in model.named_parameters():
+        for name, p in weights_of(model):
             p.copy_(values(name, p.shape, centre).to(dtype).float())
     model.tie_weights()
 
@@ -276,8 +284,9 @@ KEPT = """llama/dynamic llama/llama3-new llama/yarn-mscale llama/odd llama/act-g
 qwen2/window qwen3/yarn-new phi3/partial-0.6 phi3/longrope-new gemma2/caps mixtral/save-raw qwen3_moe/save-raw qwen3_moe/sparse-step
 qwen2_moe/none qwen2_moe/dense-layer
 qwen2_moe/no-qkv-bias gemma3_text/none gemma3_text/new-ropes granite/biases granite/none smollm3/none
-smollm3/window granitemoe/attention-bias granitemoe/odd granitemoe/save-raw olmo2/odd olmo3/yarn-full olmoe/top-1 exaone4/window seed_oss/mlp-bias gemma3_text/save-whole mistral/save-whole-new qwen3/save-whole-new starcoder2/none
-stablelm/qkv-bias nemotron/odd arcee/none phi/none cohere/biases cohere2/none glm4/none ernie4_5/biases
+smollm3/window granitemoe/attention-bias granitemoe/odd granitemoe/save-raw granitemoeshared/none granitemoeshared/odd olmo2/odd olmo3/yarn-full olmoe/top-1 exaone4/window seed_oss/mlp-bias gemma3_text/save-whole mistral/save-whole-new qwen3/save-whole-new starcoder2/none
+stablelm/qkv-bias nemotron/odd arcee/none phi/none cohere/biases cohere2/none glm4/none glm4_moe/groups glm4_moe/qk-norm glm4_moe/odd ernie4_5_moe/none ernie4_5_moe/interval
+ernie4_5_moe/norm-min ernie4_5_moe/save-raw ernie4_5/biases
 gpt_oss/none gpt_oss/limit internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
 gpt2/none gpt2/untied gpt2/odd gpt2/save-base gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
 known/gemma-3-1b-it known/qwen3-coder-30b-a3b""".split()
@@ -294,7 +303,7 @@ def kept_tensors(model, config, folder):
             found[name] = [list(t.shape), *spread(name, t.shape, centre_of(config))]
             continue
         source, first = None, 0
-        for parameter, p in model.named_parameters():
+        for parameter, p in weights_of(model):
             flat, wanted = p.detach().flatten(), t.float().flatten()
             starts = range(0, len(flat) - len(wanted) + 1, len(wanted))
             first = next((at for at in starts if flat[at] == wanted[0] and torch.equal(flat[at:at + len(wanted)], wanted)),
@@ -302,7 +311,7 @@ def kept_tensors(model, config, folder):
             if first is not None:
                 source = parameter
                 break
-        amplitude, middle = spread(source, model.get_parameter(source).shape, centre_of(config))
+        amplitude, middle = spread(source, dict(weights_of(model))[source].shape, centre_of(config))
         found[name] = [list(t.shape), amplitude, middle] + ([] if (source, first) == (name, 0) else [source, first])
     return found
 

@@ -56,7 +56,7 @@ Test(config, a_field_that_nobody_knows_is_refused_by_name)
 
 	refused("LlamaForCausalLM", "\"clip_qkv\": 8.0", ERR_UNSUPPORTED, "unknown field \"clip_qkv\"");
 	refused("LlamaForCausalLM", "\"alibi\": true", ERR_UNSUPPORTED, "unknown field \"alibi\"");
-	refused("LlamaForCausalLM", "\"use_qk_norm\": true", ERR_UNSUPPORTED, "unknown field \"use_qk_norm\"");
+	refused("LlamaForCausalLM", "\"use_qk_norm\": true", ERR_UNSUPPORTED, "\"use_qk_norm\" is set");
 	refused("Qwen3ForCausalLM", "\"use_qk_norm\": \"rms\"", ERR_UNSUPPORTED, "\"use_qk_norm\" must be true");
 	refused("Qwen3ForCausalLM", "\"use_qk_norm\": false", ERR_UNSUPPORTED, "\"use_qk_norm\" must be true");
 	good(&c, "LlamaForCausalLM",

@@ -98,7 +98,75 @@ Test(config_families, experts_of_granite_are_as_wide_as_the_file_says)
 	refused("GraniteMoeForCausalLM", "\"num_experts_per_tok\": 2", ERR_FORMAT, "\"num_local_experts\" is missing");
 	refused("GraniteMoeForCausalLM",
 		"\"num_local_experts\": 8, \"num_experts_per_tok\": 3, \"shared_intermediate_size\": 64", ERR_UNSUPPORTED,
-		"unknown field \"shared_intermediate_size\"");
+		"\"shared_intermediate_size\" is set, which is not supported for GraniteMoeForCausalLM");
+	good("GraniteMoeSharedForCausalLM",
+	     "\"num_local_experts\": 8, \"num_experts_per_tok\": 3, \"shared_intermediate_size\": 64");
+	cr_assert(c.shared_intermediate == 64 && c.expert_intermediate == 80);
+	good("GraniteMoeSharedForCausalLM", "\"num_local_experts\": 8, \"num_experts_per_tok\": 3");
+	cr_assert_eq(c.shared_intermediate, 0);
+	refused("GraniteMoeSharedForCausalLM",
+		"\"num_local_experts\": 8, \"num_experts_per_tok\": 3, \"shared_intermediate_size\": -1", ERR_FORMAT,
+		"\"shared_intermediate_size\" must be an integer from 0");
+}
+
+#define GLM_EXPERTS "\"n_routed_experts\": 8, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 24"
+Test(config_families, experts_of_glm_are_chosen_by_biases_and_groups)
+{
+	good("Glm4MoeForCausalLM", GLM_EXPERTS);
+	cr_assert(c.experts == 8 && c.expert_intermediate == 24 && c.shared_intermediate == 24 && c.normalize_experts);
+	cr_assert(!(c.layer_flags[0] & LAYER_EXPERTS) && (c.layer_flags[1] & LAYER_EXPERTS) && c.rope.dim == 6 && !c.head_norms);
+	cr_assert(c.router.sigmoid && c.router.groups == 1 && c.router.scale == 1 && c.router.sum_plus == 1e-20f && c.router.sum_least == 0);
+	good("Glm4MoeForCausalLM", GLM_EXPERTS ", \"first_k_dense_replace\": 3, \"n_shared_experts\": 2, \"norm_topk_prob\": false, "
+					       "\"n_group\": 4, \"topk_group\": 2, \"routed_scaling_factor\": 2.5, "
+					       "\"use_qk_norm\": true, \"num_nextn_predict_layers\": 1");
+	cr_assert(!(c.layer_flags[2] & LAYER_EXPERTS) && (c.layer_flags[3] & LAYER_EXPERTS) && c.shared_intermediate == 48);
+	cr_assert(c.router.groups == 4 && c.router.groups_top == 2 && c.router.scale == 2.5f && !c.normalize_experts && c.head_norms);
+}
+
+Test(config_families, experts_of_glm_that_cannot_be_chosen_are_refused)
+{
+	refused("Glm4MoeForCausalLM", "\"num_experts_per_tok\": 4, \"moe_intermediate_size\": 24", ERR_FORMAT,
+		"\"num_experts\" is missing; it must be an integer from 1 to 4096 (the field \"n_routed_experts\"");
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"n_group\": 3", ERR_INVALID, "\"n_group\" is 3; it must divide the 8 experts");
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"n_group\": 8, \"topk_group\": 8", ERR_INVALID, "groups of at least two");
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"n_group\": 2, \"topk_group\": 3", ERR_INVALID, "there are only 2 groups");
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"n_group\": 4, \"topk_group\": 1", ERR_INVALID, "have only 2 experts");
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"n_group\": 65", ERR_INVALID, "\"n_group\" is 65; it must be 1 to 64");
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"routed_scaling_factor\": 1e39", ERR_INVALID, "\"routed_scaling_factor\" must be a");
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"routed_scaling_factor\": 0", ERR_FORMAT, "\"routed_scaling_factor\" must be a");
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"n_shared_experts\": 4096, \"first_k_dense_replace\": \"x\"", ERR_FORMAT,
+		"\"first_k_dense_replace\" must be an integer from 0");
+	refused("Glm4MoeForCausalLM",
+		"\"n_routed_experts\": 8, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 1024, \"n_shared_experts\": 4096",
+		ERR_INVALID, "they are wider than 1048576");
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"decoder_sparse_step\": 2", ERR_UNSUPPORTED, "\"decoder_sparse_step\" is set");
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"num_local_experts\": 8", ERR_UNSUPPORTED, "\"num_local_experts\" is set");
+	refused("Qwen3MoeForCausalLM", QWEN_EXPERTS ", \"n_group\": 2", ERR_UNSUPPORTED, "\"n_group\" is set");
+	refused("Qwen3MoeForCausalLM", QWEN_EXPERTS ", \"routed_scaling_factor\": 2", ERR_UNSUPPORTED, "\"routed_scaling_factor\" is set");
+	refused("Qwen3MoeForCausalLM", QWEN_EXPERTS ", \"first_k_dense_replace\": 1", ERR_UNSUPPORTED, "\"first_k_dense_replace\" is set");
+	good("Qwen3MoeForCausalLM", QWEN_EXPERTS ", \"n_group\": 1, \"topk_group\": 1, \"routed_scaling_factor\": 1.0");
+	cr_assert(!c.router.sigmoid && c.router.groups == 0 && c.router.scale == 0);
+}
+
+#define ERNIE_EXPERTS "\"moe_num_experts\": 8, \"moe_k\": 2, \"moe_intermediate_size\": 24"
+Test(config_families, experts_of_ernie_are_in_the_layers_between_two)
+{
+	good("Ernie4_5_MoeForCausalLM", ERNIE_EXPERTS);
+	cr_assert(c.experts == 8 && c.experts_per_token == 2 && c.shared_intermediate == 48 && c.tied_embeddings && c.normalize_experts);
+	cr_assert(!(c.layer_flags[0] & LAYER_EXPERTS) && (c.layer_flags[1] & LAYER_EXPERTS) && (c.layer_flags[3] & LAYER_EXPERTS));
+	cr_assert(!c.router.sigmoid && c.router.sum_least == 1e-12f && c.router.sum_plus == 0 && c.rope.theta == 500000);
+	good("Ernie4_5_MoeForCausalLM", ERNIE_EXPERTS ", \"moe_layer_start_index\": 0, \"moe_layer_end_index\": 2, "
+						      "\"moe_layer_interval\": 2, \"moe_num_shared_experts\": 0, \"moe_norm_min\": 0.5, "
+						      "\"moe_capacity\": [8, 8, 8], \"moe_use_aux_free\": true, \"use_bias\": false");
+	cr_assert(!(c.layer_flags[0] & LAYER_EXPERTS) && (c.layer_flags[1] & LAYER_EXPERTS) && !(c.layer_flags[3] & LAYER_EXPERTS));
+	cr_assert(c.shared_intermediate == 0 && c.router.sum_least == 0.5f);
+	refused("Ernie4_5_MoeForCausalLM", "\"moe_k\": 2, \"moe_intermediate_size\": 24", ERR_FORMAT, "\"moe_num_experts\"");
+	refused("Ernie4_5_MoeForCausalLM", ERNIE_EXPERTS ", \"use_bias\": true", ERR_UNSUPPORTED, "\"use_bias\" is set");
+	refused("Ernie4_5_MoeForCausalLM", ERNIE_EXPERTS ", \"moe_use_aux_free\": false", ERR_UNSUPPORTED,
+		"\"moe_use_aux_free\" must be true");
+	refused("Ernie4_5_MoeForCausalLM", ERNIE_EXPERTS ", \"moe_layer_end_index\": -2", ERR_FORMAT, "\"moe_layer_end_index\" must be");
+	refused("Ernie4_5_MoeForCausalLM", ERNIE_EXPERTS ", \"moe_norm_min\": 0", ERR_FORMAT, "\"moe_norm_min\" must be a number above 0");
+	refused("LlamaForCausalLM", "\"moe_layer_interval\": 1", ERR_UNSUPPORTED, "\"moe_layer_interval\" is set");
 }
 
 Test(config_families, multipliers_become_scales_that_the_decoder_has)

@@ -1,0 +1,206 @@
+/* Mixtures of experts as config.json describes them: how many, how wide, in which layers, how chosen. Runs in the worker at
+ * start. */
+#include <float.h>
+#include <string.h>
+
+#include "proc_worker/model/config_priv.h"
+
+enum { EXPERTS_MAX = 4096 };
+
+static bool has(const struct model_config *c, u32 traits)
+{
+	return c->arch->traits & traits;
+}
+
+static enum err read_dense_layers(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val list = json_get(v, "mlp_only_layers");
+	u32 step;
+	u64 layer;
+
+	enum err e = config_may_u32(v, "decoder_sparse_step", MODEL_LAYERS_MAX, 1, &step, em);
+	for (u32 i = 0; !e && i < c->layers; i++)
+		if ((i + 1) % step == 0)
+			c->layer_flags[i] |= LAYER_EXPERTS;
+	if (e || !json_present(list))
+		return e;
+	if (json_type(list) != JSON_ARRAY)
+		return err_set(em, ERR_FORMAT, "config.json: \"mlp_only_layers\" must be an array, found %s",
+			       json_type_name(list));
+	for (struct json_iter it = json_iterate(list); json_next(&it);) {
+		if (!json_uint(it.value, &layer))
+			return err_set(
+				em, ERR_FORMAT,
+				"config.json: \"mlp_only_layers\" must hold numbers of layers, found %s",
+				json_type_name(it.value));
+		if (layer < c->layers)
+			c->layer_flags[layer] &= (u8)~LAYER_EXPERTS;
+	}
+	return ERR_OK;
+}
+
+/* ---------------------------------------------------------------- fields of a few families */
+
+/* A number that may be 0. */
+static enum err may_count(json_val v, const char *name, u32 max, u32 fallback, u32 *out, struct err_msg *em)
+{
+	json_val field = json_get(v, name);
+	u64 n = fallback;
+
+	if (json_present(field) && !json_uint(field, &n))
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an integer from 0 to %u, found %s", name, max,
+			       json_type_name(field));
+	if (n > max)
+		return err_set(em, ERR_INVALID, "config.json: \"%s\" is %llu; it must be 0 to %u", name, (unsigned long long)n, max);
+	*out = (u32)n;
+	return ERR_OK;
+}
+
+/* One MLP as wide as all of them. */
+static enum err read_shared(struct model_config *c, json_val v, struct err_msg *em)
+{
+	u32 count = 0;
+
+	enum err e = may_count(v, "n_shared_experts", EXPERTS_MAX, c->arch->shared_experts, &count, em);
+	if (!e && (u64)count * c->expert_intermediate > CONFIG_DIM_MAX)
+		return err_set(em, ERR_INVALID,
+			       "config.json: \"n_shared_experts\" is %u; together, of \"moe_intermediate_size\" %u each, they are wider "
+			       "than %d",
+			       count, c->expert_intermediate, CONFIG_DIM_MAX);
+	c->shared_intermediate = count * c->expert_intermediate;
+	return e;
+}
+
+static enum err read_groups(struct model_config *c, json_val v, struct err_msg *em)
+{
+	struct router_config *r = &c->router;
+
+	enum err e = config_may_u32(v, "n_group", KERN_EXPERT_GROUPS_MAX, 1, &r->groups, em);
+	if (!e)
+		e = config_may_u32(v, "topk_group", KERN_EXPERT_GROUPS_MAX, 1, &r->groups_top, em);
+	if (e)
+		return e;
+	if (r->groups > 1 && (c->experts % r->groups || c->experts / r->groups < 2))
+		return err_set(em, ERR_INVALID,
+			       "config.json: \"n_group\" is %u; it must divide the %u experts into groups of at least two", r->groups,
+			       c->experts);
+	if (r->groups_top > r->groups)
+		return err_set(em, ERR_INVALID, "config.json: \"topk_group\" is %u, but there are only %u groups (\"n_group\")",
+			       r->groups_top, r->groups);
+	if (c->experts_per_token > c->experts / r->groups * r->groups_top)
+		return err_set(em, ERR_INVALID,
+			       "config.json: \"num_experts_per_tok\" is %u, but a token's groups (\"topk_group\" of \"n_group\") have only "
+			       "%u experts",
+			       c->experts_per_token, c->experts / r->groups * r->groups_top);
+	return ERR_OK;
+}
+
+/* Numbers of a float. */
+static enum err may_float(json_val v, const char *name, double fallback, f32 *out, struct err_msg *em)
+{
+	double value;
+
+	enum err e = config_may_positive(v, name, fallback, &value, em);
+	if (!e && (value < (double)FLT_MIN || value > (double)FLT_MAX))
+		e = err_set(em, ERR_INVALID, "config.json: \"%s\" must be a number from %g to %g, found %g", name, (double)FLT_MIN,
+			    (double)FLT_MAX, value);
+	*out = e ? 0 : (f32)value;
+	return e;
+}
+
+static enum err read_router(struct model_config *c, json_val v, struct err_msg *em)
+{
+	const struct arch *a = c->arch;
+	struct router_config *r = &c->router;
+	enum err e = ERR_OK;
+
+	*r = (struct router_config){.sigmoid = a->router_sigmoid, .sum_plus = a->router_sum_plus};
+	if (arch_has_own(a, "norm_topk_prob"))
+		e = config_may_bool(v, "norm_topk_prob", true, &c->normalize_experts, em);
+	if (!e && arch_has_own(a, "n_group"))
+		e = read_groups(c, v, em);
+	if (!e && arch_has_own(a, "routed_scaling_factor"))
+		e = may_float(v, "routed_scaling_factor", 1, &r->scale, em);
+	if (!e && arch_has_own(a, "moe_norm_min"))
+		e = may_float(v, "moe_norm_min", 1e-12, &r->sum_least, em);
+	return e;
+}
+
+/* All layers from the first ones on. */
+static enum err read_first_dense(struct model_config *c, json_val v, struct err_msg *em)
+{
+	u32 dense = 0;
+
+	enum err e = may_count(v, "first_k_dense_replace", MODEL_LAYERS_MAX, 1, &dense, em);
+	for (u32 i = dense; !e && i < c->layers; i++)
+		c->layer_flags[i] |= LAYER_EXPERTS;
+	return e;
+}
+
+/* Every so many layers, from one to another, which is -1 for the last. */
+static enum err read_interval(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val end = json_get(v, "moe_layer_end_index");
+	u32 first = 0, last = c->layers - 1, interval = 1;
+	i64 none;
+
+	enum err e = may_count(v, "moe_layer_start_index", MODEL_LAYERS_MAX, 1, &first, em);
+	if (!e && !(json_int(end, &none) && none == -1))
+		e = may_count(v, "moe_layer_end_index", MODEL_LAYERS_MAX, last, &last, em);
+	if (!e)
+		e = config_may_u32(v, "moe_layer_interval", MODEL_LAYERS_MAX, 1, &interval, em);
+	for (u32 i = first; !e && i < c->layers && i <= last; i++)
+		if ((i + 1) % interval == 0)
+			c->layer_flags[i] |= LAYER_EXPERTS;
+	return e;
+}
+
+static enum err read_own(struct model_config *c, json_val v, struct err_msg *em)
+{
+	enum err e = read_shared(c, v, em);
+
+	if (!e)
+		e = read_router(c, v, em);
+	if (!e)
+		e = arch_has_own(c->arch, "first_k_dense_replace") ? read_first_dense(c, v, em) : read_interval(c, v, em);
+	return e;
+}
+
+/* ---------------------------------------------------------------- all */
+
+enum err config_read_experts(struct model_config *c, json_val v, struct err_msg *em)
+{
+	bool all = has(c, ARCH_EXPERTS_ALL), own = has(c, ARCH_EXPERTS_OWN);
+	const char *count =
+		own || json_present(json_get(v, "num_experts")) ? "num_experts" : "num_local_experts";
+	enum err e = ERR_OK;
+
+	if (!has(c, ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME | ARCH_EXPERTS_OWN))
+		return ERR_OK;
+	e = config_need_u32(v, count, EXPERTS_MAX, &c->experts, em);
+	if (!e)
+		e = config_need_u32(v, "num_experts_per_tok", EXPERTS_MAX, &c->experts_per_token, em);
+	if (!e && c->experts_per_token > c->experts)
+		e = err_set(
+			em, ERR_INVALID,
+			"config.json: \"num_experts_per_tok\" is %u, but there are only %u experts (\"%s\")",
+			c->experts_per_token, c->experts, count);
+	c->normalize_experts = true;
+	c->expert_intermediate = c->intermediate;
+	if (!e && all)
+		memset(c->layer_flags, LAYER_EXPERTS, c->layers);
+	if (!e && has(c, ARCH_EXPERTS_NORM))
+		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
+	if (!e && arch_has_own(c->arch, "shared_intermediate_size"))
+		e = may_count(v, "shared_intermediate_size", CONFIG_DIM_MAX, 0, &c->shared_intermediate, em);
+	if (e || all)
+		return e;
+	e = config_need_u32(v, "moe_intermediate_size", CONFIG_DIM_MAX, &c->expert_intermediate, em);
+	if (own)
+		return e ? e : read_own(c, v, em);
+	if (!e)
+		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
+	if (!e && has(c, ARCH_SHARED_EXPERT))
+		e = config_need_u32(v, "shared_expert_intermediate_size", CONFIG_DIM_MAX, &c->shared_intermediate, em);
+	return e ? e : read_dense_layers(c, v, em);
+}
