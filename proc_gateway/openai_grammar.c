@@ -96,6 +96,7 @@ static bool take_tags(struct source *s, const char *field, json_val v)
 		ok = api_error_field(s->e, field, v, "has no tags",
 				     "an object with 'structures', an array of {\"begin\", \"schema\", \"end\"}, and 'triggers', an array of strings");
 	} else if ((ok = begin(s, field, TERCET_GRAMMAR_PARTS))) {
+		s->r->grammar_is_tags = true;
 		json_begin(&w, &s->r->grammar);
 		json_array_begin(&w);
 		json_object_begin(&w);

@@ -39,6 +39,18 @@ static bool join_parts(json_val parts, size_t index, struct buf *out, struct api
 	return true;
 }
 
+/* Around arguments stand the list, a message, its calls, a call and its function. */
+enum { ARGUMENTS_LEVELS_MAX = JSON_LEVELS_MAX - 5 };
+
+bool openai_arguments_fit(const char *arguments)
+{
+	struct json_doc *doc = NULL;
+	bool fit = json_parse(&doc, arguments, strlen(arguments), NULL) != ERR_OK || json_type(json_root(doc)) != JSON_OBJECT ||
+		   json_depth(json_root(doc)) <= ARGUMENTS_LEVELS_MAX;
+	json_free(&doc);
+	return fit;
+}
+
 /* Templates walk through arguments as an object; clients send them as a string of JSON. That string may nest as deeply
  * as a whole body, and here it stands inside of one. */
 static bool write_tool_call(struct json_writer *w, json_val call, size_t index, struct api_error *e)
@@ -59,7 +71,7 @@ static bool write_tool_call(struct json_writer *w, json_val call, size_t index, 
 			bool is_object = strcmp(f.key, "arguments") == 0 && text &&
 					 json_parse(&parsed, text, strlen(text), NULL) == ERR_OK &&
 					 json_type(json_root(parsed)) == JSON_OBJECT;
-			bool deep = is_object && w->depth + json_depth(json_root(parsed)) > JSON_LEVELS_MAX;
+			bool deep = is_object && json_depth(json_root(parsed)) > ARGUMENTS_LEVELS_MAX;
 			json_write_value(w, is_object && !deep ? json_root(parsed) : f.value);
 			json_free(&parsed);
 			fits &= !deep;

@@ -80,6 +80,7 @@ struct openai_request {
 	bool scoring;	       /* max_tokens 0: the one token that the engine has to make is not shown */
 	enum tercet_grammar grammar_kind;
 	u32 grammar_flags;
+	bool grammar_is_tags; /* free text with tags in it */
 	struct buf grammar; /* its source */
 	enum tool_format tool_format; /* NONE: the answer's text is not looked through for tool calls */
 	enum thought_format thought_format; /* NONE: thoughts stay in the answer's text */
@@ -117,7 +118,7 @@ bool openai_thoughts_read(struct openai_request *r, const struct openai_model *m
 /* Sees whether the prompt, of which `prompt` is the end, leaves the answer inside of a thought. */
 void openai_thoughts_begin(struct openai_request *r, const struct chat_request *chat, const char *prompt, size_t bytes);
 /* With a grammar: of an answer that begins inside of a thought, the grammar becomes that of what follows the thought; any
- * other answer has no thoughts. After the prompt and the grammar are known. 503 without memory, 400 where thought and
+ * other answer has no thoughts, but where text in front of tags is free. After the prompt and the grammar are known. 503 without memory, 400 where thought and
  * grammar together are too large. */
 bool openai_thoughts_grammar(struct openai_request *r, struct api_error *e);
 /* Reads n, samples and beam_width; refuses what has no part in them (openai_beams.c). */
@@ -127,6 +128,8 @@ bool openai_beams_read(struct openai_request *r, struct api_error *e);
 bool openai_grammar_read(struct openai_request *r, struct api_error *e);
 /* What they make of the parameters. */
 void openai_beams_apply(struct openai_request *r);
+/* Whether the arguments of a call in a message are not deeper than templates can be shown them; true of what is no object. */
+bool openai_arguments_fit(const char *arguments);
 /* Renders 'messages' by the chat template and encodes the result as the one prompt. */
 bool openai_messages_read(struct openai_request *r, const struct openai_model *m, struct api_error *e);
 /* Makes the ids that are there the one prompt. */

@@ -120,6 +120,8 @@ static void put_asked(struct json_writer *w, const struct openai_request *r)
 
 bool openai_thoughts_grammar(struct openai_request *r, struct api_error *e)
 {
+	if (!r->thought_open && r->grammar_is_tags && *thought_format_end(r->thought_format))
+		return true; /* in front of the first tag text is free, and may be a thought */
 	if (!r->thought_open || r->grammar_kind == TERCET_GRAMMAR_EBNF) { /* always so of harmony */
 		r->thought_format = THOUGHT_FORMAT_NONE;
 		r->thought_open = false; /* nothing of it is a thought, nor counted as one */

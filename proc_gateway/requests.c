@@ -219,29 +219,6 @@ static struct prompt_logprobs *prompt_logprobs_of(struct choice *c)
 	return c->group->request.beam_width ? &(c - c->index % c->group->request.n)->prompt_logprobs : &c->prompt_logprobs;
 }
 
-/* What stands in front of the first generated token: with echo the prompt. All prompt log-probabilities are
- * there by then. */
-static void choice_echo(struct choice *c)
-{
-	const struct group *g = c->group;
-	const struct openai_request *r = &g->request;
-	const u32 *ids = r->ids.data + c->prompt->first;
-	if (r->endpoint == OPENAI_CHAT) {
-		buf_append_str(&c->text, r->chat_echo);
-		return;
-	}
-	if (!r->fields.echo)
-		return;
-	if (c->prompt->text)
-		buf_append(&c->text, c->prompt->text, c->prompt->text_bytes);
-	else
-		tokenizer_decode(c->logprobs.tokenizer, ids, c->prompt->count, r->fields.skip_special_tokens,
-				 &c->text);
-	if (r->fields.return_token_ids)
-		u32_vec_append(&c->tokens, ids, c->prompt->count);
-	prompt_logprobs_echo(prompt_logprobs_of(c), ids, c->prompt->count, &c->logprobs);
-}
-
 /* What is said is left in the scratch; thoughts that nobody asked for are dropped. */
 static struct buf *choice_think(struct choice *c, const char *text, size_t bytes, bool end)
 {
@@ -255,6 +232,40 @@ static struct buf *choice_think(struct choice *c, const char *text, size_t bytes
 	if (!c->group->request.fields.include_reasoning)
 		buf_clear(&c->thought);
 	return said;
+}
+
+/* A message that the answer continues is the answer's beginning: what it thinks is a thought, whether it ends inside of it or not. */
+static void choice_echo_message(struct choice *c, const char *message)
+{
+	struct buf said = {.data = (char *)(uintptr_t)message, .bytes = strlen(message)};
+	if (*thought_format_end(c->thoughts.format) && c->group->request.fields.continue_final_message && *message) {
+		c->thoughts.state = THOUGHTS_BEFORE;
+		said = *choice_think(c, message, strlen(message), false);
+	}
+	buf_append(&c->text, said.data, said.bytes);
+}
+
+/* What stands in front of the first generated token: with echo the prompt. All prompt log-probabilities are
+ * there by then. */
+static void choice_echo(struct choice *c)
+{
+	const struct group *g = c->group;
+	const struct openai_request *r = &g->request;
+	const u32 *ids = r->ids.data + c->prompt->first;
+	if (r->endpoint == OPENAI_CHAT) {
+		choice_echo_message(c, r->chat_echo);
+		return;
+	}
+	if (!r->fields.echo)
+		return;
+	if (c->prompt->text)
+		buf_append(&c->text, c->prompt->text, c->prompt->text_bytes);
+	else
+		tokenizer_decode(c->logprobs.tokenizer, ids, c->prompt->count, r->fields.skip_special_tokens,
+				 &c->text);
+	if (r->fields.return_token_ids)
+		u32_vec_append(&c->tokens, ids, c->prompt->count);
+	prompt_logprobs_echo(prompt_logprobs_of(c), ids, c->prompt->count, &c->logprobs);
 }
 
 static void choice_take_text(struct choice *c, const char *text, size_t bytes, bool end)

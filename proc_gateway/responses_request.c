@@ -143,6 +143,8 @@ static bool take_call(struct chat_writer *c, json_val item, size_t index)
 	if (!id || !name || !arguments)
 		return bad_item(c->e, index, item, "is no call of a function",
 				"{\"type\": \"function_call\", \"call_id\": ..., \"name\": ..., \"arguments\": \"{...}\"}");
+	if (!openai_arguments_fit(arguments)) /* the reader of chats would name its message, which has another number */
+		return bad_item(c->e, index, item, "has arguments that are nested too deeply", "JSON of fewer levels");
 	c->pending = true;
 	buf_append_char(&c->calls, c->calls.bytes ? ',' : '[');
 	json_begin(&w, &c->calls);
@@ -184,6 +186,22 @@ static bool take_call_output(struct chat_writer *c, json_val item, size_t index)
 	return ok;
 }
 
+/* Several in a row are thoughts of one message. */
+static bool take_reasoning(struct chat_writer *c, json_val item, size_t index)
+{
+	struct buf text = {0};
+	if (c->said || c->calls.bytes > 0)
+		flush_assistant(c);
+	c->pending = true;
+	bool ok = !json_present(json_get(item, "content")) || read_text(c, json_get(item, "content"), index, &text);
+	if (c->reasoning.bytes > 0 && text.bytes > 0)
+		buf_append_str(&c->reasoning, "\n\n");
+	buf_append(&c->reasoning, text.data, text.bytes);
+	c->w->out->failed |= text.failed;
+	buf_fini(&text);
+	return ok;
+}
+
 static bool take_item(struct chat_writer *c, json_val item, size_t index)
 {
 	const char *type = json_cstr(json_get(item, "type"), "message");
@@ -195,13 +213,8 @@ static bool take_item(struct chat_writer *c, json_val item, size_t index)
 		return take_call(c, item, index);
 	if (strcmp(type, "function_call_output") == 0)
 		return take_call_output(c, item, index);
-	if (strcmp(type, "reasoning") == 0) {
-		if (c->said || c->calls.bytes > 0)
-			flush_assistant(c);
-		c->pending = true;
-		return !json_present(json_get(item, "content")) ||
-		       read_text(c, json_get(item, "content"), index, &c->reasoning);
-	}
+	if (strcmp(type, "reasoning") == 0)
+		return take_reasoning(c, item, index);
 	return bad_item(c->e, index, item, "is a kind of item that this server does not take",
 			"a message, a reasoning, a function_call or a function_call_output");
 }
@@ -346,6 +359,7 @@ static void write_plain(struct json_writer *w, json_val root)
 		{"min_tokens", NULL}, {"ignore_eos", NULL}, {"skip_special_tokens", NULL}, {"parallel_tool_calls", NULL},
 		{"chat_template", NULL}, {"chat_template_kwargs", NULL}, {"documents", NULL}, {"cache_salt", NULL},
 		{"priority", NULL}, {"request_id", NULL}, {"user", NULL}, {"include_reasoning", NULL},
+		{"reasoning_format", NULL},
 		{"structured_outputs", NULL}};
 	for (size_t i = 0; i < COUNT_OF(names); i++) {
 		json_val v = json_get(root, names[i][0]);

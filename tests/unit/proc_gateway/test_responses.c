@@ -55,6 +55,11 @@ static const struct {
 	 "\"assistant\", \"content\": \"b\"}], \"max_output_tokens\": 7, \"temperature\": 0, \"seed\": 5, \"stop\": \"x\"}",
 	 "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": "
 	 "\"assistant\", \"content\": \"b\"}], \"max_completion_tokens\": 7, \"temperature\": 0, \"seed\": 5, \"stop\": \"x\"}"},
+	{"{\"input\": [{\"role\": \"user\", \"content\": \"q\"}, {\"type\": \"reasoning\", \"content\": [{\"type\": \"reasoning_text\", \"text\": "
+	 "\"a\"}]}, {\"type\": \"reasoning\", \"summary\": []}, {\"type\": \"reasoning\", \"content\": [{\"type\": \"reasoning_text\", \"text\": "
+	 "\"b\"}, {\"type\": \"reasoning_text\", \"text\": \"c\"}]}, {\"role\": \"assistant\", \"content\": \"d\"}]}",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"d\", \"reasoning_content\": "
+	 "\"a\\n\\nb\\nc\"}]}"},
 	{"{\"input\": \"q\", \"text\": {\"format\": {\"type\": \"json_schema\", \"name\": \"n\", \"schema\": {\"type\": \"integer\"}}}}",
 	 "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"response_format\": {\"type\": \"json_schema\", "
 	 "\"json_schema\": {\"name\": \"n\", \"schema\": {\"type\": \"integer\"}}}}"},
@@ -118,6 +123,7 @@ static const struct {
 	{"{\"input\": \"x\", \"text\": {\"format\": {\"type\": \"yaml\"}}}", "Field 'text.format.type': \\\"yaml\\\" is not known"},
 	{"{\"input\": \"x\", \"max_output_tokens\": 0}", "Field 'max_output_tokens'"},
 	{"{\"input\": \"x\", \"max_output_tokens\": 100000}", "'max_output_tokens' asks for 100000 more"},
+	{"{\"input\": \"x\", \"reasoning_format\": \"left\"}", "Field 'reasoning_format'"},
 	{"{\"input\": \"x\", \"model\": \"gpt\"}", "The model 'gpt' does not exist"},
 };
 
@@ -155,6 +161,16 @@ Test(responses, what_is_deeper_in_another_form_is_refused)
 			"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"structured_outputs\": {\"structural_tag\": "
 			"\"{\\\"structures\\\": [], \\\"triggers\\\": [], \\\"x\\\": ",
 			JSON_LEVELS_MAX - 1, "}\"}}", "is nested too deeply");
+	/* the item's own number, not that of the message that it is a part of */
+	expect_too_deep(&f, "/v1/responses",
+			"{\"instructions\": \"Be.\", \"input\": [{\"role\": \"user\", \"content\": \"q\"}, {\"type\": \"reasoning\", \"summary\": []}, "
+			"{\"role\": \"assistant\", \"content\": \"a\"}, {\"type\": \"function_call\", \"call_id\": \"c\", \"name\": \"f\", "
+			"\"arguments\": \"{\\\"x\\\": ",
+			JSON_LEVELS_MAX - 5, "}\"}]}", "Field 'input[3]'");
+	expect_too_deep(&f, "/v1/chat/completions",
+			"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [{\"id\": "
+			"\"c\", \"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"x\\\": ",
+			JSON_LEVELS_MAX - 5, "}\"}}]}]}", "Field 'messages[1]'");
 	cr_assert_eq(f.count, 0);
 	engine_teardown(&f);
 }

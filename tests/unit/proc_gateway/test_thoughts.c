@@ -265,6 +265,11 @@ Test(thoughts, replies_have_them_apart)
 		     "\"message\":{\"role\":\"assistant\",\"content\":\"Yes.\",\"refusal\":null}");
 	expect_reply(&f, ", \"reasoning_format\": \"none\"", "<think>", "a</think>b",
 		     "\"message\":{\"role\":\"assistant\",\"content\":\"<think>a</think>b\",\"refusal\":null}");
+	/* in front of tags text is free, and may be a thought */
+	expect_reply(&f, ", \"response_format\": {\"type\": \"structural_tag\", \"triggers\": [\"<f\"], \"structures\": [{\"begin\": \"<f>\", "
+			 "\"schema\": {\"type\": \"integer\"}, \"end\": \"</f>\"}]}",
+		     "<think>\nWell", ".</think>It is <f>7</f>.", "\"content\":\"It is <f>7</f>.\",\"reasoning_content\":\"Well.\"");
+	expect_reply(&f, ", \"response_format\": {\"type\": \"json_object\"}", "{", "}", "\"content\":\"{}\",\"refusal\"");
 	struct peer p = engine_connect(&f);
 	peer_post(&p, "/v1/chat/completions", "{" CHAT ", \"reasoning_format\": \"left\"}");
 	cr_assert(engine_wait(&f, &p, f.count, "it must be \\\"auto\\\", \\\"deepseek\\\" or \\\"none\\\""), "%s",
@@ -306,6 +311,21 @@ Test(thoughts, streams_have_them_apart)
 	engine_teardown(&f);
 }
 
+/* The same for a chat that ends with such a message of the assistant. */
+static void expect_continued(struct engine_fixture *f, const char *message, const char *fields, const char *first,
+			     const char *second, const char *wanted)
+{
+	struct peer p = engine_connect(f);
+	char body[512];
+	snprintf(body, sizeof(body), "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"%s\"}]%s%s}",
+		 message, *fields == ',' ? "" : ", ", fields);
+	peer_post(&p, "/v1/chat/completions", body);
+	cr_assert(engine_wait(f, &p, f->count + 1, NULL), "%s: %s", body, buf_cstr(&p.got));
+	answer(f, first, second);
+	cr_assert(engine_wait(f, &p, f->count, wanted), "%s is not in %s", wanted, buf_cstr(&p.got));
+	peer_fini(&p);
+}
+
 /* The ids of a message of the assistant with this member. */
 static void tokens_with(struct engine_fixture *f, const char *member, char ids_text[256])
 {
@@ -334,6 +354,14 @@ Test(thoughts, a_prompt_that_opens_one_begins_inside)
 		     "\"content\":\"{}\",\"reasoning_content\":\"Well.\"");
 	cr_assert_eq(f.requests[2].submit.grammar_kind, TERCET_GRAMMAR_PARTS);
 	expect_reply(&f, ", \"tool_choice\": \"none\", \"grammar\": \"root ::= \\\"x\\\"\"", "", "x", "\"content\":\"x\",\"refusal\"");
+	/* a message that is continued is the answer's beginning, thoughts and all */
+	const char *fields = ", \"echo\": true, \"continue_final_message\": true, \"add_generation_prompt\": false", *unfinished = "<think>\\nI was";
+	expect_continued(&f, unfinished, fields, " there.</think>", "Yes", "\"content\":\"Yes\",\"reasoning_content\":\"I was there.\"");
+	expect_continued(&f, unfinished, fields, " there", ".", "\"content\":null,\"reasoning_content\":\"I was there.\"");
+	expect_continued(&f, "<think>a</think>b", fields, "c", "d", "\"content\":\"bcd\",\"reasoning_content\":\"a\"");
+	expect_continued(&f, "So", fields, " it", " is", "\"content\":\"So it is\",\"refusal\"");
+	expect_continued(&f, unfinished, strstr(fields, "\"continue"), " there.</think>", "Yes",
+			 "\"content\":\"Yes\",\"reasoning_content\":\"there.\"");
 	char plain[256], with[256], alias[256];
 	tokens_with(&f, "", plain);
 	tokens_with(&f, ", \"reasoning_content\": \"b c\"", with);
