@@ -156,7 +156,7 @@ static const struct message_doc message_docs[] = {
 	 "scheduler keeps the session's turn that it is, with `output_count` outputs. If these are more than the detokenizer ends it "
 	 "with, another one follows when STOPPED has been read."},
 	{IPC_TYPE_STOPPED, false, "detokenizer -> scheduler, on streams",
-	 "A stop string ended a sequence. Where sessions are kept, one that comes behind the sequence's end is answered by CLOSE."},
+	 "A stop string ended a sequence; or, where a turn with stop strings was given up (CLOSE with `abort`), so many outputs are all it has. Where sessions are kept, one that comes behind the sequence's end is answered by CLOSE."},
 	{IPC_TYPE_ATTACH, true, "client -> detokenizer, on output",
 	 "Asks for every chunk behind `last_chunk`. Answered by ATTACHED, the kept chunks, then new ones as they "
 	 "come."},

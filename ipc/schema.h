@@ -239,7 +239,8 @@ enum {
 	S(u32, output_count)                                                                                 \
 	A(u8, text, IPC_ERROR_TEXT_MAX)
 
-/* detokenizer -> scheduler: a stop string ended it at this many outputs. Answered by CLOSE where turns of sessions are kept */
+/* detokenizer -> scheduler: a stop string ended it at this many outputs; or, of a turn of a session that has stop strings and was given
+ * up, it ended there. Answered by CLOSE where turns of sessions are kept */
 #define IPC_STOPPED(S, A)                                                                                    \
 	S(u64, seq)                                                                                          \
 	S(u32, output_count)

@@ -108,13 +108,20 @@ static void end_by_tokens(struct stream *s, enum finish_reason reason)
 	s->since_ns = s->gap_ns = 0;
 }
 
+/* Whether the scheduler waits for STOPPED, wherever such an end is: a turn that was given up there may have a stop string in front of
+ * that, and until that is known no turn may follow. */
+static bool is_awaited(const struct stream *s, u8 reason)
+{
+	return reason == FINISH_ABORT && s->confirm && s->stops.count > 0;
+}
+
 /* Appends one output and judges the sequence after it. */
 static void token_append(struct stream *s, u32 token, const struct token_logprobs *lp)
 {
 	struct finish fin = finish_check(&s->rule, ++s->token_count, token);
 	bool decodes = !(s->flags & SAMPLING_NO_TEXT);
 	bool hidden = fin.reason == FINISH_STOP && !(s->flags & SAMPLING_INCLUDE_STOP);
-	bool closes = s->closing && s->token_count >= s->close_count;
+	bool closes = s->closing && s->token_count >= s->close_count, awaited = closes && is_awaited(s, s->close_reason);
 	size_t from = s->pending.text.bytes;
 
 	if (decodes && !hidden)
@@ -128,7 +135,7 @@ static void token_append(struct stream *s, u32 token, const struct token_logprob
 	}
 
 	if (decodes && scan(s, from)) {
-		s->stop_due = fin.reason == FINISH_NONE && !closes;
+		s->stop_due = fin.reason == FINISH_NONE && (!closes || awaited);
 		s->stop_count = s->token_count;
 		end_by_tokens(s, FINISH_STOP);
 	} else if (fin.reason != FINISH_NONE) {
@@ -138,7 +145,7 @@ static void token_append(struct stream *s, u32 token, const struct token_logprob
 		}
 		end_by_tokens(s, fin.reason);
 	} else if (closes) {
-		stream_end(s, s->close_reason, NULL, false);
+		stream_end(s, s->close_reason, NULL, awaited);
 	}
 }
 
@@ -285,8 +292,11 @@ enum stream_push stream_push_prompt(struct stream *s, u64 epoch, u32 position,
 void stream_close(struct stream *s, u32 output_count, enum finish_reason reason, const u8 *text,
 		  u32 text_bytes, u64 now_ns)
 {
-	if (s->state == STREAM_HELD && output_count <= s->token_count)
+	if (s->state == STREAM_HELD && output_count <= s->token_count) {
 		s->state = STREAM_ENDED;
+		s->stop_due |= is_awaited(s, (u8)reason);
+		s->stop_count = s->token_count;
+	}
 	if (s->state != STREAM_LIVE)
 		return;
 	s->confirmed = true;
@@ -296,7 +306,7 @@ void stream_close(struct stream *s, u32 output_count, enum finish_reason reason,
 	if (reason == FINISH_ERROR && text_bytes > 0)
 		buf_append(&s->error, text, text_bytes);
 	if (s->token_count >= output_count) {
-		stream_end(s, reason, NULL, false);
+		stream_end(s, reason, NULL, is_awaited(s, (u8)reason));
 		return;
 	}
 	s->closing = true;

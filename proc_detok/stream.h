@@ -81,7 +81,8 @@ enum stream_push stream_push_prompt(struct stream *s, u64 epoch, u32 position,
 				    const struct token_logprobs *lp);
 /* Ends with `reason` as soon as `output_count` outputs are known. `text` goes with FINISH_ERROR. With FINISH_NONE it ends by
  * its tokens alone, and the scheduler knows of that. One that is held ends as it was to, unless the scheduler keeps more outputs
- * than it has: then the scheduler has not read STOPPED yet, and another CLOSE will come. */
+ * than it has: then the scheduler has not read STOPPED yet, and another CLOSE will come. Where a turn ends that has stop strings and was
+ * given up (FINISH_ABORT) the scheduler is told in any case. */
 void stream_close(struct stream *s, u32 output_count, enum finish_reason reason, const u8 *text,
 		  u32 text_bytes, u64 now_ns);
 /* Ends now, whatever is missing; the scheduler has to be told when `tell`. No effect on one that has ended; one that is

@@ -188,7 +188,7 @@ static void finish(struct sched *s, struct seq *q, enum finish_reason reason, co
 	sched_swap_forget(s, q);
 	count_finish(s, q, reason, now_ns);
 	if (turn)
-		sched_end_turn(s, q, now_ns);
+		sched_end_turn(s, q, reason == FINISH_ABORT, now_ns);
 	if (tell || (turn && q->opened))
 		s->sink.close(s->sink.ctx, q, tell ? reason : FINISH_NONE, text);
 	s->sink.end(s->sink.ctx, q, seqs_extra(&s->seqs, q), seqs_tokens(&s->seqs, q), reason, text);
@@ -395,7 +395,7 @@ enum err sched_submit(struct sched *s, const struct ipc_submit *m, u64 now_ns, s
 	struct seq *q;
 
 	*out = (struct sched_admission){0};
-	enum err e = sched_check_turn(s, m, &t, em);
+	enum err e = sched_check_turn(s, m, now_ns, &t, em);
 	out->turn_runs = t.runs;
 	if (!e)
 		e = validate_submit(s, m, &t, em);

@@ -139,8 +139,8 @@ void sched_drain(struct sched *s);
  * ERR_DROPPED, ERR_INVALID (its name), ERR_UNSUPPORTED (none are kept). */
 MUST_CHECK enum err sched_session_get(struct sched *s, const struct ipc_session *m, u64 now_ns,
 				      struct ipc_session_state *out, struct err_msg *em);
-/* Whether a turn of that session is in work. */
-bool sched_session_runs(const struct sched *s, const struct ipc_session *m);
+/* Whether a turn of that session is in work, or where its last one ended is not known yet. */
+bool sched_session_runs(const struct sched *s, const struct ipc_session *m, u64 now_ns);
 /* Ends it; a turn that runs is aborted. `out` is what it was. Errors as above. */
 MUST_CHECK enum err sched_session_end(struct sched *s, const struct ipc_session *m, u64 now_ns,
 				      struct ipc_session_state *out, struct err_msg *em);

@@ -22,13 +22,14 @@ static inline u64 turn_prompt(const struct session_turn *t, const struct ipc_sub
 
 /* session_turns.c: everything a SUBMIT can have wrong about its session; changes nothing. ERR_EXISTS: this very request
  * runs. Others as of sched_submit. */
-MUST_CHECK enum err sched_check_turn(const struct sched *s, const struct ipc_submit *m, struct session_turn *t,
-				     struct err_msg *em);
+MUST_CHECK enum err sched_check_turn(const struct sched *s, const struct ipc_submit *m, u64 now_ns,
+				     struct session_turn *t, struct err_msg *em);
 /* The turn begins: `q` has its id. ERR_BUSY: there are as many sessions as may be, and all run. */
 MUST_CHECK enum err sched_begin_turn(struct sched *s, const struct ipc_submit *m, const struct session_turn *t,
 				     struct seq *q, u64 now_ns, struct err_msg *em);
-/* Whatever ended it: history and outputs up to there are kept; a turn without outputs is not. */
-void sched_end_turn(struct sched *s, struct seq *q, u64 now_ns);
+/* Whatever ended it: history and outputs up to there are kept; a turn without outputs is not. `given_up`: before it ended by its
+ * tokens, so that the detokenizer may have found a stop string in them. */
+void sched_end_turn(struct sched *s, struct seq *q, bool given_up, u64 now_ns);
 /* A turn that is over had a stop string in it, behind that many outputs, of which nobody knew here: its history ends there.
  * Of others, and of a session whose next turn has begun, nothing happens. */
 void sched_turn_stopped(struct sched *s, u64 seq, u32 output_count);

@@ -127,7 +127,7 @@ void scheduler_try_parked(struct scheduler *s, u64 now_ns)
 		struct ipc_session q = {.session_owner = msg.submit.session_owner,
 					.session = msg.submit.session,
 					.session_count = msg.submit.session_count};
-		if (!late && s->sched && sched_session_runs(s->sched, &q)) {
+		if (!late && s->sched && sched_session_runs(s->sched, &q, now_ns)) {
 			i++;
 			continue;
 		}

@@ -7,6 +7,10 @@
 #include "common/assert.h"
 #include "proc_scheduler/sched_priv.h"
 
+/* A turn that was given up may have had a stop string in it, of which the word is on its way. The detokenizer tells in any case
+ * where such a turn ended; this long its answer is waited for. */
+static const u64 SETTLES_NS = 200 * 1000000ull;
+
 /* ---------------------------------------------------------------- before it is admitted */
 
 static enum err check_fields(const struct sched *s, const struct ipc_submit *m, struct err_msg *em)
@@ -45,9 +49,15 @@ static bool is_over(const struct session *c)
 	return c->cut_off && c->ending && !c->running;
 }
 
+/* Its last turn is in work, or where it ended is not known yet. */
+static bool is_busy(const struct session *c, u64 now_ns)
+{
+	return c->running || now_ns < c->settles_ns;
+}
+
 /* Whether the session is there, or not, as the request supposes. */
 static enum err check_there(const struct sched *s, const struct ipc_submit *m, const struct session *c, bool again,
-			    struct err_msg *em)
+			    u64 now_ns, struct err_msg *em)
 {
 	bool begins = m->session_flags & SESSION_BEGIN;
 
@@ -56,7 +66,7 @@ static enum err check_there(const struct sched *s, const struct ipc_submit *m, c
 			      : sessions_missing(s->config.sessions, m->session_owner, m->session, m->session_count, em);
 	if (c->running && again)
 		return err_set(em, ERR_EXISTS, "request %" PRIu64 " of this client is there already", m->req_id);
-	if (c->running)
+	if (c->running || (!again && is_busy(c, now_ns)))
 		return conflict(c, em, "has a turn in work; one at a time is possible: wait for its end, or abort it");
 	if (again)
 		return ERR_OK;
@@ -113,7 +123,7 @@ static void place(const struct sched *s, const struct ipc_submit *m, bool again,
 	t->skip = find_overlap(ss, c, t->base, m);
 }
 
-enum err sched_check_turn(const struct sched *s, const struct ipc_submit *m, struct session_turn *t, struct err_msg *em)
+enum err sched_check_turn(const struct sched *s, const struct ipc_submit *m, u64 now_ns, struct session_turn *t, struct err_msg *em)
 {
 	*t = (struct session_turn){0};
 	if (!m->session_count && !m->session_flags && !m->session_step && !m->session_join)
@@ -129,8 +139,8 @@ enum err sched_check_turn(const struct sched *s, const struct ipc_submit *m, str
 	bool again = mine && ((m->session_flags & SESSION_AGAIN) || c->running);
 	if (c && is_over(c) && !again)
 		c = NULL;
-	e = check_there(s, m, c, again, em);
-	t->runs = e == ERR_CONFLICT && c && c->running;
+	e = check_there(s, m, c, again, now_ns, em);
+	t->runs = e == ERR_CONFLICT && c && is_busy(c, now_ns);
 	if (e)
 		return e;
 	t->named = true;
@@ -164,11 +174,12 @@ enum err sched_begin_turn(struct sched *s, const struct ipc_submit *m, const str
 	c->cache_salt = sched_cache_salt(s, m);
 	c->ending = m->session_flags & SESSION_END;
 	c->redone = t->redone;
+	c->settles_ns = 0;
 	sessions_begin_turn(ss, c, q->id, (i64)now_ns);
 	return ERR_OK;
 }
 
-void sched_end_turn(struct sched *s, struct seq *q, u64 now_ns)
+void sched_end_turn(struct sched *s, struct seq *q, bool given_up, u64 now_ns)
 {
 	struct sessions *ss = s->config.sessions;
 	struct session *c = &ss->slots[q->session - 1];
@@ -181,6 +192,8 @@ void sched_end_turn(struct sched *s, struct seq *q, u64 now_ns)
 		return;
 	}
 	c->turn_prompt = q->prompt_count;
+	if (given_up && outputs && seqs_extra(&s->seqs, q)->stop_string_count)
+		c->settles_ns = now_ns + SETTLES_NS;
 	if (outputs)
 		sessions_end_turn(ss, c, seqs_tokens(&s->seqs, q) + c->turn_base,
 				  q->prompt_count + outputs - c->turn_base, q->kv_tail, (i64)now_ns);
@@ -193,6 +206,8 @@ void sched_turn_stopped(struct sched *s, u64 seq, u32 output_count)
 	struct sessions *ss = s->config.sessions;
 	struct session *c = output_count ? sessions_last_turn(ss, seq) : NULL;
 
+	if (c)
+		c->settles_ns = 0;
 	if (c && (u64)c->turn_prompt + output_count < c->token_count)
 		sessions_shorten(ss, c, c->turn_prompt + output_count);
 }
@@ -306,12 +321,12 @@ enum err sched_session_get(struct sched *s, const struct ipc_session *m, u64 now
 	return ERR_OK;
 }
 
-bool sched_session_runs(const struct sched *s, const struct ipc_session *m)
+bool sched_session_runs(const struct sched *s, const struct ipc_session *m, u64 now_ns)
 {
 	const struct session *c =
 		s->config.sessions ? sessions_find(s->config.sessions, m->session_owner, m->session, m->session_count) : NULL;
 
-	return c && c->running;
+	return c && is_busy(c, now_ns);
 }
 
 /* Ended before, and asked for again: the first answer was lost with a process, or its client did not wait for it. The session as

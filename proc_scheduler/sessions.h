@@ -39,6 +39,7 @@ struct session {
 	u32 turn_base;		     /* and the length of the history in front of it */
 	u64 turn_seq;		     /* its sequence, which may be over; 0: of an earlier life of the process */
 	u32 turn_prompt;	     /* when it is over: the length of the history up to its first output */
+	u64 settles_ns;		     /* until then the word may come that it ended in front of its last outputs; 0: no more */
 	u32 kv_tokens;		     /* tokens at its beginning whose KV was there when its last turn ended */
 	u64 cache_salt;		     /* of the last turn */
 	i64 begun_ns, used_ns;

@@ -297,3 +297,49 @@ Test(streams_held, what_has_ended_says_where_when_it_is_asked_for_again)
 	expect_stopped(9, 4);
 	cr_assert_eq(drained()->finishes, 1);
 }
+
+/* The scheduler lets no turn follow before it knows. */
+Test(streams_held, where_a_turn_that_was_given_up_ended_is_told_when_it_may_have_a_stop_string)
+{
+	struct ipc_open open = stopping_open(1);
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 1, 0, "ax");
+	close_at(1, FINISH_ABORT, 2);
+	expect_stopped(1, 2);
+	cr_assert_eq(drained()->finish, FINISH_ABORT);
+
+	open = stopping_open(2); /* its outputs come later */
+	streams_open(ss, &open, 1, 0);
+	close_at(2, FINISH_ABORT, 2);
+	expect_stopped(2, 0);
+	fixture_push_text(ss, 2, 0, "ax");
+	expect_stopped(2, 2);
+
+	open = stopping_open(3); /* and end with the stop string, */
+	streams_open(ss, &open, 1, 0);
+	close_at(3, FINISH_ABORT, 3);
+	fixture_push_text(ss, 3, 0, "abc");
+	expect_stopped(3, 3);
+
+	open = stopping_open(4); /* or go on behind it */
+	streams_open(ss, &open, 1, 0);
+	close_at(4, FINISH_ABORT, 4);
+	fixture_push_text(ss, 4, 0, "abc");
+	expect_stopped(4, 3);
+	close_at(4, FINISH_NONE, 3);
+	expect_stopped(4, 0);
+
+	open = stopping_open(5); /* found before: the scheduler had not more */
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 5, 0, "abc");
+	expect_stopped(5, 3);
+	close_at(5, FINISH_ABORT, 2);
+	expect_stopped(5, 3);
+
+	open = turn_open(6); /* no stop string, no question */
+	streams_open(ss, &open, 1, 0);
+	fixture_push_text(ss, 6, 0, "ax");
+	close_at(6, FINISH_ABORT, 2);
+	expect_stopped(6, 0);
+	cr_assert_eq(streams_live(ss), 0);
+}

@@ -453,6 +453,47 @@ Test(session_turns, a_stop_string_that_is_found_behind_the_end_ends_the_history_
 	destroy(f, &c);
 }
 
+/* Its client need not wait for its end to send the next one, which another gateway may bring. */
+Test(session_turns, behind_a_turn_that_was_given_up_the_word_on_its_stop_string_is_waited_for)
+{
+	static const u32 bytes = 1;
+	struct sched_config c = config_with_sessions();
+	struct fixture *f = fixture_create(&c);
+	struct sched_admission admission;
+	struct ipc_session name = {.session = (const u8 *)"talk", .session_count = 4};
+	struct err_msg em;
+	for (u32 i = 0; i < 4; i++) {
+		bool stops = i < 3, answered = i < 2;
+		struct ipc_submit m = message(10 * i + 1, 1, 20, 30, SESSION_BEGIN);
+		m.stop_string_bytes = &bytes;
+		m.stop_strings = (const u8 *)"x";
+		m.stop_string_bytes_count = m.stop_strings_count = stops;
+		u64 a = good(f, &m);
+		for (u32 step = 0; step < 5; step++) {
+			fixture_plan(f);
+			fixture_deliver(f);
+		}
+		cr_assert(sched_abort(f->s, 1, m.req_id, f->now_ns));
+		cr_assert_eq(talk(f)->token_count, 25);
+		m = message(10 * i + 2, 1, 2, 4, 0);
+		cr_assert_eq(sched_session_runs(f->s, &name, f->now_ns), stops);
+		if (stops) {
+			cr_assert_eq(sched_submit(f->s, &m, f->now_ns, &admission, &em), ERR_CONFLICT);
+			cr_assert(admission.turn_runs, "it may wait");
+		}
+		if (answered)
+			sched_stopped(f->s, a, i == 0 ? 3 : 5, f->now_ns);
+		else if (stops) /* the detokenizer may have died */
+			f->now_ns += 250 * 1000000ull;
+		cr_assert_not(sched_session_runs(f->s, &name, f->now_ns));
+		u64 b = good(f, &m);
+		fixture_run(f);
+		cr_assert_eq(fixture_end_of(f, b)->prompt_count, i == 0 ? 25 : 27);
+		sessions_drop(f->s->config.sessions, talk(f), SESSION_END_ASKED);
+	}
+	destroy(f, &c);
+}
+
 Test(session_turns, state_and_end)
 {
 	struct sched_config c = config_with_sessions();
