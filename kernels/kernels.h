@@ -203,23 +203,23 @@ size_t kern_kv_block_bytes(const struct kern_kv *kv);
 /* Splits qkv [T][(heads + 2 kv_heads) * head_dim], adds `bias` and applies q_norm / k_norm (RMSNorm over
  * head_dim) where given, rotates q and k (RoPE, neox halves: pairs (i, i + rope_dim/2)) by
  * cos/sin[positions[t]], writes q to `q` and k, v into the cache at slots[t]; slot -1 writes nothing
- * (padding). `interleaved`: the pairs are (2 i, 2 i + 1); they are written as halves all the same, in q and in K alike,
- * which changes no score. With `q_scales` q is multiplied by q_scales[positions[t]] behind the rotation (CPUs only). */
+ * (padding). `interleaved`: the pairs are (2 i, 2 i + 1); they are written as halves all the same, in q and in K alike, which
+ * changes no score. CPUs only: with `clip` what is read, with its bias, is bounded by -clip and clip; with `norm_behind`, which
+ * goes with halves, norms are behind the rotation; with `q_scales` q is multiplied by q_scales[positions[t]] behind both. */
 struct kern_rope_kv_args {
 	KERN_ACTIVATIONS(, q); /* out [T][heads][head_dim] */
 	const float *qkv;
 	const float *bias;   /* [(heads + 2 kv_heads) * head_dim] or NULL */
 	const float *q_norm; /* [head_dim] or NULL */
 	const float *k_norm;
-	float norm_eps;
-	const float *cos; /* [positions_max][rope_dim / 2] */
-	const float *sin;
+	float norm_eps, clip; /* clip 0: none */
+	const float *cos, *sin; /* [positions_max][rope_dim / 2] */
 	const float *q_scales; /* [positions_max] or NULL */
 	const u32 *positions; /* [T] */
 	const i64 *slots;     /* [T] */
 	struct kern_kv kv;
 	u32 tokens, heads, rope_dim;
-	bool interleaved;
+	bool interleaved, norm_behind;
 	enum kern_dtype dtype;
 };
 

@@ -25,6 +25,15 @@ static void read_head(float *x, const float *in, const float *bias, u32 dim)
 			    dim - i);
 }
 
+/* A NaN stays one. */
+static void clip_head(float *x, float clip, u32 dim)
+{
+	for (u32 i = 0; i < dim; i += VEC_LANES) {
+		u32 n = kern_min(dim - i, VEC_LANES);
+		vec_store_n(x + i, vec_max(vec_set1(-clip), vec_min(vec_set1(clip), vec_load_n(x + i, n))), n);
+	}
+}
+
 static void norm_head(float *x, const float *weight, u32 dim, float eps)
 {
 	vec sum = vec_zero();
@@ -145,15 +154,19 @@ static void one_token(const struct kern_rope_kv_args *a, u32 t)
 		bool is_q = h < a->heads, is_k = !is_q && h < a->heads + kv->kv_heads;
 		const float *norm = is_q ? a->q_norm : a->k_norm;
 		read_head(x, in + h * dim, a->bias ? a->bias + h * dim : NULL, dim);
+		if (a->clip > 0)
+			clip_head(x, a->clip, dim);
 		if (!is_q && !is_k) {
 			write_value(kv, block, h - a->heads - kv->kv_heads, offset, x);
 			continue;
 		}
-		if (norm)
+		if (norm && !a->norm_behind)
 			norm_head(x, norm, dim, a->norm_eps);
 		if (a->interleaved)
 			unlace(x, half);
 		rotate_head(x, x, cosine, sine, half);
+		if (norm && a->norm_behind)
+			norm_head(x, norm, dim, a->norm_eps);
 		if (is_q && a->q_scales)
 			scale_head(x, a->q_scales[a->positions[t]], dim);
 		if (is_q)
@@ -212,6 +225,7 @@ enum err VARIANT(rope_kv)(struct kern_ctx *ctx, const struct kern_rope_kv_args *
 	struct job j = {a, tokens_a_task(a, kern_thread_count(ctx))};
 	ASSERT(a->kv.head_dim <= KERN_HEAD_DIM_MAX && a->rope_dim <= a->kv.head_dim && a->rope_dim % 2 == 0 &&
 	       a->kv.head_dim % 2 == 0);
+	ASSERT(!a->norm_behind || !a->interleaved);
 	kern_parallel(ctx, kern_ceil(a->tokens, j.tokens_a_task), tokens, &j);
 	return ERR_OK;
 }

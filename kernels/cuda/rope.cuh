@@ -34,7 +34,7 @@ static inline enum err rope_of_args(const struct kern_rope_kv_args *a, struct ro
 	      a->sin,	   a->positions, a->slots,	 (u8 *)a->kv.k,	 (u8 *)a->kv.v, a->kv.dtype,
 	      a->norm_eps, a->heads,	 a->kv.kv_heads, a->kv.head_dim, a->rope_dim,	a->kv.block_size, a->interleaved};
 	const bool bytes = p->kv_dtype == KERN_I8 || p->kv_dtype == KERN_F8E4M3;
-	if (a->q_scales || a->dtype != KERN_BF16 || (p->kv_dtype != KERN_BF16 && !bytes) ||
+	if (a->q_scales || a->clip > 0 || a->norm_behind || a->dtype != KERN_BF16 || (p->kv_dtype != KERN_BF16 && !bytes) ||
 	    p->head_dim > ROPE_HEAD_DIM_MAX || p->head_dim % 4 != 0 || p->rope_dim % 4 != 0)
 		return ERR_UNSUPPORTED;
 	if (p->rope_dim > p->head_dim || p->kv_heads == 0 || p->block_size == 0)

@@ -41,8 +41,22 @@ static void read_head(const struct kern_rope_kv_args *a, u32 t, u32 head, float 
 {
 	u32 dim = a->kv.head_dim, heads = a->heads + 2 * a->kv.kv_heads;
 	const float *in = a->qkv + ((size_t)t * heads + head) * dim;
-	for (u32 i = 0; i < dim; i++)
-		x[i] = in[i] + (a->bias ? a->bias[head * dim + i] : 0);
+	for (u32 i = 0; i < dim; i++) {
+		float value = in[i] + (a->bias ? a->bias[head * dim + i] : 0);
+		bool out = a->clip > 0 && fabsf(value) > a->clip; /* a NaN is not */
+		x[i] = out ? copysignf(a->clip, value) : value;
+	}
+}
+
+/* Norm and rotation of a head at position `p`. */
+static void turn_head(const struct kern_rope_kv_args *a, float *x, const float *norm, u32 p)
+{
+	const size_t at = (size_t)p * (a->rope_dim / 2);
+	if (norm && !a->norm_behind)
+		norm_head(x, norm, a->kv.head_dim, a->norm_eps);
+	rotate_head(x, a->cos + at, a->sin + at, a->rope_dim, a->interleaved);
+	if (norm && a->norm_behind)
+		norm_head(x, norm, a->kv.head_dim, a->norm_eps);
 }
 
 enum err rope_kv_ref(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
@@ -52,15 +66,12 @@ enum err rope_kv_ref(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
 	float x[KERN_HEAD_DIM_MAX];
 	(void)ctx;
 	ASSERT(dim <= KERN_HEAD_DIM_MAX && a->rope_dim <= dim && a->rope_dim % 2 == 0 && dim % 2 == 0);
+	ASSERT(!a->norm_behind || !a->interleaved);
 	for (u32 t = 0; t < a->tokens; t++) {
-		const float *cosine = a->cos + (size_t)a->positions[t] * (a->rope_dim / 2);
-		const float *sine = a->sin + (size_t)a->positions[t] * (a->rope_dim / 2);
 		i64 slot = a->slots[t];
 		for (u32 h = 0; h < a->heads; h++) {
 			read_head(a, t, h, x);
-			if (a->q_norm)
-				norm_head(x, a->q_norm, dim, a->norm_eps);
-			rotate_head(x, cosine, sine, a->rope_dim, a->interleaved);
+			turn_head(a, x, a->q_norm, a->positions[t]);
 			for (u32 i = 0; i < dim && a->q_scales; i++)
 				x[i] *= a->q_scales[a->positions[t]];
 			memcpy(a->q + ((size_t)t * a->heads + h) * dim, x, dim * sizeof(float));
@@ -71,9 +82,7 @@ enum err rope_kv_ref(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
 		u32 offset = (u32)((size_t)slot % kv->block_size);
 		for (u32 h = 0; h < kv->kv_heads; h++) {
 			read_head(a, t, a->heads + h, x);
-			if (a->k_norm)
-				norm_head(x, a->k_norm, dim, a->norm_eps);
-			rotate_head(x, cosine, sine, a->rope_dim, a->interleaved);
+			turn_head(a, x, a->k_norm, a->positions[t]);
 			kern_kv_store(kv, kern_kv_key(kv, block, h, offset), kv->block_size,
 				      kern_kv_scale(kv, kv->k, block, h, offset), x);
 			read_head(a, t, a->heads + kv->kv_heads + h, x);

@@ -13,7 +13,8 @@ enum { BLOCKS = 64 };
 struct rope_case {
 	u32 heads, kv_heads, head_dim, rope_dim, block_size, tokens;
 	enum kern_dtype type;
-	bool bias, norm, interleaved, scaled;
+	bool bias, norm, interleaved, scaled, norm_behind;
+	float clip;
 };
 
 /* Head `head` of token `t` as it has to come out. */
@@ -26,11 +27,13 @@ static void rope_want(const struct kern_rope_kv_args *a, u32 t, u32 head, double
 		x[i] = a->qkv[((size_t)t * all + head) * dim + i];
 		if (a->bias)
 			x[i] = (float)x[i] + a->bias[head * dim + i];
+		if (a->clip > 0)
+			x[i] = fmin(fmax(x[i], -(double)a->clip), (double)a->clip);
 		sum += x[i] * x[i];
 	}
 	if (head >= a->heads + a->kv.kv_heads)
 		return;
-	for (u32 i = 0; i < dim && norm; i++)
+	for (u32 i = 0; i < dim && norm && !a->norm_behind; i++)
 		x[i] = x[i] / sqrt(sum / dim + (double)a->norm_eps) * norm[i];
 	for (u32 i = 0; i < 2 * half; i++)
 		pairs[i] = x[a->interleaved ? i % half * 2 + i / half : i];
@@ -40,6 +43,11 @@ static void rope_want(const struct kern_rope_kv_args *a, u32 t, u32 head, double
 		x[i] = low * cosine - high * sine;
 		x[i + half] = high * cosine + low * sine;
 	}
+	sum = 0;
+	for (u32 i = 0; i < dim; i++)
+		sum += x[i] * x[i];
+	for (u32 i = 0; i < dim && norm && a->norm_behind; i++)
+		x[i] = x[i] / sqrt(sum / dim + (double)a->norm_eps) * norm[i];
 	for (u32 i = 0; i < dim && a->q_scales && head < a->heads; i++)
 		x[i] *= (double)a->q_scales[a->positions[t]];
 }
@@ -126,7 +134,9 @@ static void rope_inputs(struct check *c, const struct rope_case *r, struct kern_
 					.tokens = r->tokens,
 					.heads = r->heads,
 					.rope_dim = r->rope_dim,
-					.interleaved = r->interleaved};
+					.interleaved = r->interleaved,
+					.norm_behind = r->norm_behind,
+					.clip = r->clip};
 	float *qkv = check_floats(c, (size_t)r->tokens * all * r->head_dim, false);
 	if (r->tokens > 4 && !r->bias) /* a token of zeros and one of very small numbers */
 		for (u32 i = 0; i < all * r->head_dim; i++) {
@@ -205,10 +215,10 @@ static void rope_case(struct check *c, u32 target, const struct rope_case *r)
 		problem = rope_rest_untouched(c, &a);
 	check_case_end(c, problem,
 		       "rope_kv=%s %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d "
-		       "interleaved=%d scaled=%d",
+		       "interleaved=%d scaled=%d norm_behind=%d clip=%g",
 		       c->targets[target].ops.rope_kv_variant, check_kv_name(r->type), r->tokens, r->heads,
 		       r->kv_heads, r->head_dim, r->rope_dim, r->block_size, r->bias, r->norm,
-		       r->interleaved, r->scaled);
+		       r->interleaved, r->scaled, r->norm_behind, (double)r->clip);
 }
 
 /* ---------------------------------------------------------------- attention */
@@ -569,6 +579,11 @@ void check_attention(struct check *c)
 		{3, 1, 80, 34, 16, 21, KERN_BF16, true, false, true},
 		{3, 1, 80, 34, 16, 21, KERN_F32, true, true, true, true},
 		{4, 2, 20, 20, 8, 9, KERN_BF16, false, false, false, true},
+		{4, 2, 64, 64, 16, 9, KERN_F32, true, true, false, false, true},
+		{3, 1, 80, 34, 16, 21, KERN_BF16, false, true, false, true, true},
+		{3, 1, 22, 22, 16, 21, KERN_F32, true, false, false, false, false, 0.7f},
+		{2, 2, 96, 64, 16, 9, KERN_BF16, false, true, true, false, false, 0.3f},
+		{5, 1, 36, 36, 4, 11, KERN_F32, true, true, false, true, true, 0.5f},
 	};
 	for (u32 i = 0; i < c->target_count; i++) {
 		for (u32 r = 0; r < COUNT_OF(ropes) * 3 && CHECK_DISTINCT(c, i, rope_kv); r++) {
