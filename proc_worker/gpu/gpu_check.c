@@ -125,6 +125,10 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		what = "attention sinks";
 	else if (c->model->router.sigmoid || has_slot(a, SLOT_CHOICE_BIAS))
 		what = "a router with scores and biases of its own";
+	else if (c->model->clip > 0)
+		what = "bounds of q, k and v (\"clip_qkv\")";
+	else if (a->norm_behind)
+		what = "norms of heads behind the rotation";
 	else if (c->model->rope.query_beta > 0)
 		what = "scores that go by the query's position (\"llama_4_scaling_beta\")";
 	if (!what)

@@ -104,6 +104,17 @@ static const struct arch_tensor QWEN3[] = {
 	EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
 };
 
+/* Its norms have no weights. */
+static const struct arch_tensor OLMO[] = {
+	EMBEDDINGS_BUT_NORM, ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
+};
+
+static const struct arch_tensor HUNYUAN[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
+	{SLOT_Q_NORM, ATTENTION "query_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE},
+	{SLOT_K_NORM, ATTENTION "key_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE},
+};
+
 /* Norms of what blocks add, and none of what they read. */
 #define NORMS_BEHIND \
 	NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight"), \
@@ -371,10 +382,13 @@ static const struct arch ARCHS[] = {
 	 .own = {"shared_intermediate_size"}, .rope_theta = 10000, .norm_eps = 1e-6f},
 	{"SmolLM3ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_TIED | ARCH_NO_ROPE,
 	 .kv_heads = 4, .rope_theta = 2000000},
+	{"OlmoForCausalLM", OLMO, COUNT_OF(OLMO), ARCH_ATTENTION_BIAS,
+	 .own = {"clip_qkv"}, .layer_norm = "layer_norm_eps", .plain_norms = true, .norm_eps = 1e-5f, .rope_theta = 10000},
 	{"Olmo2ForCausalLM", OLMO2, COUNT_OF(OLMO2), ARCH_QK_NORMS, .rope_theta = 10000},
 	{"Olmo3ForCausalLM", OLMO2, COUNT_OF(OLMO2), ARCH_QK_NORMS | ARCH_WINDOW_PATTERN | ARCH_LOCAL_ROPE,
 	 .window = 4096, .window_pattern = 4, .rope_theta = 500000},
-	{"OlmoeForCausalLM", OLMOE, COUNT_OF(OLMOE), ARCH_QK_NORMS | ARCH_EXPERTS_ALL | ARCH_EXPERTS_NORM, .rope_theta = 10000},
+	{"OlmoeForCausalLM", OLMOE, COUNT_OF(OLMOE), ARCH_QK_NORMS | ARCH_EXPERTS_ALL | ARCH_EXPERTS_NORM,
+	 .own = {"clip_qkv"}, .rope_theta = 10000},
 	{"Exaone4ForCausalLM", EXAONE4, COUNT_OF(EXAONE4), ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_WINDOW_ROPE,
 	 .kv_heads = 32, .window = 4096, .window_pattern = 4, .rope_theta = 10000},
 	{"SeedOssForCausalLM", SEED_OSS, COUNT_OF(SEED_OSS), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
@@ -404,6 +418,9 @@ static const struct arch ARCHS[] = {
 	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.5f},
 	{"Glm4ForCausalLM", GLM4, COUNT_OF(GLM4), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY,
 	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.5f},
+	{"HunYuanDenseV1ForCausalLM", HUNYUAN, COUNT_OF(HUNYUAN), ARCH_ATTENTION_BIAS | ARCH_HEAD_NORMS,
+	 .fields = {{"attention_head_dim", "head_dim"}},
+	 .own = {"alpha", "norm_type"}, .norm_behind = true, .rope_theta = 10000, .norm_eps = 1e-5f},
 	{"Glm4MoeForCausalLM", GLM4_MOE, COUNT_OF(GLM4_MOE), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY | ARCH_EXPERTS_OWN,
 	 .fields = {{"n_routed_experts", "num_experts"}},
 	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",

@@ -157,6 +157,8 @@ struct arch {
 	const char *own[ARCH_OWN_MAX];
 	/* What it computes differently and no field says. */
 	const char *layer_norm; /* norms are LayerNorm with this field's epsilon; NULL: RMSNorm with "rms_norm_eps" */
+	bool plain_norms;	/* without weights, and with `norm_eps` */
+	bool norm_behind;	/* norms over heads are behind the rotation */
 	bool parallel;		/* attention and MLP read the same stream, and are added to it together */
 	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
 	bool interleaved;	/* rotary embeddings turn neighbours, not halves */

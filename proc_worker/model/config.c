@@ -232,6 +232,20 @@ static enum err read_eps(const struct model_config *c, json_val v, double *out, 
 	/* Of the type that it is held in 0 would be made of less, which makes no number of a row of zeros, and infinity of more. */
 	if (!e && (*out < (double)FLT_MIN || *out > 1))
 		e = err_set(em, ERR_INVALID, "config.json: \"%s\" must be a number from %g to 1, found %g", name, (double)FLT_MIN, *out);
+	if (!e && c->arch->plain_norms && (f32)*out != c->arch->norm_eps)
+		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is %g; of a %s it must be %g", name, *out, c->arch->name,
+			    (double)c->arch->norm_eps);
+	return e;
+}
+
+static enum err read_clip(struct model_config *c, json_val v, struct err_msg *em)
+{
+	double clip = 0;
+
+	enum err e = config_may_positive(v, "clip_qkv", 0, &clip, em);
+	c->clip = (f32)clip;
+	if (!e && clip > 0 && !(c->clip > 0 && isfinite(c->clip)))
+		e = err_set(em, ERR_INVALID, "config.json: \"clip_qkv\" must be a number of a float, found %g", clip);
 	return e;
 }
 
@@ -248,6 +262,8 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = config_may_bool(v, "mlp_bias", false, &c->mlp_bias, em);
 	if (!e && arch_has_own(c->arch, "use_qkv_bias"))
 		e = config_may_bool(v, "use_qkv_bias", false, &c->attention_bias, em);
+	if (!e && arch_has_own(c->arch, "clip_qkv"))
+		e = read_clip(c, v, em);
 	if (!e && arch_has_own(c->arch, "use_qk_norm"))
 		e = config_may_bool(v, "use_qk_norm", false, &c->head_norms, em);
 	if (!e && has(c, ARCH_USE_BIAS)) {

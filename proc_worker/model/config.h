@@ -71,6 +71,7 @@ struct model_config {
 	f32 swiglu_alpha, swiglu_limit; /* of arch.clamped; else 0 */
 	bool attention_bias, mlp_bias;
 	bool head_norms; /* of WHEN_HEAD_NORMS */
+	f32 clip;	 /* of q, k and v: kern_rope_kv_args; 0: none */
 	bool parallel; /* attention and MLP read the same stream: the norm that attention reads, or one of its own each */
 	u32 experts, experts_per_token, expert_intermediate; /* 0 without experts */
 	u32 shared_intermediate; /* of the expert of all tokens in layers with experts; 0: there is none */

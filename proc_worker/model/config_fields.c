@@ -233,6 +233,7 @@ static const struct {
 	{"use_bias", ARCH_USE_BIAS, 0},
 	{"use_qkv_bias", 0, 0},
 	{"use_qk_norm", 0, NAN},
+	{"clip_qkv", 0, NAN},
 	{"n_group", 0, 1},
 	{"topk_group", 0, 1},
 	{"routed_scaling_factor", 0, 1},
@@ -259,6 +260,9 @@ static const struct {
 	{"do_layer_norm_before", EVERY, true},
 	{"layer_norm_elementwise_affine", EVERY, true},
 	{"_remove_final_layer_norm", EVERY, false},
+	{"use_cla", EVERY, false},
+	{"use_rotary_pos_emb", EVERY, true},
+	{"add_classification_head", EVERY, false},
 	{"use_qk_norm", ARCH_HEAD_NORMS, true},
 	{"use_qk_norm", ARCH_LOGIT_SCALE, false},
 	{"moe_use_aux_free", ARCH_EXPERTS_OWN, true},
@@ -271,11 +275,13 @@ static const struct {
 /* The same in words. */
 static const struct {
 	const char *name, *value;
+	bool layer_norm; /* of families with it, else of others that have the field for their own */
 } FIXED_WORDS[] = {
-	{"mlp_type", "default"},
-	{"norm_type", "layer_norm"},
-	{"order_of_interleaved_layers", "local_attn_first"},
-	{"position_embedding_type", "rope_gptj"},
+	{"mlp_type", "default", true},
+	{"norm_type", "layer_norm", true},
+	{"norm_type", "rms", false},
+	{"order_of_interleaved_layers", "local_attn_first", true},
+	{"position_embedding_type", "rope_gptj", true},
 };
 
 /* Fields that say nothing about the computation of logits: training, generation, book-keeping. */
@@ -307,6 +313,8 @@ static const char *const INERT[] = {
 	"bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "add_bos_token", "add_eos_token",
 	/* generation */
 	"max_new_tokens",
+	"eod_token_id", "im_end_id", "im_newline_id", "im_start_id", "mask_init_id", "pad_id", "text_end_id",
+	"text_start_id", "org_vocab_size", "cla_share_factor", "class_num", "pool_type", "dense_list",
 	"bos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id",
 	"max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
 	"diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
@@ -367,7 +375,8 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 	if (arch->rope_stated && !strcmp(name, "initial_context_length"))
 		return ERR_OK;
 	for (size_t i = 0; i < COUNT_OF(FIXED_WORDS); i++)
-		if (!strcmp(FIXED_WORDS[i].name, name) && arch->layer_norm && json_string_equals(value, FIXED_WORDS[i].value))
+		if (!strcmp(FIXED_WORDS[i].name, name) && json_string_equals(value, FIXED_WORDS[i].value) &&
+		    (FIXED_WORDS[i].layer_norm ? arch->layer_norm != NULL : arch_has_own(arch, name)))
 			return ERR_OK;
 	for (size_t i = 0; i < COUNT_OF(USED); i++) {
 		if (strcmp(USED[i].name, name) != 0)

@@ -46,6 +46,7 @@ static const struct {
 	{"llama_4_scaling_beta", ANY},
 	{"max_position_embeddings", ANY},
 	{"finetuned", YARN}, /* how the model was made */
+	{"alpha", KIND(ROPE_DYNAMIC)},
 	/* Pairs that turn by the place in an image or film: that of text is one number, by which all turn. */
 	{"mrope_section", KIND(ROPE_PLAIN)},
 	{"mrope_interleaved", KIND(ROPE_PLAIN)},
@@ -60,6 +61,10 @@ static bool key_may_be(const struct arch *arch, const char *key, enum rope_kind 
 
 	if (queries && !arch_has_own(arch, "llama_4_scaling_beta"))
 		return false;
+	if (!strcmp(key, "alpha") && !arch_has_own(arch, key))
+		return false;
+	if (kind == ROPE_DYNAMIC && arch_has_own(arch, "alpha")) /* what its files say, and its theta alone does not need */
+		kind = strncmp(key, "beta_", 5) && strncmp(key, "mscale", 6) ? kind : ROPE_YARN;
 	for (size_t i = 0; i < COUNT_OF(KEYS); i++)
 		if (!strcmp(KEYS[i].name, key) && (KEYS[i].kinds & KIND(kind)))
 			return true;
@@ -271,15 +276,39 @@ static enum err read_queries(struct model_config *c, json_val v, json_val scalin
 	return e;
 }
 
+/* Dynamic scaling that does not go by the length: theta is another one, whatever else the object says. `*fixed`: it is that. */
+static enum err read_alpha(struct model_config *c, json_val scaling, bool *fixed, struct err_msg *em)
+{
+	struct rope_config *r = &c->rope;
+	double alpha = 0;
+
+	*fixed = r->kind == ROPE_DYNAMIC && arch_has_own(c->arch, "alpha") && json_present(json_get(scaling, "alpha"));
+	if (!*fixed)
+		return ERR_OK;
+	enum err e = config_need_positive(scaling, "alpha", &alpha, em);
+	if (!e && (r->dim < 4 || alpha > FACTOR_MAX))
+		e = err_set(em, ERR_INVALID,
+			    "config.json: \"alpha\" of rope_scaling is %g; it must be at most %d, and heads must have 4 dimensions", alpha,
+			    FACTOR_MAX);
+	if (e)
+		return e;
+	r->kind = ROPE_PLAIN;
+	r->theta *= pow(alpha, r->dim / (r->dim - 2.0));
+	return ERR_OK;
+}
+
 static enum err read_scaling(struct model_config *c, json_val v, json_val scaling, struct err_msg *em)
 {
 	struct rope_config *r = &c->rope;
 	const char *type;
+	bool fixed = false;
 
 	enum err e = read_kind(c, scaling, &type, em);
 	if (!e)
 		e = check_keys(c->arch, scaling, r->kind, type, em);
-	if (e)
+	if (!e)
+		e = read_alpha(c, scaling, &fixed, em);
+	if (e || fixed)
 		return e;
 	switch (r->kind) {
 	case ROPE_PLAIN:

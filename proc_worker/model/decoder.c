@@ -291,6 +291,7 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 					 .q_norm = together ? NULL : w->q_norm,
 					 .k_norm = together ? NULL : w->k_norm,
 					 .norm_eps = c->model->norm_eps,
+					 .clip = c->model->clip,
 					 .cos = c->rope->cos + first,
 					 .sin = c->rope->sin + first,
 					 .q_scales = c->rope->q_scales,
@@ -300,7 +301,8 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 					 .tokens = in->tokens,
 					 .heads = c->shard->heads,
 					 .rope_dim = flags & LAYER_NO_ROPE ? 0 : c->model->rope.dim,
-					 .interleaved = c->model->arch->interleaved};
+					 .interleaved = c->model->arch->interleaved,
+					 .norm_behind = c->model->arch->norm_behind};
 	struct kern_attention_args attention = {.out = d->attended,
 						.q = d->q,
 						.kv = *kv,

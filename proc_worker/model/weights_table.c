@@ -196,12 +196,21 @@ enum weight_slot weights_source_slot(const struct weights_plan *p, enum weight_s
 	return slot == SLOT_LM_HEAD && p->config->tied_embeddings ? SLOT_EMBED : slot;
 }
 
+bool weights_is_plain(const struct weights_plan *p, enum weight_slot slot)
+{
+	return p->config->arch->plain_norms && (slot == SLOT_ATTN_NORM || slot == SLOT_MLP_NORM || slot == SLOT_FINAL_NORM);
+}
+
 void weights_slot_shape(const struct weights_plan *p, enum weight_slot slot, u32 layer, u32 *rows,
 		       u32 *columns)
 {
 	const struct arch *a = p->config->arch;
 
 	*rows = *columns = 0;
+	if (weights_is_plain(p, slot)) {
+		*rows = p->config->hidden;
+		*columns = 1;
+	}
 	slot = weights_source_slot(p, slot);
 	for (u32 i = 0; i < a->tensor_count; i++)
 		if (a->tensors[i].slot == slot && weights_tensor_applies(p, &a->tensors[i], layer)) {

@@ -104,7 +104,7 @@ def test_logits_name_what_is_wrong():
 
 
 @pytest.mark.parametrize("change,text", [
-    ({"clip_qkv": 8.0}, "unknown field \"clip_qkv\""),
+    ({"clip_qkv": 8.0}, "\"clip_qkv\" is set, which is not supported for LlamaForCausalLM"),
     ({"sliding_window": 64}, "\"sliding_window\" is set, which is not supported for LlamaForCausalLM"),
     ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "mrope_section": [1, 2]}}, "\"mrope_section\""),
     ({"architectures": ["FooForCausalLM"]}, "unknown architecture 'FooForCausalLM'; supported: {Llama, Mistral"),

@@ -32,7 +32,7 @@ NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": 
                           "n_shared_experts": "moe_num_shared_experts"},
          "gpt2": {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
                   "max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "hidden_act": "activation_function"}}
-SQUARE = ("starcoder2", "stablelm", "phi", "cohere", "cohere2", "granitemoeshared", "ernie4_5_moe")
+SQUARE = ("starcoder2", "stablelm", "phi", "cohere", "cohere2", "granitemoeshared", "ernie4_5_moe", "olmo")
 
 FAMILIES = {
     "llama": {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1,
@@ -76,6 +76,14 @@ FAMILIES = {
                          "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 3.0, "rope_scaling": None,
                          "intermediate_size": 20, "num_local_experts": 8, "num_experts_per_tok": 3, "output_router_logits": False,
                          "router_aux_loss_coef": 0.0, "shared_intermediate_size": 28, "tie_word_embeddings": True},
+    "olmo": {"architectures": ["OlmoForCausalLM"], "attention_bias": False, "rms_norm_eps": MISSING, "clip_qkv": None,
+             "rope_scaling": None, "pad_token_id": 1},
+    "hunyuan_v1_dense": {"architectures": ["HunYuanDenseV1ForCausalLM"], "attention_bias": False, "head_dim": 12,
+                         "attention_head_dim": 12, "mlp_bias": False, "norm_type": "rms", "use_qk_norm": True, "use_cla": False,
+                         "cla_share_factor": 2, "use_rotary_pos_emb": True, "eod_token_id": 3, "add_classification_head": False,
+                         "org_vocab_size": 131, "rope_scaling": {
+                             "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                             "type": "dynamic"}},
     "olmo2": {"architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "rope_scaling": None, "pad_token_id": 1},
     "olmo3": {"architectures": ["Olmo3ForCausalLM"], "attention_bias": False, "sliding_window": 8, "pad_token_id": 1, "rope_theta": 500000.0,
               "num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
@@ -142,7 +150,7 @@ FAMILIES = {
 # Of sizes that device kernels take, for the whole models of tests/e2e/test_device_families.py.
 DEVICE = {"hidden_size": 64, "intermediate_size": 96}
 DEVICE_FAMILIES = ("stablelm", "nemotron", "starcoder2", "arcee", "phi", "cohere", "cohere2", "glm4", "ernie4_5", "exaone4",
-                   "olmo2", "olmo3", "olmoe", "granitemoeshared")
+                   "olmo2", "olmo3", "olmoe", "granitemoeshared", "olmo")
 
 
 def device_cases():
@@ -308,6 +316,15 @@ def family_cases(family):
             "full_attention": {"rope_type": "yarn", "rope_theta": 500000.0, "factor": 4.0,
                                "original_max_position_embeddings": 32},
             "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0}}}
+    if family in ("olmo", "olmoe"):
+        yield "clip", {"clip_qkv": 0.8}
+    if family in ("olmo", "hunyuan_v1_dense"):
+        yield "attention-bias", {"attention_bias": True}
+    if family == "olmo":
+        yield "clip-bias", {"clip_qkv": 0.5, "attention_bias": True, "num_key_value_heads": MISSING}
+    if family == "hunyuan_v1_dense":
+        yield "plain", {"rope_scaling": None}
+        yield "alpha-new", {**new_rope({"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0})}
     if family == "olmoe":
         yield "norm", {"norm_topk_prob": True}
         yield "top-1", {"num_experts_per_tok": 1}
@@ -414,14 +431,14 @@ def cases():
     for family in FAMILIES:
         ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite", "internlm2") else []
         if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss", "arcee", "granitemoe",
-                      "cohere", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox", "glm4_moe", "ernie4_5_moe", "granitemoeshared"):
+                      "cohere", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox", "glm4_moe", "ernie4_5_moe", "granitemoeshared", "olmo"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
         if family == "gpt_oss":  # without one transformers takes one of its own
             ropes = [("none", {}), ("plain", {"rope_scaling": {"rope_type": "default"}, "initial_context_length": MISSING})]
             ropes += [(n, {**c, "initial_context_length": MISSING}) for n, c in rope_cases() if n in ("yarn-new", "llama3")]
         if family == "phi3":
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
-        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3"):
+        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense"):
             ropes = [("none", {})]
         for name, changes in ropes:
             if family == "mixtral":  # transformers' formulas want it
@@ -454,6 +471,8 @@ def cases():
             if name == "odd" and family.endswith("_moe"):
                 changes = {**changes, "moe_intermediate_size": 21, "shared_expert_intermediate_size":
                            27 if family == "qwen2_moe" else MISSING}
+            if family == "hunyuan_v1_dense" and "head_dim" in changes:
+                changes = {**changes, "attention_head_dim": changes["head_dim"]}
             if name == "odd" and family == "granitemoeshared":
                 changes = {**changes, "shared_intermediate_size": 27}
             if name == "one-layer":

@@ -204,3 +204,37 @@ Test(config_families, an_expert_of_all_tokens_has_a_width_of_its_own)
 		"\"sliding_window\": 8",
 		ERR_UNSUPPORTED, "needs \"layer_types\"");
 }
+
+Test(config_families, norms_of_olmo_have_one_epsilon_and_its_projections_may_have_bounds)
+{
+	good("OlmoForCausalLM", "");
+	cr_assert(c.norm_eps == 1e-5f && c.clip == 0 && c.kv_heads == 2 && !c.attention_bias);
+	good("OlmoForCausalLM", "\"clip_qkv\": 8.0, \"layer_norm_eps\": 1e-5");
+	cr_assert(c.clip == 8);
+	good("OlmoeForCausalLM", "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"clip_qkv\": 0.5");
+	cr_assert(c.clip == 0.5f);
+	refused("OlmoForCausalLM", "\"layer_norm_eps\": 1e-6", ERR_UNSUPPORTED, "of a OlmoForCausalLM it must be 1e-05");
+	refused("OlmoForCausalLM", "\"clip_qkv\": 0", ERR_FORMAT, "\"clip_qkv\" must be a number above 0");
+	refused("OlmoForCausalLM", "\"clip_qkv\": 1e39", ERR_INVALID, "\"clip_qkv\" must be a number of a float");
+	refused("Olmo2ForCausalLM", "\"clip_qkv\": 8", ERR_UNSUPPORTED, "\"clip_qkv\" is set");
+}
+
+#define ALPHA "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 1.0, \"beta_fast\": 32, \"mscale\": 1.0, \"alpha\": "
+Test(config_families, dynamic_scaling_of_hunyuan_is_another_theta)
+{
+	good("HunYuanDenseV1ForCausalLM", "\"head_dim\": 12, \"attention_head_dim\": 12, \"norm_type\": \"rms\", \"use_cla\": false, "
+					  "\"use_qk_norm\": true, \"use_rotary_pos_emb\": true, " ALPHA "1000}");
+	cr_assert_eq(c.rope.kind, ROPE_PLAIN);
+	cr_assert_float_eq(c.rope.theta, 10000 * pow(1000, 1.2), 1);
+	cr_assert_eq(c.context_max, 128);
+	good("HunYuanDenseV1ForCausalLM", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}");
+	cr_assert(c.rope.kind == ROPE_DYNAMIC && c.rope.theta == 10000);
+	refused("HunYuanDenseV1ForCausalLM", ALPHA "0}", ERR_FORMAT, "\"alpha\" must be a number above 0");
+	refused("HunYuanDenseV1ForCausalLM", ALPHA "1e9}", ERR_INVALID, "\"alpha\" of rope_scaling is 1e+09; it must be at most 65536");
+	refused("HunYuanDenseV1ForCausalLM", "\"head_dim\": 12, \"attention_head_dim\": 16", ERR_INVALID,
+		"\"attention_head_dim\" and \"head_dim\" are the same field");
+	refused("HunYuanDenseV1ForCausalLM", "\"use_cla\": true", ERR_UNSUPPORTED, "\"use_cla\" must be false");
+	refused("HunYuanDenseV1ForCausalLM", "\"use_qk_norm\": false", ERR_UNSUPPORTED, "\"use_qk_norm\" must be true");
+	refused("HunYuanDenseV1ForCausalLM", "\"norm_type\": \"fused\"", ERR_UNSUPPORTED, "\"norm_type\"");
+	refused("LlamaForCausalLM", ALPHA "1000}", ERR_UNSUPPORTED, "in rope_scaling of type 'dynamic' is not supported");
+}

@@ -210,6 +210,12 @@ Test(gpu_steps, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	expect_refusal(&bad, ERR_UNSUPPORTED, "a Glm4MoeForCausalLM has a router with scores and biases of its own");
 	m.arch = arch_find("Ernie4_5_MoeForCausalLM");
 	expect_refusal(&bad, ERR_UNSUPPORTED, "a Ernie4_5_MoeForCausalLM has a router with scores and biases of its own");
+	m.arch = arch_find("HunYuanDenseV1ForCausalLM");
+	expect_refusal(&bad, ERR_UNSUPPORTED, "a HunYuanDenseV1ForCausalLM has norms of heads behind the rotation");
+	m.arch = arch_find("OlmoForCausalLM");
+	m.clip = 8;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "a OlmoForCausalLM has bounds of q, k and v (\"clip_qkv\"), which devices do not compute");
+	m.clip = 0;
 	m.arch = arch_find("Ministral3ForCausalLM");
 	m.rope.query_beta = 0.1;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "a Ministral3ForCausalLM has scores that go by the query's position");
