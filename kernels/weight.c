@@ -6,6 +6,8 @@
 enum {
 	PACK_K = 128, /* columns of W per pass over a panel: source lines and destination stay in the L1 cache
 		       */
+	PACK_ROWS = 4, /* of W at a time: as many columns of a panel are one vector of every x86 processor */
+	CACHE_LINE = 64,
 };
 
 static enum kern_layout layout_for(enum kern_dtype dtype, u32 caps)
@@ -70,26 +72,69 @@ static void pack_plain(const struct pack *p, u32 row)
 	kern_convert(dst, w->dtype, src, p->src_dtype, w->k);
 }
 
-/* Columns [k0, k1) of one row; k0 is even. */
-static void pack_row(const struct pack *p, u32 row, u32 k0, u32 k1)
+/* What one column of W has at one place of k: a float, or two bfloat16 values. */
+typedef u32 units __attribute__((vector_size(PACK_ROWS * 4)));
+
+/* `count` values of a row from column k0 on as the panel has them: in place where they are stored so, else in `buffer`.
+ * The next pass is fetched ahead: the processor does not follow as many rows by itself. */
+static const char *row_units(const struct pack *p, u32 row, u32 k0, u32 count, u32 *buffer)
 {
 	const struct kern_weight *w = p->w;
-	const char *src = p->src + ((row - p->first) * p->src_stride + k0) * kern_dtype_bytes(p->src_dtype);
-	u16 half[PACK_K + 1];
-	u32 count = k1 - k0;
-	if (w->dtype == KERN_F32) {
-		float row_values[PACK_K];
-		float *dst = (float *)w->data + kern_panel_index(w->k, w->dtype, row, k0);
-		kern_convert(row_values, KERN_F32, src, p->src_dtype, count);
-		for (u32 i = 0; i < count; i++)
-			dst[(size_t)i * KERN_PANEL] = row_values[i];
+	size_t bytes = kern_dtype_bytes(p->src_dtype);
+	const char *src = p->src + ((row - p->first) * p->src_stride + k0) * bytes;
+
+	for (size_t i = 0; i < count * bytes && k0 + 2 * count <= w->k; i += CACHE_LINE)
+		__builtin_prefetch(src + count * bytes + i);
+	if (p->src_dtype == w->dtype && count % kern_group(w->dtype) == 0)
+		return src;
+	kern_convert(buffer, w->dtype, src, p->src_dtype, count);
+	if (w->dtype == KERN_BF16)
+		((u16 *)buffer)[count] = 0; /* the second of the last pair when k is odd */
+	return (const char *)buffer;
+}
+
+/* PACK_ROWS rows become as many columns: [k][KERN_PANEL]. */
+static void transpose(u32 *dst, const char *const *rows, u32 count)
+{
+	u32 k = 0;
+
+	for (; k + PACK_ROWS <= count; k += PACK_ROWS) {
+		units a, b, c, d;
+		memcpy(&a, rows[0] + k * sizeof(u32), sizeof(a));
+		memcpy(&b, rows[1] + k * sizeof(u32), sizeof(b));
+		memcpy(&c, rows[2] + k * sizeof(u32), sizeof(c));
+		memcpy(&d, rows[3] + k * sizeof(u32), sizeof(d));
+		units ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+		units ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7), cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+		const units columns[PACK_ROWS] = {__builtin_shufflevector(ab, cd, 0, 1, 4, 5),
+						  __builtin_shufflevector(ab, cd, 2, 3, 6, 7),
+						  __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5),
+						  __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7)};
+		for (u32 i = 0; i < PACK_ROWS; i++)
+			memcpy(dst + (size_t)(k + i) * KERN_PANEL, &columns[i], sizeof(columns[i]));
+	}
+	for (; k < count; k++)
+		for (u32 r = 0; r < PACK_ROWS; r++)
+			memcpy(dst + (size_t)k * KERN_PANEL + r, rows[r] + k * sizeof(u32), sizeof(u32));
+}
+
+/* Columns [k0, k1) of `rows` rows, at most PACK_ROWS; k0 is even. */
+static void pack_rows(const struct pack *p, u32 row, u32 rows, u32 k0, u32 k1)
+{
+	const struct kern_weight *w = p->w;
+	u32 buffers[PACK_ROWS][PACK_K], values = kern_group(w->dtype), count = kern_ceil(k1 - k0, values);
+	u32 *dst = (u32 *)w->data + kern_panel_index(w->k, w->dtype, row, k0) / values;
+	const char *src[PACK_ROWS];
+
+	for (u32 r = 0; r < rows; r++)
+		src[r] = row_units(p, row + r, k0, k1 - k0, buffers[r]);
+	if (rows == PACK_ROWS) {
+		transpose(dst, src, count);
 		return;
 	}
-	u16 *dst = (u16 *)w->data + kern_panel_index(w->k, w->dtype, row, k0);
-	kern_convert(half, KERN_BF16, src, p->src_dtype, count);
-	half[count] = 0; /* the second of the last pair when k is odd */
-	for (u32 i = 0; i < count; i += 2)
-		memcpy(dst + (size_t)i * KERN_PANEL, half + i, 2 * sizeof(u16));
+	for (u32 r = 0; r < rows; r++)
+		for (u32 k = 0; k < count; k++)
+			memcpy(dst + (size_t)k * KERN_PANEL + r, src[r] + k * sizeof(u32), sizeof(u32));
 }
 
 /* Task: the rows that fall into one panel (or as many plain rows). */
@@ -106,8 +151,8 @@ static void pack_panel(void *arg, u32 task, u32 thread)
 		return;
 	}
 	for (u32 k = 0; k < p->w->k; k += PACK_K)
-		for (u32 row = begin; row < end; row++)
-			pack_row(p, row, k, kern_min(k + PACK_K, p->w->k));
+		for (u32 row = begin; row < end; row += PACK_ROWS)
+			pack_rows(p, row, kern_min(PACK_ROWS, end - row), k, kern_min(k + PACK_K, p->w->k));
 }
 
 static quantize_fn quantize_for(u32 caps)

@@ -90,6 +90,32 @@ Test(weight, bf16_sources_are_packed_without_rounding)
 	free(memory);
 }
 
+/* Odd numbers of columns and rows that fill neither a vector nor a panel among them. */
+Test(weight, sources_that_are_read_in_place_are_packed_as_converted_ones)
+{
+	const u32 caps = KERN_CAP_AVX2, widths[] = {1, 2, 7, 8, 126, 128, 130, K};
+	float *rows = plain_rows();
+	u16 *halves = malloc(N * STRIDE * sizeof(u16));
+	kern_convert(halves, KERN_BF16, rows, KERN_F32, N * STRIDE);
+	for (u32 i = 0; i < COUNT_OF(widths); i++)
+		for (u32 n = 1; n <= N; n++) {
+			struct kern_weight w;
+			void *converted = memory_for(KERN_BF16, caps), *in_place = memory_for(KERN_BF16, caps);
+			cr_assert_eq(kern_weight_begin(&w, n, widths[i], KERN_BF16, converted, caps, NULL), ERR_OK);
+			kern_weight_rows(&w, 0, n, rows, KERN_F32, STRIDE, NULL);
+			cr_assert_eq(kern_weight_begin(&w, n, widths[i], KERN_BF16, in_place, caps, NULL), ERR_OK);
+			kern_weight_rows(&w, 0, n, halves, KERN_BF16, STRIDE, NULL);
+			cr_assert_eq(memcmp(converted, in_place, kern_weight_bytes(N, K, KERN_BF16, caps)), 0, "%u rows of %u", n,
+				     widths[i]);
+			for (u32 k = 0; k < widths[i]; k++)
+				cr_assert_eq(kern_float_to_bf16(kern_weight_at(&w, n - 1, k)), halves[(n - 1) * STRIDE + k]);
+			free(converted);
+			free(in_place);
+		}
+	free(halves);
+	free(rows);
+}
+
 Test(weight, other_types_are_refused_by_name)
 {
 	struct kern_weight w;
