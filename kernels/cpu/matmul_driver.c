@@ -11,7 +11,7 @@ enum {
 	AHEAD_BYTES = 4096,
 	LINE_FLOATS = 16, /* of a line of the caches */
 	SMALL_L1 = 32 * 1024,
-	NEAR_ROWS = 4, /* so few compute too little to be kept waiting by lines that others wait for */
+	NEAR_ROWS = 4, /* so few compute too little between two lines for the processor to lose a stream by itself */
 };
 
 u64 matmul_tasks(const struct kern_matmul_args *a, u32 threads)
@@ -150,11 +150,14 @@ static bool small_l1(void)
 void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct matmul_kernel *kernel,
 		const struct matmul_inputs *in)
 {
-	struct matmul_job j = {.a = a, .kernel = kernel, .in = *in,
-				.prefetch_far = a->tokens > NEAR_ROWS && small_l1()};
+	struct matmul_job j = {.a = a, .kernel = kernel, .in = *in};
 	u32 units = kern_ceil(a->w->k, in->unit_values);
 	if (a->tokens == 0)
 		return;
+	if (small_l1()) {
+		j.prefetch_far = a->tokens > NEAR_ROWS;
+		j.prefetch_off = !j.prefetch_far;
+	}
 	if (in->width > 0) {
 		j.in.groups = kern_ceil(a->w->k, in->width);
 		units = j.in.groups * in->width / in->unit_values;

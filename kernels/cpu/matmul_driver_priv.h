@@ -66,6 +66,9 @@ struct matmul_job {
 	/* Weights are asked into the L2 cache only. A small L1 cache has few places for lines that memory has not brought
 	 * yet, and with all of them taken it waits for lines of the L2 cache as well. */
 	bool prefetch_far;
+	/* They are not asked for at all: the processor follows the stream by itself, and further ahead than those places
+	 * would let it. */
+	bool prefetch_off;
 };
 
 /* Packs the inputs into the scratch and computes. `in`: all but data and row_bytes. */

@@ -13,6 +13,7 @@ enum {
 	/* Longer than memory takes to answer, at the speed that a core reads at; still in the L1 cache when used. */
 	AHEAD_BYTES = 16 * 1024,
 	TAKE_BYTES = 32 * 1024,		/* of weights at a time: long against taking them, short at the end */
+	BEGIN_BYTES = 2048,		/* of the next weights: the processor has found the stream by their end */
 	NEXT_BYTES = 256 * 1024,	/* of the next weights, for each thread: a part of the L2 cache */
 	PACK_TASK_VALUES = 4 * 1024,	/* a microsecond or two, more than waking a thread costs */
 };
@@ -74,12 +75,15 @@ static void run_panel(const struct matmul_job *j, u32 n, u32 columns, struct str
 				.out = a->out + n,
 				.out_stride = a->out_stride,
 				.bias = a->bias ? a->bias + n : NULL,
-				.resume = a->accumulate,
-				.prefetch_step = KERN_GROUP_UNIT,
-				.prefetch_far = j->prefetch_far,
-				.prefetch_end = stream.then ? stream.end : NULL,
-				.prefetch_then = stream.then};
-	t.prefetch = t.weights + AHEAD_BYTES;
+				.resume = a->accumulate};
+	t.prefetch = t.weights;
+	if (!j->prefetch_off) {
+		t.prefetch += AHEAD_BYTES;
+		t.prefetch_step = KERN_GROUP_UNIT;
+		t.prefetch_far = j->prefetch_far;
+		t.prefetch_end = stream.then ? stream.end : NULL;
+		t.prefetch_then = stream.then;
+	}
 	j->kernel->tile(&t, a->tokens);
 }
 
@@ -89,6 +93,13 @@ static void fetch_inputs(const struct skinny *s, u32 thread)
 	__builtin_prefetch(&s->shares.of[thread % SHARES_MAX], 1, 3);
 	for (size_t i = 0; i < input_bytes(s); i += LINE)
 		__builtin_prefetch(s->job.in.data + i, 0, 3);
+}
+
+/* Where nothing was asked for while computing. */
+static void fetch_beginning(const char *weights)
+{
+	for (size_t i = 0; i < BEGIN_BYTES; i += LINE)
+		__builtin_prefetch(weights + i, 0, 2);
 }
 
 static void run_panels(void *arg, u32 task, u32 thread)
@@ -106,6 +117,8 @@ static void run_panels(void *arg, u32 task, u32 thread)
 		for (u32 n = first * KERN_PANEL; n < end * KERN_PANEL && n < w->n; n += columns)
 			run_panel(j, n, columns, stream);
 	}
+	if (j->prefetch_off && stream.then)
+		fetch_beginning(stream.then);
 }
 
 /* Each thread its share's beginning. */
