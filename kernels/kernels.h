@@ -156,17 +156,18 @@ struct kern_matmul_args {
 	/* CPU, few tokens: the weights of the product that follows, or NULL. Threads that have nothing to do fetch
 	 * their beginning into their caches until then. Changes no result. */
 	const struct kern_weight *next;
-	/* Devices, few tokens: what surrounds the product, in the same kernel. */
-	const struct kern_matmul_fusion *fusion; /* host; NULL elsewhere */
+	/* What surrounds the product, in the same kernel: few tokens on devices; on CPUs act_mul alone, of many tokens. */
+	const struct kern_matmul_fusion *fusion; /* host */
 };
 
 /* SiLU: x / (1 + e^-x). GELU (Hendrycks, Gimpel 2016): x times the share of a normal distribution below x, exactly
  * or by its approximation with tanh. */
 enum kern_activation { KERN_SILU, KERN_GELU_TANH, KERN_GELU, KERN_RELU, KERN_RELU_SQUARED };
 
-/* Fused with a matrix product of at most KERN_FUSED_TOKENS tokens (a step of decoding); a variant that cannot
- * answers ERR_UNSUPPORTED, and the caller uses the separate ops. */
-enum { KERN_FUSED_TOKENS = 16 };
+/* Fused with a matrix product of at most KERN_FUSED_TOKENS tokens (a step of decoding), on CPUs of more than KERN_CPU_UNFUSED_TOKENS;
+ * a variant that cannot answers ERR_UNSUPPORTED before it has written anything, and the caller uses the separate ops, whose bits a
+ * CPU's are. */
+enum { KERN_FUSED_TOKENS = 16, KERN_CPU_UNFUSED_TOKENS = 32 };
 struct kern_rope_kv_args;
 struct kern_matmul_fusion {
 	/* [K]: x is RMSNorm(x) * norm_weight, and is float, the residual stream; NULL: as it is, bf16 */

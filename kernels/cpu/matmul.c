@@ -238,6 +238,8 @@ enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 	if (a->w->packed == KERN_LAYOUT_GROUPS)
 		return MATMUL_QUANTIZED(ctx, a);
 	ASSERT(a->w->packed == KERN_LAYOUT_PANEL);
+	if (a->fusion)
+		return ERR_UNSUPPORTED;
 	if (a->tokens == 0)
 		return ERR_OK;
 	kern_parallel(ctx, plan_tasks(&j, kern_thread_count(ctx)), run_task, &j);

@@ -2,6 +2,7 @@
  *
  * Every output is one sum over k in rising order, in one lane; tiling only decides which outputs are computed
  * side by side. So a row's result depends neither on the other rows nor on the threads. */
+#include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/matmul_driver_priv.h"
 #include "kernels/cpu/matmul_tile_priv.h"
 #include "kernels/cpu/variants_priv.h"
@@ -11,7 +12,7 @@ enum {
 	TILE_VECS = 2,
 	VECS_OF_ONE = 2, /* one row takes a panel: one stream of memory */
 	K_BLOCK = 1024, /* 64 KiB of a panel */
-	FEW_ROWS = 32,	/* up to so many, reading ahead beats blocks */
+	FEW_ROWS = KERN_CPU_UNFUSED_TOKENS, /* up to so many, reading ahead beats blocks */
 };
 
 static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end)
@@ -101,6 +102,8 @@ enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 	if (a->w->dtype != KERN_BF16)
 		return matmul_avx512(ctx, a);
 	ASSERT(a->w->packed == KERN_LAYOUT_PANEL);
+	if (a->fusion && (a->tokens <= FEW_ROWS || !matmul_blocked_fuses(a)))
+		return ERR_UNSUPPORTED;
 	if (a->tokens > FEW_ROWS) {
 		matmul_bf16_many_avx512_bf16(ctx, a);
 		return ERR_OK;

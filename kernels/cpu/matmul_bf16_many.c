@@ -84,7 +84,7 @@ static void tile(const struct blocked_tile *t, u32 rows)
 }
 
 static const struct blocked_kernel KERNEL = {
-	.tile_rows = TILE_ROWS, .k_block = K_BLOCK, .value_bytes = 2, .pack = pack, .tile = tile};
+	.tile_rows = TILE_ROWS, .k_block = K_BLOCK, .value_bytes = 2, .pack = pack, .tile = tile, .act_mul = sums_act_mul};
 
 void VARIANT(matmul_bf16_many)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {

@@ -4,8 +4,9 @@
  * A task is a block of rows times a few panels of columns. Block by block of k, each panel's weights are brought
  * into the L1 cache once and used by all tiles of rows, while the tiles ask for the weights that follow; the inputs
  * of a block of k stay in the L2 cache for all panels of the task; sums between blocks of k lie together in the
- * thread's own memory, for rows of a wide output share their places in the caches. Nothing here touches the order in
- * which a sum is taken. */
+ * thread's own memory, for rows of a wide output share their places in the caches. Where a gated activation follows,
+ * the panels of gate and up that belong together take turns, and only what it makes of their sums leaves that memory.
+ * Nothing here touches the order in which a sum is taken. */
 #include "kernels/cpu/matmul_blocked_priv.h"
 
 enum {
@@ -69,11 +70,17 @@ static char *tile_inputs(const struct blocked_job *j, const struct rows *r, u32 
 	       tile_first(r, tile) * inputs_bytes(j, block_count(j, k_block));
 }
 
+/* The panel of the weights that comes at a place of the way through them: with an activation gate, up, gate, up. */
+static u32 panel_at(const struct blocked_job *j, u32 place)
+{
+	return j->fusion ? place / 2 + place % 2 * (j->panels / 2) : place;
+}
+
 /* As many panels a task as let the threads end together, the more the better. */
 static void plan_columns(struct blocked_job *j, u32 threads)
 {
-	u32 best = UINT32_MAX, most = j->a->tokens > FEW_ROWS ? BLOCKED_PANELS : FEW_PANELS;
-	for (u32 panels = most; panels > 0; panels--) {
+	u32 best = UINT32_MAX, most = j->a->tokens > FEW_ROWS ? BLOCKED_PANELS : FEW_PANELS, step = j->fusion ? 2 : 1;
+	for (u32 panels = most; panels > 0; panels -= step) {
 		u32 tasks = kern_ceil(j->panels, panels);
 		u32 time = kern_ceil(tasks * j->row_blocks, threads) * panels;
 		if (time >= best)
@@ -118,8 +125,7 @@ struct place {
 static void plan_prefetch(const struct blocked_job *j, struct place next, struct blocked_tile *t, u32 tiles)
 {
 	const struct kern_weight *w = j->a->w;
-	if (next.panel >= j->panels)
-		next.panel = 0; /* nothing follows */
+	next.panel = next.panel < j->panels ? panel_at(j, next.panel) : 0; /* or nothing follows */
 	u32 k = next.k_block * j->kernel->k_block, units = kern_ceil(t->k_count * j->kernel->value_bytes, 4);
 	t->prefetch = weights_at(w, next.panel, k);
 	t->prefetch_bytes = (u32)(weights_at(w, 0, k + block_count(j, next.k_block)) - weights_at(w, 0, k));
@@ -132,12 +138,12 @@ static void run_panel(const struct blocked_job *j, const struct rows *r, struct 
 		      struct blocked_tile t)
 {
 	const struct kern_matmul_args *a = j->a;
-	const u32 n = at.panel * KERN_PANEL, least = r->count / r->tiles, more = r->count % r->tiles;
+	const u32 n = panel_at(j, at.panel) * KERN_PANEL, least = r->count / r->tiles, more = r->count % r->tiles;
 	const u32 prefetched = t.prefetch_bytes / r->tiles;
 	const size_t row_bytes = inputs_bytes(j, t.k_count);
 	t.width = j->width;
 	t.first = at.k_block == 0;
-	t.last = at.k_block + 1 == j->k_blocks;
+	t.last = at.k_block + 1 == j->k_blocks && !j->fusion;
 	t.columns = kern_min(a->w->n - n, KERN_PANEL);
 	t.x = tile_inputs(j, r, at.k_block, 0);
 	t.sums = sums;
@@ -160,6 +166,14 @@ static void run_panel(const struct blocked_job *j, const struct rows *r, struct 
 	}
 }
 
+/* `up` is at an up's panel, whose sums and those of the gate before it are complete. */
+static void run_activation(const struct blocked_job *j, const struct rows *r, u32 up, const float *sums)
+{
+	const struct kern_matmul_args *a = j->a;
+	float *out = a->out + (size_t)r->first * a->out_stride + (size_t)(up / 2) * KERN_PANEL;
+	j->kernel->act_mul(sums - (size_t)r->count * KERN_PANEL, sums, r->count, j->fusion->act, out, a->out_stride);
+}
+
 static void run_task(void *arg, u32 task, u32 thread)
 {
 	const struct blocked_job *j = arg;
@@ -177,18 +191,27 @@ static void run_task(void *arg, u32 task, u32 thread)
 			else if (p + 1 == count)
 				next = (struct place){panel + count, 0};
 			plan_prefetch(j, next, &t, r.tiles);
-			t.weights = weights_at(j->a->w, at.panel, b * kernel->k_block);
+			float *sums = (float *)(void *)lane + (size_t)p * r.count * KERN_PANEL;
+			t.weights = weights_at(j->a->w, panel_at(j, at.panel), b * kernel->k_block);
 			if (kernel->unpack) {
 				t.zeros = kernel->unpack(j->a->w, t.weights, t.k_count, unpacked);
 				t.weights = unpacked;
 			}
-			run_panel(j, &r, at, (float *)(void *)lane + (size_t)p * r.count * KERN_PANEL, t);
+			run_panel(j, &r, at, sums, t);
+			if (j->fusion && b + 1 == j->k_blocks && p % 2 == 1)
+				run_activation(j, &r, at.panel, sums);
 		}
+}
+
+bool matmul_blocked_fuses(const struct kern_matmul_args *a)
+{
+	const struct kern_matmul_fusion *f = a->fusion;
+	return f->act_mul && !f->norm_weight && !f->rope && !a->accumulate && a->w->n % (2 * KERN_PANEL) == 0;
 }
 
 void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct blocked_kernel *kernel)
 {
-	struct blocked_job j = {.a = a, .kernel = kernel, .width = kern_dtype_group(a->w->dtype)};
+	struct blocked_job j = {.a = a, .kernel = kernel, .width = kern_dtype_group(a->w->dtype), .fusion = a->fusion};
 	u32 threads = kern_thread_count(ctx), k = a->w->k;
 	ASSERT(kernel->k_block <= BLOCKED_K_MAX && kernel->tile_rows <= BLOCKED_TILE_MAX);
 	if (a->tokens == 0)

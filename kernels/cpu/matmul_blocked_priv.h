@@ -44,6 +44,8 @@ struct blocked_kernel {
 	 * answer is the tiles' `zeros`. */
 	bool (*unpack)(const struct kern_weight *w, const char *from, u32 k_count, char *to);
 	void (*tile)(const struct blocked_tile *t, u32 rows);
+	/* out[r][i] = act(gate[r][i]) * up[r][i], i < KERN_PANEL; gate and up [rows][KERN_PANEL]. */
+	void (*act_mul)(const float *gate, const float *up, u32 rows, enum kern_activation act, float *out, size_t out_stride);
 };
 
 /* A block of 1,024 values in 8 bits of a panel, with a scale and a zero of every 32. */
@@ -59,7 +61,11 @@ struct blocked_job {
 	size_t lane_bytes;
 	u32 row_blocks, k_blocks, tiles; /* tiles: in all blocks of rows */
 	u32 panels, panels_a_task, column_tasks;
+	const struct kern_matmul_fusion *fusion; /* act_mul: panels of gate and up take turns; or NULL */
 };
+
+/* Whether a product's fusion is one that matmul_blocked does: gate and up are whole panels. */
+bool matmul_blocked_fuses(const struct kern_matmul_args *a);
 
 /* Packs the inputs into the scratch and computes. */
 void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct blocked_kernel *kernel);

@@ -3,6 +3,7 @@
 #ifndef TERCET_KERNELS_CPU_MATMUL_BLOCKED_TILE_PRIV_H
 #define TERCET_KERNELS_CPU_MATMUL_BLOCKED_TILE_PRIV_H
 
+#include "kernels/cpu/activation_priv.h"
 #include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/vec_priv.h"
 
@@ -58,6 +59,21 @@ static ALWAYS_INLINE void sums_ahead(const struct blocked_tile *t, u32 r)
 	const float *to = t->last ? t->out + r * t->out_stride : t->sums + (size_t)r * KERN_PANEL;
 	__builtin_prefetch(to, 1, 2);
 	__builtin_prefetch(to + VEC_LANES, 1, 2);
+}
+
+/* blocked_kernel.act_mul */
+static inline void sums_act_mul(const float *gate, const float *up, u32 rows, enum kern_activation act, float *out,
+				size_t out_stride)
+{
+	enum { AHEAD_ROWS = 8 }; /* whose outputs are asked for: rows are pages apart */
+	for (u32 r = 0; r < rows; r++, gate += KERN_PANEL, up += KERN_PANEL, out += out_stride) {
+		const float *ahead = out + (r + AHEAD_ROWS < rows ? AHEAD_ROWS * out_stride : 0);
+		__builtin_prefetch(ahead, 1, 2);
+		__builtin_prefetch(ahead + VEC_LANES, 1, 2);
+#pragma GCC unroll 2
+		for (u32 v = 0; v < VECS * VEC_LANES; v += VEC_LANES)
+			vec_store(out + v, vec_mul(activate(act, vec_load(gate + v)), vec_load(up + v)));
+	}
 }
 
 #endif

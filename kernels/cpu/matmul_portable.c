@@ -220,6 +220,8 @@ enum err matmul_portable(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
 	struct kern_matmul_args args = *a;
 
+	if (a->fusion)
+		return ERR_UNSUPPORTED;
 	ASSERT(a->w->packed != KERN_LAYOUT_PANEL); /* made for instruction sets that this variant is not for */
 	if (a->tokens > 0)
 		kern_parallel(ctx, kern_ceil(a->w->n, COLUMNS_A_TASK), run_task, &args);

@@ -3,6 +3,7 @@
  * Inputs are rounded to 8 bits, per token and group of at most 64; sums inside such a group are whole
  * numbers. They are put together in float, groups in rising order, so a row's result depends neither on the
  * other rows nor on the threads, and not on the instruction set either. */
+#include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/matmul_driver_priv.h"
 #include "kernels/cpu/matmul_tile_priv.h"
 #include "kernels/cpu/rounding_priv.h"
@@ -25,7 +26,7 @@ enum {
 #else
 	TALL_ROWS = TILE_ROWS,
 #endif
-	FEW_ROWS = 32, /* whose weights memory has hardly brought by the time they are used up: reading ahead is all that counts */
+	FEW_ROWS = KERN_CPU_UNFUSED_TOKENS, /* whose weights memory has hardly brought by the time they are used up: reading ahead is all that counts */
 };
 
 #if VEC_LANES == 16
@@ -399,11 +400,13 @@ enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmu
 {
 	struct matmul_inputs in = {.unit_values = 4, .width = kern_dtype_group(a->w->dtype)};
 #ifdef __AVX512VNNI__
-	if (a->tokens > FEW_ROWS) {
+	if (a->tokens > FEW_ROWS && (!a->fusion || matmul_blocked_fuses(a))) {
 		VARIANT(matmul_quantized_many)(ctx, a);
 		return ERR_OK;
 	}
 #endif
+	if (a->fusion)
+		return ERR_UNSUPPORTED;
 	const struct matmul_kernel *int4 = a->tokens <= TILE_ROWS ? &INT4_FEW : &INT4;
 	matmul_run(ctx, a, a->w->dtype == KERN_I8 ? &INT8 : int4, &in);
 	return ERR_OK;

@@ -347,13 +347,14 @@ static void tile(const struct blocked_tile *t, u32 rows)
 }
 
 static const struct blocked_kernel INT8 = {
-	.tile_rows = TILE_ROWS, .k_block = BLOCKED_K_MAX, .value_bytes = 1, .pack = pack, .tile = tile};
+	.tile_rows = TILE_ROWS, .k_block = BLOCKED_K_MAX, .value_bytes = 1, .pack = pack, .tile = tile, .act_mul = sums_act_mul};
 static const struct blocked_kernel INT4 = {.tile_rows = TILE_ROWS,
 					   .k_block = BLOCKED_K_MAX,
 					   .value_bytes = 1,
 					   .pack = pack,
 					   .unpack = unpack_int4,
-					   .tile = tile};
+					   .tile = tile,
+					   .act_mul = sums_act_mul};
 
 void VARIANT(matmul_quantized_many)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {

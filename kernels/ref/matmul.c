@@ -23,6 +23,8 @@ static void columns(void *arg, u32 task, u32 thread)
 enum err matmul_ref(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
 	struct kern_matmul_args args = *a;
+	if (a->fusion)
+		return ERR_UNSUPPORTED;
 	kern_parallel(ctx, kern_ceil(a->w->n, COLUMNS_A_TASK), columns, &args);
 	return ERR_OK;
 }

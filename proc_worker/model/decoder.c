@@ -331,6 +331,25 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	return e;
 }
 
+/* The product with gate and up and what the activation makes of it, at once. ERR_UNSUPPORTED, and nothing written: apart. */
+static enum err product_activated(struct decoder *d, const float *x, const struct layer_weights *w, u32 tokens)
+{
+	const struct decoder_config *c = &d->config;
+	const struct kern_matmul_fusion fusion = {.act_mul = true, .act = c->model->activation};
+	struct kern_matmul_args a = {.out = d->activated,
+				     .x = x,
+				     .w = &w->gate_up,
+				     .bias = w->gate_up_bias,
+				     .tokens = tokens,
+				     .x_stride = w->gate_up.k,
+				     .out_stride = c->shard->intermediate,
+				     .fusion = &fusion};
+
+	if (tokens <= KERN_CPU_UNFUSED_TOKENS || c->model->arch->ungated || d->lora.active_count)
+		return ERR_UNSUPPORTED;
+	return c->ops->matmul(c->ctx, &a);
+}
+
 static enum err activate(struct decoder *d, u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
@@ -371,6 +390,20 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	return e ? e : post_norm(d, w->attn_post_norm, tokens, em);
 }
 
+/* Of tokens [first, first + count). */
+static enum err gate_and_up(struct decoder *d, u32 index, const float *x, u32 first, u32 count, struct err_msg *em)
+{
+	const struct layer_weights *w = &d->config.weights->layers[index];
+	enum err e = product_activated(d, x, w, count);
+
+	if (e != ERR_UNSUPPORTED)
+		return failed(e, "matmul with act_mul", em);
+	e = product(d, d->gate_up, x, &w->gate_up, w->gate_up_bias, index, count, em);
+	if (!e)
+		e = adapt(d, d->gate_up, x, &w->gate_up, LORA_GATE_UP, index, first, count, em);
+	return e ? e : activate(d, count, em);
+}
+
 /* In portions: what lies between its products is the widest of all activations. */
 static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
@@ -384,11 +417,7 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 		u32 count = (u32)least(tokens - first, MLP_TOKENS);
 		const float *x = d->input + (size_t)first * w->gate_up.k;
 		float *y = out + (size_t)first * w->down.n;
-		e = product(d, d->gate_up, x, &w->gate_up, w->gate_up_bias, index, count, em);
-		if (!e)
-			e = adapt(d, d->gate_up, x, &w->gate_up, LORA_GATE_UP, index, first, count, em);
-		if (!e)
-			e = activate(d, count, em);
+		e = gate_and_up(d, index, x, first, count, em);
 		if (!e)
 			e = product(d, y, d->activated, &w->down, bias, index, count, em);
 		if (!e)

@@ -245,7 +245,91 @@ static void matmul_not_finite_case(struct check *c, u32 target, const struct mat
 		       kern_dtype_name(m->dtype), m->n, m->k, m->tokens, m->order);
 }
 
+/* ---------------------------------------------------------------- with the activation behind it */
+
+/* Whole panels of gate and up, more rows than decoding has, and a variant that computes them in blocks. */
+static bool matmul_fuses(const struct check_target *t, const struct matmul_case *m)
+{
+	u32 needed = m->dtype == KERN_BF16 ? KERN_CAP_AVX512_BF16 : KERN_CAP_AVX512_VNNI;
+	return (t->caps & needed) && m->dtype != KERN_F32 && m->n % 64 == 0 && m->tokens > KERN_CPU_UNFUSED_TOKENS &&
+	       !m->accumulate;
+}
+
+/* What the product and then the activation write, to the bit; where that is refused, nothing. */
+static const char *fused_result(const struct check_target *t, const struct matmul_case *m, const float *before,
+				const float *apart, const float *out, u32 stride, enum err e)
+{
+	if (!matmul_fuses(t, m)) {
+		if (e != ERR_UNSUPPORTED)
+			return "no refusal of a fusion that it does not have";
+		return memcmp(before, out, (size_t)m->tokens * stride * sizeof(float)) ? "wrote though it refused" : NULL;
+	}
+	if (e != ERR_OK)
+		return "an error for a fusion that it has";
+	for (u32 row = 0; row < m->tokens; row++) {
+		const float *got = out + (size_t)row * stride, *was = before + (size_t)row * stride;
+		if (memcmp(got, apart + (size_t)row * (m->n / 2), m->n / 2 * sizeof(float)) != 0)
+			return "other bits than product and activation apart";
+		if (memcmp(got + m->n / 2, was + m->n / 2, (stride - m->n / 2) * sizeof(float)) != 0)
+			return "wrote between rows";
+	}
+	return NULL;
+}
+
+static void fused_case(struct check *c, u32 target, const struct matmul_case *m, enum kern_activation act)
+{
+	const struct check_target *t = &c->targets[target];
+	const struct kern_matmul_fusion fusion = {.act_mul = true, .act = act};
+	struct kern_limits limits = {.tokens = m->tokens, .hidden = m->k, .intermediate = m->n};
+	u32 size = m->n / 2, stride = size + check_random(c, 3);
+	size_t count = (size_t)m->tokens * stride;
+	float *product = check_alloc(c, (size_t)m->tokens * m->n * sizeof(float));
+	float *apart = check_alloc(c, (size_t)m->tokens * size * sizeof(float));
+	float *before = check_floats(c, count, false), *out = check_alloc(c, count * sizeof(float));
+	struct matrix w;
+	struct kern_ctx ctx;
+	check_ctx(c, &ctx, &limits, 1);
+	make_matrix(c, m, t->caps, &w);
+	struct kern_matmul_args a = {.w = &w.packed, .tokens = m->tokens, .x_stride = m->k, .out_stride = m->n, .out = product};
+	a.x = check_floats(c, (size_t)m->tokens * m->k, false);
+	a.bias = m->bias ? check_floats(c, m->n, false) : NULL;
+	struct kern_act_mul_args activation = {
+		.out = apart, .gate_up = product, .tokens = m->tokens, .size = size, .act = act};
+	enum err e = t->ops.matmul(&ctx, &a);
+	if (!e)
+		e = t->ops.act_mul(&ctx, &activation);
+	const char *problem = e ? "an error of the ops apart" : NULL;
+	a.fusion = &fusion;
+	a.out = out;
+	a.out_stride = stride;
+	a.accumulate = m->accumulate;
+	memcpy(out, before, count * sizeof(float));
+	e = t->ops.matmul(&ctx, &a);
+	if (!problem)
+		problem = fused_result(t, m, before, apart, out, stride, e);
+	kern_weight_fini(&w.packed);
+	check_case_end(c, problem, "matmul=%s with act_mul %s n=%u k=%u tokens=%u act=%d bias=%d accumulate=%d",
+		       t->ops.matmul_variant, kern_dtype_name(m->dtype), m->n, m->k, m->tokens, act, m->bias, m->accumulate);
+}
+
 static const enum kern_dtype DTYPES[] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128};
+
+static void fused_cases(struct check *c, u32 target)
+{
+	/* The last three are refused: too few rows, half a panel, sums that are added to. */
+	static const struct matmul_case cases[] = {
+		{.n = 64, .k = 33, .tokens = 33},   {.n = 320, .k = 200, .tokens = 70, .bias = true},
+		{.n = 192, .k = 1100, .tokens = 40, .bias = true}, {.n = 128, .k = 64, .tokens = 300},
+		{.n = 128, .k = 64, .tokens = 32},  {.n = 96, .k = 64, .tokens = 40},
+		{.n = 64, .k = 64, .tokens = 40, .accumulate = true}};
+	static const enum kern_activation acts[] = {KERN_SILU, KERN_GELU_TANH, KERN_GELU, KERN_RELU};
+	for (u32 i = 0; i < COUNT_OF(cases); i++)
+		for (u32 d = 0; d < COUNT_OF(DTYPES); d++) {
+			struct matmul_case m = cases[i];
+			m.dtype = DTYPES[d];
+			fused_case(c, target, &m, acts[(i + d) % COUNT_OF(acts)]);
+		}
+}
 
 static void matmul_cases(struct check *c, u32 target)
 {
@@ -283,6 +367,8 @@ static void matmul_cases(struct check *c, u32 target)
 void check_matmul(struct check *c)
 {
 	for (u32 i = 0; i < c->target_count; i++)
-		if (CHECK_DISTINCT(c, i, matmul))
+		if (CHECK_DISTINCT(c, i, matmul)) {
 			matmul_cases(c, i);
+			fused_cases(c, i);
+		}
 }
