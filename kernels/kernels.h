@@ -164,9 +164,8 @@ struct kern_matmul_args {
  * or by its approximation with tanh. */
 enum kern_activation { KERN_SILU, KERN_GELU_TANH, KERN_GELU, KERN_RELU, KERN_RELU_SQUARED };
 
-/* Fused with a matrix product of at most KERN_FUSED_TOKENS tokens (a step of decoding), on CPUs of more than KERN_CPU_UNFUSED_TOKENS;
- * a variant that cannot answers ERR_UNSUPPORTED before it has written anything, and the caller uses the separate ops, whose bits a
- * CPU's are. */
+/* Fused with a matrix product of at most KERN_FUSED_TOKENS tokens (a step of decoding), on CPUs of more than KERN_CPU_UNFUSED_TOKENS and
+ * with the bits of the separate ops, which the caller uses where a variant cannot: ERR_UNSUPPORTED, nothing written. */
 enum { KERN_FUSED_TOKENS = 16, KERN_CPU_UNFUSED_TOKENS = 32 };
 struct kern_rope_kv_args;
 struct kern_matmul_fusion {
