@@ -86,6 +86,7 @@ static void finish_all(struct scheduler *s)
 	s->streams.now_ns = clock_now_ns();
 	if (s->sched)
 		sched_fail_all(s->sched, "the server is shutting down", s->streams.now_ns);
+	scheduler_refuse_parked(s, ERR_SHUTDOWN, "the server is shutting down");
 	ipc_loop_stop(s->loop);
 }
 
@@ -176,7 +177,8 @@ static void on_turn(void *ctx, u64 now_ns)
 	try_parked(s, now_ns);
 	scheduler_plan(s);
 	account(s, now_ns);
-	if (s->draining && !s->drain_told && (!s->sched || sched_live_count(s->sched) == 0)) {
+	/* A turn that waits for the word on the one before it has not had its answer yet. */
+	if (s->draining && !s->drain_told && s->parked.count == 0 && (!s->sched || sched_live_count(s->sched) == 0)) {
 		boot_note(s->boot, "drained=1");
 		s->drain_told = true;
 	}

@@ -50,6 +50,8 @@ void scheduler_on_client(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 void scheduler_send_engine(struct scheduler *s, ipc_peer to);
 /* Tries again what waits for the end of a turn; refuses what has waited too long. */
 void scheduler_try_parked(struct scheduler *s, u64 now_ns);
+/* Refuses all that wait for it. */
+void scheduler_refuse_parked(struct scheduler *s, enum err code, const char *text);
 void scheduler_expire_clients(struct scheduler *s, u64 now_ns);
 
 /* Sends to a client; one that does not take it is treated as gone when `client_id` names it. */

@@ -137,6 +137,14 @@ void scheduler_try_parked(struct scheduler *s, u64 now_ns)
 	}
 }
 
+void scheduler_refuse_parked(struct scheduler *s, enum err code, const char *text)
+{
+	for (; s->parked.count; parked_remove(&s->parked, 0)) {
+		const struct ipc_submit m = {.req_id = s->parked.items[0].req_id};
+		refuse(s, s->parked.items[0].from, &m, code, 0, text);
+	}
+}
+
 static void on_abort(struct scheduler *s, ipc_peer from, const struct ipc_abort *m)
 {
 	u32 place = parked_find(&s->parked, m->client_id, m->req_id);

@@ -473,6 +473,68 @@ Test(scheduler, a_stop_closes_what_runs_with_an_error)
 	cr_assert_eq(shell_stop(&s), ERR_OK);
 }
 
+static void submit_turn(struct peer *client, u64 client_id, u32 flags)
+{
+	static const u32 tokens[] = {1, 2, 3, 4}, bytes[] = {3};
+	struct sampling_params params;
+	struct ipc_msg m = {0};
+
+	sampling_params_default(&params);
+	params.max_tokens = 100;
+	params.flags |= SAMPLING_IGNORE_EOS;
+	m.submit = (struct ipc_submit){.client_id = client_id,
+				       .req_id = 1,
+				       .tokens = tokens,
+				       .tokens_count = COUNT_OF(tokens),
+				       .stop_string_bytes = bytes,
+				       .stop_string_bytes_count = 1,
+				       .stop_strings = (const u8 *)"end",
+				       .stop_strings_count = 3,
+				       .session = (const u8 *)"talk",
+				       .session_count = 4,
+				       .session_flags = flags};
+#define SET_PARAM(A, type, name, def, min, max) m.submit.name = params.name;
+	SAMPLING_TABLE(SET_PARAM, 0)
+#undef SET_PARAM
+	shell_send(client, IPC_TYPE_SUBMIT, m);
+}
+
+/* A turn waits for the detokenizer's word on the one that was given up in front of it, while nothing else is left to do. */
+Test(scheduler, a_turn_that_waits_is_answered_before_the_scheduler_goes)
+{
+	static const char *const commands[] = {"drain\n", "stop\n"};
+	static struct fake_result r;
+
+	for (u32 i = 0; i < COUNT_OF(commands); i++) {
+		struct shell *s = shell_start(NULL);
+		struct peer worker, a, b;
+		struct fake_worker w;
+		char line[256];
+		fake_worker_init(&w, &limits);
+		shell_worker(s, &worker, 0, SHELL_BLOCKS);
+		shell_line(s, line, sizeof(line));
+		shell_client(s, &a, 5);
+		shell_client(s, &b, 6);
+		submit_turn(&a, 5, SESSION_BEGIN);
+		for (u32 step = 0; step < 5; step++)
+			serve_step(&worker, &w, &r);
+		shell_send(&a, IPC_TYPE_ABORT, (struct ipc_msg){.abort = {5, 1}});
+		check_closed(s, FINISH_ABORT);
+		submit_turn(&b, 6, 0);
+		cr_assert_not(shell_comes(&b, IPC_TYPE_ACCEPTED, 20), "it waits");
+		shell_command(s, commands[i]);
+		if (i == 0)
+			cr_assert_str_eq(shell_line(s, line, sizeof(line)), "note drained=1");
+		cr_assert(shell_comes(&b, IPC_TYPE_REFUSED, 100), "after %s", commands[i]);
+		cr_assert_eq(b.msg.refused.code, ERR_SHUTDOWN);
+		shell_disconnect(&worker);
+		shell_disconnect(&a);
+		shell_disconnect(&b);
+		cr_assert_eq(shell_stop(&s), ERR_OK);
+		fake_worker_fini(&w);
+	}
+}
+
 Test(scheduler, a_diverged_worker_begins_anew_but_not_for_ever)
 {
 	struct shell *s = shell_start(NULL);
