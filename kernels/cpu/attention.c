@@ -303,17 +303,18 @@ static void merge_row(struct attention_partial into, struct attention_partial pa
 	*into.best = best;
 }
 
-static void write_row(const struct kern_attention_args *a, struct attention_partial total, size_t token,
+/* `total`: by its address, for a copy would wait until its pointers, just stored, are in the cache. */
+static void write_row(const struct kern_attention_args *a, const struct attention_partial *total, size_t token,
 		      u32 head)
 {
 	float *out = a->out + (token * a->heads + head) * a->kv.head_dim;
-	float unit = a->kv.dtype == KERN_F8E4M3 ? F8_HALF_BIAS : 1, sum = *total.sum;
+	float unit = a->kv.dtype == KERN_F8E4M3 ? F8_HALF_BIAS : 1, sum = *total->sum;
 	if (a->sinks) { /* both sums by the larger of the two maxima; the sums of values only shrink with theirs */
-		float base = fmaxf(*total.best, a->sinks[head]), shrink = expf(*total.best - base);
+		float base = fmaxf(*total->best, a->sinks[head]), shrink = expf(*total->best - base);
 		sum = sum * shrink + expf(a->sinks[head] - base);
 		unit *= shrink;
 	}
-	write_sums(out, total.acc, a->kv.head_dim, block_vecs(a->kv.dtype), unit / sum);
+	write_sums(out, total->acc, a->kv.head_dim, block_vecs(a->kv.dtype), unit / sum);
 }
 
 /* ---------------------------------------------------------------- queries */
@@ -470,9 +471,10 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 		segment_run(&t, tiles, begin, end > begin ? end : begin);
 		segment_end(plan, &task, &t, tiles, s, thread);
 	}
-	for (u32 r = 0; r < rows && !plan->divided; r++)
-		write_row(a, attention_partial(plan, &task, thread, r), a->query_start[task.row] + task.query + r / group,
-			  task.kv_head * group + r % group);
+	for (u32 r = 0; r < rows && !plan->divided; r++) {
+		struct attention_partial total = attention_partial(plan, &task, thread, r);
+		write_row(a, &total, a->query_start[task.row] + task.query + r / group, task.kv_head * group + r % group);
+	}
 }
 
 /* What the caller has written since the layer before, for the first task that this thread takes. */
@@ -515,7 +517,7 @@ static void merge_task(void *arg, u32 index, u32 thread)
 			part.index = first.index + s;
 			merge_row(total, attention_partial(plan, &part, thread, r), plan->width);
 		}
-		write_row(a, total, a->query_start[first.row] + first.query + r / group,
+		write_row(a, &total, a->query_start[first.row] + first.query + r / group,
 			  first.kv_head * group + r % group);
 	}
 }
