@@ -12,7 +12,7 @@ enum {
 
 /* ---------------------------------------------------------------- inputs */
 
-static void pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
+static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
 {
 	const size_t stride = j->a->x_stride;
 	const vec one = vec_set1(1);
@@ -32,6 +32,7 @@ static void pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 				lace_store(row, to + first * 4, rows, units);
 		}
 	}
+	return false;
 }
 
 /* ---------------------------------------------------------------- tiles */

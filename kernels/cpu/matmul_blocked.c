@@ -96,15 +96,16 @@ static void plan_columns(struct blocked_job *j, u32 threads)
 /* Tiles are counted through all blocks of rows. */
 static void pack_task(void *arg, u32 task, u32 thread)
 {
-	const struct blocked_job *j = arg;
+	struct blocked_job *j = arg;
 	u32 k_block = task % j->k_blocks, tile = task / j->k_blocks, block = 0;
 	struct rows r = rows_of(j, 0);
 	(void)thread;
 	for (; tile >= r.tiles; r = rows_of(j, ++block))
 		tile -= r.tiles;
 	u32 first = tile_first(&r, tile), rows = tile_first(&r, tile + 1) - first;
-	j->kernel->pack(j, j->a->x + (size_t)(r.first + first) * j->a->x_stride, rows, k_block * j->kernel->k_block,
-			block_count(j, k_block), tile_inputs(j, &r, k_block, tile));
+	if (j->kernel->pack(j, j->a->x + (size_t)(r.first + first) * j->a->x_stride, rows, k_block * j->kernel->k_block,
+			    block_count(j, k_block), tile_inputs(j, &r, k_block, tile)))
+		atomic_store_explicit(&j->any_scales, true, memory_order_relaxed);
 }
 
 /* Where a panel's weights from value k on begin. */
@@ -194,9 +195,11 @@ static void run_task(void *arg, u32 task, u32 thread)
 			float *sums = (float *)(void *)lane + (size_t)p * r.count * KERN_PANEL;
 			t.weights = weights_at(j->a->w, panel_at(j, at.panel), b * kernel->k_block);
 			if (kernel->unpack) {
-				t.zeros = kernel->unpack(j->a->w, t.weights, t.k_count, unpacked);
+				t.scales = kernel->unpack(j->a->w, t.weights, t.k_count, unpacked);
 				t.weights = unpacked;
 			}
+			if (t.scales == BLOCKED_POWERS && atomic_load_explicit(&j->any_scales, memory_order_relaxed))
+				t.scales = BLOCKED_ANY;
 			run_panel(j, &r, at, sums, t);
 			if (j->fusion && b + 1 == j->k_blocks && p % 2 == 1)
 				run_activation(j, &r, at.panel, sums);

@@ -3,12 +3,21 @@
 #ifndef TERCET_KERNELS_CPU_MATMUL_BLOCKED_PRIV_H
 #define TERCET_KERNELS_CPU_MATMUL_BLOCKED_PRIV_H
 
+#include <stdatomic.h>
+
 #include "kernels/kern_priv.h"
 
 enum {
 	BLOCKED_ROWS = 256,   /* of a block of rows, at most: what its inputs take for one block of k stays in the L2 cache */
 	BLOCKED_PANELS = 4,   /* of a task, at most: they share those inputs */
 	BLOCKED_TILE_MAX = 12 /* rows of a tile, at most */
+};
+
+/* How the whole sum of a group joins the others. */
+enum blocked_scales {
+	BLOCKED_ANY,	/* times both scales */
+	BLOCKED_POWERS, /* times their product: those of the inputs are powers of two, with exponents that only have to be added */
+	BLOCKED_ZEROS,	/* less zeros times the sum of the inputs, then times both scales */
 };
 
 /* Up to BLOCKED_TILE_MAX rows times the columns of one panel, over one block of k.
@@ -21,7 +30,7 @@ struct blocked_tile {
 	float *sums; /* [R][KERN_PANEL] of this panel between blocks of k; may hold anything before the first */
 	u32 k_count;
 	u32 width;    /* of a group; 0: inputs have no scales */
-	bool zeros;   /* what `unpack` answered */
+	enum blocked_scales scales;
 	bool first;   /* block of k: sums begin with what is in `out`, if `accumulate`, and the bias */
 	bool last;    /* block of k: sums go to `out` */
 	u32 columns;  /* that exist */
@@ -38,11 +47,12 @@ struct blocked_kernel {
 	u32 tile_rows;
 	u32 k_block;	/* a multiple of KERN_GROUP_MAX */
 	u32 value_bytes; /* of an input: 1 or 2 */
-	/* Values [k, k + count) of `rows` rows, x_stride apart, into a tile's inputs. */
-	void (*pack)(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to);
+	/* Values [k, k + count) of `rows` rows, x_stride apart, into a tile's inputs. Answers whether their scales are any:
+	 * then no tile has BLOCKED_POWERS. */
+	bool (*pack)(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to);
 	/* NULL, or: brings a panel's block of k into the form that `tile` reads; at most BLOCKED_UNPACKED bytes. The
-	 * answer is the tiles' `zeros`. */
-	bool (*unpack)(const struct kern_weight *w, const char *from, u32 k_count, char *to);
+	 * answer is the tiles' `scales`. */
+	enum blocked_scales (*unpack)(const struct kern_weight *w, const char *from, u32 k_count, char *to);
 	void (*tile)(const struct blocked_tile *t, u32 rows);
 	/* out[r][i] = act(gate[r][i]) * up[r][i], i < KERN_PANEL; gate and up [rows][KERN_PANEL]. */
 	void (*act_mul)(const float *gate, const float *up, u32 rows, enum kern_activation act, float *out, size_t out_stride);
@@ -55,6 +65,7 @@ struct blocked_job {
 	const struct kern_matmul_args *a;
 	const struct blocked_kernel *kernel;
 	u32 width;  /* of the weights' groups, or 0 */
+	atomic_bool any_scales; /* pack answered so */
 	char *x;    /* packed: by blocks of rows, in these by blocks of k, in these by tiles */
 	size_t row_bytes;
 	char *lanes; /* of the threads: sums, unpacked weights */

@@ -3,7 +3,8 @@
  *
  * Weights in 4 bits become bytes once for all rows of a block. Where zeros are whole eighths between -7/8 and 16 (as
  * all that rounding here makes, and all whole ones) the byte is 8 * (q - zero), which is exact, and its scale an
- * eighth: then a group costs no more than one of 8 bits. */
+ * eighth. Their inputs' scales are powers of two: the exponent is added to that of the weights' scale, where it does not
+ * take a slot of the multipliers, which groups of 64 would feel. So a group costs less than one of 8 bits. */
 #include "kernels/cpu/matmul_blocked_tile_priv.h"
 #include "kernels/cpu/rounding_priv.h"
 #include "kernels/cpu/variants_priv.h"
@@ -33,12 +34,10 @@ static ALWAYS_INLINE __m256i highest_of_eight(const __m512i rows[TILE_ROWS])
 	return _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, all));
 }
 
-/* rounding_of 8 rows, to the bit. */
-static ALWAYS_INLINE void rounding_of_eight(const float *const x[TILE_ROWS], u32 count, float inverse[TILE_ROWS],
-					    __m256 *scale)
+/* largest_bits of 8 rows. */
+static ALWAYS_INLINE __m256i largest_of_eight(const float *const x[TILE_ROWS], u32 count)
 {
 	const __m512i sign = _mm512_set1_epi32(0x7fffffff);
-	const __m256 most_of_byte = _mm256_set1_ps(127);
 	__m512i most[TILE_ROWS];
 #pragma GCC unroll 8
 	for (u32 r = 0; r < TILE_ROWS; r++) {
@@ -48,12 +47,33 @@ static ALWAYS_INLINE void rounding_of_eight(const float *const x[TILE_ROWS], u32
 			most[r] = _mm512_max_epu32(most[r],
 						   _mm512_and_si512(_mm512_castps_si512(vec_load(x[r] + i)), sign));
 	}
-	__m256i bits = highest_of_eight(most);
+	return highest_of_eight(most);
+}
+
+/* rounding_by_largest of 8 rows, to the bit; and whether that makes scales that are any: it always does. */
+static ALWAYS_INLINE bool largest_scales(__m256i bits, float inverse[TILE_ROWS], __m256 *scale)
+{
+	const __m256 most_of_byte = _mm256_set1_ps(127);
 	__m256 largest = _mm256_castsi256_ps(bits), factor = _mm256_div_ps(most_of_byte, largest);
 	__mmask8 some = _mm256_cmp_ps_mask(factor, _mm256_set1_ps(HUGE_VALF), _CMP_LT_OQ);
 	__mmask8 finite = _mm256_cmplt_epu32_mask(bits, _mm256_set1_epi32(0x7f800000));
 	_mm256_storeu_ps(inverse, _mm256_maskz_mov_ps(some, factor));
 	*scale = _mm256_mask_div_ps(_mm256_set1_ps(NAN), finite, _mm256_maskz_mov_ps(some, largest), most_of_byte);
+	return true;
+}
+
+/* The same of rounding_by_power. */
+static ALWAYS_INLINE bool power_scales(__m256i bits, float inverse[TILE_ROWS], __m256 *scale)
+{
+	const __m256i six = _mm256_set1_epi32(6);
+	__m256i power = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x10000)), POWER_SHIFT);
+	power = _mm256_sub_epi32(_mm256_max_epu32(power, _mm256_set1_epi32(POWER_LEAST + 6)), six);
+	__mmask8 finite = _mm256_cmplt_epu32_mask(bits, _mm256_set1_epi32(0x7f800000));
+	__m256i back = _mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(254), power), POWER_SHIFT);
+	_mm256_storeu_ps(inverse, _mm256_maskz_mov_ps(finite, _mm256_castsi256_ps(back)));
+	*scale = _mm256_mask_mov_ps(_mm256_set1_ps(NAN), finite,
+				    _mm256_castsi256_ps(_mm256_slli_epi32(power, POWER_SHIFT)));
+	return _mm256_cmpgt_epu32_mask(power, _mm256_set1_epi32(POWER_MOST)) != 0 || finite != 0xff;
 }
 
 /* CHUNK values, rounded. Lane l of 128 bits holds units l, 4 + l, 8 + l and 12 + l. */
@@ -112,14 +132,16 @@ static ALWAYS_INLINE __m512i pack_chunk(const float *const x[TILE_ROWS], u32 k, 
 	return sums;
 }
 
-/* A group of `rows` rows, whose pointers repeat the last row up to 8: its first `count` values, a multiple of CHUNK. */
-static ALWAYS_INLINE void pack_whole(const float *const x[TILE_ROWS], u32 count, u32 rows, char *to)
+/* A group of `rows` rows, whose pointers repeat the last row up to 8: its first `count` values, a multiple of CHUNK.
+ * blocked_kernel.pack's answer. */
+static ALWAYS_INLINE bool pack_whole(const float *const x[TILE_ROWS], u32 count, bool int8, u32 rows, char *to)
 {
 	const __mmask8 mask = (__mmask8)((1u << rows) - 1);
 	char *units = to + rows * 8;
 	float inverse[TILE_ROWS];
 	__m256 scale;
-	rounding_of_eight(x, count, inverse, &scale);
+	__m256i bits = largest_of_eight(x, count);
+	bool any = int8 ? largest_scales(bits, inverse, &scale) : power_scales(bits, inverse, &scale);
 	__m512i sums = pack_chunk(x, 0, inverse, rows, units);
 	if (count > CHUNK)
 		sums = _mm512_add_epi32(sums, pack_chunk(x, CHUNK, inverse, rows, units + CHUNK * rows));
@@ -127,16 +149,20 @@ static ALWAYS_INLINE void pack_whole(const float *const x[TILE_ROWS], u32 count,
 	_mm256_mask_storeu_ps(to, mask, scale);
 	_mm256_mask_storeu_epi32(to + rows * 4, mask,
 				 _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sum, 7)));
+	return any;
 }
 
 /* A group of any `width`, of rows that may be sorted otherwise or end inside it. */
-static void pack_any(const struct blocked_job *j, const float *const x[TILE_ROWS], u32 rows, u32 k, char *to)
+static bool pack_any(const struct blocked_job *j, const float *const x[TILE_ROWS], u32 rows, u32 k, char *to)
 {
 	signed char q[TILE_ROWS][KERN_GROUP_MAX];
-	float held[KERN_GROUP_MAX];
+	float held[KERN_GROUP_MAX], most = ldexpf(1, POWER_MOST - 127);
+	const bool int8 = j->a->w->dtype == KERN_I8;
+	bool any = int8;
 	for (u32 r = 0; r < rows; r++) {
 		const float *from = group_values(j->a->w, x[r], k, j->width, held);
-		struct rounding rounding = rounding_of(from, j->width);
+		struct rounding rounding = int8 ? rounding_by_largest(from, j->width) : rounding_by_power(from, j->width);
+		any = any || !(rounding.scale <= most);
 		i32 sum = round_values(from, rounding.inverse, j->width, q[r]) * -128;
 		memcpy(to + r * 4, &rounding.scale, 4);
 		memcpy(to + (rows + r) * 4, &sum, 4);
@@ -145,12 +171,15 @@ static void pack_any(const struct blocked_job *j, const float *const x[TILE_ROWS
 	for (u32 i = 0; i < j->width; i += 4)
 		for (u32 r = 0; r < rows; r++, to += 4)
 			memcpy(to, q[r] + i, 4);
+	return any;
 }
 
-static void pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
+static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
 {
 	const struct kern_matmul_args *a = j->a;
 	const float *row[TILE_ROWS], *at[TILE_ROWS];
+	const bool int8 = a->w->dtype == KERN_I8;
+	bool any = false;
 	for (u32 r = 0; r < TILE_ROWS; r++)
 		row[r] = x + kern_min(r, rows - 1) * a->x_stride;
 	for (u32 end = k + count; k < end; k += j->width, to += (size_t)rows * (j->width + 8)) {
@@ -158,14 +187,15 @@ static void pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 		for (u32 r = 0; r < TILE_ROWS; r++)
 			at[r] = row[r] + k;
 		if (a->w->order || own % CHUNK != 0)
-			pack_any(j, row, rows, k, to);
+			any |= pack_any(j, row, rows, k, to);
 		else if (own == CHUNK)
-			pack_whole(at, CHUNK, rows, to);
+			any |= pack_whole(at, CHUNK, int8, rows, to);
 		else if (rows == TILE_ROWS)
-			pack_whole(at, 2 * CHUNK, TILE_ROWS, to);
+			any |= pack_whole(at, 2 * CHUNK, int8, TILE_ROWS, to);
 		else
-			pack_whole(at, 2 * CHUNK, rows, to);
+			any |= pack_whole(at, 2 * CHUNK, int8, rows, to);
 	}
+	return any;
 }
 
 /* ---------------------------------------------------------------- weights in 4 bits */
@@ -205,15 +235,24 @@ static ALWAYS_INLINE void unpack_units(const char *from, u32 units, u32 shift, _
 	}
 }
 
-static bool unpack_int4(const struct kern_weight *w, const char *from, u32 k_count, char *to)
+/* Whether an exponent that is added to theirs multiplies them. */
+static bool scales_are_plain(const char *scales)
+{
+	enum { NO_NUMBER_OR_ZERO = 0xbf };
+	return _mm512_fpclass_ps_mask(load_f16(scales), NO_NUMBER_OR_ZERO) == 0;
+}
+
+static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *from, u32 k_count, char *to)
 {
 	u32 width = kern_dtype_group(w->dtype), groups = kern_ceil(k_count, width);
 	size_t stored = kern_group_bytes(w->dtype), bytes = KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
 	float *zeros = (float *)(void *)(to + groups * bytes);
-	bool exact = true;
+	bool exact = true, plain = true;
 	for (u32 g = 0; g < groups; g++)
-		for (u32 v = 0; v < VECS; v++)
+		for (u32 v = 0; v < VECS; v++) {
 			exact = exact && zero_is_exact(from + g * stored + KERN_PANEL * 2 + v * 32);
+			plain = plain && scales_are_plain(from + g * stored + v * 32);
+		}
 	for (u32 g = 0; g < groups; g++, from += stored, to += bytes)
 		for (u32 v = 0; v < VECS; v++) {
 			const char *zero = from + KERN_PANEL * 2 + v * 32, *units = from + KERN_GROUP_HEAD + v * 64;
@@ -232,7 +271,7 @@ static bool unpack_int4(const struct kern_weight *w, const char *from, u32 k_cou
 				unpack_units(units, count, 0, _mm512_setzero_si512(), to + KERN_GROUP_HEAD + v * 64);
 			}
 		}
-	return !exact;
+	return !exact ? BLOCKED_ZEROS : plain ? BLOCKED_POWERS : BLOCKED_ANY;
 }
 
 /* ---------------------------------------------------------------- tiles */
@@ -264,10 +303,12 @@ struct place {
 	const float *zeros;
 };
 
-/* sums += scale * inputs' scale * (products of the group - zero * sum of the inputs). */
-static ALWAYS_INLINE void add_group(struct place *p, u32 rows, u32 count, u32 prefetch_step, bool with_zeros,
+/* sums += scale * inputs' scale * (products of the group - zero * sum of the inputs). Powers of two times either factor make
+ * no difference to the result. */
+static ALWAYS_INLINE void add_group(struct place *p, u32 rows, u32 count, u32 prefetch_step, enum blocked_scales scales,
 				    vec sums[][VECS])
 {
+	const bool with_zeros = scales == BLOCKED_ZEROS;
 	__m512i sum[TILE_ROWS][VECS];
 	const char *units = p->group + KERN_GROUP_HEAD, *x = p->x + rows * 8, *end = x + (size_t)count * rows * 4;
 #pragma GCC unroll 8
@@ -292,9 +333,15 @@ static ALWAYS_INLINE void add_group(struct place *p, u32 rows, u32 count, u32 pr
 #pragma GCC unroll 2
 	for (u32 v = 0; v < VECS; v++) {
 		vec scale = vec_load((const float *)(const void *)p->group + v * VEC_LANES);
+		const __m512i exponent = _mm512_sub_epi32(_mm512_castps_si512(scale), _mm512_set1_epi32(127 << POWER_SHIFT));
 #pragma GCC unroll 8
 		for (u32 r = 0; r < rows; r++) {
 			vec value = _mm512_cvtepi32_ps(sum[r][v]);
+			if (scales == BLOCKED_POWERS) {
+				__m512i both = _mm512_add_epi32(exponent, _mm512_set1_epi32(load_i32(p->x + r * 4)));
+				sums[r][v] = vec_fma(value, _mm512_castsi512_ps(both), sums[r][v]);
+				continue;
+			}
 			if (with_zeros)
 				value = vec_fma(vec_load(p->zeros + v * VEC_LANES),
 						vec_set1((float)load_i32(p->x + (rows + r) * 4)), value);
@@ -304,7 +351,7 @@ static ALWAYS_INLINE void add_group(struct place *p, u32 rows, u32 count, u32 pr
 	}
 }
 
-static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, bool with_zeros)
+static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, enum blocked_scales scales)
 {
 	const u32 width = t->width, k_count = t->k_count, step = t->prefetch_step;
 	const size_t bytes = KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
@@ -316,7 +363,7 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, bool 
 		sums_ahead(t, r);
 	sums_begin(t, rows, sums);
 	for (u32 k = 0; k < k_count; k += width) {
-		add_group(&p, rows, kern_ceil(kern_min(width, k_count - k), 4), step, with_zeros, sums);
+		add_group(&p, rows, kern_ceil(kern_min(width, k_count - k), 4), step, scales, sums);
 		p.group += bytes;
 		p.x += (size_t)(width + 8) * rows;
 		p.zeros += KERN_PANEL;
@@ -327,10 +374,17 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, bool 
 /* The row count is a constant in each case, so that sums live in registers. */
 static void tile(const struct blocked_tile *t, u32 rows)
 {
-#define TILE_CASE(n)                                                             \
-	case n:                                                                  \
-		t->zeros ? run_tile(t, n, true) : run_tile(t, n, false);         \
-		break;
+#define TILE_OF(n)                                \
+	if (t->scales == BLOCKED_POWERS)          \
+		run_tile(t, n, BLOCKED_POWERS);   \
+	else if (t->scales == BLOCKED_ANY)        \
+		run_tile(t, n, BLOCKED_ANY);      \
+	else                                      \
+		run_tile(t, n, BLOCKED_ZEROS);    \
+	break;
+#define TILE_CASE(n) \
+	case n:      \
+		TILE_OF(n)
 	switch (rows) {
 		TILE_CASE(1)
 		TILE_CASE(2)
@@ -340,10 +394,10 @@ static void tile(const struct blocked_tile *t, u32 rows)
 		TILE_CASE(6)
 		TILE_CASE(7)
 	default:
-		t->zeros ? run_tile(t, TILE_ROWS, true) : run_tile(t, TILE_ROWS, false);
-		break;
+		TILE_OF(TILE_ROWS)
 	}
 #undef TILE_CASE
+#undef TILE_OF
 }
 
 static const struct blocked_kernel INT8 = {

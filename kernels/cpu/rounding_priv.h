@@ -39,8 +39,33 @@ struct rounding {
 	float inverse, scale;
 };
 
-/* To 8 bits, -127 to 127; NaN where a value is no finite number. */
-static ALWAYS_INLINE struct rounding rounding_of(const float *x, u32 width)
+/* Scales that are powers of two, as the exponent's field of a float has them: the least one, to which what is smaller counts,
+ * and the largest one that weights' scales of 16 bits can be multiplied by in that field alone, and with an eighth. */
+enum { POWER_LEAST = 127 - 96, POWER_MOST = 127 + 96, POWER_SHIFT = 23 };
+
+/* Where weights have 4 bits: the least power of two by which the largest magnitude becomes no more than 127. Beside what
+ * their own rounding costs, up to one bit of the inputs' eight is nothing; sums of groups then take no product more than the
+ * one with the weights' scales. `bits`: of largest_bits, and finite. */
+static ALWAYS_INLINE u32 power_of(u32 bits)
+{
+	u32 power = (bits + 0x10000) >> POWER_SHIFT; /* from 127.5 / 64 on what is rounded would be 128 */
+	return power < POWER_LEAST + 6 ? POWER_LEAST : power - 6;
+}
+
+static ALWAYS_INLINE struct rounding rounding_by_power(const float *x, u32 width)
+{
+	u32 bits = largest_bits(x, width), power = power_of(bits), scale = power << POWER_SHIFT,
+	    inverse = (254 - power) << POWER_SHIFT;
+	struct rounding r = {0, NAN};
+	if (bits >= 0x7f800000u)
+		return r;
+	memcpy(&r.inverse, &inverse, 4);
+	memcpy(&r.scale, &scale, 4);
+	return r;
+}
+
+/* To 8 bits, -127 to 127; NaN where a value is no finite number. Where weights have 8 bits: by the largest magnitude. */
+static ALWAYS_INLINE struct rounding rounding_by_largest(const float *x, u32 width)
 {
 	u32 bits = largest_bits(x, width);
 	float most, inverse;
@@ -50,6 +75,7 @@ static ALWAYS_INLINE struct rounding rounding_of(const float *x, u32 width)
 		inverse = most = 0;
 	return (struct rounding){inverse, bits < 0x7f800000u ? most / 127 : NAN};
 }
+
 
 #if VEC_LANES == 16
 /* The intrinsic for it adds signed numbers. */

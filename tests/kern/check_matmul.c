@@ -9,6 +9,7 @@ struct matmul_case {
 	u32 n, k, tokens;
 	enum kern_dtype dtype;
 	bool outliers, bias, accumulate, order;
+	int exponent; /* every third row's inputs are times two to this */
 };
 
 /* The weight and what it stands for. */
@@ -38,7 +39,8 @@ static void plain_matrix(struct check *c, const struct matmul_case *m, void *mem
 		printf("kern_weight_pack: %s\n", em.text);
 }
 
-/* Random values of q, scales and zeros: all that the format can hold, and more than rounding produces. */
+/* Random values of q, scales (some of them zero) and zeros: all that the format can hold, and more than rounding produces.
+ * Zeros are 8 where k is odd, eighths (as rounding makes them) where half of it is. */
 static void quantized_matrix(struct check *c, const struct matmul_case *m, void *memory, u32 caps,
 			     struct matrix *out)
 {
@@ -48,11 +50,11 @@ static void quantized_matrix(struct check *c, const struct matmul_case *m, void 
 	u8 *q = check_alloc(c, (size_t)m->n * q_stride);
 	float *scale = check_alloc(c, (size_t)m->n * stride * 4),
 	      *zero = check_alloc(c, (size_t)m->n * stride * 4);
-	bool zeros = !int8 && m->k % 2 == 0;
+	bool zeros = !int8 && m->k % 2 == 0, eighths = m->k % 4 == 2;
 	out->values = check_alloc(c, (size_t)m->n * m->k * 4);
 	for (u32 i = 0; i < m->n * stride; i++) {
 		scale[i] = (float)check_random(c, 2048) * (m->outliers && i % 16 == 0 ? 0x1p-6f : 0x1p-12f);
-		zero[i] = (float)check_random(c, 1024) / 32 - 8;
+		zero[i] = eighths ? (float)check_random(c, 136) / 8 - 0.875f : (float)check_random(c, 1024) / 32 - 8;
 	}
 	for (u32 n = 0; n < m->n; n++)
 		for (u32 k = 0; k < m->k; k++) {
@@ -85,8 +87,14 @@ static void make_matrix(struct check *c, const struct matmul_case *m, u32 caps, 
 	}
 }
 
-/* What rounding the inputs to 8 bits in the groups of the weights may cost: half a step of 1/127 of the
- * group's largest, for every term. */
+/* Half a step of a group's inputs in 8 bits: of 1/127 of their largest, or, beside weights in 4 bits, of the power of two with
+ * which the largest is no more than 127, and at least 2^-96. */
+static double half_step(enum kern_dtype dtype, double most)
+{
+	return dtype == KERN_I8 ? most / 254 : exp2(fmax(ceil(log2(most / 127.5)), -96) - 1);
+}
+
+/* What rounding the inputs to 8 bits in the groups of the weights may cost: half a step for every term. */
 static double rounding_cost(const struct matmul_case *m, const float *x, const float *w)
 {
 	u32 width = kern_dtype_group(m->dtype);
@@ -97,7 +105,7 @@ static double rounding_cost(const struct matmul_case *m, const float *x, const f
 			most = fmax(most, fabs(x[m->order ? m->k - 1 - k : k]));
 			weights += fabs(w[k]);
 		}
-		cost += most / 254 * weights;
+		cost += half_step(m->dtype, most) * weights;
 	}
 	return cost;
 }
@@ -174,6 +182,14 @@ static const char *matmul_agrees(struct check *c, const struct kern_matmul_args 
 	return memcmp(first.out, out, bytes) != 0 ? "other bits than the first variant gives" : NULL;
 }
 
+static const float *exponent_inputs(struct check *c, const struct matmul_case *m, u32 x_stride)
+{
+	float *x = check_floats(c, (size_t)m->tokens * x_stride, m->outliers);
+	for (size_t i = 0; i < (size_t)m->tokens * x_stride; i++)
+		x[i] = i / x_stride % 3 == 1 ? ldexpf(x[i], m->exponent) : x[i];
+	return x;
+}
+
 static void matmul_case(struct check *c, u32 target, const struct matmul_case *m)
 {
 	u32 x_stride = m->k + check_random(c, 3), out_stride = m->n + check_random(c, 3);
@@ -187,7 +203,7 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 	make_matrix(c, m, t->caps, &w);
 	struct kern_matmul_args a = {
 		.w = &w.packed, .tokens = m->tokens, .x_stride = x_stride, .out_stride = out_stride};
-	a.x = check_floats(c, (size_t)m->tokens * x_stride, m->outliers);
+	a.x = exponent_inputs(c, m, x_stride);
 	a.bias = m->bias ? check_floats(c, m->n, false) : NULL;
 	a.accumulate = m->accumulate;
 	bool rounds = m->dtype == KERN_BF16 ? (t->caps & KERN_CAP_AVX512_BF16) != 0
@@ -205,9 +221,9 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 		problem = matmul_agrees(c, &a, before, out);
 	kern_weight_fini(&w.packed);
 	check_case_end(c, problem,
-		       "matmul=%s %s n=%u k=%u tokens=%u outliers=%d bias=%d accumulate=%d order=%d",
+		       "matmul=%s %s n=%u k=%u tokens=%u outliers=%d bias=%d accumulate=%d order=%d exponent=%d",
 		       t->ops.matmul_variant, kern_dtype_name(m->dtype), m->n, m->k, m->tokens, m->outliers,
-		       m->bias, m->accumulate, m->order);
+		       m->bias, m->accumulate, m->order, m->exponent);
 }
 
 /* Rows with values that are no finite numbers: one, all of a group, and none. Nothing finite comes of them, and of rows beside them
@@ -364,11 +380,27 @@ static void matmul_cases(struct check *c, u32 target)
 	}
 }
 
+/* Inputs so small or large that exponents of scales leave the range in which they can be added, in few rows and in many; 103
+ * and -90 are about where powers of two end. */
+static void exponent_cases(struct check *c, u32 target)
+{
+	static const int exponents[] = {-140, -110, -96, -90, -89, 90, 102, 103, 104, 110};
+	for (u32 d = 0; d < COUNT_OF(DTYPES); d++)
+		for (u32 i = 0; i < COUNT_OF(exponents); i++)
+			for (u32 t = 0; t < 3; t++) {
+				struct matmul_case m = {.n = 40, .tokens = 4 + 33 * t, .dtype = DTYPES[d]};
+				m.exponent = exponents[i];
+				m.k = i % 2 ? 255 : 322;
+				matmul_case(c, target, &m);
+			}
+}
+
 void check_matmul(struct check *c)
 {
 	for (u32 i = 0; i < c->target_count; i++)
 		if (CHECK_DISTINCT(c, i, matmul)) {
 			matmul_cases(c, i);
+			exponent_cases(c, i);
 			fused_cases(c, i);
 		}
 }
