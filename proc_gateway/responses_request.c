@@ -192,11 +192,11 @@ static bool take_reasoning(struct chat_writer *c, json_val item, size_t index)
 	struct buf text = {0};
 	if (c->said || c->calls.bytes > 0)
 		flush_assistant(c);
-	c->pending = true;
 	bool ok = !json_present(json_get(item, "content")) || read_text(c, json_get(item, "content"), index, &text);
 	if (c->reasoning.bytes > 0 && text.bytes > 0)
 		buf_append_str(&c->reasoning, "\n\n");
 	buf_append(&c->reasoning, text.data, text.bytes);
+	c->pending |= text.bytes > 0; /* many have a summary alone, or what is encrypted */
 	c->w->out->failed |= text.failed;
 	buf_fini(&text);
 	return ok;
@@ -205,8 +205,9 @@ static bool take_reasoning(struct chat_writer *c, json_val item, size_t index)
 static bool take_item(struct chat_writer *c, json_val item, size_t index)
 {
 	const char *type = json_cstr(json_get(item, "type"), "message");
-	if (json_type(item) != JSON_OBJECT)
-		return bad_item(c->e, index, item, "is no item", "an object with 'role' and 'content', or with 'type'");
+	json_val kind = json_get(item, "type");
+	if (json_type(item) != JSON_OBJECT || (json_present(kind) && json_type(kind) != JSON_STRING))
+		return bad_item(c->e, index, item, "is no item", "an object with 'role' and 'content', or with 'type', a string");
 	if (strcmp(type, "message") == 0)
 		return take_message(c, item, index);
 	if (strcmp(type, "function_call") == 0)
@@ -379,6 +380,7 @@ static void write_plain(struct json_writer *w, json_val root)
 static bool check_supported(json_val root, struct api_error *e)
 {
 	static const char *const kept[] = {"previous_response_id", "conversation"};
+	json_val reasoning = json_get(root, "reasoning"), later = json_get(root, "background"), include = json_get(root, "include");
 	bool background = false;
 	for (size_t i = 0; i < COUNT_OF(kept); i++)
 		if (json_present(json_get(root, kept[i])))
@@ -387,14 +389,20 @@ static bool check_supported(json_val root, struct api_error *e)
 		return refuse(e, "session_id", "sessions are had from /v1/chat/completions and /v1/completions");
 	if (json_present(json_get(root, "prompt")))
 		return refuse(e, "prompt", "this server keeps no prompts; send 'instructions' and 'input'");
-	if (json_bool(json_get(root, "background"), &background) && background)
+	if (json_present(reasoning) && json_type(reasoning) != JSON_OBJECT)
+		return api_error_field(e, "reasoning", reasoning, "is not an object", "{\"effort\": \"...\"}");
+	if (json_present(later) && !json_bool(later, &background))
+		return api_error_field(e, "background", later, "is not true or false", "false");
+	if (background)
 		return refuse(e, "background", "responses are not kept by this server; it must be false");
 	if (json_string_equals(json_get(root, "truncation"), "auto"))
 		return refuse(e, "truncation", "input is not shortened by this server; it must be \"disabled\"");
 	i64 top = 0;
 	if (json_int(json_get(root, "top_logprobs"), &top) && top > 0)
 		return refuse(e, "top_logprobs", "log-probabilities are had from /v1/chat/completions");
-	for (struct json_iter it = json_iterate(json_get(root, "include")); json_next(&it);)
+	if (json_present(include) && json_type(include) != JSON_ARRAY)
+		return api_error_field(e, "include", include, "is not a list", "an array of strings");
+	for (struct json_iter it = json_iterate(include); json_next(&it);)
 		if (json_string_equals(it.value, "message.output_text.logprobs"))
 			return refuse(e, "include", "log-probabilities are had from /v1/chat/completions");
 	return true;

@@ -60,6 +60,9 @@ static const struct {
 	 "\"b\"}, {\"type\": \"reasoning_text\", \"text\": \"c\"}]}, {\"role\": \"assistant\", \"content\": \"d\"}]}",
 	 "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"d\", \"reasoning_content\": "
 	 "\"a\\n\\nb\\nc\"}]}"},
+	{"{\"input\": [{\"type\": \"reasoning\", \"summary\": []}, {\"role\": \"user\", \"content\": \"q\"}, {\"type\": \"reasoning\", \"encrypted_content\": "
+	 "\"x\", \"summary\": []}, {\"role\": \"user\", \"content\": \"r\"}]}",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"user\", \"content\": \"r\"}]}"},
 	{"{\"input\": \"q\", \"text\": {\"format\": {\"type\": \"json_schema\", \"name\": \"n\", \"schema\": {\"type\": \"integer\"}}}}",
 	 "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"response_format\": {\"type\": \"json_schema\", "
 	 "\"json_schema\": {\"name\": \"n\", \"schema\": {\"type\": \"integer\"}}}}"},
@@ -99,6 +102,13 @@ static const struct {
 	{"{}", "Field 'input' is missing; it must be a string or an array of items."},
 	{"{\"input\": 5}", "Field 'input': 5 is not input"},
 	{"{\"input\": [5]}", "Field 'input[0]': 5 is no item"},
+	{"{\"input\": [{\"type\": 5, \"role\": \"user\", \"content\": \"x\"}]}", "is no item; it must be"},
+	{"{\"input\": [{\"type\": \"reasoning\", \"content\": {}}]}", "Field 'input[0]': {} is no content"},
+	{"{\"input\": [{\"role\": \"user\", \"content\": \"x\"}, {\"type\": \"reasoning\", \"content\": [null]}]}", "Field 'input[1]': null is a kind of content"},
+	{"{\"input\": \"x\", \"reasoning\": \"high\"}", "Field 'reasoning': \\\"high\\\" is not an object; it must be {\\\"effort\\\": \\\"...\\\"}."},
+	{"{\"input\": \"x\", \"reasoning\": {\"effort\": 5}}", "Field 'reasoning.effort'"},
+	{"{\"input\": \"x\", \"background\": \"true\"}", "Field 'background': \\\"true\\\" is not true or false"},
+	{"{\"input\": \"x\", \"include\": \"message.output_text.logprobs\"}", "Field 'include'"},
 	{"{\"input\": [{\"role\": \"robot\", \"content\": \"x\"}]}", "has no role that is known"},
 	{"{\"input\": [{\"role\": \"user\"}]}", "is no content"},
 	{"{\"input\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_image\"}]}]}", "a kind of content that this server does not take"},
