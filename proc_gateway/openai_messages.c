@@ -256,12 +256,12 @@ static bool render(const struct openai_model *m, const struct chat_request *chat
 	return true;
 }
 
-/* With 'echo' a chat's answer begins with the last message, when it is the assistant's. */
-static void read_chat_echo(struct openai_request *r, json_val messages)
+/* With 'echo' a chat's answer begins with the last message, when it is the assistant's; one that is continued begins it either way. */
+static void read_chat_begun(struct openai_request *r, json_val messages)
 {
 	json_val last = json_at(messages, json_count(messages) - 1);
-	if (r->fields.echo && json_string_equals(json_get(last, "role"), "assistant"))
-		r->chat_echo = json_cstr(json_get(last, "content"), "");
+	if (r->fields.echo ? json_string_equals(json_get(last, "role"), "assistant") : r->fields.continue_final_message)
+		r->chat_begun = json_cstr(json_get(last, "content"), "");
 }
 
 bool openai_tools_shown(const struct openai_fields *f)
@@ -288,7 +288,7 @@ bool openai_messages_read(struct openai_request *r, const struct openai_model *m
 	chat.now_s = clock_wall_s();
 	chat.bos_token = tokenizer_bos(m->tokenizer);
 	chat.eos_token = tokenizer_eos(m->tokenizer);
-	read_chat_echo(r, chat.messages);
+	read_chat_begun(r, chat.messages);
 	if (openai_session_goes_on(r)) {
 		bool empty = json_count(chat.messages) == 0;
 		return (empty || openai_session_messages(r, m, &chat, e)) && openai_prompt_from_ids(r, m, e);

@@ -56,7 +56,7 @@ static bool body_read(struct openai_request *r, const struct openai_model *m, en
 	struct err_msg em;
 	memset(r, 0, sizeof(*r));
 	r->endpoint = endpoint;
-	r->chat_echo = "";
+	r->chat_begun = "";
 	if (bytes == 0)
 		return api_error_set(e, 400, NULL, NULL,
 				     "The request body is empty; it must be a JSON object.");

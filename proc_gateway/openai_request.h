@@ -85,7 +85,7 @@ struct openai_request {
 	enum tool_format tool_format; /* NONE: the answer's text is not looked through for tool calls */
 	enum thought_format thought_format; /* NONE: thoughts stay in the answer's text */
 	bool thought_open; /* the prompt ends inside of a thought */
-	const char *chat_echo; /* text that comes before a chat's answer; "" none. Borrowed */
+	const char *chat_begun; /* text in front of a chat's answer that is echoed or continued; "" none. Borrowed */
 };
 
 /* The bytes of the longest token of a vocabulary; 1 at least. */

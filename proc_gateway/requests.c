@@ -234,15 +234,21 @@ static struct buf *choice_think(struct choice *c, const char *text, size_t bytes
 	return said;
 }
 
-/* A message that the answer continues is the answer's beginning: what it thinks is a thought, whether it ends inside of it or not. */
-static void choice_echo_message(struct choice *c, const char *message)
+/* A message that the answer continues is the answer's beginning: what it thinks is a thought, whether it ends inside of it or not.
+ * Without echo the answer goes on in the middle of it. */
+static void choice_begin_message(struct choice *c, const char *message)
 {
+	const struct openai_fields *f = &c->group->request.fields;
 	struct buf said = {.data = (char *)(uintptr_t)message, .bytes = strlen(message)};
-	if (*thought_format_end(c->thoughts.format) && c->group->request.fields.continue_final_message && *message) {
+	if (*thought_format_end(c->thoughts.format) && f->continue_final_message && *message) {
 		c->thoughts.state = THOUGHTS_BEFORE;
-		said = *choice_think(c, message, strlen(message), false);
+		if (f->echo)
+			said = *choice_think(c, message, strlen(message), false);
+		else
+			thoughts_continue(&c->thoughts, message, strlen(message));
 	}
-	buf_append(&c->text, said.data, said.bytes);
+	if (f->echo)
+		buf_append(&c->text, said.data, said.bytes);
 }
 
 /* What stands in front of the first generated token: with echo the prompt. All prompt log-probabilities are
@@ -253,7 +259,7 @@ static void choice_echo(struct choice *c)
 	const struct openai_request *r = &g->request;
 	const u32 *ids = r->ids.data + c->prompt->first;
 	if (r->endpoint == OPENAI_CHAT) {
-		choice_echo_message(c, r->chat_echo);
+		choice_begin_message(c, r->chat_begun);
 		return;
 	}
 	if (!r->fields.echo)

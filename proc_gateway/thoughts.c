@@ -132,6 +132,19 @@ static size_t leading_space(const struct buf *held)
 	return n;
 }
 
+/* The first `bytes` of what is held, but for what stands in front of the answer. */
+static void tell(const struct thoughts *t, size_t bytes, struct buf *out)
+{
+	if (bytes > t->told)
+		buf_append(out, t->held.data + t->told, bytes - t->told);
+}
+
+static void drop(struct thoughts *t, size_t bytes)
+{
+	buf_consume(&t->held, bytes);
+	t->told -= t->told < bytes ? t->told : bytes;
+}
+
 /* Whether the state has changed, so that what is held has to be looked at again. */
 static bool before(struct thoughts *t)
 {
@@ -143,7 +156,7 @@ static bool before(struct thoughts *t)
 	}
 	if (bytes < length)
 		return false;
-	buf_consume(&t->held, space + length);
+	drop(t, space + length);
 	t->state = THOUGHTS_BEGIN;
 	return true;
 }
@@ -157,8 +170,8 @@ static bool inside(struct thoughts *t, struct buf *thought)
 	/* no more than may wait, so that pieces of any size say the same */
 	for (const size_t least = bytes > SPACE_MAX ? bytes - SPACE_MAX : 0; at && bytes > least && is_space(t->held.data[bytes - 1]);)
 		bytes--;
-	buf_append(thought, t->held.data, bytes);
-	buf_consume(&t->held, until);
+	tell(t, bytes, thought);
+	drop(t, until);
 	if (at)
 		t->state = THOUGHTS_BEHIND;
 	return at != NULL;
@@ -167,7 +180,7 @@ static bool inside(struct thoughts *t, struct buf *thought)
 /* White space behind a mark. */
 static bool skip_space(struct thoughts *t)
 {
-	buf_consume(&t->held, leading_space(&t->held));
+	drop(t, leading_space(&t->held));
 	if (t->held.bytes == 0)
 		return false;
 	t->state = t->state == THOUGHTS_BEGIN ? THOUGHTS_INSIDE : THOUGHTS_CONTENT;
@@ -185,8 +198,8 @@ static bool step(struct thoughts *t, struct buf *thought, struct buf *content)
 	case THOUGHTS_INSIDE:
 		return inside(t, thought);
 	case THOUGHTS_CONTENT:
-		buf_append(content, t->held.data, t->held.bytes);
-		buf_clear(&t->held);
+		tell(t, t->held.bytes, content);
+		drop(t, t->held.bytes);
 		return false;
 	}
 	return false;
@@ -210,13 +223,20 @@ void thoughts_feed(struct thoughts *t, const char *text, size_t bytes, struct bu
 		;
 }
 
+void thoughts_continue(struct thoughts *t, const char *text, size_t bytes)
+{
+	struct buf nowhere = {0};
+	thoughts_feed(t, text, bytes, &nowhere, &nowhere);
+	t->told = t->held.bytes;
+	buf_fini(&nowhere);
+}
+
 void thoughts_end(struct thoughts *t, struct buf *thought, struct buf *content)
 {
 	if (t->format == THOUGHT_FORMAT_HARMONY && t->state == THOUGHTS_BEGIN)
 		buf_clear(&t->held); /* a header that was cut off says nothing */
-	if (t->held.bytes > 0)
-		buf_append(t->state == THOUGHTS_INSIDE ? thought : content, t->held.data, t->held.bytes);
-	buf_clear(&t->held);
+	tell(t, t->held.bytes, t->state == THOUGHTS_INSIDE ? thought : content);
+	drop(t, t->held.bytes);
 }
 
 bool thoughts_in_thought(const struct thoughts *t)

@@ -40,6 +40,7 @@ struct thoughts {
 		THOUGHTS_CONTENT,
 	} state;
 	struct buf held; /* not decided yet */
+	size_t told;	 /* so many bytes at its beginning stand in front of the answer, and are not told */
 	bool calls;	 /* of harmony: calls are handed on as TOOL_FORMAT_HERMES has them, not as text */
 	bool call;	 /* one is being read */
 };
@@ -48,6 +49,9 @@ struct thoughts {
  * to `thought` and what is said to `content`. White space around the marks is neither's. Memory that ran out shows as
  * `failed` of a buffer. */
 void thoughts_feed(struct thoughts *t, const char *text, size_t bytes, struct buf *thought, struct buf *content);
+/* The answer goes on behind `text`, of which nothing is told: only its marks count, and the beginning of one at its end. Before
+ * anything is fed; not of harmony. */
+void thoughts_continue(struct thoughts *t, const char *text, size_t bytes);
 /* The answer is over: what was held back belongs where it stands. */
 void thoughts_end(struct thoughts *t, struct buf *thought, struct buf *content);
 void thoughts_fini(struct thoughts *t);

@@ -53,8 +53,9 @@ static const char *word_behind(const char *header, size_t header_bytes, const ch
 
 static bool header(struct thoughts *t, struct buf *content)
 {
-	const char *end = memmem(t->held.data, t->held.bytes, message, strlen(message));
-	if (!end && t->held.bytes > HEADER_MAX)
+	/* no further, so that pieces of any size say the same */
+	const char *end = memmem(t->held.data, t->held.bytes < HEADER_MAX ? t->held.bytes : HEADER_MAX, message, strlen(message));
+	if (!end && t->held.bytes >= HEADER_MAX)
 		t->state = THOUGHTS_CONTENT;
 	if (!end)
 		return t->state == THOUGHTS_CONTENT;

@@ -50,24 +50,67 @@ static const struct thought_case cases[] = {
 	{THOUGHT_FORMAT_SEED, false, "<seed:think>a</think></seed:think>c", "a</think>", "c"},
 };
 
+static void expect_in_pieces(const struct thought_case *c)
+{
+	const size_t bytes = strlen(c->text);
+	for (size_t size = 1; size <= bytes + 1; size++) {
+		struct thoughts t = {.format = c->format, .state = c->open ? THOUGHTS_BEGIN : THOUGHTS_BEFORE};
+		struct buf thought = {0}, content = {0};
+		for (size_t at = 0; at < bytes; at += size)
+			thoughts_feed(&t, c->text + at, bytes - at < size ? bytes - at : size, &thought, &content);
+		thoughts_end(&t, &thought, &content);
+		cr_expect_str_eq(buf_cstr(&thought), c->thought, "%s in pieces of %zu", c->text, size);
+		cr_expect_str_eq(buf_cstr(&content), c->content, "%s in pieces of %zu", c->text, size);
+		thoughts_fini(&t);
+		buf_fini(&thought);
+		buf_fini(&content);
+	}
+}
+
 Test(thoughts, pieces_of_any_size_say_the_same)
 {
-	for (size_t i = 0; i < COUNT_OF(cases); i++) {
-		const struct thought_case *c = &cases[i];
-		const size_t bytes = strlen(c->text);
-		for (size_t size = 1; size <= bytes + 1; size++) {
-			struct thoughts t = {.format = c->format, .state = c->open ? THOUGHTS_BEGIN : THOUGHTS_BEFORE};
+	char header[1200];
+	for (size_t i = 0; i < COUNT_OF(cases); i++)
+		expect_in_pieces(&cases[i]);
+	snprintf(header, sizeof(header), "<|channel|>analysis%1000s<|message|>a", "");
+	expect_in_pieces(&(struct thought_case){THOUGHT_FORMAT_HARMONY, false, header, "", header}); /* longer than any */
+	snprintf(header, sizeof(header), "<|channel|>analysis%994s<|message|>a", "");
+	expect_in_pieces(&(struct thought_case){THOUGHT_FORMAT_HARMONY, false, header, "a", ""});
+}
+
+/* An answer that goes on behind a text says what stands behind that, down to the white space between them. */
+Test(thoughts, what_is_continued_counts_and_is_not_told)
+{
+	static const struct {
+		const char *message, *text, *thought, *content;
+	} continued[] = {
+		{"<think>I was", " there.</think>Yes", " there.", "Yes"},
+		{"<think>I was \n", " there.</think>Yes", " there.", "Yes"},
+		{"<think>\n", "\nI was.</think>Yes", "I was.", "Yes"},
+		{"<think>a \n</thi", "nk>\nYes", "", "Yes"},
+		{"<think>a \n</thi", "s</think>Yes", "s", "Yes"},
+		{"<think>a</", "", "", ""},
+		{"<think>a</think>", "\n\nYes", "", "Yes"},
+		{"<think>a</think>b ", " <think>c</think>", "", " <think>c</think>"},
+		{"\n<thi", "nk>a</think>Yes", "a", "Yes"},
+		{"\n<thi", "s>", "", "s>"},
+		{"So", "<think>a</think>", "", "<think>a</think>"},
+		{" ", " ", "", " "},
+	};
+	for (size_t i = 0; i < COUNT_OF(continued); i++)
+		for (size_t size = 1, bytes = strlen(continued[i].text); size <= bytes + 1; size++) {
+			struct thoughts t = {.format = THOUGHT_FORMAT_THINK};
 			struct buf thought = {0}, content = {0};
+			thoughts_continue(&t, continued[i].message, strlen(continued[i].message));
 			for (size_t at = 0; at < bytes; at += size)
-				thoughts_feed(&t, c->text + at, bytes - at < size ? bytes - at : size, &thought, &content);
+				thoughts_feed(&t, continued[i].text + at, bytes - at < size ? bytes - at : size, &thought, &content);
 			thoughts_end(&t, &thought, &content);
-			cr_expect_str_eq(buf_cstr(&thought), c->thought, "%s in pieces of %zu", c->text, size);
-			cr_expect_str_eq(buf_cstr(&content), c->content, "%s in pieces of %zu", c->text, size);
+			cr_expect_str_eq(buf_cstr(&thought), continued[i].thought, "%s|%s", continued[i].message, continued[i].text);
+			cr_expect_str_eq(buf_cstr(&content), continued[i].content, "%s|%s", continued[i].message, continued[i].text);
 			thoughts_fini(&t);
 			buf_fini(&thought);
 			buf_fini(&content);
 		}
-	}
 }
 
 /* What may still become a mark is all that waits, and of white space a little. */
@@ -361,7 +404,8 @@ Test(thoughts, a_prompt_that_opens_one_begins_inside)
 	expect_continued(&f, "<think>a</think>b", fields, "c", "d", "\"content\":\"bcd\",\"reasoning_content\":\"a\"");
 	expect_continued(&f, "So", fields, " it", " is", "\"content\":\"So it is\",\"refusal\"");
 	expect_continued(&f, unfinished, strstr(fields, "\"continue"), " there.</think>", "Yes",
-			 "\"content\":\"Yes\",\"reasoning_content\":\"there.\"");
+			 "\"content\":\"Yes\",\"reasoning_content\":\" there.\"");
+	expect_continued(&f, "<think>I was</thi", strstr(fields, "\"continue"), "nk>Yes", ".", "\"content\":\"Yes.\",\"refusal\"");
 	char plain[256], with[256], alias[256];
 	tokens_with(&f, "", plain);
 	tokens_with(&f, ", \"reasoning_content\": \"b c\"", with);
