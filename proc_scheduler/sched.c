@@ -402,7 +402,7 @@ enum err sched_submit(struct sched *s, const struct ipc_submit *m, u64 now_ns, s
 	if (!e)
 		e = check_room(s, m, out, em);
 	if (e)
-		return refuse(s, e);
+		return out->turn_runs ? e : refuse(s, e);
 	e = seqs_add(&s->seqs, m->client_id, m->req_id, &q);
 	if (e)
 		return refuse(s, err_set(em, e, "no slot for another request"));

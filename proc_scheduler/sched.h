@@ -104,7 +104,7 @@ struct sched_admission {
 	u64 seq;
 	u32 waiting;	    /* requests in front of it */
 	u32 retry_after_ms; /* with ERR_BUSY */
-	bool turn_runs;	    /* with ERR_CONFLICT: the turn before is in work */
+	bool turn_runs;	    /* with ERR_CONFLICT: the turn before is in work. It may wait, and is not counted as refused yet */
 };
 
 /* ERR_NO_MEMORY. ERR_TOO_LONG: one sequence would not fit into a STEP. `stats` and the sink's ctx must outlive

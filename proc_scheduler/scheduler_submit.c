@@ -102,6 +102,8 @@ static void on_submit(struct scheduler *s, ipc_peer from, const struct ipc_submi
 	if (e == ERR_CONFLICT && admission.turn_runs && may_wait && park(s, from, m))
 		return;
 	if (e) {
+		if (admission.turn_runs)
+			stats_add(s->stats, STATS_REQUESTS_REFUSED, 1);
 		refuse(s, from, m, e, admission.retry_after_ms, em.text);
 		LOG_DEBUG("REFUSED", "client=%" PRIu64 " req=%" PRIu64 " code=%s reason=\"%s\"", m->client_id,
 			  m->req_id, err_name(e), em.text);
@@ -142,6 +144,7 @@ void scheduler_refuse_parked(struct scheduler *s, enum err code, const char *tex
 	for (; s->parked.count; parked_remove(&s->parked, 0)) {
 		const struct ipc_submit m = {.req_id = s->parked.items[0].req_id};
 		refuse(s, s->parked.items[0].from, &m, code, 0, text);
+		stats_add(s->stats, STATS_REQUESTS_REFUSED, 1);
 	}
 }
 
@@ -153,6 +156,7 @@ static void on_abort(struct scheduler *s, ipc_peer from, const struct ipc_abort 
 	if (place != PARKED_MAX) {
 		parked_remove(&s->parked, place);
 		refuse(s, from, &never, ERR_ABORTED, 0, "the request was aborted before it was admitted");
+		stats_add(s->stats, STATS_REQUESTS_REFUSED, 1);
 	} else if (s->sched) {
 		sched_abort(s->sched, m->client_id, m->req_id, s->streams.now_ns);
 	}

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/finish.h"
+#include "common/shm_stats.h"
 #include "tests/unit/proc_scheduler/shell.h"
 
 static const struct batch_limits limits = {256, 2048, 256, 16, SHELL_BLOCKS, SHELL_VOCAB, 0};
@@ -396,12 +397,14 @@ Test(scheduler, a_stop_string_ends_a_request)
 	fake_worker_fini(&w);
 }
 
-static void check_closed(struct shell *s, u32 reason)
+/* The sequence. */
+static u64 check_closed(struct shell *s, u32 reason)
 {
 	struct peer stream;
 	const struct ipc_msg *m = shell_expect_stream(s, &stream, IPC_TYPE_CLOSE);
 
 	cr_assert_eq(m->close.reason, reason);
+	return m->close.seq;
 }
 
 Test(scheduler, abort_bye_and_silence_end_requests)
@@ -499,10 +502,22 @@ static void submit_turn(struct peer *client, u64 client_id, u32 flags)
 	shell_send(client, IPC_TYPE_SUBMIT, m);
 }
 
-/* A turn waits for the detokenizer's word on the one that was given up in front of it, while nothing else is left to do. */
-Test(scheduler, a_turn_that_waits_is_answered_before_the_scheduler_goes)
+static u64 count_refused(const struct shell *s)
 {
-	static const char *const commands[] = {"drain\n", "stop\n"};
+	const struct stats_page *page;
+	struct err_msg em;
+
+	cr_assert_eq(stats_map_one(&page, s->run_dir, "scheduler", &em), ERR_OK, "%s", em.text);
+	u64 count = atomic_load(&page->values[STATS_REQUESTS_REFUSED]);
+	stats_unmap(&page, 1);
+	return count;
+}
+
+/* A turn waits for the detokenizer's word on the one that was given up in front of it, while nothing else is left to do. It is
+ * answered when that comes, and before the scheduler goes. */
+Test(scheduler, a_turn_that_waits_is_answered_and_counted_once)
+{
+	static const char *const commands[] = {"", "drain\n", "stop\n"};
 	static struct fake_result r;
 
 	for (u32 i = 0; i < COUNT_OF(commands); i++) {
@@ -519,14 +534,20 @@ Test(scheduler, a_turn_that_waits_is_answered_before_the_scheduler_goes)
 		for (u32 step = 0; step < 5; step++)
 			serve_step(&worker, &w, &r);
 		shell_send(&a, IPC_TYPE_ABORT, (struct ipc_msg){.abort = {5, 1}});
-		check_closed(s, FINISH_ABORT);
+		struct ipc_msg stopped = {.type = IPC_TYPE_STOPPED};
+		stopped.stopped = (struct ipc_stopped){check_closed(s, FINISH_ABORT), 3};
 		submit_turn(&b, 6, 0);
 		cr_assert_not(shell_comes(&b, IPC_TYPE_ACCEPTED, 20), "it waits");
-		shell_command(s, commands[i]);
 		if (i == 0)
+			cr_assert_eq(ipc_send(s->detok, s->detok_peer, &stopped), ERR_OK);
+		else
+			shell_command(s, commands[i]);
+		if (i == 1)
 			cr_assert_str_eq(shell_line(s, line, sizeof(line)), "note drained=1");
-		cr_assert(shell_comes(&b, IPC_TYPE_REFUSED, 100), "after %s", commands[i]);
-		cr_assert_eq(b.msg.refused.code, ERR_SHUTDOWN);
+		cr_assert(shell_comes(&b, i ? IPC_TYPE_REFUSED : IPC_TYPE_ACCEPTED, i == 1 ? 100 : 5000), "after %s", commands[i]);
+		if (i)
+			cr_assert_eq(b.msg.refused.code, ERR_SHUTDOWN);
+		cr_assert_eq(count_refused(s), i > 0);
 		shell_disconnect(&worker);
 		shell_disconnect(&a);
 		shell_disconnect(&b);
