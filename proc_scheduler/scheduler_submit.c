@@ -240,6 +240,7 @@ void scheduler_on_client(void *ctx, struct ipc_channel *ch, ipc_peer from, const
 			scheduler_send_engine(s, from);
 		break;
 	case IPC_TYPE_SUBMIT:
+		scheduler_try_parked(s, s->streams.now_ns); /* who waited is first */
 		on_submit(s, from, &msg->submit, true);
 		break;
 	case IPC_TYPE_ABORT:

@@ -556,6 +556,38 @@ Test(scheduler, a_turn_that_waits_is_answered_and_counted_once)
 	}
 }
 
+/* Another one comes just when the detokenizer's word is no longer waited for. */
+Test(scheduler, the_turn_that_waited_is_first)
+{
+	static struct fake_result r;
+
+	for (u32 i = 0; i < 4; i++) {
+		struct shell *s = shell_start(NULL);
+		struct peer worker, a, b, c;
+		struct fake_worker w;
+		fake_worker_init(&w, &limits);
+		shell_worker(s, &worker, 0, SHELL_BLOCKS);
+		shell_client(s, &a, 5);
+		shell_client(s, &b, 6);
+		shell_client(s, &c, 7);
+		submit_turn(&a, 5, SESSION_BEGIN);
+		for (u32 step = 0; step < 5; step++)
+			serve_step(&worker, &w, &r);
+		shell_send(&a, IPC_TYPE_ABORT, (struct ipc_msg){.abort = {5, 1}});
+		check_closed(s, FINISH_ABORT);
+		submit_turn(&b, 6, 0);
+		cr_assert_not(shell_comes(&b, IPC_TYPE_REFUSED, 200 + 2 * i), "it waits, or is taken");
+		submit_turn(&c, 7, 0);
+		shell_expect(&c, IPC_TYPE_REFUSED);
+		shell_disconnect(&worker);
+		shell_disconnect(&a);
+		shell_disconnect(&b);
+		shell_disconnect(&c);
+		cr_assert_eq(shell_stop(&s), ERR_OK);
+		fake_worker_fini(&w);
+	}
+}
+
 Test(scheduler, a_diverged_worker_begins_anew_but_not_for_ever)
 {
 	struct shell *s = shell_start(NULL);
