@@ -42,10 +42,10 @@ static bool join_parts(json_val parts, size_t index, struct buf *out, struct api
 /* Around arguments stand the list, a message, its calls, a call and its function. */
 enum { ARGUMENTS_LEVELS_MAX = JSON_LEVELS_MAX - 5 };
 
-bool openai_arguments_fit(const char *arguments)
+bool openai_arguments_fit(const char *arguments, size_t bytes)
 {
 	struct json_doc *doc = NULL;
-	bool fit = json_parse(&doc, arguments, strlen(arguments), NULL) != ERR_OK || json_type(json_root(doc)) != JSON_OBJECT ||
+	bool fit = json_parse(&doc, arguments, bytes, NULL) != ERR_OK || json_type(json_root(doc)) != JSON_OBJECT ||
 		   json_depth(json_root(doc)) <= ARGUMENTS_LEVELS_MAX;
 	json_free(&doc);
 	return fit;
@@ -66,10 +66,11 @@ static bool write_tool_call(struct json_writer *w, json_val call, size_t index, 
 		json_object_begin(w);
 		for (struct json_iter f = json_iterate(it.value); json_next(&f);) {
 			struct json_doc *parsed = NULL;
-			const char *text = json_cstr(f.value, NULL);
+			const char *text;
+			size_t bytes;
 			json_key(w, f.key);
-			bool is_object = strcmp(f.key, "arguments") == 0 && text &&
-					 json_parse(&parsed, text, strlen(text), NULL) == ERR_OK &&
+			bool is_object = strcmp(f.key, "arguments") == 0 && json_string(f.value, &text, &bytes) &&
+					 json_parse(&parsed, text, bytes, NULL) == ERR_OK &&
 					 json_type(json_root(parsed)) == JSON_OBJECT;
 			bool deep = is_object && json_depth(json_root(parsed)) > ARGUMENTS_LEVELS_MAX;
 			json_write_value(w, is_object && !deep ? json_root(parsed) : f.value);
@@ -140,6 +141,12 @@ static bool check_message(json_val message, size_t index, bool *rewrite, struct 
 		break;
 	default:
 		return bad_message(e, index, content, "is not content", "a string or an array of text parts");
+	}
+	static const char *const thoughts[] = {"reasoning_content", "reasoning"};
+	for (size_t i = 0; i < COUNT_OF(thoughts); i++) { /* templates would write them as they are */
+		json_val thought = json_get(message, thoughts[i]);
+		if (json_present(thought) && json_type(thought) != JSON_STRING)
+			return bad_message(e, index, thought, "is no thought", "a string, as 'reasoning_content' or 'reasoning'");
 	}
 	if (json_type(json_get(message, "tool_calls")) == JSON_ARRAY || has_reasoning(message))
 		*rewrite = true;
@@ -261,7 +268,7 @@ static void read_chat_begun(struct openai_request *r, json_val messages)
 {
 	json_val last = json_at(messages, json_count(messages) - 1);
 	if (r->fields.echo ? json_string_equals(json_get(last, "role"), "assistant") : r->fields.continue_final_message)
-		r->chat_begun = json_cstr(json_get(last, "content"), "");
+		(void)json_string(json_get(last, "content"), &r->chat_begun, &r->chat_begun_bytes);
 }
 
 bool openai_tools_shown(const struct openai_fields *f)

@@ -86,6 +86,7 @@ struct openai_request {
 	enum thought_format thought_format; /* NONE: thoughts stay in the answer's text */
 	bool thought_open; /* the prompt ends inside of a thought */
 	const char *chat_begun; /* text in front of a chat's answer that is echoed or continued; "" none. Borrowed */
+	size_t chat_begun_bytes;
 };
 
 /* The bytes of the longest token of a vocabulary; 1 at least. */
@@ -129,7 +130,7 @@ bool openai_grammar_read(struct openai_request *r, struct api_error *e);
 /* What they make of the parameters. */
 void openai_beams_apply(struct openai_request *r);
 /* Whether the arguments of a call in a message are not deeper than templates can be shown them; true of what is no object. */
-bool openai_arguments_fit(const char *arguments);
+bool openai_arguments_fit(const char *arguments, size_t bytes);
 /* Renders 'messages' by the chat template and encodes the result as the one prompt. */
 bool openai_messages_read(struct openai_request *r, const struct openai_model *m, struct api_error *e);
 /* Makes the ids that are there the one prompt. */

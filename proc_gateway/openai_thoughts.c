@@ -19,8 +19,11 @@ bool openai_thoughts_read(struct openai_request *r, const struct openai_model *m
 void openai_thoughts_begin(struct openai_request *r, const struct chat_request *chat, const char *prompt, size_t bytes)
 {
 	json_val last = json_at(chat->messages, json_count(chat->messages) - 1);
+	const char *text;
+	size_t text_bytes;
 	if (chat->continue_final_message)
-		r->thought_open = thought_format_unfinished(r->thought_format, json_cstr(json_get(last, "content"), ""));
+		r->thought_open = json_string(json_get(last, "content"), &text, &text_bytes) &&
+				  thought_format_unfinished(r->thought_format, text, text_bytes);
 	else
 		r->thought_open = thought_format_opens(r->thought_format, prompt, bytes);
 }

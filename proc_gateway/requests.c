@@ -236,16 +236,16 @@ static struct buf *choice_think(struct choice *c, const char *text, size_t bytes
 
 /* A message that the answer continues is the answer's beginning: what it thinks is a thought, whether it ends inside of it or not.
  * Without echo the answer goes on in the middle of it. */
-static void choice_begin_message(struct choice *c, const char *message)
+static void choice_begin_message(struct choice *c, const char *message, size_t bytes)
 {
 	const struct openai_fields *f = &c->group->request.fields;
-	struct buf said = {.data = (char *)(uintptr_t)message, .bytes = strlen(message)};
-	if (*thought_format_end(c->thoughts.format) && f->continue_final_message && *message) {
+	struct buf said = {.data = (char *)(uintptr_t)message, .bytes = bytes};
+	if (*thought_format_end(c->thoughts.format) && f->continue_final_message && bytes > 0) {
 		c->thoughts.state = THOUGHTS_BEFORE;
 		if (f->echo)
-			said = *choice_think(c, message, strlen(message), false);
+			said = *choice_think(c, message, bytes, false);
 		else
-			thoughts_continue(&c->thoughts, message, strlen(message));
+			thoughts_continue(&c->thoughts, message, bytes);
 	}
 	if (f->echo)
 		buf_append(&c->text, said.data, said.bytes);
@@ -259,7 +259,7 @@ static void choice_echo(struct choice *c)
 	const struct openai_request *r = &g->request;
 	const u32 *ids = r->ids.data + c->prompt->first;
 	if (r->endpoint == OPENAI_CHAT) {
-		choice_begin_message(c, r->chat_begun);
+		choice_begin_message(c, r->chat_begun, r->chat_begun_bytes);
 		return;
 	}
 	if (!r->fields.echo)

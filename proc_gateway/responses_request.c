@@ -137,28 +137,29 @@ static bool take_message(struct chat_writer *c, json_val item, size_t index)
 
 static bool take_call(struct chat_writer *c, json_val item, size_t index)
 {
-	const char *id = json_cstr(json_get(item, "call_id"), NULL), *name = json_cstr(json_get(item, "name"), NULL),
-		   *arguments = json_cstr(json_get(item, "arguments"), NULL);
+	json_val id = json_get(item, "call_id"), name = json_get(item, "name"), arguments = json_get(item, "arguments");
+	const char *text;
+	size_t bytes;
 	struct json_writer w;
-	if (!id || !name || !arguments)
+	if (json_type(id) != JSON_STRING || json_type(name) != JSON_STRING || !json_string(arguments, &text, &bytes))
 		return bad_item(c->e, index, item, "is no call of a function",
 				"{\"type\": \"function_call\", \"call_id\": ..., \"name\": ..., \"arguments\": \"{...}\"}");
-	if (!openai_arguments_fit(arguments)) /* the reader of chats would name its message, which has another number */
+	if (!openai_arguments_fit(text, bytes)) /* the reader of chats would name its message, which has another number */
 		return bad_item(c->e, index, item, "has arguments that are nested too deeply", "JSON of fewer levels");
 	c->pending = true;
 	buf_append_char(&c->calls, c->calls.bytes ? ',' : '[');
 	json_begin(&w, &c->calls);
 	json_object_begin(&w);
 	json_key(&w, "id");
-	json_write_cstr(&w, id);
+	json_write_value(&w, id);
 	json_key(&w, "type");
 	json_write_cstr(&w, "function");
 	json_key(&w, "function");
 	json_object_begin(&w);
 	json_key(&w, "name");
-	json_write_cstr(&w, name);
+	json_write_value(&w, name);
 	json_key(&w, "arguments");
-	json_write_cstr(&w, arguments);
+	json_write_value(&w, arguments);
 	json_object_end(&w);
 	json_object_end(&w);
 	return true;
@@ -166,9 +167,9 @@ static bool take_call(struct chat_writer *c, json_val item, size_t index)
 
 static bool take_call_output(struct chat_writer *c, json_val item, size_t index)
 {
-	const char *id = json_cstr(json_get(item, "call_id"), NULL);
+	json_val id = json_get(item, "call_id");
 	struct buf text = {0};
-	if (!id)
+	if (json_type(id) != JSON_STRING)
 		return bad_item(c->e, index, item, "is no output of a function",
 				"{\"type\": \"function_call_output\", \"call_id\": ..., \"output\": \"...\"}");
 	flush_assistant(c);
@@ -178,7 +179,7 @@ static bool take_call_output(struct chat_writer *c, json_val item, size_t index)
 	json_key(c->w, "role");
 	json_write_cstr(c->w, "tool");
 	json_key(c->w, "tool_call_id");
-	json_write_cstr(c->w, id);
+	json_write_value(c->w, id);
 	put_member(c->w, "content", &text);
 	json_object_end(c->w);
 	c->w->out->failed |= text.failed;
@@ -395,10 +396,13 @@ static bool check_supported(json_val root, struct api_error *e)
 		return api_error_field(e, "background", later, "is not true or false", "false");
 	if (background)
 		return refuse(e, "background", "responses are not kept by this server; it must be false");
-	if (json_string_equals(json_get(root, "truncation"), "auto"))
+	if (json_present(json_get(root, "truncation")) && !json_string_equals(json_get(root, "truncation"), "disabled"))
 		return refuse(e, "truncation", "input is not shortened by this server; it must be \"disabled\"");
+	json_val logprobs = json_get(root, "top_logprobs");
 	i64 top = 0;
-	if (json_int(json_get(root, "top_logprobs"), &top) && top > 0)
+	if (json_present(logprobs) && (!json_int(logprobs, &top) || top < 0))
+		return api_error_field(e, "top_logprobs", logprobs, "is no number of tokens", "0");
+	if (top > 0)
 		return refuse(e, "top_logprobs", "log-probabilities are had from /v1/chat/completions");
 	if (json_present(include) && json_type(include) != JSON_ARRAY)
 		return api_error_field(e, "include", include, "is not a list", "an array of strings");

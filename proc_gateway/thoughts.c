@@ -51,14 +51,14 @@ bool thought_format_opens(enum thought_format format, const char *prompt, size_t
 	return length > 0 && bytes >= length && memcmp(prompt + bytes - length, formats[format].begin, length) == 0;
 }
 
-bool thought_format_unfinished(enum thought_format format, const char *text)
+bool thought_format_unfinished(enum thought_format format, const char *text, size_t bytes)
 {
-	if (!*formats[format].end)
+	const char *begin = formats[format].begin, *end = formats[format].end;
+	if (!*end)
 		return false;
-	while (is_space(*text))
+	for (; bytes > 0 && is_space(*text); bytes--)
 		text++;
-	return strncmp(text, formats[format].begin, strlen(formats[format].begin)) == 0 &&
-	       !strstr(text, formats[format].end);
+	return bytes >= strlen(begin) && memcmp(text, begin, strlen(begin)) == 0 && !memmem(text, bytes, end, strlen(end));
 }
 
 /* The marks in what a template makes of `chat`. */

@@ -28,7 +28,7 @@ bool thought_format_needs_special(enum thought_format format, const struct token
 /* Whether a prompt ends, white space aside, with the mark in front of a thought: then the answer begins inside of it. */
 bool thought_format_opens(enum thought_format format, const char *prompt, size_t bytes);
 /* Whether a text, that of a message which is to be continued, ends inside of a thought. */
-bool thought_format_unfinished(enum thought_format format, const char *text);
+bool thought_format_unfinished(enum thought_format format, const char *text, size_t bytes);
 
 struct thoughts {
 	enum thought_format format;

@@ -60,6 +60,11 @@ static const struct {
 	 "\"b\"}, {\"type\": \"reasoning_text\", \"text\": \"c\"}]}, {\"role\": \"assistant\", \"content\": \"d\"}]}",
 	 "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"d\", \"reasoning_content\": "
 	 "\"a\\n\\nb\\nc\"}]}"},
+	{"{\"input\": [{\"role\": \"user\", \"content\": \"q\"}, {\"type\": \"function_call\", \"call_id\": \"c\\u0000d\", \"name\": \"f\\u0000g\", "
+	 "\"arguments\": \"{}\\u0000\"}, {\"type\": \"function_call_output\", \"call_id\": \"c\\u0000d\", \"output\": \"o\"}]}",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": "
+	 "\"c\\u0000d\", \"type\": \"function\", \"function\": {\"name\": \"f\\u0000g\", \"arguments\": \"{}\\u0000\"}}]}, {\"role\": \"tool\", "
+	 "\"tool_call_id\": \"c\\u0000d\", \"content\": \"o\"}]}"},
 	{"{\"input\": [{\"type\": \"reasoning\", \"summary\": []}, {\"role\": \"user\", \"content\": \"q\"}, {\"type\": \"reasoning\", \"encrypted_content\": "
 	 "\"x\", \"summary\": []}, {\"role\": \"user\", \"content\": \"r\"}]}",
 	 "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"user\", \"content\": \"r\"}]}"},
@@ -123,7 +128,9 @@ static const struct {
 	{"{\"input\": \"x\", \"session_id\": \"s\"}", "Field 'session_id': sessions"},
 	{"{\"input\": \"x\", \"background\": true}", "Field 'background'"},
 	{"{\"input\": \"x\", \"truncation\": \"auto\"}", "Field 'truncation'"},
+	{"{\"input\": \"x\", \"truncation\": 5}", "Field 'truncation'"},
 	{"{\"input\": \"x\", \"top_logprobs\": 2}", "Field 'top_logprobs'"},
+	{"{\"input\": \"x\", \"top_logprobs\": \"2\"}", "Field 'top_logprobs'"},
 	{"{\"input\": \"x\", \"include\": [\"message.output_text.logprobs\"]}", "Field 'include'"},
 	{"{\"input\": \"x\", \"tools\": {}}", "Field 'tools': {} is not a list"},
 	{"{\"input\": \"x\", \"tools\": [{\"type\": \"web_search\"}]}", "a tool that this server does not have"},

@@ -168,9 +168,11 @@ Test(thoughts, the_marks_are_those_of_the_template)
 	cr_expect(!thought_format_opens(THOUGHT_FORMAT_THINK, "<think>\n\n</think>\n\n", 19));
 	cr_expect(!thought_format_opens(THOUGHT_FORMAT_NONE, "<think>", 7));
 	cr_expect(!thought_format_opens(THOUGHT_FORMAT_THINK, "think>", 6));
-	cr_expect(thought_format_unfinished(THOUGHT_FORMAT_THINK, "\n<think>so"));
-	cr_expect(!thought_format_unfinished(THOUGHT_FORMAT_THINK, "<think>so</think>"));
-	cr_expect(!thought_format_unfinished(THOUGHT_FORMAT_THINK, "say <think>"));
+	cr_expect(thought_format_unfinished(THOUGHT_FORMAT_THINK, "\n<think>so", 10));
+	cr_expect(!thought_format_unfinished(THOUGHT_FORMAT_THINK, "<think>so</think>", 17));
+	cr_expect(!thought_format_unfinished(THOUGHT_FORMAT_THINK, "<think>s\0</think>", 17));
+	cr_expect(!thought_format_unfinished(THOUGHT_FORMAT_THINK, "say <think>", 11));
+	cr_expect(!thought_format_unfinished(THOUGHT_FORMAT_THINK, " <think>", 7));
 }
 
 /* Some vocabularies have the marks as special tokens, which a text without these would not show. */
@@ -265,6 +267,7 @@ Test(thoughts, a_schema_that_is_too_deep_behind_one_is_refused)
 
 /* ---------------------------------------------------------------- through the gateway */
 
+#define CHAT_WITH "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"a\""
 #define CHAT "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]"
 
 static const u32 ids[] = {100, 101, 102};
@@ -402,6 +405,7 @@ Test(thoughts, a_prompt_that_opens_one_begins_inside)
 	expect_continued(&f, unfinished, fields, " there.</think>", "Yes", "\"content\":\"Yes\",\"reasoning_content\":\"I was there.\"");
 	expect_continued(&f, unfinished, fields, " there", ".", "\"content\":null,\"reasoning_content\":\"I was there.\"");
 	expect_continued(&f, "<think>a</think>b", fields, "c", "d", "\"content\":\"bcd\",\"reasoning_content\":\"a\"");
+	expect_continued(&f, "<think>a\\u0000b</think>c\\u0000", fields, "d", "e", "\"content\":\"c\\u0000de\",\"reasoning_content\":\"a\\u0000b\"");
 	expect_continued(&f, "So", fields, " it", " is", "\"content\":\"So it is\",\"refusal\"");
 	expect_continued(&f, unfinished, strstr(fields, "\"continue"), " there.</think>", "Yes",
 			 "\"content\":\"Yes\",\"reasoning_content\":\" there.\"");
@@ -412,6 +416,18 @@ Test(thoughts, a_prompt_that_opens_one_begins_inside)
 	tokens_with(&f, ", \"reasoning\": \"b c\"", alias);
 	cr_assert_str_neq(plain, with);
 	cr_assert_str_eq(alias, with);
+	tokens_with(&f, ", \"reasoning\": \"b c\", \"reasoning_content\": null", alias);
+	cr_assert_str_eq(alias, with);
+	static const char *const wrong[] = {"\"reasoning_content\": 5", "\"reasoning\": {\"a\": 1}"};
+	for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+		struct peer p = engine_connect(&f);
+		char body[256];
+		snprintf(body, sizeof(body), "{" CHAT_WITH ", %s}]}", wrong[i]);
+		peer_post(&p, "/v1/chat/completions", body);
+		cr_assert(engine_wait(&f, &p, f.count, "Field 'messages[1]': "), "%s", buf_cstr(&p.got));
+		cr_assert_not_null(strstr(buf_cstr(&p.got), "is no thought; it must be a string"));
+		peer_fini(&p);
+	}
 	unlink(path);
 	engine_teardown(&f);
 }
