@@ -1,6 +1,6 @@
 /* Rounding weights to 8 and 4 bits, and storing them by panels. Runs in the worker while a model loads; one
- * object per instruction set and a portable one, all with the same results. Plain loops of constant length:
- * the compiler makes vectors of them. */
+ * object per instruction set and a portable one, all with the same results. A lane of a vector is a column, a row
+ * of the matrix: what is found of a group (extremes, errors, scales) never goes across lanes. */
 #include <math.h>
 
 #include "kernels/cpu/quantize_priv.h"
@@ -10,8 +10,10 @@
 #endif
 
 enum {
-	LANES = 16, /* sums and extremes are taken in so many lanes, whatever the instruction set */
+	LANES = 16, /* columns that are rounded side by side, whatever the instruction set */
 	GROUP_MAX = 128,
+	BLOCK = 4, /* rows and columns that are transposed at once */
+	CACHE_LINE = 64,
 };
 
 /* Adding it rounds to a whole number (ties to even), which is then in the lower bits; |x| < 2^22. */
@@ -20,135 +22,231 @@ static const float ROUND = 0x1.8p23f;
 /* Ranges tried for 4 bits, as parts of what the values span: large values lose, all others win. */
 static const float SHRINK[] = {1, 0.94f, 0.88f, 0.82f};
 
-static inline u32 bits_of(float x)
-{
-	u32 bits;
-	memcpy(&bits, &x, 4);
-	return bits;
-}
+/* Lanes that the compiler makes vectors of, whatever their width is: one number for each column. */
+typedef float lanes __attribute__((vector_size(LANES * 4), aligned(64), may_alias));
+typedef i32 masks __attribute__((vector_size(LANES * 4), aligned(64), may_alias));
+typedef u32 words __attribute__((vector_size(LANES * 4), aligned(64), may_alias));
+typedef float block __attribute__((vector_size(BLOCK * 4), aligned(4), may_alias));
 
-/* Values [k, k + count) of a row, filled up to `width` with the first. */
-static void load_values(const struct quantize_job *j, u32 row, u32 k, u32 count, u32 width, float *out)
+/* Macros, for a function that returns a vector wider than the processor's has no calling convention. */
+#define CHOOSE(mask, yes, no) ((lanes)(((mask) & (masks)(yes)) | (~(mask) & (masks)(no))))
+#define ALL(x)		      ((lanes){0} + (x))
+#define SMALLER(x, y)	      CHOOSE((x) < (y), x, y)
+#define LARGER(x, y)	      CHOOSE((x) > (y), x, y)
+
+/* ---------------------------------------------------------------- values of a group */
+
+/* Values [k, k + count) of a row, filled up to `width` with the first; the row's group after the next is fetched ahead, for the
+ * processor does not follow as many rows by itself. */
+static void load_row(const struct quantize_job *j, u32 row, u32 k, u32 count, u32 width, float *out)
 {
-	size_t at = (size_t)(row - j->first) * j->src_stride + k;
-	if (j->src_dtype == KERN_F32)
-		memcpy(out, (const float *)j->src + at, count * sizeof(float));
-	else if (j->src_dtype == KERN_BF16)
-		for (u32 i = 0; i < count; i++)
-			out[i] = kern_bf16_to_float(((const u16 *)j->src)[at + i]);
+	size_t bytes = kern_dtype_bytes(j->src_dtype);
+	const char *from = (const char *)j->src + ((size_t)(row - j->first) * j->src_stride + k) * bytes;
+	for (size_t i = 0; i < width * bytes && k + 3 * width <= j->w->k; i += CACHE_LINE)
+		__builtin_prefetch(from + 2 * width * bytes + i);
+	if (j->src_dtype == KERN_BF16) /* a few instructions, not worth a call */
+		for (u32 i = 0; i < count; i++) {
+			u16 half;
+			memcpy(&half, from + i * sizeof(half), sizeof(half));
+			out[i] = kern_bf16_to_float(half);
+		}
 	else
-		for (u32 i = 0; i < count; i++)
-			out[i] = kern_f16_to_float(((const u16 *)j->src)[at + i]);
+		kern_convert(out, KERN_F32, from, j->src_dtype, count);
 	for (u32 i = count; i < width; i++)
 		out[i] = out[0];
 }
 
-/* Lanes that the compiler makes vectors of, whatever their width is. */
-typedef float lanes __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
-typedef i32 masks __attribute__((vector_size(LANES * 4)));
-
-/* Macros, for a function that returns a vector wider than the processor's has no calling convention. */
-#define CHOOSE(mask, yes, no) ((lanes)(((mask) & (masks)(yes)) | (~(mask) & (masks)(no))))
-#define AT(x)		      (*(const lanes *)(x))
-
-/* Both are NaN where a value is no finite number. */
-static void extremes(const float *x, u32 width, float *least, float *greatest)
+/* Four rows' values become four lanes of x[k]. */
+static void transpose(const float *const rows[BLOCK], u32 width, u32 lane, lanes *x)
 {
-	lanes low = AT(x), high = low, nothing = {0};
-	for (u32 i = 0; i < width; i += LANES) {
-		lanes v = AT(x + i);
-		low = CHOOSE(v < low, v, low);
-		high = CHOOSE(v > high, v, high);
-		nothing += v * 0;
-	}
-	*least = low[0];
-	*greatest = high[0];
-	for (u32 l = 0; l < LANES; l++) {
-		*least = low[l] < *least ? low[l] : *least;
-		*greatest = high[l] > *greatest ? high[l] : *greatest;
-	}
-	for (u32 l = 0; l < LANES; l++) {
-		*least += nothing[l];
-		*greatest += nothing[l];
+	for (u32 k = 0; k < width; k += BLOCK) {
+		block r[BLOCK];
+		for (u32 i = 0; i < BLOCK; i++)
+			memcpy(&r[i], rows[i] + k, sizeof(r[i]));
+		block ab = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5), cd = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
+		block ab2 = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7), cd2 = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+		const block columns[BLOCK] = {__builtin_shufflevector(ab, cd, 0, 1, 4, 5), __builtin_shufflevector(ab, cd, 2, 3, 6, 7),
+					      __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5),
+					      __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7)};
+		for (u32 i = 0; i < BLOCK; i++)
+			memcpy((float *)&x[k + i] + lane, &columns[i], sizeof(block));
 	}
 }
 
-/* The scale; q with 128 added. A NaN or an infinity among the values makes the scale one, so that it shows.
- */
-static float round_i8(const float *x, u8 *q)
+/* x[k] of LANES rows from `row` on; in place of those outside of [from, to) is the nearest one inside. */
+static void load_lanes(const struct quantize_job *j, u32 row, u32 from, u32 to, u32 k, u32 count, u32 width, lanes *x)
 {
-	float low, high;
+	float values[BLOCK][GROUP_MAX];
+	const float *const rows[BLOCK] = {values[0], values[1], values[2], values[3]};
+	for (u32 lane = 0; lane < LANES; lane += BLOCK) {
+		for (u32 i = 0; i < BLOCK; i++) {
+			u32 own = row + lane + i < from ? from : kern_min(row + lane + i, to - 1);
+			load_row(j, own, k, count, width, values[i]);
+		}
+		transpose(rows, width, lane, x);
+	}
+}
+
+/* Both are NaN where a value is no finite number. */
+static void extremes(const lanes *x, u32 width, lanes *least, lanes *greatest)
+{
+	lanes low = x[0], high = low, nothing = {0};
+	for (u32 k = 0; k < width; k++) {
+		low = SMALLER(x[k], low);
+		high = LARGER(x[k], high);
+		nothing += x[k] * 0;
+	}
+	*least = low + nothing;
+	*greatest = high + nothing;
+}
+
+/* How values of a group become q: whole(x * inverse + zero) between `low` and `high`; `fixed` where the lane has `rounds` 0. */
+struct rounding {
+	lanes scale, zero, inverse;
+	masks rounds, fixed;
+};
+
+/* ---------------------------------------------------------------- 8 bits */
+
+/* A NaN or an infinity among the values makes the scale one, so that it shows. */
+static void choose_i8(const lanes *x, struct rounding *r)
+{
+	const lanes one = ALL(1);
+	lanes low, high;
 	extremes(x, KERN_I8_GROUP, &low, &high);
-	float most = high > -low ? high : -low, scale = most / 127, inverse = 1 / scale;
-	if (!(inverse < INFINITY))
-		inverse = 0; /* all zero, or so small that a float cannot hold the inverse */
-	for (u32 i = 0; i < KERN_I8_GROUP; i++)
-		q[i] = (u8)(bits_of(x[i] * inverse + ROUND) + 128);
-	return inverse == 0 ? most - most : scale;
+	lanes most = CHOOSE(high > -low, high, -low), scale = most / 127, inverse = one / scale;
+	r->rounds = inverse < ALL(INFINITY); /* not: all zero, or so small that a float cannot hold the inverse */
+	r->inverse = CHOOSE(r->rounds, inverse, ALL(0));
+	r->scale = CHOOSE(r->rounds, scale, most - most);
+}
+
+/* Four values of every column, with 128 added. */
+static void unit_i8(const lanes *x, const struct rounding *r, words *unit)
+{
+	words all = {0};
+#pragma GCC unroll 4
+	for (u32 i = 0; i < 4; i++)
+		all |= (((words)(x[i] * r->inverse + ROUND) + 128) & 255) << 8 * i;
+	*unit = all;
+}
+
+/* ---------------------------------------------------------------- 4 bits */
+
+/* To the nearest number that a half has (ties to even), or an infinity: kern_float_to_f16 and back. */
+static void round_to_half(lanes *x)
+{
+	masks bits = (masks)*x, size = bits & 0x7fffffff;
+	masks rounded = (masks)(((words)size + 0xfff + ((words)size >> 13 & 1)) & ~0x1fffu);
+	/* Adding 1/2 leaves multiples of 2^-24, which are what halves below 2^-14 are. */
+	masks small = (masks)(((lanes)size + 0.5f) - 0.5f), tiny = size < 0x38800000;
+	masks large = (size >= 0x477ff000) & (size <= 0x7f800000);
+	rounded = (small & tiny) | (rounded & ~tiny & ~large) | (large & 0x7f800000);
+	*x = (lanes)(rounded | (bits ^ size));
 }
 
 /* The sum of squared errors, in units of the scale, of rounding with this scale and zero. */
-static float error_i4(const float *x, u32 width, float inverse, float zero)
+static void error_i4(const lanes *x, u32 width, const lanes *inverse, const lanes *zero, lanes *error)
 {
-	const lanes none = {0}, most = none + 15;
-	lanes sums = none;
-	float sum = 0;
-	for (u32 i = 0; i < width; i += LANES) {
-		lanes exact = AT(x + i) * inverse + zero, held = CHOOSE(exact > none, exact, none);
-		held = CHOOSE(held > most, most, held);
+	const lanes none = {0}, most = none + 15, by = *inverse, plus = *zero;
+	lanes sum = none;
+	for (u32 k = 0; k < width; k++) {
+		lanes exact = x[k] * by + plus, held = LARGER(exact, none);
+		held = SMALLER(held, most);
 		lanes off = exact - ((held + ROUND) - ROUND);
-		sums += off * off;
+		sum += off * off;
 	}
-	for (u32 l = 0; l < LANES; l++)
-		sum += sums[l];
-	return sum;
-}
-
-static void round_i4(const float *x, u32 width, float inverse, float zero, u8 *q)
-{
-	for (u32 i = 0; i < width; i++) {
-		float exact = x[i] * inverse + zero, held = exact > 0 ? exact : 0;
-		q[i] = (u8)bits_of((held > 15 ? 15 : held) + ROUND);
-	}
+	*error = sum;
 }
 
 /* Zeros are whole eighths where a byte holds 8 * (q - zero): products of many rows then compute with bytes. They cost
  * nothing to speak of, for the middle of a range is no better known. */
-static u16 zero_i4(float exact)
+static void zero_i4(lanes *zero)
 {
-	float near = (exact * 8 + ROUND - ROUND) / 8;
-	return kern_float_to_f16(near >= -0.875f && near <= 16 ? near : exact);
+	lanes near = (*zero * 8 + ROUND - ROUND) / 8;
+	*zero = CHOOSE((near >= ALL(-0.875f)) & (near <= ALL(16)), near, *zero);
+	round_to_half(zero);
 }
 
-static void choose_i4(const float *x, u32 width, u8 *q, u16 *scale, u16 *zero)
+static void choose_i4(const lanes *x, u32 width, struct rounding *r)
 {
-	float low, high, best = INFINITY;
+	const lanes infinite = ALL(INFINITY), one = ALL(1);
+	lanes low, high, best = infinite, error;
 	extremes(x, width, &low, &high);
-	*scale = kern_float_to_f16(high - low); /* what shows where the values are not numbers */
-	*zero = 0;
-	memset(q, 0, width);
+	r->scale = r->zero = r->inverse = ALL(0);
 	for (u32 i = 0; i < COUNT_OF(SHRINK); i++) {
-		u16 half = kern_float_to_f16((high - low) * SHRINK[i] / 15);
-		float s = kern_f16_to_float(half), inverse = 1 / s;
-		if (!(inverse < INFINITY)) /* all the same, or nearly: below */
-			break;
-		float middle = (low + high) / 2;
-		u16 z = zero_i4(7.5f - middle * inverse);
-		float error = error_i4(x, width, inverse, kern_f16_to_float(z)) * s * s;
-		if (error < best) {
-			best = error;
-			*scale = half;
-			*zero = z;
-		}
+		lanes scale = (high - low) * SHRINK[i] / 15, middle = (low + high) / 2;
+		round_to_half(&scale);
+		lanes inverse = one / scale, zero = 7.5f - middle * inverse;
+		zero_i4(&zero);
+		error_i4(x, width, &inverse, &zero, &error);
+		error *= scale * scale;
+		masks better = (error < best) & (inverse < infinite); /* not: all values the same, or nearly */
+		best = CHOOSE(better, error, best);
+		r->scale = CHOOSE(better, scale, r->scale);
+		r->zero = CHOOSE(better, zero, r->zero);
+		r->inverse = CHOOSE(better, inverse, r->inverse);
 	}
-	if (best < INFINITY)
-		round_i4(x, width, 1 / kern_f16_to_float(*scale), kern_f16_to_float(*zero), q);
-	if (best < INFINITY || !(high - low < INFINITY))
-		return;
-	/* One value for all: scale * (1 - 0) with the value as scale. */
-	*scale = kern_float_to_f16((low + high) / 2);
-	memset(q, 1, width);
+	/* One value for all: scale * (1 - 0) with the value as scale. What is no number shows in the scale. */
+	masks finite = (high - low) < infinite;
+	r->rounds = best < infinite;
+	r->fixed = finite & 1;
+	r->scale = CHOOSE(r->rounds, r->scale, CHOOSE(finite, (low + high) / 2, high - low));
 }
+
+/* Eight values of every column: four in the lower halves of bytes, four in the upper ones. */
+static void unit_i4(const lanes *x, const struct rounding *r, words *unit)
+{
+	const lanes none = {0}, most = none + 15;
+	words all = {0};
+#pragma GCC unroll 8
+	for (u32 i = 0; i < 8; i++) {
+		lanes exact = x[i] * r->inverse + r->zero, held = LARGER(exact, none);
+		held = SMALLER(held, most);
+		masks q = (masks)(held + ROUND) & 15;
+		all |= (words)((q & r->rounds) | (r->fixed & ~r->rounds)) << (8 * (i % 4) + i / 4 * 4);
+	}
+	*unit = all;
+}
+
+/* ---------------------------------------------------------------- storing */
+
+/* Lanes [from, to) of a vector to their places, `bytes` of each. */
+static void store_lanes(char *to_first, const void *vector, u32 from, u32 to)
+{
+	memcpy(to_first + from * 4, (const char *)vector + from * 4, (to - from) * 4);
+}
+
+/* The group's columns [n, n + LANES) of its panel, of which those in [from, to) are written. */
+static void round_lanes(const struct quantize_job *j, u32 panel_row, u32 n, u32 from, u32 to, u32 k, u32 count)
+{
+	enum kern_dtype type = j->w->dtype;
+	u32 width = kern_dtype_group(type), values = kern_unit_values(type), row = panel_row + n;
+	u32 first = from > row ? from - row : 0, end = kern_min(to - row, LANES);
+	char *group = (char *)j->w->data + kern_group_offset(j->w, panel_row, k), *units = group + KERN_GROUP_HEAD + n * 4;
+	lanes x[GROUP_MAX];
+	struct rounding r;
+	words unit;
+	load_lanes(j, row, from, to, k, count, width, x);
+	if (type == KERN_I8) {
+		choose_i8(x, &r);
+		store_lanes(group + n * 4, &r.scale, first, end);
+	} else
+		choose_i4(x, width, &r);
+	for (u32 l = first; l < end && type != KERN_I8; l++) {
+		u16 scale = kern_float_to_f16(r.scale[l]), zero = kern_float_to_f16(r.zero[l]);
+		memcpy(group + (n + l) * 2, &scale, 2);
+		memcpy(group + KERN_PANEL * 2 + (n + l) * 2, &zero, 2);
+	}
+	for (u32 u = 0; u < kern_ceil(count, values); u++, units += KERN_GROUP_UNIT) {
+		if (type == KERN_I8)
+			unit_i8(x + u * values, &r, &unit);
+		else
+			unit_i4(x + u * values, &r, &unit);
+		store_lanes(units, &unit, first, end);
+	}
+}
+
+/* ---------------------------------------------------------------- values that are quantized already */
 
 /* What a column has in one group. */
 struct column {
@@ -171,17 +269,6 @@ static void ready_column(const struct quantize_job *j, u32 row, u32 g, u32 k, u3
 	}
 	c->scale_i4 = kern_float_to_f16(r->scale[at]);
 	c->zero_i4 = kern_float_to_f16(r->zero ? r->zero[at] : 8);
-}
-
-static void round_column(const struct quantize_job *j, u32 row, u32 k, u32 count, struct column *c)
-{
-	float x[GROUP_MAX];
-	u32 width = kern_dtype_group(j->w->dtype);
-	load_values(j, row, k, count, width, x);
-	if (j->w->dtype == KERN_I8)
-		c->scale_i8 = round_i8(x, c->q);
-	else
-		choose_i4(x, width, c->q, &c->scale_i4, &c->zero_i4);
 }
 
 /* Puts columns [from, to) of a panel into their group. */
@@ -209,21 +296,26 @@ static void store_columns(enum kern_dtype type, const struct column *c, u32 from
 	}
 }
 
+static void ready_panel(const struct quantize_job *j, u32 n0, u32 from, u32 to, u32 k, u32 count)
+{
+	enum kern_dtype type = j->w->dtype;
+	struct column columns[KERN_PANEL];
+	for (u32 row = from; row < to; row++)
+		ready_column(j, row, k / kern_dtype_group(type), k, count, &columns[row - n0]);
+	store_columns(type, columns, from - n0, to - n0, kern_ceil(count, kern_unit_values(type)),
+		      (char *)j->w->data + kern_group_offset(j->w, n0, k));
+}
+
 void VARIANT(quantize_panel)(const struct quantize_job *j, u32 panel)
 {
-	struct kern_weight *w = j->w;
-	struct column columns[KERN_PANEL];
-	u32 width = kern_dtype_group(w->dtype), groups = kern_ceil(w->k, width), n0 = panel * KERN_PANEL;
+	u32 width = kern_dtype_group(j->w->dtype), n0 = panel * KERN_PANEL;
 	u32 from = n0 > j->first ? n0 : j->first, to = kern_min(n0 + KERN_PANEL, j->first + j->rows);
-	for (u32 g = 0; g < groups; g++) {
-		u32 k = g * width, count = kern_min(width, w->k - k);
-		for (u32 row = from; row < to; row++)
-			if (j->ready)
-				ready_column(j, row, g, k, count, &columns[row - n0]);
-			else
-				round_column(j, row, k, count, &columns[row - n0]);
-		store_columns(w->dtype, columns, from - n0, to - n0,
-			      kern_ceil(count, kern_unit_values(w->dtype)),
-			      (char *)w->data + kern_group_offset(w, n0, k));
+	for (u32 k = 0; k < j->w->k; k += width) {
+		u32 count = kern_min(width, j->w->k - k);
+		if (j->ready)
+			ready_panel(j, n0, from, to, k, count);
+		for (u32 n = 0; n < KERN_PANEL && !j->ready; n += LANES)
+			if (from < n0 + n + LANES && to > n0 + n)
+				round_lanes(j, n0, n, from, to, k, count);
 	}
 }
