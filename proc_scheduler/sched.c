@@ -442,8 +442,10 @@ bool sched_abort(struct sched *s, u64 client_id, u64 req_id, u64 now_ns)
 {
 	struct seq *q = seqs_find_request(&s->seqs, client_id, req_id);
 
-	if (!q)
+	if (!q) {
+		sched_give_up_ended(s, client_id, req_id, now_ns);
 		return false;
+	}
 	close_request(s, q, FINISH_ABORT, "", now_ns);
 	return true;
 }

@@ -30,6 +30,8 @@ MUST_CHECK enum err sched_begin_turn(struct sched *s, const struct ipc_submit *m
 /* Whatever ended it: history and outputs up to there are kept; a turn without outputs is not. `given_up`: before it ended by its
  * tokens, so that the detokenizer may have found a stop string in them. */
 void sched_end_turn(struct sched *s, struct seq *q, bool given_up, u64 now_ns);
+/* A client gives a turn up that ended here by its tokens, and has not heard of that: the same. Of others nothing happens. */
+void sched_give_up_ended(struct sched *s, u64 client_id, u64 req_id, u64 now_ns);
 /* A turn that is over had a stop string in it, behind that many outputs, of which nobody knew here: its history ends there.
  * Of others, and of a session whose next turn has begun, nothing happens. */
 void sched_turn_stopped(struct sched *s, u64 seq, u32 output_count);

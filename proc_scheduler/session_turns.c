@@ -174,6 +174,7 @@ enum err sched_begin_turn(struct sched *s, const struct ipc_submit *m, const str
 	c->cache_salt = sched_cache_salt(s, m);
 	c->ending = m->session_flags & SESSION_END;
 	c->redone = t->redone;
+	c->may_stop = false;
 	c->settles_ns = 0;
 	sessions_begin_turn(ss, c, q->id, (i64)now_ns);
 	return ERR_OK;
@@ -192,8 +193,10 @@ void sched_end_turn(struct sched *s, struct seq *q, bool given_up, u64 now_ns)
 		return;
 	}
 	c->turn_prompt = q->prompt_count;
-	if (given_up && outputs && seqs_extra(&s->seqs, q)->stop_string_count)
+	bool may_stop = outputs && !q->stop_count && seqs_extra(&s->seqs, q)->stop_string_count;
+	if (given_up && may_stop)
 		c->settles_ns = now_ns + SETTLES_NS;
+	c->may_stop = may_stop && !given_up;
 	if (outputs)
 		sessions_end_turn(ss, c, seqs_tokens(&s->seqs, q) + c->turn_base,
 				  q->prompt_count + outputs - c->turn_base, q->kv_tail, (i64)now_ns);
@@ -206,10 +209,22 @@ void sched_turn_stopped(struct sched *s, u64 seq, u32 output_count)
 	struct sessions *ss = s->config.sessions;
 	struct session *c = output_count ? sessions_last_turn(ss, seq) : NULL;
 
-	if (c)
+	if (c) {
+		c->may_stop = false;
 		c->settles_ns = 0;
+	}
 	if (c && (u64)c->turn_prompt + output_count < c->token_count)
 		sessions_shorten(ss, c, c->turn_prompt + output_count);
+}
+
+void sched_give_up_ended(struct sched *s, u64 client_id, u64 req_id, u64 now_ns)
+{
+	struct session *c = s->config.sessions ? sessions_ended_turn(s->config.sessions, client_id, req_id, (i64)now_ns - (i64)SETTLES_NS) : NULL;
+
+	if (!c || !c->may_stop)
+		return;
+	c->may_stop = false;
+	c->settles_ns = (u64)c->used_ns + SETTLES_NS;
 }
 
 /* ---------------------------------------------------------------- the last block */

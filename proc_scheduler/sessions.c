@@ -389,6 +389,14 @@ struct session *sessions_last_turn(const struct sessions *ss, u64 seq)
 	return NULL;
 }
 
+struct session *sessions_ended_turn(const struct sessions *ss, u64 client, u64 req, i64 since_ns)
+{
+	for (u32 i = ss->idle_tail; i != SESSION_NONE && ss->slots[i].used_ns >= since_ns; i = ss->slots[i].prev)
+		if (ss->slots[i].turn_client == client && ss->slots[i].turn_req == req)
+			return &ss->slots[i];
+	return NULL;
+}
+
 void sessions_shorten(struct sessions *ss, struct session *s, u32 count)
 {
 	ASSERT(!s->running && count > s->turn_base && count <= s->token_count);

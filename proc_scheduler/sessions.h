@@ -39,6 +39,7 @@ struct session {
 	u32 turn_base;		     /* and the length of the history in front of it */
 	u64 turn_seq;		     /* its sequence, which may be over; 0: of an earlier life of the process */
 	u32 turn_prompt;	     /* when it is over: the length of the history up to its first output */
+	bool may_stop;		     /* it ended by its tokens, and may have a stop string in front of these */
 	u64 settles_ns;		     /* until then the word may come that it ended in front of its last outputs; 0: no more */
 	u32 kv_tokens;		     /* tokens at its beginning whose KV was there when its last turn ended */
 	u64 cache_salt;		     /* of the last turn */
@@ -129,6 +130,8 @@ void sessions_begin_turn(struct sessions *ss, struct session *s, u64 seq, i64 no
 void sessions_end_turn(struct sessions *ss, struct session *s, const u32 *tokens, u32 count, u32 kv_tokens, i64 now_ns);
 /* The idle session whose last turn was sequence `seq`, NULL: none. A walk from the one used last. */
 struct session *sessions_last_turn(const struct sessions *ss, u64 seq);
+/* The idle session whose last turn was that request, and which was used at or behind `since_ns`; NULL: none. */
+struct session *sessions_ended_turn(const struct sessions *ss, u64 client, u64 req, i64 since_ns);
 /* An idle session's last turn turns out to have ended at the first `count` tokens, at most those that are there. */
 void sessions_shorten(struct sessions *ss, struct session *s, u32 count);
 /* It ended and changes nothing; one that was redone takes its end from before along: what stood in front of it is left. A

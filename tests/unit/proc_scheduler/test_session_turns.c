@@ -494,6 +494,46 @@ Test(session_turns, behind_a_turn_that_was_given_up_the_word_on_its_stop_string_
 	destroy(f, &c);
 }
 
+/* It ended by its tokens here just before, and its client has not heard of that. */
+Test(session_turns, so_it_is_when_the_turn_had_ended_already)
+{
+	static const u32 bytes = 1;
+	static const struct {
+		bool stops, aborts, told;
+		u64 later_ms;
+		bool waits;
+	} cases[] = {{true, true, true, 0, true},   {true, true, false, 0, true},   {true, false, false, 0, false},
+		     {false, true, false, 0, false}, {true, true, false, 300, false}};
+	struct sched_config c = config_with_sessions();
+	struct fixture *f = fixture_create(&c);
+	struct ipc_session name = {.session = (const u8 *)"talk", .session_count = 4};
+	for (u32 i = 0; i < COUNT_OF(cases); i++) {
+		struct ipc_submit m = message(10 * i + 1, 1, 20, 5, SESSION_BEGIN);
+		m.stop_string_bytes = &bytes;
+		m.stop_strings = (const u8 *)"x";
+		m.stop_string_bytes_count = m.stop_strings_count = cases[i].stops;
+		u64 a = good(f, &m);
+		fixture_run(f);
+		f->now_ns += cases[i].later_ms * 1000000;
+		cr_assert_not(sched_abort(f->s, 2, m.req_id, f->now_ns), "another client's");
+		cr_assert_not(sched_session_runs(f->s, &name, f->now_ns));
+		if (cases[i].aborts)
+			cr_assert_not(sched_abort(f->s, 1, m.req_id, f->now_ns), "it has ended");
+		cr_assert_eq(sched_session_runs(f->s, &name, f->now_ns), cases[i].waits, "%u", i);
+		if (cases[i].told)
+			sched_stopped(f->s, a, 3, f->now_ns);
+		else if (cases[i].waits)
+			f->now_ns += 250 * 1000000ull;
+		cr_assert_not(sched_session_runs(f->s, &name, f->now_ns));
+		cr_assert_eq(talk(f)->token_count, cases[i].told ? 23 : 25);
+		if (cases[i].aborts)
+			cr_assert_not(sched_abort(f->s, 1, m.req_id, f->now_ns));
+		cr_assert_not(sched_session_runs(f->s, &name, f->now_ns), "once");
+		sessions_drop(f->s->config.sessions, talk(f), SESSION_END_ASKED);
+	}
+	destroy(f, &c);
+}
+
 Test(session_turns, state_and_end)
 {
 	struct sched_config c = config_with_sessions();
