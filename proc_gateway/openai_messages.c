@@ -298,6 +298,8 @@ bool openai_messages_read(struct openai_request *r, const struct openai_model *m
 	read_chat_begun(r, chat.messages);
 	if (openai_session_goes_on(r)) {
 		bool empty = json_count(chat.messages) == 0;
+		if (empty)
+			openai_session_again(r, m, &chat);
 		return (empty || openai_session_messages(r, m, &chat, e)) && openai_prompt_from_ids(r, m, e);
 	}
 	bool own = f->has_chat_template && f->chat_template[0];

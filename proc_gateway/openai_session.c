@@ -82,3 +82,20 @@ bool openai_session_messages(struct openai_request *r, const struct openai_model
 		ok = api_error_set(e, 400, "messages", NULL, "The chat template refused the messages: %s.", em.text);
 	return ok;
 }
+
+void openai_session_again(struct openai_request *r, const struct openai_model *m, const struct chat_request *chat)
+{
+	static const char question[] = "[{\"role\": \"user\", \"content\": \"q\"}]";
+	struct chat_request any = *chat;
+	struct json_doc *doc = NULL;
+	struct buf text = {0};
+	struct err_msg em;
+	if (!r->fields.has_session_step || chat->continue_final_message || !m->chat_template ||
+	    json_parse(&doc, question, sizeof(question) - 1, NULL) != ERR_OK)
+		return; /* an answer that goes on may stand anywhere */
+	any.messages = json_root(doc);
+	if (chat_template_render(m->chat_template, &any, &text, &em) == ERR_OK && buf_ok(&text))
+		openai_thoughts_begin(r, &any, text.data, text.bytes);
+	buf_fini(&text);
+	json_free(&doc);
+}

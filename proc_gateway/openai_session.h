@@ -17,5 +17,7 @@ bool openai_session_check(const struct openai_request *r, struct api_error *e);
 /* Renders the new messages as what comes behind the turns before, and encodes that as the one prompt. */
 bool openai_session_messages(struct openai_request *r, const struct openai_model *m, const struct chat_request *chat,
 			     struct api_error *e);
+/* No new messages: where the last prompt is answered again, which is not at hand, it is taken to end as that of any question. */
+void openai_session_again(struct openai_request *r, const struct openai_model *m, const struct chat_request *chat);
 
 #endif

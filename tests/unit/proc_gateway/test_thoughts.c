@@ -400,6 +400,26 @@ Test(thoughts, a_prompt_that_opens_one_begins_inside)
 		     "\"content\":\"{}\",\"reasoning_content\":\"Well.\"");
 	cr_assert_eq(f.requests[2].submit.grammar_kind, TERCET_GRAMMAR_PARTS);
 	expect_reply(&f, ", \"tool_choice\": \"none\", \"grammar\": \"root ::= \\\"x\\\"\"", "", "x", "\"content\":\"x\",\"refusal\"");
+	/* a session's last prompt that is answered again; where an answer goes on nobody knows */
+	static const struct {
+		const char *body, *wanted;
+	} turns[] = {
+		{"{\"messages\": [], \"session_id\": \"s\", \"session_step\": 9}", "\"content\":\"Yes\",\"reasoning_content\":\"Well.\""},
+		{"{\"messages\": [], \"session_id\": \"s\", \"session_step\": 9, \"response_format\": {\"type\": \"json_object\"}}",
+		 "\"content\":\"Yes\",\"reasoning_content\":\"Well.\""},
+		{"{\"messages\": [], \"session_id\": \"s\", \"session_step\": 9, \"chat_template_kwargs\": {\"enable_thinking\": false}}",
+		 "\"content\":\"Well.</think>Yes\",\"refusal\""},
+		{"{\"messages\": [], \"session_id\": \"s\"}", "\"content\":\"Well.</think>Yes\",\"refusal\""},
+	};
+	for (size_t i = 0; i < COUNT_OF(turns); i++) {
+		struct peer turn = engine_connect(&f);
+		peer_post(&turn, "/v1/chat/completions", turns[i].body);
+		cr_assert(engine_wait(&f, &turn, f.count + 1, NULL), "%s", buf_cstr(&turn.got));
+		answer(&f, "Well.", "</think>Yes");
+		cr_assert(engine_wait(&f, &turn, f.count, turns[i].wanted), "%s is not in %s", turns[i].wanted, buf_cstr(&turn.got));
+		peer_fini(&turn);
+	}
+	cr_assert_eq(f.requests[f.count - 3].submit.grammar_kind, TERCET_GRAMMAR_PARTS);
 	/* a message that is continued is the answer's beginning, thoughts and all */
 	const char *fields = ", \"echo\": true, \"continue_final_message\": true, \"add_generation_prompt\": false", *unfinished = "<think>\\nI was";
 	expect_continued(&f, unfinished, fields, " there.</think>", "Yes", "\"content\":\"Yes\",\"reasoning_content\":\"I was there.\"");
