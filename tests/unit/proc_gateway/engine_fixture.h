@@ -192,7 +192,8 @@ static inline void fake_on_submit(struct engine_fixture *f, const struct ipc_sub
 	struct fake_request *r = &f->requests[f->count++];
 	*r = (struct fake_request){.req_id = s->req_id, .token_count = s->tokens_count, .submit = *s};
 	cr_assert_leq(s->tokens_count, FAKE_MODEL_LEN);
-	memcpy(r->tokens, s->tokens, s->tokens_count * sizeof(u32));
+	if (s->tokens_count) /* a session's turn may have none */
+		memcpy(r->tokens, s->tokens, s->tokens_count * sizeof(u32));
 	m.accepted = (struct ipc_accepted){.req_id = s->req_id, .seq = f->count};
 	fake_send(f->submit, f->submit_peer, &m);
 }
