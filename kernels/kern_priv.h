@@ -62,18 +62,16 @@ static inline u16 kern_float_to_bf16(float f)
 	return (u16)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
-/* IEEE half: also the subnormal ones. */
+/* IEEE half: also the subnormal ones. Without branches, so that loops become vectors: its bits are those of a float too small by
+ * 2^112, and where all bits of the exponent are set they become so again. */
 static inline float kern_f16_to_float(u16 h)
 {
-	u32 sign = (u32)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 1023;
-	u32 bits;
+	u32 bits = (u32)(h & 0x7fff) << 13, special = (h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
 	float f;
-	if (exponent == 0) {
-		f = (float)mantissa * 0x1p-24f;
-		return sign ? -f : f;
-	}
-	bits = exponent == 31 ? sign | 0x7f800000u | mantissa << 13
-			      : sign | (exponent + 112) << 23 | mantissa << 13;
+	memcpy(&f, &bits, 4);
+	f *= 0x1p112f;
+	memcpy(&bits, &f, 4);
+	bits |= special | (u32)(h & 0x8000) << 16;
 	memcpy(&f, &bits, 4);
 	return f;
 }
