@@ -12,13 +12,13 @@
 
 /* ---------------------------------------------------------------- sizes */
 
-/* Rows are looked up one by one, so the table can stay in the file, unless rounding it is what was asked for.
- */
+/* Rows are looked up one by one, so the table can stay in the file, unless rounding it is what was asked for. That of a checkpoint in
+ * float16 has nothing to gain by bfloat16. */
 static bool embed_stays(const struct weights_plan *p)
 {
 	const struct st_tensor *t = weights_embed_tensor(p);
 
-	return (t->dtype == p->dtype || p->dtype == KERN_F32) &&
+	return (t->dtype == p->dtype || t->dtype == KERN_F16 || p->dtype == KERN_F32) &&
 	       (uintptr_t)t->data % kern_dtype_bytes(t->dtype) == 0;
 }
 

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/kern_priv.h"
 #include "proc_worker/model/arch_table.h"
 #include "proc_worker/model/rope.h"
 #include "proc_worker/model/safetensors.h"
@@ -123,6 +124,26 @@ Test(model, shards_and_odd_addresses_give_the_same_logits)
 	cr_assert_arr_eq(whole, sharded, sizeof(whole));
 	cr_assert_arr_eq(whole, odd, sizeof(whole));
 	cr_assert(isfinite(whole[0]) && whole[0] != whole[1]);
+}
+
+/* Its rows are looked up where they are, with all bits of a half; only what products read is rounded to bfloat16. */
+Test(model, the_embedding_of_a_checkpoint_in_float16_stays_in_the_file)
+{
+	struct tiny_model m = {.half = true};
+	struct runner *r;
+	struct err_msg em = {""};
+
+	tiny_model_write(&m);
+	cr_assert_eq(load(m.dir, &r, OPTION_DTYPE_BFLOAT16, 0, 0, &em), ERR_OK, "%s", em.text);
+	tiny_model_remove(&m);
+	const struct model_weights *w = &r->weights;
+	const u16 *row = (const u16 *)w->embed + (size_t)7 * r->model.hidden;
+	cr_assert_eq(w->embed_dtype, KERN_F16);
+	cr_assert((const char *)w->embed < (const char *)w->memory ||
+		  (const char *)w->embed >= (const char *)w->memory + w->memory_bytes);
+	for (u32 i = 0; i < r->model.hidden; i++)
+		cr_assert_eq(row[i], kern_float_to_f16((float)((int)((7 * r->model.hidden + i) * 71 % 41) - 20) / 40));
+	runner_destroy(&r);
 }
 
 Test(model, tied_embeddings_need_no_lm_head)

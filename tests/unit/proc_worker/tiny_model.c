@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "kernels/kern_priv.h"
 
 static const char CONFIG[] =
 	"{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 20, \"hidden_size\": 8, "
@@ -75,7 +76,8 @@ static void append_data(const struct tiny_model *m, struct buf *data, size_t t, 
 			v = 1 + v / 8;
 		else if (m->more)
 			v += (float)m->more(m->more_ctx, TENSORS[t].name, i / columns, i % columns);
-		buf_append(data, &v, sizeof(v));
+		u16 half = kern_float_to_f16(v);
+		buf_append(data, m->half ? (void *)&half : &v, m->half ? sizeof(half) : sizeof(v));
 	}
 }
 
@@ -126,11 +128,11 @@ static void write_tensors(const struct tiny_model *m, const char *name, size_t f
 			append_data(m, &data, t, count);
 			continue;
 		}
-		const char *dtype = m->dtype_of && !strcmp(m->dtype_of, id) ? m->dtype : "F32";
+		const char *dtype = m->dtype_of && !strcmp(m->dtype_of, id) ? m->dtype : m->half ? "F16" : "F32";
 		buf_printf(&header, ", \"%s\": {\"dtype\": \"%s\", \"shape\": [%u", id, dtype, rows);
 		if (columns)
 			buf_printf(&header, ", %u", columns);
-		buf_printf(&header, "], \"data_offsets\": [%zu, %zu]}", data.bytes, data.bytes + count * 4);
+		buf_printf(&header, "], \"data_offsets\": [%zu, %zu]}", data.bytes, data.bytes + count * (m->half ? 2 : 4));
 		append_data(m, &data, t, count);
 	}
 	buf_append_str(&header, "}");

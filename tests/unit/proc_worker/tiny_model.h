@@ -21,6 +21,7 @@ struct tiny_model {
 	i64 cut;		 /* bytes that are missing at the end; negative: that many are too much */
 	u64 header_length;	 /* instead of the true one */
 	bool odd;		 /* data begins at an odd address */
+	bool half;		 /* all tensors are in float16 */
 	bool sharded;		 /* two files and an index */
 	bool fused;		 /* as Phi 3 has it: q, k and v in one tensor, gate and up in one */
 	/* What is to be added to a value of a matrix; NULL: nothing. */
