@@ -63,9 +63,13 @@ u32 kern_dtype_group(enum kern_dtype t)
 	return 0;
 }
 
+/* Values as a checkpoint holds them: its tensors begin at any byte. */
+typedef u16 stored_half __attribute__((aligned(1)));
+typedef float stored_float __attribute__((aligned(1)));
+
 static void to_float(float *dst, const void *src, enum kern_dtype type, size_t count)
 {
-	const u16 *half = src;
+	const stored_half *half = src;
 	if (type == KERN_F32)
 		memmove(dst, src, count * sizeof(float));
 	else if (type == KERN_BF16)
@@ -88,8 +92,8 @@ void kern_convert(void *dst, enum kern_dtype dst_type, const void *src, enum ker
 		to_float(dst, src, src_type, count);
 	else if (src_type == KERN_F32)
 		for (size_t i = 0; i < count; i++)
-			half[i] = kern_float_to_bf16(((const float *)src)[i]);
+			half[i] = kern_float_to_bf16(((const stored_float *)src)[i]);
 	else
 		for (size_t i = 0; i < count; i++)
-			half[i] = kern_float_to_bf16(kern_f16_to_float(((const u16 *)src)[i]));
+			half[i] = kern_float_to_bf16(kern_f16_to_float(((const stored_half *)src)[i]));
 }

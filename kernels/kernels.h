@@ -690,7 +690,7 @@ struct kern_limits {
 };
 size_t kern_scratch_bytes(const struct kern_limits *limits);
 
-/* float <-> bf16 (round to nearest even), f16 -> float */
+/* float <-> bf16 (round to nearest even), f16 -> float; `src` may begin at any byte, `dst` at a multiple of its type's */
 void kern_convert(void *dst, enum kern_dtype dst_dtype, const void *src, enum kern_dtype src_dtype,
 		  size_t count);
 

@@ -82,3 +82,28 @@ Test(convert, f16_becomes_bf16_by_way_of_float)
 	for (u32 i = 0; i < 4; i++)
 		cr_assert_eq(out[i], to_bf16(from_half(in[i], KERN_F16)));
 }
+
+/* As in a checkpoint whose header has an odd length; only the sanitizer tells loads that a processor merely forgives. */
+Test(convert, values_may_begin_at_any_byte)
+{
+	enum { COUNT = 77 };
+	static const enum kern_dtype from[] = {KERN_F32, KERN_BF16, KERN_F16}, to[] = {KERN_F32, KERN_BF16};
+	float values[COUNT], want[COUNT], got[COUNT];
+	char bytes[sizeof(values) + 4];
+
+	for (u32 i = 0; i < 2 * COUNT; i++) { /* finite ones of every type */
+		u16 half = (u16)(0x3000 + i * 37);
+		memcpy((char *)values + i * 2, &half, 2);
+	}
+	for (u32 shift = 0; shift < 4; shift++)
+		for (u32 f = 0; f < 3; f++)
+			for (u32 t = 0; t < 2; t++) {
+				if (from[f] == KERN_BF16 && to[t] == KERN_BF16)
+					continue;
+				memcpy(bytes + shift, values, sizeof(values));
+				kern_convert(want, to[t], values, from[f], COUNT);
+				kern_convert(got, to[t], bytes + shift, from[f], COUNT);
+				cr_assert_eq(memcmp(got, want, COUNT * kern_dtype_bytes(to[t])), 0, "%s to %s, %u bytes on",
+					     kern_dtype_name(from[f]), kern_dtype_name(to[t]), shift);
+			}
+}
