@@ -173,53 +173,56 @@ static enum err read_activation(struct model_config *c, json_val v, struct err_m
 /* SiLU with a factor of its own and bounds: what "hidden_act" says is only its name. */
 static enum err read_clamped(struct model_config *c, json_val v, struct err_msg *em)
 {
-	double alpha = 0, limit = 0;
-
 	if (c->activation != KERN_SILU)
 		return err_set(em, ERR_UNSUPPORTED, "config.json: \"hidden_act\" is '%.64s'; of a %s it must be silu",
 			       json_cstr(json_get(v, "hidden_act"), ""), c->arch->name);
-	enum err e = config_may_positive(v, "swiglu_alpha", 1.702, &alpha, em);
-	if (!e)
-		e = config_may_positive(v, "swiglu_limit", 7, &limit, em);
-	c->swiglu_alpha = (f32)alpha;
-	c->swiglu_limit = (f32)limit;
-	if (!e && !(c->swiglu_limit > 0 && isfinite(c->swiglu_limit) && isfinite(c->swiglu_alpha)))
-		e = err_set(em, ERR_INVALID, "config.json: \"swiglu_limit\" and \"swiglu_alpha\" must be numbers of a float");
-	return e;
+	enum err e = config_may_float(v, "swiglu_alpha", 1.702, &c->swiglu_alpha, em);
+	return e ? e : config_may_float(v, "swiglu_limit", 7, &c->swiglu_limit, em);
 }
 
 /* null: none; 0, too. Missing: what the family has. */
 static enum err read_cap(json_val v, const char *name, double usual, f32 *out, struct err_msg *em)
 {
 	json_val field = json_get(v, name);
-	double value = json_type(field) == JSON_MISSING ? usual : 0, given;
-	enum err e = ERR_OK;
+	double given;
 
-	if (!(json_double(field, &given) && given == 0))
-		e = config_may_positive(v, name, value, &value, em);
-	*out = (f32)value;
-	return e;
+	*out = 0;
+	if ((json_type(field) == JSON_MISSING && usual == 0) || (json_type(field) != JSON_MISSING && !json_present(field)) ||
+	    (json_double(field, &given) && given == 0))
+		return ERR_OK;
+	return config_may_float(v, name, usual, out, em);
+}
+
+static bool is_float(double x)
+{
+	return x >= (double)FLT_MIN && x <= (double)FLT_MAX;
 }
 
 /* What a block adds to the residual stream is multiplied in these families. Here the stream is divided instead, from the
  * embedding on, which norms do not see but for their epsilon: x / r + block is (x + r block) / r. */
 static enum err read_multipliers(struct model_config *c, json_val v, double eps, struct err_msg *em)
 {
-	double embedding, residual, attention, logits;
+	f32 embedding, residual, attention, logits;
 
-	enum err e = config_may_positive(v, "embedding_multiplier", 1, &embedding, em);
+	enum err e = config_may_float(v, "embedding_multiplier", 1, &embedding, em);
 	if (!e)
-		e = config_may_positive(v, "residual_multiplier", 1, &residual, em);
+		e = config_may_float(v, "residual_multiplier", 1, &residual, em);
 	if (!e)
-		e = config_may_positive(v, "attention_multiplier", 1, &attention, em);
+		e = config_may_float(v, "attention_multiplier", 1, &attention, em);
 	if (!e)
-		e = config_may_positive(v, "logits_scaling", 1, &logits, em);
+		e = config_may_float(v, "logits_scaling", 1, &logits, em);
 	if (e)
 		return e;
-	c->embed_scale = (f32)(embedding / residual);
-	c->norm_eps = (f32)(eps / (residual * residual));
-	c->attention_scale = (f32)attention;
-	c->logits_scale = (f32)(1 / logits);
+	double stream = (double)embedding / (double)residual, norm = eps / ((double)residual * (double)residual);
+	if (!is_float(stream) || !is_float(norm))
+		return err_set(em, ERR_INVALID,
+			       "config.json: \"residual_multiplier\" is %g: \"embedding_multiplier\" divided by it (%g) and the norms' epsilon "
+			       "by its square (%g) must be numbers from %g to %g",
+			       (double)residual, stream, norm, (double)FLT_MIN, (double)FLT_MAX);
+	c->embed_scale = (f32)stream;
+	c->norm_eps = (f32)norm;
+	c->attention_scale = attention;
+	c->logits_scale = 1 / logits;
 	return ERR_OK;
 }
 
@@ -251,7 +254,8 @@ static enum err read_clip(struct model_config *c, json_val v, struct err_msg *em
 
 static enum err read_arithmetic(struct model_config *c, json_val v, struct err_msg *em)
 {
-	double eps = 0, scalar = c->head_dim;
+	double eps = 0;
+	f32 scalar = (f32)c->head_dim;
 
 	enum err e = read_eps(c, v, &eps, em);
 	if (!e && has(c, ARCH_ATTENTION_BIAS))
@@ -274,7 +278,7 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 	if (!e && has(c, ARCH_PARALLEL_CHOICE))
 		e = config_may_bool(v, "use_parallel_residual", true, &c->parallel, em);
 	if (!e && has(c, ARCH_SOFT_CAPS))
-		e = config_may_positive(v, "query_pre_attn_scalar", 256, &scalar, em);
+		e = config_may_float(v, "query_pre_attn_scalar", 256, &scalar, em);
 	if (!e && has(c, ARCH_ATTENTION_CAP))
 		e = read_cap(v, "attn_logit_softcapping", c->arch->attention_soft_cap, &c->attention_soft_cap, em);
 	if (!e && has(c, ARCH_SOFT_CAPS))
@@ -286,13 +290,10 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 	c->norm_eps = (f32)eps;
 	c->norm_offset = has(c, ARCH_NORM_OFFSET) ? 1 : 0;
 	c->embed_scale = has(c, ARCH_EMBED_SCALE) ? (f32)sqrt(c->hidden) : 1;
-	c->attention_scale = (f32)(1 / sqrt(scalar));
+	c->attention_scale = (f32)(1 / sqrt((double)scalar));
 	c->logits_scale = 1;
-	if (!e && has(c, ARCH_LOGIT_SCALE)) {
-		double scale;
-		e = config_may_positive(v, "logit_scale", (double)c->arch->logit_scale, &scale, em);
-		c->logits_scale = (f32)scale;
-	}
+	if (!e && has(c, ARCH_LOGIT_SCALE))
+		e = config_may_float(v, "logit_scale", (double)c->arch->logit_scale, &c->logits_scale, em);
 	return !e && has(c, ARCH_MULTIPLIERS) ? read_multipliers(c, v, eps, em) : e;
 }
 

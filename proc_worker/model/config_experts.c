@@ -1,6 +1,5 @@
 /* Mixtures of experts as config.json describes them: how many, how wide, in which layers, how chosen. Runs in the worker at
  * start. */
-#include <float.h>
 #include <string.h>
 
 #include "proc_worker/model/config_priv.h"
@@ -41,27 +40,12 @@ static enum err read_dense_layers(struct model_config *c, json_val v, struct err
 
 /* ---------------------------------------------------------------- fields of a few families */
 
-/* A number that may be 0. */
-static enum err may_count(json_val v, const char *name, u32 max, u32 fallback, u32 *out, struct err_msg *em)
-{
-	json_val field = json_get(v, name);
-	u64 n = fallback;
-
-	if (json_present(field) && !json_uint(field, &n))
-		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an integer from 0 to %u, found %s", name, max,
-			       json_type_name(field));
-	if (n > max)
-		return err_set(em, ERR_INVALID, "config.json: \"%s\" is %llu; it must be 0 to %u", name, (unsigned long long)n, max);
-	*out = (u32)n;
-	return ERR_OK;
-}
-
 /* One MLP as wide as all of them. */
 static enum err read_shared(struct model_config *c, json_val v, struct err_msg *em)
 {
 	u32 count = 0;
 
-	enum err e = may_count(v, "n_shared_experts", EXPERTS_MAX, c->arch->shared_experts, &count, em);
+	enum err e = config_may_count(v, "n_shared_experts", EXPERTS_MAX, c->arch->shared_experts, &count, em);
 	if (!e && (u64)count * c->expert_intermediate > CONFIG_DIM_MAX)
 		return err_set(em, ERR_INVALID,
 			       "config.json: \"n_shared_experts\" is %u; together, of \"moe_intermediate_size\" %u each, they are wider "
@@ -95,19 +79,6 @@ static enum err read_groups(struct model_config *c, json_val v, struct err_msg *
 	return ERR_OK;
 }
 
-/* Numbers of a float. */
-static enum err may_float(json_val v, const char *name, double fallback, f32 *out, struct err_msg *em)
-{
-	double value;
-
-	enum err e = config_may_positive(v, name, fallback, &value, em);
-	if (!e && (value < (double)FLT_MIN || value > (double)FLT_MAX))
-		e = err_set(em, ERR_INVALID, "config.json: \"%s\" must be a number from %g to %g, found %g", name, (double)FLT_MIN,
-			    (double)FLT_MAX, value);
-	*out = e ? 0 : (f32)value;
-	return e;
-}
-
 static enum err read_router(struct model_config *c, json_val v, struct err_msg *em)
 {
 	const struct arch *a = c->arch;
@@ -120,9 +91,9 @@ static enum err read_router(struct model_config *c, json_val v, struct err_msg *
 	if (!e && arch_has_own(a, "n_group"))
 		e = read_groups(c, v, em);
 	if (!e && arch_has_own(a, "routed_scaling_factor"))
-		e = may_float(v, "routed_scaling_factor", 1, &r->scale, em);
+		e = config_may_float(v, "routed_scaling_factor", 1, &r->scale, em);
 	if (!e && arch_has_own(a, "moe_norm_min"))
-		e = may_float(v, "moe_norm_min", 1e-12, &r->sum_least, em);
+		e = config_may_float(v, "moe_norm_min", 1e-12, &r->sum_least, em);
 	return e;
 }
 
@@ -131,7 +102,7 @@ static enum err read_first_dense(struct model_config *c, json_val v, struct err_
 {
 	u32 dense = 0;
 
-	enum err e = may_count(v, "first_k_dense_replace", MODEL_LAYERS_MAX, 1, &dense, em);
+	enum err e = config_may_count(v, "first_k_dense_replace", MODEL_LAYERS_MAX, 1, &dense, em);
 	for (u32 i = dense; !e && i < c->layers; i++)
 		c->layer_flags[i] |= LAYER_EXPERTS;
 	return e;
@@ -144,9 +115,9 @@ static enum err read_interval(struct model_config *c, json_val v, struct err_msg
 	u32 first = 0, last = c->layers - 1, interval = 1;
 	i64 none;
 
-	enum err e = may_count(v, "moe_layer_start_index", MODEL_LAYERS_MAX, 1, &first, em);
+	enum err e = config_may_count(v, "moe_layer_start_index", MODEL_LAYERS_MAX, 1, &first, em);
 	if (!e && !(json_int(end, &none) && none == -1))
-		e = may_count(v, "moe_layer_end_index", MODEL_LAYERS_MAX, last, &last, em);
+		e = config_may_count(v, "moe_layer_end_index", MODEL_LAYERS_MAX, last, &last, em);
 	if (!e)
 		e = config_may_u32(v, "moe_layer_interval", MODEL_LAYERS_MAX, 1, &interval, em);
 	for (u32 i = first; !e && i < c->layers && i <= last; i++)
@@ -157,10 +128,13 @@ static enum err read_interval(struct model_config *c, json_val v, struct err_msg
 
 static enum err read_own(struct model_config *c, json_val v, struct err_msg *em)
 {
-	enum err e = read_shared(c, v, em);
+	u32 drafting; /* layers behind the model's that guess further tokens: not loaded */
 
+	enum err e = read_shared(c, v, em);
 	if (!e)
 		e = read_router(c, v, em);
+	if (!e && arch_has_own(c->arch, "num_nextn_predict_layers"))
+		e = config_may_count(v, "num_nextn_predict_layers", MODEL_LAYERS_MAX, 0, &drafting, em);
 	if (!e)
 		e = arch_has_own(c->arch, "first_k_dense_replace") ? read_first_dense(c, v, em) : read_interval(c, v, em);
 	return e;
@@ -192,7 +166,7 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 	if (!e && has(c, ARCH_EXPERTS_NORM))
 		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
 	if (!e && arch_has_own(c->arch, "shared_intermediate_size"))
-		e = may_count(v, "shared_intermediate_size", CONFIG_DIM_MAX, 0, &c->shared_intermediate, em);
+		e = config_may_count(v, "shared_intermediate_size", CONFIG_DIM_MAX, 0, &c->shared_intermediate, em);
 	if (e || all)
 		return e;
 	e = config_need_u32(v, "moe_intermediate_size", CONFIG_DIM_MAX, &c->expert_intermediate, em);

@@ -1,5 +1,6 @@
 /* Fields of config.json: reads single ones, and knows which there may be. Runs in the worker at start. A
  * field that nobody here knows is refused by name, for it may change what the model computes. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -62,6 +63,39 @@ enum err config_may_bool(json_val v, const char *name, bool fallback, bool *out,
 		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be true or false, found %s", name,
 			       json_type_name(field));
 	return ERR_OK;
+}
+
+enum err config_may_count(json_val v, const char *name, u32 max, u32 fallback, u32 *out, struct err_msg *em)
+{
+	json_val field = json_get(v, name);
+	u64 n = fallback;
+
+	if (json_present(field) && !json_uint(field, &n))
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an integer from 0 to %u, found %s", name, max,
+			       json_type_name(field));
+	if (n > max)
+		return err_set(em, ERR_INVALID, "config.json: \"%s\" is %llu; it must be 0 to %u", name, (unsigned long long)n, max);
+	*out = (u32)n;
+	return ERR_OK;
+}
+
+enum err config_check_float(const char *name, double value, struct err_msg *em)
+{
+	if (value >= (double)FLT_MIN && value <= (double)FLT_MAX)
+		return ERR_OK;
+	return err_set(em, ERR_INVALID, "config.json: \"%s\" must be a number from %g to %g, found %g", name, (double)FLT_MIN,
+		       (double)FLT_MAX, value);
+}
+
+enum err config_may_float(json_val v, const char *name, double fallback, f32 *out, struct err_msg *em)
+{
+	double value;
+
+	enum err e = config_may_positive(v, name, fallback, &value, em);
+	if (!e)
+		e = config_check_float(name, value, em);
+	*out = e ? 0 : (f32)value;
+	return e;
 }
 
 /* ---------------------------------------------------------------- names of families */

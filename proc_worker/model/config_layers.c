@@ -152,13 +152,13 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 	json_val types = json_get(v, "layer_types");
 	/* Older Qwen3 MoE files bound the windows to layers, newer ones have them everywhere. */
 	struct window_rule rule = {.upper_first = has(c, ARCH_EXPERTS_SOME) ? 0 : 28};
-	u64 given;
+	u32 upper = rule.upper_first;
 
 	enum err e = has(c, ARCH_NO_ROPE) ? read_no_rope(c, v, em) : ERR_OK;
 	if (!e)
 		e = read_window_size(c, v, em);
-	if (!e && json_uint(json_get(v, "max_window_layers"), &given))
-		rule.upper_first = given < c->layers ? (u32)given : c->layers;
+	if (!e && has(c, ARCH_WINDOW_UPPER)) /* of others it says nothing */
+		e = config_may_count(v, "max_window_layers", UINT32_MAX, upper, &rule.upper_first, em);
 	if (!e && has(c, ARCH_WINDOW_PATTERN))
 		e = read_pattern(c, v, &rule.pattern, em);
 	for (u32 i = 0; !e && i < c->layers; i++)

@@ -19,6 +19,12 @@ MUST_CHECK enum err config_may_u32(json_val v, const char *name, u32 max, u32 fa
 MUST_CHECK enum err config_need_positive(json_val v, const char *name, double *out, struct err_msg *em);
 MUST_CHECK enum err config_may_positive(json_val v, const char *name, double fallback, double *out,
 					struct err_msg *em);
+/* ERR_INVALID: `value`, that of the field or made of it, would be 0 or infinity as a float. */
+MUST_CHECK enum err config_check_float(const char *name, double value, struct err_msg *em);
+/* Above 0 and neither 0 nor infinity as a float, which is what the model computes with. */
+MUST_CHECK enum err config_may_float(json_val v, const char *name, double fallback, f32 *out, struct err_msg *em);
+/* From 0 to `max`. */
+MUST_CHECK enum err config_may_count(json_val v, const char *name, u32 max, u32 fallback, u32 *out, struct err_msg *em);
 MUST_CHECK enum err config_may_bool(json_val v, const char *name, bool fallback, bool *out,
 				    struct err_msg *em);
 

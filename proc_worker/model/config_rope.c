@@ -224,6 +224,11 @@ static enum err read_factors(const struct rope_config *r, json_val scaling, cons
 			return err_set(em, ERR_FORMAT,
 				       "config.json: \"%s\"[%zu] of rope_scaling must be a number above 0",
 				       name, n);
+		else {
+			enum err e = config_check_float(name, out[n], em);
+			if (e)
+				return e;
+		}
 	return ERR_OK;
 }
 
@@ -370,9 +375,13 @@ static enum err read_rope(struct model_config *c, json_val v, json_val scaling, 
 			       json_type_name(scaling));
 	enum err e = config_may_positive(inside ? scaling : v, inside ? "rope_theta" : theta, usual, &c->rope.theta, em);
 	if (!e)
+		e = config_check_float(inside ? "rope_theta" : theta, c->rope.theta, em);
+	if (!e)
 		e = read_dim(c, v, scaling, em);
 	if (!e && json_present(scaling))
 		e = read_scaling(c, v, scaling, em);
+	if (!e)
+		e = config_check_float("attention_factor", c->rope.attention_factor, em);
 	return e ? e : read_queries(c, v, scaling, em);
 }
 

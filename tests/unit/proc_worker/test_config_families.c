@@ -238,3 +238,36 @@ Test(config_families, dynamic_scaling_of_hunyuan_is_another_theta)
 	refused("HunYuanDenseV1ForCausalLM", "\"norm_type\": \"fused\"", ERR_UNSUPPORTED, "\"norm_type\"");
 	refused("LlamaForCausalLM", ALPHA "1000}", ERR_UNSUPPORTED, "in rope_scaling of type 'dynamic' is not supported");
 }
+
+Test(config_families, numbers_that_are_only_checked_are_checked)
+{
+	static const char next[] = "\"num_nextn_predict_layers\" ";
+
+	good("Glm4MoeForCausalLM", GLM_EXPERTS ", \"num_nextn_predict_layers\": 0");
+	good("Glm4MoeForCausalLM", GLM_EXPERTS ", \"num_nextn_predict_layers\": null");
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"num_nextn_predict_layers\": \"one\"", ERR_FORMAT, next);
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"num_nextn_predict_layers\": -1", ERR_FORMAT, "must be an integer from 0 to 4096");
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"num_nextn_predict_layers\": 0.5", ERR_FORMAT, next);
+	refused("Glm4MoeForCausalLM", GLM_EXPERTS ", \"num_nextn_predict_layers\": 4097", ERR_INVALID, "is 4097; it must be 0 to 4096");
+	refused("Ernie4_5_MoeForCausalLM", ERNIE_EXPERTS ", \"num_nextn_predict_layers\": true", ERR_FORMAT, next);
+	good("Qwen2ForCausalLM", "\"use_sliding_window\": true, \"sliding_window\": 8, \"max_window_layers\": 70");
+	cr_assert(!(c.layer_flags[3] & LAYER_WINDOW));
+	refused("Qwen2ForCausalLM", "\"use_sliding_window\": true, \"sliding_window\": 8, \"max_window_layers\": \"3\"", ERR_FORMAT,
+		"\"max_window_layers\" must be an integer from 0");
+	refused("Qwen2ForCausalLM", "\"max_window_layers\": -1", ERR_FORMAT, "\"max_window_layers\"");
+}
+
+Test(config_families, numbers_that_a_float_cannot_hold_are_refused)
+{
+	refused("Gemma2ForCausalLM", "\"query_pre_attn_scalar\": 1e300", ERR_INVALID, "\"query_pre_attn_scalar\" must be a number from");
+	refused("Gemma2ForCausalLM", "\"attn_logit_softcapping\": 1e-60", ERR_INVALID, "\"attn_logit_softcapping\" must be");
+	refused("Gemma2ForCausalLM", "\"final_logit_softcapping\": 1e60", ERR_INVALID, "\"final_logit_softcapping\" must be");
+	refused("GraniteForCausalLM", "\"embedding_multiplier\": 1e60", ERR_INVALID, "\"embedding_multiplier\" must be");
+	refused("GraniteForCausalLM", "\"logits_scaling\": 1e-60", ERR_INVALID, "\"logits_scaling\" must be");
+	refused("GraniteForCausalLM", "\"residual_multiplier\": 1e-30", ERR_INVALID, "\"residual_multiplier\" is 1e-30");
+	refused("CohereForCausalLM", "\"layer_norm_eps\": 1e-5, \"logit_scale\": 1e60", ERR_INVALID, "\"logit_scale\" must be");
+	refused("LlamaForCausalLM", "\"rope_theta\": 1e300", ERR_INVALID, "\"rope_theta\" must be a number from");
+	refused("LlamaForCausalLM", "\"rope_theta\": 1e-300", ERR_INVALID, "\"rope_theta\" must be a number from");
+	refused("LlamaForCausalLM", "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"attention_factor\": 1e60}", ERR_INVALID,
+		"\"attention_factor\" must be a number from");
+}
