@@ -305,10 +305,11 @@ static enum err read_dtype(struct model_config *c, json_val v, struct err_msg *e
 	} names[] = {{"float32", KERN_F32}, {"bfloat16", KERN_BF16}, {"float16", KERN_F16}};
 	json_val field = json_get(v, "torch_dtype");
 
+	enum err e = config_check_pair(v, "torch_dtype", "dtype", em);
 	if (!json_present(field))
 		field = json_get(v, "dtype");
-	if (!json_present(field))
-		return ERR_OK;
+	if (e || !json_present(field))
+		return e;
 	for (size_t i = 0; i < COUNT_OF(names); i++)
 		if (json_string_equals(field, names[i].name)) {
 			c->has_dtype = true;

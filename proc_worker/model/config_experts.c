@@ -151,7 +151,9 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 
 	if (!has(c, ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME | ARCH_EXPERTS_OWN))
 		return ERR_OK;
-	e = config_need_u32(v, count, EXPERTS_MAX, &c->experts, em);
+	e = config_check_pair(v, "num_experts", "num_local_experts", em);
+	if (!e)
+		e = config_need_u32(v, count, EXPERTS_MAX, &c->experts, em);
 	if (!e)
 		e = config_need_u32(v, "num_experts_per_tok", EXPERTS_MAX, &c->experts_per_token, em);
 	if (!e && c->experts_per_token > c->experts)

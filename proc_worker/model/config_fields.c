@@ -110,7 +110,7 @@ static const char *name_here(const struct arch *arch, const char *name)
 }
 
 /* Numbers by value, however they are written: 10000 is 10000.0. Members of objects in their order. */
-static bool same_value(json_val x, json_val y)
+bool config_same_value(json_val x, json_val y)
 {
 	double a, b;
 	i64 i, j;
@@ -134,9 +134,19 @@ static bool same_value(json_val x, json_val y)
 	struct json_iter there = json_iterate(y);
 	for (struct json_iter here = json_iterate(x); json_next(&here) && json_next(&there);)
 		if (here.key_bytes != there.key_bytes || (here.key && memcmp(here.key, there.key, here.key_bytes) != 0) ||
-		    !same_value(here.value, there.value))
+		    !config_same_value(here.value, there.value))
 			return false;
 	return true;
+}
+
+enum err config_check_pair(json_val v, const char *one, const char *other, struct err_msg *em)
+{
+	json_val x = json_get(v, one), y = json_get(v, other);
+
+	if (!json_present(x) || !json_present(y) || config_same_value(x, y))
+		return ERR_OK;
+	return err_set(em, ERR_INVALID,
+		       "config.json: \"%s\" and \"%s\" say the same, but not the same value; take one of them out", one, other);
 }
 
 /* Some files have both names. */
@@ -145,7 +155,7 @@ static enum err check_twice(const struct arch *arch, json_val v, struct err_msg 
 	for (size_t i = 0; i < ARCH_FIELDS_MAX && arch->fields[i].file; i++) {
 		const struct arch_field *f = &arch->fields[i];
 		json_val file = json_get(v, f->file), here = json_get(v, f->here);
-		if (json_type(file) != JSON_MISSING && json_type(here) != JSON_MISSING && !same_value(file, here))
+		if (json_type(file) != JSON_MISSING && json_type(here) != JSON_MISSING && !config_same_value(file, here))
 			return err_set(em, ERR_INVALID,
 				       "config.json: \"%s\" and \"%s\" are the same field of a %s, but not the same value; take one "
 				       "of them out",

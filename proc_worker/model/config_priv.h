@@ -28,6 +28,11 @@ MUST_CHECK enum err config_may_count(json_val v, const char *name, u32 max, u32 
 MUST_CHECK enum err config_may_bool(json_val v, const char *name, bool fallback, bool *out,
 				    struct err_msg *em);
 
+/* Whether both are the same: numbers by value, however they are written. */
+bool config_same_value(json_val x, json_val y);
+/* Two names of one field: ERR_INVALID names both if they are set to different values, for programs differ in which they read. */
+MUST_CHECK enum err config_check_pair(json_val v, const char *one, const char *other, struct err_msg *em);
+
 /* `v` with the names that all families share where `arch` has others; `*out` NULL: it has none. The caller owns `*out`.
  * ERR_INVALID: a field is there under both names, with two values. ERR_NO_MEMORY, ERR_FORMAT. */
 MUST_CHECK enum err config_rename(struct json_doc **out, const struct arch *arch, json_val v, struct err_msg *em);

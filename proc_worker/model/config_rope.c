@@ -439,8 +439,10 @@ enum err config_read_rope(struct model_config *c, json_val v, struct err_msg *em
 	if (c->arch->positions)
 		return read_no_rotation(c, v, em);
 	bool newer = json_present(parameters), local = c->arch->traits & ARCH_LOCAL_ROPE;
-	enum err e = ERR_OK;
+	enum err e = config_check_pair(v, "rope_parameters", "rope_scaling", em);
 
+	if (e)
+		return e;
 	if (local && newer && json_type(json_get(parameters, "full_attention")) != JSON_OBJECT)
 		return err_set(em, ERR_FORMAT,
 			       "config.json: \"rope_parameters\" of a %s must hold the objects \"full_attention\" and "

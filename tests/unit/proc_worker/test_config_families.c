@@ -271,3 +271,23 @@ Test(config_families, numbers_that_a_float_cannot_hold_are_refused)
 	refused("LlamaForCausalLM", "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"attention_factor\": 1e60}", ERR_INVALID,
 		"\"attention_factor\" must be a number from");
 }
+
+Test(config_families, two_names_of_one_field_do_not_contradict_each_other)
+{
+	static const char both[] = "\"num_experts\" and \"num_local_experts\" say the same, but not the same value";
+
+	good("GraniteMoeForCausalLM", "\"num_local_experts\": 8, \"num_experts\": 8, \"num_experts_per_tok\": 3");
+	good("GraniteMoeForCausalLM", "\"num_local_experts\": 8, \"num_experts\": null, \"num_experts_per_tok\": 3");
+	refused("GraniteMoeForCausalLM", "\"num_local_experts\": 8, \"num_experts\": 4, \"num_experts_per_tok\": 3", ERR_INVALID, both);
+	refused("MixtralForCausalLM", "\"num_local_experts\": 8, \"num_experts\": 4, \"num_experts_per_tok\": 2", ERR_INVALID, both);
+	refused("Qwen3MoeForCausalLM", QWEN_EXPERTS ", \"num_local_experts\": 4", ERR_INVALID, both);
+	good("LlamaForCausalLM", "\"torch_dtype\": \"bfloat16\", \"dtype\": \"bfloat16\"");
+	refused("LlamaForCausalLM", "\"torch_dtype\": \"bfloat16\", \"dtype\": \"float32\"", ERR_INVALID,
+		"\"torch_dtype\" and \"dtype\" say the same");
+	good("LlamaForCausalLM", "\"rope_scaling\": null, \"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2}");
+	good("LlamaForCausalLM", "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, "
+				 "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2.0}");
+	refused("LlamaForCausalLM", "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, "
+				    "\"rope_parameters\": {\"rope_type\": \"default\"}",
+		ERR_INVALID, "\"rope_parameters\" and \"rope_scaling\" say the same");
+}
