@@ -150,7 +150,8 @@ FAMILIES = {
 # Of sizes that device kernels take, for the whole models of tests/e2e/test_device_families.py.
 DEVICE = {"hidden_size": 64, "intermediate_size": 96}
 DEVICE_FAMILIES = ("stablelm", "nemotron", "starcoder2", "arcee", "phi", "cohere", "cohere2", "glm4", "ernie4_5", "exaone4",
-                   "olmo2", "olmo3", "olmoe", "granitemoeshared", "olmo")
+                   "olmo2", "olmo3", "olmoe", "granitemoeshared", "olmo", "mistral", "ministral", "glm", "seed_oss", "internlm2",
+                   "internlm3", "granitemoe")
 
 
 def device_cases():
