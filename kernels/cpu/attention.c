@@ -239,6 +239,8 @@ static void part_softmax(struct tile *t, u32 begin)
 	}
 #endif
 	for (u32 r = 0; r < t->of->count; r++) {
+		if (begin + t->count == t->of->end)
+			row_ahead(t, r);
 		if (dtype == KERN_F32)
 			row_softmax(t, r, begin, KERN_F32);
 		else if (dtype == KERN_BF16)
@@ -261,7 +263,7 @@ static void segment_run(struct tile *t, u32 tiles, u32 begin, u32 end)
 			of->best[r] = -INFINITY;
 			of->sum[r] = 0;
 		}
-		memset(of->acc, 0, (size_t)of->count * t->lane.width * sizeof(float));
+		of->fresh = true;
 	}
 	for (u32 at = begin; at < end; at += ATTENTION_PART) {
 		u32 part_end = kern_min(at + ATTENTION_PART, end);
@@ -278,7 +280,13 @@ static void segment_run(struct tile *t, u32 tiles, u32 begin, u32 end)
 			part_scores(t);
 			part_softmax(t, at);
 			part_values(t);
+			of->fresh = false;
 		}
+	}
+	for (u32 i = 0; i < tiles; i++) {
+		struct attention_rows *of = &t->lane.rows[i];
+		if (of->fresh)
+			memset(of->acc, 0, (size_t)of->count * t->lane.width * sizeof(float));
 	}
 }
 
@@ -303,12 +311,11 @@ static void merge_row(struct attention_partial into, struct attention_partial pa
 	*into.best = best;
 }
 
-/* `total`: by its address, for a copy would wait until its pointers, just stored, are in the cache. */
-static void write_row(const struct kern_attention_args *a, const struct attention_partial *total, size_t token,
-		      u32 head)
+/* `total`: by its address, for a copy would wait until its pointers, just stored, are in the cache. `at`: of the output. */
+static void write_row(const struct kern_attention_args *a, const struct attention_partial *total, size_t at, u32 head)
 {
-	float *out = a->out + (token * a->heads + head) * a->kv.head_dim;
-	float unit = a->kv.dtype == KERN_F8E4M3 ? F8_HALF_BIAS : 1, sum = *total->sum;
+	float *out = a->out + at, unit = a->kv.dtype == KERN_F8E4M3 ? F8_HALF_BIAS : 1;
+	float sum = *total->sum;
 	if (a->sinks) { /* both sums by the larger of the two maxima; the sums of values only shrink with theirs */
 		float base = fmaxf(*total->best, a->sinks[head]), shrink = expf(*total->best - base);
 		sum = sum * shrink + expf(a->sinks[head] - base);
@@ -343,15 +350,6 @@ static void query_i8(struct tile *t, u32 r, const float *x)
 	t->of->q_excess[r] = KERN_KV_OFFSET * ivec_sum(sum);
 }
 
-/* A row's query in the batch. */
-static const float *query_of(const struct tile *t, const struct attention_task *task, u32 row)
-{
-	const struct kern_attention_args *a = t->a;
-	u32 group = a->heads / a->kv.kv_heads;
-	size_t token = a->query_start[task->row] + task->query + row / group;
-	return a->q + (token * a->heads + task->kv_head * group + row % group) * a->kv.head_dim;
-}
-
 #if ATTENTION_DOTS_BF16
 /* Dimensions [d, d + count) of four rows' queries. */
 static ALWAYS_INLINE void lace_queries(const struct tile *t, const float *const q[LACE_ROWS], u32 r, u32 d, u32 count)
@@ -364,13 +362,13 @@ static ALWAYS_INLINE void lace_queries(const struct tile *t, const float *const 
 }
 
 /* The queries of all rows at work, scaled: pairs of bf16, the rows' side by side. */
-static void queries_bf16(struct tile *t, const struct attention_task *task)
+static void queries_bf16(struct tile *t)
 {
 	u32 d, dim = t->a->kv.head_dim, count = t->of->count;
 	for (u32 r = 0; r < count; r += LACE_ROWS) {
 		const float *q[LACE_ROWS]; /* what is no row of theirs repeats the last one and is never read */
 		for (u32 i = 0; i < LACE_ROWS; i++)
-			q[i] = query_of(t, task, t->of->row + kern_min(r + i, count - 1));
+			q[i] = t->a->q + t->of->at[kern_min(r + i, count - 1)];
 		for (d = 0; d + 2 * LACE_UNITS <= dim; d += 2 * LACE_UNITS)
 			lace_queries(t, q, r, d, 2 * LACE_UNITS);
 		if (d < dim)
@@ -378,10 +376,9 @@ static void queries_bf16(struct tile *t, const struct attention_task *task)
 	}
 }
 #else
-static void queries_bf16(struct tile *t, const struct attention_task *task)
+static void queries_bf16(struct tile *t)
 {
 	(void)t;
-	(void)task;
 }
 #endif
 
@@ -402,6 +399,13 @@ static void query_begin(struct tile *t, u32 r, const float *q)
 		to[d * ATTENTION_ROWS] = x[d];
 }
 
+/* Where the query, and the output, of one head of the task's KV head begin in the batch. */
+static size_t row_at(const struct kern_attention_args *a, const struct attention_task *task, u32 query, u32 head)
+{
+	size_t token = a->query_start[task->row] + query;
+	return (token * a->heads + task->kv_head * (a->heads / a->kv.kv_heads) + head) * a->kv.head_dim;
+}
+
 /* Rows [r0, r0 + count) of the task, its i-th tile. Row r is query head kv_head * group + r of its chunk, counted through
  * the chunk's tokens. */
 static void rows_begin(struct tile *t, const struct attention_task *task, u32 i, u32 r0, u32 count)
@@ -414,16 +418,21 @@ static void rows_begin(struct tile *t, const struct attention_task *task, u32 i,
 	of->count = count;
 	of->q = t->lane.q + floats;
 	of->acc = t->lane.acc + floats;
+	u32 group = a->heads / a->kv.kv_heads, query = task->query + r0 / group, head = r0 % group;
 	for (u32 r = 0; r < count; r++) {
-		u32 query = task->query + (r0 + r) / (a->heads / a->kv.kv_heads);
 		u32 last = a->context[task->row] - task->queries_of_row + query;
+		of->at[r] = row_at(a, task, query, head);
 		of->last[r] = last;
 		of->first[r] = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
 		if (!pairs)
-			query_begin(t, r, query_of(t, task, r0 + r));
+			query_begin(t, r, a->q + of->at[r]);
+		if (++head == group) {
+			head = 0;
+			query++;
+		}
 	}
 	if (pairs)
-		queries_bf16(t, task);
+		queries_bf16(t);
 	of->end = of->last[count - 1] + 1;
 }
 
@@ -445,6 +454,24 @@ static void segment_end(const struct attention_plan *plan, const struct attentio
 	}
 }
 
+/* Outputs of a task that sees all its keys: what its only segment left of the rows, or what came of several. */
+static void write_rows(const struct attention_plan *plan, const struct attention_task *task, const struct tile *t, u32 tiles,
+		       u32 thread)
+{
+	const struct kern_attention_args *a = plan->a;
+	u32 group = a->heads / a->kv.kv_heads, head = 0;
+	for (u32 i = 0; i < tiles; i++) {
+		struct attention_rows *of = &t->lane.rows[i];
+		for (u32 r = 0; r < of->count; r++) {
+			struct attention_partial total = {&of->best[r], &of->sum[r], of->acc + (size_t)r * t->lane.width};
+			if (t->end > ATTENTION_SEGMENT)
+				total = attention_partial(plan, task, thread, of->row + r);
+			write_row(a, &total, of->at[r], task->kv_head * group + head);
+			head = head + 1 < group ? head + 1 : 0;
+		}
+	}
+}
+
 /* `next`: the task that this thread takes afterwards, or the same one. */
 static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32 thread)
 {
@@ -459,22 +486,27 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 	t.kv_head = task.kv_head;
 	t.words = kern_kv_words(&a->kv);
 	t.following_count = 0;
+	t.following_queries = 0;
 	if (next != index && a->kv.block_size % GROUP == 0)
 		find_following(&t, &following);
+	if (next != index && plan->large)
+		t.following_queries = (row_at(a, &following, following.query, 0) - row_at(a, &task, task.query, 0)) * sizeof(float);
 	for (u32 i = 0; i < tiles; i++) {
 		u32 r0 = (u32)((u64)rows * i / tiles);
 		rows_begin(&t, &task, i, r0, (u32)((u64)rows * (i + 1) / tiles) - r0);
 	}
 	t.end = t.lane.rows[tiles - 1].end;
-	for (u32 s = task.segment; s < task.segment_end; s++) {
-		u32 begin = s * ATTENTION_SEGMENT, end = kern_min(begin + ATTENTION_SEGMENT, t.end);
-		segment_run(&t, tiles, begin, end > begin ? end : begin);
-		segment_end(plan, &task, &t, tiles, s, thread);
+	if (!plan->divided && t.end <= ATTENTION_SEGMENT) {
+		segment_run(&t, tiles, 0, t.end);
+	} else {
+		for (u32 s = task.segment; s < task.segment_end; s++) {
+			u32 begin = s * ATTENTION_SEGMENT, end = kern_min(begin + ATTENTION_SEGMENT, t.end);
+			segment_run(&t, tiles, begin, end > begin ? end : begin);
+			segment_end(plan, &task, &t, tiles, s, thread);
+		}
 	}
-	for (u32 r = 0; r < rows && !plan->divided; r++) {
-		struct attention_partial total = attention_partial(plan, &task, thread, r);
-		write_row(a, &total, a->query_start[task.row] + task.query + r / group, task.kv_head * group + r % group);
-	}
+	if (!plan->divided)
+		write_rows(plan, &task, &t, tiles, thread);
 }
 
 /* What the caller has written since the layer before, for the first task that this thread takes. */
@@ -498,9 +530,13 @@ static void run_tasks(void *arg, u32 task, u32 thread)
 	(void)task;
 	if (thread > 0)
 		fetch_first(plan, thread);
-	while (shares_take(&plan->shares, thread, &index, &end))
-		run_task(plan, index, plan->follows && shares_next(&plan->shares, thread, &next) ? next : index,
-			 thread);
+	while (shares_take(&plan->shares, thread, &index, &end)) {
+		if (plan->large)
+			next = kern_min(index + plan->threads, plan->tasks - 1);
+		else if (!plan->follows || !shares_next(&plan->shares, thread, &next))
+			next = index;
+		run_task(plan, index, next, thread);
+	}
 }
 
 /* Merges the segments of one chunk, in order. */
@@ -517,7 +553,7 @@ static void merge_task(void *arg, u32 index, u32 thread)
 			part.index = first.index + s;
 			merge_row(total, attention_partial(plan, &part, thread, r), plan->width);
 		}
-		write_row(a, &total, a->query_start[first.row] + first.query + r / group,
+		write_row(a, &total, row_at(a, &first, first.query + r / group, r % group),
 			  first.kv_head * group + r % group);
 	}
 }
@@ -530,6 +566,8 @@ enum err VARIANT(attention)(struct kern_ctx *ctx, const struct kern_attention_ar
 		return ERR_OK;
 	/* Chunks of prompts differ in length, and all threads take the longest first. */
 	plan.follows = a->tokens <= a->rows;
+	plan.large = !plan.follows && (size_t)a->tokens * a->heads * a->kv.head_dim > LARGE_FLOATS;
+	plan.threads = kern_thread_count(ctx);
 	shares_init(&plan.shares, plan.tasks, plan.follows ? kern_thread_count(ctx) : 1, 1);
 	kern_parallel(ctx, kern_min(plan.tasks, kern_thread_count(ctx)), run_tasks, &plan);
 	if (plan.divided)

@@ -20,12 +20,15 @@ struct attention_plan {
 	u32 rows_a_task; /* queries_a_task * query heads of a KV head */
 	u32 segments;	 /* divided: tasks that share a chunk, each a segment */
 	bool divided;
+	u32 threads;
 	u32 tasks;
 	u32 width; /* floats of a row of sums: head_dim rounded up to vectors */
 	char *lanes;
 	size_t lane_bytes, partials_at; /* at: of a lane, where no task is divided, the partials of a task's rows */
 	float *partials; /* divided: [tasks][rows_a_task] */
 	bool follows; /* a thread's next task is known: its first keys are asked for beside its last values */
+	bool large;   /* the batch's queries and outputs leave a core's caches: it asks for its outputs, and for the queries of
+			 the task that it most likely takes next */
 	struct shares shares; /* of the tasks, where there are any */
 };
 
@@ -41,6 +44,7 @@ struct attention_task {
 struct attention_rows {
 	u32 row, count; /* the first, of the task's; at most ATTENTION_ROWS */
 	u32 end;	/* of the keys that any of them sees */
+	size_t at[ATTENTION_ROWS]; /* where the query and the output of each begin, in floats */
 	u32 first[ATTENTION_ROWS], last[ATTENTION_ROWS]; /* keys that each sees */
 	/* 8-bit integers: what a row's whole numbers count, and what the offset of the keys adds to a sum */
 	float q_unit[ATTENTION_ROWS];
@@ -48,6 +52,7 @@ struct attention_rows {
 	float *q; /* [width][ATTENTION_ROWS] scaled, in the form that the products want */
 	/* of the segment so far */
 	float best[ATTENTION_ROWS], sum[ATTENTION_ROWS];
+	bool fresh; /* no part yet: `acc` is not yet written */
 	float *acc; /* [ATTENTION_ROWS][width] */
 };
 

@@ -196,9 +196,13 @@ static ALWAYS_INLINE void scores_f8(const struct tile *t, u32 v0, u32 rows, u32 
 static void part_scores(const struct tile *t)
 {
 	u32 vecs = kern_ceil(t->count, GROUP) * GROUP_VECS;
-#define SCORES(kind, n, side)                \
-	for (u32 v = 0; v < vecs; v += side) \
-		kind(t, v, n, side);
+/* Half as many vectors where these do: of a short prompt, rounding up to whole ones is much. */
+#define SCORES(kind, n, side)                               \
+	for (u32 v = 0; v < vecs; v += side)                \
+		if ((side) > 1 && vecs - v <= (side) / 2)   \
+			kind(t, v, n, (side) / 2);          \
+		else                                        \
+			kind(t, v, n, side);
 #define SCORES_F32(n)  SCORES(scores_f32, n, SCORE_VECS(n))
 #define SCORES_BF16(n) SCORES(scores_bf16, n, SCORE_VECS(n))
 #define SCORES_I8(n)   SCORES(scores_i8, n, SCORE_VECS_WHOLE(n))

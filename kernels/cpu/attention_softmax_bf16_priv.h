@@ -108,8 +108,11 @@ static ALWAYS_INLINE void rows_softmax_bf16(struct tile *t, u32 begin)
 	__m256 base = _mm256_maskz_mov_ps(_mm256_cmp_ps_mask(best, none, _CMP_NEQ_OQ), best);
 	__m256 rescale = _mm512_castps512_ps256(vec_exp(_mm512_castps256_ps512(_mm256_sub_ps(before, base))));
 	_mm256_storeu_ps(bases, base);
-	for (u32 r = 0; r < count; r++)
+	for (u32 r = 0; r < count; r++) {
+		if (begin + t->count == of->end)
+			row_ahead(t, r);
 		lanes[r] = row_weights(t, r, vecs, bases[r]);
+	}
 	__m256 sum = _mm256_maskz_loadu_ps(own, of->sum);
 	_mm256_mask_storeu_ps(of->sum, own, _mm256_fmadd_ps(sum, rescale, sum_of_eight(lanes)));
 	_mm256_mask_storeu_ps(of->best, own, best);

@@ -26,6 +26,7 @@ enum {
 	GROUPS = ATTENTION_PART / GROUP,
 	CHUNK = 64, /* keys whose values are summed before the next dimensions: they stay in the L1 cache */
 	LINE = 64,  /* bytes of a cache line */
+	LARGE_FLOATS = 1 << 17, /* queries of a batch that, with as many outputs, leave the caches of a core */
 	AHEAD = 4,  /* groups that memory is asked for before they are needed */
 	I16_MAX = 32767,
 };
@@ -59,6 +60,7 @@ struct tile {
 	const char *ahead[2 * GROUPS + AHEAD];
 	const char *following[AHEAD]; /* the next task's first groups, as far as they are known */
 	u32 following_count;
+	uintptr_t following_queries; /* bytes from a row's query to that of the next task's row; 0: not asked for */
 };
 
 /* Calls body(n) with the constant n = t->of->count. */
@@ -81,6 +83,17 @@ struct tile {
 	default:               \
 		body(8) break; \
 	}
+
+/* Asks for where row r's output goes, and for the query of the next task's row. */
+static ALWAYS_INLINE void row_ahead(const struct tile *t, u32 r)
+{
+	const uintptr_t out = (uintptr_t)(t->a->out + t->of->at[r]);
+	const uintptr_t following = (uintptr_t)(t->a->q + t->of->at[r]) + t->following_queries;
+	for (u32 at = 0; at < t->a->kv.head_dim * sizeof(float) && t->following_queries != 0; at += LINE) {
+		__builtin_prefetch((const void *)(out + at), 1, 3);
+		__builtin_prefetch((const void *)(following + at), 0, 3);
+	}
+}
 
 /* ---------------------------------------------------------------- vectors of integers */
 

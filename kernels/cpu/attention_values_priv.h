@@ -122,8 +122,13 @@ static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 begin, u32 end, u
 	vec sum[ATTENTION_ROWS][4];
 	float *acc = t->of->acc + d0;
 	u32 width = t->lane.width;
-	FOR_SUMS_OF(rows, 2 * blocks)
-	sum[r][v] = vec_load(acc + (size_t)r * width + v * VEC_LANES);
+	if (t->of->fresh) {
+		FOR_SUMS_OF(rows, 2 * blocks)
+		sum[r][v] = vec_zero();
+	} else {
+		FOR_SUMS_OF(rows, 2 * blocks)
+		sum[r][v] = vec_mul(vec_load(acc + (size_t)r * width + v * VEC_LANES), vec_set1(t->rescale[r]));
+	}
 	const bool asks = d0 == 0 && t->of->row == 0; /* the other rows of the task find them in the caches */
 	const char *weights = (const char *)(t->lane.weights + begin), *one = NULL;
 	const size_t stride = t->value_bytes;
@@ -154,15 +159,18 @@ static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 begin, u32 end, u
 	vec_store(acc + (size_t)r * width + v * VEC_LANES, sum[r][v]);
 }
 
-static ALWAYS_INLINE void pairs_chunk(const struct tile *t, u32 begin, u32 end, u32 rows)
+/* All keys of the part, whose sums it brings to the part's maxima, too: they are read and written once. */
+static ALWAYS_INLINE void pairs_part(const struct tile *t, u32 rows)
 {
-	u32 d = 0, dim = t->a->kv.head_dim;
+	u32 d = 0, dim = t->a->kv.head_dim, begin = 0, end = t->count, width = t->lane.width;
 	for (; rows <= 4 && d + 64 <= dim; d += 64)
 		pairs_tile(t, begin, end, d, rows, 2, 32);
 	for (; d + 32 <= dim; d += 32)
 		pairs_tile(t, begin, end, d, rows, 1, 32);
 	if (d < dim)
 		pairs_tile(t, begin, end, d, rows, 1, dim - d);
+	for (u32 r = 0; r < rows && t->of->fresh && width >= dim + 32; r++)
+		memset(t->of->acc + (size_t)r * width + width - 32, 0, 32 * sizeof(float));
 }
 #endif
 
@@ -221,7 +229,9 @@ static void wholes_chunk(const struct tile *t, u32 begin, u32 end)
 /* acc = acc * rescale, and for whole numbers + what the part's sums stand for. */
 static void rescale_rows(const struct tile *t)
 {
-	for (u32 r = 0; r < t->of->count; r++)
+	if (t->of->fresh)
+		memset(t->of->acc, 0, (size_t)t->of->count * t->lane.width * sizeof(float));
+	for (u32 r = 0; r < t->of->count && !t->of->fresh; r++)
 		for (u32 d = 0; d < t->lane.width; d += VEC_LANES) {
 			float *acc = t->of->acc + (size_t)r * t->lane.width + d;
 			vec_store(acc, vec_mul(vec_load(acc), vec_set1(t->rescale[r])));
@@ -245,20 +255,22 @@ static void add_wholes(const struct tile *t)
 static void part_values(const struct tile *t)
 {
 	enum kern_dtype dtype = t->a->kv.dtype;
+#if ATTENTION_DOTS_BF16
+	/* 32 dimensions are a line, which no other dimensions are in: nothing is gained by coming back soon. */
+#define PART_BF16(n) pairs_part(t, n);
+	if (dtype == KERN_BF16) {
+		FOR_ROWS(PART_BF16)
+		return;
+	}
+#endif
 	rescale_rows(t);
 	if (dtype == KERN_I8)
 		memset(t->lane.sums, 0, (size_t)t->of->count * t->lane.width * sizeof(i32));
-	/* 32 dimensions in bfloat16 are a line, which no other dimensions are in: nothing is gained by coming back soon. */
-	const u32 chunk = dtype == KERN_BF16 && ATTENTION_DOTS_BF16 ? ATTENTION_PART : CHUNK;
-	for (u32 begin = 0; begin < t->count; begin += chunk) {
-		u32 end = kern_min(begin + chunk, t->count);
+	for (u32 begin = 0; begin < t->count; begin += CHUNK) {
+		u32 end = kern_min(begin + CHUNK, t->count);
 #define CHUNK_F32(n) values_chunk(t, VALUES_F32, begin, end, n, VALUE_VECS(n));
 #define CHUNK_F8(n)  values_chunk(t, VALUES_F8, begin, end, n, VALUE_VECS(n));
-#if ATTENTION_DOTS_BF16
-#define CHUNK_BF16(n) pairs_chunk(t, begin, end, n);
-#else
 #define CHUNK_BF16(n) values_chunk(t, VALUES_BF16, begin, end, n, VALUE_VECS(n));
-#endif
 		if (dtype == KERN_I8)
 			wholes_chunk(t, begin, end);
 		else if (dtype == KERN_F32)
@@ -280,15 +292,16 @@ static u32 block_vecs(enum kern_dtype dtype)
 	return dtype == KERN_BF16 && ATTENTION_DOTS_BF16 ? 2 : 1;
 }
 
-/* `out` [dim] = acc * factor, in the order of dimensions. */
+/* `out` [dim] = acc * factor, in the order of dimensions; no sum is taken as a negative zero, however the context was cut. */
 static void write_sums(float *out, const float *acc, u32 dim, u32 vecs, float factor)
 {
 	enum { QUADS = VEC_LANES / 4 }; /* four dimensions stay together */
 #if VEC_LANES == 16
+	const vec zero = vec_zero();
 	const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
 	for (; vecs == 2 && dim >= 2 * VEC_LANES; dim -= 2 * VEC_LANES, acc += 2 * VEC_LANES, out += 2 * VEC_LANES) {
-		__m512i x = (__m512i)vec_mul(vec_load(acc), vec_set1(factor));
-		__m512i y = (__m512i)vec_mul(vec_load(acc + VEC_LANES), vec_set1(factor));
+		__m512i x = (__m512i)vec_mul(vec_add(vec_load(acc), zero), vec_set1(factor));
+		__m512i y = (__m512i)vec_mul(vec_add(vec_load(acc + VEC_LANES), zero), vec_set1(factor));
 		vec_store(out, (vec)_mm512_permutex2var_epi64(x, low, y));
 		vec_store(out + VEC_LANES, (vec)_mm512_permutex2var_epi64(x, high, y));
 	}
@@ -296,7 +309,8 @@ static void write_sums(float *out, const float *acc, u32 dim, u32 vecs, float fa
 	const __m128 f = _mm_set1_ps(factor);
 	u32 block = 0, part = 0, v = 0; /* the first quad of the block, the 128-bit part, the vector */
 	for (u32 d = 0; d < dim; d += 4) {
-		__m128 x = _mm_mul_ps(_mm_loadu_ps(acc + 4 * (block + v * QUADS + part)), f);
+		__m128 x = _mm_loadu_ps(acc + 4 * (block + v * QUADS + part));
+		x = _mm_mul_ps(_mm_add_ps(x, _mm_setzero_ps()), f);
 		if (++v == vecs) {
 			v = 0;
 			part = (part + 1) % QUADS;

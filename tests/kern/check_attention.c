@@ -476,7 +476,7 @@ static void attention_cases(struct check *c, u32 target)
 					{33, 1}, {100, 1}, {257, 1}, {300, 1}};
 	static const u32 prefill[][2] = {{37, 37}};
 	static const u32 mixture[][2] = {{0, 0}, {40, 1}, {70, 21}, {5, 0}, {19, 19}, {1, 1}, {290, 7}};
-	static const u32 lengthy[][2] = {{2600, 3}};
+	static const u32 lengthy[][2] = {{2600, 3}}, passing[][2] = {{1060, 70}}, large[][2] = {{110, 60}, {75, 75}};
 	static const u32 heads[][3] = {{1, 1, 32},  {2, 1, 64},	 {8, 4, 32}, {9, 3, 80},
 				       {8, 2, 96},  {5, 1, 128}, {6, 1, 48}, {7, 1, 64},
 				       {8, 1, 256}, {3, 3, 20},	 {4, 2, 2}};
@@ -515,6 +515,14 @@ static void attention_cases(struct check *c, u32 target)
 		attention_case(c, target, &m);
 		m.sinks = true; /* merged segments, too */
 		attention_case(c, target, &m);
+	}
+	for (u32 i = 0; i < CHECK_KV_TYPES; i++) {
+		/* Chunks whose keys end in the first segment, and others of the same prompt that see two. */
+		struct attention_case m = {6, 2, 32, 16, passing, 1, check_kv_types[i], false, 0, 0};
+		attention_case(c, target, &m);
+		/* More queries than a core's caches hold. */
+		struct attention_case more = {8, 2, 128, 16, large, COUNT_OF(large), check_kv_types[i], false, 0, 0};
+		attention_case(c, target, &more);
 	}
 	/* Sums of many dimensions in whole numbers. */
 	struct attention_case wide = {2, 1, 1024, 16, prefill, 1, KERN_I8, false, 0, 0};
