@@ -244,8 +244,8 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 s
 			vec value = ivec_to_float(sum[r][v]);
 			if (int4)
 				value = vec_fma(zero, vec_set1(load_float(p->sums + r * 4)), value);
-			value = vec_mul(value, vec_set1(load_float(p->scales + r * 4)));
-			total[r][v] = vec_fma(value, scale, total[r][v]);
+			vec both = vec_mul(scale, vec_set1(load_float(p->scales + r * 4)));
+			total[r][v] = vec_fma(value, both, total[r][v]);
 		}
 	}
 }

@@ -304,7 +304,8 @@ struct place {
 };
 
 /* sums += scale * inputs' scale * (products of the group - zero * sum of the inputs). Powers of two times either factor make
- * no difference to the result. */
+ * no difference to the result; with scales multiplied first not even at the ends of a float's range, where 8 * (q - zero) times a
+ * large scale would overflow as the few rows' q - zero does not. */
 static ALWAYS_INLINE void add_group(struct place *p, u32 rows, u32 count, u32 prefetch_step, enum blocked_scales scales,
 				    vec sums[][VECS])
 {
@@ -345,8 +346,8 @@ static ALWAYS_INLINE void add_group(struct place *p, u32 rows, u32 count, u32 pr
 			if (with_zeros)
 				value = vec_fma(vec_load(p->zeros + v * VEC_LANES),
 						vec_set1((float)load_i32(p->x + (rows + r) * 4)), value);
-			value = vec_mul(value, vec_set1(load_float(p->x + r * 4)));
-			sums[r][v] = vec_fma(value, scale, sums[r][v]);
+			vec both = vec_mul(scale, vec_set1(load_float(p->x + r * 4)));
+			sums[r][v] = vec_fma(value, both, sums[r][v]);
 		}
 	}
 }
