@@ -1,5 +1,6 @@
 /* Gated activation for AVX2 and AVX-512 (one object each). */
 #include "kernels/cpu/activation_priv.h"
+#include "kernels/cpu/shares_priv.h"
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_priv.h"
 
@@ -67,6 +68,6 @@ enum err VARIANT(act_mul)(struct kern_ctx *ctx, const struct kern_act_mul_args *
 {
 	struct kern_act_mul_args args = *a;
 	u32 parts = parts_of(a);
-	kern_parallel(ctx, parts > 1 ? a->tokens * parts : kern_ceil(a->tokens, kern_rows_a_task(a->size)), rows, &args);
+	parallel_near(ctx, parts > 1 ? a->tokens * parts : kern_ceil(a->tokens, kern_rows_a_task(a->size)), rows, &args);
 	return ERR_OK;
 }

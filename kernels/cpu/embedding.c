@@ -1,4 +1,5 @@
 /* Rows of the embedding table for AVX2: bf16 widened by vectors. */
+#include "kernels/cpu/shares_priv.h"
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_priv.h"
 
@@ -46,6 +47,6 @@ static void rows(void *arg, u32 task, u32 thread)
 enum err VARIANT(embedding)(struct kern_ctx *ctx, const struct kern_embedding_args *a)
 {
 	struct kern_embedding_args args = *a;
-	kern_parallel(ctx, kern_ceil(a->tokens, kern_rows_a_task(a->hidden)), rows, &args);
+	parallel_near(ctx, kern_ceil(a->tokens, kern_rows_a_task(a->hidden)), rows, &args);
 	return ERR_OK;
 }

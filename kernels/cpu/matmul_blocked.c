@@ -8,10 +8,12 @@
  * the panels of gate and up that belong together take turns, and only what it makes of their sums leaves that memory.
  * Nothing here touches the order in which a sum is taken. */
 #include "kernels/cpu/matmul_blocked_priv.h"
+#include "kernels/cpu/shares_priv.h"
 
 enum {
 	FEW_ROWS = 64, /* so few rows need no company of panels, and tasks must be small for so few to end together */
 	FEW_PANELS = 2,
+	OWN_ROWS = 64, /* a thread has at least, for which it reads all weights */
 };
 
 static size_t sums_bytes(u32 rows)
@@ -74,6 +76,14 @@ static char *tile_inputs(const struct blocked_job *j, const struct rows *r, u32 
 static u32 panel_at(const struct blocked_job *j, u32 place)
 {
 	return j->fusion ? place / 2 + place % 2 * (j->panels / 2) : place;
+}
+
+/* Where every thread can have rows of its own it has them: what it computed of them is in its cache when the next product packs
+ * them. */
+static u32 plan_rows(u32 tokens, u32 threads)
+{
+	u32 own = kern_min(threads, tokens / OWN_ROWS), least = kern_ceil(tokens, BLOCKED_ROWS);
+	return own > 1 ? kern_ceil(least, own) * own : least;
 }
 
 /* As many panels a task as let the threads end together, the more the better. */
@@ -219,7 +229,7 @@ void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, cons
 	ASSERT(kernel->k_block <= BLOCKED_K_MAX && kernel->tile_rows <= BLOCKED_TILE_MAX);
 	if (a->tokens == 0)
 		return;
-	j.row_blocks = kern_ceil(a->tokens, BLOCKED_ROWS);
+	j.row_blocks = plan_rows(a->tokens, threads);
 	j.k_blocks = kern_ceil(k, kernel->k_block);
 	j.row_bytes = k / kernel->k_block * inputs_bytes(&j, kernel->k_block) + inputs_bytes(&j, k % kernel->k_block);
 	j.lane_bytes = matmul_blocked_lane_bytes(a->tokens);
@@ -230,6 +240,6 @@ void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, cons
 	for (u32 b = 0; b < j.row_blocks; b++)
 		j.tiles += rows_of(&j, b).tiles;
 	plan_columns(&j, threads);
-	kern_parallel(ctx, j.tiles * j.k_blocks, pack_task, &j);
-	kern_parallel(ctx, j.column_tasks * j.row_blocks, run_task, &j);
+	parallel_near(ctx, j.tiles * j.k_blocks, pack_task, &j);
+	parallel_near(ctx, j.column_tasks * j.row_blocks, run_task, &j);
 }

@@ -1,6 +1,7 @@
 /* Residual addition and RMSNorm for AVX2. A row is one task's; four running sums. */
 #include <math.h>
 
+#include "kernels/cpu/shares_priv.h"
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_priv.h"
 
@@ -63,6 +64,6 @@ static void rows(void *arg, u32 task, u32 thread)
 enum err VARIANT(rmsnorm)(struct kern_ctx *ctx, const struct kern_rmsnorm_args *a)
 {
 	struct kern_rmsnorm_args args = *a;
-	kern_parallel(ctx, kern_ceil(a->tokens, kern_rows_a_task(a->hidden)), rows, &args);
+	parallel_near(ctx, kern_ceil(a->tokens, kern_rows_a_task(a->hidden)), rows, &args);
 	return ERR_OK;
 }

@@ -75,6 +75,36 @@ static inline bool shares_take(struct shares *p, u32 thread, u32 *first, u32 *en
 	}
 }
 
+/* kern_parallel, but every thread has neighbouring tasks, and of as many tasks always the same ones: rows that one op left in a
+ * core's cache are that core's in the next. Where cores have no cache in common another one waits for every line. */
+struct near_run {
+	struct shares shares;
+	kern_task_fn fn;
+	void *arg;
+};
+
+static inline void near_tasks(void *arg, u32 task, u32 thread)
+{
+	struct near_run *n = arg;
+	u32 first, end;
+	(void)task;
+	while (shares_take(&n->shares, thread, &first, &end))
+		for (; first < end; first++)
+			n->fn(n->arg, first, thread);
+}
+
+static inline void parallel_near(struct kern_ctx *ctx, u32 tasks, kern_task_fn fn, void *arg)
+{
+	struct near_run n = {.fn = fn, .arg = arg};
+	u32 threads = kern_thread_count(ctx);
+	if (threads == 1 || tasks <= 1) {
+		kern_parallel(ctx, tasks, fn, arg);
+		return;
+	}
+	shares_init(&n.shares, tasks, threads, 1);
+	kern_parallel(ctx, kern_min(threads, n.shares.count), near_tasks, &n);
+}
+
 /* Where the units end that the thread takes after those up to `end`, which it has just taken, in their order. */
 static inline u32 shares_run_end(const struct shares *p, u32 thread, u32 end)
 {
