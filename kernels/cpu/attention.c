@@ -252,43 +252,7 @@ static void part_softmax(struct tile *t, u32 begin)
 	}
 }
 
-/* ---------------------------------------------------------------- segments, merging */
-
-/* Rows of the task, `tiles` times up to ATTENTION_ROWS, over keys [begin, end). Each sees its own part of these. */
-static void segment_run(struct tile *t, u32 tiles, u32 begin, u32 end)
-{
-	for (u32 i = 0; i < tiles; i++) {
-		struct attention_rows *of = &t->lane.rows[i];
-		for (u32 r = 0; r < of->count; r++) {
-			of->best[r] = -INFINITY;
-			of->sum[r] = 0;
-		}
-		of->fresh = true;
-	}
-	for (u32 at = begin; at < end; at += ATTENTION_PART) {
-		u32 part_end = kern_min(at + ATTENTION_PART, end);
-		if (part_end <= t->lane.rows[0].first[0])
-			continue; /* before the window of all rows: rows start in rising order */
-		part_begin(t, at, part_end);
-		for (u32 i = 0; i < tiles; i++) {
-			struct attention_rows *of = &t->lane.rows[i];
-			u32 own_end = kern_min(part_end, of->end);
-			if (own_end <= at || own_end <= of->first[0])
-				continue;
-			t->of = of;
-			t->count = own_end - at;
-			part_scores(t);
-			part_softmax(t, at);
-			part_values(t);
-			of->fresh = false;
-		}
-	}
-	for (u32 i = 0; i < tiles; i++) {
-		struct attention_rows *of = &t->lane.rows[i];
-		if (of->fresh)
-			memset(of->acc, 0, (size_t)of->count * t->lane.width * sizeof(float));
-	}
-}
+/* ---------------------------------------------------------------- merging, outputs */
 
 /* What a first segment leaves, as if merged into nothing: no sum is a negative zero. */
 static void take_row(struct attention_partial into, struct attention_partial part, u32 width)
@@ -312,13 +276,14 @@ static void merge_row(struct attention_partial into, struct attention_partial pa
 }
 
 /* `total`: by its address, for a copy would wait until its pointers, just stored, are in the cache. `at`: of the output. */
-static void write_row(const struct kern_attention_args *a, const struct attention_partial *total, size_t at, u32 head)
+static void write_row(const struct kern_attention_args *a, const struct attention_partial *total, size_t at)
 {
 	float *out = a->out + at, unit = a->kv.dtype == KERN_F8E4M3 ? F8_HALF_BIAS : 1;
 	float sum = *total->sum;
 	if (a->sinks) { /* both sums by the larger of the two maxima; the sums of values only shrink with theirs */
-		float base = fmaxf(*total->best, a->sinks[head]), shrink = expf(*total->best - base);
-		sum = sum * shrink + expf(a->sinks[head] - base);
+		float sink = a->sinks[at / a->kv.head_dim % a->heads];
+		float base = fmaxf(*total->best, sink), shrink = expf(*total->best - base);
+		sum = sum * shrink + expf(sink - base);
 		unit *= shrink;
 	}
 	write_sums(out, total->acc, a->kv.head_dim, block_vecs(a->kv.dtype), unit / sum);
@@ -412,9 +377,9 @@ static void rows_begin(struct tile *t, const struct attention_task *task, u32 i,
 {
 	const struct kern_attention_args *a = t->a;
 	struct attention_rows *of = t->of = &t->lane.rows[i];
-	bool pairs = a->kv.dtype == KERN_BF16 && ATTENTION_DOTS_BF16;
 	size_t floats = (size_t)i * ATTENTION_ROWS * t->lane.width;
 	of->row = r0;
+	of->begun = false;
 	of->count = count;
 	of->q = t->lane.q + floats;
 	of->acc = t->lane.acc + floats;
@@ -424,16 +389,75 @@ static void rows_begin(struct tile *t, const struct attention_task *task, u32 i,
 		of->at[r] = row_at(a, task, query, head);
 		of->last[r] = last;
 		of->first[r] = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
-		if (!pairs)
-			query_begin(t, r, a->q + of->at[r]);
 		if (++head == group) {
 			head = 0;
 			query++;
 		}
 	}
-	if (pairs)
-		queries_bf16(t);
 	of->end = of->last[count - 1] + 1;
+}
+
+/* ---------------------------------------------------------------- segments, tasks */
+
+/* The queries of all rows at work. */
+static void queries_begin(struct tile *t)
+{
+	if (t->a->kv.dtype == KERN_BF16 && ATTENTION_DOTS_BF16)
+		queries_bf16(t);
+	else
+		for (u32 r = 0; r < t->of->count; r++)
+			query_begin(t, r, t->a->q + t->of->at[r]);
+}
+
+/* The rows at work over keys [begin, end), those that they see. Queries are read, and outputs written, beside other rows'
+ * arithmetic, not all at once: their memory is far. */
+static void rows_part(struct tile *t, u32 begin, u32 end)
+{
+	struct attention_rows *of = t->of;
+	t->count = end - begin;
+	if (!of->begun)
+		queries_begin(t);
+	of->begun = true;
+	part_scores(t);
+	part_softmax(t, begin);
+	part_values(t);
+	of->fresh = false;
+	for (u32 r = 0; r < of->count && end == of->end && t->whole; r++) {
+		struct attention_partial total = {&of->best[r], &of->sum[r], of->acc + (size_t)r * t->lane.width};
+		write_row(t->a, &total, of->at[r]);
+	}
+}
+
+/* Rows of the task, `tiles` times up to ATTENTION_ROWS, over keys [begin, end). Each sees its own part of these. */
+static void segment_run(struct tile *t, u32 tiles, u32 begin, u32 end)
+{
+	for (u32 i = 0; i < tiles; i++) {
+		struct attention_rows *of = &t->lane.rows[i];
+		for (u32 r = 0; r < of->count; r++) {
+			of->best[r] = -INFINITY;
+			of->sum[r] = 0;
+		}
+		of->fresh = true;
+	}
+	for (u32 at = begin; at < end; at += ATTENTION_PART) {
+		u32 part_end = kern_min(at + ATTENTION_PART, end);
+		if (part_end <= t->lane.rows[0].first[0])
+			continue; /* before the window of all rows: rows start in rising order */
+		part_begin(t, at, part_end);
+		for (u32 i = 0; i < tiles; i++) {
+			struct attention_rows *of = &t->lane.rows[i];
+			u32 own_end = kern_min(part_end, of->end);
+			if (own_end <= at || own_end <= of->first[0])
+				continue;
+			t->of = of;
+			rows_part(t, at, own_end);
+		}
+	}
+	for (u32 i = 0; i < tiles; i++) {
+		struct attention_rows *of = &t->lane.rows[i];
+		if (of->fresh)
+			memset(of->acc, 0, (size_t)of->count * t->lane.width * sizeof(float));
+	}
 }
 
 /* Brings what segment `s` left of the rows to what the segments before it left. */
@@ -454,20 +478,15 @@ static void segment_end(const struct attention_plan *plan, const struct attentio
 	}
 }
 
-/* Outputs of a task that sees all its keys: what its only segment left of the rows, or what came of several. */
-static void write_rows(const struct attention_plan *plan, const struct attention_task *task, const struct tile *t, u32 tiles,
-		       u32 thread)
+/* What several segments left of the rows. */
+static void write_merged(const struct attention_plan *plan, const struct attention_task *task, const struct tile *t, u32 tiles,
+			 u32 thread)
 {
-	const struct kern_attention_args *a = plan->a;
-	u32 group = a->heads / a->kv.kv_heads, head = 0;
 	for (u32 i = 0; i < tiles; i++) {
-		struct attention_rows *of = &t->lane.rows[i];
+		const struct attention_rows *of = &t->lane.rows[i];
 		for (u32 r = 0; r < of->count; r++) {
-			struct attention_partial total = {&of->best[r], &of->sum[r], of->acc + (size_t)r * t->lane.width};
-			if (t->end > ATTENTION_SEGMENT)
-				total = attention_partial(plan, task, thread, of->row + r);
-			write_row(a, &total, of->at[r], task->kv_head * group + head);
-			head = head + 1 < group ? head + 1 : 0;
+			struct attention_partial total = attention_partial(plan, task, thread, of->row + r);
+			write_row(plan->a, &total, of->at[r]);
 		}
 	}
 }
@@ -496,7 +515,8 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 		rows_begin(&t, &task, i, r0, (u32)((u64)rows * (i + 1) / tiles) - r0);
 	}
 	t.end = t.lane.rows[tiles - 1].end;
-	if (!plan->divided && t.end <= ATTENTION_SEGMENT) {
+	t.whole = !plan->divided && t.end <= ATTENTION_SEGMENT;
+	if (t.whole) {
 		segment_run(&t, tiles, 0, t.end);
 	} else {
 		for (u32 s = task.segment; s < task.segment_end; s++) {
@@ -505,8 +525,8 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 			segment_end(plan, &task, &t, tiles, s, thread);
 		}
 	}
-	if (!plan->divided)
-		write_rows(plan, &task, &t, tiles, thread);
+	if (!plan->divided && !t.whole)
+		write_merged(plan, &task, &t, tiles, thread);
 }
 
 /* What the caller has written since the layer before, for the first task that this thread takes. */
@@ -553,8 +573,7 @@ static void merge_task(void *arg, u32 index, u32 thread)
 			part.index = first.index + s;
 			merge_row(total, attention_partial(plan, &part, thread, r), plan->width);
 		}
-		write_row(a, &total, row_at(a, &first, first.query + r / group, r % group),
-			  first.kv_head * group + r % group);
+		write_row(a, &total, row_at(a, &first, first.query + r / group, r % group));
 	}
 }
 

@@ -53,6 +53,7 @@ struct attention_rows {
 	/* of the segment so far */
 	float best[ATTENTION_ROWS], sum[ATTENTION_ROWS];
 	bool fresh; /* no part yet: `acc` is not yet written */
+	bool begun; /* `q` is written */
 	float *acc; /* [ATTENTION_ROWS][width] */
 };
 

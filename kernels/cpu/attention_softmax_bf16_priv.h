@@ -10,15 +10,17 @@
 
 #if defined(VEC_LANES) && ATTENTION_DOTS_BF16
 
-/* Lanes [from, to) of the part's, counted in vectors' lanes, are seen by a row; the others become -inf. */
+/* Lanes [from, to) of the part's, counted in vectors' lanes, are seen by a row; the others become -inf. Vectors are stored
+ * whole: a load behind a masked store would wait until that is in the cache. */
 static ALWAYS_INLINE void mask_scores(float *s, u32 vecs, u32 from, u32 to)
 {
 	const vec none = vec_set1(-INFINITY);
 	for (u32 v = 0; v * VEC_LANES < from && v < vecs; v++)
-		_mm512_mask_storeu_ps(s + v * VEC_LANES, vec_mask(kern_min(from - v * VEC_LANES, VEC_LANES)), none);
+		vec_store(s + v * VEC_LANES, vec_select_n(none, vec_load(s + v * VEC_LANES),
+								  kern_min(from - v * VEC_LANES, VEC_LANES)));
 	for (u32 v = to / VEC_LANES; v < vecs; v++) {
 		u32 seen = to > v * VEC_LANES ? to - v * VEC_LANES : 0;
-		_mm512_mask_storeu_ps(s + v * VEC_LANES, (__mmask16)~vec_mask(seen), none);
+		vec_store(s + v * VEC_LANES, vec_select_n(vec_load(s + v * VEC_LANES), none, seen));
 	}
 }
 
@@ -60,45 +62,37 @@ static ALWAYS_INLINE vec row_highest(const struct tile *t, u32 r, u32 begin, u32
 REDUCE_EIGHT(highest_of_eight, vec_max)
 REDUCE_EIGHT(sum_of_eight, vec_add)
 
-/* 2^x for x <= 0, to 3e-6, a hundredth of what rounding to bfloat16 costs; exactly zero for x <= -127. Nothing but the
- * polynomial takes slots of the multipliers, which VSCALEFPS and comparisons would, too. */
+/* 2^x for x <= 0, to 1e-4, a fortieth of what rounding to bfloat16 may cost; exactly 1 for 0 and zero for x <= -127. Nothing but
+ * the polynomial takes slots of the multipliers, which VSCALEFPS and comparisons would, too. */
 static ALWAYS_INLINE vec exp2_negative(vec x)
 {
 	const vec magic = vec_set1(0x1.8p23f); /* added, it leaves the nearest whole number in the lowest bits */
-	x = vec_max(x, vec_set1(-127));
+	/* The larger of two negative numbers is the smaller of their bits; unlike VMAXPS every port computes that. */
+	x = (vec)_mm512_min_epu32((__m512i)x, (__m512i)vec_set1(-127));
 	vec whole = vec_add(x, magic), f = vec_sub(x, vec_sub(whole, magic));
-	vec p = vec_fma(vec_set1(0.009582855738699436f), f, vec_set1(0.05590642988681793f));
-	p = vec_fma(p, f, vec_set1(0.24024099111557007f));
-	p = vec_fma(p, f, vec_set1(0.6931241750717163f));
+	vec p = vec_fma(vec_set1(0.05500893294811249f), f, vec_set1(0.2422109693288803f));
+	p = vec_fma(p, f, vec_set1(0.6932829022407532f));
 	p = vec_fma(p, f, vec_set1(1));
 	return (vec)_mm512_add_epi32((__m512i)p, _mm512_slli_epi32((__m512i)whole, 23));
 }
 
-/* Row r's scores become weights e^(score - base) in bfloat16; returns their sums by lanes. */
-static ALWAYS_INLINE vec row_weights(const struct tile *t, u32 r, u32 vecs, float base)
+/* Row r's scores of 32 keys become weights e^(score - base) in bfloat16. */
+static ALWAYS_INLINE void row_weights(const struct tile *t, u32 r, u32 key)
 {
-	const vec log2e = vec_set1(1.44269504088896341f), offset = vec_set1(-base * 1.44269504088896341f);
-	const float *s = t->lane.scores + r * ATTENTION_PART;
-	int16_t *to = t->lane.weights + r * ATTENTION_PART;
-	vec low_sum = vec_zero(), high_sum = vec_zero();
-	for (u32 v = 0; v < vecs; v += 2, s += 2 * VEC_LANES, to += 2 * VEC_LANES) {
-		vec low = exp2_negative(vec_fma(vec_load(s), log2e, offset));
-		vec high = exp2_negative(vec_fma(vec_load(s + VEC_LANES), log2e, offset));
-		low_sum = vec_add(low_sum, low);
-		high_sum = vec_add(high_sum, high);
-		_mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
-	}
-	return vec_add(low_sum, high_sum);
+	const vec log2e = vec_set1(1.44269504088896341f), offset = vec_set1(t->exp_offset[r]);
+	const float *s = t->lane.scores + r * ATTENTION_PART + key;
+	vec low = exp2_negative(vec_fma(vec_load(s), log2e, offset));
+	vec high = exp2_negative(vec_fma(vec_load(s + VEC_LANES), log2e, offset));
+	_mm512_storeu_si512(t->lane.weights + r * ATTENTION_PART + key, (__m512i)_mm512_cvtne2ps_pbh(high, low));
 }
 
-/* Scores of the part's keys become weights e^(score - maximum), zero where a row sees no key; updates the rows' sums and
- * maxima. */
+/* The rows' maxima, and what their earlier sums are to be multiplied by. Scores become weights, zero where a row sees no key,
+ * unless that is done beside the products of the values. */
 static ALWAYS_INLINE void rows_softmax_bf16(struct tile *t, u32 begin)
 {
 	struct attention_rows *of = t->of;
 	const u32 count = of->count, vecs = kern_ceil(t->count, 2 * VEC_LANES) * 2;
 	const __mmask8 own = (__mmask8)((1u << count) - 1);
-	float bases[ATTENTION_ROWS];
 	vec lanes[ATTENTION_ROWS];
 	for (u32 r = 0; r < ATTENTION_ROWS; r++)
 		lanes[r] = r < count ? row_highest(t, r, begin, vecs) : vec_zero();
@@ -107,16 +101,33 @@ static ALWAYS_INLINE void rows_softmax_bf16(struct tile *t, u32 begin)
 	/* While a row has seen no key its maximum is -inf; any finite number in its place leaves zeros. */
 	__m256 base = _mm256_maskz_mov_ps(_mm256_cmp_ps_mask(best, none, _CMP_NEQ_OQ), best);
 	__m256 rescale = _mm512_castps512_ps256(vec_exp(_mm512_castps256_ps512(_mm256_sub_ps(before, base))));
-	_mm256_storeu_ps(bases, base);
+	_mm256_storeu_ps(t->exp_offset, _mm256_mul_ps(base, _mm256_set1_ps(-1.44269504088896341f)));
+	_mm256_storeu_ps(of->best, best);
+	_mm256_storeu_ps(t->rescale, rescale);
 	for (u32 r = 0; r < count; r++) {
 		if (begin + t->count == of->end)
 			row_ahead(t, r);
-		lanes[r] = row_weights(t, r, vecs, bases[r]);
+		for (u32 key = 0; key < t->count && !weighs_beside(t); key += 2 * VEC_LANES)
+			row_weights(t, r, key);
 	}
-	__m256 sum = _mm256_maskz_loadu_ps(own, of->sum);
-	_mm256_mask_storeu_ps(of->sum, own, _mm256_fmadd_ps(sum, rescale, sum_of_eight(lanes)));
-	_mm256_mask_storeu_ps(of->best, own, best);
-	_mm256_mask_storeu_ps(t->rescale, own, rescale);
+}
+
+/* Adds the rows' weights, as they were rounded, to their sums. */
+static ALWAYS_INLINE void rows_sum_bf16(const struct tile *t)
+{
+	struct attention_rows *of = t->of;
+	const u32 count = of->count;
+	const __mmask8 own = (__mmask8)((1u << count) - 1);
+	const __m512bh one = (__m512bh)_mm512_set1_epi32(0x3f803f80);
+	vec lanes[ATTENTION_ROWS];
+	for (u32 r = 0; r < ATTENTION_ROWS; r++)
+		lanes[r] = vec_zero();
+	for (u32 r = 0; r < count; r++)
+		for (u32 key = 0; key < t->count; key += 2 * VEC_LANES)
+			lanes[r] = _mm512_dpbf16_ps(
+				lanes[r], (__m512bh)_mm512_loadu_si512(t->lane.weights + r * ATTENTION_PART + key), one);
+	__m256 sum = _mm256_maskz_loadu_ps(own, of->sum), rescale = _mm256_maskz_loadu_ps(own, t->rescale);
+	_mm256_storeu_ps(of->sum, _mm256_fmadd_ps(sum, rescale, sum_of_eight(lanes)));
 }
 
 #endif

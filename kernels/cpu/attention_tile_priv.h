@@ -47,7 +47,9 @@ struct tile {
 	float weight_unit[ATTENTION_ROWS];
 	u32 weight_excess[ATTENTION_ROWS];
 	float rescale[ATTENTION_ROWS];
+	float exp_offset[ATTENTION_ROWS]; /* bfloat16: what is added to a score, times log2(e) */
 	u32 count; /* of the part's keys that they see */
+	bool whole; /* the task sees all keys of its rows, and they lie in one segment */
 	/* the keys of a part, by groups */
 	u32 groups;
 	const char *keys[GROUPS];
@@ -83,6 +85,12 @@ struct tile {
 	default:               \
 		body(8) break; \
 	}
+
+/* Whether weights in bfloat16 are computed beside the products of the values. */
+static ALWAYS_INLINE bool weighs_beside(const struct tile *t)
+{
+	return t->of->count > 4 && t->a->kv.head_dim >= 32;
+}
 
 /* Asks for where row r's output goes, and for the query of the next task's row. */
 static ALWAYS_INLINE void row_ahead(const struct tile *t, u32 r)

@@ -8,6 +8,7 @@
 #ifndef TERCET_KERNELS_CPU_ATTENTION_VALUES_PRIV_H
 #define TERCET_KERNELS_CPU_ATTENTION_VALUES_PRIV_H
 
+#include "kernels/cpu/attention_softmax_bf16_priv.h"
 #include "kernels/cpu/attention_tile_priv.h"
 
 #ifdef VEC_LANES
@@ -114,14 +115,62 @@ static ALWAYS_INLINE void values_chunk(const struct tile *t, enum value_kind kin
 }
 
 #if ATTENTION_DOTS_BF16
+/* A pair of keys: `one` and `two` are their values, `weights` those of the first row. `blocks` times 32 dimensions, of which
+ * the last block has `tail`. */
+static ALWAYS_INLINE void pair_add(vec sum[ATTENTION_ROWS][4], const char *one, const char *two, const char *weights, u32 rows,
+				   u32 blocks, u32 tail)
+{
+#pragma GCC unroll 2
+	for (u32 b = 0; b < blocks; b++) {
+		u32 bytes = tail < 32 ? tail * (u32)sizeof(u16) : 64;
+		ivec x = bytes < 64 ? ivec_load_bytes(one, bytes) : IVEC_LOAD(one + b * sizeof(ivec));
+		ivec y = bytes < 64 ? ivec_load_bytes(two, bytes) : IVEC_LOAD(two + b * sizeof(ivec));
+		__m512bh low = (__m512bh)_mm512_unpacklo_epi16(x, y), high = (__m512bh)_mm512_unpackhi_epi16(x, y);
+#pragma GCC unroll 8
+		for (u32 r = 0; r < rows; r++) {
+			u32 pair;
+			memcpy(&pair, weights + r * ATTENTION_PART * sizeof(int16_t), sizeof(pair));
+			__m512bh weight = (__m512bh)_mm512_set1_epi32((int)pair);
+			sum[r][2 * b] = _mm512_dpbf16_ps(sum[r][2 * b], low, weight);
+			sum[r][2 * b + 1] = _mm512_dpbf16_ps(sum[r][2 * b + 1], high, weight);
+		}
+	}
+}
+
+enum { UNIT = 32 }; /* keys whose weights are computed at once */
+
+/* The part's whole units of keys, the first 32 dimensions: beside the products of one, which leave the adders idle, the next
+ * one's weights. Returns where the keys end. */
+static ALWAYS_INLINE u32 pairs_weigh(const struct tile *t, vec sum[ATTENTION_ROWS][4], u32 rows, bool asks)
+{
+	const size_t stride = t->value_bytes;
+	u32 key = 0;
+	for (u32 r = 0; r < rows; r++)
+		row_weights(t, r, 0);
+	for (; key + UNIT <= t->count; key += UNIT) {
+		const char *weights = (const char *)(t->lane.weights + key);
+		const bool more = key + UNIT < t->count;
+#pragma GCC unroll 8
+		for (u32 i = 0; i < 8; i++) { /* four keys each */
+			const char *one = t->values[key / GROUP + i / 4] + i % 4 * 4 * stride;
+			if (asks)
+				values_ahead(t, key + 4 * i);
+			if (i < rows && more)
+				row_weights(t, i, key + UNIT);
+			pair_add(sum, one, one + stride, weights + 8 * i, rows, 1, 32);
+			pair_add(sum, one + 2 * stride, one + 3 * stride, weights + 8 * i + 4, rows, 1, 32);
+		}
+	}
+	return key;
+}
+
 /* Pairs of keys: weights and values in bf16, sums in float. `blocks` times 32 dimensions from d0 on, of which
  * the last block has `tail`. */
-static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 begin, u32 end, u32 d0, u32 rows, u32 blocks,
-				     u32 tail)
+static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 d0, u32 rows, u32 blocks, u32 tail)
 {
 	vec sum[ATTENTION_ROWS][4];
 	float *acc = t->of->acc + d0;
-	u32 width = t->lane.width;
+	u32 width = t->lane.width, begin = 0;
 	if (t->of->fresh) {
 		FOR_SUMS_OF(rows, 2 * blocks)
 		sum[r][v] = vec_zero();
@@ -130,30 +179,16 @@ static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 begin, u32 end, u
 		sum[r][v] = vec_mul(vec_load(acc + (size_t)r * width + v * VEC_LANES), vec_set1(t->rescale[r]));
 	}
 	const bool asks = d0 == 0 && t->of->row == 0; /* the other rows of the task find them in the caches */
+	if (rows > 4 && d0 == 0 && tail == 32)
+		begin = pairs_weigh(t, sum, rows, asks);
 	const char *weights = (const char *)(t->lane.weights + begin), *one = NULL;
 	const size_t stride = t->value_bytes;
-	for (u32 i = begin; i < end; i += 2, one += 2 * stride, weights += 2 * sizeof(int16_t)) {
+	for (u32 i = begin; i < t->count; i += 2, one += 2 * stride, weights += 2 * sizeof(int16_t)) {
 		if (i % GROUP == 0)
 			one = t->values[i / GROUP] + d0 * sizeof(u16);
-		const char *two = value_next(t, i, one);
 		if (asks && i % 4 == 0)
 			values_ahead(t, i);
-#pragma GCC unroll 2
-		for (u32 b = 0; b < blocks; b++) {
-			u32 bytes = tail < 32 ? tail * (u32)sizeof(u16) : 64;
-			ivec x = bytes < 64 ? ivec_load_bytes(one, bytes) : IVEC_LOAD(one + b * sizeof(ivec));
-			ivec y = bytes < 64 ? ivec_load_bytes(two, bytes) : IVEC_LOAD(two + b * sizeof(ivec));
-			__m512bh low = (__m512bh)_mm512_unpacklo_epi16(x, y),
-				 high = (__m512bh)_mm512_unpackhi_epi16(x, y);
-#pragma GCC unroll 8
-			for (u32 r = 0; r < rows; r++) {
-				u32 pair;
-				memcpy(&pair, weights + r * ATTENTION_PART * sizeof(int16_t), sizeof(pair));
-				__m512bh weight = (__m512bh)_mm512_set1_epi32((int)pair);
-				sum[r][2 * b] = _mm512_dpbf16_ps(sum[r][2 * b], low, weight);
-				sum[r][2 * b + 1] = _mm512_dpbf16_ps(sum[r][2 * b + 1], high, weight);
-			}
-		}
+		pair_add(sum, one, value_next(t, i, one), weights, rows, blocks, tail);
 	}
 	FOR_SUMS_OF(rows, 2 * blocks)
 	vec_store(acc + (size_t)r * width + v * VEC_LANES, sum[r][v]);
@@ -162,13 +197,13 @@ static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 begin, u32 end, u
 /* All keys of the part, whose sums it brings to the part's maxima, too: they are read and written once. */
 static ALWAYS_INLINE void pairs_part(const struct tile *t, u32 rows)
 {
-	u32 d = 0, dim = t->a->kv.head_dim, begin = 0, end = t->count, width = t->lane.width;
+	u32 d = 0, dim = t->a->kv.head_dim, width = t->lane.width;
 	for (; rows <= 4 && d + 64 <= dim; d += 64)
-		pairs_tile(t, begin, end, d, rows, 2, 32);
+		pairs_tile(t, d, rows, 2, 32);
 	for (; d + 32 <= dim; d += 32)
-		pairs_tile(t, begin, end, d, rows, 1, 32);
+		pairs_tile(t, d, rows, 1, 32);
 	if (d < dim)
-		pairs_tile(t, begin, end, d, rows, 1, dim - d);
+		pairs_tile(t, d, rows, 1, dim - d);
 	for (u32 r = 0; r < rows && t->of->fresh && width >= dim + 32; r++)
 		memset(t->of->acc + (size_t)r * width + width - 32, 0, 32 * sizeof(float));
 }
@@ -260,6 +295,7 @@ static void part_values(const struct tile *t)
 #define PART_BF16(n) pairs_part(t, n);
 	if (dtype == KERN_BF16) {
 		FOR_ROWS(PART_BF16)
+		rows_sum_bf16(t);
 		return;
 	}
 #endif
