@@ -209,19 +209,6 @@ static vec load_f16(const char *halves)
 	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)halves));
 }
 
-static __m512i eighths(const char *zeros)
-{
-	return _mm512_cvtps_epi32(vec_mul(load_f16(zeros), vec_set1(8)));
-}
-
-static bool zero_is_exact(const char *zeros)
-{
-	vec zero = load_f16(zeros);
-	vec back = vec_mul(_mm512_cvtepi32_ps(eighths(zeros)), vec_set1(0.125f));
-	return (_mm512_cmp_ps_mask(zero, back, _CMP_EQ_OQ) & _mm512_cmp_ps_mask(zero, vec_set1(16), _CMP_LE_OQ) &
-		_mm512_cmp_ps_mask(zero, vec_set1(-0.875f), _CMP_GE_OQ)) == 0xffff;
-}
-
 /* One vector of a group's columns. `shift` 3: bytes become 8 * q + offset; 0: they stay q. */
 static ALWAYS_INLINE void unpack_units(const char *from, u32 units, u32 shift, __m512i offset, char *to)
 {
@@ -235,43 +222,60 @@ static ALWAYS_INLINE void unpack_units(const char *from, u32 units, u32 shift, _
 	}
 }
 
-/* Whether an exponent that is added to theirs multiplies them. */
-static bool scales_are_plain(const char *scales)
+/* A block of groups whose bytes become 8 * (q - zero). The answer: what its scales allow, or BLOCKED_ZEROS where a zero is no such
+ * eighth; then `to` holds nothing of use. */
+static enum blocked_scales unpack_eighths(const char *from, u32 width, u32 k_count, char *to)
 {
-	enum { NO_NUMBER_OR_ZERO = 0xbf };
-	return _mm512_fpclass_ps_mask(load_f16(scales), NO_NUMBER_OR_ZERO) == 0;
+	enum { NO_NUMBER_OR_ZERO = 0xbf }; /* of these an added exponent makes something else than the product */
+	const __m512i bytes_of_lanes = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
+	__mmask16 exact = 0xffff, odd = 0;
+	for (u32 k = 0; k < k_count; k += width) {
+		u32 count = kern_ceil(kern_min(width, k_count - k), 8);
+		for (u32 v = 0; v < VECS; v++) {
+			vec scale = load_f16(from + v * 32), zero = load_f16(from + KERN_PANEL * 2 + v * 32);
+			__m512i eighths = _mm512_cvtps_epi32(vec_mul(zero, vec_set1(8)));
+			vec back = vec_mul(_mm512_cvtepi32_ps(eighths), vec_set1(0.125f));
+			__m512i offset = _mm512_sub_epi32(_mm512_set1_epi32(128), eighths); /* of -7 .. 128 eighths 0 .. 135 */
+			exact &= _mm512_cmp_ps_mask(zero, back, _CMP_EQ_OQ);
+			exact &= _mm512_cmple_epu32_mask(offset, _mm512_set1_epi32(135));
+			odd |= _mm512_fpclass_ps_mask(scale, NO_NUMBER_OR_ZERO);
+			vec_store((float *)(void *)to + v * VEC_LANES, vec_mul(scale, vec_set1(0.125f)));
+			unpack_units(from + KERN_GROUP_HEAD + v * 64, count, 3, _mm512_shuffle_epi8(offset, bytes_of_lanes),
+				     to + KERN_GROUP_HEAD + v * 64);
+		}
+		from += KERN_GROUP_HEAD + width / 8 * KERN_GROUP_UNIT;
+		to += KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
+	}
+	return exact != 0xffff ? BLOCKED_ZEROS : odd ? BLOCKED_ANY : BLOCKED_POWERS;
+}
+
+/* The same with bytes that stay q, and zeros behind all groups. */
+static void unpack_zeros(const char *from, u32 width, u32 k_count, char *to)
+{
+	const size_t bytes = KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
+	float *zeros = (float *)(void *)(to + kern_ceil(k_count, width) * bytes);
+	for (u32 k = 0; k < k_count; k += width) {
+		u32 count = kern_ceil(kern_min(width, k_count - k), 8);
+		for (u32 v = 0; v < VECS; v++) {
+			vec zero = load_f16(from + KERN_PANEL * 2 + v * 32);
+			vec_store((float *)(void *)to + v * VEC_LANES, load_f16(from + v * 32));
+			vec_store(zeros + v * VEC_LANES, vec_mul(zero, vec_set1(0x1p-7f)));
+			unpack_units(from + KERN_GROUP_HEAD + v * 64, count, 0, _mm512_setzero_si512(),
+				     to + KERN_GROUP_HEAD + v * 64);
+		}
+		from += KERN_GROUP_HEAD + width / 8 * KERN_GROUP_UNIT;
+		to += bytes;
+		zeros += KERN_PANEL;
+	}
 }
 
 static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *from, u32 k_count, char *to)
 {
-	u32 width = kern_dtype_group(w->dtype), groups = kern_ceil(k_count, width);
-	size_t stored = kern_group_bytes(w->dtype), bytes = KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
-	float *zeros = (float *)(void *)(to + groups * bytes);
-	bool exact = true, plain = true;
-	for (u32 g = 0; g < groups; g++)
-		for (u32 v = 0; v < VECS; v++) {
-			exact = exact && zero_is_exact(from + g * stored + KERN_PANEL * 2 + v * 32);
-			plain = plain && scales_are_plain(from + g * stored + v * 32);
-		}
-	for (u32 g = 0; g < groups; g++, from += stored, to += bytes)
-		for (u32 v = 0; v < VECS; v++) {
-			const char *zero = from + KERN_PANEL * 2 + v * 32, *units = from + KERN_GROUP_HEAD + v * 64;
-			u32 count = kern_ceil(kern_min(width, k_count - g * width), 8);
-			vec scale = load_f16(from + v * 32);
-			if (exact) {
-				__m512i offset = _mm512_sub_epi32(_mm512_set1_epi32(128), eighths(zero));
-				offset = _mm512_shuffle_epi8(offset, _mm512_set4_epi32(0x0c0c0c0c, 0x08080808,
-										       0x04040404, 0));
-				vec_store((float *)(void *)to + v * VEC_LANES, vec_mul(scale, vec_set1(0.125f)));
-				unpack_units(units, count, 3, offset, to + KERN_GROUP_HEAD + v * 64);
-			} else {
-				vec_store((float *)(void *)to + v * VEC_LANES, scale);
-				vec_store(zeros + g * KERN_PANEL + v * VEC_LANES,
-					  vec_mul(load_f16(zero), vec_set1(0x1p-7f)));
-				unpack_units(units, count, 0, _mm512_setzero_si512(), to + KERN_GROUP_HEAD + v * 64);
-			}
-		}
-	return !exact ? BLOCKED_ZEROS : plain ? BLOCKED_POWERS : BLOCKED_ANY;
+	const u32 width = kern_dtype_group(w->dtype);
+	enum blocked_scales scales = unpack_eighths(from, width, k_count, to);
+	if (scales == BLOCKED_ZEROS)
+		unpack_zeros(from, width, k_count, to);
+	return scales;
 }
 
 /* ---------------------------------------------------------------- tiles */
