@@ -57,7 +57,7 @@ static size_t inputs_bytes(const struct blocked_job *j, u32 count)
 {
 	if (j->width == 0)
 		return (size_t)(count + count % 2) * j->kernel->value_bytes;
-	return kern_ceil(count, j->width) * ((size_t)j->width * j->kernel->value_bytes + 8);
+	return kern_ceil(count, j->width) * ((size_t)j->width * j->kernel->value_bytes + j->kernel->head_bytes);
 }
 
 static u32 block_count(const struct blocked_job *j, u32 block)
@@ -193,6 +193,7 @@ static void run_task(void *arg, u32 task, u32 thread)
 	u32 panel = task % j->column_tasks * j->panels_a_task;
 	u32 count = kern_min(j->panels - panel, j->panels_a_task);
 	char *lane = j->lanes + thread * j->lane_bytes, *unpacked = lane + j->lane_bytes - BLOCKED_UNPACKED;
+	const bool any_scales = atomic_load_explicit(&j->any_scales, memory_order_relaxed);
 	for (u32 b = 0; b < j->k_blocks; b++)
 		for (u32 p = 0; p < count; p++) {
 			struct place at = {panel + p, b}, next = {panel + p + 1, b};
@@ -205,11 +206,9 @@ static void run_task(void *arg, u32 task, u32 thread)
 			float *sums = (float *)(void *)lane + (size_t)p * r.count * KERN_PANEL;
 			t.weights = weights_at(j->a->w, panel_at(j, at.panel), b * kernel->k_block);
 			if (kernel->unpack) {
-				t.scales = kernel->unpack(j->a->w, t.weights, t.k_count, unpacked);
+				t.scales = kernel->unpack(j->a->w, t.weights, t.k_count, any_scales, unpacked);
 				t.weights = unpacked;
 			}
-			if (t.scales == BLOCKED_POWERS && atomic_load_explicit(&j->any_scales, memory_order_relaxed))
-				t.scales = BLOCKED_ANY;
 			run_panel(j, &r, at, sums, t);
 			if (j->fusion && b + 1 == j->k_blocks && p % 2 == 1)
 				run_activation(j, &r, at.panel, sums);

@@ -16,14 +16,15 @@ enum {
 /* How the whole sum of a group joins the others. */
 enum blocked_scales {
 	BLOCKED_ANY,	/* times both scales */
-	BLOCKED_POWERS, /* times their product: those of the inputs are powers of two, with exponents that only have to be added */
+	BLOCKED_POWERS, /* begun as a float that is a power of two times whole, it only takes a subtraction to be times the inputs' scale */
 	BLOCKED_ZEROS,	/* less zeros times the sum of the inputs, then times both scales */
 };
 
 /* Up to BLOCKED_TILE_MAX rows times the columns of one panel, over one block of k.
  *
  * Inputs of a tile of R rows are units of 4 bytes (2 bf16 or 4 int8) as [unit][R]. With `width` every group of them
- * begins with the rows' scales, R floats, and -128 times the sums of the rounded inputs, R i32. */
+ * begins with the rows' scales, R floats, and -128 times the sums of the rounded inputs, R i32. Beside weights in 4 bits scales
+ * are powers of two: then to these sums the bits of BLOCKED_WHOLE times the scale are added, and that float follows, R times. */
 struct blocked_tile {
 	const char *weights; /* the panel's block, as stored or as `unpack` left it */
 	const char *x;
@@ -47,18 +48,22 @@ struct blocked_kernel {
 	u32 tile_rows;
 	u32 k_block;	/* a multiple of KERN_GROUP_MAX */
 	u32 value_bytes; /* of an input: 1 or 2 */
-	/* Values [k, k + count) of `rows` rows, x_stride apart, into a tile's inputs. Answers whether their scales are any:
-	 * then no tile has BLOCKED_POWERS. */
+	u32 head_bytes; /* of a group of a row's inputs */
+	/* Values [k, k + count) of `rows` rows, x_stride apart, into a tile's inputs. Answers whether one of their scales is none
+	 * that BLOCKED_POWERS could do with. */
 	bool (*pack)(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to);
 	/* NULL, or: brings a panel's block of k into the form that `tile` reads; at most BLOCKED_UNPACKED bytes. The
-	 * answer is the tiles' `scales`. */
-	enum blocked_scales (*unpack)(const struct kern_weight *w, const char *from, u32 k_count, char *to);
+	 * answer is the tiles' `scales`. `any_scales`: what `pack` answered for the job. */
+	enum blocked_scales (*unpack)(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to);
 	void (*tile)(const struct blocked_tile *t, u32 rows);
 	/* out[r][i] = act(gate[r][i]) * up[r][i], i < KERN_PANEL; gate and up [rows][KERN_PANEL]. */
 	void (*act_mul)(const float *gate, const float *up, u32 rows, enum kern_activation act, float *out, size_t out_stride);
 };
 
 /* A block of 1,024 values in 8 bits of a panel, with a scale and a zero of every 32. */
+/* Floats as large as this, give or take 2^22, differ by 1 as their bits do. */
+#define BLOCKED_WHOLE 0x1.8p23f
+
 enum { BLOCKED_K_MAX = 1024, BLOCKED_UNPACKED = (BLOCKED_K_MAX + BLOCKED_K_MAX / 32 * 8) * KERN_PANEL }; /* 40 KiB */
 
 struct blocked_job {

@@ -3,8 +3,9 @@
  *
  * Weights in 4 bits become bytes once for all rows of a block. Where zeros are whole eighths between -7/8 and 16 (as
  * all that rounding here makes, and all whole ones) the byte is 8 * (q - zero), which is exact, and its scale an
- * eighth. Their inputs' scales are powers of two: the exponent is added to that of the weights' scale, where it does not
- * take a slot of the multipliers, which groups of 64 would feel. So a group costs less than one of 8 bits. */
+ * eighth. Their inputs' scales are powers of two: a sum begins as the bits of a float in which a whole number is that scale,
+ * so that a subtraction makes what conversion and product of it would be, without a slot of the multipliers, which groups of 64
+ * would feel. */
 #include "kernels/cpu/matmul_blocked_tile_priv.h"
 #include "kernels/cpu/rounding_priv.h"
 #include "kernels/cpu/variants_priv.h"
@@ -12,6 +13,8 @@
 enum {
 	TILE_ROWS = 8, /* 8 x 2 sums of whole numbers, 2 weights, inputs; the sums of floats are in memory */
 	CHUNK = 64, /* values that are rounded and laced at once */
+	INT8_HEAD = 8, /* bytes of a group of inputs before its values */
+	INT4_HEAD = 12,
 };
 
 /* ---------------------------------------------------------------- inputs */
@@ -137,7 +140,7 @@ static ALWAYS_INLINE __m512i pack_chunk(const float *const x[TILE_ROWS], u32 k, 
 static ALWAYS_INLINE bool pack_whole(const float *const x[TILE_ROWS], u32 count, bool int8, u32 rows, char *to)
 {
 	const __mmask8 mask = (__mmask8)((1u << rows) - 1);
-	char *units = to + rows * 8;
+	char *units = to + rows * (int8 ? INT8_HEAD : INT4_HEAD);
 	float inverse[TILE_ROWS];
 	__m256 scale;
 	__m256i bits = largest_of_eight(x, count);
@@ -146,9 +149,11 @@ static ALWAYS_INLINE bool pack_whole(const float *const x[TILE_ROWS], u32 count,
 	if (count > CHUNK)
 		sums = _mm512_add_epi32(sums, pack_chunk(x, CHUNK, inverse, rows, units + CHUNK * rows));
 	__m256i sum = _mm256_add_epi32(_mm512_castsi512_si256(sums), _mm512_extracti64x4_epi64(sums, 1));
+	__m256 whole = int8 ? _mm256_setzero_ps() : _mm256_mul_ps(scale, _mm256_set1_ps(BLOCKED_WHOLE));
 	_mm256_mask_storeu_ps(to, mask, scale);
-	_mm256_mask_storeu_epi32(to + rows * 4, mask,
-				 _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sum, 7)));
+	_mm256_mask_storeu_epi32(to + rows * 4, mask, _mm256_sub_epi32(_mm256_castps_si256(whole), _mm256_slli_epi32(sum, 7)));
+	if (!int8)
+		_mm256_mask_storeu_ps(to + rows * 8, mask, whole);
 	return any;
 }
 
@@ -163,11 +168,16 @@ static bool pack_any(const struct blocked_job *j, const float *const x[TILE_ROWS
 		const float *from = group_values(j->a->w, x[r], k, j->width, held);
 		struct rounding rounding = int8 ? rounding_by_largest(from, j->width) : rounding_by_power(from, j->width);
 		any = any || !(rounding.scale <= most);
-		i32 sum = round_values(from, rounding.inverse, j->width, q[r]) * -128;
+		float whole = int8 ? 0 : rounding.scale * BLOCKED_WHOLE;
+		u32 sum = (u32)round_values(from, rounding.inverse, j->width, q[r]) * 128, begin;
+		memcpy(&begin, &whole, 4);
+		begin -= sum;
 		memcpy(to + r * 4, &rounding.scale, 4);
-		memcpy(to + (rows + r) * 4, &sum, 4);
+		memcpy(to + (rows + r) * 4, &begin, 4);
+		if (!int8)
+			memcpy(to + (2 * rows + r) * 4, &whole, 4);
 	}
-	to += (size_t)rows * 8;
+	to += (size_t)rows * j->kernel->head_bytes;
 	for (u32 i = 0; i < j->width; i += 4)
 		for (u32 r = 0; r < rows; r++, to += 4)
 			memcpy(to, q[r] + i, 4);
@@ -182,7 +192,7 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 	bool any = false;
 	for (u32 r = 0; r < TILE_ROWS; r++)
 		row[r] = x + kern_min(r, rows - 1) * a->x_stride;
-	for (u32 end = k + count; k < end; k += j->width, to += (size_t)rows * (j->width + 8)) {
+	for (u32 end = k + count; k < end; k += j->width, to += (size_t)rows * (j->width + j->kernel->head_bytes)) {
 		u32 own = kern_min(end - k, j->width);
 		for (u32 r = 0; r < TILE_ROWS; r++)
 			at[r] = row[r] + k;
@@ -222,31 +232,28 @@ static ALWAYS_INLINE void unpack_units(const char *from, u32 units, u32 shift, _
 	}
 }
 
-/* A block of groups whose bytes become 8 * (q - zero). The answer: what its scales allow, or BLOCKED_ZEROS where a zero is no such
- * eighth; then `to` holds nothing of use. */
-static enum blocked_scales unpack_eighths(const char *from, u32 width, u32 k_count, char *to)
+/* A block of groups whose bytes become 8 * (q - zero). False where a zero is no such eighth; then `to` holds nothing of use. */
+static bool unpack_eighths(const char *from, u32 width, u32 k_count, char *to)
 {
-	enum { NO_NUMBER_OR_ZERO = 0xbf }; /* of these an added exponent makes something else than the product */
 	const __m512i bytes_of_lanes = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
-	__mmask16 exact = 0xffff, odd = 0;
+	__mmask16 exact = 0xffff;
 	for (u32 k = 0; k < k_count; k += width) {
 		u32 count = kern_ceil(kern_min(width, k_count - k), 8);
 		for (u32 v = 0; v < VECS; v++) {
-			vec scale = load_f16(from + v * 32), zero = load_f16(from + KERN_PANEL * 2 + v * 32);
+			vec zero = load_f16(from + KERN_PANEL * 2 + v * 32);
 			__m512i eighths = _mm512_cvtps_epi32(vec_mul(zero, vec_set1(8)));
 			vec back = vec_mul(_mm512_cvtepi32_ps(eighths), vec_set1(0.125f));
 			__m512i offset = _mm512_sub_epi32(_mm512_set1_epi32(128), eighths); /* of -7 .. 128 eighths 0 .. 135 */
 			exact &= _mm512_cmp_ps_mask(zero, back, _CMP_EQ_OQ);
 			exact &= _mm512_cmple_epu32_mask(offset, _mm512_set1_epi32(135));
-			odd |= _mm512_fpclass_ps_mask(scale, NO_NUMBER_OR_ZERO);
-			vec_store((float *)(void *)to + v * VEC_LANES, vec_mul(scale, vec_set1(0.125f)));
+			vec_store((float *)(void *)to + v * VEC_LANES, vec_mul(load_f16(from + v * 32), vec_set1(0.125f)));
 			unpack_units(from + KERN_GROUP_HEAD + v * 64, count, 3, _mm512_shuffle_epi8(offset, bytes_of_lanes),
 				     to + KERN_GROUP_HEAD + v * 64);
 		}
 		from += KERN_GROUP_HEAD + width / 8 * KERN_GROUP_UNIT;
 		to += KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
 	}
-	return exact != 0xffff ? BLOCKED_ZEROS : odd ? BLOCKED_ANY : BLOCKED_POWERS;
+	return exact == 0xffff;
 }
 
 /* The same with bytes that stay q, and zeros behind all groups. */
@@ -269,13 +276,13 @@ static void unpack_zeros(const char *from, u32 width, u32 k_count, char *to)
 	}
 }
 
-static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *from, u32 k_count, char *to)
+static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
 {
 	const u32 width = kern_dtype_group(w->dtype);
-	enum blocked_scales scales = unpack_eighths(from, width, k_count, to);
-	if (scales == BLOCKED_ZEROS)
-		unpack_zeros(from, width, k_count, to);
-	return scales;
+	if (!any_scales && unpack_eighths(from, width, k_count, to))
+		return BLOCKED_POWERS;
+	unpack_zeros(from, width, k_count, to);
+	return BLOCKED_ZEROS;
 }
 
 /* ---------------------------------------------------------------- tiles */
@@ -314,8 +321,9 @@ static ALWAYS_INLINE void add_group(struct place *p, u32 rows, u32 count, u32 pr
 				    vec sums[][VECS])
 {
 	const bool with_zeros = scales == BLOCKED_ZEROS;
+	const u32 head = scales == BLOCKED_ANY ? INT8_HEAD : INT4_HEAD;
 	__m512i sum[TILE_ROWS][VECS];
-	const char *units = p->group + KERN_GROUP_HEAD, *x = p->x + rows * 8, *end = x + (size_t)count * rows * 4;
+	const char *units = p->group + KERN_GROUP_HEAD, *x = p->x + rows * head, *end = x + (size_t)count * rows * 4;
 #pragma GCC unroll 8
 	for (u32 r = 0; r < rows; r++) {
 		sum[r][0] = _mm512_set1_epi32(with_zeros ? 0 : load_i32(p->x + (rows + r) * 4));
@@ -338,19 +346,18 @@ static ALWAYS_INLINE void add_group(struct place *p, u32 rows, u32 count, u32 pr
 #pragma GCC unroll 2
 	for (u32 v = 0; v < VECS; v++) {
 		vec scale = vec_load((const float *)(const void *)p->group + v * VEC_LANES);
-		const __m512i exponent = _mm512_sub_epi32(_mm512_castps_si512(scale), _mm512_set1_epi32(127 << POWER_SHIFT));
 #pragma GCC unroll 8
 		for (u32 r = 0; r < rows; r++) {
-			vec value = _mm512_cvtepi32_ps(sum[r][v]);
+			const char *own = p->x + r * 4, *begin = own + rows * 4, *whole = begin + rows * 4;
 			if (scales == BLOCKED_POWERS) {
-				__m512i both = _mm512_add_epi32(exponent, _mm512_set1_epi32(load_i32(p->x + r * 4)));
-				sums[r][v] = vec_fma(value, _mm512_castsi512_ps(both), sums[r][v]);
+				vec value = vec_sub(_mm512_castsi512_ps(sum[r][v]), vec_set1(load_float(whole)));
+				sums[r][v] = vec_fma(value, scale, sums[r][v]);
 				continue;
 			}
+			vec value = _mm512_cvtepi32_ps(sum[r][v]), both = vec_mul(scale, vec_set1(load_float(own)));
 			if (with_zeros)
 				value = vec_fma(vec_load(p->zeros + v * VEC_LANES),
-						vec_set1((float)load_i32(p->x + (rows + r) * 4)), value);
-			vec both = vec_mul(scale, vec_set1(load_float(p->x + r * 4)));
+						vec_set1((float)(i32)((u32)load_i32(begin) - (u32)load_i32(whole))), value);
 			sums[r][v] = vec_fma(value, both, sums[r][v]);
 		}
 	}
@@ -370,7 +377,7 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, enum 
 	for (u32 k = 0; k < k_count; k += width) {
 		add_group(&p, rows, kern_ceil(kern_min(width, k_count - k), 4), step, scales, sums);
 		p.group += bytes;
-		p.x += (size_t)(width + 8) * rows;
+		p.x += (size_t)(width + (scales == BLOCKED_ANY ? INT8_HEAD : INT4_HEAD)) * rows;
 		p.zeros += KERN_PANEL;
 	}
 	sums_end(t, rows, sums);
@@ -406,10 +413,17 @@ static void tile(const struct blocked_tile *t, u32 rows)
 }
 
 static const struct blocked_kernel INT8 = {
-	.tile_rows = TILE_ROWS, .k_block = BLOCKED_K_MAX, .value_bytes = 1, .pack = pack, .tile = tile, .act_mul = sums_act_mul};
+	.tile_rows = TILE_ROWS,
+					   .k_block = BLOCKED_K_MAX,
+					   .value_bytes = 1,
+					   .head_bytes = INT8_HEAD,
+					   .pack = pack,
+					   .tile = tile,
+					   .act_mul = sums_act_mul};
 static const struct blocked_kernel INT4 = {.tile_rows = TILE_ROWS,
 					   .k_block = BLOCKED_K_MAX,
 					   .value_bytes = 1,
+					   .head_bytes = INT4_HEAD,
 					   .pack = pack,
 					   .unpack = unpack_int4,
 					   .tile = tile,
