@@ -58,18 +58,6 @@ static void gather_group(struct tile *t, u32 key, u32 end, u32 group)
 	t->value_scales[group] = scales + GROUP;
 }
 
-/* A group that lies whole in its block. */
-static void find_group(struct tile *t, u32 key, u32 group)
-{
-	const struct kern_kv *kv = &t->a->kv;
-	u32 offset = key % kv->block_size;
-	size_t block = block_at(t, key);
-	t->keys[group] = (const char *)kern_kv_key(kv, block, t->kv_head, offset);
-	t->values[group] = (const char *)kern_kv_value(kv, block, t->kv_head, offset);
-	t->key_scales[group] = kern_kv_scale(kv, kv->k, block, t->kv_head, offset);
-	t->value_scales[group] = kern_kv_scale(kv, kv->v, block, t->kv_head, offset);
-}
-
 /* Groups of a block share their lines: each group asks for its share of the block's memory. */
 static const char *key_memory(const struct kern_attention_args *a, u32 row, u32 kv_head, u32 key)
 {
@@ -91,15 +79,46 @@ static void find_following(struct tile *t, const struct attention_task *next)
 		t->following[t->following_count++] = key_memory(a, next->row, next->kv_head, key);
 }
 
-static void ahead_begin(struct tile *t, u32 begin, bool whole)
+/* Groups that lie whole in their blocks, from key `begin` on. Their memory, and that of the next part's first ones, into
+ * `ahead`. */
+static void find_groups(struct tile *t, u32 begin)
 {
-	u32 groups = t->groups, n = 0, next = begin + ATTENTION_PART;
-	for (u32 g = 0; g < groups; g++)
-		t->ahead[n++] = whole ? key_memory(t->a, t->row, t->kv_head, begin + g * GROUP) : t->keys[g];
-	for (u32 g = 0; g < groups; g++)
-		t->ahead[n++] = t->values[g];
-	for (u32 g = 0; g < AHEAD && whole && next + g * GROUP < t->end; g++)
-		t->ahead[n++] = key_memory(t->a, t->row, t->kv_head, next + g * GROUP);
+	const struct kern_kv *kv = &t->a->kv;
+	const size_t slab = kern_kv_slab(kv), first = t->kv_head * slab, line = (size_t)kv->block_size * sizeof(u32);
+	const u32 *block = t->a->block_tables + (size_t)t->row * t->a->block_stride + begin / kv->block_size;
+	u32 offset = begin % kv->block_size, more = t->end > begin + ATTENTION_PART ? t->end - begin - ATTENTION_PART : 0;
+	more = kern_min(kern_ceil(more, GROUP), AHEAD);
+	for (u32 g = 0; g < t->groups + more; g++) {
+		const size_t at = (size_t)*block * kv->kv_heads * slab + first;
+		const char *key = (const char *)kv->k + at, *value = (const char *)kv->v + at;
+		if (g >= t->groups) {
+			t->ahead[t->groups + g] = key + offset * t->value_bytes;
+		} else {
+			const size_t scale = t->words * line + offset * sizeof(float);
+			t->ahead[g] = key + offset * t->value_bytes;
+			t->keys[g] = key + offset * sizeof(u32);
+			t->values[g] = value + offset * t->value_bytes;
+			t->key_scales[g] = (const float *)(const void *)(key + scale);
+			t->value_scales[g] = (const float *)(const void *)(value + scale);
+		}
+		offset += GROUP;
+		if (offset == kv->block_size) {
+			offset = 0;
+			block++;
+		}
+	}
+	t->ahead_count = 2 * t->groups + more;
+}
+
+/* What else is asked for, behind what find_groups has found. */
+static void ahead_begin(struct tile *t, bool whole)
+{
+	u32 groups = t->groups, n = whole ? t->ahead_count : 2 * groups;
+	for (u32 g = 0; g < groups; g++) {
+		if (!whole)
+			t->ahead[g] = t->keys[g];
+		t->ahead[groups + g] = t->values[g];
+	}
 	for (u32 g = 0; g < t->following_count && n < COUNT_OF(t->ahead); g++)
 		t->ahead[n++] = t->following[g];
 	while (n < COUNT_OF(t->ahead))
@@ -114,18 +133,17 @@ static void part_begin(struct tile *t, u32 begin, u32 end)
 	t->groups = groups;
 	t->value_bytes = t->words * sizeof(u32);
 	t->key_stride = (whole ? t->a->kv.block_size : GROUP) * sizeof(u32);
-	for (u32 g = 0; g < groups; g++)
-		if (whole)
-			find_group(t, begin + g * GROUP, g);
-		else
-			gather_group(t, begin + g * GROUP, end, g);
+	if (whole)
+		find_groups(t, begin);
+	for (u32 g = 0; g < groups && !whole; g++)
+		gather_group(t, begin + g * GROUP, end, g);
 	/* Scores are computed for four groups at once; what is too many is masked. */
 	for (u32 g = groups; g % 4 != 0; g++) {
 		t->keys[g] = t->keys[groups - 1];
 		t->key_scales[g] = t->key_scales[groups - 1];
 		t->value_scales[g] = t->value_scales[groups - 1];
 	}
-	ahead_begin(t, begin, whole);
+	ahead_begin(t, whole);
 }
 
 /* ---------------------------------------------------------------- softmax */

@@ -60,6 +60,7 @@ struct tile {
 	/* What is read, in order: keys, then values, then the next part's keys, or those of the thread's next task; a
 	 * group's memory each. */
 	const char *ahead[2 * GROUPS + AHEAD];
+	u32 ahead_count; /* with whole groups in blocks: where those begin that the thread reads afterwards */
 	const char *following[AHEAD]; /* the next task's first groups, as far as they are known */
 	u32 following_count;
 	uintptr_t following_queries; /* bytes from a row's query to that of the next task's row; 0: not asked for */
