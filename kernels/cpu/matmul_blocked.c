@@ -14,6 +14,7 @@ enum {
 	FEW_ROWS = 64, /* so few rows need no company of panels, and tasks must be small for so few to end together */
 	FEW_PANELS = 2,
 	OWN_ROWS = 64, /* a thread has at least, for which it reads all weights */
+	OWN_ROWS_UNPACKED = 128, /* and unpacks them */
 };
 
 static size_t sums_bytes(u32 rows)
@@ -78,11 +79,12 @@ static u32 panel_at(const struct blocked_job *j, u32 place)
 	return j->fusion ? place / 2 + place % 2 * (j->panels / 2) : place;
 }
 
-/* Where every thread can have rows of its own it has them: what it computed of them is in its cache when the next product packs
- * them. */
-static u32 plan_rows(u32 tokens, u32 threads)
+/* Where every thread can have enough rows of its own it has them: what it computed of them is in its cache when the next product
+ * packs them. */
+static u32 plan_rows(const struct blocked_job *j, u32 threads)
 {
-	u32 own = kern_min(threads, tokens / OWN_ROWS), least = kern_ceil(tokens, BLOCKED_ROWS);
+	u32 least = kern_ceil(j->a->tokens, BLOCKED_ROWS);
+	u32 own = kern_min(threads, j->a->tokens / (j->kernel->unpack ? OWN_ROWS_UNPACKED : OWN_ROWS));
 	return own > 1 ? kern_ceil(least, own) * own : least;
 }
 
@@ -228,7 +230,7 @@ void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, cons
 	ASSERT(kernel->k_block <= BLOCKED_K_MAX && kernel->tile_rows <= BLOCKED_TILE_MAX);
 	if (a->tokens == 0)
 		return;
-	j.row_blocks = plan_rows(a->tokens, threads);
+	j.row_blocks = plan_rows(&j, threads);
 	j.k_blocks = kern_ceil(k, kernel->k_block);
 	j.row_bytes = k / kernel->k_block * inputs_bytes(&j, kernel->k_block) + inputs_bytes(&j, k % kernel->k_block);
 	j.lane_bytes = matmul_blocked_lane_bytes(a->tokens);
