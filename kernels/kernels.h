@@ -101,8 +101,7 @@ struct kern_weight {
 
 /* ---------------------------------------------------------------- ops */
 
-/* An array of activations: float where the args' dtype is KERN_F32 (the default), bf16 where it is KERN_BF16.
- */
+/* An array of activations: float where the args' dtype is KERN_F32 (the default), bf16 where it is BF16. */
 #define KERN_ACTIVATIONS(qualifier, name)   \
 	union {                             \
 		qualifier float *name;      \
@@ -138,8 +137,7 @@ struct kern_rmsnorm_args {
 	float eps;
 	u32 tokens, hidden;
 	enum kern_dtype dtype, x_dtype; /* of out and add; of x: float for the residual stream */
-	/* Devices: the result also, or only (`out` NULL), as 8 bits with a scale per token; NULL elsewhere.
-	 */
+	/* Devices: the result also, or only (`out` NULL), as 8 bits with a scale per token; else NULL. */
 	struct kern_quantized *quantized; /* host */
 };
 
@@ -308,10 +306,12 @@ struct kern_soft_cap_args {
  * softmax(logits[t]), or with `sigmoid` 1 / (1 + e^-logit). A token's experts are the `top` of the largest score + bias, a
  * float, ties to the lowest; of several `groups`, as many experts each, only those in the `groups_top` whose two largest sum
  * to most (DeepSeek-AI 2024). Their weights are their scores, where `normalize` divided by max(their sum + sum_plus,
- * sum_least), times `scale`. The T * top assignments of a token to an expert are numbered by expert and, of one expert, by
- * token, so that what an expert has to do lies together: expert e has those in [expert_start[e], expert_start[e + 1]). A
- * token's result depends on its own logits alone, only the numbers of its assignments on the others. Devices have neither
- * sigmoid, bias, groups, scale nor bounds of the sum. */
+ * sum_least), times `scale`; with `mixer` (SparseMixer, Liu et al. 2023, which has none of the others) each one's share of
+ * softmax(x) over those experts not chosen before it whose logits are near m, its own: m - x <= mixer * max(|x|, m). The T * top
+ * assignments of a token to an expert are numbered by expert and, of one expert, by token, so that what an expert has to do
+ * lies together: expert e has those in [expert_start[e], expert_start[e + 1]). A token's result depends on its own logits
+ * alone, only the numbers of its assignments on the others. Devices have neither sigmoid, bias, groups, scale, mixer nor
+ * bounds of the sum. */
 enum { KERN_EXPERT_GROUPS_MAX = 64 };
 struct kern_moe_route_args {
 	const float *logits, *bias; /* [T][experts]; [experts] or NULL */
@@ -321,7 +321,7 @@ struct kern_moe_route_args {
 	u32 *expert_start;	    /* out [experts + 1] */
 	u32 tokens, experts, top;
 	u32 groups, groups_top;		  /* 0: one group; else at most KERN_EXPERT_GROUPS_MAX, of two experts or more */
-	float sum_plus, sum_least, scale; /* not negative; scale 0: 1 */
+	float sum_plus, sum_least, scale, mixer; /* not negative; scale 0: 1 */
 	bool sigmoid, normalize;
 };
 

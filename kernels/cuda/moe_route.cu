@@ -116,7 +116,7 @@ CUDA_OP(moe_route)
 	u32 *chosen = (u32 *)ctx->scratch;
 	if (a->top == 0 || a->top > a->experts)
 		return ERR_INVALID;
-	if (a->bias || a->sigmoid || a->groups > 1 || a->scale > 0 || a->sum_plus > 0 || a->sum_least > 0)
+	if (a->bias || a->sigmoid || a->groups > 1 || a->scale > 0 || a->sum_plus > 0 || a->sum_least > 0 || a->mixer > 0)
 		return ERR_UNSUPPORTED;
 	if (a->experts > EXPERTS_MAX || a->top > CU_WARP ||
 	    ctx->scratch_bytes < (size_t)a->tokens * a->top * sizeof(u32))

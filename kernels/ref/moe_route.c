@@ -95,6 +95,21 @@ static void select_top(const struct scores *s, u32 *chosen, float *keys)
 	}
 }
 
+/* The share of chosen[j] among those near it that come behind chosen[0..j). */
+static float mixed_weight(const struct scores *s, const u32 *chosen, u32 j)
+{
+	double m = s->logits[chosen[j]], sum = 0;
+	for (u32 e = 0; e < s->a->experts; e++) {
+		double x = s->logits[e], size = fabs(x) > m ? fabs(x) : m;
+		bool before = false;
+		for (u32 i = 0; i < j; i++)
+			before |= chosen[i] == e;
+		if (!before && m - x <= (double)s->a->mixer * size)
+			sum += exp(x - m);
+	}
+	return (float)(1 / sum);
+}
+
 /* Experts (for the time being in `assignments`, their keys in `weights`) and weights of one token. */
 static void route_token(const struct kern_moe_route_args *a, u32 t)
 {
@@ -103,6 +118,10 @@ static void route_token(const struct kern_moe_route_args *a, u32 t)
 	float *weights = a->weights + (size_t)t * a->top;
 	double sum = 0, least = (double)a->sum_least * s.unit;
 	select_top(&s, chosen, weights);
+	for (u32 j = 0; j < a->top && a->mixer > 0; j++)
+		weights[j] = mixed_weight(&s, chosen, j);
+	if (a->mixer > 0)
+		return;
 	for (u32 j = 0; j < a->top; j++)
 		sum += score(&s, chosen[j]);
 	sum += (double)a->sum_plus * s.unit;
@@ -143,6 +162,8 @@ enum err moe_route_ref(struct kern_ctx *ctx, const struct kern_moe_route_args *a
 {
 	struct kern_moe_route_args args = *a;
 	ASSERT(a->top > 0 && a->top <= a->experts);
+	ASSERT(!(a->mixer > 0) ||
+	       (!a->bias && !a->sigmoid && a->groups <= 1 && !(a->scale > 0) && !(a->sum_plus > 0) && !(a->sum_least > 0)));
 	ASSERT(a->groups <= 1 || (a->groups <= KERN_EXPERT_GROUPS_MAX && a->experts % a->groups == 0 && a->experts >= 2 * a->groups &&
 				  a->groups_top > 0 && a->groups_top <= a->groups && a->top <= a->experts / a->groups * a->groups_top));
 	kern_parallel(ctx, kern_ceil(a->tokens, TOKENS_A_TASK), route_tokens, &args);

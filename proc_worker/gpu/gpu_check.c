@@ -123,7 +123,7 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		what = "learned positions";
 	else if (has_slot(a, SLOT_SINKS))
 		what = "attention sinks";
-	else if (c->model->router.sigmoid || has_slot(a, SLOT_CHOICE_BIAS))
+	else if (c->model->router.sigmoid || c->model->router.mixer > 0 || has_slot(a, SLOT_CHOICE_BIAS))
 		what = "a router with scores and biases of its own";
 	else if (c->model->clip > 0)
 		what = "bounds of q, k and v (\"clip_qkv\")";

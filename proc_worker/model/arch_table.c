@@ -186,10 +186,17 @@ static const struct arch_tensor COHERE[] = {
 	EMBEDDINGS, NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
 };
 
+#define MIXTRAL_EXPERTS \
+	EXPERTS("block_sparse_moe.gate.weight", MIXTRAL_EXPERT "w1.weight", MIXTRAL_EXPERT "w3.weight", \
+		MIXTRAL_EXPERT "w2.weight")
 static const struct arch_tensor MIXTRAL[] = {
-	EMBEDDINGS, NORMS, ATTENTION_MATRICES,
-	EXPERTS("block_sparse_moe.gate.weight", MIXTRAL_EXPERT "w1.weight", MIXTRAL_EXPERT "w3.weight",
-		MIXTRAL_EXPERT "w2.weight"),
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, MIXTRAL_EXPERTS,
+};
+
+static const struct arch_tensor PHIMOE[] = {
+	EMBEDDINGS, LAYER_NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	{SLOT_LM_HEAD_BIAS, "lm_head.bias", DIM_VOCAB, DIM_NONE, SPLIT_ROWS, WHEN_LM_HEAD_BIAS},
+	MIXTRAL_EXPERTS,
 };
 
 /* In the file all experts of a layer are one tensor, input_linear or output_linear. */
@@ -348,6 +355,12 @@ enum {
 	GEMMA_TRAITS = ARCH_ATTENTION_BIAS | ARCH_TIED | ARCH_EMBED_SCALE | ARCH_NORM_OFFSET | ARCH_GELU,
 };
 
+/* Its files and transformers write the name differently. */
+#define PHIMOE_ARCH(name) \
+	{name, PHIMOE, COUNT_OF(PHIMOE), ARCH_ATTENTION_BIAS | ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL, \
+	 .own = {"lm_head_bias", "short_mscale"}, .layer_norm = "rms_norm_eps", .mixer = true, \
+	 .kv_heads = 8, .rope_theta = 1000000, .norm_eps = 1e-5f}
+
 static const struct arch ARCHS[] = {
 	{"LlamaForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .rope_theta = 10000},
@@ -452,6 +465,8 @@ static const struct arch ARCHS[] = {
 	 .fields = {{"experts_per_token", "num_experts_per_tok"}},
 	 .rope_stated = true, .clamped = true, .head_dim = 64, .kv_heads = 8, .window = 128, .rope_theta = 150000, .norm_eps = 1e-5f,
 	 .attention_bias = true},
+	PHIMOE_ARCH("PhimoeForCausalLM"),
+	PHIMOE_ARCH("PhiMoEForCausalLM"),
 	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
 	 .kv_heads = 8, .rope_theta = 1000000},
 	{"Qwen2MoeForCausalLM", QWEN2_MOE, COUNT_OF(QWEN2_MOE),

@@ -82,6 +82,7 @@ enum arch_when {
 	WHEN_EXPERTS,	     /* layers with a mixture of experts */
 	WHEN_SHARED,	     /* of these, where there is an expert of all tokens */
 	WHEN_HEAD_NORMS,     /* "use_qk_norm" is true */
+	WHEN_LM_HEAD_BIAS,   /* "lm_head_bias" is true */
 };
 
 /* One tensor of the checkpoint, or a part of one that is fused in the file. Parts of a slot lie one behind
@@ -164,6 +165,7 @@ struct arch {
 	bool interleaved;	/* rotary embeddings turn neighbours, not halves */
 	bool rope_stated; /* "rope_scaling" must be there: without one others take numbers that no file has */
 	bool ungated;		/* the MLP has one matrix before its activation */
+	bool mixer;	  /* of ARCH_EXPERTS_ALL, two a token: SparseMixer ("router_jitter_noise": kern_moe_route_args.mixer) */
 	bool clamped; /* experts clamp gate and up, which are neighbours ("swiglu_limit", "swiglu_alpha": kern_act_mul_args) */
 	enum kern_activation activation;
 	/* What the family takes where config.json says nothing. */

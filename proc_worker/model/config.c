@@ -270,6 +270,8 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = read_clip(c, v, em);
 	if (!e && arch_has_own(c->arch, "use_qk_norm"))
 		e = config_may_bool(v, "use_qk_norm", false, &c->head_norms, em);
+	if (!e && arch_has_own(c->arch, "lm_head_bias"))
+		e = config_may_bool(v, "lm_head_bias", false, &c->lm_head_bias, em);
 	if (!e && has(c, ARCH_USE_BIAS)) {
 		e = config_may_bool(v, "use_bias", c->arch->attention_bias, &c->attention_bias, em);
 		c->mlp_bias = c->attention_bias;

@@ -30,6 +30,7 @@ struct rope_config {
 	double beta_fast, beta_slow; /* turns within the original context: above it is kept, below divided */
 	bool truncate;		     /* the ramp begins and ends at whole dimensions */
 	double attention_factor;     /* cosines and sines are multiplied by it */
+	double far_factor;	     /* of longrope: the same beyond the original context */
 	u32 original_context;
 	/* Of a query at position p scores are multiplied by 1 + query_beta ln(1 + floor(p / original_context)) (Llama 4); 0: not */
 	double query_beta;
@@ -50,7 +51,7 @@ enum model_layer_flag {
 struct router_config {
 	bool sigmoid;
 	u32 groups, groups_top;
-	f32 sum_plus, sum_least, scale;
+	f32 sum_plus, sum_least, scale, mixer;
 };
 
 struct model_config {
@@ -70,7 +71,8 @@ struct model_config {
 	enum kern_activation activation;
 	f32 swiglu_alpha, swiglu_limit; /* of arch.clamped; else 0 */
 	bool attention_bias, mlp_bias;
-	bool head_norms; /* of WHEN_HEAD_NORMS */
+	bool head_norms;   /* of WHEN_HEAD_NORMS */
+	bool lm_head_bias; /* of WHEN_LM_HEAD_BIAS */
 	f32 clip;	 /* of q, k and v: kern_rope_kv_args; 0: none */
 	bool parallel; /* attention and MLP read the same stream: the norm that attention reads, or one of its own each */
 	u32 experts, experts_per_token, expert_intermediate; /* 0 without experts */

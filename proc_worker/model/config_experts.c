@@ -140,6 +140,20 @@ static enum err read_own(struct model_config *c, json_val v, struct err_msg *em)
 	return e;
 }
 
+static enum err read_mixer(struct model_config *c, json_val v, struct err_msg *em)
+{
+	f32 noise;
+
+	if (c->experts_per_token != 2)
+		return err_set(em, ERR_UNSUPPORTED, "config.json: \"num_experts_per_tok\" is %u; a %s has 2", c->experts_per_token,
+			       c->arch->name);
+	enum err e = config_may_float(v, "router_jitter_noise", 0.01, &noise, em);
+	if (!e && noise > 1)
+		e = err_set(em, ERR_INVALID, "config.json: \"router_jitter_noise\" is %g; it must be above 0 and at most 1", (double)noise);
+	c->router.mixer = 2 * noise;
+	return e;
+}
+
 /* ---------------------------------------------------------------- all */
 
 enum err config_read_experts(struct model_config *c, json_val v, struct err_msg *em)
@@ -169,6 +183,8 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
 	if (!e && arch_has_own(c->arch, "shared_intermediate_size"))
 		e = config_may_count(v, "shared_intermediate_size", CONFIG_DIM_MAX, 0, &c->shared_intermediate, em);
+	if (!e && c->arch->mixer)
+		e = read_mixer(c, v, em);
 	if (e || all)
 		return e;
 	e = config_need_u32(v, "moe_intermediate_size", CONFIG_DIM_MAX, &c->expert_intermediate, em);

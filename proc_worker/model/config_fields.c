@@ -292,6 +292,7 @@ static const struct {
 	{"num_nextn_predict_layers", 0, 0},
 	{"n_shared_experts", 0, 0},
 	{"rotary_pct", 0, 1},
+	{"lm_head_bias", 0, NAN},
 };
 
 /* Fields that say what a family has anyway. */
@@ -341,6 +342,7 @@ static const char *const INERT[] = {
 	"loss_type", "resid_pdrop", "attn_pdrop", "dropout", "classifier_dropout", "hidden_dropout_prob",
 	"residual_dropout", "embedding_dropout", "activation_dropout", "layerdrop", "init_std",
 	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "router_jitter_noise",
+	"input_jitter_noise",
 	"output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
 	/* how others run it; pretraining_tp: products in pieces, the same sums */

@@ -52,6 +52,8 @@ static const struct {
 	{"mrope_interleaved", KIND(ROPE_PLAIN)},
 	{"short_factor", LONGROPE},
 	{"long_factor", LONGROPE},
+	{"short_mscale", LONGROPE},
+	{"long_mscale", LONGROPE},
 };
 
 /* That of a family may have more. */
@@ -62,6 +64,8 @@ static bool key_may_be(const struct arch *arch, const char *key, enum rope_kind 
 	if (queries && !arch_has_own(arch, "llama_4_scaling_beta"))
 		return false;
 	if (!strcmp(key, "alpha") && !arch_has_own(arch, key))
+		return false;
+	if ((!strcmp(key, "short_mscale") || !strcmp(key, "long_mscale")) && !arch_has_own(arch, "short_mscale"))
 		return false;
 	if (kind == ROPE_DYNAMIC && arch_has_own(arch, "alpha")) /* what its files say, and its theta alone does not need */
 		kind = strncmp(key, "beta_", 5) && strncmp(key, "mscale", 6) ? kind : ROPE_YARN;
@@ -247,7 +251,15 @@ static enum err read_longrope(struct model_config *c, json_val v, json_val scali
 		e = read_factors(r, scaling, "long_factor", r->long_factor, em);
 	if (!e && r->factor > 1 && r->original_context > 1)
 		scale = sqrt(1 + log(r->factor) / log(r->original_context));
-	return e ? e : config_may_positive(scaling, "attention_factor", scale, &r->attention_factor, em);
+	if (!e)
+		e = config_may_positive(scaling, "attention_factor", scale, &r->attention_factor, em);
+	r->far_factor = r->attention_factor;
+	if (e || !arch_has_own(c->arch, "short_mscale"))
+		return e;
+	e = config_need_positive(scaling, "short_mscale", &r->attention_factor, em);
+	if (!e)
+		e = config_need_positive(scaling, "long_mscale", &r->far_factor, em);
+	return e ? e : config_check_float("long_mscale", r->far_factor, em);
 }
 
 /* Queries far behind the original context count more. */

@@ -79,6 +79,7 @@ static enum err route(struct moe *m, const struct layer_weights *w, const float 
 					.sum_plus = r->sum_plus,
 					.sum_least = r->sum_least,
 					.scale = r->scale,
+					.mixer = r->mixer,
 					.sigmoid = r->sigmoid,
 					.normalize = m->model->normalize_experts};
 

@@ -72,7 +72,8 @@ double rope_frequency(const struct rope_config *r, u32 i, u32 length)
 static void fill(struct rope_tables *t, const struct rope_config *r, u32 first, u32 position, u32 count, u32 length)
 {
 	u32 half = r->dim / 2;
-	double frequency[ROPE_HALF_MAX];
+	bool far = r->kind == ROPE_LONGROPE && length > r->original_context;
+	double frequency[ROPE_HALF_MAX], factor = far ? r->far_factor : r->attention_factor;
 
 	for (u32 i = 0; i < half; i++)
 		frequency[i] = rope_frequency(r, i, length);
@@ -80,8 +81,8 @@ static void fill(struct rope_tables *t, const struct rope_config *r, u32 first, 
 		size_t row = (size_t)(first + p) * half;
 		for (u32 i = 0; i < half; i++) {
 			double angle = (position + p) * frequency[i];
-			t->cos[row + i] = (float)(cos(angle) * r->attention_factor);
-			t->sin[row + i] = (float)(sin(angle) * r->attention_factor);
+			t->cos[row + i] = (float)(cos(angle) * factor);
+			t->sin[row + i] = (float)(sin(angle) * factor);
 		}
 		u32 beyond = r->original_context ? (position + p) / r->original_context : 0;
 		if (t->q_scales)

@@ -136,6 +136,7 @@ static const struct {
 } ROUTERS[] = {
 	{"mlp.gate.weight", SLOT_ROUTER},
 	{"block_sparse_moe.router.weight", SLOT_ROUTER},
+	{"mlp.router.weight", SLOT_ROUTER},
 	{"mlp.gate.moe_statics.e_score_correction_bias", SLOT_CHOICE_BIAS},
 };
 

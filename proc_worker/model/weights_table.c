@@ -187,6 +187,8 @@ bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tens
 		return experts && p->config->shared_intermediate;
 	case WHEN_HEAD_NORMS:
 		return p->config->head_norms;
+	case WHEN_LM_HEAD_BIAS:
+		return p->config->lm_head_bias;
 	}
 	return false;
 }

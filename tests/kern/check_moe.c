@@ -126,6 +126,19 @@ static void route_keys(const struct kern_moe_route_args *a, const float *x, floa
 			keys[e] = -INFINITY;
 }
 
+/* The share of the j-th expert of a token among those that are near it and not chosen before it. */
+static double route_mixed(const struct kern_moe_route_args *a, const float *x, const u32 *assignments, u32 j)
+{
+	double left[ROUTE_EXPERTS], m = x[expert_of(a, assignments[j])], all = 0;
+	for (u32 e = 0; e < a->experts; e++)
+		left[e] = (m - x[e]) / fmax(fabs((double)x[e]), m) > (double)a->mixer ? -INFINITY : x[e];
+	for (u32 i = 0; i < j; i++)
+		left[expert_of(a, assignments[i])] = -INFINITY;
+	for (u32 e = 0; e < a->experts; e++)
+		all += exp(left[e] - m);
+	return 1 / all;
+}
+
 /* Experts in their order, and what they count. */
 static const char *route_values(const struct kern_moe_route_args *a)
 {
@@ -140,6 +153,8 @@ static const char *route_values(const struct kern_moe_route_args *a)
 		for (u32 j = 0; j < a->top; j++) {
 			u32 at = t * a->top + j, chosen = expert_of(a, a->assignments[at]);
 			double want = route_score(a, x, chosen) / (a->normalize ? sum : 1) * (a->scale > 0 ? (double)a->scale : 1);
+			if (a->mixer > 0)
+				want = route_mixed(a, x, a->assignments + t * a->top, j);
 			if (keys[chosen] == -INFINITY || place_of(keys, a->experts, chosen) != j)
 				return "not the best experts in order";
 			const char *problem = check_close(&a->weights[at], &want, &want, 1, 1e-6);
@@ -203,6 +218,19 @@ static void route_case(struct check *c, u32 target, u32 tokens, u32 experts, u32
 		       c->targets[target].ops.moe_route_variant, tokens, experts, top, ties);
 }
 
+/* Logits near each other, also around 0, where what counts as near is narrow. */
+static void route_mixed_case(struct check *c, u32 target, u32 tokens, u32 experts, u32 top, float mixer, bool ties)
+{
+	const struct kern_limits limits = {.tokens = tokens, .hidden = 64, .experts = experts};
+	float *logits = check_floats(c, (size_t)tokens * experts + 1, false), middle = check_random(c, 2) ? 3 : -0.2f;
+	struct kern_moe_route_args a = {.logits = logits, .tokens = tokens, .experts = experts, .top = top, .mixer = mixer};
+	for (size_t i = 0; i < (size_t)tokens * experts; i++)
+		logits[i] = ties ? (float)check_random(c, 3) - 1 : middle + logits[i];
+	const char *problem = route_right(c, target, &limits, &a);
+	check_case_end(c, problem, "moe_route=%s tokens=%u experts=%u top=%u mixer=%g ties=%d",
+		       c->targets[target].ops.moe_route_variant, tokens, experts, top, (double)mixer, ties);
+}
+
 /* Scores, biases, groups and bounds of sums of a model's own. */
 enum { ROUTE_BIASED = 1, ROUTE_SIGMOID = 2, ROUTE_TIES = 4, ROUTE_BOUNDED = 8, ROUTE_WAYS = 16 };
 static void route_rich_case(struct check *c, u32 target, u32 tokens, u32 groups, u32 size, u32 groups_top, u32 ways)
@@ -232,6 +260,12 @@ static void route_rich_case(struct check *c, u32 target, u32 tokens, u32 groups,
 
 static void route_rich_cases(struct check *c, u32 target, u32 tokens)
 {
+	for (u32 ties = 0; ties < 2; ties++) {
+		route_mixed_case(c, target, tokens, 16, 2, 0.02f, ties);
+		route_mixed_case(c, target, tokens, 16, 2, 0.5f, ties);
+		route_mixed_case(c, target, tokens, 2, 2, 0.3f, ties);
+		route_mixed_case(c, target, tokens, 70, 5, 1, ties);
+	}
 	for (u32 ways = 0; ways < ROUTE_WAYS; ways++) {
 		route_rich_case(c, target, tokens, 0, 7, 0, ways);
 		route_rich_case(c, target, tokens, 1, 64, 1, ways);

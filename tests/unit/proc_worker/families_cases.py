@@ -56,6 +56,9 @@ FAMILIES = {
     "mixtral": {"architectures": ["MixtralForCausalLM"], "sliding_window": None, "num_local_experts": 4,
                 "num_experts_per_tok": 2, "output_router_logits": False, "router_aux_loss_coef": 0.02,
                 "router_jitter_noise": 0.0},
+    "phimoe": {"architectures": ["PhiMoEForCausalLM"], "attention_bias": True, "lm_head_bias": True, "hidden_dropout": 0.0,
+               "num_local_experts": 4, "num_experts_per_tok": 2, "output_router_logits": False, "router_aux_loss_coef": 0.0,
+               "input_jitter_noise": 0.01, "router_jitter_noise": 0.4, "sliding_window": 250},
     "qwen3_moe": {"architectures": ["Qwen3MoeForCausalLM"], **EXPERTS, "head_dim": 12, "attention_bias": False,
                   "rope_scaling": None, "use_sliding_window": False, "sliding_window": None, "max_window_layers": 3},
     "qwen2_moe": {"architectures": ["Qwen2MoeForCausalLM"], **EXPERTS, "norm_topk_prob": False,
@@ -278,6 +281,14 @@ def family_cases(family):
         count = "num_local_experts" if family in ("mixtral", "granitemoe", "granitemoeshared") else "num_experts"
         for n in (1, 3, 8):
             yield "top-%d" % n, {count: 8, "num_experts_per_tok": n}
+    if family == "phimoe":
+        yield "no-bias", {"attention_bias": False, "lm_head_bias": MISSING, "architectures": ["PhimoeForCausalLM"]}
+        yield "window-8", {"sliding_window": 8, "num_local_experts": 16}
+        yield "noise-usual", {"router_jitter_noise": MISSING}
+        # transformers takes the near factors for far positions, too: here they are the same
+        yield "longrope", {"original_max_position_embeddings": 32, "rope_scaling": {
+            **LONG, "long_factor": LONG["short_factor"], "short_mscale": 1.1, "long_mscale": 1.3,
+            "original_max_position_embeddings": 32}}
     if family in ("qwen3_moe", "qwen2_moe"):
         yield "norm", {"norm_topk_prob": True}
         yield "no-norm", {"norm_topk_prob": False}
@@ -439,6 +450,8 @@ def cases():
             ropes += [(n, {**c, "initial_context_length": MISSING}) for n, c in rope_cases() if n in ("yarn-new", "llama3")]
         if family == "phi3":
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
+        if family == "phimoe":
+            ropes = [r for r in rope_cases() if r[0] in ("none", "new-default")]
         if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense"):
             ropes = [("none", {})]
         for name, changes in ropes:

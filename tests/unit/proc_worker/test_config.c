@@ -661,6 +661,7 @@ Test(config, rotary_rows_follow_the_length_of_the_sequence)
 				.theta = 10000,
 				.original_context = 4,
 				.attention_factor = 1,
+				.far_factor = 1.5,
 				.short_factor = {1},
 				.long_factor = {2}};
 	u32 positions[] = {0, 3, 0, 1, 6}, start[] = {0, 2, 5}, prompts[] = {2, 6}, added[] = {2, 6};
@@ -676,7 +677,7 @@ Test(config, rotary_rows_follow_the_length_of_the_sequence)
 	cr_assert_eq(rope_tables_init(&t, &r, NULL, 8, 5, &em), ERR_OK);
 	const u32 *rows = rope_tables_rows(&t, &in);
 	for (u32 i = 0; i < 5; i++)
-		cr_assert_float_eq(t.cos[rows[i]], cos(i < 2 ? positions[i] : positions[i] / 2.0), 1e-6);
+		cr_assert_float_eq(t.cos[rows[i]], i < 2 ? cos(positions[i]) : 1.5 * cos(positions[i] / 2.0), 1e-6);
 	rope_tables_fini(&t);
 	r.kind = ROPE_DYNAMIC;
 	r.dim = 4;

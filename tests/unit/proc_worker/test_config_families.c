@@ -109,6 +109,37 @@ Test(config_families, experts_of_granite_are_as_wide_as_the_file_says)
 		"\"shared_intermediate_size\" must be an integer from 0");
 }
 
+#define MIXER "\"num_local_experts\": 4, \"num_experts_per_tok\": 2"
+/* 6 factors for heads of 12 dimensions. */
+#define MIXER_ROPE(scales) \
+	MIXER ", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1, 1, 1], " \
+	      "\"long_factor\": [2, 2, 2, 2, 2, 2], \"original_max_position_embeddings\": 64" scales "}"
+Test(config_families, experts_of_phi_are_weighed_among_those_near_them)
+{
+	static const char *const names[] = {"PhiMoEForCausalLM", "PhimoeForCausalLM"};
+
+	for (u32 i = 0; i < 2; i++) {
+		good(names[i], MIXER ", \"router_jitter_noise\": 0.25, \"input_jitter_noise\": 0.01, \"attention_bias\": true, "
+				     "\"lm_head_bias\": true, \"hidden_dropout\": 0.0, \"sliding_window\": 200");
+		cr_assert(c.router.mixer == 0.5f && c.attention_bias && c.lm_head_bias && c.arch->layer_norm && c.window == 200);
+		cr_assert(c.experts == 4 && c.expert_intermediate == 80 && (c.layer_flags[0] & LAYER_EXPERTS));
+	}
+	good(names[0], MIXER);
+	cr_assert(c.router.mixer == 0.02f && !c.lm_head_bias && !c.attention_bias && c.rope.theta == 1000000);
+	good(names[0], MIXER_ROPE(", \"short_mscale\": 1.25, \"long_mscale\": 1.5"));
+	cr_assert(c.rope.attention_factor == 1.25 && c.rope.far_factor == 1.5 && c.rope.original_context == 64);
+	refused(names[0], MIXER_ROPE(""), ERR_FORMAT, "\"short_mscale\" is missing");
+	refused(names[0], MIXER_ROPE(", \"short_mscale\": 1.25, \"long_mscale\": 0"), ERR_FORMAT, "\"long_mscale\" must be");
+	refused("LlamaForCausalLM", MIXER_ROPE(", \"short_mscale\": 1.25, \"long_mscale\": 1.5"), ERR_UNSUPPORTED,
+		"\"short_mscale\" in rope_scaling of type 'longrope'");
+	refused(names[0], "\"num_local_experts\": 4, \"num_experts_per_tok\": 3", ERR_UNSUPPORTED, "\"num_experts_per_tok\" is 3");
+	refused(names[0], MIXER ", \"router_jitter_noise\": 0", ERR_FORMAT, "\"router_jitter_noise\" must be a number above 0");
+	refused(names[0], MIXER ", \"router_jitter_noise\": 2", ERR_INVALID, "\"router_jitter_noise\" is 2; it must be");
+	refused("MixtralForCausalLM", MIXER ", \"lm_head_bias\": true", ERR_UNSUPPORTED, "\"lm_head_bias\" is set");
+	good("MixtralForCausalLM", MIXER ", \"lm_head_bias\": false, \"router_jitter_noise\": 0.1");
+	cr_assert(c.router.mixer == 0);
+}
+
 #define GLM_EXPERTS "\"n_routed_experts\": 8, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 24"
 Test(config_families, experts_of_glm_are_chosen_by_biases_and_groups)
 {
