@@ -310,8 +310,7 @@ struct kern_soft_cap_args {
  * softmax(x) over those experts not chosen before it whose logits are near m, its own: m - x <= mixer * max(|x|, m). The T * top
  * assignments of a token to an expert are numbered by expert and, of one expert, by token, so that what an expert has to do
  * lies together: expert e has those in [expert_start[e], expert_start[e + 1]). A token's result depends on its own logits
- * alone, only the numbers of its assignments on the others. Devices have neither sigmoid, bias, groups, scale, mixer nor
- * bounds of the sum. */
+ * alone, only the numbers of its assignments on the others. */
 enum { KERN_EXPERT_GROUPS_MAX = 64 };
 struct kern_moe_route_args {
 	const float *logits, *bias; /* [T][experts]; [experts] or NULL */

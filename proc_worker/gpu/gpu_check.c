@@ -123,8 +123,8 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		what = "learned positions";
 	else if (has_slot(a, SLOT_SINKS))
 		what = "attention sinks";
-	else if (c->model->router.sigmoid || c->model->router.mixer > 0 || has_slot(a, SLOT_CHOICE_BIAS))
-		what = "a router with scores and biases of its own";
+	else if (has_slot(a, SLOT_ROUTER_BIAS))
+		what = "a router whose product has a bias";
 	else if (c->model->clip > 0)
 		what = "bounds of q, k and v (\"clip_qkv\")";
 	else if (a->norm_behind)

@@ -18,11 +18,12 @@ static enum err product(struct gpu *g, void *out, enum kern_dtype dtype, const u
 	return gpu_op(g->ops.matmul(&g->ctx, &a), "matmul", em);
 }
 
-static enum err route(struct gpu *g, const struct kern_weight *router, const u16 *x, u32 tokens,
-		      struct err_msg *em)
+static enum err route(struct gpu *g, const struct layer_weights *w, const u16 *x, u32 tokens, struct err_msg *em)
 {
 	const struct gpu_arena *a = &g->arena;
+	const struct router_config *r = &g->config.model->router;
 	struct kern_moe_route_args choice = {.logits = a->router_logits,
+					     .bias = w->choice_bias,
 					     .weights = a->expert_weights,
 					     .assignments = a->assignments,
 					     .tokens_of = a->tokens_of,
@@ -30,9 +31,16 @@ static enum err route(struct gpu *g, const struct kern_weight *router, const u16
 					     .tokens = tokens,
 					     .experts = g->config.model->experts,
 					     .top = g->config.model->experts_per_token,
+					     .groups = r->groups,
+					     .groups_top = r->groups_top,
+					     .sum_plus = r->sum_plus,
+					     .sum_least = r->sum_least,
+					     .scale = r->scale,
+					     .mixer = r->mixer,
+					     .sigmoid = r->sigmoid,
 					     .normalize = g->config.model->normalize_experts};
 
-	enum err e = product(g, a->router_logits, KERN_F32, x, router, tokens, em);
+	enum err e = product(g, a->router_logits, KERN_F32, x, &w->router, tokens, em);
 	return e ? e : gpu_op(g->ops.moe_route(&g->ctx, &choice), "moe_route", em);
 }
 
@@ -104,7 +112,7 @@ static enum err run_part(struct gpu *g, const struct layer_weights *w, const str
 
 	enum err e = a->shared ? run_shared(g, w, x, tokens, em) : ERR_OK;
 	if (!e)
-		e = route(g, &w->router, x, tokens, em);
+		e = route(g, w, x, tokens, em);
 	if (!e)
 		e = products(g, a->expert_gate_up, x, a->tokens_of, w->expert_gate_up, tokens, em);
 	if (!e)

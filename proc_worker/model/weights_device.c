@@ -426,7 +426,7 @@ static enum err upload_vector(struct uploader *u, enum weight_slot slot, u32 lay
 	struct placed s = place(u->reader.plan, slot, layer);
 	u32 parts = parts_of(u->reader.plan), rows = s.rows / parts, wide = s.device_rows / parts;
 	char *memory = take(u, slot_bytes(u->reader.plan, slot, &s));
-	size_t bytes = s.device_rows * sizeof(float), have = u->vector_count * sizeof(float);
+	size_t bytes = (size_t)s.device_rows * s.columns * sizeof(float), have = u->vector_count * sizeof(float);
 	void *values = u->vector;
 
 	enum err e = need(&values, &have, bytes, em);

@@ -5,15 +5,13 @@
 
 #include "tests/kern/device.h"
 
-static void route_case(struct device *d, u32 tokens, u32 experts, u32 top, bool normalize, bool ties)
+/* What else `a` says of how experts are chosen; `bias`: with biases. */
+static void route_case(struct device *d, struct kern_moe_route_args a, bool bias, bool ties)
 {
-	const u32 count = tokens * top;
+	const u32 tokens = a.tokens, experts = a.experts, count = tokens * a.top;
 	float *logits, *host = device_floats(d, (size_t)tokens * experts, false, &logits);
-	struct kern_moe_route_args a = {.tokens = tokens,
-					.experts = experts,
-					.top = top,
-					.normalize = normalize},
-				   r;
+	float *biases, *host_biases = device_floats(d, experts, false, &biases);
+	struct kern_moe_route_args r;
 	if (ties) {
 		for (u32 i = 0; i < tokens * experts; i++)
 			host[i] = (float)(int)(host[i] * 3);
@@ -21,6 +19,8 @@ static void route_case(struct device *d, u32 tokens, u32 experts, u32 top, bool 
 	}
 	r = a;
 	r.logits = host;
+	r.bias = bias ? host_biases : NULL;
+	a.bias = bias ? biases : NULL;
 	r.weights = check_alloc(&d->check, count * sizeof(float));
 	r.assignments = check_alloc(&d->check, count * sizeof(u32));
 	r.tokens_of = check_alloc(&d->check, count * sizeof(u32));
@@ -47,17 +47,45 @@ static void route_case(struct device *d, u32 tokens, u32 experts, u32 top, bool 
 				       2e-6, 1e-9);
 	d->ctx.scratch = NULL;
 	d->ctx.scratch_bytes = 0;
-	device_case_end(d, problem, "moe_route tokens=%u experts=%u top=%u normalize=%d ties=%d", tokens,
-			experts, top, normalize, ties);
+	device_case_end(d, problem, "moe_route tokens=%u experts=%u top=%u normalize=%d ties=%d bias=%d sigmoid=%d groups=%u/%u mixer=%g",
+			tokens, experts, a.top, a.normalize, ties, bias, a.sigmoid, a.groups_top, a.groups, (double)a.mixer);
+}
+
+static void route_cases(struct device *d)
+{
+	const struct kern_moe_route_args usual[] = {
+		{.tokens = 1, .experts = 8, .top = 2, .normalize = true},    {.tokens = 13, .experts = 60, .top = 4},
+		{.tokens = 70, .experts = 8, .top = 8, .normalize = true},   {.tokens = 150, .experts = 128, .top = 8, .normalize = true},
+		{.tokens = 3, .experts = 512, .top = 10},
+	};
+	const struct kern_moe_route_args rich[] = {
+		{.tokens = 9, .experts = 128, .top = 8, .normalize = true, .sigmoid = true, .sum_plus = 1e-20f, .scale = 1.5f},
+		{.tokens = 17, .experts = 512, .top = 32, .groups = 64, .groups_top = 40, .sigmoid = true, .scale = 2.5f},
+		{.tokens = 5, .experts = 16, .top = 5, .normalize = true, .groups = 4, .groups_top = 2, .sum_plus = 0.3f},
+		{.tokens = 11, .experts = 72, .top = 6, .groups = 36, .groups_top = 3, .sum_least = 0.9f, .normalize = true},
+		{.tokens = 3, .experts = 33, .top = 33 - 1, .sigmoid = true, .normalize = true, .sum_least = 40},
+	};
+	const struct kern_moe_route_args mixed[] = {
+		{.tokens = 20, .experts = 16, .top = 2, .mixer = 0.5f},
+		{.tokens = 3, .experts = 2, .top = 2, .mixer = 0.02f},
+		{.tokens = 7, .experts = 100, .top = 5, .mixer = 1},
+	};
+	for (u32 i = 0; i < COUNT_OF(usual); i++)
+		route_case(d, usual[i], false, i == 1 || i == 2);
+	for (u32 i = 0; i < COUNT_OF(rich) * 4; i++)
+		route_case(d, rich[i / 4], i & 1, i & 2);
+	for (u32 i = 0; i < COUNT_OF(mixed) * 2; i++)
+		route_case(d, mixed[i / 2], false, i & 1);
 }
 
 /* Logits that are no numbers: the results are none either, but every place is somebody's, or the products would read from
  * anywhere. */
-static void route_nan_case(struct device *d, u32 tokens, u32 experts, u32 top)
+static void route_nan_case(struct device *d, u32 tokens, u32 experts, u32 top, bool rich)
 {
 	const u32 count = tokens * top;
 	float *host = check_floats(&d->check, (size_t)tokens * experts, false);
-	struct kern_moe_route_args a = {.tokens = tokens, .experts = experts, .top = top, .normalize = true};
+	struct kern_moe_route_args a = {.tokens = tokens, .experts = experts, .top = top, .normalize = true, .sum_plus = rich ? 0.1f : 0,
+					.groups = rich ? 2 : 0, .groups_top = rich ? 2 : 0};
 	bool *taken = check_alloc(&d->check, count * sizeof(bool));
 	for (u32 i = 0; i < tokens * experts; i++)
 		if (i / experts % 3 < 2 && (i % 7 < 5 || i / experts % 3 == 0)) /* of some tokens all, some, none */
@@ -80,7 +108,7 @@ static void route_nan_case(struct device *d, u32 tokens, u32 experts, u32 top)
 	}
 	d->ctx.scratch = NULL;
 	d->ctx.scratch_bytes = 0;
-	device_case_end(d, problem, "moe_route of NaN tokens=%u experts=%u top=%u", tokens, experts, top);
+	device_case_end(d, problem, "moe_route of NaN tokens=%u experts=%u top=%u rich=%d", tokens, experts, top, rich);
 }
 
 /* The first assignments of expert `e` by themselves: the bits they had in company. */
@@ -262,13 +290,11 @@ static void products_case(struct device *d, enum kern_dtype type, enum spread sp
 
 void device_moe(struct device *d)
 {
-	route_case(d, 1, 8, 2, true, false);
-	route_case(d, 13, 60, 4, false, true);
-	route_case(d, 70, 8, 8, true, true);
-	route_case(d, 150, 128, 8, true, false);
-	route_case(d, 3, 512, 10, false, false);
-	route_nan_case(d, 9, 8, 4);
-	route_nan_case(d, 3, 60, 20);
+	route_cases(d);
+	for (u32 rich = 0; rich < 2; rich++) {
+		route_nan_case(d, 9, 8, 4, rich);
+		route_nan_case(d, 3, 60, 20, rich);
+	}
 	products_case(d, KERN_BF16, SPREAD_MOST, 4, 40, 96);
 	products_case(d, KERN_BF16, SPREAD_MOST, 23, 24, 288);
 	products_case(d, KERN_I8, SPREAD_MOST, 3, 48, 160);

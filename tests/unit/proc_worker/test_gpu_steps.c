@@ -206,10 +206,6 @@ Test(gpu_steps, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	expect_refusal(&bad, ERR_UNSUPPORTED, "a GPT2LMHeadModel has learned positions, which devices do not compute");
 	m.arch = arch_find("GptOssForCausalLM");
 	expect_refusal(&bad, ERR_UNSUPPORTED, "a GptOssForCausalLM has attention sinks, which devices do not compute");
-	m.arch = arch_find("Glm4MoeForCausalLM");
-	expect_refusal(&bad, ERR_UNSUPPORTED, "a Glm4MoeForCausalLM has a router with scores and biases of its own");
-	m.arch = arch_find("Ernie4_5_MoeForCausalLM");
-	expect_refusal(&bad, ERR_UNSUPPORTED, "a Ernie4_5_MoeForCausalLM has a router with scores and biases of its own");
 	m.arch = arch_find("HunYuanDenseV1ForCausalLM");
 	expect_refusal(&bad, ERR_UNSUPPORTED, "a HunYuanDenseV1ForCausalLM has norms of heads behind the rotation");
 	m.arch = arch_find("OlmoForCausalLM");
