@@ -202,8 +202,8 @@ size_t kern_kv_block_bytes(const struct kern_kv *kv);
  * head_dim) where given, rotates q and k (RoPE, neox halves: pairs (i, i + rope_dim/2)) by
  * cos/sin[positions[t]], writes q to `q` and k, v into the cache at slots[t]; slot -1 writes nothing
  * (padding). `interleaved`: the pairs are (2 i, 2 i + 1); they are written as halves all the same, in q and in K alike, which
- * changes no score. CPUs only: with `clip` what is read, with its bias, is bounded by -clip and clip; with `norm_behind`, which
- * goes with halves, norms are behind the rotation; with `q_scales` q is multiplied by q_scales[positions[t]] behind both. */
+ * changes no score. With `clip` what is read, with its bias, is bounded by -clip and clip; with `norm_behind`, which goes with
+ * halves, norms are behind the rotation; with `q_scales` q is multiplied by q_scales[positions[t]] behind both. */
 struct kern_rope_kv_args {
 	KERN_ACTIVATIONS(, q); /* out [T][heads][head_dim] */
 	const float *qkv;

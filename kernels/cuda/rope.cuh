@@ -19,6 +19,9 @@ struct rope {
 	enum kern_dtype kv_dtype;
 	float norm_eps;
 	u32 heads, kv_heads, head_dim, rope_dim, block_size;
+	const float *q_scales;
+	float clip;
+	bool norm_behind;
 	bool interleaved; /* the pairs of what is read are neighbours; what is written are halves all the same */
 };
 
@@ -30,11 +33,12 @@ struct rope_unit {
 
 static inline enum err rope_of_args(const struct kern_rope_kv_args *a, struct rope *p)
 {
-	*p = {a->q_bf16,   a->qkv,	 a->bias,	 a->q_norm,	 a->k_norm,	a->cos,
-	      a->sin,	   a->positions, a->slots,	 (u8 *)a->kv.k,	 (u8 *)a->kv.v, a->kv.dtype,
-	      a->norm_eps, a->heads,	 a->kv.kv_heads, a->kv.head_dim, a->rope_dim,	a->kv.block_size, a->interleaved};
+	*p = {a->q_bf16,      a->qkv,	    a->bias,	    a->q_norm,	    a->k_norm,	   a->cos,
+	      a->sin,	      a->positions, a->slots,	    (u8 *)a->kv.k,  (u8 *)a->kv.v, a->kv.dtype,
+	      a->norm_eps,    a->heads,	    a->kv.kv_heads, a->kv.head_dim, a->rope_dim,   a->kv.block_size,
+	      a->q_scales,    a->clip,	    a->norm_behind, a->interleaved};
 	const bool bytes = p->kv_dtype == KERN_I8 || p->kv_dtype == KERN_F8E4M3;
-	if (a->q_scales || a->clip > 0 || a->norm_behind || a->dtype != KERN_BF16 || (p->kv_dtype != KERN_BF16 && !bytes) ||
+	if ((a->norm_behind && a->interleaved) || a->dtype != KERN_BF16 || (p->kv_dtype != KERN_BF16 && !bytes) ||
 	    p->head_dim > ROPE_HEAD_DIM_MAX || p->head_dim % 4 != 0 || p->rope_dim % 4 != 0)
 		return ERR_UNSUPPORTED;
 	if (p->rope_dim > p->head_dim || p->kv_heads == 0 || p->block_size == 0)
@@ -77,6 +81,10 @@ CU_INLINE struct rope_unit rope_load(const struct rope *p, const float *in, u32 
 		for (u32 e = 0; e < 4; e++)
 			u.x[e] += bias.x[e];
 	}
+#pragma unroll
+	for (u32 e = 0; e < 4; e++) /* a NaN stays one */
+		if (p->clip > 0 && fabsf(u.x[e]) > p->clip)
+			u.x[e] = copysignf(p->clip, u.x[e]);
 	return u;
 }
 
@@ -187,7 +195,10 @@ CU_INLINE void rope_head(const struct rope *p, u32 t, u32 head, u32 lane)
 {
 	const u32 heads = p->heads + 2 * p->kv_heads, units = p->head_dim / 4;
 	const float *in = p->qkv + ((size_t)t * heads + head) * p->head_dim;
-	const float *norm = head < p->heads ? p->q_norm : head < p->heads + p->kv_heads ? p->k_norm : NULL;
+	const bool turns = head < p->heads + p->kv_heads;
+	const float *norm = head < p->heads ? p->q_norm : turns ? p->k_norm : NULL;
+	const u32 position = p->positions[t];
+	const float times = p->q_scales && head < p->heads ? p->q_scales[position] : 1;
 	struct rope_unit u[ROPE_UNITS];
 	float sum = 0;
 #pragma unroll
@@ -196,6 +207,8 @@ CU_INLINE void rope_head(const struct rope *p, u32 t, u32 head, u32 lane)
 		if (unit >= units)
 			continue;
 		u[j] = rope_load(p, in, head, unit);
+		if (turns && p->norm_behind)
+			rope_rotate(p, position, unit, &u[j]);
 #pragma unroll
 		for (u32 e = 0; e < 4; e++)
 			sum += u[j].x[e] * u[j].x[e];
@@ -208,8 +221,11 @@ CU_INLINE void rope_head(const struct rope *p, u32 t, u32 head, u32 lane)
 			continue;
 		if (norm)
 			rope_scale(p, norm, scale, unit, &u[j]);
-		if (head < p->heads + p->kv_heads)
-			rope_rotate(p, p->positions[t], unit, &u[j]);
+		if (turns && !p->norm_behind)
+			rope_rotate(p, position, unit, &u[j]);
+#pragma unroll
+		for (u32 e = 0; e < 4; e++)
+			u[j].x[e] *= times;
 	}
 	rope_store<ROPE_UNITS>(p, t, head, lane, u);
 }

@@ -125,12 +125,6 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		what = "attention sinks";
 	else if (has_slot(a, SLOT_ROUTER_BIAS))
 		what = "a router whose product has a bias";
-	else if (c->model->clip > 0)
-		what = "bounds of q, k and v (\"clip_qkv\")";
-	else if (a->norm_behind)
-		what = "norms of heads behind the rotation";
-	else if (c->model->rope.query_beta > 0)
-		what = "scores that go by the query's position (\"llama_4_scaling_beta\")";
 	if (!what)
 		return ERR_OK;
 	return err_set(em, ERR_UNSUPPORTED, "a %s has %s, which devices do not compute: use --device cpu", a->name, what);

@@ -181,8 +181,10 @@ static struct kern_rope_kv_args rope_args(struct gpu *g, u32 layer, u32 tokens)
 					  .q_norm = together ? NULL : w->q_norm,
 					  .k_norm = together ? NULL : w->k_norm,
 					  .norm_eps = m->norm_eps,
+					  .clip = m->clip,
 					  .cos = a->cos + first,
 					  .sin = a->sin + first,
+					  .q_scales = a->q_scales,
 					  .positions = local ? a->positions : a->rope_rows,
 					  .slots = a->slots,
 					  .kv = g->kv[layer],
@@ -190,6 +192,7 @@ static struct kern_rope_kv_args rope_args(struct gpu *g, u32 layer, u32 tokens)
 					  .heads = g->config.shard->heads,
 					  .rope_dim = m->layer_flags[layer] & LAYER_NO_ROPE ? 0 : m->rope.dim,
 					  .interleaved = m->arch->interleaved,
+					  .norm_behind = m->arch->norm_behind,
 					  .dtype = KERN_BF16};
 }
 

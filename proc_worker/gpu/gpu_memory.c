@@ -108,6 +108,7 @@ static void lay_out_inputs(struct gpu *g, u8 *base, size_t *offset)
 	a->sample = carve(base, offset, g->samples_max * sizeof(*a->sample));
 	a->cos = carve(base, offset, angles * sizeof(float));
 	a->sin = carve(base, offset, angles * sizeof(float));
+	a->q_scales = rope->q_scales ? carve(base, offset, rope->rows * sizeof(float)) : NULL;
 }
 
 static void lay_out_experts(struct gpu *g, u8 *base, size_t *offset)
@@ -342,16 +343,19 @@ static void decide_sizes(struct gpu *g)
 static enum err upload_rope(struct gpu *g, struct err_msg *em)
 {
 	const struct rope_tables *t = g->config.rope;
-	size_t bytes = (size_t)t->rows * (g->config.model->rope.dim / 2) * sizeof(float);
+	size_t angles = (size_t)t->rows * (g->config.model->rope.dim / 2) * sizeof(float);
 	const struct {
 		float *to;
 		const float *from;
-	} tables[] = {{g->arena.cos, t->cos}, {g->arena.sin, t->sin}};
+		size_t bytes;
+	} tables[] = {{g->arena.cos, t->cos, angles},
+		      {g->arena.sin, t->sin, angles},
+		      {g->arena.q_scales, t->q_scales, t->q_scales ? t->rows * sizeof(float) : 0}};
 
-	for (u32 i = 0; i < 2; i++)
-		for (size_t at = 0, n; at < bytes; at += n) {
+	for (u32 i = 0; i < COUNT_OF(tables); i++)
+		for (size_t at = 0, n; at < tables[i].bytes; at += n) {
 			struct gpu_stage *s;
-			n = least(bytes - at, g->stage_bytes);
+			n = least(tables[i].bytes - at, g->stage_bytes);
 			enum err e = gpu_stage_take(g, &s, em);
 			if (e)
 				return e;

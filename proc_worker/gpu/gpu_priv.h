@@ -72,6 +72,7 @@ struct gpu_arena {
 	u32 *no_diff;			/* [KERN_DIFF_WORDS] zeros: a diff that changes nothing */
 	struct kern_sample_row *sample; /* [S] */
 	float *cos, *sin;
+	float *q_scales; /* NULL: kern_rope_kv_args */
 	float *x;		  /* [T][hidden] the residual stream */
 	u16 *delta, *normed;	  /* [T][hidden]; delta: what a block adds to it */
 	float *qkv;		  /* [T][...] */

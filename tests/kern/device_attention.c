@@ -110,7 +110,8 @@ static void cache_fill(struct device *d, struct cache *c, bool is_k, size_t bloc
 struct rope_case {
 	u32 heads, kv_heads, head_dim, rope_dim, block_size, tokens;
 	enum kern_dtype kv;
-	bool bias, norm, interleaved;
+	bool bias, norm, interleaved, behind, scaled;
+	float clip;
 };
 
 static void rope_inputs(struct device *d, const struct rope_case *r, struct kern_rope_kv_args *a,
@@ -126,7 +127,10 @@ static void rope_inputs(struct device *d, const struct rope_case *r, struct kern
 					.rope_dim = r->rope_dim,
 					.norm_eps = 1e-6f,
 					.interleaved = r->interleaved,
+					.norm_behind = r->behind,
+					.clip = r->clip,
 					.dtype = KERN_BF16};
+	float *scales = NULL;
 	*ref = *a;
 	ref->dtype = KERN_F32;
 	for (u32 t = 0; t < r->tokens; t++) {
@@ -140,8 +144,10 @@ static void rope_inputs(struct device *d, const struct rope_case *r, struct kern
 	ref->k_norm = r->norm ? device_floats(d, r->head_dim, false, &k_norm) : NULL;
 	ref->cos = device_floats(d, (size_t)POSITIONS * half, false, &cosine);
 	ref->sin = device_floats(d, (size_t)POSITIONS * half, false, &sine);
+	ref->q_scales = r->scaled ? device_floats(d, POSITIONS, false, &scales) : NULL;
 	ref->positions = positions;
 	ref->slots = slots;
+	a->q_scales = scales;
 	a->qkv = qkv;
 	a->bias = bias;
 	a->q_norm = q_norm;
@@ -220,9 +226,10 @@ static void rope_case(struct device *d, const struct rope_case *r)
 	if (!problem)
 		problem = rope_cache_right(&c, &ref);
 	device_case_end(d, problem,
-			"rope_kv %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d interleaved=%d",
-			kern_dtype_name(r->kv), r->tokens, r->heads, r->kv_heads, r->head_dim, r->rope_dim,
-			r->block_size, r->bias, r->norm, r->interleaved);
+			"rope_kv %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d interleaved=%d behind=%d "
+			"scaled=%d clip=%g",
+			kern_dtype_name(r->kv), r->tokens, r->heads, r->kv_heads, r->head_dim, r->rope_dim, r->block_size, r->bias,
+			r->norm, r->interleaved, r->behind, r->scaled, (double)r->clip);
 }
 
 /* ---------------------------------------------------------------- attention */
@@ -564,6 +571,13 @@ void device_attention(struct device *d)
 		{2, 1, 256, 256, 8, 6, KERN_I8, false, true, true},
 		{3, 3, 20, 12, 16, 13, KERN_BF16, true, false, true},
 		{2, 1, 64, 0, 8, 6, KERN_BF16, false, false, true},
+		{4, 2, 64, 64, 16, 9, KERN_BF16, false, true, .behind = true},
+		{3, 1, 80, 32, 16, 7, KERN_I8, true, true, .behind = true, .scaled = true},
+		{2, 1, 256, 256, 8, 6, KERN_BF16, false, true, .behind = true, .clip = 0.7f},
+		{8, 8, 32, 32, 32, 21, KERN_BF16, false, false, .scaled = true},
+		{2, 2, 128, 64, 16, 11, KERN_F8E4M3, true, false, true, .scaled = true, .clip = 0.5f},
+		{4, 2, 64, 64, 16, 9, KERN_BF16, true, false, .clip = 0.3f},
+		{5, 1, 96, 96, 8, 12, KERN_I8, true, true, .clip = 0.9f},
 	};
 	for (u32 i = 0; i < COUNT_OF(ropes); i++)
 		rope_case(d, &ropes[i]);

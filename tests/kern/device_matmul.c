@@ -278,7 +278,8 @@ static void matmul_rope_case(struct device *d, u32 tokens, u32 heads, u32 kv_hea
 struct heads_case {
 	u32 tokens, k, heads, kv_heads, head_dim, rope_dim;
 	enum kern_dtype weight, kv;
-	bool head_norms, norm, interleaved;
+	bool head_norms, norm, interleaved, behind, scaled;
+	float clip;
 };
 
 static void matmul_heads_case(struct device *d, const struct heads_case *h)
@@ -292,7 +293,7 @@ static void matmul_heads_case(struct device *d, const struct heads_case *h)
 	struct weights w;
 	const size_t x_count = (size_t)h->tokens * h->k;
 	u16 *x;
-	float *stream, *cosine, *sine, *bias, *q_norm, *k_norm, *norm;
+	float *stream, *cosine, *sine, *scales, *bias, *q_norm, *k_norm, *norm;
 	u32 *positions = check_alloc(c, h->tokens * sizeof(u32));
 	i64 *slots = check_alloc(c, h->tokens * sizeof(i64));
 	const char *problem = make_weight(d, &m, &w);
@@ -300,6 +301,7 @@ static void matmul_heads_case(struct device *d, const struct heads_case *h)
 	(void)device_floats(d, x_count, false, &stream);
 	(void)device_floats(d, (size_t)POSITIONS * h->rope_dim / 2, false, &cosine);
 	(void)device_floats(d, (size_t)POSITIONS * h->rope_dim / 2, false, &sine);
+	(void)device_floats(d, POSITIONS, false, &scales);
 	(void)device_floats(d, n, false, &bias);
 	(void)device_floats(d, h->head_dim, false, &q_norm);
 	(void)device_floats(d, h->head_dim, false, &k_norm);
@@ -313,7 +315,8 @@ static void matmul_heads_case(struct device *d, const struct heads_case *h)
 	for (u32 i = 0; i < 2; i++) { /* in one kernel; one op after the other */
 		r[i] = (struct kern_rope_kv_args){.tokens = h->tokens, .heads = h->heads, .rope_dim = h->rope_dim,
 						  .dtype = KERN_BF16, .bias = bias, .norm_eps = 1e-6f, .cos = cosine,
-						  .sin = sine, .interleaved = h->interleaved};
+						  .sin = sine, .interleaved = h->interleaved, .norm_behind = h->behind,
+						  .clip = h->clip, .q_scales = h->scaled ? scales : NULL};
 		r[i].q_norm = h->head_norms ? q_norm : NULL;
 		r[i].k_norm = h->head_norms ? k_norm : NULL;
 		r[i].kv = (struct kern_kv){.dtype = h->kv, .block_size = BLOCK_SIZE, .kv_heads = h->kv_heads,
@@ -345,9 +348,10 @@ static void matmul_heads_case(struct device *d, const struct heads_case *h)
 	for (u32 p = 0; p < 3 && !problem; p++)
 		if (memcmp(parts[0][p], parts[1][p], p == 0 ? q_bytes : cache_bytes) != 0)
 			problem = p == 0 ? "q differs" : p == 1 ? "the keys differ" : "the values differ";
-	device_case_end(d, problem, "matmul with rope %s %s tokens=%u k=%u heads=%u/%u head_dim=%u rope_dim=%u norms=%d%d interleaved=%d",
-			kern_dtype_name(h->weight), kern_dtype_name(h->kv), h->tokens, h->k, h->heads, h->kv_heads,
-			h->head_dim, h->rope_dim, h->head_norms, h->norm, h->interleaved);
+	device_case_end(d, problem, "matmul with rope %s %s tokens=%u k=%u heads=%u/%u head_dim=%u rope_dim=%u norms=%d%d interleaved=%d "
+			"behind=%d scaled=%d clip=%g",
+			kern_dtype_name(h->weight), kern_dtype_name(h->kv), h->tokens, h->k, h->heads, h->kv_heads, h->head_dim,
+			h->rope_dim, h->head_norms, h->norm, h->interleaved, h->behind, h->scaled, (double)h->clip);
 }
 
 static void matmul_heads_cases(struct device *d)
@@ -361,6 +365,9 @@ static void matmul_heads_cases(struct device *d)
 		{11, 256, 2, 1, 64, 64, KERN_I4_64, KERN_F8E4M3, true, true},
 		{5, 96, 4, 2, 64, 32, KERN_BF16, KERN_BF16, false, true, true},
 		{16, 160, 2, 1, 80, 80, KERN_I8, KERN_I8, false, false, true},
+		{7, 96, 4, 2, 64, 64, KERN_BF16, KERN_BF16, true, true, .behind = true},
+		{3, 96, 2, 1, 64, 32, KERN_BF16, KERN_BF16, false, true, .scaled = true},
+		{12, 128, 3, 3, 32, 32, KERN_I8, KERN_BF16, false, true, .clip = 0.4f},
 	};
 	const struct kern_cuda_config config = {NULL, 0, NULL};
 	struct err_msg em = {""};

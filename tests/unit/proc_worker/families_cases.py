@@ -154,7 +154,8 @@ FAMILIES = {
 DEVICE = {"hidden_size": 64, "intermediate_size": 96}
 DEVICE_FAMILIES = ("stablelm", "nemotron", "starcoder2", "arcee", "phi", "cohere", "cohere2", "glm4", "ernie4_5", "exaone4",
                    "olmo2", "olmo3", "olmoe", "granitemoeshared", "olmo", "mistral", "ministral", "glm", "seed_oss", "internlm2",
-                   "internlm3", "granitemoe", "phimoe", "glm4_moe", "ernie4_5_moe")
+                   "internlm3", "granitemoe", "phimoe", "glm4_moe", "ernie4_5_moe",
+                   "hunyuan_v1_dense", "ministral3")
 
 
 def device_cases():
@@ -172,6 +173,9 @@ def device_cases():
                 # many that count little: in bfloat16 now and then another one is chosen
                 "glm4_moe": {"num_experts": 16, "n_group": 4, "topk_group": 3, "num_experts_per_tok": 7, "use_qk_norm": True,
                              "routed_scaling_factor": 0.9},
+                "hunyuan_v1_dense": {"attention_head_dim": 16}, "olmo": {"clip_qkv": 0.8, "attention_bias": True},
+                "ministral3": {"dtype": MISSING, "rope_parameters": {**FAMILIES["ministral3"]["rope_parameters"],
+                                                                     "llama_4_scaling_beta": 1.5}},
                 "olmo3": {"num_key_value_heads": 1}}  # of two ranks one counts its squares
         yield family, config(family, {**changes, **more.get(family, {})})
 

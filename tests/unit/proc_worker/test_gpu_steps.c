@@ -206,16 +206,6 @@ Test(gpu_steps, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	expect_refusal(&bad, ERR_UNSUPPORTED, "a GPT2LMHeadModel has learned positions, which devices do not compute");
 	m.arch = arch_find("GptOssForCausalLM");
 	expect_refusal(&bad, ERR_UNSUPPORTED, "a GptOssForCausalLM has attention sinks, which devices do not compute");
-	m.arch = arch_find("HunYuanDenseV1ForCausalLM");
-	expect_refusal(&bad, ERR_UNSUPPORTED, "a HunYuanDenseV1ForCausalLM has norms of heads behind the rotation");
-	m.arch = arch_find("OlmoForCausalLM");
-	m.clip = 8;
-	expect_refusal(&bad, ERR_UNSUPPORTED, "a OlmoForCausalLM has bounds of q, k and v (\"clip_qkv\"), which devices do not compute");
-	m.clip = 0;
-	m.arch = arch_find("Ministral3ForCausalLM");
-	m.rope.query_beta = 0.1;
-	expect_refusal(&bad, ERR_UNSUPPORTED, "a Ministral3ForCausalLM has scores that go by the query's position");
-	m.rope.query_beta = 0;
 	m.arch = good.model->arch;
 	run.plan.dtype = KERN_F32;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "--dtype bfloat16, or --device cpu");
