@@ -274,7 +274,7 @@ struct kern_attention_args {
 	float scale;
 	float soft_cap; /* 0: none; else cap * tanh(score / cap) */
 	u32 window;
-	const float *sinks; /* [heads], or NULL: none. Devices have no kernel for them */
+	const float *sinks; /* [heads], or NULL: none */
 	enum kern_dtype dtype;
 	/* Devices: the step cut into pieces of work, once for all its layers (kern_device_ops.plan); NULL
 	 * elsewhere. */
@@ -283,7 +283,7 @@ struct kern_attention_args {
 
 /* out[t][i] = act(gate_up[t][i]) * gate_up[t][size + i], i < size; `ungated`: act(gate_up[t][i]) of rows of `size`
  * With `limit` above 0, instead: g / (1 + e^(-alpha g)) * (u + 1), where gate and up are neighbours and clamped,
- * g = min(gate_up[t][2i], limit), u = max(min(gate_up[t][2i + 1], limit), -limit) (gpt-oss); only the CPU has it. */
+ * g = min(gate_up[t][2i], limit), u = max(min(gate_up[t][2i + 1], limit), -limit) (gpt-oss). */
 struct kern_act_mul_args {
 	KERN_ACTIVATIONS(, out);	  /* [T][size] */
 	KERN_ACTIVATIONS(const, gate_up); /* [T][2 * size]; `ungated`: [T][size] */
@@ -336,7 +336,7 @@ struct kern_moe_matmul_args {
 	KERN_ACTIVATIONS(const, x);  /* [T][K], or [assignments][K] without `source` */
 	const u32 *source;	     /* [assignments] the row of x that an assignment reads; NULL: its own */
 	const struct kern_weight *w; /* host [experts], all of one shape; their data on the device */
-	const float *bias;	     /* [experts][N], or NULL. Devices have no kernel for it */
+	const float *bias;	     /* [experts][N], or NULL */
 	const u32 *expert_start;     /* [experts + 1] */
 	u32 experts, assignments;
 	u32 tokens; /* T: an expert has no more assignments */

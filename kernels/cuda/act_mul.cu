@@ -3,7 +3,7 @@
 
 enum { THREADS = 256, VECTOR = 8, WARPS = THREADS / CU_WARP };
 
-/* Rows of the input are the gate and then up, or the gate alone. */
+/* Rows of the input are the gate and then up, or the gate alone; with a limit the two of each value are neighbours. */
 struct act_mul {
 	u16 *out;
 	u8 *quantized;
@@ -12,13 +12,35 @@ struct act_mul {
 	u32 tokens, size;
 	enum kern_activation act;
 	bool ungated, f8;
+	float alpha, limit; /* kern_act_mul_args */
 };
+
+/* A NaN stays one. */
+CU_INLINE float clamped(float x, float least, float most)
+{
+	return x < least ? least : x > most ? most : x;
+}
+
+CU_INLINE float gate_clamped(const struct act_mul *p, float gate, float up)
+{
+	gate = clamped(gate, -INFINITY, p->limit);
+	return gate / (1 + cu_exp2(p->alpha * gate * -1.442695041f)) * (clamped(up, -p->limit, p->limit) + 1);
+}
 
 /* From column `i` of row `t` on. */
 CU_INLINE void act_mul_vector(const struct act_mul *p, size_t t, u32 i, float v[VECTOR])
 {
 	const u16 *gate = p->in + t * (p->ungated ? 1 : 2) * p->size + i;
 	float up[VECTOR];
+	if (p->limit > 0) {
+		float pairs[2][VECTOR];
+		load8(gate + i, pairs[0]);
+		load8(gate + i + VECTOR, pairs[1]);
+#pragma unroll
+		for (u32 e = 0; e < VECTOR; e++)
+			v[e] = gate_clamped(p, pairs[e / 4][e % 4 * 2], pairs[e / 4][e % 4 * 2 + 1]);
+		return;
+	}
 	load8(gate, v);
 #pragma unroll
 	for (u32 e = 0; e < VECTOR; e++)
@@ -73,7 +95,8 @@ static __global__ void __launch_bounds__(THREADS) act_mul_quantized_kernel(const
 CUDA_OP(act_mul)
 {
 	const struct kern_quantized *q = a->quantized;
-	struct act_mul p = {a->out_bf16, NULL, NULL, a->gate_up_bf16, a->tokens, a->size, a->act, a->ungated, false};
+	struct act_mul p = {a->out_bf16, NULL, NULL, a->gate_up_bf16, a->tokens, a->size, a->act, a->ungated, false,
+			    a->alpha, a->limit};
 	if (q) {
 		if (q->dtype != KERN_I8 && q->dtype != KERN_F8E4M3)
 			return ERR_UNSUPPORTED;
@@ -81,7 +104,7 @@ CUDA_OP(act_mul)
 		p.scales = q->scales;
 		p.f8 = q->dtype == KERN_F8E4M3;
 	}
-	if (a->dtype != KERN_BF16 || a->limit > 0 || a->size % VECTOR != 0)
+	if (a->dtype != KERN_BF16 || (a->limit > 0 && a->ungated) || a->size % VECTOR != 0)
 		return ERR_UNSUPPORTED;
 	if (!cuda_aligned(p.out) || !cuda_aligned(p.in) || !cuda_aligned(p.quantized))
 		return ERR_INVALID;

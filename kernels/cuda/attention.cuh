@@ -19,6 +19,8 @@
 
 enum { ATTENTION_TILE = 64 /* keys */ };
 
+static constexpr float ATTENTION_LOG2_E = 1.4426950408889634f;
+
 struct attention {
 	u16 *out;
 	const u16 *q;
@@ -28,6 +30,7 @@ struct attention {
 	u32 block_stride, block_shift, kv_heads, group;
 	float scale, soft_cap;
 	u32 window;
+	const float *sinks; /* [heads] or NULL */
 };
 
 template <u32 D_, u32 MW_, u32 NW_, u32 STAGES_, enum kern_dtype KV_>
@@ -210,7 +213,6 @@ template <typename S>
 CU_INLINE void attention_softmax(const struct attention *p, struct attention_state<S> *s, u32 key,
 				 const float *scales, float c[S::KEY_TILES][4])
 {
-	constexpr float LOG2_E = 1.4426950408889634f;
 	const u32 column = threadIdx.x % 4 * 2;
 	float best[2] = {s->m[0], s->m[1]};
 #pragma unroll
@@ -224,7 +226,7 @@ CU_INLINE void attention_softmax(const struct attention *p, struct attention_sta
 			if (p->soft_cap > 0)
 				x = p->soft_cap * tanhf(x / p->soft_cap);
 			c[j][e] =
-				key + at >= s->low[i] && key + at < s->limit[i] ? x * LOG2_E : ATTENTION_NONE;
+				key + at >= s->low[i] && key + at < s->limit[i] ? x * ATTENTION_LOG2_E : ATTENTION_NONE;
 			best[i] = fmaxf(best[i], c[j][e]);
 		}
 #pragma unroll
@@ -395,6 +397,18 @@ template <typename S> CU_INLINE void attention_join(u8 *shared, struct attention
 	}
 }
 
+/* By which a row's sums of values are multiplied: `total` is that of e^score, of powers of 2 and divided by 2^best. The larger
+ * of the two maxima is the base of both sums. */
+CU_INLINE float attention_inverse(const struct attention *p, size_t head, float best, float total)
+{
+	if (!(total > 0))
+		return 0;
+	if (!p->sinks)
+		return 1 / total;
+	const float sink = p->sinks[head] * ATTENTION_LOG2_E, base = fmaxf(best, sink), shrink = cu_exp2(best - base);
+	return shrink / (total * shrink + cu_exp2(sink - base));
+}
+
 /* The output, or this piece's part of it. Rows that saw no key write only that. */
 template <typename S>
 CU_INLINE void attention_write(const struct attention *p, const struct attention_piece *w,
@@ -410,7 +424,7 @@ CU_INLINE void attention_write(const struct attention *p, const struct attention
 			const size_t token = w->token + row / p->group,
 				     head = w->head * p->group + row % p->group;
 			u16 *out = p->out + (token * p->kv_heads * p->group + head) * S::D + column;
-			const float inverse = s->l[i] > 0 ? 1 / s->l[i] : 0;
+			const float inverse = attention_inverse(p, head, s->m[i], s->l[i]);
 #pragma unroll
 			for (u32 d = 0; d < S::D / 8; d++)
 				cu_store(out + d * 8, cu_pack_bf16(s->o[d][2 * i] * inverse,

@@ -13,7 +13,8 @@ struct joins {
 
 /* out[i]: dimension lane + 32 i of the row, joined in the order of pieces. A piece in which the row saw no
  * key has total 0, and its sums may be anything. */
-CU_INLINE void join_row(const struct joins *j, u32 slot, u32 pieces, u32 row, float out[DIMS_MAX])
+CU_INLINE void join_row(const struct attention *p, const struct joins *j, size_t head, u32 slot, u32 pieces, u32 row,
+			float out[DIMS_MAX])
 {
 	const u32 lane = threadIdx.x % CU_WARP;
 	float best = ATTENTION_NONE, total = 0;
@@ -34,7 +35,7 @@ CU_INLINE void join_row(const struct joins *j, u32 slot, u32 pieces, u32 row, fl
 			if (lane + i * CU_WARP < j->head_dim)
 				out[i] += factor * j->sums[at * j->head_dim + lane + i * CU_WARP];
 	}
-	const float inverse = total > 0 ? 1 / total : 0;
+	const float inverse = attention_inverse(p, head, best, total);
 #pragma unroll
 	for (u32 i = 0; i < DIMS_MAX; i++)
 		out[i] *= inverse;
@@ -51,7 +52,7 @@ static __global__ void __launch_bounds__(THREADS)
 		for (u32 r = threadIdx.x / CU_WARP; r < j.tile_rows && first + r < rows; r += WARPS) {
 			const size_t row = first + r, head = kv_head * p.group + row % p.group;
 			float out[DIMS_MAX];
-			join_row(&j, join.z, join.w, r, out);
+			join_row(&p, &j, head, join.z, join.w, r, out);
 			u16 *to =
 				p.out + ((token + row / p.group) * p.kv_heads * p.group + head) * j.head_dim;
 #pragma unroll
@@ -100,7 +101,7 @@ CUDA_OP(attention)
 	const struct kern_kv *kv = &a->kv;
 	const struct kern_attention_limits *l = a->plan ? &a->plan->limits : NULL;
 	struct attention p = {a->out_bf16, a->q_bf16, (const u8 *)kv->k, (const u8 *)kv->v};
-	if (a->dtype != KERN_BF16 || a->sinks || kv->block_size < 4 || (kv->block_size & (kv->block_size - 1)) != 0)
+	if (a->dtype != KERN_BF16 || kv->block_size < 4 || (kv->block_size & (kv->block_size - 1)) != 0)
 		return ERR_UNSUPPORTED;
 	if (!l || kv->kv_heads != l->kv_heads || a->heads != l->heads || kv->head_dim != l->head_dim ||
 	    a->tokens > l->tokens || a->rows > l->rows || a->window != a->plan->window)
@@ -121,6 +122,7 @@ CUDA_OP(attention)
 	p.scale = a->scale;
 	p.soft_cap = a->soft_cap;
 	p.window = a->window;
+	p.sinks = a->sinks;
 	const enum err e = run(a, &p, cuda_stream(ctx));
 	return e != ERR_OK ? e : reduce(&p, kv->head_dim, cuda_stream(ctx));
 }

@@ -288,9 +288,10 @@ CU_INLINE void skinny_store_rope(const struct skinny *p, u32 token, u32 row, u32
 /* The products of one token with rows `low` and `high`. */
 CU_INLINE void skinny_finish(const struct skinny *p, u32 token, u32 low, u32 high, float x, float y)
 {
-	if (p->bias) {
-		x += low < p->n ? p->bias[low] : 0;
-		y += high < p->n ? p->bias[high] : 0;
+	if (p->bias) { /* an expert's row of blocks has a bias of its own; a pointer to it would live in registers until here */
+		const float *bias = p->bias + (size_t)blockIdx.y * p->n;
+		x += low < p->n ? bias[low] : 0;
+		y += high < p->n ? bias[high] : 0;
 	}
 	if (p->rows == SKINNY_ACT) {
 		if (low < p->n / 2)

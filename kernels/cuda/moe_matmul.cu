@@ -8,7 +8,7 @@ CUDA_OP(moe_matmul)
 	struct skinny_experts x = {};
 	struct skinny p;
 	const struct skinny_work work = {a->experts, a->tokens, a->assignments};
-	if (a->dtype != KERN_BF16 || a->bias || a->experts == 0 || a->experts > SKINNY_EXPERTS_MAX ||
+	if (a->dtype != KERN_BF16 || a->experts == 0 || a->experts > SKINNY_EXPERTS_MAX ||
 	    weight_device_columns(w->dtype) == 0 || w->k % SKINNY_SLAB != 0)
 		return ERR_UNSUPPORTED;
 	struct kern_matmul_args one = {};
@@ -22,6 +22,7 @@ CUDA_OP(moe_matmul)
 	if (e != ERR_OK || a->assignments == 0)
 		return e;
 	p.source = a->source;
+	p.bias = a->bias; /* of the first expert */
 	x.expert_start = a->expert_start;
 	x.scales_at = (size_t)(p.scales - p.w);
 	x.zeros_at = (size_t)(p.zeros - p.w);

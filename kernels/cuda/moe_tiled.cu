@@ -239,9 +239,13 @@ template <typename S> CU_INLINE void tiled_step(const char *stage, float c[TILED
 	}
 }
 
-/* Neighbours `column` and `column` + 1 of an assignment. */
-CU_INLINE void tiled_store(const struct skinny *p, u32 assignment, u32 column, float x, float y)
+/* Neighbours `column` and `column` + 1 of an assignment. `bias`: of its expert, or NULL. */
+CU_INLINE void tiled_store(const struct skinny *p, const float *bias, u32 assignment, u32 column, float x, float y)
 {
+	if (bias) {
+		x += column < p->n ? bias[column] : 0;
+		y += column + 1 < p->n ? bias[column + 1] : 0;
+	}
 	u16 *to = (u16 *)p->out + (size_t)assignment * p->out_stride + column;
 	if (p->out_stride % 2 == 0) {
 		if (column < p->n)
@@ -261,15 +265,16 @@ CU_INLINE void tiled_write(const struct skinny *p, const struct tiled_place *pla
 	const u32 lane = threadIdx.x % CU_WARP, warp = threadIdx.x / CU_WARP;
 	const u32 row = place->row + warp % S::ROW_WARPS * S::EIGHTS * 8 + lane % 4 * 2,
 		  first = warp / S::ROW_WARPS * TILED_SIXTEENS * 16 + lane / 4;
+	const float *bias = p->bias ? p->bias + (size_t)place->expert * p->n : NULL;
 #pragma unroll
 	for (u32 m = 0; m < TILED_SIXTEENS; m++) {
 		const u32 token = first + m * 16;
 #pragma unroll
 		for (u32 n = 0; n < S::EIGHTS; n++) {
 			if (token < place->tokens)
-				tiled_store(p, place->at + token, row + n * 8, c[m][n][0], c[m][n][1]);
+				tiled_store(p, bias, place->at + token, row + n * 8, c[m][n][0], c[m][n][1]);
 			if (token + 8 < place->tokens)
-				tiled_store(p, place->at + token + 8, row + n * 8, c[m][n][2], c[m][n][3]);
+				tiled_store(p, bias, place->at + token + 8, row + n * 8, c[m][n][2], c[m][n][3]);
 		}
 	}
 }

@@ -121,10 +121,6 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		what = "blocks side by side with a norm each";
 	else if (a->positions)
 		what = "learned positions";
-	else if (has_slot(a, SLOT_SINKS))
-		what = "attention sinks";
-	else if (has_slot(a, SLOT_ROUTER_BIAS))
-		what = "a router whose product has a bias";
 	if (!what)
 		return ERR_OK;
 	return err_set(em, ERR_UNSUPPORTED, "a %s has %s, which devices do not compute: use --device cpu", a->name, what);

@@ -263,6 +263,7 @@ static enum err attend(struct pass *p, u32 layer, struct err_msg *em)
 					   .scale = g->config.model->attention_scale,
 					   .soft_cap = g->config.model->attention_soft_cap,
 					   .window = plan->window,
+					   .sinks = g->weights.layers[layer].sinks,
 					   .dtype = KERN_BF16,
 					   .plan = plan};
 

@@ -4,11 +4,12 @@
 
 /* `out`: of values of `dtype`. */
 static enum err product(struct gpu *g, void *out, enum kern_dtype dtype, const u16 *x, const struct kern_weight *w,
-			u32 tokens, struct err_msg *em)
+			const float *bias, u32 tokens, struct err_msg *em)
 {
 	struct kern_matmul_args a = {.out = out,
 				     .x_bf16 = x,
 				     .w = w,
+				     .bias = bias,
 				     .tokens = tokens,
 				     .x_stride = w->k,
 				     .out_stride = w->n,
@@ -40,17 +41,18 @@ static enum err route(struct gpu *g, const struct layer_weights *w, const u16 *x
 					     .sigmoid = r->sigmoid,
 					     .normalize = g->config.model->normalize_experts};
 
-	enum err e = product(g, a->router_logits, KERN_F32, x, &w->router, tokens, em);
+	enum err e = product(g, a->router_logits, KERN_F32, x, &w->router, w->router_bias, tokens, em);
 	return e ? e : gpu_op(g->ops.moe_route(&g->ctx, &choice), "moe_route", em);
 }
 
 static enum err products(struct gpu *g, u16 *out, const u16 *x, const u32 *source,
-			 const struct kern_weight *w, u32 tokens, struct err_msg *em)
+			 const struct kern_weight *w, const float *bias, u32 tokens, struct err_msg *em)
 {
 	struct kern_moe_matmul_args a = {.out_bf16 = out,
 					 .x_bf16 = x,
 					 .source = source,
 					 .w = w,
+					 .bias = bias,
 					 .expert_start = g->arena.expert_start,
 					 .experts = g->config.model->experts,
 					 .assignments = tokens * g->config.model->experts_per_token,
@@ -71,12 +73,12 @@ static enum err run_shared(struct gpu *g, const struct layer_weights *w, const u
 					.act = g->config.model->activation,
 					.dtype = KERN_BF16};
 
-	enum err e = product(g, a->shared_gate_up, KERN_BF16, x, &w->gate_up, tokens, em);
+	enum err e = product(g, a->shared_gate_up, KERN_BF16, x, &w->gate_up, NULL, tokens, em);
 	if (!e)
 		e = gpu_op(g->ops.act_mul(&g->ctx, &act), "act_mul", em);
 	if (!e)
-		e = product(g, a->shared, KERN_BF16, a->shared_activated, &w->down, tokens, em);
-	return e || !w->shared_gate.n ? e : product(g, a->shared_gate, KERN_F32, x, &w->shared_gate, tokens, em);
+		e = product(g, a->shared, KERN_BF16, a->shared_activated, &w->down, NULL, tokens, em);
+	return e || !w->shared_gate.n ? e : product(g, a->shared_gate, KERN_F32, x, &w->shared_gate, NULL, tokens, em);
 }
 
 /* At most moe_tokens of them. */
@@ -87,11 +89,14 @@ static enum err run_part(struct gpu *g, const struct layer_weights *w, const str
 	u32 top = g->config.model->experts_per_token;
 	size_t at = (size_t)first * g->config.model->hidden;
 	const u16 *x = a->normed + at;
+	const float *down_bias = g->config.shard->rank == 0 ? w->expert_down_bias : NULL; /* ranks add what they have */
 	struct kern_act_mul_args act = {.out_bf16 = a->expert_activated,
 					.gate_up_bf16 = a->expert_gate_up,
 					.tokens = tokens * top,
 					.size = w->expert_down->k,
 					.act = g->config.model->activation,
+					.alpha = g->config.model->swiglu_alpha,
+					.limit = g->config.model->swiglu_limit,
 					.dtype = KERN_BF16};
 	struct kern_moe_combine_args combine = {.x_bf16 = a->expert_down,
 						.shared_bf16 = a->shared,
@@ -114,11 +119,11 @@ static enum err run_part(struct gpu *g, const struct layer_weights *w, const str
 	if (!e)
 		e = route(g, w, x, tokens, em);
 	if (!e)
-		e = products(g, a->expert_gate_up, x, a->tokens_of, w->expert_gate_up, tokens, em);
+		e = products(g, a->expert_gate_up, x, a->tokens_of, w->expert_gate_up, w->expert_gate_up_bias, tokens, em);
 	if (!e)
 		e = gpu_op(g->ops.act_mul(&g->ctx, &act), "act_mul", em);
 	if (!e)
-		e = products(g, a->expert_down, a->expert_activated, NULL, w->expert_down, tokens, em);
+		e = products(g, a->expert_down, a->expert_activated, NULL, w->expert_down, down_bias, tokens, em);
 	return e ? e : gpu_op(g->ops.moe_combine(&g->ctx, &combine), "moe_combine", em);
 }
 

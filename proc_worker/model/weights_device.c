@@ -28,9 +28,15 @@ struct placed {
 };
 
 /* Of a matrix or bias whose outputs are the intermediate size: gate and up, or one of them alone. */
-static u32 parts_of(const struct weights_plan *p)
+static u32 sides_of(const struct weights_plan *p)
 {
 	return p->config->arch->ungated ? 1 : 2;
+}
+
+/* How many lie one behind the other, each with its zeros: neighbours have them behind both. */
+static u32 parts_of(const struct weights_plan *p)
+{
+	return p->config->arch->clamped ? 1 : sides_of(p);
 }
 
 static u32 fill_up(u32 n)
@@ -75,7 +81,9 @@ static struct placed place(const struct weights_plan *p, enum weight_slot slot, 
 	s.device_rows = s.rows;
 	s.device_columns = s.columns;
 	if (slot == SLOT_GATE_UP || slot == SLOT_EXPERT_GATE_UP || slot == SLOT_GATE_UP_BIAS)
-		s.device_rows = parts_of(p) * fill_up(s.rows / parts_of(p));
+		s.device_rows = sides_of(p) * fill_up(s.rows / sides_of(p));
+	if (slot == SLOT_EXPERT_GATE_UP_BIAS)
+		s.device_columns = sides_of(p) * fill_up(s.columns / sides_of(p));
 	if (slot == SLOT_DOWN || slot == SLOT_EXPERT_DOWN)
 		s.device_columns = fill_up(s.columns);
 	if (slot == SLOT_EMBED)
@@ -99,7 +107,7 @@ static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, co
 	if (s->rows == 0 || is_shared(p, slot, s))
 		return 0;
 	if (weights_is_vector(slot))
-		return round_up((size_t)s->device_rows * s->columns * sizeof(float));
+		return round_up((size_t)s->device_rows * s->device_columns * sizeof(float));
 	if (slot == SLOT_EMBED)
 		return round_up((size_t)s->rows * s->columns * sizeof(u16));
 	return round_up(kern_weight_device_bytes(s->device_rows, s->device_columns, s->type)) +
@@ -119,7 +127,7 @@ static enum err check_slot(const struct weights_plan *p, const struct placed *s,
 		return err_set(em, ERR_UNSUPPORTED,
 			       "an intermediate size of %u on each worker in %s: the device's kernels want a "
 			       "multiple of %d; use another --tensor-parallel-size, or --device cpu",
-			       s->device_rows != s->rows ? s->rows / parts_of(p) : s->columns, kern_dtype_name(s->type),
+			       s->device_rows != s->rows ? s->rows / sides_of(p) : s->columns, kern_dtype_name(s->type),
 			       COLUMNS);
 	return ERR_OK;
 }
@@ -181,12 +189,13 @@ static enum err need(void **memory, size_t *have, size_t bytes, struct err_msg *
 
 /* ---------------------------------------------------------------- matrices */
 
-/* Rows of `columns` values become rows of `wide`, zeros behind; the last row first, since they move up. */
-static void widen_rows(u16 *values, u32 rows, u32 columns, u32 wide)
+/* Rows of `columns` values of so many bytes become rows of `wide`, zeros behind; the last row first, since they move up. */
+static void widen(void *values, size_t bytes, u32 rows, u32 columns, u32 wide)
 {
 	for (u32 r = rows; wide != columns && r-- > 0;) {
-		memmove(values + (size_t)r * wide, values + (size_t)r * columns, columns * sizeof(u16));
-		memset(values + (size_t)r * wide + columns, 0, (wide - columns) * sizeof(u16));
+		char *to = (char *)values + (size_t)r * wide * bytes;
+		memmove(to, (char *)values + (size_t)r * columns * bytes, columns * bytes);
+		memset(to + columns * bytes, 0, (wide - columns) * bytes);
 	}
 }
 
@@ -211,7 +220,7 @@ static enum err send_part(struct uploader *u, const struct arch_tensor *t, u32 l
 			e = weights_read_rows(&u->reader, t, layer, expert, at, n, &piece, 0, em);
 		if (e)
 			return e;
-		widen_rows(room, n, s->columns, s->device_columns);
+		widen(room, sizeof(u16), n, s->columns, s->device_columns);
 		e = d->send(d->ctx, to + at * row_bytes, n * row_bytes, em);
 	}
 	return e;
@@ -426,7 +435,7 @@ static enum err upload_vector(struct uploader *u, enum weight_slot slot, u32 lay
 	struct placed s = place(u->reader.plan, slot, layer);
 	u32 parts = parts_of(u->reader.plan), rows = s.rows / parts, wide = s.device_rows / parts;
 	char *memory = take(u, slot_bytes(u->reader.plan, slot, &s));
-	size_t bytes = (size_t)s.device_rows * s.columns * sizeof(float), have = u->vector_count * sizeof(float);
+	size_t bytes = (size_t)s.device_rows * s.device_columns * sizeof(float), have = u->vector_count * sizeof(float);
 	void *values = u->vector;
 
 	enum err e = need(&values, &have, bytes, em);
@@ -440,6 +449,7 @@ static enum err upload_vector(struct uploader *u, enum weight_slot slot, u32 lay
 		memmove(u->vector + i * wide, u->vector + i * rows, rows * sizeof(float));
 		memset(u->vector + i * wide + rows, 0, (wide - rows) * sizeof(float));
 	}
+	widen(u->vector, sizeof(float), s.rows, s.columns, s.device_columns);
 	*out = (const float *)(const void *)memory;
 	return send(u, memory, u->vector, bytes, em);
 }

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from engine import run
+from test_device import ENVIRONMENT as DEVICE
 from test_quantized import bf16s, floats, to_bf16, write_safetensors
 
 HIDDEN, INTER, HEADS, KV_HEADS, HEAD_DIM, LAYERS, VOCAB, EXPERTS = 64, 96, 4, 2, 16, 2, 64, 4
@@ -126,6 +127,18 @@ def test_quantized_blocks_answer_nearly_as_they_are(tmp_path):
     spread = max(wanted) - min(wanted)
     assert distance(logits(blocks, "--quantization", "int8"), wanted) < 0.05 * spread
     assert distance(logits(blocks, "--quantization", "int4"), wanted) < 0.5 * spread
+
+
+def test_devices_compute_blocks(tmp_path):
+    """In bfloat16, which has their values exactly, and in 8 bits."""
+    plain, blocks = write_models(tmp_path)
+    wanted = logits(plain)
+    spread = max(wanted) - min(wanted)
+    there = ("--device", "cuda", "--max-num-batched-tokens", 5)
+    exact = logits(blocks, *there, dtype="bfloat16", env=DEVICE)
+    assert exact == logits(plain, *there, dtype="bfloat16", env=DEVICE)
+    assert distance(exact, wanted) < 0.02 * spread
+    assert distance(logits(blocks, *there, "--quantization", "int8", dtype="bfloat16", env=DEVICE), wanted) < 0.05 * spread
 
 
 def refused(folder, said, damage=None, flags=(), **changes):

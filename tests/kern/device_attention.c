@@ -242,6 +242,7 @@ struct attention_case {
 	u32 window;
 	float soft_cap;
 	u32 split;
+	bool sinks;
 };
 
 /* Blocks in random order; keys outside of every window are in a block of NaN. */
@@ -283,6 +284,16 @@ static u32 *attention_cache(struct device *d, const struct attention_case *m, st
 }
 
 /* The step as args of both sides. False: no memory for the plan. */
+/* Beside scores of a few units: some far above, some far below all of them. */
+static float *attention_sinks(struct device *d, u32 heads, const float **device)
+{
+	float *sinks = check_floats(&d->check, heads, false);
+	for (u32 h = 0; h < heads; h++)
+		sinks[h] = sinks[h] * 4 + (h % 4 == 1 ? 60 : h % 4 == 3 ? -200 : 0);
+	*device = device_upload(d, sinks, heads * sizeof(float));
+	return sinks;
+}
+
 static void attention_inputs(struct device *d, const struct attention_case *m, struct kern_attention_args *a,
 			     struct kern_attention_args *ref)
 {
@@ -309,11 +320,14 @@ static void attention_inputs(struct device *d, const struct attention_case *m, s
 					    .scale = 1.5f / sqrtf((float)m->head_dim),
 					    .soft_cap = m->soft_cap,
 					    .window = m->window};
+	const float *sinks = NULL;
+	ref->sinks = m->sinks ? attention_sinks(d, m->heads, &sinks) : NULL;
 	ref->q = device_bf16s(d, (size_t)tokens * m->heads * m->head_dim, false, &q);
 	ref->out = check_alloc(&d->check, (size_t)tokens * m->heads * m->head_dim * sizeof(float));
 	ref->kv = c.ref;
 	*a = *ref;
 	a->dtype = KERN_BF16;
+	a->sinks = sinks;
 	a->q_bf16 = q;
 	a->out_bf16 = device_alloc(d, (size_t)tokens * m->heads * m->head_dim * sizeof(u16));
 	a->kv = c.device;
@@ -400,9 +414,9 @@ static void attention_case(struct device *d, const struct attention_case *m)
 	device_case_end(
 		d, problem,
 		"attention+attention_plan %s heads=%u/%u head_dim=%u block=%u rows=%u context=%u queries=%u window=%u "
-		"cap=%g blocks=%u split=%u",
+		"cap=%g blocks=%u split=%u sinks=%d",
 		kern_dtype_name(m->kv), m->heads, m->kv_heads, m->head_dim, m->block_size, m->row_count,
-		m->rows[0][0], m->rows[0][1], m->window, (double)m->soft_cap, m->blocks, m->split);
+		m->rows[0][0], m->rows[0][1], m->window, (double)m->soft_cap, m->blocks, m->split, m->sinks);
 }
 
 static void attention_cases(struct device *d)
@@ -452,6 +466,12 @@ static void attention_cases(struct device *d)
 		{2, 1, 32, 32, crowd, COUNT_OF(crowd), 4, KERN_BF16, 0, 0, 128},
 		{4, 2, 64, 16, lengthy, 2, 8, KERN_BF16, 300, 0, 64},
 		{5, 1, 32, 32, thousands, 3, 6, KERN_I8, 0, 0, 512},
+		{4, 2, 64, 16, decode, 5, 16, KERN_BF16, 0, 0, .sinks = true},
+		{8, 2, 64, 16, mixture, 6, 16, KERN_BF16, 9, 0, .sinks = true},
+		{4, 2, 64, 16, lengthy, 2, 8, KERN_BF16, 300, 0, 64, .sinks = true},
+		{6, 2, 64, 16, lengthy_chunk, 1, 8, KERN_BF16, 0, 30, .sinks = true},
+		{4, 4, 128, 16, lengthy, 2, 8, KERN_I8, 0, 0, .sinks = true},
+		{8, 1, 64, 32, mixture, 6, 16, KERN_F8E4M3, 0, 0, .sinks = true},
 	};
 	for (u32 i = 0; i < COUNT_OF(cases); i++)
 		attention_case(d, &cases[i]);

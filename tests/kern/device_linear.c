@@ -319,6 +319,28 @@ static void act_mul_case(struct device *d, enum kern_activation act, u32 tokens,
 			kern_dtype_name(quantized), ungated);
 }
 
+/* Of neighbours, clamped. */
+static void act_mul_clamped_case(struct device *d, u32 tokens, u32 size, float limit, float alpha)
+{
+	const size_t count = (size_t)tokens * size;
+	struct kern_act_mul_args a = {.tokens = tokens, .size = size, .limit = limit, .alpha = alpha, .dtype = KERN_BF16}, r = a;
+	u16 *in;
+	float *host = device_bf16s(d, 2 * count, true, &in);
+	for (u32 i = 0; i < 2 * count; i++)
+		host[i] *= 4;
+	in = device_upload_bf16(d, host, 2 * count);
+	r.gate_up = host;
+	r.out = check_alloc(&d->check, count * sizeof(float));
+	r.dtype = KERN_F32;
+	a.gate_up_bf16 = in;
+	a.out_bf16 = device_alloc(d, count * sizeof(u16));
+	const char *problem = device_problem(d, d->ops.act_mul(&d->ctx, &a));
+	(void)d->ref.act_mul(&d->ref_ctx, &r);
+	if (!problem)
+		problem = device_close(device_download_bf16(d, a.out_bf16, count), r.out, count, BF16, 3e-5);
+	device_case_end(d, problem, "act_mul clamped tokens=%u size=%u limit=%g alpha=%g", tokens, size, (double)limit, (double)alpha);
+}
+
 void device_linear(struct device *d)
 {
 	static const u32 widths[] = {8, 64, 200, 1024, 2056};
@@ -336,6 +358,8 @@ void device_linear(struct device *d)
 			act_mul_case(d, acts[i], 1 + w % 3, widths[w], quantized[(w + i + 1) % 3], true);
 		}
 	}
+	act_mul_clamped_case(d, 3, 8, 7, 1.702f);
+	act_mul_clamped_case(d, 2, 1440, 0.5f, 1.2f);
 	layernorm_cases(d);
 	stream_cases(d);
 	embedding_case(d, 0, 64, 0, false);

@@ -117,6 +117,7 @@ static const char *products_alone(struct device *d, const struct kern_moe_matmul
 	const u32 start[2] = {0, count}, n = all->w->n;
 	struct kern_moe_matmul_args a = *all;
 	a.w += e;
+	a.bias = a.bias ? a.bias + (size_t)e * n : NULL;
 	a.experts = 1;
 	a.assignments = a.tokens = count;
 	if (a.source)
@@ -255,6 +256,11 @@ static void products_case(struct device *d, enum kern_dtype type, enum spread sp
 					 .assignments = count,
 					 .tokens = count,
 					 .ops = &d->ref};
+	if (n % 16 != 0) {
+		float *bias;
+		r.bias = device_floats(d, (size_t)EXPERTS * n, false, &bias);
+		a.bias = bias;
+	}
 	a.dtype = KERN_BF16;
 	a.source = rows == tokens ? device_upload(d, source, count * sizeof(u32)) : NULL;
 	a.expert_start = device_upload(d, start, sizeof(start));

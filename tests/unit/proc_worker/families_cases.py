@@ -155,7 +155,7 @@ DEVICE = {"hidden_size": 64, "intermediate_size": 96}
 DEVICE_FAMILIES = ("stablelm", "nemotron", "starcoder2", "arcee", "phi", "cohere", "cohere2", "glm4", "ernie4_5", "exaone4",
                    "olmo2", "olmo3", "olmoe", "granitemoeshared", "olmo", "mistral", "ministral", "glm", "seed_oss", "internlm2",
                    "internlm3", "granitemoe", "phimoe", "glm4_moe", "ernie4_5_moe",
-                   "hunyuan_v1_dense", "ministral3")
+                   "hunyuan_v1_dense", "ministral3", "gpt_oss")
 
 
 def device_cases():
