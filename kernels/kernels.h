@@ -117,7 +117,7 @@ struct kern_quantized {
 };
 
 /* out[t] = table[ids[t]] * scale; out [T][H]. With tensor parallelism the table is a slice of the vocabulary
- * [first, first + rows): other ids give zeros. */
+ * [first, first + rows): other ids give zeros. Devices and the reference: with `accumulate` += instead. */
 struct kern_embedding_args {
 	float *out;
 	const u32 *ids;
@@ -125,6 +125,7 @@ struct kern_embedding_args {
 	enum kern_dtype table_dtype;
 	u32 tokens, hidden, first, rows;
 	float scale; /* 0: as they are */
+	bool accumulate;
 };
 
 /* If `add` is not NULL: x[t] += add[t]. Then out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. `out` may be

@@ -47,6 +47,7 @@ static void rows(void *arg, u32 task, u32 thread)
 enum err VARIANT(embedding)(struct kern_ctx *ctx, const struct kern_embedding_args *a)
 {
 	struct kern_embedding_args args = *a;
+	ASSERT(!a->accumulate);
 	parallel_near(ctx, kern_ceil(a->tokens, kern_rows_a_task(a->hidden)), rows, &args);
 	return ERR_OK;
 }

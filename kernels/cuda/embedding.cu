@@ -6,19 +6,22 @@ enum { THREADS = 128, VECTOR = 8 };
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-	embedding_kernel(float *out, const u32 *ids, const T *table, u32 hidden, u32 first, u32 rows, float scale)
+	embedding_kernel(float *out, const u32 *ids, const T *table, u32 hidden, u32 first, u32 rows, float scale,
+			 bool accumulate)
 {
 	const u32 t = blockIdx.x, row = ids[t] - first; /* wraps to a large number below `first` */
 	const bool inside = row < rows;
 	const T *from = table + (size_t)(inside ? row : 0) * hidden;
 	float *to = out + (size_t)t * hidden;
 	for (u32 i = threadIdx.x * VECTOR; i < hidden; i += THREADS * VECTOR) {
-		float x[VECTOR] = {};
+		float x[VECTOR] = {}, before[VECTOR] = {};
 		if (inside)
 			load8(from + i, x);
+		if (accumulate)
+			load8((const float *)to + i, before);
 #pragma unroll
 		for (u32 e = 0; e < VECTOR; e++)
-			x[e] *= scale;
+			x[e] = x[e] * scale + before[e];
 		store8(to + i, x);
 	}
 }
@@ -27,7 +30,7 @@ template <typename T> static enum err run(const struct kern_embedding_args *a, c
 {
 	const float scale = a->scale != 0 ? a->scale : 1;
 	return cuda_launched(LAUNCH(embedding_kernel<T>, a->tokens, THREADS, 0, stream, a->out, a->ids,
-				    (const T *)a->table, a->hidden, a->first, a->rows, scale));
+				    (const T *)a->table, a->hidden, a->first, a->rows, scale, a->accumulate));
 }
 
 CUDA_OP(embedding)

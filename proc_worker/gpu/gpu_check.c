@@ -102,36 +102,10 @@ static enum err check_numbers(const struct gpu_config *c, struct err_msg *em)
 	return ERR_OK;
 }
 
-static bool has_slot(const struct arch *a, enum weight_slot slot)
-{
-	bool found = false;
-
-	for (u32 i = 0; i < a->tensor_count; i++)
-		found |= a->tensors[i].slot == slot;
-	return found;
-}
-
-/* What the decoder of devices does not compose. */
-static enum err check_family(const struct gpu_config *c, struct err_msg *em)
-{
-	const struct arch *a = c->model->arch;
-	const char *what = NULL;
-
-	if (c->model->parallel && has_slot(a, SLOT_MLP_NORM))
-		what = "blocks side by side with a norm each";
-	else if (a->positions)
-		what = "learned positions";
-	if (!what)
-		return ERR_OK;
-	return err_set(em, ERR_UNSUPPORTED, "a %s has %s, which devices do not compute: use --device cpu", a->name, what);
-}
-
 enum err gpu_check(const struct gpu_config *c, struct err_msg *em)
 {
-	enum err e = check_family(c, em);
+	enum err e = check_types(c, em);
 
-	if (!e)
-		e = check_types(c, em);
 	if (!e)
 		e = check_heads(c, em);
 	if (!e)

@@ -278,10 +278,12 @@ static enum err attention_block(struct pass *p, u32 layer, struct err_msg *em)
 	enum err e = project(p, layer, em);
 	if (!e)
 		e = attend(p, layer, em);
+	if (!e && g->config.model->parallel && w->mlp_norm) /* of the stream as attention has read it */
+		e = norm(g, g->arena.normed, g->arena.x, NULL, w->mlp_norm, w->mlp_norm_bias, p->tokens, em);
 	if (!e)
 		e = end_product(p, g->arena.attended, &w->attn_out, w->attn_out_bias,
 				w->attn_post_norm, 0, p->tokens, em);
-	if (g->config.model->parallel) { /* the MLP reads what attention read, and its block ends with this one */
+	if (g->config.model->parallel) { /* the MLP reads what attention has read, or its own norm of that, and its block ends with this one */
 		p->begun = true;
 		return e;
 	}
@@ -327,7 +329,7 @@ static enum err activated(struct pass *p, const struct layer_weights *w, struct 
 /* In portions: what lies between its products is the widest of all activations. */
 static enum err mlp(struct pass *p, const struct layer_weights *w, struct err_msg *em)
 {
-	struct kern_matmul_fusion fusion = {0}; /* of the normed stream that attention has read */
+	struct kern_matmul_fusion fusion = {0}; /* side by side with attention: of a stream that is normed already */
 
 	enum err e = p->begun ? ERR_OK : norm_in(p, w->mlp_norm, w->mlp_norm_bias, &w->gate_up, &fusion, em);
 	for (u32 first = 0, n; !e && first < p->tokens; first += n) {
@@ -369,6 +371,15 @@ static enum err embed(struct gpu *g, u32 tokens, struct err_msg *em)
 					.scale = m->embed_scale};
 
 	enum err e = gpu_op(g->ops.embedding(&g->ctx, &a), "embedding", em);
+	if (!e && g->weights.positions && g->config.shard->rank == 0) { /* ranks add what they have */
+		a.ids = g->arena.positions;
+		a.table = g->weights.positions;
+		a.first = 0;
+		a.rows = m->context_max;
+		a.scale = 0;
+		a.accumulate = true;
+		e = gpu_op(g->ops.embedding(&g->ctx, &a), "embedding of positions", em);
+	}
 	return e ? e : sum(g, true, tokens, em);
 }
 

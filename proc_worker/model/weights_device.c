@@ -86,7 +86,7 @@ static struct placed place(const struct weights_plan *p, enum weight_slot slot, 
 		s.device_columns = sides_of(p) * fill_up(s.columns / sides_of(p));
 	if (slot == SLOT_DOWN || slot == SLOT_EXPERT_DOWN)
 		s.device_columns = fill_up(s.columns);
-	if (slot == SLOT_EMBED)
+	if (slot == SLOT_EMBED || slot == SLOT_POSITIONS)
 		s.type = KERN_BF16;
 	else if (s.rows > 0 && !weights_is_vector(slot))
 		s.type = weights_matrix_dtype(p, slot, layer, &s.ordered);
@@ -108,7 +108,7 @@ static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, co
 		return 0;
 	if (weights_is_vector(slot))
 		return round_up((size_t)s->device_rows * s->device_columns * sizeof(float));
-	if (slot == SLOT_EMBED)
+	if (slot == SLOT_EMBED || slot == SLOT_POSITIONS)
 		return round_up((size_t)s->rows * s->columns * sizeof(u16));
 	return round_up(kern_weight_device_bytes(s->device_rows, s->device_columns, s->type)) +
 	       (s->ordered ? round_up(s->columns * sizeof(u32)) : 0);
@@ -464,6 +464,16 @@ static enum err upload_embed(struct uploader *u, struct model_weights *w, struct
 	return send_plain(u, SLOT_EMBED, 0, 0, &s, memory, em);
 }
 
+static enum err upload_positions(struct uploader *u, struct model_weights *w, struct err_msg *em)
+{
+	struct placed s = place(u->reader.plan, SLOT_POSITIONS, 0);
+	char *memory = take(u, slot_bytes(u->reader.plan, SLOT_POSITIONS, &s));
+
+	w->positions = memory;
+	w->positions_dtype = KERN_BF16;
+	return send_plain(u, SLOT_POSITIONS, 0, 0, &s, memory, em);
+}
+
 static enum err upload_slot(struct uploader *u, enum weight_slot slot, u32 layer, struct model_weights *w,
 			    struct err_msg *em)
 {
@@ -478,8 +488,8 @@ static enum err upload_slot(struct uploader *u, enum weight_slot slot, u32 layer
 	switch (WEIGHTS_SLOTS[slot].kind) {
 	case SLOT_IS_EMBED:
 		return upload_embed(u, w, em);
-	case SLOT_IS_TABLE: /* refused before anything is loaded */
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute learned positions: use --device cpu");
+	case SLOT_IS_TABLE:
+		return upload_positions(u, w, em);
 	case SLOT_IS_MATRIX:
 		s = place(u->reader.plan, slot, layer);
 		return upload_matrix(u, slot, layer, 0, &s, member, w->embed, em);
@@ -497,6 +507,8 @@ static enum err upload_all(struct uploader *u, struct model_weights *w, struct e
 	const struct weights_plan *p = u->reader.plan;
 	enum err e = upload_slot(u, SLOT_EMBED, 0, w, em);
 
+	if (!e)
+		e = upload_slot(u, SLOT_POSITIONS, 0, w, em);
 	if (!e)
 		e = upload_slot(u, SLOT_FINAL_NORM, 0, w, em);
 	if (!e)

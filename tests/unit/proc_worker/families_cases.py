@@ -155,7 +155,7 @@ DEVICE = {"hidden_size": 64, "intermediate_size": 96}
 DEVICE_FAMILIES = ("stablelm", "nemotron", "starcoder2", "arcee", "phi", "cohere", "cohere2", "glm4", "ernie4_5", "exaone4",
                    "olmo2", "olmo3", "olmoe", "granitemoeshared", "olmo", "mistral", "ministral", "glm", "seed_oss", "internlm2",
                    "internlm3", "granitemoe", "phimoe", "glm4_moe", "ernie4_5_moe",
-                   "hunyuan_v1_dense", "ministral3", "gpt_oss")
+                   "hunyuan_v1_dense", "ministral3", "gpt_oss", "gpt_neox", "gpt2")
 
 
 def device_cases():
@@ -173,6 +173,7 @@ def device_cases():
                 # many that count little: in bfloat16 now and then another one is chosen
                 "glm4_moe": {"num_experts": 16, "n_group": 4, "topk_group": 3, "num_experts_per_tok": 7, "use_qk_norm": True,
                              "routed_scaling_factor": 0.9},
+                "gpt2": {"max_position_embeddings": 128, "tie_word_embeddings": False},
                 "hunyuan_v1_dense": {"attention_head_dim": 16}, "olmo": {"clip_qkv": 0.8, "attention_bias": True},
                 "ministral3": {"dtype": MISSING, "rope_parameters": {**FAMILIES["ministral3"]["rope_parameters"],
                                                                      "llama_4_scaling_beta": 1.5}},

@@ -65,7 +65,7 @@ def spread(name, shape, centre):
     if "correction_bias" in name:  # as large as what scores differ by
         return 0.2, 0
     if len(shape) == 1:
-        return 0.25, centre if "norm" in name else 0
+        return 0.25, centre if "norm" in name or ".ln_" in name else 0
     gain = 4 if "lm_head" in name or "embed" in name else 3 if name.endswith(("gate.weight", "router.weight")) else 1
     return round(gain * (3 / shape[-1]) ** 0.5, 4), 0
 

@@ -198,13 +198,6 @@ Test(gpu_steps, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	struct gpu_config good = device_run_config(&run), bad = good;
 	struct model_config m = run.model;
 	bad.model = &m;
-	m.arch = arch_find("GPTNeoXForCausalLM");
-	m.parallel = true;
-	expect_refusal(&bad, ERR_UNSUPPORTED, "blocks side by side with a norm each");
-	m.parallel = good.model->parallel;
-	m.arch = arch_find("GPT2LMHeadModel");
-	expect_refusal(&bad, ERR_UNSUPPORTED, "a GPT2LMHeadModel has learned positions, which devices do not compute");
-	m.arch = good.model->arch;
 	run.plan.dtype = KERN_F32;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "--dtype bfloat16, or --device cpu");
 	run.plan.dtype = KERN_BF16;
