@@ -79,10 +79,11 @@ static ALWAYS_INLINE vec exp2_negative(vec x)
 /* Row r's scores of 32 keys become weights e^(score - base) in bfloat16. */
 static ALWAYS_INLINE void row_weights(const struct tile *t, u32 r, u32 key)
 {
-	const vec log2e = vec_set1(1.44269504088896341f), offset = vec_set1(t->exp_offset[r]);
+	const vec log2e = vec_set1(1.44269504088896341f), base = vec_set1(t->exp_base[r]);
 	const float *s = t->lane.scores + r * ATTENTION_PART + key;
-	vec low = exp2_negative(vec_fma(vec_load(s), log2e, offset));
-	vec high = exp2_negative(vec_fma(vec_load(s + VEC_LANES), log2e, offset));
+	/* Not one product with a sum: the base's would be rounded, and the weights of each part be off by a factor of its own. */
+	vec low = exp2_negative(vec_mul(vec_sub(vec_load(s), base), log2e));
+	vec high = exp2_negative(vec_mul(vec_sub(vec_load(s + VEC_LANES), base), log2e));
 	_mm512_storeu_si512(t->lane.weights + r * ATTENTION_PART + key, (__m512i)_mm512_cvtne2ps_pbh(high, low));
 }
 
@@ -101,7 +102,7 @@ static ALWAYS_INLINE void rows_softmax_bf16(struct tile *t, u32 begin)
 	/* While a row has seen no key its maximum is -inf; any finite number in its place leaves zeros. */
 	__m256 base = _mm256_maskz_mov_ps(_mm256_cmp_ps_mask(best, none, _CMP_NEQ_OQ), best);
 	__m256 rescale = _mm512_castps512_ps256(vec_exp(_mm512_castps256_ps512(_mm256_sub_ps(before, base))));
-	_mm256_storeu_ps(t->exp_offset, _mm256_mul_ps(base, _mm256_set1_ps(-1.44269504088896341f)));
+	_mm256_storeu_ps(t->exp_base, base);
 	_mm256_storeu_ps(of->best, best);
 	_mm256_storeu_ps(t->rescale, rescale);
 	for (u32 r = 0; r < count; r++) {

@@ -470,6 +470,45 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 		       m->outliers, m->window, (double)m->soft_cap, m->sinks);
 }
 
+/* Scores of any size: each key's is the query's first number times one common to all keys, plus a small whole number, all
+ * exact in bfloat16 and their sums in float, so that weights are known whatever the arithmetic. */
+static void attention_large(struct check *c, u32 target, enum kern_dtype type, float score, u32 heads)
+{
+	enum { CONTEXT = 600, DIM = 64, KEY_BLOCK = 16 };
+	static const u32 rows[][2] = {{CONTEXT, 2}};
+	const struct attention_case m = {heads, 1, DIM, KEY_BLOCK, rows, 1, type, false, 0, 0};
+	struct kern_limits limits = {
+		.tokens = 2, .rows = 1, .heads = heads, .kv_heads = 1, .head_dim = DIM, .context = CONTEXT};
+	const bool rounded = rounds_to_bf16(c, target, type);
+	struct kern_attention_args a;
+	struct kern_ctx ctx;
+	const char *problem = NULL;
+	attention_inputs(c, &m, &a);
+	float *q = check_alloc(c, (size_t)2 * heads * DIM * 4);
+	for (u32 i = 0; i < 2 * heads * DIM; i++)
+		q[i] = i % DIM == 0 ? score : i % DIM == 1 ? 1 : 0;
+	for (u32 key = 0; key < CONTEXT; key++) {
+		struct check_kv_place p = key_place(&a, 0, 0, key, false);
+		for (p.dim = 0; p.dim < DIM; p.dim++) {
+			float x = p.dim == 0 ? 1 : p.dim == 1 ? (float)check_random(c, 4) + (float)(key / 256) : 0;
+			kern_convert((char *)a.kv.k + check_kv_at(&a.kv, &p), type, &x, KERN_F32, 1);
+		}
+	}
+	a.q = q;
+	a.scale = 1;
+	a.out = check_alloc(c, (size_t)2 * heads * DIM * 4);
+	check_ctx(c, &ctx, &limits, 0);
+	if (c->targets[target].ops.attention(&ctx, &a) != ERR_OK)
+		problem = "an error";
+	for (u32 row = 0; row < 2 * heads && !problem; row++) {
+		struct attention_want want;
+		attention_want(&a, 0, row / heads, row % heads, rounded, &want);
+		problem = attention_close(&a, a.out + (size_t)row * DIM, &want, rounded, false);
+	}
+	check_case_end(c, problem, "attention=%s %s heads=%u/1 scores=%g", c->targets[target].ops.attention_variant,
+		       check_kv_name(type), heads, (double)score);
+}
+
 static void attention_cases(struct check *c, u32 target)
 {
 	static const u32 decode[][2] = {{1, 1},	 {2, 1},   {15, 1},  {16, 1}, {17, 1},
@@ -524,6 +563,8 @@ static void attention_cases(struct check *c, u32 target)
 		struct attention_case more = {8, 2, 128, 16, large, COUNT_OF(large), check_kv_types[i], false, 0, 0};
 		attention_case(c, target, &more);
 	}
+	for (u32 i = 0; i < 8; i++)
+		attention_large(c, target, i % 2 ? KERN_F32 : KERN_BF16, i & 2 ? -0x1.3p21f : 0x1.1p20f, i & 4 ? 2 : 8);
 	/* Sums of many dimensions in whole numbers. */
 	struct attention_case wide = {2, 1, 1024, 16, prefill, 1, KERN_I8, false, 0, 0};
 	attention_case(c, target, &wide);
