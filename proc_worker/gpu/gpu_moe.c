@@ -1,6 +1,7 @@
 /* A layer's mixture of experts on a device: as model/moe.c, with bf16 activations. Runs in the worker in
  * every step; queues, never waits. */
 #include "proc_worker/gpu/gpu_priv.h"
+#include "proc_worker/model/moe.h"
 
 /* `out`: of values of `dtype`. */
 static enum err product(struct gpu *g, void *out, enum kern_dtype dtype, const u16 *x, const struct kern_weight *w,
@@ -22,25 +23,15 @@ static enum err product(struct gpu *g, void *out, enum kern_dtype dtype, const u
 static enum err route(struct gpu *g, const struct layer_weights *w, const u16 *x, u32 tokens, struct err_msg *em)
 {
 	const struct gpu_arena *a = &g->arena;
-	const struct router_config *r = &g->config.model->router;
-	struct kern_moe_route_args choice = {.logits = a->router_logits,
-					     .bias = w->choice_bias,
-					     .weights = a->expert_weights,
-					     .assignments = a->assignments,
-					     .tokens_of = a->tokens_of,
-					     .expert_start = a->expert_start,
-					     .tokens = tokens,
-					     .experts = g->config.model->experts,
-					     .top = g->config.model->experts_per_token,
-					     .groups = r->groups,
-					     .groups_top = r->groups_top,
-					     .sum_plus = r->sum_plus,
-					     .sum_least = r->sum_least,
-					     .scale = r->scale,
-					     .mixer = r->mixer,
-					     .sigmoid = r->sigmoid,
-					     .normalize = g->config.model->normalize_experts};
+	struct kern_moe_route_args choice;
 
+	moe_route_args_init(&choice, g->config.model, w);
+	choice.logits = a->router_logits;
+	choice.weights = a->expert_weights;
+	choice.assignments = a->assignments;
+	choice.tokens_of = a->tokens_of;
+	choice.expert_start = a->expert_start;
+	choice.tokens = tokens;
 	enum err e = product(g, a->router_logits, KERN_F32, x, &w->router, w->router_bias, tokens, em);
 	return e ? e : gpu_op(g->ops.moe_route(&g->ctx, &choice), "moe_route", em);
 }

@@ -62,27 +62,34 @@ static enum err product(struct moe *m, float *out, const float *x, const struct 
 	return failed(m->ops->matmul(m->ctx, &a), "matmul", em);
 }
 
+void moe_route_args_init(struct kern_moe_route_args *a, const struct model_config *model, const struct layer_weights *w)
+{
+	const struct router_config *r = &model->router;
+
+	*a = (struct kern_moe_route_args){.bias = w->choice_bias,
+					  .experts = model->experts,
+					  .top = model->experts_per_token,
+					  .groups = r->groups,
+					  .groups_top = r->groups_top,
+					  .sum_plus = r->sum_plus,
+					  .sum_least = r->sum_least,
+					  .scale = r->scale,
+					  .mixer = r->mixer,
+					  .sigmoid = r->sigmoid,
+					  .normalize = model->normalize_experts};
+}
+
 static enum err route(struct moe *m, const struct layer_weights *w, const float *x, u32 tokens, struct err_msg *em)
 {
-	const struct router_config *r = &m->model->router;
-	struct kern_moe_route_args a = {.logits = m->router_logits,
-					.bias = w->choice_bias,
-					.weights = m->weights,
-					.assignments = m->assignments,
-					.tokens_of = m->tokens_of,
-					.expert_start = m->expert_start,
-					.tokens = tokens,
-					.experts = m->model->experts,
-					.top = m->model->experts_per_token,
-					.groups = r->groups,
-					.groups_top = r->groups_top,
-					.sum_plus = r->sum_plus,
-					.sum_least = r->sum_least,
-					.scale = r->scale,
-					.mixer = r->mixer,
-					.sigmoid = r->sigmoid,
-					.normalize = m->model->normalize_experts};
+	struct kern_moe_route_args a;
 
+	moe_route_args_init(&a, m->model, w);
+	a.logits = m->router_logits;
+	a.weights = m->weights;
+	a.assignments = m->assignments;
+	a.tokens_of = m->tokens_of;
+	a.expert_start = m->expert_start;
+	a.tokens = tokens;
 	enum err e = product(m, m->router_logits, x, &w->router, w->router_bias, tokens, em);
 	return e ? e : failed(m->ops->moe_route(m->ctx, &a), "moe_route", em);
 }

@@ -33,4 +33,7 @@ size_t moe_lay_out(struct moe *m, const struct model_config *model, const struct
 MUST_CHECK enum err moe_run(struct moe *m, const struct layer_weights *w, const float *x, float *out,
 			    u32 tokens, struct err_msg *em);
 
+/* How `model` routes a layer's tokens: all of `a` but its arrays and the number of tokens, which are zeroed. */
+void moe_route_args_init(struct kern_moe_route_args *a, const struct model_config *model, const struct layer_weights *w);
+
 #endif

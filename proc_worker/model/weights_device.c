@@ -454,24 +454,15 @@ static enum err upload_vector(struct uploader *u, enum weight_slot slot, u32 lay
 	return send(u, memory, u->vector, bytes, em);
 }
 
-static enum err upload_embed(struct uploader *u, struct model_weights *w, struct err_msg *em)
+static enum err upload_table(struct uploader *u, enum weight_slot slot, const void **table, enum kern_dtype *dtype,
+			     struct err_msg *em)
 {
-	struct placed s = place(u->reader.plan, SLOT_EMBED, 0);
-	char *memory = take(u, slot_bytes(u->reader.plan, SLOT_EMBED, &s));
+	struct placed s = place(u->reader.plan, slot, 0);
+	char *memory = take(u, slot_bytes(u->reader.plan, slot, &s));
 
-	w->embed = memory;
-	w->embed_dtype = KERN_BF16;
-	return send_plain(u, SLOT_EMBED, 0, 0, &s, memory, em);
-}
-
-static enum err upload_positions(struct uploader *u, struct model_weights *w, struct err_msg *em)
-{
-	struct placed s = place(u->reader.plan, SLOT_POSITIONS, 0);
-	char *memory = take(u, slot_bytes(u->reader.plan, SLOT_POSITIONS, &s));
-
-	w->positions = memory;
-	w->positions_dtype = KERN_BF16;
-	return send_plain(u, SLOT_POSITIONS, 0, 0, &s, memory, em);
+	*table = memory;
+	*dtype = KERN_BF16;
+	return send_plain(u, slot, 0, 0, &s, memory, em);
 }
 
 static enum err upload_slot(struct uploader *u, enum weight_slot slot, u32 layer, struct model_weights *w,
@@ -487,9 +478,9 @@ static enum err upload_slot(struct uploader *u, enum weight_slot slot, u32 layer
 		return ERR_OK;
 	switch (WEIGHTS_SLOTS[slot].kind) {
 	case SLOT_IS_EMBED:
-		return upload_embed(u, w, em);
+		return upload_table(u, slot, &w->embed, &w->embed_dtype, em);
 	case SLOT_IS_TABLE:
-		return upload_positions(u, w, em);
+		return upload_table(u, slot, &w->positions, &w->positions_dtype, em);
 	case SLOT_IS_MATRIX:
 		s = place(u->reader.plan, slot, layer);
 		return upload_matrix(u, slot, layer, 0, &s, member, w->embed, em);
