@@ -44,6 +44,10 @@ enum json_shim_status json_shim_parse(struct json_doc *doc, const char *text, si
 				      struct json_shim_error *error);
 void json_shim_free(struct json_doc *doc);
 
+/* Where text that is no JSON goes wrong, and how; SIZE_MAX, and `reason` as it was, where only the inside of a string or number
+ * does. */
+size_t json_locate(const char *text, size_t bytes, const char **reason);
+
 enum { JSON_DOUBLE_BYTES_MAX = 32 };
 /* Shortest decimal that reads back the same, in the form of Python's repr; finite values only. Returns its
  * length. */

@@ -33,6 +33,11 @@ enum err json_parse(struct json_doc **out, const char *text, size_t bytes, struc
 	if (status == JSON_SHIM_TOO_LONG)
 		return err_set(em, ERR_TOO_LONG, "a JSON document may have 4 GiB, this one has %zu bytes",
 			       bytes);
+	size_t line = 1;
+	for (size_t i = 0; error.offset != SIZE_MAX && i < error.offset; i++)
+		line += text[i] == '\n';
+	if (line > 1)
+		return err_set(em, ERR_FORMAT, "invalid JSON: %s (at byte %zu, in line %zu)", error.reason, error.offset, line);
 	if (error.offset != SIZE_MAX)
 		return err_set(em, ERR_FORMAT, "invalid JSON: %s (at byte %zu)", error.reason, error.offset);
 	return err_set(em, ERR_FORMAT, "invalid JSON: %s", error.reason);

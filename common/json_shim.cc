@@ -169,8 +169,12 @@ bool widen_integers(const char *text, size_t bytes, std::string *out)
 enum json_shim_status failed(simdjson::error_code code, const char *text, size_t bytes,
 			     struct json_shim_error *error)
 {
-	error->reason = reason_of(code);
-	error->offset = code == simdjson::UTF8_ERROR ? utf8_error_offset(text, bytes) : SIZE_MAX;
+	const char *reason = reason_of(code), *precise = reason;
+	size_t at = code == simdjson::UTF8_ERROR ? utf8_error_offset(text, bytes) : json_locate(text, bytes, &precise);
+	bool known = std::strcmp(reason, reason_of(simdjson::TAPE_ERROR)) != 0 && std::strncmp(precise, "NaN", 3) != 0;
+
+	error->reason = known ? reason : precise;
+	error->offset = at;
 	if (code == simdjson::MEMALLOC)
 		return JSON_SHIM_NO_MEMORY;
 	return code == simdjson::CAPACITY ? JSON_SHIM_TOO_LONG : JSON_SHIM_MALFORMED;

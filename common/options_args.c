@@ -103,6 +103,9 @@ static enum err next_arg(struct arg_reader *r, struct arg *a, struct err_msg *em
 	bool known = option_find(name, bytes, &a->match);
 	if (!known || (word[1] != '-' && (a->match.alias == NULL || bytes > 3))) {
 		char suggestion[OPTION_NAME_BYTES_MAX + 32];
+		const char *hint = option_hint(name, bytes);
+		if (hint)
+			return err_set(em, ERR_NOT_FOUND, "there is no option %s: %s", a->where, hint);
 		option_suggest_text(suggestion, sizeof(suggestion), name, bytes, "--");
 		return err_set(em, ERR_NOT_FOUND, "there is no option %s%s (see --help)", a->where,
 			       suggestion);

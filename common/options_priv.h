@@ -51,6 +51,9 @@ struct option_match {
 bool option_find(const char *name, size_t bytes, struct option_match *out);
 /* The known name nearest to a mistyped one, or NULL; with '_'. */
 const char *option_suggest(const char *name, size_t bytes);
+/* What to use instead of option `name` of another server; NULL: it is none that is known. Static text. */
+const char *option_hint(const char *name, size_t bytes);
+
 /* "; did you mean --x?" or "". */
 void option_suggest_text(char *out, size_t out_bytes, const char *name, size_t name_bytes,
 			 const char *dashes);
