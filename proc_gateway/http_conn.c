@@ -169,6 +169,13 @@ void conn_fail(struct conn *c, int status, const char *text)
 	buf_fini(&body);
 }
 
+static void fail_too_long(struct conn *c, int status, const char *part, u64 limit)
+{
+	char text[96];
+	snprintf(text, sizeof(text), "The request %s is longer than the limit of %llu bytes.", part, (unsigned long long)limit);
+	conn_fail(c, status, text);
+}
+
 /* Moves a whole head out of the input buffer and asks the owner about it. False: the connection is ending. */
 static bool take_head(struct conn *c, size_t head_bytes)
 {
@@ -199,7 +206,7 @@ static bool take_head(struct conn *c, size_t head_bytes)
 	c->keep_alive = r->head.keep_alive && !s->draining;
 	c->state = CONN_BODY;
 	if (r->head.content_length > s->config.body_bytes_max) {
-		conn_fail(c, 413, "The request body is longer than the limit.");
+		fail_too_long(c, 413, "body", s->config.body_bytes_max);
 		return false;
 	}
 	if (s->config.on_head) {
@@ -236,7 +243,7 @@ static bool advance_head(struct conn *c)
 	enum http_parse found = http_head_find(c->in.data, c->in.bytes, &c->in_scanned, &head_bytes, &fault);
 	size_t seen = found == HTTP_PARSE_DONE ? head_bytes : c->in.bytes;
 	if (seen > s->config.head_bytes_max) {
-		conn_fail(c, 431, "The request head is longer than the limit.");
+		fail_too_long(c, 431, "head", s->config.head_bytes_max);
 		return false;
 	}
 	if (found == HTTP_PARSE_BAD) {
@@ -256,10 +263,12 @@ static bool advance_body(struct conn *c)
 		enum http_parse got = http_chunked_read(&r->chunked, c->in.data, c->in.bytes, &used, &r->body,
 							c->server->config.body_bytes_max, &fault);
 		buf_consume(&c->in, used);
-		if (got == HTTP_PARSE_BAD) {
+		if (got == HTTP_PARSE_BAD && fault.status == 413)
+			fail_too_long(c, 413, "body", c->server->config.body_bytes_max);
+		else if (got == HTTP_PARSE_BAD)
 			conn_fail(c, fault.status, fault.text);
+		if (got == HTTP_PARSE_BAD)
 			return false;
-		}
 		done = got == HTTP_PARSE_DONE;
 	} else {
 		u64 left = r->head.content_length - r->body.bytes;

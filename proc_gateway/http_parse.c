@@ -169,6 +169,9 @@ static bool apply_framing_header(const struct http_header *h, struct http_head *
 {
 	if (strcmp(h->name, "host") == 0) {
 		seen->hosts++;
+	} else if (strcmp(h->name, "content-encoding") == 0) {
+		if (strcasecmp(h->value, "identity") != 0)
+			return fault_set(fault, 415, "Request bodies are taken as they are, not compressed: leave Content-Encoding away.");
 	} else if (strcmp(h->name, "content-length") == 0) {
 		if (seen->lengths++ > 0)
 			return fault_set(fault, 400, "Content-Length is given more than once.");

@@ -52,6 +52,40 @@ static const struct route *find_route(const char *path)
 	return NULL;
 }
 
+/* What those who know another server, or write a slash too many, mean: "" or "; ...". */
+static void hint_at_route(const char *path, char *out, size_t bytes)
+{
+	static const struct {
+		const char *path, *hint;
+	} known[] = {
+		{"/completion", "; /v1/completions is"},
+		{"/completions", "; /v1/completions is"},
+		{"/chat/completions", "; /v1/chat/completions is"},
+		{"/v1/chat", "; /v1/chat/completions is"},
+		{"/responses", "; /v1/responses is"},
+		{"/models", "; /v1/models is"},
+		{"/props", "; /v1/models says what is served, /version by what"},
+		{"/slots", "; /load and /metrics say how much is going on"},
+		{"/v1/embeddings", ": this server generates text"},
+		{"/embedding", ": this server generates text"},
+		{"/embeddings", ": this server generates text"},
+		{"/v1/messages", "; /v1/chat/completions is"},
+	};
+	char shorter[64];
+	size_t length = strlen(path);
+	out[0] = '\0';
+	while (length > 1 && path[length - 1] == '/')
+		length--;
+	snprintf(shorter, sizeof(shorter), "%.*s", (int)(length < sizeof(shorter) ? length : 0), path);
+	if (path[length] && find_route(shorter)) {
+		snprintf(out, bytes, "; %s is, without a slash behind it", shorter);
+		return;
+	}
+	for (size_t i = 0; i < COUNT_OF(known); i++)
+		if (!strcmp(known[i].path, shorter))
+			snprintf(out, bytes, "%s", known[i].hint);
+}
+
 static void methods_text(u32 methods, char *out, size_t bytes)
 {
 	static const struct {
@@ -75,8 +109,7 @@ static bool is_good_id(const char *text)
 	return bytes > 0 && bytes <= 128 && strspn(text, allowed) == bytes;
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014) over secret and count: unique, and not to be guessed from another one.
- */
+/* splitmix64 (Steele, Lea, Flood 2014), for numbers that differ wherever what they are made of does. They are no secrets. */
 static u64 mix(u64 x)
 {
 	x += 0x9e3779b97f4a7c15u;
@@ -94,7 +127,7 @@ void routes_request_id(const struct gateway *g, const struct http_request *r, ch
 	else
 		snprintf(out, ROUTES_ID_BYTES, "%016llx%016llx",
 			 (unsigned long long)mix(g->id_secret ^ number),
-			 (unsigned long long)mix(g->id_secret + 2 * number + 1));
+			 (unsigned long long)mix(mix(g->id_secret) ^ number));
 }
 
 /* ---------------------------------------------------------------- in front of the body */
@@ -165,7 +198,9 @@ void routes_on_head(void *ctx, struct http_request *r)
 	if (!check_key(g, route, r))
 		return;
 	if (!route) {
-		api_error_set(&e, 404, NULL, "unknown_url", "There is no %.200s here.", head->path);
+		char instead[128];
+		hint_at_route(head->path, instead, sizeof(instead));
+		api_error_set(&e, 404, NULL, "unknown_url", "There is no %.200s here%s.", head->path, instead);
 		api_error_reply(&e, r);
 		return;
 	}
@@ -183,7 +218,7 @@ void routes_error_body(void *ctx, int status, const char *text, struct buf *out,
 {
 	struct api_error e;
 	(void)ctx;
-	api_error_set(&e, status, NULL, NULL, "%s", text);
+	api_error_set(&e, status, NULL, NULL, "%s%s", text, status == 413 ? " --max-body-size sets it." : "");
 	api_error_write(&e, out);
 	*content_type = "application/json";
 }

@@ -406,11 +406,23 @@ static const char *refusal_name(enum tercet_result code, int status)
 	}
 }
 
+/* The field that a refusal is about: its first word, where that is or has what it should not. NULL: none. */
+static const char *refused_field(const char *text, char *out, size_t bytes)
+{
+	size_t length = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
+	if (length == 0 || length >= bytes || (strncmp(text + length, " is ", 4) != 0 && strncmp(text + length, " has ", 5) != 0))
+		return NULL;
+	snprintf(out, bytes, "%.*s", (int)length, text);
+	return out;
+}
+
 void requests_refusal(struct api_error *e, enum tercet_result code, const char *text, u32 retry_after_ms)
 {
 	int status = refusal_status(code);
+	char name[32];
 	bool of_session = code == TERCET_NOT_FOUND || code == TERCET_CONFLICT || code == TERCET_DROPPED;
-	api_error_set(e, status, of_session ? "session_id" : NULL, refusal_name(code, status), "%s",
+	const char *field = of_session ? "session_id" : status == 400 ? refused_field(text, name, sizeof(name)) : NULL;
+	api_error_set(e, status, field, refusal_name(code, status), "%s",
 		      *text ? text : tercet_result_text(code));
 	e->retry_after_ms = retry_after_ms == 0 && (status == 429 || status == 503) ? 1000 : retry_after_ms;
 }

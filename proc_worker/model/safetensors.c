@@ -266,6 +266,9 @@ static enum err read_header(struct safetensors *st, struct st_file *f, struct er
 	u64 header;
 
 	memcpy(&header, f->map, sizeof(header)); /* little-endian, as every host we run on */
+	if (!memcmp(f->map, "version ", sizeof(header)))
+		return err_set(em, ERR_FORMAT, "%s: a pointer of Git LFS instead of the file itself; fetch that by \"git lfs pull\"",
+			       f->name);
 	if (header > HEADER_BYTES_MAX)
 		return err_set(em, ERR_FORMAT, "%s: a header of %llu bytes; this is no safetensors file",
 			       f->name, (unsigned long long)header);

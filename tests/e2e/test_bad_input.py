@@ -73,6 +73,12 @@ def test_weights_that_are_no_safetensors(tmp_path, folder):
     assert "model.safetensors" in start_fails(tmp_path, model=folder)
 
 
+def test_weights_that_git_lfs_did_not_fetch(tmp_path, folder):
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:%064x\nsize 9876\n" % 7)
+    output = start_fails(tmp_path, model=folder)
+    assert "model.safetensors" in output and "git lfs pull" in output
+
+
 def test_tensor_missing_from_the_weights(tmp_path, folder):
     path = folder / "model.safetensors"
     data = path.read_bytes()
@@ -101,8 +107,12 @@ def test_config_without_a_needed_field(tmp_path, folder):
 
 
 def test_config_that_is_no_json(tmp_path, folder):
-    (folder / "config.json").write_text('{"hidden_size": 256,')
-    assert "config.json" in start_fails(tmp_path, model=folder)
+    (folder / "config.json").write_text('{\n "hidden_size": 256,')
+    output = start_fails(tmp_path, model=folder)
+    assert "config.json" in output and "ends too early" in output and "line 2" in output
+    (folder / "config.json").write_text('{"hidden_size": NaN}')
+    output = start_fails(tmp_path, model=folder)
+    assert "config.json" in output and "NaN and Infinity are no JSON" in output and "byte 16" in output
 
 
 def test_missing_tokenizer(tmp_path, folder):
@@ -155,6 +165,10 @@ def test_tensor_parallel_size_that_does_not_divide(tmp_path):
 @pytest.mark.parametrize("flags,words", [
     (["--prot", "1"], ["--prot", "--port"]),
     (["--port", "70000"], ["70000", "65535"]),
+    (["--ctx-size", "4096"], ["there is no option --ctx-size: use --max-model-len"]),
+    (["-np", "4"], ["there is no option -np: use --max-num-seqs"]),
+    (["--trust_remote_code"], ["no code of a model folder is run"]),
+    (["--pipeline-parallel-size", "2"], ["--tensor-parallel-size"]),
     (["--dtype", "int3"], ["int3", "bfloat16", "float32"]),
     (["--async-depth", "x"], ["--async-depth", "x"]),
     (["--kv-cache-memory", "12XB"], ["12XB"]),
@@ -271,11 +285,28 @@ def test_unknown_paths_and_methods(api):
     for method, path, status in (("GET", "/nowhere", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405),
                                  ("DELETE", "/v1/models", 405)):
         assert api.raw(method, path)[0] == status, (method, path)
+    for path, instead in (("/completion", "; /v1/completions is."), ("/v1/chat/completions/", "; /v1/chat/completions is, without"),
+                          ("/props", "; /v1/models says"), ("/v1/embeddings", ": this server generates text."), ("/nowhere/", "here.")):
+        status, _, body = api.raw("POST", path, b"{}")
+        assert status == 404 and instead in json.loads(body)["error"]["message"], body
+
+
+def test_compressed_bodies_are_refused(api):
+    for coding, status in (("gzip", 415), ("identity", 200)):
+        got, _, body = api.raw("POST", "/tokenize", b'{"prompt": "x"}', {"Content-Type": "application/json", "Content-Encoding": coding})
+        assert got == status and (status == 200 or "not compressed" in json.loads(body)["error"]["message"]), body
+
+
+def test_what_the_scheduler_refuses_names_its_field(api):
+    with pytest.raises(ApiError) as error:
+        api.completions("x", max_tokens=1, priority=5)
+    assert error.value.status == 400 and error.value.error["param"] == "priority" and "--scheduling-policy" in error.value.message
 
 
 def test_bodies_above_the_limit():
     with Engine("--max-body-size", "10000") as e:
-        assert e.api.raw("POST", "/v1/completions", b"x" * 20000, {"Content-Type": "application/json"})[0] == 413
+        status, _, body = e.api.raw("POST", "/v1/completions", b"x" * 20000, {"Content-Type": "application/json"})
+        assert status == 413 and "limit of 10000 bytes. --max-body-size sets it." in json.loads(body)["error"]["message"], body
         assert e.api.completions("x", max_tokens=1)["usage"]["completion_tokens"] == 1
 
 
