@@ -66,6 +66,7 @@ u32 kern_dtype_group(enum kern_dtype t)
 /* Values as a checkpoint holds them: its tensors begin at any byte. */
 typedef u16 stored_half __attribute__((aligned(1)));
 typedef float stored_float __attribute__((aligned(1)));
+typedef u32 stored_word __attribute__((aligned(1), may_alias));
 
 static void to_float(float *dst, const void *src, enum kern_dtype type, size_t count)
 {
@@ -96,4 +97,48 @@ void kern_convert(void *dst, enum kern_dtype dst_type, const void *src, enum ker
 	else
 		for (size_t i = 0; i < count; i++)
 			half[i] = kern_float_to_bf16(kern_f16_to_float(((const stored_half *)src)[i]));
+}
+
+/* ---------------------------------------------------------------- what is finite */
+
+/* The least bits, without the sign, of what is not finite in `as`, or would not be. */
+static u32 limit_of(enum kern_dtype type, enum kern_dtype as)
+{
+	bool halves = kern_dtype_group(as) > 0 && as != KERN_I8; /* the scales of such a group, which may be one of its values */
+
+	if (type == KERN_F16)
+		return 0x7c00;
+	if (type == KERN_BF16)
+		return halves ? 0x4780 : 0x7f80;
+	return halves ? 0x477ff000 : as == KERN_BF16 ? 0x7f7f8000 : 0x7f800000; /* half way to 65536 or 2^128 rounds up */
+}
+
+/* Without branches, and with signed numbers, of which every processor has a vector's greatest. */
+static int16_t most_of_halves(const stored_half *bits, size_t count)
+{
+	int16_t most = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		int16_t size = (int16_t)(bits[i] & 0x7fff);
+		most = size > most ? size : most;
+	}
+	return most;
+}
+
+static i32 most_of_words(const stored_word *bits, size_t count)
+{
+	i32 most = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		i32 size = (i32)(bits[i] & 0x7fffffff);
+		most = size > most ? size : most;
+	}
+	return most;
+}
+
+bool kern_all_finite(const void *src, enum kern_dtype type, enum kern_dtype as, size_t count)
+{
+	ASSERT(type == KERN_F32 || type == KERN_BF16 || type == KERN_F16);
+	i32 most = type == KERN_F32 ? most_of_words(src, count) : most_of_halves(src, count);
+	return (u32)most < limit_of(type, as);
 }

@@ -637,23 +637,21 @@ size_t kern_weight_bytes(u32 n, u32 k, enum kern_dtype dtype, u32 caps);
 enum err kern_weight_pack(struct kern_weight *w, const void *src, enum kern_dtype src_dtype,
 			  size_t src_stride, u32 n, u32 k, enum kern_dtype dtype, void *memory,
 			  struct kern_threads *threads, u32 caps, struct err_msg *em);
-/* The same in pieces, for a matrix made of several tensors (fused qkv, gate_up): begin once, then the rows in
- * any order, each range by one caller at a time; rows never given are undefined. Quantized types: the values
- * are rounded here. KERN_I8: to amax / 127 of their group; KERN_I4_*: between the least and the greatest of
- * their group, or a narrower range where that lessens the sum of squared errors. */
+/* The same in pieces, for a matrix made of several tensors (fused qkv, gate_up): begin once, then the rows in any order, each
+ * range by one caller at a time; rows never given are undefined. Quantized types: the values are rounded here. KERN_I8: to
+ * amax / 127 of their group; KERN_I4_*: between the least and the greatest of their group, or a narrower range where that
+ * lessens the sum of squared errors. rows: whether all values are finite in w's type; they are written in any case. */
 enum err kern_weight_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, void *memory, u32 caps,
 			   struct err_msg *em);
-void kern_weight_rows(struct kern_weight *w, u32 first, u32 rows, const void *src, enum kern_dtype src_dtype,
+bool kern_weight_rows(struct kern_weight *w, u32 first, u32 rows, const void *src, enum kern_dtype src_dtype,
 		      size_t src_stride, struct kern_threads *threads);
 /* A weight whose `memory` holds it already, the same bytes as begin and rows made for the same arguments. */
 void kern_weight_attach(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, const void *memory, u32 caps);
-/* Rows that are quantized already, stored without another rounding. All arrays belong to the caller and are
- * free afterwards; strides are in elements. */
+/* Rows that are quantized already, stored as they are. All arrays belong to the caller, free afterwards; strides are in elements. */
 struct kern_quantized_rows {
 	const u8 *q; /* [rows][q_stride]: a value a byte, 0 .. 15 for KERN_I4_*, an i8 for KERN_I8 */
-	const float
-		*scale;	   /* [rows][group_stride]; KERN_I4_*: each exactly a half, or it is rounded to one */
-	const float *zero; /* as `scale`, in units of q; NULL: 8 for KERN_I4_*, none for KERN_I8 */
+	const float *scale; /* [rows][group_stride]; KERN_I4_*: each exactly a half, or it is rounded to one */
+	const float *zero;  /* as `scale`, in units of q; NULL: 8 for KERN_I4_*, none for KERN_I8 */
 	size_t q_stride, group_stride;
 };
 /* Like kern_weight_rows, for a quantized `w`. Parallel over `threads`. */
@@ -691,8 +689,10 @@ struct kern_limits {
 size_t kern_scratch_bytes(const struct kern_limits *limits);
 
 /* float <-> bf16 (round to nearest even), f16 -> float; `src` may begin at any byte, `dst` at a multiple of its type's */
-void kern_convert(void *dst, enum kern_dtype dst_dtype, const void *src, enum kern_dtype src_dtype,
-		  size_t count);
+void kern_convert(void *dst, enum kern_dtype dst_dtype, const void *src, enum kern_dtype src_dtype, size_t count);
+/* Whether `count` values of `type` (bf16, f16, f32; beginning at any byte) are finite and stay so in `as`: in bfloat16 floats
+ * next to 2^128 do not, and KERN_I4_* has scales in float16, for which values must be below 65520. As quick as reading them. */
+bool kern_all_finite(const void *src, enum kern_dtype type, enum kern_dtype as, size_t count);
 
 #ifdef __cplusplus
 }

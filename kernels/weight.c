@@ -1,5 +1,7 @@
 /* Weights of matrix products: choice of layout and packing into it. Runs in the worker while a model loads.
  * Never owns the memory of a matrix. */
+#include <stdatomic.h>
+
 #include "kernels/cpu/quantize_priv.h"
 #include "kernels/kern_priv.h"
 
@@ -62,6 +64,8 @@ struct pack {
 	enum kern_dtype src_dtype;
 	size_t src_stride;
 	u32 first, rows;
+	struct quantize_job quantize; /* the same, for types in groups */
+	_Atomic bool not_finite;
 };
 
 static void pack_plain(const struct pack *p, u32 row)
@@ -137,14 +141,8 @@ static void pack_rows(const struct pack *p, u32 row, u32 rows, u32 k0, u32 k1)
 			memcpy(dst + (size_t)k * KERN_PANEL + r, src[r] + k * sizeof(u32), sizeof(u32));
 }
 
-/* Task: the rows that fall into one panel (or as many plain rows). */
-static void pack_panel(void *arg, u32 task, u32 thread)
+static void pack_panel(const struct pack *p, u32 begin, u32 end)
 {
-	const struct pack *p = arg;
-	u32 panel = p->first / KERN_PANEL + task;
-	u32 begin = panel * KERN_PANEL > p->first ? panel * KERN_PANEL : p->first;
-	u32 end = kern_min((panel + 1) * KERN_PANEL, p->first + p->rows);
-	(void)thread;
 	if (p->w->packed == KERN_LAYOUT_PLAIN) {
 		for (u32 row = begin; row < end; row++)
 			pack_plain(p, row);
@@ -174,25 +172,49 @@ static void quantize_task(void *arg, u32 task, u32 thread)
 	quantize_for(j->w->caps)(j, j->first / KERN_PANEL + task);
 }
 
+/* Values one row behind the other, which the processor follows by itself; a panel's then come from the cache. */
+static bool rows_are_finite(const struct pack *p, u32 begin, u32 end)
+{
+	size_t bytes = kern_dtype_bytes(p->src_dtype);
+	bool finite = true;
+
+	for (u32 row = begin; row < end; row++)
+		finite &= kern_all_finite(p->src + (row - p->first) * p->src_stride * bytes, p->src_dtype, p->w->dtype, p->w->k);
+	return finite;
+}
+
+/* Task: the rows that fall into one panel (or as many plain rows). */
+static void rows_task(void *arg, u32 task, u32 thread)
+{
+	struct pack *p = arg;
+	u32 panel = p->first / KERN_PANEL + task;
+	u32 begin = panel * KERN_PANEL > p->first ? panel * KERN_PANEL : p->first;
+	u32 end = kern_min((panel + 1) * KERN_PANEL, p->first + p->rows);
+
+	if (!rows_are_finite(p, begin, end))
+		atomic_store(&p->not_finite, true);
+	if (p->w->packed == KERN_LAYOUT_GROUPS)
+		quantize_task(&p->quantize, task, thread);
+	else
+		pack_panel(p, begin, end);
+}
+
 /* Panels that rows [first, first + rows) touch. */
 static u32 panels_of(u32 first, u32 rows)
 {
 	return rows > 0 ? (first + rows - 1) / KERN_PANEL - first / KERN_PANEL + 1 : 0;
 }
 
-void kern_weight_rows(struct kern_weight *w, u32 first, u32 rows, const void *src, enum kern_dtype src_dtype,
+bool kern_weight_rows(struct kern_weight *w, u32 first, u32 rows, const void *src, enum kern_dtype src_dtype,
 		      size_t src_stride, struct kern_threads *threads)
 {
-	struct pack p = {w, src, src_dtype, src_stride, first, rows};
-	struct quantize_job q = {
-		.w = w, .src = src, .src_dtype = src_dtype, .src_stride = src_stride, .first = first};
+	struct pack p = {.w = w, .src = src, .src_dtype = src_dtype, .src_stride = src_stride, .first = first, .rows = rows};
 	struct kern_ctx ctx = {.threads = threads};
 	ASSERT(first + rows <= w->n && kern_dtype_bytes(src_dtype) > 1);
-	q.rows = rows;
-	if (w->packed == KERN_LAYOUT_GROUPS)
-		kern_parallel(&ctx, panels_of(first, rows), quantize_task, &q);
-	else
-		kern_parallel(&ctx, panels_of(first, rows), pack_panel, &p);
+	p.quantize = (struct quantize_job){
+		.w = w, .src = src, .src_dtype = src_dtype, .src_stride = src_stride, .first = first, .rows = rows};
+	kern_parallel(&ctx, panels_of(first, rows), rows_task, &p);
+	return !atomic_load(&p.not_finite);
 }
 
 void kern_weight_rows_quantized(struct kern_weight *w, u32 first, u32 rows,
@@ -213,7 +235,7 @@ enum err kern_weight_pack(struct kern_weight *w, const void *src, enum kern_dtyp
 		return e;
 	if (kern_dtype_bytes(src_dtype) < 2)
 		return err_set(em, ERR_UNSUPPORTED, "weights are read from float32, bfloat16 or float16");
-	kern_weight_rows(w, 0, n, src, src_dtype, src_stride, threads);
+	(void)kern_weight_rows(w, 0, n, src, src_dtype, src_stride, threads);
 	return ERR_OK;
 }
 

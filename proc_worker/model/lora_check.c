@@ -9,7 +9,7 @@
 #include "common/assert.h"
 #include "proc_worker/model/weights_priv.h"
 
-enum { NAME_BYTES = 256, LIST_BYTES = 600, LISTED_BYTES = 200 /* of a name */, PIECE = 4096 };
+enum { NAME_BYTES = 256, LIST_BYTES = 600, LISTED_BYTES = 200 /* of a name */ };
 static const char FILE_NAME[] = "adapter_config.json", SUFFIX[] = ".weight";
 
 const struct lora_product_slot LORA_PRODUCT_SLOTS[LORA_PRODUCTS] = {
@@ -135,56 +135,4 @@ enum err lora_check_config(const struct lora_config *c, const struct weights_pla
 		if (json_uint(it.value, &layer))
 			e = check_layer(layer, plan, em);
 	return e;
-}
-
-/* ---------------------------------------------------------------- numbers */
-
-/* The least bits, without the sign, of what is not finite, or would not be in `to`. */
-static u32 limit_of(enum kern_dtype from, enum kern_dtype to)
-{
-	if (from == KERN_F32)
-		return to == KERN_BF16 ? 0x7f7f8000 : 0x7f800000; /* half way to 2^128 rounds up */
-	return from == KERN_BF16 ? 0x7f80 : 0x7c00;
-}
-
-/* Without branches, so that it is as quick as reading. */
-static bool any_from_32(const u32 *bits, size_t count, u32 limit)
-{
-	u32 any = 0;
-
-	for (size_t i = 0; i < count; i++)
-		any |= (bits[i] & 0x7fffffffu) >= limit;
-	return any;
-}
-
-static bool any_from_16(const u16 *bits, size_t count, u16 limit)
-{
-	u16 any = 0;
-
-	for (size_t i = 0; i < count; i++)
-		any |= (u16)(bits[i] & 0x7fff) >= limit;
-	return any;
-}
-
-enum err lora_check_finite(const struct st_tensor *t, enum kern_dtype dtype, struct err_msg *em)
-{
-	union {
-		u32 words[PIECE / sizeof(u32)];
-		u16 halves[PIECE / sizeof(u16)];
-	} piece; /* the file may have values at odd addresses */
-	u32 limit = limit_of(t->dtype, dtype);
-	size_t size = kern_dtype_bytes(t->dtype);
-
-	ASSERT(t->usable && (size == sizeof(u32) || size == sizeof(u16)));
-	for (u64 at = 0; at < t->bytes; at += PIECE) {
-		size_t bytes = t->bytes - at < PIECE ? (size_t)(t->bytes - at) : PIECE;
-		memcpy(&piece, (const char *)t->data + at, bytes);
-		if (size == sizeof(u32) ? any_from_32(piece.words, bytes / size, limit)
-					: any_from_16(piece.halves, bytes / size, (u16)limit))
-			return err_set(em, ERR_INVALID,
-				       "tensor %s has a value that is no finite number, or is none in the type that adapters are held in (%s); "
-				       "training or conversion has gone wrong",
-				       t->name, kern_dtype_name(dtype));
-	}
-	return ERR_OK;
 }

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "common/assert.h"
+#include "proc_worker/model/finite.h"
 #include "proc_worker/model/lora.h"
 #include "proc_worker/model/lora_priv.h"
 #include "proc_worker/model/weights_priv.h"
@@ -79,9 +80,9 @@ static enum err check_pair(const struct loading *l, const struct pair *p, u32 ro
 	if (!e)
 		e = check_shape(p->b, rows, p->rank, "the model (outputs) and adapter_config.json (rank)", em);
 	if (!e && !l->memory) /* once is enough */
-		e = lora_check_finite(p->a, l->plan->dtype, em);
+		e = finite_check(p->a, l->plan->dtype, l->plan->threads, em);
 	if (!e && !l->memory)
-		e = lora_check_finite(p->b, l->plan->dtype, em);
+		e = finite_check(p->b, l->plan->dtype, l->plan->threads, em);
 	return e;
 }
 

@@ -20,8 +20,4 @@ bool lora_module_name(char *out, size_t bytes, const struct arch_tensor *t, u32 
  * pattern is no regular expression. */
 MUST_CHECK enum err lora_check_config(const struct lora_config *c, const struct weights_plan *plan, struct err_msg *em);
 
-/* Refuses a tensor with an infinity, with something that is no number, or with what becomes infinite in `dtype`: ERR_INVALID
- * names the tensor, which must be `usable`. */
-MUST_CHECK enum err lora_check_finite(const struct st_tensor *t, enum kern_dtype dtype, struct err_msg *em);
-
 #endif

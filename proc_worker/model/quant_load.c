@@ -1,9 +1,10 @@
 /* Brings rows of a quantized checkpoint's matrix into a weight, some at a time. Runs in the worker while a
  * model loads; its buffer lives for one matrix. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
-#include "proc_worker/model/quant_tensor.h"
+#include "proc_worker/model/finite.h"
 
 enum { SLICE_ROWS = 128, TASK_ROWS = 8, GROUP_LEAST = 32 };
 
@@ -16,23 +17,29 @@ struct slice {
 	u8 *codes;	       /* [SLICE_ROWS][count] */
 	float *values;	       /* [SLICE_ROWS][count] */
 	float *scales, *zeros; /* [SLICE_ROWS][groups] */
+	_Atomic bool not_finite; /* one of the scales */
 };
 
-static void slice_row(const struct slice *s, u32 i, bool has_codes)
+/* Values are looked at when they are rounded anew. */
+static void slice_row(struct slice *s, u32 i, bool has_codes)
 {
 	size_t at = (size_t)i * s->count, groups = (size_t)i * s->groups;
 
-	if (s->type == KERN_F32)
+	if (s->type == KERN_F32) {
 		quant_tensor_values(s->tensor, s->row + i, s->first, s->count, s->values + at);
-	else
-		quant_tensor_codes(s->tensor, s->type, s->row + i, s->first, s->count, s->order,
-				   has_codes ? NULL : s->codes + at, s->scales + groups, s->zeros + groups);
+		return;
+	}
+	quant_tensor_codes(s->tensor, s->type, s->row + i, s->first, s->count, s->order, has_codes ? NULL : s->codes + at,
+			   s->scales + groups, s->zeros + groups);
+	u32 width = kern_dtype_group(s->type);
+	if (!kern_all_finite(s->scales + groups, KERN_F32, KERN_F32, (s->count + width - 1) / width))
+		atomic_store(&s->not_finite, true);
 }
 
 /* Eight rows. */
 static void slice_task(void *arg, u32 task, u32 thread)
 {
-	const struct slice *s = arg;
+	struct slice *s = arg;
 	u32 begin = task * TASK_ROWS, end = begin + TASK_ROWS < s->rows ? begin + TASK_ROWS : s->rows;
 	bool has_codes = s->type != KERN_F32 && !s->order && end - begin == TASK_ROWS &&
 			 quant_tensor_eight_codes(s->tensor, s->row + begin, s->first, s->count,
@@ -95,6 +102,21 @@ static enum err check_finite(const struct quant_tensor *t, u32 first_row, u32 ro
 	return ERR_OK;
 }
 
+/* The slice has a value or a scale that is not finite in w's type: which. */
+static enum err refuse(const struct slice *s, const struct kern_weight *w, struct err_msg *em)
+{
+	for (u32 i = 0; i < s->rows; i++)
+		for (u32 k = 0; k < s->count; k++) {
+			bool values = s->type == KERN_F32;
+			u32 column = s->order ? s->order[k] : s->first + k;
+			float x = values ? s->values[(size_t)i * s->count + k] : quant_tensor_scale(s->tensor, s->row + i, column);
+			if (!kern_all_finite(&x, KERN_F32, values ? w->dtype : KERN_F32, 1))
+				return finite_refuse_quantized(s->tensor, s->row + i, column, x, w->dtype, em);
+		}
+	return err_set(em, ERR_FORMAT, "%s: tensor %s has scales that are no finite numbers", s->tensor->scales->file,
+		       s->tensor->scales->name);
+}
+
 enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_tensor *t, u32 first_row,
 			   u32 rows, u32 first_column, struct kern_threads *threads, struct err_msg *em)
 {
@@ -123,14 +145,14 @@ enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_ten
 						  .zero = w->dtype == KERN_I8 ? NULL : s.zeros,
 						  .q_stride = s.count,
 						  .group_stride = s.groups};
-	for (u32 at = 0; at < rows; at += SLICE_ROWS) {
+	for (u32 at = 0; !e && at < rows; at += SLICE_ROWS) {
 		u32 n = rows - at < SLICE_ROWS ? rows - at : SLICE_ROWS;
 		slice_fill(&s, first_row + at, n, threads);
 		if (as_is)
 			kern_weight_rows_quantized(w, to + at, n, &ready, threads);
-		else
-			kern_weight_rows(w, to + at, n, s.values, KERN_F32, s.count, threads);
+		bool finite = as_is ? !s.not_finite : kern_weight_rows(w, to + at, n, s.values, KERN_F32, s.count, threads);
+		e = finite ? ERR_OK : refuse(&s, w, em);
 	}
 	free(memory);
-	return ERR_OK;
+	return e;
 }

@@ -97,6 +97,11 @@ static float scale_at(const struct quant_tensor *t, u32 row, u32 group)
 	return float_at(t->scales, (size_t)(row / t->group_rows) * group_count(t) + group);
 }
 
+float quant_tensor_scale(const struct quant_tensor *t, u32 row, u32 column)
+{
+	return scale_at(t, row, group_of(t, column));
+}
+
 /* In units of codes. */
 static float zero_at(const struct quant_tensor *t, u32 row, u32 group)
 {

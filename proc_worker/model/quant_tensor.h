@@ -43,6 +43,8 @@ bool quant_tensor_is_f8(const struct quant_tensor *t, u32 first, u32 count);
  * it is that. */
 const u8 *quant_tensor_f8_row(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *scales);
 
+/* The scale of a value. */
+float quant_tensor_scale(const struct quant_tensor *t, u32 row, u32 column);
 /* Values of one output, inputs [first, first + count). */
 void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *out);
 /* The same for kern_weight_rows_quantized of `type`, as quant_tensor_type or quant_tensor_holds says it: codes [count], and scales
@@ -56,8 +58,8 @@ bool quant_tensor_eight_codes(const struct quant_tensor *t, u32 row, u32 first, 
 
 /* Rows [first_row, first_row + rows), inputs [first_column, first_column + w->k) become rows of `w` from `to`
  * on: as they are stored where `w` is of their type (with its order of inputs set, if they have one), else
- * rounded to w's type. Parallel over `threads` (NULL: in the caller). ERR_FORMAT: a scale of MXFP4 that is no number, or with which
- * a value overflows; names tensor and place. ERR_NO_MEMORY. */
+ * rounded to w's type. Parallel over `threads` (NULL: in the caller). ERR_FORMAT: a scale or a value that is no finite number, or
+ * would be none in w's type; names tensor and place. ERR_NO_MEMORY. */
 MUST_CHECK enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_tensor *t,
 				      u32 first_row, u32 rows, u32 first_column, struct kern_threads *threads,
 				      struct err_msg *em);

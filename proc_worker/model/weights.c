@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "common/assert.h"
+#include "proc_worker/model/finite.h"
 #include "proc_worker/model/weights_cache.h"
 #include "proc_worker/model/weights_priv.h"
 
@@ -120,9 +121,14 @@ static enum err load_embed(struct loader *l, struct model_weights *w, struct err
 	const struct st_tensor *st = weights_embed_tensor(p);
 	u32 first = p->shard->vocab_first, rows = p->shard->vocab_rows;
 	const void *src = weights_aligned_rows(&l->reader, st, first, rows);
+	/* A tied one is looked at when it is packed for lm_head. */
+	bool looks = !l->ready && !p->config->tied_embeddings;
 
 	if (!src)
 		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
+	enum err e = looks ? finite_check_rows(st, first, rows, embed_stays(p) ? st->dtype : p->dtype, p->threads, em) : ERR_OK;
+	if (e)
+		return e;
 	w->embed_dtype = p->dtype;
 	if (embed_stays(p)) {
 		w->embed = src;

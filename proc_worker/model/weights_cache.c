@@ -26,7 +26,7 @@
 #endif
 
 enum {
-	VERSION = 1, /* of the file and of the order in which weights are laid out */
+	VERSION = 2, /* of the file and of the order in which weights are laid out */
 	CHECKSUMS_AT = 4096,
 	BLOCKS_MAX = (WEIGHTS_CACHE_HEAD - CHECKSUMS_AT) / 8,
 	BLOCKS_A_TURN = 64, /* between two reports of progress */

@@ -1,9 +1,12 @@
 /* Loads weights onto a device: the same tables and readers as for the CPU, the layouts of device kernels.
  * Runs in the worker at start. Owns host memory for one quantized matrix at most, never device memory. */
+#include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/assert.h"
+#include "proc_worker/model/finite.h"
 #include "proc_worker/model/weights_priv.h"
 
 enum { DEVICE_ALIGN = 256, COLUMNS = 32 };
@@ -306,27 +309,54 @@ struct f8_rows {
 	struct kern_weight *w;
 	u32 from, to, count, first_column, groups;
 	float *scales; /* [count][groups] */
+	_Atomic bool not_finite;
 };
 
 enum { F8_TASK_ROWS = 16 };
 
+/* E4M3 has no infinities, and two codes that are no numbers. */
+static bool f8_all_finite(const u8 *codes, u32 count)
+{
+	u8 most = 0;
+
+	for (u32 i = 0; i < count; i++)
+		most = (codes[i] & 127) > most ? codes[i] & 127 : most;
+	return most < 127;
+}
+
 static void f8_task(void *arg, u32 task, u32 thread)
 {
-	const struct f8_rows *f = arg;
+	struct f8_rows *f = arg;
 	u32 end = (task + 1) * F8_TASK_ROWS < f->count ? (task + 1) * F8_TASK_ROWS : f->count;
 
 	(void)thread;
 	for (u32 i = task * F8_TASK_ROWS; i < end; i++) {
 		float *scales = f->scales + (size_t)i * f->groups;
 		const u8 *codes = quant_tensor_f8_row(f->part, f->from + i, f->first_column, f->w->k, scales);
+		if (!f8_all_finite(codes, f->w->k) || !kern_all_finite(scales, KERN_F32, KERN_F32, (f->w->k + 127) / 128))
+			atomic_store(&f->not_finite, true);
 		const struct kern_quantized_rows row = {
 			.q = codes, .scale = scales, .q_stride = f->w->k, .group_stride = f->groups};
 		kern_weight_device_rows(f->w, f->to + i, 1, &row);
 	}
 }
 
+/* One of the rows just laid out has such a value: which. */
+static enum err f8_refuse(const struct f8_rows *f, struct err_msg *em)
+{
+	for (u32 row = f->from; row < f->from + f->count; row++)
+		for (u32 k = f->first_column; k < f->first_column + f->w->k; k++) {
+			float x;
+			quant_tensor_values(f->part, row, k, 1, &x);
+			if (!isfinite(x) || !isfinite(quant_tensor_scale(f->part, row, k)))
+				return finite_refuse_quantized(f->part, row, k, x, KERN_F32, em);
+		}
+	return err_set(em, ERR_FORMAT, "%s: tensor %s has values that are no finite numbers", f->part->values->file,
+		       f->part->values->name);
+}
+
 /* All of this rank's, from f->to on. */
-static void f8_part(const struct weights_plan *p, const struct arch_tensor *t, struct f8_rows *f)
+static enum err f8_part(const struct weights_plan *p, const struct arch_tensor *t, struct f8_rows *f, struct err_msg *em)
 {
 	struct weights_range rows = weights_rows(p, t);
 
@@ -339,7 +369,10 @@ static void f8_part(const struct weights_plan *p, const struct arch_tensor *t, s
 			kern_threads_run(p->threads, tasks, f8_task, f);
 		for (u32 task = 0; !p->threads && task < tasks; task++)
 			f8_task(f, task, 0);
+		if (f->not_finite)
+			return f8_refuse(f, em);
 	}
+	return ERR_OK;
 }
 
 static enum err lay_out_f8(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
@@ -361,7 +394,7 @@ static enum err lay_out_f8(struct uploader *u, enum weight_slot slot, u32 layer,
 				    .first_column = weights_columns(p, t).first,
 				    .groups = groups,
 				    .scales = u->packed};
-		f8_part(p, t, &f);
+		e = f8_part(p, t, &f, em);
 		done += weights_rows(p, t).count;
 	}
 	return e;

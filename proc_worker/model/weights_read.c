@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/assert.h"
+#include "proc_worker/model/finite.h"
 #include "proc_worker/model/weights_priv.h"
 
 enum { NAME_MAX_BYTES = 256 };
@@ -119,9 +120,9 @@ static enum err read_plain(struct weights_reader *r, const struct arch_tensor *t
 
 	if (!src)
 		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
-	kern_weight_rows(w, to, rows.count, src + weights_columns(p, t).first * kern_dtype_bytes(st->dtype),
-			 st->dtype, weights_dim(p->config, t->columns), p->threads);
-	return ERR_OK;
+	bool finite = kern_weight_rows(w, to, rows.count, src + weights_columns(p, t).first * kern_dtype_bytes(st->dtype), st->dtype,
+				       weights_dim(p->config, t->columns), p->threads);
+	return finite ? ERR_OK : finite_check(st, w->dtype, p->threads, em);
 }
 
 static enum err read_part(struct weights_reader *r, const struct arch_tensor *t, const struct quant_tensor *q,
@@ -199,7 +200,10 @@ enum err weights_read_table(struct weights_reader *r, enum weight_slot slot, voi
 		const void *src = weights_part_rows(r, t, st, rows);
 		if (!src)
 			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
-		kern_convert(out, p->dtype, src, st->dtype, (size_t)rows.count * weights_dim(p->config, t->columns));
+		size_t count = (size_t)rows.count * weights_dim(p->config, t->columns);
+		if (!kern_all_finite(src, st->dtype, p->dtype, count))
+			return finite_check(st, p->dtype, p->threads, em);
+		kern_convert(out, p->dtype, src, st->dtype, count);
 	}
 	return ERR_OK;
 }
@@ -239,6 +243,8 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 		const void *src = weights_part_rows(r, &a->tensors[i], st, rows);
 		if (!src)
 			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
+		if (!kern_all_finite(src, st->dtype, KERN_F32, (size_t)rows.count * weights_dim(p->config, a->tensors[i].columns)))
+			return finite_check(st, KERN_F32, p->threads, em);
 		done += convert_rows(p, &a->tensors[i], src, st->dtype, rows.count, out + done);
 	}
 	float factor = slot == SLOT_FINAL_NORM || slot == SLOT_FINAL_NORM_BIAS || slot == SLOT_LM_HEAD_BIAS ? p->config->logits_scale : 1;

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/kernels.h"
+#include "kernels/kern_priv.h"
 
 static float from_bits(u32 bits)
 {
@@ -106,4 +106,55 @@ Test(convert, values_may_begin_at_any_byte)
 				cr_assert_eq(memcmp(got, want, COUNT * kern_dtype_bytes(to[t])), 0, "%s to %s, %u bytes on",
 					     kern_dtype_name(from[f]), kern_dtype_name(to[t]), shift);
 			}
+}
+
+static bool is_finite(u32 bits, enum kern_dtype type, enum kern_dtype as)
+{
+	return kern_all_finite(&bits, type, as, 1);
+}
+
+Test(convert, every_half_is_finite_or_not_as_its_float_is)
+{
+	for (u32 h = 0; h < 65536; h++) {
+		cr_assert_eq(is_finite(h, KERN_BF16, KERN_F32), isfinite(from_half((u16)h, KERN_BF16)) != 0, "bf16 %04x", h);
+		cr_assert_eq(is_finite(h, KERN_F16, KERN_BF16), isfinite(from_half((u16)h, KERN_F16)) != 0, "f16 %04x", h);
+	}
+}
+
+Test(convert, values_are_finite_in_the_type_that_is_to_hold_them)
+{
+	const enum kern_dtype fours[] = {KERN_I4_32, KERN_I4_64, KERN_I4_128};
+
+	cr_assert(is_finite(0x7f7fffff, KERN_F32, KERN_F32) && is_finite(0xff7fffff, KERN_F32, KERN_I8), "the largest float");
+	cr_assert(!is_finite(0x7f800000, KERN_F32, KERN_F32) && !is_finite(0x7fc00000, KERN_F32, KERN_F32));
+	cr_assert(!is_finite(0xff800000, KERN_F32, KERN_I8) && !is_finite(0x7f800001, KERN_F32, KERN_BF16));
+	for (u32 bits = 0x7f7f7000; bits < 0x7f7f9000; bits++) {
+		float held = kern_bf16_to_float(to_bf16(from_bits(bits)));
+		cr_assert_eq(is_finite(bits, KERN_F32, KERN_BF16), isfinite(held) != 0, "%08x becomes %g in bfloat16", bits, (double)held);
+	}
+	for (u32 i = 0; i < COUNT_OF(fours); i++) {
+		for (u32 bits = 0x477fe000; bits < 0x47800100; bits++)
+			cr_assert_eq(is_finite(bits | 1u << 31, KERN_F32, fours[i]), from_bits(bits) < 65520, "%08x", bits);
+		cr_assert(is_finite(0x477f, KERN_BF16, fours[i]) && !is_finite(0x4780, KERN_BF16, fours[i]), "65280 and 65536");
+		cr_assert(is_finite(0x7bff, KERN_F16, fours[i]) && !is_finite(0x7c00, KERN_F16, fours[i]), "65504 and infinity");
+	}
+}
+
+/* At an odd address, and in every place of a vector and behind the last whole one. */
+Test(convert, one_value_among_many_is_enough)
+{
+	const enum kern_dtype types[] = {KERN_F32, KERN_BF16, KERN_F16};
+	char bytes[1 + 4 * 150] = {0};
+
+	for (u32 t = 0; t < COUNT_OF(types); t++) {
+		size_t size = kern_dtype_bytes(types[t]);
+		const u32 bad = types[t] == KERN_F32 ? 0xff800000 : types[t] == KERN_BF16 ? 0xff80 : 0xfc00;
+		for (size_t i = 0; i < 150; i++) {
+			memcpy(bytes + 1 + i * size, &bad, size);
+			cr_assert_not(kern_all_finite(bytes + 1, types[t], KERN_F32, 150), "value %zu", i);
+			cr_assert(kern_all_finite(bytes + 1, types[t], KERN_F32, i), "those before value %zu", i);
+			memset(bytes + 1 + i * size, 0, size);
+			cr_assert(kern_all_finite(bytes + 1, types[t], KERN_F32, 150));
+		}
+	}
 }

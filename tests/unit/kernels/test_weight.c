@@ -116,6 +116,32 @@ Test(weight, sources_that_are_read_in_place_are_packed_as_converted_ones)
 	free(rows);
 }
 
+Test(weight, a_value_that_is_not_finite_is_told_wherever_it_is)
+{
+	const enum kern_dtype types[] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_64};
+	const u32 caps[] = {0, KERN_CAP_AVX2};
+	float *rows = plain_rows();
+	struct kern_threads *threads;
+	cr_assert_eq(kern_threads_create(&threads, 2, NULL), ERR_OK);
+	for (u32 i = 0; i < 2 * COUNT_OF(types); i++) {
+		struct kern_weight w;
+		void *memory = memory_for(types[i / 2], caps[i % 2]);
+		cr_assert_eq(kern_weight_begin(&w, N, K, types[i / 2], memory, caps[i % 2], NULL), ERR_OK);
+		for (u32 n = 0; n < N; n++)
+			for (u32 k = n % 19; k < STRIDE; k += 19) {
+				float *value = &rows[n * STRIDE + k], before = *value;
+				*value = n % 2 ? NAN : -INFINITY;
+				cr_assert_eq(kern_weight_rows(&w, 5, N - 5, rows + 5 * STRIDE, KERN_F32, STRIDE, threads), n < 5 || k >= K,
+					     "type %u, [%u][%u]", i / 2, n, k);
+				*value = before;
+			}
+		cr_assert(kern_weight_rows(&w, 0, N, rows, KERN_F32, STRIDE, threads));
+		free(memory);
+	}
+	kern_threads_destroy(&threads);
+	free(rows);
+}
+
 Test(weight, other_types_are_refused_by_name)
 {
 	struct kern_weight w;
