@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/assert.h"
 #include "common/options_priv.h"
@@ -371,6 +372,26 @@ enum err options_set(struct options *o, const char *name, const char *value, con
 			       suggestion);
 	}
 	return option_apply(o, &match, value, false, where, em);
+}
+
+/* ---------------------------------------------------------------- what values stand for */
+
+enum err options_generation_dir(const struct options *o, const char **dir, struct err_msg *em)
+{
+	const char *value = o->generation_config;
+	bool none = strcmp(value, "none") == 0 || strcmp(value, "vllm") == 0;
+	char path[4200];
+
+	*dir = none ? NULL : o->model;
+	if (none || strcmp(value, "auto") == 0)
+		return ERR_OK;
+	*dir = value;
+	int n = snprintf(path, sizeof(path), "%s/generation_config.json", value);
+	if (value[0] != '\0' && n > 0 && (size_t)n < sizeof(path) && access(path, F_OK) == 0)
+		return ERR_OK;
+	return err_set(em, ERR_NOT_FOUND,
+		       "--generation-config is \"%.200s\": it must be auto, none or vllm, or a folder with a generation_config.json",
+		       value);
 }
 
 /* ---------------------------------------------------------------- value to text */

@@ -10,7 +10,14 @@
 #include "common/types.h"
 
 /* Enumerations: choices in the order of their values. */
-enum option_dtype { OPTION_DTYPE_AUTO, OPTION_DTYPE_BFLOAT16, OPTION_DTYPE_FLOAT32 };
+enum option_dtype {
+	OPTION_DTYPE_AUTO,
+	OPTION_DTYPE_BFLOAT16,
+	OPTION_DTYPE_FLOAT32,
+	OPTION_DTYPE_FLOAT16, /* computed in bfloat16 */
+	OPTION_DTYPE_HALF,    /* the same */
+	OPTION_DTYPE_FLOAT,   /* float32 */
+};
 enum option_kv_dtype {
 	OPTION_KV_DTYPE_AUTO,
 	OPTION_KV_DTYPE_BFLOAT16,
@@ -23,7 +30,6 @@ enum option_quantization { OPTION_QUANTIZATION_AUTO, OPTION_QUANTIZATION_INT8, O
 enum option_device { OPTION_DEVICE_AUTO, OPTION_DEVICE_CPU, OPTION_DEVICE_CUDA };
 enum option_log_format { OPTION_LOG_TEXT, OPTION_LOG_JSON };
 enum option_scheduling_policy { OPTION_POLICY_FCFS, OPTION_POLICY_PRIORITY };
-enum option_generation_config { OPTION_GENERATION_AUTO, OPTION_GENERATION_NONE };
 enum option_tool_call_parser {
 	OPTION_TOOLS_AUTO,
 	OPTION_TOOLS_NONE,
@@ -52,7 +58,8 @@ enum option_reasoning_parser {
 #define OPTIONS(STR, INT, SIZE, REAL, FLAG, ENUM, LIST)                                                      \
 	STR(model, model, "", "Model directory: config.json, *.safetensors, tokenizer.json")                 \
 	LIST(model, served_model_name, "Names the API answers to; default: the model directory's name")      \
-	ENUM(model, dtype, 0, "auto|bfloat16|float32", "Type of weights")                                    \
+	ENUM(model, dtype, 0, "auto|bfloat16|float32|float16|half|float",                                    \
+	     "Type of weights; float16 and half are computed in bfloat16, float is float32")                 \
 	ENUM(model, quantization, 0, "auto|int8|int4", "Bits of matrices; auto: as in the checkpoint")       \
 	STR(model, weights_cache, "", "Directory that keeps packed weights for the next start")              \
 	INT(model, max_model_len, 0, 0, 16777216, "Context length; 0: automatic, from config.json")          \
@@ -63,7 +70,8 @@ enum option_reasoning_parser {
 	     "Form in which the model writes tool calls; auto: as its chat template")                        \
 	ENUM(model, reasoning_parser, 0, "auto|none|think|mistral|seed_oss|harmony",                         \
 	     "Marks between which the model thinks; auto: as its chat template or vocabulary")               \
-	ENUM(model, generation_config, 0, "auto|none", "Take default sampling parameters from the model")    \
+	STR(model, generation_config, "auto",                                                                \
+	    "Default sampling parameters: auto (the model's), none or vllm (the API's), or a folder with generation_config.json") \
 	FLAG(model, enable_lora, false, "Serve LoRA adapters beside the model (--lora-modules)")             \
 	LIST(model, lora_modules, "Adapters: NAME=PATH of a PEFT folder, or {\"name\": NAME, \"path\": PATH}") \
 	INT(model, max_lora_rank, 16, 1, 512, "Largest rank an adapter may have")                            \
@@ -164,6 +172,10 @@ MUST_CHECK enum err options_read_args(struct options *o, int argc, char **argv, 
 /* The same for commands with more plain words than the model: up to `max` words behind it, borrowed from argv. */
 MUST_CHECK enum err options_read_words(struct options *o, int argc, char **argv, const char **words, u32 max,
 				       u32 *count, struct err_msg *em);
+
+/* Where default sampling parameters come from: `*dir` becomes the folder of a generation_config.json, borrowed from `o`, or NULL
+ * where there is to be none. That of the model may have no such file. ERR_NOT_FOUND: another folder has none. */
+MUST_CHECK enum err options_generation_dir(const struct options *o, const char **dir, struct err_msg *em);
 
 /* argv for a child process: every option that differs from its default, as "--name=value" (api keys excepted:
  * they go through the environment). `out` receives NUL-separated strings. */

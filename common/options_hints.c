@@ -16,6 +16,7 @@ static const struct {
 	{"trust-remote-code", "no code of a model folder is run, nor needed: leave it away"},
 	{"download-dir", "nothing is downloaded: give the model's local folder"},
 	{"hf-token", "nothing is downloaded: give the model's local folder"},
+	{"override-generation-config", "use --generation-config FOLDER, with a generation_config.json of your own in it"},
 	{"hf-overrides", "edit the config.json of the model folder"},
 	{"load-format", "safetensors are read: leave it away"},
 	{"enable-chunked-prefill", "prompts are always computed in chunks of up to --max-num-batched-tokens: leave it away"},

@@ -236,8 +236,11 @@ static enum err load_model(struct gateway *g, struct err_msg *em)
 	if (!e)
 		e = load_template(g, em);
 	generation_config_default(&g->model.defaults);
-	if (!e && o->generation_config == OPTION_GENERATION_AUTO)
-		e = generation_config_load(&g->model.defaults, o->model, em);
+	const char *defaults = NULL;
+	if (!e)
+		e = options_generation_dir(o, &defaults, em);
+	if (!e && defaults)
+		e = generation_config_load(&g->model.defaults, defaults, em);
 	if (e)
 		return e;
 	name_model(g);

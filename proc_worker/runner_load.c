@@ -90,7 +90,7 @@ static void decide_dtype(struct runner *r)
 	if (r->config.dtype == OPTION_DTYPE_AUTO)
 		r->dtype = stored == KERN_F32 && !r->device ? KERN_F32 : KERN_BF16;
 	else
-		r->dtype = r->config.dtype == OPTION_DTYPE_FLOAT32 ? KERN_F32 : KERN_BF16;
+		r->dtype = r->config.dtype == OPTION_DTYPE_FLOAT32 || r->config.dtype == OPTION_DTYPE_FLOAT ? KERN_F32 : KERN_BF16;
 	r->matrix_dtype = r->config.quantization == OPTION_QUANTIZATION_INT8   ? KERN_I8
 			  : r->config.quantization == OPTION_QUANTIZATION_INT4 ? KERN_I4_64
 									       : r->dtype;
@@ -135,6 +135,13 @@ static void decide_types(struct runner *r)
 		r->plan.cache_dir = r->config.weights_cache;
 }
 
+static void log_dtype(const struct runner *r)
+{
+	if (r->config.rank == 0 && (r->config.dtype == OPTION_DTYPE_FLOAT16 || r->config.dtype == OPTION_DTYPE_HALF))
+		LOG_WARN("DTYPE_BFLOAT16", "asked=float16 computed=bfloat16 reason=\"there is no arithmetic in float16 here; --dtype float32 "
+					   "keeps all bits of a checkpoint in float16\"");
+}
+
 /* A device computes in types of its own, so it is chosen first; and whether it can compute this model depends on them. */
 static enum err decide_device(struct runner *r, struct err_msg *em)
 {
@@ -151,6 +158,8 @@ static enum err decide_device(struct runner *r, struct err_msg *em)
 		e = runner_device_check(r, em);
 	if (!e && !r->device)
 		decide_types(r);
+	if (!e)
+		log_dtype(r);
 	return e;
 }
 

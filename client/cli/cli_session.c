@@ -83,15 +83,19 @@ static void fill_real(json_val root, const char *key, bool given, double min, do
 		*value = (float)v;
 }
 
-void cli_sampling_from_model(struct cli_sampling *s, const char *model_dir)
+enum err cli_sampling_defaults(struct cli_sampling *s, const struct options *o, struct err_msg *em)
 {
 	char path[4096];
+	const char *dir;
 	struct json_doc *doc;
-	struct err_msg em;
+	struct err_msg unread;
 	uint64_t top_k;
-	int n = snprintf(path, sizeof(path), "%s/generation_config.json", model_dir);
-	if (n < 0 || (size_t)n >= sizeof(path) || json_parse_file(&doc, path, &em) != ERR_OK)
-		return; /* most models have none */
+	enum err e = options_generation_dir(o, &dir, em);
+	if (e != ERR_OK || !dir || dir[0] == '\0')
+		return e;
+	int n = snprintf(path, sizeof(path), "%s/generation_config.json", dir);
+	if (n < 0 || (size_t)n >= sizeof(path) || json_parse_file(&doc, path, &unread) != ERR_OK)
+		return ERR_OK; /* most models have none */
 	json_val root = json_root(doc);
 	fill_real(root, "temperature", s->have_temperature, 0, 100, &s->params.temperature);
 	fill_real(root, "top_p", s->have_top_p, 0.0001, 1, &s->params.top_p);
@@ -100,6 +104,7 @@ void cli_sampling_from_model(struct cli_sampling *s, const char *model_dir)
 	if (!s->have_top_k && json_uint(json_get(root, "top_k"), &top_k) && top_k <= INT32_MAX)
 		s->params.top_k = (uint32_t)top_k;
 	json_free(&doc);
+	return ERR_OK;
 }
 
 uint64_t cli_random_seed(void)

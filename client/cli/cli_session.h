@@ -28,8 +28,9 @@ struct cli_sampling {
 	"  --output-ids               print token ids instead of text\n"
 
 MUST_CHECK enum err cli_sampling_take(struct cli_sampling *s, int *argc, char **argv, struct err_msg *em);
-/* Fills what was not given from MODEL/generation_config.json, if that is there. */
-void cli_sampling_from_model(struct cli_sampling *s, const char *model_dir);
+/* Fills what was not given from the generation_config.json that --generation-config means, if that is there. ERR_NOT_FOUND: it names
+ * a folder without one. */
+MUST_CHECK enum err cli_sampling_defaults(struct cli_sampling *s, const struct options *o, struct err_msg *em);
 
 /* What the reply may be. */
 struct cli_grammar {

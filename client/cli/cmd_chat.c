@@ -336,9 +336,7 @@ static enum err load_model(struct chat *c, struct err_msg *em)
 		e = tokenizer_load(&c->tokenizer, model, em);
 	if (e == ERR_OK && text_scratch_create(&c->scratch) != ERR_OK)
 		e = err_set(em, ERR_NO_MEMORY, "no memory for the tokenizer");
-	if (e == ERR_OK && c->session.options.generation_config == OPTION_GENERATION_AUTO)
-		cli_sampling_from_model(&c->sampling, model);
-	return e;
+	return e == ERR_OK ? cli_sampling_defaults(&c->sampling, &c->session.options, em) : e;
 }
 
 static enum err read_line(struct chat *c, int argc, char **argv, struct err_msg *em)

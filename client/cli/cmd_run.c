@@ -183,9 +183,9 @@ static int run(struct run *r, struct err_msg *em)
 {
 	struct tercet_request request;
 	struct cli_reply reply = {0};
-	if (r->session.options.model[0] && r->session.options.generation_config == OPTION_GENERATION_AUTO)
-		cli_sampling_from_model(&r->sampling, r->session.options.model);
 	enum err e = r->session.options.model[0] ? cli_check_model(r->session.options.model, em) : ERR_OK;
+	if (e == ERR_OK)
+		e = cli_sampling_defaults(&r->sampling, &r->session.options, em);
 	if (e == ERR_OK)
 		e = build_request(r, &request, em); /* a bad prompt shows before anything is loaded */
 	if (e == ERR_OK)

@@ -20,6 +20,13 @@ static enum err check_template(const struct options *o, struct err_msg *em)
 	return e == ERR_NOT_FOUND && o->chat_template[0] == '\0' ? ERR_OK : e;
 }
 
+static enum err check_generation(const struct options *o, struct err_msg *em)
+{
+	const char *dir;
+
+	return options_generation_dir(o, &dir, em);
+}
+
 static enum err check_speculative(const struct options *o, struct err_msg *em)
 {
 	struct speculative s;
@@ -48,7 +55,8 @@ int cmd_serve(int argc, char **argv)
 	}
 	int status = CLI_USAGE;
 	options_check_env(stderr);
-	if (options_read_args(&o, argc, argv, &em) != ERR_OK || check_speculative(&o, &em) != ERR_OK)
+	if (options_read_args(&o, argc, argv, &em) != ERR_OK || check_speculative(&o, &em) != ERR_OK ||
+	    check_generation(&o, &em) != ERR_OK)
 		cli_usage_error(&em);
 	else if (o.model[0] == '\0')
 		fputs("tercet: the model is missing: tercet serve DIRECTORY (config.json, *.safetensors, "

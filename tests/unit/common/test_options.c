@@ -103,6 +103,50 @@ Test(options, aliases_of_vllm_are_understood)
 	cr_assert_eq(o.async_depth, 2);
 }
 
+Test(options, types_have_the_names_of_vllm)
+{
+	static const struct {
+		const char *name;
+		enum option_dtype dtype;
+	} cases[] = {{"auto", OPTION_DTYPE_AUTO},	{"bfloat16", OPTION_DTYPE_BFLOAT16}, {"float32", OPTION_DTYPE_FLOAT32},
+		     {"float16", OPTION_DTYPE_FLOAT16}, {"half", OPTION_DTYPE_HALF},	     {"float", OPTION_DTYPE_FLOAT}};
+
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		cr_assert_eq(READ("--dtype", cases[i].name), ERR_OK, "%s", em.text);
+		cr_assert_eq(o.dtype, cases[i].dtype, "%s", cases[i].name);
+	}
+}
+
+Test(options, default_sampling_comes_from_the_model_from_nowhere_or_from_a_folder)
+{
+	char folder[] = "/tmp/test_options_XXXXXX", path[64];
+	const char *dir;
+
+	cr_assert_eq(READ("/models/a"), ERR_OK);
+	cr_assert_eq(options_generation_dir(&o, &dir, &em), ERR_OK);
+	cr_assert_str_eq(dir, "/models/a");
+	cr_assert_eq(READ("/models/a", "--generation-config", "vllm"), ERR_OK);
+	cr_assert_eq(options_generation_dir(&o, &dir, &em), ERR_OK);
+	cr_assert_null(dir);
+	cr_assert_eq(READ("/models/a", "--generation-config", "none"), ERR_OK);
+	cr_assert_eq(options_generation_dir(&o, &dir, &em), ERR_OK);
+	cr_assert_null(dir);
+	cr_assert_not_null(mkdtemp(folder));
+	cr_assert_eq(READ("/models/a", "--generation-config", folder), ERR_OK);
+	cr_assert_eq(options_generation_dir(&o, &dir, &em), ERR_NOT_FOUND);
+	says(folder);
+	says("it must be auto, none or vllm, or a folder with a generation_config.json");
+	snprintf(path, sizeof(path), "%s/generation_config.json", folder);
+	FILE *f = fopen(path, "w");
+	cr_assert(f && fclose(f) == 0);
+	cr_assert_eq(options_generation_dir(&o, &dir, &em), ERR_OK);
+	cr_assert_str_eq(dir, folder);
+	unlink(path);
+	rmdir(folder);
+	cr_assert_eq(READ("/models/a", "--generation-config="), ERR_OK);
+	cr_assert_eq(options_generation_dir(&o, &dir, &em), ERR_NOT_FOUND);
+}
+
 Test(options, sizes_take_units_and_fractions)
 {
 	static const struct {

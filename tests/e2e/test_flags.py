@@ -1,0 +1,63 @@
+"""Flags as users of other servers give them, and limits of the shell that an engine is started from."""
+import json
+
+import pytest
+
+import engine as engines
+from engine import Engine, run
+from test_bad_input import start_fails
+
+# ---------------------------------------------------------------- flags
+
+
+@pytest.mark.parametrize("name", ["float16", "half"])
+def test_float16_is_computed_in_bfloat16_and_the_log_says_so(name, reference):
+    ids = reference["prompts"][0]["ids"]
+    with Engine("--dtype", name) as e, Engine("--dtype", "bfloat16") as b:
+        assert e.log().count("DTYPE_BFLOAT16") == 1 and "asked=float16 computed=bfloat16" in e.log()
+        assert "dtype=bfloat16 matrices" in e.log() and "DTYPE_BFLOAT16" not in b.log()
+        assert e.api.greedy_ids(ids, 16) == b.api.greedy_ids(ids, 16)
+
+
+def test_float_is_float32():
+    ids = "5,17,3"
+    logits = [run("logits", "--model", engines.DEMO, "--ids", ids, "--dtype", name) for name in ("float", "float32")]
+    assert logits[0] == logits[1] and logits[0][0] == 0 and '"dtype": "float32"' in logits[0][1]
+
+
+def test_defaults_of_sampling_come_from_the_folder_that_is_given(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "generation_config.json").write_text(json.dumps({"max_new_tokens": 3, "temperature": 0}))
+    ask = {"messages": [{"role": "user", "content": "Tell me a story."}], "ignore_eos": True}
+    with Engine("--generation-config", tmp_path / "mine") as e:
+        answers = [e.api.call("POST", "/v1/chat/completions", ask) for _ in range(2)]
+        assert answers[0]["usage"]["completion_tokens"] == 3 and answers[0]["choices"][0]["finish_reason"] == "length"
+        assert answers[0]["choices"][0]["message"] == answers[1]["choices"][0]["message"], "temperature 0 is its default"
+
+
+def test_defaults_of_sampling_can_be_none_of_the_models(tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    for path in engines.DEMO.iterdir():
+        (model / path.name).symlink_to(path)
+    (model / "generation_config.json").unlink()
+    (model / "generation_config.json").write_text('{"max_new_tokens": 3, "eos_token_id": 1}')
+    ask = {"messages": [{"role": "user", "content": "Hello"}], "ignore_eos": True, "max_tokens": None}
+    counts = []
+    for choice in ("auto", "vllm"):
+        with Engine("--generation-config", choice, "--max-model-len", "64", model=model) as e:
+            counts.append(e.api.call("POST", "/v1/chat/completions", ask)["usage"])
+    assert counts[0]["completion_tokens"] == 3
+    assert counts[1]["total_tokens"] == 64, "up to the end of the context"
+
+
+@pytest.mark.parametrize("command", [["serve"], ["run", "--max-tokens", "3"]], ids=lambda c: c[0])
+def test_a_folder_without_defaults_is_refused(command, tmp_path):
+    status, output = run(*command, "--model", engines.DEMO, "--generation-config", tmp_path)
+    assert status != 0 and 'it must be auto, none or vllm, or a folder with a generation_config.json' in output, output
+
+
+def test_defaults_that_are_no_json_are_refused(tmp_path):
+    (tmp_path / "generation_config.json").write_text("{")
+    output = start_fails(tmp_path, "--generation-config", tmp_path)
+    assert "generation_config.json" in output, output
