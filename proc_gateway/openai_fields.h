@@ -41,6 +41,9 @@ enum json_type_bit {
 	V(prompt, OPENAI_COMPLETIONS | OPENAI_TOKENIZE, TYPE_STRING | TYPE_ARRAY) \
 	V(messages, OPENAI_TEMPLATE, TYPE_ARRAY)                                  \
 	V(tokens, OPENAI_DETOKENIZE, TYPE_ARRAY)                                  \
+	V(content, OPENAI_TOKENIZE, TYPE_STRING) /* llama-server's prompt */      \
+	B(add_special, OPENAI_TOKENIZE, false)   /* of that */                    \
+	B(with_pieces, OPENAI_TOKENIZE, false)                                    \
 	F(temperature, OPENAI_GENERATE, 1.0, 0.0, 100.0)                          \
 	F(top_p, OPENAI_GENERATE, 1.0, 1e-6, 1.0)                                 \
 	I(top_k, OPENAI_GENERATE, 0, -1, 0x7fffffff)                              \

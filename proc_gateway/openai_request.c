@@ -92,6 +92,19 @@ static bool check_tools(const struct openai_fields *f, struct api_error *e)
 	return true;
 }
 
+/* Templates read fields of them. */
+static bool check_documents(const struct openai_fields *f, struct api_error *e)
+{
+	size_t index = 0;
+	for (struct json_iter it = json_iterate(f->documents); json_next(&it); index++) {
+		char name[64];
+		snprintf(name, sizeof(name), "documents[%zu]", index);
+		if (json_type(it.value) != JSON_OBJECT)
+			return api_error_field(e, name, it.value, "is not a document", "{\"title\": \"...\", \"text\": \"...\"}");
+	}
+	return true;
+}
+
 static bool check_modalities(const struct openai_fields *f, struct api_error *e)
 {
 	for (struct json_iter it = json_iterate(f->modalities); json_next(&it);) {
@@ -110,7 +123,7 @@ static bool check_supported(const struct openai_fields *f, const struct openai_m
 		return refuse(e, "chat_template",
 			      "templates are not taken from clients unless the server is started with "
 			      "--trust-request-chat-template");
-	return check_tools(f, e) && check_modalities(f, e);
+	return check_tools(f, e) && check_documents(f, e) && check_modalities(f, e);
 }
 
 /* ---------------------------------------------------------------- lists */
@@ -381,15 +394,24 @@ bool openai_tokenize_read(struct openai_request *r, const struct openai_model *m
 	size_t text_bytes;
 	if (!body_read(r, m, OPENAI_TOKENIZE, body, bytes, e))
 		return false;
-	if (r->fields.has_messages)
-		return check_supported(&r->fields, m, e) && openai_messages_read(r, m, e);
-	if (!r->fields.has_prompt)
+	const struct openai_fields *f = &r->fields;
+	if (f->has_content + f->has_prompt + f->has_messages > 1)
+		return api_error_set(e, 400, f->has_content ? "content" : "prompt", NULL,
+				     "Fields 'prompt', 'content' and 'messages' are three ways to say what the text is; one of them must be "
+				     "given.");
+	if (f->with_pieces)
+		return refuse(e, "with_pieces", "tokens are a list of ids here; \"return_token_strs\": true gives their texts beside it");
+	if (f->has_messages)
+		return check_supported(f, m, e) && openai_messages_read(r, m, e);
+	if (!f->has_prompt && !f->has_content)
 		return api_error_set(
 			e, 400, "prompt", NULL,
 			"Field 'prompt' is missing; it must be a string, or 'messages' of a chat be given.");
-	if (!json_string(r->fields.prompt, &text, &text_bytes))
-		return api_error_field(e, "prompt", r->fields.prompt, "is not a string", "a string");
-	return openai_encode(r, m, text, text_bytes, r->fields.add_special_tokens, true, e);
+	if (!json_string(f->has_content ? f->content : f->prompt, &text, &text_bytes))
+		return api_error_field(e, "prompt", f->prompt, "is not a string", "a string");
+	/* Each name with what its server puts around a text when it is not said. */
+	bool special = f->has_add_special_tokens || !f->has_content ? f->add_special_tokens : f->add_special;
+	return openai_encode(r, m, text, text_bytes, special, true, e);
 }
 
 bool openai_detokenize_read(struct openai_request *r, const struct openai_model *m, const char *body,

@@ -304,6 +304,8 @@ static void write_text(const struct openai_model *m, const struct openai_request
 	tokenizer_decode(m->tokenizer, request->ids.data, request->ids.count, skip, &text);
 	buf_append_str(out, "{\"prompt\":");
 	json_escape(out, text.data ? text.data : "", text.bytes);
+	buf_append_str(out, ",\"content\":"); /* llama-server's name of it */
+	json_escape(out, text.data ? text.data : "", text.bytes);
 	buf_append_char(out, '}');
 	out->failed |= text.failed;
 	buf_fini(&text);

@@ -148,6 +148,15 @@ static const struct {
 	 400, "continue_final_message"},
 	{"/tokenize", "{}", 400, "prompt"},
 	{"/tokenize", "{\"prompt\": [1]}", 400, "a string"},
+	{"/tokenize", "{\"content\": [1]}", 400, "content"},
+	{"/tokenize", "{\"content\": \"a\", \"prompt\": \"a\"}", 400, "one of them must be given"},
+	{"/tokenize", "{\"messages\": [], \"prompt\": \"a\"}", 400, "one of them must be given"},
+	{"/tokenize", "{\"content\": \"a\", \"with_pieces\": true}", 400, "return_token_strs"},
+	{"/v1/chat/completions",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"documents\": [{\"text\": \"b\"}, \"c\"]}", 400,
+	 "Field 'documents[1]': \\\"c\\\" is not a document"},
+	{"/v1/chat/completions",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"documents\": [[]]}", 400, "\"param\":\"documents[0]\""},
 	{"/detokenize", "{}", 400, "tokens"},
 	{"/detokenize", "{\"tokens\": [99999]}", 400, "4095"},
 };
@@ -278,11 +287,38 @@ Test(gateway_routes, tokenize_and_detokenize_go_back_and_forth)
 	json_object_end(&w);
 	json_free(&doc);
 	cr_assert_not_null(
-		strstr(reply_to(&f, &p, "/detokenize", buf_cstr(&back)), "{\"prompt\":\"The fox\"}"));
+		strstr(reply_to(&f, &p, "/detokenize", buf_cstr(&back)), "{\"prompt\":\"The fox\",\"content\":\"The fox\"}"));
 	const char *got =
 		reply_to(&f, &p, "/tokenize", "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}");
 	cr_assert_not_null(strstr(got, "\"tokens\":[4091,4093,"), "%s", got);
 	buf_fini(&back);
+	TEARDOWN(f, p);
+}
+
+/* Its name of the text, and what it puts around it if nothing is said. */
+Test(gateway_routes, tokenize_takes_what_clients_of_llama_server_send)
+{
+	static const char *const pairs[][2] = {
+		{"{\"content\": \"The fox\"}", "{\"prompt\": \"The fox\", \"add_special_tokens\": false}"},
+		{"{\"content\": \"The fox\", \"add_special\": true}", "{\"prompt\": \"The fox\"}"},
+		{"{\"content\": \"The fox\", \"add_special_tokens\": true}", "{\"prompt\": \"The fox\"}"},
+		{"{\"content\": \"\"}", "{\"prompt\": \"\", \"add_special_tokens\": false}"}};
+	SETUP(f, p, NULL, NULL);
+	for (size_t i = 0; i < COUNT_OF(pairs); i++) {
+		struct json_doc *docs[2];
+		for (u32 k = 0; k < 2; k++) {
+			cr_assert(strstr(reply_to(&f, &p, "/tokenize", pairs[i][k]), "HTTP/1.1 200 "));
+			docs[k] = peer_json(&p);
+		}
+		json_val a = json_get(json_root(docs[0]), "tokens"), b = json_get(json_root(docs[1]), "tokens");
+		cr_assert_eq(json_count(a), json_count(b), "%s", pairs[i][0]);
+		for (size_t t = 0; t < json_count(a); t++) {
+			u64 x = 0, y = 1;
+			cr_assert(json_uint(json_at(a, t), &x) && json_uint(json_at(b, t), &y) && x == y);
+		}
+		json_free(&docs[0]);
+		json_free(&docs[1]);
+	}
 	TEARDOWN(f, p);
 }
 
