@@ -30,9 +30,7 @@ static bool parent_is_there(int fd)
 	return creator.pid == 0 || creator.pid == getppid();
 }
 
-/* Every peer of a channel is a descriptor, the usual soft limit is 1,024, and the transport ends the process when it can
- * accept no connection. */
-static void raise_file_limit(void)
+void boot_raise_file_limit(void)
 {
 	struct rlimit limit;
 	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max)
@@ -45,7 +43,7 @@ static void raise_file_limit(void)
 enum err boot_attach(struct boot *b, struct err_msg *em)
 {
 	*b = (struct boot){.fd = -1};
-	raise_file_limit();
+	boot_raise_file_limit();
 	const char *text = getenv("TERCET_BOOT_FD");
 	if (!text)
 		return ERR_OK;

@@ -236,6 +236,9 @@ struct boot {
 
 enum boot_command { BOOT_NONE, BOOT_DRAIN, BOOT_STOP };
 
+/* Raises the soft limit of open files of this process and of those that it starts as far as the hard one allows: every peer of a
+ * channel is a descriptor, and the transport waits for ever, or ends the process, when it gets none. */
+void boot_raise_file_limit(void);
 /* Also sets the parent-death signal (SIGKILL) and checks that the parent is still the one that spawned us; resets
  * signal masks; ignores SIGINT, SIGTERM and SIGPIPE (the supervisor decides); raises the limit of open files; asks for
  * short scheduling slices (common/sched_slice.h), which a process that computes takes back. ERR_GONE: the parent is gone already. */

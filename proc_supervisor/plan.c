@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -42,6 +43,24 @@ void plan_make(struct plan *p, const struct options *o)
 		return;
 	for (u32 rank = 0; rank < (u32)o->api_server_count; rank++)
 		add(p, IPC_ROLE_GATEWAY, rank, "gateway", "tercet-gateway");
+}
+
+/* ---------------------------------------------------------------- open files */
+
+/* A gateway alone has some 27; the scheduler and the detokenizer have two for every process and every client. */
+enum { FILES_LEAST = 64, FILES_EACH = 2, FILES_USUAL = 1024 };
+
+enum err plan_check_files(const struct plan *p, struct err_msg *em)
+{
+	u64 needed = FILES_LEAST + FILES_EACH * (u64)p->count;
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= needed)
+		return ERR_OK;
+	return err_set(em, ERR_INVALID,
+		       "a process may open %llu files (ulimit -Hn), and the engine's %u processes need %llu each, with clients more: raise the "
+		       "limit, as by \"ulimit -n %d\" in the shell or LimitNOFILE= of the service",
+		       (unsigned long long)limit.rlim_cur, p->count, (unsigned long long)needed, FILES_USUAL);
 }
 
 /* ---------------------------------------------------------------- programs */

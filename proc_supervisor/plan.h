@@ -26,6 +26,11 @@ struct plan {
  * node 0 have workers only. */
 void plan_make(struct plan *p, const struct options *o);
 
+/* Whether a process of ours may open as many files as the engine's processes and some clients need of each other's sockets: the
+ * transport ends a process that gets none. Looks at the soft limit, which boot_attach raises as far as it goes. ERR_INVALID:
+ * says what the limit is, what is needed and how to raise it. */
+MUST_CHECK enum err plan_check_files(const struct plan *p, struct err_msg *em);
+
 /* The path of `program`: in $TERCET_LIBEXEC when it is set; else beside the running executable as it was
  * installed
  * (../libexec/tercet/PROGRAM) or built (../../proc_X/tercet-X for tercet-X, ../../bench/ for tercet-bench-X).

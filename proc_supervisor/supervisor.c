@@ -410,6 +410,10 @@ static enum err prepare(struct supervisor *s, struct err_msg *em)
 			       "no model: tercet serve DIRECTORY (config.json, *.safetensors, "
 			       "tokenizer.json)");
 	e = find_nodes(o, em);
+	if (e != ERR_OK)
+		return e;
+	plan_make(&s->plan, o);
+	e = plan_check_files(&s->plan, em);
 	if (e == ERR_OK)
 		e = check_trace(o->trace, em);
 	if (e == ERR_OK)
@@ -427,7 +431,6 @@ static enum err prepare(struct supervisor *s, struct err_msg *em)
 		e = watch_add(&s->watch, s->parent.fd, WATCH_PARENT, 0, em);
 	if (e != ERR_OK)
 		return e;
-	plan_make(&s->plan, o);
 	for (u32 i = 0; i < s->plan.count; i++)
 		s->children[i] = (struct child){.spec = &s->plan.specs[i], .pidfd = -1, .boot_fd = -1};
 	return ERR_OK;

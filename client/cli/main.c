@@ -5,6 +5,7 @@
 
 #include "client/cli/cli.h"
 #include "common/suggest.h"
+#include "ipc/ipc.h"
 
 const struct cli_command cli_commands[] = {
 #define CLI_ROW(function, words, arguments, summary) {words, arguments, summary, cmd_##function},
@@ -71,6 +72,7 @@ int main(int argc, char **argv)
 
 	signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write, not the end of the process, */
 	signal(SIGXFSZ, SIG_IGN); /* and so is a limit on file sizes */
+	boot_raise_file_limit();
 	if (argc < 2) {
 		cmd_help(1, argv);
 		return CLI_USAGE;

@@ -1,5 +1,6 @@
 """Flags as users of other servers give them, and limits of the shell that an engine is started from."""
 import json
+import resource
 
 import pytest
 
@@ -61,3 +62,29 @@ def test_defaults_that_are_no_json_are_refused(tmp_path):
     (tmp_path / "generation_config.json").write_text("{")
     output = start_fails(tmp_path, "--generation-config", tmp_path)
     assert "generation_config.json" in output, output
+
+
+# ---------------------------------------------------------------- limits of the shell
+
+
+def within(**limits):
+    """What a child does first: to have these limits, hard ones."""
+    def set_limits():
+        for name, value in limits.items():
+            resource.setrlimit(getattr(resource, "RLIMIT_" + name), (value, value))
+    return set_limits
+
+
+def test_too_few_open_files_are_refused_before_anything_starts(tmp_path):
+    for files in (8, 20, 40):
+        status, output = run("serve", engines.DEMO, "--port", engines.free_ports(), "--run-dir", tmp_path / "run", "--threads", 1,
+                             preexec_fn=within(NOFILE=files))
+        assert status == 1 and "may open %d files (ulimit -Hn)" % files in output and "ulimit -n 1024" in output, output
+        assert "Aborted" not in output and len(output.splitlines()) == 1, output
+
+
+def test_a_soft_limit_of_open_files_is_raised(tmp_path):
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    status, output = run("run", "--model", engines.DEMO, "--prompt-ids", "5", "--max-tokens", 2, "--kv-cache-memory", "64MiB", "--threads", 1,
+                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, hard)))
+    assert status == 0, output

@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -116,4 +117,19 @@ Test(plan, hosts_that_are_none_are_named)
 	cr_assert_str_eq(em.text, "--host 192.0.2.1 is no address of this machine");
 	cr_assert_eq(plan_claim_port("300.1.2.3.4", &port, &em), ERR_INVALID);
 	cr_assert_not_null(strstr(em.text, "--host 300.1.2.3.4"));
+}
+
+Test(plan, a_limit_of_open_files_that_does_not_suffice_is_refused_with_what_would_do)
+{
+	struct plan p = {.count = 4};
+	struct rlimit limit;
+
+	cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	limit.rlim_cur = 72;
+	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	cr_assert_eq(plan_check_files(&p, &em), ERR_OK, "%s", em.text);
+	p.count = 5;
+	cr_assert_eq(plan_check_files(&p, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "may open 72 files") && strstr(em.text, "5 processes need 74 each") && strstr(em.text, "ulimit -n 1024"),
+		  "%s", em.text);
 }
