@@ -1,8 +1,11 @@
 /* Owns nothing: takes address space of the system for others, and gives it back. Runs in every process at start and end. */
 #include "common/region.h"
 
+#include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "common/assert.h"
 
@@ -25,4 +28,19 @@ void region_release(void *region, size_t bytes)
 {
 	if (region && munmap(region, bytes) < 0)
 		ASSERT(!"munmap of what region_reserve gave");
+}
+
+enum err region_refuse(struct err_msg *em, const char *fmt, ...)
+{
+	struct rlimit limit;
+	char text[sizeof(em->text)];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+		return err_set(em, ERR_NO_MEMORY, "%s", text);
+	return err_set(em, ERR_NO_MEMORY, "%s, or raise the limit of a process's address space (ulimit -v), which is %llu MiB", text,
+		       (unsigned long long)limit.rlim_cur >> 20);
 }

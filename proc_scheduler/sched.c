@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/assert.h"
+#include "common/region.h"
 #include "common/step_digest.h"
 #include "proc_scheduler/sched_priv.h"
 
@@ -69,7 +70,8 @@ static enum err init_pools(struct sched *s, struct err_msg *em)
 		e = host_blocks_init(&s->host, c->host_block_count);
 	if (!e)
 		e = step_diff_init(&s->diff, c->max_num_seqs, s->context_max, blocks_of_one);
-	return e ? err_set(em, e, "out of memory for %u blocks and %u rows", c->block_count, c->max_num_seqs)
+	return e ? region_refuse(em, "out of memory for %u blocks and %u rows; lower --kv-cache-memory, --max-num-seqs or --max-model-len",
+				 c->block_count, c->max_num_seqs)
 		 : ERR_OK;
 }
 

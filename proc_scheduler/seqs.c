@@ -39,8 +39,8 @@ enum err seqs_init(struct seqs *t, u32 slot_count, u32 token_max, u32 block_size
 	t->memory_bytes = lay_out(t, NULL);
 	void *memory = region_reserve(t->memory_bytes);
 	if (!memory)
-		return err_set(
-			em, ERR_NO_MEMORY,
+		return region_refuse(
+			em,
 			"cannot reserve %zu bytes for %u requests of %u tokens; lower --max-queued-requests, "
 			"--max-num-seqs or --max-model-len",
 			t->memory_bytes, slot_count, token_max);

@@ -44,9 +44,8 @@ enum err sessions_create(struct sessions **out, const struct sessions_config *co
 	if (!ss->slots || !ss->next_chunk || !ss->tokens ||
 	    map_init(&ss->by_key, config->session_max, config->secret)) {
 		sessions_destroy(&ss);
-		return err_set(em, ERR_NO_MEMORY,
-			       "out of memory for the histories of %u sessions with %u tokens; lower --session-tokens",
-			       config->session_max, config->token_max);
+		return region_refuse(em, "out of memory for the histories of %u sessions with %u tokens; lower --session-tokens",
+				     config->session_max, config->token_max);
 	}
 	link_free(ss);
 	*out = ss;

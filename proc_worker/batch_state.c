@@ -94,7 +94,7 @@ enum err batch_state_create(struct batch_state **out, const struct batch_limits 
 	if (!b->memory) {
 		size_t bytes = b->memory_bytes;
 		free(b);
-		return err_set(em, ERR_NO_MEMORY,
+		return region_refuse(em,
 			       "cannot reserve %zu bytes for %u rows of %u tokens; lower --max-num-seqs or "
 			       "--max-model-len",
 			       bytes, limits->rows_max, limits->max_model_len);

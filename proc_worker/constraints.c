@@ -388,7 +388,7 @@ enum err constraints_create(struct constraints **out, const struct constraints_c
 	if (!memory) {
 		size_t bytes = c->memory_bytes;
 		free(c);
-		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for grammars; lower --max-num-seqs", bytes);
+		return region_refuse(em, "cannot reserve %zu bytes for grammars; lower --max-num-seqs", bytes);
 	}
 	c->memory = memory;
 	lay_out(c, memory);

@@ -57,7 +57,7 @@ enum err draft_lookup_create(struct draft_lookup **out, const struct draft_looku
 	if (!memory) {
 		size_t bytes = l->memory_bytes;
 		free(l);
-		return err_set(em, ERR_NO_MEMORY,
+		return region_refuse(em,
 			       "cannot reserve %zu bytes to look tokens up; lower --max-num-seqs or --max-model-len", bytes);
 	}
 	l->memory = memory;

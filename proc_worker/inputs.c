@@ -36,8 +36,8 @@ enum err inputs_init(struct inputs *in, const struct batch_limits *limits, struc
 	in->memory_bytes = lay_out(in, NULL);
 	void *memory = region_reserve(in->memory_bytes);
 	if (!memory)
-		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for the inputs of a step",
-			       in->memory_bytes);
+		return region_refuse(em, "cannot reserve %zu bytes for the inputs of a step; lower --max-num-seqs or --max-model-len",
+				     in->memory_bytes);
 	in->memory = memory;
 	lay_out(in, memory);
 	return ERR_OK;

@@ -45,7 +45,7 @@ enum err kv_memory_init(struct kv_memory *kv, const struct kv_shape *shape, u32 
 		size_t bytes = kv->memory_bytes;
 		free(kv->layers);
 		*kv = (struct kv_memory){0};
-		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for the KV cache", bytes);
+		return region_refuse(em, "cannot reserve %zu bytes for the KV cache (and --swap-space); lower --kv-cache-memory", bytes);
 	}
 	kv->memory = memory;
 	madvise(memory, kv->memory_bytes, MADV_HUGEPAGE);

@@ -337,8 +337,8 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 		(kern_scratch_bytes(&limits) + SCRATCH_ALIGN - 1) & ~(size_t)(SCRATCH_ALIGN - 1);
 	r->ctx.scratch = aligned_alloc(SCRATCH_ALIGN, r->ctx.scratch_bytes);
 	if (!r->ctx.scratch)
-		return err_set(em, ERR_NO_MEMORY, "cannot allocate %zu bytes of scratch",
-			       r->ctx.scratch_bytes);
+		return region_refuse(em, "cannot allocate %zu bytes of scratch; lower --max-num-batched-tokens, --max-num-seqs or --threads",
+				     r->ctx.scratch_bytes);
 	return decoder_init(&r->decoder, &c, em);
 }
 
@@ -378,7 +378,8 @@ static enum err make_columns(struct runner *r, struct err_msg *em)
 	c->memory_bytes = lay_out_columns(r, NULL);
 	void *memory = region_reserve(c->memory_bytes);
 	if (!memory)
-		return err_set(em, ERR_NO_MEMORY, "cannot reserve %zu bytes for results", c->memory_bytes);
+		return region_refuse(em, "cannot reserve %zu bytes for results; lower --max-num-batched-tokens or --max-num-seqs",
+				     c->memory_bytes);
 	c->memory = memory;
 	lay_out_columns(r, memory);
 	return ERR_OK;

@@ -72,7 +72,7 @@ enum err sampler_create(struct sampler **out, const struct sampler_config *confi
 	if (!memory) {
 		size_t bytes = s->memory_bytes;
 		free(s);
-		return err_set(em, ERR_NO_MEMORY,
+		return region_refuse(em,
 			       "cannot reserve %zu bytes for sampling; lower --max-num-seqs", bytes);
 	}
 	s->memory = memory;

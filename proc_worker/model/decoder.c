@@ -68,7 +68,7 @@ enum err decoder_init(struct decoder *d, const struct decoder_config *config, st
 	void *memory =
 		mmap(NULL, d->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)
-		return err_set(em, ERR_NO_MEMORY,
+		return region_refuse(em,
 			       "cannot allocate %zu bytes for activations; lower --max-num-batched-tokens "
 			       "or --max-num-seqs",
 			       d->memory_bytes);

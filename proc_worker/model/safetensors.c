@@ -14,6 +14,7 @@
 
 #include "common/arena.h"
 #include "common/json.h"
+#include "common/region.h"
 
 enum {
 	FILES_MAX = 4096,
@@ -102,7 +103,9 @@ static enum err map_file(struct st_file *f, const char *dir, struct err_msg *em)
 	if (e)
 		goto out;
 	void *map = mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, fd, 0);
-	if (map == MAP_FAILED)
+	if (map == MAP_FAILED && errno == ENOMEM)
+		e = region_refuse(em, "%s: there is no room to map its %llu bytes; use a smaller model", path, (unsigned long long)f->bytes);
+	else if (map == MAP_FAILED)
 		e = err_set(em, ERR_IO, "%s: cannot map %llu bytes: %s", path, (unsigned long long)f->bytes,
 			    strerror(errno));
 	else

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "common/assert.h"
+#include "common/region.h"
 #include "proc_worker/model/finite.h"
 #include "proc_worker/model/weights_cache.h"
 #include "proc_worker/model/weights_priv.h"
@@ -243,8 +244,8 @@ enum err model_weights_load(struct model_weights *w, const struct weights_plan *
 	if (!memory)
 		memory = mmap(NULL, w->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED) {
-		e = err_set(em, ERR_NO_MEMORY, "cannot allocate %llu bytes for the weights",
-			    (unsigned long long)w->memory_bytes);
+		e = region_refuse(em, "cannot allocate %llu bytes for the weights; use a smaller model or --quantization int8",
+				  (unsigned long long)w->memory_bytes);
 		goto failed;
 	}
 	w->memory = l.memory = memory;

@@ -5,7 +5,7 @@ import resource
 import pytest
 
 import engine as engines
-from engine import Engine, run
+from engine import SANITIZED, Engine, run
 from test_bad_input import start_fails
 
 # ---------------------------------------------------------------- flags
@@ -88,3 +88,14 @@ def test_a_soft_limit_of_open_files_is_raised(tmp_path):
     status, output = run("run", "--model", engines.DEMO, "--prompt-ids", "5", "--max-tokens", 2, "--kv-cache-memory", "64MiB", "--threads", 1,
                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, hard)))
     assert status == 0, output
+
+
+@pytest.mark.skipif(SANITIZED, reason="sanitizers take address space of their own")
+def test_too_little_address_space_names_what_needs_less_of_it(tmp_path):
+    flags = ["--port", engines.free_ports(), "--run-dir", tmp_path / "run", "--threads", 1]
+    status, output = run("serve", engines.DEMO, *flags, "--kv-cache-memory", "2GiB", preexec_fn=within(AS=1 << 30))
+    assert status == 1 and "for the KV cache" in output and "lower --kv-cache-memory" in output, output
+    assert "(ulimit -v), which is 1024 MiB" in output, output
+    status, output = run("serve", engines.DEMO, *flags, "--kv-cache-memory", "16MiB", "--max-queued-requests", 65536,
+                         preexec_fn=within(AS=1 << 30))
+    assert status == 1 and "lower --max-queued-requests" in output and "(ulimit -v), which is 1024 MiB" in output, output

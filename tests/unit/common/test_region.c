@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <sys/resource.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -62,4 +63,21 @@ Test(region, more_than_there_is_is_refused)
 	cr_assert_null(region_reserve((size_t)1 << 60));
 	cr_assert_null(region_reserve(0));
 	region_release(NULL, 100);
+}
+
+Test(region, what_is_refused_names_the_limit_of_address_space_where_there_is_one)
+{
+	struct err_msg em = {""};
+	struct rlimit limit;
+
+	cr_assert_eq(getrlimit(RLIMIT_AS, &limit), 0);
+	if (limit.rlim_cur == RLIM_INFINITY) {
+		cr_assert_eq(region_refuse(&em, "no room for %d; lower --some", 7), ERR_NO_MEMORY);
+		cr_assert_str_eq(em.text, "no room for 7; lower --some");
+	}
+	limit.rlim_cur = 1ull << 40; /* more than anything here has */
+	cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);
+	cr_assert_eq(region_refuse(&em, "no room for %d; lower --some", 7), ERR_NO_MEMORY);
+	cr_assert_str_eq(em.text, "no room for 7; lower --some, or raise the limit of a process's address space (ulimit -v), which is "
+				  "1048576 MiB");
 }
