@@ -1,6 +1,7 @@
 /* Which tensors of a checkpoint become which weight, in numbers: shapes, shares of a rank, types; and the check
  * that they are there. Runs in the worker at start. Owns nothing, never trusts a shape. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/assert.h"
@@ -275,6 +276,76 @@ static enum err check_tensors(const struct weights_plan *p, const struct arch_te
 	return e;
 }
 
+/* ---------------------------------------------------------------- how many layers */
+
+/* A tensor's layer, and what follows its number in the name; false: it is of none. */
+static bool layer_of(const char *name, const char *prefix, u32 *layer, const char **rest)
+{
+	size_t begins = strlen(prefix);
+	char *end;
+
+	if (strncmp(name, prefix, begins) != 0 || name[begins] < '0' || name[begins] > '9')
+		return false;
+	unsigned long n = strtoul(name + begins, &end, 10);
+	*layer = n < UINT32_MAX ? (u32)n : UINT32_MAX;
+	*rest = end;
+	return *end == '.';
+}
+
+/* Whether some layer of the model has such a tensor, too. */
+static bool is_of_a_layer(const struct weights_plan *p, const char *prefix, const char *rest)
+{
+	char name[NAME_MAX_BYTES];
+
+	for (u32 layer = p->config->layers; layer-- > 0;) {
+		snprintf(name, sizeof(name), "%s%u%s", prefix, layer, rest);
+		if (safetensors_find(p->checkpoint, name))
+			return true;
+	}
+	return false;
+}
+
+/* Layers behind those of config.json are none of the model's if they have something that its layers have not: they predict tokens
+ * further ahead. Returns whether `layer` is one of them. */
+static bool is_special(const struct weights_plan *p, const char *prefix, u32 layer)
+{
+	const char *rest;
+	u32 own;
+
+	for (u32 i = 0; i < safetensors_count(p->checkpoint); i++)
+		if (layer_of(safetensors_at(p->checkpoint, i)->name, prefix, &own, &rest) && own == layer &&
+		    !is_of_a_layer(p, prefix, rest))
+			return true;
+	return false;
+}
+
+/* Fewer layers than were trained compute something, and nothing that makes sense. */
+static enum err check_layers(const struct weights_plan *p, struct err_msg *em)
+{
+	const struct arch *a = p->config->arch;
+	u32 first = p->config->layers, last = first, layer, i = 0;
+	const struct st_tensor *of_last = NULL;
+	char prefix[NAME_MAX_BYTES];
+	const char *rest;
+
+	while (a->tensors[i].slot < SLOT_LAYER_FIRST)
+		i++;
+	snprintf(prefix, sizeof(prefix), "%.*s", (int)strcspn(a->tensors[i].name, "{"), a->tensors[i].name);
+	for (i = 0; i < safetensors_count(p->checkpoint); i++) {
+		const struct st_tensor *t = safetensors_at(p->checkpoint, i);
+		if (layer_of(t->name, prefix, &layer, &rest) && layer >= last) {
+			last = layer;
+			of_last = t;
+		}
+	}
+	if (!of_last || is_special(p, prefix, first))
+		return ERR_OK;
+	return err_set(em, ERR_FORMAT,
+		       "config.json says that the model has %u layers (num_hidden_layers), and the checkpoint has %u (%s: tensor %s): they are "
+		       "not of the same model",
+		       first, last + 1, of_last->file, of_last->name);
+}
+
 enum err model_weights_check(const struct weights_plan *p, struct err_msg *em)
 {
 	const struct arch *a = p->config->arch;
@@ -283,8 +354,9 @@ enum err model_weights_check(const struct weights_plan *p, struct err_msg *em)
 	for (u32 i = 0; !e && i < a->tensor_count; i++)
 		if (weights_source_slot(p, a->tensors[i].slot) == a->tensors[i].slot)
 			e = check_tensors(p, &a->tensors[i], em);
-	return e;
+	return e ? e : check_layers(p, em);
 }
+
 /* ---------------------------------------------------------------- types */
 
 const struct st_tensor *weights_embed_tensor(const struct weights_plan *p)

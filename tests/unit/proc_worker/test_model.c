@@ -236,6 +236,27 @@ Test(model, tensors_must_be_those_of_config_json)
 		.dtype = "I32");
 }
 
+Test(model, a_checkpoint_must_not_have_more_layers_than_config_json)
+{
+	REFUSED(ERR_FORMAT,
+		"config.json says that the model has 1 layers (num_hidden_layers), and the checkpoint has 2 (model.safetensors: tensor "
+		"model.layers.1.",
+		.config_from = "\"num_hidden_layers\": 2", .config_to = "\"num_hidden_layers\": 1");
+}
+
+/* As layers that predict the token after the next are stored. */
+Test(model, a_layer_with_something_of_its_own_behind_the_others_is_left_alone)
+{
+	float first[20];
+
+	first_logits(&(struct tiny_model){.config_from = "\"num_hidden_layers\": 2",
+					  .config_to = "\"num_hidden_layers\": 1",
+					  .header_from = "model.layers.1.input_layernorm",
+					  .header_to = "model.layers.1.enorm"},
+		     first);
+	cr_assert(isfinite(first[0]) && first[0] != first[1]);
+}
+
 Test(model, an_index_must_tell_the_truth)
 {
 	REFUSED(ERR_NOT_FOUND, "names shard c.safetensors (for tensor lm_head.weight), which is not in",
