@@ -335,6 +335,19 @@ static enum err io_error(int code, struct err_msg *em)
 	return err_set(em, code == ENOSPC || code == EDQUOT ? ERR_NO_SPACE : ERR_IO, "%s", strerror(code));
 }
 
+/* Makes the folder if only its last part is missing, and looks whether files can be made in it. */
+static enum err open_folder(const char *dir, struct err_msg *em)
+{
+	struct stat st;
+
+	if (mkdir(dir, 0755) < 0 && errno != EEXIST)
+		return errno == ENOENT ? err_set(em, ERR_IO, "the folder that %s would be in is not there: make it", dir)
+				       : io_error(errno, em);
+	if (stat(dir, &st) == 0 && !S_ISDIR(st.st_mode))
+		return io_error(ENOTDIR, em);
+	return access(dir, W_OK | X_OK) < 0 ? io_error(errno, em) : ERR_OK;
+}
+
 /* The file under its other name, empty and locked. A file that a killed process left there is taken over; one that
  * its writer has renamed meanwhile is let go of. */
 static enum err open_temporary(const char *path, int *out, struct err_msg *em)
@@ -395,14 +408,15 @@ enum err weights_cache_store(const struct weights_cache_key *key, const void *me
 	char temporary[sizeof(key->path)];
 	int fd = -1, failed = 0;
 
-	if (mkdir(p->cache_dir, 0755) < 0 && errno != EEXIST)
-		return io_error(errno, em);
+	enum err e = open_folder(p->cache_dir, em);
+	if (e)
+		return e;
 	int n = snprintf(temporary, sizeof(temporary), "%s.tmp", key->path);
 	ASSERT(n > 0 && (size_t)n < sizeof(temporary));
 	u64 *checksums = malloc(block_count(key->bytes) * sizeof(u64));
 	if (!checksums)
 		return err_set(em, ERR_NO_MEMORY, "out of memory");
-	enum err e = open_temporary(temporary, &fd, em);
+	e = open_temporary(temporary, &fd, em);
 	if (!e) {
 		failed = write_file(fd, key, memory, checksums, p);
 		if (!failed && rename(temporary, key->path) < 0)
@@ -422,6 +436,12 @@ enum err weights_cache_store(const struct weights_cache_key *key, const void *me
 static double seconds_since(u64 begin)
 {
 	return (double)(clock_now_ns() - begin) / 1e9;
+}
+
+static void say_not_written(const struct weights_cache_key *key, enum err e, const struct err_msg *em)
+{
+	LOG_WARN("WEIGHTS_CACHE_NOT_WRITTEN", "file=\"%s\" reason=\"%s\" then=\"%s\"", key->path, em->text,
+		 e == ERR_BUSY ? "the next start uses what that one writes" : "the next start packs again");
 }
 
 void *weights_cache_find(struct weights_cache_key *key, const struct weights_plan *p, u64 bytes)
@@ -445,6 +465,13 @@ void *weights_cache_find(struct weights_cache_key *key, const struct weights_pla
 	else if (e != ERR_NOT_FOUND)
 		LOG_WARN("WEIGHTS_CACHE_REFUSED", "file=\"%s\" reason=\"%s\" then=\"the weights are packed anew\"",
 			 key->path, em.text);
+	if (e) { /* now, not after minutes of packing */
+		e = open_folder(p->cache_dir, &em);
+		if (e) {
+			say_not_written(key, e, &em);
+			key->path[0] = '\0';
+		}
+	}
 	return memory;
 }
 
@@ -460,6 +487,5 @@ void weights_cache_keep(const struct weights_cache_key *key, const void *memory,
 		LOG_INFO("WEIGHTS_CACHE_WRITTEN", "file=\"%s\" bytes=%lluMiB seconds=%.2f", key->path,
 			 (unsigned long long)(key->bytes >> 20), seconds_since(begin));
 	else
-		LOG_WARN("WEIGHTS_CACHE_NOT_WRITTEN", "file=\"%s\" reason=\"%s\" then=\"%s\"", key->path, em.text,
-			 e == ERR_BUSY ? "the next start uses what that one writes" : "the next start packs again");
+		say_not_written(key, e, &em);
 }

@@ -311,6 +311,31 @@ Test(weights_cache, a_folder_that_cannot_be_written_costs_a_warning_only)
 	tiny_model_remove(&s.model);
 }
 
+/* Not when all is packed. */
+Test(weights_cache, a_folder_that_cannot_be_made_is_found_before_packing)
+{
+	struct start s = {0};
+	struct look l;
+	struct err_msg em = {""};
+	char missing[128];
+
+	begin(&s);
+	look(&l, &s);
+	snprintf(missing, sizeof(missing), "%s/not/there", s.cache);
+	const char *const dirs[] = {missing, "/dev/null", s.cache};
+	for (size_t i = 0; i < COUNT_OF(dirs); i++) {
+		l.plan.cache_dir = dirs[i];
+		cr_assert_null(weights_cache_find(&l.key, &l.plan, model_weights_bytes(&l.plan)));
+		cr_assert_eq(l.key.path[0] != '\0', i == 2, "%s: only there anything can be kept", dirs[i]);
+	}
+	l.plan.cache_dir = missing;
+	cr_assert_eq(weights_cache_key_init(&l.key, &l.plan, model_weights_bytes(&l.plan), &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(weights_cache_store(&l.key, l.r->weights.memory, &l.plan, &em), ERR_IO);
+	cr_assert(strstr(em.text, "/not/there would be in is not there: make it"), "%s", em.text);
+	runner_destroy(&l.r);
+	tiny_model_remove(&s.model);
+}
+
 Test(weights_cache, one_process_writes_at_a_time_and_a_dead_ones_file_is_taken_over)
 {
 	struct start s = {0};
