@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,14 +27,20 @@ static void pause_for(u32 tries)
 		usleep(tries < 2000 ? 20 : 500);
 }
 
+/* The memory has no name that could outlive the ranks, however they end: they find it as an open file of the process that made the
+ * id, which has it open until it has joined, or as long as it lives if it is no rank itself. */
+static const char ID[] = "/proc/%d/fd/%d";
+
 ncclResult_t meet_id(ncclUniqueId *id)
 {
-	u64 random[2];
 	memset(id, 0, sizeof(*id));
-	if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+	int fd = memfd_create("cuda_emu_nccl", MFD_CLOEXEC);
+	if (fd < 0 || ftruncate(fd, sizeof(struct meet_shared)) != 0) {
+		if (fd >= 0)
+			close(fd);
 		return ncclSystemError;
-	snprintf(id->internal, sizeof(id->internal), "/cuda_emu_nccl_%016llx%016llx", (unsigned long long)random[0],
-		 (unsigned long long)random[1]);
+	}
+	snprintf(id->internal, sizeof(id->internal), ID, (int)getpid(), fd);
 	return ncclSuccess;
 }
 
@@ -45,9 +50,9 @@ static ncclResult_t problem(struct meet *m, ncclResult_t result, const char *tex
 	return result;
 }
 
-static bool valid_id(const ncclUniqueId *id)
+static bool valid_id(const ncclUniqueId *id, int *pid, int *fd)
 {
-	return memchr(id->internal, '\0', sizeof(id->internal)) != NULL && strncmp(id->internal, "/cuda_emu_nccl_", 15) == 0;
+	return memchr(id->internal, '\0', sizeof(id->internal)) != NULL && sscanf(id->internal, ID, pid, fd) == 2;
 }
 
 static bool dead(i32 pid)
@@ -116,27 +121,25 @@ ncclResult_t meet_join(struct meet *m, const ncclUniqueId *id, u32 ranks, u32 ra
 {
 	const char *seconds = getenv("CUDA_EMU_NCCL_TIMEOUT");
 	ncclResult_t result;
-	int fd;
+	int fd, maker, makers_fd;
 	void *p;
 	memset(m, 0, sizeof(*m));
 	m->rank = rank;
 	m->ranks = ranks;
 	m->timeout_s = seconds != NULL ? atof(seconds) : 60.0;
-	if (ranks < 1 || ranks > MEET_RANKS_MAX || rank >= ranks || !valid_id(id))
+	if (ranks < 1 || ranks > MEET_RANKS_MAX || rank >= ranks || !valid_id(id, &maker, &makers_fd))
 		return problem(m, ncclInvalidArgument, "a wrong rank, number of ranks or id", rank);
-	fd = shm_open(id->internal, O_RDWR | O_CREAT, 0600);
-	if (fd < 0 || ftruncate(fd, sizeof(struct meet_shared)) != 0) {
-		if (fd >= 0)
-			close(fd);
+	fd = open(id->internal, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
 		return problem(m, ncclSystemError, strerror(errno), rank);
-	}
 	p = mmap(NULL, sizeof(struct meet_shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	close(fd);
 	if (p == MAP_FAILED)
 		return problem(m, ncclSystemError, strerror(errno), rank);
 	m->shared = static_cast<struct meet_shared *>(p);
 	result = take_place(m);
-	(void)shm_unlink(id->internal); /* all have it open, or nobody will */
+	if (maker == (int)getpid())
+		close(makers_fd); /* all have it open, or nobody will */
 	if (result != ncclSuccess) {
 		(void)munmap(m->shared, sizeof(struct meet_shared));
 		m->shared = NULL;

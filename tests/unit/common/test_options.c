@@ -322,6 +322,7 @@ Test(options, yaml_null_leaves_an_option_alone_but_is_no_key)
 	cr_assert_str_eq(o.chat_template, "");
 	cr_assert_eq(o.max_model_len, 7);
 	cr_assert_str_eq(o.served_model_name.items[0], "null");
+	unlink(path);
 	strcpy(file_path + strlen(file_path) - 6, "XXXXXX");
 	cr_assert_eq(options_read_yaml(&o, yaml("api-key: null\n"), &em), ERR_INVALID);
 	says("api-key is empty");

@@ -2,7 +2,11 @@
  * check that failed. */
 #include <criterion/criterion.h>
 #include <nccl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -191,4 +195,37 @@ Test(cuda_emu_nccl, wrong_arguments_are_refused)
 	cr_assert_eq(ncclGetUniqueId(&id), ncclSuccess);
 	cr_assert_eq(ncclCommInitRank(&comm, 2, id, 2), ncclInvalidArgument);
 	cr_assert_null(comm);
+}
+
+static bool maps_the_meeting(pid_t pid)
+{
+	char path[64], line[512];
+	bool found = false;
+	snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+	FILE *f = fopen(path, "re");
+	cr_assert_not_null(f);
+	while (!found && fgets(line, sizeof(line), f) != NULL)
+		found = strstr(line, "cuda_emu_nccl") != NULL;
+	fclose(f);
+	return found;
+}
+
+Test(cuda_emu_nccl, a_rank_that_is_killed_while_it_waits_leaves_nothing_behind, .timeout = 120)
+{
+	ncclUniqueId id;
+	ncclComm_t comm;
+	cr_assert_eq(ncclGetUniqueId(&id), ncclSuccess);
+	pid_t child = fork();
+	cr_assert_geq(child, 0);
+	if (child == 0) {
+		(void)ncclCommInitRank(&comm, 2, id, 0);
+		_exit(1); /* the other rank never comes */
+	}
+	while (!maps_the_meeting(child))
+		sched_yield();
+	cr_assert_eq(kill(child, SIGKILL), 0);
+	cr_assert_eq(waitpid(child, NULL, 0), child);
+	char path[sizeof(id.internal) + 16];
+	snprintf(path, sizeof(path), "/dev/shm%s", id.internal);
+	cr_assert_neq(access(path, F_OK), 0, "%s", path);
 }
