@@ -97,12 +97,8 @@ static bool write_member(struct json_writer *w, const struct json_iter *it, size
 	if (strcmp(it->key, "tool_calls") == 0 && json_type(it->value) == JSON_ARRAY) {
 		bool ok = true;
 		json_array_begin(w);
-		for (struct json_iter call = json_iterate(it->value); ok && json_next(&call);) {
-			if (json_type(call.value) == JSON_OBJECT)
-				ok = write_tool_call(w, call.value, index, e);
-			else
-				json_write_value(w, call.value);
-		}
+		for (struct json_iter call = json_iterate(it->value); ok && json_next(&call);)
+			ok = write_tool_call(w, call.value, index, e);
 		json_array_end(w);
 		return ok;
 	}
@@ -115,6 +111,19 @@ static bool has_reasoning(json_val message)
 {
 	return json_type(json_get(message, "reasoning")) == JSON_STRING &&
 	       !json_present(json_get(message, "reasoning_content"));
+}
+
+/* Templates would pass over what is no call, or fail. */
+static bool check_calls(json_val calls, size_t index, struct api_error *e)
+{
+	if (json_present(calls) && json_type(calls) != JSON_ARRAY)
+		return bad_message(e, index, calls, "are no tool calls", "an array of {\"function\": {\"name\": ..., \"arguments\": ...}}");
+	for (struct json_iter it = json_iterate(calls); json_next(&it);) {
+		json_val function = json_get(it.value, "function");
+		if (json_type(it.value) != JSON_OBJECT || (json_present(function) && json_type(function) != JSON_OBJECT))
+			return bad_message(e, index, it.value, "is no tool call", "{\"function\": {\"name\": ..., \"arguments\": ...}}");
+	}
+	return true;
 }
 
 /* Checks one message; `*rewrite` when a template could not read it as it is. */
@@ -148,9 +157,10 @@ static bool check_message(json_val message, size_t index, bool *rewrite, struct 
 		if (json_present(thought) && json_type(thought) != JSON_STRING)
 			return bad_message(e, index, thought, "is no thought", "a string, as 'reasoning_content' or 'reasoning'");
 	}
-	if (json_type(json_get(message, "tool_calls")) == JSON_ARRAY || has_reasoning(message))
+	json_val calls = json_get(message, "tool_calls");
+	if (json_type(calls) == JSON_ARRAY || has_reasoning(message))
 		*rewrite = true;
-	return true;
+	return check_calls(calls, index, e);
 }
 
 static bool no_memory(struct api_error *e)

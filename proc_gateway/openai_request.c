@@ -82,12 +82,16 @@ static bool check_tools(const struct openai_fields *f, struct api_error *e)
 {
 	size_t index = 0;
 	for (struct json_iter it = json_iterate(f->tools); json_next(&it); index++) {
-		char name[64];
+		char field[64];
 		json_val function = json_get(it.value, "function");
-		snprintf(name, sizeof(name), "tools[%zu]", index);
-		if (json_type(json_get(json_present(function) ? function : it.value, "name")) != JSON_STRING)
-			return api_error_field(e, name, it.value, "is not a tool",
+		function = json_present(function) ? function : it.value;
+		json_val parameters = json_get(function, "parameters");
+		snprintf(field, sizeof(field), "tools[%zu]", index);
+		if (!*json_cstr(json_get(function, "name"), ""))
+			return api_error_field(e, field, it.value, "is not a tool",
 					       "{\"type\": \"function\", \"function\": {\"name\": \"...\", ...}}");
+		if (json_present(parameters) && json_type(parameters) != JSON_OBJECT)
+			return api_error_field(e, field, parameters, "are no parameters", "a JSON Schema, an object");
 	}
 	return true;
 }

@@ -146,6 +146,18 @@ static const struct {
 	 "true, "
 	 "\"add_generation_prompt\": true}",
 	 400, "continue_final_message"},
+	{"/v1/chat/completions", "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [5]}]}", 400,
+	 "Field 'messages[0]': 5 is no tool call"},
+	{"/v1/chat/completions", "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": {}}]}", 400, "are no tool calls"},
+	{"/v1/chat/completions", "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"function\": \"f\"}]}]}", 400,
+	 "is no tool call"},
+	{"/v1/chat/completions",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tools\": [{\"function\": {\"name\": \"\"}}]}", 400,
+	 "\"param\":\"tools[0]\""},
+	{"/v1/chat/completions",
+	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tools\": [{\"function\": {\"name\": \"f\", "
+	 "\"parameters\": 5}}]}",
+	 400, "Field 'tools[0]': 5 are no parameters; it must be a JSON Schema"},
 	{"/tokenize", "{}", 400, "prompt"},
 	{"/tokenize", "{\"prompt\": [1]}", 400, "a string"},
 	{"/tokenize", "{\"content\": [1]}", 400, "content"},
