@@ -210,7 +210,9 @@ static enum err set_enum(const struct option_desc *d, u32 *f, const char *value,
 		p += n;
 		p += *p == '|';
 	}
-	return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be one of %s", where, value, d->choices);
+	const char *hint = option_value_hint(d->name, value);
+	return err_set(em, ERR_INVALID, "%s is \"%.100s\": it must be one of %s%s%s", where, value, d->choices, hint ? "; " : "",
+		       hint ? hint : "");
 }
 
 /* Bytes of the first item: up to a comma, but a JSON object is whole. */

@@ -73,3 +73,39 @@ const char *option_hint(const char *name, size_t bytes)
 			return HINTS[i].hint;
 	return NULL;
 }
+
+/* ---------------------------------------------------------------- values */
+
+#define STORED "a checkpoint that is quantized is read as it is: leave it away"
+
+static const struct {
+	const char *name, *value, *hint;
+} VALUES[] = {
+	{"quantization", "awq", STORED},
+	{"quantization", "awq_marlin", STORED},
+	{"quantization", "gptq", STORED},
+	{"quantization", "gptq_marlin", STORED},
+	{"quantization", "compressed-tensors", STORED},
+	{"quantization", "mxfp4", STORED},
+	{"quantization", "fp8", "an FP8 checkpoint is read as it is: leave it away; others are rounded to int8 or int4"},
+	{"quantization", "bitsandbytes", "matrices are rounded to int8 or int4 instead"},
+	{"quantization", "none", "auto leaves the checkpoint as it is"},
+	{"kv_cache_dtype", "fp8_e5m2", "fp8 is e4m3 here"},
+	{"kv_cache_dtype", "f16", "auto is that of the weights"},
+	{"kv_cache_dtype", "float16", "auto is that of the weights"},
+	{"kv_cache_dtype", "q8_0", "int8 is the nearest"},
+	{"device", "gpu", "GPUs are called cuda"},
+	{"device", "cuda:0", "CUDA_VISIBLE_DEVICES says which ones"},
+	{"reasoning_parser", "deepseek_r1", "its marks are those of think"},
+	{"reasoning_parser", "qwen3", "its marks are those of think"},
+	{"reasoning_parser", "gptoss", "gpt-oss's are called harmony"},
+	{"reasoning_parser", "openai_gptoss", "gpt-oss's are called harmony"},
+};
+
+const char *option_value_hint(const char *name, const char *value)
+{
+	for (size_t i = 0; i < COUNT_OF(VALUES); i++)
+		if (strcmp(VALUES[i].name, name) == 0 && strcmp(VALUES[i].value, value) == 0)
+			return VALUES[i].hint;
+	return NULL;
+}

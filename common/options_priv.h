@@ -53,6 +53,8 @@ bool option_find(const char *name, size_t bytes, struct option_match *out);
 const char *option_suggest(const char *name, size_t bytes);
 /* What to use instead of option `name` of another server; NULL: it is none that is known. Static text. */
 const char *option_hint(const char *name, size_t bytes);
+/* The same of a value, of an option of ours (with '_'). */
+const char *option_value_hint(const char *name, const char *value);
 
 /* "; did you mean --x?" or "". */
 void option_suggest_text(char *out, size_t out_bytes, const char *name, size_t name_bytes,

@@ -66,6 +66,11 @@ static enum err decide_length(struct runner *r, struct err_msg *em)
 {
 	u32 wanted = r->config.limits.max_model_len;
 
+	if (r->model.context_max < CONTEXT_MIN)
+		return err_set(em, ERR_INVALID,
+			       "config.json: a context of %u (max_position_embeddings) leaves no room for a prompt and an answer; it must be at "
+			       "least %d",
+			       r->model.context_max, CONTEXT_MIN);
 	if (wanted > r->model.context_max)
 		return err_set(em, ERR_INVALID,
 			       "--max-model-len %u is more than the model's %u tokens (config.json)", wanted,

@@ -330,6 +330,9 @@ static enum err add_eos(struct model_config *c, const char *file, json_val v, st
 
 	if (json_int(v, &none) && none == -1) /* how some files say that there is none */
 		return ERR_OK;
+	if (json_int(v, &none) && none < 0)
+		return err_set(em, ERR_FORMAT, "%s: \"eos_token_id\" is %lld; it must be a token id, or an array of them", file,
+			       (long long)none);
 	if (!json_uint(v, &id))
 		return err_set(em, ERR_FORMAT,
 			       "%s: \"eos_token_id\" must be an integer or an array of them, found %s", file,

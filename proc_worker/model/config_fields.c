@@ -42,9 +42,10 @@ enum err config_need_positive(json_val v, const char *name, double *out, struct 
 	if (!json_present(field))
 		return err_set(em, ERR_FORMAT, "config.json: \"%s\" is missing; it must be a number above 0",
 			       name);
-	if (!json_double(field, out) || !(*out > 0) || !isfinite(*out))
-		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be a number above 0, found %s", name,
-			       json_double(field, out) ? "another one" : json_type_name(field));
+	if (!json_double(field, out))
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be a number above 0, found %s", name, json_type_name(field));
+	if (!(*out > 0) || !isfinite(*out))
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be a number above 0, found %g", name, *out);
 	return ERR_OK;
 }
 

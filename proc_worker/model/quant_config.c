@@ -53,11 +53,14 @@ static enum err need_int(json_val v, const char *where, const char *name, i64 le
 {
 	json_val field = json_get(v, name);
 
-	if (!json_int(field, out) || *out < least || *out > most)
+	char found[32] = "";
+
+	if (json_int(field, out))
+		snprintf(found, sizeof(found), "%lld", (long long)*out);
+	if (!*found || *out < least || *out > most)
 		return err_set(em, ERR_UNSUPPORTED,
 			       "config.json: \"%s\": \"%s\" must be a number from %lld to %lld, found %s",
-			       where, name, (long long)least, (long long)most,
-			       json_int(field, out) ? "another one" : json_type_name(field));
+			       where, name, (long long)least, (long long)most, *found ? found : json_type_name(field));
 	return ERR_OK;
 }
 

@@ -188,6 +188,23 @@ Test(options, bad_values_name_the_option_the_value_and_what_is_right)
 	says("--host needs a value");
 }
 
+Test(options, values_of_other_servers_say_what_to_use_instead)
+{
+	static const char *const cases[][3] = {
+		{"--quantization", "awq", "auto|int8|int4; a checkpoint that is quantized is read as it is: leave it away"},
+		{"--quantization", "fp8", "an FP8 checkpoint is read as it is"},
+		{"--kv-cache-dtype", "fp8_e5m2", "fp8 is e4m3 here"},
+		{"--device", "cuda:0", "CUDA_VISIBLE_DEVICES"},
+		{"--reasoning-parser", "deepseek_r1", "those of think"},
+	};
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		cr_assert_eq(READ(cases[i][0], cases[i][1]), ERR_INVALID);
+		says(cases[i][2]);
+	}
+	cr_assert_eq(READ("--quantization", "int2"), ERR_INVALID);
+	cr_assert_str_eq(em.text, "--quantization is \"int2\": it must be one of auto|int8|int4");
+}
+
 Test(options, mistyped_names_are_suggested)
 {
 	static const char *const cases[][2] = {

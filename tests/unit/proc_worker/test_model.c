@@ -302,6 +302,13 @@ Test(model, config_json_names_what_is_missing_or_wrong)
 		.config_from = "\"eos_token_id\"", .config_to = "\"attention_bias\": true, \"eos_token_id\"");
 	REFUSED(ERR_UNSUPPORTED, "\"quantization_config\": \"bits\" must be a number from 4 to 4", .config_from = "\"eos_token_id\"",
 		.config_to = "\"quantization_config\": {\"quant_method\": \"awq\"}, \"eos_token_id\"");
+	REFUSED(ERR_UNSUPPORTED, "\"bits\" must be a number from 4 to 4, found 3", .config_from = "\"eos_token_id\"",
+		.config_to = "\"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 3}, \"eos_token_id\"");
+	REFUSED(ERR_FORMAT, "\"rms_norm_eps\" must be a number above 0, found -1", .config_from = "1e-5", .config_to = "-1");
+	REFUSED(ERR_FORMAT, "\"eos_token_id\" is -5; it must be a token id", .config_from = "\"eos_token_id\": 3",
+		.config_to = "\"eos_token_id\": -5");
+	REFUSED(ERR_INVALID, "a context of 1 (max_position_embeddings) leaves no room", .config_from = "_embeddings\": 64",
+		.config_to = "_embeddings\": 1");
 	REFUSED(ERR_UNSUPPORTED, "\"torch_dtype\" is 'float64'", .config_from = "float32",
 		.config_to = "float64");
 	REFUSED(ERR_INVALID, "\"eos_token_id\" 20 is not below vocab_size 20",
