@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/assert.h"
+#include "common/json.h"
 #include "common/options_priv.h"
 
 /* clang-format off */
@@ -236,25 +237,58 @@ static size_t item_bytes(const char *value)
 	return strlen(value);
 }
 
-/* Appends the comma-separated items of `value`; empty ones are left out. */
-static enum err list_append(struct option_list *l, const char *value, const char *where, struct err_msg *em)
+static enum err list_push(struct option_list *l, const char *item, size_t bytes, const char *where, struct err_msg *em)
 {
-	while (*value != '\0') {
+	char **items = realloc(l->items, (l->count + 1) * sizeof(*items));
+
+	if (items == NULL)
+		return err_set(em, ERR_NO_MEMORY, "%s: out of memory", where);
+	l->items = items;
+	l->items[l->count] = strndup(item, bytes);
+	if (l->items[l->count] == NULL)
+		return err_set(em, ERR_NO_MEMORY, "%s: out of memory", where);
+	l->count++;
+	return ERR_OK;
+}
+
+/* ["a", "b"], as vLLM takes --allowed-origins. */
+static enum err list_append_json(struct option_list *l, const char *value, const char *where, struct err_msg *em)
+{
+	struct json_doc *doc;
+	enum err e = json_parse(&doc, value, strlen(value), em);
+
+	if (e != ERR_OK) {
+		err_prefix(em, "%s: %.100s", where, value);
+		return e == ERR_NO_MEMORY ? e : ERR_INVALID;
+	}
+	for (struct json_iter it = json_iterate(json_root(doc)); e == ERR_OK && json_next(&it);) {
+		const char *item = json_cstr(it.value, NULL);
+		if (item == NULL || strchr(item, ',') != NULL)
+			e = err_set(em, ERR_INVALID,
+				    "%s is %.100s: it must be an array of strings without commas, or words with commas between them", where,
+				    value);
+		else if (item[0] != '\0')
+			e = list_push(l, item, strlen(item), where, em);
+	}
+	json_free(&doc);
+	return e;
+}
+
+/* Appends the comma-separated items of `value`; empty ones are left out. A key may be any text. */
+static enum err list_append(const struct option_desc *d, struct option_list *l, const char *value, const char *where, struct err_msg *em)
+{
+	enum err e = ERR_OK;
+
+	if (value[0] == '[' && strcmp(d->name, "api_key") != 0)
+		return list_append_json(l, value, where, em);
+	while (e == ERR_OK && *value != '\0') {
 		size_t n = item_bytes(value);
-		if (n != 0) {
-			char **items = realloc(l->items, (l->count + 1) * sizeof(*items));
-			if (items == NULL)
-				return err_set(em, ERR_NO_MEMORY, "%s: out of memory", where);
-			l->items = items;
-			l->items[l->count] = strndup(value, n);
-			if (l->items[l->count] == NULL)
-				return err_set(em, ERR_NO_MEMORY, "%s: out of memory", where);
-			l->count++;
-		}
+		if (n != 0)
+			e = list_push(l, value, n, where, em);
 		value += n;
 		value += *value == ',';
 	}
-	return ERR_OK;
+	return e;
 }
 
 enum err option_apply(struct options *o, const struct option_match *match, const char *value, bool append,
@@ -295,7 +329,7 @@ enum err option_apply(struct options *o, const struct option_match *match, const
 				where);
 		if (!append)
 			list_clear(f);
-		return list_append(f, value, where, em);
+		return list_append(d, f, value, where, em);
 	case OPTION_FLAG:
 		break;
 	}

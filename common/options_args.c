@@ -155,6 +155,15 @@ static bool is_adapter(const char *word)
 	return word[0] == '{' || (name != 0 && word[name] == '=');
 }
 
+/* Whether a plain word is one more of the list before it, as in vLLM's --served-model-name a b: if there is nothing else that it
+ * could be; of adapters, if it is one. */
+static bool goes_on(const struct option_match *list, const char *word, bool words_are_full)
+{
+	if (list->desc == NULL)
+		return false;
+	return strcmp(list->desc->name, "lora_modules") == 0 ? is_adapter(word) : words_are_full;
+}
+
 /* Second pass. */
 static enum err apply_args(struct options *o, int argc, char **argv, struct plain_words *more,
 			   struct err_msg *em)
@@ -162,18 +171,18 @@ static enum err apply_args(struct options *o, int argc, char **argv, struct plai
 	struct arg_reader r = {.argc = argc, .at = 1, .argv = argv};
 	bool seen[OPTION_TABLE_MAX] = {false};
 	bool have_model = false;
-	struct option_match adapters = {.desc = NULL}; /* was the last word before plain ones */
+	struct option_match list = {.desc = NULL}; /* was the last word before plain ones */
 	struct arg a;
 	enum err e;
 
 	while ((e = next_arg(&r, &a, em)) == ERR_OK) {
-		if (a.text != NULL && adapters.desc != NULL && is_adapter(a.text)) {
-			e = option_apply(o, &adapters, a.text, true, "--lora-modules", em);
+		if (a.text != NULL && goes_on(&list, a.text, have_model && more->count == more->max)) {
+			e = option_apply(o, &list, a.text, true, list.desc->name, em);
 			if (e != ERR_OK)
 				return e;
 			continue;
 		}
-		adapters.desc = a.match.desc != NULL && strcmp(a.match.desc->name, "lora_modules") == 0 ? a.match.desc : NULL;
+		list.desc = a.match.desc != NULL && a.match.desc->type == OPTION_LIST ? a.match.desc : NULL;
 		if (a.is_config)
 			continue;
 		if (a.text != NULL || strcmp(a.match.desc->name, "model") == 0) {

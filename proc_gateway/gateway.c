@@ -47,6 +47,11 @@ static void begin_serving(struct gateway *g)
 		return;
 	g->ready = true;
 	begin_listening(g);
+	u32 tokens = tokenizer_vocab_size(g->tokenizer);
+	if (tokens > engine.vocab_size && g->rank == 0) /* often a token for padding that nothing is written with */
+		LOG_WARN("TOKENIZER_LARGER", "tokens=%u vocab_size=%u reason=\"tokens from vocab_size on are none of the model's: prompts with "
+					     "them are refused; many of them mean that the tokenizer is another model's\"", tokens,
+			 engine.vocab_size);
 	LOG_INFO("GATEWAY_READY", "host=%s port=%u model=%s max_model_len=%u tool_calls=%s thoughts=%s", host,
 		 http_server_port(g->http), g->model.names[0], engine.max_model_len,
 		 tool_format_name(g->model.tool_format), thought_format_name(g->model.thought_format));

@@ -123,6 +123,9 @@ static enum err load_json_file(struct chat_template **out, const char *path, str
 		e = load_named(out, v, em);
 	else if (json_string(v, &source, &bytes))
 		e = chat_template_parse(out, source, bytes, em);
+	else if (json_present(v))
+		e = err_set(em, ERR_FORMAT, "\"chat_template\" must be a string, or an array of {\"name\", \"template\"}, found %s",
+			    json_type_name(v));
 	else
 		e = ERR_NOT_FOUND;
 	if (e != ERR_OK && e != ERR_NOT_FOUND)

@@ -5,8 +5,10 @@ import resource
 import pytest
 
 import engine as engines
+from api import ApiError
 from engine import SANITIZED, Engine, run
 from test_bad_input import start_fails
+from test_quantized import FORMATS, write_models
 
 # ---------------------------------------------------------------- flags
 
@@ -62,6 +64,24 @@ def test_defaults_that_are_no_json_are_refused(tmp_path):
     (tmp_path / "generation_config.json").write_text("{")
     output = start_fails(tmp_path, "--generation-config", tmp_path)
     assert "generation_config.json" in output, output
+
+
+def test_several_names_and_origins_as_vllm_takes_them():
+    with Engine("--served-model-name", "a", "b", "--allowed-origins", '["http://x"]') as e:
+        assert [m["id"] for m in e.api.call("GET", "/v1/models")["data"]] == ["a", "b"]
+        _status, headers, _body = e.api.raw("GET", "/v1/models", headers={"Origin": "http://x"})
+        assert headers["Access-Control-Allow-Origin"] == "http://x"
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_told(tmp_path):
+    model, _quantized = write_models(tmp_path, FORMATS["awq-64"])
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (model / name).write_bytes((engines.DEMO / name).read_bytes())
+    with Engine(model=model) as e, Engine() as demo:
+        assert "TOKENIZER_LARGER tokens=4096 vocab_size=64" in e.log() and "TOKENIZER_LARGER" not in demo.log()
+        with pytest.raises(ApiError) as refused:
+            e.api.completions("Once upon a time")
+        assert refused.value.status == 400 and "the vocabulary has 64 ids" in refused.value.message
 
 
 # ---------------------------------------------------------------- limits of the shell

@@ -147,6 +147,27 @@ Test(options, default_sampling_comes_from_the_model_from_nowhere_or_from_a_folde
 	cr_assert_eq(options_generation_dir(&o, &dir, &em), ERR_NOT_FOUND);
 }
 
+Test(options, lists_go_on_in_the_next_words_and_may_be_json)
+{
+	cr_assert_eq(READ("/m", "--served-model-name", "a", "b", "c,d", "--port", "5"), ERR_OK, "%s", em.text);
+	cr_assert_eq(o.served_model_name.count, 4);
+	cr_assert_str_eq(o.served_model_name.items[3], "d");
+	cr_assert_str_eq(o.model, "/m");
+	cr_assert_eq(READ("--served-model-name", "a", "/m"), ERR_OK, "%s", em.text);
+	cr_assert_eq(o.served_model_name.count, 1);
+	cr_assert_eq(READ("--served-model-name", "a", "/m", "b"), ERR_INVALID, "\"b\" is behind the model");
+	cr_assert_eq(READ("--allowed-origins", "[\"http://a\", \"*\"]"), ERR_OK, "%s", em.text);
+	cr_assert_eq(o.allowed_origins.count, 2);
+	cr_assert_str_eq(o.allowed_origins.items[0], "http://a");
+	cr_assert_eq(READ("--allowed-origins", "[\"a,b\"]"), ERR_INVALID, "children are given lists with commas");
+	cr_assert_eq(READ("--allowed-origins", "[\"*\", 5]"), ERR_INVALID);
+	says("an array of strings");
+	cr_assert_eq(READ("--allowed-origins", "[\"*\""), ERR_INVALID);
+	says("--allowed-origins");
+	cr_assert_eq(READ("--api-key", "[]"), ERR_OK, "a key may be any text");
+	cr_assert_str_eq(o.api_key.items[0], "[]");
+}
+
 Test(options, sizes_take_units_and_fractions)
 {
 	static const struct {

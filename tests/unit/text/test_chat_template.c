@@ -93,6 +93,16 @@ Test(chat_template, named_templates_are_chosen_by_tools)
 	cr_assert_str_eq(rendered("", USER ",\"tools\":[{\"name\":\"f\"}]}"), "f");
 }
 
+Test(chat_template, one_of_another_type_is_refused)
+{
+	struct chat_template *t;
+	put("tokenizer_config.json", "{\"chat_template\": 5}");
+	cr_assert_eq(chat_template_load(&t, folder, "", &em), ERR_FORMAT);
+	cr_assert_not_null(strstr(em.text, "tokenizer_config.json: \"chat_template\" must be a string"), "%s", em.text);
+	put("tokenizer_config.json", "{\"chat_template\": null}");
+	cr_assert_eq(chat_template_load(&t, folder, "", &em), ERR_NOT_FOUND);
+}
+
 Test(chat_template, named_templates_need_a_default)
 {
 	put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"x\"}]}");
