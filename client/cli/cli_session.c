@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/speculative.h"
 
 enum { READY_MS = 60000, ALIVE_CHECK_MS = 500 };
 
@@ -76,11 +77,35 @@ enum err cli_sampling_take(struct cli_sampling *s, int *argc, char **argv, struc
 	return e;
 }
 
-static void fill_real(json_val root, const char *key, bool given, double min, double max, float *value)
+/* As gateways read it. What was given on the line wins, but what the file says must be right all the same. */
+static enum err fill_real(json_val root, const char *key, bool given, double min, double max, float *value, struct err_msg *em)
 {
-	double v;
-	if (!given && json_double(json_get(root, key), &v) && v >= min && v <= max)
-		*value = (float)v;
+	json_val v = json_get(root, key);
+	double x;
+	if (!json_present(v))
+		return ERR_OK;
+	if (!json_double(v, &x))
+		return err_set(em, ERR_INVALID, "%s has to be a number from %g to %g, not %s", key, min, max, json_type_name(v));
+	if (!(x >= min && x <= max))
+		return err_set(em, ERR_INVALID, "%s is %g, but has to be from %g to %g", key, x, min, max);
+	if (!given)
+		*value = (float)x;
+	return ERR_OK;
+}
+
+static enum err fill_sampling(struct cli_sampling *s, json_val root, struct err_msg *em)
+{
+	uint64_t top_k;
+	enum err e = fill_real(root, "temperature", s->have_temperature, 0, 100, &s->params.temperature, em);
+	if (e == ERR_OK)
+		e = fill_real(root, "top_p", s->have_top_p, 1e-6, 1, &s->params.top_p, em);
+	if (e == ERR_OK)
+		e = fill_real(root, "min_p", s->have_min_p, 0, 1, &s->params.min_p, em);
+	if (e == ERR_OK)
+		e = fill_real(root, "repetition_penalty", s->have_repetition_penalty, 0.01, 100, &s->params.repetition_penalty, em);
+	if (!s->have_top_k && json_uint(json_get(root, "top_k"), &top_k) && top_k <= INT32_MAX)
+		s->params.top_k = (uint32_t)top_k;
+	return e;
 }
 
 enum err cli_sampling_defaults(struct cli_sampling *s, const struct options *o, struct err_msg *em)
@@ -88,23 +113,20 @@ enum err cli_sampling_defaults(struct cli_sampling *s, const struct options *o, 
 	char path[4096];
 	const char *dir;
 	struct json_doc *doc;
-	struct err_msg unread;
-	uint64_t top_k;
 	enum err e = options_generation_dir(o, &dir, em);
 	if (e != ERR_OK || !dir || dir[0] == '\0')
 		return e;
 	int n = snprintf(path, sizeof(path), "%s/generation_config.json", dir);
-	if (n < 0 || (size_t)n >= sizeof(path) || json_parse_file(&doc, path, &unread) != ERR_OK)
+	if (n < 0 || (size_t)n >= sizeof(path) || access(path, F_OK) != 0)
 		return ERR_OK; /* most models have none */
-	json_val root = json_root(doc);
-	fill_real(root, "temperature", s->have_temperature, 0, 100, &s->params.temperature);
-	fill_real(root, "top_p", s->have_top_p, 0.0001, 1, &s->params.top_p);
-	fill_real(root, "min_p", s->have_min_p, 0, 1, &s->params.min_p);
-	fill_real(root, "repetition_penalty", s->have_repetition_penalty, 0.01, 100, &s->params.repetition_penalty);
-	if (!s->have_top_k && json_uint(json_get(root, "top_k"), &top_k) && top_k <= INT32_MAX)
-		s->params.top_k = (uint32_t)top_k;
+	e = json_parse_file(&doc, path, em);
+	if (e != ERR_OK)
+		return e;
+	e = fill_sampling(s, json_root(doc), em);
+	if (e != ERR_OK)
+		err_prefix(em, "%s", path);
 	json_free(&doc);
-	return ERR_OK;
+	return e;
 }
 
 uint64_t cli_random_seed(void)
@@ -126,10 +148,14 @@ static void show_progress(void *ctx, double share, const char *what)
 static enum err start_engine(struct cli_session *s, struct err_msg *em)
 {
 	bool terminal = isatty(STDERR_FILENO);
+	struct speculative speculative;
+	enum err e = speculative_parse(&speculative, s->options.speculative_config, em); /* else the engine writes of it, and ends */
+	if (e != ERR_OK)
+		return e;
 	s->options.api_server_count = 0;
 	if (s->options.log_level == LOG_LEVEL_INFO) /* the terminal belongs to the reply, not to the log */
 		s->options.log_level = LOG_LEVEL_ERROR;
-	enum err e = engine_start(&s->engine, &s->options, terminal ? show_progress : NULL, NULL, em);
+	e = engine_start(&s->engine, &s->options, terminal ? show_progress : NULL, NULL, em);
 	if (terminal)
 		fprintf(stderr, "\r\033[K");
 	return e;

@@ -29,7 +29,7 @@ struct cli_sampling {
 
 MUST_CHECK enum err cli_sampling_take(struct cli_sampling *s, int *argc, char **argv, struct err_msg *em);
 /* Fills what was not given from the generation_config.json that --generation-config means, if that is there. ERR_NOT_FOUND: it names
- * a folder without one. */
+ * a folder without one. ERR_FORMAT, ERR_INVALID, ERR_IO: it cannot be read, or has a value out of its range. */
 MUST_CHECK enum err cli_sampling_defaults(struct cli_sampling *s, const struct options *o, struct err_msg *em);
 
 /* What the reply may be. */

@@ -60,10 +60,18 @@ def test_a_folder_without_defaults_is_refused(command, tmp_path):
     assert status != 0 and 'it must be auto, none or vllm, or a folder with a generation_config.json' in output, output
 
 
-def test_defaults_that_are_no_json_are_refused(tmp_path):
-    (tmp_path / "generation_config.json").write_text("{")
-    output = start_fails(tmp_path, "--generation-config", tmp_path)
-    assert "generation_config.json" in output, output
+@pytest.mark.parametrize("text,words", [("{", "generation_config.json"), ('{"temperature": "hot"}', "temperature has to be a number from 0 to 100"),
+                                        ('{"top_p": 0}', "top_p is 0, but has to be from 1e-06 to 1")])
+def test_run_and_serve_refuse_the_same_defaults(text, words, tmp_path):
+    (tmp_path / "generation_config.json").write_text(text)
+    status, output = run("run", "--model", engines.DEMO, "--prompt-ids", "5", "--max-tokens", "3", "--generation-config", tmp_path)
+    assert status == 1 and words in output, output
+    assert words in start_fails(tmp_path, "--generation-config", tmp_path)
+
+
+def test_what_is_to_be_proposed_ahead_is_refused_in_one_line():
+    status, output = run("run", "--model", engines.DEMO, "--prompt-ids", "5", "--speculative-config", '{"method": "eagle"}')
+    assert status == 1 and 'the method "eagle" is not there; it must be "ngram"' in output and len(output.splitlines()) == 1, output
 
 
 def test_several_names_and_origins_as_vllm_takes_them():
