@@ -509,6 +509,15 @@ static enum err make_cpu(struct runner *r, struct err_msg *em)
 	return e;
 }
 
+static void log_unread(const struct runner *r)
+{
+	const struct st_tensor *t;
+	u32 from = 0;
+
+	while (r->config.rank == 0 && (t = model_weights_unread(&r->plan, &from)))
+		LOG_WARN("TENSOR_NOT_READ", "file=\"%s\" tensor=%s reason=\"by config.json the model has none\"", t->file, t->name);
+}
+
 static enum err make_all(struct runner *r, struct err_msg *em)
 {
 	report(r, 0, "reading config.json");
@@ -520,6 +529,8 @@ static enum err make_all(struct runner *r, struct err_msg *em)
 	r->plan.threads = r->ctx.threads;
 	if (!e)
 		e = model_weights_check(&r->plan, em);
+	if (!e)
+		log_unread(r);
 	if (!e)
 		e = join(r, em);
 	if (!e)

@@ -72,6 +72,10 @@ struct weights_plan {
  * all, so that a bad checkpoint is refused before anything is loaded. ERR_NOT_FOUND, ERR_FORMAT,
  * ERR_UNSUPPORTED: names the tensor, what is expected and what was found. */
 MUST_CHECK enum err model_weights_check(const struct weights_plan *plan, struct err_msg *em);
+/* The first tensor from `*from` of the table on that the checkpoint has and config.json says there is none of, as biases of a model
+ * without biases: they are not read, and without them a model that was trained with them answers nonsense. `*from`, 0 at first, moves
+ * behind it. NULL: no more. */
+const struct st_tensor *model_weights_unread(const struct weights_plan *plan, u32 *from);
 /* Bytes that model_weights_load will allocate. */
 u64 model_weights_bytes(const struct weights_plan *plan);
 /* Checks, then loads this rank's slices, from the cache if it has them. ERR_NO_SPACE: says how much is needed and how much there is. */

@@ -276,6 +276,26 @@ static enum err check_tensors(const struct weights_plan *p, const struct arch_te
 	return e;
 }
 
+const struct st_tensor *model_weights_unread(const struct weights_plan *p, u32 *from)
+{
+	const struct arch *a = p->config->arch;
+	char name[NAME_MAX_BYTES];
+
+	for (u32 i = (*from)++; i < a->tensor_count; i = (*from)++) {
+		const struct arch_tensor *t = &a->tensors[i];
+		bool by_config = t->when == WHEN_ATTENTION_BIAS || t->when == WHEN_MLP_BIAS || t->when == WHEN_HEAD_NORMS ||
+				 t->when == WHEN_LM_HEAD_BIAS;
+		bool again = i > 0 && strcmp(a->tensors[i - 1].name, t->name) == 0; /* parts of one tensor */
+		if (!by_config || again || weights_tensor_applies(p, t, 0))
+			continue;
+		arch_tensor_name(name, sizeof(name), t, 0, 0);
+		const struct st_tensor *st = safetensors_find(p->checkpoint, name);
+		if (st)
+			return st;
+	}
+	return NULL;
+}
+
 /* ---------------------------------------------------------------- how many layers */
 
 /* A tensor's layer, and what follows its number in the name; false: it is of none. */

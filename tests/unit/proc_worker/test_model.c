@@ -257,6 +257,25 @@ Test(model, a_layer_with_something_of_its_own_behind_the_others_is_left_alone)
 	cr_assert(isfinite(first[0]) && first[0] != first[1]);
 }
 
+Test(model, biases_that_config_json_denies_are_told)
+{
+	struct tiny_model m = {.config_from = "\"eos_token_id\": 3",
+			       .config_to = "\"eos_token_id\": 3, \"tie_word_embeddings\": true",
+			       .header_from = "lm_head.weight", /* which is tied */
+			       .header_to = "model.layers.0.mlp.up_proj.bias"};
+	struct runner *r;
+	struct err_msg em = {""};
+	u32 from = 0;
+
+	tiny_model_write(&m);
+	cr_assert_eq(load(m.dir, &r, OPTION_DTYPE_AUTO, 0, 0, &em), ERR_OK, "%s", em.text);
+	const struct st_tensor *t = model_weights_unread(&r->plan, &from);
+	cr_assert(t && strcmp(t->name, "model.layers.0.mlp.up_proj.bias") == 0);
+	cr_assert_null(model_weights_unread(&r->plan, &from));
+	runner_destroy(&r);
+	tiny_model_remove(&m);
+}
+
 Test(model, an_index_must_tell_the_truth)
 {
 	REFUSED(ERR_NOT_FOUND, "names shard c.safetensors (for tensor lm_head.weight), which is not in",
