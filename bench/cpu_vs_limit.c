@@ -287,11 +287,12 @@ static void count_matrices(struct bench *b)
 	}
 }
 
-static enum limit_kind kind_of(enum limit_kind wanted, u32 caps)
+/* `narrow`: what AVX2 has for the same. */
+static enum limit_kind kind_of(enum limit_kind wanted, enum limit_kind narrow, u32 caps)
 {
 	if (limits_has(wanted, caps))
 		return wanted;
-	return limits_has(LIMIT_AVX512, caps) ? LIMIT_AVX512 : LIMIT_AVX2;
+	return limits_has(LIMIT_AVX512, caps) ? LIMIT_AVX512 : narrow;
 }
 
 static void run_model(struct bench *b)
@@ -299,6 +300,8 @@ static void run_model(struct bench *b)
 	static const u32 batches[] = {1, 4, 8, 16, 32};
 	const enum option_quantization bits[] = {OPTION_QUANTIZATION_AUTO, OPTION_QUANTIZATION_INT8,
 						 OPTION_QUANTIZATION_INT4};
+	static const enum limit_kind wanted[] = {LIMIT_BF16, LIMIT_VNNI, LIMIT_VNNI},
+				     narrow[] = {LIMIT_AVX2, LIMIT_WIDE, LIMIT_NARROW};
 	struct err_msg em = {""};
 	struct runner_config c = {.model_dir = b->model,
 				  .device = OPTION_DEVICE_CPU,
@@ -312,8 +315,8 @@ static void run_model(struct bench *b)
 	if (runner_create(&b->r, &c, &em))
 		die(b->model, &em);
 	count_matrices(b);
-	b->products = kind_of(b->format == PEER_BF16 ? LIMIT_BF16 : LIMIT_VNNI, c.caps);
-	b->attention = kind_of(LIMIT_BF16, c.caps); /* the cache is bfloat16 as the checkpoint */
+	b->products = kind_of(wanted[b->format], narrow[b->format], c.caps);
+	b->attention = kind_of(LIMIT_BF16, LIMIT_AVX2, c.caps); /* the cache is bfloat16 as the checkpoint */
 	run_case(b, "prefill", 1, 128);
 	run_case(b, "prefill", 1, 512);
 	for (u32 i = 0; i < COUNT_OF(batches); i++)

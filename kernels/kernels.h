@@ -677,14 +677,14 @@ size_t kern_lora_b_bytes(u32 n, u32 rank, enum kern_dtype dtype);
 /* Rows [first, first + rows) of A [..][k], and all of B [n][rank], from plain rows that are src_stride elements apart. */
 void kern_lora_set_a(void *a, enum kern_dtype dtype, u32 first, u32 rows, u32 k, const void *src, enum kern_dtype src_dtype,
 		     size_t src_stride);
-void kern_lora_set_b(void *b, enum kern_dtype dtype, u32 n, u32 rank, const void *src, enum kern_dtype src_dtype,
-		     size_t src_stride);
+void kern_lora_set_b(void *b, enum kern_dtype dtype, u32 n, u32 rank, const void *src, enum kern_dtype src_dtype, size_t src_stride);
 
 /* Scratch that any op may need for steps of at most these sizes. */
 struct kern_limits {
 	u32 tokens, rows, heads, kv_heads, head_dim, hidden, intermediate, vocab, context, threads;
 	u32 experts; /* 0: none */
 	u32 lora_rank; /* the largest struct kern_lora.rank; 0: no adapters */
+	u32 caps; /* enum kern_cap, of the processor; 0: as much scratch as any needs */
 };
 size_t kern_scratch_bytes(const struct kern_limits *limits);
 

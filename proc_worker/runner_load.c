@@ -336,7 +336,8 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				     .lora_rank = r->loras.rank_sum_max,
 				     .vocab = r->model.vocab_size,
 				     .context = r->max_model_len,
-				     .threads = kern_threads_count(r->ctx.threads)};
+				     .threads = kern_threads_count(r->ctx.threads),
+				     .caps = r->config.caps};
 
 	r->ctx.scratch_bytes =
 		(kern_scratch_bytes(&limits) + SCRATCH_ALIGN - 1) & ~(size_t)(SCRATCH_ALIGN - 1);

@@ -3,6 +3,7 @@
  * Every output is one sum over k in rising order, in one lane, starting from what it is added to; tiling only
  * decides which outputs are computed side by side. So a row's result depends neither on the other rows nor on
  * the threads. */
+#include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/matmul_driver_priv.h"
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_priv.h"
@@ -24,6 +25,7 @@ enum {
 #else
 	TILE_ROWS = 3,	 /* 3 x 4 sums, 1 weight, 3 inputs: 16 of 16 registers */
 	VECS_OF_ONE = 8, /* one row takes both panels: eight sums hide the latency of the addition */
+	FEW_ROWS = TILE_ROWS, /* more go to cpu/matmul_float_many.c */
 #endif
 	K_BLOCK = 1024, /* a pair of panels' part of so many k (256 KiB at most) stays in L2 for all rows */
 };
@@ -238,6 +240,12 @@ enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 	if (a->w->packed == KERN_LAYOUT_GROUPS)
 		return MATMUL_QUANTIZED(ctx, a);
 	ASSERT(a->w->packed == KERN_LAYOUT_PANEL);
+#if VEC_LANES == 8
+	if (a->tokens > (a->fusion ? KERN_CPU_UNFUSED_TOKENS : FEW_ROWS) && (!a->fusion || matmul_blocked_fuses(a))) {
+		matmul_float_many_avx2(ctx, a);
+		return ERR_OK;
+	}
+#endif
 	if (a->fusion)
 		return ERR_UNSUPPORTED;
 	if (a->tokens == 0)

@@ -1,5 +1,5 @@
 /* The edges of a tile of a product in blocks: where its sums begin and where they go. For the files that compute such
- * tiles, with vectors of 16 lanes. */
+ * tiles. With 16 registers of 8 lanes a tile takes one half of the panel's columns after the other. */
 #ifndef TERCET_KERNELS_CPU_MATMUL_BLOCKED_TILE_PRIV_H
 #define TERCET_KERNELS_CPU_MATMUL_BLOCKED_TILE_PRIV_H
 
@@ -7,11 +7,13 @@
 #include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/vec_priv.h"
 
-#if defined(VEC_LANES) && VEC_LANES == 16
+#ifdef VEC_LANES
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
-enum { VECS = KERN_PANEL / VEC_LANES };
+enum { VECS = KERN_PANEL / VEC_LANES, LINE_FLOATS = 16 };
+
+#if VEC_LANES == 16
 
 /* The n-th vector's columns that exist. */
 static ALWAYS_INLINE __mmask16 columns_of(const struct blocked_tile *t, u32 v)
@@ -53,12 +55,59 @@ static ALWAYS_INLINE void sums_end(const struct blocked_tile *t, u32 rows, vec s
 	}
 }
 
+#else
+enum { HALF_VECS = VECS / 2, HALF_COLUMNS = KERN_PANEL / 2 };
+
+/* The n-th vector's columns that exist, of those from `from` on. */
+static ALWAYS_INLINE u32 columns_of(const struct blocked_tile *t, u32 from)
+{
+	return t->columns <= from ? 0 : kern_min(t->columns - from, VEC_LANES);
+}
+
+/* Sums of half a panel, whose columns begin at `column`. */
+static ALWAYS_INLINE void half_begin(const struct blocked_tile *t, u32 column, u32 rows, vec sums[][HALF_VECS])
+{
+	const float *from = t->sums + column;
+#pragma GCC unroll 6
+	for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 2
+		for (u32 v = 0; v < HALF_VECS; v++)
+			sums[r][v] = t->first ? vec_zero() : vec_load(from + r * KERN_PANEL + v * VEC_LANES);
+	if (!t->first || (!t->accumulate && !t->bias))
+		return;
+#pragma GCC unroll 2
+	for (u32 v = 0; v < HALF_VECS; v++) {
+		const u32 at = column + v * VEC_LANES, n = columns_of(t, at);
+#pragma GCC unroll 6
+		for (u32 r = 0; r < rows; r++) {
+			if (t->accumulate)
+				sums[r][v] = vec_load_n(t->out + r * t->out_stride + at, n);
+			if (t->bias)
+				sums[r][v] = vec_add(sums[r][v], vec_load_n(t->bias + at, n));
+		}
+	}
+}
+
+static ALWAYS_INLINE void half_end(const struct blocked_tile *t, u32 column, u32 rows, vec sums[][HALF_VECS])
+{
+	const size_t stride = t->last ? t->out_stride : KERN_PANEL;
+	float *out = (t->last ? t->out : t->sums) + column;
+#pragma GCC unroll 2
+	for (u32 v = 0; v < HALF_VECS; v++) {
+		const u32 n = t->last ? columns_of(t, column + v * VEC_LANES) : VEC_LANES;
+#pragma GCC unroll 6
+		for (u32 r = 0; r < rows; r++)
+			vec_store_n(out + r * stride + v * VEC_LANES, sums[r][v], n);
+	}
+}
+#endif
+
 /* Asks for row r's lines of what sums_end writes: memory takes longer to answer than all stores of a tile may wait. */
 static ALWAYS_INLINE void sums_ahead(const struct blocked_tile *t, u32 r)
 {
 	const float *to = t->last ? t->out + r * t->out_stride : t->sums + (size_t)r * KERN_PANEL;
 	__builtin_prefetch(to, 1, 2);
-	__builtin_prefetch(to + VEC_LANES, 1, 2);
+	__builtin_prefetch(to + LINE_FLOATS, 1, 2);
 }
 
 /* blocked_kernel.act_mul */
@@ -69,8 +118,8 @@ static inline void sums_act_mul(const float *gate, const float *up, u32 rows, en
 	for (u32 r = 0; r < rows; r++, gate += KERN_PANEL, up += KERN_PANEL, out += out_stride) {
 		const float *ahead = out + (r + AHEAD_ROWS < rows ? AHEAD_ROWS * out_stride : 0);
 		__builtin_prefetch(ahead, 1, 2);
-		__builtin_prefetch(ahead + VEC_LANES, 1, 2);
-#pragma GCC unroll 2
+		__builtin_prefetch(ahead + LINE_FLOATS, 1, 2);
+#pragma GCC unroll 4
 		for (u32 v = 0; v < VECS * VEC_LANES; v += VEC_LANES)
 			vec_store(out + v, vec_mul(activate(act, vec_load(gate + v)), vec_load(up + v)));
 	}

@@ -154,7 +154,7 @@ void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const st
 	u32 units = kern_ceil(a->w->k, in->unit_values);
 	if (a->tokens == 0)
 		return;
-	if (small_l1()) {
+	if (!kernel->asks_always && small_l1()) {
 		j.prefetch_far = a->tokens > NEAR_ROWS;
 		j.prefetch_off = !j.prefetch_far;
 	}

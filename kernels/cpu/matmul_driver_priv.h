@@ -50,6 +50,7 @@ struct matmul_kernel {
 	u32 tile_columns; /* at most a panel */
 	u32 one_columns;  /* of a tile of a single row; at most a panel */
 	u32 k_block;	  /* a panel's part of so many k stays in the L2 cache for all tiles */
+	bool asks_always; /* for weights ahead, however small the L1 cache: computing in narrow vectors leaves the time to wait */
 	/* Rounds values [first, end) of the row `x`, the r-th of the `rows` rows of a tile, into the tile's inputs at
 	 * `to`. Both are multiples of MATMUL_PACK_VALUES, or `end` is the row's. */
 	void (*pack)(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end);

@@ -1,4 +1,4 @@
-/* Matrix product with weights in 8 and 4 bits, for AVX2, AVX-512 and AVX-512 with VNNI (one object each).
+/* Matrix product with weights in 8 and 4 bits, for AVX-512 and AVX-512 with VNNI (one object each).
  *
  * Inputs are rounded to 8 bits, per token and group of at most 64; sums inside such a group are whole
  * numbers. They are put together in float, groups in rising order, so a row's result depends neither on the
@@ -10,15 +10,9 @@
 #include "kernels/cpu/variants_priv.h"
 
 enum {
-#if VEC_LANES == 16
 	REGISTER_ROWS = 6, /* 6 x 2 sums of whole numbers and as many of floats, up to 4 weights */
 	TILE_ROWS = 8,	   /* the sums of floats stay in memory */
 	TILE_VECS = 2,
-#else
-	REGISTER_ROWS = 4, /* 4 x 2 sums, 2 x 2 weights, inputs and products: 16 registers */
-	TILE_ROWS = 4,
-	TILE_VECS = 2,
-#endif
 	VECS_OF_ONE = KERN_PANEL / VEC_LANES, /* one row takes a panel: one stream of memory */
 	K_BLOCK = 2048, /* 64 KiB of a panel */
 #ifdef __AVX512VNNI__
@@ -29,7 +23,6 @@ enum {
 	FEW_ROWS = KERN_CPU_UNFUSED_TOKENS, /* whose weights memory has hardly brought by the time they are used up: reading ahead is all that counts */
 };
 
-#if VEC_LANES == 16
 typedef __m512i ivec;
 #define ivec_load(p)	 _mm512_loadu_si512(p)
 #define ivec_set1_8(x)	 _mm512_set1_epi8(x)
@@ -38,16 +31,6 @@ typedef __m512i ivec;
 #define ivec_high4(a)	 _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15))
 #define ivec_to_float(a) _mm512_cvtepi32_ps(a)
 #define vec_load_f16(p)	 _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
-#else
-typedef __m256i ivec;
-#define ivec_load(p)	 _mm256_loadu_si256((const __m256i *)(const void *)(p))
-#define ivec_set1_8(x)	 _mm256_set1_epi8(x)
-#define ivec_set1_32(x)	 _mm256_set1_epi32(x)
-#define ivec_and(a, b)	 _mm256_and_si256(a, b)
-#define ivec_high4(a)	 _mm256_and_si256(_mm256_srli_epi16(a, 4), _mm256_set1_epi8(15))
-#define ivec_to_float(a) _mm256_cvtepi32_ps(a)
-#define vec_load_f16(p)	 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p)))
-#endif
 
 /* ---------------------------------------------------------------- inputs */
 
@@ -107,12 +90,9 @@ static ALWAYS_INLINE ivec dot_int4(ivec sum, ivec weights, ivec x)
 {
 #if defined(__AVX512VNNI__)
 	return _mm512_dpbusd_epi32(sum, weights, x);
-#elif VEC_LANES == 16
+#else
 	return _mm512_add_epi32(sum,
 				_mm512_madd_epi16(_mm512_maddubs_epi16(weights, x), _mm512_set1_epi16(1)));
-#else
-	return _mm256_add_epi32(sum,
-				_mm256_madd_epi16(_mm256_maddubs_epi16(weights, x), _mm256_set1_epi16(1)));
 #endif
 }
 
@@ -122,18 +102,12 @@ static ALWAYS_INLINE ivec dot_int8(ivec sum, ivec weights, ivec x)
 {
 #if defined(__AVX512VNNI__)
 	return _mm512_dpbusd_epi32(sum, weights, x);
-#elif VEC_LANES == 16
+#else
 	ivec low = _mm512_set1_epi16(255);
 	ivec even = _mm512_madd_epi16(_mm512_and_si512(weights, low),
 				      _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8));
 	ivec odd = _mm512_madd_epi16(_mm512_srli_epi16(weights, 8), _mm512_srai_epi16(x, 8));
 	return _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
-#else
-	ivec low = _mm256_set1_epi16(255);
-	ivec even = _mm256_madd_epi16(_mm256_and_si256(weights, low),
-				      _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
-	ivec odd = _mm256_madd_epi16(_mm256_srli_epi16(weights, 8), _mm256_srai_epi16(x, 8));
-	return _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
 #endif
 }
 
@@ -340,12 +314,6 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 	case n:                                  \
 		run_tile(t, n, TILE_VECS, int4); \
 		break;
-#if VEC_LANES == 16
-#define TILE_CASES_MORE(int4) \
-	TILE_CASE(4, int4) TILE_CASE(5, int4) TILE_CASE(6, int4) TILE_CASE(7, int4)
-#else
-#define TILE_CASES_MORE(int4)
-#endif
 /* The row count is a constant in each case, so that the sums live in registers. */
 #define TILE_SWITCH(int4)                                \
 	switch (rows) {                                  \
@@ -354,7 +322,10 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 		break;                                   \
 		TILE_CASE(2, int4)                       \
 		TILE_CASE(3, int4)                       \
-		TILE_CASES_MORE(int4)                    \
+		TILE_CASE(4, int4)                       \
+		TILE_CASE(5, int4)                       \
+		TILE_CASE(6, int4)                       \
+		TILE_CASE(7, int4)                       \
 	default:                                         \
 		run_tile(t, TILE_ROWS, TILE_VECS, int4); \
 		break;                                   \

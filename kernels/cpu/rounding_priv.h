@@ -25,13 +25,12 @@ static ALWAYS_INLINE u32 largest_bits(const float *x, u32 width)
 	return _mm512_reduce_max_epu32(most);
 #else
 	__m256i sign = _mm256_set1_epi32(0x7fffffff), most = _mm256_setzero_si256();
+#pragma GCC unroll 16
 	for (u32 i = 0; i < width; i += 8)
 		most = _mm256_max_epu32(most, _mm256_and_si256(_mm256_castps_si256(vec_load(x + i)), sign));
-	u32 lanes[8], all = 0;
-	_mm256_storeu_si256((__m256i *)(void *)lanes, most);
-	for (u32 i = 0; i < 8; i++)
-		all = lanes[i] > all ? lanes[i] : all;
-	return all;
+	__m128i four = _mm_max_epu32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+	four = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4e));
+	return (u32)_mm_cvtsi128_si32(_mm_max_epu32(four, _mm_shuffle_epi32(four, 0xb1)));
 #endif
 }
 
@@ -88,7 +87,7 @@ static ALWAYS_INLINE u32 sum_lanes(__m512i v)
 }
 #endif
 
-/* Rounds to nearest even; returns the sum, which 16 bits hold. What is no finite number counts as -2^31 and wraps: such a group's
+/* Rounds to nearest even; returns the sum, which 16 bits hold. What is no finite number counts as -2^31 and may be any byte: such a group's
  * scale is NaN, so any sum will do that can be multiplied. */
 static ALWAYS_INLINE i32 round_values(const float *x, float inverse, u32 width, signed char *q)
 {
@@ -103,15 +102,22 @@ static ALWAYS_INLINE i32 round_values(const float *x, float inverse, u32 width, 
 	}
 	sum = sum_lanes(sums);
 #else
-	for (u32 i = 0; i < width; i += 8) {
-		i32 whole[8];
-		_mm256_storeu_si256((__m256i *)(void *)whole,
-				    _mm256_cvtps_epi32(vec_mul(vec_load(x + i), vec_set1(inverse))));
-		for (u32 l = 0; l < 8; l++) {
-			q[i + l] = (signed char)whole[l];
-			sum += (u32)whole[l];
+	const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+	__m256i sums = _mm256_setzero_si256();
+#pragma GCC unroll 4
+	for (u32 i = 0; i < width; i += 32) {
+		__m256i whole[4];
+#pragma GCC unroll 4
+		for (u32 v = 0; v < 4; v++) {
+			whole[v] = _mm256_cvtps_epi32(vec_mul(vec_load(x + i + v * 8), vec_set1(inverse)));
+			sums = _mm256_add_epi32(sums, whole[v]);
 		}
+		__m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(whole[0], whole[1]), _mm256_packs_epi32(whole[2], whole[3]));
+		_mm256_storeu_si256((__m256i *)(void *)(q + i), _mm256_permutevar8x32_epi32(bytes, order));
 	}
+	__m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+	four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+	sum = (u32)_mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
 #endif
 	return (int16_t)sum;
 }

@@ -43,7 +43,9 @@ KERN_DECLARE_QUANTIZED(avx512)
 KERN_DECLARE_QUANTIZED(avx512_vnni)
 #undef KERN_DECLARE_QUANTIZED
 /* The same for more rows than a tile has. */
+void matmul_float_many_avx2(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 void matmul_bf16_many_avx512_bf16(struct kern_ctx *ctx, const struct kern_matmul_args *args);
+void matmul_quantized_many_avx2(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 void matmul_quantized_many_avx512_vnni(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 
 #endif

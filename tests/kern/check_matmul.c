@@ -266,9 +266,9 @@ static void matmul_not_finite_case(struct check *c, u32 target, const struct mat
 /* Whole panels of gate and up, more rows than decoding has, and a variant that computes them in blocks. */
 static bool matmul_fuses(const struct check_target *t, const struct matmul_case *m)
 {
-	u32 needed = m->dtype == KERN_BF16 ? KERN_CAP_AVX512_BF16 : KERN_CAP_AVX512_VNNI;
-	return (t->caps & needed) && m->dtype != KERN_F32 && m->n % 64 == 0 && m->tokens > KERN_CPU_UNFUSED_TOKENS &&
-	       !m->accumulate;
+	u32 needed = m->dtype == KERN_BF16 ? KERN_CAP_AVX512_BF16 : m->dtype == KERN_F32 ? 0 : KERN_CAP_AVX512_VNNI;
+	bool avx2 = (t->caps & KERN_CAP_AVX2) && !(t->caps & KERN_CAP_AVX512);
+	return (avx2 || (t->caps & needed)) && m->n % 64 == 0 && m->tokens > KERN_CPU_UNFUSED_TOKENS && !m->accumulate;
 }
 
 /* What the product and then the activation write, to the bit; where that is refused, nothing. */

@@ -29,9 +29,11 @@ typedef void (*compute_fn)(void);
 			s[0] += s[i];                                                                    \
 		word = keep(s[0]);                                                                       \
 	}
+#define LOAD_INT256(w)	  _mm256_set1_epi32(w)
 #define LOAD_PS256(w)	  _mm256_set1_ps((float)(w)*0x1p-10f)
 #define LOAD_PS512(w)	  _mm512_set1_ps((float)(w)*0x1p-10f)
 #define LOAD_INT(w)	  _mm512_set1_epi32(w)
+#define KEEP_INT256(s)	  _mm256_cvtsi256_si32(s)
 #define KEEP_PS256(s)	  (int)_mm256_cvtss_f32(s)
 #define KEEP_PS512(s)	  (int)_mm512_cvtss_f32(s)
 #define KEEP_INT(s)	  _mm512_cvtsi512_si32(s)
@@ -39,7 +41,22 @@ typedef void (*compute_fn)(void);
 #define STEP_AVX512(s, x) _mm512_fmadd_ps(x, x, s)
 #define STEP_BF16(s, x)	  _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(x))
 #define STEP_VNNI(s, x)	  _mm512_dpbusd_epi32(s, x, x)
+/* Written out, or the compiler takes the product, always the same, out of the loop. */
+#define STEP_WIDE(s, x)                                                                                             \
+	({                                                                                                          \
+		__m256i sum = s, product;                                                                           \
+		__asm__("vpmaddwd %2, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(x));           \
+		sum;                                                                                                \
+	})
+#define STEP_NARROW(s, x)                                                                                           \
+	({                                                                                                          \
+		__m256i sum = s, product;                                                                           \
+		__asm__("vpmaddubsw %2, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(x));         \
+		sum;                                                                                                \
+	})
 COMPUTE(compute_avx2, "avx2,fma", __m256, LOAD_PS256, 0, STEP_AVX2, KEEP_PS256)
+COMPUTE(compute_wide, "avx2", __m256i, LOAD_INT256, 0, STEP_WIDE, KEEP_INT256)
+COMPUTE(compute_narrow, "avx2", __m256i, LOAD_INT256, 0, STEP_NARROW, KEEP_INT256)
 COMPUTE(compute_avx512, "avx512f", __m512, LOAD_PS512, 0, STEP_AVX512, KEEP_PS512)
 COMPUTE(compute_bf16, "avx512f,avx512bf16", __m512, LOAD_PS512, 0, STEP_BF16, KEEP_PS512)
 COMPUTE(compute_vnni, "avx512f,avx512vnni", __m512i, LOAD_INT, 0, STEP_VNNI, KEEP_INT)
@@ -48,6 +65,8 @@ static void compute_none(void)
 {
 }
 #define compute_avx2   compute_none
+#define compute_wide   compute_none
+#define compute_narrow compute_none
 #define compute_avx512 compute_none
 #define compute_bf16   compute_none
 #define compute_vnni   compute_none
@@ -56,10 +75,12 @@ static void compute_none(void)
 static const struct {
 	const char *name;
 	u32 caps;
-	u32 operations; /* of an instruction */
+	u32 operations; /* of a step of one sum */
 	compute_fn run;
 } KINDS[LIMIT_KINDS] = {
 	[LIMIT_AVX2] = {"avx2 f32", KERN_CAP_AVX2, 16, compute_avx2},
+	[LIMIT_WIDE] = {"avx2 i16", KERN_CAP_AVX2, 32, compute_wide},
+	[LIMIT_NARROW] = {"avx2 i8", KERN_CAP_AVX2, 64, compute_narrow},
 	[LIMIT_AVX512] = {"avx512 f32", KERN_CAP_AVX512, 32, compute_avx512},
 	[LIMIT_BF16] = {"avx512 bf16", KERN_CAP_AVX512_BF16, 64, compute_bf16},
 	[LIMIT_VNNI] = {"avx512 vnni", KERN_CAP_AVX512_VNNI, 128, compute_vnni},

@@ -1,0 +1,58 @@
+/* Rows of 4-byte units laid side by side, for tiles that take one unit of every row after the other. For files compiled for
+ * AVX2. */
+#ifndef TERCET_KERNELS_CPU_LACE_UNITS_PRIV_H
+#define TERCET_KERNELS_CPU_LACE_UNITS_PRIV_H
+
+#include "kernels/cpu/vec_priv.h"
+
+#ifdef VEC_LANES
+
+/* Four units of each of four rows, `stride` units apart, to [unit][rows]. */
+static inline void lace_four(const float *from, size_t stride, u32 rows, float *to)
+{
+	__m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + stride), c = _mm_loadu_ps(from + 2 * stride),
+	       d = _mm_loadu_ps(from + 3 * stride);
+	_MM_TRANSPOSE4_PS(a, b, c, d);
+	_mm_storeu_ps(to, a);
+	_mm_storeu_ps(to + rows, b);
+	_mm_storeu_ps(to + 2 * rows, c);
+	_mm_storeu_ps(to + 3 * rows, d);
+}
+
+/* The same of two rows. */
+static inline void lace_two(const float *from, size_t stride, u32 rows, float *to)
+{
+	__m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + stride);
+	__m128d low = _mm_castps_pd(_mm_unpacklo_ps(a, b)), high = _mm_castps_pd(_mm_unpackhi_ps(a, b));
+	_mm_storel_pd((double *)(void *)to, low);
+	_mm_storeh_pd((double *)(void *)(to + rows), low);
+	_mm_storel_pd((double *)(void *)(to + 2 * rows), high);
+	_mm_storeh_pd((double *)(void *)(to + 3 * rows), high);
+}
+
+/* `count` units of each of up to 7 rows, [row][stride], to [unit][rows]. Units are moved, whatever they hold. */
+static inline void lace_units(const float *from, size_t stride, u32 rows, u32 count, float *to)
+{
+	u32 done = 0;
+	for (; done + 4 <= count; done += 4, to += 4 * rows) {
+		const float *row = from + done;
+		u32 r = 0;
+		if (rows >= 4) {
+			lace_four(row, stride, rows, to);
+			r = 4;
+		}
+		if (r + 2 <= rows) {
+			lace_two(row + r * stride, stride, rows, to + r);
+			r += 2;
+		}
+		if (r < rows)
+			for (u32 i = 0; i < 4; i++)
+				to[i * rows + r] = row[r * stride + i];
+	}
+	for (; done < count; done++, to += rows)
+		for (u32 r = 0; r < rows; r++)
+			to[r] = from[r * stride + done];
+}
+
+#endif
+#endif

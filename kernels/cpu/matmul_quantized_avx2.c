@@ -1,0 +1,271 @@
+/* Matrix product with weights in 8 and 4 bits, for AVX2. Groups are put together in float as cpu/matmul_quantized.c does it, and
+ * the sums are the same to the bit.
+ *
+ * Up to 6 rows are one tile, which takes a panel group by group, so that memory is one stream; with more than 3 rows there are
+ * registers for half of the columns, and the second half finds the group in the L1 cache. */
+#include "kernels/cpu/matmul_blocked_priv.h"
+#include "kernels/cpu/matmul_driver_priv.h"
+#include "kernels/cpu/matmul_quantized_avx2_priv.h"
+#include "kernels/cpu/matmul_tile_priv.h"
+#include "kernels/cpu/variants_priv.h"
+
+enum {
+	TILE_ROWS = 6,
+	PANEL_VECS = KERN_PANEL / VEC_LANES,
+	FEW_ROWS = 2 * TILE_ROWS, /* for which unpacking weights takes longer than it saves */
+	K_BLOCK = 2048, /* 64 KiB of a panel */
+	WHOLE_ROWS = 3, /* 3 x 4 sums, as 6 x 2: beside weights, input and product 16 registers */
+};
+
+/* ---------------------------------------------------------------- inputs */
+
+static ALWAYS_INLINE void pack_groups(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end,
+				      bool int8, u32 width)
+{
+	const struct matmul_inputs *in = &j->in;
+	const u32 count = width / (int8 ? 2 : 4);
+	const size_t stride = (size_t)rows * 4;
+	char *scales = to + ((size_t)in->scales_at * rows + r * 4), *sums = to + ((size_t)in->sums_at * rows + r * 4);
+	char *units = to + (size_t)first / in->unit_values * stride + r * 4;
+	float held[KERN_GROUP_MAX], rounded[KERN_GROUP_MAX / 2];
+	for (u32 g = first / width; g < kern_ceil(end, width); g++, units += count * stride) {
+		const float *from = group_values(j->a->w, x, g * width, width, held);
+		struct rounding rounding = int8 ? rounding_by_largest(from, width) : rounding_by_power(from, width);
+		store_sum(sums + g * stride, int8, round_group(from, rounding, width, int8, rounded));
+		memcpy(scales + g * stride, &rounding.scale, 4);
+#pragma GCC unroll 64
+		for (u32 u = 0; u < count; u++)
+			memcpy(units + u * stride, &rounded[u], 4);
+	}
+}
+
+/* `width` is a constant: everything about a group is one piece of straight code, and the next one begins before it ends. */
+static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end)
+{
+	if (j->a->w->dtype == KERN_I8)
+		pack_groups(j, x, r, rows, to, first, end, true, 128);
+	else if (j->in.width == 128)
+		pack_groups(j, x, r, rows, to, first, end, false, 128);
+	else if (j->in.width == 64)
+		pack_groups(j, x, r, rows, to, first, end, false, 64);
+	else
+		pack_groups(j, x, r, rows, to, first, end, false, 32);
+}
+
+/* ---------------------------------------------------------------- tiles */
+
+/* Where a tile is: its group of weights, the group's inputs with their scales and sums, what is fetched. */
+struct place {
+	const char *group, *x, *scales, *sums;
+	struct tile_fetch fetch;
+};
+
+static ALWAYS_INLINE __m256i four_bytes(const char *x)
+{
+	return _mm256_set1_epi32(load_i32(x));
+}
+
+/* The whole sums of some columns, whose units begin at `units`. `ahead`: asks for what comes next. */
+static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 vecs, const char *units, bool ahead, u32 count,
+				   struct place *p, __m256i sum[][PANEL_VECS])
+{
+	const __m256i even = _mm256_set1_epi16(255);
+	const char *x = p->x;
+#pragma GCC unroll 6
+	for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++)
+			sum[r][v] = four_bytes(p->sums + r * 4);
+#pragma GCC unroll 1
+	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += rows * 8) {
+		if (ahead)
+			tile_prefetch_bytes(t, &p->fetch);
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++) {
+			__m256i weights = _mm256_and_si256(load(units + v * 32), even);
+#pragma GCC unroll 6
+			for (u32 r = 0; r < rows; r++)
+				add_wide(&sum[r][v], weights, four_bytes(x + r * 4));
+		}
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++) {
+			__m256i weights = _mm256_srli_epi16(load(units + v * 32), 8);
+#pragma GCC unroll 6
+			for (u32 r = 0; r < rows; r++)
+				add_wide(&sum[r][v], weights, four_bytes(x + (rows + r) * 4));
+		}
+	}
+}
+
+/* Units of 8 values, of which 16 bits hold the sums of NARROW_UNITS / 2. */
+static ALWAYS_INLINE void add_narrow_int4(const struct matmul_tile *t, u32 rows, u32 vecs, const char *units, bool ahead, u32 count,
+					  struct place *p, const char *x, __m256i narrow[][PANEL_VECS])
+{
+	const __m256i mask = _mm256_set1_epi8(15);
+#pragma GCC unroll 1
+	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += rows * 8) {
+		if (ahead)
+			tile_prefetch(t, &p->fetch);
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++) {
+			__m256i weights = _mm256_and_si256(load(units + v * 32), mask);
+#pragma GCC unroll 6
+			for (u32 r = 0; r < rows; r++)
+				add_narrow(&narrow[r][v], weights, four_bytes(x + r * 4));
+		}
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++) {
+			__m256i weights = _mm256_and_si256(_mm256_srli_epi16(load(units + v * 32), 4), mask);
+#pragma GCC unroll 6
+			for (u32 r = 0; r < rows; r++)
+				add_narrow(&narrow[r][v], weights, four_bytes(x + (rows + r) * 4));
+		}
+	}
+}
+
+static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 vecs, const char *units, bool ahead, u32 count,
+				   struct place *p, __m256i sum[][PANEL_VECS])
+{
+	const __m256i ones = _mm256_set1_epi16(1);
+	__m256i narrow[TILE_ROWS][PANEL_VECS];
+	const char *x = p->x;
+#pragma GCC unroll 6
+	for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++)
+			sum[r][v] = _mm256_setzero_si256();
+	for (u32 done = 0; done < count; done += NARROW_UNITS / 2) {
+#pragma GCC unroll 6
+		for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 4
+			for (u32 v = 0; v < vecs; v++)
+				narrow[r][v] = _mm256_setzero_si256();
+		add_narrow_int4(t, rows, vecs, units, ahead, kern_min(NARROW_UNITS / 2, count - done), p, x, narrow);
+		units += NARROW_UNITS / 2 * KERN_GROUP_UNIT;
+		x += NARROW_UNITS * rows * 4;
+#pragma GCC unroll 6
+		for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 4
+			for (u32 v = 0; v < vecs; v++)
+				sum[r][v] = _mm256_add_epi32(sum[r][v], _mm256_madd_epi16(narrow[r][v], ones));
+	}
+}
+
+/* total += scale * inputs' scale * (products of the group - zero * sum of the inputs), for `vecs` vectors of columns. */
+static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 vecs, u32 first, bool int4, struct place *p,
+				    u32 k_count, vec total[][PANEL_VECS])
+{
+	const char *units = p->group + KERN_GROUP_HEAD + first * 32;
+	__m256i sum[TILE_ROWS][PANEL_VECS];
+	if (int4)
+		add_int4(t, rows, vecs, units, first == 0, kern_ceil(k_count, 8), p, sum);
+	else
+		add_int8(t, rows, vecs, units, first == 0, kern_ceil(k_count, 4), p, sum);
+#pragma GCC unroll 4
+	for (u32 v = 0; v < vecs; v++) {
+		u32 column = (first + v) * VEC_LANES;
+		vec scale, zero = vec_zero();
+		if (!int4)
+			scale = vec_load((const float *)(const void *)p->group + column);
+		else {
+			scale = load_f16(p->group + column * 2);
+			zero = vec_sub(zero, load_f16(p->group + (KERN_PANEL + column) * 2));
+		}
+#pragma GCC unroll 6
+		for (u32 r = 0; r < rows; r++) {
+			vec value = _mm256_cvtepi32_ps(sum[r][v]);
+			if (int4)
+				value = vec_fma(zero, vec_set1(load_float(p->sums + r * 4)), value);
+			vec both = vec_mul(scale, vec_set1(load_float(p->scales + r * 4)));
+			total[r][first + v] = vec_fma(value, both, total[r][first + v]);
+		}
+	}
+}
+
+static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, bool int4)
+{
+	const size_t bytes = KERN_GROUP_HEAD + t->width / (int4 ? 8 : 4) * (size_t)KERN_GROUP_UNIT;
+	vec total[TILE_ROWS][PANEL_VECS];
+	struct place p = {t->weights, t->units, t->scales, t->sums, tile_fetch_begin(t)};
+#pragma GCC unroll 6
+	for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 4
+		for (u32 v = 0; v < PANEL_VECS; v++)
+			total[r][v] = tile_first_sum(t, r, v);
+	for (u32 k = 0; k < t->k_count; k += t->width) {
+		const u32 count = kern_min(t->width, t->k_count - k);
+		tile_prefetch_turn(t, &p.fetch);
+		if (rows > 1)
+			__asm__("" : "+m"(total)); /* or some of them take registers of the whole sums */
+		if (rows <= WHOLE_ROWS)
+			add_group(t, rows, PANEL_VECS, 0, int4, &p, count, total);
+		else {
+			add_group(t, rows, PANEL_VECS / 2, 0, int4, &p, count, total);
+			add_group(t, rows, PANEL_VECS / 2, PANEL_VECS / 2, int4, &p, count, total);
+		}
+		p.group += bytes;
+		p.x += (size_t)t->width * rows * (int4 ? 1 : 2);
+		p.scales += rows * 4;
+		p.sums += rows * 4;
+	}
+#pragma GCC unroll 6
+	for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 4
+		for (u32 v = 0; v < PANEL_VECS; v++)
+			tile_store_sum(t, r, v, total[r][v]);
+}
+
+/* The row count is a constant in each case, so that the sums live in registers. */
+#define TILE_CASE(n, int4)            \
+	case n:                       \
+		run_tile(t, n, int4); \
+		break;
+#define TILE_SWITCH(int4)                     \
+	switch (rows) {                       \
+		TILE_CASE(1, int4)            \
+		TILE_CASE(2, int4)            \
+		TILE_CASE(3, int4)            \
+		TILE_CASE(4, int4)            \
+		TILE_CASE(5, int4)            \
+	default:                              \
+		run_tile(t, TILE_ROWS, int4); \
+		break;                        \
+	}
+
+static void tile_int8(const struct matmul_tile *t, u32 rows)
+{
+	TILE_SWITCH(false)
+}
+
+static void tile_int4(const struct matmul_tile *t, u32 rows)
+{
+	TILE_SWITCH(true)
+}
+
+#define KERNEL(name, tile_fn)                                   \
+	static const struct matmul_kernel name = {              \
+		.tile_rows = TILE_ROWS,                         \
+		.tile_columns = KERN_PANEL,                     \
+		.one_columns = KERN_PANEL,                      \
+		.k_block = K_BLOCK,                             \
+		.asks_always = true,                            \
+		.pack = pack,                                   \
+		.tile = tile_fn,                                \
+	}
+KERNEL(INT8, tile_int8);
+KERNEL(INT4, tile_int4);
+#undef KERNEL
+
+enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
+{
+	const bool int8 = a->w->dtype == KERN_I8;
+	struct matmul_inputs in = {.unit_values = int8 ? 2 : 4, .width = kern_dtype_group(a->w->dtype)};
+	if (a->tokens > (a->fusion ? KERN_CPU_UNFUSED_TOKENS : FEW_ROWS) && (!a->fusion || matmul_blocked_fuses(a))) {
+		VARIANT(matmul_quantized_many)(ctx, a);
+		return ERR_OK;
+	}
+	if (a->fusion)
+		return ERR_UNSUPPORTED;
+	matmul_run(ctx, a, int8 ? &INT8 : &INT4, &in);
+	return ERR_OK;
+}
