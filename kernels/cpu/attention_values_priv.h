@@ -15,10 +15,10 @@
 
 #if VEC_LANES == 16
 #define VALUE_VECS(rows) ((rows) <= 4 ? 4 : 2)
-enum { I8_ROWS = 4, I8_VECS = 4 };
+enum { I8_ROWS = 4, I8_VECS = 4, VALUE_ROWS = 8 };
 #else
-#define VALUE_VECS(rows) ((rows) <= 2 ? 4 : (rows) <= 5 ? 2 : 1)
-enum { I8_ROWS = 2, I8_VECS = 4 };
+#define VALUE_VECS(rows) ((rows) <= 2 ? 4 : 2)
+enum { I8_ROWS = 2, I8_VECS = 4, VALUE_ROWS = 5 };
 #endif
 
 #define FOR_SUMS_OF(rows, vecs)                                  \
@@ -74,20 +74,13 @@ static ALWAYS_INLINE u32 value_bytes(enum value_kind kind)
 	return kind == VALUES_F32 ? 4 : kind == VALUES_BF16 ? 2 : 1;
 }
 
-/* Adds keys [begin, end) to dimensions [d0, d0 + vecs * VEC_LANES); the last vector has `tail` of them. */
-static ALWAYS_INLINE void values_tile(const struct tile *t, enum value_kind kind, u32 begin, u32 end, u32 d0,
-				      u32 rows, u32 vecs, u32 tail)
+/* Keys [begin, end), all of one group, times some rows: `vecs` vectors of dimensions from byte `first` of a value on, of which
+ * the last has `tail`. `p`: weights of the first row. */
+static ALWAYS_INLINE void values_group(const struct tile *t, enum value_kind kind, u32 begin, u32 end, u32 first, const float *p,
+				       u32 rows, u32 vecs, u32 tail, vec sum[][4])
 {
-	vec sum[ATTENTION_ROWS][4];
-	float *acc = t->of->acc + d0;
-	const float *p = t->lane.scores;
-	u32 width = t->lane.width, first = d0 * value_bytes(kind);
-	FOR_SUMS_OF(rows, vecs)
-	sum[r][v] = vec_load(acc + (size_t)r * width + v * VEC_LANES);
-	for (u32 i = begin; i < end; i++) {
-		const char *at = value_at(t, i) + first;
-		if (d0 == 0 && i % 4 == 0)
-			values_ahead(t, i);
+	const char *at = value_at(t, begin) + first;
+	for (u32 i = begin; i < end; i++, at += t->value_bytes)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
 			vec value = tail < VEC_LANES ? value_tail(at, kind, tail)
@@ -96,22 +89,50 @@ static ALWAYS_INLINE void values_tile(const struct tile *t, enum value_kind kind
 			for (u32 r = 0; r < rows; r++)
 				sum[r][v] = vec_fma(vec_set1(p[r * ATTENTION_PART + i]), value, sum[r][v]);
 		}
+}
+
+/* Adds keys [begin, end) to dimensions [d0, d0 + vecs * VEC_LANES) of rows [r0, r0 + rows); the last vector has `tail` of them. */
+static ALWAYS_INLINE void values_tile(const struct tile *t, enum value_kind kind, u32 begin, u32 end, u32 d0, u32 r0,
+				      u32 rows, u32 vecs, u32 tail)
+{
+	vec sum[ATTENTION_ROWS][4];
+	const float *p = t->lane.scores + r0 * ATTENTION_PART;
+	u32 width = t->lane.width, first = d0 * value_bytes(kind);
+	float *acc = t->of->acc + (size_t)r0 * width + d0;
+	FOR_SUMS_OF(rows, vecs)
+	sum[r][v] = vec_load(acc + (size_t)r * width + v * VEC_LANES);
+	for (u32 i = begin; i < end; i = i / GROUP * GROUP + GROUP) {
+		u32 stop = kern_min(i / GROUP * GROUP + GROUP, end);
+		for (u32 quarter = i; d0 == 0 && r0 == 0 && quarter < stop; quarter += 4)
+			values_ahead(t, quarter);
+		values_group(t, kind, i, stop, first, p, rows, vecs, tail, sum);
 	}
 	FOR_SUMS_OF(rows, vecs)
 	vec_store(acc + (size_t)r * width + v * VEC_LANES, sum[r][v]);
 }
 
 /* All dimensions: as many vectors at once as fit, then single vectors, then what is less than one. */
-static ALWAYS_INLINE void values_chunk(const struct tile *t, enum value_kind kind, u32 begin, u32 end,
-				       u32 rows, u32 vecs)
+static ALWAYS_INLINE void values_rows(const struct tile *t, enum value_kind kind, u32 begin, u32 end, u32 r0,
+				      u32 rows, u32 vecs)
 {
 	u32 d = 0, dim = t->a->kv.head_dim;
 	for (; d + vecs * VEC_LANES <= dim; d += vecs * VEC_LANES)
-		values_tile(t, kind, begin, end, d, rows, vecs, VEC_LANES);
+		values_tile(t, kind, begin, end, d, r0, rows, vecs, VEC_LANES);
 	for (; d + VEC_LANES <= dim; d += VEC_LANES)
-		values_tile(t, kind, begin, end, d, rows, 1, VEC_LANES);
+		values_tile(t, kind, begin, end, d, r0, rows, 1, VEC_LANES);
 	if (d < dim)
-		values_tile(t, kind, begin, end, d, rows, 1, dim - d);
+		values_tile(t, kind, begin, end, d, r0, rows, 1, dim - d);
+}
+
+/* As many rows at once as there are registers for. */
+static ALWAYS_INLINE void values_chunk(const struct tile *t, enum value_kind kind, u32 begin, u32 end, u32 rows)
+{
+	if (rows <= VALUE_ROWS) {
+		values_rows(t, kind, begin, end, 0, rows, VALUE_VECS(rows));
+		return;
+	}
+	values_rows(t, kind, begin, end, 0, 4, VALUE_VECS(4));
+	values_rows(t, kind, begin, end, 4, rows - 4, VALUE_VECS(rows - 4));
 }
 
 #if ATTENTION_DOTS_BF16
@@ -304,9 +325,9 @@ static void part_values(const struct tile *t)
 		memset(t->lane.sums, 0, (size_t)t->of->count * t->lane.width * sizeof(i32));
 	for (u32 begin = 0; begin < t->count; begin += CHUNK) {
 		u32 end = kern_min(begin + CHUNK, t->count);
-#define CHUNK_F32(n) values_chunk(t, VALUES_F32, begin, end, n, VALUE_VECS(n));
-#define CHUNK_F8(n)  values_chunk(t, VALUES_F8, begin, end, n, VALUE_VECS(n));
-#define CHUNK_BF16(n) values_chunk(t, VALUES_BF16, begin, end, n, VALUE_VECS(n));
+#define CHUNK_F32(n) values_chunk(t, VALUES_F32, begin, end, n);
+#define CHUNK_F8(n)  values_chunk(t, VALUES_F8, begin, end, n);
+#define CHUNK_BF16(n) values_chunk(t, VALUES_BF16, begin, end, n);
 		if (dtype == KERN_I8)
 			wholes_chunk(t, begin, end);
 		else if (dtype == KERN_F32)
