@@ -19,7 +19,9 @@ from test_nodes import Cluster, workers
 
 PROMISE_S = 5
 TOKENS = 20
-ENVIRONMENT = {"TERCET_CUDA_KERNELS": str(BUILD / "tests" / "kern" / "tercet-cuda-emu.so"), "CUDA_EMU_NCCL_TIMEOUT": "0"}
+# The cache takes what the device has, and the emulator fills every byte of it: more than is needed costs seconds an engine.
+ENVIRONMENT = {"TERCET_CUDA_KERNELS": str(BUILD / "tests" / "kern" / "tercet-cuda-emu.so"), "CUDA_EMU_NCCL_TIMEOUT": "0",
+               "CUDA_EMU_MEMORY": str(512 << 20)}
 SMALL = ("--max-num-seqs", 8, "--max-num-batched-tokens", 64, "--max-model-len", 256, "--kv-cache-memory", "16MiB")
 # On a device of its own thread the host queues steps and waits for nothing; else the call that queues a collective runs it.
 THREAD = {"CUDA_EMU_THREAD": "1"}
