@@ -3,6 +3,8 @@
 #ifndef TERCET_KERNELS_CPU_LACE_UNITS_PRIV_H
 #define TERCET_KERNELS_CPU_LACE_UNITS_PRIV_H
 
+#include <string.h>
+
 #include "kernels/cpu/vec_priv.h"
 
 #ifdef VEC_LANES
@@ -19,15 +21,21 @@ static inline void lace_four(const float *from, size_t stride, u32 rows, float *
 	_mm_storeu_ps(to + 3 * rows, d);
 }
 
+/* Units of two rows that lie side by side; they begin at any unit. */
+static inline void lace_store_two(float *to, long long units)
+{
+	memcpy(to, &units, sizeof(units));
+}
+
 /* The same of two rows. */
 static inline void lace_two(const float *from, size_t stride, u32 rows, float *to)
 {
 	__m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + stride);
-	__m128d low = _mm_castps_pd(_mm_unpacklo_ps(a, b)), high = _mm_castps_pd(_mm_unpackhi_ps(a, b));
-	_mm_storel_pd((double *)(void *)to, low);
-	_mm_storeh_pd((double *)(void *)(to + rows), low);
-	_mm_storel_pd((double *)(void *)(to + 2 * rows), high);
-	_mm_storeh_pd((double *)(void *)(to + 3 * rows), high);
+	__m128i low = _mm_castps_si128(_mm_unpacklo_ps(a, b)), high = _mm_castps_si128(_mm_unpackhi_ps(a, b));
+	lace_store_two(to, _mm_cvtsi128_si64(low));
+	lace_store_two(to + rows, _mm_extract_epi64(low, 1));
+	lace_store_two(to + 2 * rows, _mm_cvtsi128_si64(high));
+	lace_store_two(to + 3 * rows, _mm_extract_epi64(high, 1));
 }
 
 /* `count` units of each of up to 7 rows, [row][stride], to [unit][rows]. Units are moved, whatever they hold. */
