@@ -4,6 +4,7 @@ import itertools
 import pathlib
 import re
 import struct
+import time
 
 import msgpack
 import zmq
@@ -73,11 +74,13 @@ class Channel:
         self.socket.setsockopt(zmq.RCVTIMEO, int(seconds * 1000))
         self.socket.connect(endpoint)
         self.sent = self.received = 0
+        self.sent_at = time.monotonic()
         self.send("HELLO", version=protocol.version, schema_hash=protocol.schema_hash, role=ROLE_CLIENT,
                   client_id=client_id, name=b"python")
 
     def send(self, message_name, **values):
         self.sent += 1
+        self.sent_at = time.monotonic()
         try:
             self.socket.send(self.protocol.encode(message_name, self.sent, **values))
         except zmq.Again:
@@ -158,7 +161,13 @@ class Client:
             raise ValueError(answer["text"].decode())
         return number
 
+    def keep_lease(self):
+        """A client that says nothing on `submit` for a whole lease is taken for dead."""
+        if time.monotonic() - self.submit_channel.sent_at > self.engine["client_lease_s"] / 4:
+            self.submit_channel.send("ALIVE", client_id=self.id)
+
     def read_chunk(self, seconds=None, ack=True):
+        self.keep_lease()
         chunk = self.output.expect("CHUNK", seconds)
         assert chunk["chunk"] == self.last_chunk + 1, "chunk %d behind %d" % (chunk["chunk"], self.last_chunk)
         self.last_chunk = chunk["chunk"]
