@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "tests/kern/check.h"
 
@@ -59,16 +61,30 @@ void check_poison(void *data, size_t bytes)
 	memset(data, POISON, bytes);
 }
 
+static size_t whole(size_t bytes, size_t unit)
+{
+	return (bytes + unit - 1) / unit * unit;
+}
+
+/* Guard bytes, the data, guard bytes up to a multiple of 64, and a page that ends the program if it is as much as read. */
 void *check_alloc(struct check *c, size_t bytes)
 {
 	struct check_buffer *b = &c->buffers[c->buffer_count++];
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE), used = GUARD_BYTES + whole(bytes, 64), before = whole(used, page);
 	if (c->buffer_count > CHECK_BUFFERS_MAX) {
 		fprintf(stderr, "checkkern: more than %d buffers in a case\n", CHECK_BUFFERS_MAX);
 		exit(1);
 	}
+	char *map = mmap(NULL, before + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (map == MAP_FAILED || mprotect(map + before, page, PROT_NONE) != 0) {
+		fprintf(stderr, "checkkern: no memory for %zu bytes\n", bytes);
+		exit(1);
+	}
+	b->map = map;
+	b->map_bytes = before + page;
 	b->bytes = bytes;
-	b->base = aligned(bytes + 2 * GUARD_BYTES);
-	memset(b->base, GUARD, bytes + 2 * GUARD_BYTES);
+	b->base = (unsigned char *)map + before - used;
+	memset(b->base, GUARD, used);
 	check_poison(b->base + GUARD_BYTES, bytes);
 	return b->base + GUARD_BYTES;
 }
@@ -94,7 +110,10 @@ void check_ctx(struct check *c, struct kern_ctx *ctx, const struct kern_limits *
 static bool guards_hold(const struct check_buffer *b)
 {
 	for (size_t i = 0; i < GUARD_BYTES; i++)
-		if (b->base[i] != GUARD || b->base[GUARD_BYTES + b->bytes + i] != GUARD)
+		if (b->base[i] != GUARD)
+			return false;
+	for (size_t i = b->bytes; i < whole(b->bytes, 64); i++)
+		if (b->base[GUARD_BYTES + i] != GUARD)
 			return false;
 	return true;
 }
@@ -105,7 +124,7 @@ const char *check_release(struct check *c, u32 kept)
 	for (u32 i = kept; i < c->buffer_count; i++) {
 		if (!guards_hold(&c->buffers[i]))
 			problem = "wrote outside of a buffer";
-		free(c->buffers[i].base);
+		munmap(c->buffers[i].map, c->buffers[i].map_bytes);
 	}
 	c->buffer_count = kept;
 	return problem;

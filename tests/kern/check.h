@@ -21,8 +21,10 @@ struct check_target {
 };
 
 struct check_buffer {
-	unsigned char *base;
+	unsigned char *base; /* of the guard bytes in front */
 	size_t bytes;
+	void *map;
+	size_t map_bytes;
 };
 
 struct check {
@@ -44,7 +46,7 @@ void check_init(struct check *c, u64 seed);
 void check_fini(struct check *c);
 
 /* Memory of the running case: 64-byte aligned, filled with a poison that is a NaN as float and as bf16, with
- * guard bytes on both sides. Freed by check_case_end. */
+ * guard bytes on both sides; reading or writing 64 bytes or more behind it is a segmentation fault. Freed by check_case_end. */
 void *check_alloc(struct check *c, size_t bytes);
 void check_poison(void *data, size_t bytes);
 
