@@ -11,8 +11,6 @@
 
 #ifdef VEC_LANES
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
 /* bfloat16 products in pairs, where there is an instruction for them. */
 #if defined(__AVX512BF16__)
 #define ATTENTION_DOTS_BF16 1

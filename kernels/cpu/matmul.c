@@ -8,8 +8,6 @@
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_priv.h"
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
 #if VEC_LANES == 16
 #define MATMUL_QUANTIZED matmul_quantized_avx512
 #else
@@ -86,7 +84,7 @@ static ALWAYS_INLINE void tile_end(const struct tile *t, u32 rows, u32 vecs, vec
 		}
 }
 
-static ALWAYS_INLINE void tile_f32(const struct tile *t, u32 rows, u32 vecs)
+static ALWAYS_INLINE CHECKED_BY_CALLER void tile_f32(const struct tile *t, u32 rows, u32 vecs)
 {
 	vec sum[TILE_ROWS][VECS_OF_ONE];
 	const float *x = t->x;
@@ -103,7 +101,7 @@ static ALWAYS_INLINE void tile_f32(const struct tile *t, u32 rows, u32 vecs)
 	tile_end(t, rows, vecs, sum);
 }
 
-static ALWAYS_INLINE void tile_bf16(const struct tile *t, u32 rows, u32 vecs)
+static ALWAYS_INLINE CHECKED_BY_CALLER void tile_bf16(const struct tile *t, u32 rows, u32 vecs)
 {
 	vec sum[TILE_ROWS][VECS_OF_ONE];
 	const float *x = t->x;
@@ -166,14 +164,31 @@ static ALWAYS_INLINE void tile_bf16(const struct tile *t, u32 rows, u32 vecs)
 		break;                            \
 	}
 
-static void run_tile_f32(const struct tile *t, u32 rows)
+static CHECKED_BY_CALLER void run_tile_f32(const struct tile *t, u32 rows)
 {
 	TILE_CASES(tile_f32)
 }
 
-static void run_tile_bf16(const struct tile *t, u32 rows)
+static CHECKED_BY_CALLER void run_tile_bf16(const struct tile *t, u32 rows)
 {
 	TILE_CASES(tile_bf16)
+}
+
+/* All that a tile touches. */
+static void check_tile(const struct tile *t, u32 rows, u32 pair_values, u32 value_bytes)
+{
+	const u32 vecs = rows == 1 ? VECS_OF_ONE : TILE_VECS;
+	const size_t weights = (size_t)kern_ceil(t->k_count, pair_values) * pair_values * KERN_PANEL * value_bytes;
+	if (!CHECKS_BYTES)
+		return;
+	for (u32 v = 0; v < vecs; v += PANEL_VECS)
+		check_bytes(weights_of(t, v), weights);
+	for (u32 r = 0; r < rows; r++) {
+		check_bytes((const float *)t->x + r * t->x_stride, t->k_count * sizeof(float));
+		check_bytes(t->out + r * t->out_stride, t->columns * sizeof(float));
+	}
+	if (t->bias)
+		check_bytes(t->bias, t->columns * sizeof(float));
 }
 
 /* Rows [r0, r1) times one pair of panels, k in [k0, k1). */
@@ -198,6 +213,7 @@ static void pair_rows(const struct job *j, u32 pair, u32 r0, u32 r1, u32 k0, u32
 			t.resume = k0 > 0 || a->accumulate;
 			t.x = a->x + (size_t)row * a->x_stride + k0;
 			t.x_stride = a->x_stride;
+			check_tile(&t, rows, w->dtype == KERN_F32 ? 1 : 2, (u32)bytes);
 			if (w->dtype == KERN_F32)
 				run_tile_f32(&t, rows);
 			else

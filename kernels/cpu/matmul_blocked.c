@@ -145,6 +145,23 @@ static void plan_prefetch(const struct blocked_job *j, struct place next, struct
 	t->prefetch_step = kern_ceil(t->prefetch_bytes, tiles * units);
 }
 
+/* All that a tile of weights that are used as they are touches. */
+static void check_tile(const struct blocked_job *j, const struct blocked_tile *t, u32 rows)
+{
+	const struct kern_weight *w = j->a->w;
+	const u32 values = w->dtype == KERN_BF16 ? kern_ceil(t->k_count, 2) * 2 : t->k_count;
+	if (!CHECKS_BYTES || w->packed != KERN_LAYOUT_PANEL)
+		return;
+	check_bytes(t->x, rows * inputs_bytes(j, t->k_count));
+	check_bytes(t->weights, (size_t)values * KERN_PANEL * kern_dtype_bytes(w->dtype));
+	if (!t->first || !t->last)
+		check_bytes(t->sums, rows * KERN_PANEL * sizeof *t->sums);
+	for (u32 r = 0; r < rows && (t->last || (t->first && t->accumulate)); r++)
+		check_bytes(t->out + r * t->out_stride, t->columns * sizeof *t->out);
+	if (t->first && t->bias)
+		check_bytes(t->bias, t->columns * sizeof *t->bias);
+}
+
 /* The tiles of a block of rows times one panel's block of k. `sums`: of the block's first row. A tile is a microsecond
  * or less, so what differs from tile to tile is added up, not divided for: rows as tile_first has them. */
 static void run_panel(const struct blocked_job *j, const struct rows *r, struct place at, float *sums,
@@ -171,6 +188,7 @@ static void run_panel(const struct blocked_job *j, const struct rows *r, struct 
 			part -= r->tiles;
 			rows++;
 		}
+		check_tile(j, &t, rows);
 		j->kernel->tile(&t, rows);
 		t.x += rows * row_bytes;
 		t.sums += rows * KERN_PANEL;

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "kernels/cpu/checked_priv.h"
 #include "kernels/kern_priv.h"
 
 enum {

@@ -9,8 +9,6 @@
 
 #ifdef VEC_LANES
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
 enum { VECS = KERN_PANEL / VEC_LANES, LINE_FLOATS = 16 };
 
 #if VEC_LANES == 16

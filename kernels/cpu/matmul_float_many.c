@@ -37,7 +37,7 @@ static ALWAYS_INLINE void add_k(const float *x, u32 rows, vec low, vec high, vec
 	}
 }
 
-static ALWAYS_INLINE void half_f32(const struct blocked_tile *t, u32 column, u32 rows, const char *prefetch)
+static ALWAYS_INLINE CHECKED_BY_CALLER void half_f32(const struct blocked_tile *t, u32 column, u32 rows, const char *prefetch)
 {
 	const float *weights = (const float *)(const void *)t->weights + column, *x = (const float *)(const void *)t->x;
 	vec sums[TILE_ROWS][HALF_VECS];
@@ -52,7 +52,7 @@ static ALWAYS_INLINE void half_f32(const struct blocked_tile *t, u32 column, u32
 	half_end(t, column, rows, sums);
 }
 
-static ALWAYS_INLINE void half_bf16(const struct blocked_tile *t, u32 column, u32 rows, const char *prefetch)
+static ALWAYS_INLINE CHECKED_BY_CALLER void half_bf16(const struct blocked_tile *t, u32 column, u32 rows, const char *prefetch)
 {
 	const char *pairs = t->weights + column * 4;
 	const float *x = (const float *)(const void *)t->x;
@@ -74,14 +74,14 @@ static ALWAYS_INLINE void half_bf16(const struct blocked_tile *t, u32 column, u3
 /* The row count is a constant in each case, so that sums live in registers. What comes next is asked for in both halves,
  * by every unit of theirs. */
 #define TILE_OF(name, half_fn, units)                                                                           \
-	static ALWAYS_INLINE void name##_rows(const struct blocked_tile *t, u32 rows)                           \
+	static ALWAYS_INLINE CHECKED_BY_CALLER void name##_rows(const struct blocked_tile *t, u32 rows)         \
 	{                                                                                                       \
 		for (u32 r = 0; r < rows; r++)                                                                  \
 			sums_ahead(t, r);                                                                       \
 		half_fn(t, 0, rows, t->prefetch);                                                               \
 		half_fn(t, HALF_COLUMNS, rows, t->prefetch + (size_t)t->prefetch_step * (units));               \
 	}                                                                                                       \
-	static void name(const struct blocked_tile *t, u32 rows)                                                \
+	static CHECKED_BY_CALLER void name(const struct blocked_tile *t, u32 rows)                              \
 	{                                                                                                       \
 		switch (rows) {                                                                                 \
 		case 1:                                                                                         \

@@ -8,8 +8,6 @@
 
 #ifdef VEC_LANES
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
 /* Columns of the tile's v-th vector that exist. */
 static ALWAYS_INLINE u32 tile_columns_of(const struct matmul_tile *t, u32 v)
 {

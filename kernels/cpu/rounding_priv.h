@@ -12,8 +12,6 @@
 
 #ifdef VEC_LANES
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
 /* The largest magnitude as bits of a float, in which what is no finite number is larger than all that are. */
 static ALWAYS_INLINE u32 largest_bits(const float *x, u32 width)
 {

@@ -3,6 +3,7 @@
 #ifndef TERCET_KERNELS_CPU_VEC_PRIV_H
 #define TERCET_KERNELS_CPU_VEC_PRIV_H
 
+#include "kernels/cpu/checked_priv.h"
 #include "kernels/kern_priv.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
@@ -12,155 +13,155 @@
 #define VEC_LANES 16
 typedef __m512 vec;
 
-static inline vec vec_zero(void)
+static ALWAYS_INLINE vec vec_zero(void)
 {
 	return _mm512_setzero_ps();
 }
 
-static inline vec vec_set1(float x)
+static ALWAYS_INLINE vec vec_set1(float x)
 {
 	return _mm512_set1_ps(x);
 }
 
-static inline vec vec_load(const float *p)
+static ALWAYS_INLINE vec vec_load(const float *p)
 {
 	return _mm512_loadu_ps(p);
 }
 
-static inline void vec_store(float *p, vec v)
+static ALWAYS_INLINE void vec_store(float *p, vec v)
 {
 	_mm512_storeu_ps(p, v);
 }
 
-static inline __mmask16 vec_mask(u32 n)
+static ALWAYS_INLINE __mmask16 vec_mask(u32 n)
 {
 	return (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1);
 }
 
 /* The first n lanes (n <= VEC_LANES), zeros behind; touches no memory behind them. */
-static inline vec vec_load_n(const float *p, u32 n)
+static ALWAYS_INLINE vec vec_load_n(const float *p, u32 n)
 {
 	return _mm512_maskz_loadu_ps(vec_mask(n), p);
 }
 
-static inline void vec_store_n(float *p, vec v, u32 n)
+static ALWAYS_INLINE void vec_store_n(float *p, vec v, u32 n)
 {
 	_mm512_mask_storeu_ps(p, vec_mask(n), v);
 }
 
 /* a * b + c, rounded once */
-static inline vec vec_fma(vec a, vec b, vec c)
+static ALWAYS_INLINE vec vec_fma(vec a, vec b, vec c)
 {
 	return _mm512_fmadd_ps(a, b, c);
 }
 
-static inline vec vec_add(vec a, vec b)
+static ALWAYS_INLINE vec vec_add(vec a, vec b)
 {
 	return _mm512_add_ps(a, b);
 }
 
-static inline vec vec_sub(vec a, vec b)
+static ALWAYS_INLINE vec vec_sub(vec a, vec b)
 {
 	return _mm512_sub_ps(a, b);
 }
 
-static inline vec vec_mul(vec a, vec b)
+static ALWAYS_INLINE vec vec_mul(vec a, vec b)
 {
 	return _mm512_mul_ps(a, b);
 }
 
-static inline vec vec_div(vec a, vec b)
+static ALWAYS_INLINE vec vec_div(vec a, vec b)
 {
 	return _mm512_div_ps(a, b);
 }
 
-static inline vec vec_max(vec a, vec b)
+static ALWAYS_INLINE vec vec_max(vec a, vec b)
 {
 	return _mm512_max_ps(a, b);
 }
 
-static inline vec vec_min(vec a, vec b)
+static ALWAYS_INLINE vec vec_min(vec a, vec b)
 {
 	return _mm512_min_ps(a, b);
 }
 
-static inline vec vec_abs(vec v)
+static ALWAYS_INLINE vec vec_abs(vec v)
 {
 	return _mm512_abs_ps(v);
 }
 
 /* Of the floats of a and then b every other one, from the first on, or from the second on. */
-static inline vec vec_even(vec a, vec b)
+static ALWAYS_INLINE vec vec_even(vec a, vec b)
 {
 	return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), b);
 }
 
-static inline vec vec_odd(vec a, vec b)
+static ALWAYS_INLINE vec vec_odd(vec a, vec b)
 {
 	return _mm512_permutex2var_ps(a, _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31), b);
 }
 
-static inline float vec_first(vec v)
+static ALWAYS_INLINE float vec_first(vec v)
 {
 	return _mm512_cvtss_f32(v);
 }
 
-static inline float vec_sum(vec v)
+static ALWAYS_INLINE float vec_sum(vec v)
 {
 	return _mm512_reduce_add_ps(v);
 }
 
-static inline float vec_highest(vec v)
+static ALWAYS_INLINE float vec_highest(vec v)
 {
 	return _mm512_reduce_max_ps(v);
 }
 
 /* Lanes below n keep `v`, the others become `other`. */
-static inline vec vec_select_n(vec v, vec other, u32 n)
+static ALWAYS_INLINE vec vec_select_n(vec v, vec other, u32 n)
 {
 	return _mm512_mask_blend_ps(vec_mask(n), other, v);
 }
 
-static inline vec vec_round(vec v)
+static ALWAYS_INLINE vec vec_round(vec v)
 {
 	return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
 /* 2^n for whole n in [-126, 127] */
-static inline vec vec_exp2_whole(vec n)
+static ALWAYS_INLINE vec vec_exp2_whole(vec n)
 {
 	return _mm512_castsi512_ps(
 		_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
 }
 
 /* VEC_LANES pairs of bf16: the first and the second of each, widened. */
-static inline vec vec_pair_first(const void *pairs)
+static ALWAYS_INLINE vec vec_pair_first(const void *pairs)
 {
 	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(pairs), 16));
 }
 
-static inline vec vec_pair_second(const void *pairs)
+static ALWAYS_INLINE vec vec_pair_second(const void *pairs)
 {
 	return _mm512_castsi512_ps(
 		_mm512_and_si512(_mm512_loadu_si512(pairs), _mm512_set1_epi32((int)0xffff0000u)));
 }
 
 /* VEC_LANES bf16 in order, widened. */
-static inline vec vec_load_bf16(const u16 *p)
+static ALWAYS_INLINE vec vec_load_bf16(const u16 *p)
 {
 	return _mm512_castsi512_ps(
 		_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16));
 }
 
 /* The first n of them, zeros behind. */
-static inline vec vec_load_bf16_n(const u16 *p, u32 n)
+static ALWAYS_INLINE vec vec_load_bf16_n(const u16 *p, u32 n)
 {
 	__m256i half = _mm256_maskz_loadu_epi16(vec_mask(n), p);
 	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
 /* Round to nearest even, as kern_float_to_bf16 (NaN payloads aside). */
-static inline void vec_store_bf16(u16 *p, vec v)
+static ALWAYS_INLINE void vec_store_bf16(u16 *p, vec v)
 {
 	__m512i bits = _mm512_castps_si512(v);
 	__m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -173,7 +174,7 @@ static inline void vec_store_bf16(u16 *p, vec v)
 }
 
 /* Codes of FP8 E4M3 as kern_float_to_f8, but for what is above 448 or NaN. */
-static inline void vec_store_f8(u8 *p, vec v)
+static ALWAYS_INLINE void vec_store_f8(u8 *p, vec v)
 {
 	__m512i bits = _mm512_castps_si512(v);
 	__m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(128));
@@ -190,7 +191,7 @@ static inline void vec_store_f8(u8 *p, vec v)
 }
 
 /* Whole numbers in [-127, 127], to nearest even, plus `offset`, as bytes. */
-static inline void vec_store_i8(u8 *p, vec v, int offset)
+static ALWAYS_INLINE void vec_store_i8(u8 *p, vec v, int offset)
 {
 	vec limited = _mm512_min_ps(_mm512_max_ps(v, _mm512_set1_ps(-127)), _mm512_set1_ps(127));
 	__m512i whole = _mm512_add_epi32(_mm512_cvtps_epi32(limited), _mm512_set1_epi32(offset));
@@ -204,38 +205,38 @@ static inline void vec_store_i8(u8 *p, vec v, int offset)
 #define VEC_LANES 8
 typedef __m256 vec;
 
-static inline vec vec_zero(void)
+static ALWAYS_INLINE vec vec_zero(void)
 {
 	return _mm256_setzero_ps();
 }
 
-static inline vec vec_set1(float x)
+static ALWAYS_INLINE vec vec_set1(float x)
 {
 	return _mm256_set1_ps(x);
 }
 
-static inline vec vec_load(const float *p)
+static ALWAYS_INLINE vec vec_load(const float *p)
 {
 	return _mm256_loadu_ps(p);
 }
 
-static inline void vec_store(float *p, vec v)
+static ALWAYS_INLINE void vec_store(float *p, vec v)
 {
 	_mm256_storeu_ps(p, v);
 }
 
-static inline __m256i vec_mask(u32 n)
+static ALWAYS_INLINE __m256i vec_mask(u32 n)
 {
 	return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
 /* Masked moves are slow on some processors, and mostly all lanes are wanted. */
-static inline vec vec_load_n(const float *p, u32 n)
+static ALWAYS_INLINE vec vec_load_n(const float *p, u32 n)
 {
 	return n == VEC_LANES ? vec_load(p) : _mm256_maskload_ps(p, vec_mask(n));
 }
 
-static inline void vec_store_n(float *p, vec v, u32 n)
+static ALWAYS_INLINE void vec_store_n(float *p, vec v, u32 n)
 {
 	if (n == VEC_LANES)
 		vec_store(p, v);
@@ -243,122 +244,122 @@ static inline void vec_store_n(float *p, vec v, u32 n)
 		_mm256_maskstore_ps(p, vec_mask(n), v);
 }
 
-static inline vec vec_fma(vec a, vec b, vec c)
+static ALWAYS_INLINE vec vec_fma(vec a, vec b, vec c)
 {
 	return _mm256_fmadd_ps(a, b, c);
 }
 
-static inline vec vec_add(vec a, vec b)
+static ALWAYS_INLINE vec vec_add(vec a, vec b)
 {
 	return _mm256_add_ps(a, b);
 }
 
-static inline vec vec_sub(vec a, vec b)
+static ALWAYS_INLINE vec vec_sub(vec a, vec b)
 {
 	return _mm256_sub_ps(a, b);
 }
 
-static inline vec vec_mul(vec a, vec b)
+static ALWAYS_INLINE vec vec_mul(vec a, vec b)
 {
 	return _mm256_mul_ps(a, b);
 }
 
-static inline vec vec_div(vec a, vec b)
+static ALWAYS_INLINE vec vec_div(vec a, vec b)
 {
 	return _mm256_div_ps(a, b);
 }
 
-static inline vec vec_max(vec a, vec b)
+static ALWAYS_INLINE vec vec_max(vec a, vec b)
 {
 	return _mm256_max_ps(a, b);
 }
 
-static inline vec vec_min(vec a, vec b)
+static ALWAYS_INLINE vec vec_min(vec a, vec b)
 {
 	return _mm256_min_ps(a, b);
 }
 
-static inline vec vec_abs(vec v)
+static ALWAYS_INLINE vec vec_abs(vec v)
 {
 	return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v);
 }
 
-static inline vec vec_joined(__m256 lows_and_highs)
+static ALWAYS_INLINE vec vec_joined(__m256 lows_and_highs)
 {
 	return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(lows_and_highs), 0xd8));
 }
 
 /* Of the floats of a and then b every other one, from the first on, or from the second on. */
-static inline vec vec_even(vec a, vec b)
+static ALWAYS_INLINE vec vec_even(vec a, vec b)
 {
 	return vec_joined(_mm256_shuffle_ps(a, b, 0x88));
 }
 
-static inline vec vec_odd(vec a, vec b)
+static ALWAYS_INLINE vec vec_odd(vec a, vec b)
 {
 	return vec_joined(_mm256_shuffle_ps(a, b, 0xdd));
 }
 
-static inline float vec_first(vec v)
+static ALWAYS_INLINE float vec_first(vec v)
 {
 	return _mm256_cvtss_f32(v);
 }
 
-static inline float vec_sum(vec v)
+static ALWAYS_INLINE float vec_sum(vec v)
 {
 	__m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
 	s = _mm_add_ps(s, _mm_movehl_ps(s, s));
 	return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-static inline float vec_highest(vec v)
+static ALWAYS_INLINE float vec_highest(vec v)
 {
 	__m128 s = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
 	s = _mm_max_ps(s, _mm_movehl_ps(s, s));
 	return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
 
-static inline vec vec_select_n(vec v, vec other, u32 n)
+static ALWAYS_INLINE vec vec_select_n(vec v, vec other, u32 n)
 {
 	return _mm256_blendv_ps(other, v, _mm256_castsi256_ps(vec_mask(n)));
 }
 
-static inline vec vec_round(vec v)
+static ALWAYS_INLINE vec vec_round(vec v)
 {
 	return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-static inline vec vec_exp2_whole(vec n)
+static ALWAYS_INLINE vec vec_exp2_whole(vec n)
 {
 	return _mm256_castsi256_ps(
 		_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
 }
 
-static inline vec vec_pair_first(const void *pairs)
+static ALWAYS_INLINE vec vec_pair_first(const void *pairs)
 {
 	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(pairs), 16));
 }
 
-static inline vec vec_pair_second(const void *pairs)
+static ALWAYS_INLINE vec vec_pair_second(const void *pairs)
 {
 	return _mm256_castsi256_ps(
 		_mm256_and_si256(_mm256_loadu_si256(pairs), _mm256_set1_epi32((int)0xffff0000u)));
 }
 
-static inline vec vec_load_bf16(const u16 *p)
+static ALWAYS_INLINE vec vec_load_bf16(const u16 *p)
 {
 	return _mm256_castsi256_ps(
 		_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
 }
 
-static inline vec vec_load_bf16_n(const u16 *p, u32 n)
+static ALWAYS_INLINE vec vec_load_bf16_n(const u16 *p, u32 n)
 {
 	u16 half[VEC_LANES] = {0};
 	memcpy(half, p, n * sizeof(u16));
 	return vec_load_bf16(half);
 }
 
-static inline void vec_store_bf16(u16 *p, vec v)
+static ALWAYS_INLINE void vec_store_bf16(u16 *p, vec v)
 {
 	__m256i bits = _mm256_castps_si256(v);
 	__m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -371,13 +372,13 @@ static inline void vec_store_bf16(u16 *p, vec v)
 	_mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(packed));
 }
 
-static inline void vec_store_bytes(u8 *p, __m256i words)
+static ALWAYS_INLINE void vec_store_bytes(u8 *p, __m256i words)
 {
 	__m128i half = _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
 	_mm_storel_epi64((__m128i *)(void *)p, _mm_packus_epi16(half, half));
 }
 
-static inline void vec_store_f8(u8 *p, vec v)
+static ALWAYS_INLINE void vec_store_f8(u8 *p, vec v)
 {
 	__m256i bits = _mm256_castps_si256(v);
 	__m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 24), _mm256_set1_epi32(128));
@@ -392,7 +393,7 @@ static inline void vec_store_f8(u8 *p, vec v)
 	vec_store_bytes(p, _mm256_or_si256(_mm256_blendv_epi8(code, small, is_small), sign));
 }
 
-static inline void vec_store_i8(u8 *p, vec v, int offset)
+static ALWAYS_INLINE void vec_store_i8(u8 *p, vec v, int offset)
 {
 	vec limited = _mm256_min_ps(_mm256_max_ps(v, _mm256_set1_ps(-127)), _mm256_set1_ps(127));
 	vec_store_bytes(p, _mm256_add_epi32(_mm256_cvtps_epi32(limited), _mm256_set1_epi32(offset)));
@@ -402,7 +403,7 @@ static inline void vec_store_i8(u8 *p, vec v, int offset)
 
 #ifdef VEC_LANES
 /* e^x / 2^n for n = round(x / ln 2). Cephes' expf. */
-static inline vec vec_exp_fraction(vec x, vec n)
+static ALWAYS_INLINE vec vec_exp_fraction(vec x, vec n)
 {
 	vec r = vec_fma(n, vec_set1(-0.693359375f), x);
 	r = vec_fma(n, vec_set1(2.12194440e-4f), r);
@@ -416,7 +417,7 @@ static inline vec vec_exp_fraction(vec x, vec n)
 }
 
 /* e^x, relative error below 2e-7 for x in [-87, 88]; below that 0. Same operations in both widths. */
-static inline vec vec_exp(vec x)
+static ALWAYS_INLINE vec vec_exp(vec x)
 {
 	vec low = vec_set1(-87.0f), clamped = vec_min(vec_max(x, low), vec_set1(88.0f));
 	vec n = vec_round(vec_mul(clamped, vec_set1(1.44269504088896341f)));
@@ -429,7 +430,7 @@ static inline vec vec_exp(vec x)
 }
 
 /* The same bits for x <= 0, in fewer operations. */
-static inline vec vec_exp_negative(vec x)
+static ALWAYS_INLINE vec vec_exp_negative(vec x)
 {
 #if VEC_LANES == 16
 	vec n = vec_round(vec_mul(x, vec_set1(1.44269504088896341f)));
@@ -441,7 +442,7 @@ static inline vec vec_exp_negative(vec x)
 }
 
 /* cap * tanh(x / cap), to some 2e-7 of the cap: tanh(y) = 1 - 2 / (e^2y + 1). */
-static inline vec vec_soft_cap(vec x, float cap)
+static ALWAYS_INLINE vec vec_soft_cap(vec x, float cap)
 {
 	vec e = vec_exp(vec_min(vec_mul(x, vec_set1(2 / cap)), vec_set1(40)));
 	return vec_mul(vec_sub(vec_set1(1), vec_div(vec_set1(2), vec_add(e, vec_set1(1)))), vec_set1(cap));
