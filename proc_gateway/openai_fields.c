@@ -33,6 +33,13 @@ static const struct field fields[] = {OPENAI_FIELDS(ROW_B, ROW_I, ROW_F, ROW_S, 
 #define ROW_REFUSED(name) #name,
 static const char *const refused_fields[] = {OPENAI_REFUSED(ROW_REFUSED)};
 
+#define ROW_FOREIGN(name, neutral_, instead_) {#name, neutral_, instead_},
+static const struct {
+	const char *name;
+	f64 neutral;
+	const char *instead;
+} foreign_fields[] = {OPENAI_FOREIGN(ROW_FOREIGN)};
+
 static void *member(struct openai_fields *out, size_t offset)
 {
 	return (char *)out + offset;
@@ -226,6 +233,40 @@ static bool is_neutral(json_val v)
 	return (json_type(v) == JSON_ARRAY || json_type(v) == JSON_OBJECT) && json_count(v) == 0;
 }
 
+static bool refuse_unsupported(json_val root, struct api_error *e)
+{
+	for (size_t i = 0; i < COUNT_OF(refused_fields); i++)
+		if (!is_neutral(json_get(root, refused_fields[i])))
+			return api_error_set(e, 400, refused_fields[i], "unsupported_parameter",
+					     "Field '%s' is not supported by this server; leave it out.",
+					     refused_fields[i]);
+	return true;
+}
+
+static bool has_instead(json_val root, const char *instead)
+{
+	return json_present(json_get(root, instead)) ||
+	       (strcmp(instead, "max_tokens") == 0 && json_present(json_get(root, "max_completion_tokens")));
+}
+
+static bool refuse_foreign(json_val root, struct api_error *e)
+{
+	for (size_t i = 0; i < COUNT_OF(foreign_fields); i++) {
+		const char *name = foreign_fields[i].name, *instead = foreign_fields[i].instead;
+		json_val v = json_get(root, name);
+		f64 number;
+		if (is_neutral(v) || (json_double(v, &number) && number == foreign_fields[i].neutral) ||
+		    (instead && has_instead(root, instead)))
+			continue;
+		return instead ? api_error_set(e, 400, name, "unsupported_parameter",
+					       "Field '%s' is called '%s' by this server; give that instead.", name, instead)
+			       : api_error_set(e, 400, name, "unsupported_parameter",
+					       "Field '%s' is not supported by this server; leave it out or set it to %g.",
+					       name, foreign_fields[i].neutral);
+	}
+	return true;
+}
+
 bool openai_fields_read(struct openai_fields *out, enum openai_endpoint endpoint, json_val root,
 			u32 logprobs_max, struct api_error *e)
 {
@@ -245,11 +286,6 @@ bool openai_fields_read(struct openai_fields *out, enum openai_endpoint endpoint
 	}
 	if (!(endpoint & OPENAI_GENERATE))
 		return true;
-	for (size_t i = 0; i < COUNT_OF(refused_fields); i++) {
-		if (!is_neutral(json_get(root, refused_fields[i])))
-			return api_error_set(e, 400, refused_fields[i], "unsupported_parameter",
-					     "Field '%s' is not supported by this server; leave it out.",
-					     refused_fields[i]);
-	}
-	return read_seed(out, root, e) && read_logprobs(out, endpoint, root, logprobs_max, e);
+	return refuse_unsupported(root, e) && refuse_foreign(root, e) && read_seed(out, root, e) &&
+	       read_logprobs(out, endpoint, root, logprobs_max, e);
 }

@@ -1,6 +1,6 @@
 /* Every field of every request, once: name, kind, which endpoints read it, default and range. The struct, the
- * type and range checks and the tests expand from this table. Fields that are not in it are ignored, as other
- * servers do. */
+ * type and range checks and the tests expand from this table. Fields that are in none of the tables here are ignored, as
+ * other servers do. */
 #ifndef TERCET_PROC_GATEWAY_OPENAI_FIELDS_H
 #define TERCET_PROC_GATEWAY_OPENAI_FIELDS_H
 
@@ -116,6 +116,30 @@ enum json_type_bit {
 	R(bad_words) R(logits_processors) R(logprob_token_ids) R(prompt_embeds) R(thinking_token_budget) \
 		R(repetition_detection) R(watermarking) R(functions) R(function_call) R(audio)           \
 			R(kv_transfer_params) R(web_search_options)
+
+/* R(name, neutral, instead): what other servers call a field of this one (`instead`), and their samplers that are not
+ * here (NULL). Refused unless absent, neutral as above or this number, or the field that says the same is there as well. */
+#define OPENAI_FOREIGN(R)                           \
+	R(n_predict, -1, "max_tokens")              \
+	R(max_new_tokens, 0, "max_tokens")          \
+	R(num_predict, -1, "max_tokens")            \
+	R(min_new_tokens, 0, "min_tokens")          \
+	R(repeat_penalty, 1, "repetition_penalty")  \
+	R(stop_sequences, 0, "stop")                \
+	R(typical_p, 1, NULL)                       \
+	R(tfs_z, 1, NULL)                           \
+	R(top_a, 0, NULL)                           \
+	R(top_n_sigma, -1, NULL)                    \
+	R(mirostat, 0, NULL)                        \
+	R(mirostat_mode, 0, NULL)                   \
+	R(dynatemp_range, 0, NULL)                  \
+	R(smoothing_factor, 0, NULL)                \
+	R(xtc_probability, 0, NULL)                 \
+	R(dry_multiplier, 0, NULL)                  \
+	R(epsilon_cutoff, 0, NULL)                  \
+	R(eta_cutoff, 0, NULL)                      \
+	R(penalty_alpha, 0, NULL)                   \
+	R(no_repeat_ngram_size, 0, NULL)
 
 struct openai_fields {
 #define FIELD_B(name, where, def) \

@@ -169,6 +169,26 @@ Test(openai_fields, fields_that_would_change_the_output_are_refused_unless_neutr
 	}
 	OPENAI_REFUSED(EXPECT_UNSUPPORTED)}
 
+Test(openai_fields, what_other_servers_call_otherwise_is_refused_with_its_name_here)
+{
+#define EXPECT_FOREIGN(name, neutral, instead)                                                          \
+	{                                                                                               \
+		struct outcome o = read_json(OPENAI_CHAT, "{\"" #name "\": 0.37}");                     \
+		cr_expect(!o.ok && o.e.status == 400 && strstr(o.e.message, #name));                    \
+		cr_expect_str_eq(o.e.code, "unsupported_parameter");                                    \
+		cr_expect_not_null(strstr(o.e.message, instead ? instead : "set it to " #neutral "."),  \
+				   "%s", o.e.message);                                                  \
+		cr_expect(read_json(OPENAI_CHAT, "{\"" #name "\": " #neutral "}").ok);                  \
+		cr_expect(read_json(OPENAI_CHAT, "{\"" #name "\": null}").ok);                          \
+	}
+	OPENAI_FOREIGN(EXPECT_FOREIGN)
+	cr_expect(read_json(OPENAI_COMPLETIONS, "{\"n_predict\": 8, \"max_tokens\": 8}").ok);
+	cr_expect(read_json(OPENAI_CHAT, "{\"max_new_tokens\": 8, \"max_completion_tokens\": 8}").ok);
+	cr_expect(read_json(OPENAI_CHAT, "{\"stop_sequences\": [\"a\"], \"stop\": [\"a\"]}").ok);
+	cr_expect_not(read_json(OPENAI_COMPLETIONS, "{\"stop_sequences\": [\"a\"]}").ok);
+	cr_expect_not(read_json(OPENAI_COMPLETIONS, "{\"mirostat\": \"2\"}").ok);
+}
+
 Test(openai_fields, a_body_that_is_no_object_is_refused)
 {
 	struct outcome o = read_json(OPENAI_CHAT, "[1, 2]");
