@@ -182,11 +182,13 @@ static void on_ready(struct scheduler *s, ipc_peer from, const struct ipc_worker
 {
 	struct err_msg em;
 
-	if (workers_ready(&s->workers, from, m, &em)) {
-		if (ipc_channel_may_log(s->step_channel))
-			LOG_ERROR("WORKER_REFUSED", "reason=\"%s\"", em.text);
+	enum err e = workers_ready(&s->workers, from, m, &em);
+	if (e == ERR_UNSUPPORTED) /* it would offer the same again */
+		scheduler_fail(s, e, &em);
+	else if (e && ipc_channel_may_log(s->step_channel))
+		LOG_ERROR("WORKER_REFUSED", "reason=\"%s\"", em.text);
+	if (e)
 		return;
-	}
 	if (workers_all_ready(&s->workers))
 		begin_epoch(s);
 }

@@ -47,12 +47,12 @@ enum err workers_ready(struct workers *w, ipc_peer peer, const struct ipc_worker
 			       "WORKER_READY of rank %u comes from a peer that did not greet as it", m->rank);
 	if (m->block_count == 0 || m->max_model_len < 2 || m->vocab_size == 0 ||
 	    m->eos_ids_count > EOS_IDS_MAX)
-		return err_set(em, ERR_INVALID,
+		return err_set(em, ERR_UNSUPPORTED,
 			       "worker %u offers %u KV blocks, a context length of %u and a vocabulary of "
 			       "%u; none may be empty",
 			       m->rank, m->block_count, m->max_model_len, m->vocab_size);
 	if ((u64)m->block_count + m->host_block_count >= UINT32_MAX)
-		return err_set(em, ERR_INVALID, "worker %u offers %u KV blocks and %u in host memory: more than ids",
+		return err_set(em, ERR_UNSUPPORTED, "worker %u offers %u KV blocks and %u in host memory: more than ids",
 			       m->rank, m->block_count, m->host_block_count);
 	struct worker_rank *r = &w->ranks[m->rank];
 	r->info = *m;

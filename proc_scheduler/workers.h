@@ -29,7 +29,8 @@ void workers_fini(struct workers *w); /* zeroed accepted */
  * that are still there stay ready: when only a connection broke, nobody but that rank says WORKER_READY again. ERR_INVALID:
  * no such rank. */
 MUST_CHECK enum err workers_greeted(struct workers *w, u32 rank, ipc_peer peer, struct err_msg *em);
-/* WORKER_READY. ERR_INVALID: not the peer that greeted as this rank, or numbers that cannot be. */
+/* WORKER_READY. ERR_INVALID: not the peer that greeted as this rank; ERR_UNSUPPORTED: it is, with numbers that
+ * cannot be. */
 MUST_CHECK enum err workers_ready(struct workers *w, ipc_peer peer, const struct ipc_worker_ready *m,
 				  struct err_msg *em);
 /* All ranks are ready and came together: those of an earlier group are on their way out. */

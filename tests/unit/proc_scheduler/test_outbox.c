@@ -179,9 +179,9 @@ Test(workers, strangers_and_impossible_numbers_are_refused)
 	cr_assert_eq(workers_greeted(&w, 1, (ipc_peer){1}, &em), ERR_INVALID);
 	cr_assert_eq(workers_greeted(&w, 0, (ipc_peer){1}, &em), ERR_OK);
 	cr_assert_eq(workers_ready(&w, (ipc_peer){2}, &a, &em), ERR_INVALID);
-	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &none, &em), ERR_INVALID);
+	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &none, &em), ERR_UNSUPPORTED);
 	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &far, &em), ERR_INVALID);
 	many.host_block_count = UINT32_MAX - 10;
-	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &many, &em), ERR_INVALID);
+	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &many, &em), ERR_UNSUPPORTED);
 	workers_fini(&w);
 }

@@ -60,6 +60,19 @@ Test(scheduler, is_ready_when_all_ranks_are_and_takes_the_least)
 	cr_assert_eq(shell_stop(&s), ERR_OK);
 }
 
+Test(scheduler, a_worker_that_offers_nothing_ends_the_start)
+{
+	struct shell *s = shell_start((const char *const[]){NULL});
+	struct peer worker;
+
+	shell_worker(s, &worker, 0, 0);
+	shell_join(s);
+	cr_assert_eq(s->run_result, ERR_UNSUPPORTED);
+	cr_assert_not_null(strstr(s->run_text.text, "worker 0 offers 0 KV blocks"), "%s", s->run_text.text);
+	shell_disconnect(&worker);
+	cr_assert_eq(shell_stop(&s), ERR_UNSUPPORTED);
+}
+
 Test(scheduler, a_request_goes_through_open_steps_and_results)
 {
 	struct shell *s = shell_start(NULL);
