@@ -4,6 +4,7 @@
 #include "ipc/channel_priv.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
@@ -12,15 +13,47 @@
 #include "common/clock.h"
 #include "common/log.h"
 
-enum { QUEUE_MAX_DEFAULT = 1000, RECONNECT_MS = 20, RECONNECT_MS_MAX = 500 };
+enum { QUEUE_MAX_DEFAULT = 1000, RECONNECT_MS = 20, RECONNECT_MS_MAX = 500, ZEROMQ_THREADS = 2 };
 
 /* ---------------------------------------------------------------- context */
+
+static void *pass(void *lock)
+{
+	pthread_mutex_lock(lock);
+	pthread_mutex_unlock(lock);
+	return NULL;
+}
+
+/* ZeroMQ starts its threads with the first socket and ends the process where it cannot: as many are tried before. 0, or the
+ * system's error. */
+static int try_threads(void)
+{
+	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	pthread_t threads[ZEROMQ_THREADS];
+	u32 started = 0;
+	int failed = 0;
+	pthread_mutex_lock(&lock);
+	while (started < ZEROMQ_THREADS && !(failed = pthread_create(&threads[started], NULL, pass, &lock)))
+		started++;
+	pthread_mutex_unlock(&lock);
+	for (u32 i = 0; i < started; i++)
+		pthread_join(threads[i], NULL);
+	return failed;
+}
 
 enum err ipc_context_create(struct ipc_context **out, struct err_msg *em)
 {
 	struct ipc_context *ctx = calloc(1, sizeof(*ctx));
 	if (!ctx)
 		return err_set(em, ERR_NO_MEMORY, "no memory for a ZeroMQ context");
+	int failed = try_threads();
+	if (failed) {
+		free(ctx);
+		return err_set(em, ERR_NO_MEMORY,
+			       "cannot start the threads of ZeroMQ: %s; the limits of processes (ulimit -u), address space "
+			       "(ulimit -v) or the container's pids leave none",
+			       strerror(failed));
+	}
 	ctx->zmq = zmq_ctx_new();
 	if (!ctx->zmq) {
 		free(ctx);

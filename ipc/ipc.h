@@ -78,7 +78,8 @@ void ipc_print_docs(FILE *out);
  * the connection without a word, so senders refuse it. */
 #define IPC_FRAME_BYTES_MAX (64u << 20)
 
-struct ipc_context; /* a ZeroMQ context; create after the process was spawned */
+/* A ZeroMQ context; create after the process was spawned. ERR_NO_MEMORY, also where no threads can be started. */
+struct ipc_context;
 MUST_CHECK enum err ipc_context_create(struct ipc_context **out, struct err_msg *em);
 void ipc_context_destroy(struct ipc_context **ctx); /* channels must be closed before; never lingers */
 

@@ -1,6 +1,7 @@
 /* Channels over real ipc:// sockets. */
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -70,6 +71,23 @@ static enum err send_bye(struct ipc_channel *ch, ipc_peer to, u64 id)
 {
 	struct ipc_msg msg = {.type = IPC_TYPE_BYE, .bye = {id}};
 	return ipc_send(ch, to, &msg);
+}
+
+Test(channel, without_threads_there_is_no_context_but_a_message)
+{
+	struct ipc_context *ctx;
+	struct err_msg em;
+	pthread_attr_t before, huge;
+
+	cr_assert_eq(pthread_getattr_default_np(&before), 0);
+	cr_assert_eq(pthread_attr_init(&huge), 0);
+	cr_assert_eq(pthread_attr_setstacksize(&huge, (size_t)1 << 47), 0); /* more than there are addresses */
+	cr_assert_eq(pthread_setattr_default_np(&huge), 0);
+	cr_assert_eq(ipc_context_create(&ctx, &em), ERR_NO_MEMORY);
+	cr_assert_not_null(strstr(em.text, "ulimit -u"), "%s", em.text);
+	cr_assert_eq(pthread_setattr_default_np(&before), 0);
+	cr_assert_eq(ipc_context_create(&ctx, &em), ERR_OK);
+	ipc_context_destroy(&ctx);
 }
 
 Test(channel, dealer_and_router_greet_and_number_their_messages)
