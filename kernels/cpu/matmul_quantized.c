@@ -173,13 +173,6 @@ static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 st
 	}
 }
 
-static ALWAYS_INLINE float load_float(const char *p)
-{
-	float f;
-	memcpy(&f, p, 4);
-	return f;
-}
-
 /* Where a tile is: its group of weights, the group's inputs with their scales and sums, what is fetched. */
 struct place {
 	const char *group, *x, *scales, *sums;

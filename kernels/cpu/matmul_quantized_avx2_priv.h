@@ -54,20 +54,6 @@ static ALWAYS_INLINE void add_narrow(__m256i *sum, __m256i weights, __m256i x)
 	__asm__("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(*sum), "=&x"(product) : "x"(weights), "x"(x));
 }
 
-static ALWAYS_INLINE i32 load_i32(const char *p)
-{
-	i32 x;
-	memcpy(&x, p, 4);
-	return x;
-}
-
-static ALWAYS_INLINE float load_float(const char *p)
-{
-	float x;
-	memcpy(&x, p, 4);
-	return x;
-}
-
 /* One group of a row: its values rounded, as units of 4 bytes: pairs in 16 bits (8-bit weights) or 4 bytes. Returns their sum. */
 static ALWAYS_INLINE i32 round_group(const float *from, struct rounding rounding, u32 width, bool int8, float *units)
 {

@@ -287,20 +287,6 @@ static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *
 
 /* ---------------------------------------------------------------- tiles */
 
-static ALWAYS_INLINE i32 load_i32(const char *p)
-{
-	i32 x;
-	memcpy(&x, p, 4);
-	return x;
-}
-
-static ALWAYS_INLINE float load_float(const char *p)
-{
-	float x;
-	memcpy(&x, p, 4);
-	return x;
-}
-
 /* sum += 4 products of an unsigned and a signed byte in every lane. The compiler's own form of it copies sums from
  * register to register, and into memory where it finds none free. */
 static ALWAYS_INLINE void dot(__m512i *sum, __m512i weights, __m512i x)

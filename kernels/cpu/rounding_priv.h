@@ -12,6 +12,20 @@
 
 #ifdef VEC_LANES
 
+static ALWAYS_INLINE i32 load_i32(const char *p)
+{
+	i32 x;
+	memcpy(&x, p, 4);
+	return x;
+}
+
+static ALWAYS_INLINE float load_float(const char *p)
+{
+	float x;
+	memcpy(&x, p, 4);
+	return x;
+}
+
 /* The largest magnitude as bits of a float, in which what is no finite number is larger than all that are. */
 static ALWAYS_INLINE u32 largest_bits(const float *x, u32 width)
 {
