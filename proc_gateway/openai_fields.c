@@ -255,7 +255,7 @@ static bool refuse_foreign(json_val root, struct api_error *e)
 		const char *name = foreign_fields[i].name, *instead = foreign_fields[i].instead;
 		json_val v = json_get(root, name);
 		f64 number;
-		if (is_neutral(v) || (json_double(v, &number) && number == foreign_fields[i].neutral) ||
+		if (is_neutral(v) || (json_double(v, &number) && (number == foreign_fields[i].neutral || number < 0)) ||
 		    (instead && has_instead(root, instead)))
 			continue;
 		return instead ? api_error_set(e, 400, name, "unsupported_parameter",

@@ -118,7 +118,8 @@ enum json_type_bit {
 			R(kv_transfer_params) R(web_search_options)
 
 /* R(name, neutral, instead): what other servers call a field of this one (`instead`), and their samplers that are not
- * here (NULL). Refused unless absent, neutral as above or this number, or the field that says the same is there as well. */
+ * here (NULL). Refused unless absent, neutral as above or this number (less than 0 is off, too), or the field that says the same is
+ * there as well. */
 #define OPENAI_FOREIGN(R)                           \
 	R(n_predict, -1, "max_tokens")              \
 	R(max_new_tokens, 0, "max_tokens")          \
@@ -129,7 +130,7 @@ enum json_type_bit {
 	R(typical_p, 1, NULL)                       \
 	R(tfs_z, 1, NULL)                           \
 	R(top_a, 0, NULL)                           \
-	R(top_n_sigma, -1, NULL)                    \
+	R(top_n_sigma, 0, NULL)                     \
 	R(mirostat, 0, NULL)                        \
 	R(mirostat_mode, 0, NULL)                   \
 	R(dynatemp_range, 0, NULL)                  \

@@ -184,6 +184,7 @@ Test(openai_fields, what_other_servers_call_otherwise_is_refused_with_its_name_h
 	OPENAI_FOREIGN(EXPECT_FOREIGN)
 	cr_expect(read_json(OPENAI_COMPLETIONS, "{\"n_predict\": 8, \"max_tokens\": 8}").ok);
 	cr_expect(read_json(OPENAI_CHAT, "{\"max_new_tokens\": 8, \"max_completion_tokens\": 8}").ok);
+	cr_expect(read_json(OPENAI_CHAT, "{\"top_n_sigma\": -1, \"n_predict\": -2}").ok);
 	cr_expect(read_json(OPENAI_CHAT, "{\"stop_sequences\": [\"a\"], \"stop\": [\"a\"]}").ok);
 	cr_expect_not(read_json(OPENAI_COMPLETIONS, "{\"stop_sequences\": [\"a\"]}").ok);
 	cr_expect_not(read_json(OPENAI_COMPLETIONS, "{\"mirostat\": \"2\"}").ok);
