@@ -13,6 +13,8 @@ enum err scheduler_open_sessions(struct scheduler *s, struct err_msg *em)
 {
 	const struct options *o = s->options;
 	char dir[4096];
+	u64 token_count;
+	u32 count;
 
 	s->journal = (struct session_journal){.lock_fd = -1, .fd = -1, .next_fd = -1};
 	if (!o->max_sessions)
@@ -30,10 +32,13 @@ enum err scheduler_open_sessions(struct scheduler *s, struct err_msg *em)
 		return err_set(em, ERR_TOO_LONG, "the path of the session directory is too long");
 	u64 begin = clock_now_ns();
 	e = session_journal_open(&s->journal, dir, session_journal_fingerprint(o->model), s->sessions, em);
-	if (!e && s->sessions->count)
-		LOG_INFO("SESSIONS_RESTORED", "dir=\"%s\" sessions=%u tokens=%" PRIu64 " ms=%" PRIu64, dir,
-			 s->sessions->count, s->sessions->token_total, (clock_now_ns() - begin) / 1000000);
-	return e;
+	if (e)
+		return e;
+	sessions_totals(s->sessions, &count, &token_count);
+	if (count)
+		LOG_INFO("SESSIONS_RESTORED", "dir=\"%s\" sessions=%u tokens=%" PRIu64 " ms=%" PRIu64, dir, count, token_count,
+			 (clock_now_ns() - begin) / 1000000);
+	return ERR_OK;
 }
 
 void scheduler_close_sessions(struct scheduler *s)
@@ -75,10 +80,14 @@ void scheduler_on_session(struct scheduler *s, ipc_peer from, const struct ipc_s
 
 void scheduler_tick_sessions(struct scheduler *s, u64 now_ns)
 {
+	u64 token_count;
+	u32 count;
+
 	if (!s->sessions)
 		return;
 	sessions_expire(s->sessions, (i64)now_ns);
 	session_journal_tick(&s->journal, now_ns);
-	stats_set(s->stats, STATS_SESSIONS, s->sessions->count);
-	stats_set(s->stats, STATS_SESSION_TOKENS, s->sessions->token_total);
+	sessions_totals(s->sessions, &count, &token_count);
+	stats_set(s->stats, STATS_SESSIONS, count);
+	stats_set(s->stats, STATS_SESSION_TOKENS, token_count);
 }

@@ -272,7 +272,6 @@ static enum err open_file(struct session_journal *j, struct err_msg *em)
 		LOG_WARN("SESSION_JOURNAL_DAMAGED", "file=\"%s\" lost_bytes=%" PRIu64 " records=%u dropped_sessions=%u",
 			 path, r.lost_bytes, r.records, r.dropped);
 	j->bytes = r.good_bytes;
-	j->restored = j->sessions->count;
 	return ERR_OK;
 }
 

@@ -20,7 +20,7 @@ struct session_journal {
 	u64 warned_ns, retry_ns;
 	u64 next_minimum;  /* a file is not rewritten before it has so many bytes */
 	struct buf record;
-	u64 restored, write_ns_max;
+	u64 write_ns_max;
 };
 
 /* Opens (or creates, mode 0600, the directory 0700) the journal in `dir`, brings what it has into `sessions`, which must

@@ -218,7 +218,7 @@ static void take_fields(struct reader *in, struct session *s, const struct recor
 	s->cache_salt = r->cache_salt;
 	s->cut_off = r->kind == SESSION_RECORD_BEGUN || (r->kind == SESSION_RECORD_STATE && (r->turn & TURN_CUT_OFF));
 	s->ending = s->cut_off && (r->turn & TURN_ENDS_SESSION);
-	sessions_touch(in->sessions, s, time_of(in, r->used_s));
+	sessions_touch(in->sessions, s, session_is_over(s) ? in->now_ns : time_of(in, r->used_s));
 }
 
 /* Tokens from `base` on. What does not go on where the session is shows that a record is missing. */

@@ -42,13 +42,6 @@ static enum err conflict(const struct session *c, struct err_msg *em, const char
 		       what);
 }
 
-/* Its last turn was to end it, and its end was lost with an earlier life of the process. That turn may be sent again; for
- * all others there is no such session. */
-static bool is_over(const struct session *c)
-{
-	return c->cut_off && c->ending && !c->running;
-}
-
 /* Its last turn is in work, or where it ended is not known yet. */
 static bool is_busy(const struct session *c, u64 now_ns)
 {
@@ -137,8 +130,8 @@ enum err sched_check_turn(const struct sched *s, const struct ipc_submit *m, u64
 	struct session *c = sessions_find(s->config.sessions, m->session_owner, m->session, m->session_count);
 	bool mine = c && c->turn_client == m->client_id && c->turn_req == m->req_id;
 	bool again = mine && ((m->session_flags & SESSION_AGAIN) || c->running);
-	if (c && is_over(c) && !again)
-		c = NULL;
+	if (c && session_is_over(c) && !again)
+		c = NULL; /* that turn may be sent again; for all others there is no such session */
 	e = check_there(s, m, c, again, now_ns, em);
 	t->runs = e == ERR_CONFLICT && c && is_busy(c, now_ns);
 	if (e)
@@ -188,7 +181,11 @@ void sched_end_turn(struct sched *s, struct seq *q, bool given_up, u64 now_ns)
 
 	ASSERT(c->running == q->id);
 	q->session = 0;
-	if (q->session_flags & SESSION_END) {
+	if (c->ending) {
+		sessions_retire(ss, c, (i64)now_ns);
+		return;
+	}
+	if (q->session_flags & SESSION_END) { /* asked for by itself while the turn ran */
 		sessions_drop(ss, c, SESSION_END_ASKED);
 		return;
 	}
@@ -324,7 +321,7 @@ enum err sched_session_get(struct sched *s, const struct ipc_session *m, u64 now
 	if (e)
 		return e;
 	const struct session *c = sessions_find(ss, m->session_owner, m->session, m->session_count);
-	if (!c || is_over(c))
+	if (!c || session_is_over(c))
 		return sessions_missing(ss, m->session_owner, m->session, m->session_count, em);
 	out->token_count = c->token_count;
 	out->turn_count = c->turn_count;
@@ -352,7 +349,7 @@ static bool was_ended(const struct sched *s, const struct ipc_session *m, u64 no
 	const struct session *c = sessions_find(ss, m->session_owner, m->session, m->session_count);
 	const struct session_gone *g = c ? NULL : sessions_find_gone(ss, m->session_owner, m->session, m->session_count);
 
-	if (c ? !is_over(c) : !g || g->why != SESSION_END_ASKED)
+	if (c ? !session_is_over(c) : !g || g->why != SESSION_END_ASKED)
 		return false;
 	out->token_count = c ? c->token_count : g->token_count;
 	out->turn_count = c ? c->turn_count : g->turn_count;

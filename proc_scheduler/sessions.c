@@ -25,7 +25,7 @@ static void link_free(struct sessions *ss)
 		ss->next_chunk[i] = i + 1 < ss->chunk_count ? i + 1 : SESSION_NONE;
 	ss->free_slot = ss->free_chunk = 0;
 	ss->free_chunks = ss->chunk_count;
-	ss->idle_head = ss->idle_tail = SESSION_NONE;
+	ss->idle = ss->over = (struct session_list){SESSION_NONE, SESSION_NONE};
 }
 
 enum err sessions_create(struct sessions **out, const struct sessions_config *config, struct err_msg *em)
@@ -124,31 +124,37 @@ enum err sessions_missing(const struct sessions *ss, u64 owner, const u8 *name, 
 		[SESSION_END_DAMAGED] = "has been dropped: a part of it was lost with the disk's content",
 	};
 	const struct session_gone *g = sessions_find_gone(ss, owner, name, bytes);
+	const struct session *s = sessions_find(ss, owner, name, bytes);
+	bool over = s && session_is_over(s);
 
-	if (g)
+	if (over || g)
 		return err_set(em, ERR_DROPPED, "session '%.*s' %s; begin it anew, with the whole conversation", (int)bytes,
-			       (const char *)name, why[g->why]);
+			       (const char *)name, why[over ? SESSION_END_ASKED : g->why]);
 	return err_set(em, ERR_NOT_FOUND,
 		       "there is no session '%.*s'; begin it, with the whole conversation so far", (int)bytes,
 		       (const char *)name);
 }
 
-/* ---------------------------------------------------------------- idle ones, in order of last use */
+/* ---------------------------------------------------------------- those that do not run, in order of last use */
 
-static void unlink_idle(struct sessions *ss, struct session *s)
+static void unlink_session(struct sessions *ss, struct session *s)
 {
-	*(s->prev == SESSION_NONE ? &ss->idle_head : &ss->slots[s->prev].next) = s->next;
-	*(s->next == SESSION_NONE ? &ss->idle_tail : &ss->slots[s->next].prev) = s->prev;
+	struct session_list *l = s->with_over ? &ss->over : &ss->idle;
+
+	*(s->prev == SESSION_NONE ? &l->head : &ss->slots[s->prev].next) = s->next;
+	*(s->next == SESSION_NONE ? &l->tail : &ss->slots[s->next].prev) = s->prev;
 }
 
-static void push_idle(struct sessions *ss, struct session *s)
+static void push_session(struct sessions *ss, struct session *s)
 {
 	u32 slot = sessions_slot(ss, s);
+	struct session_list *l = session_is_over(s) ? &ss->over : &ss->idle;
 
-	s->prev = ss->idle_tail;
+	s->with_over = session_is_over(s);
+	s->prev = l->tail;
 	s->next = SESSION_NONE;
-	*(s->prev == SESSION_NONE ? &ss->idle_head : &ss->slots[s->prev].next) = slot;
-	ss->idle_tail = slot;
+	*(s->prev == SESSION_NONE ? &l->head : &ss->slots[s->prev].next) = slot;
+	l->tail = slot;
 }
 
 void sessions_touch(struct sessions *ss, struct session *s, i64 now_ns)
@@ -156,8 +162,26 @@ void sessions_touch(struct sessions *ss, struct session *s, i64 now_ns)
 	s->used_ns = now_ns;
 	if (s->running)
 		return;
-	unlink_idle(ss, s);
-	push_idle(ss, s);
+	unlink_session(ss, s);
+	push_session(ss, s);
+}
+
+/* The first of a list that may leave for others, but not `spared`; SESSION_NONE: none. */
+static u32 first_but(const struct sessions *ss, const struct session_list *l, const struct session *spared)
+{
+	return l->head != SESSION_NONE && &ss->slots[l->head] == spared ? spared->next : l->head;
+}
+
+/* One leaves for others; false: all run, or are spared. */
+static bool evict(struct sessions *ss, const struct session *spared)
+{
+	u32 over = first_but(ss, &ss->over, spared), idle = first_but(ss, &ss->idle, spared);
+
+	if (over != SESSION_NONE)
+		sessions_drop(ss, &ss->slots[over], SESSION_END_ASKED);
+	else if (idle != SESSION_NONE)
+		sessions_drop(ss, &ss->slots[idle], SESSION_END_EVICTED);
+	return over != SESSION_NONE || idle != SESSION_NONE;
 }
 
 /* ---------------------------------------------------------------- tokens */
@@ -221,14 +245,9 @@ enum err sessions_append(struct sessions *ss, struct session *s, const u32 *toke
 	if (total > (u64)ss->chunk_count * SESSION_CHUNK_TOKENS)
 		return ERR_NO_SPACE;
 	u32 needed = chunks_of((u32)total) - chunks_of(s->token_count);
-	while (ss->free_chunks < needed) {
-		u32 victim = ss->idle_head;
-		if (victim != SESSION_NONE && &ss->slots[victim] == s)
-			victim = s->next;
-		if (victim == SESSION_NONE)
+	while (ss->free_chunks < needed)
+		if (!evict(ss, s))
 			return ERR_NO_SPACE;
-		sessions_drop(ss, &ss->slots[victim], SESSION_END_EVICTED);
-	}
 	ss->token_total += count;
 	while (count) {
 		u32 room, *to = next_room(ss, s, &room);
@@ -270,10 +289,8 @@ u32 sessions_token(const struct sessions *ss, const struct session *s, u32 index
 enum err sessions_add(struct sessions *ss, u64 owner, const u8 *name, u32 bytes, i64 now_ns, struct session **out)
 {
 	ASSERT(bytes > 0 && bytes <= SESSION_NAME_MAX);
-	if (ss->free_slot == SESSION_NONE && ss->idle_head == SESSION_NONE)
+	if (ss->free_slot == SESSION_NONE && !evict(ss, NULL))
 		return ERR_BUSY;
-	if (ss->free_slot == SESSION_NONE)
-		sessions_drop(ss, &ss->slots[ss->idle_head], SESSION_END_EVICTED);
 	u32 slot = ss->free_slot;
 	u64 key = key_of(ss, owner, name, bytes);
 	if (map_get(&ss->by_key, key, NULL) || map_put(&ss->by_key, key, slot))
@@ -288,7 +305,7 @@ enum err sessions_add(struct sessions *ss, u64 owner, const u8 *name, u32 bytes,
 			      .begun_ns = now_ns,
 			      .used_ns = now_ns};
 	memcpy(s->name, name, bytes);
-	push_idle(ss, s);
+	push_session(ss, s);
 	ss->count++;
 	for (u32 i = 0; i < SESSION_GONE_MAX; i++)
 		if (ss->gone[i].key == key)
@@ -319,7 +336,7 @@ void sessions_drop(struct sessions *ss, struct session *s, enum session_end why)
 	if (ss->sink.dropped)
 		ss->sink.dropped(ss->sink.ctx, s, why);
 	if (!s->running)
-		unlink_idle(ss, s);
+		unlink_session(ss, s);
 	sessions_add_gone(ss, s, why);
 	sessions_cut(ss, s, 0);
 	bool there = map_remove(&ss->by_key, key);
@@ -337,7 +354,7 @@ void sessions_drop(struct sessions *ss, struct session *s, enum session_end why)
 void sessions_begin_turn(struct sessions *ss, struct session *s, u64 seq, i64 now_ns)
 {
 	ASSERT(!s->running && seq);
-	unlink_idle(ss, s);
+	unlink_session(ss, s);
 	s->running = s->turn_seq = seq;
 	s->used_ns = now_ns;
 	if (ss->sink.begun && !s->redone)
@@ -345,15 +362,16 @@ void sessions_begin_turn(struct sessions *ss, struct session *s, u64 seq, i64 no
 }
 
 /* Whether it was redone. */
-static bool finish_turn(struct sessions *ss, struct session *s, i64 now_ns)
+static bool finish_turn(struct sessions *ss, struct session *s, bool over, i64 now_ns)
 {
 	bool redone = s->redone;
 
 	ASSERT(s->running);
 	s->running = 0;
-	s->cut_off = s->ending = s->redone = false;
+	s->cut_off = s->ending = over;
+	s->redone = false;
 	s->used_ns = now_ns;
-	push_idle(ss, s);
+	push_session(ss, s);
 	return redone;
 }
 
@@ -368,7 +386,7 @@ static void tell_end(struct sessions *ss, const struct session *s, bool redone, 
 
 void sessions_end_turn(struct sessions *ss, struct session *s, const u32 *tokens, u32 count, u32 kv_tokens, i64 now_ns)
 {
-	bool redone = finish_turn(ss, s, now_ns);
+	bool redone = finish_turn(ss, s, false, now_ns);
 
 	sessions_cut(ss, s, s->turn_base);
 	if (sessions_append(ss, s, tokens, count)) {
@@ -380,9 +398,35 @@ void sessions_end_turn(struct sessions *ss, struct session *s, const u32 *tokens
 	tell_end(ss, s, redone, tokens, count);
 }
 
+/* The journal has the beginning of that turn and that it is the last one, which is all that there is to know. Of one that is redone
+ * it has another end. */
+void sessions_retire(struct sessions *ss, struct session *s, i64 now_ns)
+{
+	if ((s->redone ? s->turn_base : s->token_count) == 0) {
+		sessions_drop(ss, s, SESSION_END_ASKED);
+		return;
+	}
+	bool redone = finish_turn(ss, s, true, now_ns);
+	if (!redone)
+		return;
+	sessions_cut(ss, s, s->turn_base);
+	s->turn_count--;
+	tell_end(ss, s, redone, NULL, 0);
+}
+
+void sessions_totals(const struct sessions *ss, u32 *count, u64 *token_count)
+{
+	*count = ss->count;
+	*token_count = ss->token_total;
+	for (u32 i = ss->over.head; i != SESSION_NONE; i = ss->slots[i].next) {
+		*count -= 1;
+		*token_count -= ss->slots[i].token_count;
+	}
+}
+
 struct session *sessions_last_turn(const struct sessions *ss, u64 seq)
 {
-	for (u32 i = ss->idle_tail; i != SESSION_NONE; i = ss->slots[i].prev)
+	for (u32 i = ss->idle.tail; i != SESSION_NONE; i = ss->slots[i].prev)
 		if (ss->slots[i].turn_seq == seq)
 			return &ss->slots[i];
 	return NULL;
@@ -390,7 +434,7 @@ struct session *sessions_last_turn(const struct sessions *ss, u64 seq)
 
 struct session *sessions_ended_turn(const struct sessions *ss, u64 client, u64 req, i64 since_ns)
 {
-	for (u32 i = ss->idle_tail; i != SESSION_NONE && ss->slots[i].used_ns >= since_ns; i = ss->slots[i].prev)
+	for (u32 i = ss->idle.tail; i != SESSION_NONE && ss->slots[i].used_ns >= since_ns; i = ss->slots[i].prev)
 		if (ss->slots[i].turn_client == client && ss->slots[i].turn_req == req)
 			return &ss->slots[i];
 	return NULL;
@@ -408,7 +452,7 @@ void sessions_shorten(struct sessions *ss, struct session *s, u32 count)
 
 void sessions_undo_turn(struct sessions *ss, struct session *s, i64 now_ns)
 {
-	bool redone = finish_turn(ss, s, now_ns);
+	bool redone = finish_turn(ss, s, false, now_ns);
 
 	if (redone) {
 		sessions_cut(ss, s, s->turn_base);
@@ -423,12 +467,19 @@ void sessions_undo_turn(struct sessions *ss, struct session *s, i64 now_ns)
 	tell_end(ss, s, redone, NULL, 0);
 }
 
+static void expire(struct sessions *ss, const struct session_list *l, i64 since_ns, enum session_end why)
+{
+	while (l->head != SESSION_NONE && ss->slots[l->head].used_ns < since_ns)
+		sessions_drop(ss, &ss->slots[l->head], why);
+}
+
 void sessions_expire(struct sessions *ss, i64 now_ns)
 {
-	i64 ttl = (i64)ss->config.ttl_ns;
+	i64 ttl = (i64)ss->config.ttl_ns, over = (i64)SESSION_OVER_S * 1000000000;
 
-	while (ttl && ss->idle_head != SESSION_NONE && now_ns - ss->slots[ss->idle_head].used_ns > ttl)
-		sessions_drop(ss, &ss->slots[ss->idle_head], SESSION_END_EXPIRED);
+	if (ttl)
+		expire(ss, &ss->idle, now_ns - ttl, SESSION_END_EXPIRED);
+	expire(ss, &ss->over, now_ns - (ttl && ttl < over ? ttl : over), SESSION_END_ASKED);
 }
 
 static bool is_beyond(const struct sessions *ss, const struct session *s, u32 vocab_size)

@@ -9,7 +9,9 @@
 #include "common/session.h"
 #include "common/types.h"
 
-enum { SESSION_CHUNK_TOKENS = 256, SESSION_GONE_MAX = 1024 };
+/* SESSION_OVER_S: so long the last turn of a session may be sent again after its end, or after the start of a process that found it
+ * in the journal; where --session-ttl is less, so long. */
+enum { SESSION_CHUNK_TOKENS = 256, SESSION_GONE_MAX = 1024, SESSION_OVER_S = 600 };
 #define SESSION_NONE UINT32_MAX
 
 /* Why a session is there no more. */
@@ -30,9 +32,10 @@ struct session {
 	u64 life;			 /* tells it from others that had its name before */
 	u32 token_count, turn_count;
 	u32 first_chunk, last_chunk; /* SESSION_NONE: no tokens */
-	u32 prev, next;		     /* idle ones in order of last use; free slots by `next` */
+	u32 prev, next;		     /* in its list, in order of last use; free slots by `next` */
+	bool with_over;		     /* which list it is in while it does not run: that of those that are over, or the idle ones */
 	u64 running;		     /* the sequence of its turn; 0: idle */
-	bool cut_off;		     /* its last turn began in an earlier life of the process, and did not end */
+	bool cut_off;		     /* its last turn began in an earlier life of the process, and did not end; or it is over */
 	bool ending;		     /* that turn was to be its last one */
 	bool redone;		     /* the turn that runs is its last one once more: the history has its end from before */
 	u64 turn_client, turn_req;   /* the request of its last turn, */
@@ -76,15 +79,19 @@ struct session_gone {
 	i64 begun_ns, used_ns;
 };
 
+struct session_list {
+	u32 head, tail; /* least recently used first */
+};
+
 struct sessions {
 	struct sessions_config config;
 	struct sessions_sink sink; /* functions may be NULL */
 	struct session *slots;
 	struct map by_key;
 	u32 count, free_slot;
-	u32 idle_head, idle_tail; /* least recently used first */
-	u32 *tokens;		  /* [chunk_count][SESSION_CHUNK_TOKENS]: address space, used as it is written */
-	u32 *next_chunk;	  /* [chunk_count] */
+	struct session_list idle, over;
+	u32 *tokens;	 /* [chunk_count][SESSION_CHUNK_TOKENS]: address space, used as it is written */
+	u32 *next_chunk; /* [chunk_count] */
 	u32 chunk_count, free_chunk, free_chunks;
 	struct session_gone gone[SESSION_GONE_MAX]; /* a ring */
 	u32 gone_next;
@@ -99,15 +106,15 @@ void sessions_destroy(struct sessions **ss);
 
 /* ERR_INVALID: not 1 to 64 of the allowed characters. */
 MUST_CHECK enum err session_name_check(const u8 *name, u32 bytes, struct err_msg *em);
-/* NULL when there is none. */
+/* NULL when there is none; one that is over is found. */
 struct session *sessions_find(const struct sessions *ss, u64 owner, const u8 *name, u32 bytes);
 /* Of the last SESSION_GONE_MAX that left the one of that name, NULL: none, or another has its name now. Until the next one leaves. */
 const struct session_gone *sessions_find_gone(const struct sessions *ss, u64 owner, const u8 *name, u32 bytes);
 /* Why there is none, with what to do: ERR_NOT_FOUND, ERR_DROPPED. */
 MUST_CHECK enum err sessions_missing(const struct sessions *ss, u64 owner, const u8 *name, u32 bytes,
 				     struct err_msg *em);
-/* A new one without tokens, idle. The least recently used idle one leaves when there are too many. ERR_BUSY: all of
- * them run. It must not be there yet. */
+/* A new one without tokens, idle. When there are too many one leaves: the first that was over, or the least recently used idle
+ * one. ERR_BUSY: all of them run. It must not be there yet. */
 MUST_CHECK enum err sessions_add(struct sessions *ss, u64 owner, const u8 *name, u32 bytes, i64 now_ns,
 				 struct session **out);
 /* Its end, idle or not. */
@@ -128,6 +135,11 @@ void sessions_begin_turn(struct sessions *ss, struct session *s, u64 seq, i64 no
 /* It ended: behind the first turn_base tokens the history is now `tokens`; the KV of the first `kv_tokens` was there.
  * With no room for them the session leaves. One that was redone takes its own place and counts once. */
 void sessions_end_turn(struct sessions *ss, struct session *s, const u32 *tokens, u32 count, u32 kv_tokens, i64 now_ns);
+/* Its last turn ended: it is over. For its client it is there no more, but until SESSION_OVER_S have passed, or room is needed, it
+ * stays as it was in front of that turn, which may be sent again. Without tokens it leaves: that turn began it, and can again. */
+void sessions_retire(struct sessions *ss, struct session *s, i64 now_ns);
+/* How many are there, and their tokens, without those that are over. A walk through these. */
+void sessions_totals(const struct sessions *ss, u32 *count, u64 *token_count);
 /* The idle session whose last turn was sequence `seq`, NULL: none. A walk from the one used last. */
 struct session *sessions_last_turn(const struct sessions *ss, u64 seq);
 /* The idle session whose last turn was that request, and which was used at or behind `since_ns`; NULL: none. */
@@ -139,10 +151,16 @@ void sessions_shorten(struct sessions *ss, struct session *s, u32 count);
 void sessions_undo_turn(struct sessions *ss, struct session *s, i64 now_ns);
 /* Makes `s` the one used last. */
 void sessions_touch(struct sessions *ss, struct session *s, i64 now_ns);
-/* Drops what was idle for too long; about once a second. */
+/* Drops what was idle, or is over, for too long; about once a second. */
 void sessions_expire(struct sessions *ss, i64 now_ns);
 /* Drops every session with a token that is not below `vocab_size`; how many. */
 u32 sessions_check_vocab(struct sessions *ss, u32 vocab_size);
+
+/* Its last turn was to end it. It ended, or its end is not known: that was lost with an earlier life of the process. */
+static inline bool session_is_over(const struct session *s)
+{
+	return s->cut_off && s->ending && !s->running;
+}
 
 static inline u32 sessions_slot(const struct sessions *ss, const struct session *s)
 {

@@ -11,9 +11,12 @@ static struct sim_talk *any_talk(struct sim_world *w)
 	return &w->talks[sim_random(&w->rng, SIM_TALKS)];
 }
 
+/* NULL: there is none, or it is over. */
 static struct session *session_of(const struct sim_world *w, const struct sim_talk *t)
 {
-	return sessions_find(w->config.sessions, t->owner, (const u8 *)t->name, (u32)strlen(t->name));
+	struct session *s = sessions_find(w->config.sessions, t->owner, (const u8 *)t->name, (u32)strlen(t->name));
+
+	return s && !session_is_over(s) ? s : NULL;
 }
 
 void sim_sessions_init(struct sim_world *w)
@@ -173,7 +176,8 @@ void sim_session_ended(struct sim_world *w, struct sim_request *r, const struct 
 
 void sim_check_sessions(struct sim_world *w)
 {
-	u32 tokens[SIM_PROMPT_MAX], there = 0;
+	u32 tokens[SIM_PROMPT_MAX], there = 0, count;
+	u64 token_count;
 
 	for (u32 i = 0; i < SIM_TALKS; i++) {
 		const struct sim_talk *t = &w->talks[i];
@@ -190,6 +194,7 @@ void sim_check_sessions(struct sim_world *w)
 		if (memcmp(tokens, t->tokens, t->count * sizeof(u32)))
 			sim_fail(w, "session %u has another history than its turns gave", i);
 	}
-	if (there != w->config.sessions->count)
-		sim_fail(w, "%u sessions are there, the count says %u", there, w->config.sessions->count);
+	sessions_totals(w->config.sessions, &count, &token_count);
+	if (there != count)
+		sim_fail(w, "%u sessions are there, the count says %u", there, count);
 }

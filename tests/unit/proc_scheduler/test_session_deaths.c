@@ -168,6 +168,57 @@ Test(session_deaths, a_turn_stands_once_and_ends_at_its_stop_string_after_two_de
 			}
 }
 
+/* The last turn of a session ends, and its client hears of that no end: detokenizer and scheduler died together. It is sent again as
+ * often as that happens, also from a journal that was rewritten, and for all others the session is over. */
+Test(session_deaths, a_last_turn_that_ended_is_there_to_be_sent_again)
+{
+	struct life l;
+	struct ipc_session q = {.session = (const u8 *)"talk", .session_count = 4};
+	struct ipc_session_state st;
+	struct sched_admission a;
+	struct err_msg em;
+
+	for (u32 step = 0; step < 20; step += 7) {
+		begin(&l);
+		u64 seq = submit_turn(&l, SESSION_END, step, 0);
+		fixture_run(l.f);
+		u32 base = step ? step : PROMPT + 4;
+		memcpy(l.answer, fixture_end_of(l.f, seq)->tokens + base + TURN, sizeof(l.answer));
+		for (u32 held = 0; held < 3; held++) {
+			if (held == 1)
+				sessions_expire(l.config.sessions, (i64)(l.f->now_ns + (SESSION_OVER_S - 1) * 1000000000ull));
+			if (held == 2)
+				l.journal.next_minimum = 0;
+			for (u64 i = 0; held == 2 && l.journal.next_minimum == 0; i++)
+				session_journal_tick(&l.journal, i);
+			if (held)
+				restart(&l);
+			cr_assert_eq(sched_session_get(l.f->s, &q, l.f->now_ns, &st, &em), ERR_DROPPED);
+			struct ipc_submit other = message(3, 1, 2, 4, 0);
+			cr_assert_eq(sched_submit(l.f->s, &other, l.f->now_ns, &a, &em), ERR_DROPPED);
+			seq = submit_turn(&l, SESSION_END | SESSION_AGAIN, step, held);
+			run_steps(&l, 1);
+			if (held)
+				restart(&l); /* also while it runs */
+			else
+				fixture_run(l.f);
+			if (held)
+				seq = submit_turn(&l, SESSION_END | SESSION_AGAIN, step, held);
+			fixture_run(l.f);
+			cr_assert_eq(fixture_end_of(l.f, seq)->prompt_count, base + TURN);
+			cr_assert_eq(memcmp(fixture_end_of(l.f, seq)->tokens + base + TURN, l.answer, sizeof(l.answer)), 0);
+		}
+		cr_assert_eq(sched_session_end(l.f->s, &q, l.f->now_ns, &st, &em), ERR_OK, "its client ends it, too");
+		cr_assert_eq(st.token_count, PROMPT + 4);
+		struct ipc_submit anew = message(4, 1, 2, 4, SESSION_BEGIN);
+		submit(&l, &anew);
+		fixture_run(l.f);
+		restart(&l);
+		cr_assert_eq(talk(&l)->token_count, 6);
+		end(&l);
+	}
+}
+
 /* Its file is rewritten while the turn is redone. */
 Test(session_deaths, a_turn_that_is_redone_is_whole_in_a_rewritten_journal)
 {

@@ -166,7 +166,7 @@ Test(session_journal, histories_come_back)
 	sessions_read(b.ss, find(&b, "a"), out, 350);
 	cr_assert_eq(out[299], 299);
 	cr_assert_eq(out[349], 1049);
-	cr_assert_eq(b.ss->idle_head, sessions_slot(b.ss, find(&b, "b"))); /* in order of last use */
+	cr_assert_eq(b.ss->idle.head, sessions_slot(b.ss, find(&b, "b"))); /* in order of last use */
 	turn(&b, find(&b, "a"), 350, 0, 1); /* and it goes on from there */
 	restart(&b);
 	cr_assert_eq(find(&b, "a")->token_count, 351);

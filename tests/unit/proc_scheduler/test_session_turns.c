@@ -317,9 +317,9 @@ Test(session_turns, a_session_whose_last_turn_was_cut_off_is_over_for_all_but_th
 	s->turn_req = 2;
 	s->turn_base = s->token_count;
 	s->cut_off = s->ending = true;
-	cr_assert_eq(sched_session_get(f->s, &q, f->now_ns, &st, &em), ERR_NOT_FOUND);
+	cr_assert_eq(sched_session_get(f->s, &q, f->now_ns, &st, &em), ERR_DROPPED);
 	m = message(3, 600, 5, 4, 0);
-	cr_assert_eq(submit(f, &m, NULL, &em), ERR_NOT_FOUND);
+	cr_assert_eq(submit(f, &m, NULL, &em), ERR_DROPPED);
 	cr_assert_eq(sched_session_end(f->s, &q, f->now_ns, &st, &em), ERR_OK, "its client has ended it");
 	cr_assert_eq(st.token_count, 24);
 	m = message(2, 600, 5, 4, SESSION_END | SESSION_AGAIN);
@@ -327,7 +327,8 @@ Test(session_turns, a_session_whose_last_turn_was_cut_off_is_over_for_all_but_th
 	cr_assert_eq(sched_session_get(f->s, &q, f->now_ns, &st, &em), ERR_OK);
 	fixture_run(f);
 	cr_assert_eq(fixture_end_of(f, again)->prompt_count, 29);
-	cr_assert_null(talk(f));
+	cr_assert(session_is_over(talk(f)));
+	cr_assert_eq(sched_session_get(f->s, &q, f->now_ns, &st, &em), ERR_DROPPED);
 
 	m = message(4, 1, 20, 4, SESSION_BEGIN);
 	good(f, &m);

@@ -165,6 +165,84 @@ Test(sessions, tokens_push_out_idle_sessions_but_none_that_runs)
 	sessions_destroy(&ss);
 }
 
+static struct session *retired(struct sessions *ss, const char *name, u32 tokens, i64 now_ns)
+{
+	struct session *s = add(ss, 0, name, now_ns);
+
+	turn(ss, s, 0, 0, tokens, now_ns);
+	s->ending = true;
+	s->turn_base = s->token_count;
+	sessions_begin_turn(ss, s, 9, now_ns);
+	sessions_retire(ss, s, now_ns);
+	return s;
+}
+
+Test(sessions, those_that_are_over_leave_before_idle_ones_and_count_for_nobody)
+{
+	struct sessions *ss = create(3, 4, 0);
+	struct err_msg em;
+	u64 tokens;
+	u32 count;
+
+	turn(ss, add(ss, 0, "a", 1), 0, 0, 256, 1);
+	cr_assert(session_is_over(retired(ss, "b", 200, 2)));
+	sessions_totals(ss, &count, &tokens);
+	cr_assert_eq(count, 1);
+	cr_assert_eq(tokens, 256);
+	cr_assert_eq(missing(ss, "b", &em), ERR_DROPPED);
+	cr_assert(strstr(em.text, "'b' was ended"), "%s", em.text);
+	retired(ss, "c", 300, 3);
+	turn(ss, add(ss, 0, "d", 4), 0, 0, 5, 4); /* for its name */
+	cr_assert_null(find(ss, 0, "b"));
+	cr_assert(session_is_over(find(ss, 0, "c")));
+	turn(ss, find(ss, 0, "d"), 5, 5, 500, 5); /* for its tokens */
+	cr_assert_null(find(ss, 0, "c"));
+	cr_assert_not_null(find(ss, 0, "a"));
+	cr_assert_eq(missing(ss, "c", &em), ERR_DROPPED);
+	cr_assert(strstr(em.text, "'c' was ended"), "%s", em.text);
+	sessions_totals(ss, &count, &tokens);
+	cr_assert_eq(count, 2);
+	cr_assert_eq(tokens, 256 + 505);
+	sessions_destroy(&ss);
+}
+
+Test(sessions, those_that_are_over_leave_when_their_time_has_passed)
+{
+	for (u32 ttl = 0; ttl <= 1200; ttl += 60) {
+		struct sessions *ss = create(3, 4, ttl);
+		i64 limit = ttl && ttl < SESSION_OVER_S ? ttl : SESSION_OVER_S;
+		retired(ss, "a", 300, 1 * SECOND);
+		retired(ss, "b", 300, 2 * SECOND);
+		sessions_expire(ss, (limit + 1) * SECOND);
+		cr_assert_eq(ss->count, 2);
+		sessions_expire(ss, (limit + 2) * SECOND);
+		cr_assert_null(find(ss, 0, "a"));
+		cr_assert_not_null(find(ss, 0, "b"));
+		cr_assert_eq(sessions_find_gone(ss, 0, (const u8 *)"a", 1)->why, SESSION_END_ASKED);
+		sessions_destroy(&ss);
+	}
+}
+
+Test(sessions, one_without_tokens_leaves_at_its_last_turns_end)
+{
+	struct sessions *ss = create(2, 4, 0);
+	struct session *s = add(ss, 0, "a", 0);
+
+	s->ending = true;
+	sessions_begin_turn(ss, s, 5, 0);
+	sessions_retire(ss, s, 0);
+	cr_assert_null(find(ss, 0, "a"));
+	cr_assert_eq(ss->count, 0);
+	s = add(ss, 0, "b", 0);
+	turn(ss, s, 0, 0, 5, 0); /* the turn that is redone, now as the last one */
+	s->redone = s->ending = true;
+	sessions_begin_turn(ss, s, 6, 0);
+	sessions_retire(ss, s, 0);
+	cr_assert_null(find(ss, 0, "b"));
+	cr_assert_eq(ss->free_chunks, 4);
+	sessions_destroy(&ss);
+}
+
 Test(sessions, all_running_is_busy)
 {
 	struct sessions *ss = create(1, 4, 0);
