@@ -51,13 +51,13 @@ enum json_type_bit {
 	F(repetition_penalty, OPENAI_GENERATE, 1.0, 0.01, 100.0)                  \
 	F(presence_penalty, OPENAI_GENERATE, 0.0, -2.0, 2.0)                      \
 	F(frequency_penalty, OPENAI_GENERATE, 0.0, -2.0, 2.0)                     \
-	V(logit_bias, OPENAI_GENERATE, TYPE_OBJECT)                               \
+	V(logit_bias, OPENAI_GENERATE, TYPE_OBJECT | TYPE_ARRAY) /* empty */      \
 	V(stop, OPENAI_GENERATE, TYPE_STRING | TYPE_ARRAY)                        \
 	V(stop_token_ids, OPENAI_GENERATE, TYPE_ARRAY)                            \
 	B(include_stop_str_in_output, OPENAI_GENERATE, false)                     \
 	B(ignore_eos, OPENAI_GENERATE, false)                                     \
-	I(max_tokens, OPENAI_GENERATE, 16, 0, 0x7fffffff)                         \
-	I(max_completion_tokens, OPENAI_CHAT, 0, 0, 0x7fffffff)                   \
+	I(max_tokens, OPENAI_GENERATE, 16, -1, 0x7fffffff)                        \
+	I(max_completion_tokens, OPENAI_CHAT, 0, -1, 0x7fffffff)                  \
 	I(min_tokens, OPENAI_GENERATE, 0, 0, 0x7fffffff)                          \
 	I(n, OPENAI_GENERATE, 1, 1, 128)                                          \
 	I(best_of, OPENAI_GENERATE, 1, 1, 128)                                    \

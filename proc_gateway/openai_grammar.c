@@ -212,7 +212,8 @@ static bool read_fields(struct source *s, const struct openai_fields *f)
 	       take_field(s, "guided_regex", TERCET_GRAMMAR_REGEX, f->guided_regex) &&
 	       (!f->has_guided_choice || take_choice(s, "guided_choice", f->guided_choice)) &&
 	       take_field(s, "guided_grammar", TERCET_GRAMMAR_EBNF, f->guided_grammar) &&
-	       take_field(s, "grammar", TERCET_GRAMMAR_EBNF, f->grammar) &&
+	       (!f->has_grammar || !*f->grammar || /* an empty one is none to llama-server */
+		take_field(s, "grammar", TERCET_GRAMMAR_EBNF, f->grammar)) &&
 	       (!f->has_json_schema || take_schema(s, "json_schema", f->json_schema));
 }
 

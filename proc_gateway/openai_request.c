@@ -195,6 +195,8 @@ static bool read_biases(struct openai_request *r, const struct openai_model *m, 
 	size_t count = json_count(r->fields.logit_bias);
 	if (count == 0)
 		return true;
+	if (json_type(r->fields.logit_bias) != JSON_OBJECT) /* llama-server's clients send empty ones */
+		return api_error_field(e, "logit_bias", r->fields.logit_bias, "is an array", "an object of token ids and biases");
 	if (count > OPENAI_BIASES_MAX)
 		return api_error_set(e, 400, "logit_bias", NULL,
 				     "Field 'logit_bias': %zu entries; at most %d can be given.", count,
@@ -307,7 +309,7 @@ static size_t longest_prompt(const struct openai_request *r)
 	return longest;
 }
 
-/* How many tokens may be generated. Needs the prompts. */
+/* How many tokens may be generated; -1 asks for all that there is room for, as llama-server's clients do. Needs the prompts. */
 static bool read_max_tokens(struct openai_request *r, const struct openai_model *m, struct api_error *e)
 {
 	const struct openai_fields *f = &r->fields;
@@ -325,6 +327,8 @@ static bool read_max_tokens(struct openai_request *r, const struct openai_model 
 			"an integer of at least 1 (0 only in completions with \"echo\": true)");
 	if (r->scoring)
 		wanted = 1;
+	if (given && wanted < 0)
+		wanted = room;
 	if (given && wanted > room)
 		return api_error_set(e, 400, name, "context_length_exceeded",
 				     "This model's maximum context length is %u tokens, but the prompt has "

@@ -158,6 +158,16 @@ def test_logit_bias_forces_and_forbids(api):
     assert without[0] != ids[0]
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_what_llama_servers_clients_send_for_nothing(api, chat):
+    """-1 tokens are as many as fit; a grammar and a list of biases that are empty are none."""
+    room = api.call("GET", "/v1/models")["data"][0]["max_model_len"]
+    fields = {"max_tokens": -1, "logit_bias": [], "grammar": "", "temperature": 0, "ignore_eos": True}
+    fields.update({"messages": [{"role": "user", "content": PROMPT}]} if chat else {"prompt": PROMPT})
+    reply = api.call("POST", "/v1/chat/completions" if chat else "/v1/completions", fields)
+    assert reply["choices"][0]["finish_reason"] == "length" and reply["usage"]["total_tokens"] == room
+
+
 # ---------------------------------------------------------------- logprobs, echo
 
 def test_logprobs_list_the_token_and_the_best(api):

@@ -174,7 +174,6 @@ WRONG = [
     ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "not supported"),
     ({"guided_choice": []}, "guided_choice", "is empty"), ({"guided_regex": ""}, "guided_regex", "is empty"),
     ({"guided_json": ""}, "guided_json", "is empty"), ({"guided_grammar": ""}, "guided_grammar", "is empty"),
-    ({"grammar": ""}, "grammar", "is empty"),
     ({"response_format": {"type": "json_schema", "json_schema": {"schema": ""}}}, "response_format", "is empty"),
     ({"structured_outputs": {}}, "structured_outputs", "asks for nothing"),
     ({"structured_outputs": {"jsom": {}, "json": None, "json_object": False}}, "structured_outputs", "asks for nothing"),
