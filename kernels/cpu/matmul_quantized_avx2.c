@@ -1,20 +1,19 @@
 /* Matrix product with weights in 8 and 4 bits, for AVX2. Groups are put together in float as cpu/matmul_quantized.c does it, and
  * the sums are the same to the bit.
  *
- * Up to 6 rows are one tile, which takes a panel group by group, so that memory is one stream; with more than 3 rows there are
- * registers for half of the columns, and the second half finds the group in the L1 cache. */
+ * Up to 12 rows are one tile, which takes a panel group by group, so that memory is one stream; with more than 3 rows there are
+ * registers for half of the columns, with more than 6 for a quarter, and the others find the group in the L1 cache. */
 #include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/matmul_driver_priv.h"
-#include "kernels/cpu/matmul_quantized_avx2_priv.h"
+#include "kernels/cpu/matmul_quantized_avx2_loop_priv.h"
 #include "kernels/cpu/matmul_tile_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
 enum {
-	TILE_ROWS = 6,
+	TILE_ROWS = LOOP_ROWS_MOST, /* with more, unpacking weights into memory takes less time than it saves */
 	PANEL_VECS = KERN_PANEL / VEC_LANES,
-	FEW_ROWS = 2 * TILE_ROWS, /* for which unpacking weights takes longer than it saves */
 	K_BLOCK = 2048, /* 64 KiB of a panel */
-	WHOLE_ROWS = 3, /* 3 x 4 sums, as 6 x 2: beside weights, input and product 16 registers */
+	WHOLE_ROWS = 3, /* 3 x 4 sums, beside weights, input and product 16 registers */
 };
 
 /* ---------------------------------------------------------------- inputs */
@@ -52,7 +51,7 @@ static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, ch
 		pack_groups(j, x, r, rows, to, first, end, false, 32);
 }
 
-/* ---------------------------------------------------------------- tiles */
+/* ---------------------------------------------------------------- up to three rows */
 
 /* Where a tile is: its group of weights, the group's inputs with their scales and sums, what is fetched. */
 struct place {
@@ -65,32 +64,30 @@ static ALWAYS_INLINE __m256i four_bytes(const char *x)
 	return _mm256_set1_epi32(load_i32(x));
 }
 
-/* The whole sums of some columns, whose units begin at `units`. `ahead`: asks for what comes next. */
-static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 vecs, const char *units, bool ahead, u32 count,
-				   struct place *p, __m256i sum[][PANEL_VECS])
+/* The whole sums of all columns. */
+static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 count, struct place *p, __m256i sum[][PANEL_VECS])
 {
 	const __m256i even = _mm256_set1_epi16(255);
-	const char *x = p->x;
-#pragma GCC unroll 6
+	const char *x = p->x, *units = p->group + KERN_GROUP_HEAD;
+#pragma GCC unroll 3
 	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++)
+		for (u32 v = 0; v < PANEL_VECS; v++)
 			sum[r][v] = four_bytes(p->sums + r * 4);
 #pragma GCC unroll 1
 	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += rows * 8) {
-		if (ahead)
-			tile_prefetch_bytes(t, &p->fetch);
+		tile_prefetch_bytes(t, &p->fetch);
 #pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
+		for (u32 v = 0; v < PANEL_VECS; v++) {
 			__m256i weights = _mm256_and_si256(load(units + v * 32), even);
-#pragma GCC unroll 6
+#pragma GCC unroll 3
 			for (u32 r = 0; r < rows; r++)
 				add_wide(&sum[r][v], weights, four_bytes(x + r * 4));
 		}
 #pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
+		for (u32 v = 0; v < PANEL_VECS; v++) {
 			__m256i weights = _mm256_srli_epi16(load(units + v * 32), 8);
-#pragma GCC unroll 6
+#pragma GCC unroll 3
 			for (u32 r = 0; r < rows; r++)
 				add_wide(&sum[r][v], weights, four_bytes(x + (rows + r) * 4));
 		}
@@ -98,69 +95,112 @@ static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 ve
 }
 
 /* Units of 8 values, of which 16 bits hold the sums of NARROW_UNITS / 2. */
-static ALWAYS_INLINE void add_narrow_int4(const struct matmul_tile *t, u32 rows, u32 vecs, const char *units, bool ahead, u32 count,
-					  struct place *p, const char *x, __m256i narrow[][PANEL_VECS])
+static ALWAYS_INLINE void add_narrow_int4(const struct matmul_tile *t, u32 rows, const char *units, u32 count, struct place *p,
+					  const char *x, __m256i narrow[][PANEL_VECS])
 {
 	const __m256i mask = _mm256_set1_epi8(15);
 #pragma GCC unroll 1
 	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += rows * 8) {
-		if (ahead)
-			tile_prefetch(t, &p->fetch);
+		tile_prefetch(t, &p->fetch);
 #pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
+		for (u32 v = 0; v < PANEL_VECS; v++) {
 			__m256i weights = _mm256_and_si256(load(units + v * 32), mask);
-#pragma GCC unroll 6
+#pragma GCC unroll 3
 			for (u32 r = 0; r < rows; r++)
 				add_narrow(&narrow[r][v], weights, four_bytes(x + r * 4));
 		}
 #pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
+		for (u32 v = 0; v < PANEL_VECS; v++) {
 			__m256i weights = _mm256_and_si256(_mm256_srli_epi16(load(units + v * 32), 4), mask);
-#pragma GCC unroll 6
+#pragma GCC unroll 3
 			for (u32 r = 0; r < rows; r++)
 				add_narrow(&narrow[r][v], weights, four_bytes(x + (rows + r) * 4));
 		}
 	}
 }
 
-static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 vecs, const char *units, bool ahead, u32 count,
-				   struct place *p, __m256i sum[][PANEL_VECS])
+static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 count, struct place *p, __m256i sum[][PANEL_VECS])
 {
 	const __m256i ones = _mm256_set1_epi16(1);
-	__m256i narrow[TILE_ROWS][PANEL_VECS];
-	const char *x = p->x;
-#pragma GCC unroll 6
+	__m256i narrow[WHOLE_ROWS][PANEL_VECS];
+	const char *x = p->x, *units = p->group + KERN_GROUP_HEAD;
+#pragma GCC unroll 3
 	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++)
+		for (u32 v = 0; v < PANEL_VECS; v++)
 			sum[r][v] = _mm256_setzero_si256();
 	for (u32 done = 0; done < count; done += NARROW_UNITS / 2) {
-#pragma GCC unroll 6
+#pragma GCC unroll 3
 		for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4
-			for (u32 v = 0; v < vecs; v++)
+			for (u32 v = 0; v < PANEL_VECS; v++)
 				narrow[r][v] = _mm256_setzero_si256();
-		add_narrow_int4(t, rows, vecs, units, ahead, kern_min(NARROW_UNITS / 2, count - done), p, x, narrow);
+		add_narrow_int4(t, rows, units, kern_min(NARROW_UNITS / 2, count - done), p, x, narrow);
 		units += NARROW_UNITS / 2 * KERN_GROUP_UNIT;
 		x += NARROW_UNITS * rows * 4;
-#pragma GCC unroll 6
+#pragma GCC unroll 3
 		for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4
-			for (u32 v = 0; v < vecs; v++)
+			for (u32 v = 0; v < PANEL_VECS; v++)
 				sum[r][v] = _mm256_add_epi32(sum[r][v], _mm256_madd_epi16(narrow[r][v], ones));
 	}
 }
+
+/* ---------------------------------------------------------------- more rows */
+
+/* A loop's turns over the group, of `vecs` vectors of columns. Its sums are [rows][vecs]. */
+static ALWAYS_INLINE void run_loop(struct loop_place *at, u32 rows, u32 vecs, bool int4, u32 turns, const char *begin,
+				   __m256i loop[TILE_ROWS])
+{
+	__m256i(*pairs)[LOOP_VECS] = (__m256i(*)[LOOP_VECS])(void *)loop;
+	if (vecs == LOOP_VECS && int4)
+		loop_halves(at, rows, turns, NULL, pairs);
+	else if (vecs == LOOP_VECS)
+		loop_bytes(at, rows, turns, begin, pairs);
+	else if (int4)
+		loop_one_halves(at, rows, turns, NULL, loop);
+	else
+		loop_one_bytes(at, rows, turns, begin, loop);
+}
+
+/* The whole sums of `vecs` vectors of columns from the `first` on. Each such part of the columns asks for its share of what
+ * comes next. */
+static ALWAYS_INLINE void add_part(const struct matmul_tile *t, u32 rows, u32 vecs, u32 first, bool int4, u32 count,
+				   struct place *p, __m256i sum[][PANEL_VECS])
+{
+	const u32 most = int4 ? NARROW_UNITS / 2 : count, step = t->prefetch_step * vecs / PANEL_VECS;
+	const __m256i ones = _mm256_set1_epi16(1);
+	struct loop_place at = {p->group + KERN_GROUP_HEAD + first * 32, p->x, p->fetch.at, step};
+	__m256i loop[TILE_ROWS];
+	u32 done = 0;
+	do {
+		run_loop(&at, rows, vecs, int4, kern_min(most, count - done), p->sums, loop);
+#pragma GCC unroll 12
+		for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 2
+			for (u32 v = 0; v < vecs; v++) {
+				__m256i wide = int4 ? _mm256_madd_epi16(loop[r * vecs + v], ones) : loop[r * vecs + v];
+				sum[r][v] = done > 0 ? _mm256_add_epi32(sum[r][v], wide) : wide;
+			}
+		done += most;
+	} while (int4 && done < count);
+	p->fetch.at = at.prefetch;
+}
+
+/* ---------------------------------------------------------------- tiles */
 
 /* total += scale * inputs' scale * (products of the group - zero * sum of the inputs), for `vecs` vectors of columns. */
 static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 vecs, u32 first, bool int4, struct place *p,
 				    u32 k_count, vec total[][PANEL_VECS])
 {
-	const char *units = p->group + KERN_GROUP_HEAD + first * 32;
+	const u32 count = kern_ceil(k_count, int4 ? 8 : 4);
 	__m256i sum[TILE_ROWS][PANEL_VECS];
-	if (int4)
-		add_int4(t, rows, vecs, units, first == 0, kern_ceil(k_count, 8), p, sum);
+	if (vecs < PANEL_VECS)
+		add_part(t, rows, vecs, first, int4, count, p, sum);
+	else if (int4)
+		add_int4(t, rows, count, p, sum);
 	else
-		add_int8(t, rows, vecs, units, first == 0, kern_ceil(k_count, 4), p, sum);
+		add_int8(t, rows, count, p, sum);
 #pragma GCC unroll 4
 	for (u32 v = 0; v < vecs; v++) {
 		u32 column = (first + v) * VEC_LANES;
@@ -171,7 +211,7 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 v
 			scale = load_f16(p->group + column * 2);
 			zero = vec_sub(zero, load_f16(p->group + (KERN_PANEL + column) * 2));
 		}
-#pragma GCC unroll 6
+#pragma GCC unroll 12
 		for (u32 r = 0; r < rows; r++) {
 			vec value = _mm256_cvtepi32_ps(sum[r][v]);
 			if (int4)
@@ -185,9 +225,10 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 v
 static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, bool int4)
 {
 	const size_t bytes = KERN_GROUP_HEAD + t->width / (int4 ? 8 : 4) * (size_t)KERN_GROUP_UNIT;
+	const u32 vecs = rows <= WHOLE_ROWS ? PANEL_VECS : rows <= LOOP_ROWS ? LOOP_VECS : 1;
 	vec total[TILE_ROWS][PANEL_VECS];
 	struct place p = {t->weights, t->units, t->scales, t->sums, tile_fetch_begin(t)};
-#pragma GCC unroll 6
+#pragma GCC unroll 12
 	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < PANEL_VECS; v++)
@@ -197,18 +238,15 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, bool i
 		tile_prefetch_turn(t, &p.fetch);
 		if (rows > 1)
 			__asm__("" : "+m"(total)); /* or some of them take registers of the whole sums */
-		if (rows <= WHOLE_ROWS)
-			add_group(t, rows, PANEL_VECS, 0, int4, &p, count, total);
-		else {
-			add_group(t, rows, PANEL_VECS / 2, 0, int4, &p, count, total);
-			add_group(t, rows, PANEL_VECS / 2, PANEL_VECS / 2, int4, &p, count, total);
-		}
+#pragma GCC unroll 4
+		for (u32 first = 0; first < PANEL_VECS; first += vecs)
+			add_group(t, rows, vecs, first, int4, &p, count, total);
 		p.group += bytes;
 		p.x += (size_t)t->width * rows * (int4 ? 1 : 2);
 		p.scales += rows * 4;
 		p.sums += rows * 4;
 	}
-#pragma GCC unroll 6
+#pragma GCC unroll 12
 	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < PANEL_VECS; v++)
@@ -227,6 +265,12 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, bool i
 		TILE_CASE(3, int4)            \
 		TILE_CASE(4, int4)            \
 		TILE_CASE(5, int4)            \
+		TILE_CASE(6, int4)            \
+		TILE_CASE(7, int4)            \
+		TILE_CASE(8, int4)            \
+		TILE_CASE(9, int4)            \
+		TILE_CASE(10, int4)           \
+		TILE_CASE(11, int4)           \
 	default:                              \
 		run_tile(t, TILE_ROWS, int4); \
 		break;                        \
@@ -260,7 +304,7 @@ enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmu
 {
 	const bool int8 = a->w->dtype == KERN_I8;
 	struct matmul_inputs in = {.unit_values = int8 ? 2 : 4, .width = kern_dtype_group(a->w->dtype)};
-	if (a->tokens > (a->fusion ? KERN_CPU_UNFUSED_TOKENS : FEW_ROWS) && (!a->fusion || matmul_blocked_fuses(a))) {
+	if (a->tokens > (a->fusion ? KERN_CPU_UNFUSED_TOKENS : TILE_ROWS) && (!a->fusion || matmul_blocked_fuses(a))) {
 		VARIANT(matmul_quantized_many)(ctx, a);
 		return ERR_OK;
 	}

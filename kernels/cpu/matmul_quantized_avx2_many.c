@@ -1,12 +1,19 @@
 /* Matrix product of many rows with weights in 8 and 4 bits, for AVX2. The sums are those of cpu/matmul_quantized_avx2.c, to the
- * bit. Weights become 16 bits wide (8-bit ones) or bytes (4-bit ones) once for all rows of a block. */
+ * bit. Weights become 16 bits wide (8-bit ones) or bytes (4-bit ones) once for all rows of a block.
+ *
+ * 16 bits hold the sums of NARROW_UNITS whatever the inputs are, and of LONG_UNITS with nearly all there are: if in every lane
+ * the positive inputs come to no more than LONG_MOST, and the negative ones, too. Where that holds for all inputs of a
+ * product and their scales are no extremes (WAY_LONG), a group of 64 is one sum in 16 bits, and what conversion and product
+ * with the inputs' scale would be is a subtraction, as in cpu/matmul_quantized_many.c. */
 #include "kernels/cpu/lace_units_priv.h"
 #include "kernels/cpu/matmul_blocked_tile_priv.h"
-#include "kernels/cpu/matmul_quantized_avx2_priv.h"
+#include "kernels/cpu/matmul_quantized_avx2_loop_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
 enum {
-	TILE_ROWS = 6, /* 6 x 2 sums, 2 weights, an input, a product: 16 registers */
+	TILE_ROWS = LOOP_ROWS,
+	LONG_UNITS = 16,
+	LONG_MOST = 32767 / 15,
 	INT8_K_BLOCK = 512,
 	INT4_K_BLOCK = BLOCKED_K_MAX,
 	INPUTS_HEAD = 8,   /* bytes of a row's group of inputs before its values: scale and sum */
@@ -16,8 +23,42 @@ enum {
 
 /* ---------------------------------------------------------------- inputs */
 
+/* most = the larger of `most` and, for both lanes of the units, twice the sum of the positive values or of the negative
+ * ones, whichever is the larger. `q`: LONG_UNITS. */
+static ALWAYS_INLINE __m128i largest_sums(const char *q, __m128i most)
+{
+	const __m256i ones = _mm256_set1_epi8(1);
+	__m256i a = load(q), b = load(q + 32);
+	__m256i sizes = _mm256_add_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(a), ones), _mm256_maddubs_epi16(_mm256_abs_epi8(b), ones));
+	__m256i sums = _mm256_add_epi16(_mm256_maddubs_epi16(ones, a), _mm256_maddubs_epi16(ones, b));
+	__m256i both = _mm256_add_epi16(_mm256_permute2x128_si256(sizes, sums, 0x20), _mm256_permute2x128_si256(sizes, sums, 0x31));
+	both = _mm256_add_epi16(both, _mm256_shuffle_epi32(both, 0x4e));
+	both = _mm256_add_epi16(both, _mm256_shuffle_epi32(both, 0xb1));
+	return _mm_max_epi16(most, _mm_add_epi16(_mm256_castsi256_si128(both), _mm_abs_epi16(_mm256_extracti128_si256(both, 1))));
+}
+
+/* What decides whether inputs beside weights in 4 bits allow for WAY_LONG. */
+struct extremes {
+	bool scales; /* one of them is none by which BLOCKED_WHOLE can be multiplied */
+	__m128i sums;
+};
+
+static ALWAYS_INLINE void add_extremes(struct extremes *e, float scale, const char *q, u32 width)
+{
+	e->scales |= !(scale <= 0x1p96f); /* of POWER_MOST */
+	for (u32 i = 0; i + LONG_UNITS * 4 <= width; i += LONG_UNITS * 4)
+		e->sums = largest_sums(q + i, e->sums);
+}
+
+static bool are_extreme(const struct extremes *e)
+{
+	const __m128i too_large = _mm_cmpgt_epi16(e->sums, _mm_set1_epi16(2 * LONG_MOST));
+	return e->scales || _mm_movemask_epi8(too_large) != 0;
+}
+
 /* One group of some rows. `width` is a constant: everything about a row is one piece of straight code. */
-static ALWAYS_INLINE void pack_group(const struct blocked_job *j, const float *x, u32 rows, u32 k, bool int8, u32 width, char *to)
+static ALWAYS_INLINE void pack_group(const struct blocked_job *j, const float *x, u32 rows, u32 k, bool int8, u32 width,
+				     struct extremes *extremes, char *to)
 {
 	const u32 units = width / (int8 ? 2 : 4);
 	float held[KERN_GROUP_MAX], laced[TILE_ROWS][KERN_GROUP_MAX / 2];
@@ -25,6 +66,8 @@ static ALWAYS_INLINE void pack_group(const struct blocked_job *j, const float *x
 		const float *from = group_values(j->a->w, x + r * j->a->x_stride, k, width, held);
 		struct rounding rounding = int8 ? rounding_by_largest(from, width) : rounding_by_power(from, width);
 		i32 sum = round_group(from, rounding, width, int8, laced[r]);
+		if (!int8)
+			add_extremes(extremes, rounding.scale, (const char *)laced[r], width);
 		memcpy(to + r * 4, &rounding.scale, 4);
 		store_sum(to + (rows + r) * 4, int8, sum);
 	}
@@ -35,19 +78,27 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 {
 	const bool int8 = j->a->w->dtype == KERN_I8;
 	const size_t bytes = (size_t)rows * (j->width * j->kernel->value_bytes + INPUTS_HEAD);
+	struct extremes extremes = {false, _mm_setzero_si128()};
 	for (u32 end = k + count; k < end; k += j->width, to += bytes)
 		if (int8)
-			pack_group(j, x, rows, k, true, 128, to);
+			pack_group(j, x, rows, k, true, 128, &extremes, to);
 		else if (j->width == 128)
-			pack_group(j, x, rows, k, false, 128, to);
+			pack_group(j, x, rows, k, false, 128, &extremes, to);
 		else if (j->width == 64)
-			pack_group(j, x, rows, k, false, 64, to);
+			pack_group(j, x, rows, k, false, 64, &extremes, to);
 		else
-			pack_group(j, x, rows, k, false, 32, to);
-	return true;
+			pack_group(j, x, rows, k, false, 32, &extremes, to);
+	return are_extreme(&extremes);
 }
 
 /* ---------------------------------------------------------------- weights */
+
+/* The rest of a group that ends with the matrix: tiles take whole groups. */
+static char *fill_group(char *to, u32 units, u32 width_units)
+{
+	memset(to, 0, (size_t)(width_units - units) * UNIT_BYTES);
+	return to + (size_t)(width_units - units) * UNIT_BYTES;
+}
 
 /* Groups of scales [32] and values [k / 2][32][2] in 16 bits: of 4 neighbours the first and the third, then the others. */
 static enum blocked_scales unpack_int8(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
@@ -67,6 +118,7 @@ static enum blocked_scales unpack_int8(const struct kern_weight *w, const char *
 				store(to + v, _mm256_and_si256(bytes, low));
 				store(to + UNIT_BYTES + v, _mm256_srli_epi16(bytes, 8));
 			}
+		to = fill_group(to, 2 * units, KERN_GROUP_MAX / 2);
 	}
 	return BLOCKED_ANY;
 }
@@ -76,7 +128,6 @@ static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *
 {
 	const u32 width = kern_dtype_group(w->dtype);
 	const __m256i mask = _mm256_set1_epi8(15);
-	(void)any_scales;
 	for (u32 k = 0; k < k_count; k += width) {
 		u32 units = kern_ceil(kern_min(width, k_count - k), 8);
 		float *head = (float *)(void *)to;
@@ -93,70 +144,24 @@ static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *
 				store(to + v, _mm256_and_si256(both, mask));
 				store(to + UNIT_BYTES + v, _mm256_and_si256(_mm256_srli_epi16(both, 4), mask));
 			}
+		to = fill_group(to, 2 * units, width / 4);
 	}
-	return BLOCKED_ZEROS;
+	return any_scales ? BLOCKED_ZEROS : BLOCKED_POWERS;
 }
 
 /* ---------------------------------------------------------------- tiles */
 
-/* Where half a tile is in its block of k. `weights`: of its first column; `x`: values of the inputs' group. */
-struct place {
-	const char *weights, *x, *prefetch;
-};
-
-/* `count` units of all rows, of pairs in 16 bits or of 4 bytes. */
-static ALWAYS_INLINE void add_units(struct place *p, u32 rows, u32 count, u32 prefetch_step, bool int8, __m256i sum[][HALF_VECS])
-{
-	/* Not unrolled: the compiler would move the sums around between the copies of the body. */
-#pragma GCC unroll 1
-	for (const char *end = p->x + (size_t)count * rows * 4; p->x != end;) {
-		__m256i low = load(p->weights), high = load(p->weights + 32);
-		_mm_prefetch(p->prefetch, _MM_HINT_T1);
-#pragma GCC unroll 6
-		for (u32 r = 0; r < rows; r++) {
-			__m256i x = _mm256_set1_epi32(load_i32(p->x + r * 4));
-			if (int8) {
-				add_wide(&sum[r][0], low, x);
-				add_wide(&sum[r][1], high, x);
-			} else {
-				add_narrow(&sum[r][0], low, x);
-				add_narrow(&sum[r][1], high, x);
-			}
-		}
-		p->weights += UNIT_BYTES;
-		p->x += rows * 4;
-		p->prefetch += prefetch_step;
-	}
-}
-
-/* The whole sums of a group in 8 bits. `begin`: what takes back the 128 added to the weights. */
-static ALWAYS_INLINE void group_int8(struct place *p, u32 rows, u32 k_count, u32 prefetch_step, const char *begin,
-				     __m256i sum[][HALF_VECS])
-{
-#pragma GCC unroll 6
-	for (u32 r = 0; r < rows; r++)
-		sum[r][0] = sum[r][1] = _mm256_set1_epi32(load_i32(begin + r * 4));
-	add_units(p, rows, kern_ceil(k_count, 4) * 2, prefetch_step, true, sum);
-}
-
-static ALWAYS_INLINE void group_int4(struct place *p, u32 rows, u32 k_count, u32 prefetch_step, __m256i sum[][HALF_VECS])
+/* sum = or, with `more`, += the sums in 16 bits. */
+static ALWAYS_INLINE void add_narrow_sums(u32 rows, __m256i narrow[][HALF_VECS], bool more, __m256i sum[][HALF_VECS])
 {
 	const __m256i ones = _mm256_set1_epi16(1);
-	__m256i narrow[TILE_ROWS][HALF_VECS];
 #pragma GCC unroll 6
 	for (u32 r = 0; r < rows; r++)
-		sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-	for (u32 units = kern_ceil(k_count, 4), done = 0; done < units; done += NARROW_UNITS) {
-#pragma GCC unroll 6
-		for (u32 r = 0; r < rows; r++)
-			narrow[r][0] = narrow[r][1] = _mm256_setzero_si256();
-		add_units(p, rows, kern_min(NARROW_UNITS, units - done), prefetch_step, false, narrow);
-#pragma GCC unroll 6
-		for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 2
-			for (u32 v = 0; v < HALF_VECS; v++)
-				sum[r][v] = _mm256_add_epi32(sum[r][v], _mm256_madd_epi16(narrow[r][v], ones));
-	}
+		for (u32 v = 0; v < HALF_VECS; v++) {
+			__m256i wide = _mm256_madd_epi16(narrow[r][v], ones);
+			sum[r][v] = more ? _mm256_add_epi32(sum[r][v], wide) : wide;
+		}
 }
 
 /* sums += scale * inputs' scale * (products of the group - zero * sum of the inputs). `head`: the group's scales and zeros of
@@ -179,65 +184,138 @@ static ALWAYS_INLINE void add_group(const char *head, const char *x, u32 rows, b
 	}
 }
 
-static ALWAYS_INLINE void run_half(const struct blocked_tile *t, u32 column, u32 rows, bool int8)
+/* A group in 8 bits. Its sums begin with what takes back the 128 added to the weights. */
+static ALWAYS_INLINE void group_int8(struct loop_place *p, u32 rows, const char *head, const char *x, vec sums[][HALF_VECS])
 {
-	const u32 head = int8 ? KERN_GROUP_HEAD : INT4_HEAD, width = t->width;
-	const char *group = t->weights, *x = t->x;
-	/* The other half asks for what lies behind. */
-	const u32 steps = kern_ceil(t->k_count, int8 ? 2 : 4), step = t->prefetch_step / 2;
-	struct place p = {.prefetch = t->prefetch + (column > 0 ? (size_t)step * steps : 0)};
 	__m256i sum[TILE_ROWS][HALF_VECS];
+	loop_wide(p, rows, KERN_GROUP_MAX / 4, x + rows * 4, sum);
+	add_group(head, x, rows, true, sum, sums);
+}
+
+/* One in 4 bits, of any inputs. */
+static ALWAYS_INLINE void group_int4(struct loop_place *p, u32 rows, u32 width, const char *head, const char *x,
+				     vec sums[][HALF_VECS])
+{
+	__m256i narrow[TILE_ROWS][HALF_VECS], sum[TILE_ROWS][HALF_VECS];
+	loop_narrow(p, rows, NARROW_UNITS / 2, NULL, narrow);
+	add_narrow_sums(rows, narrow, false, sum);
+	for (u32 done = NARROW_UNITS * 4; done < width; done += NARROW_UNITS * 4) {
+		loop_narrow(p, rows, NARROW_UNITS / 2, NULL, narrow);
+		add_narrow_sums(rows, narrow, true, sum);
+	}
+	add_group(head, x, rows, false, sum, sums);
+}
+
+/* One in 4 bits, of inputs that are not extreme: add_group's value times the inputs' scale, then times the weights', which is
+ * the same to the bit. */
+static ALWAYS_INLINE void group_long(struct loop_place *p, u32 rows, const u32 width, const char *head, const char *x,
+				     vec sums[][HALF_VECS])
+{
+	const float *scales = (const float *)(const void *)head, *inputs = (const float *)(const void *)x;
+	const __m256i ones = _mm256_set1_epi16(1);
+	const u32 pairs = kern_min(width / 4, LONG_UNITS) / 2;
+	__m256i narrow[TILE_ROWS][HALF_VECS], before[TILE_ROWS][HALF_VECS];
+	float whole[VEC_LANES], input_sums[VEC_LANES]; /* of rows */
+	vec_store(whole, vec_mul(vec_load(inputs), vec_set1(BLOCKED_WHOLE)));
+	vec_store(input_sums, vec_mul(vec_load(inputs), vec_load(inputs + rows)));
+	if (width > LONG_UNITS * 4) {
+		loop_narrow(p, rows, pairs, NULL, narrow);
+		add_narrow_sums(rows, narrow, false, before);
+		__asm__("" : "+m"(before)); /* all registers are taken */
+	}
+	loop_narrow(p, rows, pairs, NULL, narrow);
+#pragma GCC unroll 6
+	for (u32 r = 0; r < rows; r++) {
+		const vec begin = vec_set1(whole[r]), input_sum = vec_set1(input_sums[r]);
+#pragma GCC unroll 2
+		for (u32 v = 0; v < HALF_VECS; v++) {
+			__m256i sum = _mm256_madd_epi16(narrow[r][v], ones);
+			if (width > LONG_UNITS * 4)
+				sum = _mm256_add_epi32(sum, before[r][v]);
+			sum = _mm256_add_epi32(sum, _mm256_castps_si256(begin));
+			vec value = vec_sub(_mm256_castsi256_ps(sum), begin);
+			value = vec_fma(vec_load(scales + KERN_PANEL + v * VEC_LANES), input_sum, value);
+			sums[r][v] = vec_fma(value, vec_load(scales + v * VEC_LANES), sums[r][v]);
+		}
+	}
+}
+
+/* How groups are computed. */
+enum way { WAY_INT8, WAY_INT4, WAY_LONG };
+
+/* `width`: a constant with WAY_LONG. */
+static ALWAYS_INLINE void run_half(const struct blocked_tile *t, u32 column, u32 rows, enum way way, u32 width)
+{
+	const u32 head = way == WAY_INT8 ? KERN_GROUP_HEAD : INT4_HEAD, value_bytes = way == WAY_INT8 ? 2 : 1;
+	const u32 groups = kern_ceil(t->k_count, width), pairs = width * value_bytes / 8;
+	const char *group = t->weights, *x = t->x;
 	vec sums[TILE_ROWS][HALF_VECS];
+	/* The other half asks for what lies behind. */
+	struct loop_place p = {.prefetch = t->prefetch + (column > 0 ? (size_t)t->prefetch_step * pairs * groups : 0),
+			       .prefetch_step = t->prefetch_step};
 	half_begin(t, column, rows, sums);
-	for (u32 k = 0; k < t->k_count; k += width) {
-		const u32 count = kern_min(width, t->k_count - k);
+	for (u32 g = 0; g < groups; g++) {
+		const char *own = group + column * 4;
 		__asm__("" : "+m"(sums)); /* or some of them take registers of the whole sums */
-		p.weights = group + head + column * 4;
+		p.weights = own + head;
 		p.x = x + rows * INPUTS_HEAD;
-		if (int8)
-			group_int8(&p, rows, count, step, x + rows * 4, sum);
+		if (way == WAY_INT8)
+			group_int8(&p, rows, own, x, sums);
+		else if (way == WAY_INT4)
+			group_int4(&p, rows, width, own, x, sums);
 		else
-			group_int4(&p, rows, count, step, sum);
-		add_group(group + column * 4, x, rows, int8, sum, sums);
-		group += head + (size_t)width * KERN_PANEL * (int8 ? 2 : 1);
-		x += rows * (width * (int8 ? 2 : 1) + INPUTS_HEAD);
+			group_long(&p, rows, width, own, x, sums);
+		group += head + (size_t)width * KERN_PANEL * value_bytes;
+		x += rows * (width * value_bytes + INPUTS_HEAD);
 	}
 	half_end(t, column, rows, sums);
 }
 
-static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, bool int8)
+static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, enum way way, u32 width)
 {
 	for (u32 r = 0; r < rows; r++)
 		sums_ahead(t, r);
-	run_half(t, 0, rows, int8);
-	run_half(t, HALF_COLUMNS, rows, int8);
+	run_half(t, 0, rows, way, width);
+	run_half(t, HALF_COLUMNS, rows, way, width);
 }
 
 /* The row count is a constant in each case, so that sums live in registers. */
-#define TILE_CASE(n, int8)            \
-	case n:                       \
-		run_tile(t, n, int8); \
+#define TILE_CASE(n, way, width)            \
+	case n:                             \
+		run_tile(t, n, way, width); \
 		break;
-#define TILE_SWITCH(int8)                     \
-	switch (rows) {                       \
-		TILE_CASE(1, int8)            \
-		TILE_CASE(2, int8)            \
-		TILE_CASE(3, int8)            \
-		TILE_CASE(4, int8)            \
-		TILE_CASE(5, int8)            \
-	default:                              \
-		run_tile(t, TILE_ROWS, int8); \
-		break;                        \
+#define TILE_OF(name, way, width)                            \
+	static void name(const struct blocked_tile *t, u32 rows) \
+	{                                                    \
+		switch (rows) {                              \
+			TILE_CASE(1, way, width)             \
+			TILE_CASE(2, way, width)             \
+			TILE_CASE(3, way, width)             \
+			TILE_CASE(4, way, width)             \
+			TILE_CASE(5, way, width)             \
+		default:                                     \
+			run_tile(t, TILE_ROWS, way, width);  \
+			break;                               \
+		}                                            \
 	}
-
-static void tile_int8(const struct blocked_tile *t, u32 rows)
-{
-	TILE_SWITCH(true)
-}
+TILE_OF(tile_int8, WAY_INT8, KERN_GROUP_MAX)
+TILE_OF(tile_int4_any, WAY_INT4, t->width)
+TILE_OF(tile_int4_32, WAY_LONG, 32)
+TILE_OF(tile_int4_64, WAY_LONG, 64)
+TILE_OF(tile_int4_128, WAY_LONG, 128)
+#undef TILE_OF
+#undef TILE_CASE
 
 static void tile_int4(const struct blocked_tile *t, u32 rows)
 {
-	TILE_SWITCH(false)
+	if (t->scales != BLOCKED_POWERS)
+		tile_int4_any(t, rows);
+	else if (t->width == 128)
+		tile_int4_128(t, rows);
+	else if (t->width == 64)
+		tile_int4_64(t, rows);
+	else
+		tile_int4_32(t, rows);
 }
 
 static const struct blocked_kernel INT8 = {.tile_rows = TILE_ROWS,

@@ -261,6 +261,58 @@ static void matmul_not_finite_case(struct check *c, u32 target, const struct mat
 		       kern_dtype_name(m->dtype), m->n, m->k, m->tokens, m->order);
 }
 
+/* Weights of 4 bits that are all their largest, times inputs of one sign whose rounded values come to `sum` in the even or in
+ * the odd pairs of each 64: with 2,184 what 16 bits hold of such products is full, with 2,185 it is not enough. All is whole, so
+ * sums are exact. */
+static void matmul_full_case(struct check *c, u32 target, enum kern_dtype dtype, u32 tokens, u32 sum)
+{
+	enum { N = 40, K = 320, PAIRS = 32, LEAST = 68, WEIGHT = 15 - 8 }; /* 31 x 68 + 76 = 2,184 */
+	const struct check_target *t = &c->targets[target];
+	struct kern_limits limits = {.tokens = tokens, .hidden = K};
+	u8 *q = check_alloc(c, N * K);
+	float *scale = check_alloc(c, N * (K / PAIRS) * sizeof(float)), *x = check_alloc(c, (size_t)tokens * K * sizeof(float));
+	float *out = check_alloc(c, (size_t)tokens * N * sizeof(float));
+	const char *problem = NULL;
+	struct kern_weight w;
+	struct kern_ctx ctx;
+	memset(q, 15, N * K);
+	for (u32 i = 0; i < N * (K / PAIRS); i++)
+		scale[i] = 1;
+	for (u32 i = 0; i < tokens * K; i++) {
+		const u32 k = i % K, row = i / K, full = k % 64 == row % 2 * 2;
+		x[i] = (float)(full ? sum - (PAIRS - 1) * LEAST : LEAST) * (row % 3 == 2 ? -1.0f : 1.0f) / 128;
+	}
+	struct kern_quantized_rows rows = {.q = q, .scale = scale, .q_stride = K, .group_stride = K / PAIRS};
+	struct kern_matmul_args a = {.w = &w, .x = x, .tokens = tokens, .x_stride = K, .out = out, .out_stride = N};
+	if (kern_weight_begin(&w, N, K, dtype, check_alloc(c, kern_weight_bytes(N, K, dtype, t->caps)), t->caps, NULL) != ERR_OK)
+		problem = "an error of the weight";
+	else
+		kern_weight_rows_quantized(&w, 0, N, &rows, c->pools[1]);
+	check_ctx(c, &ctx, &limits, 1);
+	if (!problem && t->ops.matmul(&ctx, &a) != ERR_OK)
+		problem = "an error";
+	for (u32 row = 0; row < tokens && !problem; row++) {
+		float want = 0;
+		for (u32 k = 0; k < K; k++)
+			want += x[(size_t)row * K + k] * WEIGHT;
+		for (u32 n = 0; n < N; n++)
+			if (out[(size_t)row * N + n] != want)
+				problem = "a sum is not exact";
+	}
+	kern_weight_fini(&w);
+	check_case_end(c, problem, "matmul=%s %s full tokens=%u sum=%u", t->ops.matmul_variant, kern_dtype_name(dtype), tokens, sum);
+}
+
+static void full_cases(struct check *c, u32 target)
+{
+	static const enum kern_dtype dtypes[] = {KERN_I4_32, KERN_I4_64, KERN_I4_128};
+	static const u32 tokens[] = {1, 4, 9, 40}, sums[] = {2183, 2184, 2185, 2200, 2231};
+	for (u32 d = 0; d < COUNT_OF(dtypes); d++)
+		for (u32 t = 0; t < COUNT_OF(tokens); t++)
+			for (u32 s = 0; s < COUNT_OF(sums); s++)
+				matmul_full_case(c, target, dtypes[d], tokens[t], sums[s]);
+}
+
 /* ---------------------------------------------------------------- with the activation behind it */
 
 /* Whole panels of gate and up, more rows than decoding has, and a variant that computes them in blocks. */
@@ -352,7 +404,7 @@ static void matmul_cases(struct check *c, u32 target)
 	static const u32 shapes[][2] = {{1, 1},	   {1, 7},    {15, 2},	  {16, 33},  {17, 64},
 					{31, 65},  {33, 31},  {64, 128},  {65, 17},  {100, 255},
 					{130, 96}, {257, 40}, {40, 1030}, {70, 2500}};
-	static const u32 tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 24, 40};
+	static const u32 tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 24, 40};
 	for (u32 s = 0; s < COUNT_OF(shapes); s++)
 		for (u32 t = 0; t < COUNT_OF(tokens); t++)
 			for (u32 d = 0; d < COUNT_OF(DTYPES); d++) {
@@ -402,6 +454,7 @@ void check_matmul(struct check *c)
 		if (CHECK_DISTINCT(c, i, matmul)) {
 			matmul_cases(c, i);
 			exponent_cases(c, i);
+			full_cases(c, i);
 			fused_cases(c, i);
 		}
 }
