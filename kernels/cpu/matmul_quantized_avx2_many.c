@@ -93,13 +93,6 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 
 /* ---------------------------------------------------------------- weights */
 
-/* The rest of a group that ends with the matrix: tiles take whole groups. */
-static char *fill_group(char *to, u32 units, u32 width_units)
-{
-	memset(to, 0, (size_t)(width_units - units) * UNIT_BYTES);
-	return to + (size_t)(width_units - units) * UNIT_BYTES;
-}
-
 /* Groups of scales [32] and values [k / 2][32][2] in 16 bits: of 4 neighbours the first and the third, then the others. */
 static enum blocked_scales unpack_int8(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
 {
@@ -118,7 +111,6 @@ static enum blocked_scales unpack_int8(const struct kern_weight *w, const char *
 				store(to + v, _mm256_and_si256(bytes, low));
 				store(to + UNIT_BYTES + v, _mm256_srli_epi16(bytes, 8));
 			}
-		to = fill_group(to, 2 * units, KERN_GROUP_MAX / 2);
 	}
 	return BLOCKED_ANY;
 }
@@ -144,7 +136,6 @@ static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *
 				store(to + v, _mm256_and_si256(both, mask));
 				store(to + UNIT_BYTES + v, _mm256_and_si256(_mm256_srli_epi16(both, 4), mask));
 			}
-		to = fill_group(to, 2 * units, width / 4);
 	}
 	return any_scales ? BLOCKED_ZEROS : BLOCKED_POWERS;
 }
@@ -184,46 +175,47 @@ static ALWAYS_INLINE void add_group(const char *head, const char *x, u32 rows, b
 	}
 }
 
-/* A group in 8 bits. Its sums begin with what takes back the 128 added to the weights. */
-static ALWAYS_INLINE void group_int8(struct loop_place *p, u32 rows, const char *head, const char *x, vec sums[][HALF_VECS])
+/* A group in 8 bits, of `turns` of the loop. Its sums begin with what takes back the 128 added to the weights. */
+static ALWAYS_INLINE void group_int8(struct loop_place *p, u32 rows, u32 turns, const char *head, const char *x,
+				     vec sums[][HALF_VECS])
 {
 	__m256i sum[TILE_ROWS][HALF_VECS];
-	loop_wide(p, rows, KERN_GROUP_MAX / 4, x + rows * 4, sum);
+	loop_wide(p, rows, turns, x + rows * 4, sum);
 	add_group(head, x, rows, true, sum, sums);
 }
 
 /* One in 4 bits, of any inputs. */
-static ALWAYS_INLINE void group_int4(struct loop_place *p, u32 rows, u32 width, const char *head, const char *x,
+static ALWAYS_INLINE void group_int4(struct loop_place *p, u32 rows, u32 turns, const char *head, const char *x,
 				     vec sums[][HALF_VECS])
 {
 	__m256i narrow[TILE_ROWS][HALF_VECS], sum[TILE_ROWS][HALF_VECS];
-	loop_narrow(p, rows, NARROW_UNITS / 2, NULL, narrow);
+	loop_narrow(p, rows, kern_min(NARROW_UNITS / 2, turns), NULL, narrow);
 	add_narrow_sums(rows, narrow, false, sum);
-	for (u32 done = NARROW_UNITS * 4; done < width; done += NARROW_UNITS * 4) {
-		loop_narrow(p, rows, NARROW_UNITS / 2, NULL, narrow);
+	for (u32 done = NARROW_UNITS / 2; done < turns; done += NARROW_UNITS / 2) {
+		loop_narrow(p, rows, kern_min(NARROW_UNITS / 2, turns - done), NULL, narrow);
 		add_narrow_sums(rows, narrow, true, sum);
 	}
 	add_group(head, x, rows, false, sum, sums);
 }
 
-/* One in 4 bits, of inputs that are not extreme: add_group's value times the inputs' scale, then times the weights', which is
- * the same to the bit. */
+/* A whole one in 4 bits, of inputs that are not extreme: add_group's value times the inputs' scale, then times the weights', which
+ * is the same to the bit. */
 static ALWAYS_INLINE void group_long(struct loop_place *p, u32 rows, const u32 width, const char *head, const char *x,
 				     vec sums[][HALF_VECS])
 {
 	const float *scales = (const float *)(const void *)head, *inputs = (const float *)(const void *)x;
 	const __m256i ones = _mm256_set1_epi16(1);
-	const u32 pairs = kern_min(width / 4, LONG_UNITS) / 2;
+	const u32 turns = kern_min(width / 4, LONG_UNITS) / 2;
 	__m256i narrow[TILE_ROWS][HALF_VECS], before[TILE_ROWS][HALF_VECS];
 	float whole[VEC_LANES], input_sums[VEC_LANES]; /* of rows */
 	vec_store(whole, vec_mul(vec_load(inputs), vec_set1(BLOCKED_WHOLE)));
 	vec_store(input_sums, vec_mul(vec_load(inputs), vec_load(inputs + rows)));
 	if (width > LONG_UNITS * 4) {
-		loop_narrow(p, rows, pairs, NULL, narrow);
+		loop_narrow(p, rows, turns, NULL, narrow);
 		add_narrow_sums(rows, narrow, false, before);
 		__asm__("" : "+m"(before)); /* all registers are taken */
 	}
-	loop_narrow(p, rows, pairs, NULL, narrow);
+	loop_narrow(p, rows, turns, NULL, narrow);
 #pragma GCC unroll 6
 	for (u32 r = 0; r < rows; r++) {
 		const vec begin = vec_set1(whole[r]), input_sum = vec_set1(input_sums[r]);
@@ -247,24 +239,24 @@ enum way { WAY_INT8, WAY_INT4, WAY_LONG };
 static ALWAYS_INLINE void run_half(const struct blocked_tile *t, u32 column, u32 rows, enum way way, u32 width)
 {
 	const u32 head = way == WAY_INT8 ? KERN_GROUP_HEAD : INT4_HEAD, value_bytes = way == WAY_INT8 ? 2 : 1;
-	const u32 groups = kern_ceil(t->k_count, width), pairs = width * value_bytes / 8;
 	const char *group = t->weights, *x = t->x;
 	vec sums[TILE_ROWS][HALF_VECS];
 	/* The other half asks for what lies behind. */
-	struct loop_place p = {.prefetch = t->prefetch + (column > 0 ? (size_t)t->prefetch_step * pairs * groups : 0),
-			       .prefetch_step = t->prefetch_step};
+	const size_t asked = column > 0 ? (size_t)t->prefetch_step * kern_ceil(t->k_count * value_bytes, 8) : 0;
+	struct loop_place p = {.prefetch = t->prefetch + asked, .prefetch_step = t->prefetch_step};
 	half_begin(t, column, rows, sums);
-	for (u32 g = 0; g < groups; g++) {
+	for (u32 k = 0; k < t->k_count; k += width) {
+		const u32 turns = kern_ceil(kern_min(width, t->k_count - k) * value_bytes, 8);
 		const char *own = group + column * 4;
 		__asm__("" : "+m"(sums)); /* or some of them take registers of the whole sums */
 		p.weights = own + head;
 		p.x = x + rows * INPUTS_HEAD;
 		if (way == WAY_INT8)
-			group_int8(&p, rows, own, x, sums);
-		else if (way == WAY_INT4)
-			group_int4(&p, rows, width, own, x, sums);
-		else
+			group_int8(&p, rows, turns, own, x, sums);
+		else if (way == WAY_LONG && turns == width / 8)
 			group_long(&p, rows, width, own, x, sums);
+		else
+			group_int4(&p, rows, turns, own, x, sums);
 		group += head + (size_t)width * KERN_PANEL * value_bytes;
 		x += rows * (width * value_bytes + INPUTS_HEAD);
 	}
