@@ -9,8 +9,14 @@
 #define KERN_ISA generic
 #endif
 
+/* Columns that are rounded side by side: what one register holds. Of vectors twice as long gcc makes scalars, here and there. */
+#ifdef __AVX512F__
+enum { LANES = 16 };
+#else
+enum { LANES = 8 };
+#endif
+
 enum {
-	LANES = 16, /* columns that are rounded side by side, whatever the instruction set */
 	GROUP_MAX = 128,
 	BLOCK = 4, /* rows and columns that are transposed at once */
 	CACHE_LINE = 64,
@@ -22,10 +28,10 @@ static const float ROUND = 0x1.8p23f;
 /* Ranges tried for 4 bits, as parts of what the values span: large values lose, all others win. */
 static const float SHRINK[] = {1, 0.94f, 0.88f, 0.82f};
 
-/* Lanes that the compiler makes vectors of, whatever their width is: one number for each column. */
-typedef float lanes __attribute__((vector_size(LANES * 4), aligned(64), may_alias));
-typedef i32 masks __attribute__((vector_size(LANES * 4), aligned(64), may_alias));
-typedef u32 words __attribute__((vector_size(LANES * 4), aligned(64), may_alias));
+/* One number for each column. */
+typedef float lanes __attribute__((vector_size(LANES * 4), aligned(LANES * 4), may_alias));
+typedef i32 masks __attribute__((vector_size(LANES * 4), aligned(LANES * 4), may_alias));
+typedef u32 words __attribute__((vector_size(LANES * 4), aligned(LANES * 4), may_alias));
 typedef float block __attribute__((vector_size(BLOCK * 4), aligned(4), may_alias));
 
 /* Macros, for a function that returns a vector wider than the processor's has no calling convention. */
