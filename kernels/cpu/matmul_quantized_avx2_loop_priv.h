@@ -70,8 +70,8 @@ struct loop_place {
 			"add $" #bytes ", %[weights]\n\tadd $2*4*%c[rows], %[x]\n\tadd %[step], %[prefetch]\n\t" \
 			"dec %[turns]\n\tjnz 1b"                                                                \
 			: PAIR_SUMS_##n, [left] "=&x"(left), [right] "=&x"(right), [first] "=&x"(first),        \
-			  [second] "=&x"(second), [weights] "+r"(p->weights), [x] "+r"(p->x),                   \
-			  [prefetch] "+r"(p->prefetch), [turns] "+r"(turns)                                     \
+			  [second] "=&x"(second), [weights] "+&r"(p->weights), [x] "+&r"(p->x),                   \
+			  [prefetch] "+&r"(p->prefetch), [turns] "+&r"(turns)                                     \
 			: [step] "r"(p->prefetch_step), [begin] "r"(begin), [mask] "m"(mask), [rows] "i"(n)     \
 			: "memory", "cc");                                                                      \
 		break;
@@ -149,7 +149,7 @@ PAIR_LOOP(loop_halves, PAIR_ZERO, PAIR_HALVES, 128, "prefetcht0", 0x0f0f0f0f)
 			"add $128, %[weights]\n\tadd $2*4*%c[rows], %[x]\n\tadd %[step], %[prefetch]\n\t"                  \
 			"dec %[turns]\n\tjnz 1b"                                                                            \
 			: ONE_SUMS_##n, [left] "=&x"(left), [first] "=&x"(first), [second] "=&x"(second),                   \
-			  [weights] "+r"(p->weights), [x] "+r"(p->x), [prefetch] "+r"(p->prefetch), [turns] "+r"(turns) \
+			  [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [turns] "+&r"(turns) \
 			: [step] "r"(p->prefetch_step), [begin] "r"(begin), [mask] "m"(mask), [rows] "i"(n)                 \
 			: "memory", "cc");                                                                                  \
 		break;
