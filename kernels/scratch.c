@@ -9,14 +9,15 @@
 enum { SCRATCH_LEAST = 4096 };
 
 /* Inputs rounded to bf16, rows filled up to whole vectors, or as they are where there is no such arithmetic; or to 8 bits
- * with up to three words for groups of at least 32, rows filled up to whole groups. */
+ * (16 where there are no products of bytes) with up to three words for groups of at least 32, rows filled up to whole groups. */
 static size_t matmul_bytes(const struct kern_limits *l, u32 tokens, u32 threads)
 {
 	u32 heads = l->heads * l->head_dim,
 	    widest = l->hidden > l->intermediate ? l->hidden : l->intermediate;
 	widest = heads > widest ? heads : widest;
 	size_t values = (widest + 31) * (l->caps & KERN_CAP_AVX512_BF16 ? sizeof(u16) : sizeof(float));
-	size_t bytes = kern_align(widest + KERN_GROUP_MAX - 1 + ((size_t)widest / 32 + 1) * 3 * sizeof(float));
+	size_t rounded = l->caps & KERN_CAP_AVX512_VNNI ? 1 : 2;
+	size_t bytes = kern_align((widest + KERN_GROUP_MAX - 1) * rounded + ((size_t)widest / 32 + 1) * 3 * sizeof(float));
 	return kern_align(tokens * (values > bytes ? values : bytes)) + threads * matmul_blocked_lane_bytes(tokens);
 }
 

@@ -421,6 +421,9 @@ static void matmul_cases(struct check *c, u32 target)
 		struct matmul_case uneven = {
 			.n = 50, .k = 1100, .tokens = 37, .dtype = DTYPES[d], .bias = true, .accumulate = true};
 		struct matmul_case odd = {.n = 33, .k = 35, .tokens = 257, .dtype = DTYPES[d], .accumulate = true};
+		/* Rows that are mostly what fills their group up. */
+		struct matmul_case narrow = {.n = 40, .k = 5, .tokens = 100, .dtype = DTYPES[d]};
+		matmul_case(c, target, &narrow);
 		matmul_case(c, target, &wide);
 		matmul_case(c, target, &uneven);
 		matmul_case(c, target, &odd);
