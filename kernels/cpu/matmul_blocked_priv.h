@@ -17,7 +17,8 @@ enum {
 /* How the whole sum of a group joins the others. */
 enum blocked_scales {
 	BLOCKED_ANY,	/* times both scales */
-	BLOCKED_POWERS, /* begun as a float that is a power of two times whole, it only takes a subtraction to be times the inputs' scale */
+	BLOCKED_POWERS, /* begun as a float that is a power of two times whole, it only takes a subtraction to be times the inputs' scale; then
+			   BLOCKED_ZEROS' zeros, where weights still have them */
 	BLOCKED_ZEROS,	/* less zeros times the sum of the inputs, then times both scales */
 };
 
@@ -25,7 +26,8 @@ enum blocked_scales {
  *
  * Inputs of a tile of R rows are units of 4 bytes (2 bf16 or 4 int8) as [unit][R]. With `width` every group of them
  * begins with the rows' scales, R floats, and -128 times the sums of the rounded inputs, R i32. Beside weights in 4 bits scales
- * are powers of two: then to these sums the bits of BLOCKED_WHOLE times the scale are added, and that float follows, R times. */
+ * are powers of two: then with VNNI to these sums the bits of BLOCKED_WHOLE times the scale are added, and that float follows, R
+ * times; with AVX2 the sums are floats, as they are. */
 struct blocked_tile {
 	const char *weights; /* the panel's block, as stored or as `unpack` left it */
 	const char *x;
@@ -50,8 +52,8 @@ struct blocked_kernel {
 	u32 k_block;	/* a multiple of KERN_GROUP_MAX */
 	u32 value_bytes; /* of an input: 1 or 2 */
 	u32 head_bytes; /* of a group of a row's inputs */
-	/* Values [k, k + count) of `rows` rows, x_stride apart, into a tile's inputs. Answers whether one of their scales is none
-	 * that BLOCKED_POWERS could do with. */
+	/* Values [k, k + count) of `rows` rows, x_stride apart, into a tile's inputs. Answers whether one of their scales, or of
+	 * their sums, is none that BLOCKED_POWERS could do with. */
 	bool (*pack)(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to);
 	/* NULL, or: brings a panel's block of k into the form that `tile` reads; at most BLOCKED_UNPACKED bytes. The
 	 * answer is the tiles' `scales`. `any_scales`: what `pack` answered for the job. */

@@ -12,7 +12,6 @@
 enum {
 	TILE_ROWS = LOOP_ROWS_MOST, /* with more, unpacking weights into memory takes less time than it saves */
 	PANEL_VECS = KERN_PANEL / VEC_LANES,
-	K_BLOCK = 2048, /* 64 KiB of a panel */
 	WHOLE_ROWS = 3, /* 3 x 4 sums, beside weights, input and product 16 registers */
 };
 
@@ -291,7 +290,7 @@ static void tile_int4(const struct matmul_tile *t, u32 rows)
 		.tile_rows = TILE_ROWS,                         \
 		.tile_columns = KERN_PANEL,                     \
 		.one_columns = KERN_PANEL,                      \
-		.k_block = K_BLOCK,                             \
+		.k_block = UINT32_MAX, /* one tile */           \
 		.asks_always = true,                            \
 		.pack = pack,                                   \
 		.tile = tile_fn,                                \
