@@ -91,7 +91,8 @@ static void tile(const struct matmul_tile *t, u32 rows)
 
 static const struct matmul_kernel KERNEL = {.tile_rows = TILE_ROWS,
 					    .tile_columns = TILE_VECS * VEC_LANES,
-					    .one_columns = VECS_OF_ONE * VEC_LANES,
+					    .few_rows = 1,
+					    .few_columns = VECS_OF_ONE * VEC_LANES,
 					    .k_block = K_BLOCK,
 					    .pack = pack,
 					    .tile = tile};

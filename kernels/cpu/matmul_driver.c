@@ -128,7 +128,7 @@ static void run_task(void *arg, u32 task, u32 thread)
 	u32 tile = task / j->column_tasks * j->tiles_a_task,
 	    tile_end = kern_min(tile + j->tiles_a_task, j->tiles);
 	u32 tiles = tile_end - tile, block = tiles == 1 ? k_total : kernel->k_block;
-	u32 columns = j->a->tokens == 1 ? kernel->one_columns : kernel->tile_columns;
+	u32 columns = matmul_columns(j);
 	(void)thread;
 	for (u32 n = n_first; n < n_end; n += columns)
 		for (u32 k = 0; k < k_total; k += block)

@@ -24,7 +24,7 @@ struct matmul_inputs {
 	u32 scales_at, sums_at; /* bytes, times R from the beginning of the tile */
 };
 
-/* R rows times some columns of one panel, k from a given one on. */
+/* R rows times some columns of one panel, or one row times some panels; k from a given one on. */
 struct matmul_tile {
 	const char *weights; /* the panel at its first unit or group */
 	u32 column; /* of the panel, the tile's first */
@@ -42,13 +42,17 @@ struct matmul_tile {
 	bool prefetch_far;    /* into the L2 cache: see matmul_job */
 	const char *prefetch_end, *prefetch_then; /* what is fetched ends at the first, give or take a group, and goes on
 						     at the second; NULL: straight on */
+	size_t panel_bytes; /* from one panel to the next */
+	const char *next;   /* where the first panel begins that is multiplied after these, and how far apart those are; NULL: */
+	size_t next_panel_bytes; /* nothing comes, or nobody knows */
 };
 
 struct matmul_job;
 struct matmul_kernel {
 	u32 tile_rows;	  /* at most */
 	u32 tile_columns; /* at most a panel */
-	u32 one_columns;  /* of a tile of a single row; at most a panel */
+	u32 few_rows, few_columns; /* the columns of a tile of at most so few rows: at most a panel, or where tiles know
+				      `panel_bytes` some whole ones */
 	u32 k_block;	  /* a panel's part of so many k stays in the L2 cache for all tiles */
 	bool asks_always; /* for weights ahead, however small the L1 cache: computing in narrow vectors leaves the time to wait */
 	/* Rounds values [first, end) of the row `x`, the r-th of the `rows` rows of a tile, into the tile's inputs at
@@ -93,6 +97,12 @@ static inline size_t matmul_panel_bytes(const struct kern_weight *w)
 	if (w->packed == KERN_LAYOUT_GROUPS)
 		return kern_groups_panel_bytes(w->dtype, w->k);
 	return kern_panel_index(w->k, w->dtype, KERN_PANEL, 0) * kern_dtype_bytes(w->dtype);
+}
+
+/* Of a tile of all rows. */
+static inline u32 matmul_columns(const struct matmul_job *j)
+{
+	return j->a->tokens <= j->kernel->few_rows ? j->kernel->few_columns : j->kernel->tile_columns;
 }
 
 /* How many tasks a product is worth. */

@@ -342,20 +342,23 @@ static void tile_int4(const struct matmul_tile *t, u32 rows)
 
 static const struct matmul_kernel INT8 = {.tile_rows = TALL_ROWS,
 					  .tile_columns = TILE_VECS * VEC_LANES,
-					  .one_columns = VECS_OF_ONE * VEC_LANES,
+					  .few_rows = 1,
+					  .few_columns = VECS_OF_ONE * VEC_LANES,
 					  .k_block = K_BLOCK,
 					  .pack = pack,
 					  .tile = tile_int8};
 /* What has to be done for a group of 64 weighs more: up to 8 rows gain by reading the weights once, more do not. */
 static const struct matmul_kernel INT4_FEW = {.tile_rows = TILE_ROWS,
 					      .tile_columns = TILE_VECS * VEC_LANES,
-					      .one_columns = VECS_OF_ONE * VEC_LANES,
+					      .few_rows = 1,
+					      .few_columns = VECS_OF_ONE * VEC_LANES,
 					      .k_block = K_BLOCK,
 					      .pack = pack,
 					      .tile = tile_int4};
 static const struct matmul_kernel INT4 = {.tile_rows = REGISTER_ROWS,
 					  .tile_columns = TILE_VECS * VEC_LANES,
-					  .one_columns = VECS_OF_ONE * VEC_LANES,
+					  .few_rows = 1,
+					  .few_columns = VECS_OF_ONE * VEC_LANES,
 					  .k_block = K_BLOCK,
 					  .pack = pack,
 					  .tile = tile_int4};

@@ -1,10 +1,9 @@
 /* Matrix product with weights in 8 and 4 bits, for AVX2. Groups are put together in float as cpu/matmul_quantized.c does it, and
  * the sums are the same to the bit.
  *
- * Up to 12 rows are one tile, which takes a panel group by group, so that memory is one stream; with more than 3 rows there are
+ * 2 to 12 rows are one tile, which takes a panel group by group, so that memory is one stream; with more than 3 rows there are
  * registers for half of the columns, with more than 6 for a quarter, and the others find the group in the L1 cache. */
 #include "kernels/cpu/matmul_blocked_priv.h"
-#include "kernels/cpu/matmul_driver_priv.h"
 #include "kernels/cpu/matmul_quantized_avx2_loop_priv.h"
 #include "kernels/cpu/matmul_tile_priv.h"
 #include "kernels/cpu/variants_priv.h"
@@ -188,7 +187,7 @@ static ALWAYS_INLINE void add_part(const struct matmul_tile *t, u32 rows, u32 ve
 
 /* ---------------------------------------------------------------- tiles */
 
-/* total += scale * inputs' scale * (products of the group - zero * sum of the inputs), for `vecs` vectors of columns. */
+/* The group's part of the sums of `vecs` vectors of columns. */
 static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 vecs, u32 first, bool int4, struct place *p,
 				    u32 k_count, vec total[][PANEL_VECS])
 {
@@ -202,22 +201,11 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 v
 		add_int8(t, rows, count, p, sum);
 #pragma GCC unroll 4
 	for (u32 v = 0; v < vecs; v++) {
-		u32 column = (first + v) * VEC_LANES;
-		vec scale, zero = vec_zero();
-		if (!int4)
-			scale = vec_load((const float *)(const void *)p->group + column);
-		else {
-			scale = load_f16(p->group + column * 2);
-			zero = vec_sub(zero, load_f16(p->group + (KERN_PANEL + column) * 2));
-		}
+		struct group_scales scales = load_scales(p->group, (first + v) * VEC_LANES, int4);
 #pragma GCC unroll 12
-		for (u32 r = 0; r < rows; r++) {
-			vec value = _mm256_cvtepi32_ps(sum[r][v]);
-			if (int4)
-				value = vec_fma(zero, vec_set1(load_float(p->sums + r * 4)), value);
-			vec both = vec_mul(scale, vec_set1(load_float(p->scales + r * 4)));
-			total[r][first + v] = vec_fma(value, both, total[r][first + v]);
-		}
+		for (u32 r = 0; r < rows; r++)
+			total[r][first + v] =
+				add_scaled(total[r][first + v], sum[r][v], &scales, p->scales + r * 4, p->sums + r * 4, int4);
 	}
 }
 
@@ -235,8 +223,7 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, bool i
 	for (u32 k = 0; k < t->k_count; k += t->width) {
 		const u32 count = kern_min(t->width, t->k_count - k);
 		tile_prefetch_turn(t, &p.fetch);
-		if (rows > 1)
-			__asm__("" : "+m"(total)); /* or some of them take registers of the whole sums */
+		__asm__("" : "+m"(total)); /* or some of them take registers of the whole sums */
 #pragma GCC unroll 4
 		for (u32 first = 0; first < PANEL_VECS; first += vecs)
 			add_group(t, rows, vecs, first, int4, &p, count, total);
@@ -257,22 +244,24 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, bool i
 	case n:                       \
 		run_tile(t, n, int4); \
 		break;
-#define TILE_SWITCH(int4)                     \
-	switch (rows) {                       \
-		TILE_CASE(1, int4)            \
-		TILE_CASE(2, int4)            \
-		TILE_CASE(3, int4)            \
-		TILE_CASE(4, int4)            \
-		TILE_CASE(5, int4)            \
-		TILE_CASE(6, int4)            \
-		TILE_CASE(7, int4)            \
-		TILE_CASE(8, int4)            \
-		TILE_CASE(9, int4)            \
-		TILE_CASE(10, int4)           \
-		TILE_CASE(11, int4)           \
-	default:                              \
-		run_tile(t, TILE_ROWS, int4); \
-		break;                        \
+#define TILE_SWITCH(int4)                               \
+	switch (rows) {                                 \
+	case 1:                                         \
+		VARIANT(matmul_quantized_one)(t, int4); \
+		break;                                  \
+		TILE_CASE(2, int4)                      \
+		TILE_CASE(3, int4)                      \
+		TILE_CASE(4, int4)                      \
+		TILE_CASE(5, int4)                      \
+		TILE_CASE(6, int4)                      \
+		TILE_CASE(7, int4)                      \
+		TILE_CASE(8, int4)                      \
+		TILE_CASE(9, int4)                      \
+		TILE_CASE(10, int4)                     \
+		TILE_CASE(11, int4)                     \
+	default:                                        \
+		run_tile(t, TILE_ROWS, int4);           \
+		break;                                  \
 	}
 
 static void tile_int8(const struct matmul_tile *t, u32 rows)
@@ -289,7 +278,8 @@ static void tile_int4(const struct matmul_tile *t, u32 rows)
 	static const struct matmul_kernel name = {              \
 		.tile_rows = TILE_ROWS,                         \
 		.tile_columns = KERN_PANEL,                     \
-		.one_columns = KERN_PANEL,                      \
+		.few_rows = 1,                                  \
+		.few_columns = QUANTIZED_ONE_PANELS * KERN_PANEL, \
 		.k_block = UINT32_MAX, /* one tile */           \
 		.asks_always = true,                            \
 		.pack = pack,                                   \

@@ -10,7 +10,10 @@
 
 #if defined(VEC_LANES) && VEC_LANES == 8
 
-enum { NARROW_UNITS = 8 }; /* of 4 values in 4 bits whose sums 16 bits hold: 8 x 2 x 15 x 127 < 2^15 */
+enum {
+	NARROW_UNITS = 8,	  /* of 4 values in 4 bits whose sums 16 bits hold: 8 x 2 x 15 x 127 < 2^15 */
+	QUANTIZED_ONE_PANELS = 4, /* of a tile of one row */
+};
 
 static ALWAYS_INLINE __m256i load(const char *p)
 {
@@ -71,6 +74,29 @@ static ALWAYS_INLINE void store_sum(char *to, bool int8, i32 sum)
 	float value = (float)sum;
 	sum *= -128;
 	memcpy(to, int8 ? (void *)&sum : (void *)&value, 4);
+}
+
+/* Of a group of 8 columns; zeros times -1. */
+struct group_scales {
+	vec scale, zero;
+};
+
+static ALWAYS_INLINE struct group_scales load_scales(const char *group, u32 column, bool int4)
+{
+	if (!int4)
+		return (struct group_scales){vec_load((const float *)(const void *)group + column), vec_zero()};
+	return (struct group_scales){load_f16(group + column * 2),
+				     vec_sub(vec_zero(), load_f16(group + (KERN_PANEL + column) * 2))};
+}
+
+/* total + scale * inputs' scale * (products of the group - zero * sum of the inputs). Of int8 the sum is among the products. */
+static ALWAYS_INLINE vec add_scaled(vec total, __m256i products, const struct group_scales *of, const char *scale, const char *sum,
+				    bool int4)
+{
+	vec value = _mm256_cvtepi32_ps(products);
+	if (int4)
+		value = vec_fma(of->zero, vec_set1(load_float(sum)), value);
+	return vec_fma(value, vec_mul(of->scale, vec_set1(load_float(scale))), total);
 }
 
 #endif

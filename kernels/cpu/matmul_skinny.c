@@ -58,7 +58,17 @@ struct stream {
 	const char *end, *then;
 };
 
-/* All rows times columns [n, n + columns) of one panel. */
+static void tell_next(struct matmul_tile *t, const struct matmul_job *j, struct stream stream)
+{
+	t->panel_bytes = t->next_panel_bytes = matmul_panel_bytes(j->a->w);
+	t->next = t->weights + kern_ceil(t->columns, KERN_PANEL) * t->panel_bytes;
+	if (t->next < stream.end)
+		return;
+	t->next = stream.then;
+	t->next_panel_bytes = stream.then ? matmul_panel_bytes(j->a->next) : 0;
+}
+
+/* All rows times columns [n, n + columns) of one panel, or of several. */
 static void run_panel(const struct matmul_job *j, u32 n, u32 columns, struct stream stream)
 {
 	const struct kern_matmul_args *a = j->a;
@@ -84,6 +94,7 @@ static void run_panel(const struct matmul_job *j, u32 n, u32 columns, struct str
 		t.prefetch_end = stream.then ? stream.end : NULL;
 		t.prefetch_then = stream.then;
 	}
+	tell_next(&t, j, stream);
 	j->kernel->tile(&t, a->tokens);
 }
 
@@ -107,15 +118,16 @@ static void run_panels(void *arg, u32 task, u32 thread)
 	struct skinny *s = arg;
 	const struct matmul_job *j = &s->job;
 	const struct kern_weight *w = j->a->w, *next = j->a->next;
-	u32 first, end, columns = j->a->tokens == 1 ? j->kernel->one_columns : j->kernel->tile_columns;
+	u32 first, end, columns = matmul_columns(j);
 	struct stream stream = {.then = next ? (const char *)next->data + thread * s->next_share : NULL};
 	(void)task;
 	if (thread > 0)
 		fetch_inputs(s, thread);
 	while (shares_take(&s->shares, thread, &first, &end)) {
 		stream.end = (const char *)w->data + shares_run_end(&s->shares, thread, end) * matmul_panel_bytes(w);
-		for (u32 n = first * KERN_PANEL; n < end * KERN_PANEL && n < w->n; n += columns)
-			run_panel(j, n, columns, stream);
+		const u32 n_end = kern_min(end * KERN_PANEL, w->n);
+		for (u32 n = first * KERN_PANEL; n < n_end; n += columns)
+			run_panel(j, n, kern_min(columns, n_end - n), stream);
 	}
 	if (j->prefetch_off && stream.then)
 		fetch_beginning(stream.then);
@@ -136,6 +148,8 @@ void matmul_skinny_run(struct kern_ctx *ctx, const struct matmul_job *j)
 {
 	struct skinny s;
 	u32 panels = kern_ceil(j->a->w->n, KERN_PANEL), threads = kern_thread_count(ctx);
+	u32 tile = kern_ceil(matmul_columns(j), KERN_PANEL); /* panels */
+	u32 at_once = (u32)(TAKE_BYTES / matmul_panel_bytes(j->a->w)) + 1;
 	s.job = *j;
 	s.args = *j->a;
 	s.weight = *j->a->w;
@@ -145,7 +159,7 @@ void matmul_skinny_run(struct kern_ctx *ctx, const struct matmul_job *j)
 	for (size_t i = 0; i < input_bytes(&s); i += LINE)
 		__builtin_prefetch(s.job.in.data + i, 1, 3); /* other processors have these lines from the product before */
 	pack(ctx, &s);
-	shares_init(&s.shares, panels, threads, (u32)(TAKE_BYTES / matmul_panel_bytes(&s.weight)) + 1);
+	shares_init(&s.shares, panels, threads, kern_ceil(at_once, tile) * tile);
 	fetch_next(ctx, &s);
 	kern_parallel(ctx, kern_min(threads, s.shares.count), run_panels, &s);
 }

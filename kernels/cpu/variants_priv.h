@@ -42,6 +42,8 @@ KERN_DECLARE_QUANTIZED(avx2)
 KERN_DECLARE_QUANTIZED(avx512)
 KERN_DECLARE_QUANTIZED(avx512_vnni)
 #undef KERN_DECLARE_QUANTIZED
+struct matmul_tile;
+void matmul_quantized_one_avx2(const struct matmul_tile *tile, bool int4); /* a tile of one row */
 /* The same for more rows than a tile has. */
 void matmul_float_many_avx2(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 void matmul_bf16_many_avx512_bf16(struct kern_ctx *ctx, const struct kern_matmul_args *args);

@@ -435,6 +435,20 @@ static void matmul_cases(struct check *c, u32 target)
 	}
 }
 
+/* Few rows take several panels at a time: of three to nine, one not whole, and sums that are added to. */
+static void panel_cases(struct check *c, u32 target)
+{
+	static const u32 columns[] = {90, 128, 129, 190, 224, 225, 257};
+	for (u32 d = 0; d < COUNT_OF(DTYPES); d++)
+		for (u32 n = 0; n < COUNT_OF(columns); n++)
+			for (u32 tokens = 1; tokens < 7; tokens++) {
+				struct matmul_case m = {.n = columns[n], .k = n % 2 ? 201 : 70, .tokens = tokens, .dtype = DTYPES[d]};
+				m.bias = (n + tokens) % 2;
+				m.accumulate = (n + d) % 2;
+				matmul_case(c, target, &m);
+			}
+}
+
 /* Inputs so small or large that exponents of scales leave the range in which they can be added, in few rows and in many; 103
  * and -90 are about where powers of two end. With 118 a group's sum in 4 bits is just short of overflow, as eight times that is
  * not; in 8 bits it is beyond. */
@@ -456,6 +470,7 @@ void check_matmul(struct check *c)
 	for (u32 i = 0; i < c->target_count; i++)
 		if (CHECK_DISTINCT(c, i, matmul)) {
 			matmul_cases(c, i);
+			panel_cases(c, i);
 			exponent_cases(c, i);
 			full_cases(c, i);
 			fused_cases(c, i);

@@ -26,7 +26,7 @@ struct limits_memory {
 bool limits_memory_init(struct limits_memory *m, size_t bytes);
 void limits_memory_fini(struct limits_memory *m);
 /* 1e9 bytes a second read by all threads of the pool: the best of some runs of together `ms` milliseconds,
- * each thread reading a part of its own from beginning to end. */
+ * each thread reading a part of its own, from beginning to end or in four streams: what is faster. */
 double limits_read(const struct limits_memory *m, struct kern_threads *threads, u32 ms);
 
 #endif
