@@ -1,4 +1,4 @@
-/* Matrix product with float32 and (widened) bfloat16 weights, for AVX2 and AVX-512 (one object each).
+/* Matrix product with float32 and (widened) bfloat16 weights, for AVX-512; for AVX2 see cpu/matmul_float_few.c.
  *
  * Every output is one sum over k in rising order, in one lane, starting from what it is added to; tiling only
  * decides which outputs are computed side by side. So a row's result depends neither on the other rows nor on
@@ -8,23 +8,10 @@
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_priv.h"
 
-#if VEC_LANES == 16
-#define MATMUL_QUANTIZED matmul_quantized_avx512
-#else
-#define MATMUL_QUANTIZED matmul_quantized_avx2
-#endif
-
 enum {
 	PANEL_VECS = KERN_PANEL / VEC_LANES,
-	TILE_VECS = 4, /* columns of a tile, in vectors: two panels with AVX-512, one with AVX2 */
-#if VEC_LANES == 16
+	TILE_VECS = KERN_COLUMNS / VEC_LANES, /* of a tile: two panels */
 	TILE_ROWS = 6, /* 6 x 4 sums, 4 weights, 1 input: 29 of 32 registers */
-	VECS_OF_ONE = 4,
-#else
-	TILE_ROWS = 3,	 /* 3 x 4 sums, 1 weight, 3 inputs: 16 of 16 registers */
-	VECS_OF_ONE = 8, /* one row takes both panels: eight sums hide the latency of the addition */
-	FEW_ROWS = TILE_ROWS, /* more go to cpu/matmul_float_many.c */
-#endif
 	K_BLOCK = 1024, /* a pair of panels' part of so many k (256 KiB at most) stays in L2 for all rows */
 };
 
@@ -59,7 +46,7 @@ static ALWAYS_INLINE const char *weights_of(const struct tile *t, u32 v)
 	return t->weights + v / PANEL_VECS * t->panel_bytes + v % PANEL_VECS * sizeof(vec);
 }
 
-static ALWAYS_INLINE void tile_begin(const struct tile *t, u32 rows, u32 vecs, vec sum[][VECS_OF_ONE])
+static ALWAYS_INLINE void tile_begin(const struct tile *t, u32 rows, u32 vecs, vec sum[][TILE_VECS])
 {
 	for (u32 r = 0; r < rows; r++)
 		for (u32 v = 0; v < vecs; v++) {
@@ -71,7 +58,7 @@ static ALWAYS_INLINE void tile_begin(const struct tile *t, u32 rows, u32 vecs, v
 		}
 }
 
-static ALWAYS_INLINE void tile_end(const struct tile *t, u32 rows, u32 vecs, vec sum[][VECS_OF_ONE])
+static ALWAYS_INLINE void tile_end(const struct tile *t, u32 rows, u32 vecs, vec sum[][TILE_VECS])
 {
 	for (u32 r = 0; r < rows; r++)
 		for (u32 v = 0; v < vecs; v++) {
@@ -86,7 +73,7 @@ static ALWAYS_INLINE void tile_end(const struct tile *t, u32 rows, u32 vecs, vec
 
 static ALWAYS_INLINE CHECKED_BY_CALLER void tile_f32(const struct tile *t, u32 rows, u32 vecs)
 {
-	vec sum[TILE_ROWS][VECS_OF_ONE];
+	vec sum[TILE_ROWS][TILE_VECS];
 	const float *x = t->x;
 	tile_begin(t, rows, vecs, sum);
 	for (u32 k = 0; k < t->k_count; k++)
@@ -103,7 +90,7 @@ static ALWAYS_INLINE CHECKED_BY_CALLER void tile_f32(const struct tile *t, u32 r
 
 static ALWAYS_INLINE CHECKED_BY_CALLER void tile_bf16(const struct tile *t, u32 rows, u32 vecs)
 {
-	vec sum[TILE_ROWS][VECS_OF_ONE];
+	vec sum[TILE_ROWS][TILE_VECS];
 	const float *x = t->x;
 	u32 k = 0;
 	tile_begin(t, rows, vecs, sum);
@@ -136,29 +123,17 @@ static ALWAYS_INLINE CHECKED_BY_CALLER void tile_bf16(const struct tile *t, u32 
 }
 
 /* The row count is a constant in each case, so that the sums live in registers. */
-#if VEC_LANES == 16
-#define TILE_CASES_MORE(tile_fn)          \
-	case 3:                           \
-		tile_fn(t, 3, TILE_VECS); \
-		break;                    \
-	case 4:                           \
-		tile_fn(t, 4, TILE_VECS); \
-		break;                    \
-	case 5:                           \
-		tile_fn(t, 5, TILE_VECS); \
+#define TILE_CASE(n, tile_fn)             \
+	case n:                           \
+		tile_fn(t, n, TILE_VECS); \
 		break;
-#else
-#define TILE_CASES_MORE(tile_fn)
-#endif
 #define TILE_CASES(tile_fn)                       \
 	switch (rows) {                           \
-	case 1:                                   \
-		tile_fn(t, 1, VECS_OF_ONE);       \
-		break;                            \
-	case 2:                                   \
-		tile_fn(t, 2, TILE_VECS);         \
-		break;                            \
-		TILE_CASES_MORE(tile_fn)          \
+		TILE_CASE(1, tile_fn)             \
+		TILE_CASE(2, tile_fn)             \
+		TILE_CASE(3, tile_fn)             \
+		TILE_CASE(4, tile_fn)             \
+		TILE_CASE(5, tile_fn)             \
 	default:                                  \
 		tile_fn(t, TILE_ROWS, TILE_VECS); \
 		break;                            \
@@ -177,11 +152,10 @@ static CHECKED_BY_CALLER void run_tile_bf16(const struct tile *t, u32 rows)
 /* All that a tile touches. */
 static void check_tile(const struct tile *t, u32 rows, u32 pair_values, u32 value_bytes)
 {
-	const u32 vecs = rows == 1 ? VECS_OF_ONE : TILE_VECS;
 	const size_t weights = (size_t)kern_ceil(t->k_count, pair_values) * pair_values * KERN_PANEL * value_bytes;
 	if (!CHECKS_BYTES)
 		return;
-	for (u32 v = 0; v < vecs; v += PANEL_VECS)
+	for (u32 v = 0; v < TILE_VECS; v += PANEL_VECS)
 		check_bytes(weights_of(t, v), weights);
 	for (u32 r = 0; r < rows; r++) {
 		check_bytes((const float *)t->x + r * t->x_stride, t->k_count * sizeof(float));
@@ -202,23 +176,20 @@ static void pair_rows(const struct job *j, u32 pair, u32 r0, u32 r1, u32 k0, u32
 		/* Even tiles: 7 rows as 4 + 3 keep the additions busier than 6 + 1. */
 		u32 row = r0 + (u32)((u64)(r1 - r0) * i / tiles),
 		    rows = r0 + (u32)((u64)(r1 - r0) * (i + 1) / tiles) - row;
-		u32 step = (rows == 1 ? VECS_OF_ONE : TILE_VECS) * VEC_LANES;
-		for (u32 n = n0; n < n0 + KERN_COLUMNS && n < w->n; n += step) {
-			struct tile t = {.k_count = k1 - k0, .out_stride = a->out_stride};
-			t.weights = (const char *)w->data + kern_panel_index(w->k, w->dtype, n, k0) * bytes;
-			t.panel_bytes = kern_panel_index(w->k, w->dtype, KERN_PANEL, 0) * bytes;
-			t.out = a->out + (size_t)row * a->out_stride + n;
-			t.columns = kern_min(w->n - n, step);
-			t.bias = a->bias && k0 == 0 ? a->bias + n : NULL;
-			t.resume = k0 > 0 || a->accumulate;
-			t.x = a->x + (size_t)row * a->x_stride + k0;
-			t.x_stride = a->x_stride;
-			check_tile(&t, rows, w->dtype == KERN_F32 ? 1 : 2, (u32)bytes);
-			if (w->dtype == KERN_F32)
-				run_tile_f32(&t, rows);
-			else
-				run_tile_bf16(&t, rows);
-		}
+		struct tile t = {.k_count = k1 - k0, .out_stride = a->out_stride};
+		t.weights = (const char *)w->data + kern_panel_index(w->k, w->dtype, n0, k0) * bytes;
+		t.panel_bytes = kern_panel_index(w->k, w->dtype, KERN_PANEL, 0) * bytes;
+		t.out = a->out + (size_t)row * a->out_stride + n0;
+		t.columns = kern_min(w->n - n0, KERN_COLUMNS);
+		t.bias = a->bias && k0 == 0 ? a->bias + n0 : NULL;
+		t.resume = k0 > 0 || a->accumulate;
+		t.x = a->x + (size_t)row * a->x_stride + k0;
+		t.x_stride = a->x_stride;
+		check_tile(&t, rows, w->dtype == KERN_F32 ? 1 : 2, (u32)bytes);
+		if (w->dtype == KERN_F32)
+			run_tile_f32(&t, rows);
+		else
+			run_tile_bf16(&t, rows);
 	}
 }
 
@@ -254,14 +225,8 @@ enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
 	struct job j = {.a = a};
 	if (a->w->packed == KERN_LAYOUT_GROUPS)
-		return MATMUL_QUANTIZED(ctx, a);
+		return matmul_quantized_avx512(ctx, a);
 	ASSERT(a->w->packed == KERN_LAYOUT_PANEL);
-#if VEC_LANES == 8
-	if (a->tokens > (a->fusion ? KERN_CPU_UNFUSED_TOKENS : FEW_ROWS) && (!a->fusion || matmul_blocked_fuses(a))) {
-		matmul_float_many_avx2(ctx, a);
-		return ERR_OK;
-	}
-#endif
 	if (a->fusion)
 		return ERR_UNSUPPORTED;
 	if (a->tokens == 0)

@@ -1,5 +1,5 @@
-/* Matrix product of many rows with float32 and (widened) bfloat16 weights, for AVX2. The sums are those of cpu/matmul.c, to
- * the bit. */
+/* Matrix product of many rows with float32 and (widened) bfloat16 weights, for AVX2. The sums are those of
+ * cpu/matmul_float_few.c, to the bit. */
 #include "kernels/cpu/lace_units_priv.h"
 #include "kernels/cpu/matmul_blocked_tile_priv.h"
 #include "kernels/cpu/variants_priv.h"
