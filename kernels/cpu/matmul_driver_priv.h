@@ -42,17 +42,19 @@ struct matmul_tile {
 	bool prefetch_far;    /* into the L2 cache: see matmul_job */
 	const char *prefetch_end, *prefetch_then; /* what is fetched ends at the first, give or take a group, and goes on
 						     at the second; NULL: straight on */
-	size_t panel_bytes; /* from one panel to the next */
-	const char *next;   /* where the first panel begins that is multiplied after these, and how far apart those are; NULL: */
-	size_t next_panel_bytes; /* nothing comes, or nobody knows */
+	/* Of several panels, each some others behind the one before; `columns` are all of the matrix from the first one's on. */
+	u32 panels, panel_columns;
+	size_t panel_bytes;	 /* from one to the next */
+	const char *next;	 /* weights that are read after these and lie elsewhere: so many panels as far apart, or NULL */
+	size_t next_panel_bytes;
 };
 
 struct matmul_job;
 struct matmul_kernel {
 	u32 tile_rows;	  /* at most */
 	u32 tile_columns; /* at most a panel */
-	u32 few_rows, few_columns; /* the columns of a tile of at most so few rows: at most a panel, or where tiles know
-				      `panel_bytes` some whole ones */
+	u32 few_rows, few_columns; /* the columns of a tile of at most so few rows: at most a panel, or where tiles know `panels`
+				      some whole ones */
 	u32 k_block;	  /* a panel's part of so many k stays in the L2 cache for all tiles */
 	bool asks_always; /* for weights ahead, however small the L1 cache: computing in narrow vectors leaves the time to wait */
 	/* Rounds values [first, end) of the row `x`, the r-th of the `rows` rows of a tile, into the tile's inputs at

@@ -2,8 +2,8 @@
  * one sum over k in rising order, in one lane, starting from what it is added to, as in cpu/matmul_float_many.c.
  *
  * What takes time is memory. A core waits for so many lines at once and no more, and one stream does not bring the cache behind
- * that to read ahead of them: with some, a line or a few at a time, it does. So a tile is up to four panels that take turns. The
- * processor follows them by itself; what it cannot know is where the next ones begin, which is asked for in time. */
+ * that to read ahead of them: with some, a line or a few at a time, it does. So a tile is up to four panels that take turns, and goes on
+ * in those behind them. The processor follows such streams by itself; where they break off, the tile asks for what comes next. */
 #include "kernels/cpu/checked_priv.h"
 #include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/matmul_tile_priv.h"
@@ -85,15 +85,15 @@ static ALWAYS_INLINE CHECKED_BY_CALLER void add_values(const char *weights, cons
 }
 
 /* Values [k, k + k_count) of all panels; `sums` is [panel][rows][PANEL_VECS]. */
-static ALWAYS_INLINE CHECKED_BY_CALLER void add_panels(const struct matmul_tile *t, u32 rows, u32 panels, bool bf16, u32 k,
-							u32 k_count, vec *sums)
+static ALWAYS_INLINE CHECKED_BY_CALLER void add_panels(const struct matmul_tile *t, u32 rows, bool bf16, u32 k, u32 k_count,
+							vec *sums)
 {
 	const u32 values = bf16 ? 2 : 1, vecs = rows > WHOLE_ROWS ? HALF_VECS : PANEL_VECS;
 	const u32 left = (t->k_count - k) / values, turns = k_count / values;
 	const float *x = (const float *)(const void *)t->units + (size_t)k * rows;
 	const char *weights = t->weights + (size_t)(k / values) * KERN_GROUP_UNIT;
 	const char *ask = t->next && left <= ASK_TURNS ? t->next + (ASK_TURNS - left) * ASK_BYTES : NULL;
-	for (u32 s = 0; s < panels; s++, weights += t->panel_bytes, sums += rows * PANEL_VECS) {
+	for (u32 s = 0; s < t->panels; s++, weights += t->panel_bytes, sums += rows * PANEL_VECS) {
 		for (u32 i = 0; ask && i < turns; i++)
 			_mm_prefetch(ask + s * t->next_panel_bytes + i * ASK_BYTES, _MM_HINT_T0);
 #pragma GCC unroll 2
@@ -104,34 +104,36 @@ static ALWAYS_INLINE CHECKED_BY_CALLER void add_panels(const struct matmul_tile 
 
 static ALWAYS_INLINE CHECKED_BY_CALLER void run_tile(const struct matmul_tile *t, u32 rows, bool bf16)
 {
-	const u32 panels = kern_ceil(t->columns, KERN_PANEL), step = (rows == 1 ? 1 : rows > WHOLE_ROWS ? MORE_TURNS : TURNS) * (bf16 ? 2 : 1);
+	const u32 panels = t->panels, apart = t->panel_columns / VEC_LANES, step = (rows == 1 ? 1 : rows > WHOLE_ROWS ? MORE_TURNS : TURNS) * (bf16 ? 2 : 1);
 	vec sums[PANELS * TILE_ROWS * PANEL_VECS];
 	u32 k = 0;
 	for (u32 s = 0; s < panels; s++)
 		for (u32 r = 0; r < rows; r++)
 			for (u32 v = 0; v < PANEL_VECS; v++)
-				sums[(s * rows + r) * PANEL_VECS + v] = tile_first_sum(t, r, s * PANEL_VECS + v);
+				sums[(s * rows + r) * PANEL_VECS + v] = tile_first_sum(t, r, s * apart + v);
 	for (; k + step <= t->k_count; k += step)
-		add_panels(t, rows, panels, bf16, k, step, sums);
+		add_panels(t, rows, bf16, k, step, sums);
 	if (k < t->k_count)
-		add_panels(t, rows, panels, bf16, k, t->k_count - k, sums);
+		add_panels(t, rows, bf16, k, t->k_count - k, sums);
 	for (u32 s = 0; s < panels; s++)
 		for (u32 r = 0; r < rows; r++)
 			for (u32 v = 0; v < PANEL_VECS; v++)
-				tile_store_sum(t, r, s * PANEL_VECS + v, sums[(s * rows + r) * PANEL_VECS + v]);
+				tile_store_sum(t, r, s * apart + v, sums[(s * rows + r) * PANEL_VECS + v]);
 }
 
 /* All that a tile touches. */
 static void check_tile(const struct matmul_tile *t, u32 rows, u32 values)
 {
 	const size_t weights = kern_ceil(t->k_count, values) * (size_t)KERN_GROUP_UNIT;
-	for (u32 s = 0; s < kern_ceil(t->columns, KERN_PANEL); s++)
-		check_bytes(t->weights + s * t->panel_bytes, weights);
 	check_bytes(t->units, (size_t)t->k_count * rows * sizeof(float));
-	for (u32 r = 0; r < rows; r++)
-		check_bytes(t->out + r * t->out_stride, t->columns * sizeof(float));
-	if (t->bias)
-		check_bytes(t->bias, t->columns * sizeof(float));
+	for (u32 s = 0; s < t->panels; s++) {
+		const size_t first = s * (size_t)t->panel_columns, columns = kern_min(t->columns - (u32)first, KERN_PANEL);
+		check_bytes(t->weights + s * t->panel_bytes, weights);
+		for (u32 r = 0; r < rows; r++)
+			check_bytes(t->out + r * t->out_stride + first, columns * sizeof(float));
+		if (t->bias)
+			check_bytes(t->bias + first, columns * sizeof(float));
+	}
 }
 
 /* The row count is a constant in each case, so that the sums live in registers. */

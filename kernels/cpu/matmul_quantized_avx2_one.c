@@ -2,8 +2,8 @@
  * cpu/matmul_quantized_avx2.c, to the bit.
  *
  * What takes time is memory. A core waits for so many lines at once and no more, and one stream does not bring the cache behind
- * that to read ahead of them: with four, line by line, it does. So a tile is up to four panels whose units take turns. The
- * processor follows them by itself; what it cannot know is where the next ones begin, which is asked for in time. */
+ * that to read ahead of them: with four, line by line, it does. So a tile is up to four panels whose units take turns, and goes on
+ * in those behind them. The processor follows such streams by itself; where they break off, the tile asks for what comes next. */
 #include "kernels/cpu/matmul_driver_priv.h"
 #include "kernels/cpu/matmul_quantized_avx2_priv.h"
 #include "kernels/cpu/matmul_tile_priv.h"
@@ -24,13 +24,12 @@ struct place {
 };
 
 /* sums += the products of two units of 4 bytes of inputs with a row of every panel. */
-static ALWAYS_INLINE void add_turn(const struct matmul_tile *t, u32 panels, bool int4, bool asks, struct place *p, const char *units,
+static ALWAYS_INLINE void add_turn(const struct matmul_tile *t, bool int4, bool asks, struct place *p, const char *units,
 				   const char *x, __m256i sum[][PANEL_VECS])
 {
 	const __m256i low = int4 ? _mm256_set1_epi8(15) : _mm256_set1_epi16(255);
 	const __m256i first = _mm256_set1_epi32(load_i32(x)), second = _mm256_set1_epi32(load_i32(x + 4));
-#pragma GCC unroll 4
-	for (u32 s = 0; s < panels; s++, units += t->panel_bytes) {
+	for (u32 s = 0; s < t->panels; s++, units += t->panel_bytes) {
 		if (asks)
 			_mm_prefetch(p->ask + s * t->next_panel_bytes, _MM_HINT_T0);
 #pragma GCC unroll 4
@@ -51,7 +50,6 @@ static ALWAYS_INLINE void add_turn(const struct matmul_tile *t, u32 panels, bool
 
 static ALWAYS_INLINE void begin_sums(u32 panels, __m256i with, __m256i sum[][PANEL_VECS])
 {
-#pragma GCC unroll 4
 	for (u32 s = 0; s < panels; s++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < PANEL_VECS; v++)
@@ -59,44 +57,42 @@ static ALWAYS_INLINE void begin_sums(u32 panels, __m256i with, __m256i sum[][PAN
 }
 
 /* The whole sums of a group of `count` turns. */
-static ALWAYS_INLINE void sum_int8(const struct matmul_tile *t, u32 panels, u32 count, bool asks, struct place *p, __m256i sum[][PANEL_VECS])
+static ALWAYS_INLINE void sum_int8(const struct matmul_tile *t, u32 count, bool asks, struct place *p, __m256i sum[][PANEL_VECS])
 {
 	const char *units = p->group + KERN_GROUP_HEAD;
-	begin_sums(panels, _mm256_set1_epi32(load_i32(p->sum)), sum);
+	begin_sums(t->panels, _mm256_set1_epi32(load_i32(p->sum)), sum);
 #pragma GCC unroll 1
 	for (u32 u = 0; u < count; u++)
-		add_turn(t, panels, false, asks, p, units + u * KERN_GROUP_UNIT, p->x + u * 8, sum);
+		add_turn(t, false, asks, p, units + u * KERN_GROUP_UNIT, p->x + u * 8, sum);
 }
 
-static ALWAYS_INLINE void sum_int4(const struct matmul_tile *t, u32 panels, u32 count, bool asks, struct place *p, __m256i sum[][PANEL_VECS])
+static ALWAYS_INLINE void sum_int4(const struct matmul_tile *t, u32 count, bool asks, struct place *p, __m256i sum[][PANEL_VECS])
 {
 	const __m256i ones = _mm256_set1_epi16(1);
 	const char *units = p->group + KERN_GROUP_HEAD;
-	begin_sums(panels, _mm256_setzero_si256(), sum);
+	begin_sums(t->panels, _mm256_setzero_si256(), sum);
 	for (u32 done = 0; done < count; done += NARROW_UNITS / 2) {
 		__m256i narrow[PANELS][PANEL_VECS];
-		begin_sums(panels, _mm256_setzero_si256(), narrow);
+		begin_sums(t->panels, _mm256_setzero_si256(), narrow);
 #pragma GCC unroll 1
 		for (u32 u = done; u < kern_min(done + NARROW_UNITS / 2, count); u++)
-			add_turn(t, panels, true, asks, p, units + u * KERN_GROUP_UNIT, p->x + u * 8, narrow);
-#pragma GCC unroll 4
-		for (u32 s = 0; s < panels; s++)
+			add_turn(t, true, asks, p, units + u * KERN_GROUP_UNIT, p->x + u * 8, narrow);
+		for (u32 s = 0; s < t->panels; s++)
 #pragma GCC unroll 4
 			for (u32 v = 0; v < PANEL_VECS; v++)
 				sum[s][v] = _mm256_add_epi32(sum[s][v], _mm256_madd_epi16(narrow[s][v], ones));
 	}
 }
 
-static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 panels, bool int4, u32 count, bool asks, struct place *p,
+static ALWAYS_INLINE void add_group(const struct matmul_tile *t, bool int4, u32 count, bool asks, struct place *p,
 				    vec total[][PANEL_VECS])
 {
 	__m256i sum[PANELS][PANEL_VECS];
 	if (int4)
-		sum_int4(t, panels, count, asks, p, sum);
+		sum_int4(t, count, asks, p, sum);
 	else
-		sum_int8(t, panels, count, asks, p, sum);
-#pragma GCC unroll 4
-	for (u32 s = 0; s < panels; s++)
+		sum_int8(t, count, asks, p, sum);
+	for (u32 s = 0; s < t->panels; s++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < PANEL_VECS; v++) {
 			struct group_scales scales = load_scales(p->group + s * t->panel_bytes, v * VEC_LANES, int4);
@@ -104,71 +100,39 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 panels, boo
 		}
 }
 
-static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 panels, bool int4)
+static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, bool int4)
 {
-	const u32 values = int4 ? 8 : 4;
+	const u32 values = int4 ? 8 : 4, apart = t->panel_columns / VEC_LANES;
 	const size_t bytes = KERN_GROUP_HEAD + t->width / values * (size_t)KERN_GROUP_UNIT;
 	u32 left = kern_ceil(t->k_count, values);
 	struct place p = {.group = t->weights, .x = t->units, .scale = t->scales, .sum = t->sums, .ask = t->next};
 	vec total[PANELS][PANEL_VECS];
-#pragma GCC unroll 4
-	for (u32 s = 0; s < panels; s++)
+	for (u32 s = 0; s < t->panels; s++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < PANEL_VECS; v++)
-			total[s][v] = tile_first_sum(t, 0, s * PANEL_VECS + v);
+			total[s][v] = tile_first_sum(t, 0, s * apart + v);
 	while (left > 0) {
 		const u32 count = kern_min(t->width / values, left);
 		if (left <= ASK_TURNS && t->next)
-			add_group(t, panels, int4, count, true, &p, total);
+			add_group(t, int4, count, true, &p, total);
 		else
-			add_group(t, panels, int4, count, false, &p, total);
+			add_group(t, int4, count, false, &p, total);
 		left -= count;
 		p.group += bytes;
 		p.x += (size_t)t->width * (int4 ? 1 : 2);
 		p.scale += 4;
 		p.sum += 4;
 	}
-#pragma GCC unroll 4
-	for (u32 s = 0; s < panels; s++)
+	for (u32 s = 0; s < t->panels; s++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < PANEL_VECS; v++)
-			tile_store_sum(t, 0, s * PANEL_VECS + v, total[s][v]);
-}
-
-static void run_panels(const struct matmul_tile *t, u32 panels, bool int4)
-{
-	if (panels == PANELS && int4)
-		run_tile(t, PANELS, true);
-	else if (panels == PANELS)
-		run_tile(t, PANELS, false);
-	else if (panels == 2 && int4)
-		run_tile(t, 2, true);
-	else if (panels == 2)
-		run_tile(t, 2, false);
-	else if (int4)
-		run_tile(t, 1, true);
-	else
-		run_tile(t, 1, false);
+			tile_store_sum(t, 0, s * apart + v, total[s][v]);
 }
 
 void VARIANT(matmul_quantized_one)(const struct matmul_tile *t, bool int4)
 {
-	struct matmul_tile part = *t;
-	u32 left = kern_ceil(t->columns, KERN_PANEL);
-	while (left > 0) {
-		const u32 panels = left >= PANELS ? PANELS : left >= 2 ? 2 : 1, columns = panels * KERN_PANEL;
-		if (left > panels) {
-			part.next = part.weights + panels * t->panel_bytes;
-			part.next_panel_bytes = t->panel_bytes;
-		} else {
-			part.next = t->next;
-			part.next_panel_bytes = t->next_panel_bytes;
-		}
-		run_panels(&part, panels, int4);
-		part.weights += panels * t->panel_bytes;
-		part.out += columns;
-		part.bias = part.bias ? part.bias + columns : NULL;
-		part.columns -= kern_min(columns, part.columns);
-		left -= panels;
-	}
+	if (int4)
+		run_tile(t, true);
+	else
+		run_tile(t, false);
 }

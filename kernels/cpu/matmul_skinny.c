@@ -26,6 +26,8 @@ struct skinny {
 	struct kern_weight weight;
 	u32 pack_values;
 	size_t next_share; /* bytes of a thread's share of the next weights */
+	u32 side; /* panels of a tile, side by side */
+	u32 panels, share_panels, share_units;
 	struct shares shares;
 };
 
@@ -56,27 +58,38 @@ static void pack(struct kern_ctx *ctx, struct skinny *s)
 /* The weights that a thread reads one after the other: up to `end`, then from `then` on. */
 struct stream {
 	const char *end, *then;
+	size_t then_apart; /* bytes between panels of a tile there */
 };
 
-static void tell_next(struct matmul_tile *t, const struct matmul_job *j, struct stream stream)
+/* Panels of a tile. A share is cut into `side` stretches, and unit u of it is the u-th panel of each: so a thread that takes one
+ * unit after the other reads some streams that go on without a break. */
+struct stack {
+	u32 panel, count, apart;
+};
+
+static u32 stretch(const struct skinny *s, u32 panels, u32 share_panels, u32 first)
 {
-	t->panel_bytes = t->next_panel_bytes = matmul_panel_bytes(j->a->w);
-	t->next = t->weights + kern_ceil(t->columns, KERN_PANEL) * t->panel_bytes;
-	if (t->next < stream.end)
-		return;
-	t->next = stream.then;
-	t->next_panel_bytes = stream.then ? matmul_panel_bytes(j->a->next) : 0;
+	return kern_ceil(kern_min(share_panels, panels - first), s->side);
 }
 
-/* All rows times columns [n, n + columns) of one panel, or of several. */
-static void run_panel(const struct matmul_job *j, u32 n, u32 columns, struct stream stream)
+static struct stack stack_of(const struct skinny *s, u32 unit)
 {
+	u32 first = unit / s->share_units * s->share_panels, at = unit % s->share_units;
+	u32 apart = stretch(s, s->panels, s->share_panels, first);
+	u32 left = kern_min(s->share_panels, s->panels - first) - at;
+	return (struct stack){first + at, kern_ceil(left, apart), apart};
+}
+
+/* All rows times columns [n, n + columns) of one panel, or times panels of several from column n on. */
+static void run_tile(const struct skinny *s, const struct stack *stack, u32 n, u32 columns, bool last, struct stream stream)
+{
+	const struct matmul_job *j = &s->job;
 	const struct kern_matmul_args *a = j->a;
 	const struct kern_weight *w = a->w;
 	const struct matmul_inputs *in = &j->in;
 	struct matmul_tile t = {.weights = matmul_weights_at(w, n, 0),
 				.column = n % KERN_PANEL,
-				.columns = kern_min(w->n - n, columns),
+				.columns = s->side > 1 ? w->n - n : kern_min(w->n - n, columns),
 				.k_count = w->k,
 				.width = in->width,
 				.units = in->data,
@@ -85,7 +98,12 @@ static void run_panel(const struct matmul_job *j, u32 n, u32 columns, struct str
 				.out = a->out + n,
 				.out_stride = a->out_stride,
 				.bias = a->bias ? a->bias + n : NULL,
-				.resume = a->accumulate};
+				.resume = a->accumulate,
+				.panels = stack->count,
+				.panel_columns = stack->apart * KERN_PANEL,
+				.panel_bytes = stack->apart * matmul_panel_bytes(w),
+				.next = last ? stream.then : NULL,
+				.next_panel_bytes = stream.then_apart};
 	t.prefetch = t.weights;
 	if (!j->prefetch_off) {
 		t.prefetch += AHEAD_BYTES;
@@ -94,8 +112,19 @@ static void run_panel(const struct matmul_job *j, u32 n, u32 columns, struct str
 		t.prefetch_end = stream.then ? stream.end : NULL;
 		t.prefetch_then = stream.then;
 	}
-	tell_next(&t, j, stream);
 	j->kernel->tile(&t, a->tokens);
+}
+
+static void run_unit(const struct skinny *s, u32 unit, bool last, struct stream stream)
+{
+	const struct stack stack = stack_of(s, unit);
+	const u32 columns = matmul_columns(&s->job), n = stack.panel * KERN_PANEL;
+	if (s->side > 1) {
+		run_tile(s, &stack, n, columns, last, stream);
+		return;
+	}
+	for (u32 i = 0; i < KERN_PANEL && n + i < s->weight.n; i += columns)
+		run_tile(s, &stack, n + i, columns, last, stream);
 }
 
 /* What the caller has written since the product before. */
@@ -113,21 +142,33 @@ static void fetch_beginning(const char *weights)
 		__builtin_prefetch(weights + i, 0, 2);
 }
 
+static struct stream begin_stream(const struct skinny *s, u32 thread)
+{
+	const struct kern_weight *next = s->args.next;
+	struct stream stream = {0};
+	if (!next)
+		return stream;
+	const u32 panels = kern_ceil(next->n, KERN_PANEL), share = (u32)(s->next_share / matmul_panel_bytes(next));
+	stream.then = (const char *)next->data + thread * s->next_share;
+	if (thread * share < panels)
+		stream.then_apart = stretch(s, panels, share, thread * share) * matmul_panel_bytes(next);
+	return stream;
+}
+
 static void run_panels(void *arg, u32 task, u32 thread)
 {
 	struct skinny *s = arg;
 	const struct matmul_job *j = &s->job;
-	const struct kern_weight *w = j->a->w, *next = j->a->next;
-	u32 first, end, columns = matmul_columns(j);
-	struct stream stream = {.then = next ? (const char *)next->data + thread * s->next_share : NULL};
+	struct stream stream = begin_stream(s, thread);
+	u32 first, end;
 	(void)task;
 	if (thread > 0)
 		fetch_inputs(s, thread);
 	while (shares_take(&s->shares, thread, &first, &end)) {
-		stream.end = (const char *)w->data + shares_run_end(&s->shares, thread, end) * matmul_panel_bytes(w);
-		const u32 n_end = kern_min(end * KERN_PANEL, w->n);
-		for (u32 n = first * KERN_PANEL; n < n_end; n += columns)
-			run_panel(j, n, kern_min(columns, n_end - n), stream);
+		const u32 run_end = shares_run_end(&s->shares, thread, end);
+		stream.end = matmul_weights_at(j->a->w, stack_of(s, run_end - 1).panel * KERN_PANEL, 0) + matmul_panel_bytes(j->a->w);
+		for (u32 unit = first; unit < end; unit++)
+			run_unit(s, unit, unit + 1 == run_end, stream);
 	}
 	if (j->prefetch_off && stream.then)
 		fetch_beginning(stream.then);
@@ -144,22 +185,32 @@ static void fetch_next(struct kern_ctx *ctx, struct skinny *s)
 				   s->next_share < NEXT_BYTES ? s->next_share : NEXT_BYTES);
 }
 
+static void plan(struct skinny *s, u32 threads)
+{
+	const size_t tile_bytes = matmul_panel_bytes(&s->weight) * s->side;
+	s->panels = kern_ceil(s->weight.n, KERN_PANEL);
+	s->share_panels = shares_units(s->panels, threads);
+	s->share_units = kern_ceil(s->share_panels, s->side);
+	u32 last = (s->panels - 1) / s->share_panels;
+	u32 units = last * s->share_units + stretch(s, s->panels, s->share_panels, last * s->share_panels);
+	shares_init_each(&s->shares, units, s->share_units, (u32)(TAKE_BYTES / tile_bytes) + 1);
+}
+
 void matmul_skinny_run(struct kern_ctx *ctx, const struct matmul_job *j)
 {
 	struct skinny s;
-	u32 panels = kern_ceil(j->a->w->n, KERN_PANEL), threads = kern_thread_count(ctx);
-	u32 tile = kern_ceil(matmul_columns(j), KERN_PANEL); /* panels */
-	u32 at_once = (u32)(TAKE_BYTES / matmul_panel_bytes(j->a->w)) + 1;
+	u32 threads = kern_thread_count(ctx);
 	s.job = *j;
 	s.args = *j->a;
 	s.weight = *j->a->w;
 	s.args.w = &s.weight;
 	s.job.a = &s.args;
 	s.next_share = 0;
+	s.side = kern_ceil(matmul_columns(j), KERN_PANEL);
 	for (size_t i = 0; i < input_bytes(&s); i += LINE)
 		__builtin_prefetch(s.job.in.data + i, 1, 3); /* other processors have these lines from the product before */
 	pack(ctx, &s);
-	shares_init(&s.shares, panels, threads, kern_ceil(at_once, tile) * tile);
+	plan(&s, threads);
 	fetch_next(ctx, &s);
 	kern_parallel(ctx, kern_min(threads, s.shares.count), run_panels, &s);
 }

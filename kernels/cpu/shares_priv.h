@@ -23,13 +23,18 @@ static inline u32 shares_units(u32 units, u32 threads)
 	return kern_ceil(units, kern_min(threads, SHARES_MAX));
 }
 
-static inline void shares_init(struct shares *p, u32 units, u32 threads, u32 at_once)
+/* `each`: units of a share. */
+static inline void shares_init_each(struct shares *p, u32 units, u32 each, u32 at_once)
 {
-	u32 each = shares_units(units, threads);
 	p->count = kern_ceil(units, each);
 	p->at_once = at_once;
 	for (u32 i = 0; i < p->count; i++)
 		atomic_init(&p->of[i].left, (u64)kern_min((i + 1) * each, units) << 32 | i * each);
+}
+
+static inline void shares_init(struct shares *p, u32 units, u32 threads, u32 at_once)
+{
+	shares_init_each(p, units, shares_units(units, threads), at_once);
 }
 
 static inline u32 shares_left(u64 left)
