@@ -104,7 +104,8 @@ static ALWAYS_INLINE CHECKED_BY_CALLER void add_panels(const struct matmul_tile 
 
 static ALWAYS_INLINE CHECKED_BY_CALLER void run_tile(const struct matmul_tile *t, u32 rows, bool bf16)
 {
-	const u32 panels = t->panels, apart = t->panel_columns / VEC_LANES, step = (rows == 1 ? 1 : rows > WHOLE_ROWS ? MORE_TURNS : TURNS) * (bf16 ? 2 : 1);
+	const u32 panels = t->panels, apart = t->panel_columns / VEC_LANES;
+	const u32 turns = rows == 1 ? 1 : rows > WHOLE_ROWS ? MORE_TURNS : TURNS, step = turns * (bf16 ? 2 : 1);
 	vec sums[PANELS * TILE_ROWS * PANEL_VECS];
 	u32 k = 0;
 	for (u32 s = 0; s < panels; s++)

@@ -264,13 +264,23 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, bool i
 		break;                                  \
 	}
 
+/* What assembly reads, of which AddressSanitizer knows nothing. */
+static void check_tile(const struct matmul_tile *t, u32 rows, bool int4)
+{
+	const size_t groups = kern_ceil(t->k_count, t->width), units = kern_ceil(t->k_count, int4 ? 8 : 4);
+	check_bytes(t->weights, groups * KERN_GROUP_HEAD + units * KERN_GROUP_UNIT);
+	check_bytes(t->units, groups * t->width * rows * (int4 ? 1 : 2));
+}
+
 static void tile_int8(const struct matmul_tile *t, u32 rows)
 {
+	check_tile(t, rows, false);
 	TILE_SWITCH(false)
 }
 
 static void tile_int4(const struct matmul_tile *t, u32 rows)
 {
+	check_tile(t, rows, true);
 	TILE_SWITCH(true)
 }
 

@@ -1,8 +1,9 @@
 /* Matrix products of few tokens, whose rows are one tile: decoding. Runs in the worker in every step; owns nothing.
  *
  * Such a product takes as long as its weights take to come from memory, so that all here is about memory never waiting:
- * every thread reads panels that follow each other, asks for the ones behind those it computes, also over the end of a
- * panel, and when nothing is left to take, fetches the beginning of the weights that come next (kern_threads_ahead).
+ * every thread reads panels that follow each other, or some such streams at once, asks for the ones behind those it computes, also
+ * over the end of a panel, and when nothing is left to take, fetches the beginning of the weights that come next
+ * (kern_threads_ahead).
  */
 #include "kernels/cpu/matmul_driver_priv.h"
 #include "kernels/cpu/shares_priv.h"
