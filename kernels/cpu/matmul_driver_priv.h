@@ -24,7 +24,7 @@ struct matmul_inputs {
 	u32 scales_at, sums_at; /* bytes, times R from the beginning of the tile */
 };
 
-/* R rows times some columns of one panel, or one row times some panels; k from a given one on. */
+/* R rows times some columns of one panel, or times some panels; k from a given one on. */
 struct matmul_tile {
 	const char *weights; /* the panel at its first unit or group */
 	u32 column; /* of the panel, the tile's first */
@@ -45,8 +45,8 @@ struct matmul_tile {
 	/* Of several panels, each some others behind the one before; `columns` are all of the matrix from the first one's on. */
 	u32 panels, panel_columns;
 	size_t panel_bytes;	 /* from one to the next */
-	const char *next;	 /* weights that are read after these and lie elsewhere: so many panels as far apart, or NULL */
-	size_t next_panel_bytes;
+	const char *next;	 /* weights that are read after these and lie elsewhere, or NULL; */
+	size_t next_panel_bytes; /* of up to so many panels, so far apart */
 };
 
 struct matmul_job;

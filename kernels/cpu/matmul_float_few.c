@@ -2,8 +2,9 @@
  * one sum over k in rising order, in one lane, starting from what it is added to, as in cpu/matmul_float_many.c.
  *
  * What takes time is memory. A core waits for so many lines at once and no more, and one stream does not bring the cache behind
- * that to read ahead of them: with some, a line or a few at a time, it does. So a tile is up to four panels that take turns, and goes on
- * in those behind them. The processor follows such streams by itself; where they break off, the tile asks for what comes next. */
+ * that to read ahead of them: with some, a line or a few at a time, it does. So a tile is up to four panels that take turns, and
+ * goes on in those behind them. The processor follows such streams by itself; where they break off, the tile asks for what comes
+ * next. */
 #include "kernels/cpu/checked_priv.h"
 #include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/matmul_tile_priv.h"

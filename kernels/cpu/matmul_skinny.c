@@ -1,9 +1,9 @@
 /* Matrix products of few tokens, whose rows are one tile: decoding. Runs in the worker in every step; owns nothing.
  *
  * Such a product takes as long as its weights take to come from memory, so that all here is about memory never waiting:
- * every thread reads panels that follow each other, or some such streams at once, asks for the ones behind those it computes, also
- * over the end of a panel, and when nothing is left to take, fetches the beginning of the weights that come next
- * (kern_threads_ahead).
+ * every thread reads panels that follow each other and asks for the ones behind those it computes, also over the end of a panel;
+ * or it reads some such streams at once, which the processor follows by itself. Before nothing is left to take it asks for the
+ * beginning of the weights that come next, and while it waits it fetches more of them (kern_threads_ahead).
  */
 #include "kernels/cpu/matmul_driver_priv.h"
 #include "kernels/cpu/shares_priv.h"
@@ -26,9 +26,9 @@ struct skinny {
 	struct kern_matmul_args args;
 	struct kern_weight weight;
 	u32 pack_values;
-	size_t next_share; /* bytes of a thread's share of the next weights */
 	u32 side; /* panels of a tile, side by side */
 	u32 panels, share_panels, share_units;
+	u32 next_panels, next_share_panels; /* of the next weights */
 	struct shares shares;
 };
 
@@ -143,16 +143,17 @@ static void fetch_beginning(const char *weights)
 		__builtin_prefetch(weights + i, 0, 2);
 }
 
+/* A thread without a share of the next weights has nothing to ask for. */
 static struct stream begin_stream(const struct skinny *s, u32 thread)
 {
 	const struct kern_weight *next = s->args.next;
+	const u32 first = thread * s->next_share_panels;
 	struct stream stream = {0};
-	if (!next)
+	if (!next || first >= s->next_panels)
 		return stream;
-	const u32 panels = kern_ceil(next->n, KERN_PANEL), share = (u32)(s->next_share / matmul_panel_bytes(next));
-	stream.then = (const char *)next->data + thread * s->next_share;
-	if (thread * share < panels)
-		stream.then_apart = stretch(s, panels, share, thread * share) * matmul_panel_bytes(next);
+	const size_t bytes = matmul_panel_bytes(next);
+	stream.then = (const char *)next->data + first * bytes;
+	stream.then_apart = stretch(s, s->next_panels, s->next_share_panels, first) * bytes;
 	return stream;
 }
 
@@ -179,11 +180,15 @@ static void run_panels(void *arg, u32 task, u32 thread)
 static void fetch_next(struct kern_ctx *ctx, struct skinny *s)
 {
 	const struct kern_weight *w = s->args.next;
-	if (w)
-		s->next_share = shares_units(kern_ceil(w->n, KERN_PANEL), kern_thread_count(ctx)) * matmul_panel_bytes(w);
+	size_t share = 0;
+	s->next_panels = s->next_share_panels = 0;
+	if (w && w->n > 0) {
+		s->next_panels = kern_ceil(w->n, KERN_PANEL);
+		s->next_share_panels = shares_units(s->next_panels, kern_thread_count(ctx));
+		share = s->next_share_panels * matmul_panel_bytes(w);
+	}
 	if (ctx->threads)
-		kern_threads_ahead(ctx->threads, w ? w->data : NULL, s->next_share,
-				   s->next_share < NEXT_BYTES ? s->next_share : NEXT_BYTES);
+		kern_threads_ahead(ctx->threads, w ? w->data : NULL, share, share < NEXT_BYTES ? share : NEXT_BYTES);
 }
 
 static void plan(struct skinny *s, u32 threads)
@@ -206,7 +211,6 @@ void matmul_skinny_run(struct kern_ctx *ctx, const struct matmul_job *j)
 	s.weight = *j->a->w;
 	s.args.w = &s.weight;
 	s.job.a = &s.args;
-	s.next_share = 0;
 	s.side = kern_ceil(matmul_columns(j), KERN_PANEL);
 	for (size_t i = 0; i < input_bytes(&s); i += LINE)
 		__builtin_prefetch(s.job.in.data + i, 1, 3); /* other processors have these lines from the product before */
