@@ -11,6 +11,7 @@ enum {
 	AHEAD_BYTES = 4096,
 	LINE_FLOATS = 16, /* of a line of the caches */
 	SMALL_L1 = 32 * 1024,
+	NEAR_BYTES = 512, /* of each of up to four streams: as many lines as a core waits for at once, and some */
 	NEAR_ROWS = 4, /* so few compute too little between two lines for the processor to lose a stream by itself */
 };
 
@@ -147,6 +148,16 @@ static bool small_l1(void)
 #endif
 }
 
+/* A core of AMD up to Zen 2 gets more of several streams if it is asked for what they bring next; one of Zen 3 gets less. */
+static bool asks_near(void)
+{
+#if defined(__x86_64__)
+	return __builtin_cpu_is("znver1") || __builtin_cpu_is("znver2");
+#else
+	return false;
+#endif
+}
+
 void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct matmul_kernel *kernel,
 		const struct matmul_inputs *in)
 {
@@ -158,6 +169,7 @@ void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const st
 		j.prefetch_far = a->tokens > NEAR_ROWS;
 		j.prefetch_off = !j.prefetch_far;
 	}
+	j.near_bytes = asks_near() ? NEAR_BYTES : 0;
 	if (in->width > 0) {
 		j.in.groups = kern_ceil(a->w->k, in->width);
 		units = j.in.groups * in->width / in->unit_values;

@@ -47,6 +47,7 @@ struct matmul_tile {
 	size_t panel_bytes;	 /* from one to the next */
 	const char *next;	 /* weights that are read after these and lie elsewhere, or NULL; */
 	size_t next_panel_bytes; /* of up to so many panels, so far apart */
+	u32 near_bytes; /* so far ahead each stream is asked for; 0: not at all, the processor does better alone */
 };
 
 struct matmul_job;
@@ -76,6 +77,7 @@ struct matmul_job {
 	/* They are not asked for at all: the processor follows the stream by itself, and further ahead than those places
 	 * would let it. */
 	bool prefetch_off;
+	u32 near_bytes; /* of a tile of several panels */
 };
 
 /* Packs the inputs into the scratch and computes. `in`: all but data and row_bytes. */

@@ -58,8 +58,8 @@ static ALWAYS_INLINE CHECKED_BY_CALLER void add_k(const char *weights, const flo
 }
 
 /* `sums`, [rows][PANEL_VECS], += `k_count` inputs times `vecs` vectors of columns. */
-static ALWAYS_INLINE CHECKED_BY_CALLER void add_values(const char *weights, const float *x, u32 rows, u32 vecs, bool bf16,
-							u32 k_count, vec *sums)
+static ALWAYS_INLINE CHECKED_BY_CALLER void add_values(const struct matmul_tile *t, const char *weights, const float *x, u32 rows, u32 vecs,
+							bool bf16, u32 k_count, vec *sums)
 {
 	vec sum[TILE_ROWS][PANEL_VECS];
 	u32 k = 0;
@@ -72,6 +72,8 @@ static ALWAYS_INLINE CHECKED_BY_CALLER void add_values(const char *weights, cons
 	for (; k + bf16 < k_count; k += 1 + bf16, weights += KERN_GROUP_UNIT, x += rows * (1 + bf16)) {
 		if (rows > WHOLE_ROWS)
 			_mm_prefetch(weights + AHEAD_BYTES, _MM_HINT_T1);
+		else
+			tile_prefetch_near(t, weights);
 		add_k(weights, x, rows, vecs, bf16, false, sum);
 		if (bf16)
 			add_k(weights, x + rows, rows, vecs, bf16, true, sum);
@@ -99,7 +101,7 @@ static ALWAYS_INLINE CHECKED_BY_CALLER void add_panels(const struct matmul_tile 
 			_mm_prefetch(ask + s * t->next_panel_bytes + i * ASK_BYTES, _MM_HINT_T0);
 #pragma GCC unroll 2
 		for (u32 v = 0; v < PANEL_VECS; v += vecs)
-			add_values(weights + v * sizeof(vec), x, rows, vecs, bf16, k_count, sums + v);
+			add_values(t, weights + v * sizeof(vec), x, rows, vecs, bf16, k_count, sums + v);
 	}
 }
 

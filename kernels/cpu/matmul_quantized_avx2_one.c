@@ -23,81 +23,110 @@ struct place {
 	const char *ask;
 };
 
-/* sums += the products of two units of 4 bytes of inputs with a row of every panel. */
-static ALWAYS_INLINE void add_turn(const struct matmul_tile *t, bool int4, bool asks, struct place *p, const char *units,
-				   const char *x, __m256i sum[][PANEL_VECS])
+static ALWAYS_INLINE void set_sums(__m256i with, __m256i sum[PANEL_VECS])
+{
+#pragma GCC unroll 4
+	for (u32 v = 0; v < PANEL_VECS; v++)
+		sum[v] = with;
+}
+
+/* sum += the products of two units of 4 bytes of inputs with a row of a panel. */
+static ALWAYS_INLINE void add_units(bool int4, const char *units, const char *x, __m256i sum[PANEL_VECS])
 {
 	const __m256i low = int4 ? _mm256_set1_epi8(15) : _mm256_set1_epi16(255);
 	const __m256i first = _mm256_set1_epi32(load_i32(x)), second = _mm256_set1_epi32(load_i32(x + 4));
-	for (u32 s = 0; s < t->panels; s++, units += t->panel_bytes) {
-		if (asks)
-			_mm_prefetch(p->ask + s * t->next_panel_bytes, _MM_HINT_T0);
 #pragma GCC unroll 4
-		for (u32 v = 0; v < PANEL_VECS; v++) {
-			__m256i bytes = load(units + v * 32), even = _mm256_and_si256(bytes, low);
-			if (int4) {
-				add_narrow(&sum[s][v], even, first);
-				add_narrow(&sum[s][v], _mm256_and_si256(_mm256_srli_epi16(bytes, 4), low), second);
-			} else {
-				add_wide(&sum[s][v], even, first);
-				add_wide(&sum[s][v], _mm256_srli_epi16(bytes, 8), second);
-			}
+	for (u32 v = 0; v < PANEL_VECS; v++) {
+		__m256i bytes = load(units + v * 32), even = _mm256_and_si256(bytes, low);
+		if (int4) {
+			add_narrow(&sum[v], even, first);
+			add_narrow(&sum[v], _mm256_and_si256(_mm256_srli_epi16(bytes, 4), low), second);
+		} else {
+			add_wide(&sum[v], even, first);
+			add_wide(&sum[v], _mm256_srli_epi16(bytes, 8), second);
 		}
 	}
+}
+
+/* Asks for what comes of the s-th panel at turn `u` of those that p is at. */
+static ALWAYS_INLINE void ask(const struct matmul_tile *t, bool asks, const struct place *p, u32 s, u32 u, const char *row)
+{
 	if (asks)
-		p->ask += ASK_BYTES;
+		_mm_prefetch(p->ask + s * t->next_panel_bytes + u * ASK_BYTES, _MM_HINT_T0);
+	tile_prefetch_near(t, row);
 }
 
-static ALWAYS_INLINE void begin_sums(u32 panels, __m256i with, __m256i sum[][PANEL_VECS])
+/* What a group's products, summed up, add to a panel's sums. */
+static ALWAYS_INLINE void add_sums(const struct place *p, const char *group, bool int4, const __m256i sum[PANEL_VECS],
+				   vec total[PANEL_VECS])
 {
-	for (u32 s = 0; s < panels; s++)
 #pragma GCC unroll 4
-		for (u32 v = 0; v < PANEL_VECS; v++)
-			sum[s][v] = with;
+	for (u32 v = 0; v < PANEL_VECS; v++) {
+		struct group_scales scales = load_scales(group, v * VEC_LANES, int4);
+		total[v] = add_scaled(total[v], sum[v], &scales, p->scale, p->sum, int4);
+	}
 }
 
-/* The whole sums of a group of `count` turns. */
-static ALWAYS_INLINE void sum_int8(const struct matmul_tile *t, u32 count, bool asks, struct place *p, __m256i sum[][PANEL_VECS])
+/* A group of `count` turns, one of each panel after the other. */
+static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 count, bool asks, struct place *p, vec total[][PANEL_VECS])
 {
-	const char *units = p->group + KERN_GROUP_HEAD;
-	begin_sums(t->panels, _mm256_set1_epi32(load_i32(p->sum)), sum);
-#pragma GCC unroll 1
-	for (u32 u = 0; u < count; u++)
-		add_turn(t, false, asks, p, units + u * KERN_GROUP_UNIT, p->x + u * 8, sum);
+	__m256i sum[PANELS][PANEL_VECS];
+	const char *x = p->x;
+	for (u32 s = 0; s < t->panels; s++)
+		set_sums(_mm256_set1_epi32(load_i32(p->sum)), sum[s]);
+	for (u32 u = 0; u < count; u++, x += 8) {
+		const char *row = p->group + KERN_GROUP_HEAD + u * KERN_GROUP_UNIT;
+		for (u32 s = 0; s < t->panels; s++, row += t->panel_bytes) {
+			ask(t, asks, p, s, 0, row);
+			add_units(false, row, x, sum[s]);
+		}
+		p->ask += asks ? ASK_BYTES : 0;
+	}
+	for (u32 s = 0; s < t->panels; s++)
+		add_sums(p, p->group + s * t->panel_bytes, false, sum[s], total[s]);
 }
 
-static ALWAYS_INLINE void sum_int4(const struct matmul_tile *t, u32 count, bool asks, struct place *p, __m256i sum[][PANEL_VECS])
+/* Of each panel after the other as many turns as 16 bits hold the sums of; what puts groups together lies between them, too, for
+ * in one piece it would be as long as a core looks ahead. */
+static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 count, bool asks, struct place *p, vec total[][PANEL_VECS])
 {
 	const __m256i ones = _mm256_set1_epi16(1);
-	const char *units = p->group + KERN_GROUP_HEAD;
-	begin_sums(t->panels, _mm256_setzero_si256(), sum);
+	__m256i sum[PANELS][PANEL_VECS];
 	for (u32 done = 0; done < count; done += NARROW_UNITS / 2) {
-		__m256i narrow[PANELS][PANEL_VECS];
-		begin_sums(t->panels, _mm256_setzero_si256(), narrow);
+		const u32 turns = kern_min(NARROW_UNITS / 2, count - done);
+		const char *group = p->group, *x = p->x + done * 8;
+		for (u32 s = 0; s < t->panels; s++, group += t->panel_bytes) {
+			const char *rows = group + KERN_GROUP_HEAD + done * KERN_GROUP_UNIT;
+			__m256i narrow[PANEL_VECS], wide[PANEL_VECS];
+			set_sums(_mm256_setzero_si256(), narrow);
 #pragma GCC unroll 1
-		for (u32 u = done; u < kern_min(done + NARROW_UNITS / 2, count); u++)
-			add_turn(t, true, asks, p, units + u * KERN_GROUP_UNIT, p->x + u * 8, narrow);
-		for (u32 s = 0; s < t->panels; s++)
+			for (u32 u = 0; u < turns; u++) {
+				ask(t, asks, p, s, u, rows + u * KERN_GROUP_UNIT);
+				add_units(true, rows + u * KERN_GROUP_UNIT, x + u * 8, narrow);
+			}
 #pragma GCC unroll 4
 			for (u32 v = 0; v < PANEL_VECS; v++)
-				sum[s][v] = _mm256_add_epi32(sum[s][v], _mm256_madd_epi16(narrow[s][v], ones));
+				wide[v] = _mm256_madd_epi16(narrow[v], ones);
+			if (done > 0)
+#pragma GCC unroll 4
+				for (u32 v = 0; v < PANEL_VECS; v++)
+					wide[v] = _mm256_add_epi32(wide[v], sum[s][v]);
+			if (done + turns == count)
+				add_sums(p, group, true, wide, total[s]);
+			else
+				memcpy(sum[s], wide, sizeof(wide));
+		}
+		p->ask += asks ? turns * ASK_BYTES : 0;
 	}
 }
 
 static ALWAYS_INLINE void add_group(const struct matmul_tile *t, bool int4, u32 count, bool asks, struct place *p,
 				    vec total[][PANEL_VECS])
 {
-	__m256i sum[PANELS][PANEL_VECS];
 	if (int4)
-		sum_int4(t, count, asks, p, sum);
+		add_int4(t, count, asks, p, total);
 	else
-		sum_int8(t, count, asks, p, sum);
-	for (u32 s = 0; s < t->panels; s++)
-#pragma GCC unroll 4
-		for (u32 v = 0; v < PANEL_VECS; v++) {
-			struct group_scales scales = load_scales(p->group + s * t->panel_bytes, v * VEC_LANES, int4);
-			total[s][v] = add_scaled(total[s][v], sum[s][v], &scales, p->scale, p->sum, int4);
-		}
+		add_int8(t, count, asks, p, total);
 }
 
 static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, bool int4)

@@ -16,6 +16,10 @@ enum {
 	TAKE_BYTES = 32 * 1024,		/* of weights at a time: long against taking them, short at the end */
 	BEGIN_BYTES = 2048,		/* of the next weights: the processor has found the stream by their end */
 	NEXT_BYTES = 256 * 1024,	/* of the next weights, for each thread: a part of the L2 cache */
+	/* Of an L1 cache's sets, which the first bits of an address name, and how near each other lines are read at a time. */
+	SETS_BYTES = 4096,
+	SETS_NEAR = 512,
+	STRETCH_UNEVEN = 8, /* panels: in shorter ones the last stretch would lack too much */
 	PACK_TASK_VALUES = 4 * 1024,	/* a microsecond or two, more than waking a thread costs */
 };
 
@@ -27,8 +31,9 @@ struct skinny {
 	struct kern_weight weight;
 	u32 pack_values;
 	u32 side; /* panels of a tile, side by side */
-	u32 panels, share_panels, share_units;
-	u32 next_panels, next_share_panels; /* of the next weights */
+	u32 panels, share_panels;
+	u32 stretch; /* panels, and units of a share: see struct stack */
+	u32 next_panels, next_share_panels, next_stretch; /* of the next weights */
 	struct shares shares;
 };
 
@@ -68,17 +73,34 @@ struct stack {
 	u32 panel, count, apart;
 };
 
-static u32 stretch(const struct skinny *s, u32 panels, u32 share_panels, u32 first)
+/* How much lines of two streams so many bytes apart are in each other's way. 1: they go into the same few sets of the L1 cache. 2: in processors of AMD
+ * up to Zen 2, whose L1 cache finds a line by exclusive ors of bits of its address, under the same names, too, where only one of two lines is
+ * found (Lipp et al., "Take A Way", 2020, section 3.2). */
+static u32 clash(size_t apart)
 {
-	return kern_ceil(kern_min(share_panels, panels - first), s->side);
+	static const u8 names[][2] = {{12, 27}, {13, 26}, {14, 25}, {15, 20}, {16, 21}, {17, 22}, {18, 23}, {19, 24}};
+	if ((apart + SETS_NEAR) % SETS_BYTES > 2 * SETS_NEAR)
+		return 0;
+	for (u32 i = 0; i < COUNT_OF(names); i++)
+		if ((apart >> names[i][0] ^ apart >> names[i][1]) & 1)
+			return 1;
+	return 2;
+}
+
+/* Panels of the stretches, the last of which may be shorter; longer by one where that keeps the streams out of each other's way. */
+static u32 stretch_of(u32 share_panels, u32 side, size_t panel_bytes)
+{
+	const u32 even = kern_ceil(share_panels, side);
+	if (side > 1 && even >= STRETCH_UNEVEN && clash((even + 1) * panel_bytes) < clash(even * panel_bytes))
+		return even + 1;
+	return even;
 }
 
 static struct stack stack_of(const struct skinny *s, u32 unit)
 {
-	u32 first = unit / s->share_units * s->share_panels, at = unit % s->share_units;
-	u32 apart = stretch(s, s->panels, s->share_panels, first);
+	u32 first = unit / s->stretch * s->share_panels, at = unit % s->stretch;
 	u32 left = kern_min(s->share_panels, s->panels - first) - at;
-	return (struct stack){first + at, kern_ceil(left, apart), apart};
+	return (struct stack){first + at, kern_ceil(left, s->stretch), s->stretch};
 }
 
 /* All rows times columns [n, n + columns) of one panel, or times panels of several from column n on. */
@@ -104,7 +126,8 @@ static void run_tile(const struct skinny *s, const struct stack *stack, u32 n, u
 				.panel_columns = stack->apart * KERN_PANEL,
 				.panel_bytes = stack->apart * matmul_panel_bytes(w),
 				.next = last ? stream.then : NULL,
-				.next_panel_bytes = stream.then_apart};
+				.next_panel_bytes = stream.then_apart,
+				.near_bytes = j->near_bytes};
 	t.prefetch = t.weights;
 	if (!j->prefetch_off) {
 		t.prefetch += AHEAD_BYTES;
@@ -153,7 +176,7 @@ static struct stream begin_stream(const struct skinny *s, u32 thread)
 		return stream;
 	const size_t bytes = matmul_panel_bytes(next);
 	stream.then = (const char *)next->data + first * bytes;
-	stream.then_apart = stretch(s, s->next_panels, s->next_share_panels, first) * bytes;
+	stream.then_apart = s->next_stretch * bytes;
 	return stream;
 }
 
@@ -181,10 +204,11 @@ static void fetch_next(struct kern_ctx *ctx, struct skinny *s)
 {
 	const struct kern_weight *w = s->args.next;
 	size_t share = 0;
-	s->next_panels = s->next_share_panels = 0;
+	s->next_panels = s->next_share_panels = s->next_stretch = 0;
 	if (w && w->n > 0) {
 		s->next_panels = kern_ceil(w->n, KERN_PANEL);
 		s->next_share_panels = shares_units(s->next_panels, kern_thread_count(ctx));
+		s->next_stretch = stretch_of(s->next_share_panels, s->side, matmul_panel_bytes(w));
 		share = s->next_share_panels * matmul_panel_bytes(w);
 	}
 	if (ctx->threads)
@@ -193,13 +217,13 @@ static void fetch_next(struct kern_ctx *ctx, struct skinny *s)
 
 static void plan(struct skinny *s, u32 threads)
 {
-	const size_t tile_bytes = matmul_panel_bytes(&s->weight) * s->side;
+	const size_t panel_bytes = matmul_panel_bytes(&s->weight);
 	s->panels = kern_ceil(s->weight.n, KERN_PANEL);
 	s->share_panels = shares_units(s->panels, threads);
-	s->share_units = kern_ceil(s->share_panels, s->side);
+	s->stretch = stretch_of(s->share_panels, s->side, panel_bytes);
 	u32 last = (s->panels - 1) / s->share_panels;
-	u32 units = last * s->share_units + stretch(s, s->panels, s->share_panels, last * s->share_panels);
-	shares_init_each(&s->shares, units, s->share_units, (u32)(TAKE_BYTES / tile_bytes) + 1);
+	u32 units = last * s->stretch + kern_min(s->stretch, s->panels - last * s->share_panels);
+	shares_init_each(&s->shares, units, s->stretch, (u32)(TAKE_BYTES / (panel_bytes * s->side)) + 1);
 }
 
 void matmul_skinny_run(struct kern_ctx *ctx, const struct matmul_job *j)

@@ -32,6 +32,15 @@ static ALWAYS_INLINE void tile_store_sum(const struct matmul_tile *t, u32 r, u32
 		vec_store_n(out, sum, n);
 }
 
+/* Asks for what follows in the stream that `at` is in, where the processor needs it: see matmul_tile. */
+static ALWAYS_INLINE void tile_prefetch_near(const struct matmul_tile *t, const char *at)
+{
+	if (t->near_bytes == 0)
+		return;
+	_mm_prefetch(at + t->near_bytes, _MM_HINT_T0);
+	_mm_prefetch(at + t->near_bytes + 64, _MM_HINT_T0);
+}
+
 /* What a tile asks for: where it is, and where it turns to other weights. */
 struct tile_fetch {
 	const char *at;

@@ -449,6 +449,17 @@ static void panel_cases(struct check *c, u32 target)
 			}
 }
 
+/* 32 and 64 panels of 1,024 values, whose quarters would begin at the same places of the L1 cache: one is made longer. */
+static void uneven_cases(struct check *c, u32 target)
+{
+	for (u32 d = 0; d < COUNT_OF(DTYPES); d++)
+		for (u32 tokens = 1; tokens < 4; tokens++) {
+			struct matmul_case m = {.n = tokens == 2 ? 2048 : 993, .k = 1024, .tokens = tokens, .dtype = DTYPES[d]};
+			m.bias = m.accumulate = tokens == 1;
+			matmul_case(c, target, &m);
+		}
+}
+
 /* Inputs so small or large that exponents of scales leave the range in which they can be added, in few rows and in many; 103
  * and -90 are about where powers of two end. With 118 a group's sum in 4 bits is just short of overflow, as eight times that is
  * not; in 8 bits it is beyond. */
@@ -471,6 +482,7 @@ void check_matmul(struct check *c)
 		if (CHECK_DISTINCT(c, i, matmul)) {
 			matmul_cases(c, i);
 			panel_cases(c, i);
+			uneven_cases(c, i);
 			exponent_cases(c, i);
 			full_cases(c, i);
 			fused_cases(c, i);
