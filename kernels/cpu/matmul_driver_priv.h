@@ -47,6 +47,7 @@ struct matmul_tile {
 	size_t panel_bytes;	 /* from one to the next */
 	const char *next;	 /* weights that are read after these and lie elsewhere, or NULL; */
 	size_t next_panel_bytes; /* of up to so many panels, so far apart */
+	bool late;	/* each stream is better some lines behind the one before: see matmul_skinny.c */
 	u32 near_bytes; /* so far ahead each stream is asked for; 0: not at all, the processor does better alone */
 };
 

@@ -14,10 +14,11 @@ enum {
 	PANELS = QUANTIZED_ONE_PANELS,
 	ASK_TURNS = 32, /* before its end a tile asks for the next one's beginning, */
 	ASK_BYTES = 64, /* so much of each of its panels a turn */
+	VISIT_TURNS = NARROW_UNITS / 2,
 };
 
-/* Where a tile is: its group of weights in the first panel, the group's inputs with their scale and sum, and what is asked for
- * next. */
+/* Where a tile of 8 bits is: its group of weights in the first panel, the group's inputs with their scale and sum, and what is
+ * asked for next. */
 struct place {
 	const char *group, *x, *scale, *sum;
 	const char *ask;
@@ -48,26 +49,19 @@ static ALWAYS_INLINE void add_units(bool int4, const char *units, const char *x,
 	}
 }
 
-/* Asks for what comes of the s-th panel at turn `u` of those that p is at. */
-static ALWAYS_INLINE void ask(const struct matmul_tile *t, bool asks, const struct place *p, u32 s, u32 u, const char *row)
-{
-	if (asks)
-		_mm_prefetch(p->ask + s * t->next_panel_bytes + u * ASK_BYTES, _MM_HINT_T0);
-	tile_prefetch_near(t, row);
-}
-
-/* What a group's products, summed up, add to a panel's sums. */
-static ALWAYS_INLINE void add_sums(const struct place *p, const char *group, bool int4, const __m256i sum[PANEL_VECS],
-				   vec total[PANEL_VECS])
+/* total += what a group's products, summed up, make. */
+static ALWAYS_INLINE void add_sums(const char *group, const char *scale, const char *x_sum, bool int4,
+				   const __m256i sum[PANEL_VECS], vec total[PANEL_VECS])
 {
 #pragma GCC unroll 4
 	for (u32 v = 0; v < PANEL_VECS; v++) {
 		struct group_scales scales = load_scales(group, v * VEC_LANES, int4);
-		total[v] = add_scaled(total[v], sum[v], &scales, p->scale, p->sum, int4);
+		total[v] = add_scaled(total[v], sum[v], &scales, scale, x_sum, int4);
 	}
 }
 
-/* A group of `count` turns, one of each panel after the other. */
+/* ---------------------------------------------------------------- 8 bits: one turn of each panel after the other */
+
 static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 count, bool asks, struct place *p, vec total[][PANEL_VECS])
 {
 	__m256i sum[PANELS][PANEL_VECS];
@@ -77,81 +71,123 @@ static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 count, bool 
 	for (u32 u = 0; u < count; u++, x += 8) {
 		const char *row = p->group + KERN_GROUP_HEAD + u * KERN_GROUP_UNIT;
 		for (u32 s = 0; s < t->panels; s++, row += t->panel_bytes) {
-			ask(t, asks, p, s, 0, row);
+			if (asks)
+				_mm_prefetch(p->ask + s * t->next_panel_bytes, _MM_HINT_T0);
+			tile_prefetch_near(t, row);
 			add_units(false, row, x, sum[s]);
 		}
 		p->ask += asks ? ASK_BYTES : 0;
 	}
 	for (u32 s = 0; s < t->panels; s++)
-		add_sums(p, p->group + s * t->panel_bytes, false, sum[s], total[s]);
+		add_sums(p->group + s * t->panel_bytes, p->scale, p->sum, false, sum[s], total[s]);
 }
 
-/* Of each panel after the other as many turns as 16 bits hold the sums of; what puts groups together lies between them, too, for
- * in one piece it would be as long as a core looks ahead. */
-static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 count, bool asks, struct place *p, vec total[][PANEL_VECS])
+static ALWAYS_INLINE void run_int8(const struct matmul_tile *t, vec total[][PANEL_VECS])
 {
-	const __m256i ones = _mm256_set1_epi16(1);
-	__m256i sum[PANELS][PANEL_VECS];
-	for (u32 done = 0; done < count; done += NARROW_UNITS / 2) {
-		const u32 turns = kern_min(NARROW_UNITS / 2, count - done);
-		const char *group = p->group, *x = p->x + done * 8;
-		for (u32 s = 0; s < t->panels; s++, group += t->panel_bytes) {
-			const char *rows = group + KERN_GROUP_HEAD + done * KERN_GROUP_UNIT;
-			__m256i narrow[PANEL_VECS], wide[PANEL_VECS];
-			set_sums(_mm256_setzero_si256(), narrow);
-#pragma GCC unroll 1
-			for (u32 u = 0; u < turns; u++) {
-				ask(t, asks, p, s, u, rows + u * KERN_GROUP_UNIT);
-				add_units(true, rows + u * KERN_GROUP_UNIT, x + u * 8, narrow);
-			}
-#pragma GCC unroll 4
-			for (u32 v = 0; v < PANEL_VECS; v++)
-				wide[v] = _mm256_madd_epi16(narrow[v], ones);
-			if (done > 0)
-#pragma GCC unroll 4
-				for (u32 v = 0; v < PANEL_VECS; v++)
-					wide[v] = _mm256_add_epi32(wide[v], sum[s][v]);
-			if (done + turns == count)
-				add_sums(p, group, true, wide, total[s]);
-			else
-				memcpy(sum[s], wide, sizeof(wide));
-		}
-		p->ask += asks ? turns * ASK_BYTES : 0;
+	struct place p = {.group = t->weights, .x = t->units, .scale = t->scales, .sum = t->sums, .ask = t->next};
+	u32 left = kern_ceil(t->k_count, 4);
+	while (left > 0) {
+		const u32 count = kern_min(t->width / 4, left);
+		if (left <= ASK_TURNS && t->next)
+			add_int8(t, count, true, &p, total);
+		else
+			add_int8(t, count, false, &p, total);
+		left -= count;
+		p.group += KERN_GROUP_HEAD + t->width / 4 * (size_t)KERN_GROUP_UNIT;
+		p.x += (size_t)t->width * 2;
+		p.scale += 4;
+		p.sum += 4;
 	}
 }
 
-static ALWAYS_INLINE void add_group(const struct matmul_tile *t, bool int4, u32 count, bool asks, struct place *p,
-				    vec total[][PANEL_VECS])
+/* ---------------------------------------------------------------- 4 bits: some turns of each panel after the other */
+
+/* A panel is visited for as many turns as 16 bits hold the sums of. */
+struct visits {
+	u32 turns, count;
+	u32 group_shift; /* a group's are 1 << group_shift */
+	u32 ask_from;	 /* the first at which what comes next is asked for */
+};
+
+static ALWAYS_INLINE struct visits visits_of(const struct matmul_tile *t)
 {
-	if (int4)
-		add_int4(t, count, asks, p, total);
-	else
-		add_int8(t, count, asks, p, total);
+	const u32 turns = kern_ceil(t->k_count, 8), ask_from = turns > ASK_TURNS ? (turns - ASK_TURNS) / VISIT_TURNS : 0;
+	return (struct visits){.turns = turns,
+			       .count = kern_ceil(turns, VISIT_TURNS),
+			       .group_shift = (u32)__builtin_ctz(t->width / (8 * VISIT_TURNS)),
+			       .ask_from = t->next ? ask_from : UINT32_MAX};
+}
+
+static ALWAYS_INLINE void ask_next(const struct matmul_tile *t, u32 s, u32 visit)
+{
+	const char *at = t->next + s * t->next_panel_bytes + visit * VISIT_TURNS * ASK_BYTES;
+	for (u32 u = 0; u < VISIT_TURNS; u++)
+		_mm_prefetch(at + u * ASK_BYTES, _MM_HINT_T0);
+}
+
+/* The products of `turns` rows of a panel, summed up. */
+static ALWAYS_INLINE void sum_int4(const struct matmul_tile *t, u32 turns, const char *row, const char *x, __m256i sum[PANEL_VECS])
+{
+	const __m256i ones = _mm256_set1_epi16(1);
+	__m256i narrow[PANEL_VECS];
+	set_sums(_mm256_setzero_si256(), narrow);
+#pragma GCC unroll 1
+	for (u32 u = 0; u < turns; u++, row += KERN_GROUP_UNIT, x += 8) {
+		tile_prefetch_near(t, row);
+		add_units(true, row, x, narrow);
+	}
+#pragma GCC unroll 4
+	for (u32 v = 0; v < PANEL_VECS; v++)
+		sum[v] = _mm256_madd_epi16(narrow[v], ones);
+}
+
+static ALWAYS_INLINE void add_before(const __m256i before[PANEL_VECS], __m256i sum[PANEL_VECS])
+{
+#pragma GCC unroll 4
+	for (u32 v = 0; v < PANEL_VECS; v++)
+		sum[v] = _mm256_add_epi32(sum[v], before[v]);
+}
+
+/* What puts groups together lies between the visits, for in one piece it would be as long as a core looks ahead. */
+static ALWAYS_INLINE void run_int4(const struct matmul_tile *t, u32 late, vec total[][PANEL_VECS])
+{
+	const struct visits of = visits_of(t);
+	const size_t group_bytes = KERN_GROUP_HEAD + t->width / 8 * (size_t)KERN_GROUP_UNIT;
+	const u32 a_group = 1 << of.group_shift;
+	__m256i before[PANELS][PANEL_VECS], sum[PANEL_VECS];
+	for (u32 step = 0; step < of.count + (t->panels - 1) * late; step++)
+		for (u32 s = 0; s < t->panels; s++) {
+			const u32 visit = step - s * late, group = visit >> of.group_shift, part = visit & (a_group - 1);
+			const char *head = t->weights + s * t->panel_bytes + group * group_bytes;
+			if (late && visit >= of.count) /* not yet begun, or at its end */
+				continue;
+			if (visit >= of.ask_from)
+				ask_next(t, s, visit - of.ask_from);
+			sum_int4(t, kern_min(VISIT_TURNS, of.turns - visit * VISIT_TURNS),
+				 head + KERN_GROUP_HEAD + part * VISIT_TURNS * KERN_GROUP_UNIT, t->units + visit * VISIT_TURNS * 8, sum);
+			if (part > 0)
+				add_before(before[s], sum);
+			if (part + 1 == a_group || visit + 1 == of.count)
+				add_sums(head, t->scales + group * 4, t->sums + group * 4, true, sum, total[s]);
+			else
+				memcpy(before[s], sum, sizeof(sum));
+		}
 }
 
 static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, bool int4)
 {
-	const u32 values = int4 ? 8 : 4, apart = t->panel_columns / VEC_LANES;
-	const size_t bytes = KERN_GROUP_HEAD + t->width / values * (size_t)KERN_GROUP_UNIT;
-	u32 left = kern_ceil(t->k_count, values);
-	struct place p = {.group = t->weights, .x = t->units, .scale = t->scales, .sum = t->sums, .ask = t->next};
+	const u32 apart = t->panel_columns / VEC_LANES;
 	vec total[PANELS][PANEL_VECS];
 	for (u32 s = 0; s < t->panels; s++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < PANEL_VECS; v++)
 			total[s][v] = tile_first_sum(t, 0, s * apart + v);
-	while (left > 0) {
-		const u32 count = kern_min(t->width / values, left);
-		if (left <= ASK_TURNS && t->next)
-			add_group(t, int4, count, true, &p, total);
-		else
-			add_group(t, int4, count, false, &p, total);
-		left -= count;
-		p.group += bytes;
-		p.x += (size_t)t->width * (int4 ? 1 : 2);
-		p.scale += 4;
-		p.sum += 4;
-	}
+	if (int4 && t->late)
+		run_int4(t, 1, total);
+	else if (int4)
+		run_int4(t, 0, total);
+	else
+		run_int8(t, total);
 	for (u32 s = 0; s < t->panels; s++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < PANEL_VECS; v++)

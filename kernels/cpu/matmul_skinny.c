@@ -33,6 +33,7 @@ struct skinny {
 	u32 side; /* panels of a tile, side by side */
 	u32 panels, share_panels;
 	u32 stretch; /* panels, and units of a share: see struct stack */
+	bool late;   /* stretches begin at the same places of the L1 cache */
 	u32 next_panels, next_share_panels, next_stretch; /* of the next weights */
 	struct shares shares;
 };
@@ -127,6 +128,7 @@ static void run_tile(const struct skinny *s, const struct stack *stack, u32 n, u
 				.panel_bytes = stack->apart * matmul_panel_bytes(w),
 				.next = last ? stream.then : NULL,
 				.next_panel_bytes = stream.then_apart,
+				.late = s->late,
 				.near_bytes = j->near_bytes};
 	t.prefetch = t.weights;
 	if (!j->prefetch_off) {
@@ -221,6 +223,7 @@ static void plan(struct skinny *s, u32 threads)
 	s->panels = kern_ceil(s->weight.n, KERN_PANEL);
 	s->share_panels = shares_units(s->panels, threads);
 	s->stretch = stretch_of(s->share_panels, s->side, panel_bytes);
+	s->late = s->side > 1 && clash(s->stretch * panel_bytes) > 0;
 	u32 last = (s->panels - 1) / s->share_panels;
 	u32 units = last * s->stretch + kern_min(s->stretch, s->panels - last * s->share_panels);
 	shares_init_each(&s->shares, units, s->stretch, (u32)(TAKE_BYTES / (panel_bytes * s->side)) + 1);
