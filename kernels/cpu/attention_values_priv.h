@@ -14,10 +14,8 @@
 #ifdef VEC_LANES
 
 #if VEC_LANES == 16
-#define VALUE_VECS(rows) ((rows) <= 4 ? 4 : 2)
 enum { I8_ROWS = 4, I8_VECS = 4, VALUE_ROWS = 8 };
 #else
-#define VALUE_VECS(rows) ((rows) <= 2 ? 4 : 2)
 enum { I8_ROWS = 2, I8_VECS = 4, VALUE_ROWS = 5 };
 #endif
 
@@ -47,6 +45,17 @@ static ALWAYS_INLINE const char *value_next(const struct tile *t, u32 i, const c
 
 enum value_kind { VALUES_F32, VALUES_BF16, VALUES_F8 };
 
+/* Vectors computed side by side for a number of rows. With 16 registers three rows take four and four rows three, for 12 sums
+ * hide that one takes 4 or 5 cycles and 8 do not; but unpacking 8 bits takes registers of its own. */
+static ALWAYS_INLINE u32 value_vecs(u32 rows, enum value_kind kind)
+{
+	if (VEC_LANES == 16)
+		return rows <= 4 ? 4 : 2;
+	if (kind == VALUES_F8)
+		return rows <= 2 ? 4 : 2;
+	return rows <= 3 ? 4 : rows == 4 ? 3 : 2;
+}
+
 /* `tail` < VEC_LANES values in order, zeros behind. */
 static ALWAYS_INLINE vec value_tail(const char *p, enum value_kind kind, u32 tail)
 {
@@ -74,6 +83,37 @@ static ALWAYS_INLINE u32 value_bytes(enum value_kind kind)
 	return kind == VALUES_F32 ? 4 : kind == VALUES_BF16 ? 2 : 1;
 }
 
+static ALWAYS_INLINE vec value_of(const char *at, enum value_kind kind, u32 v, u32 tail)
+{
+	return tail < VEC_LANES ? value_tail(at, kind, tail) : value_vec(at, kind, v * VEC_LANES);
+}
+
+/* sums += the weights of a key, of the first row at `p`, times its values. What there are fewer of, rows or vectors, stays in
+ * registers. */
+static ALWAYS_INLINE void value_add(const char *at, enum value_kind kind, const float *p, u32 rows, u32 vecs, u32 tail, vec sum[][4])
+{
+	vec few[4];
+	if (rows < vecs) {
+#pragma GCC unroll 4
+		for (u32 r = 0; r < rows; r++)
+			few[r] = vec_set1(p[r * ATTENTION_PART]);
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++) {
+			vec value = value_of(at, kind, v, tail);
+#pragma GCC unroll 4
+			for (u32 r = 0; r < rows; r++)
+				vec_add_product(&sum[r][v], few[r], value);
+		}
+		return;
+	}
+#pragma GCC unroll 4
+	for (u32 v = 0; v < vecs; v++)
+		few[v] = value_of(at, kind, v, tail);
+#pragma GCC unroll 8
+	for (u32 r = 0; r < rows; r++)
+		row_products(p + r * ATTENTION_PART, few, vecs, sum[r]);
+}
+
 /* Keys [begin, end), all of one group, times some rows: `vecs` vectors of dimensions from byte `first` of a value on, of which
  * the last has `tail`. `p`: weights of the first row. */
 static ALWAYS_INLINE void values_group(const struct tile *t, enum value_kind kind, u32 begin, u32 end, u32 first, const float *p,
@@ -81,14 +121,7 @@ static ALWAYS_INLINE void values_group(const struct tile *t, enum value_kind kin
 {
 	const char *at = value_at(t, begin) + first;
 	for (u32 i = begin; i < end; i++, at += t->value_bytes)
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
-			vec value = tail < VEC_LANES ? value_tail(at, kind, tail)
-						     : value_vec(at, kind, v * VEC_LANES);
-#pragma GCC unroll 8
-			for (u32 r = 0; r < rows; r++)
-				sum[r][v] = vec_fma(vec_set1(p[r * ATTENTION_PART + i]), value, sum[r][v]);
-		}
+		value_add(at, kind, p + i, rows, vecs, tail, sum);
 }
 
 /* Adds keys [begin, end) to dimensions [d0, d0 + vecs * VEC_LANES) of rows [r0, r0 + rows); the last vector has `tail` of them. */
@@ -116,8 +149,10 @@ static ALWAYS_INLINE void values_rows(const struct tile *t, enum value_kind kind
 				      u32 rows, u32 vecs)
 {
 	u32 d = 0, dim = t->a->kv.head_dim;
-	for (; d + vecs * VEC_LANES <= dim; d += vecs * VEC_LANES)
+	for (; d + vecs * VEC_LANES <= dim && !(vecs == 3 && dim - d == 4 * VEC_LANES); d += vecs * VEC_LANES)
 		values_tile(t, kind, begin, end, d, r0, rows, vecs, VEC_LANES);
+	for (; vecs == 3 && d + 2 * VEC_LANES <= dim; d += 2 * VEC_LANES)
+		values_tile(t, kind, begin, end, d, r0, rows, 2, VEC_LANES);
 	for (; d + VEC_LANES <= dim; d += VEC_LANES)
 		values_tile(t, kind, begin, end, d, r0, rows, 1, VEC_LANES);
 	if (d < dim)
@@ -128,11 +163,12 @@ static ALWAYS_INLINE void values_rows(const struct tile *t, enum value_kind kind
 static ALWAYS_INLINE void values_chunk(const struct tile *t, enum value_kind kind, u32 begin, u32 end, u32 rows)
 {
 	if (rows <= VALUE_ROWS) {
-		values_rows(t, kind, begin, end, 0, rows, VALUE_VECS(rows));
+		values_rows(t, kind, begin, end, 0, rows, value_vecs(rows, kind));
 		return;
 	}
-	values_rows(t, kind, begin, end, 0, 4, VALUE_VECS(4));
-	values_rows(t, kind, begin, end, 4, rows - 4, VALUE_VECS(rows - 4));
+	const u32 most = VEC_LANES == 16 || kind == VALUES_F8 ? 4 : rows - 3;
+	values_rows(t, kind, begin, end, 0, most, value_vecs(most, kind));
+	values_rows(t, kind, begin, end, most, rows - most, value_vecs(rows - most, kind));
 }
 
 #if ATTENTION_DOTS_BF16

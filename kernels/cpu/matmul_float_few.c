@@ -37,12 +37,6 @@ static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, ch
 			*units = x[k];
 }
 
-/* sum += a * b. The compiler's own form of it keeps some sums in memory. */
-static ALWAYS_INLINE void add_product(vec *sum, vec a, vec b)
-{
-	__asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(a), "x"(b));
-}
-
 /* sums += the inputs of one k times `vecs` vectors of weights: float32, or the first or second of pairs. */
 static ALWAYS_INLINE CHECKED_BY_CALLER void add_k(const char *weights, const float *x, u32 rows, u32 vecs, bool bf16, bool second,
 						  vec sum[][PANEL_VECS])
@@ -53,7 +47,7 @@ static ALWAYS_INLINE CHECKED_BY_CALLER void add_k(const char *weights, const flo
 		vec column = !bf16 ? vec_load((const float *)(const void *)from) : second ? vec_pair_second(from) : vec_pair_first(from);
 #pragma GCC unroll 5
 		for (u32 r = 0; r < rows; r++)
-			add_product(&sum[r][v], vec_set1(x[r]), column);
+			vec_add_product(&sum[r][v], vec_set1(x[r]), column);
 	}
 }
 

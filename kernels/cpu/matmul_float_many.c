@@ -19,21 +19,14 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 
 /* ---------------------------------------------------------------- tiles */
 
-/* sum += a * b. The compiler's own form of it keeps some sums in memory, whose way there and back takes longer than all
- * multiply-adds between. */
-static ALWAYS_INLINE void add_product(vec *sum, vec a, vec b)
-{
-	__asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(a), "x"(b));
-}
-
 /* sums += inputs of one k times 16 columns. */
 static ALWAYS_INLINE void add_k(const float *x, u32 rows, vec low, vec high, vec sums[][HALF_VECS])
 {
 #pragma GCC unroll 6
 	for (u32 r = 0; r < rows; r++) {
 		vec input = vec_set1(x[r]);
-		add_product(&sums[r][0], input, low);
-		add_product(&sums[r][1], input, high);
+		vec_add_product(&sums[r][0], input, low);
+		vec_add_product(&sums[r][1], input, high);
 	}
 }
 

@@ -55,6 +55,12 @@ static ALWAYS_INLINE vec vec_fma(vec a, vec b, vec c)
 	return _mm512_fmadd_ps(a, b, c);
 }
 
+/* sum += a * b */
+static ALWAYS_INLINE void vec_add_product(vec *sum, vec a, vec b)
+{
+	*sum = _mm512_fmadd_ps(a, b, *sum);
+}
+
 static ALWAYS_INLINE vec vec_add(vec a, vec b)
 {
 	return _mm512_add_ps(a, b);
@@ -247,6 +253,12 @@ static ALWAYS_INLINE void vec_store_n(float *p, vec v, u32 n)
 static ALWAYS_INLINE vec vec_fma(vec a, vec b, vec c)
 {
 	return _mm256_fmadd_ps(a, b, c);
+}
+
+/* The compiler's own form of many side by side keeps some of the sums in memory. */
+static ALWAYS_INLINE void vec_add_product(vec *sum, vec a, vec b)
+{
+	__asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(a), "x"(b));
 }
 
 static ALWAYS_INLINE vec vec_add(vec a, vec b)
