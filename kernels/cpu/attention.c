@@ -156,12 +156,12 @@ static float unit_factor(float largest, float most, float *unit)
 	return largest > 0 ? most / largest : 0;
 }
 
-/* Caps the scores of row r and masks those of keys that it does not see, up to the next whole chunk; returns
- * the number of vectors, a multiple of 4, and the largest score. */
+/* Caps the scores of row r and masks those of keys that it does not see, up to the next whole four vectors; returns how many
+ * these are, and the largest score. */
 static u32 row_mask(struct tile *t, u32 r, u32 begin, float *highest)
 {
 	float *s = t->lane.scores + r * ATTENTION_PART;
-	u32 vecs = kern_ceil(t->count, CHUNK) * (CHUNK / VEC_LANES), end = begin + t->count;
+	u32 vecs = kern_ceil(t->count, 4 * VEC_LANES) * 4, end = begin + t->count;
 	u32 from = t->of->first[r] <= begin ? 0 : kern_min(t->of->first[r], end) - begin;
 	u32 to = t->of->last[r] < begin ? 0 : kern_min(t->of->last[r] + 1, end) - begin;
 	vec best[4];

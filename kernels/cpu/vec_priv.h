@@ -133,11 +133,10 @@ static ALWAYS_INLINE vec vec_round(vec v)
 	return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* 2^n for whole n in [-126, 127] */
-static ALWAYS_INLINE vec vec_exp2_whole(vec n)
+/* x * 2^n for whole n in [-126, 127]; x and the product are normal numbers */
+static ALWAYS_INLINE vec vec_times_exp2(vec x, vec n)
 {
-	return _mm512_castsi512_ps(
-		_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+	return _mm512_mul_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23)));
 }
 
 /* VEC_LANES pairs of bf16: the first and the second of each, widened. */
@@ -341,10 +340,9 @@ static ALWAYS_INLINE vec vec_round(vec v)
 	return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-static ALWAYS_INLINE vec vec_exp2_whole(vec n)
+static ALWAYS_INLINE vec vec_times_exp2(vec x, vec n)
 {
-	return _mm256_castsi256_ps(
-		_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+	return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
 }
 
 static ALWAYS_INLINE vec vec_pair_first(const void *pairs)
@@ -433,7 +431,7 @@ static ALWAYS_INLINE vec vec_exp(vec x)
 {
 	vec low = vec_set1(-87.0f), clamped = vec_min(vec_max(x, low), vec_set1(88.0f));
 	vec n = vec_round(vec_mul(clamped, vec_set1(1.44269504088896341f)));
-	vec result = vec_mul(vec_exp_fraction(clamped, n), vec_exp2_whole(n));
+	vec result = vec_times_exp2(vec_exp_fraction(clamped, n), n);
 #if VEC_LANES == 16
 	return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_GE_OQ), result);
 #else
@@ -444,12 +442,13 @@ static ALWAYS_INLINE vec vec_exp(vec x)
 /* The same bits for x <= 0, in fewer operations. */
 static ALWAYS_INLINE vec vec_exp_negative(vec x)
 {
-#if VEC_LANES == 16
 	vec n = vec_round(vec_mul(x, vec_set1(1.44269504088896341f)));
+#if VEC_LANES == 16
 	return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_GE_OQ),
 				      vec_exp_fraction(x, n), n);
 #else
-	return vec_exp(x);
+	/* What comes of smaller numbers, whatever it is, becomes zero. */
+	return _mm256_and_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_GE_OQ), vec_times_exp2(vec_exp_fraction(x, n), n));
 #endif
 }
 
