@@ -30,6 +30,7 @@ struct skinny {
 	struct kern_matmul_args args;
 	struct kern_weight weight;
 	u32 pack_values;
+	size_t panel_bytes;
 	u32 side; /* panels of a tile, side by side */
 	u32 panels, share_panels;
 	u32 stretch; /* panels, and units of a share: see struct stack */
@@ -104,6 +105,11 @@ static struct stack stack_of(const struct skinny *s, u32 unit)
 	return (struct stack){first + at, kern_ceil(left, s->stretch), s->stretch};
 }
 
+static const char *panel_at(const struct skinny *s, u32 panel)
+{
+	return (const char *)s->weight.data + panel * s->panel_bytes;
+}
+
 /* All rows times columns [n, n + columns) of one panel, or times panels of several from column n on. */
 static void run_tile(const struct skinny *s, const struct stack *stack, u32 n, u32 columns, bool last, struct stream stream)
 {
@@ -111,7 +117,7 @@ static void run_tile(const struct skinny *s, const struct stack *stack, u32 n, u
 	const struct kern_matmul_args *a = j->a;
 	const struct kern_weight *w = a->w;
 	const struct matmul_inputs *in = &j->in;
-	struct matmul_tile t = {.weights = matmul_weights_at(w, n, 0),
+	struct matmul_tile t = {.weights = panel_at(s, stack->panel),
 				.column = n % KERN_PANEL,
 				.columns = s->side > 1 ? w->n - n : kern_min(w->n - n, columns),
 				.k_count = w->k,
@@ -125,7 +131,7 @@ static void run_tile(const struct skinny *s, const struct stack *stack, u32 n, u
 				.resume = a->accumulate,
 				.panels = stack->count,
 				.panel_columns = stack->apart * KERN_PANEL,
-				.panel_bytes = stack->apart * matmul_panel_bytes(w),
+				.panel_bytes = stack->apart * s->panel_bytes,
 				.next = last ? stream.then : NULL,
 				.next_panel_bytes = stream.then_apart,
 				.late = s->late,
@@ -193,7 +199,8 @@ static void run_panels(void *arg, u32 task, u32 thread)
 		fetch_inputs(s, thread);
 	while (shares_take(&s->shares, thread, &first, &end)) {
 		const u32 run_end = shares_run_end(&s->shares, thread, end);
-		stream.end = matmul_weights_at(j->a->w, stack_of(s, run_end - 1).panel * KERN_PANEL, 0) + matmul_panel_bytes(j->a->w);
+		if (s->side == 1)
+			stream.end = panel_at(s, stack_of(s, run_end - 1).panel + 1);
 		for (u32 unit = first; unit < end; unit++)
 			run_unit(s, unit, unit + 1 == run_end, stream);
 	}
@@ -219,14 +226,14 @@ static void fetch_next(struct kern_ctx *ctx, struct skinny *s)
 
 static void plan(struct skinny *s, u32 threads)
 {
-	const size_t panel_bytes = matmul_panel_bytes(&s->weight);
+	s->panel_bytes = matmul_panel_bytes(&s->weight);
 	s->panels = kern_ceil(s->weight.n, KERN_PANEL);
 	s->share_panels = shares_units(s->panels, threads);
-	s->stretch = stretch_of(s->share_panels, s->side, panel_bytes);
-	s->late = s->side > 1 && clash(s->stretch * panel_bytes) > 0;
+	s->stretch = stretch_of(s->share_panels, s->side, s->panel_bytes);
+	s->late = s->side > 1 && clash(s->stretch * s->panel_bytes) > 0;
 	u32 last = (s->panels - 1) / s->share_panels;
 	u32 units = last * s->stretch + kern_min(s->stretch, s->panels - last * s->share_panels);
-	shares_init_each(&s->shares, units, s->stretch, (u32)(TAKE_BYTES / (panel_bytes * s->side)) + 1);
+	shares_init_each(&s->shares, units, s->stretch, (u32)(TAKE_BYTES / (s->panel_bytes * s->side)) + 1);
 }
 
 void matmul_skinny_run(struct kern_ctx *ctx, const struct matmul_job *j)
