@@ -88,7 +88,7 @@ static ALWAYS_INLINE void score_add(const struct score_cursor *c, size_t at, enu
 		few[v] = score_key(c->key[v] + at, kind);
 #pragma GCC unroll 8
 	for (u32 r = 0; r < rows; r++)
-		row_products(q + r, few, vecs, sum[r]);
+		vec_add_products(q + r, few, vecs, sum[r]);
 }
 
 /* Scores of rows [r0, r0 + rows) and `vecs` vectors of keys, from vector `v0` on. */

@@ -111,7 +111,7 @@ static ALWAYS_INLINE void value_add(const char *at, enum value_kind kind, const 
 		few[v] = value_of(at, kind, v, tail);
 #pragma GCC unroll 8
 	for (u32 r = 0; r < rows; r++)
-		row_products(p + r * ATTENTION_PART, few, vecs, sum[r]);
+		vec_add_products(p + r * ATTENTION_PART, few, vecs, sum[r]);
 }
 
 /* Keys [begin, end), all of one group, times some rows: `vecs` vectors of dimensions from byte `first` of a value on, of which

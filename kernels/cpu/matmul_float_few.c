@@ -37,18 +37,39 @@ static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, ch
 			*units = x[k];
 }
 
-/* sums += the inputs of one k times `vecs` vectors of weights: float32, or the first or second of pairs. */
+/* One k of the v-th vector of weights: float32, or the first or second of pairs. */
+static ALWAYS_INLINE CHECKED_BY_CALLER vec column_of(const char *weights, u32 v, bool bf16, bool second)
+{
+	const char *from = weights + v * sizeof(vec);
+	if (!bf16)
+		return vec_load((const float *)(const void *)from);
+	return second ? vec_pair_second(from) : vec_pair_first(from);
+}
+
+/* sums += the inputs of one k times `vecs` vectors of weights. What there are fewer of, rows or vectors, stays in registers. */
 static ALWAYS_INLINE CHECKED_BY_CALLER void add_k(const char *weights, const float *x, u32 rows, u32 vecs, bool bf16, bool second,
 						  vec sum[][PANEL_VECS])
 {
-#pragma GCC unroll 4
-	for (u32 v = 0; v < vecs; v++) {
-		const char *from = weights + v * sizeof(vec);
-		vec column = !bf16 ? vec_load((const float *)(const void *)from) : second ? vec_pair_second(from) : vec_pair_first(from);
-#pragma GCC unroll 5
+	vec few[PANEL_VECS];
+	if (rows < vecs) {
+#pragma GCC unroll 3
 		for (u32 r = 0; r < rows; r++)
-			vec_add_product(&sum[r][v], vec_set1(x[r]), column);
+			few[r] = vec_set1(x[r]);
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++) {
+			const vec column = column_of(weights, v, bf16, second);
+#pragma GCC unroll 3
+			for (u32 r = 0; r < rows; r++)
+				vec_add_product(&sum[r][v], few[r], column);
+		}
+		return;
 	}
+#pragma GCC unroll 2
+	for (u32 v = 0; v < vecs; v++)
+		few[v] = column_of(weights, v, bf16, second);
+#pragma GCC unroll 5
+	for (u32 r = 0; r < rows; r++)
+		vec_add_products(x + r, few, vecs, sum[r]);
 }
 
 /* `sums`, [rows][PANEL_VECS], += `k_count` inputs times `vecs` vectors of columns. */
@@ -69,6 +90,8 @@ static ALWAYS_INLINE CHECKED_BY_CALLER void add_values(const struct matmul_tile 
 		else
 			tile_prefetch_near(t, weights);
 		add_k(weights, x, rows, vecs, bf16, false, sum);
+		if (rows >= WHOLE_ROWS)
+			__asm__("" : : : "memory"); /* or pairs, read once, take registers of sums */
 		if (bf16)
 			add_k(weights, x + rows, rows, vecs, bf16, true, sum);
 	}

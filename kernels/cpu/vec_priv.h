@@ -412,6 +412,30 @@ static ALWAYS_INLINE void vec_store_i8(u8 *p, vec v, int offset)
 #endif
 
 #ifdef VEC_LANES
+/* sum[v] += *x times `vecs` vectors, 4 at most. Written out where there are 16 registers, all of which a tile takes: the compiler
+ * would load one row's x before the last one's is used, and keep sums in memory for it. */
+static ALWAYS_INLINE void vec_add_products(const float *x, const vec *of, u32 vecs, vec *sum)
+{
+#if VEC_LANES == 8
+	vec all;
+	if (vecs == 3) {
+		__asm__("vbroadcastss %4, %3\n\tvfmadd231ps %5, %3, %0\n\tvfmadd231ps %6, %3, %1\n\tvfmadd231ps %7, %3, %2"
+			: "+x"(sum[0]), "+x"(sum[1]), "+x"(sum[2]), "=&x"(all)
+			: "m"(*x), "x"(of[0]), "x"(of[1]), "x"(of[2]));
+		return;
+	}
+	if (vecs == 2) {
+		__asm__("vbroadcastss %3, %2\n\tvfmadd231ps %4, %2, %0\n\tvfmadd231ps %5, %2, %1"
+			: "+x"(sum[0]), "+x"(sum[1]), "=&x"(all)
+			: "m"(*x), "x"(of[0]), "x"(of[1]));
+		return;
+	}
+#endif
+#pragma GCC unroll 4
+	for (u32 v = 0; v < vecs; v++)
+		vec_add_product(&sum[v], vec_set1(*x), of[v]);
+}
+
 /* e^x / 2^n for n = round(x / ln 2). Cephes' expf. */
 static ALWAYS_INLINE vec vec_exp_fraction(vec x, vec n)
 {
