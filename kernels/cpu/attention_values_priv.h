@@ -144,7 +144,7 @@ static ALWAYS_INLINE void values_tile(const struct tile *t, enum value_kind kind
 	vec_store(acc + (size_t)r * width + v * VEC_LANES, sum[r][v]);
 }
 
-/* All dimensions: as many vectors at once as fit, then single vectors, then what is less than one. */
+/* All dimensions: as many vectors at once as fit (two and two instead of three and one), then less, then what is less than one. */
 static ALWAYS_INLINE void values_rows(const struct tile *t, enum value_kind kind, u32 begin, u32 end, u32 r0,
 				      u32 rows, u32 vecs)
 {

@@ -158,9 +158,9 @@ static ALWAYS_INLINE void run_int4(const struct matmul_tile *t, u32 late, vec to
 	for (u32 step = 0; step < of.count + (t->panels - 1) * late; step++)
 		for (u32 s = 0; s < t->panels; s++) {
 			const u32 visit = step - s * late, group = visit >> of.group_shift, part = visit & (a_group - 1);
-			const char *head = t->weights + s * t->panel_bytes + group * group_bytes;
 			if (late && visit >= of.count) /* not yet begun, or at its end */
 				continue;
+			const char *head = t->weights + s * t->panel_bytes + group * group_bytes;
 			if (visit >= of.ask_from)
 				ask_next(t, s, visit - of.ask_from);
 			sum_int4(t, kern_min(VISIT_TURNS, of.turns - visit * VISIT_TURNS),

@@ -420,13 +420,13 @@ static ALWAYS_INLINE void vec_add_products(const float *x, const vec *of, u32 ve
 	vec all;
 	if (vecs == 3) {
 		__asm__("vbroadcastss %4, %3\n\tvfmadd231ps %5, %3, %0\n\tvfmadd231ps %6, %3, %1\n\tvfmadd231ps %7, %3, %2"
-			: "+x"(sum[0]), "+x"(sum[1]), "+x"(sum[2]), "=&x"(all)
+			: "+&x"(sum[0]), "+&x"(sum[1]), "+&x"(sum[2]), "=&x"(all)
 			: "m"(*x), "x"(of[0]), "x"(of[1]), "x"(of[2]));
 		return;
 	}
 	if (vecs == 2) {
 		__asm__("vbroadcastss %3, %2\n\tvfmadd231ps %4, %2, %0\n\tvfmadd231ps %5, %2, %1"
-			: "+x"(sum[0]), "+x"(sum[1]), "=&x"(all)
+			: "+&x"(sum[0]), "+&x"(sum[1]), "=&x"(all)
 			: "m"(*x), "x"(of[0]), "x"(of[1]));
 		return;
 	}
@@ -463,7 +463,7 @@ static ALWAYS_INLINE vec vec_exp(vec x)
 #endif
 }
 
-/* The same bits for x <= 0, in fewer operations. */
+/* The same bits for x <= 0, in fewer operations; nothing is said of larger numbers. */
 static ALWAYS_INLINE vec vec_exp_negative(vec x)
 {
 	vec n = vec_round(vec_mul(x, vec_set1(1.44269504088896341f)));
