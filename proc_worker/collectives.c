@@ -116,10 +116,11 @@ static int condition(const struct collectives *c, const struct rank_line *line, 
 {
 	if (what == WAIT_JOINED)
 		return atomic_load(&line->pid) != 0;
-	/* One that has arrived may have begun the next epoch already. */
+	/* One that has arrived may have begun the next epoch already, also between these two looks: so the epoch is looked at
+	 * first. */
+	u64 epoch = atomic_load(&line->epoch);
 	if (what == WAIT_ARRIVED && atomic_load_explicit(&line->arrived, memory_order_acquire) >= target)
 		return 1;
-	u64 epoch = atomic_load(&line->epoch);
 	if (epoch > c->epoch)
 		return -1;
 	return what == WAIT_EPOCH && epoch == c->epoch;

@@ -11,7 +11,7 @@
 #include "proc_worker/collectives.h"
 #include "tests/unit/proc_worker/driver.h"
 
-enum { FLOATS = 40000, ROUNDS = 300 };
+enum { FLOATS = 40000, ROUNDS = 300, EPOCHS = 100000 };
 
 static char run_dir[64];
 
@@ -377,5 +377,32 @@ Test(collectives, a_new_epoch_frees_ranks_that_wait_in_the_old_one, .timeout = 1
 		cr_assert_eq(g.e[r], ERR_OK, "rank %u: %s", r, g.em[r].text);
 		cr_assert_eq(g.wrong[r], 0, "rank %u", r);
 	}
+	remove_dir();
+}
+
+static void begin_rounds(void *ctx, u32 rank)
+{
+	struct group *g = ctx;
+	struct collectives *c;
+	const void *parts[COLLECTIVES_RANKS_MAX];
+
+	g->e[rank] = join(&c, rank, g->ranks, &g->em[rank]);
+	for (u32 round = 0; !g->e[rank] && round < EPOCHS; round++) {
+		g->e[rank] = collectives_all_gather(c, 0, parts, &g->em[rank]);
+		if (!g->e[rank])
+			g->e[rank] = collectives_begin(c, round + 1, &g->em[rank]);
+	}
+	collectives_leave(&c);
+}
+
+/* Its arrival is seen before its next epoch, however late one looks. */
+Test(collectives, a_rank_may_begin_the_next_epoch_as_soon_as_it_has_arrived, .timeout = 120)
+{
+	struct group g = {.ranks = 2};
+
+	make_dir();
+	driver_parallel(2, begin_rounds, &g);
+	for (u32 r = 0; r < 2; r++)
+		cr_assert_eq(g.e[r], ERR_OK, "rank %u: %s", r, g.em[r].text);
 	remove_dir();
 }
