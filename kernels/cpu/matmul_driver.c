@@ -148,7 +148,8 @@ static bool small_l1(void)
 #endif
 }
 
-/* A core of AMD up to Zen 2 gets more of several streams if it is asked for what they bring next; one of Zen 3 gets less. */
+/* A core of AMD up to Zen 2 gets more of several streams if it is asked for what they bring next; one of Zen 3 got less by
+ * asking 1 KB and more ahead, and is left alone. */
 static bool asks_near(void)
 {
 #if defined(__x86_64__)

@@ -77,7 +77,7 @@ struct stack {
 
 /* How much lines of two streams so many bytes apart are in each other's way. 1: they go into the same few sets of the L1 cache.
  * 2: in processors of AMD up to Zen 2, whose L1 cache finds a line by exclusive ors of bits of its address, under the same names,
- * too, where only one of two lines is found (Lipp et al., "Take A Way", 2020, section 3.2). */
+ * too, where only one of two lines is found (Lipp et al., "Take A Way", 2020). */
 static u32 clash(size_t apart)
 {
 	static const u8 names[][2] = {{12, 27}, {13, 26}, {14, 25}, {15, 20}, {16, 21}, {17, 22}, {18, 23}, {19, 24}};
