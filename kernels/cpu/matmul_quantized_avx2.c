@@ -304,7 +304,7 @@ enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmu
 	const bool int8 = a->w->dtype == KERN_I8;
 	struct matmul_inputs in = {.unit_values = int8 ? 2 : 4, .width = kern_dtype_group(a->w->dtype)};
 	if (a->tokens > (a->fusion ? KERN_CPU_UNFUSED_TOKENS : TILE_ROWS) && (!a->fusion || matmul_blocked_fuses(a))) {
-		VARIANT(matmul_quantized_many)(ctx, a);
+		(int8 ? VARIANT(matmul_int8_many) : VARIANT(matmul_int4_many))(ctx, a);
 		return ERR_OK;
 	}
 	if (a->fusion)

@@ -55,8 +55,6 @@ struct loop_place {
 
 #define PAIR_WIDE(n) \
 	PAIR_LOAD(0) ROWS_##n(PAIR_ROW, 0, "vpmaddwd", "vpaddd") PAIR_LOAD(128) ROWS_##n(PAIR_ROW, 1, "vpmaddwd", "vpaddd")
-#define PAIR_NARROW(n) \
-	PAIR_LOAD(0) ROWS_##n(PAIR_ROW, 0, "vpmaddubsw", "vpaddw") PAIR_LOAD(128) ROWS_##n(PAIR_ROW, 1, "vpmaddubsw", "vpaddw")
 #define PAIR_BYTES(n)                                                                                                    \
 	PAIR_LOAD(0) PAIR_DO("vpand %[mask]") ROWS_##n(PAIR_ROW, 0, "vpmaddwd", "vpaddd") PAIR_LOAD(0) PAIR_DO("vpsrlw $8") \
 		ROWS_##n(PAIR_ROW, 1, "vpmaddwd", "vpaddd")
@@ -96,9 +94,8 @@ struct loop_place {
 PAIR_LOOP(loop_wide, PAIR_AT, PAIR_WIDE, 256, "prefetcht1", 0)
 /* The same of weights in 8 bits, whose even and odd bytes are a unit each. */
 PAIR_LOOP(loop_bytes, PAIR_AT, PAIR_BYTES, 128, "prefetcht0", 0x00ff00ff)
-/* sum[r][v] = in every lane of 16 bits 2 products of every unit; `begin` is not read. At least one turn. */
-PAIR_LOOP(loop_narrow, PAIR_ZERO, PAIR_NARROW, 256, "prefetcht1", 0)
-/* The same of weights in 4 bits, whose lower and upper halves of bytes are a unit each. */
+/* sum[r][v] = in every lane of 16 bits 2 products of every unit of weights in 4 bits, whose lower and upper halves of bytes are
+ * one each; `begin` is not read. At least one turn. */
 PAIR_LOOP(loop_halves, PAIR_ZERO, PAIR_HALVES, 128, "prefetcht0", 0x0f0f0f0f)
 
 /* ---------------------------------------------------------------- 7 to 12 rows, one vector */

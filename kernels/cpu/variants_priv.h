@@ -47,7 +47,8 @@ void matmul_quantized_one_avx2(const struct matmul_tile *tile, bool int4); /* a 
 /* The same for more rows than a tile has. */
 void matmul_float_many_avx2(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 void matmul_bf16_many_avx512_bf16(struct kern_ctx *ctx, const struct kern_matmul_args *args);
-void matmul_quantized_many_avx2(struct kern_ctx *ctx, const struct kern_matmul_args *args);
+void matmul_int4_many_avx2(struct kern_ctx *ctx, const struct kern_matmul_args *args);
+void matmul_int8_many_avx2(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 void matmul_quantized_many_avx512_vnni(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 
 #endif

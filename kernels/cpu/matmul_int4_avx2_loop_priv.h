@@ -1,0 +1,181 @@
+/* The loops of products of many rows with weights in 4 bits, for AVX2.
+ *
+ * A lane of 16 bits is a column: a turn adds to it the products of one pair of inputs and one pair of weights. Two vectors of
+ * sums are the 32 columns of a panel, so up to 5 rows fit into the registers beside what a turn needs. The even lanes of a vector
+ * are 8 columns and the odd lanes the next 8, and these are one pair of inputs further: so the 4 bytes from a pair on,
+ * in all lanes, are the inputs of a turn. Behind the last pair of a part comes the first one again.
+ *
+ * Half of a float is enough for such a sum: put beneath the upper half of a power of two (times the inputs' scale), it
+ * is a float that takes one subtraction to be the sum times that scale. That, and what follows, is done for one group while the
+ * products of the next one are computed: products of bytes have one of a core's ports (Zen 2) or two, and a piece without
+ * any leaves these idle. Its steps are spread out, for where several float products come together they take that port, too. */
+#ifndef TERCET_KERNELS_CPU_MATMUL_INT4_AVX2_LOOP_PRIV_H
+#define TERCET_KERNELS_CPU_MATMUL_INT4_AVX2_LOOP_PRIV_H
+
+#include "kernels/cpu/matmul_quantized_avx2_priv.h"
+
+#if defined(VEC_LANES) && VEC_LANES == 8
+
+enum {
+	INT4_ROWS = 5,
+	INT4_PART = 64,			    /* values of a row, at most, whose sums 16 bits hold */
+	INT4_TURN = 2 * KERN_PANEL,	    /* bytes of weights */
+	INT4_TAIL = 4,			    /* bytes behind a row's part: its first pair again, and two that are not used */
+	INT4_ROW_SUMS = 2 * KERN_PANEL,	    /* bytes */
+	INT4_SUMS = INT4_ROWS * INT4_ROW_SUMS, /* of a part */
+};
+
+/* Where a tile is. */
+struct int4_place {
+	const char *weights;  /* [turn][KERN_PANEL] pairs; of 16 columns the even lanes, the odd lanes, then those of the others */
+	const char *x;	      /* [row][values of the part + INT4_TAIL] */
+	const char *prefetch; /* asked for, `prefetch_step` bytes further with every second turn */
+	size_t prefetch_step;
+};
+
+/* A group whose sums are complete but for scales. */
+struct int4_pending {
+	const char *head;   /* the weights' scales [KERN_PANEL], then zeros times -1 */
+	const char *inputs; /* of the rows: [begin], [begin and what sums began with], [sum of inputs], each times the scale */
+};
+
+/* Registers 0 to 9 are the sums of 5 rows. */
+#define SUMS_0 "%%ymm0", "%%ymm1"
+#define SUMS_1 "%%ymm2", "%%ymm3"
+#define SUMS_2 "%%ymm4", "%%ymm5"
+#define SUMS_3 "%%ymm6", "%%ymm7"
+#define SUMS_4 "%%ymm8", "%%ymm9"
+#define LEFT "%%ymm10"
+#define RIGHT "%%ymm11"
+#define FIRST "%%ymm12"
+#define SECOND "%%ymm13"
+#define VALUE "%%ymm14"
+#define OTHER "%%ymm15"
+#define ALL_REGISTERS                                                                                                       \
+	"xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", \
+		"xmm14", "xmm15"
+
+#define WITH(each, ...) each(__VA_ARGS__)
+/* each(row, ...), row by row */
+#define ALL_1(each, ...) each(0, __VA_ARGS__)
+#define ALL_2(each, ...) ALL_1(each, __VA_ARGS__) each(1, __VA_ARGS__)
+#define ALL_3(each, ...) ALL_2(each, __VA_ARGS__) each(2, __VA_ARGS__)
+#define ALL_4(each, ...) ALL_3(each, __VA_ARGS__) each(3, __VA_ARGS__)
+#define ALL_5(each, ...) ALL_4(each, __VA_ARGS__) each(4, __VA_ARGS__)
+
+/* ---------------------------------------------------------------- turns */
+
+#define ROW_IN(r, t, low, high)                                                                                  \
+	"vpbroadcastd 2*" #t "+" #r "*%c[row](%[x]), " FIRST "\n\tvpmaddubsw " FIRST ", " LEFT ", " SECOND       \
+	"\n\tvpmaddubsw " FIRST ", " RIGHT ", " FIRST "\n\tvpaddw " SECOND ", " low ", " low "\n\tvpaddw " FIRST \
+	", " high ", " high "\n\t"
+#define ROW(r, t) WITH(ROW_IN, r, t, SUMS_##r)
+#define LOAD(t) "vmovdqu 64*" #t "(%[weights]), " LEFT "\n\tvmovdqu 64*" #t "+32(%[weights]), " RIGHT "\n\t"
+#define ASK "prefetcht1 (%[prefetch])\n\tadd %[step], %[prefetch]\n\t"
+#define TURN(n, t) LOAD(t) ALL_##n(ROW, t)
+/* Behind its rows something else is done. */
+#define TURN_4(t, a, b, c, d) LOAD(t) ROW(0, t) a ROW(1, t) b ROW(2, t) c ROW(3, t) d
+#define TURN_5(t, a, b, c, d, e) TURN_4(t, a, b, c, d) ROW(4, t) e
+
+#define SAME_IN(low, high) "vmovdqa " FIRST ", " low "\n\tvmovdqa " FIRST ", " high "\n\t"
+#define SAME(r, ...) WITH(SAME_IN, SUMS_##r)
+#define STORE_IN(r, to, low, high) \
+	"vmovdqu " low ", 64*" #r "+" to "(%[narrow])\n\tvmovdqu " high ", 64*" #r "+32+" to "(%[narrow])\n\t"
+#define STORE(r, to) WITH(STORE_IN, r, to, SUMS_##r)
+
+#define PLAIN_OF(n)                                                                                                        \
+	case n:                                                                                                            \
+		__asm__("vpbroadcastd %[begin], " FIRST "\n\t" ALL_##n(SAME, 0) "1:\n\t" ASK TURN(n, 0) TURN(n, 1)           \
+			"add $2*64, %[weights]\n\tadd $2*2, %[x]\n\tdec %[twos]\n\tjnz 1b\n\t" ALL_##n(STORE, "0")           \
+			: [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [twos] "+&r"(twos)  \
+			: [step] "r"(p->prefetch_step), [begin] "m"(begin), [narrow] "r"(narrow), [row] "i"(row)           \
+			: ALL_REGISTERS, "memory", "cc");                                                                  \
+		break;
+
+/* narrow[row] = in every lane `begin` and the products of 2 * `twos` turns, at least 2, of rows of `row` bytes; [row][2] vectors. */
+static ALWAYS_INLINE void int4_plain(struct int4_place *p, const u32 rows, const u32 row, u32 twos, i32 begin, char *narrow)
+{
+	switch (rows) {
+		PLAIN_OF(1)
+		PLAIN_OF(2)
+		PLAIN_OF(3)
+		PLAIN_OF(4)
+	default:
+		PLAIN_OF(5)
+	}
+}
+
+/* ---------------------------------------------------------------- turns that join a pending group to the others */
+
+/* Where 8 columns of a row are among its narrow sums: the odd lanes are even ones, counted from 2 bytes further on. */
+#define PLACE_0 "0"
+#define PLACE_1 "2"
+#define PLACE_2 "32"
+#define PLACE_3 "34"
+#define BENEATH(from, v, to)                                  \
+	"vbroadcastss (%[inputs]), " to "\n\tvpblendw $0x55, " \
+	from PLACE_##v "(%[narrow]), " to ", " to "\n\t"
+#define FLOAT(v) BENEATH("", v, VALUE)
+#define LESS(v) "vbroadcastss 4*%c[rows](%[inputs]), " OTHER "\n\tvsubps " OTHER ", " VALUE ", " VALUE "\n\t"
+/* The sums of two parts, less what both began with. Every step is exact. */
+#define LESS_BOTH(v)                                                                             \
+	LESS(v) "vsubps " OTHER ", " VALUE ", " VALUE "\n\t" BENEATH("%c[part]+", v, OTHER) \
+	"vaddps " OTHER ", " VALUE ", " VALUE "\n\t"
+#define ZERO(v)                                                                                                  \
+	"vbroadcastss 8*%c[rows](%[inputs]), " OTHER "\n\tvfmadd231ps 128+32*" #v "(%[head]), " OTHER ", " VALUE \
+	"\n\t"
+#define ADD(v)                                                                                                 \
+	"vmovups 32*" #v "(%[sums]), " OTHER "\n\tvfmadd231ps 32*" #v "(%[head]), " VALUE ", " OTHER           \
+	"\n\tvmovups " OTHER ", 32*" #v "(%[sums])\n\t"
+
+#define TWO_4(t, next, v, less) ASK TURN_4(t, , FLOAT(v), , less(v)) TURN_4(next, , ZERO(v), , ADD(v))
+#define ONE_4(t, v, less) TURN_4(t, FLOAT(v), less(v), ZERO(v), ADD(v))
+#define THREE_5(t, second, third, v, next, less)                                            \
+	TURN_5(t, , FLOAT(v), , less(v), ) TURN_5(second, ZERO(v), , ADD(v), FLOAT(next), ) \
+	TURN_5(third, less(next), , ZERO(next), , ADD(next))
+
+/* The turns beside which one row is joined, and those that are left behind all rows. */
+#define JOIN_64_4(less) TWO_4(0, 1, 0, less) TWO_4(2, 3, 1, less) TWO_4(4, 5, 2, less) TWO_4(6, 7, 3, less)
+#define JOIN_32_4(less) ASK ONE_4(0, 0, less) ONE_4(1, 1, less) ASK ONE_4(2, 2, less) ONE_4(3, 3, less)
+#define JOIN_64_5(less) ASK THREE_5(0, 1, 2, 0, 1, less) ASK THREE_5(3, 4, 5, 2, 3, less) ASK
+#define JOIN_32_5(less)                                                                               \
+	ASK TURN_5(0, FLOAT(0) less(0), ZERO(0), ADD(0), FLOAT(1) less(1), ZERO(1))                   \
+	TURN_5(1, ADD(1), FLOAT(2) less(2), ZERO(2), ADD(2), FLOAT(3) less(3)) TURN_5(2, , ZERO(3), , ADD(3), )
+#define LEFT_64_4
+#define LEFT_32_4
+#define LEFT_64_5 ASK TURN(5, 0) TURN(5, 1)
+#define LEFT_32_5 ASK TURN(5, 0)
+
+#define JOINED_OF(n, values, turns, less)                                                                                  \
+	__asm__("vpbroadcastd %[begin], " FIRST "\n\t" ALL_##n(SAME, 0) "1:\n\t" JOIN_##values##_##n(less)                   \
+		"add $64*" #turns ", %[weights]\n\tadd $2*" #turns ", %[x]\n\tadd $64, %[narrow]\n\tadd $128, %[sums]\n\t" \
+		"add $4, %[inputs]\n\tdec %[count]\n\tjnz 1b\n\t" LEFT_##values##_##n ALL_##n(STORE, "-64*%c[rows]")         \
+		: [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [narrow] "+&r"(narrow),     \
+		  [sums] "+&r"(sums), [inputs] "+&r"(inputs), [count] "+&r"(count)                                         \
+		: [step] "r"(p->prefetch_step), [begin] "m"(begin), [head] "r"(pending->head), [rows] "i"(n),              \
+		  [row] "i"(values + INT4_TAIL), [part] "i"(INT4_SUMS)                                                     \
+		: ALL_REGISTERS, "memory", "cc")
+
+/* As int4_plain, of a whole part of `values`; before it writes there, it joins the `pending` group of sums in `narrow`, of one part
+ * or, with `both`, of two, INT4_SUMS bytes apart, to `sums`, [row][KERN_PANEL]. 4 or 5 rows. */
+static ALWAYS_INLINE void int4_joined(struct int4_place *p, const u32 rows, const u32 values, i32 begin,
+				      const struct int4_pending *pending, const bool both, char *narrow, float *sums)
+{
+	const char *inputs = pending->inputs;
+	u32 count = rows;
+	if (rows == 4 && both)
+		JOINED_OF(4, 64, 8, LESS_BOTH);
+	else if (rows == 4 && values == 64)
+		JOINED_OF(4, 64, 8, LESS);
+	else if (rows == 4)
+		JOINED_OF(4, 32, 4, LESS);
+	else if (both)
+		JOINED_OF(5, 64, 6, LESS_BOTH);
+	else if (values == 64)
+		JOINED_OF(5, 64, 6, LESS);
+	else
+		JOINED_OF(5, 32, 3, LESS);
+}
+
+#endif
+#endif

@@ -1,0 +1,329 @@
+/* Matrix product of many rows with weights in 4 bits, for AVX2. The sums are those of cpu/matmul_quantized_avx2.c, to the bit:
+ * inside a group they are whole numbers, or these times a power of two. How they are computed is said in
+ * cpu/matmul_int4_avx2_loop_priv.h.
+ *
+ * 16 bits hold the sums of ANY_TURNS turns whatever the inputs are, and of a part with nearly all there are: if its positive
+ * inputs come to no more than LONG_MOST, and the negative ones, too. Where that does not hold for all rows of a tile, or a scale is an
+ * extreme, the group is summed up in 32 bits. */
+#include "kernels/cpu/matmul_blocked_tile_priv.h"
+#include "kernels/cpu/matmul_int4_avx2_loop_priv.h"
+#include "kernels/cpu/variants_priv.h"
+
+enum {
+	ANY_TURNS = 8,		/* 8 x 2 x 15 x 127 < 2^15 */
+	LONG_MOST = 32767 / 15,
+	LONG_BEGIN = 0x8000,	/* what sums begin with, so that none is negative */
+	INPUTS_HEAD = 12,	/* bytes of a row's group of inputs before its values: int4_pending.inputs */
+	WEIGHTS_HEAD = 256,	/* and of an unpacked group of weights: int4_pending.head */
+	PARTS_MOST = KERN_GROUP_MAX / INT4_PART,
+};
+
+static const float WHOLE = 0x1p23f; /* floats as large differ by 1 as their bits do */
+
+/* ---------------------------------------------------------------- inputs */
+
+/* Whether 16 bits hold all sums of a part's products with weights from 0 to 15. */
+static ALWAYS_INLINE bool are_small(const signed char *q, const u32 values)
+{
+	const __m256i ones = _mm256_set1_epi8(1);
+	__m256i sizes = _mm256_setzero_si256(), sums = _mm256_setzero_si256();
+#pragma GCC unroll 2
+	for (u32 i = 0; i < values; i += 32) {
+		__m256i x = load((const char *)q + i);
+		sizes = _mm256_add_epi16(sizes, _mm256_maddubs_epi16(_mm256_abs_epi8(x), ones));
+		sums = _mm256_add_epi16(sums, _mm256_maddubs_epi16(ones, x));
+	}
+	__m256i both = _mm256_add_epi16(_mm256_permute2x128_si256(sizes, sums, 0x20), _mm256_permute2x128_si256(sizes, sums, 0x31));
+	both = _mm256_madd_epi16(both, _mm256_set1_epi16(1));
+	both = _mm256_add_epi32(both, _mm256_shuffle_epi32(both, 0x4e));
+	both = _mm256_add_epi32(both, _mm256_shuffle_epi32(both, 0xb1));
+	i32 size = _mm256_extract_epi32(both, 0), sum = _mm256_extract_epi32(both, 4);
+	return size + (sum < 0 ? -sum : sum) <= 2 * LONG_MOST;
+}
+
+static ALWAYS_INLINE u32 part_values(u32 width)
+{
+	return width < INT4_PART ? width : INT4_PART;
+}
+
+/* One group of some rows: its heads, and its parts, [part][row][values and the first pair again]. `width` is a constant. */
+static ALWAYS_INLINE void pack_group(const struct blocked_job *j, const float *x, u32 rows, u32 k, const u32 width, char *to)
+{
+	const u32 part = part_values(width);
+	float held[KERN_GROUP_MAX], scales[INT4_ROWS], sums[INT4_ROWS];
+	char *at = to + rows * INPUTS_HEAD;
+	bool small = true;
+	for (u32 r = 0; r < rows; r++, at += part + INT4_TAIL) {
+		signed char q[KERN_GROUP_MAX];
+		const float *from = group_values(j->a->w, x + r * j->a->x_stride, k, width, held);
+		struct rounding rounding = rounding_by_power(from, width);
+		scales[r] = rounding.scale;
+		sums[r] = (float)round_values(from, rounding.inverse, width, q);
+		small &= rounding.scale <= 0x1p96f; /* of POWER_MOST */
+#pragma GCC unroll 2
+		for (u32 i = 0; i < width; i += part) {
+			char *values = at + i / part * rows * (part + INT4_TAIL);
+			small &= are_small(q + i, part);
+			memcpy(values, q + i, part);
+			memcpy(values + part, q + i, INT4_TAIL);
+		}
+	}
+	float *heads = (float *)(void *)to;
+	for (u32 r = 0; r < rows; r++) {
+		heads[r] = small ? scales[r] * WHOLE : scales[r];
+		heads[rows + r] = small ? scales[r] * (WHOLE + LONG_BEGIN) : 0;
+		heads[2 * rows + r] = small ? scales[r] * sums[r] : sums[r];
+	}
+}
+
+static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
+{
+	const size_t bytes = (size_t)rows * (j->width + j->kernel->head_bytes);
+	for (u32 end = k + count; k < end; k += j->width, to += bytes)
+		if (j->width == 128)
+			pack_group(j, x, rows, k, 128, to);
+		else if (j->width == 64)
+			pack_group(j, x, rows, k, 64, to);
+		else
+			pack_group(j, x, rows, k, 32, to);
+	return false;
+}
+
+/* ---------------------------------------------------------------- weights */
+
+/* 16 columns of a part, of which `units` of 8 values are there and zeros follow: see struct int4_place. */
+static ALWAYS_INLINE void unpack_columns(const char *from, u32 units, const u32 part, char *to)
+{
+	const __m256i mask = _mm256_set1_epi8(15), none = _mm256_setzero_si256();
+	__m256i even = load(from), odd = load(from + 32);
+	const __m256i first = _mm256_slli_epi32(_mm256_and_si256(odd, mask), 16);
+	for (u32 u = 0; u < part / 8; u++, to += 4 * INT4_TURN) {
+		__m256i even_low = _mm256_and_si256(even, mask), even_high = _mm256_and_si256(_mm256_srli_epi16(even, 4), mask);
+		__m256i odd_low = _mm256_and_si256(odd, mask), odd_high = _mm256_and_si256(_mm256_srli_epi16(odd, 4), mask);
+		__m256i next = first;
+		even = odd = none;
+		if (u + 1 < units) {
+			from += KERN_GROUP_UNIT;
+			even = load(from);
+			odd = load(from + 32);
+		}
+		if (u + 1 < part / 8)
+			next = _mm256_slli_epi32(_mm256_and_si256(odd, mask), 16);
+		store(to, _mm256_blend_epi16(even_low, odd_low, 0xaa));
+		store(to + INT4_TURN, _mm256_or_si256(_mm256_srli_epi32(even_low, 16), _mm256_slli_epi32(odd_high, 16)));
+		store(to + 2 * INT4_TURN, _mm256_blend_epi16(even_high, odd_high, 0xaa));
+		store(to + 3 * INT4_TURN, _mm256_or_si256(_mm256_srli_epi32(even_high, 16), next));
+	}
+}
+
+/* Groups of scales [32], zeros [32] times -1 and parts of whole turns. */
+static ALWAYS_INLINE void unpack_groups(const char *from, u32 k_count, const u32 width, char *to)
+{
+	const u32 part = part_values(width);
+	for (u32 k = 0; k < k_count; k += width) {
+		float *head = (float *)(void *)to;
+		for (u32 n = 0; n < KERN_PANEL; n += VEC_LANES) {
+			vec_store(head + n, load_f16(from + n * 2));
+			vec_store(head + KERN_PANEL + n, vec_sub(vec_zero(), load_f16(from + (KERN_PANEL + n) * 2)));
+		}
+		from += KERN_GROUP_HEAD;
+		to += WEIGHTS_HEAD;
+		u32 units = kern_ceil(kern_min(width, k_count - k), 8);
+		for (u32 i = 0; i < width / part; i++, to += (size_t)part * KERN_PANEL) {
+			const u32 there = kern_min(units, part / 8);
+			if (there == 0) {
+				memset(to, 0, (size_t)part * KERN_PANEL);
+				continue;
+			}
+			unpack_columns(from, there, part, to);
+			unpack_columns(from + 2 * 32, there, part, to + 32);
+			from += there * (size_t)KERN_GROUP_UNIT;
+			units -= there;
+		}
+	}
+}
+
+static enum blocked_scales unpack(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
+{
+	const u32 width = kern_dtype_group(w->dtype);
+	(void)any_scales;
+	if (width == 128)
+		unpack_groups(from, k_count, 128, to);
+	else if (width == 64)
+		unpack_groups(from, k_count, 64, to);
+	else
+		unpack_groups(from, k_count, 32, to);
+	return BLOCKED_ANY;
+}
+
+/* ---------------------------------------------------------------- tiles */
+
+/* What a tile works with. */
+struct work {
+	struct int4_place place;
+	struct int4_pending pending;
+	bool is_pending;
+	_Alignas(32) char narrow[PARTS_MOST * INT4_SUMS + 32]; /* the loop reads odd lanes from 2 bytes further on */
+	_Alignas(32) float sums[INT4_ROWS * KERN_PANEL];
+};
+
+/* 8 of a row's sums in 16 bits, as `v` of cpu/matmul_int4_avx2_loop_priv.h, in the lower halves of lanes whose upper ones are 0. */
+static ALWAYS_INLINE __m256i lower_halves(const char *narrow, u32 v)
+{
+	__m256i both = load(narrow + v / 2 * 32);
+	return v % 2 ? _mm256_srli_epi32(both, 16) : _mm256_blend_epi16(both, _mm256_setzero_si256(), 0xaa);
+}
+
+static ALWAYS_INLINE vec beneath(vec begin, __m256i lower)
+{
+	return _mm256_castsi256_ps(_mm256_or_si256(_mm256_castps_si256(begin), lower));
+}
+
+/* Joins the pending group to the sums, with nothing beside it. */
+static ALWAYS_INLINE void join(struct work *w, const u32 rows, const u32 parts)
+{
+	const float *inputs = (const float *)(const void *)w->pending.inputs, *head = (const float *)(const void *)w->pending.head;
+#pragma GCC unroll 5
+	for (u32 r = 0; r < rows; r++) {
+		const vec begin = vec_set1(inputs[r]), less = vec_set1(inputs[rows + r]), sum = vec_set1(inputs[2 * rows + r]);
+#pragma GCC unroll 4
+		for (u32 v = 0; v < KERN_PANEL / VEC_LANES; v++) {
+			const char *narrow = w->narrow + r * INT4_ROW_SUMS;
+			float *to = w->sums + r * KERN_PANEL + v * VEC_LANES;
+			vec value = vec_sub(beneath(begin, lower_halves(narrow, v)), less);
+			if (parts == 2)
+				value = vec_add(vec_sub(value, less), beneath(begin, lower_halves(narrow + INT4_SUMS, v)));
+			value = vec_fma(vec_load(head + KERN_PANEL + v * VEC_LANES), sum, value);
+			vec_store(to, vec_fma(value, vec_load(head + v * VEC_LANES), vec_load(to)));
+		}
+	}
+	w->is_pending = false;
+}
+
+/* wide += the sums in 16 bits, which are signed here. */
+static ALWAYS_INLINE void widen_sums(const char *narrow, u32 rows, __m256i wide[][VECS])
+{
+	for (u32 r = 0; r < rows; r++)
+		for (u32 v = 0; v < VECS; v++) {
+			__m256i low = _mm256_slli_epi32(lower_halves(narrow + r * INT4_ROW_SUMS, v), 16);
+			wide[r][v] = _mm256_add_epi32(wide[r][v], _mm256_srai_epi32(low, 16));
+		}
+}
+
+/* A group of any inputs; `x` are its heads. */
+static void add_any(struct work *w, const char *head, const char *x, u32 rows, u32 width)
+{
+	const u32 part = part_values(width);
+	const float *scales = (const float *)(const void *)head, *inputs = (const float *)(const void *)x;
+	__m256i wide[INT4_ROWS][VECS];
+	memset(wide, 0, sizeof wide);
+	w->place.weights = head + WEIGHTS_HEAD;
+	for (u32 k = 0; k < width; k += 2 * ANY_TURNS) {
+		w->place.x = x + rows * INPUTS_HEAD + k / part * rows * (part + INT4_TAIL) + k % part;
+		if (part == INT4_PART)
+			int4_plain(&w->place, rows, INT4_PART + INT4_TAIL, ANY_TURNS / 2, 0, w->narrow);
+		else
+			int4_plain(&w->place, rows, 32 + INT4_TAIL, ANY_TURNS / 2, 0, w->narrow);
+		widen_sums(w->narrow, rows, wide);
+	}
+	for (u32 r = 0; r < rows; r++)
+		for (u32 v = 0; v < VECS; v++) {
+			float *to = w->sums + r * KERN_PANEL + v * VEC_LANES;
+			vec scale = vec_load(scales + v * VEC_LANES), zero = vec_load(scales + KERN_PANEL + v * VEC_LANES);
+			vec value = vec_fma(zero, vec_set1(inputs[2 * rows + r]), _mm256_cvtepi32_ps(wide[r][v]));
+			vec_store(to, vec_fma(value, vec_mul(scale, vec_set1(inputs[r])), vec_load(to)));
+		}
+}
+
+/* One of inputs that 16 bits are enough for. It is pending afterwards. */
+static ALWAYS_INLINE void add_long(struct work *w, const char *head, const char *x, const u32 rows, const u32 width)
+{
+	const u32 part = part_values(width), parts = width / part;
+	const i32 begin = (i32)0x80008000;
+	w->place.weights = head + WEIGHTS_HEAD;
+	w->place.x = x + rows * INPUTS_HEAD;
+	if (w->is_pending && rows >= 4) {
+		int4_joined(&w->place, rows, part, begin, &w->pending, parts == 2, w->narrow, w->sums);
+	} else {
+		if (w->is_pending)
+			join(w, rows, parts);
+		int4_plain(&w->place, rows, part + INT4_TAIL, part / 4, begin, w->narrow);
+	}
+	if (parts == 2) {
+		w->place.weights = head + WEIGHTS_HEAD + (size_t)part * KERN_PANEL;
+		w->place.x = x + rows * (INPUTS_HEAD + part + INT4_TAIL);
+		int4_plain(&w->place, rows, part + INT4_TAIL, part / 4, begin, w->narrow + INT4_SUMS);
+	}
+	w->pending = (struct int4_pending){head, x};
+	w->is_pending = true;
+}
+
+static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows, const u32 width, const u32 inputs_head)
+{
+	const size_t row_bytes = width + inputs_head, group_bytes = WEIGHTS_HEAD + (size_t)width * KERN_PANEL;
+	struct work w; /* not cleared: that would take as long as a turn */
+	const char *group = t->weights, *x = t->x;
+	check_bytes(group, kern_ceil(t->k_count, width) * group_bytes);
+	check_bytes(x, kern_ceil(t->k_count, width) * rows * row_bytes);
+	for (u32 r = 0; r < rows; r++)
+		sums_ahead(t, r);
+	w.place.prefetch = t->prefetch;
+	w.place.prefetch_step = t->prefetch_step;
+	w.is_pending = false;
+	panel_begin(t, rows, w.sums);
+	for (u32 k = 0; k < t->k_count; k += width, group += group_bytes, x += rows * row_bytes) {
+		if (load_float(x + rows * 4) != 0) {
+			add_long(&w, group, x, rows, width);
+			continue;
+		}
+		if (w.is_pending)
+			join(&w, rows, width / part_values(width));
+		add_any(&w, group, x, rows, width);
+	}
+	if (w.is_pending)
+		join(&w, rows, width / part_values(width));
+	panel_end(t, rows, w.sums);
+}
+
+enum {
+	HEAD_ONE = INPUTS_HEAD + INT4_TAIL, /* blocked_kernel.head_bytes */
+	HEAD_TWO = INPUTS_HEAD + 2 * INT4_TAIL,
+};
+
+/* The row count is a constant in each case: code without loops over rows. */
+#define TILE_CASE(n, width, head)             \
+	case n:                               \
+		run_tile(t, n, width, head); \
+		break;
+#define KERNEL(name, tile_fn, width, head)                      \
+	static void tile_fn(const struct blocked_tile *t, u32 rows) \
+	{                                                       \
+		switch (rows) {                                 \
+			TILE_CASE(1, width, head)               \
+			TILE_CASE(2, width, head)               \
+			TILE_CASE(3, width, head)               \
+			TILE_CASE(4, width, head)               \
+		default:                                        \
+			run_tile(t, INT4_ROWS, width, head);    \
+			break;                                  \
+		}                                               \
+	}                                                       \
+	static const struct blocked_kernel name = {.tile_rows = INT4_ROWS,       \
+						   .k_block = BLOCKED_K_MAX,     \
+						   .value_bytes = 1,             \
+						   .head_bytes = head,           \
+						   .pack = pack,                 \
+						   .unpack = unpack,             \
+						   .tile = tile_fn,              \
+						   .act_mul = sums_act_mul};
+KERNEL(INT4_32, tile_32, 32, HEAD_ONE)
+KERNEL(INT4_64, tile_64, 64, HEAD_ONE)
+KERNEL(INT4_128, tile_128, 128, HEAD_TWO)
+#undef KERNEL
+#undef TILE_CASE
+
+void VARIANT(matmul_int4_many)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
+{
+	const u32 width = kern_dtype_group(a->w->dtype);
+	matmul_blocked(ctx, a, width == 128 ? &INT4_128 : width == 64 ? &INT4_64 : &INT4_32);
+}
