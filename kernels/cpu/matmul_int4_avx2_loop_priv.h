@@ -37,6 +37,7 @@ struct int4_place {
 struct int4_pending {
 	const char *head;   /* the weights' scales [KERN_PANEL], then zeros times -1 */
 	const char *inputs; /* of the rows: [begin], [begin and what sums began with], [sum of inputs], each times the scale */
+	u32 parts;	    /* in which its sums are: 1, 2 or 4; 0: there is no such group */
 };
 
 /* Registers 0 to 9 are the sums of 5 rows. */
@@ -116,11 +117,13 @@ static ALWAYS_INLINE void int4_plain(struct int4_place *p, const u32 rows, const
 	"vbroadcastss (%[inputs]), " to "\n\tvpblendw $0x55, " \
 	from PLACE_##v "(%[narrow]), " to ", " to "\n\t"
 #define FLOAT(v) BENEATH("", v, VALUE)
-#define LESS(v) "vbroadcastss 4*%c[rows](%[inputs]), " OTHER "\n\tvsubps " OTHER ", " VALUE ", " VALUE "\n\t"
-/* The sums of two parts, less what both began with. Every step is exact. */
-#define LESS_BOTH(v)                                                                             \
-	LESS(v) "vsubps " OTHER ", " VALUE ", " VALUE "\n\t" BENEATH("%c[part]+", v, OTHER) \
-	"vaddps " OTHER ", " VALUE ", " VALUE "\n\t"
+#define BEGIN "vbroadcastss 4*%c[rows](%[inputs]), " OTHER "\n\t"
+#define LESS_BEGIN BEGIN "vsubps " OTHER ", " VALUE ", " VALUE "\n\t"
+#define LESS_1(v) LESS_BEGIN
+/* The sums of 2 or 4 parts, less what they began with. Every step is exact. */
+#define LESS_MORE(v, n) LESS_BEGIN BENEATH(n "*%c[part]+", v, OTHER) "vaddps " OTHER ", " VALUE ", " VALUE "\n\t"
+#define LESS_2(v) LESS_BEGIN LESS_MORE(v, "1")
+#define LESS_4(v) LESS_2(v) LESS_MORE(v, "2") LESS_MORE(v, "3")
 #define ZERO(v)                                                                                                  \
 	"vbroadcastss 8*%c[rows](%[inputs]), " OTHER "\n\tvfmadd231ps 128+32*" #v "(%[head]), " OTHER ", " VALUE \
 	"\n\t"
@@ -153,28 +156,36 @@ static ALWAYS_INLINE void int4_plain(struct int4_place *p, const u32 rows, const
 		: [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [narrow] "+&r"(narrow),     \
 		  [sums] "+&r"(sums), [inputs] "+&r"(inputs), [count] "+&r"(count)                                         \
 		: [step] "r"(p->prefetch_step), [begin] "m"(begin), [head] "r"(pending->head), [rows] "i"(n),              \
-		  [row] "i"(values + INT4_TAIL), [part] "i"(INT4_SUMS)                                                     \
+		  [row] "i"(row), [part] "i"(INT4_SUMS)                                                                    \
 		: ALL_REGISTERS, "memory", "cc")
+#define JOINED(n)                                                \
+	do {                                                     \
+		if (pending->parts != n)                         \
+			break;                                   \
+		if (rows == 4 && values == 64)                   \
+			JOINED_OF(4, 64, 8, LESS_##n);           \
+		else if (rows == 4)                              \
+			JOINED_OF(4, 32, 4, LESS_##n);           \
+		else if (values == 64)                           \
+			JOINED_OF(5, 64, 6, LESS_##n);           \
+		else                                             \
+			JOINED_OF(5, 32, 3, LESS_##n);           \
+		return;                                          \
+	} while (0)
 
-/* As int4_plain, of a whole part of `values`; before it writes there, it joins the `pending` group of sums in `narrow`, of one part
- * or, with `both`, of two, INT4_SUMS bytes apart, to `sums`, [row][KERN_PANEL]. 4 or 5 rows. */
-static ALWAYS_INLINE void int4_joined(struct int4_place *p, const u32 rows, const u32 values, i32 begin,
-				      const struct int4_pending *pending, const bool both, char *narrow, float *sums)
+/* As int4_plain, of 32 or 64 `values`; before it writes there, it joins the `pending` group of sums in `narrow`, INT4_SUMS bytes a
+ * part, to `sums`, [row][KERN_PANEL]. 4 or 5 rows; `most` parts. p->weights and p->x are at no particular place afterwards. */
+static ALWAYS_INLINE void int4_joined(struct int4_place *p, const u32 rows, const u32 row, const u32 values, i32 begin,
+				      const struct int4_pending *pending, const u32 most, char *narrow, float *sums)
 {
 	const char *inputs = pending->inputs;
 	u32 count = rows;
-	if (rows == 4 && both)
-		JOINED_OF(4, 64, 8, LESS_BOTH);
-	else if (rows == 4 && values == 64)
-		JOINED_OF(4, 64, 8, LESS);
-	else if (rows == 4)
-		JOINED_OF(4, 32, 4, LESS);
-	else if (both)
-		JOINED_OF(5, 64, 6, LESS_BOTH);
-	else if (values == 64)
-		JOINED_OF(5, 64, 6, LESS);
-	else
-		JOINED_OF(5, 32, 3, LESS);
+	if (most < 4)
+		JOINED(1);
+	if (most > 1)
+		JOINED(2);
+	if (most > 2)
+		JOINED(4);
 }
 
 #endif

@@ -2,9 +2,9 @@
  * inside a group they are whole numbers, or these times a power of two. How they are computed is said in
  * cpu/matmul_int4_avx2_loop_priv.h.
  *
- * 16 bits hold the sums of ANY_TURNS turns whatever the inputs are, and of a part with nearly all there are: if its positive
- * inputs come to no more than LONG_MOST, and the negative ones, too. Where that does not hold for all rows of a tile, or a scale is an
- * extreme, the group is summed up in 32 bits. */
+ * 16 bits hold the sums of ANY_TURNS turns whatever the inputs are, and of a part of 64 values with nearly all there are: if its
+ * positive inputs come to no more than LONG_MOST, and the negative ones, too. Where that does not hold for all rows of a tile, a part
+ * is 32 values, and where that is not enough, or a scale is an extreme, a group is summed up in 32 bits. */
 #include "kernels/cpu/matmul_blocked_tile_priv.h"
 #include "kernels/cpu/matmul_int4_avx2_loop_priv.h"
 #include "kernels/cpu/variants_priv.h"
@@ -15,15 +15,20 @@ enum {
 	LONG_BEGIN = 0x8000,	/* what sums begin with, so that none is negative */
 	INPUTS_HEAD = 12,	/* bytes of a row's group of inputs before its values: int4_pending.inputs */
 	WEIGHTS_HEAD = 256,	/* and of an unpacked group of weights: int4_pending.head */
-	PARTS_MOST = KERN_GROUP_MAX / INT4_PART,
+	PARTS_MOST = 4,
+	HALF_PART = INT4_PART / 2,
 };
+
+/* Values of a group whose sums 16 bits hold. */
+enum span { SPAN_PART, SPAN_HALF, SPAN_TURNS };
+enum { SPAN_AT = 2 }; /* its place, in the first row's INT4_TAIL */
 
 static const float WHOLE = 0x1p23f; /* floats as large differ by 1 as their bits do */
 
 /* ---------------------------------------------------------------- inputs */
 
-/* Whether 16 bits hold all sums of a part's products with weights from 0 to 15. */
-static ALWAYS_INLINE bool are_small(const signed char *q, const u32 values)
+/* Twice the sum of the positive values or, if that is more, of the negative ones. */
+static ALWAYS_INLINE i32 largest_sum(const signed char *q, const u32 values)
 {
 	const __m256i ones = _mm256_set1_epi8(1);
 	__m256i sizes = _mm256_setzero_si256(), sums = _mm256_setzero_si256();
@@ -38,7 +43,19 @@ static ALWAYS_INLINE bool are_small(const signed char *q, const u32 values)
 	both = _mm256_add_epi32(both, _mm256_shuffle_epi32(both, 0x4e));
 	both = _mm256_add_epi32(both, _mm256_shuffle_epi32(both, 0xb1));
 	i32 size = _mm256_extract_epi32(both, 0), sum = _mm256_extract_epi32(both, 4);
-	return size + (sum < 0 ? -sum : sum) <= 2 * LONG_MOST;
+	return size + (sum < 0 ? -sum : sum);
+}
+
+/* The span of a row's part. Odd lanes are one pair ahead: their first half ends with the first pair of the second one. */
+static ALWAYS_INLINE enum span span_of(const signed char *q, const u32 values)
+{
+	enum { PAIR_MOST = 2 * 128 };
+	if (largest_sum(q, values) <= 2 * LONG_MOST)
+		return SPAN_PART;
+	if (values == INT4_PART && largest_sum(q, HALF_PART) <= 2 * (LONG_MOST - PAIR_MOST) &&
+	    largest_sum(q + HALF_PART, HALF_PART) <= 2 * (LONG_MOST - PAIR_MOST))
+		return SPAN_HALF;
+	return SPAN_TURNS;
 }
 
 static ALWAYS_INLINE u32 part_values(u32 width)
@@ -51,27 +68,31 @@ static ALWAYS_INLINE void pack_group(const struct blocked_job *j, const float *x
 {
 	const u32 part = part_values(width);
 	float held[KERN_GROUP_MAX], scales[INT4_ROWS], sums[INT4_ROWS];
-	char *at = to + rows * INPUTS_HEAD;
-	bool small = true;
+	char *at = to + rows * INPUTS_HEAD, *first = at;
+	enum span span = SPAN_PART;
 	for (u32 r = 0; r < rows; r++, at += part + INT4_TAIL) {
 		signed char q[KERN_GROUP_MAX];
 		const float *from = group_values(j->a->w, x + r * j->a->x_stride, k, width, held);
 		struct rounding rounding = rounding_by_power(from, width);
 		scales[r] = rounding.scale;
 		sums[r] = (float)round_values(from, rounding.inverse, width, q);
-		small &= rounding.scale <= 0x1p96f; /* of POWER_MOST */
+		if (!(rounding.scale <= 0x1p96f)) /* of POWER_MOST */
+			span = SPAN_TURNS;
 #pragma GCC unroll 2
 		for (u32 i = 0; i < width; i += part) {
 			char *values = at + i / part * rows * (part + INT4_TAIL);
-			small &= are_small(q + i, part);
+			enum span own = span_of(q + i, part);
+			span = own > span ? own : span;
 			memcpy(values, q + i, part);
 			memcpy(values + part, q + i, INT4_TAIL);
 		}
 	}
+	first[part + SPAN_AT] = (char)span;
 	float *heads = (float *)(void *)to;
+	const bool small = span != SPAN_TURNS;
 	for (u32 r = 0; r < rows; r++) {
 		heads[r] = small ? scales[r] * WHOLE : scales[r];
-		heads[rows + r] = small ? scales[r] * (WHOLE + LONG_BEGIN) : 0;
+		heads[rows + r] = scales[r] * (WHOLE + LONG_BEGIN);
 		heads[2 * rows + r] = small ? scales[r] * sums[r] : sums[r];
 	}
 }
@@ -162,7 +183,6 @@ static enum blocked_scales unpack(const struct kern_weight *w, const char *from,
 struct work {
 	struct int4_place place;
 	struct int4_pending pending;
-	bool is_pending;
 	_Alignas(32) char narrow[PARTS_MOST * INT4_SUMS + 32]; /* the loop reads odd lanes from 2 bytes further on */
 	_Alignas(32) float sums[INT4_ROWS * KERN_PANEL];
 };
@@ -179,25 +199,25 @@ static ALWAYS_INLINE vec beneath(vec begin, __m256i lower)
 	return _mm256_castsi256_ps(_mm256_or_si256(_mm256_castps_si256(begin), lower));
 }
 
-/* Joins the pending group to the sums, with nothing beside it. */
-static ALWAYS_INLINE void join(struct work *w, const u32 rows, const u32 parts)
+/* Joins the pending group, if there is one, to the sums, with nothing beside it. */
+static ALWAYS_INLINE void join(struct work *w, const u32 rows)
 {
 	const float *inputs = (const float *)(const void *)w->pending.inputs, *head = (const float *)(const void *)w->pending.head;
-#pragma GCC unroll 5
-	for (u32 r = 0; r < rows; r++) {
+	const u32 parts = w->pending.parts;
+	w->pending.parts = 0;
+	for (u32 r = 0; parts > 0 && r < rows; r++) {
 		const vec begin = vec_set1(inputs[r]), less = vec_set1(inputs[rows + r]), sum = vec_set1(inputs[2 * rows + r]);
 #pragma GCC unroll 4
-		for (u32 v = 0; v < KERN_PANEL / VEC_LANES; v++) {
+		for (u32 v = 0; v < VECS; v++) {
 			const char *narrow = w->narrow + r * INT4_ROW_SUMS;
 			float *to = w->sums + r * KERN_PANEL + v * VEC_LANES;
 			vec value = vec_sub(beneath(begin, lower_halves(narrow, v)), less);
-			if (parts == 2)
-				value = vec_add(vec_sub(value, less), beneath(begin, lower_halves(narrow + INT4_SUMS, v)));
+			for (u32 p = 1; p < parts; p++)
+				value = vec_add(vec_sub(value, less), beneath(begin, lower_halves(narrow + p * INT4_SUMS, v)));
 			value = vec_fma(vec_load(head + KERN_PANEL + v * VEC_LANES), sum, value);
 			vec_store(to, vec_fma(value, vec_load(head + v * VEC_LANES), vec_load(to)));
 		}
 	}
-	w->is_pending = false;
 }
 
 /* wide += the sums in 16 bits, which are signed here. */
@@ -235,27 +255,48 @@ static void add_any(struct work *w, const char *head, const char *x, u32 rows, u
 		}
 }
 
-/* One of inputs that 16 bits are enough for. It is pending afterwards. */
-static ALWAYS_INLINE void add_long(struct work *w, const char *head, const char *x, const u32 rows, const u32 width)
+/* One of inputs that 16 bits are enough for in parts of `values`. It is pending afterwards. */
+static ALWAYS_INLINE void add_parts(struct work *w, const char *head, const char *x, const u32 rows, const u32 width,
+				    const u32 values)
 {
-	const u32 part = part_values(width), parts = width / part;
+	const u32 part = part_values(width), row = part + INT4_TAIL;
 	const i32 begin = (i32)0x80008000;
-	w->place.weights = head + WEIGHTS_HEAD;
-	w->place.x = x + rows * INPUTS_HEAD;
-	if (w->is_pending && rows >= 4) {
-		int4_joined(&w->place, rows, part, begin, &w->pending, parts == 2, w->narrow, w->sums);
-	} else {
-		if (w->is_pending)
-			join(w, rows, parts);
-		int4_plain(&w->place, rows, part + INT4_TAIL, part / 4, begin, w->narrow);
+	u32 done = 0;
+	if (w->pending.parts > 0 && rows >= 4) {
+		w->place.weights = head + WEIGHTS_HEAD;
+		w->place.x = x + rows * INPUTS_HEAD;
+		int4_joined(&w->place, rows, row, values, begin, &w->pending, width / 32, w->narrow, w->sums);
+		w->pending.parts = 0;
+		done = values;
 	}
-	if (parts == 2) {
-		w->place.weights = head + WEIGHTS_HEAD + (size_t)part * KERN_PANEL;
-		w->place.x = x + rows * (INPUTS_HEAD + part + INT4_TAIL);
-		int4_plain(&w->place, rows, part + INT4_TAIL, part / 4, begin, w->narrow + INT4_SUMS);
+	join(w, rows);
+#pragma GCC unroll 4
+	for (; done < width; done += values) {
+		w->place.weights = head + WEIGHTS_HEAD + (size_t)done * KERN_PANEL;
+		w->place.x = x + rows * (INPUTS_HEAD + done / part * row) + done % part;
+		int4_plain(&w->place, rows, row, values / 4, begin, w->narrow + done / values * INT4_SUMS);
 	}
-	w->pending = (struct int4_pending){head, x};
-	w->is_pending = true;
+	w->pending = (struct int4_pending){head, x, width / values};
+}
+
+/* The same in parts of 32 of 64, which few inputs need. */
+static __attribute__((noinline)) void add_halves(struct work *w, const char *head, const char *x, u32 rows, u32 width)
+{
+	switch (rows) {
+#define HALVES_CASE(n)                                                \
+	case n:                                                       \
+		if (width == 128)                                     \
+			add_parts(w, head, x, n, 128, HALF_PART);     \
+		else                                                  \
+			add_parts(w, head, x, n, INT4_PART, HALF_PART); \
+		break;
+		HALVES_CASE(1)
+		HALVES_CASE(2)
+		HALVES_CASE(3)
+		HALVES_CASE(4)
+		HALVES_CASE(5)
+#undef HALVES_CASE
+	}
 }
 
 static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows, const u32 width, const u32 inputs_head)
@@ -269,19 +310,20 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows,
 		sums_ahead(t, r);
 	w.place.prefetch = t->prefetch;
 	w.place.prefetch_step = t->prefetch_step;
-	w.is_pending = false;
+	w.pending.parts = 0;
 	panel_begin(t, rows, w.sums);
 	for (u32 k = 0; k < t->k_count; k += width, group += group_bytes, x += rows * row_bytes) {
-		if (load_float(x + rows * 4) != 0) {
-			add_long(&w, group, x, rows, width);
-			continue;
+		const char span = x[rows * INPUTS_HEAD + part_values(width) + SPAN_AT];
+		if (span == SPAN_PART) {
+			add_parts(&w, group, x, rows, width, part_values(width));
+		} else if (span == SPAN_HALF) {
+			add_halves(&w, group, x, rows, width);
+		} else {
+			join(&w, rows);
+			add_any(&w, group, x, rows, width);
 		}
-		if (w.is_pending)
-			join(&w, rows, width / part_values(width));
-		add_any(&w, group, x, rows, width);
 	}
-	if (w.is_pending)
-		join(&w, rows, width / part_values(width));
+	join(&w, rows);
 	panel_end(t, rows, w.sums);
 }
 
