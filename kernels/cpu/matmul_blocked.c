@@ -61,15 +61,23 @@ static size_t inputs_bytes(const struct blocked_job *j, u32 count)
 	return kern_ceil(count, j->width) * ((size_t)j->width * j->kernel->value_bytes + j->kernel->head_bytes);
 }
 
+/* Blocks of k of nearly equal size. */
+static void plan_k(struct blocked_job *j)
+{
+	const u32 k = j->a->w->k, least = kern_ceil(k, j->kernel->k_block);
+	j->k_block = least > 0 ? kern_ceil(kern_ceil(k, least), KERN_GROUP_MAX) * KERN_GROUP_MAX : KERN_GROUP_MAX;
+	j->k_blocks = kern_ceil(k, j->k_block);
+}
+
 static u32 block_count(const struct blocked_job *j, u32 block)
 {
-	u32 first = block * j->kernel->k_block;
-	return kern_min(j->kernel->k_block, j->a->w->k - first);
+	u32 first = block * j->k_block;
+	return kern_min(j->k_block, j->a->w->k - first);
 }
 
 static char *tile_inputs(const struct blocked_job *j, const struct rows *r, u32 k_block, u32 tile)
 {
-	return j->x + r->first * j->row_bytes + r->count * inputs_bytes(j, j->kernel->k_block) * k_block +
+	return j->x + r->first * j->row_bytes + r->count * inputs_bytes(j, j->k_block) * k_block +
 	       tile_first(r, tile) * inputs_bytes(j, block_count(j, k_block));
 }
 
@@ -115,7 +123,7 @@ static void pack_task(void *arg, u32 task, u32 thread)
 	for (; tile >= r.tiles; r = rows_of(j, ++block))
 		tile -= r.tiles;
 	u32 first = tile_first(&r, tile), rows = tile_first(&r, tile + 1) - first;
-	if (j->kernel->pack(j, j->a->x + (size_t)(r.first + first) * j->a->x_stride, rows, k_block * j->kernel->k_block,
+	if (j->kernel->pack(j, j->a->x + (size_t)(r.first + first) * j->a->x_stride, rows, k_block * j->k_block,
 			    block_count(j, k_block), tile_inputs(j, &r, k_block, tile)))
 		atomic_store_explicit(&j->any_scales, true, memory_order_relaxed);
 }
@@ -139,7 +147,7 @@ static void plan_prefetch(const struct blocked_job *j, struct place next, struct
 {
 	const struct kern_weight *w = j->a->w;
 	next.panel = next.panel < j->panels ? panel_at(j, next.panel) : 0; /* or nothing follows */
-	u32 k = next.k_block * j->kernel->k_block, units = kern_ceil(t->k_count * j->kernel->value_bytes, 4);
+	u32 k = next.k_block * j->k_block, units = kern_ceil(t->k_count * j->kernel->value_bytes, 4);
 	t->prefetch = weights_at(w, next.panel, k);
 	t->prefetch_bytes = (u32)(weights_at(w, 0, k + block_count(j, next.k_block)) - weights_at(w, 0, k));
 	t->prefetch_step = kern_ceil(t->prefetch_bytes, tiles * units);
@@ -224,7 +232,7 @@ static void run_task(void *arg, u32 task, u32 thread)
 				next = (struct place){panel + count, 0};
 			plan_prefetch(j, next, &t, r.tiles);
 			float *sums = (float *)(void *)lane + (size_t)p * r.count * KERN_PANEL;
-			t.weights = weights_at(j->a->w, panel_at(j, at.panel), b * kernel->k_block);
+			t.weights = weights_at(j->a->w, panel_at(j, at.panel), b * j->k_block);
 			if (kernel->unpack) {
 				t.scales = kernel->unpack(j->a->w, t.weights, t.k_count, any_scales, unpacked);
 				t.weights = unpacked;
@@ -249,8 +257,8 @@ void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, cons
 	if (a->tokens == 0)
 		return;
 	j.row_blocks = plan_rows(&j, threads);
-	j.k_blocks = kern_ceil(k, kernel->k_block);
-	j.row_bytes = k / kernel->k_block * inputs_bytes(&j, kernel->k_block) + inputs_bytes(&j, k % kernel->k_block);
+	plan_k(&j);
+	j.row_bytes = k / j.k_block * inputs_bytes(&j, j.k_block) + inputs_bytes(&j, k % j.k_block);
 	j.lane_bytes = matmul_blocked_lane_bytes(a->tokens);
 	j.lanes = ctx->scratch;
 	j.x = j.lanes + threads * j.lane_bytes;

@@ -49,7 +49,7 @@ struct blocked_tile {
 struct blocked_job;
 struct blocked_kernel {
 	u32 tile_rows;
-	u32 k_block;	/* a multiple of KERN_GROUP_MAX */
+	u32 k_block;	/* values, at most: a multiple of KERN_GROUP_MAX */
 	u32 value_bytes; /* of an input: 1 or 2 */
 	u32 head_bytes; /* of a group of a row's inputs */
 	/* Values [k, k + count) of `rows` rows, x_stride apart, into a tile's inputs. Answers whether one of their scales, or of
@@ -63,11 +63,11 @@ struct blocked_kernel {
 	void (*act_mul)(const float *gate, const float *up, u32 rows, enum kern_activation act, float *out, size_t out_stride);
 };
 
-/* A block of 1,024 values in 8 bits of a panel, with a scale and a zero of every 32. */
 /* Floats as large as this, give or take 2^22, differ by 1 as their bits do. */
 #define BLOCKED_WHOLE 0x1.8p23f
 
-enum { BLOCKED_K_MAX = 1024, BLOCKED_UNPACKED = (BLOCKED_K_MAX + BLOCKED_K_MAX / 32 * 8) * KERN_PANEL }; /* 40 KiB */
+/* Room for a panel's block of 1,024 values in 8 bits, with a scale and a zero of every 32, or of 640 in 16 bits. */
+enum { BLOCKED_K_MAX = 1024, BLOCKED_UNPACKED = 41 << 10 };
 
 struct blocked_job {
 	const struct kern_matmul_args *a;
@@ -79,6 +79,7 @@ struct blocked_job {
 	char *lanes; /* of the threads: sums, unpacked weights */
 	size_t lane_bytes;
 	u32 row_blocks, k_blocks, tiles; /* tiles: in all blocks of rows */
+	u32 k_block; /* values */
 	u32 panels, panels_a_task, column_tasks;
 	const struct kern_matmul_fusion *fusion; /* act_mul: panels of gate and up take turns; or NULL */
 };
