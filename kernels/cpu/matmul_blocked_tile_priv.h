@@ -99,31 +99,27 @@ static ALWAYS_INLINE void half_end(const struct blocked_tile *t, u32 column, u32
 	}
 }
 
-/* Of the whole panel, [R][KERN_PANEL]. */
-static ALWAYS_INLINE void panel_begin(const struct blocked_tile *t, u32 rows, float *sums)
+/* Sums of half a panel in memory, `stride` floats a row. */
+static ALWAYS_INLINE void half_begin_in(const struct blocked_tile *t, u32 column, u32 rows, float *sums, size_t stride)
 {
-	for (u32 column = 0; column < KERN_PANEL; column += HALF_COLUMNS) {
-		vec half[BLOCKED_TILE_MAX][HALF_VECS];
-		half_begin(t, column, rows, half);
+	vec half[BLOCKED_TILE_MAX][HALF_VECS];
+	half_begin(t, column, rows, half);
 #pragma GCC unroll 6
-		for (u32 r = 0; r < rows; r++)
+	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 2
-			for (u32 v = 0; v < HALF_VECS; v++)
-				vec_store(sums + r * KERN_PANEL + column + v * VEC_LANES, half[r][v]);
-	}
+		for (u32 v = 0; v < HALF_VECS; v++)
+			vec_store(sums + r * stride + v * VEC_LANES, half[r][v]);
 }
 
-static ALWAYS_INLINE void panel_end(const struct blocked_tile *t, u32 rows, const float *sums)
+static ALWAYS_INLINE void half_end_of(const struct blocked_tile *t, u32 column, u32 rows, const float *sums, size_t stride)
 {
-	for (u32 column = 0; column < KERN_PANEL; column += HALF_COLUMNS) {
-		vec half[BLOCKED_TILE_MAX][HALF_VECS];
+	vec half[BLOCKED_TILE_MAX][HALF_VECS];
 #pragma GCC unroll 6
-		for (u32 r = 0; r < rows; r++)
+	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 2
-			for (u32 v = 0; v < HALF_VECS; v++)
-				half[r][v] = vec_load(sums + r * KERN_PANEL + column + v * VEC_LANES);
-		half_end(t, column, rows, half);
-	}
+		for (u32 v = 0; v < HALF_VECS; v++)
+			half[r][v] = vec_load(sums + r * stride + v * VEC_LANES);
+	half_end(t, column, rows, half);
 }
 #endif
 

@@ -12,26 +12,20 @@
 #ifndef TERCET_KERNELS_CPU_MATMUL_INT4_AVX2_LOOP_PRIV_H
 #define TERCET_KERNELS_CPU_MATMUL_INT4_AVX2_LOOP_PRIV_H
 
-#include "kernels/cpu/matmul_quantized_avx2_priv.h"
+#include "kernels/cpu/matmul_rows_avx2_priv.h"
 
 #if defined(VEC_LANES) && VEC_LANES == 8
 
 enum {
-	INT4_ROWS = 5,
 	INT4_PART = 64,			    /* values of a row, at most, whose sums 16 bits hold */
 	INT4_TURN = 2 * KERN_PANEL,	    /* bytes of weights */
 	INT4_TAIL = 4,			    /* bytes behind a row's part: its first pair again, and two that are not used */
 	INT4_ROW_SUMS = 2 * KERN_PANEL,	    /* bytes */
-	INT4_SUMS = INT4_ROWS * INT4_ROW_SUMS, /* of a part */
+	INT4_SUMS = ROWS_MOST * INT4_ROW_SUMS, /* of a part */
 };
 
-/* Where a tile is. */
-struct int4_place {
-	const char *weights;  /* [turn][KERN_PANEL] pairs; of 16 columns the even lanes, the odd lanes, then those of the others */
-	const char *x;	      /* [row][values of the part + INT4_TAIL] */
-	const char *prefetch; /* asked for, `prefetch_step` bytes further with every second turn */
-	size_t prefetch_step;
-};
+/* rows_place.weights are [turn][KERN_PANEL] pairs: of 16 columns the even lanes, the odd lanes, then those of the others. rows_place.x
+ * is [row][values of the part + INT4_TAIL]. */
 
 /* A group whose sums are complete but for scales. */
 struct int4_pending {
@@ -40,49 +34,10 @@ struct int4_pending {
 	u32 parts;	    /* in which its sums are: 1, 2 or 4; 0: there is no such group */
 };
 
-/* Registers 0 to 9 are the sums of 5 rows. */
-#define SUMS_0 "%%ymm0", "%%ymm1"
-#define SUMS_1 "%%ymm2", "%%ymm3"
-#define SUMS_2 "%%ymm4", "%%ymm5"
-#define SUMS_3 "%%ymm6", "%%ymm7"
-#define SUMS_4 "%%ymm8", "%%ymm9"
-#define LEFT "%%ymm10"
-#define RIGHT "%%ymm11"
-#define FIRST "%%ymm12"
-#define SECOND "%%ymm13"
-#define VALUE "%%ymm14"
-#define OTHER "%%ymm15"
-#define ALL_REGISTERS                                                                                                       \
-	"xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", \
-		"xmm14", "xmm15"
-
-#define WITH(each, ...) each(__VA_ARGS__)
-/* each(row, ...), row by row */
-#define ALL_1(each, ...) each(0, __VA_ARGS__)
-#define ALL_2(each, ...) ALL_1(each, __VA_ARGS__) each(1, __VA_ARGS__)
-#define ALL_3(each, ...) ALL_2(each, __VA_ARGS__) each(2, __VA_ARGS__)
-#define ALL_4(each, ...) ALL_3(each, __VA_ARGS__) each(3, __VA_ARGS__)
-#define ALL_5(each, ...) ALL_4(each, __VA_ARGS__) each(4, __VA_ARGS__)
-
 /* ---------------------------------------------------------------- turns */
 
-#define ROW_IN(r, t, low, high)                                                                                  \
-	"vpbroadcastd 2*" #t "+" #r "*%c[row](%[x]), " FIRST "\n\tvpmaddubsw " FIRST ", " LEFT ", " SECOND       \
-	"\n\tvpmaddubsw " FIRST ", " RIGHT ", " FIRST "\n\tvpaddw " SECOND ", " low ", " low "\n\tvpaddw " FIRST \
-	", " high ", " high "\n\t"
-#define ROW(r, t) WITH(ROW_IN, r, t, SUMS_##r)
+#define ROW(r, t) WITH(ROW_WITH, "2*" #t "+" #r "*%c[row]", "vpmaddubsw", "vpaddw", SUMS_##r)
 #define LOAD(t) "vmovdqu 64*" #t "(%[weights]), " LEFT "\n\tvmovdqu 64*" #t "+32(%[weights]), " RIGHT "\n\t"
-#define ASK "prefetcht1 (%[prefetch])\n\tadd %[step], %[prefetch]\n\t"
-#define TURN(n, t) LOAD(t) ALL_##n(ROW, t)
-/* Behind its rows something else is done. */
-#define TURN_4(t, a, b, c, d) LOAD(t) ROW(0, t) a ROW(1, t) b ROW(2, t) c ROW(3, t) d
-#define TURN_5(t, a, b, c, d, e) TURN_4(t, a, b, c, d) ROW(4, t) e
-
-#define SAME_IN(low, high) "vmovdqa " FIRST ", " low "\n\tvmovdqa " FIRST ", " high "\n\t"
-#define SAME(r, ...) WITH(SAME_IN, SUMS_##r)
-#define STORE_IN(r, to, low, high) \
-	"vmovdqu " low ", 64*" #r "+" to "(%[narrow])\n\tvmovdqu " high ", 64*" #r "+32+" to "(%[narrow])\n\t"
-#define STORE(r, to) WITH(STORE_IN, r, to, SUMS_##r)
 
 #define PLAIN_OF(n)                                                                                                        \
 	case n:                                                                                                            \
@@ -94,7 +49,7 @@ struct int4_pending {
 		break;
 
 /* narrow[row] = in every lane `begin` and the products of 2 * `twos` turns, at least 2, of rows of `row` bytes; [row][2] vectors. */
-static ALWAYS_INLINE void int4_plain(struct int4_place *p, const u32 rows, const u32 row, u32 twos, i32 begin, char *narrow)
+static ALWAYS_INLINE void int4_plain(struct rows_place *p, const u32 rows, const u32 row, u32 twos, i32 begin, char *narrow)
 {
 	switch (rows) {
 		PLAIN_OF(1)
@@ -175,7 +130,7 @@ static ALWAYS_INLINE void int4_plain(struct int4_place *p, const u32 rows, const
 
 /* As int4_plain, of 32 or 64 `values`; before it writes there, it joins the `pending` group of sums in `narrow`, INT4_SUMS bytes a
  * part, to `sums`, [row][KERN_PANEL]. 4 or 5 rows; `most` parts. p->weights and p->x are at no particular place afterwards. */
-static ALWAYS_INLINE void int4_joined(struct int4_place *p, const u32 rows, const u32 row, const u32 values, i32 begin,
+static ALWAYS_INLINE void int4_joined(struct rows_place *p, const u32 rows, const u32 row, const u32 values, i32 begin,
 				      const struct int4_pending *pending, const u32 most, char *narrow, float *sums)
 {
 	const char *inputs = pending->inputs;

@@ -67,7 +67,7 @@ static ALWAYS_INLINE u32 part_values(u32 width)
 static ALWAYS_INLINE void pack_group(const struct blocked_job *j, const float *x, u32 rows, u32 k, const u32 width, char *to)
 {
 	const u32 part = part_values(width);
-	float held[KERN_GROUP_MAX], scales[INT4_ROWS], sums[INT4_ROWS];
+	float held[KERN_GROUP_MAX], scales[ROWS_MOST], sums[ROWS_MOST];
 	char *at = to + rows * INPUTS_HEAD, *first = at;
 	enum span span = SPAN_PART;
 	for (u32 r = 0; r < rows; r++, at += part + INT4_TAIL) {
@@ -112,7 +112,7 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 
 /* ---------------------------------------------------------------- weights */
 
-/* 16 columns of a part, of which `units` of 8 values are there and zeros follow: see struct int4_place. */
+/* 16 columns of a part, of which `units` of 8 values are there and zeros follow: see struct rows_place. */
 static ALWAYS_INLINE void unpack_columns(const char *from, u32 units, const u32 part, char *to)
 {
 	const __m256i mask = _mm256_set1_epi8(15), none = _mm256_setzero_si256();
@@ -181,10 +181,10 @@ static enum blocked_scales unpack(const struct kern_weight *w, const char *from,
 
 /* What a tile works with. */
 struct work {
-	struct int4_place place;
+	struct rows_place place;
 	struct int4_pending pending;
 	_Alignas(32) char narrow[PARTS_MOST * INT4_SUMS + 32]; /* the loop reads odd lanes from 2 bytes further on */
-	_Alignas(32) float sums[INT4_ROWS * KERN_PANEL];
+	_Alignas(32) float sums[ROWS_MOST * KERN_PANEL];
 };
 
 /* 8 of a row's sums in 16 bits, as `v` of cpu/matmul_int4_avx2_loop_priv.h, in the lower halves of lanes whose upper ones are 0. */
@@ -235,7 +235,7 @@ static void add_any(struct work *w, const char *head, const char *x, u32 rows, u
 {
 	const u32 part = part_values(width);
 	const float *scales = (const float *)(const void *)head, *inputs = (const float *)(const void *)x;
-	__m256i wide[INT4_ROWS][VECS];
+	__m256i wide[ROWS_MOST][VECS];
 	memset(wide, 0, sizeof wide);
 	w->place.weights = head + WEIGHTS_HEAD;
 	for (u32 k = 0; k < width; k += 2 * ANY_TURNS) {
@@ -311,7 +311,8 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows,
 	w.place.prefetch = t->prefetch;
 	w.place.prefetch_step = t->prefetch_step;
 	w.pending.parts = 0;
-	panel_begin(t, rows, w.sums);
+	for (u32 column = 0; column < KERN_PANEL; column += HALF_COLUMNS)
+		half_begin_in(t, column, rows, w.sums + column, KERN_PANEL);
 	for (u32 k = 0; k < t->k_count; k += width, group += group_bytes, x += rows * row_bytes) {
 		const char span = x[rows * INPUTS_HEAD + part_values(width) + SPAN_AT];
 		if (span == SPAN_PART) {
@@ -324,7 +325,8 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows,
 		}
 	}
 	join(&w, rows);
-	panel_end(t, rows, w.sums);
+	for (u32 column = 0; column < KERN_PANEL; column += HALF_COLUMNS)
+		half_end_of(t, column, rows, w.sums + column, KERN_PANEL);
 }
 
 enum {
@@ -346,11 +348,11 @@ enum {
 			TILE_CASE(3, width, head)               \
 			TILE_CASE(4, width, head)               \
 		default:                                        \
-			run_tile(t, INT4_ROWS, width, head);    \
+			run_tile(t, ROWS_MOST, width, head);    \
 			break;                                  \
 		}                                               \
 	}                                                       \
-	static const struct blocked_kernel name = {.tile_rows = INT4_ROWS,       \
+	static const struct blocked_kernel name = {.tile_rows = ROWS_MOST,       \
 						   .k_block = BLOCKED_K_MAX,     \
 						   .value_bytes = 1,             \
 						   .head_bytes = head,           \

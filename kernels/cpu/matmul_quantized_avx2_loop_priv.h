@@ -53,8 +53,6 @@ struct loop_place {
 #define PAIR_LOAD(at) "vmovdqu " #at "(%[weights]), %[left]\n\tvmovdqu " #at "+32(%[weights]), %[right]\n\t"
 #define PAIR_DO(instruction) instruction ", %[left], %[left]\n\t" instruction ", %[right], %[right]\n\t"
 
-#define PAIR_WIDE(n) \
-	PAIR_LOAD(0) ROWS_##n(PAIR_ROW, 0, "vpmaddwd", "vpaddd") PAIR_LOAD(128) ROWS_##n(PAIR_ROW, 1, "vpmaddwd", "vpaddd")
 #define PAIR_BYTES(n)                                                                                                    \
 	PAIR_LOAD(0) PAIR_DO("vpand %[mask]") ROWS_##n(PAIR_ROW, 0, "vpmaddwd", "vpaddd") PAIR_LOAD(0) PAIR_DO("vpsrlw $8") \
 		ROWS_##n(PAIR_ROW, 1, "vpmaddwd", "vpaddd")
@@ -90,9 +88,8 @@ struct loop_place {
 		}                                                                                          \
 	}
 
-/* sum[r][v] = begin[r] (4 bytes each) and in every lane of 32 bits 2 products of every unit. At least one turn. */
-PAIR_LOOP(loop_wide, PAIR_AT, PAIR_WIDE, 256, "prefetcht1", 0)
-/* The same of weights in 8 bits, whose even and odd bytes are a unit each. */
+/* sum[r][v] = begin[r] (4 bytes each) and in every lane of 32 bits 2 products of every unit of weights in 8 bits, whose even and
+ * odd bytes are one each. At least one turn. */
 PAIR_LOOP(loop_bytes, PAIR_AT, PAIR_BYTES, 128, "prefetcht0", 0x00ff00ff)
 /* sum[r][v] = in every lane of 16 bits 2 products of every unit of weights in 4 bits, whose lower and upper halves of bytes are
  * one each; `begin` is not read. At least one turn. */
