@@ -112,29 +112,47 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 
 /* ---------------------------------------------------------------- weights */
 
-/* 16 columns of a part, of which `units` of 8 values are there and zeros follow: see struct rows_place. */
+/* Even lanes of one, odd lanes of the other. */
+static ALWAYS_INLINE __m256i even_odd(__m256i even, __m256i odd)
+{
+	return _mm256_blend_epi16(even, odd, 0xaa);
+}
+
+static ALWAYS_INLINE __m256i low_bits(__m256i bytes)
+{
+	return _mm256_and_si256(bytes, _mm256_set1_epi8(15));
+}
+
+static ALWAYS_INLINE __m256i high_bits(__m256i bytes)
+{
+	return low_bits(_mm256_srli_epi16(bytes, 4));
+}
+
+/* 16 columns of a part, of which `units` of 8 values are there and zeros follow: see struct rows_place. A unit is 4 turns; the odd
+ * lanes of its last one are the next unit's. */
 static ALWAYS_INLINE void unpack_columns(const char *from, u32 units, const u32 part, char *to)
 {
-	const __m256i mask = _mm256_set1_epi8(15), none = _mm256_setzero_si256();
-	__m256i even = load(from), odd = load(from + 32);
-	const __m256i first = _mm256_slli_epi32(_mm256_and_si256(odd, mask), 16);
-	for (u32 u = 0; u < part / 8; u++, to += 4 * INT4_TURN) {
-		__m256i even_low = _mm256_and_si256(even, mask), even_high = _mm256_and_si256(_mm256_srli_epi16(even, 4), mask);
-		__m256i odd_low = _mm256_and_si256(odd, mask), odd_high = _mm256_and_si256(_mm256_srli_epi16(odd, 4), mask);
-		__m256i next = first;
-		even = odd = none;
-		if (u + 1 < units) {
-			from += KERN_GROUP_UNIT;
+	const __m128i swap = _mm_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+	__m256i first = _mm256_setzero_si256(), before = first;
+	for (u32 u = 0; u < part / 8; u++, from += KERN_GROUP_UNIT, to += 4 * INT4_TURN) {
+		__m256i even = _mm256_setzero_si256(), odd = even;
+		if (u < units) {
 			even = load(from);
 			odd = load(from + 32);
 		}
-		if (u + 1 < part / 8)
-			next = _mm256_slli_epi32(_mm256_and_si256(odd, mask), 16);
-		store(to, _mm256_blend_epi16(even_low, odd_low, 0xaa));
-		store(to + INT4_TURN, _mm256_or_si256(_mm256_srli_epi32(even_low, 16), _mm256_slli_epi32(odd_high, 16)));
-		store(to + 2 * INT4_TURN, _mm256_blend_epi16(even_high, odd_high, 0xaa));
-		store(to + 3 * INT4_TURN, _mm256_or_si256(_mm256_srli_epi32(even_high, 16), next));
+		const __m256i straight = even_odd(even, odd);
+		const __m256i crossed = _mm256_shuffle_epi8(even_odd(odd, even), _mm256_broadcastsi128_si256(swap));
+		const __m256i low = low_bits(crossed), high = high_bits(crossed);
+		if (u == 0)
+			first = low;
+		else
+			store(to - INT4_TURN, even_odd(before, low));
+		store(to, low_bits(straight));
+		store(to + INT4_TURN, even_odd(low, high));
+		store(to + 2 * INT4_TURN, high_bits(straight));
+		before = high;
 	}
+	store(to - INT4_TURN, even_odd(before, first));
 }
 
 /* Groups of scales [32], zeros [32] times -1 and parts of whole turns. */
