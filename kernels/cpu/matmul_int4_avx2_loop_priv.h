@@ -41,7 +41,7 @@ struct int4_pending {
 
 #define PLAIN_OF(n)                                                                                                        \
 	case n:                                                                                                            \
-		__asm__("vpbroadcastd %[begin], " FIRST "\n\t" ALL_##n(SAME, 0) "1:\n\t" ASK TURN(n, 0) TURN(n, 1)           \
+		__asm__ volatile("vpbroadcastd %[begin], " FIRST "\n\t" ALL_##n(SAME, 0) "1:\n\t" ASK TURN(n, 0) TURN(n, 1)           \
 			"add $2*64, %[weights]\n\tadd $2*2, %[x]\n\tdec %[twos]\n\tjnz 1b\n\t" ALL_##n(STORE, "0")           \
 			: [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [twos] "+&r"(twos)  \
 			: [step] "r"(p->prefetch_step), [begin] "m"(begin), [narrow] "r"(narrow), [row] "i"(row)           \
@@ -105,7 +105,7 @@ static ALWAYS_INLINE void int4_plain(struct rows_place *p, const u32 rows, const
 #define LEFT_32_5 ASK TURN(5, 0)
 
 #define JOINED_OF(n, values, turns, less)                                                                                  \
-	__asm__("vpbroadcastd %[begin], " FIRST "\n\t" ALL_##n(SAME, 0) "1:\n\t" JOIN_##values##_##n(less)                   \
+	__asm__ volatile("vpbroadcastd %[begin], " FIRST "\n\t" ALL_##n(SAME, 0) "1:\n\t" JOIN_##values##_##n(less)                   \
 		"add $64*" #turns ", %[weights]\n\tadd $2*" #turns ", %[x]\n\tadd $64, %[narrow]\n\tadd $128, %[sums]\n\t" \
 		"add $4, %[inputs]\n\tdec %[count]\n\tjnz 1b\n\t" LEFT_##values##_##n ALL_##n(STORE, "-64*%c[rows]")         \
 		: [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [narrow] "+&r"(narrow),     \

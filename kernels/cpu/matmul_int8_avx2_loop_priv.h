@@ -28,7 +28,7 @@ struct int8_pending {
 
 #define PLAIN_OF(n)                                                                                                        \
 	case n:                                                                                                            \
-		__asm__(ALL_##n(ROWS_OWN, 0) "1:\n\t" ASK TURN(n, 0) TURN(n, 1)                                              \
+		__asm__ volatile(ALL_##n(ROWS_OWN, 0) "1:\n\t" ASK TURN(n, 0) TURN(n, 1)                                              \
 			"add $2*128, %[weights]\n\tadd $2*4, %[x]\n\tdec %[twos]\n\tjnz 1b\n\t" ALL_##n(STORE, "0")          \
 			: [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [twos] "+&r"(twos)  \
 			: [step] "r"(p->prefetch_step), [begin] "r"(begin), [narrow] "r"(narrow), [row] "i"(INT8_ROW)      \
@@ -68,7 +68,7 @@ static ALWAYS_INLINE void int8_plain(struct rows_place *p, const u32 rows, u32 t
 #define LEFT_5 TWO_5(0, 1, ) TWO_5(2, 3, )
 
 #define JOINED_OF(n, turns)                                                                                                \
-	__asm__(ALL_##n(ROWS_OWN, 0) "1:\n\t" JOIN_##n                                                                       \
+	__asm__ volatile(ALL_##n(ROWS_OWN, 0) "1:\n\t" JOIN_##n                                                                       \
 		"add $128*" #turns ", %[weights]\n\tadd $4*" #turns ", %[x]\n\tadd $64, %[narrow]\n\tadd $64, %[sums]\n\t" \
 		"add $4, %[inputs]\n\tdec %[count]\n\tjnz 1b\n\t" LEFT_##n ALL_##n(STORE, "-64*" #n)                         \
 		: [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [narrow] "+&r"(narrow),     \
