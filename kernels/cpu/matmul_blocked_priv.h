@@ -27,7 +27,8 @@ enum blocked_scales {
  * Inputs of a tile of R rows are units of 4 bytes (2 bf16 or 4 int8) as [unit][R]. With `width` every group of them
  * begins with the rows' scales, R floats, and -128 times the sums of the rounded inputs, R i32. Beside weights in 4 bits scales
  * are powers of two: then with VNNI to these sums the bits of BLOCKED_WHOLE times the scale are added, and that float follows, R
- * times; with AVX2 inputs lie as cpu/matmul_int4_avx2_many.c says. */
+ * times. With AVX2 inputs of weights in 8 and 4 bits lie by rows, as cpu/matmul_int8_avx2_many.c and
+ * cpu/matmul_int4_avx2_many.c say. */
 struct blocked_tile {
 	const char *weights; /* the panel's block, as stored or as `unpack` left it */
 	const char *x;

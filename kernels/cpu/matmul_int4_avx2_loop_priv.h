@@ -102,7 +102,7 @@ static ALWAYS_INLINE void int4_plain(struct rows_place *p, const u32 rows, const
 #define LEFT_64_4
 #define LEFT_32_4
 #define LEFT_64_5 ASK TURN(5, 0) TURN(5, 1)
-#define LEFT_32_5 ASK TURN(5, 0)
+#define LEFT_32_5 ASK ASK ASK TURN(5, 0)
 
 #define JOINED_OF(n, values, turns, less)                                                                                  \
 	__asm__ volatile("vpbroadcastd %[begin], " FIRST "\n\t" ALL_##n(SAME, 0) "1:\n\t" JOIN_##values##_##n(less)                   \

@@ -17,7 +17,7 @@ enum { ROWS_MOST = 5 };
 /* Where a tile is. */
 struct rows_place {
 	const char *weights, *x;
-	const char *prefetch; /* asked for, `prefetch_step` bytes further with every second turn */
+	const char *prefetch; /* asked for, `prefetch_step` bytes further as often as there are two turns */
 	size_t prefetch_step;
 };
 
