@@ -1,7 +1,7 @@
 /* The loops of products of many rows with weights in 4 bits, for AVX2.
  *
  * A lane of 16 bits is a column: a turn adds to it the products of one pair of inputs and one pair of weights. Two vectors of
- * sums are the 32 columns of a panel, so up to 5 rows fit into the registers beside what a turn needs. The even lanes of a vector
+ * sums are the 32 columns of a panel, so 5 rows fit into the registers beside what a turn needs. The even lanes of a vector
  * are 8 columns and the odd lanes the next 8, and these are one pair of inputs further: so the 4 bytes from a pair on,
  * in all lanes, are the inputs of a turn. Behind the last pair of a part comes the first one again.
  *
@@ -39,26 +39,21 @@ struct int4_pending {
 #define ROW(r, t) WITH(ROW_WITH, "2*" #t "+" #r "*%c[row]", "vpmaddubsw", "vpaddw", SUMS_##r)
 #define LOAD(t) "vmovdqu 64*" #t "(%[weights]), " LEFT "\n\tvmovdqu 64*" #t "+32(%[weights]), " RIGHT "\n\t"
 
-#define PLAIN_OF(n)                                                                                                        \
-	case n:                                                                                                            \
-		__asm__ volatile("vpbroadcastd %[begin], " FIRST "\n\t" ALL_##n(SAME, 0) "1:\n\t" ASK TURN(n, 0) TURN(n, 1)           \
-			"add $2*64, %[weights]\n\tadd $2*2, %[x]\n\tdec %[twos]\n\tjnz 1b\n\t" ALL_##n(STORE, "0")           \
-			: [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [twos] "+&r"(twos)  \
-			: [step] "r"(p->prefetch_step), [begin] "m"(begin), [narrow] "r"(narrow), [row] "i"(row)           \
-			: ALL_REGISTERS, "memory", "cc");                                                                  \
-		break;
+#define PLAIN_OF(n)                                                                                                      \
+	__asm__ volatile("vpbroadcastd %[begin], " FIRST "\n\t" ALL_##n(SAME, 0) "1:\n\t" ASK TURN(n, 0) TURN(n, 1)      \
+			 "add $2*64, %[weights]\n\tadd $2*2, %[x]\n\tdec %[twos]\n\tjnz 1b\n\t" ALL_##n(STORE, "0")      \
+			 : [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [twos] "+&r"(twos) \
+			 : [step] "r"(p->prefetch_step), [begin] "m"(begin), [narrow] "r"(narrow), [row] "i"(row)          \
+			 : ALL_REGISTERS, "memory", "cc")
 
-/* narrow[row] = in every lane `begin` and the products of 2 * `twos` turns, at least 2, of rows of `row` bytes; [row][2] vectors. */
+/* narrow[row] = in every lane `begin` and the products of 2 * `twos` turns, at least 2, of rows of `row` bytes; [row][2] vectors.
+ * 4 or 5 rows. */
 static ALWAYS_INLINE void int4_plain(struct rows_place *p, const u32 rows, const u32 row, u32 twos, i32 begin, char *narrow)
 {
-	switch (rows) {
-		PLAIN_OF(1)
-		PLAIN_OF(2)
-		PLAIN_OF(3)
-		PLAIN_OF(4)
-	default:
-		PLAIN_OF(5)
-	}
+	if (rows == 4)
+		PLAIN_OF(4);
+	else
+		PLAIN_OF(5);
 }
 
 /* ---------------------------------------------------------------- turns that join a pending group to the others */

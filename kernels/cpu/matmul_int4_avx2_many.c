@@ -278,11 +278,11 @@ static ALWAYS_INLINE void add_parts(struct work *w, const char *head, const char
 				    const u32 values)
 {
 	const u32 part = part_values(width), row = part + INT4_TAIL;
-	const i32 begin = (i32)0x80008000;
+	const i32 begin = (i32)(LONG_BEGIN * 0x10001u); /* in both lanes */
 	u32 done = 0;
-	if (w->pending.parts > 0 && rows >= 4) {
-		w->place.weights = head + WEIGHTS_HEAD;
-		w->place.x = x + rows * INPUTS_HEAD;
+	if (w->pending.parts > 0) {
+		w->place.weights = pointer_alone(head + WEIGHTS_HEAD);
+		w->place.x = pointer_alone(x + rows * INPUTS_HEAD);
 		int4_joined(&w->place, rows, row, values, begin, &w->pending, width / 32, w->narrow, w->sums);
 		w->pending.parts = 0;
 		done = values;
@@ -290,31 +290,24 @@ static ALWAYS_INLINE void add_parts(struct work *w, const char *head, const char
 	join(w, rows);
 #pragma GCC unroll 4
 	for (; done < width; done += values) {
-		w->place.weights = head + WEIGHTS_HEAD + (size_t)done * KERN_PANEL;
-		w->place.x = x + rows * (INPUTS_HEAD + done / part * row) + done % part;
+		w->place.weights = pointer_alone(head + WEIGHTS_HEAD + (size_t)done * KERN_PANEL);
+		w->place.x = pointer_alone(x + rows * (INPUTS_HEAD + done / part * row) + done % part);
 		int4_plain(&w->place, rows, row, values / 4, begin, w->narrow + done / values * INT4_SUMS);
 	}
-	w->pending = (struct int4_pending){head, x, width / values};
+	w->pending = (struct int4_pending){pointer_alone(head), pointer_alone(x), width / values};
 }
 
 /* The same in parts of 32 of 64, which few inputs need. */
 static __attribute__((noinline)) void add_halves(struct work *w, const char *head, const char *x, u32 rows, u32 width)
 {
-	switch (rows) {
-#define HALVES_CASE(n)                                                \
-	case n:                                                       \
-		if (width == 128)                                     \
-			add_parts(w, head, x, n, 128, HALF_PART);     \
-		else                                                  \
-			add_parts(w, head, x, n, INT4_PART, HALF_PART); \
-		break;
-		HALVES_CASE(1)
-		HALVES_CASE(2)
-		HALVES_CASE(3)
-		HALVES_CASE(4)
-		HALVES_CASE(5)
-#undef HALVES_CASE
-	}
+	if (width == 128 && rows == 4)
+		add_parts(w, head, x, 4, 128, HALF_PART);
+	else if (width == 128)
+		add_parts(w, head, x, ROWS_MOST, 128, HALF_PART);
+	else if (rows == 4)
+		add_parts(w, head, x, 4, INT4_PART, HALF_PART);
+	else
+		add_parts(w, head, x, ROWS_MOST, INT4_PART, HALF_PART);
 }
 
 static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows, const u32 width, const u32 inputs_head)
@@ -331,7 +324,7 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows,
 	w.pending.parts = 0;
 	for (u32 column = 0; column < KERN_PANEL; column += HALF_COLUMNS)
 		half_begin_in(t, column, rows, w.sums + column, KERN_PANEL);
-	for (u32 k = 0; k < t->k_count; k += width, group += group_bytes, x += rows * row_bytes) {
+	for (u32 k = 0; k < t->k_count; k += width, group = pointer_alone(group + group_bytes), x = pointer_alone(x + rows * row_bytes)) {
 		const char span = x[rows * INPUTS_HEAD + part_values(width) + SPAN_AT];
 		if (span == SPAN_PART) {
 			add_parts(&w, group, x, rows, width, part_values(width));
@@ -353,23 +346,14 @@ enum {
 };
 
 /* The row count is a constant in each case: code without loops over rows. */
-#define TILE_CASE(n, width, head)             \
-	case n:                               \
-		run_tile(t, n, width, head); \
-		break;
-#define KERNEL(name, tile_fn, width, head)                      \
+#define KERNEL(name, tile_fn, width, head)                          \
 	static void tile_fn(const struct blocked_tile *t, u32 rows) \
-	{                                                       \
-		switch (rows) {                                 \
-			TILE_CASE(1, width, head)               \
-			TILE_CASE(2, width, head)               \
-			TILE_CASE(3, width, head)               \
-			TILE_CASE(4, width, head)               \
-		default:                                        \
-			run_tile(t, ROWS_MOST, width, head);    \
-			break;                                  \
-		}                                               \
-	}                                                       \
+	{                                                           \
+		if (rows == 4)                                      \
+			run_tile(t, 4, width, head);                \
+		else                                                \
+			run_tile(t, ROWS_MOST, width, head);        \
+	}                                                           \
 	static const struct blocked_kernel name = {.tile_rows = ROWS_MOST,       \
 						   .k_block = BLOCKED_K_MAX,     \
 						   .value_bytes = 1,             \
@@ -382,10 +366,10 @@ KERNEL(INT4_32, tile_32, 32, HEAD_ONE)
 KERNEL(INT4_64, tile_64, 64, HEAD_ONE)
 KERNEL(INT4_128, tile_128, 128, HEAD_TWO)
 #undef KERNEL
-#undef TILE_CASE
 
 void VARIANT(matmul_int4_many)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
 	const u32 width = kern_dtype_group(a->w->dtype);
+	ASSERT(a->tokens >= ROWS_SHARED);
 	matmul_blocked(ctx, a, width == 128 ? &INT4_128 : width == 64 ? &INT4_64 : &INT4_32);
 }

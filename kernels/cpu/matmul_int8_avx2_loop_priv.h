@@ -10,14 +10,13 @@
 enum {
 	INT8_TURN = 4 * KERN_PANEL, /* bytes of a panel's weights; a tile reads half of them */
 	INT8_ROW = 2 * KERN_GROUP_MAX, /* and of a row's inputs in a group */
-	INT8_COLUMNS = KERN_PANEL / 2,
 };
 
 /* A group whose sums are complete but for scales. */
 struct int8_pending {
-	const char *head;   /* the weights' scales, [INT8_COLUMNS] */
+	const char *head;   /* the weights' scales, [KERN_PANEL / 2] */
 	const char *inputs; /* those of the rows */
-	float *sums;	    /* [row][INT8_COLUMNS], which it is joined to; NULL: there is no such group */
+	float *sums;	    /* [row][KERN_PANEL / 2], which it is joined to; NULL: there is no such group */
 };
 
 #define ROW(r, t) WITH(ROW_WITH, "4*" #t "+" #r "*%c[row]", "vpmaddwd", "vpaddd", SUMS_##r)
@@ -26,26 +25,21 @@ struct int8_pending {
 #define ROWS_OWN_IN(r, low, high) "vpbroadcastd 4*" #r "(%[begin]), " low "\n\tvmovdqa " low ", " high "\n\t"
 #define ROWS_OWN(r, ...) WITH(ROWS_OWN_IN, r, SUMS_##r)
 
-#define PLAIN_OF(n)                                                                                                        \
-	case n:                                                                                                            \
-		__asm__ volatile(ALL_##n(ROWS_OWN, 0) "1:\n\t" ASK TURN(n, 0) TURN(n, 1)                                              \
-			"add $2*128, %[weights]\n\tadd $2*4, %[x]\n\tdec %[twos]\n\tjnz 1b\n\t" ALL_##n(STORE, "0")          \
-			: [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [twos] "+&r"(twos)  \
-			: [step] "r"(p->prefetch_step), [begin] "r"(begin), [narrow] "r"(narrow), [row] "i"(INT8_ROW)      \
-			: ALL_REGISTERS, "memory", "cc");                                                                  \
-		break;
+#define PLAIN_OF(n)                                                                                                      \
+	__asm__ volatile(ALL_##n(ROWS_OWN, 0) "1:\n\t" ASK TURN(n, 0) TURN(n, 1)                                         \
+			 "add $2*128, %[weights]\n\tadd $2*4, %[x]\n\tdec %[twos]\n\tjnz 1b\n\t" ALL_##n(STORE, "0")     \
+			 : [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [twos] "+&r"(twos) \
+			 : [step] "r"(p->prefetch_step), [begin] "r"(begin), [narrow] "r"(narrow), [row] "i"(INT8_ROW)     \
+			 : ALL_REGISTERS, "memory", "cc")
 
-/* narrow[row] = begin[row] (4 bytes each) in every lane, and the products of 2 * `twos` turns, at least 2; [row][2] vectors. */
+/* narrow[row] = begin[row] (4 bytes each) in every lane, and the products of 2 * `twos` turns, at least 2; [row][2] vectors. 4 or 5
+ * rows. */
 static ALWAYS_INLINE void int8_plain(struct rows_place *p, const u32 rows, u32 twos, const char *begin, char *narrow)
 {
-	switch (rows) {
-		PLAIN_OF(1)
-		PLAIN_OF(2)
-		PLAIN_OF(3)
-		PLAIN_OF(4)
-	default:
-		PLAIN_OF(5)
-	}
+	if (rows == 4)
+		PLAIN_OF(4);
+	else
+		PLAIN_OF(5);
 }
 
 /* Of a row of the pending group 8 columns. */
@@ -76,7 +70,7 @@ static ALWAYS_INLINE void int8_plain(struct rows_place *p, const u32 rows, u32 t
 		: [step] "r"(p->prefetch_step), [begin] "r"(begin), [head] "r"(pending->head), [row] "i"(INT8_ROW)         \
 		: ALL_REGISTERS, "memory", "cc")
 
-/* As int8_plain, of a whole group; before it writes there, it joins the `pending` group, whose sums `narrow` holds. 4 or 5 rows.
+/* As int8_plain, of a whole group; before it writes there, it joins the `pending` group, whose sums `narrow` holds.
  * p->weights and p->x are at no particular place afterwards. */
 static ALWAYS_INLINE void int8_joined(struct rows_place *p, const u32 rows, const char *begin,
 				      const struct int8_pending *pending, char *narrow)

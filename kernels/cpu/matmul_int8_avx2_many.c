@@ -56,8 +56,8 @@ static enum blocked_scales unpack(const struct kern_weight *w, const char *from,
 struct work {
 	struct rows_place place;
 	struct int8_pending pending;
-	_Alignas(32) char narrow[ROWS_MOST * INT8_COLUMNS * 4];
-	_Alignas(32) float sums[KERN_PANEL / INT8_COLUMNS][ROWS_MOST * INT8_COLUMNS];
+	_Alignas(32) char narrow[ROWS_MOST * HALF_COLUMNS * 4];
+	_Alignas(32) float sums[KERN_PANEL / HALF_COLUMNS][ROWS_MOST * HALF_COLUMNS];
 };
 
 /* The pending group's sums += scale * inputs' scale * its products, with nothing beside it. */
@@ -68,8 +68,8 @@ static __attribute__((noinline)) void join(struct work *w, u32 rows)
 	w->pending.sums = NULL;
 	for (u32 r = 0; sums && r < rows; r++) {
 		const vec own = vec_set1(load_float(w->pending.inputs + r * 4));
-		for (u32 i = r * INT8_COLUMNS; i < (r + 1) * INT8_COLUMNS; i += VEC_LANES) {
-			vec both = vec_mul(vec_load(scales + i - r * INT8_COLUMNS), own);
+		for (u32 i = r * HALF_COLUMNS; i < (r + 1) * HALF_COLUMNS; i += VEC_LANES) {
+			vec both = vec_mul(vec_load(scales + i - r * HALF_COLUMNS), own);
 			vec_store(sums + i, vec_fma(_mm256_cvtepi32_ps(load(w->narrow + i * 4)), both, vec_load(sums + i)));
 		}
 	}
@@ -80,20 +80,21 @@ static ALWAYS_INLINE void run_half(struct work *w, const struct blocked_tile *t,
 {
 	const char *x = t->x;
 	for (u32 k = 0; k < t->k_count; k += KERN_GROUP_MAX) {
-		w->place.weights = group + KERN_GROUP_HEAD;
-		w->place.x = x + rows * INPUTS_HEAD;
+		w->place.weights = pointer_alone(group + KERN_GROUP_HEAD);
+		w->place.x = pointer_alone(x + rows * INPUTS_HEAD);
 		/* They begin with what takes back the 128 added to the weights. */
-		if (rows >= 4 && w->pending.sums && t->k_count - k >= KERN_GROUP_MAX) {
+		if (w->pending.sums && t->k_count - k >= KERN_GROUP_MAX) {
 			int8_joined(&w->place, rows, x + rows * 4, &w->pending, w->narrow);
 		} else {
 			join(w, rows);
 			int8_plain(&w->place, rows, kern_ceil(kern_min(KERN_GROUP_MAX, t->k_count - k), 4), x + rows * 4, w->narrow);
 		}
-		w->pending = (struct int8_pending){group, x, sums};
-		group += KERN_GROUP_HEAD + (size_t)KERN_GROUP_MAX * KERN_PANEL * VALUE_BYTES;
-		x += rows * (INT8_ROW + INPUTS_HEAD);
+		w->pending = (struct int8_pending){pointer_alone(group), pointer_alone(x), sums};
+		group = pointer_alone(group + KERN_GROUP_HEAD + (size_t)KERN_GROUP_MAX * KERN_PANEL * VALUE_BYTES);
+		x = pointer_alone(x + rows * (INT8_ROW + INPUTS_HEAD));
 	}
 }
+
 static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows)
 {
 	struct work w; /* not cleared: that would take as long as a turn */
@@ -105,35 +106,22 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows)
 	w.place.prefetch = t->prefetch;
 	w.place.prefetch_step = t->prefetch_step;
 	w.pending.sums = NULL;
-	for (u32 half = 0, column = 0; column < KERN_PANEL; half++, column += INT8_COLUMNS) {
-		half_begin_in(t, column, rows, w.sums[half], INT8_COLUMNS);
+	for (u32 half = 0, column = 0; column < KERN_PANEL; half++, column += HALF_COLUMNS) {
+		half_begin_in(t, column, rows, w.sums[half], HALF_COLUMNS);
 		run_half(&w, t, t->weights + column * 4, rows, w.sums[half]);
 	}
 	join(&w, rows);
-	for (u32 half = 0, column = 0; column < KERN_PANEL; half++, column += INT8_COLUMNS)
-		half_end_of(t, column, rows, w.sums[half], INT8_COLUMNS);
+	for (u32 half = 0, column = 0; column < KERN_PANEL; half++, column += HALF_COLUMNS)
+		half_end_of(t, column, rows, w.sums[half], HALF_COLUMNS);
 }
 
 /* The row count is a constant in each case: code without loops over rows. */
 static void tile(const struct blocked_tile *t, u32 rows)
 {
-	switch (rows) {
-	case 1:
-		run_tile(t, 1);
-		break;
-	case 2:
-		run_tile(t, 2);
-		break;
-	case 3:
-		run_tile(t, 3);
-		break;
-	case 4:
+	if (rows == 4)
 		run_tile(t, 4);
-		break;
-	default:
+	else
 		run_tile(t, ROWS_MOST);
-		break;
-	}
 }
 
 void VARIANT(matmul_int8_many)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
@@ -146,5 +134,6 @@ void VARIANT(matmul_int8_many)(struct kern_ctx *ctx, const struct kern_matmul_ar
 						     .unpack = unpack,
 						     .tile = tile,
 						     .act_mul = sums_act_mul};
+	ASSERT(a->tokens >= ROWS_SHARED);
 	matmul_blocked(ctx, a, &kernel);
 }

@@ -1,10 +1,9 @@
-/* The loops in which products of weights in 8 and 4 bits spend nearly all their time with AVX2, written out: the compiler's
- * own keep sums in memory or let them change places. Two products come first and then two additions. In turns with products
+/* The loops in which products of 2 to 12 rows with weights in 8 and 4 bits spend nearly all their time with AVX2, written out:
+ * the compiler's own keep sums in memory or let them change places. Two products come first and then two additions. In turns with products
  * more of the additions would be sent to the multipliers' ports, which are two of four.
  *
  * A unit of inputs is 4 bytes of every row: 2 values in 16 bits, or 4 in 8. Every turn of a loop takes two of them. Up to 6 rows
- * are multiplied by two vectors of columns, of which 16 registers hold the sums; up to 12, where weights are unpacked on the
- * way, by one. */
+ * are multiplied by two vectors of columns, of which 16 registers hold the sums; up to 12 by one. */
 #ifndef TERCET_KERNELS_CPU_MATMUL_QUANTIZED_AVX2_LOOP_PRIV_H
 #define TERCET_KERNELS_CPU_MATMUL_QUANTIZED_AVX2_LOOP_PRIV_H
 
@@ -14,7 +13,7 @@
 
 enum { LOOP_ROWS = 6, LOOP_VECS = 2, LOOP_ROWS_MOST = 12 };
 
-/* Where a tile is in a group, or in its block of k. */
+/* Where a tile is in a group. */
 struct loop_place {
 	const char *weights;  /* of its first column; a row of the panel is 4 * KERN_PANEL bytes */
 	const char *x;	      /* [unit][rows][4] */
@@ -50,20 +49,20 @@ struct loop_place {
 	INPUT(r, unit, "%[first]")                                                                                      \
 	multiply " %[first], %[left], %[second]\n\t" multiply " %[first], %[right], %[first]\n\t" add                   \
 		" %[second], %[left" #r "], %[left" #r "]\n\t" add " %[first], %[right" #r "], %[right" #r "]\n\t"
-#define PAIR_LOAD(at) "vmovdqu " #at "(%[weights]), %[left]\n\tvmovdqu " #at "+32(%[weights]), %[right]\n\t"
+#define PAIR_LOAD "vmovdqu (%[weights]), %[left]\n\tvmovdqu 32(%[weights]), %[right]\n\t"
 #define PAIR_DO(instruction) instruction ", %[left], %[left]\n\t" instruction ", %[right], %[right]\n\t"
 
 #define PAIR_BYTES(n)                                                                                                    \
-	PAIR_LOAD(0) PAIR_DO("vpand %[mask]") ROWS_##n(PAIR_ROW, 0, "vpmaddwd", "vpaddd") PAIR_LOAD(0) PAIR_DO("vpsrlw $8") \
+	PAIR_LOAD PAIR_DO("vpand %[mask]") ROWS_##n(PAIR_ROW, 0, "vpmaddwd", "vpaddd") PAIR_LOAD PAIR_DO("vpsrlw $8") \
 		ROWS_##n(PAIR_ROW, 1, "vpmaddwd", "vpaddd")
 #define PAIR_HALVES(n)                                                                                                      \
-	PAIR_LOAD(0) PAIR_DO("vpand %[mask]") ROWS_##n(PAIR_ROW, 0, "vpmaddubsw", "vpaddw") PAIR_LOAD(0)                     \
+	PAIR_LOAD PAIR_DO("vpand %[mask]") ROWS_##n(PAIR_ROW, 0, "vpmaddubsw", "vpaddw") PAIR_LOAD                     \
 		PAIR_DO("vpsrlw $4") PAIR_DO("vpand %[mask]") ROWS_##n(PAIR_ROW, 1, "vpmaddubsw", "vpaddw")
 
-#define PAIR_OF(n, BEGIN, TURN, bytes, prefetch_to)                                                             \
+#define PAIR_OF(n, BEGIN, TURN)                                                             \
 	case n:                                                                                                 \
-		__asm__(ROWS_##n(BEGIN, 0) "1:\n\t" prefetch_to " (%[prefetch])\n\t" TURN(n)                  \
-			"add $" #bytes ", %[weights]\n\tadd $2*4*%c[rows], %[x]\n\tadd %[step], %[prefetch]\n\t" \
+		__asm__(ROWS_##n(BEGIN, 0) "1:\n\tprefetcht0 (%[prefetch])\n\t" TURN(n)                  \
+			"add $128, %[weights]\n\tadd $2*4*%c[rows], %[x]\n\tadd %[step], %[prefetch]\n\t" \
 			"dec %[turns]\n\tjnz 1b"                                                                \
 			: PAIR_SUMS_##n, [left] "=&x"(left), [right] "=&x"(right), [first] "=&x"(first),        \
 			  [second] "=&x"(second), [weights] "+&r"(p->weights), [x] "+&r"(p->x),                   \
@@ -71,29 +70,29 @@ struct loop_place {
 			: [step] "r"(p->prefetch_step), [begin] "r"(begin), [mask] "m"(mask), [rows] "i"(n)     \
 			: "memory", "cc");                                                                      \
 		break;
-#define PAIR_LOOP(name, BEGIN, TURN, bytes, prefetch_to, mask_value)                                       \
+#define PAIR_LOOP(name, BEGIN, TURN, mask_value)                                       \
 	static ALWAYS_INLINE void name(struct loop_place *p, const u32 rows, u32 turns, const char *begin, \
 				       __m256i sum[][LOOP_VECS])                                           \
 	{                                                                                                  \
 		const __m256i mask = _mm256_set1_epi32(mask_value);                                        \
 		__m256i left, right, first, second;                                                        \
 		switch (rows) {                                                                            \
-			PAIR_OF(1, BEGIN, TURN, bytes, prefetch_to)                                        \
-			PAIR_OF(2, BEGIN, TURN, bytes, prefetch_to)                                        \
-			PAIR_OF(3, BEGIN, TURN, bytes, prefetch_to)                                        \
-			PAIR_OF(4, BEGIN, TURN, bytes, prefetch_to)                                        \
-			PAIR_OF(5, BEGIN, TURN, bytes, prefetch_to)                                        \
+			PAIR_OF(1, BEGIN, TURN)                                        \
+			PAIR_OF(2, BEGIN, TURN)                                        \
+			PAIR_OF(3, BEGIN, TURN)                                        \
+			PAIR_OF(4, BEGIN, TURN)                                        \
+			PAIR_OF(5, BEGIN, TURN)                                        \
 		default:                                                                                   \
-			PAIR_OF(6, BEGIN, TURN, bytes, prefetch_to)                                        \
+			PAIR_OF(6, BEGIN, TURN)                                        \
 		}                                                                                          \
 	}
 
 /* sum[r][v] = begin[r] (4 bytes each) and in every lane of 32 bits 2 products of every unit of weights in 8 bits, whose even and
  * odd bytes are one each. At least one turn. */
-PAIR_LOOP(loop_bytes, PAIR_AT, PAIR_BYTES, 128, "prefetcht0", 0x00ff00ff)
+PAIR_LOOP(loop_bytes, PAIR_AT, PAIR_BYTES, 0x00ff00ff)
 /* sum[r][v] = in every lane of 16 bits 2 products of every unit of weights in 4 bits, whose lower and upper halves of bytes are
  * one each; `begin` is not read. At least one turn. */
-PAIR_LOOP(loop_halves, PAIR_ZERO, PAIR_HALVES, 128, "prefetcht0", 0x0f0f0f0f)
+PAIR_LOOP(loop_halves, PAIR_ZERO, PAIR_HALVES, 0x0f0f0f0f)
 
 /* ---------------------------------------------------------------- 7 to 12 rows, one vector */
 

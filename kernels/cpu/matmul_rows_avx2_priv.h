@@ -1,5 +1,5 @@
-/* What the loops of products of many rows with weights in 8 and 4 bits share with AVX2: up to 5 rows times two vectors of
- * columns, whose sums are 10 of 16 registers, and the steps that bring a group that is complete to the others beside the products of the
+/* What the loops of products of many rows with weights in 8 and 4 bits share with AVX2: 4 or 5 rows times two vectors of
+ * columns, whose sums are up to 10 of 16 registers, and the steps that bring a group that is complete to the others beside the products of the
  * next one. Two products come first and then two additions: in turns with products more of the additions would be sent to
  * the multipliers' ports.
  *
@@ -12,7 +12,8 @@
 
 #if defined(VEC_LANES) && VEC_LANES == 8
 
-enum { ROWS_MOST = 5 };
+/* Rows in tiles of nearly equal size: ROWS_SHARED and more leave none of fewer than 4. */
+enum { ROWS_MOST = 5, ROWS_SHARED = 12 };
 
 /* Where a tile is. */
 struct rows_place {
@@ -20,6 +21,14 @@ struct rows_place {
 	const char *prefetch; /* asked for, `prefetch_step` bytes further as often as there are two turns */
 	size_t prefetch_step;
 };
+
+/* Left to itself the compiler computes two pointers at once in a vector register, where they wait for all products before them: the
+ * next group would begin when the last one's have ended. */
+static ALWAYS_INLINE const char *pointer_alone(const char *p)
+{
+	__asm__("" : "+r"(p));
+	return p;
+}
 
 /* Registers 0 to 9 are the sums of 5 rows. */
 #define SUMS_0 "%%ymm0", "%%ymm1"
