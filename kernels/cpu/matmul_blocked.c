@@ -47,10 +47,10 @@ static struct rows rows_of(const struct blocked_job *j, u32 block)
 	return r;
 }
 
-/* Counted from the block's first row. */
+/* Counted from the block's first row. The larger tiles come first: a tile finishes what one of as many rows has left. */
 static u32 tile_first(const struct rows *r, u32 tile)
 {
-	return (u32)((u64)r->count * tile / r->tiles);
+	return r->count / r->tiles * tile + kern_min(tile, r->count % r->tiles);
 }
 
 /* What `count` inputs of a row take. */
@@ -171,7 +171,7 @@ static void check_tile(const struct blocked_job *j, const struct blocked_tile *t
 }
 
 /* The tiles of a block of rows times one panel's block of k. `sums`: of the block's first row. A tile is a microsecond
- * or less, so what differs from tile to tile is added up, not divided for: rows as tile_first has them. */
+ * or less, so what differs from tile to tile is added up: rows as tile_first has them. */
 static void run_panel(const struct blocked_job *j, const struct rows *r, struct place at, float *sums,
 		      struct blocked_tile t)
 {
@@ -179,6 +179,8 @@ static void run_panel(const struct blocked_job *j, const struct rows *r, struct 
 	const u32 n = panel_at(j, at.panel) * KERN_PANEL, least = r->count / r->tiles, more = r->count % r->tiles;
 	const u32 prefetched = t.prefetch_bytes / r->tiles;
 	const size_t row_bytes = inputs_bytes(j, t.k_count);
+	_Alignas(32) char held[BLOCKED_HELD];
+	t.held = held;
 	t.width = j->width;
 	t.first = at.k_block == 0;
 	t.last = at.k_block + 1 == j->k_blocks && !j->fusion;
@@ -189,13 +191,10 @@ static void run_panel(const struct blocked_job *j, const struct rows *r, struct 
 	t.out_stride = a->out_stride;
 	t.bias = a->bias ? a->bias + n : NULL;
 	t.accumulate = a->accumulate;
-	for (u32 i = 0, part = 0; i < r->tiles; i++) {
-		u32 rows = least;
-		part += more;
-		if (part >= r->tiles) {
-			part -= r->tiles;
-			rows++;
-		}
+	for (u32 i = 0; i < r->tiles; i++) {
+		const u32 rows = i < more ? least + 1 : least;
+		t.opens = i == 0;
+		t.closes = i + 1 == r->tiles;
 		check_tile(j, &t, rows);
 		j->kernel->tile(&t, rows);
 		t.x += rows * row_bytes;

@@ -45,6 +45,10 @@ struct blocked_tile {
 	bool accumulate;
 	const char *prefetch; /* weights that come after these; each unit asks for the next `prefetch_step` bytes */
 	u32 prefetch_step, prefetch_bytes; /* bytes: of the whole next block */
+	/* Tiles that share these weights come one after the other. What one leaves undone is in `held`, BLOCKED_HELD bytes, for the
+	 * next one: the first finds nothing there of use, the last leaves nothing undone. */
+	char *held;
+	bool opens, closes;
 };
 
 struct blocked_job;
@@ -68,7 +72,7 @@ struct blocked_kernel {
 #define BLOCKED_WHOLE 0x1.8p23f
 
 /* Room for a panel's block of 1,024 values in 8 bits, with a scale and a zero of every 32, or of 640 in 16 bits. */
-enum { BLOCKED_K_MAX = 1024, BLOCKED_UNPACKED = 41 << 10 };
+enum { BLOCKED_K_MAX = 1024, BLOCKED_UNPACKED = 41 << 10, BLOCKED_HELD = 3 << 10 };
 
 struct blocked_job {
 	const struct kern_matmul_args *a;

@@ -31,7 +31,9 @@ enum {
 struct int4_pending {
 	const char *head;   /* the weights' scales [KERN_PANEL], then zeros times -1 */
 	const char *inputs; /* of the rows: [begin], [begin and what sums began with], [sum of inputs], each times the scale */
+	struct rows_way way; /* of the sums that it is joined to */
 	u32 parts;	    /* in which its sums are: 1, 2 or 4; 0: there is no such group */
+	u32 rows;
 };
 
 /* ---------------------------------------------------------------- turns */
@@ -78,8 +80,8 @@ static ALWAYS_INLINE void int4_plain(struct rows_place *p, const u32 rows, const
 	"vbroadcastss 8*%c[rows](%[inputs]), " OTHER "\n\tvfmadd231ps 128+32*" #v "(%[head]), " OTHER ", " VALUE \
 	"\n\t"
 #define ADD(v)                                                                                                 \
-	"vmovups 32*" #v "(%[sums]), " OTHER "\n\tvfmadd231ps 32*" #v "(%[head]), " VALUE ", " OTHER           \
-	"\n\tvmovups " OTHER ", 32*" #v "(%[sums])\n\t"
+	"vmovups 32*" #v "(%[from]), " OTHER "\n\tvfmadd231ps 32*" #v "(%[head]), " VALUE ", " OTHER           \
+	"\n\tvmovups " OTHER ", 32*" #v "(%[to])\n\t"
 
 #define TWO_4(t, next, v, less) ASK TURN_4(t, , FLOAT(v), , less(v)) TURN_4(next, , ZERO(v), , ADD(v))
 #define ONE_4(t, v, less) TURN_4(t, FLOAT(v), less(v), ZERO(v), ADD(v))
@@ -101,12 +103,12 @@ static ALWAYS_INLINE void int4_plain(struct rows_place *p, const u32 rows, const
 
 #define JOINED_OF(n, values, turns, less)                                                                                  \
 	__asm__ volatile("vpbroadcastd %[begin], " FIRST "\n\t" ALL_##n(SAME, 0) "1:\n\t" JOIN_##values##_##n(less)                   \
-		"add $64*" #turns ", %[weights]\n\tadd $2*" #turns ", %[x]\n\tadd $64, %[narrow]\n\tadd $128, %[sums]\n\t" \
-		"add $4, %[inputs]\n\tdec %[count]\n\tjnz 1b\n\t" LEFT_##values##_##n ALL_##n(STORE, "-64*%c[rows]")         \
+		"add $64*" #turns ", %[weights]\n\tadd $2*" #turns ", %[x]\n\tadd $64, %[narrow]\n\tadd %[from_step], %[from]\n\t" \
+		"add %[to_step], %[to]\n\tadd $4, %[inputs]\n\tdec %[count]\n\tjnz 1b\n\t" LEFT_##values##_##n ALL_##n(STORE, "-64*%c[rows]")         \
 		: [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [narrow] "+&r"(narrow),     \
-		  [sums] "+&r"(sums), [inputs] "+&r"(inputs), [count] "+&r"(count)                                         \
+		  [from] "+&r"(from), [to] "+&r"(to), [inputs] "+&r"(inputs), [count] "+&r"(count)                 \
 		: [step] "r"(p->prefetch_step), [begin] "m"(begin), [head] "r"(pending->head), [rows] "i"(n),              \
-		  [row] "i"(row), [part] "i"(INT4_SUMS)                                                                    \
+		  [from_step] "m"(pending->way.from_step), [to_step] "m"(pending->way.to_step), [row] "i"(row), [part] "i"(INT4_SUMS)        \
 		: ALL_REGISTERS, "memory", "cc")
 #define JOINED(n)                                                \
 	do {                                                     \
@@ -123,12 +125,13 @@ static ALWAYS_INLINE void int4_plain(struct rows_place *p, const u32 rows, const
 		return;                                          \
 	} while (0)
 
-/* As int4_plain, of 32 or 64 `values`; before it writes there, it joins the `pending` group of sums in `narrow`, INT4_SUMS bytes a
- * part, to `sums`, [row][KERN_PANEL]. 4 or 5 rows; `most` parts. p->weights and p->x are at no particular place afterwards. */
+/* As int4_plain, of 32 or 64 `values`; before it writes there, it joins the `pending` group, of as many rows, whose sums are in
+ * `narrow`, INT4_SUMS bytes a part. 4 or 5 rows; `most` parts. p->weights and p->x are at no particular place afterwards. */
 static ALWAYS_INLINE void int4_joined(struct rows_place *p, const u32 rows, const u32 row, const u32 values, i32 begin,
-				      const struct int4_pending *pending, const u32 most, char *narrow, float *sums)
+				      const struct int4_pending *pending, const u32 most, char *narrow)
 {
-	const char *inputs = pending->inputs;
+	const char *inputs = pending->inputs, *from = pending->way.from;
+	char *to = pending->way.to;
 	u32 count = rows;
 	if (most < 4)
 		JOINED(1);

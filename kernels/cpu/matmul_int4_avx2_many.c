@@ -197,13 +197,15 @@ static enum blocked_scales unpack(const struct kern_weight *w, const char *from,
 
 /* ---------------------------------------------------------------- tiles */
 
-/* What a tile works with. */
+/* What tiles work with. */
 struct work {
 	struct rows_place place;
 	struct int4_pending pending;
 	_Alignas(32) char narrow[PARTS_MOST * INT4_SUMS + 32]; /* the loop reads odd lanes from 2 bytes further on */
 	_Alignas(32) float sums[ROWS_MOST * KERN_PANEL];
+	_Alignas(32) float begin[ROWS_MOST * KERN_PANEL];
 };
+_Static_assert(sizeof(struct work) <= BLOCKED_HELD, "blocked_tile.held");
 
 /* 8 of a row's sums in 16 bits, as `v` of cpu/matmul_int4_avx2_loop_priv.h, in the lower halves of lanes whose upper ones are 0. */
 static ALWAYS_INLINE __m256i lower_halves(const char *narrow, u32 v)
@@ -217,25 +219,34 @@ static ALWAYS_INLINE vec beneath(vec begin, __m256i lower)
 	return _mm256_castsi256_ps(_mm256_or_si256(_mm256_castps_si256(begin), lower));
 }
 
-/* Joins the pending group, if there is one, to the sums, with nothing beside it. */
-static ALWAYS_INLINE void join(struct work *w, const u32 rows)
+/* Joins the pending group to the sums, with nothing beside it. */
+static ALWAYS_INLINE void join_rows(struct work *w, const u32 rows)
 {
-	const float *inputs = (const float *)(const void *)w->pending.inputs, *head = (const float *)(const void *)w->pending.head;
-	const u32 parts = w->pending.parts;
-	w->pending.parts = 0;
-	for (u32 r = 0; parts > 0 && r < rows; r++) {
+	const struct int4_pending *p = &w->pending;
+	const float *inputs = (const float *)(const void *)p->inputs, *head = (const float *)(const void *)p->head;
+	const char *from = p->way.from;
+	char *to = p->way.to;
+	for (u32 r = 0; r < rows; r++, from += p->way.from_step, to += p->way.to_step) {
 		const vec begin = vec_set1(inputs[r]), less = vec_set1(inputs[rows + r]), sum = vec_set1(inputs[2 * rows + r]);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < VECS; v++) {
 			const char *narrow = w->narrow + r * INT4_ROW_SUMS;
-			float *to = w->sums + r * KERN_PANEL + v * VEC_LANES;
 			vec value = vec_sub(beneath(begin, lower_halves(narrow, v)), less);
-			for (u32 p = 1; p < parts; p++)
-				value = vec_add(vec_sub(value, less), beneath(begin, lower_halves(narrow + p * INT4_SUMS, v)));
+			for (u32 i = 1; i < p->parts; i++)
+				value = vec_add(vec_sub(value, less), beneath(begin, lower_halves(narrow + i * INT4_SUMS, v)));
 			value = vec_fma(vec_load(head + KERN_PANEL + v * VEC_LANES), sum, value);
-			vec_store(to, vec_fma(value, vec_load(head + v * VEC_LANES), vec_load(to)));
+			vec_store((float *)(void *)to + v * VEC_LANES,
+				  vec_fma(value, vec_load(head + v * VEC_LANES), vec_load((const float *)(const void *)from + v * VEC_LANES)));
 		}
 	}
+}
+
+/* The same if there is such a group. */
+static __attribute__((noinline)) void join(struct work *w)
+{
+	if (w->pending.parts > 0)
+		join_rows(w, w->pending.rows);
+	w->pending.parts = 0;
 }
 
 /* wide += the sums in 16 bits, which are signed here. */
@@ -249,12 +260,15 @@ static ALWAYS_INLINE void widen_sums(const char *narrow, u32 rows, __m256i wide[
 }
 
 /* A group of any inputs; `x` are its heads. */
-static void add_any(struct work *w, const char *head, const char *x, u32 rows, u32 width)
+static void add_any(struct work *w, const char *head, const char *x, u32 rows, u32 width, const struct rows_way *way)
 {
+	const char *from = way->from;
+	char *to = way->to;
 	const u32 part = part_values(width);
 	const float *scales = (const float *)(const void *)head, *inputs = (const float *)(const void *)x;
 	__m256i wide[ROWS_MOST][VECS];
 	memset(wide, 0, sizeof wide);
+	join(w);
 	w->place.weights = head + WEIGHTS_HEAD;
 	for (u32 k = 0; k < width; k += 2 * ANY_TURNS) {
 		w->place.x = x + rows * INPUTS_HEAD + k / part * rows * (part + INT4_TAIL) + k % part;
@@ -264,18 +278,18 @@ static void add_any(struct work *w, const char *head, const char *x, u32 rows, u
 			int4_plain(&w->place, rows, 32 + INT4_TAIL, ANY_TURNS / 2, 0, w->narrow);
 		widen_sums(w->narrow, rows, wide);
 	}
-	for (u32 r = 0; r < rows; r++)
+	for (u32 r = 0; r < rows; r++, from += way->from_step, to += way->to_step)
 		for (u32 v = 0; v < VECS; v++) {
-			float *to = w->sums + r * KERN_PANEL + v * VEC_LANES;
+			vec sum = vec_load((const float *)(const void *)from + v * VEC_LANES);
 			vec scale = vec_load(scales + v * VEC_LANES), zero = vec_load(scales + KERN_PANEL + v * VEC_LANES);
 			vec value = vec_fma(zero, vec_set1(inputs[2 * rows + r]), _mm256_cvtepi32_ps(wide[r][v]));
-			vec_store(to, vec_fma(value, vec_mul(scale, vec_set1(inputs[r])), vec_load(to)));
+			vec_store((float *)(void *)to + v * VEC_LANES, vec_fma(value, vec_mul(scale, vec_set1(inputs[r])), sum));
 		}
 }
 
 /* One of inputs that 16 bits are enough for in parts of `values`. It is pending afterwards. */
 static ALWAYS_INLINE void add_parts(struct work *w, const char *head, const char *x, const u32 rows, const u32 width,
-				    const u32 values)
+				    const u32 values, const struct rows_way *way)
 {
 	const u32 part = part_values(width), row = part + INT4_TAIL;
 	const i32 begin = (i32)(LONG_BEGIN * 0x10001u); /* in both lanes */
@@ -283,61 +297,71 @@ static ALWAYS_INLINE void add_parts(struct work *w, const char *head, const char
 	if (w->pending.parts > 0) {
 		w->place.weights = pointer_alone(head + WEIGHTS_HEAD);
 		w->place.x = pointer_alone(x + rows * INPUTS_HEAD);
-		int4_joined(&w->place, rows, row, values, begin, &w->pending, width / 32, w->narrow, w->sums);
-		w->pending.parts = 0;
+		int4_joined(&w->place, rows, row, values, begin, &w->pending, width / 32, w->narrow);
 		done = values;
 	}
-	join(w, rows);
 #pragma GCC unroll 4
 	for (; done < width; done += values) {
 		w->place.weights = pointer_alone(head + WEIGHTS_HEAD + (size_t)done * KERN_PANEL);
 		w->place.x = pointer_alone(x + rows * (INPUTS_HEAD + done / part * row) + done % part);
 		int4_plain(&w->place, rows, row, values / 4, begin, w->narrow + done / values * INT4_SUMS);
 	}
-	w->pending = (struct int4_pending){pointer_alone(head), pointer_alone(x), width / values};
+	w->pending.head = pointer_alone(head);
+	w->pending.inputs = pointer_alone(x);
+	way_keep(&w->pending.way, way);
+	w->pending.parts = width / values;
+	w->pending.rows = rows;
 }
 
 /* The same in parts of 32 of 64, which few inputs need. */
-static __attribute__((noinline)) void add_halves(struct work *w, const char *head, const char *x, u32 rows, u32 width)
+static __attribute__((noinline)) void add_halves(struct work *w, const char *head, const char *x, u32 rows, u32 width,
+						 const struct rows_way *way)
 {
 	if (width == 128 && rows == 4)
-		add_parts(w, head, x, 4, 128, HALF_PART);
+		add_parts(w, head, x, 4, 128, HALF_PART, way);
 	else if (width == 128)
-		add_parts(w, head, x, ROWS_MOST, 128, HALF_PART);
+		add_parts(w, head, x, ROWS_MOST, 128, HALF_PART, way);
 	else if (rows == 4)
-		add_parts(w, head, x, 4, INT4_PART, HALF_PART);
+		add_parts(w, head, x, 4, INT4_PART, HALF_PART, way);
 	else
-		add_parts(w, head, x, ROWS_MOST, INT4_PART, HALF_PART);
+		add_parts(w, head, x, ROWS_MOST, INT4_PART, HALF_PART, way);
 }
 
 static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows, const u32 width, const u32 inputs_head)
 {
 	const size_t row_bytes = width + inputs_head, group_bytes = WEIGHTS_HEAD + (size_t)width * KERN_PANEL;
-	struct work w; /* not cleared: that would take as long as a turn */
+	struct work *w = (struct work *)(void *)t->held;
 	const char *group = t->weights, *x = t->x;
+	struct rows_way way = {.to = (char *)w->sums, .to_step = KERN_PANEL * sizeof(float)};
+	bool whole = true;
 	check_bytes(group, kern_ceil(t->k_count, width) * group_bytes);
 	check_bytes(x, kern_ceil(t->k_count, width) * rows * row_bytes);
 	for (u32 r = 0; r < rows; r++)
 		sums_ahead(t, r);
-	w.place.prefetch = t->prefetch;
-	w.place.prefetch_step = t->prefetch_step;
-	w.pending.parts = 0;
-	for (u32 column = 0; column < KERN_PANEL; column += HALF_COLUMNS)
-		half_begin_in(t, column, rows, w.sums + column, KERN_PANEL);
+	w->place.prefetch = t->prefetch;
+	w->place.prefetch_step = t->prefetch_step;
+	if (t->opens)
+		w->pending.parts = 0;
+	else if (w->pending.rows != rows)
+		join(w);
+	way_begin(t, rows, w->begin, &way);
 	for (u32 k = 0; k < t->k_count; k += width, group = pointer_alone(group + group_bytes), x = pointer_alone(x + rows * row_bytes)) {
 		const char span = x[rows * INPUTS_HEAD + part_values(width) + SPAN_AT];
-		if (span == SPAN_PART) {
-			add_parts(&w, group, x, rows, width, part_values(width));
-		} else if (span == SPAN_HALF) {
-			add_halves(&w, group, x, rows, width);
-		} else {
-			join(&w, rows);
-			add_any(&w, group, x, rows, width);
-		}
+		if (k + width >= t->k_count)
+			whole = way_end(t, &way);
+		if (span == SPAN_PART)
+			add_parts(w, group, x, rows, width, part_values(width), &way);
+		else if (span == SPAN_HALF)
+			add_halves(w, group, x, rows, width, &way);
+		else
+			add_any(w, group, x, rows, width, &way);
+		way.from = way.to;
+		way.from_step = way.to_step;
 	}
-	join(&w, rows);
-	for (u32 column = 0; column < KERN_PANEL; column += HALF_COLUMNS)
-		half_end_of(t, column, rows, w.sums + column, KERN_PANEL);
+	if (!whole || t->closes)
+		join(w);
+	for (u32 column = 0; column < KERN_PANEL && !whole; column += HALF_COLUMNS)
+		half_end_of(t, column, rows, w->sums + column, KERN_PANEL);
 }
 
 enum {

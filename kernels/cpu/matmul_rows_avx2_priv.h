@@ -8,6 +8,7 @@
 #ifndef TERCET_KERNELS_CPU_MATMUL_ROWS_AVX2_PRIV_H
 #define TERCET_KERNELS_CPU_MATMUL_ROWS_AVX2_PRIV_H
 
+#include "kernels/cpu/matmul_blocked_tile_priv.h"
 #include "kernels/cpu/matmul_quantized_avx2_priv.h"
 
 #if defined(VEC_LANES) && VEC_LANES == 8
@@ -28,6 +29,54 @@ static ALWAYS_INLINE const char *pointer_alone(const char *p)
 {
 	__asm__("" : "+r"(p));
 	return p;
+}
+
+/* Where sums come from and where they go, and how far it is from a row's to the next one's, in bytes. */
+struct rows_way {
+	const char *from;
+	char *to;
+	size_t from_step, to_step;
+};
+
+/* Member by member, and none through a vector register. */
+static ALWAYS_INLINE void way_keep(struct rows_way *to, const struct rows_way *way)
+{
+	to->from = pointer_alone(way->from);
+	to->to = way->to;
+	__asm__("" : "+m"(to->to));
+	to->from_step = way->from_step;
+	__asm__("" : "+m"(to->from_step));
+	to->to_step = way->to_step;
+}
+
+/* Where a tile's sums come from at first; `begin` [row][KERN_PANEL] is room for them. */
+static ALWAYS_INLINE void way_begin(const struct blocked_tile *t, const u32 rows, float *begin, struct rows_way *way)
+{
+	static const _Alignas(32) float zeros[KERN_PANEL];
+	way->from_step = KERN_PANEL * sizeof(float);
+	if (!t->first) {
+		way->from = (const char *)t->sums;
+	} else if (!t->bias && !t->accumulate) {
+		way->from = (const char *)zeros;
+		way->from_step = 0;
+	} else if (!t->bias && t->columns == KERN_PANEL) {
+		way->from = (const char *)t->out;
+		way->from_step = t->out_stride * sizeof(float);
+	} else {
+		for (u32 column = 0; column < KERN_PANEL; column += HALF_COLUMNS)
+			half_begin_in(t, column, rows, begin + column, KERN_PANEL);
+		way->from = (const char *)begin;
+	}
+}
+
+/* And where they go in the end; false: that does not have all of the columns. */
+static ALWAYS_INLINE bool way_end(const struct blocked_tile *t, struct rows_way *way)
+{
+	if (t->last && t->columns < KERN_PANEL)
+		return false;
+	way->to = (char *)(t->last ? t->out : t->sums);
+	way->to_step = (t->last ? t->out_stride : KERN_PANEL) * sizeof(float);
+	return true;
 }
 
 /* Registers 0 to 9 are the sums of 5 rows. */
