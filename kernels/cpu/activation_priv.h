@@ -22,22 +22,40 @@ static inline vec gelu(vec x)
 	return vec_sub(vec_max(vec_zero(), x), vec_mul(vec_mul(size, erfc), vec_set1(0.5f)));
 }
 
-/* x / (1 + e^-y): SiLU with y = x; GELU's tanh form with y = 2 sqrt(2 / pi) (x + 0.044715 x^3), for
+/* The y of an activation that is x / (1 + e^-y): SiLU with y = x; GELU's tanh form with y = 2 sqrt(2 / pi) (x + 0.044715 x^3), for
  * (1 + tanh z) / 2 = 1 / (1 + e^-2z). */
+static ALWAYS_INLINE vec activation_exponent(enum kern_activation act, vec x)
+{
+	if (act != KERN_GELU_TANH)
+		return x;
+	return vec_mul(vec_mul(x, vec_fma(vec_mul(x, x), vec_set1(0.044715f), vec_set1(1))), vec_set1(1.5957691216f));
+}
+
 static inline vec activate(enum kern_activation act, vec x)
 {
-	vec y = x;
 	if (act == KERN_GELU)
 		return gelu(x);
 	if (act == KERN_RELU)
 		return vec_max(vec_zero(), x);
 	if (act == KERN_RELU_SQUARED)
 		return vec_mul(x, vec_max(vec_zero(), x));
-	if (act == KERN_GELU_TANH)
-		y = vec_mul(vec_mul(x, vec_fma(vec_mul(x, x), vec_set1(0.044715f), vec_set1(1))),
-			    vec_set1(1.5957691216f));
-	vec e = vec_exp(vec_sub(vec_zero(), y));
+	vec e = vec_exp(vec_sub(vec_zero(), activation_exponent(act, x)));
 	return vec_div(x, vec_add(vec_set1(1), e));
+}
+
+/* The same bits of VECS_BESIDE vectors from x on. */
+static inline void activate_beside(enum kern_activation act, const float *x, vec *out)
+{
+	const bool divided = act != KERN_GELU && act != KERN_RELU && act != KERN_RELU_SQUARED;
+	if (!divided) {
+		for (u32 i = 0; i < VECS_BESIDE; i++)
+			out[i] = activate(act, vec_load(x + i * VEC_LANES));
+		return;
+	}
+	vec e[VECS_BESIDE];
+	EACH_BESIDE(i) e[i] = vec_sub(vec_zero(), activation_exponent(act, vec_load(x + i * VEC_LANES)));
+	vec_exp_beside(e);
+	EACH_BESIDE(i) out[i] = vec_div(vec_load(x + i * VEC_LANES), vec_add(vec_set1(1), e[i]));
 }
 
 #endif

@@ -131,15 +131,34 @@ static ALWAYS_INLINE void sums_ahead(const struct blocked_tile *t, u32 r)
 	__builtin_prefetch(to + LINE_FLOATS, 1, 2);
 }
 
+/* Asks for the outputs of a row some rows further on: these are pages apart. */
+static ALWAYS_INLINE void act_mul_ahead(const float *out, size_t out_stride, u32 rows)
+{
+	enum { AHEAD_ROWS = 8 };
+	const float *ahead = out + (AHEAD_ROWS < rows ? AHEAD_ROWS * out_stride : 0);
+	__builtin_prefetch(ahead, 1, 2);
+	__builtin_prefetch(ahead + LINE_FLOATS, 1, 2);
+}
+
 /* blocked_kernel.act_mul */
 static inline void sums_act_mul(const float *gate, const float *up, u32 rows, enum kern_activation act, float *out,
 				size_t out_stride)
 {
-	enum { AHEAD_ROWS = 8 }; /* whose outputs are asked for: rows are pages apart */
-	for (u32 r = 0; r < rows; r++, gate += KERN_PANEL, up += KERN_PANEL, out += out_stride) {
-		const float *ahead = out + (r + AHEAD_ROWS < rows ? AHEAD_ROWS * out_stride : 0);
-		__builtin_prefetch(ahead, 1, 2);
-		__builtin_prefetch(ahead + LINE_FLOATS, 1, 2);
+	enum { BESIDE = VECS_BESIDE / VECS }; /* with 32 registers the compiler computes vectors side by side by itself */
+	for (; VEC_LANES == 8 && rows >= BESIDE; rows -= BESIDE, gate += BESIDE * KERN_PANEL, up += BESIDE * KERN_PANEL) {
+		vec to[VECS_BESIDE];
+		activate_beside(act, gate, to);
+		EACH_BESIDE(i) to[i] = vec_mul(to[i], vec_load(up + i * VEC_LANES));
+#pragma GCC unroll 4
+		for (u32 r = 0; r < BESIDE; r++, out += out_stride) {
+			act_mul_ahead(out, out_stride, rows - r);
+#pragma GCC unroll 4
+			for (u32 v = 0; v < VECS; v++)
+				vec_store(out + v * VEC_LANES, to[r * VECS + v]);
+		}
+	}
+	for (; rows > 0; rows--, gate += KERN_PANEL, up += KERN_PANEL, out += out_stride) {
+		act_mul_ahead(out, out_stride, rows);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < VECS * VEC_LANES; v += VEC_LANES)
 			vec_store(out + v, vec_mul(activate(act, vec_load(gate + v)), vec_load(up + v)));

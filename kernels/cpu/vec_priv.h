@@ -436,17 +436,20 @@ static ALWAYS_INLINE void vec_add_products(const float *x, const vec *of, u32 ve
 		vec_add_product(&sum[v], vec_set1(*x), of[v]);
 }
 
-/* e^x / 2^n for n = round(x / ln 2). Cephes' expf. */
+/* Cephes' expf: ln 2 in two parts, and the polynomial. */
+static const float LOG2_E = 1.44269504088896341f, LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
+static const float EXP_TERMS[] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+				  4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
+
+/* e^x / 2^n for n = round(x / ln 2). */
 static ALWAYS_INLINE vec vec_exp_fraction(vec x, vec n)
 {
-	vec r = vec_fma(n, vec_set1(-0.693359375f), x);
-	r = vec_fma(n, vec_set1(2.12194440e-4f), r);
-	vec p = vec_set1(1.9875691500e-4f);
-	p = vec_fma(p, r, vec_set1(1.3981999507e-3f));
-	p = vec_fma(p, r, vec_set1(8.3334519073e-3f));
-	p = vec_fma(p, r, vec_set1(4.1665795894e-2f));
-	p = vec_fma(p, r, vec_set1(1.6666665459e-1f));
-	p = vec_fma(p, r, vec_set1(5.0000001201e-1f));
+	vec r = vec_fma(n, vec_set1(-LN2_HIGH), x);
+	r = vec_fma(n, vec_set1(-LN2_LOW), r);
+	vec p = vec_set1(EXP_TERMS[0]);
+#pragma GCC unroll 5
+	for (u32 t = 1; t < COUNT_OF(EXP_TERMS); t++)
+		p = vec_fma(p, r, vec_set1(EXP_TERMS[t]));
 	return vec_add(vec_fma(vec_mul(p, r), r, r), vec_set1(1.0f));
 }
 
@@ -454,7 +457,7 @@ static ALWAYS_INLINE vec vec_exp_fraction(vec x, vec n)
 static ALWAYS_INLINE vec vec_exp(vec x)
 {
 	vec low = vec_set1(-87.0f), clamped = vec_min(vec_max(x, low), vec_set1(88.0f));
-	vec n = vec_round(vec_mul(clamped, vec_set1(1.44269504088896341f)));
+	vec n = vec_round(vec_mul(clamped, vec_set1(LOG2_E)));
 	vec result = vec_times_exp2(vec_exp_fraction(clamped, n), n);
 #if VEC_LANES == 16
 	return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_GE_OQ), result);
@@ -466,7 +469,7 @@ static ALWAYS_INLINE vec vec_exp(vec x)
 /* The same bits for x <= 0, in fewer operations; nothing is said of larger numbers. */
 static ALWAYS_INLINE vec vec_exp_negative(vec x)
 {
-	vec n = vec_round(vec_mul(x, vec_set1(1.44269504088896341f)));
+	vec n = vec_round(vec_mul(x, vec_set1(LOG2_E)));
 #if VEC_LANES == 16
 	return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_GE_OQ),
 				      vec_exp_fraction(x, n), n);
@@ -474,6 +477,31 @@ static ALWAYS_INLINE vec vec_exp_negative(vec x)
 	/* What comes of smaller numbers, whatever it is, becomes zero. */
 	return _mm256_and_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_GE_OQ), vec_times_exp2(vec_exp_fraction(x, n), n));
 #endif
+}
+
+/* As vec_exp, of VECS_BESIDE vectors, but that what is below -87, or no number, counts as -87. One after the other they would wait for
+ * their own steps: a core does not look far enough ahead to find the next one's. Nor may the compiler put them so. */
+enum { VECS_BESIDE = 8 };
+#define EACH_BESIDE(i)	_Pragma("GCC unroll 8") for (u32 i = 0; i < VECS_BESIDE; i++)
+#define STEP_ENDS(v, i) EACH_BESIDE(i) __asm__("" : "+x"((v)[i]))
+static ALWAYS_INLINE void vec_exp_beside(vec *x)
+{
+	vec n[VECS_BESIDE], p[VECS_BESIDE];
+	EACH_BESIDE(i) x[i] = vec_min(vec_max(x[i], vec_set1(-87.0f)), vec_set1(88.0f));
+	STEP_ENDS(x, i);
+	EACH_BESIDE(i) n[i] = vec_round(vec_mul(x[i], vec_set1(LOG2_E)));
+	EACH_BESIDE(i) x[i] = vec_fma(n[i], vec_set1(-LN2_HIGH), x[i]);
+	EACH_BESIDE(i) x[i] = vec_fma(n[i], vec_set1(-LN2_LOW), x[i]);
+	STEP_ENDS(x, i);
+	EACH_BESIDE(i) p[i] = vec_set1(EXP_TERMS[0]);
+#pragma GCC unroll 5
+	for (u32 t = 1; t < COUNT_OF(EXP_TERMS); t++) {
+		EACH_BESIDE(i) p[i] = vec_fma(p[i], x[i], vec_set1(EXP_TERMS[t]));
+		STEP_ENDS(p, i);
+	}
+	EACH_BESIDE(i) p[i] = vec_add(vec_fma(vec_mul(p[i], x[i]), x[i], x[i]), vec_set1(1.0f));
+	EACH_BESIDE(i) x[i] = vec_times_exp2(p[i], n[i]);
+	STEP_ENDS(x, i);
 }
 
 /* cap * tanh(x / cap), to some 2e-7 of the cap: tanh(y) = 1 - 2 / (e^2y + 1). */
