@@ -12,30 +12,30 @@ enum {
 	TASKS_A_THREAD = 2,
 };
 
-static void read_head(float *x, const float *in, const float *bias, u32 dim)
+/* The head as it comes, or in `x` with the bias added. */
+static const float *read_head(float *x, const float *in, const float *bias, u32 dim)
 {
 	u32 i = 0;
-	if (!bias) {
-		memcpy(x, in, dim * sizeof(float));
-		return;
-	}
+	if (!bias)
+		return in;
 	for (; i + VEC_LANES <= dim; i += VEC_LANES)
 		vec_store(x + i, vec_add(vec_load(in + i), vec_load(bias + i)));
 	if (i < dim)
 		vec_store_n(x + i, vec_add(vec_load_n(in + i, dim - i), vec_load_n(bias + i, dim - i)),
 			    dim - i);
+	return x;
 }
 
 /* A NaN stays one. */
-static void clip_head(float *x, float clip, u32 dim)
+static void clip_head(float *out, const float *x, float clip, u32 dim)
 {
 	for (u32 i = 0; i < dim; i += VEC_LANES) {
 		u32 n = kern_min(dim - i, VEC_LANES);
-		vec_store_n(x + i, vec_max(vec_set1(-clip), vec_min(vec_set1(clip), vec_load_n(x + i, n))), n);
+		vec_store_n(out + i, vec_max(vec_set1(-clip), vec_min(vec_set1(clip), vec_load_n(x + i, n))), n);
 	}
 }
 
-static void norm_head(float *x, const float *weight, u32 dim, float eps)
+static void norm_head(float *out, const float *x, const float *weight, u32 dim, float eps)
 {
 	vec sum = vec_zero();
 	for (u32 i = 0; i < dim; i += VEC_LANES) {
@@ -45,24 +45,26 @@ static void norm_head(float *x, const float *weight, u32 dim, float eps)
 	vec scale = vec_set1(1 / sqrtf(vec_sum(sum) / (float)dim + eps));
 	for (u32 i = 0; i < dim; i += VEC_LANES) {
 		u32 n = kern_min(dim - i, VEC_LANES);
-		vec_store_n(x + i, vec_mul(vec_mul(vec_load_n(x + i, n), scale), vec_load_n(weight + i, n)),
+		vec_store_n(out + i, vec_mul(vec_mul(vec_load_n(x + i, n), scale), vec_load_n(weight + i, n)),
 			    n);
 	}
 }
 
 /* Pairs (2 i, 2 i + 1) of the first 2 half values become halves. */
-static void unlace(float *x, u32 half)
+static void unlace(float *out, const float *x, u32 half, u32 dim)
 {
 	float pairs[KERN_HEAD_DIM_MAX];
-	memcpy(pairs, x, 2 * half * sizeof(float));
+	memcpy(pairs, x, dim * sizeof(float));
 	for (u32 i = 0; i < half; i++) {
-		x[i] = pairs[2 * i];
-		x[half + i] = pairs[2 * i + 1];
+		out[i] = pairs[2 * i];
+		out[half + i] = pairs[2 * i + 1];
 	}
+	memcpy(out + 2 * half, pairs + 2 * half, (dim - 2 * half) * sizeof(float));
 }
 
-/* The last vector of each half may be short, and the upper half follows the lower: stores are cut to size. */
-static void rotate_head(float *out, const float *x, const float *cosine, const float *sine, u32 half)
+/* The last vector of each half may be short, and the upper half follows the lower: stores are cut to size. What is behind both stays as
+ * it is. */
+static void rotate_head(float *out, const float *x, const float *cosine, const float *sine, u32 half, u32 dim)
 {
 	for (u32 i = 0; i < half; i += VEC_LANES) {
 		u32 n = kern_min(half - i, VEC_LANES);
@@ -71,6 +73,8 @@ static void rotate_head(float *out, const float *x, const float *cosine, const f
 		vec_store_n(out + i, vec_sub(vec_mul(low, c), vec_mul(high, s)), n);
 		vec_store_n(out + half + i, vec_fma(high, c, vec_mul(low, s)), n);
 	}
+	if (2 * half < dim && out != x)
+		memcpy(out + 2 * half, x + 2 * half, (dim - 2 * half) * sizeof(float));
 }
 
 static void scale_head(float *x, float scale, u32 dim)
@@ -90,20 +94,24 @@ static void to_bf16(u16 *out, const float *x, u32 dim)
 		out[i] = kern_float_to_bf16(x[i]);
 }
 
-/* x, zeros behind it up to a whole vector, in 8 bits; returns the scale. */
-static float to_bytes(const struct kern_kv *kv, u8 *out, float *x)
+static vec head_load(const float *x, u32 i, u32 dim)
 {
-	u32 dim = kv->head_dim, end = kern_ceil(dim, VEC_LANES) * VEC_LANES;
+	return vec_load_n(x + i, kern_min(dim - i, VEC_LANES));
+}
+
+/* x, zeros behind it up to a whole vector, in 8 bits; returns the scale. */
+static float to_bytes(const struct kern_kv *kv, u8 *out, const float *x)
+{
+	u32 dim = kv->head_dim;
 	float most = kern_kv_code_max(kv), largest;
 	vec sizes = vec_zero();
-	memset(x + dim, 0, (end - dim) * sizeof(float));
-	for (u32 i = 0; i < end; i += VEC_LANES)
-		sizes = vec_max(vec_abs(vec_load(x + i)), sizes);
+	for (u32 i = 0; i < dim; i += VEC_LANES)
+		sizes = vec_max(vec_abs(head_load(x, i, dim)), sizes);
 	largest = vec_highest(sizes);
 	largest = largest < KERN_KV_LEAST ? 0 : largest;
 	vec factor = vec_set1(largest > 0 ? most / largest : 0), limit = vec_set1(most);
-	for (u32 i = 0; i < end; i += VEC_LANES) {
-		vec scaled = vec_mul(vec_load(x + i), factor);
+	for (u32 i = 0; i < dim; i += VEC_LANES) {
+		vec scaled = vec_mul(head_load(x, i, dim), factor);
 		if (kv->dtype == KERN_I8)
 			vec_store_i8(out + i, scaled, KERN_KV_OFFSET);
 		else
@@ -113,7 +121,7 @@ static float to_bytes(const struct kern_kv *kv, u8 *out, float *x)
 }
 
 /* The words of a head as they are stored, in `buffer` or in x itself. */
-static const u32 *words_of(const struct kern_kv *kv, u32 *buffer, float *x, float *scale)
+static const u32 *words_of(const struct kern_kv *kv, u32 *buffer, const float *x, float *scale)
 {
 	if (kv->dtype == KERN_F32)
 		return (const u32 *)(const void *)x;
@@ -124,7 +132,7 @@ static const u32 *words_of(const struct kern_kv *kv, u32 *buffer, float *x, floa
 	return buffer;
 }
 
-static void write_key(const struct kern_kv *kv, size_t block, u32 head, u32 offset, float *x)
+static void write_key(const struct kern_kv *kv, size_t block, u32 head, u32 offset, const float *x)
 {
 	u32 buffer[KERN_HEAD_DIM_MAX], count = kern_kv_words(kv), *to = kern_kv_key(kv, block, head, offset);
 	const u32 *from = words_of(kv, buffer, x, kern_kv_scale(kv, kv->k, block, head, offset));
@@ -132,19 +140,39 @@ static void write_key(const struct kern_kv *kv, size_t block, u32 head, u32 offs
 		memcpy(&to[(size_t)d * kv->block_size], &from[d], sizeof(u32));
 }
 
-static void write_value(const struct kern_kv *kv, size_t block, u32 head, u32 offset, float *x)
+static void write_value(const struct kern_kv *kv, size_t block, u32 head, u32 offset, const float *x)
 {
 	u32 buffer[KERN_HEAD_DIM_MAX];
 	const u32 *from = words_of(kv, buffer, x, kern_kv_scale(kv, kv->v, block, head, offset));
 	memcpy(kern_kv_value(kv, block, head, offset), from, kern_kv_words(kv) * sizeof(u32));
 }
 
+/* One head of token t on its way to `q`, or to where x is then and the answer points to. */
+static const float *rotated_head(const struct kern_rope_kv_args *a, u32 t, const float *head, const float *norm, float *x, float *q)
+{
+	u32 dim = a->kv.head_dim, half = a->rope_dim / 2;
+	size_t angles = (size_t)a->positions[t] * half;
+	float *out = q ? q : x;
+	if (norm && !a->norm_behind) {
+		norm_head(x, head, norm, dim, a->norm_eps);
+		head = x;
+	}
+	if (a->interleaved) {
+		unlace(x, head, half, dim);
+		head = x;
+	}
+	rotate_head(out, head, a->cos + angles, a->sin + angles, half, dim);
+	if (norm && a->norm_behind)
+		norm_head(out, out, norm, dim, a->norm_eps);
+	if (q && a->q_scales)
+		scale_head(out, a->q_scales[a->positions[t]], dim);
+	return out;
+}
+
 static void one_token(const struct kern_rope_kv_args *a, u32 t)
 {
 	const struct kern_kv *kv = &a->kv;
-	u32 dim = kv->head_dim, half = a->rope_dim / 2, heads = a->heads + 2 * kv->kv_heads;
-	const float *cosine = a->cos + (size_t)a->positions[t] * half,
-		    *sine = a->sin + (size_t)a->positions[t] * half;
+	u32 dim = kv->head_dim, heads = a->heads + 2 * kv->kv_heads;
 	const float *in = a->qkv + (size_t)t * heads * dim;
 	float x[KERN_HEAD_DIM_MAX + VEC_LANES];
 	i64 slot = a->slots[t];
@@ -152,28 +180,17 @@ static void one_token(const struct kern_rope_kv_args *a, u32 t)
 	size_t block = slot < 0 ? 0 : (size_t)slot / kv->block_size;
 	u32 offset = slot < 0 ? 0 : (u32)((size_t)slot % kv->block_size);
 	for (u32 h = 0; h < used; h++) {
-		bool is_q = h < a->heads, is_k = !is_q && h < a->heads + kv->kv_heads;
-		const float *norm = is_q ? a->q_norm : a->k_norm;
-		read_head(x, in + h * dim, a->bias ? a->bias + h * dim : NULL, dim);
-		if (a->clip > 0)
-			clip_head(x, a->clip, dim);
-		if (!is_q && !is_k) {
-			write_value(kv, block, h - a->heads - kv->kv_heads, offset, x);
-			continue;
+		const float *head = read_head(x, in + h * dim, a->bias ? a->bias + h * dim : NULL, dim);
+		if (a->clip > 0) {
+			clip_head(x, head, a->clip, dim);
+			head = x;
 		}
-		if (norm && !a->norm_behind)
-			norm_head(x, norm, dim, a->norm_eps);
-		if (a->interleaved)
-			unlace(x, half);
-		rotate_head(x, x, cosine, sine, half);
-		if (norm && a->norm_behind)
-			norm_head(x, norm, dim, a->norm_eps);
-		if (is_q && a->q_scales)
-			scale_head(x, a->q_scales[a->positions[t]], dim);
-		if (is_q)
-			memcpy(a->q + ((size_t)t * a->heads + h) * dim, x, dim * sizeof(float));
+		if (h < a->heads)
+			rotated_head(a, t, head, a->q_norm, x, a->q + ((size_t)t * a->heads + h) * dim);
+		else if (h < a->heads + kv->kv_heads)
+			write_key(kv, block, h - a->heads, offset, rotated_head(a, t, head, a->k_norm, x, NULL));
 		else
-			write_key(kv, block, h - a->heads, offset, x);
+			write_value(kv, block, h - a->heads - kv->kv_heads, offset, head);
 	}
 }
 
