@@ -63,29 +63,36 @@ static ALWAYS_INLINE u32 part_values(u32 width)
 	return width < INT4_PART ? width : INT4_PART;
 }
 
-/* One group of some rows: its heads, and its parts, [part][row][values and the first pair again]. `width` is a constant. */
+/* One group of some rows: its heads, and its parts, [part][row][values and the first pair again]. `width` is a constant. All rows
+ * take a step before the next one, for each is a chain, and those of several rows fit side by side. */
 static ALWAYS_INLINE void pack_group(const struct blocked_job *j, const float *x, u32 rows, u32 k, const u32 width, char *to)
 {
-	const u32 part = part_values(width);
-	float held[KERN_GROUP_MAX], scales[ROWS_MOST], sums[ROWS_MOST];
-	char *at = to + rows * INPUTS_HEAD, *first = at;
+	const u32 part = part_values(width), row = part + INT4_TAIL;
+	float held[ROWS_MOST][KERN_GROUP_MAX], scales[ROWS_MOST], inverses[ROWS_MOST], sums[ROWS_MOST];
+	const float *from[ROWS_MOST];
+	char *first = to + rows * INPUTS_HEAD;
 	enum span span = SPAN_PART;
-	for (u32 r = 0; r < rows; r++, at += part + INT4_TAIL) {
-		signed char q[KERN_GROUP_MAX];
-		const float *from = group_values(j->a->w, x + r * j->a->x_stride, k, width, held);
-		struct rounding rounding = rounding_by_power(from, width);
+	for (u32 r = 0; r < rows; r++) {
+		from[r] = group_values(j->a->w, x + r * j->a->x_stride, k, width, held[r]);
+		struct rounding rounding = rounding_by_power(from[r], width);
 		scales[r] = rounding.scale;
-		sums[r] = (float)round_values(from, rounding.inverse, width, q);
+		inverses[r] = rounding.inverse;
 		if (!(rounding.scale <= 0x1p96f)) /* of POWER_MOST */
 			span = SPAN_TURNS;
+	}
+	for (u32 r = 0; r < rows; r++) {
+		i32 sum = 0;
 #pragma GCC unroll 2
 		for (u32 i = 0; i < width; i += part) {
-			char *values = at + i / part * rows * (part + INT4_TAIL);
-			enum span own = span_of(q + i, part);
-			span = own > span ? own : span;
-			memcpy(values, q + i, part);
-			memcpy(values + part, q + i, INT4_TAIL);
+			signed char *values = (signed char *)first + i / part * rows * row + r * row;
+			sum += round_values(from[r] + i, inverses[r], part, values);
+			memcpy(values + part, values, INT4_TAIL);
 		}
+		sums[r] = (float)sum;
+	}
+	for (u32 r = 0; r < rows * (width / part) && span != SPAN_TURNS; r++) {
+		enum span own = span_of((const signed char *)first + r * row, part);
+		span = own > span ? own : span;
 	}
 	first[part + SPAN_AT] = (char)span;
 	float *heads = (float *)(void *)to;

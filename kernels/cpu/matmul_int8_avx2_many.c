@@ -9,15 +9,21 @@ enum {
 	VALUE_BYTES = 2,
 };
 
-/* One group of some rows: scales, sums, and values by rows. */
+/* One group of some rows: scales, sums, and values by rows. All rows take a step before the next one, for each is a chain, and those of
+ * several rows fit side by side. */
 static ALWAYS_INLINE void pack_group(const struct blocked_job *j, const float *x, u32 rows, u32 k, char *to)
 {
-	float held[KERN_GROUP_MAX];
+	float held[ROWS_MOST][KERN_GROUP_MAX];
+	const float *from[ROWS_MOST];
+	struct rounding roundings[ROWS_MOST];
 	for (u32 r = 0; r < rows; r++) {
-		const float *from = group_values(j->a->w, x + r * j->a->x_stride, k, KERN_GROUP_MAX, held);
-		struct rounding rounding = rounding_by_largest(from, KERN_GROUP_MAX);
-		i32 sum = round_group(from, rounding, KERN_GROUP_MAX, true, (float *)(void *)(to + rows * INPUTS_HEAD + r * INT8_ROW));
-		memcpy(to + r * 4, &rounding.scale, 4);
+		from[r] = group_values(j->a->w, x + r * j->a->x_stride, k, KERN_GROUP_MAX, held[r]);
+		roundings[r] = rounding_by_largest(from[r], KERN_GROUP_MAX);
+	}
+	for (u32 r = 0; r < rows; r++) {
+		float *values = (float *)(void *)(to + rows * INPUTS_HEAD + r * INT8_ROW);
+		i32 sum = round_group(from[r], roundings[r], KERN_GROUP_MAX, true, values);
+		memcpy(to + r * 4, &roundings[r].scale, 4);
 		store_sum(to + (rows + r) * 4, true, sum);
 	}
 }

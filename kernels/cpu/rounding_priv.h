@@ -140,8 +140,11 @@ static inline const float *group_values(const struct kern_weight *w, const float
 	u32 count = kern_min(width, w->k - k);
 	if (count == width && !w->order)
 		return x + k;
-	for (u32 i = 0; i < width; i++)
-		held[i] = i >= count ? 0 : x[w->order ? w->order[k + i] : k + i];
+	for (u32 i = 0; i < count && w->order; i++)
+		held[i] = x[w->order[k + i]];
+	if (!w->order)
+		memcpy(held, x + k, count * sizeof(*x));
+	memset(held + count, 0, (width - count) * sizeof(*x));
 	return held;
 }
 
