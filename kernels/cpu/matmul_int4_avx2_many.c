@@ -210,7 +210,7 @@ struct work {
 	struct int4_pending pending;
 	_Alignas(32) char narrow[PARTS_MOST * INT4_SUMS + 32]; /* the loop reads odd lanes from 2 bytes further on */
 	_Alignas(32) float sums[ROWS_MOST * KERN_PANEL];
-	_Alignas(32) float begin[ROWS_MOST * KERN_PANEL];
+	_Alignas(32) float edge[ROWS_MOST * KERN_PANEL];
 };
 _Static_assert(sizeof(struct work) <= BLOCKED_HELD, "blocked_tile.held");
 
@@ -339,8 +339,7 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows,
 	const size_t row_bytes = width + inputs_head, group_bytes = WEIGHTS_HEAD + (size_t)width * KERN_PANEL;
 	struct work *w = (struct work *)(void *)t->held;
 	const char *group = t->weights, *x = t->x;
-	struct rows_way way = {.to = (char *)w->sums, .to_step = KERN_PANEL * sizeof(float)};
-	bool whole = true;
+	struct rows_way all, way;
 	check_bytes(group, kern_ceil(t->k_count, width) * group_bytes);
 	check_bytes(x, kern_ceil(t->k_count, width) * rows * row_bytes);
 	for (u32 r = 0; r < rows; r++)
@@ -351,11 +350,14 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows,
 		w->pending.parts = 0;
 	else if (w->pending.rows != rows)
 		join(w);
-	way_begin(t, rows, w->begin, &way);
+	const bool whole = tile_way(t, rows, w->edge, &all);
+	way = (struct rows_way){all.from, (char *)w->sums, all.from_step, KERN_PANEL * sizeof(float)};
 	for (u32 k = 0; k < t->k_count; k += width, group = pointer_alone(group + group_bytes), x = pointer_alone(x + rows * row_bytes)) {
 		const char span = x[rows * INPUTS_HEAD + part_values(width) + SPAN_AT];
-		if (k + width >= t->k_count)
-			whole = way_end(t, &way);
+		if (t->k_count - k <= width) {
+			way.to = all.to;
+			way.to_step = all.to_step;
+		}
 		if (span == SPAN_PART)
 			add_parts(w, group, x, rows, width, part_values(width), &way);
 		else if (span == SPAN_HALF)
@@ -367,8 +369,8 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows,
 	}
 	if (!whole || t->closes)
 		join(w);
-	for (u32 column = 0; column < KERN_PANEL && !whole; column += HALF_COLUMNS)
-		half_end_of(t, column, rows, w->sums + column, KERN_PANEL);
+	if (!whole)
+		edge_end(t, rows, w->edge);
 }
 
 enum {

@@ -16,7 +16,8 @@ enum {
 struct int8_pending {
 	const char *head;   /* the weights' scales, [KERN_PANEL / 2] */
 	const char *inputs; /* those of the rows */
-	float *sums;	    /* [row][KERN_PANEL / 2], which it is joined to; NULL: there is no such group */
+	struct rows_way way; /* of the sums that it is joined to */
+	u32 rows;	    /* 0: there is no such group */
 };
 
 #define ROW(r, t) WITH(ROW_WITH, "4*" #t "+" #r "*%c[row]", "vpmaddwd", "vpaddd", SUMS_##r)
@@ -45,43 +46,40 @@ static ALWAYS_INLINE void int8_plain(struct rows_place *p, const u32 rows, u32 t
 /* Of a row of the pending group 8 columns. */
 #define CONVERT(v) "vcvtdq2ps 32*" #v "(%[narrow]), " VALUE "\n\tvbroadcastss (%[inputs]), " OTHER "\n\t"
 #define SCALE(v) "vmulps 32*" #v "(%[head]), " OTHER ", " OTHER "\n\t"
-#define ADD(v)                                                                              \
-	"vfmadd213ps 32*" #v "(%[sums]), " OTHER ", " VALUE "\n\tvmovups " VALUE ", 32*" #v \
-	"(%[sums])\n\t"
+#define ADD(v) "vfmadd213ps 32*" #v "(%[from]), " OTHER ", " VALUE "\n\tvmovups " VALUE ", 32*" #v "(%[to])\n\t"
 
-#define TWO_4(t, next, what) ASK TURN_4(t, , what, , ) TURN(4, next)
-#define TWO_5(t, next, what) ASK TURN_5(t, , what, , , ) TURN(5, next)
-#define JOIN_4                                                                                            \
-	TWO_4(0, 1, CONVERT(0)) TWO_4(2, 3, SCALE(0)) TWO_4(4, 5, ADD(0)) TWO_4(6, 7, )                     \
-	TWO_4(8, 9, CONVERT(1)) TWO_4(10, 11, SCALE(1)) TWO_4(12, 13, ADD(1)) TWO_4(14, 15, )
-#define JOIN_5                                                                      \
-	TWO_5(0, 1, CONVERT(0)) TWO_5(2, 3, SCALE(0)) TWO_5(4, 5, ADD(0))           \
-	TWO_5(6, 7, CONVERT(1)) TWO_5(8, 9, SCALE(1)) TWO_5(10, 11, ADD(1))
-/* The turns that are left behind those of all rows. */
-#define LEFT_4
-#define LEFT_5 TWO_5(0, 1, ) TWO_5(2, 3, )
+/* The turns beside which one row is joined. */
+#define BESIDE_4(t, what) TURN_4(t, , what, , )
+#define BESIDE_5(t, what) TURN_5(t, , what, , , )
+#define JOIN(n)                                                                                                           \
+	ASK BESIDE_##n(0, CONVERT(0)) BESIDE_##n(1, SCALE(0)) ASK BESIDE_##n(2, ADD(0)) BESIDE_##n(3, CONVERT(1))         \
+	ASK BESIDE_##n(4, SCALE(1)) BESIDE_##n(5, ADD(1))
 
-#define JOINED_OF(n, turns)                                                                                                \
-	__asm__ volatile(ALL_##n(ROWS_OWN, 0) "1:\n\t" JOIN_##n                                                                       \
-		"add $128*" #turns ", %[weights]\n\tadd $4*" #turns ", %[x]\n\tadd $64, %[narrow]\n\tadd $64, %[sums]\n\t" \
-		"add $4, %[inputs]\n\tdec %[count]\n\tjnz 1b\n\t" LEFT_##n ALL_##n(STORE, "-64*" #n)                         \
-		: [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [narrow] "+&r"(narrow),     \
-		  [sums] "+&r"(sums), [inputs] "+&r"(inputs), [count] "+&r"(count)                                         \
-		: [step] "r"(p->prefetch_step), [begin] "r"(begin), [head] "r"(pending->head), [row] "i"(INT8_ROW)         \
+#define JOINED_OF(n)                                                                                                          \
+	__asm__ volatile(ALL_##n(ROWS_OWN, 0) "1:\n\t" JOIN(n)                                                                \
+		"add $6*128, %[weights]\n\tadd $6*4, %[x]\n\tadd $64, %[narrow]\n\tadd %[from_step], %[from]\n\t"             \
+		"add %[to_step], %[to]\n\tadd $4, %[inputs]\n\tdec %[count]\n\tjnz 1b\n\ttest %[twos], %[twos]\n\tjz 3f\n" \
+		"2:\n\t" ASK TURN(n, 0) TURN(n, 1) "add $2*128, %[weights]\n\tadd $2*4, %[x]\n\tdec %[twos]\n\tjnz 2b\n"    \
+		"3:\n\t" ALL_##n(STORE, "-64*" #n)                                                                             \
+		: [weights] "+&r"(p->weights), [x] "+&r"(p->x), [prefetch] "+&r"(p->prefetch), [narrow] "+&r"(narrow),         \
+		  [from] "+&r"(from), [to] "+&r"(to), [inputs] "+&r"(inputs), [count] "+&r"(count), [twos] "+&r"(twos)         \
+		: [step] "r"(p->prefetch_step), [begin] "r"(begin), [head] "r"(pending->head), [row] "i"(INT8_ROW),            \
+		  [from_step] "m"(pending->way.from_step), [to_step] "m"(pending->way.to_step)                                 \
 		: ALL_REGISTERS, "memory", "cc")
 
-/* As int8_plain, of a whole group; before it writes there, it joins the `pending` group, whose sums `narrow` holds.
- * p->weights and p->x are at no particular place afterwards. */
-static ALWAYS_INLINE void int8_joined(struct rows_place *p, const u32 rows, const char *begin,
+/* As int8_plain, of at least 3 twos a row; before it writes there, it joins the `pending` group, of as many rows, whose sums `narrow`
+ * holds. p->weights and p->x are at no particular place afterwards. */
+static ALWAYS_INLINE void int8_joined(struct rows_place *p, const u32 rows, u32 twos, const char *begin,
 				      const struct int8_pending *pending, char *narrow)
 {
-	const char *inputs = pending->inputs;
-	float *sums = pending->sums;
+	const char *inputs = pending->inputs, *from = pending->way.from;
+	char *to = pending->way.to;
 	u32 count = rows;
+	twos -= 3 * rows;
 	if (rows == 4)
-		JOINED_OF(4, 16);
+		JOINED_OF(4);
 	else
-		JOINED_OF(5, 12);
+		JOINED_OF(5);
 }
 
 #endif

@@ -58,44 +58,60 @@ static enum blocked_scales unpack(const struct kern_weight *w, const char *from,
 	return BLOCKED_ANY;
 }
 
-/* What a tile works with. */
+/* What tiles work with. */
 struct work {
 	struct rows_place place;
 	struct int8_pending pending;
 	_Alignas(32) char narrow[ROWS_MOST * HALF_COLUMNS * 4];
-	_Alignas(32) float sums[KERN_PANEL / HALF_COLUMNS][ROWS_MOST * HALF_COLUMNS];
+	_Alignas(32) float sums[ROWS_MOST * HALF_COLUMNS];
+	_Alignas(32) float edge[ROWS_MOST * KERN_PANEL];
 };
+_Static_assert(sizeof(struct work) <= BLOCKED_HELD, "blocked_tile.held");
 
 /* The pending group's sums += scale * inputs' scale * its products, with nothing beside it. */
-static __attribute__((noinline)) void join(struct work *w, u32 rows)
+static __attribute__((noinline)) void join(struct work *w)
 {
-	const float *scales = (const float *)(const void *)w->pending.head;
-	float *sums = w->pending.sums;
-	w->pending.sums = NULL;
-	for (u32 r = 0; sums && r < rows; r++) {
-		const vec own = vec_set1(load_float(w->pending.inputs + r * 4));
-		for (u32 i = r * HALF_COLUMNS; i < (r + 1) * HALF_COLUMNS; i += VEC_LANES) {
-			vec both = vec_mul(vec_load(scales + i - r * HALF_COLUMNS), own);
-			vec_store(sums + i, vec_fma(_mm256_cvtepi32_ps(load(w->narrow + i * 4)), both, vec_load(sums + i)));
+	const struct int8_pending *p = &w->pending;
+	const float *scales = (const float *)(const void *)p->head;
+	for (u32 r = 0; r < p->rows; r++) {
+		const float *from = (const float *)(const void *)(p->way.from + r * p->way.from_step);
+		float *to = (float *)(void *)(p->way.to + r * p->way.to_step);
+		const vec own = vec_set1(load_float(p->inputs + r * 4));
+		for (u32 i = 0; i < HALF_COLUMNS; i += VEC_LANES) {
+			vec products = _mm256_cvtepi32_ps(load(w->narrow + (r * HALF_COLUMNS + i) * 4));
+			vec_store(to + i, vec_fma(products, vec_mul(vec_load(scales + i), own), vec_load(from + i)));
 		}
 	}
+	w->pending.rows = 0;
 }
 
-/* Half a panel, whose weights begin at `group`. The last group is pending afterwards, or as before where there is none. */
-static ALWAYS_INLINE void run_half(struct work *w, const struct blocked_tile *t, const char *group, const u32 rows, float *sums)
+/* Half a panel, whose weights begin at `group`. The last group is pending afterwards. */
+static ALWAYS_INLINE void run_half(struct work *w, const struct blocked_tile *t, const char *group, const u32 rows,
+				   const struct rows_way *whole)
 {
+	struct rows_way way = {whole->from, (char *)w->sums, whole->from_step, HALF_COLUMNS * sizeof(float)};
 	const char *x = t->x;
 	for (u32 k = 0; k < t->k_count; k += KERN_GROUP_MAX) {
+		const u32 twos = kern_ceil(kern_min(KERN_GROUP_MAX, t->k_count - k), 4);
 		w->place.weights = pointer_alone(group + KERN_GROUP_HEAD);
 		w->place.x = pointer_alone(x + rows * INPUTS_HEAD);
 		/* They begin with what takes back the 128 added to the weights. */
-		if (w->pending.sums && t->k_count - k >= KERN_GROUP_MAX) {
-			int8_joined(&w->place, rows, x + rows * 4, &w->pending, w->narrow);
+		if (w->pending.rows > 0 && twos >= 3 * rows) {
+			int8_joined(&w->place, rows, twos, x + rows * 4, &w->pending, w->narrow);
 		} else {
-			join(w, rows);
-			int8_plain(&w->place, rows, kern_ceil(kern_min(KERN_GROUP_MAX, t->k_count - k), 4), x + rows * 4, w->narrow);
+			join(w);
+			int8_plain(&w->place, rows, twos, x + rows * 4, w->narrow);
 		}
-		w->pending = (struct int8_pending){pointer_alone(group), pointer_alone(x), sums};
+		if (t->k_count - k <= KERN_GROUP_MAX) {
+			way.to = whole->to;
+			way.to_step = whole->to_step;
+		}
+		w->pending.head = pointer_alone(group);
+		w->pending.inputs = pointer_alone(x);
+		way_keep(&w->pending.way, &way);
+		w->pending.rows = rows;
+		way.from = way.to;
+		way.from_step = way.to_step;
 		group = pointer_alone(group + KERN_GROUP_HEAD + (size_t)KERN_GROUP_MAX * KERN_PANEL * VALUE_BYTES);
 		x = pointer_alone(x + rows * (INT8_ROW + INPUTS_HEAD));
 	}
@@ -103,22 +119,29 @@ static ALWAYS_INLINE void run_half(struct work *w, const struct blocked_tile *t,
 
 static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows)
 {
-	struct work w; /* not cleared: that would take as long as a turn */
+	struct work *w = (struct work *)(void *)t->held;
 	const u32 groups = kern_ceil(t->k_count, KERN_GROUP_MAX);
+	struct rows_way way;
 	check_bytes(t->weights, groups * (size_t)KERN_GROUP_HEAD + kern_ceil(t->k_count, 4) * 2 * (size_t)INT8_TURN);
 	check_bytes(t->x, (size_t)groups * rows * (INT8_ROW + INPUTS_HEAD));
 	for (u32 r = 0; r < rows; r++)
 		sums_ahead(t, r);
-	w.place.prefetch = t->prefetch;
-	w.place.prefetch_step = t->prefetch_step;
-	w.pending.sums = NULL;
-	for (u32 half = 0, column = 0; column < KERN_PANEL; half++, column += HALF_COLUMNS) {
-		half_begin_in(t, column, rows, w.sums[half], HALF_COLUMNS);
-		run_half(&w, t, t->weights + column * 4, rows, w.sums[half]);
+	w->place.prefetch = t->prefetch;
+	w->place.prefetch_step = t->prefetch_step;
+	if (t->opens)
+		w->pending.rows = 0;
+	else if (w->pending.rows != rows)
+		join(w);
+	const bool whole = tile_way(t, rows, w->edge, &way);
+	for (u32 column = 0; column < KERN_PANEL; column += HALF_COLUMNS) {
+		run_half(w, t, t->weights + column * 4, rows, &way);
+		way.from += HALF_COLUMNS * sizeof(float);
+		way.to += HALF_COLUMNS * sizeof(float);
 	}
-	join(&w, rows);
-	for (u32 half = 0, column = 0; column < KERN_PANEL; half++, column += HALF_COLUMNS)
-		half_end_of(t, column, rows, w.sums[half], HALF_COLUMNS);
+	if (!whole || t->closes)
+		join(w);
+	if (!whole)
+		edge_end(t, rows, w->edge);
 }
 
 /* The row count is a constant in each case: code without loops over rows. */

@@ -49,34 +49,34 @@ static ALWAYS_INLINE void way_keep(struct rows_way *to, const struct rows_way *w
 	to->to_step = way->to_step;
 }
 
-/* Where a tile's sums come from at first; `begin` [row][KERN_PANEL] is room for them. */
-static ALWAYS_INLINE void way_begin(const struct blocked_tile *t, const u32 rows, float *begin, struct rows_way *way)
+/* Where a tile's sums come from at first and where they go in the end; false: to `edge` [row][KERN_PANEL], for not all columns are
+ * there. */
+static ALWAYS_INLINE bool tile_way(const struct blocked_tile *t, const u32 rows, float *edge, struct rows_way *way)
 {
 	static const _Alignas(32) float zeros[KERN_PANEL];
-	way->from_step = KERN_PANEL * sizeof(float);
+	const size_t step = KERN_PANEL * sizeof(float), out_step = t->out_stride * sizeof(float);
+	const bool whole = t->columns == KERN_PANEL;
 	if (!t->first) {
-		way->from = (const char *)t->sums;
+		*way = (struct rows_way){.from = (const char *)t->sums, .from_step = step};
 	} else if (!t->bias && !t->accumulate) {
-		way->from = (const char *)zeros;
-		way->from_step = 0;
-	} else if (!t->bias && t->columns == KERN_PANEL) {
-		way->from = (const char *)t->out;
-		way->from_step = t->out_stride * sizeof(float);
+		*way = (struct rows_way){.from = (const char *)zeros, .from_step = 0};
+	} else if (!t->bias && whole) {
+		*way = (struct rows_way){.from = (const char *)t->out, .from_step = out_step};
 	} else {
 		for (u32 column = 0; column < KERN_PANEL; column += HALF_COLUMNS)
-			half_begin_in(t, column, rows, begin + column, KERN_PANEL);
-		way->from = (const char *)begin;
+			half_begin_in(t, column, rows, edge + column, KERN_PANEL);
+		*way = (struct rows_way){.from = (const char *)edge, .from_step = step};
 	}
+	way->to = (char *)(!t->last ? t->sums : whole ? t->out : edge);
+	way->to_step = t->last && whole ? out_step : step;
+	return whole || !t->last;
 }
 
-/* And where they go in the end; false: that does not have all of the columns. */
-static ALWAYS_INLINE bool way_end(const struct blocked_tile *t, struct rows_way *way)
+/* From `edge` to where they are wanted. */
+static ALWAYS_INLINE void edge_end(const struct blocked_tile *t, u32 rows, const float *edge)
 {
-	if (t->last && t->columns < KERN_PANEL)
-		return false;
-	way->to = (char *)(t->last ? t->out : t->sums);
-	way->to_step = (t->last ? t->out_stride : KERN_PANEL) * sizeof(float);
-	return true;
+	for (u32 column = 0; column < KERN_PANEL; column += HALF_COLUMNS)
+		half_end_of(t, column, rows, edge + column, KERN_PANEL);
 }
 
 /* Registers 0 to 9 are the sums of 5 rows. */
