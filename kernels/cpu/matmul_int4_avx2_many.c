@@ -367,7 +367,8 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows,
 		way.from = way.to;
 		way.from_step = way.to_step;
 	}
-	if (!whole || t->closes)
+	/* Of a single group sums are still where they begin, and the next tile's would come there. */
+	if (!whole || t->closes || (t->k_count <= width && all.from == (const char *)w->edge))
 		join(w);
 	if (!whole)
 		edge_end(t, rows, w->edge);

@@ -121,7 +121,7 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows)
 {
 	struct work *w = (struct work *)(void *)t->held;
 	const u32 groups = kern_ceil(t->k_count, KERN_GROUP_MAX);
-	struct rows_way way;
+	struct rows_way all, way;
 	check_bytes(t->weights, groups * (size_t)KERN_GROUP_HEAD + kern_ceil(t->k_count, 4) * 2 * (size_t)INT8_TURN);
 	check_bytes(t->x, (size_t)groups * rows * (INT8_ROW + INPUTS_HEAD));
 	for (u32 r = 0; r < rows; r++)
@@ -132,13 +132,15 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows)
 		w->pending.rows = 0;
 	else if (w->pending.rows != rows)
 		join(w);
-	const bool whole = tile_way(t, rows, w->edge, &way);
+	const bool whole = tile_way(t, rows, w->edge, &all);
+	way = all;
 	for (u32 column = 0; column < KERN_PANEL; column += HALF_COLUMNS) {
 		run_half(w, t, t->weights + column * 4, rows, &way);
 		way.from += HALF_COLUMNS * sizeof(float);
 		way.to += HALF_COLUMNS * sizeof(float);
 	}
-	if (!whole || t->closes)
+	/* Of a single group sums are still where they begin, and the next tile's would come there. */
+	if (!whole || t->closes || (groups == 1 && all.from == (const char *)w->edge))
 		join(w);
 	if (!whole)
 		edge_end(t, rows, w->edge);

@@ -423,7 +423,10 @@ static void matmul_cases(struct check *c, u32 target)
 		struct matmul_case odd = {.n = 33, .k = 35, .tokens = 257, .dtype = DTYPES[d], .accumulate = true};
 		/* Rows that are mostly what fills their group up. */
 		struct matmul_case narrow = {.n = 40, .k = 5, .tokens = 100, .dtype = DTYPES[d]};
+		/* One group, and sums that begin with another value in every row. */
+		struct matmul_case begun = {.n = 70, .k = 30, .tokens = 75, .dtype = DTYPES[d], .bias = true, .accumulate = true};
 		matmul_case(c, target, &narrow);
+		matmul_case(c, target, &begun);
 		matmul_case(c, target, &wide);
 		matmul_case(c, target, &uneven);
 		matmul_case(c, target, &odd);
