@@ -14,6 +14,7 @@
  * E4M3 in float32. */
 #include "kernels/cpu/attention_scores_priv.h"
 #include "kernels/cpu/attention_softmax_bf16_priv.h"
+#include "kernels/cpu/attention_softmax_priv.h"
 #include "kernels/cpu/attention_tile_priv.h"
 #include "kernels/cpu/attention_values_priv.h"
 #include "kernels/cpu/lace_bf16_priv.h"
@@ -144,130 +145,6 @@ static void part_begin(struct tile *t, u32 begin, u32 end)
 		t->value_scales[g] = t->value_scales[groups - 1];
 	}
 	ahead_begin(t, whole);
-}
-
-/* ---------------------------------------------------------------- softmax */
-
-/* The factor that brings a largest magnitude to `most`, and what a unit then stands for. */
-static float unit_factor(float largest, float most, float *unit)
-{
-	largest = largest < KERN_KV_LEAST ? 0 : largest;
-	*unit = largest / most;
-	return largest > 0 ? most / largest : 0;
-}
-
-/* Caps the scores of row r and masks those of keys that it does not see, up to the next whole four vectors; returns how many
- * these are, and the largest score. */
-static u32 row_mask(struct tile *t, u32 r, u32 begin, float *highest)
-{
-	float *s = t->lane.scores + r * ATTENTION_PART;
-	u32 vecs = kern_ceil(t->count, 4 * VEC_LANES) * 4, end = begin + t->count;
-	u32 from = t->of->first[r] <= begin ? 0 : kern_min(t->of->first[r], end) - begin;
-	u32 to = t->of->last[r] < begin ? 0 : kern_min(t->of->last[r] + 1, end) - begin;
-	vec best[4];
-	for (u32 v = 0; v < vecs && t->a->soft_cap > 0; v++)
-		vec_store(s + v * VEC_LANES, vec_soft_cap(vec_load(s + v * VEC_LANES), t->a->soft_cap));
-	for (u32 i = 0; i < from; i++)
-		s[i] = -INFINITY;
-	for (u32 v = to / VEC_LANES; v < vecs; v++) {
-		u32 seen = to > v * VEC_LANES ? to - v * VEC_LANES : 0;
-		float *at = s + v * VEC_LANES;
-		vec_store(at, vec_select_n(vec_load(at), vec_set1(-INFINITY), seen));
-	}
-	for (u32 i = 0; i < 4; i++)
-		best[i] = vec_load(s + i * VEC_LANES);
-	for (u32 v = 4; v < vecs; v += 4)
-		for (u32 i = 0; i < 4; i++)
-			best[i] = vec_max(best[i], vec_load(s + (v + i) * VEC_LANES));
-	*highest = vec_highest(vec_max(vec_max(best[0], best[1]), vec_max(best[2], best[3])));
-	return vecs;
-}
-
-/* Weights that were multiplied by their values' scales become whole numbers of 16 bits. 256 products of these
- * with an unsigned byte stay below 2^31. */
-static void row_wholes(struct tile *t, u32 r, u32 vecs, float largest)
-{
-	const float *p = t->lane.scores + r * ATTENTION_PART;
-	int16_t *to = t->lane.weights + r * ATTENTION_PART;
-	vec factor = vec_set1(unit_factor(largest, I16_MAX, &t->weight_unit[r]));
-	ivec sum = IVEC_BITS(setzero)();
-	for (u32 v = 0; v < vecs; v++) {
-		ivec whole = IVEC(cvtps_epi32)(vec_mul(vec_load(p + v * VEC_LANES), factor));
-		sum = IVEC(add_epi32)(sum, whole);
-		ivec_store_i16(to + v * VEC_LANES, whole);
-	}
-	t->weight_excess[r] = KERN_KV_OFFSET * ivec_sum(sum);
-}
-
-/* Scores of row r become weights e^(score - maximum), zero where the row sees no key, in the form that the
- * type of the values wants; updates the row's sum and maximum. */
-static ALWAYS_INLINE void row_softmax(struct tile *t, u32 r, u32 begin, enum kern_dtype dtype)
-{
-	float *s = t->lane.scores + r * ATTENTION_PART, highest;
-	u32 vecs = row_mask(t, r, begin, &highest);
-	float best = highest > t->of->best[r] ? highest : t->of->best[r];
-	/* While a row has seen no key its maximum is -inf; any finite number in its place leaves zeros. */
-	float base = best > -INFINITY ? best : 0;
-	vec sum[4] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()}, largest = vec_zero();
-	for (u32 v0 = 0; v0 < vecs; v0 += 4)
-#pragma GCC unroll 4
-		for (u32 i = 0; i < 4; i++) {
-			u32 v = v0 + i, at = v * VEC_LANES;
-			vec p = vec_exp_negative(vec_sub(vec_load(s + at), vec_set1(base)));
-			sum[i] = vec_add(sum[i], p);
-			if (dtype == KERN_I8 || dtype == KERN_F8E4M3) {
-				const float *scale =
-					t->value_scales[v / GROUP_VECS] + v % GROUP_VECS * VEC_LANES;
-				u32 left = t->count > at ? t->count - at : 0;
-				p = vec_mul(p, vec_load_n(scale, kern_min(left, VEC_LANES)));
-			}
-			if (dtype == KERN_I8)
-				largest = vec_max(p, largest);
-			if (dtype == KERN_F8E4M3)
-				p = vec_mul(p, vec_set1(F8_HALF_BIAS));
-			vec_store(s + at, p);
-		}
-	t->rescale[r] = vec_first(vec_exp(vec_set1(t->of->best[r] - base)));
-	t->of->sum[r] = t->of->sum[r] * t->rescale[r] +
-		    vec_sum(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])));
-	t->of->best[r] = best;
-	if (dtype == KERN_I8)
-		row_wholes(t, r, vecs, vec_highest(largest));
-}
-
-/* Asks for the values of row r's share of the part's groups: memory must not idle meanwhile. Once for all rows of the
- * task. */
-static void softmax_ahead(const struct tile *t, u32 r)
-{
-	u32 groups = t->of->row == 0 ? kern_ceil(t->count, GROUP) : 0;
-	for (u32 g = groups * r / t->of->count; g < groups * (r + 1) / t->of->count && g >= AHEAD; g++)
-		for (u32 line = 0; line < t->words; line++)
-			__builtin_prefetch(t->values[g] + (size_t)line * LINE, 0, 3);
-}
-
-static void part_softmax(struct tile *t, u32 begin)
-{
-	enum kern_dtype dtype = t->a->kv.dtype;
-	for (u32 r = 0; r < t->of->count; r++)
-		softmax_ahead(t, r);
-#if ATTENTION_DOTS_BF16
-	if (dtype == KERN_BF16) {
-		rows_softmax_bf16(t, begin);
-		return;
-	}
-#endif
-	for (u32 r = 0; r < t->of->count; r++) {
-		if (begin + t->count == t->of->end)
-			row_ahead(t, r);
-		if (dtype == KERN_F32)
-			row_softmax(t, r, begin, KERN_F32);
-		else if (dtype == KERN_BF16)
-			row_softmax(t, r, begin, KERN_BF16);
-		else if (dtype == KERN_I8)
-			row_softmax(t, r, begin, KERN_I8);
-		else
-			row_softmax(t, r, begin, KERN_F8E4M3);
-	}
 }
 
 /* ---------------------------------------------------------------- merging, outputs */

@@ -45,7 +45,7 @@ struct tile {
 	float weight_unit[ATTENTION_ROWS];
 	u32 weight_excess[ATTENTION_ROWS];
 	float rescale[ATTENTION_ROWS];
-	float exp_base[ATTENTION_ROWS]; /* bfloat16: what is subtracted from a score */
+	float exp_base[ATTENTION_ROWS]; /* what is subtracted from a row's scores */
 	u32 count; /* of the part's keys that they see */
 	bool whole; /* the task sees all keys of its rows, and they lie in one segment */
 	/* the keys of a part, by groups */

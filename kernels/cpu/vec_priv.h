@@ -466,16 +466,55 @@ static ALWAYS_INLINE vec vec_exp(vec x)
 #endif
 }
 
-/* The same bits for x <= 0, in fewer operations; nothing is said of larger numbers. */
-static ALWAYS_INLINE vec vec_exp_negative(vec x)
+#if VEC_LANES == 8
+#define VEC_ALL(x) {x, x, x, x, x, x, x, x}
+#endif
+
+/* x[i] becomes e^x[i] for x[i] <= 0, with an error as small as vec_exp's where that is in [-87, 0]; exactly 0 for -inf. Nothing is
+ * said of larger numbers. */
+static ALWAYS_INLINE void vec_exp_negatives(vec x[4])
 {
-	vec n = vec_round(vec_mul(x, vec_set1(LOG2_E)));
 #if VEC_LANES == 16
-	return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_GE_OQ),
-				      vec_exp_fraction(x, n), n);
+	for (u32 i = 0; i < 4; i++) {
+		vec n = vec_round(vec_mul(x[i], vec_set1(LOG2_E)));
+		x[i] = _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x[i], _mm512_set1_ps(-87.0f), _CMP_GE_OQ),
+					      vec_exp_fraction(x[i], n), n);
+	}
 #else
-	/* What comes of smaller numbers, whatever it is, becomes zero. */
-	return _mm256_and_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_GE_OQ), vec_times_exp2(vec_exp_fraction(x, n), n));
+	/* 2^x by coefficients that make it 1 for 0 and 0 for -127. Step by step for all: what waits for a sum of one vector leaves
+	 * no room in the processor's queues for what does not. */
+	static const struct exp_constants {
+		vec log2e, least, magic, coefficients[7];
+	} constants = {
+		VEC_ALL(1.44269504088896341f),
+		VEC_ALL(-127),
+		VEC_ALL(0x1.8p23f), /* added, it leaves the nearest whole number in the lowest bits */
+		{VEC_ALL(1.5326462744e-4f), VEC_ALL(1.3390806271e-3f), VEC_ALL(9.6185058355e-3f), VEC_ALL(5.5503599346e-2f),
+		 VEC_ALL(2.4022647738e-1f), VEC_ALL(6.9314718246e-1f), VEC_ALL(1)},
+	};
+	const void *at = &constants;
+	__asm__("" : "+r"(at)); /* or the compiler keeps them in registers, and vectors at work in memory */
+	const struct exp_constants *k = at;
+	vec whole[4], p[4];
+#pragma GCC unroll 4
+	for (u32 i = 0; i < 4; i++)
+		x[i] = vec_max(vec_mul(x[i], k->log2e), k->least);
+#pragma GCC unroll 4
+	for (u32 i = 0; i < 4; i++)
+		whole[i] = vec_add(x[i], k->magic);
+#pragma GCC unroll 4
+	for (u32 i = 0; i < 4; i++) {
+		x[i] = vec_sub(x[i], vec_sub(whole[i], k->magic));
+		p[i] = k->coefficients[0];
+	}
+#pragma GCC unroll 8
+	for (u32 c = 1; c < 7; c++)
+#pragma GCC unroll 4
+		for (u32 i = 0; i < 4; i++)
+			p[i] = vec_fma(p[i], x[i], k->coefficients[c]);
+#pragma GCC unroll 4
+	for (u32 i = 0; i < 4; i++)
+		x[i] = (vec)_mm256_add_epi32((__m256i)p[i], _mm256_slli_epi32((__m256i)whole[i], 23));
 #endif
 }
 
