@@ -392,7 +392,7 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 	const struct kern_attention_args *a = plan->a;
 	struct attention_task task = attention_task(plan, index), following = attention_task(plan, next);
 	u32 group = a->heads / a->kv.kv_heads, rows = task.queries * group,
-	    tiles = kern_ceil(rows, ATTENTION_ROWS);
+	    tiles = kern_ceil(rows, kern_kv_is_quantized(&a->kv) ? ATTENTION_ROWS : TILE_ROWS);
 	struct tile t;
 	t.a = a;
 	t.lane = attention_lane(plan, thread);
@@ -475,7 +475,7 @@ static void merge_task(void *arg, u32 index, u32 thread)
 enum err VARIANT(attention)(struct kern_ctx *ctx, const struct kern_attention_args *a)
 {
 	struct attention_plan plan;
-	attention_plan_init(&plan, ctx, a);
+	attention_plan_init(&plan, ctx, a, TASK_ROWS, TASK_ROWS_FEW);
 	if (plan.tasks == 0)
 		return ERR_OK;
 	/* Chunks of prompts differ in length, and all threads take the longest first. */

@@ -8,6 +8,7 @@ enum {
 	BLOCK = 64, /* dimensions that sums of 8-bit integers keep together */
 	DIVIDED_ROWS = 8,
 	TASKS_A_THREAD = 2, /* fewer than these, and a long context is divided */
+	TASKS_ENOUGH = 4,   /* fewer than these for a thread, and tasks become smaller */
 	PARTIAL_HEAD = 16,  /* floats in front of a partial's sums: maximum and sum */
 };
 
@@ -26,10 +27,10 @@ static u32 rows_a_task(u32 group, u32 limit)
 	return group < limit ? limit / group * group : group;
 }
 
-/* How many times ATTENTION_ROWS query heads a task has, at most. */
+/* How many times the query heads that are computed side by side a task has, at most. */
 static u32 tiles_a_task(u32 group)
 {
-	return kern_ceil(rows_a_task(group, ATTENTION_TASK_ROWS), ATTENTION_ROWS);
+	return kern_ceil(rows_a_task(group, ATTENTION_TASK_ROWS), ATTENTION_ROWS_LEAST);
 }
 
 /* What is known of the rows; scores, weights in 16 bits, whole sums; the rows' queries and sums. */
@@ -79,7 +80,16 @@ static u32 count_tasks(struct attention_plan *p, u32 queries, u32 segments)
 	return tasks;
 }
 
-void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const struct kern_attention_args *a)
+/* Tasks of up to `rows` query heads, undivided. */
+static void plan_rows(struct attention_plan *p, u32 rows)
+{
+	u32 group = p->a->heads / p->a->kv.kv_heads;
+	p->rows_a_task = rows_a_task(group, rows);
+	p->tasks = count_tasks(p, p->rows_a_task / group, 1);
+}
+
+void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const struct kern_attention_args *a, u32 rows,
+			 u32 rows_few)
 {
 	u32 threads = kern_thread_count(ctx), group = a->heads / a->kv.kv_heads, context = 0;
 	char *at = ctx->scratch, *end = at + ctx->scratch_bytes;
@@ -95,23 +105,24 @@ void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const s
 	p->lane_bytes = lane_bytes(a->kv.head_dim, group, a->kv.block_size % GROUP != 0);
 	p->partials_at = rows_bytes(p->width, group);
 	at += threads * p->lane_bytes;
-	ASSERT(at <= end);
+	ASSERT(at <= end && rows <= ATTENTION_TASK_ROWS && rows_few <= rows);
 	p->partials = (float *)(void *)at;
-	p->rows_a_task = rows_a_task(group, ATTENTION_TASK_ROWS);
-	p->tasks = count_tasks(p, p->rows_a_task / group, 1);
+	plan_rows(p, rows);
+	if (p->tasks < TASKS_ENOUGH * threads)
+		plan_rows(p, rows_few);
 	if (threads == 1 || p->tasks >= TASKS_A_THREAD * threads)
 		return;
 	for (u32 r = 0; r < a->rows; r++)
 		context = a->context[r] > context ? a->context[r] : context;
-	u32 segments = kern_ceil(context, ATTENTION_SEGMENT), rows = rows_a_task(group, DIVIDED_ROWS);
-	u64 tasks = segments > 1 ? count_tasks(p, rows / group, segments) : 0;
-	if (tasks > 0 && tasks * rows * partial_bytes(p->width) <= (size_t)(end - at)) {
+	u32 segments = kern_ceil(context, ATTENTION_SEGMENT), divided = rows_a_task(group, DIVIDED_ROWS);
+	u64 tasks = segments > 1 ? count_tasks(p, divided / group, segments) : 0;
+	if (tasks > 0 && tasks * divided * partial_bytes(p->width) <= (size_t)(end - at)) {
 		p->divided = true;
-		p->rows_a_task = rows;
+		p->rows_a_task = divided;
 		p->tasks = (u32)tasks;
 		return;
 	}
-	count_tasks(p, p->rows_a_task / group, 1);
+	plan_rows(p, rows_few);
 }
 
 struct attention_task attention_task(const struct attention_plan *p, u32 index)

@@ -6,8 +6,9 @@
 #include "kernels/kern_priv.h"
 
 enum {
-	ATTENTION_ROWS = 8,	  /* query heads computed side by side */
-	ATTENTION_TASK_ROWS = 32, /* query heads of a task, at least one query of one KV head */
+	ATTENTION_ROWS = 8,	  /* query heads computed side by side, at most */
+	ATTENTION_ROWS_LEAST = 6, /* the least that a variant computes side by side where there are more */
+	ATTENTION_TASK_ROWS = 48, /* query heads of a task, at most, or one query of one KV head */
 	ATTENTION_PART = 256,	  /* keys of a softmax step */
 	ATTENTION_SEGMENT = 1024, /* keys of what threads may share out; changing it changes results */
 };
@@ -77,8 +78,9 @@ struct attention_partial {
 	float *acc; /* [width] */
 };
 
-void attention_plan_init(struct attention_plan *plan, struct kern_ctx *ctx,
-			 const struct kern_attention_args *a);
+/* Tasks have up to `rows` query heads, or, where these would be few for the threads, up to `rows_few`. */
+void attention_plan_init(struct attention_plan *plan, struct kern_ctx *ctx, const struct kern_attention_args *a, u32 rows,
+			 u32 rows_few);
 struct attention_task attention_task(const struct attention_plan *plan, u32 index);
 struct attention_lane attention_lane(const struct attention_plan *plan, u32 thread);
 /* Row `r` of a task's chunk: in the thread's area, or, where the context is divided, in the task's own. */

@@ -7,16 +7,13 @@
 
 #ifdef VEC_LANES
 
-/* Rows and vectors computed side by side: as many as fit into the registers. With 16 of these all rows of a tile would leave one
- * vector, and 8 sums are too few to hide that one takes 4 or 5 cycles: more than 6 rows go in two parts. */
+/* Vectors computed side by side for a number of rows: as many as fit into the registers. */
 #if VEC_LANES == 16
-#define SCORE_ROWS(rows)       (rows)
 #define SCORE_VECS(rows)       ((rows) <= 4 ? 4 : 2)
 #define SCORE_VECS_WHOLE(rows) 2
 #define SCORE_VECS_F8(rows)    SCORE_VECS(rows)
 #else
-#define SCORE_ROWS(rows)       ((rows) <= 6 ? (rows) : 4)
-#define SCORE_VECS(rows)       ((rows) <= 3 ? 4 : SCORE_ROWS(rows) == 4 ? 3 : 2)
+#define SCORE_VECS(rows)       ((rows) <= 3 ? 4 : (rows) == 4 ? 3 : 2)
 #define SCORE_VECS_WHOLE(rows) ((rows) <= 3 ? 2 : 1)
 #define SCORE_VECS_F8(rows)    ((rows) <= 2 ? 4 : (rows) <= 5 ? 2 : 1) /* unpacked once for all rows */
 #endif
@@ -64,6 +61,28 @@ static ALWAYS_INLINE vec score_key(const char *at, enum key_kind kind)
 	return kind == KEYS_FIRST ? vec_pair_first(at) : vec_pair_second(at);
 }
 
+#if VEC_LANES == 8
+/* sums += three rows' numbers times a vector of keys, the first or the second of its pairs. Written out: four times this take all
+ * registers, and the compiler would load one vector of keys before the last one is used, and keep sums in memory for it. */
+static ALWAYS_INLINE void score_add_three(const char *pairs, enum key_kind kind, const vec few[3], vec *one, vec *two, vec *three)
+{
+	static const u32 second[VEC_LANES] = {0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u,
+					      0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u};
+	const __m256i_u *at = (const void *)pairs;
+	vec key;
+	if (kind == KEYS_FIRST)
+		__asm__("vmovdqu %4, %3\n\tvpslld $16, %3, %3\n\tvfmadd231ps %5, %3, %0\n\tvfmadd231ps %6, %3, %1\n\t"
+			"vfmadd231ps %7, %3, %2"
+			: "+&x"(*one), "+&x"(*two), "+&x"(*three), "=&x"(key)
+			: "m"(*at), "x"(few[0]), "x"(few[1]), "x"(few[2]));
+	else
+		__asm__("vmovdqu %4, %3\n\tvpand %8, %3, %3\n\tvfmadd231ps %5, %3, %0\n\tvfmadd231ps %6, %3, %1\n\t"
+			"vfmadd231ps %7, %3, %2"
+			: "+&x"(*one), "+&x"(*two), "+&x"(*three), "=&x"(key)
+			: "m"(*at), "x"(few[0]), "x"(few[1]), "x"(few[2]), "m"(second));
+}
+#endif
+
 /* sums += one dimension of the queries, at `q`, times that of the keys, `at` bytes behind where they begin. What there are fewer
  * of, rows or vectors, stays in registers. */
 static ALWAYS_INLINE void score_add(const struct score_cursor *c, size_t at, enum key_kind kind, const float *q, u32 rows, u32 vecs,
@@ -76,6 +95,12 @@ static ALWAYS_INLINE void score_add(const struct score_cursor *c, size_t at, enu
 			few[r] = vec_set1(q[r]);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
+#if VEC_LANES == 8
+			if (rows == 3 && kind != KEYS_F32) {
+				score_add_three(c->key[v] + at, kind, few, &sum[0][v], &sum[1][v], &sum[2][v]);
+				continue;
+			}
+#endif
 			vec key = score_key(c->key[v] + at, kind);
 #pragma GCC unroll 4
 			for (u32 r = 0; r < rows; r++)
@@ -91,29 +116,28 @@ static ALWAYS_INLINE void score_add(const struct score_cursor *c, size_t at, enu
 		vec_add_products(q + r, few, vecs, sum[r]);
 }
 
-/* Scores of rows [r0, r0 + rows) and `vecs` vectors of keys, from vector `v0` on. */
-static ALWAYS_INLINE void scores_f32(const struct tile *t, u32 v0, u32 r0, u32 rows, u32 vecs)
+/* Scores of `rows` rows and `vecs` vectors of keys, from vector `v0` on. */
+static ALWAYS_INLINE void scores_f32(const struct tile *t, u32 v0, u32 rows, u32 vecs)
 {
 	vec sum[ATTENTION_ROWS][4];
 	const struct score_cursor c = scores_begin(t, v0, vecs);
-	const float *q = t->of->q + r0;
+	const float *q = t->of->q;
 	FOR_SUMS(rows, vecs)
 	sum[r][v] = vec_zero();
 	for (u32 d = 0; d < t->words; d++, q += ATTENTION_ROWS) {
-		if (r0 == 0)
-			scores_ahead(&c, vecs, d);
+		scores_ahead(&c, vecs, d);
 		score_add(&c, d * t->key_stride, KEYS_F32, q, rows, vecs, sum);
 	}
 	FOR_SUMS(rows, vecs)
-	vec_store(scores_at(t, r0 + r, v0 + v), sum[r][v]);
+	vec_store(scores_at(t, r, v0 + v), sum[r][v]);
 }
 
 #if ATTENTION_DOTS_BF16
-static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 r0, u32 rows, u32 vecs)
+static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 rows, u32 vecs)
 {
 	vec sum[ATTENTION_ROWS][4];
 	const struct score_cursor c = scores_begin(t, v0, vecs);
-	const float *q = t->of->q + r0; /* pairs of bf16 */
+	const float *q = t->of->q; /* pairs of bf16 */
 	FOR_SUMS(rows, vecs)
 	sum[r][v] = vec_zero();
 	for (u32 d = 0; d < t->words; d++, q += ATTENTION_ROWS) {
@@ -127,25 +151,29 @@ static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 r0, u32 
 		}
 	}
 	FOR_SUMS(rows, vecs)
-	vec_store(scores_at(t, r0 + r, v0 + v), sum[r][v]);
+	vec_store(scores_at(t, r, v0 + v), sum[r][v]);
 }
 #else
-static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 r0, u32 rows, u32 vecs)
+static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 rows, u32 vecs)
 {
 	vec sum[ATTENTION_ROWS][4];
 	const struct score_cursor c = scores_begin(t, v0, vecs);
-	const float *q = t->of->q + r0;
+	const float *q = t->of->q;
 	FOR_SUMS(rows, vecs)
 	sum[r][v] = vec_zero();
-	for (u32 d = 0; d < t->words; d++, q += 2 * ATTENTION_ROWS) {
-		if (r0 == 0)
+	const size_t stride = t->key_stride;
+	const u32 words = t->words;
+	size_t at = 0;
+	const bool asks = t->of->row == 0; /* the other rows of the task find them in the caches */
+	for (u32 d = 0; d < words; d++, at += stride, q += 2 * ATTENTION_ROWS) {
+		if (asks)
 			scores_ahead(&c, vecs, d);
-		score_add(&c, d * t->key_stride, KEYS_FIRST, q, rows, vecs, sum);
+		score_add(&c, at, KEYS_FIRST, q, rows, vecs, sum);
 		__asm__("" : : : "memory"); /* or the pairs, read once, take registers of sums */
-		score_add(&c, d * t->key_stride, KEYS_SECOND, q + ATTENTION_ROWS, rows, vecs, sum);
+		score_add(&c, at, KEYS_SECOND, q + ATTENTION_ROWS, rows, vecs, sum);
 	}
 	FOR_SUMS(rows, vecs)
-	vec_store(scores_at(t, r0 + r, v0 + v), sum[r][v]);
+	vec_store(scores_at(t, r, v0 + v), sum[r][v]);
 }
 #endif
 
@@ -155,16 +183,15 @@ static ALWAYS_INLINE vec key_scale(const struct tile *t, u32 v)
 }
 
 /* Whole numbers of 16 bits times bytes: exact, so that every instruction set gives the same. */
-static ALWAYS_INLINE void scores_i8(const struct tile *t, u32 v0, u32 r0, u32 rows, u32 vecs)
+static ALWAYS_INLINE void scores_i8(const struct tile *t, u32 v0, u32 rows, u32 vecs)
 {
 	ivec sum[ATTENTION_ROWS][4];
 	const struct score_cursor c = scores_begin(t, v0, vecs);
-	const int *q = (const int *)(const void *)t->of->q + r0; /* pairs of dimensions 0 and 2, then 1 and 3 */
+	const int *q = (const int *)(const void *)t->of->q; /* pairs of dimensions 0 and 2, then 1 and 3 */
 	FOR_SUMS(rows, vecs)
-	sum[r][v] = IVEC(set1_epi32)((int)(0u - t->of->q_excess[r0 + r]));
+	sum[r][v] = IVEC(set1_epi32)((int)(0u - t->of->q_excess[r]));
 	for (u32 d = 0; d < t->words; d++, q += 2 * ATTENTION_ROWS) {
-		if (r0 == 0)
-			scores_ahead(&c, vecs, d);
+		scores_ahead(&c, vecs, d);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
 			ivec fours = IVEC_LOAD(c.key[v] + d * t->key_stride);
@@ -184,22 +211,21 @@ static ALWAYS_INLINE void scores_i8(const struct tile *t, u32 v0, u32 r0, u32 ro
 		vec scale = key_scale(t, v0 + v);
 #pragma GCC unroll 8
 		for (u32 r = 0; r < rows; r++)
-			vec_store(scores_at(t, r0 + r, v0 + v),
-				  vec_mul(vec_mul(IVEC(cvtepi32_ps)(sum[r][v]), vec_set1(t->of->q_unit[r0 + r])),
+			vec_store(scores_at(t, r, v0 + v),
+				  vec_mul(vec_mul(IVEC(cvtepi32_ps)(sum[r][v]), vec_set1(t->of->q_unit[r])),
 					  scale));
 	}
 }
 
-static ALWAYS_INLINE void scores_f8(const struct tile *t, u32 v0, u32 r0, u32 rows, u32 vecs)
+static ALWAYS_INLINE void scores_f8(const struct tile *t, u32 v0, u32 rows, u32 vecs)
 {
 	vec sum[ATTENTION_ROWS][4];
 	const struct score_cursor c = scores_begin(t, v0, vecs);
-	const float *q = t->of->q + r0;
+	const float *q = t->of->q;
 	FOR_SUMS(rows, vecs)
 	sum[r][v] = vec_zero();
 	for (u32 d = 0; d < t->words; d++, q += 4 * ATTENTION_ROWS) {
-		if (r0 == 0)
-			scores_ahead(&c, vecs, d);
+		scores_ahead(&c, vecs, d);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
 			ivec fours = IVEC_LOAD(c.key[v] + d * t->key_stride);
@@ -218,7 +244,7 @@ static ALWAYS_INLINE void scores_f8(const struct tile *t, u32 v0, u32 r0, u32 ro
 		vec scale = vec_mul(key_scale(t, v0 + v), vec_set1(F8_HALF_BIAS));
 #pragma GCC unroll 8
 		for (u32 r = 0; r < rows; r++)
-			vec_store(scores_at(t, r0 + r, v0 + v), vec_mul(sum[r][v], scale));
+			vec_store(scores_at(t, r, v0 + v), vec_mul(sum[r][v], scale));
 	}
 }
 
@@ -226,24 +252,19 @@ static void part_scores(const struct tile *t)
 {
 	u32 vecs = kern_ceil(t->count, GROUP) * GROUP_VECS;
 /* Fewer vectors where these do: of a short prompt, rounding up to whole ones is much. */
-#define SCORES_FROM(kind, v, r0, n, side)              \
-	if ((side) == 3 && vecs - (v) == 2)            \
-		kind(t, v, r0, n, 2);                  \
-	else if ((side) > 1 && vecs - (v) <= (side) / 2) \
-		kind(t, v, r0, n, (side) / 2);         \
-	else                                           \
-		kind(t, v, r0, n, side);
-#define SCORES(kind, n, some, side)                                                \
-	for (u32 v = 0; v < vecs; v += side) {                                     \
-		SCORES_FROM(kind, v, 0, some, side)                                \
-		if ((n) > (some)) {                                                \
-			SCORES_FROM(kind, v, some, (n) > (some) ? (n) - (some) : 1, side) \
-		}                                                                  \
+#define SCORES(kind, n, side)                                            \
+	for (u32 v = 0; v < vecs; v += side) {                           \
+		if ((side) == 3 && vecs - v == 2)                        \
+			kind(t, v, n, 2);                                \
+		else if ((side) > 1 && vecs - v <= (side) / 2)           \
+			kind(t, v, n, (side) / 2);                       \
+		else                                                     \
+			kind(t, v, n, side);                             \
 	}
-#define SCORES_F32(n)  SCORES(scores_f32, n, SCORE_ROWS(n), SCORE_VECS(n))
-#define SCORES_BF16(n) SCORES(scores_bf16, n, SCORE_ROWS(n), SCORE_VECS(n))
-#define SCORES_I8(n)   SCORES(scores_i8, n, n, SCORE_VECS_WHOLE(n))
-#define SCORES_F8(n)   SCORES(scores_f8, n, n, SCORE_VECS_F8(n))
+#define SCORES_F32(n)  SCORES(scores_f32, TILED(n), SCORE_VECS(n))
+#define SCORES_BF16(n) SCORES(scores_bf16, TILED(n), SCORE_VECS(n))
+#define SCORES_I8(n)   SCORES(scores_i8, n, SCORE_VECS_WHOLE(n))
+#define SCORES_F8(n)   SCORES(scores_f8, n, SCORE_VECS_F8(n))
 	if (t->a->kv.dtype == KERN_F32)
 		FOR_ROWS(SCORES_F32)
 	else if (t->a->kv.dtype == KERN_BF16)

@@ -22,6 +22,11 @@ enum {
 	GROUP = 16, /* keys of a score group: one vector of AVX-512, two of AVX2 */
 	GROUP_VECS = GROUP / VEC_LANES,
 	GROUPS = ATTENTION_PART / GROUP,
+	/* Rows computed side by side of a cache of floats. With 16 registers 6 rows times 2 vectors are the most sums that leave
+	 * room for what is multiplied, and enough to hide that one takes 4 or 5 cycles. */
+	TILE_ROWS = VEC_LANES == 16 ? ATTENTION_ROWS : ATTENTION_ROWS_LEAST,
+	TASK_ROWS = VEC_LANES == 16 ? 32 : 48, /* of a task, in whole tiles where these are whole queries */
+	TASK_ROWS_FEW = VEC_LANES == 16 ? 32 : 24,
 	CHUNK = 64, /* keys whose values are summed before the next dimensions: they stay in the L1 cache */
 	LINE = 64,  /* bytes of a cache line */
 	LARGE_FLOATS = 1 << 17, /* queries of a batch that, with as many outputs, leave the caches of a core */
@@ -63,6 +68,9 @@ struct tile {
 	u32 following_count;
 	uintptr_t following_queries; /* bytes from a row's query to that of the next task's row; 0: not asked for */
 };
+
+/* Rows of a tile whose cache is of floats, for t->of->count = n: it has no more. */
+#define TILED(n) ((n) < TILE_ROWS ? (n) : TILE_ROWS)
 
 /* Calls body(n) with the constant n = t->of->count. */
 #define FOR_ROWS(body)         \

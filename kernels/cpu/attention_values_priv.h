@@ -16,7 +16,7 @@
 #if VEC_LANES == 16
 enum { I8_ROWS = 4, I8_VECS = 4, VALUE_ROWS = 8 };
 #else
-enum { I8_ROWS = 2, I8_VECS = 4, VALUE_ROWS = 5 };
+enum { I8_ROWS = 2, I8_VECS = 4, VALUE_ROWS = 6 };
 #endif
 
 #define FOR_SUMS_OF(rows, vecs)                                  \
@@ -134,9 +134,10 @@ static ALWAYS_INLINE void values_tile(const struct tile *t, enum value_kind kind
 	float *acc = t->of->acc + (size_t)r0 * width + d0;
 	FOR_SUMS_OF(rows, vecs)
 	sum[r][v] = vec_load(acc + (size_t)r * width + v * VEC_LANES);
+	const bool asks = d0 == 0 && r0 == 0 && t->of->row == 0; /* the other rows of the task find them in the caches */
 	for (u32 i = begin; i < end; i = i / GROUP * GROUP + GROUP) {
 		u32 stop = kern_min(i / GROUP * GROUP + GROUP, end);
-		for (u32 quarter = i; d0 == 0 && r0 == 0 && quarter < stop; quarter += 4)
+		for (u32 quarter = i; asks && quarter < stop; quarter += 4)
 			values_ahead(t, quarter);
 		values_group(t, kind, i, stop, first, p, rows, vecs, tail, sum);
 	}
@@ -166,9 +167,8 @@ static ALWAYS_INLINE void values_chunk(const struct tile *t, enum value_kind kin
 		values_rows(t, kind, begin, end, 0, rows, value_vecs(rows, kind));
 		return;
 	}
-	const u32 most = VEC_LANES == 16 || kind == VALUES_F8 ? 4 : rows - 3;
-	values_rows(t, kind, begin, end, 0, most, value_vecs(most, kind));
-	values_rows(t, kind, begin, end, most, rows - most, value_vecs(rows - most, kind));
+	values_rows(t, kind, begin, end, 0, 4, value_vecs(4, kind));
+	values_rows(t, kind, begin, end, 4, rows - 4, value_vecs(rows - 4, kind));
 }
 
 #if ATTENTION_DOTS_BF16
@@ -361,9 +361,9 @@ static void part_values(const struct tile *t)
 		memset(t->lane.sums, 0, (size_t)t->of->count * t->lane.width * sizeof(i32));
 	for (u32 begin = 0; begin < t->count; begin += CHUNK) {
 		u32 end = kern_min(begin + CHUNK, t->count);
-#define CHUNK_F32(n) values_chunk(t, VALUES_F32, begin, end, n);
+#define CHUNK_F32(n) values_chunk(t, VALUES_F32, begin, end, TILED(n));
 #define CHUNK_F8(n)  values_chunk(t, VALUES_F8, begin, end, n);
-#define CHUNK_BF16(n) values_chunk(t, VALUES_BF16, begin, end, n);
+#define CHUNK_BF16(n) values_chunk(t, VALUES_BF16, begin, end, TILED(n));
 		if (dtype == KERN_I8)
 			wholes_chunk(t, begin, end);
 		else if (dtype == KERN_F32)
