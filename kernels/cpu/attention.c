@@ -242,6 +242,44 @@ static void queries_bf16(struct tile *t)
 }
 #endif
 
+#if VEC_LANES == 8
+/* Dimensions [d, d + 8) of eight rows' queries, scaled, those of a dimension side by side. */
+static ALWAYS_INLINE void queries_turn(const struct tile *t, const float *const q[8], u32 d)
+{
+	const vec scale = vec_set1(t->a->scale);
+	vec row[8], pair[8];
+#pragma GCC unroll 4
+	for (u32 i = 0; i < 4; i++) { /* four of row i, and of row i + 4 */
+		row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(q[i] + d)), _mm_loadu_ps(q[i + 4] + d), 1);
+		row[i + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(q[i] + d + 4)), _mm_loadu_ps(q[i + 4] + d + 4), 1);
+	}
+#pragma GCC unroll 4
+	for (u32 i = 0; i < 8; i += 2) {
+		pair[i] = _mm256_unpacklo_ps(row[i], row[i + 1]);
+		pair[i + 1] = _mm256_unpackhi_ps(row[i], row[i + 1]);
+	}
+#pragma GCC unroll 2
+	for (u32 i = 0; i < 8; i += 4) { /* the first four dimensions, or the others */
+		float *to = t->of->q + (size_t)(d + i) * ATTENTION_ROWS;
+		for (u32 k = 0; k < 2; k++) {
+			vec_store(to + 2 * k * ATTENTION_ROWS, vec_mul(_mm256_shuffle_ps(pair[i + k], pair[i + 2 + k], 0x44), scale));
+			vec_store(to + (2 * k + 1) * ATTENTION_ROWS, vec_mul(_mm256_shuffle_ps(pair[i + k], pair[i + 2 + k], 0xee), scale));
+		}
+	}
+}
+
+/* The queries of all rows at work, scaled, for sums of floats. */
+static void queries_turned(struct tile *t)
+{
+	u32 count = t->of->count;
+	const float *q[8]; /* what is no row of theirs repeats the last one and is never read */
+	for (u32 i = 0; i < 8; i++)
+		q[i] = t->a->q + t->of->at[kern_min(i, count - 1)];
+	for (u32 d = 0; d < t->a->kv.head_dim; d += 8)
+		queries_turn(t, q, d);
+}
+#endif
+
 /* Row r's query, scaled, in the form that its scores want it in, the rows' words side by side. */
 static void query_begin(struct tile *t, u32 r, const float *q)
 {
@@ -299,6 +337,10 @@ static void queries_begin(struct tile *t)
 {
 	if (t->a->kv.dtype == KERN_BF16 && ATTENTION_DOTS_BF16)
 		queries_bf16(t);
+#if VEC_LANES == 8
+	else if (!kern_kv_is_quantized(&t->a->kv) && t->a->kv.head_dim % 8 == 0)
+		queries_turned(t);
+#endif
 	else
 		for (u32 r = 0; r < t->of->count; r++)
 			query_begin(t, r, t->a->q + t->of->at[r]);

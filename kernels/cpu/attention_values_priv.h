@@ -399,6 +399,8 @@ static void write_sums(float *out, const float *acc, u32 dim, u32 vecs, float fa
 		vec_store(out + VEC_LANES, (vec)_mm512_permutex2var_epi64(x, high, y));
 	}
 #endif
+	for (; vecs == 1 && dim >= VEC_LANES; dim -= VEC_LANES, acc += VEC_LANES, out += VEC_LANES)
+		vec_store(out, vec_mul(vec_add(vec_load(acc), vec_zero()), vec_set1(factor)));
 	const __m128 f = _mm_set1_ps(factor);
 	u32 block = 0, part = 0, v = 0; /* the first quad of the block, the 128-bit part, the vector */
 	for (u32 d = 0; d < dim; d += 4) {
