@@ -472,11 +472,13 @@ Test(worker, an_init_amid_queued_steps_ends_their_epoch, .timeout = 120)
 		cr_skip_test("no reference models here");
 	expect(&w, w.steps, IPC_TYPE_WORKER_READY);
 	send_init(&w);
-	fake_gpu.step_us = 50000;
+	fake_gpu.step_us = 500000; /* the first one, which the INIT is to find in flight */
 	add_prompt(&w, 3);
-	send_ahead(&w);
-	send_ahead(&w);
+	while (fake_gpu.sampled == 0)
+		usleep(1000);
 	fake_gpu.step_us = 200;
+	send_ahead(&w);
+	send_ahead(&w);
 	send_init(&w);
 	generate(&w, 4, out);
 	cr_assert_eq(out[1], fake_gpu_token(4, 1, 512));
