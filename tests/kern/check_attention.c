@@ -627,6 +627,7 @@ void check_attention(struct check *c)
 		{4, 2, 64, 64, 16, 9, KERN_F32, false, true, true},
 		{3, 1, 80, 34, 16, 21, KERN_BF16, true, false, true},
 		{3, 1, 80, 34, 16, 21, KERN_F32, true, true, true, true},
+		{4, 2, 64, 32, 16, 9, KERN_BF16, false, false, true},
 		{4, 2, 20, 20, 8, 9, KERN_BF16, false, false, false, true},
 		{4, 2, 64, 64, 16, 9, KERN_F32, true, true, false, false, true},
 		{3, 1, 80, 34, 16, 21, KERN_BF16, false, true, false, true, true},
