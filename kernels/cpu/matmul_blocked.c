@@ -34,23 +34,35 @@ static u32 block_first_row(const struct blocked_job *j, u32 block)
 	return (u32)((u64)j->a->tokens * block / j->row_blocks);
 }
 
-/* Rows [first, end) in tiles of nearly equal size. */
+/* A block's rows in tiles: `large` of `most` rows and then others of `least`. The larger ones come first: a tile finishes what one of
+ * as many rows has left. */
 struct rows {
-	u32 first, count, tiles;
+	u32 first, count, tiles, large, most, least;
 };
 
+/* Of nearly equal size, or with nothing but the rest in the last where `tiles` computes whole ones. */
 static struct rows rows_of(const struct blocked_job *j, u32 block)
 {
+	const u32 whole = j->kernel->tile_rows;
 	struct rows r = {.first = block_first_row(j, block)};
 	r.count = block_first_row(j, block + 1) - r.first;
-	r.tiles = kern_ceil(r.count, j->kernel->tile_rows);
+	r.tiles = kern_ceil(r.count, whole);
+	r.least = r.count / r.tiles;
+	r.most = r.least + 1;
+	r.large = r.count % r.tiles;
+	if (j->kernel->tiles) {
+		r.least = r.count % whole;
+		r.most = whole;
+		r.large = r.count / whole;
+	}
 	return r;
 }
 
-/* Counted from the block's first row. The larger tiles come first: a tile finishes what one of as many rows has left. */
+/* Counted from the block's first row. */
 static u32 tile_first(const struct rows *r, u32 tile)
 {
-	return r->count / r->tiles * tile + kern_min(tile, r->count % r->tiles);
+	u32 large = kern_min(tile, r->large);
+	return large * r->most + (tile - large) * r->least;
 }
 
 /* What `count` inputs of a row take. */
@@ -176,7 +188,7 @@ static void run_panel(const struct blocked_job *j, const struct rows *r, struct 
 		      struct blocked_tile t)
 {
 	const struct kern_matmul_args *a = j->a;
-	const u32 n = panel_at(j, at.panel) * KERN_PANEL, least = r->count / r->tiles, more = r->count % r->tiles;
+	const u32 n = panel_at(j, at.panel) * KERN_PANEL;
 	const u32 prefetched = t.prefetch_bytes / r->tiles;
 	const size_t row_bytes = inputs_bytes(j, t.k_count);
 	_Alignas(32) char held[BLOCKED_HELD];
@@ -191,16 +203,21 @@ static void run_panel(const struct blocked_job *j, const struct rows *r, struct 
 	t.out_stride = a->out_stride;
 	t.bias = a->bias ? a->bias + n : NULL;
 	t.accumulate = a->accumulate;
-	for (u32 i = 0; i < r->tiles; i++) {
-		const u32 rows = i < more ? least + 1 : least;
+	for (u32 i = 0, count = 1; i < r->tiles; i += count) {
+		const u32 rows = i < r->large ? r->most : r->least;
 		t.opens = i == 0;
 		t.closes = i + 1 == r->tiles;
-		check_tile(j, &t, rows);
-		j->kernel->tile(&t, rows);
-		t.x += rows * row_bytes;
-		t.sums += rows * KERN_PANEL;
-		t.out += rows * t.out_stride;
-		t.prefetch += prefetched;
+		if (i == 0 && r->large > 0 && j->kernel->tiles && j->kernel->tiles(&t, r->large)) {
+			count = r->large;
+		} else {
+			count = 1;
+			check_tile(j, &t, rows);
+			j->kernel->tile(&t, rows);
+		}
+		t.x += count * rows * row_bytes;
+		t.sums += count * rows * KERN_PANEL;
+		t.out += count * rows * t.out_stride;
+		t.prefetch += count * prefetched;
 	}
 }
 

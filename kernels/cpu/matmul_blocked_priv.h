@@ -64,6 +64,9 @@ struct blocked_kernel {
 	 * answer is the tiles' `scales`. `any_scales`: what `pack` answered for the job. */
 	enum blocked_scales (*unpack)(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to);
 	void (*tile)(const struct blocked_tile *t, u32 rows);
+	/* NULL, or: computes `count` tiles of `tile_rows` rows each that follow each other, the first of which is `t`. False, and nothing is
+	 * done: they are none that it could compute. */
+	bool (*tiles)(const struct blocked_tile *t, u32 count);
 	/* out[r][i] = act(gate[r][i]) * up[r][i], i < KERN_PANEL; gate and up [rows][KERN_PANEL]. */
 	void (*act_mul)(const float *gate, const float *up, u32 rows, enum kern_activation act, float *out, size_t out_stride);
 };

@@ -6,7 +6,7 @@
  * eighth. Their inputs' scales are powers of two: a sum begins as the bits of a float in which a whole number is that scale,
  * so that a subtraction makes what conversion and product of it would be, without a slot of the multipliers, which groups of 64
  * would feel. */
-#include "kernels/cpu/matmul_blocked_tile_priv.h"
+#include "kernels/cpu/matmul_rows_avx512_priv.h"
 #include "kernels/cpu/rounding_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
@@ -398,20 +398,65 @@ static void tile(const struct blocked_tile *t, u32 rows)
 #undef TILE_OF
 }
 
+/* blocked_kernel.tiles */
+static bool tiles(const struct blocked_tile *t, u32 count)
+{
+	static const _Alignas(64) float zeros[KERN_PANEL];
+	const bool powers = t->scales == BLOCKED_POWERS;
+	const u32 groups = kern_ceil(t->k_count, t->width), last = t->k_count - (groups - 1) * t->width;
+	const size_t step = KERN_PANEL * sizeof(float), out_step = t->out_stride * sizeof(float);
+	const size_t x_step = TILE_ROWS * ((size_t)t->width + (powers ? INT4_HEAD : INT8_HEAD));
+	struct rows_pass p = {.weights = t->weights, .prefetch = t->prefetch};
+	if (t->scales == BLOCKED_ZEROS || t->columns < KERN_PANEL || kern_ceil(last, 4) < PASS_TURNS ||
+	    (t->first && t->bias && t->accumulate))
+		return false;
+	p.from = (const char *)(!t->first ? t->sums : t->bias ? t->bias : t->accumulate ? t->out : zeros);
+	p.from_step = !t->first ? step : !t->bias && t->accumulate ? out_step : 0;
+	p.to = (char *)(t->last ? t->out : t->sums);
+	p.to_step = t->last ? out_step : step;
+	p.from_skip = PASS_ROWS * p.from_step;
+	p.to_skip = PASS_ROWS * p.to_step;
+	p.ahead = (TILE_ROWS - 1) * p.to_step;
+	p.prefetch_step = kern_ceil(t->prefetch_step * kern_ceil(t->k_count, 4), TILE_ROWS * groups);
+	p.groups = groups;
+	p.weights_step = KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL;
+	p.x_step = x_step;
+	p.turns = t->width / 4;
+	p.last_turns = kern_ceil(last, 4);
+	check_bytes(t->weights, (groups - 1) * p.weights_step + KERN_GROUP_HEAD + p.last_turns * KERN_GROUP_UNIT);
+	check_bytes(t->x, count * groups * x_step);
+	for (u32 row = 0; CHECKS_BYTES && row < count * TILE_ROWS; row++) {
+		check_bytes(p.from + row * p.from_step, step);
+		check_bytes(p.to + row * p.to_step, step);
+	}
+	for (u32 row = 0; row < TILE_ROWS; row += PASS_ROWS) {
+		struct rows_pass half = p;
+		half.x = t->x + row * 4;
+		half.from += row * p.from_step;
+		half.to += row * p.to_step;
+		half.tiles = count;
+		rows_pass(&half, powers);
+		p.prefetch = half.prefetch;
+	}
+	return true;
+}
+
 static const struct blocked_kernel INT8 = {
 	.tile_rows = TILE_ROWS,
 					   .k_block = BLOCKED_K_MAX,
 					   .value_bytes = 1,
 					   .head_bytes = INT8_HEAD,
 					   .pack = pack,
+					   .tiles = tiles,
 					   .tile = tile,
 					   .act_mul = sums_act_mul};
 static const struct blocked_kernel INT4 = {.tile_rows = TILE_ROWS,
-					   .k_block = BLOCKED_K_MAX,
+					   .k_block = 768, /* unpacked they stay in the L1 cache */
 					   .value_bytes = 1,
 					   .head_bytes = INT4_HEAD,
 					   .pack = pack,
 					   .unpack = unpack_int4,
+					   .tiles = tiles,
 					   .tile = tile,
 					   .act_mul = sums_act_mul};
 
