@@ -41,10 +41,10 @@ static void part_of_row(const struct kern_act_mul_args *a, u32 t, u32 from, u32 
 		u32 n = kern_min(to - i, VEC_LANES);
 		vec_store_n(out + i, activate(a->act, vec_load_n(gate + i, n)), n);
 	}
-	for (; VEC_LANES == 8 && i + VECS_BESIDE * VEC_LANES <= to; i += VECS_BESIDE * VEC_LANES) {
+	for (; i + VECS_BESIDE * VEC_LANES <= to; i += VECS_BESIDE * VEC_LANES) {
 		vec shares[VECS_BESIDE];
 		activate_beside(a->act, gate + i, shares);
-		EACH_BESIDE(v) vec_store(out + i + v * VEC_LANES, vec_mul(shares[v], vec_load(up + i + v * VEC_LANES)));
+		EACH_BESIDE(v, VECS_BESIDE) vec_store(out + i + v * VEC_LANES, vec_mul(shares[v], vec_load(up + i + v * VEC_LANES)));
 	}
 	for (; i + VEC_LANES <= to; i += VEC_LANES)
 		vec_store(out + i, vec_mul(activate(a->act, vec_load(gate + i)), vec_load(up + i)));

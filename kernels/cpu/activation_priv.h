@@ -31,31 +31,37 @@ static ALWAYS_INLINE vec activation_exponent(enum kern_activation act, vec x)
 	return vec_mul(vec_mul(x, vec_fma(vec_mul(x, x), vec_set1(0.044715f), vec_set1(1))), vec_set1(1.5957691216f));
 }
 
+/* x / (1 + e^-y) of `count` vectors, in `out`. */
+static ALWAYS_INLINE void activate_dividing(enum kern_activation act, const vec *x, const u32 count, vec *out)
+{
+	EACH_BESIDE(i, count) out[i] = vec_sub(vec_zero(), activation_exponent(act, x[i]));
+	vec_exp_beside(out, count);
+	EACH_BESIDE(i, count) out[i] = vec_div(x[i], vec_add(vec_set1(1), out[i]));
+}
+
 static inline vec activate(enum kern_activation act, vec x)
 {
+	vec out;
 	if (act == KERN_GELU)
 		return gelu(x);
 	if (act == KERN_RELU)
 		return vec_max(vec_zero(), x);
 	if (act == KERN_RELU_SQUARED)
 		return vec_mul(x, vec_max(vec_zero(), x));
-	vec e = vec_exp(vec_sub(vec_zero(), activation_exponent(act, x)));
-	return vec_div(x, vec_add(vec_set1(1), e));
+	activate_dividing(act, &x, 1, &out);
+	return out;
 }
 
 /* The same bits of VECS_BESIDE vectors from x on. */
 static inline void activate_beside(enum kern_activation act, const float *x, vec *out)
 {
-	const bool divided = act != KERN_GELU && act != KERN_RELU && act != KERN_RELU_SQUARED;
-	if (!divided) {
+	vec in[VECS_BESIDE];
+	EACH_BESIDE(i, VECS_BESIDE) in[i] = vec_load(x + i * VEC_LANES);
+	if (act == KERN_GELU || act == KERN_RELU || act == KERN_RELU_SQUARED)
 		for (u32 i = 0; i < VECS_BESIDE; i++)
-			out[i] = activate(act, vec_load(x + i * VEC_LANES));
-		return;
-	}
-	vec e[VECS_BESIDE];
-	EACH_BESIDE(i) e[i] = vec_sub(vec_zero(), activation_exponent(act, vec_load(x + i * VEC_LANES)));
-	vec_exp_beside(e);
-	EACH_BESIDE(i) out[i] = vec_div(vec_load(x + i * VEC_LANES), vec_add(vec_set1(1), e[i]));
+			out[i] = activate(act, in[i]);
+	else
+		activate_dividing(act, in, VECS_BESIDE, out);
 }
 
 #endif

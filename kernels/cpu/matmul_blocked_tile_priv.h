@@ -144,11 +144,11 @@ static ALWAYS_INLINE void act_mul_ahead(const float *out, size_t out_stride, u32
 static inline void sums_act_mul(const float *gate, const float *up, u32 rows, enum kern_activation act, float *out,
 				size_t out_stride)
 {
-	enum { BESIDE = VECS_BESIDE / VECS }; /* with 32 registers the compiler computes vectors side by side by itself */
-	for (; VEC_LANES == 8 && rows >= BESIDE; rows -= BESIDE, gate += BESIDE * KERN_PANEL, up += BESIDE * KERN_PANEL) {
+	enum { BESIDE = VECS_BESIDE / VECS };
+	for (; rows >= BESIDE; rows -= BESIDE, gate += BESIDE * KERN_PANEL, up += BESIDE * KERN_PANEL) {
 		vec to[VECS_BESIDE];
 		activate_beside(act, gate, to);
-		EACH_BESIDE(i) to[i] = vec_mul(to[i], vec_load(up + i * VEC_LANES));
+		EACH_BESIDE(i, VECS_BESIDE) to[i] = vec_mul(to[i], vec_load(up + i * VEC_LANES));
 #pragma GCC unroll 4
 		for (u32 r = 0; r < BESIDE; r++, out += out_stride) {
 			act_mul_ahead(out, out_stride, rows - r);
