@@ -135,26 +135,39 @@ static ALWAYS_INLINE __m512i pack_chunk(const float *const x[TILE_ROWS], u32 k, 
 	return sums;
 }
 
-/* A group of `rows` rows, whose pointers repeat the last row up to 8: its first `count` values, a multiple of CHUNK.
- * blocked_kernel.pack's answer. */
-static ALWAYS_INLINE bool pack_whole(const float *const x[TILE_ROWS], u32 count, bool int8, u32 rows, char *to)
+/* How 8 rows of a group are rounded. */
+struct group_scales {
+	float inverse[TILE_ROWS];
+	__m256 scale;
+	bool any; /* blocked_kernel.pack's answer */
+};
+
+/* Those of `count` values, a multiple of CHUNK. */
+static ALWAYS_INLINE void find_scales(const float *const row[TILE_ROWS], u32 k, u32 count, bool int8, struct group_scales *s)
+{
+	const float *x[TILE_ROWS];
+#pragma GCC unroll 8
+	for (u32 r = 0; r < TILE_ROWS; r++)
+		x[r] = row[r] + k;
+	__m256i bits = count == CHUNK ? largest_of_eight(x, CHUNK) : largest_of_eight(x, 2 * CHUNK);
+	s->any = int8 ? largest_scales(bits, s->inverse, &s->scale) : power_scales(bits, s->inverse, &s->scale);
+}
+
+/* A group of `rows` rows, whose pointers repeat the last row up to 8: its first `count` values. */
+static ALWAYS_INLINE void pack_whole(const float *const row[TILE_ROWS], u32 k, u32 count, bool int8, u32 rows,
+				     const struct group_scales *s, char *to)
 {
 	const __mmask8 mask = (__mmask8)((1u << rows) - 1);
 	char *units = to + rows * (int8 ? INT8_HEAD : INT4_HEAD);
-	float inverse[TILE_ROWS];
-	__m256 scale;
-	__m256i bits = largest_of_eight(x, count);
-	bool any = int8 ? largest_scales(bits, inverse, &scale) : power_scales(bits, inverse, &scale);
-	__m512i sums = pack_chunk(x, 0, inverse, rows, units);
+	__m512i sums = pack_chunk(row, k, s->inverse, rows, units);
 	if (count > CHUNK)
-		sums = _mm512_add_epi32(sums, pack_chunk(x, CHUNK, inverse, rows, units + CHUNK * rows));
+		sums = _mm512_add_epi32(sums, pack_chunk(row, k + CHUNK, s->inverse, rows, units + CHUNK * rows));
 	__m256i sum = _mm256_add_epi32(_mm512_castsi512_si256(sums), _mm512_extracti64x4_epi64(sums, 1));
-	__m256 whole = int8 ? _mm256_setzero_ps() : _mm256_mul_ps(scale, _mm256_set1_ps(BLOCKED_WHOLE));
-	_mm256_mask_storeu_ps(to, mask, scale);
+	__m256 whole = int8 ? _mm256_setzero_ps() : _mm256_mul_ps(s->scale, _mm256_set1_ps(BLOCKED_WHOLE));
+	_mm256_mask_storeu_ps(to, mask, s->scale);
 	_mm256_mask_storeu_epi32(to + rows * 4, mask, _mm256_sub_epi32(_mm256_castps_si256(whole), _mm256_slli_epi32(sum, 7)));
 	if (!int8)
 		_mm256_mask_storeu_ps(to + rows * 8, mask, whole);
-	return any;
 }
 
 /* A group of any `width`, of rows that may be sorted otherwise or end inside it. */
@@ -184,26 +197,42 @@ static bool pack_any(const struct blocked_job *j, const float *const x[TILE_ROWS
 	return any;
 }
 
+/* Values of the group at k that pack_whole can do with; 0: it is pack_any's. */
+static u32 whole_values(const struct blocked_job *j, u32 k, u32 end)
+{
+	u32 own = k < end ? kern_min(end - k, j->width) : 0;
+	return j->a->w->order || own % CHUNK != 0 ? 0 : own;
+}
+
+/* A group's scales are found before the last one's values are stored, for each waits for a chain of steps. */
 static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
 {
 	const struct kern_matmul_args *a = j->a;
-	const float *row[TILE_ROWS], *at[TILE_ROWS];
+	const float *row[TILE_ROWS];
 	const bool int8 = a->w->dtype == KERN_I8;
+	const u32 end = k + count;
+	struct group_scales now, next;
 	bool any = false;
 	for (u32 r = 0; r < TILE_ROWS; r++)
 		row[r] = x + kern_min(r, rows - 1) * a->x_stride;
-	for (u32 end = k + count; k < end; k += j->width, to += (size_t)rows * (j->width + j->kernel->head_bytes)) {
-		u32 own = kern_min(end - k, j->width);
-		for (u32 r = 0; r < TILE_ROWS; r++)
-			at[r] = row[r] + k;
-		if (a->w->order || own % CHUNK != 0)
+	u32 own = whole_values(j, k, end);
+	if (own > 0)
+		find_scales(row, k, own, int8, &now);
+	for (; k < end; k += j->width, to += (size_t)rows * (j->width + j->kernel->head_bytes)) {
+		const u32 follows = whole_values(j, k + j->width, end);
+		if (follows > 0)
+			find_scales(row, k + j->width, follows, int8, &next);
+		if (own == 0)
 			any |= pack_any(j, row, rows, k, to);
 		else if (own == CHUNK)
-			any |= pack_whole(at, CHUNK, int8, rows, to);
+			pack_whole(row, k, CHUNK, int8, rows, &now, to);
 		else if (rows == TILE_ROWS)
-			any |= pack_whole(at, 2 * CHUNK, int8, TILE_ROWS, to);
+			pack_whole(row, k, 2 * CHUNK, int8, TILE_ROWS, &now, to);
 		else
-			any |= pack_whole(at, 2 * CHUNK, int8, rows, to);
+			pack_whole(row, k, 2 * CHUNK, int8, rows, &now, to);
+		any |= own > 0 && now.any;
+		own = follows;
+		now = next;
 	}
 	return any;
 }
