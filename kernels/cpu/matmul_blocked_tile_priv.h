@@ -134,7 +134,7 @@ static ALWAYS_INLINE void sums_ahead(const struct blocked_tile *t, u32 r)
 /* Asks for the outputs of a row some rows further on: these are pages apart. */
 static ALWAYS_INLINE void act_mul_ahead(const float *out, size_t out_stride, u32 rows)
 {
-	enum { AHEAD_ROWS = 8 };
+	enum { AHEAD_ROWS = 16 };
 	const float *ahead = out + (AHEAD_ROWS < rows ? AHEAD_ROWS * out_stride : 0);
 	__builtin_prefetch(ahead, 1, 2);
 	__builtin_prefetch(ahead + LINE_FLOATS, 1, 2);

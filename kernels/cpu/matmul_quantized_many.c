@@ -470,26 +470,36 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 	return true;
 }
 
-static const struct blocked_kernel INT8 = {
-	.tile_rows = TILE_ROWS,
-					   .k_block = BLOCKED_K_MAX,
-					   .value_bytes = 1,
-					   .head_bytes = INT8_HEAD,
-					   .pack = pack,
-					   .tiles = tiles,
-					   .tile = tile,
-					   .act_mul = sums_act_mul};
-static const struct blocked_kernel INT4 = {.tile_rows = TILE_ROWS,
-					   .k_block = 768, /* unpacked they stay in the L1 cache */
-					   .value_bytes = 1,
-					   .head_bytes = INT4_HEAD,
-					   .pack = pack,
-					   .unpack = unpack_int4,
-					   .tiles = tiles,
-					   .tile = tile,
-					   .act_mul = sums_act_mul};
+#define KERNEL(name, k_most, head, unpack_fn, tiles_fn)                  \
+	static const struct blocked_kernel name = {                      \
+		.tile_rows = TILE_ROWS,                                  \
+		.k_block = k_most,                                       \
+		.value_bytes = 1,                                        \
+		.head_bytes = head,                                      \
+		.pack = pack,                                            \
+		.unpack = unpack_fn,                                     \
+		.tiles = tiles_fn,                                       \
+		.tile = tile,                                            \
+		.act_mul = sums_act_mul}
+enum { K_IN_L1 = 768 }; /* of weights in 4 bits, unpacked */
+KERNEL(INT8, BLOCKED_K_MAX, INT8_HEAD, NULL, NULL);
+KERNEL(INT4, BLOCKED_K_MAX, INT4_HEAD, unpack_int4, NULL);
+KERNEL(INT8_PASSES, BLOCKED_K_MAX, INT8_HEAD, NULL, tiles);
+KERNEL(INT4_PASSES, K_IN_L1, INT4_HEAD, unpack_int4, tiles);
+#undef KERNEL
+
+/* Passes have 8 sums at work. That is enough for Zen 4, which multiplies a vector a cycle and adds to the same sum 4 cycles later. Others do
+ * so twice a cycle, or 5 cycles later, and have what was measured on Zen 5: tiles of 16 sums. */
+static bool passes_pay(void)
+{
+	return __builtin_cpu_is("amdfam19h");
+}
 
 void VARIANT(matmul_quantized_many)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
-	matmul_blocked(ctx, a, a->w->dtype == KERN_I8 ? &INT8 : &INT4);
+	const bool int8 = a->w->dtype == KERN_I8;
+	if (passes_pay())
+		matmul_blocked(ctx, a, int8 ? &INT8_PASSES : &INT4_PASSES);
+	else
+		matmul_blocked(ctx, a, int8 ? &INT8 : &INT4);
 }
