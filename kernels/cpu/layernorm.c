@@ -1,4 +1,4 @@
-/* Residual addition and LayerNorm for AVX2. A row is one task's; four running sums. The squares are those of
+/* Residual addition and LayerNorm for AVX2 and AVX-512. A row is one task's; four running sums. The squares are those of
  * distances from the mean, so that a mean far from 0 costs no digits. */
 #include <math.h>
 
