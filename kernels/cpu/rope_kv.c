@@ -1,7 +1,8 @@
-/* Bias, head norms, rotation and the write into the KV cache for AVX2. A token is one
- * task's; each head passes through a small buffer. */
+/* Bias, head norms, rotation and the write into the KV cache for AVX2 and AVX-512. Heads pass through as few buffers as their model
+ * lets them: what is only rotated goes from the projection to where it belongs. */
 #include <math.h>
 
+#include "kernels/cpu/lace_keys_priv.h"
 #include "kernels/cpu/shares_priv.h"
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_priv.h"
@@ -10,20 +11,23 @@
 enum {
 	KEYS_OF_A_LINE = 16, /* keys whose words share a line of the cache */
 	TASKS_A_THREAD = 2,
+	RUN_WORDS = 4096, /* of keys that wait to be stored together; the largest key has fewer */
+	VECTOR_WORDS = 4, /* of bytes for VEC_LANES values */
 };
 
-/* The head as it comes, or in `x` with the bias added. */
-static const float *read_head(float *x, const float *in, const float *bias, u32 dim)
+/* A slot of the cache. */
+struct place {
+	size_t block;
+	u32 offset;
+};
+
+static void add_bias(float *out, const float *x, const float *bias, u32 dim)
 {
 	u32 i = 0;
-	if (!bias)
-		return in;
 	for (; i + VEC_LANES <= dim; i += VEC_LANES)
-		vec_store(x + i, vec_add(vec_load(in + i), vec_load(bias + i)));
+		vec_store(out + i, vec_add(vec_load(x + i), vec_load(bias + i)));
 	if (i < dim)
-		vec_store_n(x + i, vec_add(vec_load_n(in + i, dim - i), vec_load_n(bias + i, dim - i)),
-			    dim - i);
-	return x;
+		vec_store_n(out + i, vec_add(vec_load_n(x + i, dim - i), vec_load_n(bias + i, dim - i)), dim - i);
 }
 
 /* A NaN stays one. */
@@ -50,48 +54,134 @@ static void norm_head(float *out, const float *x, const float *weight, u32 dim, 
 	}
 }
 
-/* Pairs (2 i, 2 i + 1) of the first 2 half values become halves. */
+/* Pairs (2 i, 2 i + 1) of the first 2 half values become halves; may be in place. */
 static void unlace(float *out, const float *x, u32 half, u32 dim)
 {
 	float pairs[KERN_HEAD_DIM_MAX];
+	u32 i = 0;
 	memcpy(pairs, x, dim * sizeof(float));
-	for (u32 i = 0; i < half; i++) {
+	for (; i + VEC_LANES <= half; i += VEC_LANES) {
+		vec a = vec_load(pairs + 2 * i), b = vec_load(pairs + 2 * i + VEC_LANES);
+		vec_store(out + i, vec_even(a, b));
+		vec_store(out + half + i, vec_odd(a, b));
+	}
+	for (; i < half; i++) {
 		out[i] = pairs[2 * i];
 		out[half + i] = pairs[2 * i + 1];
 	}
 	memcpy(out + 2 * half, pairs + 2 * half, (dim - 2 * half) * sizeof(float));
 }
 
-/* The last vector of each half may be short, and the upper half follows the lower: stores are cut to size. What is behind both stays as
- * it is. */
-static void rotate_head(float *out, const float *x, const float *cosine, const float *sine, u32 half, u32 dim)
+/* What rotates the heads of a token. */
+struct angles {
+	const float *cosine, *sine;
+	u32 half;
+};
+
+static struct angles angles_of(const struct kern_rope_kv_args *a, u32 t)
 {
-	for (u32 i = 0; i < half; i += VEC_LANES) {
-		u32 n = kern_min(half - i, VEC_LANES);
-		vec low = vec_load_n(x + i, n), high = vec_load_n(x + half + i, n);
-		vec c = vec_load_n(cosine + i, n), s = vec_load_n(sine + i, n);
-		vec_store_n(out + i, vec_sub(vec_mul(low, c), vec_mul(high, s)), n);
-		vec_store_n(out + half + i, vec_fma(high, c, vec_mul(low, s)), n);
-	}
-	if (2 * half < dim && out != x)
-		memcpy(out + 2 * half, x + 2 * half, (dim - 2 * half) * sizeof(float));
+	u32 half = a->rope_dim / 2;
+	size_t at = (size_t)a->positions[t] * half;
+	return (struct angles){a->cos + at, a->sin + at, half};
 }
 
-static void scale_head(float *x, float scale, u32 dim)
+static ALWAYS_INLINE vec turned_low(vec low, vec high, vec c, vec s)
 {
-	for (u32 i = 0; i < dim; i += VEC_LANES) {
-		u32 n = kern_min(dim - i, VEC_LANES);
-		vec_store_n(x + i, vec_mul(vec_load_n(x + i, n), vec_set1(scale)), n);
+	return vec_sub(vec_mul(low, c), vec_mul(high, s));
+}
+
+static ALWAYS_INLINE vec turned_high(vec low, vec high, vec c, vec s)
+{
+	return vec_fma(high, c, vec_mul(low, s));
+}
+
+/* `vecs` vectors, 4 at most, of both halves of all heads from value i on. The angles stay in registers: to load them for every head
+ * costs more than all else. */
+static ALWAYS_INLINE void turn_heads(float *out, const float *in, u32 heads, const struct angles *by, u32 dim, u32 i, u32 vecs)
+{
+	vec c[4], s[4];
+#pragma GCC unroll 4
+	for (u32 v = 0; v < vecs; v++) {
+		c[v] = vec_load(by->cosine + i + v * VEC_LANES);
+		s[v] = vec_load(by->sine + i + v * VEC_LANES);
+	}
+	for (u32 h = 0; h < heads; h++)
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++) {
+			size_t at = (size_t)h * dim + i + v * VEC_LANES;
+			vec low = vec_load(in + at), high = vec_load(in + at + by->half);
+			vec_store(out + at, turned_low(low, high, c[v], s[v]));
+			vec_store(out + at + by->half, turned_high(low, high, c[v], s[v]));
+		}
+}
+
+/* The last `n` values of both halves. The upper half follows the lower, so stores are cut to size. */
+static void turn_ends(float *out, const float *in, u32 heads, const struct angles *by, u32 dim, u32 n)
+{
+	u32 half = by->half, i = half - n;
+	vec c = vec_load_n(by->cosine + i, n), s = vec_load_n(by->sine + i, n);
+	for (u32 h = 0; h < heads; h++) {
+		size_t at = (size_t)h * dim + i;
+		vec low = vec_load_n(in + at, n), high = vec_load_n(in + at + half, n);
+		vec_store_n(out + at, turned_low(low, high, c, s), n);
+		vec_store_n(out + at + half, turned_high(low, high, c, s), n);
 	}
 }
 
-static void to_bf16(u16 *out, const float *x, u32 dim)
+/* Neighbouring heads of a token; may be in place. */
+static void rotate_heads(float *out, const float *in, u32 heads, const struct angles *by, u32 dim)
+{
+	u32 i = 0, half = by->half;
+	for (; i + 4 * VEC_LANES <= half; i += 4 * VEC_LANES)
+		turn_heads(out, in, heads, by, dim, i, 4);
+	for (; i + 2 * VEC_LANES <= half; i += 2 * VEC_LANES)
+		turn_heads(out, in, heads, by, dim, i, 2);
+	for (; i + VEC_LANES <= half; i += VEC_LANES)
+		turn_heads(out, in, heads, by, dim, i, 1);
+	if (i < half)
+		turn_ends(out, in, heads, by, dim, half - i);
+	for (u32 h = 0; h < heads && 2 * half < dim && out != in; h++) {
+		size_t at = (size_t)h * dim + 2 * half;
+		memcpy(out + at, in + at, (dim - 2 * half) * sizeof(float));
+	}
+}
+
+static void scale(float *x, float factor, size_t count)
+{
+	for (size_t i = 0; i < count; i += VEC_LANES) {
+		u32 n = count - i < VEC_LANES ? (u32)(count - i) : VEC_LANES;
+		vec_store_n(x + i, vec_mul(vec_load_n(x + i, n), vec_set1(factor)), n);
+	}
+}
+
+static ALWAYS_INLINE void to_bf16(u16 *out, const float *x, u32 dim)
 {
 	u32 i = 0;
-	for (; i + VEC_LANES <= dim; i += VEC_LANES)
-		vec_store_bf16(out + i, vec_load(x + i));
+	for (; i + 2 * VEC_LANES <= dim; i += 2 * VEC_LANES)
+		vec_store_bf16_pair(out + i, vec_load(x + i), vec_load(x + i + VEC_LANES));
 	for (; i < dim; i++)
 		out[i] = kern_float_to_bf16(x[i]);
+}
+
+/* Heads rotated into bf16, `apart` from each other, of halves that whole pairs of vectors have. */
+static void rotate_to_bf16(u16 *out, size_t apart, const float *in, u32 heads, const struct angles *by, u32 dim)
+{
+	u32 half = by->half;
+	for (u32 i = 0; i < half; i += 2 * VEC_LANES) {
+		vec c[2] = {vec_load(by->cosine + i), vec_load(by->cosine + i + VEC_LANES)};
+		vec s[2] = {vec_load(by->sine + i), vec_load(by->sine + i + VEC_LANES)};
+		for (u32 h = 0; h < heads; h++) {
+			const float *x = in + (size_t)h * dim + i;
+			u16 *to = out + h * apart + i;
+			vec low[2] = {vec_load(x), vec_load(x + VEC_LANES)};
+			vec high[2] = {vec_load(x + half), vec_load(x + half + VEC_LANES)};
+			vec_store_bf16_pair(to, turned_low(low[0], high[0], c[0], s[0]), turned_low(low[1], high[1], c[1], s[1]));
+			vec_store_bf16_pair(to + half, turned_high(low[0], high[0], c[0], s[0]),
+					    turned_high(low[1], high[1], c[1], s[1]));
+		}
+	}
+	for (u32 h = 0; h < heads && 2 * half < dim; h++)
+		to_bf16(out + h * apart + 2 * half, in + (size_t)h * dim + 2 * half, dim - 2 * half);
 }
 
 static vec head_load(const float *x, u32 i, u32 dim)
@@ -120,77 +210,190 @@ static float to_bytes(const struct kern_kv *kv, u8 *out, const float *x)
 	return largest / most;
 }
 
-/* The words of a head as they are stored, in `buffer` or in x itself. */
-static const u32 *words_of(const struct kern_kv *kv, u32 *buffer, const float *x, float *scale)
+/* A head as it is stored. */
+static void to_words(const struct kern_kv *kv, u32 *words, const float *x, float *scale)
 {
 	if (kv->dtype == KERN_F32)
-		return (const u32 *)(const void *)x;
-	if (kv->dtype == KERN_BF16)
-		to_bf16((u16 *)buffer, x, kv->head_dim);
+		memcpy(words, x, kv->head_dim * sizeof(float));
+	else if (kv->dtype == KERN_BF16)
+		to_bf16((u16 *)(void *)words, x, kv->head_dim);
 	else
-		*scale = to_bytes(kv, (u8 *)buffer, x);
-	return buffer;
+		*scale = to_bytes(kv, (u8 *)words, x);
 }
 
-static void write_key(const struct kern_kv *kv, size_t block, u32 head, u32 offset, const float *x)
+/* ---------------------------------------------------------------- tokens */
+
+static bool is_rotated(const struct kern_rope_kv_args *a, u32 h)
 {
-	u32 buffer[KERN_HEAD_DIM_MAX], count = kern_kv_words(kv), *to = kern_kv_key(kv, block, head, offset);
-	const u32 *from = words_of(kv, buffer, x, kern_kv_scale(kv, kv->k, block, head, offset));
-	for (u32 d = 0; d < count; d++)
-		memcpy(&to[(size_t)d * kv->block_size], &from[d], sizeof(u32));
+	return h < a->heads + a->kv.kv_heads;
 }
 
-static void write_value(const struct kern_kv *kv, size_t block, u32 head, u32 offset, const float *x)
+/* Whether head h comes as it is to be rotated or, of values, stored. */
+static bool is_ready(const struct kern_rope_kv_args *a, u32 h, const float *norm)
 {
-	u32 buffer[KERN_HEAD_DIM_MAX];
-	const u32 *from = words_of(kv, buffer, x, kern_kv_scale(kv, kv->v, block, head, offset));
-	memcpy(kern_kv_value(kv, block, head, offset), from, kern_kv_words(kv) * sizeof(u32));
+	return !a->bias && a->clip <= 0 && (!norm || a->norm_behind) && (!a->interleaved || !is_rotated(a, h));
 }
 
-/* One head of token t on its way to `q`, or to where x is then and the answer points to. */
-static const float *rotated_head(const struct kern_rope_kv_args *a, u32 t, const float *head, const float *norm, float *x, float *q)
+/* Makes it so. */
+static void prepare_head(const struct kern_rope_kv_args *a, float *out, const float *x, u32 h, const float *norm)
 {
-	u32 dim = a->kv.head_dim, half = a->rope_dim / 2;
-	size_t angles = (size_t)a->positions[t] * half;
-	float *out = q ? q : x;
+	u32 dim = a->kv.head_dim;
+	if (a->bias) {
+		add_bias(out, x, a->bias + h * dim, dim);
+		x = out;
+	}
+	if (a->clip > 0) {
+		clip_head(out, x, a->clip, dim);
+		x = out;
+	}
 	if (norm && !a->norm_behind) {
-		norm_head(x, head, norm, dim, a->norm_eps);
-		head = x;
+		norm_head(out, x, norm, dim, a->norm_eps);
+		x = out;
 	}
-	if (a->interleaved) {
-		unlace(x, head, half, dim);
-		head = x;
-	}
-	rotate_head(out, head, a->cos + angles, a->sin + angles, half, dim);
-	if (norm && a->norm_behind)
-		norm_head(out, out, norm, dim, a->norm_eps);
-	if (q && a->q_scales)
-		scale_head(out, a->q_scales[a->positions[t]], dim);
-	return out;
+	if (a->interleaved && is_rotated(a, h))
+		unlace(out, x, a->rope_dim / 2, dim);
 }
 
-static void one_token(const struct kern_rope_kv_args *a, u32 t)
+/* `count` heads of one kind of token t from the h-th on, ready: where they come, or in x. */
+static ALWAYS_INLINE const float *heads_in(const struct kern_rope_kv_args *a, u32 t, u32 h, u32 count, const float *norm, float *x)
+{
+	u32 dim = a->kv.head_dim;
+	const float *in = a->qkv + ((size_t)t * (a->heads + 2 * a->kv.kv_heads) + h) * dim;
+	if (is_ready(a, h, norm))
+		return in;
+	for (u32 i = 0; i < count; i++)
+		prepare_head(a, x + (size_t)i * dim, in + (size_t)i * dim, h + i, norm);
+	return x;
+}
+
+static void queries(const struct kern_rope_kv_args *a, u32 t)
+{
+	const struct angles by = angles_of(a, t);
+	u32 dim = a->kv.head_dim;
+	float *out = a->q + (size_t)t * a->heads * dim;
+	rotate_heads(out, heads_in(a, t, 0, a->heads, a->q_norm, out), a->heads, &by, dim);
+	for (u32 h = 0; h < a->heads && a->q_norm && a->norm_behind; h++)
+		norm_head(out + (size_t)h * dim, out + (size_t)h * dim, a->q_norm, dim, a->norm_eps);
+	if (a->q_scales)
+		scale(out, a->q_scales[a->positions[t]], (size_t)a->heads * dim);
+}
+
+/* Keys [h, h + count) of token t as they are stored, to `words`, `apart` from each other. `at`: its slot. */
+static void keys(const struct kern_rope_kv_args *a, u32 t, u32 h, u32 count, struct place at, u32 *words, size_t apart)
+{
+	float x[KERN_HEAD_DIM_MAX + VEC_LANES];
+	const struct kern_kv *kv = &a->kv;
+	const struct angles by = angles_of(a, t);
+	const bool fused = kv->dtype == KERN_BF16 && !(a->k_norm && a->norm_behind) && by.half % (2 * VEC_LANES) == 0;
+	u32 dim = kv->head_dim, step = fused && is_ready(a, a->heads, a->k_norm) ? count : 1;
+	for (u32 i = 0; i < count; i += step) {
+		const float *in = heads_in(a, t, a->heads + h + i, step, a->k_norm, x);
+		if (fused) {
+			rotate_to_bf16((u16 *)(void *)(words + i * apart), 2 * apart, in, step, &by, dim);
+			continue;
+		}
+		rotate_heads(x, in, 1, &by, dim);
+		if (a->k_norm && a->norm_behind)
+			norm_head(x, x, a->k_norm, dim, a->norm_eps);
+		to_words(kv, words + i * apart, x, kern_kv_scale(kv, kv->k, at.block, h + i, at.offset));
+	}
+}
+
+/* The values of token t, of which nothing but the type changes. */
+static void values_ready(const struct kern_rope_kv_args *a, u32 t, struct place at)
 {
 	const struct kern_kv *kv = &a->kv;
-	u32 dim = kv->head_dim, heads = a->heads + 2 * kv->kv_heads;
-	const float *in = a->qkv + (size_t)t * heads * dim;
+	const float *in = heads_in(a, t, a->heads + kv->kv_heads, kv->kv_heads, NULL, NULL);
+	char *to = (char *)kern_kv_value(kv, at.block, 0, at.offset);
+	size_t slab = kern_kv_slab(kv);
+	for (u32 h = 0, heads = kv->kv_heads, dim = kv->head_dim; h < heads; h++, in += dim, to += slab)
+		to_bf16((u16 *)(void *)to, in, dim);
+}
+
+static void values(const struct kern_rope_kv_args *a, u32 t, struct place at)
+{
 	float x[KERN_HEAD_DIM_MAX + VEC_LANES];
-	i64 slot = a->slots[t];
-	u32 used = slot < 0 ? a->heads : heads;
-	size_t block = slot < 0 ? 0 : (size_t)slot / kv->block_size;
-	u32 offset = slot < 0 ? 0 : (u32)((size_t)slot % kv->block_size);
-	for (u32 h = 0; h < used; h++) {
-		const float *head = read_head(x, in + h * dim, a->bias ? a->bias + h * dim : NULL, dim);
-		if (a->clip > 0) {
-			clip_head(x, head, a->clip, dim);
-			head = x;
+	u32 buffer[KERN_HEAD_DIM_MAX];
+	const struct kern_kv *kv = &a->kv;
+	const u32 first = a->heads + kv->kv_heads;
+	/* Bytes are written in whole vectors. */
+	const bool direct = !kern_kv_is_quantized(kv) || kv->head_dim % VEC_LANES == 0;
+	if (kv->dtype == KERN_BF16 && is_ready(a, first, NULL)) {
+		values_ready(a, t, at);
+		return;
+	}
+	for (u32 h = 0; h < kv->kv_heads; h++) {
+		u32 *to = kern_kv_value(kv, at.block, h, at.offset);
+		to_words(kv, direct ? to : buffer, heads_in(a, t, first + h, 1, NULL, x),
+			 kern_kv_scale(kv, kv->v, at.block, h, at.offset));
+		if (!direct)
+			memcpy(to, buffer, kern_kv_words(kv) * sizeof(u32));
+	}
+}
+
+/* ---------------------------------------------------------------- runs of tokens */
+
+/* Tokens whose slots follow each other in a line. */
+struct run {
+	u32 first, count;
+	struct place at; /* the first one's slot */
+};
+
+/* From one key that waits to the next: those of bytes are written in whole vectors. */
+static u32 waiting_stride(const struct kern_kv *kv)
+{
+	return kern_ceil(kern_kv_words(kv), VECTOR_WORDS) * VECTOR_WORDS;
+}
+
+/* Tokens from t on, before `end`; the first one has a slot. */
+static struct run run_of(const struct kern_rope_kv_args *a, u32 t, u32 end)
+{
+	const struct kern_kv *kv = &a->kv;
+	size_t slot = (size_t)a->slots[t], block = slot / kv->block_size;
+	struct run r = {t, 1, {block, (u32)(slot - block * kv->block_size)}};
+	u32 most = kern_min(end - t, RUN_WORDS / waiting_stride(kv));
+	most = kern_min(most, kern_min(kv->block_size - r.at.offset, KEYS_OF_A_LINE - r.at.offset % KEYS_OF_A_LINE));
+	while (r.count < most && a->slots[t + r.count] == a->slots[t] + r.count)
+		r.count++;
+	return r;
+}
+
+/* Asks for some of the lines that the run's keys will be stored to: all, when every of its tokens has asked. */
+static void keys_ahead(const struct kern_rope_kv_args *a, const struct run *r, u32 token)
+{
+	const struct kern_kv *kv = &a->kv;
+	u32 words = kern_kv_words(kv);
+	for (u32 h = 0; h < kv->kv_heads; h++) {
+		const u32 *to = kern_kv_key(kv, r->at.block, h, r->at.offset);
+		for (u32 d = token; d < words; d += r->count)
+			__builtin_prefetch(to + (size_t)d * kv->block_size, 1, 3);
+	}
+}
+
+/* All of a token at once, as it lies in memory, but for keys of more heads than there is room for. */
+static void run_tokens(const struct kern_rope_kv_args *a, const struct run *r)
+{
+	u32 buffer[RUN_WORDS]; /* keys [head][token][stride] */
+	const struct kern_kv *kv = &a->kv;
+	u32 stride = waiting_stride(kv), apart = r->count * stride, room = RUN_WORDS / apart, heads;
+	for (u32 h = 0; h < kv->kv_heads; h += heads) {
+		heads = kern_min(kv->kv_heads - h, room);
+		for (u32 i = 0; i < r->count; i++) {
+			u32 t = r->first + i;
+			struct place at = {r->at.block, r->at.offset + i};
+			if (h == 0) {
+				keys_ahead(a, r, i);
+				queries(a, t);
+				values(a, t, at);
+			}
+			keys(a, t, h, heads, at, buffer + i * stride, apart);
 		}
-		if (h < a->heads)
-			rotated_head(a, t, head, a->q_norm, x, a->q + ((size_t)t * a->heads + h) * dim);
-		else if (h < a->heads + kv->kv_heads)
-			write_key(kv, block, h - a->heads, offset, rotated_head(a, t, head, a->k_norm, x, NULL));
-		else
-			write_value(kv, block, h - a->heads - kv->kv_heads, offset, head);
+		for (u32 k = 0; k < heads; k++) {
+			struct lace_keys lace = {(const float *)(const void *)(buffer + k * apart),
+						 (float *)(void *)kern_kv_key(kv, r->at.block, h + k, r->at.offset), stride,
+						 kv->block_size};
+			lace_keys(&lace, r->count, kern_kv_words(kv));
+		}
 	}
 }
 
@@ -206,21 +409,6 @@ static u32 tokens_a_task(const struct kern_rope_kv_args *a, u32 threads)
 	return neighbours > least ? neighbours : least;
 }
 
-/* Asks for the lines that the token's keys will be stored to. */
-static void keys_ahead(const struct kern_rope_kv_args *a, u32 t)
-{
-	const struct kern_kv *kv = &a->kv;
-	u32 count = kern_kv_words(kv);
-	i64 slot = a->slots[t];
-	if (slot < 0)
-		return;
-	for (u32 h = 0; h < kv->kv_heads; h++) {
-		const u32 *to = kern_kv_key(kv, (size_t)slot / kv->block_size, h, (u32)((size_t)slot % kv->block_size));
-		for (u32 d = 0; d < count; d++)
-			__builtin_prefetch(to + (size_t)d * kv->block_size, 1, 3);
-	}
-}
-
 struct job {
 	const struct kern_rope_kv_args *a;
 	u32 tokens_a_task;
@@ -230,11 +418,16 @@ static void tokens(void *arg, u32 task, u32 thread)
 {
 	const struct job *j = arg;
 	const struct kern_rope_kv_args *a = j->a;
-	u32 count = j->tokens_a_task, end = kern_min((task + 1) * count, a->tokens);
+	u32 t = task * j->tokens_a_task, end = kern_min(t + j->tokens_a_task, a->tokens);
 	(void)thread;
-	for (u32 t = task * count; t < end; t++) {
-		keys_ahead(a, t);
-		one_token(a, t);
+	while (t < end) {
+		if (a->slots[t] < 0) {
+			queries(a, t++);
+			continue;
+		}
+		struct run r = run_of(a, t, end);
+		run_tokens(a, &r);
+		t += r.count;
 	}
 }
 

@@ -165,17 +165,26 @@ static ALWAYS_INLINE vec vec_load_bf16_n(const u16 *p, u32 n)
 	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-/* Round to nearest even, as kern_float_to_bf16 (NaN payloads aside). */
+/* Rounded to nearest even in the upper halves, as kern_float_to_bf16; the lower ones are of no use. */
+static ALWAYS_INLINE __m512i vec_bf16_above(vec v)
+{
+	__m512i bits = _mm512_castps_si512(v), half = _mm512_set1_epi32(0x7fff);
+	__mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000)), nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+	__m512i rounded = _mm512_mask_add_epi32(_mm512_add_epi32(bits, half), odd, bits, _mm512_set1_epi32(0x8000));
+	return _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+}
+
 static ALWAYS_INLINE void vec_store_bf16(u16 *p, vec v)
 {
-	__m512i bits = _mm512_castps_si512(v);
-	__m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-	__m512i rounded = _mm512_srli_epi32(
-		_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd), 16);
-	__m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
-	__mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-	_mm256_storeu_si256((__m256i *)(void *)p,
-			    _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet)));
+	_mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(vec_bf16_above(v), 16)));
+}
+
+/* Of a, and then of b. */
+static ALWAYS_INLINE void vec_store_bf16_pair(u16 *p, vec a, vec b)
+{
+	const __m512i upper = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23, 21,
+					       19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+	_mm512_storeu_si512(p, _mm512_permutex2var_epi16(vec_bf16_above(a), upper, vec_bf16_above(b)));
 }
 
 /* Codes of FP8 E4M3 as kern_float_to_f8, but for what is above 448 or NaN. */
@@ -369,17 +378,27 @@ static ALWAYS_INLINE vec vec_load_bf16_n(const u16 *p, u32 n)
 	return vec_load_bf16(half);
 }
 
-static ALWAYS_INLINE void vec_store_bf16(u16 *p, vec v)
+static ALWAYS_INLINE __m256i vec_bf16_below(vec v)
 {
 	__m256i bits = _mm256_castps_si256(v);
 	__m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-	__m256i rounded = _mm256_srli_epi32(
-		_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
-	__m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
+	__m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+	__m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
 	__m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-	__m256i all = _mm256_blendv_epi8(rounded, quiet, nan);
+	return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+}
+
+static ALWAYS_INLINE void vec_store_bf16(u16 *p, vec v)
+{
+	__m256i all = vec_bf16_below(v);
 	__m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(all, all), 0x88);
 	_mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(packed));
+}
+
+static ALWAYS_INLINE void vec_store_bf16_pair(u16 *p, vec a, vec b)
+{
+	__m256i both = _mm256_packus_epi32(vec_bf16_below(a), vec_bf16_below(b));
+	_mm256_storeu_si256((__m256i *)(void *)p, _mm256_permute4x64_epi64(both, 0xd8));
 }
 
 static ALWAYS_INLINE void vec_store_bytes(u8 *p, __m256i words)
