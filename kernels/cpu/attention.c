@@ -12,6 +12,7 @@
  * bfloat16 (queries and weights rounded once), else in float32. 8-bit integers in whole numbers: queries and
  * the products of weight and scale become 16-bit integers of a row's and part's own unit, sums are exact.
  * E4M3 in float32. */
+#include "kernels/cpu/attention_scores_bf16_priv.h"
 #include "kernels/cpu/attention_scores_priv.h"
 #include "kernels/cpu/attention_softmax_bf16_priv.h"
 #include "kernels/cpu/attention_softmax_priv.h"
@@ -351,11 +352,17 @@ static void queries_begin(struct tile *t)
 static void rows_part(struct tile *t, u32 begin, u32 end)
 {
 	struct attention_rows *of = t->of;
+	t->begin = begin;
 	t->count = end - begin;
 	if (!of->begun)
 		queries_begin(t);
 	of->begun = true;
-	part_scores(t);
+#if ATTENTION_DOTS_BF16
+	if (t->a->kv.dtype == KERN_BF16)
+		part_scores_bf16(t);
+	else
+#endif
+		part_scores(t);
 	part_softmax(t, begin);
 	part_values(t);
 	of->fresh = false;

@@ -132,28 +132,7 @@ static ALWAYS_INLINE void scores_f32(const struct tile *t, u32 v0, u32 rows, u32
 	vec_store(scores_at(t, r, v0 + v), sum[r][v]);
 }
 
-#if ATTENTION_DOTS_BF16
-static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 rows, u32 vecs)
-{
-	vec sum[ATTENTION_ROWS][4];
-	const struct score_cursor c = scores_begin(t, v0, vecs);
-	const float *q = t->of->q; /* pairs of bf16 */
-	FOR_SUMS(rows, vecs)
-	sum[r][v] = vec_zero();
-	for (u32 d = 0; d < t->words; d++, q += ATTENTION_ROWS) {
-		scores_ahead(&c, vecs, d);
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
-			__m512bh key = (__m512bh)_mm512_loadu_si512(c.key[v] + d * t->key_stride);
-#pragma GCC unroll 8
-			for (u32 r = 0; r < rows; r++)
-				sum[r][v] = _mm512_dpbf16_ps(sum[r][v], key, (__m512bh)vec_set1(q[r]));
-		}
-	}
-	FOR_SUMS(rows, vecs)
-	vec_store(scores_at(t, r, v0 + v), sum[r][v]);
-}
-#else
+#if !ATTENTION_DOTS_BF16
 static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 rows, u32 vecs)
 {
 	vec sum[ATTENTION_ROWS][4];
@@ -262,7 +241,11 @@ static void part_scores(const struct tile *t)
 			kind(t, v, n, side);                             \
 	}
 #define SCORES_F32(n)  SCORES(scores_f32, TILED(n), SCORE_VECS(n))
+#if ATTENTION_DOTS_BF16
+#define SCORES_BF16(n) ; /* attention_scores_bf16_priv.h */
+#else
 #define SCORES_BF16(n) SCORES(scores_bf16, TILED(n), SCORE_VECS(n))
+#endif
 #define SCORES_I8(n)   SCORES(scores_i8, n, SCORE_VECS_WHOLE(n))
 #define SCORES_F8(n)   SCORES(scores_f8, n, SCORE_VECS_F8(n))
 	if (t->a->kv.dtype == KERN_F32)

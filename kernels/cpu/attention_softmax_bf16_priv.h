@@ -10,39 +10,6 @@
 
 #if defined(VEC_LANES) && ATTENTION_DOTS_BF16
 
-/* Lanes [from, to) of the part's, counted in vectors' lanes, are seen by a row; the others become -inf. Vectors are stored
- * whole: a load behind a masked store would wait until that is in the cache. */
-static ALWAYS_INLINE void mask_scores(float *s, u32 vecs, u32 from, u32 to)
-{
-	const vec none = vec_set1(-INFINITY);
-	for (u32 v = 0; v * VEC_LANES < from && v < vecs; v++)
-		vec_store(s + v * VEC_LANES, vec_select_n(none, vec_load(s + v * VEC_LANES),
-								  kern_min(from - v * VEC_LANES, VEC_LANES)));
-	for (u32 v = to / VEC_LANES; v < vecs; v++) {
-		u32 seen = to > v * VEC_LANES ? to - v * VEC_LANES : 0;
-		vec_store(s + v * VEC_LANES, vec_select_n(vec_load(s + v * VEC_LANES), none, seen));
-	}
-}
-
-/* Caps and masks the scores of row r, `vecs` vectors, an even number; its largest by lanes. */
-static ALWAYS_INLINE vec row_highest(const struct tile *t, u32 r, u32 begin, u32 vecs)
-{
-	float *s = t->lane.scores + r * ATTENTION_PART;
-	u32 end = begin + t->count;
-	u32 from = t->of->first[r] <= begin ? 0 : kern_min(t->of->first[r], end) - begin;
-	u32 to = t->of->last[r] < begin ? 0 : kern_min(t->of->last[r] + 1, end) - begin;
-	for (u32 v = 0; v < vecs && t->a->soft_cap > 0; v++)
-		vec_store(s + v * VEC_LANES, vec_soft_cap(vec_load(s + v * VEC_LANES), t->a->soft_cap));
-	if (from > 0 || to < vecs * VEC_LANES)
-		mask_scores(s, vecs, from, to);
-	vec one = vec_load(s), two = vec_load(s + VEC_LANES);
-	for (u32 v = 2; v < vecs; v += 2) {
-		one = vec_max(one, vec_load(s + v * VEC_LANES));
-		two = vec_max(two, vec_load(s + (v + 1) * VEC_LANES));
-	}
-	return vec_max(one, two);
-}
-
 /* The lanes of each of 8 vectors put together: added, or the largest. */
 #define REDUCE_EIGHT(name, op)                                                                                        \
 	static ALWAYS_INLINE __m256 name(const vec rows[ATTENTION_ROWS])                                               \
@@ -89,14 +56,14 @@ static ALWAYS_INLINE void row_weights(const struct tile *t, u32 r, u32 key)
 
 /* The rows' maxima, and what their earlier sums are to be multiplied by. Scores become weights, zero where a row sees no key,
  * unless that is done beside the products of the values. */
-static ALWAYS_INLINE void rows_softmax_bf16(struct tile *t, u32 begin)
+static ALWAYS_INLINE void rows_softmax_bf16(struct tile *t)
 {
 	struct attention_rows *of = t->of;
-	const u32 count = of->count, vecs = kern_ceil(t->count, 2 * VEC_LANES) * 2;
+	const u32 count = of->count;
 	const __mmask8 own = (__mmask8)((1u << count) - 1);
 	vec lanes[ATTENTION_ROWS];
 	for (u32 r = 0; r < ATTENTION_ROWS; r++)
-		lanes[r] = r < count ? row_highest(t, r, begin, vecs) : vec_zero();
+		lanes[r] = r < count ? vec_load(t->highest[r]) : vec_zero();
 	const __m256 before = _mm256_maskz_loadu_ps(own, of->best), none = _mm256_set1_ps(-INFINITY);
 	__m256 best = _mm256_max_ps(highest_of_eight(lanes), before);
 	/* While a row has seen no key its maximum is -inf; any finite number in its place leaves zeros. */
@@ -106,7 +73,7 @@ static ALWAYS_INLINE void rows_softmax_bf16(struct tile *t, u32 begin)
 	_mm256_storeu_ps(of->best, best);
 	_mm256_storeu_ps(t->rescale, rescale);
 	for (u32 r = 0; r < count; r++) {
-		if (begin + t->count == of->end)
+		if (t->begin + t->count == of->end)
 			row_ahead(t, r);
 		for (u32 key = 0; key < t->count && !weighs_beside(t); key += 2 * VEC_LANES)
 			row_weights(t, r, key);

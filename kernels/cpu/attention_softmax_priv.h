@@ -144,7 +144,7 @@ static void part_softmax(struct tile *t, u32 begin)
 		softmax_ahead(t, r);
 #if ATTENTION_DOTS_BF16
 	if (dtype == KERN_BF16) {
-		rows_softmax_bf16(t, begin);
+		rows_softmax_bf16(t);
 		return;
 	}
 #endif

@@ -50,8 +50,10 @@ struct tile {
 	float weight_unit[ATTENTION_ROWS];
 	u32 weight_excess[ATTENTION_ROWS];
 	float rescale[ATTENTION_ROWS];
+	float highest[ATTENTION_ROWS][VEC_LANES]; /* of a row's scores by lanes, where products are of bfloat16 */
 	float exp_base[ATTENTION_ROWS]; /* what is subtracted from a row's scores */
-	u32 count; /* of the part's keys that they see */
+	u32 begin; /* of the part */
+	u32 count; /* of its keys that they see */
 	bool whole; /* the task sees all keys of its rows, and they lie in one segment */
 	/* the keys of a part, by groups */
 	u32 groups;
