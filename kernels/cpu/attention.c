@@ -354,6 +354,7 @@ static void rows_part(struct tile *t, u32 begin, u32 end)
 	struct attention_rows *of = t->of;
 	t->begin = begin;
 	t->count = end - begin;
+	t->writes = ATTENTION_DOTS_BF16 && t->a->kv.dtype == KERN_BF16 && weighs_beside(t) && t->whole && end == of->end && !t->a->sinks;
 	if (!of->begun)
 		queries_begin(t);
 	of->begun = true;
@@ -366,7 +367,7 @@ static void rows_part(struct tile *t, u32 begin, u32 end)
 	part_softmax(t, begin);
 	part_values(t);
 	of->fresh = false;
-	for (u32 r = 0; r < of->count && end == of->end && t->whole; r++) {
+	for (u32 r = 0; r < of->count && end == of->end && t->whole && !t->writes; r++) {
 		struct attention_partial total = {&of->best[r], &of->sum[r], of->acc + (size_t)r * t->lane.width};
 		write_row(t->a, &total, of->at[r]);
 	}

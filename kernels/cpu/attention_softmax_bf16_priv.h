@@ -80,8 +80,8 @@ static ALWAYS_INLINE void rows_softmax_bf16(struct tile *t)
 	}
 }
 
-/* Adds the rows' weights, as they were rounded, to their sums. */
-static ALWAYS_INLINE void rows_sum_bf16(const struct tile *t)
+/* Adds the rows' weights, as they were rounded, to their sums; where these are the last, finds what outputs are multiplied by. */
+static ALWAYS_INLINE void rows_sum_bf16(struct tile *t)
 {
 	struct attention_rows *of = t->of;
 	const u32 count = of->count;
@@ -95,7 +95,9 @@ static ALWAYS_INLINE void rows_sum_bf16(const struct tile *t)
 			lanes[r] = _mm512_dpbf16_ps(
 				lanes[r], (__m512bh)_mm512_loadu_si512(t->lane.weights + r * ATTENTION_PART + key), one);
 	__m256 sum = _mm256_maskz_loadu_ps(own, of->sum), rescale = _mm256_maskz_loadu_ps(own, t->rescale);
-	_mm256_storeu_ps(of->sum, _mm256_fmadd_ps(sum, rescale, sum_of_eight(lanes)));
+	sum = _mm256_fmadd_ps(sum, rescale, sum_of_eight(lanes));
+	_mm256_storeu_ps(of->sum, sum);
+	_mm256_storeu_ps(t->factor, _mm256_div_ps(_mm256_set1_ps(1), sum));
 }
 
 #endif

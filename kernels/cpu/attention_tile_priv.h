@@ -55,6 +55,8 @@ struct tile {
 	u32 begin; /* of the part */
 	u32 count; /* of its keys that they see */
 	bool whole; /* the task sees all keys of its rows, and they lie in one segment */
+	bool writes;		      /* products of bfloat16: the part is the rows' last one, their sums become outputs at once */
+	float factor[ATTENTION_ROWS]; /* what sums are then multiplied by */
 	/* the keys of a part, by groups */
 	u32 groups;
 	const char *keys[GROUPS];

@@ -171,6 +171,44 @@ static ALWAYS_INLINE void values_chunk(const struct tile *t, enum value_kind kin
 	values_rows(t, kind, begin, end, 4, rows - 4, value_vecs(rows - 4, kind));
 }
 
+#if VEC_LANES == 16
+/* Sums of 32 dimensions, as pairs leave them, times `factor` to `out`, in order. */
+static ALWAYS_INLINE void write_two(float *out, vec one, vec two, vec factor)
+{
+	const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+	__m512i x = (__m512i)vec_mul(vec_add(one, vec_zero()), factor), y = (__m512i)vec_mul(vec_add(two, vec_zero()), factor);
+	vec_store(out, (vec)_mm512_permutex2var_epi64(x, low, y));
+	vec_store(out + VEC_LANES, (vec)_mm512_permutex2var_epi64(x, high, y));
+}
+#endif
+
+/* `out` [dim] = acc * factor, in the order of dimensions; no sum is taken as a negative zero, however the context was cut. */
+static void write_sums(float *out, const float *acc, u32 dim, u32 vecs, float factor)
+{
+	enum { QUADS = VEC_LANES / 4 }; /* four dimensions stay together */
+#if VEC_LANES == 16
+	for (; vecs == 2 && dim >= 2 * VEC_LANES; dim -= 2 * VEC_LANES, acc += 2 * VEC_LANES, out += 2 * VEC_LANES)
+		write_two(out, vec_load(acc), vec_load(acc + VEC_LANES), vec_set1(factor));
+#endif
+	for (; vecs == 1 && dim >= VEC_LANES; dim -= VEC_LANES, acc += VEC_LANES, out += VEC_LANES)
+		vec_store(out, vec_mul(vec_add(vec_load(acc), vec_zero()), vec_set1(factor)));
+	const __m128 f = _mm_set1_ps(factor);
+	u32 block = 0, part = 0, v = 0; /* the first quad of the block, the 128-bit part, the vector */
+	for (u32 d = 0; d < dim; d += 4) {
+		__m128 x = _mm_loadu_ps(acc + 4 * (block + v * QUADS + part));
+		x = _mm_mul_ps(_mm_add_ps(x, _mm_setzero_ps()), f);
+		if (++v == vecs) {
+			v = 0;
+			part = (part + 1) % QUADS;
+			block += part == 0 ? QUADS * vecs : 0;
+		}
+		if (d + 4 <= dim)
+			_mm_storeu_ps(out + d, x);
+		else
+			_mm_storel_pi((__m64 *)(void *)(out + d), x); /* dim is even */
+	}
+}
+
 #if ATTENTION_DOTS_BF16
 /* A pair of keys: `one` and `two` are their values, `weights` those of the first row. `blocks` times 32 dimensions, of which
  * the last block has `tail`. */
@@ -223,7 +261,7 @@ static ALWAYS_INLINE u32 pairs_weigh(const struct tile *t, vec sum[ATTENTION_ROW
 
 /* Pairs of keys: weights and values in bf16, sums in float. `blocks` times 32 dimensions from d0 on, of which
  * the last block has `tail`. */
-static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 d0, u32 rows, u32 blocks, u32 tail)
+static ALWAYS_INLINE void pairs_tile(struct tile *t, u32 d0, u32 rows, u32 blocks, u32 tail)
 {
 	vec sum[ATTENTION_ROWS][4];
 	float *acc = t->of->acc + d0;
@@ -236,8 +274,10 @@ static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 d0, u32 rows, u32
 		sum[r][v] = vec_mul(vec_load(acc + (size_t)r * width + v * VEC_LANES), vec_set1(t->rescale[r]));
 	}
 	const bool asks = d0 == 0 && t->of->row == 0; /* the other rows of the task find them in the caches */
-	if (rows > 4 && d0 == 0 && tail == 32)
+	if (rows > 4 && d0 == 0 && tail == 32) {
 		begin = pairs_weigh(t, sum, rows, asks);
+		rows_sum_bf16(t);
+	}
 	const char *weights = (const char *)(t->lane.weights + begin), *one = NULL;
 	const size_t stride = t->value_bytes;
 	for (u32 i = begin; i < t->count; i += 2, one += 2 * stride, weights += 2 * sizeof(int16_t)) {
@@ -247,12 +287,17 @@ static ALWAYS_INLINE void pairs_tile(const struct tile *t, u32 d0, u32 rows, u32
 			values_ahead(t, i);
 		pair_add(sum, one, value_next(t, i, one), weights, rows, blocks, tail);
 	}
+	if (rows > 4 && tail == 32 && t->writes) {
+		for (u32 r = 0; r < rows; r++)
+			write_two(t->a->out + t->of->at[r] + d0, sum[r][0], sum[r][1], vec_set1(t->factor[r]));
+		return;
+	}
 	FOR_SUMS_OF(rows, 2 * blocks)
 	vec_store(acc + (size_t)r * width + v * VEC_LANES, sum[r][v]);
 }
 
 /* All keys of the part, whose sums it brings to the part's maxima, too: they are read and written once. */
-static ALWAYS_INLINE void pairs_part(const struct tile *t, u32 rows)
+static ALWAYS_INLINE void pairs_part(struct tile *t, u32 rows)
 {
 	u32 d = 0, dim = t->a->kv.head_dim, width = t->lane.width;
 	for (; rows <= 4 && d + 64 <= dim; d += 64)
@@ -261,6 +306,8 @@ static ALWAYS_INLINE void pairs_part(const struct tile *t, u32 rows)
 		pairs_tile(t, d, rows, 1, 32);
 	if (d < dim)
 		pairs_tile(t, d, rows, 1, dim - d);
+	for (u32 r = 0; r < rows && rows > 4 && t->writes && d < dim; r++)
+		write_sums(t->a->out + t->of->at[r] + d, t->of->acc + (size_t)r * width + d, dim - d, 2, t->factor[r]);
 	for (u32 r = 0; r < rows && t->of->fresh && width >= dim + 32; r++)
 		memset(t->of->acc + (size_t)r * width + width - 32, 0, 32 * sizeof(float));
 }
@@ -344,7 +391,7 @@ static void add_wholes(const struct tile *t)
 }
 
 /* The part's values into `lane.acc`. */
-static void part_values(const struct tile *t)
+static void part_values(struct tile *t)
 {
 	enum kern_dtype dtype = t->a->kv.dtype;
 #if ATTENTION_DOTS_BF16
@@ -352,7 +399,8 @@ static void part_values(const struct tile *t)
 #define PART_BF16(n) pairs_part(t, n);
 	if (dtype == KERN_BF16) {
 		FOR_ROWS(PART_BF16)
-		rows_sum_bf16(t);
+		if (!weighs_beside(t))
+			rows_sum_bf16(t);
 		return;
 	}
 #endif
@@ -383,39 +431,6 @@ static u32 block_vecs(enum kern_dtype dtype)
 	if (dtype == KERN_I8)
 		return I8_VECS;
 	return dtype == KERN_BF16 && ATTENTION_DOTS_BF16 ? 2 : 1;
-}
-
-/* `out` [dim] = acc * factor, in the order of dimensions; no sum is taken as a negative zero, however the context was cut. */
-static void write_sums(float *out, const float *acc, u32 dim, u32 vecs, float factor)
-{
-	enum { QUADS = VEC_LANES / 4 }; /* four dimensions stay together */
-#if VEC_LANES == 16
-	const vec zero = vec_zero();
-	const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-	for (; vecs == 2 && dim >= 2 * VEC_LANES; dim -= 2 * VEC_LANES, acc += 2 * VEC_LANES, out += 2 * VEC_LANES) {
-		__m512i x = (__m512i)vec_mul(vec_add(vec_load(acc), zero), vec_set1(factor));
-		__m512i y = (__m512i)vec_mul(vec_add(vec_load(acc + VEC_LANES), zero), vec_set1(factor));
-		vec_store(out, (vec)_mm512_permutex2var_epi64(x, low, y));
-		vec_store(out + VEC_LANES, (vec)_mm512_permutex2var_epi64(x, high, y));
-	}
-#endif
-	for (; vecs == 1 && dim >= VEC_LANES; dim -= VEC_LANES, acc += VEC_LANES, out += VEC_LANES)
-		vec_store(out, vec_mul(vec_add(vec_load(acc), vec_zero()), vec_set1(factor)));
-	const __m128 f = _mm_set1_ps(factor);
-	u32 block = 0, part = 0, v = 0; /* the first quad of the block, the 128-bit part, the vector */
-	for (u32 d = 0; d < dim; d += 4) {
-		__m128 x = _mm_loadu_ps(acc + 4 * (block + v * QUADS + part));
-		x = _mm_mul_ps(_mm_add_ps(x, _mm_setzero_ps()), f);
-		if (++v == vecs) {
-			v = 0;
-			part = (part + 1) % QUADS;
-			block += part == 0 ? QUADS * vecs : 0;
-		}
-		if (d + 4 <= dim)
-			_mm_storeu_ps(out + d, x);
-		else
-			_mm_storel_pi((__m64 *)(void *)(out + d), x); /* dim is even */
-	}
 }
 
 #endif
