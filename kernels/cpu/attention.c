@@ -525,7 +525,7 @@ static void merge_task(void *arg, u32 index, u32 thread)
 enum err VARIANT(attention)(struct kern_ctx *ctx, const struct kern_attention_args *a)
 {
 	struct attention_plan plan;
-	attention_plan_init(&plan, ctx, a, TASK_ROWS, TASK_ROWS_FEW);
+	attention_plan_init(&plan, ctx, a, ATTENTION_TASK_ROWS, TASK_ROWS_FEW);
 	if (plan.tasks == 0)
 		return ERR_OK;
 	/* Chunks of prompts differ in length, and all threads take the longest first. */

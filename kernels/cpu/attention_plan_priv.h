@@ -8,7 +8,7 @@
 enum {
 	ATTENTION_ROWS = 8,	  /* query heads computed side by side, at most */
 	ATTENTION_ROWS_LEAST = 6, /* the least that a variant computes side by side where there are more */
-	ATTENTION_TASK_ROWS = 48, /* query heads of a task, at most, or one query of one KV head */
+	ATTENTION_TASK_ROWS = 48, /* query heads of a task, at most, or one query of one KV head: whole tiles for most groups */
 	ATTENTION_PART = 256,	  /* keys of a softmax step */
 	ATTENTION_SEGMENT = 1024, /* keys of what threads may share out; changing it changes results */
 };

@@ -25,8 +25,7 @@ enum {
 	/* Rows computed side by side of a cache of floats. With 16 registers 6 rows times 2 vectors are the most sums that leave
 	 * room for what is multiplied, and enough to hide that one takes 4 or 5 cycles. */
 	TILE_ROWS = VEC_LANES == 16 ? ATTENTION_ROWS : ATTENTION_ROWS_LEAST,
-	TASK_ROWS = VEC_LANES == 16 ? 32 : 48, /* of a task, in whole tiles where these are whole queries */
-	TASK_ROWS_FEW = VEC_LANES == 16 ? 32 : 24,
+	TASK_ROWS_FEW = VEC_LANES == 16 ? 32 : 24, /* of a task, where those of ATTENTION_TASK_ROWS would be few for the threads */
 	CHUNK = 64, /* keys whose values are summed before the next dimensions: they stay in the L1 cache */
 	LINE = 64,  /* bytes of a cache line */
 	LARGE_FLOATS = 1 << 17, /* queries of a batch that, with as many outputs, leave the caches of a core */
