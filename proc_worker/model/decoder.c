@@ -10,7 +10,10 @@
 #include "common/region.h"
 #include "proc_worker/model/qk_norm.h"
 
-enum { MLP_TOKENS = 512 }; /* enough that weights are read seldom, few enough for a cache */
+enum {
+	MLP_TOKENS = 512, /* enough that weights are read seldom, few enough for a cache */
+	MLP_TOKENS_ALONE = 256, /* of one thread, which has one core's caches */
+};
 
 /* ---------------------------------------------------------------- memory */
 
@@ -411,10 +414,11 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 	struct collectives *c = d->config.collectives;
 	const float *bias = d->config.shard->rank == 0 ? w->down_bias : NULL;
 	float *out = c ? collectives_buffer(c) : d->delta;
+	const u32 portion = kern_threads_count(d->config.ctx->threads) > 1 ? MLP_TOKENS : MLP_TOKENS_ALONE;
 	enum err e = ERR_OK;
 
-	for (u32 first = 0; !e && first < tokens; first += MLP_TOKENS) {
-		u32 count = (u32)least(tokens - first, MLP_TOKENS);
+	for (u32 first = 0; !e && first < tokens; first += portion) {
+		u32 count = (u32)least(tokens - first, portion);
 		const float *x = d->input + (size_t)first * w->gate_up.k;
 		float *y = out + (size_t)first * w->down.n;
 		e = gate_and_up(d, index, x, first, count, em);
