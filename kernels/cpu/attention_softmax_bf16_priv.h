@@ -30,7 +30,7 @@ REDUCE_EIGHT(highest_of_eight, vec_max)
 REDUCE_EIGHT(sum_of_eight, vec_add)
 
 /* 2^x for x <= 0, to 1e-4, a fortieth of what rounding to bfloat16 may cost; exactly 1 for 0 and zero for x <= -127. Nothing but
- * the polynomial takes slots of the multipliers, which VSCALEFPS and comparisons would, too. */
+ * the polynomial takes slots of the multipliers, which comparisons would, too, and on Zen 5 VSCALEFPS. */
 static ALWAYS_INLINE vec exp2_negative(vec x)
 {
 	const vec magic = vec_set1(0x1.8p23f); /* added, it leaves the nearest whole number in the lowest bits */

@@ -2,9 +2,8 @@
  * alone.
  *
  * Where products come in pairs, neighbouring keys are laced into each other as they are read, which leaves
- * the dimensions of a sum in another order: a block of SUMS_VECS vectors holds, vector by vector, the first,
- * second
- * ... four dimensions of every 128-bit part of what was loaded. write_row puts them back. */
+ * the dimensions of a sum in another order: a block of SUMS_VECS vectors holds, vector by vector, the first, second
+ * ... four dimensions of every 128-bit part of what was loaded. write_two and write_sums put them back. */
 #ifndef TERCET_KERNELS_CPU_ATTENTION_VALUES_PRIV_H
 #define TERCET_KERNELS_CPU_ATTENTION_VALUES_PRIV_H
 

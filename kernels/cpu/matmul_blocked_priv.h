@@ -43,7 +43,7 @@ struct blocked_tile {
 	size_t out_stride;
 	const float *bias; /* of the first column, or NULL */
 	bool accumulate;
-	const char *prefetch; /* weights that come after these; each unit asks for the next `prefetch_step` bytes */
+	const char *prefetch; /* weights that come after these; each unit asks for the next `prefetch_step` bytes; `tiles` has steps of its own */
 	u32 prefetch_step, prefetch_bytes; /* bytes: of the whole next block */
 	/* Tiles that share these weights come one after the other. What one leaves undone is in `held`, BLOCKED_HELD bytes, for the
 	 * next one: the first finds nothing there of use, the last leaves nothing undone. */

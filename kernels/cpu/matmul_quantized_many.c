@@ -11,7 +11,7 @@
 #include "kernels/cpu/variants_priv.h"
 
 enum {
-	TILE_ROWS = 8, /* 8 x 2 sums of whole numbers, 2 weights, inputs; the sums of floats are in memory */
+	TILE_ROWS = 8, /* 8 x 2 sums of whole numbers, 2 weights, inputs; the sums of floats are in memory, but for `tiles` */
 	CHUNK = 64, /* values that are rounded and laced at once */
 	INT8_HEAD = 8, /* bytes of a group of inputs before its values */
 	INT4_HEAD = 12,

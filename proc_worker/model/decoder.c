@@ -407,14 +407,16 @@ static enum err gate_and_up(struct decoder *d, u32 index, const float *x, u32 fi
 	return e ? e : activate(d, count, em);
 }
 
-/* In portions: what lies between its products is the widest of all activations. */
+/* In portions of nearly equal size: what lies between its products is the widest of all activations, and for a few tokens alone
+ * weights would be read once more. */
 static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	struct collectives *c = d->config.collectives;
 	const float *bias = d->config.shard->rank == 0 ? w->down_bias : NULL;
 	float *out = c ? collectives_buffer(c) : d->delta;
-	const u32 portion = kern_threads_count(d->config.ctx->threads) > 1 ? MLP_TOKENS : MLP_TOKENS_ALONE;
+	const u32 most = kern_threads_count(d->config.ctx->threads) > 1 ? MLP_TOKENS : MLP_TOKENS_ALONE;
+	const u32 portions = (tokens + most - 1) / most, portion = portions ? (tokens + portions - 1) / portions : 0;
 	enum err e = ERR_OK;
 
 	for (u32 first = 0; !e && first < tokens; first += portion) {
