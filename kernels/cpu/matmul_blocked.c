@@ -252,6 +252,9 @@ static void run_task(void *arg, u32 task, u32 thread)
 			if (kernel->unpack) {
 				t.scales = kernel->unpack(j->a->w, t.weights, t.k_count, any_scales, unpacked);
 				t.weights = unpacked;
+			} else if (kernel->tabulate) {
+				t.scales = kernel->tabulate(j->a->w, t.weights, t.k_count, any_scales, unpacked);
+				t.tables = unpacked;
 			}
 			run_panel(j, &r, at, sums, t);
 			if (j->fusion && b + 1 == j->k_blocks && p % 2 == 1)

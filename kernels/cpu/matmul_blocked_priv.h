@@ -17,6 +17,8 @@ enum {
 /* How the whole sum of a group joins the others. */
 enum blocked_scales {
 	BLOCKED_ANY,	/* times both scales */
+	BLOCKED_EIGHTHS, /* begun as a float that is the inputs' power of two times whole, it takes a subtraction to be times that power, and is then
+			    multiplied by the weights' scale times the inputs' eighths, which `tables` holds */
 	BLOCKED_POWERS, /* begun as a float that is a power of two times whole, it only takes a subtraction to be times the inputs' scale; then
 			   BLOCKED_ZEROS' zeros, where weights still have them */
 	BLOCKED_ZEROS,	/* less zeros times the sum of the inputs, then times both scales */
@@ -25,12 +27,13 @@ enum blocked_scales {
 /* Up to BLOCKED_TILE_MAX rows times the columns of one panel, over one block of k.
  *
  * Inputs of a tile of R rows are units of 4 bytes (2 bf16 or 4 int8) as [unit][R]. With `width` every group of them
- * begins with the rows' scales, R floats, and -128 times the sums of the rounded inputs, R i32. Beside weights in 4 bits scales
- * are powers of two: then with VNNI to these sums the bits of BLOCKED_WHOLE times the scale are added, and that float follows, R
- * times. With AVX2 inputs of weights in 8 and 4 bits lie by rows, as cpu/matmul_int8_avx2_many.c and
+ * begins with the rows' scales, R floats, and -128 times the sums of the rounded inputs, R i32. With VNNI to these sums the bits of
+ * BLOCKED_WHOLE times the scale's power of two are added, and that float follows, R times; then, beside weights in 8 bits, where in a
+ * group's table the scale's eighths are found, R u32. With AVX2 inputs of weights in 8 and 4 bits lie by rows, as cpu/matmul_int8_avx2_many.c and
  * cpu/matmul_int4_avx2_many.c say. */
 struct blocked_tile {
 	const char *weights; /* the panel's block, as stored or as `unpack` left it */
+	const char *tables;  /* BLOCKED_EIGHTHS: the groups' tables, as `tabulate` left them */
 	const char *x;
 	float *sums; /* [R][KERN_PANEL] of this panel between blocks of k; may hold anything before the first */
 	u32 k_count;
@@ -58,11 +61,13 @@ struct blocked_kernel {
 	u32 value_bytes; /* of an input: 1 or 2 */
 	u32 head_bytes; /* of a group of a row's inputs */
 	/* Values [k, k + count) of `rows` rows, x_stride apart, into a tile's inputs. Answers whether one of their scales, or of
-	 * their sums, is none that BLOCKED_POWERS could do with. */
+	 * their sums, is none that BLOCKED_EIGHTHS or BLOCKED_POWERS could do with. */
 	bool (*pack)(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to);
 	/* NULL, or: brings a panel's block of k into the form that `tile` reads; at most BLOCKED_UNPACKED bytes. The
 	 * answer is the tiles' `scales`. `any_scales`: what `pack` answered for the job. */
 	enum blocked_scales (*unpack)(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to);
+	/* NULL, or: a panel's groups' scales times 8 to 15 eighths, [group][8][KERN_PANEL] floats. The answer is as of `unpack`. */
+	enum blocked_scales (*tabulate)(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to);
 	void (*tile)(const struct blocked_tile *t, u32 rows);
 	/* NULL, or: computes `count` tiles of `tile_rows` rows each that follow each other, the first of which is `t`. False, and nothing is
 	 * done: they are none that it could compute. */

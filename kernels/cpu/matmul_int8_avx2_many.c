@@ -18,7 +18,7 @@ static ALWAYS_INLINE void pack_group(const struct blocked_job *j, const float *x
 	struct rounding roundings[ROWS_MOST];
 	for (u32 r = 0; r < rows; r++) {
 		from[r] = group_values(j->a->w, x + r * j->a->x_stride, k, KERN_GROUP_MAX, held[r]);
-		roundings[r] = rounding_by_largest(from[r], KERN_GROUP_MAX);
+		roundings[r] = rounding_by_eighths(from[r], KERN_GROUP_MAX);
 	}
 	for (u32 r = 0; r < rows; r++) {
 		float *values = (float *)(void *)(to + rows * INPUTS_HEAD + r * INT8_ROW);

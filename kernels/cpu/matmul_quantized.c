@@ -48,7 +48,7 @@ static ALWAYS_INLINE void pack_group(const float *from, u32 width, bool int8, ch
 				     char *sum_at)
 {
 	signed char q[KERN_GROUP_MAX];
-	struct rounding rounding = int8 ? rounding_by_largest(from, width) : rounding_by_power(from, width);
+	struct rounding rounding = int8 ? rounding_by_eighths(from, width) : rounding_by_power(from, width);
 	i32 sum = round_values(from, rounding.inverse, width, q);
 #pragma GCC unroll 32
 	for (u32 i = 0; i < width; i += 4)

@@ -27,7 +27,7 @@ static ALWAYS_INLINE void pack_groups(const struct matmul_job *j, const float *x
 	float held[KERN_GROUP_MAX], rounded[KERN_GROUP_MAX / 2];
 	for (u32 g = first / width; g < kern_ceil(end, width); g++, units += count * stride) {
 		const float *from = group_values(j->a->w, x, g * width, width, held);
-		struct rounding rounding = int8 ? rounding_by_largest(from, width) : rounding_by_power(from, width);
+		struct rounding rounding = int8 ? rounding_by_eighths(from, width) : rounding_by_power(from, width);
 		store_sum(sums + g * stride, int8, round_group(from, rounding, width, int8, rounded));
 		memcpy(scales + g * stride, &rounding.scale, 4);
 #pragma GCC unroll 64

@@ -13,8 +13,13 @@
 enum {
 	TILE_ROWS = 8, /* 8 x 2 sums of whole numbers, 2 weights, inputs; the sums of floats are in memory, but for `tiles` */
 	CHUNK = 64, /* values that are rounded and laced at once */
-	INT8_HEAD = 8, /* bytes of a group of inputs before its values */
+	INT8_HEAD = 16, /* bytes of a group of inputs before its values */
 	INT4_HEAD = 12,
+	EIGHTHS = 8, /* of a table */
+	TABLE_ROW = KERN_PANEL * 4,
+	TABLE = EIGHTHS * TABLE_ROW,
+	AT_SHIFT = EIGHTHS_SHIFT - 7, /* from a scale's bits to where its eighths are in a table */
+	AT_MOST = TABLE - TABLE_ROW,
 };
 
 /* ---------------------------------------------------------------- inputs */
@@ -53,16 +58,18 @@ static ALWAYS_INLINE __m256i largest_of_eight(const float *const x[TILE_ROWS], u
 	return highest_of_eight(most);
 }
 
-/* rounding_by_largest of 8 rows, to the bit; and whether that makes scales that are any: it always does. */
-static ALWAYS_INLINE bool largest_scales(__m256i bits, float inverse[TILE_ROWS], __m256 *scale)
+/* rounding_by_eighths of 8 rows, to the bit; and whether that makes scales that BLOCKED_EIGHTHS cannot do with. */
+static ALWAYS_INLINE bool eighth_scales(__m256i bits, float inverse[TILE_ROWS], __m256 *scale)
 {
-	const __m256 most_of_byte = _mm256_set1_ps(127);
-	__m256 largest = _mm256_castsi256_ps(bits), factor = _mm256_div_ps(most_of_byte, largest);
-	__mmask8 some = _mm256_cmp_ps_mask(factor, _mm256_set1_ps(HUGE_VALF), _CMP_LT_OQ);
+	const __m256i rest = _mm256_set1_epi32((1 << EIGHTHS_SHIFT) - 1);
 	__mmask8 finite = _mm256_cmplt_epu32_mask(bits, _mm256_set1_epi32(0x7f800000));
-	_mm256_storeu_ps(inverse, _mm256_maskz_mov_ps(some, factor));
-	*scale = _mm256_mask_div_ps(_mm256_set1_ps(NAN), finite, _mm256_maskz_mov_ps(some, largest), most_of_byte);
-	return true;
+	__m256 share = _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(1 / EIGHTHS_MOST));
+	__m256i eighths = _mm256_andnot_si256(rest, _mm256_add_epi32(_mm256_castps_si256(share), rest));
+	eighths = _mm256_max_epu32(eighths, _mm256_set1_epi32(POWER_LEAST << POWER_SHIFT));
+	__m256 back = _mm256_div_ps(_mm256_set1_ps(1), _mm256_castsi256_ps(eighths));
+	_mm256_storeu_ps(inverse, _mm256_maskz_mov_ps(finite, back));
+	*scale = _mm256_mask_mov_ps(_mm256_set1_ps(NAN), finite, _mm256_castsi256_ps(eighths));
+	return _mm256_cmpge_epu32_mask(eighths, _mm256_set1_epi32((POWER_MOST + 1) << POWER_SHIFT)) != 0 || finite != 0xff;
 }
 
 /* The same of rounding_by_power. */
@@ -150,7 +157,7 @@ static ALWAYS_INLINE void find_scales(const float *const row[TILE_ROWS], u32 k, 
 	for (u32 r = 0; r < TILE_ROWS; r++)
 		x[r] = row[r] + k;
 	__m256i bits = count == CHUNK ? largest_of_eight(x, CHUNK) : largest_of_eight(x, 2 * CHUNK);
-	s->any = int8 ? largest_scales(bits, s->inverse, &s->scale) : power_scales(bits, s->inverse, &s->scale);
+	s->any = int8 ? eighth_scales(bits, s->inverse, &s->scale) : power_scales(bits, s->inverse, &s->scale);
 }
 
 /* A group of `rows` rows, whose pointers repeat the last row up to 8: its first `count` values. */
@@ -163,32 +170,40 @@ static ALWAYS_INLINE void pack_whole(const float *const row[TILE_ROWS], u32 k, u
 	if (count > CHUNK)
 		sums = _mm512_add_epi32(sums, pack_chunk(row, k + CHUNK, s->inverse, rows, units + CHUNK * rows));
 	__m256i sum = _mm256_add_epi32(_mm512_castsi512_si256(sums), _mm512_extracti64x4_epi64(sums, 1));
-	__m256 whole = int8 ? _mm256_setzero_ps() : _mm256_mul_ps(s->scale, _mm256_set1_ps(BLOCKED_WHOLE));
+	const __m256i bits = _mm256_castps_si256(s->scale), of_power = _mm256_set1_epi32(0xff << POWER_SHIFT);
+	__m256 whole = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(bits, of_power)), _mm256_set1_ps(BLOCKED_WHOLE));
 	_mm256_mask_storeu_ps(to, mask, s->scale);
 	_mm256_mask_storeu_epi32(to + rows * 4, mask, _mm256_sub_epi32(_mm256_castps_si256(whole), _mm256_slli_epi32(sum, 7)));
-	if (!int8)
-		_mm256_mask_storeu_ps(to + rows * 8, mask, whole);
+	_mm256_mask_storeu_ps(to + rows * 8, mask, whole);
+	if (int8)
+		_mm256_mask_storeu_epi32(to + rows * 12, mask, _mm256_and_si256(_mm256_srli_epi32(bits, AT_SHIFT), _mm256_set1_epi32(AT_MOST)));
 }
 
 /* A group of any `width`, of rows that may be sorted otherwise or end inside it. */
 static bool pack_any(const struct blocked_job *j, const float *const x[TILE_ROWS], u32 rows, u32 k, char *to)
 {
 	signed char q[TILE_ROWS][KERN_GROUP_MAX];
-	float held[KERN_GROUP_MAX], most = ldexpf(1, POWER_MOST - 127);
+	float held[KERN_GROUP_MAX], most = ldexpf(1, POWER_MOST + 1 - 127);
 	const bool int8 = j->a->w->dtype == KERN_I8;
-	bool any = int8;
+	bool any = false;
 	for (u32 r = 0; r < rows; r++) {
 		const float *from = group_values(j->a->w, x[r], k, j->width, held);
-		struct rounding rounding = int8 ? rounding_by_largest(from, j->width) : rounding_by_power(from, j->width);
-		any = any || !(rounding.scale <= most);
-		float whole = int8 ? 0 : rounding.scale * BLOCKED_WHOLE;
-		u32 sum = (u32)round_values(from, rounding.inverse, j->width, q[r]) * 128, begin;
-		memcpy(&begin, &whole, 4);
-		begin -= sum;
+		struct rounding rounding = int8 ? rounding_by_eighths(from, j->width) : rounding_by_power(from, j->width);
+		any = any || !(rounding.scale < most);
+		u32 scale, power, begin = (u32)round_values(from, rounding.inverse, j->width, q[r]) * 128;
+		float whole;
+		memcpy(&scale, &rounding.scale, 4);
+		power = scale & 0xffu << POWER_SHIFT;
+		memcpy(&whole, &power, 4);
+		whole *= BLOCKED_WHOLE;
+		memcpy(&power, &whole, 4);
+		begin = power - begin;
+		scale = scale >> AT_SHIFT & AT_MOST;
 		memcpy(to + r * 4, &rounding.scale, 4);
 		memcpy(to + (rows + r) * 4, &begin, 4);
-		if (!int8)
-			memcpy(to + (2 * rows + r) * 4, &whole, 4);
+		memcpy(to + (2 * rows + r) * 4, &whole, 4);
+		if (int8)
+			memcpy(to + (3 * rows + r) * 4, &scale, 4);
 	}
 	to += (size_t)rows * j->kernel->head_bytes;
 	for (u32 i = 0; i < j->width; i += 4)
@@ -314,6 +329,33 @@ static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *
 	return BLOCKED_ZEROS;
 }
 
+/* ---------------------------------------------------------------- tables of weights in 8 bits */
+
+/* blocked_kernel.tabulate. Whoever multiplies both scales first gets the same bits as long as nothing leaves a normal float's range: neither
+ * products with the least of the inputs' powers nor with the greatest. */
+static enum blocked_scales tabulate(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
+{
+	const __m512i sign = _mm512_set1_epi32(0x7fffffff);
+	const u32 least = (127 - 126 + 127 - POWER_LEAST) << POWER_SHIFT, most = (127 + 127 - 2 - (POWER_MOST - 127)) << POWER_SHIFT;
+	__mmask16 some = 0;
+	(void)w;
+	if (any_scales)
+		return BLOCKED_ANY;
+	for (u32 k = 0; k < k_count; k += KERN_GROUP_MAX, from += KERN_GROUP_HEAD + KERN_GROUP_MAX * KERN_PANEL, to += TABLE) {
+		for (u32 v = 0; v < KERN_PANEL; v += VEC_LANES) {
+			vec scale = vec_load((const float *)(const void *)from + v);
+			__m512i bits = _mm512_and_si512(_mm512_castps_si512(scale), sign);
+			some |= _mm512_mask_cmpge_epu32_mask(_mm512_cmpneq_epi32_mask(bits, _mm512_setzero_si512()),
+							     _mm512_sub_epi32(bits, _mm512_set1_epi32((i32)least)),
+							     _mm512_set1_epi32((i32)(most - least)));
+#pragma GCC unroll 8
+			for (u32 i = 0; i < EIGHTHS; i++)
+				vec_store((float *)(void *)(to + i * TABLE_ROW) + v, vec_mul(scale, vec_set1(1 + (float)i / EIGHTHS)));
+		}
+	}
+	return some ? BLOCKED_ANY : BLOCKED_EIGHTHS;
+}
+
 /* ---------------------------------------------------------------- tiles */
 
 /* sum += 4 products of an unsigned and a signed byte in every lane. The compiler's own form of it copies sums from
@@ -325,9 +367,15 @@ static ALWAYS_INLINE void dot(__m512i *sum, __m512i weights, __m512i x)
 
 /* Where a tile is in its block of k. */
 struct place {
-	const char *group, *x, *prefetch;
+	const char *group, *x, *prefetch, *table;
 	const float *zeros;
 };
+
+/* Of a row's group of inputs. */
+static ALWAYS_INLINE u32 head_of(enum blocked_scales scales)
+{
+	return scales == BLOCKED_ANY || scales == BLOCKED_EIGHTHS ? INT8_HEAD : INT4_HEAD;
+}
 
 /* sums += scale * inputs' scale * (products of the group - zero * sum of the inputs). Powers of two times either factor make
  * no difference to the result; with scales multiplied first not even at the ends of a float's range, where 8 * (q - zero) times a
@@ -335,14 +383,16 @@ struct place {
 static ALWAYS_INLINE void add_group(struct place *p, u32 rows, u32 count, u32 prefetch_step, enum blocked_scales scales,
 				    vec sums[][VECS])
 {
-	const bool with_zeros = scales == BLOCKED_ZEROS;
-	const u32 head = scales == BLOCKED_ANY ? INT8_HEAD : INT4_HEAD;
+	const bool with_zeros = scales == BLOCKED_ZEROS, whole_begins = scales == BLOCKED_EIGHTHS || scales == BLOCKED_POWERS;
+	const u32 head = head_of(scales);
 	__m512i sum[TILE_ROWS][VECS];
 	const char *units = p->group + KERN_GROUP_HEAD, *x = p->x + rows * head, *end = x + (size_t)count * rows * 4;
 #pragma GCC unroll 8
 	for (u32 r = 0; r < rows; r++) {
-		sum[r][0] = _mm512_set1_epi32(with_zeros ? 0 : load_i32(p->x + (rows + r) * 4));
-		sum[r][1] = _mm512_set1_epi32(with_zeros ? 0 : load_i32(p->x + (rows + r) * 4));
+		i32 begin = with_zeros ? 0 : load_i32(p->x + (rows + r) * 4);
+		if (scales == BLOCKED_ANY)
+			begin = (i32)((u32)begin - (u32)load_i32(p->x + (2 * rows + r) * 4));
+		sum[r][0] = sum[r][1] = _mm512_set1_epi32(begin);
 	}
 	/* Not unrolled: the compiler would move the sums around between the copies of the body. */
 	do {
@@ -364,9 +414,11 @@ static ALWAYS_INLINE void add_group(struct place *p, u32 rows, u32 count, u32 pr
 #pragma GCC unroll 8
 		for (u32 r = 0; r < rows; r++) {
 			const char *own = p->x + r * 4, *begin = own + rows * 4, *whole = begin + rows * 4;
-			if (scales == BLOCKED_POWERS) {
+			if (whole_begins) {
 				vec value = vec_sub(_mm512_castsi512_ps(sum[r][v]), vec_set1(load_float(whole)));
-				sums[r][v] = vec_fma(value, scale, sums[r][v]);
+				vec of_eighths = scales == BLOCKED_POWERS ? scale :
+					vec_load((const float *)(const void *)(p->table + load_i32(whole + rows * 4)) + v * VEC_LANES);
+				sums[r][v] = vec_fma(value, of_eighths, sums[r][v]);
 				continue;
 			}
 			vec value = _mm512_cvtepi32_ps(sum[r][v]), both = vec_mul(scale, vec_set1(load_float(own)));
@@ -382,7 +434,7 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, enum 
 {
 	const u32 width = t->width, k_count = t->k_count, step = t->prefetch_step;
 	const size_t bytes = KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
-	struct place p = {.group = t->weights, .x = t->x, .prefetch = t->prefetch};
+	struct place p = {.group = t->weights, .x = t->x, .prefetch = t->prefetch, .table = t->tables};
 	vec sums[TILE_ROWS][VECS];
 	p.zeros = (const float *)(const void *)(p.group + kern_ceil(k_count, width) * bytes);
 #pragma GCC unroll 8
@@ -392,7 +444,8 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, enum 
 	for (u32 k = 0; k < k_count; k += width) {
 		add_group(&p, rows, kern_ceil(kern_min(width, k_count - k), 4), step, scales, sums);
 		p.group += bytes;
-		p.x += (size_t)(width + (scales == BLOCKED_ANY ? INT8_HEAD : INT4_HEAD)) * rows;
+		p.x += (size_t)(width + head_of(scales)) * rows;
+		p.table += scales == BLOCKED_EIGHTHS ? TABLE : 0;
 		p.zeros += KERN_PANEL;
 	}
 	sums_end(t, rows, sums);
@@ -404,6 +457,8 @@ static void tile(const struct blocked_tile *t, u32 rows)
 #define TILE_OF(n)                                \
 	if (t->scales == BLOCKED_POWERS)          \
 		run_tile(t, n, BLOCKED_POWERS);   \
+	else if (t->scales == BLOCKED_EIGHTHS)    \
+		run_tile(t, n, BLOCKED_EIGHTHS);  \
 	else if (t->scales == BLOCKED_ANY)        \
 		run_tile(t, n, BLOCKED_ANY);      \
 	else                                      \
@@ -435,24 +490,21 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 	const u32 groups = kern_ceil(t->k_count, t->width), last = t->k_count - (groups - 1) * t->width;
 	const size_t step = KERN_PANEL * sizeof(float), out_step = t->out_stride * sizeof(float);
 	const size_t x_step = TILE_ROWS * ((size_t)t->width + (powers ? INT4_HEAD : INT8_HEAD));
-	struct rows_pass p = {.weights = t->weights, .prefetch = t->prefetch};
-	if (t->scales == BLOCKED_ZEROS || t->columns < KERN_PANEL || kern_ceil(last, 4) < PASS_TURNS ||
+	struct rows_pass p = {.weights = t->weights, .tables = t->tables, .prefetch = t->prefetch};
+	if ((!powers && t->scales != BLOCKED_EIGHTHS) || t->columns < KERN_PANEL || kern_ceil(last, 4) < PASS_TURNS ||
 	    (t->first && t->bias && t->accumulate))
 		return false;
 	p.from = (const char *)(!t->first ? t->sums : t->bias ? t->bias : t->accumulate ? t->out : zeros);
 	p.from_step = !t->first ? step : !t->bias && t->accumulate ? out_step : 0;
 	p.to = (char *)(t->last ? t->out : t->sums);
 	p.to_step = t->last ? out_step : step;
-	p.from_skip = PASS_ROWS * p.from_step;
-	p.to_skip = PASS_ROWS * p.to_step;
 	p.ahead = (TILE_ROWS - 1) * p.to_step;
 	p.prefetch_step = kern_ceil(t->prefetch_step * kern_ceil(t->k_count, 4), TILE_ROWS * groups);
 	p.groups = groups;
-	p.weights_step = KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL;
 	p.x_step = x_step;
 	p.turns = t->width / 4;
 	p.last_turns = kern_ceil(last, 4);
-	check_bytes(t->weights, (groups - 1) * p.weights_step + KERN_GROUP_HEAD + p.last_turns * KERN_GROUP_UNIT);
+	check_bytes(t->weights, (groups - 1) * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL) + KERN_GROUP_HEAD + p.last_turns * KERN_GROUP_UNIT);
 	check_bytes(t->x, count * groups * x_step);
 	for (u32 row = 0; CHECKS_BYTES && row < count * TILE_ROWS; row++) {
 		check_bytes(p.from + row * p.from_step, step);
@@ -470,7 +522,7 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 	return true;
 }
 
-#define KERNEL(name, k_most, head, unpack_fn, tiles_fn)                  \
+#define KERNEL(name, k_most, head, unpack_fn, tabulate_fn, tiles_fn)     \
 	static const struct blocked_kernel name = {                      \
 		.tile_rows = TILE_ROWS,                                  \
 		.k_block = k_most,                                       \
@@ -478,14 +530,15 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 		.head_bytes = head,                                      \
 		.pack = pack,                                            \
 		.unpack = unpack_fn,                                     \
+		.tabulate = tabulate_fn,                                 \
 		.tiles = tiles_fn,                                       \
 		.tile = tile,                                            \
 		.act_mul = sums_act_mul}
 enum { K_IN_L1 = 768 }; /* of weights in 4 bits, unpacked */
-KERNEL(INT8, BLOCKED_K_MAX, INT8_HEAD, NULL, NULL);
-KERNEL(INT4, BLOCKED_K_MAX, INT4_HEAD, unpack_int4, NULL);
-KERNEL(INT8_PASSES, BLOCKED_K_MAX, INT8_HEAD, NULL, tiles);
-KERNEL(INT4_PASSES, K_IN_L1, INT4_HEAD, unpack_int4, tiles);
+KERNEL(INT8, BLOCKED_K_MAX, INT8_HEAD, NULL, tabulate, NULL);
+KERNEL(INT4, BLOCKED_K_MAX, INT4_HEAD, unpack_int4, NULL, NULL);
+KERNEL(INT8_PASSES, BLOCKED_K_MAX, INT8_HEAD, NULL, tabulate, tiles);
+KERNEL(INT4_PASSES, K_IN_L1, INT4_HEAD, unpack_int4, NULL, tiles);
 #undef KERNEL
 
 /* Passes have 8 sums at work. That is enough for Zen 4, which multiplies a vector a cycle and adds to the same sum 4 cycles later. Others do

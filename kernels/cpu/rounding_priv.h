@@ -75,18 +75,28 @@ static ALWAYS_INLINE struct rounding rounding_by_power(const float *x, u32 width
 	return r;
 }
 
-/* To 8 bits, -127 to 127; NaN where a value is no finite number. Where weights have 8 bits: by the largest magnitude. */
-static ALWAYS_INLINE struct rounding rounding_by_largest(const float *x, u32 width)
-{
-	u32 bits = largest_bits(x, width);
-	float most, inverse;
-	memcpy(&most, &bits, 4);
-	inverse = 127 / most;
-	if (!(inverse < HUGE_VALF)) /* all zero, or too small for a float to hold the inverse */
-		inverse = most = 0;
-	return (struct rounding){inverse, bits < 0x7f800000u ? most / 127 : NAN};
-}
+/* Where weights have 8 bits: the least scale of 4 significant bits, 8 to 15 eighths of a power of two, by which the largest magnitude
+ * becomes no more than 127. Products of weights' scales by the eighths can then serve many tokens. */
+#define EIGHTHS_MOST 127.45f /* of what is rounded, with room for what the inverse is rounded to */
+enum { EIGHTHS_SHIFT = POWER_SHIFT - 3 };
 
+static ALWAYS_INLINE struct rounding rounding_by_eighths(const float *x, u32 width)
+{
+	const u32 rest = (1u << EIGHTHS_SHIFT) - 1, least = (u32)POWER_LEAST << POWER_SHIFT;
+	u32 bits = largest_bits(x, width), scale;
+	float share;
+	struct rounding r = {0, NAN};
+	if (bits >= 0x7f800000u)
+		return r;
+	memcpy(&share, &bits, 4);
+	share *= 1 / EIGHTHS_MOST;
+	memcpy(&scale, &share, 4);
+	scale = (scale + rest) & ~rest;
+	scale = scale < least ? least : scale;
+	memcpy(&r.scale, &scale, 4);
+	r.inverse = 1 / r.scale;
+	return r;
+}
 
 #if VEC_LANES == 16
 /* The intrinsic for it adds signed numbers. */

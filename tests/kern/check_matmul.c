@@ -10,6 +10,7 @@ struct matmul_case {
 	enum kern_dtype dtype;
 	bool outliers, bias, accumulate, order;
 	int exponent; /* every third row's inputs are times two to this */
+	int weights_exponent; /* in 8 bits: and every third group's scales */
 };
 
 /* The weight and what it stands for. */
@@ -54,6 +55,7 @@ static void quantized_matrix(struct check *c, const struct matmul_case *m, void 
 	out->values = check_alloc(c, (size_t)m->n * m->k * 4);
 	for (u32 i = 0; i < m->n * stride; i++) {
 		scale[i] = (float)check_random(c, 2048) * (m->outliers && i % 16 == 0 ? 0x1p-6f : 0x1p-12f);
+		scale[i] = int8 && i % 3 == 1 ? ldexpf(scale[i], m->weights_exponent) : scale[i];
 		zero[i] = eighths ? (float)check_random(c, 136) / 8 - 0.875f : (float)check_random(c, 1024) / 32 - 8;
 	}
 	for (u32 n = 0; n < m->n; n++)
@@ -87,11 +89,13 @@ static void make_matrix(struct check *c, const struct matmul_case *m, u32 caps, 
 	}
 }
 
-/* Half a step of a group's inputs in 8 bits: of 1/127 of their largest, or, beside weights in 4 bits, of the power of two with
- * which the largest is no more than 127, and at least 2^-96. */
+/* Half a step of a group's inputs in 8 bits: of the least number of 4 significant bits or, beside weights in 4 bits, the least power of two
+ * with which the largest is no more than 127, and at least 2^-96. */
 static double half_step(enum kern_dtype dtype, double most)
 {
-	return dtype == KERN_I8 ? most / 254 : exp2(fmax(ceil(log2(most / 127.5)), -96) - 1);
+	double eighth = exp2(floor(log2(most / 127.45)) - 3);
+	return dtype == KERN_I8 ? fmax(most > 0 ? ceil(most / 127.45 / eighth) * eighth : 0, 0x1p-96) / 2
+				: exp2(fmax(ceil(log2(most / 127.5)), -96) - 1);
 }
 
 /* What rounding the inputs to 8 bits in the groups of the weights may cost: half a step for every term. */
@@ -221,9 +225,9 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 		problem = matmul_agrees(c, &a, before, out);
 	kern_weight_fini(&w.packed);
 	check_case_end(c, problem,
-		       "matmul=%s %s n=%u k=%u tokens=%u outliers=%d bias=%d accumulate=%d order=%d exponent=%d",
+		       "matmul=%s %s n=%u k=%u tokens=%u outliers=%d bias=%d accumulate=%d order=%d exponent=%d,%d",
 		       t->ops.matmul_variant, kern_dtype_name(m->dtype), m->n, m->k, m->tokens, m->outliers,
-		       m->bias, m->accumulate, m->order, m->exponent);
+		       m->bias, m->accumulate, m->order, m->exponent, m->weights_exponent);
 }
 
 /* Rows with values that are no finite numbers: one, all of a group, and none. Nothing finite comes of them, and of rows beside them
@@ -477,6 +481,16 @@ static void exponent_cases(struct check *c, u32 target)
 				m.k = i % 2 ? 255 : 322;
 				matmul_case(c, target, &m);
 			}
+	/* Weights' scales about 2^-30 and 2^30, within which they are multiplied by eighths in advance, also with inputs as small as count; and
+	 * beyond. */
+	static const int weights[][2] = {{0, -140}, {-92, -26}, {-92, -8}, {-92, -19}, {0, -60}, {40, 30}, {40, 31}, {40, 32}, {0, 100}};
+	for (u32 i = 0; i < COUNT_OF(weights); i++)
+		for (u32 t = 0; t < 3; t++) {
+			struct matmul_case m = {.n = 70, .k = i % 2 ? 255 : 400, .tokens = 4 + 33 * t, .dtype = KERN_I8};
+			m.exponent = weights[i][0];
+			m.weights_exponent = weights[i][1];
+			matmul_case(c, target, &m);
+		}
 }
 
 void check_matmul(struct check *c)
