@@ -207,7 +207,7 @@ static void run_panel(const struct blocked_job *j, const struct rows *r, struct 
 		const u32 rows = i < r->large ? r->most : r->least;
 		t.opens = i == 0;
 		t.closes = i + 1 == r->tiles;
-		if (i == 0 && r->large > 0 && j->kernel->tiles && j->kernel->tiles(&t, r->large)) {
+		if (i == 0 && j->kernel->tiles && j->kernel->tiles(&t, r->large)) {
 			count = r->large;
 		} else {
 			count = 1;
@@ -251,7 +251,8 @@ static void run_task(void *arg, u32 task, u32 thread)
 			t.weights = weights_at(j->a->w, panel_at(j, at.panel), b * j->k_block);
 			if (kernel->unpack) {
 				t.scales = kernel->unpack(j->a->w, t.weights, t.k_count, any_scales, unpacked);
-				t.weights = unpacked;
+				t.packed = t.weights;
+				t.weights = t.unpacked = unpacked;
 			} else if (kernel->tabulate) {
 				t.scales = kernel->tabulate(j->a->w, t.weights, t.k_count, any_scales, unpacked);
 				t.tables = unpacked;

@@ -33,6 +33,8 @@ enum blocked_scales {
  * cpu/matmul_int4_avx2_many.c say. */
 struct blocked_tile {
 	const char *weights; /* the panel's block, as stored or as `unpack` left it */
+	const char *packed;  /* what `unpack` read, */
+	char *unpacked;      /* and wrote */
 	const char *tables;  /* BLOCKED_EIGHTHS: the groups' tables, as `tabulate` left them */
 	const char *x;
 	float *sums; /* [R][KERN_PANEL] of this panel between blocks of k; may hold anything before the first */
@@ -70,7 +72,8 @@ struct blocked_kernel {
 	enum blocked_scales (*tabulate)(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to);
 	void (*tile)(const struct blocked_tile *t, u32 rows);
 	/* NULL, or: computes `count` tiles of `tile_rows` rows each that follow each other, the first of which is `t`. False, and nothing is
-	 * done: they are none that it could compute. */
+	 * computed: they are none that it could compute. It is called for every block, with no tiles, too, and finishes what `unpack` left to
+	 * do. */
 	bool (*tiles)(const struct blocked_tile *t, u32 count);
 	/* out[r][i] = act(gate[r][i]) * up[r][i], i < KERN_PANEL; gate and up [rows][KERN_PANEL]. */
 	void (*act_mul)(const float *gate, const float *up, u32 rows, enum kern_activation act, float *out, size_t out_stride);

@@ -6,7 +6,7 @@
  * eighth. Their inputs' scales are powers of two: a sum begins as the bits of a float in which a whole number is that scale,
  * so that a subtraction makes what conversion and product of it would be, without a slot of the multipliers, which groups of 64
  * would feel. */
-#include "kernels/cpu/matmul_rows_avx512_priv.h"
+#include "kernels/cpu/matmul_spread_avx512_priv.h"
 #include "kernels/cpu/rounding_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
@@ -276,13 +276,15 @@ static ALWAYS_INLINE void unpack_units(const char *from, u32 units, u32 shift, _
 	}
 }
 
-/* A block of groups whose bytes become 8 * (q - zero). False where a zero is no such eighth; then `to` holds nothing of use. */
-static bool unpack_eighths(const char *from, u32 width, u32 k_count, char *to)
+/* Of a block of groups whose bytes become 8 * (q - zero): their scales, and behind all groups the bytes' offsets as struct rows_spread has
+ * them. False where a zero is no such eighth; then `to` holds nothing of use. */
+static bool eighths_heads(const char *from, u32 width, u32 k_count, char *to)
 {
 	const __m512i bytes_of_lanes = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
+	const size_t bytes = KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
+	char *offsets = to + kern_ceil(k_count, width) * bytes;
 	__mmask16 exact = 0xffff;
 	for (u32 k = 0; k < k_count; k += width) {
-		u32 count = kern_ceil(kern_min(width, k_count - k), 8);
 		for (u32 v = 0; v < VECS; v++) {
 			vec zero = load_f16(from + KERN_PANEL * 2 + v * 32);
 			__m512i eighths = _mm512_cvtps_epi32(vec_mul(zero, vec_set1(8)));
@@ -291,13 +293,27 @@ static bool unpack_eighths(const char *from, u32 width, u32 k_count, char *to)
 			exact &= _mm512_cmp_ps_mask(zero, back, _CMP_EQ_OQ);
 			exact &= _mm512_cmple_epu32_mask(offset, _mm512_set1_epi32(135));
 			vec_store((float *)(void *)to + v * VEC_LANES, vec_mul(load_f16(from + v * 32), vec_set1(0.125f)));
-			unpack_units(from + KERN_GROUP_HEAD + v * 64, count, 3, _mm512_shuffle_epi8(offset, bytes_of_lanes),
-				     to + KERN_GROUP_HEAD + v * 64);
+			_mm512_storeu_si512(offsets + v * 64, _mm512_shuffle_epi8(offset, bytes_of_lanes));
 		}
 		from += KERN_GROUP_HEAD + width / 8 * KERN_GROUP_UNIT;
-		to += KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
+		to += bytes;
+		offsets += KERN_PANEL * 4;
 	}
 	return exact == 0xffff;
+}
+
+/* The bytes that belong to such heads. */
+static void eighths_bytes(const char *from, u32 width, u32 k_count, char *to)
+{
+	const size_t bytes = KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
+	const char *offsets = to + kern_ceil(k_count, width) * bytes;
+	for (u32 k = 0; k < k_count; k += width) {
+		u32 count = kern_ceil(kern_min(width, k_count - k), 8);
+		for (u32 v = 0; v < VECS; v++, offsets += 64)
+			unpack_units(from + KERN_GROUP_HEAD + v * 64, count, 3, _mm512_loadu_si512(offsets), to + KERN_GROUP_HEAD + v * 64);
+		from += KERN_GROUP_HEAD + width / 8 * KERN_GROUP_UNIT;
+		to += bytes;
+	}
 }
 
 /* The same with bytes that stay q, and zeros behind all groups. */
@@ -320,13 +336,22 @@ static void unpack_zeros(const char *from, u32 width, u32 k_count, char *to)
 	}
 }
 
-static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
+/* blocked_kernel.unpack for `tiles`, which does the rest of BLOCKED_POWERS. */
+static enum blocked_scales unpack_heads(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
 {
 	const u32 width = kern_dtype_group(w->dtype);
-	if (!any_scales && unpack_eighths(from, width, k_count, to))
+	if (!any_scales && eighths_heads(from, width, k_count, to))
 		return BLOCKED_POWERS;
 	unpack_zeros(from, width, k_count, to);
 	return BLOCKED_ZEROS;
+}
+
+static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
+{
+	enum blocked_scales scales = unpack_heads(w, from, k_count, any_scales, to);
+	if (scales == BLOCKED_POWERS)
+		eighths_bytes(from, kern_dtype_group(w->dtype), k_count, to);
+	return scales;
 }
 
 /* ---------------------------------------------------------------- tables of weights in 8 bits */
@@ -482,42 +507,67 @@ static void tile(const struct blocked_tile *t, u32 rows)
 #undef TILE_OF
 }
 
-/* blocked_kernel.tiles */
-static bool tiles(const struct blocked_tile *t, u32 count)
+/* 4 rows of `count` tiles, from the p->x and p->from of the first on. Returns what is to be asked for next. */
+static const char *run_rows(struct rows_pass p, u32 count, bool powers, const struct rows_spread *spread)
+{
+	if (spread) {
+		rows_spread(&p, spread);
+		p.x += p.groups * p.x_step;
+		p.from += TILE_ROWS * p.from_step;
+		p.to += TILE_ROWS * p.to_step;
+		count--;
+	}
+	p.tiles = count;
+	if (count > 0)
+		rows_pass(&p, powers);
+	return p.prefetch;
+}
+
+/* Where sums of tiles begin and go. */
+static struct rows_pass tiles_pass(const struct blocked_tile *t)
 {
 	static const _Alignas(64) float zeros[KERN_PANEL];
-	const bool powers = t->scales == BLOCKED_POWERS;
-	const u32 groups = kern_ceil(t->k_count, t->width), last = t->k_count - (groups - 1) * t->width;
 	const size_t step = KERN_PANEL * sizeof(float), out_step = t->out_stride * sizeof(float);
-	const size_t x_step = TILE_ROWS * ((size_t)t->width + (powers ? INT4_HEAD : INT8_HEAD));
 	struct rows_pass p = {.weights = t->weights, .tables = t->tables, .prefetch = t->prefetch};
-	if ((!powers && t->scales != BLOCKED_EIGHTHS) || t->columns < KERN_PANEL || kern_ceil(last, 4) < PASS_TURNS ||
-	    (t->first && t->bias && t->accumulate))
-		return false;
 	p.from = (const char *)(!t->first ? t->sums : t->bias ? t->bias : t->accumulate ? t->out : zeros);
 	p.from_step = !t->first ? step : !t->bias && t->accumulate ? out_step : 0;
 	p.to = (char *)(t->last ? t->out : t->sums);
 	p.to_step = t->last ? out_step : step;
 	p.ahead = (TILE_ROWS - 1) * p.to_step;
+	return p;
+}
+
+/* blocked_kernel.tiles */
+static bool tiles(const struct blocked_tile *t, u32 count)
+{
+	const bool powers = t->scales == BLOCKED_POWERS;
+	const u32 groups = kern_ceil(t->k_count, t->width), last = t->k_count - (groups - 1) * t->width;
+	const bool fits = count > 0 && (powers || t->scales == BLOCKED_EIGHTHS) && t->columns == KERN_PANEL &&
+			  kern_ceil(last, 8) >= SPREAD_PAIRS && !(t->first && t->bias && t->accumulate);
+	struct rows_pass p = tiles_pass(t);
+	struct rows_spread spread = {.packed = t->packed, .spread = t->unpacked, .pairs = t->width / 8, .last_pairs = kern_ceil(last, 8)};
+	if (powers && !fits)
+		eighths_bytes(t->packed, t->width, t->k_count, t->unpacked);
+	if (!fits)
+		return false;
 	p.prefetch_step = kern_ceil(t->prefetch_step * kern_ceil(t->k_count, 4), TILE_ROWS * groups);
 	p.groups = groups;
-	p.x_step = x_step;
+	p.x_step = TILE_ROWS * ((size_t)t->width + (powers ? INT4_HEAD : INT8_HEAD));
 	p.turns = t->width / 4;
 	p.last_turns = kern_ceil(last, 4);
+	spread.offsets = t->unpacked + groups * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL);
 	check_bytes(t->weights, (groups - 1) * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL) + KERN_GROUP_HEAD + p.last_turns * KERN_GROUP_UNIT);
-	check_bytes(t->x, count * groups * x_step);
+	check_bytes(t->x, count * groups * p.x_step);
 	for (u32 row = 0; CHECKS_BYTES && row < count * TILE_ROWS; row++) {
-		check_bytes(p.from + row * p.from_step, step);
-		check_bytes(p.to + row * p.to_step, step);
+		check_bytes(p.from + row * p.from_step, KERN_PANEL * sizeof(float));
+		check_bytes(p.to + row * p.to_step, KERN_PANEL * sizeof(float));
 	}
 	for (u32 row = 0; row < TILE_ROWS; row += PASS_ROWS) {
 		struct rows_pass half = p;
 		half.x = t->x + row * 4;
 		half.from += row * p.from_step;
 		half.to += row * p.to_step;
-		half.tiles = count;
-		rows_pass(&half, powers);
-		p.prefetch = half.prefetch;
+		p.prefetch = run_rows(half, count, powers, powers && row == 0 ? &spread : NULL);
 	}
 	return true;
 }
@@ -538,7 +588,7 @@ enum { K_IN_L1 = 768 }; /* of weights in 4 bits, unpacked */
 KERNEL(INT8, BLOCKED_K_MAX, INT8_HEAD, NULL, tabulate, NULL);
 KERNEL(INT4, BLOCKED_K_MAX, INT4_HEAD, unpack_int4, NULL, NULL);
 KERNEL(INT8_PASSES, BLOCKED_K_MAX, INT8_HEAD, NULL, tabulate, tiles);
-KERNEL(INT4_PASSES, K_IN_L1, INT4_HEAD, unpack_int4, NULL, tiles);
+KERNEL(INT4_PASSES, K_IN_L1, INT4_HEAD, unpack_heads, NULL, tiles);
 #undef KERNEL
 
 /* Passes have 8 sums at work. That is enough for Zen 4, which multiplies a vector a cycle and adds to the same sum 4 cycles later. Others do

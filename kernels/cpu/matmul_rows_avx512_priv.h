@@ -16,7 +16,6 @@
 
 enum {
 	PASS_ROWS = 4,
-	PASS_TURNS = 5, /* of a group, at least: 4 values each */
 };
 
 /* Of a pass; pointers are those of its first row, steps are bytes. */
@@ -61,8 +60,8 @@ struct rows_pass {
 #define FETCH(r, low, high, low_joined, high_joined, low_sums, high_sums) \
 	"vmovups (%[from]), " low_sums "\n\tvmovups 64(%[from]), " high_sums "\n\tadd %[from_step], %[from]\n\t"
 #define KEEP(r, low, high, low_joined, high_joined, low_sums, high_sums)                                       \
-	"vmovups " low_sums ", (%[to])\n\tvmovups " high_sums ", 64(%[to])\n\tadd %[to_step], %[to]\n\t" \
-	"prefetcht1 (%[to],%[ahead])\n\tprefetcht1 64(%[to],%[ahead])\n\t"
+	"vmovups " low_sums ", (%[to])\n\tvmovups " high_sums ", 64(%[to])\n\tadd %[to_step], %[to]\n\t"
+#define KEEP_ASKING(r, ...) KEEP(r, __VA_ARGS__) "prefetcht1 (%[to],%[ahead])\n\tprefetcht1 64(%[to],%[ahead])\n\t"
 
 /* The other half's. */
 #define OVER_ROW(of) "add %[" of "_step], %[" of "]\n\t"
@@ -84,10 +83,10 @@ struct rows_pass {
 #define ROW_AT(t, r, low, high, ...)                                                                                            \
 	"vpbroadcastd 32*" #t "+4*" #r "(%[x]), " FOUR "\n\tvpdpbusd " FOUR ", " LEFT ", " low "\n\tvpdpbusd " FOUR ", " RIGHT \
 	", " high "\n\t"
-#define TURN(t, a, b, c)                                                                                               \
-	"vmovdqu64 128*" #t "(%[weights]), " LEFT "\n\tvmovdqu64 128*" #t "+64(%[weights]), " RIGHT "\n\t"             \
-	WITH(ROW_AT, t, ROW_0) a WITH(ROW_AT, t, ROW_1) b \
-		WITH(ROW_AT, t, ROW_2) c WITH(ROW_AT, t, ROW_3)
+#define ROWS(t, a, b, c) WITH(ROW_AT, t, ROW_0) a WITH(ROW_AT, t, ROW_1) b WITH(ROW_AT, t, ROW_2) c WITH(ROW_AT, t, ROW_3)
+#define TURN(t, a, b, c)                                                                                   \
+	"vmovdqu64 128*" #t "(%[weights]), " LEFT "\n\tvmovdqu64 128*" #t "+64(%[weights]), " RIGHT "\n\t" \
+	ROWS(t, a, b, c)
 #define NOTHING(...)
 #define ASK "prefetcht1 (%[prefetch])\n\tprefetcht1 64(%[prefetch])\n\tadd %[prefetch_step], %[prefetch]\n\t"
 #define JOIN(t, less, add, keep, fetch) \
@@ -114,8 +113,8 @@ struct rows_pass {
 	__asm__ volatile(ALL(FETCH) OVER_ROWS("from") "mov %[first], %[weights]\n\tmov %[all_groups], %[groups]\n\t" \
 		GROUP_BEGINS(head_bytes, first_head) "jmp 2f\n"                                                         \
 		"1:\n\tmov %[first], %[weights]\n\tmov %[all_groups], %[groups]\n\t"                                      \
-		GROUP_BEGINS(head_bytes, first_head) scales GROUP_JOINS(less, add, KEEP, FETCH)                         \
-		OVER_ROWS("from") OVER_ROWS("to")                                                    \
+		GROUP_BEGINS(head_bytes, first_head) scales GROUP_JOINS(less, add, KEEP_ASKING, FETCH)                         \
+		OVER_ROWS("from") OVER_ROWS("to")                                                                       \
 		GROUP_ENDS("2") "dec %[groups]\n\tjz 5f\n"                                                              \
 		"3:\n\t" GROUP_BEGINS(head_bytes, other_head) scales GROUP_JOINS(less, add, NOTHING, NOTHING)           \
 		GROUP_ENDS("4") "dec %[groups]\n\tjnz 3b\n"                                                             \
