@@ -44,7 +44,7 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows)
 	const u32 step = t->prefetch_step, count = kern_ceil(t->k_count, 2);
 	sums_begin(t, rows, sums);
 	for (u32 row = 0, u = 0; row < rows; row++) {
-		sums_ahead(t, row);
+		sums_ahead(t, row, rows);
 		for (const u32 end = count * (row + 1) / rows; u < end; u++) {
 			__m512bh low = (__m512bh)_mm512_loadu_si512(units), high = (__m512bh)_mm512_loadu_si512(units + 64);
 			_mm_prefetch(prefetch, _MM_HINT_T1);

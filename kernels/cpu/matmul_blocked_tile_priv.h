@@ -123,21 +123,28 @@ static ALWAYS_INLINE void half_end_of(const struct blocked_tile *t, u32 column, 
 }
 #endif
 
-/* Asks for row r's lines of what sums_end writes: memory takes longer to answer than all stores of a tile may wait. */
-static ALWAYS_INLINE void sums_ahead(const struct blocked_tile *t, u32 r)
+static ALWAYS_INLINE void ask_for_columns(const float *row)
 {
-	const float *to = t->last ? t->out + r * t->out_stride : t->sums + (size_t)r * KERN_PANEL;
-	__builtin_prefetch(to, 1, 2);
-	__builtin_prefetch(to + LINE_FLOATS, 1, 2);
+	__builtin_prefetch(row, 1, 2);
+	__builtin_prefetch(row + LINE_FLOATS, 1, 2);
+}
+
+/* Of row r of a tile of `rows`, asks for the lines that sums_end writes, for memory takes longer to answer than all stores of a tile may
+ * wait; and, where sums begin with what is there, for the next tile's. */
+static ALWAYS_INLINE void sums_ahead(const struct blocked_tile *t, u32 r, u32 rows)
+{
+	const bool added = t->first && t->accumulate;
+	if (added)
+		ask_for_columns(t->out + (size_t)(rows + r) * t->out_stride);
+	if (!added || !t->last)
+		ask_for_columns(t->last ? t->out + r * t->out_stride : t->sums + (size_t)r * KERN_PANEL);
 }
 
 /* Asks for the outputs of a row some rows further on: these are pages apart. */
 static ALWAYS_INLINE void act_mul_ahead(const float *out, size_t out_stride, u32 rows)
 {
 	enum { AHEAD_ROWS = 16 };
-	const float *ahead = out + (AHEAD_ROWS < rows ? AHEAD_ROWS * out_stride : 0);
-	__builtin_prefetch(ahead, 1, 2);
-	__builtin_prefetch(ahead + LINE_FLOATS, 1, 2);
+	ask_for_columns(out + (AHEAD_ROWS < rows ? AHEAD_ROWS * out_stride : 0));
 }
 
 /* blocked_kernel.act_mul */

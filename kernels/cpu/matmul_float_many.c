@@ -70,7 +70,7 @@ static ALWAYS_INLINE CHECKED_BY_CALLER void half_bf16(const struct blocked_tile 
 	static ALWAYS_INLINE CHECKED_BY_CALLER void name##_rows(const struct blocked_tile *t, u32 rows)         \
 	{                                                                                                       \
 		for (u32 r = 0; r < rows; r++)                                                                  \
-			sums_ahead(t, r);                                                                       \
+			sums_ahead(t, r, rows);                                                                 \
 		half_fn(t, 0, rows, t->prefetch);                                                               \
 		half_fn(t, HALF_COLUMNS, rows, t->prefetch + (size_t)t->prefetch_step * (units));               \
 	}                                                                                                       \

@@ -343,7 +343,7 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows,
 	check_bytes(group, kern_ceil(t->k_count, width) * group_bytes);
 	check_bytes(x, kern_ceil(t->k_count, width) * rows * row_bytes);
 	for (u32 r = 0; r < rows; r++)
-		sums_ahead(t, r);
+		sums_ahead(t, r, rows);
 	w->place.prefetch = t->prefetch;
 	w->place.prefetch_step = t->prefetch_step;
 	if (t->opens)

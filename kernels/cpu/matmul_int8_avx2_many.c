@@ -125,7 +125,7 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, const u32 rows)
 	check_bytes(t->weights, groups * (size_t)KERN_GROUP_HEAD + kern_ceil(t->k_count, 4) * 2 * (size_t)INT8_TURN);
 	check_bytes(t->x, (size_t)groups * rows * (INT8_ROW + INPUTS_HEAD));
 	for (u32 r = 0; r < rows; r++)
-		sums_ahead(t, r);
+		sums_ahead(t, r, rows);
 	w->place.prefetch = t->prefetch;
 	w->place.prefetch_step = t->prefetch_step;
 	if (t->opens)

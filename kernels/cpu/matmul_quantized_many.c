@@ -464,7 +464,7 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, enum 
 	p.zeros = (const float *)(const void *)(p.group + kern_ceil(k_count, width) * bytes);
 #pragma GCC unroll 8
 	for (u32 r = 0; r < rows; r++)
-		sums_ahead(t, r);
+		sums_ahead(t, r, rows);
 	sums_begin(t, rows, sums);
 	for (u32 k = 0; k < k_count; k += width) {
 		add_group(&p, rows, kern_ceil(kern_min(width, k_count - k), 4), step, scales, sums);
@@ -533,7 +533,8 @@ static struct rows_pass tiles_pass(const struct blocked_tile *t)
 	p.from_step = !t->first ? step : !t->bias && t->accumulate ? out_step : 0;
 	p.to = (char *)(t->last ? t->out : t->sums);
 	p.to_step = t->last ? out_step : step;
-	p.ahead = (TILE_ROWS - 1) * p.to_step;
+	p.from_ahead = (TILE_ROWS - 1) * p.from_step;
+	p.to_ahead = (TILE_ROWS - 1) * p.to_step;
 	return p;
 }
 

@@ -27,7 +27,7 @@ struct rows_pass {
 	const char *from; /* where sums begin and where they go, rows `from_step` and `to_step` apart */
 	char *to;
 	size_t from_step, to_step;
-	size_t ahead;		   /* from the row behind one that is stored to what the next tile stores in its place */
+	size_t from_ahead, to_ahead; /* from the row behind one that was fetched or stored to what the next tile will, in its place */
 	size_t x_step; /* of a group */
 	u64 groups, tiles;
 	u64 turns, last_turns; /* of a group, and of a tile's last one */
@@ -59,9 +59,12 @@ struct rows_pass {
 	"vmovdqa64 " low ", " low_joined "\n\tvmovdqa64 " high ", " high_joined "\n\t"
 #define FETCH(r, low, high, low_joined, high_joined, low_sums, high_sums) \
 	"vmovups (%[from]), " low_sums "\n\tvmovups 64(%[from]), " high_sums "\n\tadd %[from_step], %[from]\n\t"
+#define FETCH_ASKING(r, ...) \
+	FETCH(r, __VA_ARGS__) "mov %[from_ahead], %[at]\n\tprefetcht1 (%[from],%[at])\n\tprefetcht1 64(%[from],%[at])\n\t"
 #define KEEP(r, low, high, low_joined, high_joined, low_sums, high_sums)                                       \
 	"vmovups " low_sums ", (%[to])\n\tvmovups " high_sums ", 64(%[to])\n\tadd %[to_step], %[to]\n\t"
-#define KEEP_ASKING(r, ...) KEEP(r, __VA_ARGS__) "prefetcht1 (%[to],%[ahead])\n\tprefetcht1 64(%[to],%[ahead])\n\t"
+#define KEEP_ASKING(r, ...) \
+	KEEP(r, __VA_ARGS__) "mov %[to_ahead], %[at]\n\tprefetcht1 (%[to],%[at])\n\tprefetcht1 64(%[to],%[at])\n\t"
 
 /* The other half's. */
 #define OVER_ROW(of) "add %[" of "_step], %[" of "]\n\t"
@@ -113,7 +116,7 @@ struct rows_pass {
 	__asm__ volatile(ALL(FETCH) OVER_ROWS("from") "mov %[first], %[weights]\n\tmov %[all_groups], %[groups]\n\t" \
 		GROUP_BEGINS(head_bytes, first_head) "jmp 2f\n"                                                         \
 		"1:\n\tmov %[first], %[weights]\n\tmov %[all_groups], %[groups]\n\t"                                      \
-		GROUP_BEGINS(head_bytes, first_head) scales GROUP_JOINS(less, add, KEEP_ASKING, FETCH)                         \
+		GROUP_BEGINS(head_bytes, first_head) scales GROUP_JOINS(less, add, KEEP_ASKING, FETCH_ASKING)                         \
 		OVER_ROWS("from") OVER_ROWS("to")                                                                       \
 		GROUP_ENDS("2") "dec %[groups]\n\tjz 5f\n"                                                              \
 		"3:\n\t" GROUP_BEGINS(head_bytes, other_head) scales GROUP_JOINS(less, add, NOTHING, NOTHING)           \
@@ -123,7 +126,7 @@ struct rows_pass {
 		: [weights] "=&r"(weights), [x] "+&r"(x), [prefetch] "+&r"(prefetch), [from] "+&r"(from), [to] "+&r"(to), \
 		  [own] "=&r"(own), [head] "=&r"(head), [next_own] "=&r"(next_own), [next_head] "=&r"(next_head),         \
 		  [turns] "=&r"(turns), [groups] "=&r"(groups), [at] "=&r"(at), [tiles] "+m"(p->tiles)                   \
-		: [ahead] "r"(p->ahead), [prefetch_step] "m"(p->prefetch_step), [first] "m"(p->weights),                \
+		: [from_ahead] "m"(p->from_ahead), [to_ahead] "m"(p->to_ahead), [prefetch_step] "m"(p->prefetch_step), [first] "m"(p->weights),                \
 		  [tables] "m"(p->tables), [group_head] "i"(KERN_GROUP_HEAD), [all_groups] "m"(p->groups),              \
 		  [all_turns] "m"(p->turns), [last_turns] "m"(p->last_turns), [from_step] "m"(p->from_step),            \
 		  [to_step] "m"(p->to_step), [x_step] "m"(p->x_step)                                                                               \

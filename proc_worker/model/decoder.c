@@ -1,6 +1,6 @@
 /* Owns the activations of a forward pass. Runs in the worker, in every step. Never allocates after init,
  * never looks at requests: it knows tokens, positions and KV slots. */
-#include "proc_worker/model/decoder.h"
+#include "proc_worker/model/decoder_priv.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -103,13 +103,13 @@ size_t decoder_exchange_bytes(const struct model_config *model, u32 ranks, u32 t
 
 /* ---------------------------------------------------------------- layers */
 
-static enum err failed(enum err e, const char *op, struct err_msg *em)
+enum err decoder_failed(enum err e, const char *op, struct err_msg *em)
 {
 	return e ? err_set(em, e, "%s: %s", op, err_text(e)) : ERR_OK;
 }
 
-static enum err norm(struct decoder *d, float *out, float *x, const float *add, const float *weight,
-		     const float *bias, u32 tokens, struct err_msg *em)
+enum err decoder_norm(struct decoder *d, float *out, float *x, const float *add, const float *weight,
+		      const float *bias, u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
 	struct kern_layernorm_args layer = {.out = out,
@@ -128,8 +128,17 @@ static enum err norm(struct decoder *d, float *out, float *x, const float *add, 
 				      .tokens = tokens,
 				      .hidden = c->model->hidden};
 
-	return c->model->arch->layer_norm ? failed(c->ops->layernorm(c->ctx, &layer), "layernorm", em)
-					  : failed(c->ops->rmsnorm(c->ctx, &a), "rmsnorm", em);
+	return c->model->arch->layer_norm ? decoder_failed(c->ops->layernorm(c->ctx, &layer), "layernorm", em)
+					  : decoder_failed(c->ops->rmsnorm(c->ctx, &a), "rmsnorm", em);
+}
+
+/* What blocks have left beside the stream, if anything; whoever asks adds it. */
+static const float *take_delta(struct decoder *d)
+{
+	const float *delta = d->pending ? d->delta : NULL;
+
+	d->pending = false;
+	return delta;
 }
 
 /* What a block reads, after adding `add` to the stream. */
@@ -137,7 +146,15 @@ static enum err block_input(struct decoder *d, const float *add, const float *we
 			    struct err_msg *em)
 {
 	d->input = weight ? d->normed : d->x;
-	return norm(d, weight ? d->normed : NULL, d->x, add, weight, bias, tokens, em);
+	return weight || add ? decoder_norm(d, weight ? d->normed : NULL, d->x, add, weight, bias, tokens, em) : ERR_OK;
+}
+
+/* Where a block's last product goes: straight into the stream, unless ranks, a norm or another block come in between, the block reads
+ * the stream itself, or a bias is added. Else beside it. */
+static float *block_output(struct decoder *d, const float *post_norm, const float *bias)
+{
+	d->pending = d->config.collectives || post_norm || bias || d->config.model->parallel || d->input == d->x;
+	return d->pending ? d->delta : d->x;
 }
 
 /* The matrix that a step reads after `w` of layer `index`; NULL where it depends on more than the layer. After the
@@ -159,8 +176,8 @@ static const struct kern_weight *matrix_after(const struct decoder *d, u32 index
 	return index + 1 < weights->layer_count ? &weights->layers[index + 1].qkv : &weights->lm_head;
 }
 
-static enum err product(struct decoder *d, float *out, const float *x, const struct kern_weight *w,
-			const float *bias, u32 index, u32 tokens, struct err_msg *em)
+static enum err product_into(struct decoder *d, float *out, bool accumulate, const float *x, const struct kern_weight *w,
+			     const float *bias, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
 	struct kern_matmul_args a = {.out = out,
@@ -170,9 +187,16 @@ static enum err product(struct decoder *d, float *out, const float *x, const str
 				     .tokens = tokens,
 				     .x_stride = w->k,
 				     .out_stride = w->n,
+				     .accumulate = accumulate,
 				     .next = matrix_after(d, index, w)};
 
-	return failed(c->ops->matmul(c->ctx, &a), "matmul", em);
+	return decoder_failed(c->ops->matmul(c->ctx, &a), "matmul", em);
+}
+
+enum err decoder_product(struct decoder *d, float *out, const float *x, const struct kern_weight *w,
+			 const float *bias, u32 index, u32 tokens, struct err_msg *em)
+{
+	return product_into(d, out, false, x, w, bias, index, tokens, em);
 }
 
 /* What adapters add to a product that was just computed, of tokens from `first` on. */
@@ -184,7 +208,7 @@ static enum err adapt(struct decoder *d, float *out, const float *x, const struc
 	return d->lora.active_count ? lora_step_add(&d->lora, &call, w->k, w->n, em) : ERR_OK;
 }
 
-/* A product whose inputs the ranks share: the sum of all ranks' parts, one of which brings the bias. */
+/* A product whose inputs the ranks share, to block_output: the sum of all ranks' parts, one of which brings the bias. */
 static enum err product_sum(struct decoder *d, float *out, const float *x, const struct kern_weight *w,
 			    const float *bias, u32 index, u32 tokens, struct err_msg *em)
 {
@@ -194,7 +218,7 @@ static enum err product_sum(struct decoder *d, float *out, const float *x, const
 
 	if (d->config.shard->rank != 0)
 		bias = NULL;
-	enum err e = product(d, part, x, w, bias, index, tokens, em);
+	enum err e = product_into(d, part, out == d->x, x, w, bias, index, tokens, em);
 	if (!e)
 		e = adapt(d, part, x, w, LORA_ATTN_OUT, index, 0, tokens, em);
 	if (!e && c)
@@ -215,7 +239,7 @@ static enum err embed_positions(struct decoder *d, const struct inputs *in, stru
 					.rows = c->model->context_max,
 					.scale = 1};
 
-	return failed(c->ops->embedding(c->ctx, &a), "embedding of positions", em);
+	return decoder_failed(c->ops->embedding(c->ctx, &a), "embedding of positions", em);
 }
 
 static enum err embed(struct decoder *d, const struct inputs *in, struct err_msg *em)
@@ -231,10 +255,11 @@ static enum err embed(struct decoder *d, const struct inputs *in, struct err_msg
 					.rows = c->shard->vocab_rows,
 					.scale = c->model->embed_scale};
 
-	enum err e = failed(c->ops->embedding(c->ctx, &a), "embedding", em);
+	enum err e = decoder_failed(c->ops->embedding(c->ctx, &a), "embedding", em);
 	if (!e && c->collectives)
 		e = collectives_all_reduce(c->collectives, d->x, (size_t)in->tokens * a.hidden, em);
-	return e || !c->weights->positions ? e : embed_positions(d, in, em);
+	d->pending = c->weights->positions;
+	return e || !d->pending ? e : embed_positions(d, in, em);
 }
 
 /* Whether the last layer, behind its K and V, needs no more than the last token of each row: of the others nobody wants
@@ -273,10 +298,10 @@ static enum err norm_heads(struct decoder *d, const struct layer_weights *w, u32
 	struct qk_norm_args a;
 
 	qk_norm_args_init(&a, c->model, c->shard, w, tokens, d->qkv, own, d->squares);
-	enum err e = failed(c->ops->qk_squares(c->ctx, &a.squares), "qk_squares", em);
+	enum err e = decoder_failed(c->ops->qk_squares(c->ctx, &a.squares), "qk_squares", em);
 	if (!e && c->collectives)
 		e = collectives_all_reduce(c->collectives, d->squares, 2 * (size_t)tokens, em);
-	return e ? e : failed(c->ops->qk_norm(c->ctx, &a.norm), "qk_norm", em);
+	return e ? e : decoder_failed(c->ops->qk_norm(c->ctx, &a.norm), "qk_norm", em);
 }
 
 static enum err attend(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
@@ -323,14 +348,14 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 
 	enum err e = together ? norm_heads(d, w, in->tokens, em) : ERR_OK;
 	if (!e)
-		e = failed(c->ops->rope_kv(c->ctx, &rope), "rope_kv", em);
+		e = decoder_failed(c->ops->rope_kv(c->ctx, &rope), "rope_kv", em);
 	if (!e && narrows(d, index, in)) {
 		narrow(d, in);
 		attention.query_start = d->single_start;
 		attention.tokens = in->rows;
 	}
 	if (!e)
-		e = failed(c->ops->attention(c->ctx, &attention), "attention", em);
+		e = decoder_failed(c->ops->attention(c->ctx, &attention), "attention", em);
 	return e;
 }
 
@@ -363,13 +388,13 @@ static enum err activate(struct decoder *d, u32 tokens, struct err_msg *em)
 				      .act = c->model->activation,
 				      .ungated = c->model->arch->ungated};
 
-	return failed(c->ops->act_mul(c->ctx, &a), "act_mul", em);
+	return decoder_failed(c->ops->act_mul(c->ctx, &a), "act_mul", em);
 }
 
 /* What a block adds to the residual stream goes through a norm of its own in some families. */
 static enum err post_norm(struct decoder *d, const float *weight, u32 tokens, struct err_msg *em)
 {
-	return weight ? norm(d, d->delta, d->delta, NULL, weight, NULL, tokens, em) : ERR_OK;
+	return weight ? decoder_norm(d, d->delta, d->delta, NULL, weight, NULL, tokens, em) : ERR_OK;
 }
 
 static enum err attention_block(struct decoder *d, u32 index, const struct inputs *in,
@@ -378,18 +403,18 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	u32 tokens = in->tokens;
 
-	bool pending = index || d->config.weights->positions;
 
-	enum err e = block_input(d, pending ? d->delta : NULL, w->attn_norm, w->attn_norm_bias, tokens, em);
+	enum err e = block_input(d, take_delta(d), w->attn_norm, w->attn_norm_bias, tokens, em);
 	if (!e)
-		e = product(d, d->qkv, d->input, &w->qkv, NULL, index, tokens, em);
+		e = decoder_product(d, d->qkv, d->input, &w->qkv, NULL, index, tokens, em);
 	if (!e)
 		e = adapt(d, d->qkv, d->input, &w->qkv, LORA_QKV, index, 0, tokens, em);
 	if (!e)
 		e = attend(d, index, in, kv, em);
 	tokens = d->narrowed ? in->rows : tokens;
 	if (!e)
-		e = product_sum(d, d->delta, d->attended, &w->attn_out, w->attn_out_bias, index, tokens, em);
+		e = product_sum(d, block_output(d, w->attn_post_norm, w->attn_out_bias), d->attended, &w->attn_out, w->attn_out_bias,
+				index, tokens, em);
 	return e ? e : post_norm(d, w->attn_post_norm, tokens, em);
 }
 
@@ -400,8 +425,8 @@ static enum err gate_and_up(struct decoder *d, u32 index, const float *x, u32 fi
 	enum err e = product_activated(d, x, w, count);
 
 	if (e != ERR_UNSUPPORTED)
-		return failed(e, "matmul with act_mul", em);
-	e = product(d, d->gate_up, x, &w->gate_up, w->gate_up_bias, index, count, em);
+		return decoder_failed(e, "matmul with act_mul", em);
+	e = decoder_product(d, d->gate_up, x, &w->gate_up, w->gate_up_bias, index, count, em);
 	if (!e)
 		e = adapt(d, d->gate_up, x, &w->gate_up, LORA_GATE_UP, index, first, count, em);
 	return e ? e : activate(d, count, em);
@@ -414,7 +439,7 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	struct collectives *c = d->config.collectives;
 	const float *bias = d->config.shard->rank == 0 ? w->down_bias : NULL;
-	float *out = c ? collectives_buffer(c) : d->delta;
+	float *to = block_output(d, w->mlp_post_norm, w->down_bias), *out = c ? collectives_buffer(c) : to;
 	const u32 most = kern_threads_count(d->config.ctx->threads) > 1 ? MLP_TOKENS : MLP_TOKENS_ALONE;
 	const u32 portions = (tokens + most - 1) / most, portion = portions ? (tokens + portions - 1) / portions : 0;
 	enum err e = ERR_OK;
@@ -425,7 +450,7 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 		float *y = out + (size_t)first * w->down.n;
 		e = gate_and_up(d, index, x, first, count, em);
 		if (!e)
-			e = product(d, y, d->activated, &w->down, bias, index, count, em);
+			e = product_into(d, y, to == d->x, d->activated, &w->down, bias, index, count, em);
 		if (!e)
 			e = adapt(d, y, d->activated, &w->down, LORA_DOWN, index, first, count, em);
 	}
@@ -436,6 +461,7 @@ static enum err experts(struct decoder *d, const struct layer_weights *w, u32 to
 {
 	struct collectives *c = d->config.collectives;
 
+	d->pending = true;
 	enum err e = moe_run(&d->moe, w, d->input, c ? collectives_buffer(c) : d->delta, tokens, em);
 	if (!e && c)
 		e = collectives_all_reduce(c, d->delta, (size_t)tokens * d->config.model->hidden, em);
@@ -449,10 +475,10 @@ static enum err mlp_input(struct decoder *d, const struct layer_weights *w, u32 
 	enum err e = ERR_OK;
 
 	if (!d->config.model->parallel)
-		return block_input(d, d->delta, w->mlp_norm, w->mlp_norm_bias, tokens, em);
+		return block_input(d, take_delta(d), w->mlp_norm, w->mlp_norm_bias, tokens, em);
 	if (w->mlp_norm)
 		e = block_input(d, NULL, w->mlp_norm, w->mlp_norm_bias, tokens, em);
-	return e ? e : norm(d, NULL, d->x, d->delta, NULL, NULL, tokens, em);
+	return e ? e : decoder_norm(d, NULL, d->x, take_delta(d), NULL, NULL, tokens, em);
 }
 
 static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
@@ -481,6 +507,7 @@ enum err decoder_forward(struct decoder *d, const struct inputs *in, const struc
 	ASSERT(in->tokens > 0 && in->tokens <= d->config.tokens_max);
 	d->rope_rows = rope_tables_rows(d->config.rope, in);
 	d->narrowed = false;
+	d->pending = false;
 	d->rows = in->rows;
 	lora_step_begin(&d->lora, in);
 	enum err e = embed(d, in, em);
@@ -491,106 +518,5 @@ enum err decoder_forward(struct decoder *d, const struct inputs *in, const struc
 		if (d->config.progress_ns) /* a long step is no hanging step */
 			atomic_store_explicit(d->config.progress_ns, clock_now_ns(), memory_order_relaxed);
 	}
-	return e;
-}
-
-/* ---------------------------------------------------------------- logits */
-
-/* Vocabulary shares lie side by side in a row: rank 0 puts them together. */
-static enum err gather_logits(struct decoder *d, u32 first, u32 count, struct err_msg *em)
-{
-	const struct decoder_config *c = &d->config;
-	size_t vocab = c->model->vocab_size, ranks = c->shard->ranks;
-	const void *parts[COLLECTIVES_RANKS_MAX];
-
-	size_t own = (c->shard->rank + 1) * vocab / ranks - c->shard->rank * vocab / ranks;
-	enum err e = collectives_gather(c->collectives, count * own * sizeof(float), parts, em);
-	if (e || c->shard->rank != 0)
-		return e;
-	for (u32 r = 0; r < ranks; r++) {
-		size_t begin = r * vocab / ranks, width = (r + 1) * vocab / ranks - begin;
-		for (u32 i = 0; i < count; i++)
-			memcpy(d->logits + (first + i) * vocab + begin, (const float *)parts[r] + i * width,
-			       width * sizeof(float));
-	}
-	return ERR_OK;
-}
-
-static enum err shared_logits(struct decoder *d, u32 count, struct err_msg *em)
-{
-	const struct decoder_config *c = &d->config;
-	u32 ranks = c->shard->ranks;
-	size_t row_bytes = (c->model->vocab_size / ranks + 1) * sizeof(float);
-	u32 step = (u32)(decoder_exchange_bytes(c->model, ranks, c->tokens_max) / row_bytes);
-	enum err e = ERR_OK;
-
-	for (u32 first = 0; !e && first < count; first += step) {
-		u32 n = count - first < step ? count - first : step;
-		e = product(d, collectives_buffer(c->collectives),
-			    d->picked_normed + (size_t)first * c->model->hidden, &c->weights->lm_head,
-			    c->weights->lm_head_bias, 0, n, em);
-		if (!e)
-			e = gather_logits(d, first, n, em);
-	}
-	return e;
-}
-
-/* Logits are whole on rank 0, and only there. */
-static enum err cap_logits(struct decoder *d, u32 count, struct err_msg *em)
-{
-	const struct decoder_config *c = &d->config;
-	struct kern_soft_cap_args a = {.x = d->logits,
-				       .cap = c->model->logits_soft_cap,
-				       .rows = count,
-				       .width = c->model->vocab_size};
-
-	if (c->shard->rank != 0 || a.cap == 0)
-		return ERR_OK;
-	return failed(c->ops->soft_cap(c->ctx, &a), "soft_cap", em);
-}
-
-/* Where what the last layer left of a token is. */
-static u32 place_of(const struct decoder *d, u32 token)
-{
-	u32 low = 0, high = d->rows;
-
-	if (!d->narrowed)
-		return token;
-	while (high - low > 1) {
-		u32 middle = low + (high - low) / 2;
-		if (d->last[middle] <= token)
-			low = middle;
-		else
-			high = middle;
-	}
-	ASSERT(d->last[low] == token);
-	return low;
-}
-
-enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float **out, struct err_msg *em)
-{
-	const struct decoder_config *c = &d->config;
-	size_t hidden = c->model->hidden;
-
-	*out = c->shard->rank == 0 ? d->logits : NULL;
-	ASSERT(count <= c->logit_rows_max);
-	if (count == 0)
-		return ERR_OK;
-	for (u32 i = 0; i < count; i++) {
-		u32 at = place_of(d, tokens[i]);
-		memcpy(d->picked + i * hidden, d->x + at * hidden, hidden * sizeof(float));
-		memcpy(d->picked_delta + i * hidden, d->delta + at * hidden, hidden * sizeof(float));
-	}
-	enum err e = norm(d, d->picked_normed, d->picked, d->picked_delta, c->weights->final_norm,
-			  c->weights->final_norm_bias, count, em);
-	if (!e)
-		e = c->collectives
-			    ? shared_logits(d, count, em)
-			    : product(d, d->logits, d->picked_normed, &c->weights->lm_head, c->weights->lm_head_bias, 0,
-				      count, em);
-	if (!e)
-		e = cap_logits(d, count, em);
-	if (e)
-		err_prefix(em, "logits");
 	return e;
 }

@@ -32,7 +32,7 @@ struct decoder {
 	struct decoder_config config;
 	/* [tokens_max][...] */
 	float *x;      /* the residual stream */
-	float *delta;  /* what the last block adds to it; added by the next norm */
+	float *delta;  /* what the last block left beside it, while `pending`; added by the next norm */
 	float *normed;
 	const float *input; /* of the next product: normed, or x where a family has no norm before its blocks */
 	float *qkv, *q, *attended;
@@ -45,7 +45,7 @@ struct decoder {
 	float *picked, *picked_delta, *picked_normed;
 	float *logits; /* [logit_rows_max][vocab]; rank 0 */
 	/* Of a step with `last_only`, the last layer of which kept one token a row. */
-	bool narrowed;
+	bool narrowed, pending;
 	u32 rows;	   /* of the step */
 	u32 *last;	   /* [rows] the token kept */
 	u32 *single_start; /* [tokens_max + 1] rows of one query each */

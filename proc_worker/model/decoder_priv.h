@@ -1,0 +1,19 @@
+/* What the files of the decoder share: one op each, with an error that names it. */
+#ifndef TERCET_PROC_WORKER_MODEL_DECODER_PRIV_H
+#define TERCET_PROC_WORKER_MODEL_DECODER_PRIV_H
+
+#include "proc_worker/model/decoder.h"
+
+/* `e` as it is, with a text that names the op if it is an error. */
+enum err decoder_failed(enum err e, const char *op, struct err_msg *em);
+
+/* x += add, unless `add` is NULL; out = the family's norm of x [tokens][hidden], unless `out` is NULL. */
+enum err decoder_norm(struct decoder *d, float *out, float *x, const float *add, const float *weight, const float *bias, u32 tokens,
+		      struct err_msg *em);
+
+/* out [tokens][w->n] = x [tokens][w->k] times `w`, plus `bias`, unless that is NULL. `index`: the layer, by which the product after
+ * this one is known. */
+enum err decoder_product(struct decoder *d, float *out, const float *x, const struct kern_weight *w, const float *bias, u32 index,
+			 u32 tokens, struct err_msg *em);
+
+#endif
