@@ -44,7 +44,7 @@ static ALWAYS_INLINE void scores_ahead(const struct score_cursor *c, u32 vecs, u
 {
 #pragma GCC unroll 4
 	for (u32 v = 0; v < vecs; v += GROUP_VECS)
-		__builtin_prefetch(c->ahead[v] + (size_t)d * LINE, 0, 3);
+		__builtin_prefetch(c->ahead[v] + (size_t)d * LINE, 0, 2);
 }
 
 static ALWAYS_INLINE float *scores_at(const struct tile *t, u32 r, u32 v)

@@ -134,7 +134,7 @@ static void softmax_ahead(const struct tile *t, u32 r)
 	u32 groups = t->of->row == 0 ? kern_ceil(t->count, GROUP) : 0;
 	for (u32 g = groups * r / t->of->count; g < groups * (r + 1) / t->of->count && g >= AHEAD; g++)
 		for (u32 line = 0; line < t->words; line++)
-			__builtin_prefetch(t->values[g] + (size_t)line * LINE, 0, 3);
+			__builtin_prefetch(t->values[g] + (size_t)line * LINE, 0, 2);
 }
 
 static void part_softmax(struct tile *t, u32 begin)

@@ -28,7 +28,7 @@ static ALWAYS_INLINE void values_ahead(const struct tile *t, u32 i)
 	const char *at = t->ahead[t->groups + i / GROUP + AHEAD];
 	u32 quarter = i % GROUP / 4;
 	for (u32 line = t->words * quarter / 4; line < t->words * (quarter + 1) / 4; line++)
-		__builtin_prefetch(at + (size_t)line * LINE, 0, 3);
+		__builtin_prefetch(at + (size_t)line * LINE, 0, 2);
 }
 
 static ALWAYS_INLINE const char *value_at(const struct tile *t, u32 i)
