@@ -11,6 +11,8 @@
 enum {
 	KEYS_OF_A_LINE = 16, /* keys whose words share a line of the cache */
 	TASKS_A_THREAD = 2,
+	LINE_WORDS = 16,
+	TOKENS_AHEAD = 4,
 	RUN_WORDS = 4096, /* of keys that wait to be stored together; the largest key has fewer */
 	VECTOR_WORDS = 4, /* of bytes for VEC_LANES values */
 };
@@ -266,8 +268,21 @@ static ALWAYS_INLINE const float *heads_in(const struct kern_rope_kv_args *a, u3
 	return x;
 }
 
+/* Asks for what a later token is read from and where its queries go, into the L2 cache. */
+static void token_ahead(const struct kern_rope_kv_args *a, u32 t)
+{
+	const u32 out_count = a->heads * a->kv.head_dim, in_count = out_count + 2 * a->kv.kv_heads * a->kv.head_dim;
+	if (t >= a->tokens)
+		return;
+	for (u32 i = 0; i < out_count; i += LINE_WORDS)
+		__builtin_prefetch(a->q + (size_t)t * out_count + i, 0, 2);
+	for (u32 i = 0; i < in_count; i += LINE_WORDS)
+		__builtin_prefetch(a->qkv + (size_t)t * in_count + i, 0, 2);
+}
+
 static void queries(const struct kern_rope_kv_args *a, u32 t)
 {
+	token_ahead(a, t + TOKENS_AHEAD);
 	const struct angles by = angles_of(a, t);
 	u32 dim = a->kv.head_dim;
 	float *out = a->q + (size_t)t * a->heads * dim;
@@ -358,20 +373,26 @@ static struct run run_of(const struct kern_rope_kv_args *a, u32 t, u32 end)
 	return r;
 }
 
-/* Asks for some of the lines that the run's keys will be stored to: all, when every of its tokens has asked. */
-static void keys_ahead(const struct kern_rope_kv_args *a, const struct run *r, u32 token)
+/* Asks for some of the lines that the run's keys and values will be stored to: all, when every token of another run as long has asked. Into
+ * the L2 cache: the L1 cache waits for few lines at a time, and writing need not be said to it yet. */
+static void run_ahead(const struct kern_rope_kv_args *a, const struct run *r, u32 token)
 {
 	const struct kern_kv *kv = &a->kv;
-	u32 words = kern_kv_words(kv);
+	const u32 words = kern_kv_words(kv);
+	const size_t slab = kern_kv_slab(kv);
 	for (u32 h = 0; h < kv->kv_heads; h++) {
 		const u32 *to = kern_kv_key(kv, r->at.block, h, r->at.offset);
 		for (u32 d = token; d < words; d += r->count)
-			__builtin_prefetch(to + (size_t)d * kv->block_size, 1, 3);
+			__builtin_prefetch(to + (size_t)d * kv->block_size, 0, 2);
 	}
+	const char *value = (const char *)kern_kv_value(kv, r->at.block, 0, r->at.offset + token);
+	for (u32 h = 0; h < kv->kv_heads; h++, value += slab)
+		for (u32 d = 0; d < words; d += LINE_WORDS)
+			__builtin_prefetch(value + d * sizeof(u32), 0, 2);
 }
 
-/* All of a token at once, as it lies in memory, but for keys of more heads than there is room for. */
-static void run_tokens(const struct kern_rope_kv_args *a, const struct run *r)
+/* All of a token at once, as it lies in memory, but for keys of more heads than there is room for. `next`: what is asked for. */
+static void run_tokens(const struct kern_rope_kv_args *a, const struct run *r, const struct run *next)
 {
 	u32 buffer[RUN_WORDS]; /* keys [head][token][stride] */
 	const struct kern_kv *kv = &a->kv;
@@ -382,7 +403,8 @@ static void run_tokens(const struct kern_rope_kv_args *a, const struct run *r)
 			u32 t = r->first + i;
 			struct place at = {r->at.block, r->at.offset + i};
 			if (h == 0) {
-				keys_ahead(a, r, i);
+				for (u32 token = i; token < next->count; token += r->count)
+					run_ahead(a, next, token);
 				queries(a, t);
 				values(a, t, at);
 			}
@@ -425,9 +447,11 @@ static void tokens(void *arg, u32 task, u32 thread)
 			queries(a, t++);
 			continue;
 		}
-		struct run r = run_of(a, t, end);
-		run_tokens(a, &r);
+		struct run r = run_of(a, t, end), next = {.count = 0};
 		t += r.count;
+		if (t < a->tokens && a->slots[t] >= 0)
+			next = run_of(a, t, a->tokens);
+		run_tokens(a, &r, &next);
 	}
 }
 
