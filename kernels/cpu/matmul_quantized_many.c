@@ -5,8 +5,9 @@
  * all that rounding here makes, and all whole ones) the byte is 8 * (q - zero), which is exact, and its scale an
  * eighth. Their inputs' scales are powers of two: a sum begins as the bits of a float in which a whole number is that scale,
  * so that a subtraction makes what conversion and product of it would be, without a slot of the multipliers, which groups of 64
- * would feel. */
+ * would feel. Beside weights in 8 bits scales are powers of two times eighths, which tables of the weights' scales have in them. */
 #include "kernels/cpu/matmul_spread_avx512_priv.h"
+#include "kernels/cpu/matmul_unpack_avx512_priv.h"
 #include "kernels/cpu/rounding_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
@@ -15,9 +16,6 @@ enum {
 	CHUNK = 64, /* values that are rounded and laced at once */
 	INT8_HEAD = 16, /* bytes of a group of inputs before its values */
 	INT4_HEAD = 12,
-	EIGHTHS = 8, /* of a table */
-	TABLE_ROW = KERN_PANEL * 4,
-	TABLE = EIGHTHS * TABLE_ROW,
 	AT_SHIFT = EIGHTHS_SHIFT - 7, /* from a scale's bits to where its eighths are in a table */
 	AT_MOST = TABLE - TABLE_ROW,
 };
@@ -250,135 +248,6 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 		now = next;
 	}
 	return any;
-}
-
-/* ---------------------------------------------------------------- weights in 4 bits */
-
-/* Unpacked as KERN_I8: groups of scales [32] in float and bytes [k / 4][32][4]. Zeros that are no eighths lie behind
- * all groups, [group][32] floats, for they are multiplied by -128 times the inputs' sum as 1 / 128 of what they are;
- * bytes are then q. */
-
-static vec load_f16(const char *halves)
-{
-	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)halves));
-}
-
-/* One vector of a group's columns. `shift` 3: bytes become 8 * q + offset; 0: they stay q. */
-static ALWAYS_INLINE void unpack_units(const char *from, u32 units, u32 shift, __m512i offset, char *to)
-{
-	const __m512i mask = _mm512_set1_epi8((char)(15 << shift));
-	for (u32 u = 0; u < units; u++, from += KERN_GROUP_UNIT, to += 2 * (size_t)KERN_GROUP_UNIT) {
-		__m512i both = _mm512_loadu_si512(from);
-		__m512i low = _mm512_and_si512(_mm512_slli_epi16(both, shift), mask);
-		__m512i high = _mm512_and_si512(_mm512_srli_epi16(both, 4 - shift), mask);
-		_mm512_storeu_si512(to, _mm512_add_epi8(low, offset));
-		_mm512_storeu_si512(to + KERN_GROUP_UNIT, _mm512_add_epi8(high, offset));
-	}
-}
-
-/* Of a block of groups whose bytes become 8 * (q - zero): their scales, and behind all groups the bytes' offsets as struct rows_spread has
- * them. False where a zero is no such eighth; then `to` holds nothing of use. */
-static bool eighths_heads(const char *from, u32 width, u32 k_count, char *to)
-{
-	const __m512i bytes_of_lanes = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
-	const size_t bytes = KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
-	char *offsets = to + kern_ceil(k_count, width) * bytes;
-	__mmask16 exact = 0xffff;
-	for (u32 k = 0; k < k_count; k += width) {
-		for (u32 v = 0; v < VECS; v++) {
-			vec zero = load_f16(from + KERN_PANEL * 2 + v * 32);
-			__m512i eighths = _mm512_cvtps_epi32(vec_mul(zero, vec_set1(8)));
-			vec back = vec_mul(_mm512_cvtepi32_ps(eighths), vec_set1(0.125f));
-			__m512i offset = _mm512_sub_epi32(_mm512_set1_epi32(128), eighths); /* of -7 .. 128 eighths 0 .. 135 */
-			exact &= _mm512_cmp_ps_mask(zero, back, _CMP_EQ_OQ);
-			exact &= _mm512_cmple_epu32_mask(offset, _mm512_set1_epi32(135));
-			vec_store((float *)(void *)to + v * VEC_LANES, vec_mul(load_f16(from + v * 32), vec_set1(0.125f)));
-			_mm512_storeu_si512(offsets + v * 64, _mm512_shuffle_epi8(offset, bytes_of_lanes));
-		}
-		from += KERN_GROUP_HEAD + width / 8 * KERN_GROUP_UNIT;
-		to += bytes;
-		offsets += KERN_PANEL * 4;
-	}
-	return exact == 0xffff;
-}
-
-/* The bytes that belong to such heads. */
-static void eighths_bytes(const char *from, u32 width, u32 k_count, char *to)
-{
-	const size_t bytes = KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
-	const char *offsets = to + kern_ceil(k_count, width) * bytes;
-	for (u32 k = 0; k < k_count; k += width) {
-		u32 count = kern_ceil(kern_min(width, k_count - k), 8);
-		for (u32 v = 0; v < VECS; v++, offsets += 64)
-			unpack_units(from + KERN_GROUP_HEAD + v * 64, count, 3, _mm512_loadu_si512(offsets), to + KERN_GROUP_HEAD + v * 64);
-		from += KERN_GROUP_HEAD + width / 8 * KERN_GROUP_UNIT;
-		to += bytes;
-	}
-}
-
-/* The same with bytes that stay q, and zeros behind all groups. */
-static void unpack_zeros(const char *from, u32 width, u32 k_count, char *to)
-{
-	const size_t bytes = KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
-	float *zeros = (float *)(void *)(to + kern_ceil(k_count, width) * bytes);
-	for (u32 k = 0; k < k_count; k += width) {
-		u32 count = kern_ceil(kern_min(width, k_count - k), 8);
-		for (u32 v = 0; v < VECS; v++) {
-			vec zero = load_f16(from + KERN_PANEL * 2 + v * 32);
-			vec_store((float *)(void *)to + v * VEC_LANES, load_f16(from + v * 32));
-			vec_store(zeros + v * VEC_LANES, vec_mul(zero, vec_set1(0x1p-7f)));
-			unpack_units(from + KERN_GROUP_HEAD + v * 64, count, 0, _mm512_setzero_si512(),
-				     to + KERN_GROUP_HEAD + v * 64);
-		}
-		from += KERN_GROUP_HEAD + width / 8 * KERN_GROUP_UNIT;
-		to += bytes;
-		zeros += KERN_PANEL;
-	}
-}
-
-/* blocked_kernel.unpack for `tiles`, which does the rest of BLOCKED_POWERS. */
-static enum blocked_scales unpack_heads(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
-{
-	const u32 width = kern_dtype_group(w->dtype);
-	if (!any_scales && eighths_heads(from, width, k_count, to))
-		return BLOCKED_POWERS;
-	unpack_zeros(from, width, k_count, to);
-	return BLOCKED_ZEROS;
-}
-
-static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
-{
-	enum blocked_scales scales = unpack_heads(w, from, k_count, any_scales, to);
-	if (scales == BLOCKED_POWERS)
-		eighths_bytes(from, kern_dtype_group(w->dtype), k_count, to);
-	return scales;
-}
-
-/* ---------------------------------------------------------------- tables of weights in 8 bits */
-
-/* blocked_kernel.tabulate. Whoever multiplies both scales first gets the same bits as long as nothing leaves a normal float's range: neither
- * products with the least of the inputs' powers nor with the greatest. */
-static enum blocked_scales tabulate(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
-{
-	const __m512i sign = _mm512_set1_epi32(0x7fffffff);
-	const u32 least = (127 - 126 + 127 - POWER_LEAST) << POWER_SHIFT, most = (127 + 127 - 2 - (POWER_MOST - 127)) << POWER_SHIFT;
-	__mmask16 some = 0;
-	(void)w;
-	if (any_scales)
-		return BLOCKED_ANY;
-	for (u32 k = 0; k < k_count; k += KERN_GROUP_MAX, from += KERN_GROUP_HEAD + KERN_GROUP_MAX * KERN_PANEL, to += TABLE) {
-		for (u32 v = 0; v < KERN_PANEL; v += VEC_LANES) {
-			vec scale = vec_load((const float *)(const void *)from + v);
-			__m512i bits = _mm512_and_si512(_mm512_castps_si512(scale), sign);
-			some |= _mm512_mask_cmpge_epu32_mask(_mm512_cmpneq_epi32_mask(bits, _mm512_setzero_si512()),
-							     _mm512_sub_epi32(bits, _mm512_set1_epi32((i32)least)),
-							     _mm512_set1_epi32((i32)(most - least)));
-#pragma GCC unroll 8
-			for (u32 i = 0; i < EIGHTHS; i++)
-				vec_store((float *)(void *)(to + i * TABLE_ROW) + v, vec_mul(scale, vec_set1(1 + (float)i / EIGHTHS)));
-		}
-	}
-	return some ? BLOCKED_ANY : BLOCKED_EIGHTHS;
 }
 
 /* ---------------------------------------------------------------- tiles */
