@@ -10,7 +10,7 @@ struct matmul_case {
 	enum kern_dtype dtype;
 	bool outliers, bias, accumulate, order;
 	int exponent; /* every third row's inputs are times two to this */
-	int weights_exponent; /* in 8 bits: and every third group's scales */
+	int weights_exponent; /* in 8 bits: and every third group's scales, or all if the former is above 104 */
 };
 
 /* The weight and what it stands for. */
@@ -55,7 +55,7 @@ static void quantized_matrix(struct check *c, const struct matmul_case *m, void 
 	out->values = check_alloc(c, (size_t)m->n * m->k * 4);
 	for (u32 i = 0; i < m->n * stride; i++) {
 		scale[i] = (float)check_random(c, 2048) * (m->outliers && i % 16 == 0 ? 0x1p-6f : 0x1p-12f);
-		scale[i] = int8 && i % 3 == 1 ? ldexpf(scale[i], m->weights_exponent) : scale[i];
+		scale[i] = int8 && (i % 3 == 1 || m->exponent > 104) ? ldexpf(scale[i], m->weights_exponent) : scale[i];
 		zero[i] = eighths ? (float)check_random(c, 136) / 8 - 0.875f : (float)check_random(c, 1024) / 32 - 8;
 	}
 	for (u32 n = 0; n < m->n; n++)
@@ -482,12 +482,13 @@ static void exponent_cases(struct check *c, u32 target)
 				matmul_case(c, target, &m);
 			}
 	/* Weights' scales about 2^-30 and 2^30, within which they are multiplied by eighths in advance, also with inputs as small as count; and
-	 * beyond. */
-	static const int weights[][2] = {{0, -140}, {-92, -26}, {-92, -8}, {-92, -19}, {0, -60}, {40, 30}, {40, 31}, {40, 32}, {0, 100}};
+	 * beyond. The last: inputs that are too large for that. */
+	static const int weights[][2] = {{0, -140}, {-92, -26}, {-92, -8}, {-92, -19}, {0, -60}, {40, 30}, {40, 31}, {40, 32}, {0, 100}, {114, -16}};
 	for (u32 i = 0; i < COUNT_OF(weights); i++)
 		for (u32 t = 0; t < 3; t++) {
 			struct matmul_case m = {.n = 70, .k = i % 2 ? 255 : 400, .tokens = 4 + 33 * t, .dtype = KERN_I8};
 			m.exponent = weights[i][0];
+			m.k = m.exponent > 104 ? 384 : m.k; /* whole groups */
 			m.weights_exponent = weights[i][1];
 			matmul_case(c, target, &m);
 		}
