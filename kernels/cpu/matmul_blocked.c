@@ -204,8 +204,8 @@ static void run_panel(const struct blocked_job *j, const struct rows *r, struct 
 	t.bias = a->bias ? a->bias + n : NULL;
 	t.accumulate = a->accumulate;
 	for (u32 row = 0; row < kern_min(r->count, j->kernel->tile_rows) && t.first && t.accumulate; row++) {
-		__builtin_prefetch(t.out + row * t.out_stride + KERN_PANEL, 1, 2); /* what the next panel's first tile begins with */
-		__builtin_prefetch(t.out + row * t.out_stride + KERN_PANEL + KERN_PANEL / 2, 1, 2);
+		__builtin_prefetch(t.out + row * t.out_stride + KERN_PANEL, 0, 2); /* what the next panel's first tile begins with */
+		__builtin_prefetch(t.out + row * t.out_stride + KERN_PANEL + KERN_PANEL / 2, 0, 2);
 	}
 	for (u32 i = 0, count = 1; i < r->tiles; i += count) {
 		const u32 rows = i < r->large ? r->most : r->least;

@@ -1,6 +1,6 @@
 /* Matrix product with weights in 8 and 4 bits, for AVX-512 and AVX-512 with VNNI (one object each).
  *
- * Inputs are rounded to 8 bits, per token and group of at most 64; sums inside such a group are whole
+ * Inputs are rounded to 8 bits, per token and group of at most 128; sums inside such a group are whole
  * numbers. They are put together in float, groups in rising order, so a row's result depends neither on the
  * other rows nor on the threads, and not on the instruction set either. */
 #include "kernels/cpu/matmul_blocked_priv.h"

@@ -425,7 +425,8 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 	p.x_step = TILE_ROWS * ((size_t)t->width + (powers ? INT4_HEAD : INT8_HEAD));
 	p.turns = t->width / 4;
 	p.last_turns = kern_ceil(last, 4);
-	spread.offsets = t->unpacked + groups * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL);
+	if (powers)
+		spread.offsets = t->unpacked + groups * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL);
 	check_bytes(t->weights, (groups - 1) * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL) + KERN_GROUP_HEAD + p.last_turns * KERN_GROUP_UNIT);
 	check_bytes(t->x, count * groups * p.x_step);
 	for (u32 row = 0; CHECKS_BYTES && row < count * TILE_ROWS; row++) {

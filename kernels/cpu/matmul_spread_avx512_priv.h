@@ -34,7 +34,7 @@ struct rows_spread {
 #define SPREAD_BEGINS                                                                                                       \
 	ALL(BEGIN) "mov %[spread], %[next_head]\n\tmov %[x], %[next_own]\n\tsub $-128, %[packed]\n\tsub $-128, %[spread]\n\t" \
 		"add $8*12, %[x]\n\tvmovups (%[offsets]), " OFFSET_0 "\n\tvmovups 64(%[offsets]), " OFFSET_1            \
-		"\n\tsub $-128, %[offsets]\n\tmov %[all_pairs], %[pairs]\n\tcmp $1, %[groups]\n\tcmove %[last_pairs], %[pairs]\n\t"
+		"\n\tsub $-128, %[offsets]\n\tmov %[all_pairs], %[pairs]\n\tcmpq $1, %[groups]\n\tcmove %[last_pairs], %[pairs]\n\t"
 #define SPREAD_ENDS(label)                                                                                                   \
 	label ":\n\t" LOW(0, , , ) HIGH(1, , , ) PAIR_ENDS "dec %[pairs]\n\tjnz " label "b\n\t" ALL(HAND_OVER)                    \
 	"mov %[next_head], %[head]\n\tlea 64(%[next_own]), %[own]\n\tmov %[next_own], %[x]\n\tadd %[x_step], %[x]\n\t"
@@ -47,14 +47,15 @@ static inline void rows_spread(struct rows_pass *p, const struct rows_spread *s)
 		   *next_own, *next_head;
 	char *spread = s->spread, *to = p->to;
 	u64 pairs, groups = p->groups;
+	/* The count of groups is in memory, for builds with sanitizers need registers of their own. */
 	_Static_assert(KERN_GROUP_HEAD == 128 && KERN_GROUP_UNIT == 128, "the steps below");
 	__asm__ volatile(ALL(FETCH) SPREAD_BEGINS "jmp 2f\n"
 			 "1:\n\t" SPREAD_BEGINS SCALES_POWERS WITH_JOIN(LOW, 0, 0) WITH_JOIN(HIGH, 1, 1) PAIR_ENDS
 			 WITH_JOIN(LOW, 0, 2) WITH_JOIN(HIGH, 1, 3) PAIR_ENDS "sub $2, %[pairs]\n"
-			 SPREAD_ENDS("2") "dec %[groups]\n\tjnz 1b\n\t" SCALES_POWERS
+			 SPREAD_ENDS("2") "decq %[groups]\n\tjnz 1b\n\t" SCALES_POWERS
 			 LAST(LESS, ADD_POWERS, ROW_0) LAST(LESS, ADD_POWERS, ROW_1) LAST(LESS, ADD_POWERS, ROW_2) LAST(LESS, ADD_POWERS, ROW_3)
 			 : [packed] "+&r"(packed), [spread] "+&r"(spread), [offsets] "+&r"(offsets), [x] "+&r"(x),
-			   [prefetch] "+&r"(prefetch), [from] "+&r"(from), [to] "+&r"(to), [groups] "+&r"(groups),
+			   [prefetch] "+&r"(prefetch), [from] "+&r"(from), [to] "+&r"(to), [groups] "+m"(groups),
 			   [own] "=&r"(own), [head] "=&r"(head), [next_own] "=&r"(next_own), [next_head] "=&r"(next_head),
 			   [pairs] "=&r"(pairs)
 			 : [prefetch_step] "m"(p->prefetch_step), [all_pairs] "m"(s->pairs), [last_pairs] "m"(s->last_pairs),

@@ -50,8 +50,8 @@ struct rounding {
 	float inverse, scale;
 };
 
-/* Scales that are powers of two, as the exponent's field of a float has them: the least one, to which what is smaller counts,
- * and the largest one that weights' scales of 16 bits can be multiplied by in that field alone, and with an eighth. */
+/* Inputs' scales as the exponent's field of a float has them: the least one, to which what is smaller counts, and the largest one with which
+ * sums may begin as floats, that weights' scales of 16 bits can be multiplied by in that field alone, and with an eighth. */
 enum { POWER_LEAST = 127 - 96, POWER_MOST = 127 + 96, POWER_SHIFT = 23 };
 
 /* Where weights have 4 bits: the least power of two by which the largest magnitude becomes no more than 127. Beside what

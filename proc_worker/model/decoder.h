@@ -33,6 +33,7 @@ struct decoder {
 	/* [tokens_max][...] */
 	float *x;      /* the residual stream */
 	float *delta;  /* what the last block left beside it, while `pending`; added by the next norm */
+	bool pending;
 	float *normed;
 	const float *input; /* of the next product: normed, or x where a family has no norm before its blocks */
 	float *qkv, *q, *attended;
@@ -45,7 +46,7 @@ struct decoder {
 	float *picked, *picked_delta, *picked_normed;
 	float *logits; /* [logit_rows_max][vocab]; rank 0 */
 	/* Of a step with `last_only`, the last layer of which kept one token a row. */
-	bool narrowed, pending;
+	bool narrowed;
 	u32 rows;	   /* of the step */
 	u32 *last;	   /* [rows] the token kept */
 	u32 *single_start; /* [tokens_max + 1] rows of one query each */

@@ -481,7 +481,7 @@ static void exponent_cases(struct check *c, u32 target)
 				m.k = i % 2 ? 255 : 322;
 				matmul_case(c, target, &m);
 			}
-	/* Weights' scales about 2^-30 and 2^30, within which they are multiplied by eighths in advance, also with inputs as small as count; and
+	/* Weights' scales about 2^-30 and 2^29, within which they are multiplied by eighths in advance, also with inputs as small as count; and
 	 * beyond. The last: inputs that are too large for that. */
 	static const int weights[][2] = {{0, -140}, {-92, -26}, {-92, -8}, {-92, -19}, {0, -60}, {40, 30}, {40, 31}, {40, 32}, {0, 100}, {114, -16}};
 	for (u32 i = 0; i < COUNT_OF(weights); i++)
