@@ -18,7 +18,7 @@ static size_t matmul_bytes(const struct kern_limits *l, u32 tokens, u32 threads)
 	widest = heads > widest ? heads : widest;
 	size_t values = (widest + 31) * (l->caps & KERN_CAP_AVX512_BF16 ? sizeof(u16) : sizeof(float));
 	size_t rounded = l->caps & KERN_CAP_AVX512_VNNI ? 1 : 2;
-	size_t bytes = kern_align((widest + KERN_GROUP_MAX - 1) * rounded + ((size_t)widest / 32 + 1) * 3 * sizeof(float));
+	size_t bytes = kern_align((widest + KERN_GROUP_MAX - 1) * rounded + (((size_t)widest / 32 + 1) * 3 + 1) * sizeof(float));
 	return kern_align(tokens * (values > bytes ? values : bytes)) + threads * matmul_blocked_lane_bytes(tokens);
 }
 
