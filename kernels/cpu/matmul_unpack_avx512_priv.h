@@ -78,7 +78,7 @@ static void eighths_bytes(const char *from, u32 width, u32 k_count, char *to)
 	}
 }
 
-/* The same with bytes that stay q, and zeros behind all groups. */
+/* Heads and bytes of any zeros: bytes stay q, and zeros lie behind all groups. */
 static void unpack_zeros(const char *from, u32 width, u32 k_count, char *to)
 {
 	const size_t bytes = KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;

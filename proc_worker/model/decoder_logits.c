@@ -36,8 +36,8 @@ static enum err shared_logits(struct decoder *d, u32 count, struct err_msg *em)
 	for (u32 first = 0; !e && first < count; first += step) {
 		u32 n = count - first < step ? count - first : step;
 		e = decoder_product(d, collectives_buffer(c->collectives),
-			    d->picked_normed + (size_t)first * c->model->hidden, &c->weights->lm_head,
-			    c->weights->lm_head_bias, 0, n, em);
+				    d->picked_normed + (size_t)first * c->model->hidden, &c->weights->lm_head,
+				    c->weights->lm_head_bias, 0, n, em);
 		if (!e)
 			e = gather_logits(d, first, n, em);
 	}
@@ -92,12 +92,12 @@ enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float *
 			memcpy(d->picked_delta + i * hidden, d->delta + at * hidden, hidden * sizeof(float));
 	}
 	enum err e = decoder_norm(d, d->picked_normed, d->picked, d->pending ? d->picked_delta : NULL, c->weights->final_norm,
-			  c->weights->final_norm_bias, count, em);
+				  c->weights->final_norm_bias, count, em);
 	if (!e)
 		e = c->collectives
 			    ? shared_logits(d, count, em)
 			    : decoder_product(d, d->logits, d->picked_normed, &c->weights->lm_head, c->weights->lm_head_bias, 0,
-				      count, em);
+					      count, em);
 	if (!e)
 		e = cap_logits(d, count, em);
 	if (e)
