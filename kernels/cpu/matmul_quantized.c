@@ -125,12 +125,13 @@ static ALWAYS_INLINE const char *unit_of(const struct matmul_tile *t, const char
 
 /* Adds the products of `count` units. `x`: the inputs at the first, units `stride` rows apart. */
 static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, const char *units,
-				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], struct tile_fetch *fetch)
+				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], enum tile_asks asks, struct tile_fetch *fetch)
 {
 #pragma GCC unroll 4
 	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 4) {
 		ivec w[VECS_OF_ONE];
-		tile_prefetch_bytes(t, fetch);
+		if (asks == TILE_ASKS)
+			tile_prefetch_bytes(t, fetch);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
 			w[v] = ivec_load(unit_of(t, units, v));
@@ -145,11 +146,12 @@ static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 st
 }
 
 static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, const char *units,
-				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], struct tile_fetch *fetch)
+				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], enum tile_asks asks, struct tile_fetch *fetch)
 {
 	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 8) {
 		ivec low[VECS_OF_ONE], high[VECS_OF_ONE];
-		tile_prefetch(t, fetch);
+		if (asks == TILE_ASKS)
+			tile_prefetch(t, fetch);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
 			high[v] = ivec_load(unit_of(t, units, v));
@@ -181,20 +183,23 @@ struct place {
 
 /* total += scale * inputs' scale * (products of the group - zero * sum of the inputs). */
 static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, bool int4,
-				    struct place *p, u32 k_count, vec total[][VECS_OF_ONE])
+				    enum tile_asks asks, struct place *p, u32 k_count, vec total[][VECS_OF_ONE])
 {
 	ivec sum[TILE_ROWS][VECS_OF_ONE];
 	u32 count = kern_ceil(k_count, int4 ? 8 : 4);
-	tile_prefetch_turn(t, &p->fetch);
+	if (asks == TILE_ASKS)
+		tile_prefetch_turn(t, &p->fetch);
+	else if (asks == TILE_ASKS_SELDOM)
+		tile_prefetch_seldom(p->group, KERN_GROUP_HEAD + count * KERN_GROUP_UNIT);
 #pragma GCC unroll 12
 	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
 			sum[r][v] = int4 ? ivec_set1_32(0) : four_inputs(p->sums + r * 4);
 	if (int4)
-		add_int4(t, rows, stride, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, &p->fetch);
+		add_int4(t, rows, stride, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, asks, &p->fetch);
 	else
-		add_int8(t, rows, stride, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, &p->fetch);
+		add_int8(t, rows, stride, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, asks, &p->fetch);
 #pragma GCC unroll 4
 	for (u32 v = 0; v < vecs; v++) {
 		const char *head = p->group;
@@ -217,7 +222,7 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 s
 	}
 }
 
-static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 vecs, bool int4)
+static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 vecs, bool int4, enum tile_asks asks)
 {
 	vec total[TILE_ROWS][VECS_OF_ONE];
 	struct place p = {t->weights, t->units, t->scales, t->sums, tile_fetch_begin(t)};
@@ -229,7 +234,7 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 	for (u32 k = 0; k < t->k_count; k += t->width) {
 		if (rows > REGISTER_ROWS)
 			__asm__("" : "+m"(total)); /* or the compiler spills the sums of whole numbers, in each unit */
-		add_group(t, rows, rows, vecs, int4, &p, kern_min(t->width, t->k_count - k), total);
+		add_group(t, rows, rows, vecs, int4, asks, &p, kern_min(t->width, t->k_count - k), total);
 		p.group += KERN_GROUP_HEAD + t->width / (int4 ? 8 : 4) * KERN_GROUP_UNIT;
 		p.x += (size_t)t->width * rows;
 		p.scales += rows * 4;
@@ -248,7 +253,7 @@ static ALWAYS_INLINE void run_part(const struct matmul_tile *t, u32 rows, u32 st
 				   vec total[][VECS_OF_ONE])
 {
 	__asm__("" : "+m"(*(vec(*)[TILE_ROWS][VECS_OF_ONE])total));
-	add_group(t, rows, stride, TILE_VECS, false, p, k_count, total);
+	add_group(t, rows, stride, TILE_VECS, false, TILE_ASKS, p, k_count, total);
 }
 
 static void run_parts(const struct matmul_tile *t, u32 rows, u32 stride, struct place *p, u32 k_count,
@@ -303,25 +308,38 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 }
 #endif
 
-#define TILE_CASE(n, int4)                       \
-	case n:                                  \
-		run_tile(t, n, TILE_VECS, int4); \
+/* Rows so few that they may leave all to the processor. */
+static ALWAYS_INLINE void run_few(const struct matmul_tile *t, u32 rows, u32 vecs, bool int4)
+{
+	if (t->prefetch_step > 0)
+		run_tile(t, rows, vecs, int4, TILE_ASKS);
+	else if (rows == 1)
+		run_tile(t, rows, vecs, int4, TILE_ASKS_SELDOM);
+	else
+		run_tile(t, rows, vecs, int4, TILE_ASKS_NOTHING);
+}
+
+#define FEW_CASE(n, vecs, int4)            \
+	case n:                            \
+		run_few(t, n, vecs, int4); \
+		break;
+#define TILE_CASE(n, int4)                                  \
+	case n:                                             \
+		run_tile(t, n, TILE_VECS, int4, TILE_ASKS); \
 		break;
 /* The row count is a constant in each case, so that the sums live in registers. */
-#define TILE_SWITCH(int4)                                \
-	switch (rows) {                                  \
-	case 1:                                          \
-		run_tile(t, 1, VECS_OF_ONE, int4);       \
-		break;                                   \
-		TILE_CASE(2, int4)                       \
-		TILE_CASE(3, int4)                       \
-		TILE_CASE(4, int4)                       \
-		TILE_CASE(5, int4)                       \
-		TILE_CASE(6, int4)                       \
-		TILE_CASE(7, int4)                       \
-	default:                                         \
-		run_tile(t, TILE_ROWS, TILE_VECS, int4); \
-		break;                                   \
+#define TILE_SWITCH(int4)                                           \
+	switch (rows) {                                             \
+		FEW_CASE(1, VECS_OF_ONE, int4)                      \
+		FEW_CASE(2, TILE_VECS, int4)                        \
+		FEW_CASE(3, TILE_VECS, int4)                        \
+		FEW_CASE(4, TILE_VECS, int4)                        \
+		TILE_CASE(5, int4)                                  \
+		TILE_CASE(6, int4)                                  \
+		TILE_CASE(7, int4)                                  \
+	default:                                                    \
+		run_tile(t, TILE_ROWS, TILE_VECS, int4, TILE_ASKS); \
+		break;                                              \
 	}
 
 static void tile_int8(const struct matmul_tile *t, u32 rows)

@@ -41,6 +41,11 @@ static ALWAYS_INLINE void tile_prefetch_near(const struct matmul_tile *t, const 
 	_mm_prefetch(at + t->near_bytes + 64, _MM_HINT_T0);
 }
 
+/* What tiles ask for where each number of rows has code of its own: every line; nothing, for even asking for a line that is there takes
+ * one of the places for loads that wait, and with them goes some of what the processor looks ahead; or a line now and then, which keeps
+ * it on the stream. */
+enum tile_asks { TILE_ASKS, TILE_ASKS_NOTHING, TILE_ASKS_SELDOM };
+
 /* What a tile asks for: where it is, and where it turns to other weights. */
 struct tile_fetch {
 	const char *at;
@@ -72,6 +77,15 @@ static ALWAYS_INLINE void tile_prefetch_bytes(const struct matmul_tile *t, struc
 	if (t->prefetch_step > 64)
 		_mm_prefetch(f->at + 64, _MM_HINT_T1);
 	f->at += t->prefetch_step;
+}
+
+/* Called once a group, of `bytes`, by tiles that ask seldom: for a line of every kilobyte, as far ahead as was best on Zen 4. Into the L2
+ * cache, or it would take one of the L1 cache's few places until memory answers. */
+static ALWAYS_INLINE void tile_prefetch_seldom(const char *group, u32 bytes)
+{
+	enum { SELDOM_APART = 1024, SELDOM_AHEAD = 1536 };
+	for (u32 at = 0; at < bytes; at += SELDOM_APART)
+		_mm_prefetch(group + SELDOM_AHEAD + at, _MM_HINT_T1);
 }
 
 /* Called once a group; not with bf16, which loses by it. */
