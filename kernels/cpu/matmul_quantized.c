@@ -20,7 +20,6 @@ enum {
 #else
 	TALL_ROWS = TILE_ROWS,
 #endif
-	FEW_ROWS = KERN_CPU_UNFUSED_TOKENS, /* whose weights memory has hardly brought by the time they are used up: reading ahead is all that counts */
 };
 
 typedef __m512i ivec;
@@ -385,7 +384,8 @@ enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmu
 {
 	struct matmul_inputs in = {.unit_values = 4, .width = kern_dtype_group(a->w->dtype)};
 #ifdef __AVX512VNNI__
-	if (a->tokens > FEW_ROWS && (!a->fusion || matmul_blocked_fuses(a))) {
+	const u32 few = a->fusion ? KERN_CPU_UNFUSED_TOKENS : VARIANT(matmul_quantized_few_rows)(a->w->dtype);
+	if (a->tokens > few && (!a->fusion || matmul_blocked_fuses(a))) {
 		VARIANT(matmul_quantized_many)(ctx, a);
 		return ERR_OK;
 	}

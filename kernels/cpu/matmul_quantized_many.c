@@ -14,6 +14,7 @@
 enum {
 	TILE_ROWS = 8, /* 8 x 2 sums of whole numbers, 2 weights, inputs; the sums of floats are in memory, but for `tiles` */
 	CHUNK = 64, /* values that are rounded and laced at once */
+	LINE_BYTES = 64,
 	INT8_HEAD = 16, /* bytes of a group of inputs before its values */
 	INT4_HEAD = 12,
 	AT_SHIFT = EIGHTHS_SHIFT - 7, /* from a scale's bits to where its eighths are in a table */
@@ -376,8 +377,8 @@ static void tile(const struct blocked_tile *t, u32 rows)
 #undef TILE_OF
 }
 
-/* 4 rows of `count` tiles, from the p->x and p->from of the first on. Returns what is to be asked for next. */
-static const char *run_rows(struct rows_pass p, u32 count, bool powers, const struct rows_spread *spread)
+/* 4 rows of `count` tiles, from the p->x and p->from of the first on. */
+static void run_rows(struct rows_pass p, u32 count, bool powers, const struct rows_spread *spread)
 {
 	if (spread) {
 		rows_spread(&p, spread);
@@ -389,7 +390,18 @@ static const char *run_rows(struct rows_pass p, u32 count, bool powers, const st
 	p.tiles = count;
 	if (count > 0)
 		rows_pass(&p, powers);
-	return p.prefetch;
+}
+
+/* Each half asks for half of the lines of the block that comes next, two for each row that it joins to others. Every line is asked for, or
+ * those between that are not would cost about what all do: what `joined` groups leave is asked for at once, in front. */
+static void plan_asks(struct rows_pass *half, const struct blocked_tile *t, bool second, u32 joined)
+{
+	const u32 all = t->prefetch_bytes / LINE_BYTES, first = all / 2, asks = joined * PASS_ROWS;
+	u32 lines = second ? all - first : first;
+	half->prefetch = t->prefetch + (second ? (size_t)first * LINE_BYTES : 0);
+	for (; lines > 2 * asks; lines--, half->prefetch += LINE_BYTES)
+		_mm_prefetch(half->prefetch, _MM_HINT_T1);
+	half->prefetch_step = asks > 0 ? kern_ceil(lines * LINE_BYTES, asks) : 0;
 }
 
 /* Where sums of tiles begin and go. */
@@ -397,7 +409,7 @@ static struct rows_pass tiles_pass(const struct blocked_tile *t)
 {
 	static const _Alignas(64) float zeros[KERN_PANEL];
 	const size_t step = KERN_PANEL * sizeof(float), out_step = t->out_stride * sizeof(float);
-	struct rows_pass p = {.weights = t->weights, .tables = t->tables, .prefetch = t->prefetch};
+	struct rows_pass p = {.weights = t->weights, .tables = t->tables};
 	p.from = (const char *)(!t->first ? t->sums : t->bias ? t->bias : t->accumulate ? t->out : zeros);
 	p.from_step = !t->first ? step : !t->bias && t->accumulate ? out_step : 0;
 	p.to = (char *)(t->last ? t->out : t->sums);
@@ -420,7 +432,6 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 		eighths_bytes(t->packed, t->width, t->k_count, t->unpacked);
 	if (!fits)
 		return false;
-	p.prefetch_step = kern_ceil(t->prefetch_step * kern_ceil(t->k_count, 4), TILE_ROWS * groups);
 	p.groups = groups;
 	p.x_step = TILE_ROWS * ((size_t)t->width + (powers ? INT4_HEAD : INT8_HEAD));
 	p.turns = t->width / 4;
@@ -434,11 +445,13 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 		check_bytes(p.to + row * p.to_step, KERN_PANEL * sizeof(float));
 	}
 	for (u32 row = 0; row < TILE_ROWS; row += PASS_ROWS) {
+		const bool spreads = powers && row == 0;
 		struct rows_pass half = p;
+		plan_asks(&half, t, row > 0, count * groups - (spreads && count > 1 ? 2 : 1)); /* a pass begins with nothing to join */
 		half.x = t->x + row * 4;
 		half.from += row * p.from_step;
 		half.to += row * p.to_step;
-		p.prefetch = run_rows(half, count, powers, powers && row == 0 ? &spread : NULL);
+		run_rows(half, count, powers, spreads ? &spread : NULL);
 	}
 	return true;
 }
@@ -467,6 +480,15 @@ KERNEL(INT4_PASSES, K_IN_L1, INT4_HEAD, unpack_heads, NULL, tiles);
 static bool passes_pay(void)
 {
 	return __builtin_cpu_is("amdfam19h");
+}
+
+/* Of fewer rows memory has hardly brought the weights by the time they are used up: reading ahead is all that counts. */
+u32 VARIANT(matmul_quantized_few_rows)(enum kern_dtype dtype)
+{
+	enum { PASSES_INT8 = 28, PASSES_INT4 = 23 };
+	if (!passes_pay())
+		return KERN_CPU_UNFUSED_TOKENS;
+	return dtype == KERN_I8 ? PASSES_INT8 : PASSES_INT4;
 }
 
 void VARIANT(matmul_quantized_many)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
