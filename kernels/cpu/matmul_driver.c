@@ -12,7 +12,6 @@ enum {
 	LINE_FLOATS = 16, /* of a line of the caches */
 	SMALL_L1 = 32 * 1024,
 	NEAR_BYTES = 512, /* of each of up to four streams: as many lines as a core waits for at once, and some */
-	NEAR_ROWS = 4, /* so few compute too little between two lines for the processor to lose a stream by itself */
 };
 
 u64 matmul_tasks(const struct kern_matmul_args *a, u32 threads)
@@ -167,7 +166,7 @@ void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const st
 	if (a->tokens == 0)
 		return;
 	if (!kernel->asks_always && small_l1()) {
-		j.prefetch_far = a->tokens > NEAR_ROWS;
+		j.prefetch_far = a->tokens > (kernel->alone_rows ? kernel->alone_rows : MATMUL_ALONE_ROWS);
 		j.prefetch_off = !j.prefetch_far;
 	}
 	j.near_bytes = asks_near() ? NEAR_BYTES : 0;

@@ -10,6 +10,9 @@ enum {
 	/* Multiply-adds of a task: some microseconds, more than waking a thread costs. */
 	MATMUL_TASK_WORK = 128 * 1024,
 	MATMUL_TASKS_A_THREAD = 8,
+	/* Few enough that beside a small L1 cache the processor is left to follow the weights alone: they compute too little between two lines
+	 * for it to lose a stream. */
+	MATMUL_ALONE_ROWS = 4,
 	MATMUL_PACK_VALUES = 512, /* whole groups of every type; packed for a tile's rows they stay in the L1 cache */
 };
 
@@ -58,6 +61,7 @@ struct matmul_kernel {
 	u32 few_rows, few_columns; /* the columns of a tile of at most so few rows: at most a panel, or where tiles know `panels`
 				      some whole ones */
 	u32 k_block;	  /* a panel's part of so many k stays in the L2 cache for all tiles */
+	u32 alone_rows;	  /* 0, or: up to so many rows instead of MATMUL_ALONE_ROWS */
 	bool asks_always; /* for weights ahead, however small the L1 cache: computing in narrow vectors leaves the time to wait */
 	/* Rounds values [first, end) of the row `x`, the r-th of the `rows` rows of a tile, into the tile's inputs at
 	 * `to`. Both are multiples of MATMUL_PACK_VALUES, or `end` is the row's. */
@@ -75,8 +79,8 @@ struct matmul_job {
 	/* Weights are asked into the L2 cache only. A small L1 cache has few places for lines that memory has not brought
 	 * yet, and with all of them taken it waits for lines of the L2 cache as well. */
 	bool prefetch_far;
-	/* They are not asked for at all: the processor follows the stream by itself, and further ahead than those places
-	 * would let it. */
+	/* They are not asked for at all, or by what the variant finds better: the processor follows the stream by itself, and further ahead than
+	 * those places would let it. */
 	bool prefetch_off;
 	u32 near_bytes; /* of a tile of several panels */
 };

@@ -20,6 +20,8 @@ enum {
 #else
 	TALL_ROWS = TILE_ROWS,
 #endif
+	INT8_ALONE_ROWS = 5, /* see matmul_kernel.alone_rows */
+	INT4_ALONE_ROWS = 6,
 };
 
 typedef __m512i ivec;
@@ -307,12 +309,12 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 }
 #endif
 
-/* Rows so few that they may leave all to the processor. */
+/* Rows so few that they may be left alone. */
 static ALWAYS_INLINE void run_few(const struct matmul_tile *t, u32 rows, u32 vecs, bool int4)
 {
 	if (t->prefetch_step > 0)
 		run_tile(t, rows, vecs, int4, TILE_ASKS);
-	else if (rows == 1)
+	else if (rows == 1 || rows > MATMUL_ALONE_ROWS)
 		run_tile(t, rows, vecs, int4, TILE_ASKS_SELDOM);
 	else
 		run_tile(t, rows, vecs, int4, TILE_ASKS_NOTHING);
@@ -333,8 +335,8 @@ static ALWAYS_INLINE void run_few(const struct matmul_tile *t, u32 rows, u32 vec
 		FEW_CASE(2, TILE_VECS, int4)                        \
 		FEW_CASE(3, TILE_VECS, int4)                        \
 		FEW_CASE(4, TILE_VECS, int4)                        \
-		TILE_CASE(5, int4)                                  \
-		TILE_CASE(6, int4)                                  \
+		FEW_CASE(5, TILE_VECS, int4)                        \
+		FEW_CASE(6, TILE_VECS, int4)                        \
 		TILE_CASE(7, int4)                                  \
 	default:                                                    \
 		run_tile(t, TILE_ROWS, TILE_VECS, int4, TILE_ASKS); \
@@ -362,6 +364,7 @@ static const struct matmul_kernel INT8 = {.tile_rows = TALL_ROWS,
 					  .few_rows = 1,
 					  .few_columns = VECS_OF_ONE * VEC_LANES,
 					  .k_block = K_BLOCK,
+					  .alone_rows = INT8_ALONE_ROWS,
 					  .pack = pack,
 					  .tile = tile_int8};
 /* What has to be done for a group of 64 weighs more: up to 8 rows gain by reading the weights once, more do not. */
@@ -370,6 +373,7 @@ static const struct matmul_kernel INT4_FEW = {.tile_rows = TILE_ROWS,
 					      .few_rows = 1,
 					      .few_columns = VECS_OF_ONE * VEC_LANES,
 					      .k_block = K_BLOCK,
+					      .alone_rows = INT4_ALONE_ROWS,
 					      .pack = pack,
 					      .tile = tile_int4};
 static const struct matmul_kernel INT4 = {.tile_rows = REGISTER_ROWS,
