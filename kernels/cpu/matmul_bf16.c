@@ -12,6 +12,7 @@ enum {
 	TILE_VECS = 2,
 	VECS_OF_ONE = 2, /* one row takes a panel: one stream of memory */
 	K_BLOCK = 1024, /* 64 KiB of a panel */
+	ALONE_ROWS = 5,
 	FEW_ROWS = KERN_CPU_UNFUSED_TOKENS, /* up to so many, reading ahead beats blocks */
 };
 
@@ -94,6 +95,7 @@ static const struct matmul_kernel KERNEL = {.tile_rows = TILE_ROWS,
 					    .few_rows = 1,
 					    .few_columns = VECS_OF_ONE * VEC_LANES,
 					    .k_block = K_BLOCK,
+					    .alone_rows = ALONE_ROWS,
 					    .pack = pack,
 					    .tile = tile};
 
