@@ -41,7 +41,7 @@ struct matmul_tile {
 	bool resume;	      /* sums so far are in `out` */
 	const char *prefetch; /* weights that come after these; every unit fetches the next `prefetch_step`
 				 bytes */
-	u32 prefetch_step;    /* 0: nothing to fetch */
+	u32 prefetch_step;    /* 0: nothing to fetch, but for what tiles that are left alone ask for by themselves */
 	bool prefetch_far;    /* into the L2 cache: see matmul_job */
 	const char *prefetch_end, *prefetch_then; /* what is fetched ends at the first, give or take a group, and goes on
 						     at the second; NULL: straight on */

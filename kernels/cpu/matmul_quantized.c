@@ -312,7 +312,7 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 /* Rows so few that they may be left alone. */
 static ALWAYS_INLINE void run_few(const struct matmul_tile *t, u32 rows, u32 vecs, bool int4)
 {
-	if (t->prefetch_step > 0)
+	if (t->prefetch_step > 0 || rows > (int4 ? INT4_ALONE_ROWS : INT8_ALONE_ROWS))
 		run_tile(t, rows, vecs, int4, TILE_ASKS);
 	else if (rows == 1 || rows > MATMUL_ALONE_ROWS)
 		run_tile(t, rows, vecs, int4, TILE_ASKS_SELDOM);

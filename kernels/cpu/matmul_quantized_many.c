@@ -392,8 +392,9 @@ static void run_rows(struct rows_pass p, u32 count, bool powers, const struct ro
 		rows_pass(&p, powers);
 }
 
-/* Each half asks for half of the lines of the block that comes next, two for each row that it joins to others. Every line is asked for, or
- * those between that are not would cost about what all do: what `joined` groups leave is asked for at once, in front. */
+/* Each half asks for half of the lines of the block that comes next, two for each row that it joins to others, some of them more than once.
+ * None is left out, for those between that are not asked for would cost about what all do: what `joined` groups have no place for is asked
+ * for at once, in front. */
 static void plan_asks(struct rows_pass *half, const struct blocked_tile *t, bool second, u32 joined)
 {
 	const u32 all = t->prefetch_bytes / LINE_BYTES, first = all / 2, asks = joined * PASS_ROWS;

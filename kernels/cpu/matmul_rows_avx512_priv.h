@@ -144,7 +144,6 @@ static inline void rows_pass(struct rows_pass *p, const bool powers)
 		PASS("12", FIRST_POWERS, HEAD_POWERS, SCALES_POWERS, LESS, ADD_POWERS);
 	else
 		PASS("16", FIRST_EIGHTHS, HEAD_EIGHTHS, SCALES_EIGHTHS, LESS_EIGHTHS, ADD_EIGHTHS);
-	p->prefetch = prefetch;
 }
 
 #endif

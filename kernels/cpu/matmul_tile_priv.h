@@ -79,8 +79,8 @@ static ALWAYS_INLINE void tile_prefetch_bytes(const struct matmul_tile *t, struc
 	f->at += t->prefetch_step;
 }
 
-/* Called once a group, of `bytes`, by tiles that ask seldom: for a line of every kilobyte, as far ahead as was best on Zen 4. Into the L2
- * cache, or it would take one of the L1 cache's few places until memory answers. */
+/* Called once a group, of `bytes`, by tiles that ask seldom: for a line of every kilobyte that a group begins, as far ahead as was best on
+ * Zen 4. Into the L2 cache, or it would take one of the L1 cache's few places until memory answers. */
 static ALWAYS_INLINE void tile_prefetch_seldom(const char *group, u32 bytes)
 {
 	enum { SELDOM_APART = 1024, SELDOM_AHEAD = 1536 };
