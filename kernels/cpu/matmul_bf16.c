@@ -12,7 +12,7 @@ enum {
 	TILE_VECS = 2,
 	VECS_OF_ONE = 2, /* one row takes a panel: one stream of memory */
 	K_BLOCK = 1024, /* 64 KiB of a panel */
-	ALONE_ROWS = 5,
+	ALONE_ROWS = 5, /* see matmul_kernel.alone_rows */
 	FEW_ROWS = KERN_CPU_UNFUSED_TOKENS, /* up to so many, reading ahead beats blocks */
 };
 

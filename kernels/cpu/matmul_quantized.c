@@ -309,7 +309,7 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 }
 #endif
 
-/* Rows so few that they may be left alone. */
+/* Rows so few that they may be left alone, with weights of either type or of one: the other is spared the code. */
 static ALWAYS_INLINE void run_few(const struct matmul_tile *t, u32 rows, u32 vecs, bool int4)
 {
 	if (t->prefetch_step > 0 || rows > (int4 ? INT4_ALONE_ROWS : INT8_ALONE_ROWS))
