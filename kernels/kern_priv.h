@@ -222,6 +222,13 @@ static inline size_t kern_align(size_t bytes)
 	return (bytes + KERN_ALIGN - 1) & ~(size_t)(KERN_ALIGN - 1);
 }
 
+/* Of the scratch, what is one thread's: the same part in every op, for lines that another has written come slowly to a core with
+ * a cache of its own. */
+static inline size_t kern_scratch_part(const struct kern_ctx *ctx, u32 threads)
+{
+	return ctx->scratch_bytes / threads & ~(size_t)(KERN_ALIGN - 1);
+}
+
 static inline u32 kern_min(u32 a, u32 b)
 {
 	return a < b ? a : b;

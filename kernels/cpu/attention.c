@@ -531,9 +531,8 @@ enum err VARIANT(attention)(struct kern_ctx *ctx, const struct kern_attention_ar
 	/* Chunks of prompts differ in length, and all threads take the longest first. */
 	plan.follows = a->tokens <= a->rows;
 	plan.large = !plan.follows && (size_t)a->tokens * a->heads * a->kv.head_dim > LARGE_FLOATS;
-	plan.threads = kern_thread_count(ctx);
-	shares_init(&plan.shares, plan.tasks, plan.follows ? kern_thread_count(ctx) : 1, 1);
-	kern_parallel(ctx, kern_min(plan.tasks, kern_thread_count(ctx)), run_tasks, &plan);
+	shares_init(&plan.shares, plan.tasks, plan.follows ? plan.threads : 1, 1);
+	kern_parallel(ctx, kern_min(plan.tasks, plan.threads), run_tasks, &plan);
 	if (plan.divided)
 		kern_parallel(ctx, plan.tasks / plan.segments, merge_task, &plan);
 	return ERR_OK;

@@ -88,41 +88,53 @@ static void plan_rows(struct attention_plan *p, u32 rows)
 	p->tasks = count_tasks(p, p->rows_a_task / group, 1);
 }
 
-void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const struct kern_attention_args *a, u32 rows,
-			 u32 rows_few)
+/* How tasks are cut. `room`: bytes for the partials of divided ones. */
+static void plan_tasks(struct attention_plan *p, u32 rows, u32 rows_few, size_t room)
 {
-	u32 threads = kern_thread_count(ctx), group = a->heads / a->kv.kv_heads, context = 0;
-	char *at = ctx->scratch, *end = at + ctx->scratch_bytes;
-	ASSERT(a->heads % a->kv.kv_heads == 0 && a->kv.head_dim % 2 == 0 &&
-	       a->kv.head_dim <= KERN_HEAD_DIM_MAX);
-	p->args = *a;
-	p->a = &p->args;
-	p->width = width_of(a->kv.head_dim);
-	p->divided = false;
-	p->task_start = (u32 *)(void *)at;
-	at += kern_align((size_t)(a->rows + 1) * sizeof(u32));
-	p->lanes = at;
-	p->lane_bytes = lane_bytes(a->kv.head_dim, group, a->kv.block_size % GROUP != 0);
-	p->partials_at = rows_bytes(p->width, group);
-	at += threads * p->lane_bytes;
-	ASSERT(at <= end && rows <= ATTENTION_TASK_ROWS && rows_few <= rows);
-	p->partials = (float *)(void *)at;
+	const struct kern_attention_args *a = p->a;
+	u32 group = a->heads / a->kv.kv_heads, context = 0;
 	plan_rows(p, rows);
-	if (p->tasks < TASKS_ENOUGH * threads)
+	if (p->tasks < TASKS_ENOUGH * p->threads)
 		plan_rows(p, rows_few);
-	if (threads == 1 || p->tasks >= TASKS_A_THREAD * threads)
+	if (p->threads == 1 || p->tasks >= TASKS_A_THREAD * p->threads)
 		return;
 	for (u32 r = 0; r < a->rows; r++)
 		context = a->context[r] > context ? a->context[r] : context;
 	u32 segments = kern_ceil(context, ATTENTION_SEGMENT), divided = rows_a_task(group, DIVIDED_ROWS);
 	u64 tasks = segments > 1 ? count_tasks(p, divided / group, segments) : 0;
-	if (tasks > 0 && tasks * divided * partial_bytes(p->width) <= (size_t)(end - at)) {
+	if (tasks > 0 && tasks * divided * partial_bytes(p->width) <= room) {
 		p->divided = true;
 		p->rows_a_task = divided;
 		p->tasks = (u32)tasks;
 		return;
 	}
 	plan_rows(p, rows_few);
+}
+
+void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const struct kern_attention_args *a, u32 rows,
+			 u32 rows_few)
+{
+	u32 group = a->heads / a->kv.kv_heads;
+	char *at = ctx->scratch, *end = at + ctx->scratch_bytes;
+	ASSERT(a->heads % a->kv.kv_heads == 0 && a->kv.head_dim % 2 == 0 &&
+	       a->kv.head_dim <= KERN_HEAD_DIM_MAX);
+	p->args = *a;
+	p->a = &p->args;
+	p->threads = kern_thread_count(ctx);
+	p->width = width_of(a->kv.head_dim);
+	p->divided = false;
+	p->task_start = (u32 *)(void *)at;
+	at += kern_align((size_t)(a->rows + 1) * sizeof(u32));
+	p->lanes = at;
+	const size_t lane = lane_bytes(a->kv.head_dim, group, a->kv.block_size % GROUP != 0);
+	const size_t part = kern_scratch_part(ctx, p->threads);
+	p->partials_at = rows_bytes(p->width, group);
+	at += p->threads * lane;
+	ASSERT(at <= end && rows <= ATTENTION_TASK_ROWS && rows_few <= rows);
+	p->partials = (float *)(void *)at;
+	plan_tasks(p, rows, rows_few, (size_t)(end - at));
+	/* Where no partials follow, a lane is in the thread's own part. */
+	p->lane_apart = p->divided || (size_t)(p->lanes - (char *)ctx->scratch) + lane > part ? lane : part;
 }
 
 struct attention_task attention_task(const struct attention_plan *p, u32 index)
@@ -154,7 +166,7 @@ struct attention_lane attention_lane(const struct attention_plan *p, u32 thread)
 {
 	u32 width = p->width, group = p->a->heads / p->a->kv.kv_heads, tiles = tiles_a_task(group);
 	struct attention_lane lane = {.width = width};
-	char *base = p->lanes + thread * p->lane_bytes;
+	char *base = p->lanes + thread * p->lane_apart;
 	lane.rows = (struct attention_rows *)(void *)base;
 	lane.scores = (float *)(void *)(base + kern_align(tiles * sizeof(*lane.rows)));
 	lane.weights = (int16_t *)(void *)(lane.scores + ATTENTION_ROWS * ATTENTION_PART);
@@ -169,7 +181,7 @@ struct attention_partial attention_partial(const struct attention_plan *p, const
 					   u32 thread, u32 r)
 {
 	char *rows = p->divided ? (char *)p->partials + (size_t)task->index * p->rows_a_task * partial_bytes(p->width)
-				: p->lanes + thread * p->lane_bytes + p->partials_at;
+				: p->lanes + thread * p->lane_apart + p->partials_at;
 	float *at = (float *)(void *)(rows + r * partial_bytes(p->width));
 	return (struct attention_partial){at, at + 1, at + PARTIAL_HEAD};
 }

@@ -25,7 +25,7 @@ struct attention_plan {
 	u32 tasks;
 	u32 width; /* floats of a row of sums: head_dim rounded up to vectors */
 	char *lanes;
-	size_t lane_bytes, partials_at; /* at: of a lane, where no task is divided, the partials of a task's rows */
+	size_t lane_apart, partials_at; /* apart: from one to the next; at: of a lane, where no task is divided, the partials of a task's rows */
 	float *partials; /* divided: [tasks][rows_a_task] */
 	bool follows; /* a thread's next task is known: its first keys are asked for beside its last values */
 	bool large;   /* the batch's queries and outputs leave a core's caches: it asks for its outputs, and for the queries of
