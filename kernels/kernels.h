@@ -47,8 +47,7 @@ enum kern_cap {
 	KERN_CAP_ALL = 0xffffffffu,
 };
 u32 kern_caps_detect(void);
-/* A list as in TERCET_KERN_CAPS: "portable,avx2,avx512,avx512_bf16,avx512_vnni", "all" or "none". ERR_INVALID names
- * the word. */
+/* A list as in TERCET_KERN_CAPS: "portable,avx2,avx512,avx512_bf16,avx512_vnni", "all" or "none". ERR_INVALID names the word. */
 enum err kern_caps_parse(const char *text, u32 *mask, struct err_msg *em);
 
 /* ---------------------------------------------------------------- threads */
@@ -155,7 +154,7 @@ struct kern_matmul_args {
 	/* CPU, few tokens: the weights of the product that follows, or NULL. Threads that have nothing to do fetch
 	 * their beginning into their caches until then. Changes no result. */
 	const struct kern_weight *next;
-	/* What surrounds the product, in the same kernel: few tokens on devices; on CPUs act_mul alone, of many tokens. */
+	/* What surrounds the product, in the same kernel: few tokens on devices; on CPUs act_mul, and `then`, of many tokens. */
 	const struct kern_matmul_fusion *fusion; /* host */
 };
 
@@ -174,6 +173,8 @@ struct kern_matmul_fusion {
 	/* The rows of W are gate and then up: out[t][i] = act(product[t][i]) * product[t][N / 2 + i]. */
 	bool act_mul;
 	enum kern_activation act;
+	/* CPU, behind act_mul: the product of `out` with weights of the same type, computed, too, so that `out` may hold anything. Host; or NULL */
+	const struct kern_matmul_args *then;
 	/* The product is what rope_kv reads: rotated and written as it would, and `out` is not written. With norms
 	 * of heads or an 8-bit cache the product lies in `qkv` in between, else that is ignored. Host; NULL: not. */
 	const struct kern_rope_kv_args *rope;
@@ -277,8 +278,7 @@ struct kern_attention_args {
 	u32 window;
 	const float *sinks; /* [heads], or NULL: none */
 	enum kern_dtype dtype;
-	/* Devices: the step cut into pieces of work, once for all its layers (kern_device_ops.plan); NULL
-	 * elsewhere. */
+	/* Devices: the step cut into pieces of work, once for all its layers (kern_device_ops.plan); NULL elsewhere. */
 	const struct kern_attention_plan *plan;
 };
 

@@ -8,23 +8,29 @@
 
 enum { SCRATCH_LEAST = 4096 };
 
-/* Inputs rounded to bf16, rows filled up to whole vectors, or as they are where there is no such arithmetic; or to 8 bits (16
- * where there are no products of bytes) with up to three words for groups of 32, four for those of 128, rows filled up to whole groups. Beside
+static size_t most(size_t a, size_t b)
+{
+	return a > b ? a : b;
+}
+
+/* A row of inputs rounded to bf16, filled up to whole vectors, or as they are where there is no such arithmetic; or to 8 bits (16
+ * where there are no products of bytes) with up to three words for groups of 32, four for those of 128, filled up to whole groups. Beside
  * weights in 4 bits AVX2 has up to five words a group, and takes one byte of the 16 bits. */
+static size_t inputs_bytes(const struct kern_limits *l, u32 k)
+{
+	size_t values = (k + 31) * (l->caps & KERN_CAP_AVX512_BF16 ? sizeof(u16) : sizeof(float));
+	size_t rounded = l->caps & KERN_CAP_AVX512_VNNI ? 1 : 2;
+	size_t bytes = kern_align((k + KERN_GROUP_MAX - 1) * rounded + (((size_t)k / 32 + 1) * 3 + 1) * sizeof(float));
+	return most(values, bytes);
+}
+
+/* Of the widest product, and of the one before it where that packs its inputs. */
 static size_t matmul_bytes(const struct kern_limits *l, u32 tokens, u32 threads)
 {
 	u32 heads = l->heads * l->head_dim,
 	    widest = l->hidden > l->intermediate ? l->hidden : l->intermediate;
 	widest = heads > widest ? heads : widest;
-	size_t values = (widest + 31) * (l->caps & KERN_CAP_AVX512_BF16 ? sizeof(u16) : sizeof(float));
-	size_t rounded = l->caps & KERN_CAP_AVX512_VNNI ? 1 : 2;
-	size_t bytes = kern_align((widest + KERN_GROUP_MAX - 1) * rounded + (((size_t)widest / 32 + 1) * 3 + 1) * sizeof(float));
-	return kern_align(tokens * (values > bytes ? values : bytes)) + threads * matmul_blocked_lane_bytes(tokens);
-}
-
-static size_t most(size_t a, size_t b)
-{
-	return a > b ? a : b;
+	return kern_align(tokens * (inputs_bytes(l, widest) + inputs_bytes(l, l->hidden))) + threads * matmul_blocked_lane_bytes(tokens);
 }
 
 /* The rows of an expert beside what their product needs: of one after the other, or some of several in every thread. */

@@ -5,7 +5,8 @@
  * into the L1 cache once and used by all tiles of rows, while the tiles ask for the weights that follow; the inputs
  * of a block of k stay in the L2 cache for all panels of the task; sums between blocks of k lie together in the
  * thread's own memory, for rows of a wide output share their places in the caches. Where a gated activation follows,
- * the panels of gate and up that belong together take turns, and only what it makes of their sums leaves that memory.
+ * the panels of gate and up that belong together take turns, and only what it makes of their sums leaves that memory: as the inputs of the
+ * product that follows, where that is known, a third or less of what it would be in floats.
  * Nothing here touches the order in which a sum is taken. */
 #include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/shares_priv.h"
@@ -15,16 +16,23 @@ enum {
 	FEW_PANELS = 2,
 	OWN_ROWS = 64, /* a thread has at least, for which it reads all weights */
 	OWN_ROWS_UNPACKED = 128, /* and unpacks them */
+	HANDED_LEAST = 64, /* values of groups that are packed at once */
 };
 
 static size_t sums_bytes(u32 rows)
 {
-	return (size_t)kern_min(rows, BLOCKED_ROWS) * BLOCKED_PANELS * KERN_PANEL * sizeof(float);
+	return (size_t)kern_min(rows, BLOCKED_ROWS) * BLOCKED_HANDED_PANELS * KERN_PANEL * sizeof(float);
+}
+
+/* Of what an activation makes, until it is handed over. */
+static size_t activated_bytes(u32 rows)
+{
+	return (size_t)kern_min(rows, BLOCKED_ROWS) * KERN_GROUP_MAX * sizeof(float);
 }
 
 size_t matmul_blocked_lane_bytes(u32 tokens)
 {
-	return sums_bytes(tokens) + BLOCKED_UNPACKED;
+	return sums_bytes(tokens) + activated_bytes(tokens) + BLOCKED_UNPACKED;
 }
 
 /* ---------------------------------------------------------------- cutting */
@@ -38,13 +46,16 @@ static u32 block_first_row(const struct blocked_job *j, u32 block)
  * as many rows has left. */
 struct rows {
 	u32 first, count, tiles, large, most, least;
+	char *x; /* packed */
 };
 
 /* Of nearly equal size, or with nothing but the rest in the last where `tiles` computes whole ones. */
 static struct rows rows_of(const struct blocked_job *j, u32 block)
 {
 	const u32 whole = j->kernel->tile_rows;
+	const u32 part = block / j->part_blocks;
 	struct rows r = {.first = block_first_row(j, block)};
+	r.x = j->x + part * j->part_bytes + (r.first - block_first_row(j, part * j->part_blocks)) * j->row_bytes;
 	r.count = block_first_row(j, block + 1) - r.first;
 	r.tiles = kern_ceil(r.count, whole);
 	r.least = r.count / r.tiles;
@@ -89,7 +100,7 @@ static u32 block_count(const struct blocked_job *j, u32 block)
 
 static char *tile_inputs(const struct blocked_job *j, const struct rows *r, u32 k_block, u32 tile)
 {
-	return j->x + r->first * j->row_bytes + r->count * inputs_bytes(j, j->k_block) * k_block +
+	return r->x + r->count * inputs_bytes(j, j->k_block) * k_block +
 	       tile_first(r, tile) * inputs_bytes(j, block_count(j, k_block));
 }
 
@@ -101,17 +112,20 @@ static u32 panel_at(const struct blocked_job *j, u32 place)
 
 /* Where every thread can have enough rows of its own it has them: what it computed of them is in its cache when the next product
  * packs them. */
-static u32 plan_rows(const struct blocked_job *j, u32 threads)
+static void plan_rows(struct blocked_job *j, u32 threads)
 {
 	u32 least = kern_ceil(j->a->tokens, BLOCKED_ROWS);
 	u32 own = kern_min(threads, j->a->tokens / (j->kernel->unpack ? OWN_ROWS_UNPACKED : OWN_ROWS));
-	return own > 1 ? kern_ceil(least, own) * own : least;
+	j->part_blocks = kern_ceil(least, own > 1 ? own : 1);
+	j->row_blocks = own > 1 ? j->part_blocks * own : least;
 }
 
 /* As many panels a task as let the threads end together, the more the better. */
 static void plan_columns(struct blocked_job *j, u32 threads)
 {
-	u32 best = UINT32_MAX, most = j->a->tokens > FEW_ROWS ? BLOCKED_PANELS : FEW_PANELS, step = j->fusion ? 2 : 1;
+	u32 best = UINT32_MAX, most = j->a->tokens > FEW_ROWS ? BLOCKED_PANELS : FEW_PANELS;
+	u32 step = j->then ? 2 * j->handed / KERN_PANEL : j->fusion ? 2 : 1;
+	most = most > step ? most : step;
 	for (u32 panels = most; panels > 0; panels -= step) {
 		u32 tasks = kern_ceil(j->panels, panels);
 		u32 time = kern_ceil(tasks * j->row_blocks, threads) * panels;
@@ -125,6 +139,16 @@ static void plan_columns(struct blocked_job *j, u32 threads)
 
 /* ---------------------------------------------------------------- tasks */
 
+struct span {
+	u32 first, count;
+};
+
+static void pack_tile(struct blocked_job *j, const float *x, u32 rows, struct span k, char *to)
+{
+	if (j->kernel->pack(j, x, rows, k.first, k.count, to))
+		atomic_store_explicit(&j->any_scales, true, memory_order_relaxed);
+}
+
 /* Tiles are counted through all blocks of rows. */
 static void pack_task(void *arg, u32 task, u32 thread)
 {
@@ -135,9 +159,8 @@ static void pack_task(void *arg, u32 task, u32 thread)
 	for (; tile >= r.tiles; r = rows_of(j, ++block))
 		tile -= r.tiles;
 	u32 first = tile_first(&r, tile), rows = tile_first(&r, tile + 1) - first;
-	if (j->kernel->pack(j, j->a->x + (size_t)(r.first + first) * j->a->x_stride, rows, k_block * j->k_block,
-			    block_count(j, k_block), tile_inputs(j, &r, k_block, tile)))
-		atomic_store_explicit(&j->any_scales, true, memory_order_relaxed);
+	pack_tile(j, j->a->x + (size_t)(r.first + first) * j->a->x_stride, rows,
+		  (struct span){k_block * j->k_block, block_count(j, k_block)}, tile_inputs(j, &r, k_block, tile));
 }
 
 /* Where a panel's weights from value k on begin. */
@@ -225,22 +248,47 @@ static void run_panel(const struct blocked_job *j, const struct rows *r, struct 
 	}
 }
 
+/* What the activation made of a block of rows, [row][handed], are the next product's inputs from value k on. */
+static void hand_over(const struct blocked_job *j, u32 block, u32 k, const float *activated)
+{
+	struct blocked_job *to = j->then;
+	const struct rows r = rows_of(to, block);
+	const u32 k_block = k / to->k_block;
+	const size_t before = inputs_bytes(to, k - k_block * to->k_block);
+	for (u32 tile = 0; tile < r.tiles; tile++) {
+		u32 first = tile_first(&r, tile), rows = tile_first(&r, tile + 1) - first;
+		pack_tile(to, activated + (size_t)first * j->handed, rows, (struct span){0, j->handed},
+			  tile_inputs(to, &r, k_block, tile) + rows * before);
+	}
+}
+
 /* `up` is at an up's panel, whose sums and those of the gate before it are complete. */
-static void run_activation(const struct blocked_job *j, const struct rows *r, u32 up, const float *sums)
+static void run_activation(const struct blocked_job *j, const struct rows *r, u32 up, const float *sums, u32 block, float *activated)
 {
 	const struct kern_matmul_args *a = j->a;
-	float *out = a->out + (size_t)r->first * a->out_stride + (size_t)(up / 2) * KERN_PANEL;
-	j->kernel->act_mul(sums - (size_t)r->count * KERN_PANEL, sums, r->count, j->fusion->act, out, a->out_stride);
+	const float *gate = sums - (size_t)r->count * KERN_PANEL;
+	const u32 column = up / 2 * KERN_PANEL;
+	if (!j->then) {
+		float *out = a->out + (size_t)r->first * a->out_stride + column;
+		j->kernel->act_mul(gate, sums, r->count, j->fusion->act, out, a->out_stride);
+		return;
+	}
+	const u32 at = column % j->handed;
+	j->kernel->act_mul(gate, sums, r->count, j->fusion->act, activated + at, j->handed);
+	if (at + KERN_PANEL == j->handed)
+		hand_over(j, block, column - at, activated);
 }
 
 static void run_task(void *arg, u32 task, u32 thread)
 {
 	const struct blocked_job *j = arg;
 	const struct blocked_kernel *kernel = j->kernel;
-	struct rows r = rows_of(j, task / j->column_tasks);
+	const u32 block = task / j->column_tasks;
+	struct rows r = rows_of(j, block);
 	u32 panel = task % j->column_tasks * j->panels_a_task;
 	u32 count = kern_min(j->panels - panel, j->panels_a_task);
-	char *lane = j->lanes + thread * j->lane_bytes, *unpacked = lane + j->lane_bytes - BLOCKED_UNPACKED;
+	char *lane = j->lanes + thread * j->lane_apart, *unpacked = lane + j->lane_bytes - BLOCKED_UNPACKED;
+	float *activated = (float *)(void *)(unpacked - activated_bytes(j->a->tokens));
 	const bool any_scales = atomic_load_explicit(&j->any_scales, memory_order_relaxed);
 	for (u32 b = 0; b < j->k_blocks; b++)
 		for (u32 p = 0; p < count; p++) {
@@ -263,34 +311,97 @@ static void run_task(void *arg, u32 task, u32 thread)
 			}
 			run_panel(j, &r, at, sums, t);
 			if (j->fusion && b + 1 == j->k_blocks && p % 2 == 1)
-				run_activation(j, &r, at.panel, sums);
+				run_activation(j, &r, at.panel, sums, block, activated);
 		}
 }
+
+/* ---------------------------------------------------------------- products */
 
 bool matmul_blocked_fuses(const struct kern_matmul_args *a)
 {
 	const struct kern_matmul_fusion *f = a->fusion;
+	const struct kern_matmul_args *then = f->then;
+	if (then && (then->w->dtype != a->w->dtype || then->tokens != a->tokens || then->fusion || then->x != a->out))
+		return false;
 	return f->act_mul && !f->norm_weight && !f->rope && !a->accumulate && a->w->n % (2 * KERN_PANEL) == 0;
+}
+
+/* All but columns and memory. */
+static struct blocked_job job_of(const struct kern_matmul_args *a, const struct blocked_kernel *kernel, u32 threads)
+{
+	struct blocked_job j = {.a = a, .kernel = kernel, .width = kern_dtype_group(a->w->dtype), .fusion = a->fusion};
+	plan_rows(&j, threads);
+	plan_k(&j);
+	j.row_bytes = a->w->k / j.k_block * inputs_bytes(&j, j.k_block) + inputs_bytes(&j, a->w->k % j.k_block);
+	j.panels = kern_ceil(a->w->n, KERN_PANEL);
+	return j;
+}
+
+/* Rows of a thread's own are packed into its own part of the scratch, where its sums are, too. */
+static void plan_scratch(struct blocked_job *j, const struct kern_ctx *ctx, u32 threads)
+{
+	const u32 parts = j->row_blocks / j->part_blocks, tokens = j->a->tokens;
+	const size_t part = kern_scratch_part(ctx, threads), row_bytes = j->row_bytes + (j->then ? j->then->row_bytes : 0);
+	size_t rows = kern_ceil(tokens, parts);
+	j->lanes = ctx->scratch;
+	j->lane_bytes = j->lane_apart = matmul_blocked_lane_bytes(tokens);
+	ASSERT(threads * j->lane_bytes + tokens * row_bytes <= ctx->scratch_bytes);
+	if (parts > 1 && j->lane_bytes + rows * row_bytes <= part) {
+		j->x = j->lanes + j->lane_bytes;
+		j->lane_apart = j->part_bytes = part;
+	} else {
+		j->x = j->lanes + threads * j->lane_bytes;
+		j->part_blocks = j->row_blocks;
+		rows = tokens;
+	}
+	if (!j->then)
+		return;
+	j->then->lanes = j->lanes;
+	j->then->lane_bytes = j->lane_bytes;
+	j->then->lane_apart = j->lane_apart;
+	j->then->part_blocks = j->part_blocks;
+	j->then->part_bytes = j->part_bytes;
+	j->then->x = j->x + rows * j->row_bytes;
+}
+
+static void run(struct kern_ctx *ctx, struct blocked_job *j, bool packed)
+{
+	plan_columns(j, kern_thread_count(ctx));
+	for (u32 b = 0; b < j->row_blocks; b++)
+		j->tiles += rows_of(j, b).tiles;
+	if (!packed)
+		parallel_near(ctx, j->tiles * j->k_blocks, pack_task, j);
+	parallel_near(ctx, j->column_tasks * j->row_blocks, run_task, j);
+}
+
+/* With `then` whose inputs can be packed group by group, in the order of the columns. */
+static void run_both(struct kern_ctx *ctx, struct blocked_job *j, const struct kern_matmul_args *then, u32 handed)
+{
+	const u32 threads = kern_thread_count(ctx);
+	struct kern_matmul_args a = *then;
+	a.x_stride = handed; /* what is packed lies so */
+	struct blocked_job next = job_of(&a, j->kernel, threads);
+	j->then = &next;
+	j->handed = handed;
+	plan_scratch(j, ctx, threads);
+	run(ctx, j, false);
+	run(ctx, &next, true);
 }
 
 void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct blocked_kernel *kernel)
 {
-	struct blocked_job j = {.a = a, .kernel = kernel, .width = kern_dtype_group(a->w->dtype), .fusion = a->fusion};
-	u32 threads = kern_thread_count(ctx), k = a->w->k;
+	const struct kern_matmul_args *then = a->fusion ? a->fusion->then : NULL;
 	ASSERT(kernel->k_block <= BLOCKED_K_MAX && kernel->tile_rows <= BLOCKED_TILE_MAX);
 	if (a->tokens == 0)
 		return;
-	j.row_blocks = plan_rows(&j, threads);
-	plan_k(&j);
-	j.row_bytes = k / j.k_block * inputs_bytes(&j, j.k_block) + inputs_bytes(&j, k % j.k_block);
-	j.lane_bytes = matmul_blocked_lane_bytes(a->tokens);
-	j.lanes = ctx->scratch;
-	j.x = j.lanes + threads * j.lane_bytes;
-	j.panels = kern_ceil(a->w->n, KERN_PANEL);
-	ASSERT(threads * j.lane_bytes + a->tokens * j.row_bytes <= ctx->scratch_bytes);
-	for (u32 b = 0; b < j.row_blocks; b++)
-		j.tiles += rows_of(&j, b).tiles;
-	plan_columns(&j, threads);
-	parallel_near(ctx, j.tiles * j.k_blocks, pack_task, &j);
-	parallel_near(ctx, j.column_tasks * j.row_blocks, run_task, &j);
+	struct blocked_job j = job_of(a, kernel, kern_thread_count(ctx));
+	const u32 handed = j.width == 0 ? KERN_PANEL : j.width > HANDED_LEAST ? j.width : HANDED_LEAST;
+	if (then && !kernel->by_rows && !then->w->order && then->w->k % handed == 0) {
+		run_both(ctx, &j, then, handed);
+		return;
+	}
+	plan_scratch(&j, ctx, kern_thread_count(ctx));
+	run(ctx, &j, false);
+	if (then)
+		matmul_blocked(ctx, then, kernel);
 }

@@ -11,6 +11,7 @@
 enum {
 	BLOCKED_ROWS = 256,   /* of a block of rows, at most: what its inputs take for one block of k stays in the L2 cache */
 	BLOCKED_PANELS = 4,   /* of a task, at most: they share those inputs */
+	BLOCKED_HANDED_PANELS = 2 * KERN_GROUP_MAX / KERN_PANEL, /* but those of gate and up that make a group of the next product's inputs */
 	BLOCKED_TILE_MAX = 12 /* rows of a tile, at most */
 };
 
@@ -62,6 +63,7 @@ struct blocked_kernel {
 	u32 k_block;	/* values, at most: a multiple of KERN_GROUP_MAX */
 	u32 value_bytes; /* of an input: 1 or 2 */
 	u32 head_bytes; /* of a group of a row's inputs */
+	bool by_rows;	/* a tile's inputs lie by rows, each a block of k long; else by groups, or units, each of all rows */
 	/* Values [k, k + count) of `rows` rows, x_stride apart, into a tile's inputs. Answers whether one of their scales, or of
 	 * their sums, is none that BLOCKED_EIGHTHS or BLOCKED_POWERS could do with. */
 	bool (*pack)(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to);
@@ -91,20 +93,26 @@ struct blocked_job {
 	const struct blocked_kernel *kernel;
 	u32 width;  /* of the weights' groups, or 0 */
 	atomic_bool any_scales; /* pack answered so */
-	char *x;    /* packed: by blocks of rows, in these by blocks of k, in these by tiles */
+	char *x;    /* packed: by parts, in these by blocks of rows, in these by blocks of k, in these by tiles */
 	size_t row_bytes;
+	u32 part_blocks;   /* blocks of rows of a part: all, or, where every thread has rows of its own, one thread's */
+	size_t part_bytes; /* from one part to the next */
 	char *lanes; /* of the threads: sums, unpacked weights */
-	size_t lane_bytes;
+	size_t lane_bytes, lane_apart; /* apart: from one to the next */
 	u32 row_blocks, k_blocks, tiles; /* tiles: in all blocks of rows */
 	u32 k_block; /* values */
 	u32 panels, panels_a_task, column_tasks;
 	const struct kern_matmul_fusion *fusion; /* act_mul: panels of gate and up take turns; or NULL */
+	/* NULL, or: the product that follows, whose inputs are packed as soon as there are `handed` columns, whole groups, of a row. */
+	struct blocked_job *then;
+	u32 handed;
 };
 
-/* Whether a product's fusion is one that matmul_blocked does: gate and up are whole panels. */
+/* Whether a product's fusion is one that matmul_blocked does: gate and up are whole panels, and what follows can be done by the same
+ * kernel. */
 bool matmul_blocked_fuses(const struct kern_matmul_args *a);
 
-/* Packs the inputs into the scratch and computes. */
+/* Packs the inputs into the scratch and computes; and what the fusion has. */
 void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct blocked_kernel *kernel);
 
 /* Scratch of the threads. */

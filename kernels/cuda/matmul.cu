@@ -124,7 +124,7 @@ CUDA_OP(matmul)
 		return ERR_UNSUPPORTED;
 	if (a->tokens == 0)
 		return ERR_OK;
-	if (a->fusion && a->tokens > KERN_FUSED_TOKENS)
+	if (a->fusion && (a->fusion->then || a->tokens > KERN_FUSED_TOKENS))
 		return ERR_UNSUPPORTED;
 	enum err e = ERR_UNSUPPORTED;
 	if (a->tokens > slices_worth(w->dtype) && ctx->device)

@@ -176,19 +176,25 @@ static const struct kern_weight *matrix_after(const struct decoder *d, u32 index
 	return index + 1 < weights->layer_count ? &weights->layers[index + 1].qkv : &weights->lm_head;
 }
 
+static struct kern_matmul_args product_args(const struct decoder *d, float *out, bool accumulate, const float *x,
+					    const struct kern_weight *w, const float *bias, u32 index, u32 tokens)
+{
+	return (struct kern_matmul_args){.out = out,
+					 .x = x,
+					 .w = w,
+					 .bias = bias,
+					 .tokens = tokens,
+					 .x_stride = w->k,
+					 .out_stride = w->n,
+					 .accumulate = accumulate,
+					 .next = matrix_after(d, index, w)};
+}
+
 static enum err product_into(struct decoder *d, float *out, bool accumulate, const float *x, const struct kern_weight *w,
 			     const float *bias, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
-	struct kern_matmul_args a = {.out = out,
-				     .x = x,
-				     .w = w,
-				     .bias = bias,
-				     .tokens = tokens,
-				     .x_stride = w->k,
-				     .out_stride = w->n,
-				     .accumulate = accumulate,
-				     .next = matrix_after(d, index, w)};
+	struct kern_matmul_args a = product_args(d, out, accumulate, x, w, bias, index, tokens);
 
 	return decoder_failed(c->ops->matmul(c->ctx, &a), "matmul", em);
 }
@@ -359,11 +365,13 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	return e;
 }
 
-/* The product with gate and up and what the activation makes of it, at once. ERR_UNSUPPORTED, and nothing written: apart. */
-static enum err product_activated(struct decoder *d, const float *x, const struct layer_weights *w, u32 tokens)
+/* The product with gate and up and what the activation makes of it, at once; with `then`, not NULL, that product, too.
+ * ERR_UNSUPPORTED, and nothing written: apart. */
+static enum err product_activated(struct decoder *d, const float *x, const struct layer_weights *w, u32 tokens,
+				  const struct kern_matmul_args *then)
 {
 	const struct decoder_config *c = &d->config;
-	const struct kern_matmul_fusion fusion = {.act_mul = true, .act = c->model->activation};
+	const struct kern_matmul_fusion fusion = {.act_mul = true, .act = c->model->activation, .then = then};
 	struct kern_matmul_args a = {.out = d->activated,
 				     .x = x,
 				     .w = &w->gate_up,
@@ -422,7 +430,7 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 static enum err gate_and_up(struct decoder *d, u32 index, const float *x, u32 first, u32 count, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
-	enum err e = product_activated(d, x, w, count);
+	enum err e = product_activated(d, x, w, count, NULL);
 
 	if (e != ERR_UNSUPPORTED)
 		return decoder_failed(e, "matmul with act_mul", em);
@@ -448,9 +456,15 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 		u32 count = (u32)least(tokens - first, portion);
 		const float *x = d->input + (size_t)first * w->gate_up.k;
 		float *y = out + (size_t)first * w->down.n;
+		struct kern_matmul_args down = product_args(d, y, to == d->x, d->activated, &w->down, bias, index, count);
+		e = product_activated(d, x, w, count, &down);
+		if (e != ERR_UNSUPPORTED) {
+			e = decoder_failed(e, "matmul with act_mul and another", em);
+			continue;
+		}
 		e = gate_and_up(d, index, x, first, count, em);
 		if (!e)
-			e = product_into(d, y, to == d->x, d->activated, &w->down, bias, index, count, em);
+			e = decoder_failed(d->config.ops->matmul(d->config.ctx, &down), "matmul", em);
 		if (!e)
 			e = adapt(d, y, d->activated, &w->down, LORA_DOWN, index, first, count, em);
 	}

@@ -3,21 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/kern/check.h"
-
-struct matmul_case {
-	u32 n, k, tokens;
-	enum kern_dtype dtype;
-	bool outliers, bias, accumulate, order;
-	int exponent; /* every third row's inputs are times two to this */
-	int weights_exponent; /* in 8 bits: and every third group's scales, or all if the former is above 104 */
-};
-
-/* The weight and what it stands for. */
-struct matrix {
-	struct kern_weight packed;
-	float *values; /* [n][k] */
-};
+#include "tests/kern/check_matmul.h"
 
 static void round_to_bf16(float *values, size_t count)
 {
@@ -29,7 +15,7 @@ static void round_to_bf16(float *values, size_t count)
 }
 
 static void plain_matrix(struct check *c, const struct matmul_case *m, void *memory, u32 caps,
-			 struct matrix *out)
+			 struct check_matrix *out)
 {
 	struct err_msg em = {""};
 	out->values = check_floats(c, (size_t)m->n * m->k, m->outliers);
@@ -43,7 +29,7 @@ static void plain_matrix(struct check *c, const struct matmul_case *m, void *mem
 /* Random values of q, scales (some of them zero) and zeros: all that the format can hold, and more than rounding produces.
  * Zeros are 8 where k is odd, eighths (as rounding makes them) where half of it is. */
 static void quantized_matrix(struct check *c, const struct matmul_case *m, void *memory, u32 caps,
-			     struct matrix *out)
+			     struct check_matrix *out)
 {
 	bool int8 = m->dtype == KERN_I8;
 	u32 width = kern_dtype_group(m->dtype), groups = (m->k + width - 1) / width;
@@ -74,7 +60,7 @@ static void quantized_matrix(struct check *c, const struct matmul_case *m, void 
 		kern_weight_rows_quantized(&out->packed, 0, m->n, &rows, c->pools[1]);
 }
 
-static void make_matrix(struct check *c, const struct matmul_case *m, u32 caps, struct matrix *out)
+void check_matrix_make(struct check *c, const struct matmul_case *m, u32 caps, struct check_matrix *out)
 {
 	void *memory = check_alloc(c, kern_weight_bytes(m->n, m->k, m->dtype, caps));
 	if (kern_dtype_group(m->dtype) > 0)
@@ -202,9 +188,9 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 	float *before = check_floats(c, count, false), *out = check_alloc(c, count * sizeof(float));
 	double *want = check_alloc(c, (size_t)m->tokens * m->n * 8),
 	       *allowed = check_alloc(c, (size_t)m->tokens * m->n * 8);
-	struct matrix w;
+	struct check_matrix w;
 	const char *problem;
-	make_matrix(c, m, t->caps, &w);
+	check_matrix_make(c, m, t->caps, &w);
 	struct kern_matmul_args a = {
 		.w = &w.packed, .tokens = m->tokens, .x_stride = x_stride, .out_stride = out_stride};
 	a.x = exponent_inputs(c, m, x_stride);
@@ -240,8 +226,8 @@ static void matmul_not_finite_case(struct check *c, u32 target, const struct mat
 	struct kern_limits limits = {.tokens = m->tokens, .hidden = m->k};
 	const char *problem = NULL;
 	struct kern_ctx ctx;
-	struct matrix w;
-	make_matrix(c, m, t->caps, &w);
+	struct check_matrix w;
+	check_matrix_make(c, m, t->caps, &w);
 	struct kern_matmul_args a = {.w = &w.packed, .x = x, .tokens = m->tokens, .x_stride = m->k, .out_stride = m->n, .out = clean};
 	check_ctx(c, &ctx, &limits, 1);
 	if (t->ops.matmul(&ctx, &a) != ERR_OK)
@@ -317,91 +303,9 @@ static void full_cases(struct check *c, u32 target)
 				matmul_full_case(c, target, dtypes[d], tokens[t], sums[s]);
 }
 
-/* ---------------------------------------------------------------- with the activation behind it */
+/* ---------------------------------------------------------------- cases */
 
-/* Whole panels of gate and up, more rows than decoding has, and a variant that computes them in blocks. */
-static bool matmul_fuses(const struct check_target *t, const struct matmul_case *m)
-{
-	u32 needed = m->dtype == KERN_BF16 ? KERN_CAP_AVX512_BF16 : m->dtype == KERN_F32 ? 0 : KERN_CAP_AVX512_VNNI;
-	bool avx2 = (t->caps & KERN_CAP_AVX2) && !(t->caps & KERN_CAP_AVX512);
-	return (avx2 || (t->caps & needed)) && m->n % 64 == 0 && m->tokens > KERN_CPU_UNFUSED_TOKENS && !m->accumulate;
-}
-
-/* What the product and then the activation write, to the bit; where that is refused, nothing. */
-static const char *fused_result(const struct check_target *t, const struct matmul_case *m, const float *before,
-				const float *apart, const float *out, u32 stride, enum err e)
-{
-	if (!matmul_fuses(t, m)) {
-		if (e != ERR_UNSUPPORTED)
-			return "no refusal of a fusion that it does not have";
-		return memcmp(before, out, (size_t)m->tokens * stride * sizeof(float)) ? "wrote though it refused" : NULL;
-	}
-	if (e != ERR_OK)
-		return "an error for a fusion that it has";
-	for (u32 row = 0; row < m->tokens; row++) {
-		const float *got = out + (size_t)row * stride, *was = before + (size_t)row * stride;
-		if (memcmp(got, apart + (size_t)row * (m->n / 2), m->n / 2 * sizeof(float)) != 0)
-			return "other bits than product and activation apart";
-		if (memcmp(got + m->n / 2, was + m->n / 2, (stride - m->n / 2) * sizeof(float)) != 0)
-			return "wrote between rows";
-	}
-	return NULL;
-}
-
-static void fused_case(struct check *c, u32 target, const struct matmul_case *m, enum kern_activation act)
-{
-	const struct check_target *t = &c->targets[target];
-	const struct kern_matmul_fusion fusion = {.act_mul = true, .act = act};
-	struct kern_limits limits = {.tokens = m->tokens, .hidden = m->k, .intermediate = m->n};
-	u32 size = m->n / 2, stride = size + check_random(c, 3);
-	size_t count = (size_t)m->tokens * stride;
-	float *product = check_alloc(c, (size_t)m->tokens * m->n * sizeof(float));
-	float *apart = check_alloc(c, (size_t)m->tokens * size * sizeof(float));
-	float *before = check_floats(c, count, false), *out = check_alloc(c, count * sizeof(float));
-	struct matrix w;
-	struct kern_ctx ctx;
-	check_ctx(c, &ctx, &limits, 1);
-	make_matrix(c, m, t->caps, &w);
-	struct kern_matmul_args a = {.w = &w.packed, .tokens = m->tokens, .x_stride = m->k, .out_stride = m->n, .out = product};
-	a.x = check_floats(c, (size_t)m->tokens * m->k, false);
-	a.bias = m->bias ? check_floats(c, m->n, false) : NULL;
-	struct kern_act_mul_args activation = {
-		.out = apart, .gate_up = product, .tokens = m->tokens, .size = size, .act = act};
-	enum err e = t->ops.matmul(&ctx, &a);
-	if (!e)
-		e = t->ops.act_mul(&ctx, &activation);
-	const char *problem = e ? "an error of the ops apart" : NULL;
-	a.fusion = &fusion;
-	a.out = out;
-	a.out_stride = stride;
-	a.accumulate = m->accumulate;
-	memcpy(out, before, count * sizeof(float));
-	e = t->ops.matmul(&ctx, &a);
-	if (!problem)
-		problem = fused_result(t, m, before, apart, out, stride, e);
-	kern_weight_fini(&w.packed);
-	check_case_end(c, problem, "matmul=%s with act_mul %s n=%u k=%u tokens=%u act=%d bias=%d accumulate=%d",
-		       t->ops.matmul_variant, kern_dtype_name(m->dtype), m->n, m->k, m->tokens, act, m->bias, m->accumulate);
-}
-
-static const enum kern_dtype DTYPES[] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128};
-
-static void fused_cases(struct check *c, u32 target)
-{
-	/* The last three are refused: too few rows, half a panel, sums that are added to. */
-	static const struct matmul_case cases[] = {
-		{.n = 64, .k = 33, .tokens = 33},   {.n = 320, .k = 200, .tokens = 70, .bias = true},
-		{.n = 192, .k = 1100, .tokens = 40, .bias = true}, {.n = 128, .k = 64, .tokens = 300},
-		{.n = 128, .k = 64, .tokens = 32},  {.n = 96, .k = 64, .tokens = 40},
-		{.n = 64, .k = 64, .tokens = 40, .accumulate = true}};
-	static const enum kern_activation acts[] = {KERN_SILU, KERN_GELU_TANH, KERN_GELU, KERN_RELU};
-	for (u32 i = 0; i < COUNT_OF(cases); i++)
-		for (u32 d = 0; d < COUNT_OF(DTYPES); d++) {
-			struct matmul_case m = cases[i];
-			m.dtype = DTYPES[d];
-			fused_case(c, target, &m, acts[(i + d) % COUNT_OF(acts)]);
-		}
-}
+const enum kern_dtype check_matmul_types[CHECK_MATMUL_TYPES] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128};
 
 static void matmul_cases(struct check *c, u32 target)
 {
@@ -411,31 +315,31 @@ static void matmul_cases(struct check *c, u32 target)
 	static const u32 tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 24, 29, 32, 40};
 	for (u32 s = 0; s < COUNT_OF(shapes); s++)
 		for (u32 t = 0; t < COUNT_OF(tokens); t++)
-			for (u32 d = 0; d < COUNT_OF(DTYPES); d++) {
-				struct matmul_case m = {shapes[s][0], shapes[s][1], tokens[t], DTYPES[d],
+			for (u32 d = 0; d < CHECK_MATMUL_TYPES; d++) {
+				struct matmul_case m = {shapes[s][0], shapes[s][1], tokens[t], check_matmul_types[d],
 							(s + t) % 2};
 				m.bias = t % 3 == 0;
 				m.accumulate = t % 4 == 1 || t % 4 == 2;
 				m.order = kern_dtype_group(m.dtype) > 0 && (s + t) % 5 == 0;
 				matmul_case(c, target, &m);
 			}
-	for (u32 d = 0; d < COUNT_OF(DTYPES); d++) {
-		struct matmul_case wide = {.n = 300, .k = 64, .tokens = 450, .dtype = DTYPES[d]};
+	for (u32 d = 0; d < CHECK_MATMUL_TYPES; d++) {
+		struct matmul_case wide = {.n = 300, .k = 64, .tokens = 450, .dtype = check_matmul_types[d]};
 		/* Tiles of unequal height, two blocks of k; two blocks of rows of unequal height. */
 		struct matmul_case uneven = {
-			.n = 50, .k = 1100, .tokens = 37, .dtype = DTYPES[d], .bias = true, .accumulate = true};
-		struct matmul_case odd = {.n = 33, .k = 35, .tokens = 257, .dtype = DTYPES[d], .accumulate = true};
+			.n = 50, .k = 1100, .tokens = 37, .dtype = check_matmul_types[d], .bias = true, .accumulate = true};
+		struct matmul_case odd = {.n = 33, .k = 35, .tokens = 257, .dtype = check_matmul_types[d], .accumulate = true};
 		/* Rows that are mostly what fills their group up. */
-		struct matmul_case narrow = {.n = 40, .k = 5, .tokens = 100, .dtype = DTYPES[d]};
+		struct matmul_case narrow = {.n = 40, .k = 5, .tokens = 100, .dtype = check_matmul_types[d]};
 		/* One group, and sums that begin with another value in every row. */
-		struct matmul_case begun = {.n = 70, .k = 30, .tokens = 75, .dtype = DTYPES[d], .bias = true, .accumulate = true};
+		struct matmul_case begun = {.n = 70, .k = 30, .tokens = 75, .dtype = check_matmul_types[d], .bias = true, .accumulate = true};
 		matmul_case(c, target, &narrow);
 		matmul_case(c, target, &begun);
 		matmul_case(c, target, &wide);
 		matmul_case(c, target, &uneven);
 		matmul_case(c, target, &odd);
 		for (u32 t = 0; t < COUNT_OF(tokens); t++) {
-			struct matmul_case m = {.n = 40, .k = t % 2 ? 256 : 200, .tokens = tokens[t], .dtype = DTYPES[d]};
+			struct matmul_case m = {.n = 40, .k = t % 2 ? 256 : 200, .tokens = tokens[t], .dtype = check_matmul_types[d]};
 			m.order = kern_dtype_group(m.dtype) > 0 && t % 3 == 0;
 			matmul_not_finite_case(c, target, &m);
 		}
@@ -446,10 +350,10 @@ static void matmul_cases(struct check *c, u32 target)
 static void panel_cases(struct check *c, u32 target)
 {
 	static const u32 columns[] = {90, 128, 129, 190, 224, 225, 257};
-	for (u32 d = 0; d < COUNT_OF(DTYPES); d++)
+	for (u32 d = 0; d < CHECK_MATMUL_TYPES; d++)
 		for (u32 n = 0; n < COUNT_OF(columns); n++)
 			for (u32 tokens = 1; tokens < 7; tokens++) {
-				struct matmul_case m = {.n = columns[n], .k = n % 2 ? 201 : 70, .tokens = tokens, .dtype = DTYPES[d]};
+				struct matmul_case m = {.n = columns[n], .k = n % 2 ? 201 : 70, .tokens = tokens, .dtype = check_matmul_types[d]};
 				m.bias = (n + tokens) % 2;
 				m.accumulate = (n + d) % 2;
 				matmul_case(c, target, &m);
@@ -459,9 +363,9 @@ static void panel_cases(struct check *c, u32 target)
 /* 32 and 64 panels of 1,024 values, whose quarters would begin at the same places of the L1 cache: one is made longer. */
 static void uneven_cases(struct check *c, u32 target)
 {
-	for (u32 d = 0; d < COUNT_OF(DTYPES); d++)
+	for (u32 d = 0; d < CHECK_MATMUL_TYPES; d++)
 		for (u32 tokens = 1; tokens < 4; tokens++) {
-			struct matmul_case m = {.n = tokens == 2 ? 2048 : 993, .k = 1024, .tokens = tokens, .dtype = DTYPES[d]};
+			struct matmul_case m = {.n = tokens == 2 ? 2048 : 993, .k = 1024, .tokens = tokens, .dtype = check_matmul_types[d]};
 			m.bias = m.accumulate = tokens == 1;
 			matmul_case(c, target, &m);
 		}
@@ -473,10 +377,10 @@ static void uneven_cases(struct check *c, u32 target)
 static void exponent_cases(struct check *c, u32 target)
 {
 	static const int exponents[] = {-140, -110, -96, -90, -89, 90, 102, 103, 104, 110, 118, 118};
-	for (u32 d = 0; d < COUNT_OF(DTYPES); d++)
+	for (u32 d = 0; d < CHECK_MATMUL_TYPES; d++)
 		for (u32 i = 0; i < COUNT_OF(exponents); i++)
-			for (u32 t = 0; t < 3 && (exponents[i] < 118 || DTYPES[d] != KERN_I8); t++) {
-				struct matmul_case m = {.n = 40, .tokens = 4 + 33 * t, .dtype = DTYPES[d]};
+			for (u32 t = 0; t < 3 && (exponents[i] < 118 || check_matmul_types[d] != KERN_I8); t++) {
+				struct matmul_case m = {.n = 40, .tokens = 4 + 33 * t, .dtype = check_matmul_types[d]};
 				m.exponent = exponents[i];
 				m.k = i % 2 ? 255 : 322;
 				matmul_case(c, target, &m);
@@ -503,6 +407,5 @@ void check_matmul(struct check *c)
 			uneven_cases(c, i);
 			exponent_cases(c, i);
 			full_cases(c, i);
-			fused_cases(c, i);
 		}
 }
