@@ -488,19 +488,25 @@ static void fetch_first(struct attention_plan *plan, u32 thread)
 		__builtin_prefetch(a->q + (size_t)index * floats + i, 0, 3);
 }
 
+/* Prompts begin with their last queries, which see most keys, so that what a thread takes from another's share at the end is short. Its own
+ * share are about the tokens that are its own in other ops, too: see shares_priv.h. */
+static u32 task_at(const struct attention_plan *plan, u32 place)
+{
+	return plan->follows ? place : plan->tasks - 1 - place;
+}
+
 static void run_tasks(void *arg, u32 task, u32 thread)
 {
 	struct attention_plan *plan = arg;
-	u32 index, end, next;
+	const u32 shares = plan->shares.count, share = plan->follows ? thread : shares - 1 - thread % shares;
+	u32 place, end, next;
 	(void)task;
 	if (thread > 0)
 		fetch_first(plan, thread);
-	while (shares_take(&plan->shares, thread, &index, &end)) {
-		if (plan->large)
-			next = kern_min(index + plan->threads, plan->tasks - 1);
-		else if (!plan->follows || !shares_next(&plan->shares, thread, &next))
-			next = index;
-		run_task(plan, index, next, thread);
+	while (shares_take(&plan->shares, share, &place, &end)) {
+		if (!(plan->follows || plan->large) || !shares_next(&plan->shares, share, &next))
+			next = place;
+		run_task(plan, task_at(plan, place), task_at(plan, next), thread);
 	}
 }
 
@@ -528,10 +534,9 @@ enum err VARIANT(attention)(struct kern_ctx *ctx, const struct kern_attention_ar
 	attention_plan_init(&plan, ctx, a, ATTENTION_TASK_ROWS, TASK_ROWS_FEW);
 	if (plan.tasks == 0)
 		return ERR_OK;
-	/* Chunks of prompts differ in length, and all threads take the longest first. */
 	plan.follows = a->tokens <= a->rows;
 	plan.large = !plan.follows && (size_t)a->tokens * a->heads * a->kv.head_dim > LARGE_FLOATS;
-	shares_init(&plan.shares, plan.tasks, plan.follows ? plan.threads : 1, 1);
+	shares_init(&plan.shares, plan.tasks, plan.threads, 1);
 	kern_parallel(ctx, kern_min(plan.tasks, plan.threads), run_tasks, &plan);
 	if (plan.divided)
 		kern_parallel(ctx, plan.tasks / plan.segments, merge_task, &plan);

@@ -151,10 +151,8 @@ struct attention_task attention_task(const struct attention_plan *p, u32 index)
 	}
 	struct attention_task t = {.index = index, .row = low};
 	u32 in_row = index - p->task_start[low], queries = a->query_start[low + 1] - a->query_start[low];
-	u32 chunks = kern_ceil(queries, p->queries_a_task), chunk = in_row / p->segments / a->kv.kv_heads;
 	t.kv_head = in_row / p->segments % a->kv.kv_heads;
-	/* The last chunk sees most keys: it goes first. */
-	t.query = (chunks - 1 - chunk) * p->queries_a_task;
+	t.query = in_row / p->segments / a->kv.kv_heads * p->queries_a_task;
 	t.queries = kern_min(p->queries_a_task, queries - t.query);
 	t.queries_of_row = queries;
 	t.segment = p->divided ? in_row % p->segments : 0;
