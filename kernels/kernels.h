@@ -154,7 +154,7 @@ struct kern_matmul_args {
 	/* CPU, few tokens: the weights of the product that follows, or NULL. Threads that have nothing to do fetch
 	 * their beginning into their caches until then. Changes no result. */
 	const struct kern_weight *next;
-	/* What surrounds the product, in the same kernel: few tokens on devices; on CPUs act_mul, and `then`, of many tokens. */
+	/* What surrounds the product, in the same kernel: few tokens on devices; on CPUs all but rope, of many tokens. */
 	const struct kern_matmul_fusion *fusion; /* host */
 };
 
@@ -167,7 +167,7 @@ enum kern_activation { KERN_SILU, KERN_GELU_TANH, KERN_GELU, KERN_RELU, KERN_REL
 enum { KERN_FUSED_TOKENS = 16, KERN_CPU_UNFUSED_TOKENS = 32 };
 struct kern_rope_kv_args;
 struct kern_matmul_fusion {
-	/* [K]: x is RMSNorm(x) * norm_weight, and is float, the residual stream; NULL: as it is, bf16 */
+	/* [K]: x is RMSNorm(x) * norm_weight, and is float, the residual stream; NULL: as it is, on devices bf16 */
 	const float *norm_weight;
 	float norm_eps;
 	/* The rows of W are gate and then up: out[t][i] = act(product[t][i]) * product[t][N / 2 + i]. */

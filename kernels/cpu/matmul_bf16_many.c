@@ -14,7 +14,7 @@ enum {
 
 static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
 {
-	const size_t stride = j->a->x_stride;
+	const size_t stride = j->x_stride;
 	const vec one = vec_set1(1);
 	x += k;
 	for (u32 done = 0; done < count; done += 2 * LACE_UNITS, to += (size_t)LACE_UNITS * rows * 4) {
@@ -85,7 +85,7 @@ static void tile(const struct blocked_tile *t, u32 rows)
 }
 
 static const struct blocked_kernel KERNEL = {
-	.tile_rows = TILE_ROWS, .k_block = K_BLOCK, .value_bytes = 2, .pack = pack, .tile = tile, .act_mul = sums_act_mul};
+	.tile_rows = TILE_ROWS, .k_block = K_BLOCK, .value_bytes = 2, .pack = pack, .tile = tile, .act_mul = sums_act_mul, .norm = &blocked_norm_avx2};
 
 void VARIANT(matmul_bf16_many)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {

@@ -8,6 +8,8 @@
  * the panels of gate and up that belong together take turns, and only what it makes of their sums leaves that memory: as the inputs of the
  * product that follows, where that is known, a third or less of what it would be in floats.
  * Nothing here touches the order in which a sum is taken. */
+#include <string.h>
+
 #include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/shares_priv.h"
 
@@ -17,6 +19,8 @@ enum {
 	OWN_ROWS = 64, /* a thread has at least, for which it reads all weights */
 	OWN_ROWS_UNPACKED = 128, /* and unpacks them */
 	HANDED_LEAST = 64, /* values of groups that are packed at once */
+	NORMED_AT_ONCE = 256, /* values of a row, in the L1 cache until they are packed */
+	NORMED_STRIDE = BLOCKED_K_MAX + 16, /* of such rows: not all of them in the same places of that cache */
 };
 
 static size_t sums_bytes(u32 rows)
@@ -149,18 +153,48 @@ static void pack_tile(struct blocked_job *j, const float *x, u32 rows, struct sp
 		atomic_store_explicit(&j->any_scales, true, memory_order_relaxed);
 }
 
+static char *lane_of(const struct blocked_job *j, u32 thread)
+{
+	return j->lanes + thread * j->lane_apart;
+}
+
+/* Of `rows` rows that go through a norm: in pieces, through the thread's own memory. */
+static void pack_normed(struct blocked_job *j, const float *x, u32 rows, const struct rows *r, u32 tile, u32 thread)
+{
+	const struct kern_matmul_args *a = j->a;
+	const struct blocked_norm *norm = j->kernel->norm;
+	float factor[BLOCKED_TILE_MAX], *normed = (float *)(void *)lane_of(j, thread);
+	for (u32 i = 0; i < rows; i++)
+		factor[i] = norm->factor(x + (size_t)i * a->x_stride, a->w->k, j->normed->norm_eps);
+	for (u32 b = 0; b < j->k_blocks; b++) {
+		const u32 count = block_count(j, b), most = j->kernel->by_rows ? count : NORMED_AT_ONCE;
+		char *to = tile_inputs(j, r, b, tile);
+		for (u32 k = 0; k < count; k += most) {
+			const u32 at = b * j->k_block + k, n = kern_min(count - k, most);
+			for (u32 i = 0; i < rows; i++) {
+				float *row = normed + (size_t)i * NORMED_STRIDE;
+				norm->scale(row, x + (size_t)i * a->x_stride + at, j->normed->norm_weight + at, factor[i], n);
+				memset(row + n, 0, (kern_ceil(n, KERN_GROUP_MAX) * KERN_GROUP_MAX - n) * sizeof(*row)); /* the last group's */
+			}
+			pack_tile(j, normed, rows, (struct span){0, n}, to + rows * inputs_bytes(j, k));
+		}
+	}
+}
+
 /* Tiles are counted through all blocks of rows. */
 static void pack_task(void *arg, u32 task, u32 thread)
 {
 	struct blocked_job *j = arg;
-	u32 k_block = task % j->k_blocks, tile = task / j->k_blocks, block = 0;
+	u32 k_block = j->normed ? 0 : task % j->k_blocks, tile = j->normed ? task : task / j->k_blocks, block = 0;
 	struct rows r = rows_of(j, 0);
-	(void)thread;
 	for (; tile >= r.tiles; r = rows_of(j, ++block))
 		tile -= r.tiles;
 	u32 first = tile_first(&r, tile), rows = tile_first(&r, tile + 1) - first;
-	pack_tile(j, j->a->x + (size_t)(r.first + first) * j->a->x_stride, rows,
-		  (struct span){k_block * j->k_block, block_count(j, k_block)}, tile_inputs(j, &r, k_block, tile));
+	const float *x = j->a->x + (size_t)(r.first + first) * j->a->x_stride;
+	if (j->normed)
+		pack_normed(j, x, rows, &r, tile, thread);
+	else
+		pack_tile(j, x, rows, (struct span){k_block * j->k_block, block_count(j, k_block)}, tile_inputs(j, &r, k_block, tile));
 }
 
 /* Where a panel's weights from value k on begin. */
@@ -287,7 +321,7 @@ static void run_task(void *arg, u32 task, u32 thread)
 	struct rows r = rows_of(j, block);
 	u32 panel = task % j->column_tasks * j->panels_a_task;
 	u32 count = kern_min(j->panels - panel, j->panels_a_task);
-	char *lane = j->lanes + thread * j->lane_apart, *unpacked = lane + j->lane_bytes - BLOCKED_UNPACKED;
+	char *lane = lane_of(j, thread), *unpacked = lane + j->lane_bytes - BLOCKED_UNPACKED;
 	float *activated = (float *)(void *)(unpacked - activated_bytes(j->a->tokens));
 	const bool any_scales = atomic_load_explicit(&j->any_scales, memory_order_relaxed);
 	for (u32 b = 0; b < j->k_blocks; b++)
@@ -321,15 +355,23 @@ bool matmul_blocked_fuses(const struct kern_matmul_args *a)
 {
 	const struct kern_matmul_fusion *f = a->fusion;
 	const struct kern_matmul_args *then = f->then;
-	if (then && (then->w->dtype != a->w->dtype || then->tokens != a->tokens || then->fusion || then->x != a->out))
+	if (then && (then->w->dtype != a->w->dtype || then->tokens != a->tokens || then->fusion || then->x != a->out || !f->act_mul))
 		return false;
-	return f->act_mul && !f->norm_weight && !f->rope && !a->accumulate && a->w->n % (2 * KERN_PANEL) == 0;
+	if (f->rope || !(f->act_mul || f->norm_weight) || (f->norm_weight && a->w->order))
+		return false;
+	return !f->act_mul || (!a->accumulate && a->w->n % (2 * KERN_PANEL) == 0);
 }
 
 /* All but columns and memory. */
 static struct blocked_job job_of(const struct kern_matmul_args *a, const struct blocked_kernel *kernel, u32 threads)
 {
-	struct blocked_job j = {.a = a, .kernel = kernel, .width = kern_dtype_group(a->w->dtype), .fusion = a->fusion};
+	struct blocked_job j = {.a = a, .kernel = kernel, .width = kern_dtype_group(a->w->dtype), .x_stride = a->x_stride};
+	if (a->fusion && a->fusion->act_mul)
+		j.fusion = a->fusion;
+	if (a->fusion && a->fusion->norm_weight) {
+		j.normed = a->fusion;
+		j.x_stride = NORMED_STRIDE;
+	}
 	plan_rows(&j, threads);
 	plan_k(&j);
 	j.row_bytes = a->w->k / j.k_block * inputs_bytes(&j, j.k_block) + inputs_bytes(&j, a->w->k % j.k_block);
@@ -369,8 +411,9 @@ static void run(struct kern_ctx *ctx, struct blocked_job *j, bool packed)
 	plan_columns(j, kern_thread_count(ctx));
 	for (u32 b = 0; b < j->row_blocks; b++)
 		j->tiles += rows_of(j, b).tiles;
+	ASSERT(!j->normed || j->kernel->tile_rows * NORMED_STRIDE * sizeof(float) <= j->lane_bytes);
 	if (!packed)
-		parallel_near(ctx, j->tiles * j->k_blocks, pack_task, j);
+		parallel_near(ctx, j->normed ? j->tiles : j->tiles * j->k_blocks, pack_task, j);
 	parallel_near(ctx, j->column_tasks * j->row_blocks, run_task, j);
 }
 
@@ -378,9 +421,8 @@ static void run(struct kern_ctx *ctx, struct blocked_job *j, bool packed)
 static void run_both(struct kern_ctx *ctx, struct blocked_job *j, const struct kern_matmul_args *then, u32 handed)
 {
 	const u32 threads = kern_thread_count(ctx);
-	struct kern_matmul_args a = *then;
-	a.x_stride = handed; /* what is packed lies so */
-	struct blocked_job next = job_of(&a, j->kernel, threads);
+	struct blocked_job next = job_of(then, j->kernel, threads);
+	next.x_stride = handed;
 	j->then = &next;
 	j->handed = handed;
 	plan_scratch(j, ctx, threads);

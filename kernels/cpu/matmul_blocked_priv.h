@@ -57,6 +57,13 @@ struct blocked_tile {
 	bool opens, closes;
 };
 
+/* RMSNorm of a row, in the bits of the op: its factor, and then as many values at a time as one likes. */
+struct blocked_norm {
+	float (*factor)(const float *x, u32 count, float eps);
+	void (*scale)(float *out, const float *x, const float *weight, float factor, u32 count);
+};
+extern const struct blocked_norm blocked_norm_avx2; /* cpu/rmsnorm.c */
+
 struct blocked_job;
 struct blocked_kernel {
 	u32 tile_rows;
@@ -64,7 +71,7 @@ struct blocked_kernel {
 	u32 value_bytes; /* of an input: 1 or 2 */
 	u32 head_bytes; /* of a group of a row's inputs */
 	bool by_rows;	/* a tile's inputs lie by rows, each a block of k long; else by groups, or units, each of all rows */
-	/* Values [k, k + count) of `rows` rows, x_stride apart, into a tile's inputs. Answers whether one of their scales, or of
+	/* Values [k, k + count) of `rows` rows, the job's x_stride apart, into a tile's inputs. Answers whether one of their scales, or of
 	 * their sums, is none that BLOCKED_EIGHTHS or BLOCKED_POWERS could do with. */
 	bool (*pack)(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to);
 	/* NULL, or: brings a panel's block of k into the form that `tile` reads; at most BLOCKED_UNPACKED bytes. The
@@ -79,6 +86,7 @@ struct blocked_kernel {
 	bool (*tiles)(const struct blocked_tile *t, u32 count);
 	/* out[r][i] = act(gate[r][i]) * up[r][i], i < KERN_PANEL; gate and up [rows][KERN_PANEL]. */
 	void (*act_mul)(const float *gate, const float *up, u32 rows, enum kern_activation act, float *out, size_t out_stride);
+	const struct blocked_norm *norm;
 };
 
 /* Floats as large as this, give or take 2^22, differ by 1 as their bits do. */
@@ -92,6 +100,7 @@ struct blocked_job {
 	const struct kern_matmul_args *a;
 	const struct blocked_kernel *kernel;
 	u32 width;  /* of the weights' groups, or 0 */
+	u32 x_stride; /* of what is packed */
 	atomic_bool any_scales; /* pack answered so */
 	char *x;    /* packed: by parts, in these by blocks of rows, in these by blocks of k, in these by tiles */
 	size_t row_bytes;
@@ -103,13 +112,14 @@ struct blocked_job {
 	u32 k_block; /* values */
 	u32 panels, panels_a_task, column_tasks;
 	const struct kern_matmul_fusion *fusion; /* act_mul: panels of gate and up take turns; or NULL */
+	const struct kern_matmul_fusion *normed; /* the norm that inputs go through first; or NULL */
 	/* NULL, or: the product that follows, whose inputs are packed as soon as there are `handed` columns, whole groups, of a row. */
 	struct blocked_job *then;
 	u32 handed;
 };
 
-/* Whether a product's fusion is one that matmul_blocked does: gate and up are whole panels, and what follows can be done by the same
- * kernel. */
+/* Whether a product's fusion is one that matmul_blocked does: gate and up are whole panels, what follows can be done by the same
+ * kernel, and inputs of a norm are in their own order. */
 bool matmul_blocked_fuses(const struct kern_matmul_args *a);
 
 /* Packs the inputs into the scratch and computes; and what the fusion has. */

@@ -13,7 +13,7 @@ enum {
 
 static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
 {
-	lace_units(x + k, j->a->x_stride, rows, count, (float *)(void *)to);
+	lace_units(x + k, j->x_stride, rows, count, (float *)(void *)to);
 	return false;
 }
 
@@ -102,9 +102,9 @@ TILE_OF(tile_bf16, half_bf16, t->k_count / 2)
 #undef TILE_OF
 
 static const struct blocked_kernel F32 = {
-	.tile_rows = TILE_ROWS, .k_block = K_BLOCK, .value_bytes = 4, .pack = pack, .tile = tile_f32, .act_mul = sums_act_mul};
+	.tile_rows = TILE_ROWS, .k_block = K_BLOCK, .value_bytes = 4, .pack = pack, .tile = tile_f32, .act_mul = sums_act_mul, .norm = &blocked_norm_avx2};
 static const struct blocked_kernel BF16 = {
-	.tile_rows = TILE_ROWS, .k_block = K_BLOCK, .value_bytes = 4, .pack = pack, .tile = tile_bf16, .act_mul = sums_act_mul};
+	.tile_rows = TILE_ROWS, .k_block = K_BLOCK, .value_bytes = 4, .pack = pack, .tile = tile_bf16, .act_mul = sums_act_mul, .norm = &blocked_norm_avx2};
 
 void VARIANT(matmul_float_many)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {

@@ -73,7 +73,7 @@ static ALWAYS_INLINE void pack_group(const struct blocked_job *j, const float *x
 	char *first = to + rows * INPUTS_HEAD;
 	enum span span = SPAN_PART;
 	for (u32 r = 0; r < rows; r++) {
-		from[r] = group_values(j->a->w, x + r * j->a->x_stride, k, width, held[r]);
+		from[r] = group_values(j->a->w, x + r * j->x_stride, k, width, held[r]);
 		struct rounding rounding = rounding_by_power(from[r], width);
 		scales[r] = rounding.scale;
 		inverses[r] = rounding.inverse;
@@ -396,7 +396,7 @@ enum {
 						   .pack = pack,                 \
 						   .unpack = unpack,             \
 						   .tile = tile_fn,              \
-						   .act_mul = sums_act_mul};
+						   .act_mul = sums_act_mul, .norm = &blocked_norm_avx2};
 KERNEL(INT4_32, tile_32, 32, HEAD_ONE)
 KERNEL(INT4_64, tile_64, 64, HEAD_ONE)
 KERNEL(INT4_128, tile_128, 128, HEAD_TWO)

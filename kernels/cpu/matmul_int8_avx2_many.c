@@ -17,7 +17,7 @@ static ALWAYS_INLINE void pack_group(const struct blocked_job *j, const float *x
 	const float *from[ROWS_MOST];
 	struct rounding roundings[ROWS_MOST];
 	for (u32 r = 0; r < rows; r++) {
-		from[r] = group_values(j->a->w, x + r * j->a->x_stride, k, KERN_GROUP_MAX, held[r]);
+		from[r] = group_values(j->a->w, x + r * j->x_stride, k, KERN_GROUP_MAX, held[r]);
 		roundings[r] = rounding_by_eighths(from[r], KERN_GROUP_MAX);
 	}
 	for (u32 r = 0; r < rows; r++) {
@@ -165,7 +165,7 @@ void VARIANT(matmul_int8_many)(struct kern_ctx *ctx, const struct kern_matmul_ar
 						     .pack = pack,
 						     .unpack = unpack,
 						     .tile = tile,
-						     .act_mul = sums_act_mul};
+						     .act_mul = sums_act_mul, .norm = &blocked_norm_avx2};
 	ASSERT(a->tokens >= ROWS_SHARED);
 	matmul_blocked(ctx, a, &kernel);
 }

@@ -228,7 +228,7 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 	struct group_scales now, next;
 	bool any = false;
 	for (u32 r = 0; r < TILE_ROWS; r++)
-		row[r] = x + kern_min(r, rows - 1) * a->x_stride;
+		row[r] = x + kern_min(r, rows - 1) * j->x_stride;
 	u32 own = whole_values(j, k, end);
 	if (own > 0)
 		find_scales(row, k, own, int8, &now);
@@ -468,7 +468,7 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 		.tabulate = tabulate_fn,                                 \
 		.tiles = tiles_fn,                                       \
 		.tile = tile,                                            \
-		.act_mul = sums_act_mul}
+		.act_mul = sums_act_mul, .norm = &blocked_norm_avx2}
 enum { K_IN_L1 = 768 }; /* of weights in 4 bits, unpacked */
 KERNEL(INT8, BLOCKED_K_MAX, INT8_HEAD, NULL, tabulate, NULL);
 KERNEL(INT4, BLOCKED_K_MAX, INT4_HEAD, unpack_int4, NULL, NULL);

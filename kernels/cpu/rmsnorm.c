@@ -1,6 +1,7 @@
-/* Residual addition and RMSNorm for AVX2. A row is one task's; four running sums. */
+/* Residual addition and RMSNorm for AVX2. A row is one task's; four running sums. Products of many rows norm their inputs by it, too. */
 #include <math.h>
 
+#include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/shares_priv.h"
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_priv.h"
@@ -47,6 +48,19 @@ static void scale_row(float *out, const float *x, const float *weight, float sca
 	}
 }
 
+static float factor_of(float squares, u32 hidden, float eps)
+{
+	return 1 / sqrtf(squares / (float)hidden + eps);
+}
+
+/* Without anything added nothing is written. */
+static float row_factor(const float *x, u32 hidden, float eps)
+{
+	return factor_of(add_and_square((float *)(uintptr_t)x, NULL, hidden), hidden, eps);
+}
+
+const struct blocked_norm blocked_norm_avx2 = {row_factor, scale_row};
+
 static void rows(void *arg, u32 task, u32 thread)
 {
 	const struct kern_rmsnorm_args *a = arg;
@@ -56,8 +70,7 @@ static void rows(void *arg, u32 task, u32 thread)
 		size_t at = (size_t)t * a->hidden;
 		float squares = add_and_square(a->x + at, a->add ? a->add + at : NULL, a->hidden);
 		if (a->out)
-			scale_row(a->out + at, a->x + at, a->weight,
-				  1 / sqrtf(squares / (float)a->hidden + a->eps), a->hidden);
+			scale_row(a->out + at, a->x + at, a->weight, factor_of(squares, a->hidden, a->eps), a->hidden);
 	}
 }
 

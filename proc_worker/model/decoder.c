@@ -146,7 +146,30 @@ static enum err block_input(struct decoder *d, const float *add, const float *we
 			    struct err_msg *em)
 {
 	d->input = weight ? d->normed : d->x;
+	d->unnormed = NULL;
 	return weight || add ? decoder_norm(d, weight ? d->normed : NULL, d->x, add, weight, bias, tokens, em) : ERR_OK;
+}
+
+/* The same for a block whose first product may norm what it reads by itself, if it is of so many tokens that it may do so. */
+static enum err product_input(struct decoder *d, const float *weight, const float *bias, u32 tokens, struct err_msg *em)
+{
+	const float *add = take_delta(d);
+
+	if (!weight || bias || add || tokens <= KERN_CPU_UNFUSED_TOKENS || d->config.model->arch->layer_norm || d->lora.active_count)
+		return block_input(d, add, weight, bias, tokens, em);
+	d->input = d->normed;
+	d->unnormed = weight;
+	return ERR_OK;
+}
+
+/* What product_input has put off, of tokens from `first` on. */
+static enum err norm_input(struct decoder *d, u32 first, u32 tokens, struct err_msg *em)
+{
+	const size_t at = (size_t)first * d->config.model->hidden;
+	const float *weight = d->unnormed;
+
+	d->unnormed = NULL;
+	return weight ? decoder_norm(d, d->normed + at, d->x + at, NULL, weight, NULL, tokens - first, em) : ERR_OK;
 }
 
 /* Where a block's last product goes: straight into the stream, unless ranks, a norm or another block come in between, the block reads
@@ -365,15 +388,16 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	return e;
 }
 
-/* The product with gate and up and what the activation makes of it, at once; with `then`, not NULL, that product, too.
- * ERR_UNSUPPORTED, and nothing written: apart. */
-static enum err product_activated(struct decoder *d, const float *x, const struct layer_weights *w, u32 tokens,
+/* The product with gate and up and what the activation makes of it, at once; with `then`, not NULL, that product, too. Of tokens
+ * [first, first + tokens) of `input`. ERR_UNSUPPORTED, and nothing written: apart. */
+static enum err product_activated(struct decoder *d, const struct layer_weights *w, u32 first, u32 tokens,
 				  const struct kern_matmul_args *then)
 {
 	const struct decoder_config *c = &d->config;
-	const struct kern_matmul_fusion fusion = {.act_mul = true, .act = c->model->activation, .then = then};
+	const struct kern_matmul_fusion fusion = {.norm_weight = d->unnormed, .norm_eps = c->model->norm_eps, .act_mul = true,
+						  .act = c->model->activation, .then = then};
 	struct kern_matmul_args a = {.out = d->activated,
-				     .x = x,
+				     .x = (d->unnormed ? d->x : d->input) + (size_t)first * w->gate_up.k,
 				     .w = &w->gate_up,
 				     .bias = w->gate_up_bias,
 				     .tokens = tokens,
@@ -405,6 +429,24 @@ static enum err post_norm(struct decoder *d, const float *weight, u32 tokens, st
 	return weight ? decoder_norm(d, d->delta, d->delta, NULL, weight, NULL, tokens, em) : ERR_OK;
 }
 
+/* Queries, keys and values. */
+static enum err project(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	const struct kern_weight *w = &c->weights->layers[index].qkv;
+	const struct kern_matmul_fusion fusion = {.norm_weight = d->unnormed, .norm_eps = c->model->norm_eps};
+	struct kern_matmul_args a = product_args(d, d->qkv, false, d->x, w, NULL, index, tokens);
+	enum err e = ERR_UNSUPPORTED;
+
+	a.fusion = &fusion;
+	if (d->unnormed && !c->model->parallel) /* there the MLP reads it once more */
+		e = c->ops->matmul(c->ctx, &a);
+	if (e != ERR_UNSUPPORTED)
+		return decoder_failed(e, "matmul of a norm", em);
+	e = norm_input(d, 0, tokens, em);
+	return e ? e : decoder_product(d, d->qkv, d->input, w, NULL, index, tokens, em);
+}
+
 static enum err attention_block(struct decoder *d, u32 index, const struct inputs *in,
 				const struct kern_kv *kv, struct err_msg *em)
 {
@@ -412,9 +454,9 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	u32 tokens = in->tokens;
 
 
-	enum err e = block_input(d, take_delta(d), w->attn_norm, w->attn_norm_bias, tokens, em);
+	enum err e = product_input(d, w->attn_norm, w->attn_norm_bias, tokens, em);
 	if (!e)
-		e = decoder_product(d, d->qkv, d->input, &w->qkv, NULL, index, tokens, em);
+		e = project(d, index, tokens, em);
 	if (!e)
 		e = adapt(d, d->qkv, d->input, &w->qkv, LORA_QKV, index, 0, tokens, em);
 	if (!e)
@@ -426,11 +468,12 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	return e ? e : post_norm(d, w->attn_post_norm, tokens, em);
 }
 
-/* Of tokens [first, first + count). */
-static enum err gate_and_up(struct decoder *d, u32 index, const float *x, u32 first, u32 count, struct err_msg *em)
+/* Of tokens [first, first + count), normed. */
+static enum err gate_and_up(struct decoder *d, u32 index, u32 first, u32 count, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
-	enum err e = product_activated(d, x, w, count, NULL);
+	const float *x = d->input + (size_t)first * w->gate_up.k;
+	enum err e = product_activated(d, w, first, count, NULL);
 
 	if (e != ERR_UNSUPPORTED)
 		return decoder_failed(e, "matmul with act_mul", em);
@@ -454,15 +497,16 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 
 	for (u32 first = 0; !e && first < tokens; first += portion) {
 		u32 count = (u32)least(tokens - first, portion);
-		const float *x = d->input + (size_t)first * w->gate_up.k;
 		float *y = out + (size_t)first * w->down.n;
 		struct kern_matmul_args down = product_args(d, y, to == d->x, d->activated, &w->down, bias, index, count);
-		e = product_activated(d, x, w, count, &down);
+		e = product_activated(d, w, first, count, &down);
 		if (e != ERR_UNSUPPORTED) {
 			e = decoder_failed(e, "matmul with act_mul and another", em);
 			continue;
 		}
-		e = gate_and_up(d, index, x, first, count, em);
+		e = norm_input(d, first, tokens, em);
+		if (!e)
+			e = gate_and_up(d, index, first, count, em);
 		if (!e)
 			e = decoder_failed(d->config.ops->matmul(d->config.ctx, &down), "matmul", em);
 		if (!e)
@@ -484,10 +528,12 @@ static enum err experts(struct decoder *d, const struct layer_weights *w, u32 to
 
 /* What the MLP reads, with what attention has added in the stream: if they stand side by side, a norm of the stream before
  * that, if the family has a second one, or what attention read. */
-static enum err mlp_input(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+static enum err mlp_input(struct decoder *d, const struct layer_weights *w, bool has_experts, u32 tokens, struct err_msg *em)
 {
 	enum err e = ERR_OK;
 
+	if (!d->config.model->parallel && !has_experts)
+		return product_input(d, w->mlp_norm, w->mlp_norm_bias, tokens, em);
 	if (!d->config.model->parallel)
 		return block_input(d, take_delta(d), w->mlp_norm, w->mlp_norm_bias, tokens, em);
 	if (w->mlp_norm)
@@ -501,7 +547,7 @@ static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_m
 	bool has_experts = d->config.model->layer_flags[index] & LAYER_EXPERTS;
 
 
-	enum err e = mlp_input(d, w, tokens, em);
+	enum err e = mlp_input(d, w, has_experts, tokens, em);
 	if (!e)
 		e = has_experts ? experts(d, w, tokens, em) : mlp(d, index, tokens, em);
 	return e ? e : post_norm(d, w->mlp_post_norm, tokens, em);

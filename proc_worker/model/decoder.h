@@ -36,6 +36,7 @@ struct decoder {
 	bool pending;
 	float *normed;
 	const float *input; /* of the next product: normed, or x where a family has no norm before its blocks */
+	const float *unnormed; /* the weights of the norm that `input` still wants, of x: products of many tokens do it; or NULL */
 	float *qkv, *q, *attended;
 	float *squares; /* [2], of families with norms over all heads */
 	const u32 *rope_rows;	    /* [tokens] of the rotary tables; of the step */

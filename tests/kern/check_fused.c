@@ -5,12 +5,18 @@
 
 /* ---------------------------------------------------------------- the activation */
 
-/* Whole panels of gate and up, more rows than decoding has, and a variant that computes them in blocks. */
-static bool matmul_fuses(const struct check_target *t, const struct matmul_case *m)
+/* More rows than decoding has, and a variant that computes them in blocks. */
+static bool matmul_blocks(const struct check_target *t, const struct matmul_case *m)
 {
 	u32 needed = m->dtype == KERN_BF16 ? KERN_CAP_AVX512_BF16 : m->dtype == KERN_F32 ? 0 : KERN_CAP_AVX512_VNNI;
 	bool avx2 = (t->caps & KERN_CAP_AVX2) && !(t->caps & KERN_CAP_AVX512);
-	return (avx2 || (t->caps & needed)) && m->n % 64 == 0 && m->tokens > KERN_CPU_UNFUSED_TOKENS && !m->accumulate;
+	return (avx2 || (t->caps & needed)) && m->tokens > KERN_CPU_UNFUSED_TOKENS;
+}
+
+/* Whole panels of gate and up as well. */
+static bool matmul_fuses(const struct check_target *t, const struct matmul_case *m)
+{
+	return matmul_blocks(t, m) && m->n % 64 == 0 && !m->accumulate;
 }
 
 /* What the product and then the activation write, to the bit; where that is refused, nothing. */
@@ -87,6 +93,77 @@ static void fused_cases(struct check *c, u32 target)
 		}
 }
 
+/* ---------------------------------------------------------------- the norm in front */
+
+/* A norm and then the product, apart and at once; where that is refused, nothing written. */
+static const char *norm_runs(struct check *c, u32 target, const struct matmul_case *m, struct kern_matmul_args *a, const float *before)
+{
+	const struct check_target *t = &c->targets[target];
+	const struct kern_limits limits = {.tokens = m->tokens, .hidden = m->k, .intermediate = m->n};
+	const size_t count = (size_t)m->tokens * a->out_stride, inputs = (size_t)m->tokens * m->k;
+	const float *weight = check_floats(c, m->k, false), eps = 1e-5f;
+	const struct kern_matmul_fusion fusion = {.norm_weight = weight, .norm_eps = eps};
+	float *x = check_floats(c, inputs, m->outliers), *kept = check_alloc(c, inputs * sizeof(float));
+	float *normed = check_alloc(c, inputs * sizeof(float)), *want = check_alloc(c, count * sizeof(float));
+	struct kern_rmsnorm_args norm = {.out = normed, .x = x, .weight = weight, .eps = eps, .tokens = m->tokens, .hidden = m->k};
+	struct kern_matmul_args apart = *a;
+	struct kern_ctx ctx;
+	memcpy(kept, x, inputs * sizeof(float));
+	memcpy(want, before, count * sizeof(float));
+	apart.x = normed;
+	apart.out = want;
+	a->x = x;
+	a->fusion = &fusion;
+	check_ctx(c, &ctx, &limits, 1);
+	if (t->ops.rmsnorm(&ctx, &norm) != ERR_OK || t->ops.matmul(&ctx, &apart) != ERR_OK)
+		return "an error of the ops apart";
+	for (u32 run = 0; run <= CHECK_POOLS; run++) {
+		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
+		memcpy(a->out, before, count * sizeof(float));
+		enum err e = t->ops.matmul(&ctx, a);
+		if (e != (matmul_blocks(t, m) && !m->order ? ERR_OK : ERR_UNSUPPORTED))
+			return "another answer than whether it has that";
+		if (memcmp(a->out, e ? before : want, count * sizeof(float)) != 0)
+			return "other bits than norm and product apart, or written though refused";
+	}
+	return memcmp(x, kept, inputs * sizeof(float)) ? "wrote to the stream" : NULL;
+}
+
+static void norm_case(struct check *c, u32 target, const struct matmul_case *m)
+{
+	const struct check_target *t = &c->targets[target];
+	const u32 stride = m->n + check_random(c, 3);
+	const size_t count = (size_t)m->tokens * stride;
+	struct check_matrix w;
+	check_matrix_make(c, m, t->caps, &w);
+	struct kern_matmul_args a = {.w = &w.packed, .tokens = m->tokens, .x_stride = m->k, .out_stride = stride, .accumulate = m->accumulate};
+	a.out = check_alloc(c, count * sizeof(float));
+	a.bias = m->bias ? check_floats(c, m->n, false) : NULL;
+	const char *problem = norm_runs(c, target, m, &a, check_floats(c, count, false));
+	kern_weight_fini(&w.packed);
+	check_case_end(c, problem, "matmul=%s of a norm %s n=%u k=%u tokens=%u bias=%d accumulate=%d order=%d", t->ops.matmul_variant,
+		       kern_dtype_name(m->dtype), m->n, m->k, m->tokens, m->bias, m->accumulate, m->order);
+}
+
+static void norm_cases(struct check *c, u32 target)
+{
+	/* The last two are refused: inputs in an order of their own, too few rows. */
+	static const struct matmul_case cases[] = {{.n = 40, .k = 31, .tokens = 33, .bias = true},
+						   {.n = 70, .k = 576, .tokens = 40, .outliers = true},
+						   {.n = 33, .k = 1000, .tokens = 128, .accumulate = true},
+						   {.n = 64, .k = 2085, .tokens = 71, .bias = true},
+						   {.n = 32, .k = 384, .tokens = 300},
+						   {.n = 40, .k = 128, .tokens = 64, .order = true},
+						   {.n = 40, .k = 128, .tokens = 32}};
+	for (u32 i = 0; i < COUNT_OF(cases); i++)
+		for (u32 d = 0; d < CHECK_MATMUL_TYPES; d++) {
+			struct matmul_case m = cases[i];
+			m.dtype = check_matmul_types[d];
+			m.order = m.order && kern_dtype_group(m.dtype) > 0;
+			norm_case(c, target, &m);
+		}
+}
+
 /* ---------------------------------------------------------------- and the next product */
 
 /* gate and up, [2 * m->k of down][hidden], the activation, and down, [n][k]. */
@@ -123,11 +200,12 @@ static void chain_make(struct check *c, u32 caps, const struct matmul_case *m, u
 						.accumulate = m->accumulate};
 }
 
-/* The product with its activation, and the other, apart and at once. Where nothing is fused: that both ways refuse. */
+/* The product of a norm with its activation, and the other, apart and at once. Where nothing is fused: that both ways refuse. */
 static const char *chain_runs(struct check *c, u32 target, const struct matmul_case *m, struct chain *chain, enum kern_activation act)
 {
 	const struct kern_ops *ops = &c->targets[target].ops;
-	struct kern_matmul_fusion apart = {.act_mul = true, .act = act}, at_once = apart;
+	struct kern_matmul_fusion apart = {.norm_weight = check_floats(c, chain->first.w->k, false), .norm_eps = 1e-5f, .act_mul = true, .act = act};
+	struct kern_matmul_fusion at_once = apart;
 	float *want = check_alloc(c, chain->count * sizeof(float)), *got = check_alloc(c, chain->count * sizeof(float));
 	struct kern_ctx ctx;
 	for (u32 run = 0; run <= CHECK_POOLS; run++) {
@@ -192,6 +270,7 @@ void check_fused(struct check *c)
 	for (u32 i = 0; i < c->target_count; i++)
 		if (CHECK_DISTINCT(c, i, matmul)) {
 			fused_cases(c, i);
+			norm_cases(c, i);
 			chain_cases(c, i);
 		}
 }
