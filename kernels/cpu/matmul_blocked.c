@@ -197,13 +197,10 @@ static void pack_task(void *arg, u32 task, u32 thread)
 		pack_tile(j, x, rows, (struct span){k_block * j->k_block, block_count(j, k_block)}, tile_inputs(j, &r, k_block, tile));
 }
 
-/* Where a panel's weights from value k on begin. */
-static const char *weights_at(const struct kern_weight *w, u32 panel, u32 k)
+/* Where a panel's weights of a block of k begin. */
+static const char *weights_at(const struct blocked_job *j, u32 panel, u32 k_block)
 {
-	u32 n = panel * KERN_PANEL;
-	if (w->packed == KERN_LAYOUT_GROUPS)
-		return (const char *)w->data + kern_group_offset(w, n, k);
-	return (const char *)w->data + kern_panel_index(w->k, w->dtype, n, k) * kern_dtype_bytes(w->dtype);
+	return (const char *)j->a->w->data + panel * j->panel_bytes + k_block * j->block_bytes;
 }
 
 /* A task's way: block by block of k, panel by panel. */
@@ -211,14 +208,14 @@ struct place {
 	u32 panel, k_block;
 };
 
-/* Asks for the block that the task computes next, or the next task. */
+/* Asks for the block that the task computes next, or the next task, or the product that comes behind this one. */
 static void plan_prefetch(const struct blocked_job *j, struct place next, struct blocked_tile *t, u32 tiles)
 {
-	const struct kern_weight *w = j->a->w;
-	next.panel = next.panel < j->panels ? panel_at(j, next.panel) : 0; /* or nothing follows */
-	u32 k = next.k_block * j->k_block, units = kern_ceil(t->k_count * j->kernel->value_bytes, 4);
-	t->prefetch = weights_at(w, next.panel, k);
-	t->prefetch_bytes = (u32)(weights_at(w, 0, k + block_count(j, next.k_block)) - weights_at(w, 0, k));
+	const struct kern_weight *w = j->a->w, *behind = j->then ? j->then->a->w : j->a->next ? j->a->next : w;
+	const bool ends = next.panel >= j->panels;
+	const u32 units = kern_ceil(t->k_count * j->kernel->value_bytes, 4);
+	t->prefetch = ends ? (const char *)behind->data : weights_at(j, panel_at(j, next.panel), next.k_block);
+	t->prefetch_bytes = (u32)(next.k_block + 1 < j->k_blocks ? j->block_bytes : j->panel_bytes - next.k_block * j->block_bytes);
 	t->prefetch_step = kern_ceil(t->prefetch_bytes, tiles * units);
 }
 
@@ -239,22 +236,20 @@ static void check_tile(const struct blocked_job *j, const struct blocked_tile *t
 		check_bytes(t->bias, t->columns * sizeof *t->bias);
 }
 
-/* The tiles of a block of rows times one panel's block of k. `sums`: of the block's first row. A tile is a microsecond
+/* The tiles of a block of rows times one panel's block of k. `row_bytes`: of a row's inputs; `sums`: of the block's first row. A tile is a microsecond
  * or less, so what differs from tile to tile is added up: rows as tile_first has them. */
-static void run_panel(const struct blocked_job *j, const struct rows *r, struct place at, float *sums,
+static void run_panel(const struct blocked_job *j, const struct rows *r, struct place at, size_t row_bytes, float *sums,
 		      struct blocked_tile t)
 {
 	const struct kern_matmul_args *a = j->a;
 	const u32 n = panel_at(j, at.panel) * KERN_PANEL;
 	const u32 prefetched = t.prefetch_bytes / r->tiles;
-	const size_t row_bytes = inputs_bytes(j, t.k_count);
 	_Alignas(32) char held[BLOCKED_HELD];
 	t.held = held;
 	t.width = j->width;
 	t.first = at.k_block == 0;
 	t.last = at.k_block + 1 == j->k_blocks && !j->fusion;
 	t.columns = kern_min(a->w->n - n, KERN_PANEL);
-	t.x = tile_inputs(j, r, at.k_block, 0);
 	t.sums = sums;
 	t.out = a->out + (size_t)r->first * a->out_stride + n;
 	t.out_stride = a->out_stride;
@@ -324,17 +319,19 @@ static void run_task(void *arg, u32 task, u32 thread)
 	char *lane = lane_of(j, thread), *unpacked = lane + j->lane_bytes - BLOCKED_UNPACKED;
 	float *activated = (float *)(void *)(unpacked - activated_bytes(j->a->tokens));
 	const bool any_scales = atomic_load_explicit(&j->any_scales, memory_order_relaxed);
-	for (u32 b = 0; b < j->k_blocks; b++)
+	for (u32 b = 0; b < j->k_blocks; b++) {
+		const struct blocked_tile of_block = {.k_count = block_count(j, b), .x = tile_inputs(j, &r, b, 0)};
+		const size_t row_bytes = inputs_bytes(j, of_block.k_count);
 		for (u32 p = 0; p < count; p++) {
 			struct place at = {panel + p, b}, next = {panel + p + 1, b};
-			struct blocked_tile t = {.k_count = block_count(j, b)};
+			struct blocked_tile t = of_block;
 			if (p + 1 == count && b + 1 < j->k_blocks)
 				next = (struct place){panel, b + 1};
 			else if (p + 1 == count)
 				next = (struct place){panel + count, 0};
 			plan_prefetch(j, next, &t, r.tiles);
 			float *sums = (float *)(void *)lane + (size_t)p * r.count * KERN_PANEL;
-			t.weights = weights_at(j->a->w, panel_at(j, at.panel), b * j->k_block);
+			t.weights = weights_at(j, panel_at(j, at.panel), b);
 			if (kernel->unpack) {
 				t.scales = kernel->unpack(j->a->w, t.weights, t.k_count, any_scales, unpacked);
 				t.packed = t.weights;
@@ -343,10 +340,11 @@ static void run_task(void *arg, u32 task, u32 thread)
 				t.scales = kernel->tabulate(j->a->w, t.weights, t.k_count, any_scales, unpacked);
 				t.tables = unpacked;
 			}
-			run_panel(j, &r, at, sums, t);
+			run_panel(j, &r, at, row_bytes, sums, t);
 			if (j->fusion && b + 1 == j->k_blocks && p % 2 == 1)
 				run_activation(j, &r, at.panel, sums, block, activated);
 		}
+	}
 }
 
 /* ---------------------------------------------------------------- products */
@@ -360,6 +358,14 @@ bool matmul_blocked_fuses(const struct kern_matmul_args *a)
 	if (f->rope || !(f->act_mul || f->norm_weight) || (f->norm_weight && a->w->order))
 		return false;
 	return !f->act_mul || (!a->accumulate && a->w->n % (2 * KERN_PANEL) == 0);
+}
+
+/* Of `count` values of a panel, from the beginning of a group on. */
+static size_t weights_bytes(const struct kern_weight *w, u32 count)
+{
+	if (w->packed == KERN_LAYOUT_GROUPS)
+		return kern_groups_panel_bytes(w->dtype, count);
+	return kern_panel_index(count, w->dtype, KERN_PANEL, 0) * kern_dtype_bytes(w->dtype);
 }
 
 /* All but columns and memory. */
@@ -376,6 +382,8 @@ static struct blocked_job job_of(const struct kern_matmul_args *a, const struct 
 	plan_k(&j);
 	j.row_bytes = a->w->k / j.k_block * inputs_bytes(&j, j.k_block) + inputs_bytes(&j, a->w->k % j.k_block);
 	j.panels = kern_ceil(a->w->n, KERN_PANEL);
+	j.panel_bytes = weights_bytes(a->w, a->w->k);
+	j.block_bytes = weights_bytes(a->w, j.k_block);
 	return j;
 }
 
