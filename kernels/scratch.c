@@ -30,7 +30,8 @@ static size_t matmul_bytes(const struct kern_limits *l, u32 tokens, u32 threads)
 	u32 heads = l->heads * l->head_dim,
 	    widest = l->hidden > l->intermediate ? l->hidden : l->intermediate;
 	widest = heads > widest ? heads : widest;
-	return kern_align(tokens * (inputs_bytes(l, widest) + inputs_bytes(l, l->hidden))) + threads * matmul_blocked_lane_bytes(tokens);
+	return kern_align(tokens * inputs_bytes(l, widest) + kern_min(tokens, BLOCKED_THEN_TOKENS) * inputs_bytes(l, l->hidden)) +
+	       threads * matmul_blocked_lane_bytes(tokens);
 }
 
 /* The rows of an expert beside what their product needs: of one after the other, or some of several in every thread. */

@@ -475,13 +475,13 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 }
 
 /* What the caller has written since the layer before, for the first task that this thread takes. */
-static void fetch_first(struct attention_plan *plan, u32 thread)
+static void fetch_first(struct attention_plan *plan, u32 share)
 {
 	const struct kern_attention_args *a = plan->a;
 	u32 index;
-	__builtin_prefetch(&plan->shares.of[thread % SHARES_MAX], 1, 3);
+	__builtin_prefetch(&plan->shares.of[share % plan->shares.count], 1, 3);
 	__builtin_prefetch(plan->task_start, 0, 3);
-	if (!plan->follows || a->rows > 1 || !shares_next(&plan->shares, thread, &index))
+	if (!plan->follows || a->rows > 1 || !shares_next(&plan->shares, share, &index))
 		return;
 	u32 floats = a->heads / a->kv.kv_heads * a->kv.head_dim;
 	for (u32 i = 0; i < floats; i += LINE / sizeof(float))
@@ -502,7 +502,7 @@ static void run_tasks(void *arg, u32 task, u32 thread)
 	u32 place, end, next;
 	(void)task;
 	if (thread > 0)
-		fetch_first(plan, thread);
+		fetch_first(plan, share);
 	while (shares_take(&plan->shares, share, &place, &end)) {
 		if (!(plan->follows || plan->large) || !shares_next(&plan->shares, share, &next))
 			next = place;

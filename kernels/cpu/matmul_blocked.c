@@ -6,7 +6,7 @@
  * of a block of k stay in the L2 cache for all panels of the task; sums between blocks of k lie together in the
  * thread's own memory, for rows of a wide output share their places in the caches. Where a gated activation follows,
  * the panels of gate and up that belong together take turns, and only what it makes of their sums leaves that memory: as the inputs of the
- * product that follows, where that is known, a third or less of what it would be in floats.
+ * product that follows, where that is known, in 8 or 16 bits for most types of weights instead of floats.
  * Nothing here touches the order in which a sum is taken. */
 #include <string.h>
 
@@ -20,7 +20,7 @@ enum {
 	OWN_ROWS_UNPACKED = 128, /* and unpacks them */
 	HANDED_LEAST = 64, /* values of groups that are packed at once */
 	NORMED_AT_ONCE = 256, /* values of a row, in the L1 cache until they are packed */
-	NORMED_STRIDE = BLOCKED_K_MAX + 16, /* of such rows: not all of them in the same places of that cache */
+	NORMED_STRIDE = NORMED_AT_ONCE + 16, /* of such rows: not all of them in the same places of that cache */
 };
 
 static size_t sums_bytes(u32 rows)
@@ -124,11 +124,11 @@ static void plan_rows(struct blocked_job *j, u32 threads)
 	j->row_blocks = own > 1 ? j->part_blocks * own : least;
 }
 
-/* As many panels a task as let the threads end together, the more the better. */
-static void plan_columns(struct blocked_job *j, u32 threads)
+/* As many panels a task as let the threads end together, the more the better. Returns how many the last thread computes. */
+static u32 plan_columns(struct blocked_job *j, u32 threads)
 {
 	u32 best = UINT32_MAX, most = j->a->tokens > FEW_ROWS ? BLOCKED_PANELS : FEW_PANELS;
-	u32 step = j->then ? 2 * j->handed / KERN_PANEL : j->fusion ? 2 : 1;
+	u32 step = j->handed > 0 ? 2 * j->handed / KERN_PANEL : j->fusion ? 2 : 1;
 	most = most > step ? most : step;
 	for (u32 panels = most; panels > 0; panels -= step) {
 		u32 tasks = kern_ceil(j->panels, panels);
@@ -139,6 +139,7 @@ static void plan_columns(struct blocked_job *j, u32 threads)
 		j->panels_a_task = panels;
 		j->column_tasks = tasks;
 	}
+	return best;
 }
 
 /* ---------------------------------------------------------------- tasks */
@@ -167,10 +168,10 @@ static void pack_normed(struct blocked_job *j, const float *x, u32 rows, const s
 	for (u32 i = 0; i < rows; i++)
 		factor[i] = norm->factor(x + (size_t)i * a->x_stride, a->w->k, j->normed->norm_eps);
 	for (u32 b = 0; b < j->k_blocks; b++) {
-		const u32 count = block_count(j, b), most = j->kernel->by_rows ? count : NORMED_AT_ONCE;
+		const u32 count = block_count(j, b);
 		char *to = tile_inputs(j, r, b, tile);
-		for (u32 k = 0; k < count; k += most) {
-			const u32 at = b * j->k_block + k, n = kern_min(count - k, most);
+		for (u32 k = 0; k < count; k += NORMED_AT_ONCE) {
+			const u32 at = b * j->k_block + k, n = kern_min(count - k, NORMED_AT_ONCE);
 			for (u32 i = 0; i < rows; i++) {
 				float *row = normed + (size_t)i * NORMED_STRIDE;
 				norm->scale(row, x + (size_t)i * a->x_stride + at, j->normed->norm_weight + at, factor[i], n);
@@ -425,14 +426,26 @@ static void run(struct kern_ctx *ctx, struct blocked_job *j, bool packed)
 	parallel_near(ctx, j->column_tasks * j->row_blocks, run_task, j);
 }
 
-/* With `then` whose inputs can be packed group by group, in the order of the columns. */
-static void run_both(struct kern_ctx *ctx, struct blocked_job *j, const struct kern_matmul_args *then, u32 handed)
+/* Whether inputs of `then` can be packed group by group, in the order of the columns, and tasks of whole groups let the threads end
+ * together as well as others do. Then j->handed is set. */
+static bool hands_over(struct blocked_job *j, const struct kern_matmul_args *then, u32 threads)
+{
+	const u32 handed = j->width == 0 ? KERN_PANEL : j->width > HANDED_LEAST ? j->width : HANDED_LEAST;
+	if (!then || then->w->order || then->w->k % handed != 0 || then->tokens > BLOCKED_THEN_TOKENS)
+		return false;
+	const u32 apart = plan_columns(j, threads);
+	j->handed = handed;
+	if (plan_columns(j, threads) > apart)
+		j->handed = 0;
+	return j->handed > 0;
+}
+
+static void run_both(struct kern_ctx *ctx, struct blocked_job *j, const struct kern_matmul_args *then)
 {
 	const u32 threads = kern_thread_count(ctx);
 	struct blocked_job next = job_of(then, j->kernel, threads);
-	next.x_stride = handed;
+	next.x_stride = j->handed;
 	j->then = &next;
-	j->handed = handed;
 	plan_scratch(j, ctx, threads);
 	run(ctx, j, false);
 	run(ctx, &next, true);
@@ -445,9 +458,8 @@ void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, cons
 	if (a->tokens == 0)
 		return;
 	struct blocked_job j = job_of(a, kernel, kern_thread_count(ctx));
-	const u32 handed = j.width == 0 ? KERN_PANEL : j.width > HANDED_LEAST ? j.width : HANDED_LEAST;
-	if (then && !kernel->by_rows && !then->w->order && then->w->k % handed == 0) {
-		run_both(ctx, &j, then, handed);
+	if (hands_over(&j, then, kern_thread_count(ctx))) {
+		run_both(ctx, &j, then);
 		return;
 	}
 	plan_scratch(&j, ctx, kern_thread_count(ctx));

@@ -9,6 +9,7 @@
 #include "kernels/kern_priv.h"
 
 enum {
+	BLOCKED_THEN_TOKENS = 512, /* of two products at once, at most: there is scratch for so many rows of both */
 	BLOCKED_ROWS = 256,   /* of a block of rows, at most: what its inputs take for one block of k stays in the L2 cache */
 	BLOCKED_PANELS = 4,   /* of a task, at most: they share those inputs */
 	BLOCKED_HANDED_PANELS = 2 * KERN_GROUP_MAX / KERN_PANEL, /* but those of gate and up that make a group of the next product's inputs */
@@ -30,7 +31,7 @@ enum blocked_scales {
  * Inputs of a tile of R rows are units of 4 bytes (2 bf16 or 4 int8) as [unit][R]. With `width` every group of them
  * begins with the rows' scales, R floats, and -128 times the sums of the rounded inputs, R i32. With VNNI to these sums the bits of
  * BLOCKED_WHOLE times the scale's power of two are added, and that float follows, R times; then, beside weights in 8 bits, where in a
- * group's table the scale's eighths are found, R u32. With AVX2 inputs of weights in 8 and 4 bits lie by rows, as cpu/matmul_int8_avx2_many.c and
+ * group's table the scale's eighths are found, R u32. With AVX2 inputs of weights in 8 and 4 bits lie by rows within a group, as cpu/matmul_int8_avx2_many.c and
  * cpu/matmul_int4_avx2_many.c say. */
 struct blocked_tile {
 	const char *weights; /* the panel's block, as stored or as `unpack` left it */
@@ -70,7 +71,6 @@ struct blocked_kernel {
 	u32 k_block;	/* values, at most: a multiple of KERN_GROUP_MAX */
 	u32 value_bytes; /* of an input: 1 or 2 */
 	u32 head_bytes; /* of a group of a row's inputs */
-	bool by_rows;	/* a tile's inputs lie by rows, each a block of k long; else by groups, or units, each of all rows */
 	/* Values [k, k + count) of `rows` rows, the job's x_stride apart, into a tile's inputs. Answers whether one of their scales, or of
 	 * their sums, is none that BLOCKED_EIGHTHS or BLOCKED_POWERS could do with. */
 	bool (*pack)(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to);
@@ -106,7 +106,7 @@ struct blocked_job {
 	size_t row_bytes;
 	u32 part_blocks;   /* blocks of rows of a part: all, or, where every thread has rows of its own, one thread's */
 	size_t part_bytes; /* from one part to the next */
-	char *lanes; /* of the threads: sums, unpacked weights */
+	char *lanes; /* of the threads: sums, what an activation made, unpacked weights; while inputs are packed, normed ones */
 	size_t lane_bytes, lane_apart; /* apart: from one to the next */
 	u32 row_blocks, k_blocks, tiles; /* tiles: in all blocks of rows */
 	u32 k_block; /* values */

@@ -389,7 +389,6 @@ enum {
 			run_tile(t, ROWS_MOST, width, head);        \
 	}                                                           \
 	static const struct blocked_kernel name = {.tile_rows = ROWS_MOST,       \
-						   .by_rows = true,              \
 						   .k_block = BLOCKED_K_MAX,     \
 						   .value_bytes = 1,             \
 						   .head_bytes = head,           \

@@ -158,7 +158,6 @@ static void tile(const struct blocked_tile *t, u32 rows)
 void VARIANT(matmul_int8_many)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
 	static const struct blocked_kernel kernel = {.tile_rows = ROWS_MOST,
-						     .by_rows = true,
 						     .k_block = 640,
 						     .value_bytes = VALUE_BYTES,
 						     .head_bytes = INPUTS_HEAD,

@@ -13,6 +13,7 @@
 enum {
 	MLP_TOKENS = 512, /* enough that weights are read seldom, few enough for a cache */
 	MLP_TOKENS_ALONE = 256, /* of one thread, which has one core's caches */
+	NORM_TOKENS = 16, /* for a thread at least, where products norm by themselves: they share them out by tiles of rows */
 };
 
 /* ---------------------------------------------------------------- memory */
@@ -154,8 +155,9 @@ static enum err block_input(struct decoder *d, const float *add, const float *we
 static enum err product_input(struct decoder *d, const float *weight, const float *bias, u32 tokens, struct err_msg *em)
 {
 	const float *add = take_delta(d);
+	const u32 threads = kern_threads_count(d->config.ctx->threads);
 
-	if (!weight || bias || add || tokens <= KERN_CPU_UNFUSED_TOKENS || d->config.model->arch->layer_norm || d->lora.active_count)
+	if (!weight || bias || add || tokens <= KERN_CPU_UNFUSED_TOKENS || tokens < NORM_TOKENS * threads || d->config.model->arch->layer_norm || d->lora.active_count)
 		return block_input(d, add, weight, bias, tokens, em);
 	d->input = d->normed;
 	d->unnormed = weight;

@@ -200,15 +200,16 @@ static void chain_make(struct check *c, u32 caps, const struct matmul_case *m, u
 						.accumulate = m->accumulate};
 }
 
-/* The product of a norm with its activation, and the other, apart and at once. Where nothing is fused: that both ways refuse. */
+/* The product, but for the first run of a norm, with its activation, and the other, apart and at once. Where nothing is fused: that both ways refuse. */
 static const char *chain_runs(struct check *c, u32 target, const struct matmul_case *m, struct chain *chain, enum kern_activation act)
 {
 	const struct kern_ops *ops = &c->targets[target].ops;
-	struct kern_matmul_fusion apart = {.norm_weight = check_floats(c, chain->first.w->k, false), .norm_eps = 1e-5f, .act_mul = true, .act = act};
-	struct kern_matmul_fusion at_once = apart;
+	struct kern_matmul_fusion apart = {.norm_eps = 1e-5f, .act_mul = true, .act = act}, at_once;
 	float *want = check_alloc(c, chain->count * sizeof(float)), *got = check_alloc(c, chain->count * sizeof(float));
 	struct kern_ctx ctx;
 	for (u32 run = 0; run <= CHECK_POOLS; run++) {
+		apart.norm_weight = run > 0 ? check_floats(c, chain->first.w->k, false) : NULL;
+		at_once = apart;
 		check_ctx(c, &ctx, &chain->limits, run % CHECK_POOLS);
 		memcpy(want, chain->before, chain->count * sizeof(float));
 		memcpy(got, chain->before, chain->count * sizeof(float));
