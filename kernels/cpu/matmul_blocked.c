@@ -331,7 +331,8 @@ static void run_task(void *arg, u32 task, u32 thread)
 			else if (p + 1 == count)
 				next = (struct place){panel + count, 0};
 			plan_prefetch(j, next, &t, r.tiles);
-			float *sums = (float *)(void *)lane + (size_t)p * r.count * KERN_PANEL;
+			/* Without other blocks of k none are kept longer than until a gate has its up: the less memory, the better. */
+			float *sums = (float *)(void *)lane + (size_t)(j->k_blocks > 1 ? p : p % 2) * r.count * KERN_PANEL;
 			t.weights = weights_at(j, panel_at(j, at.panel), b);
 			if (kernel->unpack) {
 				t.scales = kernel->unpack(j->a->w, t.weights, t.k_count, any_scales, unpacked);
