@@ -310,25 +310,42 @@ static size_t row_at(const struct kern_attention_args *a, const struct attention
 static void rows_begin(struct tile *t, const struct attention_task *task, u32 i, u32 r0, u32 count)
 {
 	const struct kern_attention_args *a = t->a;
-	struct attention_rows *of = t->of = &t->lane.rows[i];
+	struct attention_rows *of = &t->lane.rows[i];
 	size_t floats = (size_t)i * ATTENTION_ROWS * t->lane.width;
+	u32 heads = a->heads / a->kv.kv_heads * task->kv_heads, query = task->query + r0 / heads, head = r0 % heads;
 	of->row = r0;
 	of->begun = false;
 	of->count = count;
+	of->asks = t->together || r0 == 0;
+	of->head_at = t->together ? i * kern_kv_slab(&a->kv) : 0;
 	of->q = t->lane.q + floats;
 	of->acc = t->lane.acc + floats;
-	u32 group = a->heads / a->kv.kv_heads, query = task->query + r0 / group, head = r0 % group;
+	of->part = &t->lane.parts[t->together ? i : 0];
 	for (u32 r = 0; r < count; r++) {
 		u32 last = a->context[task->row] - task->queries_of_row + query;
 		of->at[r] = row_at(a, task, query, head);
 		of->last[r] = last;
 		of->first[r] = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
-		if (++head == group) {
+		if (++head == heads) {
 			head = 0;
 			query++;
 		}
 	}
 	of->end = of->last[count - 1] + 1;
+}
+
+/* All rows of a task: tiles of as many as are computed side by side, or one for each KV head. Returns their count. */
+static u32 task_rows_begin(struct tile *t, const struct attention_task *task)
+{
+	const struct kern_attention_args *a = t->a;
+	const u32 side = kern_kv_is_quantized(&a->kv) ? ATTENTION_ROWS : TILE_ROWS;
+	const u32 rows = task->queries * task->kv_heads * (a->heads / a->kv.kv_heads);
+	const u32 tiles = t->together ? task->kv_heads : kern_ceil(rows, side);
+	for (u32 i = 0; i < tiles; i++) {
+		u32 first = (u32)((u64)rows * i / tiles);
+		rows_begin(t, task, i, first, (u32)((u64)rows * (i + 1) / tiles) - first);
+	}
+	return tiles;
 }
 
 /* ---------------------------------------------------------------- segments, tasks */
@@ -347,29 +364,76 @@ static void queries_begin(struct tile *t)
 			query_begin(t, r, t->a->q + t->of->at[r]);
 }
 
-/* The rows at work over keys [begin, end), those that they see. Queries are read, and outputs written, beside other rows'
+/* Rows at work come to keys [begin, end), those that they see. Queries are read, and outputs written, beside other rows'
  * arithmetic, not all at once: their memory is far. */
-static void rows_part(struct tile *t, u32 begin, u32 end)
+static void part_enter(struct tile *t, struct attention_rows *of, u32 begin, u32 end)
 {
-	struct attention_rows *of = t->of;
+	tile_turn(t, of);
 	t->begin = begin;
 	t->count = end - begin;
 	t->writes = ATTENTION_DOTS_BF16 && t->a->kv.dtype == KERN_BF16 && weighs_beside(t) && t->whole && end == of->end && !t->a->sinks;
 	if (!of->begun)
 		queries_begin(t);
 	of->begun = true;
+}
+
+/* Scores of keys [from, to) of the part, of which all before are there. */
+static void part_scores_of(struct tile *t, u32 from, u32 to)
+{
+	const u32 first = from / VEC_LANES, vecs = kern_ceil(to, GROUP) * GROUP_VECS;
 #if ATTENTION_DOTS_BF16
-	if (t->a->kv.dtype == KERN_BF16)
-		part_scores_bf16(t);
-	else
+	if (t->a->kv.dtype == KERN_BF16) {
+		part_scores_bf16(t, first, vecs);
+		return;
+	}
 #endif
-		part_scores(t);
-	part_softmax(t, begin);
-	part_values(t);
+	part_scores(t, first, vecs);
+}
+
+static void part_leave(struct tile *t)
+{
+	struct attention_rows *of = t->of;
 	of->fresh = false;
-	for (u32 r = 0; r < of->count && end == of->end && t->whole && !t->writes; r++) {
+	for (u32 r = 0; r < of->count && t->begin + t->count == of->end && t->whole && !t->writes; r++) {
 		struct attention_partial total = {&of->best[r], &of->sum[r], of->acc + (size_t)r * t->lane.width};
 		write_row(t->a, &total, of->at[r]);
+	}
+}
+
+static void rows_part(struct tile *t, struct attention_rows *of, u32 begin, u32 end)
+{
+	part_enter(t, of, begin, end);
+	part_scores_of(t, 0, t->count);
+	part_softmax(t, begin);
+	part_values(t, 0, t->count);
+	part_leave(t);
+}
+
+/* `tiles` of rows that see the same keys take turns, so that memory is read in the order in which it lies. Of keys, each of whose groups is
+ * read line by line, a group at a time, though more would be computed in less time; of values, which lie one after the other, some. */
+static void rows_part_together(struct tile *t, u32 tiles, u32 begin, u32 end)
+{
+	struct attention_rows *rows = t->lane.rows;
+	const u32 count = end - begin;
+	for (u32 i = 0; i < tiles; i++)
+		part_enter(t, &rows[i], begin, end);
+	for (u32 key = 0; key < count; key += GROUP)
+		for (u32 i = 0; i < tiles; i++) {
+			tile_turn(t, &rows[i]);
+			part_scores_of(t, key, kern_min(key + GROUP, count));
+		}
+	for (u32 i = 0; i < tiles; i++) {
+		tile_turn(t, &rows[i]);
+		part_softmax(t, begin);
+	}
+	for (u32 key = 0; key < count; key += CHUNK)
+		for (u32 i = 0; i < tiles; i++) {
+			tile_turn(t, &rows[i]);
+			part_values(t, key, kern_min(key + CHUNK, count));
+		}
+	for (u32 i = 0; i < tiles; i++) {
+		tile_turn(t, &rows[i]);
+		part_leave(t);
 	}
 }
 
@@ -389,13 +453,15 @@ static void segment_run(struct tile *t, u32 tiles, u32 begin, u32 end)
 		if (part_end <= t->lane.rows[0].first[0])
 			continue; /* before the window of all rows: rows start in rising order */
 		part_begin(t, at, part_end);
+		if (t->together) {
+			rows_part_together(t, tiles, at, part_end);
+			continue;
+		}
 		for (u32 i = 0; i < tiles; i++) {
 			struct attention_rows *of = &t->lane.rows[i];
 			u32 own_end = kern_min(part_end, of->end);
-			if (own_end <= at || own_end <= of->first[0])
-				continue;
-			t->of = of;
-			rows_part(t, at, own_end);
+			if (own_end > at && own_end > of->first[0])
+				rows_part(t, of, at, own_end);
 		}
 	}
 	for (u32 i = 0; i < tiles; i++) {
@@ -441,13 +507,12 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 {
 	const struct kern_attention_args *a = plan->a;
 	struct attention_task task = attention_task(plan, index), following = attention_task(plan, next);
-	u32 group = a->heads / a->kv.kv_heads, rows = task.queries * group,
-	    tiles = kern_ceil(rows, kern_kv_is_quantized(&a->kv) ? ATTENTION_ROWS : TILE_ROWS);
 	struct tile t;
 	t.a = a;
 	t.lane = attention_lane(plan, thread);
 	t.row = task.row;
 	t.kv_head = task.kv_head;
+	t.together = task.kv_heads > 1;
 	t.words = kern_kv_words(&a->kv);
 	t.following_count = 0;
 	t.following_queries = 0;
@@ -455,10 +520,7 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 		find_following(&t, &following);
 	if (next != index && plan->large)
 		t.following_queries = (row_at(a, &following, following.query, 0) - row_at(a, &task, task.query, 0)) * sizeof(float);
-	for (u32 i = 0; i < tiles; i++) {
-		u32 r0 = (u32)((u64)rows * i / tiles);
-		rows_begin(&t, &task, i, r0, (u32)((u64)rows * (i + 1) / tiles) - r0);
-	}
+	const u32 tiles = task_rows_begin(&t, &task);
 	t.end = t.lane.rows[tiles - 1].end;
 	t.whole = !plan->divided && t.end <= ATTENTION_SEGMENT;
 	if (t.whole) {
@@ -483,7 +545,7 @@ static void fetch_first(struct attention_plan *plan, u32 share)
 	__builtin_prefetch(plan->task_start, 0, 3);
 	if (!plan->follows || a->rows > 1 || !shares_next(&plan->shares, share, &index))
 		return;
-	u32 floats = a->heads / a->kv.kv_heads * a->kv.head_dim;
+	u32 floats = a->heads / a->kv.kv_heads * plan->heads_a_task * a->kv.head_dim;
 	for (u32 i = 0; i < floats; i += LINE / sizeof(float))
 		__builtin_prefetch(a->q + (size_t)index * floats + i, 0, 3);
 }
@@ -516,7 +578,7 @@ static void merge_task(void *arg, u32 index, u32 thread)
 	const struct attention_plan *plan = arg;
 	const struct kern_attention_args *a = plan->a;
 	struct attention_task first = attention_task(plan, index * plan->segments);
-	u32 group = a->heads / a->kv.kv_heads;
+	u32 group = a->heads / a->kv.kv_heads * first.kv_heads;
 	for (u32 r = 0; r < first.queries * group; r++) {
 		struct attention_partial total = attention_partial(plan, &first, thread, r);
 		for (u32 s = 1; s < plan->segments; s++) {

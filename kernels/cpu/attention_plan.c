@@ -2,6 +2,7 @@
  * few for the threads (few sequences, long contexts) each is divided into segments of the context, merged
  * afterwards. Runs in the worker; never allocates. */
 #include "kernels/cpu/attention_plan_priv.h"
+#include "kernels/kv_priv.h"
 
 enum {
 	GROUP = 16,
@@ -10,6 +11,8 @@ enum {
 	TASKS_A_THREAD = 2, /* fewer than these, and a long context is divided */
 	TASKS_ENOUGH = 4,   /* fewer than these for a thread, and tasks become smaller */
 	PARTIAL_HEAD = 16,  /* floats in front of a partial's sums: maximum and sum */
+	TOGETHER_GROUP = 4,    /* query heads of a KV head, at most, where tasks have all KV heads */
+	TOGETHER_BYTES = 4096, /* of a head's keys in a block: so long pieces are read as fast alone */
 };
 
 static u32 width_of(u32 head_dim)
@@ -33,20 +36,34 @@ static u32 tiles_a_task(u32 group)
 	return kern_ceil(rows_a_task(group, ATTENTION_TASK_ROWS), ATTENTION_ROWS_LEAST);
 }
 
-/* What is known of the rows; scores, weights in 16 bits, whole sums; the rows' queries and sums. */
-static size_t rows_bytes(u32 width, u32 group)
+/* KV heads of tasks that have all of them: those of few query heads each, for more have enough to compute while memory answers. 1: no task
+ * has more than one. */
+static u32 heads_together(u32 group, u32 kv_heads)
 {
-	size_t tiles = tiles_a_task(group), bytes = ATTENTION_ROWS * ATTENTION_PART * (sizeof(float) + sizeof(int16_t));
-	return kern_align(tiles * sizeof(struct attention_rows)) + bytes +
-	       (1 + 2 * tiles) * ATTENTION_ROWS * width * sizeof(float);
+	u32 most = kern_min(rows_a_task(group, ATTENTION_TASK_ROWS) / group, tiles_a_task(group));
+	return group <= TOGETHER_GROUP && kv_heads <= most ? kv_heads : 1;
+}
+
+/* Scores, weights in 16 bits, whole sums of rows at work. */
+static size_t part_bytes(u32 width)
+{
+	return (size_t)ATTENTION_ROWS * (ATTENTION_PART * (sizeof(float) + sizeof(int16_t)) + width * sizeof(i32));
+}
+
+/* What is known of the rows and of those at work, what these have; the rows' queries and sums. */
+static size_t rows_bytes(u32 width, u32 group, u32 kv_heads)
+{
+	size_t tiles = tiles_a_task(group), parts = heads_together(group, kv_heads);
+	return kern_align(tiles * sizeof(struct attention_rows)) + parts * (sizeof(struct attention_part) + part_bytes(width)) +
+	       2 * tiles * ATTENTION_ROWS * width * sizeof(float);
 }
 
 /* The above, partials, gathered keys. */
-static size_t lane_bytes(u32 head_dim, u32 group, bool gathers)
+static size_t lane_bytes(u32 head_dim, u32 group, u32 kv_heads, bool gathers)
 {
 	u32 width = width_of(head_dim);
 	size_t partials = rows_a_task(group, ATTENTION_TASK_ROWS) * partial_bytes(width);
-	return kern_align(rows_bytes(width, group) + partials) +
+	return kern_align(rows_bytes(width, group, kv_heads) + partials) +
 	       (gathers ? kern_align(2 * (size_t)ATTENTION_PART * (head_dim + 1) * sizeof(float)) : 0);
 }
 
@@ -57,7 +74,7 @@ size_t attention_scratch_bytes(const struct kern_limits *l)
 		return 0;
 	u32 group = l->heads / l->kv_heads;
 	size_t bytes = kern_align((size_t)(l->rows + 1) * sizeof(u32)) +
-		       threads * lane_bytes(l->head_dim, group, true);
+		       threads * lane_bytes(l->head_dim, group, l->kv_heads, true);
 	if (threads > 1 && l->context > ATTENTION_SEGMENT)
 		bytes += (size_t)TASKS_A_THREAD * threads * kern_ceil(l->context, ATTENTION_SEGMENT) *
 			 rows_a_task(group, DIVIDED_ROWS) * partial_bytes(width_of(l->head_dim));
@@ -73,8 +90,8 @@ static u32 count_tasks(struct attention_plan *p, u32 queries, u32 segments)
 	p->segments = segments;
 	for (u32 r = 0; r < a->rows; r++) {
 		p->task_start[r] = tasks;
-		tasks += kern_ceil(a->query_start[r + 1] - a->query_start[r], queries) * a->kv.kv_heads *
-			 segments;
+		tasks += kern_ceil(a->query_start[r + 1] - a->query_start[r], queries) *
+			 (a->kv.kv_heads / p->heads_a_task) * segments;
 	}
 	p->task_start[a->rows] = tasks;
 	return tasks;
@@ -88,27 +105,52 @@ static void plan_rows(struct attention_plan *p, u32 rows)
 	p->tasks = count_tasks(p, p->rows_a_task / group, 1);
 }
 
+/* Tasks of segments, where these are enough for the threads and `room` for their partials. */
+static bool plan_segments(struct attention_plan *p, size_t room)
+{
+	const struct kern_attention_args *a = p->a;
+	u32 group = a->heads / a->kv.kv_heads, rows = rows_a_task(group, DIVIDED_ROWS), context = 0;
+	for (u32 r = 0; r < a->rows; r++)
+		context = a->context[r] > context ? a->context[r] : context;
+	u32 segments = kern_ceil(context, ATTENTION_SEGMENT);
+	u64 tasks = segments > 1 ? count_tasks(p, rows / group, segments) : 0;
+	if (tasks == 0 || tasks * rows * partial_bytes(p->width) > room)
+		return false;
+	p->divided = true;
+	p->rows_a_task = rows;
+	p->tasks = (u32)tasks;
+	return true;
+}
+
+/* Decoding: tasks of one query and all KV heads, whose keys and values lie one after the other in a block, so that memory is read in the
+ * order in which it lies. Not where threads would wait for each other for more than a fifth of the time. */
+static void plan_heads(struct attention_plan *p, size_t room)
+{
+	const struct kern_attention_args *a = p->a;
+	const u32 kv_heads = a->kv.kv_heads, group = a->heads / kv_heads, heads = heads_together(group, kv_heads);
+	const u32 tasks = a->tokens * p->segments;
+	if (a->tokens > a->rows || heads == 1 || kern_kv_is_quantized(&a->kv) || a->kv.block_size % GROUP != 0 ||
+	    kern_kv_slab(&a->kv) >= TOGETHER_BYTES)
+		return;
+	if (4 * kern_ceil(tasks, p->threads) * heads > 5 * kern_ceil(tasks * heads, p->threads))
+		return;
+	if (p->divided && (size_t)tasks * a->heads * partial_bytes(p->width) > room)
+		return;
+	p->heads_a_task = heads;
+	p->rows_a_task = a->heads;
+	p->tasks = count_tasks(p, 1, p->segments);
+}
+
 /* How tasks are cut. `room`: bytes for the partials of divided ones. */
 static void plan_tasks(struct attention_plan *p, u32 rows, u32 rows_few, size_t room)
 {
-	const struct kern_attention_args *a = p->a;
-	u32 group = a->heads / a->kv.kv_heads, context = 0;
+	p->heads_a_task = 1;
 	plan_rows(p, rows);
 	if (p->tasks < TASKS_ENOUGH * p->threads)
 		plan_rows(p, rows_few);
-	if (p->threads == 1 || p->tasks >= TASKS_A_THREAD * p->threads)
-		return;
-	for (u32 r = 0; r < a->rows; r++)
-		context = a->context[r] > context ? a->context[r] : context;
-	u32 segments = kern_ceil(context, ATTENTION_SEGMENT), divided = rows_a_task(group, DIVIDED_ROWS);
-	u64 tasks = segments > 1 ? count_tasks(p, divided / group, segments) : 0;
-	if (tasks > 0 && tasks * divided * partial_bytes(p->width) <= room) {
-		p->divided = true;
-		p->rows_a_task = divided;
-		p->tasks = (u32)tasks;
-		return;
-	}
-	plan_rows(p, rows_few);
+	if (p->threads > 1 && p->tasks < TASKS_A_THREAD * p->threads && !plan_segments(p, room))
+		plan_rows(p, rows_few);
+	plan_heads(p, room);
 }
 
 void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const struct kern_attention_args *a, u32 rows,
@@ -126,9 +168,9 @@ void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const s
 	p->task_start = (u32 *)(void *)at;
 	at += kern_align((size_t)(a->rows + 1) * sizeof(u32));
 	p->lanes = at;
-	const size_t lane = lane_bytes(a->kv.head_dim, group, a->kv.block_size % GROUP != 0);
+	const size_t lane = lane_bytes(a->kv.head_dim, group, a->kv.kv_heads, a->kv.block_size % GROUP != 0);
 	const size_t part = kern_scratch_part(ctx, p->threads);
-	p->partials_at = rows_bytes(p->width, group);
+	p->partials_at = rows_bytes(p->width, group, a->kv.kv_heads);
 	at += p->threads * lane;
 	ASSERT(at <= end && rows <= ATTENTION_TASK_ROWS && rows_few <= rows);
 	p->partials = (float *)(void *)at;
@@ -151,8 +193,10 @@ struct attention_task attention_task(const struct attention_plan *p, u32 index)
 	}
 	struct attention_task t = {.index = index, .row = low};
 	u32 in_row = index - p->task_start[low], queries = a->query_start[low + 1] - a->query_start[low];
-	t.kv_head = in_row / p->segments % a->kv.kv_heads;
-	t.query = in_row / p->segments / a->kv.kv_heads * p->queries_a_task;
+	const u32 parts = a->kv.kv_heads / p->heads_a_task;
+	t.kv_head = in_row / p->segments % parts * p->heads_a_task;
+	t.kv_heads = p->heads_a_task;
+	t.query = in_row / p->segments / parts * p->queries_a_task;
 	t.queries = kern_min(p->queries_a_task, queries - t.query);
 	t.queries_of_row = queries;
 	t.segment = p->divided ? in_row % p->segments : 0;
@@ -163,15 +207,20 @@ struct attention_task attention_task(const struct attention_plan *p, u32 index)
 struct attention_lane attention_lane(const struct attention_plan *p, u32 thread)
 {
 	u32 width = p->width, group = p->a->heads / p->a->kv.kv_heads, tiles = tiles_a_task(group);
+	u32 parts = heads_together(group, p->a->kv.kv_heads);
 	struct attention_lane lane = {.width = width};
 	char *base = p->lanes + thread * p->lane_apart;
 	lane.rows = (struct attention_rows *)(void *)base;
-	lane.scores = (float *)(void *)(base + kern_align(tiles * sizeof(*lane.rows)));
-	lane.weights = (int16_t *)(void *)(lane.scores + ATTENTION_ROWS * ATTENTION_PART);
-	lane.sums = (i32 *)(void *)(lane.weights + ATTENTION_ROWS * ATTENTION_PART);
-	lane.q = (float *)(void *)(lane.sums + ATTENTION_ROWS * width);
+	lane.parts = (struct attention_part *)(void *)(base + kern_align(tiles * sizeof(*lane.rows)));
+	lane.q = (float *)(void *)((char *)(lane.parts + parts) + parts * part_bytes(width));
 	lane.acc = lane.q + (size_t)tiles * ATTENTION_ROWS * width;
-	lane.gathered = (u32 *)(void *)(base + lane_bytes(p->a->kv.head_dim, group, false));
+	lane.gathered = (u32 *)(void *)(base + lane_bytes(p->a->kv.head_dim, group, p->a->kv.kv_heads, false));
+	for (u32 i = 0; i < p->heads_a_task; i++) {
+		struct attention_part *part = &lane.parts[i];
+		part->scores = (float *)(void *)((char *)(lane.parts + parts) + i * part_bytes(width));
+		part->weights = (int16_t *)(void *)(part->scores + ATTENTION_ROWS * ATTENTION_PART);
+		part->sums = (i32 *)(void *)(part->weights + ATTENTION_ROWS * ATTENTION_PART);
+	}
 	return lane;
 }
 

@@ -18,7 +18,8 @@ struct attention_plan {
 	struct kern_attention_args args;
 	u32 *task_start; /* [rows + 1] tasks of the rows before */
 	u32 queries_a_task;
-	u32 rows_a_task; /* queries_a_task * query heads of a KV head */
+	u32 heads_a_task; /* KV heads: one or all */
+	u32 rows_a_task;  /* queries_a_task * query heads of its KV heads */
 	u32 segments;	 /* divided: tasks that share a chunk, each a segment */
 	bool divided;
 	u32 threads;
@@ -35,15 +36,32 @@ struct attention_plan {
 
 struct attention_task {
 	u32 index;
-	u32 row, kv_head;
+	u32 row, kv_head, kv_heads; /* the first KV head, and how many: all of them only of one query */
 	u32 query, queries; /* the chunk within the row */
 	u32 queries_of_row;
 	u32 segment, segment_end;
 };
 
+/* What rows leave from one step over a part of the keys to the next. */
+struct attention_part {
+	float *scores;	  /* [ATTENTION_ROWS][ATTENTION_PART] */
+	int16_t *weights; /* [ATTENTION_ROWS][ATTENTION_PART] softmax weights in 16 bits, where products want
+			     them */
+	i32 *sums;	  /* [ATTENTION_ROWS][width] of 8-bit integers */
+	float exp_base[ATTENTION_ROWS]; /* what is subtracted from a row's scores */
+	float rescale[ATTENTION_ROWS];	/* what earlier sums are multiplied by */
+	float factor[ATTENTION_ROWS];	/* products of bfloat16: what sums become outputs by */
+	/* Weights in 8-bit integers: what whole numbers count, and what the offset of the values adds to a sum. */
+	float weight_unit[ATTENTION_ROWS];
+	u32 weight_excess[ATTENTION_ROWS];
+	_Alignas(64) float highest[ATTENTION_ROWS][16]; /* of a row's scores by lanes, where products are of bfloat16 */
+};
+
 /* Query heads of a task that are computed side by side. */
 struct attention_rows {
 	u32 row, count; /* the first, of the task's; at most ATTENTION_ROWS */
+	bool asks; /* for the memory of their KV head: the others of that head find it in the caches */
+	size_t head_at; /* bytes, in a block, from the task's first KV head to theirs */
 	u32 end;	/* of the keys that any of them sees */
 	size_t at[ATTENTION_ROWS]; /* where the query and the output of each begin, in floats */
 	u32 first[ATTENTION_ROWS], last[ATTENTION_ROWS]; /* keys that each sees */
@@ -56,15 +74,13 @@ struct attention_rows {
 	bool fresh; /* no part yet: `acc` is not yet written */
 	bool begun; /* `q` is written */
 	float *acc; /* [ATTENTION_ROWS][width] */
+	struct attention_part *part;
 };
 
 /* The work area of a thread. */
 struct attention_lane {
 	struct attention_rows *rows; /* all of a task */
-	float *scores;	  /* [ATTENTION_ROWS][ATTENTION_PART] */
-	int16_t *weights; /* [ATTENTION_ROWS][ATTENTION_PART] softmax weights in 16 bits, where products want
-			     them */
-	i32 *sums;	  /* [ATTENTION_ROWS][width] of 8-bit integers, of a part */
+	struct attention_part *parts; /* of as many as may be at work in turns, with what they point to */
 	float *q, *acc;	  /* of all `rows`, one after the other */
 	/* Of blocks that hold no whole groups: [ATTENTION_PART / 16][words][16] keys, [ATTENTION_PART][words]
 	 * values, [ATTENTION_PART / 16][2][16] scales. */

@@ -62,34 +62,34 @@ static void scores_cap(struct tile *t, u32 vecs)
 			highest = vec_max(highest, x);
 			vec_store(scores_at(t, r, v), x);
 		}
-		vec_store(t->highest[r], highest);
+		vec_store(t->part->highest[r], highest);
 	}
 }
 
-/* Scores of the part, two vectors at a time or four; fewer where these do: of a short prompt, rounding up is much. */
-static ALWAYS_INLINE void scores_rows(struct tile *t, u32 rows, u32 vecs, u32 side)
+/* Scores of vectors [v, vecs) of the part, two at a time or four; fewer where these do: of a short prompt, rounding up is much. */
+static ALWAYS_INLINE void scores_rows(struct tile *t, u32 rows, u32 v, u32 vecs, u32 side)
 {
 	vec highest[ATTENTION_ROWS];
-	u32 v = 0;
 	for (u32 r = 0; r < rows; r++)
-		highest[r] = vec_set1(-INFINITY);
+		highest[r] = v == 0 ? vec_set1(-INFINITY) : vec_load(t->part->highest[r]);
 	for (; vecs - v > side / 2; v += kern_min(side, vecs - v))
 		scores_block(t, v, rows, side, highest);
-	if (v < vecs)
+	if (vecs - v == 1)
+		scores_block(t, v, rows, 1, highest);
+	else if (v < vecs)
 		scores_block(t, v, rows, side / 2, highest);
 	/* Weights are computed for two vectors at a time. */
 	for (u32 r = 0; r < rows && vecs % 2 == 1; r++)
 		vec_store(scores_at(t, r, vecs), vec_set1(-INFINITY));
 	for (u32 r = 0; r < rows; r++)
-		vec_store(t->highest[r], highest[r]);
+		vec_store(t->part->highest[r], highest[r]);
 }
 
-static void part_scores_bf16(struct tile *t)
+static void part_scores_bf16(struct tile *t, u32 v, u32 vecs)
 {
-	const u32 vecs = kern_ceil(t->count, GROUP);
-#define SCORES_ROWS(n) scores_rows(t, n, vecs, SCORE_VECS(n));
+#define SCORES_ROWS(n) scores_rows(t, n, v, vecs, SCORE_VECS(n));
 	FOR_ROWS(SCORES_ROWS)
-	if (t->a->soft_cap > 0)
+	if (t->a->soft_cap > 0 && vecs * VEC_LANES >= t->count)
 		scores_cap(t, vecs);
 }
 

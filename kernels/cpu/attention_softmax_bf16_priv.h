@@ -46,12 +46,12 @@ static ALWAYS_INLINE vec exp2_negative(vec x)
 /* Row r's scores of 32 keys become weights e^(score - base) in bfloat16. */
 static ALWAYS_INLINE void row_weights(const struct tile *t, u32 r, u32 key)
 {
-	const vec log2e = vec_set1(1.44269504088896341f), base = vec_set1(t->exp_base[r]);
-	const float *s = t->lane.scores + r * ATTENTION_PART + key;
+	const vec log2e = vec_set1(1.44269504088896341f), base = vec_set1(t->part->exp_base[r]);
+	const float *s = t->scores + r * ATTENTION_PART + key;
 	/* Not one product with a sum: the base's would be rounded, and the weights of each part be off by a factor of its own. */
 	vec low = exp2_negative(vec_mul(vec_sub(vec_load(s), base), log2e));
 	vec high = exp2_negative(vec_mul(vec_sub(vec_load(s + VEC_LANES), base), log2e));
-	_mm512_storeu_si512(t->lane.weights + r * ATTENTION_PART + key, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+	_mm512_storeu_si512(t->weights + r * ATTENTION_PART + key, (__m512i)_mm512_cvtne2ps_pbh(high, low));
 }
 
 /* The rows' maxima, and what their earlier sums are to be multiplied by. Scores become weights, zero where a row sees no key,
@@ -63,15 +63,15 @@ static ALWAYS_INLINE void rows_softmax_bf16(struct tile *t)
 	const __mmask8 own = (__mmask8)((1u << count) - 1);
 	vec lanes[ATTENTION_ROWS];
 	for (u32 r = 0; r < ATTENTION_ROWS; r++)
-		lanes[r] = r < count ? vec_load(t->highest[r]) : vec_zero();
+		lanes[r] = r < count ? vec_load(t->part->highest[r]) : vec_zero();
 	const __m256 before = _mm256_maskz_loadu_ps(own, of->best), none = _mm256_set1_ps(-INFINITY);
 	__m256 best = _mm256_max_ps(highest_of_eight(lanes), before);
 	/* While a row has seen no key its maximum is -inf; any finite number in its place leaves zeros. */
 	__m256 base = _mm256_maskz_mov_ps(_mm256_cmp_ps_mask(best, none, _CMP_NEQ_OQ), best);
 	__m256 rescale = _mm512_castps512_ps256(vec_exp(_mm512_castps256_ps512(_mm256_sub_ps(before, base))));
-	_mm256_storeu_ps(t->exp_base, base);
+	_mm256_storeu_ps(t->part->exp_base, base);
 	_mm256_storeu_ps(of->best, best);
-	_mm256_storeu_ps(t->rescale, rescale);
+	_mm256_storeu_ps(t->part->rescale, rescale);
 	for (u32 r = 0; r < count; r++) {
 		if (t->begin + t->count == of->end)
 			row_ahead(t, r);
@@ -93,11 +93,11 @@ static ALWAYS_INLINE void rows_sum_bf16(struct tile *t)
 	for (u32 r = 0; r < count; r++)
 		for (u32 key = 0; key < t->count; key += 2 * VEC_LANES)
 			lanes[r] = _mm512_dpbf16_ps(
-				lanes[r], (__m512bh)_mm512_loadu_si512(t->lane.weights + r * ATTENTION_PART + key), one);
-	__m256 sum = _mm256_maskz_loadu_ps(own, of->sum), rescale = _mm256_maskz_loadu_ps(own, t->rescale);
+				lanes[r], (__m512bh)_mm512_loadu_si512(t->weights + r * ATTENTION_PART + key), one);
+	__m256 sum = _mm256_maskz_loadu_ps(own, of->sum), rescale = _mm256_maskz_loadu_ps(own, t->part->rescale);
 	sum = _mm256_fmadd_ps(sum, rescale, sum_of_eight(lanes));
 	_mm256_storeu_ps(of->sum, sum);
-	_mm256_storeu_ps(t->factor, _mm256_div_ps(_mm256_set1_ps(1), sum));
+	_mm256_storeu_ps(t->part->factor, _mm256_div_ps(_mm256_set1_ps(1), sum));
 }
 
 #endif

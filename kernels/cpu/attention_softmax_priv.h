@@ -29,7 +29,7 @@ static ALWAYS_INLINE u32 softmax_vecs(const struct tile *t)
 /* Caps the scores of row r and masks those of keys that it does not see; returns the largest. */
 static float row_mask(const struct tile *t, u32 r, u32 begin)
 {
-	float *s = t->lane.scores + r * ATTENTION_PART;
+	float *s = t->scores + r * ATTENTION_PART;
 	u32 vecs = softmax_vecs(t), end = begin + t->count;
 	u32 from = t->of->first[r] <= begin ? 0 : kern_min(t->of->first[r], end) - begin;
 	u32 to = t->of->last[r] < begin ? 0 : kern_min(t->of->last[r] + 1, end) - begin;
@@ -55,23 +55,23 @@ static float row_mask(const struct tile *t, u32 r, u32 begin)
  * with an unsigned byte stay below 2^31. */
 static void row_wholes(struct tile *t, u32 r, u32 vecs, float largest)
 {
-	const float *p = t->lane.scores + r * ATTENTION_PART;
-	int16_t *to = t->lane.weights + r * ATTENTION_PART;
-	vec factor = vec_set1(unit_factor(largest, I16_MAX, &t->weight_unit[r]));
+	const float *p = t->scores + r * ATTENTION_PART;
+	int16_t *to = t->weights + r * ATTENTION_PART;
+	vec factor = vec_set1(unit_factor(largest, I16_MAX, &t->part->weight_unit[r]));
 	ivec sum = IVEC_BITS(setzero)();
 	for (u32 v = 0; v < vecs; v++) {
 		ivec whole = IVEC(cvtps_epi32)(vec_mul(vec_load(p + v * VEC_LANES), factor));
 		sum = IVEC(add_epi32)(sum, whole);
 		ivec_store_i16(to + v * VEC_LANES, whole);
 	}
-	t->weight_excess[r] = KERN_KV_OFFSET * ivec_sum(sum);
+	t->part->weight_excess[r] = KERN_KV_OFFSET * ivec_sum(sum);
 }
 
 /* Weights of four vectors of values of 8 bits, from vector v on, by their scales. */
 static ALWAYS_INLINE void weights_scale(const struct tile *t, u32 v, vec p[4])
 {
 	for (u32 i = 0; i < 4; i++, v++) {
-		const float *scale = t->value_scales[v / GROUP_VECS] + v % GROUP_VECS * VEC_LANES;
+		const float *scale = t->value_scales[v / GROUP_VECS] + t->head_at / sizeof(float) + v % GROUP_VECS * VEC_LANES;
 		u32 at = v * VEC_LANES, left = t->count > at ? t->count - at : 0;
 		p[i] = vec_mul(p[i], vec_load_n(scale, kern_min(left, VEC_LANES)));
 	}
@@ -81,9 +81,9 @@ static ALWAYS_INLINE void weights_scale(const struct tile *t, u32 v, vec p[4])
  * wants; returns their sum. */
 static ALWAYS_INLINE float row_softmax(struct tile *t, u32 r, enum kern_dtype dtype)
 {
-	float *s = t->lane.scores + r * ATTENTION_PART;
+	float *s = t->scores + r * ATTENTION_PART;
 	const u32 vecs = softmax_vecs(t);
-	const vec base = vec_set1(t->exp_base[r]);
+	const vec base = vec_set1(t->part->exp_base[r]);
 	vec sum[4] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()}, largest = vec_zero(), p[4];
 	for (u32 v = 0; v < vecs; v += 4) {
 #pragma GCC unroll 4
@@ -116,25 +116,25 @@ static ALWAYS_INLINE void rows_softmax(struct tile *t, u32 begin, enum kern_dtyp
 	for (u32 r = 0; r < of->count; r++) {
 		float highest = row_mask(t, r, begin), best = highest > of->best[r] ? highest : of->best[r];
 		/* While a row has seen no key its maximum is -inf; any finite number in its place leaves zeros. */
-		t->exp_base[r] = best > -INFINITY ? best : 0;
-		t->rescale[r] = of->best[r] - t->exp_base[r];
+		t->part->exp_base[r] = best > -INFINITY ? best : 0;
+		t->part->rescale[r] = of->best[r] - t->part->exp_base[r];
 		of->best[r] = best;
 	}
 	for (u32 r = of->count; r < ATTENTION_ROWS; r++)
-		t->rescale[r] = 0;
-	vec_store_n(t->rescale, vec_exp(vec_load_n(t->rescale, ATTENTION_ROWS)), ATTENTION_ROWS);
+		t->part->rescale[r] = 0;
+	vec_store_n(t->part->rescale, vec_exp(vec_load_n(t->part->rescale, ATTENTION_ROWS)), ATTENTION_ROWS);
 	for (u32 r = 0; r < of->count; r++)
-		of->sum[r] = of->sum[r] * t->rescale[r] + row_softmax(t, r, dtype);
+		of->sum[r] = of->sum[r] * t->part->rescale[r] + row_softmax(t, r, dtype);
 }
 
 /* Asks for the values of row r's share of the part's groups: memory must not idle meanwhile. Once for all rows of the
  * task. */
 static void softmax_ahead(const struct tile *t, u32 r)
 {
-	u32 groups = t->of->row == 0 ? kern_ceil(t->count, GROUP) : 0;
+	u32 groups = t->of->asks ? kern_ceil(t->count, GROUP) : 0;
 	for (u32 g = groups * r / t->of->count; g < groups * (r + 1) / t->of->count && g >= AHEAD; g++)
 		for (u32 line = 0; line < t->words; line++)
-			__builtin_prefetch(t->values[g] + (size_t)line * LINE, 0, 2);
+			__builtin_prefetch(t->values[g] + t->head_at + (size_t)line * LINE, 0, 2);
 }
 
 static void part_softmax(struct tile *t, u32 begin)

@@ -37,26 +37,25 @@ enum {
  * multiplied by, half into the result: neither overflows. */
 #define F8_HALF_BIAS 0x1p60f
 
-/* What a thread works on: rows of one KV head, and the keys at hand. */
+/* What a thread works on: rows of one KV head, or of some in turn, and the keys at hand. */
 struct tile {
 	const struct kern_attention_args *a;
 	struct attention_lane lane;
-	u32 row, kv_head; /* of the batch */
+	u32 row, kv_head; /* of the batch; the first KV head */
+	bool together; /* rows of several KV heads take turns */
 	u32 words;	  /* of a key or value */
 	u32 end;	  /* of the keys that any row of the task sees */
-	struct attention_rows *of; /* those at work */
-	/* Of their weights in 8-bit integers: what whole numbers count, and what the offset of the values adds to a sum. */
-	float weight_unit[ATTENTION_ROWS];
-	u32 weight_excess[ATTENTION_ROWS];
-	float rescale[ATTENTION_ROWS];
-	float highest[ATTENTION_ROWS][VEC_LANES]; /* of a row's scores by lanes, where products are of bfloat16 */
-	float exp_base[ATTENTION_ROWS]; /* what is subtracted from a row's scores */
+	struct attention_rows *of; /* those at work, and what is read of them most often */
+	struct attention_part *part;
+	float *scores;
+	int16_t *weights;
+	i32 *sums;
+	size_t head_at;
 	u32 begin; /* of the part */
 	u32 count; /* of its keys that they see */
 	bool whole; /* the task sees all keys of its rows, and they lie in one segment */
 	bool writes;		      /* products of bfloat16: the part is the rows' last one, their sums become outputs at once */
-	float factor[ATTENTION_ROWS]; /* what sums are then multiplied by */
-	/* the keys of a part, by groups */
+	/* The keys of a part, by groups. Pointers are of the first KV head: see attention_rows.head_at. */
 	u32 groups;
 	const char *keys[GROUPS];
 	size_t key_stride; /* bytes from a word to the next */
@@ -71,6 +70,16 @@ struct tile {
 	u32 following_count;
 	uintptr_t following_queries; /* bytes from a row's query to that of the next task's row; 0: not asked for */
 };
+
+static ALWAYS_INLINE void tile_turn(struct tile *t, struct attention_rows *of)
+{
+	t->of = of;
+	t->part = of->part;
+	t->scores = of->part->scores;
+	t->weights = of->part->weights;
+	t->sums = of->part->sums;
+	t->head_at = of->head_at;
+}
 
 /* Rows of a tile whose cache is of floats, for t->of->count = n: it has no more. */
 #define TILED(n) ((n) < TILE_ROWS ? (n) : TILE_ROWS)

@@ -25,7 +25,7 @@ enum { I8_ROWS = 2, I8_VECS = 4, VALUE_ROWS = 6 };
 /* Asks for a quarter of what is AHEAD of key i's group; i is a multiple of 4. */
 static ALWAYS_INLINE void values_ahead(const struct tile *t, u32 i)
 {
-	const char *at = t->ahead[t->groups + i / GROUP + AHEAD];
+	const char *at = t->ahead[t->groups + i / GROUP + AHEAD] + t->head_at;
 	u32 quarter = i % GROUP / 4;
 	for (u32 line = t->words * quarter / 4; line < t->words * (quarter + 1) / 4; line++)
 		__builtin_prefetch(at + (size_t)line * LINE, 0, 2);
@@ -33,7 +33,7 @@ static ALWAYS_INLINE void values_ahead(const struct tile *t, u32 i)
 
 static ALWAYS_INLINE const char *value_at(const struct tile *t, u32 i)
 {
-	return t->values[i / GROUP] + i % GROUP * t->value_bytes;
+	return t->values[i / GROUP] + t->head_at + i % GROUP * t->value_bytes;
 }
 
 /* The key after key i, or, where there is none, key i again: its weight is zero. */
@@ -128,12 +128,12 @@ static ALWAYS_INLINE void values_tile(const struct tile *t, enum value_kind kind
 				      u32 rows, u32 vecs, u32 tail)
 {
 	vec sum[ATTENTION_ROWS][4];
-	const float *p = t->lane.scores + r0 * ATTENTION_PART;
+	const float *p = t->scores + r0 * ATTENTION_PART;
 	u32 width = t->lane.width, first = d0 * value_bytes(kind);
 	float *acc = t->of->acc + (size_t)r0 * width + d0;
 	FOR_SUMS_OF(rows, vecs)
 	sum[r][v] = vec_load(acc + (size_t)r * width + v * VEC_LANES);
-	const bool asks = d0 == 0 && r0 == 0 && t->of->row == 0; /* the other rows of the task find them in the caches */
+	const bool asks = d0 == 0 && r0 == 0 && t->of->asks; /* the other rows of the task find them in the caches */
 	for (u32 i = begin; i < end; i = i / GROUP * GROUP + GROUP) {
 		u32 stop = kern_min(i / GROUP * GROUP + GROUP, end);
 		for (u32 quarter = i; asks && quarter < stop; quarter += 4)
@@ -242,7 +242,7 @@ static ALWAYS_INLINE u32 pairs_weigh(const struct tile *t, vec sum[ATTENTION_ROW
 	for (u32 r = 0; r < rows; r++)
 		row_weights(t, r, 0);
 	for (; key + UNIT <= t->count; key += UNIT) {
-		const char *weights = (const char *)(t->lane.weights + key);
+		const char *weights = (const char *)(t->weights + key);
 		const bool more = key + UNIT < t->count;
 #pragma GCC unroll 8
 		for (u32 i = 0; i < 8; i++) { /* four keys each */
@@ -258,56 +258,59 @@ static ALWAYS_INLINE u32 pairs_weigh(const struct tile *t, vec sum[ATTENTION_ROW
 	return key;
 }
 
-/* Pairs of keys: weights and values in bf16, sums in float. `blocks` times 32 dimensions from d0 on, of which
+/* Pairs of keys [begin, end): weights and values in bf16, sums in float. `blocks` times 32 dimensions from d0 on, of which
  * the last block has `tail`. */
-static ALWAYS_INLINE void pairs_tile(struct tile *t, u32 d0, u32 rows, u32 blocks, u32 tail)
+static ALWAYS_INLINE void pairs_tile(struct tile *t, u32 begin, u32 end, u32 d0, u32 rows, u32 blocks, u32 tail)
 {
 	vec sum[ATTENTION_ROWS][4];
 	float *acc = t->of->acc + d0;
-	u32 width = t->lane.width, begin = 0;
-	if (t->of->fresh) {
+	u32 width = t->lane.width;
+	if (begin > 0) {
+		FOR_SUMS_OF(rows, 2 * blocks)
+		sum[r][v] = vec_load(acc + (size_t)r * width + v * VEC_LANES);
+	} else if (t->of->fresh) {
 		FOR_SUMS_OF(rows, 2 * blocks)
 		sum[r][v] = vec_zero();
 	} else {
 		FOR_SUMS_OF(rows, 2 * blocks)
-		sum[r][v] = vec_mul(vec_load(acc + (size_t)r * width + v * VEC_LANES), vec_set1(t->rescale[r]));
+		sum[r][v] = vec_mul(vec_load(acc + (size_t)r * width + v * VEC_LANES), vec_set1(t->part->rescale[r]));
 	}
-	const bool asks = d0 == 0 && t->of->row == 0; /* the other rows of the task find them in the caches */
+	const bool asks = d0 == 0 && t->of->asks; /* the other rows of the task find them in the caches */
 	if (rows > 4 && d0 == 0 && tail == 32) {
 		begin = pairs_weigh(t, sum, rows, asks);
 		rows_sum_bf16(t);
 	}
-	const char *weights = (const char *)(t->lane.weights + begin), *one = NULL;
+	const char *weights = (const char *)(t->weights + begin), *one = NULL;
 	const size_t stride = t->value_bytes;
-	for (u32 i = begin; i < t->count; i += 2, one += 2 * stride, weights += 2 * sizeof(int16_t)) {
+	for (u32 i = begin; i < end; i += 2, one += 2 * stride, weights += 2 * sizeof(int16_t)) {
 		if (i % GROUP == 0)
-			one = t->values[i / GROUP] + d0 * sizeof(u16);
+			one = t->values[i / GROUP] + t->head_at + d0 * sizeof(u16);
 		if (asks && i % 4 == 0)
 			values_ahead(t, i);
 		pair_add(sum, one, value_next(t, i, one), weights, rows, blocks, tail);
 	}
 	if (rows > 4 && tail == 32 && t->writes) {
 		for (u32 r = 0; r < rows; r++)
-			write_two(t->a->out + t->of->at[r] + d0, sum[r][0], sum[r][1], vec_set1(t->factor[r]));
+			write_two(t->a->out + t->of->at[r] + d0, sum[r][0], sum[r][1], vec_set1(t->part->factor[r]));
 		return;
 	}
 	FOR_SUMS_OF(rows, 2 * blocks)
 	vec_store(acc + (size_t)r * width + v * VEC_LANES, sum[r][v]);
 }
 
-/* All keys of the part, whose sums it brings to the part's maxima, too: they are read and written once. */
-static ALWAYS_INLINE void pairs_part(struct tile *t, u32 rows)
+/* Keys [begin, end) of the part, whose first ones bring the sums to the part's maxima, too: they are read and written once. */
+static ALWAYS_INLINE void pairs_part(struct tile *t, u32 begin, u32 end, u32 rows)
 {
 	u32 d = 0, dim = t->a->kv.head_dim, width = t->lane.width;
 	for (; rows <= 4 && d + 64 <= dim; d += 64)
-		pairs_tile(t, d, rows, 2, 32);
+		pairs_tile(t, begin, end, d, rows, 2, 32);
 	for (; d + 32 <= dim; d += 32)
-		pairs_tile(t, d, rows, 1, 32);
+		pairs_tile(t, begin, end, d, rows, 1, 32);
 	if (d < dim)
-		pairs_tile(t, d, rows, 1, dim - d);
+		pairs_tile(t, begin, end, d, rows, 1, dim - d);
 	for (u32 r = 0; r < rows && rows > 4 && t->writes && d < dim; r++)
-		write_sums(t->a->out + t->of->at[r] + d, t->of->acc + (size_t)r * width + d, dim - d, 2, t->factor[r]);
-	for (u32 r = 0; r < rows && t->of->fresh && width >= dim + 32; r++)
+		write_sums(t->a->out + t->of->at[r] + d, t->of->acc + (size_t)r * width + d, dim - d, 2, t->part->factor[r]);
+	for (u32 r = 0; r < rows && begin == 0 && t->of->fresh && width >= dim + 32; r++)
 		memset(t->of->acc + (size_t)r * width + width - 32, 0, 32 * sizeof(float));
 }
 #endif
@@ -319,7 +322,7 @@ static ALWAYS_INLINE void wholes_tile(const struct tile *t, u32 begin, u32 end, 
 	ivec sum[I8_ROWS][I8_VECS];
 	const ivec zero = IVEC_BITS(setzero)();
 	u32 width = t->lane.width;
-	i32 *sums = t->lane.sums + (size_t)r0 * width + d0;
+	i32 *sums = t->sums + (size_t)r0 * width + d0;
 	FOR_SUMS_OF(rows, I8_VECS)
 	sum[r][v] = IVEC_LOAD(sums + (size_t)r * width + v * VEC_LANES);
 	for (u32 i = begin; i < end; i += 2) {
@@ -334,7 +337,7 @@ static ALWAYS_INLINE void wholes_tile(const struct tile *t, u32 begin, u32 end, 
 #pragma GCC unroll 4
 		for (u32 r = 0; r < rows; r++) {
 			i32 pair;
-			memcpy(&pair, t->lane.weights + (r0 + r) * ATTENTION_PART + i, sizeof(pair));
+			memcpy(&pair, t->weights + (r0 + r) * ATTENTION_PART + i, sizeof(pair));
 #pragma GCC unroll 4
 			for (u32 v = 0; v < I8_VECS; v++)
 				sum[r][v] = ivec_dot16(sum[r][v], pairs[v], IVEC(set1_epi32)(pair));
@@ -372,7 +375,7 @@ static void rescale_rows(const struct tile *t)
 	for (u32 r = 0; r < t->of->count && !t->of->fresh; r++)
 		for (u32 d = 0; d < t->lane.width; d += VEC_LANES) {
 			float *acc = t->of->acc + (size_t)r * t->lane.width + d;
-			vec_store(acc, vec_mul(vec_load(acc), vec_set1(t->rescale[r])));
+			vec_store(acc, vec_mul(vec_load(acc), vec_set1(t->part->rescale[r])));
 		}
 }
 
@@ -381,33 +384,34 @@ static void add_wholes(const struct tile *t)
 	for (u32 r = 0; r < t->of->count; r++)
 		for (u32 d = 0; d < t->lane.width; d += VEC_LANES) {
 			size_t at = (size_t)r * t->lane.width + d;
-			ivec whole = IVEC(sub_epi32)(IVEC_LOAD(t->lane.sums + at),
-						     IVEC(set1_epi32)((int)t->weight_excess[r]));
+			ivec whole = IVEC(sub_epi32)(IVEC_LOAD(t->sums + at),
+						     IVEC(set1_epi32)((int)t->part->weight_excess[r]));
 			vec_store(t->of->acc + at,
-				  vec_fma(IVEC(cvtepi32_ps)(whole), vec_set1(t->weight_unit[r]),
+				  vec_fma(IVEC(cvtepi32_ps)(whole), vec_set1(t->part->weight_unit[r]),
 					  vec_load(t->of->acc + at)));
 		}
 }
 
-/* The part's values into `lane.acc`. */
-static void part_values(struct tile *t)
+/* The values of keys [from, to) of the part into `acc`; of 8-bit integers, of all. */
+static void part_values(struct tile *t, u32 from, u32 to)
 {
 	enum kern_dtype dtype = t->a->kv.dtype;
 #if ATTENTION_DOTS_BF16
 	/* 32 dimensions are a line, which no other dimensions are in: nothing is gained by coming back soon. */
-#define PART_BF16(n) pairs_part(t, n);
+#define PART_BF16(n) pairs_part(t, from, to, n);
 	if (dtype == KERN_BF16) {
 		FOR_ROWS(PART_BF16)
-		if (!weighs_beside(t))
+		if (!weighs_beside(t) && to == t->count)
 			rows_sum_bf16(t);
 		return;
 	}
 #endif
-	rescale_rows(t);
+	if (from == 0)
+		rescale_rows(t);
 	if (dtype == KERN_I8)
-		memset(t->lane.sums, 0, (size_t)t->of->count * t->lane.width * sizeof(i32));
-	for (u32 begin = 0; begin < t->count; begin += CHUNK) {
-		u32 end = kern_min(begin + CHUNK, t->count);
+		memset(t->sums, 0, (size_t)t->of->count * t->lane.width * sizeof(i32));
+	for (u32 begin = from; begin < to; begin += CHUNK) {
+		u32 end = kern_min(begin + CHUNK, to);
 #define CHUNK_F32(n) values_chunk(t, VALUES_F32, begin, end, TILED(n));
 #define CHUNK_F8(n)  values_chunk(t, VALUES_F8, begin, end, n);
 #define CHUNK_BF16(n) values_chunk(t, VALUES_BF16, begin, end, TILED(n));
