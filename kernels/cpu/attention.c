@@ -1,10 +1,11 @@
 /* Paged attention for AVX2 and AVX-512 (one object each): decode and prefill in one loop.
  *
  * The query heads of one KV head, and neighbouring queries of a chunk, are rows of a tile and share every
- * load of K and V. The context is cut at fixed places: parts of 256 keys have one softmax step, segments of
- * 1,024 keys start afresh and are merged in order. Both ends of a range of keys are masked by -inf, which
- * adds exact zeros. So a query's result depends neither on the chunk it came in, nor on its neighbours, nor
- * on how many threads share a long context.
+ * load of K and V; in decoding the tiles of all KV heads may take turns, for memory's sake. The context is
+ * cut at fixed places: parts of 256 keys have one softmax step, segments of 1,024 keys start afresh and are
+ * merged in order. Both ends of a range of keys are masked by -inf, which adds exact zeros. So a query's
+ * result depends neither on the chunk it came in, nor on its neighbours, nor on how many threads share a
+ * long context.
  *
  * A lane of a score is a key (K lies transposed inside its block), a lane of an output is a dimension.
  *

@@ -1,6 +1,6 @@
-/* The plan of an attention op: tasks are chunks of one row's queries under one KV head. When these are too
- * few for the threads (few sequences, long contexts) each is divided into segments of the context, merged
- * afterwards. Runs in the worker; never allocates. */
+/* The plan of an attention op: tasks are chunks of one row's queries under one KV head, or single queries
+ * under all of them. When these are too few for the threads (few sequences, long contexts) each is divided
+ * into segments of the context, merged afterwards. Runs in the worker; never allocates. */
 #include "kernels/cpu/attention_plan_priv.h"
 #include "kernels/kv_priv.h"
 
