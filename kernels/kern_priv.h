@@ -159,6 +159,14 @@ static inline size_t kern_groups_panel_bytes(enum kern_dtype type, u32 k)
 	       kern_ceil(k, kern_unit_values(type)) * (size_t)KERN_GROUP_UNIT;
 }
 
+/* Of `count` values of a panel, in groups or not, from the beginning of a group on. */
+static inline size_t kern_panel_bytes(const struct kern_weight *w, u32 count)
+{
+	if (w->packed == KERN_LAYOUT_GROUPS)
+		return kern_groups_panel_bytes(w->dtype, count);
+	return kern_panel_index(count, w->dtype, KERN_PANEL, 0) * kern_dtype_bytes(w->dtype);
+}
+
 /* The group of a panel that holds (n, k). */
 static inline size_t kern_group_offset(const struct kern_weight *w, u32 n, u32 k)
 {

@@ -362,14 +362,6 @@ bool matmul_blocked_fuses(const struct kern_matmul_args *a)
 	return !f->act_mul || (!a->accumulate && a->w->n % (2 * KERN_PANEL) == 0);
 }
 
-/* Of `count` values of a panel, from the beginning of a group on. */
-static size_t weights_bytes(const struct kern_weight *w, u32 count)
-{
-	if (w->packed == KERN_LAYOUT_GROUPS)
-		return kern_groups_panel_bytes(w->dtype, count);
-	return kern_panel_index(count, w->dtype, KERN_PANEL, 0) * kern_dtype_bytes(w->dtype);
-}
-
 /* All but columns and memory. */
 static struct blocked_job job_of(const struct kern_matmul_args *a, const struct blocked_kernel *kernel, u32 threads)
 {
@@ -384,8 +376,8 @@ static struct blocked_job job_of(const struct kern_matmul_args *a, const struct 
 	plan_k(&j);
 	j.row_bytes = a->w->k / j.k_block * inputs_bytes(&j, j.k_block) + inputs_bytes(&j, a->w->k % j.k_block);
 	j.panels = kern_ceil(a->w->n, KERN_PANEL);
-	j.panel_bytes = weights_bytes(a->w, a->w->k);
-	j.block_bytes = weights_bytes(a->w, j.k_block);
+	j.panel_bytes = kern_panel_bytes(a->w, a->w->k);
+	j.block_bytes = kern_panel_bytes(a->w, j.k_block);
 	return j;
 }
 

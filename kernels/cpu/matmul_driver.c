@@ -111,7 +111,7 @@ static void run_one(const struct matmul_job *j, u32 n, u32 columns, struct span 
 	t.prefetch = t.weights + (rows > 2 ? AHEAD_BYTES : 0);
 	t.prefetch_step = rows > 2 ? KERN_GROUP_UNIT : 0;
 	if (tiles > 1) {
-		size_t bytes = matmul_panel_bytes(w) / w->k * t.k_count;
+		size_t bytes = kern_panel_bytes(w, w->k) / w->k * t.k_count;
 		t.prefetch = t.weights + bytes + bytes * i / tiles;
 		t.prefetch_step = kern_ceil(KERN_GROUP_UNIT, tiles);
 	}

@@ -101,13 +101,6 @@ static inline const char *matmul_weights_at(const struct kern_weight *w, u32 n, 
 	       kern_panel_index(w->k, w->dtype, n / KERN_PANEL * KERN_PANEL, k) * kern_dtype_bytes(w->dtype);
 }
 
-static inline size_t matmul_panel_bytes(const struct kern_weight *w)
-{
-	if (w->packed == KERN_LAYOUT_GROUPS)
-		return kern_groups_panel_bytes(w->dtype, w->k);
-	return kern_panel_index(w->k, w->dtype, KERN_PANEL, 0) * kern_dtype_bytes(w->dtype);
-}
-
 /* Of a tile of all rows. */
 static inline u32 matmul_columns(const struct matmul_job *j)
 {

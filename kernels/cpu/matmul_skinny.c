@@ -182,7 +182,7 @@ static struct stream begin_stream(const struct skinny *s, u32 thread)
 	struct stream stream = {0};
 	if (!next || first >= s->next_panels)
 		return stream;
-	const size_t bytes = matmul_panel_bytes(next);
+	const size_t bytes = kern_panel_bytes(next, next->k);
 	stream.then = (const char *)next->data + first * bytes;
 	stream.then_apart = s->next_stretch * bytes;
 	return stream;
@@ -217,8 +217,8 @@ static void fetch_next(struct kern_ctx *ctx, struct skinny *s)
 	if (w && w->n > 0) {
 		s->next_panels = kern_ceil(w->n, KERN_PANEL);
 		s->next_share_panels = shares_units(s->next_panels, kern_thread_count(ctx));
-		s->next_stretch = stretch_of(s->next_share_panels, s->side, matmul_panel_bytes(w));
-		share = s->next_share_panels * matmul_panel_bytes(w);
+		s->next_stretch = stretch_of(s->next_share_panels, s->side, kern_panel_bytes(w, w->k));
+		share = s->next_share_panels * kern_panel_bytes(w, w->k);
 	}
 	if (ctx->threads)
 		kern_threads_ahead(ctx->threads, w ? w->data : NULL, share, share < NEXT_BYTES ? share : NEXT_BYTES);
@@ -226,7 +226,7 @@ static void fetch_next(struct kern_ctx *ctx, struct skinny *s)
 
 static void plan(struct skinny *s, u32 threads)
 {
-	s->panel_bytes = matmul_panel_bytes(&s->weight);
+	s->panel_bytes = kern_panel_bytes(&s->weight, s->weight.k);
 	s->panels = kern_ceil(s->weight.n, KERN_PANEL);
 	s->share_panels = shares_units(s->panels, threads);
 	s->stretch = stretch_of(s->share_panels, s->side, s->panel_bytes);
