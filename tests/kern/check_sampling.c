@@ -213,6 +213,7 @@ static void logprobs_case(struct check *c, u32 target, u32 vocab, u32 top, bool 
 	struct kern_logprobs_args a = {.rows = rows, .row_count = ROWS, .vocab = vocab};
 	struct kern_limits limits = {.vocab = vocab, .rows = ROWS};
 	struct kern_ctx ctx;
+	const double error = 3e-5;
 	struct candidate *all = malloc(vocab * sizeof(*all));
 	const char *problem = NULL;
 	for (u32 r = 0; r < ROWS; r++) {
@@ -230,7 +231,7 @@ static void logprobs_case(struct check *c, u32 target, u32 vocab, u32 top, bool 
 	if (c->targets[target].ops.logprobs(&ctx, &a) != ERR_OK)
 		problem = "an error";
 	for (u32 r = 0; r < ROWS && !problem; r++) {
-		double total = 0, want[64];
+		double total = 0, want[64], size[64];
 		u32 rank = 0;
 		for (u32 i = 0; i < vocab; i++)
 			all[i] = (struct candidate){rows[r].logits[i], i, 0};
@@ -247,9 +248,10 @@ static void logprobs_case(struct check *c, u32 target, u32 vocab, u32 top, bool 
 		}
 		if (rows[r].ids[0] != rows[r].token || *rows[r].rank != rank)
 			problem = "another token or rank";
+		for (u32 i = 0; i <= top && i <= vocab; i++)
+			size[i] = 1 + fabs(want[i]) * 0x1p-23 / error; /* a value of hundreds is a float, too */
 		if (!problem)
-			problem = check_close(rows[r].values, want, NULL, 1 + (top < vocab ? top : vocab),
-					      3e-5);
+			problem = check_close(rows[r].values, want, size, 1 + (top < vocab ? top : vocab), error);
 	}
 	free(all);
 	check_case_end(c, problem, "logprobs=%s vocab=%u top=%u ties=%d",
