@@ -299,7 +299,7 @@ static void query_begin(struct tile *t, u32 r, const float *q)
 		to[d * ATTENTION_ROWS] = x[d];
 }
 
-/* Where the query, and the output, of one head of the task's KV head begin in the batch. */
+/* Where the query, and the output, of one query head of the task begin in the batch. */
 static size_t row_at(const struct kern_attention_args *a, const struct attention_task *task, u32 query, u32 head)
 {
 	size_t token = a->query_start[task->row] + query;
@@ -307,7 +307,7 @@ static size_t row_at(const struct kern_attention_args *a, const struct attention
 }
 
 /* Rows [r0, r0 + count) of the task, its i-th tile. Row r is query head kv_head * group + r of its chunk, counted through
- * the chunk's tokens. */
+ * the query heads of all its KV heads and the chunk's tokens. */
 static void rows_begin(struct tile *t, const struct attention_task *task, u32 i, u32 r0, u32 count)
 {
 	const struct kern_attention_args *a = t->a;
@@ -365,8 +365,7 @@ static void queries_begin(struct tile *t)
 			query_begin(t, r, t->a->q + t->of->at[r]);
 }
 
-/* Rows at work come to keys [begin, end), those that they see. Queries are read, and outputs written, beside other rows'
- * arithmetic, not all at once: their memory is far. */
+/* Rows come to keys [begin, end), those that they see. */
 static void part_enter(struct tile *t, struct attention_rows *of, u32 begin, u32 end)
 {
 	tile_turn(t, of);
@@ -376,19 +375,6 @@ static void part_enter(struct tile *t, struct attention_rows *of, u32 begin, u32
 	if (!of->begun)
 		queries_begin(t);
 	of->begun = true;
-}
-
-/* Scores of keys [from, to) of the part, of which all before are there. */
-static void part_scores_of(struct tile *t, u32 from, u32 to)
-{
-	const u32 first = from / VEC_LANES, vecs = kern_ceil(to, GROUP) * GROUP_VECS;
-#if ATTENTION_DOTS_BF16
-	if (t->a->kv.dtype == KERN_BF16) {
-		part_scores_bf16(t, first, vecs);
-		return;
-	}
-#endif
-	part_scores(t, first, vecs);
 }
 
 static void part_leave(struct tile *t)
@@ -401,27 +387,35 @@ static void part_leave(struct tile *t)
 	}
 }
 
+/* Queries are read, and outputs written, beside other rows' arithmetic, not all at once: their memory is far. */
 static void rows_part(struct tile *t, struct attention_rows *of, u32 begin, u32 end)
 {
 	part_enter(t, of, begin, end);
-	part_scores_of(t, 0, t->count);
+#if ATTENTION_DOTS_BF16
+	if (t->a->kv.dtype == KERN_BF16)
+		part_scores_bf16(t, 0, kern_ceil(t->count, GROUP));
+	else
+#endif
+		part_scores(t);
 	part_softmax(t, begin);
-	part_values(t, 0, t->count);
+	part_values(t);
 	part_leave(t);
 }
 
+#if ATTENTION_DOTS_BF16
 /* `tiles` of rows that see the same keys take turns, so that memory is read in the order in which it lies. Of keys, each of whose groups is
  * read line by line, a group at a time, though more would be computed in less time; of values, which lie one after the other, some. */
 static void rows_part_together(struct tile *t, u32 tiles, u32 begin, u32 end)
 {
 	struct attention_rows *rows = t->lane.rows;
-	const u32 count = end - begin;
+	const u32 count = end - begin, groups = kern_ceil(count, GROUP);
 	for (u32 i = 0; i < tiles; i++)
 		part_enter(t, &rows[i], begin, end);
-	for (u32 key = 0; key < count; key += GROUP)
+	ASSERT(!weighs_beside(t));
+	for (u32 g = 0; g < groups; g++)
 		for (u32 i = 0; i < tiles; i++) {
 			tile_turn(t, &rows[i]);
-			part_scores_of(t, key, kern_min(key + GROUP, count));
+			part_scores_bf16(t, g, g + 1);
 		}
 	for (u32 i = 0; i < tiles; i++) {
 		tile_turn(t, &rows[i]);
@@ -430,15 +424,23 @@ static void rows_part_together(struct tile *t, u32 tiles, u32 begin, u32 end)
 	for (u32 key = 0; key < count; key += CHUNK)
 		for (u32 i = 0; i < tiles; i++) {
 			tile_turn(t, &rows[i]);
-			part_values(t, key, kern_min(key + CHUNK, count));
+			part_values_bf16(t, key, kern_min(key + CHUNK, count));
 		}
 	for (u32 i = 0; i < tiles; i++) {
 		tile_turn(t, &rows[i]);
 		part_leave(t);
 	}
 }
+#else
+static void rows_part_together(struct tile *t, u32 tiles, u32 begin, u32 end)
+{
+	(void)t, (void)tiles, (void)begin, (void)end;
+	ASSERT(false);
+}
+#endif
 
-/* Rows of the task, `tiles` times up to ATTENTION_ROWS, over keys [begin, end). Each sees its own part of these. */
+/* Rows of the task, `tiles` times up to ATTENTION_ROWS, over keys [begin, end). In turns they see the same of these, else each
+ * its own part. */
 static void segment_run(struct tile *t, u32 tiles, u32 begin, u32 end)
 {
 	for (u32 i = 0; i < tiles; i++) {
@@ -594,7 +596,7 @@ static void merge_task(void *arg, u32 index, u32 thread)
 enum err VARIANT(attention)(struct kern_ctx *ctx, const struct kern_attention_args *a)
 {
 	struct attention_plan plan;
-	attention_plan_init(&plan, ctx, a, ATTENTION_TASK_ROWS, TASK_ROWS_FEW);
+	attention_plan_init(&plan, ctx, a, ATTENTION_TASK_ROWS, TASK_ROWS_FEW, ATTENTION_DOTS_BF16 && a->kv.dtype == KERN_BF16);
 	if (plan.tasks == 0)
 		return ERR_OK;
 	plan.follows = a->tokens <= a->rows;

@@ -11,7 +11,6 @@ enum {
 	TASKS_A_THREAD = 2, /* fewer than these, and a long context is divided */
 	TASKS_ENOUGH = 4,   /* fewer than these for a thread, and tasks become smaller */
 	PARTIAL_HEAD = 16,  /* floats in front of a partial's sums: maximum and sum */
-	TOGETHER_GROUP = 4,    /* query heads of a KV head, at most, where tasks have all KV heads */
 	TOGETHER_BYTES = 4096, /* of a head's keys in a block: so long pieces are read as fast alone */
 };
 
@@ -36,12 +35,11 @@ static u32 tiles_a_task(u32 group)
 	return kern_ceil(rows_a_task(group, ATTENTION_TASK_ROWS), ATTENTION_ROWS_LEAST);
 }
 
-/* KV heads of tasks that have all of them: those of few query heads each, for more have enough to compute while memory answers. 1: no task
- * has more than one. */
-static u32 heads_together(u32 group, u32 kv_heads)
+/* How many KV heads a task has room for, where each has few query heads: more of these have enough to compute while memory answers. */
+static u32 heads_most(u32 group, u32 kv_heads)
 {
 	u32 most = kern_min(rows_a_task(group, ATTENTION_TASK_ROWS) / group, tiles_a_task(group));
-	return group <= TOGETHER_GROUP && kv_heads <= most ? kv_heads : 1;
+	return group <= ATTENTION_TOGETHER_GROUP ? kern_min(kv_heads, most) : 1;
 }
 
 /* Scores, weights in 16 bits, whole sums of rows at work. */
@@ -53,7 +51,7 @@ static size_t part_bytes(u32 width)
 /* What is known of the rows and of those at work, what these have; the rows' queries and sums. */
 static size_t rows_bytes(u32 width, u32 group, u32 kv_heads)
 {
-	size_t tiles = tiles_a_task(group), parts = heads_together(group, kv_heads);
+	size_t tiles = tiles_a_task(group), parts = heads_most(group, kv_heads);
 	return kern_align(tiles * sizeof(struct attention_rows)) + parts * (sizeof(struct attention_part) + part_bytes(width)) +
 	       2 * tiles * ATTENTION_ROWS * width * sizeof(float);
 }
@@ -122,27 +120,40 @@ static bool plan_segments(struct attention_plan *p, size_t room)
 	return true;
 }
 
+/* Whether tasks of whole rows, or of whole rows' segments, keep no thread waiting for the others for more than a fifth of the time: by the
+ * longest if all are like it, or by what is left to the others when the longest begins last. */
+static bool rows_end_together(const struct attention_plan *p)
+{
+	const struct kern_attention_args *a = p->a;
+	u64 keys = 0, longest = 0, tasks = 0, threads = p->threads;
+	for (u32 r = 0; r < a->rows; r++) {
+		u32 context = a->query_start[r + 1] > a->query_start[r] ? a->context[r] : 0;
+		u32 task = p->divided ? kern_min(context, ATTENTION_SEGMENT) : context;
+		keys += context;
+		longest = task > longest ? task : longest;
+		tasks += p->divided ? kern_ceil(context, ATTENTION_SEGMENT) : context > 0;
+	}
+	return 4 * ((tasks + threads - 1) / threads) * longest * threads <= 5 * keys || 4 * (keys + (threads - 1) * longest) <= 5 * keys;
+}
+
 /* Decoding: tasks of one query and all KV heads, whose keys and values lie one after the other in a block, so that memory is read in the
- * order in which it lies. Not where threads would wait for each other for more than a fifth of the time. */
+ * order in which it lies. */
 static void plan_heads(struct attention_plan *p, size_t room)
 {
 	const struct kern_attention_args *a = p->a;
-	const u32 kv_heads = a->kv.kv_heads, group = a->heads / kv_heads, heads = heads_together(group, kv_heads);
-	const u32 tasks = a->tokens * p->segments;
-	if (a->tokens > a->rows || heads == 1 || kern_kv_is_quantized(&a->kv) || a->kv.block_size % GROUP != 0 ||
-	    kern_kv_slab(&a->kv) >= TOGETHER_BYTES)
+	const u32 kv_heads = a->kv.kv_heads;
+	if (a->tokens > a->rows || kv_heads == 1 || heads_most(a->heads / kv_heads, kv_heads) < kv_heads || a->kv.block_size % GROUP != 0 ||
+	    kern_kv_slab(&a->kv) >= TOGETHER_BYTES || !rows_end_together(p))
 		return;
-	if (4 * kern_ceil(tasks, p->threads) * heads > 5 * kern_ceil(tasks * heads, p->threads))
+	if (p->divided && (size_t)a->tokens * p->segments * a->heads * partial_bytes(p->width) > room)
 		return;
-	if (p->divided && (size_t)tasks * a->heads * partial_bytes(p->width) > room)
-		return;
-	p->heads_a_task = heads;
+	p->heads_a_task = kv_heads;
 	p->rows_a_task = a->heads;
 	p->tasks = count_tasks(p, 1, p->segments);
 }
 
 /* How tasks are cut. `room`: bytes for the partials of divided ones. */
-static void plan_tasks(struct attention_plan *p, u32 rows, u32 rows_few, size_t room)
+static void plan_tasks(struct attention_plan *p, u32 rows, u32 rows_few, bool together, size_t room)
 {
 	p->heads_a_task = 1;
 	plan_rows(p, rows);
@@ -150,11 +161,12 @@ static void plan_tasks(struct attention_plan *p, u32 rows, u32 rows_few, size_t 
 		plan_rows(p, rows_few);
 	if (p->threads > 1 && p->tasks < TASKS_A_THREAD * p->threads && !plan_segments(p, room))
 		plan_rows(p, rows_few);
-	plan_heads(p, room);
+	if (together)
+		plan_heads(p, room);
 }
 
 void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const struct kern_attention_args *a, u32 rows,
-			 u32 rows_few)
+			 u32 rows_few, bool together)
 {
 	u32 group = a->heads / a->kv.kv_heads;
 	char *at = ctx->scratch, *end = at + ctx->scratch_bytes;
@@ -174,7 +186,7 @@ void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const s
 	at += p->threads * lane;
 	ASSERT(at <= end && rows <= ATTENTION_TASK_ROWS && rows_few <= rows);
 	p->partials = (float *)(void *)at;
-	plan_tasks(p, rows, rows_few, (size_t)(end - at));
+	plan_tasks(p, rows, rows_few, together, (size_t)(end - at));
 	/* Where no partials follow, a lane is in the thread's own part. */
 	p->lane_apart = p->divided || (size_t)(p->lanes - (char *)ctx->scratch) + lane > part ? lane : part;
 }
@@ -207,7 +219,7 @@ struct attention_task attention_task(const struct attention_plan *p, u32 index)
 struct attention_lane attention_lane(const struct attention_plan *p, u32 thread)
 {
 	u32 width = p->width, group = p->a->heads / p->a->kv.kv_heads, tiles = tiles_a_task(group);
-	u32 parts = heads_together(group, p->a->kv.kv_heads);
+	u32 parts = heads_most(group, p->a->kv.kv_heads);
 	struct attention_lane lane = {.width = width};
 	char *base = p->lanes + thread * p->lane_apart;
 	lane.rows = (struct attention_rows *)(void *)base;

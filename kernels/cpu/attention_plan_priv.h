@@ -8,7 +8,8 @@
 enum {
 	ATTENTION_ROWS = 8,	  /* query heads computed side by side, at most */
 	ATTENTION_ROWS_LEAST = 6, /* the least that a variant computes side by side where there are more */
-	ATTENTION_TASK_ROWS = 48, /* query heads of a task, at most, or one query of one KV head: whole tiles for most groups */
+	ATTENTION_TASK_ROWS = 48, /* query heads of a task, at most, or one query of one KV head, or of all: whole tiles for most groups */
+	ATTENTION_TOGETHER_GROUP = 4, /* query heads of a KV head, at most, where tasks of one query have all KV heads */
 	ATTENTION_PART = 256,	  /* keys of a softmax step */
 	ATTENTION_SEGMENT = 1024, /* keys of what threads may share out; changing it changes results */
 };
@@ -94,9 +95,10 @@ struct attention_partial {
 	float *acc; /* [width] */
 };
 
-/* Tasks have up to `rows` query heads, or, where these would be few for the threads, up to `rows_few`. */
+/* Tasks have up to `rows` query heads, or, where these would be few for the threads, up to `rows_few`; with `together` those of decoding have
+ * all KV heads where that pays. */
 void attention_plan_init(struct attention_plan *plan, struct kern_ctx *ctx, const struct kern_attention_args *a, u32 rows,
-			 u32 rows_few);
+			 u32 rows_few, bool together);
 struct attention_task attention_task(const struct attention_plan *plan, u32 index);
 struct attention_lane attention_lane(const struct attention_plan *plan, u32 thread);
 /* Row `r` of a task's chunk: in the thread's area, or, where the context is divided, in the task's own. */

@@ -143,7 +143,7 @@ static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 rows, u3
 	const size_t stride = t->key_stride;
 	const u32 words = t->words;
 	size_t at = 0;
-	const bool asks = t->of->asks; /* the other rows of the task find them in the caches */
+	const bool asks = t->of->asks; /* the other rows of the KV head find them in the caches */
 	for (u32 d = 0; d < words; d++, at += stride, q += 2 * ATTENTION_ROWS) {
 		if (asks)
 			scores_ahead(&c, vecs, d);
@@ -158,7 +158,7 @@ static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 rows, u3
 
 static ALWAYS_INLINE vec key_scale(const struct tile *t, u32 v)
 {
-	return vec_load(t->key_scales[v / GROUP_VECS] + t->head_at / sizeof(float) + v % GROUP_VECS * VEC_LANES);
+	return vec_load(t->key_scales[v / GROUP_VECS] + v % GROUP_VECS * VEC_LANES);
 }
 
 /* Whole numbers of 16 bits times bytes: exact, so that every instruction set gives the same. */
@@ -227,15 +227,13 @@ static ALWAYS_INLINE void scores_f8(const struct tile *t, u32 v0, u32 rows, u32 
 	}
 }
 
-/* Of vectors [begin, vecs). */
-static void part_scores(const struct tile *t, u32 begin, u32 vecs)
+static void part_scores(const struct tile *t)
 {
+	u32 vecs = kern_ceil(t->count, GROUP) * GROUP_VECS;
 /* Fewer vectors where these do: of a short prompt, rounding up to whole ones is much. */
 #define SCORES(kind, n, side)                                            \
-	for (u32 v = begin; v < vecs; v += side) {                       \
-		if ((side) > 1 && vecs - v == 1)                         \
-			kind(t, v, n, 1);                                \
-		else if ((side) == 3 && vecs - v == 2)                   \
+	for (u32 v = 0; v < vecs; v += side) {                           \
+		if ((side) == 3 && vecs - v == 2)                        \
 			kind(t, v, n, 2);                                \
 		else if ((side) > 1 && vecs - v <= (side) / 2)           \
 			kind(t, v, n, (side) / 2);                       \

@@ -71,7 +71,7 @@ static void row_wholes(struct tile *t, u32 r, u32 vecs, float largest)
 static ALWAYS_INLINE void weights_scale(const struct tile *t, u32 v, vec p[4])
 {
 	for (u32 i = 0; i < 4; i++, v++) {
-		const float *scale = t->value_scales[v / GROUP_VECS] + t->head_at / sizeof(float) + v % GROUP_VECS * VEC_LANES;
+		const float *scale = t->value_scales[v / GROUP_VECS] + v % GROUP_VECS * VEC_LANES;
 		u32 at = v * VEC_LANES, left = t->count > at ? t->count - at : 0;
 		p[i] = vec_mul(p[i], vec_load_n(scale, kern_min(left, VEC_LANES)));
 	}
@@ -127,8 +127,8 @@ static ALWAYS_INLINE void rows_softmax(struct tile *t, u32 begin, enum kern_dtyp
 		of->sum[r] = of->sum[r] * t->part->rescale[r] + row_softmax(t, r, dtype);
 }
 
-/* Asks for the values of row r's share of the part's groups: memory must not idle meanwhile. Once for all rows of the
- * task. */
+/* Asks for the values of row r's share of the part's groups: memory must not idle meanwhile. Once for all rows of
+ * a KV head. */
 static void softmax_ahead(const struct tile *t, u32 r)
 {
 	u32 groups = t->of->asks ? kern_ceil(t->count, GROUP) : 0;

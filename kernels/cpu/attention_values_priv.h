@@ -133,7 +133,7 @@ static ALWAYS_INLINE void values_tile(const struct tile *t, enum value_kind kind
 	float *acc = t->of->acc + (size_t)r0 * width + d0;
 	FOR_SUMS_OF(rows, vecs)
 	sum[r][v] = vec_load(acc + (size_t)r * width + v * VEC_LANES);
-	const bool asks = d0 == 0 && r0 == 0 && t->of->asks; /* the other rows of the task find them in the caches */
+	const bool asks = d0 == 0 && r0 == 0 && t->of->asks; /* the other rows of the KV head find them in the caches */
 	for (u32 i = begin; i < end; i = i / GROUP * GROUP + GROUP) {
 		u32 stop = kern_min(i / GROUP * GROUP + GROUP, end);
 		for (u32 quarter = i; asks && quarter < stop; quarter += 4)
@@ -275,7 +275,7 @@ static ALWAYS_INLINE void pairs_tile(struct tile *t, u32 begin, u32 end, u32 d0,
 		FOR_SUMS_OF(rows, 2 * blocks)
 		sum[r][v] = vec_mul(vec_load(acc + (size_t)r * width + v * VEC_LANES), vec_set1(t->part->rescale[r]));
 	}
-	const bool asks = d0 == 0 && t->of->asks; /* the other rows of the task find them in the caches */
+	const bool asks = d0 == 0 && t->of->asks; /* the other rows of the KV head find them in the caches */
 	if (rows > 4 && d0 == 0 && tail == 32) {
 		begin = pairs_weigh(t, sum, rows, asks);
 		rows_sum_bf16(t);
@@ -312,6 +312,16 @@ static ALWAYS_INLINE void pairs_part(struct tile *t, u32 begin, u32 end, u32 row
 		write_sums(t->a->out + t->of->at[r] + d, t->of->acc + (size_t)r * width + d, dim - d, 2, t->part->factor[r]);
 	for (u32 r = 0; r < rows && begin == 0 && t->of->fresh && width >= dim + 32; r++)
 		memset(t->of->acc + (size_t)r * width + width - 32, 0, 32 * sizeof(float));
+}
+
+/* Values in bfloat16 of keys [from, to), a multiple of 2 from the beginning on; of more than 4 rows all of the part, for their weights are
+ * computed beside. 32 dimensions are a line, which no other dimensions are in: nothing is gained by coming back soon. */
+static void part_values_bf16(struct tile *t, u32 from, u32 to)
+{
+#define PART_BF16(n) pairs_part(t, from, to, n);
+	FOR_ROWS(PART_BF16)
+	if (!weighs_beside(t) && to == t->count)
+		rows_sum_bf16(t);
 }
 #endif
 
@@ -392,26 +402,21 @@ static void add_wholes(const struct tile *t)
 		}
 }
 
-/* The values of keys [from, to) of the part into `acc`; of 8-bit integers, of all. */
-static void part_values(struct tile *t, u32 from, u32 to)
+/* The part's values into `acc`. */
+static void part_values(struct tile *t)
 {
 	enum kern_dtype dtype = t->a->kv.dtype;
 #if ATTENTION_DOTS_BF16
-	/* 32 dimensions are a line, which no other dimensions are in: nothing is gained by coming back soon. */
-#define PART_BF16(n) pairs_part(t, from, to, n);
 	if (dtype == KERN_BF16) {
-		FOR_ROWS(PART_BF16)
-		if (!weighs_beside(t) && to == t->count)
-			rows_sum_bf16(t);
+		part_values_bf16(t, 0, t->count);
 		return;
 	}
 #endif
-	if (from == 0)
-		rescale_rows(t);
+	rescale_rows(t);
 	if (dtype == KERN_I8)
 		memset(t->sums, 0, (size_t)t->of->count * t->lane.width * sizeof(i32));
-	for (u32 begin = from; begin < to; begin += CHUNK) {
-		u32 end = kern_min(begin + CHUNK, to);
+	for (u32 begin = 0; begin < t->count; begin += CHUNK) {
+		u32 end = kern_min(begin + CHUNK, t->count);
 #define CHUNK_F32(n) values_chunk(t, VALUES_F32, begin, end, TILED(n));
 #define CHUNK_F8(n)  values_chunk(t, VALUES_F8, begin, end, n);
 #define CHUNK_BF16(n) values_chunk(t, VALUES_BF16, begin, end, TILED(n));
