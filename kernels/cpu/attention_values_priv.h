@@ -33,7 +33,7 @@ static ALWAYS_INLINE void values_ahead(const struct tile *t, u32 i)
 
 static ALWAYS_INLINE const char *value_at(const struct tile *t, u32 i)
 {
-	return t->values[i / GROUP] + t->head_at + i % GROUP * t->value_bytes;
+	return t->values[i / GROUP] + i % GROUP * t->value_bytes;
 }
 
 /* The key after key i, or, where there is none, key i again: its weight is zero. */
@@ -314,8 +314,8 @@ static ALWAYS_INLINE void pairs_part(struct tile *t, u32 begin, u32 end, u32 row
 		memset(t->of->acc + (size_t)r * width + width - 32, 0, 32 * sizeof(float));
 }
 
-/* Values in bfloat16 of keys [from, to), a multiple of 2 from the beginning on; of more than 4 rows all of the part, for their weights are
- * computed beside. 32 dimensions are a line, which no other dimensions are in: nothing is gained by coming back soon. */
+/* Values in bfloat16 of keys [from, to), `from` the first of a group; of more than 4 rows all of the part, for their weights are computed
+ * beside. 32 dimensions are a line, which no other dimensions are in: nothing is gained by coming back soon. */
 static void part_values_bf16(struct tile *t, u32 from, u32 to)
 {
 #define PART_BF16(n) pairs_part(t, from, to, n);
