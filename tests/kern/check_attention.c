@@ -296,14 +296,32 @@ static void attention_large(struct check *c, u32 target, enum kern_dtype type, f
 		       check_kv_name(type), heads, (double)score);
 }
 
+/* Decoding, where all KV heads of a row may take turns. */
+static void attention_in_turns(struct check *c, u32 target)
+{
+	static const u32 long_decode[][2] = {{2600, 1}, {0, 0}, {1030, 1}, {700, 1}, {16, 1}, {5, 1}}, single[][2] = {{4090, 1}};
+	for (u32 i = 0; i < 4 * CHECK_KV_TYPES; i++) {
+		/* Over several parts and segments. */
+		struct attention_case m = {i % 2 ? 12 : 8, i % 2 ? 3 : 8, i % 4 == 3 ? 56 : 32, 16, long_decode, COUNT_OF(long_decode),
+					   check_kv_types[i / 4], false, i % 4 == 1 ? 300 : 0, i % 4 == 2 ? 20 : 0};
+		m.sinks = i % 4 == 0;
+		attention_case(c, target, &m);
+	}
+	for (u32 i = 0; i < 2 * CHECK_KV_TYPES; i++) {
+		/* One row, whose segments the threads share. */
+		struct attention_case m = {i % 2 ? 9 : 8, i % 2 ? 3 : 2, 32, 16, single, 1, check_kv_types[i / 2], false, 0, 0};
+		m.sinks = i % 2;
+		attention_case(c, target, &m);
+	}
+}
+
 static void attention_cases(struct check *c, u32 target)
 {
 	static const u32 decode[][2] = {{1, 1},	 {2, 1},   {15, 1},  {16, 1}, {17, 1},
 					{33, 1}, {100, 1}, {257, 1}, {300, 1}};
 	static const u32 prefill[][2] = {{37, 37}};
 	static const u32 mixture[][2] = {{0, 0}, {40, 1}, {70, 21}, {5, 0}, {19, 19}, {1, 1}, {290, 7}};
-	static const u32 lengthy[][2] = {{2600, 3}}, passing[][2] = {{1060, 70}}, large[][2] = {{110, 60}, {75, 75}},
-			 long_decode[][2] = {{2600, 1}, {0, 0}, {1030, 1}, {700, 1}, {16, 1}, {5, 1}};
+	static const u32 lengthy[][2] = {{2600, 3}}, passing[][2] = {{1060, 70}}, large[][2] = {{110, 60}, {75, 75}};
 	static const u32 heads[][3] = {{1, 1, 32},  {2, 1, 64},	 {8, 4, 32}, {9, 3, 80},
 				       {8, 2, 96},  {5, 1, 128}, {6, 1, 48}, {7, 1, 64},
 				       {8, 1, 256}, {3, 3, 20},	 {4, 2, 2}};
@@ -351,13 +369,7 @@ static void attention_cases(struct check *c, u32 target)
 		struct attention_case more = {8, 2, 128, 16, large, COUNT_OF(large), check_kv_types[i], false, 0, 0};
 		attention_case(c, target, &more);
 	}
-	for (u32 i = 0; i < 4 * CHECK_KV_TYPES; i++) {
-		/* All KV heads of a row in turns, over several parts and segments. */
-		struct attention_case m = {i % 2 ? 12 : 8, i % 2 ? 3 : 8, i % 4 == 3 ? 56 : 32, 16, long_decode, COUNT_OF(long_decode),
-					   check_kv_types[i / 4], false, i % 4 == 1 ? 300 : 0, i % 4 == 2 ? 20 : 0};
-		m.sinks = i % 4 == 0;
-		attention_case(c, target, &m);
-	}
+	attention_in_turns(c, target);
 	for (u32 i = 0; i < 8; i++)
 		attention_large(c, target, i % 2 ? KERN_F32 : KERN_BF16, i & 2 ? -0x1.3p21f : 0x1.1p20f, i & 4 ? 2 : 8);
 	/* Sums of many dimensions in whole numbers. */
