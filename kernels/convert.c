@@ -15,6 +15,7 @@ size_t kern_dtype_bytes(enum kern_dtype t)
 	case KERN_I4_32:
 	case KERN_I4_64:
 	case KERN_I4_128:
+	case KERN_I4_STEPS:
 		return 0;
 	}
 	return 0;
@@ -39,6 +40,8 @@ const char *kern_dtype_name(enum kern_dtype t)
 		return "int4 (groups of 64)";
 	case KERN_I4_128:
 		return "int4 (groups of 128)";
+	case KERN_I4_STEPS:
+		return "int4 (groups of 32 in steps)";
 	}
 	return "?";
 }
@@ -58,9 +61,16 @@ u32 kern_dtype_group(enum kern_dtype t)
 	case KERN_I4_64:
 		return 64;
 	case KERN_I4_128:
+	case KERN_I4_STEPS:
 		return 128;
 	}
 	return 0;
+}
+
+enum kern_dtype kern_dtype_int4(u32 caps)
+{
+	const u32 all = KERN_CAP_AVX2 | KERN_CAP_AVX512 | KERN_CAP_AVX512_VNNI;
+	return (caps & all) == all ? KERN_I4_STEPS : KERN_I4_64;
 }
 
 /* Values as a checkpoint holds them: its tensors begin at any byte. */

@@ -18,7 +18,10 @@ enum {
 	KERN_COLUMNS = 2 * KERN_PANEL, /* packed matrices have whole pairs of panels */
 	KERN_I8_GROUP = 128,
 	KERN_GROUP_MAX = 128,
-	KERN_GROUP_HEAD = 128, /* bytes in front of a group of a panel: 32 floats, or 32 + 32 halves */
+	KERN_GROUP_HEAD = 128, /* bytes in front of a group of a panel: 32 floats, or 32 + 32 halves; of KERN_I4_STEPS: */
+	KERN_STEPS_HEAD = 256, /* 32 + 32 words */
+	KERN_STEPS_PART = 32,  /* values with a step of their own */
+	KERN_STEPS_PARTS = KERN_GROUP_MAX / KERN_STEPS_PART,
 	KERN_GROUP_UNIT = 128, /* bytes of 4 (int8) or 8 (int4) values of each column of a panel */
 };
 
@@ -31,7 +34,8 @@ enum kern_layout {
 	KERN_LAYOUT_PANEL,
 	/* Quantized, whatever the instruction set: panels of 32 columns, an even number of them, each a
 	 * sequence of groups. A group begins with the scales of its columns (KERN_I8: float [32]; KERN_I4_*:
-	 * half [32], then zeros, half [32]); units follow. A unit of KERN_I8 is [32][4] bytes: 4 neighbouring
+	 * half [32], then zeros, half [32]; KERN_I4_STEPS: words [32] with the scale in the upper half and m of
+	 * part p in bits 4p, then words [32] of which byte p is c); units follow. A unit of KERN_I8 is [32][4] bytes: 4 neighbouring
 	 * values of each column, 128 added. One of KERN_I4_* is [32][4] bytes, too, but for 8 values: byte i
 	 * has the i-th in its lower half and the (4 + i)-th in its upper one. Only the last group is shorter;
 	 * its last unit is filled up. */
@@ -146,16 +150,22 @@ static inline u32 kern_ceil(u32 a, u32 b)
 	return (a + b - 1) / b;
 }
 
+/* Bytes in front of the units of a group of a panel. */
+static inline u32 kern_group_head(enum kern_dtype type)
+{
+	return type == KERN_I4_STEPS ? KERN_STEPS_HEAD : KERN_GROUP_HEAD;
+}
+
 /* Bytes of a whole group of a panel. */
 static inline size_t kern_group_bytes(enum kern_dtype type)
 {
-	return KERN_GROUP_HEAD + kern_dtype_group(type) / kern_unit_values(type) * (size_t)KERN_GROUP_UNIT;
+	return kern_group_head(type) + kern_dtype_group(type) / kern_unit_values(type) * (size_t)KERN_GROUP_UNIT;
 }
 
 /* Bytes of a panel of a quantized matrix. */
 static inline size_t kern_groups_panel_bytes(enum kern_dtype type, u32 k)
 {
-	return kern_ceil(k, kern_dtype_group(type)) * (size_t)KERN_GROUP_HEAD +
+	return kern_ceil(k, kern_dtype_group(type)) * (size_t)kern_group_head(type) +
 	       kern_ceil(k, kern_unit_values(type)) * (size_t)KERN_GROUP_UNIT;
 }
 
@@ -178,7 +188,16 @@ static inline size_t kern_group_offset(const struct kern_weight *w, u32 n, u32 k
 static inline size_t kern_unit_offset(enum kern_dtype type, u32 n, u32 k)
 {
 	u32 values = kern_unit_values(type), within = k % kern_dtype_group(type);
-	return KERN_GROUP_HEAD + within / values * (size_t)KERN_GROUP_UNIT + n % KERN_PANEL * 4 + within % 4;
+	return kern_group_head(type) + within / values * (size_t)KERN_GROUP_UNIT + n % KERN_PANEL * 4 + within % 4;
+}
+
+/* q of (n, k), in a group that begins so. */
+static inline float kern_stepped_at(const char *group, u32 n, u32 k, u32 q)
+{
+	const u32 *words = (const u32 *)(const void *)group, part = k % KERN_GROUP_MAX / KERN_STEPS_PART;
+	const u32 head = words[n % KERN_PANEL];
+	const i32 m = head >> 4 * part & 15, c = (signed char)(words[KERN_PANEL + n % KERN_PANEL] >> 8 * part);
+	return kern_bf16_to_float((u16)(head >> 16)) * (float)(m * ((i32)q - 8) + c);
 }
 
 static inline float kern_quantized_at(const struct kern_weight *w, u32 n, u32 k)
@@ -188,7 +207,10 @@ static inline float kern_quantized_at(const struct kern_weight *w, u32 n, u32 k)
 	u8 byte = ((const u8 *)group)[kern_unit_offset(w->dtype, n, k)];
 	if (w->dtype == KERN_I8)
 		return ((const float *)(const void *)group)[n % KERN_PANEL] * (float)(byte - 128);
-	float q = (float)(k % 8 < 4 ? byte & 15 : byte >> 4);
+	byte = k % 8 < 4 ? byte & 15 : byte >> 4;
+	if (w->dtype == KERN_I4_STEPS)
+		return kern_stepped_at(group, n, k, byte);
+	float q = byte;
 	return kern_f16_to_float(halves[n % KERN_PANEL]) *
 	       (q - kern_f16_to_float(halves[KERN_PANEL + n % KERN_PANEL]));
 }

@@ -1,10 +1,9 @@
-/* The door of kernels/: the op table. One args struct and one slot per op; the readable reference fills the
- * table, stronger variants overwrite their slots. Compiles as C11 and as (CUDA) C++.
+/* The door of kernels/: the op table. One args struct and one slot per op; the readable reference fills the table, stronger variants
+ * overwrite their slots. Compiles as C11 and as (CUDA) C++.
  *
- * Shapes are row-major; "[T][H]" means T rows of H. T: tokens of a step, R: rows (sequences) of a step, V:
- * vocabulary. On the CPU activations are float; weights and KV cache are bf16 or float. All pointers are
- * borrowed for the call. Ops never allocate: what they need beyond their arguments is in the context's
- * scratch, sized by kern_scratch_bytes.
+ * Shapes are row-major; "[T][H]" means T rows of H. T: tokens of a step, R: rows (sequences) of a step, V: vocabulary. On the CPU
+ * activations are float; weights and KV cache are bf16 or float. All pointers are borrowed for the call. Ops never allocate: what they
+ * need beyond their arguments is in the context's scratch, sized by kern_scratch_bytes.
  *
  * Device variants (kern_ops_init_cuda) differ in this: activations are bf16, and the args say so (`dtype`), but for the residual
  * stream and what rope_kv reads, which are float; every pointer in the args, and every pointer behind one, is device memory, but
@@ -30,12 +29,15 @@ enum kern_dtype {
 	KERN_I4_32,
 	KERN_I4_64,
 	KERN_I4_128,
+	KERN_I4_STEPS,
 };
 /* Bytes of an element; 0 for KERN_I4_*, of which two share one. */
 size_t kern_dtype_bytes(enum kern_dtype t);
 const char *kern_dtype_name(enum kern_dtype t); /* "float32", "int4 (groups of 64)", ... */
 /* Neighbouring values of a row of a quantized weight that share a scale; 0: the type is not quantized. */
 u32 kern_dtype_group(enum kern_dtype t);
+/* Of what is rounded to 4 bits here: KERN_I4_STEPS where there is AVX-512 with VNNI, else KERN_I4_64: products with the other one are slow. */
+enum kern_dtype kern_dtype_int4(u32 caps);
 
 /* Instruction sets a variant may need; found at run time, and masked by tests and by TERCET_KERN_CAPS. */
 enum kern_cap {
@@ -77,24 +79,22 @@ struct kern_ctx {
 
 /* ---------------------------------------------------------------- weights of matrix products */
 
-/* A matrix W[n][k] (torch's Linear: out x in) in the layout that the variant chosen by the same caps reads.
- * Its memory is owned by whoever made it.
+/* A matrix W[n][k] (torch's Linear: out x in) in the layout that the variant chosen by the same caps reads. Its memory is owned by whoever made it.
  *
- * Quantized types. Group g of row n is W[n][g * G .. (g + 1) * G), the last one of a row may be shorter. Its
- * values are scale * (q - zero), with
+ * Quantized types. Group g of row n is W[n][g * G .. (g + 1) * G), the last one of a row may be shorter. Its values are scale * (q - zero), with
  *   KERN_I8: G = 128, q in -128 .. 127, zero = 0, scale a float;
- *   KERN_I4_32, _64, _128: G = 32, 64, 128, q in 0 .. 15, scale and zero numbers of a half (so that a zero
- * may be fractional or outside of 0 .. 15). Every AWQ and GPTQ matrix of 4 bits is of this form. The product
- * rounds its inputs to 8 bits, too, by token and group, for the processors' integer instructions: see
- * docs/QUANTIZATION.md. */
+ *   KERN_I4_32, _64, _128: G = 32, 64, 128, q in 0 .. 15, scale and zero numbers of a half (so that a zero may be fractional or outside of
+ * 0 .. 15). Every AWQ and GPTQ matrix of 4 bits is of this form;
+ *   KERN_I4_STEPS, of what is rounded here alone: G = 128, four parts of 32; values are scale * (m * (q - 8) + c), q in 0 .. 15, scale a bfloat16 of
+ * 2^-24 to 2^16, and of each part m in 0 .. 15 and c whole numbers with m * (q - 8) + c in -128 .. 127, so that a group's sum is one of whole numbers.
+ * The product rounds its inputs to 8 bits, too, by token and group, for the processors' integer instructions: see docs/QUANTIZATION.md. */
 struct kern_weight {
 	u32 n, k;
 	enum kern_dtype dtype;
 	u32 packed; /* layout id; 0: plain row-major */
 	u32 caps;   /* that it was made for */
 	const void *data;
-	/* NULL, or [k]: column i of this (quantized) matrix multiplies input order[i] (GPTQ's act-order, with
-	 * columns sorted by group). Borrowed; set by the caller after begin. */
+	/* NULL, or [k]: column i of this (quantized) matrix multiplies input order[i] (GPTQ's act-order, columns sorted by group). Borrowed; set after begin. */
 	const u32 *order;
 };
 

@@ -222,7 +222,7 @@ void kern_weight_rows_quantized(struct kern_weight *w, u32 first, u32 rows,
 {
 	struct quantize_job q = {.w = w, .ready = src, .first = first, .rows = rows};
 	struct kern_ctx ctx = {.threads = threads};
-	ASSERT(first + rows <= w->n && w->packed == KERN_LAYOUT_GROUPS);
+	ASSERT(first + rows <= w->n && w->packed == KERN_LAYOUT_GROUPS && w->dtype != KERN_I4_STEPS);
 	kern_parallel(&ctx, panels_of(first, rows), quantize_task, &q);
 }
 

@@ -104,7 +104,7 @@ static void run_one(const struct matmul_job *j, u32 n, u32 columns, struct span 
 				.prefetch_far = j->prefetch_far};
 	if (in->width > 0) {
 		t.scales = inputs + ((size_t)in->scales_at + k.first / in->width * 4) * rows;
-		t.sums = inputs + ((size_t)in->sums_at + k.first / in->width * 4) * rows;
+		t.sums = inputs + ((size_t)in->sums_at + k.first / in->width * in->sum_words * 4) * rows;
 	}
 	/* One tile: the processor follows a stream by itself until there is much to compute between its
 	 * lines. */
@@ -177,7 +177,7 @@ void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const st
 		j.in.sums_at = j.in.scales_at + j.in.groups * 4;
 	}
 	j.in.data = ctx->scratch;
-	j.in.row_bytes = (units + 2 * (size_t)j.in.groups) * 4;
+	j.in.row_bytes = (units + (1 + in->sum_words) * (size_t)j.in.groups) * 4;
 	ASSERT(a->tokens * j.in.row_bytes <= ctx->scratch_bytes);
 	if (a->tokens <= kernel->tile_rows) {
 		matmul_skinny_run(ctx, &j);

@@ -17,13 +17,14 @@ enum {
 };
 
 /* The tokens are divided evenly into tiles of rows. Inputs of a tile of R rows lie together: units of 4 bytes
- * (1 float, 2 bf16 or 4 int8) as [unit][R], then for quantized weights a scale and a sum of every input
- * group, [group][R] each. So a tile reads one stream with constant distances between its rows. */
+ * (1 float, 2 bf16 or 4 int8) as [unit][R], then for quantized weights a scale, [group][R], and one sum or more of every input
+ * group, [group][sum_words][R]. So a tile reads one stream with constant distances between its rows. */
 struct matmul_inputs {
 	char *data;
 	size_t row_bytes;
 	u32 unit_values;	/* inputs in 4 bytes */
 	u32 width, groups;	/* of the groups of quantized weights; 0: inputs have no scales */
+	u32 sum_words;		/* of a group */
 	u32 scales_at, sums_at; /* bytes, times R from the beginning of the tile */
 };
 

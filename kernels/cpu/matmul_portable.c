@@ -222,6 +222,8 @@ enum err matmul_portable(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 
 	if (a->fusion)
 		return ERR_UNSUPPORTED;
+	if (a->w->dtype == KERN_I4_STEPS)
+		return matmul_ref(ctx, a);
 	ASSERT(a->w->packed != KERN_LAYOUT_PANEL); /* made for instruction sets that this variant is not for */
 	if (a->tokens > 0)
 		kern_parallel(ctx, kern_ceil(a->w->n, COLUMNS_A_TASK), run_task, &args);

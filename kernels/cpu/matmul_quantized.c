@@ -5,7 +5,7 @@
  * other rows nor on the threads, and not on the instruction set either. */
 #include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/matmul_driver_priv.h"
-#include "kernels/cpu/matmul_tile_priv.h"
+#include "kernels/cpu/matmul_steps_avx512_priv.h"
 #include "kernels/cpu/rounding_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
@@ -13,7 +13,6 @@ enum {
 	REGISTER_ROWS = 6, /* 6 x 2 sums of whole numbers and as many of floats, up to 4 weights */
 	TILE_ROWS = 8,	   /* the sums of floats stay in memory */
 	TILE_VECS = 2,
-	VECS_OF_ONE = KERN_PANEL / VEC_LANES, /* one row takes a panel: one stream of memory */
 	K_BLOCK = 2048, /* 64 KiB of a panel */
 #ifdef __AVX512VNNI__
 	TALL_ROWS = 2 * TILE_ROWS, /* of a tile with weights in 8 bits; more gain by blocks that stay in the L2 cache */
@@ -24,105 +23,84 @@ enum {
 	INT4_ALONE_ROWS = 6,
 };
 
-typedef __m512i ivec;
-#define ivec_load(p)	 _mm512_loadu_si512(p)
-#define ivec_set1_8(x)	 _mm512_set1_epi8(x)
-#define ivec_set1_32(x)	 _mm512_set1_epi32(x)
-#define ivec_and(a, b)	 _mm512_and_si512(a, b)
-#define ivec_high4(a)	 _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15))
-#define ivec_to_float(a) _mm512_cvtepi32_ps(a)
-#define vec_load_f16(p)	 _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
-
 /* ---------------------------------------------------------------- inputs */
 
-/* What the tiles take of a group's sum: for int8 the whole number that takes back the 128 added to the
- * weights, for int4 the sum itself, which zeros are multiplied by. */
-static void store_sum(char *to, bool int8, i32 sum)
+/* Weights of KERN_I8, of KERN_I4_32 to _128, of KERN_I4_STEPS. */
+enum form { BYTES, NIBBLES, STEPS };
+
+static enum form form_of(enum kern_dtype dtype)
+{
+	return dtype == KERN_I8 ? BYTES : dtype == KERN_I4_STEPS ? STEPS : NIBBLES;
+}
+
+/* Words of a group's sums. */
+static u32 sum_words(enum form form)
+{
+	return form == STEPS ? 2 + KERN_STEPS_PARTS : 1;
+}
+
+/* What the tiles take of a group's sum, words `stride` apart: for int8 the whole number that takes back the 128 added to the
+ * weights, for int4 the sum itself, which zeros are multiplied by, in steps sums of parts. */
+static ALWAYS_INLINE void store_sums(char *to, size_t stride, enum form form, i32 sum, const signed char *q)
 {
 	float value = (float)sum;
 	sum *= -128;
-	memcpy(to, int8 ? (void *)&sum : (void *)&value, 4);
+#ifdef __AVX512VNNI__
+	if (form == STEPS) {
+		store_part_sums(to, stride, q);
+		return;
+	}
+#endif
+	(void)stride;
+	(void)q;
+	memcpy(to, form == NIBBLES ? (void *)&value : (void *)&sum, 4);
 }
 
-/* One group of a row: its bytes as units `stride` apart, its scale, its sum. */
-static ALWAYS_INLINE void pack_group(const float *from, u32 width, bool int8, char *units, size_t stride, char *scale_at,
+/* One group of a row: its bytes as units `stride` apart, its scale, its sums. */
+static ALWAYS_INLINE void pack_group(const float *from, u32 width, enum form form, char *units, size_t stride, char *scale_at,
 				     char *sum_at)
 {
 	signed char q[KERN_GROUP_MAX];
-	struct rounding rounding = int8 ? rounding_by_eighths(from, width) : rounding_by_power(from, width);
+	struct rounding rounding = form == BYTES ? rounding_by_eighths(from, width) : rounding_by_power(from, width);
 	i32 sum = round_values(from, rounding.inverse, width, q);
 #pragma GCC unroll 32
 	for (u32 i = 0; i < width; i += 4)
 		memcpy(units + i / 4 * stride, q + i, 4);
 	memcpy(scale_at, &rounding.scale, 4);
-	store_sum(sum_at, int8, sum);
+	store_sums(sum_at, stride, form, sum, q);
 }
 
 /* `width` is a constant: everything about a group is one piece of straight code, and the next one begins before it ends. */
 static ALWAYS_INLINE void pack_groups(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first,
-				      u32 end, u32 width)
+				      u32 end, u32 width, enum form form)
 {
 	const struct matmul_inputs *in = &j->in;
 	char *scales = to + ((size_t)in->scales_at * rows + r * 4),
 	     *sums = to + ((size_t)in->sums_at * rows + r * 4);
-	const bool int8 = j->a->w->dtype == KERN_I8;
 	const size_t stride = (size_t)rows * 4;
 	float held[KERN_GROUP_MAX];
 	char *units = to + (size_t)first / 4 * stride + r * 4;
 	for (u32 g = first / width; g < kern_ceil(end, width); g++, units += width / 4 * stride)
-		pack_group(group_values(j->a->w, x, g * width, width, held), width, int8, units, stride,
-			   scales + g * stride, sums + g * stride);
+		pack_group(group_values(j->a->w, x, g * width, width, held), width, form, units, stride,
+			   scales + g * stride, sums + g * sum_words(form) * stride);
 }
 
 static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end)
 {
-	if (j->in.width == 128)
-		pack_groups(j, x, r, rows, to, first, end, 128);
+	const enum form form = form_of(j->a->w->dtype);
+	if (form == STEPS)
+		pack_groups(j, x, r, rows, to, first, end, 128, STEPS);
+	else if (form == BYTES)
+		pack_groups(j, x, r, rows, to, first, end, 128, BYTES);
+	else if (j->in.width == 128)
+		pack_groups(j, x, r, rows, to, first, end, 128, NIBBLES);
 	else if (j->in.width == 64)
-		pack_groups(j, x, r, rows, to, first, end, 64);
+		pack_groups(j, x, r, rows, to, first, end, 64, NIBBLES);
 	else
-		pack_groups(j, x, r, rows, to, first, end, 32);
+		pack_groups(j, x, r, rows, to, first, end, 32, NIBBLES);
 }
 
 /* ---------------------------------------------------------------- tiles */
-
-/* sum += 4 products of an unsigned and a signed byte in every lane. */
-static ALWAYS_INLINE ivec dot_int4(ivec sum, ivec weights, ivec x)
-{
-#if defined(__AVX512VNNI__)
-	return _mm512_dpbusd_epi32(sum, weights, x);
-#else
-	return _mm512_add_epi32(sum,
-				_mm512_madd_epi16(_mm512_maddubs_epi16(weights, x), _mm512_set1_epi16(1)));
-#endif
-}
-
-/* The same for weights above 127, whose products in pairs exceed 16 bits: they are taken as the even and the
- * odd bytes. */
-static ALWAYS_INLINE ivec dot_int8(ivec sum, ivec weights, ivec x)
-{
-#if defined(__AVX512VNNI__)
-	return _mm512_dpbusd_epi32(sum, weights, x);
-#else
-	ivec low = _mm512_set1_epi16(255);
-	ivec even = _mm512_madd_epi16(_mm512_and_si512(weights, low),
-				      _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8));
-	ivec odd = _mm512_madd_epi16(_mm512_srli_epi16(weights, 8), _mm512_srai_epi16(x, 8));
-	return _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
-#endif
-}
-
-static ALWAYS_INLINE ivec four_inputs(const char *x)
-{
-	i32 four;
-	memcpy(&four, x, 4);
-	return ivec_set1_32(four);
-}
-
-static ALWAYS_INLINE const char *unit_of(const struct matmul_tile *t, const char *units, u32 v)
-{
-	return units + t->column * 4 + v * sizeof(ivec);
-}
 
 /* Adds the products of `count` units. `x`: the inputs at the first, units `stride` rows apart. */
 static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, const char *units,
@@ -159,21 +137,13 @@ static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 st
 			low[v] = ivec_and(high[v], ivec_set1_8(15));
 			high[v] = ivec_high4(high[v]);
 		}
-#pragma GCC unroll 12
-		for (u32 r = 0; r < rows; r++) {
-			ivec first = four_inputs(x + r * 4);
-#pragma GCC unroll 4
-			for (u32 v = 0; v < vecs; v++)
-				sum[r][v] = dot_int4(sum[r][v], low[v], first);
-		}
-#pragma GCC unroll 12
-		for (u32 r = 0; r < rows; r++) {
-			ivec second = four_inputs(x + (stride + r) * 4);
-#pragma GCC unroll 4
-			for (u32 v = 0; v < vecs; v++)
-				sum[r][v] = dot_int4(sum[r][v], high[v], second);
-		}
+		add_eight(rows, stride, vecs, low, high, x, sum);
 	}
+}
+
+static ALWAYS_INLINE u32 head_bytes(enum form form)
+{
+	return form == STEPS ? KERN_STEPS_HEAD : KERN_GROUP_HEAD;
 }
 
 /* Where a tile is: its group of weights, the group's inputs with their scales and sums, what is fetched. */
@@ -183,31 +153,40 @@ struct place {
 };
 
 /* total += scale * inputs' scale * (products of the group - zero * sum of the inputs). */
-static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, bool int4,
+static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, enum form form,
 				    enum tile_asks asks, struct place *p, u32 k_count, vec total[][VECS_OF_ONE])
 {
 	ivec sum[TILE_ROWS][VECS_OF_ONE];
-	u32 count = kern_ceil(k_count, int4 ? 8 : 4);
+	u32 count = kern_ceil(k_count, form == BYTES ? 4 : 8);
 	if (asks == TILE_ASKS)
 		tile_prefetch_turn(t, &p->fetch);
 	else if (asks == TILE_ASKS_SELDOM)
-		tile_prefetch_seldom(p->group, KERN_GROUP_HEAD + count * KERN_GROUP_UNIT);
+		tile_prefetch_seldom(p->group, head_bytes(form) + count * KERN_GROUP_UNIT);
+#ifdef __AVX512VNNI__
+	struct steps steps;
+	if (form == STEPS) {
+		begin_steps(t, rows, vecs, p->group, p->sums, &steps, sum);
+		add_steps(t, rows, vecs, p->group + KERN_STEPS_HEAD, p->x, count, p->sums + 2 * rows * 4, &steps, sum, asks, &p->fetch);
+	}
+#endif
 #pragma GCC unroll 12
-	for (u32 r = 0; r < rows; r++)
+	for (u32 r = 0; r < rows && form != STEPS; r++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
-			sum[r][v] = int4 ? ivec_set1_32(0) : four_inputs(p->sums + r * 4);
-	if (int4)
+			sum[r][v] = form == NIBBLES ? ivec_set1_32(0) : four_inputs(p->sums + r * 4);
+	if (form == NIBBLES)
 		add_int4(t, rows, stride, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, asks, &p->fetch);
-	else
+	else if (form == BYTES)
 		add_int8(t, rows, stride, vecs, p->group + KERN_GROUP_HEAD, p->x, count, sum, asks, &p->fetch);
 #pragma GCC unroll 4
 	for (u32 v = 0; v < vecs; v++) {
 		const char *head = p->group;
 		u32 column = t->column + v * VEC_LANES;
 		vec scale, zero = vec_zero();
-		if (!int4)
+		if (form == BYTES)
 			scale = vec_load((const float *)(const void *)head + column);
+		else if (form == STEPS)
+			scale = _mm512_castsi512_ps(ivec_and(ivec_load(head + column * 4), ivec_set1_32((i32)0xffff0000)));
 		else {
 			scale = vec_load_f16(head + column * 2);
 			zero = vec_sub(zero, vec_load_f16(head + KERN_PANEL * 2 + column * 2));
@@ -215,7 +194,7 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 s
 #pragma GCC unroll 12
 		for (u32 r = 0; r < rows; r++) {
 			vec value = ivec_to_float(sum[r][v]);
-			if (int4)
+			if (form == NIBBLES)
 				value = vec_fma(zero, vec_set1(load_float(p->sums + r * 4)), value);
 			vec both = vec_mul(scale, vec_set1(load_float(p->scales + r * 4)));
 			total[r][v] = vec_fma(value, both, total[r][v]);
@@ -223,7 +202,7 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 s
 	}
 }
 
-static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 vecs, bool int4, enum tile_asks asks)
+static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 vecs, enum form form, enum tile_asks asks)
 {
 	vec total[TILE_ROWS][VECS_OF_ONE];
 	struct place p = {t->weights, t->units, t->scales, t->sums, tile_fetch_begin(t)};
@@ -235,11 +214,11 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 	for (u32 k = 0; k < t->k_count; k += t->width) {
 		if (rows > REGISTER_ROWS)
 			__asm__("" : "+m"(total)); /* or the compiler spills the sums of whole numbers, in each unit */
-		add_group(t, rows, rows, vecs, int4, asks, &p, kern_min(t->width, t->k_count - k), total);
-		p.group += KERN_GROUP_HEAD + t->width / (int4 ? 8 : 4) * KERN_GROUP_UNIT;
+		add_group(t, rows, rows, vecs, form, asks, &p, kern_min(t->width, t->k_count - k), total);
+		p.group += head_bytes(form) + t->width / (form == BYTES ? 4 : 8) * KERN_GROUP_UNIT;
 		p.x += (size_t)t->width * rows;
 		p.scales += rows * 4;
-		p.sums += rows * 4;
+		p.sums += rows * sum_words(form) * 4;
 	}
 #pragma GCC unroll 12
 	for (u32 r = 0; r < rows; r++)
@@ -254,7 +233,7 @@ static ALWAYS_INLINE void run_part(const struct matmul_tile *t, u32 rows, u32 st
 				   vec total[][VECS_OF_ONE])
 {
 	__asm__("" : "+m"(*(vec(*)[TILE_ROWS][VECS_OF_ONE])total));
-	add_group(t, rows, stride, TILE_VECS, false, TILE_ASKS, p, k_count, total);
+	add_group(t, rows, stride, TILE_VECS, BYTES, TILE_ASKS, p, k_count, total);
 }
 
 static void run_parts(const struct matmul_tile *t, u32 rows, u32 stride, struct place *p, u32 k_count,
@@ -310,36 +289,36 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 #endif
 
 /* Rows so few that they may be left alone, with weights of either type or of one: the other is spared the code. */
-static ALWAYS_INLINE void run_few(const struct matmul_tile *t, u32 rows, u32 vecs, bool int4)
+static ALWAYS_INLINE void run_few(const struct matmul_tile *t, u32 rows, u32 vecs, enum form form)
 {
-	if (t->prefetch_step > 0 || rows > (int4 ? INT4_ALONE_ROWS : INT8_ALONE_ROWS))
-		run_tile(t, rows, vecs, int4, TILE_ASKS);
+	if (t->prefetch_step > 0 || rows > (form == BYTES ? INT8_ALONE_ROWS : INT4_ALONE_ROWS))
+		run_tile(t, rows, vecs, form, TILE_ASKS);
 	else if (rows == 1 || rows > MATMUL_ALONE_ROWS)
-		run_tile(t, rows, vecs, int4, TILE_ASKS_SELDOM);
+		run_tile(t, rows, vecs, form, TILE_ASKS_SELDOM);
 	else
-		run_tile(t, rows, vecs, int4, TILE_ASKS_NOTHING);
+		run_tile(t, rows, vecs, form, TILE_ASKS_NOTHING);
 }
 
-#define FEW_CASE(n, vecs, int4)            \
+#define FEW_CASE(n, vecs, form)            \
 	case n:                            \
-		run_few(t, n, vecs, int4); \
+		run_few(t, n, vecs, form); \
 		break;
-#define TILE_CASE(n, int4)                                  \
+#define TILE_CASE(n, form)                                  \
 	case n:                                             \
-		run_tile(t, n, TILE_VECS, int4, TILE_ASKS); \
+		run_tile(t, n, TILE_VECS, form, TILE_ASKS); \
 		break;
 /* The row count is a constant in each case, so that the sums live in registers. */
-#define TILE_SWITCH(int4)                                           \
+#define TILE_SWITCH(form)                                           \
 	switch (rows) {                                             \
-		FEW_CASE(1, VECS_OF_ONE, int4)                      \
-		FEW_CASE(2, TILE_VECS, int4)                        \
-		FEW_CASE(3, TILE_VECS, int4)                        \
-		FEW_CASE(4, TILE_VECS, int4)                        \
-		FEW_CASE(5, TILE_VECS, int4)                        \
-		FEW_CASE(6, TILE_VECS, int4)                        \
-		TILE_CASE(7, int4)                                  \
+		FEW_CASE(1, VECS_OF_ONE, form)                      \
+		FEW_CASE(2, TILE_VECS, form)                        \
+		FEW_CASE(3, TILE_VECS, form)                        \
+		FEW_CASE(4, TILE_VECS, form)                        \
+		FEW_CASE(5, TILE_VECS, form)                        \
+		FEW_CASE(6, TILE_VECS, form)                        \
+		TILE_CASE(7, form)                                  \
 	default:                                                    \
-		run_tile(t, TILE_ROWS, TILE_VECS, int4, TILE_ASKS); \
+		run_tile(t, TILE_ROWS, TILE_VECS, form, TILE_ASKS); \
 		break;                                              \
 	}
 
@@ -351,42 +330,52 @@ static void tile_int8(const struct matmul_tile *t, u32 rows)
 		return;
 	}
 #endif
-	TILE_SWITCH(false)
+	TILE_SWITCH(BYTES)
 }
 
 static void tile_int4(const struct matmul_tile *t, u32 rows)
 {
-	TILE_SWITCH(true)
+	TILE_SWITCH(NIBBLES)
 }
 
-static const struct matmul_kernel INT8 = {.tile_rows = TALL_ROWS,
-					  .tile_columns = TILE_VECS * VEC_LANES,
-					  .few_rows = 1,
-					  .few_columns = VECS_OF_ONE * VEC_LANES,
-					  .k_block = K_BLOCK,
-					  .alone_rows = INT8_ALONE_ROWS,
-					  .pack = pack,
-					  .tile = tile_int8};
+#ifdef __AVX512VNNI__
+static void tile_steps(const struct matmul_tile *t, u32 rows)
+{
+	TILE_SWITCH(STEPS)
+}
+#endif
+
+#define KERNEL(name, rows, alone, tile_fn)                                                   \
+	static const struct matmul_kernel name = {.tile_rows = rows,                         \
+						  .tile_columns = TILE_VECS * VEC_LANES,     \
+						  .few_rows = 1,                             \
+						  .few_columns = VECS_OF_ONE * VEC_LANES,    \
+						  .k_block = K_BLOCK,                        \
+						  .alone_rows = alone,                       \
+						  .pack = pack,                              \
+						  .tile = tile_fn}
+KERNEL(INT8, TALL_ROWS, INT8_ALONE_ROWS, tile_int8);
 /* What has to be done for a group of 64 weighs more: up to 8 rows gain by reading the weights once, more do not. */
-static const struct matmul_kernel INT4_FEW = {.tile_rows = TILE_ROWS,
-					      .tile_columns = TILE_VECS * VEC_LANES,
-					      .few_rows = 1,
-					      .few_columns = VECS_OF_ONE * VEC_LANES,
-					      .k_block = K_BLOCK,
-					      .alone_rows = INT4_ALONE_ROWS,
-					      .pack = pack,
-					      .tile = tile_int4};
-static const struct matmul_kernel INT4 = {.tile_rows = REGISTER_ROWS,
-					  .tile_columns = TILE_VECS * VEC_LANES,
-					  .few_rows = 1,
-					  .few_columns = VECS_OF_ONE * VEC_LANES,
-					  .k_block = K_BLOCK,
-					  .pack = pack,
-					  .tile = tile_int4};
+KERNEL(INT4_FEW, TILE_ROWS, INT4_ALONE_ROWS, tile_int4);
+KERNEL(INT4, REGISTER_ROWS, 0, tile_int4);
+#ifdef __AVX512VNNI__
+KERNEL(IN_STEPS, TILE_ROWS, INT4_ALONE_ROWS, tile_steps);
+#endif
+#undef KERNEL
+
+static const struct matmul_kernel *kernel_for(enum form form, u32 tokens)
+{
+#ifdef __AVX512VNNI__
+	if (form == STEPS)
+		return &IN_STEPS;
+#endif
+	return form == BYTES ? &INT8 : tokens <= TILE_ROWS ? &INT4_FEW : &INT4;
+}
 
 enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
-	struct matmul_inputs in = {.unit_values = 4, .width = kern_dtype_group(a->w->dtype)};
+	const enum form form = form_of(a->w->dtype);
+	struct matmul_inputs in = {.unit_values = 4, .width = kern_dtype_group(a->w->dtype), .sum_words = sum_words(form)};
 #ifdef __AVX512VNNI__
 	const u32 few = a->fusion ? KERN_CPU_UNFUSED_TOKENS : VARIANT(matmul_quantized_few_rows)(a->w->dtype);
 	if (a->tokens > few && (!a->fusion || matmul_blocked_fuses(a))) {
@@ -394,10 +383,13 @@ enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmu
 		return ERR_OK;
 	}
 #endif
+#ifndef __AVX512VNNI__
+	if (form == STEPS)
+		return matmul_ref(ctx, a);
+#endif
 	if (a->fusion)
 		return ERR_UNSUPPORTED;
-	const struct matmul_kernel *int4 = a->tokens <= TILE_ROWS ? &INT4_FEW : &INT4;
-	matmul_run(ctx, a, a->w->dtype == KERN_I8 ? &INT8 : int4, &in);
+	matmul_run(ctx, a, kernel_for(form, a->tokens), &in);
 	return ERR_OK;
 }
 

@@ -302,7 +302,9 @@ KERNEL(INT4, tile_int4);
 enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
 	const bool int8 = a->w->dtype == KERN_I8;
-	struct matmul_inputs in = {.unit_values = int8 ? 2 : 4, .width = kern_dtype_group(a->w->dtype)};
+	struct matmul_inputs in = {.unit_values = int8 ? 2 : 4, .width = kern_dtype_group(a->w->dtype), .sum_words = 1};
+	if (a->w->dtype == KERN_I4_STEPS)
+		return matmul_ref(ctx, a);
 	if (a->tokens > (a->fusion ? KERN_CPU_UNFUSED_TOKENS : TILE_ROWS) && (!a->fusion || matmul_blocked_fuses(a))) {
 		(int8 ? VARIANT(matmul_int8_many) : VARIANT(matmul_int4_many))(ctx, a);
 		return ERR_OK;

@@ -378,10 +378,13 @@ static void tile(const struct blocked_tile *t, u32 rows)
 }
 
 /* 4 rows of `count` tiles, from the p->x and p->from of the first on. */
-static void run_rows(struct rows_pass p, u32 count, bool powers, const struct rows_spread *spread)
+static void run_rows(struct rows_pass p, u32 count, bool powers, const struct rows_spread *spread, const struct rows_spread_steps *steps)
 {
-	if (spread) {
-		rows_spread(&p, spread);
+	if (spread || steps) {
+		if (spread)
+			rows_spread(&p, spread);
+		else
+			rows_spread_steps(&p, steps);
 		p.x += p.groups * p.x_step;
 		p.from += TILE_ROWS * p.from_step;
 		p.to += TILE_ROWS * p.to_step;
@@ -420,16 +423,19 @@ static struct rows_pass tiles_pass(const struct blocked_tile *t)
 	return p;
 }
 
-/* blocked_kernel.tiles */
-static bool tiles(const struct blocked_tile *t, u32 count)
+/* blocked_kernel.tiles; `in_steps`: of weights in steps. */
+static ALWAYS_INLINE bool run_tiles(const struct blocked_tile *t, u32 count, bool in_steps)
 {
 	const bool powers = t->scales == BLOCKED_POWERS;
 	const u32 groups = kern_ceil(t->k_count, t->width), last = t->k_count - (groups - 1) * t->width;
 	const bool fits = count > 0 && (powers || t->scales == BLOCKED_EIGHTHS) && t->columns == KERN_PANEL &&
-			  kern_ceil(last, 8) >= SPREAD_PAIRS && !(t->first && t->bias && t->accumulate);
+			  (in_steps ? last % KERN_STEPS_PART == 0 : kern_ceil(last, 8) >= SPREAD_PAIRS) && !(t->first && t->bias && t->accumulate);
 	struct rows_pass p = tiles_pass(t);
 	struct rows_spread spread = {.packed = t->packed, .spread = t->unpacked, .pairs = t->width / 8, .last_pairs = kern_ceil(last, 8)};
-	if (powers && !fits)
+	struct rows_spread_steps steps = {.packed = t->packed, .spread = t->unpacked, .pairs = t->width / 8, .last_pairs = last / 8};
+	if (powers && !fits && in_steps)
+		steps_bytes(t->packed, t->k_count, t->unpacked);
+	else if (powers && !fits)
 		eighths_bytes(t->packed, t->width, t->k_count, t->unpacked);
 	if (!fits)
 		return false;
@@ -438,7 +444,7 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 	p.turns = t->width / 4;
 	p.last_turns = kern_ceil(last, 4);
 	if (powers)
-		spread.offsets = t->unpacked + groups * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL);
+		steps.parts = spread.offsets = t->unpacked + groups * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL);
 	check_bytes(t->weights, (groups - 1) * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL) + KERN_GROUP_HEAD + p.last_turns * KERN_GROUP_UNIT);
 	check_bytes(t->x, count * groups * p.x_step);
 	for (u32 row = 0; CHECKS_BYTES && row < count * TILE_ROWS; row++) {
@@ -452,9 +458,19 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 		half.x = t->x + row * 4;
 		half.from += row * p.from_step;
 		half.to += row * p.to_step;
-		run_rows(half, count, powers, spreads ? &spread : NULL);
+		run_rows(half, count, powers, spreads && !in_steps ? &spread : NULL, spreads && in_steps ? &steps : NULL);
 	}
 	return true;
+}
+
+static bool tiles(const struct blocked_tile *t, u32 count)
+{
+	return run_tiles(t, count, false);
+}
+
+static bool tiles_steps(const struct blocked_tile *t, u32 count)
+{
+	return run_tiles(t, count, true);
 }
 
 #define KERNEL(name, k_most, head, unpack_fn, tabulate_fn, tiles_fn)     \
@@ -472,8 +488,10 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 enum { K_IN_L1 = 768 }; /* of weights in 4 bits, unpacked */
 KERNEL(INT8, BLOCKED_K_MAX, INT8_HEAD, NULL, tabulate, NULL);
 KERNEL(INT4, BLOCKED_K_MAX, INT4_HEAD, unpack_int4, NULL, NULL);
+KERNEL(STEPS, BLOCKED_K_MAX, INT4_HEAD, unpack_steps, NULL, NULL);
 KERNEL(INT8_PASSES, BLOCKED_K_MAX, INT8_HEAD, NULL, tabulate, tiles);
 KERNEL(INT4_PASSES, K_IN_L1, INT4_HEAD, unpack_heads, NULL, tiles);
+KERNEL(STEPS_PASSES, K_IN_L1, INT4_HEAD, unpack_steps_heads, NULL, tiles_steps);
 #undef KERNEL
 
 /* Passes have 8 sums at work. That is enough for Zen 4, which multiplies a vector a cycle and adds to the same sum 4 cycles later. Others do
@@ -486,17 +504,17 @@ static bool passes_pay(void)
 /* Of fewer rows memory has hardly brought the weights by the time they are used up: reading ahead is all that counts. */
 u32 VARIANT(matmul_quantized_few_rows)(enum kern_dtype dtype)
 {
-	enum { PASSES_INT8 = 28, PASSES_INT4 = 23 };
+	enum { PASSES_INT8 = 28, PASSES_INT4 = 23, PASSES_STEPS = 10 };
 	if (!passes_pay())
 		return KERN_CPU_UNFUSED_TOKENS;
-	return dtype == KERN_I8 ? PASSES_INT8 : PASSES_INT4;
+	return dtype == KERN_I8 ? PASSES_INT8 : dtype == KERN_I4_STEPS ? PASSES_STEPS : PASSES_INT4;
 }
 
 void VARIANT(matmul_quantized_many)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
-	const bool int8 = a->w->dtype == KERN_I8;
+	const enum kern_dtype dtype = a->w->dtype;
 	if (passes_pay())
-		matmul_blocked(ctx, a, int8 ? &INT8_PASSES : &INT4_PASSES);
+		matmul_blocked(ctx, a, dtype == KERN_I8 ? &INT8_PASSES : dtype == KERN_I4_STEPS ? &STEPS_PASSES : &INT4_PASSES);
 	else
-		matmul_blocked(ctx, a, int8 ? &INT8 : &INT4);
+		matmul_blocked(ctx, a, dtype == KERN_I8 ? &INT8 : dtype == KERN_I4_STEPS ? &STEPS : &INT4);
 }

@@ -17,6 +17,15 @@ struct rows_spread {
 	u64 pairs, last_pairs; /* of turns of a group, and of the last one */
 };
 
+/* The same for steps: of a group, all or the last, in parts of 4 such pairs, [2][64] bytes of multipliers of bytes' lower halves, of upper ones, and of what
+ * is added; see struct step_part. */
+struct rows_spread_steps {
+	const char *packed;
+	char *spread;
+	const char *parts;
+	u64 pairs, last_pairs; /* multiples of 4 */
+};
+
 #define OFFSET_0 "%%zmm30"
 #define OFFSET_1 "%%zmm31"
 
@@ -60,6 +69,51 @@ static inline void rows_spread(struct rows_pass *p, const struct rows_spread *s)
 			   [pairs] "=&r"(pairs)
 			 : [prefetch_step] "m"(p->prefetch_step), [all_pairs] "m"(s->pairs), [last_pairs] "m"(s->last_pairs),
 			   [from_step] "m"(p->from_step), [to_step] "m"(p->to_step), [x_step] "m"(p->x_step), [mask] "m"(mask)
+			 : PASS_REGISTERS, "xmm30", "xmm31", "memory", "cc");
+	p->prefetch = prefetch;
+}
+
+#define LOWER OFFSET_0
+#define UPPER OFFSET_1
+
+/* As SPREAD, the `half` of bytes times the multipliers `by` bytes behind `parts`. */
+#define STEP(half, times, by, at)                                                                                            \
+	"vpandd (%[packed]), " half ", " LEFT "\n\tvpandd 64(%[packed]), " half ", " RIGHT "\n\t" times " " by                \
+	"(%[parts]), " LEFT ", " LEFT "\n\t" times " 64+" by "(%[parts]), " RIGHT ", " RIGHT "\n\tvpaddb 256(%[parts]), " LEFT \
+	", " LEFT "\n\tvpaddb 320(%[parts]), " RIGHT ", " RIGHT "\n\tvmovdqu64 " LEFT ", " at "(%[spread])\n\tvmovdqu64 " RIGHT \
+	", 64+" at "(%[spread])\n\t"
+#define STEP_LOW(t, ...) STEP(LOWER, "vpmullw", "0", "128*" #t) ROWS(t, __VA_ARGS__)
+#define STEP_HIGH(t, ...) STEP(UPPER, "vpmulhuw", "128", "128*" #t) ROWS(t, __VA_ARGS__)
+#define STEP_PAIR STEP_LOW(0, , , ) STEP_HIGH(1, , , ) PAIR_ENDS
+#define STEPS_BEGIN                                                                                                        \
+	ALL(BEGIN) "mov %[spread], %[next_head]\n\tmov %[x], %[next_own]\n\tadd $256, %[packed]\n\tsub $-128, %[spread]\n\t" \
+		"add $8*12, %[x]\n\tmov %[all_pairs], %[pairs]\n\tcmpq $1, %[groups]\n\tcmove %[last_pairs], %[pairs]\n\t"
+#define STEPS_PART_ENDS "add $384, %[parts]\n\tsub $4, %[pairs]\n\t"
+
+/* As rows_spread. A part is written out, so that its multipliers are found at one place. */
+static inline void rows_spread_steps(struct rows_pass *p, const struct rows_spread_steps *s)
+{
+	static const u32 lower = 0x0f0f0f0f, upper = 0xf0f0f0f0;
+	const char *packed = s->packed, *parts = s->parts, *x = p->x, *prefetch = p->prefetch, *from = p->from, *own, *head,
+		   *next_own, *next_head;
+	char *spread = s->spread, *to = p->to;
+	u64 pairs, groups = p->groups;
+	_Static_assert(KERN_STEPS_HEAD == 256 && KERN_STEPS_PART == 32 && KERN_GROUP_UNIT == 128, "the steps below");
+	__asm__ volatile("vpbroadcastd %[lower], " LOWER "\n\tvpbroadcastd %[upper], " UPPER "\n\t" ALL(FETCH) STEPS_BEGIN "jmp 2f\n"
+			 "1:\n\t" STEPS_BEGIN SCALES_POWERS WITH_JOIN(STEP_LOW, 0, 0) WITH_JOIN(STEP_HIGH, 1, 1) PAIR_ENDS
+			 WITH_JOIN(STEP_LOW, 0, 2) WITH_JOIN(STEP_HIGH, 1, 3) PAIR_ENDS STEP_PAIR STEP_PAIR STEPS_PART_ENDS "jz 3f\n"
+			 "2:\n\t" STEP_PAIR STEP_PAIR STEP_PAIR STEP_PAIR STEPS_PART_ENDS "jnz 2b\n"
+			 "3:\n\t" ALL(HAND_OVER)
+			 "mov %[next_head], %[head]\n\tlea 64(%[next_own]), %[own]\n\tmov %[next_own], %[x]\n\tadd %[x_step], %[x]\n\t"
+			 "decq %[groups]\n\tjnz 1b\n\t" SCALES_POWERS
+			 LAST(LESS, ADD_POWERS, ROW_0) LAST(LESS, ADD_POWERS, ROW_1) LAST(LESS, ADD_POWERS, ROW_2) LAST(LESS, ADD_POWERS, ROW_3)
+			 : [packed] "+&r"(packed), [spread] "+&r"(spread), [parts] "+&r"(parts), [x] "+&r"(x),
+			   [prefetch] "+&r"(prefetch), [from] "+&r"(from), [to] "+&r"(to), [groups] "+m"(groups),
+			   [own] "=&r"(own), [head] "=&r"(head), [next_own] "=&r"(next_own), [next_head] "=&r"(next_head),
+			   [pairs] "=&r"(pairs)
+			 : [prefetch_step] "m"(p->prefetch_step), [all_pairs] "m"(s->pairs), [last_pairs] "m"(s->last_pairs),
+			   [from_step] "m"(p->from_step), [to_step] "m"(p->to_step), [x_step] "m"(p->x_step), [lower] "m"(lower),
+			   [upper] "m"(upper)
 			 : PASS_REGISTERS, "xmm30", "xmm31", "memory", "cc");
 	p->prefetch = prefetch;
 }

@@ -116,6 +116,96 @@ static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *
 	return scales;
 }
 
+/* ---------------------------------------------------------------- weights in 4 bits in steps */
+
+/* Of a part of a group: what its columns are multiplied by and what is added, [2 vectors] each. A word is m times two values in
+ * the lower halves of bytes; the upper half of m times 2^12 times two in the upper halves. */
+struct step_part {
+	__m512i lower[VECS], upper[VECS], offsets[VECS];
+};
+
+/* Of a block of groups whose bytes become m * (q - 8) + c + 128: their scales, and behind all groups the parts. Its groups' scales may be multiplied by
+ * all powers that BLOCKED_POWERS has, for they are no less than 2^-24 and less than 2^16, as halves are. */
+static void steps_heads(const char *from, u32 k_count, char *to)
+{
+	const size_t bytes = KERN_GROUP_HEAD + (size_t)KERN_GROUP_MAX * KERN_PANEL;
+	const __m512i nibbles = _mm512_set1_epi8(15), of_lane = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
+	const __m512i of_word = _mm512_or_si512(_mm512_and_si512(of_lane, _mm512_set1_epi16(255)), _mm512_set1_epi16((short)0x8000));
+	struct step_part *parts = (struct step_part *)(void *)(to + kern_ceil(k_count, KERN_GROUP_MAX) * bytes);
+	for (u32 k = 0; k < k_count; k += KERN_GROUP_MAX, to += bytes, parts += KERN_STEPS_PARTS) {
+		for (u32 v = 0; v < VECS; v++) {
+			__m512i head = _mm512_loadu_si512(from + v * 64), centres = _mm512_loadu_si512(from + (VECS + v) * 64);
+			__m512i even = _mm512_and_si512(head, nibbles), odd = _mm512_and_si512(_mm512_srli_epi16(head, 4), nibbles);
+			/* Of a lane its bytes 0, 0, 1 and 1, of which each vector has those that are its own. */
+			__m512i own = _mm512_add_epi8(of_lane, _mm512_set1_epi32(0x01010000));
+			__m512i all = _mm512_or_si512(_mm512_maskz_shuffle_epi8(0x5555555555555555, even, own),
+						      _mm512_maskz_shuffle_epi8(0xaaaaaaaaaaaaaaaa, odd, own));
+			__m512i offsets = _mm512_sub_epi8(_mm512_add_epi8(centres, _mm512_set1_epi8((char)128)), _mm512_slli_epi16(all, 3));
+			_mm512_storeu_si512(to + v * 64, _mm512_and_si512(head, _mm512_set1_epi32((i32)0xffff0000)));
+#pragma GCC unroll 4
+			for (u32 p = 0; p < KERN_STEPS_PARTS; p++) {
+				__m512i m = _mm512_shuffle_epi8(p % 2 ? odd : even, _mm512_add_epi8(of_word, _mm512_set1_epi16((short)(p / 2))));
+				__m512i offset = _mm512_shuffle_epi8(offsets, _mm512_add_epi8(of_lane, _mm512_set1_epi8((char)p)));
+				_mm512_storeu_si512(&parts[p].lower[v], m);
+				_mm512_storeu_si512(&parts[p].upper[v], _mm512_slli_epi16(m, 12));
+				_mm512_storeu_si512(&parts[p].offsets[v], offset);
+			}
+		}
+		from += KERN_STEPS_HEAD + KERN_GROUP_MAX / 8 * KERN_GROUP_UNIT;
+	}
+}
+
+/* The bytes that belong to such heads. */
+static void steps_bytes(const char *from, u32 k_count, char *to)
+{
+	enum { PART_UNITS = KERN_STEPS_PART / 8 };
+	const size_t bytes = KERN_GROUP_HEAD + (size_t)KERN_GROUP_MAX * KERN_PANEL;
+	const __m512i lower = _mm512_set1_epi8(15), upper = _mm512_set1_epi8((char)0xf0);
+	const char *parts = to + kern_ceil(k_count, KERN_GROUP_MAX) * bytes;
+	for (u32 k = 0; k < k_count; k += KERN_GROUP_MAX, to += bytes, parts += KERN_STEPS_PARTS * sizeof(struct step_part)) {
+		const u32 count = kern_ceil(kern_min(KERN_GROUP_MAX, k_count - k), 8);
+		const char *units = from + KERN_STEPS_HEAD;
+		char *spread = to + KERN_GROUP_HEAD;
+		for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, spread += 2 * (size_t)KERN_GROUP_UNIT) {
+			struct step_part part;
+			memcpy(&part, parts + u / PART_UNITS * sizeof(part), sizeof(part));
+#pragma GCC unroll 2
+			for (u32 v = 0; v < VECS; v++) {
+				__m512i both = _mm512_loadu_si512(units + v * 64);
+				__m512i low = _mm512_mullo_epi16(_mm512_and_si512(both, lower), part.lower[v]);
+				__m512i high = _mm512_mulhi_epu16(_mm512_and_si512(both, upper), part.upper[v]);
+				_mm512_storeu_si512(spread + v * 64, _mm512_add_epi8(low, part.offsets[v]));
+				_mm512_storeu_si512(spread + KERN_GROUP_UNIT + v * 64, _mm512_add_epi8(high, part.offsets[v]));
+			}
+		}
+		from += KERN_STEPS_HEAD + KERN_GROUP_MAX / 8 * KERN_GROUP_UNIT;
+	}
+}
+
+/* blocked_kernel.unpack; where inputs' scales leave powers' range, sums take back the 128 as zeros of one for all. */
+static enum blocked_scales unpack_steps(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
+{
+	const u32 groups = kern_ceil(k_count, KERN_GROUP_MAX);
+	float *zeros = (float *)(void *)(to + groups * (KERN_GROUP_HEAD + (size_t)KERN_GROUP_MAX * KERN_PANEL));
+	(void)w;
+	steps_heads(from, k_count, to);
+	steps_bytes(from, k_count, to);
+	if (!any_scales)
+		return BLOCKED_POWERS;
+	for (u32 n = 0; n < groups * KERN_PANEL; n++)
+		zeros[n] = 1;
+	return BLOCKED_ZEROS;
+}
+
+/* The same for `tiles_steps`, which does the rest of BLOCKED_POWERS. */
+static enum blocked_scales unpack_steps_heads(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
+{
+	if (any_scales)
+		return unpack_steps(w, from, k_count, any_scales, to);
+	steps_heads(from, k_count, to);
+	return BLOCKED_POWERS;
+}
+
 /* ---------------------------------------------------------------- tables of weights in 8 bits */
 
 /* blocked_kernel.tabulate. Whoever multiplies both scales first gets the same bits as long as nothing leaves a normal float's range: neither

@@ -214,6 +214,78 @@ static void unit_i4(const lanes *x, const struct rounding *r, words *unit)
 	*unit = all;
 }
 
+/* ---------------------------------------------------------------- 4 bits in steps */
+
+/* What a part of a group becomes: q is whole(x * inverse + zero), the value scale * (m * (q - 8) + c). */
+struct step {
+	lanes m, c, inverse, zero;
+};
+
+/* Of a group, by the widest of its parts, and so that all of it is within -128 .. 127 scales: rounded up to a bfloat16. One value alone is
+ * exact if it is a bfloat16 itself. */
+static void scale_steps(const lanes *low, const lanes *high, lanes *scale)
+{
+	lanes width = high[0] - low[0], least = low[0], most = high[0], none = {0};
+	for (u32 p = 1; p < KERN_STEPS_PARTS; p++) {
+		lanes own = high[p] - low[p];
+		width = LARGER(own, width);
+		least = SMALLER(low[p], least);
+		most = LARGER(high[p], most);
+	}
+	lanes below = least / -128, above = most / 127, size = LARGER(most, -least) / 64, reach = LARGER(above, below);
+	lanes found = width / (15 * 15);
+	found = LARGER(reach, found);
+	found = CHOOSE(least == most, size, found);
+	found = LARGER(found, none + 0x1p-24f);
+	*scale = (lanes)(((words)found + 0xffff) & 0xffff0000u);
+}
+
+static void choose_step(const lanes *x, const lanes *low, const lanes *high, const lanes *scale, struct step *s)
+{
+	enum { TRIED = 3 }; /* all of the range, and one and two steps less: large values lose, all others win */
+	const lanes none = {0}, one = none + 1, inverse = one / *scale;
+	const lanes middle = (*low + *high) / 2 * inverse, exact = (*high - *low) * inverse / 15;
+	lanes full = (exact + ROUND) - ROUND, best = none + INFINITY, error;
+	full += CHOOSE(full < exact, one, none);
+	full = SMALLER(full, none + 15);
+	*s = (struct step){none, none, none, none};
+	for (u32 i = 0; i < TRIED; i++) {
+		lanes less = full - (float)i, m = LARGER(less, one), c = (middle + m / 2 + ROUND) - ROUND, least = 8 * m - 128, most = 127 - 7 * m;
+		c = LARGER(c, least);
+		c = SMALLER(c, most);
+		lanes by = inverse / m, zero = 8 - c / m;
+		error_i4(x, KERN_STEPS_PART, &by, &zero, &error);
+		error *= m * m;
+		masks better = error < best; /* never where a value is no finite number */
+		best = CHOOSE(better, error, best);
+		s->m = CHOOSE(better, m, s->m);
+		s->c = CHOOSE(better, c, s->c);
+		s->inverse = CHOOSE(better, by, s->inverse);
+		s->zero = CHOOSE(better, zero, s->zero);
+	}
+}
+
+/* The two words of a group's head, and what rounds the values of its parts. */
+static void choose_steps(const lanes *x, struct rounding *parts, words head[2])
+{
+	lanes low[KERN_STEPS_PARTS], high[KERN_STEPS_PARTS], scale, nothing = {0};
+	for (u32 p = 0; p < KERN_STEPS_PARTS; p++) {
+		extremes(x + p * KERN_STEPS_PART, KERN_STEPS_PART, &low[p], &high[p]);
+		nothing += (high[p] - low[p]) * 0;
+	}
+	scale_steps(low, high, &scale);
+	scale += nothing; /* what is no number shows */
+	head[0] = (words)scale & 0xffff0000u;
+	head[1] = (words){0};
+	for (u32 p = 0; p < KERN_STEPS_PARTS; p++) {
+		struct step s;
+		choose_step(x + p * KERN_STEPS_PART, &low[p], &high[p], &scale, &s);
+		parts[p] = (struct rounding){.zero = s.zero, .inverse = s.inverse, .rounds = s.m > 0};
+		head[0] |= ((words)(s.m + ROUND) & 15) << 4 * p;
+		head[1] |= ((words)(s.c + ROUND) & 255) << 8 * p;
+	}
+}
+
 /* ---------------------------------------------------------------- storing */
 
 /* Lanes [from, to) of a vector to their places, `bytes` of each. */
@@ -222,32 +294,43 @@ static void store_lanes(char *to_first, const void *vector, u32 from, u32 to)
 	memcpy(to_first + from * 4, (const char *)vector + from * 4, (to - from) * 4);
 }
 
+/* The scales and zeros of lanes [from, to), which are columns from `n` on. */
+static void store_halves(char *group, u32 n, const struct rounding *r, u32 from, u32 to)
+{
+	for (u32 l = from; l < to; l++) {
+		u16 scale = kern_float_to_f16(r->scale[l]), zero = kern_float_to_f16(r->zero[l]);
+		memcpy(group + (n + l) * 2, &scale, 2);
+		memcpy(group + KERN_PANEL * 2 + (n + l) * 2, &zero, 2);
+	}
+}
+
 /* The group's columns [n, n + LANES) of its panel, of which those in [from, to) are written. */
 static void round_lanes(const struct quantize_job *j, u32 panel_row, u32 n, u32 from, u32 to, u32 k, u32 count)
 {
 	enum kern_dtype type = j->w->dtype;
 	u32 width = kern_dtype_group(type), values = kern_unit_values(type), row = panel_row + n;
 	u32 first = from > row ? from - row : 0, end = kern_min(to - row, LANES);
-	char *group = (char *)j->w->data + kern_group_offset(j->w, panel_row, k), *units = group + KERN_GROUP_HEAD + n * 4;
+	char *group = (char *)j->w->data + kern_group_offset(j->w, panel_row, k), *units = group + kern_group_head(type) + n * 4;
 	lanes x[GROUP_MAX];
-	struct rounding r;
-	words unit;
+	struct rounding r[KERN_STEPS_PARTS];
+	words unit, head[2];
 	load_lanes(j, row, from, to, k, count, width, x);
 	if (type == KERN_I8) {
-		choose_i8(x, &r);
-		store_lanes(group + n * 4, &r.scale, first, end);
-	} else
-		choose_i4(x, width, &r);
-	for (u32 l = first; l < end && type != KERN_I8; l++) {
-		u16 scale = kern_float_to_f16(r.scale[l]), zero = kern_float_to_f16(r.zero[l]);
-		memcpy(group + (n + l) * 2, &scale, 2);
-		memcpy(group + KERN_PANEL * 2 + (n + l) * 2, &zero, 2);
+		choose_i8(x, r);
+		store_lanes(group + n * 4, &r->scale, first, end);
+	} else if (type == KERN_I4_STEPS) {
+		choose_steps(x, r, head);
+		store_lanes(group + n * 4, &head[0], first, end);
+		store_lanes(group + (KERN_PANEL + n) * 4, &head[1], first, end);
+	} else {
+		choose_i4(x, width, r);
+		store_halves(group, n, r, first, end);
 	}
 	for (u32 u = 0; u < kern_ceil(count, values); u++, units += KERN_GROUP_UNIT) {
 		if (type == KERN_I8)
-			unit_i8(x + u * values, &r, &unit);
+			unit_i8(x + u * values, r, &unit);
 		else
-			unit_i4(x + u * values, &r, &unit);
+			unit_i4(x + u * values, type == KERN_I4_STEPS ? r + u * values / KERN_STEPS_PART : r, &unit);
 		store_lanes(units, &unit, first, end);
 	}
 }

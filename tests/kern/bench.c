@@ -188,7 +188,7 @@ void bench_all(struct check *c, const char *only)
 					  {256, 704}, {4096, 256}, {4096, 4096}};
 	static const u32 layers[][2] = {{3072, 2048}, {16384, 2048}, {2048, 8192}, {32768, 2048}};
 	static const u32 tokens[] = {1, 4, 16, 64, 512}, steps[] = {1, 2, 4, 8, 16, 32, 512};
-	static const enum kern_dtype types[] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_64, KERN_I4_128};
+	static const enum kern_dtype types[] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_64, KERN_I4_128, KERN_I4_STEPS};
 	for (u32 pool = 0; pool < CHECK_POOLS; pool++) {
 		bench_limits(c, pool, &limits);
 		for (u32 i = 0; i < c->target_count; i++) {

@@ -60,10 +60,43 @@ static void quantized_matrix(struct check *c, const struct matmul_case *m, void 
 		kern_weight_rows_quantized(&out->packed, 0, m->n, &rows, c->pools[1]);
 }
 
+/* Random q, and of every part m and c within all that makes bytes, written as the layout is said to be. */
+static void stepped_matrix(struct check *c, const struct matmul_case *m, void *memory, u32 caps, struct check_matrix *out)
+{
+	enum { PANEL = 32, GROUP = 128, PART = 32, HEAD = 256, UNIT = 128, GROUP_BYTES = HEAD + GROUP / 8 * UNIT };
+	const u32 groups = m->k / GROUP + (m->k % GROUP > 0), units = (m->k + 7) / 8;
+	out->values = check_alloc(c, (size_t)m->n * m->k * 4);
+	if (kern_weight_begin(&out->packed, m->n, m->k, m->dtype, memory, caps, NULL) != ERR_OK)
+		return;
+	for (u32 n = 0; n < m->n; n++)
+		for (u32 g = 0; g < groups; g++) {
+			u8 *group = (u8 *)memory + n / PANEL * ((size_t)groups * HEAD + (size_t)units * UNIT) + g * (size_t)GROUP_BYTES;
+			u32 scale = (check_random(c, m->outliers && g % 16 == 0 ? 0x4780 - 0x3380 : 0x400) + 0x3380) << 16, centres = 0;
+			float value;
+			memcpy(&value, &scale, 4);
+			for (u32 k = g * GROUP; k < m->k && k < (g + 1) * GROUP; k++) {
+				const u32 part = k % GROUP / PART, q = check_random(c, 16);
+				if (k % PART == 0) {
+					const u32 step = check_random(c, 16);
+					scale |= step << 4 * part;
+					centres |= ((check_random(c, 256 - 15 * step) + 8 * step - 128) & 255) << 8 * part;
+				}
+				const i32 byte = (i32)(scale >> 4 * part & 15) * ((i32)q - 8) + (signed char)(centres >> 8 * part);
+				u8 *both = group + HEAD + k % GROUP / 8 * UNIT + n % PANEL * 4 + k % 4;
+				*both = (u8)(k % 8 < 4 ? q : *both | q << 4);
+				out->values[(size_t)n * m->k + k] = value * (float)byte;
+			}
+			memcpy(group + n % PANEL * 4, &scale, 4);
+			memcpy(group + (PANEL + n % PANEL) * 4, &centres, 4);
+		}
+}
+
 void check_matrix_make(struct check *c, const struct matmul_case *m, u32 caps, struct check_matrix *out)
 {
 	void *memory = check_alloc(c, kern_weight_bytes(m->n, m->k, m->dtype, caps));
-	if (kern_dtype_group(m->dtype) > 0)
+	if (m->dtype == KERN_I4_STEPS)
+		stepped_matrix(c, m, memory, caps, out);
+	else if (kern_dtype_group(m->dtype) > 0)
 		quantized_matrix(c, m, memory, caps, out);
 	else
 		plain_matrix(c, m, memory, caps, out);
@@ -153,6 +186,14 @@ static const char *matmul_runs(struct check *c, u32 target, const struct matmul_
 	return memcmp(again, out, bytes) != 0 ? "a row alone gives other bits than among others" : NULL;
 }
 
+/* Whether a variant rounds inputs for weights of a type. */
+static bool rounds_inputs(enum kern_dtype dtype, u32 caps)
+{
+	if (dtype == KERN_BF16)
+		return caps & KERN_CAP_AVX512_BF16;
+	return dtype == KERN_I4_STEPS ? kern_dtype_int4(caps) == dtype : (caps & KERN_CAP_AVX2) != 0;
+}
+
 /* Quantized products are the same to the bit in all variants that round their inputs. */
 static const char *matmul_agrees(struct check *c, const struct kern_matmul_args *a, const float *before,
 				 const float *out)
@@ -162,7 +203,7 @@ static const char *matmul_agrees(struct check *c, const struct kern_matmul_args 
 	struct kern_matmul_args first = *a;
 	struct kern_ctx ctx;
 	u32 rounding = 0;
-	while (!(c->targets[rounding].caps & KERN_CAP_AVX2))
+	while (!rounds_inputs(a->w->dtype, c->targets[rounding].caps))
 		rounding++;
 	check_ctx(c, &ctx, &limits, 0);
 	first.out = check_alloc(c, bytes);
@@ -196,8 +237,7 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 	a.x = exponent_inputs(c, m, x_stride);
 	a.bias = m->bias ? check_floats(c, m->n, false) : NULL;
 	a.accumulate = m->accumulate;
-	bool rounds = m->dtype == KERN_BF16 ? (t->caps & KERN_CAP_AVX512_BF16) != 0
-					    : (t->caps & KERN_CAP_AVX2) != 0;
+	bool rounds = rounds_inputs(m->dtype, t->caps);
 	matmul_want(m, &a, w.values, before, rounds, want, allowed);
 	problem = matmul_runs(c, target, m, &a, before, out);
 	for (u32 row = 0; row < m->tokens && !problem; row++) {
@@ -207,7 +247,7 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 				       (out_stride - m->n) * 4) != 0)
 			problem = "wrote between rows";
 	}
-	if (!problem && (t->caps & KERN_CAP_AVX2) && kern_dtype_group(m->dtype) > 0)
+	if (!problem && rounds && kern_dtype_group(m->dtype) > 0)
 		problem = matmul_agrees(c, &a, before, out);
 	kern_weight_fini(&w.packed);
 	check_case_end(c, problem,
@@ -293,6 +333,45 @@ static void matmul_full_case(struct check *c, u32 target, enum kern_dtype dtype,
 	check_case_end(c, problem, "matmul=%s %s full tokens=%u sum=%u", t->ops.matmul_variant, kern_dtype_name(dtype), tokens, sum);
 }
 
+/* The same of weights in steps that are all their least or largest, times inputs that are all the largest: sums of parts are as large as
+ * can be. */
+static void matmul_full_steps_case(struct check *c, u32 target, u32 tokens, u32 q)
+{
+	enum { N = 40, K = 320, M = 15, C = 20, PANELS = 2 };
+	const struct check_target *t = &c->targets[target];
+	struct kern_limits limits = {.tokens = tokens, .hidden = K};
+	float *x = check_alloc(c, (size_t)tokens * K * sizeof(float)), *out = check_alloc(c, (size_t)tokens * N * sizeof(float));
+	u8 *memory = check_alloc(c, kern_weight_bytes(N, K, KERN_I4_STEPS, t->caps));
+	const u32 head = 0x3f800000 | M * 0x1111, centres = C * 0x01010101;
+	const char *problem = NULL;
+	struct kern_weight w;
+	struct kern_ctx ctx;
+	for (u32 i = 0; i < tokens * K; i++)
+		x[i] = i / K % 3 == 2 ? -127 : 127;
+	struct kern_matmul_args a = {.w = &w, .x = x, .tokens = tokens, .x_stride = K, .out = out, .out_stride = N};
+	if (kern_weight_begin(&w, N, K, KERN_I4_STEPS, memory, t->caps, NULL) != ERR_OK)
+		problem = "an error of the weight";
+	for (u32 panel = 0; panel < PANELS; panel++) {
+		u8 *group = memory + panel * (size_t)(3 * 256 + K / 8 * 128);
+		for (u32 k = 0; k < K; k += 128) {
+			for (u32 i = 0; i < 32; i++) {
+				memcpy(group + i * 4, &head, 4);
+				memcpy(group + 128 + i * 4, &centres, 4);
+			}
+			memset(group + 256, (int)(q * 0x11), (K - k < 128 ? K - k : 128) / 8 * 128);
+			group += 256 + 16 * 128;
+		}
+	}
+	check_ctx(c, &ctx, &limits, 1);
+	if (!problem && t->ops.matmul(&ctx, &a) != ERR_OK)
+		problem = "an error";
+	for (u32 i = 0; i < tokens * N && !problem; i++)
+		if (out[i] != (float)K * x[i / N * K] * (float)(M * ((i32)q - 8) + C))
+			problem = "a sum is not exact";
+	kern_weight_fini(&w);
+	check_case_end(c, problem, "matmul=%s steps full tokens=%u q=%u", t->ops.matmul_variant, tokens, q);
+}
+
 static void full_cases(struct check *c, u32 target)
 {
 	static const enum kern_dtype dtypes[] = {KERN_I4_32, KERN_I4_64, KERN_I4_128};
@@ -301,11 +380,14 @@ static void full_cases(struct check *c, u32 target)
 		for (u32 t = 0; t < COUNT_OF(tokens); t++)
 			for (u32 s = 0; s < COUNT_OF(sums); s++)
 				matmul_full_case(c, target, dtypes[d], tokens[t], sums[s]);
+	for (u32 t = 0; t < 2 * COUNT_OF(tokens); t++)
+		matmul_full_steps_case(c, target, tokens[t / 2], t % 2 * 15);
 }
 
 /* ---------------------------------------------------------------- cases */
 
-const enum kern_dtype check_matmul_types[CHECK_MATMUL_TYPES] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128};
+const enum kern_dtype check_matmul_types[CHECK_MATMUL_TYPES] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128,
+								   KERN_I4_STEPS};
 
 static void matmul_cases(struct check *c, u32 target)
 {

@@ -5,7 +5,7 @@
 #include "tests/kern/check.h"
 
 /* The types of weights, in the order in which cases go through them. */
-enum { CHECK_MATMUL_TYPES = 6 };
+enum { CHECK_MATMUL_TYPES = 7 };
 extern const enum kern_dtype check_matmul_types[CHECK_MATMUL_TYPES];
 
 struct matmul_case {

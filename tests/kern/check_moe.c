@@ -451,7 +451,7 @@ static void large_groups(struct check *c, u32 target)
 {
 	static const struct group_case large = {1100, 33, 140, 2, 1, true, true, true}, even = {1030, 32, 260, 2, 1, false, false},
 				       wide = {1100, 96, 140, 3, 1, false, true}, few = {600, 160, 12, 7, 3, false, false};
-	static const enum kern_dtype types[] = {KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128};
+	static const enum kern_dtype types[] = {KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128, KERN_I4_STEPS};
 	groups_case(c, target, &large);
 	groups_case(c, target, &even);
 	for (u32 i = 0; i < COUNT_OF(types); i++) {

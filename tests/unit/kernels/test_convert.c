@@ -34,6 +34,7 @@ Test(convert, sizes_of_types)
 	cr_assert_eq(kern_dtype_bytes(KERN_I4_64), 0);
 	cr_assert_eq(kern_dtype_group(KERN_BF16), 0);
 	cr_assert_eq(kern_dtype_group(KERN_I4_32), 32);
+	cr_assert_eq(kern_dtype_group(KERN_I4_STEPS), 128);
 }
 
 Test(convert, every_bf16_survives_a_round_trip)
@@ -123,7 +124,7 @@ Test(convert, every_half_is_finite_or_not_as_its_float_is)
 
 Test(convert, values_are_finite_in_the_type_that_is_to_hold_them)
 {
-	const enum kern_dtype fours[] = {KERN_I4_32, KERN_I4_64, KERN_I4_128};
+	const enum kern_dtype fours[] = {KERN_I4_32, KERN_I4_64, KERN_I4_128, KERN_I4_STEPS};
 
 	cr_assert(is_finite(0x7f7fffff, KERN_F32, KERN_F32) && is_finite(0xff7fffff, KERN_F32, KERN_I8), "the largest float");
 	cr_assert(!is_finite(0x7f800000, KERN_F32, KERN_F32) && !is_finite(0x7fc00000, KERN_F32, KERN_F32));
@@ -138,6 +139,17 @@ Test(convert, values_are_finite_in_the_type_that_is_to_hold_them)
 		cr_assert(is_finite(0x477f, KERN_BF16, fours[i]) && !is_finite(0x4780, KERN_BF16, fours[i]), "65280 and 65536");
 		cr_assert(is_finite(0x7bff, KERN_F16, fours[i]) && !is_finite(0x7c00, KERN_F16, fours[i]), "65504 and infinity");
 	}
+}
+
+Test(convert, rounding_to_4_bits_is_in_steps_where_products_with_them_are_fast)
+{
+	const u32 all = KERN_CAP_PORTABLE | KERN_CAP_AVX2 | KERN_CAP_AVX512 | KERN_CAP_AVX512_VNNI;
+	cr_assert_eq(kern_dtype_int4(all), KERN_I4_STEPS);
+	cr_assert_eq(kern_dtype_int4(KERN_CAP_ALL), KERN_I4_STEPS);
+	cr_assert_eq(kern_dtype_int4(all & ~KERN_CAP_AVX512_VNNI), KERN_I4_64);
+	cr_assert_eq(kern_dtype_int4(all & ~KERN_CAP_AVX512), KERN_I4_64);
+	cr_assert_eq(kern_dtype_int4(all & ~KERN_CAP_AVX2), KERN_I4_64);
+	cr_assert_eq(kern_dtype_int4(0), KERN_I4_64);
 }
 
 /* At an odd address, and in every place of a vector and behind the last whole one. */

@@ -156,7 +156,8 @@ Test(weight, other_types_are_refused_by_name)
 
 /* ---------------------------------------------------------------- quantized */
 
-static const enum kern_dtype QUANTIZED[] = {KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128};
+/* The last is of what is rounded here alone. */
+static const enum kern_dtype QUANTIZED[] = {KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128, KERN_I4_STEPS};
 
 /* Bell-shaped values with a few large ones, as weights are. */
 static float *bell_rows(void)
@@ -188,7 +189,7 @@ static double squared_error(const struct kern_weight *w, const float *rows)
 /* The same with the range of every group cut into equal steps and nothing else. */
 static double plain_error(enum kern_dtype dtype, const float *rows)
 {
-	u32 width = kern_dtype_group(dtype);
+	u32 width = dtype == KERN_I4_STEPS ? KERN_STEPS_PART : kern_dtype_group(dtype);
 	double sum = 0;
 	for (u32 n = 0; n < N; n++)
 		for (u32 g = 0; g < K; g += width) {
@@ -275,6 +276,33 @@ Test(weight, groups_of_one_value_of_zeros_and_of_tiny_values_survive)
 	}
 }
 
+/* Parts of a group as wide as can be, narrower, hardly so and not at all, about zero and far from it on either side. */
+Test(weight, parts_in_steps_are_rounded_by_their_own_range_and_a_step_of_their_group)
+{
+	enum { PARTS = 4, WIDTH = PARTS * KERN_STEPS_PART };
+	static const float widths[PARTS] = {1, 0.3f, 0.01f, 0}, middles[][PARTS] = {{0}, {0, 3, -3, 3}, {-2, -2, -2, -2}, {0.5f, 0.4f, 0.2f, -0.7f}};
+	for (u32 c = 0; c < COUNT_OF(middles) * PARTS; c++) {
+		const float *middle = middles[c / PARTS];
+		_Alignas(64) static char memory[64 * 1024];
+		float row[WIDTH], most = 0, widest = 0;
+		struct kern_weight w;
+		for (u32 k = 0; k < WIDTH; k++) {
+			const u32 part = (k / KERN_STEPS_PART + c) % PARTS;
+			row[k] = middle[part] + widths[part] * ((float)(k * 7 % KERN_STEPS_PART) / (KERN_STEPS_PART - 1) - 0.5f);
+			most = fmaxf(most, fabsf(row[k]));
+			widest = fmaxf(widest, widths[part]);
+		}
+		cr_assert(kern_weight_bytes(1, WIDTH, KERN_I4_STEPS, 0) <= sizeof(memory));
+		cr_assert_eq(kern_weight_pack(&w, row, KERN_F32, WIDTH, 1, WIDTH, KERN_I4_STEPS, memory, NULL, 0, NULL), ERR_OK);
+		const float step = fmaxf(widest / (15 * 15), most / 127) * 1.01f;
+		for (u32 k = 0; k < WIDTH; k++) {
+			const float own = widths[(k / KERN_STEPS_PART + c) % PARTS] / 15, off = fabsf(kern_weight_at(&w, 0, k) - row[k]);
+			cr_assert(off <= 2 * own + step / 2, "case %u, [%u]: %g is off by %g, steps %g and %g", c, k, (double)row[k], (double)off,
+				  (double)own, (double)step);
+		}
+	}
+}
+
 Test(weight, what_is_no_number_stays_none)
 {
 	float rows[STRIDE] = {0};
@@ -293,7 +321,7 @@ Test(weight, what_is_no_number_stays_none)
 Test(weight, rows_that_are_quantized_already_are_kept_exactly)
 {
 	static u8 q[N * K];
-	for (u32 i = 0; i < COUNT_OF(QUANTIZED); i++) {
+	for (u32 i = 0; i < COUNT_OF(QUANTIZED) - 1; i++) {
 		enum kern_dtype dtype = QUANTIZED[i];
 		u32 width = kern_dtype_group(dtype), groups = (K + width - 1) / width;
 		float scale[N * 5], zero[N * 5];
