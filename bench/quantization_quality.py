@@ -148,7 +148,8 @@ def run_model(args, folder):
     name, lists = os.path.basename(os.path.normpath(folder)), windows(args, folder)
     figures, exact = measure(args, folder, lists, ["--dtype", "float32"], None)
     print(json.dumps({"bench": "quantization_quality", "model": name, "kind": "float32", **figures}), flush=True)
-    for kind, flags in KINDS.items():
+    for kind in args.kinds:
+        flags = KINDS[kind]
         with tempfile.TemporaryDirectory() as scratch:
             source = folder
             if kind in ("q8_0", "q4_0"):
@@ -165,6 +166,7 @@ def main():
     parser.add_argument("--text", help="a text; default: the prompts and answers of the models' reference.json")
     parser.add_argument("--tokens", type=int, default=8192, help="of the text")
     parser.add_argument("--window", type=int, default=512)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="default: all")
     args = parser.parse_args()
     for folder in args.models:
         run_model(args, folder)

@@ -14,7 +14,7 @@ static size_t most(size_t a, size_t b)
 }
 
 /* A row of inputs rounded to bf16, filled up to whole vectors, or as they are where there is no such arithmetic; or to 8 bits (16
- * where there are no products of bytes) with up to three words for groups of 32, four for those of 128, filled up to whole groups. Beside
+ * where there are no products of bytes) with up to three words for groups of 32, seven for those of 128, filled up to whole groups. Beside
  * weights in 4 bits AVX2 has up to five words a group, and takes one byte of the 16 bits. */
 static size_t inputs_bytes(const struct kern_limits *l, u32 k)
 {

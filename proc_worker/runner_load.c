@@ -97,7 +97,7 @@ static void decide_dtype(struct runner *r)
 	else
 		r->dtype = r->config.dtype == OPTION_DTYPE_FLOAT32 || r->config.dtype == OPTION_DTYPE_FLOAT ? KERN_F32 : KERN_BF16;
 	r->matrix_dtype = r->config.quantization == OPTION_QUANTIZATION_INT8   ? KERN_I8
-			  : r->config.quantization == OPTION_QUANTIZATION_INT4 ? KERN_I4_64
+			  : r->config.quantization == OPTION_QUANTIZATION_INT4 ? (r->device ? KERN_I4_64 : kern_dtype_int4(r->config.caps))
 									       : r->dtype;
 }
 

@@ -101,7 +101,7 @@ static enum err hash_sample(u64 *hash, const struct weights_plan *p, enum kern_d
 static enum err hash_packing(u64 *hash, const struct weights_plan *p, u64 bytes, struct err_msg *em)
 {
 	const u64 settings[] = {VERSION, p->dtype, p->matrix_dtype, p->caps, p->shard->rank, p->shard->ranks, bytes};
-	const enum kern_dtype kinds[] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128};
+	const enum kern_dtype kinds[] = {KERN_F32, KERN_BF16, KERN_I8, KERN_I4_32, KERN_I4_64, KERN_I4_128, KERN_I4_STEPS};
 	enum err e = ERR_OK;
 
 	*hash = mix(0, settings, sizeof(settings));
