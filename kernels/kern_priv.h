@@ -134,11 +134,6 @@ static inline size_t kern_panel_index(u32 k_total, enum kern_dtype type, u32 n, 
 	return n / KERN_PANEL * panel + ((size_t)(k / c) * KERN_PANEL + n % KERN_PANEL) * c + k % c;
 }
 
-static inline bool kern_is_int4(enum kern_dtype type)
-{
-	return type == KERN_I4_32 || type == KERN_I4_64 || type == KERN_I4_128;
-}
-
 /* Values of a column in a unit. */
 static inline u32 kern_unit_values(enum kern_dtype type)
 {
@@ -191,7 +186,7 @@ static inline size_t kern_unit_offset(enum kern_dtype type, u32 n, u32 k)
 	return kern_group_head(type) + within / values * (size_t)KERN_GROUP_UNIT + n % KERN_PANEL * 4 + within % 4;
 }
 
-/* q of (n, k), in a group that begins so. */
+/* The value of (n, k), whose q is given, in a group that begins so. */
 static inline float kern_stepped_at(const char *group, u32 n, u32 k, u32 q)
 {
 	const u32 *words = (const u32 *)(const void *)group, part = k % KERN_GROUP_MAX / KERN_STEPS_PART;

@@ -36,7 +36,7 @@ size_t kern_dtype_bytes(enum kern_dtype t);
 const char *kern_dtype_name(enum kern_dtype t); /* "float32", "int4 (groups of 64)", ... */
 /* Neighbouring values of a row of a quantized weight that share a scale; 0: the type is not quantized. */
 u32 kern_dtype_group(enum kern_dtype t);
-/* Of what is rounded to 4 bits here: KERN_I4_STEPS where there is AVX-512 with VNNI, else KERN_I4_64: products with the other one are slow. */
+/* Of what is rounded to 4 bits here: KERN_I4_STEPS where there is AVX-512 with VNNI; else KERN_I4_64, for steps have no fast products there. */
 enum kern_dtype kern_dtype_int4(u32 caps);
 
 /* Instruction sets a variant may need; found at run time, and masked by tests and by TERCET_KERN_CAPS. */
@@ -86,7 +86,7 @@ struct kern_ctx {
  *   KERN_I4_32, _64, _128: G = 32, 64, 128, q in 0 .. 15, scale and zero numbers of a half (so that a zero may be fractional or outside of
  * 0 .. 15). Every AWQ and GPTQ matrix of 4 bits is of this form;
  *   KERN_I4_STEPS, of what is rounded here alone: G = 128, four parts of 32; values are scale * (m * (q - 8) + c), q in 0 .. 15, scale a bfloat16 of
- * 2^-24 to 2^16, and of each part m in 0 .. 15 and c whole numbers with m * (q - 8) + c in -128 .. 127, so that a group's sum is one of whole numbers.
+ * 2^-24 to 2^16 (of values as kern_all_finite has them), and of each part m in 0 .. 15 and c whole numbers with m * (q - 8) + c in -128 .. 127, so that a group's sum is one of whole numbers.
  * The product rounds its inputs to 8 bits, too, by token and group, for the processors' integer instructions: see docs/QUANTIZATION.md. */
 struct kern_weight {
 	u32 n, k;
@@ -639,15 +639,15 @@ enum err kern_weight_pack(struct kern_weight *w, const void *src, enum kern_dtyp
 			  struct kern_threads *threads, u32 caps, struct err_msg *em);
 /* The same in pieces, for a matrix made of several tensors (fused qkv, gate_up): begin once, then the rows in any order, each
  * range by one caller at a time; rows never given are undefined. Quantized types: the values are rounded here. KERN_I8: to
- * amax / 127 of their group; KERN_I4_*: between the least and the greatest of their group, or a narrower range where that
- * lessens the sum of squared errors. rows: whether all values are finite in w's type; they are written in any case. */
+ * amax / 127 of their group; KERN_I4_*: between the least and the greatest of their group (in steps, of its part), or a range near by where
+ * that lessens the sum of squared errors. rows: whether all values are finite in w's type; they are written in any case. */
 enum err kern_weight_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, void *memory, u32 caps,
 			   struct err_msg *em);
 bool kern_weight_rows(struct kern_weight *w, u32 first, u32 rows, const void *src, enum kern_dtype src_dtype,
 		      size_t src_stride, struct kern_threads *threads);
 /* A weight whose `memory` holds it already, the same bytes as begin and rows made for the same arguments. */
 void kern_weight_attach(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, const void *memory, u32 caps);
-/* Rows that are quantized already, stored as they are. All arrays belong to the caller, free afterwards; strides are in elements. */
+/* Rows that are quantized already (not in steps), stored as they are. All arrays belong to the caller, free afterwards; strides are in elements. */
 struct kern_quantized_rows {
 	const u8 *q; /* [rows][q_stride]: a value a byte, 0 .. 15 for KERN_I4_*, an i8 for KERN_I8 */
 	const float *scale; /* [rows][group_stride]; KERN_I4_*: each exactly a half, or it is rounded to one */
@@ -691,7 +691,7 @@ size_t kern_scratch_bytes(const struct kern_limits *limits);
 /* float <-> bf16 (round to nearest even), f16 -> float; `src` may begin at any byte, `dst` at a multiple of its type's */
 void kern_convert(void *dst, enum kern_dtype dst_dtype, const void *src, enum kern_dtype src_dtype, size_t count);
 /* Whether `count` values of `type` (bf16, f16, f32; beginning at any byte) are finite and stay so in `as`: in bfloat16 floats
- * next to 2^128 do not, and KERN_I4_* has scales in float16, for which values must be below 65520. As quick as reading them. */
+ * next to 2^128 do not, and KERN_I4_*, with scales in float16 or no larger, takes values below 65520. As quick as reading them. */
 bool kern_all_finite(const void *src, enum kern_dtype type, enum kern_dtype as, size_t count);
 
 #ifdef __cplusplus

@@ -485,7 +485,7 @@ static bool tiles_steps(const struct blocked_tile *t, u32 count)
 		.tiles = tiles_fn,                                       \
 		.tile = tile,                                            \
 		.act_mul = sums_act_mul, .norm = &blocked_norm_avx2}
-enum { K_IN_L1 = 768 }; /* of weights in 4 bits, unpacked */
+enum { K_IN_L1 = 768 }; /* of weights in 4 bits, unpacked; in steps with what unpacks them a little more */
 KERNEL(INT8, BLOCKED_K_MAX, INT8_HEAD, NULL, tabulate, NULL);
 KERNEL(INT4, BLOCKED_K_MAX, INT4_HEAD, unpack_int4, NULL, NULL);
 KERNEL(STEPS, BLOCKED_K_MAX, INT4_HEAD, unpack_steps, NULL, NULL);

@@ -1,8 +1,7 @@
 /* Few rows times weights in steps (KERN_I4_STEPS), for AVX-512 with VNNI: what packing adds to a group of inputs, and the whole numbers of a group of a
  * tile. Included by cpu/matmul_quantized.c alone.
  *
- * A product of weights' bytes by m would take one of the two multipliers that VPDPBUSD has, so that 5 rows pay for it as for half a
- * row more, and 1 row as for twice as many. */
+ * A product of weights' bytes by m takes the multipliers as long as VPDPBUSD does: all of them cost what one row more costs. */
 #ifndef TERCET_KERNELS_CPU_MATMUL_STEPS_AVX512_PRIV_H
 #define TERCET_KERNELS_CPU_MATMUL_STEPS_AVX512_PRIV_H
 

@@ -125,7 +125,7 @@ struct step_part {
 };
 
 /* Of a block of groups whose bytes become m * (q - 8) + c + 128: their scales, and behind all groups the parts. Its groups' scales may be multiplied by
- * all powers that BLOCKED_POWERS has, for they are no less than 2^-24 and less than 2^16, as halves are. */
+ * all powers that BLOCKED_POWERS has, for they are no less than 2^-24 and, unless loading refuses the values, less than 2^16, as halves are. */
 static void steps_heads(const char *from, u32 k_count, char *to)
 {
 	const size_t bytes = KERN_GROUP_HEAD + (size_t)KERN_GROUP_MAX * KERN_PANEL;

@@ -42,7 +42,7 @@ typedef float block __attribute__((vector_size(BLOCK * 4), aligned(4), may_alias
 
 /* ---------------------------------------------------------------- values of a group */
 
-/* Values [k, k + count) of a row, filled up to `width` with the first; the row's group after the next is fetched ahead, for the
+/* Values [k, k + count) of a row, filled up to `width` with the last; the row's group after the next is fetched ahead, for the
  * processor does not follow as many rows by itself. */
 static void load_row(const struct quantize_job *j, u32 row, u32 k, u32 count, u32 width, float *out)
 {
@@ -59,7 +59,7 @@ static void load_row(const struct quantize_job *j, u32 row, u32 k, u32 count, u3
 	else
 		kern_convert(out, KERN_F32, from, j->src_dtype, count);
 	for (u32 i = count; i < width; i++)
-		out[i] = out[0];
+		out[i] = out[count - 1]; /* in the range of the last part, too */
 }
 
 /* Four rows' values become four lanes of x[k]. */
@@ -222,7 +222,7 @@ struct step {
 };
 
 /* Of a group, by the widest of its parts, and so that all of it is within -128 .. 127 scales: rounded up to a bfloat16. One value alone is
- * exact if it is a bfloat16 itself. */
+ * exact if it is a bfloat16 itself, and no less than 2^-18. */
 static void scale_steps(const lanes *low, const lanes *high, lanes *scale)
 {
 	lanes width = high[0] - low[0], least = low[0], most = high[0], none = {0};
@@ -240,29 +240,40 @@ static void scale_steps(const lanes *low, const lanes *high, lanes *scale)
 	*scale = (lanes)(((words)found + 0xffff) & 0xffff0000u);
 }
 
+/* The least errors are kept: of what is rounded by steps of m scales, c nearest to `middle` + m * `half`. */
+static void try_step(const lanes *x, const lanes *inverse, const lanes *m, const lanes *middle, float half, lanes *best, struct step *s)
+{
+	const lanes least = 8 * *m - 128, most = 127 - 7 * *m;
+	lanes c = (*middle + *m * half + ROUND) - ROUND, error;
+	c = LARGER(c, least);
+	c = SMALLER(c, most);
+	const lanes by = *inverse / *m, zero = 8 - c / *m;
+	error_i4(x, KERN_STEPS_PART, &by, &zero, &error);
+	error *= *m * *m;
+	masks better = error < *best; /* never where a value is no finite number */
+	*best = CHOOSE(better, error, *best);
+	s->m = CHOOSE(better, *m, s->m);
+	s->c = CHOOSE(better, c, s->c);
+	s->inverse = CHOOSE(better, by, s->inverse);
+	s->zero = CHOOSE(better, zero, s->zero);
+}
+
+/* Tries all of the range, and one and two steps less (large values lose, all others win), and with the best of them a quarter of its distances lower and higher. */
 static void choose_step(const lanes *x, const lanes *low, const lanes *high, const lanes *scale, struct step *s)
 {
-	enum { TRIED = 3 }; /* all of the range, and one and two steps less: large values lose, all others win */
 	const lanes none = {0}, one = none + 1, inverse = one / *scale;
 	const lanes middle = (*low + *high) / 2 * inverse, exact = (*high - *low) * inverse / 15;
-	lanes full = (exact + ROUND) - ROUND, best = none + INFINITY, error;
+	lanes full = (exact + ROUND) - ROUND, best = none + INFINITY;
 	full += CHOOSE(full < exact, one, none);
 	full = SMALLER(full, none + 15);
 	*s = (struct step){none, none, none, none};
-	for (u32 i = 0; i < TRIED; i++) {
-		lanes less = full - (float)i, m = LARGER(less, one), c = (middle + m / 2 + ROUND) - ROUND, least = 8 * m - 128, most = 127 - 7 * m;
-		c = LARGER(c, least);
-		c = SMALLER(c, most);
-		lanes by = inverse / m, zero = 8 - c / m;
-		error_i4(x, KERN_STEPS_PART, &by, &zero, &error);
-		error *= m * m;
-		masks better = error < best; /* never where a value is no finite number */
-		best = CHOOSE(better, error, best);
-		s->m = CHOOSE(better, m, s->m);
-		s->c = CHOOSE(better, c, s->c);
-		s->inverse = CHOOSE(better, by, s->inverse);
-		s->zero = CHOOSE(better, zero, s->zero);
+	for (u32 less = 0; less < 3; less++) {
+		lanes fewer = full - (float)less, m = LARGER(fewer, one);
+		try_step(x, &inverse, &m, &middle, 0.5f, &best, s);
 	}
+	const lanes found = LARGER(s->m, one);
+	try_step(x, &inverse, &found, &middle, 0.25f, &best, s);
+	try_step(x, &inverse, &found, &middle, 0.75f, &best, s);
 }
 
 /* The two words of a group's head, and what rounds the values of its parts. */
