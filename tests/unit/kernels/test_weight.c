@@ -303,6 +303,21 @@ Test(weight, parts_in_steps_are_rounded_by_their_own_range_and_a_step_of_their_g
 	}
 }
 
+/* Of the last part there are 4 values, much smaller than the row's first. */
+Test(weight, the_rest_of_a_row_in_steps_is_rounded_by_its_own_range)
+{
+	enum { WIDTH = KERN_STEPS_PART + 4 };
+	_Alignas(64) static char memory[16 * 1024];
+	float row[WIDTH];
+	struct kern_weight w;
+	for (u32 k = 0; k < WIDTH; k++)
+		row[k] = k == 0 ? 3 : k < KERN_STEPS_PART ? 0.1f * (float)(k % 9) : 0.05f * (float)(k % 4);
+	cr_assert(kern_weight_bytes(1, WIDTH, KERN_I4_STEPS, 0) <= sizeof(memory));
+	cr_assert_eq(kern_weight_pack(&w, row, KERN_F32, WIDTH, 1, WIDTH, KERN_I4_STEPS, memory, NULL, 0, NULL), ERR_OK);
+	for (u32 k = KERN_STEPS_PART; k < WIDTH; k++)
+		cr_assert(fabsf(kern_weight_at(&w, 0, k) - row[k]) < 3.0f / 127, "[%u] %g became %g", k, (double)row[k], (double)kern_weight_at(&w, 0, k));
+}
+
 Test(weight, what_is_no_number_stays_none)
 {
 	float rows[STRIDE] = {0};
