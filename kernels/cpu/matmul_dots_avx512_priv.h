@@ -4,6 +4,8 @@
 
 #include "kernels/cpu/matmul_tile_priv.h"
 
+#if defined(VEC_LANES) && VEC_LANES == 16
+
 enum { VECS_OF_ONE = KERN_PANEL / VEC_LANES /* one row takes a panel: one stream of memory */ };
 
 typedef __m512i ivec;
@@ -72,4 +74,5 @@ static ALWAYS_INLINE const char *unit_of(const struct matmul_tile *t, const char
 	return units + t->column * 4 + v * sizeof(ivec);
 }
 
+#endif
 #endif
