@@ -3,7 +3,7 @@
  *
  * Weights in 4 bits become bytes once for all rows of a block. Where zeros are whole eighths between -7/8 and 16 (as
  * all that rounding here makes, and all whole ones) the byte is 8 * (q - zero), which is exact, and its scale an
- * eighth. Their inputs' scales are powers of two: a sum begins as the bits of a float in which a whole number is that scale,
+ * eighth; in steps it is m * (q - 8) + c with 128 added. Their inputs' scales are powers of two: a sum begins as the bits of a float in which a whole number is that scale,
  * so that a subtraction makes what conversion and product of it would be, without a slot of the multipliers, which groups of 64
  * would feel. Beside weights in 8 bits scales are powers of two times eighths, which tables of the weights' scales have in them. */
 #include "kernels/cpu/matmul_spread_avx512_priv.h"
