@@ -378,13 +378,13 @@ static void tile(const struct blocked_tile *t, u32 rows)
 }
 
 /* 4 rows of `count` tiles, from the p->x and p->from of the first on. */
-static void run_rows(struct rows_pass p, u32 count, bool powers, const struct rows_spread *spread, const struct rows_spread_steps *steps)
+static void run_rows(struct rows_pass p, u32 count, bool powers, const struct rows_spread *spread, bool in_steps)
 {
-	if (spread || steps) {
-		if (spread)
-			rows_spread(&p, spread);
+	if (spread) {
+		if (in_steps)
+			rows_spread_steps(&p, spread);
 		else
-			rows_spread_steps(&p, steps);
+			rows_spread(&p, spread);
 		p.x += p.groups * p.x_step;
 		p.from += TILE_ROWS * p.from_step;
 		p.to += TILE_ROWS * p.to_step;
@@ -432,7 +432,6 @@ static ALWAYS_INLINE bool run_tiles(const struct blocked_tile *t, u32 count, boo
 			  (in_steps ? last % KERN_STEPS_PART == 0 : kern_ceil(last, 8) >= SPREAD_PAIRS) && !(t->first && t->bias && t->accumulate);
 	struct rows_pass p = tiles_pass(t);
 	struct rows_spread spread = {.packed = t->packed, .spread = t->unpacked, .pairs = t->width / 8, .last_pairs = kern_ceil(last, 8)};
-	struct rows_spread_steps steps = {.packed = t->packed, .spread = t->unpacked, .pairs = t->width / 8, .last_pairs = last / 8};
 	if (powers && !fits && in_steps)
 		steps_bytes(t->packed, t->k_count, t->unpacked);
 	else if (powers && !fits)
@@ -444,7 +443,7 @@ static ALWAYS_INLINE bool run_tiles(const struct blocked_tile *t, u32 count, boo
 	p.turns = t->width / 4;
 	p.last_turns = kern_ceil(last, 4);
 	if (powers)
-		steps.parts = spread.offsets = t->unpacked + groups * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL);
+		spread.offsets = t->unpacked + groups * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL);
 	check_bytes(t->weights, (groups - 1) * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL) + KERN_GROUP_HEAD + p.last_turns * KERN_GROUP_UNIT);
 	check_bytes(t->x, count * groups * p.x_step);
 	for (u32 row = 0; CHECKS_BYTES && row < count * TILE_ROWS; row++) {
@@ -458,7 +457,7 @@ static ALWAYS_INLINE bool run_tiles(const struct blocked_tile *t, u32 count, boo
 		half.x = t->x + row * 4;
 		half.from += row * p.from_step;
 		half.to += row * p.to_step;
-		run_rows(half, count, powers, spreads && !in_steps ? &spread : NULL, spreads && in_steps ? &steps : NULL);
+		run_rows(half, count, powers, spreads ? &spread : NULL, in_steps);
 	}
 	return true;
 }

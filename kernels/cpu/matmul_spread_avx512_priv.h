@@ -13,17 +13,9 @@ enum { SPREAD_PAIRS = 3 }; /* of turns of a group, at least: 8 values each */
 struct rows_spread {
 	const char *packed;  /* groups as stored, of which heads are passed over */
 	char *spread;	     /* the same groups of bytes, with heads that are there already */
-	const char *offsets; /* of a group [2][64] bytes: 128 - 8 * zero, the first vector's columns and the second's, 4 times each */
+	const char *offsets; /* of a group [2][64] bytes: 128 - 8 * zero, the first vector's columns and the second's, 4 times each; in steps struct step_part of each
+			      * part of 4 pairs */
 	u64 pairs, last_pairs; /* of turns of a group, and of the last one */
-};
-
-/* The same for steps: of a group, all or the last, in parts of 4 such pairs, [2][64] bytes of multipliers of bytes' lower halves, of upper ones, and of what
- * is added; see struct step_part. */
-struct rows_spread_steps {
-	const char *packed;
-	char *spread;
-	const char *parts;
-	u64 pairs, last_pairs; /* multiples of 4 */
 };
 
 #define OFFSET_0 "%%zmm30"
@@ -90,11 +82,11 @@ static inline void rows_spread(struct rows_pass *p, const struct rows_spread *s)
 		"add $8*12, %[x]\n\tmov %[all_pairs], %[pairs]\n\tcmpq $1, %[groups]\n\tcmove %[last_pairs], %[pairs]\n\t"
 #define STEPS_PART_ENDS "add $384, %[parts]\n\tsub $4, %[pairs]\n\t"
 
-/* As rows_spread. A part is written out, so that its multipliers are found at one place. */
-static inline void rows_spread_steps(struct rows_pass *p, const struct rows_spread_steps *s)
+/* As rows_spread, of weights in steps, all pairs in multiples of 4. A part is written out, so that its multipliers are found at one place. */
+static inline void rows_spread_steps(struct rows_pass *p, const struct rows_spread *s)
 {
 	static const u32 lower = 0x0f0f0f0f, upper = 0xf0f0f0f0;
-	const char *packed = s->packed, *parts = s->parts, *x = p->x, *prefetch = p->prefetch, *from = p->from, *own, *head,
+	const char *packed = s->packed, *parts = s->offsets, *x = p->x, *prefetch = p->prefetch, *from = p->from, *own, *head,
 		   *next_own, *next_head;
 	char *spread = s->spread, *to = p->to;
 	u64 pairs, groups = p->groups;
