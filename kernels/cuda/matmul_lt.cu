@@ -52,10 +52,11 @@ static enum err call_begin(struct lt_call *c, const struct kern_matmul_args *a)
 	return ERR_UNSUPPORTED;
 }
 
-/* 16 bytes are what callers promise; more would tie a remembered choice to the addresses of one call. */
+/* 16 bytes are what callers promise; more would tie a remembered choice to the addresses of one call. Where k is divided, the
+ * parts' sums stay floats until all are added: in place they would be rounded to the output's type with each. */
 static bool set_preference(cublasLtMatmulPreference_t p, const struct kern_cuda *k, u32 d)
 {
-	const u32 in = 16;
+	const u32 in = 16, reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 	const struct {
 		cublasLtMatmulPreferenceAttributes_t attribute;
 		u32 bytes;
@@ -67,7 +68,9 @@ static bool set_preference(cublasLtMatmulPreference_t p, const struct kern_cuda 
 	};
 	bool ok = cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
 						       &k->workspace_bytes,
-						       sizeof(k->workspace_bytes)) == CUBLAS_STATUS_SUCCESS;
+						       sizeof(k->workspace_bytes)) == CUBLAS_STATUS_SUCCESS &&
+		  cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+						       sizeof(reductions)) == CUBLAS_STATUS_SUCCESS;
 	for (u32 i = 0; i < COUNT_OF(alignments) && ok; i++)
 		ok = cublasLtMatmulPreferenceSetAttribute(p, alignments[i].attribute, &alignments[i].bytes,
 							  sizeof(u32)) == CUBLAS_STATUS_SUCCESS;

@@ -171,7 +171,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, c
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
 {
 	LT_CALL();
-	*preference = new cublasLtMatmulPreference{0, 256, 256, 256, 256}; /* the library's own assumption */
+	*preference = new cublasLtMatmulPreference{0, 256, 256, 256, 256, CUBLASLT_REDUCTION_SCHEME_MASK}; /* the library's own assumption */
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -190,6 +190,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 	switch (preference == NULL ? (cublasLtMatmulPreferenceAttributes_t)-1 : attr) {
 	case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
 		return status(take(&preference->workspace_bytes, value, bytes));
+	case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+		return status(take(&preference->reductions, value, bytes));
 	case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
 		return status(take(&preference->align_a, value, bytes));
 	case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
@@ -333,6 +335,10 @@ static cublasStatus_t take_algo(struct lt_problem *p, const cublasLtMatmulAlgo_t
 	if (p->algo.magic != LT_MAGIC || p->algo.types != types_of(p) ||
 	    workspace_of(p, p->algo.number) > p->algo.workspace_bytes) {
 		(void)refuse("the algorithm was not made for this product", algo);
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	}
+	if (bytes > 0 && (uintptr_t)workspace % LT_WORKSPACE_ALIGNMENT != 0) { /* seen on an H100 with 13.1: whether it is used or not */
+		(void)refuse("the workspace is not aligned to 256 bytes", workspace);
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	}
 	if (p->algo.workspace_bytes == 0)

@@ -32,6 +32,7 @@ struct cublasLtMatrixLayout {
 struct cublasLtMatmulPreference {
 	u64 workspace_bytes;
 	u32 align_a, align_b, align_c, align_d;
+	u32 reductions; /* schemes that are allowed; all sums here are float, whichever */
 };
 
 /* What an algorithm was made for; lies in cublasLtMatmulAlgo_t. */
@@ -42,7 +43,7 @@ struct lt_algo {
 	u32 align_a, align_b, align_c, align_d;
 	u32 zero;
 };
-enum { LT_MAGIC = 0x656d7531, LT_ALGOS = 3 };
+enum { LT_MAGIC = 0x656d7531, LT_ALGOS = 3, LT_WORKSPACE_ALIGNMENT = 256 };
 
 /* A whole problem, as cublasLtMatmul has it. */
 struct lt_problem {

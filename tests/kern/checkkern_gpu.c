@@ -30,10 +30,10 @@ struct line {
 
 static int usage(void)
 {
-	fprintf(stderr, "usage: checkkern-gpu [--seed N] [--only GROUP,...] [--bench [--small]]\ngroups:");
+	fprintf(stderr, "usage: checkkern-gpu [--seed N] [--only GROUP,...] [--bench [--small]]\ngroups of checks:");
 	for (u32 i = 0; i < COUNT_OF(groups); i++)
 		fprintf(stderr, " %s", groups[i].name);
-	fprintf(stderr, "\n");
+	fprintf(stderr, "\ngroups of --bench, one at most: matmul, attention, small\n");
 	return EXIT_USAGE;
 }
 
@@ -77,7 +77,7 @@ static bool read_line(struct line *l, int argc, char **argv)
 		else
 			return false;
 	}
-	return (!l->only || groups_known(l->only)) && (!l->small || l->bench);
+	return (!l->only || (l->bench ? gpu_bench_known(l->only) : groups_known(l->only))) && (!l->small || l->bench);
 }
 
 static int run_checks(const struct line *l)
@@ -118,5 +118,5 @@ int main(int argc, char **argv)
 	printf("%s, compute capability %u.%u, %u processors\n", info.name, info.capability / 10,
 	       info.capability % 10, info.processors);
 	fflush(stdout);
-	return l.bench ? gpu_bench(&info, l.seed, l.small) : run_checks(&l);
+	return l.bench ? gpu_bench(&info, l.seed, l.small, l.only) : run_checks(&l);
 }

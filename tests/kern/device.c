@@ -9,7 +9,7 @@
 #include "kernels/kern_priv.h"
 #include "tests/kern/device.h"
 
-enum { GUARD_BYTES = 128, GUARD = 0xb7 };
+enum { GUARD_BYTES = 256 /* as cudaMalloc aligns */, GUARD = 0xb7 };
 
 static void must(cudaError_t e, const char *what)
 {

@@ -290,7 +290,20 @@ static bool make_memory(struct gpu_bench *b)
 	return fill_arena(b);
 }
 
-int gpu_bench(const struct kern_device_info *info, u64 seed, bool small)
+static const struct {
+	const char *name;
+	void (*run)(struct gpu_bench *b);
+} benches[] = {{"matmul", gpu_bench_matmul}, {"attention", gpu_bench_attention}, {"small", gpu_bench_small}};
+
+bool gpu_bench_known(const char *only)
+{
+	for (u32 i = 0; i < COUNT_OF(benches); i++)
+		if (strcmp(only, benches[i].name) == 0)
+			return true;
+	return false;
+}
+
+int gpu_bench(const struct kern_device_info *info, u64 seed, bool small, const char *only)
 {
 	enum { WORKSPACE = 32 << 20, SCRATCH = 256 << 20, SMALL = 1 << 20 };
 	struct gpu_bench b = {.small = small, .processors = info->processors};
@@ -315,9 +328,9 @@ int gpu_bench(const struct kern_device_info *info, u64 seed, bool small)
 	const double us = gpu_bench_us(&b, "an empty kernel", queue_nothing, NULL, 100);
 	if (us > 0)
 		printf("{\"bench\":\"gpu_ceilings\",\"what\":\"empty kernel in a graph\",\"us\":%.2f}\n", us);
-	gpu_bench_matmul(&b);
-	gpu_bench_attention(&b);
-	gpu_bench_small(&b);
+	for (u32 i = 0; i < COUNT_OF(benches); i++)
+		if (!only || strcmp(only, benches[i].name) == 0)
+			benches[i].run(&b);
 	kern_cuda_destroy(&b.d.ctx.device);
 	(void)device_release(&b.d, 0);
 	(void)cudaFree(b.arena);

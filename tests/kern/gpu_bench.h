@@ -52,7 +52,9 @@ void gpu_bench_matmul(struct gpu_bench *b);    /* gpu_bench_matmul.c */
 void gpu_bench_attention(struct gpu_bench *b); /* gpu_bench_attention.c */
 void gpu_bench_small(struct gpu_bench *b);     /* gpu_bench_small.c */
 
-/* All of it, JSON lines on stdout. The program's exit status. */
-int gpu_bench(const struct kern_device_info *info, u64 seed, bool small);
+/* The ceilings, and all kernels or those of `only`: matmul, attention or small. JSON lines on stdout. The program's exit
+ * status. */
+int gpu_bench(const struct kern_device_info *info, u64 seed, bool small, const char *only);
+bool gpu_bench_known(const char *only);
 
 #endif

@@ -1,4 +1,5 @@
 """The device kernels alone: against the reference, under compute-sanitizer, and their times."""
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -15,15 +16,18 @@ def left(end):
     return max(end - time.monotonic(), 1)
 
 
+def side_by_side(here, commands, end):
+    """(exit status, output) of each, all at once: most of a check is the reference, and that is the host's work."""
+    with concurrent.futures.ThreadPoolExecutor(max(min(len(commands), os.cpu_count() or 1), 1)) as pool:
+        yield from pool.map(lambda command: here.run(command, left(end)), commands)
+
+
 def check(here, part, end):
     """A process for each group: what a broken kernel leaves of a device is an error for all that follow."""
     passed = failed = 0
     groups = ["linear,sampling"] if here.emulated else GROUPS
-    for number, group in enumerate(groups):
-        if left(end) < 2:
-            part.row("%s: no time left" % ", ".join(groups[number:]))
-            break
-        status, text = here.run([here.checkkern, "--seed", "1", "--only", group], left(end))
+    commands = [[here.checkkern, "--seed", "1", "--only", group] for group in groups]
+    for group, (status, text) in zip(groups, side_by_side(here, commands, end)):
         found = SUMMARY.search(text.strip())
         wrong = [line for line in text.split("\n") if "FAILED" in line][:40]
         if status is None or not found:
@@ -69,15 +73,10 @@ def sanitize(here, part, end):
     if here.emulated or not tool:
         raise Skipped("the emulated device has checks of its own" if here.emulated else "no compute-sanitizer here")
     names = own_kernels(here.root)
-    runs = [(kind, group) for group in GROUPS for kind in ("memcheck", "racecheck")]
-    for number, (kind, group) in enumerate(runs):
-        share = left(end) / (len(runs) - number) * 2
-        if left(end) < 5:
-            part.row("%s %s: no time left" % (kind, group))
-            part.line(check="%s %s" % (kind, group), result="unfinished")
-            continue
-        status, text = here.run([tool, "--tool", kind, "--error-exitcode", "9", here.checkkern, "--seed", "1", "--only",
-                                 group], min(share, left(end)))
+    runs = [(kind, group) for group in reversed(GROUPS) for kind in ("racecheck", "memcheck")]  # the slow ones first
+    commands = [[tool, "--tool", kind, "--error-exitcode", "9", here.checkkern, "--seed", "1", "--only", group]
+                for kind, group in runs]
+    for (kind, group), (status, text) in zip(runs, side_by_side(here, commands, end)):
         ours, others = errors_of(text, names)
         if status is None:
             part.line(check="%s %s" % (kind, group), result="unfinished", errors=ours)

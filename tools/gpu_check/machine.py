@@ -47,6 +47,7 @@ class Machine:
             self.environment["TERCET_CUDA_KERNELS"] = str(build / "kernels" / "tercet-cuda.so")
         engines.TERCET = self.pack / "bin" / "tercet" if self.pack else build / "client" / "cli" / "tercet"
         self.add_library_folders()
+        self.programs = {}  # by name: those that run beside the parts
         self.scratch_root = args.scratch
         self.scratch_folder = None
         self.ceilings = {}  # filled by the part `times`: read_gbytes_s, bf16_tflops
@@ -84,6 +85,21 @@ class Machine:
         except BaseException:
             self.end_tree(process)
             raise
+
+    def begin(self, name, command):
+        """Starts a program that is not ours, which goes on while other things are done."""
+        self.programs[name] = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                               stderr=subprocess.STDOUT, env=self.plain_environment, start_new_session=True)
+
+    def ended(self, name, seconds):
+        """As run() for what begin() started; -1: it was not started."""
+        process = self.programs.get(name)
+        if process is None:
+            return -1, "it was not begun"
+        try:
+            return process.wait(max(seconds, 1)), process.communicate()[0].decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            return None, (self.end_tree(process) or b"").decode(errors="replace")
 
     @staticmethod
     def end_tree(process):
@@ -160,6 +176,9 @@ class Machine:
         return text.strip() if status == 0 else None
 
     def close(self):
+        for process in self.programs.values():
+            if process.poll() is None:
+                self.end_tree(process)
         if self.scratch_folder:
             shutil.rmtree(self.scratch_folder, ignore_errors=True)
 

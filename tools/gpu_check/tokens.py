@@ -1,4 +1,5 @@
 """Tokens of the demo and the reference models through HTTP, on the device against the CPU backend and the references."""
+import concurrent.futures
 import time
 
 import device_tokens
@@ -6,6 +7,7 @@ import engine as engines
 from gpu_check.machine import Skipped, troubles
 
 KV8_WRONG = 0.1
+AT_ONCE = 4
 FLAGS = ["--max-num-seqs", 8, "--max-num-batched-tokens", 256]
 
 
@@ -23,8 +25,8 @@ def continuations(api, cpu_wanted, prompts, margin):
     return [f for f in found if f]
 
 
-def one(here, part, name, model, prompts, wanted, flags, allowed, margin=device_tokens.MARGIN):
-    """An engine with `flags`; `allowed`: share of the sure tokens that may be others."""
+def one(here, name, model, prompts, wanted, flags, allowed, margin=device_tokens.MARGIN):
+    """An engine with `flags`; `allowed`: share of the sure tokens that may be others. Gives what Part.judge takes."""
     what = " ".join([name, *[str(f) for f in flags]])
     log = ""
     try:
@@ -37,10 +39,9 @@ def one(here, part, name, model, prompts, wanted, flags, allowed, margin=device_
                 log = e.log()[-3000:]
                 raise
     except Exception as problem:  # pylint: disable=broad-except  # the other models shall run, too
-        part.judge(False, what, problem="%s: %s" % (type(problem).__name__, str(problem)[-3000:]), log=log)
-        return
-    part.judge(sure > 0 and len(wrong) <= allowed * sure and not others, what, sure=sure, wrong=len(wrong),
-               examples=(wrong + others)[:5])
+        return False, what, {"problem": "%s: %s" % (type(problem).__name__, str(problem)[-3000:]), "log": log}
+    return (sure > 0 and len(wrong) <= allowed * sure and not others, what,
+            {"sure": sure, "wrong": len(wrong), "examples": (wrong + others)[:5]})
 
 
 def demo_ways(here):
@@ -56,24 +57,31 @@ def check(here, part, end):
     prompts = shortened(here, device_tokens.demo_prompts())
     with here.engine(*FLAGS, "--dtype", "bfloat16", model=engines.DEMO, cuda=False) as cpu:
         wanted = [device_tokens.continuation(cpu.api, p["ids"], len(p["output_ids"])) for p in prompts]
-    for flags in demo_ways(here):
-        one(here, part, "demo", engines.DEMO, prompts, wanted, flags, KV8_WRONG if "--kv-cache-dtype" in flags else 0)
-    if here.devices() < 2:
-        part.row("tensor parallelism: one device only")
-    if here.emulated:
-        return
-    folder = here.reference_models()
-    if folder is None:
+    jobs = [(here, "demo", engines.DEMO, prompts, wanted, flags, KV8_WRONG if "--kv-cache-dtype" in flags else 0)
+            for flags in demo_ways(here)]
+    folder = None if here.emulated else here.reference_models()
+    if folder is None and not here.emulated:
         part.row("no reference models here")
-        return
-    for name, (model, reference) in device_tokens.reference_models(folder).items():
-        if time.monotonic() > end - 8:
-            part.row("%s and those behind it: no time left" % name)
-            break
+    for name, (model, reference) in device_tokens.reference_models(folder).items() if folder else ():
         listed = device_tokens.read_reference(reference)
         greedy = [(p["output_ids"], p["margins"]) for p in listed]
-        one(here, part, name, model, listed, greedy, [], device_tokens.experts_wrong(name),
-            device_tokens.REFERENCE_MARGIN)
+        jobs.append((here, name, model, listed, greedy, [], device_tokens.experts_wrong(name),
+                     device_tokens.REFERENCE_MARGIN))
+    if here.devices() < 2:
+        part.row("tensor parallelism: one device only")
+    run_all(part, jobs, end)
+    part.row("%d models and ways right, %d wrong" % (part.passed, part.failed))
+
+
+def run_all(part, jobs, end):
+    """Some engines at a time: to start and to end takes longer than to answer."""
+    def in_time(job):
+        return one(*job) if time.monotonic() < end - 8 else None
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        for job, found in zip(jobs, pool.map(in_time, jobs)):
+            if found:
+                part.judge(found[0], found[1], **found[2])
+            else:
+                part.row("%s %s: no time left" % (job[1], " ".join(str(f) for f in job[5])))
     if part.passed + part.failed == 0:
         raise Skipped("no model was run")
-    part.row("%d models and ways right, %d wrong" % (part.passed, part.failed))
