@@ -55,6 +55,7 @@ CU_INLINE void act_mul_vector(const struct act_mul *p, size_t t, u32 i, float v[
 
 static __global__ void __launch_bounds__(THREADS) act_mul_kernel(const struct act_mul p)
 {
+	cu_grid_begin();
 	const u32 i = (blockIdx.x * THREADS + threadIdx.x) * VECTOR;
 	if (i >= p.size)
 		return;
@@ -70,6 +71,7 @@ static __global__ void __launch_bounds__(THREADS) act_mul_kernel(const struct ac
 static __global__ void __launch_bounds__(THREADS) act_mul_quantized_kernel(const struct act_mul p)
 {
 	SHARED_DYNAMIC(float, shared); /* [WARPS] */
+	cu_grid_begin();
 	const size_t t = blockIdx.x;
 	float largest = 0;
 	for (u32 i = threadIdx.x * VECTOR; i < p.size; i += THREADS * VECTOR) {
@@ -111,9 +113,9 @@ CUDA_OP(act_mul)
 	if (a->tokens == 0)
 		return ERR_OK;
 	if (q)
-		return cuda_launched(LAUNCH(act_mul_quantized_kernel, a->tokens, THREADS, WARPS * sizeof(float),
+		return cuda_launched(LAUNCH_DEPENDENT(act_mul_quantized_kernel, a->tokens, THREADS, WARPS * sizeof(float),
 					    cuda_stream(ctx), p));
 	const u32 rows = a->tokens < CUDA_GRID_Y_MAX ? a->tokens : (u32)CUDA_GRID_Y_MAX;
 	const dim3 grid(cuda_ceil(a->size, THREADS * VECTOR), rows);
-	return cuda_launched(LAUNCH(act_mul_kernel, grid, THREADS, 0, cuda_stream(ctx), p));
+	return cuda_launched(LAUNCH_DEPENDENT(act_mul_kernel, grid, THREADS, 0, cuda_stream(ctx), p));
 }

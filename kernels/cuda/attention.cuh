@@ -8,7 +8,8 @@
  * (Milakov, Gimelshein 2018; Dao 2023), sums in float.
  *
  * Pieces of work come from the plan (attention_plan.cu). A piece that holds all keys of its tile writes the
- * output; others write their unscaled sums, maxima and totals, which attention_reduce.cu joins. */
+ * output; others write their unscaled sums, maxima and totals. Of decode the block that comes last of a tile's joins
+ * them at once, of prefill attention_reduce.cu does. */
 #ifndef TERCET_KERNELS_CUDA_ATTENTION_CUH
 #define TERCET_KERNELS_CUDA_ATTENTION_CUH
 
@@ -67,6 +68,7 @@ struct attention_piece {
 	u32 rows, tile; /* its rows; the first row of this tile */
 	u32 before;	/* keys before its first query */
 	u32 first, begin, end;
+	u32 piece, pieces; /* its number among those of the tile */
 };
 
 template <typename S> struct attention_state {
@@ -94,6 +96,8 @@ CU_INLINE struct attention_piece attention_piece_of(const struct attention *p, c
 	w.first = attention_first_key(w.before + w.tile / p->group, p->window);
 	w.end = least(w.before + last / p->group + 1, from + (work.z + 1) * chunk);
 	w.begin = most(from + work.z * chunk, w.first / ATTENTION_TILE * ATTENTION_TILE);
+	w.piece = work.z;
+	w.pieces = (w.before + queries - from + chunk - 1) / chunk;
 	return w;
 }
 
@@ -441,11 +445,58 @@ CU_INLINE void attention_write(const struct attention *p, const struct attention
 	}
 }
 
+/* One row of a tile from what its pieces left, by a warp. Totals are [piece][tile_rows][2], sums
+ * [piece][tile_rows][head_dim]; the sum is in the order of pieces. A piece in which the row saw no key has total 0, and
+ * its sums may be anything. `to`: the row of the output. */
+CU_INLINE void attention_join_row(const struct attention *p, const float *totals, const float *sums, u32 tile_rows,
+				  u32 head_dim, size_t head, u32 pieces, u32 row, u16 *to)
+{
+	const u32 lane = threadIdx.x % CU_WARP;
+	float best = ATTENTION_NONE;
+	for (u32 k = lane; k < pieces; k += CU_WARP)
+		best = fmaxf(best, totals[((size_t)k * tile_rows + row) * 2]);
+#pragma unroll
+	for (u32 i = CU_WARP / 2; i > 0; i /= 2)
+		best = fmaxf(best, cu_shfl_xor(best, i));
+	for (u32 d = lane * 4; d < head_dim; d += CU_WARP * 4) {
+		float4 out = make_float4(0, 0, 0, 0);
+		float total = 0;
+#pragma unroll 8
+		for (u32 k = 0; k < pieces; k++) {
+			const size_t at = (size_t)k * tile_rows + row;
+			const float2 part = cu_load<float2>(totals + at * 2);
+			const float4 x = cu_load<float4>(sums + at * head_dim + d);
+			const float factor = part.y > 0 ? cu_exp2(part.x - best) : 0;
+			total += factor * part.y;
+			out.x += factor > 0 ? factor * x.x : 0;
+			out.y += factor > 0 ? factor * x.y : 0;
+			out.z += factor > 0 ? factor * x.z : 0;
+			out.w += factor > 0 ? factor * x.w : 0;
+		}
+		const float inverse = attention_inverse(p, head, best, total);
+		cu_store(to + d, make_uint2(cu_pack_bf16(out.x * inverse, out.y * inverse),
+					    cu_pack_bf16(out.z * inverse, out.w * inverse)));
+	}
+}
+
+/* The rows of a tile whose pieces are all done. */
+template <typename S> CU_INLINE void attention_join_tile(const struct attention *p, const struct attention_piece *w)
+{
+	const size_t first = (size_t)(w->slot - w->piece) * S::ROWS;
+	for (u32 r = threadIdx.x / CU_WARP; r < S::ROWS && w->tile + r < w->rows; r += S::THREADS / CU_WARP) {
+		const u32 row = w->tile + r;
+		const size_t token = w->token + row / p->group, head = w->head * p->group + row % p->group;
+		attention_join_row(p, p->plan.totals[S::KIND] + first * 2, p->plan.sums[S::KIND] + first * S::D, S::ROWS,
+				   S::D, head, w->pieces, r, p->out + (token * p->kv_heads * p->group + head) * S::D);
+	}
+}
+
 template <typename S>
 static __global__ void __launch_bounds__(S::THREADS, S::D > 128 ? 1 : 2)
 	attention_kernel(const struct attention p)
 {
 	SHARED_DYNAMIC(u8, shared);
+	cu_grid_wait();
 	const u32 count = p.plan.head->work_count[S::KIND];
 	const u16 *q = (const u16 *)(shared + S::Q_AT) + threadIdx.x / CU_WARP % S::MW * 16 * S::PITCH;
 	for (u32 i = blockIdx.x; i < count; i += gridDim.x) {
@@ -458,6 +509,9 @@ static __global__ void __launch_bounds__(S::THREADS, S::D > 128 ? 1 : 2)
 			attention_join<S>(shared, &s);
 		if (threadIdx.x / CU_WARP < S::MW)
 			attention_write<S>(&p, &w, &s);
+		if constexpr (S::KIND == ATTENTION_SMALL)
+			if (w.slot != ATTENTION_WHOLE && cu_block_is_last(p.plan.done + w.slot - w.piece, w.pieces))
+				attention_join_tile<S>(&p, &w);
 	}
 }
 
@@ -474,7 +528,7 @@ template <typename S> static enum err attention_launch(const struct attention *p
 	const cudaError_t e = CU_SHARED_LIMIT(attention_kernel<S>, S::SHARED_BYTES);
 	if (e != cudaSuccess)
 		return cuda_refused(e);
-	return cuda_launched(LAUNCH(attention_kernel<S>, grid, S::THREADS, S::SHARED_BYTES, stream, *p));
+	return cuda_launched(LAUNCH_DEPENDENT(attention_kernel<S>, grid, S::THREADS, S::SHARED_BYTES, stream, *p));
 }
 
 template <u32 D, enum kern_dtype KV>

@@ -14,7 +14,9 @@ enum {
 enum {
 	ATTENTION_SMALL_ROWS = 16,
 	ATTENTION_LARGE_ROWS = 64,
-	ATTENTION_CHUNK_MIN = 256, /* keys; below it joining the pieces costs more than walking them */
+	/* Keys; below them joining the pieces costs more than walking them. */
+	ATTENTION_SMALL_CHUNK_MIN = 128,
+	ATTENTION_LARGE_CHUNK_MIN = 256,
 	ATTENTION_CHUNK_UNIT = 64,
 };
 
@@ -23,17 +25,18 @@ enum {
 
 struct attention_plan_head {
 	u32 work_count[ATTENTION_KINDS];
-	u32 join_count[ATTENTION_KINDS];
+	u32 join_count; /* of prefill's */
 	u32 chunk[ATTENTION_KINDS]; /* keys of a piece */
 };
 
 /* Device pointers but for the grids. `work`: {row, tile * KV heads + KV head, number of the piece, slot}.
- * `joins`: {row, tile * KV heads + KV head, first slot, pieces}. */
+ * `joins`: tiles of prefill that are cut, {row, tile * KV heads + KV head, first slot, pieces}. */
 struct attention_plan {
 	struct attention_plan_head *head;
-	uint4 *work[ATTENTION_KINDS], *joins[ATTENTION_KINDS];
+	uint4 *work[ATTENTION_KINDS], *joins;
 	float *totals[ATTENTION_KINDS]; /* [slots][rows of a tile][2]: maximum and sum of probabilities */
 	float *sums[ATTENTION_KINDS];	/* [slots][rows of a tile][head_dim] */
+	u32 *done; /* [slots of decode]: at the first slot of a tile how many of its pieces are done */
 	u32 grid[ATTENTION_KINDS];	/* blocks to launch; 0: this step has no such work */
 };
 
@@ -89,9 +92,12 @@ static inline size_t attention_plan_lay_out(const struct kern_attention_plan *pl
 		const size_t rows = room.slots * attention_tile_rows(kind);
 		const u64 work = room.work;
 		p->work[kind] = (uint4 *)carve(work * sizeof(uint4));
-		p->joins[kind] = (uint4 *)carve(room.joins * sizeof(uint4));
+		if (kind == ATTENTION_LARGE)
+			p->joins = (uint4 *)carve(room.joins * sizeof(uint4));
 		p->totals[kind] = (float *)carve(rows * 2 * sizeof(float));
 		p->sums[kind] = (float *)carve(rows * l->head_dim * sizeof(float));
+		if (kind == ATTENTION_SMALL)
+			p->done = (u32 *)carve(room.slots * sizeof(u32));
 		p->grid[kind] = (u32)(work < l->blocks ? work : l->blocks);
 	}
 	return at;

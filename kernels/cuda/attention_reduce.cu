@@ -1,9 +1,8 @@
-/* Joins the pieces of tiles whose keys were split: a warp a row of a tile. Only what was split is touched. */
+/* Joins the pieces of prefill's tiles whose keys were split: a warp a row of a tile. Only what was split is touched. */
 #include "kernels/cuda/attention.cuh"
 
-enum { THREADS = 128, WARPS = THREADS / CU_WARP, DIMS_MAX = 256 / CU_WARP };
+enum { THREADS = 128, WARPS = THREADS / CU_WARP };
 
-/* Of one kind of tiles. */
 struct joins {
 	const u32 *count;
 	const uint4 *list;
@@ -11,75 +10,32 @@ struct joins {
 	u32 tile_rows, head_dim;
 };
 
-/* out[i]: dimension lane + 32 i of the row, joined in the order of pieces. A piece in which the row saw no
- * key has total 0, and its sums may be anything. */
-CU_INLINE void join_row(const struct attention *p, const struct joins *j, size_t head, u32 slot, u32 pieces, u32 row,
-			float out[DIMS_MAX])
-{
-	const u32 lane = threadIdx.x % CU_WARP;
-	float best = ATTENTION_NONE, total = 0;
-	for (u32 k = 0; k < pieces; k++)
-		best = fmaxf(best, j->totals[((size_t)(slot + k) * j->tile_rows + row) * 2]);
-#pragma unroll
-	for (u32 i = 0; i < DIMS_MAX; i++)
-		out[i] = 0;
-	for (u32 k = 0; k < pieces; k++) {
-		const size_t at = (size_t)(slot + k) * j->tile_rows + row;
-		const float2 part = cu_load<float2>(j->totals + at * 2);
-		const float factor = cu_exp2(part.x - best);
-		if (!(part.y > 0))
-			continue;
-		total += factor * part.y;
-#pragma unroll
-		for (u32 i = 0; i < DIMS_MAX; i++)
-			if (lane + i * CU_WARP < j->head_dim)
-				out[i] += factor * j->sums[at * j->head_dim + lane + i * CU_WARP];
-	}
-	const float inverse = attention_inverse(p, head, best, total);
-#pragma unroll
-	for (u32 i = 0; i < DIMS_MAX; i++)
-		out[i] *= inverse;
-}
-
 static __global__ void __launch_bounds__(THREADS)
 	attention_reduce_kernel(const struct attention p, const struct joins j)
 {
-	const u32 count = *j.count, lane = threadIdx.x % CU_WARP;
+	cu_grid_begin();
+	const u32 count = *j.count;
 	for (u32 i = blockIdx.x; i < count; i += gridDim.x) {
 		const uint4 join = cu_load<uint4>(j.list + i);
 		const u32 token = p.query_start[join.x], rows = (p.query_start[join.x + 1] - token) * p.group;
 		const u32 first = join.y / p.kv_heads * j.tile_rows, kv_head = join.y % p.kv_heads;
 		for (u32 r = threadIdx.x / CU_WARP; r < j.tile_rows && first + r < rows; r += WARPS) {
 			const size_t row = first + r, head = kv_head * p.group + row % p.group;
-			float out[DIMS_MAX];
-			join_row(&p, &j, head, join.z, join.w, r, out);
-			u16 *to =
-				p.out + ((token + row / p.group) * p.kv_heads * p.group + head) * j.head_dim;
-#pragma unroll
-			for (u32 d = 0; d < DIMS_MAX; d++)
-				if (lane + d * CU_WARP < j.head_dim)
-					to[lane + d * CU_WARP] = cu_f32_to_bf16(out[d]);
+			const size_t slot = (size_t)join.z * j.tile_rows;
+			attention_join_row(&p, j.totals + slot * 2, j.sums + slot * j.head_dim, j.tile_rows, j.head_dim, head,
+					   join.w, r,
+					   p.out + ((token + row / p.group) * p.kv_heads * p.group + head) * j.head_dim);
 		}
 	}
 }
 
 static enum err reduce(const struct attention *p, u32 head_dim, cudaStream_t stream)
 {
-	for (u32 kind = 0; kind < ATTENTION_KINDS; kind++) {
-		if (p->plan.grid[kind] == 0)
-			continue;
-		const struct joins j = {&p->plan.head->join_count[kind],
-					p->plan.joins[kind],
-					p->plan.totals[kind],
-					p->plan.sums[kind],
-					attention_tile_rows(kind),
-					head_dim};
-		const enum err e = cuda_launched(
-			LAUNCH(attention_reduce_kernel, p->plan.grid[kind], THREADS, 0, stream, *p, j));
-		if (e != ERR_OK)
-			return e;
-	}
-	return ERR_OK;
+	const u32 kind = ATTENTION_LARGE, grid = p->plan.grid[kind];
+	const struct joins j = {&p->plan.head->join_count, p->plan.joins, p->plan.totals[kind],
+				p->plan.sums[kind],		 attention_tile_rows(kind), head_dim};
+	return grid == 0 ? ERR_OK
+			 : cuda_launched(LAUNCH_DEPENDENT(attention_reduce_kernel, grid, THREADS, 0, stream, *p, j));
 }
 
 static enum err run(const struct kern_attention_args *a, const struct attention *p, cudaStream_t stream)

@@ -96,6 +96,7 @@ constexpr u32 CU_ALL = 0xffffffffu; /* every lane of a warp */
  *	at 0: true in the block that came last, which then sees what all wrote before; sets the count back to 0
  * void cu_grid_wait()		waits for the kernel before (LAUNCH_DEPENDENT)
  * void cu_grid_launch()		the kernel after may begin; says nothing about memory
+ * void cu_grid_begin()		both: how a kernel begins that has nothing to do before
  *
  * ---------------------------------------------------------------- numbers
  * float cu_exp2(float), cu_log2(float), cu_rcp(float), cu_rsqrt(float), cu_tanh(float)	approximations of the device
@@ -129,6 +130,12 @@ CU_INLINE float cu_bf16_hi(u32 pair)
 CU_INLINE u16 cu_f32_to_bf16(float v)
 {
 	return (u16)cu_pack_bf16(v, v);
+}
+
+CU_INLINE void cu_grid_begin()
+{
+	cu_grid_wait();
+	cu_grid_launch();
 }
 
 /* The fence orders what this block wrote before its arrival, the second one what the last block reads after it;

@@ -9,6 +9,7 @@ static __global__ void __launch_bounds__(THREADS)
 	embedding_kernel(float *out, const u32 *ids, const T *table, u32 hidden, u32 first, u32 rows, float scale,
 			 bool accumulate)
 {
+	cu_grid_begin();
 	const u32 t = blockIdx.x, row = ids[t] - first; /* wraps to a large number below `first` */
 	const bool inside = row < rows;
 	const T *from = table + (size_t)(inside ? row : 0) * hidden;
@@ -29,7 +30,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <typename T> static enum err run(const struct kern_embedding_args *a, cudaStream_t stream)
 {
 	const float scale = a->scale != 0 ? a->scale : 1;
-	return cuda_launched(LAUNCH(embedding_kernel<T>, a->tokens, THREADS, 0, stream, a->out, a->ids,
+	return cuda_launched(LAUNCH_DEPENDENT(embedding_kernel<T>, a->tokens, THREADS, 0, stream, a->out, a->ids,
 				    (const T *)a->table, a->hidden, a->first, a->rows, scale, a->accumulate));
 }
 

@@ -7,6 +7,7 @@ enum { THREADS = 256, COLUMNS = 4 };
 static __global__ void __launch_bounds__(THREADS)
 	join_logits_kernel(const float *parts, float *logits, u32 ranks, u32 vocab, u32 share_max)
 {
+	cu_grid_begin();
 	const u32 row = blockIdx.y, rows = gridDim.y, first = blockIdx.x * (THREADS * COLUMNS) + threadIdx.x;
 	float x[COLUMNS];
 #pragma unroll
@@ -32,7 +33,7 @@ CUDA_OP(join_logits)
 		return ERR_INVALID;
 	if (a->rows == 0)
 		return ERR_OK;
-	return cuda_launched(LAUNCH(join_logits_kernel, dim3(cuda_ceil(a->vocab, THREADS * COLUMNS), a->rows),
+	return cuda_launched(LAUNCH_DEPENDENT(join_logits_kernel, dim3(cuda_ceil(a->vocab, THREADS * COLUMNS), a->rows),
 				    THREADS, 0, cuda_stream(ctx), a->parts, a->logits, a->ranks, a->vocab,
 				    a->share_max));
 }

@@ -48,6 +48,7 @@ template <u32 VECTORS>
 static __global__ void __launch_bounds__(THREADS) layernorm_kernel(const struct layernorm p)
 {
 	SHARED_DYNAMIC(float, shared); /* [2][WARPS] */
+	cu_grid_begin();
 	const size_t row = (size_t)blockIdx.x * p.hidden;
 	float v[VECTORS][VECTOR] = {}, sum = 0, squares = 0;
 #pragma unroll
@@ -89,8 +90,8 @@ static __global__ void __launch_bounds__(THREADS) layernorm_kernel(const struct 
 template <u32 VECTORS> static enum err launch(const struct layernorm *p, u32 tokens, cudaStream_t stream)
 {
 	const u32 warps = least(cuda_ceil(p->hidden, CU_WARP * VECTOR), WARPS);
-	return cuda_launched(LAUNCH(layernorm_kernel<VECTORS>, tokens, warps * CU_WARP, 2 * WARPS * sizeof(float),
-				    stream, *p));
+	return cuda_launched(LAUNCH_DEPENDENT(layernorm_kernel<VECTORS>, tokens, warps * CU_WARP,
+					      2 * WARPS * sizeof(float), stream, *p));
 }
 
 CUDA_OP(layernorm)

@@ -107,11 +107,16 @@ static enum err skinny_slices(struct skinny *p, enum kern_dtype type, cudaStream
 	return e;
 }
 
+/* Products with narrow weights, of a router, say, take cuBLASLt longer to begin than to compute. */
+enum { NARROW = 512 };
+
 /* Slices read a weight of b bits ceil(tokens / 16) times; the other way reads it, writes it as bf16 and reads
  * that. */
-static u32 slices_worth(enum kern_dtype type)
+static bool slices_worth(const struct kern_weight *w, u32 tokens)
 {
-	return type == KERN_BF16 ? KERN_FUSED_TOKENS : 4 * KERN_FUSED_TOKENS;
+	if (w->dtype == KERN_BF16)
+		return w->n < NARROW && tokens <= KERN_FUSED_TOKENS;
+	return tokens <= 4 * KERN_FUSED_TOKENS;
 }
 
 CUDA_OP(matmul)
@@ -127,7 +132,7 @@ CUDA_OP(matmul)
 	if (a->fusion && (a->fusion->then || a->tokens > KERN_FUSED_TOKENS))
 		return ERR_UNSUPPORTED;
 	enum err e = ERR_UNSUPPORTED;
-	if (a->tokens > slices_worth(w->dtype) && ctx->device)
+	if (!slices_worth(w, a->tokens) && ctx->device && !a->fusion)
 		e = matmul_many(ctx, a);
 	if (e != ERR_UNSUPPORTED)
 		return e;

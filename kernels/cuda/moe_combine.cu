@@ -9,6 +9,7 @@ static __global__ void __launch_bounds__(THREADS)
 	moe_combine_kernel(T *out, const u16 *x, const float *weights, const u32 *assignments, const u16 *shared,
 			   const float *shared_gate, u32 top, u32 hidden, bool accumulate)
 {
+	cu_grid_begin();
 	const size_t t = blockIdx.x;
 	const float share = shared_gate ? 1 / (1 + cu_exp2(shared_gate[t] * -1.442695041f)) : 1; /* -1 / ln 2 */
 	for (u32 i = threadIdx.x * VECTOR; i < hidden; i += THREADS * VECTOR) {
@@ -43,7 +44,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <typename T>
 static enum err run(T *out, const struct kern_moe_combine_args *a, cudaStream_t stream)
 {
-	return cuda_launched(LAUNCH(moe_combine_kernel<T>, a->tokens, THREADS, 0, stream, out, a->x_bf16, a->weights,
+	return cuda_launched(LAUNCH_DEPENDENT(moe_combine_kernel<T>, a->tokens, THREADS, 0, stream, out, a->x_bf16, a->weights,
 				    a->assignments, a->shared_bf16, a->shared_gate, a->top, a->hidden, a->accumulate));
 }
 

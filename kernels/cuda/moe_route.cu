@@ -39,6 +39,7 @@ CU_INLINE float exponential(float x)
 static __global__ void __launch_bounds__(THREADS)
 	moe_choose_kernel(const struct kern_moe_route_args a, u32 *chosen)
 {
+	cu_grid_begin();
 	const u32 t = blockIdx.x * WARPS + threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP;
 	float logits[EXPERTS_LANE], best = 0, sum = 0, mine = 0;
 	u32 taken = 0;	   /* a bit per logit of this lane */
@@ -200,6 +201,7 @@ static __global__ void __launch_bounds__(THREADS)
 	moe_choose_rich_kernel(const struct kern_moe_route_args a, u32 *chosen)
 {
 	SHARED(float, keys, WARPS * EXPERTS_MAX);
+	cu_grid_begin();
 	const u32 warp = threadIdx.x / CU_WARP, t = blockIdx.x * WARPS + warp, lane = threadIdx.x % CU_WARP;
 	struct rich r = {.keys = keys + warp * EXPERTS_MAX};
 	double sum = 0, mine = 0;
@@ -233,6 +235,7 @@ static __global__ void __launch_bounds__(THREADS)
 	moe_number_kernel(const struct kern_moe_route_args a, const u32 *chosen)
 {
 	SHARED(u32, counts, WARPS);
+	cu_grid_begin();
 	const u32 expert = blockIdx.x, count = a.tokens * a.top, lane = threadIdx.x % CU_WARP,
 		  warp = threadIdx.x / CU_WARP;
 	u32 before = 0, next = 0;
@@ -285,10 +288,10 @@ CUDA_OP(moe_route)
 	if (a->tokens > 0) {
 		const u32 blocks = cuda_ceil(a->tokens, WARPS);
 		const enum err e = cuda_launched(
-			rich ? LAUNCH(moe_choose_rich_kernel, blocks, THREADS, 0, cuda_stream(ctx), *a, chosen)
-			     : LAUNCH(moe_choose_kernel, blocks, THREADS, 0, cuda_stream(ctx), *a, chosen));
+			rich ? LAUNCH_DEPENDENT(moe_choose_rich_kernel, blocks, THREADS, 0, cuda_stream(ctx), *a, chosen)
+			     : LAUNCH_DEPENDENT(moe_choose_kernel, blocks, THREADS, 0, cuda_stream(ctx), *a, chosen));
 		if (e != ERR_OK)
 			return e;
 	}
-	return cuda_launched(LAUNCH(moe_number_kernel, a->experts, THREADS, 0, cuda_stream(ctx), *a, chosen));
+	return cuda_launched(LAUNCH_DEPENDENT(moe_number_kernel, a->experts, THREADS, 0, cuda_stream(ctx), *a, chosen));
 }

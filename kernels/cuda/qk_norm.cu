@@ -19,6 +19,7 @@ static __global__ void __launch_bounds__(THREADS)
 	qk_squares_kernel(float *squares, const float *qkv, u32 stride, u32 q_width, u32 k_width)
 {
 	SHARED(float, sums, 2 * WARPS);
+	cu_grid_begin();
 	const float *row = qkv + (size_t)blockIdx.x * stride;
 	const float q = block_sum(squares_of(row, q_width), sums);
 	/* In memory of its own: slow warps may still be reading the first sums. */
@@ -36,6 +37,7 @@ struct qk_norm {
 
 static __global__ void __launch_bounds__(THREADS) qk_norm_kernel(const struct qk_norm p)
 {
+	cu_grid_begin();
 	const u32 i = (blockIdx.x * THREADS + threadIdx.x) * VECTOR;
 	if (i >= p.q_width + p.k_width)
 		return;
@@ -64,7 +66,7 @@ CUDA_OP(qk_squares)
 		return ERR_INVALID;
 	if (a->tokens == 0)
 		return ERR_OK;
-	return cuda_launched(LAUNCH(qk_squares_kernel, a->tokens, THREADS, 0, cuda_stream(ctx), a->squares, a->qkv,
+	return cuda_launched(LAUNCH_DEPENDENT(qk_squares_kernel, a->tokens, THREADS, 0, cuda_stream(ctx), a->squares, a->qkv,
 				    a->stride, a->q_width, a->counts_k ? a->k_width : 0));
 }
 
@@ -81,5 +83,5 @@ CUDA_OP(qk_norm)
 		return ERR_OK;
 	const u32 rows = a->tokens < CUDA_GRID_Y_MAX ? a->tokens : (u32)CUDA_GRID_Y_MAX;
 	const dim3 grid(cuda_ceil(a->q_width + a->k_width, THREADS * VECTOR), rows);
-	return cuda_launched(LAUNCH(qk_norm_kernel, grid, THREADS, 0, cuda_stream(ctx), p));
+	return cuda_launched(LAUNCH_DEPENDENT(qk_norm_kernel, grid, THREADS, 0, cuda_stream(ctx), p));
 }

@@ -43,6 +43,7 @@ template <typename X, u32 VECTORS>
 static __global__ void __launch_bounds__(THREADS) rmsnorm_kernel(const struct rmsnorm p)
 {
 	SHARED_DYNAMIC(float, shared); /* [2][WARPS] */
+	cu_grid_begin();
 	const size_t row = (size_t)blockIdx.x * p.hidden;
 	float v[VECTORS][VECTOR], sum = 0, largest = 0;
 #pragma unroll
@@ -91,7 +92,7 @@ static __global__ void __launch_bounds__(THREADS) rmsnorm_kernel(const struct rm
 template <typename X, u32 VECTORS> static enum err launch(const struct rmsnorm *p, u32 tokens, cudaStream_t stream)
 {
 	const u32 warps = least(cuda_ceil(p->hidden, CU_WARP * VECTOR), WARPS);
-	return cuda_launched(LAUNCH((rmsnorm_kernel<X, VECTORS>), tokens, warps * CU_WARP,
+	return cuda_launched(LAUNCH_DEPENDENT((rmsnorm_kernel<X, VECTORS>), tokens, warps * CU_WARP,
 				    2 * WARPS * sizeof(float), stream, *p));
 }
 

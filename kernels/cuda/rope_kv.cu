@@ -6,6 +6,7 @@ enum { THREADS = 128 };
 
 static __global__ void __launch_bounds__(THREADS) rope_kv_kernel(const struct rope p, u32 count)
 {
+	cu_grid_begin();
 	const u32 warp = (blockIdx.x * THREADS + threadIdx.x) / CU_WARP, lane = threadIdx.x % CU_WARP;
 	const u32 heads = p.heads + 2 * p.kv_heads;
 	if (warp >= count) /* the whole warp */
@@ -22,6 +23,6 @@ CUDA_OP(rope_kv)
 		return e;
 	if (warps > UINT32_MAX / CU_WARP)
 		return ERR_INVALID;
-	return cuda_launched(LAUNCH(rope_kv_kernel, cuda_ceil((u32)warps, THREADS / CU_WARP), THREADS, 0,
+	return cuda_launched(LAUNCH_DEPENDENT(rope_kv_kernel, cuda_ceil((u32)warps, THREADS / CU_WARP), THREADS, 0,
 				    cuda_stream(ctx), p, (u32)warps));
 }

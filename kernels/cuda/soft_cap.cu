@@ -5,6 +5,7 @@ enum { THREADS = 256 };
 
 static __global__ void __launch_bounds__(THREADS) soft_cap_kernel(float *x, float cap, u64 count)
 {
+	cu_grid_begin();
 	const u64 i = (u64)blockIdx.x * THREADS + threadIdx.x;
 	if (i < count)
 		x[i] = cap * tanhf(x[i] / cap);
@@ -18,5 +19,5 @@ CUDA_OP(soft_cap)
 	if (count == 0)
 		return ERR_OK;
 	return cuda_launched(
-		LAUNCH(soft_cap_kernel, (u32)blocks, THREADS, 0, cuda_stream(ctx), a->x, a->cap, count));
+		LAUNCH_DEPENDENT(soft_cap_kernel, (u32)blocks, THREADS, 0, cuda_stream(ctx), a->x, a->cap, count));
 }

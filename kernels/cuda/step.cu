@@ -137,6 +137,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
 	SHARED_DYNAMIC(u32, start); /* [rows + 1] */
 	SHARED(u32, shared, WARPS);
+	cu_grid_begin();
 	u32 tokens, samples;
 	build_rows(&b, &a, start, shared, &tokens, &samples);
 	cu_sync(); /* the rows' first tokens are known */
@@ -168,7 +169,7 @@ extern "C" enum err build_inputs_cuda(struct kern_ctx *ctx, const struct kern_bu
 		return ERR_INVALID;
 	if (a->batch->rows > ROWS_MAX)
 		return ERR_UNSUPPORTED;
-	return cuda_launched(LAUNCH(build_inputs_kernel, 1, THREADS, (a->batch->rows + 1) * sizeof(u32),
+	return cuda_launched(LAUNCH_DEPENDENT(build_inputs_kernel, 1, THREADS, (a->batch->rows + 1) * sizeof(u32),
 				    cuda_stream(ctx), *a->batch, *a));
 }
 
@@ -177,6 +178,7 @@ extern "C" enum err build_inputs_cuda(struct kern_ctx *ctx, const struct kern_bu
 static __global__ void __launch_bounds__(THREADS) commit_kernel(const struct kern_batch b, const u32 *sampled,
 								const u32 *sample_rows, const u32 *counts)
 {
+	cu_grid_begin();
 	for (u32 i = threadIdx.x; i < counts[1]; i += THREADS) {
 		const size_t row = sample_rows[i];
 		b.tokens[row * b.token_stride + b.known[row]] = sampled[i];
@@ -188,6 +190,6 @@ static __global__ void __launch_bounds__(THREADS) commit_kernel(const struct ker
 
 extern "C" enum err commit_cuda(struct kern_ctx *ctx, const struct kern_commit_args *a)
 {
-	return cuda_launched(LAUNCH(commit_kernel, 1, THREADS, 0, cuda_stream(ctx), *a->batch, a->sampled,
+	return cuda_launched(LAUNCH_DEPENDENT(commit_kernel, 1, THREADS, 0, cuda_stream(ctx), *a->batch, a->sampled,
 				    a->sample_rows, a->counts));
 }
