@@ -11,9 +11,9 @@ enum err gpu_op(enum err e, const char *op, struct err_msg *em)
 	return e ? err_set(em, e, "%s: %s", op, err_text(e)) : ERR_OK;
 }
 
-bool gpu_ends_in_stream(const struct gpu *g, bool fused, const float *post_norm)
+bool gpu_ends_in_stream(const struct gpu *g, bool few, const float *post_norm)
 {
-	return !post_norm && (fused || !g->config.comm);
+	return !post_norm && (few || !g->config.comm);
 }
 
 /* Over all ranks: the stream, or delta. */
@@ -28,12 +28,12 @@ static enum err sum(struct gpu *g, bool stream, u32 tokens, struct err_msg *em)
 
 /* ---------------------------------------------------------------- parts */
 
-/* The step as the layers see it. `pending`: delta is still to be added to x. `begun`: what attention adds is where this
+/* The step as the layers see it. `few`: no more tokens than fused products take; `fused`: and they are. `pending`: delta is still to be added to x. `begun`: what attention adds is where this
  * block's products add up, and the MLP beside it adds to that. */
 struct pass {
 	struct gpu *g;
 	u32 tokens;
-	bool fused, pending, begun;
+	bool few, fused, pending, begun;
 	struct kern_attention_plan plans[GPU_WINDOWS];
 };
 
@@ -78,6 +78,13 @@ static enum err norm_delta(struct gpu *g, const float *weight, u32 tokens, struc
 	a.x_bf16 = g->arena.delta;
 	a.x_dtype = KERN_BF16;
 	return gpu_op(g->ops.rmsnorm(&g->ctx, &a), "rmsnorm", em);
+}
+
+/* Products of bfloat16 are cuBLASLt's, which reads weights faster by more than what lies between them costs, whatever the
+ * number of tokens. */
+static bool pays_to_fuse(const struct kern_weight *w)
+{
+	return w->dtype != KERN_BF16;
 }
 
 /* Whether the products of so many tokens are fused with the norm of what they read, which is RMSNorm. */
@@ -143,7 +150,7 @@ static enum err end_product(struct pass *p, const u16 *in, const struct kern_wei
 			    const float *post_norm, u32 first, u32 tokens, struct err_msg *em)
 {
 	struct gpu *g = p->g;
-	bool leads = g->config.shard->rank == 0, stream = gpu_ends_in_stream(g, p->fused, post_norm);
+	bool leads = g->config.shard->rank == 0, stream = gpu_ends_in_stream(g, p->few, post_norm);
 	struct kern_matmul_args a = product(NULL, in, w, leads ? bias : NULL, tokens);
 
 	if (stream)
@@ -157,7 +164,7 @@ static enum err end_product(struct pass *p, const u16 *in, const struct kern_wei
 
 static enum err end_block(struct pass *p, const float *post_norm, struct err_msg *em)
 {
-	bool stream = gpu_ends_in_stream(p->g, p->fused, post_norm);
+	bool stream = gpu_ends_in_stream(p->g, p->few, post_norm);
 
 	enum err e = sum(p->g, stream, p->tokens, em);
 	p->pending = !stream;
@@ -345,7 +352,7 @@ static enum err mlp(struct pass *p, const struct layer_weights *w, struct err_ms
 static enum err experts(struct pass *p, const struct layer_weights *w, struct err_msg *em)
 {
 	struct gpu *g = p->g;
-	bool stream = gpu_ends_in_stream(g, p->fused, w->mlp_post_norm);
+	bool stream = gpu_ends_in_stream(g, p->few, w->mlp_post_norm);
 	const struct gpu_moe_out out = {stream, stream && g->config.shard->rank == 0};
 
 	enum err e = norm(g, g->arena.normed, g->arena.x, p->pending ? g->arena.delta : NULL, w->mlp_norm,
@@ -404,9 +411,10 @@ static enum err plan_attention(struct pass *p, bool decode, struct err_msg *em)
 enum err gpu_decode(struct gpu *g, const struct gpu_shape *shape, struct err_msg *em)
 {
 	const struct model_config *m = g->config.model;
-	struct pass p = {.g = g, .tokens = shape->tokens, .fused = shape->tokens <= KERN_FUSED_TOKENS};
+	struct pass p = {.g = g, .tokens = shape->tokens, .few = shape->tokens <= KERN_FUSED_TOKENS};
 
 	ASSERT(shape->tokens > 0 && shape->tokens <= g->config.limits.tokens_max);
+	p.fused = p.few && pays_to_fuse(&g->weights.layers[0].qkv);
 	enum err e = plan_attention(&p, shape->decode, em);
 	if (!e)
 		e = embed(g, shape->tokens, em);
@@ -460,7 +468,7 @@ enum err gpu_logits(struct gpu *g, const u32 *index, u32 count, u32 tokens, stru
 	const struct model_config *m = g->config.model;
 	const struct kern_weight *w = &g->weights.lm_head;
 	bool shared = g->config.comm != NULL,
-	     fused = count <= KERN_FUSED_TOKENS && !w->order && norm_fits(g, count);
+	     fused = count <= KERN_FUSED_TOKENS && pays_to_fuse(w) && !w->order && norm_fits(g, count);
 	struct kern_matmul_fusion fusion = {.norm_weight = g->weights.final_norm, .norm_eps = m->norm_eps};
 	float *x = index ? g->arena.picked : g->arena.x;
 

@@ -226,9 +226,9 @@ void gpu_swap_fini(struct gpu *g);
 /* "OP: what went wrong". */
 enum err gpu_op(enum err e, const char *op, struct err_msg *em);
 /* Whether the products that end a block add to the residual stream in floats, or go through delta in bf16: where a
- * norm of their own comes first, and, of several ranks, in steps that are not `fused`, where the sum over ranks
+ * norm of their own comes first, and, of several ranks, in steps of more than `few` tokens, where the sum over ranks
  * counts its bytes. */
-bool gpu_ends_in_stream(const struct gpu *g, bool fused, const float *post_norm);
+bool gpu_ends_in_stream(const struct gpu *g, bool few, const float *post_norm);
 /* All layers; the residual stream is then `x`. */
 MUST_CHECK enum err gpu_decode(struct gpu *g, const struct gpu_shape *shape, struct err_msg *em);
 /* Logits of `count` of the step's `tokens` into arena.logits: of those of `index` (device), or of the first.

@@ -26,8 +26,7 @@ const char *gpu_tune_path(struct gpu *g)
 	return NULL;
 }
 
-/* One matrix for all sizes of steps that do not fit the products of few tokens. ERR_IO ends it: nothing is
- * kept. */
+/* One matrix for all sizes of steps. ERR_IO ends it: nothing is kept. */
 static enum err tune(struct gpu *g, const struct kern_weight *w, const u16 *x, void *out,
 		     enum kern_dtype out_dtype, u32 tokens_max)
 {
@@ -35,7 +34,7 @@ static enum err tune(struct gpu *g, const struct kern_weight *w, const u16 *x, v
 
 	if (w->n == 0 || w->dtype != KERN_BF16)
 		return ERR_OK;
-	for (u32 tokens = 2 * KERN_FUSED_TOKENS; !e && tokens / 2 < tokens_max; tokens *= 2) {
+	for (u32 tokens = 1; !e && tokens / 2 < tokens_max; tokens *= 2) {
 		struct kern_matmul_args a = {.out = out,
 					     .x_bf16 = x,
 					     .w = w,

@@ -164,8 +164,9 @@ static void matmul_case(struct device *d, const struct matmul_case *m)
 		device_round_weight(d, &w.ref);
 	matmul_want(d, m, &w, x_host, x_stride, bias_host, product, want);
 	/* Sums of k products of values up to 1 in floats; with 4 bits the products are 128 times as large at first.
-	 * Beyond 16 tokens the bias is rounded to bf16. */
-	const double rounding = m->tokens > 16 && m->bias	   ? 0x1p-9
+	 * Beyond 16 tokens the bias is rounded to bf16, and, on an H100, a product before it is added to bf16. */
+	const bool rounded = m->bias || (m->accumulate && !m->f32 && m->weight == KERN_BF16);
+	const double rounding = m->tokens > 16 && rounded	   ? 0x1p-9
 				: kern_dtype_bytes(m->weight) == 0 ? 0x1p-16
 								   : 0x1p-20;
 	const double error = m->f32 ? 1e-5 : 0x1.1p-8, floor = sqrt(m->k) * rounding * (m->outliers ? 300 : 1.5);
@@ -454,6 +455,9 @@ static void many_cases(struct device *d)
 		{.n = 33, .k = 160, .tokens = 66, .weight = KERN_F8E4M3, .accumulate = true},
 		{.n = 24, .k = 288, .tokens = 65, .weight = KERN_I4_64, .order = true},
 		{.n = 24, .k = 288, .tokens = 65, .weight = KERN_I4_128, .bias = true},
+		{.n = 512, .k = 64, .tokens = 1, .weight = KERN_BF16},
+		{.n = 520, .k = 96, .tokens = 9, .weight = KERN_BF16, .f32 = true, .accumulate = true},
+		{.n = 96, .k = 96, .tokens = 16, .weight = KERN_BF16, .bias = true}, /* narrow: not cuBLASLt's */
 	};
 	enum { WORKSPACE = 4096, SCRATCH = 40 * 352 * 2 };
 	char path[] = "/tmp/checkkern-cuda-XXXXXX";
