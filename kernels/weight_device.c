@@ -58,18 +58,18 @@ void kern_weight_device_rows(struct kern_weight *w, u32 first, u32 rows,
 	ASSERT(first + rows <= w->n && groups > 0);
 	for (u32 r = 0; r < rows; r++) {
 		u8 *to = (u8 *)(uintptr_t)w->data + (first + r) * row_bytes;
-		size_t at = (size_t)(first + r) * groups;
 		for (u32 k = 0; k < w->k; k += 8)
 			put_eight(to, w->dtype, k, src->q + r * src->q_stride + k);
 		for (u32 g = 0; g < groups; g++) {
 			float scale = src->scale[r * src->group_stride + g];
 			float zero = src->zero ? src->zero[r * src->group_stride + g] : 8;
+			size_t at = (size_t)g * w->n + first + r;
 			if (!int4) {
-				((float *)(void *)scales)[at + g] = scale;
+				((float *)(void *)scales)[at] = scale;
 				continue;
 			}
-			((u16 *)(void *)scales)[at + g] = kern_float_to_f16(scale);
-			((u16 *)(void *)zeros)[at + g] = kern_float_to_f16(zero);
+			((u16 *)(void *)scales)[at] = kern_float_to_f16(scale);
+			((u16 *)(void *)zeros)[at] = kern_float_to_f16(zero);
 		}
 	}
 }

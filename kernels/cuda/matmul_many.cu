@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(THREADS) widen_kernel(const struct wide
 		float x[VECTOR];
 		if (k >= p.k)
 			continue;
-		const u64 group = row * p.groups + (k >> p.group_shift);
+		const u64 group = (u64)(k >> p.group_shift) * p.n + row;
 		const bool int4 = W == KERN_I4_128;
 		const float scale = int4 ? cu_f16_to_f32(((const u16 *)p.scales)[group])
 					 : ((const float *)p.scales)[group];

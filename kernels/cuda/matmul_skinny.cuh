@@ -30,7 +30,7 @@ enum {
 enum skinny_rows { SKINNY_PLAIN, SKINNY_ACT, SKINNY_ROPE, SKINNY_HEADS };
 
 struct skinny {
-	const u8 *w, *scales, *zeros; /* [N][units][64]; [N][groups], float or half; half */
+	const u8 *w, *scales, *zeros; /* [N][units][64]; [groups][N], float or half; half */
 	const u32 *order;
 	const void *x; /* bf16; with a norm float, the residual stream */
 	const u32 *source; /* row of x of each token; NULL: its own */
@@ -168,7 +168,7 @@ CU_INLINE uint4 skinny_load_x(const struct skinny *p, u32 token, u32 k, float *s
 /* Scale, and zero in units of the weight as skinny_columns gives it. */
 template <enum kern_dtype W> CU_INLINE float2 skinny_scale(const struct skinny *p, u32 row, u32 k)
 {
-	const size_t at = (size_t)row * p->groups + (k >> p->group_shift);
+	const size_t at = (size_t)(k >> p->group_shift) * p->n + row;
 	if (row >= p->n || k >= p->k)
 		return make_float2(0, 0);
 	if constexpr (W == KERN_I4_128)
