@@ -186,34 +186,46 @@ CU_INLINE void skinny_step(float c[4], const u32 low[4], const u32 high[4], cons
 	cu_mma_bf16_k32(c, a, b);
 }
 
-/* One slab of one tile. `total`: the sums of x, for the zeros. */
-template <typename S>
-CU_INLINE void skinny_slab(const struct skinny *p, const struct skinny_tile *tile, const uint4 raw[2],
-			   u32 slab, u32 k, const uint4 x[S::EIGHTS], const float total[S::EIGHTS][4],
-			   float c[S::EIGHTS][4])
+/* `SLABS` slabs of one unit of all tiles, which share their scales: those apply to the sums. With 4 bits the zeros times
+ * the sums of x are taken off, which a product with ones gives. */
+template <typename S, u32 SLABS>
+CU_INLINE void skinny_group(const struct skinny *p, const struct skinny_tile tile[S::TILES],
+			    const uint4 raw[S::TILES][2], u32 unit, u32 first, float c[S::TILES][S::EIGHTS][4],
+			    float squares[S::EIGHTS])
 {
-	u32 low[4], high[4];
-	skinny_columns<S::W>(raw[0], slab, low);
-	skinny_columns<S::W>(raw[1], slab, high);
-	if constexpr (!S::SCALED) {
+	constexpr bool ZEROS = S::W == KERN_I4_128;
+	const u32 lane = threadIdx.x % CU_WARP, ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+	const u32 begin = (unit * S::SLABS + first) * SKINNY_SLAB;
+	float part[S::TILES][S::EIGHTS][4] = {}, total[S::EIGHTS][4] = {};
+	float2 scale[S::TILES][2];
 #pragma unroll
-		for (u32 n = 0; n < S::EIGHTS; n++)
-			skinny_step(c[n], low, high, x[n]);
-		return;
+	for (u32 m = 0; m < S::TILES && S::SCALED; m++) {
+		scale[m][0] = skinny_scale<S::W>(p, tile[m].low + lane / 4, begin);
+		scale[m][1] = skinny_scale<S::W>(p, tile[m].high + lane / 4, begin);
 	}
-	const u32 g = threadIdx.x % CU_WARP / 4;
-	const float2 scale[2] = {skinny_scale<S::W>(p, tile->low + g, k),
-				 skinny_scale<S::W>(p, tile->high + g, k)};
 #pragma unroll
-	for (u32 n = 0; n < S::EIGHTS; n++) {
-		float part[4] = {0, 0, 0, 0};
-		skinny_step(part, low, high, x[n]);
+	for (u32 i = 0; i < SLABS; i++) {
+		uint4 x[S::EIGHTS];
 #pragma unroll
-		for (u32 e = 0; e < 4; e++) {
-			if constexpr (S::W == KERN_I4_128)
-				part[e] -= scale[e / 2].y * total[n][e];
-			c[n][e] += scale[e / 2].x * part[e];
+		for (u32 n = 0; n < S::EIGHTS; n++) {
+			x[n] = skinny_load_x(p, n * 8 + lane / 4, begin + i * SKINNY_SLAB + lane % 4 * 8, &squares[n]);
+			if constexpr (ZEROS)
+				skinny_step(total[n], ones, ones, x[n]);
 		}
+#pragma unroll
+		for (u32 m = 0; m < S::TILES; m++) {
+			u32 low[4], high[4];
+			skinny_columns<S::W>(raw[m][0], first + i, low);
+			skinny_columns<S::W>(raw[m][1], first + i, high);
+#pragma unroll
+			for (u32 n = 0; n < S::EIGHTS; n++)
+				skinny_step(S::SCALED ? part[m][n] : c[m][n], low, high, x[n]);
+		}
+	}
+#pragma unroll
+	for (u32 i = 0; i < S::TILES * S::EIGHTS * 4 && S::SCALED; i++) {
+		const u32 e = i % 4, n = i / 4 % S::EIGHTS, m = i / 4 / S::EIGHTS;
+		c[m][n][e] += scale[m][e / 2].x * (part[m][n][e] - (ZEROS ? scale[m][e / 2].y * total[n][e] : 0));
 	}
 }
 
@@ -223,25 +235,15 @@ CU_INLINE void skinny_unit(const struct skinny *p, const struct skinny_tile tile
 			   const uint4 raw[S::TILES][2], u32 unit, float c[S::TILES][S::EIGHTS][4],
 			   float squares[S::EIGHTS])
 {
-	const u32 lane = threadIdx.x % CU_WARP;
-	const u32 ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+	if constexpr (S::W == KERN_I4_128) {
+		if (1u << p->group_shift < S::SLABS * SKINNY_SLAB) {
 #pragma unroll
-	for (u32 slab = 0; slab < S::SLABS; slab++) {
-		const u32 k = (unit * S::SLABS + slab) * SKINNY_SLAB;
-		uint4 x[S::EIGHTS];
-		float total[S::EIGHTS][4];
-#pragma unroll
-		for (u32 n = 0; n < S::EIGHTS; n++) {
-			x[n] = skinny_load_x(p, n * 8 + lane / 4, k + lane % 4 * 8, &squares[n]);
-			if constexpr (S::W == KERN_I4_128) {
-				total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;
-				skinny_step(total[n], ones, ones, x[n]);
-			}
+			for (u32 slab = 0; slab < S::SLABS; slab++) /* groups of 32; those of 64 are two halves */
+				skinny_group<S, 1>(p, tile, raw, unit, slab, c, squares);
+			return;
 		}
-#pragma unroll
-		for (u32 m = 0; m < S::TILES; m++)
-			skinny_slab<S>(p, &tile[m], raw[m], slab, k, x, total, c[m]);
 	}
+	skinny_group<S, S::SLABS>(p, tile, raw, unit, 0, c, squares);
 }
 
 /* ---------------------------------------------------------------- what follows it */
