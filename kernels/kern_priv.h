@@ -41,8 +41,8 @@ enum kern_layout {
 	 * its last unit is filled up. */
 	KERN_LAYOUT_GROUPS,
 	/* On devices: [n][units][64 bytes], a unit being what the four lanes of a row of their matrix unit load at
-	 * once, 16 bytes each; then scales [k / group][n] (float; half for int4), then zeros [k / group][n] (half;
-	 * int4 only): those of neighbouring rows, which are asked for together, side by side. A slab is 32 neighbouring columns, of which lane t has 8t .. 8t + 7. A unit holds one slab of
+	 * once, 16 bytes each; then scales [k / group][n, up to a multiple of 8] (float; half for int4), then zeros as
+	 * many (half; int4 only): those of neighbouring rows, which are asked for together, side by side. A slab is 32 neighbouring columns, of which lane t has 8t .. 8t + 7. A unit holds one slab of
 	 * bf16, two of 8 bits (a lane: 8 bytes of the first, then of the second), or four of 4 bits (a lane: a word
 	 * each; column 2i of its eight in bits 4i, column 2i + 1 in bits 16 + 4i). KERN_I8 is signed. bf16 thus lies
 	 * row by row. KERN_F8E4M3 has groups of 128 as KERN_I8. */

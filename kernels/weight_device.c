@@ -63,7 +63,7 @@ void kern_weight_device_rows(struct kern_weight *w, u32 first, u32 rows,
 		for (u32 g = 0; g < groups; g++) {
 			float scale = src->scale[r * src->group_stride + g];
 			float zero = src->zero ? src->zero[r * src->group_stride + g] : 8;
-			size_t at = (size_t)g * w->n + first + r;
+			size_t at = (size_t)g * weight_device_scale_rows(w->n) + first + r;
 			if (!int4) {
 				((float *)(void *)scales)[at] = scale;
 				continue;

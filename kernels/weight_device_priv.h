@@ -42,10 +42,16 @@ static inline u32 weight_device_groups(u32 k, enum kern_dtype t)
 	return group > 0 ? (k + group - 1) / group : 0;
 }
 
+/* Rows that the scales of a group are laid out for: so that those of eight begin at a multiple of 16 bytes. */
+static inline u32 weight_device_scale_rows(u32 n)
+{
+	return (n + 7) & ~7u;
+}
+
 /* Of the scales, and of the zeros where there are any. */
 static inline size_t weight_device_scales_bytes(u32 n, u32 k, enum kern_dtype t)
 {
-	size_t bytes = (size_t)n * weight_device_groups(k, t) *
+	size_t bytes = (size_t)weight_device_scale_rows(n) * weight_device_groups(k, t) *
 		       (weight_device_is_int4(t) ? sizeof(u16) : sizeof(float));
 	return (bytes + 63) & ~(size_t)63;
 }

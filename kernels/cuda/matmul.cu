@@ -19,6 +19,7 @@ enum err skinny_of_args(const struct kern_matmul_args *a, struct skinny *p)
 	p->n = w->n;
 	p->k = w->k;
 	p->units = (u32)(row_bytes / WEIGHT_DEVICE_UNIT);
+	p->scale_rows = weight_device_scale_rows(w->n);
 	p->groups = weight_device_groups(w->k, w->dtype);
 	while (p->groups > 0 && 1u << p->group_shift < weight_device_group(w->dtype))
 		p->group_shift++;
@@ -119,6 +120,9 @@ static bool slices_worth(const struct kern_weight *w, u32 tokens)
 	return tokens <= 4 * KERN_FUSED_TOKENS;
 }
 
+/* Tokens up to which tiles of quantized weights are quicker than cuBLASLt with weights that have to be widened. */
+enum { DENSE_MOST = 128 };
+
 CUDA_OP(matmul)
 {
 	const struct kern_weight *w = a->w;
@@ -132,7 +136,9 @@ CUDA_OP(matmul)
 	if (a->fusion && (a->fusion->then || a->tokens > KERN_FUSED_TOKENS))
 		return ERR_UNSUPPORTED;
 	enum err e = ERR_UNSUPPORTED;
-	if (!slices_worth(w, a->tokens) && ctx->device && !a->fusion)
+	if (w->dtype != KERN_BF16 && !a->fusion && ctx->device && a->tokens > KERN_FUSED_TOKENS && a->tokens <= DENSE_MOST)
+		e = matmul_dense(ctx, a);
+	if (e == ERR_UNSUPPORTED && !slices_worth(w, a->tokens) && ctx->device && !a->fusion)
 		e = matmul_many(ctx, a);
 	if (e != ERR_UNSUPPORTED)
 		return e;

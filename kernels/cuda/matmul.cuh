@@ -30,6 +30,14 @@ enum err skinny_experts_i4(const struct skinny *p, const struct skinny_experts *
 enum err moe_tiled(enum kern_dtype type, const struct skinny *p, const struct skinny_experts *x,
 		   const struct skinny_work *work, cudaStream_t stream);
 
+/* Tens to hundreds of tokens with quantized weights (matmul_dense.cuh). Takes parts of sums, and x permuted, in the
+ * context's scratch. ERR_UNSUPPORTED: that is too small, or a block's shared memory, and nothing was written. */
+struct dense;
+enum err matmul_dense(struct kern_ctx *ctx, const struct kern_matmul_args *a);
+enum err dense_run_i8(struct dense *a, size_t scratch_bytes, cudaStream_t stream);
+enum err dense_run_f8(struct dense *a, size_t scratch_bytes, cudaStream_t stream);
+enum err dense_run_i4(struct dense *a, size_t scratch_bytes, cudaStream_t stream);
+
 /* Many tokens, by cuBLASLt. Quantized weights are widened to bf16 in the context's scratch (ERR_UNSUPPORTED:
  * it is too small). */
 enum err matmul_many(struct kern_ctx *ctx, const struct kern_matmul_args *a);

@@ -9,7 +9,7 @@ struct widen {
 	const u8 *w, *scales, *zeros;
 	const u32 *order;
 	u16 *out;
-	u32 n, k, units, groups, group_shift;
+	u32 n, k, units, scale_rows, groups, group_shift;
 };
 
 /* One 16-byte part of a row: eight columns of each of its slabs. */
@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(THREADS) widen_kernel(const struct wide
 		float x[VECTOR];
 		if (k >= p.k)
 			continue;
-		const u64 group = (u64)(k >> p.group_shift) * p.n + row;
+		const u64 group = (u64)(k >> p.group_shift) * p.scale_rows + row;
 		const bool int4 = W == KERN_I4_128;
 		const float scale = int4 ? cu_f16_to_f32(((const u16 *)p.scales)[group])
 					 : ((const float *)p.scales)[group];
@@ -75,6 +75,7 @@ static enum err widen(struct kern_ctx *ctx, const struct kern_weight *w, struct 
 	p.n = w->n;
 	p.k = w->k;
 	p.units = (u32)(row_bytes / WEIGHT_DEVICE_UNIT);
+	p.scale_rows = weight_device_scale_rows(w->n);
 	p.groups = weight_device_groups(w->k, w->dtype);
 	while (1u << p.group_shift < weight_device_group(w->dtype))
 		p.group_shift++;

@@ -30,7 +30,7 @@ enum {
 enum skinny_rows { SKINNY_PLAIN, SKINNY_ACT, SKINNY_ROPE, SKINNY_HEADS };
 
 struct skinny {
-	const u8 *w, *scales, *zeros; /* [N][units][64]; [groups][N], float or half; half */
+	const u8 *w, *scales, *zeros; /* [N][units][64]; [groups][scale_rows], float or half; half */
 	const u32 *order;
 	const void *x; /* bf16; with a norm float, the residual stream */
 	const u32 *source; /* row of x of each token; NULL: its own */
@@ -38,7 +38,7 @@ struct skinny {
 	void *out;
 	struct rope rope;
 	u32 *head_counts; /* blocks of a head that are done; 0 between launches */
-	u32 tokens, n, k, units, groups, group_shift, x_stride, out_stride;
+	u32 tokens, n, k, units, scale_rows, groups, group_shift, x_stride, out_stride;
 	float norm_eps;
 	enum skinny_rows rows;
 	enum kern_activation act;
@@ -168,7 +168,7 @@ CU_INLINE uint4 skinny_load_x(const struct skinny *p, u32 token, u32 k, float *s
 /* Scale, and zero in units of the weight as skinny_columns gives it. */
 template <enum kern_dtype W> CU_INLINE float2 skinny_scale(const struct skinny *p, u32 row, u32 k)
 {
-	const size_t at = (size_t)(k >> p->group_shift) * p->n + row;
+	const size_t at = (size_t)(k >> p->group_shift) * p->scale_rows + row;
 	if (row >= p->n || k >= p->k)
 		return make_float2(0, 0);
 	if constexpr (W == KERN_I4_128)
@@ -466,14 +466,14 @@ template <typename S> static enum err skinny_launch_heads(const struct skinny *p
 /* Beyond 8 tokens a block has 32 rows, which halves how often x is read from the cache. */
 template <enum kern_dtype W> static enum err skinny_launch(const struct skinny *p, cudaStream_t stream)
 {
-	constexpr u32 UNITS = W == KERN_BF16 ? 4 : 2;
+	constexpr u32 FEW = 4, MANY = W == KERN_I4_128 ? 1 : 2; /* units in flight */
 	if (p->rows == SKINNY_HEADS && p->tokens <= 8)
-		return skinny_launch_heads<skinny_shape<1, 1, UNITS, W>>(p, stream);
+		return skinny_launch_heads<skinny_shape<1, 1, FEW, W>>(p, stream);
 	if (p->rows == SKINNY_HEADS)
-		return skinny_launch_heads<skinny_shape<2, 1, UNITS / 2, W>>(p, stream);
+		return skinny_launch_heads<skinny_shape<2, 1, MANY, W>>(p, stream);
 	if (p->tokens <= 8)
-		return skinny_launch_shape<skinny_shape<1, 1, UNITS, W>>(p, stream);
-	return skinny_launch_shape<skinny_shape<2, 2, UNITS / 2, W>>(p, stream);
+		return skinny_launch_shape<skinny_shape<1, 1, FEW, W>>(p, stream);
+	return skinny_launch_shape<skinny_shape<2, 2, MANY, W>>(p, stream);
 }
 
 template <typename S>

@@ -135,7 +135,7 @@ CU_INLINE void tiled_open(const struct tiled *a, const u32 *before, struct tiled
 template <typename S>
 CU_INLINE u32 tiled_scale(const struct tiled *a, const u8 *w, u32 row, u32 k)
 {
-	const size_t at = (size_t)(k >> a->p.group_shift) * a->p.n + row;
+	const size_t at = (size_t)(k >> a->p.group_shift) * a->p.scale_rows + row;
 	if (row >= a->p.n || k >= a->p.k)
 		return 0;
 	if constexpr (S::W == KERN_I4_128)

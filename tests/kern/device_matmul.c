@@ -13,7 +13,7 @@ struct matmul_case {
 	u32 n, k, tokens;
 	enum kern_dtype weight;
 	bool bias, accumulate, f32, outliers, norm, act_mul, order;
-	bool sliced; /* many tokens without memory to widen the weight in */
+	bool widened; /* so many tokens that the weight is widened: the reference's is rounded, too */
 	enum kern_activation act; /* of act_mul */
 };
 
@@ -160,7 +160,7 @@ static void matmul_case(struct device *d, const struct matmul_case *m)
 	float *product = m->act_mul ? check_alloc(c, (size_t)m->tokens * m->n * sizeof(float)) : want;
 	if (m->norm)
 		normed_inputs(m, x_host, x_stride, norm_host, fusion.norm_eps);
-	if (m->tokens > 64 && !m->sliced) /* tiles of so many compute with widened weights */
+	if (m->widened)
 		device_round_weight(d, &w.ref);
 	matmul_want(d, m, &w, x_host, x_stride, bias_host, product, want);
 	/* Sums of k products of values up to 1 in floats; with 4 bits the products are 128 times as large at first.
@@ -442,6 +442,47 @@ static void tune_case(struct device *d, const char *path)
 	device_case_end(d, problem, "kern_cuda_tune");
 }
 
+/* Quantized weights with more tokens than the kernel of few of them takes, and with fewer than are worth widening: all
+ * shapes of tiles, and tiles of which several blocks have parts, in whole or none. */
+static void dense_cases(struct device *d)
+{
+	static const enum kern_dtype types[] = {KERN_I8, KERN_F8E4M3, KERN_I4_32, KERN_I4_64, KERN_I4_128};
+	static const u32 shapes[][2] = {{16, 32}, {130, 352}, {264, 1184}, {515, 416}, {288, 544}};
+	static const u32 tokens[] = {17, 31, 32, 33, 50, 64, 65, 100, 127, 128};
+	enum { SCRATCH = 24 << 20 };
+	const struct kern_cuda_config config = {NULL, 0, NULL};
+	struct err_msg em = {""};
+	void *scratch = NULL;
+	if (cudaMalloc(&scratch, SCRATCH) != cudaSuccess || kern_cuda_create(&d->ctx.device, &config, &em) != ERR_OK) {
+		device_case_end(d, "no memory", "products of quantized weights");
+		(void)cudaFree(scratch);
+		return;
+	}
+	d->ctx.scratch = scratch;
+	d->ctx.scratch_bytes = SCRATCH;
+	for (u32 type = 0; type < COUNT_OF(types); type++)
+		for (u32 i = 0; i < COUNT_OF(tokens); i++) {
+			const u32 s = (type + i) % COUNT_OF(shapes);
+			const struct matmul_case m = {.n = shapes[s][0],
+						      .k = shapes[s][1],
+						      .tokens = tokens[i],
+						      .weight = types[type],
+						      .bias = i % 3 == 0,
+						      .accumulate = i % 4 == 1,
+						      .f32 = i % 2 == 1,
+						      .outliers = i % 5 == 4,
+						      .order = types[type] != KERN_F8E4M3 && i % 3 == 2};
+			matmul_case(d, &m);
+		}
+	kern_cuda_destroy(&d->ctx.device);
+	d->ctx.scratch = NULL;
+	d->ctx.scratch_bytes = 0;
+	(void)cudaFree(scratch);
+}
+
+/* More than the kernel of tens to hundreds of tokens takes. */
+enum { MANY = 129 };
+
 static void many_cases(struct device *d)
 {
 	static const struct matmul_case cases[] = {
@@ -450,11 +491,11 @@ static void many_cases(struct device *d)
 		{.n = 48, .k = 160, .tokens = 70, .weight = KERN_BF16, .accumulate = true, .bias = true},
 		{.n = 48, .k = 160, .tokens = 20, .weight = KERN_BF16, .f32 = true, .outliers = true},
 		{.n = 40, .k = 96, .tokens = 34, .weight = KERN_BF16, .f32 = true, .accumulate = true, .bias = true},
-		{.n = 24, .k = 160, .tokens = 65, .weight = KERN_I8, .f32 = true, .accumulate = true},
-		{.n = 40, .k = 352, .tokens = 65, .weight = KERN_I8, .bias = true, .f32 = true},
-		{.n = 33, .k = 160, .tokens = 66, .weight = KERN_F8E4M3, .accumulate = true},
-		{.n = 24, .k = 288, .tokens = 65, .weight = KERN_I4_64, .order = true},
-		{.n = 24, .k = 288, .tokens = 65, .weight = KERN_I4_128, .bias = true},
+		{.n = 24, .k = 160, .tokens = MANY, .weight = KERN_I8, .f32 = true, .accumulate = true, .widened = true},
+		{.n = 40, .k = 352, .tokens = MANY, .weight = KERN_I8, .bias = true, .f32 = true, .widened = true},
+		{.n = 33, .k = 160, .tokens = MANY + 1, .weight = KERN_F8E4M3, .accumulate = true, .widened = true},
+		{.n = 24, .k = 288, .tokens = MANY, .weight = KERN_I4_64, .order = true, .widened = true},
+		{.n = 24, .k = 288, .tokens = MANY, .weight = KERN_I4_128, .bias = true, .widened = true},
 		{.n = 512, .k = 64, .tokens = 1, .weight = KERN_BF16},
 		{.n = 520, .k = 96, .tokens = 9, .weight = KERN_BF16, .f32 = true, .accumulate = true},
 		{.n = 96, .k = 96, .tokens = 16, .weight = KERN_BF16, .bias = true}, /* narrow: not cuBLASLt's */
@@ -481,7 +522,8 @@ static void many_cases(struct device *d)
 	}
 	d->ctx.scratch_bytes = 100; /* too small: slices take it */
 	struct matmul_case sliced = cases[6];
-	sliced.sliced = true;
+	sliced.widened = false;
+	sliced.tokens = 65;
 	matmul_case(d, &sliced);
 	tune_case(d, path);
 	kern_cuda_destroy(&d->ctx.device);
@@ -520,6 +562,7 @@ void device_matmul(struct device *d)
 			matmul_case(d, &cases[j]);
 		}
 	}
+	dense_cases(d);
 	many_cases(d);
 	matmul_rope_case(d, 3, 4, 2, 64, 64);
 	matmul_rope_case(d, 16, 3, 1, 80, 32);

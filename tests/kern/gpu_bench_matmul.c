@@ -110,7 +110,7 @@ static void dense_cases(struct gpu_bench *b)
 		product_case(b, &m[2], 8192, KERN_BF16);
 	for (u32 i = 0; i < COUNT_OF(types); i++)
 		for (u32 t = 0; t < count; t++)
-			if (tokens[t] <= 64 || tokens[t] == 2048)
+			if (tokens[t] <= 256 || tokens[t] == 2048)
 				product_case(b, &m[b->small ? 0 : 2], tokens[t], types[i]);
 }
 
