@@ -120,8 +120,34 @@ static bool slices_worth(const struct kern_weight *w, u32 tokens)
 	return tokens <= 4 * KERN_FUSED_TOKENS;
 }
 
-/* Tokens up to which tiles of quantized weights are quicker than cuBLASLt with weights that have to be widened. */
-enum { DENSE_MOST = 128 };
+/* Whether a product of more than few tokens is quicker in tiles of the quantized weight: not where cuBLASLt, which computes
+ * twice as fast, makes up for the widening; of small weights a device has too few tiles; groups of 32 cost most. Measured on
+ * an H100. */
+static bool dense_worth(const struct kern_matmul_args *a)
+{
+	enum { LARGE = 20 << 20 };
+	const enum kern_dtype type = a->w->dtype;
+	if (type == KERN_BF16 || a->tokens <= KERN_FUSED_TOKENS)
+		return false;
+	if ((u64)a->w->n * a->w->k < LARGE || type == KERN_I4_32)
+		return a->tokens <= 64;
+	return a->tokens <= (weight_device_is_int4(type) ? 128 : 192);
+}
+
+/* Products without fusion by what takes more than few tokens. ERR_UNSUPPORTED: none of it, or for want of memory. */
+static enum err not_skinny(struct kern_ctx *ctx, const struct kern_matmul_args *a)
+{
+	enum err e = ERR_UNSUPPORTED;
+	if (!ctx->device || a->fusion)
+		return ERR_UNSUPPORTED;
+	if (dense_worth(a))
+		return matmul_dense(ctx, a);
+	if (!slices_worth(a->w, a->tokens))
+		e = matmul_many(ctx, a);
+	if (e == ERR_UNSUPPORTED && a->w->dtype != KERN_BF16 && a->tokens > KERN_FUSED_TOKENS)
+		e = matmul_dense(ctx, a);
+	return e;
+}
 
 CUDA_OP(matmul)
 {
@@ -135,11 +161,7 @@ CUDA_OP(matmul)
 		return ERR_OK;
 	if (a->fusion && (a->fusion->then || a->tokens > KERN_FUSED_TOKENS))
 		return ERR_UNSUPPORTED;
-	enum err e = ERR_UNSUPPORTED;
-	if (w->dtype != KERN_BF16 && !a->fusion && ctx->device && a->tokens > KERN_FUSED_TOKENS && a->tokens <= DENSE_MOST)
-		e = matmul_dense(ctx, a);
-	if (e == ERR_UNSUPPORTED && !slices_worth(w, a->tokens) && ctx->device && !a->fusion)
-		e = matmul_many(ctx, a);
+	enum err e = not_skinny(ctx, a);
 	if (e != ERR_UNSUPPORTED)
 		return e;
 	e = skinny_of_args(a, &p);

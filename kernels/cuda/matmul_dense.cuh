@@ -18,40 +18,40 @@
 #include "kernels/cuda/matmul_skinny.cuh"
 
 enum {
-	DENSE_WARPS = 8,
-	DENSE_THREADS = DENSE_WARPS * CU_WARP,
 	DENSE_CHUNK_SLABS = 4, /* of a warp and step: 128 columns, the longest group */
 	DENSE_CHUNK = DENSE_CHUNK_SLABS * SKINNY_SLAB,
 	DENSE_WARP_ROWS = 32,
 	DENSE_SLAB_BYTES = 64, /* of a row of x */
-	DENSE_SHARED_BYTES = 226 << 10, /* at most */
+	DENSE_SHARED_BYTES = 226 << 10, /* of a multiprocessor, at most */
 };
 
 /* GROUP_SLABS: that share their scales, 4, 2 or 1. */
-template <u32 ROW_WARPS_, u32 EIGHTS_, enum kern_dtype W_, u32 GROUP_SLABS_> struct dense_shape {
+template <u32 ROW_WARPS_, u32 K_WARPS_, u32 EIGHTS_, u32 BLOCKS_, enum kern_dtype W_, u32 GROUP_SLABS_> struct dense_shape {
 	static constexpr enum kern_dtype W = W_;
 	static constexpr bool ZEROS = W == KERN_I4_128;
-	static constexpr u32 ROW_WARPS = ROW_WARPS_, K_WARPS = DENSE_WARPS / ROW_WARPS;
+	static constexpr u32 ROW_WARPS = ROW_WARPS_, K_WARPS = K_WARPS_;
+	static constexpr u32 WARPS = ROW_WARPS * K_WARPS, THREADS = WARPS * CU_WARP;
+	static constexpr u32 BLOCKS = BLOCKS_; /* of a multiprocessor */
 	static constexpr u32 EIGHTS = EIGHTS_; /* of tokens */
 	static constexpr u32 OWN = EIGHTS / K_WARPS; /* that a warp has in the end */
 	static constexpr u32 ROWS = ROW_WARPS * DENSE_WARP_ROWS, TOKENS = EIGHTS * 8;
 	static constexpr u32 GROUP_SLABS = GROUP_SLABS_, GROUPS = DENSE_CHUNK_SLABS / GROUP_SLABS; /* of a chunk */
 	static constexpr u32 UNIT_SLABS = skinny_format<W>::SLABS, UNITS = DENSE_CHUNK_SLABS / UNIT_SLABS;
 	static constexpr u32 PIECES = UNITS * 4; /* of 16 bytes that a lane copies of the weight */
-	static constexpr u32 W_BYTES = PIECES * DENSE_THREADS * 16;
+	static constexpr u32 W_BYTES = PIECES * THREADS * 16;
 	static constexpr u32 SLABS = K_WARPS * DENSE_CHUNK_SLABS; /* of a step */
 	static constexpr u32 X_BYTES = SLABS * TOKENS * DENSE_SLAB_BYTES;
-	static constexpr u32 X_PIECES = X_BYTES / 16 / DENSE_THREADS;
+	static constexpr u32 X_PIECES = X_BYTES / 16 / THREADS;
 	static constexpr u32 SCALE_BYTES = DENSE_WARP_ROWS * sizeof(u32); /* of a warp and group: floats, or halves and halves */
-	static constexpr u32 STAGE_BYTES = W_BYTES + X_BYTES + DENSE_WARPS * GROUPS * SCALE_BYTES;
+	static constexpr u32 STAGE_BYTES = W_BYTES + X_BYTES + WARPS * GROUPS * SCALE_BYTES;
 	static constexpr u32 TOTALS = ZEROS ? K_WARPS * GROUPS * TOKENS : 0; /* floats: sums of x */
 	/* To add up what warps that divide the columns have: [eights][warps][two][lanes] of 16 bytes. */
-	static constexpr u32 JOIN_BYTES = K_WARPS > 1 ? K_WARPS * DENSE_WARPS * 2 * CU_WARP * 16 : 0;
-	static constexpr u32 FIT = (DENSE_SHARED_BYTES - JOIN_BYTES - TOTALS * sizeof(float)) / STAGE_BYTES;
+	static constexpr u32 JOIN_BYTES = K_WARPS > 1 ? K_WARPS * WARPS * 2 * CU_WARP * 16 : 0;
+	static constexpr u32 FIT = (DENSE_SHARED_BYTES / BLOCKS - JOIN_BYTES - TOTALS * sizeof(float)) / STAGE_BYTES;
 	static constexpr u32 STAGES = FIT > 6 ? 6 : FIT;
 	static constexpr u32 SHARED_BYTES = STAGES * STAGE_BYTES + TOTALS * sizeof(float) + JOIN_BYTES;
 	static constexpr u32 PART = OWN * 2; /* of 16 bytes that a thread has of a tile */
-	static_assert(STAGES >= 2 && OWN * K_WARPS == EIGHTS && X_PIECES > 0, "tile and ring fit each other");
+	static_assert(STAGES >= 2 && OWN * K_WARPS == EIGHTS, "tile and ring fit each other");
 };
 
 struct dense {
@@ -106,7 +106,7 @@ CU_INLINE void dense_ask_weight(const struct dense *a, const struct dense_lane *
 		for (u32 u = 0; u < S::UNITS; u++) {
 			const bool valid = s->item < s->end && row + r < p->n && unit + u < p->units;
 			const size_t at = ((size_t)(row + r) * p->units + unit + u) * SKINNY_UNIT_BYTES + l->t * 16;
-			cu_cp_async16(to + (r * S::UNITS + u) * DENSE_THREADS * 16, p->w + (valid ? at : 0), valid);
+			cu_cp_async16(to + (r * S::UNITS + u) * S::THREADS * 16, p->w + (valid ? at : 0), valid);
 		}
 }
 
@@ -137,11 +137,11 @@ CU_INLINE void dense_ask_x(const struct dense *a, const struct dense_stream<S> *
 	char *to = stage + S::W_BYTES + threadIdx.x * 16;
 #pragma unroll
 	for (u32 i = 0; i < S::X_PIECES; i++) {
-		const u32 piece = i * DENSE_THREADS + threadIdx.x, token = blockIdx.y * S::TOKENS + piece / 4 % S::TOKENS,
+		const u32 piece = i * S::THREADS + threadIdx.x, token = blockIdx.y * S::TOKENS + piece / 4 % S::TOKENS,
 			  k = (s->step * S::SLABS + piece / 4 / S::TOKENS) * SKINNY_SLAB + piece % 4 * 8;
 		const bool valid = s->item < s->end && token < p->tokens && k < p->k;
 		const size_t at = (size_t)token * p->x_stride + k;
-		cu_cp_async16(to + i * DENSE_THREADS * 16, (const u16 *)p->x + (valid ? at : 0), valid);
+		cu_cp_async16(to + i * S::THREADS * 16, (const u16 *)p->x + (valid ? at : 0), valid);
 	}
 }
 
@@ -161,7 +161,7 @@ template <typename S> CU_INLINE void dense_totals(const struct dense_lane *l, co
 {
 	constexpr u32 ONE = 0x3f803f80u;
 	const u32 ones[4] = {ONE, ONE, ONE, ONE};
-	for (u32 i = threadIdx.x / CU_WARP; i < S::K_WARPS * S::EIGHTS; i += DENSE_WARPS) {
+	for (u32 i = threadIdx.x / CU_WARP; i < S::K_WARPS * S::EIGHTS; i += S::WARPS) {
 		const u32 chunk = i / S::EIGHTS, token = i % S::EIGHTS * 8;
 #pragma unroll
 		for (u32 group = 0; group < S::GROUPS; group++) {
@@ -183,10 +183,10 @@ template <typename S> CU_INLINE void dense_totals(const struct dense_lane *l, co
 /* A slab of the four rows as bf16: [two tiles][low and high words]. */
 template <typename S> CU_INLINE void dense_weight(const char *stage, u32 slab, u32 a[2][2][4])
 {
-	const char *from = stage + threadIdx.x * 16 + slab / S::UNIT_SLABS * DENSE_THREADS * 16;
+	const char *from = stage + threadIdx.x * 16 + slab / S::UNIT_SLABS * S::THREADS * 16;
 #pragma unroll
 	for (u32 r = 0; r < 4; r++)
-		skinny_columns<S::W>(cu_load<uint4>(from + r * S::UNITS * DENSE_THREADS * 16), slab % S::UNIT_SLABS,
+		skinny_columns<S::W>(cu_load<uint4>(from + r * S::UNITS * S::THREADS * 16), slab % S::UNIT_SLABS,
 				     a[r / 2][r % 2]);
 }
 
@@ -250,12 +250,19 @@ CU_INLINE void dense_scale(const uint4 scales, const float *totals, float part[S
 	}
 }
 
+/* Eights of tokens that two blocks of a multiprocessor have registers for at once, as nvcc deals them out. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+constexpr u32 DENSE_TOGETHER = 1;
+#else
+constexpr u32 DENSE_TOGETHER = 4;
+#endif
+
 /* A warp's columns of a step. c[eight][tile]: rows 2 tile (low half) and 2 tile + 1 of the lane, tokens 2t and 2t + 1. */
 template <typename S>
 CU_INLINE void dense_step(const struct dense_lane *l, const char *stage, const float *totals,
 			  float c[S::EIGHTS][2][4])
 {
-	constexpr u32 TOGETHER = S::GROUPS > 1 || S::EIGHTS < 4 ? 2 : 4; /* eights, as registers allow */
+	constexpr u32 TOGETHER = S::BLOCKS > 1 ? DENSE_TOGETHER : S::GROUPS > 1 ? 2 : 4; /* eights, as registers allow */
 	const char *x = stage + S::W_BYTES + l->k_warp * DENSE_CHUNK_SLABS * S::TOKENS * DENSE_SLAB_BYTES +
 			l->g * DENSE_SLAB_BYTES + l->t * 16;
 	totals += l->k_warp * S::GROUPS * S::TOKENS + l->t * 2;
@@ -291,7 +298,7 @@ CU_INLINE void dense_join(const struct dense_lane *l, char *shared, const float 
 #pragma unroll
 			for (u32 m = 0; m < 2; m++) {
 				const float *v = c[i * S::K_WARPS + j][m];
-				cu_store(shared + (((j * DENSE_WARPS + warp) * 2 + m) * CU_WARP + l->lane) * 16,
+				cu_store(shared + (((j * S::WARPS + warp) * 2 + m) * CU_WARP + l->lane) * 16,
 					 make_float4(v[0], v[1], v[2], v[3]));
 			}
 		cu_sync(); /* all warps' sums are there */
@@ -301,7 +308,7 @@ CU_INLINE void dense_join(const struct dense_lane *l, char *shared, const float 
 			sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
 			for (u32 k = 0; k < S::K_WARPS; k++) {
-				const u32 from = (l->k_warp * DENSE_WARPS + k * S::ROW_WARPS + l->row_warp) * 2 + m;
+				const u32 from = (l->k_warp * S::WARPS + k * S::ROW_WARPS + l->row_warp) * 2 + m;
 				const float4 v = cu_load<float4>(shared + (from * CU_WARP + l->lane) * 16);
 				sum[0] += v.x;
 				sum[1] += v.y;
@@ -316,7 +323,7 @@ CU_INLINE void dense_join(const struct dense_lane *l, char *shared, const float 
 template <typename S> CU_INLINE uint4 *dense_part(const struct dense *a, u32 block, u32 tile)
 {
 	const u32 which = dense_first(a, block) <= tile * a->steps;
-	return a->parts + (((size_t)blockIdx.y * gridDim.x + block) * 2 + which) * S::PART * DENSE_THREADS + threadIdx.x;
+	return a->parts + (((size_t)blockIdx.y * gridDim.x + block) * 2 + which) * S::PART * S::THREADS + threadIdx.x;
 }
 
 /* Whether this block has the tile's sums then: the one that comes last of those which have parts of it. */
@@ -329,7 +336,7 @@ template <typename S> CU_INLINE bool dense_gather(const struct dense *a, u32 til
 #pragma unroll
 	for (u32 i = 0; i < S::PART; i++) {
 		const float *v = own[i / 2][i % 2];
-		cu_store(to + i * DENSE_THREADS, make_float4(v[0], v[1], v[2], v[3]));
+		cu_store(to + i * S::THREADS, make_float4(v[0], v[1], v[2], v[3]));
 	}
 	if (!cu_block_is_last(a->counts + (size_t)blockIdx.y * gridDim.x + first, last - first + 1))
 		return false;
@@ -340,7 +347,7 @@ template <typename S> CU_INLINE bool dense_gather(const struct dense *a, u32 til
 		const uint4 *from = dense_part<S>(a, block, tile);
 #pragma unroll
 		for (u32 i = 0; i < S::PART; i++) {
-			const float4 v = cu_load<float4>(from + i * DENSE_THREADS);
+			const float4 v = cu_load<float4>(from + i * S::THREADS);
 			float *sum = own[i / 2][i % 2];
 			sum[0] += v.x;
 			sum[1] += v.y;
@@ -411,7 +418,7 @@ CU_INLINE void dense_finish(const struct dense *a, const struct dense_lane *l, u
 
 /* The first steps' weights are under way while the kernel ahead, which writes x, still runs. */
 template <typename S>
-static __global__ void __launch_bounds__(DENSE_THREADS, 1) dense_kernel(const struct dense a)
+static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) dense_kernel(const struct dense a)
 {
 	SHARED_DYNAMIC(char, shared);
 	float *totals = (float *)(shared + S::STAGES * S::STAGE_BYTES);
@@ -472,36 +479,38 @@ static enum err dense_launch_shape(struct dense *a, size_t scratch_bytes, cudaSt
 	a->tiles = cuda_ceil(a->p.n, S::ROWS);
 	a->steps = cuda_ceil(a->p.k, S::K_WARPS * DENSE_CHUNK);
 	const u64 items = (u64)a->tiles * a->steps;
-	const u32 room = most(cuda_processors() / rows, 1), blocks = items < room ? (u32)items : room;
+	const u32 room = most(cuda_processors() * S::BLOCKS / rows, 1), blocks = items < room ? (u32)items : room;
 	if (S::SHARED_BYTES > cuda_shared_most() || items > 0xffffffff || rows * blocks > a->counts_max ||
-	    (size_t)rows * blocks * 2 * S::PART * DENSE_THREADS * sizeof(uint4) > scratch_bytes)
+	    (size_t)rows * blocks * 2 * S::PART * S::THREADS * sizeof(uint4) > scratch_bytes)
 		return ERR_UNSUPPORTED;
 	const cudaError_t e = CU_SHARED_LIMIT(dense_kernel<S>, S::SHARED_BYTES);
 	if (e != cudaSuccess)
 		return cuda_refused(e);
-	return cuda_launched(LAUNCH_DEPENDENT(dense_kernel<S>, dim3(blocks, rows), DENSE_THREADS, S::SHARED_BYTES, stream, *a));
+	return cuda_launched(LAUNCH_DEPENDENT(dense_kernel<S>, dim3(blocks, rows), S::THREADS, S::SHARED_BYTES, stream, *a));
 }
 
-/* Tiles of 256 rows where they are at least a third of what fills the device; else smaller ones, whose warps divide k. */
-template <u32 EIGHTS, enum kern_dtype W, u32 GROUP_SLABS>
-static enum err dense_launch_eights(struct dense *a, size_t scratch_bytes, cudaStream_t stream)
-{
-	const u32 rows = a->p.n / (cuda_processors() + 1); /* of each */
-	if (rows >= 84)
-		return dense_launch_shape<dense_shape<8, EIGHTS, W, GROUP_SLABS>>(a, scratch_bytes, stream);
-	if (rows >= 24)
-		return dense_launch_shape<dense_shape<4, EIGHTS, W, GROUP_SLABS>>(a, scratch_bytes, stream);
-	return dense_launch_shape<dense_shape<2, EIGHTS, W, GROUP_SLABS>>(a, scratch_bytes, stream);
-}
-
+/* Measured on an H100. Tiles of 256 rows, which read x least, where they are at least half of what fills the device and
+ * there is much to compute; else smaller ones, whose warps divide k and so read more of a row at once. Up to 32 tokens with
+ * groups of 128 of 4 bits two blocks a multiprocessor, which do not wait for each other. (Others would not have the
+ * registers for that, and shorter groups not for 128 rows, or groups of 32 for any, times 64 tokens.) */
 template <enum kern_dtype W, u32 GROUP_SLABS>
 static enum err dense_launch(struct dense *a, size_t scratch_bytes, cudaStream_t stream)
 {
+	constexpr u32 BLOCKS = W == KERN_I4_128 && GROUP_SLABS == DENSE_CHUNK_SLABS ? 2 : 1;
+	const u32 rows = a->p.n / (cuda_processors() + 1); /* of each */
 	enum err e = ERR_UNSUPPORTED;
-	if (a->p.tokens > 32)
-		e = dense_launch_eights<8, W, GROUP_SLABS>(a, scratch_bytes, stream);
+	if constexpr (GROUP_SLABS > 1) {
+		if (a->p.tokens > 32 && rows >= 84)
+			e = dense_launch_shape<dense_shape<8, 1, 8, 1, W, GROUP_SLABS>>(a, scratch_bytes, stream);
+		else if (a->p.tokens > 32 && rows >= 24 && GROUP_SLABS == DENSE_CHUNK_SLABS)
+			e = dense_launch_shape<dense_shape<4, 2, 8, 1, W, DENSE_CHUNK_SLABS>>(a, scratch_bytes, stream);
+		else if (a->p.tokens > 32)
+			e = dense_launch_shape<dense_shape<2, 4, 8, 1, W, GROUP_SLABS>>(a, scratch_bytes, stream);
+	}
+	if (e == ERR_UNSUPPORTED && rows >= (W == KERN_I4_128 ? 24 : 84))
+		e = dense_launch_shape<dense_shape<4, 2, 4, BLOCKS, W, GROUP_SLABS>>(a, scratch_bytes, stream);
 	if (e == ERR_UNSUPPORTED)
-		e = dense_launch_eights<4, W, GROUP_SLABS>(a, scratch_bytes, stream);
+		e = dense_launch_shape<dense_shape<2, 4, 4, 1, W, GROUP_SLABS>>(a, scratch_bytes, stream);
 	return e;
 }
 

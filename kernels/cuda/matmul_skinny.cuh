@@ -466,14 +466,14 @@ template <typename S> static enum err skinny_launch_heads(const struct skinny *p
 /* Beyond 8 tokens a block has 32 rows, which halves how often x is read from the cache. */
 template <enum kern_dtype W> static enum err skinny_launch(const struct skinny *p, cudaStream_t stream)
 {
-	constexpr u32 FEW = 4, MANY = W == KERN_I4_128 ? 1 : 2; /* units in flight */
+	constexpr u32 UNITS = W == KERN_BF16 ? 4 : 2;
 	if (p->rows == SKINNY_HEADS && p->tokens <= 8)
-		return skinny_launch_heads<skinny_shape<1, 1, FEW, W>>(p, stream);
+		return skinny_launch_heads<skinny_shape<1, 1, UNITS, W>>(p, stream);
 	if (p->rows == SKINNY_HEADS)
-		return skinny_launch_heads<skinny_shape<2, 1, MANY, W>>(p, stream);
+		return skinny_launch_heads<skinny_shape<2, 1, UNITS / 2, W>>(p, stream);
 	if (p->tokens <= 8)
-		return skinny_launch_shape<skinny_shape<1, 1, FEW, W>>(p, stream);
-	return skinny_launch_shape<skinny_shape<2, 2, MANY, W>>(p, stream);
+		return skinny_launch_shape<skinny_shape<1, 1, UNITS, W>>(p, stream);
+	return skinny_launch_shape<skinny_shape<2, 2, UNITS / 2, W>>(p, stream);
 }
 
 template <typename S>
