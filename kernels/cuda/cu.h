@@ -51,13 +51,24 @@ constexpr u32 CU_ALL = 0xffffffffu; /* every lane of a warp */
  * void *cu_library_open(const char *name, char *problem, size_t bytes), *cu_library_symbol(void *library, const char *name)
  *	As dlopen and dlsym; NULL: it is not there, `problem` says why. The emulation gives what it has of NCCL.
  *
+ * bool cu_takes_threads(kernel, u32 threads)
+ *	Whether the kernel may be started with so many: false for one of CU_WGMMA_BOUNDS on a device without wgmma.
+ *
  * ---------------------------------------------------------------- block
  * SHARED_DYNAMIC(type, name);		type *name, 128-byte aligned
+ * SHARED_DYNAMIC_1024(type, name);	the same, 1024-byte aligned: what swizzled operands of cu_wgmma need
  * SHARED(type, name, count);		type name[count], 16-byte aligned
  * void cu_sync();			all threads of the block that have not returned; one place in the source
  * bool cu_sync_or(bool), cu_sync_and(bool); u32 cu_sync_count(bool)
  * void cu_barrier_sync<id>(threads)	named barrier 1..15: waits until `threads` (a multiple of 32) have arrived
  * void cu_barrier_arrive<id>(threads)	counts as one of them without waiting
+ * void cu_phase_init(u64 *barrier, u32 count)	a barrier in shared memory that any number of can be had (mbarrier, compute
+ *	capability 9.0): its phases 0, 1, 2, .. end when `count` threads have arrived; cu_sync before others use it
+ * void cu_phase_arrive(u64 *barrier)	does not wait; what the thread did before is seen by who waits
+ * void cu_phase_wait(u64 *barrier, u32 parity)	until the youngest phase of that parity has ended; of one that
+ *	has just been made, 1 has
+ * void cu_registers_more<n>(), cu_registers_fewer<n>()	registers a thread from here on (setmaxnreg), all four warps of a
+ *	warpgroup; nothing where there is no wgmma
  * void cu_pause();			in a loop that waits for another thread of the block
  * void cu_trap();			ends the kernel with an error
  *
@@ -77,6 +88,23 @@ constexpr u32 CU_ALL = 0xffffffffu; /* every lane of a warp */
  * void cu_ldmatrix_x4(u32 r[4], const void *row), cu_ldmatrix_x2(u32 r[2], const void *row)
  * void cu_ldmatrix_x4_trans(u32 r[4], const void *row), cu_ldmatrix_x2_trans(u32 r[2], const void *row)
  *	`row`: this lane's row of 16 bytes in shared memory, 16-byte aligned; lanes 8i..8i+7 give matrix i
+ *
+ * ---------------------------------------------------------------- matrix unit of four warps (wgmma)
+ * For compute capability 9.0 (sm_90a) alone: a kernel with these has CU_WGMMA_BOUNDS(threads) as its launch bounds and
+ * its code between #if CU_HAS_WGMMA and #endif. Four warps from a multiple of four on do each together, each with 16 of
+ * the product's 64 rows. Results and inputs of a product are nobody's between its call and the wait for its group.
+ * Operands in shared memory are panels of 64 columns of bf16, rows of 128 bytes, 1024-byte aligned, in which the 16
+ * bytes at column 8c of row r lie at place c ^ r % 8.
+ * u64 cu_wgmma_operand(const void *panel, u32 panel_bytes)	a row or column of panels, so many bytes from each other
+ * void cu_wgmma_fence()	before the first product after registers it touches were, and after each wait
+ * void cu_wgmma_rows<N, STEPS>(float (&d)[N / 2], u64 a, u64 b, bool add)	d = a b^T (+ d), the first 16 STEPS (at most
+ *	64) columns of a panel of 64 rows and of one of N (64 or 128) rows; d[4j..4j+3]: columns 8j.. as of cu_mma_bf16
+ * void cu_wgmma_columns<N, STEPS>(float (&d)[N / 2], const u32 (&a)[4 * STEPS], u64 b)	d += a b, with a in registers, step
+ *	by step as of cu_mma_bf16, and 16 STEPS rows of N / 64 panels b
+ * void cu_wgmma_commit()
+ * void cu_wgmma_wait<left>(float (&d)[n])	at most `left` of the newest groups are left in flight; d: what came
+ * void cu_fence_wgmma()	what this thread has written to shared memory (and cp.async that it has waited for) is seen by
+ *	products of those that it meets at a barrier after this
  *
  * ---------------------------------------------------------------- memory
  * T cu_load<T>(const void *), void cu_store<T>(void *, T)	4, 8 or 16 bytes, aligned to their size

@@ -23,6 +23,7 @@ u32 emu_barrier_all(bool v, const char *what, struct emu_site site)
 {
 	struct emu_block *b = emu_now;
 	struct emu_barrier *r = &b->barrier[0];
+	emu_passes_barrier();
 	if (r->arrived == 0) {
 		r->what = what;
 		r->site = site;
@@ -44,6 +45,7 @@ void emu_barrier_named(u32 id, u32 threads, bool wait, struct emu_site site)
 {
 	struct emu_block *b = emu_now;
 	struct emu_barrier *r = &b->barrier[id];
+	emu_passes_barrier();
 	if (threads == 0 || threads % 32 != 0 || threads > b->threads)
 		emu_trap(cudaErrorLaunchFailure, site.file, site.line,
 			 "barrier %u for %u threads: it has to be a multiple of 32, at most the block's %u", id, threads,

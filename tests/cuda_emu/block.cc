@@ -205,6 +205,8 @@ static void begin_block(struct emu_block *b, uint3 index)
 	for (u32 w = 0; w < b->warps; w++) {
 		b->warp[w].alive = b->warp[w].ready = ~0u;
 		b->warp[w].meetings = 0;
+		b->warp[w].products.count = b->warp[w].products.group = 0;
+		b->warp[w].products.fenced = false;
 		for (struct emu_meeting &m : b->warp[w].meeting)
 			m.mask = m.arrived = 0;
 	}
@@ -212,9 +214,12 @@ static void begin_block(struct emu_block *b, uint3 index)
 		r.arrived = r.expected = r.votes = 0;
 		memset(r.waiting, 0, b->warps * sizeof(*r.waiting));
 	}
+	memset(b->phase, 0, sizeof(b->phase));
+	b->unfenced = false;
 	for (u32 i = 0; i < b->threads; i++) {
 		struct emu_thread *t = &b->thread[i];
 		t->fiber = NULL;
+		t->unfenced = false;
 		t->copies.count = t->copies.group = 0;
 		t->wait.barrier = -1;
 		t->finished = false;

@@ -49,6 +49,7 @@ void emu_cp_wait(u32 groups)
 	u32 done = 0;
 	while (done < c->count && c->list[done].group + groups < c->group) {
 		struct emu_copy *copy = &c->list[done++];
+		emu_self->unfenced = true;
 		emu_touch(copy->to, copy->bytes, EMU_WRITE, copy->site);
 		memcpy(copy->to, copy->from != NULL ? copy->from : copy->data, copy->bytes);
 	}

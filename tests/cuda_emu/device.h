@@ -34,6 +34,14 @@ struct emu_site {
 
 struct emu_fiber;
 
+/* A product of four warps as every lane of one calls it: A in shared memory (`from`), or in registers and B transposed. */
+struct emu_wgmma_call {
+	u64 from, by;
+	u32 n, steps, row; /* the warp's first row of A */
+	bool add, transposed;
+	struct emu_site site;
+};
+
 /* What a lane brings to an operation of its warp, and takes back. A lane is in one operation at a time, so it has one of
  * these for all. */
 struct emu_lane {
@@ -49,6 +57,11 @@ struct emu_lane {
 			const void *row;
 			u32 out[4];
 		} load; /* ldmatrix */
+		struct {
+			struct emu_wgmma_call what;
+			float *d;
+			const u32 *a;
+		} product;
 	};
 };
 
@@ -72,6 +85,7 @@ struct emu_thread {
 		i32 barrier; /* -1: none */
 	} wait;
 	bool vote, finished;
+	bool unfenced; /* has written by cp.async what products may not read yet */
 };
 
 /* Where the running thread is. One block runs at a time in a process. */
@@ -124,6 +138,15 @@ void *cu_library_symbol(void *library, const char *name);
 	cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, \
 			     (int)(bytes))
 
+/* The emulated device has wgmma. */
+#define CU_HAS_WGMMA 1
+#define CU_WGMMA_BOUNDS(threads)
+
+template <typename... P> static inline bool cu_takes_threads(void (*)(P...), u32)
+{
+	return true;
+}
+
 /* ---------------------------------------------------------------- block */
 
 void *emu_shared_dynamic(void);
@@ -131,6 +154,7 @@ void *emu_shared_dynamic(void);
 void *emu_shared_static(const void *key, const char *name, size_t bytes);
 
 #define SHARED_DYNAMIC(type, name) type *const name = static_cast<type *>(emu_shared_dynamic())
+#define SHARED_DYNAMIC_1024(type, name) SHARED_DYNAMIC(type, name)
 #define SHARED(type, name, count) \
 	static const char name##_key = 0; \
 	type(&name)[count] = *static_cast<type(*)[count]>(emu_shared_static(&name##_key, #name, sizeof(type) * (count)))
@@ -175,6 +199,35 @@ template <u32 id> static inline void cu_barrier_arrive(u32 threads, EMU_HERE)
 {
 	static_assert(id >= 1 && id <= 15, "0 is cu_sync's");
 	emu_barrier_named(id, threads, false, EMU_SITE);
+}
+
+void emu_phase_init(u64 *barrier, u32 count, struct emu_site site);
+void emu_phase_arrive(u64 *barrier, struct emu_site site);
+void emu_phase_wait(u64 *barrier, u32 parity, struct emu_site site);
+
+static inline void cu_phase_init(u64 *barrier, u32 count, EMU_HERE)
+{
+	emu_phase_init(barrier, count, EMU_SITE);
+}
+
+static inline void cu_phase_arrive(u64 *barrier, EMU_HERE)
+{
+	emu_phase_arrive(barrier, EMU_SITE);
+}
+
+static inline void cu_phase_wait(u64 *barrier, u32 parity, EMU_HERE)
+{
+	emu_phase_wait(barrier, parity, EMU_SITE);
+}
+
+template <u32 count> static inline void cu_registers_more()
+{
+	static_assert(count % 8 == 0 && count >= 24 && count <= 256, "as setmaxnreg takes them");
+}
+
+template <u32 count> static inline void cu_registers_fewer()
+{
+	static_assert(count % 8 == 0 && count >= 24 && count <= 256, "as setmaxnreg takes them");
 }
 
 static inline void cu_pause(EMU_HERE)
@@ -350,6 +403,61 @@ static inline void cu_ldmatrix_x4_trans(u32 r[4], const void *row, EMU_HERE)
 static inline void cu_ldmatrix_x2_trans(u32 r[2], const void *row, EMU_HERE)
 {
 	emu_ldmatrix(r, row, 16, emu_op_ldmatrix_x2_trans, "cu_ldmatrix_x2_trans", EMU_SITE);
+}
+
+/* ---------------------------------------------------------------- matrix unit of four warps (wgmma.cc) */
+
+u64 emu_wgmma_operand(const void *panel, u32 panel_bytes, struct emu_site site);
+void emu_op_wgmma(struct emu_lane lanes[32], u32 mask);
+void emu_op_wgmma_wait(struct emu_lane lanes[32], u32 mask);
+void emu_op_wgmma_fence(struct emu_lane lanes[32], u32 mask);
+void emu_op_wgmma_commit(struct emu_lane lanes[32], u32 mask);
+
+static inline u64 cu_wgmma_operand(const void *panel, u32 panel_bytes, EMU_HERE)
+{
+	return emu_wgmma_operand(panel, panel_bytes, EMU_SITE);
+}
+
+template <u32 N, u32 STEPS> static inline void cu_wgmma_rows(float (&d)[N / 2], u64 a, u64 b, bool add, EMU_HERE)
+{
+	static_assert((N == 64 || N == 128) && STEPS <= 4, "a panel is 128 bytes wide");
+	struct emu_lane *l = emu_self->exchange;
+	l->product.what = {a, b, N, STEPS, emu_self->warp % 4 * 16, add, false, EMU_SITE};
+	l->product.d = d;
+	l->product.a = NULL;
+	emu_warp_sync(CU_ALL, emu_op_wgmma, true, "cu_wgmma_rows", EMU_SITE);
+}
+
+template <u32 N, u32 STEPS>
+static inline void cu_wgmma_columns(float (&d)[N / 2], const u32 (&a)[4 * STEPS], u64 b, EMU_HERE)
+{
+	static_assert(N == 64 || N == 128, "");
+	struct emu_lane *l = emu_self->exchange;
+	l->product.what = {0, b, N, STEPS, 0, true, true, EMU_SITE};
+	l->product.d = d;
+	l->product.a = a;
+	emu_warp_sync(CU_ALL, emu_op_wgmma, true, "cu_wgmma_columns", EMU_SITE);
+}
+
+static inline void cu_wgmma_fence(EMU_HERE)
+{
+	emu_warp_sync(CU_ALL, emu_op_wgmma_fence, true, "cu_wgmma_fence", EMU_SITE);
+}
+
+static inline void cu_wgmma_commit(EMU_HERE)
+{
+	emu_warp_sync(CU_ALL, emu_op_wgmma_commit, true, "cu_wgmma_commit", EMU_SITE);
+}
+
+template <u32 left, u32 count> static inline void cu_wgmma_wait(float (&)[count], EMU_HERE)
+{
+	emu_self->exchange->shuffle.operand = left;
+	emu_warp_sync(CU_ALL, emu_op_wgmma_wait, true, "cu_wgmma_wait", EMU_SITE);
+}
+
+static inline void cu_fence_wgmma()
+{
+	emu_self->unfenced = false;
 }
 
 /* ---------------------------------------------------------------- memory */

@@ -128,7 +128,7 @@ struct emu_schedule {
 	struct emu_random random;
 };
 
-enum { EMU_THREADS_MAX = 1024, EMU_WARPS_MAX = 32, EMU_BARRIERS = 16, EMU_MEETINGS = 8 };
+enum { EMU_THREADS_MAX = 1024, EMU_WARPS_MAX = 32, EMU_BARRIERS = 16, EMU_MEETINGS = 8, EMU_PRODUCTS = 16, EMU_PHASES = 32 };
 
 /* Lanes of a warp that wait for each other, known by their mask. */
 struct emu_meeting {
@@ -138,6 +138,21 @@ struct emu_meeting {
 	struct emu_site site; /* of the first to arrive */
 };
 
+/* A product in flight (wgmma.cc). */
+struct emu_wgmma : emu_wgmma_call {
+	float *d[32];
+	const u32 *a[32];
+	u32 group;
+	bool first; /* on these results: they were `before` */
+	float before[32][64];
+};
+
+struct emu_products {
+	struct emu_wgmma list[EMU_PRODUCTS]; /* oldest first */
+	u32 count, group;
+	bool fenced;
+};
+
 struct emu_warp {
 	u32 alive, ready; /* lanes: not returned; able to go on and not running */
 	u32 epoch;	  /* cu_syncwarp since the block began */
@@ -145,6 +160,7 @@ struct emu_warp {
 	struct emu_meeting *latest;
 	struct emu_meeting meeting[EMU_MEETINGS];
 	struct emu_lane lane[32];
+	struct emu_products products;
 };
 
 struct emu_barrier {
@@ -153,6 +169,12 @@ struct emu_barrier {
 	const char *what;
 	struct emu_site site;
 	u32 result; /* votes of the last time all met */
+};
+
+/* Threads that wait for a barrier in shared memory. */
+struct emu_phase_waiters {
+	const u64 *barrier; /* NULL: none */
+	u32 waiting[EMU_WARPS_MAX]; /* lanes */
 };
 
 /* EARLY: waits for the kernel before its own. */
@@ -172,6 +194,8 @@ struct emu_block {
 	struct emu_shared shared;
 	struct emu_warp warp[EMU_WARPS_MAX];
 	struct emu_barrier barrier[EMU_BARRIERS];
+	struct emu_phase_waiters phase[EMU_PHASES];
+	bool unfenced; /* a thread has come to a barrier with copies that products cannot see */
 	struct emu_thread thread[EMU_THREADS_MAX];
 };
 /* The block that runs, or NULL. */
@@ -180,6 +204,11 @@ extern struct emu_block *emu_now;
 /* The running thread waits until others make it ready. */
 void emu_wait(const char *what, struct emu_site site, u32 mask, i32 barrier);
 void emu_make_ready(struct emu_block *b, u32 warp, u32 lanes);
+/* The running thread comes to a barrier of any kind. */
+static inline void emu_passes_barrier(void)
+{
+	emu_now->unfenced |= emu_self->unfenced;
+}
 /* The running thread may have to let others go first, as the schedule says. */
 void emu_maybe_yield(void);
 

@@ -6,7 +6,9 @@
 #include "tests/cuda_emu/emu_asan.h"
 #include "tests/cuda_emu/emu_priv.h"
 
-enum { RED_ZONE = 64, ARENA_BYTES = EMU_SHARED_MAX + EMU_SHARED_STATIC_MAX + (EMU_SHARED_ARRAYS + 1) * 4 * RED_ZONE };
+/* The dynamic array is aligned as SHARED_DYNAMIC_1024 promises. */
+enum { RED_ZONE = 64, DYNAMIC_AT = 1024 };
+enum { ARENA_BYTES = EMU_SHARED_MAX + EMU_SHARED_STATIC_MAX + (EMU_SHARED_ARRAYS + 1) * 4 * RED_ZONE + 2 * DYNAMIC_AT };
 
 static unsigned char *place(struct emu_shared *s, const void *key, const char *name, size_t bytes, size_t offset)
 {
@@ -24,7 +26,7 @@ static unsigned char *place(struct emu_shared *s, const void *key, const char *n
 void emu_shared_begin(struct emu_shared *s, size_t dynamic_bytes)
 {
 	if (s->arena == NULL) {
-		s->arena = static_cast<unsigned char *>(aligned_alloc(128, (ARENA_BYTES + 127) & ~127));
+		s->arena = static_cast<unsigned char *>(aligned_alloc(DYNAMIC_AT, (ARENA_BYTES + DYNAMIC_AT - 1) & ~(DYNAMIC_AT - 1)));
 		if (s->arena == NULL)
 			abort();
 		s->used = ARENA_BYTES;
@@ -35,7 +37,7 @@ void emu_shared_begin(struct emu_shared *s, size_t dynamic_bytes)
 	s->count = 0;
 	s->static_bytes = 0;
 	s->dynamic_bytes = dynamic_bytes;
-	place(s, NULL, "the dynamic array", dynamic_bytes, 128);
+	place(s, NULL, "the dynamic array", dynamic_bytes, DYNAMIC_AT);
 }
 
 void emu_shared_end(struct emu_shared *s)
