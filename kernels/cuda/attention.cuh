@@ -50,10 +50,14 @@ struct attention_shape {
 	static constexpr u32 STAGE_SIDE = ATTENTION_TILE * STAGE_PITCH;
 	static constexpr u32 STAGE = 2 * STAGE_SIDE + (BYTES ? 2 * ATTENTION_TILE * sizeof(float) : 0);
 	static constexpr u32 TILE_BYTES = ATTENTION_TILE * PITCH * 2;
-	/* Shared memory: stages, then the tile as bf16 where the cache is not, then Q. */
-	static constexpr u32 CONVERTED_AT = STAGES * STAGE,
-	Q_AT = CONVERTED_AT + (BYTES ? 2 * TILE_BYTES : 0);
-	static constexpr u32 SHARED_WORK = Q_AT + ROWS * PITCH * 2;
+	/* Shared memory: stages, then the tile as bf16 where the cache is not, then Q; where that goes into registers before
+	 * the last buffer is used, in the place of that. */
+	static constexpr u32 Q_BYTES = ROWS * PITCH * 2;
+	static constexpr u32 CONVERTED_AT = STAGES * STAGE, WORK_END = CONVERTED_AT + (BYTES ? 2 * TILE_BYTES : 0);
+	static constexpr u32 LAST_BYTES = BYTES ? 2 * TILE_BYTES : STAGE;
+	static constexpr bool Q_IN_LAST = KIND == ATTENTION_LARGE && Q_IN_REGISTERS && Q_BYTES <= LAST_BYTES;
+	static constexpr u32 Q_AT = Q_IN_LAST ? WORK_END - LAST_BYTES : WORK_END;
+	static constexpr u32 SHARED_WORK = Q_IN_LAST ? WORK_END : Q_AT + Q_BYTES;
 	/* The warps' results when they are joined, in the same place. */
 	static constexpr u32 JOIN_PITCH = D + 4,
 	SHARED_JOIN = NW > 1 ? NW * 16 * (JOIN_PITCH + 2) * 4 : 0;
@@ -92,10 +96,10 @@ CU_INLINE struct attention_piece attention_piece_of(const struct attention *p, c
 	w.rows = queries * p->group;
 	w.before = p->context[w.row] - queries;
 	const u32 last = least(w.tile + S::ROWS, w.rows) - 1;
-	const u32 from = attention_first_key(w.before, p->window) / ATTENTION_TILE * ATTENTION_TILE;
 	w.first = attention_first_key(w.before + w.tile / p->group, p->window);
+	const u32 from = w.first / ATTENTION_TILE * ATTENTION_TILE;
 	w.end = least(w.before + last / p->group + 1, from + (work.z + 1) * chunk);
-	w.begin = most(from + work.z * chunk, w.first / ATTENTION_TILE * ATTENTION_TILE);
+	w.begin = from + work.z * chunk;
 	w.piece = work.z;
 	w.pieces = (w.before + queries - from + chunk - 1) / chunk;
 	return w;
@@ -492,7 +496,7 @@ template <typename S> CU_INLINE void attention_join_tile(const struct attention 
 }
 
 template <typename S>
-static __global__ void __launch_bounds__(S::THREADS, S::D > 128 ? 1 : 2)
+static __global__ void __launch_bounds__(S::THREADS, S::D > 128 || S::KIND == ATTENTION_LARGE ? 1 : 2)
 	attention_kernel(const struct attention p)
 {
 	SHARED_DYNAMIC(u8, shared);
@@ -517,6 +521,11 @@ static __global__ void __launch_bounds__(S::THREADS, S::D > 128 ? 1 : 2)
 
 /* ---------------------------------------------------------------- host */
 
+/* attention_prefill.cu: tiles of many rows over a cache of bf16. `serves`: the device has what it takes, and nothing of
+ * `p` is beyond it. */
+bool attention_prefill_serves(const struct attention *p, u32 head_dim);
+enum err attention_prefill_run(const struct attention *p, u32 head_dim, cudaStream_t stream);
+
 /* What every device of compute capability 8.0 or later lets a block have. */
 static constexpr u32 ATTENTION_SHARED_LEAST = 99 << 10;
 
@@ -534,10 +543,10 @@ template <typename S> static enum err attention_launch(const struct attention *p
 template <u32 D, enum kern_dtype KV>
 static enum err attention_both(const struct attention *p, cudaStream_t stream)
 {
-	/* Two blocks a multiprocessor, where it has room for them; with heads of 256 the buffers allow one of prefill. */
+	/* Two blocks of decode a multiprocessor, where it has room for them; one of prefill. */
 	using deep = attention_shape<D, 1, 4, D <= 128 ? 3 : 2, KV>;
 	using shallow = attention_shape<D, 1, 4, 2, KV>;
-	using large = attention_shape<D, 4, 1, 2, KV>;
+	using large = attention_shape<D, ATTENTION_LARGE_ROWS / 16, 1, 2, KV>;
 	const u32 most = cuda_shared_most();
 	enum err e;
 	if (shallow::SHARED_BYTES > most || large::SHARED_BYTES > most)
@@ -546,7 +555,11 @@ static enum err attention_both(const struct attention *p, cudaStream_t stream)
 		e = deep::SHARED_BYTES > most ? attention_launch<shallow>(p, stream) : attention_launch<deep>(p, stream);
 	else
 		e = attention_launch<deep>(p, stream);
-	return e != ERR_OK ? e : attention_launch<large>(p, stream);
+	if (e != ERR_OK)
+		return e;
+	if (KV == KERN_BF16 && attention_prefill_serves(p, D))
+		return attention_prefill_run(p, D, stream);
+	return attention_launch<large>(p, stream);
 }
 
 template <enum kern_dtype KV>

@@ -7,16 +7,16 @@
 
 enum {
 	ATTENTION_SMALL, /* at most 16 (token, head) rows: decode */
-	ATTENTION_LARGE, /* tiles of 64 rows: prefill */
+	ATTENTION_LARGE, /* tiles of 128 rows: prefill */
 	ATTENTION_KINDS,
 };
 
 enum {
 	ATTENTION_SMALL_ROWS = 16,
-	ATTENTION_LARGE_ROWS = 64,
+	ATTENTION_LARGE_ROWS = 128,
 	/* Keys; below them joining the pieces costs more than walking them. */
 	ATTENTION_SMALL_CHUNK_MIN = 128,
-	ATTENTION_LARGE_CHUNK_MIN = 256,
+	ATTENTION_LARGE_CHUNK_MIN = 512,
 	ATTENTION_CHUNK_UNIT = 64,
 };
 
@@ -29,8 +29,9 @@ struct attention_plan_head {
 	u32 chunk[ATTENTION_KINDS]; /* keys of a piece */
 };
 
-/* Device pointers but for the grids. `work`: {row, tile * KV heads + KV head, number of the piece, slot}.
- * `joins`: tiles of prefill that are cut, {row, tile * KV heads + KV head, first slot, pieces}. */
+/* Device pointers but for the grids. Of tiles of prefill the pieces with most keys come first. `work`: {row, tile * KV heads +
+ * KV head, number of the piece, slot}. `joins`: tiles of prefill that are cut, {row, tile * KV heads + KV head, first slot,
+ * pieces}. */
 struct attention_plan {
 	struct attention_plan_head *head;
 	uint4 *work[ATTENTION_KINDS], *joins;
@@ -43,6 +44,12 @@ struct attention_plan {
 static inline u32 attention_tile_rows(u32 kind)
 {
 	return kind == ATTENTION_SMALL ? ATTENTION_SMALL_ROWS : ATTENTION_LARGE_ROWS;
+}
+
+/* Blocks that fill the device: one of prefill has a multiprocessor for itself. */
+static inline u32 attention_blocks(const struct kern_attention_limits *l, u32 kind)
+{
+	return kind == ATTENTION_SMALL ? l->blocks : (l->blocks + 1) / 2;
 }
 
 struct attention_room {
@@ -98,7 +105,8 @@ static inline size_t attention_plan_lay_out(const struct kern_attention_plan *pl
 		p->sums[kind] = (float *)carve(rows * l->head_dim * sizeof(float));
 		if (kind == ATTENTION_SMALL)
 			p->done = (u32 *)carve(room.slots * sizeof(u32));
-		p->grid[kind] = (u32)(work < l->blocks ? work : l->blocks);
+		const u32 blocks = attention_blocks(l, kind);
+		p->grid[kind] = (u32)(work < blocks ? work : blocks);
 	}
 	return at;
 }

@@ -366,10 +366,10 @@ static const char *attention_alone(struct device *d, const struct attention_case
 	return problem;
 }
 
-/* Prefill with heads of 256 has 165 KiB of buffers, which not every device lets a block have. */
+/* Prefill with heads of 256 has 198 KiB of buffers, which not every device lets a block have. */
 static bool has_room(const struct attention_case *m)
 {
-	enum { LARGEST_HEADS = 256, BUFFERS = 165 << 10 };
+	enum { LARGEST_HEADS = 256, BUFFERS = 198 << 10 };
 	int bytes = 0;
 	(void)cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
 	return m->head_dim < LARGEST_HEADS || bytes >= BUFFERS;
@@ -426,6 +426,9 @@ static void attention_cases(struct device *d)
 	static const u32 mixture[][2] = {{0, 0}, {40, 1}, {70, 21}, {5, 0}, {17, 17}, {1, 1}};
 	static const u32 lengthy[][2] = {{700, 1}, {20, 1}};
 	static const u32 lengthy_chunk[][2] = {{600, 9}};
+	/* several tiles of rows and of keys; behind and beside others */
+	static const u32 prompt[][2] = {{400, 400}};
+	static const u32 prompts[][2] = {{900, 70}, {3, 0}, {333, 201}, {50, 1}, {128, 128}};
 	static const u32 thousands[][2] = {{2100, 1}, {3, 3}, {1500, 130}};
 	/* More rows than a warp has lanes, and an even share of keys that is longer than any row: the plan's
 	 * warps have to agree on it. */
@@ -472,6 +475,15 @@ static void attention_cases(struct device *d)
 		{6, 2, 64, 16, lengthy_chunk, 1, 8, KERN_BF16, 0, 30, .sinks = true},
 		{4, 4, 128, 16, lengthy, 2, 8, KERN_I8, 0, 0, .sinks = true},
 		{8, 1, 64, 32, mixture, 6, 16, KERN_F8E4M3, 0, 0, .sinks = true},
+		{4, 2, 128, 16, prompt, 1, 8, KERN_BF16, 0, 0},
+		{8, 2, 128, 16, prompts, 5, 6, KERN_BF16, 0, 0},
+		{5, 1, 128, 4, prompts, 5, 31, KERN_BF16, 150, 0},
+		{3, 3, 128, 32, prompts, 5, 16, KERN_BF16, 0, 0, 64, .sinks = true},
+		{8, 1, 64, 16, prompts, 5, 9, KERN_BF16, 0, 0, .sinks = true},
+		{2, 2, 64, 64, prompt, 1, 3, KERN_BF16, 100, 0},
+		{4, 1, 128, 16, prompts, 5, 6, KERN_BF16, 0, 20},
+		{4, 1, 128, 16, prompts, 5, 6, KERN_I8, 0, 0},
+		{2, 1, 256, 16, prompts, 5, 6, KERN_F8E4M3, 77, 0},
 	};
 	for (u32 i = 0; i < COUNT_OF(cases); i++)
 		attention_case(d, &cases[i]);
