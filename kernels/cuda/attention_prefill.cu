@@ -9,8 +9,7 @@
  * Plan, pieces and results are those of attention.cuh. */
 #include "kernels/cuda/attention.cuh"
 
-template <u32 D_, u32 KEYS_, u32 STAGES_, bool TURNS_ = true, bool SKIP_ = false> struct prefill_shape {
-	static constexpr bool TURNS = TURNS_, SKIP = SKIP_;
+template <u32 D_, u32 KEYS_, u32 STAGES_> struct prefill_shape {
 	static constexpr u32 D = D_, KEYS = KEYS_, STAGES = STAGES_;
 	static constexpr u32 KIND = ATTENTION_LARGE, ROWS = ATTENTION_LARGE_ROWS, GROUP = 128, THREADS = 3 * GROUP;
 	static constexpr u32 PANELS = D / 64, ROW_BYTES = D * 2;
@@ -18,9 +17,10 @@ template <u32 D_, u32 KEYS_, u32 STAGES_, bool TURNS_ = true, bool SKIP_ = false
 	/* O in parts of at most 128 columns. */
 	static constexpr u32 PARTS = (D + 127) / 128, PART = D / PARTS;
 	static constexpr u32 K_AT = PANELS * Q_PANEL, V_AT = K_AT + STAGES * PANELS * KEY_PANEL,
-			     BARRIERS_AT = V_AT + STAGES * PANELS * KEY_PANEL, SHARED_BYTES = BARRIERS_AT + 4 * STAGES * 8;
+			     BARRIERS_AT = V_AT + STAGES * PANELS * KEY_PANEL, BARRIERS = 4 * STAGES + 2,
+			     SHARED_BYTES = BARRIERS_AT + BARRIERS * 8;
 	/* Registers of a thread that fetches and of one that computes: 64 Ki for all. */
-	static constexpr u32 FETCH_REGISTERS = 88, COMPUTE_REGISTERS = 208;
+	static constexpr u32 FETCH_REGISTERS = 96, COMPUTE_REGISTERS = 200;
 };
 
 /* A ring of buffers. A buffer is full when all threads that fetch have arrived, empty when all warps that read have. */
@@ -39,6 +39,13 @@ template <typename S> CU_INLINE struct prefill_ring prefill_values(u8 *shared)
 {
 	u64 *barriers = (u64 *)(shared + S::BARRIERS_AT) + 2 * S::STAGES;
 	return {barriers, barriers + S::STAGES, shared + S::V_AT};
+}
+
+/* Of Q there is one buffer. */
+template <typename S> CU_INLINE struct prefill_ring prefill_queries(u8 *shared)
+{
+	u64 *barriers = (u64 *)(shared + S::BARRIERS_AT) + 4 * S::STAGES;
+	return {barriers, barriers + 1, shared};
 }
 
 /* The block's i-th piece of work: the list is longest first, so turning around evens out. False: there is none. */
@@ -79,33 +86,46 @@ CU_INLINE void prefill_find(const struct attention *p, const struct attention_pi
 	}
 }
 
-template <typename S> CU_INLINE void prefill_copy(const struct prefill_rows<S> *r, const u8 *side, u8 *buffer)
+template <typename S>
+CU_INLINE void prefill_copy(const struct prefill_rows<S> *r, const u8 *side, const struct prefill_ring *to, u32 slot)
 {
 	const u32 row = threadIdx.x / 8;
-	u8 *to = buffer + row * 128 + (threadIdx.x % 8 ^ row % 8) * 16;
+	u8 *at = to->buffers + slot * S::PANELS * S::KEY_PANEL + row * 128 + (threadIdx.x % 8 ^ row % 8) * 16;
 #pragma unroll
 	for (u32 i = 0; i < S::KEYS / 16; i++)
 #pragma unroll
 		for (u32 panel = 0; panel < S::PANELS; panel++)
-			cu_cp_async16(to + panel * S::KEY_PANEL + i * 16 * 128,
+			cu_cp_async16(at + panel * S::KEY_PANEL + i * 16 * 128,
 				      side + ((r->valid >> i & 1) != 0 ? r->from[i] + panel * 128 : 0),
 				      (r->valid >> i & 1) != 0);
-	cu_cp_commit();
+	cu_phase_arrive_copied(to->full + slot);
 }
 
-/* The copies into a buffer that have come are everybody's. */
-template <u32 left> CU_INLINE void prefill_publish(u64 *full)
+/* The tile's rows of Q, zeros behind the last. */
+template <typename S>
+CU_INLINE void prefill_copy_q(const struct attention *p, const struct attention_piece *w, const struct prefill_ring *q)
 {
-	cu_cp_wait<left>();
-	cu_fence_wgmma();
-	cu_phase_arrive(full);
+	const u32 r = threadIdx.x / 8, chunk = threadIdx.x % 8;
+#pragma unroll 2
+	for (u32 i = 0; i < S::ROWS / 16; i++) {
+		const u32 row = w->tile + r + 16 * i;
+		const bool valid = row < w->rows;
+		const size_t token = w->token + row / p->group, head = w->head * p->group + row % p->group;
+		const size_t from = valid ? (token * p->kv_heads * p->group + head) * S::D + chunk * 8 : 0;
+#pragma unroll
+		for (u32 panel = 0; panel < S::PANELS; panel++)
+			cu_cp_async16(q->buffers + panel * S::Q_PANEL + (r + 16 * i) * 128 + (chunk ^ r % 8) * 16,
+				      p->q + from + (valid ? panel * 64 : 0), valid);
+	}
+	cu_phase_arrive_copied(q->full);
 }
 
 template <typename S> CU_INLINE void prefill_fetch(const struct attention *p, u8 *shared)
 {
-	const struct prefill_ring k = prefill_keys<S>(shared), v = prefill_values<S>(shared);
+	const struct prefill_ring k = prefill_keys<S>(shared), v = prefill_values<S>(shared),
+				  q = prefill_queries<S>(shared);
 	const u32 count = p->plan.head->work_count[S::KIND];
-	u32 n = 0, at; /* tiles so far */
+	u32 n = 0, pieces = 0, at; /* tiles and pieces so far */
 	for (u32 i = 0; i * gridDim.x < count; i++) {
 		if (!prefill_piece_at(i, count, &at))
 			continue;
@@ -116,16 +136,17 @@ template <typename S> CU_INLINE void prefill_fetch(const struct attention *p, u8
 			struct prefill_rows<S> rows;
 			prefill_find<S>(p, &w, w.begin + t * S::KEYS, &rows);
 			cu_phase_wait(k.empty + slot, parity);
-			prefill_copy<S>(&rows, p->k, k.buffers + slot * S::PANELS * S::KEY_PANEL);
-			if (n > 0)
-				prefill_publish<1>(v.full + (n - 1) % S::STAGES);
+			prefill_copy<S>(&rows, p->k, &k, slot);
+			if (t == 0) {
+				cu_phase_wait(q.empty, (pieces++ + 1) % 2);
+				prefill_copy_q<S>(p, &w, &q);
+			}
 			cu_phase_wait(v.empty + slot, parity);
-			prefill_copy<S>(&rows, p->v, v.buffers + slot * S::PANELS * S::KEY_PANEL);
-			prefill_publish<1>(k.full + slot);
+			prefill_copy<S>(&rows, p->v, &v, slot);
 		}
 	}
-	if (n > 0)
-		prefill_publish<0>(v.full + (n - 1) % S::STAGES);
+	cu_cp_commit();
+	cu_cp_wait<0>(); /* no copy outlives its thread */
 }
 
 /* ---------------------------------------------------------------- warps that compute */
@@ -140,15 +161,7 @@ template <typename S> struct prefill_state {
 	u32 low[2], limit[2]; /* keys that the rows see: [low, limit) */
 };
 
-/* Barriers of the four warps, and of their turns. */
-CU_INLINE void prefill_meet(u32 group)
-{
-	if (group == 0)
-		cu_barrier_sync<1>(128);
-	else
-		cu_barrier_sync<2>(128);
-}
-
+/* Barriers of the four warps' turns. */
 CU_INLINE void prefill_turn_wait(u32 group)
 {
 	if (group == 0)
@@ -163,34 +176,6 @@ CU_INLINE void prefill_turn_give(u32 group)
 		cu_barrier_arrive<4>(256);
 	else
 		cu_barrier_arrive<3>(256);
-}
-
-/* The 64 rows of Q of these four warps, zeros behind the last. Products with the rows before have ended. */
-template <typename S>
-CU_INLINE void prefill_load_q(const struct attention *p, const struct attention_piece *w, u32 group, u8 *q)
-{
-	const u32 thread = threadIdx.x % S::GROUP, at = thread % 8;
-	uint4 part[4][S::PANELS];
-#pragma unroll
-	for (u32 i = 0; i < 4; i++) {
-		const u32 row = w->tile + group * 64 + thread / 8 + 16 * i;
-		const size_t token = w->token + row / p->group, head = w->head * p->group + row % p->group;
-#pragma unroll
-		for (u32 panel = 0; panel < S::PANELS; panel++)
-			part[i][panel] = row < w->rows ? cu_load<uint4>(p->q + (token * p->kv_heads * p->group + head) * S::D +
-									panel * 64 + at * 8)
-						       : make_uint4(0, 0, 0, 0);
-	}
-	prefill_meet(group); /* nobody's products read Q */
-#pragma unroll
-	for (u32 i = 0; i < 4; i++) {
-		const u32 row = group * 64 + thread / 8 + 16 * i;
-#pragma unroll
-		for (u32 panel = 0; panel < S::PANELS; panel++)
-			cu_store(q + panel * S::Q_PANEL + row * 128 + (at ^ row % 8) * 16, part[i][panel]);
-	}
-	cu_fence_wgmma();
-	prefill_meet(group); /* Q is there */
 }
 
 template <typename S>
@@ -267,25 +252,28 @@ template <typename S> CU_INLINE void prefill_softmax(struct prefill_state<S> *s,
 	const bool outside = key < s->low[0] || key < s->low[1] || key + S::KEYS > s->limit[0] || key + S::KEYS > s->limit[1];
 	if (cu_any(outside))
 		prefill_mask<S>(s, key);
+	/* Two chains a row: a warp has little else to do while it waits for one. */
+	float best[2][2] = {{s->m[0], s->m[0]}, {s->m[1], s->m[1]}}, sum[2][2] = {{0, 0}, {0, 0}}, base[2];
+#pragma unroll
+	for (u32 e = 0; e < S::KEYS / 2; e++)
+		best[e / 2 % 2][e % 2] = fmaxf(best[e / 2 % 2][e % 2], s->s[e]);
 #pragma unroll
 	for (u32 i = 0; i < 2; i++) {
-		float best = s->m[i], sum = 0;
-#pragma unroll
-		for (u32 e = 0; e < S::KEYS / 4; e++)
-			best = fmaxf(best, s->s[e / 2 * 4 + 2 * i + e % 2]);
-		best = fmaxf(best, cu_shfl_xor(best, 1));
-		best = fmaxf(best, cu_shfl_xor(best, 2));
-		const float base = best == -INFINITY ? 0 : best * c; /* no difference is a NaN then */
-		s->shrink[i] = cu_exp2(s->m[i] * c - base);
-		s->m[i] = best;
-#pragma unroll
-		for (u32 e = 0; e < S::KEYS / 4; e++) {
-			float *x = &s->s[e / 2 * 4 + 2 * i + e % 2];
-			*x = cu_exp2(*x * c - base);
-			sum += *x;
-		}
-		s->l[i] = s->l[i] * s->shrink[i] + sum;
+		float m = fmaxf(best[i][0], best[i][1]);
+		m = fmaxf(m, cu_shfl_xor(m, 1));
+		m = fmaxf(m, cu_shfl_xor(m, 2));
+		base[i] = m == -INFINITY ? 0 : m * c; /* no difference is a NaN then */
+		s->shrink[i] = cu_exp2(s->m[i] * c - base[i]);
+		s->m[i] = m;
 	}
+#pragma unroll
+	for (u32 e = 0; e < S::KEYS / 2; e++) {
+		s->s[e] = cu_exp2(s->s[e] * c - base[e / 2 % 2]);
+		sum[e / 2 % 2][e % 2] += s->s[e];
+	}
+#pragma unroll
+	for (u32 i = 0; i < 2; i++)
+		s->l[i] = s->l[i] * s->shrink[i] + (sum[i][0] + sum[i][1]);
 }
 
 template <typename S> CU_INLINE void prefill_pack(struct prefill_state<S> *s)
@@ -304,21 +292,25 @@ template <typename S> CU_INLINE void prefill_rescale(struct prefill_state<S> *s)
 			s->o[i][e] *= s->shrink[e / 2 % 2];
 }
 
-/* Walks the piece's keys; *n: tiles that were before it, and are after it. */
+/* Walks the piece's keys; *n: tiles that were before it, and are after it; `pieces` were before it. */
 template <typename S>
 CU_INLINE void prefill_walk(const struct attention *p, const struct attention_piece *w, u8 *shared, u32 group, u32 *n,
-			    struct prefill_state<S> *s)
+			    u32 pieces, struct prefill_state<S> *s)
 {
 	constexpr u32 BUFFER = S::PANELS * S::KEY_PANEL;
-	const struct prefill_ring k = prefill_keys<S>(shared), v = prefill_values<S>(shared);
-	const u64 q = cu_wgmma_operand(shared + group * 64 * 128, S::Q_PANEL);
+	const struct prefill_ring k = prefill_keys<S>(shared), v = prefill_values<S>(shared), q = prefill_queries<S>(shared);
+	const u64 queries = cu_wgmma_operand(q.buffers + group * 64 * 128, S::Q_PANEL);
 	const u32 end = *n + prefill_tiles(w, S::KEYS);
 	const float c = p->scale * ATTENTION_LOG2_E;
 	u32 slot = *n % S::STAGES, parity = *n / S::STAGES % 2, key = w->begin;
+	cu_phase_wait(q.full, pieces % 2);
 	cu_phase_wait(k.full + slot, parity);
-	prefill_queue_scores<S>(s, q, k.buffers + slot * BUFFER);
+	cu_fence_wgmma();
+	prefill_queue_scores<S>(s, queries, k.buffers + slot * BUFFER);
 	cu_wgmma_wait<0>(s->s);
 	prefill_release(k.empty + slot);
+	if (*n + 1 == end)
+		prefill_release(q.empty);
 	prefill_softmax<S>(s, c, key);
 	prefill_pack<S>(s);
 	for (u32 i = *n + 1; i < end; i++) {
@@ -327,23 +319,24 @@ CU_INLINE void prefill_walk(const struct attention *p, const struct attention_pi
 		parity = i / S::STAGES % 2;
 		key += S::KEYS;
 		cu_phase_wait(k.full + slot, parity);
-		if (S::TURNS)
-			prefill_turn_wait(group);
-		prefill_queue_scores<S>(s, q, k.buffers + slot * BUFFER);
 		cu_phase_wait(v.full + before, parity_before);
+		cu_fence_wgmma();
+		prefill_turn_wait(group);
+		prefill_queue_scores<S>(s, queries, k.buffers + slot * BUFFER);
 		prefill_queue_values<S>(s, v.buffers + before * BUFFER);
-		if (S::TURNS)
-			prefill_turn_give(group);
+		prefill_turn_give(group);
 		cu_wgmma_wait<1>(s->s);
 		prefill_release(k.empty + slot);
+		if (i + 1 == end)
+			prefill_release(q.empty);
 		prefill_softmax<S>(s, c, key);
 		prefill_wait_values<S>(s);
 		prefill_release(v.empty + before);
-		if (!S::SKIP || cu_any(s->shrink[0] != 1 || s->shrink[1] != 1))
-			prefill_rescale<S>(s);
+		prefill_rescale<S>(s);
 		prefill_pack<S>(s);
 	}
 	cu_phase_wait(v.full + slot, parity);
+	cu_fence_wgmma();
 	prefill_queue_values<S>(s, v.buffers + slot * BUFFER);
 	prefill_wait_values<S>(s);
 	prefill_release(v.empty + slot);
@@ -388,8 +381,8 @@ CU_INLINE void prefill_write(const struct attention *p, const struct attention_p
 template <typename S> CU_INLINE void prefill_compute(const struct attention *p, u8 *shared)
 {
 	const u32 group = threadIdx.x / S::GROUP - 1, count = p->plan.head->work_count[S::KIND];
-	u32 n = 0, at; /* tiles so far */
-	if (S::TURNS && group == 1)
+	u32 n = 0, pieces = 0, at; /* tiles and pieces so far */
+	if (group == 1)
 		prefill_turn_give(group); /* the first turn is the first one's */
 	for (u32 i = 0; i * gridDim.x < count; i++) {
 		if (!prefill_piece_at(i, count, &at))
@@ -397,9 +390,8 @@ template <typename S> CU_INLINE void prefill_compute(const struct attention *p, 
 		const struct attention_piece w = attention_piece_of<S>(p, cu_load<uint4>(p->plan.work[S::KIND] + at));
 		struct prefill_state<S> s;
 		prefill_begin<S>(p, &w, &s);
-		prefill_load_q<S>(p, &w, group, shared);
 		if (w.end > w.begin)
-			prefill_walk<S>(p, &w, shared, group, &n, &s);
+			prefill_walk<S>(p, &w, shared, group, &n, pieces++, &s);
 		prefill_write<S>(p, &w, &s);
 	}
 }
@@ -412,8 +404,10 @@ static __global__ void CU_WGMMA_BOUNDS(S::THREADS) attention_prefill_kernel(cons
 #if CU_HAS_WGMMA
 	SHARED_DYNAMIC_1024(u8, shared);
 	u64 *barriers = (u64 *)(shared + S::BARRIERS_AT);
-	if (threadIdx.x < 4 * S::STAGES) /* full and empty of K, of V */
-		cu_phase_init(barriers + threadIdx.x, threadIdx.x / S::STAGES % 2 == 0 ? S::GROUP : 2 * S::GROUP / CU_WARP);
+	if (threadIdx.x < S::BARRIERS) { /* full and empty of K, of V, of Q */
+		const u32 which = threadIdx.x < 4 * S::STAGES ? threadIdx.x / S::STAGES : threadIdx.x;
+		cu_phase_init(barriers + threadIdx.x, which % 2 == 0 ? S::GROUP : 2 * S::GROUP / CU_WARP);
+	}
 	cu_sync(); /* the barriers are there */
 	if (threadIdx.x < S::GROUP) {
 		cu_registers_fewer<S::FETCH_REGISTERS>();
@@ -442,8 +436,8 @@ template <typename S> static enum err launch(const struct attention *p, cudaStre
 	return cuda_launched(LAUNCH(attention_prefill_kernel<S>, grid, S::THREADS, S::SHARED_BYTES, stream, *p));
 }
 
-using narrow = prefill_shape<64, 128, 2, false>;
-using wide = prefill_shape<128, 128, 3, false>;
+using narrow = prefill_shape<64, 128, 2>;
+using wide = prefill_shape<128, 128, 2>;
 
 bool attention_prefill_serves(const struct attention *p, u32 head_dim)
 {

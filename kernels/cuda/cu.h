@@ -65,6 +65,8 @@ constexpr u32 CU_ALL = 0xffffffffu; /* every lane of a warp */
  * void cu_phase_init(u64 *barrier, u32 count)	a barrier in shared memory that any number of can be had (mbarrier, compute
  *	capability 9.0): its phases 0, 1, 2, .. end when `count` threads have arrived; cu_sync before others use it
  * void cu_phase_arrive(u64 *barrier)	does not wait; what the thread did before is seen by who waits
+ * void cu_phase_arrive_copied(u64 *barrier)	arrives by itself when this thread's cp.async so far have come; what else the
+ *	thread did before is not ordered
  * void cu_phase_wait(u64 *barrier, u32 parity)	until the youngest phase of that parity has ended; of one that
  *	has just been made, 1 has
  * void cu_registers_more<n>(), cu_registers_fewer<n>()	registers a thread from here on (setmaxnreg), all four warps of a
@@ -103,8 +105,8 @@ constexpr u32 CU_ALL = 0xffffffffu; /* every lane of a warp */
  *	by step as of cu_mma_bf16, and 16 STEPS rows of N / 64 panels b
  * void cu_wgmma_commit()
  * void cu_wgmma_wait<left>(float (&d)[n])	at most `left` of the newest groups are left in flight; d: what came
- * void cu_fence_wgmma()	what this thread has written to shared memory (and cp.async that it has waited for) is seen by
- *	products of those that it meets at a barrier after this
+ * void cu_fence_wgmma()	between writes to shared memory (and cp.async) and products that read them: by the thread that wrote,
+ *	before the barrier at which it meets those of the products, or by these behind it
  *
  * ---------------------------------------------------------------- memory
  * T cu_load<T>(const void *), void cu_store<T>(void *, T)	4, 8 or 16 bytes, aligned to their size

@@ -383,6 +383,11 @@ CU_DEVICE void cu_phase_arrive(u64 *barrier)
 	asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(cu_shared_address(barrier)) : "memory");
 }
 
+CU_DEVICE void cu_phase_arrive_copied(u64 *barrier)
+{
+	asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(cu_shared_address(barrier)) : "memory");
+}
+
 CU_DEVICE void cu_phase_wait(u64 *barrier, u32 parity)
 {
 #if __CUDA_ARCH__ >= 900

@@ -7,6 +7,9 @@ static void open_barrier(struct emu_block *b, u32 id)
 	emu_race_barrier(b, r->site);
 	r->result = r->votes;
 	r->arrived = r->votes = r->expected = 0;
+	for (u32 i = 0; i < b->threads && r->unfenced; i++)
+		b->thread[i].tainted = true; /* of a named barrier some did not wait: nobody is hurt by a fence */
+	r->unfenced = false;
 	for (u32 w = 0; w < b->warps; w++) {
 		emu_make_ready(b, w, r->waiting[w]);
 		r->waiting[w] = 0;
@@ -23,7 +26,7 @@ u32 emu_barrier_all(bool v, const char *what, struct emu_site site)
 {
 	struct emu_block *b = emu_now;
 	struct emu_barrier *r = &b->barrier[0];
-	emu_passes_barrier();
+	r->unfenced |= emu_self->unfenced;
 	if (r->arrived == 0) {
 		r->what = what;
 		r->site = site;
@@ -45,7 +48,7 @@ void emu_barrier_named(u32 id, u32 threads, bool wait, struct emu_site site)
 {
 	struct emu_block *b = emu_now;
 	struct emu_barrier *r = &b->barrier[id];
-	emu_passes_barrier();
+	r->unfenced |= emu_self->unfenced;
 	if (threads == 0 || threads % 32 != 0 || threads > b->threads)
 		emu_trap(cudaErrorLaunchFailure, site.file, site.line,
 			 "barrier %u for %u threads: it has to be a multiple of 32, at most the block's %u", id, threads,

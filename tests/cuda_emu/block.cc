@@ -212,14 +212,14 @@ static void begin_block(struct emu_block *b, uint3 index)
 	}
 	for (struct emu_barrier &r : b->barrier) {
 		r.arrived = r.expected = r.votes = 0;
+		r.unfenced = false;
 		memset(r.waiting, 0, b->warps * sizeof(*r.waiting));
 	}
 	memset(b->phase, 0, sizeof(b->phase));
-	b->unfenced = false;
 	for (u32 i = 0; i < b->threads; i++) {
 		struct emu_thread *t = &b->thread[i];
 		t->fiber = NULL;
-		t->unfenced = false;
+		t->unfenced = t->tainted = false;
 		t->copies.count = t->copies.group = 0;
 		t->wait.barrier = -1;
 		t->finished = false;

@@ -61,6 +61,7 @@ struct emu_lane {
 			struct emu_wgmma_call what;
 			float *d;
 			const u32 *a;
+			bool tainted;
 		} product;
 	};
 };
@@ -85,7 +86,8 @@ struct emu_thread {
 		i32 barrier; /* -1: none */
 	} wait;
 	bool vote, finished;
-	bool unfenced; /* has written by cp.async what products may not read yet */
+	bool unfenced; /* has copied by cp.async what products may not read yet */
+	bool tainted;  /* has been at a barrier with such a thread */
 };
 
 /* Where the running thread is. One block runs at a time in a process. */
@@ -203,6 +205,7 @@ template <u32 id> static inline void cu_barrier_arrive(u32 threads, EMU_HERE)
 
 void emu_phase_init(u64 *barrier, u32 count, struct emu_site site);
 void emu_phase_arrive(u64 *barrier, struct emu_site site);
+void emu_phase_arrive_copied(u64 *barrier, struct emu_site site);
 void emu_phase_wait(u64 *barrier, u32 parity, struct emu_site site);
 
 static inline void cu_phase_init(u64 *barrier, u32 count, EMU_HERE)
@@ -213,6 +216,11 @@ static inline void cu_phase_init(u64 *barrier, u32 count, EMU_HERE)
 static inline void cu_phase_arrive(u64 *barrier, EMU_HERE)
 {
 	emu_phase_arrive(barrier, EMU_SITE);
+}
+
+static inline void cu_phase_arrive_copied(u64 *barrier, EMU_HERE)
+{
+	emu_phase_arrive_copied(barrier, EMU_SITE);
 }
 
 static inline void cu_phase_wait(u64 *barrier, u32 parity, EMU_HERE)
@@ -425,6 +433,7 @@ template <u32 N, u32 STEPS> static inline void cu_wgmma_rows(float (&d)[N / 2], 
 	l->product.what = {a, b, N, STEPS, emu_self->warp % 4 * 16, add, false, EMU_SITE};
 	l->product.d = d;
 	l->product.a = NULL;
+	l->product.tainted = emu_self->unfenced || emu_self->tainted;
 	emu_warp_sync(CU_ALL, emu_op_wgmma, true, "cu_wgmma_rows", EMU_SITE);
 }
 
@@ -436,6 +445,7 @@ static inline void cu_wgmma_columns(float (&d)[N / 2], const u32 (&a)[4 * STEPS]
 	l->product.what = {0, b, N, STEPS, 0, true, true, EMU_SITE};
 	l->product.d = d;
 	l->product.a = a;
+	l->product.tainted = emu_self->unfenced || emu_self->tainted;
 	emu_warp_sync(CU_ALL, emu_op_wgmma, true, "cu_wgmma_columns", EMU_SITE);
 }
 
@@ -457,7 +467,7 @@ template <u32 left, u32 count> static inline void cu_wgmma_wait(float (&)[count]
 
 static inline void cu_fence_wgmma()
 {
-	emu_self->unfenced = false;
+	emu_self->unfenced = emu_self->tainted = false;
 }
 
 /* ---------------------------------------------------------------- memory */

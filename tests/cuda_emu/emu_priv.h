@@ -165,6 +165,7 @@ struct emu_warp {
 
 struct emu_barrier {
 	u32 arrived, expected, votes; /* expected 0: all threads */
+	bool unfenced;		      /* one of them has copies that products cannot see */
 	u32 waiting[EMU_WARPS_MAX];   /* lanes */
 	const char *what;
 	struct emu_site site;
@@ -195,7 +196,6 @@ struct emu_block {
 	struct emu_warp warp[EMU_WARPS_MAX];
 	struct emu_barrier barrier[EMU_BARRIERS];
 	struct emu_phase_waiters phase[EMU_PHASES];
-	bool unfenced; /* a thread has come to a barrier with copies that products cannot see */
 	struct emu_thread thread[EMU_THREADS_MAX];
 };
 /* The block that runs, or NULL. */
@@ -204,11 +204,6 @@ extern struct emu_block *emu_now;
 /* The running thread waits until others make it ready. */
 void emu_wait(const char *what, struct emu_site site, u32 mask, i32 barrier);
 void emu_make_ready(struct emu_block *b, u32 warp, u32 lanes);
-/* The running thread comes to a barrier of any kind. */
-static inline void emu_passes_barrier(void)
-{
-	emu_now->unfenced |= emu_self->unfenced;
-}
 /* The running thread may have to let others go first, as the schedule says. */
 void emu_maybe_yield(void);
 

@@ -145,14 +145,14 @@ void emu_op_wgmma(struct emu_lane lanes[32], u32 mask)
 		const struct emu_wgmma_call *c = &lanes[l].product.what;
 		w.d[l] = lanes[l].product.d;
 		w.a[l] = lanes[l].product.a;
+		if (lanes[l].product.tainted)
+			emu_trap(cudaErrorLaunchFailure, w.site.file, w.site.line,
+				 "wgmma after copies to shared memory that have passed a barrier without cu_fence_wgmma");
 		if (c->from != w.from || c->by != w.by || c->add != w.add)
 			emu_trap(cudaErrorLaunchFailure, w.site.file, w.site.line, "wgmma: lanes of a warp give different operands");
 	}
 	if (!warp->products.fenced)
 		emu_trap(cudaErrorLaunchFailure, w.site.file, w.site.line, "wgmma without a cu_wgmma_fence after the wait before it");
-	if (emu_now->unfenced)
-		emu_trap(cudaErrorLaunchFailure, w.site.file, w.site.line,
-			 "wgmma after copies to shared memory that have passed a barrier without cu_fence_wgmma");
 	if (emu_now->schedule->order % 2 != 0) {
 		compute(&w);
 		return;
