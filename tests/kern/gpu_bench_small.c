@@ -119,15 +119,25 @@ static void qk_cases(struct gpu_bench *b, u32 tokens, u32 hidden)
 
 /* ---------------------------------------------------------------- sampling */
 
-static float *make_logits(struct gpu_bench *b, u32 vocab)
+/* Rows of a model's kind or, where `flat`, evenly spread ones, of which thousands are likely: a few ids far above a bell
+ * of the rest. Each row has memory of its own, but all have the same logits. */
+static float *make_logits(struct gpu_bench *b, u32 rows, u32 vocab, bool flat)
 {
-	float *host = check_alloc(&b->d.check, vocab * sizeof(float));
+	struct check *check = &b->d.check;
+	float *host = check_alloc(check, (size_t)rows * vocab * sizeof(float));
 
-	check_sample_logits(&b->d.check, host, vocab, 0, 0);
-	return device_upload(&b->d, host, vocab * sizeof(float));
+	check_sample_logits(check, host, vocab, 0, 0);
+	for (u32 i = 0; i < vocab && !flat; i++) {
+		host[i] = 2 * (check_uniform(check) + check_uniform(check) + check_uniform(check));
+		if (i % (vocab / 30 + 1) == 5)
+			host[i] += 8 + 4 * check_uniform(check);
+	}
+	for (u32 r = 1; r < rows; r++)
+		memcpy(host + (size_t)r * vocab, host, vocab * sizeof(float));
+	return device_upload(&b->d, host, (size_t)rows * vocab * sizeof(float));
 }
 
-static void sample_cases(struct gpu_bench *b, u32 rows, u32 vocab)
+static void sample_cases(struct gpu_bench *b, u32 rows, u32 vocab, bool flat)
 {
 	static const struct kern_sample_row kinds[] = {
 		{.temperature = 0, .top_p = 1},
@@ -136,7 +146,7 @@ static void sample_cases(struct gpu_bench *b, u32 rows, u32 vocab)
 		{.temperature = 1, .top_p = 0.95f, .top_k = 50, .min_p = 0.05f},
 	};
 	const u32 kept = b->d.buffer_count;
-	const float *logits = make_logits(b, vocab);
+	const float *logits = make_logits(b, rows, vocab, flat);
 	struct kern_sample_row *host = check_alloc(&b->d.check, rows * sizeof(*host));
 	u32 *tokens = device_alloc(&b->d, rows * sizeof(u32));
 
@@ -147,35 +157,62 @@ static void sample_cases(struct gpu_bench *b, u32 rows, u32 vocab)
 				     .repeats = 20};
 		for (u32 r = 0; r < rows; r++) {
 			host[r] = kinds[i];
-			host[r].logits = logits;
+			host[r].logits = logits + (size_t)r * vocab;
 			host[r].seed = r;
 		}
 		struct kern_sample_args a = {.tokens = tokens, .row_count = rows, .vocab = vocab};
 		a.rows = device_upload(&b->d, host, rows * sizeof(*host));
-		snprintf(c.shape, sizeof(c.shape),
-			 "rows=%u vocab=%u temperature=%g top_k=%u top_p=%g min_p=%g", rows, vocab,
-			 (double)host->temperature, host->top_k, (double)host->top_p, (double)host->min_p);
+		snprintf(c.shape, sizeof(c.shape), "rows=%u vocab=%u %s temperature=%g top_k=%u top_p=%g min_p=%g", rows,
+			 vocab, flat ? "flat" : "peaked", (double)host->temperature, host->top_k, (double)host->top_p,
+			 (double)host->min_p);
 		gpu_bench_case(b, &c, queue_sample, &a);
 	}
 	(void)device_release(&b->d, kept);
 	(void)check_release(&b->d.check, 0);
 }
 
+static void logprobs_cases(struct gpu_bench *b, u32 rows, u32 vocab)
+{
+	enum { TOP = 20 };
+	struct device *d = &b->d;
+	const u32 kept = d->buffer_count;
+	struct kern_logprobs_row *host = check_alloc(&d->check, rows * sizeof(*host));
+	const float *logits = make_logits(b, rows, vocab, false);
+	u32 *ids = device_alloc(d, (size_t)rows * (1 + TOP) * sizeof(u32)), *ranks = device_alloc(d, rows * sizeof(u32));
+	float *values = device_alloc(d, (size_t)rows * (1 + TOP) * sizeof(float));
+	struct gpu_case c = {.op = "logprobs",
+			     .bound = GPU_READ,
+			     .work = (double)rows * vocab * sizeof(float),
+			     .repeats = 20};
+
+	for (u32 r = 0; r < rows; r++)
+		host[r] = (struct kern_logprobs_row){.logits = logits + (size_t)r * vocab,
+						     .token = 1,
+						     .top = TOP,
+						     .ids = ids + (size_t)r * (1 + TOP),
+						     .values = values + (size_t)r * (1 + TOP),
+						     .rank = ranks + r};
+	struct kern_logprobs_args a = {device_upload(d, host, rows * sizeof(*host)), rows, vocab};
+	snprintf(c.shape, sizeof(c.shape), "rows=%u vocab=%u top=%d", rows, vocab, TOP);
+	gpu_bench_case(b, &c, queue_logprobs, &a);
+	(void)device_release(d, kept);
+	(void)check_release(&d->check, 0);
+}
+
 static void logits_cases(struct gpu_bench *b, u32 vocab)
 {
-	enum { SEEN = 1000, TOP = 20 };
+	enum { SEEN = 1000 };
 	struct device *d = &b->d;
-	const u32 kept = d->buffer_count, seen = vocab < SEEN ? vocab : SEEN;
+	const u32 kept = d->buffer_count, seen = vocab < SEEN ? vocab : SEEN, words = (vocab + 31) / 32;
 	u32 *ids = check_alloc(&d->check, seen * sizeof(u32)), *counts = check_alloc(&d->check, vocab * sizeof(u32));
 	struct kern_logits_row row = {
 		.repetition_penalty = 1.0001f, .presence_penalty = 0.0001f, .prompt_count = seen / 2};
-	struct kern_logprobs_row best = {.token = 1, .top = TOP};
 	struct gpu_case c = {.op = "logits with penalties", .bound = GPU_READ, .repeats = 20};
 
 	for (u32 i = 0; i < seen; i++)
 		ids[i] = i * (vocab / seen);
 	memset(counts, 0, vocab * sizeof(u32));
-	row.logits = make_logits(b, vocab);
+	row.logits = make_logits(b, 1, vocab, false);
 	row.tokens = device_upload(d, ids, seen * sizeof(u32));
 	row.known = device_upload(d, &seen, sizeof(seen));
 	row.counts = device_upload(d, counts, vocab * sizeof(u32));
@@ -183,15 +220,16 @@ static void logits_cases(struct gpu_bench *b, u32 vocab)
 	c.work = 2.0 * seen * sizeof(float);
 	snprintf(c.shape, sizeof(c.shape), "rows=1 vocab=%u seen=%u", vocab, seen);
 	gpu_bench_case(b, &c, queue_logits, &l);
-	best.logits = row.logits;
-	best.ids = device_alloc(d, (1 + TOP) * sizeof(u32));
-	best.values = device_alloc(d, (1 + TOP) * sizeof(float));
-	best.rank = device_alloc(d, sizeof(u32));
-	struct kern_logprobs_args p = {device_upload(d, &best, sizeof(best)), 1, vocab};
-	c.op = "logprobs";
+	/* Only one id in a hundred is allowed. */
+	for (u32 i = 0; i < words; i++)
+		counts[i] = i % 3 == 0;
+	row.counts = NULL;
+	row.allowed = device_upload(d, counts, words * sizeof(u32));
+	l.rows = device_upload(d, &row, sizeof(row));
+	c.op = "logits with a set";
 	c.work = (double)vocab * sizeof(float);
-	snprintf(c.shape, sizeof(c.shape), "rows=1 vocab=%u top=%d", vocab, TOP);
-	gpu_bench_case(b, &c, queue_logprobs, &p);
+	snprintf(c.shape, sizeof(c.shape), "rows=1 vocab=%u", vocab);
+	gpu_bench_case(b, &c, queue_logits, &l);
 	(void)device_release(d, kept);
 	(void)check_release(&d->check, 0);
 }
@@ -291,7 +329,9 @@ void gpu_bench_small(struct gpu_bench *b)
 	if (b->small) {
 		elementwise_cases(b, 3, 64, 96);
 		qk_cases(b, 3, 64);
-		sample_cases(b, 2, 300);
+		sample_cases(b, 2, 300, false);
+		sample_cases(b, 2, 300, true);
+		logprobs_cases(b, 2, 300);
 		logits_cases(b, 300);
 		turn_cases(b, 3);
 		return;
@@ -301,7 +341,9 @@ void gpu_bench_small(struct gpu_bench *b)
 		qk_cases(b, tokens[i], 4096);
 	}
 	for (u32 i = 0; i < COUNT_OF(rows); i++) {
-		sample_cases(b, rows[i], 128256);
+		sample_cases(b, rows[i], 128256, false);
+		sample_cases(b, rows[i], 128256, true);
+		logprobs_cases(b, rows[i], 128256);
 		turn_cases(b, rows[i]);
 	}
 	logits_cases(b, 128256);
