@@ -114,6 +114,14 @@ struct kern_device_api {
 	void (*comm_abort)(struct kern_comm *c);
 };
 
+/* Scratch that sample and logprobs of so many rows want on a device, where several blocks then share a row. With less
+ * they take fewer rows at a time, and with less than one row's a block a row, which is slower. */
+enum { KERN_SAMPLE_ROW_BYTES = 34 << 10, KERN_SAMPLE_CHUNK = 256 };
+static inline size_t kern_sample_scratch_bytes(u32 rows, u32 vocab)
+{
+	return (size_t)rows * (KERN_SAMPLE_ROW_BYTES + ((size_t)vocab / KERN_SAMPLE_CHUNK + 1) * 12);
+}
+
 /* The only symbol that is looked up. */
 #define KERN_DEVICE_SYMBOL "kern_device_api"
 extern __attribute__((visibility("default"))) const struct kern_device_api kern_device_api;

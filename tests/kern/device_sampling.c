@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/device.h"
 #include "tests/kern/device.h"
 
 static void logits_case(struct device *d, u32 vocab)
@@ -134,72 +135,147 @@ static void history_case(struct device *d, u32 vocab, u32 known, u32 prompt)
 	device_case_end(d, problem, "logits vocab=%u known=%u prompt=%u", vocab, known, prompt);
 }
 
-static void sample_case(struct device *d, u32 vocab, u32 shape, u32 count)
+/* Scratch for so many rows; 0: none, and a block a row. */
+static void take_scratch(struct device *d, u32 rows, u32 vocab)
+{
+	d->ctx.scratch_bytes = kern_sample_scratch_bytes(rows, vocab);
+	d->ctx.scratch = rows > 0 ? device_alloc(d, d->ctx.scratch_bytes) : NULL;
+}
+
+static void end_scratch(struct device *d)
+{
+	d->ctx.scratch_bytes = 0;
+	d->ctx.scratch = NULL;
+}
+
+enum shape {
+	/* 0 .. 5 are those of check_sample_logits. */
+	NEAR = 6, /* all within a bucket, and no two the same */
+	PEAKED,	  /* a few far above the rest, and ties among those */
+	MASKED,	  /* as a grammar leaves it: all but a few are -inf */
+};
+
+static void make_logits(struct device *d, float *logits, u32 vocab, u32 shape)
+{
+	check_sample_logits(&d->check, logits, vocab, shape < NEAR ? shape : 0, INFINITY);
+	for (u32 i = 0; i < vocab; i++) {
+		const bool chosen = i % 101 == 7;
+		if (shape == NEAR)
+			logits[i] = logits[i] * 1e-5f - 3;
+		if (shape == PEAKED)
+			logits[i] = chosen ? 20 - (float)(i / 101 % 8) : logits[i] / 3;
+		if (shape == MASKED && !chosen)
+			logits[i] = -INFINITY;
+	}
+}
+
+/* What the shared parameters have not: what floats cannot be trusted with, and more than there is. */
+static void change_params(struct kern_sample_row *row, u32 vocab, u32 kind)
+{
+	if (kind % 11 == 5)
+		row->temperature = kind % 2 ? 1e-30f : 1e30f;
+	if (kind % 7 == 4)
+		row->top_k = vocab + kind % 2;
+	if (kind % 13 == 6)
+		row->min_p = 1.5f;
+}
+
+/* Rows lie one behind the other, as a step's do, so with some vocabularies they are not aligned. Their parameters begin
+ * with the kind `first`. */
+static void sample_rows(struct device *d, u32 vocab, u32 shape, u32 count, u32 scratch_rows, u32 first)
 {
 	enum { ROWS_MAX = 24 };
 	struct kern_sample_row rows[ROWS_MAX], device_rows[ROWS_MAX];
 	u32 want[ROWS_MAX];
 	struct kern_sample_args a = {.row_count = count, .vocab = vocab}, r = a;
+	const size_t bytes = (size_t)count * vocab * sizeof(float);
+	float *logits = check_alloc(&d->check, bytes);
+	for (u32 i = 0; i < count; i++)
+		make_logits(d, logits + (size_t)i * vocab, vocab, shape);
+	float *there = device_upload(d, logits, bytes);
 	for (u32 i = 0; i < count; i++) {
-		float *logits = check_alloc(&d->check, vocab * sizeof(float));
-		check_sample_logits(&d->check, logits, vocab, shape, INFINITY);
-		rows[i].logits = logits;
-		check_sample_params(&d->check, &rows[i], vocab, i + vocab);
+		check_sample_params(&d->check, &rows[i], vocab, first + i);
+		change_params(&rows[i], vocab, first + i + shape);
 		device_rows[i] = rows[i];
-		device_rows[i].logits = device_upload(d, logits, vocab * sizeof(float));
+		rows[i].logits = logits + (size_t)i * vocab;
+		device_rows[i].logits = there + (size_t)i * vocab;
 	}
 	a.rows = device_upload(d, device_rows, count * sizeof(rows[0]));
 	a.tokens = device_alloc(d, count * sizeof(u32));
 	r.rows = rows;
 	r.tokens = want;
+	take_scratch(d, scratch_rows, vocab);
+	device_arrives_late(d, there, bytes);
 	const char *problem = device_problem(d, d->ops.sample(&d->ctx, &a));
 	(void)d->ref.sample(&d->ref_ctx, &r);
 	if (!problem &&
 	    memcmp(device_download(d, a.tokens, count * sizeof(u32)), want, count * sizeof(u32)) != 0)
 		problem = "other tokens than the reference's";
-	device_case_end(d, problem, "sample vocab=%u shape=%u rows=%u", vocab, shape, count);
+	end_scratch(d);
+	device_case_end(d, problem, "sample vocab=%u shape=%u rows=%u scratch for %u", vocab, shape, count, scratch_rows);
 }
 
-static void logprobs_case(struct device *d, u32 vocab, u32 top, bool ties)
+static void sample_case(struct device *d, u32 vocab, u32 shape, u32 count, u32 scratch_rows)
 {
-	enum { ROWS = 2, TOP_MAX = 20 };
-	struct kern_logprobs_row rows[ROWS], device_rows[ROWS];
-	u32 ids[ROWS][TOP_MAX + 1], rank[ROWS];
-	float values[ROWS][TOP_MAX + 1];
-	const u32 count = 1 + (top < vocab ? top : vocab);
-	struct kern_logprobs_args a = {.row_count = ROWS, .vocab = vocab}, ref = a;
-	for (u32 r = 0; r < ROWS; r++) {
-		float *logits = check_floats(&d->check, vocab, true);
-		for (u32 i = 0; i < vocab && ties; i++)
-			logits[i] = (float)(int)(logits[i] * 3);
-		rows[r] = (struct kern_logprobs_row){.logits = logits,
-						     .token = check_random(&d->check, vocab),
-						     .top = top,
-						     .ids = ids[r],
-						     .values = values[r],
-						     .rank = &rank[r]};
-		device_rows[r] = rows[r];
-		device_rows[r].logits = device_upload(d, logits, vocab * sizeof(float));
-		device_rows[r].ids = device_alloc(d, count * sizeof(u32));
-		device_rows[r].values = device_alloc(d, count * sizeof(float));
-		device_rows[r].rank = device_alloc(d, sizeof(u32));
+	sample_rows(d, vocab, shape, count, scratch_rows, vocab);
+}
+
+struct logprobs_rows {
+	struct kern_logprobs_row host[8], device[8];
+};
+
+static void make_logprobs_rows(struct device *d, struct logprobs_rows *rows, u32 count, u32 vocab, u32 top, u32 shape)
+{
+	const u32 outs = 1 + (top < vocab ? top : vocab);
+	const size_t bytes = (size_t)count * vocab * sizeof(float);
+	float *logits = check_alloc(&d->check, bytes);
+	for (u32 r = 0; r < count; r++)
+		make_logits(d, logits + (size_t)r * vocab, vocab, shape);
+	const float *there = device_upload(d, logits, bytes);
+	for (u32 r = 0; r < count; r++) {
+		struct kern_logprobs_row *row = &rows->host[r];
+		*row = (struct kern_logprobs_row){.logits = logits + (size_t)r * vocab,
+						  .token = check_random(&d->check, vocab),
+						  .top = top,
+						  .ids = check_alloc(&d->check, outs * sizeof(u32)),
+						  .values = check_alloc(&d->check, outs * sizeof(float)),
+						  .rank = check_alloc(&d->check, sizeof(u32))};
+		rows->device[r] = *row;
+		rows->device[r].logits = there + (size_t)r * vocab;
+		rows->device[r].ids = device_alloc(d, outs * sizeof(u32));
+		rows->device[r].values = device_alloc(d, outs * sizeof(float));
+		rows->device[r].rank = device_alloc(d, sizeof(u32));
+		if (r % 2 == 0) { /* where sampling has put it */
+			rows->device[r].token = ~0u;
+			rows->device[r].sampled = device_upload(d, &row->token, sizeof(u32));
+		}
 	}
-	a.rows = device_upload(d, device_rows, sizeof(device_rows));
-	ref.rows = rows;
+}
+
+static void logprobs_case(struct device *d, u32 vocab, u32 top, u32 shape, u32 count, u32 scratch_rows)
+{
+	struct logprobs_rows rows;
+	const u32 outs = 1 + (top < vocab ? top : vocab);
+	make_logprobs_rows(d, &rows, count, vocab, top, shape);
+	struct kern_logprobs_args a = {.row_count = count, .vocab = vocab}, ref = a;
+	a.rows = device_upload(d, rows.device, count * sizeof(rows.device[0]));
+	ref.rows = rows.host;
+	take_scratch(d, scratch_rows, vocab);
 	const char *problem = device_problem(d, d->ops.logprobs(&d->ctx, &a));
 	(void)d->ref.logprobs(&d->ref_ctx, &ref);
-	for (u32 r = 0; r < ROWS && !problem; r++) {
-		if (memcmp(device_download(d, device_rows[r].ids, count * sizeof(u32)), ids[r],
-			   count * sizeof(u32)))
+	for (u32 r = 0; r < count && !problem; r++) {
+		const struct kern_logprobs_row *got = &rows.device[r], *want = &rows.host[r];
+		if (memcmp(device_download(d, got->ids, outs * sizeof(u32)), want->ids, outs * sizeof(u32)))
 			problem = "another order of the best";
-		else if (*(u32 *)device_download(d, device_rows[r].rank, sizeof(u32)) != rank[r])
+		else if (*(u32 *)device_download(d, got->rank, sizeof(u32)) != *want->rank)
 			problem = "another rank";
 		else
-			problem =
-				device_close(device_download(d, device_rows[r].values, count * sizeof(float)),
-					     values[r], count, 1e-6, 3e-5);
+			problem = device_close(device_download(d, got->values, outs * sizeof(float)), want->values, outs,
+					       1e-6, 3e-5);
 	}
-	device_case_end(d, problem, "logprobs vocab=%u top=%u ties=%d", vocab, top, ties);
+	end_scratch(d);
+	device_case_end(d, problem, "logprobs vocab=%u top=%u shape=%u rows=%u scratch for %u", vocab, top, shape, count,
+			scratch_rows);
 }
 
 /* Every rank's share holds numbers that say whose they are, and NaN behind them. */
@@ -231,6 +307,34 @@ static void join_logits_case(struct device *d, u32 ranks, u32 rows, u32 vocab)
 	device_case_end(d, problem, "join_logits ranks=%u rows=%u vocab=%u", ranks, rows, vocab);
 }
 
+/* Rows of several blocks, and of a block whose threads have several values. */
+static void shared_rows(struct device *d)
+{
+	static const u32 tops[] = {0, 1, 20, 256};
+
+	for (u32 shape = 0; shape <= MASKED; shape++) {
+		sample_case(d, 5003, shape, 24, 24); /* a block a row */
+		sample_case(d, 5003, shape, 6, 0);
+		sample_case(d, 5003, shape, 6, 6);
+		for (u32 kind = 0; kind < 12; kind++) /* alone, so that it has several blocks wherever this runs */
+			sample_rows(d, kind % 2 ? 8192 : 11003, shape, 1, 1, kind);
+		for (u32 i = 0; i < COUNT_OF(tops) && shape != 3 && shape != 4; i++) { /* without NaN */
+			logprobs_case(d, 5003, tops[i], shape, 8, 8);
+			logprobs_case(d, 11003, tops[i], shape, 1, 1);
+		}
+	}
+	logprobs_case(d, 5003, 20, 2, 3, 0);
+	logprobs_case(d, 50257, 20, 0, 3, 2); /* one more than there is room for */
+	sample_case(d, 50257, 0, 6, 6);
+	sample_case(d, 50257, PEAKED, 6, 5);
+	for (u32 kind = 1; kind <= 4; kind++) {
+		sample_rows(d, 128256, 0, 1, 1, kind);
+		sample_rows(d, 128256, PEAKED, 2, 2, kind);
+	}
+	allowed_case(d, 5003);
+	allowed_case(d, 8192);
+}
+
 void device_sampling(struct device *d)
 {
 	static const u32 vocabs[] = {1, 2, 5, 33, 1000};
@@ -238,10 +342,13 @@ void device_sampling(struct device *d)
 		logits_case(d, vocabs[v]);
 		allowed_case(d, vocabs[v]);
 		history_case(d, vocabs[v], 1 + 7 * v, 1);
-		for (u32 shape = 0; shape < 6; shape++)
-			sample_case(d, vocabs[v], shape, 24);
+		for (u32 shape = 0; shape <= MASKED; shape++)
+			for (u32 rows = 0; rows <= 24; rows += 8) /* 8: in three groups */
+				if (rows != 16)
+					sample_case(d, vocabs[v], shape, 24, rows);
 		for (u32 top = 0; top <= 20; top += 10)
-			logprobs_case(d, vocabs[v], top, v % 2);
+			for (u32 rows = 0; rows <= 2; rows += 2)
+				logprobs_case(d, vocabs[v], top, v % 2 ? 2 : 0, 2, rows);
 	}
 	history_case(d, 33, 0, 0);
 	history_case(d, 700, 1200, 900); /* several a thread */
@@ -252,9 +359,5 @@ void device_sampling(struct device *d)
 	join_logits_case(d, 8, 5, 2051); /* blocks that begin within a share */
 	join_logits_case(d, 7, 2, 7);
 	join_logits_case(d, 16, 2, 11); /* ranks that have no column */
-	/* More threads a row, and more ids than a thread takes at once. */
-	sample_case(d, 5003, 0, 6);
-	sample_case(d, 5003, 2, 6);
-	sample_case(d, 4500, 3, 5);
-	logprobs_case(d, 5003, 20, true);
+	shared_rows(d);
 }
