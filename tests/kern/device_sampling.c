@@ -323,6 +323,8 @@ static void shared_rows(struct device *d)
 			logprobs_case(d, 11003, tops[i], shape, 1, 1);
 		}
 	}
+	sample_case(d, 2000, NEAR, 24, 24); /* a list of several rounds */
+	sample_case(d, 2000, NEAR, 23, 23);
 	logprobs_case(d, 5003, 20, 2, 3, 0);
 	logprobs_case(d, 50257, 20, 0, 3, 2); /* one more than there is room for */
 	sample_case(d, 50257, 0, 6, 6);
