@@ -165,16 +165,15 @@ CU_INLINE uint4 skinny_load_x(const struct skinny *p, u32 token, u32 k, float *s
 			  row[b.x] | (u32)row[b.y] << 16, row[b.z] | (u32)row[b.w] << 16);
 }
 
-/* Scale, and zero in units of the weight as skinny_columns gives it. */
-template <enum kern_dtype W> CU_INLINE float2 skinny_scale(const struct skinny *p, u32 row, u32 k)
+/* A scale as it is stored, with 4 bits its zero in the upper half. */
+template <enum kern_dtype W> CU_INLINE u32 skinny_scale(const struct skinny *p, u32 row, u32 k)
 {
 	const size_t at = (size_t)(k >> p->group_shift) * p->scale_rows + row;
 	if (row >= p->n || k >= p->k)
-		return make_float2(0, 0);
+		return 0;
 	if constexpr (W == KERN_I4_128)
-		return make_float2(cu_f16_to_f32(((const u16 *)p->scales)[at]),
-				   cu_f16_to_f32(((const u16 *)p->zeros)[at]) + 128);
-	return make_float2(((const float *)p->scales)[at], 0);
+		return ((const u16 *)p->scales)[at] | (u32)((const u16 *)p->zeros)[at] << 16;
+	return ((const u32 *)p->scales)[at];
 }
 
 /* ---------------------------------------------------------------- the product */
@@ -197,7 +196,7 @@ CU_INLINE void skinny_group(const struct skinny *p, const struct skinny_tile til
 	const u32 lane = threadIdx.x % CU_WARP, ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
 	const u32 begin = (unit * S::SLABS + first) * SKINNY_SLAB;
 	float part[S::TILES][S::EIGHTS][4] = {}, total[S::EIGHTS][4] = {};
-	float2 scale[S::TILES][2];
+	u32 scale[S::TILES][2];
 #pragma unroll
 	for (u32 m = 0; m < S::TILES && S::SCALED; m++) {
 		scale[m][0] = skinny_scale<S::W>(p, tile[m].low + lane / 4, begin);
@@ -225,7 +224,12 @@ CU_INLINE void skinny_group(const struct skinny *p, const struct skinny_tile til
 #pragma unroll
 	for (u32 i = 0; i < S::TILES * S::EIGHTS * 4 && S::SCALED; i++) {
 		const u32 e = i % 4, n = i / 4 % S::EIGHTS, m = i / 4 / S::EIGHTS;
-		c[m][n][e] += scale[m][e / 2].x * (part[m][n][e] - (ZEROS ? scale[m][e / 2].y * total[n][e] : 0));
+		const u32 word = scale[m][e / 2];
+		if constexpr (ZEROS)
+			c[m][n][e] += cu_f16_to_f32((u16)word) *
+				      (part[m][n][e] - (cu_f16_to_f32((u16)(word >> 16)) + 128) * total[n][e]);
+		else
+			c[m][n][e] += cu_float(word) * part[m][n][e];
 	}
 }
 

@@ -5,7 +5,8 @@
 
 #include "kernels/cuda/matmul_skinny.cuh"
 
-/* Columns 8t .. 8t + 7 of slab `slab` of what lane t of a row loaded. `scale` as skinny_scale gives it. */
+/* Columns 8t .. 8t + 7 of slab `slab` of what lane t of a row loaded. `scale`: and the zero in
+ * units of the weight as skinny_columns gives it. */
 template <enum kern_dtype W> CU_INLINE void widen_columns(const uint4 raw, u32 slab, const float2 scale, float x[8])
 {
 	u32 words[4];
