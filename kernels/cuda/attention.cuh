@@ -465,7 +465,7 @@ CU_INLINE void attention_join_row(const struct attention *p, const float *totals
 	for (u32 d = lane * 4; d < head_dim; d += CU_WARP * 4) {
 		float4 out = make_float4(0, 0, 0, 0);
 		float total = 0;
-#pragma unroll 8
+#pragma unroll 4
 		for (u32 k = 0; k < pieces; k++) {
 			const size_t at = (size_t)k * tile_rows + row;
 			const float2 part = cu_load<float2>(totals + at * 2);
