@@ -72,7 +72,7 @@ struct attention_piece {
 	u32 rows, tile; /* its rows; the first row of this tile */
 	u32 before;	/* keys before its first query */
 	u32 first, begin, end;
-	u32 piece, pieces; /* its number among those of the tile */
+	u32 piece, pieces; /* its number, and of decode how many the tile has */
 };
 
 template <typename S> struct attention_state {

@@ -428,12 +428,10 @@ template <typename S> static bool serves(void)
 
 template <typename S> static enum err launch(const struct attention *p, cudaStream_t stream)
 {
-	/* A block has a multiprocessor for itself. */
-	const u32 grid = (p->plan.grid[S::KIND] + 1) / 2;
 	const cudaError_t e = CU_SHARED_LIMIT(attention_prefill_kernel<S>, S::SHARED_BYTES);
 	if (e != cudaSuccess)
 		return cuda_refused(e);
-	return cuda_launched(LAUNCH(attention_prefill_kernel<S>, grid, S::THREADS, S::SHARED_BYTES, stream, *p));
+	return cuda_launched(LAUNCH(attention_prefill_kernel<S>, p->plan.grid[S::KIND], S::THREADS, S::SHARED_BYTES, stream, *p));
 }
 
 using narrow = prefill_shape<64, 128, 2>;

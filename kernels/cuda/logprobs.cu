@@ -116,8 +116,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS_WEIGH)
 {
 	SHARED(struct select_shared, shared, 1);
 	struct select_shared *s = shared;
-	cu_grid_launch();
-	cu_grid_wait(); /* the chunks' best are there */
+	cu_grid_begin(); /* the chunks' best are there */
 	const u32 number = row_number(&m);
 	const struct kern_logprobs_row a = rows[number];
 	const u32 token = a.sampled ? *a.sampled : a.token;
@@ -197,8 +196,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS_LAST)
 	SHARED(struct logprobs_best_shared, shared, 1);
 	struct row_shared *s = &shared->row;
 	const u32 number = row_number(&m), part = row_part(&m);
-	cu_grid_launch();
-	cu_grid_wait(); /* the weights are there */
+	cu_grid_begin(); /* the weights are there */
 	struct kern_logprobs_row a = rows[number];
 	struct row row = row_of(&m, a.logits);
 	const u32 top = top_of(&a, m.vocab);

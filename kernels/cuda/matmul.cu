@@ -141,10 +141,10 @@ static enum err not_skinny(struct kern_ctx *ctx, const struct kern_matmul_args *
 	if (!ctx->device || a->fusion)
 		return ERR_UNSUPPORTED;
 	if (dense_worth(a))
-		return matmul_dense(ctx, a);
-	if (!slices_worth(a->w, a->tokens))
+		e = matmul_dense(ctx, a);
+	if (e == ERR_UNSUPPORTED && !slices_worth(a->w, a->tokens))
 		e = matmul_many(ctx, a);
-	if (e == ERR_UNSUPPORTED && a->w->dtype != KERN_BF16 && a->tokens > KERN_FUSED_TOKENS)
+	if (e == ERR_UNSUPPORTED && a->w->dtype != KERN_BF16 && a->tokens > KERN_FUSED_TOKENS && !dense_worth(a))
 		e = matmul_dense(ctx, a);
 	return e;
 }

@@ -466,6 +466,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) dense_kernel(con
 		step = 0;
 		tile++;
 	}
+	cu_cp_wait<0>(); /* no copy outlives its thread, those behind the end neither */
 	cu_grid_launch();
 }
 

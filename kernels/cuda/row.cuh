@@ -209,8 +209,7 @@ template <typename W, typename F> CU_INLINE void row_each(const struct row *r, W
 template <typename R>
 static __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS_BEST) row_best_kernel(const R *rows, struct row_scratch m)
 {
-	cu_grid_launch();
-	cu_grid_wait(); /* the logits are there, and nobody needs the scratch any more */
+	cu_grid_begin(); /* the logits are there, and nobody needs the scratch any more */
 	const struct row r = row_of(&m, rows[row_number(&m)].logits);
 	const u32 lane = threadIdx.x % CU_WARP, warp = threadIdx.x / CU_WARP;
 	for (u32 i = row_part(&m) * ROW_THREADS + threadIdx.x; i < SELECT_BUCKETS; i += m.parts * ROW_THREADS)

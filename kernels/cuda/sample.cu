@@ -229,8 +229,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS_WEIGH)
 	SHARED(struct select_shared, shared, 1);
 	SHARED(struct choice, choice, 1);
 	struct select_shared *s = shared;
-	cu_grid_launch();
-	cu_grid_wait(); /* the chunks' best are there */
+	cu_grid_begin(); /* the chunks' best are there */
 	const struct kern_sample_row r = rows[row_number(&m)];
 	if (!(r.temperature > 0) || restriction_of(&r, m.vocab) == FREE)
 		return;
@@ -485,8 +484,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS_LAST)
 	sample_choose_kernel(const struct kern_sample_row *rows, u32 *tokens, struct row_scratch m)
 {
 	SHARED(struct sample_shared, shared, 1);
-	cu_grid_launch();
-	cu_grid_wait(); /* the weights are there */
+	cu_grid_begin(); /* the weights are there */
 	u32 token = token_of(rows, &m, shared);
 	if (token == ALONE)
 		token = sample_row(rows + row_number(&m), m.vocab, &shared->row.select);

@@ -1,7 +1,7 @@
 /* The generic decoder on a device: the same composition of ops as model/decoder.c, with bf16 activations; the
- * residual stream, what is rotated, and logits are float. Steps of few tokens use products that are fused with what surrounds them, others the separate
- * ops. Runs in the worker in every step; queues, never waits, never allocates; knows tokens, positions and
- * slots only. */
+ * residual stream, what is rotated, and logits are float. Steps of few tokens with quantized weights use products that are
+ * fused with what surrounds them, others the separate ops. Runs in the worker in every step; queues, never waits, never
+ * allocates; knows tokens, positions and slots only. */
 #include "common/assert.h"
 #include "proc_worker/gpu/gpu_priv.h"
 #include "proc_worker/model/qk_norm.h"

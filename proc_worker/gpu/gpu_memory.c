@@ -172,8 +172,9 @@ static void lay_out_logits(struct gpu *g, u8 *base, size_t *offset)
 	a->sampled_ring = carve(base, offset, GPU_RING * rows * sizeof(u32));
 }
 
-/* For what ops need beside: choices of experts, rows that are sampled by several blocks, and a quantized matrix of a layer widened for many tokens. An
- * lm_head that is quantized is read in slices instead: widened it would be the largest thing of all. */
+/* For what ops need beside: choices of experts, rows that are sampled by several blocks, and a quantized matrix of a layer
+ * widened for many tokens. An lm_head that is quantized is read as it is, in tiles or slices: widened it would be the largest
+ * thing of all. */
 static size_t scratch_bytes(const struct gpu *g)
 {
 	size_t bytes = most((size_t)g->moe_tokens * g->config.model->experts_per_token * sizeof(u32),

@@ -26,15 +26,15 @@ const char *gpu_tune_path(struct gpu *g)
 	return NULL;
 }
 
-/* One matrix for all sizes of steps. ERR_IO ends it: nothing is kept. */
-static enum err tune(struct gpu *g, const struct kern_weight *w, const u16 *x, void *out,
-		     enum kern_dtype out_dtype, u32 tokens_max)
+/* One matrix, for numbers of tokens from the power of two `tokens_least` on. ERR_IO ends it: nothing is kept. */
+static enum err tune_sizes(struct gpu *g, const struct kern_weight *w, const u16 *x, void *out,
+			   enum kern_dtype out_dtype, u32 tokens_least, u32 tokens_max)
 {
 	enum err e = ERR_OK;
 
 	if (w->n == 0 || w->dtype != KERN_BF16)
 		return ERR_OK;
-	for (u32 tokens = 1; !e && tokens / 2 < tokens_max; tokens *= 2) {
+	for (u32 tokens = tokens_least; !e && tokens / 2 < tokens_max; tokens *= 2) {
 		struct kern_matmul_args a = {.out = out,
 					     .x_bf16 = x,
 					     .w = w,
@@ -49,16 +49,33 @@ static enum err tune(struct gpu *g, const struct kern_weight *w, const u16 *x, v
 	return e;
 }
 
+static enum err tune(struct gpu *g, const struct kern_weight *w, const u16 *x, void *out, enum kern_dtype out_dtype,
+		     u32 tokens_max)
+{
+	return tune_sizes(g, w, x, out, out_dtype, 1, tokens_max);
+}
+
+/* A product that ends a block: where it goes depends on the number of tokens. */
+static enum err tune_end(struct gpu *g, const struct kern_weight *w, const u16 *x, const float *post_norm,
+			 u32 tokens_max)
+{
+	u32 few = tokens_max < KERN_FUSED_TOKENS ? tokens_max : (u32)KERN_FUSED_TOKENS;
+	enum kern_dtype short_type = gpu_ends_in_stream(g, true, post_norm) ? KERN_F32 : KERN_BF16,
+			long_type = gpu_ends_in_stream(g, false, post_norm) ? KERN_F32 : KERN_BF16;
+
+	enum err e = tune_sizes(g, w, x, g->arena.x, short_type, 1, few);
+	return e ? e : tune_sizes(g, w, x, g->arena.x, long_type, 2 * KERN_FUSED_TOKENS, tokens_max);
+}
+
 static enum err tune_layer(struct gpu *g, const struct layer_weights *w)
 {
 	const struct gpu_arena *a = &g->arena;
 	u32 tokens = g->config.limits.tokens_max,
 	    mlp = tokens < GPU_MLP_TOKENS ? tokens : (u32)GPU_MLP_TOKENS;
-	enum kern_dtype end = gpu_ends_in_stream(g, false, w->attn_post_norm) ? KERN_F32 : KERN_BF16;
 	enum err e = tune(g, &w->qkv, a->normed, a->qkv, KERN_F32, tokens);
 
 	if (!e)
-		e = tune(g, &w->attn_out, a->attended, a->x, end, tokens);
+		e = tune_end(g, &w->attn_out, a->attended, w->attn_post_norm, tokens);
 	if (!e && w->router.n && a->shared) { /* of the expert of all tokens */
 		e = tune(g, &w->gate_up, a->normed, a->shared_gate_up, KERN_BF16, g->moe_tokens);
 		if (!e)
@@ -67,7 +84,7 @@ static enum err tune_layer(struct gpu *g, const struct layer_weights *w)
 		if (!e)
 			e = tune(g, &w->gate_up, a->normed, a->gate_up, KERN_BF16, mlp);
 		if (!e)
-			e = tune(g, &w->down, a->activated, a->x, end, mlp);
+			e = tune_end(g, &w->down, a->activated, w->mlp_post_norm, mlp);
 	}
 	return e ? e : tune(g, &w->router, a->normed, a->router_logits, KERN_F32, g->moe_tokens);
 }

@@ -53,6 +53,7 @@ void emu_cp_wait(u32 groups)
 		emu_touch(copy->to, copy->bytes, EMU_WRITE, copy->site);
 		memcpy(copy->to, copy->from != NULL ? copy->from : copy->data, copy->bytes);
 	}
-	memmove(c->list, c->list + done, (c->count - done) * sizeof(*c->list));
+	if (done > 0) /* else there may be no list */
+		memmove(c->list, c->list + done, (c->count - done) * sizeof(*c->list));
 	c->count -= done;
 }
