@@ -184,20 +184,20 @@ template <typename W, typename F> CU_INLINE void row_each(const struct row *r, W
 	for (u32 base = r->first + warp; base < r->end; base += CU_WARP * ROW_WARPS) {
 		const u32 mine = base + lane * ROW_WARPS;
 		const bool wanted = mine < r->end && wants(row_entry_logit(cu_load<u64>(r->bests + mine)));
-		u32 todo = cu_ballot(wanted);
+		u32 unread = cu_ballot(wanted);
 		float next[ROW_VALUES];
-		if (todo)
-			row_load(r, base + (cu_ffs(todo) - 1) * ROW_WARPS, next);
+		if (unread)
+			row_load(r, base + (cu_ffs(unread) - 1) * ROW_WARPS, next);
 #pragma unroll 1
-		while (todo) {
-			const u32 chunk = base + (cu_ffs(todo) - 1) * ROW_WARPS;
+		while (unread) {
+			const u32 chunk = base + (cu_ffs(unread) - 1) * ROW_WARPS;
 			float x[ROW_VALUES];
 #pragma unroll
 			for (u32 i = 0; i < ROW_VALUES; i++)
 				x[i] = next[i];
-			todo &= todo - 1;
-			if (todo)
-				row_load(r, base + (cu_ffs(todo) - 1) * ROW_WARPS, next);
+			unread &= unread - 1;
+			if (unread)
+				row_load(r, base + (cu_ffs(unread) - 1) * ROW_WARPS, next);
 			visit(chunk, x);
 		}
 	}

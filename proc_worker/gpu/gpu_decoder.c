@@ -28,8 +28,9 @@ static enum err sum(struct gpu *g, bool stream, u32 tokens, struct err_msg *em)
 
 /* ---------------------------------------------------------------- parts */
 
-/* The step as the layers see it. `few`: no more tokens than fused products take; `fused`: and they are. `pending`: delta is still to be added to x. `begun`: what attention adds is where this
- * block's products add up, and the MLP beside it adds to that. */
+/* The step as the layers see it. `few`: no more tokens than fused products take; `fused`: and they are. `pending`: delta
+ * is still to be added to x. `begun`: what attention adds is where this block's products add up, and the MLP beside it adds
+ * to that. */
 struct pass {
 	struct gpu *g;
 	u32 tokens;
