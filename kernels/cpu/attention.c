@@ -161,10 +161,11 @@ static void take_row(struct attention_partial into, struct attention_partial par
 }
 
 /* into += part: softmax sums with their maxima brought to the larger one. */
-static void merge_row(struct attention_partial into, struct attention_partial part, u32 width)
+static void merge_row(const struct kern_attention_args *a, struct attention_partial into, struct attention_partial part, u32 width)
 {
+	const float unit = score_unit(a);
 	float best = *into.best > *part.best ? *into.best : *part.best, base = best > -INFINITY ? best : 0;
-	vec old = vec_exp(vec_set1(*into.best - base)), new = vec_exp(vec_set1(*part.best - base));
+	vec old = vec_exp(vec_set1((*into.best - base) * unit)), new = vec_exp(vec_set1((*part.best - base) * unit));
 	for (u32 d = 0; d < width; d += VEC_LANES)
 		vec_store(into.acc + d,
 			  vec_fma(vec_load(part.acc + d), new, vec_mul(vec_load(into.acc + d), old)));
@@ -179,7 +180,7 @@ static void write_row(const struct kern_attention_args *a, const struct attentio
 	float sum = *total->sum;
 	if (a->sinks) { /* both sums by the larger of the two maxima; the sums of values only shrink with theirs */
 		float sink = a->sinks[at / a->kv.head_dim % a->heads];
-		float base = fmaxf(*total->best, sink), shrink = expf(*total->best - base);
+		float best = *total->best * score_unit(a), base = fmaxf(best, sink), shrink = expf(best - base);
 		sum = sum * shrink + expf(sink - base);
 		unit *= shrink;
 	}
@@ -216,10 +217,11 @@ static void query_i8(struct tile *t, u32 r, const float *x)
 /* Dimensions [d, d + count) of four rows' queries. */
 static ALWAYS_INLINE void lace_queries(const struct tile *t, const float *const q[LACE_ROWS], u32 r, u32 d, u32 count)
 {
+	const float unit = t->a->soft_cap > 0 ? 1 : score_unit(t->a);
 	__m512i row[LACE_ROWS];
 #pragma GCC unroll 4
 	for (u32 i = 0; i < LACE_ROWS; i++)
-		row[i] = lace_round(q[i] + d, count, vec_set1(t->a->scale));
+		row[i] = lace_round(q[i] + d, count, vec_set1(t->a->scale / unit));
 	lace_store(row, (char *)(t->of->q + (size_t)d / 2 * ATTENTION_ROWS + r), ATTENTION_ROWS, count / 2);
 }
 
@@ -487,7 +489,7 @@ static void segment_end(const struct attention_plan *plan, const struct attentio
 			if (s == task->segment)
 				take_row(to, from, t->lane.width);
 			else
-				merge_row(to, from, t->lane.width);
+				merge_row(t->a, to, from, t->lane.width);
 		}
 	}
 }
@@ -587,7 +589,7 @@ static void merge_task(void *arg, u32 index, u32 thread)
 		for (u32 s = 1; s < plan->segments; s++) {
 			struct attention_task part = first;
 			part.index = first.index + s;
-			merge_row(total, attention_partial(plan, &part, thread, r), plan->width);
+			merge_row(a, total, attention_partial(plan, &part, thread, r), plan->width);
 		}
 		write_row(a, &total, row_at(a, &first, first.query + r / group, r % group));
 	}

@@ -10,10 +10,11 @@
 /* `scores` of row r and vector v of the part: -inf where the row does not see the key. */
 static ALWAYS_INLINE vec score_mask(const struct tile *t, u32 r, u32 v, vec scores)
 {
-	const u32 key = t->begin + v * VEC_LANES, first = t->of->first[r], end = t->of->last[r] + 1;
-	const u32 from = first > key ? kern_min(first - key, VEC_LANES) : 0, to = end > key ? kern_min(end - key, VEC_LANES) : 0;
-	const u32 seen = ((1u << to) - 1) & ~((1u << from) - 1);
-	return _mm512_mask_mov_ps(vec_set1(-INFINITY), (__mmask16)seen, scores);
+	const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+	const __m512i key = _mm512_add_epi32(lanes, _mm512_set1_epi32((int)(t->begin + v * VEC_LANES)));
+	__mmask16 seen = _mm512_cmple_epu32_mask(key, _mm512_set1_epi32((int)t->of->last[r]));
+	seen = _mm512_mask_cmpge_epu32_mask(seen, key, _mm512_set1_epi32((int)t->of->first[r]));
+	return _mm512_mask_mov_ps(vec_set1(-INFINITY), seen, scores);
 }
 
 /* Whether all rows see all keys of `vecs` vectors from vector v on. First and last keys rise from row to row. */
@@ -58,7 +59,8 @@ static void scores_cap(struct tile *t, u32 vecs)
 	for (u32 r = 0; r < t->of->count; r++) {
 		vec highest = vec_set1(-INFINITY);
 		for (u32 v = 0; v < vecs; v++) {
-			vec x = score_mask(t, r, v, vec_soft_cap(vec_load(scores_at(t, r, v)), t->a->soft_cap));
+			vec capped = vec_soft_cap(vec_load(scores_at(t, r, v)), t->a->soft_cap);
+			vec x = score_mask(t, r, v, vec_mul(capped, vec_set1(1 / score_unit(t->a))));
 			highest = vec_max(highest, x);
 			vec_store(scores_at(t, r, v), x);
 		}

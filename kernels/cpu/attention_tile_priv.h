@@ -81,6 +81,14 @@ static ALWAYS_INLINE void tile_turn(struct tile *t, struct attention_rows *of)
 	t->head_at = of->head_at;
 }
 
+/* Natural logarithm of what softmax weights are powers of. Scores of products of bfloat16 count SCORE_STEPS to an octave: their queries,
+ * or, where they are capped, what the cap leaves, are multiplied by that. */
+enum { SCORE_STEPS = 512 };
+static ALWAYS_INLINE float score_unit(const struct kern_attention_args *a)
+{
+	return ATTENTION_DOTS_BF16 && a->kv.dtype == KERN_BF16 ? 0.693147180559945309f / SCORE_STEPS : 1;
+}
+
 /* Rows of a tile whose cache is of floats, for t->of->count = n: it has no more. */
 #define TILED(n) ((n) < TILE_ROWS ? (n) : TILE_ROWS)
 

@@ -278,7 +278,7 @@ static ALWAYS_INLINE void pairs_tile(struct tile *t, u32 begin, u32 end, u32 d0,
 	const bool asks = d0 == 0 && t->of->asks; /* the other rows of the KV head find them in the caches */
 	if (rows > 4 && d0 == 0 && tail == 32) {
 		begin = pairs_weigh(t, sum, rows, asks);
-		rows_sum_bf16(t);
+		rows_sum_bf16(t, rows);
 	}
 	const char *weights = (const char *)(t->weights + begin), *one = NULL;
 	const size_t stride = t->value_bytes;
@@ -318,10 +318,11 @@ static ALWAYS_INLINE void pairs_part(struct tile *t, u32 begin, u32 end, u32 row
  * beside. 32 dimensions are a line, which no other dimensions are in: nothing is gained by coming back soon. */
 static void part_values_bf16(struct tile *t, u32 from, u32 to)
 {
-#define PART_BF16(n) pairs_part(t, from, to, n);
+#define PART_BF16(n)                                   \
+	pairs_part(t, from, to, n);                     \
+	if (!weighs_beside(t) && to == t->count) \
+		rows_sum_bf16(t, n);
 	FOR_ROWS(PART_BF16)
-	if (!weighs_beside(t) && to == t->count)
-		rows_sum_bf16(t);
 }
 #endif
 

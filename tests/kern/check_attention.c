@@ -27,16 +27,21 @@ static bool rounds_to_bf16(const struct check *c, u32 target, enum kern_dtype ty
 	return type == KERN_BF16 && strcmp(c->targets[target].ops.attention_variant, "avx512_bf16") == 0;
 }
 
+/* Where products are of bfloat16, scores that are not capped count 512 to an octave of their weights: queries are rounded as what gives these. */
+enum { STEPS = 512 };
+static const float step_of_score = 0.693147180559945309f / STEPS;
+
 static double query_at(const struct kern_attention_args *a, size_t i, bool rounded)
 {
+	const float unit = a->soft_cap > 0 ? 1 : step_of_score;
 	float x = a->q[i];
 	u16 half;
 	if (!rounded)
 		return x * (double)a->scale;
-	x *= a->scale;
+	x *= a->scale / unit;
 	kern_convert(&half, KERN_BF16, &x, KERN_F32, 1);
 	kern_convert(&x, KERN_F32, &half, KERN_BF16, 1);
-	return x;
+	return x * (double)unit;
 }
 
 /* What one query head of a row should give, and how far whole numbers of 16 bits may take a variant from it.
@@ -257,8 +262,8 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 		       m->outliers, m->window, (double)m->soft_cap, m->sinks);
 }
 
-/* Scores of any size: each key's is the query's first number times one common to all keys, plus a small whole number, all
- * exact in bfloat16 and their sums in float, so that weights are known whatever the arithmetic. */
+/* Scores of any size: each key's is the query's first number times one common to all keys, plus a small whole number (of octaves, where
+ * these are counted), all exact in bfloat16 and their sums in float, so that weights are known whatever the arithmetic. */
 static void attention_large(struct check *c, u32 target, enum kern_dtype type, float score, u32 heads)
 {
 	enum { CONTEXT = 600, DIM = 64, KEY_BLOCK = 16 };
@@ -273,7 +278,7 @@ static void attention_large(struct check *c, u32 target, enum kern_dtype type, f
 	attention_inputs(c, &m, &a);
 	float *q = check_alloc(c, (size_t)2 * heads * DIM * 4);
 	for (u32 i = 0; i < 2 * heads * DIM; i++)
-		q[i] = i % DIM == 0 ? score : i % DIM == 1 ? 1 : 0;
+		q[i] = i % DIM == 0 ? score : i % DIM > 1 ? 0 : rounded ? STEPS : 1;
 	for (u32 key = 0; key < CONTEXT; key++) {
 		struct check_kv_place p = key_place(&a, 0, 0, key, false);
 		for (p.dim = 0; p.dim < DIM; p.dim++) {
@@ -282,7 +287,7 @@ static void attention_large(struct check *c, u32 target, enum kern_dtype type, f
 		}
 	}
 	a.q = q;
-	a.scale = 1;
+	a.scale = rounded ? step_of_score : 1;
 	a.out = check_alloc(c, (size_t)2 * heads * DIM * 4);
 	check_ctx(c, &ctx, &limits, 0);
 	if (c->targets[target].ops.attention(&ctx, &a) != ERR_OK)
