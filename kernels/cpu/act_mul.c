@@ -73,6 +73,6 @@ enum err VARIANT(act_mul)(struct kern_ctx *ctx, const struct kern_act_mul_args *
 {
 	struct kern_act_mul_args args = *a;
 	u32 parts = parts_of(a);
-	parallel_near(ctx, parts > 1 ? a->tokens * parts : kern_ceil(a->tokens, kern_rows_a_task(a->size)), rows, &args);
+	parallel_near(ctx, a->tokens, parts > 1 ? a->tokens * parts : kern_ceil(a->tokens, kern_rows_a_task(a->size)), rows, &args);
 	return ERR_OK;
 }

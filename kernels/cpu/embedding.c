@@ -48,6 +48,6 @@ enum err VARIANT(embedding)(struct kern_ctx *ctx, const struct kern_embedding_ar
 {
 	struct kern_embedding_args args = *a;
 	ASSERT(!a->accumulate);
-	parallel_near(ctx, kern_ceil(a->tokens, kern_rows_a_task(a->hidden)), rows, &args);
+	parallel_near(ctx, a->tokens, kern_ceil(a->tokens, kern_rows_a_task(a->hidden)), rows, &args);
 	return ERR_OK;
 }

@@ -16,8 +16,8 @@
 enum {
 	FEW_ROWS = 64, /* so few rows need no company of panels, and tasks must be small for so few to end together */
 	FEW_PANELS = 2,
-	OWN_ROWS = 64, /* a thread has at least, for which it reads all weights */
-	OWN_ROWS_UNPACKED = 128, /* and unpacks them */
+	BYTES_A_NS = 200, /* that a core multiplies, about */
+	TAKING_NS = 36000,
 	HANDED_LEAST = 64, /* values of groups that are packed at once */
 	NORMED_AT_ONCE = 256, /* values of a row, in the L1 cache until they are packed */
 	NORMED_STRIDE = NORMED_AT_ONCE + 16, /* of such rows: not all of them in the same places of that cache */
@@ -114,12 +114,12 @@ static u32 panel_at(const struct blocked_job *j, u32 place)
 	return j->fusion ? place / 2 + place % 2 * (j->panels / 2) : place;
 }
 
-/* Where every thread can have enough rows of its own it has them: what it computed of them is in its cache when the next product
- * packs them. */
+/* Where every thread can have enough rows of its own it has them, and reads and unpacks all weights: what it computed of its rows is in its
+ * cache when the next product packs them. */
 static void plan_rows(struct blocked_job *j, u32 threads)
 {
 	u32 least = kern_ceil(j->a->tokens, BLOCKED_ROWS);
-	u32 own = kern_min(threads, j->a->tokens / (j->kernel->unpack ? OWN_ROWS_UNPACKED : OWN_ROWS));
+	u32 own = kern_min(threads, j->a->tokens / NEAR_ROWS);
 	j->part_blocks = kern_ceil(least, own > 1 ? own : 1);
 	j->row_blocks = own > 1 ? j->part_blocks * own : least;
 }
@@ -408,6 +408,15 @@ static void plan_scratch(struct blocked_job *j, const struct kern_ctx *ctx, u32 
 	j->then->x = j->x + rows * j->row_bytes;
 }
 
+/* How many tasks a thread keeps: of its own rows as many as take no longer than fetching another's inputs, and giving back where the outputs
+ * went, would. */
+static u32 tasks_kept(const struct blocked_job *j)
+{
+	const u64 rows = kern_ceil(j->a->tokens, j->row_blocks), columns = (u64)j->panels_a_task * KERN_PANEL;
+	const u64 ns = rows * columns * j->a->w->k * j->kernel->value_bytes / BYTES_A_NS;
+	return j->row_blocks == j->part_blocks ? 0 : (u32)kern_min(NEAR_KEEP, TAKING_NS / (ns + 1));
+}
+
 static void run(struct kern_ctx *ctx, struct blocked_job *j, bool packed)
 {
 	plan_columns(j, kern_thread_count(ctx));
@@ -415,8 +424,8 @@ static void run(struct kern_ctx *ctx, struct blocked_job *j, bool packed)
 		j->tiles += rows_of(j, b).tiles;
 	ASSERT(!j->normed || j->kernel->tile_rows * NORMED_STRIDE * sizeof(float) <= j->lane_bytes);
 	if (!packed)
-		parallel_near(ctx, j->normed ? j->tiles : j->tiles * j->k_blocks, pack_task, j);
-	parallel_near(ctx, j->column_tasks * j->row_blocks, run_task, j);
+		parallel_near(ctx, j->a->tokens, j->normed ? j->tiles : j->tiles * j->k_blocks, pack_task, j);
+	parallel_near_keeping(ctx, j->column_tasks * j->row_blocks, tasks_kept(j), run_task, j);
 }
 
 /* Whether inputs of `then` can be packed group by group, in the order of the columns, and tasks of whole groups let the threads end

@@ -77,6 +77,6 @@ static void rows(void *arg, u32 task, u32 thread)
 enum err VARIANT(rmsnorm)(struct kern_ctx *ctx, const struct kern_rmsnorm_args *a)
 {
 	struct kern_rmsnorm_args args = *a;
-	parallel_near(ctx, kern_ceil(a->tokens, kern_rows_a_task(a->hidden)), rows, &args);
+	parallel_near(ctx, a->tokens, kern_ceil(a->tokens, kern_rows_a_task(a->hidden)), rows, &args);
 	return ERR_OK;
 }

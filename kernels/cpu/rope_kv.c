@@ -461,6 +461,6 @@ enum err VARIANT(rope_kv)(struct kern_ctx *ctx, const struct kern_rope_kv_args *
 	ASSERT(a->kv.head_dim <= KERN_HEAD_DIM_MAX && a->rope_dim <= a->kv.head_dim && a->rope_dim % 2 == 0 &&
 	       a->kv.head_dim % 2 == 0);
 	ASSERT(!a->norm_behind || !a->interleaved);
-	parallel_near(ctx, kern_ceil(a->tokens, j.tokens_a_task), tokens, &j);
+	parallel_near(ctx, a->tokens, kern_ceil(a->tokens, j.tokens_a_task), tokens, &j);
 	return ERR_OK;
 }

@@ -81,33 +81,83 @@ static inline bool shares_take(struct shares *p, u32 thread, u32 *first, u32 *en
 }
 
 /* kern_parallel, but every thread has neighbouring tasks, and of as many tasks always the same ones: rows that one op left in a
- * core's cache are that core's in the next. Where cores have no cache in common another one waits for every line. */
+ * core's cache are that core's in the next. Where cores have no cache in common another one waits for every line, and the owner of what
+ * another has taken waits for these lines again in the next op: so a thread that has begun keeps its last tasks, where they are short. */
 struct near_run {
 	struct shares shares;
 	kern_task_fn fn;
 	void *arg;
+	u32 tasks, keep;
 };
+
+enum {
+	NEAR_ROWS = 64, /* a thread has at least, where products give it rows of its own */
+	NEAR_KEEP = 3,	/* tasks of few rows, some microseconds each */
+};
+
+static inline u32 near_first(const struct near_run *n, u32 share)
+{
+	return (u32)((u64)n->tasks * share / n->shares.count);
+}
+
+/* How many tasks another thread may take: all of one that has not begun, for it may be asleep. */
+static inline u32 near_free(const struct near_run *n, u32 share)
+{
+	u64 seen = atomic_load_explicit(&n->shares.of[share].left, memory_order_relaxed);
+	u32 left = shares_left(seen), keep = (u32)seen == near_first(n, share) ? 0 : n->keep;
+	return left > keep ? left - keep : 0;
+}
+
+static inline bool near_take(struct near_run *n, u32 thread, u32 *first, u32 *end)
+{
+	if (shares_take_from(&n->shares, thread % n->shares.count, true, first, end))
+		return true;
+	for (;;) {
+		u32 most = 0, victim = 0;
+		for (u32 i = 0; i < n->shares.count; i++) {
+			u32 free = near_free(n, i);
+			if (free > most) {
+				most = free;
+				victim = i;
+			}
+		}
+		if (most == 0)
+			return false;
+		if (shares_take_from(&n->shares, victim, false, first, end))
+			return true;
+	}
+}
 
 static inline void near_tasks(void *arg, u32 task, u32 thread)
 {
 	struct near_run *n = arg;
 	u32 first, end;
 	(void)task;
-	while (shares_take(&n->shares, thread, &first, &end))
+	while (near_take(n, thread, &first, &end))
 		for (; first < end; first++)
 			n->fn(n->arg, first, thread);
 }
 
-static inline void parallel_near(struct kern_ctx *ctx, u32 tasks, kern_task_fn fn, void *arg)
+/* `keep`: tasks that a thread which has begun keeps. Shares differ by one task at most, so that keeping them makes nobody wait for more. */
+static inline void parallel_near_keeping(struct kern_ctx *ctx, u32 tasks, u32 keep, kern_task_fn fn, void *arg)
 {
-	struct near_run n = {.fn = fn, .arg = arg};
+	struct near_run n = {.fn = fn, .arg = arg, .tasks = tasks, .keep = keep};
 	u32 threads = kern_thread_count(ctx);
 	if (threads == 1 || tasks <= 1) {
 		kern_parallel(ctx, tasks, fn, arg);
 		return;
 	}
-	shares_init(&n.shares, tasks, threads, 1);
-	kern_parallel(ctx, kern_min(threads, n.shares.count), near_tasks, &n);
+	n.shares.count = kern_min(kern_min(threads, tasks), SHARES_MAX);
+	n.shares.at_once = 1;
+	for (u32 i = 0; i < n.shares.count; i++)
+		atomic_init(&n.shares.of[i].left, (u64)near_first(&n, i + 1) << 32 | near_first(&n, i));
+	kern_parallel(ctx, n.shares.count, near_tasks, &n);
+}
+
+/* Of `rows` rows. */
+static inline void parallel_near(struct kern_ctx *ctx, u32 rows, u32 tasks, kern_task_fn fn, void *arg)
+{
+	parallel_near_keeping(ctx, tasks, rows / kern_thread_count(ctx) >= NEAR_ROWS ? NEAR_KEEP : 0, fn, arg);
 }
 
 /* Where the units end that the thread takes after those up to `end`, which it has just taken, in their order. */
