@@ -12,8 +12,10 @@ enum { SHARES_MAX = 64 };
 
 struct shares {
 	u32 count, at_once; /* at_once: units that are taken at a time */
+	u32 keep; /* a share's last units that are its thread's alone once it has begun; before, it may be asleep */
 	struct {
 		_Alignas(64) _Atomic u64 left; /* end << 32 | first */
+		u32 first; /* at the beginning */
 	} of[SHARES_MAX];
 };
 
@@ -23,13 +25,30 @@ static inline u32 shares_units(u32 units, u32 threads)
 	return kern_ceil(units, kern_min(threads, SHARES_MAX));
 }
 
+static inline void shares_init_one(struct shares *p, u32 share, u32 first, u32 end)
+{
+	p->of[share].first = first;
+	atomic_init(&p->of[share].left, (u64)end << 32 | first);
+}
+
 /* `each`: units of a share. */
 static inline void shares_init_each(struct shares *p, u32 units, u32 each, u32 at_once)
 {
 	p->count = kern_ceil(units, each);
 	p->at_once = at_once;
+	p->keep = 0;
 	for (u32 i = 0; i < p->count; i++)
-		atomic_init(&p->of[i].left, (u64)kern_min((i + 1) * each, units) << 32 | i * each);
+		shares_init_one(p, i, i * each, kern_min((i + 1) * each, units));
+}
+
+/* Shares that differ by one unit at most, so that keeping units makes nobody wait for more than that; units are taken one by one. */
+static inline void shares_init_even(struct shares *p, u32 units, u32 threads, u32 keep)
+{
+	p->count = kern_min(kern_min(threads, units), SHARES_MAX);
+	p->at_once = 1;
+	p->keep = keep;
+	for (u32 i = 0; i < p->count; i++)
+		shares_init_one(p, i, (u32)((u64)units * i / p->count), (u32)((u64)units * (i + 1) / p->count));
 }
 
 static inline void shares_init(struct shares *p, u32 units, u32 threads, u32 at_once)
@@ -59,7 +78,15 @@ static inline bool shares_take_from(struct shares *p, u32 share, bool front, u32
 	return true;
 }
 
-/* Units [first, end) for this thread; false when all are taken. */
+/* How many units of a share others may take. */
+static inline u32 shares_free(const struct shares *p, u32 share)
+{
+	u64 seen = atomic_load_explicit(&p->of[share].left, memory_order_relaxed);
+	u32 left = shares_left(seen), keep = (u32)seen == p->of[share].first ? 0 : p->keep;
+	return left > keep ? left - keep : 0;
+}
+
+/* Units [first, end) for this thread; false when all are taken, or kept. */
 static inline bool shares_take(struct shares *p, u32 thread, u32 *first, u32 *end)
 {
 	if (shares_take_from(p, thread % p->count, true, first, end))
@@ -67,9 +94,9 @@ static inline bool shares_take(struct shares *p, u32 thread, u32 *first, u32 *en
 	for (;;) {
 		u32 most = 0, victim = 0;
 		for (u32 i = 0; i < p->count; i++) {
-			u32 left = shares_left(atomic_load_explicit(&p->of[i].left, memory_order_relaxed));
-			if (left > most) {
-				most = left;
+			u32 free = shares_free(p, i);
+			if (free > most) {
+				most = free;
 				victim = i;
 			}
 		}
@@ -87,7 +114,6 @@ struct near_run {
 	struct shares shares;
 	kern_task_fn fn;
 	void *arg;
-	u32 tasks, keep;
 };
 
 enum {
@@ -95,62 +121,26 @@ enum {
 	NEAR_KEEP = 3,	/* tasks of few rows, some microseconds each */
 };
 
-static inline u32 near_first(const struct near_run *n, u32 share)
-{
-	return (u32)((u64)n->tasks * share / n->shares.count);
-}
-
-/* How many tasks another thread may take: all of one that has not begun, for it may be asleep. */
-static inline u32 near_free(const struct near_run *n, u32 share)
-{
-	u64 seen = atomic_load_explicit(&n->shares.of[share].left, memory_order_relaxed);
-	u32 left = shares_left(seen), keep = (u32)seen == near_first(n, share) ? 0 : n->keep;
-	return left > keep ? left - keep : 0;
-}
-
-static inline bool near_take(struct near_run *n, u32 thread, u32 *first, u32 *end)
-{
-	if (shares_take_from(&n->shares, thread % n->shares.count, true, first, end))
-		return true;
-	for (;;) {
-		u32 most = 0, victim = 0;
-		for (u32 i = 0; i < n->shares.count; i++) {
-			u32 free = near_free(n, i);
-			if (free > most) {
-				most = free;
-				victim = i;
-			}
-		}
-		if (most == 0)
-			return false;
-		if (shares_take_from(&n->shares, victim, false, first, end))
-			return true;
-	}
-}
-
 static inline void near_tasks(void *arg, u32 task, u32 thread)
 {
 	struct near_run *n = arg;
 	u32 first, end;
 	(void)task;
-	while (near_take(n, thread, &first, &end))
+	while (shares_take(&n->shares, thread, &first, &end))
 		for (; first < end; first++)
 			n->fn(n->arg, first, thread);
 }
 
-/* `keep`: tasks that a thread which has begun keeps. Shares differ by one task at most, so that keeping them makes nobody wait for more. */
+/* `keep`: tasks that a thread which has begun keeps. */
 static inline void parallel_near_keeping(struct kern_ctx *ctx, u32 tasks, u32 keep, kern_task_fn fn, void *arg)
 {
-	struct near_run n = {.fn = fn, .arg = arg, .tasks = tasks, .keep = keep};
+	struct near_run n = {.fn = fn, .arg = arg};
 	u32 threads = kern_thread_count(ctx);
 	if (threads == 1 || tasks <= 1) {
 		kern_parallel(ctx, tasks, fn, arg);
 		return;
 	}
-	n.shares.count = kern_min(kern_min(threads, tasks), SHARES_MAX);
-	n.shares.at_once = 1;
-	for (u32 i = 0; i < n.shares.count; i++)
-		atomic_init(&n.shares.of[i].left, (u64)near_first(&n, i + 1) << 32 | near_first(&n, i));
+	shares_init_even(&n.shares, tasks, threads, keep);
 	kern_parallel(ctx, n.shares.count, near_tasks, &n);
 }
 
