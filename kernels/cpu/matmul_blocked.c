@@ -16,6 +16,7 @@
 enum {
 	FEW_ROWS = 64, /* so few rows need no company of panels, and tasks must be small for so few to end together */
 	FEW_PANELS = 2,
+	OWN_ROWS_UNPACKED = 2 * NEAR_ROWS, /* a thread has at least, for which it unpacks all weights */
 	BYTES_A_NS = 200, /* that a core multiplies, about */
 	TAKING_NS = 36000,
 	HANDED_LEAST = 64, /* values of groups that are packed at once */
@@ -114,12 +115,12 @@ static u32 panel_at(const struct blocked_job *j, u32 place)
 	return j->fusion ? place / 2 + place % 2 * (j->panels / 2) : place;
 }
 
-/* Where every thread can have enough rows of its own it has them, and reads and unpacks all weights: what it computed of its rows is in its
+/* Where every thread can have enough rows of its own it has them, and reads all weights: what it computed of its rows is in its
  * cache when the next product packs them. */
 static void plan_rows(struct blocked_job *j, u32 threads)
 {
 	u32 least = kern_ceil(j->a->tokens, BLOCKED_ROWS);
-	u32 own = kern_min(threads, j->a->tokens / NEAR_ROWS);
+	u32 own = kern_min(threads, j->a->tokens / (j->kernel->unpack ? OWN_ROWS_UNPACKED : NEAR_ROWS));
 	j->part_blocks = kern_ceil(least, own > 1 ? own : 1);
 	j->row_blocks = own > 1 ? j->part_blocks * own : least;
 }
