@@ -103,15 +103,16 @@ static void attention_want(const struct kern_attention_args *a, u32 r, u32 query
 	}
 	for (u32 key = first; key <= last; key++) {
 		struct check_kv_place p = key_place(a, r, head, key, true);
-		double weight = exp(scores[key] - best), largest = 0;
+		double weight = exp(scores[key] - best);
 		total += weight;
 		for (p.dim = 0; p.dim < dim; p.dim++) {
 			double value = weight * check_kv_load(&a->kv, &p);
 			w->value[p.dim] += value;
 			w->size[p.dim] += fabs(value);
-			largest = fmax(largest, fabs(value));
 		}
-		widest = fmax(widest, largest);
+		/* Weights times scales are rounded, whatever of the 127 units a key's values have: of few dimensions perhaps none has many. */
+		if (a->kv.dtype == KERN_I8)
+			widest = fmax(widest, weight * 127 * (double)check_kv_scale(&a->kv, &p));
 	}
 	for (u32 i = 0; i < dim; i++) {
 		w->value[i] /= total;
