@@ -59,6 +59,17 @@ static u32 caps_of_cpu(void)
 }
 #endif
 
+/* Intel's processors multiply pairs of bfloat16 in a quarter of the time slots in which they multiply and add float32: VDPBF16PS every other
+ * cycle on Sapphire and Emerald Rapids, two VFMADD231PS in every one, hence half as many products. Rounding inputs is slow as well. */
+static u32 caps_slow(void)
+{
+#if defined(__x86_64__)
+	return __builtin_cpu_is("intel") ? KERN_CAP_AVX512_BF16 : 0;
+#else
+	return 0;
+#endif
+}
+
 enum err kern_caps_parse(const char *text, u32 *mask, struct err_msg *em)
 {
 	u32 caps = 0;
@@ -88,9 +99,11 @@ u32 kern_caps_detect(void)
 {
 	const char *text = getenv("TERCET_KERN_CAPS");
 	struct err_msg em = {""};
-	u32 mask = KERN_CAP_ALL;
-	if (text && kern_caps_parse(text, &mask, &em) != ERR_OK)
+	u32 mask = ~caps_slow();
+	if (text && kern_caps_parse(text, &mask, &em) != ERR_OK) {
 		LOG_WARN("KERN_CAPS", "variable=TERCET_KERN_CAPS ignored=\"%s\"", em.text);
+		mask = ~caps_slow();
+	}
 	return (caps_of_cpu() | KERN_CAP_PORTABLE) & mask;
 }
 

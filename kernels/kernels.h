@@ -39,7 +39,7 @@ u32 kern_dtype_group(enum kern_dtype t);
 /* Of what is rounded to 4 bits here: KERN_I4_STEPS where there is AVX-512 with VNNI; else KERN_I4_64, for steps have no fast products there. */
 enum kern_dtype kern_dtype_int4(u32 caps);
 
-/* Instruction sets a variant may need; found at run time, and masked by tests and by TERCET_KERN_CAPS. */
+/* Instruction sets a variant may need; found at run time, less those that slow a processor down, or masked by tests and by TERCET_KERN_CAPS. */
 enum kern_cap {
 	KERN_CAP_AVX2 = 1u << 0,   /* with FMA and F16C */
 	KERN_CAP_AVX512 = 1u << 1, /* F, BW, DQ, VL */

@@ -13,12 +13,12 @@ static size_t most(size_t a, size_t b)
 	return a > b ? a : b;
 }
 
-/* A row of inputs rounded to bf16, filled up to whole vectors, or as they are where there is no such arithmetic; or to 8 bits (16
+/* A row of inputs as they are (there may be weights in float32 where others have arithmetic of bf16), filled up to whole vectors; or rounded to 8 bits (16
  * where there are no products of bytes) with up to three words for groups of 32, seven for those of 128, filled up to whole groups. Beside
  * weights in 4 bits AVX2 has up to five words a group, and takes one byte of the 16 bits. */
 static size_t inputs_bytes(const struct kern_limits *l, u32 k)
 {
-	size_t values = (k + 31) * (l->caps & KERN_CAP_AVX512_BF16 ? sizeof(u16) : sizeof(float));
+	size_t values = (k + 31) * sizeof(float);
 	size_t rounded = l->caps & KERN_CAP_AVX512_VNNI ? 1 : 2;
 	size_t bytes = kern_align((k + KERN_GROUP_MAX - 1) * rounded + (((size_t)k / 32 + 1) * 3 + 1) * sizeof(float));
 	return most(values, bytes);

@@ -9,6 +9,32 @@
 
 #ifdef VEC_LANES
 
+#if VEC_LANES == 16
+enum {
+	LACE_UNITS = 16, /* of every row that are laced at once */
+	LACE_ROWS = 4,
+};
+
+/* The first `count` units of four neighbouring rows to [units][rows]; `to`: of the first of the four. */
+static ALWAYS_INLINE void lace_store(const __m512i row[LACE_ROWS], char *to, u32 rows, u32 count)
+{
+	__m512i low[2] = {_mm512_unpacklo_epi32(row[0], row[1]), _mm512_unpacklo_epi32(row[2], row[3])};
+	__m512i high[2] = {_mm512_unpackhi_epi32(row[0], row[1]), _mm512_unpackhi_epi32(row[2], row[3])};
+	/* Lane l of four[u] has unit 4 * l + u. */
+	const __m512i four[] = {_mm512_unpacklo_epi64(low[0], low[1]), _mm512_unpackhi_epi64(low[0], low[1]),
+				_mm512_unpacklo_epi64(high[0], high[1]), _mm512_unpackhi_epi64(high[0], high[1])};
+#define LACE_LANE(l)                                                                                    \
+	_Pragma("GCC unroll 4") for (u32 u = 0; u < 4; u++) if ((l) * 4 + u < count)                    \
+		_mm_storeu_si128((__m128i *)(void *)(to + ((l) * 4 + u) * (size_t)rows * 4),            \
+				 _mm512_extracti32x4_epi32(four[u], l));
+	LACE_LANE(0)
+	LACE_LANE(1)
+	LACE_LANE(2)
+	LACE_LANE(3)
+#undef LACE_LANE
+}
+#endif
+
 /* Four units of each of four rows, `stride` units apart, to [unit][rows]. */
 static inline void lace_four(const float *from, size_t stride, u32 rows, float *to)
 {

@@ -94,7 +94,7 @@ struct blocked_kernel {
 
 /* Room for a panel's block of 1,024 values in 8 bits, with a scale of every 128 and 384 bytes for the steps of every 32, or with a scale and a zero, or
  * offset, of every 32, or of 640 in 16 bits; or for the tables of as many. */
-enum { BLOCKED_K_MAX = 1024, BLOCKED_UNPACKED = 46 << 10, BLOCKED_HELD = 3 << 10 };
+enum { BLOCKED_K_MAX = 1024, BLOCKED_UNPACKED = 80 << 10, BLOCKED_HELD = 3 << 10 };
 
 struct blocked_job {
 	const struct kern_matmul_args *a;

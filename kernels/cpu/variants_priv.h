@@ -47,6 +47,7 @@ struct matmul_tile;
 void matmul_quantized_one_avx2(const struct matmul_tile *tile, bool int4); /* a tile of one row */
 /* The same for more rows than a tile has. */
 void matmul_float_many_avx2(struct kern_ctx *ctx, const struct kern_matmul_args *args);
+void matmul_float_many_avx512(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 void matmul_bf16_many_avx512_bf16(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 void matmul_int4_many_avx2(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 void matmul_int8_many_avx2(struct kern_ctx *ctx, const struct kern_matmul_args *args);

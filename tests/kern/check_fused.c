@@ -8,7 +8,8 @@
 /* More rows than decoding has, and a variant that computes them in blocks. */
 static bool matmul_blocks(const struct check_target *t, const struct matmul_case *m)
 {
-	u32 needed = m->dtype == KERN_BF16 ? KERN_CAP_AVX512_BF16 : m->dtype == KERN_F32 ? 0 : KERN_CAP_AVX512_VNNI;
+	bool floats = m->dtype == KERN_BF16 || m->dtype == KERN_F32;
+	u32 needed = floats ? KERN_CAP_AVX512 : KERN_CAP_AVX512_VNNI;
 	bool avx2 = (t->caps & KERN_CAP_AVX2) && !(t->caps & KERN_CAP_AVX512) && m->dtype != KERN_I4_STEPS;
 	return (avx2 || (t->caps & needed)) && m->tokens > KERN_CPU_UNFUSED_TOKENS;
 }

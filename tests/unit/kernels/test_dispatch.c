@@ -44,6 +44,19 @@ Test(dispatch, the_environment_hides_instruction_sets)
 	cr_assert_eq(kern_caps_detect(), all, "a list that cannot be read hides nothing");
 }
 
+Test(dispatch, what_slows_a_processor_down_has_to_be_asked_for)
+{
+	u32 fast = kern_caps_detect(), all;
+	setenv("TERCET_KERN_CAPS", "all", 1);
+	all = kern_caps_detect();
+	cr_assert_eq(fast & ~all, 0);
+#if defined(__x86_64__)
+	cr_assert_eq(all & ~fast, __builtin_cpu_is("intel") ? all & KERN_CAP_AVX512_BF16 : 0);
+#endif
+	setenv("TERCET_KERN_CAPS", "portable,avx2,avx512,avx512_bf16", 1);
+	cr_assert_eq(kern_caps_detect() & KERN_CAP_AVX512_BF16, all & KERN_CAP_AVX512_BF16);
+}
+
 Test(dispatch, every_processor_has_the_portable_products)
 {
 	struct kern_ops ops;
