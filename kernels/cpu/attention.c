@@ -13,13 +13,13 @@
  * bfloat16 (queries and weights rounded once), else in float32. 8-bit integers in whole numbers: queries and
  * the products of weight and scale become 16-bit integers of a row's and part's own unit, sums are exact.
  * E4M3 in float32. */
+#include "kernels/cpu/attention_queries_priv.h"
 #include "kernels/cpu/attention_scores_bf16_priv.h"
 #include "kernels/cpu/attention_scores_priv.h"
 #include "kernels/cpu/attention_softmax_bf16_priv.h"
 #include "kernels/cpu/attention_softmax_priv.h"
 #include "kernels/cpu/attention_tile_priv.h"
 #include "kernels/cpu/attention_values_priv.h"
-#include "kernels/cpu/lace_bf16_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
 /* ---------------------------------------------------------------- keys of a part */
@@ -187,119 +187,7 @@ static void write_row(const struct kern_attention_args *a, const struct attentio
 	write_sums(out, total->acc, a->kv.head_dim, block_vecs(a->kv.dtype), unit / sum);
 }
 
-/* ---------------------------------------------------------------- queries */
-
-/* Whole numbers of 16 bits in pairs, in the order of scores_i8. */
-static void query_i8(struct tile *t, u32 r, const float *x)
-{
-	/* Sums of products with bytes of at most 127 stay below 2^31. */
-	const float most = t->a->kv.head_dim <= 512 ? I16_MAX : I16_MAX / 2;
-	u32 *to = (u32 *)(void *)t->of->q + r, end = t->words * 4;
-	int16_t wholes[KERN_HEAD_DIM_MAX + VEC_LANES];
-	ivec sum = IVEC_BITS(setzero)();
-	vec largest = vec_zero();
-	for (u32 d = 0; d < end; d += VEC_LANES)
-		largest = vec_max(vec_abs(vec_load(x + d)), largest);
-	float factor = unit_factor(vec_highest(largest), most, &t->of->q_unit[r]);
-	for (u32 d = 0; d < end; d += VEC_LANES) {
-		ivec whole = IVEC(cvtps_epi32)(vec_mul(vec_load(x + d), vec_set1(factor)));
-		sum = IVEC(add_epi32)(sum, whole);
-		ivec_store_i16(wholes + d, whole);
-	}
-	for (u32 d = 0; d < end; d += 4, to += 2 * ATTENTION_ROWS) {
-		to[0] = (u16)wholes[d] | (u32)(u16)wholes[d + 2] << 16;
-		to[ATTENTION_ROWS] = (u16)wholes[d + 1] | (u32)(u16)wholes[d + 3] << 16;
-	}
-	t->of->q_excess[r] = KERN_KV_OFFSET * ivec_sum(sum);
-}
-
-#if ATTENTION_DOTS_BF16
-/* Dimensions [d, d + count) of four rows' queries. */
-static ALWAYS_INLINE void lace_queries(const struct tile *t, const float *const q[LACE_ROWS], u32 r, u32 d, u32 count)
-{
-	const float unit = t->a->soft_cap > 0 ? 1 : score_unit(t->a);
-	__m512i row[LACE_ROWS];
-#pragma GCC unroll 4
-	for (u32 i = 0; i < LACE_ROWS; i++)
-		row[i] = lace_round(q[i] + d, count, vec_set1(t->a->scale / unit));
-	lace_store(row, (char *)(t->of->q + (size_t)d / 2 * ATTENTION_ROWS + r), ATTENTION_ROWS, count / 2);
-}
-
-/* The queries of all rows at work, scaled: pairs of bf16, the rows' side by side. */
-static void queries_bf16(struct tile *t)
-{
-	u32 d, dim = t->a->kv.head_dim, count = t->of->count;
-	for (u32 r = 0; r < count; r += LACE_ROWS) {
-		const float *q[LACE_ROWS]; /* what is no row of theirs repeats the last one and is never read */
-		for (u32 i = 0; i < LACE_ROWS; i++)
-			q[i] = t->a->q + t->of->at[kern_min(r + i, count - 1)];
-		for (d = 0; d + 2 * LACE_UNITS <= dim; d += 2 * LACE_UNITS)
-			lace_queries(t, q, r, d, 2 * LACE_UNITS);
-		if (d < dim)
-			lace_queries(t, q, r, d, dim - d);
-	}
-}
-#else
-static void queries_bf16(struct tile *t)
-{
-	(void)t;
-}
-#endif
-
-#if VEC_LANES == 8
-/* Dimensions [d, d + 8) of eight rows' queries, scaled, those of a dimension side by side. */
-static ALWAYS_INLINE void queries_turn(const struct tile *t, const float *const q[8], u32 d)
-{
-	const vec scale = vec_set1(t->a->scale);
-	vec row[8], pair[8];
-#pragma GCC unroll 4
-	for (u32 i = 0; i < 4; i++) { /* four of row i, and of row i + 4 */
-		row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(q[i] + d)), _mm_loadu_ps(q[i + 4] + d), 1);
-		row[i + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(q[i] + d + 4)), _mm_loadu_ps(q[i + 4] + d + 4), 1);
-	}
-#pragma GCC unroll 4
-	for (u32 i = 0; i < 8; i += 2) {
-		pair[i] = _mm256_unpacklo_ps(row[i], row[i + 1]);
-		pair[i + 1] = _mm256_unpackhi_ps(row[i], row[i + 1]);
-	}
-#pragma GCC unroll 2
-	for (u32 i = 0; i < 8; i += 4) { /* the first four dimensions, or the others */
-		float *to = t->of->q + (size_t)(d + i) * ATTENTION_ROWS;
-		for (u32 k = 0; k < 2; k++) {
-			vec_store(to + 2 * k * ATTENTION_ROWS, vec_mul(_mm256_shuffle_ps(pair[i + k], pair[i + 2 + k], 0x44), scale));
-			vec_store(to + (2 * k + 1) * ATTENTION_ROWS, vec_mul(_mm256_shuffle_ps(pair[i + k], pair[i + 2 + k], 0xee), scale));
-		}
-	}
-}
-
-/* The queries of all rows at work, scaled, for sums of floats. */
-static void queries_turned(struct tile *t)
-{
-	u32 count = t->of->count;
-	const float *q[8]; /* what is no row of theirs repeats the last one and is never read */
-	for (u32 i = 0; i < 8; i++)
-		q[i] = t->a->q + t->of->at[kern_min(i, count - 1)];
-	for (u32 d = 0; d < t->a->kv.head_dim; d += 8)
-		queries_turn(t, q, d);
-}
-#endif
-
-/* Row r's query, scaled, in the form that its scores want it in, the rows' words side by side. */
-static void query_begin(struct tile *t, u32 r, const float *q)
-{
-	const struct kern_attention_args *a = t->a;
-	u32 dim = a->kv.head_dim, end = kern_ceil(dim, VEC_LANES) * VEC_LANES;
-	float x[KERN_HEAD_DIM_MAX + VEC_LANES], *to = t->of->q + r;
-	vec scale = vec_set1(a->kv.dtype == KERN_F8E4M3 ? a->scale * F8_HALF_BIAS : a->scale);
-	for (u32 d = 0; d < end; d += VEC_LANES)
-		vec_store(x + d, vec_mul(vec_load_n(q + d, kern_min(dim - d, VEC_LANES)), scale));
-	if (a->kv.dtype == KERN_I8) {
-		query_i8(t, r, x);
-		return;
-	}
-	for (u32 d = 0; d < t->words * kern_kv_group(&a->kv); d++)
-		to[d * ATTENTION_ROWS] = x[d];
-}
+/* ---------------------------------------------------------------- rows */
 
 /* Where the query, and the output, of one query head of the task begin in the batch. */
 static size_t row_at(const struct kern_attention_args *a, const struct attention_task *task, u32 query, u32 head)
@@ -352,20 +240,6 @@ static u32 task_rows_begin(struct tile *t, const struct attention_task *task)
 }
 
 /* ---------------------------------------------------------------- segments, tasks */
-
-/* The queries of all rows at work. */
-static void queries_begin(struct tile *t)
-{
-	if (t->a->kv.dtype == KERN_BF16 && ATTENTION_DOTS_BF16)
-		queries_bf16(t);
-#if VEC_LANES == 8
-	else if (!kern_kv_is_quantized(&t->a->kv) && t->a->kv.head_dim % 8 == 0)
-		queries_turned(t);
-#endif
-	else
-		for (u32 r = 0; r < t->of->count; r++)
-			query_begin(t, r, t->a->q + t->of->at[r]);
-}
 
 /* Rows come to keys [begin, end), those that they see. */
 static void part_enter(struct tile *t, struct attention_rows *of, u32 begin, u32 end)

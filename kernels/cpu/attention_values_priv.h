@@ -3,7 +3,8 @@
  *
  * Where products come in pairs, neighbouring keys are laced into each other as they are read, which leaves
  * the dimensions of a sum in another order: a block of SUMS_VECS vectors holds, vector by vector, the first, second
- * ... four dimensions of every 128-bit part of what was loaded. write_two and write_sums put them back. */
+ * ... four dimensions of every 128-bit part of what was loaded. Where bfloat16 is widened to 16 lanes, a block of two holds the even ones
+ * and the odd ones, for each takes one instruction that way and two in order. write_two, write_even_odd and write_sums put them back. */
 #ifndef TERCET_KERNELS_CPU_ATTENTION_VALUES_PRIV_H
 #define TERCET_KERNELS_CPU_ATTENTION_VALUES_PRIV_H
 
@@ -43,6 +44,7 @@ static ALWAYS_INLINE const char *value_next(const struct tile *t, u32 i, const c
 }
 
 enum value_kind { VALUES_F32, VALUES_BF16, VALUES_F8 };
+enum { EVEN_ODD = 0, EVEN_ODD_DIMS = 2 * VEC_LANES }; /* see block_vecs */
 
 /* Vectors computed side by side for a number of rows. With 16 registers three rows take four and four rows three, for 12 sums
  * hide that one takes 4 or 5 cycles and 8 do not; but unpacking 8 bits takes registers of its own. */
@@ -82,8 +84,11 @@ static ALWAYS_INLINE u32 value_bytes(enum value_kind kind)
 	return kind == VALUES_F32 ? 4 : kind == VALUES_BF16 ? 2 : 1;
 }
 
-static ALWAYS_INLINE vec value_of(const char *at, enum value_kind kind, u32 v, u32 tail)
+/* `split`: two vectors are the even and the odd ones of as many dimensions. */
+static ALWAYS_INLINE vec value_of(const char *at, enum value_kind kind, u32 v, u32 tail, bool split)
 {
+	if (split)
+		return v % 2 ? vec_pair_second(at + v / 2 * sizeof(vec)) : vec_pair_first(at + v / 2 * sizeof(vec));
 	return tail < VEC_LANES ? value_tail(at, kind, tail) : value_vec(at, kind, v * VEC_LANES);
 }
 
@@ -91,6 +96,7 @@ static ALWAYS_INLINE vec value_of(const char *at, enum value_kind kind, u32 v, u
  * registers. */
 static ALWAYS_INLINE void value_add(const char *at, enum value_kind kind, const float *p, u32 rows, u32 vecs, u32 tail, vec sum[][4])
 {
+	const bool split = VEC_LANES == 16 && kind == VALUES_BF16 && vecs > 1;
 	vec few[4];
 	if (rows < vecs) {
 #pragma GCC unroll 4
@@ -98,7 +104,7 @@ static ALWAYS_INLINE void value_add(const char *at, enum value_kind kind, const 
 			few[r] = vec_set1(p[r * ATTENTION_PART]);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
-			vec value = value_of(at, kind, v, tail);
+			vec value = value_of(at, kind, v, tail, split);
 #pragma GCC unroll 4
 			for (u32 r = 0; r < rows; r++)
 				vec_add_product(&sum[r][v], few[r], value);
@@ -107,7 +113,7 @@ static ALWAYS_INLINE void value_add(const char *at, enum value_kind kind, const 
 	}
 #pragma GCC unroll 4
 	for (u32 v = 0; v < vecs; v++)
-		few[v] = value_of(at, kind, v, tail);
+		few[v] = value_of(at, kind, v, tail, split);
 #pragma GCC unroll 8
 	for (u32 r = 0; r < rows; r++)
 		vec_add_products(p + r * ATTENTION_PART, few, vecs, sum[r]);
@@ -151,7 +157,7 @@ static ALWAYS_INLINE void values_rows(const struct tile *t, enum value_kind kind
 	u32 d = 0, dim = t->a->kv.head_dim;
 	for (; d + vecs * VEC_LANES <= dim && !(vecs == 3 && dim - d == 4 * VEC_LANES); d += vecs * VEC_LANES)
 		values_tile(t, kind, begin, end, d, r0, rows, vecs, VEC_LANES);
-	for (; vecs == 3 && d + 2 * VEC_LANES <= dim; d += 2 * VEC_LANES)
+	for (; (vecs == 3 || (VEC_LANES == 16 && kind == VALUES_BF16)) && d + 2 * VEC_LANES <= dim; d += 2 * VEC_LANES)
 		values_tile(t, kind, begin, end, d, r0, rows, 2, VEC_LANES);
 	for (; d + VEC_LANES <= dim; d += VEC_LANES)
 		values_tile(t, kind, begin, end, d, r0, rows, 1, VEC_LANES);
@@ -181,11 +187,26 @@ static ALWAYS_INLINE void write_two(float *out, vec one, vec two, vec factor)
 }
 #endif
 
+#if VEC_LANES == 16
+/* The even and the odd ones of 32 dimensions, times `factor`, to `out`, in order. */
+static ALWAYS_INLINE void write_even_odd(float *out, vec even, vec odd, vec factor)
+{
+	const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+	const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+	vec x = vec_mul(vec_add(even, vec_zero()), factor), y = vec_mul(vec_add(odd, vec_zero()), factor);
+	vec_store(out, _mm512_permutex2var_ps(x, low, y));
+	vec_store(out + VEC_LANES, _mm512_permutex2var_ps(x, high, y));
+}
+#endif
+
 /* `out` [dim] = acc * factor, in the order of dimensions; no sum is taken as a negative zero, however the context was cut. */
 static void write_sums(float *out, const float *acc, u32 dim, u32 vecs, float factor)
 {
 	enum { QUADS = VEC_LANES / 4 }; /* four dimensions stay together */
 #if VEC_LANES == 16
+	for (; vecs == EVEN_ODD && dim >= EVEN_ODD_DIMS; dim -= EVEN_ODD_DIMS, acc += EVEN_ODD_DIMS, out += EVEN_ODD_DIMS)
+		write_even_odd(out, vec_load(acc), vec_load(acc + VEC_LANES), vec_set1(factor));
+	vecs = vecs == EVEN_ODD ? 1 : vecs;
 	for (; vecs == 2 && dim >= 2 * VEC_LANES; dim -= 2 * VEC_LANES, acc += 2 * VEC_LANES, out += 2 * VEC_LANES)
 		write_two(out, vec_load(acc), vec_load(acc + VEC_LANES), vec_set1(factor));
 #endif
@@ -434,12 +455,15 @@ static void part_values(struct tile *t)
 		add_wholes(t);
 }
 
-/* Vectors of a block in which the dimensions of `acc` are out of order; 1: they are not. */
+/* Vectors of a block in which the dimensions of `acc` are out of order; 1: they are not; EVEN_ODD: in blocks of EVEN_ODD_DIMS, as far as there
+ * are whole ones. */
 static u32 block_vecs(enum kern_dtype dtype)
 {
 	if (dtype == KERN_I8)
 		return I8_VECS;
-	return dtype == KERN_BF16 && ATTENTION_DOTS_BF16 ? 2 : 1;
+	if (dtype != KERN_BF16)
+		return 1;
+	return ATTENTION_DOTS_BF16 ? 2 : VEC_LANES == 16 ? EVEN_ODD : 1;
 }
 
 #endif

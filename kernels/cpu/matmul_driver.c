@@ -158,6 +158,17 @@ static bool asks_near(void)
 #endif
 }
 
+/* Intel's cores, with places for 16 lines in the L1 cache and 48 in the L2 cache, read 6 to 10 % faster when lines are asked into the latter,
+ * however few rows there are; left alone they read a quarter more slowly. */
+static bool asks_far(void)
+{
+#if defined(__x86_64__)
+	return __builtin_cpu_is("intel");
+#else
+	return false;
+#endif
+}
+
 void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct matmul_kernel *kernel,
 		const struct matmul_inputs *in)
 {
@@ -165,9 +176,11 @@ void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const st
 	u32 units = kern_ceil(a->w->k, in->unit_values);
 	if (a->tokens == 0)
 		return;
-	if (!kernel->asks_always && small_l1()) {
-		j.prefetch_far = a->tokens > (kernel->alone_rows ? kernel->alone_rows : MATMUL_ALONE_ROWS);
-		j.prefetch_off = !j.prefetch_far;
+	if (!kernel->asks_always && asks_far()) {
+		j.prefetch_far = MATMUL_FAR;
+	} else if (!kernel->asks_always && small_l1()) {
+		j.prefetch_off = a->tokens <= (kernel->alone_rows ? kernel->alone_rows : MATMUL_ALONE_ROWS);
+		j.prefetch_far = j.prefetch_off ? MATMUL_NEAR : MATMUL_FAR_BYTES;
 	}
 	j.near_bytes = asks_near() ? NEAR_BYTES : 0;
 	if (in->width > 0) {

@@ -28,6 +28,9 @@ struct matmul_inputs {
 	u32 scales_at, sums_at; /* bytes, times R from the beginning of the tile */
 };
 
+/* Which weights are asked into the L2 cache only: none, those that are used as they are, or those of 4 bits as well. */
+enum matmul_far { MATMUL_NEAR, MATMUL_FAR_BYTES, MATMUL_FAR };
+
 /* R rows times some columns of one panel, or times some panels; k from a given one on. */
 struct matmul_tile {
 	const char *weights; /* the panel at its first unit or group */
@@ -43,7 +46,7 @@ struct matmul_tile {
 	const char *prefetch; /* weights that come after these; every unit fetches the next `prefetch_step`
 				 bytes */
 	u32 prefetch_step;    /* 0: nothing to fetch, but for what tiles that are left alone ask for by themselves */
-	bool prefetch_far;    /* into the L2 cache: see matmul_job */
+	enum matmul_far prefetch_far; /* see matmul_job */
 	const char *prefetch_end, *prefetch_then; /* what is fetched ends at the first, give or take a group, and goes on
 						     at the second; NULL: straight on */
 	/* Of several panels, each some others behind the one before; `columns` are all of the matrix from the first one's on. */
@@ -77,9 +80,9 @@ struct matmul_job {
 	u32 tiles; /* of rows */
 	u32 pairs, pairs_a_task, column_tasks, tiles_a_task, tasks;
 	u32 pack_values, pack_cuts; /* of a row that a task packs; tasks for a tile */
-	/* Weights are asked into the L2 cache only. A small L1 cache has few places for lines that memory has not brought
-	 * yet, and with all of them taken it waits for lines of the L2 cache as well. */
-	bool prefetch_far;
+	/* A small L1 cache has few places for lines that memory has not brought yet, and with all of them taken it waits for lines
+	 * of the L2 cache as well. */
+	enum matmul_far prefetch_far;
 	/* They are not asked for at all, or by what the variant finds better: the processor follows the stream by itself, and further ahead than
 	 * those places would let it. */
 	bool prefetch_off;

@@ -57,26 +57,30 @@ static ALWAYS_INLINE struct tile_fetch tile_fetch_begin(const struct matmul_tile
 	return (struct tile_fetch){t->prefetch, t->prefetch_end ? (uintptr_t)t->prefetch_end : UINTPTR_MAX};
 }
 
-/* Called for every unit: asks for a piece of the weights that come next. */
-static ALWAYS_INLINE void tile_prefetch(const struct matmul_tile *t, struct tile_fetch *f)
+static ALWAYS_INLINE void tile_prefetch_as(const struct matmul_tile *t, struct tile_fetch *f, bool far)
 {
-	_mm_prefetch(f->at, _MM_HINT_T0);
-	if (t->prefetch_step > 64)
-		_mm_prefetch(f->at + 64, _MM_HINT_T0);
+	if (far) {
+		_mm_prefetch(f->at, _MM_HINT_T1);
+		if (t->prefetch_step > 64)
+			_mm_prefetch(f->at + 64, _MM_HINT_T1);
+	} else {
+		_mm_prefetch(f->at, _MM_HINT_T0);
+		if (t->prefetch_step > 64)
+			_mm_prefetch(f->at + 64, _MM_HINT_T0);
+	}
 	f->at += t->prefetch_step;
 }
 
-/* The same for weights that are used as they are. Unpacking those of 4 bits leaves the L1 cache the time to wait. */
+/* Called for every unit: asks for a piece of the weights that come next. Unpacking those of 4 bits leaves a small L1 cache the time to wait. */
+static ALWAYS_INLINE void tile_prefetch(const struct matmul_tile *t, struct tile_fetch *f)
+{
+	tile_prefetch_as(t, f, t->prefetch_far == MATMUL_FAR);
+}
+
+/* The same for weights that are used as they are. */
 static ALWAYS_INLINE void tile_prefetch_bytes(const struct matmul_tile *t, struct tile_fetch *f)
 {
-	if (!t->prefetch_far) {
-		tile_prefetch(t, f);
-		return;
-	}
-	_mm_prefetch(f->at, _MM_HINT_T1);
-	if (t->prefetch_step > 64)
-		_mm_prefetch(f->at + 64, _MM_HINT_T1);
-	f->at += t->prefetch_step;
+	tile_prefetch_as(t, f, t->prefetch_far != MATMUL_NEAR);
 }
 
 /* Called once a group, of `bytes`, by tiles that ask seldom: for a line of every kilobyte that a group begins, as far ahead as was best on
