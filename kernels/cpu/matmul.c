@@ -3,7 +3,6 @@
  * Every output is one sum over k in rising order, in one lane, starting from what it is added to; tiling only
  * decides which outputs are computed side by side. So a row's result depends neither on the other rows nor on
  * the threads. */
-#include "kernels/cpu/checked_priv.h"
 #include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/matmul_driver_priv.h"
 #include "kernels/cpu/matmul_tile_priv.h"
@@ -12,20 +11,8 @@
 enum {
 	TILE_ROWS = 12, /* 12 x 2 sums, 2 weights, inputs: 27 of 32 registers */
 	TILE_VECS = KERN_PANEL / VEC_LANES,
-	K_BLOCK = 1024, /* all rows are one tile */
 	ALONE_ROWS = 5, /* see matmul_kernel.alone_rows */
 };
-
-static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end)
-{
-	float *units = (float *)(void *)to + (size_t)first * rows + r;
-	(void)j;
-	if (rows == 1)
-		memcpy(units, x + first, (end - first) * sizeof(float));
-	else
-		for (u32 k = first; k < end; k++, units += rows)
-			*units = x[k];
-}
 
 /* sums += the inputs of one k times a panel's weights. */
 static ALWAYS_INLINE CHECKED_BY_CALLER void add_k(const float *x, u32 rows, const vec of[TILE_VECS], vec sum[][TILE_VECS])
@@ -119,9 +106,8 @@ TILE_OF(tile_bf16, true)
 		.tile_columns = KERN_PANEL,            \
 		.few_rows = 1,                         \
 		.few_columns = KERN_PANEL,             \
-		.k_block = K_BLOCK,                    \
 		.alone_rows = ALONE_ROWS,              \
-		.pack = pack,                          \
+		.pack = tile_pack_floats,                          \
 		.tile = tile_fn,                       \
 	}
 KERNEL(F32, tile_f32);

@@ -12,6 +12,7 @@ enum {
 	LINE_FLOATS = 16, /* of a line of the caches */
 	SMALL_L1 = 32 * 1024,
 	NEAR_BYTES = 512, /* of each of up to four streams: as many lines as a core waits for at once, and some */
+	FAR_BYTES = 2048, /* the same where the L2 cache is asked */
 };
 
 u64 matmul_tasks(const struct kern_matmul_args *a, u32 threads)
@@ -147,26 +148,32 @@ static bool small_l1(void)
 #endif
 }
 
-/* A core of AMD up to Zen 2 gets more of several streams if it is asked for what they bring next; one of Zen 3 got less by
- * asking 1 KB and more ahead, and is left alone. */
-static bool asks_near(void)
-{
-#if defined(__x86_64__)
-	return __builtin_cpu_is("znver1") || __builtin_cpu_is("znver2");
-#else
-	return false;
-#endif
-}
-
-/* Intel's cores, with places for 16 lines in the L1 cache and 48 in the L2 cache, read 6 to 10 % faster when lines are asked into the latter,
- * however few rows there are; left alone they read a quarter more slowly. */
-static bool asks_far(void)
+static bool is_intel(void)
 {
 #if defined(__x86_64__)
 	return __builtin_cpu_is("intel");
 #else
 	return false;
 #endif
+}
+
+/* Intel's cores, with places for 16 lines in the L1 cache and 48 in the L2 cache, read 6 to 20 % faster when lines are asked into the latter,
+ * however few rows there are; not so weights in 4 bits, which narrow vectors are slow to unpack. */
+static bool asks_far(const struct matmul_job *j)
+{
+	const bool four_bits = kern_dtype_group(j->a->w->dtype) > 0 && j->a->w->dtype != KERN_I8;
+	return is_intel() && !(four_bits && j->kernel->asks_always);
+}
+
+/* A core of AMD up to Zen 2 gets more of several streams if it is asked for what they bring next, and so does one of Intel; one of Zen 3 got less by
+ * asking 1 KB and more ahead, and is left alone. */
+static u32 near_bytes(const struct matmul_job *j)
+{
+#if defined(__x86_64__)
+	if (__builtin_cpu_is("znver1") || __builtin_cpu_is("znver2"))
+		return NEAR_BYTES;
+#endif
+	return j->prefetch_far == MATMUL_FAR ? FAR_BYTES : is_intel() ? NEAR_BYTES : 0;
 }
 
 void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct matmul_kernel *kernel,
@@ -176,13 +183,13 @@ void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const st
 	u32 units = kern_ceil(a->w->k, in->unit_values);
 	if (a->tokens == 0)
 		return;
-	if (!kernel->asks_always && asks_far()) {
+	if (asks_far(&j)) {
 		j.prefetch_far = MATMUL_FAR;
 	} else if (!kernel->asks_always && small_l1()) {
 		j.prefetch_off = a->tokens <= (kernel->alone_rows ? kernel->alone_rows : MATMUL_ALONE_ROWS);
 		j.prefetch_far = j.prefetch_off ? MATMUL_NEAR : MATMUL_FAR_BYTES;
 	}
-	j.near_bytes = asks_near() ? NEAR_BYTES : 0;
+	j.near_bytes = near_bytes(&j);
 	if (in->width > 0) {
 		j.in.groups = kern_ceil(a->w->k, in->width);
 		units = j.in.groups * in->width / in->unit_values;

@@ -26,17 +26,6 @@ enum {
 	ASK_BYTES = 64, /* so much of each of its panels a turn */
 };
 
-static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end)
-{
-	float *units = (float *)(void *)to + (size_t)first * rows + r;
-	(void)j;
-	if (rows == 1)
-		memcpy(units, x + first, (end - first) * sizeof(float));
-	else
-		for (u32 k = first; k < end; k++, units += rows)
-			*units = x[k];
-}
-
 /* One k of the v-th vector of weights: float32, or the first or second of pairs. */
 static ALWAYS_INLINE CHECKED_BY_CALLER vec column_of(const char *weights, u32 v, bool bf16, bool second)
 {
@@ -190,7 +179,7 @@ TILE_OF(tile_bf16, true)
 		.few_rows = most_rows,                     \
 		.few_columns = panels * KERN_PANEL,        \
 		.asks_always = true,                       \
-		.pack = pack,                              \
+		.pack = tile_pack_floats,                              \
 		.tile = tile_fn,                           \
 	}
 KERNEL(F32, tile_f32, WHOLE_ROWS, PANELS);

@@ -32,13 +32,31 @@ static ALWAYS_INLINE void tile_store_sum(const struct matmul_tile *t, u32 r, u32
 		vec_store_n(out, sum, n);
 }
 
+/* matmul_kernel.pack of inputs that stay as they are, one a unit. */
+static inline void tile_pack_floats(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end)
+{
+	float *units = (float *)(void *)to + (size_t)first * rows + r;
+	(void)j;
+	if (rows == 1)
+		memcpy(units, x + first, (end - first) * sizeof(float));
+	else
+		for (u32 k = first; k < end; k++, units += rows)
+			*units = x[k];
+}
+
 /* Asks for what follows in the stream that `at` is in, where the processor needs it: see matmul_tile. */
 static ALWAYS_INLINE void tile_prefetch_near(const struct matmul_tile *t, const char *at)
 {
 	if (t->near_bytes == 0)
 		return;
-	_mm_prefetch(at + t->near_bytes, _MM_HINT_T0);
-	_mm_prefetch(at + t->near_bytes + 64, _MM_HINT_T0);
+	at += t->near_bytes;
+	if (t->prefetch_far == MATMUL_FAR) {
+		_mm_prefetch(at, _MM_HINT_T1);
+		_mm_prefetch(at + 64, _MM_HINT_T1);
+	} else {
+		_mm_prefetch(at, _MM_HINT_T0);
+		_mm_prefetch(at + 64, _MM_HINT_T0);
+	}
 }
 
 /* What tiles ask for where each number of rows has code of its own: every line; nothing, for even asking for a line that is there takes
