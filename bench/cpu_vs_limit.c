@@ -287,12 +287,14 @@ static void count_matrices(struct bench *b)
 	}
 }
 
-/* `narrow`: what AVX2 has for the same. */
+/* `narrow`: what processors without AVX-512 have for the same. */
 static enum limit_kind kind_of(enum limit_kind wanted, enum limit_kind narrow, u32 caps)
 {
 	if (limits_has(wanted, caps))
 		return wanted;
-	return limits_has(LIMIT_AVX512, caps) ? LIMIT_AVX512 : narrow;
+	if (limits_has(LIMIT_AVX512, caps))
+		return LIMIT_AVX512;
+	return wanted == LIMIT_VNNI && limits_has(LIMIT_AVX_VNNI, caps) ? LIMIT_AVX_VNNI : narrow;
 }
 
 static void run_model(struct bench *b)

@@ -16,6 +16,7 @@ static const struct {
 } cap_names[] = {
 	{"portable", KERN_CAP_PORTABLE},
 	{"avx2", KERN_CAP_AVX2},
+	{"avx_vnni", KERN_CAP_AVX_VNNI},
 	{"avx512", KERN_CAP_AVX512},
 	{"avx512_bf16", KERN_CAP_AVX512_BF16},
 	{"avx512_vnni", KERN_CAP_AVX512_VNNI},
@@ -34,21 +35,24 @@ static u32 caps_of_cpu(void)
 {
 	const u64 ymm = 0x6, zmm = 0xe6;
 	const u32 avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-	u32 a, b, c, d, c1, b7, c7, subleaves, caps = 0;
+	u32 a, b, c, d, c1, a71 = 0, b7, c7, subleaves, caps = 0;
 	if (!__get_cpuid(1, &a, &b, &c1, &d) || !(c1 & bit_OSXSAVE) ||
 	    !__get_cpuid_count(7, 0, &subleaves, &b7, &c7, &d))
 		return 0;
+	if (subleaves >= 1)
+		__get_cpuid_count(7, 1, &a71, &b, &c, &d);
 	u64 saved = saved_state();
 	if ((saved & ymm) == ymm && (b7 & bit_AVX2) && (c1 & bit_FMA) && (c1 & bit_F16C))
 		caps |= KERN_CAP_AVX2;
+	if ((caps & KERN_CAP_AVX2) && (a71 & bit_AVXVNNI))
+		caps |= KERN_CAP_AVX_VNNI;
 	if ((saved & zmm) != zmm || (b7 & avx512) != avx512)
 		return caps;
 	caps |= KERN_CAP_AVX512;
 	if (c7 & bit_AVX512VNNI)
 		caps |= KERN_CAP_AVX512_VNNI;
 	/* Variants for bfloat16 use VNNI, too; no processor has the one without the other. */
-	if ((c7 & bit_AVX512VNNI) && subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
-	    (a & bit_AVX512BF16))
+	if ((c7 & bit_AVX512VNNI) && (a71 & bit_AVX512BF16))
 		caps |= KERN_CAP_AVX512_BF16;
 	return caps;
 }
@@ -83,9 +87,8 @@ enum err kern_caps_parse(const char *text, u32 *mask, struct err_msg *em)
 			i++;
 		if (i == COUNT_OF(cap_names))
 			return err_set(em, ERR_INVALID,
-				       "unknown instruction set '%.*s': a list of portable, avx2, avx512, avx512_bf16, "
-				       "avx512_vnni, "
-				       "or all, or none",
+				       "unknown instruction set '%.*s': a list of portable, avx2, avx_vnni, avx512, avx512_bf16, "
+				       "avx512_vnni, or all, or none",
 				       (int)(length < 64 ? length : 64), p);
 		caps |= cap_names[i].cap;
 		p += length;
@@ -124,10 +127,13 @@ void kern_ops_init(struct kern_ops *ops, u32 caps)
 		KERN_PORTABLE_OPS(FILL)
 	}
 #ifdef KERN_HAVE_X86
-	/* Variants assume all that came before them, but for BF16 and VNNI, of which either may be alone. */
+	/* Variants assume all that came before them, but for the two VNNI and BF16, of which any may be alone. */
 	if (!(caps & KERN_CAP_AVX2))
 		return;
 	KERN_AVX2_OPS(FILL)
+	if (caps & KERN_CAP_AVX_VNNI) {
+		KERN_AVX_VNNI_OPS(FILL)
+	}
 	if (!(caps & KERN_CAP_AVX512))
 		return;
 	KERN_AVX512_OPS(FILL)

@@ -7,7 +7,8 @@
 
 enum {
 	TILE_ROWS = 6, /* 6 x 2 sums, 2 weights, 1 input: 15 of 16 registers */
-	FEW_ROWS = 12, /* memory brings the weights of fewer hardly sooner than AVX2 uses them up */
+	FEW_INT8 = 6, /* rows, up to which reading ahead counts for more, */
+	FEW_INT4 = 12, /* and unpacking of what memory has brought */
 	INPUTS_HEAD = 8, /* bytes of a row's group of inputs before its values: scale and sum */
 	INT4_HEAD = 2 * KERN_PANEL * 4, /* of an unpacked group of weights: scales, and zeros times -1 */
 	UNIT_VALUES = 4, /* whose products are one sum of 32 bits */
@@ -159,7 +160,7 @@ static void check_tile(const struct blocked_tile *t, u32 rows, u32 width, bool i
 	check_bytes(t->x, groups * rows * (width + INPUTS_HEAD));
 }
 
-/* The row count is a constant in each case, so that sums live in registers. More than two tiles of rows are cut evenly: none has fewer than 4. */
+/* The row count is a constant in each case, so that sums live in registers. More rows than a tile's are cut evenly: none has fewer than 3. */
 #define TILE_CASE(n, width, int8)            \
 	case n:                              \
 		run_tile(t, n, width, int8); \
@@ -168,6 +169,7 @@ static void check_tile(const struct blocked_tile *t, u32 rows, u32 width, bool i
 	static CHECKED_BY_CALLER void name##_rows(const struct blocked_tile *t, u32 rows) \
 	{                                                                                   \
 		switch (rows) {                                                             \
+			TILE_CASE(3, width, int8)                                           \
 			TILE_CASE(4, width, int8)                                           \
 			TILE_CASE(5, width, int8)                                           \
 		default:                                                                    \
@@ -206,7 +208,7 @@ static const struct blocked_kernel *kernel_for(const struct kern_weight *w)
 
 enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
-	const u32 few = a->fusion ? KERN_CPU_UNFUSED_TOKENS : FEW_ROWS;
+	const u32 few = a->fusion ? KERN_CPU_UNFUSED_TOKENS : a->w->dtype == KERN_I8 ? FEW_INT8 : FEW_INT4;
 	if (a->w->packed != KERN_LAYOUT_GROUPS || a->w->dtype == KERN_I4_STEPS || a->tokens <= few ||
 	    (a->fusion && !matmul_blocked_fuses(a)))
 		return matmul_avx2(ctx, a);

@@ -23,7 +23,7 @@ static void add_target(struct check *c, u32 caps)
 
 void check_init(struct check *c, u64 seed)
 {
-	const u32 steps[] = {KERN_CAP_PORTABLE, KERN_CAP_AVX2, KERN_CAP_AVX512, KERN_CAP_AVX512_BF16, KERN_CAP_AVX512_VNNI};
+	const u32 steps[] = {KERN_CAP_PORTABLE, KERN_CAP_AVX2, KERN_CAP_AVX_VNNI, KERN_CAP_AVX512, KERN_CAP_AVX512_BF16, KERN_CAP_AVX512_VNNI};
 	u32 caps, mask = 0;
 	struct err_msg em;
 	setenv("TERCET_KERN_CAPS", "all", 0); /* what is slow here, too */

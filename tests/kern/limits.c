@@ -41,6 +41,7 @@ typedef void (*compute_fn)(void);
 #define STEP_AVX512(s, x) _mm512_fmadd_ps(x, x, s)
 #define STEP_BF16(s, x)	  _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(x))
 #define STEP_VNNI(s, x)	  _mm512_dpbusd_epi32(s, x, x)
+#define STEP_AVX_VNNI(s, x) _mm256_dpbusd_avx_epi32(s, x, x)
 /* Written out, or the compiler takes the product, always the same, out of the loop. */
 #define STEP_WIDE(s, x)                                                                                             \
 	({                                                                                                          \
@@ -57,6 +58,7 @@ typedef void (*compute_fn)(void);
 COMPUTE(compute_avx2, "avx2,fma", __m256, LOAD_PS256, 0, STEP_AVX2, KEEP_PS256)
 COMPUTE(compute_wide, "avx2", __m256i, LOAD_INT256, 0, STEP_WIDE, KEEP_INT256)
 COMPUTE(compute_narrow, "avx2", __m256i, LOAD_INT256, 0, STEP_NARROW, KEEP_INT256)
+COMPUTE(compute_avx_vnni, "avx2,avxvnni", __m256i, LOAD_INT256, 0, STEP_AVX_VNNI, KEEP_INT256)
 COMPUTE(compute_avx512, "avx512f", __m512, LOAD_PS512, 0, STEP_AVX512, KEEP_PS512)
 COMPUTE(compute_bf16, "avx512f,avx512bf16", __m512, LOAD_PS512, 0, STEP_BF16, KEEP_PS512)
 COMPUTE(compute_vnni, "avx512f,avx512vnni", __m512i, LOAD_INT, 0, STEP_VNNI, KEEP_INT)
@@ -67,6 +69,7 @@ static void compute_none(void)
 #define compute_avx2   compute_none
 #define compute_wide   compute_none
 #define compute_narrow compute_none
+#define compute_avx_vnni compute_none
 #define compute_avx512 compute_none
 #define compute_bf16   compute_none
 #define compute_vnni   compute_none
@@ -81,6 +84,7 @@ static const struct {
 	[LIMIT_AVX2] = {"avx2 f32", KERN_CAP_AVX2, 16, compute_avx2},
 	[LIMIT_WIDE] = {"avx2 i16", KERN_CAP_AVX2, 32, compute_wide},
 	[LIMIT_NARROW] = {"avx2 i8", KERN_CAP_AVX2, 64, compute_narrow},
+	[LIMIT_AVX_VNNI] = {"avx vnni", KERN_CAP_AVX_VNNI, 64, compute_avx_vnni},
 	[LIMIT_AVX512] = {"avx512 f32", KERN_CAP_AVX512, 32, compute_avx512},
 	[LIMIT_BF16] = {"avx512 bf16", KERN_CAP_AVX512_BF16, 64, compute_bf16},
 	[LIMIT_VNNI] = {"avx512 vnni", KERN_CAP_AVX512_VNNI, 128, compute_vnni},

@@ -16,6 +16,7 @@ Test(dispatch, caps_are_named_in_lists)
 {
 	cr_assert_eq(parsed("avx2"), KERN_CAP_AVX2);
 	cr_assert_eq(parsed("portable"), KERN_CAP_PORTABLE);
+	cr_assert_eq(parsed("avx2,avx_vnni"), KERN_CAP_AVX2 | KERN_CAP_AVX_VNNI);
 	cr_assert_eq(parsed("avx512_bf16,avx2,avx512"),
 		     KERN_CAP_AVX2 | KERN_CAP_AVX512 | KERN_CAP_AVX512_BF16);
 	cr_assert_eq(parsed("none"), 0);
