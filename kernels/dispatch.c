@@ -63,8 +63,8 @@ static u32 caps_of_cpu(void)
 }
 #endif
 
-/* Intel's processors multiply pairs of bfloat16 in a quarter of the time slots in which they multiply and add float32: VDPBF16PS every other
- * cycle on Sapphire and Emerald Rapids, two VFMADD231PS in every one, hence half as many products. Rounding inputs is slow as well. */
+/* Of Intel's processors bfloat16: on Emerald Rapids VDPBF16PS begins every other cycle and VFMADD231PS twice in every one, so that float32 has
+ * twice the products, and rounding inputs is as slow. */
 static u32 caps_slow(void)
 {
 #if defined(__x86_64__)
@@ -141,7 +141,10 @@ void kern_ops_init(struct kern_ops *ops, u32 caps)
 		KERN_AVX512_BF16_OPS(FILL)
 	}
 	if (caps & KERN_CAP_AVX512_VNNI) {
-		KERN_AVX512_VNNI_OPS(FILL)
+		FILL(matmul, avx512_vnni)
+		if (!(caps & KERN_CAP_AVX512_BF16)) {
+			FILL(attention, avx512_vnni)
+		}
 	}
 #endif
 }

@@ -9,7 +9,7 @@
  *
  * A lane of a score is a key (K lies transposed inside its block), a lane of an output is a dimension.
  *
- * Arithmetic by the type of the cache: float32 in float32. bfloat16 where there is VDPBF16PS in products of
+ * Arithmetic by the type of the cache: float32 in float32. bfloat16 where VDPBF16PS is used in products of
  * bfloat16 (queries and weights rounded once), else in float32. 8-bit integers in whole numbers: queries and
  * the products of weight and scale become 16-bit integers of a row's and part's own unit, sums are exact.
  * E4M3 in float32. */

@@ -1,5 +1,5 @@
-/* Rounding rows of floats to bfloat16 and lacing them into each other, a pair of values of every row side by side, as the
- * products of pairs read them. For objects with AVX-512 and BF16. */
+/* Rounding rows of floats to bfloat16, for lacing them into each other (cpu/lace_units_priv.h), a pair of values of every row side by side, as
+ * the products of pairs read them. For objects with AVX-512 and BF16. */
 #ifndef TERCET_KERNELS_CPU_LACE_BF16_PRIV_H
 #define TERCET_KERNELS_CPU_LACE_BF16_PRIV_H
 

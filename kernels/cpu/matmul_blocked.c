@@ -2,7 +2,7 @@
  * steps; owns nothing.
  *
  * A task is a block of rows times a few panels of columns. Block by block of k, each panel's weights are brought
- * into the L1 cache once and used by all tiles of rows, while the tiles ask for the weights that follow; the inputs
+ * into the caches of a core once and used by all tiles of rows, while the tiles ask for the weights that follow; the inputs
  * of a block of k stay in the L2 cache for all panels of the task; sums between blocks of k lie together in the
  * thread's own memory, for rows of a wide output share their places in the caches. Where a gated activation follows,
  * the panels of gate and up that belong together take turns, and only what it makes of their sums leaves that memory: as the inputs of the
@@ -221,15 +221,16 @@ static void plan_prefetch(const struct blocked_job *j, struct place next, struct
 	t->prefetch_step = kern_ceil(t->prefetch_bytes, tiles * units);
 }
 
-/* All that a tile of weights that are used as they are touches. */
+/* All that a tile touches; of weights in groups those who read them know. */
 static void check_tile(const struct blocked_job *j, const struct blocked_tile *t, u32 rows)
 {
 	const struct kern_weight *w = j->a->w;
 	const u32 values = w->dtype == KERN_BF16 ? kern_ceil(t->k_count, 2) * 2 : t->k_count;
-	if (!CHECKS_BYTES || w->packed != KERN_LAYOUT_PANEL)
+	if (!CHECKS_BYTES)
 		return;
 	check_bytes(t->x, rows * inputs_bytes(j, t->k_count));
-	check_bytes(t->weights, (size_t)values * KERN_PANEL * kern_dtype_bytes(w->dtype));
+	if (w->packed == KERN_LAYOUT_PANEL)
+		check_bytes(t->weights, (size_t)values * KERN_PANEL * kern_dtype_bytes(w->dtype));
 	if (!t->first || !t->last)
 		check_bytes(t->sums, rows * KERN_PANEL * sizeof *t->sums);
 	for (u32 r = 0; r < rows && (t->last || (t->first && t->accumulate)); r++)

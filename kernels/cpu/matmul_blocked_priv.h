@@ -28,7 +28,7 @@ enum blocked_scales {
 
 /* Up to BLOCKED_TILE_MAX rows times the columns of one panel, over one block of k.
  *
- * Inputs of a tile of R rows are units of 4 bytes (2 bf16 or 4 int8) as [unit][R]. With `width` every group of them
+ * Inputs of a tile of R rows are units of 4 bytes (1 float, 2 bf16 or 4 int8) as [unit][R]. With `width` every group of them
  * begins with the rows' scales, R floats, and -128 times the sums of the rounded inputs, R i32. With VNNI to these sums the bits of
  * BLOCKED_WHOLE times the scale's power of two are added, and that float follows, R times; then, beside weights in 8 bits, where in a
  * group's table the scale's eighths are found, R u32. With AVX2 inputs of weights in 8 and 4 bits lie by rows within a group, as cpu/matmul_int8_avx2_many.c and
@@ -69,7 +69,7 @@ struct blocked_job;
 struct blocked_kernel {
 	u32 tile_rows;
 	u32 k_block;	/* values, at most: a multiple of KERN_GROUP_MAX */
-	u32 value_bytes; /* of an input: 1 or 2 */
+	u32 value_bytes; /* of an input: 1, 2 or 4 */
 	u32 head_bytes; /* of a group of a row's inputs */
 	/* Values [k, k + count) of `rows` rows, the job's x_stride apart, into a tile's inputs. Answers whether one of their scales, or of
 	 * their sums, is none that BLOCKED_EIGHTHS or BLOCKED_POWERS could do with. */
@@ -93,7 +93,7 @@ struct blocked_kernel {
 #define BLOCKED_WHOLE 0x1.8p23f
 
 /* Room for a panel's block of 1,024 values in 8 bits, with a scale of every 128 and 384 bytes for the steps of every 32, or with a scale and a zero, or
- * offset, of every 32, or of 640 in 16 bits; or for the tables of as many. */
+ * offset, of every 32, or of 640 in 16 bits or in float32; or for the tables of as many. */
 enum { BLOCKED_K_MAX = 1024, BLOCKED_UNPACKED = 80 << 10, BLOCKED_HELD = 3 << 10 };
 
 struct blocked_job {

@@ -33,11 +33,15 @@ static ALWAYS_INLINE void sums_begin(const struct blocked_tile *t, u32 rows, vec
 #pragma GCC unroll 2
 	for (u32 v = 0; v < VECS; v++) {
 		const __mmask16 mask = columns_of(t, v), old = t->accumulate ? mask : 0;
-		vec bias = t->bias ? _mm512_maskz_loadu_ps(mask, t->bias + v * VEC_LANES) : vec_zero();
+		const vec bias = t->bias ? _mm512_maskz_loadu_ps(mask, t->bias + v * VEC_LANES) : vec_zero();
 #pragma GCC unroll 12
 		for (u32 r = 0; r < rows; r++)
-			sums[r][v] = vec_add(
-				_mm512_maskz_loadu_ps(old, t->out + r * t->out_stride + v * VEC_LANES), bias);
+			sums[r][v] = _mm512_maskz_loadu_ps(old, t->out + r * t->out_stride + v * VEC_LANES);
+		if (!t->bias)
+			continue; /* adding zero would make a negative one positive */
+#pragma GCC unroll 12
+		for (u32 r = 0; r < rows; r++)
+			sums[r][v] = vec_add(sums[r][v], bias);
 	}
 }
 
@@ -100,7 +104,7 @@ static ALWAYS_INLINE void half_end(const struct blocked_tile *t, u32 column, u32
 }
 
 /* Sums of half a panel in memory, `stride` floats a row. */
-static ALWAYS_INLINE void half_begin_in(const struct blocked_tile *t, u32 column, u32 rows, float *sums, size_t stride)
+static ALWAYS_INLINE CHECKED_BY_CALLER void half_begin_in(const struct blocked_tile *t, u32 column, u32 rows, float *sums, size_t stride)
 {
 	vec half[BLOCKED_TILE_MAX][HALF_VECS];
 	half_begin(t, column, rows, half);
@@ -111,7 +115,7 @@ static ALWAYS_INLINE void half_begin_in(const struct blocked_tile *t, u32 column
 			vec_store(sums + r * stride + v * VEC_LANES, half[r][v]);
 }
 
-static ALWAYS_INLINE void half_end_of(const struct blocked_tile *t, u32 column, u32 rows, const float *sums, size_t stride)
+static ALWAYS_INLINE CHECKED_BY_CALLER void half_end_of(const struct blocked_tile *t, u32 column, u32 rows, const float *sums, size_t stride)
 {
 	vec half[BLOCKED_TILE_MAX][HALF_VECS];
 #pragma GCC unroll 6

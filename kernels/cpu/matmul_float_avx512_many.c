@@ -134,8 +134,10 @@ TILE_OF(tile_opening, tile_pairs)
 
 static void tile_bf16(const struct blocked_tile *t, u32 rows)
 {
-	if (CHECKS_BYTES)
+	if (CHECKS_BYTES) {
 		check_bytes(t->packed, (size_t)kern_ceil(t->k_count, 2) * KERN_GROUP_UNIT);
+		check_bytes(t->unpacked, (size_t)t->k_count * KERN_PANEL * sizeof(float));
+	}
 	if (t->opens)
 		tile_opening(t, rows);
 	else

@@ -22,9 +22,9 @@
 	X(act_mul, avx512)                                                                       \
 	X(attention, avx512) X(layernorm, avx512) X(logprobs, avx512) X(lora, avx512)            \
 		X(matmul, avx512) X(rope_kv, avx512) X(soft_cap, avx512)
-/* Every processor with these has VNNI, too. */
+#define KERN_AVX512_VNNI_OPS(X) X(attention, avx512_vnni) X(matmul, avx512_vnni)
+/* Every processor with these has VNNI, too, whose products pass weights in bfloat16 on to these. */
 #define KERN_AVX512_BF16_OPS(X) X(attention, avx512_bf16) X(matmul, avx512_bf16)
-#define KERN_AVX512_VNNI_OPS(X) X(matmul, avx512_vnni)
 
 /* Inside a source of cpu/: the name of its op for the instruction set it is compiled for. */
 #define VARIANT(op) KERN_PASTE(op, KERN_ISA)

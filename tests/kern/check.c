@@ -34,6 +34,7 @@ void check_init(struct check *c, u64 seed)
 		mask |= steps[i];
 		add_target(c, caps & mask);
 	}
+	add_target(c, caps & ~(u32)KERN_CAP_AVX512_BF16); /* as on processors that are slow at it */
 	for (u32 i = 0; i < CHECK_POOLS; i++)
 		if (kern_threads_create(&c->pools[i], i + 1, &em) != ERR_OK) {
 			fprintf(stderr, "checkkern: %s\n", em.text);
