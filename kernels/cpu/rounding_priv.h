@@ -12,14 +12,14 @@
 
 #ifdef VEC_LANES
 
-static ALWAYS_INLINE i32 load_i32(const char *p)
+static ALWAYS_INLINE CHECKED_BY_CALLER i32 load_i32(const char *p)
 {
 	i32 x;
 	memcpy(&x, p, 4);
 	return x;
 }
 
-static ALWAYS_INLINE float load_float(const char *p)
+static ALWAYS_INLINE CHECKED_BY_CALLER float load_float(const char *p)
 {
 	float x;
 	memcpy(&x, p, 4);
