@@ -34,7 +34,7 @@ void check_init(struct check *c, u64 seed)
 		mask |= steps[i];
 		add_target(c, caps & mask);
 	}
-#ifndef __SANITIZE_ADDRESS__ /* the same sources as of other targets, and a quarter of an hour is much */
+#ifndef __SANITIZE_ADDRESS__ /* which is slow, and all of it is among the other targets but for one object of attention */
 	add_target(c, caps & ~(u32)KERN_CAP_AVX512_BF16); /* as on processors that are slow at it */
 #endif
 	for (u32 i = 0; i < CHECK_POOLS; i++)

@@ -109,12 +109,12 @@ void check_matrix_make(struct check *c, const struct matmul_case *m, u32 caps, s
 }
 
 /* Half a step of a group's inputs in 8 bits: of the least number of 4 significant bits or, beside weights in 4 bits, the least power of two
- * with which the largest is no more than 127, and at least 2^-96. */
+ * with which the largest is below 127.5, and at least 2^-96. */
 static double half_step(enum kern_dtype dtype, double most)
 {
 	double eighth = exp2(floor(log2(most / 127.45)) - 3);
 	return dtype == KERN_I8 ? fmax(most > 0 ? ceil(most / 127.45 / eighth) * eighth : 0, 0x1p-96) / 2
-				: exp2(fmax(ceil(log2(most / 127.5)), -96) - 1);
+				: exp2(fmax(floor(log2(most / 127.5)) + 1, -96) - 1);
 }
 
 /* What rounding the inputs to 8 bits in the groups of the weights may cost: half a step for every term. */
