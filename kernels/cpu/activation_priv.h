@@ -31,12 +31,24 @@ static ALWAYS_INLINE vec activation_exponent(enum kern_activation act, vec x)
 	return vec_mul(vec_mul(x, vec_fma(vec_mul(x, x), vec_set1(0.044715f), vec_set1(1))), vec_set1(1.5957691216f));
 }
 
+/* a / b for b from 1 to 2^127, to 2^-23 of itself. A division of 512 bits takes 16 cycles of an Intel core, these steps 3. */
+static ALWAYS_INLINE vec vec_ratio(vec a, vec b)
+{
+#if VEC_LANES == 16
+	vec r = _mm512_rcp14_ps(b);
+	r = vec_fma(r, _mm512_fnmadd_ps(b, r, vec_set1(1)), r);
+	return vec_mul(a, r);
+#else
+	return vec_div(a, b);
+#endif
+}
+
 /* x / (1 + e^-y) of `count` vectors, in `out`. */
 static ALWAYS_INLINE void activate_dividing(enum kern_activation act, const vec *x, const u32 count, vec *out)
 {
 	EACH_BESIDE(i, count) out[i] = vec_sub(vec_zero(), activation_exponent(act, x[i]));
 	vec_exp_beside(out, count);
-	EACH_BESIDE(i, count) out[i] = vec_div(x[i], vec_add(vec_set1(1), out[i]));
+	EACH_BESIDE(i, count) out[i] = vec_ratio(x[i], vec_add(vec_set1(1), out[i]));
 }
 
 static inline vec activate(enum kern_activation act, vec x)
