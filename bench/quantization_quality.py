@@ -22,6 +22,7 @@ KINDS = {"bfloat16": ["--dtype", "bfloat16"], "int8": ["--dtype", "float32", "--
          "int4": ["--dtype", "float32", "--quantization", "int4"], "q8_0": ["--dtype", "float32"],
          "q4_0": ["--dtype", "float32"],
          "kv-bfloat16": ["--dtype", "float32", "--kv-cache-dtype", "bfloat16"],
+         "kv-int16": ["--dtype", "float32", "--kv-cache-dtype", "int16"],
          "kv-int8": ["--dtype", "float32", "--kv-cache-dtype", "int8"],
          "kv-fp8": ["--dtype", "float32", "--kv-cache-dtype", "fp8"]}
 GROUP = 32

@@ -25,6 +25,7 @@ enum option_kv_dtype {
 	OPTION_KV_DTYPE_INT8,
 	OPTION_KV_DTYPE_FP8,
 	OPTION_KV_DTYPE_FP8_E4M3, /* the same */
+	OPTION_KV_DTYPE_INT16,
 };
 enum option_quantization { OPTION_QUANTIZATION_AUTO, OPTION_QUANTIZATION_INT8, OPTION_QUANTIZATION_INT4 };
 enum option_device { OPTION_DEVICE_AUTO, OPTION_DEVICE_CPU, OPTION_DEVICE_CUDA };
@@ -83,8 +84,8 @@ enum option_reasoning_parser {
 	FLAG(device, enforce_eager, false, "Launch the kernels of every step one by one: no CUDA graphs")    \
 	SIZE(device, kv_cache_memory, 0, 0, "KV cache bytes per worker; 0: automatic")                       \
 	REAL(device, swap_space, -1, -1, 65536, "GiB of host memory a worker keeps KV of preempted requests in; -1: automatic") \
-	ENUM(device, kv_cache_dtype, 0, "auto|bfloat16|float32|int8|fp8|fp8_e4m3",                           \
-	     "Type of the KV cache; auto: that of --dtype")                                                  \
+	ENUM(device, kv_cache_dtype, 0, "auto|bfloat16|float32|int8|fp8|fp8_e4m3|int16",                     \
+	     "Type of the KV cache; auto: as many bits as --dtype")                                          \
 	INT(device, block_size, 16, 1, 256, "Tokens in a KV block")                                          \
 	INT(nodes, nnodes, 0, 0, 64, "Machines that share the model; 0: from torchrun, Slurm, MPI or LeaderWorkerSet, else 1") \
 	INT(nodes, node_rank, -1, -1, 63, "Which of them this is, from 0; -1: from the same")                \

@@ -8,6 +8,7 @@ size_t kern_dtype_bytes(enum kern_dtype t)
 		return 4;
 	case KERN_BF16:
 	case KERN_F16:
+	case KERN_I16:
 		return 2;
 	case KERN_I8:
 	case KERN_F8E4M3:
@@ -42,6 +43,8 @@ const char *kern_dtype_name(enum kern_dtype t)
 		return "int4 (groups of 128)";
 	case KERN_I4_STEPS:
 		return "int4 (groups of 32 in steps)";
+	case KERN_I16:
+		return "int16";
 	}
 	return "?";
 }
@@ -53,6 +56,7 @@ u32 kern_dtype_group(enum kern_dtype t)
 	case KERN_BF16:
 	case KERN_F16:
 	case KERN_F8E4M3:
+	case KERN_I16:
 		return 0;
 	case KERN_I8:
 		return KERN_I8_GROUP;
@@ -71,6 +75,11 @@ enum kern_dtype kern_dtype_int4(u32 caps)
 {
 	const u32 all = KERN_CAP_AVX2 | KERN_CAP_AVX512 | KERN_CAP_AVX512_VNNI;
 	return (caps & all) == all ? KERN_I4_STEPS : KERN_I4_64;
+}
+
+enum kern_dtype kern_dtype_kv(u32 caps)
+{
+	return (caps & KERN_CAP_AVX2) && !(caps & KERN_CAP_AVX512_BF16) ? KERN_I16 : KERN_BF16;
 }
 
 /* Values as a checkpoint holds them: its tensors begin at any byte. */

@@ -19,18 +19,8 @@
 extern "C" {
 #endif
 
-/* KERN_I8 and KERN_I4_* as types of a weight are quantized in groups; see struct kern_weight. */
-enum kern_dtype {
-	KERN_F32,
-	KERN_BF16,
-	KERN_F16,
-	KERN_I8,
-	KERN_F8E4M3,
-	KERN_I4_32,
-	KERN_I4_64,
-	KERN_I4_128,
-	KERN_I4_STEPS,
-};
+/* KERN_I8 and KERN_I4_* as types of a weight are quantized in groups; see struct kern_weight. KERN_I16 is a type of the KV cache alone. */
+enum kern_dtype { KERN_F32, KERN_BF16, KERN_F16, KERN_I8, KERN_F8E4M3, KERN_I4_32, KERN_I4_64, KERN_I4_128, KERN_I4_STEPS, KERN_I16 };
 /* Bytes of an element; 0 for KERN_I4_*, of which two share one. */
 size_t kern_dtype_bytes(enum kern_dtype t);
 const char *kern_dtype_name(enum kern_dtype t); /* "float32", "int4 (groups of 64)", ... */
@@ -38,6 +28,8 @@ const char *kern_dtype_name(enum kern_dtype t); /* "float32", "int4 (groups of 6
 u32 kern_dtype_group(enum kern_dtype t);
 /* Of what is rounded to 4 bits here: KERN_I4_STEPS where there is AVX-512 with VNNI; else KERN_I4_64, for steps have no fast products there. */
 enum kern_dtype kern_dtype_int4(u32 caps);
+/* Of a KV cache of 16 bits on the CPU: KERN_I16 where products of whole numbers are faster than those of bfloat16, else KERN_BF16. */
+enum kern_dtype kern_dtype_kv(u32 caps);
 
 /* Instruction sets a variant may need; found at run time, less those that slow a processor down, or masked by tests and by TERCET_KERN_CAPS. */
 enum kern_cap {
@@ -186,10 +178,11 @@ struct kern_matmul_fusion {
  * dimension of many keys. On devices K is laid out as V: what their matrix units read is a key's dimensions
  * side by side.
  *
- * KERN_I8 and KERN_F8E4M3 have a scale per token and head, of K and of V: value = stored * scale, where the
- * largest of a token's head is stored as 127 or 448, rounded to nearest even. The scales [block_size] of a
+ * KERN_I8, KERN_F8E4M3 and, on the CPU alone, KERN_I16 have a scale per token and head, of K and of V: value = stored * scale, where the
+ * largest of a token's head is stored as 127, 448 or 16383, rounded to nearest even. The scales [block_size] of a
  * head, in float, follow its values inside the block, so that a block stays one range of bytes. On the CPU
- * KERN_I8 stores 128 more, as unsigned bytes, and head_dim is filled up to a multiple of 4.
+ * KERN_I8 stores 128 more, as unsigned bytes, and head_dim is filled up to a multiple of 4. A head of KERN_I16 that has
+ * a NaN or an infinity is one of NaN.
  *
  * Blocks are opaque to callers. head_dim is even. */
 struct kern_kv {

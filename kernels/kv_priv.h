@@ -1,6 +1,8 @@
-/* The KV cache as the CPU lays it out (kernels.h says it in words), and its 8-bit types. */
+/* The KV cache as the CPU lays it out (kernels.h says it in words), and its types with scales. */
 #ifndef TERCET_KERNELS_KV_PRIV_H
 #define TERCET_KERNELS_KV_PRIV_H
+
+#include <math.h>
 
 #include "kernels/kern_priv.h"
 
@@ -8,6 +10,7 @@ enum {
 	KERN_KV_OFFSET = 128, /* added to what KERN_I8 stores: products of unsigned bytes are cheap */
 	KERN_KV_I8_MAX = 127,
 	KERN_KV_F8_MAX = 448,
+	KERN_KV_I16_MAX = 16383, /* a sum of 32 bits of products then has room for what adds up to 131,080 */
 };
 
 /* A head whose largest magnitude is below this is stored as zeros: the reciprocal must not overflow. */
@@ -15,13 +18,13 @@ enum {
 
 static inline bool kern_kv_is_quantized(const struct kern_kv *kv)
 {
-	return kv->dtype == KERN_I8 || kv->dtype == KERN_F8E4M3;
+	return kv->dtype == KERN_I8 || kv->dtype == KERN_F8E4M3 || kv->dtype == KERN_I16;
 }
 
 /* Dimensions of a key that share 32 bits. */
 static inline u32 kern_kv_group(const struct kern_kv *kv)
 {
-	return kv->dtype == KERN_F32 ? 1 : kv->dtype == KERN_BF16 ? 2 : 4;
+	return kv->dtype == KERN_F32 ? 1 : kv->dtype == KERN_BF16 || kv->dtype == KERN_I16 ? 2 : 4;
 }
 
 /* 32-bit words of a key or value; a last one that is not full is filled up by zeros. */
@@ -63,7 +66,7 @@ static inline u32 *kern_kv_value(const struct kern_kv *kv, size_t block, u32 hea
 	return (u32 *)(void *)kern_kv_head(kv, kv->v, block, head) + (size_t)offset * kern_kv_words(kv);
 }
 
-/* ---------------------------------------------------------------- 8-bit values */
+/* ---------------------------------------------------------------- values with scales */
 
 /* FP8 E4M3 (OCP 8-bit floating point, revision 1.0: bias 7, no infinities, largest 448). */
 static inline float kern_f8_to_float(u8 code)
@@ -109,13 +112,19 @@ static inline u8 kern_float_to_i8(float f)
 	return (u8)((int)(limited + 0x1.8p23f - 0x1.8p23f) + KERN_KV_OFFSET);
 }
 
+/* Of a number that is no larger than KERN_KV_I16_MAX. */
+static inline int16_t kern_float_to_i16(float f)
+{
+	return (int16_t)(f + 0x1.8p23f - 0x1.8p23f);
+}
+
 /* What the largest magnitude of a token's head is stored as. */
 static inline float kern_kv_code_max(const struct kern_kv *kv)
 {
-	return kv->dtype == KERN_I8 ? KERN_KV_I8_MAX : KERN_KV_F8_MAX;
+	return kv->dtype == KERN_I8 ? KERN_KV_I8_MAX : kv->dtype == KERN_I16 ? KERN_KV_I16_MAX : KERN_KV_F8_MAX;
 }
 
-/* A token's head as stored values, times what it is to be multiplied by: the scale of 8-bit types, else 1.
+/* A token's head as stored values, times what it is to be multiplied by: the scale of types that have one, else 1.
  * `stride`: words from one word to the next; `scale`: its place, or NULL. */
 static inline void kern_kv_load(const struct kern_kv *kv, float *x, const u32 *words, size_t stride,
 				const float *scale)
@@ -124,8 +133,14 @@ static inline void kern_kv_load(const struct kern_kv *kv, float *x, const u32 *w
 	for (u32 i = 0; i < kv->head_dim; i++) {
 		const u32 *word = words + (size_t)(i / group) * stride;
 		u8 code;
+		int16_t whole;
 		if (kv->dtype == KERN_F32 || kv->dtype == KERN_BF16) {
 			x[i] = kern_load(word, kv->dtype, i % group);
+			continue;
+		}
+		if (kv->dtype == KERN_I16) {
+			memcpy(&whole, (const int16_t *)(const void *)word + i % group, sizeof(whole));
+			x[i] = (float)whole * *scale;
 			continue;
 		}
 		memcpy(&code, (const u8 *)word + i % group, 1);
@@ -145,17 +160,27 @@ static inline float kern_kv_largest(const float *x, u32 count)
 	return largest;
 }
 
+/* Whether all of x are numbers, and finite. */
+static inline bool kern_kv_finite(const float *x, u32 count)
+{
+	float none = 0;
+	for (u32 i = 0; i < count; i++)
+		none += x[i] - x[i]; /* NaN for what is not */
+	return none == 0;
+}
+
 /* Stores a token's head: its words, `stride` apart, and its scale. */
 static inline void kern_kv_store(const struct kern_kv *kv, u32 *words, size_t stride, float *scale,
 				 const float *x)
 {
 	float largest = 0, factor = 0;
+	const bool lost = kv->dtype == KERN_I16 && !kern_kv_finite(x, kv->head_dim);
 	if (kern_kv_is_quantized(kv)) {
 		largest = kern_kv_largest(x, kv->head_dim);
 		if (largest < KERN_KV_LEAST)
 			largest = 0;
 		factor = largest > 0 ? kern_kv_code_max(kv) / largest : 0;
-		*scale = largest / kern_kv_code_max(kv);
+		*scale = lost ? NAN : largest / kern_kv_code_max(kv);
 	}
 	for (u32 i = 0; i < kern_kv_words(kv) * kern_kv_group(kv); i++) {
 		u32 *word = words + (size_t)(i / kern_kv_group(kv)) * stride, at = i % kern_kv_group(kv);
@@ -164,6 +189,8 @@ static inline void kern_kv_store(const struct kern_kv *kv, u32 *words, size_t st
 			((u8 *)word)[at] = kern_float_to_i8(value * factor);
 		else if (kv->dtype == KERN_F8E4M3)
 			((u8 *)word)[at] = kern_float_to_f8(value * factor);
+		else if (kv->dtype == KERN_I16)
+			((int16_t *)(void *)word)[at] = lost ? 0 : kern_float_to_i16(value * factor);
 		else
 			kern_store(word, kv->dtype, at, value);
 	}

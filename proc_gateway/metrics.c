@@ -17,7 +17,8 @@ static void cache_config_write(const struct options *o, const struct stats_page 
 	static const char *const dtypes[] = {
 		[OPTION_KV_DTYPE_AUTO] = "auto",       [OPTION_KV_DTYPE_BFLOAT16] = "bfloat16",
 		[OPTION_KV_DTYPE_FLOAT32] = "float32", [OPTION_KV_DTYPE_INT8] = "int8",
-		[OPTION_KV_DTYPE_FP8] = "fp8",	       [OPTION_KV_DTYPE_FP8_E4M3] = "fp8_e4m3"};
+		[OPTION_KV_DTYPE_FP8] = "fp8",	       [OPTION_KV_DTYPE_FP8_E4M3] = "fp8_e4m3",
+		[OPTION_KV_DTYPE_INT16] = "int16"};
 	u64 blocks = 0;
 	for (u32 i = 0; i < count; i++)
 		blocks += atomic_load_explicit(&pages[i]->values[STATS_KV_BLOCKS], memory_order_relaxed);

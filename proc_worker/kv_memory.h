@@ -19,7 +19,7 @@ struct kv_memory {
 	size_t memory_bytes;
 };
 
-/* As --kv-cache-dtype calls it: "float32", "bfloat16", "int8", "fp8". */
+/* As --kv-cache-dtype calls it: "float32", "bfloat16", "int8", "fp8", "int16". */
 const char *kv_dtype_name(enum kern_dtype type);
 /* Of one block in all layers, K and V. */
 u64 kv_block_bytes(const struct kv_shape *shape);

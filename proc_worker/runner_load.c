@@ -113,10 +113,12 @@ static enum kern_dtype decide_kv_dtype(const struct runner *r)
 	case OPTION_KV_DTYPE_FP8:
 	case OPTION_KV_DTYPE_FP8_E4M3:
 		return KERN_F8E4M3;
+	case OPTION_KV_DTYPE_INT16:
+		return KERN_I16;
 	case OPTION_KV_DTYPE_AUTO:
 		break;
 	}
-	return r->dtype;
+	return r->dtype == KERN_BF16 && !r->device ? kern_dtype_kv(r->config.caps) : r->dtype;
 }
 
 static void decide_types(struct runner *r)

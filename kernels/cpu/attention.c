@@ -11,8 +11,8 @@
  *
  * Arithmetic by the type of the cache: float32 in float32. bfloat16 where VDPBF16PS is used in products of
  * bfloat16 (queries and weights rounded once), else in float32. 8-bit integers in whole numbers: queries and
- * the products of weight and scale become 16-bit integers of a row's and part's own unit, sums are exact.
- * E4M3 in float32. */
+ * the products of weight and scale become 16-bit integers of a row's and part's own unit, sums are exact. So do
+ * 16-bit integers. E4M3 in float32. */
 #include "kernels/cpu/attention_queries_priv.h"
 #include "kernels/cpu/attention_scores_bf16_priv.h"
 #include "kernels/cpu/attention_scores_priv.h"
@@ -20,6 +20,7 @@
 #include "kernels/cpu/attention_softmax_priv.h"
 #include "kernels/cpu/attention_tile_priv.h"
 #include "kernels/cpu/attention_values_priv.h"
+#include "kernels/cpu/attention_wholes_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
 /* ---------------------------------------------------------------- keys of a part */
@@ -69,6 +70,17 @@ static const char *key_memory(const struct kern_attention_args *a, u32 row, u32 
 	return head + key % kv->block_size * kern_kv_words(kv) * sizeof(u32);
 }
 
+/* Asks for the scales of the part of keys from `begin` on, before `end`: they lie apart, and are read all at once when it begins. */
+static void scales_ahead(const struct kern_attention_args *a, u32 row, u32 kv_head, u32 begin, u32 end)
+{
+	const struct kern_kv *kv = &a->kv;
+	for (u32 key = begin; kern_kv_is_quantized(kv) && key < end && key < begin + ATTENTION_PART; key += GROUP) {
+		const size_t block = block_of(a, row, key);
+		__builtin_prefetch(kern_kv_scale(kv, kv->k, block, kv_head, key % kv->block_size), 0, 2);
+		__builtin_prefetch(kern_kv_scale(kv, kv->v, block, kv_head, key % kv->block_size), 0, 2);
+	}
+}
+
 /* Where the thread's next task begins to read. */
 static void find_following(struct tile *t, const struct attention_task *next)
 {
@@ -80,6 +92,7 @@ static void find_following(struct tile *t, const struct attention_task *next)
 		begin = first / ATTENTION_PART * ATTENTION_PART;
 	for (u32 key = begin; t->following_count < AHEAD && key < end; key += GROUP)
 		t->following[t->following_count++] = key_memory(a, next->row, next->kv_head, key);
+	scales_ahead(a, next->row, next->kv_head, begin, end);
 }
 
 /* Groups that lie whole in their blocks, from key `begin` on. Their memory, and that of the next part's first ones, into
@@ -111,6 +124,7 @@ static void find_groups(struct tile *t, u32 begin)
 		}
 	}
 	t->ahead_count = 2 * t->groups + more;
+	scales_ahead(t->a, t->row, t->kv_head, begin + ATTENTION_PART, t->end);
 }
 
 /* What else is asked for, behind what find_groups has found. */
@@ -128,6 +142,26 @@ static void ahead_begin(struct tile *t, bool whole)
 		t->ahead[n++] = t->values[0]; /* nothing more to ask for */
 }
 
+/* The scales of the part's `count` keys and values, side by side. */
+static void find_scales(struct tile *t, u32 count)
+{
+	vec none = vec_zero();
+	for (u32 g = 0; g < t->groups; g++)
+		for (u32 i = 0; i < GROUP; i += VEC_LANES) {
+			const u32 at = g * GROUP + i, n = count > at ? kern_min(count - at, VEC_LANES) : 0;
+			const vec value = vec_load_n(t->value_scales[g] + i, n);
+			vec_store(t->scales[0] + at, vec_load_n(t->key_scales[g] + i, n));
+			vec_store(t->scales[1] + at, value);
+			none = vec_add(none, vec_sub(value, value)); /* NaN where a scale is no number, or infinite */
+		}
+	t->finite = vec_sum(none) == 0;
+	for (u32 g = t->groups; g % 4 != 0; g++) /* as far as scores are computed, of keys that are masked */
+		for (u32 i = 0; i < GROUP; i += VEC_LANES) {
+			vec_store(t->scales[0] + g * GROUP + i, vec_zero());
+			vec_store(t->scales[1] + g * GROUP + i, vec_zero());
+		}
+}
+
 /* Finds the keys and values of [begin, end), group by group. `begin` is a multiple of GROUP. */
 static void part_begin(struct tile *t, u32 begin, u32 end)
 {
@@ -141,11 +175,10 @@ static void part_begin(struct tile *t, u32 begin, u32 end)
 	for (u32 g = 0; g < groups && !whole; g++)
 		gather_group(t, begin + g * GROUP, end, g);
 	/* Scores are computed for four groups at once; what is too many is masked. */
-	for (u32 g = groups; g % 4 != 0; g++) {
+	for (u32 g = groups; g % 4 != 0; g++)
 		t->keys[g] = t->keys[groups - 1];
-		t->key_scales[g] = t->key_scales[groups - 1];
-		t->value_scales[g] = t->value_scales[groups - 1];
-	}
+	if (kern_kv_is_quantized(&t->a->kv))
+		find_scales(t, end - begin);
 	ahead_begin(t, whole);
 }
 
@@ -229,7 +262,7 @@ static void rows_begin(struct tile *t, const struct attention_task *task, u32 i,
 static u32 task_rows_begin(struct tile *t, const struct attention_task *task)
 {
 	const struct kern_attention_args *a = t->a;
-	const u32 side = kern_kv_is_quantized(&a->kv) ? ATTENTION_ROWS : TILE_ROWS;
+	const u32 side = a->kv.dtype == KERN_I8 || a->kv.dtype == KERN_F8E4M3 ? ATTENTION_ROWS : TILE_ROWS;
 	const u32 rows = task->queries * task->kv_heads * (a->heads / a->kv.kv_heads);
 	const u32 tiles = t->together ? task->kv_heads : kern_ceil(rows, side);
 	for (u32 i = 0; i < tiles; i++) {
@@ -272,9 +305,15 @@ static void rows_part(struct tile *t, struct attention_rows *of, u32 begin, u32 
 		part_scores_bf16(t, 0, kern_ceil(t->count, GROUP));
 	else
 #endif
+	if (t->a->kv.dtype == KERN_I16)
+		part_scores_i16(t);
+	else
 		part_scores(t);
 	part_softmax(t, begin);
-	part_values(t);
+	if (t->a->kv.dtype == KERN_I16)
+		part_values_i16(t);
+	else
+		part_values(t);
 	part_leave(t);
 }
 

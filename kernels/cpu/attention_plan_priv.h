@@ -52,7 +52,7 @@ struct attention_part {
 	float exp_base[ATTENTION_ROWS]; /* what is subtracted from a row's scores */
 	float rescale[ATTENTION_ROWS];	/* what earlier sums are multiplied by */
 	float factor[ATTENTION_ROWS];	/* products of bfloat16: what sums become outputs by */
-	/* Weights in 8-bit integers: what whole numbers count, and what the offset of the values adds to a sum. */
+	/* Values of whole numbers: what those of the weights count, and what an offset of 8-bit values adds to a sum. */
 	float weight_unit[ATTENTION_ROWS];
 	u32 weight_excess[ATTENTION_ROWS];
 	_Alignas(64) float highest[ATTENTION_ROWS][16]; /* of a row's scores by lanes, where products are of bfloat16 */
@@ -66,7 +66,7 @@ struct attention_rows {
 	u32 end;	/* of the keys that any of them sees */
 	size_t at[ATTENTION_ROWS]; /* where the query and the output of each begin, in floats */
 	u32 first[ATTENTION_ROWS], last[ATTENTION_ROWS]; /* keys that each sees */
-	/* 8-bit integers: what a row's whole numbers count, and what the offset of the keys adds to a sum */
+	/* keys of whole numbers: what a row's own count, and what an offset of 8-bit keys adds to a sum */
 	float q_unit[ATTENTION_ROWS];
 	u32 q_excess[ATTENTION_ROWS];
 	float *q; /* [width][ATTENTION_ROWS] scaled, in the form that the products want */

@@ -4,33 +4,10 @@
 
 #include "kernels/cpu/attention_softmax_priv.h"
 #include "kernels/cpu/attention_tile_priv.h"
+#include "kernels/cpu/attention_wholes_priv.h"
 #include "kernels/cpu/lace_bf16_priv.h"
 
 #ifdef VEC_LANES
-
-/* Whole numbers of 16 bits in pairs, in the order of scores_i8. */
-static void query_i8(struct tile *t, u32 r, const float *x)
-{
-	/* Sums of products with bytes of at most 127 stay below 2^31. */
-	const float most = t->a->kv.head_dim <= 512 ? I16_MAX : I16_MAX / 2;
-	u32 *to = (u32 *)(void *)t->of->q + r, end = t->words * 4;
-	int16_t wholes[KERN_HEAD_DIM_MAX + VEC_LANES];
-	ivec sum = IVEC_BITS(setzero)();
-	vec largest = vec_zero();
-	for (u32 d = 0; d < end; d += VEC_LANES)
-		largest = vec_max(vec_abs(vec_load(x + d)), largest);
-	float factor = unit_factor(vec_highest(largest), most, &t->of->q_unit[r]);
-	for (u32 d = 0; d < end; d += VEC_LANES) {
-		ivec whole = IVEC(cvtps_epi32)(vec_mul(vec_load(x + d), vec_set1(factor)));
-		sum = IVEC(add_epi32)(sum, whole);
-		ivec_store_i16(wholes + d, whole);
-	}
-	for (u32 d = 0; d < end; d += 4, to += 2 * ATTENTION_ROWS) {
-		to[0] = (u16)wholes[d] | (u32)(u16)wholes[d + 2] << 16;
-		to[ATTENTION_ROWS] = (u16)wholes[d + 1] | (u32)(u16)wholes[d + 3] << 16;
-	}
-	t->of->q_excess[r] = KERN_KV_OFFSET * ivec_sum(sum);
-}
 
 #if ATTENTION_DOTS_BF16
 /* Dimensions [d, d + count) of four rows' queries. */
@@ -132,10 +109,6 @@ static void query_begin(struct tile *t, u32 r, const float *q)
 	vec scale = vec_set1(a->kv.dtype == KERN_F8E4M3 ? a->scale * F8_HALF_BIAS : a->scale);
 	for (u32 d = 0; d < end; d += VEC_LANES)
 		vec_store(x + d, vec_mul(vec_load_n(q + d, kern_min(dim - d, VEC_LANES)), scale));
-	if (a->kv.dtype == KERN_I8) {
-		query_i8(t, r, x);
-		return;
-	}
 	for (u32 d = 0; d < t->words * kern_kv_group(&a->kv); d++)
 		to[d * ATTENTION_ROWS] = x[d];
 }
@@ -145,6 +118,10 @@ static void queries_begin(struct tile *t)
 {
 	if (t->a->kv.dtype == KERN_BF16 && ATTENTION_DOTS_BF16)
 		queries_bf16(t);
+	else if (t->a->kv.dtype == KERN_I16)
+		queries_i16(t);
+	else if (t->a->kv.dtype == KERN_I8)
+		queries_i8(t);
 	else if (!kern_kv_is_quantized(&t->a->kv) && (VEC_LANES == 16 || t->a->kv.head_dim % 8 == 0))
 		queries_turned(t);
 	else

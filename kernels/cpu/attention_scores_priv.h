@@ -158,7 +158,20 @@ static ALWAYS_INLINE void scores_bf16(const struct tile *t, u32 v0, u32 rows, u3
 
 static ALWAYS_INLINE vec key_scale(const struct tile *t, u32 v)
 {
-	return vec_load(t->key_scales[v / GROUP_VECS] + v % GROUP_VECS * VEC_LANES);
+	return vec_load(t->scales[0] + v * VEC_LANES);
+}
+
+/* Sums of whole numbers become scores. */
+static ALWAYS_INLINE void scores_of_wholes(const struct tile *t, u32 v0, u32 rows, u32 vecs, ivec sum[][4])
+{
+#pragma GCC unroll 4
+	for (u32 v = 0; v < vecs; v++) {
+		vec scale = key_scale(t, v0 + v);
+#pragma GCC unroll 8
+		for (u32 r = 0; r < rows; r++)
+			vec_store(scores_at(t, r, v0 + v),
+				  vec_mul(vec_mul(IVEC(cvtepi32_ps)(sum[r][v]), vec_set1(t->of->q_unit[r])), scale));
+	}
 }
 
 /* Whole numbers of 16 bits times bytes: exact, so that every instruction set gives the same. */
@@ -178,22 +191,13 @@ static ALWAYS_INLINE void scores_i8(const struct tile *t, u32 v0, u32 rows, u32 
 			ivec odd = IVEC(srli_epi16)(fours, 8);
 #pragma GCC unroll 8
 			for (u32 r = 0; r < rows; r++)
-				sum[r][v] = ivec_dot16(sum[r][v], even, IVEC(set1_epi32)(q[r]));
+				ivec_add_dot16(&sum[r][v], even, IVEC(set1_epi32)(q[r]));
 #pragma GCC unroll 8
 			for (u32 r = 0; r < rows; r++)
-				sum[r][v] =
-					ivec_dot16(sum[r][v], odd, IVEC(set1_epi32)(q[ATTENTION_ROWS + r]));
+				ivec_add_dot16(&sum[r][v], odd, IVEC(set1_epi32)(q[ATTENTION_ROWS + r]));
 		}
 	}
-#pragma GCC unroll 4
-	for (u32 v = 0; v < vecs; v++) {
-		vec scale = key_scale(t, v0 + v);
-#pragma GCC unroll 8
-		for (u32 r = 0; r < rows; r++)
-			vec_store(scores_at(t, r, v0 + v),
-				  vec_mul(vec_mul(IVEC(cvtepi32_ps)(sum[r][v]), vec_set1(t->of->q_unit[r])),
-					  scale));
-	}
+	scores_of_wholes(t, v0, rows, vecs, sum);
 }
 
 static ALWAYS_INLINE void scores_f8(const struct tile *t, u32 v0, u32 rows, u32 vecs)

@@ -10,25 +10,6 @@
 
 #if defined(VEC_LANES) && ATTENTION_DOTS_BF16
 
-/* The lanes of each of 8 vectors put together: added, or the largest. */
-#define REDUCE_EIGHT(name, op)                                                                                        \
-	static ALWAYS_INLINE __m256 name(const vec rows[ATTENTION_ROWS])                                               \
-	{                                                                                                              \
-		const __m512i order = _mm512_castsi256_si512(_mm256_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13));               \
-		vec pair[4], four[2], all;                                                                             \
-		_Pragma("GCC unroll 4") for (u32 i = 0; i < 4; i++)                                                    \
-			pair[i] = op(_mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0x44),                         \
-				     _mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0xee));                        \
-		_Pragma("GCC unroll 2") for (u32 i = 0; i < 2; i++) /* a lane of 128 bits is a row */                  \
-			four[i] = op(_mm512_shuffle_f32x4(pair[2 * i], pair[2 * i + 1], 0x88),                         \
-				     _mm512_shuffle_f32x4(pair[2 * i], pair[2 * i + 1], 0xdd));                        \
-		all = op(_mm512_unpacklo_ps(four[0], four[1]), _mm512_unpackhi_ps(four[0], four[1]));                  \
-		all = op(all, _mm512_permute_ps(all, 0x4e));                                                           \
-		return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, all));                                      \
-	}
-REDUCE_EIGHT(highest_of_eight, vec_max)
-REDUCE_EIGHT(sum_of_eight, vec_add)
-
 /* Weights are made of whole numbers, 32 at once: what a score is below its row's largest, y, counts SCORE_STEPS to an octave, and as many
  * steps has a binade of a bfloat16 with two bits more than it has. So 2^(-y / SCORE_STEPS) is 1 less y steps, if its mantissa were a
  * straight line, and less how far the line is above the power, which a table of 64 places of an octave knows. Beside rounding, whose error

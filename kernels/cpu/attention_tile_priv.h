@@ -61,7 +61,9 @@ struct tile {
 	size_t key_stride; /* bytes from a word to the next */
 	const char *values[GROUPS];
 	size_t value_bytes;					/* from a key's values to the next key's */
-	const float *key_scales[GROUPS], *value_scales[GROUPS]; /* of 8-bit types */
+	const float *key_scales[GROUPS], *value_scales[GROUPS]; /* of types with scales */
+	_Alignas(64) float scales[2][ATTENTION_PART];		/* those of the part's keys, and of its values, zeros behind them */
+	bool finite; /* all scales of the values are */
 	/* What is read, in order: keys, then values, then the next part's keys, or those of the thread's next task; a
 	 * group's memory each. */
 	const char *ahead[2 * GROUPS + AHEAD];
@@ -130,6 +132,50 @@ static ALWAYS_INLINE void row_ahead(const struct tile *t, u32 r)
 	}
 }
 
+/* ---------------------------------------------------------------- rows at once */
+
+#if VEC_LANES == 16
+/* The lanes of each of 8 vectors put together: added, or the largest. */
+#define REDUCE_EIGHT(name, op)                                                                                        \
+	static ALWAYS_INLINE __m256 name(const vec rows[ATTENTION_ROWS])                                               \
+	{                                                                                                              \
+		const __m512i order = _mm512_castsi256_si512(_mm256_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13));               \
+		vec pair[4], four[2], all;                                                                             \
+		_Pragma("GCC unroll 4") for (u32 i = 0; i < 4; i++)                                                    \
+			pair[i] = op(_mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0x44),                         \
+				     _mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0xee));                        \
+		_Pragma("GCC unroll 2") for (u32 i = 0; i < 2; i++) /* a lane of 128 bits is a row */                  \
+			four[i] = op(_mm512_shuffle_f32x4(pair[2 * i], pair[2 * i + 1], 0x88),                         \
+				     _mm512_shuffle_f32x4(pair[2 * i], pair[2 * i + 1], 0xdd));                        \
+		all = op(_mm512_unpacklo_ps(four[0], four[1]), _mm512_unpackhi_ps(four[0], four[1]));                  \
+		all = op(all, _mm512_permute_ps(all, 0x4e));                                                           \
+		return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, all));                                      \
+	}
+REDUCE_EIGHT(highest_of_eight, vec_max)
+REDUCE_EIGHT(sum_of_eight, vec_add)
+#endif
+
+/* Of each row's vector the largest lane, or the sum of all, which do not depend on the other rows. */
+static ALWAYS_INLINE void rows_highest(const vec rows[ATTENTION_ROWS], float to[ATTENTION_ROWS])
+{
+#if VEC_LANES == 16
+	_mm256_storeu_ps(to, highest_of_eight(rows));
+#else
+	for (u32 r = 0; r < ATTENTION_ROWS; r++)
+		to[r] = vec_highest(rows[r]);
+#endif
+}
+
+static ALWAYS_INLINE void rows_sum(const vec rows[ATTENTION_ROWS], float to[ATTENTION_ROWS])
+{
+#if VEC_LANES == 16
+	_mm256_storeu_ps(to, sum_of_eight(rows));
+#else
+	for (u32 r = 0; r < ATTENTION_ROWS; r++)
+		to[r] = vec_sum(rows[r]);
+#endif
+}
+
 /* ---------------------------------------------------------------- vectors of integers */
 
 #if VEC_LANES == 16
@@ -150,13 +196,19 @@ typedef __m256i ivec;
 #define IVEC_BYTES_TO_I32(p) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p)))
 #endif
 
-/* sum + a.low * b.low + a.high * b.high, for every 32 bits taken as two signed 16-bit numbers. */
-static ALWAYS_INLINE ivec ivec_dot16(ivec sum, ivec a, ivec b)
+/* *sum += a.low * b.low + a.high * b.high, for every 32 bits taken as two signed 16-bit numbers. The compiler's own form of it copies sums from
+ * register to register, or keeps them in memory. */
+static ALWAYS_INLINE void ivec_add_dot16(ivec *sum, ivec a, ivec b)
 {
 #if defined(__AVX512VNNI__) && VEC_LANES == 16
-	return _mm512_dpwssd_epi32(sum, a, b);
+	__asm__("vpdpwssd %2, %1, %0" : "+v"(*sum) : "v"(a), "v"(b));
+#elif defined(__AVXVNNI__) && VEC_LANES == 8
+	__asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(*sum) : "x"(a), "x"(b));
+#elif VEC_LANES == 8
+	ivec both;
+	__asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(*sum), "=&x"(both) : "x"(a), "x"(b));
 #else
-	return IVEC(add_epi32)(sum, IVEC(madd_epi16)(a, b));
+	*sum = IVEC(add_epi32)(*sum, IVEC(madd_epi16)(a, b));
 #endif
 }
 
@@ -168,17 +220,6 @@ static ALWAYS_INLINE u32 ivec_sum(ivec x)
 	__m128i s = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
 	s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
 	return (u32)_mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
-#endif
-}
-
-/* The low 16 bits of whole numbers, saturated. */
-static ALWAYS_INLINE void ivec_store_i16(int16_t *p, ivec x)
-{
-#if VEC_LANES == 16
-	_mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtsepi32_epi16(x));
-#else
-	_mm_storeu_si128((__m128i *)(void *)p,
-			 _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
 #endif
 }
 

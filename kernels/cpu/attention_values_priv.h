@@ -372,7 +372,7 @@ static ALWAYS_INLINE void wholes_tile(const struct tile *t, u32 begin, u32 end, 
 			memcpy(&pair, t->weights + (r0 + r) * ATTENTION_PART + i, sizeof(pair));
 #pragma GCC unroll 4
 			for (u32 v = 0; v < I8_VECS; v++)
-				sum[r][v] = ivec_dot16(sum[r][v], pairs[v], IVEC(set1_epi32)(pair));
+				ivec_add_dot16(&sum[r][v], pairs[v], IVEC(set1_epi32)(pair));
 		}
 	}
 	FOR_SUMS_OF(rows, I8_VECS)
@@ -461,6 +461,8 @@ static u32 block_vecs(enum kern_dtype dtype)
 {
 	if (dtype == KERN_I8)
 		return I8_VECS;
+	if (dtype == KERN_I16)
+		return 2;
 	if (dtype != KERN_BF16)
 		return 1;
 	return ATTENTION_DOTS_BF16 ? 2 : VEC_LANES == 16 ? EVEN_ODD : 1;

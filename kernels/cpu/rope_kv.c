@@ -212,6 +212,26 @@ static float to_bytes(const struct kern_kv *kv, u8 *out, const float *x)
 	return largest / most;
 }
 
+/* x in 16 bits; returns the scale. The largest is found among bits, where a NaN is above all numbers. */
+static float to_wholes(const struct kern_kv *kv, int16_t *out, const float *x)
+{
+	const u32 dim = kv->head_dim;
+	const float most = KERN_KV_I16_MAX;
+	float largest = vec_largest_bits(x, dim);
+	if (!(largest < INFINITY)) {
+		memset(out, 0, kern_kv_words(kv) * sizeof(u32));
+		return NAN;
+	}
+	largest = largest < KERN_KV_LEAST ? 0 : largest;
+	const vec factor = vec_set1(largest > 0 ? most / largest : 0);
+	u32 i = 0;
+	for (; i + 2 * VEC_LANES <= dim; i += 2 * VEC_LANES)
+		vec_store_wholes(out + i, vec_mul(vec_load(x + i), factor), vec_mul(vec_load(x + i + VEC_LANES), factor));
+	for (; i < dim; i++)
+		out[i] = kern_float_to_i16(x[i] * vec_first(factor));
+	return largest / most;
+}
+
 /* A head as it is stored. */
 static void to_words(const struct kern_kv *kv, u32 *words, const float *x, float *scale)
 {
@@ -219,6 +239,8 @@ static void to_words(const struct kern_kv *kv, u32 *words, const float *x, float
 		memcpy(words, x, kv->head_dim * sizeof(float));
 	else if (kv->dtype == KERN_BF16)
 		to_bf16((u16 *)(void *)words, x, kv->head_dim);
+	else if (kv->dtype == KERN_I16)
+		*scale = to_wholes(kv, (int16_t *)(void *)words, x);
 	else
 		*scale = to_bytes(kv, (u8 *)words, x);
 }
@@ -332,7 +354,7 @@ static void values(const struct kern_rope_kv_args *a, u32 t, struct place at)
 	const struct kern_kv *kv = &a->kv;
 	const u32 first = a->heads + kv->kv_heads;
 	/* Bytes are written in whole vectors. */
-	const bool direct = !kern_kv_is_quantized(kv) || kv->head_dim % VEC_LANES == 0;
+	const bool direct = !kern_kv_is_quantized(kv) || kv->dtype == KERN_I16 || kv->head_dim % VEC_LANES == 0;
 	if (kv->dtype == KERN_BF16 && is_ready(a, first, NULL)) {
 		values_ready(a, t, at);
 		return;
@@ -373,7 +395,7 @@ static struct run run_of(const struct kern_rope_kv_args *a, u32 t, u32 end)
 	return r;
 }
 
-/* Asks for some of the lines that the run's keys and values will be stored to: all, when every token of another run as long has asked. Into
+/* Asks for some of the lines that the run's keys, values and scales will be stored to: all, when every token of another run as long has asked. Into
  * the L2 cache: the L1 cache waits for few lines at a time, and writing need not be said to it yet. */
 static void run_ahead(const struct kern_rope_kv_args *a, const struct run *r, u32 token)
 {
@@ -389,6 +411,10 @@ static void run_ahead(const struct kern_rope_kv_args *a, const struct run *r, u3
 	for (u32 h = 0; h < kv->kv_heads; h++, value += slab)
 		for (u32 d = 0; d < words; d += LINE_WORDS)
 			__builtin_prefetch(value + d * sizeof(u32), 0, 2);
+	for (u32 h = token; h < kv->kv_heads && kern_kv_is_quantized(kv); h += r->count) {
+		__builtin_prefetch(kern_kv_scale(kv, kv->k, r->at.block, h, r->at.offset), 0, 2);
+		__builtin_prefetch(kern_kv_scale(kv, kv->v, r->at.block, h, r->at.offset), 0, 2);
+	}
 }
 
 /* All of a token at once, as it lies in memory, but for keys of more heads than there is room for. `next`: what is asked for. */

@@ -30,7 +30,10 @@ static void bench_limits(struct check *c, u32 pool, struct bench_limits *limits)
 {
 	double *gops[LIMIT_KINDS] = {[LIMIT_AVX2] = &limits->gflops_avx2,
 				     [LIMIT_AVX512] = &limits->gflops_avx512,
-				     [LIMIT_BF16] = &limits->gflops_dots};
+				     [LIMIT_BF16] = &limits->gflops_dots,
+				     [LIMIT_WIDE] = &limits->gops_wide,
+				     [LIMIT_AVX_VNNI] = &limits->gops_avx_vnni,
+				     [LIMIT_VNNI] = &limits->gops_vnni};
 	struct limits_memory memory;
 	*limits = (struct bench_limits){0};
 	if (limits_memory_init(&memory, (size_t)1 << 28)) {

@@ -9,6 +9,7 @@ struct bench_limits {
 	double gbytes_s;
 	double gflops_avx2, gflops_avx512; /* float32 */
 	double gflops_dots;		   /* bfloat16 in pairs */
+	double gops_wide, gops_avx_vnni, gops_vnni; /* whole numbers: of 16 bits, and bytes by the two VNNI, which do half as many of 16 bits */
 };
 
 typedef void (*bench_fn)(void *arg, struct kern_ctx *ctx, const struct kern_ops *ops);

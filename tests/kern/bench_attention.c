@@ -47,16 +47,21 @@ static void fill_array(struct check *c, const struct kern_kv *kv, bool value, u3
 	char pattern[PATTERN];
 	for (u32 i = 0; i < PATTERN / 4; i++)
 		floats[i] = check_uniform(c);
+	int16_t wholes[PATTERN / 2];
+	for (u32 i = 0; i < PATTERN / 2; i++)
+		wholes[i] = (int16_t)(floats[i % (PATTERN / 4)] * 16383);
 	for (u32 i = 0; i < PATTERN; i++) /* as 8-bit codes, no NaN among them */
 		pattern[i] = (char)(check_random(c, 127) | check_random(c, 2) << 7);
 	if (kv->dtype == KERN_F32 || kv->dtype == KERN_BF16)
 		kern_convert(pattern, kv->dtype, floats, KERN_F32, PATTERN / kern_dtype_bytes(kv->dtype));
+	if (kv->dtype == KERN_I16)
+		memcpy(pattern, wholes, PATTERN);
 	for (size_t i = 0; i < bytes; i += PATTERN)
 		memcpy(array + i, pattern, bytes - i < PATTERN ? bytes - i : PATTERN);
 	if (kv->dtype == KERN_F32 || kv->dtype == KERN_BF16)
 		return;
 	struct check_kv_place p = {.value = value};
-	const float scale = 1.0f / 127;
+	const float scale = 1 / (float)check_kv_most(kv->dtype);
 	for (p.block = 0; p.block < blocks; p.block++)
 		for (p.head = 0; p.head < kv->kv_heads; p.head++)
 			for (p.offset = 0; p.offset < kv->block_size; p.offset++)
@@ -66,10 +71,16 @@ static void fill_array(struct check *c, const struct kern_kv *kv, bool value, u3
 /* Of the arithmetic that a variant uses for a type of cache. */
 static double peak_of(const char *variant, enum kern_dtype type, const struct bench_limits *limits)
 {
-	bool dots = type == KERN_BF16 || type == KERN_I8; /* as many products in 16 bits as VDPBF16PS makes */
-	if (strcmp(variant, "avx512_bf16") == 0)
-		return dots ? limits->gflops_dots : limits->gflops_avx512;
-	return strcmp(variant, "avx512") == 0 ? limits->gflops_avx512 : limits->gflops_avx2;
+	const bool wholes = type == KERN_I8 || type == KERN_I16;
+	if (strcmp(variant, "avx512_bf16") == 0 && type == KERN_BF16)
+		return limits->gflops_dots;
+	if (strcmp(variant, "avx512_bf16") == 0 || strcmp(variant, "avx512_vnni") == 0)
+		return wholes ? limits->gops_vnni / 2 : limits->gflops_avx512;
+	if (strcmp(variant, "avx512") == 0)
+		return limits->gflops_avx512; /* two instructions for twice as many numbers of 16 bits */
+	if (strcmp(variant, "avx_vnni") == 0 && wholes)
+		return limits->gops_avx_vnni / 2;
+	return wholes ? limits->gops_wide : limits->gflops_avx2;
 }
 
 static void one_shape(struct check *c, u32 target, u32 pool, const struct shape *s, enum kern_dtype type,

@@ -64,20 +64,49 @@ static struct check_kv_place key_place(const struct kern_attention_args *a, u32 
 		.value = value};
 }
 
-/* The score of a key. `slack`: what it is off by at most when the query's numbers are rounded to multiples of
- * their largest / 32767. */
+/* What numbers are rounded to multiples of that multiply keys or values of whole numbers: those of 16 bits have room for a sum of magnitudes,
+ * too. */
+static double unit_of(const struct kern_attention_args *a, double largest, double sum)
+{
+	return a->kv.dtype == KERN_I16 ? fmax(largest / 32767, sum / (2147483647 / 16383 - 512 - 64)) : largest / 32767;
+}
+
+/* The score of a key. `slack`: what it is off by at most when the query's numbers are rounded. */
 static double score_of(const struct kern_attention_args *a, struct check_kv_place p, size_t query,
 		       bool rounded, double *slack)
 {
-	double score = 0, largest = 0, keys = 0;
+	double score = 0, largest = 0, sum = 0, keys = 0;
 	for (p.dim = 0; p.dim < a->kv.head_dim; p.dim++) {
 		double q = query_at(a, query + p.dim, rounded), k = check_kv_load(&a->kv, &p);
 		score += q * k;
 		keys += fabs(k);
 		largest = fmax(largest, fabs(q));
+		sum += fabs(q);
 	}
-	*slack = largest / 32767 / 2 * keys;
+	*slack = unit_of(a, largest, sum) / 2 * keys;
 	return a->soft_cap > 0 ? a->soft_cap * tanh(score / a->soft_cap) : score;
+}
+
+/* Weights times scales of a part of 256 keys, all rounded to multiples of one unit, and what its values are stored as. */
+struct part_found {
+	double widest, sum, stored[1024];
+};
+
+static void part_add(const struct kern_attention_args *a, struct part_found *part, struct check_kv_place p, double weight)
+{
+	const double scale = check_kv_scale(&a->kv, &p);
+	part->widest = fmax(part->widest, weight * scale);
+	part->sum += weight * scale;
+	for (p.dim = 0; p.dim < a->kv.head_dim && scale > 0; p.dim++)
+		part->stored[p.dim] += fabs(check_kv_load(&a->kv, &p)) / scale;
+}
+
+static void part_end(const struct kern_attention_args *a, struct part_found *part, double slack[])
+{
+	const double unit = unit_of(a, part->widest, part->sum);
+	for (u32 i = 0; i < a->kv.head_dim; i++)
+		slack[i] += unit / 2 * part->stored[i];
+	memset(part, 0, sizeof(*part));
 }
 
 static void attention_want(const struct kern_attention_args *a, u32 r, u32 query, u32 head, bool rounded,
@@ -87,8 +116,8 @@ static void attention_want(const struct kern_attention_args *a, u32 r, u32 query
 	    t = a->query_start[r] + query;
 	u32 last = a->context[r] - count + query,
 	    first = a->window && last >= a->window ? last + 1 - a->window : 0;
-	double *scores = malloc((last + 1) * sizeof(double)), best = -INFINITY, total = 0, widest = 0,
-	       slack = 0;
+	double *scores = malloc((last + 1) * sizeof(double)), best = -INFINITY, total = 0, slack = 0;
+	struct part_found part = {0};
 	for (u32 key = first; key <= last; key++) {
 		double off;
 		scores[key] = score_of(a, key_place(a, r, head, key, false),
@@ -110,16 +139,16 @@ static void attention_want(const struct kern_attention_args *a, u32 r, u32 query
 			w->value[p.dim] += value;
 			w->size[p.dim] += fabs(value);
 		}
-		/* Weights times scales are rounded, whatever of the 127 units a key's values have: of few dimensions perhaps none has many. */
-		if (a->kv.dtype == KERN_I8)
-			widest = fmax(widest, weight * 127 * (double)check_kv_scale(&a->kv, &p));
+		if (check_kv_has_scales(a->kv.dtype))
+			part_add(a, &part, p, weight);
+		if (key % 256 == 255 || key == last)
+			part_end(a, &part, w->slack);
 	}
 	for (u32 i = 0; i < dim; i++) {
 		w->value[i] /= total;
 		w->size[i] /= total;
-		/* scores off by `slack` move sum and total; weights are multiples of the largest / 32767 */
-		w->slack[i] = expm1(slack) * (w->size[i] + fabs(w->value[i])) +
-			      (last + 1 - first) * widest / 32767 / 2 / total;
+		/* scores off by `slack` move sum and total */
+		w->slack[i] = w->slack[i] / total + expm1(slack) * (w->size[i] + fabs(w->value[i]));
 	}
 	free(scores);
 }
@@ -131,7 +160,7 @@ static const char *attention_close(const struct kern_attention_args *a, const fl
 	double allowed[1024], error = outliers ? 2e-4 : 1e-5;
 	for (u32 i = 0; i < a->kv.head_dim; i++)
 		allowed[i] = error + (rounded ? w->size[i] * 5.5e-3 : 0) +
-			     (a->kv.dtype == KERN_I8 ? w->slack[i] : 0);
+			     (a->kv.dtype == KERN_I8 || a->kv.dtype == KERN_I16 ? w->slack[i] : 0);
 	return check_close(got, w->value, allowed, a->kv.head_dim, 1);
 }
 
@@ -302,6 +331,43 @@ static void attention_large(struct check *c, u32 target, enum kern_dtype type, f
 		       check_kv_name(type), heads, (double)score);
 }
 
+/* A key or value whose scale is no number, or infinite, as of a token whose activations have overflown: queries before it have the bits that
+ * they have without. Of whole numbers of 16 bits, those that see such a value are told by NaN. */
+static void attention_lost(struct check *c, u32 target, enum kern_dtype type, bool value, float none)
+{
+	enum { CONTEXT = 300, QUERIES = 60, LOST = 270, HEADS = 6, KV_HEADS = 2, DIM = 48 };
+	static const u32 rows[][2] = {{CONTEXT, QUERIES}};
+	const struct attention_case m = {HEADS, KV_HEADS, DIM, 16, rows, 1, type, false, 0, 0};
+	const struct kern_limits limits = {
+		.tokens = QUERIES, .rows = 1, .heads = HEADS, .kv_heads = KV_HEADS, .head_dim = DIM, .context = CONTEXT};
+	struct kern_attention_args a;
+	const char *problem = NULL;
+	float *out[2];
+	attention_inputs(c, &m, &a);
+	for (u32 run = 0; run < 2 && !problem; run++) {
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, &limits, 0);
+		for (u32 h = 0; h < HEADS && run > 0; h += HEADS / KV_HEADS) {
+			const struct check_kv_place p = key_place(&a, 0, h, LOST, value);
+			memcpy((char *)(value ? a.kv.v : a.kv.k) + check_kv_scale_at(&a.kv, &p), &none, sizeof(none));
+		}
+		a.out = out[run] = check_alloc(c, (size_t)QUERIES * HEADS * DIM * sizeof(float));
+		if (c->targets[target].ops.attention(&ctx, &a) != ERR_OK)
+			problem = "an error";
+	}
+	for (u32 i = 0; i < QUERIES && !problem; i++) {
+		const size_t at = (size_t)i * HEADS * DIM;
+		const bool sees = CONTEXT - QUERIES + i >= LOST;
+		if (!sees && memcmp(out[0] + at, out[1] + at, HEADS * DIM * sizeof(float)) != 0)
+			problem = "a query has other bits for a token that it does not see";
+		for (u32 d = 0; d < HEADS * DIM && sees && value && type == KERN_I16 && isnan(none); d++)
+			if (!isnan(out[1][at + d]))
+				problem = "a query does not say that a value that it sees is none";
+	}
+	check_case_end(c, problem, "attention=%s %s %s with a scale of %g", c->targets[target].ops.attention_variant,
+		       check_kv_name(type), value ? "value" : "key", (double)none);
+}
+
 /* Decoding, where all KV heads of a row may take turns. */
 static void attention_in_turns(struct check *c, u32 target)
 {
@@ -378,10 +444,18 @@ static void attention_cases(struct check *c, u32 target)
 	attention_in_turns(c, target);
 	for (u32 i = 0; i < 8; i++)
 		attention_large(c, target, i % 2 ? KERN_F32 : KERN_BF16, i & 2 ? -0x1.3p21f : 0x1.1p20f, i & 4 ? 2 : 8);
+	for (u32 i = 0; i < 2 * CHECK_KV_TYPES; i++)
+		if (check_kv_has_scales(check_kv_types[i / 2]))
+			for (u32 none = 0; none < 2; none++)
+				attention_lost(c, target, check_kv_types[i / 2], i % 2, none ? INFINITY : NAN);
 	/* Sums of many dimensions in whole numbers. */
 	struct attention_case wide = {2, 1, 1024, 16, prefill, 1, KERN_I8, false, 0, 0};
 	attention_case(c, target, &wide);
 	wide.head_dim = 512;
+	attention_case(c, target, &wide);
+	wide.type = KERN_I16;
+	attention_case(c, target, &wide);
+	wide.head_dim = 1024;
 	attention_case(c, target, &wide);
 }
 

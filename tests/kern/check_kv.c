@@ -4,33 +4,38 @@
 
 #include "tests/kern/check_kv.h"
 
-const enum kern_dtype check_kv_types[CHECK_KV_TYPES] = {KERN_F32, KERN_BF16, KERN_I8, KERN_F8E4M3};
+const enum kern_dtype check_kv_types[CHECK_KV_TYPES] = {KERN_F32, KERN_BF16, KERN_I8, KERN_F8E4M3, KERN_I16};
 
 const char *check_kv_name(enum kern_dtype type)
 {
-	return type == KERN_F32 ? "f32" : type == KERN_BF16 ? "bf16" : type == KERN_I8 ? "i8" : "f8";
+	return type == KERN_F32 ? "f32" : type == KERN_BF16 ? "bf16" : type == KERN_I8 ? "i8" : type == KERN_I16 ? "i16" : "f8";
 }
 
-static bool has_scales(const struct kern_kv *kv)
+bool check_kv_has_scales(enum kern_dtype type)
 {
-	return kv->dtype == KERN_I8 || kv->dtype == KERN_F8E4M3;
+	return type == KERN_I8 || type == KERN_F8E4M3 || type == KERN_I16;
+}
+
+double check_kv_most(enum kern_dtype type)
+{
+	return type == KERN_I8 ? 127 : type == KERN_I16 ? 16383 : 448;
 }
 
 static size_t element(const struct kern_kv *kv)
 {
-	return kv->dtype == KERN_F32 ? 4 : kv->dtype == KERN_BF16 ? 2 : 1;
+	return kv->dtype == KERN_F32 ? 4 : kv->dtype == KERN_BF16 || kv->dtype == KERN_I16 ? 2 : 1;
 }
 
 /* Bytes of a head's elements in a block: 8-bit ones in fours. */
 static size_t elements(const struct kern_kv *kv)
 {
-	size_t dim = has_scales(kv) ? (kv->head_dim + 3u) / 4 * 4 : kv->head_dim;
+	size_t dim = element(kv) == 1 ? (kv->head_dim + 3u) / 4 * 4 : kv->head_dim;
 	return kv->block_size * dim * element(kv);
 }
 
 static size_t head_bytes(const struct kern_kv *kv)
 {
-	return elements(kv) + (has_scales(kv) ? kv->block_size * sizeof(float) : 0);
+	return elements(kv) + (check_kv_has_scales(kv->dtype) ? kv->block_size * sizeof(float) : 0);
 }
 
 size_t check_kv_bytes(const struct kern_kv *kv, u32 blocks)
@@ -83,7 +88,12 @@ double check_kv_load(const struct kern_kv *kv, const struct check_kv_place *p)
 {
 	const char *at = array_of(kv, p) + check_kv_at(kv, p);
 	float x;
-	if (has_scales(kv)) {
+	int16_t whole;
+	if (kv->dtype == KERN_I16) {
+		memcpy(&whole, at, sizeof(whole));
+		return whole * (double)check_kv_scale(kv, p);
+	}
+	if (check_kv_has_scales(kv->dtype)) {
 		u8 code = *(const u8 *)at;
 		return (kv->dtype == KERN_I8 ? code - 128 : f8_value(code)) * (double)check_kv_scale(kv, p);
 	}
@@ -101,16 +111,19 @@ void check_kv_fill(struct check *c, const struct kern_kv *kv, struct check_kv_pl
 			code = code == 0 ? 128 : code; /* -128 is never stored */
 		else if ((code & 127) == 127)
 			code -= 1; /* a NaN */
-		if (has_scales(kv))
+		int16_t whole = (int16_t)((int)check_random(c, 2 * 16383 + 1) - 16383);
+		if (kv->dtype == KERN_I16)
+			memcpy(at, &whole, sizeof(whole));
+		else if (check_kv_has_scales(kv->dtype))
 			memcpy(at, &code, 1);
 		else
 			kern_convert(at, kv->dtype, &x, KERN_F32, 1);
 	}
-	if (!has_scales(kv))
+	if (!check_kv_has_scales(kv->dtype))
 		return;
-	for (; p.dim < (kv->head_dim + 3u) / 4 * 4; p.dim++)
+	for (; element(kv) == 1 && p.dim < (kv->head_dim + 3u) / 4 * 4; p.dim++)
 		array_of(kv, &p)[check_kv_at(kv, &p)] = (char)(kv->dtype == KERN_I8 ? 128 : 0);
-	float scale = (check_uniform(c) + 1.01f) / (kv->dtype == KERN_I8 ? 127 : 448);
+	float scale = (check_uniform(c) + 1.01f) / (float)check_kv_most(kv->dtype);
 	scale *= check_random(c, 64) == 0 ? size : 1;
 	scale = check_random(c, 32) == 0 ? 0 : scale;
 	memcpy(array_of(kv, &p) + check_kv_scale_at(kv, &p), &scale, sizeof(scale));
@@ -124,6 +137,8 @@ double check_kv_error(const struct kern_kv *kv, double value, double largest)
 		return fabs(value) * 0x1p-8 + rounding;
 	case KERN_I8:
 		return largest / 127 / 2 + rounding;
+	case KERN_I16:
+		return largest / 16383 / 2 + rounding;
 	case KERN_F8E4M3:
 		return fmax(fabs(value) * 0x1p-4, largest / 448 * 0x1p-10) + rounding;
 	default:

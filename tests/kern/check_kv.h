@@ -1,4 +1,4 @@
-/* A KV cache for the checks: its layout and its 8-bit types, written out once more from kernels.h, so that a
+/* A KV cache for the checks: its layout and its types with scales, written out once more from kernels.h, so that a
  * change of them cannot go unnoticed. */
 #ifndef TERCET_TESTS_KERN_CHECK_KV_H
 #define TERCET_TESTS_KERN_CHECK_KV_H
@@ -6,7 +6,7 @@
 #include "tests/kern/check.h"
 
 /* The types of a KV cache, in the order in which cases go through them. */
-enum { CHECK_KV_TYPES = 4 };
+enum { CHECK_KV_TYPES = 5 };
 extern const enum kern_dtype check_kv_types[CHECK_KV_TYPES];
 const char *check_kv_name(enum kern_dtype type);
 
@@ -20,9 +20,12 @@ struct check_kv_place {
 size_t check_kv_bytes(const struct kern_kv *kv, u32 blocks);
 /* Both arrays, poisoned, of the running case. */
 void check_kv_alloc(struct check *c, struct kern_kv *kv, u32 blocks);
-/* Byte offset in its array, of an element and of its scale (8-bit types). */
+/* Byte offset in its array, of an element and of its scale. */
 size_t check_kv_at(const struct kern_kv *kv, const struct check_kv_place *p);
 size_t check_kv_scale_at(const struct kern_kv *kv, const struct check_kv_place *p);
+/* Whether values of the type have scales, and what the largest of a token's head is stored as where they have. */
+bool check_kv_has_scales(enum kern_dtype type);
+double check_kv_most(enum kern_dtype type);
 float check_kv_scale(const struct kern_kv *kv, const struct check_kv_place *p);
 /* The value there, exactly. */
 double check_kv_load(const struct kern_kv *kv, const struct check_kv_place *p);

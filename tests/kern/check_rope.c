@@ -70,7 +70,7 @@ static const char *rope_stored_right(const struct kern_rope_kv_args *a, u32 t, u
 				   .block = slot / kv->block_size,
 				   .head = (h - a->heads) % kv->kv_heads,
 				   .offset = (u32)(slot % kv->block_size)};
-	double most = kv->dtype == KERN_I8 ? 127 : 448;
+	double most = check_kv_most(kv->dtype);
 	for (p.dim = 0; p.dim < kv->head_dim; p.dim++) {
 		double got = check_kv_load(kv, &p);
 		if (fabs(got - want[p.dim]) <= check_kv_error(kv, want[p.dim], size))
@@ -79,7 +79,7 @@ static const char *rope_stored_right(const struct kern_rope_kv_args *a, u32 t, u
 			 h, p.dim, got, want[p.dim]);
 		return text;
 	}
-	if (kv->dtype != KERN_I8 && kv->dtype != KERN_F8E4M3)
+	if (!check_kv_has_scales(kv->dtype))
 		return NULL;
 	if (fabs(check_kv_scale(kv, &p) - size / most) <= size / most * 4e-6)
 		return NULL;
@@ -195,7 +195,7 @@ static const char *rope_rest_untouched(struct check *c, const struct kern_rope_k
 							   (u32)(slot % kv->block_size), 0};
 				for (; p.dim < (kv->head_dim + rounded - 1) / rounded * rounded; p.dim++)
 					memset(written + check_kv_at(kv, &p), 1, element);
-				if (element == 1)
+				if (check_kv_has_scales(kv->dtype))
 					memset(written + check_kv_scale_at(kv, &p), 1, sizeof(float));
 			}
 		for (size_t i = 0; i < bytes; i++)
@@ -204,6 +204,36 @@ static const char *rope_rest_untouched(struct check *c, const struct kern_rope_k
 					     : "wrote keys to other slots than those given";
 	}
 	return NULL;
+}
+
+/* A number that is none takes its head's others with it in whole numbers of 16 bits, keys and values, and no other head. */
+static void rope_lost(struct check *c, u32 target, u32 head_dim, float none)
+{
+	enum { TOKENS = 5, HEADS = 2, KV_HEADS = 2 };
+	const struct rope_case r = {HEADS, KV_HEADS, head_dim, head_dim, 16, TOKENS, KERN_I16, .slots = SLOTS_NEIGHBOURS};
+	const struct kern_limits limits = {.tokens = TOKENS, .rows = 1, .heads = HEADS, .kv_heads = KV_HEADS, .head_dim = head_dim};
+	const u32 lost[2] = {3, HEADS + 1}; /* token 3, the second key and the second value */
+	struct kern_rope_kv_args a;
+	struct kern_ctx ctx;
+	const char *problem = NULL;
+	rope_inputs(c, &r, &a);
+	float *qkv = check_floats(c, (size_t)TOKENS * (HEADS + 2 * KV_HEADS) * head_dim, false);
+	for (u32 value = 0; value < 2; value++)
+		qkv[((size_t)lost[0] * (HEADS + 2 * KV_HEADS) + lost[1] + value * KV_HEADS) * head_dim + head_dim - 1] = none;
+	a.qkv = qkv;
+	check_kv_alloc(c, &a.kv, BLOCKS);
+	a.q = check_alloc(c, (size_t)TOKENS * HEADS * head_dim * sizeof(float));
+	check_ctx(c, &ctx, &limits, 0);
+	if (c->targets[target].ops.rope_kv(&ctx, &a) != ERR_OK)
+		problem = "an error";
+	for (u32 at = 0; at < 2 * TOKENS * KV_HEADS && !problem; at++) {
+		const u32 t = at / 2 / KV_HEADS, h = at / 2 % KV_HEADS;
+		struct check_kv_place p = {at % 2, (size_t)a.slots[t] / 16, h, (u32)(a.slots[t] % 16), 0};
+		for (; p.dim < head_dim && !problem; p.dim++)
+			if (isnan(check_kv_load(&a.kv, &p)) != (t == lost[0] && h + HEADS == lost[1]))
+				problem = "a head is lost, or is not, without a reason";
+	}
+	check_case_end(c, problem, "rope_kv=%s i16 head_dim=%u with %g", c->targets[target].ops.rope_kv_variant, head_dim, (double)none);
 }
 
 /* Every token as a step of its own has the bits that it has among others. */
@@ -354,11 +384,14 @@ void check_rope(struct check *c)
 	for (u32 i = 0; i < c->target_count; i++) {
 		if (!CHECK_DISTINCT(c, i, rope_kv))
 			continue;
-		for (u32 r = 0; r < COUNT_OF(ropes) * 3; r++) {
-			struct rope_case rope = ropes[r / 3];
-			rope.type = r % 3 == 0 ? rope.type : r % 3 == 1 ? KERN_I8 : KERN_F8E4M3;
+		for (u32 r = 0; r < COUNT_OF(ropes) * 4; r++) {
+			struct rope_case rope = ropes[r / 4];
+			rope.type = r % 4 == 0 ? rope.type : r % 4 == 1 ? KERN_I8 : r % 4 == 2 ? KERN_F8E4M3 : KERN_I16;
 			rope_case(c, i, &rope);
 		}
+		for (u32 dim = 6; dim <= 96; dim += 18)
+			for (u32 none = 0; none < 3; none++)
+				rope_lost(c, i, dim, none == 0 ? NAN : none == 1 ? INFINITY : -INFINITY);
 		for (u32 dim = 16; dim <= 128 && i > 0; dim += 8) { /* the reference adds 0 for a bias: no -0 is left */
 			rope_bits(c, i, dim, 37, SLOTS_NEIGHBOURS);
 			rope_bits(c, i, dim, 37, SLOTS_SCATTERED);

@@ -48,6 +48,26 @@ Test(kv, int8_rounds_to_nearest_and_stays_within_127)
 			     (double)cases[i].x);
 }
 
+Test(kv, a_head_of_int16_with_a_number_that_is_none_is_none)
+{
+	u32 v[4] = {0};
+	const struct kern_kv kv = {v, v, KERN_I16, 1, 1, 6};
+	float x[6] = {1, -2, 0.25f, 0, 2, -1}, back[6];
+
+	cr_assert_eq(kern_kv_block_bytes(&kv), sizeof(v));
+	kern_kv_store(&kv, v, 1, kern_kv_scale(&kv, v, 0, 0, 0), x);
+	kern_kv_load(&kv, back, v, 1, kern_kv_scale(&kv, v, 0, 0, 0));
+	for (u32 i = 0; i < 6; i++)
+		cr_assert_float_eq(back[i], x[i], 2 / 16383.0f / 2 + 1e-7f);
+	for (u32 way = 0; way < 3; way++) {
+		x[4] = way == 0 ? NAN : way == 1 ? INFINITY : -INFINITY;
+		kern_kv_store(&kv, v, 1, kern_kv_scale(&kv, v, 0, 0, 0), x);
+		kern_kv_load(&kv, back, v, 1, kern_kv_scale(&kv, v, 0, 0, 0));
+		for (u32 i = 0; i < 6; i++)
+			cr_assert(isnan(back[i]), "%g", (double)back[i]);
+	}
+}
+
 Test(kv, a_head_is_stored_with_its_scale_behind_the_words)
 {
 	/* blocks of 2 tokens, one head of 6 dimensions: 2 words of 4 bytes a token, then 2 scales */

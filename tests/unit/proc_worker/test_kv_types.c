@@ -1,5 +1,4 @@
-/* KV caches of every type: a request's tokens do not depend on how it was computed, and 8 bits lose little.
- */
+/* KV caches of every type: a request's tokens do not depend on how it was computed, and whole numbers and 8 bits lose little. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,6 +126,16 @@ Test(kv_types, int8_tokens_of_avx2_do_not_depend_on_company_chunks_or_preemption
 	check_invariance(OPTION_KV_DTYPE_INT8, kern_caps_detect() & KERN_CAP_AVX2);
 }
 
+Test(kv_types, int16_tokens_do_not_depend_on_company_chunks_or_preemption, .timeout = 120)
+{
+	check_invariance(OPTION_KV_DTYPE_INT16, kern_caps_detect());
+}
+
+Test(kv_types, int16_tokens_of_avx2_do_not_depend_on_company_chunks_or_preemption, .timeout = 120)
+{
+	check_invariance(OPTION_KV_DTYPE_INT16, kern_caps_detect() & KERN_CAP_AVX2);
+}
+
 static u32 best_of(const float *logits, u32 vocab)
 {
 	u32 best = 0;
@@ -223,16 +232,32 @@ Test(kv_types, fp8_agrees_with_float32_in_95_of_100_tokens, .timeout = 120)
 	cr_assert_geq(agreement(OPTION_KV_DTYPE_FP8, OPTION_KV_DTYPE_FP8_E4M3), 0.95);
 }
 
+Test(kv_types, int16_agrees_with_float32_in_999_of_1000_tokens, .timeout = 120)
+{
+	cr_assert_geq(agreement(OPTION_KV_DTYPE_INT16, OPTION_KV_DTYPE_INT16), 0.999);
+}
+
+Test(kv_types, auto_has_as_many_bits_as_the_weights_in_the_type_whose_products_are_fast)
+{
+	const u32 wide = KERN_CAP_AVX2 | KERN_CAP_AVX512, vnni = wide | KERN_CAP_AVX512_VNNI;
+
+	cr_assert_eq(kern_dtype_kv(vnni), KERN_I16);
+	cr_assert_eq(kern_dtype_kv(vnni | KERN_CAP_AVX512_BF16), KERN_BF16);
+	cr_assert_eq(kern_dtype_kv(KERN_CAP_AVX2), KERN_I16);
+	cr_assert_eq(kern_dtype_kv(KERN_CAP_PORTABLE), KERN_BF16);
+	cr_assert_eq(kern_dtype_kv(0), KERN_BF16);
+}
+
 Test(kv_types, fewer_bytes_are_more_blocks, .timeout = 120)
 {
-	u64 bytes[5];
-	const enum option_kv_dtype types[5] = {OPTION_KV_DTYPE_AUTO, OPTION_KV_DTYPE_FLOAT32,
-					       OPTION_KV_DTYPE_BFLOAT16, OPTION_KV_DTYPE_INT8,
-					       OPTION_KV_DTYPE_FP8};
-	u32 blocks[5];
+	enum { TYPES = 6 };
+	u64 bytes[TYPES];
+	const enum option_kv_dtype types[TYPES] = {OPTION_KV_DTYPE_AUTO,     OPTION_KV_DTYPE_FLOAT32, OPTION_KV_DTYPE_BFLOAT16,
+						   OPTION_KV_DTYPE_INT8, OPTION_KV_DTYPE_FP8,     OPTION_KV_DTYPE_INT16};
+	u32 blocks[TYPES];
 
 	read_prompts();
-	for (u32 i = 0; i < 5; i++) {
+	for (u32 i = 0; i < TYPES; i++) {
 		struct err_msg em;
 		struct runner *r;
 		const struct runner_config config = {
@@ -257,5 +282,6 @@ Test(kv_types, fewer_bytes_are_more_blocks, .timeout = 120)
 	/* heads of 32: 32 bytes and a scale of 4 instead of 128 bytes */
 	cr_assert_eq(bytes[3] * 128, bytes[1] * 36);
 	cr_assert_eq(bytes[4], bytes[3]);
+	cr_assert_eq(bytes[5] * 128, bytes[1] * 68);
 	cr_assert_gt(blocks[3], 3 * blocks[1]);
 }
