@@ -40,6 +40,7 @@ struct bench {
 	u32 thread_count;
 	struct limits_memory memory;
 	enum limit_kind products, attention; /* the instructions that both are made of */
+	double attention_rate;		     /* of these, what attention's own do: half as many products of 16 bits as of bytes */
 	double matrices; /* weights of the layers' matrices that a token is multiplied with */
 	double behind_kv; /* of those, weights of the last layer that only tokens with logits need */
 	double expert_bytes; /* of all layers' experts; 0: there are none */
@@ -242,7 +243,7 @@ static struct times time_case(struct bench *b, u32 rows, u32 count)
 	return (struct times){.median_ns = median(times, n),
 			      .best_ns = best,
 			      .others = others_since(&before),
-			      .here = {median(speeds, n), median(gops, n), median(attention_gops, n)}};
+			      .here = {median(speeds, n), median(gops, n), b->attention_rate * median(attention_gops, n)}};
 }
 
 /* Cases are named p128 (prefill of 128 tokens) and d16 (decode of 16 sequences). */
@@ -318,7 +319,9 @@ static void run_model(struct bench *b)
 		die(b->model, &em);
 	count_matrices(b);
 	b->products = kind_of(wanted[b->format], narrow[b->format], c.caps);
-	b->attention = kind_of(LIMIT_BF16, LIMIT_AVX2, c.caps); /* the cache is bfloat16 as the checkpoint */
+	const bool wholes = b->r->kv_shape.dtype == KERN_I16; /* the cache has 16 bits as the checkpoint: whole numbers, or bfloat16 */
+	b->attention = wholes ? kind_of(LIMIT_VNNI, LIMIT_WIDE, c.caps) : kind_of(LIMIT_BF16, LIMIT_AVX2, c.caps);
+	b->attention_rate = b->attention == LIMIT_VNNI || b->attention == LIMIT_AVX_VNNI ? 0.5 : 1;
 	run_case(b, "prefill", 1, 128);
 	run_case(b, "prefill", 1, 512);
 	for (u32 i = 0; i < COUNT_OF(batches); i++)
