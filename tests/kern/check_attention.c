@@ -71,17 +71,45 @@ static double unit_of(const struct kern_attention_args *a, double largest, doubl
 	return a->kv.dtype == KERN_I16 ? fmax(largest / 32767, sum / (2147483647 / 16383 - 512 - 64)) : largest / 32767;
 }
 
-/* The score of a key. `slack`: what it is off by at most when the query's numbers are rounded. */
-static double score_of(const struct kern_attention_args *a, struct check_kv_place p, size_t query,
-		       bool rounded, double *slack)
+/* What a row has in the cache under one KV head: read once for all queries, for each takes long to find. */
+struct row_cache {
+	double *k, *v; /* [context][head_dim] */
+	double *scale; /* [context] of values, 1 for types that have none */
+};
+
+static struct row_cache row_read(const struct kern_attention_args *a, u32 r, u32 kv_head)
+{
+	const u32 context = a->context[r], dim = a->kv.head_dim, head = kv_head * (a->heads / a->kv.kv_heads);
+	struct row_cache c = {.k = malloc((size_t)context * dim * sizeof(double) + 1),
+			      .v = malloc((size_t)context * dim * sizeof(double) + 1),
+			      .scale = malloc(context * sizeof(double) + 1)};
+	for (u32 key = 0; key < context; key++) {
+		struct check_kv_place k = key_place(a, r, head, key, false), v = key_place(a, r, head, key, true);
+		for (k.dim = v.dim = 0; k.dim < dim; v.dim = ++k.dim) {
+			c.k[(size_t)key * dim + k.dim] = check_kv_load(&a->kv, &k);
+			c.v[(size_t)key * dim + v.dim] = check_kv_load(&a->kv, &v);
+		}
+		c.scale[key] = check_kv_has_scales(a->kv.dtype) ? (double)check_kv_scale(&a->kv, &v) : 1;
+	}
+	return c;
+}
+
+static void row_free(struct row_cache *c)
+{
+	free(c->k);
+	free(c->v);
+	free(c->scale);
+}
+
+/* The score of a query's numbers and a key's. `slack`: what it is off by at most when the query's are rounded. */
+static double score_of(const struct kern_attention_args *a, const double *q, const double *k, double *slack)
 {
 	double score = 0, largest = 0, sum = 0, keys = 0;
-	for (p.dim = 0; p.dim < a->kv.head_dim; p.dim++) {
-		double q = query_at(a, query + p.dim, rounded), k = check_kv_load(&a->kv, &p);
-		score += q * k;
-		keys += fabs(k);
-		largest = fmax(largest, fabs(q));
-		sum += fabs(q);
+	for (u32 i = 0; i < a->kv.head_dim; i++) {
+		score += q[i] * k[i];
+		keys += fabs(k[i]);
+		largest = fmax(largest, fabs(q[i]));
+		sum += fabs(q[i]);
 	}
 	*slack = unit_of(a, largest, sum) / 2 * keys;
 	return a->soft_cap > 0 ? a->soft_cap * tanh(score / a->soft_cap) : score;
@@ -92,13 +120,12 @@ struct part_found {
 	double widest, sum, stored[1024];
 };
 
-static void part_add(const struct kern_attention_args *a, struct part_found *part, struct check_kv_place p, double weight)
+static void part_add(struct part_found *part, u32 dim, const double *v, double scale, double weight)
 {
-	const double scale = check_kv_scale(&a->kv, &p);
 	part->widest = fmax(part->widest, weight * scale);
 	part->sum += weight * scale;
-	for (p.dim = 0; p.dim < a->kv.head_dim && scale > 0; p.dim++)
-		part->stored[p.dim] += fabs(check_kv_load(&a->kv, &p)) / scale;
+	for (u32 i = 0; i < dim && scale > 0; i++)
+		part->stored[i] += fabs(v[i]) / scale;
 }
 
 static void part_end(const struct kern_attention_args *a, struct part_found *part, double slack[])
@@ -109,19 +136,21 @@ static void part_end(const struct kern_attention_args *a, struct part_found *par
 	memset(part, 0, sizeof(*part));
 }
 
-static void attention_want(const struct kern_attention_args *a, u32 r, u32 query, u32 head, bool rounded,
+/* `c`: of row r and the head's KV head. */
+static void attention_want(const struct kern_attention_args *a, const struct row_cache *c, u32 r, u32 query, u32 head, bool rounded,
 			   struct attention_want *w)
 {
 	u32 dim = a->kv.head_dim, count = a->query_start[r + 1] - a->query_start[r],
 	    t = a->query_start[r] + query;
 	u32 last = a->context[r] - count + query,
 	    first = a->window && last >= a->window ? last + 1 - a->window : 0;
-	double *scores = malloc((last + 1) * sizeof(double)), best = -INFINITY, total = 0, slack = 0;
+	double *scores = malloc((last + 1) * sizeof(double)), best = -INFINITY, total = 0, slack = 0, q[1024];
 	struct part_found part = {0};
+	for (u32 i = 0; i < dim; i++)
+		q[i] = query_at(a, ((size_t)t * a->heads + head) * dim + i, rounded);
 	for (u32 key = first; key <= last; key++) {
 		double off;
-		scores[key] = score_of(a, key_place(a, r, head, key, false),
-				       ((size_t)t * a->heads + head) * dim, rounded, &off);
+		scores[key] = score_of(a, q, c->k + (size_t)key * dim, &off);
 		best = fmax(best, scores[key]);
 		slack = fmax(slack, off);
 	}
@@ -131,16 +160,14 @@ static void attention_want(const struct kern_attention_args *a, u32 r, u32 query
 		total = exp(a->sinks[head] - best);
 	}
 	for (u32 key = first; key <= last; key++) {
-		struct check_kv_place p = key_place(a, r, head, key, true);
-		double weight = exp(scores[key] - best);
+		const double weight = exp(scores[key] - best), *v = c->v + (size_t)key * dim;
 		total += weight;
-		for (p.dim = 0; p.dim < dim; p.dim++) {
-			double value = weight * check_kv_load(&a->kv, &p);
-			w->value[p.dim] += value;
-			w->size[p.dim] += fabs(value);
+		for (u32 i = 0; i < dim; i++) {
+			w->value[i] += weight * v[i];
+			w->size[i] += fabs(weight * v[i]);
 		}
 		if (check_kv_has_scales(a->kv.dtype))
-			part_add(a, &part, p, weight);
+			part_add(&part, dim, v, c->scale[key], weight);
 		if (key % 256 == 255 || key == last)
 			part_end(a, &part, w->slack);
 	}
@@ -273,15 +300,19 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 		else if (memcmp(out[0], out[run], count * 4) != 0)
 			problem = "another run gives other bits";
 	}
-	for (u32 r = 0; r < a.rows && !problem; r++)
-		for (u32 i = 0; i < m->rows[r][1] && !problem; i++)
-			for (u32 h = 0; h < m->heads && !problem; h++) {
-				struct attention_want want;
-				size_t at = ((size_t)a.query_start[r] + i) * m->heads + h;
-				attention_want(&a, r, i, h, rounded, &want);
-				problem = attention_close(&a, out[0] + at * m->head_dim, &want, rounded,
-							  m->outliers);
-			}
+	const u32 group = m->heads / m->kv_heads;
+	for (u32 row = 0; row < a.rows * m->kv_heads && !problem; row++) {
+		const u32 r = row / m->kv_heads, first = row % m->kv_heads * group;
+		struct row_cache cache = row_read(&a, r, row % m->kv_heads);
+		for (u32 i = 0; i < m->rows[r][1] * group && !problem; i++) {
+			struct attention_want want;
+			const u32 h = first + i % group;
+			size_t at = ((size_t)a.query_start[r] + i / group) * m->heads + h;
+			attention_want(&a, &cache, r, i / group, h, rounded, &want);
+			problem = attention_close(&a, out[0] + at * m->head_dim, &want, rounded, m->outliers);
+		}
+		row_free(&cache);
+	}
 	if (!problem)
 		problem = attention_alone(c, target, &a, &limits);
 	check_case_end(c, problem,
@@ -322,11 +353,13 @@ static void attention_large(struct check *c, u32 target, enum kern_dtype type, f
 	check_ctx(c, &ctx, &limits, 0);
 	if (c->targets[target].ops.attention(&ctx, &a) != ERR_OK)
 		problem = "an error";
+	struct row_cache cache = row_read(&a, 0, 0);
 	for (u32 row = 0; row < 2 * heads && !problem; row++) {
 		struct attention_want want;
-		attention_want(&a, 0, row / heads, row % heads, rounded, &want);
+		attention_want(&a, &cache, 0, row / heads, row % heads, rounded, &want);
 		problem = attention_close(&a, a.out + (size_t)row * DIM, &want, rounded, false);
 	}
+	row_free(&cache);
 	check_case_end(c, problem, "attention=%s %s heads=%u/1 scores=%g", c->targets[target].ops.attention_variant,
 		       check_kv_name(type), heads, (double)score);
 }
