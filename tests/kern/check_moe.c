@@ -75,29 +75,30 @@ static const char *route_numbers(const struct kern_moe_route_args *a)
 
 enum { ROUTE_EXPERTS = 130 }; /* at most */
 
-/* By the formulas: an expert's score; what it is chosen by, where that is not the logit. */
-static double route_score(const struct kern_moe_route_args *a, const float *x, u32 e)
+/* By the formulas: the experts' scores; what one is chosen by, where that is not the logit. */
+static void route_scores(const struct kern_moe_route_args *a, const float *x, double *scores)
 {
 	double all = 0, best = x[0];
 	for (u32 i = 1; i < a->experts; i++)
 		best = fmax(best, x[i]);
 	for (u32 i = 0; i < a->experts; i++)
 		all += exp(x[i] - best);
-	return a->sigmoid ? 1 / (1 + exp(-(double)x[e])) : exp(x[e] - best) / all;
+	for (u32 e = 0; e < a->experts; e++)
+		scores[e] = a->sigmoid ? 1 / (1 + exp(-(double)x[e])) : exp(x[e] - best) / all;
 }
 
-static float route_key(const struct kern_moe_route_args *a, const float *x, u32 e)
+static float route_key(const struct kern_moe_route_args *a, const double *scores, u32 e)
 {
-	return (float)(route_score(a, x, e) + (a->bias ? (double)a->bias[e] : 0));
+	return (float)(scores[e] + (a->bias ? (double)a->bias[e] : 0));
 }
 
 /* The largest of all pairs of a group. */
-static float route_group(const struct kern_moe_route_args *a, const float *x, u32 group)
+static float route_group(const struct kern_moe_route_args *a, const double *scores, u32 group)
 {
 	u32 size = a->experts / a->groups;
 	float keys[64], best = -INFINITY;
 	for (u32 i = 0; i < size; i++)
-		keys[i] = route_key(a, x, group * size + i);
+		keys[i] = route_key(a, scores, group * size + i);
 	for (u32 i = 0; i < size; i++)
 		for (u32 j = 0; j < i; j++)
 			best = fmaxf(best, keys[i] + keys[j]);
@@ -114,13 +115,13 @@ static u32 place_of(const float *keys, u32 count, u32 own)
 }
 
 /* What each expert is chosen by; of groups that are not chosen nothing is. */
-static void route_keys(const struct kern_moe_route_args *a, const float *x, float *keys)
+static void route_keys(const struct kern_moe_route_args *a, const float *x, const double *scores, float *keys)
 {
 	float groups[KERN_EXPERT_GROUPS_MAX];
 	for (u32 e = 0; e < a->experts; e++)
-		keys[e] = a->bias || a->groups > 1 ? route_key(a, x, e) : x[e];
+		keys[e] = a->bias || a->groups > 1 ? route_key(a, scores, e) : x[e];
 	for (u32 g = 0; g < a->groups && a->groups > 1; g++)
-		groups[g] = route_group(a, x, g);
+		groups[g] = route_group(a, scores, g);
 	for (u32 e = 0; e < a->experts && a->groups > 1; e++)
 		if (place_of(groups, a->groups, e / (a->experts / a->groups)) >= a->groups_top)
 			keys[e] = -INFINITY;
@@ -144,15 +145,16 @@ static const char *route_values(const struct kern_moe_route_args *a)
 {
 	for (u32 t = 0; t < a->tokens; t++) {
 		const float *x = a->logits + (size_t)t * a->experts;
-		double sum = 0;
+		double sum = 0, scores[ROUTE_EXPERTS];
 		float keys[ROUTE_EXPERTS];
-		route_keys(a, x, keys);
+		route_scores(a, x, scores);
+		route_keys(a, x, scores, keys);
 		for (u32 j = 0; j < a->top; j++)
-			sum += route_score(a, x, expert_of(a, a->assignments[t * a->top + j]));
+			sum += scores[expert_of(a, a->assignments[t * a->top + j])];
 		sum = fmax(sum + (double)a->sum_plus, (double)a->sum_least);
 		for (u32 j = 0; j < a->top; j++) {
 			u32 at = t * a->top + j, chosen = expert_of(a, a->assignments[at]);
-			double want = route_score(a, x, chosen) / (a->normalize ? sum : 1) * (a->scale > 0 ? (double)a->scale : 1);
+			double want = scores[chosen] / (a->normalize ? sum : 1) * (a->scale > 0 ? (double)a->scale : 1);
 			if (a->mixer > 0)
 				want = route_mixed(a, x, a->assignments + t * a->top, j);
 			if (keys[chosen] == -INFINITY || place_of(keys, a->experts, chosen) != j)
