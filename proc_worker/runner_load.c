@@ -121,6 +121,16 @@ static enum kern_dtype decide_kv_dtype(const struct runner *r)
 	return r->dtype == KERN_BF16 && !r->device ? kern_dtype_kv(r->config.caps) : r->dtype;
 }
 
+/* Scales take a thirty-second of a cache at most: what was measured for one of bfloat16, to the byte, gets one. */
+static void decide_kv_scales(struct runner *r)
+{
+	const u64 blocks = (r->max_model_len + r->kv_shape.block_size - 1) / r->kv_shape.block_size;
+
+	if (r->config.kv_dtype == OPTION_KV_DTYPE_AUTO && r->kv_shape.dtype == KERN_I16 && r->config.kv_cache_memory > 0 &&
+	    blocks * kv_block_bytes(&r->kv_shape) > r->config.kv_cache_memory)
+		r->kv_shape.dtype = KERN_BF16;
+}
+
 static void decide_types(struct runner *r)
 {
 	decide_dtype(r);
@@ -129,6 +139,7 @@ static void decide_types(struct runner *r)
 					.head_dim = r->model.head_dim,
 					.block_size = r->config.limits.block_size,
 					.dtype = decide_kv_dtype(r)};
+	decide_kv_scales(r);
 	r->plan = (struct weights_plan){.config = &r->model,
 					.shard = &r->shard,
 					.checkpoint = r->checkpoint,

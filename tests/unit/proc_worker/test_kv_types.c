@@ -248,6 +248,35 @@ Test(kv_types, auto_has_as_many_bits_as_the_weights_in_the_type_whose_products_a
 	cr_assert_eq(kern_dtype_kv(0), KERN_BF16);
 }
 
+Test(kv_types, auto_takes_bfloat16_where_memory_is_for_one_sequence_of_it, .timeout = 120)
+{
+	enum { LENGTH = 256 };
+	struct runner_config config = {.model_dir = SOURCE_ROOT "/demo",
+				       .ranks = 1,
+				       .threads = 1,
+				       .caps = kern_caps_detect() & KERN_CAP_AVX2,
+				       .dtype = OPTION_DTYPE_BFLOAT16,
+				       .limits = {.rows_max = 8, .tokens_max = 64, .block_size = 16, .max_model_len = LENGTH},
+				       .memory_utilization = 0.5};
+	const enum option_kv_dtype asked[] = {OPTION_KV_DTYPE_BFLOAT16, OPTION_KV_DTYPE_INT16};
+	u64 bytes[2];
+
+	read_prompts();
+	if (!(config.caps & KERN_CAP_AVX2))
+		cr_skip_test("no AVX2");
+	for (u32 i = 0; i < 4; i++) {
+		struct err_msg em;
+		struct runner *r;
+		config.kv_dtype = i < 2 ? asked[i] : OPTION_KV_DTYPE_AUTO;
+		config.kv_cache_memory = i < 2 ? 64 << 20 : LENGTH / 16 * bytes[i - 2];
+		cr_assert_eq(runner_create(&r, &config, &em), ERR_OK, "%s", em.text);
+		if (i < 2)
+			bytes[i] = kv_block_bytes(&r->kv_shape);
+		cr_expect_eq(r->kv_shape.dtype, i % 2 ? KERN_I16 : KERN_BF16, "%u", i);
+		runner_destroy(&r);
+	}
+}
+
 Test(kv_types, fewer_bytes_are_more_blocks, .timeout = 120)
 {
 	enum { TYPES = 6 };
