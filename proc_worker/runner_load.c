@@ -121,7 +121,7 @@ static enum kern_dtype decide_kv_dtype(const struct runner *r)
 	return r->dtype == KERN_BF16 && !r->device ? kern_dtype_kv(r->config.caps) : r->dtype;
 }
 
-/* Scales take a thirty-second of a cache at most: what was measured for one of bfloat16, to the byte, gets one. */
+/* Scales take a few hundredths of a cache: what was measured for one of bfloat16, to the byte, gets one. */
 static void decide_kv_scales(struct runner *r)
 {
 	const u64 blocks = (r->max_model_len + r->kv_shape.block_size - 1) / r->kv_shape.block_size;
