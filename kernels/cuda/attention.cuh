@@ -526,66 +526,6 @@ static __global__ void __launch_bounds__(S::THREADS, S::D > 128 || S::KIND == AT
 bool attention_prefill_serves(const struct attention *p, u32 head_dim);
 enum err attention_prefill_run(const struct attention *p, u32 head_dim, cudaStream_t stream);
 
-/* What every device of compute capability 8.0 or later lets a block have. */
-static constexpr u32 ATTENTION_SHARED_LEAST = 99 << 10;
-
-template <typename S> static enum err attention_launch(const struct attention *p, cudaStream_t stream)
-{
-	const u32 grid = p->plan.grid[S::KIND];
-	if (grid == 0)
-		return ERR_OK;
-	const cudaError_t e = CU_SHARED_LIMIT(attention_kernel<S>, S::SHARED_BYTES);
-	if (e != cudaSuccess)
-		return cuda_refused(e);
-	return cuda_launched(LAUNCH_DEPENDENT(attention_kernel<S>, grid, S::THREADS, S::SHARED_BYTES, stream, *p));
-}
-
-template <u32 D, enum kern_dtype KV>
-static enum err attention_both(const struct attention *p, cudaStream_t stream)
-{
-	/* Two blocks of decode a multiprocessor, where it has room for them; one of prefill. */
-	using deep = attention_shape<D, 1, 4, D <= 128 ? 3 : 2, KV>;
-	using shallow = attention_shape<D, 1, 4, 2, KV>;
-	using large = attention_shape<D, ATTENTION_LARGE_ROWS / 16, 1, 2, KV>;
-	const u32 most = cuda_shared_most();
-	enum err e;
-	if (shallow::SHARED_BYTES > most || large::SHARED_BYTES > most)
-		return ERR_UNSUPPORTED;
-	if constexpr (deep::STAGES > shallow::STAGES && deep::SHARED_BYTES > ATTENTION_SHARED_LEAST)
-		e = deep::SHARED_BYTES > most ? attention_launch<shallow>(p, stream) : attention_launch<deep>(p, stream);
-	else
-		e = attention_launch<deep>(p, stream);
-	if (e != ERR_OK)
-		return e;
-	if (KV == KERN_BF16 && attention_prefill_serves(p, D))
-		return attention_prefill_run(p, D, stream);
-	return attention_launch<large>(p, stream);
-}
-
-template <enum kern_dtype KV>
-static enum err attention_run(const struct attention *p, u32 head_dim, cudaStream_t stream)
-{
-	switch (head_dim) {
-	case 16:
-		return attention_both<16, KV>(p, stream);
-	case 32:
-		return attention_both<32, KV>(p, stream);
-	case 48:
-		return attention_both<48, KV>(p, stream);
-	case 64:
-		return attention_both<64, KV>(p, stream);
-	case 80:
-		return attention_both<80, KV>(p, stream);
-	case 96:
-		return attention_both<96, KV>(p, stream);
-	case 128:
-		return attention_both<128, KV>(p, stream);
-	case 256:
-		return attention_both<256, KV>(p, stream);
-	}
-	return ERR_UNSUPPORTED;
-}
-
 enum err attention_run_bf16(const struct attention *p, u32 head_dim, cudaStream_t stream);
 enum err attention_run_i8(const struct attention *p, u32 head_dim, cudaStream_t stream);
 enum err attention_run_f8(const struct attention *p, u32 head_dim, cudaStream_t stream);

@@ -1,5 +1,5 @@
 /* Attention over a cache of int8 with a scale per token and head. */
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_launch.cuh"
 
 enum err attention_run_i8(const struct attention *p, u32 head_dim, cudaStream_t stream)
 {

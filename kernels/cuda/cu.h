@@ -86,6 +86,7 @@ constexpr u32 CU_ALL = 0xffffffffu; /* every lane of a warp */
  * void cu_mma_bf16_k32(float d[4], const u32 a[8], const u32 b[4])	two of them, one after the other: m16n8k32
  * void cu_mma_bf16_n16(float d[2][4], const u32 a[4], const u32 b[4])	two of them with the same a: m16n16k16
  * void cu_mma_f16(float d[4], const u32 a[4], const u32 b[2])	m16n8k16
+ * void cu_mma_f16_n16(float d[2][4], const u32 a[4], const u32 b[4])	two of them with the same a: m16n16k16
  * void cu_mma_s8(int d[4], const u32 a[4], const u32 b[2])	m16n8k32
  * void cu_ldmatrix_x4(u32 r[4], const void *row), cu_ldmatrix_x2(u32 r[2], const void *row)
  * void cu_ldmatrix_x4_trans(u32 r[4], const void *row), cu_ldmatrix_x2_trans(u32 r[2], const void *row)
@@ -136,7 +137,7 @@ constexpr u32 CU_ALL = 0xffffffffu; /* every lane of a warp */
  * float cu_bf16_to_f32(u16), cu_f16_to_f32(u16), cu_e4m3_to_f32(u8); u16 cu_f32_to_bf16(float), cu_f32_to_f16(float)
  * u32 cu_pack_bf16(float lo, float hi), cu_pack_f16(float lo, float hi); u8 cu_f32_to_e4m3(float) (saturating)
  * float cu_bf16_lo(u32), cu_bf16_hi(u32)	halves of a pair
- * u32 cu_e4m3x2_to_f16x2(u16)
+ * u32 cu_e4m3x2_to_f16x2(u16), cu_add_f16x2(u32, u32) (to even)
  * ---------------------------------------------------------------- both compilers from here on */
 
 #define CU_INLINE __device__ __forceinline__

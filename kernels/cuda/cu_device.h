@@ -215,6 +215,12 @@ CU_DEVICE void cu_mma_f16(float d[4], const u32 a[4], const u32 b[2])
 		     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" CU_MMA_OPERANDS("f"));
 }
 
+CU_DEVICE void cu_mma_f16_n16(float d[2][4], const u32 a[4], const u32 b[4])
+{
+	cu_mma_f16(d[0], a, b);
+	cu_mma_f16(d[1], a, b + 2);
+}
+
 CU_DEVICE void cu_mma_s8(int d[4], const u32 a[4], const u32 b[2])
 {
 	asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
@@ -545,6 +551,13 @@ CU_DEVICE u32 cu_pack_f16(float lo, float hi)
 {
 	u32 r;
 	asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+	return r;
+}
+
+CU_DEVICE u32 cu_add_f16x2(u32 a, u32 b)
+{
+	u32 r;
+	asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
 	return r;
 }
 

@@ -277,6 +277,7 @@ void emu_op_mma_bf16(struct emu_lane lanes[32], u32 mask);
 void emu_op_mma_bf16_k32(struct emu_lane lanes[32], u32 mask);
 void emu_op_mma_bf16_n16(struct emu_lane lanes[32], u32 mask);
 void emu_op_mma_f16(struct emu_lane lanes[32], u32 mask);
+void emu_op_mma_f16_n16(struct emu_lane lanes[32], u32 mask);
 void emu_op_mma_s8(struct emu_lane lanes[32], u32 mask);
 void emu_op_ldmatrix_x4(struct emu_lane lanes[32], u32 mask);
 void emu_op_ldmatrix_x4_trans(struct emu_lane lanes[32], u32 mask);
@@ -383,6 +384,11 @@ static inline void cu_mma_bf16_n16(float d[2][4], const u32 a[4], const u32 b[4]
 static inline void cu_mma_f16(float d[4], const u32 a[4], const u32 b[2], EMU_HERE)
 {
 	emu_matrix<4, 2, 4>(d, a, b, emu_op_mma_f16, "cu_mma_f16", EMU_SITE);
+}
+
+static inline void cu_mma_f16_n16(float d[2][4], const u32 a[4], const u32 b[4], EMU_HERE)
+{
+	emu_matrix<4, 4, 8>(d, a, b, emu_op_mma_f16_n16, "cu_mma_f16_n16", EMU_SITE);
 }
 
 static inline void cu_mma_s8(int d[4], const u32 a[4], const u32 b[2], EMU_HERE)

@@ -150,6 +150,13 @@ static inline u32 cu_pack_f16(float lo, float hi)
 	return (u32)cu_f32_to_f16(lo) | (u32)cu_f32_to_f16(hi) << 16;
 }
 
+/* A float has 24 bits, two more than twice a half's 11: rounded to it first, a sum is rounded to a half as if at once. */
+static inline u32 cu_add_f16x2(u32 a, u32 b)
+{
+	return cu_pack_f16(cu_f16_to_f32((u16)a) + cu_f16_to_f32((u16)b),
+			   cu_f16_to_f32((u16)(a >> 16)) + cu_f16_to_f32((u16)(b >> 16)));
+}
+
 static inline float cu_e4m3_to_f32(u8 v)
 {
 	u32 sign = (u32)(v & 0x80u) << 24, magnitude = v & 0x7fu;

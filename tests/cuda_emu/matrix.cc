@@ -89,6 +89,13 @@ void emu_op_mma_f16(struct emu_lane lanes[32], u32 mask)
 	mma_16bit<cu_f16_to_f32>(lanes, 0, 0, 0);
 }
 
+void emu_op_mma_f16_n16(struct emu_lane lanes[32], u32 mask)
+{
+	(void)mask;
+	mma_16bit<cu_f16_to_f32>(lanes, 0, 0, 0);
+	mma_16bit<cu_f16_to_f32>(lanes, 0, 2, 4);
+}
+
 /* 8-bit operands, k of 32: as above with four values a register, columns 4t + 16 (r / 2). Sums wrap. */
 void emu_op_mma_s8(struct emu_lane lanes[32], u32 mask)
 {
