@@ -43,6 +43,7 @@ template <typename S> struct attention_bytes_state {
 	float scale[2];		/* of a row's scores, before those of the keys */
 	float up;		/* what o is multiplied by, a power of two */
 	u32 limit[2], low[2];	/* keys that this lane's two rows see: [low, limit) */
+	u32 all_limit, all_low; /* and those that all rows see */
 	u32 q[S::D / 16][4];
 };
 
@@ -75,24 +76,36 @@ CU_INLINE void attention_bytes_load(const struct attention *p, const struct atte
 				    u32 block)
 {
 	constexpr u32 VECTORS = S::D / 16; /* of a key */
-	const u32 lane = threadIdx.x % CU_WARP, mask = (1u << p->block_shift) - 1;
+	constexpr u32 COPIES = ATTENTION_STRIP * VECTORS / CU_WARP;
+	const u32 lane = threadIdx.x % CU_WARP, mask = (1u << p->block_shift) - 1, mine = key + lane % ATTENTION_STRIP;
 	const u32 part = (u32)S::TOKEN_BYTES << p->block_shift; /* a KV head's of a block */
+	const u64 base = (u64)(block * p->kv_heads + w->head) * part;
+	const bool valid = attention_bytes_valid(w, mine);
+	if (mask >= ATTENTION_STRIP - 1 && key >= w->first && key + ATTENTION_STRIP <= w->end) {
+		/* all of it in one block, where its keys follow each other */
+		const u64 from = base + (key & mask) * S::D + lane * 16;
 #pragma unroll
-	for (u32 n = 0; n < ATTENTION_STRIP * VECTORS / CU_WARP; n++) {
-		const u32 i = n * CU_WARP + lane, r = i / VECTORS, at = i % VECTORS * 16;
-		const u32 of_key = cu_shfl(block, r), to = attention_bytes_at<S>(r, at);
-		const bool valid = attention_bytes_valid(w, key + r);
-		const size_t from =
-			valid ? (u64)(of_key * p->kv_heads + w->head) * part + ((key + r) & mask) * S::D + at : 0;
-		cu_cp_async16(stage + to, p->k + from, valid);
-		cu_cp_async16(stage + S::SIDE + to, p->v + from, valid);
+		for (u32 n = 0; n < COPIES; n++) {
+			const u32 i = n * CU_WARP + lane, to = attention_bytes_at<S>(i / VECTORS, i % VECTORS * 16);
+			cu_cp_async16(stage + to, p->k + from + n * CU_WARP * 16);
+			cu_cp_async16(stage + S::SIDE + to, p->v + from + n * CU_WARP * 16);
+		}
+	} else {
+#pragma unroll 1
+		for (u32 n = 0; n < COPIES; n++) {
+			const u32 i = n * CU_WARP + lane, r = i / VECTORS, to = attention_bytes_at<S>(r, i % VECTORS * 16);
+			const u32 other = cu_shfl(block, r);
+			const bool is = attention_bytes_valid(w, key + r);
+			const u64 from = is ? (u64)(other * p->kv_heads + w->head) * part +
+						      ((key + r) & mask) * S::D + i % VECTORS * 16
+					    : 0;
+			cu_cp_async16(stage + to, p->k + from, is);
+			cu_cp_async16(stage + S::SIDE + to, p->v + from, is);
+		}
 	}
-	const u32 r = key + lane % ATTENTION_STRIP;
-	const bool valid = attention_bytes_valid(w, r);
-	const size_t from = valid ? (u64)(block * p->kv_heads + w->head) * part + (S::D << p->block_shift) +
-					    (r & mask) * sizeof(float)
-				  : 0;
-	cu_cp_async4(stage + 2 * S::SIDE + lane * sizeof(float), (lane < ATTENTION_STRIP ? p->k : p->v) + from, valid);
+	const u64 scale = base + (S::D << p->block_shift) + (mine & mask) * sizeof(float);
+	cu_cp_async4(stage + 2 * S::SIDE + lane * sizeof(float),
+		     (lane < ATTENTION_STRIP ? p->k : p->v) + (valid ? scale : 0), valid);
 }
 
 template <u32 BYTES> CU_INLINE void attention_bytes_words(u32 words[BYTES / 4], const u8 *from)
@@ -188,39 +201,56 @@ CU_INLINE void attention_bytes_rescale(struct attention_bytes_state<S> *s, const
 	}
 }
 
+CU_INLINE void attention_bytes_cap(float cap, float c[2][4])
+{
+#pragma unroll
+	for (u32 e = 0; e < 8; e++)
+		c[e / 4][e % 4] = cap * ATTENTION_LOG2_E * tanhf(c[e / 4][e % 4] / cap);
+}
+
+/* Scores of keys that a row does not see are none. `key`: the first of this lane's four. */
+template <typename S>
+CU_INLINE void attention_bytes_mask(const struct attention_bytes_state<S> *s, u32 key, float c[2][4])
+{
+#pragma unroll
+	for (u32 e = 0; e < 8; e++) {
+		const u32 at = key + e / 4 * 2 + e % 2, i = e % 4 / 2;
+		if (at < s->low[i] || at >= s->limit[i])
+			c[e / 4][e % 4] = ATTENTION_NONE;
+	}
+}
+
 /* Scores into probabilities relative to the running maximum, in place. `key`: the strip's first; `scales`: of its keys,
  * then of its values. */
 template <typename S>
 CU_INLINE void attention_bytes_softmax(const struct attention *p, struct attention_bytes_state<S> *s, u32 key,
 				       const float of_key[4], float up, float c[2][4])
 {
-	const u32 first = key + threadIdx.x % 4 * 4;
 	float best[2] = {s->m[0], s->m[1]};
 #pragma unroll
-	for (u32 j = 0; j < 2; j++)
+	for (u32 e = 0; e < 8; e++)
+		c[e / 4][e % 4] *= of_key[e / 4 * 2 + e % 2] * s->scale[e % 4 / 2];
+	if (p->soft_cap > 0)
+		attention_bytes_cap(p->soft_cap, c);
+	if (key < s->all_low || key + ATTENTION_STRIP > s->all_limit)
+		attention_bytes_mask<S>(s, key + threadIdx.x % 4 * 4, c);
 #pragma unroll
-		for (u32 e = 0; e < 4; e++) {
-			const u32 at = j * 2 + e % 2, i = e / 2;
-			float x = c[j][e] * of_key[at] * s->scale[i];
-			if (p->soft_cap > 0)
-				x = p->soft_cap * ATTENTION_LOG2_E * tanhf(x / p->soft_cap);
-			c[j][e] = first + at >= s->low[i] && first + at < s->limit[i] ? x : ATTENTION_NONE;
-			best[i] = fmaxf(best[i], c[j][e]);
-		}
+	for (u32 e = 0; e < 8; e++)
+		best[e % 4 / 2] = fmaxf(best[e % 4 / 2], c[e / 4][e % 4]);
 #pragma unroll
 	for (u32 i = 0; i < 2; i++) { /* the four lanes of a row */
 		best[i] = fmaxf(best[i], cu_shfl_xor(best[i], 1));
 		best[i] = fmaxf(best[i], cu_shfl_xor(best[i], 2));
 	}
 	attention_bytes_rescale<S>(s, best, up);
+	/* what is no score stays far below a row's maximum even where the row has none yet */
+	const float base[2] = {fmaxf(best[0], ATTENTION_NONE / 2), fmaxf(best[1], ATTENTION_NONE / 2)};
 #pragma unroll
-	for (u32 j = 0; j < 2; j++)
-#pragma unroll
-		for (u32 e = 0; e < 4; e++) {
-			const float x = c[j][e];
-			c[j][e] = x > ATTENTION_NONE / 2 ? cu_exp2(x - s->m[e / 2]) : 0;
-			s->l[e / 2] += c[j][e];
-		}
+	for (u32 e = 0; e < 8; e++) {
+		float *x = &c[e / 4][e % 4];
+		*x = cu_exp2(*x - base[e % 4 / 2]);
+		s->l[e % 4 / 2] += *x;
+	}
 }
 
 /* o += P V, the probabilities times the scales of values, times `up`. */
@@ -311,6 +341,8 @@ CU_INLINE void attention_bytes_begin(const struct attention *p, const struct att
 	for (u32 d = 0; d < S::D / 8; d++)
 		s->o[d][0] = s->o[d][1] = s->o[d][2] = s->o[d][3] = 0;
 	s->up = attention_bytes_up(0);
+	s->all_low = attention_first_key(w->before + (least(w->tile + S::ROWS, w->rows) - 1) / p->group, p->window);
+	s->all_limit = least(w->before + w->tile / p->group + 1, w->end);
 #pragma unroll
 	for (u32 i = 0; i < 2; i++) {
 		const u32 at = w->before + (row + 8 * i) / p->group; /* the row's query */
