@@ -243,7 +243,17 @@ struct attention_case {
 	float soft_cap;
 	u32 split;
 	bool sinks;
+	bool varied; /* scales of values from 1 down to 2^-9 of what they are elsewhere */
+	int q_power; /* Q is multiplied by that power of two, the scale divided by it */
 };
+
+/* A value in the cache becomes that much larger. */
+static void cache_scale(struct cache *c, size_t block, u32 head, u32 offset, float by)
+{
+	*scale_at(c, c->v, block, head, offset) *= by;
+	for (u32 i = 0; i < c->device.head_dim; i++)
+		*ref_v(c, block, head, offset, i) *= by;
+}
 
 /* Blocks in random order; keys outside of every window are in a block of NaN. */
 static u32 *attention_cache(struct device *d, const struct attention_case *m, struct cache *c, u32 widest)
@@ -276,6 +286,8 @@ static u32 *attention_cache(struct device *d, const struct attention_case *m, st
 			for (u32 h = 0; h < m->kv_heads; h++) {
 				cache_fill(d, c, true, *at, h, key % m->block_size, 4);
 				cache_fill(d, c, false, *at, h, key % m->block_size, 1);
+				if (m->varied)
+					cache_scale(c, *at, h, key % m->block_size, ldexpf(1, -(int)check_random(&d->check, 10)));
 			}
 		}
 	}
@@ -317,12 +329,20 @@ static void attention_inputs(struct device *d, const struct attention_case *m, s
 					    .rows = m->row_count,
 					    .tokens = tokens,
 					    .heads = m->heads,
-					    .scale = 1.5f / sqrtf((float)m->head_dim),
+					    .scale = ldexpf(1.5f / sqrtf((float)m->head_dim), -m->q_power),
 					    .soft_cap = m->soft_cap,
 					    .window = m->window};
 	const float *sinks = NULL;
 	ref->sinks = m->sinks ? attention_sinks(d, m->heads, &sinks) : NULL;
-	ref->q = device_bf16s(d, (size_t)tokens * m->heads * m->head_dim, false, &q);
+	float *queries = device_bf16s(d, (size_t)tokens * m->heads * m->head_dim, false, &q);
+	if (m->q_power != 0) {
+		u16 *halves = check_alloc(&d->check, (size_t)tokens * m->heads * m->head_dim * sizeof(u16));
+		for (size_t i = 0; i < (size_t)tokens * m->heads * m->head_dim; i++)
+			queries[i] = ldexpf(queries[i], m->q_power);
+		kern_convert(halves, KERN_BF16, queries, KERN_F32, (size_t)tokens * m->heads * m->head_dim);
+		q = device_upload(d, halves, (size_t)tokens * m->heads * m->head_dim * sizeof(u16));
+	}
+	ref->q = queries;
 	ref->out = check_alloc(&d->check, (size_t)tokens * m->heads * m->head_dim * sizeof(float));
 	ref->kv = c.ref;
 	*a = *ref;
@@ -414,9 +434,10 @@ static void attention_case(struct device *d, const struct attention_case *m)
 	device_case_end(
 		d, problem,
 		"attention+attention_plan %s heads=%u/%u head_dim=%u block=%u rows=%u context=%u queries=%u window=%u "
-		"cap=%g blocks=%u split=%u sinks=%d",
+		"cap=%g blocks=%u split=%u sinks=%d varied=%d q_power=%d",
 		kern_dtype_name(m->kv), m->heads, m->kv_heads, m->head_dim, m->block_size, m->row_count,
-		m->rows[0][0], m->rows[0][1], m->window, (double)m->soft_cap, m->blocks, m->split, m->sinks);
+		m->rows[0][0], m->rows[0][1], m->window, (double)m->soft_cap, m->blocks, m->split, m->sinks, m->varied,
+		m->q_power);
 }
 
 static void attention_cases(struct device *d)
@@ -462,6 +483,10 @@ static void attention_cases(struct device *d)
 		{2, 1, 96, 32, mixture, 6, 16, KERN_F8E4M3, 0, 0},
 		{4, 2, 64, 16, lengthy, 2, 8, KERN_F8E4M3, 0, 0},
 		{4, 1, 32, 16, chunk, 1, 16, KERN_F8E4M3, 11, 0},
+		{4, 2, 128, 16, lengthy, 2, 8, KERN_I8, 0, 0, .varied = true},
+		{16, 2, 128, 8, decode, 5, 16, KERN_F8E4M3, 0, 0, .varied = true, .q_power = 30},
+		{4, 2, 96, 4, lengthy, 2, 8, KERN_I8, 0, 0, .varied = true, .q_power = -60},
+		{12, 4, 64, 64, lengthy, 2, 8, KERN_F8E4M3, 100, 30, .sinks = true},
 		{4, 2, 16, 16, mixture, 6, 16, KERN_BF16, 0, 0},
 		{2, 1, 16, 8, lengthy, 2, 8, KERN_I8, 0, 0},
 		{2, 1, 48, 16, mixture, 6, 16, KERN_BF16, 0, 0},

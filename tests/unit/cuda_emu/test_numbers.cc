@@ -53,6 +53,14 @@ Test(cuda_emu_numbers, every_e4m3_goes_to_float_and_back)
 	cr_assert_eq(cu_e4m3x2_to_f16x2(0xb838), 0xbc003c00u);
 }
 
+Test(cuda_emu_numbers, sums_of_halves_round_to_even)
+{
+	for (u32 i = 0; i < 256; i++) /* the last bits of 1024, less 1024 and 128 */
+		cr_assert_eq(cu_f16_to_f32((u16)cu_add_f16x2(0x6400u | i, 0xe480u)), (float)i - 128);
+	cr_assert_eq(cu_add_f16x2(0x3c003c00u, 0x10011000u), 0x3c013c00u, "2^-11 is half of the last bit of 1");
+	cr_assert_eq(cu_add_f16x2(0x7bff0001u, 0x7bff0001u), 0x7c000002u);
+}
+
 Test(cuda_emu_numbers, e4m3_rounds_to_even_and_saturates)
 {
 	cr_assert_eq(cu_f32_to_e4m3(1e9f), 0x7e);

@@ -264,21 +264,36 @@ static __global__ void pairs(const u32 *a, const u32 *b, float *one_by_one, floa
 	cu_mma_bf16_n16(reinterpret_cast<float(*)[4]>(in_pairs + lane * 8), a, b);
 }
 
-Test(cuda_emu_warp, a_pair_of_matrix_products_is_two_in_a_row)
+static __global__ void half_pairs(const u32 *a, const u32 *b, float *one_by_one, float *in_pairs)
+{
+	const u32 lane = threadIdx.x;
+	cu_mma_f16(one_by_one + lane * 8, a + lane * 8, b + lane * 4);
+	cu_mma_f16(one_by_one + lane * 8 + 4, a + lane * 8, b + lane * 4 + 2);
+	cu_mma_f16_n16(reinterpret_cast<float(*)[4]>(in_pairs + lane * 8), a + lane * 8, b + lane * 4);
+}
+
+/* `kernel` gives of these fragments, of bf16 or f16, the same both ways. */
+static void check_pairs(void (*kernel)(const u32 *, const u32 *, float *, float *), u32 (*pack)(float, float))
 {
 	u32 *a = zeros<u32>(32 * 8), *b = zeros<u32>(32 * 4);
 	float *one_by_one = zeros<float>(32 * 8), *in_pairs = zeros<float>(32 * 8);
 	for (u32 i = 0; i < 32 * 8; i++) {
-		a[i] = cu_pack_bf16((float)(i * 37 % 61) / 16 - 2, (float)(i * 53 % 41) / 8 - 2);
+		a[i] = pack((float)(i * 37 % 61) / 16 - 2, (float)(i * 53 % 41) / 8 - 2);
 		one_by_one[i] = in_pairs[i] = (float)i;
 	}
 	for (u32 i = 0; i < 32 * 4; i++)
-		b[i] = cu_pack_bf16((float)(i * 29 % 47) / 8 - 3, (float)(i * 59 % 31) / 8 - 2);
-	cr_assert_eq(finish(LAUNCH(pairs, 1, 32, 0, NULL, a, b, one_by_one, in_pairs)), cudaSuccess, "%s", emu_report());
+		b[i] = pack((float)(i * 29 % 47) / 8 - 3, (float)(i * 59 % 31) / 8 - 2);
+	cr_assert_eq(finish(LAUNCH(kernel, 1, 32, 0, NULL, a, b, one_by_one, in_pairs)), cudaSuccess, "%s", emu_report());
 	for (u32 i = 0; i < 32 * 8; i++) {
 		cr_assert_eq(in_pairs[i], one_by_one[i], "%u: %g is not %g", i, (double)in_pairs[i], (double)one_by_one[i]);
 		cr_assert_neq(in_pairs[i], (float)i);
 	}
+}
+
+Test(cuda_emu_warp, a_pair_of_matrix_products_is_two_in_a_row)
+{
+	check_pairs(pairs, cu_pack_bf16);
+	check_pairs(half_pairs, cu_pack_f16);
 }
 
 static __global__ void transposed(const u16 *in, u16 *out)
