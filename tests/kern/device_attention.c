@@ -243,7 +243,7 @@ struct attention_case {
 	float soft_cap;
 	u32 split;
 	bool sinks;
-	bool varied; /* scales of values from 1 down to 2^-9 of what they are elsewhere */
+	bool varied; /* scales of values down to 2^-10 of what they are elsewhere, and with the keys now low, now high */
 	int q_power; /* Q is multiplied by that power of two, the scale divided by it */
 };
 
@@ -287,7 +287,8 @@ static u32 *attention_cache(struct device *d, const struct attention_case *m, st
 				cache_fill(d, c, true, *at, h, key % m->block_size, 4);
 				cache_fill(d, c, false, *at, h, key % m->block_size, 1);
 				if (m->varied)
-					cache_scale(c, *at, h, key % m->block_size, ldexpf(1, -(int)check_random(&d->check, 10)));
+					cache_scale(c, *at, h, key % m->block_size,
+						    ldexpf(1, -(int)check_random(&d->check, 3) - (key / 64 % 2 == 0 ? 8 : 0)));
 			}
 		}
 	}
