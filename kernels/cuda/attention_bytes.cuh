@@ -220,8 +220,8 @@ CU_INLINE void attention_bytes_mask(const struct attention_bytes_state<S> *s, u3
 	}
 }
 
-/* Scores into probabilities relative to the running maximum, in place. `key`: the strip's first; `scales`: of its keys,
- * then of its values. */
+/* Scores into probabilities relative to the running maximum, in place. `key`: the strip's first; `of_key`: the scales of
+ * this lane's four keys; `up`: the power of two from here on. */
 template <typename S>
 CU_INLINE void attention_bytes_softmax(const struct attention *p, struct attention_bytes_state<S> *s, u32 key,
 				       const float of_key[4], float up, float c[2][4])
