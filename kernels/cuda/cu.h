@@ -101,11 +101,12 @@ constexpr u32 CU_ALL = 0xffffffffu; /* every lane of a warp */
  * u64 cu_wgmma_operand(const void *panel, u32 panel_bytes)	a row or column of panels, so many bytes from each other
  * void cu_wgmma_fence()	before the first product after registers it touches were, and after each wait
  * void cu_wgmma_rows<N, STEPS>(float (&d)[N / 2], u64 a, u64 b, bool add)	d = a b^T (+ d), the first 16 STEPS (at most
- *	64) columns of a panel of 64 rows and of one of N (64 or 128) rows; d[4j..4j+3]: columns 8j.. as of cu_mma_bf16
+ *	64) columns of a panel of 64 rows and of one of N (64, 128 or 256) rows; d[4j..4j+3]: columns 8j.. as of cu_mma_bf16
  * void cu_wgmma_columns<N, STEPS>(float (&d)[N / 2], const u32 (&a)[4 * STEPS], u64 b)	d += a b, with a in registers, step
  *	by step as of cu_mma_bf16, and 16 STEPS rows of N / 64 panels b
  * void cu_wgmma_commit()
- * void cu_wgmma_wait<left>(float (&d)[n])	at most `left` of the newest groups are left in flight; d: what came
+ * void cu_wgmma_wait<left>(float (&d)[n])	at most `left` of the newest groups are left in flight; d: what came. Without
+ *	d: nothing that came is used yet, only operands in shared memory are free
  * void cu_fence_wgmma()	between writes to shared memory (and cp.async) and products that read them: by the thread that wrote,
  *	before the barrier at which it meets those of the products, or by these behind it
  *
@@ -137,6 +138,7 @@ constexpr u32 CU_ALL = 0xffffffffu; /* every lane of a warp */
  * float cu_bf16_to_f32(u16), cu_f16_to_f32(u16), cu_e4m3_to_f32(u8); u16 cu_f32_to_bf16(float), cu_f32_to_f16(float)
  * u32 cu_pack_bf16(float lo, float hi), cu_pack_f16(float lo, float hi); u8 cu_f32_to_e4m3(float) (saturating)
  * float cu_bf16_lo(u32), cu_bf16_hi(u32)	halves of a pair
+ * u32 cu_fma_bf16x2(u32 a, u32 b, u32 c)	a b + c of both halves, rounded once
  * u32 cu_e4m3x2_to_f16x2(u16), cu_add_f16x2(u32, u32) (to even)
  * ---------------------------------------------------------------- both compilers from here on */
 

@@ -14,6 +14,12 @@
 	"%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
 	"%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
 	"%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define CU_WGMMA_REGISTERS_256 \
+	CU_WGMMA_REGISTERS_128 ", " \
+	"%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+	"%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
+	"%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+	"%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define CU_WGMMA_8(at) \
 	"+f"(d[at]), "+f"(d[at + 1]), "+f"(d[at + 2]), "+f"(d[at + 3]), "+f"(d[at + 4]), "+f"(d[at + 5]), \
 		"+f"(d[at + 6]), "+f"(d[at + 7])
@@ -45,12 +51,17 @@ CU_DEVICE void cu_wgmma_commit()
 #endif
 }
 
-/* The values pass through, so that no use of them moves to before the wait. */
-template <u32 left, u32 count> CU_DEVICE void cu_wgmma_wait(float (&d)[count])
+template <u32 left> CU_DEVICE void cu_wgmma_wait()
 {
 #if CU_HAS_WGMMA
 	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 #endif
+}
+
+/* The values pass through, so that no use of them moves to before the wait. */
+template <u32 left, u32 count> CU_DEVICE void cu_wgmma_wait(float (&d)[count])
+{
+	cu_wgmma_wait<left>();
 #pragma unroll
 	for (u32 i = 0; i < count; i++)
 		asm volatile("" : "+f"(d[i])::"memory");
@@ -58,7 +69,7 @@ template <u32 left, u32 count> CU_DEVICE void cu_wgmma_wait(float (&d)[count])
 
 template <u32 N, u32 STEPS> CU_DEVICE void cu_wgmma_rows(float (&d)[N / 2], u64 a, u64 b, bool add)
 {
-	static_assert((N == 64 || N == 128) && STEPS <= 4, "a panel is 128 bytes wide");
+	static_assert((N == 64 || N == 128 || N == 256) && STEPS <= 4, "a panel is 128 bytes wide");
 #if CU_HAS_WGMMA
 #pragma unroll
 	for (u32 i = 0; i < STEPS; i++) {
@@ -68,9 +79,13 @@ template <u32 N, u32 STEPS> CU_DEVICE void cu_wgmma_rows(float (&d)[N / 2], u64 
 			asm volatile(CU_WGMMA(64, "%34", "%32", "%33", "0, 0")
 				     : CU_WGMMA_32(0)
 				     : "l"(from), "l"(by), "r"(sum));
-		else
+		else if constexpr (N == 128)
 			asm volatile(CU_WGMMA(128, "%66", "%64", "%65", "0, 0")
 				     : CU_WGMMA_32(0), CU_WGMMA_32(32)
+				     : "l"(from), "l"(by), "r"(sum));
+		else
+			asm volatile(CU_WGMMA(256, "%130", "%128", "%129", "0, 0")
+				     : CU_WGMMA_32(0), CU_WGMMA_32(32), CU_WGMMA_32(64), CU_WGMMA_32(96)
 				     : "l"(from), "l"(by), "r"(sum));
 	}
 #endif

@@ -1,4 +1,5 @@
-/* The matrix product's parts: few tokens (matmul_skinny_*.cu), many (matmul_lt.cu). */
+/* The matrix product's parts: few tokens (matmul_ring_*.cu, else matmul_skinny_*.cu), tens of them with quantized weights
+ * (matmul_dense_*.cu), many (matmul_lt.cu). */
 #ifndef TERCET_KERNELS_CUDA_MATMUL_CUH
 #define TERCET_KERNELS_CUDA_MATMUL_CUH
 
@@ -25,9 +26,20 @@ enum err skinny_run_i4(const struct skinny *p, cudaStream_t stream);
 enum err skinny_experts_i4(const struct skinny *p, const struct skinny_experts *x,
 				const struct skinny_work *work, cudaStream_t stream);
 
+/* At most KERN_FUSED_TOKENS (matmul_ring.cuh). ERR_UNSUPPORTED: rows that are no whole tiles, more than
+ * eight tokens of an x that has to be made first, or too little shared memory, and nothing was queued. */
+enum err ring_run_bf16(const struct skinny *p, cudaStream_t stream);
+enum err ring_run_i8(const struct skinny *p, cudaStream_t stream);
+enum err ring_run_f8(const struct skinny *p, cudaStream_t stream);
+enum err ring_run_i4(const struct skinny *p, cudaStream_t stream);
+
 /* Experts with more tokens than that: tiles, whose sums are those of one running sum over k. Quantized weights are
  * rounded to bf16 (moe_tiled.cu). */
 enum err moe_tiled(enum kern_dtype type, const struct skinny *p, const struct skinny_experts *x,
+		   const struct skinny_work *work, cudaStream_t stream);
+/* The same, where the device has what it takes (moe_wgmma.cu). */
+bool moe_wgmma_serves(enum kern_dtype type);
+enum err moe_wgmma(enum kern_dtype type, const struct skinny *p, const struct skinny_experts *x,
 		   const struct skinny_work *work, cudaStream_t stream);
 
 /* Tens to hundreds of tokens with quantized weights (matmul_dense.cuh). Takes parts of sums, and x permuted, in the

@@ -33,6 +33,8 @@ CUDA_OP(moe_matmul)
 			return ERR_UNSUPPORTED;
 		x.w[i] = (const u8 *)w[i].data;
 	}
+	if ((u64)a->assignments >= (u64)KERN_EXPERT_TILED * a->experts && cuda_aligned(p.out) && moe_wgmma_serves(w->dtype))
+		return moe_wgmma(w->dtype, &p, &x, &work, cuda_stream(ctx));
 	if ((u64)a->assignments >= (u64)KERN_EXPERT_TILED * a->experts)
 		return moe_tiled(w->dtype, &p, &x, &work, cuda_stream(ctx));
 	switch (w->dtype) {

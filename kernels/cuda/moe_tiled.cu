@@ -13,11 +13,11 @@
  *
  * Each output is one sum over k in rising order, whatever the tile. */
 #include "kernels/cuda/matmul_widen.cuh"
+#include "kernels/cuda/moe_tiles.cuh"
 
 enum {
 	TILED_SIXTEENS = 4, /* of tokens of a warp */
 	TILED_ROW_BYTES = SKINNY_UNIT_BYTES, /* of a unit of the weight, and of a slab of x */
-	TILED_TOGETHER = 8, /* blocks of tokens that go through a weight side by side */
 };
 
 template <u32 ROW_WARPS_, u32 TOKEN_WARPS_, u32 EIGHTS_, u32 BLOCKS_, enum kern_dtype W_>
@@ -43,16 +43,6 @@ struct tiled_shape {
 	static_assert(STAGES >= 3, "scales are stored a step after they were asked for, and read a step later");
 };
 
-struct tiled {
-	struct skinny p;
-	struct skinny_experts x;
-	u32 experts, row_blocks, steps;
-};
-
-struct tiled_place {
-	u32 expert, row, at, tokens; /* first row of the weight; first assignment and how many */
-};
-
 /* What a thread copies next, and what it asked for last. */
 template <typename S> struct tiled_stream {
 	u32 tile, step;
@@ -60,60 +50,6 @@ template <typename S> struct tiled_stream {
 	u32 sources[S::X_LINES]; /* rows of x */
 	u32 scales[S::SCALES];
 };
-
-/* ---------------------------------------------------------------- which tile */
-
-/* before[e]: blocks of tokens of the experts ahead of e. The first warp counts. */
-CU_INLINE void tiled_count(const struct tiled *a, u32 tokens, u32 *before)
-{
-	constexpr u32 EACH = SKINNY_EXPERTS_MAX / CU_WARP;
-	const u32 lane = threadIdx.x % CU_WARP;
-	u32 counts[EACH], sum = 0;
-	if (threadIdx.x < CU_WARP) {
-#pragma unroll
-		for (u32 i = 0; i < EACH; i++) {
-			const u32 e = lane * EACH + i;
-			const u32 count = e < a->experts ? a->x.expert_start[e + 1] - a->x.expert_start[e] : 0;
-			counts[i] = (count + tokens - 1) / tokens;
-			sum += counts[i];
-		}
-		u32 until = sum;
-#pragma unroll
-		for (u32 by = 1; by < CU_WARP; by *= 2) {
-			const u32 others = cu_shfl_up(until, by);
-			until += lane >= by ? others : 0;
-		}
-		until -= sum;
-#pragma unroll
-		for (u32 i = 0; i < EACH; i++) {
-			before[lane * EACH + i] = until;
-			until += counts[i];
-		}
-		if (lane == CU_WARP - 1)
-			before[SKINNY_EXPERTS_MAX] = until;
-	}
-	cu_sync(); /* the counts are there */
-}
-
-/* The blocks of tokens of an expert, up to eight, follow each other, then the next rows: so a weight is read from
- * memory once for them, and what they read of x stays in the cache. */
-template <typename S>
-CU_INLINE struct tiled_place tiled_find(const struct tiled *a, const u32 *before, u32 tile)
-{
-	u32 e = 0;
-#pragma unroll
-	for (u32 step = SKINNY_EXPERTS_MAX / 2; step > 0; step /= 2)
-		e += before[e + step] * a->row_blocks <= tile ? step : 0;
-	const u32 blocks = before[e + 1] - before[e], within = tile - before[e] * a->row_blocks;
-	const u32 first = within / (TILED_TOGETHER * a->row_blocks) * TILED_TOGETHER;
-	const u32 width = least(blocks - first, TILED_TOGETHER), i = within - first * a->row_blocks;
-	struct tiled_place place;
-	place.expert = e;
-	place.row = i / width * S::ROWS;
-	place.at = a->x.expert_start[e] + (first + i % width) * S::TOKENS;
-	place.tokens = least(a->x.expert_start[e + 1] - place.at, S::TOKENS);
-	return place;
-}
 
 /* ---------------------------------------------------------------- copies */
 
@@ -331,9 +267,9 @@ static enum err tiled_launch(struct tiled *a, const struct skinny_work *work, cu
 				    S::SHARED_BYTES, stream, *a));
 }
 
-/* From so many tokens an expert on, in the mean, tiles have 256 rows and 128 tokens and not 128 and 64. */
 enum { TILED_LARGE = 48 };
 
+/* With many tokens an expert tiles have 256 rows and 128 tokens and not 128 and 64. */
 template <enum kern_dtype W>
 static enum err tiled_run(struct tiled *a, const struct skinny_work *work, cudaStream_t stream)
 {

@@ -434,7 +434,7 @@ static inline u64 cu_wgmma_operand(const void *panel, u32 panel_bytes, EMU_HERE)
 
 template <u32 N, u32 STEPS> static inline void cu_wgmma_rows(float (&d)[N / 2], u64 a, u64 b, bool add, EMU_HERE)
 {
-	static_assert((N == 64 || N == 128) && STEPS <= 4, "a panel is 128 bytes wide");
+	static_assert((N == 64 || N == 128 || N == 256) && STEPS <= 4, "a panel is 128 bytes wide");
 	struct emu_lane *l = emu_self->exchange;
 	l->product.what = {a, b, N, STEPS, emu_self->warp % 4 * 16, add, false, EMU_SITE};
 	l->product.d = d;
@@ -463,6 +463,12 @@ static inline void cu_wgmma_fence(EMU_HERE)
 static inline void cu_wgmma_commit(EMU_HERE)
 {
 	emu_warp_sync(CU_ALL, emu_op_wgmma_commit, true, "cu_wgmma_commit", EMU_SITE);
+}
+
+template <u32 left> static inline void cu_wgmma_wait(EMU_HERE)
+{
+	emu_self->exchange->shuffle.operand = left;
+	emu_warp_sync(CU_ALL, emu_op_wgmma_wait, true, "cu_wgmma_wait", EMU_SITE);
 }
 
 template <u32 left, u32 count> static inline void cu_wgmma_wait(float (&)[count], EMU_HERE)

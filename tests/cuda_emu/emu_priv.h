@@ -144,7 +144,7 @@ struct emu_wgmma : emu_wgmma_call {
 	const u32 *a[32];
 	u32 group;
 	bool first; /* on these results: they were `before` */
-	float before[32][64];
+	float before[32][128];
 };
 
 struct emu_products {

@@ -4,7 +4,7 @@
  * one of them. Layouts: PTX ISA, "Register Fragments and Shared Memory Matrix Layouts" of wgmma. */
 #include "tests/cuda_emu/emu_priv.h"
 
-enum { ROWS = 16, N_MAX = 128, K = 16, PANEL_ROW = 128, ATOM = 1024 };
+enum { ROWS = 16, N_MAX = 256, K = 16, PANEL_ROW = 128, ATOM = 1024 };
 
 /* ---------------------------------------------------------------- operands */
 
@@ -51,9 +51,10 @@ struct product {
 
 EMU_PLAIN static inline __attribute__((always_inline)) void multiply(struct product *p)
 {
+	const u32 n = p->n;
 	for (u32 i = 0; i < ROWS; i++)
 		for (u32 k = 0; k < K; k++)
-			for (u32 j = 0; j < N_MAX; j++)
+			for (u32 j = 0; j < n; j++)
 				p->d[i][j] += p->a[i][k] * p->b[k][j];
 }
 
@@ -109,7 +110,7 @@ static void operands(struct product *p, const struct emu_wgmma *w, u32 step)
 static void compute(const struct emu_wgmma *w)
 {
 	static struct product p;
-	memset(&p, 0, sizeof(p));
+	p.n = w->n;
 	results(&p, w, false);
 	for (u32 step = 0; step < w->steps; step++) {
 		operands(&p, w, step);

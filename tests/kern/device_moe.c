@@ -315,6 +315,8 @@ void device_moe(struct device *d)
 	products_case(d, KERN_I4_128, SPREAD_ONE, 31, 152, 288);
 	products_case(d, KERN_BF16, SPREAD_MOST, 131, 264, 96);
 	products_case(d, KERN_BF16, SPREAD_ONE, 560, 264, 32);
+	products_case(d, KERN_BF16, SPREAD_EVEN, 125, 41, 416);
+	products_case(d, KERN_BF16, SPREAD_MOST, 330, 280, 352);
 	products_case(d, KERN_I8, SPREAD_EVEN, 125, 40, 416);
 	products_case(d, KERN_F8E4M3, SPREAD_MOST, 120, 21, 288);
 	products_case(d, KERN_I4_64, SPREAD_ONE, 122, 24, 352);
