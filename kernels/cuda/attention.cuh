@@ -1,5 +1,6 @@
 /* Paged attention for decode, prefill chunks and mixtures of both: one kernel template, instantiated by
- * attention_<type of the cache>.cu.
+ * attention_<type of the cache>.cu. What decodes over 8-bit caches mostly (attention_bytes.cuh) and what prefills on compute
+ * capability 9.0 (attention_prefill.cu) shares its words.
  *
  * The rows of a tile are (token, head) pairs of one KV head: with G query heads a KV head, row i of a
  * sequence is token i / G, head i % G. So a decoding sequence fills G of 16 rows and its keys are read once

@@ -473,7 +473,7 @@ CU_INLINE void attention_bytes_join(const struct attention *p, const struct atte
 }
 
 template <typename S>
-static __global__ void __launch_bounds__(S::THREADS, S::D > 128 ? 1 : 2) attention_bytes_kernel(const struct attention p)
+static __global__ void __launch_bounds__(S::THREADS, 2) attention_bytes_kernel(const struct attention p)
 {
 	SHARED_DYNAMIC(u8, shared);
 	cu_grid_wait();

@@ -24,7 +24,7 @@ static enum err attention_launch(void (*kernel)(struct attention), const struct 
 template <u32 D, enum kern_dtype KV> static enum err attention_small(const struct attention *p, cudaStream_t stream)
 {
 	if constexpr (KV != KERN_BF16 && D % 32 == 0 && D <= 128) {
-		using bytes = attention_bytes<D, 4, 4, KV>;
+		using bytes = attention_bytes<D, 4, 2, KV>;
 		static_assert(bytes::SHARED_BYTES <= ATTENTION_SHARED_LEAST, "every device has room");
 		return attention_launch<bytes>(attention_bytes_kernel<bytes>, p, stream);
 	} else {

@@ -547,6 +547,13 @@ CU_DEVICE u32 cu_pack_bf16(float lo, float hi)
 	return r;
 }
 
+CU_DEVICE u32 cu_fma_bf16x2(u32 a, u32 b, u32 c)
+{
+	u32 r;
+	asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+	return r;
+}
+
 CU_DEVICE u32 cu_pack_f16(float lo, float hi)
 {
 	u32 r;

@@ -79,8 +79,25 @@ static enum err skinny_fuse(const struct kern_cuda *device, const struct kern_ma
 	return ERR_OK;
 }
 
+static enum err ring_run(enum kern_dtype type, const struct skinny *p, cudaStream_t stream)
+{
+	switch (type) {
+	case KERN_BF16:
+		return ring_run_bf16(p, stream);
+	case KERN_I8:
+		return ring_run_i8(p, stream);
+	case KERN_F8E4M3:
+		return ring_run_f8(p, stream);
+	default:
+		return ring_run_i4(p, stream);
+	}
+}
+
 static enum err skinny_run(enum kern_dtype type, const struct skinny *p, cudaStream_t stream)
 {
+	const enum err e = ring_run(type, p, stream);
+	if (e != ERR_UNSUPPORTED)
+		return e;
 	switch (type) {
 	case KERN_BF16:
 		return skinny_run_bf16(p, stream);
@@ -111,13 +128,13 @@ static enum err skinny_slices(struct skinny *p, enum kern_dtype type, cudaStream
 /* Products with narrow weights, of a router, say, take cuBLASLt longer to begin than to compute. */
 enum { NARROW = 512 };
 
-/* Slices read a weight of b bits ceil(tokens / 16) times; the other way reads it, writes it as bf16 and reads
- * that. */
+/* Of bf16 the ring of few tokens reads as fast as cuBLASLt, which takes what the ring does not. Slices of a weight of b bits
+ * read it ceil(tokens / 16) times; the other way reads it, writes it as bf16 and reads that. */
 static bool slices_worth(const struct kern_weight *w, u32 tokens)
 {
-	if (w->dtype == KERN_BF16)
-		return w->n < NARROW && tokens <= KERN_FUSED_TOKENS;
-	return tokens <= 4 * KERN_FUSED_TOKENS;
+	if (w->dtype != KERN_BF16)
+		return tokens <= 4 * KERN_FUSED_TOKENS;
+	return tokens <= KERN_FUSED_TOKENS && (w->n < NARROW || (w->n % 16 == 0 && (tokens <= 8 || w->k % 128 == 0)));
 }
 
 /* Whether a product of more than few tokens is quicker in tiles of the quantized weight: not where cuBLASLt, which computes

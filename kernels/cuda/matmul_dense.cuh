@@ -257,6 +257,13 @@ constexpr u32 DENSE_TOGETHER = 1;
 constexpr u32 DENSE_TOGETHER = 4;
 #endif
 
+/* Blocks that registers are dealt out for: below 9.0 shared memory has room for one. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr u32 DENSE_RESIDENT = 1;
+#else
+constexpr u32 DENSE_RESIDENT = 2;
+#endif
+
 /* A warp's columns of a step. c[eight][tile]: rows 2 tile (low half) and 2 tile + 1 of the lane, tokens 2t and 2t + 1. */
 template <typename S>
 CU_INLINE void dense_step(const struct dense_lane *l, const char *stage, const float *totals,
@@ -418,7 +425,8 @@ CU_INLINE void dense_finish(const struct dense *a, const struct dense_lane *l, u
 
 /* The first steps' weights are under way while the kernel ahead, which writes x, still runs. */
 template <typename S>
-static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) dense_kernel(const struct dense a)
+static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS < DENSE_RESIDENT ? S::BLOCKS : DENSE_RESIDENT)
+	dense_kernel(const struct dense a)
 {
 	SHARED_DYNAMIC(char, shared);
 	float *totals = (float *)(shared + S::STAGES * S::STAGE_BYTES);

@@ -88,16 +88,15 @@ CU_INLINE uint4 skinny_load_row(const struct skinny *p, u32 row, u32 unit)
 	return row < p->n && unit < p->units ? cu_load_stream<uint4>(p->w + at) : make_uint4(0, 0, 0, 0);
 }
 
-/* Four bytes, the values of which are bytes - 128, as two words of bf16: exact. A float whose lowest bits are
- * u is 2^23 + u. */
+/* Four signed bytes as two words of bf16: exact. 0x4300 is 128 and its lowest seven bits are units, so with those of a
+ * byte it is too large by 128, or by 256 where the byte is negative. */
 CU_INLINE void skinny_bytes(u32 bytes, u32 out[2])
 {
-	float x[4];
 #pragma unroll
-	for (u32 i = 0; i < 4; i++)
-		x[i] = cu_float(cu_byte_perm(bytes, 0x4b000000u, 0x7440 | i)) - 8388736.0f;
-	out[0] = cu_byte_perm(cu_bits(x[0]), cu_bits(x[1]), 0x7632);
-	out[1] = cu_byte_perm(cu_bits(x[2]), cu_bits(x[3]), 0x7632);
+	for (u32 i = 0; i < 2; i++) {
+		const u32 pair = cu_byte_perm(bytes, 0, i == 0 ? 0x4140 : 0x4342);
+		out[i] = cu_fma_bf16x2((pair & 0x00800080u) | 0x43004300u, 0xbf80bf80u, (pair & 0x007f007fu) | 0x43004300u);
+	}
 }
 
 /* Four e4m3 as two words of bf16: exact. */
@@ -121,8 +120,8 @@ template <enum kern_dtype W> CU_INLINE void skinny_columns(const uint4 raw, u32 
 		for (u32 i = 0; i < 4; i++)
 			out[i] = words[i];
 	} else if constexpr (W == KERN_I8) {
-		skinny_bytes(words[2 * slab] ^ 0x80808080u, out);
-		skinny_bytes(words[2 * slab + 1] ^ 0x80808080u, out + 2);
+		skinny_bytes(words[2 * slab], out);
+		skinny_bytes(words[2 * slab + 1], out + 2);
 	} else if constexpr (W == KERN_F8E4M3) {
 		skinny_e4m3(words[2 * slab], out);
 		skinny_e4m3(words[2 * slab + 1], out + 2);
@@ -313,22 +312,50 @@ CU_INLINE void skinny_finish(const struct skinny *p, u32 token, u32 low, u32 hig
 	}
 }
 
+/* Adds up what the warps have of pair `i` of SUMS / 2 and finishes it: sums [warps][SUMS], all_squares [warps][tokens]. */
+template <typename S>
+CU_INLINE void skinny_conclude(const struct skinny *p, const float *sums, const float *all_squares, u32 first_tile, u32 i)
+{
+	const u32 l = i % CU_WARP, e = i / CU_WARP % 2, n = i / CU_WARP / 2 % S::EIGHTS, m = i / CU_WARP / 2 / S::EIGHTS;
+	const u32 token = n * 8 + l % 4 * 2 + e, at = ((m * S::EIGHTS + n) * 4 + e) * CU_WARP + l;
+	const u32 warps = blockDim.x / CU_WARP;
+	const struct skinny_tile tile = skinny_tile_of(p, first_tile + m);
+	float x = 0, y = 0, sum = 0;
+	if (token >= p->tokens)
+		return;
+#pragma unroll
+	for (u32 w = 0; w < SKINNY_WARPS; w++) {
+		if (w >= warps)
+			break;
+		x += sums[w * S::SUMS + at];
+		y += sums[w * S::SUMS + at + 2 * CU_WARP];
+		if (p->norm_weight)
+			sum += all_squares[w * S::EIGHTS * 8 + token];
+	}
+	if (p->norm_weight) {
+		const float scale = cu_rsqrt(sum / (float)p->k + p->norm_eps);
+		x *= scale;
+		y *= scale;
+	}
+	skinny_finish(p, token, tile.low + l / 4, tile.high + l / 4, x, y);
+}
+
+/* A warp's sums to [SUMS] floats. */
+template <typename S> CU_INLINE void skinny_put(float *to, const float c[S::TILES][S::EIGHTS][4])
+{
+#pragma unroll
+	for (u32 i = 0; i < S::TILES * S::EIGHTS * 4; i++)
+		to[i * CU_WARP + threadIdx.x % CU_WARP] = c[i / 4 / S::EIGHTS][i / 4 % S::EIGHTS][i % 4];
+}
+
 /* Adds up the warps' sums and squares and finishes. shared: [warps][SUMS], then [warps][tokens]. */
 template <typename S>
 CU_INLINE void skinny_join(const struct skinny *p, float *shared, const float c[S::TILES][S::EIGHTS][4],
 			   const float squares[S::EIGHTS])
 {
 	const u32 lane = threadIdx.x % CU_WARP, warp = threadIdx.x / CU_WARP;
-	const u32 warps = blockDim.x / CU_WARP;
-	float *all_squares = shared + warps * S::SUMS;
-#pragma unroll
-	for (u32 m = 0; m < S::TILES; m++)
-#pragma unroll
-		for (u32 n = 0; n < S::EIGHTS; n++)
-#pragma unroll
-			for (u32 e = 0; e < 4; e++)
-				shared[warp * S::SUMS + ((m * S::EIGHTS + n) * 4 + e) * CU_WARP + lane] =
-					c[m][n][e];
+	float *all_squares = shared + blockDim.x / CU_WARP * S::SUMS;
+	skinny_put<S>(shared + warp * S::SUMS, c);
 #pragma unroll
 	for (u32 n = 0; n < S::EIGHTS && p->norm_weight; n++) {
 		float sum = squares[n]; /* this lane's columns of token lane / 4 */
@@ -338,30 +365,8 @@ CU_INLINE void skinny_join(const struct skinny *p, float *shared, const float c[
 			all_squares[warp * S::EIGHTS * 8 + n * 8 + lane / 4] = sum;
 	}
 	cu_sync(); /* all warps' sums are there */
-	for (u32 i = threadIdx.x; i < S::SUMS / 2; i += blockDim.x) {
-		const u32 l = i % CU_WARP, e = i / CU_WARP % 2, n = i / CU_WARP / 2 % S::EIGHTS,
-			  m = i / CU_WARP / 2 / S::EIGHTS;
-		const u32 token = n * 8 + l % 4 * 2 + e, at = ((m * S::EIGHTS + n) * 4 + e) * CU_WARP + l;
-		const struct skinny_tile tile = skinny_tile_of(p, blockIdx.x * S::TILES + m);
-		float x = 0, y = 0, sum = 0;
-		if (token >= p->tokens)
-			continue;
-#pragma unroll
-		for (u32 w = 0; w < SKINNY_WARPS; w++) {
-			if (w >= warps)
-				break;
-			x += shared[w * S::SUMS + at];
-			y += shared[w * S::SUMS + at + 2 * CU_WARP];
-			if (p->norm_weight)
-				sum += all_squares[w * S::EIGHTS * 8 + token];
-		}
-		if (p->norm_weight) {
-			const float scale = cu_rsqrt(sum / (float)p->k + p->norm_eps);
-			x *= scale;
-			y *= scale;
-		}
-		skinny_finish(p, token, tile.low + l / 4, tile.high + l / 4, x, y);
-	}
+	for (u32 i = threadIdx.x; i < S::SUMS / 2; i += blockDim.x)
+		skinny_conclude<S>(p, shared, all_squares, blockIdx.x * S::TILES, i);
 }
 
 /* The tile of a block. `wait`: for the kernel ahead, which may still be writing x. */

@@ -1,7 +1,7 @@
 /* The generic decoder on a device: the same composition of ops as model/decoder.c, with bf16 activations; the
- * residual stream, what is rotated, and logits are float. Steps of few tokens with quantized weights use products that are
- * fused with what surrounds them, others the separate ops. Runs in the worker in every step; queues, never waits, never
- * allocates; knows tokens, positions and slots only. */
+ * residual stream, what is rotated, and logits are float. Steps of few tokens use products that are fused with what
+ * surrounds them, others the separate ops. Runs in the worker in every step; queues, never waits, never allocates; knows
+ * tokens, positions and slots only. */
 #include "common/assert.h"
 #include "proc_worker/gpu/gpu_priv.h"
 #include "proc_worker/model/qk_norm.h"
@@ -28,13 +28,12 @@ static enum err sum(struct gpu *g, bool stream, u32 tokens, struct err_msg *em)
 
 /* ---------------------------------------------------------------- parts */
 
-/* The step as the layers see it. `few`: no more tokens than fused products take; `fused`: and they are. `pending`: delta
- * is still to be added to x. `begun`: what attention adds is where this block's products add up, and the MLP beside it adds
- * to that. */
+/* The step as the layers see it. `few`: no more tokens than fused products take, so they are. `pending`: delta is still
+ * to be added to x. `begun`: what attention adds is where this block's products add up, and the MLP beside it adds to that. */
 struct pass {
 	struct gpu *g;
 	u32 tokens;
-	bool few, fused, pending, begun;
+	bool few, pending, begun;
 	struct kern_attention_plan plans[GPU_WINDOWS];
 };
 
@@ -81,13 +80,6 @@ static enum err norm_delta(struct gpu *g, const float *weight, u32 tokens, struc
 	return gpu_op(g->ops.rmsnorm(&g->ctx, &a), "rmsnorm", em);
 }
 
-/* Products of bfloat16 are cuBLASLt's, which reads weights faster by more than what lies between them costs, whatever the
- * number of tokens. */
-static bool pays_to_fuse(const struct kern_weight *w)
-{
-	return w->dtype != KERN_BF16;
-}
-
 /* Whether the products of so many tokens are fused with the norm of what they read, which is RMSNorm. */
 static bool norm_fits(const struct gpu *g, u32 tokens)
 {
@@ -103,7 +95,7 @@ static enum err norm_in(struct pass *p, const float *weight, const float *bias, 
 	struct gpu *g = p->g;
 
 	*fusion = (struct kern_matmul_fusion){.norm_eps = g->config.model->norm_eps};
-	if (p->fused && weight && !p->pending && !w->order && norm_fits(g, p->tokens)) {
+	if (p->few && weight && !p->pending && !w->order && norm_fits(g, p->tokens)) {
 		fusion->norm_weight = weight;
 		return ERR_OK;
 	}
@@ -230,8 +222,8 @@ static enum err project(struct pass *p, u32 layer, struct err_msg *em)
 		return e;
 	struct kern_matmul_args a = product_in(g, g->arena.qkv, &w->qkv, &fusion, 0, p->tokens);
 	a.out_dtype = KERN_F32;
-	a.fusion = p->fused ? &fusion : NULL;
-	if (p->fused && !together) {
+	a.fusion = p->few ? &fusion : NULL;
+	if (p->few && !together) {
 		fusion.rope = &rope;
 		e = g->ops.matmul(&g->ctx, &a);
 		if (e != ERR_UNSUPPORTED)
@@ -317,8 +309,8 @@ static enum err activated(struct pass *p, const struct layer_weights *w, struct 
 					.dtype = KERN_BF16};
 
 	a.bias = w->gate_up_bias;
-	a.fusion = p->fused ? fusion : NULL;
-	if (p->fused && !ungated) {
+	a.fusion = p->few ? fusion : NULL;
+	if (p->few && !ungated) {
 		fusion->act_mul = true;
 		fusion->act = act.act;
 		a.out_bf16 = g->arena.activated;
@@ -415,7 +407,6 @@ enum err gpu_decode(struct gpu *g, const struct gpu_shape *shape, struct err_msg
 	struct pass p = {.g = g, .tokens = shape->tokens, .few = shape->tokens <= KERN_FUSED_TOKENS};
 
 	ASSERT(shape->tokens > 0 && shape->tokens <= g->config.limits.tokens_max);
-	p.fused = p.few && pays_to_fuse(&g->weights.layers[0].qkv);
 	enum err e = plan_attention(&p, shape->decode, em);
 	if (!e)
 		e = embed(g, shape->tokens, em);
@@ -469,7 +460,7 @@ enum err gpu_logits(struct gpu *g, const u32 *index, u32 count, u32 tokens, stru
 	const struct model_config *m = g->config.model;
 	const struct kern_weight *w = &g->weights.lm_head;
 	bool shared = g->config.comm != NULL,
-	     fused = count <= KERN_FUSED_TOKENS && pays_to_fuse(w) && !w->order && norm_fits(g, count);
+	     fused = count <= KERN_FUSED_TOKENS && !w->order && norm_fits(g, count);
 	struct kern_matmul_fusion fusion = {.norm_weight = g->weights.final_norm, .norm_eps = m->norm_eps};
 	float *x = index ? g->arena.picked : g->arena.x;
 

@@ -23,9 +23,9 @@ enum {
 	GPU_MASKED_MAX = EOS_IDS_MAX + STOP_IDS_MAX,
 	GPU_SIZES_MAX = 64,    /* padded sizes of steps of decoding */
 	GPU_MLP_TOKENS = 2048, /* worked on at a time: enough for full speed, little beside the weights */
-	/* Of the residual stream, for products that have the norm fused: every block reads all of it, so it has to
-	 * stay in a multiprocessor's L1. */
-	GPU_NORM_BYTES = 128 << 10,
+	/* Of the residual stream, for products that have the norm fused: every block reads all of it, which takes longer than a
+	 * norm by itself from there on. */
+	GPU_NORM_BYTES = 32 << 10,
 };
 
 /* A step as its kernels are launched: padded numbers. */

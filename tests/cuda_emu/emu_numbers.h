@@ -123,6 +123,17 @@ static inline u32 cu_pack_bf16(float lo, float hi)
 	return emu_bf16(lo) | emu_bf16(hi) << 16;
 }
 
+/* The product of two bf16 is exact in a float, and so is the sum in a double unless they are 2^37 apart. */
+static inline u32 cu_fma_bf16x2(u32 a, u32 b, u32 c)
+{
+	u32 r = 0;
+	for (u32 i = 0; i < 32; i += 16) {
+		const float x = cu_float(a >> i << 16), y = cu_float(b >> i << 16), z = cu_float(c >> i << 16);
+		r |= emu_bf16((float)((double)(x * y) + (double)z)) << i;
+	}
+	return r;
+}
+
 /* A half's exponent and mantissa, moved to a float's place, are off by 2^112: for subnormal numbers, too. */
 static inline float cu_f16_to_f32(u16 v)
 {

@@ -504,6 +504,12 @@ static void many_cases(struct device *d)
 		{.n = 24, .k = 288, .tokens = MANY, .weight = KERN_I4_64, .order = true, .widened = true},
 		{.n = 24, .k = 288, .tokens = MANY, .weight = KERN_I4_128, .bias = true, .widened = true},
 		{.n = 512, .k = 64, .tokens = 1, .weight = KERN_BF16},
+		/* blocks that take more than one tile, and warps more than one item of it */
+		{.n = 400, .k = 1152, .tokens = 3, .weight = KERN_I4_128, .f32 = true},
+		{.n = 400, .k = 1088, .tokens = 11, .weight = KERN_I4_64, .order = true},
+		{.n = 416, .k = 2176, .tokens = 16, .weight = KERN_I4_32, .accumulate = true, .f32 = true},
+		{.n = 400, .k = 1152, .tokens = 2, .weight = KERN_I8, .order = true, .bias = true},
+		{.n = 416, .k = 2112, .tokens = 7, .weight = KERN_F8E4M3},
 		{.n = 520, .k = 96, .tokens = 9, .weight = KERN_BF16, .f32 = true, .accumulate = true},
 		{.n = 96, .k = 96, .tokens = 16, .weight = KERN_BF16, .bias = true}, /* narrow: not cuBLASLt's */
 	};

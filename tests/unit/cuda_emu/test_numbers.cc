@@ -53,6 +53,13 @@ Test(cuda_emu_numbers, every_e4m3_goes_to_float_and_back)
 	cr_assert_eq(cu_e4m3x2_to_f16x2(0xb838), 0xbc003c00u);
 }
 
+Test(cuda_emu_numbers, bf16_multiply_add_rounds_once)
+{
+	cr_assert_eq(cu_fma_bf16x2(0x43804300u, 0xbf80bf80u, 0x43004302u), 0xc3004000u, "128 - 256 and 130 - 128");
+	cr_assert_eq(cu_fma_bf16x2(0x3f813f81u, 0x3f813f81u, 0), 0x3f823f82u, "1.0078125 squared is nearest to 1.015625");
+	cr_assert_eq(cu_fma_bf16x2(0x3f813f81u, 0x3f813f81u, 0xbf82bf82u), 0x38803880u, "of which 2^-14 is left unless it is rounded before");
+}
+
 Test(cuda_emu_numbers, sums_of_halves_round_to_even)
 {
 	for (u32 i = 0; i < 256; i++) /* the last bits of 1024, less 1024 and 128 */
