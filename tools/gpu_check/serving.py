@@ -23,6 +23,11 @@ SHAPES = {  # layers, KV heads, head size, elements of the matrices that a step 
 LOADS = [(1, 1024), (8, 1024), (32, 1024), (64, 1024), (128, 1024), (256, 1024), (1, 4096), (8, 4096), (32, 4096),
          (64, 4096), (128, 4096)]
 PREFILLS = [512, 2048, 8192]
+# The large model again: name, flags, bytes of a weight and of a value in the cache with their scales.
+WAYS = [("int8", ["--quantization", "int8"], 1 + 4 / 128, 2), ("int4", ["--quantization", "int4"], 0.5 + 4 / 128, 2),
+        ("int8 cache", ["--kv-cache-dtype", "int8"], 2, 1 + 4 / 128)]
+WAY_LOADS = [(1, 1024), (8, 1024), (64, 1024), (32, 4096)]
+WAY_PREFILLS = [2048]
 # Milliseconds a step that were predicted for an H200 before anything was measured: (shape, batch, context)
 PREDICTED = {("llama-3.1-8b", 1, 1024): 4.18, ("llama-3.1-8b", 64, 1024): 6.96, ("llama-3.1-8b", 128, 1024): 9.3,
              ("llama-3.2-1b", 1, 1024): 0.84}
@@ -40,13 +45,13 @@ def demo_shape():
 
 # ---------------------------------------------------------------- floors
 
-def decode_floor_ms(here, shape, batch, context):
+def decode_floor_ms(here, shape, batch, context, weight=2, value=2):
     """What reading weights and caches, or computing, takes at the ceilings of this run; None without those."""
     read, rate = here.ceilings.get("read_gbytes_s"), here.ceilings.get("bf16_tflops")
     if not read or not rate:
         return None
-    cache = 2 * shape["layers"] * shape["kv_heads"] * shape["head_dim"] * 2 * batch * context
-    weights = max(2 * shape["read"] / read / 1e6, 2 * shape["read"] * batch / rate / 1e9)
+    cache = 2 * shape["layers"] * shape["kv_heads"] * shape["head_dim"] * value * batch * context
+    weights = max(weight * shape["read"] / read / 1e6, 2 * shape["read"] * batch / rate / 1e9)
     return weights + cache / read / 1e6
 
 
@@ -130,8 +135,11 @@ def outputs(batch, context, steps):
 class Run:
     """One engine, its loads, and what they came to."""
 
-    def __init__(self, here, part, name, shape, end):
+    def __init__(self, here, part, name, shape, end, way=None):
         self.here, self.part, self.name, self.shape, self.end = here, part, name, shape, end
+        self.flags, self.bytes = [], (2, 2)
+        if way:
+            self.name, self.flags, self.bytes = "%s %s" % (name, way[0]), way[1], way[2:]
         self.windows = []  # (kind, batch or tokens, context, window, tokens)
 
     def start(self, what, model, flags):
@@ -156,12 +164,13 @@ class Run:
         trace = model.parent / "timeline.json" if not self.here.emulated else self.here.scratch(1e6) / "timeline.json"
         longest = max([c + outputs(b, c, steps) for b, c in loads] + [p + 1 for p in prefills])
         flags = ["--max-num-seqs", max(b for b, _ in loads), "--max-num-batched-tokens", min(BUDGET, longest),
-                 "--max-model-len", longest, "--no-enable-prefix-caching", "--weights-cache", trace.parent / "products"]
+                 "--max-model-len", longest, "--no-enable-prefix-caching", "--weights-cache", trace.parent / "products", *self.flags]
         if not self.here.emulated:
             flags += ["--kv-cache-memory", 0, "--gpu-memory-utilization", 0.9]
         # the first start measures matrix products and remembers which algorithms are fastest; the second is as all later ones
-        with self.start("first start-up", model, flags) as e:
-            e.terminate()
+        if not self.flags:
+            with self.start("first start-up", model, flags) as e:
+                e.terminate()
         with self.start("start-up", model, flags + ["--trace", trace]) as e:
             try:
                 self.run(e, loads, prefills, steps)
@@ -225,14 +234,14 @@ class Run:
             self.part.judge(False, "%s batch %d context %d: no steady decode in the timeline" % (self.name, batch, context))
             return
         ms, busy = pace(steps)
-        floor = decode_floor_ms(self.here, self.shape, batch, context)
+        floor = decode_floor_ms(self.here, self.shape, batch, context, *self.bytes)
         predicted = PREDICTED.get((self.name, batch, context))
         goal = self.shape["goals"][batch > 1]
         fields.update(step_ms=round(ms, 3), tokens_s=round(1000 * batch / ms, 1), busy=round(busy, 4), steps=len(steps),
                       floor_ms=floor and round(floor, 3), share=floor and round(floor / ms, 3), goal=goal,
                       predicted_ms=predicted)
         self.part.line(**fields)
-        self.part.row("%-13s decode  batch %3d context %4d  %8.3f ms  %8.0f tokens/s  busy %5.1f %%%s%s" % (
+        self.part.row("%-23s decode  batch %3d context %4d  %8.3f ms  %8.0f tokens/s  busy %5.1f %%%s%s" % (
             self.name, batch, context, ms, 1000 * batch / ms, 100 * busy,
             "  %3.0f %% of the floor (goal %.0f)" % (100 * floor / ms, 100 * goal) if floor else "",
             "  predicted %.2f ms" % predicted if predicted else ""))
@@ -251,7 +260,7 @@ class Run:
         fields.update(device_ms=round(ms, 3), tokens_s=round(1000 * tokens / ms, 1), floor_ms=floor and round(floor, 3),
                       share=floor and round(floor / ms, 3), goal=self.shape["goals"][1], predicted_ms=predicted)
         self.part.line(**fields)
-        self.part.row("%-13s prefill %5d tokens          %8.3f ms  %8.0f tokens/s  first token after %.1f ms%s%s" % (
+        self.part.row("%-23s prefill %5d tokens          %8.3f ms  %8.0f tokens/s  first token after %.1f ms%s%s" % (
             self.name, tokens, ms, 1000 * tokens / ms, fields["client_ms"],
             "  %3.0f %% of the floor (goal %.0f)" % (100 * floor / ms, 100 * self.shape["goals"][1]) if floor else "",
             "  predicted %.1f ms" % predicted if predicted else ""))
@@ -289,7 +298,7 @@ def measure(here, part, end):
         return
     if not here.programs:
         prepare(here)
-    for name, share in (("llama-3.2-1b", 0.35), ("llama-3.1-8b", 1.0)):
+    for name, share in (("llama-3.2-1b", 0.3), ("llama-3.1-8b", 0.6)):
         stop = time.monotonic() + (end - time.monotonic()) * share
         try:
             folder = checkpoint(here, name, stop)
@@ -297,9 +306,19 @@ def measure(here, part, end):
             part.row("%s skipped: %s" % (name, reason))
             part.line(model=name, skipped=str(reason))
             continue
-        try:
-            Run(here, part, name, SHAPES[name], stop).measure(folder, LOADS, PREFILLS, DECODE_STEPS)
-        except Exception as problem:  # pylint: disable=broad-except  # the other model shall be measured, too
-            part.judge(False, "%s: %s: %s" % (name, type(problem).__name__, str(problem)[-3000:]))
+        attempt(Run(here, part, name, SHAPES[name], stop), folder, LOADS, PREFILLS)
+        for way in WAYS if name == "llama-3.1-8b" else ():
+            if time.monotonic() > end - 15:
+                part.row("%s %s: no time left" % (name, way[0]))
+                continue
+            attempt(Run(here, part, name, SHAPES[name], end, way), folder, WAY_LOADS, WAY_PREFILLS)
     if part.passed + part.failed == 0:
         raise Skipped("neither model could be measured")
+
+
+def attempt(run, folder, loads, prefills):
+    """What goes wrong is said, and the other models are measured, too."""
+    try:
+        run.measure(folder, loads, prefills, DECODE_STEPS)
+    except Exception as problem:  # pylint: disable=broad-except
+        run.part.judge(False, "%s: %s: %s" % (run.name, type(problem).__name__, str(problem)[-3000:]))
