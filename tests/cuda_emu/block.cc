@@ -55,7 +55,7 @@ static u32 next_warp(struct emu_block *b)
 }
 
 /* Takes the next thread off the ready ones, or gives NULL. */
-static struct emu_thread *next_thread(struct emu_block *b)
+EMU_PLAIN static struct emu_thread *next_thread(struct emu_block *b)
 {
 	const bool forward = b->schedule->order == EMU_FORWARD;
 	struct emu_warp *w;
@@ -153,7 +153,7 @@ static void thread_main(void)
 	}
 }
 
-void emu_wait(const char *what, struct emu_site site, u32 mask, i32 barrier)
+EMU_PLAIN void emu_wait(const char *what, struct emu_site site, u32 mask, i32 barrier)
 {
 	struct emu_block *b = emu_now;
 	struct emu_thread *t = emu_self, *next;

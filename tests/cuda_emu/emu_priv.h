@@ -24,7 +24,8 @@ static inline bool emu_has_avx2(void)
 }
 #endif
 
-/* Inner loops over arrays of the emulation's own, of fixed bounds: sanitizers would only make them scalar. */
+/* Inner loops over arrays of the emulation's own, of fixed bounds: sanitizers would only make them scalar. And what each switch from
+ * thread to thread goes through. */
 #define EMU_PLAIN __attribute__((no_sanitize("address", "undefined")))
 
 /* ---------------------------------------------------------------- random numbers */

@@ -49,7 +49,7 @@ void emu_warp_lane_gone(struct emu_block *b, u32 warp)
 	}
 }
 
-void emu_warp_sync(u32 mask, emu_warp_fn fn, bool aligned, const char *what, struct emu_site site)
+EMU_PLAIN void emu_warp_sync(u32 mask, emu_warp_fn fn, bool aligned, const char *what, struct emu_site site)
 {
 	struct emu_block *b = emu_now;
 	struct emu_thread *t = emu_self;
