@@ -484,8 +484,10 @@ static bool tiles_steps(const struct blocked_tile *t, u32 count)
 		.tiles = tiles_fn,                                       \
 		.tile = tile,                                            \
 		.act_mul = sums_act_mul, .norm = &blocked_norm_avx2}
-enum { K_IN_L1 = 768 }; /* of weights in 4 bits, unpacked; in steps with what unpacks them a little more */
-KERNEL(INT8, BLOCKED_K_MAX, INT8_HEAD, NULL, tabulate, NULL);
+/* Of a small L1 cache (Zen 4) for weights in 4 bits, unpacked, in steps with what unpacks them a little more; of a larger one (Emerald Rapids) for
+ * weights in 8 bits with their tables and a tile's inputs. */
+enum { K_IN_L1 = 768 };
+KERNEL(INT8, 768, INT8_HEAD, NULL, tabulate, NULL);
 KERNEL(INT4, BLOCKED_K_MAX, INT4_HEAD, unpack_int4, NULL, NULL);
 KERNEL(STEPS, BLOCKED_K_MAX, INT4_HEAD, unpack_steps, NULL, NULL);
 KERNEL(INT8_PASSES, BLOCKED_K_MAX, INT8_HEAD, NULL, tabulate, tiles);

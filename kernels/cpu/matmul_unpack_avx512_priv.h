@@ -155,28 +155,48 @@ static void steps_heads(const char *from, u32 k_count, char *to)
 	}
 }
 
+enum { UNITS_OF_PART = KERN_STEPS_PART / 8 };
+
+/* Of up to UNITS_OF_PART units. A part's numbers go into registers once: a copy of them that the compiler makes in memory costs more than the units. */
+static ALWAYS_INLINE void part_bytes(const char *units, const struct step_part *part, u32 count, char *to)
+{
+	const __m512i lower = _mm512_set1_epi8(15), upper = _mm512_set1_epi8((char)0xf0);
+	__m512i m[VECS], high_m[VECS], offsets[VECS];
+#pragma GCC unroll 2
+	for (u32 v = 0; v < VECS; v++) {
+		m[v] = _mm512_loadu_si512(&part->lower[v]);
+		high_m[v] = _mm512_loadu_si512(&part->upper[v]);
+		offsets[v] = _mm512_loadu_si512(&part->offsets[v]);
+	}
+#pragma GCC unroll 4
+	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, to += 2 * (size_t)KERN_GROUP_UNIT)
+#pragma GCC unroll 2
+		for (u32 v = 0; v < VECS; v++) {
+			__m512i both = _mm512_loadu_si512(units + v * 64);
+			__m512i low = _mm512_mullo_epi16(_mm512_and_si512(both, lower), m[v]);
+			__m512i high = _mm512_mulhi_epu16(_mm512_and_si512(both, upper), high_m[v]);
+			_mm512_storeu_si512(to + v * 64, _mm512_add_epi8(low, offsets[v]));
+			_mm512_storeu_si512(to + KERN_GROUP_UNIT + v * 64, _mm512_add_epi8(high, offsets[v]));
+		}
+}
+
 /* The bytes that belong to such heads. */
 static void steps_bytes(const char *from, u32 k_count, char *to)
 {
-	enum { PART_UNITS = KERN_STEPS_PART / 8 };
 	const size_t bytes = KERN_GROUP_HEAD + (size_t)KERN_GROUP_MAX * KERN_PANEL;
-	const __m512i lower = _mm512_set1_epi8(15), upper = _mm512_set1_epi8((char)0xf0);
 	const char *parts = to + kern_ceil(k_count, KERN_GROUP_MAX) * bytes;
 	for (u32 k = 0; k < k_count; k += KERN_GROUP_MAX, to += bytes, parts += KERN_STEPS_PARTS * sizeof(struct step_part)) {
 		const u32 count = kern_ceil(kern_min(KERN_GROUP_MAX, k_count - k), 8);
 		const char *units = from + KERN_STEPS_HEAD;
 		char *spread = to + KERN_GROUP_HEAD;
-		for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, spread += 2 * (size_t)KERN_GROUP_UNIT) {
-			struct step_part part;
-			memcpy(&part, parts + u / PART_UNITS * sizeof(part), sizeof(part));
-#pragma GCC unroll 2
-			for (u32 v = 0; v < VECS; v++) {
-				__m512i both = _mm512_loadu_si512(units + v * 64);
-				__m512i low = _mm512_mullo_epi16(_mm512_and_si512(both, lower), part.lower[v]);
-				__m512i high = _mm512_mulhi_epu16(_mm512_and_si512(both, upper), part.upper[v]);
-				_mm512_storeu_si512(spread + v * 64, _mm512_add_epi8(low, part.offsets[v]));
-				_mm512_storeu_si512(spread + KERN_GROUP_UNIT + v * 64, _mm512_add_epi8(high, part.offsets[v]));
-			}
+		for (u32 u = 0; u < count; u += UNITS_OF_PART) {
+			const struct step_part *part = (const struct step_part *)(const void *)(parts + u / UNITS_OF_PART * sizeof(*part));
+			if (count - u >= UNITS_OF_PART)
+				part_bytes(units, part, UNITS_OF_PART, spread);
+			else
+				part_bytes(units, part, count - u, spread);
+			units += UNITS_OF_PART * KERN_GROUP_UNIT;
+			spread += 2 * UNITS_OF_PART * KERN_GROUP_UNIT;
 		}
 		from += KERN_STEPS_HEAD + KERN_GROUP_MAX / 8 * KERN_GROUP_UNIT;
 	}
