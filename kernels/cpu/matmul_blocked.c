@@ -16,6 +16,8 @@
 enum {
 	FEW_ROWS = 64, /* so few rows need no company of panels, and tasks must be small for so few to end together */
 	FEW_PANELS = 2,
+	FEW_K_WHOLE = 640, /* inputs of so few values and rows are in the L1 cache as a whole */
+	AHEAD_ROWS = 16,
 	OWN_ROWS_UNPACKED = 2 * NEAR_ROWS, /* a thread has at least, for which it unpacks all weights */
 	BYTES_A_NS = 200, /* that a core multiplies, about */
 	TAKING_NS = 36000,
@@ -92,7 +94,9 @@ static size_t inputs_bytes(const struct blocked_job *j, u32 count)
 /* Blocks of k of nearly equal size. */
 static void plan_k(struct blocked_job *j)
 {
-	const u32 k = j->a->w->k, least = kern_ceil(k, j->kernel->k_block);
+	const u32 k = j->a->w->k, few = j->kernel->few_k_block;
+	const bool shorter = few > 0 && j->a->tokens <= FEW_ROWS && k > FEW_K_WHOLE;
+	const u32 least = kern_ceil(k, shorter ? few : j->kernel->k_block);
 	j->k_block = least > 0 ? kern_ceil(kern_ceil(k, least), KERN_GROUP_MAX) * KERN_GROUP_MAX : KERN_GROUP_MAX;
 	j->k_blocks = kern_ceil(k, j->k_block);
 }
@@ -210,6 +214,17 @@ struct place {
 	u32 panel, k_block;
 };
 
+/* Where a task of `count` panels from `panel` on is a block later, or where the next task is; two blocks later with rows that are done with one
+ * before memory has answered for all of the next. */
+static struct place place_ahead(const struct blocked_job *j, struct place at, u32 panel, u32 count)
+{
+	const u32 blocks = j->k_blocks * count, ahead = j->kernel->few_k_block > 0 && j->a->tokens <= AHEAD_ROWS ? 2 : 1;
+	const u32 block = at.k_block * count + at.panel - panel + ahead;
+	if (block < blocks)
+		return (struct place){panel + block % count, block / count};
+	return (struct place){panel + count + (block - blocks) % count, (block - blocks) / count % j->k_blocks};
+}
+
 /* Asks for the block that the task computes next, or the next task, or the product that comes behind this one. */
 static void plan_prefetch(const struct blocked_job *j, struct place next, struct blocked_tile *t, u32 tiles)
 {
@@ -326,13 +341,9 @@ static void run_task(void *arg, u32 task, u32 thread)
 		const struct blocked_tile of_block = {.k_count = block_count(j, b), .x = tile_inputs(j, &r, b, 0)};
 		const size_t row_bytes = inputs_bytes(j, of_block.k_count);
 		for (u32 p = 0; p < count; p++) {
-			struct place at = {panel + p, b}, next = {panel + p + 1, b};
+			const struct place at = {panel + p, b}, ahead = place_ahead(j, at, panel, count);
 			struct blocked_tile t = of_block;
-			if (p + 1 == count && b + 1 < j->k_blocks)
-				next = (struct place){panel, b + 1};
-			else if (p + 1 == count)
-				next = (struct place){panel + count, 0};
-			plan_prefetch(j, next, &t, r.tiles);
+			plan_prefetch(j, ahead, &t, r.tiles);
 			/* Without other blocks of k none are kept longer than until a gate has its up: the less memory, the better. */
 			float *sums = (float *)(void *)lane + (size_t)(j->k_blocks > 1 ? p : p % 2) * r.count * KERN_PANEL;
 			t.weights = weights_at(j, panel_at(j, at.panel), b);

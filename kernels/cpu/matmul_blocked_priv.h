@@ -69,6 +69,7 @@ struct blocked_job;
 struct blocked_kernel {
 	u32 tile_rows;
 	u32 k_block;	/* values, at most: a multiple of KERN_GROUP_MAX */
+	u32 few_k_block; /* the same of few rows, for which what is made of the weights should not leave the L1 cache; 0: no other */
 	u32 value_bytes; /* of an input: 1, 2 or 4 */
 	u32 head_bytes; /* of a group of a row's inputs */
 	/* Values [k, k + count) of `rows` rows, the job's x_stride apart, into a tile's inputs. Answers whether one of their scales, or of

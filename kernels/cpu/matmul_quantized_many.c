@@ -472,10 +472,11 @@ static bool tiles_steps(const struct blocked_tile *t, u32 count)
 	return run_tiles(t, count, true);
 }
 
-#define KERNEL(name, k_most, head, unpack_fn, tabulate_fn, tiles_fn)     \
+#define KERNEL(name, k_most, k_few, head, unpack_fn, tabulate_fn, tiles_fn)     \
 	static const struct blocked_kernel name = {                      \
 		.tile_rows = TILE_ROWS,                                  \
 		.k_block = k_most,                                       \
+		.few_k_block = k_few,                                    \
 		.value_bytes = 1,                                        \
 		.head_bytes = head,                                      \
 		.pack = pack,                                            \
@@ -485,14 +486,14 @@ static bool tiles_steps(const struct blocked_tile *t, u32 count)
 		.tile = tile,                                            \
 		.act_mul = sums_act_mul, .norm = &blocked_norm_avx2}
 /* Of a small L1 cache (Zen 4) for weights in 4 bits, unpacked, in steps with what unpacks them a little more; of a larger one (Emerald Rapids) for
- * weights in 8 bits with their tables and a tile's inputs. */
-enum { K_IN_L1 = 768 };
-KERNEL(INT8, 768, INT8_HEAD, NULL, tabulate, NULL);
-KERNEL(INT4, BLOCKED_K_MAX, INT4_HEAD, unpack_int4, NULL, NULL);
-KERNEL(STEPS, BLOCKED_K_MAX, INT4_HEAD, unpack_steps, NULL, NULL);
-KERNEL(INT8_PASSES, BLOCKED_K_MAX, INT8_HEAD, NULL, tabulate, tiles);
-KERNEL(INT4_PASSES, K_IN_L1, INT4_HEAD, unpack_heads, NULL, tiles);
-KERNEL(STEPS_PASSES, K_IN_L1, INT4_HEAD, unpack_steps_heads, NULL, tiles_steps);
+ * weights in 8 bits with their tables and a tile's inputs. Of few rows K_OF_FEW: with all of their inputs and sums. */
+enum { K_IN_L1 = 768, K_OF_FEW = 256 };
+KERNEL(INT8, K_IN_L1, K_OF_FEW, INT8_HEAD, NULL, tabulate, NULL);
+KERNEL(INT4, BLOCKED_K_MAX, K_OF_FEW, INT4_HEAD, unpack_int4, NULL, NULL);
+KERNEL(STEPS, BLOCKED_K_MAX, K_OF_FEW, INT4_HEAD, unpack_steps, NULL, NULL);
+KERNEL(INT8_PASSES, BLOCKED_K_MAX, 0, INT8_HEAD, NULL, tabulate, tiles);
+KERNEL(INT4_PASSES, K_IN_L1, 0, INT4_HEAD, unpack_heads, NULL, tiles);
+KERNEL(STEPS_PASSES, K_IN_L1, 0, INT4_HEAD, unpack_steps_heads, NULL, tiles_steps);
 #undef KERNEL
 
 /* Passes have 8 sums at work. That is enough for Zen 4, which multiplies a vector a cycle and adds to the same sum 4 cycles later. Others do
@@ -506,7 +507,7 @@ static bool passes_pay(void)
  * Rapids, Zen 5 and Zen 4. */
 u32 VARIANT(matmul_quantized_few_rows)(enum kern_dtype dtype)
 {
-	enum { INTEL_INT8 = 16, INTEL_INT4 = 27, PASSES_INT8 = 28, PASSES_INT4 = 23, PASSES_STEPS = 10 };
+	enum { INTEL_INT8 = 16, INTEL_INT4 = 10, PASSES_INT8 = 28, PASSES_INT4 = 23, PASSES_STEPS = 10 };
 	if (__builtin_cpu_is("intel"))
 		return dtype == KERN_I8 ? INTEL_INT8 : INTEL_INT4;
 	if (!passes_pay())
