@@ -89,6 +89,14 @@ static ALWAYS_INLINE void tile_prefetch_as(const struct matmul_tile *t, struct t
 	f->at += t->prefetch_step;
 }
 
+/* Called for every group whose scales, of `bytes`, lie before its units: what units ask for would fall behind by as much, and a panel's last lines
+ * be left to memory. */
+static ALWAYS_INLINE void tile_prefetch_head(const struct matmul_tile *t, struct tile_fetch *f, u32 bytes, bool far)
+{
+	for (u32 at = 0; at < bytes; at += KERN_GROUP_UNIT)
+		tile_prefetch_as(t, f, far);
+}
+
 /* Called for every unit: asks for a piece of the weights that come next. Unpacking those of 4 bits leaves a small L1 cache the time to wait. */
 static ALWAYS_INLINE void tile_prefetch(const struct matmul_tile *t, struct tile_fetch *f)
 {
