@@ -225,7 +225,7 @@ static struct place place_ahead(const struct blocked_job *j, struct place at, u3
 	return (struct place){panel + count + (block - blocks) % count, (block - blocks) / count % j->k_blocks};
 }
 
-/* Asks for the block that the task computes next, or the next task, or the product that comes behind this one. */
+/* Asks for the block at `next`: one that this task computes, or the next task, or the product that comes behind this one. */
 static void plan_prefetch(const struct blocked_job *j, struct place next, struct blocked_tile *t, u32 tiles)
 {
 	const struct kern_weight *w = j->a->w, *behind = j->then ? j->then->a->w : j->a->next ? j->a->next : w;

@@ -161,9 +161,9 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 s
 	if (asks == TILE_ASKS) {
 		tile_prefetch_turn(t, &p->fetch);
 		tile_prefetch_head(t, &p->fetch, head_bytes(form), form == BYTES ? t->prefetch_far != MATMUL_NEAR : t->prefetch_far == MATMUL_FAR);
-	}
-	else if (asks == TILE_ASKS_SELDOM)
+	} else if (asks == TILE_ASKS_SELDOM) {
 		tile_prefetch_seldom(p->group, head_bytes(form) + count * KERN_GROUP_UNIT);
+	}
 #ifdef __AVX512VNNI__
 	struct steps steps;
 	if (form == STEPS) {
