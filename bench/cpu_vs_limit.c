@@ -24,7 +24,6 @@ enum {
 	DECODE_FROM = 128, /* tokens that a decoding row has behind it */
 	STEPS_MAX = 64,
 	STEPS_MIN = 3,
-	READ_BYTES = 1 << 28,
 	COMPUTE_SHARE = 8, /* of a step's time each arithmetic is measured for, before and behind it */
 	EXIT_USAGE = 2,
 };
@@ -359,7 +358,7 @@ int main(int argc, char **argv)
 	}
 	if (i == argc || strspn(b.threads, "123456789") != strlen(b.threads))
 		return usage();
-	if (!limits_memory_init(&b.memory, READ_BYTES)) {
+	if (!limits_memory_init(&b.memory)) {
 		fprintf(stderr, "cpu_vs_limit: no memory to read\n");
 		return EXIT_FAILURE;
 	}

@@ -36,7 +36,7 @@ static void bench_limits(struct check *c, u32 pool, struct bench_limits *limits)
 				     [LIMIT_VNNI] = &limits->gops_vnni};
 	struct limits_memory memory;
 	*limits = (struct bench_limits){0};
-	if (limits_memory_init(&memory, (size_t)1 << 28)) {
+	if (limits_memory_init(&memory)) {
 		limits->gbytes_s = limits_read(&memory, c->pools[pool], 300);
 		printf("{\"bench\":\"limit\",\"what\":\"memory read\",\"threads\":%u,\"gbytes_s\":%.1f}\n",
 		       pool + 1, limits->gbytes_s);

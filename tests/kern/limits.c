@@ -3,13 +3,25 @@
 
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 #include "common/clock.h"
 
-enum { STEPS = 20000, SUMS = 12, RUNS_MIN = 3, READ_TASKS_A_THREAD = 4, READ_STREAMS = 4, LINE = 64 };
+enum {
+	STEPS = 20000,
+	SUMS = 12,
+	RUNS_MIN = 3,
+	READ_RUNS_MIN = 6,
+	READ_TASKS_A_THREAD = 4,
+	READ_STREAMS = 4,
+	READ_AHEAD = 2048, /* bytes of a stream, for memory to answer in */
+	LINE = 64,
+	WINDOW = 1 << 27,
+	CACHES = 4, /* of the largest one's size together: what was read is gone before it is read again */
+};
 
 typedef void (*compute_fn)(void);
 
@@ -140,15 +152,30 @@ double limits_gops_mean(enum limit_kind k, struct kern_threads *threads, u32 ms)
 	return r.operations * r.count / (double)r.all_ns;
 }
 
-bool limits_memory_init(struct limits_memory *m, size_t bytes)
+/* Of one; 0: not known. */
+static size_t largest_cache(void)
 {
+	long largest = 0;
+#ifdef _SC_LEVEL4_CACHE_SIZE
+	static const int names[] = {_SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL4_CACHE_SIZE};
+	for (u32 i = 0; i < COUNT_OF(names); i++) {
+		long bytes = sysconf(names[i]);
+		largest = bytes > largest ? bytes : largest;
+	}
+#endif
+	return (size_t)largest;
+}
+
+bool limits_memory_init(struct limits_memory *m)
+{
+	const size_t windows = (CACHES * largest_cache() + WINDOW - 1) / WINDOW, bytes = (windows ? windows : 1) * WINDOW;
 	void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	*m = (struct limits_memory){0};
 	if (data == MAP_FAILED)
 		return false;
 	madvise(data, bytes, MADV_HUGEPAGE);
 	memset(data, 1, bytes);
-	*m = (struct limits_memory){data, bytes};
+	*m = (struct limits_memory){.data = data, .bytes = bytes, .window = WINDOW};
 	return true;
 }
 
@@ -159,10 +186,16 @@ void limits_memory_fini(struct limits_memory *m)
 	*m = (struct limits_memory){0};
 }
 
+/* How a part is read; which is the fastest differs between processors. */
+static const struct read_form {
+	u32 streams;
+	bool asks;
+} read_forms[] = {{1, false}, {READ_STREAMS, false}, {READ_STREAMS, true}};
+
 struct read_job {
 	const char *data;
 	size_t part;
-	u32 streams;
+	struct read_form form;
 	u64 sink[256];
 };
 
@@ -172,29 +205,35 @@ static void read_task(void *arg, u32 task, u32 thread)
 {
 	struct read_job *j = arg;
 	typedef u64 words __attribute__((vector_size(16)));
-	enum { LINE_WORDS = LINE / sizeof(words) };
+	enum { LINE_WORDS = LINE / sizeof(words), AHEAD_WORDS = READ_AHEAD / sizeof(words) };
 	const words *from = (const words *)(const void *)(j->data + j->part * task);
-	const size_t count = j->part / sizeof(words), apart = j->streams > 1 ? count / READ_STREAMS : LINE_WORDS;
-	const size_t step = j->streams > 1 ? LINE_WORDS : READ_STREAMS * LINE_WORDS;
+	const u32 streams = j->form.streams;
+	const size_t count = j->part / sizeof(words), apart = streams > 1 ? count / READ_STREAMS : LINE_WORDS;
+	const size_t step = streams > 1 ? LINE_WORDS : READ_STREAMS * LINE_WORDS;
 	words sums[READ_STREAMS * LINE_WORDS] = {{0}};
 	(void)thread;
-	for (size_t i = 0; i < count / j->streams; i += step)
+	for (size_t i = 0; i < count / streams; i += step) {
+		for (u32 s = 0; s < READ_STREAMS && j->form.asks; s++)
+			__builtin_prefetch(from + i + s * apart + AHEAD_WORDS);
 		for (u32 s = 0; s < READ_STREAMS; s++)
 			for (u32 w = 0; w < LINE_WORDS; w++)
 				sums[s * LINE_WORDS + w] |= from[i + s * apart + w];
+	}
 	for (u32 lane = 1; lane < COUNT_OF(sums); lane++)
 		sums[0] |= sums[lane];
 	j->sink[task % 256] = sums[0][0];
 }
 
-double limits_read(const struct limits_memory *m, struct kern_threads *threads, u32 ms)
+double limits_read(struct limits_memory *m, struct kern_threads *threads, u32 ms)
 {
 	u32 tasks = kern_threads_count(threads) * READ_TASKS_A_THREAD;
-	struct read_job j = {.data = m->data, .part = m->bytes / tasks & ~(size_t)4095};
+	struct read_job j = {.part = m->window / tasks & ~(size_t)4095};
 	u64 start = clock_now_ns(), best = UINT64_MAX;
-	for (u32 run = 0; run < RUNS_MIN + 1 || clock_now_ns() - start < ms * 1000000ull; run++) {
+	for (u32 run = 0; run < READ_RUNS_MIN || clock_now_ns() - start < ms * 1000000ull; run++) {
+		j.data = (const char *)m->data + m->at;
+		m->at = (m->at + m->window) % m->bytes;
 		u64 begin = clock_now_ns();
-		j.streams = run % 2 ? READ_STREAMS : 1; /* which is faster differs between processors */
+		j.form = read_forms[run % COUNT_OF(read_forms)];
 		kern_threads_run(threads, tasks, read_task, &j);
 		u64 took = clock_now_ns() - begin;
 		best = took < best ? took : best;

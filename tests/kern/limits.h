@@ -17,16 +17,18 @@ double limits_gops(enum limit_kind k, struct kern_threads *threads, u32 ms);
 /* The same, not of the best run but of all: what the machine gave in that time, to whatever ran. */
 double limits_gops_mean(enum limit_kind k, struct kern_threads *threads, u32 ms);
 
-/* Memory to read, larger than any cache. */
+/* Memory to read, several times larger than the largest cache, so that nothing of what a run reads is left there from the time before.
+ * A run reads `window` bytes, and the next one those behind them. */
 struct limits_memory {
 	void *data;
-	size_t bytes;
+	size_t bytes, window, at;
 };
 /* False: no memory. */
-bool limits_memory_init(struct limits_memory *m, size_t bytes);
+bool limits_memory_init(struct limits_memory *m);
 void limits_memory_fini(struct limits_memory *m);
 /* 1e9 bytes a second read by all threads of the pool: the best of some runs of together `ms` milliseconds,
- * each thread reading a part of its own, from beginning to end or in four streams: what is faster. */
-double limits_read(const struct limits_memory *m, struct kern_threads *threads, u32 ms);
+ * each thread reading a part of its own, from beginning to end or in four streams, which are asked for ahead or not: what is
+ * faster. */
+double limits_read(struct limits_memory *m, struct kern_threads *threads, u32 ms);
 
 #endif
