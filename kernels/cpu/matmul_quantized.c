@@ -109,7 +109,9 @@ static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 st
 #pragma GCC unroll 4
 	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 4) {
 		ivec w[VECS_OF_ONE];
-		if (asks == TILE_ASKS)
+		if (asks == TILE_ASKS && rows == 1)
+			tile_prefetch_loosely(t, fetch);
+		else if (asks == TILE_ASKS)
 			tile_prefetch_bytes(t, fetch);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)

@@ -122,6 +122,46 @@ static ALWAYS_INLINE void add_sums_by_m(const struct matmul_tile *t, u32 rows, u
 		}
 }
 
+/* Two whole parts of one row, written out, with as little as there can be between the products: upper halves stay where they are, and their sums
+ * are divided at the end. */
+static ALWAYS_INLINE void add_pair_of_one(const struct matmul_tile *t, const char *units, const char *x, const char *eights, const ivec m[],
+					  ivec sum[VECS_OF_ONE], enum tile_asks asks, bool far, struct tile_fetch *fetch)
+{
+	const ivec lower = ivec_set1_8(15), upper = ivec_set1_8((char)0xf0);
+	ivec part[2][VECS_OF_ONE];
+#pragma GCC unroll 2
+	for (u32 p = 0; p < 2; p++) {
+		ivec low[VECS_OF_ONE], high[VECS_OF_ONE];
+#pragma GCC unroll 4
+		for (u32 v = 0; v < VECS_OF_ONE; v++) {
+			low[v] = four_inputs(eights + p * 4);
+			high[v] = ivec_set1_32(0);
+		}
+#pragma GCC unroll 4
+		for (u32 u = p * PART_UNITS; u < (p + 1) * PART_UNITS; u++) {
+			const ivec first = four_inputs(x + u * 8), second = four_inputs(x + u * 8 + 4);
+#pragma GCC unroll 4
+			for (u32 v = 0; v < VECS_OF_ONE; v++) {
+				const u32 at = u * KERN_GROUP_UNIT + v * (u32)sizeof(ivec);
+				ivec both = ivec_load(unit_of(t, units + u * KERN_GROUP_UNIT, v));
+				low[v] = dot_int4(low[v], ivec_and(both, lower), first);
+				high[v] = dot_int4(high[v], ivec_and(both, upper), second);
+				if (asks == TILE_ASKS)
+					tile_ask(fetch->at + at, far);
+			}
+		}
+#pragma GCC unroll 4
+		for (u32 v = 0; v < VECS_OF_ONE; v++)
+			part[p][v] = _mm512_add_epi32(low[v], _mm512_srai_epi32(high[v], 4));
+	}
+	fetch->at += 2 * PART_UNITS * KERN_GROUP_UNIT;
+#pragma GCC unroll 4
+	for (u32 v = 0; v < VECS_OF_ONE; v++) {
+		ivec pair = _mm512_mask_blend_epi16(0x55555555, _mm512_slli_epi32(part[1][v], 16), part[0][v]);
+		sum[v] = _mm512_dpwssd_epi32(sum[v], pair, m[v]);
+	}
+}
+
 static ALWAYS_INLINE void add_steps(const struct matmul_tile *t, u32 rows, u32 vecs, const char *units, const char *x, u32 count, const char *eights,
 				    const struct steps *steps, ivec sum[][VECS_OF_ONE], enum tile_asks asks, struct tile_fetch *fetch)
 {
@@ -137,7 +177,11 @@ static ALWAYS_INLINE void add_steps(const struct matmul_tile *t, u32 rows, u32 v
 			odd[v] = _mm512_shuffle_epi8(steps->odd[v], which);
 			both[v] = _mm512_mask_blend_epi16(0xaaaaaaaa, even[v], odd[v]);
 		}
-		if (rows <= SUMS_BY_M_ROWS) {
+		if (rows == 1 && second == PART_UNITS && t->prefetch_far == MATMUL_FAR) {
+			add_pair_of_one(t, units, x, eights, both, sum[0], asks, true, fetch);
+		} else if (rows == 1 && second == PART_UNITS) {
+			add_pair_of_one(t, units, x, eights, both, sum[0], asks, false, fetch);
+		} else if (rows <= SUMS_BY_M_ROWS) {
 			add_sums_by_m(t, rows, vecs, units, x, first, second, eights, both, sum, asks, fetch);
 		} else {
 			add_part(t, rows, vecs, units, x, first, even, sum, asks, fetch);

@@ -75,17 +75,21 @@ static ALWAYS_INLINE struct tile_fetch tile_fetch_begin(const struct matmul_tile
 	return (struct tile_fetch){t->prefetch, t->prefetch_end ? (uintptr_t)t->prefetch_end : UINTPTR_MAX};
 }
 
+/* Asks for a line between the loads before and behind it: the compiler would gather what several units ask for, and the places for lines that wait
+ * would be taken all at once. */
+static ALWAYS_INLINE void tile_ask(const char *at, bool far)
+{
+	if (far)
+		__asm__ volatile("prefetcht1 %0" : : "m"(*at) : "memory");
+	else
+		__asm__ volatile("prefetcht0 %0" : : "m"(*at) : "memory");
+}
+
 static ALWAYS_INLINE void tile_prefetch_as(const struct matmul_tile *t, struct tile_fetch *f, bool far)
 {
-	if (far) {
-		_mm_prefetch(f->at, _MM_HINT_T1);
-		if (t->prefetch_step > 64)
-			_mm_prefetch(f->at + 64, _MM_HINT_T1);
-	} else {
-		_mm_prefetch(f->at, _MM_HINT_T0);
-		if (t->prefetch_step > 64)
-			_mm_prefetch(f->at + 64, _MM_HINT_T0);
-	}
+	tile_ask(f->at, far);
+	if (t->prefetch_step > 64)
+		tile_ask(f->at + 64, far);
 	f->at += t->prefetch_step;
 }
 
@@ -107,6 +111,17 @@ static ALWAYS_INLINE void tile_prefetch(const struct matmul_tile *t, struct tile
 static ALWAYS_INLINE void tile_prefetch_bytes(const struct matmul_tile *t, struct tile_fetch *f)
 {
 	tile_prefetch_as(t, f, t->prefetch_far != MATMUL_NEAR);
+}
+
+/* The same where the compiler may ask for a few units at once, which one row of bytes gains by: it computes too little between two of them to matter. */
+static ALWAYS_INLINE void tile_prefetch_loosely(const struct matmul_tile *t, struct tile_fetch *f)
+{
+	for (u32 at = 0; at < kern_min(t->prefetch_step, KERN_GROUP_UNIT); at += 64)
+		if (t->prefetch_far != MATMUL_NEAR)
+			_mm_prefetch(f->at + at, _MM_HINT_T1);
+		else
+			_mm_prefetch(f->at + at, _MM_HINT_T0);
+	f->at += t->prefetch_step;
 }
 
 /* Called once a group, of `bytes`, by tiles that ask seldom: for a line of every kilobyte that a group begins, as far ahead as was best on
