@@ -161,7 +161,7 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 s
 	ivec sum[TILE_ROWS][VECS_OF_ONE];
 	u32 count = kern_ceil(k_count, form == BYTES ? 4 : 8);
 	if (asks == TILE_ASKS) {
-		tile_prefetch_turn(t, &p->fetch);
+		tile_prefetch_turn(t, &p->fetch, p->group);
 		tile_prefetch_head(t, &p->fetch, head_bytes(form), form == BYTES ? t->prefetch_far != MATMUL_NEAR : t->prefetch_far == MATMUL_FAR);
 	} else if (asks == TILE_ASKS_SELDOM) {
 		tile_prefetch_seldom(p->group, head_bytes(form) + count * KERN_GROUP_UNIT);

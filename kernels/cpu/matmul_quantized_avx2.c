@@ -222,7 +222,7 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, bool i
 			total[r][v] = tile_first_sum(t, r, v);
 	for (u32 k = 0; k < t->k_count; k += t->width) {
 		const u32 count = kern_min(t->width, t->k_count - k);
-		tile_prefetch_turn(t, &p.fetch);
+		tile_prefetch_turn(t, &p.fetch, p.group);
 		tile_prefetch_head(t, &p.fetch, KERN_GROUP_HEAD, int4 ? t->prefetch_far == MATMUL_FAR : t->prefetch_far != MATMUL_NEAR);
 		__asm__("" : "+m"(total)); /* or some of them take registers of the whole sums */
 #pragma GCC unroll 4

@@ -148,6 +148,8 @@ static ALWAYS_INLINE void add_pair_of_one(const struct matmul_tile *t, const cha
 				high[v] = dot_int4(high[v], ivec_and(both, upper), second);
 				if (asks == TILE_ASKS)
 					tile_ask(fetch->at + at, far);
+				if (asks == TILE_ASKS && far)
+					tile_ask(fetch->near + at, false);
 			}
 		}
 #pragma GCC unroll 4
@@ -155,6 +157,7 @@ static ALWAYS_INLINE void add_pair_of_one(const struct matmul_tile *t, const cha
 			part[p][v] = _mm512_add_epi32(low[v], _mm512_srai_epi32(high[v], 4));
 	}
 	fetch->at += 2 * PART_UNITS * KERN_GROUP_UNIT;
+	fetch->near += 2 * PART_UNITS * KERN_GROUP_UNIT;
 #pragma GCC unroll 4
 	for (u32 v = 0; v < VECS_OF_ONE; v++) {
 		ivec pair = _mm512_mask_blend_epi16(0x55555555, _mm512_slli_epi32(part[1][v], 16), part[0][v]);
