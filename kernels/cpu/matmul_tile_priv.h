@@ -51,8 +51,11 @@ static ALWAYS_INLINE void tile_prefetch_near(const struct matmul_tile *t, const 
 		return;
 	at += t->near_bytes;
 	if (t->prefetch_far == MATMUL_FAR) {
+		const char *near = at - t->near_bytes / 2; /* once more: see TILE_NEAR_BYTES */
 		_mm_prefetch(at, _MM_HINT_T1);
 		_mm_prefetch(at + 64, _MM_HINT_T1);
+		_mm_prefetch(near, _MM_HINT_T0);
+		_mm_prefetch(near + 64, _MM_HINT_T0);
 	} else {
 		_mm_prefetch(at, _MM_HINT_T0);
 		_mm_prefetch(at + 64, _MM_HINT_T0);
