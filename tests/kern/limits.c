@@ -21,6 +21,7 @@ enum {
 	LINE = 64,
 	WINDOW = 1 << 27,
 	CACHES = 4, /* of the largest one's size together: what was read is gone before it is read again */
+	WINDOWS_MIN = 4, /* whatever is known of caches */
 };
 
 typedef void (*compute_fn)(void);
@@ -168,7 +169,7 @@ static size_t largest_cache(void)
 
 bool limits_memory_init(struct limits_memory *m)
 {
-	const size_t windows = (CACHES * largest_cache() + WINDOW - 1) / WINDOW, bytes = (windows ? windows : 1) * WINDOW;
+	const size_t windows = (CACHES * largest_cache() + WINDOW - 1) / WINDOW, bytes = (windows > WINDOWS_MIN ? windows : WINDOWS_MIN) * WINDOW;
 	void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	*m = (struct limits_memory){0};
 	if (data == MAP_FAILED)
