@@ -47,7 +47,7 @@ struct matmul_tile {
 				 bytes */
 	u32 prefetch_step;    /* 0: nothing to fetch, but for what tiles that are left alone ask for by themselves */
 	enum matmul_far prefetch_far; /* see matmul_job */
-	bool asks_twice; /* what is asked into the L2 cache, once more into the L1 cache */
+	bool asks_twice; /* what is asked into the L2 cache, once more into the L1 cache; of MATMUL_FAR alone */
 	const char *prefetch_end, *prefetch_then; /* what is fetched ends at the first, give or take a group, and goes on
 						     at the second; NULL: straight on */
 	/* Of several panels, each some others behind the one before; `columns` are all of the matrix from the first one's on. */

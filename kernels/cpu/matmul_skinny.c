@@ -141,7 +141,7 @@ static void run_tile(const struct skinny *s, const struct stack *stack, u32 n, u
 		t.prefetch += AHEAD_BYTES;
 		t.prefetch_step = KERN_GROUP_UNIT;
 		t.prefetch_far = j->prefetch_far;
-		t.asks_twice = true;
+		t.asks_twice = j->prefetch_far == MATMUL_FAR;
 		t.prefetch_end = stream.then ? stream.end : NULL;
 		t.prefetch_then = stream.then;
 	}

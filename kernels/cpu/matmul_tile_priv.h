@@ -130,9 +130,11 @@ static ALWAYS_INLINE void tile_prefetch_bytes(const struct matmul_tile *t, struc
 static ALWAYS_INLINE void tile_prefetch_loosely(const struct matmul_tile *t, struct tile_fetch *f)
 {
 	for (u32 at = 0; at < kern_min(t->prefetch_step, KERN_GROUP_UNIT); at += 64)
-		if (t->prefetch_far != MATMUL_NEAR) {
+		if (t->asks_twice) {
 			_mm_prefetch(f->at + at, _MM_HINT_T1);
 			_mm_prefetch(f->near + at, _MM_HINT_T0);
+		} else if (t->prefetch_far != MATMUL_NEAR) {
+			_mm_prefetch(f->at + at, _MM_HINT_T1);
 		} else {
 			_mm_prefetch(f->at + at, _MM_HINT_T0);
 		}
