@@ -510,5 +510,5 @@ def cases():
                     family + name != "gpt2base"):
                 continue
             if "dtype" in save:
-                changes["torch_dtype"] = save["dtype"]
+                changes["dtype" if "dtype" in FAMILIES[family] else "torch_dtype"] = save["dtype"]
             yield family + "/save-" + name, family, config(family, changes), save
