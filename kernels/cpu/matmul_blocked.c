@@ -1,9 +1,9 @@
 /* Drives the matrix products of many rows: prefill, and decoding of larger batches. Runs in the worker in such
  * steps; owns nothing.
  *
- * A task is a block of rows times a few panels of columns. Block by block of k, each panel's weights are brought
+ * A piece is a block of rows times a few panels of columns, at a thread's end times fewer. Block by block of k, each panel's weights are brought
  * into the caches of a core once and used by all tiles of rows, while the tiles ask for the weights that follow; the inputs
- * of a block of k stay in the L2 cache for all panels of the task; sums between blocks of k lie together in the
+ * of a block of k stay in the L2 cache for all panels of the piece; sums between blocks of k lie together in the
  * thread's own memory, for rows of a wide output share their places in the caches. Where a gated activation follows,
  * the panels of gate and up that belong together take turns, and only what it makes of their sums leaves that memory: as the inputs of the
  * product that follows, where that is known, in 8 or 16 bits for most types of weights instead of floats.
@@ -129,22 +129,21 @@ static void plan_rows(struct blocked_job *j, u32 threads)
 	j->row_blocks = own > 1 ? j->part_blocks * own : least;
 }
 
-/* As many panels a task as let the threads end together, the more the better. Returns how many the last thread computes. */
+/* How many panels the last thread computes where they are taken `step` at a time. */
+static u32 last_panels(const struct blocked_job *j, u32 step, u32 threads)
+{
+	return kern_ceil(kern_ceil(j->panels, step) * j->row_blocks, threads) * step;
+}
+
+/* Columns are taken in steps that nothing divides: a panel, a gate's with its up's, what makes whole groups of the next product's inputs, or of few
+ * rows a small task. Returns how many panels the last thread computes. */
 static u32 plan_columns(struct blocked_job *j, u32 threads)
 {
-	u32 best = UINT32_MAX, most = j->a->tokens > FEW_ROWS ? BLOCKED_PANELS : FEW_PANELS;
-	u32 step = j->handed > 0 ? 2 * j->handed / KERN_PANEL : j->fusion ? 2 : 1;
-	most = most > step ? most : step;
-	for (u32 panels = most; panels > 0; panels -= step) {
-		u32 tasks = kern_ceil(j->panels, panels);
-		u32 time = kern_ceil(tasks * j->row_blocks, threads) * panels;
-		if (time >= best)
-			continue;
-		best = time;
-		j->panels_a_task = panels;
-		j->column_tasks = tasks;
-	}
-	return best;
+	const bool few = j->a->tokens <= FEW_ROWS, even = last_panels(j, FEW_PANELS, threads) <= last_panels(j, 1, threads);
+	j->step_panels = j->handed > 0 ? 2 * j->handed / KERN_PANEL : j->fusion ? 2 : few && even ? FEW_PANELS : 1;
+	j->steps_at_once = few || j->step_panels > BLOCKED_PANELS ? 1 : BLOCKED_PANELS / j->step_panels;
+	j->steps = kern_ceil(j->panels, j->step_panels);
+	return last_panels(j, j->step_panels, threads);
 }
 
 /* ---------------------------------------------------------------- tasks */
@@ -326,14 +325,11 @@ static void run_activation(const struct blocked_job *j, const struct rows *r, u3
 		hand_over(j, block, column - at, activated);
 }
 
-static void run_task(void *arg, u32 task, u32 thread)
+/* A block of rows times `count` panels from the one at place `panel` on. */
+static void run_piece(const struct blocked_job *j, u32 block, u32 panel, u32 count, u32 thread)
 {
-	const struct blocked_job *j = arg;
 	const struct blocked_kernel *kernel = j->kernel;
-	const u32 block = task / j->column_tasks;
 	struct rows r = rows_of(j, block);
-	u32 panel = task % j->column_tasks * j->panels_a_task;
-	u32 count = kern_min(j->panels - panel, j->panels_a_task);
 	char *lane = lane_of(j, thread), *unpacked = lane + j->lane_bytes - BLOCKED_UNPACKED;
 	float *activated = (float *)(void *)(unpacked - activated_bytes(j->a->tokens));
 	const bool any_scales = atomic_load_explicit(&j->any_scales, memory_order_relaxed);
@@ -360,6 +356,25 @@ static void run_task(void *arg, u32 task, u32 thread)
 				run_activation(j, &r, at.panel, sums, block, activated);
 		}
 	}
+}
+
+struct columns {
+	const struct blocked_job *job;
+	struct shares shares; /* units: steps of columns, block of rows by block of rows */
+};
+
+static void run_columns(void *arg, u32 task, u32 thread)
+{
+	struct columns *c = arg;
+	const struct blocked_job *j = c->job;
+	u32 first, end;
+	(void)task;
+	while (shares_take(&c->shares, thread, &first, &end))
+		for (u32 steps; first < end; first += steps) {
+			const u32 block = first / j->steps, at = first % j->steps, panel = at * j->step_panels;
+			steps = kern_min(end - first, j->steps - at);
+			run_piece(j, block, panel, kern_min(steps * j->step_panels, j->panels - panel), thread);
+		}
 }
 
 /* ---------------------------------------------------------------- products */
@@ -421,27 +436,30 @@ static void plan_scratch(struct blocked_job *j, const struct kern_ctx *ctx, u32 
 	j->then->x = j->x + rows * j->row_bytes;
 }
 
-/* How many tasks a thread keeps: of its own rows as many as take no longer than fetching another's inputs, and giving back where the outputs
+/* How many steps a thread keeps: of its own rows as many as take no longer than fetching another's inputs, and giving back where the outputs
  * went, would. */
-static u32 tasks_kept(const struct blocked_job *j)
+static u32 steps_kept(const struct blocked_job *j)
 {
-	const u64 rows = kern_ceil(j->a->tokens, j->row_blocks), columns = (u64)j->panels_a_task * KERN_PANEL;
+	const u64 rows = kern_ceil(j->a->tokens, j->row_blocks), columns = (u64)j->step_panels * KERN_PANEL;
 	const u64 ns = rows * columns * j->a->w->k * j->kernel->value_bytes / BYTES_A_NS;
-	return j->row_blocks == j->part_blocks ? 0 : (u32)kern_min(NEAR_KEEP, TAKING_NS / (ns + 1));
+	return j->row_blocks == j->part_blocks ? 0 : (u32)kern_min(NEAR_KEEP * j->steps_at_once, TAKING_NS / (ns + 1));
 }
 
 static void run(struct kern_ctx *ctx, struct blocked_job *j, bool packed)
 {
-	plan_columns(j, kern_thread_count(ctx));
+	const u32 threads = kern_thread_count(ctx);
+	struct columns columns = {.job = j};
+	plan_columns(j, threads);
 	for (u32 b = 0; b < j->row_blocks; b++)
 		j->tiles += rows_of(j, b).tiles;
 	ASSERT(!j->normed || j->kernel->tile_rows * NORMED_STRIDE * sizeof(float) <= j->lane_bytes);
 	if (!packed)
 		parallel_near(ctx, j->a->tokens, j->normed ? j->tiles : j->tiles * j->k_blocks, pack_task, j);
-	parallel_near_keeping(ctx, j->column_tasks * j->row_blocks, tasks_kept(j), run_task, j);
+	shares_init_even(&columns.shares, j->steps * j->row_blocks, threads, j->steps_at_once, steps_kept(j));
+	kern_parallel(ctx, columns.shares.count, run_columns, &columns);
 }
 
-/* Whether inputs of `then` can be packed group by group, in the order of the columns, and tasks of whole groups let the threads end
+/* Whether inputs of `then` can be packed group by group, in the order of the columns, and steps of whole groups let the threads end
  * together as well as others do. Then j->handed is set. */
 static bool hands_over(struct blocked_job *j, const struct kern_matmul_args *then, u32 threads)
 {

@@ -111,7 +111,7 @@ struct blocked_job {
 	size_t lane_bytes, lane_apart; /* apart: from one to the next */
 	u32 row_blocks, k_blocks, tiles; /* tiles: in all blocks of rows */
 	u32 k_block; /* values */
-	u32 panels, panels_a_task, column_tasks;
+	u32 panels, step_panels, steps, steps_at_once; /* steps: of all columns; that are taken at a time */
 	size_t panel_bytes, block_bytes; /* of the weights: a panel's, and those of a whole block of k in it */
 	const struct kern_matmul_fusion *fusion; /* act_mul: panels of gate and up take turns; or NULL */
 	const struct kern_matmul_fusion *normed; /* the norm that inputs go through first; or NULL */

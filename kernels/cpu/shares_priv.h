@@ -41,11 +41,11 @@ static inline void shares_init_each(struct shares *p, u32 units, u32 each, u32 a
 		shares_init_one(p, i, i * each, kern_min((i + 1) * each, units));
 }
 
-/* Shares that differ by one unit at most, so that keeping units makes nobody wait for more than that; units are taken one by one. */
-static inline void shares_init_even(struct shares *p, u32 units, u32 threads, u32 keep)
+/* Shares that differ by one unit at most, so that keeping units makes nobody wait for more than that. */
+static inline void shares_init_even(struct shares *p, u32 units, u32 threads, u32 at_once, u32 keep)
 {
 	p->count = kern_min(kern_min(threads, units), SHARES_MAX);
-	p->at_once = 1;
+	p->at_once = at_once;
 	p->keep = keep;
 	for (u32 i = 0; i < p->count; i++)
 		shares_init_one(p, i, (u32)((u64)units * i / p->count), (u32)((u64)units * (i + 1) / p->count));
@@ -61,13 +61,21 @@ static inline u32 shares_left(u64 left)
 	return (u32)(left >> 32) - (u32)left;
 }
 
+/* How many units of a share others may take, of which these are left. */
+static inline u32 shares_free(const struct shares *p, u32 share, u64 seen)
+{
+	u32 left = shares_left(seen), keep = (u32)seen == p->of[share].first ? 0 : p->keep;
+	return left > keep ? left - keep : 0;
+}
+
 /* Takes up to at_once units from a share's front or, for another thread's, from its end; of few, half: who is done waits
- * for a short piece only. */
+ * for a short piece only. Of a single share nobody waits. */
 static inline bool shares_take_from(struct shares *p, u32 share, bool front, u32 *first, u32 *end)
 {
 	u64 seen = atomic_load_explicit(&p->of[share].left, memory_order_relaxed), rest;
 	do {
-		u32 count = kern_min(kern_ceil(shares_left(seen), 2), p->at_once);
+		const u32 free = front ? shares_left(seen) : shares_free(p, share, seen);
+		const u32 count = kern_min(kern_ceil(free, p->count > 1 ? 2 : 1), p->at_once);
 		if (count == 0)
 			return false;
 		*first = front ? (u32)seen : (u32)(seen >> 32) - count;
@@ -78,14 +86,6 @@ static inline bool shares_take_from(struct shares *p, u32 share, bool front, u32
 	return true;
 }
 
-/* How many units of a share others may take. */
-static inline u32 shares_free(const struct shares *p, u32 share)
-{
-	u64 seen = atomic_load_explicit(&p->of[share].left, memory_order_relaxed);
-	u32 left = shares_left(seen), keep = (u32)seen == p->of[share].first ? 0 : p->keep;
-	return left > keep ? left - keep : 0;
-}
-
 /* Units [first, end) for this thread; false when all are taken, or kept. */
 static inline bool shares_take(struct shares *p, u32 thread, u32 *first, u32 *end)
 {
@@ -94,7 +94,7 @@ static inline bool shares_take(struct shares *p, u32 thread, u32 *first, u32 *en
 	for (;;) {
 		u32 most = 0, victim = 0;
 		for (u32 i = 0; i < p->count; i++) {
-			u32 free = shares_free(p, i);
+			u32 free = shares_free(p, i, atomic_load_explicit(&p->of[i].left, memory_order_relaxed));
 			if (free > most) {
 				most = free;
 				victim = i;
@@ -131,8 +131,8 @@ static inline void near_tasks(void *arg, u32 task, u32 thread)
 			n->fn(n->arg, first, thread);
 }
 
-/* `keep`: tasks that a thread which has begun keeps. */
-static inline void parallel_near_keeping(struct kern_ctx *ctx, u32 tasks, u32 keep, kern_task_fn fn, void *arg)
+/* Of `rows` rows. */
+static inline void parallel_near(struct kern_ctx *ctx, u32 rows, u32 tasks, kern_task_fn fn, void *arg)
 {
 	struct near_run n = {.fn = fn, .arg = arg};
 	u32 threads = kern_thread_count(ctx);
@@ -140,14 +140,8 @@ static inline void parallel_near_keeping(struct kern_ctx *ctx, u32 tasks, u32 ke
 		kern_parallel(ctx, tasks, fn, arg);
 		return;
 	}
-	shares_init_even(&n.shares, tasks, threads, keep);
+	shares_init_even(&n.shares, tasks, threads, 1, rows / threads >= NEAR_ROWS ? NEAR_KEEP : 0);
 	kern_parallel(ctx, n.shares.count, near_tasks, &n);
-}
-
-/* Of `rows` rows. */
-static inline void parallel_near(struct kern_ctx *ctx, u32 rows, u32 tasks, kern_task_fn fn, void *arg)
-{
-	parallel_near_keeping(ctx, tasks, rows / kern_thread_count(ctx) >= NEAR_ROWS ? NEAR_KEEP : 0, fn, arg);
 }
 
 /* Where the units end that the thread takes after those up to `end`, which it has just taken, in their order. */
