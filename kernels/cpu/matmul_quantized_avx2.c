@@ -1,15 +1,19 @@
 /* Matrix product with weights in 8 and 4 bits, for AVX2. Groups are put together in float as cpu/matmul_quantized.c does it, and
  * the sums are the same to the bit.
  *
- * 2 to 12 rows are one tile, which takes a panel group by group, so that memory is one stream; with more than 3 rows there are
- * registers for half of the columns, with more than 6 for a quarter, and the others find the group in the L1 cache. */
+ * 2 to 12 rows are one tile, more are several. A tile takes a panel group by group, so that memory is one stream; with more than
+ * 3 rows there are registers for half of the columns, with more than 6 for a quarter, and the others find the group in the L1 cache. */
 #include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/matmul_quantized_avx2_loop_priv.h"
 #include "kernels/cpu/matmul_tile_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
 enum {
-	TILE_ROWS = LOOP_ROWS_MOST, /* with more, unpacking weights into memory takes less time than it saves */
+	TILE_ROWS = LOOP_ROWS_MOST,
+	/* With more, unpacking weights into memory takes less time than it saves. */
+	INT8_FEW_ROWS = KERN_CPU_UNFUSED_TOKENS,
+	INT4_FEW_ROWS = TILE_ROWS,
+	K_BLOCK = 2048, /* 64 KiB of a panel, which the other tiles find in the L2 cache */
 	PANEL_VECS = KERN_PANEL / VEC_LANES,
 	WHOLE_ROWS = 3, /* 3 x 4 sums, beside weights, input and product 16 registers */
 };
@@ -291,7 +295,7 @@ static void tile_int4(const struct matmul_tile *t, u32 rows)
 		.tile_columns = KERN_PANEL,                     \
 		.few_rows = 1,                                  \
 		.few_columns = QUANTIZED_ONE_PANELS * KERN_PANEL, \
-		.k_block = UINT32_MAX, /* one tile */           \
+		.k_block = K_BLOCK,                             \
 		.asks_always = true,                            \
 		.pack = pack,                                   \
 		.tile = tile_fn,                                \
@@ -306,7 +310,8 @@ enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmu
 	struct matmul_inputs in = {.unit_values = int8 ? 2 : 4, .width = kern_dtype_group(a->w->dtype), .sum_words = 1};
 	if (a->w->dtype == KERN_I4_STEPS)
 		return matmul_ref(ctx, a);
-	if (a->tokens > (a->fusion ? KERN_CPU_UNFUSED_TOKENS : TILE_ROWS) && (!a->fusion || matmul_blocked_fuses(a))) {
+	const u32 few = a->fusion ? KERN_CPU_UNFUSED_TOKENS : int8 ? INT8_FEW_ROWS : INT4_FEW_ROWS;
+	if (a->tokens > few && (!a->fusion || matmul_blocked_fuses(a))) {
 		(int8 ? VARIANT(matmul_int8_many) : VARIANT(matmul_int4_many))(ctx, a);
 		return ERR_OK;
 	}
