@@ -442,6 +442,23 @@ static enum err path_in(char *out, size_t bytes, const char *dir, const char *fi
 	return ERR_OK;
 }
 
+/* Where older files of Model Optimizer say how matrices are stored. */
+static enum err read_quant_file(struct quant_config *q, const char *dir, struct err_msg *em)
+{
+	static const char FILE_NAME[] = "hf_quant_config.json";
+	char path[4096];
+	struct json_doc *doc = NULL;
+
+	enum err e = path_in(path, sizeof(path), dir, FILE_NAME, em);
+	if (e || access(path, F_OK) < 0)
+		return e;
+	e = json_parse_file(&doc, path, em);
+	if (!e && (e = quant_config_read_file(q, json_root(doc), em)))
+		err_prefix(em, "%s, read as config.json's \"quantization_config\"", FILE_NAME);
+	json_free(&doc);
+	return e;
+}
+
 enum err model_config_read(struct model_config *c, const char *dir, struct err_msg *em)
 {
 	char path[4096];
@@ -454,6 +471,8 @@ enum err model_config_read(struct model_config *c, const char *dir, struct err_m
 	if (!e)
 		e = read_config(c, json_root(doc), em);
 	json_free(&doc);
+	if (!e && c->quant.count == 0)
+		e = read_quant_file(&c->quant, dir, em);
 	if (!e)
 		e = path_in(path, sizeof(path), dir, "generation_config.json", em);
 	if (e || access(path, F_OK) < 0)

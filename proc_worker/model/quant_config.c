@@ -1,22 +1,13 @@
 /* Reads how a quantized checkpoint is stored. Runs in the worker at start. Never guesses: a setting that
  * changes the weights and that is not understood is an error. */
-#include "proc_worker/model/quant_config.h"
+#include "proc_worker/model/quant_config_priv.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Fields of a method, and for each what it may be. */
-enum field_kind {
-	FIELD_READ,  /* read elsewhere, or says nothing about the weights */
-	FIELD_FALSE, /* must be false, null, empty or 0 */
-};
+const char QUANT_WHERE[] = "quantization_config";
 
-struct field {
-	const char *name;
-	enum field_kind kind;
-};
-
-static bool is_off(json_val v)
+bool quant_field_is_off(json_val v)
 {
 	bool flag;
 	double number;
@@ -28,16 +19,16 @@ static bool is_off(json_val v)
 	return !json_present(v) || (json_type(v) != JSON_STRING && json_count(v) == 0);
 }
 
-static enum err check_fields(json_val v, const char *where, const struct field *fields, size_t count,
+enum err quant_check_fields(json_val v, const char *where, const struct field *fields, size_t count,
 			     struct err_msg *em)
 {
 	for (struct json_iter it = json_iterate(v); json_next(&it);) {
 		size_t i = 0;
 		while (i < count && strcmp(fields[i].name, it.key) != 0)
 			i++;
-		if (i < count && (fields[i].kind == FIELD_READ || is_off(it.value)))
+		if (i < count && (fields[i].kind == FIELD_READ || quant_field_is_off(it.value)))
 			continue;
-		if (i == count && is_off(it.value))
+		if (i == count && quant_field_is_off(it.value))
 			continue;
 		return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\": field \"%.64s\" is %s", where,
 			       it.key,
@@ -48,7 +39,7 @@ static enum err check_fields(json_val v, const char *where, const struct field *
 }
 
 /* A number among those that are supported. */
-static enum err need_int(json_val v, const char *where, const char *name, i64 least, i64 most, i64 *out,
+enum err quant_need_int(json_val v, const char *where, const char *name, i64 least, i64 most, i64 *out,
 			 struct err_msg *em)
 {
 	json_val field = json_get(v, name);
@@ -64,7 +55,7 @@ static enum err need_int(json_val v, const char *where, const char *name, i64 le
 	return ERR_OK;
 }
 
-static enum err need_flag(json_val v, const char *where, const char *name, bool fallback, bool *out,
+enum err quant_need_flag(json_val v, const char *where, const char *name, bool fallback, bool *out,
 			  struct err_msg *em)
 {
 	json_val field = json_get(v, name);
@@ -76,7 +67,7 @@ static enum err need_flag(json_val v, const char *where, const char *name, bool 
 	return ERR_OK;
 }
 
-static enum err need_text(json_val v, const char *where, const char *name, const char *fallback,
+enum err quant_need_text(json_val v, const char *where, const char *name, const char *fallback,
 			  const char *const *choices, size_t count, u32 *out, struct err_msg *em)
 {
 	char known[160] = "";
@@ -94,11 +85,11 @@ static enum err need_text(json_val v, const char *where, const char *name, const
 		       name, text ? text : "missing", known);
 }
 
-static enum err read_group(struct quant_config *q, json_val v, const char *where, const char *name,
+enum err quant_read_group(struct quant_scheme *q, json_val v, const char *where, const char *name,
 			   struct err_msg *em)
 {
 	i64 group;
-	enum err e = need_int(v, where, name, -1, 1 << 20, &group, em);
+	enum err e = quant_need_int(v, where, name, -1, 1 << 20, &group, em);
 
 	if (e)
 		return e;
@@ -111,142 +102,124 @@ static enum err read_group(struct quant_config *q, json_val v, const char *where
 
 /* ---------------------------------------------------------------- methods */
 
-static const char WHERE[] = "quantization_config";
-
-static enum err read_awq(struct quant_config *q, json_val v, struct err_msg *em)
+static bool same_scheme(const struct quant_scheme *a, const struct quant_scheme *b)
 {
-	static const struct field fields[] = {
-		{"quant_method", FIELD_READ},	  {"bits", FIELD_READ},
-		{"group_size", FIELD_READ},	  {"zero_point", FIELD_READ},
-		{"version", FIELD_READ},	  {"modules_to_not_convert", FIELD_READ},
-		{"backend", FIELD_READ},	  {"do_fuse", FIELD_READ},
-		{"fuse_max_seq_len", FIELD_READ}, {"modules_to_fuse", FIELD_READ},
-		{"exllama_config", FIELD_READ},
-	};
-	static const char *const versions[] = {"gemm", "GEMM"};
-	u32 version;
-	i64 bits;
-
-	enum err e = check_fields(v, WHERE, fields, COUNT_OF(fields), em);
-	if (!e)
-		e = need_int(v, WHERE, "bits", 4, 4, &bits, em);
-	if (!e)
-		e = read_group(q, v, WHERE, "group_size", em);
-	if (!e)
-		e = need_flag(v, WHERE, "zero_point", true, &q->zeros, em);
-	if (!e && !q->zeros)
-		e = err_set(em, ERR_UNSUPPORTED,
-			    "config.json: \"%s\": \"zero_point\" is false; AWQ checkpoints with zero points "
-			    "are supported",
-			    WHERE);
-	if (!e)
-		e = need_text(v, WHERE, "version", "gemm", versions, COUNT_OF(versions), &version, em);
-	q->format = QUANT_AWQ;
-	q->bits = 4;
-	return e;
+	return a->format == b->format && a->names == b->names && a->bits == b->bits && a->group == b->group && a->zeros == b->zeros &&
+	       a->zero_offset == b->zero_offset && a->block_rows == b->block_rows && a->block_columns == b->block_columns &&
+	       a->scale_inverse == b->scale_inverse && a->scale_powers == b->scale_powers;
 }
 
-static enum err read_gptq(struct quant_config *q, json_val v, struct err_msg *em)
+enum err quant_add_scheme(struct quant_config *q, const struct quant_scheme *s, struct err_msg *em)
 {
-	static const struct field fields[] = {
-		{"quant_method", FIELD_READ},
-		{"bits", FIELD_READ},
-		{"group_size", FIELD_READ},
-		{"desc_act", FIELD_READ},
-		{"sym", FIELD_READ},
-		{"checkpoint_format", FIELD_READ},
-		{"lm_head", FIELD_READ},
-		{"damp_percent", FIELD_READ},
-		{"damp_auto_increment", FIELD_READ},
-		{"static_groups", FIELD_READ},
-		{"true_sequential", FIELD_READ},
-		{"model_name_or_path", FIELD_READ},
-		{"model_file_base_name", FIELD_READ},
-		{"dataset", FIELD_READ},
-		{"tokenizer", FIELD_READ},
-		{"batch_size", FIELD_READ},
-		{"block_name_to_quantize", FIELD_READ},
-		{"cache_block_outputs", FIELD_READ},
-		{"disable_exllama", FIELD_READ},
-		{"use_exllama", FIELD_READ},
-		{"exllama_config", FIELD_READ},
-		{"max_input_length", FIELD_READ},
-		{"model_seqlen", FIELD_READ},
-		{"module_name_preceding_first_block", FIELD_READ},
-		{"modules_in_block_to_quantize", FIELD_READ},
-		{"pad_token_id", FIELD_READ},
-		{"use_cuda_fp16", FIELD_READ},
-		{"meta", FIELD_READ},
-		{"quantizer", FIELD_READ},
-		{"backend", FIELD_READ},
-		{"pack_dtype", FIELD_READ},
-		{"is_marlin_format", FIELD_FALSE},
-		{"dynamic", FIELD_FALSE},
-	};
-	static const char *const versions[] = {"gptq", "gptq_v2"}, *const packs[] = {"int32"};
-	u32 version = 0, pack;
-	bool ordered, symmetric;
-	i64 bits;
-
-	enum err e = check_fields(v, WHERE, fields, COUNT_OF(fields), em);
-	if (!e)
-		e = need_int(v, WHERE, "bits", 4, 4, &bits, em);
-	if (!e)
-		e = read_group(q, v, WHERE, "group_size", em);
-	if (!e)
-		e = need_flag(v, WHERE, "desc_act", false, &ordered, em); /* what counts is g_idx */
-	if (!e)
-		e = need_flag(v, WHERE, "sym", true, &symmetric, em); /* zeros are stored all the same */
-	if (!e)
-		e = need_text(v, WHERE, "checkpoint_format", "gptq", versions, COUNT_OF(versions), &version,
-			      em);
-	if (!e)
-		e = need_text(v, WHERE, "pack_dtype", "int32", packs, COUNT_OF(packs), &pack, em);
-	q->format = QUANT_GPTQ;
-	q->bits = 4;
-	q->zeros = true;
-	q->zero_offset = version == 0 ? 1 : 0;
-	return e;
+	for (u32 i = 0; i < q->count; i++)
+		if (same_scheme(&q->schemes[i], s))
+			return ERR_OK;
+	if (q->count == QUANT_SCHEMES_MAX)
+		return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" has more than %d different schemes", QUANT_WHERE, QUANT_SCHEMES_MAX);
+	q->schemes[q->count++] = *s;
+	return ERR_OK;
 }
 
-static enum err read_fp8(struct quant_config *q, json_val v, struct err_msg *em)
+enum err quant_read_block(struct quant_scheme *q, json_val v, const char *where, const char *name, struct err_msg *em)
+{
+	json_val block = json_get(v, name);
+	i64 size[2] = {0, 0};
+
+	for (size_t i = 0; i < 2; i++)
+		if (json_count(block) != 2 || !json_int(json_at(block, i), &size[i]) || size[i] < 1 ||
+		    size[i] > 1 << 20)
+			return err_set(em, ERR_FORMAT, "config.json: \"%s\": \"%s\" must be two numbers above 0", where, name);
+	q->block_rows = (u32)size[0];
+	q->block_columns = (u32)size[1];
+	return ERR_OK;
+}
+
+static enum err read_fp8(struct quant_config *c, json_val v, struct err_msg *em)
 {
 	static const struct field fields[] = {
 		{"quant_method", FIELD_READ},		{"activation_scheme", FIELD_READ},
 		{"weight_block_size", FIELD_READ},	{"fmt", FIELD_READ},
 		{"modules_to_not_convert", FIELD_READ}, {"ignored_layers", FIELD_READ},
-		{"kv_cache_scheme", FIELD_READ},	{"scale_fmt", FIELD_FALSE},
+		{"kv_cache_scheme", FIELD_READ},	{"scale_fmt", FIELD_READ},
 	};
 	static const char *const formats[] = {"e4m3"}, *const schemes[] = {"dynamic", "static"};
-	json_val block = json_get(v, "weight_block_size");
-	i64 size[2] = {0, 0};
+	static const char *const scales[] = {"float", "ue8m0"}; /* both are what the tensors say */
+	struct quant_scheme s = {.format = QUANT_FP8, .bits = 8};
 	u32 ignored;
 
-	enum err e = check_fields(v, WHERE, fields, COUNT_OF(fields), em);
+	enum err e = quant_check_fields(v, QUANT_WHERE, fields, COUNT_OF(fields), em);
 	if (!e)
-		e = need_text(v, WHERE, "fmt", "e4m3", formats, COUNT_OF(formats), &ignored, em);
+		e = quant_need_text(v, QUANT_WHERE, "fmt", "e4m3", formats, COUNT_OF(formats), &ignored, em);
 	if (!e)
-		e = need_text(v, WHERE, "activation_scheme", "dynamic", schemes, COUNT_OF(schemes), &ignored,
-			      em);
-	q->format = QUANT_FP8;
-	q->bits = 8;
-	if (e || !json_present(block))
-		return e;
-	for (size_t i = 0; i < 2; i++)
-		if (json_count(block) != 2 || !json_int(json_at(block, i), &size[i]) || size[i] < 1 ||
-		    size[i] > 1 << 20)
-			return err_set(
-				em, ERR_FORMAT,
-				"config.json: \"%s\": \"weight_block_size\" must be two numbers above 0",
-				WHERE);
-	q->block_rows = (u32)size[0];
-	q->block_columns = (u32)size[1];
-	q->scale_inverse = true;
-	return ERR_OK;
+		e = quant_need_text(v, QUANT_WHERE, "activation_scheme", "dynamic", schemes, COUNT_OF(schemes), &ignored,
+				    em);
+	if (!e)
+		e = quant_need_text(v, QUANT_WHERE, "scale_fmt", "float", scales, COUNT_OF(scales), &ignored, em);
+	if (!e && json_present(json_get(v, "weight_block_size"))) {
+		s.scale_inverse = true;
+		e = quant_read_block(&s, v, QUANT_WHERE, "weight_block_size", em);
+	}
+	return e ? e : quant_add_scheme(c, &s, em);
+}
+
+/* A scale a row. */
+static enum err read_fbgemm(struct quant_config *c, json_val v, struct err_msg *em)
+{
+	static const struct field fields[] = {
+		{"quant_method", FIELD_READ},
+		{"activation_scale_ub", FIELD_READ}, /* of inputs, which are not rounded so here */
+		{"modules_to_not_convert", FIELD_READ},
+	};
+
+	const struct quant_scheme s = {.format = QUANT_FP8, .bits = 8};
+
+	enum err e = quant_check_fields(v, QUANT_WHERE, fields, COUNT_OF(fields), em);
+	return e ? e : quant_add_scheme(c, &s, em);
+}
+
+/* The table of values, sizes of blocks and whether scales are quantized, too, are in the file, matrix by matrix. */
+static enum err read_bitsandbytes(struct quant_config *c, json_val v, struct err_msg *em)
+{
+	static const struct field fields[] = {
+		{"quant_method", FIELD_READ},
+		{"load_in_4bit", FIELD_READ},
+		{"load_in_8bit", FIELD_READ},
+		{"_load_in_4bit", FIELD_READ},
+		{"_load_in_8bit", FIELD_READ},
+		{"bnb_4bit_compute_dtype", FIELD_READ},
+		{"bnb_4bit_quant_storage", FIELD_READ},
+		{"bnb_4bit_quant_type", FIELD_READ},
+		{"bnb_4bit_use_double_quant", FIELD_READ},
+		{"llm_int8_enable_fp32_cpu_offload", FIELD_READ},
+		{"llm_int8_skip_modules", FIELD_READ},
+		{"llm_int8_threshold", FIELD_READ}, /* of inputs */
+		{"llm_int8_has_fp16_weight", FIELD_FALSE},
+	};
+	static const char *const types[] = {"nf4", "fp4"}, *const storages[] = {"uint8"};
+	bool four = false, eight = false;
+	u32 ignored;
+
+	enum err e = quant_check_fields(v, QUANT_WHERE, fields, COUNT_OF(fields), em);
+	if (!e)
+		e = quant_need_flag(v, QUANT_WHERE, "_load_in_4bit", false, &four, em);
+	if (!e)
+		e = quant_need_flag(v, QUANT_WHERE, "load_in_4bit", four, &four, em);
+	if (!e)
+		e = quant_need_flag(v, QUANT_WHERE, "_load_in_8bit", false, &eight, em);
+	if (!e)
+		e = quant_need_flag(v, QUANT_WHERE, "load_in_8bit", eight, &eight, em);
+	if (!e && four == eight)
+		e = err_set(em, ERR_FORMAT, "config.json: \"%s\": one of \"load_in_4bit\" and \"load_in_8bit\" must be true", QUANT_WHERE);
+	if (!e && four)
+		e = quant_need_text(v, QUANT_WHERE, "bnb_4bit_quant_type", "fp4", types, COUNT_OF(types), &ignored, em);
+	if (!e && four)
+		e = quant_need_text(v, QUANT_WHERE, "bnb_4bit_quant_storage", "uint8", storages, COUNT_OF(storages), &ignored, em);
+	const struct quant_scheme s = {.format = four ? QUANT_BNB4 : QUANT_INT8, .names = NAMES_BITSANDBYTES, .bits = four ? 4 : 8};
+	return e ? e : quant_add_scheme(c, &s, em);
 }
 
 /* Which modules are left out tensors say themselves. */
-static enum err read_mxfp4(struct quant_config *q, json_val v, struct err_msg *em)
+static enum err read_mxfp4(struct quant_config *c, json_val v, struct err_msg *em)
 {
 	static const struct field fields[] = {
 		{"quant_method", FIELD_READ},
@@ -254,124 +227,26 @@ static enum err read_mxfp4(struct quant_config *q, json_val v, struct err_msg *e
 		{"dequantize", FIELD_READ}, /* what others do with it as they load */
 	};
 
-	q->format = QUANT_MXFP4;
-	q->bits = 4;
-	q->group = 32;
-	return check_fields(v, WHERE, fields, COUNT_OF(fields), em);
+	const struct quant_scheme s = {.format = QUANT_MXFP4, .bits = 4, .group = 32};
+
+	enum err e = quant_check_fields(v, QUANT_WHERE, fields, COUNT_OF(fields), em);
+	return e ? e : quant_add_scheme(c, &s, em);
 }
 
-/* ---------------------------------------------------------------- compressed-tensors */
-
-static const char SCHEME[] = "quantization_config.config_groups.*.weights";
-
-static enum err read_strategy(struct quant_config *q, json_val w, struct err_msg *em)
+bool quant_config_has(const struct quant_config *q, enum quant_format format)
 {
-	static const char *const strategies[] = {"group", "channel", "tensor", "block"};
-	json_val block = json_get(w, "block_structure");
-	bool grouped = json_present(json_get(w, "group_size"));
-	u32 strategy = 0;
-
-	enum err e = need_text(w, SCHEME, "strategy", grouped ? "group" : "tensor", strategies,
-			       COUNT_OF(strategies), &strategy, em);
-	if (e)
-		return e;
-	if (strategy == 0)
-		return read_group(q, w, SCHEME, "group_size", em);
-	if (strategy != 3)
-		return ERR_OK;
-	i64 rows, columns;
-	if (q->format != QUANT_FP8 || json_count(block) != 2 || !json_int(json_at(block, 0), &rows) ||
-	    !json_int(json_at(block, 1), &columns) || rows < 1 || columns < 1 || rows > 1 << 20 ||
-	    columns > 1 << 20)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "config.json: \"%s\": strategy 'block' needs float weights and a "
-			       "\"block_structure\" of two "
-			       "numbers above 0",
-			       SCHEME);
-	q->block_rows = (u32)rows;
-	q->block_columns = (u32)columns;
-	return ERR_OK;
-}
-
-static enum err read_scheme(struct quant_config *q, json_val w, struct err_msg *em)
-{
-	static const struct field fields[] = {
-		{"num_bits", FIELD_READ},   {"type", FIELD_READ},
-		{"symmetric", FIELD_READ},  {"strategy", FIELD_READ},
-		{"group_size", FIELD_READ}, {"block_structure", FIELD_READ},
-		{"observer", FIELD_READ},   {"observer_kwargs", FIELD_READ},
-		{"actorder", FIELD_READ},   {"dynamic", FIELD_FALSE},
-		{"scale_dtype", FIELD_READ}, {"zp_dtype", FIELD_READ}, /* tensors say it themselves */
-	};
-	static const char *const types[] = {"int", "float"};
-	u32 type, wanted = q->format == QUANT_FP8 ? 1 : 0;
-	bool symmetric = true;
-	i64 bits = 0;
-
-	enum err e = check_fields(w, SCHEME, fields, COUNT_OF(fields), em);
-	if (!e)
-		e = need_text(w, SCHEME, "type", "int", &types[wanted], 1, &type, em);
-	if (!e)
-		e = need_int(w, SCHEME, "num_bits", q->format == QUANT_PACKED ? 4 : 8, 8, &bits, em);
-	if (!e && bits != 4 && bits != 8)
-		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\": \"num_bits\" is %lld; supported: 4, 8",
-			    SCHEME, (long long)bits);
-	if (!e)
-		e = need_flag(w, SCHEME, "symmetric", true, &symmetric, em);
-	q->bits = (u32)bits;
-	q->zeros = !symmetric;
-	return e ? e : read_strategy(q, w, em);
-}
-
-static enum err read_compressed(struct quant_config *q, json_val v, struct err_msg *em)
-{
-	static const struct field fields[] = {
-		{"quant_method", FIELD_READ},
-		{"format", FIELD_READ},
-		{"config_groups", FIELD_READ},
-		{"ignore", FIELD_READ},
-		{"quantization_status", FIELD_READ},
-		{"global_compression_ratio", FIELD_READ},
-		{"version", FIELD_READ},
-		{"kv_cache_scheme", FIELD_READ}, /* scales for a cache in 8 bits; ours has its own */
-		{"sparsity_config", FIELD_READ},
-		{"transform_config", FIELD_FALSE},
-	};
-	static const struct field group_fields[] = {
-		{"weights", FIELD_READ},
-		{"targets", FIELD_READ},
-		{"input_activations", FIELD_READ},
-		{"output_activations", FIELD_FALSE},
-		{"format", FIELD_READ},
-	};
-	static const char *const formats[] = {"pack-quantized", "int-quantized", "float-quantized"};
-	static const char *const dense[] = {"dense"};
-	static const enum quant_format kinds[] = {QUANT_PACKED, QUANT_INT8, QUANT_FP8};
-	json_val groups = json_get(v, "config_groups"), sparsity = json_get(v, "sparsity_config");
-	struct json_iter it = json_iterate(groups);
-	u32 format = 0, ignored;
-
-	enum err e = check_fields(v, WHERE, fields, COUNT_OF(fields), em);
-	if (!e && !is_off(sparsity)) /* what it says of the zeros is no news, unless they are left out */
-		e = need_text(sparsity, "quantization_config.sparsity_config", "format", "dense", dense, 1, &ignored, em);
-	if (!e)
-		e = need_text(v, WHERE, "format", NULL, formats, COUNT_OF(formats), &format, em);
-	if (e)
-		return e;
-	q->format = kinds[format];
-	if (json_type(groups) != JSON_OBJECT || json_count(groups) != 1 || !json_next(&it))
-		return err_set(
-			em, ERR_UNSUPPORTED,
-			"config.json: \"%s\": \"config_groups\" has %zu schemes; exactly one is supported",
-			WHERE, json_type(groups) == JSON_OBJECT ? json_count(groups) : 0);
-	e = check_fields(it.value, "quantization_config.config_groups.*", group_fields,
-			 COUNT_OF(group_fields), em);
-	return e ? e : read_scheme(q, json_get(it.value, "weights"), em);
+	for (u32 i = 0; i < q->count; i++)
+		if (q->schemes[i].format == format)
+			return true;
+	return false;
 }
 
 enum err quant_config_read(struct quant_config *q, json_val config, struct err_msg *em)
 {
-	static const char *const methods[] = {"awq", "gptq", "compressed-tensors", "fp8", "mxfp4"};
+	static const char *const methods[] = {"awq", "gptq", "compressed-tensors", "fp8", "mxfp4", "bitsandbytes", "fbgemm_fp8", "modelopt", "auto-round"};
+	static enum err (*const readers[])(struct quant_config *, json_val, struct err_msg *) = {
+		quant_read_awq, quant_read_gptq, quant_read_compressed, read_fp8, read_mxfp4, read_bitsandbytes, read_fbgemm,
+		quant_read_modelopt, quant_read_auto_round};
 	json_val v = json_get(config, "quantization_config");
 	u32 method = 0;
 
@@ -380,19 +255,12 @@ enum err quant_config_read(struct quant_config *q, json_val config, struct err_m
 		v = json_get(config, "compression_config"); /* its name in the first files of compressed-tensors */
 	if (!json_present(v))
 		return ERR_OK;
-	enum err e = need_text(v, WHERE, "quant_method", NULL, methods, COUNT_OF(methods), &method, em);
-	if (e)
-		return e;
-	switch (method) {
-	case 0:
-		return read_awq(q, v, em);
-	case 1:
-		return read_gptq(q, v, em);
-	case 2:
-		return read_compressed(q, v, em);
-	case 3:
-		return read_fp8(q, v, em);
-	default:
-		return read_mxfp4(q, v, em);
-	}
+	enum err e = quant_need_text(v, QUANT_WHERE, "quant_method", NULL, methods, COUNT_OF(methods), &method, em);
+	return e ? e : readers[method](q, v, em);
+}
+
+enum err quant_config_read_file(struct quant_config *q, json_val root, struct err_msg *em)
+{
+	*q = (struct quant_config){0};
+	return quant_read_modelopt(q, root, em);
 }

@@ -1,13 +1,14 @@
 /* Reads matrices of quantized checkpoints. Runs in the worker while a model loads; owns nothing. Never trusts
- * a shape: quant_tensor_find has checked every part before a value is read.
+ * a shape: quant_tensor_find (quant_find.c) has checked every part before a value is read.
  *
  * Packing, as published with the formats: AWQ packs eight outputs of one input into 32 bits, in the order 0,
- * 2, 4, 6, 1, 3, 5, 7 (AutoAWQ, awq/utils/packing_utils.py); GPTQ eight inputs of one output, in order, and
- * eight outputs of its zeros, in order (AutoGPTQ, qlinear); compressed-tensors neighbours of a row, in order,
- * with half of the range added, and zero points along the outputs
- * (compressors/quantized_compressors/pack_quantized.py); MXFP4 neighbours of a row, the first in the low half of a byte,
- * and a byte of E8M0 for every 32 of them (OCP Microscaling 1.0; transformers, integrations/mxfp4.py). */
-#include "proc_worker/model/quant_tensor.h"
+ * 2, 4, 6, 1, 3, 5, 7 (AutoAWQ, awq/utils/packing_utils.py); GPTQ inputs of one output, in order, and outputs of its zeros, in
+ * order (AutoGPTQ, qlinear); compressed-tensors neighbours of a row, in order, with half of the range added, and zero points along the
+ * outputs (compressors/pack_quantized); in both, bits of a number may go on in the next word. MXFP4 and NVFP4 pack neighbours of a row, the first in the
+ * low half of a byte, with a byte of E8M0 for every 32 of them (OCP Microscaling 1.0; transformers, integrations/mxfp4.py) or one of E4M3
+ * for every 16 (compressors/nvfp4; Model Optimizer, qtensor/nvfp4_tensor.py); bitsandbytes the first in the high half, rows one behind
+ * the other, whose scales may be places in a table of 256 values, times a scale, plus an offset (bitsandbytes/functional.py). */
+#include "proc_worker/model/quant_tensor_priv.h"
 
 #include <float.h>
 #include <math.h>
@@ -16,24 +17,10 @@
 
 #include "common/assert.h"
 
-enum { NAME_BYTES = 256 };
-
 /* Where in a word of AWQ the eight outputs are. */
 static const u8 awq_places[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
-static u32 ceil_div(u32 a, u32 b)
-{
-	return (a + b - 1) / b;
-}
-
 /* ---------------------------------------------------------------- elements */
-
-static u32 word_at(const struct st_tensor *t, size_t i)
-{
-	u32 word;
-	memcpy(&word, (const char *)t->data + i * sizeof(word), sizeof(word));
-	return word;
-}
 
 static float float_at(const struct st_tensor *t, size_t i)
 {
@@ -45,22 +32,29 @@ static float float_at(const struct st_tensor *t, size_t i)
 	return x;
 }
 
-/* Of bytes: a value; of GPTQ and AWQ: 0 .. 15; of compressed-tensors: with half of the range added. */
+/* The number at a place of a row of numbers of `bits` bits, whose words are `stride` apart from `first` on. */
+static u32 bits_at(const struct st_tensor *t, size_t first, size_t stride, u32 place, u32 bits)
+{
+	size_t bit = (size_t)place * bits, at = first + bit / 32 * stride;
+	u32 shift = bit % 32, code = word_at(t, at) >> shift;
+
+	if (shift + bits > 32)
+		code |= word_at(t, at + stride) << (32 - shift);
+	return code & ((1u << bits) - 1);
+}
+
+/* Of bytes: a value; of GPTQ and AWQ: 0 .. 2^bits - 1; of compressed-tensors: with half of the range added. */
 static u32 code_at(const struct quant_tensor *t, u32 row, u32 column)
 {
-	u32 in_word = 32 / t->bits;
-
 	switch (t->format) {
 	case QUANT_AWQ:
 		return word_at(t->values, (size_t)column * (t->rows / 8) + row / 8) >>
 			       4 * awq_places[row % 8] &
 		       15;
 	case QUANT_GPTQ:
-		return word_at(t->values, (size_t)(column / 8) * t->rows + row) >> 4 * (column % 8) & 15;
+		return bits_at(t->values, row, t->rows, column, t->bits);
 	case QUANT_PACKED:
-		return word_at(t->values, (size_t)row * ceil_div(t->columns, in_word) + column / in_word) >>
-			       t->bits * (column % in_word) &
-		       ((1u << t->bits) - 1);
+		return bits_at(t->values, (size_t)row * ceil_div(t->columns * t->bits, 32), 1, column, t->bits);
 	default:
 		return ((const u8 *)t->values->data)[(size_t)row * t->columns + column];
 	}
@@ -75,62 +69,6 @@ static float e8m0_at(const struct st_tensor *t, size_t i)
 	return x;
 }
 
-/* Twice the values of E2M1, which are whole numbers. */
-static const int8_t e2m1_twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
-static u32 group_of(const struct quant_tensor *t, u32 column)
-{
-	return t->groups ? word_at(t->groups, column) : column / t->group_columns;
-}
-
-static u32 group_count(const struct quant_tensor *t)
-{
-	return ceil_div(t->columns, t->group_columns);
-}
-
-static float scale_at(const struct quant_tensor *t, u32 row, u32 group)
-{
-	if (t->format == QUANT_MXFP4)
-		return e8m0_at(t->scales, (size_t)row * group_count(t) + group);
-	if (t->format == QUANT_AWQ || t->format == QUANT_GPTQ)
-		return float_at(t->scales, (size_t)group * t->rows + row);
-	return float_at(t->scales, (size_t)(row / t->group_rows) * group_count(t) + group);
-}
-
-float quant_tensor_scale(const struct quant_tensor *t, u32 row, u32 column)
-{
-	return scale_at(t, row, group_of(t, column));
-}
-
-/* In units of codes. */
-static float zero_at(const struct quant_tensor *t, u32 row, u32 group)
-{
-	u32 in_word = 32 / t->bits, code;
-
-	switch (t->format) {
-	case QUANT_AWQ:
-		return (float)(word_at(t->zeros, (size_t)group * (t->rows / 8) + row / 8) >>
-				       4 * awq_places[row % 8] &
-			       15);
-	case QUANT_GPTQ: /* 15 may stand for 0 less 1 */
-		code = word_at(t->zeros, (size_t)group * (t->rows / 8) + row / 8) >> 4 * (row % 8);
-		return (float)((code + t->zero_offset) & 15);
-	case QUANT_PACKED:
-		if (!t->zeros)
-			return (float)(1u << (t->bits - 1));
-		return (float)(word_at(t->zeros, (size_t)(row / in_word) * group_count(t) + group) >>
-				       t->bits * (row % in_word) &
-			       ((1u << t->bits) - 1));
-	case QUANT_INT8:
-		return t->zeros ? (float)((const int8_t *)t->zeros
-						  ->data)[(size_t)(row / t->group_rows) * group_count(t) +
-							  group]
-				: 0;
-	default:
-		return 0;
-	}
-}
-
 /* FP8 E4M3 (OCP): bias 7, no infinities. */
 static float f8_value(u32 code)
 {
@@ -143,17 +81,91 @@ static float f8_value(u32 code)
 	return code & 128 ? -x : x;
 }
 
-/* A block after the other. */
-static void mxfp4_values(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *out)
+/* Twice the values of E2M1, which are whole numbers. */
+static const int8_t e2m1_twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+static u32 group_of(const struct quant_tensor *t, u32 column)
+{
+	return t->groups ? word_at(t->groups, column) : column / t->group_columns;
+}
+
+/* A scale as it is stored. */
+static float stored_scale(const struct quant_tensor *t, size_t i)
+{
+	const struct quant_nested *n = &t->nested;
+
+	if (n->scales)
+		return float_at(n->table, ((const u8 *)t->scales->data)[i]) * float_at(n->scales, i / n->block) + n->offset;
+	switch (t->scale_kind) {
+	case SCALE_E8M0:
+		return e8m0_at(t->scales, i);
+	case SCALE_E4M3:
+		return f8_value(((const u8 *)t->scales->data)[i]);
+	default:
+		return float_at(t->scales, i);
+	}
+}
+
+static float scale_at(const struct quant_tensor *t, u32 row, u32 group)
+{
+	bool by_groups = t->format == QUANT_AWQ || t->format == QUANT_GPTQ;
+	size_t i = by_groups ? (size_t)group * t->rows + row : (size_t)(row / t->group_rows) * group_count(t) + group;
+
+	return stored_scale(t, i) * t->scale_times / t->scale_over;
+}
+
+float quant_tensor_scale(const struct quant_tensor *t, u32 row, u32 column)
+{
+	return scale_at(t, row, group_of(t, column));
+}
+
+/* In units of codes. */
+static float zero_at(const struct quant_tensor *t, u32 row, u32 group)
+{
+	u32 code;
+
+	switch (t->format) {
+	case QUANT_AWQ:
+		return (float)(word_at(t->zeros, (size_t)group * (t->rows / 8) + row / 8) >>
+				       4 * awq_places[row % 8] &
+			       15);
+	case QUANT_GPTQ: /* the largest may stand for 0 less 1 */
+		code = bits_at(t->zeros, (size_t)group * (t->rows * t->bits / 32), 1, row, t->bits);
+		return (float)((code + t->zero_offset) & ((1u << t->bits) - 1));
+	case QUANT_PACKED:
+		if (!t->zeros)
+			return (float)(1u << (t->bits - 1));
+		return (float)bits_at(t->zeros, group, group_count(t), row, t->bits);
+	case QUANT_INT8:
+		return t->zeros ? (float)((const int8_t *)t->zeros
+						  ->data)[(size_t)(row / t->group_rows) * group_count(t) +
+							  group]
+				: 0;
+	default:
+		return 0;
+	}
+}
+
+/* Two numbers a byte, a block after the other. */
+static void half_byte_values(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *out)
 {
 	const u8 *codes = (const u8 *)t->values->data + (size_t)row * t->columns / 2;
+	bool e2m1 = t->format != QUANT_BNB4;
+	u32 high_first = e2m1 ? 0 : 1;
 
 	for (u32 at = first, end = first + count; at < end;) {
 		u32 group = at / t->group_columns, last = (group + 1) * t->group_columns;
-		float half = scale_at(t, row, group) / 2;
-		for (last = last < end ? last : end; at < last; at++)
-			*out++ = (float)e2m1_twice[codes[at / 2] >> 4 * (at % 2) & 15] * half;
+		float scale = scale_at(t, row, group), half = scale / 2;
+		for (last = last < end ? last : end; at < last; at++) {
+			u32 code = codes[at / 2] >> 4 * (at % 2 ^ high_first) & 15;
+			*out++ = e2m1 ? (float)e2m1_twice[code] * half : t->table[code] * scale;
+		}
 	}
+}
+
+static bool is_half_bytes(enum quant_format format)
+{
+	return format == QUANT_MXFP4 || format == QUANT_NVFP4 || format == QUANT_BNB4;
 }
 
 void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *out)
@@ -161,8 +173,8 @@ void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 c
 	u32 last = UINT32_MAX;
 	float scale = 0, zero = 0;
 
-	if (t->format == QUANT_MXFP4) {
-		mxfp4_values(t, row, first, count, out);
+	if (is_half_bytes(t->format)) {
+		half_byte_values(t, row, first, count, out);
 		return;
 	}
 	for (u32 i = 0; i < count; i++) {
@@ -229,17 +241,27 @@ static bool scales_are_halves(const struct quant_tensor *t)
 	return true;
 }
 
+/* Of GPTQ in 8 bits: all zero points are 128, as those of symmetric ones are. */
+static bool zeros_are_middle(const struct quant_tensor *t)
+{
+	for (u32 group = 0; t->format == QUANT_GPTQ && group < group_count(t); group++)
+		for (u32 row = 0; row < t->rows; row++)
+			if (zero_at(t, row, group) != 128)
+				return false;
+	return t->format == QUANT_GPTQ || !t->zeros;
+}
+
 enum kern_dtype quant_tensor_type(const struct quant_tensor *t, u32 first, u32 count)
 {
 	static const enum kern_dtype fours[] = {KERN_I4_128, KERN_I4_64, KERN_I4_32};
 	bool all = first == 0 && count == t->columns, whole = t->group_columns == t->columns && !t->groups;
 
-	if (t->format == QUANT_NONE || t->format == QUANT_FP8 || t->format == QUANT_MXFP4)
+	if (t->format == QUANT_NONE || t->format == QUANT_FP8 || is_half_bytes(t->format))
 		return KERN_F32;
-	if (t->bits == 8) {
+	if (t->bits > 4) {
 		u32 group = kern_dtype_group(KERN_I8);
 		bool fits = whole || (t->group_columns % group == 0 && first % group == 0);
-		return fits && !t->zeros && !t->groups ? KERN_I8 : KERN_F32;
+		return fits && !t->groups && zeros_are_middle(t) ? KERN_I8 : KERN_F32;
 	}
 	if (t->groups && (!all || !groups_are_full(t)))
 		return KERN_F32;
@@ -269,12 +291,12 @@ const u8 *quant_tensor_f8_row(const struct quant_tensor *t, u32 row, u32 first, 
 }
 
 /* The words of a row in rising order of inputs, without looking up the format for every one: a word of AWQ
- * has one input, the others have several. */
+ * has one input, the others have several, and no bits of any in the next. */
 static void codes_in_order(const struct quant_tensor *t, u32 row, u32 first, u32 count, u8 *codes)
 {
 	u32 in_word = 32 / t->bits, mask = (1u << t->bits) - 1, i = 0;
 	size_t stride = t->format == QUANT_GPTQ ? t->rows : 1;
-	size_t at = t->format == QUANT_GPTQ ? row + first / 8 * stride
+	size_t at = t->format == QUANT_GPTQ ? row + first / in_word * stride
 					    : (size_t)row * ceil_div(t->columns, in_word) + first / in_word;
 
 	for (; i < count && (first + i) % in_word != 0; i++) /* a rank's share may begin inside a word */
@@ -335,14 +357,14 @@ void quant_tensor_codes(const struct quant_tensor *t, enum kern_dtype type, u32 
 		held_codes(t, row, first, count, codes, scales, zeros);
 		return;
 	}
-	bool words = !order && (t->format == QUANT_GPTQ || t->format == QUANT_PACKED);
+	bool packed = t->format == QUANT_GPTQ || t->format == QUANT_PACKED, words = !order && packed && 32 % t->bits == 0;
 	for (u32 i = 0; i < count && codes && !words; i++)
 		codes[i] = (u8)code_at(t, row, order ? order[i] : first + i);
 	if (words && codes)
 		codes_in_order(t, row, first, count, codes);
-	/* packed bytes have 128 added, which an i8 has not */
-	for (u32 i = 0; i < count && codes && type == KERN_I8 && t->format == QUANT_PACKED; i++)
-		codes[i] ^= 128;
+	/* packed codes have half of the range added, which an i8 has not */
+	for (u32 i = 0; i < count && codes && type == KERN_I8 && packed; i++)
+		codes[i] = (u8)(codes[i] - (1u << (t->bits - 1)));
 	for (u32 i = 0; i < count; i += width) {
 		u32 group = group_of(t, order ? order[i] : first + i);
 		scales[i / width] = scale_at(t, row, group);
@@ -360,174 +382,4 @@ bool quant_tensor_eight_codes(const struct quant_tensor *t, u32 row, u32 first, 
 			codes[(size_t)k * count + i] = (u8)(word >> 4 * awq_places[k] & 15);
 	}
 	return true;
-}
-
-/* ---------------------------------------------------------------- finding and checking */
-
-static const struct st_tensor *part_named(const struct safetensors *st, const char *name, const char *suffix,
-					  char *full)
-{
-	size_t stem = strlen(name) - strlen("weight");
-
-	snprintf(full, NAME_BYTES, "%.*s%s", (int)stem, name, suffix);
-	return safetensors_find(st, full);
-}
-
-/* A part of a type and shape; dims 0: one number, in whatever shape. */
-static enum err need_part(const struct st_tensor **out, const struct safetensors *st, const char *name,
-			  const char *suffix, const char *type, const u64 *shape, u32 dims,
-			  struct err_msg *em)
-{
-	char full[NAME_BYTES], wanted[64], found[64];
-	const struct st_tensor *t = part_named(st, name, suffix, full);
-
-	safetensors_print_shape(wanted, sizeof(wanted), shape, dims);
-	if (!t)
-		return err_set(em, ERR_NOT_FOUND, "the checkpoint has no tensor %s (%s of %s expected)", full,
-			       type, wanted);
-	bool right = type[0] == 'f' ? t->usable : strcmp(t->dtype_name, type) == 0;
-	if (!right)
-		return err_set(em, ERR_FORMAT, "%s: tensor %s is of type %s, expected %s", t->file, full,
-			       t->dtype_name, type);
-	if (t->dims != dims || memcmp(t->shape, shape, dims * sizeof(u64)) != 0) {
-		safetensors_print_shape(found, sizeof(found), t->shape, t->dims);
-		return err_set(em, ERR_FORMAT, "%s: tensor %s has the shape %s, expected %s", t->file, full,
-			       found, wanted);
-	}
-	*out = t;
-	return ERR_OK;
-}
-
-static const char FLOATS[] = "float (F16, BF16, F32)";
-
-/* g_idx: a group for every input; NULL where it says what is so anyway. */
-static enum err find_groups(struct quant_tensor *t, const struct safetensors *st, const char *name,
-			    const char *suffix, struct err_msg *em)
-{
-	char full[NAME_BYTES];
-	const u64 shape[1] = {t->columns};
-	const struct st_tensor *groups;
-	bool in_order = true;
-
-	if (!part_named(st, name, suffix, full))
-		return ERR_OK;
-	enum err e = need_part(&groups, st, name, suffix, "I32", shape, 1, em);
-	for (u32 i = 0; !e && i < t->columns; i++) {
-		u32 group = word_at(groups, i);
-		in_order = in_order && group == i / t->group_columns;
-		if (group >= group_count(t))
-			e = err_set(em, ERR_FORMAT, "%s: tensor %s: input %u is in group %d of %u",
-				    groups->file, full, i, (int)group, group_count(t));
-	}
-	t->groups = in_order ? NULL : groups;
-	return e;
-}
-
-static enum err find_awq_gptq(struct quant_tensor *t, const struct safetensors *st, const char *name,
-			      struct err_msg *em)
-{
-	bool awq = t->format == QUANT_AWQ;
-	u32 groups = group_count(t);
-	u64 values[2] = {awq ? t->columns : t->columns / 8, awq ? t->rows / 8 : t->rows};
-	u64 scales[2] = {groups, t->rows}, zeros[2] = {groups, t->rows / 8};
-
-	if (t->rows % 8 || t->columns % 8 || t->columns % t->group_columns)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "%s: a matrix [%u, %u] in groups of %u cannot be stored in this format", name,
-			       t->rows, t->columns, t->group_columns);
-	enum err e = need_part(&t->values, st, name, "qweight", "I32", values, 2, em);
-	if (!e)
-		e = need_part(&t->scales, st, name, "scales", FLOATS, scales, 2, em);
-	if (!e)
-		e = need_part(&t->zeros, st, name, "qzeros", "I32", zeros, 2, em);
-	return e || awq ? e : find_groups(t, st, name, "g_idx", em);
-}
-
-/* One scale for all, or for every row, or for every group or block. */
-static enum err find_scales(struct quant_tensor *t, const struct safetensors *st, const char *name,
-			    const char *suffix, struct err_msg *em)
-{
-	char full[NAME_BYTES];
-	const struct st_tensor *s = part_named(st, name, suffix, full);
-	u64 shape[2] = {ceil_div(t->rows, t->group_rows), group_count(t)};
-	bool whole = t->group_columns == t->columns && t->group_rows == 1;
-
-	if (s && whole && s->usable && s->bytes == kern_dtype_bytes(s->dtype)) { /* of the tensor */
-		t->group_rows = t->rows;
-		t->scales = s;
-		return ERR_OK;
-	}
-	if (s && whole && s->dims == 1) /* of every row, written as a vector */
-		return need_part(&t->scales, st, name, suffix, FLOATS, shape, 1, em);
-	return need_part(&t->scales, st, name, suffix, FLOATS, shape, 2, em);
-}
-
-static enum err find_packed(struct quant_tensor *t, const struct safetensors *st,
-			    const struct quant_config *c, const char *name, struct err_msg *em)
-{
-	u32 in_word = 32 / t->bits;
-	u64 values[2] = {t->rows, ceil_div(t->columns, in_word)};
-	u64 zeros[2] = {ceil_div(t->rows, in_word), group_count(t)};
-
-	enum err e = need_part(&t->values, st, name, "weight_packed", "I32", values, 2, em);
-	if (!e)
-		e = find_scales(t, st, name, "weight_scale", em);
-	if (!e && c->zeros)
-		e = need_part(&t->zeros, st, name, "weight_zero_point", "I32", zeros, 2, em);
-	return e ? e : find_groups(t, st, name, "weight_g_idx", em);
-}
-
-static enum err find_bytes(struct quant_tensor *t, const struct safetensors *st, const struct quant_config *c,
-			   const char *name, struct err_msg *em)
-{
-	u64 values[2] = {t->rows, t->columns};
-	bool fp8 = t->format == QUANT_FP8;
-
-	enum err e = need_part(&t->values, st, name, "weight", fp8 ? "F8_E4M3" : "I8", values, 2, em);
-	if (!e)
-		e = find_scales(t, st, name, c->scale_inverse ? "weight_scale_inv" : "weight_scale", em);
-	u64 zeros[2] = {ceil_div(t->rows, t->group_rows), group_count(t)};
-	if (!e && c->zeros && !fp8)
-		e = need_part(&t->zeros, st, name, "weight_zero_point", "I8", zeros, 2, em);
-	return e;
-}
-
-static enum err find_mxfp4(struct quant_tensor *t, const struct safetensors *st, const char *name, struct err_msg *em)
-{
-	const u64 values[3] = {t->rows, t->columns / 32, 16}, scales[2] = {t->rows, t->columns / 32};
-
-	if (t->columns % 32)
-		return err_set(em, ERR_UNSUPPORTED, "%s: a matrix [%u, %u] cannot be stored in MXFP4: its blocks have 32 inputs", name,
-			       t->rows, t->columns);
-	enum err e = need_part(&t->values, st, name, "weight_blocks", "U8", values, 3, em);
-	return e ? e : need_part(&t->scales, st, name, "weight_scales", "U8", scales, 2, em);
-}
-
-enum err quant_tensor_find(struct quant_tensor *t, const struct safetensors *st, const struct quant_config *c,
-			   const char *name, u32 rows, u32 columns, struct err_msg *em)
-{
-	const struct st_tensor *plain = safetensors_find(st, name);
-	size_t length = strlen(name);
-
-	*t = (struct quant_tensor){.values = plain, .rows = rows, .columns = columns};
-	if (c->format == QUANT_NONE || (plain && plain->usable) || length < 8 || length + 16 > NAME_BYTES ||
-	    strcmp(name + length - 7, ".weight") != 0)
-		return ERR_OK;
-	t->format = c->format;
-	t->bits = c->bits;
-	t->zero_offset = c->zero_offset;
-	t->group_columns = c->block_columns ? c->block_columns : c->group ? c->group : columns;
-	t->group_columns = t->group_columns < columns ? t->group_columns : columns;
-	t->group_rows = c->block_rows ? c->block_rows : 1;
-	switch (c->format) {
-	case QUANT_AWQ:
-	case QUANT_GPTQ:
-		return find_awq_gptq(t, st, name, em);
-	case QUANT_PACKED:
-		return find_packed(t, st, c, name, em);
-	case QUANT_MXFP4:
-		return find_mxfp4(t, st, name, em);
-	default:
-		return find_bytes(t, st, c, name, em);
-	}
 }

@@ -6,6 +6,20 @@
 #include "proc_worker/model/quant_config.h"
 #include "proc_worker/model/safetensors.h"
 
+/* How scales are stored. */
+enum quant_scale_kind {
+	SCALE_FLOAT,
+	SCALE_E8M0, /* powers of two */
+	SCALE_E4M3,
+};
+
+/* Scales that are quantized themselves: places in a table, by blocks of so many times a scale, plus an offset. */
+struct quant_nested {
+	const struct st_tensor *table, *scales; /* scales NULL: they are not */
+	u32 block;
+	float offset;
+};
+
 /* value = (code - zero) * scale. All parts lie in the mapped checkpoint. */
 struct quant_tensor {
 	enum quant_format format; /* QUANT_NONE: a plain tensor; `values` alone is set */
@@ -17,6 +31,10 @@ struct quant_tensor {
 	u32 bits;
 	u32 zero_offset;
 	u32 group_rows, group_columns; /* values that share a scale: the latter is `columns` for whole rows */
+	enum quant_scale_kind scale_kind;
+	float scale_times, scale_over; /* a scale is what is stored times the one, divided by the other */
+	struct quant_nested nested;
+	float table[16]; /* QUANT_BNB4: what codes mean */
 };
 
 /* Finds the matrix [rows][columns] whose plain name is `name` ("... .weight") and checks the shape and type

@@ -59,7 +59,7 @@ static bool is_f8(const struct weights_plan *p, enum weight_slot slot, u32 layer
 	enum weight_slot source = weights_source_slot(p, slot);
 	u32 parts = 0;
 
-	if (p->config->quant.format != QUANT_FP8 || kern_dtype_group(p->matrix_dtype) > 0 ||
+	if (!quant_config_has(&p->config->quant, QUANT_FP8) || kern_dtype_group(p->matrix_dtype) > 0 ||
 	    weights_is_router(slot) || !weights_is_matrix(source))
 		return false;
 	for (u32 i = 0; i < a->tensor_count; i++) {

@@ -232,7 +232,7 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 	u32 dims = t->columns == DIM_NONE ? 1 : 2;
 
 	arch_tensor_name(name, sizeof(name), t, layer, expert);
-	if (t->transposed && p->config->quant.format != QUANT_NONE && p->config->quant.format != QUANT_MXFP4)
+	if (t->transposed && p->config->quant.count > 0 && !quant_config_has(&p->config->quant, QUANT_MXFP4))
 		return err_set(em, ERR_UNSUPPORTED,
 			       "%s: quantized checkpoints of a %s are not read: its files have their matrices transposed; use "
 			       "the checkpoint that it was made from with --quantization",
@@ -410,33 +410,35 @@ static bool same_order(const struct quant_tensor *a, const struct quant_tensor *
 	       memcmp(a->groups->data, b->groups->data, a->groups->bytes) == 0;
 }
 
-/* The quantized type in which a weight can be held as the checkpoint has it, if all its parts agree on one
+/* The quantized type in which a weight can be held as the checkpoint has it, if all its parts, those of every expert, agree on one
  * and on the order of inputs (`*ordered`: another than theirs); else KERN_F32. */
 static enum kern_dtype stored_type(const struct weights_plan *p, enum weight_slot slot, u32 layer,
 				   bool *ordered)
 {
 	const struct arch *a = p->config->arch;
+	const bool experts = WEIGHTS_SLOTS[slot].kind == SLOT_IS_EXPERTS;
 	enum kern_dtype type = KERN_F32;
 	struct quant_tensor first;
 	u32 parts = 0;
 
 	*ordered = false;
 	slot = weights_source_slot(p, slot);
-	for (u32 i = 0; i < a->tensor_count && p->config->quant.format != QUANT_NONE; i++) {
+	for (u32 i = 0; i < a->tensor_count && p->config->quant.count > 0; i++) {
 		const struct arch_tensor *t = &a->tensors[i];
 		if (t->slot != slot || !weights_is_matrix(slot) || !weights_tensor_applies(p, t, layer))
 			continue;
-		struct quant_tensor q = weights_quant_part(p, t, layer, 0);
 		struct weights_range columns = weights_columns(p, t);
-		enum kern_dtype mine = quant_tensor_type(&q, columns.first, columns.count);
-		if (parts++ == 0) {
-			first = q;
-			type = mine;
+		for (u32 expert = 0; expert < weights_copies(p, slot); expert++) {
+			struct quant_tensor q = weights_quant_part(p, t, layer, expert);
+			enum kern_dtype mine = quant_tensor_type(&q, columns.first, columns.count);
+			if (parts++ == 0) {
+				first = q;
+				type = mine;
+			}
+			if (mine == KERN_F32 || mine != type || !same_order(&q, &first) || (q.groups && experts))
+				return KERN_F32;
+			*ordered = q.groups != NULL;
 		}
-		if (mine != type || !same_order(&q, &first) ||
-		    (q.groups && WEIGHTS_SLOTS[slot].kind == SLOT_IS_EXPERTS))
-			return KERN_F32;
-		*ordered = q.groups != NULL;
 	}
 	return type;
 }

@@ -1,5 +1,5 @@
-"""Checkpoints in the formats of AWQ, GPTQ, compressed-tensors and FP8: written here by the published packing, and
-compared with a plain checkpoint of the values that they stand for."""
+"""Checkpoints in the formats of AWQ, GPTQ, compressed-tensors, bitsandbytes, Model Optimizer and FP8: written here by the published
+packing, and compared with a plain checkpoint of the values that they stand for (quantized_differential.py: written by the libraries)."""
 import array
 import json
 import random
@@ -90,29 +90,39 @@ class Awq:
         return parts, values
 
 
+def dense_words(codes, bits):
+    """Numbers one behind the other, whose bits may go on in the next word."""
+    whole = sum(code << bits * i for i, code in enumerate(codes))
+    return [whole >> 32 * i & 0xffffffff for i in range(-(-len(codes) * bits // 32))]
+
+
 class Gptq:
-    def __init__(self, group, offset=1, ordered=False):
-        self.group, self.offset, self.ordered = group, offset, ordered
-        self.config = {"quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": ordered, "sym": False,
+    def __init__(self, group, offset=1, ordered=False, bits=4, symmetric=False, **config):
+        self.group, self.offset, self.ordered, self.bits, self.symmetric = group, offset, ordered, bits, symmetric
+        self.config = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": ordered, "sym": symmetric,
                        "damp_percent": 0.01, "true_sequential": True}
         if offset == 0:
             self.config["checkpoint_format"] = "gptq_v2"
+        if config:
+            self.config = {"bits": bits, "group_size": group, "sym": symmetric, **config}
 
     def make(self, stem, rows, columns, rng):
+        bits, top = self.bits, 1 << self.bits
         group = self.group if self.group > 0 else columns
         groups = columns // group
         group_of = [k // group for k in range(columns)]
         if self.ordered:  # the same for all matrices that read the same inputs
             random.Random(columns).shuffle(group_of)
-        codes = [[rng.randrange(16) for _ in range(rows)] for _ in range(columns)]
-        zeros = [[rng.randrange(self.offset, 16) for _ in range(rows)] for _ in range(groups)]
-        zeros[0][0] = 0  # stored as 15 where 1 is taken off
-        scales = [[to_half(rng.uniform(0.002, 0.01)) for _ in range(rows)] for _ in range(groups)]
-        weights = [sum(codes[k + i][n] << 4 * i for i in range(8)) for k in range(0, columns, 8) for n in range(rows)]
-        stored = [sum((z[n + i] - self.offset & 15) << 4 * i for i in range(8))
-                  for z in zeros for n in range(0, rows, 8)]
-        parts = {stem + "qweight": ("I32", (columns // 8, rows), words(weights)),
-                 stem + "qzeros": ("I32", (groups, rows // 8), words(stored)),
+        codes = [[rng.randrange(top) for _ in range(rows)] for _ in range(columns)]
+        zeros = [[top // 2 if self.symmetric else rng.randrange(self.offset, top) for _ in range(rows)] for _ in range(groups)]
+        if not self.symmetric:
+            zeros[0][0] = 0  # stored as the largest where 1 is taken off
+        scales = [[to_half(rng.uniform(0.002, 0.01) * 16 / top) for _ in range(rows)] for _ in range(groups)]
+        by_output = [dense_words([row[n] for row in codes], bits) for n in range(rows)]
+        weights = [column[k] for k in range(columns * bits // 32) for column in by_output]
+        stored = [word for z in zeros for word in dense_words([code - self.offset & top - 1 for code in z], bits)]
+        parts = {stem + "qweight": ("I32", (columns * bits // 32, rows), words(weights)),
+                 stem + "qzeros": ("I32", (groups, rows * bits // 32), words(stored)),
                  stem + "scales": ("F16", (groups, rows), halves([s for row in scales for s in row])),
                  stem + "g_idx": ("I32", (columns,), words(group_of))}
         values = [(codes[k][n] - zeros[group_of[k]][n]) * scales[group_of[k]][n]
@@ -137,20 +147,19 @@ class Packed:
                                  strategy="group" if group else "channel", group_size=group or None)
 
     def make(self, stem, rows, columns, rng):
-        group, in_word, half = self.group or columns, 32 // self.bits, 1 << self.bits - 1
+        bits, group, half = self.bits, self.group or columns, 1 << self.bits - 1
         groups, top = columns // group, 2 * half
         codes = [[rng.randrange(top) for _ in range(columns)] for _ in range(rows)]
         zeros = [[half if self.symmetric else rng.randrange(top) for _ in range(groups)] for _ in range(rows)]
         scales = [[to_bf16(rng.uniform(0.004, 0.01) * 16 / top) for _ in range(groups)] for _ in range(rows)]
-        weights = [sum(row[k + i] << self.bits * i for i in range(in_word))
-                   for row in codes for k in range(0, columns, in_word)]
-        parts = {stem + "weight_packed": ("I32", (rows, columns // in_word), words(weights)),
+        weights = [word for row in codes for word in dense_words(row, bits)]
+        parts = {stem + "weight_packed": ("I32", (rows, -(-columns * bits // 32)), words(weights)),
                  stem + "weight_scale": ("BF16", (rows, groups), bf16s([s for row in scales for s in row])),
                  stem + "weight_shape": ("I64", (2,), struct.pack("<2q", rows, columns))}
         if not self.symmetric:
-            stored = [sum(zeros[n + i][g] << self.bits * i for i in range(in_word))
-                      for n in range(0, rows, in_word) for g in range(groups)]
-            parts[stem + "weight_zero_point"] = ("I32", (rows // in_word, groups), words(stored))
+            by_group = [dense_words([row[g] for row in zeros], bits) for g in range(groups)]
+            stored = [column[n] for n in range(rows * bits // 32) for column in by_group]
+            parts[stem + "weight_zero_point"] = ("I32", (rows * bits // 32, groups), words(stored))
         values = [(codes[n][k] - zeros[n][k // group]) * scales[n][k // group]
                   for n in range(rows) for k in range(columns)]
         return parts, values
@@ -201,6 +210,130 @@ class Fp8:
         return parts, values
 
 
+E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6)
+
+
+def half_bytes(codes, high_first=False):
+    pairs = zip(codes[1::2], codes[::2]) if high_first else zip(codes[::2], codes[1::2])
+    return bytes(low | high << 4 for low, high in pairs)
+
+
+class Fp4:
+    """NVFP4, with a scale of all, or MXFP4; as compressed-tensors or Model Optimizer name their parts."""
+
+    def __init__(self, group, optimizer=False):
+        self.group, self.optimizer = group, optimizer
+        form = "nvfp4-pack-quantized" if group == 16 else "mxfp4-pack-quantized"
+        self.config = compressed(form, num_bits=4, type="float", symmetric=True, strategy="tensor_group" if group == 16 else "group",
+                                 group_size=group)
+        if optimizer:
+            self.config = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"],
+                           "producer": {"name": "modelopt", "version": "0.33.0"}}
+
+    def make(self, stem, rows, columns, rng):
+        codes = [rng.randrange(16) for _ in range(rows * columns)]
+        blocks = rows * columns // self.group
+        stored = bytes(rng.randrange(64, 96) if self.group == 16 else rng.randrange(117, 121) for _ in range(blocks))
+        every = to_float(rng.uniform(100, 300)) if self.group == 16 else 1
+        if self.optimizer:
+            every = to_float(1 / every)
+        scales = [2.0 ** (code - 127) if self.group == 32 else
+                  to_float(f8_value(code) * every) if self.optimizer else to_float(f8_value(code) / every) for code in stored]
+        parts = {stem + ("weight" if self.optimizer else "weight_packed"): ("U8", (rows, columns // 2), half_bytes(codes)),
+                 stem + "weight_scale": ("F8_E4M3" if self.group == 16 else "U8", (rows, columns // self.group), stored)}
+        if self.group == 16:
+            parts[stem + ("weight_scale_2" if self.optimizer else "weight_global_scale")] = (
+                "F32", () if self.optimizer else (1,), floats([every]))
+        return parts, [to_float(E2M1[code] * scales[i // self.group]) for i, code in enumerate(codes)]
+
+
+class Mxfp8:
+    def __init__(self):
+        self.config = compressed("mxfp8-quantized", num_bits=8, type="float", symmetric=True, strategy="group", group_size=32,
+                                 scale_dtype="torch.uint8")
+
+    def make(self, stem, rows, columns, rng):
+        codes = bytes(rng.choice((0, 128)) | rng.randrange(120) for _ in range(rows * columns))
+        powers = bytes(rng.randrange(113, 117) for _ in range(rows * columns // 32))
+        parts = {stem + "weight": ("F8_E4M3", (rows, columns), codes), stem + "weight_scale": ("U8", (rows, columns // 32), powers)}
+        return parts, [f8_value(code) * 2.0 ** (powers[i // 32] - 127) for i, code in enumerate(codes)]
+
+
+class Fbgemm(Fp8):
+    """A scale a row, under another name of the method."""
+
+    def __init__(self):
+        super().__init__("channel")
+        self.config = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]}
+
+
+class BitsAndBytes:
+    """A table of 16 values, blocks of 64 of them; `nested`: their scales are in a table, too."""
+
+    def __init__(self, nested):
+        self.nested = nested
+        self.config = {"quant_method": "bitsandbytes", "_load_in_4bit": True, "_load_in_8bit": False, "bnb_4bit_compute_dtype": "bfloat16",
+                       "bnb_4bit_quant_storage": "uint8", "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": nested,
+                       "llm_int8_threshold": 6.0, "llm_int8_has_fp16_weight": False, "llm_int8_skip_modules": None}
+
+    def make(self, stem, rows, columns, rng):
+        stem += "weight"
+        codes = [rng.randrange(16) for _ in range(rows * columns)]
+        table = [to_float(rng.uniform(-1, 1)) for _ in range(16)]
+        blocks = rows * columns // 64
+        state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [rows, columns]}
+        parts = {stem: ("U8", (rows * columns // 2, 1), half_bytes(codes, True)), stem + ".quant_map": ("F32", (16,), floats(table))}
+        if self.nested:
+            places = bytes(rng.randrange(256) for _ in range(blocks))
+            values = [to_float(rng.uniform(-1, 1)) for _ in range(256)]
+            outer = [to_float(rng.uniform(0.01, 0.03)) for _ in range(-(-blocks // 256))]
+            scales = [values[place] * outer[i // 256] + 0.0625 for i, place in enumerate(places)]
+            state.update(nested_blocksize=256, nested_dtype="float32", nested_offset=0.0625)
+            parts.update({stem + ".absmax": ("U8", (blocks,), places), stem + ".nested_quant_map": ("F32", (256,), floats(values)),
+                          stem + ".nested_absmax": ("F32", (len(outer),), floats(outer))})
+        else:
+            scales = [to_float(rng.uniform(0.02, 0.1)) for _ in range(blocks)]
+            parts[stem + ".absmax"] = ("F32", (blocks,), floats(scales))
+        text = json.dumps(state).encode()
+        parts[stem + ".quant_state.bitsandbytes__nf4"] = ("U8", (len(text),), text)
+        return parts, [to_float(table[code] * scales[i // 64]) for i, code in enumerate(codes)]
+
+
+class BitsAndBytes8:
+    def __init__(self):
+        self.config = {"quant_method": "bitsandbytes", "load_in_4bit": False, "load_in_8bit": True, "llm_int8_threshold": 6.0}
+
+    def make(self, stem, rows, columns, rng):
+        codes = [rng.randrange(-127, 128) for _ in range(rows * columns)]
+        largest = [to_float(rng.uniform(0.02, 0.06)) for _ in range(rows)]
+        parts = {stem + "weight": ("I8", (rows, columns), array.array("b", codes).tobytes()), stem + "SCB": ("F32", (rows,), floats(largest)),
+                 stem + "weight_format": ("U8", (), b"\0")}
+        return parts, [to_float(code * largest[i // columns] / 127) for i, code in enumerate(codes)]
+
+
+class Mixed:
+    """Schemes take turns, matrix by matrix."""
+
+    def __init__(self, *forms):
+        self.forms, self.made = forms, 0
+        groups = {"group_%d" % i: {**form.config["config_groups"]["group_0"], "format": form.config["format"]} for i, form in enumerate(forms)}
+        self.config = {**forms[0].config, "format": "mixed-precision", "config_groups": groups}
+
+    def make(self, stem, rows, columns, rng):
+        self.made += 1
+        return self.forms[self.made % len(self.forms)].make(stem, rows, columns, rng)
+
+
+class GptqMixed:
+    """Some modules in more bits, as GPTQModel ("dynamic") and AutoRound ("extra_config") say it."""
+
+    def __init__(self, config):
+        self.four, self.eight, self.config = Gptq(64), Gptq(32, bits=8, symmetric=True), config
+
+    def make(self, stem, rows, columns, rng):
+        return (self.eight if "down_proj" in stem or "v_proj" in stem else self.four).make(stem, rows, columns, rng)
+
+
 # ---------------------------------------------------------------- checkpoints
 
 FORMATS = {
@@ -208,7 +341,21 @@ FORMATS = {
     "gptq-order-64": Gptq(64, ordered=True), "packed4-32": Packed(4, 32, True), "packed4-128-zeros": Packed(4, 128, False),
     "packed8-row": Packed(8, 0, True), "int8-row": Int8(0), "int8-128": Int8(128), "int8-64-zeros": Int8(64, False),
     "fp8-tensor": Fp8("tensor"), "fp8-row": Fp8("channel"), "fp8-blocks": Fp8("blocks"),
+    "gptq2-32": Gptq(32, bits=2), "gptq3-64": Gptq(64, bits=3), "gptq8-128": Gptq(128, bits=8, symmetric=True),
+    "gptq8-64-zeros": Gptq(64, 0, bits=8), "packed3-32-zeros": Packed(3, 32, False), "packed6-128": Packed(6, 128, True),
+    "fp4-nv": Fp4(16), "fp4-nv-modelopt": Fp4(16, True), "fp4-mx": Fp4(32), "fp8-mx": Mxfp8(), "fp8-fbgemm": Fbgemm(),
+    "bnb4": BitsAndBytes(False), "bnb4-nested": BitsAndBytes(True), "bnb8": BitsAndBytes8(),
+    "mixed-fp": Mixed(Fp4(16), Fp8("channel")), "mixed-int": Mixed(Packed(4, 32, False), Packed(8, 0, True), Int8(128)),
+    "gptq-dynamic": GptqMixed({"quant_method": "gptq", "method": "gptq", "bits": 4, "group_size": 64, "desc_act": False, "sym": False,
+                               "format": "gptq", "checkpoint_format": "gptq", "pack_dtype": "int32", "lm_head": False,
+                               "dynamic": {"-:.*mlp.gate": {}, r"+:.*\.(down|v)_proj": {"bits": 8, "group_size": 32, "sym": True}}}),
+    "auto-round": GptqMixed({"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4, "group_size": 64,
+                             "sym": False, "data_type": "int", "autoround_version": "0.16.1", "iters": 1000,
+                             "extra_config": {"model.layers.0.mlp.down_proj": {"bits": 8, "group_size": 32, "sym": True},
+                                              "lm_head": {"bits": 16}}}),
+    "auto-round-v2": Gptq(32, 0, bits=2, quant_method="auto-round", packing_format="auto_round:gptqmodel", data_type="int"),
 }
+AS_VALUES = ("fp", "bnb4", "mixed-fp")  # no matrix of those is held in whole numbers
 
 
 LLAMA = {"architecture": "LlamaForCausalLM", "embed": "model.embed_tokens", "head": "lm_head",
@@ -270,13 +417,14 @@ def distance(a, b):
     return max(abs(x - y) for x, y in zip(a, b))
 
 
-@pytest.mark.parametrize("name", ["awq-64", "gptq-order-64"] if SANITIZED else FORMATS)
+@pytest.mark.parametrize("name", ["awq-64", "gptq-order-64", "gptq3-64", "fp4-nv", "bnb4-nested", "mixed-int"] if SANITIZED else FORMATS)
 def test_quantized_checkpoints_compute_what_they_stand_for(name, tmp_path):
     plain, quantized = write_models(tmp_path, FORMATS[name], 320 if name == "fp8-blocks" else 384)
     expect_the_same(name, plain, quantized)
 
 
-@pytest.mark.parametrize("name", ["awq-64", "gptq-order-64", "packed4-128-zeros", "int8-row", "fp8-row", "fp8-blocks"])
+@pytest.mark.parametrize("name", ["awq-64", "gptq-order-64", "packed4-128-zeros", "int8-row", "fp8-row", "fp8-blocks",
+                                  "fp4-nv", "bnb4-nested", "gptq8-128"])
 def test_quantized_matrices_in_groups_compute_what_they_stand_for(name, tmp_path):
     plain, quantized = write_models(tmp_path, FORMATS[name], family=INTERNLM2)
     expect_the_same(name, plain, quantized)
@@ -292,7 +440,7 @@ def expect_the_same(name, plain, quantized):
     portable = {"TERCET_KERN_CAPS": "none"}  # inputs of products are not rounded there
     assert distance(logits(quantized, env=portable), wanted) < 1e-3
     # Products round their inputs to 8 bits where weights are held in 4 or 8.
-    limit = 1e-3 if name.startswith("fp8") else 0.05 * spread
+    limit = 1e-3 if name.startswith(AS_VALUES) else 0.05 * spread
     assert distance(logits(quantized), wanted) < limit
     assert distance(logits(quantized, "--tensor-parallel-size", 2, env=portable), wanted) < 1e-3
 
@@ -316,7 +464,8 @@ def refused(tmp_path, form, **changes):
     ({"mystery": 7}, 'field "mystery" is unknown'),
     ({"group_size": 0}, '"group_size" is 0'),
     ({"group_size": 32}, "qzeros has the shape"),
-    ({"quant_method": "bitsandbytes"}, "'bitsandbytes'; supported: awq, gptq, compressed-tensors, fp8"),
+    ({"quant_method": "hqq"}, "'hqq'; supported: awq, gptq, compressed-tensors, fp8"),
+    ({"format": "gemv_fast"}, "'gemv_fast'; supported: gemm"),
 ])
 def test_unsupported_settings_are_refused_by_name(changes, words_said, tmp_path):
     output = refused(tmp_path, Awq(64), **changes)
@@ -327,8 +476,18 @@ def test_unsupported_settings_are_refused_by_name(changes, words_said, tmp_path)
     (Gptq(64), {"checkpoint_format": "marlin"}, "'marlin'; supported: gptq, gptq_v2"),
     (Gptq(64), {"is_marlin_format": True}, '"is_marlin_format" is set, which is not supported'),
     (Int8(0), {"sparsity_config": {"format": "sparse-24-bitmask"}}, "is 'sparse-24-bitmask'; supported: dense"),
-    (Int8(0), {"format": "nvfp4-pack-quantized"}, "supported: pack-quantized, int-quantized, float-quantized"),
-    (Int8(0), {"config_groups": {}}, '"config_groups" has 0 schemes'),
+    (Int8(0), {"format": "mxfp6-pack-quantized"}, "supported: pack-quantized, int-quantized, float-quantized"),
+    (Int8(0), {"format": "nvfp4-pack-quantized"}, "is 'int'; supported in the format nvfp4-pack-quantized: float"),
+    (Int8(0), {"format": "mixed-precision"}, "\"format\" is 'missing'; supported: pack-quantized"),
+    (Int8(0), {"config_groups": {}}, '"config_groups" must be an object of one or more schemes'),
+    (Gptq(64), {"bits": 5}, '"bits" is 5; supported: 2, 3, 4, 8'),
+    (Gptq(64), {"format": "gptq_v2", "checkpoint_format": "gptq"}, '"format" and "checkpoint_format" are the same field, and differ'),
+    (Gptq(64), {"dynamic": {"+:.*down.*": {"bits": 8, "mystery": 1}}}, 'dynamic.*": field "mystery" is unknown'),
+    (Gptq(64), {"bits": 8, "dynamic": {"+:.*": {"bits": 2}}}, 'none of the schemes of "quantization_config" fits'),
+    (Fp4(16, True), {"quant_algo": "NVFP4_AWQ"}, "'NVFP4_AWQ'; supported: FP8, FP8_PER_CHANNEL_PER_TOKEN, NVFP4"),
+    (Fp4(16, True), {"quant_algo": "MIXED_PRECISION"}, '"quantized_layers" must be an object of layers'),
+    (BitsAndBytes(True), {"bnb_4bit_quant_storage": "bfloat16"}, "'bfloat16'; supported: uint8"),
+    (BitsAndBytes(True), {"_load_in_8bit": True}, 'one of "load_in_4bit" and "load_in_8bit" must be true'),
     (Fp8("blocks"), {"weight_block_size": [128]}, '"weight_block_size" must be two numbers'),
     (Fp8("blocks"), {"weight_block_size": [64, 128]}, "weight_scale_inv has the shape"),
     (Fp8("blocks"), {"fmt": "e5m2"}, "'e5m2'; supported: e4m3"),
@@ -338,9 +497,9 @@ def test_unsupported_settings_of_other_formats(form, changes, words_said, tmp_pa
     assert words_said in output, output
 
 
-def damaged(tmp_path, damage):
-    """What is said of a GPTQ checkpoint of which damage(parts, stem) changed one matrix."""
-    form = Gptq(64)
+def damaged(tmp_path, damage, form=None):
+    """What is said of a checkpoint (GPTQ) of which damage(parts, stem) changed one matrix."""
+    form = form or Gptq(64)
     make = form.make
 
     def damaging(stem, rows, columns, rng):
@@ -373,3 +532,39 @@ def test_a_part_of_another_type_is_refused(tmp_path):
 
     output = damaged(tmp_path, damage)
     assert "model.layers.1.mlp.up_proj.qweight is of type F32, expected I32" in output, output
+
+
+def changing(suffix, *part):
+    """Replaces a part of the matrix; a single argument is what its bytes become."""
+    def damage(parts, stem):
+        parts[stem + suffix] = part if len(part) == 3 else parts[stem + suffix][:2] + part
+    return damage
+
+
+@pytest.mark.parametrize("form,damage,words_said", [
+    (Fp4(16), changing("weight_global_scale", floats([0])), "weight_global_scale is 0; it must be a finite number other than 0"),
+    (Fp4(16), changing("weight_scale", "F32", (384, 8), floats([1] * 384 * 8)), "weight_scale is of type F32, expected F8_E4M3"),
+    (Fp4(16, True), changing("weight_scale_2", "F32", (2,), floats([1, 1])), "weight_scale_2 must be one float"),
+    (BitsAndBytes(True), changing("weight.quant_state.bitsandbytes__nf4", "U8", (2,), b"{}"), 'must have "blocksize"'),
+    (BitsAndBytes(True), changing("weight.quant_state.bitsandbytes__nf4", "U8", (1,), b"{"), "bitsandbytes__nf4: "),
+    (BitsAndBytes(True), changing("weight.nested_quant_map", "F32", (16,), floats([1] * 16)), "nested_quant_map has the shape [16], expected [256]"),
+    (BitsAndBytes8(), changing("weight_format", b"\1"), "weight_format says that rows are not one behind the other"),
+], ids=lambda value: value.__class__.__name__ if not callable(value) and not isinstance(value, str) else "")
+def test_parts_that_do_not_fit_are_named(form, damage, words_said, tmp_path):
+    output = damaged(tmp_path, damage, form)
+    assert "model.layers.1.mlp.up_proj." in output and words_said in output, output
+
+
+def test_model_optimizer_may_say_it_in_a_file_of_its_own(tmp_path):
+    plain, quantized = write_models(tmp_path, Fp4(16, True))
+    config = json.loads((quantized / "config.json").read_text())
+    del config["quantization_config"]
+    (quantized / "config.json").write_text(json.dumps(config))
+    beside = quantized / "hf_quant_config.json"
+    beside.write_text(json.dumps({"producer": {"name": "modelopt", "version": "0.19.0"},
+                                  "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16,
+                                                   "exclude_modules": ["lm_head"]}}))
+    expect_the_same("fp4-nv", plain, quantized)
+    beside.write_text(json.dumps({"quantization": {"quant_algo": "W4A8_AWQ"}}))
+    status, output = run("logits", "--model", quantized, "--ids", IDS)
+    assert status == 1 and "hf_quant_config.json, read as config.json's" in output and "'W4A8_AWQ'; supported: FP8" in output, output

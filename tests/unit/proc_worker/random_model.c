@@ -56,7 +56,7 @@ static void begin_tensor(struct writer *w, const char *name, const char *dtype, 
 /* A matrix in FP8, and the scales of its blocks, each another one. */
 static void write_f8(struct writer *w, const char *name, u32 rows, u32 columns)
 {
-	const struct quant_config *q = &w->config.quant;
+	const struct quant_scheme *q = &w->config.quant.schemes[0];
 	u32 down = (rows + q->block_rows - 1) / q->block_rows,
 	    across = (columns + q->block_columns - 1) / q->block_columns;
 	char scales[300];
@@ -77,7 +77,7 @@ static void write_tensor(struct writer *w, const struct arch_tensor *t, u32 laye
 	u32 rows = weights_rows_of_file(&w->plan, t), columns = weights_dim(&w->config, t->columns);
 	bool vector = t->columns == DIM_NONE, norm = WEIGHTS_SLOTS[t->slot].kind == SLOT_IS_NORM;
 	float mean = norm ? 1 - w->config.norm_offset : 0, spread = vector ? 0.2f : 1 / sqrtf((float)columns);
-	bool quantized = w->config.quant.format == QUANT_FP8 && weights_is_matrix(t->slot);
+	bool quantized = quant_config_has(&w->config.quant, QUANT_FP8) && weights_is_matrix(t->slot);
 	char name[256];
 
 	arch_tensor_name(name, sizeof(name), t, layer, expert);

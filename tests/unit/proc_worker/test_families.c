@@ -404,7 +404,7 @@ Test(families, transposed_matrices_are_not_read_quantized)
 	cr_assert_eq(safetensors_open(&st, dir, &em), ERR_OK, "%s", em.text);
 	struct weights_plan plan = {.config = &model, .shard = &shard, .checkpoint = st, .dtype = KERN_F32, .matrix_dtype = KERN_F32};
 	cr_assert_eq(model_weights_check(&plan, &em), ERR_OK, "%s", em.text);
-	model.quant.format = QUANT_GPTQ;
+	model.quant = (struct quant_config){.count = 1, .schemes[0].format = QUANT_GPTQ};
 	cr_assert_eq(model_weights_check(&plan, &em), ERR_UNSUPPORTED);
 	cr_assert(strstr(em.text, "attn.c_attn.weight: quantized checkpoints of a GPT2LMHeadModel are not read"), "%s", em.text);
 	safetensors_close(&st);
