@@ -92,8 +92,10 @@ enum err finite_refuse_quantized(const struct quant_tensor *t, u32 row, u32 colu
 	char place[PLACE_BYTES];
 
 	if (!isfinite(scale)) {
+		const struct quant_nested *n = &t->nested;
+		bool table = n->scales && !kern_all_finite(n->table->data, KERN_F32, KERN_F32, n->table->bytes / sizeof(float));
 		snprintf(place, sizeof(place), "the scale of [%" PRIu32 ", %" PRIu32 "]", row, column);
-		return refuse(t->scales, place, scale, as, em);
+		return refuse(table ? n->table : n->scales ? n->scales : t->scales, place, scale, as, em);
 	}
 	snprintf(place, sizeof(place), "[%" PRIu32 ", %" PRIu32 "]", row, column);
 	return refuse(t->values, place, value, as, em);

@@ -69,20 +69,22 @@ static float e8m0_at(const struct st_tensor *t, size_t i)
 	return x;
 }
 
-/* FP8 E4M3 (OCP): bias 7, no infinities. */
-static float f8_value(u32 code)
+/* FP8 E4M3 (OCP): bias 7, no infinities. Without branches, for many at once: below 2^-6, where there is no leading 1, one is put in front and
+ * taken off again. */
+static inline float f8_value(u32 code)
 {
-	u32 exponent = code >> 3 & 15, mantissa = code & 7, bits;
-	float x = (float)mantissa * 0x1p-9f;
-	if (exponent > 0) {
-		bits = (code & 127) == 127 ? 0x7fc00000u : (exponent + 120) << 23 | mantissa << 20;
-		memcpy(&x, &bits, sizeof(x));
-	}
-	return code & 128 ? -x : x;
+	u32 size = code & 127, below = size < 8 ? 1 : 0;
+	union {
+		u32 bits;
+		float value;
+	} x = {.bits = (size << 20) + ((120 + below) << 23)};
+
+	x.value -= below ? 0x1p-6f : 0;
+	x.bits |= (size == 127 ? 0x7fc00000u : 0) | (code & 128) << 24;
+	return x.value;
 }
 
-/* Twice the values of E2M1, which are whole numbers. */
-static const int8_t e2m1_twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+static const float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
 static u32 group_of(const struct quant_tensor *t, u32 column)
 {
@@ -146,48 +148,113 @@ static float zero_at(const struct quant_tensor *t, u32 row, u32 group)
 	}
 }
 
-/* Two numbers a byte, a block after the other. */
-static void half_byte_values(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *out)
-{
-	const u8 *codes = (const u8 *)t->values->data + (size_t)row * t->columns / 2;
-	bool e2m1 = t->format != QUANT_BNB4;
-	u32 high_first = e2m1 ? 0 : 1;
-
-	for (u32 at = first, end = first + count; at < end;) {
-		u32 group = at / t->group_columns, last = (group + 1) * t->group_columns;
-		float scale = scale_at(t, row, group), half = scale / 2;
-		for (last = last < end ? last : end; at < last; at++) {
-			u32 code = codes[at / 2] >> 4 * (at % 2 ^ high_first) & 15;
-			*out++ = e2m1 ? (float)e2m1_twice[code] * half : t->table[code] * scale;
-		}
-	}
-}
+/* ---------------------------------------------------------------- values */
 
 static bool is_half_bytes(enum quant_format format)
 {
 	return format == QUANT_MXFP4 || format == QUANT_NVFP4 || format == QUANT_BNB4;
 }
 
+/* Two numbers a byte, which mean `table`, times `scale`. */
+static void pairs_of(const u8 *bytes, u32 count, bool high_first, const float table[16], float scale, float *out)
+{
+	const u32 first = high_first ? 4 : 0;
+
+	for (u32 i = 0; i < count; i++) {
+		out[2 * i] = table[bytes[i] >> first & 15] * scale;
+		out[2 * i + 1] = table[bytes[i] >> (4 - first) & 15] * scale;
+	}
+}
+
+/* A block after the other. */
+static void half_byte_values(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *out)
+{
+	const u8 *bytes = (const u8 *)t->values->data + (size_t)row * t->columns / 2;
+	const bool high_first = t->format == QUANT_BNB4;
+	const float *table = high_first ? t->table : e2m1;
+
+	for (u32 at = first, end = first + count, next; at < end; at = next) {
+		u32 group = at / t->group_columns;
+		float scale = scale_at(t, row, group), pair[2];
+		next = (group + 1) * t->group_columns < end ? (group + 1) * t->group_columns : end;
+		if (at % 2) { /* a rank's share may begin inside a byte */
+			pairs_of(bytes + at / 2, 1, high_first, table, scale, pair);
+			*out++ = pair[1];
+			at++;
+		}
+		pairs_of(bytes + at / 2, (next - at) / 2, high_first, table, scale, out);
+		out += (next - at) / 2 * 2;
+		if ((next - at) % 2) {
+			pairs_of(bytes + next / 2, 1, high_first, table, scale, pair);
+			*out++ = pair[0];
+		}
+	}
+}
+
+/* Values of codes that share a scale and a zero. */
+static void scaled_values(enum quant_format format, const u8 *codes, u32 count, float scale, float zero, float *out)
+{
+	if (format == QUANT_FP8)
+		for (u32 i = 0; i < count; i++)
+			out[i] = f8_value(codes[i]) * scale;
+	else if (format == QUANT_INT8)
+		for (u32 i = 0; i < count; i++)
+			out[i] = ((float)(int8_t)codes[i] - zero) * scale;
+	else
+		for (u32 i = 0; i < count; i++)
+			out[i] = ((float)codes[i] - zero) * scale;
+}
+
+/* The words of a row in rising order of inputs, without looking up the format for every one: a word of AWQ
+ * has one input, the others have several, and no bits of any in the next. */
+static void codes_in_order(const struct quant_tensor *t, u32 row, u32 first, u32 count, u8 *codes)
+{
+	u32 in_word = 32 / t->bits, mask = (1u << t->bits) - 1, i = 0;
+	size_t stride = t->format == QUANT_GPTQ ? t->rows : 1;
+	size_t at = t->format == QUANT_GPTQ ? row + first / in_word * stride
+					    : (size_t)row * ceil_div(t->columns, in_word) + first / in_word;
+
+	for (; i < count && (first + i) % in_word != 0; i++) /* a rank's share may begin inside a word */
+		codes[i] = (u8)code_at(t, row, first + i);
+	at += i > 0 ? stride : 0;
+	for (; i < count; at += stride) {
+		u32 word = word_at(t->values, at);
+		for (u32 k = 0; k < in_word && i < count; k++, i++, word >>= t->bits)
+			codes[i] = (u8)(word & mask);
+	}
+}
+
+/* The codes of a row in rising order of inputs. */
+static void row_codes(const struct quant_tensor *t, u32 row, u32 first, u32 count, u8 *codes)
+{
+	bool bytes = t->format == QUANT_FP8 || t->format == QUANT_INT8;
+	bool words = (t->format == QUANT_GPTQ || t->format == QUANT_PACKED) && 32 % t->bits == 0;
+
+	if (bytes)
+		memcpy(codes, (const u8 *)t->values->data + (size_t)row * t->columns + first, count);
+	else if (words)
+		codes_in_order(t, row, first, count, codes);
+	for (u32 i = 0; i < count && !bytes && !words; i++)
+		codes[i] = (u8)code_at(t, row, first + i);
+}
+
 void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 count, float *out)
 {
-	u32 last = UINT32_MAX;
-	float scale = 0, zero = 0;
+	enum { AT_ONCE = 256 };
+	u8 codes[AT_ONCE];
 
 	if (is_half_bytes(t->format)) {
 		half_byte_values(t, row, first, count, out);
 		return;
 	}
-	for (u32 i = 0; i < count; i++) {
-		u32 code = code_at(t, row, first + i), group = group_of(t, first + i);
-		if (group != last) {
-			scale = scale_at(t, row, group);
-			zero = zero_at(t, row, group);
-			last = group;
+	for (u32 at = first, end = first + count, n; at < end; at += n, out += n) {
+		n = end - at < AT_ONCE ? end - at : AT_ONCE;
+		row_codes(t, row, at, n, codes);
+		for (u32 i = 0, run; i < n; i += run) {
+			u32 group = group_of(t, at + i), left = t->groups ? 1 : (group + 1) * t->group_columns - at - i;
+			run = left < n - i ? left : n - i;
+			scaled_values(t->format, codes + i, run, scale_at(t, row, group), zero_at(t, row, group), out + i);
 		}
-		float stored = t->format == QUANT_FP8	 ? f8_value(code)
-			       : t->format == QUANT_INT8 ? (float)(int8_t)code
-							 : (float)code;
-		out[i] = (stored - zero) * scale;
 	}
 }
 
@@ -290,25 +357,6 @@ const u8 *quant_tensor_f8_row(const struct quant_tensor *t, u32 row, u32 first, 
 	return (const u8 *)t->values->data + (size_t)row * t->columns + first;
 }
 
-/* The words of a row in rising order of inputs, without looking up the format for every one: a word of AWQ
- * has one input, the others have several, and no bits of any in the next. */
-static void codes_in_order(const struct quant_tensor *t, u32 row, u32 first, u32 count, u8 *codes)
-{
-	u32 in_word = 32 / t->bits, mask = (1u << t->bits) - 1, i = 0;
-	size_t stride = t->format == QUANT_GPTQ ? t->rows : 1;
-	size_t at = t->format == QUANT_GPTQ ? row + first / in_word * stride
-					    : (size_t)row * ceil_div(t->columns, in_word) + first / in_word;
-
-	for (; i < count && (first + i) % in_word != 0; i++) /* a rank's share may begin inside a word */
-		codes[i] = (u8)code_at(t, row, first + i);
-	at += i > 0 ? stride : 0;
-	for (; i < count; at += stride) {
-		u32 word = word_at(t->values, at);
-		for (u32 k = 0; k < in_word && i < count; k++, i++, word >>= t->bits)
-			codes[i] = (u8)(word & mask);
-	}
-}
-
 /* A group of inputs in 8 bits by the least power of two that holds them all: exact unless its blocks' powers are more than
  * three apart, as multiples of amax / 127 would hardly ever be. Returns that power; 0: all are 0, NAN: some are none. */
 static float mxfp4_codes(const float *values, u32 count, u8 *codes)
@@ -357,11 +405,11 @@ void quant_tensor_codes(const struct quant_tensor *t, enum kern_dtype type, u32 
 		held_codes(t, row, first, count, codes, scales, zeros);
 		return;
 	}
-	bool packed = t->format == QUANT_GPTQ || t->format == QUANT_PACKED, words = !order && packed && 32 % t->bits == 0;
-	for (u32 i = 0; i < count && codes && !words; i++)
-		codes[i] = (u8)code_at(t, row, order ? order[i] : first + i);
-	if (words && codes)
-		codes_in_order(t, row, first, count, codes);
+	bool packed = t->format == QUANT_GPTQ || t->format == QUANT_PACKED;
+	for (u32 i = 0; i < count && codes && order; i++)
+		codes[i] = (u8)code_at(t, row, order[i]);
+	if (codes && !order)
+		row_codes(t, row, first, count, codes);
 	/* packed codes have half of the range added, which an i8 has not */
 	for (u32 i = 0; i < count && codes && type == KERN_I8 && packed; i++)
 		codes[i] = (u8)(codes[i] - (1u << (t->bits - 1)));
