@@ -215,7 +215,7 @@ static enum err read_state(struct bnb_state *s, const struct quant_tensor *t, co
 		return e;
 	}
 	json_val v = json_root(doc), shape = json_get(v, "shape");
-	bool right = json_int(json_get(v, "blocksize"), &s->block) && s->block >= 2 && s->block <= 1 << 20;
+	bool right = json_int(json_get(v, "blocksize"), &s->block) && s->block >= 2 && s->block <= 1 << 20 && s->block % 2 == 0; /* whole bytes */
 	s->nested = json_present(json_get(v, "nested_blocksize"));
 	if (s->nested)
 		right = right && json_int(json_get(v, "nested_blocksize"), &s->nested_block) && s->nested_block >= 1 &&
@@ -224,7 +224,7 @@ static enum err read_state(struct bnb_state *s, const struct quant_tensor *t, co
 		    columns == t->columns;
 	json_free(&doc);
 	if (!right)
-		return err_set(em, ERR_FORMAT, "%s: tensor %s must have \"blocksize\", and with \"nested_blocksize\" a \"nested_offset\"",
+		return err_set(em, ERR_FORMAT, "%s: tensor %s must have an even \"blocksize\", and with \"nested_blocksize\" a \"nested_offset\"",
 			       text->file, text->name);
 	if (!same)
 		return err_set(em, ERR_FORMAT, "%s: tensor %s describes a matrix [%lld, %lld]; by config.json it must be [%u, %u]", text->file,

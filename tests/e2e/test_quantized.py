@@ -545,7 +545,7 @@ def changing(suffix, *part):
     (Fp4(16), changing("weight_global_scale", floats([0])), "weight_global_scale is 0; it must be a finite number other than 0"),
     (Fp4(16), changing("weight_scale", "F32", (384, 8), floats([1] * 384 * 8)), "weight_scale is of type F32, expected F8_E4M3"),
     (Fp4(16, True), changing("weight_scale_2", "F32", (2,), floats([1, 1])), "weight_scale_2 must be one float"),
-    (BitsAndBytes(True), changing("weight.quant_state.bitsandbytes__nf4", "U8", (2,), b"{}"), 'must have "blocksize"'),
+    (BitsAndBytes(True), changing("weight.quant_state.bitsandbytes__nf4", "U8", (2,), b"{}"), 'must have an even "blocksize"'),
     (BitsAndBytes(True), changing("weight.quant_state.bitsandbytes__nf4", "U8", (1,), b"{"), "bitsandbytes__nf4: "),
     (BitsAndBytes(True), changing("weight.nested_quant_map", "F32", (16,), floats([1] * 16)), "nested_quant_map has the shape [16], expected [256]"),
     (BitsAndBytes8(), changing("weight_format", b"\1"), "weight_format says that rows are not one behind the other"),
