@@ -99,16 +99,16 @@ struct kern_weight {
 		qualifier u16 *name##_bf16; \
 	}
 
-/* Rows in 8 bits: value = data[t][i] * scales[t], where the largest of a row is 127 (KERN_I8) or 448
- * (KERN_F8E4M3), rounded to nearest even. A row of zeros has scale 0. */
+/* Rows in 8 bits: value = data[t][i] * scales[t], where the largest of a row is 127 (KERN_I8) or 448 (KERN_F8E4M3), rounded to nearest even.
+ * A row of zeros has scale 0. */
 struct kern_quantized {
 	void *data;    /* [T][width] */
 	float *scales; /* [T] */
 	enum kern_dtype dtype;
 };
 
-/* out[t] = table[ids[t]] * scale; out [T][H]. With tensor parallelism the table is a slice of the vocabulary
- * [first, first + rows): other ids give zeros. Devices and the reference: with `accumulate` += instead. */
+/* out[t] = table[ids[t]] * scale; out [T][H]. With tensor parallelism the table is a slice of the vocabulary [first, first + rows): other ids
+ * give zeros. Devices and the reference: with `accumulate` += instead. */
 struct kern_embedding_args {
 	float *out;
 	const u32 *ids;
@@ -119,8 +119,8 @@ struct kern_embedding_args {
 	bool accumulate;
 };
 
-/* If `add` is not NULL: x[t] += add[t]. Then out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. `out` may be
- * NULL (only add), or `x` (in place). Zhang, Sennrich 2019. Devices: `weight` NULL: out[t] = x[t], rounded. */
+/* If `add` is not NULL: x[t] += add[t]. Then out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. `out` may be NULL (only add), or `x` (in place).
+ * Zhang, Sennrich 2019. Devices: `weight` NULL: out[t] = x[t], rounded. */
 struct kern_rmsnorm_args {
 	KERN_ACTIVATIONS(, out);      /* [T][H] */
 	KERN_ACTIVATIONS(, x);	      /* [T][H], the residual stream */
@@ -193,12 +193,11 @@ struct kern_kv {
 /* Bytes of the K, and as many of the V, of one block on the CPU. */
 size_t kern_kv_block_bytes(const struct kern_kv *kv);
 
-/* Splits qkv [T][(heads + 2 kv_heads) * head_dim], adds `bias` and applies q_norm / k_norm (RMSNorm over
- * head_dim) where given, rotates q and k (RoPE, neox halves: pairs (i, i + rope_dim/2)) by
- * cos/sin[positions[t]], writes q to `q` and k, v into the cache at slots[t]; slot -1 writes nothing
- * (padding). `interleaved`: the pairs are (2 i, 2 i + 1); they are written as halves all the same, in q and in K alike, which
- * changes no score. With `clip` what is read, with its bias, is bounded by -clip and clip; with `norm_behind`, which goes with
- * halves, norms are behind the rotation; with `q_scales` q is multiplied by q_scales[positions[t]] behind both. */
+/* Splits qkv [T][(heads + 2 kv_heads) * head_dim], adds `bias` and applies q_norm / k_norm (RMSNorm over head_dim) where given, rotates q and
+ * k (RoPE, neox halves: pairs (i, i + rope_dim/2)) by cos/sin[positions[t]], writes q to `q` and k, v into the cache at slots[t]; slot -1
+ * writes nothing (padding). `interleaved`: the pairs are (2 i, 2 i + 1); they are written as halves all the same, in q and in K alike, which
+ * changes no score. With `clip` what is read, with its bias, is bounded by -clip and clip; with `norm_behind`, which goes with halves, norms
+ * are behind the rotation; with `q_scales` q is multiplied by q_scales[positions[t]] behind both. */
 struct kern_rope_kv_args {
 	KERN_ACTIVATIONS(, q); /* out [T][heads][head_dim] */
 	const float *qkv;
@@ -228,9 +227,9 @@ struct kern_layernorm_args {
 	enum kern_dtype dtype; /* of out and add */
 };
 
-/* Norms over all heads of q together, and of k together (Groeneveld et al. 2025), of a fused projection whose heads ranks
- * share: the first op sums the squares of this rank's values, the sums of all ranks are added, the second op divides by
- * them. q are a row's first `q_width` values, k the `k_width` behind them.
+/* Norms over all heads of q together, and of k together (Groeneveld et al. 2025), of a fused projection whose heads ranks share: the first op
+ * sums the squares of this rank's values, the sums of all ranks are added, the second op divides by them. q are a row's first `q_width`
+ * values, which may be none, k the `k_width` behind them.
  *
  * squares[t] = {sum of q[t]^2, sum of k[t]^2}; 0 for k unless `counts_k`: of several ranks that hold the same head one
  * counts it. */
@@ -252,11 +251,10 @@ struct kern_qk_norm_args {
 	u32 q_total, k_total; /* widths of all ranks together */
 };
 
-/* Paged attention for decode, prefill chunks and mixtures in one op. Row r owns queries
- * [query_start[r], query_start[r+1]); its context is `context[r]` tokens, the last of which are those
- * queries. Query i of n sees keys 0 .. context - n + i (causal), within `window` (0: none: key > query -
- * window). A head's sink is a score that no key has: it enters the sum that weights are divided by, and nothing else
- * (Xiao et al. 2024; gpt-oss learns it). It is neither scaled nor capped. */
+/* Paged attention for decode, prefill chunks and mixtures in one op. Row r owns queries [query_start[r], query_start[r+1]); its context is
+ * `context[r]` tokens, the last of which are those queries. Query i of n sees keys 0 .. context - n + i (causal), within `window` (0: none:
+ * key > query - window). A head's sink is a score that no key has: it enters the sum that weights are divided by, and nothing else (Xiao et
+ * al. 2024; gpt-oss learns it). It is neither scaled nor capped. */
 struct kern_attention_args {
 	KERN_ACTIVATIONS(, out);    /* [T][heads][head_dim] */
 	KERN_ACTIVATIONS(const, q); /* [T][heads][head_dim] */
@@ -299,7 +297,7 @@ struct kern_soft_cap_args {
 /* Routing of a mixture of experts (Shazeer et al. 2017; Jiang et al. 2024). An expert's score is its share of
  * softmax(logits[t]), or with `sigmoid` 1 / (1 + e^-logit). A token's experts are the `top` of the largest score + bias, a
  * float, ties to the lowest; of several `groups`, as many experts each, only those in the `groups_top` whose two largest sum
- * to most (DeepSeek-AI 2024). Their weights are their scores, where `normalize` divided by max(their sum + sum_plus,
+ * to most (DeepSeek-AI 2024), with `groups_best` whose largest is largest (V2; CPUs alone). Their weights are their scores, where `normalize` divided by max(their sum + sum_plus,
  * sum_least), times `scale`; with `mixer` (SparseMixer, Liu et al. 2023, which has none of the others) each one's share of
  * softmax(x) over those experts not chosen before it whose logits are near m, its own: m - x <= mixer * max(|x|, m). The T * top
  * assignments of a token to an expert are numbered by expert and, of one expert, by token, so that what an expert has to do
@@ -315,7 +313,7 @@ struct kern_moe_route_args {
 	u32 tokens, experts, top;
 	u32 groups, groups_top;		  /* 0: one group; else at most KERN_EXPERT_GROUPS_MAX, of two experts or more */
 	float sum_plus, sum_least, scale, mixer; /* not negative; scale 0: 1 */
-	bool sigmoid, normalize;
+	bool sigmoid, normalize, groups_best;
 };
 
 struct kern_ops;
@@ -338,6 +336,16 @@ struct kern_moe_matmul_args {
 	/* Host: the table whose matmul computes the groups. NULL on devices, which have one kernel for all.
 	 */
 	const struct kern_ops *ops;
+};
+
+/* A product of every head with a matrix of its own: out[t][h][beside + n] = sum_k x[t][h][k] * w[h][n][k]. In front of it stand the `beside`
+ * values that follow those K in x, as they are. Heads begin `apart` elements behind each other. A row's bits depend on that row and head alone. */
+struct kern_head_matmul_args {
+	float *out;		     /* [T][out_stride] */
+	const float *x;		     /* [T][x_stride] */
+	const struct kern_weight *w; /* [heads], all of one shape */
+	u32 tokens, heads, beside, x_stride, x_apart, out_stride, out_apart;
+	const struct kern_ops *ops; /* the table whose matmul computes them */
 };
 
 /* out[t] = sum_j weights[t][j] * x[assignments[t][j]], in the order of j, and then, where there is an expert of all tokens,
@@ -462,7 +470,7 @@ struct kern_block_copy_args {
 	X(embedding) X(rmsnorm) X(matmul) X(rope_kv) X(attention) X(act_mul) X(moe_route) X(moe_matmul) X(moe_combine) X(soft_cap) \
 	X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm) X(qk_squares) X(qk_norm)
 /* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
-#define KERN_CPU_OPS(X) X(lora)
+#define KERN_CPU_OPS(X) X(lora) X(head_matmul)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);
@@ -493,8 +501,8 @@ struct kern_attention_limits {
 	 * long rows. */
 	u32 split, context;
 };
-/* How a step's attention is cut into pieces of work, and room for their results. One serves all layers of the
- * same window, one after the other. The memory is the caller's, on the device, 128-byte aligned. */
+/* How a step's attention is cut into pieces of work, and room for their results. One serves all layers of the same window, one after the
+ * other. The memory is the caller's, on the device, 128-byte aligned. */
 struct kern_attention_plan {
 	void *memory; /* kern_attention_plan_bytes */
 	struct kern_attention_limits limits;
@@ -509,9 +517,8 @@ struct kern_attention_plan_args {
 	u32 rows;
 };
 
-/* What products of many tokens need of a device, in each process that uses it once. `workspace` is device memory for
- * cuBLASLt (32 MiB do). Which of its algorithms is fastest for a shape is measured by kern_cuda_tune and remembered
- * in the file `cache_path` (NULL: not). One thread at a time. */
+/* What products of many tokens need of a device, in each process that uses it once. `workspace` is device memory for cuBLASLt (32 MiB do). Which of its
+ * algorithms is fastest for a shape is measured by kern_cuda_tune and remembered in the file `cache_path` (NULL: not). One thread at a time. */
 struct kern_cuda;
 struct kern_cuda_config {
 	void *workspace;
@@ -564,9 +571,9 @@ struct kern_apply_diff_args {
 	const u32 *diff;
 };
 
-/* The arrays that the ops of the step read. Tokens of a row are neighbours, rows ascend. Behind the step's tokens, up to
- * `tokens`, stand padding tokens with id 0, position 0 and slot -1; behind the rows that sample, up to `samples`, greedy
- * ones of token 0. The numbers of both are written to `counts` {tokens, samples}. */
+/* The arrays that the ops of the step read. Tokens of a row are neighbours, rows ascend. Behind the step's tokens, up to `tokens`, stand
+ * padding tokens with id 0, position 0 and slot -1; behind the rows that sample, up to `samples`, greedy ones of token 0. The numbers of both
+ * are written to `counts` {tokens, samples}. */
 struct kern_build_inputs_args {
 	const struct kern_batch *batch; /* host */
 	u32 *ids, *positions;		/* [tokens] */
@@ -587,9 +594,8 @@ struct kern_commit_args {
 	const u32 *sampled, *sample_rows, *counts;
 };
 
-/* Copies KV blocks src[i] of one pool to dst[i] of another in every layer: out to pinned host memory, or back
- * in. Both pools have the same blocks; the lists and `from`, `to` are device or pinned host memory. Queue it in
- * a stream of its own beside the forward. */
+/* Copies KV blocks src[i] of one pool to dst[i] of another in every layer: out to pinned host memory, or back in. Both pools have the same
+ * blocks; the lists and `from`, `to` are device or pinned host memory. Queue it in a stream of its own beside the forward. */
 struct kern_swap_args {
 	const struct kern_kv *from, *to; /* [layer_count] */
 	u32 layer_count;
@@ -597,8 +603,8 @@ struct kern_swap_args {
 	u32 count;
 };
 
-/* Logits whose columns are divided among ranks: rank r computes [r * vocab / ranks, (r + 1) * vocab / ranks), each
- * division rounded down. logits[row][that column] = parts[r][row][column - r * vocab / ranks]. */
+/* Logits whose columns are divided among ranks: rank r computes [r * vocab / ranks, (r + 1) * vocab / ranks), each division rounded down.
+ * logits[row][that column] = parts[r][row][column - r * vocab / ranks]. */
 struct kern_join_logits_args {
 	const float *parts; /* [ranks][rows][share_max]; share_max at least vocab / ranks rounded up */
 	float *logits;	    /* [rows][vocab] */
@@ -621,12 +627,12 @@ struct kern_device_ops {
 /* Fills every slot with its CUDA variant. In the shared object of the CUDA kernels, and only there. */
 void kern_ops_init_cuda(struct kern_ops *ops, struct kern_device_ops *device);
 
-/* Bytes of memory that W[n][k] takes, stored as `dtype` (float32, bfloat16 or a quantized type) for `caps`:
- * with instruction sets a little more than n * k elements, for whole panels. */
+/* Bytes of memory that W[n][k] takes, stored as `dtype` (float32, bfloat16 or a quantized type) for `caps`: with instruction sets a little more
+ * than n * k elements, for whole panels. */
 size_t kern_weight_bytes(u32 n, u32 k, enum kern_dtype dtype, u32 caps);
-/* Makes `w` from plain rows: row i of W is at src + i * src_stride elements. src_dtype (bf16, f16, f32) may
- * differ from `dtype`. `memory` (kern_weight_bytes, 64-byte aligned) must outlive `w`; `src` is free
- * afterwards. Parallel over `threads` (NULL: in the caller). ERR_UNSUPPORTED: another type, named in `em`. */
+/* Makes `w` from plain rows: row i of W is at src + i * src_stride elements. src_dtype (bf16, f16, f32) may differ from `dtype`. `memory`
+ * (kern_weight_bytes, 64-byte aligned) must outlive `w`; `src` is free afterwards. Parallel over `threads` (NULL: in the caller).
+ * ERR_UNSUPPORTED: another type, named in `em`. */
 enum err kern_weight_pack(struct kern_weight *w, const void *src, enum kern_dtype src_dtype,
 			  size_t src_stride, u32 n, u32 k, enum kern_dtype dtype, void *memory,
 			  struct kern_threads *threads, u32 caps, struct err_msg *em);
@@ -652,9 +658,9 @@ void kern_weight_rows_quantized(struct kern_weight *w, u32 first, u32 rows,
 				const struct kern_quantized_rows *src, struct kern_threads *threads);
 void kern_weight_fini(struct kern_weight *w); /* `memory` stays the caller's */
 
-/* A weight as device kernels read it, made in host memory of kern_weight_device_bytes (0: no such type on devices)
- * and then uploaded; `data` and `order` of the weight that an op is given point to the device's copies. bf16, int8,
- * int4 and fp8 (e4m3, groups of 128 as int8), k a multiple of 32, else ERR_UNSUPPORTED. */
+/* A weight as device kernels read it, made in host memory of kern_weight_device_bytes (0: no such type on devices) and then uploaded; `data`
+ * and `order` of the weight that an op is given point to the device's copies. bf16, int8, int4 and fp8 (e4m3, groups of 128 as int8), k a
+ * multiple of 32, else ERR_UNSUPPORTED. */
 size_t kern_weight_device_bytes(u32 n, u32 k, enum kern_dtype dtype);
 /* From one that is packed for the CPU. Parallel over `threads` (NULL: in the caller). ERR_NO_MEMORY. */
 enum err kern_weight_to_device(struct kern_weight *out, const struct kern_weight *w, void *memory,
@@ -676,6 +682,7 @@ void kern_lora_set_b(void *b, enum kern_dtype dtype, u32 n, u32 rank, const void
 struct kern_limits {
 	u32 tokens, rows, heads, kv_heads, head_dim, hidden, intermediate, vocab, context, threads;
 	u32 experts; /* 0: none */
+	u32 attended; /* inputs of the product behind attention where there is head_matmul; 0: heads * head_dim, and there is none */
 	u32 lora_rank; /* the largest struct kern_lora.rank; 0: no adapters */
 	u32 caps; /* enum kern_cap, of the processor; 0: as much scratch as any needs */
 };

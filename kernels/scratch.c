@@ -1,6 +1,7 @@
 /* How much scratch the ops need for steps of a given size: the largest need of any op, for they run one after
  * the other and share it. */
 #include "kernels/cpu/attention_plan_priv.h"
+#include "kernels/cpu/head_matmul_priv.h"
 #include "kernels/cpu/lora_priv.h"
 #include "kernels/cpu/matmul_blocked_priv.h"
 #include "kernels/cpu/moe_matmul_priv.h"
@@ -27,7 +28,7 @@ static size_t inputs_bytes(const struct kern_limits *l, u32 k)
 /* Of the widest product, and of the one before it where that packs its inputs. */
 static size_t matmul_bytes(const struct kern_limits *l, u32 tokens, u32 threads)
 {
-	u32 heads = l->heads * l->head_dim,
+	u32 heads = l->attended > 0 ? l->attended : l->heads * l->head_dim,
 	    widest = l->hidden > l->intermediate ? l->hidden : l->intermediate;
 	widest = heads > widest ? heads : widest;
 	return kern_align(tokens * inputs_bytes(l, widest) + kern_min(tokens, BLOCKED_THEN_TOKENS) * inputs_bytes(l, l->hidden)) +
@@ -45,10 +46,16 @@ static size_t moe_bytes(const struct kern_limits *l, u32 threads)
 		    threads * (kern_align(chunk * row) + matmul_bytes(l, chunk, 1) + KERN_ALIGN));
 }
 
+/* Some rows of a head in every thread. */
+static size_t head_bytes(const struct kern_limits *l, u32 threads)
+{
+	return l->attended > 0 ? threads * (matmul_bytes(l, kern_min(l->tokens, HEAD_CHUNK_ROWS), 1) + KERN_ALIGN) : 0;
+}
+
 size_t kern_scratch_bytes(const struct kern_limits *l)
 {
 	u32 threads = l->threads > 0 ? l->threads : 1;
 	size_t matmul = most(matmul_bytes(l, l->tokens, threads), moe_bytes(l, threads));
-	size_t products = most(matmul, lora_scratch_bytes(l));
+	size_t products = most(most(matmul, head_bytes(l, threads)), lora_scratch_bytes(l));
 	return SCRATCH_LEAST + kern_align(most(products, attention_scratch_bytes(l)));
 }

@@ -346,6 +346,7 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				     .hidden = r->model.hidden,
 				     .intermediate = widest_mlp(&r->shard),
 				     .experts = r->model.experts,
+				     .attended = r->model.arch->latent ? r->shard.heads * r->model.latent.value : 0,
 				     .lora_rank = r->loras.rank_sum_max,
 				     .vocab = r->model.vocab_size,
 				     .context = r->max_model_len,

@@ -36,7 +36,7 @@ static float group_key(const struct scores *s, u32 group)
 		second = k > first ? first : k > second ? k : second;
 		first = k > first ? k : first;
 	}
-	return first + second;
+	return s->a->groups_best ? first : first + second;
 }
 
 static void choose_groups(struct scores *s)

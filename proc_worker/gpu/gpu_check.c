@@ -38,6 +38,14 @@ static enum err check_types(const struct gpu_config *c, struct err_msg *em)
 	return ERR_OK;
 }
 
+static enum err check_family(const struct gpu_config *c, struct err_msg *em)
+{
+	return c->model->arch->latent ? err_set(em, ERR_UNSUPPORTED,
+						"devices have no kernels for the latent attention of a %s: use --device cpu",
+						c->model->arch->name)
+				      : ERR_OK;
+}
+
 static enum err check_heads(const struct gpu_config *c, struct err_msg *em)
 {
 	u32 capability = c->device->info.capability;
@@ -104,8 +112,10 @@ static enum err check_numbers(const struct gpu_config *c, struct err_msg *em)
 
 enum err gpu_check(const struct gpu_config *c, struct err_msg *em)
 {
-	enum err e = check_types(c, em);
+	enum err e = check_family(c, em);
 
+	if (!e)
+		e = check_types(c, em);
 	if (!e)
 		e = check_heads(c, em);
 	if (!e)

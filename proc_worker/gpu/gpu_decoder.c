@@ -191,7 +191,7 @@ static struct kern_rope_kv_args rope_args(struct gpu *g, u32 layer, u32 tokens)
 					  .tokens = tokens,
 					  .heads = g->config.shard->heads,
 					  .rope_dim = m->layer_flags[layer] & LAYER_NO_ROPE ? 0 : m->rope.dim,
-					  .interleaved = m->arch->interleaved,
+					  .interleaved = m->interleaved,
 					  .norm_behind = m->arch->norm_behind,
 					  .dtype = KERN_BF16};
 }

@@ -94,6 +94,34 @@ static const struct arch_tensor GLM4_MOE[] = {
 	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
 };
 
+/* The two parts of kv_b_proj, which lie head by head, are on either side of attention (DeepSeek-AI 2024). */
+#define LATENT_ATTENTION \
+	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS_QUERY, DIM_HIDDEN, SPLIT_ROWS, WHEN_NO_Q_RANK}, \
+	{SLOT_QKV, ATTENTION "q_a_proj.weight", DIM_Q_RANK, DIM_HIDDEN, SPLIT_NONE, WHEN_Q_RANK}, \
+	{SLOT_QKV, ATTENTION "kv_a_proj_with_mqa.weight", DIM_HEAD, DIM_HIDDEN, SPLIT_NONE}, \
+	{SLOT_QKV_BIAS, ATTENTION "q_a_proj.bias", DIM_Q_RANK, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}, \
+	{SLOT_QKV_BIAS, ATTENTION "kv_a_proj_with_mqa.bias", DIM_HEAD, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}, \
+	{SLOT_Q_NORM, ATTENTION "q_a_layernorm.weight", DIM_Q_RANK, DIM_NONE, SPLIT_NONE, WHEN_Q_RANK}, \
+	{SLOT_K_NORM, ATTENTION "kv_a_layernorm.weight", DIM_LATENT, DIM_NONE, SPLIT_NONE}, \
+	{SLOT_Q_B, ATTENTION "q_b_proj.weight", DIM_HEADS_QUERY, DIM_Q_RANK, SPLIT_ROWS, WHEN_Q_RANK}, \
+	{SLOT_HEAD_K, ATTENTION "kv_b_proj.weight", DIM_HEAD_KEY, DIM_LATENT, .whole = DIM_HEADS_KEY_VALUE}, \
+	{SLOT_HEAD_V, ATTENTION "kv_b_proj.weight", DIM_HEAD_VALUE, DIM_LATENT, .whole = DIM_HEADS_KEY_VALUE, .before = DIM_HEAD_KEY}, \
+	{SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS_VALUE, SPLIT_COLUMNS}, \
+	{SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}
+
+static const struct arch_tensor DEEPSEEK_V2[] = {
+	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP, EXPERTS_AND_SHARED,
+};
+
+static const struct arch_tensor DEEPSEEK_V3[] = {
+	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP, EXPERTS_AND_SHARED,
+	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+};
+
+static const struct arch_tensor MINICPM3[] = {
+	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP,
+};
+
 static const struct arch_tensor ERNIE4_5_MOE[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, MLP, EXPERTS_AND_SHARED,
 	{SLOT_CHOICE_BIAS, LAYER "mlp.moe_statics.e_score_correction_bias", DIM_ONE, DIM_EXPERTS, SPLIT_NONE, WHEN_EXPERTS},
@@ -439,7 +467,29 @@ static const struct arch ARCHS[] = {
 	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",
 		 "use_qk_norm", "num_nextn_predict_layers"},
 	 .kv_heads = 8, .rope_theta = 10000, .norm_eps = 1e-5f, .rotary_share = 0.5f,
-	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .shared_experts = 1},
+	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .shared_experts = 1},
+	{"Glm4MoeLiteForCausalLM", DEEPSEEK_V3, COUNT_OF(DEEPSEEK_V3), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN,
+	 .fields = {{"n_routed_experts", "num_experts"}},
+	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",
+		 "num_nextn_predict_layers", "topk_method", "rope_interleave", "mlp_layer_types"},
+	 .latent = true, .interleaved = true, .rope_theta = 10000, .norm_eps = 1e-5f,
+	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .routed_scale = 1.8f, .shared_experts = 1},
+	{"DeepseekV2ForCausalLM", DEEPSEEK_V2, COUNT_OF(DEEPSEEK_V2), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN,
+	 .fields = {{"n_routed_experts", "num_experts"}},
+	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",
+		 "moe_layer_freq", "topk_method", "scoring_func", "rope_interleave"},
+	 .latent = true, .interleaved = true, .rope_theta = 10000, .norm_eps = 1e-6f,
+	 .router_greedy = true, .shared_experts = 2},
+	{"DeepseekV3ForCausalLM", DEEPSEEK_V3, COUNT_OF(DEEPSEEK_V3), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN,
+	 .fields = {{"n_routed_experts", "num_experts"}, {"num_mtp_layers", "num_nextn_predict_layers"}},
+	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",
+		 "num_nextn_predict_layers", "moe_layer_freq", "topk_method", "scoring_func", "rope_interleave"},
+	 .latent = true, .interleaved = true, .rope_theta = 10000, .norm_eps = 1e-6f,
+	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 3, .groups = 8, .groups_top = 4, .routed_scale = 2.5f,
+	 .shared_experts = 1},
+	{"MiniCPM3ForCausalLM", MINICPM3, COUNT_OF(MINICPM3), ARCH_ATTENTION_BIAS | ARCH_TIED,
+	 .own = {"v_head_dim", "scale_emb", "scale_depth", "dim_model_base", "rope_interleave"},
+	 .latent = true, .rope_theta = 10000, .norm_eps = 1e-5f},
 	{"InternLM2ForCausalLM", INTERNLM2, COUNT_OF(INTERNLM2), ARCH_ATTENTION_BIAS,
 	 .fields = {{"bias", "attention_bias"}}, .rope_theta = 10000, .attention_bias = true},
 	{"InternLM3ForCausalLM", INTERNLM3, COUNT_OF(INTERNLM3), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,

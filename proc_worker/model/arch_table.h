@@ -21,6 +21,10 @@ enum weight_slot {
 	SLOT_QKV_BIAS,
 	SLOT_Q_NORM,
 	SLOT_K_NORM,
+	/* Of families with `latent`: */
+	SLOT_Q_B,    /* queries from what SLOT_QKV makes of them first */
+	SLOT_HEAD_K, /* one a head: from a query to what is held against latents */
+	SLOT_HEAD_V, /* one a head: from a latent to values */
 	SLOT_ATTN_OUT,
 	SLOT_ATTN_OUT_BIAS,
 	SLOT_SINKS, /* a score for every head that no key has: kern_attention_args */
@@ -56,6 +60,14 @@ enum arch_dim {
 	DIM_KV_HEADS, /* kv_heads * head_dim */
 	DIM_HEADS_KV, /* both of them, one behind the other */
 	DIM_QKV,      /* q, k and v, one behind the other */
+	/* Of families with `latent`, where DIM_HEAD is what the cache holds of a token: */
+	DIM_LATENT,
+	DIM_Q_RANK,
+	DIM_HEAD_KEY,	     /* of a head the part of a query that does not rotate */
+	DIM_HEAD_VALUE,	     /* of a head */
+	DIM_HEADS_QUERY,     /* heads * what rotates and what does not */
+	DIM_HEADS_VALUE,     /* heads * DIM_HEAD_VALUE */
+	DIM_HEADS_KEY_VALUE, /* heads * both */
 	DIM_INTERMEDIATE,
 	DIM_GATE_UP, /* twice the intermediate size */
 	DIM_EXPERTS,
@@ -83,6 +95,8 @@ enum arch_when {
 	WHEN_SHARED,	     /* of these, where there is an expert of all tokens */
 	WHEN_HEAD_NORMS,     /* "use_qk_norm" is true */
 	WHEN_LM_HEAD_BIAS,   /* "lm_head_bias" is true */
+	WHEN_Q_RANK,	     /* "q_lora_rank" is a number */
+	WHEN_NO_Q_RANK,	     /* it is null */
 };
 
 /* One tensor of the checkpoint, or a part of one that is fused in the file. Parts of a slot lie one behind
@@ -162,6 +176,7 @@ struct arch {
 	bool norm_behind;	/* norms over heads are behind the rotation */
 	bool parallel;		/* attention and MLP read the same stream, and are added to it together */
 	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
+	bool latent; /* heads share one latent and one rotated key ("kv_lora_rank", "qk_rope_head_dim"): latent.h */
 	bool interleaved;	/* rotary embeddings turn neighbours, not halves */
 	bool rope_stated; /* "rope_scaling" must be there: without one others take numbers that no file has */
 	bool ungated;		/* the MLP has one matrix before its activation */
@@ -184,6 +199,10 @@ struct arch {
 	f32 logit_scale;
 	/* Of ARCH_EXPERTS_OWN: */
 	bool router_sigmoid;
+	bool router_greedy; /* weights are never normalized, and groups chosen by their best expert ("topk_method") */
+	u32 dense_layers;   /* "first_k_dense_replace" */
+	u32 groups, groups_top; /* "n_group", "topk_group"; 0: 1 */
+	f32 routed_scale;	/* "routed_scaling_factor"; 0: 1 */
 	f32 router_sum_plus; /* kern_moe_route_args.sum_plus */
 	u32 shared_experts;  /* "n_shared_experts" */
 };

@@ -13,7 +13,6 @@
 
 enum {
 	HEADS_MAX = 1 << 16,
-	HEAD_DIM_MAX = 1024,
 	VOCAB_MAX = 1 << 24,
 };
 
@@ -61,18 +60,20 @@ static enum err read_heads(struct model_config *c, json_val v, struct err_msg *e
 {
 	u32 usual = c->arch->head_dim ? c->arch->head_dim : c->hidden / c->heads;
 
+	if (c->arch->latent)
+		return config_read_latent(c, v, em);
 	if (!json_present(json_get(v, "head_dim")) && !c->arch->head_dim && c->hidden % c->heads)
 		return err_set(em, ERR_INVALID,
 			       "config.json: hidden_size %u is not a multiple of num_attention_heads %u, "
 			       "and there is no \"head_dim\"",
 			       c->hidden, c->heads);
-	enum err e = config_may_u32(v, "head_dim", HEAD_DIM_MAX, usual, &c->head_dim, em);
+	enum err e = config_may_u32(v, "head_dim", CONFIG_HEAD_DIM_MAX, usual, &c->head_dim, em);
 	if (e)
 		return e;
-	if (c->head_dim % 2 || c->head_dim == 0 || c->head_dim > HEAD_DIM_MAX)
+	if (c->head_dim % 2 || c->head_dim == 0 || c->head_dim > CONFIG_HEAD_DIM_MAX)
 		return err_set(em, ERR_UNSUPPORTED,
 			       "config.json: heads of %u dimensions; they must be even, 2 to %d", c->head_dim,
-			       HEAD_DIM_MAX);
+			       CONFIG_HEAD_DIM_MAX);
 	if (c->heads % c->kv_heads)
 		return err_set(
 			em, ERR_INVALID,
@@ -199,7 +200,23 @@ static bool is_float(double x)
 }
 
 /* What a block adds to the residual stream is multiplied in these families. Here the stream is divided instead, from the
- * embedding on, which norms do not see but for their epsilon: x / r + block is (x + r block) / r. */
+ * embedding on, which norms do not see but for their epsilon: x / r + block is (x + r block) / r. The
+ * field says `given`. */
+static enum err divide_stream(struct model_config *c, const char *field, double given, double embedding, double residual, double eps,
+			      struct err_msg *em)
+{
+	double stream = embedding / residual, norm = eps / (residual * residual);
+
+	if (!is_float(stream) || !is_float(norm))
+		return err_set(em, ERR_INVALID,
+			       "config.json: \"%s\" is %g: what embeddings are multiplied by, divided by what blocks are (%g), and the norms' "
+			       "epsilon by its square (%g) must be numbers from %g to %g",
+			       field, given, stream, norm, (double)FLT_MIN, (double)FLT_MAX);
+	c->embed_scale = (f32)stream;
+	c->norm_eps = (f32)norm;
+	return ERR_OK;
+}
+
 static enum err read_multipliers(struct model_config *c, json_val v, double eps, struct err_msg *em)
 {
 	f32 embedding, residual, attention, logits;
@@ -211,19 +228,31 @@ static enum err read_multipliers(struct model_config *c, json_val v, double eps,
 		e = config_may_float(v, "attention_multiplier", 1, &attention, em);
 	if (!e)
 		e = config_may_float(v, "logits_scaling", 1, &logits, em);
+	if (!e)
+		e = divide_stream(c, "residual_multiplier", (double)residual, (double)embedding, (double)residual, eps, em);
 	if (e)
 		return e;
-	double stream = (double)embedding / (double)residual, norm = eps / ((double)residual * (double)residual);
-	if (!is_float(stream) || !is_float(norm))
-		return err_set(em, ERR_INVALID,
-			       "config.json: \"residual_multiplier\" is %g: \"embedding_multiplier\" divided by it (%g) and the norms' epsilon "
-			       "by its square (%g) must be numbers from %g to %g",
-			       (double)residual, stream, norm, (double)FLT_MIN, (double)FLT_MAX);
-	c->embed_scale = (f32)stream;
-	c->norm_eps = (f32)norm;
 	c->attention_scale = attention;
 	c->logits_scale = 1 / logits;
 	return ERR_OK;
+}
+
+/* MiniCPM 3's: blocks count less the more layers there are, logits the wider the stream is. */
+static enum err read_depth_scales(struct model_config *c, json_val v, double eps, struct err_msg *em)
+{
+	f32 embedding, depth;
+	u32 base = 0;
+
+	enum err e = config_may_float(v, "scale_emb", 12, &embedding, em);
+	if (!e)
+		e = config_may_float(v, "scale_depth", 1.4, &depth, em);
+	if (!e)
+		e = config_may_u32(v, "dim_model_base", CONFIG_DIM_MAX, 256, &base, em);
+	if (!e)
+		e = divide_stream(c, "scale_depth", (double)depth, (double)embedding, (double)depth / sqrt(c->layers), eps, em);
+	if (!e)
+		c->logits_scale = (f32)((double)base / c->hidden);
+	return e;
 }
 
 static enum err read_eps(const struct model_config *c, json_val v, double *out, struct err_msg *em)
@@ -255,7 +284,7 @@ static enum err read_clip(struct model_config *c, json_val v, struct err_msg *em
 static enum err read_arithmetic(struct model_config *c, json_val v, struct err_msg *em)
 {
 	double eps = 0;
-	f32 scalar = (f32)c->head_dim;
+	f32 scalar = (f32)(c->arch->latent ? c->latent.key + c->latent.rope : c->head_dim);
 
 	enum err e = read_eps(c, v, &eps, em);
 	if (!e && has(c, ARCH_ATTENTION_BIAS))
@@ -277,6 +306,9 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		c->mlp_bias = c->attention_bias;
 	}
 	c->parallel = c->arch->parallel;
+	c->interleaved = c->arch->interleaved;
+	if (!e && arch_has_own(c->arch, "rope_interleave"))
+		e = config_may_bool(v, "rope_interleave", c->arch->interleaved, &c->interleaved, em);
 	if (!e && has(c, ARCH_PARALLEL_CHOICE))
 		e = config_may_bool(v, "use_parallel_residual", true, &c->parallel, em);
 	if (!e && has(c, ARCH_SOFT_CAPS))
@@ -296,7 +328,9 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 	c->logits_scale = 1;
 	if (!e && has(c, ARCH_LOGIT_SCALE))
 		e = config_may_float(v, "logit_scale", (double)c->arch->logit_scale, &c->logits_scale, em);
-	return !e && has(c, ARCH_MULTIPLIERS) ? read_multipliers(c, v, eps, em) : e;
+	if (!e && has(c, ARCH_MULTIPLIERS))
+		e = read_multipliers(c, v, eps, em);
+	return !e && arch_has_own(c->arch, "scale_depth") ? read_depth_scales(c, v, eps, em) : e;
 }
 
 static enum err read_dtype(struct model_config *c, json_val v, struct err_msg *em)

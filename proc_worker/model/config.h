@@ -50,14 +50,25 @@ enum model_layer_flag {
 /* How a token's experts are chosen and weighed, beside their number: as kern_moe_route_args. Zeroed: the best of softmax. */
 struct router_config {
 	bool sigmoid;
+	bool groups_best;
 	u32 groups, groups_top;
 	f32 sum_plus, sum_least, scale, mixer;
+};
+
+/* Of families with arch.latent: heads share what `head_dim` then counts, one latent and what of a key rotates. */
+struct latent_config {
+	u32 rank;   /* values of the latent */
+	u32 q_rank; /* of what queries are made from; 0: from the stream */
+	u32 key;    /* of a head, what does not rotate */
+	u32 rope;   /* what does */
+	u32 value;
 };
 
 struct model_config {
 	const struct arch *arch;
 	struct quant_config quant;
 	u32 vocab_size, hidden, intermediate, layers, heads, kv_heads, head_dim;
+	struct latent_config latent; /* zeros: heads have keys and values of their own */
 	u32 context_max; /* tokens that the model was made for, with what rope scaling adds */
 	f32 norm_eps;
 	f32 norm_offset; /* added to the weights of all norms */
@@ -73,6 +84,7 @@ struct model_config {
 	bool attention_bias, mlp_bias;
 	bool head_norms;   /* of WHEN_HEAD_NORMS */
 	bool lm_head_bias; /* of WHEN_LM_HEAD_BIAS */
+	bool interleaved;  /* rotary embeddings turn neighbours, not halves */
 	f32 clip;	 /* of q, k and v: kern_rope_kv_args; 0: none */
 	bool parallel; /* attention and MLP read the same stream: the norm that attention reads, or one of its own each */
 	u32 experts, experts_per_token, expert_intermediate; /* 0 without experts */

@@ -59,9 +59,10 @@ static enum err read_groups(struct model_config *c, json_val v, struct err_msg *
 {
 	struct router_config *r = &c->router;
 
-	enum err e = config_may_u32(v, "n_group", KERN_EXPERT_GROUPS_MAX, 1, &r->groups, em);
+	const u32 groups = c->arch->groups > 0 ? c->arch->groups : 1, top = c->arch->groups_top > 0 ? c->arch->groups_top : 1;
+	enum err e = config_may_u32(v, "n_group", KERN_EXPERT_GROUPS_MAX, groups, &r->groups, em);
 	if (!e)
-		e = config_may_u32(v, "topk_group", KERN_EXPERT_GROUPS_MAX, 1, &r->groups_top, em);
+		e = config_may_u32(v, "topk_group", KERN_EXPERT_GROUPS_MAX, top, &r->groups_top, em);
 	if (e)
 		return e;
 	if (r->groups > 1 && (c->experts % r->groups || c->experts / r->groups < 2))
@@ -79,6 +80,31 @@ static enum err read_groups(struct model_config *c, json_val v, struct err_msg *
 	return ERR_OK;
 }
 
+/* A field that says in words what a family has anyway. */
+static enum err check_word(const struct arch *a, json_val v, const char *name, const char *word, struct err_msg *em)
+{
+	json_val field = json_get(v, name);
+
+	if (!arch_has_own(a, name) || !json_present(field) || json_string_equals(field, word))
+		return ERR_OK;
+	return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is '%.64s'; of a %s it must be '%s'", name,
+		       json_cstr(field, json_type_name(field)), a->name, word);
+}
+
+/* DeepSeek V2's: programs disagree about what normalizing would do to "routed_scaling_factor". */
+static enum err read_greedy(struct model_config *c, json_val v, struct err_msg *em)
+{
+	struct router_config *r = &c->router;
+
+	enum err e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
+	if (!e && c->normalize_experts)
+		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"norm_topk_prob\" must be false for %s", c->arch->name);
+	r->groups_best = json_string_equals(json_get(v, "topk_method"), "group_limited_greedy");
+	if (!e)
+		e = r->groups_best ? read_groups(c, v, em) : check_word(c->arch, v, "topk_method", "greedy", em);
+	return e;
+}
+
 static enum err read_router(struct model_config *c, json_val v, struct err_msg *em)
 {
 	const struct arch *a = c->arch;
@@ -86,25 +112,55 @@ static enum err read_router(struct model_config *c, json_val v, struct err_msg *
 	enum err e = ERR_OK;
 
 	*r = (struct router_config){.sigmoid = a->router_sigmoid, .sum_plus = a->router_sum_plus};
-	if (arch_has_own(a, "norm_topk_prob"))
+	if (a->router_greedy)
+		e = read_greedy(c, v, em);
+	else if (arch_has_own(a, "norm_topk_prob"))
 		e = config_may_bool(v, "norm_topk_prob", true, &c->normalize_experts, em);
-	if (!e && arch_has_own(a, "n_group"))
+	if (!e && !a->router_greedy)
+		e = check_word(a, v, "topk_method", "noaux_tc", em);
+	if (!e)
+		e = check_word(a, v, "scoring_func", a->router_sigmoid ? "sigmoid" : "softmax", em);
+	if (!e && !a->router_greedy && arch_has_own(a, "n_group"))
 		e = read_groups(c, v, em);
 	if (!e && arch_has_own(a, "routed_scaling_factor"))
-		e = config_may_float(v, "routed_scaling_factor", 1, &r->scale, em);
+		e = config_may_float(v, "routed_scaling_factor", a->routed_scale > 0 ? (double)a->routed_scale : 1, &r->scale, em);
 	if (!e && arch_has_own(a, "moe_norm_min"))
 		e = config_may_float(v, "moe_norm_min", 1e-12, &r->sum_least, em);
 	return e;
 }
 
-/* All layers from the first ones on. */
+/* A word a layer. */
+static enum err read_listed(struct model_config *c, json_val list, struct err_msg *em)
+{
+	u32 i = 0;
+
+	if (json_type(list) != JSON_ARRAY || json_count(list) != c->layers)
+		return err_set(em, ERR_FORMAT,
+			       "config.json: \"mlp_layer_types\" must be an array of a word for each of the %u layers, found %s of %zu", c->layers,
+			       json_type_name(list), json_count(list));
+	for (struct json_iter it = json_iterate(list); json_next(&it); i++) {
+		if (json_string_equals(it.value, "sparse"))
+			c->layer_flags[i] |= LAYER_EXPERTS;
+		else if (!json_string_equals(it.value, "dense"))
+			return err_set(em, ERR_UNSUPPORTED, "config.json: \"mlp_layer_types\"[%u] is '%.64s'; supported: dense, sparse", i,
+				       json_cstr(it.value, json_type_name(it.value)));
+	}
+	return ERR_OK;
+}
+
+/* All layers from the first ones on, or every so many of them. */
 static enum err read_first_dense(struct model_config *c, json_val v, struct err_msg *em)
 {
-	u32 dense = 0;
+	u32 dense = 0, every = 1;
 
-	enum err e = config_may_count(v, "first_k_dense_replace", MODEL_LAYERS_MAX, 1, &dense, em);
+	if (arch_has_own(c->arch, "mlp_layer_types") && json_present(json_get(v, "mlp_layer_types")))
+		return read_listed(c, json_get(v, "mlp_layer_types"), em);
+	enum err e = config_may_count(v, "first_k_dense_replace", MODEL_LAYERS_MAX, c->arch->dense_layers, &dense, em);
+	if (!e && arch_has_own(c->arch, "moe_layer_freq"))
+		e = config_may_u32(v, "moe_layer_freq", MODEL_LAYERS_MAX, 1, &every, em);
 	for (u32 i = dense; !e && i < c->layers; i++)
-		c->layer_flags[i] |= LAYER_EXPERTS;
+		if (i % every == 0)
+			c->layer_flags[i] |= LAYER_EXPERTS;
 	return e;
 }
 

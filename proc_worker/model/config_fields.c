@@ -294,6 +294,14 @@ static const struct {
 	{"n_shared_experts", 0, 0},
 	{"rotary_pct", 0, 1},
 	{"lm_head_bias", 0, NAN},
+	{"moe_layer_freq", 0, 1},
+	{"mlp_layer_types", 0, NAN},
+	{"topk_method", 0, NAN},
+	{"scoring_func", 0, NAN},
+	{"rope_interleave", 0, NAN},
+	{"scale_emb", 0, 1},
+	{"scale_depth", 0, NAN},
+	{"dim_model_base", 0, NAN},
 };
 
 /* Fields that say what a family has anyway. */
@@ -343,7 +351,7 @@ static const char *const INERT[] = {
 	"loss_type", "resid_pdrop", "attn_pdrop", "dropout", "classifier_dropout", "hidden_dropout_prob",
 	"residual_dropout", "embedding_dropout", "activation_dropout", "layerdrop", "init_std",
 	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "router_jitter_noise",
-	"input_jitter_noise",
+	"input_jitter_noise", "aux_loss_alpha", "seq_aux", "ep_size",
 	"output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
 	/* how others run it; pretraining_tp: products in pieces, the same sums */
@@ -418,6 +426,8 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 	if (is_inert(name) || window_is_off(name, v) || (arch->layer_norm && !strcmp(name, arch->layer_norm)))
 		return ERR_OK;
 	if (arch->clamped && (!strcmp(name, "swiglu_limit") || !strcmp(name, "swiglu_alpha")))
+		return ERR_OK;
+	if (arch->latent && config_is_latent_field(name))
 		return ERR_OK;
 	if (arch->rope_stated && !strcmp(name, "initial_context_length"))
 		return ERR_OK;

@@ -7,6 +7,7 @@
 
 enum {
 	CONFIG_DIM_MAX = 1 << 20,
+	CONFIG_HEAD_DIM_MAX = 1024,
 	CONFIG_CONTEXT_MAX = 1 << 24,
 };
 
@@ -47,6 +48,12 @@ MUST_CHECK enum err config_check_fields(const struct arch *arch, json_val v, str
 /* "sliding_window" and what says which layers have it, "layer_types", "no_rope_layers"; with `c` filled up to the sizes:
  * fills c->window and flags of layers. */
 MUST_CHECK enum err config_read_windows(struct model_config *c, json_val v, struct err_msg *em);
+
+/* The sizes of heads of a family with arch.latent, with `c` filled up to the number of heads: fills c->latent and head_dim, and makes one
+ * KV head of all. */
+MUST_CHECK enum err config_read_latent(struct model_config *c, json_val v, struct err_msg *em);
+/* Whether it is one of the fields that say them. */
+bool config_is_latent_field(const char *name);
 
 /* Mixtures of experts: how many, how wide, in which layers, how chosen. */
 MUST_CHECK enum err config_read_experts(struct model_config *c, json_val v, struct err_msg *em);

@@ -206,6 +206,8 @@ static enum err read_yarn(struct model_config *c, json_val v, json_val scaling, 
 	scale = m > 0 && m_all > 0 ? yarn_scale(r->factor, m) / yarn_scale(r->factor, m_all)
 				   : yarn_scale(r->factor, 1);
 	stretch(c, r->original_context * r->factor);
+	if (c->arch->latent && m_all > 0) /* of scores as a whole: most of a head's dimensions do not rotate */
+		c->attention_scale *= (f32)(yarn_scale(r->factor, m_all) * yarn_scale(r->factor, m_all));
 	/* In Peng et al.'s own program it multiplies what the factor gives; DeepSeek's files cancel that with it. */
 	e = config_may_positive(scaling, "attn_factor", 1, &more, em);
 	return e ? e : config_may_positive(scaling, "attention_factor", scale * more, &r->attention_factor, em);
@@ -360,13 +362,14 @@ static enum err read_dim(struct model_config *c, json_val v, json_val scaling, s
 	enum err e = config_may_positive(place, "partial_rotary_factor", usual, &share, em);
 	if (e)
 		return e;
-	c->rope.dim = (u32)(c->head_dim * (share < 1 ? share : 1));
+	const u32 dim = c->arch->latent ? c->latent.rope : c->head_dim;
+	c->rope.dim = (u32)(dim * (share < 1 ? share : 1));
 	if (share > 1 || c->rope.dim < 2 || c->rope.dim % 2)
 		return err_set(
 			em, ERR_INVALID,
 			"config.json: \"partial_rotary_factor\" %g rotates %g of a head's %u dimensions; it "
 			"must be an even number of them, from 2 to %u",
-			share, c->head_dim * share, c->head_dim, c->head_dim);
+			share, dim * share, dim, dim);
 	if (share != 1 && !(c->arch->traits & ARCH_PARTIAL_ROTARY))
 		return err_set(em, ERR_UNSUPPORTED,
 			       "config.json: \"partial_rotary_factor\" is set, which is not supported for %s",

@@ -8,6 +8,7 @@
 #include "common/assert.h"
 #include "common/clock.h"
 #include "common/region.h"
+#include "proc_worker/model/latent.h"
 #include "proc_worker/model/qk_norm.h"
 
 enum {
@@ -33,17 +34,19 @@ static size_t lay_out(struct decoder *d, char *base)
 	const struct decoder_config *c = &d->config;
 	const struct model_shard *s = c->shard;
 	size_t tokens = c->tokens_max, rows = c->logit_rows_max, hidden = c->model->hidden;
-	size_t head_dim = c->model->head_dim;
+	const bool latent = c->model->arch->latent;
+	size_t head_dim = c->model->head_dim, head_width = latent ? latent_head_width(c->model) : head_dim;
 	size_t offset = 0, mlp, experts;
 
 	d->x = carve(base, &offset, tokens * hidden);
 	d->delta = carve(base, &offset, tokens * hidden);
 	d->normed = carve(base, &offset, tokens * hidden);
-	d->squares = carve(base, &offset, c->model->arch->traits & ARCH_QK_NORMS ? 2 * tokens : 0);
+	d->squares = carve(base, &offset, latent || (c->model->arch->traits & ARCH_QK_NORMS) ? 2 * tokens : 0);
 	mlp = experts = offset;
 	d->qkv = carve(base, &offset, tokens * (s->heads + 2 * s->kv_heads) * head_dim);
-	d->q = carve(base, &offset, tokens * s->heads * head_dim);
-	d->attended = carve(base, &offset, tokens * s->heads * head_dim);
+	d->q = carve(base, &offset, tokens * s->heads * head_width);
+	d->attended = carve(base, &offset, tokens * s->heads * head_width);
+	d->low = carve(base, &offset, latent ? tokens * latent_low_width(c->model, s) : 0);
 	d->gate_up = carve(base, &mlp, least(tokens, MLP_TOKENS) * 2 * s->intermediate);
 	d->activated = carve(base, &mlp, least(tokens, MLP_TOKENS) * s->intermediate);
 	experts += moe_lay_out(&d->moe, c->model, s, c->tokens_max, base ? base + experts : NULL);
@@ -191,7 +194,7 @@ static const struct kern_weight *matrix_after(const struct decoder *d, u32 index
 	bool has_experts = d->config.model->layer_flags[index] & LAYER_EXPERTS;
 
 	if (w == &l->qkv)
-		return &l->attn_out;
+		return l->q_b.n ? &l->q_b : &l->attn_out;
 	if (w == &l->attn_out)
 		return has_experts ? &l->router : &l->gate_up;
 	if (w == &l->gate_up)
@@ -341,14 +344,14 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	const struct decoder_config *c = &d->config;
 	const struct layer_weights *w = &c->weights->layers[index];
 	u32 flags = c->model->layer_flags[index];
-	bool together = c->model->arch->traits & ARCH_QK_NORMS;
+	const bool together = c->model->arch->traits & ARCH_QK_NORMS, latent = c->model->arch->latent, normed = together || latent;
 	bool local = flags & LAYER_LOCAL_ROPE;
 	size_t first = local ? (size_t)c->rope->local * (c->model->rope.dim / 2) : 0;
 	struct kern_rope_kv_args rope = {.q = d->q,
 					 .qkv = d->qkv,
-					 .bias = w->qkv_bias,
-					 .q_norm = together ? NULL : w->q_norm,
-					 .k_norm = together ? NULL : w->k_norm,
+					 .bias = latent ? NULL : w->qkv_bias,
+					 .q_norm = normed ? NULL : w->q_norm,
+					 .k_norm = normed ? NULL : w->k_norm,
 					 .norm_eps = c->model->norm_eps,
 					 .clip = c->model->clip,
 					 .cos = c->rope->cos + first,
@@ -360,7 +363,7 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 					 .tokens = in->tokens,
 					 .heads = c->shard->heads,
 					 .rope_dim = flags & LAYER_NO_ROPE ? 0 : c->model->rope.dim,
-					 .interleaved = c->model->arch->interleaved,
+					 .interleaved = c->model->interleaved,
 					 .norm_behind = c->model->arch->norm_behind};
 	struct kern_attention_args attention = {.out = d->attended,
 						.q = d->q,
@@ -436,8 +439,10 @@ static enum err project(struct decoder *d, u32 index, u32 tokens, struct err_msg
 {
 	const struct decoder_config *c = &d->config;
 	const struct kern_weight *w = &c->weights->layers[index].qkv;
+	float *out = c->model->arch->latent ? d->low : d->qkv;
+	const float *bias = c->model->arch->latent ? c->weights->layers[index].qkv_bias : NULL; /* of others rope_kv adds it */
 	const struct kern_matmul_fusion fusion = {.norm_weight = d->unnormed, .norm_eps = c->model->norm_eps};
-	struct kern_matmul_args a = product_args(d, d->qkv, false, d->x, w, NULL, index, tokens);
+	struct kern_matmul_args a = product_args(d, out, false, d->x, w, bias, index, tokens);
 	enum err e = ERR_UNSUPPORTED;
 
 	a.fusion = &fusion;
@@ -446,27 +451,29 @@ static enum err project(struct decoder *d, u32 index, u32 tokens, struct err_msg
 	if (e != ERR_UNSUPPORTED)
 		return decoder_failed(e, "matmul of a norm", em);
 	e = norm_input(d, 0, tokens, em);
-	return e ? e : decoder_product(d, d->qkv, d->input, w, NULL, index, tokens, em);
+	return e ? e : decoder_product(d, out, d->input, w, bias, index, tokens, em);
 }
 
 static enum err attention_block(struct decoder *d, u32 index, const struct inputs *in,
 				const struct kern_kv *kv, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
+	const bool latent = d->config.model->arch->latent;
 	u32 tokens = in->tokens;
-
 
 	enum err e = product_input(d, w->attn_norm, w->attn_norm_bias, tokens, em);
 	if (!e)
 		e = project(d, index, tokens, em);
 	if (!e)
-		e = adapt(d, d->qkv, d->input, &w->qkv, LORA_QKV, index, 0, tokens, em);
+		e = latent ? latent_project(d, w, tokens, em) : adapt(d, d->qkv, d->input, &w->qkv, LORA_QKV, index, 0, tokens, em);
 	if (!e)
 		e = attend(d, index, in, kv, em);
 	tokens = d->narrowed ? in->rows : tokens;
+	if (!e && latent)
+		e = latent_values(d, w, tokens, em);
 	if (!e)
-		e = product_sum(d, block_output(d, w->attn_post_norm, w->attn_out_bias), d->attended, &w->attn_out, w->attn_out_bias,
-				index, tokens, em);
+		e = product_sum(d, block_output(d, w->attn_post_norm, w->attn_out_bias), latent ? d->q : d->attended, &w->attn_out,
+				w->attn_out_bias, index, tokens, em);
 	return e ? e : post_norm(d, w->attn_post_norm, tokens, em);
 }
 
@@ -547,7 +554,6 @@ static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_m
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	bool has_experts = d->config.model->layer_flags[index] & LAYER_EXPERTS;
-
 
 	enum err e = mlp_input(d, w, has_experts, tokens, em);
 	if (!e)

@@ -38,9 +38,10 @@ struct decoder {
 	const float *input; /* of the next product: normed, or x where a family has no norm before its blocks */
 	const float *unnormed; /* the weights of the norm that `input` still wants, of x: products of many tokens do it; or NULL */
 	float *qkv, *q, *attended;
-	float *squares; /* [2], of families with norms over all heads */
+	float *low; /* of latent attention the product of SLOT_QKV: what queries are made from, the latent, what rotates of the key */
+	float *squares; /* [2], of families with norms over all heads, or with latent attention */
 	const u32 *rope_rows;	    /* [tokens] of the rotary tables; of the step */
-	float *gate_up, *activated; /* share their memory with the three above: never alive together */
+	float *gate_up, *activated; /* share their memory with the four above: never alive together */
 	struct moe moe;		    /* its buffers, too */
 	struct lora_step lora;
 	/* [logit_rows_max][...] */

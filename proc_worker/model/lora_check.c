@@ -126,9 +126,11 @@ static enum err check_layer(u64 layer, const struct weights_plan *plan, struct e
 
 enum err lora_check_config(const struct lora_config *c, const struct weights_plan *plan, struct err_msg *em)
 {
-	enum err e = check_targets(c, plan, em);
 	u64 layer;
 
+	if (plan->config->arch->latent)
+		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: its attention is latent", plan->config->arch->name);
+	enum err e = check_targets(c, plan, em);
 	if (!e && json_uint(c->layers, &layer))
 		e = check_layer(layer, plan, em);
 	for (struct json_iter it = json_iterate(c->layers); !e && json_next(&it);)

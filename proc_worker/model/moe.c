@@ -71,6 +71,7 @@ void moe_route_args_init(struct kern_moe_route_args *a, const struct model_confi
 					  .top = model->experts_per_token,
 					  .groups = r->groups,
 					  .groups_top = r->groups_top,
+					  .groups_best = r->groups_best,
 					  .sum_plus = r->sum_plus,
 					  .sum_least = r->sum_least,
 					  .scale = r->scale,

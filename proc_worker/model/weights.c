@@ -91,13 +91,16 @@ static enum err load_matrix(struct loader *l, enum weight_slot slot, u32 layer, 
 		return ERR_OK;
 	}
 	enum err e = kern_weight_begin(w, rows, columns, type, memory, p->caps, em);
+	if (!e && WEIGHTS_SLOTS[slot].kind == SLOT_IS_HEADS)
+		return weights_read_head(&l->reader, slot, layer, expert, w, em);
 	return e ? e : weights_read_matrix(&l->reader, slot, layer, expert, w, order, em);
 }
 
+/* Or heads. */
 static enum err load_experts(struct loader *l, enum weight_slot slot, u32 layer, struct kern_weight **out,
 			     struct err_msg *em)
 {
-	u32 count = l->reader.plan->config->experts;
+	u32 count = weights_copies(l->reader.plan, slot);
 	enum err e = ERR_OK;
 
 	*out = l->experts;
@@ -170,6 +173,7 @@ static enum err load_slot(struct loader *l, enum weight_slot slot, u32 layer, vo
 	case SLOT_IS_MATRIX:
 		return load_matrix(l, slot, layer, 0, member, em);
 	case SLOT_IS_EXPERTS:
+	case SLOT_IS_HEADS:
 		return load_experts(l, slot, layer, member, em);
 	case SLOT_IS_NORM:
 	case SLOT_IS_BIAS:
@@ -236,7 +240,7 @@ enum err model_weights_load(struct model_weights *w, const struct weights_plan *
 	if (e)
 		return e;
 	w->layer_count = p->config->layers;
-	w->expert_count = 2 * p->config->experts * w->layer_count;
+	w->expert_count = 2 * (p->config->experts + (p->config->arch->latent ? p->shard->heads : 0)) * w->layer_count;
 	w->layers = calloc(w->layer_count, sizeof(*w->layers));
 	w->experts = calloc(w->expert_count + 1, sizeof(*w->experts));
 	void *memory = w->layers && w->experts ? weights_cache_find(&key, p, w->memory_bytes) : MAP_FAILED;
@@ -269,6 +273,7 @@ void model_weights_fini(struct model_weights *w)
 {
 	for (u32 i = 0; w->layers && i < w->layer_count; i++) {
 		kern_weight_fini(&w->layers[i].qkv);
+		kern_weight_fini(&w->layers[i].q_b);
 		kern_weight_fini(&w->layers[i].attn_out);
 		kern_weight_fini(&w->layers[i].gate_up);
 		kern_weight_fini(&w->layers[i].down);

@@ -14,6 +14,9 @@ struct layer_weights {
 	struct kern_weight qkv;	      /* [(heads + 2 kv_heads) * head_dim][hidden] */
 	const float *qkv_bias;	      /* [(heads + 2 kv_heads) * head_dim] */
 	const float *q_norm, *k_norm; /* [head_dim], or over all heads [heads * head_dim], [kv_heads * head_dim] */
+	struct kern_weight q_b;	      /* [heads * (key + rope)][q_rank], of latent attention, where qkv is [q_rank + head_dim][hidden] */
+	struct kern_weight *head_k;   /* [heads] of [latent][key] */
+	struct kern_weight *head_v;   /* [heads] of [value][latent] */
 	struct kern_weight attn_out;
 	const float *attn_out_bias;  /* [hidden], whole on every rank */
 	const float *sinks;	     /* [heads] */
@@ -45,7 +48,7 @@ struct model_weights {
 	struct layer_weights *layers;
 	u32 layer_count;
 	u32 expert_count;
-	struct kern_weight *experts; /* of all layers */
+	struct kern_weight *experts; /* of all layers, and matrices of heads */
 	u64 bytes;		     /* memory of all of them */
 	void *memory;
 	size_t memory_bytes;

@@ -522,6 +522,8 @@ static enum err upload_slot(struct uploader *u, enum weight_slot slot, u32 layer
 	case SLOT_IS_NORM:
 	case SLOT_IS_BIAS:
 		return upload_vector(u, slot, layer, member, em);
+	case SLOT_IS_HEADS: /* gpu_check refuses such models */
+		break;
 	}
 	return ERR_OK;
 }

@@ -20,7 +20,7 @@ struct weights_range {
 };
 
 /* What a slot is, and where its weight goes. */
-enum slot_kind { SLOT_IS_EMBED, SLOT_IS_TABLE, SLOT_IS_NORM, SLOT_IS_BIAS, SLOT_IS_MATRIX, SLOT_IS_EXPERTS };
+enum slot_kind { SLOT_IS_EMBED, SLOT_IS_TABLE, SLOT_IS_NORM, SLOT_IS_BIAS, SLOT_IS_MATRIX, SLOT_IS_EXPERTS, SLOT_IS_HEADS };
 
 struct weights_slot {
 	enum slot_kind kind;
@@ -84,6 +84,11 @@ MUST_CHECK enum err weights_read_rows(struct weights_reader *r, const struct arc
  * ERR_NO_MEMORY. */
 MUST_CHECK enum err weights_read_matrix(struct weights_reader *r, enum weight_slot slot, u32 layer,
 					u32 expert, struct kern_weight *w, u32 *order, struct err_msg *em);
+/* That of `head` of this rank, of a slot with one a head (weights_heads.c). ERR_FORMAT: a value is no finite number. ERR_NO_MEMORY. */
+MUST_CHECK enum err weights_read_head(struct weights_reader *r, enum weight_slot slot, u32 layer, u32 head, struct kern_weight *w,
+				      struct err_msg *em);
+/* Room for so many bytes in `staging`; false: out of memory. */
+bool weights_stage(struct weights_reader *r, size_t bytes);
 /* A table of the model, in the plan's type. ERR_NO_MEMORY. */
 MUST_CHECK enum err weights_read_table(struct weights_reader *r, enum weight_slot slot, void *out, struct err_msg *em);
 /* A norm, with its offset, or a bias, of all its parts. ERR_NO_MEMORY. */

@@ -15,8 +15,7 @@ void weights_reader_fini(struct weights_reader *r)
 	*r = (struct weights_reader){0};
 }
 
-/* Room for so many bytes in `staging`; false: out of memory. */
-static bool stage(struct weights_reader *r, size_t bytes)
+bool weights_stage(struct weights_reader *r, size_t bytes)
 {
 	if (bytes > r->staging_bytes) {
 		void *grown = realloc(r->staging, bytes);
@@ -36,7 +35,7 @@ const void *weights_aligned_rows(struct weights_reader *r, const struct st_tenso
 
 	if ((uintptr_t)src % kern_dtype_bytes(t->dtype) == 0)
 		return src;
-	return stage(r, bytes) ? memcpy(r->staging, src, bytes) : NULL;
+	return weights_stage(r, bytes) ? memcpy(r->staging, src, bytes) : NULL;
 }
 
 const void *weights_part_rows(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
@@ -47,7 +46,7 @@ const void *weights_part_rows(struct weights_reader *r, const struct arch_tensor
 
 	if (run.count == rows.count)
 		return weights_aligned_rows(r, st, run.first, run.count);
-	if (!stage(r, rows.count * row_bytes))
+	if (!weights_stage(r, rows.count * row_bytes))
 		return NULL;
 	for (u32 at = 0; at < rows.count; at += run.count) {
 		run = weights_file_rows(r->plan, t, (struct weights_range){rows.first + at, rows.count - at});
@@ -90,7 +89,7 @@ static const void *transposed_rows(struct weights_reader *r, const struct arch_t
 	struct weights_range run = weights_file_rows(r->plan, t, rows);
 
 	ASSERT(run.count == rows.count); /* none of the table is in groups, too */
-	if (!stage(r, rows.count * columns * bytes))
+	if (!weights_stage(r, rows.count * columns * bytes))
 		return NULL;
 	struct transpose job = {st->data, r->staging, columns, wide, run.first, rows.count, bytes};
 	u32 tasks = (rows.count + TRANSPOSE_ROWS - 1) / TRANSPOSE_ROWS;

@@ -34,6 +34,20 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return (c->heads + c->kv_heads) * c->head_dim;
 	case DIM_QKV:
 		return (c->heads + 2 * c->kv_heads) * c->head_dim;
+	case DIM_LATENT:
+		return c->latent.rank;
+	case DIM_Q_RANK:
+		return c->latent.q_rank;
+	case DIM_HEAD_KEY:
+		return c->latent.key;
+	case DIM_HEAD_VALUE:
+		return c->latent.value;
+	case DIM_HEADS_QUERY:
+		return c->heads * (c->latent.key + c->latent.rope);
+	case DIM_HEADS_VALUE:
+		return c->heads * c->latent.value;
+	case DIM_HEADS_KEY_VALUE:
+		return c->heads * (c->latent.key + c->latent.value);
 	case DIM_INTERMEDIATE:
 		return c->intermediate;
 	case DIM_GATE_UP:
@@ -68,6 +82,9 @@ static struct weights_range dim_share(const struct weights_plan *p, enum arch_di
 		return (struct weights_range){s->rank * s->heads, s->heads};
 	case DIM_HEADS:
 		return (struct weights_range){s->rank * s->heads * c->head_dim, s->heads * c->head_dim};
+	case DIM_HEADS_QUERY:
+	case DIM_HEADS_VALUE:
+		return (struct weights_range){weights_dim(c, d) / s->ranks * s->rank, weights_dim(c, d) / s->ranks};
 	case DIM_KV_HEADS:
 		return (struct weights_range){s->kv_first * c->head_dim, s->kv_heads * c->head_dim};
 	case DIM_INTERMEDIATE:
@@ -126,6 +143,9 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_QKV_BIAS, SLOT_IS_BIAS, qkv_bias),
 	IN_LAYER(SLOT_Q_NORM, SLOT_IS_NORM, q_norm),
 	IN_LAYER(SLOT_K_NORM, SLOT_IS_NORM, k_norm),
+	IN_LAYER(SLOT_Q_B, SLOT_IS_MATRIX, q_b),
+	IN_LAYER(SLOT_HEAD_K, SLOT_IS_HEADS, head_k),
+	IN_LAYER(SLOT_HEAD_V, SLOT_IS_HEADS, head_v),
 	IN_LAYER(SLOT_ATTN_OUT, SLOT_IS_MATRIX, attn_out),
 	IN_LAYER(SLOT_ATTN_OUT_BIAS, SLOT_IS_BIAS, attn_out_bias),
 	IN_LAYER(SLOT_SINKS, SLOT_IS_BIAS, sinks),
@@ -156,12 +176,20 @@ bool weights_is_vector(enum weight_slot slot)
 
 bool weights_is_matrix(enum weight_slot slot)
 {
-	return WEIGHTS_SLOTS[slot].kind == SLOT_IS_MATRIX || WEIGHTS_SLOTS[slot].kind == SLOT_IS_EXPERTS;
+	return WEIGHTS_SLOTS[slot].kind == SLOT_IS_MATRIX || WEIGHTS_SLOTS[slot].kind == SLOT_IS_EXPERTS ||
+	       WEIGHTS_SLOTS[slot].kind == SLOT_IS_HEADS;
 }
 
 u32 weights_copies(const struct weights_plan *p, enum weight_slot slot)
 {
-	return WEIGHTS_SLOTS[slot].kind == SLOT_IS_EXPERTS ? p->config->experts : 1;
+	switch (WEIGHTS_SLOTS[slot].kind) {
+	case SLOT_IS_EXPERTS:
+		return p->config->experts;
+	case SLOT_IS_HEADS:
+		return p->shard->heads;
+	default:
+		return 1;
+	}
 }
 
 u32 weights_layers(const struct weights_plan *p, enum weight_slot slot)
@@ -190,6 +218,10 @@ bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tens
 		return p->config->head_norms;
 	case WHEN_LM_HEAD_BIAS:
 		return p->config->lm_head_bias;
+	case WHEN_Q_RANK:
+		return p->config->latent.q_rank > 0;
+	case WHEN_NO_Q_RANK:
+		return p->config->latent.q_rank == 0;
 	}
 	return false;
 }
@@ -220,6 +252,11 @@ void weights_slot_shape(const struct weights_plan *p, enum weight_slot slot, u32
 			*rows += weights_rows(p, &a->tensors[i]).count;
 			*columns = weights_columns(p, &a->tensors[i]).count;
 		}
+	if (slot == SLOT_HEAD_K) { /* read the other way round than the file has it: from keys to latents */
+		u32 turned = *rows;
+		*rows = *columns;
+		*columns = turned;
+	}
 }
 
 /* ---------------------------------------------------------------- check */
@@ -453,7 +490,7 @@ enum kern_dtype weights_matrix_dtype(const struct weights_plan *p, enum weight_s
 				    bool *ordered)
 {
 	*ordered = false;
-	if (weights_is_router(slot))
+	if (weights_is_router(slot) || WEIGHTS_SLOTS[slot].kind == SLOT_IS_HEADS) /* what heads have is little, too */
 		return p->dtype;
 	if (kern_dtype_group(p->matrix_dtype) > 0)
 		return p->matrix_dtype;

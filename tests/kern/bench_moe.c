@@ -10,6 +10,7 @@ enum { EXPERTS = 32, TOP = 8, WIDTH = 768, HIDDEN = 2048, GEMMA_VOCAB = 256000 }
 BENCH_RUNNER(moe_route)
 BENCH_RUNNER(moe_matmul)
 BENCH_RUNNER(moe_combine)
+BENCH_RUNNER(head_matmul)
 BENCH_RUNNER(soft_cap)
 
 struct layer {
@@ -70,6 +71,37 @@ static void products(struct check *c, u32 target, u32 pool, u32 tokens, enum ker
 	check_case_end(c, NULL, "moe_matmul");
 }
 
+/* Those of a layer of DeepSeek V2 Lite before attention. */
+static void heads(struct check *c, u32 target, u32 pool, u32 tokens)
+{
+	enum { HEADS = 16, KEY = 128, ROPE = 64, LATENT = 512 };
+	const struct kern_limits limits = {
+		.tokens = tokens, .heads = HEADS, .kv_heads = 1, .head_dim = LATENT + ROPE, .hidden = KEY, .attended = KEY};
+	const u32 caps = c->targets[target].caps;
+	const size_t bytes = kern_weight_bytes(LATENT, KEY, KERN_BF16, caps);
+	float *plain = check_floats(c, (size_t)LATENT * KEY, false);
+	char *memory = check_alloc(c, HEADS * bytes), shape[100];
+	struct kern_weight w[HEADS];
+	struct err_msg em;
+	for (u32 h = 0; h < HEADS; h++)
+		if (kern_weight_pack(&w[h], plain, KERN_F32, KEY, LATENT, KEY, KERN_BF16, memory + h * bytes, c->pools[1], caps, &em) != ERR_OK)
+			return;
+	struct kern_head_matmul_args a = {.w = w,
+					  .tokens = tokens,
+					  .heads = HEADS,
+					  .beside = ROPE,
+					  .x_stride = HEADS * (KEY + ROPE),
+					  .x_apart = KEY + ROPE,
+					  .out_stride = HEADS * (LATENT + ROPE),
+					  .out_apart = LATENT + ROPE,
+					  .ops = &c->targets[target].ops};
+	a.x = check_floats(c, (size_t)tokens * a.x_stride, false);
+	a.out = check_alloc(c, (size_t)tokens * a.out_stride * sizeof(float));
+	snprintf(shape, sizeof(shape), "bfloat16 n=%u k=%u heads=%u tokens=%u", (u32)LATENT, (u32)KEY, (u32)HEADS, tokens);
+	BENCH(head_matmul, c, target, pool, &a, &limits, shape, 2.0 * LATENT * KEY * HEADS * tokens, (double)(HEADS * bytes));
+	check_case_end(c, NULL, "head_matmul");
+}
+
 static void combine(struct check *c, u32 target, u32 pool, u32 tokens)
 {
 	struct layer l;
@@ -106,6 +138,8 @@ void bench_moe(struct check *c, u32 target, u32 pool, const char *only)
 	for (u32 t = 0; t < COUNT_OF(tokens); t++) {
 		for (u32 d = 0; d < COUNT_OF(types) && last && (!only || !strcmp(only, "moe_matmul")); d++)
 			products(c, target, pool, tokens[t], types[d]);
+		if (last && (!only || !strcmp(only, "head_matmul")))
+			heads(c, target, pool, tokens[t]);
 		if (CHECK_DISTINCT(c, target, moe_combine) && (!only || !strcmp(only, "moe_combine")))
 			combine(c, target, pool, tokens[t]);
 	}

@@ -91,6 +91,7 @@ void check_fused(struct check *c);
 void check_rope(struct check *c);
 void check_attention(struct check *c);
 void check_moe(struct check *c);
+void check_heads(struct check *c);
 void check_lora(struct check *c);
 void check_sampling(struct check *c);
 /* `only`: an op's name, or NULL for all. */

@@ -92,14 +92,16 @@ static float route_key(const struct kern_moe_route_args *a, const double *scores
 	return (float)(scores[e] + (a->bias ? (double)a->bias[e] : 0));
 }
 
-/* The largest of all pairs of a group. */
+/* The largest of all pairs of a group, or of all of it. */
 static float route_group(const struct kern_moe_route_args *a, const double *scores, u32 group)
 {
 	u32 size = a->experts / a->groups;
 	float keys[64], best = -INFINITY;
 	for (u32 i = 0; i < size; i++)
 		keys[i] = route_key(a, scores, group * size + i);
-	for (u32 i = 0; i < size; i++)
+	for (u32 i = 0; i < size && a->groups_best; i++)
+		best = fmaxf(best, keys[i]);
+	for (u32 i = a->groups_best ? size : 0; i < size; i++)
 		for (u32 j = 0; j < i; j++)
 			best = fmaxf(best, keys[i] + keys[j]);
 	return best;
@@ -234,7 +236,7 @@ static void route_mixed_case(struct check *c, u32 target, u32 tokens, u32 expert
 }
 
 /* Scores, biases, groups and bounds of sums of a model's own. */
-enum { ROUTE_BIASED = 1, ROUTE_SIGMOID = 2, ROUTE_TIES = 4, ROUTE_BOUNDED = 8, ROUTE_WAYS = 16 };
+enum { ROUTE_BIASED = 1, ROUTE_SIGMOID = 2, ROUTE_TIES = 4, ROUTE_BOUNDED = 8, ROUTE_BEST = 16, ROUTE_WAYS = 32 };
 static void route_rich_case(struct check *c, u32 target, u32 tokens, u32 groups, u32 size, u32 groups_top, u32 ways)
 {
 	u32 experts = (groups ? groups : 1) * size, most = (groups ? groups_top : 1) * size;
@@ -250,7 +252,8 @@ static void route_rich_case(struct check *c, u32 target, u32 tokens, u32 groups,
 					.scale = ways & ROUTE_BOUNDED ? 2.5f : 0,
 					.sum_plus = ways & ROUTE_BOUNDED ? 0.3f : 0,
 					.sum_least = ways & ROUTE_BOUNDED ? 0.9f : 0,
-					.sigmoid = ways & ROUTE_SIGMOID};
+					.sigmoid = ways & ROUTE_SIGMOID,
+					.groups_best = ways & ROUTE_BEST};
 	for (size_t i = 0; i < (size_t)tokens * experts; i++)
 		logits[i] = ways & ROUTE_TIES ? (float)check_random(c, 3) : logits[i] * 4;
 	for (u32 i = 0; i < experts; i++)

@@ -27,6 +27,7 @@ static void check_cpu(struct check *c)
 	check_rope(c);
 	check_attention(c);
 	check_moe(c);
+	check_heads(c);
 	check_lora(c);
 	check_sampling(c);
 	printf("processor: %u passed, %u failed, %.1f s\n", c->passed, c->failed,

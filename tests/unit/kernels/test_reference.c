@@ -312,3 +312,29 @@ Test(reference, grouped_products_take_each_assignments_own_expert)
 	ops.moe_combine(&ctx, &c);
 	near_to(sum, 0.5 * 130 + 2 * 86);
 }
+
+Test(reference, products_of_heads_take_each_heads_own_matrix)
+{
+	struct kern_ops ops = ref_ops();
+	struct kern_ctx ctx = {0};
+	const float w0[2] = {1, 10}, w1[2] = {2, 20};
+	const float x[12] = {3, 4, 7, /* second head */ 5, 6, 8, /* second token */ 1, 2, 9, 3, 1, 10};
+	const struct kern_weight w[2] = {{.n = 1, .k = 2, .data = w0}, {.n = 1, .k = 2, .data = w1}};
+	float out[8];
+	struct kern_head_matmul_args a = {.out = out,
+					  .x = x,
+					  .w = w,
+					  .tokens = 2,
+					  .heads = 2,
+					  .beside = 1,
+					  .x_stride = 6,
+					  .x_apart = 3,
+					  .out_stride = 4,
+					  .out_apart = 2,
+					  .ops = &ops};
+	const float want[8] = {7, 43, 8, 130, 9, 21, 10, 26};
+
+	cr_assert_eq(ops.head_matmul(&ctx, &a), ERR_OK);
+	for (u32 i = 0; i < 8; i++)
+		near_to(out[i], want[i]);
+}

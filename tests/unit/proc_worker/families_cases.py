@@ -25,9 +25,15 @@ WINDOWED = ["sliding_attention", "sliding_attention", "full_attention"]
 # Families whose heads are hidden_size / num_attention_heads.
 # Families that know no KV heads but those of queries.
 ONE_A_HEAD = ("gpt_neox", "gpt2")
+# Families whose heads share a latent: with sizes of heads of their own, and as many KV heads as others.
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")
+LATENT_SIZES = {"kv_lora_rank": 22, "q_lora_rank": 26, "qk_nope_head_dim": 14, "qk_rope_head_dim": 10, "v_head_dim": 12,
+                "attention_bias": False}
+LATENT_EXPERTS = {"moe_intermediate_size": 20, "num_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1,
+                  "topk_group": 1, "first_k_dense_replace": 1}
 # What families call the fields of others.
 NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
-         "glm4_moe": {"num_experts": "n_routed_experts"},
+         **{family: {"num_experts": "n_routed_experts"} for family in ("glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3")},
          "ernie4_5_moe": {"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k",
                           "n_shared_experts": "moe_num_shared_experts"},
          "gpt2": {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
@@ -143,6 +149,21 @@ FAMILIES = {
                 "rope_theta": 150000, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
                                                        "truncate": False, "original_max_position_embeddings": 64},
                 "output_router_logits": False, "router_aux_loss_coef": 0.9, "pad_token_id": 0},
+    "deepseek_v2": {"architectures": ["DeepseekV2ForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "n_shared_experts": 2,
+                    "aux_loss_alpha": 0.001, "ep_size": 1, "moe_layer_freq": 1, "norm_topk_prob": False, "pretraining_tp": 1,
+                    "routed_scaling_factor": 1.0, "scoring_func": "softmax", "seq_aux": True, "topk_method": "greedy",
+                    "rope_scaling": None, "n_group": 1, "topk_group": 1},
+    "deepseek_v3": {"architectures": ["DeepseekV3ForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "aux_loss_alpha": 0.001,
+                    "ep_size": 1, "moe_layer_freq": 1, "norm_topk_prob": True, "num_nextn_predict_layers": 1, "pretraining_tp": 1,
+                    "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "seq_aux": True, "topk_method": "noaux_tc",
+                    "rope_scaling": None},
+    "glm4_moe_lite": {"architectures": ["Glm4MoeLiteForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "pad_token_id": 0,
+                      "topk_method": "noaux_tc", "norm_topk_prob": True, "routed_scaling_factor": 1.8,
+                      "num_nextn_predict_layers": 1, "partial_rotary_factor": 1.0, "rope_scaling": None},
+    "minicpm3": {"architectures": ["MiniCPM3ForCausalLM"], **LATENT_SIZES, "v_head_dim": MISSING, "scale_emb": 12,
+                 "scale_depth": 1.4, "dim_model_base": 16, "tie_word_embeddings": MISSING, "rope_scaling": {
+                     "type": "longrope", "short_factor": [1.0, 1.1, 1.25, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.5, 6.0],
+                     "original_max_position_embeddings": 256}},
     "smollm3": {"architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "mlp_bias": False,
                 "pad_token_id": 0, "no_rope_layers": [1, 1, 0], "no_rope_layer_interval": 3, "rope_scaling": None,
                 "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": True,
@@ -185,6 +206,8 @@ def config(family, changes):
     c = {**COMMON, **FAMILIES[family], "model_type": family, **changes}
     if family in ONE_A_HEAD:
         c["num_key_value_heads"] = MISSING
+    if family in LATENT:
+        c["num_key_value_heads"] = c["num_attention_heads"]
     names = NAMES.get(family, {})
     return {names.get(k, k): v for k, v in c.items() if v is not MISSING}
 
@@ -266,6 +289,43 @@ def window_cases(family):
                                               "original_max_position_embeddings": 8}}
     if family in ("gemma2", "gemma3_text"):
         yield "window-types", {"layer_types": types, "num_hidden_layers": 3}
+
+
+def latent_cases(family):
+    if family in LATENT:
+        yield "q-rank-null", {"q_lora_rank": None}
+        yield "attention-bias", {"attention_bias": True}
+        yield "narrow", {"kv_lora_rank": 6, "v_head_dim": 19, "qk_nope_head_dim": 34}
+        yield "yarn", {"rope_scaling": {**YARN, "beta_fast": 32, "beta_slow": 1, "mscale": 0.8, "mscale_all_dim": 0.5}}
+        yield "yarn-all-dim", {"rope_scaling": {**YARN, "mscale_all_dim": 0.7}}
+        yield "yarn-one", new_rope({**YARN, "rope_type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0})
+        yield "stated-twice", {"head_dim": 10, "qk_head_dim": 24}
+    if family in ("deepseek_v3", "glm4_moe_lite"):
+        yield "halves", {"rope_interleave": False}
+        yield "interleave", {"rope_interleave": True}
+        yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
+        yield "no-norm", {"norm_topk_prob": False}
+        yield "top-1", {"num_experts_per_tok": 1}
+    if family == "deepseek_v2":
+        yield "groups", {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "num_experts": 16,
+                         "num_experts_per_tok": 5, "routed_scaling_factor": 16.0}
+        yield "groups-alone", {"topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 5, "num_experts": 16}
+        yield "groups-unused", {"n_group": 4, "topk_group": 2}
+        yield "lite", {"q_lora_rank": None, "topk_method": MISSING, "first_k_dense_replace": MISSING, "n_group": None,
+                       "rope_scaling": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}}
+    if family in ("deepseek_v2", "deepseek_v3"):
+        yield "dense-more", {"first_k_dense_replace": 2, "num_hidden_layers": 4, "n_shared_experts": 3}
+        yield "dense-all", {"first_k_dense_replace": 3}
+    if family == "deepseek_v3":
+        yield "defaults", {"num_experts": 16, "num_hidden_layers": 4,
+                           **{k: MISSING for k in ("norm_topk_prob", "n_group", "topk_group", "n_shared_experts", "topk_method",
+                                                   "first_k_dense_replace", "routed_scaling_factor", "scoring_func", "moe_layer_freq")}}
+    if family == "glm4_moe_lite":
+        yield "listed", {"mlp_layer_types": ["sparse", "dense", "sparse"], "first_k_dense_replace": MISSING}
+    if family == "minicpm3":
+        yield "longrope", {"rope_scaling": {**FAMILIES[family]["rope_scaling"], "original_max_position_embeddings": 32}}
+        yield "plain", {"rope_scaling": None, "scale_emb": 3, "scale_depth": 2.5, "dim_model_base": 64, "v_head_dim": 12}
+        yield "untied", {"tie_word_embeddings": False, "dim_model_base": MISSING, "scale_emb": MISSING, "scale_depth": MISSING}
 
 
 def family_cases(family):
@@ -412,6 +472,7 @@ def family_cases(family):
         yield "top-1", {"num_experts_per_tok": 1}
         yield "defaults", {k: MISSING for k in ("n_shared_experts", "moe_layer_start_index", "moe_layer_end_index",
                                                 "moe_layer_interval", "tie_word_embeddings", "use_bias")}
+    yield from latent_cases(family)
     if family == "granitemoeshared":
         yield "no-shared", {"shared_intermediate_size": 0}
         yield "shared-missing", {"shared_intermediate_size": MISSING}
@@ -451,7 +512,7 @@ def cases():
     for family in FAMILIES:
         ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite", "internlm2") else []
         if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss", "arcee", "granitemoe",
-                      "cohere", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox", "glm4_moe", "ernie4_5_moe", "granitemoeshared", "olmo"):
+                      "cohere", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox", "glm4_moe", "ernie4_5_moe", "granitemoeshared", "olmo", "deepseek_v2", "deepseek_v3"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
         if family == "gpt_oss":  # without one transformers takes one of its own
             ropes = [("none", {}), ("plain", {"rope_scaling": {"rope_type": "default"}, "initial_context_length": MISSING})]
@@ -460,7 +521,7 @@ def cases():
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
         if family == "phimoe":
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default")]
-        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense"):
+        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "glm4_moe_lite", "minicpm3"):
             ropes = [("none", {})]
         for name, changes in ropes:
             if family == "mixtral":  # transformers' formulas want it
@@ -470,7 +531,7 @@ def cases():
             yield family + "/" + name, family, config(family, changes), {}
         gelu = family.startswith("gemma")
         for name, changes in shape_cases():
-            if family in ONE_A_HEAD and ("kv_heads" in str(changes) and name != "odd" or "head-dim" in name):
+            if family in (*ONE_A_HEAD, *LATENT) and ("kv_heads" in str(changes) and name != "odd" or "head-dim" in name):
                 continue
             if family == "gemma" and name.startswith("act-"):
                 changes = {**changes, "hidden_activation": MISSING}
@@ -486,11 +547,11 @@ def cases():
                 continue
             if name == "head-dim-null" and family not in ("llama", "mistral", "mixtral"):
                 continue
-            if name == "odd" and family in (*ONE_A_HEAD, "phi3", "granite", "granitemoe", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE):
+            if name == "odd" and family in (*ONE_A_HEAD, *LATENT, "phi3", "granite", "granitemoe", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE):
                 changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
             if family in ("glm", "glm4", "glm4_moe", "nemotron") and "head_dim" in changes:  # an even part of it turns
                 changes = {**changes, "head_dim": 20}
-            if name == "odd" and family.endswith("_moe"):
+            if name == "odd" and (family.endswith("_moe") or family in LATENT and family != "minicpm3"):
                 changes = {**changes, "moe_intermediate_size": 21, "shared_expert_intermediate_size":
                            27 if family == "qwen2_moe" else MISSING}
             if family == "hunyuan_v1_dense" and "head_dim" in changes:

@@ -1,0 +1,124 @@
+/* Latent attention: what stands between its first product and the rotation, and behind attention. Runs in the worker, in every step
+ * of such models; owns no memory, never allocates. */
+#include "proc_worker/model/latent.h"
+
+#include <string.h>
+
+#include "proc_worker/model/decoder_priv.h"
+
+/* Whatever config.json says of other norms. */
+static const f32 NORM_EPS = 1e-6f;
+
+static u32 query_width(const struct model_config *m)
+{
+	return m->latent.key + m->latent.rope;
+}
+
+u32 latent_low_width(const struct model_config *m, const struct model_shard *s)
+{
+	return (m->latent.q_rank > 0 ? m->latent.q_rank : s->heads * query_width(m)) + m->head_dim;
+}
+
+u32 latent_head_width(const struct model_config *m)
+{
+	u32 width = m->head_dim > query_width(m) ? m->head_dim : query_width(m);
+
+	return m->latent.value > width ? m->latent.value : width;
+}
+
+/* Of the queries' low rank, if they have one, and of the latent behind it. Every rank has all of both. */
+static enum err norm_ranks(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	const struct latent_config *l = &c->model->latent;
+	float *first = d->low + (w->qkv.n - c->model->head_dim) - l->q_rank;
+	struct kern_qk_squares_args squares = {.qkv = first,
+					       .squares = d->squares,
+					       .tokens = tokens,
+					       .stride = w->qkv.n,
+					       .q_width = l->q_rank,
+					       .k_width = l->rank,
+					       .counts_k = true};
+	struct kern_qk_norm_args norm = {.qkv = first,
+					 .squares = d->squares,
+					 .q_weight = w->q_norm,
+					 .k_weight = w->k_norm,
+					 .eps = NORM_EPS,
+					 .tokens = tokens,
+					 .stride = w->qkv.n,
+					 .q_width = l->q_rank,
+					 .k_width = l->rank,
+					 .q_total = l->q_rank > 0 ? l->q_rank : 1,
+					 .k_total = l->rank};
+
+	enum err e = decoder_failed(c->ops->qk_squares(c->ctx, &squares), "qk_squares", em);
+	return e ? e : decoder_failed(c->ops->qk_norm(c->ctx, &norm), "qk_norm", em);
+}
+
+/* A token's latent, behind what of its key rotates, as K; and as V, where no query asks for what stands in front of it. */
+static void place_latents(const struct decoder *d, const struct layer_weights *w, u32 tokens)
+{
+	const struct model_config *m = d->config.model;
+	const u32 heads = d->config.shard->heads;
+	const size_t latent = m->latent.rank * sizeof(float), rope = m->latent.rope * sizeof(float);
+
+	for (u32 t = 0; t < tokens; t++) {
+		const float *from = d->low + (size_t)(t + 1) * w->qkv.n - m->head_dim;
+		float *k = d->qkv + ((size_t)t * (heads + 2) + heads) * m->head_dim, *v = k + m->head_dim;
+		memcpy(k, from + m->latent.rank, rope);
+		memcpy(k + m->latent.rope, from, latent);
+		memset(v, 0, rope);
+		memcpy(v + m->latent.rope, from, latent);
+	}
+}
+
+enum err latent_project(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	const struct model_config *m = c->model;
+	struct kern_matmul_args whole = {.out = d->attended,
+					 .x = d->low,
+					 .w = &w->q_b,
+					 .tokens = tokens,
+					 .x_stride = w->qkv.n,
+					 .out_stride = w->q_b.n,
+					 .next = &w->attn_out};
+	struct kern_head_matmul_args heads = {.out = d->qkv,
+					      .x = m->latent.q_rank > 0 ? d->attended : d->low,
+					      .w = w->head_k,
+					      .tokens = tokens,
+					      .heads = c->shard->heads,
+					      .beside = m->latent.rope,
+					      .x_stride = m->latent.q_rank > 0 ? w->q_b.n : w->qkv.n,
+					      .x_apart = query_width(m),
+					      .out_stride = (c->shard->heads + 2) * m->head_dim,
+					      .out_apart = m->head_dim,
+					      .ops = c->ops};
+
+	enum err e = norm_ranks(d, w, tokens, em);
+	if (!e && m->latent.q_rank > 0)
+		e = decoder_failed(c->ops->matmul(c->ctx, &whole), "matmul", em);
+	if (!e)
+		e = decoder_failed(c->ops->head_matmul(c->ctx, &heads), "head_matmul", em);
+	if (!e)
+		place_latents(d, w, tokens);
+	return e;
+}
+
+enum err latent_values(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	const struct model_config *m = c->model;
+	struct kern_head_matmul_args a = {.out = d->q,
+					  .x = d->attended + m->latent.rope,
+					  .w = w->head_v,
+					  .tokens = tokens,
+					  .heads = c->shard->heads,
+					  .x_stride = c->shard->heads * m->head_dim,
+					  .x_apart = m->head_dim,
+					  .out_stride = c->shard->heads * m->latent.value,
+					  .out_apart = m->latent.value,
+					  .ops = c->ops};
+
+	return decoder_failed(c->ops->head_matmul(c->ctx, &a), "head_matmul", em);
+}

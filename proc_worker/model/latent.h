@@ -1,0 +1,20 @@
+/* Attention whose heads share one latent (DeepSeek-AI 2024, "Multi-head Latent Attention"), in the form that never expands it: the
+ * cache holds a token's latent and, in front of it, the part of its key that rotates, as one KV head. A head's query goes through
+ * its part of kv_b_proj for keys and is held against latents; what attention makes of these goes through its part for values. */
+#ifndef TERCET_PROC_WORKER_MODEL_LATENT_H
+#define TERCET_PROC_WORKER_MODEL_LATENT_H
+
+#include "proc_worker/model/decoder.h"
+
+/* Values of a row of decoder.low. */
+u32 latent_low_width(const struct model_config *m, const struct model_shard *s);
+/* What a head has in decoder.q and decoder.attended at most: they hold other things in between. */
+u32 latent_head_width(const struct model_config *m);
+
+/* From decoder.low, the product of SLOT_QKV, to decoder.qkv as kern_rope_kv_args reads it; overwrites decoder.attended. The errors of
+ * the ops. */
+MUST_CHECK enum err latent_project(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em);
+/* From decoder.attended to decoder.q, [tokens][heads][value]. The errors of the ops. */
+MUST_CHECK enum err latent_values(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em);
+
+#endif

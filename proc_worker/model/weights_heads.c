@@ -1,0 +1,57 @@
+/* Reads a head's share of kv_b_proj, whose parts latent attention wants apart: that of keys turned, so that it goes from queries to
+ * latents, and that of values. They are held unquantized, whatever the checkpoint has. Runs in the worker while a model loads; owns
+ * nothing. */
+#include <string.h>
+
+#include "common/assert.h"
+#include "proc_worker/model/finite.h"
+#include "proc_worker/model/weights_priv.h"
+
+enum { NAME_MAX_BYTES = 256 };
+
+static const struct arch_tensor *find_part(const struct arch *a, enum weight_slot slot)
+{
+	u32 i = 0;
+
+	while (a->tensors[i].slot != slot)
+		i++;
+	return &a->tensors[i];
+}
+
+/* One row of the tensor in the file, as floats. */
+static void read_row(const struct quant_tensor *q, u32 row, float *out)
+{
+	size_t row_bytes = q->values->bytes / q->rows;
+
+	if (q->format != QUANT_NONE)
+		quant_tensor_values(q, row, 0, q->columns, out);
+	else
+		kern_convert(out, KERN_F32, (const char *)q->values->data + row * row_bytes, q->values->dtype, q->columns);
+}
+
+enum err weights_read_head(struct weights_reader *r, enum weight_slot slot, u32 layer, u32 head, struct kern_weight *w,
+			   struct err_msg *em)
+{
+	const struct weights_plan *p = r->plan;
+	const struct arch_tensor *t = find_part(p->config->arch, slot);
+	const u32 rows = weights_dim(p->config, t->rows), columns = weights_dim(p->config, t->columns);
+	const u32 a_head = weights_rows_of_file(p, t) / p->config->heads, number = p->shard->rank * p->shard->heads + head;
+	const u32 first = number * a_head + (t->before == DIM_NONE ? 0 : weights_dim(p->config, t->before));
+	struct quant_tensor q = weights_quant_part(p, t, layer, 0);
+	char name[NAME_MAX_BYTES];
+
+	ASSERT(w->n * w->k == rows * columns && number < p->config->heads);
+	arch_tensor_name(name, sizeof(name), t, layer, 0);
+	if (!weights_stage(r, ((size_t)rows + 1) * columns * sizeof(float)))
+		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", name);
+	float *values = r->staging, *row = values + (size_t)rows * columns;
+	for (u32 i = 0; i < rows; i++) {
+		read_row(&q, first + i, slot == SLOT_HEAD_K ? row : values + (size_t)i * columns);
+		for (u32 j = 0; j < columns && slot == SLOT_HEAD_K; j++)
+			values[(size_t)j * rows + i] = row[j];
+	}
+	if (kern_weight_rows(w, 0, w->n, values, KERN_F32, w->k, p->threads))
+		return ERR_OK;
+	enum err e = q.format == QUANT_NONE ? finite_check(q.values, w->dtype, p->threads, em) : ERR_OK;
+	return e ? e : err_set(em, ERR_FORMAT, "tensor %s has a value that is no finite number in %s", name, kern_dtype_name(w->dtype));
+}

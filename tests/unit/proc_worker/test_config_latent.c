@@ -1,0 +1,151 @@
+/* What config.json says of heads that share a latent, and what is refused in it. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proc_worker/model/config.h"
+
+#define SIZES                                                                                             \
+	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 6, " \
+	"\"num_attention_heads\": 4, \"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-6"
+#define RANKS "\"kv_lora_rank\": 24, \"q_lora_rank\": 20"
+#define HEADS "\"qk_nope_head_dim\": 10, \"qk_rope_head_dim\": 6, \"v_head_dim\": 12"
+#define EXPERTS "\"n_routed_experts\": 16, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 24"
+#define ALL RANKS ", " HEADS ", " EXPERTS
+#define V2 "DeepseekV2ForCausalLM"
+#define V3 "DeepseekV3ForCausalLM"
+#define LITE "Glm4MoeLiteForCausalLM"
+#define MINI "MiniCPM3ForCausalLM"
+
+static struct model_config c;
+
+static enum err parse(const char *family, const char *more, struct err_msg *em)
+{
+	char text[4096];
+	int bytes = snprintf(text, sizeof(text), "{\"architectures\": [\"%s\"], " SIZES ", %s}", family, more);
+
+	em->text[0] = 0;
+	return model_config_parse(&c, text, (size_t)bytes, em);
+}
+
+static void good(const char *family, const char *more)
+{
+	struct err_msg em;
+
+	cr_assert_eq(parse(family, more, &em), ERR_OK, "%s {%s}: %s", family, more, em.text);
+}
+
+static void refused(const char *family, const char *more, enum err expected, const char *text)
+{
+	struct err_msg em;
+	enum err e = parse(family, more, &em);
+
+	cr_assert_eq(e, expected, "%s {%s}: %s: %s", family, more, err_name(e), em.text);
+	cr_assert(strstr(em.text, text), "'%s' is not in '%s'", text, em.text);
+}
+
+static u32 expert_layers(void)
+{
+	u32 bits = 0;
+
+	for (u32 i = 0; i < c.layers; i++)
+		bits |= (u32)(c.layer_flags[i] & LAYER_EXPERTS ? 1 : 0) << i;
+	return bits;
+}
+
+Test(config_latent, a_token_is_one_latent_and_one_rotated_key)
+{
+	good(V3, ALL ", \"num_key_value_heads\": 4, \"head_dim\": 6, \"qk_head_dim\": 16");
+	cr_assert(c.head_dim == 30 && c.kv_heads == 1 && c.heads == 4 && c.rope.dim == 6 && c.interleaved);
+	cr_assert(c.latent.rank == 24 && c.latent.q_rank == 20 && c.latent.key == 10 && c.latent.rope == 6 && c.latent.value == 12);
+	cr_assert_float_eq(c.attention_scale, 0.25, 1e-7);
+	good(V2, "\"kv_lora_rank\": 24, \"q_lora_rank\": null, " HEADS ", " EXPERTS ", \"rope_interleave\": false");
+	cr_assert(c.latent.q_rank == 0 && !c.interleaved);
+	good(LITE, ALL ", \"attention_bias\": true");
+	cr_assert(c.attention_bias && c.interleaved && expert_layers() == 62);
+}
+
+Test(config_latent, sizes_of_heads_are_refused_where_they_are_missing_or_contradict_each_other)
+{
+	refused(V3, "\"q_lora_rank\": 20, " HEADS ", " EXPERTS, ERR_FORMAT, "\"kv_lora_rank\" is missing");
+	refused(V3, "\"kv_lora_rank\": 24, " HEADS ", " EXPERTS, ERR_FORMAT, "\"q_lora_rank\" is missing; it must be");
+	refused(V2, RANKS ", \"qk_nope_head_dim\": 10, \"qk_rope_head_dim\": 6, " EXPERTS, ERR_FORMAT, "\"v_head_dim\" is missing");
+	refused(V3, ALL ", \"num_key_value_heads\": 2", ERR_UNSUPPORTED, "\"num_key_value_heads\" is 2; it must be \"num_attention_heads\"");
+	refused(V3, ALL ", \"head_dim\": 16", ERR_UNSUPPORTED, "\"head_dim\" is 16; it must be \"qk_rope_head_dim\", which is 6");
+	refused(V3, ALL ", \"qk_head_dim\": 18", ERR_UNSUPPORTED, "\"qk_head_dim\" is 18; it must be");
+	refused(V3, "\"kv_lora_rank\": 24, \"q_lora_rank\": 20, \"qk_nope_head_dim\": 10, \"qk_rope_head_dim\": 5, \"v_head_dim\": 12, " EXPERTS,
+		ERR_UNSUPPORTED, "must be even");
+	refused(V3, "\"kv_lora_rank\": 1024, \"q_lora_rank\": 20, " HEADS ", " EXPERTS, ERR_UNSUPPORTED, "together at most 1024");
+	refused(V3, "\"kv_lora_rank\": 24, \"q_lora_rank\": null, " HEADS ", " EXPERTS ", \"attention_bias\": true", ERR_UNSUPPORTED,
+		"\"attention_bias\" is true and \"q_lora_rank\" null");
+	refused("LlamaForCausalLM", RANKS, ERR_UNSUPPORTED, "\"kv_lora_rank\"");
+	refused(V3, ALL ", \"sliding_window\": 16", ERR_UNSUPPORTED, "\"sliding_window\" is set");
+	refused(V3, ALL ", \"mlp_bias\": true", ERR_UNSUPPORTED, "\"mlp_bias\" is set");
+	refused(V3, ALL ", \"index_topk\": 2048", ERR_UNSUPPORTED, "unknown field \"index_topk\"");
+}
+
+#define YARN_OF(more) ALL ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 32" more "}"
+Test(config_latent, yarn_scales_scores_by_what_it_says_of_all_dimensions)
+{
+	const double all = 0.1 * 0.5 * log(4) + 1, part = 0.1 * 0.8 * log(4) + 1;
+
+	good(V3, YARN_OF(", \"mscale\": 0.8, \"mscale_all_dim\": 0.5"));
+	cr_assert_float_eq(c.attention_scale, 0.25 * all * all, 1e-6);
+	cr_assert_float_eq(c.rope.attention_factor, part / all, 1e-9);
+	good(V2, YARN_OF(""));
+	cr_assert_float_eq(c.attention_scale, 0.25, 1e-7);
+	good("LlamaForCausalLM", "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"mscale\": 0.8, \"mscale_all_dim\": 0.5}");
+	cr_assert_float_eq(c.attention_scale, 1 / sqrt(12), 1e-7); /* which has it in the rotation alone */
+}
+
+Test(config_latent, routers_are_those_of_the_family)
+{
+	good(V3, ALL ", \"topk_method\": \"noaux_tc\", \"scoring_func\": \"sigmoid\"");
+	cr_assert(c.router.sigmoid && c.router.groups == 8 && c.router.groups_top == 4 && c.router.scale == 2.5f && c.normalize_experts);
+	cr_assert(expert_layers() == 56 && c.shared_intermediate == 24 && !c.router.groups_best);
+	good(V3, ALL ", \"moe_layer_freq\": 2, \"first_k_dense_replace\": 1, \"num_nextn_predict_layers\": 1, \"norm_topk_prob\": false");
+	cr_assert(expert_layers() == 20 && !c.normalize_experts);
+	good(V3, ALL ", \"num_mtp_layers\": 1, \"aux_loss_alpha\": 0.001, \"seq_aux\": true, \"ep_size\": 1");
+	good(V2, ALL ", \"topk_method\": \"greedy\", \"n_group\": 4, \"topk_group\": 2, \"scoring_func\": \"softmax\"");
+	cr_assert(!c.router.sigmoid && c.router.groups <= 1 && c.router.scale == 1 && !c.normalize_experts);
+	cr_assert(expert_layers() == 63 && c.shared_intermediate == 48);
+	good(V2, ALL ", \"topk_method\": \"group_limited_greedy\", \"n_group\": 4, \"topk_group\": 2, \"routed_scaling_factor\": 16");
+	cr_assert(c.router.groups_best && c.router.groups == 4 && c.router.groups_top == 2 && c.router.scale == 16);
+	good(LITE, ALL ", \"mlp_layer_types\": [\"dense\", \"sparse\", \"dense\", \"sparse\", \"sparse\", \"dense\"], \"first_k_dense_replace\": 1");
+	cr_assert(expert_layers() == 26 && c.router.scale == 1.8f && c.router.groups == 1);
+}
+
+Test(config_latent, routers_of_others_are_refused_by_name)
+{
+	refused(V3, ALL ", \"topk_method\": \"greedy\"", ERR_UNSUPPORTED, "\"topk_method\" is 'greedy'; of a " V3 " it must be 'noaux_tc'");
+	refused(V3, ALL ", \"scoring_func\": \"softmax\"", ERR_UNSUPPORTED, "\"scoring_func\" is 'softmax'");
+	refused(V3, ALL ", \"topk_method\": 3", ERR_UNSUPPORTED, "\"topk_method\"");
+	refused(V2, ALL ", \"topk_method\": \"noaux_tc\"", ERR_UNSUPPORTED, "\"topk_method\" is 'noaux_tc'; of a " V2 " it must be 'greedy'");
+	refused(V2, ALL ", \"norm_topk_prob\": true", ERR_UNSUPPORTED, "\"norm_topk_prob\" must be false");
+	refused(V2, ALL ", \"topk_method\": \"group_limited_greedy\", \"n_group\": 3", ERR_INVALID, "\"n_group\" is 3");
+	refused(V2, ALL ", \"num_nextn_predict_layers\": 1", ERR_UNSUPPORTED, "\"num_nextn_predict_layers\" is set");
+	refused(V3, ALL ", \"moe_layer_freq\": 0", ERR_INVALID, "\"moe_layer_freq\" is 0");
+	refused(LITE, ALL ", \"mlp_layer_types\": [\"dense\"]", ERR_FORMAT, "a word for each of the 6 layers");
+	refused(LITE, ALL ", \"mlp_layer_types\": [\"dense\", \"sparse\", \"x\", \"dense\", \"dense\", \"dense\"]", ERR_UNSUPPORTED,
+		"\"mlp_layer_types\"[2] is 'x'");
+	refused("Glm4MoeForCausalLM", EXPERTS ", \"num_key_value_heads\": 2, \"moe_layer_freq\": 2", ERR_UNSUPPORTED, "\"moe_layer_freq\" is set");
+}
+
+#define DENSE RANKS ", \"qk_nope_head_dim\": 10, \"qk_rope_head_dim\": 6"
+Test(config_latent, minicpm_counts_blocks_by_the_number_of_layers)
+{
+	good(MINI, DENSE ", \"scale_emb\": 3, \"scale_depth\": 1.5, \"dim_model_base\": 12");
+	cr_assert(c.latent.value == 12 && !c.interleaved && c.tied_embeddings && !c.experts);
+	cr_assert_float_eq(c.embed_scale, 3 * sqrt(6) / 1.5, 1e-5);
+	cr_assert_float_eq(c.norm_eps, 1e-6 * 6 / (1.5 * 1.5), 1e-10);
+	cr_assert_float_eq(c.logits_scale, 0.25, 1e-7);
+	cr_assert_float_eq(c.attention_scale, 0.25, 1e-7);
+	good(MINI, DENSE);
+	cr_assert_float_eq(c.embed_scale, 12 * sqrt(6) / 1.4, 1e-5);
+	cr_assert_float_eq(c.logits_scale, 256.0 / 48, 1e-6);
+	refused(MINI, DENSE ", \"scale_depth\": 0", ERR_FORMAT, "\"scale_depth\" must be a number above 0");
+	refused(MINI, DENSE ", \"scale_depth\": 1e-30", ERR_INVALID, "\"scale_depth\" is 1e-30");
+	refused(MINI, DENSE ", \"n_routed_experts\": 8", ERR_UNSUPPORTED, "\"n_routed_experts\"");
+	refused("LlamaForCausalLM", "\"scale_emb\": 12", ERR_UNSUPPORTED, "\"scale_emb\" is set");
+}
