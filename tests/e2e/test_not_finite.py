@@ -71,7 +71,13 @@ def test_every_tensor_of_a_plain_checkpoint(flags, tmp_path):
         assert status == 0, output
 
 
-@pytest.mark.parametrize("name", FORMATS)
+# One of each way in which scales are stored and read.
+SCALES = ["awq-64", "gptq-64", "gptq-order-64", "gptq8-64-zeros", "packed3-32-zeros", "packed4-32", "packed8-row", "int8-row", "int8-128",
+          "int8-64-zeros", "fp8-tensor", "fp8-row", "fp8-blocks", "fp4-nv", "fp4-nv-modelopt", "fp4-mx", "fp8-mx", "bnb4", "bnb4-nested",
+          "bnb8"]
+
+
+@pytest.mark.parametrize("name", SCALES)
 def test_scales_of_quantized_checkpoints(name, tmp_path):
     _plain, model = write_models(tmp_path, FORMATS[name])
     _begin, header = header_of(model / "model.safetensors")
