@@ -215,9 +215,10 @@ static enum err read_fp8(struct quant_config *q, json_val v, struct err_msg *em)
 		{"quant_method", FIELD_READ},		{"activation_scheme", FIELD_READ},
 		{"weight_block_size", FIELD_READ},	{"fmt", FIELD_READ},
 		{"modules_to_not_convert", FIELD_READ}, {"ignored_layers", FIELD_READ},
-		{"kv_cache_scheme", FIELD_READ},	{"scale_fmt", FIELD_FALSE},
+		{"kv_cache_scheme", FIELD_READ},	{"scale_fmt", FIELD_READ},
 	};
 	static const char *const formats[] = {"e4m3"}, *const schemes[] = {"dynamic", "static"};
+	static const char *const scales[] = {"float", "ue8m0"}; /* powers of two, as floats; of another type tensors are refused */
 	json_val block = json_get(v, "weight_block_size");
 	i64 size[2] = {0, 0};
 	u32 ignored;
@@ -225,6 +226,8 @@ static enum err read_fp8(struct quant_config *q, json_val v, struct err_msg *em)
 	enum err e = check_fields(v, WHERE, fields, COUNT_OF(fields), em);
 	if (!e)
 		e = need_text(v, WHERE, "fmt", "e4m3", formats, COUNT_OF(formats), &ignored, em);
+	if (!e)
+		e = need_text(v, WHERE, "scale_fmt", "float", scales, COUNT_OF(scales), &ignored, em);
 	if (!e)
 		e = need_text(v, WHERE, "activation_scheme", "dynamic", schemes, COUNT_OF(schemes), &ignored,
 			      em);
