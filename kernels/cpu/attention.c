@@ -226,17 +226,17 @@ static void write_row(const struct kern_attention_args *a, const struct attentio
 static size_t row_at(const struct kern_attention_args *a, const struct attention_task *task, u32 query, u32 head)
 {
 	size_t token = a->query_start[task->row] + query;
-	return (token * a->heads + task->kv_head * (a->heads / a->kv.kv_heads) + head) * a->kv.head_dim;
+	return (token * a->heads + task->kv_head * (a->heads / a->kv.kv_heads) + task->head + head) * a->kv.head_dim;
 }
 
-/* Rows [r0, r0 + count) of the task, its i-th tile. Row r is query head kv_head * group + r of its chunk, counted through
- * the query heads of all its KV heads and the chunk's tokens. */
+/* Rows [r0, r0 + count) of the task, its i-th tile. Row r is query head kv_head * group + head + r of its chunk, counted through
+ * the task's query heads and the chunk's tokens. */
 static void rows_begin(struct tile *t, const struct attention_task *task, u32 i, u32 r0, u32 count)
 {
 	const struct kern_attention_args *a = t->a;
 	struct attention_rows *of = &t->lane.rows[i];
 	size_t floats = (size_t)i * ATTENTION_ROWS * t->lane.width;
-	u32 heads = a->heads / a->kv.kv_heads * task->kv_heads, query = task->query + r0 / heads, head = r0 % heads;
+	u32 heads = task->heads, query = task->query + r0 / heads, head = r0 % heads;
 	of->row = r0;
 	of->begun = false;
 	of->count = count;
@@ -263,7 +263,7 @@ static u32 task_rows_begin(struct tile *t, const struct attention_task *task)
 {
 	const struct kern_attention_args *a = t->a;
 	const u32 side = a->kv.dtype == KERN_I8 || a->kv.dtype == KERN_F8E4M3 ? ATTENTION_ROWS : TILE_ROWS;
-	const u32 rows = task->queries * task->kv_heads * (a->heads / a->kv.kv_heads);
+	const u32 rows = task->queries * task->heads;
 	const u32 tiles = t->together ? task->kv_heads : kern_ceil(rows, side);
 	for (u32 i = 0; i < tiles; i++) {
 		u32 first = (u32)((u64)rows * i / tiles);
@@ -463,7 +463,7 @@ static void fetch_first(struct attention_plan *plan, u32 share)
 	__builtin_prefetch(plan->task_start, 0, 3);
 	if (!plan->follows || a->rows > 1 || !shares_next(&plan->shares, share, &index))
 		return;
-	u32 floats = a->heads / a->kv.kv_heads * plan->heads_a_task * a->kv.head_dim;
+	u32 floats = a->heads / a->kv.kv_heads * plan->heads_a_task / plan->cuts * a->kv.head_dim;
 	for (u32 i = 0; i < floats; i += LINE / sizeof(float))
 		__builtin_prefetch(a->q + (size_t)index * floats + i, 0, 3);
 }
@@ -496,7 +496,7 @@ static void merge_task(void *arg, u32 index, u32 thread)
 	const struct attention_plan *plan = arg;
 	const struct kern_attention_args *a = plan->a;
 	struct attention_task first = attention_task(plan, index * plan->segments);
-	u32 group = a->heads / a->kv.kv_heads * first.kv_heads;
+	u32 group = first.heads;
 	for (u32 r = 0; r < first.queries * group; r++) {
 		struct attention_partial total = attention_partial(plan, &first, thread, r);
 		for (u32 s = 1; s < plan->segments; s++) {

@@ -11,6 +11,7 @@ enum {
 	TASKS_A_THREAD = 2, /* fewer than these, and a long context is divided */
 	TASKS_ENOUGH = 4,   /* fewer than these for a thread, and tasks become smaller */
 	PARTIAL_HEAD = 16,  /* floats in front of a partial's sums: maximum and sum */
+	CUT_HEADS = 8, /* query heads of a task, at least, where those of a KV head are cut: each reads all keys */
 	TOGETHER_BYTES = 4096, /* of a head's keys in a block: so long pieces are read as fast alone */
 };
 
@@ -89,7 +90,7 @@ static u32 count_tasks(struct attention_plan *p, u32 queries, u32 segments)
 	for (u32 r = 0; r < a->rows; r++) {
 		p->task_start[r] = tasks;
 		tasks += kern_ceil(a->query_start[r + 1] - a->query_start[r], queries) *
-			 (a->kv.kv_heads / p->heads_a_task) * segments;
+			 (a->kv.kv_heads / p->heads_a_task) * p->cuts * segments;
 	}
 	p->task_start[a->rows] = tasks;
 	return tasks;
@@ -98,20 +99,41 @@ static u32 count_tasks(struct attention_plan *p, u32 queries, u32 segments)
 /* Tasks of up to `rows` query heads, undivided. */
 static void plan_rows(struct attention_plan *p, u32 rows)
 {
-	u32 group = p->a->heads / p->a->kv.kv_heads;
-	p->rows_a_task = rows_a_task(group, rows);
-	p->tasks = count_tasks(p, p->rows_a_task / group, 1);
+	u32 heads = p->a->heads / p->a->kv.kv_heads / p->cuts;
+	p->rows_a_task = rows_a_task(heads, rows);
+	p->tasks = count_tasks(p, p->rows_a_task / heads, 1);
+}
+
+/* Of the longest context. */
+static u32 segments_most(const struct kern_attention_args *a)
+{
+	u32 context = 0;
+	for (u32 r = 0; r < a->rows; r++)
+		context = a->context[r] > context ? a->context[r] : context;
+	return kern_ceil(context, ATTENTION_SEGMENT);
+}
+
+/* Tasks of single queries, and of some of their heads each where these are many, as many as the threads need beside what segments of the
+ * context will give. Undivided. */
+static void plan_cuts(struct attention_plan *p)
+{
+	const u32 group = p->a->heads / p->a->kv.kv_heads, enough = TASKS_A_THREAD * p->threads;
+	if (group < 2 * CUT_HEADS)
+		return;
+	plan_rows(p, group);
+	const u64 tasks = (u64)p->tasks * segments_most(p->a);
+	for (u32 cuts = 2; cuts * CUT_HEADS <= group && p->cuts * tasks < enough; cuts++)
+		if (group % cuts == 0)
+			p->cuts = cuts;
+	plan_rows(p, group / p->cuts);
 }
 
 /* Tasks of segments, where these are enough for the threads and `room` for their partials. */
 static bool plan_segments(struct attention_plan *p, size_t room)
 {
 	const struct kern_attention_args *a = p->a;
-	u32 group = a->heads / a->kv.kv_heads, rows = rows_a_task(group, DIVIDED_ROWS), context = 0;
-	for (u32 r = 0; r < a->rows; r++)
-		context = a->context[r] > context ? a->context[r] : context;
-	u32 segments = kern_ceil(context, ATTENTION_SEGMENT);
-	u64 tasks = segments > 1 ? count_tasks(p, rows / group, segments) : 0;
+	u32 heads = a->heads / a->kv.kv_heads / p->cuts, rows = rows_a_task(heads, DIVIDED_ROWS), segments = segments_most(a);
+	u64 tasks = segments > 1 ? count_tasks(p, rows / heads, segments) : 0;
 	if (tasks == 0 || tasks * rows * partial_bytes(p->width) > room)
 		return false;
 	p->divided = true;
@@ -155,12 +177,15 @@ static void plan_heads(struct attention_plan *p, size_t room)
 /* How tasks are cut. `room`: bytes for the partials of divided ones. */
 static void plan_tasks(struct attention_plan *p, u32 rows, u32 rows_few, bool together, size_t room)
 {
-	p->heads_a_task = 1;
+	const u32 group = p->a->heads / p->a->kv.kv_heads;
+	p->heads_a_task = p->cuts = 1;
 	plan_rows(p, rows);
 	if (p->tasks < TASKS_ENOUGH * p->threads)
 		plan_rows(p, rows_few);
+	if (p->threads > 1 && p->tasks < TASKS_A_THREAD * p->threads)
+		plan_cuts(p);
 	if (p->threads > 1 && p->tasks < TASKS_A_THREAD * p->threads && !plan_segments(p, room))
-		plan_rows(p, rows_few);
+		plan_rows(p, p->cuts > 1 ? group / p->cuts : rows_few);
 	if (together)
 		plan_heads(p, room);
 }
@@ -205,10 +230,12 @@ struct attention_task attention_task(const struct attention_plan *p, u32 index)
 	}
 	struct attention_task t = {.index = index, .row = low};
 	u32 in_row = index - p->task_start[low], queries = a->query_start[low + 1] - a->query_start[low];
-	const u32 parts = a->kv.kv_heads / p->heads_a_task;
-	t.kv_head = in_row / p->segments % parts * p->heads_a_task;
+	const u32 parts = a->kv.kv_heads / p->heads_a_task, place = in_row / p->segments;
+	t.heads = a->heads / parts / p->cuts;
+	t.head = place % p->cuts * t.heads;
+	t.kv_head = place / p->cuts % parts * p->heads_a_task;
 	t.kv_heads = p->heads_a_task;
-	t.query = in_row / p->segments / parts * p->queries_a_task;
+	t.query = place / p->cuts / parts * p->queries_a_task;
 	t.queries = kern_min(p->queries_a_task, queries - t.query);
 	t.queries_of_row = queries;
 	t.segment = p->divided ? in_row % p->segments : 0;

@@ -20,7 +20,8 @@ struct attention_plan {
 	u32 *task_start; /* [rows + 1] tasks of the rows before */
 	u32 queries_a_task;
 	u32 heads_a_task; /* KV heads: one or all */
-	u32 rows_a_task;  /* queries_a_task * query heads of its KV heads */
+	u32 cuts;	  /* of the query heads of a KV head, where one query's are too many for a task: equal parts, each a task's */
+	u32 rows_a_task;  /* queries_a_task * its query heads */
 	u32 segments;	 /* divided: tasks that share a chunk, each a segment */
 	bool divided;
 	u32 threads;
@@ -38,6 +39,7 @@ struct attention_plan {
 struct attention_task {
 	u32 index;
 	u32 row, kv_head, kv_heads; /* the first KV head, and how many: all of them only of one query */
+	u32 head, heads; /* of a query, counted from the KV head's first one on: the first, and how many of all its KV heads */
 	u32 query, queries; /* the chunk within the row */
 	u32 queries_of_row;
 	u32 segment, segment_end;

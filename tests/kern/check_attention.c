@@ -420,6 +420,27 @@ static void attention_in_turns(struct check *c, u32 target)
 	}
 }
 
+/* Query heads of one KV head that are so many that threads share them out: those of one token, of a few, and over several segments. */
+static void attention_of_many_heads(struct check *c, u32 target)
+{
+	static const u32 one[][2] = {{90, 1}}, few[][2] = {{300, 2}, {0, 0}, {7, 1}}, single[][2] = {{4090, 1}}, both[][2] = {{1500, 3}};
+	static const u32 heads[][2] = {{16, 1}, {20, 1}, {48, 1}, {62, 1}, {32, 2}};
+	for (u32 i = 0; i < COUNT_OF(heads) * CHECK_KV_TYPES; i++) {
+		const u32 *h = heads[i % COUNT_OF(heads)];
+		struct attention_case m = {h[0], h[1], 32, 16, one, 1, check_kv_types[i / COUNT_OF(heads)], false, 0, 0};
+		m.sinks = i % 2;
+		attention_case(c, target, &m);
+		m.rows = few;
+		m.row_count = COUNT_OF(few);
+		m.window = i % 3 ? 0 : 40;
+		attention_case(c, target, &m);
+		m.rows = i % 2 ? single : both;
+		m.row_count = 1;
+		m.window = 0;
+		attention_case(c, target, &m);
+	}
+}
+
 static void attention_cases(struct check *c, u32 target)
 {
 	static const u32 decode[][2] = {{1, 1},	 {2, 1},   {15, 1},  {16, 1}, {17, 1},
@@ -475,6 +496,7 @@ static void attention_cases(struct check *c, u32 target)
 		attention_case(c, target, &more);
 	}
 	attention_in_turns(c, target);
+	attention_of_many_heads(c, target);
 	for (u32 i = 0; i < 8; i++)
 		attention_large(c, target, i % 2 ? KERN_F32 : KERN_BF16, i & 2 ? -0x1.3p21f : 0x1.1p20f, i & 4 ? 2 : 8);
 	for (u32 i = 0; i < 2 * CHECK_KV_TYPES; i++)

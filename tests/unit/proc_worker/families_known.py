@@ -67,6 +67,18 @@ GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "attention_bias": False, "atte
           "rope_theta": 1000000, "sliding_window": 16, "sliding_window_pattern": 6, "torch_dtype": "bfloat16",
           "transformers_version": "4.50.0.dev0", "use_cache": True}
 
+DEEPSEEK = {"attention_bias": False, "attention_dropout": 0.0, "aux_loss_alpha": 0.001, "bos_token_id": 120, "eos_token_id": 121,
+            "hidden_act": "silu", **SMALL, "initializer_range": 0.02, "kv_lora_rank": 32, "max_position_embeddings": 1280,
+            "moe_intermediate_size": 20, "moe_layer_freq": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "pretraining_tp": 1,
+            "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "rms_norm_eps": 1e-06, "rope_theta": 10000, "seq_aux": True,
+            "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True, "v_head_dim": 16}
+DEEPSEEK_V2 = {**DEEPSEEK, "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "first_k_dense_replace": 1,
+               "n_shared_experts": 2, "norm_topk_prob": False, "num_experts_per_tok": 6, "scoring_func": "softmax",
+               "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV2Config",
+                            "AutoModelForCausalLM": "modeling_deepseek.DeepseekV2ForCausalLM"}}
+DEEPSEEK_YARN = {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+                 "original_max_position_embeddings": 32, "type": "yarn"}
+
 KNOWN = {
     "llama-2-7b": {**LLAMA, "_name_or_path": "meta-llama/Llama-2-7b-hf", "max_position_embeddings": 256,
                    "num_key_value_heads": 4, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": None,
@@ -176,6 +188,17 @@ KNOWN = {
                               "attention_dropout": 0.0, "qkv_bias": False, "head_dim": 12, "rope_theta": 50000000,
                               "max_position_embeddings": 32, "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"},
                               "num_key_value_heads": 2, "transformers_version": "4.48.0"},
+    "deepseek-v2-lite": {**DEEPSEEK_V2, "n_group": 1, "n_routed_experts": 16, "q_lora_rank": None, "routed_scaling_factor": 1.0,
+                         "rope_scaling": {**DEEPSEEK_YARN, "mscale": 0.707, "mscale_all_dim": 0.707}, "topk_group": 1,
+                         "topk_method": "greedy", "transformers_version": "4.33.1"},
+    "deepseek-v2": {**DEEPSEEK_V2, "ep_size": 1, "n_group": 8, "n_routed_experts": 40, "q_lora_rank": 24,
+                    "rope_scaling": DEEPSEEK_YARN, "routed_scaling_factor": 16.0, "topk_group": 3,
+                    "topk_method": "group_limited_greedy", "transformers_version": "4.39.3"},
+    "deepseek-v3": {**DEEPSEEK, "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "ep_size": 1,
+                    "first_k_dense_replace": 3, "num_hidden_layers": 5, "n_group": 8, "n_routed_experts": 32, "n_shared_experts": 1,
+                    "norm_topk_prob": True, "num_experts_per_tok": 8, "num_nextn_predict_layers": 1, "q_lora_rank": 24,
+                    "rope_scaling": DEEPSEEK_YARN, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_group": 4,
+                    "topk_method": "noaux_tc", "transformers_version": "4.33.1"},
     "pythia-410m": PYTHIA,
     "pythia-1b": {**PYTHIA, "hidden_size": 64, "num_attention_heads": 2, "eos_token_id": 0, "transformers_version": "4.23.0"},
     "gpt-neox-20b": {**{k: v for k, v in PYTHIA.items() if k not in ("use_parallel_residual", "classifier_dropout")},

@@ -132,6 +132,16 @@ Test(config_latent, routers_of_others_are_refused_by_name)
 	refused("Glm4MoeForCausalLM", EXPERTS ", \"num_key_value_heads\": 2, \"moe_layer_freq\": 2", ERR_UNSUPPORTED, "\"moe_layer_freq\" is set");
 }
 
+#define FP8(more) ", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]" more "}"
+Test(config_latent, scales_of_fp8_may_be_powers_of_two)
+{
+	good(V3, ALL FP8(", \"fmt\": \"e4m3\", \"activation_scheme\": \"dynamic\", \"scale_fmt\": \"ue8m0\""));
+	const struct quant_scheme *q = c.quant.schemes;
+	cr_assert(c.quant.count == 1 && q->format == QUANT_FP8 && q->block_rows == 128 && q->scale_inverse);
+	good(V3, ALL FP8(", \"scale_fmt\": null"));
+	refused(V3, ALL FP8(", \"scale_fmt\": \"e5m2\""), ERR_UNSUPPORTED, "\"scale_fmt\" is 'e5m2'; supported: float, ue8m0");
+}
+
 #define DENSE RANKS ", \"qk_nope_head_dim\": 10, \"qk_rope_head_dim\": 6"
 Test(config_latent, minicpm_counts_blocks_by_the_number_of_layers)
 {
