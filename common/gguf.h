@@ -30,7 +30,8 @@ enum gguf_type {
 
 struct gguf_tensor {
 	const char *name;
-	u32 type; /* enum gguf_type, or one that is not known here */
+	const char *file; /* the name of the one that it is in, for messages */
+	u32 type;	  /* enum gguf_type, or one that is not known here */
 	u32 dims;
 	u64 shape[GGUF_DIMS_MAX]; /* rows first, as safetensors has it: the other way round than in the file */
 	const void *data;	  /* may be NULL where the type is not known: its size is not, either */
@@ -39,11 +40,22 @@ struct gguf_tensor {
 
 struct gguf;
 
-/* Maps the file, and where it is the first of several ("split.count", NAME-00001-of-00003.gguf) the others beside it; checks all lengths, types,
- * names and offsets. ERR_NOT_FOUND: a file is missing; ERR_FORMAT: says what was found and what was expected; ERR_UNSUPPORTED: another
- * version, or big-endian; ERR_IO, ERR_NO_MEMORY. The caller owns `*out`; everything below lives as long as it does. */
+/* Maps the file, and where it is the first of several ("split.count", NAME-00001-of-00003.gguf) the others beside it, or beside what
+ * it is a link to; checks all lengths, types, names and offsets. ERR_NOT_FOUND: a file is missing; ERR_FORMAT: says what was found and what
+ * was expected; ERR_UNSUPPORTED: another version, or big-endian; ERR_INVALID: it is one of several, and not the first, or not named as such;
+ * ERR_TOO_LONG: more values or tensors than are read; ERR_IO, ERR_NO_MEMORY. The caller owns `*out`; everything below lives as long as it
+ * does. Of one thread at a time. */
 MUST_CHECK enum err gguf_open(struct gguf **out, const char *path, struct err_msg *em);
 void gguf_close(struct gguf **g);
+/* What gguf_open checks in one file, for a file in memory. */
+MUST_CHECK enum err gguf_check(const void *file, size_t bytes, struct err_msg *em);
+
+/* All of the files is going to be read in order (`keep`), or it was, and the memory of the mapped pages is given back: tensors can still be
+ * read. */
+void gguf_advise(const struct gguf *g, bool keep);
+/* Of the files' names, sizes, times of change and headers: tells a model from another and from itself before a change, without reading the
+ * tensors. */
+u64 gguf_identity(const struct gguf *g);
 
 /* Bytes that hold one block of a type, and how many elements a block has; false: the type is not known. */
 bool gguf_type_block(u32 type, u32 *elements, u32 *bytes);
@@ -63,7 +75,7 @@ bool gguf_string(const struct gguf *g, const char *key, const char **out, size_t
 bool gguf_int(const struct gguf *g, const char *key, i64 *out);
 bool gguf_float(const struct gguf *g, const char *key, double *out);
 bool gguf_bool(const struct gguf *g, const char *key, bool *out);
-/* How many elements an array has; false: it is none. */
+/* How many elements an array has; false: it is none. Truth values in arrays are the integers 0 and 1. */
 bool gguf_array(const struct gguf *g, const char *key, u64 *count);
 /* Elements of an array; reading all of them in order takes constant time each. */
 bool gguf_array_string(const struct gguf *g, const char *key, u64 index, const char **out, size_t *bytes);
