@@ -219,7 +219,7 @@ static enum err read_tensors(struct gguf *g, struct gguf_file *f, struct gguf_cu
 static enum err read_header(struct gguf *g, struct gguf_file *f, struct gguf_values *v, struct err_msg *em)
 {
 	struct gguf_cursor c = {f->map, f->map + f->bytes};
-	u64 tensors, values, alignment;
+	u64 tensors, values, alignment = 1;
 
 	enum err e = read_start(&c, em);
 	if (!e && (!gguf_take(&c, &tensors, sizeof(tensors)) || !gguf_take(&c, &values, sizeof(values))))
