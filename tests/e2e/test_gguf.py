@@ -2,11 +2,13 @@
 with plain checkpoints of the values that they stand for (gguf_differential.py: with the library's own)."""
 import json
 import random
+import shutil
 import struct
 
 import pytest
 
-from engine import SANITIZED, run
+from engine import DEMO, SANITIZED, run
+from lora_files import Adapter, read_safetensors
 from test_quantized import E2M1, floats, half_bytes, halves, to_float, to_half, write_safetensors
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, VOCAB = 256, 4, 2, 64, 256, 64
@@ -345,6 +347,41 @@ def test_several_files_are_one_model_behind_a_link(tmp_path):
                    {"split.no": i, "split.count": 2, "split.tensors.count": len(names)}.items())
     (file / "model.gguf").symlink_to("../m-00001-of-00002.gguf")
     expect_the_same(plain, file)
+
+
+DEMO_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
+              "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+              "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+
+
+def demo_file(folder):
+    """The demo model's own numbers, with the rows of q and k in the order of llama.cpp."""
+    shutil.copytree(DEMO, folder, ignore=lambda _folder, names: [name for name in names if name.endswith(".safetensors")])
+    config = json.loads((folder / "config.json").read_text())
+    heads = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
+    tensors = {}
+    for name, (kind, shape, raw) in read_safetensors(DEMO / "model.safetensors").items():
+        stem, end = name.rsplit(".", 1)
+        layer = "blk.%s." % stem.split(".")[2] if stem.startswith("model.layers.") else ""
+        stem = stem.split(".", 3)[3] if layer else stem
+        if stem[-6:] in ("q_proj", "k_proj"):
+            half, row = shape[0] // heads[stem[-6]] // 2, len(raw) // shape[0]
+            order = [h + side * half + i for h in range(0, shape[0], 2 * half) for i in range(half) for side in (0, 1)]
+            raw = b"".join(raw[i * row:(i + 1) * row] for i in order)
+        tensors["%s%s.%s" % (layer, DEMO_NAMES[stem], end)] = ({"F32": 0, "BF16": 30}[kind], shape, raw)
+    (folder / "config.json").write_text(json.dumps({**config, "rope_interleave": True, "quantization_config": {"quant_method": "gguf"}}))
+    write_gguf(folder / "model.gguf", "llama", tensors)
+    return folder
+
+
+def test_adapters_change_rows_in_the_order_of_the_file(tmp_path):
+    adapter = Adapter(3, {"self_attn.%s_proj" % name: range(6) for name in "qkvo"}).write(tmp_path / "adapter")
+    flags = ("Once upon a time", "--temperature", 0, "--max-tokens", 24, "--dtype", "float32", "--threads", 1)
+    texts = [[run("run", model, *flags, *more) for model in (DEMO, demo_file(tmp_path / ("demo%d" % len(more))))]
+             for more in ((), ("--lora", adapter))]
+    for (status, text), other in texts:
+        assert status == 0 and other == (status, text), (text, other)
+    assert texts[0] != texts[1]
 
 
 # ---------------------------------------------------------------- what is refused
