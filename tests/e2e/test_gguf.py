@@ -9,6 +9,7 @@ import pytest
 
 from engine import DEMO, SANITIZED, run
 from lora_files import Adapter, read_safetensors
+from test_device import ENVIRONMENT as DEVICE
 from test_quantized import E2M1, floats, half_bytes, halves, to_float, to_half, write_safetensors
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, VOCAB = 256, 4, 2, 64, 256, 64
@@ -260,6 +261,14 @@ def test_ranks_may_divide_blocks(kind, down, tmp_path):
 
 def test_a_tied_head_is_the_quantized_embedding(tmp_path):
     expect_the_same(*llama("Q5_K", embed="Q6_K", tied=True, tie_word_embeddings=True).write(tmp_path, permuted=True))
+
+
+@pytest.mark.parametrize("kind,down", [("Q4_K", "Q6_K"), ("Q8_0", "Q4_1")])
+def test_devices_compute_what_they_stand_for(kind, down, tmp_path):
+    plain, file = llama(kind, down, embed=down, kinds={"v": down}).write(tmp_path, permuted=True)
+    wanted = logits(plain)
+    there = logits(file, "--device", "cuda", "--max-num-batched-tokens", 8, dtype="auto", env=DEVICE)
+    assert distance(there, wanted) < 0.05 * (max(wanted) - min(wanted))
 
 
 def qwen3():
