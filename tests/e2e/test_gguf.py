@@ -323,6 +323,17 @@ def mixtral():
     return m
 
 
+def mixtral_one_by_one():
+    """As the first files of the family are."""
+    m = mixtral()
+    for name in ("gate", "up", "down"):
+        kind, (experts, *shape), raw = m.file.pop("blk.0.ffn_%s_exps.weight" % name)
+        for x in range(experts):
+            part = len(raw) // experts
+            m.file["blk.0.ffn_%s.%d.weight" % (name, x)] = (kind, shape, raw[x * part:(x + 1) * part])
+    return m
+
+
 def qwen2_moe():
     m = Model("qwen2moe", "Qwen2MoeForCausalLM", qkv_bias=False, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=256,
               shared_expert_intermediate_size=256)
@@ -338,12 +349,12 @@ def qwen2_moe():
     return m
 
 
-FAMILIES = [qwen3, qwen2, phi3, gemma2, mixtral, qwen2_moe]
+FAMILIES = [qwen3, qwen2, phi3, gemma2, mixtral, mixtral_one_by_one, qwen2_moe]
 
 
 @pytest.mark.parametrize("make", FAMILIES[::5] if SANITIZED else FAMILIES, ids=lambda make: make.__name__)
 def test_families_find_their_tensors(make, tmp_path):
-    expect_the_same(*make().write(tmp_path, permuted=make is mixtral))
+    expect_the_same(*make().write(tmp_path, permuted=make in (mixtral, mixtral_one_by_one)))
 
 
 def test_several_files_are_one_model_behind_a_link(tmp_path):
