@@ -30,6 +30,8 @@ extern const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT];
 
 bool weights_is_vector(enum weight_slot slot);
 bool weights_is_matrix(enum weight_slot slot);
+/* Whether checkpoints may have it quantized: matrices, and in GGUF files the embedding. */
+bool weights_may_be_quantized(const struct weights_plan *p, enum weight_slot slot);
 /* Decides about experts: is never quantized. */
 bool weights_is_router(enum weight_slot slot);
 
@@ -87,8 +89,13 @@ MUST_CHECK enum err weights_read_matrix(struct weights_reader *r, enum weight_sl
 /* That of `head` of this rank, of a slot with one a head (weights_heads.c). ERR_FORMAT: a value is no finite number. ERR_NO_MEMORY. */
 MUST_CHECK enum err weights_read_head(struct weights_reader *r, enum weight_slot slot, u32 layer, u32 head, struct kern_weight *w,
 				      struct err_msg *em);
+/* Of such a slot where a file has keys and values apart, as GGUF files may: the name and shape of the tensor that has them, of all heads one
+ * behind the other, each of the shape that its weight has. False: they are in one tensor, that of the table; nothing is changed. */
+bool weights_split_heads(const struct weights_plan *p, const struct arch_tensor *t, u32 layer, char *name, size_t bytes, u64 shape[2]);
 /* Room for so many bytes in `staging`; false: out of memory. */
 bool weights_stage(struct weights_reader *r, size_t bytes);
+/* This rank's rows of a quantized embedding, in the plan's type. ERR_FORMAT: a value is no finite number. ERR_NO_MEMORY. */
+MUST_CHECK enum err weights_read_embed(struct weights_reader *r, void *out, struct err_msg *em);
 /* A table of the model, in the plan's type. ERR_NO_MEMORY. */
 MUST_CHECK enum err weights_read_table(struct weights_reader *r, enum weight_slot slot, void *out, struct err_msg *em);
 /* A norm, with its offset, or a bias, of all its parts. ERR_NO_MEMORY. */
