@@ -85,6 +85,15 @@ static enum err decide_length(struct runner *r, struct err_msg *em)
 	return ERR_OK;
 }
 
+/* Blocks of a GGUF file, which float32 would expand. */
+static bool has_blocks(const struct safetensors *st)
+{
+	for (u32 i = 0; i < safetensors_count(st); i++)
+		if (safetensors_at(st, i)->block_type && !safetensors_at(st, i)->usable)
+			return true;
+	return false;
+}
+
 /* "auto" is what the checkpoint is stored in; float16 has no arithmetic here and becomes bfloat16, as everything does
  * on a device. */
 static void decide_dtype(struct runner *r)
@@ -93,7 +102,7 @@ static void decide_dtype(struct runner *r)
 	enum kern_dtype stored = r->model.has_dtype ? r->model.dtype : first ? first->dtype : KERN_BF16;
 
 	if (r->config.dtype == OPTION_DTYPE_AUTO)
-		r->dtype = stored == KERN_F32 && !r->device ? KERN_F32 : KERN_BF16;
+		r->dtype = stored == KERN_F32 && !r->device && !has_blocks(r->checkpoint) ? KERN_F32 : KERN_BF16;
 	else
 		r->dtype = r->config.dtype == OPTION_DTYPE_FLOAT32 || r->config.dtype == OPTION_DTYPE_FLOAT ? KERN_F32 : KERN_BF16;
 	r->matrix_dtype = r->config.quantization == OPTION_QUANTIZATION_INT8   ? KERN_I8

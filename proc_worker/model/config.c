@@ -322,7 +322,8 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 	if (!e && c->arch->clamped)
 		e = read_clamped(c, v, em);
 	c->norm_eps = (f32)eps;
-	c->norm_offset = has(c, ARCH_NORM_OFFSET) ? 1 : 0;
+	/* GGUF files have it in the weights. */
+	c->norm_offset = has(c, ARCH_NORM_OFFSET) && !quant_config_has(&c->quant, QUANT_GGUF) ? 1 : 0;
 	c->embed_scale = has(c, ARCH_EMBED_SCALE) ? (f32)sqrt(c->hidden) : 1;
 	c->attention_scale = (f32)(1 / sqrt((double)scalar));
 	c->logits_scale = 1;

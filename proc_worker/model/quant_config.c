@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "proc_worker/model/quant_gguf.h"
+
 const char QUANT_WHERE[] = "quantization_config";
 
 bool quant_field_is_off(json_val v)
@@ -233,6 +235,16 @@ static enum err read_mxfp4(struct quant_config *c, json_val v, struct err_msg *e
 	return e ? e : quant_add_scheme(c, &s, em);
 }
 
+/* Which type a tensor has the file says. */
+static enum err read_gguf(struct quant_config *c, json_val v, struct err_msg *em)
+{
+	static const struct field fields[] = {{"quant_method", FIELD_READ}};
+	const struct quant_scheme s = {.format = QUANT_GGUF, .group = QUANT_GGUF_GROUP};
+
+	enum err e = quant_check_fields(v, QUANT_WHERE, fields, COUNT_OF(fields), em);
+	return e ? e : quant_add_scheme(c, &s, em);
+}
+
 bool quant_config_has(const struct quant_config *q, enum quant_format format)
 {
 	for (u32 i = 0; i < q->count; i++)
@@ -243,10 +255,10 @@ bool quant_config_has(const struct quant_config *q, enum quant_format format)
 
 enum err quant_config_read(struct quant_config *q, json_val config, struct err_msg *em)
 {
-	static const char *const methods[] = {"awq", "gptq", "compressed-tensors", "fp8", "mxfp4", "bitsandbytes", "fbgemm_fp8", "modelopt", "auto-round"};
+	static const char *const methods[] = {"awq", "gptq", "compressed-tensors", "fp8", "mxfp4", "bitsandbytes", "fbgemm_fp8", "modelopt", "auto-round", "gguf"};
 	static enum err (*const readers[])(struct quant_config *, json_val, struct err_msg *) = {
 		quant_read_awq, quant_read_gptq, quant_read_compressed, read_fp8, read_mxfp4, read_bitsandbytes, read_fbgemm,
-		quant_read_modelopt, quant_read_auto_round};
+		quant_read_modelopt, quant_read_auto_round, read_gguf};
 	json_val v = json_get(config, "quantization_config");
 	u32 method = 0;
 

@@ -16,6 +16,7 @@ enum quant_format {
 	QUANT_MXFP4,  /* E2M1 in blocks of 32 inputs with a power of two each (OCP Microscaling) */
 	QUANT_NVFP4,  /* E2M1 in blocks of 16 inputs with an E4M3 number each, and a float for all */
 	QUANT_BNB4,   /* bitsandbytes: places in a table of 16 values, in blocks of neighbours with a scale each */
+	QUANT_GGUF,   /* blocks of the types of ggml, tensor by tensor (quant_gguf.h) */
 };
 
 /* What the parts of a matrix are called, where a format has several conventions. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "proc_worker/model/quant_gguf.h"
 #include "proc_worker/model/quant_tensor_priv.h"
 
 enum { NAME_BYTES = 256 };
@@ -275,6 +276,31 @@ static enum err find_bnb4(struct quant_tensor *t, const struct safetensors *st, 
 	return e ? e : need_part(&t->nested.scales, st, name, "weight.nested_absmax", "F32", nested, 1, em);
 }
 
+/* ---------------------------------------------------------------- GGUF files */
+
+/* Scales are where the values are. */
+static enum err find_gguf(struct quant_tensor *t, const struct safetensors *st, const char *name, struct err_msg *em)
+{
+	const u64 shape[2] = {t->rows, t->columns};
+	const struct st_tensor *values = safetensors_find(st, name);
+	char wanted[64], found[64];
+	u32 elements, bytes;
+
+	safetensors_print_shape(wanted, sizeof(wanted), shape, 2);
+	if (!values)
+		return err_set(em, ERR_NOT_FOUND, "model.gguf has no tensor that is %s (%s expected)", name, wanted);
+	if (!quant_gguf_block(values->block_type, &elements, &bytes) || !values->data)
+		return err_set(em, ERR_UNSUPPORTED, "%s: tensor %s is of type %s; supported: F32, F16, BF16, %s", values->file, name, values->dtype_name,
+			       QUANT_GGUF_NAMES);
+	if (values->dims != 2 || memcmp(values->shape, shape, sizeof(shape)) != 0) {
+		safetensors_print_shape(found, sizeof(found), values->shape, values->dims);
+		return err_set(em, ERR_FORMAT, "%s: tensor %s has the shape %s, expected %s", values->file, name, found, wanted);
+	}
+	t->values = t->scales = values;
+	t->block_type = values->block_type;
+	return ERR_OK;
+}
+
 /* ---------------------------------------------------------------- one of the schemes */
 
 static enum err find_by(struct quant_tensor *t, const struct safetensors *st, const struct quant_scheme *c,
@@ -301,6 +327,8 @@ static enum err find_by(struct quant_tensor *t, const struct safetensors *st, co
 		return find_fp4(t, st, c, name, em);
 	case QUANT_BNB4:
 		return find_bnb4(t, st, name, em);
+	case QUANT_GGUF:
+		return find_gguf(t, st, name, em);
 	default:
 		return c->names == NAMES_BITSANDBYTES ? find_bnb8(t, st, name, em) : find_bytes(t, st, c, name, em);
 	}

@@ -102,16 +102,16 @@ static enum err check_finite(const struct quant_tensor *t, u32 first_row, u32 ro
 	return ERR_OK;
 }
 
-/* The slice has a value or a scale that is not finite in w's type: which. */
-static enum err refuse(const struct slice *s, const struct kern_weight *w, struct err_msg *em)
+/* The slice has a value or a scale that is not finite in `type`: which. */
+static enum err refuse(const struct slice *s, enum kern_dtype type, struct err_msg *em)
 {
 	for (u32 i = 0; i < s->rows; i++)
 		for (u32 k = 0; k < s->count; k++) {
 			bool values = s->type == KERN_F32;
 			u32 column = s->order ? s->order[k] : s->first + k;
 			float x = values ? s->values[(size_t)i * s->count + k] : quant_tensor_scale(s->tensor, s->row + i, column);
-			if (!kern_all_finite(&x, KERN_F32, values ? w->dtype : KERN_F32, 1))
-				return finite_refuse_quantized(s->tensor, s->row + i, column, x, w->dtype, em);
+			if (!kern_all_finite(&x, KERN_F32, values ? type : KERN_F32, 1))
+				return finite_refuse_quantized(s->tensor, s->row + i, column, x, type, em);
 		}
 	return err_set(em, ERR_FORMAT, "%s: tensor %s has scales that are no finite numbers", s->tensor->scales->file,
 		       s->tensor->scales->name);
@@ -151,8 +151,29 @@ enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_ten
 		if (as_is)
 			kern_weight_rows_quantized(w, to + at, n, &ready, threads);
 		bool finite = as_is ? !s.not_finite : kern_weight_rows(w, to + at, n, s.values, KERN_F32, s.count, threads);
-		e = finite ? ERR_OK : refuse(&s, w, em);
+		e = finite ? ERR_OK : refuse(&s, w->dtype, em);
 	}
 	free(memory);
+	return e;
+}
+
+enum err quant_tensor_expand(void *out, enum kern_dtype type, const struct quant_tensor *t, u32 first_row, u32 rows,
+			     struct kern_threads *threads, struct err_msg *em)
+{
+	struct slice s = {.tensor = t, .type = KERN_F32, .count = t->columns};
+	const size_t row_bytes = (size_t)t->columns * kern_dtype_bytes(type);
+	enum err e = ERR_OK;
+
+	s.values = malloc((size_t)SLICE_ROWS * s.count * sizeof(float));
+	if (!s.values)
+		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", t->values->name);
+	for (u32 at = 0; !e && at < rows; at += SLICE_ROWS) {
+		u32 n = rows - at < SLICE_ROWS ? rows - at : SLICE_ROWS;
+		slice_fill(&s, first_row + at, n, threads);
+		if (!kern_all_finite(s.values, KERN_F32, type, (size_t)n * s.count))
+			e = refuse(&s, type, em);
+		kern_convert((char *)out + at * row_bytes, type, s.values, KERN_F32, (size_t)n * s.count);
+	}
+	free(s.values);
 	return e;
 }

@@ -16,6 +16,8 @@
 #include <string.h>
 
 #include "common/assert.h"
+#include "common/gguf.h"
+#include "proc_worker/model/quant_gguf.h"
 
 /* Where in a word of AWQ the eight outputs are. */
 static const u8 awq_places[8] = {0, 4, 1, 5, 2, 6, 3, 7};
@@ -116,8 +118,21 @@ static float scale_at(const struct quant_tensor *t, u32 row, u32 group)
 	return stored_scale(t, i) * t->scale_times / t->scale_over;
 }
 
+/* Of a GGUF file only of types where it says whether values are numbers. */
+static float gguf_scale(const struct quant_tensor *t, u32 row, u32 column)
+{
+	float scale = 1, zero;
+
+	if (quant_gguf_is_linear(t->block_type))
+		quant_gguf_codes(t->block_type, gguf_row(t, row), column / QUANT_GGUF_GROUP * QUANT_GGUF_GROUP, QUANT_GGUF_GROUP, NULL, &scale,
+				 &zero);
+	return scale;
+}
+
 float quant_tensor_scale(const struct quant_tensor *t, u32 row, u32 column)
 {
+	if (t->format == QUANT_GGUF)
+		return gguf_scale(t, row, column);
 	return scale_at(t, row, group_of(t, column));
 }
 
@@ -243,6 +258,10 @@ void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 c
 	enum { AT_ONCE = 256 };
 	u8 codes[AT_ONCE];
 
+	if (t->format == QUANT_GGUF) {
+		quant_gguf_values(t->block_type, gguf_row(t, row), first, count, out);
+		return;
+	}
 	if (is_half_bytes(t->format)) {
 		half_byte_values(t, row, first, count, out);
 		return;
@@ -325,6 +344,9 @@ enum kern_dtype quant_tensor_type(const struct quant_tensor *t, u32 first, u32 c
 
 	if (t->format == QUANT_NONE || t->format == QUANT_FP8 || is_half_bytes(t->format))
 		return KERN_F32;
+	if (t->format == QUANT_GGUF)
+		return quant_gguf_is_linear(t->block_type) && first % QUANT_GGUF_GROUP == 0 && count % QUANT_GGUF_GROUP == 0 ? KERN_I4_32
+															   : KERN_F32;
 	if (t->bits > 4) {
 		u32 group = kern_dtype_group(KERN_I8);
 		bool fits = whole || (t->group_columns % group == 0 && first % group == 0);
@@ -338,6 +360,13 @@ enum kern_dtype quant_tensor_type(const struct quant_tensor *t, u32 first, u32 c
 			return scales_are_halves(t) ? fours[i] : KERN_F32;
 	}
 	return KERN_F32;
+}
+
+enum kern_dtype quant_tensor_kept(const struct quant_tensor *t, u32 first, u32 count)
+{
+	enum kern_dtype type = quant_tensor_type(t, first, count);
+
+	return type == KERN_F32 && t->format == QUANT_GGUF ? KERN_I8 : type;
 }
 
 enum { F8_GROUP = 128 }; /* of weights on devices */
@@ -379,7 +408,7 @@ static float mxfp4_codes(const float *values, u32 count, u8 *codes)
 
 bool quant_tensor_holds(const struct quant_tensor *t, enum kern_dtype type)
 {
-	return t->format == QUANT_MXFP4 && type == KERN_I8;
+	return (t->format == QUANT_MXFP4 || (t->format == QUANT_GGUF && t->block_type == GGUF_MXFP4)) && type == KERN_I8;
 }
 
 /* Of quant_tensor_codes for such a tensor. */
@@ -403,6 +432,10 @@ void quant_tensor_codes(const struct quant_tensor *t, enum kern_dtype type, u32 
 
 	if (quant_tensor_holds(t, type)) {
 		held_codes(t, row, first, count, codes, scales, zeros);
+		return;
+	}
+	if (t->format == QUANT_GGUF) {
+		quant_gguf_codes(t->block_type, gguf_row(t, row), first, count, codes, scales, zeros);
 		return;
 	}
 	bool packed = t->format == QUANT_GPTQ || t->format == QUANT_PACKED;

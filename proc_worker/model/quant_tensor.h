@@ -35,6 +35,7 @@ struct quant_tensor {
 	float scale_times, scale_over; /* a scale is what is stored times the one, divided by the other */
 	struct quant_nested nested;
 	float table[16]; /* QUANT_BNB4: what codes mean */
+	u32 block_type;	 /* QUANT_GGUF: enum gguf_type; scales and zeros are in the blocks */
 };
 
 /* Finds the matrix [rows][columns] whose plain name is `name` ("... .weight") and checks the shape and type
@@ -44,9 +45,11 @@ MUST_CHECK enum err quant_tensor_find(struct quant_tensor *t, const struct safet
 				      const struct quant_config *c, const char *name, u32 rows, u32 columns,
 				      struct err_msg *em);
 
-/* The type of weights that holds inputs [first, first + count) without another rounding; KERN_F32: none does.
- */
+/* The type of weights that holds inputs [first, first + count) without another rounding, but for one of a GGUF file's scales and zeros to
+ * halves; KERN_F32: none does. */
 enum kern_dtype quant_tensor_type(const struct quant_tensor *t, u32 first, u32 count);
+/* The same, or what a GGUF file's tensor is rounded anew to, so that it stays about as small: KERN_I8. */
+enum kern_dtype quant_tensor_kept(const struct quant_tensor *t, u32 first, u32 count);
 /* Whether a weight of `type` holds a tensor closer than values rounded anew would: MXFP4 in KERN_I8, whose group of 128
  * inputs then counts by a power of two. */
 bool quant_tensor_holds(const struct quant_tensor *t, enum kern_dtype type);
@@ -81,5 +84,9 @@ bool quant_tensor_eight_codes(const struct quant_tensor *t, u32 row, u32 first, 
 MUST_CHECK enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_tensor *t,
 				      u32 first_row, u32 rows, u32 first_column, struct kern_threads *threads,
 				      struct err_msg *em);
+/* Rows [first_row, first_row + rows) as plain ones of `type` (KERN_F32 or KERN_BF16) into `out`. Parallel over `threads`. ERR_FORMAT: a
+ * value is no finite number, or would be none in `type`; names tensor and place. ERR_NO_MEMORY. */
+MUST_CHECK enum err quant_tensor_expand(void *out, enum kern_dtype type, const struct quant_tensor *t, u32 first_row, u32 rows,
+					struct kern_threads *threads, struct err_msg *em);
 
 #endif

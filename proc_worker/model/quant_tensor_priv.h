@@ -18,6 +18,12 @@ static inline u32 word_at(const struct st_tensor *t, size_t i)
 	return word;
 }
 
+/* QUANT_GGUF: where a row's blocks begin. */
+static inline const u8 *gguf_row(const struct quant_tensor *t, u32 row)
+{
+	return (const u8 *)t->values->data + (size_t)row * (t->values->bytes / t->rows);
+}
+
 /* Of a row's inputs. */
 static inline u32 group_count(const struct quant_tensor *t)
 {

@@ -15,6 +15,7 @@
 #include "common/arena.h"
 #include "common/json.h"
 #include "common/region.h"
+#include "proc_worker/model/gguf_names.h"
 
 enum {
 	FILES_MAX = 4096,
@@ -24,6 +25,7 @@ enum {
 
 static const char SINGLE_FILE[] = "model.safetensors";
 static const char INDEX_FILE[] = "model.safetensors.index.json";
+static const char GGUF_FILE[] = "model.gguf";
 
 struct st_file {
 	const char *name;
@@ -37,6 +39,7 @@ struct safetensors {
 	struct arena arena; /* names */
 	struct st_file *files;
 	u32 file_count, file_capacity;
+	struct gguf *gguf; /* instead of files */
 	struct st_tensor *tensors;
 	u32 tensor_count, tensor_capacity;
 };
@@ -378,9 +381,21 @@ static enum err open_shards(struct safetensors *st, const char *dir, json_val ma
 	return ERR_OK;
 }
 
+static enum err open_gguf(struct safetensors *st, const char *path, struct err_msg *em)
+{
+	enum err e = gguf_open(&st->gguf, path, em);
+
+	if (!e)
+		e = gguf_names_read(&st->tensors, &st->tensor_count, st->gguf, &st->arena, em);
+	st->tensor_capacity = st->tensor_count;
+	if (!e)
+		gguf_advise(st->gguf, true);
+	return e ? e : sort_tensors(st, em);
+}
+
 static enum err open_checkpoint(struct safetensors *st, const char *dir, struct err_msg *em)
 {
-	char path[4096];
+	char path[4096], gguf[4096];
 	struct json_doc *doc = NULL;
 	struct stat info;
 
@@ -392,11 +407,14 @@ static enum err open_checkpoint(struct safetensors *st, const char *dir, struct 
 		return sort_tensors(st, em);
 	if (e != ERR_NOT_FOUND)
 		return e;
+	snprintf(gguf, sizeof(gguf), "%s/%s", dir, GGUF_FILE); /* shorter than the other */
+	if (stat(path, &info) < 0 && lstat(gguf, &info) == 0) /* a link that leads nowhere is named when it is opened */
+		return open_gguf(st, gguf, em);
 	if (stat(path, &info) < 0)
 		return err_set(em, ERR_NOT_FOUND,
-			       "%s holds neither %s nor %s; other formats (pytorch_model.bin, GGUF) are not read: save the "
+			       "%s holds neither %s nor %s nor %s; other formats (pytorch_model.bin) are not read: save the "
 			       "model with safetensors", dir,
-			       SINGLE_FILE, INDEX_FILE);
+			       SINGLE_FILE, INDEX_FILE, GGUF_FILE);
 	e = json_parse_file(&doc, path, em);
 	if (!e)
 		e = open_shards(st, dir, json_get(json_root(doc), "weight_map"), em);
@@ -444,6 +462,7 @@ void safetensors_close(struct safetensors **out)
 		return;
 	for (u32 i = 0; i < st->file_count; i++)
 		munmap((void *)(uintptr_t)st->files[i].map, st->files[i].bytes);
+	gguf_close(&st->gguf);
 	free(st->files);
 	free(st->tensors);
 	arena_fini(&st->arena);
@@ -453,6 +472,8 @@ void safetensors_close(struct safetensors **out)
 
 void safetensors_trim(struct safetensors *st)
 {
+	if (st->gguf)
+		gguf_advise(st->gguf, false);
 	for (u32 i = 0; i < st->file_count; i++) {
 		void *map = (void *)(uintptr_t)st->files[i].map;
 		madvise(map, st->files[i].bytes,
@@ -463,7 +484,7 @@ void safetensors_trim(struct safetensors *st)
 
 u64 safetensors_identity(const struct safetensors *st)
 {
-	u64 hash = 0;
+	u64 hash = st->gguf ? gguf_identity(st->gguf) : 0;
 
 	for (u32 i = 0; i < st->file_count; i++) {
 		const struct st_file *f = &st->files[i];

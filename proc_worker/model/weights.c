@@ -20,7 +20,7 @@ static bool embed_stays(const struct weights_plan *p)
 {
 	const struct st_tensor *t = weights_embed_tensor(p);
 
-	return (t->dtype == p->dtype || t->dtype == KERN_F16 || p->dtype == KERN_F32) &&
+	return t->usable && (t->dtype == p->dtype || t->dtype == KERN_F16 || p->dtype == KERN_F32) &&
 	       (uintptr_t)t->data % kern_dtype_bytes(t->dtype) == 0;
 }
 
@@ -119,10 +119,23 @@ static enum err load_vector(struct loader *l, enum weight_slot slot, u32 layer, 
 	return l->ready ? ERR_OK : weights_read_vector(&l->reader, slot, layer, memory, em);
 }
 
+/* A quantized one is never looked up row by row. */
+static enum err load_embed_expanded(struct loader *l, struct model_weights *w, struct err_msg *em)
+{
+	void *memory = take(l, slot_bytes(l->reader.plan, SLOT_EMBED, 0));
+
+	w->embed = memory;
+	w->embed_dtype = l->reader.plan->dtype;
+	return l->ready ? ERR_OK : weights_read_embed(&l->reader, memory, em);
+}
+
 static enum err load_embed(struct loader *l, struct model_weights *w, struct err_msg *em)
 {
 	const struct weights_plan *p = l->reader.plan;
 	const struct st_tensor *st = weights_embed_tensor(p);
+
+	if (!st->usable)
+		return load_embed_expanded(l, w, em);
 	u32 first = p->shard->vocab_first, rows = p->shard->vocab_rows;
 	const void *src = weights_aligned_rows(&l->reader, st, first, rows);
 	/* A tied one is looked at when it is packed for lm_head. */

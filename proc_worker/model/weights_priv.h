@@ -30,6 +30,8 @@ extern const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT];
 
 bool weights_is_vector(enum weight_slot slot);
 bool weights_is_matrix(enum weight_slot slot);
+/* Whether checkpoints may have it quantized: matrices, and in GGUF files the embedding. */
+bool weights_may_be_quantized(const struct weights_plan *p, enum weight_slot slot);
 /* Decides about experts: is never quantized. */
 bool weights_is_router(enum weight_slot slot);
 
@@ -89,6 +91,8 @@ MUST_CHECK enum err weights_read_head(struct weights_reader *r, enum weight_slot
 				      struct err_msg *em);
 /* Room for so many bytes in `staging`; false: out of memory. */
 bool weights_stage(struct weights_reader *r, size_t bytes);
+/* This rank's rows of a quantized embedding, in the plan's type. ERR_FORMAT: a value is no finite number. ERR_NO_MEMORY. */
+MUST_CHECK enum err weights_read_embed(struct weights_reader *r, void *out, struct err_msg *em);
 /* A table of the model, in the plan's type. ERR_NO_MEMORY. */
 MUST_CHECK enum err weights_read_table(struct weights_reader *r, enum weight_slot slot, void *out, struct err_msg *em);
 /* A norm, with its offset, or a bias, of all its parts. ERR_NO_MEMORY. */

@@ -141,11 +141,10 @@ static enum err read_part(struct weights_reader *r, const struct arch_tensor *t,
 	return e;
 }
 
-/* Only matrices are quantized. */
 static struct quant_tensor part_of(const struct weights_plan *p, const struct arch_tensor *t, u32 layer,
 				   u32 expert)
 {
-	return weights_is_matrix(t->slot) ? weights_quant_part(p, t, layer, expert)
+	return weights_may_be_quantized(p, t->slot) ? weights_quant_part(p, t, layer, expert)
 					  : (struct quant_tensor){.format = QUANT_NONE};
 }
 
@@ -183,6 +182,18 @@ enum err weights_read_matrix(struct weights_reader *r, enum weight_slot slot, u3
 	}
 	ASSERT(e || done == w->n);
 	return e;
+}
+
+enum err weights_read_embed(struct weights_reader *r, void *out, struct err_msg *em)
+{
+	const struct weights_plan *p = r->plan;
+	const struct arch_tensor *t = p->config->arch->tensors;
+
+	while (t->slot != SLOT_EMBED)
+		t++;
+	struct weights_range rows = weights_rows(p, t);
+	struct quant_tensor q = weights_quant_part(p, t, 0, 0);
+	return quant_tensor_expand(out, p->dtype, &q, rows.first, rows.count, p->threads, em);
 }
 
 enum err weights_read_table(struct weights_reader *r, enum weight_slot slot, void *out, struct err_msg *em)

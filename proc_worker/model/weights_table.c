@@ -180,6 +180,11 @@ bool weights_is_matrix(enum weight_slot slot)
 	       WEIGHTS_SLOTS[slot].kind == SLOT_IS_HEADS;
 }
 
+bool weights_may_be_quantized(const struct weights_plan *p, enum weight_slot slot)
+{
+	return weights_is_matrix(slot) || (slot == SLOT_EMBED && quant_config_has(&p->config->quant, QUANT_GGUF));
+}
+
 u32 weights_copies(const struct weights_plan *p, enum weight_slot slot)
 {
 	switch (WEIGHTS_SLOTS[slot].kind) {
@@ -274,7 +279,7 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 			       "%s: quantized checkpoints of a %s are not read: its files have their matrices transposed; use "
 			       "the checkpoint that it was made from with --quantization",
 			       name, p->config->arch->name);
-	if (weights_is_matrix(t->slot)) {
+	if (weights_may_be_quantized(p, t->slot)) {
 		struct quant_tensor q;
 		enum err e = quant_tensor_find(&q, p->checkpoint, &p->config->quant, name, (u32)shape[0],
 					       (u32)shape[1], em);
@@ -448,7 +453,7 @@ static bool same_order(const struct quant_tensor *a, const struct quant_tensor *
 }
 
 /* The quantized type in which a weight can be held as the checkpoint has it, if all its parts, those of every expert, agree on one
- * and on the order of inputs (`*ordered`: another than theirs); else KERN_F32. */
+ * and on the order of inputs (`*ordered`: another than theirs); else KERN_F32. Types of a GGUF file that differ agree on KERN_I8. */
 static enum kern_dtype stored_type(const struct weights_plan *p, enum weight_slot slot, u32 layer,
 				   bool *ordered)
 {
@@ -462,16 +467,18 @@ static enum kern_dtype stored_type(const struct weights_plan *p, enum weight_slo
 	slot = weights_source_slot(p, slot);
 	for (u32 i = 0; i < a->tensor_count && p->config->quant.count > 0; i++) {
 		const struct arch_tensor *t = &a->tensors[i];
-		if (t->slot != slot || !weights_is_matrix(slot) || !weights_tensor_applies(p, t, layer))
+		if (t->slot != slot || !weights_may_be_quantized(p, slot) || !weights_tensor_applies(p, t, layer))
 			continue;
 		struct weights_range columns = weights_columns(p, t);
 		for (u32 expert = 0; expert < weights_copies(p, slot); expert++) {
 			struct quant_tensor q = weights_quant_part(p, t, layer, expert);
-			enum kern_dtype mine = quant_tensor_type(&q, columns.first, columns.count);
+			enum kern_dtype mine = quant_tensor_kept(&q, columns.first, columns.count);
 			if (parts++ == 0) {
 				first = q;
 				type = mine;
 			}
+			if (mine != type && q.format == QUANT_GGUF && first.format == QUANT_GGUF)
+				type = mine = KERN_I8;
 			if (mine == KERN_F32 || mine != type || !same_order(&q, &first) || (q.groups && experts))
 				return KERN_F32;
 			*ordered = q.groups != NULL;
@@ -485,7 +492,8 @@ bool weights_is_router(enum weight_slot slot)
 	return slot == SLOT_ROUTER || slot == SLOT_SHARED_GATE;
 }
 
-/* A router is small, and which experts it picks matters more than any digit. */
+/* A router is small, and which experts it picks matters more than any digit. What a GGUF file has no weight holds as it is, and with
+ * float32 exact values are what is asked for. */
 enum kern_dtype weights_matrix_dtype(const struct weights_plan *p, enum weight_slot slot, u32 layer,
 				    bool *ordered)
 {
@@ -494,6 +502,8 @@ enum kern_dtype weights_matrix_dtype(const struct weights_plan *p, enum weight_s
 		return p->dtype;
 	if (kern_dtype_group(p->matrix_dtype) > 0)
 		return p->matrix_dtype;
+	if (p->dtype == KERN_F32 && quant_config_has(&p->config->quant, QUANT_GGUF))
+		return p->dtype;
 	enum kern_dtype stored = stored_type(p, slot, layer, ordered);
 	if (kern_dtype_group(stored) > 0)
 		return stored;

@@ -1,0 +1,339 @@
+/* Owns the tables of names that tensors have in GGUF files (gguf, constants.py and tensor_mapping.py). Runs in the worker while it
+ * loads. Copies no data: what it makes are names for places in the mapped files. */
+#include "proc_worker/model/gguf_names.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	NAME_BYTES = 256,
+	EXPERTS_MAX = 1 << 16,
+	TABLES_MAX = 4,
+};
+
+/* Without ".weight" and ".bias" at the end, which are the same in both. "{}" is the expert: the tensor has all of them. */
+struct name {
+	const char *file, *here;
+	bool flat; /* its one row is a vector in the file */
+};
+
+/* clang-format off */
+static const struct name WHOLE[] = {
+	{"token_embd", "model.embed_tokens"},
+	{"output_norm", "model.norm"},
+	{"output", "lm_head"},
+	{NULL, NULL},
+};
+
+/* What follows is of layers. */
+static const struct name USUAL[] = {
+	{"attn_norm", "input_layernorm"},
+	{"attn_q", "self_attn.q_proj"},
+	{"attn_k", "self_attn.k_proj"},
+	{"attn_v", "self_attn.v_proj"},
+	{"attn_qkv", "self_attn.qkv_proj"},
+	{"attn_output", "self_attn.o_proj"},
+	{"attn_q_norm", "self_attn.q_norm"},
+	{"attn_k_norm", "self_attn.k_norm"},
+	{"ffn_norm", "post_attention_layernorm"},
+	{"ffn_gate", "mlp.gate_proj"},
+	{"ffn_up", "mlp.up_proj"},
+	{"ffn_down", "mlp.down_proj"},
+	{"ffn_gate_inp", "mlp.gate"},
+	{"ffn_gate_exps", "mlp.experts.{}.gate_proj"},
+	{"ffn_up_exps", "mlp.experts.{}.up_proj"},
+	{"ffn_down_exps", "mlp.experts.{}.down_proj"},
+	{NULL, NULL},
+};
+
+static const struct name MIXTRAL[] = {
+	{"ffn_gate_inp", "block_sparse_moe.gate"},
+	{"ffn_gate_exps", "block_sparse_moe.experts.{}.w1"},
+	{"ffn_up_exps", "block_sparse_moe.experts.{}.w3"},
+	{"ffn_down_exps", "block_sparse_moe.experts.{}.w2"},
+	{NULL, NULL},
+};
+
+static const struct name GRANITE_MOE[] = {
+	{"ffn_gate_inp", "block_sparse_moe.router.layer"},
+	{"ffn_gate_exps", "block_sparse_moe.experts.{}.gate_proj"},
+	{"ffn_up_exps", "block_sparse_moe.experts.{}.up_proj"},
+	{"ffn_down_exps", "block_sparse_moe.experts.{}.down_proj"},
+	{NULL, NULL},
+};
+
+static const struct name SHARED_EXPERT[] = {
+	{"ffn_gate_inp_shexp", "mlp.shared_expert_gate", .flat = true},
+	{"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+	{"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+	{"ffn_down_shexp", "mlp.shared_expert.down_proj"},
+	{NULL, NULL},
+};
+
+static const struct name SHARED_EXPERTS[] = {
+	{"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
+	{"ffn_up_shexp", "mlp.shared_experts.up_proj"},
+	{"ffn_down_shexp", "mlp.shared_experts.down_proj"},
+	{"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
+	{"exp_probs_b", "mlp.gate.e_score_correction_bias"},
+	{NULL, NULL},
+};
+
+static const struct name LATENT[] = {
+	{"attn_q_a", "self_attn.q_a_proj"},
+	{"attn_q_a_norm", "self_attn.q_a_layernorm"},
+	{"attn_q_b", "self_attn.q_b_proj"},
+	{"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
+	{"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
+	{"attn_kv_b", "self_attn.kv_b_proj"},
+	{NULL, NULL},
+};
+
+static const struct name GATE_UP[] = {
+	{"ffn_up", "mlp.gate_up_proj"},
+	{NULL, NULL},
+};
+
+/* Norms of what blocks read and of what they add. */
+static const struct name GEMMA2[] = {
+	{"post_attention_norm", "post_attention_layernorm"},
+	{"ffn_norm", "pre_feedforward_layernorm"},
+	{"post_ffw_norm", "post_feedforward_layernorm"},
+	{NULL, NULL},
+};
+
+static const struct name GLM4[] = {
+	{"post_attention_norm", "post_self_attn_layernorm"},
+	{"post_ffw_norm", "post_mlp_layernorm"},
+	{NULL, NULL},
+};
+
+/* Norms of what blocks add only, or the one of what the MLP reads by the place where it is. */
+static const struct name NORMS_BEHIND[] = {
+	{"post_attention_norm", "post_attention_layernorm"},
+	{"post_ffw_norm", "post_feedforward_layernorm"},
+	{NULL, NULL},
+};
+
+static const struct name STARCODER2[] = {
+	{"ffn_up", "mlp.c_fc"},
+	{"ffn_down", "mlp.c_proj"},
+	{NULL, NULL},
+};
+
+static const struct name HUNYUAN[] = {
+	{"attn_q_norm", "self_attn.query_layernorm"},
+	{"attn_k_norm", "self_attn.key_layernorm"},
+	{NULL, NULL},
+};
+
+/* "general.architecture", and what it has beside the usual names, or for some of them. */
+static const struct {
+	const char *name;
+	const struct name *tables[TABLES_MAX];
+} ARCHITECTURES[] = {
+	{"llama", {MIXTRAL}},
+	{"mistral3", {MIXTRAL}},
+	{"qwen2", {0}},
+	{"qwen3", {0}},
+	{"qwen2vl", {0}},
+	{"qwen3vl", {0}},
+	{"qwen2moe", {SHARED_EXPERT}},
+	{"qwen3moe", {0}},
+	{"phi3", {GATE_UP}},
+	{"gemma", {0}},
+	{"gemma2", {GEMMA2}},
+	{"gemma3", {GEMMA2}},
+	{"granite", {0}},
+	{"granitemoe", {GRANITE_MOE}},
+	{"smollm3", {0}},
+	{"starcoder2", {STARCODER2}},
+	{"stablelm", {0}},
+	{"nemotron", {0}},
+	{"arcee", {0}},
+	{"olmo", {0}},
+	{"olmo2", {NORMS_BEHIND}},
+	{"olmoe", {0}},
+	{"exaone4", {NORMS_BEHIND}},
+	{"seed_oss", {NORMS_BEHIND}},
+	{"command-r", {0}},
+	{"cohere2", {0}},
+	{"glm4", {GATE_UP, GLM4}},
+	{"glm4moe", {SHARED_EXPERTS, NORMS_BEHIND}},
+	{"hunyuan-dense", {HUNYUAN}},
+	{"internlm2", {0}},
+	{"ernie4_5", {0}},
+	{"deepseek2", {LATENT, SHARED_EXPERTS}},
+	{"minicpm3", {LATENT}},
+};
+/* clang-format on */
+
+/* ---------------------------------------------------------------- one tensor */
+
+/* A name in pieces: "blk.7.attn_q.weight". */
+struct parts {
+	bool of_layer;
+	u32 layer;
+	char stem[NAME_BYTES];
+	const char *end; /* ".weight", ".bias" or "" */
+};
+
+static void take_apart(struct parts *p, const char *name)
+{
+	static const char *const ends[] = {".weight", ".bias"};
+	int behind = 0;
+
+	p->of_layer = sscanf(name, "blk.%9u.%n", &p->layer, &behind) == 1 && behind > 0;
+	snprintf(p->stem, sizeof(p->stem), "%s", name + (p->of_layer ? behind : 0));
+	p->end = "";
+	for (size_t i = 0; i < COUNT_OF(ends); i++) {
+		size_t bytes = strlen(p->stem), end = strlen(ends[i]);
+		if (bytes > end && strcmp(p->stem + bytes - end, ends[i]) == 0) {
+			p->stem[bytes - end] = 0;
+			p->end = ends[i];
+			return;
+		}
+	}
+}
+
+static const struct name *find_in(const struct name *table, const char *stem)
+{
+	for (; table && table->file; table++)
+		if (!strcmp(table->file, stem))
+			return table;
+	return NULL;
+}
+
+/* NULL: in no table. */
+static const struct name *find_name(size_t architecture, const struct parts *p)
+{
+	const struct name *found = NULL;
+
+	if (!p->of_layer)
+		return find_in(WHOLE, p->stem);
+	for (size_t i = 0; i < TABLES_MAX && !found; i++)
+		found = find_in(ARCHITECTURES[architecture].tables[i], p->stem);
+	return found ? found : find_in(USUAL, p->stem);
+}
+
+static void fill(struct st_tensor *t, const struct gguf_tensor *from)
+{
+	*t = (struct st_tensor){.file = from->file,
+				.dtype_name = gguf_type_name(from->type),
+				.block_type = from->type,
+				.dims = from->dims,
+				.data = from->data,
+				.bytes = from->bytes,
+				.usable = from->type == GGUF_F32 || from->type == GGUF_F16 || from->type == GGUF_BF16,
+				/* what blocks become where nothing else is asked for */
+				.dtype = from->type == GGUF_F32 ? KERN_F32 : from->type == GGUF_F16 ? KERN_F16 : KERN_BF16};
+	memcpy(t->shape, from->shape, from->dims * sizeof(*t->shape));
+}
+
+/* ---------------------------------------------------------------- all of them */
+
+struct list {
+	struct st_tensor *tensors;
+	u32 count, capacity;
+	struct arena *arena;
+};
+
+static enum err add(struct list *l, const struct st_tensor *t, const char *name, struct err_msg *em)
+{
+	if (l->count == l->capacity) {
+		u32 capacity = l->capacity ? 2 * l->capacity : 256;
+		struct st_tensor *grown = realloc(l->tensors, capacity * sizeof(*grown));
+		if (!grown)
+			return err_set(em, ERR_NO_MEMORY, "out of memory");
+		l->tensors = grown;
+		l->capacity = capacity;
+	}
+	struct st_tensor *added = &l->tensors[l->count];
+	*added = *t;
+	added->name = arena_strdup(l->arena, name);
+	added->dtype_name = arena_strdup(l->arena, t->dtype_name); /* of types that are not known it is a buffer's */
+	if (!added->name || !added->dtype_name)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	l->count++;
+	return ERR_OK;
+}
+
+/* [experts][rows][columns], or vectors. */
+static enum err add_experts(struct list *l, const struct parts *p, const struct name *n, const struct st_tensor *all, struct err_msg *em)
+{
+	const char *hole = strstr(n->here, "{}");
+	struct st_tensor one = *all;
+	char name[NAME_BYTES];
+	enum err e = ERR_OK;
+	u64 experts = all->shape[0];
+
+	if (all->dims < 2 || experts > EXPERTS_MAX)
+		return err_set(em, ERR_FORMAT, "%s: tensor blk.%u.%s%s must have a dimension of experts, at most %d, and one or two more", all->file,
+			       p->layer, p->stem, p->end, EXPERTS_MAX);
+	one.dims--;
+	memmove(one.shape, one.shape + 1, one.dims * sizeof(*one.shape));
+	one.bytes = all->bytes / experts;
+	for (u64 x = 0; !e && x < experts; x++) {
+		one.data = all->data ? (const char *)all->data + x * one.bytes : NULL;
+		snprintf(name, sizeof(name), "model.layers.%u.%.*s%llu%s%s", p->layer, (int)(hole - n->here), n->here, (unsigned long long)x,
+			 hole + 2, p->end);
+		e = add(l, &one, name, em);
+	}
+	return e;
+}
+
+static enum err add_tensor(struct list *l, size_t architecture, const struct gguf_tensor *from, struct err_msg *em)
+{
+	struct parts p = {0};
+	struct st_tensor t;
+	char name[2 * NAME_BYTES];
+
+	take_apart(&p, from->name);
+	const struct name *n = find_name(architecture, &p);
+	fill(&t, from);
+	if (n && strstr(n->here, "{}"))
+		return add_experts(l, &p, n, &t, em);
+	if (n && n->flat && t.dims == 1) {
+		t.dims = 2;
+		t.shape[1] = t.shape[0];
+		t.shape[0] = 1;
+	}
+	/* A choice bias has no ".bias" of its own there. */
+	const char *end = n && strcmp(p.stem, "exp_probs_b") == 0 ? "" : p.end, *here = n ? n->here : p.stem;
+	if (p.of_layer)
+		snprintf(name, sizeof(name), "model.layers.%u.%s%s", p.layer, here, end);
+	else
+		snprintf(name, sizeof(name), "%s%s", here, end);
+	return add(l, &t, name, em);
+}
+
+static enum err find_architecture(size_t *out, const struct gguf *g, struct err_msg *em)
+{
+	char known[512] = "";
+	const char *name;
+	size_t bytes, used = 0;
+
+	if (!gguf_string(g, "general.architecture", &name, &bytes))
+		return err_set(em, ERR_FORMAT, "model.gguf: there is no general.architecture in it");
+	for (*out = 0; *out < COUNT_OF(ARCHITECTURES); ++*out)
+		if (strlen(ARCHITECTURES[*out].name) == bytes && !memcmp(ARCHITECTURES[*out].name, name, bytes))
+			return ERR_OK;
+	for (size_t i = 0; i < COUNT_OF(ARCHITECTURES) && used < sizeof(known); i++)
+		used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s", i ? ", " : "", ARCHITECTURES[i].name);
+	return err_set(em, ERR_UNSUPPORTED, "model.gguf: general.architecture is '%.*s'; supported: %s", bytes < 64 ? (int)bytes : 64, name,
+		       known);
+}
+
+enum err gguf_names_read(struct st_tensor **out, u32 *count, const struct gguf *g, struct arena *arena, struct err_msg *em)
+{
+	struct list l = {.arena = arena};
+	size_t architecture;
+
+	enum err e = find_architecture(&architecture, g, em);
+	for (u32 i = 0; !e && i < gguf_tensor_count(g); i++)
+		e = add_tensor(&l, architecture, gguf_tensor_at(g, i), em);
+	*out = l.tensors;
+	*count = l.count;
+	return e;
+}

@@ -1,0 +1,369 @@
+/* Reads blocks of quantized tensors in GGUF files. Runs in the worker while a model loads; owns nothing.
+ *
+ * What a block is, as published with the format (ggml, ggml-common.h): of 32 elements those of the older types, with the first 16 of
+ * them in the low halves of bytes and the others in the high ones; of 256 the others, whose scales of parts are whole numbers themselves
+ * and a half multiplies them. All halves and words are little-endian, and begin at any byte. */
+#include "proc_worker/model/quant_gguf.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/assert.h"
+#include "common/gguf.h"
+
+const char QUANT_GGUF_NAMES[] = "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4";
+
+/* ---------------------------------------------------------------- numbers */
+
+static float half_at(const u8 *at)
+{
+	u32 half = at[0] | (u32)at[1] << 8, size = half & 0x7fff;
+	union {
+		u32 bits;
+		float value;
+	} x = {.bits = (size << 13) + (size < 0x7c00 ? 112u << 23 : 224u << 23)};
+
+	if (size < 0x400)
+		x.value = (float)size * 0x1p-24f;
+	return half & 0x8000 ? -x.value : x.value;
+}
+
+static u32 word_at(const u8 *at)
+{
+	return at[0] | (u32)at[1] << 8 | (u32)at[2] << 16 | (u32)at[3] << 24;
+}
+
+/* Half of the power of two that a byte of E8M0 stands for, so that the table may have whole numbers. */
+static float half_power(u32 code)
+{
+	union {
+		u32 bits;
+		float value;
+	} x = {.bits = code < 2 ? 0x00200000u << code : (code - 1) << 23};
+
+	return x.value;
+}
+
+/* The sixteen values that codes of 4 bits mean. */
+static const int8_t TABLE_IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+static const int8_t TABLE_E2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+/* ---------------------------------------------------------------- blocks of 32 */
+
+static void halves_of(const u8 *bytes, u32 count, u8 *codes)
+{
+	for (u32 i = 0; i < count; i++) {
+		codes[i] = bytes[i] & 15;
+		codes[count + i] = bytes[i] >> 4;
+	}
+}
+
+static void fives_of(const u8 *high, const u8 *bytes, u8 *codes)
+{
+	u32 bits = word_at(high);
+
+	halves_of(bytes, 16, codes);
+	for (u32 i = 0; i < 32; i++)
+		codes[i] |= (u8)((bits >> i & 1) << 4);
+}
+
+static void q4_0(const u8 *b, float *out)
+{
+	float scale = half_at(b);
+	u8 codes[32];
+
+	halves_of(b + 2, 16, codes);
+	for (u32 i = 0; i < 32; i++)
+		out[i] = (float)(codes[i] - 8) * scale;
+}
+
+static void q4_1(const u8 *b, float *out)
+{
+	float scale = half_at(b), least = half_at(b + 2);
+	u8 codes[32];
+
+	halves_of(b + 4, 16, codes);
+	for (u32 i = 0; i < 32; i++)
+		out[i] = (float)codes[i] * scale + least;
+}
+
+static void q5_0(const u8 *b, float *out)
+{
+	float scale = half_at(b);
+	u8 codes[32];
+
+	fives_of(b + 2, b + 6, codes);
+	for (u32 i = 0; i < 32; i++)
+		out[i] = (float)(codes[i] - 16) * scale;
+}
+
+static void q5_1(const u8 *b, float *out)
+{
+	float scale = half_at(b), least = half_at(b + 2);
+	u8 codes[32];
+
+	fives_of(b + 4, b + 8, codes);
+	for (u32 i = 0; i < 32; i++)
+		out[i] = (float)codes[i] * scale + least;
+}
+
+static void q8_0(const u8 *b, float *out)
+{
+	float scale = half_at(b);
+
+	for (u32 i = 0; i < 32; i++)
+		out[i] = (float)(int8_t)b[2 + i] * scale;
+}
+
+static void by_table(const u8 *bytes, const int8_t table[16], float scale, float *out)
+{
+	u8 codes[32];
+
+	halves_of(bytes, 16, codes);
+	for (u32 i = 0; i < 32; i++)
+		out[i] = (float)table[codes[i]] * scale;
+}
+
+static void iq4_nl(const u8 *b, float *out)
+{
+	by_table(b + 2, TABLE_IQ4, half_at(b), out);
+}
+
+static void mxfp4(const u8 *b, float *out)
+{
+	by_table(b + 1, TABLE_E2M1, half_power(b[0]), out);
+}
+
+/* ---------------------------------------------------------------- blocks of 256 */
+
+/* 16 parts: four bits of a scale, four of what is taken off; codes of 2 bits, those of four neighbouring runs of 32 in one run of
+ * bytes. */
+static void q2_k(const u8 *b, float *out)
+{
+	const u8 *scales = b, *codes = b + 16;
+	float scale = half_at(b + 80), least = half_at(b + 82);
+
+	for (u32 i = 0; i < 256; i++) {
+		u32 part = i / 16, code = codes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+		out[i] = scale * (float)(scales[part] & 15) * (float)code - least * (float)(scales[part] >> 4);
+	}
+}
+
+/* The scales of 16 parts have 6 bits: four of each in 8 bytes, and two of each in 4 more. */
+static int q3_scale(const u8 *packed, u32 part)
+{
+	u32 low = packed[part % 8] >> (part / 8 * 4) & 15, high = packed[8 + part % 4] >> (part / 4 * 2) & 3;
+
+	return (int)(low | high << 4) - 32;
+}
+
+/* A third bit of each code is apart; where it is 0 the code is 4 less. */
+static void q3_k(const u8 *b, float *out)
+{
+	const u8 *high = b, *codes = b + 32;
+	float scale = half_at(b + 108), of_part = 0;
+
+	for (u32 i = 0; i < 256; i++) {
+		int code = codes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+		if (i % 16 == 0)
+			of_part = scale * (float)q3_scale(b + 96, i / 16);
+		out[i] = of_part * (float)(high[i % 32] >> (i / 32) & 1 ? code : code - 4);
+	}
+}
+
+/* Of a run of 32, its scale and what is taken off: 6 bits each, those of the last four runs in pieces. */
+static void k_scales(const u8 *packed, u32 run, u32 *scale, u32 *least)
+{
+	if (run < 4) {
+		*scale = packed[run] & 63;
+		*least = packed[run + 4] & 63;
+		return;
+	}
+	*scale = (packed[run + 4] & 15) | (u32)(packed[run - 4] >> 6) << 4;
+	*least = (packed[run + 4] >> 4) | (u32)(packed[run] >> 6) << 4;
+}
+
+/* Of two neighbouring runs the first is in the low halves of 32 bytes. */
+static void q4_k_codes(const u8 *bytes, u32 run, u8 *codes)
+{
+	for (u32 i = 0; i < 32; i++)
+		codes[i] = bytes[run / 2 * 32 + i] >> (run % 2 * 4) & 15;
+}
+
+static void q4_k(const u8 *b, float *out)
+{
+	float all = half_at(b), all_least = half_at(b + 2);
+	u8 codes[32];
+
+	for (u32 run = 0; run < 8; run++, out += 32) {
+		u32 part, part_least;
+		k_scales(b + 4, run, &part, &part_least);
+		float scale = all * (float)part, least = all_least * (float)part_least;
+		q4_k_codes(b + 16, run, codes);
+		for (u32 i = 0; i < 32; i++)
+			out[i] = scale * (float)codes[i] - least;
+	}
+}
+
+/* As q4_k; a fifth bit of each code is apart, run by run in the bits of 32 bytes. */
+static void q5_k(const u8 *b, float *out)
+{
+	float all = half_at(b), all_least = half_at(b + 2);
+	u8 codes[32];
+
+	for (u32 run = 0; run < 8; run++, out += 32) {
+		u32 part, part_least;
+		k_scales(b + 4, run, &part, &part_least);
+		float scale = all * (float)part, least = all_least * (float)part_least;
+		q4_k_codes(b + 48, run, codes);
+		for (u32 i = 0; i < 32; i++)
+			out[i] = scale * (float)(codes[i] | (b[16 + i] >> run & 1) << 4) - least;
+	}
+}
+
+/* Four bits in 64 bytes for two pairs of runs, two more in 32 bytes for all four of them; twice. 16 scales. */
+static void q6_k(const u8 *b, float *out)
+{
+	const u8 *low = b, *high = b + 128, *scales = b + 192;
+	float all = half_at(b + 208), scale = 0;
+
+	for (u32 i = 0; i < 256; i++) {
+		u32 side = i / 128, run = i % 128 / 32, at = i % 32;
+		u32 four = low[side * 64 + run % 2 * 32 + at] >> (run / 2 * 4) & 15;
+		u32 two = high[side * 32 + at] >> (run * 2) & 3;
+		if (i % 16 == 0)
+			scale = all * (float)(int8_t)scales[i / 16];
+		out[i] = scale * (float)((int)(four | two << 4) - 32);
+	}
+}
+
+static void iq4_xs(const u8 *b, float *out)
+{
+	float all = half_at(b);
+	u32 high = b[2] | (u32)b[3] << 8;
+
+	for (u32 run = 0; run < 8; run++) {
+		u32 scale = (b[4 + run / 2] >> (run % 2 * 4) & 15) | (high >> (run * 2) & 3) << 4;
+		by_table(b + 8 + run * 16, TABLE_IQ4, all * (float)((int)scale - 32), out + run * 32);
+	}
+}
+
+/* ---------------------------------------------------------------- rows */
+
+static const struct {
+	u32 type;
+	void (*values)(const u8 *block, float *out);
+} TYPES[] = {
+	{GGUF_Q4_0, q4_0}, {GGUF_Q4_1, q4_1}, {GGUF_Q5_0, q5_0}, {GGUF_Q5_1, q5_1},	{GGUF_Q8_0, q8_0},     {GGUF_Q2_K, q2_k},   {GGUF_Q3_K, q3_k},
+	{GGUF_Q4_K, q4_k}, {GGUF_Q5_K, q5_k}, {GGUF_Q6_K, q6_k}, {GGUF_IQ4_NL, iq4_nl}, {GGUF_IQ4_XS, iq4_xs}, {GGUF_MXFP4, mxfp4},
+};
+
+static size_t index_of(u32 type)
+{
+	size_t i = 0;
+
+	while (i < COUNT_OF(TYPES) && TYPES[i].type != type)
+		i++;
+	return i;
+}
+
+bool quant_gguf_block(u32 type, u32 *elements, u32 *bytes)
+{
+	return index_of(type) < COUNT_OF(TYPES) && gguf_type_block(type, elements, bytes);
+}
+
+void quant_gguf_values(u32 type, const u8 *row, u32 first, u32 count, float *out)
+{
+	u32 elements, bytes;
+	float block[QUANT_GGUF_BLOCK];
+	size_t at = index_of(type);
+
+	ASSERT(quant_gguf_block(type, &elements, &bytes));
+	for (u32 i = first, end = first + count, n; i < end; i += n, out += n) {
+		u32 within = i % elements, left = elements - within;
+		const u8 *from = row + (size_t)(i / elements) * bytes;
+		n = end - i < left ? end - i : left;
+		if (n == elements) {
+			TYPES[at].values(from, out);
+			continue;
+		}
+		TYPES[at].values(from, block); /* a rank's share may begin inside of it */
+		memcpy(out, block + within, n * sizeof(*out));
+	}
+}
+
+/* ---------------------------------------------------------------- whole numbers with a scale and a zero */
+
+bool quant_gguf_is_linear(u32 type)
+{
+	return type == GGUF_Q4_0 || type == GGUF_Q4_1 || type == GGUF_Q4_K;
+}
+
+/* What a half makes of a float below 65520. */
+static float as_half(float x)
+{
+	int exponent;
+
+	frexpf(x, &exponent);
+	float unit = ldexpf(1, (exponent > -13 ? exponent : -13) - 11);
+	return nearbyintf(x / unit) * unit;
+}
+
+/* Values step * code + least. A zero above all codes in size is better when it fits the rounded scale, for least is most of
+ * the values then; where it would be no half at all the values hardly differ, and are held as one. */
+static void put_scale(float step, float least, u8 *codes, float *scale, float *zero)
+{
+	enum { CODES = 16, HALF_MOST = 60000 };
+
+	*scale = step;
+	*zero = 0;
+	if (!isfinite(step) || !isfinite(least) || fabsf(step) >= HALF_MOST || fabsf(least) >= HALF_MOST) {
+		*scale = NAN;
+		return;
+	}
+	if (least == 0)
+		return;
+	if (fabsf(least) > CODES * fabsf(step))
+		step = as_half(step);
+	if (fabsf(least) < HALF_MOST * fabsf(step)) {
+		*scale = step;
+		*zero = -least / step;
+		return;
+	}
+	*scale = least;
+	if (codes)
+		memset(codes, 1, QUANT_GGUF_GROUP);
+}
+
+static void group_codes(u32 type, const u8 *row, u32 group, u8 *codes, float *scale, float *zero)
+{
+	const u8 *b = row + (size_t)group * (type == GGUF_Q4_0 ? 18 : 20);
+	u32 part, part_least;
+
+	switch (type) {
+	case GGUF_Q4_0:
+		if (codes)
+			halves_of(b + 2, 16, codes);
+		put_scale(half_at(b), 0, codes, scale, zero);
+		*zero = 8;
+		break;
+	case GGUF_Q4_1:
+		if (codes)
+			halves_of(b + 4, 16, codes);
+		put_scale(half_at(b), half_at(b + 2), codes, scale, zero);
+		break;
+	default:
+		b = row + (size_t)(group / 8) * 144;
+		if (codes)
+			q4_k_codes(b + 16, group % 8, codes);
+		k_scales(b + 4, group % 8, &part, &part_least);
+		put_scale(half_at(b) * (float)part, -(half_at(b + 2) * (float)part_least), codes, scale, zero);
+	}
+}
+
+void quant_gguf_codes(u32 type, const u8 *row, u32 first, u32 count, u8 *codes, float *scales, float *zeros)
+{
+	ASSERT(quant_gguf_is_linear(type) && first % QUANT_GGUF_GROUP == 0 && count % QUANT_GGUF_GROUP == 0);
+	for (u32 i = 0; i < count / QUANT_GGUF_GROUP; i++)
+		group_codes(type, row, first / QUANT_GGUF_GROUP + i, codes ? codes + (size_t)i * QUANT_GGUF_GROUP : NULL, &scales[i], &zeros[i]);
+}
