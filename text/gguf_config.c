@@ -8,7 +8,7 @@
 
 #include "text/gguf_config_priv.h"
 
-enum { COUNT_MAX = 1 << 30 };
+enum { COUNT_MAX = 1 << 30, LAYERS_MAX = 4096 };
 
 /* ---- families ---- */
 
@@ -262,6 +262,8 @@ static void write_sizes(struct gguf_config *c)
 	c->hidden = need_int(c, "embedding_length");
 	c->layers = need_int(c, "block_count");
 	c->context = need_int(c, "context_length");
+	if (c->layers > LAYERS_MAX)
+		gguf_config_fail(c, ERR_FORMAT, "%s.block_count is %u; it must be at most %d", c->arch, c->layers, LAYERS_MAX);
 	if (c->e != ERR_OK)
 		return;
 	gguf_config_write_uint(c, "vocab_size", (u32)embed->shape[0]);
@@ -270,6 +272,8 @@ static void write_sizes(struct gguf_config *c)
 	gguf_config_write_uint(c, "num_hidden_layers", c->layers);
 	gguf_config_write_uint(c, "max_position_embeddings", c->context);
 	write_heads(c);
+	gguf_config_know(c, "attention.layer_norm_epsilon"); /* of the kind of norm that the family has not it says nothing */
+	gguf_config_know(c, "attention.layer_norm_rms_epsilon");
 	if (c->family->layer_norm)
 		gguf_config_write_float(c, c->family->layer_norm, need_float(c, "attention.layer_norm_epsilon"));
 	else
@@ -339,12 +343,29 @@ static void write_shared_expert(struct gguf_config *c)
 	gguf_config_write_bool(c, "qkv_bias", has_tensor(c, "blk.0.attn_q.bias"));
 }
 
+/* Layers without experts have no tensor that chooses among them. */
+static void write_dense_layers(struct gguf_config *c)
+{
+	char name[64];
+
+	json_key(&c->w, "mlp_only_layers");
+	json_array_begin(&c->w);
+	for (u32 i = 0; i < c->layers; i++) {
+		snprintf(name, sizeof(name), "blk.%u.ffn_gate_inp.weight", i);
+		if (!has_tensor(c, name))
+			json_write_uint(&c->w, i);
+	}
+	json_array_end(&c->w);
+}
+
 static void write_experts(struct gguf_config *c)
 {
 	gguf_config_write_uint(c, has(c, EXPERTS) ? "num_experts" : "num_local_experts", need_int(c, "expert_count"));
 	gguf_config_write_uint(c, "num_experts_per_tok", need_int(c, "expert_used_count"));
-	if (has(c, EXPERTS))
+	if (has(c, EXPERTS)) {
 		gguf_config_write_uint(c, "moe_intermediate_size", expert_rows(c));
+		write_dense_layers(c);
+	}
 	if (has(c, NORM_TOPK | KEEP_TOPK))
 		gguf_config_write_bool(c, "norm_topk_prob", has(c, NORM_TOPK));
 	if (has(c, SHARED))
