@@ -12,7 +12,8 @@ enum {
 	TABLES_MAX = 4,
 };
 
-/* Without ".weight" and ".bias" at the end, which are the same in both. "{}" is the expert: the tensor has all of them. */
+/* Without ".weight" and ".bias" at the end, which are the same in both. "{}" is the expert; where it is not in the file's name, too, the
+ * tensor has all of them. */
 struct name {
 	const char *file, *here;
 	bool flat; /* its one row is a vector in the file */
@@ -52,6 +53,10 @@ static const struct name MIXTRAL[] = {
 	{"ffn_gate_exps", "block_sparse_moe.experts.{}.w1"},
 	{"ffn_up_exps", "block_sparse_moe.experts.{}.w3"},
 	{"ffn_down_exps", "block_sparse_moe.experts.{}.w2"},
+	/* in the first files, where each expert has tensors of its own */
+	{"ffn_gate.{}", "block_sparse_moe.experts.{}.w1"},
+	{"ffn_up.{}", "block_sparse_moe.experts.{}.w3"},
+	{"ffn_down.{}", "block_sparse_moe.experts.{}.w2"},
 	{NULL, NULL},
 };
 
@@ -175,9 +180,20 @@ static const struct {
 struct parts {
 	bool of_layer;
 	u32 layer;
-	char stem[NAME_BYTES];
+	char stem[NAME_BYTES]; /* "attn_q", or "ffn_up.{}" of "ffn_up.3", whose expert is 3 */
+	u32 expert;
 	const char *end; /* ".weight", ".bias" or "" */
 };
+
+/* A number at the end of a stem. */
+static void take_expert(struct parts *p)
+{
+	char *dot = strrchr(p->stem, '.');
+	int behind = 0;
+
+	if (dot && dot[1] >= '0' && dot[1] <= '9' && sscanf(dot, ".%9u%n", &p->expert, &behind) == 1 && !dot[behind])
+		snprintf(dot, (size_t)(p->stem + sizeof(p->stem) - dot), ".{}");
+}
 
 static void take_apart(struct parts *p, const char *name)
 {
@@ -192,9 +208,10 @@ static void take_apart(struct parts *p, const char *name)
 		if (bytes > end && strcmp(p->stem + bytes - end, ends[i]) == 0) {
 			p->stem[bytes - end] = 0;
 			p->end = ends[i];
-			return;
+			break;
 		}
 	}
+	take_expert(p);
 }
 
 static const struct name *find_in(const struct name *table, const char *stem)
@@ -292,8 +309,13 @@ static enum err add_tensor(struct list *l, size_t architecture, const struct ggu
 	take_apart(&p, from->name);
 	const struct name *n = find_name(architecture, &p);
 	fill(&t, from);
-	if (n && strstr(n->here, "{}"))
+	const char *hole = n ? strstr(n->here, "{}") : NULL;
+	if (hole && !strstr(p.stem, "{}"))
 		return add_experts(l, &p, n, &t, em);
+	if (hole) {
+		snprintf(name, sizeof(name), "model.layers.%u.%.*s%u%s%s", p.layer, (int)(hole - n->here), n->here, p.expert, hole + 2, p.end);
+		return add(l, &t, name, em);
+	}
 	if (n && n->flat && t.dims == 1) {
 		t.dims = 2;
 		t.shape[1] = t.shape[0];

@@ -136,15 +136,38 @@ static enum err read_a(struct loading *l, const struct arch_tensor *t, const str
 	return ERR_OK;
 }
 
+/* The model's file has a head's rows in another order than adapters have them: in place of halves that rotate with each other, of neighbours
+ * ("rope_interleave", which converters to GGUF reorder q and k for). */
+static bool is_reordered(const struct model_config *c, const struct arch_tensor *t)
+{
+	return c->interleaved && !c->arch->interleaved && !c->arch->latent && (strstr(t->name, ".q_proj.") || strstr(t->name, ".k_proj."));
+}
+
+/* Rows of whole heads as the model has them; the caller frees them. NULL: out of memory. */
+static void *reorder_rows(const char *rows, u32 count, size_t row_bytes, u32 head)
+{
+	char *out = malloc(count * row_bytes);
+
+	for (u32 i = 0; out && i < count; i++) {
+		u32 first = i / head * head, within = i % head;
+		memcpy(out + i * row_bytes, rows + (first + within % 2 * (head / 2) + within / 2) * row_bytes, row_bytes);
+	}
+	return out;
+}
+
 /* This rank's outputs of B. */
 static enum err read_b(struct loading *l, const struct arch_tensor *t, const struct pair *p, void *b, struct err_msg *em)
 {
 	struct weights_range outputs = weights_rows(l->plan, t);
 	const void *src = weights_part_rows(&l->reader, t, p->b, outputs);
+	void *reordered = NULL;
 
+	if (src && is_reordered(l->plan->config, t))
+		src = reordered = reorder_rows(src, outputs.count, p->rank * kern_dtype_bytes(p->b->dtype), l->plan->config->head_dim);
 	if (!src)
 		return err_set(em, ERR_NO_MEMORY, "out of memory for %s", p->b->name);
 	kern_lora_set_b(b, l->plan->dtype, outputs.count, p->rank, src, p->b->dtype, p->rank);
+	free(reordered);
 	return ERR_OK;
 }
 

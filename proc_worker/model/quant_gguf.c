@@ -50,44 +50,44 @@ static const int8_t TABLE_E2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4
 
 /* ---------------------------------------------------------------- blocks of 32 */
 
-static void halves_of(const u8 *bytes, u32 count, u8 *codes)
+static void halves_of(const u8 *restrict bytes, u8 *restrict codes)
 {
-	for (u32 i = 0; i < count; i++) {
+	for (u32 i = 0; i < 16; i++)
 		codes[i] = bytes[i] & 15;
-		codes[count + i] = bytes[i] >> 4;
-	}
+	for (u32 i = 0; i < 16; i++)
+		codes[16 + i] = bytes[i] >> 4;
 }
 
 static void fives_of(const u8 *high, const u8 *bytes, u8 *codes)
 {
 	u32 bits = word_at(high);
 
-	halves_of(bytes, 16, codes);
+	halves_of(bytes, codes);
 	for (u32 i = 0; i < 32; i++)
 		codes[i] |= (u8)((bits >> i & 1) << 4);
 }
 
-static void q4_0(const u8 *b, float *out)
+static void q4_0(const u8 *restrict b, float *restrict out)
 {
 	float scale = half_at(b);
 	u8 codes[32];
 
-	halves_of(b + 2, 16, codes);
+	halves_of(b + 2, codes);
 	for (u32 i = 0; i < 32; i++)
 		out[i] = (float)(codes[i] - 8) * scale;
 }
 
-static void q4_1(const u8 *b, float *out)
+static void q4_1(const u8 *restrict b, float *restrict out)
 {
 	float scale = half_at(b), least = half_at(b + 2);
 	u8 codes[32];
 
-	halves_of(b + 4, 16, codes);
+	halves_of(b + 4, codes);
 	for (u32 i = 0; i < 32; i++)
 		out[i] = (float)codes[i] * scale + least;
 }
 
-static void q5_0(const u8 *b, float *out)
+static void q5_0(const u8 *restrict b, float *restrict out)
 {
 	float scale = half_at(b);
 	u8 codes[32];
@@ -97,7 +97,7 @@ static void q5_0(const u8 *b, float *out)
 		out[i] = (float)(codes[i] - 16) * scale;
 }
 
-static void q5_1(const u8 *b, float *out)
+static void q5_1(const u8 *restrict b, float *restrict out)
 {
 	float scale = half_at(b), least = half_at(b + 2);
 	u8 codes[32];
@@ -107,7 +107,7 @@ static void q5_1(const u8 *b, float *out)
 		out[i] = (float)codes[i] * scale + least;
 }
 
-static void q8_0(const u8 *b, float *out)
+static void q8_0(const u8 *restrict b, float *restrict out)
 {
 	float scale = half_at(b);
 
@@ -119,33 +119,45 @@ static void by_table(const u8 *bytes, const int8_t table[16], float scale, float
 {
 	u8 codes[32];
 
-	halves_of(bytes, 16, codes);
+	halves_of(bytes, codes);
 	for (u32 i = 0; i < 32; i++)
 		out[i] = (float)table[codes[i]] * scale;
 }
 
-static void iq4_nl(const u8 *b, float *out)
+static void iq4_nl(const u8 *restrict b, float *restrict out)
 {
 	by_table(b + 2, TABLE_IQ4, half_at(b), out);
 }
 
-static void mxfp4(const u8 *b, float *out)
+static void mxfp4(const u8 *restrict b, float *restrict out)
 {
 	by_table(b + 1, TABLE_E2M1, half_power(b[0]), out);
 }
 
 /* ---------------------------------------------------------------- blocks of 256 */
 
-/* 16 parts: four bits of a scale, four of what is taken off; codes of 2 bits, those of four neighbouring runs of 32 in one run of
- * bytes. */
-static void q2_k(const u8 *b, float *out)
+/* Where of a block's two sides of 128, each of four runs of 32, a part of 16 is. */
+struct part {
+	u32 side, run, at;
+};
+
+static struct part part_at(u32 number)
+{
+	return (struct part){number / 8, number % 8 / 2, number % 2 * 16};
+}
+
+/* 16 parts: four bits of a scale, four of what is taken off; codes of 2 bits, those of a side's four runs in one run of bytes. */
+static void q2_k(const u8 *restrict b, float *restrict out)
 {
 	const u8 *scales = b, *codes = b + 16;
-	float scale = half_at(b + 80), least = half_at(b + 82);
+	float all = half_at(b + 80), all_least = half_at(b + 82);
 
-	for (u32 i = 0; i < 256; i++) {
-		u32 part = i / 16, code = codes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
-		out[i] = scale * (float)(scales[part] & 15) * (float)code - least * (float)(scales[part] >> 4);
+	for (u32 n = 0; n < 16; n++, out += 16) {
+		struct part p = part_at(n);
+		const u8 *from = codes + p.side * 32 + p.at;
+		float scale = all * (float)(scales[n] & 15), least = all_least * (float)(scales[n] >> 4);
+		for (u32 i = 0; i < 16; i++)
+			out[i] = scale * (float)(from[i] >> (2 * p.run) & 3) - least;
 	}
 }
 
@@ -158,16 +170,19 @@ static int q3_scale(const u8 *packed, u32 part)
 }
 
 /* A third bit of each code is apart; where it is 0 the code is 4 less. */
-static void q3_k(const u8 *b, float *out)
+static void q3_k(const u8 *restrict b, float *restrict out)
 {
 	const u8 *high = b, *codes = b + 32;
-	float scale = half_at(b + 108), of_part = 0;
+	float all = half_at(b + 108);
 
-	for (u32 i = 0; i < 256; i++) {
-		int code = codes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
-		if (i % 16 == 0)
-			of_part = scale * (float)q3_scale(b + 96, i / 16);
-		out[i] = of_part * (float)(high[i % 32] >> (i / 32) & 1 ? code : code - 4);
+	for (u32 n = 0; n < 16; n++, out += 16) {
+		struct part p = part_at(n);
+		const u8 *from = codes + p.side * 32 + p.at, *third = high + p.at;
+		float scale = all * (float)q3_scale(b + 96, n);
+		for (u32 i = 0; i < 16; i++) {
+			int code = (from[i] >> (2 * p.run) & 3) + (third[i] >> (p.side * 4 + p.run) & 1) * 4;
+			out[i] = scale * (float)(code - 4);
+		}
 	}
 }
 
@@ -184,13 +199,15 @@ static void k_scales(const u8 *packed, u32 run, u32 *scale, u32 *least)
 }
 
 /* Of two neighbouring runs the first is in the low halves of 32 bytes. */
-static void q4_k_codes(const u8 *bytes, u32 run, u8 *codes)
+static void q4_k_codes(const u8 *restrict bytes, u32 run, u8 *restrict codes)
 {
+	const u32 shift = run % 2 * 4;
+
 	for (u32 i = 0; i < 32; i++)
-		codes[i] = bytes[run / 2 * 32 + i] >> (run % 2 * 4) & 15;
+		codes[i] = bytes[run / 2 * 32 + i] >> shift & 15;
 }
 
-static void q4_k(const u8 *b, float *out)
+static void q4_k(const u8 *restrict b, float *restrict out)
 {
 	float all = half_at(b), all_least = half_at(b + 2);
 	u8 codes[32];
@@ -206,7 +223,7 @@ static void q4_k(const u8 *b, float *out)
 }
 
 /* As q4_k; a fifth bit of each code is apart, run by run in the bits of 32 bytes. */
-static void q5_k(const u8 *b, float *out)
+static void q5_k(const u8 *restrict b, float *restrict out)
 {
 	float all = half_at(b), all_least = half_at(b + 2);
 	u8 codes[32];
@@ -221,23 +238,24 @@ static void q5_k(const u8 *b, float *out)
 	}
 }
 
-/* Four bits in 64 bytes for two pairs of runs, two more in 32 bytes for all four of them; twice. 16 scales. */
-static void q6_k(const u8 *b, float *out)
+/* Of a side four bits in 64 bytes for two pairs of runs, two more in 32 bytes for all four of them. 16 scales. */
+static void q6_k(const u8 *restrict b, float *restrict out)
 {
 	const u8 *low = b, *high = b + 128, *scales = b + 192;
-	float all = half_at(b + 208), scale = 0;
+	float all = half_at(b + 208);
 
-	for (u32 i = 0; i < 256; i++) {
-		u32 side = i / 128, run = i % 128 / 32, at = i % 32;
-		u32 four = low[side * 64 + run % 2 * 32 + at] >> (run / 2 * 4) & 15;
-		u32 two = high[side * 32 + at] >> (run * 2) & 3;
-		if (i % 16 == 0)
-			scale = all * (float)(int8_t)scales[i / 16];
-		out[i] = scale * (float)((int)(four | two << 4) - 32);
+	for (u32 n = 0; n < 16; n++, out += 16) {
+		struct part p = part_at(n);
+		const u8 *four = low + p.side * 64 + p.run % 2 * 32 + p.at, *two = high + p.side * 32 + p.at;
+		float scale = all * (float)(int8_t)scales[n];
+		for (u32 i = 0; i < 16; i++) {
+			int code = (four[i] >> (p.run / 2 * 4) & 15) + (two[i] >> (2 * p.run) & 3) * 16;
+			out[i] = scale * (float)(code - 32);
+		}
 	}
 }
 
-static void iq4_xs(const u8 *b, float *out)
+static void iq4_xs(const u8 *restrict b, float *restrict out)
 {
 	float all = half_at(b);
 	u32 high = b[2] | (u32)b[3] << 8;
@@ -343,13 +361,13 @@ static void group_codes(u32 type, const u8 *row, u32 group, u8 *codes, float *sc
 	switch (type) {
 	case GGUF_Q4_0:
 		if (codes)
-			halves_of(b + 2, 16, codes);
+			halves_of(b + 2, codes);
 		put_scale(half_at(b), 0, codes, scale, zero);
 		*zero = 8;
 		break;
 	case GGUF_Q4_1:
 		if (codes)
-			halves_of(b + 4, 16, codes);
+			halves_of(b + 4, codes);
 		put_scale(half_at(b), half_at(b + 2), codes, scale, zero);
 		break;
 	default:

@@ -2,11 +2,14 @@
 with plain checkpoints of the values that they stand for (gguf_differential.py: with the library's own)."""
 import json
 import random
+import shutil
 import struct
 
 import pytest
 
-from engine import SANITIZED, run
+from engine import DEMO, SANITIZED, run
+from lora_files import Adapter, read_safetensors
+from test_device import ENVIRONMENT as DEVICE
 from test_quantized import E2M1, floats, half_bytes, halves, to_float, to_half, write_safetensors
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, VOCAB = 256, 4, 2, 64, 256, 64
@@ -260,6 +263,14 @@ def test_a_tied_head_is_the_quantized_embedding(tmp_path):
     expect_the_same(*llama("Q5_K", embed="Q6_K", tied=True, tie_word_embeddings=True).write(tmp_path, permuted=True))
 
 
+@pytest.mark.parametrize("kind,down", [("Q4_K", "Q6_K"), ("Q8_0", "Q4_1")])
+def test_devices_compute_what_they_stand_for(kind, down, tmp_path):
+    plain, file = llama(kind, down, embed=down, kinds={"v": down}).write(tmp_path, permuted=True)
+    wanted = logits(plain)
+    there = logits(file, "--device", "cuda", "--max-num-batched-tokens", 8, dtype="auto", env=DEVICE)
+    assert distance(there, wanted) < 0.05 * (max(wanted) - min(wanted))
+
+
 def qwen3():
     m = Model("qwen3", "Qwen3ForCausalLM")
     m.ends()
@@ -312,6 +323,17 @@ def mixtral():
     return m
 
 
+def mixtral_one_by_one():
+    """As the first files of the family are."""
+    m = mixtral()
+    for name in ("gate", "up", "down"):
+        kind, (experts, *shape), raw = m.file.pop("blk.0.ffn_%s_exps.weight" % name)
+        for x in range(experts):
+            part = len(raw) // experts
+            m.file["blk.0.ffn_%s.%d.weight" % (name, x)] = (kind, shape, raw[x * part:(x + 1) * part])
+    return m
+
+
 def qwen2_moe():
     m = Model("qwen2moe", "Qwen2MoeForCausalLM", qkv_bias=False, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=256,
               shared_expert_intermediate_size=256)
@@ -327,12 +349,12 @@ def qwen2_moe():
     return m
 
 
-FAMILIES = [qwen3, qwen2, phi3, gemma2, mixtral, qwen2_moe]
+FAMILIES = [qwen3, qwen2, phi3, gemma2, mixtral, mixtral_one_by_one, qwen2_moe]
 
 
 @pytest.mark.parametrize("make", FAMILIES[::5] if SANITIZED else FAMILIES, ids=lambda make: make.__name__)
 def test_families_find_their_tensors(make, tmp_path):
-    expect_the_same(*make().write(tmp_path, permuted=make is mixtral))
+    expect_the_same(*make().write(tmp_path, permuted=make in (mixtral, mixtral_one_by_one)))
 
 
 def test_several_files_are_one_model_behind_a_link(tmp_path):
@@ -345,6 +367,41 @@ def test_several_files_are_one_model_behind_a_link(tmp_path):
                    {"split.no": i, "split.count": 2, "split.tensors.count": len(names)}.items())
     (file / "model.gguf").symlink_to("../m-00001-of-00002.gguf")
     expect_the_same(plain, file)
+
+
+DEMO_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
+              "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+              "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+
+
+def demo_file(folder):
+    """The demo model's own numbers, with the rows of q and k in the order of llama.cpp."""
+    shutil.copytree(DEMO, folder, ignore=lambda _folder, names: [name for name in names if name.endswith(".safetensors")])
+    config = json.loads((folder / "config.json").read_text())
+    heads = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
+    tensors = {}
+    for name, (kind, shape, raw) in read_safetensors(DEMO / "model.safetensors").items():
+        stem, end = name.rsplit(".", 1)
+        layer = "blk.%s." % stem.split(".")[2] if stem.startswith("model.layers.") else ""
+        stem = stem.split(".", 3)[3] if layer else stem
+        if stem[-6:] in ("q_proj", "k_proj"):
+            half, row = shape[0] // heads[stem[-6]] // 2, len(raw) // shape[0]
+            order = [h + side * half + i for h in range(0, shape[0], 2 * half) for i in range(half) for side in (0, 1)]
+            raw = b"".join(raw[i * row:(i + 1) * row] for i in order)
+        tensors["%s%s.%s" % (layer, DEMO_NAMES[stem], end)] = ({"F32": 0, "BF16": 30}[kind], shape, raw)
+    (folder / "config.json").write_text(json.dumps({**config, "rope_interleave": True, "quantization_config": {"quant_method": "gguf"}}))
+    write_gguf(folder / "model.gguf", "llama", tensors)
+    return folder
+
+
+def test_adapters_change_rows_in_the_order_of_the_file(tmp_path):
+    adapter = Adapter(3, {"self_attn.%s_proj" % name: range(6) for name in "qkvo"}).write(tmp_path / "adapter")
+    flags = ("Once upon a time", "--temperature", 0, "--max-tokens", 24, "--dtype", "float32", "--threads", 1)
+    texts = [[run("run", model, *flags, *more) for model in (DEMO, demo_file(tmp_path / ("demo%d" % len(more))))]
+             for more in ((), ("--lora", adapter))]
+    for (status, text), other in texts:
+        assert status == 0 and other == (status, text), (text, other)
+    assert texts[0] != texts[1]
 
 
 # ---------------------------------------------------------------- what is refused
