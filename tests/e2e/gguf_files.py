@@ -51,13 +51,26 @@ NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
 LAYER_NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
                "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm",
                "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-               "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up", "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp"}
-GEMMA2_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
-                "post_feedforward_layernorm": "post_ffw_norm"}
+               "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up", "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
+               "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "self_attn.query_layernorm": "attn_q_norm",
+               "self_attn.key_layernorm": "attn_k_norm", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+               "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+               "mlp.shared_expert.down_proj": "ffn_down_shexp", "pre_feedforward_layernorm": "ffn_norm",
+               "post_feedforward_layernorm": "post_ffw_norm", "post_self_attn_layernorm": "post_attention_norm",
+               "post_mlp_layernorm": "post_ffw_norm"}
+# Where the norm of this name is behind attention, or is called as if it were.
+BEHIND = {"gemma2", "gemma3", "olmo2", "exaone4", "seed_oss"}
 EXPERT_NAMES = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
                  "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe", "Phi3ForCausalLM": "phi3", "GemmaForCausalLM": "gemma",
-                 "Gemma2ForCausalLM": "gemma2"}
+                 "Gemma2ForCausalLM": "gemma2", "Gemma3ForCausalLM": "gemma3", "GraniteForCausalLM": "granite", "SmolLM3ForCausalLM": "smollm3",
+                 "ArceeForCausalLM": "arcee", "NemotronForCausalLM": "nemotron", "OlmoForCausalLM": "olmo", "Olmo2ForCausalLM": "olmo2",
+                 "OlmoeForCausalLM": "olmoe", "CohereForCausalLM": "command-r", "Cohere2ForCausalLM": "cohere2",
+                 "StableLmForCausalLM": "stablelm", "Starcoder2ForCausalLM": "starcoder2", "Glm4ForCausalLM": "glm4",
+                 "Exaone4ForCausalLM": "exaone4", "SeedOssForCausalLM": "seed_oss", "Ernie4_5ForCausalLM": "ernie4_5",
+                 "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe"}
+PERMUTED = {"llama", "internlm2", "granite", "smollm3", "arcee", "olmo"}
+ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron"} # norms in the file are those of the checkpoint and 1
 
 
 def to_floats(tensor):
@@ -88,13 +101,15 @@ def put_layer(out, experts, name, tensor, config, arch):
         experts.setdefault("blk.%s.ffn_%s_exps.weight" % (layer, EXPERT_NAMES[part]), {})[int(number)] = tensor
         return
     heads = config["num_attention_heads"]
-    if arch == "llama" and stem in ("self_attn.q_proj", "self_attn.k_proj"):
+    if arch in PERMUTED and stem in ("self_attn.q_proj", "self_attn.k_proj"):
         tensor = permuted(tensor, heads if stem.endswith("q_proj") else config.get("num_key_value_heads") or heads)
     if arch == "gemma2" and stem == "self_attn.q_proj": # the format takes it for granted that scores are divided by the heads' width
         factor = math.sqrt(config["head_dim"] / config["query_pre_attn_scalar"])
         tensor = "F32", tensor[1], floats([x * factor for x in to_floats(tensor)])
-    names = {**LAYER_NAMES, **(GEMMA2_NAMES if arch == "gemma2" else {})}
-    out["blk.%s.%s.%s" % (layer, names[stem], end)] = tensor
+    if stem == "mlp.shared_expert_gate":
+        tensor = tensor[0], tensor[1][1:], tensor[2]
+    name = "post_attention_norm" if arch in BEHIND and stem == "post_attention_layernorm" else LAYER_NAMES[stem]
+    out["blk.%s.%s.%s" % (layer, name, end)] = tensor
 
 
 def tensors_of(folder, config, arch, halves):
@@ -111,7 +126,7 @@ def tensors_of(folder, config, arch, halves):
         out[name] = kind, [len(parts)] + shape, b"".join(parts[i][2] for i in range(len(parts)))
     for name, tensor in out.items():
         if len(tensor[1]) == 1:
-            offset = 1 if arch.startswith("gemma") else 0
+            offset = 1 if arch in ONE_MORE and name.endswith("norm.weight") else 0
             out[name] = "F32", tensor[1], floats([x + offset for x in to_floats(tensor)])
         elif name.endswith("ffn_gate_inp.weight"):
             out[name] = "F32", tensor[1], floats(to_floats(tensor))
@@ -141,15 +156,20 @@ def values_of(config, arch):
     width = config.get("head_dim") or config["hidden_size"] // heads
     v = {"context_length": config["max_position_embeddings"], "embedding_length": config["hidden_size"],
          "block_count": config["num_hidden_layers"], "feed_forward_length": config["intermediate_size"], "attention.head_count": heads,
-         "attention.head_count_kv": kv, "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-         "rope.freq_base": float(config.get("rope_theta", 10000)), "rope.dimension_count": width, "vocab_size": config["vocab_size"]}
+         "attention.head_count_kv": kv, "rope.freq_base": float(config.get("rope_theta", 10000)),
+         "rope.dimension_count": int(width * config.get("partial_rotary_factor", 1)), "vocab_size": config["vocab_size"]}
     if "head_dim" in config:
         v.update({"attention.key_length": width, "attention.value_length": width})
     if config.get("sliding_window") and not config.get("use_sliding_window") is False:
         v["attention.sliding_window"] = config["sliding_window"]
     for theirs, ours in (("num_local_experts", "expert_count"), ("num_experts", "expert_count"), ("num_experts_per_tok", "expert_used_count"),
                          ("moe_intermediate_size", "expert_feed_forward_length"), ("attn_logit_softcapping", "attn_logit_softcapping"),
-                         ("final_logit_softcapping", "final_logit_softcapping")):
+                         ("final_logit_softcapping", "final_logit_softcapping"), ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+                         ("layer_norm_eps", "attention.layer_norm_epsilon"), ("norm_epsilon", "attention.layer_norm_epsilon"),
+                         ("norm_eps", "attention.layer_norm_epsilon"), ("logit_scale", "logit_scale"), ("clip_qkv", "attention.clamp_kqv"),
+                         ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+                         ("embedding_multiplier", "embedding_scale"), ("residual_multiplier", "residual_scale"),
+                         ("attention_multiplier", "attention.scale"), ("logits_scaling", "logit_scale")):
         if theirs in config:
             v[ours] = config[theirs]
     scaling = config.get("rope_scaling") or {}
@@ -181,10 +201,10 @@ def tokens_of(folder, pre):
             "tokenizer.ggml.add_bos_token": True, "tokenizer.chat_template": config["chat_template"]}
 
 
-def convert(folder, path, tokens=None, halves=False):
+def convert(folder, path, tokens=None, halves=False, arch=None):
     """`folder` with config.json and *.safetensors becomes the file."""
     config = json.loads((folder / "config.json").read_text())
-    arch = ARCHITECTURES[config["architectures"][0]]
+    arch = arch or ARCHITECTURES[config["architectures"][0]]
     tensors = tensors_of(folder, config, arch, halves)
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = llama3_factors(config)

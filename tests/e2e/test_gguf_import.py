@@ -2,6 +2,7 @@
 import concurrent.futures
 import json
 import os
+import random
 
 import pytest
 
@@ -9,6 +10,7 @@ import engine as engines
 import gguf_files
 from engine import DEMO, SANITIZED, Engine, run
 from gguf_files import BYTE, CONTROL, NORMAL, convert, numbered_tokens, tokens_of, values_of, write_gguf
+from lora_files import write_safetensors
 from test_families import TOLERANCE, read_logits
 
 FOLDER = engines.SHARED / "refmodels"
@@ -86,6 +88,102 @@ def test_families_compute_what_their_references_do(model, tmp_path, cache):
     assert status == 0, output
     for line, wanted in zip(output.splitlines(), read_logits(FOLDER / model, prompt)):
         assert max(abs(a - b) for a, b in zip(json.loads(line)["logits"], wanted)) <= TOLERANCE
+
+
+# Families without a reference: one of random numbers as a folder and as a file. Fields; what differs from Llama's tensors of a layer.
+SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "rope_theta": 10000.0, "tie_word_embeddings": False,
+         "torch_dtype": "float32"}
+RMS, LAYER_NORM = {"rms_norm_eps": 1e-5}, {"layer_norm_eps": 1e-5}
+Q, KV, H, I = 32, 16, 32, 48
+NO_GATE = {"mlp.gate_proj.weight": None}
+QKV_BIAS = {"self_attn.q_proj.bias": [Q], "self_attn.k_proj.bias": [KV], "self_attn.v_proj.bias": [KV]}
+NORM_BIAS = {"input_layernorm.bias": [H], "post_attention_layernorm.bias": [H], "norm.bias": [H]}
+NORMS_BEHIND = {"input_layernorm.weight": None, "post_feedforward_layernorm.weight": [H]}
+HEAD_NORMS = {"self_attn.q_norm.weight": [8], "self_attn.k_norm.weight": [8]}
+WHOLE_NORMS = {"self_attn.q_norm.weight": [Q], "self_attn.k_norm.weight": [KV]}
+NO_MLP = {"mlp.gate_proj.weight": None, "mlp.up_proj.weight": None, "mlp.down_proj.weight": None}
+
+
+def experts(width):
+    return {"mlp.gate.weight": [4, H], **{"mlp.experts.%d.%s.weight" % (i, n): s for i in range(4) for n, s in
+                                          (("gate_proj", [width, H]), ("up_proj", [width, H]), ("down_proj", [H, width]))}}
+
+
+OTHERS = {
+    "granite": ("GraniteForCausalLM", {**RMS, "embedding_multiplier": 12.0, "residual_multiplier": 0.25, "attention_multiplier": 0.125,
+                                       "logits_scaling": 8.0}, {}),
+    "internlm2": ("LlamaForCausalLM", RMS, {}),
+    "smollm3": ("SmolLM3ForCausalLM", RMS, {}),
+    "arcee": ("ArceeForCausalLM", RMS, NO_GATE),
+    "nemotron": ("NemotronForCausalLM", {"norm_eps": 1e-5, "partial_rotary_factor": 0.5}, {**NO_GATE, **NORM_BIAS}),
+    "olmo": ("OlmoForCausalLM", {"clip_qkv": 0.5, "layer_norm_eps": 1e-5},
+             {"input_layernorm.weight": None, "post_attention_layernorm.weight": None, "norm.weight": None}),
+    "olmo2": ("Olmo2ForCausalLM", RMS, {**NORMS_BEHIND, **WHOLE_NORMS}),
+    "olmoe": ("OlmoeForCausalLM", {**RMS, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": False},
+              {**WHOLE_NORMS, **NO_MLP, **experts(I)}),
+    "command-r": ("CohereForCausalLM", {**LAYER_NORM, "logit_scale": 0.25, "tie_word_embeddings": True}, {"post_attention_layernorm.weight": None}),
+    "cohere2": ("Cohere2ForCausalLM", {**LAYER_NORM, "logit_scale": 0.25, "sliding_window": 4, "tie_word_embeddings": True},
+                {"post_attention_layernorm.weight": None}),
+    "stablelm": ("StableLmForCausalLM", {**LAYER_NORM, "partial_rotary_factor": 0.25, "use_qkv_bias": True}, {**NORM_BIAS, **QKV_BIAS}),
+    "starcoder2": ("Starcoder2ForCausalLM", {"norm_epsilon": 1e-5, "use_bias": True, "tie_word_embeddings": True},
+                   {**NO_MLP, **NORM_BIAS, **QKV_BIAS, "self_attn.o_proj.bias": [H], "mlp.c_fc.weight": [I, H], "mlp.c_fc.bias": [I],
+                    "mlp.c_proj.weight": [H, I], "mlp.c_proj.bias": [H]}),
+    "glm4": ("Glm4ForCausalLM", {**RMS, "partial_rotary_factor": 0.5, "attention_bias": True},
+             {**QKV_BIAS, "mlp.gate_proj.weight": None, "mlp.up_proj.weight": None, "mlp.gate_up_proj.weight": [2 * I, H],
+              "post_self_attn_layernorm.weight": [H], "post_mlp_layernorm.weight": [H]}),
+    "exaone4": ("Exaone4ForCausalLM", {**RMS, "sliding_window": 4}, {**NORMS_BEHIND, **HEAD_NORMS}),
+    "seed_oss": ("SeedOssForCausalLM", {**RMS, "attention_bias": True}, QKV_BIAS),
+    "ernie4_5": ("Ernie4_5ForCausalLM", {**RMS, "tie_word_embeddings": True}, {}),
+    "hunyuan-dense": ("HunYuanDenseV1ForCausalLM", RMS, {"self_attn.query_layernorm.weight": [8], "self_attn.key_layernorm.weight": [8]}),
+    "gemma3": ("Gemma3ForCausalLM", {**RMS, "sliding_window": 4, "query_pre_attn_scalar": 8, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+                                     "tie_word_embeddings": True},
+               {**HEAD_NORMS, "pre_feedforward_layernorm.weight": [H], "post_feedforward_layernorm.weight": [H]}),
+    "qwen2moe": ("Qwen2MoeForCausalLM", {**RMS, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+                                         "shared_expert_intermediate_size": 24, "norm_topk_prob": False},
+                 {**QKV_BIAS, **NO_MLP, **experts(16), "mlp.shared_expert.gate_proj.weight": [24, H], "mlp.shared_expert.up_proj.weight": [24, H],
+                  "mlp.shared_expert.down_proj.weight": [H, 24], "mlp.shared_expert_gate.weight": [1, H]}),
+}
+
+
+def random_folder(folder, name, fields, differences):
+    rng = random.Random(name)
+    layer = {"input_layernorm.weight": [H], "post_attention_layernorm.weight": [H], "self_attn.q_proj.weight": [Q, H],
+             "self_attn.k_proj.weight": [KV, H], "self_attn.v_proj.weight": [KV, H], "self_attn.o_proj.weight": [H, Q],
+             "mlp.gate_proj.weight": [I, H], "mlp.up_proj.weight": [I, H], "mlp.down_proj.weight": [H, I], **differences}
+    shapes = {"model.embed_tokens.weight": [64, H], "model.norm.weight": [H], "lm_head.weight": [64, H]}
+    for end in ("norm.weight", "norm.bias"): # beside the layers
+        if end in layer:
+            shapes["model." + end] = layer.pop(end)
+    if fields.get("tie_word_embeddings"):
+        del shapes["lm_head.weight"]
+    shapes.update({"model.layers.%d.%s" % (i, n): s for i in range(4) for n, s in layer.items()})
+    tensors = {}
+    for n, shape in shapes.items():
+        if shape:
+            middle = 1 if "norm.weight" in n and name not in gguf_files.ONE_MORE else 0
+            count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+            tensors[n] = ("F32", shape, gguf_files.floats([middle + rng.uniform(-0.4, 0.4) for _ in range(count)]))
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"architectures": [OTHERS[name][0]], **SIZES, **fields}))
+    write_safetensors(folder / "model.safetensors", tensors)
+    return folder
+
+
+def logits(model):
+    ids = ",".join(str(i * 7 % 64) for i in range(12))
+    status, output = run("logits", "--model", model, "--ids", ids, "--dtype", "float32", "--threads", 1, "--top", 0)
+    assert status == 0, output
+    return json.loads(output.splitlines()[-1])["logits"]
+
+
+@pytest.mark.parametrize("name", ["olmo2", "qwen2moe"] if SANITIZED else sorted(OTHERS))
+def test_families_compute_what_their_folders_do(name, tmp_path, cache):
+    _, fields, differences = OTHERS[name]
+    folder = random_folder(tmp_path / "folder", name, fields, differences)
+    wanted = logits(folder)
+    got = logits(convert(folder, tmp_path / "model.gguf", arch=name))
+    assert max(wanted) - min(wanted) > 0.1 and max(abs(a - b) for a, b in zip(wanted, got)) < 1e-4
 
 
 def test_run_and_tokenize_take_the_file(demo):
