@@ -31,6 +31,7 @@ enum family_trait {
 	LOGIT_SCALE = 1u << 15,
 	CLIP = 1u << 16,
 	NO_HEAD_NORMS = 1u << 17,  /* some models have them, which is not supported */
+	QUERY_SCALE = 1u << 19,	   /* scores of far tokens count more */
 	SECTIONS = 1u << 18,	   /* of rotations for images; of text all turn by the same place */
 };
 
@@ -48,6 +49,7 @@ struct gguf_family {
 /* clang-format off */
 static const struct gguf_family FAMILIES[] = {
 	{"llama", "LlamaForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS},
+	{"mistral3", "Ministral3ForCausalLM", NULL, INTERLEAVE | WINDOW | QUERY_SCALE},
 	{"internlm2", "LlamaForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS},
 	{"smollm3", "SmolLM3ForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS},
 	{"arcee", "ArceeForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS},
@@ -82,6 +84,7 @@ static const struct gguf_family FAMILIES[] = {
 /* Models of this architecture that another family of the engine has. */
 static const struct gguf_family MIXTRAL = {"llama", "MixtralForCausalLM", NULL, INTERLEAVE | WINDOW | EXPERTS_ALL};
 static const struct gguf_family MISTRAL = {"llama", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
+static const struct gguf_family MISTRAL3 = {"mistral3", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
 
 static bool has(const struct gguf_config *c, u32 traits)
 {
@@ -224,6 +227,9 @@ static void find_family(struct gguf_config *c)
 	if (c->e != ERR_OK)
 		return;
 	snprintf(c->arch, sizeof(c->arch), "%s", c->family->arch);
+	double scale = 0;
+	if (has(c, QUERY_SCALE) && !gguf_config_float(c, "attention.temperature_scale", &scale))
+		c->family = &MISTRAL3;
 	if (strcmp(c->arch, "llama") != 0)
 		return;
 	if (gguf_config_int(c, "expert_count", &count) && count > 0)
@@ -449,7 +455,7 @@ static void write_parts(struct gguf_config *c)
 		gguf_config_know(c, "n_deepstack_layers");
 	}
 	write_biases(c);
-	gguf_config_write_rope(c, has(c, PARTIAL));
+	gguf_config_write_rope(c, has(c, PARTIAL), has(c, QUERY_SCALE));
 	if (has(c, INTERLEAVE))
 		gguf_config_write_bool(c, "rope_interleave", true);
 }

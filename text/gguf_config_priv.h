@@ -36,7 +36,8 @@ void gguf_config_write_uint(struct gguf_config *c, const char *field, u32 value)
 void gguf_config_write_float(struct gguf_config *c, const char *field, double value);
 void gguf_config_write_bool(struct gguf_config *c, const char *field, bool value);
 
-/* Writes "rope_theta", "partial_rotary_factor" and "rope_scaling". `partial`: the family has such a factor. */
-void gguf_config_write_rope(struct gguf_config *c, bool partial);
+/* Writes "rope_theta", "partial_rotary_factor" and "rope_scaling". `partial`: the family has such a factor; `queries`: its yarn has
+ * more numbers, one by which scores of far tokens count more. */
+void gguf_config_write_rope(struct gguf_config *c, bool partial, bool queries);
 
 #endif

@@ -69,7 +69,7 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "StableLmForCausalLM": "stablelm", "Starcoder2ForCausalLM": "starcoder2", "Glm4ForCausalLM": "glm4",
                  "Exaone4ForCausalLM": "exaone4", "SeedOssForCausalLM": "seed_oss", "Ernie4_5ForCausalLM": "ernie4_5",
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe"}
-PERMUTED = {"llama", "internlm2", "granite", "smollm3", "arcee", "olmo"}
+PERMUTED = {"llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo"}
 ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron"} # norms in the file are those of the checkpoint and 1
 
 
@@ -178,6 +178,8 @@ def values_of(config, arch):
         v.update({"rope.scaling.type": kind, "rope.scaling.factor": scaling["factor"]})
     if kind == "yarn":
         v["rope.scaling.original_context_length"] = scaling["original_max_position_embeddings"]
+    if arch == "mistral3":
+        v.update({"rope.scaling.yarn_log_multiplier": scaling["mscale_all_dim"], "attention.temperature_scale": scaling["llama_4_scaling_beta"]})
     return {"general.architecture": arch, "general.type": "model", "general.name": "a test", **{arch + "." + k: x for k, x in v.items()}}
 
 

@@ -113,6 +113,9 @@ def experts(width):
 OTHERS = {
     "granite": ("GraniteForCausalLM", {**RMS, "embedding_multiplier": 12.0, "residual_multiplier": 0.25, "attention_multiplier": 0.125,
                                        "logits_scaling": 8.0}, {}),
+    "mistral3": ("Ministral3ForCausalLM", {**RMS, "rope_scaling": {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4, "mscale": 1.0, "mscale_all_dim": 0.5,
+        "llama_4_scaling_beta": 0.25}}, {}),
     "internlm2": ("LlamaForCausalLM", RMS, {}),
     "smollm3": ("SmolLM3ForCausalLM", RMS, {}),
     "arcee": ("ArceeForCausalLM", RMS, NO_GATE),
