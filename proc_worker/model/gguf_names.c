@@ -9,6 +9,7 @@
 enum {
 	NAME_BYTES = 256,
 	EXPERTS_MAX = 1 << 16,
+	TENSORS_MAX = 1024 * 1024,
 	TABLES_MAX = 4,
 };
 
@@ -16,7 +17,8 @@ enum {
  * tensor has all of them. */
 struct name {
 	const char *file, *here;
-	bool flat; /* its one row is a vector in the file */
+	bool flat;  /* its one row is a vector in the file */
+	bool heads; /* of three dimensions, the first two of which are one here */
 };
 
 /* clang-format off */
@@ -92,6 +94,9 @@ static const struct name LATENT[] = {
 	{"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
 	{"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
 	{"attn_kv_b", "self_attn.kv_b_proj"},
+	/* or in two, head by head: that of keys turned, [heads][latents][keys], and [heads][values][latents] */
+	{"attn_k_b", "self_attn.k_b_proj", .heads = true},
+	{"attn_v_b", "self_attn.v_b_proj", .heads = true},
 	{NULL, NULL},
 };
 
@@ -258,6 +263,8 @@ struct list {
 
 static enum err add(struct list *l, const struct st_tensor *t, const char *name, struct err_msg *em)
 {
+	if (l->count == TENSORS_MAX)
+		return err_set(em, ERR_TOO_LONG, "%s: more than %d tensors, experts counted one by one", t->file, TENSORS_MAX);
 	if (l->count == l->capacity) {
 		u32 capacity = l->capacity ? 2 * l->capacity : 256;
 		struct st_tensor *grown = realloc(l->tensors, capacity * sizeof(*grown));
@@ -320,6 +327,11 @@ static enum err add_tensor(struct list *l, size_t architecture, const struct ggu
 		t.dims = 2;
 		t.shape[1] = t.shape[0];
 		t.shape[0] = 1;
+	}
+	if (n && n->heads && t.dims == 3) { /* the file has no more elements than can be counted */
+		t.dims = 2;
+		t.shape[0] *= t.shape[1];
+		t.shape[1] = t.shape[2];
 	}
 	/* A choice bias has no ".bias" of its own there. */
 	const char *end = n && strcmp(p.stem, "exp_probs_b") == 0 ? "" : p.end, *here = n ? n->here : p.stem;

@@ -89,6 +89,9 @@ MUST_CHECK enum err weights_read_matrix(struct weights_reader *r, enum weight_sl
 /* That of `head` of this rank, of a slot with one a head (weights_heads.c). ERR_FORMAT: a value is no finite number. ERR_NO_MEMORY. */
 MUST_CHECK enum err weights_read_head(struct weights_reader *r, enum weight_slot slot, u32 layer, u32 head, struct kern_weight *w,
 				      struct err_msg *em);
+/* Of such a slot where a file has keys and values apart, as GGUF files may: the name and shape of the tensor that has them, of all heads one
+ * behind the other, each of the shape that its weight has. False: they are in one tensor, that of the table; nothing is changed. */
+bool weights_split_heads(const struct weights_plan *p, const struct arch_tensor *t, u32 layer, char *name, size_t bytes, u64 shape[2]);
 /* Room for so many bytes in `staging`; false: out of memory. */
 bool weights_stage(struct weights_reader *r, size_t bytes);
 /* This rank's rows of a quantized embedding, in the plan's type. ERR_FORMAT: a value is no finite number. ERR_NO_MEMORY. */

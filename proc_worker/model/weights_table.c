@@ -274,6 +274,7 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 	u32 dims = t->columns == DIM_NONE ? 1 : 2;
 
 	arch_tensor_name(name, sizeof(name), t, layer, expert);
+	weights_split_heads(p, t, layer, name, sizeof(name), shape);
 	if (t->transposed && p->config->quant.count > 0 && !quant_config_has(&p->config->quant, QUANT_MXFP4))
 		return err_set(em, ERR_UNSUPPORTED,
 			       "%s: quantized checkpoints of a %s are not read: its files have their matrices transposed; use "
@@ -437,9 +438,11 @@ struct quant_tensor weights_quant_part(const struct weights_plan *p, const struc
 	struct quant_tensor q;
 	struct err_msg em;
 
+	u64 shape[2] = {weights_rows_of_file(p, t), weights_dim(p->config, t->columns)};
+
 	arch_tensor_name(name, sizeof(name), t, layer, expert);
-	enum err e = quant_tensor_find(&q, p->checkpoint, &p->config->quant, name, weights_rows_of_file(p, t),
-				       weights_dim(p->config, t->columns), &em);
+	weights_split_heads(p, t, layer, name, sizeof(name), shape);
+	enum err e = quant_tensor_find(&q, p->checkpoint, &p->config->quant, name, (u32)shape[0], (u32)shape[1], &em);
 	ASSERT(!e);
 	return q;
 }

@@ -349,12 +349,54 @@ def qwen2_moe():
     return m
 
 
-FAMILIES = [qwen3, qwen2, phi3, gemma2, mixtral, mixtral_one_by_one, qwen2_moe]
+def deepseek(split=False):
+    """Latent attention; `split`: keys and values of the latent in two tensors, as newer files have them."""
+    latent, keys, turning, width = 128, 32, 32, 64
+    m = Model("deepseek2", "DeepseekV2ForCausalLM", kv_lora_rank=latent, q_lora_rank=None, qk_nope_head_dim=keys, qk_rope_head_dim=turning,
+              v_head_dim=width, num_key_value_heads=HEADS, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=256, n_shared_experts=1,
+              first_k_dense_replace=0, topk_method="greedy", norm_topk_prob=False, routed_scaling_factor=1.0)
+    del m.config["head_dim"]
+    stem = "model.layers.0.self_attn."
+    m.ends()
+    m.norms()
+    m.matrix("Q4_K", "blk.0.attn_q.weight", stem + "q_proj.weight", HEADS * (keys + turning))
+    m.matrix("Q8_0", "blk.0.attn_kv_a_mqa.weight", stem + "kv_a_proj_with_mqa.weight", latent + turning)
+    m.vector("blk.0.attn_kv_a_norm.weight", stem + "kv_a_layernorm.weight", latent)
+    m.matrix("Q8_0", "blk.0.attn_output.weight", stem + "o_proj.weight", HIDDEN, HEADS * width)
+    m.experts("Q4_0", "mlp", ("gate_proj", "up_proj", "down_proj"))
+    for name in ("gate", "up", "down"):
+        m.matrix("Q4_0", "blk.0.ffn_%s_shexp.weight" % name, "model.layers.0.mlp.shared_experts.%s_proj.weight" % name, 256, 256)
+    if not split:
+        m.matrix("Q5_0", "blk.0.attn_kv_b.weight", stem + "kv_b_proj.weight", HEADS * (keys + width), latent)
+        return m
+    m.matrix("Q5_1", "blk.0.attn_k_b.weight", "k_b", HEADS * latent, keys)
+    m.matrix("Q5_0", "blk.0.attn_v_b.weight", "v_b", HEADS * width, latent)
+    k, v = (struct.unpack("<%df" % (len(raw) // 4), raw) for _, _, raw in (m.plain.pop("k_b"), m.plain.pop("v_b")))
+    whole = []
+    for h in range(HEADS):
+        whole += [k[(h * latent + j) * keys + i] for i in range(keys) for j in range(latent)]
+        whole += v[h * width * latent:(h + 1) * width * latent]
+    m.plain[stem + "kv_b_proj.weight"] = ("F32", (HEADS * (keys + width), latent), floats(whole))
+    for name, shape in (("k", (HEADS, latent, keys)), ("v", (HEADS, width, latent))):
+        kind, _, raw = m.file["blk.0.attn_%s_b.weight" % name]
+        m.file["blk.0.attn_%s_b.weight" % name] = (kind, shape, raw)
+    return m
+
+
+def deepseek_split():
+    return deepseek(split=True)
+
+
+FAMILIES = [qwen3, qwen2, phi3, gemma2, mixtral, mixtral_one_by_one, qwen2_moe, deepseek, deepseek_split]
 
 
 @pytest.mark.parametrize("make", FAMILIES[::5] if SANITIZED else FAMILIES, ids=lambda make: make.__name__)
 def test_families_find_their_tensors(make, tmp_path):
     expect_the_same(*make().write(tmp_path, permuted=make in (mixtral, mixtral_one_by_one)))
+
+
+def test_ranks_share_heads_that_are_apart(tmp_path):
+    expect_the_same(*deepseek_split().write(tmp_path), "--tensor-parallel-size", 2)
 
 
 def test_several_files_are_one_model_behind_a_link(tmp_path):
