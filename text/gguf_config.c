@@ -8,43 +8,9 @@
 
 #include "text/gguf_config_priv.h"
 
-enum { COUNT_MAX = 1 << 30, LAYERS_MAX = 4096 };
+enum { LAYERS_MAX = 4096, GEMMA_27B_LAYERS = 46, GEMMA3_27B_LAYERS = 62 };
 
 /* ---- families ---- */
-
-enum family_trait {
-	INTERLEAVE = 1u << 0,	   /* rows of q and k lie so that neighbours turn together, which the checkpoint's do not */
-	PARTIAL = 1u << 1,	   /* "partial_rotary_factor" */
-	WINDOW = 1u << 2,	   /* "sliding_window", null where the file has none */
-	ATTENTION_BIAS = 1u << 3,  /* "attention_bias", by the tensors that there are */
-	MLP_BIAS = 1u << 4,
-	USE_BIAS = 1u << 5,	   /* one field for both */
-	QKV_BIAS = 1u << 6,	   /* "use_qkv_bias" */
-	SOFT_CAPS = 1u << 7,
-	LOCAL_ROPE = 1u << 8,
-	EXPERTS = 1u << 9,	   /* experts of their own width beside "intermediate_size" */
-	EXPERTS_ALL = 1u << 10,	   /* "intermediate_size" is theirs */
-	NORM_TOPK = 1u << 11,	   /* their weights add up to 1 */
-	KEEP_TOPK = 1u << 12,	   /* they are left as they are */
-	SHARED = 1u << 13,	   /* one more expert for all tokens */
-	MULTIPLIERS = 1u << 14,
-	LOGIT_SCALE = 1u << 15,
-	CLIP = 1u << 16,
-	NO_HEAD_NORMS = 1u << 17,  /* some models have them, which is not supported */
-	QUERY_SCALE = 1u << 19,	   /* scores of far tokens count more */
-	SECTIONS = 1u << 18,	   /* of rotations for images; of text all turn by the same place */
-};
-
-struct gguf_family {
-	const char *arch;   /* general.architecture */
-	const char *name;   /* in "architectures" */
-	const char *layer_norm; /* the field of its epsilon; NULL: RMS norms */
-	u32 traits;
-	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
-};
-
-#define GEMMA_27B_LAYERS 46
-#define GEMMA3_27B_LAYERS 62
 
 /* clang-format off */
 static const struct gguf_family FAMILIES[] = {
@@ -77,6 +43,8 @@ static const struct gguf_family FAMILIES[] = {
 	{"seed_oss", "SeedOssForCausalLM", NULL, ATTENTION_BIAS | MLP_BIAS},
 	{"hunyuan-dense", "HunYuanDenseV1ForCausalLM", NULL, ATTENTION_BIAS},
 	{"ernie4_5", "Ernie4_5ForCausalLM", NULL, USE_BIAS},
+	{"deepseek2", "DeepseekV2ForCausalLM", NULL, LATENT | ROUTED | GREEDY},
+	{"glm4moe", "Glm4MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | ROUTED},
 	{"glm4", "Glm4ForCausalLM", NULL, PARTIAL | ATTENTION_BIAS},
 };
 /* clang-format on */
@@ -84,12 +52,8 @@ static const struct gguf_family FAMILIES[] = {
 /* Models of this architecture that another family of the engine has. */
 static const struct gguf_family MIXTRAL = {"llama", "MixtralForCausalLM", NULL, INTERLEAVE | WINDOW | EXPERTS_ALL};
 static const struct gguf_family MISTRAL = {"llama", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
+static const struct gguf_family DEEPSEEK_V3 = {"deepseek2", "DeepseekV3ForCausalLM", NULL, LATENT | ROUTED};
 static const struct gguf_family MISTRAL3 = {"mistral3", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
-
-static bool has(const struct gguf_config *c, u32 traits)
-{
-	return c->family->traits & traits;
-}
 
 /* ---- values ---- */
 
@@ -137,8 +101,8 @@ bool gguf_config_int(struct gguf_config *c, const char *name, u32 *out)
 	gguf_config_know(c, name);
 	if (c->e != ERR_OK || !gguf_has(c->g, c->key))
 		return false;
-	if ((!gguf_int(c->g, c->key, &value) && !same_int(c->g, c->key, &value)) || value < 0 || value > COUNT_MAX) {
-		gguf_config_fail(c, ERR_UNSUPPORTED, "%s must be an integer from 0 to %d, the same for all layers", c->key, COUNT_MAX);
+	if ((!gguf_int(c->g, c->key, &value) && !same_int(c->g, c->key, &value)) || value < 0 || value > GGUF_COUNT_MAX) {
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s must be an integer from 0 to %d, the same for all layers", c->key, GGUF_COUNT_MAX);
 		return false;
 	}
 	*out = (u32)value;
@@ -156,13 +120,21 @@ bool gguf_config_float(struct gguf_config *c, const char *name, double *out)
 	return false;
 }
 
+bool gguf_config_bool(struct gguf_config *c, const char *name, bool fallback)
+{
+	gguf_config_know(c, name);
+	if (c->e == ERR_OK && gguf_has(c->g, c->key) && !gguf_bool(c->g, c->key, &fallback))
+		gguf_config_fail(c, ERR_FORMAT, "%s must be true or false", c->key);
+	return fallback;
+}
+
 struct gguf_text gguf_config_text(struct gguf_config *c, const char *name)
 {
 	gguf_config_know(c, name);
 	return gguf_text_of(c->g, c->key);
 }
 
-static u32 need_int(struct gguf_config *c, const char *name)
+u32 gguf_config_need_int(struct gguf_config *c, const char *name)
 {
 	u32 value = 0;
 
@@ -180,7 +152,7 @@ static double need_float(struct gguf_config *c, const char *name)
 	return value;
 }
 
-static bool has_tensor(const struct gguf_config *c, const char *name)
+bool gguf_config_has_tensor(const struct gguf_config *c, const char *name)
 {
 	return gguf_tensor_find(c->g, name) != NULL;
 }
@@ -228,8 +200,10 @@ static void find_family(struct gguf_config *c)
 		return;
 	snprintf(c->arch, sizeof(c->arch), "%s", c->family->arch);
 	double scale = 0;
-	if (has(c, QUERY_SCALE) && !gguf_config_float(c, "attention.temperature_scale", &scale))
+	if (gguf_config_has(c, QUERY_SCALE) && !gguf_config_float(c, "attention.temperature_scale", &scale))
 		c->family = &MISTRAL3;
+	if (gguf_config_has(c, LATENT) && gguf_config_int(c, "expert_gating_func", &count) && count == GGUF_GATING_SIGMOID)
+		c->family = &DEEPSEEK_V3;
 	if (strcmp(c->arch, "llama") != 0)
 		return;
 	if (gguf_config_int(c, "expert_count", &count) && count > 0)
@@ -242,7 +216,7 @@ static void write_heads(struct gguf_config *c)
 {
 	u32 kv = 0, value = 0;
 
-	c->heads = need_int(c, "attention.head_count");
+	c->heads = gguf_config_need_int(c, "attention.head_count");
 	if (!gguf_config_int(c, "attention.head_count_kv", &kv) || kv == 0)
 		kv = c->heads;
 	if (!gguf_config_int(c, "attention.key_length", &c->head_dim) && c->e == ERR_OK)
@@ -261,23 +235,34 @@ static void write_heads(struct gguf_config *c)
 static void write_sizes(struct gguf_config *c)
 {
 	const struct gguf_tensor *embed = gguf_tensor_find(c->g, "token_embd.weight");
+	u32 drafting = 0;
 
 	gguf_config_know(c, "vocab_size"); /* the tensor has the rows that there are */
-	if (!embed || embed->dims != 2 || embed->shape[0] > COUNT_MAX)
+	if (!embed || embed->dims != 2 || embed->shape[0] > GGUF_COUNT_MAX)
 		gguf_config_fail(c, ERR_FORMAT, "the tensor token_embd.weight is missing, or has not two dimensions");
-	c->hidden = need_int(c, "embedding_length");
-	c->layers = need_int(c, "block_count");
-	c->context = need_int(c, "context_length");
+	c->hidden = gguf_config_need_int(c, "embedding_length");
+	c->layers = gguf_config_need_int(c, "block_count");
+	c->context = gguf_config_need_int(c, "context_length");
+	if (gguf_config_has(c, ROUTED)) /* layers behind the model's that guess further tokens are counted, too */
+		(void)gguf_config_int(c, "nextn_predict_layers", &drafting);
+	if (drafting >= c->layers && drafting > 0)
+		gguf_config_fail(c, ERR_FORMAT, "%s is %u, of %u layers in all", c->key, drafting, c->layers);
+	c->layers -= c->e == ERR_OK ? drafting : 0;
 	if (c->layers > LAYERS_MAX)
 		gguf_config_fail(c, ERR_FORMAT, "%s.block_count is %u; it must be at most %d", c->arch, c->layers, LAYERS_MAX);
 	if (c->e != ERR_OK)
 		return;
 	gguf_config_write_uint(c, "vocab_size", (u32)embed->shape[0]);
 	gguf_config_write_uint(c, "hidden_size", c->hidden);
-	gguf_config_write_uint(c, "intermediate_size", need_int(c, "feed_forward_length"));
+	gguf_config_write_uint(c, "intermediate_size", gguf_config_need_int(c, "feed_forward_length"));
 	gguf_config_write_uint(c, "num_hidden_layers", c->layers);
+	if (drafting > 0)
+		gguf_config_write_uint(c, "num_nextn_predict_layers", drafting);
 	gguf_config_write_uint(c, "max_position_embeddings", c->context);
-	write_heads(c);
+	if (gguf_config_has(c, LATENT))
+		gguf_config_write_latent(c);
+	else
+		write_heads(c);
 	gguf_config_know(c, "attention.layer_norm_epsilon"); /* of the kind of norm that the family has not it says nothing */
 	gguf_config_know(c, "attention.layer_norm_rms_epsilon");
 	if (c->family->layer_norm)
@@ -322,76 +307,20 @@ static void write_window(struct gguf_config *c)
 	gguf_config_write_uint(c, "sliding_window_pattern", pattern);
 }
 
-/* The width of an expert, where older files do not say it. */
-static u32 expert_rows(struct gguf_config *c)
-{
-	const struct gguf_tensor *gate = gguf_tensor_find(c->g, "blk.0.ffn_gate_exps.weight");
-	u32 rows = 0;
-
-	if (gguf_config_int(c, "expert_feed_forward_length", &rows) && rows > 0)
-		return rows;
-	if (gate && gate->dims == 3 && gate->shape[1] <= COUNT_MAX)
-		return (u32)gate->shape[1];
-	gguf_config_fail(c, ERR_FORMAT, "%s is missing; it must be an integer above 0", c->key);
-	return 0;
-}
-
-static void write_shared_expert(struct gguf_config *c)
-{
-	const struct gguf_tensor *gate = gguf_tensor_find(c->g, "blk.0.ffn_gate_shexp.weight");
-	u32 rows = 0;
-
-	if ((!gguf_config_int(c, "expert_shared_feed_forward_length", &rows) || rows == 0) && gate && gate->dims == 2 && gate->shape[0] <= COUNT_MAX)
-		rows = (u32)gate->shape[0];
-	if (rows == 0)
-		gguf_config_fail(c, ERR_FORMAT, "%s.expert_shared_feed_forward_length is missing; it must be an integer above 0", c->arch);
-	gguf_config_write_uint(c, "shared_expert_intermediate_size", rows);
-	gguf_config_write_bool(c, "qkv_bias", has_tensor(c, "blk.0.attn_q.bias"));
-}
-
-/* Layers without experts have no tensor that chooses among them. */
-static void write_dense_layers(struct gguf_config *c)
-{
-	char name[64];
-
-	json_key(&c->w, "mlp_only_layers");
-	json_array_begin(&c->w);
-	for (u32 i = 0; i < c->layers; i++) {
-		snprintf(name, sizeof(name), "blk.%u.ffn_gate_inp.weight", i);
-		if (!has_tensor(c, name))
-			json_write_uint(&c->w, i);
-	}
-	json_array_end(&c->w);
-}
-
-static void write_experts(struct gguf_config *c)
-{
-	gguf_config_write_uint(c, has(c, EXPERTS) ? "num_experts" : "num_local_experts", need_int(c, "expert_count"));
-	gguf_config_write_uint(c, "num_experts_per_tok", need_int(c, "expert_used_count"));
-	if (has(c, EXPERTS)) {
-		gguf_config_write_uint(c, "moe_intermediate_size", expert_rows(c));
-		write_dense_layers(c);
-	}
-	if (has(c, NORM_TOPK | KEEP_TOPK))
-		gguf_config_write_bool(c, "norm_topk_prob", has(c, NORM_TOPK));
-	if (has(c, SHARED))
-		write_shared_expert(c);
-}
-
 static void write_biases(struct gguf_config *c)
 {
-	bool attention = has_tensor(c, "blk.0.attn_q.bias") || has_tensor(c, "blk.0.attn_qkv.bias");
-	bool mlp = has_tensor(c, "blk.0.ffn_down.bias");
+	bool attention = gguf_config_has_tensor(c, "blk.0.attn_q.bias") || gguf_config_has_tensor(c, "blk.0.attn_qkv.bias");
+	bool mlp = gguf_config_has_tensor(c, "blk.0.ffn_down.bias");
 
-	if (has(c, ATTENTION_BIAS))
+	if (gguf_config_has(c, ATTENTION_BIAS))
 		gguf_config_write_bool(c, "attention_bias", attention);
-	if (has(c, MLP_BIAS))
+	if (gguf_config_has(c, MLP_BIAS))
 		gguf_config_write_bool(c, "mlp_bias", mlp);
-	if (has(c, USE_BIAS))
+	if (gguf_config_has(c, USE_BIAS))
 		gguf_config_write_bool(c, "use_bias", attention);
-	if (has(c, QKV_BIAS))
+	if (gguf_config_has(c, QKV_BIAS))
 		gguf_config_write_bool(c, "use_qkv_bias", attention);
-	if (has(c, NO_HEAD_NORMS) && (has_tensor(c, "blk.0.attn_q_norm.weight") || has_tensor(c, "blk.0.attn_k_norm.weight")))
+	if (gguf_config_has(c, NO_HEAD_NORMS) && (gguf_config_has_tensor(c, "blk.0.attn_q_norm.weight") || gguf_config_has_tensor(c, "blk.0.attn_k_norm.weight")))
 		gguf_config_fail(c, ERR_UNSUPPORTED, "the tensor blk.0.attn_q_norm.weight: norms of queries and keys are not supported for %s", c->arch);
 }
 
@@ -400,7 +329,7 @@ static void write_biases(struct gguf_config *c)
 static void write_soft_caps(struct gguf_config *c)
 {
 	double cap;
-	bool large = c->layers == (has(c, LOCAL_ROPE) ? GEMMA3_27B_LAYERS : GEMMA_27B_LAYERS);
+	bool large = c->layers == (gguf_config_has(c, LOCAL_ROPE) ? GEMMA3_27B_LAYERS : GEMMA_27B_LAYERS);
 
 	gguf_config_write_float(c, "query_pre_attn_scalar", large ? (double)c->hidden / c->heads : c->head_dim);
 	if (gguf_config_float(c, "attn_logit_softcapping", &cap))
@@ -436,27 +365,27 @@ static void write_parts(struct gguf_config *c)
 {
 	double value;
 
-	if (has(c, WINDOW))
+	if (gguf_config_has(c, WINDOW))
 		write_window(c);
-	if (has(c, EXPERTS | EXPERTS_ALL))
-		write_experts(c);
-	if (has(c, SOFT_CAPS))
+	if (gguf_config_has(c, EXPERTS | EXPERTS_ALL | ROUTED))
+		gguf_config_write_experts(c);
+	if (gguf_config_has(c, SOFT_CAPS))
 		write_soft_caps(c);
-	if (has(c, LOCAL_ROPE))
+	if (gguf_config_has(c, LOCAL_ROPE))
 		write_local_rope(c);
-	if (has(c, MULTIPLIERS))
+	if (gguf_config_has(c, MULTIPLIERS))
 		write_multipliers(c);
-	if (has(c, LOGIT_SCALE))
+	if (gguf_config_has(c, LOGIT_SCALE))
 		gguf_config_write_float(c, "logit_scale", need_float(c, "logit_scale"));
-	if (has(c, CLIP) && gguf_config_float(c, "attention.clamp_kqv", &value) && value > 0)
+	if (gguf_config_has(c, CLIP) && gguf_config_float(c, "attention.clamp_kqv", &value) && value > 0)
 		gguf_config_write_float(c, "clip_qkv", value);
-	if (has(c, SECTIONS)) {
+	if (gguf_config_has(c, SECTIONS)) {
 		gguf_config_know(c, "rope.dimension_sections");
 		gguf_config_know(c, "n_deepstack_layers");
 	}
 	write_biases(c);
-	gguf_config_write_rope(c, has(c, PARTIAL), has(c, QUERY_SCALE));
-	if (has(c, INTERLEAVE))
+	gguf_config_write_rope(c);
+	if (gguf_config_has(c, INTERLEAVE))
 		gguf_config_write_bool(c, "rope_interleave", true);
 }
 
@@ -487,7 +416,7 @@ static void write_rest(struct gguf_config *c)
 	for (u32 i = 0; i < count; i++)
 		json_write_uint(&c->w, ends[i]);
 	json_array_end(&c->w);
-	gguf_config_write_bool(c, "tie_word_embeddings", !has_tensor(c, "output.weight"));
+	gguf_config_write_bool(c, "tie_word_embeddings", !gguf_config_has_tensor(c, "output.weight"));
 	json_key(&c->w, "torch_dtype");
 	json_write_cstr(&c->w, stored_type(c));
 	json_key(&c->w, "quantization_config");

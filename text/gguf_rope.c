@@ -73,7 +73,7 @@ static void write_by_length(struct gguf_config *c, const struct gguf_tensor *nea
 	json_object_end(&c->w);
 }
 
-static void write_yarn(struct gguf_config *c, double factor, bool queries)
+static void write_yarn(struct gguf_config *c, double factor)
 {
 	static const char *const numbers[][2] = {{"rope.scaling.attn_factor", "attn_factor"},
 						 {"rope.scaling.yarn_attn_factor", "attn_factor"},
@@ -89,18 +89,20 @@ static void write_yarn(struct gguf_config *c, double factor, bool queries)
 	for (size_t i = 0; i < COUNT_OF(numbers); i++)
 		if (gguf_config_float(c, numbers[i][0], &value) && value > 0)
 			gguf_config_write_float(c, numbers[i][1], value);
-	if (queries && gguf_config_float(c, "rope.scaling.yarn_log_multiplier", &value) && value > 0) {
-		gguf_config_write_float(c, "mscale", 1); /* of no file is it another number */
-		gguf_config_write_float(c, "mscale_all_dim", value);
+	if (gguf_config_has(c, QUERY_SCALE | LATENT) && gguf_config_float(c, "rope.scaling.yarn_log_multiplier", &value) && value > 0) {
+		/* DeepSeek's files have a tenth of it. What is not in a file is 1 or, of DeepSeek's, the same. */
+		bool latent = gguf_config_has(c, LATENT);
+		gguf_config_write_float(c, "mscale", latent ? value * 10 : 1);
+		gguf_config_write_float(c, "mscale_all_dim", latent ? value * 10 : value);
 	}
-	if (queries && gguf_config_float(c, "attention.temperature_scale", &value) && value > 0)
+	if (gguf_config_has(c, QUERY_SCALE) && gguf_config_float(c, "attention.temperature_scale", &value) && value > 0)
 		gguf_config_write_float(c, "llama_4_scaling_beta", value);
 	json_object_end(&c->w);
 	if (gguf_config_float(c, "rope.scaling.yarn_ext_factor", &value) && value >= 0 && (value < 1 || value > 1))
 		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %g; only 1 is supported", c->key, value);
 }
 
-static void write_scaling(struct gguf_config *c, bool queries)
+static void write_scaling(struct gguf_config *c)
 {
 	const struct gguf_tensor *all = gguf_tensor_find(c->g, "rope_freqs.weight");
 	const struct gguf_tensor *near = gguf_tensor_find(c->g, "rope_factors_short.weight");
@@ -111,7 +113,7 @@ static void write_scaling(struct gguf_config *c, bool queries)
 	if (!gguf_config_float(c, "rope.scaling.factor", &factor)) /* older files say it otherwise */
 		(void)gguf_config_float(c, "rope.scale_linear", &factor);
 	bool none = !type.bytes || gguf_text_is(type, "none"), linear = gguf_text_is(type, "linear") || (!type.bytes && factor > 0);
-	if (queries && !gguf_text_is(type, "yarn"))
+	if (gguf_config_has(c, QUERY_SCALE) && !gguf_text_is(type, "yarn"))
 		gguf_config_fail(c, ERR_UNSUPPORTED, "%s.attention.temperature_scale without %s.rope.scaling.type 'yarn'", c->arch, c->arch);
 	else if (all && (near || far || !none))
 		gguf_config_fail(c, ERR_UNSUPPORTED, "the tensor rope_freqs.weight and another scaling of rotations (%s.rope.scaling) in one file", c->arch);
@@ -120,7 +122,7 @@ static void write_scaling(struct gguf_config *c, bool queries)
 	else if (near || far || gguf_text_is(type, "longrope"))
 		write_by_length(c, near, far);
 	else if (gguf_text_is(type, "yarn"))
-		write_yarn(c, factor, queries);
+		write_yarn(c, factor);
 	else if (linear && (factor < 1 || factor > 1)) {
 		begin(c, "linear");
 		gguf_config_write_float(c, "factor", factor);
@@ -131,7 +133,7 @@ static void write_scaling(struct gguf_config *c, bool queries)
 	(void)original_context(c); /* says nothing where nothing is scaled */
 }
 
-void gguf_config_write_rope(struct gguf_config *c, bool partial, bool queries)
+void gguf_config_write_rope(struct gguf_config *c)
 {
 	double theta = 10000, share;
 	u32 dim = c->head_dim;
@@ -141,7 +143,7 @@ void gguf_config_write_rope(struct gguf_config *c, bool partial, bool queries)
 	(void)gguf_config_int(c, "rope.dimension_count", &dim);
 	if (dim > c->head_dim)
 		gguf_config_fail(c, ERR_FORMAT, "%s.rope.dimension_count is %u; a head has only %u dimensions", c->arch, dim, c->head_dim);
-	if (c->e == ERR_OK && (partial || dim != c->head_dim)) {
+	if (c->e == ERR_OK && (gguf_config_has(c, PARTIAL) || dim != c->head_dim)) {
 		share = (double)dim / c->head_dim;
 		if ((u32)(c->head_dim * share) != dim) /* what is read back must not be one less */
 			share = nextafter(share, 2);
@@ -149,5 +151,5 @@ void gguf_config_write_rope(struct gguf_config *c, bool partial, bool queries)
 		json_write_double(&c->w, share);
 	}
 	gguf_config_know(c, "rope.scaling.finetuned");
-	write_scaling(c, queries);
+	write_scaling(c);
 }

@@ -55,11 +55,15 @@ LAYER_NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "se
                "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "self_attn.query_layernorm": "attn_q_norm",
                "self_attn.key_layernorm": "attn_k_norm", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
                "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
-               "mlp.shared_expert.down_proj": "ffn_down_shexp", "pre_feedforward_layernorm": "ffn_norm",
+               "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+               "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
+               "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+               "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+               "self_attn.kv_b_proj": "attn_kv_b", "pre_feedforward_layernorm": "ffn_norm",
                "post_feedforward_layernorm": "post_ffw_norm", "post_self_attn_layernorm": "post_attention_norm",
                "post_mlp_layernorm": "post_ffw_norm"}
 # Where the norm of this name is behind attention, or is called as if it were.
-BEHIND = {"gemma2", "gemma3", "olmo2", "exaone4", "seed_oss"}
+BEHIND = {"glm4moe", "gemma2", "gemma3", "olmo2", "exaone4", "seed_oss"}
 EXPERT_NAMES = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
                  "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe", "Phi3ForCausalLM": "phi3", "GemmaForCausalLM": "gemma",
@@ -68,7 +72,8 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "OlmoeForCausalLM": "olmoe", "CohereForCausalLM": "command-r", "Cohere2ForCausalLM": "cohere2",
                  "StableLmForCausalLM": "stablelm", "Starcoder2ForCausalLM": "starcoder2", "Glm4ForCausalLM": "glm4",
                  "Exaone4ForCausalLM": "exaone4", "SeedOssForCausalLM": "seed_oss", "Ernie4_5ForCausalLM": "ernie4_5",
-                 "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe"}
+                 "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
+                 "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2"}
 PERMUTED = {"llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo"}
 ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron"} # norms in the file are those of the checkpoint and 1
 
@@ -106,6 +111,9 @@ def put_layer(out, experts, name, tensor, config, arch):
     if arch == "gemma2" and stem == "self_attn.q_proj": # the format takes it for granted that scores are divided by the heads' width
         factor = math.sqrt(config["head_dim"] / config["query_pre_attn_scalar"])
         tensor = "F32", tensor[1], floats([x * factor for x in to_floats(tensor)])
+    if end == "e_score_correction_bias":
+        out["blk.%s.exp_probs_b.bias" % layer] = tensor
+        return
     if stem == "mlp.shared_expert_gate":
         tensor = tensor[0], tensor[1][1:], tensor[2]
     name = "post_attention_norm" if arch in BEHIND and stem == "post_attention_layernorm" else LAYER_NAMES[stem]
@@ -150,6 +158,24 @@ def llama3_factors(config):
     return "F32", [dim // 2], floats(factors)
 
 
+def expert_values(config):
+    v = {"expert_count": config["n_routed_experts"], "expert_shared_count": config["n_shared_experts"],
+         "leading_dense_block_count": config["first_k_dense_replace"], "expert_weights_scale": config["routed_scaling_factor"],
+         "expert_weights_norm": config["norm_topk_prob"], "expert_gating_func": 1 if "topk_method" in config else 2}
+    if "n_group" in config:
+        v.update({"expert_group_count": config["n_group"], "expert_group_used_count": config["topk_group"]})
+    return v
+
+
+def latent_values(config):
+    turns = config["qk_rope_head_dim"]
+    v = {"attention.kv_lora_rank": config["kv_lora_rank"], "attention.key_length": config["qk_nope_head_dim"] + turns,
+         "attention.value_length": config["v_head_dim"], "rope.dimension_count": turns}
+    if config["q_lora_rank"]:
+        v["attention.q_lora_rank"] = config["q_lora_rank"]
+    return v
+
+
 def values_of(config, arch):
     heads = config["num_attention_heads"]
     kv = config.get("num_key_value_heads") or heads
@@ -172,12 +198,18 @@ def values_of(config, arch):
                          ("attention_multiplier", "attention.scale"), ("logits_scaling", "logit_scale")):
         if theirs in config:
             v[ours] = config[theirs]
+    if "n_routed_experts" in config:
+        v.update(expert_values(config))
+    if "kv_lora_rank" in config:
+        v.update(latent_values(config))
     scaling = config.get("rope_scaling") or {}
     kind = scaling.get("rope_type") or scaling.get("type")
     if kind in ("linear", "yarn"):
         v.update({"rope.scaling.type": kind, "rope.scaling.factor": scaling["factor"]})
     if kind == "yarn":
         v["rope.scaling.original_context_length"] = scaling["original_max_position_embeddings"]
+    if "kv_lora_rank" in config and kind == "yarn":
+        v["rope.scaling.yarn_log_multiplier"] = 0.1 * scaling["mscale_all_dim"]
     if arch == "mistral3":
         v.update({"rope.scaling.yarn_log_multiplier": scaling["mscale_all_dim"], "attention.temperature_scale": scaling["llama_4_scaling_beta"]})
     return {"general.architecture": arch, "general.type": "model", "general.name": "a test", **{arch + "." + k: x for k, x in v.items()}}
