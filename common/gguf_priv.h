@@ -22,8 +22,8 @@ struct gguf_values {
 bool gguf_take(struct gguf_cursor *c, void *out, size_t bytes);
 /* A length and as many bytes, which stay where they are. */
 bool gguf_take_string(struct gguf_cursor *c, const char **out, u64 *bytes);
-/* A name of at most `bytes_max` bytes, copied into the arena. ERR_FORMAT: it is longer, empty, has a NUL, or the header
- * ends in it; ERR_NO_MEMORY. */
+/* A name of at most `bytes_max` bytes, copied into the arena. ERR_FORMAT: it is longer, empty, no UTF-8, has control characters, or the
+ * header ends in it; ERR_NO_MEMORY. */
 MUST_CHECK enum err gguf_take_name(const char **out, struct gguf_cursor *c, u64 bytes_max, struct arena *arena, struct err_msg *em);
 
 /* Reads `count` keys and values and checks all of what they hold. Keys lie in the arena, values in the file. ERR_FORMAT,

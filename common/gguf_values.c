@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/gguf_priv.h"
+#include "common/utf8.h"
 
 enum {
 	VALUES_MAX = 1 << 16,
@@ -58,6 +59,16 @@ bool gguf_take_string(struct gguf_cursor *c, const char **out, u64 *bytes)
 	return false;
 }
 
+/* Names are put into messages as they are. */
+static bool is_name(const char *text, size_t bytes)
+{
+	bool controls = false;
+
+	for (size_t i = 0; i < bytes; i++)
+		controls = controls || (u8)text[i] < 0x20 || text[i] == 0x7f;
+	return !controls && utf8_valid(text, bytes);
+}
+
 enum err gguf_take_name(const char **out, struct gguf_cursor *c, u64 bytes_max, struct arena *arena, struct err_msg *em)
 {
 	const char *text;
@@ -65,9 +76,9 @@ enum err gguf_take_name(const char **out, struct gguf_cursor *c, u64 bytes_max, 
 
 	if (!gguf_take_string(c, &text, &bytes))
 		return err_set(em, ERR_FORMAT, "truncated: the file ends inside a name, or the name's length is wrong");
-	if (bytes == 0 || bytes > bytes_max || memchr(text, '\0', (size_t)bytes))
-		return err_set(em, ERR_FORMAT, "a name of %llu bytes; it must have 1 to %llu, and none that is 0", (unsigned long long)bytes,
-			       (unsigned long long)bytes_max);
+	if (bytes == 0 || bytes > bytes_max || !is_name(text, (size_t)bytes))
+		return err_set(em, ERR_FORMAT, "a name of %llu bytes that is none; it must have 1 to %llu, of UTF-8 without control characters",
+			       (unsigned long long)bytes, (unsigned long long)bytes_max);
 	*out = arena_strndup(arena, text, (size_t)bytes);
 	return *out ? ERR_OK : err_set(em, ERR_NO_MEMORY, "out of memory");
 }

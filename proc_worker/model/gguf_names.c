@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/utf8.h"
+
 enum {
 	NAME_BYTES = 256,
 	EXPERTS_MAX = 1 << 16,
@@ -355,8 +357,8 @@ static enum err find_architecture(size_t *out, const struct gguf *g, struct err_
 			return ERR_OK;
 	for (size_t i = 0; i < COUNT_OF(ARCHITECTURES) && used < sizeof(known); i++)
 		used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s", i ? ", " : "", ARCHITECTURES[i].name);
-	return err_set(em, ERR_UNSUPPORTED, "model.gguf: general.architecture is '%.*s'; supported: %s", bytes < 64 ? (int)bytes : 64, name,
-		       known);
+	return err_set(em, ERR_UNSUPPORTED, "model.gguf: general.architecture is '%.*s'; supported: %s",
+		       bytes < 64 && utf8_valid(name, bytes) ? (int)bytes : 0, name, known);
 }
 
 enum err gguf_names_read(struct st_tensor **out, u32 *count, const struct gguf *g, struct arena *arena, struct err_msg *em)

@@ -278,6 +278,12 @@ Test(gguf, values_that_lie_are_refused)
 	put_int("k", 1);
 	put_int("k", 1);
 	expect_refused(ERR_FORMAT, "two values");
+	static const char *const no_names[] = {"", "a\nb", "\xff", "\x7f"};
+	for (size_t i = 0; i < COUNT_OF(no_names); i++) {
+		put_start(3, 0, 1);
+		put_int(no_names[i], 1);
+		expect_refused(ERR_FORMAT, "that is none");
+	}
 	put_start(3, 0, 1);
 	put_key("k", 13);
 	put_u64(0);
