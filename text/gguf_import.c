@@ -190,6 +190,23 @@ static void find_roots(struct import *m)
 	add_root(m, temporary && temporary[0] == '/' ? temporary : "/tmp", below, false);
 }
 
+/* What lies there decides what the model says: it must not be another user's, nor any user's to change. */
+static bool is_ours(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 && S_ISDIR(st.st_mode) && (st.st_uid == geteuid() || st.st_uid == 0) && !(st.st_mode & S_IWOTH);
+}
+
+/* The folder of the folders and the one above, which are this program's own. */
+static bool is_safe(const char *root)
+{
+	char above[PATH_MAX];
+
+	snprintf(above, sizeof(above), "%.*s", (int)(strrchr(root, '/') - root), root);
+	return is_ours(root) && is_ours(above);
+}
+
 static bool is_complete(const char *folder)
 {
 	char path[PATH_MAX];
@@ -277,11 +294,10 @@ static void remove_tree(const char *path)
 	(void)nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* All folders on the way. One in a place where everybody may write must not be somebody else's. */
+/* All folders on the way. */
 static enum err make_root(const char *path, struct err_msg *em)
 {
 	char part[PATH_MAX];
-	struct stat st;
 
 	snprintf(part, sizeof(part), "%s", path);
 	for (char *slash = part; (slash = strchr(slash + 1, '/')) != NULL; *slash = '/') {
@@ -291,8 +307,9 @@ static enum err make_root(const char *path, struct err_msg *em)
 	}
 	if (mkdir(part, 0700) != 0 && errno != EEXIST)
 		return err_set(em, ERR_IO, "the folder %s cannot be made: %s", part, strerror(errno));
-	if (lstat(part, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid())
-		return err_set(em, ERR_DENIED, "%s must be a folder that belongs to who runs this", part);
+	if (!is_safe(part))
+		return err_set(em, ERR_DENIED, "%s and the folder it is in must belong to who runs this, or to root, and no other user may write to them",
+			       part);
 	return ERR_OK;
 }
 
@@ -395,7 +412,7 @@ enum err model_folder(char *out, size_t bytes, const char *path, bool *made, str
 		find_roots(&m);
 		for (u32 i = 0; i < m.root_count && e == ERR_OK && !there; i++) {
 			e = name_folder(folder, &m, i, em);
-			there = e == ERR_OK && is_complete(folder);
+			there = e == ERR_OK && is_complete(folder) && is_safe(m.roots[i]);
 		}
 		if (e == ERR_OK && !there) {
 			e = make_folder(folder, &m, em);

@@ -210,7 +210,7 @@ def values_of(config, arch):
         v["rope.scaling.original_context_length"] = scaling["original_max_position_embeddings"]
     if "kv_lora_rank" in config and kind == "yarn":
         v["rope.scaling.yarn_log_multiplier"] = 0.1 * scaling["mscale_all_dim"]
-    if arch == "mistral3":
+    if arch == "mistral3" and scaling:
         v.update({"rope.scaling.yarn_log_multiplier": scaling["mscale_all_dim"], "attention.temperature_scale": scaling["llama_4_scaling_beta"]})
     return {"general.architecture": arch, "general.type": "model", "general.name": "a test", **{arch + "." + k: x for k, x in v.items()}}
 

@@ -364,6 +364,16 @@ def test_a_place_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
     assert len(list((tmp_path / "tmp").glob("tercet-*/gguf/*/m.gguf/config.json"))) == 1
 
 
+def test_a_place_where_others_write_is_not_used(tmp_path, cache):
+    path = bare(tmp_path / "m.gguf")
+    imported(path, cache)
+    for folder in (cache, cache.parent):
+        folder.chmod(0o777)
+        assert "%s and the folder it is in must belong to who runs this" % cache in refusal(path)
+        folder.chmod(0o700)
+    assert run("tokenize", "--model", path, "t")[0] == 0
+
+
 def test_files_that_are_damaged_or_missing_are_refused(tmp_path, cache):
     path = bare(tmp_path / "m.gguf")
     path.write_bytes(path.read_bytes()[:400])
