@@ -42,6 +42,8 @@ static const struct {
 	{"TQ1_0", 34, SUPER, 54},
 	{"TQ2_0", 35, SUPER, 66},
 	{"MXFP4", GGUF_MXFP4, 32, 17},
+	{"NVFP4", 40, 64, 36},
+	{"Q1_0", 41, 128, 18},
 };
 
 bool gguf_type_block(u32 type, u32 *elements, u32 *bytes)
