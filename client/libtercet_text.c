@@ -1,5 +1,6 @@
 /* Text to token ids for programs that have no tokenizer of their own, and a look at their grammars. Runs in the client's
  * thread; owns the tokenizer and the last result. Never talks to an engine. */
+#include <limits.h>
 #include <stdlib.h>
 
 #include "client/tercet.h"
@@ -25,13 +26,17 @@ enum tercet_result tercet_tokenizer_open(struct tercet_tokenizer **out, const ch
 					 struct tercet_error *error)
 {
 	struct err_msg *em = (struct err_msg *)error;
+	char folder[PATH_MAX];
+	bool made;
 	struct tercet_tokenizer *t = calloc(1, sizeof(*t));
 	*out = NULL;
 	if (!t || text_scratch_create(&t->scratch) != ERR_OK) {
 		free(t);
 		return (enum tercet_result)err_set(em, ERR_NO_MEMORY, "no memory for a tokenizer");
 	}
-	enum err e = tokenizer_load(&t->tokenizer, model_dir, em);
+	enum err e = model_folder(folder, sizeof(folder), model_dir, &made, em);
+	if (e == ERR_OK)
+		e = tokenizer_load(&t->tokenizer, folder, em);
 	if (e != ERR_OK)
 		tercet_tokenizer_close(&t);
 	*out = t;

@@ -71,6 +71,8 @@ const struct gguf_tensor *gguf_tensor_find(const struct gguf *g, const char *nam
 /* Values by their keys. False: there is none of that name, or it is of another kind; `*out` is left as it was. Strings are not ended by NUL
  * and may hold any bytes. Any integer type is an integer, any float type a float, and an integer is a float, too. */
 bool gguf_has(const struct gguf *g, const char *key);
+/* The keys of all values in alphabetical order; NULL behind the last one. */
+const char *gguf_key_at(const struct gguf *g, u32 index);
 bool gguf_string(const struct gguf *g, const char *key, const char **out, size_t *bytes);
 bool gguf_int(const struct gguf *g, const char *key, i64 *out);
 bool gguf_float(const struct gguf *g, const char *key, double *out);

@@ -282,6 +282,13 @@ bool gguf_has(const struct gguf *g, const char *key)
 	return find(gguf_values_of(g), key) != NULL;
 }
 
+const char *gguf_key_at(const struct gguf *g, u32 index)
+{
+	const struct gguf_values *v = gguf_values_of(g);
+
+	return index < v->count ? v->list[index].key : NULL;
+}
+
 bool gguf_int(const struct gguf *g, const char *key, i64 *out)
 {
 	return gguf_values_int(gguf_values_of(g), key, out);

@@ -133,6 +133,8 @@ void convert_write_added(struct json_writer *w, const struct convert_added *adde
 		json_write_string(w, added[i].text, added[i].bytes);
 		write_flag(w, "special", added[i].special);
 		write_flag(w, "normalized", false);
+		if (added[i].rstrip)
+			write_flag(w, "rstrip", true);
 		json_object_end(w);
 	}
 	for (struct json_iter it = json_iterate(decoder); json_next(&it);) {

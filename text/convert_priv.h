@@ -16,6 +16,42 @@ MUST_CHECK enum err convert_tiktoken(struct buf *out, const char *data, size_t b
 /* A SentencePiece model begins with a piece, a file of tiktoken with base64. */
 bool convert_is_tiktoken(const char *data, size_t bytes);
 
+/* A vocabulary whose pieces have scores, as SentencePiece has it. Numbers as in its files. */
+enum convert_piece_type {
+	PIECE_NORMAL = 1,
+	PIECE_UNKNOWN,
+	PIECE_CONTROL,
+	PIECE_USER_DEFINED,
+	PIECE_UNUSED,
+	PIECE_BYTE_VALUE,
+};
+enum convert_model_type { SPM_UNIGRAM = 1, SPM_BPE = 2 };
+
+struct convert_piece {
+	const char *text; /* points into what was read */
+	size_t bytes;
+	float score;
+	u32 type;
+	bool rstrip; /* of a token that is looked for in the text: takes the spaces behind it along */
+};
+struct convert_pieces {
+	struct convert_piece *pieces; /* owned */
+	u32 count;
+	u32 room;
+	size_t text_bytes;
+	u32 model_type;
+	bool byte_fallback;
+	bool suffix_spaces;
+	bool dummy_prefix;
+	bool one_space;	   /* remove_extra_whitespaces */
+	bool escape_space; /* spaces are U+2581 in the vocabulary */
+	const char *charsmap;
+	size_t charsmap_bytes;
+};
+/* Appends the tokenizer.json of `m`; `config` as above. ERR_FORMAT: a token that goes around every text is missing;
+ * ERR_NO_MEMORY. */
+MUST_CHECK enum err convert_pieces(struct buf *out, const struct convert_pieces *m, json_val config, struct err_msg *em);
+
 /* ---- shared by the converters ---- */
 
 /* A token of the model that is looked for in the text as it comes. */
@@ -24,6 +60,7 @@ struct convert_added {
 	size_t bytes;
 	u32 id;
 	bool special;
+	bool rstrip; /* takes the spaces behind it along */
 };
 /* Writes "added_tokens": those of the model, then "added_tokens_decoder" of the configuration. */
 void convert_write_added(struct json_writer *w, const struct convert_added *added, size_t count, json_val config);

@@ -80,34 +80,9 @@ static struct wire wire_of(const char *data, size_t bytes)
 
 /* ---- the model ---- */
 
-enum piece_type { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_UNUSED, PIECE_BYTE_VALUE };
-enum model_type { SPM_UNIGRAM = 1, SPM_BPE = 2 };
-
-/* Texts point into the file. */
-struct spm_piece {
-	const char *text;
-	size_t bytes;
-	float score;
-	u32 type;
-};
-struct spm {
-	struct spm_piece *pieces; /* owned */
-	u32 count;
-	u32 room;
-	size_t text_bytes;
-	u32 model_type;
-	bool byte_fallback;
-	bool suffix_spaces;
-	bool dummy_prefix;
-	bool one_space;    /* remove_extra_whitespaces */
-	bool escape_space; /* spaces are U+2581 in the vocabulary */
-	const char *charsmap;
-	size_t charsmap_bytes;
-};
-
-static enum err read_piece(struct spm *m, struct wire w, struct err_msg *em)
+static enum err read_piece(struct convert_pieces *m, struct wire w, struct err_msg *em)
 {
-	struct spm_piece p = {.type = PIECE_NORMAL};
+	struct convert_piece p = {.type = PIECE_NORMAL};
 	struct wire_field f;
 	bool damaged = false;
 	while (wire_next(&w, &f, &damaged)) {
@@ -127,7 +102,7 @@ static enum err read_piece(struct spm *m, struct wire w, struct err_msg *em)
 			       m->count);
 	if (m->count == m->room) {
 		u32 room = m->room == 0 ? 4096 : m->room * 2;
-		struct spm_piece *pieces = realloc(m->pieces, room * sizeof(*pieces));
+		struct convert_piece *pieces = realloc(m->pieces, room * sizeof(*pieces));
 		if (pieces == NULL)
 			return ERR_NO_MEMORY;
 		m->pieces = pieces;
@@ -138,7 +113,7 @@ static enum err read_piece(struct spm *m, struct wire w, struct err_msg *em)
 	return ERR_OK;
 }
 
-static bool read_trainer(struct spm *m, struct wire w)
+static bool read_trainer(struct convert_pieces *m, struct wire w)
 {
 	struct wire_field f;
 	bool damaged = false;
@@ -153,7 +128,7 @@ static bool read_trainer(struct spm *m, struct wire w)
 	return !damaged;
 }
 
-static bool read_normalizer(struct spm *m, struct wire w)
+static bool read_normalizer(struct convert_pieces *m, struct wire w)
 {
 	struct wire_field f;
 	bool damaged = false;
@@ -172,13 +147,13 @@ static bool read_normalizer(struct spm *m, struct wire w)
 	return !damaged;
 }
 
-static enum err read_model(struct spm *m, const char *data, size_t bytes, struct err_msg *em)
+static enum err read_model(struct convert_pieces *m, const char *data, size_t bytes, struct err_msg *em)
 {
 	struct wire w = wire_of(data, bytes);
 	struct wire_field f;
 	bool damaged = false;
 	enum err e = ERR_OK;
-	*m = (struct spm){.model_type = SPM_UNIGRAM, .dummy_prefix = true, .one_space = true, .escape_space = true};
+	*m = (struct convert_pieces){.model_type = SPM_UNIGRAM, .dummy_prefix = true, .one_space = true, .escape_space = true};
 	while (e == ERR_OK && wire_next(&w, &f, &damaged)) {
 		if (f.number == 1 && f.text != NULL)
 			e = read_piece(m, wire_of(f.text, f.bytes), em);
@@ -245,7 +220,7 @@ static void write_base64(struct json_writer *w, const char *data, size_t bytes)
 
 /* Map characters, one space for several and none at the ends, a space in front, spaces as U+2581. Without "legacy" the
  * space in front goes to the start of the text only, not behind special tokens too. */
-static void write_normalizer(struct json_writer *w, const struct spm *m, json_val config)
+static void write_normalizer(struct json_writer *w, const struct convert_pieces *m, json_val config)
 {
 	bool legacy = false, prefix = m->dummy_prefix;
 	(void)json_bool(json_get(config, "legacy"), &legacy);
@@ -279,7 +254,7 @@ static void write_normalizer(struct json_writer *w, const struct spm *m, json_va
 	json_object_end(w);
 }
 
-static void write_decoder(struct json_writer *w, const struct spm *m)
+static void write_decoder(struct json_writer *w, const struct convert_pieces *m)
 {
 	json_key(w, "decoder");
 	write_typed(w, "Sequence");
@@ -305,7 +280,7 @@ static void write_decoder(struct json_writer *w, const struct spm *m)
 	json_object_end(w);
 }
 
-static enum err write_merges(struct json_writer *w, const struct spm *m, const struct vocab *v)
+static enum err write_merges(struct json_writer *w, const struct convert_pieces *m, const struct vocab *v)
 {
 	struct convert_merges merges = {0};
 	enum err e = ERR_OK;
@@ -327,7 +302,7 @@ static enum err write_merges(struct json_writer *w, const struct spm *m, const s
 	return e;
 }
 
-static u32 find_unknown(const struct spm *m)
+static u32 find_unknown(const struct convert_pieces *m)
 {
 	for (u32 id = 0; id < m->count; id++)
 		if (m->pieces[id].type == PIECE_UNKNOWN)
@@ -335,7 +310,7 @@ static u32 find_unknown(const struct spm *m)
 	return TOKEN_NONE;
 }
 
-static enum err write_bpe(struct json_writer *w, const struct spm *m, const struct vocab *v)
+static enum err write_bpe(struct json_writer *w, const struct convert_pieces *m, const struct vocab *v)
 {
 	struct buf name = {0};
 	u32 unk = find_unknown(m);
@@ -360,7 +335,7 @@ static enum err write_bpe(struct json_writer *w, const struct spm *m, const stru
 	return write_merges(w, m, v);
 }
 
-static void write_unigram(struct json_writer *w, const struct spm *m)
+static void write_unigram(struct json_writer *w, const struct convert_pieces *m)
 {
 	u32 unk = find_unknown(m);
 	write_pair(w, "type", "Unigram");
@@ -380,15 +355,19 @@ static void write_unigram(struct json_writer *w, const struct spm *m)
 	json_array_end(w);
 }
 
-static void write_added(struct json_writer *w, const struct spm *m, json_val config, enum err *e)
+static void write_added(struct json_writer *w, const struct convert_pieces *m, json_val config, enum err *e)
 {
 	struct convert_added *added = calloc(m->count, sizeof(*added));
 	size_t count = 0;
 	for (u32 id = 0; added != NULL && id < m->count; id++) {
-		const struct spm_piece *p = &m->pieces[id];
+		const struct convert_piece *p = &m->pieces[id];
 		bool special = p->type == PIECE_CONTROL || p->type == PIECE_UNKNOWN;
 		if (special || p->type == PIECE_USER_DEFINED)
-			added[count++] = (struct convert_added){.text = p->text, .bytes = p->bytes, .id = id, .special = special};
+			added[count++] = (struct convert_added){.text = p->text,
+								.bytes = p->bytes,
+								.id = id,
+								.special = special,
+								.rstrip = p->rstrip};
 	}
 	*e = added == NULL ? ERR_NO_MEMORY : *e;
 	convert_write_added(w, added, count, config);
@@ -410,7 +389,7 @@ static enum err check_class(json_val config, struct err_msg *em)
 	return ERR_OK;
 }
 
-static enum err write_all(struct json_writer *w, const struct spm *m, const struct vocab *v, json_val config,
+static enum err write_all(struct json_writer *w, const struct convert_pieces *m, const struct vocab *v, json_val config,
 			  struct err_msg *em)
 {
 	bool t5 = strncmp(json_cstr(json_get(config, "tokenizer_class"), ""), "T5", 2) == 0;
@@ -436,25 +415,33 @@ static enum err write_all(struct json_writer *w, const struct spm *m, const stru
 	return e == ERR_OK && !buf_ok(w->out) ? ERR_NO_MEMORY : e;
 }
 
-enum err convert_sentencepiece(struct buf *out, const char *data, size_t bytes, json_val config, struct err_msg *em)
+enum err convert_pieces(struct buf *out, const struct convert_pieces *m, json_val config, struct err_msg *em)
 {
-	struct spm m = {0};
 	struct vocab v = {0};
 	struct json_writer w;
-	enum err e = read_model(&m, data, bytes, em);
-	if (e == ERR_OK)
-		e = check_class(config, em);
-	if (e == ERR_OK)
-		e = vocab_init(&v, m.count, m.text_bytes + m.count);
-	for (u32 id = 0; id < m.count && e == ERR_OK; id++) {
-		u32 type = m.pieces[id].type;
+	enum err e = vocab_init(&v, m->count, m->text_bytes + m->count);
+	for (u32 id = 0; id < m->count && e == ERR_OK; id++) {
+		u32 type = m->pieces[id].type;
 		bool merges = type == PIECE_NORMAL || type == PIECE_USER_DEFINED;
-		vocab_put(&v, id, m.pieces[id].text, m.pieces[id].bytes, merges ? TOKEN_IN_MODEL : 0);
+		vocab_put(&v, id, m->pieces[id].text, m->pieces[id].bytes, merges ? TOKEN_IN_MODEL : 0);
 	}
 	json_begin(&w, out);
 	if (e == ERR_OK)
-		e = write_all(&w, &m, &v, config, em);
-	free(m.pieces);
+		e = write_all(&w, m, &v, config, em);
 	vocab_fini(&v);
-	return e == ERR_NO_MEMORY ? err_set(em, e, "out of memory for the SentencePiece model") : e;
+	return e == ERR_NO_MEMORY ? err_set(em, e, "out of memory for the pieces of the vocabulary") : e;
+}
+
+enum err convert_sentencepiece(struct buf *out, const char *data, size_t bytes, json_val config, struct err_msg *em)
+{
+	struct convert_pieces m = {0};
+	enum err e = read_model(&m, data, bytes, em);
+	if (e == ERR_NO_MEMORY)
+		err_set(em, e, "out of memory for the SentencePiece model");
+	if (e == ERR_OK)
+		e = check_class(config, em);
+	if (e == ERR_OK)
+		e = convert_pieces(out, &m, config, em);
+	free(m.pieces);
+	return e;
 }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "common/err.h"
+#include "common/options.h"
 
 /* X(function, "word or words", "arguments", "summary"). The function is `int cmd_<function>(int argc, char **argv)`
  * in cmd_<function>.c; argv[0] is the last word of the subcommand, so that argv fits options_read_args; what it
@@ -52,9 +53,12 @@ bool cli_help_wanted(int argc, char **argv, const char **group);
 /* "usage: tercet WORDS ARGUMENTS" and the summary to stdout. */
 void cli_print_usage(const char *words);
 
-/* Whether there is a model at `path`: a directory with config.json and tokenizer.json. ERR_NOT_FOUND names what is not
+/* Makes of o->model the folder that the model is read from, which is another one for models in GGUF (model_folder in
+ * text/text.h, with its errors). Blocks for the file system. */
+MUST_CHECK enum err cli_find_model(struct options *o, struct err_msg *em);
+/* The same, and whether there is a model: a directory with config.json and tokenizer.json. ERR_NOT_FOUND names what is not
  * there; said before anything is started. */
-MUST_CHECK enum err cli_check_model(const char *path, struct err_msg *em);
+MUST_CHECK enum err cli_open_model(struct options *o, struct err_msg *em);
 
 /* Options that only one command has: each takes its words out of argv (before a "--"), so that the rest can go to
  * options_read_args. */

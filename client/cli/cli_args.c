@@ -3,13 +3,11 @@
 #include "common/types.h"
 #include "text/text.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -43,34 +41,7 @@ bool cli_help_wanted(int argc, char **argv, const char **group)
 	return false;
 }
 
-static bool is_gguf(const char *name)
-{
-	size_t bytes = strlen(name);
-
-	return bytes > 5 && strcasecmp(name + bytes - 5, ".gguf") == 0;
-}
-
-static bool holds_gguf(const char *path)
-{
-	DIR *dir = opendir(path);
-	bool found = false;
-
-	for (struct dirent *entry; dir && !found && (entry = readdir(dir));)
-		found = is_gguf(entry->d_name);
-	if (dir)
-		closedir(dir);
-	return found;
-}
-
-static enum err refuse_gguf(const char *path, struct err_msg *em)
-{
-	return err_set(em, ERR_UNSUPPORTED,
-		       "the model %.300s is in GGUF, which is not read; give the directory of the checkpoint that it was made from "
-		       "(config.json, *.safetensors, tokenizer.json), with --quantization int8 or int4 for as few bits",
-		       path);
-}
-
-enum err cli_check_model(const char *path, struct err_msg *em)
+static enum err check_folder(const char *path, struct err_msg *em)
 {
 	char config[PATH_MAX];
 	struct stat st;
@@ -81,25 +52,37 @@ enum err cli_check_model(const char *path, struct err_msg *em)
 			       "directories; none is "
 			       "downloaded)",
 			       path, strerror(errno));
-	if (is_gguf(path) && !S_ISDIR(st.st_mode))
-		return refuse_gguf(path, em);
 	if (!S_ISDIR(st.st_mode))
 		return err_set(em, ERR_NOT_FOUND,
 			       "the model %.300s is a file; it must be the directory with config.json, "
 			       "*.safetensors and "
-			       "tokenizer.json",
+			       "tokenizer.json, or a file *.gguf",
 			       path);
 	if ((size_t)snprintf(config, sizeof(config), "%s/config.json", path) >= sizeof(config))
 		return err_set(em, ERR_TOO_LONG, "the path of the model is longer than %d bytes", PATH_MAX);
 	bool has_config = access(config, F_OK) == 0;
-	if (!has_config && holds_gguf(path))
-		return refuse_gguf(path, em);
 	if (!has_config || !tokenizer_exists(path))
 		return err_set(em, ERR_NOT_FOUND,
 			       "the model directory %.300s has no %s; it must hold config.json, *.safetensors and "
-			       "tokenizer.json (or tokenizer.model, spiece.model, tiktoken.model, qwen.tiktoken)",
+			       "tokenizer.json (or tokenizer.model, spiece.model, tiktoken.model, qwen.tiktoken), or a file *.gguf",
 			       path, has_config ? "tokenizer.json" : "config.json");
 	return ERR_OK;
+}
+
+enum err cli_find_model(struct options *o, struct err_msg *em)
+{
+	char folder[PATH_MAX];
+	bool made;
+
+	enum err e = model_folder(folder, sizeof(folder), o->model, &made, em);
+	return e == ERR_OK && strcmp(folder, o->model) != 0 ? options_set(o, "model", folder, "the model", em) : e;
+}
+
+enum err cli_open_model(struct options *o, struct err_msg *em)
+{
+	enum err e = cli_find_model(o, em);
+
+	return e == ERR_OK ? check_folder(o->model, em) : e;
 }
 
 static void remove_words(int *argc, char **argv, int at, int count)

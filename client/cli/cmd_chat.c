@@ -324,10 +324,10 @@ static enum err converse(struct chat *c, struct err_msg *em)
 
 static enum err load_model(struct chat *c, struct err_msg *em)
 {
-	const char *model = c->session.options.model;
-	enum err e = cli_check_model(model, em);
+	enum err e = cli_open_model(&c->session.options, em);
 	if (e != ERR_OK)
 		return e;
+	const char *model = c->session.options.model;
 	e = chat_template_load(&c->template, model, c->session.options.chat_template, em);
 	if (e == ERR_NOT_FOUND)
 		return err_set(em, e, "the model in %s has no chat template: give one with --chat-template FILE, or use "

@@ -1,4 +1,5 @@
 /* tercet chat-template: the prompts that chat templates make of messages, for a file of JSON lines. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@ static void print_help(void)
 	       "(2025-01-15T12:34:56, for\nstrftime_now). A first line {\"context\": {...}} gives variables to all lines, "
 	       "and no answer.\n\n"
 	       "  --jsonl FILE               the lines\n"
-	       "  --model DIR                whose template is used for lines without one\n"
+	       "  --model DIR                whose template is used for lines without one; or a file *.gguf\n"
 	       "  --chat-template FILE       the same from a file\n");
 }
 
@@ -155,6 +156,8 @@ int cmd_chat_template(int argc, char **argv)
 	struct render r = {0};
 	struct err_msg em = {.text = ""};
 	const char *model = NULL, *file = NULL, *jsonl = NULL;
+	char folder[PATH_MAX] = ".";
+	bool made;
 	if (cli_help_wanted(argc, argv, NULL)) {
 		print_help();
 		return CLI_OK;
@@ -168,8 +171,10 @@ int cmd_chat_template(int argc, char **argv)
 		e = err_set(&em, ERR_INVALID, "tercet chat-template --jsonl FILE renders lines of JSON (see --help)");
 	if (e != ERR_OK)
 		return cli_usage_error(&em);
-	if (model != NULL || file != NULL)
-		e = chat_template_load(&r.fallback, model != NULL ? model : ".", file, &em);
+	if (model != NULL)
+		e = model_folder(folder, sizeof(folder), model, &made, &em);
+	if (e == ERR_OK && (model != NULL || file != NULL))
+		e = chat_template_load(&r.fallback, folder, file, &em);
 	if (e == ERR_OK)
 		e = render_file(&r, jsonl, &em);
 	chat_template_free(&r.fallback);

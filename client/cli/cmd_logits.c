@@ -125,7 +125,11 @@ int cmd_logits(int argc, char **argv)
 		(void)err_set(&em, ERR_NO_MEMORY, "out of memory");
 		return cli_fail(&em);
 	}
-	int status = read_line(&l, argc, argv, &em) == ERR_OK ? become_worker(&l, &em) : cli_usage_error(&em);
+	int status;
+	if (read_line(&l, argc, argv, &em) != ERR_OK)
+		status = cli_usage_error(&em);
+	else
+		status = cli_find_model(&l.options, &em) == ERR_OK ? become_worker(&l, &em) : cli_fail(&em);
 	options_fini(&l.options);
 	return status;
 }

@@ -183,7 +183,7 @@ static int run(struct run *r, struct err_msg *em)
 {
 	struct tercet_request request;
 	struct cli_reply reply = {0};
-	enum err e = r->session.options.model[0] ? cli_check_model(r->session.options.model, em) : ERR_OK;
+	enum err e = r->session.options.model[0] ? cli_open_model(&r->session.options, em) : ERR_OK;
 	if (e == ERR_OK)
 		e = cli_sampling_defaults(&r->sampling, &r->session.options, em);
 	if (e == ERR_OK)

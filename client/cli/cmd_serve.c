@@ -1,7 +1,10 @@
 /* tercet serve: the options, then the supervisor. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "client/cli/cli.h"
+#include "common/log.h"
 #include "common/options.h"
 #include "common/speculative.h"
 #include "proc_supervisor/supervisor.h"
@@ -34,6 +37,22 @@ static enum err check_speculative(const struct options *o, struct err_msg *em)
 	return speculative_parse(&s, o->speculative_config, em);
 }
 
+/* As the supervisor writes its lines, which come next. */
+static enum err open_model(struct options *o, struct err_msg *em)
+{
+	char *given = strdup(o->model);
+
+	if (given == NULL)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	enum err e = cli_open_model(o, em);
+	if (e == ERR_OK && strcmp(given, o->model) != 0) {
+		log_init("supervisor", (enum log_level)o->log_level, o->log_format == OPTION_LOG_JSON);
+		LOG_INFO("GGUF", "file=\"%s\" folder=\"%s\"", given, o->model);
+	}
+	free(given);
+	return e;
+}
+
 int cmd_serve(int argc, char **argv)
 {
 	const char *group = NULL;
@@ -60,9 +79,9 @@ int cmd_serve(int argc, char **argv)
 		cli_usage_error(&em);
 	else if (o.model[0] == '\0')
 		fputs("tercet: the model is missing: tercet serve DIRECTORY (config.json, *.safetensors, "
-		      "tokenizer.json)\n",
+		      "tokenizer.json) or tercet serve FILE.gguf\n",
 		      stderr);
-	else if (cli_check_model(o.model, &em) != ERR_OK || check_template(&o, &em) != ERR_OK)
+	else if (open_model(&o, &em) != ERR_OK || check_template(&o, &em) != ERR_OK)
 		status = cli_fail(&em);
 	else
 		status = supervisor_serve(&o);

@@ -1,4 +1,5 @@
 /* tercet tokenize: ids of a text and the text of the ids, for one text or for a file of JSON lines. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static void print_help(void)
 	cli_print_usage("tokenize");
 	printf("\nWith TEXT, prints one line a token: id and text. With --jsonl, reads lines {\"text\": ...} or {\"ids\": [...]} from "
 	       "FILE (- is standard input)\nand answers each with a line {\"ids\": [...], \"decoded\": ...} or {\"error\": ...}.\n\n"
-	       "  --model DIR                the model whose tokenizer is used\n"
+	       "  --model DIR                the model whose tokenizer is used; or a file *.gguf\n"
 	       "  --jsonl FILE               many texts\n"
 	       "  --add-special-tokens       add what the tokenizer puts around a text (BOS and the like)\n"
 	       "  --skip-special-tokens      leave special tokens out of the decoded text\n"
@@ -133,7 +134,11 @@ static enum err answer_file(struct tokenize *t, const char *path, struct err_msg
 
 static enum err run(const char *model, const char *jsonl, const char *text, struct tokenize *t, struct err_msg *em)
 {
-	enum err e = tokenizer_load(&t->tokenizer, model, em);
+	char folder[PATH_MAX];
+	bool made;
+	enum err e = model_folder(folder, sizeof(folder), model, &made, em);
+	if (e == ERR_OK)
+		e = tokenizer_load(&t->tokenizer, folder, em);
 	if (e == ERR_OK && !t->clean_up)
 		tokenizer_set_clean_up(t->tokenizer, false);
 	if (e == ERR_OK && text_scratch_create(&t->scratch) != ERR_OK)

@@ -1,0 +1,245 @@
+"""Files in GGUF made of model folders, as llama.cpp's converter makes them: names, values and what it does to tensors."""
+import array
+import json
+import math
+import struct
+
+from lora_files import bf16_floats, floats, read_safetensors
+
+TYPES = {"F32": 0, "F16": 1, "BF16": 30}
+NORMAL, CONTROL, BYTE = 1, 3, 6
+TYPE_OF = {bool: 7, int: 4, float: 6, str: 8}
+
+
+def text(value):
+    raw = value.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def one(value):
+    if isinstance(value, str):
+        return text(value)
+    return struct.pack({bool: "<?", int: "<I", float: "<f"}[type(value)], value)
+
+
+def value_of(value):
+    """A number's type goes by Python's, a list's by its first element."""
+    if not isinstance(value, list):
+        return struct.pack("<I", TYPE_OF[type(value)]) + one(value)
+    kind = TYPE_OF[type(value[0])] if value else 8
+    return struct.pack("<IIQ", 9, kind, len(value)) + b"".join(map(one, value))
+
+
+def write_gguf(path, values, tensors):
+    """`tensors`: name -> (type, shape, bytes), rows first."""
+    header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values))
+    header += b"".join(text(key) + value_of(value) for key, value in values.items())
+    data = []
+    at = 0
+    for name, (kind, shape, raw) in tensors.items():
+        header += text(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", n) for n in reversed(shape))
+        header += struct.pack("<IQ", TYPES[kind], at)
+        data.append(raw + bytes(-len(raw) % 32))
+        at += len(data[-1])
+    path.write_bytes(header + bytes(-len(header) % 32) + b"".join(data))
+    return path
+
+
+# ---------------------------------------------------------------- tensors
+
+NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+LAYER_NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+               "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm",
+               "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+               "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up", "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
+               "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "self_attn.query_layernorm": "attn_q_norm",
+               "self_attn.key_layernorm": "attn_k_norm", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+               "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+               "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+               "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
+               "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+               "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+               "self_attn.kv_b_proj": "attn_kv_b", "pre_feedforward_layernorm": "ffn_norm",
+               "post_feedforward_layernorm": "post_ffw_norm", "post_self_attn_layernorm": "post_attention_norm",
+               "post_mlp_layernorm": "post_ffw_norm"}
+# Where the norm of this name is behind attention, or is called as if it were.
+BEHIND = {"glm4moe", "gemma2", "gemma3", "olmo2", "exaone4", "seed_oss"}
+EXPERT_NAMES = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
+ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
+                 "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe", "Phi3ForCausalLM": "phi3", "GemmaForCausalLM": "gemma",
+                 "Gemma2ForCausalLM": "gemma2", "Gemma3ForCausalLM": "gemma3", "GraniteForCausalLM": "granite", "SmolLM3ForCausalLM": "smollm3",
+                 "ArceeForCausalLM": "arcee", "NemotronForCausalLM": "nemotron", "OlmoForCausalLM": "olmo", "Olmo2ForCausalLM": "olmo2",
+                 "OlmoeForCausalLM": "olmoe", "CohereForCausalLM": "command-r", "Cohere2ForCausalLM": "cohere2",
+                 "StableLmForCausalLM": "stablelm", "Starcoder2ForCausalLM": "starcoder2", "Glm4ForCausalLM": "glm4",
+                 "Exaone4ForCausalLM": "exaone4", "SeedOssForCausalLM": "seed_oss", "Ernie4_5ForCausalLM": "ernie4_5",
+                 "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
+                 "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2"}
+PERMUTED = {"llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo"}
+ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron"} # norms in the file are those of the checkpoint and 1
+
+
+def to_floats(tensor):
+    kind, _, raw = tensor
+    if kind == "F32":
+        return array.array("f", raw)
+    return bf16_floats(raw) if kind == "BF16" else array.array("f", struct.unpack("<%de" % (len(raw) // 2), raw))
+
+
+def to_halves(tensor):
+    values = to_floats(tensor)
+    return "F16", tensor[1], struct.pack("<%de" % len(values), *values)
+
+
+def permuted(tensor, heads):
+    """The rows of a head's halves take turns: what turns together lies together."""
+    kind, shape, raw = tensor
+    size, width = len(raw) // shape[0], shape[0] // heads
+    order = [h * width + side * width // 2 + i for h in range(heads) for i in range(width // 2) for side in (0, 1)]
+    return kind, shape, b"".join(raw[r * size:(r + 1) * size] for r in order)
+
+
+def put_layer(out, experts, name, tensor, config, arch):
+    layer, stem = name[len("model.layers."):].split(".", 1)
+    stem, end = stem.rsplit(".", 1)
+    if ".experts." in stem:
+        number, part = stem.split(".experts.")[1].split(".")
+        experts.setdefault("blk.%s.ffn_%s_exps.weight" % (layer, EXPERT_NAMES[part]), {})[int(number)] = tensor
+        return
+    heads = config["num_attention_heads"]
+    if arch in PERMUTED and stem in ("self_attn.q_proj", "self_attn.k_proj"):
+        tensor = permuted(tensor, heads if stem.endswith("q_proj") else config.get("num_key_value_heads") or heads)
+    if arch == "gemma2" and stem == "self_attn.q_proj": # the format takes it for granted that scores are divided by the heads' width
+        factor = math.sqrt(config["head_dim"] / config["query_pre_attn_scalar"])
+        tensor = "F32", tensor[1], floats([x * factor for x in to_floats(tensor)])
+    if end == "e_score_correction_bias":
+        out["blk.%s.exp_probs_b.bias" % layer] = tensor
+        return
+    if stem == "mlp.shared_expert_gate":
+        tensor = tensor[0], tensor[1][1:], tensor[2]
+    name = "post_attention_norm" if arch in BEHIND and stem == "post_attention_layernorm" else LAYER_NAMES[stem]
+    out["blk.%s.%s.%s" % (layer, name, end)] = tensor
+
+
+def tensors_of(folder, config, arch, halves):
+    out, experts = {}, {}
+    for path in sorted(folder.glob("*.safetensors")):
+        for name, tensor in read_safetensors(path).items():
+            if name.startswith("model.layers."):
+                put_layer(out, experts, name, tensor, config, arch)
+            else:
+                stem, end = name.rsplit(".", 1)
+                out[NAMES[stem] + "." + end] = tensor
+    for name, parts in experts.items():
+        kind, shape, _ = parts[0]
+        out[name] = kind, [len(parts)] + shape, b"".join(parts[i][2] for i in range(len(parts)))
+    for name, tensor in out.items():
+        if len(tensor[1]) == 1:
+            offset = 1 if arch in ONE_MORE and name.endswith("norm.weight") else 0
+            out[name] = "F32", tensor[1], floats([x + offset for x in to_floats(tensor)])
+        elif name.endswith("ffn_gate_inp.weight"):
+            out[name] = "F32", tensor[1], floats(to_floats(tensor))
+        elif halves:
+            out[name] = to_halves(tensor)
+    return out
+
+
+# ---------------------------------------------------------------- values
+
+
+def llama3_factors(config):
+    """What the frequencies of rotations are divided by."""
+    s, dim = config["rope_scaling"], config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    low, high, original = s["low_freq_factor"], s["high_freq_factor"], s["original_max_position_embeddings"]
+    factors = []
+    for i in range(dim // 2):
+        wave = 2 * math.pi * config["rope_theta"] ** (2 * i / dim)
+        smooth = (original / wave - low) / (high - low)
+        factors.append(1.0 if wave < original / high else s["factor"] if wave > original / low else 1 / ((1 - smooth) / s["factor"] + smooth))
+    return "F32", [dim // 2], floats(factors)
+
+
+def expert_values(config):
+    v = {"expert_count": config["n_routed_experts"], "expert_shared_count": config["n_shared_experts"],
+         "leading_dense_block_count": config["first_k_dense_replace"], "expert_weights_scale": config["routed_scaling_factor"],
+         "expert_weights_norm": config["norm_topk_prob"], "expert_gating_func": 1 if "topk_method" in config else 2}
+    if "n_group" in config:
+        v.update({"expert_group_count": config["n_group"], "expert_group_used_count": config["topk_group"]})
+    return v
+
+
+def latent_values(config):
+    turns = config["qk_rope_head_dim"]
+    v = {"attention.kv_lora_rank": config["kv_lora_rank"], "attention.key_length": config["qk_nope_head_dim"] + turns,
+         "attention.value_length": config["v_head_dim"], "rope.dimension_count": turns}
+    if config["q_lora_rank"]:
+        v["attention.q_lora_rank"] = config["q_lora_rank"]
+    return v
+
+
+def values_of(config, arch):
+    heads = config["num_attention_heads"]
+    kv = config.get("num_key_value_heads") or heads
+    width = config.get("head_dim") or config["hidden_size"] // heads
+    v = {"context_length": config["max_position_embeddings"], "embedding_length": config["hidden_size"],
+         "block_count": config["num_hidden_layers"], "feed_forward_length": config["intermediate_size"], "attention.head_count": heads,
+         "attention.head_count_kv": kv, "rope.freq_base": float(config.get("rope_theta", 10000)),
+         "rope.dimension_count": int(width * config.get("partial_rotary_factor", 1)), "vocab_size": config["vocab_size"]}
+    if "head_dim" in config:
+        v.update({"attention.key_length": width, "attention.value_length": width})
+    if config.get("sliding_window") and not config.get("use_sliding_window") is False:
+        v["attention.sliding_window"] = config["sliding_window"]
+    for theirs, ours in (("num_local_experts", "expert_count"), ("num_experts", "expert_count"), ("num_experts_per_tok", "expert_used_count"),
+                         ("moe_intermediate_size", "expert_feed_forward_length"), ("attn_logit_softcapping", "attn_logit_softcapping"),
+                         ("final_logit_softcapping", "final_logit_softcapping"), ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+                         ("layer_norm_eps", "attention.layer_norm_epsilon"), ("norm_epsilon", "attention.layer_norm_epsilon"),
+                         ("norm_eps", "attention.layer_norm_epsilon"), ("logit_scale", "logit_scale"), ("clip_qkv", "attention.clamp_kqv"),
+                         ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+                         ("embedding_multiplier", "embedding_scale"), ("residual_multiplier", "residual_scale"),
+                         ("attention_multiplier", "attention.scale"), ("logits_scaling", "logit_scale")):
+        if theirs in config:
+            v[ours] = config[theirs]
+    if "n_routed_experts" in config:
+        v.update(expert_values(config))
+    if "kv_lora_rank" in config:
+        v.update(latent_values(config))
+    scaling = config.get("rope_scaling") or {}
+    kind = scaling.get("rope_type") or scaling.get("type")
+    if kind in ("linear", "yarn"):
+        v.update({"rope.scaling.type": kind, "rope.scaling.factor": scaling["factor"]})
+    if kind == "yarn":
+        v["rope.scaling.original_context_length"] = scaling["original_max_position_embeddings"]
+    if "kv_lora_rank" in config and kind == "yarn":
+        v["rope.scaling.yarn_log_multiplier"] = 0.1 * scaling["mscale_all_dim"]
+    if arch == "mistral3" and scaling:
+        v.update({"rope.scaling.yarn_log_multiplier": scaling["mscale_all_dim"], "attention.temperature_scale": scaling["llama_4_scaling_beta"]})
+    return {"general.architecture": arch, "general.type": "model", "general.name": "a test", **{arch + "." + k: x for k, x in v.items()}}
+
+
+def numbered_tokens(count):
+    """A vocabulary for what is not about text."""
+    return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": ["t%d" % i for i in range(count)],
+            "tokenizer.ggml.token_type": [NORMAL] * count, "tokenizer.ggml.merges": []}
+
+
+def tokens_of(folder, pre):
+    """Of a byte-level tokenizer.json with a token that begins every text."""
+    spec = json.loads((folder / "tokenizer.json").read_text())
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    by_id = {i: (t, NORMAL) for t, i in spec["model"]["vocab"].items()}
+    by_id.update({a["id"]: (a["content"], CONTROL) for a in spec["added_tokens"]})
+    ids = {t: i for i, (t, _) in by_id.items()}
+    merges = [m if isinstance(m, str) else " ".join(m) for m in spec["model"]["merges"]]
+    return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": [by_id[i][0] for i in range(len(by_id))],
+            "tokenizer.ggml.token_type": [by_id[i][1] for i in range(len(by_id))], "tokenizer.ggml.merges": merges,
+            "tokenizer.ggml.bos_token_id": ids[config["bos_token"]], "tokenizer.ggml.eos_token_id": ids[config["eos_token"]],
+            "tokenizer.ggml.add_bos_token": True, "tokenizer.chat_template": config["chat_template"]}
+
+
+def convert(folder, path, tokens=None, halves=False, arch=None):
+    """`folder` with config.json and *.safetensors becomes the file."""
+    config = json.loads((folder / "config.json").read_text())
+    arch = arch or ARCHITECTURES[config["architectures"][0]]
+    tensors = tensors_of(folder, config, arch, halves)
+    if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
+        tensors["rope_freqs.weight"] = llama3_factors(config)
+    return write_gguf(path, {**values_of(config, arch), **(tokens or numbered_tokens(config["vocab_size"]))}, tensors)

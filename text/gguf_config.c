@@ -1,0 +1,511 @@
+/* Owns the writing of config.json from the values of a file in GGUF. Runs once while a model is imported. Never guesses: an
+ * architecture without a row here, and a value that nobody asked for, is an error with its name, for it may change what the
+ * model computes. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "text/gguf_config_priv.h"
+
+enum { LAYERS_MAX = 4096, GEMMA_27B_LAYERS = 46, GEMMA3_27B_LAYERS = 62 };
+
+/* ---- families ---- */
+
+/* clang-format off */
+static const struct gguf_family FAMILIES[] = {
+	{"llama", "LlamaForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS},
+	{"mistral3", "Ministral3ForCausalLM", NULL, INTERLEAVE | WINDOW | QUERY_SCALE},
+	{"internlm2", "LlamaForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS},
+	{"smollm3", "SmolLM3ForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS},
+	{"arcee", "ArceeForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS},
+	{"qwen2", "Qwen2ForCausalLM", NULL, 0},
+	{"qwen2vl", "Qwen2ForCausalLM", NULL, SECTIONS},
+	{"qwen3vl", "Qwen3ForCausalLM", NULL, ATTENTION_BIAS | SECTIONS},
+	{"qwen2moe", "Qwen2MoeForCausalLM", NULL, EXPERTS | KEEP_TOPK | SHARED},
+	{"qwen3", "Qwen3ForCausalLM", NULL, ATTENTION_BIAS},
+	{"qwen3moe", "Qwen3MoeForCausalLM", NULL, ATTENTION_BIAS | EXPERTS | NORM_TOPK},
+	{"phi3", "Phi3ForCausalLM", NULL, PARTIAL | WINDOW},
+	{"gemma", "GemmaForCausalLM", NULL, 0},
+	{"gemma2", "Gemma2ForCausalLM", NULL, WINDOW | SOFT_CAPS},
+	{"gemma3", "Gemma3ForCausalLM", NULL, WINDOW | SOFT_CAPS | LOCAL_ROPE, .pattern = 6},
+	{"granite", "GraniteForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS | MULTIPLIERS},
+	{"granitemoe", "GraniteMoeForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MULTIPLIERS | EXPERTS_ALL},
+	{"starcoder2", "Starcoder2ForCausalLM", "norm_epsilon", WINDOW | USE_BIAS},
+	{"stablelm", "StableLmForCausalLM", "layer_norm_eps", PARTIAL | QKV_BIAS | NO_HEAD_NORMS},
+	{"nemotron", "NemotronForCausalLM", "norm_eps", PARTIAL | ATTENTION_BIAS | MLP_BIAS},
+	{"olmo", "OlmoForCausalLM", "layer_norm_eps", INTERLEAVE | CLIP},
+	{"olmo2", "Olmo2ForCausalLM", NULL, 0},
+	{"olmoe", "OlmoeForCausalLM", NULL, EXPERTS_ALL | KEEP_TOPK | CLIP},
+	{"command-r", "CohereForCausalLM", "layer_norm_eps", LOGIT_SCALE | NO_HEAD_NORMS},
+	{"cohere2", "Cohere2ForCausalLM", "layer_norm_eps", LOGIT_SCALE | WINDOW, .pattern = 4},
+	{"exaone4", "Exaone4ForCausalLM", NULL, WINDOW, .pattern = 4},
+	{"seed_oss", "SeedOssForCausalLM", NULL, ATTENTION_BIAS | MLP_BIAS},
+	{"hunyuan-dense", "HunYuanDenseV1ForCausalLM", NULL, ATTENTION_BIAS},
+	{"ernie4_5", "Ernie4_5ForCausalLM", NULL, USE_BIAS},
+	{"deepseek2", "DeepseekV2ForCausalLM", NULL, LATENT | ROUTED | GREEDY},
+	{"glm4moe", "Glm4MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | ROUTED},
+	{"glm4", "Glm4ForCausalLM", NULL, PARTIAL | ATTENTION_BIAS},
+};
+/* clang-format on */
+
+/* Models of this architecture that another family of the engine has. */
+static const struct gguf_family MIXTRAL = {"llama", "MixtralForCausalLM", NULL, INTERLEAVE | WINDOW | EXPERTS_ALL};
+static const struct gguf_family MISTRAL = {"llama", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
+static const struct gguf_family DEEPSEEK_V3 = {"deepseek2", "DeepseekV3ForCausalLM", NULL, LATENT | ROUTED};
+static const struct gguf_family MISTRAL3 = {"mistral3", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
+
+/* ---- values ---- */
+
+void gguf_config_fail(struct gguf_config *c, enum err e, const char *fmt, ...)
+{
+	char text[sizeof(c->em->text)];
+	va_list args;
+
+	if (c->e != ERR_OK)
+		return;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	c->e = err_set(c->em, e, "%s", text);
+}
+
+void gguf_config_know(struct gguf_config *c, const char *name)
+{
+	snprintf(c->key, sizeof(c->key), "%s.%s", c->arch, name);
+	for (u32 i = 0; i < c->asked_count; i++)
+		if (strcmp(c->asked[i], name) == 0)
+			return;
+	if (c->asked_count < GGUF_KEYS_MAX)
+		c->asked[c->asked_count++] = name;
+}
+
+/* A list has one number for each layer. */
+static bool same_int(const struct gguf *g, const char *key, i64 *out)
+{
+	u64 count;
+	i64 other;
+
+	if (!gguf_array(g, key, &count) || count == 0 || !gguf_array_int(g, key, 0, out))
+		return false;
+	for (u64 i = 1; i < count; i++)
+		if (!gguf_array_int(g, key, i, &other) || other != *out)
+			return false;
+	return true;
+}
+
+bool gguf_config_int(struct gguf_config *c, const char *name, u32 *out)
+{
+	i64 value;
+
+	gguf_config_know(c, name);
+	if (c->e != ERR_OK || !gguf_has(c->g, c->key))
+		return false;
+	if ((!gguf_int(c->g, c->key, &value) && !same_int(c->g, c->key, &value)) || value < 0 || value > GGUF_COUNT_MAX) {
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s must be an integer from 0 to %d, the same for all layers", c->key, GGUF_COUNT_MAX);
+		return false;
+	}
+	*out = (u32)value;
+	return true;
+}
+
+bool gguf_config_float(struct gguf_config *c, const char *name, double *out)
+{
+	gguf_config_know(c, name);
+	if (c->e != ERR_OK || !gguf_has(c->g, c->key))
+		return false;
+	if (gguf_float(c->g, c->key, out) && isfinite(*out))
+		return true;
+	gguf_config_fail(c, ERR_FORMAT, "%s must be a number", c->key);
+	return false;
+}
+
+bool gguf_config_bool(struct gguf_config *c, const char *name, bool fallback)
+{
+	gguf_config_know(c, name);
+	if (c->e == ERR_OK && gguf_has(c->g, c->key) && !gguf_bool(c->g, c->key, &fallback))
+		gguf_config_fail(c, ERR_FORMAT, "%s must be true or false", c->key);
+	return fallback;
+}
+
+struct gguf_text gguf_config_text(struct gguf_config *c, const char *name)
+{
+	gguf_config_know(c, name);
+	return gguf_text_of(c->g, c->key);
+}
+
+u32 gguf_config_need_int(struct gguf_config *c, const char *name)
+{
+	u32 value = 0;
+
+	if (!gguf_config_int(c, name, &value) || value == 0)
+		gguf_config_fail(c, ERR_FORMAT, "%s is missing; it must be an integer above 0", c->key);
+	return value;
+}
+
+static double need_float(struct gguf_config *c, const char *name)
+{
+	double value = 0;
+
+	if (!gguf_config_float(c, name, &value))
+		gguf_config_fail(c, ERR_FORMAT, "%s is missing; it must be a number", c->key);
+	return value;
+}
+
+bool gguf_config_has_tensor(const struct gguf_config *c, const char *name)
+{
+	return gguf_tensor_find(c->g, name) != NULL;
+}
+
+void gguf_config_write_uint(struct gguf_config *c, const char *field, u32 value)
+{
+	json_key(&c->w, field);
+	json_write_uint(&c->w, value);
+}
+
+/* Files hold floats: 1e-05 of the checkpoint's config.json is 1e-05 again. */
+void gguf_config_write_float(struct gguf_config *c, const char *field, double value)
+{
+	json_key(&c->w, field);
+	json_write_float(&c->w, (float)value);
+}
+
+void gguf_config_write_bool(struct gguf_config *c, const char *field, bool value)
+{
+	json_key(&c->w, field);
+	json_write_bool(&c->w, value);
+}
+
+/* ---- parts ---- */
+
+static void find_family(struct gguf_config *c)
+{
+	struct gguf_text arch = gguf_text_of(c->g, "general.architecture");
+	char known[512] = "";
+	size_t used = 0;
+	u32 count = 0;
+
+	for (size_t i = 0; i < COUNT_OF(FAMILIES); i++) {
+		if (gguf_text_is(arch, FAMILIES[i].arch))
+			c->family = &FAMILIES[i];
+		if (used < sizeof(known))
+			used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s", i ? ", " : "", FAMILIES[i].arch);
+	}
+	if (!arch.bytes)
+		gguf_config_fail(c, ERR_FORMAT, "general.architecture is missing; supported are: %s", known);
+	else if (!c->family)
+		gguf_config_fail(c, ERR_UNSUPPORTED, "general.architecture is '%.*s', which is not supported; supported: %s",
+				 (int)(arch.bytes < 64 ? arch.bytes : 64), arch.text, known);
+	if (c->e != ERR_OK)
+		return;
+	snprintf(c->arch, sizeof(c->arch), "%s", c->family->arch);
+	double scale = 0;
+	if (gguf_config_has(c, QUERY_SCALE) && !gguf_config_float(c, "attention.temperature_scale", &scale))
+		c->family = &MISTRAL3;
+	if (gguf_config_has(c, LATENT) && gguf_config_int(c, "expert_gating_func", &count) && count == GGUF_GATING_SIGMOID)
+		c->family = &DEEPSEEK_V3;
+	if (strcmp(c->arch, "llama") != 0)
+		return;
+	if (gguf_config_int(c, "expert_count", &count) && count > 0)
+		c->family = &MIXTRAL;
+	else if (gguf_config_int(c, "attention.sliding_window", &count) && count > 0)
+		c->family = &MISTRAL;
+}
+
+static void write_heads(struct gguf_config *c)
+{
+	u32 kv = 0, value = 0;
+
+	c->heads = gguf_config_need_int(c, "attention.head_count");
+	if (!gguf_config_int(c, "attention.head_count_kv", &kv) || kv == 0)
+		kv = c->heads;
+	if (!gguf_config_int(c, "attention.key_length", &c->head_dim) && c->e == ERR_OK)
+		c->head_dim = c->hidden / c->heads;
+	value = c->head_dim;
+	if (gguf_config_int(c, "attention.value_length", &value) && value != c->head_dim)
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u, but keys have %u dimensions; only heads with as many are supported", c->key, value,
+				 c->head_dim);
+	if (c->e == ERR_OK && c->head_dim == 0)
+		gguf_config_fail(c, ERR_FORMAT, "%s.attention.key_length is 0", c->arch);
+	gguf_config_write_uint(c, "num_attention_heads", c->heads);
+	gguf_config_write_uint(c, "num_key_value_heads", kv);
+	gguf_config_write_uint(c, "head_dim", c->head_dim);
+}
+
+static void write_sizes(struct gguf_config *c)
+{
+	const struct gguf_tensor *embed = gguf_tensor_find(c->g, "token_embd.weight");
+	u32 drafting = 0;
+
+	gguf_config_know(c, "vocab_size"); /* the tensor has the rows that there are */
+	if (!embed || embed->dims != 2 || embed->shape[0] > GGUF_COUNT_MAX)
+		gguf_config_fail(c, ERR_FORMAT, "the tensor token_embd.weight is missing, or has not two dimensions");
+	c->hidden = gguf_config_need_int(c, "embedding_length");
+	c->layers = gguf_config_need_int(c, "block_count");
+	c->context = gguf_config_need_int(c, "context_length");
+	if (gguf_config_has(c, ROUTED)) /* layers behind the model's that guess further tokens are counted, too */
+		(void)gguf_config_int(c, "nextn_predict_layers", &drafting);
+	if (drafting >= c->layers && drafting > 0)
+		gguf_config_fail(c, ERR_FORMAT, "%s is %u, of %u layers in all", c->key, drafting, c->layers);
+	c->layers -= c->e == ERR_OK ? drafting : 0;
+	if (c->layers > LAYERS_MAX)
+		gguf_config_fail(c, ERR_FORMAT, "%s.block_count is %u; it must be at most %d", c->arch, c->layers, LAYERS_MAX);
+	if (c->e != ERR_OK)
+		return;
+	gguf_config_write_uint(c, "vocab_size", (u32)embed->shape[0]);
+	gguf_config_write_uint(c, "hidden_size", c->hidden);
+	gguf_config_write_uint(c, "intermediate_size", gguf_config_need_int(c, "feed_forward_length"));
+	gguf_config_write_uint(c, "num_hidden_layers", c->layers);
+	if (drafting > 0)
+		gguf_config_write_uint(c, "num_nextn_predict_layers", drafting);
+	gguf_config_write_uint(c, "max_position_embeddings", c->context);
+	if (gguf_config_has(c, LATENT))
+		gguf_config_write_latent(c);
+	else
+		write_heads(c);
+	gguf_config_know(c, "attention.layer_norm_epsilon"); /* of the kind of norm that the family has not it says nothing */
+	gguf_config_know(c, "attention.layer_norm_rms_epsilon");
+	if (c->family->layer_norm)
+		gguf_config_write_float(c, c->family->layer_norm, need_float(c, "attention.layer_norm_epsilon"));
+	else
+		gguf_config_write_float(c, "rms_norm_eps", need_float(c, "attention.layer_norm_rms_epsilon"));
+}
+
+/* Newer files say of each layer whether it has a window. False: this one does not. */
+static bool write_layer_types(struct gguf_config *c)
+{
+	u64 count;
+	i64 window = 0;
+
+	gguf_config_know(c, "attention.sliding_window_pattern");
+	if (!gguf_array(c->g, c->key, &count))
+		return false;
+	if (count != c->layers)
+		gguf_config_fail(c, ERR_FORMAT, "%s has %llu values; it must have one for each of the %u layers", c->key, (unsigned long long)count,
+				 c->layers);
+	json_key(&c->w, "layer_types");
+	json_array_begin(&c->w);
+	for (u64 i = 0; i < count; i++)
+		json_write_cstr(&c->w, gguf_array_int(c->g, c->key, i, &window) && window ? "sliding_attention" : "full_attention");
+	json_array_end(&c->w);
+	return true;
+}
+
+static void write_window(struct gguf_config *c)
+{
+	u32 window = 0, pattern = c->family->pattern;
+
+	if (!gguf_config_int(c, "attention.sliding_window", &window) || window == 0) {
+		json_key(&c->w, "sliding_window");
+		json_write_null(&c->w);
+		return;
+	}
+	gguf_config_write_uint(c, "sliding_window", window);
+	if (pattern == 0 || write_layer_types(c))
+		return;
+	(void)gguf_config_int(c, "attention.sliding_window_pattern", &pattern);
+	gguf_config_write_uint(c, "sliding_window_pattern", pattern);
+}
+
+static void write_biases(struct gguf_config *c)
+{
+	bool attention = gguf_config_has_tensor(c, "blk.0.attn_q.bias") || gguf_config_has_tensor(c, "blk.0.attn_qkv.bias");
+	bool mlp = gguf_config_has_tensor(c, "blk.0.ffn_down.bias");
+
+	if (gguf_config_has(c, ATTENTION_BIAS))
+		gguf_config_write_bool(c, "attention_bias", attention);
+	if (gguf_config_has(c, MLP_BIAS))
+		gguf_config_write_bool(c, "mlp_bias", mlp);
+	if (gguf_config_has(c, USE_BIAS))
+		gguf_config_write_bool(c, "use_bias", attention);
+	if (gguf_config_has(c, QKV_BIAS))
+		gguf_config_write_bool(c, "use_qkv_bias", attention);
+	if (gguf_config_has(c, NO_HEAD_NORMS) && (gguf_config_has_tensor(c, "blk.0.attn_q_norm.weight") || gguf_config_has_tensor(c, "blk.0.attn_k_norm.weight")))
+		gguf_config_fail(c, ERR_UNSUPPORTED, "the tensor blk.0.attn_q_norm.weight: norms of queries and keys are not supported for %s", c->arch);
+}
+
+/* Gemma's. What scores are divided by is not in the file: it is the heads' width, but for the largest model of each
+ * generation. */
+static void write_soft_caps(struct gguf_config *c)
+{
+	double cap;
+	bool large = c->layers == (gguf_config_has(c, LOCAL_ROPE) ? GEMMA3_27B_LAYERS : GEMMA_27B_LAYERS);
+
+	gguf_config_write_float(c, "query_pre_attn_scalar", large ? (double)c->hidden / c->heads : c->head_dim);
+	if (gguf_config_float(c, "attn_logit_softcapping", &cap))
+		gguf_config_write_float(c, "attn_logit_softcapping", cap);
+	if (gguf_config_float(c, "final_logit_softcapping", &cap))
+		gguf_config_write_float(c, "final_logit_softcapping", cap);
+}
+
+static void write_local_rope(struct gguf_config *c)
+{
+	double theta = 10000;
+
+	(void)gguf_config_float(c, "rope.freq_base_swa", &theta);
+	gguf_config_write_float(c, "rope_local_base_freq", theta);
+}
+
+static void write_multipliers(struct gguf_config *c)
+{
+	static const char *const names[][2] = {{"embedding_scale", "embedding_multiplier"},
+					       {"residual_scale", "residual_multiplier"},
+					       {"logit_scale", "logits_scaling"}};
+	double value = 0;
+
+	for (size_t i = 0; i < COUNT_OF(names); i++)
+		if (gguf_config_float(c, names[i][0], &value) && value > 0)
+			gguf_config_write_float(c, names[i][1], value);
+	if (!gguf_config_float(c, "attention.scale", &value) || !(value > 0))
+		value = 1 / sqrt(c->head_dim);
+	gguf_config_write_float(c, "attention_multiplier", value);
+}
+
+static void write_parts(struct gguf_config *c)
+{
+	double value;
+
+	if (gguf_config_has(c, WINDOW))
+		write_window(c);
+	if (gguf_config_has(c, EXPERTS | EXPERTS_ALL | ROUTED))
+		gguf_config_write_experts(c);
+	if (gguf_config_has(c, SOFT_CAPS))
+		write_soft_caps(c);
+	if (gguf_config_has(c, LOCAL_ROPE))
+		write_local_rope(c);
+	if (gguf_config_has(c, MULTIPLIERS))
+		write_multipliers(c);
+	if (gguf_config_has(c, LOGIT_SCALE))
+		gguf_config_write_float(c, "logit_scale", need_float(c, "logit_scale"));
+	if (gguf_config_has(c, CLIP) && gguf_config_float(c, "attention.clamp_kqv", &value) && value > 0)
+		gguf_config_write_float(c, "clip_qkv", value);
+	if (gguf_config_has(c, SECTIONS)) {
+		gguf_config_know(c, "rope.dimension_sections");
+		gguf_config_know(c, "n_deepstack_layers");
+	}
+	write_biases(c);
+	gguf_config_write_rope(c);
+	if (gguf_config_has(c, INTERLEAVE))
+		gguf_config_write_bool(c, "rope_interleave", true);
+}
+
+/* What values are stored in, or near to, decides in which type is computed. */
+static const char *stored_type(const struct gguf_config *c)
+{
+	u32 count = gguf_tensor_count(c->g);
+	bool half = false, bf16 = false;
+
+	for (u32 i = 0; i < count; i++) {
+		const struct gguf_tensor *t = gguf_tensor_at(c->g, i);
+		bf16 = bf16 || t->type == GGUF_BF16;
+		half = half || (t->type != GGUF_F32 && t->type != GGUF_BF16);
+	}
+	return half ? "float16" : bf16 ? "bfloat16" : "float32";
+}
+
+static void write_rest(struct gguf_config *c)
+{
+	u32 ends[8], count = gguf_end_ids(c->g, ends, COUNT_OF(ends));
+	struct gguf_text text;
+	i64 id;
+
+	if (gguf_token_of(c->g, "tokenizer.ggml.bos_token_id", &id, &text))
+		gguf_config_write_uint(c, "bos_token_id", (u32)id);
+	json_key(&c->w, "eos_token_id");
+	json_array_begin(&c->w);
+	for (u32 i = 0; i < count; i++)
+		json_write_uint(&c->w, ends[i]);
+	json_array_end(&c->w);
+	gguf_config_write_bool(c, "tie_word_embeddings", !gguf_config_has_tensor(c, "output.weight"));
+	json_key(&c->w, "torch_dtype");
+	json_write_cstr(&c->w, stored_type(c));
+	json_key(&c->w, "quantization_config");
+	json_object_begin(&c->w);
+	json_key(&c->w, "quant_method");
+	json_write_cstr(&c->w, "gguf");
+	json_object_end(&c->w);
+}
+
+/* Values that are at the number that stands for their absence change nothing, whatever they are. */
+static bool is_nothing(const struct gguf *g, const char *key)
+{
+	double number = 1;
+	bool flag = true;
+
+	return (gguf_float(g, key, &number) && number >= 0 && number <= 0) || (gguf_bool(g, key, &flag) && !flag);
+}
+
+static void check_keys(struct gguf_config *c)
+{
+	static const char *const inert[] = {"tensor_data_layout", "attention.causal"};
+	size_t prefix = strlen(c->arch);
+	const char *key;
+
+	for (size_t i = 0; i < COUNT_OF(inert); i++)
+		gguf_config_know(c, inert[i]);
+	for (u32 i = 0; c->e == ERR_OK && (key = gguf_key_at(c->g, i)) != NULL; i++) {
+		bool known = strncmp(key, c->arch, prefix) != 0 || key[prefix] != '.' || is_nothing(c->g, key);
+		for (u32 k = 0; k < c->asked_count && !known; k++)
+			known = strcmp(key + prefix + 1, c->asked[k]) == 0;
+		if (!known)
+			gguf_config_fail(c, ERR_UNSUPPORTED, "the value %.100s is not known for %s: it may change what the model computes", key,
+					 c->family->name);
+	}
+}
+
+enum err gguf_write_config(struct buf *out, const struct gguf *g, struct err_msg *em)
+{
+	struct gguf_config c = {.g = g, .em = em};
+
+	json_begin(&c.w, out);
+	c.w.spaced = true;
+	find_family(&c);
+	if (c.e != ERR_OK)
+		return c.e;
+	json_object_begin(&c.w);
+	json_key(&c.w, "architectures");
+	json_array_begin(&c.w);
+	json_write_cstr(&c.w, c.family->name);
+	json_array_end(&c.w);
+	write_sizes(&c);
+	if (c.e == ERR_OK)
+		write_parts(&c);
+	write_rest(&c);
+	json_object_end(&c.w);
+	check_keys(&c);
+	return c.e == ERR_OK && !buf_ok(out) ? err_set(em, ERR_NO_MEMORY, "out of memory for config.json") : c.e;
+}
+
+/* ---- generation_config.json ---- */
+
+enum err gguf_write_generation(struct buf *out, const struct gguf *g, struct err_msg *em)
+{
+	static const char *const reals[][2] = {{"general.sampling.temp", "temperature"},
+					       {"general.sampling.top_p", "top_p"},
+					       {"general.sampling.min_p", "min_p"},
+					       {"general.sampling.penalty_repeat", "repetition_penalty"}};
+	u32 ends[8], count = gguf_end_ids(g, ends, COUNT_OF(ends));
+	struct json_writer w;
+	double real;
+	i64 top_k;
+
+	json_begin(&w, out);
+	w.spaced = true;
+	json_object_begin(&w);
+	json_key(&w, "eos_token_id");
+	json_array_begin(&w);
+	for (u32 i = 0; i < count; i++)
+		json_write_uint(&w, ends[i]);
+	json_array_end(&w);
+	for (size_t i = 0; i < COUNT_OF(reals); i++)
+		if (gguf_float(g, reals[i][0], &real) && isfinite(real)) {
+			json_key(&w, reals[i][1]);
+			json_write_float(&w, (float)real);
+		}
+	if (gguf_int(g, "general.sampling.top_k", &top_k)) {
+		json_key(&w, "top_k");
+		json_write_int(&w, top_k);
+	}
+	json_object_end(&w);
+	return buf_ok(out) ? ERR_OK : err_set(em, ERR_NO_MEMORY, "out of memory for generation_config.json");
+}

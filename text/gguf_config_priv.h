@@ -1,0 +1,88 @@
+/* What the two parts of the writing of config.json share. */
+#ifndef TERCET_TEXT_GGUF_CONFIG_PRIV_H
+#define TERCET_TEXT_GGUF_CONFIG_PRIV_H
+
+#include "text/gguf_priv.h"
+
+enum { GGUF_ARCH_BYTES_MAX = 32, GGUF_KEYS_MAX = 64, GGUF_COUNT_MAX = 1 << 30, GGUF_GATING_SIGMOID = 2 };
+
+/* ---- families ---- */
+
+enum gguf_family_trait {
+	INTERLEAVE = 1u << 0,	   /* rows of q and k lie so that neighbours turn together, which the checkpoint's do not */
+	PARTIAL = 1u << 1,	   /* "partial_rotary_factor" */
+	WINDOW = 1u << 2,	   /* "sliding_window", null where the file has none */
+	ATTENTION_BIAS = 1u << 3,  /* "attention_bias", by the tensors that there are */
+	MLP_BIAS = 1u << 4,
+	USE_BIAS = 1u << 5,	   /* one field for both */
+	QKV_BIAS = 1u << 6,	   /* "use_qkv_bias" */
+	SOFT_CAPS = 1u << 7,
+	LOCAL_ROPE = 1u << 8,
+	EXPERTS = 1u << 9,	   /* experts of their own width beside "intermediate_size" */
+	EXPERTS_ALL = 1u << 10,	   /* "intermediate_size" is theirs */
+	NORM_TOPK = 1u << 11,	   /* their weights add up to 1 */
+	KEEP_TOPK = 1u << 12,	   /* they are left as they are */
+	SHARED = 1u << 13,	   /* one more expert for all tokens */
+	MULTIPLIERS = 1u << 14,
+	LOGIT_SCALE = 1u << 15,
+	CLIP = 1u << 16,
+	NO_HEAD_NORMS = 1u << 17,  /* some models have them, which is not supported */
+	LATENT = 1u << 20,	   /* one latent instead of keys and values */
+	ROUTED = 1u << 21,	   /* experts with DeepSeek's router, and some for all tokens */
+	GREEDY = 1u << 22,	   /* DeepSeek V2's, which does not choose by scores and biases */
+	QUERY_SCALE = 1u << 19,	   /* scores of far tokens count more */
+	SECTIONS = 1u << 18,	   /* of rotations for images; of text all turn by the same place */
+};
+
+struct gguf_family {
+	const char *arch;   /* general.architecture */
+	const char *name;   /* in "architectures" */
+	const char *layer_norm; /* the field of its epsilon; NULL: RMS norms */
+	u32 traits;
+	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
+};
+
+/* One config.json on its way. Errors stick: after the first one nothing is read any more. */
+struct gguf_config {
+	const struct gguf *g;
+	const struct gguf_family *family;
+	char arch[GGUF_ARCH_BYTES_MAX + 1]; /* what the names of the family's values begin with */
+	char key[128];			    /* the whole name of the value that was asked for last */
+	const char *asked[GGUF_KEYS_MAX];   /* all that were asked for, without `arch` */
+	u32 asked_count;
+	u32 layers, heads, head_dim, hidden, context;
+	struct json_writer w;
+	struct err_msg *em;
+	enum err e;
+};
+
+/* Values by their names behind "ARCH.". The first three answer false where there is none; one that is of another kind or
+ * negative is an error. A list of numbers that are all the same is that number. */
+bool gguf_config_int(struct gguf_config *c, const char *name, u32 *out);
+bool gguf_config_float(struct gguf_config *c, const char *name, double *out);
+bool gguf_config_bool(struct gguf_config *c, const char *name, bool fallback);
+struct gguf_text gguf_config_text(struct gguf_config *c, const char *name);
+/* One that must be there, and above 0; 0 with an error. */
+u32 gguf_config_need_int(struct gguf_config *c, const char *name);
+bool gguf_config_has_tensor(const struct gguf_config *c, const char *name);
+static inline bool gguf_config_has(const struct gguf_config *c, u32 traits)
+{
+	return c->family->traits & traits;
+}
+/* A value of that name is no news. */
+void gguf_config_know(struct gguf_config *c, const char *name);
+/* Sets the error, unless there is one. */
+void gguf_config_fail(struct gguf_config *c, enum err e, const char *fmt, ...) PRINTF_LIKE(3, 4);
+
+void gguf_config_write_uint(struct gguf_config *c, const char *field, u32 value);
+void gguf_config_write_float(struct gguf_config *c, const char *field, double value);
+void gguf_config_write_bool(struct gguf_config *c, const char *field, bool value);
+
+/* Writes "rope_theta", "partial_rotary_factor" and "rope_scaling". */
+void gguf_config_write_rope(struct gguf_config *c);
+/* How many experts, how wide, how chosen. */
+void gguf_config_write_experts(struct gguf_config *c);
+/* Heads and sizes of latent attention. */
+void gguf_config_write_latent(struct gguf_config *c);
+
+#endif

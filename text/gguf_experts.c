@@ -1,0 +1,142 @@
+/* Owns what config.json says of experts and of latent attention, as a file in GGUF has it. Runs once while a model is imported. */
+#include <stdio.h>
+
+#include "text/gguf_config_priv.h"
+
+/* The width of an expert, where older files do not say it. */
+static u32 expert_rows(struct gguf_config *c)
+{
+	const struct gguf_tensor *gate = gguf_tensor_find(c->g, "blk.0.ffn_gate_exps.weight");
+	u32 rows = 0;
+
+	if (gguf_config_int(c, "expert_feed_forward_length", &rows) && rows > 0)
+		return rows;
+	if (gate && gate->dims == 3 && gate->shape[1] <= GGUF_COUNT_MAX)
+		return (u32)gate->shape[1];
+	gguf_config_fail(c, ERR_FORMAT, "%s is missing; it must be an integer above 0", c->key);
+	return 0;
+}
+
+static void write_shared_expert(struct gguf_config *c)
+{
+	const struct gguf_tensor *gate = gguf_tensor_find(c->g, "blk.0.ffn_gate_shexp.weight");
+	u32 rows = 0;
+
+	if ((!gguf_config_int(c, "expert_shared_feed_forward_length", &rows) || rows == 0) && gate && gate->dims == 2 && gate->shape[0] <= GGUF_COUNT_MAX)
+		rows = (u32)gate->shape[0];
+	if (rows == 0)
+		gguf_config_fail(c, ERR_FORMAT, "%s.expert_shared_feed_forward_length is missing; it must be an integer above 0", c->arch);
+	gguf_config_write_uint(c, "shared_expert_intermediate_size", rows);
+	gguf_config_write_bool(c, "qkv_bias", gguf_config_has_tensor(c, "blk.0.attn_q.bias"));
+}
+
+/* Layers without experts have no tensor that chooses among them. */
+static void write_dense_layers(struct gguf_config *c)
+{
+	char name[64];
+
+	json_key(&c->w, "mlp_only_layers");
+	json_array_begin(&c->w);
+	for (u32 i = 0; i < c->layers; i++) {
+		snprintf(name, sizeof(name), "blk.%u.ffn_gate_inp.weight", i);
+		if (!gguf_config_has_tensor(c, name))
+			json_write_uint(&c->w, i);
+	}
+	json_array_end(&c->w);
+}
+
+static void write_usual(struct gguf_config *c)
+{
+	gguf_config_write_uint(c, gguf_config_has(c, EXPERTS) ? "num_experts" : "num_local_experts", gguf_config_need_int(c, "expert_count"));
+	gguf_config_write_uint(c, "num_experts_per_tok", gguf_config_need_int(c, "expert_used_count"));
+	if (gguf_config_has(c, EXPERTS)) {
+		gguf_config_write_uint(c, "moe_intermediate_size", expert_rows(c));
+		write_dense_layers(c);
+	}
+	if (gguf_config_has(c, NORM_TOPK | KEEP_TOPK))
+		gguf_config_write_bool(c, "norm_topk_prob", gguf_config_has(c, NORM_TOPK));
+	if (gguf_config_has(c, SHARED))
+		write_shared_expert(c);
+}
+
+/* ---- DeepSeek's ---- */
+
+static u32 int_or(struct gguf_config *c, const char *name, u32 fallback)
+{
+	(void)gguf_config_int(c, name, &fallback);
+	return fallback;
+}
+
+static void write_groups(struct gguf_config *c)
+{
+	u32 groups = int_or(c, "expert_group_count", 1), top = int_or(c, "expert_group_used_count", 1);
+
+	if (gguf_config_has(c, GREEDY)) {
+		json_key(&c->w, "topk_method");
+		json_write_cstr(&c->w, groups > 1 ? "group_limited_greedy" : "greedy");
+		if (groups <= 1)
+			return;
+	}
+	gguf_config_write_uint(c, "n_group", groups > 1 ? groups : 1);
+	gguf_config_write_uint(c, "topk_group", groups > 1 && top > 0 ? top : 1);
+}
+
+static void write_routed(struct gguf_config *c)
+{
+	double scale = 1;
+	u32 gating = int_or(c, "expert_gating_func", gguf_config_has(c, GREEDY) ? 1 : GGUF_GATING_SIGMOID);
+
+	if (gating > 0 && (gating == GGUF_GATING_SIGMOID) == gguf_config_has(c, GREEDY))
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u, which is not supported for %s", c->key, gating, c->family->name);
+	gguf_config_write_uint(c, "n_routed_experts", gguf_config_need_int(c, "expert_count"));
+	gguf_config_write_uint(c, "num_experts_per_tok", gguf_config_need_int(c, "expert_used_count"));
+	gguf_config_write_uint(c, "moe_intermediate_size", expert_rows(c));
+	gguf_config_write_uint(c, "n_shared_experts", int_or(c, "expert_shared_count", 0));
+	gguf_config_write_uint(c, "first_k_dense_replace", int_or(c, "leading_dense_block_count", 0));
+	if (!gguf_config_float(c, "expert_weights_scale", &scale) || !(scale > 0))
+		scale = 1;
+	gguf_config_write_float(c, "routed_scaling_factor", scale);
+	gguf_config_write_bool(c, "norm_topk_prob", gguf_config_bool(c, "expert_weights_norm", false));
+	write_groups(c);
+	if (!gguf_config_has(c, LATENT))
+		gguf_config_write_bool(c, "use_qk_norm", gguf_config_has_tensor(c, "blk.0.attn_q_norm.weight"));
+}
+
+void gguf_config_write_experts(struct gguf_config *c)
+{
+	if (gguf_config_has(c, ROUTED))
+		write_routed(c);
+	else
+		write_usual(c);
+}
+
+/* Newer files call a head what is held of one, which is the latent; what it stands for has names of its own. */
+void gguf_config_write_latent(struct gguf_config *c)
+{
+	u32 rank = gguf_config_need_int(c, "attention.kv_lora_rank"), turns = gguf_config_need_int(c, "rope.dimension_count"), q_rank = 0;
+	u32 key = int_or(c, "attention.key_length_mla", 0), value = int_or(c, "attention.value_length_mla", 0);
+
+	c->heads = gguf_config_need_int(c, "attention.head_count");
+	if (key == 0)
+		key = gguf_config_need_int(c, "attention.key_length");
+	if (value == 0)
+		value = gguf_config_need_int(c, "attention.value_length");
+	gguf_config_know(c, "attention.key_length");
+	gguf_config_know(c, "attention.value_length");
+	gguf_config_know(c, "attention.head_count_kv");
+	if (key <= turns)
+		gguf_config_fail(c, ERR_FORMAT, "heads of keys have %u dimensions, of which %u turn (%s.rope.dimension_count)", key, turns, c->arch);
+	c->head_dim = turns;
+	gguf_config_write_uint(c, "num_attention_heads", c->heads);
+	gguf_config_write_uint(c, "num_key_value_heads", c->heads);
+	gguf_config_write_uint(c, "kv_lora_rank", rank);
+	if (gguf_config_int(c, "attention.q_lora_rank", &q_rank) && q_rank > 0) {
+		gguf_config_write_uint(c, "q_lora_rank", q_rank);
+	} else {
+		json_key(&c->w, "q_lora_rank");
+		json_write_null(&c->w);
+	}
+	gguf_config_write_uint(c, "qk_nope_head_dim", key - turns);
+	gguf_config_write_uint(c, "qk_rope_head_dim", turns);
+	gguf_config_write_uint(c, "v_head_dim", value);
+}
