@@ -1,13 +1,14 @@
 /* Owns the rotary part of config.json as a file in GGUF has it: bases, scalings and tensors of factors. Runs once while a model is
  * imported. */
 #include <math.h>
+#include <string.h>
 
 #include "text/gguf_config_priv.h"
 
 /* One number for each pair of dimensions that turns. */
 static void write_factors(struct gguf_config *c, const char *field, const struct gguf_tensor *t)
 {
-	const float *values = t->data;
+	float value;
 
 	if (t->type != GGUF_F32 || t->dims != 1 || t->data == NULL || t->shape[0] == 0 || t->shape[0] > 4096) {
 		gguf_config_fail(c, ERR_UNSUPPORTED, "the tensor %s is %s of %u dimensions; it must be F32 of one", t->name, gguf_type_name(t->type),
@@ -17,10 +18,11 @@ static void write_factors(struct gguf_config *c, const char *field, const struct
 	json_key(&c->w, field);
 	json_array_begin(&c->w);
 	for (u64 i = 0; i < t->shape[0]; i++) {
-		if (!(values[i] > 0) || !isfinite(values[i]))
-			gguf_config_fail(c, ERR_FORMAT, "the tensor %s has %g at [%llu]; factors must be numbers above 0", t->name,
-					 (double)values[i], (unsigned long long)i);
-		json_write_float(&c->w, values[i]);
+		memcpy(&value, (const char *)t->data + i * sizeof(value), sizeof(value)); /* a file may begin its tensors at any byte */
+		if (!(value > 0) || !isfinite(value))
+			gguf_config_fail(c, ERR_FORMAT, "the tensor %s has %g at [%llu]; factors must be numbers above 0", t->name, (double)value,
+					 (unsigned long long)i);
+		json_write_float(&c->w, value);
 	}
 	json_array_end(&c->w);
 }
