@@ -13,7 +13,32 @@
 #define QUERIES "\"rope_type\": \"yarn\", \"factor\": 4, \"llama_4_scaling_beta\": 0.1"
 #define QUERIES_ROPE "\"rope_parameters\": {" QUERIES ", \"original_max_position_embeddings\": 32}"
 
-#include "tests/unit/proc_worker/config_said.h"
+static struct model_config c;
+
+static enum err parse(const char *family, const char *more, struct err_msg *em)
+{
+	char text[4096];
+	int bytes = snprintf(text, sizeof(text), "{\"architectures\": [\"%s\"], " SIZES "%s%s}", family, more[0] ? ", " : "", more);
+
+	em->text[0] = 0;
+	return model_config_parse(&c, text, (size_t)bytes, em);
+}
+
+static void good(const char *family, const char *more)
+{
+	struct err_msg em;
+
+	cr_assert_eq(parse(family, more, &em), ERR_OK, "%s {%s}: %s", family, more, em.text);
+}
+
+static void refused(const char *family, const char *more, enum err expected, const char *text)
+{
+	struct err_msg em;
+	enum err e = parse(family, more, &em);
+
+	cr_assert_eq(e, expected, "%s {%s}: %s: %s", family, more, err_name(e), em.text);
+	cr_assert(strstr(em.text, text), "'%s' is not in '%s'", text, em.text);
+}
 
 Test(config_families, layers_of_ministral_need_not_be_alike)
 {
