@@ -122,40 +122,63 @@ static ALWAYS_INLINE void add_sums_by_m(const struct matmul_tile *t, u32 rows, u
 		}
 }
 
-/* Two whole parts of one row, written out, with as little as there can be between the products: upper halves stay where they are, and their sums
- * are divided at the end. */
+/* Unit `u` of a pair, of one row: upper halves stay where they are. */
+static ALWAYS_INLINE void add_unit_of_one(const struct matmul_tile *t, const char *units, const char *x, u32 u, ivec low[], ivec high[],
+					  enum tile_asks asks, bool far, const struct tile_fetch *fetch)
+{
+	const ivec lower = ivec_set1_8(15), upper = ivec_set1_8((char)0xf0);
+	const ivec first = four_inputs(x + u * 8), second = four_inputs(x + u * 8 + 4);
+#pragma GCC unroll 4
+	for (u32 v = 0; v < VECS_OF_ONE; v++) {
+		const u32 at = u * KERN_GROUP_UNIT + v * (u32)sizeof(ivec);
+		ivec both = ivec_load(unit_of(t, units + u * KERN_GROUP_UNIT, v));
+		low[v] = dot_int4(low[v], ivec_and(both, lower), first);
+		high[v] = dot_int4(high[v], ivec_and(both, upper), second);
+		if (asks == TILE_ASKS)
+			tile_ask(fetch->at + at, far);
+		if (asks == TILE_ASKS && far)
+			tile_ask(fetch->near + at, false);
+	}
+}
+
+/* Part `p` of a pair, whose upper halves' sums are divided at the end. */
+static ALWAYS_INLINE void add_part_of_one(const struct matmul_tile *t, const char *units, const char *x, u32 p, ivec eight, ivec part[],
+					  enum tile_asks asks, bool far, const struct tile_fetch *fetch)
+{
+	const u32 begin = p * PART_UNITS, end = begin + PART_UNITS;
+	ivec low[VECS_OF_ONE], high[VECS_OF_ONE];
+#pragma GCC unroll 4
+	for (u32 v = 0; v < VECS_OF_ONE; v++) {
+		low[v] = eight;
+		high[v] = ivec_set1_32(0);
+	}
+	if (far)
+#pragma GCC unroll 4
+		for (u32 u = begin; u < end; u++)
+			add_unit_of_one(t, units, x, u, low, high, asks, far, fetch);
+	else
+#pragma GCC unroll 1
+		for (u32 u = begin; u < end; u++)
+			add_unit_of_one(t, units, x, u, low, high, asks, far, fetch);
+#pragma GCC unroll 4
+	for (u32 v = 0; v < VECS_OF_ONE; v++)
+		part[v] = _mm512_add_epi32(low[v], _mm512_srai_epi32(high[v], 4));
+}
+
+/* Two whole parts of one row with as little as there can be between the products. Written out where lines are asked for `far`; elsewhere the
+ * processor asks, which for Zen 4 goes by where a load is in the code: two loads that step through all units are followed, sixteen are not. */
 static ALWAYS_INLINE void add_pair_of_one(const struct matmul_tile *t, const char *units, const char *x, const char *eights, const ivec m[],
 					  ivec sum[VECS_OF_ONE], enum tile_asks asks, bool far, struct tile_fetch *fetch)
 {
-	const ivec lower = ivec_set1_8(15), upper = ivec_set1_8((char)0xf0);
 	ivec part[2][VECS_OF_ONE];
+	if (far)
 #pragma GCC unroll 2
-	for (u32 p = 0; p < 2; p++) {
-		ivec low[VECS_OF_ONE], high[VECS_OF_ONE];
-#pragma GCC unroll 4
-		for (u32 v = 0; v < VECS_OF_ONE; v++) {
-			low[v] = four_inputs(eights + p * 4);
-			high[v] = ivec_set1_32(0);
-		}
-#pragma GCC unroll 4
-		for (u32 u = p * PART_UNITS; u < (p + 1) * PART_UNITS; u++) {
-			const ivec first = four_inputs(x + u * 8), second = four_inputs(x + u * 8 + 4);
-#pragma GCC unroll 4
-			for (u32 v = 0; v < VECS_OF_ONE; v++) {
-				const u32 at = u * KERN_GROUP_UNIT + v * (u32)sizeof(ivec);
-				ivec both = ivec_load(unit_of(t, units + u * KERN_GROUP_UNIT, v));
-				low[v] = dot_int4(low[v], ivec_and(both, lower), first);
-				high[v] = dot_int4(high[v], ivec_and(both, upper), second);
-				if (asks == TILE_ASKS)
-					tile_ask(fetch->at + at, far);
-				if (asks == TILE_ASKS && far)
-					tile_ask(fetch->near + at, false);
-			}
-		}
-#pragma GCC unroll 4
-		for (u32 v = 0; v < VECS_OF_ONE; v++)
-			part[p][v] = _mm512_add_epi32(low[v], _mm512_srai_epi32(high[v], 4));
-	}
+		for (u32 p = 0; p < 2; p++)
+			add_part_of_one(t, units, x, p, four_inputs(eights + p * 4), part[p], asks, far, fetch);
+	else
+#pragma GCC unroll 1
+		for (u32 p = 0; p < 2; p++)
+			add_part_of_one(t, units, x, p, four_inputs(eights + p * 4), part[p], asks, far, fetch);
 	fetch->at += 2 * PART_UNITS * KERN_GROUP_UNIT;
 	fetch->near += 2 * PART_UNITS * KERN_GROUP_UNIT;
 #pragma GCC unroll 4
