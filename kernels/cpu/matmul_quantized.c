@@ -102,28 +102,43 @@ static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, ch
 
 /* ---------------------------------------------------------------- tiles */
 
-/* Adds the products of `count` units. `x`: the inputs at the first, units `stride` rows apart. */
+/* Adds the products of a unit. */
+static ALWAYS_INLINE void add_int8_unit(const struct matmul_tile *t, u32 rows, u32 vecs, const char *unit, const char *x,
+					ivec sum[][VECS_OF_ONE], enum tile_asks asks, struct tile_fetch *fetch)
+{
+	ivec w[VECS_OF_ONE];
+	if (asks == TILE_ASKS && rows == 1)
+		tile_prefetch_loosely(t, fetch);
+	else if (asks == TILE_ASKS)
+		tile_prefetch_bytes(t, fetch);
+#pragma GCC unroll 4
+	for (u32 v = 0; v < vecs; v++)
+		w[v] = ivec_load(unit_of(t, unit, v));
+#pragma GCC unroll 12
+	for (u32 r = 0; r < rows; r++) {
+		ivec four = four_inputs(x + r * 4);
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++)
+			sum[r][v] = dot_int8(sum[r][v], w[v], four);
+	}
+}
+
+/* Of `count` units. `x`: the inputs at the first, units `stride` rows apart. One row whose lines the processor asks for is not written out (see
+ * add_pair_of_one), and computes so little between its loads that Zen 4 would begin seventy lines before the first has come, which disturbs what
+ * it asks for by itself: instructions that do nothing take places of those loads. */
 static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, const char *units,
 				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], enum tile_asks asks, struct tile_fetch *fetch)
 {
-#pragma GCC unroll 4
-	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 4) {
-		ivec w[VECS_OF_ONE];
-		if (asks == TILE_ASKS && rows == 1)
-			tile_prefetch_loosely(t, fetch);
-		else if (asks == TILE_ASKS)
-			tile_prefetch_bytes(t, fetch);
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++)
-			w[v] = ivec_load(unit_of(t, units, v));
-#pragma GCC unroll 12
-		for (u32 r = 0; r < rows; r++) {
-			ivec four = four_inputs(x + r * 4);
-#pragma GCC unroll 4
-			for (u32 v = 0; v < vecs; v++)
-				sum[r][v] = dot_int8(sum[r][v], w[v], four);
+	if (rows == 1 && asks != TILE_ASKS)
+#pragma GCC unroll 1
+		for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 4) {
+			add_int8_unit(t, rows, vecs, units, x, sum, asks, fetch);
+			__asm__ volatile(".rept 20\n\tnop\n\t.endr");
 		}
-	}
+	else
+#pragma GCC unroll 4
+		for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 4)
+			add_int8_unit(t, rows, vecs, units, x, sum, asks, fetch);
 }
 
 static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, const char *units,
