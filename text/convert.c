@@ -155,6 +155,26 @@ void convert_write_added(struct json_writer *w, const struct convert_added *adde
 	json_array_end(w);
 }
 
+void convert_write_vocab(struct json_writer *w, const struct convert_pieces *m, bool all)
+{
+	struct buf name = {0};
+
+	json_key(w, "vocab");
+	json_object_begin(w);
+	for (u32 id = 0; id < m->count; id++) {
+		const struct convert_piece *p = &m->pieces[id];
+		if (!all && (p->type == PIECE_UNUSED || p->bytes == 0))
+			continue;
+		buf_clear(&name);
+		buf_append(&name, p->text, p->bytes);
+		json_key(w, buf_cstr(&name));
+		json_write_uint(w, id);
+	}
+	json_object_end(w);
+	w->out->failed = w->out->failed || name.failed;
+	buf_fini(&name);
+}
+
 /* ---- around the text ---- */
 
 static const char *token_name(json_val config, const char *key, const char *fallback)

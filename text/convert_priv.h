@@ -64,6 +64,8 @@ struct convert_added {
 };
 /* Writes "added_tokens": those of the model, then "added_tokens_decoder" of the configuration. */
 void convert_write_added(struct json_writer *w, const struct convert_added *added, size_t count, json_val config);
+/* Writes "vocab": the number of each piece. `all`: else those that only fill it up are left out, unused ones and ones without a text. */
+void convert_write_vocab(struct json_writer *w, const struct convert_pieces *m, bool all);
 /* Writes "post_processor": the tokens named bos_token and eos_token in the configuration (or by default), as
  * add_bos_token and add_eos_token say. A token without an id in `vocab` or the configuration is ERR_FORMAT. */
 struct convert_around {

@@ -169,25 +169,6 @@ static enum err write_added(struct json_writer *w, const struct convert_pieces *
 	return ERR_OK;
 }
 
-static void write_vocab(struct json_writer *w, const struct convert_pieces *m)
-{
-	struct buf name = {0};
-
-	json_key(w, "vocab");
-	json_object_begin(w);
-	for (u32 id = 0; id < m->count; id++) {
-		if (m->pieces[id].type == PIECE_UNUSED || m->pieces[id].bytes == 0) /* what fills the vocabulary up */
-			continue;
-		buf_clear(&name);
-		buf_append(&name, m->pieces[id].text, m->pieces[id].bytes);
-		json_key(w, buf_cstr(&name));
-		json_write_uint(w, id);
-	}
-	json_object_end(w);
-	w->out->failed = w->out->failed || name.failed;
-	buf_fini(&name);
-}
-
 /* Each is "LEFT RIGHT". Of files of before the format's name for spaces a space may be in a side; the first one parts them
  * behind at least one byte. */
 static enum err write_merges(struct json_writer *w, const struct gguf *g, struct err_msg *em)
@@ -254,7 +235,7 @@ static enum err write_bytes(struct json_writer *w, const struct gguf *g, const s
 	json_write_cstr(w, "BPE");
 	json_key(w, "ignore_merges");
 	json_write_bool(w, p->whole_words);
-	write_vocab(w, m);
+	convert_write_vocab(w, m, false);
 	if (e == ERR_OK)
 		e = write_merges(w, g, em);
 	json_object_end(w);

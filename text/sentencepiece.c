@@ -312,7 +312,6 @@ static u32 find_unknown(const struct convert_pieces *m)
 
 static enum err write_bpe(struct json_writer *w, const struct convert_pieces *m, const struct vocab *v)
 {
-	struct buf name = {0};
 	u32 unk = find_unknown(m);
 	write_pair(w, "type", "BPE");
 	if (unk != TOKEN_NONE) {
@@ -321,17 +320,7 @@ static enum err write_bpe(struct json_writer *w, const struct convert_pieces *m,
 	}
 	json_key(w, "fuse_unk");
 	json_write_bool(w, true);
-	json_key(w, "vocab");
-	json_object_begin(w);
-	for (u32 id = 0; id < m->count; id++) {
-		buf_clear(&name);
-		buf_append(&name, m->pieces[id].text, m->pieces[id].bytes);
-		json_key(w, buf_cstr(&name));
-		json_write_uint(w, id);
-	}
-	json_object_end(w);
-	w->out->failed = w->out->failed || name.failed;
-	buf_fini(&name);
+	convert_write_vocab(w, m, true);
 	return write_merges(w, m, v);
 }
 

@@ -1,10 +1,10 @@
 /* What config.json says in families with fields of their own, and what is refused in it. */
 #include <criterion/criterion.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "proc_worker/model/rope.h"
+#include "tests/unit/proc_worker/config_said.h"
 
 #define SIZES                                                                                             \
 	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 4, " \
@@ -15,30 +15,8 @@
 
 static struct model_config c;
 
-static enum err parse(const char *family, const char *more, struct err_msg *em)
-{
-	char text[4096];
-	int bytes = snprintf(text, sizeof(text), "{\"architectures\": [\"%s\"], " SIZES "%s%s}", family, more[0] ? ", " : "", more);
-
-	em->text[0] = 0;
-	return model_config_parse(&c, text, (size_t)bytes, em);
-}
-
-static void good(const char *family, const char *more)
-{
-	struct err_msg em;
-
-	cr_assert_eq(parse(family, more, &em), ERR_OK, "%s {%s}: %s", family, more, em.text);
-}
-
-static void refused(const char *family, const char *more, enum err expected, const char *text)
-{
-	struct err_msg em;
-	enum err e = parse(family, more, &em);
-
-	cr_assert_eq(e, expected, "%s {%s}: %s: %s", family, more, err_name(e), em.text);
-	cr_assert(strstr(em.text, text), "'%s' is not in '%s'", text, em.text);
-}
+#define good(family, more)		   said_good(&c, family, SIZES, more)
+#define refused(family, more, error, text) said_refused(family, SIZES, more, error, text)
 
 Test(config_families, layers_of_ministral_need_not_be_alike)
 {
