@@ -216,12 +216,13 @@ void runner_device_destroy(struct runner *r)
 void runner_device_log(const struct runner *r)
 {
 	const struct kern_device_info *info = &r->device->device.info;
+	char types[256];
 
+	gpu_weight_types(r->device->gpu, types, sizeof(types));
 	LOG_INFO("MODEL_LOADED",
 		 "arch=%s device=\"%s\" dtype=%s matrices=\"%s\" kv_dtype=%s rank=%u/%u weights=%lluMiB max_model_len=%u "
 		 "kv_blocks=%u host_blocks=%u kv=%lluMiB memory=%lluMiB graphs=%d",
-		 r->model.arch->name, info->name, kern_dtype_name(r->dtype), kern_dtype_name(r->matrix_dtype),
-		 kv_dtype_name(r->kv_shape.dtype), r->config.rank, r->config.ranks,
+		 r->model.arch->name, info->name, kern_dtype_name(r->dtype), types, kv_dtype_name(r->kv_shape.dtype), r->config.rank, r->config.ranks,
 		 (unsigned long long)(r->weight_bytes >> 20), r->max_model_len, r->block_count, r->host_block_count,
 		 (unsigned long long)(r->kv_block_bytes * r->block_count >> 20),
 		 (unsigned long long)(info->memory_total >> 20), !r->config.enforce_eager);

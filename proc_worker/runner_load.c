@@ -499,14 +499,15 @@ static enum err make_inputs(struct runner *r, struct err_msg *em)
 
 static void log_loaded(const struct runner *r)
 {
-	char variants[512];
+	char variants[512], types[256];
 
+	model_weights_types(&r->weights, types, sizeof(types));
 	kern_ops_print(&r->ops, variants, sizeof(variants));
 	LOG_INFO("MODEL_LOADED",
 		 "arch=%s dtype=%s matrices=\"%s\" kv_dtype=%s rank=%u/%u threads=%u weights=%lluMiB activations=%zuMiB "
 		 "max_model_len=%u "
 		 "kv_blocks=%u host_blocks=%u kv=%lluMiB resident=%lluMiB profiled=%u_tokens profile_ms=%llu ops=\"%s\"",
-		 r->model.arch->name, kern_dtype_name(r->dtype), kern_dtype_name(r->matrix_dtype), kv_dtype_name(r->kv_shape.dtype),
+		 r->model.arch->name, kern_dtype_name(r->dtype), types, kv_dtype_name(r->kv_shape.dtype),
 		 r->config.rank, r->config.ranks, kern_threads_count(r->ctx.threads),
 		 (unsigned long long)(r->weight_bytes >> 20), r->decoder.memory_bytes >> 20,
 		 r->max_model_len, r->block_count, r->host_block_count,

@@ -219,6 +219,11 @@ u64 gpu_weight_bytes(const struct gpu *g)
 	return g->weight_bytes;
 }
 
+void gpu_weight_types(const struct gpu *g, char *text, size_t bytes)
+{
+	model_weights_types(&g->weights, text, bytes);
+}
+
 u64 gpu_kv_block_bytes(const struct gpu *g)
 {
 	return g->block_bytes;

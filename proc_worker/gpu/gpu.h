@@ -66,6 +66,7 @@ MUST_CHECK enum err gpu_take_host_blocks(struct gpu *g, u32 blocks, struct err_m
 /* Blocks that fit, and after gpu_take_blocks those that were taken. */
 u32 gpu_block_count(const struct gpu *g);
 u64 gpu_weight_bytes(const struct gpu *g);   /* on this device */
+void gpu_weight_types(const struct gpu *g, char *text, size_t bytes); /* model_weights_types */
 u64 gpu_kv_block_bytes(const struct gpu *g); /* of one block in all layers, K and V */
 
 /* INIT: waits for what is queued and empties the batch. */

@@ -2,6 +2,7 @@
  * start. Reads only what this rank needs. */
 #include "proc_worker/model/weights.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -303,4 +304,30 @@ void model_weights_fini(struct model_weights *w)
 	else if (w->memory)
 		munmap(w->memory, w->memory_bytes);
 	*w = (struct model_weights){0};
+}
+
+/* Adds the type of a matrix that there is, unless it has been met. */
+static void add_type(const struct kern_weight *w, u32 *met, char *text, size_t bytes)
+{
+	const size_t at = strlen(text);
+
+	if (!w->data || *met & 1u << w->dtype)
+		return;
+	*met |= 1u << w->dtype;
+	snprintf(text + at, bytes - at, "%s%s", at > 0 ? ", " : "", kern_dtype_name(w->dtype));
+}
+
+void model_weights_types(const struct model_weights *w, char *text, size_t bytes)
+{
+	u32 met = 0;
+
+	text[0] = 0;
+	for (u32 i = 0; i < w->layer_count; i++) {
+		const struct kern_weight *of_layer[] = {&w->layers[i].qkv, &w->layers[i].q_b, &w->layers[i].attn_out,
+							&w->layers[i].gate_up, &w->layers[i].down};
+		for (u32 m = 0; m < COUNT_OF(of_layer); m++)
+			add_type(of_layer[m], &met, text, bytes);
+	}
+	for (u32 i = 0; i < w->expert_count; i++)
+		add_type(&w->experts[i], &met, text, bytes);
 }

@@ -85,6 +85,9 @@ u64 model_weights_bytes(const struct weights_plan *plan);
 MUST_CHECK enum err model_weights_load(struct model_weights *w, const struct weights_plan *plan,
 				       struct err_msg *em);
 void model_weights_fini(struct model_weights *w);
+/* The names of the types that the layers' matrices are held in, in the order in which they are met, separated by commas: a checkpoint may say its
+ * matrices' types one by one. Cut where `bytes` end. */
+void model_weights_types(const struct model_weights *w, char *text, size_t bytes);
 
 /* How weights get onto a device: into rooms, pieces of host memory that a device copies from. */
 struct weights_device {

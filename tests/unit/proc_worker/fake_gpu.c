@@ -1,6 +1,7 @@
 #include "tests/unit/proc_worker/fake_gpu.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -94,6 +95,12 @@ u64 gpu_weight_bytes(const struct gpu *g)
 {
 	(void)g;
 	return 12345;
+}
+
+void gpu_weight_types(const struct gpu *g, char *text, size_t bytes)
+{
+	(void)g;
+	snprintf(text, bytes, "%s", kern_dtype_name(KERN_BF16));
 }
 
 u64 gpu_kv_block_bytes(const struct gpu *g)

@@ -181,6 +181,29 @@ Test(weights_cache, types_and_ranks_have_files_of_their_own)
 	tiny_model_remove(&s.model);
 }
 
+Test(weights_cache, what_matrices_are_held_in_is_said_type_by_type)
+{
+	struct start s = {.quantization = OPTION_QUANTIZATION_INT8};
+	struct look l;
+	char types[64], few[8];
+
+	begin(&s);
+	look(&l, &s);
+	struct model_weights *w = &l.r->weights;
+	model_weights_types(w, types, sizeof(types));
+	cr_assert_str_eq(types, "int8");
+	enum kern_dtype held = w->layers[1].down.dtype;
+	w->layers[1].down.dtype = KERN_I4_64; /* as a checkpoint of two schemes may be */
+	w->layers[0].attn_out.dtype = KERN_F32;
+	model_weights_types(w, types, sizeof(types));
+	cr_assert_str_eq(types, "int8, float32, int4 (groups of 64)");
+	model_weights_types(w, few, sizeof(few));
+	cr_assert_str_eq(few, "int8, f");
+	w->layers[1].down.dtype = w->layers[0].attn_out.dtype = held;
+	runner_destroy(&l.r);
+	tiny_model_remove(&s.model);
+}
+
 Test(weights_cache, a_changed_model_is_packed_anew)
 {
 	struct start s = {0};
