@@ -157,6 +157,10 @@ static void matmul_want(const struct matmul_case *m, const struct kern_matmul_ar
 		}
 }
 
+/* Rows of the reference, which has no tiles and looks up every weight for each, that are computed alone: they took most of all checks' time. Odd, so
+ * that they are at every place of the blocks of tokens. */
+enum { REFERENCE_APART = 7 };
+
 /* Runs one variant three times and each row alone; all have to agree to the bit. */
 static const char *matmul_runs(struct check *c, u32 target, const struct matmul_case *m,
 			       struct kern_matmul_args *a, const float *before, float *out)
@@ -177,13 +181,15 @@ static const char *matmul_runs(struct check *c, u32 target, const struct matmul_
 	struct kern_matmul_args one = *a;
 	one.tokens = 1;
 	memcpy(again, before, bytes);
-	for (u32 t = 0; t < m->tokens; t++) {
+	for (u32 t = 0; t < m->tokens; t += c->targets[target].caps ? 1 : REFERENCE_APART) {
 		one.out = again + (size_t)t * a->out_stride;
 		one.x = a->x + (size_t)t * a->x_stride;
 		if (c->targets[target].ops.matmul(&ctx, &one) != ERR_OK)
 			return "an error for a row alone";
+		if (memcmp(one.out, out + (size_t)t * a->out_stride, a->out_stride * sizeof(float)) != 0)
+			return "a row alone gives other bits than among others";
 	}
-	return memcmp(again, out, bytes) != 0 ? "a row alone gives other bits than among others" : NULL;
+	return NULL;
 }
 
 /* Whether a variant rounds inputs for weights of a type. */
