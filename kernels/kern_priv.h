@@ -179,32 +179,32 @@ static inline size_t kern_group_offset(const struct kern_weight *w, u32 n, u32 k
 	       k / kern_dtype_group(w->dtype) * kern_group_bytes(w->dtype);
 }
 
-/* The byte of a group that holds (n, k). */
-static inline size_t kern_unit_offset(enum kern_dtype type, u32 n, u32 k)
+/* The byte of a group that holds value `within` of column n. */
+static inline u32 kern_unit_offset(enum kern_dtype type, u32 n, u32 within)
 {
-	u32 values = kern_unit_values(type), within = k % kern_dtype_group(type);
-	return kern_group_head(type) + within / values * (size_t)KERN_GROUP_UNIT + n % KERN_PANEL * 4 + within % 4;
+	u32 values = kern_unit_values(type);
+	return kern_group_head(type) + within / values * KERN_GROUP_UNIT + n % KERN_PANEL * 4 + within % 4;
 }
 
-/* The value of (n, k), whose q is given, in a group that begins so. */
-static inline float kern_stepped_at(const char *group, u32 n, u32 k, u32 q)
+/* Of a group in 4 bits of steps, value `within` of column n, whose q is given. */
+static inline float kern_stepped_at(const char *group, u32 n, u32 within, u32 q)
 {
-	const u32 *words = (const u32 *)(const void *)group, part = k % KERN_GROUP_MAX / KERN_STEPS_PART;
+	const u32 *words = (const u32 *)(const void *)group, part = within / KERN_STEPS_PART;
 	const u32 head = words[n % KERN_PANEL];
 	const i32 m = head >> 4 * part & 15, c = (signed char)(words[KERN_PANEL + n % KERN_PANEL] >> 8 * part);
 	return kern_bf16_to_float((u16)(head >> 16)) * (float)(m * ((i32)q - 8) + c);
 }
 
-static inline float kern_quantized_at(const struct kern_weight *w, u32 n, u32 k)
+/* Of a group, value `within` of column n. */
+static inline float kern_group_value(enum kern_dtype type, const char *group, u32 n, u32 within)
 {
-	const char *group = (const char *)w->data + kern_group_offset(w, n, k);
 	const u16 *halves = (const u16 *)(const void *)group;
-	u8 byte = ((const u8 *)group)[kern_unit_offset(w->dtype, n, k)];
-	if (w->dtype == KERN_I8)
+	u8 byte = ((const u8 *)group)[kern_unit_offset(type, n, within)];
+	if (type == KERN_I8)
 		return ((const float *)(const void *)group)[n % KERN_PANEL] * (float)(byte - 128);
-	byte = k % 8 < 4 ? byte & 15 : byte >> 4;
-	if (w->dtype == KERN_I4_STEPS)
-		return kern_stepped_at(group, n, k, byte);
+	byte = within % 8 < 4 ? byte & 15 : byte >> 4;
+	if (type == KERN_I4_STEPS)
+		return kern_stepped_at(group, n, within, byte);
 	float q = byte;
 	return kern_f16_to_float(halves[n % KERN_PANEL]) *
 	       (q - kern_f16_to_float(halves[KERN_PANEL + n % KERN_PANEL]));
@@ -214,7 +214,7 @@ static inline float kern_quantized_at(const struct kern_weight *w, u32 n, u32 k)
 static inline float kern_weight_at(const struct kern_weight *w, u32 n, u32 k)
 {
 	if (w->packed == KERN_LAYOUT_GROUPS)
-		return kern_quantized_at(w, n, k);
+		return kern_group_value(w->dtype, (const char *)w->data + kern_group_offset(w, n, k), n, k % kern_dtype_group(w->dtype));
 	size_t i = w->packed == KERN_LAYOUT_PANEL ? kern_panel_index(w->k, w->dtype, n, k)
 						  : (size_t)n * w->k + k;
 	return kern_load(w->data, w->dtype, i);

@@ -124,28 +124,48 @@ static inline float kern_kv_code_max(const struct kern_kv *kv)
 	return kv->dtype == KERN_I8 ? KERN_KV_I8_MAX : kv->dtype == KERN_I16 ? KERN_KV_I16_MAX : KERN_KV_F8_MAX;
 }
 
+/* Value i of a token's head as stored. `stride`: words from one word to the next. */
+static inline float kern_kv_stored(enum kern_dtype type, const u32 *words, size_t stride, u32 i)
+{
+	const u32 group = type == KERN_F32 ? 1 : type == KERN_BF16 || type == KERN_I16 ? 2 : 4;
+	const void *word = words + (size_t)(i / group) * stride;
+	if (type == KERN_I16) {
+		int16_t whole;
+		memcpy(&whole, (const int16_t *)word + i % group, sizeof(whole));
+		return whole;
+	}
+	if (type == KERN_I8)
+		return (float)(((const u8 *)word)[i % group] - KERN_KV_OFFSET);
+	return type == KERN_F8E4M3 ? kern_f8_to_float(((const u8 *)word)[i % group]) : kern_load(word, type, i % group);
+}
+
 /* A token's head as stored values, times what it is to be multiplied by: the scale of types that have one, else 1.
- * `stride`: words from one word to the next; `scale`: its place, or NULL. */
+ * `scale`: its place, or NULL. */
 static inline void kern_kv_load(const struct kern_kv *kv, float *x, const u32 *words, size_t stride,
 				const float *scale)
 {
-	u32 group = kern_kv_group(kv);
-	for (u32 i = 0; i < kv->head_dim; i++) {
-		const u32 *word = words + (size_t)(i / group) * stride;
-		u8 code;
-		int16_t whole;
-		if (kv->dtype == KERN_F32 || kv->dtype == KERN_BF16) {
-			x[i] = kern_load(word, kv->dtype, i % group);
-			continue;
-		}
-		if (kv->dtype == KERN_I16) {
-			memcpy(&whole, (const int16_t *)(const void *)word + i % group, sizeof(whole));
-			x[i] = (float)whole * *scale;
-			continue;
-		}
-		memcpy(&code, (const u8 *)word + i % group, 1);
-		x[i] = (kv->dtype == KERN_I8 ? (float)(code - KERN_KV_OFFSET) : kern_f8_to_float(code)) *
-		       *scale;
+	const u32 dim = kv->head_dim;
+	u32 i = 0;
+	switch (kv->dtype) { /* the loop once a type, of which then nothing is asked within it */
+	case KERN_F32:
+		for (; i < dim; i++)
+			x[i] = kern_kv_stored(KERN_F32, words, stride, i);
+		break;
+	case KERN_BF16:
+		for (; i < dim; i++)
+			x[i] = kern_kv_stored(KERN_BF16, words, stride, i);
+		break;
+	case KERN_I16:
+		for (; i < dim; i++)
+			x[i] = kern_kv_stored(KERN_I16, words, stride, i) * *scale;
+		break;
+	case KERN_I8:
+		for (; i < dim; i++)
+			x[i] = kern_kv_stored(KERN_I8, words, stride, i) * *scale;
+		break;
+	default:
+		for (; i < dim; i++)
+			x[i] = kern_kv_stored(KERN_F8E4M3, words, stride, i) * *scale;
 	}
 }
 

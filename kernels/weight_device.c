@@ -83,7 +83,7 @@ static void unpack_row(const struct kern_weight *w, u32 n, u8 *q, float *scale, 
 	for (u32 first = 0, g = 0; first < w->k; first += width, g++) {
 		const u8 *group = (const u8 *)w->data + kern_group_offset(w, n, first);
 		const u16 *halves = (const u16 *)(const void *)group;
-		const u8 *bytes = group + kern_unit_offset(w->dtype, n, first);
+		const u8 *bytes = group + kern_unit_offset(w->dtype, n, 0);
 		u32 end = kern_min(first + width, w->k);
 		scale[g] = int4 ? kern_f16_to_float(halves[n % KERN_PANEL])
 				: ((const float *)(const void *)group)[n % KERN_PANEL];

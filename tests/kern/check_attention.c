@@ -75,6 +75,7 @@ static double unit_of(const struct kern_attention_args *a, double largest, doubl
 struct row_cache {
 	double *k, *v; /* [context][head_dim] */
 	double *scale; /* [context] of values, 1 for types that have none */
+	double *size;  /* [context]: sums of a key's magnitudes */
 };
 
 static struct row_cache row_read(const struct kern_attention_args *a, u32 r, u32 kv_head)
@@ -82,13 +83,14 @@ static struct row_cache row_read(const struct kern_attention_args *a, u32 r, u32
 	const u32 context = a->context[r], dim = a->kv.head_dim, head = kv_head * (a->heads / a->kv.kv_heads);
 	struct row_cache c = {.k = malloc((size_t)context * dim * sizeof(double) + 1),
 			      .v = malloc((size_t)context * dim * sizeof(double) + 1),
-			      .scale = malloc(context * sizeof(double) + 1)};
+			      .scale = malloc(context * sizeof(double) + 1),
+			      .size = calloc(context + 1, sizeof(double))};
 	for (u32 key = 0; key < context; key++) {
-		struct check_kv_place k = key_place(a, r, head, key, false), v = key_place(a, r, head, key, true);
-		for (k.dim = v.dim = 0; k.dim < dim; v.dim = ++k.dim) {
-			c.k[(size_t)key * dim + k.dim] = check_kv_load(&a->kv, &k);
-			c.v[(size_t)key * dim + v.dim] = check_kv_load(&a->kv, &v);
-		}
+		const struct check_kv_place k = key_place(a, r, head, key, false), v = key_place(a, r, head, key, true);
+		check_kv_load_head(&a->kv, k, c.k + (size_t)key * dim);
+		check_kv_load_head(&a->kv, v, c.v + (size_t)key * dim);
+		for (u32 i = 0; i < dim; i++)
+			c.size[key] += fabs(c.k[(size_t)key * dim + i]);
 		c.scale[key] = check_kv_has_scales(a->kv.dtype) ? (double)check_kv_scale(&a->kv, &v) : 1;
 	}
 	return c;
@@ -99,19 +101,16 @@ static void row_free(struct row_cache *c)
 	free(c->k);
 	free(c->v);
 	free(c->scale);
+	free(c->size);
 }
 
-/* The score of a query's numbers and a key's. `slack`: what it is off by at most when the query's are rounded. */
-static double score_of(const struct kern_attention_args *a, const double *q, const double *k, double *slack)
+/* The score of a query's numbers and a key's. */
+static double score_of(const struct kern_attention_args *a, const double *q, const double *k)
 {
-	double score = 0, largest = 0, sum = 0, keys = 0;
-	for (u32 i = 0; i < a->kv.head_dim; i++) {
-		score += q[i] * k[i];
-		keys += fabs(k[i]);
-		largest = fmax(largest, fabs(q[i]));
-		sum += fabs(q[i]);
-	}
-	*slack = unit_of(a, largest, sum) / 2 * keys;
+	double sums[4] = {0}; /* of every fourth product: they need not wait for each other */
+	for (u32 i = 0; i < a->kv.head_dim; i++)
+		sums[i % 4] += q[i] * k[i];
+	const double score = sums[0] + sums[1] + (sums[2] + sums[3]);
 	return a->soft_cap > 0 ? a->soft_cap * tanh(score / a->soft_cap) : score;
 }
 
@@ -122,18 +121,19 @@ struct part_found {
 
 static void part_add(struct part_found *part, u32 dim, const double *v, double scale, double weight)
 {
+	const double inverse = 1 / scale;
 	part->widest = fmax(part->widest, weight * scale);
 	part->sum += weight * scale;
 	for (u32 i = 0; i < dim && scale > 0; i++)
-		part->stored[i] += fabs(v[i]) / scale;
+		part->stored[i] += fabs(v[i]) * inverse;
 }
 
 static void part_end(const struct kern_attention_args *a, struct part_found *part, double slack[])
 {
 	const double unit = unit_of(a, part->widest, part->sum);
 	for (u32 i = 0; i < a->kv.head_dim; i++)
-		slack[i] += unit / 2 * part->stored[i];
-	memset(part, 0, sizeof(*part));
+		slack[i] += unit / 2 * part->stored[i], part->stored[i] = 0;
+	part->widest = part->sum = 0;
 }
 
 /* `c`: of row r and the head's KV head. */
@@ -144,17 +144,23 @@ static void attention_want(const struct kern_attention_args *a, const struct row
 	    t = a->query_start[r] + query;
 	u32 last = a->context[r] - count + query,
 	    first = a->window && last >= a->window ? last + 1 - a->window : 0;
-	double *scores = malloc((last + 1) * sizeof(double)), best = -INFINITY, total = 0, slack = 0, q[1024];
-	struct part_found part = {0};
-	for (u32 i = 0; i < dim; i++)
+	double *scores = malloc((last + 1) * sizeof(double)), best = -INFINITY, total = 0, widest = 0, q[1024], largest = 0, sum = 0;
+	struct part_found part;
+	for (u32 i = 0; i < dim; i++) {
 		q[i] = query_at(a, ((size_t)t * a->heads + head) * dim + i, rounded);
-	for (u32 key = first; key <= last; key++) {
-		double off;
-		scores[key] = score_of(a, q, c->k + (size_t)key * dim, &off);
-		best = fmax(best, scores[key]);
-		slack = fmax(slack, off);
+		largest = fmax(largest, fabs(q[i]));
+		sum += fabs(q[i]);
+		part.stored[i] = 0;
 	}
-	memset(w, 0, sizeof(*w));
+	part.widest = part.sum = 0;
+	for (u32 key = first; key <= last; key++) {
+		scores[key] = score_of(a, q, c->k + (size_t)key * dim);
+		best = fmax(best, scores[key]);
+		widest = fmax(widest, c->size[key]);
+	}
+	const double slack = unit_of(a, largest, sum) / 2 * widest; /* what a score is off by at most when the query's numbers are rounded */
+	for (u32 i = 0; i < dim; i++)
+		w->value[i] = w->size[i] = w->slack[i] = 0;
 	if (a->sinks) {
 		best = fmax(best, a->sinks[head]);
 		total = exp(a->sinks[head] - best);
@@ -163,8 +169,9 @@ static void attention_want(const struct kern_attention_args *a, const struct row
 		const double weight = exp(scores[key] - best), *v = c->v + (size_t)key * dim;
 		total += weight;
 		for (u32 i = 0; i < dim; i++) {
-			w->value[i] += weight * v[i];
-			w->size[i] += fabs(weight * v[i]);
+			const double term = weight * v[i];
+			w->value[i] += term;
+			w->size[i] += fabs(term);
 		}
 		if (check_kv_has_scales(a->kv.dtype))
 			part_add(&part, dim, v, c->scale[key], weight);

@@ -84,21 +84,47 @@ static double f8_value(u8 code)
 	return code & 128 ? -size : size;
 }
 
-double check_kv_load(const struct kern_kv *kv, const struct check_kv_place *p)
+/* An element as stored. */
+static double stored_value(enum kern_dtype type, const char *at)
 {
-	const char *at = array_of(kv, p) + check_kv_at(kv, p);
 	float x;
 	int16_t whole;
-	if (kv->dtype == KERN_I16) {
+	u16 half;
+	u32 bits;
+	switch (type) {
+	case KERN_I16:
 		memcpy(&whole, at, sizeof(whole));
-		return whole * (double)check_kv_scale(kv, p);
+		return whole;
+	case KERN_I8:
+		return *(const u8 *)at - 128;
+	case KERN_F8E4M3:
+		return f8_value(*(const u8 *)at);
+	case KERN_BF16:
+		memcpy(&half, at, sizeof(half));
+		bits = (u32)half << 16;
+		memcpy(&x, &bits, sizeof(x));
+		return x;
+	default:
+		memcpy(&x, at, sizeof(x));
+		return x;
 	}
-	if (check_kv_has_scales(kv->dtype)) {
-		u8 code = *(const u8 *)at;
-		return (kv->dtype == KERN_I8 ? code - 128 : f8_value(code)) * (double)check_kv_scale(kv, p);
+}
+
+double check_kv_load(const struct kern_kv *kv, const struct check_kv_place *p)
+{
+	const double scale = check_kv_has_scales(kv->dtype) ? (double)check_kv_scale(kv, p) : 1;
+	return stored_value(kv->dtype, array_of(kv, p) + check_kv_at(kv, p)) * scale;
+}
+
+void check_kv_load_head(const struct kern_kv *kv, struct check_kv_place p, double *x)
+{
+	const double scale = check_kv_has_scales(kv->dtype) ? (double)check_kv_scale(kv, &p) : 1;
+	const u32 in_word = (u32)(4 / element(kv));
+	for (p.dim = 0; p.dim < kv->head_dim; p.dim += in_word) { /* elements of a word lie side by side */
+		const char *at = array_of(kv, &p) + check_kv_at(kv, &p);
+		for (u32 i = 0; i < in_word && p.dim + i < kv->head_dim; i++)
+			x[p.dim + i] = stored_value(kv->dtype, at + i * element(kv)) * scale;
 	}
-	kern_convert(&x, KERN_F32, at, kv->dtype, 1);
-	return x;
 }
 
 void check_kv_fill(struct check *c, const struct kern_kv *kv, struct check_kv_place p, float size)

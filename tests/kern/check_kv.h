@@ -29,6 +29,8 @@ double check_kv_most(enum kern_dtype type);
 float check_kv_scale(const struct kern_kv *kv, const struct check_kv_place *p);
 /* The value there, exactly. */
 double check_kv_load(const struct kern_kv *kv, const struct check_kv_place *p);
+/* All of p's head: x[dim]. */
+void check_kv_load_head(const struct kern_kv *kv, struct check_kv_place p, double *x);
 /* Random values for all dimensions of p's head, of magnitudes up to `size`, and a scale where there is one.
  */
 void check_kv_fill(struct check *c, const struct kern_kv *kv, struct check_kv_place p, float size);

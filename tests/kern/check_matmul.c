@@ -117,48 +117,73 @@ static double half_step(enum kern_dtype dtype, double most)
 				: exp2(fmax(floor(log2(most / 127.5)) + 1, -96) - 1);
 }
 
-/* What rounding the inputs to 8 bits in the groups of the weights may cost: half a step for every term. */
-static double rounding_cost(const struct matmul_case *m, const float *x, const float *w)
+/* What rounding inputs to 8 bits in the groups of the weights may cost: half a step for every term. */
+struct rounding_cost {
+	u32 groups;
+	double *steps;	 /* [tokens][groups]: half a step */
+	double *weights; /* [n][groups]: sums of magnitudes */
+};
+
+static double larger(double a, double b)
 {
-	u32 width = kern_dtype_group(m->dtype);
-	double cost = 0;
-	for (u32 g = 0; g < m->k; g += width) {
-		double most = 0, weights = 0;
-		for (u32 k = g; k < g + width && k < m->k; k++) {
-			most = fmax(most, fabs(x[m->order ? m->k - 1 - k : k]));
-			weights += fabs(w[k]);
+	return a > b ? a : b;
+}
+
+static u32 input_of(const struct matmul_case *m, u32 k)
+{
+	return m->order ? m->k - 1 - k : k;
+}
+
+static struct rounding_cost rounding_cost(struct check *c, const struct matmul_case *m, const struct kern_matmul_args *a, const float *w)
+{
+	const u32 width = kern_dtype_group(m->dtype), groups = (m->k + width - 1) / width;
+	struct rounding_cost r = {groups, check_alloc(c, (size_t)m->tokens * groups * sizeof(double)),
+				  check_alloc(c, (size_t)m->n * groups * sizeof(double))};
+	for (u32 t = 0; t < m->tokens; t++)
+		for (u32 g = 0; g < groups; g++) {
+			double most = 0;
+			for (u32 k = g * width; k < (g + 1) * width && k < m->k; k++)
+				most = larger(most, fabsf(a->x[(size_t)t * a->x_stride + input_of(m, k)]));
+			r.steps[t * groups + g] = half_step(m->dtype, most);
 		}
-		cost += half_step(m->dtype, most) * weights;
-	}
-	return cost;
+	for (u32 n = 0; n < m->n; n++)
+		for (u32 g = 0; g < groups; g++) {
+			double sum = 0;
+			for (u32 k = g * width; k < (g + 1) * width && k < m->k; k++)
+				sum += fabsf(w[(size_t)n * m->k + k]);
+			r.weights[n * groups + g] = sum;
+		}
+	return r;
 }
 
 /* What is right, and how far a variant may be off: rounding inputs to bf16 costs half a unit of 8 bits each,
  * a running float sum some units of 24 bits. */
-static void matmul_want(const struct matmul_case *m, const struct kern_matmul_args *a, const float *w,
+static void matmul_want(struct check *c, const struct matmul_case *m, const struct kern_matmul_args *a, const float *w,
 			const float *before, bool rounds, double *want, double *allowed)
 {
 	double error = (rounds && m->dtype == KERN_BF16 ? 0x1p-8 : 0) + 0x1p-24 * (4 + 3 * sqrt(m->k));
+	const bool in_groups = rounds && kern_dtype_group(m->dtype) > 0;
+	const struct rounding_cost r = in_groups ? rounding_cost(c, m, a, w) : (struct rounding_cost){0};
 	for (u32 t = 0; t < m->tokens; t++)
 		for (u32 n = 0; n < m->n; n++) {
 			const float *x = a->x + (size_t)t * a->x_stride, *row = w + (size_t)n * m->k;
 			double sum = (a->bias ? a->bias[n] : 0) +
 				     (m->accumulate ? before[t * a->out_stride + n] : 0);
-			double size = fabs(sum);
+			double size = fabs(sum), cost = 0;
 			for (u32 k = 0; k < m->k; k++) {
-				double term = (double)x[m->order ? m->k - 1 - k : k] * row[k];
+				double term = (double)x[input_of(m, k)] * row[k];
 				sum += term;
 				size += fabs(term);
 			}
+			for (u32 g = 0; g < r.groups; g++)
+				cost += r.steps[t * r.groups + g] * r.weights[n * r.groups + g];
 			want[(size_t)t * m->n + n] = sum;
-			allowed[(size_t)t * m->n + n] = error * (size + 1e-30);
-			if (rounds && kern_dtype_group(m->dtype) > 0)
-				allowed[(size_t)t * m->n + n] += 1.001 * rounding_cost(m, x, row);
+			allowed[(size_t)t * m->n + n] = error * (size + 1e-30) + 1.001 * cost;
 		}
 }
 
-/* The reference looks up every weight for each product, which with each row alone took most of all checks' time: its rows are computed again in
- * groups, of a size that puts them at every place of its blocks of tokens. */
+/* The reference looks up every weight, which with each row alone took most of all checks' time: its rows are computed again in groups, of a size
+ * that puts them at every place of its blocks of tokens. */
 enum { REFERENCE_ROWS = 7 };
 
 /* Runs one variant three times and each row alone; all have to agree to the bit. */
@@ -243,7 +268,7 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 	a.bias = m->bias ? check_floats(c, m->n, false) : NULL;
 	a.accumulate = m->accumulate;
 	bool rounds = rounds_inputs(m->dtype, t->caps);
-	matmul_want(m, &a, w.values, before, rounds, want, allowed);
+	matmul_want(c, m, &a, w.values, before, rounds, want, allowed);
 	problem = matmul_runs(c, target, m, &a, before, out);
 	for (u32 row = 0; row < m->tokens && !problem; row++) {
 		const float *got = out + (size_t)row * out_stride;
