@@ -226,6 +226,16 @@ static inline size_t kern_lora_b_index(u32 rank, u32 j, u32 r)
 	return ((size_t)(j / KERN_LORA_COLUMNS) * rank + r) * KERN_LORA_COLUMNS + j % KERN_LORA_COLUMNS;
 }
 
+/* A moment of waiting. */
+static inline void kern_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
 /* Runs on the context's pool, or in the caller where there is none. */
 static inline void kern_parallel(struct kern_ctx *ctx, u32 tasks, kern_task_fn fn, void *arg)
 {

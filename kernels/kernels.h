@@ -165,7 +165,7 @@ struct kern_matmul_fusion {
 	/* The rows of W are gate and then up: out[t][i] = act(product[t][i]) * product[t][N / 2 + i]. */
 	bool act_mul;
 	enum kern_activation act;
-	/* CPU, behind act_mul: the product of `out` with weights of the same type, computed, too, so that `out` may hold anything. Host; or NULL */
+	/* CPU: a product with weights of the same type whose x is `out`, computed, too, with its own fusion; behind act_mul `out` may hold anything. Host; or NULL */
 	const struct kern_matmul_args *then;
 	/* The product is what rope_kv reads: rotated and written as it would, and `out` is not written. With norms
 	 * of heads or an 8-bit cache the product lies in `qkv` in between, else that is ignored. Host; NULL: not. */

@@ -23,7 +23,7 @@
 
 #include "common/assert.h"
 #include "common/clock.h"
-#include "kernels/kernels.h"
+#include "kernels/kern_priv.h"
 
 enum {
 	THREADS_MAX = 1024,
@@ -68,15 +68,6 @@ struct kern_threads {
 	cpu_set_t *allowed; /* CPUS_MAX processors: those of the process when the pool was made */
 	pthread_t ids[];
 };
-
-static inline void cpu_pause(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
 
 static void futex_wait(_Atomic u32 *word, u32 seen)
 {
@@ -133,7 +124,7 @@ static void wait_a_moment(struct kern_threads *t, u32 thread, struct fetch *f)
 			thread * atomic_load_explicit(&t->ahead_stride, memory_order_relaxed);
 	}
 	if (f->left == 0) {
-		cpu_pause();
+		kern_pause();
 		return;
 	}
 	for (u32 i = 0; i < LINES_AT_ONCE; i++)

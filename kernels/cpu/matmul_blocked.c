@@ -186,6 +186,17 @@ static void pack_normed(struct blocked_job *j, const float *x, u32 rows, const s
 	}
 }
 
+/* A tile of a block of rows, and of one block of k unless there is a norm. */
+static void pack_rows(struct blocked_job *j, const struct rows *r, u32 tile, u32 k_block, u32 thread)
+{
+	const u32 first = tile_first(r, tile), rows = tile_first(r, tile + 1) - first;
+	const float *x = j->a->x + (size_t)(r->first + first) * j->a->x_stride;
+	if (j->normed)
+		pack_normed(j, x, rows, r, tile, thread);
+	else
+		pack_tile(j, x, rows, (struct span){k_block * j->k_block, block_count(j, k_block)}, tile_inputs(j, r, k_block, tile));
+}
+
 /* Tiles are counted through all blocks of rows. */
 static void pack_task(void *arg, u32 task, u32 thread)
 {
@@ -194,12 +205,17 @@ static void pack_task(void *arg, u32 task, u32 thread)
 	struct rows r = rows_of(j, 0);
 	for (; tile >= r.tiles; r = rows_of(j, ++block))
 		tile -= r.tiles;
-	u32 first = tile_first(&r, tile), rows = tile_first(&r, tile + 1) - first;
-	const float *x = j->a->x + (size_t)(r.first + first) * j->a->x_stride;
-	if (j->normed)
-		pack_normed(j, x, rows, &r, tile, thread);
-	else
-		pack_tile(j, x, rows, (struct span){k_block * j->k_block, block_count(j, k_block)}, tile_inputs(j, &r, k_block, tile));
+	pack_rows(j, &r, tile, k_block, thread);
+}
+
+void matmul_blocked_pack(struct blocked_job *j, u32 part, u32 thread)
+{
+	for (u32 block = part * j->part_blocks; block < (part + 1) * j->part_blocks; block++) {
+		const struct rows r = rows_of(j, block);
+		for (u32 tile = 0; tile < r.tiles; tile++)
+			for (u32 b = 0; b < (j->normed ? 1 : j->k_blocks); b++)
+				pack_rows(j, &r, tile, b, thread);
+	}
 }
 
 /* Where a panel's weights of a block of k begin. */
@@ -227,7 +243,7 @@ static struct place place_ahead(const struct blocked_job *j, struct place at, u3
 /* Asks for the block at `next`: one that this task computes, or the next task, or the product that comes behind this one. */
 static void plan_prefetch(const struct blocked_job *j, struct place next, struct blocked_tile *t, u32 tiles)
 {
-	const struct kern_weight *w = j->a->w, *behind = j->then ? j->then->a->w : j->a->next ? j->a->next : w;
+	const struct kern_weight *w = j->a->w, *behind = j->a->fusion && j->a->fusion->then ? j->a->fusion->then->w : j->a->next ? j->a->next : w;
 	const bool ends = next.panel >= j->panels;
 	const u32 units = kern_ceil(t->k_count * j->kernel->value_bytes, 4);
 	t->prefetch = ends ? (const char *)behind->data : weights_at(j, panel_at(j, next.panel), next.k_block);
@@ -363,18 +379,22 @@ struct columns {
 	struct shares shares; /* units: steps of columns, block of rows by block of rows */
 };
 
+void matmul_blocked_steps(const struct blocked_job *j, u32 first, u32 end, u32 thread)
+{
+	for (u32 steps; first < end; first += steps) {
+		const u32 block = first / j->steps, at = first % j->steps, panel = at * j->step_panels;
+		steps = kern_min(end - first, j->steps - at);
+		run_piece(j, block, panel, kern_min(steps * j->step_panels, j->panels - panel), thread);
+	}
+}
+
 static void run_columns(void *arg, u32 task, u32 thread)
 {
 	struct columns *c = arg;
-	const struct blocked_job *j = c->job;
 	u32 first, end;
 	(void)task;
 	while (shares_take(&c->shares, thread, &first, &end))
-		for (u32 steps; first < end; first += steps) {
-			const u32 block = first / j->steps, at = first % j->steps, panel = at * j->step_panels;
-			steps = kern_min(end - first, j->steps - at);
-			run_piece(j, block, panel, kern_min(steps * j->step_panels, j->panels - panel), thread);
-		}
+		matmul_blocked_steps(c->job, first, end, thread);
 }
 
 /* ---------------------------------------------------------------- products */
@@ -383,9 +403,11 @@ bool matmul_blocked_fuses(const struct kern_matmul_args *a)
 {
 	const struct kern_matmul_fusion *f = a->fusion;
 	const struct kern_matmul_args *then = f->then;
-	if (then && (then->w->dtype != a->w->dtype || then->tokens != a->tokens || then->fusion || then->x != a->out || !f->act_mul))
+	if (then && (then->w->dtype != a->w->dtype || then->tokens != a->tokens || then->x != a->out))
 		return false;
-	if (f->rope || !(f->act_mul || f->norm_weight) || (f->norm_weight && a->w->order))
+	if (then && then->fusion && !matmul_blocked_fuses(then))
+		return false;
+	if (f->rope || !(f->act_mul || f->norm_weight || then) || (f->norm_weight && a->w->order))
 		return false;
 	return !f->act_mul || (!a->accumulate && a->w->n % (2 * KERN_PANEL) == 0);
 }
@@ -464,7 +486,7 @@ static void run(struct kern_ctx *ctx, struct blocked_job *j, bool packed)
 static bool hands_over(struct blocked_job *j, const struct kern_matmul_args *then, u32 threads)
 {
 	const u32 handed = j->width == 0 ? KERN_PANEL : j->width > HANDED_LEAST ? j->width : HANDED_LEAST;
-	if (!then || then->w->order || then->w->k % handed != 0 || then->tokens > BLOCKED_THEN_TOKENS)
+	if (!then || !j->fusion || then->w->order || then->w->k % handed != 0 || then->tokens > BLOCKED_THEN_TOKENS)
 		return false;
 	const u32 apart = plan_columns(j, threads);
 	j->handed = handed;
@@ -484,19 +506,82 @@ static void run_both(struct kern_ctx *ctx, struct blocked_job *j, const struct k
 	run(ctx, &next, true);
 }
 
+/* The product that follows, or NULL. */
+static const struct kern_matmul_args *then_of(const struct kern_matmul_args *a)
+{
+	return a->fusion ? a->fusion->then : NULL;
+}
+
+/* Memory of products that follow each other. Inputs of one lie where those of the one before did, but for those that are handed over while that
+ * computes. False: there is not as much. */
+static bool plan_stages(struct blocked_job *jobs, u32 count, const struct kern_ctx *ctx, u32 threads)
+{
+	const size_t part = kern_scratch_part(ctx, threads), lane = matmul_blocked_lane_bytes(jobs->a->tokens);
+	const u32 rows = kern_ceil(jobs->a->tokens, threads);
+	size_t own = 0, handed = 0;
+	for (u32 i = 0; i < count; i++) {
+		size_t *most = i > 0 && jobs[i - 1].handed > 0 ? &handed : &own, bytes = kern_align(rows * jobs[i].row_bytes);
+		*most = bytes > *most ? bytes : *most;
+	}
+	if (lane + own + handed > part)
+		return false;
+	for (u32 i = 0; i < count; i++) {
+		struct blocked_job *j = &jobs[i];
+		j->lanes = ctx->scratch;
+		j->lane_bytes = lane;
+		j->lane_apart = j->part_bytes = part;
+		j->x = j->lanes + lane + (i > 0 && jobs[i - 1].handed > 0 ? own : 0);
+	}
+	return true;
+}
+
+/* All products that follow each other, every thread its own rows. False: nothing is computed. */
+static bool run_stages(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct blocked_kernel *kernel)
+{
+	const u32 threads = kern_thread_count(ctx);
+	struct blocked_job jobs[BLOCKED_STAGES];
+	struct blocked_stages s;
+	u32 count = 0;
+	for (; a; a = then_of(a)) {
+		if (count == BLOCKED_STAGES)
+			return false;
+		jobs[count++] = job_of(a, kernel, threads);
+	}
+	if (threads == 1 || threads > SHARES_MAX || jobs->row_blocks != threads * jobs->part_blocks)
+		return false;
+	for (u32 i = 0; i + 1 < count; i++) {
+		if (!jobs[i].fusion)
+			continue;
+		if (!hands_over(&jobs[i], jobs[i + 1].a, threads))
+			return false; /* `out` may be where another thread still reads inputs of the first product */
+		jobs[i].then = &jobs[i + 1];
+		jobs[i + 1].x_stride = jobs[i].handed;
+	}
+	if (!plan_stages(jobs, count, ctx, threads))
+		return false;
+	matmul_stages_init(&s, threads);
+	for (u32 i = 0; i < count; i++) {
+		plan_columns(&jobs[i], threads);
+		matmul_stages_add(&s, &jobs[i], steps_kept(&jobs[i]), i > 0 && jobs[i - 1].handed > 0);
+	}
+	matmul_stages_run(ctx, &s);
+	return true;
+}
+
 void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct blocked_kernel *kernel)
 {
-	const struct kern_matmul_args *then = a->fusion ? a->fusion->then : NULL;
+	const struct kern_matmul_args *then = then_of(a);
 	ASSERT(kernel->k_block <= BLOCKED_K_MAX && kernel->tile_rows <= BLOCKED_TILE_MAX);
-	if (a->tokens == 0)
+	if (a->tokens == 0 || (then && run_stages(ctx, a, kernel)))
 		return;
 	struct blocked_job j = job_of(a, kernel, kern_thread_count(ctx));
 	if (hands_over(&j, then, kern_thread_count(ctx))) {
 		run_both(ctx, &j, then);
-		return;
+		then = then_of(then);
+	} else {
+		plan_scratch(&j, ctx, kern_thread_count(ctx));
+		run(ctx, &j, false);
 	}
-	plan_scratch(&j, ctx, kern_thread_count(ctx));
-	run(ctx, &j, false);
 	if (then)
 		matmul_blocked(ctx, then, kernel);
 }

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "kernels/cpu/checked_priv.h"
+#include "kernels/cpu/shares_priv.h"
 #include "kernels/kern_priv.h"
 
 enum {
@@ -126,6 +127,29 @@ bool matmul_blocked_fuses(const struct kern_matmul_args *a);
 
 /* Packs the inputs into the scratch and computes; and what the fusion has. */
 void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct blocked_kernel *kernel);
+
+/* The inputs of a part of the rows, by one thread. */
+void matmul_blocked_pack(struct blocked_job *j, u32 part, u32 thread);
+/* Steps [first, end), counted through the blocks of rows, whose inputs are packed. */
+void matmul_blocked_steps(const struct blocked_job *j, u32 first, u32 end, u32 thread);
+
+/* Products that follow each other, cpu/matmul_stages.c: each reads what the one before has made of the same rows, so a thread goes on with rows of its
+ * own without waiting for others, of whose rows it takes steps where it has none. */
+enum { BLOCKED_STAGES = 3 };
+struct blocked_stages {
+	u32 count, parts; /* parts of the rows: as many as threads */
+	struct blocked_job *jobs[BLOCKED_STAGES];
+	struct shares steps[BLOCKED_STAGES]; /* a share a part */
+	struct {
+		_Alignas(64) _Atomic u32 left[BLOCKED_STAGES]; /* steps that are not finished; a stage begins when the one before has none */
+		_Atomic u32 packed[BLOCKED_STAGES];	       /* 0, 1: a thread packs them, 2: they are */
+	} of[SHARES_MAX];
+};
+
+void matmul_stages_init(struct blocked_stages *s, u32 parts);
+/* Borrows `j` until they have run. `keep`: steps of a part that are its thread's alone; `handed`: the stage before packs the inputs. */
+void matmul_stages_add(struct blocked_stages *s, struct blocked_job *j, u32 keep, bool handed);
+void matmul_stages_run(struct kern_ctx *ctx, struct blocked_stages *s);
 
 /* Scratch of the threads. */
 size_t matmul_blocked_lane_bytes(u32 tokens);

@@ -11,99 +11,7 @@
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/qk_norm.h"
 
-enum {
-	MLP_TOKENS = 512, /* enough that weights are read seldom, few enough for a cache */
-	MLP_TOKENS_ALONE = 256, /* of one thread, which has one core's caches */
-	NORM_TOKENS = 16, /* for a thread at least, where products norm by themselves: they share them out by tiles of rows */
-};
-
-/* ---------------------------------------------------------------- memory */
-
-static float *carve(char *base, size_t *offset, size_t count)
-{
-	return region_carve(base, offset, count * sizeof(float));
-}
-
-static size_t least(size_t a, size_t b)
-{
-	return a < b ? a : b;
-}
-
-static size_t lay_out(struct decoder *d, char *base)
-{
-	const struct decoder_config *c = &d->config;
-	const struct model_shard *s = c->shard;
-	size_t tokens = c->tokens_max, rows = c->logit_rows_max, hidden = c->model->hidden;
-	const bool latent = c->model->arch->latent;
-	size_t head_dim = c->model->head_dim, head_width = latent ? latent_head_width(c->model) : head_dim;
-	size_t offset = 0, mlp, experts;
-
-	d->x = carve(base, &offset, tokens * hidden);
-	d->delta = carve(base, &offset, tokens * hidden);
-	d->normed = carve(base, &offset, tokens * hidden);
-	d->squares = carve(base, &offset, latent || (c->model->arch->traits & ARCH_QK_NORMS) ? 2 * tokens : 0);
-	mlp = experts = offset;
-	d->qkv = carve(base, &offset, tokens * (s->heads + 2 * s->kv_heads) * head_dim);
-	d->q = carve(base, &offset, tokens * s->heads * head_width);
-	d->attended = carve(base, &offset, tokens * s->heads * head_width);
-	d->low = carve(base, &offset, latent ? tokens * latent_low_width(c->model, s) : 0);
-	d->gate_up = carve(base, &mlp, least(tokens, MLP_TOKENS) * 2 * s->intermediate);
-	d->activated = carve(base, &mlp, least(tokens, MLP_TOKENS) * s->intermediate);
-	experts += moe_lay_out(&d->moe, c->model, s, c->tokens_max, base ? base + experts : NULL);
-	offset = mlp > offset ? mlp : offset;
-	offset = experts > offset ? experts : offset;
-	d->picked = carve(base, &offset, rows * hidden);
-	d->picked_delta = carve(base, &offset, rows * hidden);
-	d->picked_normed = carve(base, &offset, rows * hidden);
-	d->logits = carve(base, &offset, s->rank == 0 ? rows * c->model->vocab_size : 0);
-	d->last = (u32 *)(void *)carve(base, &offset, tokens);
-	d->single_start = (u32 *)(void *)carve(base, &offset, tokens + 1);
-	return offset;
-}
-
-size_t decoder_bytes(const struct decoder_config *config)
-{
-	struct decoder d = {.config = *config};
-
-	return lay_out(&d, NULL);
-}
-
-enum err decoder_init(struct decoder *d, const struct decoder_config *config, struct err_msg *em)
-{
-	*d = (struct decoder){.config = *config};
-	d->memory_bytes = lay_out(d, NULL);
-	void *memory =
-		mmap(NULL, d->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (memory == MAP_FAILED)
-		return region_refuse(em,
-			       "cannot allocate %zu bytes for activations; lower --max-num-batched-tokens "
-			       "or --max-num-seqs",
-			       d->memory_bytes);
-	madvise(memory, d->memory_bytes, MADV_HUGEPAGE);
-	d->memory = memory;
-	lay_out(d, memory);
-	for (u32 i = 0; i <= config->tokens_max; i++)
-		d->single_start[i] = i;
-	d->moe.ops = config->ops;
-	d->moe.ctx = config->ctx;
-	return lora_step_init(&d->lora, config->loras, config->ops, config->ctx, config->tokens_max, em);
-}
-
-void decoder_fini(struct decoder *d)
-{
-	lora_step_fini(&d->lora);
-	if (d->memory)
-		munmap(d->memory, d->memory_bytes);
-	*d = (struct decoder){0};
-}
-
-size_t decoder_exchange_bytes(const struct model_config *model, u32 ranks, u32 tokens_max)
-{
-	size_t sums = (size_t)tokens_max * model->hidden;
-	size_t logits = model->vocab_size / ranks + 1; /* at least one row of the largest share */
-
-	return (sums > logits ? sums : logits) * sizeof(float);
-}
+enum { NORM_TOKENS = 16 /* for a thread at least, where products norm by themselves: they share them out by tiles of rows */ };
 
 /* ---------------------------------------------------------------- layers */
 
@@ -154,13 +62,21 @@ static enum err block_input(struct decoder *d, const float *add, const float *we
 	return weight || add ? decoder_norm(d, weight ? d->normed : NULL, d->x, add, weight, bias, tokens, em) : ERR_OK;
 }
 
-/* The same for a block whose first product may norm what it reads by itself, if it is of so many tokens that it may do so. */
+/* Whether a product may norm what it reads by itself: it is of so many tokens. */
+static bool product_norms(const struct decoder *d, const float *weight, const float *bias, u32 tokens)
+{
+	const u32 threads = kern_threads_count(d->config.ctx->threads);
+
+	return weight && !bias && tokens > KERN_CPU_UNFUSED_TOKENS && tokens >= NORM_TOKENS * threads && !d->config.model->arch->layer_norm &&
+	       !d->lora.active_count;
+}
+
+/* The same for a block whose first product may do so. */
 static enum err product_input(struct decoder *d, const float *weight, const float *bias, u32 tokens, struct err_msg *em)
 {
 	const float *add = take_delta(d);
-	const u32 threads = kern_threads_count(d->config.ctx->threads);
 
-	if (!weight || bias || add || tokens <= KERN_CPU_UNFUSED_TOKENS || tokens < NORM_TOKENS * threads || d->config.model->arch->layer_norm || d->lora.active_count)
+	if (add || !product_norms(d, weight, bias, tokens))
 		return block_input(d, add, weight, bias, tokens, em);
 	d->input = d->normed;
 	d->unnormed = weight;
@@ -393,26 +309,36 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	return e;
 }
 
-/* The product with gate and up and what the activation makes of it, at once; with `then`, not NULL, that product, too. Of tokens
- * [first, first + tokens) of `input`. ERR_UNSUPPORTED, and nothing written: apart. */
+/* The product with gate and up and what the activation makes of it, of tokens [first, first + tokens) of `input`. */
+static struct kern_matmul_args activated_args(const struct decoder *d, const struct layer_weights *w, u32 first, u32 tokens,
+					      const struct kern_matmul_fusion *fusion)
+{
+	return (struct kern_matmul_args){.out = d->activated,
+					 .x = (d->unnormed ? d->x : d->input) + (size_t)first * w->gate_up.k,
+					 .w = &w->gate_up,
+					 .bias = w->gate_up_bias,
+					 .tokens = tokens,
+					 .x_stride = w->gate_up.k,
+					 .out_stride = d->config.shard->intermediate,
+					 .fusion = fusion};
+}
+
+/* That product at once; with `then`, not NULL, the one behind it, too, and with `before` the one that it reads. ERR_UNSUPPORTED, and nothing
+ * written: apart. */
 static enum err product_activated(struct decoder *d, const struct layer_weights *w, u32 first, u32 tokens,
-				  const struct kern_matmul_args *then)
+				  const struct kern_matmul_args *then, const struct kern_matmul_args *before)
 {
 	const struct decoder_config *c = &d->config;
 	const struct kern_matmul_fusion fusion = {.norm_weight = d->unnormed, .norm_eps = c->model->norm_eps, .act_mul = true,
 						  .act = c->model->activation, .then = then};
-	struct kern_matmul_args a = {.out = d->activated,
-				     .x = (d->unnormed ? d->x : d->input) + (size_t)first * w->gate_up.k,
-				     .w = &w->gate_up,
-				     .bias = w->gate_up_bias,
-				     .tokens = tokens,
-				     .x_stride = w->gate_up.k,
-				     .out_stride = c->shard->intermediate,
-				     .fusion = &fusion};
+	const struct kern_matmul_args a = activated_args(d, w, first, tokens, &fusion);
+	const struct kern_matmul_fusion joined = {.then = &a};
+	struct kern_matmul_args all = before ? *before : a;
 
 	if (tokens <= KERN_CPU_UNFUSED_TOKENS || c->model->arch->ungated || d->lora.active_count)
 		return ERR_UNSUPPORTED;
-	return c->ops->matmul(c->ctx, &a);
+	all.fusion = before ? &joined : &fusion;
+	return c->ops->matmul(c->ctx, &all);
 }
 
 static enum err activate(struct decoder *d, u32 tokens, struct err_msg *em)
@@ -454,6 +380,16 @@ static enum err project(struct decoder *d, u32 index, u32 tokens, struct err_msg
 	return e ? e : decoder_product(d, out, d->input, w, bias, index, tokens, em);
 }
 
+/* Whether attention's last product goes with the MLP's: nothing but the MLP's norm comes between them. */
+static bool puts_off(const struct decoder *d, u32 index, u32 tokens)
+{
+	const struct model_config *m = d->config.model;
+	const struct layer_weights *w = &d->config.weights->layers[index];
+
+	return kern_threads_count(d->config.ctx->threads) > 1 && tokens <= MLP_TOKENS && !d->pending && !m->arch->ungated &&
+	       !(m->layer_flags[index] & LAYER_EXPERTS) && product_norms(d, w->mlp_norm, w->mlp_norm_bias, tokens);
+}
+
 static enum err attention_block(struct decoder *d, u32 index, const struct inputs *in,
 				const struct kern_kv *kv, struct err_msg *em)
 {
@@ -471,9 +407,14 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	tokens = d->narrowed ? in->rows : tokens;
 	if (!e && latent)
 		e = latent_values(d, w, tokens, em);
-	if (!e)
-		e = product_sum(d, block_output(d, w->attn_post_norm, w->attn_out_bias), latent ? d->q : d->attended, &w->attn_out,
-				w->attn_out_bias, index, tokens, em);
+	if (e)
+		return e;
+	float *out = block_output(d, w->attn_post_norm, w->attn_out_bias);
+	const float *attended = latent ? d->q : d->attended;
+	d->put_off = puts_off(d, index, tokens) ? attended : NULL;
+	if (d->put_off)
+		return ERR_OK;
+	e = product_sum(d, out, attended, &w->attn_out, w->attn_out_bias, index, tokens, em);
 	return e ? e : post_norm(d, w->attn_post_norm, tokens, em);
 }
 
@@ -482,7 +423,7 @@ static enum err gate_and_up(struct decoder *d, u32 index, u32 first, u32 count, 
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	const float *x = d->input + (size_t)first * w->gate_up.k;
-	enum err e = product_activated(d, w, first, count, NULL);
+	enum err e = product_activated(d, w, first, count, NULL, NULL);
 
 	if (e != ERR_UNSUPPORTED)
 		return decoder_failed(e, "matmul with act_mul", em);
@@ -508,7 +449,7 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 		u32 count = (u32)least(tokens - first, portion);
 		float *y = out + (size_t)first * w->down.n;
 		struct kern_matmul_args down = product_args(d, y, to == d->x, d->activated, &w->down, bias, index, count);
-		e = product_activated(d, w, first, count, &down);
+		e = product_activated(d, w, first, count, &down, NULL);
 		if (e != ERR_UNSUPPORTED) {
 			e = decoder_failed(e, "matmul with act_mul and another", em);
 			continue;
@@ -522,6 +463,21 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 			e = adapt(d, y, d->activated, &w->down, LORA_DOWN, index, first, count, em);
 	}
 	return e || !c ? e : collectives_all_reduce(c, d->delta, (size_t)tokens * w->down.n, em);
+}
+
+/* With the product that attention has put off. ERR_UNSUPPORTED: that one is computed, the MLP is not. */
+static enum err mlp_behind(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
+{
+	const struct layer_weights *w = &d->config.weights->layers[index];
+	const struct kern_matmul_args before = product_args(d, d->x, true, d->put_off, &w->attn_out, NULL, index, tokens);
+	float *to = block_output(d, w->mlp_post_norm, w->down_bias);
+	const struct kern_matmul_args down = product_args(d, to, to == d->x, d->activated, &w->down, w->down_bias, index, tokens);
+	enum err e = product_activated(d, w, 0, tokens, &down, &before);
+
+	if (e != ERR_UNSUPPORTED)
+		return decoder_failed(e, "matmul and others behind it", em);
+	e = decoder_failed(d->config.ops->matmul(d->config.ctx, &before), "matmul", em);
+	return e ? e : ERR_UNSUPPORTED;
 }
 
 static enum err experts(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
@@ -555,8 +511,10 @@ static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_m
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	bool has_experts = d->config.model->layer_flags[index] & LAYER_EXPERTS;
 
-	enum err e = mlp_input(d, w, has_experts, tokens, em);
-	if (!e)
+	enum err e = mlp_input(d, w, has_experts, tokens, em), behind = ERR_UNSUPPORTED;
+	if (!e && d->put_off)
+		e = (behind = mlp_behind(d, index, tokens, em)) == ERR_UNSUPPORTED ? ERR_OK : behind;
+	if (!e && behind == ERR_UNSUPPORTED)
 		e = has_experts ? experts(d, w, tokens, em) : mlp(d, index, tokens, em);
 	return e ? e : post_norm(d, w->mlp_post_norm, tokens, em);
 }

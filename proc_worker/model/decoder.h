@@ -37,6 +37,7 @@ struct decoder {
 	float *normed;
 	const float *input; /* of the next product: normed, or x where a family has no norm before its blocks */
 	const float *unnormed; /* the weights of the norm that `input` still wants, of x: products of many tokens do it; or NULL */
+	const float *put_off; /* inputs of attention's last product, which the MLP's are to follow in one call; or NULL */
 	float *qkv, *q, *attended;
 	float *low; /* of latent attention the product of SLOT_QKV: what queries are made from, the latent, what rotates of the key */
 	float *squares; /* [2], of families with norms over all heads, or with latent attention */

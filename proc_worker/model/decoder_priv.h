@@ -4,6 +4,17 @@
 
 #include "proc_worker/model/decoder.h"
 
+/* Of the MLP's products at once. */
+enum {
+	MLP_TOKENS = 512, /* enough that weights are read seldom, few enough for a cache */
+	MLP_TOKENS_ALONE = 256, /* of one thread, which has one core's caches */
+};
+
+static inline size_t least(size_t a, size_t b)
+{
+	return a < b ? a : b;
+}
+
 /* `e` as it is, with a text that names the op if it is an error. */
 enum err decoder_failed(enum err e, const char *op, struct err_msg *em);
 

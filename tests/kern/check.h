@@ -88,6 +88,7 @@ bool check_distinct_(const struct check *c, u32 target, size_t slot);
 void check_linear(struct check *c);
 void check_matmul(struct check *c);
 void check_fused(struct check *c);
+void check_stages(struct check *c);
 void check_rope(struct check *c);
 void check_attention(struct check *c);
 void check_moe(struct check *c);

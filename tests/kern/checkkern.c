@@ -24,6 +24,7 @@ static void check_cpu(struct check *c)
 	check_linear(c);
 	check_matmul(c);
 	check_fused(c);
+	check_stages(c);
 	check_rope(c);
 	check_attention(c);
 	check_moe(c);

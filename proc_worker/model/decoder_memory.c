@@ -1,0 +1,87 @@
+/* The memory of a forward pass: one mapping, laid out when a worker starts. */
+#include <sys/mman.h>
+
+#include "common/region.h"
+#include "proc_worker/model/decoder_priv.h"
+#include "proc_worker/model/latent.h"
+
+static float *carve(char *base, size_t *offset, size_t count)
+{
+	return region_carve(base, offset, count * sizeof(float));
+}
+
+static size_t lay_out(struct decoder *d, char *base)
+{
+	const struct decoder_config *c = &d->config;
+	const struct model_shard *s = c->shard;
+	size_t tokens = c->tokens_max, rows = c->logit_rows_max, hidden = c->model->hidden;
+	const bool latent = c->model->arch->latent;
+	size_t head_dim = c->model->head_dim, head_width = latent ? latent_head_width(c->model) : head_dim;
+	size_t offset = 0, mlp, experts;
+
+	d->x = carve(base, &offset, tokens * hidden);
+	d->delta = carve(base, &offset, tokens * hidden);
+	d->normed = carve(base, &offset, tokens * hidden);
+	d->squares = carve(base, &offset, latent || (c->model->arch->traits & ARCH_QK_NORMS) ? 2 * tokens : 0);
+	mlp = experts = offset;
+	d->qkv = carve(base, &offset, tokens * (s->heads + 2 * s->kv_heads) * head_dim);
+	d->q = carve(base, &offset, tokens * s->heads * head_width);
+	d->attended = carve(base, &offset, tokens * s->heads * head_width);
+	d->low = carve(base, &offset, latent ? tokens * latent_low_width(c->model, s) : 0);
+	d->gate_up = carve(base, &mlp, least(tokens, MLP_TOKENS) * 2 * s->intermediate);
+	d->activated = carve(base, &mlp, least(tokens, MLP_TOKENS) * s->intermediate);
+	experts += moe_lay_out(&d->moe, c->model, s, c->tokens_max, base ? base + experts : NULL);
+	offset = mlp > offset ? mlp : offset;
+	offset = experts > offset ? experts : offset;
+	d->picked = carve(base, &offset, rows * hidden);
+	d->picked_delta = carve(base, &offset, rows * hidden);
+	d->picked_normed = carve(base, &offset, rows * hidden);
+	d->logits = carve(base, &offset, s->rank == 0 ? rows * c->model->vocab_size : 0);
+	d->last = (u32 *)(void *)carve(base, &offset, tokens);
+	d->single_start = (u32 *)(void *)carve(base, &offset, tokens + 1);
+	return offset;
+}
+
+size_t decoder_bytes(const struct decoder_config *config)
+{
+	struct decoder d = {.config = *config};
+
+	return lay_out(&d, NULL);
+}
+
+enum err decoder_init(struct decoder *d, const struct decoder_config *config, struct err_msg *em)
+{
+	*d = (struct decoder){.config = *config};
+	d->memory_bytes = lay_out(d, NULL);
+	void *memory =
+		mmap(NULL, d->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		return region_refuse(em,
+			       "cannot allocate %zu bytes for activations; lower --max-num-batched-tokens "
+			       "or --max-num-seqs",
+			       d->memory_bytes);
+	madvise(memory, d->memory_bytes, MADV_HUGEPAGE);
+	d->memory = memory;
+	lay_out(d, memory);
+	for (u32 i = 0; i <= config->tokens_max; i++)
+		d->single_start[i] = i;
+	d->moe.ops = config->ops;
+	d->moe.ctx = config->ctx;
+	return lora_step_init(&d->lora, config->loras, config->ops, config->ctx, config->tokens_max, em);
+}
+
+void decoder_fini(struct decoder *d)
+{
+	lora_step_fini(&d->lora);
+	if (d->memory)
+		munmap(d->memory, d->memory_bytes);
+	*d = (struct decoder){0};
+}
+
+size_t decoder_exchange_bytes(const struct model_config *model, u32 ranks, u32 tokens_max)
+{
+	size_t sums = (size_t)tokens_max * model->hidden;
+	size_t logits = model->vocab_size / ranks + 1; /* at least one row of the largest share */
+
+	return (sums > logits ? sums : logits) * sizeof(float);
+}
