@@ -8,7 +8,7 @@
 #include "common/json.h"
 #include "tests/unit/proc_worker/driver.h"
 
-enum { PROMPTS = 4, OUTPUTS = 32, VOCAB = 512, PROMPT_MAX = 64 };
+enum { PROMPTS = 4, OUTPUTS = 32, VOCAB = 512, LONG_PROMPT = 200, PROMPT_MAX = 64 };
 
 struct reference {
 	u32 prompt[PROMPTS][PROMPT_MAX];
@@ -436,4 +436,49 @@ Test(reference, windows_and_soft_caps_give_the_same_bits_in_any_company)
 {
 	check_company("refmodels/gemma2");
 	check_company("refmodels/phi3-swa");
+}
+
+/* Logits of all tokens of a prompt that gives every thread rows of its own; `chunk`: so many tokens a step. */
+static void long_prompt_logits(const char *dir, enum option_dtype dtype, u32 threads, u32 chunk, float *logits)
+{
+	static struct driver d;
+	u32 prompt[LONG_PROMPT];
+	struct driver_request q = {.prompt = prompt, .prompt_count = LONG_PROMPT, .output_count = 1, .prompt_logits = logits};
+	struct driver_config config = {.model_dir = dir,
+				       .dtype = dtype,
+				       .ranks = 1,
+				       .threads = threads,
+				       .caps = kern_caps_detect(),
+				       .rows_max = 1,
+				       .tokens_max = LONG_PROMPT,
+				       .block_size = 16,
+				       .chunk = chunk,
+				       .seed = 3};
+
+	for (u32 i = 0; i < LONG_PROMPT; i++)
+		prompt[i] = 3 + i * 37 % 250;
+	driver_open(&d, &config);
+	driver_run(&d, &q, 1);
+	driver_close(&d);
+}
+
+/* With one thread, with two and three that go through a layer's products without waiting for each other, and in chunks of so few tokens that no
+ * product has anything around it. */
+Test(reference, a_long_prompt_gives_the_same_bits_whatever_the_threads)
+{
+	static const char *const names[] = {"refmodels/llama-mha-mixed-dtypes", "refmodels/llama3-gqa-ropescale", "refmodels/qwen3", "refmodels/gemma2"};
+	static float alone[LONG_PROMPT * VOCAB], threaded[LONG_PROMPT * VOCAB];
+
+	for (u32 i = 0; i < 2 * COUNT_OF(names); i++) {
+		const char *dir = reference_dir(names[i / 2]);
+		const enum option_dtype dtype = i % 2 ? OPTION_DTYPE_BFLOAT16 : OPTION_DTYPE_FLOAT32;
+		if (!dir)
+			cr_skip_test("no reference models here");
+		long_prompt_logits(dir, dtype, 1, 16, alone);
+		for (u32 threads = 1; threads <= 3; threads++) {
+			memset(threaded, 0, sizeof(threaded));
+			long_prompt_logits(dir, dtype, threads, LONG_PROMPT, threaded);
+			cr_assert_eq(memcmp(alone, threaded, sizeof(alone)), 0, "%s, type %u, %u threads", names[i / 2], i % 2, threads);
+		}
+	}
 }
