@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -206,12 +207,19 @@ static enum err load_template(struct gateway *g, struct err_msg *em)
 static void name_model(struct gateway *g)
 {
 	const struct option_list *names = &g->options->served_model_name;
-	char path[4096];
+	char path[4096], file[sizeof(g->root)];
 	snprintf(path, sizeof(path), "%s", g->options->model);
 	snprintf(g->default_name, sizeof(g->default_name), "%s", basename(path));
 	g->only_name = g->default_name;
 	g->model.names = names->count ? (const char *const *)names->items : &g->only_name;
 	g->model.name_count = names->count ? names->count : 1;
+	snprintf(g->root, sizeof(g->root), "%s", g->options->model);
+	/* the folder that a file in GGUF was made into has a link to it (text/text.h, model_folder) */
+	if (snprintf(path, sizeof(path), "%s/model.gguf", g->options->model) < (int)sizeof(path)) {
+		const ssize_t bytes = readlink(path, file, sizeof(file));
+		if (bytes > 0 && bytes < (ssize_t)sizeof(file) && file[0] == '/')
+			snprintf(g->root, sizeof(g->root), "%.*s", (int)bytes, file);
+	}
 }
 
 static const enum tool_format tool_format_of_option[] = {

@@ -31,6 +31,7 @@ struct gateway {
 	struct chat_template *chat_template;
 	char default_name[256]; /* of the model, from its directory */
 	const char *only_name;	/* &default_name, for model.names */
+	char root[4096];	/* where the model came from: its directory, or the file in GGUF */
 	struct lora_modules loras;
 	struct openai_model model;
 	struct requests requests;

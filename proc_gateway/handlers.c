@@ -120,7 +120,7 @@ static void write_model(struct json_writer *w, const struct gateway *g, const ch
 	json_key(w, "owned_by");
 	json_write_cstr(w, "tercet");
 	json_key(w, "root");
-	json_write_cstr(w, lora ? lora->path : g->options->model);
+	json_write_cstr(w, lora ? lora->path : g->root);
 	json_key(w, "parent");
 	if (lora)
 		json_write_cstr(w, g->model.names[0]);

@@ -71,6 +71,7 @@ def test_the_demo_says_what_it_says_as_a_folder(demo, reference):
     with Engine("--dtype", "float32", model=demo) as e:
         assert "GGUF file=" in e.log() and "Demo.F16.gguf" in e.log()
         assert e.api.model() == "Demo.F16.gguf"
+        assert e.api.call("GET", "/v1/models")["data"][0]["root"] == str(demo)
         for p in reference["prompts"]:
             assert e.api.greedy_ids(p["ids"], len(p["output_ids"])) == p["output_ids"], p["text"][:60]
         chat = e.api.chat([{"role": "user", "content": "Who was the king?"}], temperature=0, max_tokens=8)
