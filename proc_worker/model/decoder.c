@@ -309,35 +309,29 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	return e;
 }
 
-/* The product with gate and up and what the activation makes of it, of tokens [first, first + tokens) of `input`. */
-static struct kern_matmul_args activated_args(const struct decoder *d, const struct layer_weights *w, u32 first, u32 tokens,
-					      const struct kern_matmul_fusion *fusion)
-{
-	return (struct kern_matmul_args){.out = d->activated,
-					 .x = (d->unnormed ? d->x : d->input) + (size_t)first * w->gate_up.k,
-					 .w = &w->gate_up,
-					 .bias = w->gate_up_bias,
-					 .tokens = tokens,
-					 .x_stride = w->gate_up.k,
-					 .out_stride = d->config.shard->intermediate,
-					 .fusion = fusion};
-}
-
-/* That product at once; with `then`, not NULL, the one behind it, too, and with `before` the one that it reads. ERR_UNSUPPORTED, and nothing
- * written: apart. */
+/* The product with gate and up and what the activation makes of it, at once; with `then`, not NULL, the one behind it, too, and with `before`
+ * the one that it reads. Of tokens [first, first + tokens) of `input`. ERR_UNSUPPORTED, and nothing written: apart. */
 static enum err product_activated(struct decoder *d, const struct layer_weights *w, u32 first, u32 tokens,
 				  const struct kern_matmul_args *then, const struct kern_matmul_args *before)
 {
 	const struct decoder_config *c = &d->config;
 	const struct kern_matmul_fusion fusion = {.norm_weight = d->unnormed, .norm_eps = c->model->norm_eps, .act_mul = true,
 						  .act = c->model->activation, .then = then};
-	const struct kern_matmul_args a = activated_args(d, w, first, tokens, &fusion);
+	const struct kern_matmul_args a = {.out = d->activated,
+					   .x = (d->unnormed ? d->x : d->input) + (size_t)first * w->gate_up.k,
+					   .w = &w->gate_up,
+					   .bias = w->gate_up_bias,
+					   .tokens = tokens,
+					   .x_stride = w->gate_up.k,
+					   .out_stride = c->shard->intermediate,
+					   .fusion = &fusion};
 	const struct kern_matmul_fusion joined = {.then = &a};
 	struct kern_matmul_args all = before ? *before : a;
 
 	if (tokens <= KERN_CPU_UNFUSED_TOKENS || c->model->arch->ungated || d->lora.active_count)
 		return ERR_UNSUPPORTED;
-	all.fusion = before ? &joined : &fusion;
+	if (before)
+		all.fusion = &joined;
 	return c->ops->matmul(c->ctx, &all);
 }
 
