@@ -213,13 +213,14 @@ static void report(const struct bench *b, const char *what, u32 rows, u32 count,
 		       tokens * 1e9 / ns, tokens * 1e9 / best_ns, limit / ns, here->gbytes_s, here->gops,
 		       peer ? peer->llama : 0, peer ? peer->ik : 0, scale, t->others);
 	else
-		printf("%-4s %u thread%s %-7s %3u x %-3u %8.1f tok/s %4.0f %% of the limit (%.1f GB/s, %.0f "
-		       "Gop/s); "
-		       "llama.cpp %.1f, ik %.1f; scaled to this machine %.1f, %.1f; other work %.0f %%\n",
+		printf("%-4s %u thread%s %-7s %3u x %-3u %8.1f tok/s %4.0f %% of the limit (%.1f GB/s, %.0f Gop/s)",
 		       peer_format_name(b->format), b->thread_count, b->thread_count > 1 ? "s" : " ", what,
-		       rows, count, tokens * 1e9 / ns, 100 * limit / ns, here->gbytes_s, here->gops,
-		       peer ? peer->llama : 0, peer ? peer->ik : 0, peer ? peer->llama * scale : 0,
-		       peer ? peer->ik * scale : 0, 100 * t->others);
+		       rows, count, tokens * 1e9 / ns, 100 * limit / ns, here->gbytes_s, here->gops);
+	if (!b->json && peer)
+		printf("; llama.cpp %.1f, ik %.1f; scaled to this machine %.1f, %.1f", peer->llama, peer->ik,
+		       peer->llama * scale, peer->ik * scale);
+	if (!b->json)
+		printf("; other work %.0f %%\n", 100 * t->others);
 	fflush(stdout);
 }
 
@@ -245,15 +246,8 @@ static struct times time_case(struct bench *b, u32 rows, u32 count)
 			      .here = {median(speeds, n), median(gops, n), b->attention_rate * median(attention_gops, n)}};
 }
 
-/* Cases are named p128 (prefill of 128 tokens) and d16 (decode of 16 sequences). */
 static void run_case(struct bench *b, const char *what, u32 rows, u32 count)
 {
-	char name[16], list[256];
-
-	snprintf(name, sizeof(name), ",%c%u,", what[0], count > 1 ? count : rows);
-	snprintf(list, sizeof(list), ",%s,", b->cases ? b->cases : "");
-	if (b->cases && !strstr(list, name))
-		return;
 	step_ns(b->r, rows, count, count > 1 ? 0 : DECODE_FROM - 1);
 	struct times t = time_case(b, rows, count);
 	for (u32 i = 0; i < b->repeats && t.others > CALM; i++) {
@@ -261,6 +255,42 @@ static void run_case(struct bench *b, const char *what, u32 rows, u32 count)
 		t = again.others < t.others ? again : t;
 	}
 	report(b, what, rows, count, &t);
+}
+
+/* Takes the first case off a list: p128 (prefill of 128 tokens) or d16 (decode of 16 sequences). NULL: it is none. */
+static const char *next_case(const char *list, bool *prefill, u32 *size)
+{
+	char *end;
+	unsigned long n;
+
+	*prefill = *list == 'p';
+	if ((*list != 'p' && *list != 'd') || list[1] < '1' || list[1] > '9')
+		return NULL;
+	n = strtoul(list + 1, &end, 10);
+	*size = (u32)n;
+	if (n > (*prefill ? TOKENS : ROWS) || (*prefill && n < 2) || (*end != ',' && *end != '\0'))
+		return NULL;
+	return *end ? end + 1 : end;
+}
+
+static bool cases_known(const char *list)
+{
+	bool prefill;
+	u32 size;
+
+	while (list && *list)
+		list = next_case(list, &prefill, &size);
+	return list != NULL;
+}
+
+static void run_cases(struct bench *b)
+{
+	const char *list = b->cases;
+	bool prefill;
+	u32 size;
+
+	while (*list && (list = next_case(list, &prefill, &size)))
+		run_case(b, prefill ? "prefill" : "decode", prefill ? 1 : size, prefill ? size : 1);
 }
 
 static double values_of(const struct kern_weight *w)
@@ -299,7 +329,6 @@ static enum limit_kind kind_of(enum limit_kind wanted, enum limit_kind narrow, u
 
 static void run_model(struct bench *b)
 {
-	static const u32 batches[] = {1, 4, 8, 16, 32};
 	const enum option_quantization bits[] = {OPTION_QUANTIZATION_AUTO, OPTION_QUANTIZATION_INT8,
 						 OPTION_QUANTIZATION_INT4};
 	static const enum limit_kind wanted[] = {LIMIT_BF16, LIMIT_VNNI, LIMIT_VNNI},
@@ -321,10 +350,7 @@ static void run_model(struct bench *b)
 	const bool wholes = b->r->kv_shape.dtype == KERN_I16; /* the cache has 16 bits as the checkpoint: whole numbers, or bfloat16 */
 	b->attention = wholes ? kind_of(LIMIT_VNNI, LIMIT_WIDE, c.caps) : kind_of(LIMIT_BF16, LIMIT_AVX2, c.caps);
 	b->attention_rate = b->attention == LIMIT_VNNI || b->attention == LIMIT_AVX_VNNI ? 0.5 : 1;
-	run_case(b, "prefill", 1, 128);
-	run_case(b, "prefill", 1, 512);
-	for (u32 i = 0; i < COUNT_OF(batches); i++)
-		run_case(b, "decode", batches[i], 1);
+	run_cases(b);
 	runner_destroy(&b->r);
 }
 
@@ -332,14 +358,15 @@ static int usage(void)
 {
 	fprintf(stderr, "usage: cpu_vs_limit [--json] [--threads 12] [--formats bf16,int8,int4] [--cases p128,p512,d1,...] "
 			"[--repeats N] MODEL...\n"
-			"--threads: digits, each a number of threads; --cases: p is prefill, d decode; --repeats: how often a case\n"
-			"is run again while other processes take more than 2 %% of the processors\n");
+			"--threads: digits, each a number of threads; --cases: p2 to p%d is prefill of so many tokens, d1 to d%d decode of so\n"
+			"many sequences; --repeats: how often a case is run again while other processes take more than 2 %% of the\n"
+			"processors\n", TOKENS, ROWS);
 	return EXIT_USAGE;
 }
 
 int main(int argc, char **argv)
 {
-	struct bench b = {.formats = "bf16,int8,int4", .threads = "12"};
+	struct bench b = {.formats = "bf16,int8,int4", .threads = "12", .cases = "p128,p512,d1,d4,d8,d16,d32"};
 	int i = 1;
 
 	for (; i < argc && argv[i][0] == '-'; i++) {
@@ -356,7 +383,7 @@ int main(int argc, char **argv)
 		else
 			return usage();
 	}
-	if (i == argc || strspn(b.threads, "123456789") != strlen(b.threads))
+	if (i == argc || strspn(b.threads, "123456789") != strlen(b.threads) || !cases_known(b.cases))
 		return usage();
 	if (!limits_memory_init(&b.memory)) {
 		fprintf(stderr, "cpu_vs_limit: no memory to read\n");
