@@ -8,12 +8,13 @@
 #include "kernels/cpu/variants_priv.h"
 
 enum {
-	TILE_ROWS = 12, /* 12 x 2 sums, 2 weights, inputs: 28 of 32 registers */
+	PART_ROWS = 12, /* 12 x 2 sums, 2 weights, inputs: 28 of 32 registers */
+	TILE_ROWS = 2 * PART_ROWS, /* in two parts; of more, blocks gain more than reading ahead */
+	PART_UNITS = 128, /* of weights, 16 KiB that the second part finds in the L1 cache */
 	TILE_VECS = 2,
 	VECS_OF_ONE = 2, /* one row takes a panel: one stream of memory */
 	K_BLOCK = 1024, /* 64 KiB of a panel */
 	ALONE_ROWS = 5, /* see matmul_kernel.alone_rows */
-	FEW_ROWS = KERN_CPU_UNFUSED_TOKENS, /* up to so many, reading ahead beats blocks */
 };
 
 static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end)
@@ -30,19 +31,13 @@ static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, ch
 	}
 }
 
-static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 vecs)
+/* Adds the products of `count` units of weights with inputs at `x`, units `stride` rows apart. */
+static ALWAYS_INLINE void add_units(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, const char *units, const char *x,
+				    u32 count, struct tile_fetch *fetch, vec sum[][VECS_OF_ONE])
 {
-	vec sum[TILE_ROWS][VECS_OF_ONE];
-	const char *units = t->weights, *x = t->units;
-	struct tile_fetch fetch = tile_fetch_begin(t);
-#pragma GCC unroll 12
-	for (u32 r = 0; r < rows; r++)
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++)
-			sum[r][v] = tile_first_sum(t, r, v);
-	for (u32 u = 0; u < kern_ceil(t->k_count, 2); u++, units += KERN_GROUP_UNIT, x += rows * 4) {
+	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 4) {
 		__m512bh w[VECS_OF_ONE];
-		tile_prefetch_bytes(t, &fetch);
+		tile_prefetch_bytes(t, fetch);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
 			w[v] = (__m512bh)_mm512_loadu_si512(units + v * sizeof(vec));
@@ -56,11 +51,83 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 				sum[r][v] = _mm512_dpbf16_ps(sum[r][v], w[v], input);
 		}
 	}
+}
+
+static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 vecs)
+{
+	vec sum[PART_ROWS][VECS_OF_ONE];
+	struct tile_fetch fetch = tile_fetch_begin(t);
+#pragma GCC unroll 12
+	for (u32 r = 0; r < rows; r++)
+#pragma GCC unroll 4
+		for (u32 v = 0; v < vecs; v++)
+			sum[r][v] = tile_first_sum(t, r, v);
+	add_units(t, rows, rows, vecs, t->weights, t->units, kern_ceil(t->k_count, 2), &fetch, sum);
 #pragma GCC unroll 12
 	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
 			tile_store_sum(t, r, v, sum[r][v]);
+}
+
+/* Some of a tall tile's `stride` rows, whose sums are in registers only here. */
+static ALWAYS_INLINE void run_part(const struct matmul_tile *t, u32 rows, u32 stride, const char *units, const char *x, u32 count,
+				   struct tile_fetch *fetch, vec total[][VECS_OF_ONE])
+{
+	vec sum[PART_ROWS][VECS_OF_ONE];
+#pragma GCC unroll 24
+	for (u32 i = 0; i < rows * TILE_VECS; i++)
+		sum[i / TILE_VECS][i % TILE_VECS] = total[i / TILE_VECS][i % TILE_VECS];
+	add_units(t, rows, stride, TILE_VECS, units, x, count, fetch, sum);
+#pragma GCC unroll 24
+	for (u32 i = 0; i < rows * TILE_VECS; i++)
+		total[i / TILE_VECS][i % TILE_VECS] = sum[i / TILE_VECS][i % TILE_VECS];
+}
+
+static void run_parts(const struct matmul_tile *t, u32 rows, u32 stride, const char *units, const char *x, u32 count,
+		      struct tile_fetch *fetch, vec total[][VECS_OF_ONE])
+{
+#define PART_CASE(n)                                                   \
+	case n:                                                        \
+		run_part(t, n, stride, units, x, count, fetch, total); \
+		break;
+	switch (rows) {
+		PART_CASE(6)
+		PART_CASE(7)
+		PART_CASE(8)
+		PART_CASE(9)
+		PART_CASE(10)
+		PART_CASE(11)
+	default:
+		run_part(t, PART_ROWS, stride, units, x, count, fetch, total);
+		break;
+	}
+#undef PART_CASE
+}
+
+/* More rows than there are registers for: piece by piece of the weights in two parts, so that memory is read once and in order, as the
+ * processor does it best. */
+static void run_tall(const struct matmul_tile *t, u32 rows)
+{
+	vec total[TILE_ROWS][VECS_OF_ONE];
+	struct matmul_tile half = *t;
+	struct tile_fetch fetch = tile_fetch_begin(t);
+	const u32 units = kern_ceil(t->k_count, 2), first = rows / 2;
+	half.prefetch_step = t->prefetch_step / 2;
+	for (u32 r = 0; r < rows; r++)
+		for (u32 v = 0; v < TILE_VECS; v++)
+			total[r][v] = tile_first_sum(t, r, v);
+	for (u32 u = 0; u < units; u += PART_UNITS) {
+		const char *weights = t->weights + (size_t)u * KERN_GROUP_UNIT, *x = t->units + (size_t)u * rows * 4;
+		const u32 count = kern_min(PART_UNITS, units - u);
+		fetch.near = weights + TILE_NEAR_BYTES;
+		run_parts(&half, first, rows, weights, x, count, &fetch, total);
+		fetch.near = weights + TILE_NEAR_BYTES;
+		run_parts(&half, rows - first, rows, weights, x + first * 4, count, &fetch, total + first);
+	}
+	for (u32 r = 0; r < rows; r++)
+		for (u32 v = 0; v < TILE_VECS; v++)
+			tile_store_sum(t, r, v, total[r][v]);
 }
 
 #define TILE_CASE(n)                       \
@@ -70,6 +137,10 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 /* The row count is a constant in each case, so that the sums live in registers. */
 static void tile(const struct matmul_tile *t, u32 rows)
 {
+	if (rows > PART_ROWS) {
+		run_tall(t, rows);
+		return;
+	}
 	switch (rows) {
 	case 1:
 		run_tile(t, 1, VECS_OF_ONE);
@@ -85,7 +156,7 @@ static void tile(const struct matmul_tile *t, u32 rows)
 		TILE_CASE(10)
 		TILE_CASE(11)
 	default:
-		run_tile(t, TILE_ROWS, TILE_VECS);
+		run_tile(t, PART_ROWS, TILE_VECS);
 		break;
 	}
 }
@@ -105,9 +176,9 @@ enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 	if (a->w->dtype != KERN_BF16)
 		return matmul_avx512(ctx, a);
 	ASSERT(a->w->packed == KERN_LAYOUT_PANEL);
-	if (a->fusion && (a->tokens <= FEW_ROWS || !matmul_blocked_fuses(a)))
+	if (a->fusion && (a->tokens <= KERN_CPU_UNFUSED_TOKENS || !matmul_blocked_fuses(a)))
 		return ERR_UNSUPPORTED;
-	if (a->tokens > FEW_ROWS) {
+	if (a->tokens > TILE_ROWS) {
 		matmul_bf16_many_avx512_bf16(ctx, a);
 		return ERR_OK;
 	}

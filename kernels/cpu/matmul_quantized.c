@@ -15,7 +15,7 @@ enum {
 	TILE_VECS = 2,
 	K_BLOCK = 2048, /* 64 KiB of a panel */
 #ifdef __AVX512VNNI__
-	TALL_ROWS = 2 * TILE_ROWS, /* of a tile with weights in 8 bits; more gain by blocks that stay in the L2 cache */
+	TALL_ROWS = 3 * TILE_ROWS, /* of a tile with weights in 8 bits; more gain by blocks that stay in the L2 cache */
 #else
 	TALL_ROWS = TILE_ROWS,
 #endif
@@ -274,28 +274,30 @@ static void run_parts(const struct matmul_tile *t, u32 rows, u32 stride, struct 
 #undef PART_CASE
 }
 
-/* More rows than there are registers for: group by group in two parts, so that memory is read once and in order, as the
- * processor does it best, and the second part finds the group in the L1 cache. */
+/* More rows than there are registers for: group by group in parts, so that memory is read once and in order, as the
+ * processor does it best, and the other parts find the group in the L1 cache. */
 static void run_tall(const struct matmul_tile *t, u32 rows)
 {
 	vec total[TALL_ROWS][VECS_OF_ONE];
 	struct place p = {t->weights, t->units, t->scales, t->sums, tile_fetch_begin(t)};
-	struct matmul_tile half = *t;
-	const u32 first = rows / 2;
-	half.prefetch_step = t->prefetch_step / 2;
+	struct matmul_tile part = *t;
+	const u32 parts = kern_ceil(rows, TILE_ROWS);
+	part.prefetch_step = kern_ceil(t->prefetch_step, parts);
 	for (u32 r = 0; r < rows; r++)
 		for (u32 v = 0; v < TILE_VECS; v++)
 			total[r][v] = tile_first_sum(t, r, v);
 	for (u32 k = 0; k < t->k_count; k += t->width) {
 		u32 count = kern_min(t->width, t->k_count - k);
-		struct place second = p;
-		run_parts(&half, first, rows, &p, count, total);
-		second.x += first * 4;
-		second.scales += first * 4;
-		second.sums += first * 4;
-		second.fetch = p.fetch;
-		run_parts(&half, rows - first, rows, &second, count, total + first);
-		p.fetch = second.fetch;
+		struct place at = p;
+		for (u32 i = 0, first = 0, end; i < parts; i++, first = end) {
+			end = rows * (i + 1) / parts;
+			at.group = p.group;
+			at.x = p.x + first * 4;
+			at.scales = p.scales + first * 4;
+			at.sums = p.sums + first * 4;
+			run_parts(&part, end - first, rows, &at, count, total + first);
+		}
+		p.fetch = at.fetch;
 		p.group += KERN_GROUP_HEAD + t->width / 4 * KERN_GROUP_UNIT;
 		p.x += (size_t)t->width * rows;
 		p.scales += rows * 4;

@@ -507,7 +507,7 @@ static bool passes_pay(void)
  * Rapids, Zen 5 and Zen 4. */
 u32 VARIANT(matmul_quantized_few_rows)(enum kern_dtype dtype)
 {
-	enum { INTEL_INT8 = 16, INTEL_INT4 = 10, PASSES_INT8 = 28, PASSES_INT4 = 23, PASSES_STEPS = 10 };
+	enum { INTEL_INT8 = 16, INTEL_INT4 = 10, PASSES_INT8 = 24, PASSES_INT4 = 15, PASSES_STEPS = 8 };
 	if (__builtin_cpu_is("intel"))
 		return dtype == KERN_I8 ? INTEL_INT8 : INTEL_INT4;
 	if (!passes_pay())
