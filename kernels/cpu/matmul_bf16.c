@@ -13,7 +13,6 @@ enum {
 	PART_UNITS = 128, /* of weights, 16 KiB that the second part finds in the L1 cache */
 	TILE_VECS = 2,
 	VECS_OF_ONE = 2, /* one row takes a panel: one stream of memory */
-	K_BLOCK = 1024, /* 64 KiB of a panel */
 	ALONE_ROWS = 5, /* see matmul_kernel.alone_rows */
 };
 
@@ -165,7 +164,6 @@ static const struct matmul_kernel KERNEL = {.tile_rows = TILE_ROWS,
 					    .tile_columns = TILE_VECS * VEC_LANES,
 					    .few_rows = 1,
 					    .few_columns = VECS_OF_ONE * VEC_LANES,
-					    .k_block = K_BLOCK,
 					    .alone_rows = ALONE_ROWS,
 					    .pack = pack,
 					    .tile = tile};
