@@ -88,21 +88,23 @@ template <typename S>
 CU_INLINE struct attention_piece attention_piece_of(const struct attention *p, const uint4 work)
 {
 	struct attention_piece w;
+	const bool small = S::KIND == ATTENTION_SMALL; /* where one tile has all rows */
 	w.row = work.x;
-	w.head = work.y % p->kv_heads;
-	w.tile = work.y / p->kv_heads * S::ROWS;
+	w.head = small ? work.y & 0xffff : work.y % p->kv_heads;
+	w.piece = small ? work.y >> 16 : work.z;
+	w.tile = small ? 0 : work.y / p->kv_heads * S::ROWS;
 	w.slot = work.w;
 	w.token = p->query_start[w.row];
 	const u32 queries = p->query_start[w.row + 1] - w.token, chunk = p->plan.head->chunk[S::KIND];
+	const u32 skip = small ? work.z * ATTENTION_CHUNK_UNIT : 0; /* keys of a share before the tile's */
 	w.rows = queries * p->group;
 	w.before = p->context[w.row] - queries;
 	const u32 last = least(w.tile + S::ROWS, w.rows) - 1;
 	w.first = attention_first_key(w.before + w.tile / p->group, p->window);
 	const u32 from = w.first / ATTENTION_TILE * ATTENTION_TILE;
-	w.end = least(w.before + last / p->group + 1, from + (work.z + 1) * chunk);
-	w.begin = from + work.z * chunk;
-	w.piece = work.z;
-	w.pieces = (w.before + queries - from + chunk - 1) / chunk;
+	w.end = least(w.before + last / p->group + 1, from + (w.piece + 1) * chunk - skip);
+	w.begin = from + (w.piece > 0 ? w.piece * chunk - skip : 0);
+	w.pieces = (w.before + queries - from + skip + chunk - 1) / chunk;
 	return w;
 }
 
@@ -502,9 +504,13 @@ static __global__ void __launch_bounds__(S::THREADS, S::D > 128 || S::KIND == AT
 {
 	SHARED_DYNAMIC(u8, shared);
 	cu_grid_wait();
-	const u32 count = p.plan.head->work_count[S::KIND];
+	uint2 range = make_uint2(blockIdx.x, 0);
+	if constexpr (S::KIND == ATTENTION_SMALL)
+		range = cu_load<uint2>(p.plan.ranges + blockIdx.x);
+	else
+		range.y = p.plan.head->work_count;
 	const u16 *q = (const u16 *)(shared + S::Q_AT) + threadIdx.x / CU_WARP % S::MW * 16 * S::PITCH;
-	for (u32 i = blockIdx.x; i < count; i += gridDim.x) {
+	for (u32 i = range.x; i < range.y; i += S::KIND == ATTENTION_SMALL ? 1 : gridDim.x) {
 		const struct attention_piece w =
 			attention_piece_of<S>(&p, cu_load<uint4>(p.plan.work[S::KIND] + i));
 		struct attention_state<S> s;

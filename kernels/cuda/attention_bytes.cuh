@@ -477,8 +477,8 @@ static __global__ void __launch_bounds__(S::THREADS, 2) attention_bytes_kernel(c
 {
 	SHARED_DYNAMIC(u8, shared);
 	cu_grid_wait();
-	const u32 count = p.plan.head->work_count[S::KIND];
-	for (u32 i = blockIdx.x; i < count; i += gridDim.x) {
+	const uint2 range = cu_load<uint2>(p.plan.ranges + blockIdx.x);
+	for (u32 i = range.x; i < range.y; i++) {
 		const struct attention_piece w =
 			attention_piece_of<S>(&p, cu_load<uint4>(p.plan.work[S::KIND] + i));
 		struct attention_bytes_state<S> s;

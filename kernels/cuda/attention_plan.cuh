@@ -24,16 +24,17 @@ enum {
 #define ATTENTION_WHOLE 0xffffffffu /* slot of a piece that is not split */
 
 struct attention_plan_head {
-	u32 work_count[ATTENTION_KINDS];
-	u32 join_count; /* of prefill's */
+	u32 work_count, join_count; /* of prefill's */
 	u32 chunk[ATTENTION_KINDS]; /* keys of a piece */
 };
 
-/* Device pointers but for the grids. Of tiles of prefill the pieces with most keys come first. `work`: {row, tile * KV heads +
- * KV head, number of the piece, slot}. `joins`: tiles of prefill that are cut, {row, tile * KV heads + KV head, first slot,
- * pieces}. */
+/* Device pointers but for the grids. `work` of decode: {row, KV head and in the upper 16 bits the number of the piece, units of
+ * keys from the beginning of a block's share to that of the tile, slot}; of prefill, the pieces with most keys first: {row,
+ * tile * KV heads + KV head, number of the piece, slot}. `joins`: tiles of prefill that are cut, {row, tile * KV heads + KV
+ * head, first slot, pieces}. */
 struct attention_plan {
 	struct attention_plan_head *head;
+	uint2 *ranges; /* [grid of decode]: a block's pieces are work[x] to work[y - 1] */
 	uint4 *work[ATTENTION_KINDS], *joins;
 	float *totals[ATTENTION_KINDS]; /* [slots][rows of a tile][2]: maximum and sum of probabilities */
 	float *sums[ATTENTION_KINDS];	/* [slots][rows of a tile][head_dim] */
@@ -57,7 +58,8 @@ struct attention_room {
 };
 
 /* How many pieces, tiles that are cut, and results of their pieces a step can have. An even share is at least the
- * keys over the blocks, so no more than `blocks` tiles are longer than it, and they have at most two pieces a block. */
+ * keys over the blocks, so no more than `blocks` tiles are longer than it, and they have at most two pieces a block. Decode
+ * leaves out a place in its list where a share ends with a tile. */
 static inline struct attention_room attention_room_of(const struct kern_attention_limits *l, u32 window, u32 kind,
 						      u64 tiles)
 {
@@ -92,6 +94,7 @@ static inline size_t attention_plan_lay_out(const struct kern_attention_plan *pl
 		return part;
 	};
 	p->head = (struct attention_plan_head *)carve(sizeof(*p->head));
+	p->ranges = (uint2 *)carve(l->blocks * sizeof(uint2));
 	for (u32 kind = 0; kind < ATTENTION_KINDS; kind++) {
 		struct attention_room room = {0, 0, 0};
 		if (tiles[kind] > 0)

@@ -124,7 +124,7 @@ template <typename S> CU_INLINE void prefill_fetch(const struct attention *p, u8
 {
 	const struct prefill_ring k = prefill_keys<S>(shared), v = prefill_values<S>(shared),
 				  q = prefill_queries<S>(shared);
-	const u32 count = p->plan.head->work_count[S::KIND];
+	const u32 count = p->plan.head->work_count;
 	u32 n = 0, pieces = 0, at; /* tiles and pieces so far */
 	for (u32 i = 0; i * gridDim.x < count; i++) {
 		if (!prefill_piece_at(i, count, &at))
@@ -380,7 +380,7 @@ CU_INLINE void prefill_write(const struct attention *p, const struct attention_p
 
 template <typename S> CU_INLINE void prefill_compute(const struct attention *p, u8 *shared)
 {
-	const u32 group = threadIdx.x / S::GROUP - 1, count = p->plan.head->work_count[S::KIND];
+	const u32 group = threadIdx.x / S::GROUP - 1, count = p->plan.head->work_count;
 	u32 n = 0, pieces = 0, at; /* tiles and pieces so far */
 	if (group == 1)
 		prefill_turn_give(group); /* the first turn is the first one's */

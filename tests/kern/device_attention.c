@@ -441,6 +441,29 @@ static void attention_case(struct device *d, const struct attention_case *m)
 		m->q_power);
 }
 
+/* How decode's keys are shared out. */
+static void attention_share_cases(struct device *d)
+{
+	/* shares of blocks end with tiles, or go through several of them */
+	static const u32 even[][2] = {{256, 1}, {256, 1}, {256, 1}, {256, 1}};
+	/* more rows than the plan has threads */
+	static u32 many[700][2];
+	for (u32 r = 0; r < COUNT_OF(many); r++) {
+		many[r][0] = r % 11 == 3 ? 0 : 1 + r * 37 % 150;
+		many[r][1] = many[r][0] > 0;
+	}
+	static const struct attention_case cases[] = {
+		{2, 1, 16, 16, many, COUNT_OF(many), 7, KERN_BF16, 0, 0},
+		{2, 2, 16, 16, many, COUNT_OF(many), 24, KERN_BF16, 70, 0, 64},
+		{4, 2, 32, 16, even, COUNT_OF(even), 2, KERN_BF16, 0, 0},
+		{4, 2, 32, 16, even, COUNT_OF(even), 3, KERN_I8, 0, 0},
+		{4, 2, 32, 16, even, COUNT_OF(even), 16, KERN_BF16, 0, 0},
+		{4, 2, 32, 16, even, COUNT_OF(even), 9, KERN_F8E4M3, 0, 0},
+	};
+	for (u32 i = 0; i < COUNT_OF(cases); i++)
+		attention_case(d, &cases[i]);
+}
+
 static void attention_cases(struct device *d)
 {
 	static const u32 decode[][2] = {{1, 1}, {64, 1}, {65, 1}, {130, 1}, {0, 0}};
@@ -640,6 +663,7 @@ void device_attention(struct device *d)
 	for (u32 i = 0; i < COUNT_OF(ropes); i++)
 		rope_case(d, &ropes[i]);
 	attention_cases(d);
+	attention_share_cases(d);
 	block_copy_case(d, KERN_BF16, 16);
 	block_copy_case(d, KERN_I8, 4);
 	block_copy_case(d, KERN_BF16, 5);
