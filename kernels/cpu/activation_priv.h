@@ -46,8 +46,8 @@ static ALWAYS_INLINE vec vec_ratio(vec a, vec b)
 /* x / (1 + e^-y) of `count` vectors, in `out`. */
 static ALWAYS_INLINE void activate_dividing(enum kern_activation act, const vec *x, const u32 count, vec *out)
 {
-	EACH_BESIDE(i, count) out[i] = vec_sub(vec_zero(), activation_exponent(act, x[i]));
-	vec_exp_beside(out, count);
+	EACH_BESIDE(i, count) out[i] = vec_mul(activation_exponent(act, x[i]), vec_set1(-LOG2_E));
+	vec_exp2_beside(out, count);
 	EACH_BESIDE(i, count) out[i] = vec_ratio(x[i], vec_add(vec_set1(1), out[i]));
 }
 
