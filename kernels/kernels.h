@@ -196,8 +196,8 @@ size_t kern_kv_block_bytes(const struct kern_kv *kv);
 /* Splits qkv [T][(heads + 2 kv_heads) * head_dim], adds `bias` and applies q_norm / k_norm (RMSNorm over head_dim) where given, rotates q and
  * k (RoPE, neox halves: pairs (i, i + rope_dim/2)) by cos/sin[positions[t]], writes q to `q` and k, v into the cache at slots[t]; slot -1
  * writes nothing (padding). `interleaved`: the pairs are (2 i, 2 i + 1); they are written as halves all the same, in q and in K alike, which
- * changes no score. With `clip` what is read, with its bias, is bounded by -clip and clip; with `norm_behind`, which goes with halves, norms
- * are behind the rotation; with `q_scales` q is multiplied by q_scales[positions[t]] behind both. */
+ * changes no score. With `clip` what is read, with its bias, is bounded by -clip and clip; with `norm_behind`, which goes with halves, norms are
+ * behind the rotation; with `q_scales` q is multiplied by q_scales[positions[t]] behind both. q may stay where it is read, `q_stride` apart. */
 struct kern_rope_kv_args {
 	KERN_ACTIVATIONS(, q); /* out [T][heads][head_dim] */
 	const float *qkv;
@@ -210,7 +210,7 @@ struct kern_rope_kv_args {
 	const u32 *positions; /* [T] */
 	const i64 *slots;     /* [T] */
 	struct kern_kv kv;
-	u32 tokens, heads, rope_dim;
+	u32 tokens, heads, rope_dim, q_stride; /* the last: CPU, floats from a token of q to the next; 0: heads * head_dim */
 	bool interleaved, norm_behind;
 	enum kern_dtype dtype;
 };
@@ -263,7 +263,7 @@ struct kern_attention_args {
 	const u32 *context;	 /* [R] */
 	const u32 *block_tables; /* [R] rows of `block_stride` */
 	u32 block_stride;
-	u32 rows, tokens, heads;
+	u32 rows, tokens, heads, stride; /* the last: CPU, floats from a token of q, and of out, which may be q, to the next; 0: heads * head_dim */
 	float scale;
 	float soft_cap; /* 0: none; else cap * tanh(score / cap) */
 	u32 window;

@@ -33,6 +33,18 @@ static inline u32 kern_kv_words(const struct kern_kv *kv)
 	return kern_ceil(kv->head_dim, kern_kv_group(kv));
 }
 
+/* Floats from a token's queries to the next one's. */
+static inline size_t kern_rope_q_stride(const struct kern_rope_kv_args *a)
+{
+	return a->q_stride > 0 ? a->q_stride : (size_t)a->heads * a->kv.head_dim;
+}
+
+/* The same of attention's queries and outputs. */
+static inline size_t kern_attention_stride(const struct kern_attention_args *a)
+{
+	return a->stride > 0 ? a->stride : (size_t)a->heads * a->kv.head_dim;
+}
+
 /* Bytes of one KV head's keys (or values) of one block: words, then scales. */
 static inline size_t kern_kv_slab(const struct kern_kv *kv)
 {

@@ -212,7 +212,7 @@ static void write_row(const struct kern_attention_args *a, const struct attentio
 	float *out = a->out + at, unit = a->kv.dtype == KERN_F8E4M3 ? F8_HALF_BIAS : 1;
 	float sum = *total->sum;
 	if (a->sinks) { /* both sums by the larger of the two maxima; the sums of values only shrink with theirs */
-		float sink = a->sinks[at / a->kv.head_dim % a->heads];
+		float sink = a->sinks[at % kern_attention_stride(a) / a->kv.head_dim];
 		float best = *total->best * score_unit(a), base = fmaxf(best, sink), shrink = expf(best - base);
 		sum = sum * shrink + expf(sink - base);
 		unit *= shrink;
@@ -226,7 +226,7 @@ static void write_row(const struct kern_attention_args *a, const struct attentio
 static size_t row_at(const struct kern_attention_args *a, const struct attention_task *task, u32 query, u32 head)
 {
 	size_t token = a->query_start[task->row] + query;
-	return (token * a->heads + task->kv_head * (a->heads / a->kv.kv_heads) + task->head + head) * a->kv.head_dim;
+	return token * kern_attention_stride(a) + (task->kv_head * (a->heads / a->kv.kv_heads) + task->head + head) * a->kv.head_dim;
 }
 
 /* Rows [r0, r0 + count) of the task, its i-th tile. Row r is query head kv_head * group + head + r of its chunk, counted through

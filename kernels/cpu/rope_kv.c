@@ -296,8 +296,8 @@ static void token_ahead(const struct kern_rope_kv_args *a, u32 t)
 	const u32 out_count = a->heads * a->kv.head_dim, in_count = out_count + 2 * a->kv.kv_heads * a->kv.head_dim;
 	if (t >= a->tokens)
 		return;
-	for (u32 i = 0; i < out_count; i += LINE_WORDS)
-		__builtin_prefetch(a->q + (size_t)t * out_count + i, 0, 2);
+	for (u32 i = 0; i < out_count && a->q != a->qkv; i += LINE_WORDS)
+		__builtin_prefetch(a->q + t * kern_rope_q_stride(a) + i, 0, 2);
 	for (u32 i = 0; i < in_count; i += LINE_WORDS)
 		__builtin_prefetch(a->qkv + (size_t)t * in_count + i, 0, 2);
 }
@@ -307,7 +307,7 @@ static void queries(const struct kern_rope_kv_args *a, u32 t)
 	token_ahead(a, t + TOKENS_AHEAD);
 	const struct angles by = angles_of(a, t);
 	u32 dim = a->kv.head_dim;
-	float *out = a->q + (size_t)t * a->heads * dim;
+	float *out = a->q + t * kern_rope_q_stride(a);
 	rotate_heads(out, heads_in(a, t, 0, a->heads, a->q_norm, out), a->heads, &by, dim);
 	for (u32 h = 0; h < a->heads && a->q_norm && a->norm_behind; h++)
 		norm_head(out + (size_t)h * dim, out + (size_t)h * dim, a->q_norm, dim, a->norm_eps);

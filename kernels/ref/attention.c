@@ -23,7 +23,7 @@ static double score(const struct kern_attention_args *a, const float *q, size_t 
 static void attend(const struct kern_attention_args *a, u32 r, u32 t, u32 head, u32 first, u32 last)
 {
 	u32 dim = a->kv.head_dim, kv_head = head / (a->heads / a->kv.kv_heads);
-	size_t at = ((size_t)t * a->heads + head) * dim;
+	size_t at = t * kern_attention_stride(a) + head * dim;
 	double best = -INFINITY, total = 0, acc[KERN_HEAD_DIM_MAX] = {0};
 	float value[KERN_HEAD_DIM_MAX];
 	for (u32 key = first; key <= last; key++) {

@@ -74,7 +74,7 @@ enum err rope_kv_ref(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
 			turn_head(a, x, a->q_norm, a->positions[t]);
 			for (u32 i = 0; i < dim && a->q_scales; i++)
 				x[i] *= a->q_scales[a->positions[t]];
-			memcpy(a->q + ((size_t)t * a->heads + h) * dim, x, dim * sizeof(float));
+			memcpy(a->q + t * kern_rope_q_stride(a) + h * dim, x, dim * sizeof(float));
 		}
 		if (slot < 0)
 			continue;

@@ -134,45 +134,57 @@ static struct kern_matmul_args product_args(const struct decoder *d, float *out,
 					 .next = matrix_after(d, index, w)};
 }
 
-static enum err product_into(struct decoder *d, float *out, bool accumulate, const float *x, const struct kern_weight *w,
-			     const float *bias, u32 index, u32 tokens, struct err_msg *em)
+/* Floats from a token's queries, keys and values to the next one's. */
+static u32 qkv_stride(const struct decoder *d)
 {
-	const struct decoder_config *c = &d->config;
-	struct kern_matmul_args a = product_args(d, out, accumulate, x, w, bias, index, tokens);
+	const struct model_shard *s = d->config.shard;
 
-	return decoder_failed(c->ops->matmul(c->ctx, &a), "matmul", em);
+	return (s->heads + 2 * s->kv_heads) * d->config.model->head_dim;
+}
+
+/* Attention's last product. */
+static struct kern_matmul_args attention_args(const struct decoder *d, float *out, bool accumulate, u32 index, u32 tokens)
+{
+	const struct kern_weight *w = &d->config.weights->layers[index].attn_out;
+	const bool latent = d->config.model->arch->latent;
+	struct kern_matmul_args a = product_args(d, out, accumulate, latent ? d->values : d->qkv, w, NULL, index, tokens);
+
+	if (!latent)
+		a.x_stride = qkv_stride(d);
+	return a;
 }
 
 enum err decoder_product(struct decoder *d, float *out, const float *x, const struct kern_weight *w,
 			 const float *bias, u32 index, u32 tokens, struct err_msg *em)
 {
-	return product_into(d, out, false, x, w, bias, index, tokens, em);
+	const struct decoder_config *c = &d->config;
+	struct kern_matmul_args a = product_args(d, out, false, x, w, bias, index, tokens);
+
+	return decoder_failed(c->ops->matmul(c->ctx, &a), "matmul", em);
 }
 
 /* What adapters add to a product that was just computed, of tokens from `first` on. */
-static enum err adapt(struct decoder *d, float *out, const float *x, const struct kern_weight *w, enum lora_product product,
-		      u32 index, u32 first, u32 tokens, struct err_msg *em)
+static enum err adapt(struct decoder *d, const struct kern_matmul_args *a, enum lora_product product, u32 index, u32 first, struct err_msg *em)
 {
-	struct lora_call call = {index, product, out, x, first, tokens, d->narrowed};
+	struct lora_call call = {index, product, a->out, a->x, first, a->tokens, d->narrowed};
 
-	return d->lora.active_count ? lora_step_add(&d->lora, &call, w->k, w->n, em) : ERR_OK;
+	return d->lora.active_count ? lora_step_add(&d->lora, &call, a->x_stride, a->out_stride, em) : ERR_OK;
 }
 
-/* A product whose inputs the ranks share, to block_output: the sum of all ranks' parts, one of which brings the bias. */
-static enum err product_sum(struct decoder *d, float *out, const float *x, const struct kern_weight *w,
-			    const float *bias, u32 index, u32 tokens, struct err_msg *em)
+/* Attention's last product, whose inputs the ranks share, to block_output: the sum of all ranks' parts, one of which brings the bias. */
+static enum err attention_sum(struct decoder *d, float *out, u32 index, u32 tokens, struct err_msg *em)
 {
-	struct collectives *c = d->config.collectives;
+	const struct decoder_config *config = &d->config;
+	struct collectives *c = config->collectives;
+	struct kern_matmul_args a = attention_args(d, c ? collectives_buffer(c) : out, out == d->x, index, tokens);
 
-	float *part = c ? collectives_buffer(c) : out;
-
-	if (d->config.shard->rank != 0)
-		bias = NULL;
-	enum err e = product_into(d, part, out == d->x, x, w, bias, index, tokens, em);
+	if (config->shard->rank == 0)
+		a.bias = config->weights->layers[index].attn_out_bias;
+	enum err e = decoder_failed(config->ops->matmul(config->ctx, &a), "matmul", em);
 	if (!e)
-		e = adapt(d, part, x, w, LORA_ATTN_OUT, index, 0, tokens, em);
+		e = adapt(d, &a, LORA_ATTN_OUT, index, 0, em);
 	if (!e && c)
-		e = collectives_all_reduce(c, out, (size_t)tokens * w->n, em);
+		e = collectives_all_reduce(c, out, (size_t)tokens * a.w->n, em);
 	return e;
 }
 
@@ -227,7 +239,7 @@ static bool narrows(const struct decoder *d, u32 index, const struct inputs *in)
 /* Moves the rows' last tokens to the front. */
 static void narrow(struct decoder *d, const struct inputs *in)
 {
-	size_t hidden = d->config.model->hidden, heads = (size_t)d->config.shard->heads * d->config.model->head_dim;
+	const size_t hidden = d->config.model->hidden, heads = (size_t)d->config.shard->heads * d->config.model->head_dim, stride = qkv_stride(d);
 
 	d->narrowed = true;
 	for (u32 r = 0; r < in->rows; r++) {
@@ -236,7 +248,7 @@ static void narrow(struct decoder *d, const struct inputs *in)
 		memmove(d->x + r * hidden, d->x + token * hidden, hidden * sizeof(float));
 		if (d->config.model->parallel) /* the MLP reads it once more */
 			memmove(d->normed + r * hidden, d->normed + token * hidden, hidden * sizeof(float));
-		memmove(d->q + r * heads, d->q + token * heads, heads * sizeof(float));
+		memmove(d->qkv + r * stride, d->qkv + token * stride, heads * sizeof(float));
 	}
 }
 
@@ -263,7 +275,7 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	const bool together = c->model->arch->traits & ARCH_QK_NORMS, latent = c->model->arch->latent, normed = together || latent;
 	bool local = flags & LAYER_LOCAL_ROPE;
 	size_t first = local ? (size_t)c->rope->local * (c->model->rope.dim / 2) : 0;
-	struct kern_rope_kv_args rope = {.q = d->q,
+	struct kern_rope_kv_args rope = {.q = d->qkv,
 					 .qkv = d->qkv,
 					 .bias = latent ? NULL : w->qkv_bias,
 					 .q_norm = normed ? NULL : w->q_norm,
@@ -279,10 +291,11 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 					 .tokens = in->tokens,
 					 .heads = c->shard->heads,
 					 .rope_dim = flags & LAYER_NO_ROPE ? 0 : c->model->rope.dim,
+					 .q_stride = qkv_stride(d),
 					 .interleaved = c->model->interleaved,
 					 .norm_behind = c->model->arch->norm_behind};
-	struct kern_attention_args attention = {.out = d->attended,
-						.q = d->q,
+	struct kern_attention_args attention = {.out = d->qkv,
+						.q = d->qkv,
 						.kv = *kv,
 						.query_start = in->query_start,
 						.context = in->context,
@@ -291,6 +304,7 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 						.rows = in->rows,
 						.tokens = in->tokens,
 						.heads = c->shard->heads,
+						.stride = qkv_stride(d),
 						.scale = c->model->attention_scale,
 						.soft_cap = c->model->attention_soft_cap,
 						.window = flags & LAYER_WINDOW ? c->model->window : 0,
@@ -394,8 +408,9 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	enum err e = product_input(d, w->attn_norm, w->attn_norm_bias, tokens, em);
 	if (!e)
 		e = project(d, index, tokens, em);
+	const struct kern_matmul_args projected = product_args(d, d->qkv, false, d->input, &w->qkv, NULL, index, tokens);
 	if (!e)
-		e = latent ? latent_project(d, w, tokens, em) : adapt(d, d->qkv, d->input, &w->qkv, LORA_QKV, index, 0, tokens, em);
+		e = latent ? latent_project(d, w, tokens, em) : adapt(d, &projected, LORA_QKV, index, 0, em);
 	if (!e)
 		e = attend(d, index, in, kv, em);
 	tokens = d->narrowed ? in->rows : tokens;
@@ -404,11 +419,10 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	if (e)
 		return e;
 	float *out = block_output(d, w->attn_post_norm, w->attn_out_bias);
-	const float *attended = latent ? d->q : d->attended;
-	d->put_off = puts_off(d, index, tokens) ? attended : NULL;
+	d->put_off = puts_off(d, index, tokens);
 	if (d->put_off)
 		return ERR_OK;
-	e = product_sum(d, out, attended, &w->attn_out, w->attn_out_bias, index, tokens, em);
+	e = attention_sum(d, out, index, tokens, em);
 	return e ? e : post_norm(d, w->attn_post_norm, tokens, em);
 }
 
@@ -417,13 +431,14 @@ static enum err gate_and_up(struct decoder *d, u32 index, u32 first, u32 count, 
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	const float *x = d->input + (size_t)first * w->gate_up.k;
+	const struct kern_matmul_args a = product_args(d, d->gate_up, false, x, &w->gate_up, w->gate_up_bias, index, count);
 	enum err e = product_activated(d, w, first, count, NULL, NULL);
 
 	if (e != ERR_UNSUPPORTED)
 		return decoder_failed(e, "matmul with act_mul", em);
-	e = decoder_product(d, d->gate_up, x, &w->gate_up, w->gate_up_bias, index, count, em);
+	e = decoder_failed(d->config.ops->matmul(d->config.ctx, &a), "matmul", em);
 	if (!e)
-		e = adapt(d, d->gate_up, x, &w->gate_up, LORA_GATE_UP, index, first, count, em);
+		e = adapt(d, &a, LORA_GATE_UP, index, first, em);
 	return e ? e : activate(d, count, em);
 }
 
@@ -454,7 +469,7 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 		if (!e)
 			e = decoder_failed(d->config.ops->matmul(d->config.ctx, &down), "matmul", em);
 		if (!e)
-			e = adapt(d, y, d->activated, &w->down, LORA_DOWN, index, first, count, em);
+			e = adapt(d, &down, LORA_DOWN, index, first, em);
 	}
 	return e || !c ? e : collectives_all_reduce(c, d->delta, (size_t)tokens * w->down.n, em);
 }
@@ -463,7 +478,7 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 static enum err mlp_behind(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
-	const struct kern_matmul_args before = product_args(d, d->x, true, d->put_off, &w->attn_out, NULL, index, tokens);
+	const struct kern_matmul_args before = attention_args(d, d->x, true, index, tokens);
 	float *to = block_output(d, w->mlp_post_norm, w->down_bias);
 	const struct kern_matmul_args down = product_args(d, to, to == d->x, d->activated, &w->down, w->down_bias, index, tokens);
 	enum err e = product_activated(d, w, 0, tokens, &down, &before);

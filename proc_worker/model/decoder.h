@@ -37,9 +37,10 @@ struct decoder {
 	float *normed;
 	const float *input; /* of the next product: normed, or x where a family has no norm before its blocks */
 	const float *unnormed; /* the weights of the norm that `input` still wants, of x: products of many tokens do it; or NULL */
-	const float *put_off; /* inputs of attention's last product, which the MLP's are to follow in one call; or NULL */
-	float *qkv, *q, *attended;
+	bool put_off; /* attention's last product, which the MLP's are to follow in one call */
+	float *qkv; /* where queries are rotated in place, and what attention makes of them takes theirs: it is still in a core's caches */
 	float *low; /* of latent attention the product of SLOT_QKV: what queries are made from, the latent, what rotates of the key */
+	float *queries, *values; /* of latent attention: before the heads' own products and behind them */
 	float *squares; /* [2], of families with norms over all heads, or with latent attention */
 	const u32 *rope_rows;	    /* [tokens] of the rotary tables; of the step */
 	float *gate_up, *activated; /* share their memory with the four above: never alive together */

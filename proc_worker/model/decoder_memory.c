@@ -16,7 +16,7 @@ static size_t lay_out(struct decoder *d, char *base)
 	const struct model_shard *s = c->shard;
 	size_t tokens = c->tokens_max, rows = c->logit_rows_max, hidden = c->model->hidden;
 	const bool latent = c->model->arch->latent;
-	size_t head_dim = c->model->head_dim, head_width = latent ? latent_head_width(c->model) : head_dim;
+	size_t head_dim = c->model->head_dim, head_width = latent ? latent_head_width(c->model) : 0;
 	size_t offset = 0, mlp, experts;
 
 	d->x = carve(base, &offset, tokens * hidden);
@@ -25,8 +25,8 @@ static size_t lay_out(struct decoder *d, char *base)
 	d->squares = carve(base, &offset, latent || (c->model->arch->traits & ARCH_QK_NORMS) ? 2 * tokens : 0);
 	mlp = experts = offset;
 	d->qkv = carve(base, &offset, tokens * (s->heads + 2 * s->kv_heads) * head_dim);
-	d->q = carve(base, &offset, tokens * s->heads * head_width);
-	d->attended = carve(base, &offset, tokens * s->heads * head_width);
+	d->queries = carve(base, &offset, tokens * s->heads * head_width);
+	d->values = carve(base, &offset, tokens * s->heads * head_width);
 	d->low = carve(base, &offset, latent ? tokens * latent_low_width(c->model, s) : 0);
 	d->gate_up = carve(base, &mlp, least(tokens, MLP_TOKENS) * 2 * s->intermediate);
 	d->activated = carve(base, &mlp, least(tokens, MLP_TOKENS) * s->intermediate);

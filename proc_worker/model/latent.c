@@ -76,7 +76,7 @@ enum err latent_project(struct decoder *d, const struct layer_weights *w, u32 to
 {
 	const struct decoder_config *c = &d->config;
 	const struct model_config *m = c->model;
-	struct kern_matmul_args whole = {.out = d->attended,
+	struct kern_matmul_args whole = {.out = d->queries,
 					 .x = d->low,
 					 .w = &w->q_b,
 					 .tokens = tokens,
@@ -84,7 +84,7 @@ enum err latent_project(struct decoder *d, const struct layer_weights *w, u32 to
 					 .out_stride = w->q_b.n,
 					 .next = &w->attn_out};
 	struct kern_head_matmul_args heads = {.out = d->qkv,
-					      .x = m->latent.q_rank > 0 ? d->attended : d->low,
+					      .x = m->latent.q_rank > 0 ? d->queries : d->low,
 					      .w = w->head_k,
 					      .tokens = tokens,
 					      .heads = c->shard->heads,
@@ -109,12 +109,12 @@ enum err latent_values(struct decoder *d, const struct layer_weights *w, u32 tok
 {
 	const struct decoder_config *c = &d->config;
 	const struct model_config *m = c->model;
-	struct kern_head_matmul_args a = {.out = d->q,
-					  .x = d->attended + m->latent.rope,
+	struct kern_head_matmul_args a = {.out = d->values,
+					  .x = d->qkv + m->latent.rope,
 					  .w = w->head_v,
 					  .tokens = tokens,
 					  .heads = c->shard->heads,
-					  .x_stride = c->shard->heads * m->head_dim,
+					  .x_stride = (c->shard->heads + 2) * m->head_dim,
 					  .x_apart = m->head_dim,
 					  .out_stride = c->shard->heads * m->latent.value,
 					  .out_apart = m->latent.value,

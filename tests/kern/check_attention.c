@@ -283,6 +283,33 @@ static const char *attention_alone(struct check *c, u32 target, const struct ker
 	return NULL;
 }
 
+/* Outputs that take the place of their queries, among other numbers, have the bits of others. */
+static const char *attention_in_place(struct check *c, u32 target, const struct kern_attention_args *apart, const struct kern_limits *limits)
+{
+	const size_t width = (size_t)apart->heads * apart->kv.head_dim, beside = 2 * (size_t)apart->kv.head_dim, stride = width + beside;
+	for (u32 pool = 0; pool < CHECK_POOLS; pool++) {
+		struct kern_attention_args a = *apart;
+		struct kern_ctx ctx;
+		float *q = check_alloc(c, a.tokens * stride * sizeof(float)), *others = check_floats(c, a.tokens * beside, false);
+		for (u32 t = 0; t < a.tokens; t++) {
+			memcpy(q + t * stride, apart->q + t * width, width * sizeof(float));
+			memcpy(q + t * stride + width, others + t * beside, beside * sizeof(float));
+		}
+		a.q = a.out = q;
+		a.stride = (u32)stride;
+		check_ctx(c, &ctx, limits, pool);
+		if (c->targets[target].ops.attention(&ctx, &a) != ERR_OK)
+			return "an error in place";
+		for (u32 t = 0; t < a.tokens; t++) {
+			if (memcmp(q + t * stride, apart->out + t * width, width * sizeof(float)) != 0)
+				return "outputs in the place of queries have other bits";
+			if (memcmp(q + t * stride + width, others + t * beside, beside * sizeof(float)) != 0)
+				return "wrote beside the place of queries";
+		}
+	}
+	return NULL;
+}
+
 static void attention_case(struct check *c, u32 target, const struct attention_case *m)
 {
 	struct kern_attention_args a;
@@ -322,6 +349,8 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 	}
 	if (!problem)
 		problem = attention_alone(c, target, &a, &limits);
+	if (!problem)
+		problem = attention_in_place(c, target, &a, &limits);
 	check_case_end(c, problem,
 		       "attention=%s %s heads=%u/%u head_dim=%u block=%u rows=%u context=%u queries=%u "
 		       "outliers=%d window=%u cap=%g sinks=%d",

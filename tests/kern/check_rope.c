@@ -260,6 +260,32 @@ static const char *rope_one_by_one(struct check *c, u32 target, const struct ker
 	return NULL;
 }
 
+/* Queries that stay among the keys and values that they come with have the bits of others, and leave these as they are. */
+static const char *rope_in_place(struct check *c, u32 target, const struct kern_ctx *ctx, const struct kern_rope_kv_args *apart)
+{
+	struct kern_rope_kv_args a = *apart;
+	struct kern_ctx own = *ctx;
+	const size_t q_width = (size_t)a.heads * a.kv.head_dim, width = q_width + 2 * (size_t)a.kv.kv_heads * a.kv.head_dim;
+	float *qkv = check_alloc(c, a.tokens * width * sizeof(float));
+	memcpy(qkv, apart->qkv, a.tokens * width * sizeof(float));
+	check_kv_alloc(c, &a.kv, BLOCKS);
+	a.qkv = a.q = qkv;
+	a.q_stride = (u32)width;
+	if (c->targets[target].ops.rope_kv(&own, &a) != ERR_OK)
+		return "an error in place";
+	for (u32 t = 0; t < a.tokens; t++) {
+		const float *token = qkv + t * width;
+		if (memcmp(token, apart->q + t * q_width, q_width * sizeof(float)) != 0)
+			return "q has other bits in place";
+		if (memcmp(token + q_width, apart->qkv + t * width + q_width, (width - q_width) * sizeof(float)) != 0)
+			return "keys and values beside q are no longer what they were";
+	}
+	const size_t bytes = check_kv_bytes(&a.kv, BLOCKS);
+	if (memcmp(a.kv.k, apart->kv.k, bytes) != 0 || memcmp(a.kv.v, apart->kv.v, bytes) != 0)
+		return "the cache has other bits in place";
+	return NULL;
+}
+
 static void rope_case(struct check *c, u32 target, const struct rope_case *r)
 {
 	struct kern_limits limits = {
@@ -289,6 +315,8 @@ static void rope_case(struct check *c, u32 target, const struct rope_case *r)
 	}
 	if (!problem)
 		problem = rope_one_by_one(c, target, &ctx, &a);
+	if (!problem)
+		problem = rope_in_place(c, target, &ctx, &a);
 	for (u32 t = 0; t < r->tokens && !problem; t++)
 		problem = rope_token_right(&a, t);
 	if (!problem)
