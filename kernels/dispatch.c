@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "common/log.h"
@@ -20,6 +22,7 @@ static const struct {
 	{"avx512", KERN_CAP_AVX512},
 	{"avx512_bf16", KERN_CAP_AVX512_BF16},
 	{"avx512_vnni", KERN_CAP_AVX512_VNNI},
+	{"amx", KERN_CAP_AMX},
 };
 
 #if defined(__x86_64__)
@@ -31,13 +34,25 @@ static u64 saved_state(void)
 	return (u64)high << 32 | low;
 }
 
+/* Whether the operating system lets this process use tiles, which have to be asked for once: Linux, Documentation/arch/x86/xstate.rst. */
+static bool tiles_granted(void)
+{
+#if defined(__linux__)
+	enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
+	return syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
+#else
+	return false;
+#endif
+}
+
 static u32 caps_of_cpu(void)
 {
-	const u64 ymm = 0x6, zmm = 0xe6;
+	const u64 ymm = 0x6, zmm = 0xe6, tiles = 0x60000;
+	const u32 amx = 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
 	const u32 avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-	u32 a, b, c, d, c1, a71 = 0, b7, c7, subleaves, caps = 0;
+	u32 a, b, c, d, c1, a71 = 0, b7, c7, d7, subleaves, caps = 0;
 	if (!__get_cpuid(1, &a, &b, &c1, &d) || !(c1 & bit_OSXSAVE) ||
-	    !__get_cpuid_count(7, 0, &subleaves, &b7, &c7, &d))
+	    !__get_cpuid_count(7, 0, &subleaves, &b7, &c7, &d7))
 		return 0;
 	if (subleaves >= 1)
 		__get_cpuid_count(7, 1, &a71, &b, &c, &d);
@@ -54,6 +69,8 @@ static u32 caps_of_cpu(void)
 	/* Variants for bfloat16 use VNNI, too; no processor has the one without the other. */
 	if ((c7 & bit_AVX512VNNI) && (a71 & bit_AVX512BF16))
 		caps |= KERN_CAP_AVX512_BF16;
+	if ((caps & KERN_CAP_AVX512_BF16) && (saved & tiles) == tiles && (d7 & amx) == amx && tiles_granted())
+		caps |= KERN_CAP_AMX;
 	return caps;
 }
 #else
@@ -88,7 +105,7 @@ enum err kern_caps_parse(const char *text, u32 *mask, struct err_msg *em)
 		if (i == COUNT_OF(cap_names))
 			return err_set(em, ERR_INVALID,
 				       "unknown instruction set '%.*s': a list of portable, avx2, avx_vnni, avx512, avx512_bf16, "
-				       "avx512_vnni, or all, or none",
+				       "avx512_vnni, amx, or all, or none",
 				       (int)(length < 64 ? length : 64), p);
 		caps |= cap_names[i].cap;
 		p += length;
@@ -145,6 +162,9 @@ void kern_ops_init(struct kern_ops *ops, u32 caps)
 		if (!(caps & KERN_CAP_AVX512_BF16)) {
 			FILL(attention, avx512_vnni)
 		}
+	}
+	if ((caps & KERN_CAP_AMX) && (caps & KERN_CAP_AVX512_VNNI)) {
+		KERN_AMX_OPS(FILL)
 	}
 #endif
 }

@@ -33,15 +33,15 @@ enum kern_dtype kern_dtype_kv(u32 caps);
 
 /* Instruction sets a variant may need; found at run time, less those that slow a processor down, or masked by tests and by TERCET_KERN_CAPS. */
 enum kern_cap {
-	KERN_CAP_AVX2 = 1u << 0,   /* with FMA and F16C */
-	KERN_CAP_AVX512 = 1u << 1, /* F, BW, DQ, VL */
+	KERN_CAP_AVX2 = 1u << 0, KERN_CAP_AVX512 = 1u << 1, /* with FMA and F16C; F, BW, DQ, VL */
 	KERN_CAP_AVX512_BF16 = 1u << 2, KERN_CAP_AVX512_VNNI = 1u << 3,
 	KERN_CAP_PORTABLE = 1u << 4, /* the compiler's vectors: every processor has it; without, only references */
 	KERN_CAP_AVX_VNNI = 1u << 5, /* VNNI in vectors of 256 bits, also of processors without AVX-512 */
+	KERN_CAP_AMX = 1u << 6, /* tiles, their products of bytes and of bfloat16, and AVX-512 with VNNI and BF16 */
 	KERN_CAP_ALL = 0xffffffffu,
 };
 u32 kern_caps_detect(void);
-/* A list as in TERCET_KERN_CAPS: "portable,avx2,avx_vnni,avx512,avx512_bf16,avx512_vnni", "all" or "none". ERR_INVALID names the word. */
+/* A list as in TERCET_KERN_CAPS: "portable,avx2,avx_vnni,avx512,avx512_bf16,avx512_vnni,amx", "all" or "none". ERR_INVALID names the word. */
 enum err kern_caps_parse(const char *text, u32 *mask, struct err_msg *em);
 
 /* ---------------------------------------------------------------- threads */

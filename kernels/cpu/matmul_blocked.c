@@ -86,8 +86,9 @@ static u32 tile_first(const struct rows *r, u32 tile)
 /* What `count` inputs of a row take. */
 static size_t inputs_bytes(const struct blocked_job *j, u32 count)
 {
+	const u32 whole = j->kernel->whole_values > 0 ? j->kernel->whole_values : 2;
 	if (j->width == 0)
-		return (size_t)(count + count % 2) * j->kernel->value_bytes;
+		return (size_t)kern_ceil(count, whole) * whole * j->kernel->value_bytes;
 	return kern_ceil(count, j->width) * ((size_t)j->width * j->kernel->value_bytes + j->kernel->head_bytes);
 }
 
@@ -280,6 +281,7 @@ static void run_panel(const struct blocked_job *j, const struct rows *r, struct 
 	_Alignas(32) char held[BLOCKED_HELD];
 	t.held = held;
 	t.width = j->width;
+	t.most_rows = r->large > 0 ? r->most : r->least;
 	t.first = at.k_block == 0;
 	t.last = at.k_block + 1 == j->k_blocks && !j->fusion;
 	t.columns = kern_min(a->w->n - n, KERN_PANEL);

@@ -14,7 +14,7 @@ enum {
 	BLOCKED_ROWS = 256,   /* of a block of rows, at most: what its inputs take for one block of k stays in the L2 cache */
 	BLOCKED_PANELS = 4,   /* of a task, at most: they share those inputs */
 	BLOCKED_HANDED_PANELS = 2 * KERN_GROUP_MAX / KERN_PANEL, /* but those of gate and up that make a group of the next product's inputs */
-	BLOCKED_TILE_MAX = 12 /* rows of a tile, at most */
+	BLOCKED_TILE_MAX = 32 /* rows of a tile, at most */
 };
 
 /* How the whole sum of a group joins the others. */
@@ -41,6 +41,7 @@ struct blocked_tile {
 	const char *tables;  /* BLOCKED_EIGHTHS: the groups' tables, as `tabulate` left them */
 	const char *x;
 	float *sums; /* [R][KERN_PANEL] of this panel between blocks of k; may hold anything before the first */
+	u32 most_rows; /* of the tiles that share these weights, the largest one's; the others have one less */
 	u32 k_count;
 	u32 width;    /* of a group; 0: inputs have no scales */
 	enum blocked_scales scales;
@@ -72,6 +73,7 @@ struct blocked_kernel {
 	u32 k_block;	/* values, at most: a multiple of KERN_GROUP_MAX */
 	u32 few_k_block; /* the same of few rows, for which what is made of the weights should not leave the L1 cache; 0: no other */
 	u32 value_bytes; /* of an input: 1, 2 or 4 */
+	u32 whole_values; /* where inputs have no groups: a row's are filled up to a multiple; 0: to pairs */
 	u32 head_bytes; /* of a group of a row's inputs */
 	/* Values [k, k + count) of `rows` rows, the job's x_stride apart, into a tile's inputs. Answers whether one of their scales, or of
 	 * their sums, is none that BLOCKED_EIGHTHS or BLOCKED_POWERS could do with. */

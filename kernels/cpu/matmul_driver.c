@@ -185,6 +185,8 @@ void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const st
 		j.prefetch_far = j.prefetch_off ? MATMUL_NEAR : MATMUL_FAR_BYTES;
 	}
 	j.near_bytes = near_bytes(&j);
+	if (in->whole_units > 0)
+		units = kern_ceil(units, in->whole_units) * in->whole_units;
 	if (in->width > 0) {
 		j.in.groups = kern_ceil(a->w->k, in->width);
 		units = j.in.groups * in->width / in->unit_values;

@@ -23,6 +23,7 @@ struct matmul_inputs {
 	char *data;
 	size_t row_bytes;
 	u32 unit_values;	/* inputs in 4 bytes */
+	u32 whole_units;	/* a row is filled up to a multiple of them, which have to be of MATMUL_PACK_VALUES; 0: it is not */
 	u32 width, groups;	/* of the groups of quantized weights; 0: inputs have no scales */
 	u32 sum_words;		/* of a group */
 	u32 scales_at, sums_at; /* bytes, times R from the beginning of the tile */

@@ -11,19 +11,28 @@
 
 enum { GUARD_BYTES = 128, GUARD = 0xb7, POISON = 0xff };
 
-static void add_target(struct check *c, u32 caps)
+struct check_target *check_add_target(struct check *c, u32 caps)
 {
 	struct check_target *t = &c->targets[c->target_count];
-	if (c->target_count > 0 && c->targets[c->target_count - 1].caps == caps)
-		return;
+	if (c->target_count == CHECK_TARGETS_MAX) {
+		fprintf(stderr, "checkkern: more than %d targets\n", CHECK_TARGETS_MAX);
+		exit(1);
+	}
 	t->caps = caps;
 	kern_ops_init(&t->ops, caps);
 	c->target_count++;
+	return t;
+}
+
+static void add_target(struct check *c, u32 caps)
+{
+	if (c->target_count == 0 || c->targets[c->target_count - 1].caps != caps)
+		check_add_target(c, caps);
 }
 
 void check_init(struct check *c, u64 seed)
 {
-	const u32 steps[] = {KERN_CAP_PORTABLE, KERN_CAP_AVX2, KERN_CAP_AVX_VNNI, KERN_CAP_AVX512, KERN_CAP_AVX512_BF16, KERN_CAP_AVX512_VNNI};
+	const u32 steps[] = {KERN_CAP_PORTABLE, KERN_CAP_AVX2, KERN_CAP_AVX_VNNI, KERN_CAP_AVX512, KERN_CAP_AVX512_BF16, KERN_CAP_AVX512_VNNI, KERN_CAP_AMX};
 	u32 caps, mask = 0;
 	struct err_msg em;
 	setenv("TERCET_KERN_CAPS", "all", 0); /* what is slow here, too */

@@ -6,7 +6,7 @@
 #include "common/err.h"
 #include "kernels/kernels.h"
 
-enum { CHECK_TARGETS_MAX = 8, CHECK_POOLS = 2, CHECK_BUFFERS_MAX = 64, CHECK_COUNTS_MAX = 128 };
+enum { CHECK_TARGETS_MAX = 10, CHECK_POOLS = 2, CHECK_BUFFERS_MAX = 64, CHECK_COUNTS_MAX = 128 };
 
 /* How many cases one variant of an op has had. */
 struct check_count {
@@ -43,6 +43,10 @@ struct check {
 };
 
 void check_init(struct check *c, u64 seed);
+/* One more, with what `caps` allow. */
+struct check_target *check_add_target(struct check *c, u32 caps);
+/* One more whose tiles (AMX) are emulated, where the processor can do the rest. */
+void check_add_emulated(struct check *c);
 void check_fini(struct check *c);
 
 /* Memory of the running case: 64-byte aligned, filled with a poison that is a NaN as float and as bf16, with

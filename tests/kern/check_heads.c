@@ -116,7 +116,7 @@ static void heads_case(struct check *c, u32 target, const struct heads_case *s)
 		if (!problem && memcmp(out[0], out[run], count * sizeof(float)) != 0)
 			problem = "another run gives other bits";
 	}
-	const bool rounds = s->bf16 && (c->targets[target].caps & KERN_CAP_AVX512_BF16);
+	const bool rounds = s->bf16 && (c->targets[target].caps & (KERN_CAP_AVX512_BF16 | KERN_CAP_AMX));
 	const double error = (rounds ? 0x1p-8 : 0) + 0x1p-24 * (4 + 3 * sqrt(s->k));
 	for (u32 t = 0; t < s->tokens && !problem; t++)
 		for (u32 h = 0; h < s->heads && !problem; h++)

@@ -220,11 +220,17 @@ static const char *matmul_runs(struct check *c, u32 target, const struct matmul_
 static bool rounds_inputs(enum kern_dtype dtype, u32 caps)
 {
 	if (dtype == KERN_BF16)
-		return caps & KERN_CAP_AVX512_BF16;
+		return caps & (KERN_CAP_AVX512_BF16 | KERN_CAP_AMX);
 	return dtype == KERN_I4_STEPS ? kern_dtype_int4(caps) == dtype : (caps & KERN_CAP_AVX2) != 0;
 }
 
-/* Quantized products are the same to the bit in all variants that round their inputs. */
+/* Quantized products are the same to the bit in all variants that round their inputs, and those of bfloat16 by tiles whether these are the
+ * processor's or emulated. */
+static bool sums_agree(enum kern_dtype dtype, u32 caps)
+{
+	return dtype == KERN_BF16 ? (caps & KERN_CAP_AMX) != 0 : kern_dtype_group(dtype) > 0 && rounds_inputs(dtype, caps);
+}
+
 static const char *matmul_agrees(struct check *c, const struct kern_matmul_args *a, const float *before,
 				 const float *out)
 {
@@ -233,7 +239,7 @@ static const char *matmul_agrees(struct check *c, const struct kern_matmul_args 
 	struct kern_matmul_args first = *a;
 	struct kern_ctx ctx;
 	u32 rounding = 0;
-	while (!rounds_inputs(a->w->dtype, c->targets[rounding].caps))
+	while (!sums_agree(a->w->dtype, c->targets[rounding].caps))
 		rounding++;
 	check_ctx(c, &ctx, &limits, 0);
 	first.out = check_alloc(c, bytes);
@@ -277,7 +283,7 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 				       (out_stride - m->n) * 4) != 0)
 			problem = "wrote between rows";
 	}
-	if (!problem && rounds && kern_dtype_group(m->dtype) > 0)
+	if (!problem && sums_agree(m->dtype, t->caps))
 		problem = matmul_agrees(c, &a, before, out);
 	kern_weight_fini(&w.packed);
 	check_case_end(c, problem,

@@ -396,7 +396,7 @@ static void groups_case(struct check *c, u32 target, const struct group_case *g)
 		else if (memcmp(out[0], out[run], (size_t)count * g->n * sizeof(float)) != 0)
 			problem = "another run gives other bits";
 	}
-	bool rounds = g->bf16 && (c->targets[target].caps & KERN_CAP_AVX512_BF16);
+	bool rounds = g->bf16 && (c->targets[target].caps & (KERN_CAP_AVX512_BF16 | KERN_CAP_AMX));
 	if (!problem)
 		problem = groups_want(g, &a, plain, (rounds ? 0x1p-8 : 0) + 0x1p-24 * (4 + 3 * sqrt(g->k)));
 	if (!problem)

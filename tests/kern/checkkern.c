@@ -61,6 +61,7 @@ int main(int argc, char **argv)
 		check_fini(&c);
 		return 0;
 	}
+	check_add_emulated(&c);
 	printf("seed %llu\n", (unsigned long long)seed);
 	if (cpu)
 		check_cpu(&c);

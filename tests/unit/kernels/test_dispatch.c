@@ -19,6 +19,7 @@ Test(dispatch, caps_are_named_in_lists)
 	cr_assert_eq(parsed("avx2,avx_vnni"), KERN_CAP_AVX2 | KERN_CAP_AVX_VNNI);
 	cr_assert_eq(parsed("avx512_bf16,avx2,avx512"),
 		     KERN_CAP_AVX2 | KERN_CAP_AVX512 | KERN_CAP_AVX512_BF16);
+	cr_assert_eq(parsed("avx512_vnni,amx"), KERN_CAP_AVX512_VNNI | KERN_CAP_AMX);
 	cr_assert_eq(parsed("none"), 0);
 	cr_assert_eq(parsed(""), 0);
 	cr_assert_eq(parsed("all"), KERN_CAP_ALL);

@@ -1,0 +1,78 @@
+/* Matrix tiles (AMX): registers of 16 rows of 64 bytes, and products of two of them that are added to a third. For objects with AVX-512,
+ * BF16 and VNNI; those with AMX_EMULATED compute the same without such registers, bit for bit, so that what is built on them can be tested on
+ * processors that have none.
+ *
+ * All that multiply here have the same use of the eight: 0 and 1 are the sums of the upper rows times the columns of a panel, 2 and 3 those of the
+ * lower rows; 4 and 5 are the inputs of the upper and lower rows; 6 and 7 weights. */
+#ifndef TERCET_KERNELS_CPU_AMX_PRIV_H
+#define TERCET_KERNELS_CPU_AMX_PRIV_H
+
+#include "kernels/cpu/vec_priv.h"
+#include "kernels/cpu/variants_priv.h"
+
+#if defined(VEC_LANES) && VEC_LANES == 16
+
+enum {
+	AMX_ROWS = 16, /* of a register, at most */
+	AMX_ROW_BYTES = 64, /* 16 sums, 32 values of bfloat16 or 64 of 8 bits */
+	AMX_TILE_ROWS = 2 * AMX_ROWS, /* inputs' rows that are multiplied side by side, at most */
+	AMX_UNITS = AMX_ROW_BYTES / 4, /* of 4 bytes a column, the rows of weights */
+	AMX_REGISTERS = 8,
+};
+
+/* How many of so many rows are the upper ones. */
+static inline u32 amx_upper(u32 rows)
+{
+	return rows <= AMX_ROWS ? rows : kern_ceil(rows, 2);
+}
+
+/* Has the calling thread's registers hold `rows` rows, 1 to AMX_TILE_ROWS, of inputs and sums. It lasts until the next call. */
+void VARIANT(amx_rows)(u32 rows);
+
+/* The table's, and the products that it passes on. */
+enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a);
+enum err VARIANT(matmul_bf16)(struct kern_ctx *ctx, const struct kern_matmul_args *a);
+
+/* LDTILECFG's operand; Intel SDM volume 1, 18.2. */
+struct amx_config {
+	u8 palette, start_row, reserved[14];
+	u16 row_bytes[16];
+	u8 rows[16];
+};
+
+#ifdef AMX_EMULATED
+void emulated_configure(const struct amx_config *config);
+void emulated_zero(u32 tile);
+void emulated_load(u32 tile, const void *from, size_t stride);
+void emulated_store(u32 tile, void *to, size_t stride);
+void emulated_add_bf16(u32 sums, u32 inputs, u32 weights);
+void emulated_add_bytes(u32 sums, u32 inputs, u32 weights);
+#define amx_configure		 emulated_configure
+#define amx_zero(tile)		 emulated_zero(tile)
+#define amx_load(tile, from, stride) emulated_load(tile, from, stride)
+#define amx_store(tile, to, stride) emulated_store(tile, to, stride)
+#define amx_add_bf16(sums, inputs, weights)  emulated_add_bf16(sums, inputs, weights)
+#define amx_add_bytes(sums, inputs, weights) emulated_add_bytes(sums, inputs, weights)
+#else
+/* The compiler's own forms of these do not say that they read and write memory. */
+static ALWAYS_INLINE void amx_configure(const struct amx_config *config)
+{
+	__asm__ volatile("ldtilecfg %0" : : "m"(*config));
+}
+#define amx_zero(tile) __asm__ volatile("tilezero %%tmm" #tile : : : "memory")
+/* Rows `stride` bytes apart. */
+#define amx_load(tile, from, stride) \
+	__asm__ volatile("tileloadd (%0,%1), %%tmm" #tile : : "r"(from), "r"((size_t)(stride)) : "memory")
+#define amx_store(tile, to, stride) \
+	__asm__ volatile("tilestored %%tmm" #tile ", (%0,%1)" : : "r"(to), "r"((size_t)(stride)) : "memory")
+/* sums += inputs' pairs of bfloat16 times those of the weights: of 32 products the even ones and the odd ones are summed apart, in order and rounded
+ * to float each time; what is no normal number counts as zero. */
+#define amx_add_bf16(sums, inputs, weights) \
+	__asm__ volatile("tdpbf16ps %%tmm" #weights ", %%tmm" #inputs ", %%tmm" #sums : : : "memory")
+/* sums += inputs' signed bytes times the weights' unsigned ones. */
+#define amx_add_bytes(sums, inputs, weights) \
+	__asm__ volatile("tdpbsud %%tmm" #weights ", %%tmm" #inputs ", %%tmm" #sums : : : "memory")
+#endif
+
+#endif
+#endif

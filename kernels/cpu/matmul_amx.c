@@ -1,0 +1,27 @@
+/* Matrix products with matrix tiles (AMX): which kernel a product goes to. Weights in bfloat16 take tiles for any number of rows, since sums of tiles
+ * have an order of their own; those in 8 and 4 bits, whose groups' sums are whole numbers, for many rows. */
+#include "kernels/cpu/amx_priv.h"
+#include "kernels/cpu/matmul_blocked_priv.h"
+
+void VARIANT(amx_rows)(u32 rows)
+{
+	static _Thread_local u32 configured;
+	const u32 upper = amx_upper(rows), lower = rows > upper ? rows - upper : upper;
+	const u8 of[AMX_REGISTERS] = {(u8)upper, (u8)upper, (u8)lower, (u8)lower, (u8)upper, (u8)lower, AMX_UNITS, AMX_UNITS};
+	struct amx_config config = {.palette = 1};
+	if (rows == configured)
+		return;
+	for (u32 i = 0; i < AMX_REGISTERS; i++) {
+		config.row_bytes[i] = AMX_ROW_BYTES;
+		config.rows[i] = of[i];
+	}
+	amx_configure(&config);
+	configured = rows;
+}
+
+enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
+{
+	if (a->w->packed == KERN_LAYOUT_PANEL && a->w->dtype == KERN_BF16)
+		return VARIANT(matmul_bf16)(ctx, a);
+	return matmul_avx512_vnni(ctx, a);
+}

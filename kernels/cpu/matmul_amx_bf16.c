@@ -1,0 +1,243 @@
+/* Matrix product with bf16 weights by matrix tiles (AMX): inputs are rounded to bf16, 32 of them at a time are added to a sum.
+ *
+ * Every output is one sum over k in rising order, pieces of 32 values of it; which rows and columns are computed side by side makes no
+ * difference to it. Inputs of a tile of R rows lie as [k / 32][R][32], zeros behind the last. */
+#include "kernels/cpu/amx_priv.h"
+#include "kernels/cpu/matmul_blocked_tile_priv.h"
+#include "kernels/cpu/matmul_tile_priv.h"
+
+enum {
+	VALUES = AMX_ROW_BYTES / 2, /* of a row that are multiplied at once */
+	CHUNK_BYTES = AMX_UNITS * KERN_GROUP_UNIT, /* of a panel's weights for them */
+	K_BLOCK = BLOCKED_K_MAX,
+};
+
+/* ---------------------------------------------------------------- inputs */
+
+/* VALUES values of a row, of which `count` exist. */
+static ALWAYS_INLINE void round_piece(const float *x, u32 count, char *to)
+{
+	vec low = vec_load_n(x, kern_min(count, VEC_LANES));
+	vec high = count > VEC_LANES ? vec_load_n(x + VEC_LANES, count - VEC_LANES) : vec_zero();
+	_mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
+/* matmul_kernel.pack */
+static void pack_few(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end)
+{
+	(void)j;
+	to += ((size_t)first / VALUES * rows + r) * AMX_ROW_BYTES;
+	for (u32 k = first; k < end; k += VALUES, to += (size_t)rows * AMX_ROW_BYTES)
+		round_piece(x + k, kern_min(VALUES, end - k), to);
+}
+
+/* blocked_kernel.pack */
+static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
+{
+	for (u32 done = 0; done < count; done += VALUES)
+		for (u32 r = 0; r < rows; r++, to += AMX_ROW_BYTES)
+			round_piece(x + (size_t)r * j->x_stride + k + done, kern_min(VALUES, count - done), to);
+	return false;
+}
+
+/* ---------------------------------------------------------------- tiles */
+
+/* Weights of one piece of k, which may be fewer than a register has rows for: then zeros follow, in `to`. */
+static const char *whole_piece(const char *weights, u32 units, char to[CHUNK_BYTES])
+{
+	const size_t bytes = units * (size_t)KERN_GROUP_UNIT;
+	if (units >= AMX_UNITS)
+		return weights;
+	memcpy(to, weights, bytes);
+	memset(to + bytes, 0, CHUNK_BYTES - bytes);
+	return to;
+}
+
+/* sums += inputs * weights; `lower`: there are lower rows, whose inputs are so many bytes behind the upper ones'. */
+static ALWAYS_INLINE void add_piece(const char *x, size_t lower, const char *weights)
+{
+	amx_load(4, x, AMX_ROW_BYTES);
+	amx_load(6, weights, KERN_GROUP_UNIT);
+	amx_add_bf16(0, 4, 6);
+	amx_load(7, weights + AMX_ROW_BYTES, KERN_GROUP_UNIT);
+	amx_add_bf16(1, 4, 7);
+	if (lower == 0)
+		return;
+	amx_load(5, x + lower, AMX_ROW_BYTES);
+	amx_add_bf16(2, 5, 6);
+	amx_add_bf16(3, 5, 7);
+}
+
+static ALWAYS_INLINE void load_sums(const float *from, u32 rows, size_t stride)
+{
+	const size_t bytes = stride * sizeof(float);
+	const u32 upper = amx_upper(rows);
+	amx_load(0, from, bytes);
+	amx_load(1, from + VEC_LANES, bytes);
+	if (rows > upper) {
+		amx_load(2, from + upper * stride, bytes);
+		amx_load(3, from + upper * stride + VEC_LANES, bytes);
+	}
+}
+
+static ALWAYS_INLINE void store_sums(float *to, u32 rows, size_t stride)
+{
+	const size_t bytes = stride * sizeof(float);
+	const u32 upper = amx_upper(rows);
+	amx_store(0, to, bytes);
+	amx_store(1, to + VEC_LANES, bytes);
+	if (rows > upper) {
+		amx_store(2, to + upper * stride, bytes);
+		amx_store(3, to + upper * stride + VEC_LANES, bytes);
+	}
+}
+
+static ALWAYS_INLINE void zero_sums(void)
+{
+	amx_zero(0);
+	amx_zero(1);
+	amx_zero(2);
+	amx_zero(3);
+}
+
+/* ---------------------------------------------------------------- few rows */
+
+static void begin_few(const struct matmul_tile *t, u32 rows)
+{
+	_Alignas(64) float sums[AMX_TILE_ROWS][KERN_PANEL];
+	if (!t->resume && !t->bias) {
+		zero_sums();
+		return;
+	}
+	for (u32 r = 0; r < rows; r++)
+		for (u32 v = 0; v < VECS; v++)
+			vec_store(sums[r] + v * VEC_LANES, tile_first_sum(t, r, v));
+	load_sums(sums[0], rows, KERN_PANEL);
+}
+
+static void end_few(const struct matmul_tile *t, u32 rows)
+{
+	_Alignas(64) float sums[AMX_TILE_ROWS][KERN_PANEL];
+	store_sums(sums[0], rows, KERN_PANEL);
+	for (u32 r = 0; r < rows; r++)
+		for (u32 v = 0; v < VECS; v++)
+			tile_store_sum(t, r, v, vec_load(sums[r] + v * VEC_LANES));
+}
+
+static void tile_few(const struct matmul_tile *t, u32 rows)
+{
+	_Alignas(64) char last[CHUNK_BYTES];
+	const u32 units = kern_ceil(t->k_count, 2), upper = amx_upper(rows);
+	const size_t lower = rows > upper ? (size_t)upper * AMX_ROW_BYTES : 0, step = (size_t)rows * AMX_ROW_BYTES;
+	struct tile_fetch fetch = tile_fetch_begin(t);
+	const char *x = t->units, *weights = t->weights;
+	check_bytes(t->units, kern_ceil(units, AMX_UNITS) * step);
+	check_bytes(t->weights, units * (size_t)KERN_GROUP_UNIT);
+	VARIANT(amx_rows)(rows);
+	begin_few(t, rows);
+	for (u32 u = 0; u < units; u += AMX_UNITS, weights += CHUNK_BYTES, x += step) {
+		for (u32 i = 0; i < AMX_UNITS; i++)
+			tile_prefetch_bytes(t, &fetch);
+		add_piece(x, lower, whole_piece(weights, units - u, last));
+	}
+	end_few(t, rows);
+}
+
+static const struct matmul_kernel FEW = {.tile_rows = AMX_TILE_ROWS,
+					 .tile_columns = KERN_PANEL,
+					 .few_rows = 1,
+					 .few_columns = KERN_PANEL,
+					 .asks_always = true,
+					 .pack = pack_few,
+					 .tile = tile_few};
+
+/* ---------------------------------------------------------------- many rows */
+
+/* Whether sums of all rows lie where registers can be filled from and stored to: registers may have a row more than there is. */
+static bool lies_whole(const struct blocked_tile *t, u32 rows)
+{
+	return rows == t->most_rows && t->columns == KERN_PANEL;
+}
+
+static void begin_many(const struct blocked_tile *t, u32 rows)
+{
+	_Alignas(64) float sums[AMX_TILE_ROWS][KERN_PANEL];
+	struct blocked_tile one = *t;
+	if (t->first && !t->accumulate && !t->bias) {
+		zero_sums();
+	} else if (!t->first && rows == t->most_rows) {
+		load_sums(t->sums, rows, KERN_PANEL);
+	} else if (t->first && !t->bias && lies_whole(t, rows)) {
+		load_sums(t->out, rows, t->out_stride);
+	} else {
+		for (u32 r = 0; r < rows; r++, one.sums += KERN_PANEL, one.out += t->out_stride) {
+			vec row[1][VECS];
+			sums_begin(&one, 1, row);
+			vec_store(sums[r], row[0][0]);
+			vec_store(sums[r] + VEC_LANES, row[0][1]);
+		}
+		load_sums(sums[0], t->most_rows, KERN_PANEL);
+	}
+}
+
+static void end_many(const struct blocked_tile *t, u32 rows)
+{
+	_Alignas(64) float sums[AMX_TILE_ROWS][KERN_PANEL];
+	struct blocked_tile one = *t;
+	if (!t->last && rows == t->most_rows) {
+		store_sums(t->sums, rows, KERN_PANEL);
+	} else if (t->last && lies_whole(t, rows)) {
+		store_sums(t->out, rows, t->out_stride);
+	} else {
+		store_sums(sums[0], t->most_rows, KERN_PANEL);
+		for (u32 r = 0; r < rows; r++, one.sums += KERN_PANEL, one.out += t->out_stride) {
+			vec row[1][VECS] = {{vec_load(sums[r]), vec_load(sums[r] + VEC_LANES)}};
+			sums_end(&one, 1, row);
+		}
+	}
+}
+
+/* Asks for `bytes` bytes from `from` on. */
+static ALWAYS_INLINE const char *ask_ahead(const char *from, size_t bytes)
+{
+	for (const char *end = from + bytes; from < end; from += 64)
+		_mm_prefetch(from, _MM_HINT_T1);
+	return from;
+}
+
+/* Where there is a row less than the registers have, theirs has what follows in memory, and goes nowhere. */
+static void tile_many(const struct blocked_tile *t, u32 rows)
+{
+	_Alignas(64) char last[CHUNK_BYTES];
+	const u32 units = kern_ceil(t->k_count, 2), upper = amx_upper(t->most_rows);
+	const size_t lower = t->most_rows > upper ? (size_t)upper * AMX_ROW_BYTES : 0, step = (size_t)rows * AMX_ROW_BYTES;
+	const char *x = t->x, *weights = t->weights, *prefetch = t->prefetch;
+	VARIANT(amx_rows)(t->most_rows);
+	begin_many(t, rows);
+	for (u32 u = 0; u < units; u += AMX_UNITS, weights += CHUNK_BYTES, x += step) {
+		prefetch = ask_ahead(prefetch, (size_t)t->prefetch_step * AMX_UNITS);
+		add_piece(x, lower, whole_piece(weights, units - u, last));
+	}
+	end_many(t, rows);
+}
+
+static const struct blocked_kernel MANY = {.tile_rows = AMX_TILE_ROWS,
+					   .k_block = K_BLOCK,
+					   .value_bytes = 2,
+					   .whole_values = VALUES,
+					   .pack = pack,
+					   .tile = tile_many,
+					   .act_mul = sums_act_mul,
+					   .norm = &blocked_norm_avx2};
+
+enum err VARIANT(matmul_bf16)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
+{
+	const struct matmul_inputs in = {.unit_values = 2, .whole_units = AMX_UNITS};
+	if (a->fusion && (a->tokens <= KERN_CPU_UNFUSED_TOKENS || !matmul_blocked_fuses(a)))
+		return ERR_UNSUPPORTED;
+	if (a->tokens > AMX_TILE_ROWS)
+		matmul_blocked(ctx, a, &MANY);
+	else
+		matmul_run(ctx, a, &FEW, &in);
+	return ERR_OK;
+}
