@@ -32,6 +32,7 @@ void VARIANT(amx_rows)(u32 rows);
 /* The table's, and the products that it passes on. */
 enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a);
 enum err VARIANT(matmul_bf16)(struct kern_ctx *ctx, const struct kern_matmul_args *a);
+enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmul_args *a);
 
 /* LDTILECFG's operand; Intel SDM volume 1, 18.2. */
 struct amx_config {

@@ -23,5 +23,7 @@ enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
 	if (a->w->packed == KERN_LAYOUT_PANEL && a->w->dtype == KERN_BF16)
 		return VARIANT(matmul_bf16)(ctx, a);
-	return matmul_avx512_vnni(ctx, a);
+	if (a->w->packed == KERN_LAYOUT_GROUPS)
+		return VARIANT(matmul_quantized)(ctx, a);
+	return matmul_avx512(ctx, a);
 }

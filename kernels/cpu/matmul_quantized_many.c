@@ -6,6 +6,7 @@
  * eighth; in steps it is m * (q - 8) + c with 128 added. Their inputs' scales are powers of two: a sum begins as the bits of a float in which a whole number is that scale,
  * so that a subtraction makes what conversion and product of it would be, without a slot of the multipliers, which groups of 64
  * would feel. Beside weights in 8 bits scales are powers of two times eighths, which tables of the weights' scales have in them. */
+#include "kernels/cpu/matmul_round_avx512_priv.h"
 #include "kernels/cpu/matmul_spread_avx512_priv.h"
 #include "kernels/cpu/matmul_unpack_avx512_priv.h"
 #include "kernels/cpu/rounding_priv.h"
@@ -13,7 +14,6 @@
 
 enum {
 	TILE_ROWS = 8, /* 8 x 2 sums of whole numbers, 2 weights, inputs; the sums of floats are in memory, but for `tiles` */
-	CHUNK = 64, /* values that are rounded and laced at once */
 	LINE_BYTES = 64,
 	INT8_HEAD = 16, /* bytes of a group of inputs before its values */
 	INT4_HEAD = 12,
@@ -22,78 +22,6 @@ enum {
 };
 
 /* ---------------------------------------------------------------- inputs */
-
-/* The largest lane of each of 8 vectors of unsigned numbers. */
-static ALWAYS_INLINE __m256i highest_of_eight(const __m512i rows[TILE_ROWS])
-{
-	const __m512i order = _mm512_castsi256_si512(_mm256_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13));
-	__m512i pair[4], four[2], all;
-#pragma GCC unroll 4
-	for (u32 i = 0; i < 4; i++)
-		pair[i] = _mm512_max_epu32(_mm512_shuffle_i32x4(rows[2 * i], rows[2 * i + 1], 0x44),
-					   _mm512_shuffle_i32x4(rows[2 * i], rows[2 * i + 1], 0xee));
-#pragma GCC unroll 2
-	for (u32 i = 0; i < 2; i++) /* a lane of 128 bits is a row */
-		four[i] = _mm512_max_epu32(_mm512_shuffle_i32x4(pair[2 * i], pair[2 * i + 1], 0x88),
-					   _mm512_shuffle_i32x4(pair[2 * i], pair[2 * i + 1], 0xdd));
-	all = _mm512_max_epu32(_mm512_unpacklo_epi32(four[0], four[1]), _mm512_unpackhi_epi32(four[0], four[1]));
-	all = _mm512_max_epu32(all, _mm512_shuffle_epi32(all, _MM_PERM_BADC));
-	return _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, all));
-}
-
-/* largest_bits of 8 rows. */
-static ALWAYS_INLINE __m256i largest_of_eight(const float *const x[TILE_ROWS], u32 count)
-{
-	const __m512i sign = _mm512_set1_epi32(0x7fffffff);
-	__m512i most[TILE_ROWS];
-#pragma GCC unroll 8
-	for (u32 r = 0; r < TILE_ROWS; r++) {
-		most[r] = _mm512_and_si512(_mm512_castps_si512(vec_load(x[r])), sign);
-#pragma GCC unroll 8
-		for (u32 i = VEC_LANES; i < count; i += VEC_LANES)
-			most[r] = _mm512_max_epu32(most[r],
-						   _mm512_and_si512(_mm512_castps_si512(vec_load(x[r] + i)), sign));
-	}
-	return highest_of_eight(most);
-}
-
-/* rounding_by_eighths of 8 rows, to the bit; and whether that makes scales that BLOCKED_EIGHTHS cannot do with. */
-static ALWAYS_INLINE bool eighth_scales(__m256i bits, float inverse[TILE_ROWS], __m256 *scale)
-{
-	const __m256i rest = _mm256_set1_epi32((1 << EIGHTHS_SHIFT) - 1);
-	__mmask8 finite = _mm256_cmplt_epu32_mask(bits, _mm256_set1_epi32(0x7f800000));
-	__m256 share = _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(1 / EIGHTHS_MOST));
-	__m256i eighths = _mm256_andnot_si256(rest, _mm256_add_epi32(_mm256_castps_si256(share), rest));
-	eighths = _mm256_max_epu32(eighths, _mm256_set1_epi32(POWER_LEAST << POWER_SHIFT));
-	__m256 back = _mm256_div_ps(_mm256_set1_ps(1), _mm256_castsi256_ps(eighths));
-	_mm256_storeu_ps(inverse, _mm256_maskz_mov_ps(finite, back));
-	*scale = _mm256_mask_mov_ps(_mm256_set1_ps(NAN), finite, _mm256_castsi256_ps(eighths));
-	return _mm256_cmpge_epu32_mask(eighths, _mm256_set1_epi32((POWER_MOST + 1) << POWER_SHIFT)) != 0 || finite != 0xff;
-}
-
-/* The same of rounding_by_power. */
-static ALWAYS_INLINE bool power_scales(__m256i bits, float inverse[TILE_ROWS], __m256 *scale)
-{
-	const __m256i six = _mm256_set1_epi32(6);
-	__m256i power = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x10000)), POWER_SHIFT);
-	power = _mm256_sub_epi32(_mm256_max_epu32(power, _mm256_set1_epi32(POWER_LEAST + 6)), six);
-	__mmask8 finite = _mm256_cmplt_epu32_mask(bits, _mm256_set1_epi32(0x7f800000));
-	__m256i back = _mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(254), power), POWER_SHIFT);
-	_mm256_storeu_ps(inverse, _mm256_maskz_mov_ps(finite, _mm256_castsi256_ps(back)));
-	*scale = _mm256_mask_mov_ps(_mm256_set1_ps(NAN), finite,
-				    _mm256_castsi256_ps(_mm256_slli_epi32(power, POWER_SHIFT)));
-	return _mm256_cmpgt_epu32_mask(power, _mm256_set1_epi32(POWER_MOST)) != 0 || finite != 0xff;
-}
-
-/* CHUNK values, rounded. Lane l of 128 bits holds units l, 4 + l, 8 + l and 12 + l. */
-static ALWAYS_INLINE __m512i round_chunk(const float *x, float inverse)
-{
-	__m512i whole[4];
-#pragma GCC unroll 4
-	for (u32 i = 0; i < 4; i++)
-		whole[i] = _mm512_cvtps_epi32(vec_mul(vec_load(x + i * VEC_LANES), vec_set1(inverse)));
-	return _mm512_packs_epi16(_mm512_packs_epi32(whole[0], whole[1]), _mm512_packs_epi32(whole[2], whole[3]));
-}
 
 /* Two units of 8 rows, of which the first `rows` are stored. */
 static ALWAYS_INLINE void store_units(char *to, u32 rows, __m512i units)
@@ -107,7 +35,7 @@ static ALWAYS_INLINE void store_units(char *to, u32 rows, __m512i units)
 	_mm256_mask_storeu_epi32(to + rows * 4, mask, _mm512_extracti64x4_epi64(units, 1));
 }
 
-/* CHUNK values of each of 8 rows to [CHUNK / 4][rows][4]. Returns their sums, half of each in one half of the vector. */
+/* ROUND_CHUNK values of each of 8 rows to [ROUND_CHUNK / 4][rows][4]. Returns their sums, half of each in one half of the vector. */
 static ALWAYS_INLINE __m512i pack_chunk(const float *const x[TILE_ROWS], u32 k, const float inverse[TILE_ROWS], u32 rows,
 					char *to)
 {
@@ -141,24 +69,6 @@ static ALWAYS_INLINE __m512i pack_chunk(const float *const x[TILE_ROWS], u32 k, 
 	return sums;
 }
 
-/* How 8 rows of a group are rounded. */
-struct group_scales {
-	float inverse[TILE_ROWS];
-	__m256 scale;
-	bool any; /* blocked_kernel.pack's answer */
-};
-
-/* Those of `count` values, a multiple of CHUNK. */
-static ALWAYS_INLINE void find_scales(const float *const row[TILE_ROWS], u32 k, u32 count, bool int8, struct group_scales *s)
-{
-	const float *x[TILE_ROWS];
-#pragma GCC unroll 8
-	for (u32 r = 0; r < TILE_ROWS; r++)
-		x[r] = row[r] + k;
-	__m256i bits = count == CHUNK ? largest_of_eight(x, CHUNK) : largest_of_eight(x, 2 * CHUNK);
-	s->any = int8 ? eighth_scales(bits, s->inverse, &s->scale) : power_scales(bits, s->inverse, &s->scale);
-}
-
 /* A group of `rows` rows, whose pointers repeat the last row up to 8: its first `count` values. */
 static ALWAYS_INLINE void pack_whole(const float *const row[TILE_ROWS], u32 k, u32 count, bool int8, u32 rows,
 				     const struct group_scales *s, char *to)
@@ -166,8 +76,8 @@ static ALWAYS_INLINE void pack_whole(const float *const row[TILE_ROWS], u32 k, u
 	const __mmask8 mask = (__mmask8)((1u << rows) - 1);
 	char *units = to + rows * (int8 ? INT8_HEAD : INT4_HEAD);
 	__m512i sums = pack_chunk(row, k, s->inverse, rows, units);
-	if (count > CHUNK)
-		sums = _mm512_add_epi32(sums, pack_chunk(row, k + CHUNK, s->inverse, rows, units + CHUNK * rows));
+	if (count > ROUND_CHUNK)
+		sums = _mm512_add_epi32(sums, pack_chunk(row, k + ROUND_CHUNK, s->inverse, rows, units + ROUND_CHUNK * rows));
 	__m256i sum = _mm256_add_epi32(_mm512_castsi512_si256(sums), _mm512_extracti64x4_epi64(sums, 1));
 	const __m256i bits = _mm256_castps_si256(s->scale), of_power = _mm256_set1_epi32(0xff << POWER_SHIFT);
 	__m256 whole = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(bits, of_power)), _mm256_set1_ps(BLOCKED_WHOLE));
@@ -211,13 +121,6 @@ static bool pack_any(const struct blocked_job *j, const float *const x[TILE_ROWS
 	return any;
 }
 
-/* Values of the group at k that pack_whole can do with; 0: it is pack_any's. */
-static u32 whole_values(const struct blocked_job *j, u32 k, u32 end)
-{
-	u32 own = k < end ? kern_min(end - k, j->width) : 0;
-	return j->a->w->order || own % CHUNK != 0 ? 0 : own;
-}
-
 /* A group's scales are found before the last one's values are stored, for each waits for a chain of steps. */
 static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
 {
@@ -238,12 +141,12 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 			find_scales(row, k + j->width, follows, int8, &next);
 		if (own == 0)
 			any |= pack_any(j, row, rows, k, to);
-		else if (own == CHUNK)
-			pack_whole(row, k, CHUNK, int8, rows, &now, to);
+		else if (own == ROUND_CHUNK)
+			pack_whole(row, k, ROUND_CHUNK, int8, rows, &now, to);
 		else if (rows == TILE_ROWS)
-			pack_whole(row, k, 2 * CHUNK, int8, TILE_ROWS, &now, to);
+			pack_whole(row, k, 2 * ROUND_CHUNK, int8, TILE_ROWS, &now, to);
 		else
-			pack_whole(row, k, 2 * CHUNK, int8, rows, &now, to);
+			pack_whole(row, k, 2 * ROUND_CHUNK, int8, rows, &now, to);
 		any |= own > 0 && now.any;
 		own = follows;
 		now = next;

@@ -1,5 +1,5 @@
 /* What products of many rows with AVX-512 make of a panel's block before its tiles: bytes of weights in 4 bits, tables of the scales of weights
- * in 8 bits. Included by cpu/matmul_quantized_many.c alone. */
+ * in 8 bits. */
 #ifndef TERCET_KERNELS_CPU_MATMUL_UNPACK_AVX512_PRIV_H
 #define TERCET_KERNELS_CPU_MATMUL_UNPACK_AVX512_PRIV_H
 
@@ -108,7 +108,7 @@ static enum blocked_scales unpack_heads(const struct kern_weight *w, const char 
 	return BLOCKED_ZEROS;
 }
 
-static enum blocked_scales unpack_int4(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
+static inline enum blocked_scales unpack_int4(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
 {
 	enum blocked_scales scales = unpack_heads(w, from, k_count, any_scales, to);
 	if (scales == BLOCKED_POWERS)
@@ -203,7 +203,7 @@ static void steps_bytes(const char *from, u32 k_count, char *to)
 }
 
 /* blocked_kernel.unpack; where inputs' scales leave powers' range, sums take back the 128 as zeros of one for all. */
-static enum blocked_scales unpack_steps(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
+static inline enum blocked_scales unpack_steps(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
 {
 	const u32 groups = kern_ceil(k_count, KERN_GROUP_MAX);
 	float *zeros = (float *)(void *)(to + groups * (KERN_GROUP_HEAD + (size_t)KERN_GROUP_MAX * KERN_PANEL));
@@ -218,7 +218,7 @@ static enum blocked_scales unpack_steps(const struct kern_weight *w, const char 
 }
 
 /* The same for `tiles_steps`, which does the rest of BLOCKED_POWERS. */
-static enum blocked_scales unpack_steps_heads(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
+static inline enum blocked_scales unpack_steps_heads(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
 {
 	if (any_scales)
 		return unpack_steps(w, from, k_count, any_scales, to);
@@ -230,7 +230,7 @@ static enum blocked_scales unpack_steps_heads(const struct kern_weight *w, const
 
 /* blocked_kernel.tabulate. Whoever multiplies both scales first gets the same bits as long as nothing leaves a normal float's range: neither
  * products with the least of the inputs' powers nor with the greatest. */
-static enum blocked_scales tabulate(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
+static inline enum blocked_scales tabulate(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
 {
 	const __m512i sign = _mm512_set1_epi32(0x7fffffff);
 	const u32 least = (127 - 126 + 127 - POWER_LEAST) << POWER_SHIFT, most = (127 + 127 - 2 - (POWER_MOST - 127)) << POWER_SHIFT;

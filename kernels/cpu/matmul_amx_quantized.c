@@ -1,0 +1,287 @@
+/* Matrix product of many rows with weights in 8 and 4 bits by matrix tiles (AMX). The sums are those of cpu/matmul_quantized.c, to the bit.
+ *
+ * A group's sums of whole numbers take a tile 16 cycles for 64 values of k; making floats of them and adding these to the others takes vectors as
+ * long. So the two alternate: while tiles sum one group, vectors join the one before, a few rows behind every product.
+ *
+ * Inputs of a tile of R rows lie by groups: the rows' scales, R floats, -128 times their sums, R i32, and bytes [width / 64][R][64]. */
+#include "kernels/cpu/amx_priv.h"
+#include "kernels/cpu/matmul_round_avx512_priv.h"
+#include "kernels/cpu/matmul_unpack_avx512_priv.h"
+
+enum {
+	HEAD_BYTES = 8, /* of a group of a row's inputs before its values */
+	PIECE_BYTES = AMX_UNITS * KERN_GROUP_UNIT, /* of a panel's weights for 64 values of k */
+	FEW_ROWS = 16, /* that memory keeps waiting whatever multiplies */
+	PRODUCTS = 4, /* of tiles, for such a piece */
+};
+
+/* ---------------------------------------------------------------- inputs */
+
+/* 64 values of a row, rounded, in their order. Returns 16 sums of them. */
+static ALWAYS_INLINE __m512i round_piece(const float *x, float inverse, char *to)
+{
+	const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+	__m512i q = _mm512_permutexvar_epi32(order, round_chunk(x, inverse));
+	_mm512_storeu_si512(to, q);
+	return _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), q);
+}
+
+/* Where the group of a tile's inputs is that rows are packed into. */
+struct packing {
+	char *group;
+	u32 rows, first; /* of the tile; the first of those that are packed */
+};
+
+static ALWAYS_INLINE char *piece_of(const struct packing *p, u32 row, u32 piece)
+{
+	return p->group + (size_t)p->rows * HEAD_BYTES + ((size_t)piece * p->rows + row) * AMX_ROW_BYTES;
+}
+
+static ALWAYS_INLINE void store_head(const struct packing *p, u32 row, float scale, u32 sum)
+{
+	const u32 begin = 0u - sum * 128;
+	memcpy(p->group + row * 4, &scale, 4);
+	memcpy(p->group + (p->rows + row) * 4, &begin, 4);
+}
+
+/* `count` rows, whose pointers repeat the last one up to ROUND_ROWS: their `own` values from k on. */
+static ALWAYS_INLINE bool pack_whole(const struct packing *p, const float *const row[ROUND_ROWS], u32 count, u32 k, u32 own, bool int8)
+{
+	_Alignas(32) float scales[ROUND_ROWS];
+	struct group_scales s;
+	find_scales(row, k, own, int8, &s);
+	_mm256_store_ps(scales, s.scale);
+	for (u32 r = 0; r < count; r++) {
+		__m512i sums = round_piece(row[r] + k, s.inverse[r], piece_of(p, p->first + r, 0));
+		if (own > ROUND_CHUNK)
+			sums = _mm512_add_epi32(sums, round_piece(row[r] + k + ROUND_CHUNK, s.inverse[r], piece_of(p, p->first + r, 1)));
+		store_head(p, p->first + r, scales[r], sum_lanes(sums));
+	}
+	return s.any;
+}
+
+/* The same of rows that may be sorted otherwise or end inside the group. */
+static bool pack_any(const struct blocked_job *j, const struct packing *p, const float *const row[ROUND_ROWS], u32 count, u32 k, bool int8)
+{
+	float held[KERN_GROUP_MAX], most = ldexpf(1, POWER_MOST + 1 - 127);
+	signed char q[KERN_GROUP_MAX];
+	bool any = false;
+	for (u32 r = 0; r < count; r++) {
+		const float *from = group_values(j->a->w, row[r], k, j->width, held);
+		struct rounding rounding = int8 ? rounding_by_eighths(from, j->width) : rounding_by_power(from, j->width);
+		any = any || !(rounding.scale < most);
+		store_head(p, p->first + r, rounding.scale, (u32)round_values(from, rounding.inverse, j->width, q));
+		for (u32 i = 0; i < j->width; i += AMX_ROW_BYTES)
+			memcpy(piece_of(p, p->first + r, i / AMX_ROW_BYTES), q + i, AMX_ROW_BYTES);
+	}
+	return any;
+}
+
+/* blocked_kernel.pack */
+static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
+{
+	const bool int8 = j->a->w->dtype == KERN_I8;
+	const u32 end = k + count;
+	bool any = false;
+	for (; k < end; k += j->width, to += (size_t)rows * (j->width + HEAD_BYTES))
+		for (u32 first = 0; first < rows; first += ROUND_ROWS) {
+			const struct packing p = {to, rows, first};
+			const u32 here = kern_min(rows - first, ROUND_ROWS), own = whole_values(j, k, end);
+			const float *row[ROUND_ROWS];
+			for (u32 r = 0; r < ROUND_ROWS; r++)
+				row[r] = x + (size_t)(first + kern_min(r, here - 1)) * j->x_stride;
+			if (own == 0)
+				any |= pack_any(j, &p, row, here, k, int8);
+			else if (own == ROUND_CHUNK)
+				any |= pack_whole(&p, row, here, k, ROUND_CHUNK, int8);
+			else
+				any |= pack_whole(&p, row, here, k, 2 * ROUND_CHUNK, int8);
+		}
+	return any;
+}
+
+/* ---------------------------------------------------------------- tiles */
+
+/* A group that tiles have summed, and where its sums go to. */
+struct group {
+	const i32 *sums; /* [rows][KERN_PANEL] */
+	const float *scales, *zeros; /* of the columns */
+	const char *rows; /* the inputs' scales, and -128 times their sums */
+	u32 row_count;
+	const float *from;
+	float *to;
+	size_t from_stride, to_stride;
+};
+
+/* Rows [r, end) of it: to = from + scales * (sums - zero * sum of the inputs). Where weights have no zeros their bytes have 128 added. */
+static ALWAYS_INLINE void join(const struct group *g, bool zeros, u32 r, u32 end)
+{
+	const vec scales[VECS] = {vec_load(g->scales), vec_load(g->scales + VEC_LANES)};
+	for (; r < end; r++) {
+		const vec own = vec_set1(load_float(g->rows + r * 4));
+		const i32 begin = load_i32(g->rows + (g->row_count + r) * 4);
+#pragma GCC unroll 2
+		for (u32 v = 0; v < VECS; v++) {
+			__m512i sum = _mm512_load_si512(g->sums + r * KERN_PANEL + v * VEC_LANES);
+			vec value;
+			if (zeros)
+				value = vec_fma(vec_load(g->zeros + v * VEC_LANES), vec_set1((float)begin), _mm512_cvtepi32_ps(sum));
+			else
+				value = _mm512_cvtepi32_ps(_mm512_add_epi32(sum, _mm512_set1_epi32(begin)));
+			vec before = vec_load(g->from + r * g->from_stride + v * VEC_LANES);
+			vec_store(g->to + r * g->to_stride + v * VEC_LANES, vec_fma(value, vec_mul(scales[v], own), before));
+		}
+	}
+}
+
+/* Where a tile is. */
+struct place {
+	const char *x, *weights, *prefetch;
+};
+
+/* Sums of a group's `pieces` times 64 values of k to `sums`, and beside them `last` is joined, unless it is NULL. */
+static ALWAYS_INLINE void add_group(struct place *p, const struct blocked_tile *t, u32 rows, u32 most, u32 units, i32 *sums, const struct group *last,
+				    bool zeros)
+{
+	_Alignas(64) char end[PIECE_BYTES];
+	const u32 upper = amx_upper(most), pieces = kern_ceil(units, AMX_UNITS), turns = pieces * PRODUCTS;
+	const bool lower = most > upper;
+	const char *x = p->x + (size_t)rows * HEAD_BYTES, *weights = p->weights + KERN_GROUP_HEAD;
+	u32 joined = 0, turn = 0;
+#define JOIN_SOME()                                                          \
+	if (last) {                                                          \
+		const u32 to = kern_min(rows, kern_ceil(rows * ++turn, turns)); \
+		join(last, zeros, joined, to);                               \
+		joined = to;                                                 \
+	}
+	amx_zero(0);
+	amx_zero(1);
+	amx_zero(2);
+	amx_zero(3);
+	for (u32 u = 0; u < units; u += AMX_UNITS, weights += PIECE_BYTES, x += (size_t)rows * AMX_ROW_BYTES) {
+		const char *from = weights;
+		if (units - u < AMX_UNITS) {
+			memcpy(end, weights, (units - u) * (size_t)KERN_GROUP_UNIT);
+			memset(end + (units - u) * (size_t)KERN_GROUP_UNIT, 0, (AMX_UNITS - (units - u)) * (size_t)KERN_GROUP_UNIT);
+			from = end;
+		}
+		for (const char *stop = p->prefetch + (size_t)t->prefetch_step * AMX_UNITS; p->prefetch < stop; p->prefetch += 64)
+			_mm_prefetch(p->prefetch, _MM_HINT_T1);
+		amx_load(4, x, AMX_ROW_BYTES);
+		amx_load(6, from, KERN_GROUP_UNIT);
+		amx_add_bytes(0, 4, 6);
+		JOIN_SOME()
+		amx_load(7, from + AMX_ROW_BYTES, KERN_GROUP_UNIT);
+		amx_add_bytes(1, 4, 7);
+		JOIN_SOME()
+		if (lower) {
+			amx_load(5, x + upper * AMX_ROW_BYTES, AMX_ROW_BYTES);
+			amx_add_bytes(2, 5, 6);
+		}
+		JOIN_SOME()
+		if (lower)
+			amx_add_bytes(3, 5, 7);
+		JOIN_SOME()
+	}
+#undef JOIN_SOME
+	amx_store(0, sums, KERN_PANEL * sizeof(*sums));
+	amx_store(1, sums + VEC_LANES, KERN_PANEL * sizeof(*sums));
+	if (lower) {
+		amx_store(2, sums + upper * KERN_PANEL, KERN_PANEL * sizeof(*sums));
+		amx_store(3, sums + upper * KERN_PANEL + VEC_LANES, KERN_PANEL * sizeof(*sums));
+	}
+}
+
+/* Where a tile's sums begin, rows `*stride` apart: t->sums with what they begin with, where that lies nowhere. */
+static const float *sums_from(const struct blocked_tile *t, u32 rows, size_t *stride)
+{
+	static const _Alignas(64) float zeros[KERN_PANEL];
+	struct blocked_tile one = *t;
+	*stride = KERN_PANEL;
+	if (!t->first)
+		return t->sums;
+	if (t->columns == KERN_PANEL && !(t->bias && t->accumulate)) {
+		*stride = !t->bias && t->accumulate ? t->out_stride : 0;
+		return t->bias ? t->bias : t->accumulate ? t->out : zeros;
+	}
+	for (u32 r = 0; r < rows; r++, one.out += t->out_stride) {
+		vec row[1][VECS];
+		sums_begin(&one, 1, row);
+		vec_store(t->sums + r * KERN_PANEL, row[0][0]);
+		vec_store(t->sums + r * KERN_PANEL + VEC_LANES, row[0][1]);
+	}
+	return t->sums;
+}
+
+static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, u32 most, bool zeros)
+{
+	_Alignas(64) i32 sums[2][AMX_TILE_ROWS * KERN_PANEL];
+	const u32 groups = kern_ceil(t->k_count, t->width);
+	const size_t bytes = KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL;
+	const bool direct = t->last && t->columns == KERN_PANEL;
+	struct place p = {.x = t->x, .weights = t->weights, .prefetch = t->prefetch};
+	struct group last = {.row_count = rows, .to = t->sums, .to_stride = KERN_PANEL};
+	struct blocked_tile one = *t;
+	VARIANT(amx_rows)(most);
+	last.zeros = (const float *)(const void *)(t->weights + groups * bytes);
+	last.from = sums_from(t, rows, &last.from_stride);
+	for (u32 g = 0; g < groups; g++, p.weights += bytes, p.x += (size_t)rows * (t->width + HEAD_BYTES)) {
+		const u32 units = kern_ceil(kern_min(t->width, t->k_count - g * t->width), 4);
+		add_group(&p, t, rows, most, units, sums[g % 2], g > 0 ? &last : NULL, zeros);
+		if (g > 0) {
+			last.from = t->sums;
+			last.from_stride = KERN_PANEL;
+			last.zeros += KERN_PANEL;
+		}
+		last.sums = sums[g % 2];
+		last.scales = (const float *)(const void *)p.weights;
+		last.rows = p.x;
+	}
+	if (direct) {
+		last.to = t->out;
+		last.to_stride = t->out_stride;
+	}
+	join(&last, zeros, 0, rows);
+	for (u32 r = 0; r < rows && t->last && !direct; r++, one.sums += KERN_PANEL, one.out += t->out_stride) {
+		vec row[1][VECS] = {{vec_load(one.sums), vec_load(one.sums + VEC_LANES)}};
+		sums_end(&one, 1, row);
+	}
+}
+
+/* Whole tiles are of constant size, so that their rows are joined in straight code. */
+static void tile(const struct blocked_tile *t, u32 rows)
+{
+	if (t->scales == BLOCKED_ZEROS)
+		run_tile(t, rows, t->most_rows, true);
+	else if (rows == AMX_TILE_ROWS)
+		run_tile(t, AMX_TILE_ROWS, AMX_TILE_ROWS, false);
+	else
+		run_tile(t, rows, t->most_rows, false);
+}
+
+enum { K_BLOCK = BLOCKED_K_MAX };
+#define KERNEL(name, unpack_fn)                   \
+	static const struct blocked_kernel name = { \
+		.tile_rows = AMX_TILE_ROWS,       \
+		.k_block = K_BLOCK,               \
+		.value_bytes = 1,                 \
+		.head_bytes = HEAD_BYTES,         \
+		.pack = pack,                     \
+		.unpack = unpack_fn,              \
+		.tile = tile,                     \
+		.act_mul = sums_act_mul,          \
+		.norm = &blocked_norm_avx2}
+KERNEL(INT8, NULL);
+KERNEL(INT4, unpack_int4);
+KERNEL(STEPS, unpack_steps);
+#undef KERNEL
+
+enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
+{
+	const enum kern_dtype dtype = a->w->dtype;
+	const u32 few = a->fusion ? KERN_CPU_UNFUSED_TOKENS : FEW_ROWS;
+	if (kern_dtype_group(dtype) < AMX_ROW_BYTES || a->tokens <= few || (a->fusion && !matmul_blocked_fuses(a)))
+		return matmul_quantized_avx512_vnni(ctx, a);
+	matmul_blocked(ctx, a, dtype == KERN_I8 ? &INT8 : dtype == KERN_I4_STEPS ? &STEPS : &INT4);
+	return ERR_OK;
+}
