@@ -39,6 +39,7 @@ struct bench {
 	u32 thread_count;
 	struct limits_memory memory;
 	enum limit_kind products, attention; /* the instructions that both are made of */
+	enum limit_kind vectors; /* that products would be made of without tiles, as those of the peers' figures are */
 	double attention_rate;		     /* of these, what attention's own do: half as many products of 16 bits as of bytes */
 	double matrices; /* weights of the layers' matrices that a token is multiplied with */
 	double behind_kv; /* of those, weights of the last layer that only tokens with logits need */
@@ -98,6 +99,7 @@ static double step_ns(struct runner *r, u32 rows, u32 count, u32 from)
 
 struct machine {
 	double gbytes_s, gops, attention_gops;
+	double vector_gops; /* see bench.vectors */
 };
 
 /* What of the weights `tokens` tokens have to read: experts that nobody goes to are not, and the random weights of a
@@ -199,8 +201,9 @@ static void report(const struct bench *b, const char *what, u32 rows, u32 count,
 
 	if (peer) { /* the same step's least time there over that here */
 		const struct machine there = {peer_gbytes_s(b->thread_count), peer_gops(b->format, b->thread_count),
-					      peer_gops(PEER_BF16, b->thread_count)};
-		scale = limit_ns(b, &there, rows, count, (u32)from) / limit;
+					      peer_gops(PEER_BF16, b->thread_count), 0};
+		const struct machine vectors = {here->gbytes_s, here->vector_gops, here->attention_gops, 0};
+		scale = limit_ns(b, &there, rows, count, (u32)from) / limit_ns(b, &vectors, rows, count, (u32)from);
 	}
 	if (b->json)
 		printf("{\"bench\":\"cpu_vs_limit\",\"model\":\"%s\",\"format\":\"%s\",\"threads\":%u,"
@@ -226,7 +229,7 @@ static void report(const struct bench *b, const char *what, u32 rows, u32 count,
 
 static struct times time_case(struct bench *b, u32 rows, u32 count)
 {
-	double times[STEPS_MAX], speeds[STEPS_MAX], gops[STEPS_MAX], attention_gops[STEPS_MAX], best = 0;
+	double times[STEPS_MAX], speeds[STEPS_MAX], gops[STEPS_MAX], attention_gops[STEPS_MAX], vector_gops[STEPS_MAX], best = 0;
 	struct kern_threads *threads = b->r->ctx.threads;
 	struct usage before = usage_now();
 	u64 begin = clock_now_ns();
@@ -238,12 +241,13 @@ static struct times time_case(struct bench *b, u32 rows, u32 count)
 		u32 ms = 1 + (u32)(times[n] / 1e6 / COMPUTE_SHARE);
 		gops[n] = limits_gops_mean(b->products, threads, ms);
 		attention_gops[n] = b->attention == b->products ? gops[n] : limits_gops_mean(b->attention, threads, ms);
+		vector_gops[n] = b->vectors == b->products ? gops[n] : limits_gops_mean(b->vectors, threads, ms);
 		best = n == 0 || times[n] < best ? times[n] : best;
 	}
 	return (struct times){.median_ns = median(times, n),
 			      .best_ns = best,
 			      .others = others_since(&before),
-			      .here = {median(speeds, n), median(gops, n), b->attention_rate * median(attention_gops, n)}};
+			      .here = {median(speeds, n), median(gops, n), b->attention_rate * median(attention_gops, n), median(vector_gops, n)}};
 }
 
 static void run_case(struct bench *b, const char *what, u32 rows, u32 count)
@@ -346,7 +350,9 @@ static void run_model(struct bench *b)
 	if (runner_create(&b->r, &c, &em))
 		die(b->model, &em);
 	count_matrices(b);
-	b->products = kind_of(wanted[b->format], narrow[b->format], c.caps);
+	b->products = b->vectors = kind_of(wanted[b->format], narrow[b->format], c.caps);
+	if (limits_has(LIMIT_AMX_BF16, c.caps))
+		b->products = b->format == PEER_BF16 ? LIMIT_AMX_BF16 : LIMIT_AMX_BYTES;
 	const bool wholes = b->r->kv_shape.dtype == KERN_I16; /* the cache has 16 bits as the checkpoint: whole numbers, or bfloat16 */
 	b->attention = wholes ? kind_of(LIMIT_VNNI, LIMIT_WIDE, c.caps) : kind_of(LIMIT_BF16, LIMIT_AVX2, c.caps);
 	b->attention_rate = b->attention == LIMIT_VNNI || b->attention == LIMIT_AVX_VNNI ? 0.5 : 1;

@@ -18,6 +18,7 @@ enum {
 	AMX_TILE_ROWS = 2 * AMX_ROWS, /* inputs' rows that are multiplied side by side, at most */
 	AMX_UNITS = AMX_ROW_BYTES / 4, /* of 4 bytes a column, the rows of weights */
 	AMX_REGISTERS = 8,
+	AMX_OWN_ROWS = 256, /* blocked_kernel.own_rows: of fewer, weights are multiplied faster than memory brings all to every core */
 };
 
 /* How many of so many rows are the upper ones. */

@@ -117,6 +117,7 @@ struct group {
 static ALWAYS_INLINE void join(const struct group *g, bool zeros, u32 r, u32 end)
 {
 	const vec scales[VECS] = {vec_load(g->scales), vec_load(g->scales + VEC_LANES)};
+#pragma GCC unroll 8
 	for (; r < end; r++) {
 		const vec own = vec_set1(load_float(g->rows + r * 4));
 		const i32 begin = load_i32(g->rows + (g->row_count + r) * 4);
@@ -139,54 +140,61 @@ struct place {
 	const char *x, *weights, *prefetch;
 };
 
-/* Sums of a group's `pieces` times 64 values of k to `sums`, and beside them `last` is joined, unless it is NULL. */
-static ALWAYS_INLINE void add_group(struct place *p, const struct blocked_tile *t, u32 rows, u32 most, u32 units, i32 *sums, const struct group *last,
-				    bool zeros)
+/* Rows that are joined behind the `turn`-th of a group's products. */
+static ALWAYS_INLINE void join_some(const struct group *g, bool zeros, u32 rows, u32 pieces, u32 turn)
 {
-	_Alignas(64) char end[PIECE_BYTES];
-	const u32 upper = amx_upper(most), pieces = kern_ceil(units, AMX_UNITS), turns = pieces * PRODUCTS;
-	const bool lower = most > upper;
-	const char *x = p->x + (size_t)rows * HEAD_BYTES, *weights = p->weights + KERN_GROUP_HEAD;
-	u32 joined = 0, turn = 0;
-#define JOIN_SOME()                                                          \
-	if (last) {                                                          \
-		const u32 to = kern_min(rows, kern_ceil(rows * ++turn, turns)); \
-		join(last, zeros, joined, to);                               \
-		joined = to;                                                 \
+	const u32 each = kern_ceil(rows, pieces * PRODUCTS), first = kern_min(turn * each, rows);
+	if (g)
+		join(g, zeros, first, kern_min(first + each, rows));
+}
+
+/* The `piece`-th of the 64 values of k of a group, times weights: added to the sums. Beside it rows of `last` are joined. */
+static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weights, const struct group *last, bool zeros, u32 rows, u32 pieces, u32 piece)
+{
+	const u32 turn = piece * PRODUCTS;
+	amx_load(4, x, AMX_ROW_BYTES);
+	amx_load(6, weights, KERN_GROUP_UNIT);
+	amx_add_bytes(0, 4, 6);
+	join_some(last, zeros, rows, pieces, turn);
+	amx_load(7, weights + AMX_ROW_BYTES, KERN_GROUP_UNIT);
+	amx_add_bytes(1, 4, 7);
+	join_some(last, zeros, rows, pieces, turn + 1);
+	if (lower > 0) {
+		amx_load(5, x + lower * AMX_ROW_BYTES, AMX_ROW_BYTES);
+		amx_add_bytes(2, 5, 6);
 	}
+	join_some(last, zeros, rows, pieces, turn + 2);
+	if (lower > 0)
+		amx_add_bytes(3, 5, 7);
+	join_some(last, zeros, rows, pieces, turn + 3);
+}
+
+/* Sums of a group's `pieces` times 64 values of k, of which the last may have fewer, to `sums`; beside them `last` is joined, unless it is NULL. */
+static ALWAYS_INLINE void add_group(struct place *p, const struct blocked_tile *t, u32 rows, u32 most, u32 pieces, u32 last_units, i32 *sums,
+				    const struct group *last, bool zeros)
+{
+	_Alignas(64) char filled[PIECE_BYTES];
+	const u32 upper = amx_upper(most), lower = most > upper ? upper : 0;
+	const char *x = p->x + (size_t)rows * HEAD_BYTES, *weights = p->weights + KERN_GROUP_HEAD;
 	amx_zero(0);
 	amx_zero(1);
 	amx_zero(2);
 	amx_zero(3);
-	for (u32 u = 0; u < units; u += AMX_UNITS, weights += PIECE_BYTES, x += (size_t)rows * AMX_ROW_BYTES) {
+#pragma GCC unroll 2
+	for (u32 i = 0; i < pieces; i++, weights += PIECE_BYTES, x += (size_t)rows * AMX_ROW_BYTES) {
 		const char *from = weights;
-		if (units - u < AMX_UNITS) {
-			memcpy(end, weights, (units - u) * (size_t)KERN_GROUP_UNIT);
-			memset(end + (units - u) * (size_t)KERN_GROUP_UNIT, 0, (AMX_UNITS - (units - u)) * (size_t)KERN_GROUP_UNIT);
-			from = end;
+		if (i + 1 == pieces && last_units < AMX_UNITS) {
+			memcpy(filled, weights, last_units * (size_t)KERN_GROUP_UNIT);
+			memset(filled + last_units * (size_t)KERN_GROUP_UNIT, 0, (AMX_UNITS - last_units) * (size_t)KERN_GROUP_UNIT);
+			from = filled;
 		}
 		for (const char *stop = p->prefetch + (size_t)t->prefetch_step * AMX_UNITS; p->prefetch < stop; p->prefetch += 64)
 			_mm_prefetch(p->prefetch, _MM_HINT_T1);
-		amx_load(4, x, AMX_ROW_BYTES);
-		amx_load(6, from, KERN_GROUP_UNIT);
-		amx_add_bytes(0, 4, 6);
-		JOIN_SOME()
-		amx_load(7, from + AMX_ROW_BYTES, KERN_GROUP_UNIT);
-		amx_add_bytes(1, 4, 7);
-		JOIN_SOME()
-		if (lower) {
-			amx_load(5, x + upper * AMX_ROW_BYTES, AMX_ROW_BYTES);
-			amx_add_bytes(2, 5, 6);
-		}
-		JOIN_SOME()
-		if (lower)
-			amx_add_bytes(3, 5, 7);
-		JOIN_SOME()
+		add_piece(x, lower, from, last, zeros, rows, pieces, i);
 	}
-#undef JOIN_SOME
 	amx_store(0, sums, KERN_PANEL * sizeof(*sums));
 	amx_store(1, sums + VEC_LANES, KERN_PANEL * sizeof(*sums));
-	if (lower) {
+	if (lower > 0) {
 		amx_store(2, sums + upper * KERN_PANEL, KERN_PANEL * sizeof(*sums));
 		amx_store(3, sums + upper * KERN_PANEL + VEC_LANES, KERN_PANEL * sizeof(*sums));
 	}
@@ -226,8 +234,15 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, u32 m
 	last.zeros = (const float *)(const void *)(t->weights + groups * bytes);
 	last.from = sums_from(t, rows, &last.from_stride);
 	for (u32 g = 0; g < groups; g++, p.weights += bytes, p.x += (size_t)rows * (t->width + HEAD_BYTES)) {
-		const u32 units = kern_ceil(kern_min(t->width, t->k_count - g * t->width), 4);
-		add_group(&p, t, rows, most, units, sums[g % 2], g > 0 ? &last : NULL, zeros);
+		const u32 units = kern_ceil(kern_min(t->width, t->k_count - g * t->width), 4), rest = (units - 1) % AMX_UNITS + 1;
+		if (g == 0 && units <= AMX_UNITS)
+			add_group(&p, t, rows, most, 1, rest, sums[0], NULL, zeros);
+		else if (g == 0)
+			add_group(&p, t, rows, most, 2, rest, sums[0], NULL, zeros);
+		else if (units <= AMX_UNITS)
+			add_group(&p, t, rows, most, 1, rest, sums[g % 2], &last, zeros);
+		else
+			add_group(&p, t, rows, most, 2, rest, sums[g % 2], &last, zeros);
 		if (g > 0) {
 			last.from = t->sums;
 			last.from_stride = KERN_PANEL;
@@ -248,9 +263,22 @@ static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, u32 m
 	}
 }
 
+/* All that a tile reads and writes. */
+static void check_tile(const struct blocked_tile *t, u32 rows)
+{
+	const u32 groups = kern_ceil(t->k_count, t->width), units = kern_ceil(t->k_count - (groups - 1) * t->width, 4);
+	check_bytes(t->weights, (groups - 1) * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL) + KERN_GROUP_HEAD + units * (size_t)KERN_GROUP_UNIT);
+	check_bytes(t->x, (size_t)groups * rows * (t->width + HEAD_BYTES));
+	check_bytes(t->sums, rows * KERN_PANEL * sizeof(*t->sums));
+	for (u32 r = 0; r < rows && (t->last || (t->first && t->accumulate)); r++)
+		check_bytes(t->out + r * t->out_stride, t->columns * sizeof(*t->out));
+}
+
 /* Whole tiles are of constant size, so that their rows are joined in straight code. */
 static void tile(const struct blocked_tile *t, u32 rows)
 {
+	if (CHECKS_BYTES)
+		check_tile(t, rows);
 	if (t->scales == BLOCKED_ZEROS)
 		run_tile(t, rows, t->most_rows, true);
 	else if (rows == AMX_TILE_ROWS)
@@ -266,6 +294,7 @@ enum { K_BLOCK = BLOCKED_K_MAX };
 		.k_block = K_BLOCK,               \
 		.value_bytes = 1,                 \
 		.head_bytes = HEAD_BYTES,         \
+		.own_rows = AMX_OWN_ROWS,         \
 		.pack = pack,                     \
 		.unpack = unpack_fn,              \
 		.tile = tile,                     \

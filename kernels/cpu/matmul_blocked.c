@@ -125,7 +125,8 @@ static u32 panel_at(const struct blocked_job *j, u32 place)
 static void plan_rows(struct blocked_job *j, u32 threads)
 {
 	u32 least = kern_ceil(j->a->tokens, BLOCKED_ROWS);
-	u32 own = kern_min(threads, j->a->tokens / (j->kernel->unpack ? OWN_ROWS_UNPACKED : NEAR_ROWS));
+	const u32 enough = j->kernel->own_rows > 0 ? j->kernel->own_rows : j->kernel->unpack ? OWN_ROWS_UNPACKED : NEAR_ROWS;
+	u32 own = kern_min(threads, j->a->tokens / enough);
 	j->part_blocks = kern_ceil(least, own > 1 ? own : 1);
 	j->row_blocks = own > 1 ? j->part_blocks * own : least;
 }

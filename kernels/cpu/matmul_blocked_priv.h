@@ -75,6 +75,7 @@ struct blocked_kernel {
 	u32 value_bytes; /* of an input: 1, 2 or 4 */
 	u32 whole_values; /* where inputs have no groups: a row's are filled up to a multiple; 0: to pairs */
 	u32 head_bytes; /* of a group of a row's inputs */
+	u32 own_rows; /* so many a thread are worth reading all weights for, see plan_rows; 0: as many as for others */
 	/* Values [k, k + count) of `rows` rows, the job's x_stride apart, into a tile's inputs. Answers whether one of their scales, or of
 	 * their sums, is none that BLOCKED_EIGHTHS or BLOCKED_POWERS could do with. */
 	bool (*pack)(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to);

@@ -57,6 +57,7 @@ void matmul_bf16_many_avx512_bf16(struct kern_ctx *ctx, const struct kern_matmul
 void matmul_int4_many_avx2(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 void matmul_int8_many_avx2(struct kern_ctx *ctx, const struct kern_matmul_args *args);
 void matmul_quantized_many_avx512_vnni(struct kern_ctx *ctx, const struct kern_matmul_args *args);
+void amx_rows_amx(u32 rows); /* amx_rows of cpu/amx_priv.h */
 /* How many rows are still better off without it, on this processor. */
 u32 matmul_quantized_few_rows_avx512_vnni(enum kern_dtype dtype);
 

@@ -6,7 +6,7 @@
 
 /* LIMIT_WIDE, LIMIT_NARROW: what AVX2 has for weights in 8 and 4 bits, products summed up by twos in 32 or 16 bits and then added:
  * two instructions, which share their ports. */
-enum limit_kind { LIMIT_AVX2, LIMIT_WIDE, LIMIT_NARROW, LIMIT_AVX_VNNI, LIMIT_AVX512, LIMIT_BF16, LIMIT_VNNI, LIMIT_KINDS };
+enum limit_kind { LIMIT_AVX2, LIMIT_WIDE, LIMIT_NARROW, LIMIT_AVX_VNNI, LIMIT_AVX512, LIMIT_BF16, LIMIT_VNNI, LIMIT_AMX_BF16, LIMIT_AMX_BYTES, LIMIT_KINDS };
 
 const char *limits_name(enum limit_kind k);
 /* Whether a processor with these capabilities has the instructions. */
