@@ -11,7 +11,7 @@
 enum {
 	HEAD_BYTES = 8, /* of a group of a row's inputs before its values */
 	PIECE_BYTES = AMX_UNITS * KERN_GROUP_UNIT, /* of a panel's weights for 64 values of k */
-	FEW_ROWS = 16, /* that memory keeps waiting whatever multiplies */
+	FEW_ROWS = 24, /* that memory keeps waiting whatever multiplies: of 20 rows vectors are as fast or faster, of 32 slower */
 	PRODUCTS = 4, /* of tiles, for such a piece */
 };
 
