@@ -1,5 +1,6 @@
 /* Checks every op in every variant: the reference, those that this processor can run, and the device's on the emulated
- * device; or times the processor's (--bench). checkkern [--seed N] [--only cpu|cuda] [--bench [OP]] */
+ * device; or times the processor's (--bench). checkkern [--seed N] [--only cpu|products|others|cuda] [--bench [OP]]; products and others are the
+ * halves of cpu. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +10,29 @@
 
 static int usage(void)
 {
-	fprintf(stderr, "usage: checkkern [--seed N] [--only cpu|cuda] [--bench [OP]]\n");
+	fprintf(stderr, "usage: checkkern [--seed N] [--only cpu|products|others|cuda] [--bench [OP]]\n");
 	return 2;
 }
 
-static void check_cpu(struct check *c)
+static void check_products(struct check *c)
+{
+	check_matmul(c);
+	check_fused(c);
+	check_stages(c);
+	check_heads(c);
+	check_lora(c);
+}
+
+static void check_others(struct check *c)
+{
+	check_linear(c);
+	check_rope(c);
+	check_attention(c);
+	check_moe(c);
+	check_sampling(c);
+}
+
+static void check_cpu(struct check *c, bool products, bool others)
 {
 	const u64 began = clock_now_ns();
 	char names[400];
@@ -21,16 +40,10 @@ static void check_cpu(struct check *c)
 		kern_ops_print(&c->targets[i].ops, names, sizeof(names));
 		printf("target %u: %s\n", i, names);
 	}
-	check_linear(c);
-	check_matmul(c);
-	check_fused(c);
-	check_stages(c);
-	check_rope(c);
-	check_attention(c);
-	check_moe(c);
-	check_heads(c);
-	check_lora(c);
-	check_sampling(c);
+	if (products)
+		check_products(c);
+	if (others)
+		check_others(c);
 	printf("processor: %u passed, %u failed, %.1f s\n", c->passed, c->failed,
 	       (double)(clock_now_ns() - began) * 1e-9);
 }
@@ -39,7 +52,7 @@ int main(int argc, char **argv)
 {
 	u64 seed = clock_now_ns() / 1000 % 1000000000;
 	const char *only = NULL;
-	bool bench = false, cpu = true, cuda = true;
+	bool bench = false, products = true, others = true, cuda = true;
 	static struct check c;
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--bench") == 0) {
@@ -48,9 +61,11 @@ int main(int argc, char **argv)
 		} else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
 			seed = strtoull(argv[++i], NULL, 10);
 		else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
-			cpu = strcmp(argv[++i], "cpu") == 0;
+			const bool cpu = strcmp(argv[++i], "cpu") == 0;
+			products = cpu || strcmp(argv[i], "products") == 0;
+			others = cpu || strcmp(argv[i], "others") == 0;
 			cuda = strcmp(argv[i], "cuda") == 0;
-			if (!cpu && !cuda)
+			if (!products && !others && !cuda)
 				return usage();
 		} else
 			return usage();
@@ -63,8 +78,8 @@ int main(int argc, char **argv)
 	}
 	check_add_emulated(&c);
 	printf("seed %llu\n", (unsigned long long)seed);
-	if (cpu)
-		check_cpu(&c);
+	if (products || others)
+		check_cpu(&c, products, others);
 	if (cuda)
 		(void)device_schedules(seed, NULL, &c);
 	check_print_counts(&c);
