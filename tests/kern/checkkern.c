@@ -19,6 +19,7 @@ static void check_products(struct check *c)
 	check_matmul(c);
 	check_fused(c);
 	check_stages(c);
+	check_moe(c);
 	check_heads(c);
 	check_lora(c);
 }
@@ -28,7 +29,6 @@ static void check_others(struct check *c)
 	check_linear(c);
 	check_rope(c);
 	check_attention(c);
-	check_moe(c);
 	check_sampling(c);
 }
 
