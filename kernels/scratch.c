@@ -7,7 +7,7 @@
 #include "kernels/cpu/moe_matmul_priv.h"
 #include "kernels/kern_priv.h"
 
-enum { SCRATCH_LEAST = 4096 };
+enum { SCRATCH_LEAST = 4096 }; /* beside what is counted: tiles (AMX) read a row of 64 bytes behind the last inputs */
 
 static size_t most(size_t a, size_t b)
 {

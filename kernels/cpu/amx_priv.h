@@ -7,6 +7,8 @@
 #ifndef TERCET_KERNELS_CPU_AMX_PRIV_H
 #define TERCET_KERNELS_CPU_AMX_PRIV_H
 
+#include <string.h>
+
 #include "kernels/cpu/vec_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
@@ -17,6 +19,7 @@ enum {
 	AMX_ROW_BYTES = 64, /* 16 sums, 32 values of bfloat16 or 64 of 8 bits */
 	AMX_TILE_ROWS = 2 * AMX_ROWS, /* inputs' rows that are multiplied side by side, at most */
 	AMX_UNITS = AMX_ROW_BYTES / 4, /* of 4 bytes a column, the rows of weights */
+	AMX_PIECE_BYTES = AMX_UNITS * KERN_GROUP_UNIT, /* of a panel's weights that fill two registers */
 	AMX_REGISTERS = 8,
 	AMX_OWN_ROWS = 256, /* blocked_kernel.own_rows: of fewer, weights are multiplied faster than memory brings all to every core */
 };
@@ -75,6 +78,46 @@ static ALWAYS_INLINE void amx_configure(const struct amx_config *config)
 #define amx_add_bytes(sums, inputs, weights) \
 	__asm__ volatile("tdpbsud %%tmm" #weights ", %%tmm" #inputs ", %%tmm" #sums : : : "memory")
 #endif
+
+static ALWAYS_INLINE void amx_zero_sums(void)
+{
+	amx_zero(0);
+	amx_zero(1);
+	amx_zero(2);
+	amx_zero(3);
+}
+
+/* Sums of `rows` rows and a panel's columns; rows are `bytes` apart in memory. */
+static ALWAYS_INLINE void amx_store_sums(void *to, u32 rows, size_t bytes)
+{
+	const u32 upper = amx_upper(rows);
+	char *lower = (char *)to + upper * bytes;
+	amx_store(0, to, bytes);
+	amx_store(1, (char *)to + AMX_ROW_BYTES, bytes);
+	if (rows > upper) {
+		amx_store(2, lower, bytes);
+		amx_store(3, lower + AMX_ROW_BYTES, bytes);
+	}
+}
+
+/* A panel's weights for one filling of the registers, of which there may be fewer units than these have rows: then zeros follow, in `to`. */
+static ALWAYS_INLINE const char *amx_whole_piece(const char *weights, u32 units, char to[AMX_PIECE_BYTES])
+{
+	const size_t bytes = units * (size_t)KERN_GROUP_UNIT;
+	if (units >= AMX_UNITS)
+		return weights;
+	memcpy(to, weights, bytes);
+	memset(to + bytes, 0, AMX_PIECE_BYTES - bytes);
+	return to;
+}
+
+/* Asks for `bytes` bytes from `from` on, of weights that come later. */
+static ALWAYS_INLINE const char *amx_ask_ahead(const char *from, size_t bytes)
+{
+	for (const char *end = from + bytes; from < end; from += 64)
+		_mm_prefetch(from, _MM_HINT_T1);
+	return from;
+}
 
 #endif
 #endif

@@ -8,7 +8,6 @@
 
 enum {
 	VALUES = AMX_ROW_BYTES / 2, /* of a row that are multiplied at once */
-	CHUNK_BYTES = AMX_UNITS * KERN_GROUP_UNIT, /* of a panel's weights for them */
 	K_BLOCK = BLOCKED_K_MAX,
 };
 
@@ -42,17 +41,6 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 
 /* ---------------------------------------------------------------- tiles */
 
-/* Weights of one piece of k, which may be fewer than a register has rows for: then zeros follow, in `to`. */
-static const char *whole_piece(const char *weights, u32 units, char to[CHUNK_BYTES])
-{
-	const size_t bytes = units * (size_t)KERN_GROUP_UNIT;
-	if (units >= AMX_UNITS)
-		return weights;
-	memcpy(to, weights, bytes);
-	memset(to + bytes, 0, CHUNK_BYTES - bytes);
-	return to;
-}
-
 /* sums += inputs * weights; `lower`: there are lower rows, whose inputs are so many bytes behind the upper ones'. */
 static ALWAYS_INLINE void add_piece(const char *x, size_t lower, const char *weights)
 {
@@ -80,33 +68,13 @@ static ALWAYS_INLINE void load_sums(const float *from, u32 rows, size_t stride)
 	}
 }
 
-static ALWAYS_INLINE void store_sums(float *to, u32 rows, size_t stride)
-{
-	const size_t bytes = stride * sizeof(float);
-	const u32 upper = amx_upper(rows);
-	amx_store(0, to, bytes);
-	amx_store(1, to + VEC_LANES, bytes);
-	if (rows > upper) {
-		amx_store(2, to + upper * stride, bytes);
-		amx_store(3, to + upper * stride + VEC_LANES, bytes);
-	}
-}
-
-static ALWAYS_INLINE void zero_sums(void)
-{
-	amx_zero(0);
-	amx_zero(1);
-	amx_zero(2);
-	amx_zero(3);
-}
-
 /* ---------------------------------------------------------------- few rows */
 
 static void begin_few(const struct matmul_tile *t, u32 rows)
 {
 	_Alignas(64) float sums[AMX_TILE_ROWS][KERN_PANEL];
 	if (!t->resume && !t->bias) {
-		zero_sums();
+		amx_zero_sums();
 		return;
 	}
 	for (u32 r = 0; r < rows; r++)
@@ -118,7 +86,7 @@ static void begin_few(const struct matmul_tile *t, u32 rows)
 static void end_few(const struct matmul_tile *t, u32 rows)
 {
 	_Alignas(64) float sums[AMX_TILE_ROWS][KERN_PANEL];
-	store_sums(sums[0], rows, KERN_PANEL);
+	amx_store_sums(sums[0], rows, sizeof(sums[0]));
 	for (u32 r = 0; r < rows; r++)
 		for (u32 v = 0; v < VECS; v++)
 			tile_store_sum(t, r, v, vec_load(sums[r] + v * VEC_LANES));
@@ -126,7 +94,7 @@ static void end_few(const struct matmul_tile *t, u32 rows)
 
 static void tile_few(const struct matmul_tile *t, u32 rows)
 {
-	_Alignas(64) char last[CHUNK_BYTES];
+	_Alignas(64) char last[AMX_PIECE_BYTES];
 	const u32 units = kern_ceil(t->k_count, 2), upper = amx_upper(rows);
 	const size_t lower = rows > upper ? (size_t)upper * AMX_ROW_BYTES : 0, step = (size_t)rows * AMX_ROW_BYTES;
 	struct tile_fetch fetch = tile_fetch_begin(t);
@@ -135,10 +103,10 @@ static void tile_few(const struct matmul_tile *t, u32 rows)
 	check_bytes(t->weights, units * (size_t)KERN_GROUP_UNIT);
 	VARIANT(amx_rows)(rows);
 	begin_few(t, rows);
-	for (u32 u = 0; u < units; u += AMX_UNITS, weights += CHUNK_BYTES, x += step) {
+	for (u32 u = 0; u < units; u += AMX_UNITS, weights += AMX_PIECE_BYTES, x += step) {
 		for (u32 i = 0; i < AMX_UNITS; i++)
 			tile_prefetch_bytes(t, &fetch);
-		add_piece(x, lower, whole_piece(weights, units - u, last));
+		add_piece(x, lower, amx_whole_piece(weights, units - u, last));
 	}
 	end_few(t, rows);
 }
@@ -164,7 +132,7 @@ static void begin_many(const struct blocked_tile *t, u32 rows)
 	_Alignas(64) float sums[AMX_TILE_ROWS][KERN_PANEL];
 	struct blocked_tile one = *t;
 	if (t->first && !t->accumulate && !t->bias) {
-		zero_sums();
+		amx_zero_sums();
 	} else if (!t->first && rows == t->most_rows) {
 		load_sums(t->sums, rows, KERN_PANEL);
 	} else if (t->first && !t->bias && lies_whole(t, rows)) {
@@ -185,11 +153,11 @@ static void end_many(const struct blocked_tile *t, u32 rows)
 	_Alignas(64) float sums[AMX_TILE_ROWS][KERN_PANEL];
 	struct blocked_tile one = *t;
 	if (!t->last && rows == t->most_rows) {
-		store_sums(t->sums, rows, KERN_PANEL);
+		amx_store_sums(t->sums, rows, KERN_PANEL * sizeof(float));
 	} else if (t->last && lies_whole(t, rows)) {
-		store_sums(t->out, rows, t->out_stride);
+		amx_store_sums(t->out, rows, t->out_stride * sizeof(float));
 	} else {
-		store_sums(sums[0], t->most_rows, KERN_PANEL);
+		amx_store_sums(sums[0], t->most_rows, sizeof(sums[0]));
 		for (u32 r = 0; r < rows; r++, one.sums += KERN_PANEL, one.out += t->out_stride) {
 			vec row[1][VECS] = {{vec_load(sums[r]), vec_load(sums[r] + VEC_LANES)}};
 			sums_end(&one, 1, row);
@@ -197,26 +165,18 @@ static void end_many(const struct blocked_tile *t, u32 rows)
 	}
 }
 
-/* Asks for `bytes` bytes from `from` on. */
-static ALWAYS_INLINE const char *ask_ahead(const char *from, size_t bytes)
-{
-	for (const char *end = from + bytes; from < end; from += 64)
-		_mm_prefetch(from, _MM_HINT_T1);
-	return from;
-}
-
 /* Where there is a row less than the registers have, theirs has what follows in memory, and goes nowhere. */
 static void tile_many(const struct blocked_tile *t, u32 rows)
 {
-	_Alignas(64) char last[CHUNK_BYTES];
+	_Alignas(64) char last[AMX_PIECE_BYTES];
 	const u32 units = kern_ceil(t->k_count, 2), upper = amx_upper(t->most_rows);
 	const size_t lower = t->most_rows > upper ? (size_t)upper * AMX_ROW_BYTES : 0, step = (size_t)rows * AMX_ROW_BYTES;
 	const char *x = t->x, *weights = t->weights, *prefetch = t->prefetch;
 	VARIANT(amx_rows)(t->most_rows);
 	begin_many(t, rows);
-	for (u32 u = 0; u < units; u += AMX_UNITS, weights += CHUNK_BYTES, x += step) {
-		prefetch = ask_ahead(prefetch, (size_t)t->prefetch_step * AMX_UNITS);
-		add_piece(x, lower, whole_piece(weights, units - u, last));
+	for (u32 u = 0; u < units; u += AMX_UNITS, weights += AMX_PIECE_BYTES, x += step) {
+		prefetch = amx_ask_ahead(prefetch, (size_t)t->prefetch_step * AMX_UNITS);
+		add_piece(x, lower, amx_whole_piece(weights, units - u, last));
 	}
 	end_many(t, rows);
 }

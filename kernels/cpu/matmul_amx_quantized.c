@@ -10,7 +10,6 @@
 
 enum {
 	HEAD_BYTES = 8, /* of a group of a row's inputs before its values */
-	PIECE_BYTES = AMX_UNITS * KERN_GROUP_UNIT, /* of a panel's weights for 64 values of k */
 	FEW_ROWS = 24, /* that memory keeps waiting whatever multiplies: of 20 rows vectors are as fast or faster, of 32 slower */
 	PRODUCTS = 4, /* of tiles, for such a piece */
 };
@@ -173,31 +172,17 @@ static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weight
 static ALWAYS_INLINE void add_group(struct place *p, const struct blocked_tile *t, u32 rows, u32 most, u32 pieces, u32 last_units, i32 *sums,
 				    const struct group *last, bool zeros)
 {
-	_Alignas(64) char filled[PIECE_BYTES];
+	_Alignas(64) char filled[AMX_PIECE_BYTES];
 	const u32 upper = amx_upper(most), lower = most > upper ? upper : 0;
 	const char *x = p->x + (size_t)rows * HEAD_BYTES, *weights = p->weights + KERN_GROUP_HEAD;
-	amx_zero(0);
-	amx_zero(1);
-	amx_zero(2);
-	amx_zero(3);
+	amx_zero_sums();
 #pragma GCC unroll 2
-	for (u32 i = 0; i < pieces; i++, weights += PIECE_BYTES, x += (size_t)rows * AMX_ROW_BYTES) {
-		const char *from = weights;
-		if (i + 1 == pieces && last_units < AMX_UNITS) {
-			memcpy(filled, weights, last_units * (size_t)KERN_GROUP_UNIT);
-			memset(filled + last_units * (size_t)KERN_GROUP_UNIT, 0, (AMX_UNITS - last_units) * (size_t)KERN_GROUP_UNIT);
-			from = filled;
-		}
-		for (const char *stop = p->prefetch + (size_t)t->prefetch_step * AMX_UNITS; p->prefetch < stop; p->prefetch += 64)
-			_mm_prefetch(p->prefetch, _MM_HINT_T1);
+	for (u32 i = 0; i < pieces; i++, weights += AMX_PIECE_BYTES, x += (size_t)rows * AMX_ROW_BYTES) {
+		const char *from = i + 1 == pieces ? amx_whole_piece(weights, last_units, filled) : weights;
+		p->prefetch = amx_ask_ahead(p->prefetch, (size_t)t->prefetch_step * AMX_UNITS);
 		add_piece(x, lower, from, last, zeros, rows, pieces, i);
 	}
-	amx_store(0, sums, KERN_PANEL * sizeof(*sums));
-	amx_store(1, sums + VEC_LANES, KERN_PANEL * sizeof(*sums));
-	if (lower > 0) {
-		amx_store(2, sums + upper * KERN_PANEL, KERN_PANEL * sizeof(*sums));
-		amx_store(3, sums + upper * KERN_PANEL + VEC_LANES, KERN_PANEL * sizeof(*sums));
-	}
+	amx_store_sums(sums, most, KERN_PANEL * sizeof(*sums));
 }
 
 /* Where a tile's sums begin, rows `*stride` apart: t->sums with what they begin with, where that lies nowhere. */
