@@ -64,7 +64,7 @@ enum tercet_result {
 
 /* What is wrong and what would be right, for people. */
 struct tercet_error {
-	char text[768];
+	char text[1024];
 };
 
 /* ---------------------------------------------------------------- requests */

@@ -56,7 +56,7 @@ const char *err_name(enum err e);
 
 /* A message for people: what is wrong and what would be right. Plain memory, no ownership. */
 struct err_msg {
-	char text[768];
+	char text[1024];
 };
 
 /* Writes the message (cut to fit) and returns `e`, so that `return err_set(em, ERR_IO, ...)` reads well.

@@ -28,7 +28,7 @@ struct child {
 	double progress;
 	bool drained;	   /* nothing is left to finish */
 	char facts[1024];  /* of the ready line */
-	char failure[768]; /* of the failed line */
+	char failure[1024]; /* of the failed line */
 	struct restart_history restarts;
 	const struct stats_page *stats;
 };

@@ -61,7 +61,7 @@ Test(err, prefix_goes_in_front)
 
 Test(err, prefix_keeps_the_message_terminated_whatever_the_lengths)
 {
-	for (int old = 0; old < 768; old += 13)
+	for (int old = 0; old < 1024; old += 13)
 		for (int prefix = 0; prefix < 800; prefix += 17) {
 			struct err_msg em;
 			err_set(&em, ERR_IO, "%*s", old, "");
