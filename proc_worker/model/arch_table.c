@@ -94,6 +94,12 @@ static const struct arch_tensor GLM4_MOE[] = {
 	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
 };
 
+static const struct arch_tensor DOTS1[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, MLP,
+	EXPERTS_AND_SHARED,
+	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+};
+
 /* The two parts of kv_b_proj, which lie head by head, are on either side of attention (DeepSeek-AI 2024). */
 #define LATENT_ATTENTION \
 	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS_QUERY, DIM_HIDDEN, SPLIT_ROWS, WHEN_NO_Q_RANK}, \
@@ -163,6 +169,11 @@ static const struct arch_tensor EXAONE4[] = {
 	EMBEDDINGS, NORMS_BEHIND, ATTENTION_MATRICES, HEAD_NORMS, MLP,
 };
 
+static const struct arch_tensor FLEX_OLMO[] = {
+	EMBEDDINGS, NORMS_BEHIND, ATTENTION_MATRICES, QK_NORMS,
+	EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
+};
+
 static const struct arch_tensor SEED_OSS[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP, MLP_BIASES,
 };
@@ -221,6 +232,11 @@ static const struct arch_tensor MIXTRAL[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, MIXTRAL_EXPERTS,
 };
 
+static const struct arch_tensor MINIMAX_M2[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QK_NORMS, MIXTRAL_EXPERTS,
+	{SLOT_CHOICE_BIAS, LAYER "block_sparse_moe.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+};
+
 static const struct arch_tensor PHIMOE[] = {
 	EMBEDDINGS, LAYER_NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
 	{SLOT_LM_HEAD_BIAS, "lm_head.bias", DIM_VOCAB, DIM_NONE, SPLIT_ROWS, WHEN_LM_HEAD_BIAS},
@@ -244,6 +260,15 @@ static const struct arch_tensor GRANITE_MOE_SHARED[] = {
 	GRANITE_MOE_TENSORS,
 	GRANITE_SHARED_ROWS(.before = DIM_NONE), GRANITE_SHARED_ROWS(.before = DIM_SHARED_INTERMEDIATE),
 	{SLOT_DOWN, LAYER "shared_mlp.output_linear.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED},
+};
+
+/* Without experts: what others have for all tokens beside these is the MLP. */
+#define GRANITE_HYBRID_ROWS(...) \
+	{SLOT_GATE_UP, LAYER "shared_mlp.input_linear.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_GATE_UP, __VA_ARGS__}
+static const struct arch_tensor GRANITE_HYBRID[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	GRANITE_HYBRID_ROWS(.before = DIM_NONE), GRANITE_HYBRID_ROWS(.before = DIM_INTERMEDIATE),
+	{SLOT_DOWN, LAYER "shared_mlp.output_linear.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS},
 };
 
 /* Fused in the file; each part is divided among the ranks on its own. */
@@ -374,6 +399,11 @@ static const struct arch_tensor GEMMA2[] = {
 	GEMMA2_TENSORS,
 };
 
+static const struct arch_tensor VAULT_GEMMA[] = {
+	EMBEDDINGS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_MLP_NORM, "pre_feedforward_layernorm.weight"),
+};
+
 static const struct arch_tensor GEMMA3[] = {
 	GEMMA2_TENSORS, HEAD_NORMS,
 };
@@ -400,6 +430,8 @@ static const struct arch ARCHS[] = {
 	 .own = {"rope_interleave", "llama_4_scaling_beta"}, .head_dim = 128, .kv_heads = 8, .rope_theta = 1000000},
 	{"Qwen2ForCausalLM", QWEN2, COUNT_OF(QWEN2), ARCH_WINDOW_UPPER,
 	 .kv_heads = 32, .window = 4096, .rope_theta = 10000},
+	{"MiMoForCausalLM", SEED_OSS, COUNT_OF(SEED_OSS), ARCH_ATTENTION_BIAS | ARCH_WINDOW_UPPER,
+	 .own = {"num_nextn_predict_layers"}, .kv_heads = 32, .window = 4096, .rope_theta = 10000, .attention_bias = true},
 	{"Qwen3ForCausalLM", QWEN3, COUNT_OF(QWEN3), QWEN3_TRAITS | ARCH_WINDOW_UPPER,
 	 .head_dim = 128, .kv_heads = 32, .window = 4096, .rope_theta = 10000},
 	{"Phi3ForCausalLM", PHI3, COUNT_OF(PHI3), ARCH_PARTIAL_ROTARY | ARCH_WINDOW_ALL | ARCH_LONGROPE_YARN,
@@ -407,6 +439,10 @@ static const struct arch ARCHS[] = {
 	{"GemmaForCausalLM", LLAMA, COUNT_OF(LLAMA), GEMMA_TRAITS,
 	 .head_dim = 256, .kv_heads = 16, .rope_theta = 10000},
 	{"Gemma2ForCausalLM", GEMMA2, COUNT_OF(GEMMA2),
+	 GEMMA_TRAITS | ARCH_WINDOW_EVEN | ARCH_SOFT_CAPS | ARCH_ATTENTION_CAP,
+	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 10000,
+	 .attention_soft_cap = 50, .logits_soft_cap = 30},
+	{"VaultGemmaForCausalLM", VAULT_GEMMA, COUNT_OF(VAULT_GEMMA),
 	 GEMMA_TRAITS | ARCH_WINDOW_EVEN | ARCH_SOFT_CAPS | ARCH_ATTENTION_CAP,
 	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 10000,
 	 .attention_soft_cap = 50, .logits_soft_cap = 30},
@@ -421,6 +457,10 @@ static const struct arch ARCHS[] = {
 	{"GraniteMoeSharedForCausalLM", GRANITE_MOE_SHARED, COUNT_OF(GRANITE_MOE_SHARED),
 	 ARCH_ATTENTION_BIAS | ARCH_MULTIPLIERS | ARCH_EXPERTS_ALL,
 	 .own = {"rope_interleave", "shared_intermediate_size"}, .rope_theta = 10000, .norm_eps = 1e-6f},
+	{"GraniteMoeHybridForCausalLM", GRANITE_HYBRID, COUNT_OF(GRANITE_HYBRID), ARCH_ATTENTION_BIAS | ARCH_MULTIPLIERS,
+	 .fields = {{"shared_intermediate_size", "intermediate_size"}},
+	 .own = {"layer_types", "position_embedding_type", "normalization_function"}, .attention_only = true,
+	 .rope_theta = 10000, .norm_eps = 1e-6f},
 	{"SmolLM3ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_TIED | ARCH_NO_ROPE,
 	 .own = {"rope_interleave"}, .kv_heads = 4, .rope_theta = 2000000},
 	{"OlmoForCausalLM", OLMO, COUNT_OF(OLMO), ARCH_ATTENTION_BIAS,
@@ -430,10 +470,14 @@ static const struct arch ARCHS[] = {
 	 .window = 4096, .window_pattern = 4, .rope_theta = 500000},
 	{"OlmoeForCausalLM", OLMOE, COUNT_OF(OLMOE), ARCH_QK_NORMS | ARCH_EXPERTS_ALL | ARCH_EXPERTS_NORM,
 	 .own = {"clip_qkv"}, .rope_theta = 10000},
+	{"FlexOlmoForCausalLM", FLEX_OLMO, COUNT_OF(FLEX_OLMO), ARCH_QK_NORMS | ARCH_EXPERTS_ALL | ARCH_EXPERTS_NORM,
+	 .rope_theta = 500000},
 	{"Exaone4ForCausalLM", EXAONE4, COUNT_OF(EXAONE4), ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_WINDOW_ROPE,
 	 .kv_heads = 32, .window = 4096, .window_pattern = 4, .rope_theta = 10000},
 	{"SeedOssForCausalLM", SEED_OSS, COUNT_OF(SEED_OSS), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .head_dim = 128, .kv_heads = 8, .rope_theta = 10000, .attention_bias = true},
+	{"HeliumForCausalLM", SEED_OSS, COUNT_OF(SEED_OSS), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
+	 .interleaved = true, .kv_heads = 20, .rope_theta = 10000, .norm_eps = 1e-8f},
 	{"Starcoder2ForCausalLM", STARCODER2, COUNT_OF(STARCODER2), ARCH_USE_BIAS | ARCH_WINDOW_ALL | ARCH_TIED,
 	 .layer_norm = "norm_epsilon", .ungated = true, .activation = KERN_GELU_TANH,
 	 .kv_heads = 2, .rope_theta = 10000, .attention_bias = true},
@@ -443,6 +487,9 @@ static const struct arch ARCHS[] = {
 	 ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_PARTIAL_ROTARY | ARCH_NORM_OFFSET,
 	 .layer_norm = "norm_eps", .ungated = true, .activation = KERN_RELU_SQUARED,
 	 .rope_theta = 10000, .rotary_share = 0.5f},
+	{"Jais2ForCausalLM", NEMOTRON, COUNT_OF(NEMOTRON), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
+	 .layer_norm = "layer_norm_eps", .ungated = true, .activation = KERN_RELU_SQUARED, .norm_eps = 1e-5f,
+	 .rope_theta = 10000, .attention_bias = true, .mlp_bias = true},
 	{"ArceeForCausalLM", ARCEE, COUNT_OF(ARCEE), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .own = {"rope_interleave"}, .ungated = true, .activation = KERN_RELU_SQUARED, .rope_theta = 10000},
 	{"PhiForCausalLM", PHI, COUNT_OF(PHI), ARCH_PARTIAL_ROTARY,
@@ -468,6 +515,17 @@ static const struct arch ARCHS[] = {
 		 "use_qk_norm", "num_nextn_predict_layers"},
 	 .kv_heads = 8, .rope_theta = 10000, .norm_eps = 1e-5f, .rotary_share = 0.5f,
 	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .shared_experts = 1},
+	{"SolarOpenForCausalLM", GLM4_MOE, COUNT_OF(GLM4_MOE), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN,
+	 .fields = {{"n_routed_experts", "num_experts"}},
+	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",
+		 "num_nextn_predict_layers"},
+	 .kv_heads = 8, .rope_theta = 1000000, .norm_eps = 1e-5f, .head_dim = 128,
+	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .shared_experts = 1},
+	{"Dots1ForCausalLM", DOTS1, COUNT_OF(DOTS1), ARCH_ATTENTION_BIAS | ARCH_HEAD_NORMS | ARCH_EXPERTS_OWN,
+	 .fields = {{"n_routed_experts", "num_experts"}},
+	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",
+		 "num_nextn_predict_layers", "moe_layer_freq", "topk_method", "scoring_func"},
+	 .rope_theta = 10000, .norm_eps = 1e-6f, .router_sigmoid = true, .router_sum_plus = 1e-20f},
 	{"Glm4MoeLiteForCausalLM", DEEPSEEK_V3, COUNT_OF(DEEPSEEK_V3), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN,
 	 .fields = {{"n_routed_experts", "num_experts"}},
 	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",
@@ -487,6 +545,16 @@ static const struct arch ARCHS[] = {
 	 .latent = true, .interleaved = true, .rope_theta = 10000, .norm_eps = 1e-6f,
 	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 3, .groups = 8, .groups_top = 4, .routed_scale = 2.5f,
 	 .shared_experts = 1},
+	{"Mistral4ForCausalLM", DEEPSEEK_V2, COUNT_OF(DEEPSEEK_V2), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN,
+	 .fields = {{"n_routed_experts", "num_experts"}},
+	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",
+		 "rope_interleave", "llama_4_scaling_beta", "head_dim"},
+	 .latent = true, .interleaved = true, .rope_theta = 10000, .norm_eps = 1e-6f,
+	 .router_sum_plus = 1e-20f, .shared_experts = 1},
+	{"YoutuForCausalLM", MINICPM3, COUNT_OF(MINICPM3), ARCH_ATTENTION_BIAS | ARCH_TIED,
+	 .own = {"rope_interleave"}, .latent = true, .interleaved = true, .rope_theta = 10000, .norm_eps = 1e-6f},
+	{"MiniCPMForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS,
+	 .own = {"scale_emb", "scale_depth", "dim_model_base"}, .rope_theta = 10000, .norm_eps = 1e-6f},
 	{"MiniCPM3ForCausalLM", MINICPM3, COUNT_OF(MINICPM3), ARCH_ATTENTION_BIAS | ARCH_TIED,
 	 .own = {"v_head_dim", "scale_emb", "scale_depth", "dim_model_base", "rope_interleave"},
 	 .latent = true, .rope_theta = 10000, .norm_eps = 1e-5f},
@@ -519,6 +587,9 @@ static const struct arch ARCHS[] = {
 	PHIMOE_ARCH("PhiMoEForCausalLM"),
 	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
 	 .own = {"rope_interleave"}, .kv_heads = 8, .rope_theta = 1000000},
+	{"MiniMaxM2ForCausalLM", MINIMAX_M2, COUNT_OF(MINIMAX_M2), ARCH_QK_NORMS | ARCH_EXPERTS_ALL | ARCH_PARTIAL_ROTARY,
+	 .own = {"rotary_dim", "attn_type_list", "scoring_func", "use_routing_bias", "qk_norm_type"},
+	 .router_sigmoid = true, .head_dim = 128, .kv_heads = 8, .rope_theta = 5000000, .norm_eps = 1e-6f},
 	{"Qwen2MoeForCausalLM", QWEN2_MOE, COUNT_OF(QWEN2_MOE),
 	 ARCH_QKV_BIAS | ARCH_WINDOW_LISTED | ARCH_EXPERTS_SOME | ARCH_SHARED_EXPERT,
 	 .kv_heads = 16, .window = 4096, .rope_theta = 10000},
@@ -532,6 +603,7 @@ static const struct {
 	{"Gemma3ForConditionalGeneration", "gemma3_text", "Gemma3ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "ministral3", "Ministral3ForCausalLM"},
+	{"Mistral3ForConditionalGeneration", "mistral4", "Mistral4ForCausalLM"},
 	{"Qwen2VLForConditionalGeneration", "qwen2_vl_text", "Qwen2ForCausalLM"},
 	{"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", "Qwen2ForCausalLM"},
 	{"Qwen3VLForConditionalGeneration", "qwen3_vl_text", "Qwen3ForCausalLM"},

@@ -181,6 +181,7 @@ struct arch {
 	bool rope_stated; /* "rope_scaling" must be there: without one others take numbers that no file has */
 	bool ungated;		/* the MLP has one matrix before its activation */
 	bool mixer;	  /* of ARCH_EXPERTS_ALL, two a token: SparseMixer ("router_jitter_noise": kern_moe_route_args.mixer) */
+	bool attention_only; /* a family of several kinds of layers, here all of attention: "layer_types" must say so */
 	bool clamped; /* experts clamp gate and up, which are neighbours ("swiglu_limit", "swiglu_alpha": kern_act_mul_args) */
 	enum kern_activation activation;
 	/* What the family takes where config.json says nothing. */
@@ -194,11 +195,11 @@ struct arch {
 	u32 rope_theta;
 	u32 local_theta; /* of ARCH_LOCAL_ROPE; 0: "rope_theta" is theirs, too */
 	u32 attention_soft_cap, logits_soft_cap; /* 0: none */
-	bool attention_bias;
+	bool attention_bias, mlp_bias;
 	f32 rotary_share; /* "partial_rotary_factor"; 0: 1 */
 	f32 logit_scale;
-	/* Of ARCH_EXPERTS_OWN: */
 	bool router_sigmoid;
+	/* Of ARCH_EXPERTS_OWN: */
 	bool router_greedy; /* weights are never normalized, and groups chosen by their best expert ("topk_method") */
 	u32 dense_layers;   /* "first_k_dense_replace" */
 	u32 groups, groups_top; /* "n_group", "topk_group"; 0: 1 */

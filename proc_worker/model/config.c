@@ -243,11 +243,12 @@ static enum err read_depth_scales(struct model_config *c, json_val v, double eps
 	f32 embedding, depth;
 	u32 base = 0;
 
-	enum err e = config_may_float(v, "scale_emb", 12, &embedding, em);
+	const bool third = c->arch->latent; /* of which generation: the first leaves out what is 1 */
+	enum err e = config_may_float(v, "scale_emb", third ? 12 : 1, &embedding, em);
 	if (!e)
-		e = config_may_float(v, "scale_depth", 1.4, &depth, em);
+		e = config_may_float(v, "scale_depth", third ? 1.4 : 1, &depth, em);
 	if (!e)
-		e = config_may_u32(v, "dim_model_base", CONFIG_DIM_MAX, 256, &base, em);
+		e = config_may_u32(v, "dim_model_base", CONFIG_DIM_MAX, third ? 256 : 1, &base, em);
 	if (!e)
 		e = divide_stream(c, "scale_depth", (double)depth, (double)embedding, (double)depth / sqrt(c->layers), eps, em);
 	if (!e)
@@ -292,7 +293,7 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 	if (!e && has(c, ARCH_QKV_BIAS))
 		e = config_may_bool(v, "qkv_bias", true, &c->attention_bias, em);
 	if (!e && has(c, ARCH_MLP_BIAS))
-		e = config_may_bool(v, "mlp_bias", false, &c->mlp_bias, em);
+		e = config_may_bool(v, "mlp_bias", c->arch->mlp_bias, &c->mlp_bias, em);
 	if (!e && arch_has_own(c->arch, "use_qkv_bias"))
 		e = config_may_bool(v, "use_qkv_bias", false, &c->attention_bias, em);
 	if (!e && arch_has_own(c->arch, "clip_qkv"))

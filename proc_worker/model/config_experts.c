@@ -233,8 +233,11 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 			c->experts_per_token, c->experts, count);
 	c->normalize_experts = true;
 	c->expert_intermediate = c->intermediate;
+	c->router.sigmoid = c->arch->router_sigmoid;
 	if (!e && all)
 		memset(c->layer_flags, LAYER_EXPERTS, c->layers);
+	if (!e && all)
+		e = check_word(c->arch, v, "scoring_func", "sigmoid", em);
 	if (!e && has(c, ARCH_EXPERTS_NORM))
 		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
 	if (!e && arch_has_own(c->arch, "shared_intermediate_size"))

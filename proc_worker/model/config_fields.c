@@ -302,9 +302,12 @@ static const struct {
 	{"scale_emb", 0, 1},
 	{"scale_depth", 0, NAN},
 	{"dim_model_base", 0, NAN},
+	{"rotary_dim", 0, NAN},
+	{"attn_type_list", 0, NAN},
+	{"position_embedding_type", 0, NAN},
 };
 
-/* Fields that say what a family has anyway. */
+/* Fields that say what a family has anyway: one with the traits, or, without any, that has the field for its own. */
 static const struct {
 	const char *name;
 	u32 traits;
@@ -324,6 +327,8 @@ static const struct {
 	{"use_parallel_block", ARCH_LOGIT_SCALE, true},
 	{"use_parallel_embedding", ARCH_LOGIT_SCALE, false},
 	{"use_embedding_sharing", ARCH_LOGIT_SCALE, true},
+	{"use_qk_norm", ARCH_QK_NORMS, true},
+	{"use_routing_bias", 0, true},
 };
 
 /* The same in words. */
@@ -336,6 +341,8 @@ static const struct {
 	{"norm_type", "rms", false},
 	{"order_of_interleaved_layers", "local_attn_first", true},
 	{"position_embedding_type", "rope_gptj", true},
+	{"normalization_function", "rmsnorm", false},
+	{"qk_norm_type", "per_layer", false},
 };
 
 /* Fields that say nothing about the computation of logits: training, generation, book-keeping. */
@@ -352,7 +359,7 @@ static const char *const INERT[] = {
 	"residual_dropout", "embedding_dropout", "activation_dropout", "layerdrop", "init_std",
 	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "router_jitter_noise",
 	"input_jitter_noise", "aux_loss_alpha", "seq_aux", "ep_size",
-	"output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
+	"init_method", "embedding_initializer_range", "output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
 	/* how others run it; pretraining_tp: products in pieces, the same sums */
 	"pretraining_tp",
@@ -361,6 +368,8 @@ static const char *const INERT[] = {
 	"is_decoder", "tie_encoder_decoder", "max_window_layers", "use_flash_attn",
 	"use_flash_attention", "use_flash_attention_2", "max_sequence_length", "n_ctx", "reorder_and_upcast_attn", "model_max_length", "seq_length", "seq_len",
 	"max_seq_len", "torch_compile", "trust_remote_code", "keys_to_ignore_at_inference", "output_past",
+	/* layers behind the model's own that guess further tokens */
+	"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "mup_denominator",
 	/* images, which are not computed */
 	"vision_config", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",
 	"vision_end_token_id",
@@ -417,7 +426,8 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 	bool known = false, flag;
 
 	for (size_t i = 0; i < COUNT_OF(FIXED); i++)
-		if (!strcmp(FIXED[i].name, name) && (FIXED[i].traits & (arch->traits | EVERY))) {
+		if (!strcmp(FIXED[i].name, name) &&
+		    (FIXED[i].traits ? FIXED[i].traits & (arch->traits | EVERY) : arch_has_own(arch, name))) {
 			if (!json_present(value) || (json_bool(value, &flag) && flag == FIXED[i].value))
 				return ERR_OK;
 			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" must be %s for %s", name,
@@ -426,6 +436,8 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 	if (is_inert(name) || window_is_off(name, v) || (arch->layer_norm && !strcmp(name, arch->layer_norm)))
 		return ERR_OK;
 	if (arch->clamped && (!strcmp(name, "swiglu_limit") || !strcmp(name, "swiglu_alpha")))
+		return ERR_OK;
+	if (arch->attention_only && (!strncmp(name, "mamba_", 6) || !strcmp(name, "time_step_limit"))) /* of layers that there are none of */
 		return ERR_OK;
 	if (arch->latent && config_is_latent_field(name))
 		return ERR_OK;

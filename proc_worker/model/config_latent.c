@@ -39,6 +39,16 @@ static enum err check_twice(json_val v, const char *name, u32 value, const char 
 	return e;
 }
 
+/* Of a head's dimensions what rotates, or in some families all. */
+static enum err check_head_dim(const struct model_config *c, json_val v, struct err_msg *em)
+{
+	const struct latent_config *l = &c->latent;
+
+	if (arch_has_own(c->arch, "head_dim"))
+		return check_twice(v, "head_dim", l->key + l->rope, "\"qk_nope_head_dim\" and \"qk_rope_head_dim\" together", em);
+	return check_twice(v, "head_dim", l->rope, "\"qk_rope_head_dim\"", em);
+}
+
 static enum err read_value(struct model_config *c, json_val v, struct err_msg *em)
 {
 	u32 usual = c->hidden / c->heads;
@@ -62,7 +72,7 @@ enum err config_read_latent(struct model_config *c, json_val v, struct err_msg *
 	if (!e)
 		e = read_q_rank(c, v, em);
 	if (!e)
-		e = check_twice(v, "head_dim", l->rope, "\"qk_rope_head_dim\"", em);
+		e = check_head_dim(c, v, em);
 	if (!e)
 		e = check_twice(v, "qk_head_dim", l->key + l->rope, "\"qk_nope_head_dim\" and \"qk_rope_head_dim\" together", em);
 	if (!e)

@@ -353,6 +353,16 @@ static enum err read_scaling(struct model_config *c, json_val v, json_val scalin
 	return e;
 }
 
+/* A number of dimensions in the place of a share of them. */
+static enum err read_rotary_dim(struct model_config *c, json_val v, struct err_msg *em)
+{
+	enum err e = config_need_u32(v, "rotary_dim", c->head_dim, &c->rope.dim, em);
+
+	if (!e && c->rope.dim % 2)
+		e = err_set(em, ERR_INVALID, "config.json: \"rotary_dim\" is %u; it must be even", c->rope.dim);
+	return e;
+}
+
 static enum err read_dim(struct model_config *c, json_val v, json_val scaling, struct err_msg *em)
 {
 	json_val place = json_present(json_get(scaling, "partial_rotary_factor")) ? scaling : v;
@@ -363,6 +373,10 @@ static enum err read_dim(struct model_config *c, json_val v, json_val scaling, s
 	if (e)
 		return e;
 	const u32 dim = c->arch->latent ? c->latent.rope : c->head_dim;
+	if (arch_has_own(c->arch, "head_dim") && fabs(share * (c->latent.key + c->latent.rope) - dim) < 1e-3) /* of a whole head what rotates */
+		share = 1;
+	if (arch_has_own(c->arch, "rotary_dim") && json_present(json_get(v, "rotary_dim")))
+		return read_rotary_dim(c, v, em);
 	c->rope.dim = (u32)(dim * (share < 1 ? share : 1));
 	if (share > 1 || c->rope.dim < 2 || c->rope.dim % 2)
 		return err_set(

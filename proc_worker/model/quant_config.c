@@ -144,7 +144,7 @@ static enum err read_fp8(struct quant_config *c, json_val v, struct err_msg *em)
 		{"modules_to_not_convert", FIELD_READ}, {"ignored_layers", FIELD_READ},
 		{"kv_cache_scheme", FIELD_READ},	{"scale_fmt", FIELD_READ},
 	};
-	static const char *const formats[] = {"e4m3"}, *const schemes[] = {"dynamic", "static"};
+	static const char *const formats[] = {"e4m3", "float8_e4m3fn"}, *const schemes[] = {"dynamic", "static"};
 	static const char *const scales[] = {"float", "ue8m0"}; /* both are what the tensors say */
 	struct quant_scheme s = {.format = QUANT_FP8, .bits = 8};
 	u32 ignored;

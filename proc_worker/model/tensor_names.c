@@ -138,6 +138,7 @@ static const struct {
 	{"block_sparse_moe.router.weight", SLOT_ROUTER},
 	{"mlp.router.weight", SLOT_ROUTER},
 	{"mlp.gate.moe_statics.e_score_correction_bias", SLOT_CHOICE_BIAS},
+	{"mlp.e_score_correction_bias", SLOT_CHOICE_BIAS},
 };
 
 /* Expert `x`'s rows [first, first + rows) of one that has `whole`. */

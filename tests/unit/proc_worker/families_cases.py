@@ -26,19 +26,22 @@ WINDOWED = ["sliding_attention", "sliding_attention", "full_attention"]
 # Families that know no KV heads but those of queries.
 ONE_A_HEAD = ("gpt_neox", "gpt2")
 # Families whose heads share a latent: with sizes of heads of their own, and as many KV heads as others.
-LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "mistral4", "youtu")
+DENSE_LATENT = ("minicpm3", "youtu")
 LATENT_SIZES = {"kv_lora_rank": 22, "q_lora_rank": 26, "qk_nope_head_dim": 14, "qk_rope_head_dim": 10, "v_head_dim": 12,
                 "attention_bias": False}
 LATENT_EXPERTS = {"moe_intermediate_size": 20, "num_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1,
                   "topk_group": 1, "first_k_dense_replace": 1}
 # What families call the fields of others.
 NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
-         **{family: {"num_experts": "n_routed_experts"} for family in ("glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3")},
+         **{family: {"num_experts": "n_routed_experts"} for family in ("glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3", "mistral4", "dots1", "solar_open")},
+         "granitemoehybrid": {"intermediate_size": "shared_intermediate_size"},
          "ernie4_5_moe": {"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k",
                           "n_shared_experts": "moe_num_shared_experts"},
          "gpt2": {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
                   "max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "hidden_act": "activation_function"}}
-SQUARE = ("starcoder2", "stablelm", "phi", "cohere", "cohere2", "granitemoeshared", "ernie4_5_moe", "olmo")
+SQUARE = ("starcoder2", "stablelm", "phi", "cohere", "cohere2", "granitemoeshared", "granitemoehybrid", "ernie4_5_moe", "olmo", "flex_olmo",
+          "minicpm", "mimo")
 
 FAMILIES = {
     "llama": {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1,
@@ -85,6 +88,49 @@ FAMILIES = {
                          "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 3.0, "rope_scaling": None,
                          "intermediate_size": 20, "num_local_experts": 8, "num_experts_per_tok": 3, "output_router_logits": False,
                          "router_aux_loss_coef": 0.0, "shared_intermediate_size": 28, "tie_word_embeddings": True},
+    "granitemoehybrid": {"architectures": ["GraniteMoeHybridForCausalLM"], "attention_bias": False, "attention_multiplier": 0.2,
+                         "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 3.0, "rope_scaling": None,
+                         "layer_types": ["attention"] * 3, "position_embedding_type": "rope", "num_local_experts": 0,
+                         "num_experts_per_tok": 0, "init_method": "mup", "normalization_function": "rmsnorm", "mamba_chunk_size": 256,
+                         "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_head": "auto", "mamba_d_state": 16, "mamba_expand": 2,
+                         "mamba_n_groups": 1, "mamba_n_heads": 4, "mamba_proj_bias": False, "router_aux_loss_coef": 0.01,
+                         "output_router_logits": False, "tie_word_embeddings": True},
+    "vaultgemma": {"architectures": ["VaultGemmaForCausalLM"], **GEMMA, "query_pre_attn_scalar": 20, "sliding_window": 8,
+                   "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "cache_implementation": "hybrid"},
+    "helium": {"architectures": ["HeliumForCausalLM"], "head_dim": 10, "attention_bias": False, "mlp_bias": False, "pad_token_id": 3,
+               "rms_norm_eps": 1e-8, "rope_theta": 100000.0},
+    "jais2": {"architectures": ["Jais2ForCausalLM"], **LAYER_NORM("layer_norm_eps"), "hidden_act": "relu2", "attention_bias": True,
+              "mlp_bias": True, "head_dim": 10, "rope_scaling": None},
+    "minimax_m2": {"architectures": ["MiniMaxM2ForCausalLM"], "head_dim": 12, "intermediate_size": 20, "num_local_experts": 8,
+                   "num_experts_per_tok": 3, "rotary_dim": 6, "rope_theta": 5000000, "attn_type_list": [1, 1, 1], "scoring_func": "sigmoid",
+                   "use_routing_bias": True, "use_qk_norm": True, "qk_norm_type": "per_layer", "shared_intermediate_size": 0,
+                   "use_mtp": True, "num_mtp_modules": 3, "mtp_transformer_layers": 1, "output_router_logits": False,
+                   "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0},
+    "dots1": {"architectures": ["Dots1ForCausalLM"], "attention_bias": False, "head_dim": 12, "moe_intermediate_size": 20,
+              "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "num_experts": 8, "n_shared_experts": 2,
+              "routed_scaling_factor": 2.5, "num_experts_per_tok": 3, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+              "topk_method": "noaux_tc", "scoring_func": "sigmoid", "rope_scaling": None, "sliding_window": None,
+              "max_window_layers": 3, "use_sliding_window": False},
+    "solar_open": {"architectures": ["SolarOpenForCausalLM"], "attention_bias": False, "head_dim": 12, "partial_rotary_factor": 1.0,
+                   "moe_intermediate_size": 20, "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "num_experts": 8,
+                   "n_shared_experts": 1, "routed_scaling_factor": 1.0, "num_experts_per_tok": 3, "first_k_dense_replace": 0,
+                   "rope_scaling": None, "pad_token_id": 2},
+    "flex_olmo": {"architectures": ["FlexOlmoForCausalLM"], "attention_bias": False, "rope_scaling": None, "rope_theta": 500000,
+                  "num_experts": 7, "num_experts_per_tok": 5, "norm_topk_prob": False, "intermediate_size": 20,
+                  "output_router_logits": False, "router_aux_loss_coef": 0.01, "pad_token_id": 1},
+    "mistral4": {"architectures": ["Mistral4ForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "first_k_dense_replace": 0,
+                 "routed_scaling_factor": 1.0, "norm_topk_prob": True, "rope_interleave": True, "rope_theta": MISSING,
+                 "torch_dtype": MISSING, "dtype": "float32", "pad_token_id": 11, "sliding_window": None, "rope_parameters": {
+                     "beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0,
+                     "mscale_all_dim": 1.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0,
+                     "max_position_embeddings": 256, "partial_rotary_factor": 10 / 24, "rope_type": "yarn", "type": "yarn"}},
+    "youtu": {"architectures": ["YoutuForCausalLM"], **LATENT_SIZES, "rope_theta": 1600000, "rope_scaling": None, "rope_interleave": True,
+              "mlp_bias": False, "embedding_initializer_range": 0.04, "tie_word_embeddings": True},
+    "minicpm": {"architectures": ["MiniCPMForCausalLM"], "auto_map": {"AutoConfig": "configuration_minicpm.MiniCPMConfig"},
+                "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 20, "mup_denominator": 32, "rope_scaling": None,
+                "tie_word_embeddings": True},
+    "mimo": {"architectures": ["MiMoForCausalLM"], "attention_bias": True, "head_dim": 10, "num_nextn_predict_layers": 1,
+             "rope_theta": 640000, "rope_scaling": None, "use_sliding_window": False, "sliding_window": 8, "max_window_layers": 3},
     "olmo": {"architectures": ["OlmoForCausalLM"], "attention_bias": False, "rms_norm_eps": MISSING, "clip_qkv": None,
              "rope_scaling": None, "pad_token_id": 1},
     "hunyuan_v1_dense": {"architectures": ["HunYuanDenseV1ForCausalLM"], "attention_bias": False, "head_dim": 12,
@@ -295,11 +341,20 @@ def latent_cases(family):
     if family in LATENT:
         yield "q-rank-null", {"q_lora_rank": None}
         yield "attention-bias", {"attention_bias": True}
+    if family in LATENT and family != "mistral4":
         yield "narrow", {"kv_lora_rank": 6, "v_head_dim": 19, "qk_nope_head_dim": 34}
         yield "yarn", {"rope_scaling": {**YARN, "beta_fast": 32, "beta_slow": 1, "mscale": 0.8, "mscale_all_dim": 0.5}}
         yield "yarn-all-dim", {"rope_scaling": {**YARN, "mscale_all_dim": 0.7}}
         yield "yarn-one", new_rope({**YARN, "rope_type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0})
-        yield "stated-twice", {"head_dim": 10, "qk_head_dim": 24}
+        yield "stated-twice", {"head_dim": 24 if family == "mistral4" else 10, "qk_head_dim": 24}
+    if family == "mistral4":
+        rope = FAMILIES[family]["rope_parameters"]
+        yield "beta", {"rope_parameters": {**rope, "llama_4_scaling_beta": 1.5}}
+        yield "no-mscale", {"rope_parameters": {k: v for k, v in rope.items() if "mscale" not in k and k != "partial_rotary_factor"}}
+        yield "halves", {"rope_interleave": False}
+        yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
+        yield "no-norm", {"norm_topk_prob": False, "routed_scaling_factor": 2.5}
+        yield "dense", {"first_k_dense_replace": 2}
     if family in ("deepseek_v3", "glm4_moe_lite"):
         yield "halves", {"rope_interleave": False}
         yield "interleave", {"rope_interleave": True}
@@ -313,6 +368,9 @@ def latent_cases(family):
         yield "groups-unused", {"n_group": 4, "topk_group": 2}
         yield "lite", {"q_lora_rank": None, "topk_method": MISSING, "first_k_dense_replace": MISSING, "n_group": None,
                        "rope_scaling": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}}
+    if family == "youtu":
+        yield "halves", {"rope_interleave": False}
+        yield "untied", {"tie_word_embeddings": False}
     if family in ("deepseek_v2", "deepseek_v3"):
         yield "dense-more", {"first_k_dense_replace": 2, "num_hidden_layers": 4, "n_shared_experts": 3}
         yield "dense-all", {"first_k_dense_replace": 3}
@@ -476,6 +534,36 @@ def family_cases(family):
     if family == "granitemoeshared":
         yield "no-shared", {"shared_intermediate_size": 0}
         yield "shared-missing", {"shared_intermediate_size": MISSING}
+    if family == "granitemoehybrid":
+        yield "no-positions", {"position_embedding_type": "nope"}
+        yield "positions-missing", {"position_embedding_type": MISSING}
+        yield "new-types", {"layer_types": ["full_attention"] * 3}
+        yield "attention-bias", {"attention_bias": True}
+    if family == "minicpm":
+        yield "scales-missing", {k: MISSING for k in ("scale_emb", "scale_depth", "dim_model_base")}
+        yield "biases", {"attention_bias": True}
+    if family == "vaultgemma":
+        yield "no-caps", {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+        yield "window-types", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}
+    if family in ("helium", "jais2"):
+        yield "biases", {"attention_bias": family == "helium", "mlp_bias": family == "helium"}
+    if family == "jais2":
+        yield "bias-missing", {"attention_bias": MISSING, "mlp_bias": MISSING}
+    if family == "minimax_m2":
+        yield "partial-new", {**new_rope({"partial_rotary_factor": 0.5}, 5000000.0), "rotary_dim": MISSING}
+        yield "whole-heads", {"rotary_dim": MISSING}
+        yield "top-1", {"num_experts_per_tok": 1}
+        yield "top-all", {"num_experts_per_tok": 8}
+    if family in ("dots1", "solar_open"):
+        yield "no-norm", {"norm_topk_prob": False}
+        yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
+        yield "attention-bias", {"attention_bias": True}
+        yield "more-shared", {"n_shared_experts": 3}
+    if family == "dots1":
+        yield "all-experts", {"first_k_dense_replace": 0}
+    if family == "flex_olmo":
+        yield "norm", {"norm_topk_prob": True}
+        yield "top-1", {"num_experts_per_tok": 1}
     if family == "seed_oss":
         yield "no-bias", {"attention_bias": False}
         yield "mlp-bias", {"mlp_bias": True}
@@ -510,7 +598,7 @@ def whole(family):
 def cases():
     """(name, family, config.json, save options)"""
     for family in FAMILIES:
-        ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite", "internlm2") else []
+        ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite", "internlm2", "minicpm") else []
         if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss", "arcee", "granitemoe",
                       "cohere", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox", "glm4_moe", "ernie4_5_moe", "granitemoeshared", "olmo", "deepseek_v2", "deepseek_v3"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
@@ -521,7 +609,8 @@ def cases():
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
         if family == "phimoe":
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default")]
-        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "glm4_moe_lite", "minicpm3"):
+        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "glm4_moe_lite", "minicpm3",
+                      "granitemoehybrid", "vaultgemma", "helium", "jais2", "minimax_m2", "dots1", "solar_open", "flex_olmo", "mistral4", "youtu", "mimo"):
             ropes = [("none", {})]
         for name, changes in ropes:
             if family == "mixtral":  # transformers' formulas want it
@@ -549,11 +638,15 @@ def cases():
                 continue
             if name == "odd" and family in (*ONE_A_HEAD, *LATENT, "phi3", "granite", "granitemoe", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE):
                 changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
-            if family in ("glm", "glm4", "glm4_moe", "nemotron") and "head_dim" in changes:  # an even part of it turns
+            if family in ("glm", "glm4", "glm4_moe", "nemotron", "minimax_m2") and "head_dim" in changes:  # an even part of it turns
                 changes = {**changes, "head_dim": 20}
-            if name == "odd" and (family.endswith("_moe") or family in LATENT and family != "minicpm3"):
+            if name == "odd" and (family.endswith("_moe") or family in ("dots1", "solar_open") or family in LATENT and family not in DENSE_LATENT):
                 changes = {**changes, "moe_intermediate_size": 21, "shared_expert_intermediate_size":
                            27 if family == "qwen2_moe" else MISSING}
+            if family == "helium":  # heads are as wide together as the stream
+                if name == "head-dim":
+                    continue
+                changes = {**changes, "head_dim": 9} if name == "odd" else changes
             if family == "hunyuan_v1_dense" and "head_dim" in changes:
                 changes = {**changes, "attention_head_dim": changes["head_dim"]}
             if name == "odd" and family == "granitemoeshared":
@@ -561,7 +654,8 @@ def cases():
             if name == "one-layer":
                 types = FAMILIES[family].get("layer_types")
                 changes = {**changes, **({"layer_types": types[:1]} if types else {}),
-                           **({"no_rope_layers": [1]} if family == "smollm3" else {})}
+                           **({"no_rope_layers": [1]} if family == "smollm3" else {}),
+                           **({"attn_type_list": [1]} if family == "minimax_m2" else {})}
             yield family + "/" + name, family, config(family, changes), {"ranks": 3} if name == "odd" else {}
         for name, changes in list(window_cases(family)) + list(family_cases(family)):
             yield family + "/" + name, family, config(family, changes), {}

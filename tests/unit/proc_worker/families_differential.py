@@ -22,6 +22,7 @@ import tempfile
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+import transformers  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 from transformers.utils import logging  # noqa: E402
@@ -161,8 +162,12 @@ def build(config, save, folder):
     """The reference; its checkpoint is in `folder` afterwards."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(families_standins.config(config)))
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager",
-                                             experts_implementation="eager", dtype=torch.float32).eval()
+    wanted, how = AutoConfig.from_pretrained(folder), {"attn_implementation": "eager", "experts_implementation": "eager",
+                                                       "dtype": torch.float32}
+    if type(wanted) in AutoModelForCausalLM._model_mapping:
+        model = AutoModelForCausalLM.from_config(wanted, **how).eval()
+    else:  # known there by its whole alone
+        model = getattr(transformers, config["architectures"][0])._from_config(wanted, **how).eval()
     fill(model, config, getattr(torch, save.get("dtype", "float32")))
     write(model, config, save, folder)
     return model
@@ -290,6 +295,8 @@ stablelm/qkv-bias nemotron/odd arcee/none phi/none cohere/biases cohere2/none gl
 ernie4_5_moe/norm-min ernie4_5_moe/save-raw ernie4_5/biases
 deepseek_v2/groups deepseek_v2/lite deepseek_v2/attention-bias deepseek_v3/yarn deepseek_v3/groups deepseek_v3/odd deepseek_v3/q-rank-null deepseek_v3/halves
 glm4_moe_lite/listed minicpm3/none minicpm3/longrope
+granitemoehybrid/none granitemoehybrid/no-positions vaultgemma/none helium/biases jais2/none jais2/bias-missing minimax_m2/none minimax_m2/partial-new
+minimax_m2/save-raw dots1/groups solar_open/none flex_olmo/none mistral4/beta mistral4/groups youtu/none minicpm/none minicpm/scales-missing mimo/none
 gpt_oss/none gpt_oss/limit internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
 gpt2/none gpt2/untied gpt2/odd gpt2/save-base gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
 known/gemma-3-1b-it known/qwen3-coder-30b-a3b""".split()

@@ -2,7 +2,8 @@
 names. A file's tensors become that family's and back; for families_differential.py.
 
 InternLM2 is Llama with q, k and v in one tensor: for every KV head the rows of the heads that read it, its k, its v. InternLM3
-is Llama with the biases of q, k, v and all others switched by two fields."""
+is Llama with the biases of q, k, v and all others switched by two fields. MiniCPM is Granite by other fields, MiMo Qwen 2 whose
+further layers are not read: their tensors have the same names."""
 import re
 
 import torch
@@ -16,8 +17,22 @@ def has(config):
     return config["model_type"] in ("internlm2", "internlm3")
 
 
+def minicpm(c):
+    own = ("scale_emb", "scale_depth", "dim_model_base", "mup_denominator", "auto_map")
+    head = c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
+    return {**{k: v for k, v in c.items() if k not in own}, "architectures": ["GraniteForCausalLM"], "model_type": "granite",
+            "embedding_multiplier": c.get("scale_emb", 1), "attention_multiplier": head ** -0.5,
+            "residual_multiplier": c.get("scale_depth", 1) / c["num_hidden_layers"] ** 0.5,
+            "logits_scaling": c["hidden_size"] / c.get("dim_model_base", 1)}
+
+
 def config(c):
     """What the reference is made from."""
+    if c["model_type"] == "minicpm":
+        return minicpm(c)
+    if c["model_type"] == "mimo":
+        return {**{k: v for k, v in c.items() if k not in ("attention_bias", "head_dim", "num_nextn_predict_layers", "auto_map")},
+                "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
     if not has(c):
         return c
     bias, qkv_bias = c.get("bias", c["model_type"] == "internlm2"), c.get("qkv_bias", False)

@@ -300,3 +300,69 @@ Test(config_families, two_names_of_one_field_do_not_contradict_each_other)
 				    "\"rope_parameters\": {\"rope_type\": \"default\"}",
 		ERR_INVALID, "\"rope_parameters\" and \"rope_scaling\" say the same");
 }
+
+#define HYBRID "GraniteMoeHybridForCausalLM"
+#define FOUR(word) "[\"" word "\", \"" word "\", \"" word "\", \"" word "\"]"
+#define MAMBA ", \"mamba_n_heads\": 128, \"mamba_d_head\": \"auto\", \"mamba_conv_bias\": true, \"num_local_experts\": 0"
+Test(config_families, granites_of_attention_alone_are_no_hybrids)
+{
+	good(HYBRID, "\"layer_types\": " FOUR("attention") ", \"position_embedding_type\": \"rope\", \"shared_intermediate_size\": 80" MAMBA);
+	cr_assert(c.intermediate == 80 && c.experts == 0 && !(c.layer_flags[3] & LAYER_NO_ROPE));
+	good(HYBRID, "\"layer_types\": " FOUR("full_attention") ", \"position_embedding_type\": \"nope\"");
+	cr_assert((c.layer_flags[0] & LAYER_NO_ROPE) && (c.layer_flags[3] & LAYER_NO_ROPE));
+	good(HYBRID, "\"layer_types\": " FOUR("attention") ", \"position_embedding_type\": null");
+	cr_assert(c.layer_flags[1] & LAYER_NO_ROPE);
+	refused(HYBRID, "\"mamba_n_heads\": 128", ERR_UNSUPPORTED, "\"layer_types\" is missing: of a " HYBRID " it must be an array of 4 times 'attention'");
+	refused(HYBRID, "\"layer_types\": " FOUR("mamba"), ERR_UNSUPPORTED, "\"layer_types\"[0] is 'mamba'; supported: full_attention, attention");
+	refused(HYBRID, "\"layer_types\": " FOUR("attention") ", \"num_local_experts\": 8", ERR_UNSUPPORTED, "\"num_local_experts\" is set");
+	refused(HYBRID, "\"layer_types\": " FOUR("attention") ", \"position_embedding_type\": \"alibi\"", ERR_UNSUPPORTED,
+		"\"position_embedding_type\" is 'alibi'; supported: rope, nope or null");
+	refused(HYBRID, "\"layer_types\": " FOUR("attention") ", \"shared_intermediate_size\": 96", ERR_INVALID,
+		"\"shared_intermediate_size\" and \"intermediate_size\" are the same field");
+	refused("GraniteForCausalLM", "\"mamba_n_heads\": 128", ERR_UNSUPPORTED, "unknown field \"mamba_n_heads\"");
+	refused("LlamaForCausalLM", "\"layer_types\": " FOUR("attention"), ERR_UNSUPPORTED, "'attention'; supported: full_attention, sliding_attention");
+}
+
+#define MINIMAX "MiniMaxM2ForCausalLM"
+#define MINIMAX_EXPERTS "\"num_local_experts\": 8, \"num_experts_per_tok\": 3"
+Test(config_families, experts_of_minimax_are_chosen_by_a_bias)
+{
+	good(MINIMAX, MINIMAX_EXPERTS ", \"rotary_dim\": 6, \"head_dim\": 12, \"attn_type_list\": [1, 1, 1, 1], \"scoring_func\": \"sigmoid\", "
+			      "\"use_routing_bias\": true, \"use_qk_norm\": true, \"qk_norm_type\": \"per_layer\", \"use_mtp\": true");
+	cr_assert(c.router.sigmoid && c.rope.dim == 6 && c.head_dim == 12 && c.expert_intermediate == 80);
+	good(MINIMAX, MINIMAX_EXPERTS);
+	cr_assert(c.head_dim == 128 && c.rope.dim == 128 && c.kv_heads == 2);
+	refused(MINIMAX, MINIMAX_EXPERTS ", \"rotary_dim\": 5", ERR_INVALID, "\"rotary_dim\" is 5; it must be even");
+	refused(MINIMAX, MINIMAX_EXPERTS ", \"rotary_dim\": 130", ERR_INVALID, "\"rotary_dim\" is 130; it must be 1 to 128");
+	refused(MINIMAX, MINIMAX_EXPERTS ", \"attn_type_list\": [1, 0, 1, 1]", ERR_UNSUPPORTED, "\"attn_type_list\"[1] is not 1");
+	refused(MINIMAX, MINIMAX_EXPERTS ", \"attn_type_list\": [1]", ERR_FORMAT, "an array of 4 numbers (num_hidden_layers), found array of 1");
+	refused(MINIMAX, MINIMAX_EXPERTS ", \"scoring_func\": \"softmax\"", ERR_UNSUPPORTED, "\"scoring_func\" is 'softmax'; of a " MINIMAX " it must be 'sigmoid'");
+	refused(MINIMAX, MINIMAX_EXPERTS ", \"use_routing_bias\": false", ERR_UNSUPPORTED, "\"use_routing_bias\" must be true for " MINIMAX);
+	refused(MINIMAX, MINIMAX_EXPERTS ", \"qk_norm_type\": \"per_head\"", ERR_UNSUPPORTED, "\"qk_norm_type\"");
+	refused(MINIMAX, MINIMAX_EXPERTS ", \"use_qk_norm\": false", ERR_UNSUPPORTED, "\"use_qk_norm\" must be true");
+	refused("LlamaForCausalLM", "\"rotary_dim\": 6", ERR_UNSUPPORTED, "\"rotary_dim\" is set, which is not supported for LlamaForCausalLM");
+	refused("LlamaForCausalLM", "\"use_routing_bias\": true", ERR_UNSUPPORTED, "unknown field \"use_routing_bias\"");
+}
+
+Test(config_families, small_differences_of_families)
+{
+	good("VaultGemmaForCausalLM", "\"sliding_window\": 8");
+	cr_assert(c.tied_embeddings && c.window == 8 && (c.layer_flags[0] & LAYER_WINDOW) && !(c.layer_flags[1] & LAYER_WINDOW));
+	cr_assert(c.attention_soft_cap == 50 && c.logits_soft_cap == 30 && c.norm_offset == 1);
+	good("HeliumForCausalLM", "\"head_dim\": 12");
+	cr_assert(c.interleaved && c.head_dim == 12 && !c.attention_bias && !c.mlp_bias);
+	good("MiMoForCausalLM", "\"num_nextn_predict_layers\": 1, \"use_sliding_window\": false");
+	cr_assert(c.attention_bias && c.window == 0);
+	good("MiniCPMForCausalLM", "\"scale_emb\": 12, \"scale_depth\": 1.4, \"dim_model_base\": 24");
+	cr_assert_float_eq(c.logits_scale, 0.5, 1e-6);
+	good("MiniCPMForCausalLM", "\"hidden_act\": \"silu\"");
+	cr_assert_float_eq(c.logits_scale, 1 / 48.0, 1e-6);
+	good("SolarOpenForCausalLM", "\"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"partial_rotary_factor\": 1.0");
+	cr_assert(c.router.sigmoid && c.head_dim == 128 && (c.layer_flags[0] & LAYER_EXPERTS) && c.shared_intermediate == 24);
+	refused("SolarOpenForCausalLM", "\"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"partial_rotary_factor\": 0.5",
+		ERR_UNSUPPORTED, "\"partial_rotary_factor\" is set");
+	good("Dots1ForCausalLM", "\"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"first_k_dense_replace\": 1");
+	cr_assert(c.router.sigmoid && !(c.layer_flags[0] & LAYER_EXPERTS) && (c.layer_flags[1] & LAYER_EXPERTS) && c.shared_intermediate == 0);
+	refused("Dots1ForCausalLM", "\"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"sliding_window\": 16", ERR_UNSUPPORTED,
+		"\"sliding_window\" is set");
+}

@@ -136,3 +136,27 @@ Test(config_latent, minicpm_counts_blocks_by_the_number_of_layers)
 	refused(MINI, DENSE ", \"n_routed_experts\": 8", ERR_UNSUPPORTED, "\"n_routed_experts\"");
 	refused("LlamaForCausalLM", "\"scale_emb\": 12", ERR_UNSUPPORTED, "\"scale_emb\" is set");
 }
+
+#define MISTRAL "Mistral4ForCausalLM"
+#define FAR "\"rope_type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 32, \"llama_4_scaling_beta\": 0.1"
+Test(config_latent, heads_of_mistral_4_are_stated_as_a_whole)
+{
+	good(MISTRAL, ALL ", \"head_dim\": 16, \"rope_parameters\": {" FAR ", \"partial_rotary_factor\": 0.375}");
+	cr_assert(c.rope.dim == 6 && c.latent.rope == 6 && c.rope.query_beta == 0.1 && c.interleaved && expert_layers() == 63);
+	cr_assert(!c.router.sigmoid && c.normalize_experts && c.shared_intermediate == 24);
+	good(MISTRAL, ALL ", \"first_k_dense_replace\": 2, \"rope_parameters\": {" FAR "}");
+	cr_assert(c.rope.dim == 6 && expert_layers() == 60);
+	refused(MISTRAL, ALL ", \"head_dim\": 16", ERR_FORMAT, "\"rope_parameters\" is missing, which a " MISTRAL " must have");
+	refused(MISTRAL, ALL ", \"head_dim\": 6, \"rope_parameters\": {" FAR "}", ERR_UNSUPPORTED, "\"head_dim\" is 6; it must be");
+	refused(MISTRAL, ALL ", \"rope_parameters\": {" FAR ", \"partial_rotary_factor\": 0.5}", ERR_INVALID, "rotates 3 of a head's 6");
+	refused(V3, ALL ", \"rope_parameters\": {\"rope_type\": \"default\", \"partial_rotary_factor\": 0.375}", ERR_UNSUPPORTED,
+		"\"partial_rotary_factor\" is set, which is not supported for " V3);
+	refused(V3, ALL ", \"llama_4_scaling_beta\": 0.1", ERR_UNSUPPORTED, "unknown field \"llama_4_scaling_beta\"");
+}
+
+Test(config_latent, youtu_has_no_experts)
+{
+	good("YoutuForCausalLM", RANKS ", " HEADS ", \"rope_theta\": 1600000, \"embedding_initializer_range\": 0.04");
+	cr_assert(c.tied_embeddings && c.interleaved && c.experts == 0 && c.rope.theta == 1600000);
+	refused("YoutuForCausalLM", ALL, ERR_UNSUPPORTED, "unknown field \"n_routed_experts\"");
+}
