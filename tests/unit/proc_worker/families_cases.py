@@ -222,7 +222,8 @@ DEVICE = {"hidden_size": 64, "intermediate_size": 96}
 DEVICE_FAMILIES = ("stablelm", "nemotron", "starcoder2", "arcee", "phi", "cohere", "cohere2", "glm4", "ernie4_5", "exaone4",
                    "olmo2", "olmo3", "olmoe", "granitemoeshared", "olmo", "mistral", "ministral", "glm", "seed_oss", "internlm2",
                    "internlm3", "granitemoe", "phimoe", "glm4_moe", "ernie4_5_moe",
-                   "hunyuan_v1_dense", "ministral3", "gpt_oss", "gpt_neox", "gpt2")
+                   "hunyuan_v1_dense", "ministral3", "gpt_oss", "gpt_neox", "gpt2",
+                   "granitemoehybrid", "vaultgemma", "jais2", "minimax_m2")
 
 
 def device_cases():
@@ -244,6 +245,7 @@ def device_cases():
                 "hunyuan_v1_dense": {"attention_head_dim": 16}, "olmo": {"clip_qkv": 0.8, "attention_bias": True},
                 "ministral3": {"dtype": MISSING, "rope_parameters": {**FAMILIES["ministral3"]["rope_parameters"],
                                                                      "llama_4_scaling_beta": 1.5}},
+                "minimax_m2": {"rotary_dim": 8, "num_local_experts": 16, "num_experts_per_tok": 7},
                 "olmo3": {"num_key_value_heads": 1}}  # of two ranks one counts its squares
         yield family, config(family, {**changes, **more.get(family, {})})
 
