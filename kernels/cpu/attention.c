@@ -12,7 +12,7 @@
  * Arithmetic by the type of the cache: float32 in float32. bfloat16 where VDPBF16PS is used in products of
  * bfloat16 (queries and weights rounded once), else in float32. 8-bit integers in whole numbers: queries and
  * the products of weight and scale become 16-bit integers of a row's and part's own unit, sums are exact. So do
- * 16-bit integers. E4M3 in float32. */
+ * 16-bit integers. E4M3 in float32. Objects with VNNI or BF16 have the types that these are for, and pass the others on. */
 #include "kernels/cpu/attention_queries_priv.h"
 #include "kernels/cpu/attention_scores_bf16_priv.h"
 #include "kernels/cpu/attention_scores_priv.h"
@@ -305,12 +305,12 @@ static void rows_part(struct tile *t, struct attention_rows *of, u32 begin, u32 
 		part_scores_bf16(t, 0, kern_ceil(t->count, GROUP));
 	else
 #endif
-	if (t->a->kv.dtype == KERN_I16)
+	if (ATTENTION_IS(t->a->kv.dtype, KERN_I16))
 		part_scores_i16(t);
 	else
 		part_scores(t);
 	part_softmax(t, begin);
-	if (t->a->kv.dtype == KERN_I16)
+	if (ATTENTION_IS(t->a->kv.dtype, KERN_I16))
 		part_values_i16(t);
 	else
 		part_values(t);
@@ -508,9 +508,21 @@ static void merge_task(void *arg, u32 index, u32 thread)
 	}
 }
 
+/* A type that this object has not. */
+static enum err pass_on(struct kern_ctx *ctx, const struct kern_attention_args *a)
+{
+	if (VEC_LANES == 8)
+		return attention_avx2(ctx, a);
+	if (ATTENTION_DOTS_BF16 && (a->kv.dtype == KERN_I8 || a->kv.dtype == KERN_I16))
+		return attention_avx512_vnni(ctx, a);
+	return attention_avx512(ctx, a);
+}
+
 enum err VARIANT(attention)(struct kern_ctx *ctx, const struct kern_attention_args *a)
 {
 	struct attention_plan plan;
+	if (!ATTENTION_HAS(a->kv.dtype))
+		return pass_on(ctx, a);
 	attention_plan_init(&plan, ctx, a, ATTENTION_TASK_ROWS, TASK_ROWS_FEW, ATTENTION_DOTS_BF16 && a->kv.dtype == KERN_BF16);
 	if (plan.tasks == 0)
 		return ERR_OK;

@@ -252,13 +252,14 @@ static void part_scores(const struct tile *t)
 #endif
 #define SCORES_I8(n)   SCORES(scores_i8, n, SCORE_VECS_WHOLE(n))
 #define SCORES_F8(n)   SCORES(scores_f8, n, SCORE_VECS_F8(n))
-	if (t->a->kv.dtype == KERN_F32)
+	const enum kern_dtype dtype = t->a->kv.dtype;
+	if (ATTENTION_IS(dtype, KERN_F32))
 		FOR_ROWS(SCORES_F32)
-	else if (t->a->kv.dtype == KERN_BF16)
+	else if (ATTENTION_IS(dtype, KERN_BF16))
 		FOR_ROWS(SCORES_BF16)
-	else if (t->a->kv.dtype == KERN_I8)
+	else if (ATTENTION_IS(dtype, KERN_I8))
 		FOR_ROWS(SCORES_I8)
-	else
+	else if (ATTENTION_IS(dtype, KERN_F8E4M3))
 		FOR_ROWS(SCORES_F8)
 }
 

@@ -237,15 +237,15 @@ static void part_softmax(struct tile *t, u32 begin)
 #endif
 	for (u32 r = 0; r < t->of->count && begin + t->count == t->of->end; r++)
 		row_ahead(t, r);
-	if (dtype == KERN_F32)
+	if (ATTENTION_IS(dtype, KERN_F32))
 		rows_softmax(t, begin, KERN_F32);
-	else if (dtype == KERN_BF16)
+	else if (ATTENTION_IS(dtype, KERN_BF16))
 		rows_softmax(t, begin, KERN_BF16);
-	else if (dtype == KERN_I8)
+	else if (ATTENTION_IS(dtype, KERN_I8))
 		rows_softmax_wholes(t, begin, true);
-	else if (dtype == KERN_I16)
+	else if (ATTENTION_IS(dtype, KERN_I16))
 		rows_softmax_wholes(t, begin, false);
-	else
+	else if (ATTENTION_IS(dtype, KERN_F8E4M3))
 		rows_softmax(t, begin, KERN_F8E4M3);
 }
 

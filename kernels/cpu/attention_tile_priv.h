@@ -18,6 +18,18 @@
 #define ATTENTION_DOTS_BF16 0
 #endif
 
+/* Types of the cache that this object is for. The others have nothing of what it has beyond another one's instructions, whose function takes them:
+ * compiling them again is most of an object's time. */
+#if ATTENTION_DOTS_BF16
+#define ATTENTION_HAS(type) ((type) == KERN_BF16)
+#elif (defined(__AVX512VNNI__) && VEC_LANES == 16) || (defined(__AVXVNNI__) && VEC_LANES == 8)
+#define ATTENTION_HAS(type) ((type) == KERN_I8 || (type) == KERN_I16)
+#else
+#define ATTENTION_HAS(type) true
+#endif
+/* Whether a cache's type is this one; what is done then is not compiled where there is none of it. */
+#define ATTENTION_IS(dtype, type) (ATTENTION_HAS(type) && (dtype) == (type))
+
 enum {
 	GROUP = 16, /* keys of a score group: one vector of AVX-512, two of AVX2 */
 	GROUP_VECS = GROUP / VEC_LANES,

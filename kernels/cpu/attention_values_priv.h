@@ -442,13 +442,13 @@ static void part_values(struct tile *t)
 #define CHUNK_F32(n) values_chunk(t, VALUES_F32, begin, end, TILED(n));
 #define CHUNK_F8(n)  values_chunk(t, VALUES_F8, begin, end, n);
 #define CHUNK_BF16(n) values_chunk(t, VALUES_BF16, begin, end, TILED(n));
-		if (dtype == KERN_I8)
+		if (ATTENTION_IS(dtype, KERN_I8))
 			wholes_chunk(t, begin, end);
-		else if (dtype == KERN_F32)
+		else if (ATTENTION_IS(dtype, KERN_F32))
 			FOR_ROWS(CHUNK_F32)
-		else if (dtype == KERN_BF16)
+		else if (ATTENTION_IS(dtype, KERN_BF16))
 			FOR_ROWS(CHUNK_BF16)
-		else
+		else if (ATTENTION_IS(dtype, KERN_F8E4M3))
 			FOR_ROWS(CHUNK_F8)
 	}
 	if (dtype == KERN_I8)
