@@ -59,6 +59,10 @@
 	EXPERT_ROWS(up), \
 	{SLOT_EXPERT_DOWN, down, DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS}
 
+#define MLP_EXPERTS EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight")
+#define MLP_CHOICE_BIAS \
+	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS}
+
 static const struct arch_tensor LLAMA[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP, MLP_BIASES,
 };
@@ -70,8 +74,7 @@ static const struct arch_tensor QWEN2[] = {
 #define SHARED_EXPERT LAYER "mlp.shared_expert."
 #define SHARED_ROWS(name) {SLOT_GATE_UP, SHARED_EXPERT name, DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS}
 static const struct arch_tensor QWEN2_MOE[] = {
-	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP,
-	EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP, MLP_EXPERTS,
 	SHARED_ROWS("gate_proj.weight"),
 	SHARED_ROWS("up_proj.weight"),
 	{SLOT_DOWN, SHARED_EXPERT "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS},
@@ -83,21 +86,19 @@ static const struct arch_tensor QWEN2_MOE[] = {
 #define SHARED_EXPERTS_ROWS(name) \
 	{SLOT_GATE_UP, SHARED_EXPERTS name, DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED}
 #define EXPERTS_AND_SHARED \
-	EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"), \
+	MLP_EXPERTS, \
 	SHARED_EXPERTS_ROWS("gate_proj.weight"), \
 	SHARED_EXPERTS_ROWS("up_proj.weight"), \
 	{SLOT_DOWN, SHARED_EXPERTS "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED}
 
 static const struct arch_tensor GLM4_MOE[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), HEAD_NORMS_WHEN(WHEN_HEAD_NORMS), MLP,
-	EXPERTS_AND_SHARED,
-	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+	EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
 };
 
 static const struct arch_tensor DOTS1[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, MLP,
-	EXPERTS_AND_SHARED,
-	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+	EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
 };
 
 /* The two parts of kv_b_proj, which lie head by head, are on either side of attention (DeepSeek-AI 2024). */
@@ -120,8 +121,7 @@ static const struct arch_tensor DEEPSEEK_V2[] = {
 };
 
 static const struct arch_tensor DEEPSEEK_V3[] = {
-	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP, EXPERTS_AND_SHARED,
-	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP, EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
 };
 
 static const struct arch_tensor MINICPM3[] = {
@@ -134,8 +134,18 @@ static const struct arch_tensor ERNIE4_5_MOE[] = {
 };
 
 static const struct arch_tensor QWEN3[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, MLP, MLP_EXPERTS,
+};
+
+/* Of a layer's experts gate and up are one tensor, down is another, both as [experts][inputs][outputs]. */
+#define WHOLE_EXPERT_ROWS(...) \
+	{SLOT_EXPERT_GATE_UP, EXPERT "gate_up_proj.weight", DIM_EXPERT_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS, \
+	 .whole = DIM_EXPERT_GATE_UP, .transposed = true, __VA_ARGS__}
+static const struct arch_tensor QWEN3_VL_MOE[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, MLP,
-	EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
+	{SLOT_ROUTER, LAYER "mlp.gate.weight", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
+	WHOLE_EXPERT_ROWS(.before = DIM_NONE), WHOLE_EXPERT_ROWS(.before = DIM_EXPERT_INTERMEDIATE),
+	{SLOT_EXPERT_DOWN, EXPERT "down_proj.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS, .transposed = true},
 };
 
 /* Its norms have no weights. */
@@ -161,8 +171,7 @@ static const struct arch_tensor OLMO2[] = {
 };
 
 static const struct arch_tensor OLMOE[] = {
-	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QK_NORMS,
-	EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QK_NORMS, MLP_EXPERTS,
 };
 
 static const struct arch_tensor EXAONE4[] = {
@@ -170,8 +179,7 @@ static const struct arch_tensor EXAONE4[] = {
 };
 
 static const struct arch_tensor FLEX_OLMO[] = {
-	EMBEDDINGS, NORMS_BEHIND, ATTENTION_MATRICES, QK_NORMS,
-	EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
+	EMBEDDINGS, NORMS_BEHIND, ATTENTION_MATRICES, QK_NORMS, MLP_EXPERTS,
 };
 
 static const struct arch_tensor SEED_OSS[] = {
@@ -442,10 +450,8 @@ static const struct arch ARCHS[] = {
 	 GEMMA_TRAITS | ARCH_WINDOW_EVEN | ARCH_SOFT_CAPS | ARCH_ATTENTION_CAP,
 	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 10000,
 	 .attention_soft_cap = 50, .logits_soft_cap = 30},
-	{"VaultGemmaForCausalLM", VAULT_GEMMA, COUNT_OF(VAULT_GEMMA),
-	 GEMMA_TRAITS | ARCH_WINDOW_EVEN | ARCH_SOFT_CAPS | ARCH_ATTENTION_CAP,
-	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 10000,
-	 .attention_soft_cap = 50, .logits_soft_cap = 30},
+	{"VaultGemmaForCausalLM", VAULT_GEMMA, COUNT_OF(VAULT_GEMMA), GEMMA_TRAITS | ARCH_WINDOW_EVEN | ARCH_SOFT_CAPS | ARCH_ATTENTION_CAP,
+	 .head_dim = 256, .kv_heads = 4, .window = 4096, .rope_theta = 10000, .attention_soft_cap = 50, .logits_soft_cap = 30},
 	{"Gemma3ForCausalLM", GEMMA3, COUNT_OF(GEMMA3),
 	 GEMMA_TRAITS | ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_LOCAL_ROPE | ARCH_SOFT_CAPS,
 	 .head_dim = 256, .kv_heads = 4, .window = 4096, .window_pattern = 6, .rope_theta = 1000000, .local_theta = 10000,
@@ -470,8 +476,7 @@ static const struct arch ARCHS[] = {
 	 .window = 4096, .window_pattern = 4, .rope_theta = 500000},
 	{"OlmoeForCausalLM", OLMOE, COUNT_OF(OLMOE), ARCH_QK_NORMS | ARCH_EXPERTS_ALL | ARCH_EXPERTS_NORM,
 	 .own = {"clip_qkv"}, .rope_theta = 10000},
-	{"FlexOlmoForCausalLM", FLEX_OLMO, COUNT_OF(FLEX_OLMO), ARCH_QK_NORMS | ARCH_EXPERTS_ALL | ARCH_EXPERTS_NORM,
-	 .rope_theta = 500000},
+	{"FlexOlmoForCausalLM", FLEX_OLMO, COUNT_OF(FLEX_OLMO), ARCH_QK_NORMS | ARCH_EXPERTS_ALL | ARCH_EXPERTS_NORM, .rope_theta = 500000},
 	{"Exaone4ForCausalLM", EXAONE4, COUNT_OF(EXAONE4), ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_WINDOW_ROPE,
 	 .kv_heads = 32, .window = 4096, .window_pattern = 4, .rope_theta = 10000},
 	{"SeedOssForCausalLM", SEED_OSS, COUNT_OF(SEED_OSS), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
@@ -581,7 +586,7 @@ static const struct arch ARCHS[] = {
 	 .interleaved = true, .kv_heads = 4, .rope_theta = 500000, .norm_eps = 1e-5f, .shared_experts = 2},
 	{"GptOssForCausalLM", GPT_OSS, COUNT_OF(GPT_OSS), ARCH_ATTENTION_BIAS | ARCH_WINDOW_EVEN | ARCH_EXPERTS_ALL,
 	 .fields = {{"experts_per_token", "num_experts_per_tok"}},
-	 .rope_stated = true, .clamped = true, .head_dim = 64, .kv_heads = 8, .window = 128, .rope_theta = 150000, .norm_eps = 1e-5f,
+	 .rope_stated = true, .clamped = true, .whole_experts = true, .head_dim = 64, .kv_heads = 8, .window = 128, .rope_theta = 150000, .norm_eps = 1e-5f,
 	 .attention_bias = true},
 	PHIMOE_ARCH("PhimoeForCausalLM"),
 	PHIMOE_ARCH("PhiMoEForCausalLM"),
@@ -595,6 +600,8 @@ static const struct arch ARCHS[] = {
 	 .kv_heads = 16, .window = 4096, .rope_theta = 10000},
 	{"Qwen3MoeForCausalLM", QWEN3, COUNT_OF(QWEN3), QWEN3_TRAITS | ARCH_WINDOW_UPPER | ARCH_EXPERTS_SOME,
 	 .kv_heads = 4, .window = 4096, .rope_theta = 10000},
+	{"Qwen3VLMoeTextModel", QWEN3_VL_MOE, COUNT_OF(QWEN3_VL_MOE), QWEN3_TRAITS | ARCH_EXPERTS_SOME,
+	 .part = true, .whole_experts = true, .kv_heads = 16, .rope_theta = 500000},
 };
 
 static const struct {
@@ -607,6 +614,7 @@ static const struct {
 	{"Qwen2VLForConditionalGeneration", "qwen2_vl_text", "Qwen2ForCausalLM"},
 	{"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", "Qwen2ForCausalLM"},
 	{"Qwen3VLForConditionalGeneration", "qwen3_vl_text", "Qwen3ForCausalLM"},
+	{"Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe_text", "Qwen3VLMoeTextModel"},
 };
 /* clang-format on */
 
@@ -668,7 +676,7 @@ void arch_names(char *out, size_t bytes)
 			used = append_name(out, bytes, used, ARCHS[i].name, causal, i == 0);
 	used = append_name(out, bytes, used, "}ForCausalLM", "", true);
 	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)
-		if (!ends_in(ARCHS[i].name, causal))
+		if (!ends_in(ARCHS[i].name, causal) && !ARCHS[i].part)
 			used = append_name(out, bytes, used, ARCHS[i].name, "", false);
 	used = append_name(out, bytes, used, "{", "", false);
 	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)

@@ -181,6 +181,8 @@ struct arch {
 	bool rope_stated; /* "rope_scaling" must be there: without one others take numbers that no file has */
 	bool ungated;		/* the MLP has one matrix before its activation */
 	bool mixer;	  /* of ARCH_EXPERTS_ALL, two a token: SparseMixer ("router_jitter_noise": kern_moe_route_args.mixer) */
+	bool part; /* never a model's own architecture, but that of its language part */
+	bool whole_experts; /* a layer's experts are always in one tensor, in the file as in `tensors` */
 	bool attention_only; /* a family of several kinds of layers, here all of attention: "layer_types" must say so */
 	bool clamped; /* experts clamp gate and up, which are neighbours ("swiglu_limit", "swiglu_alpha": kern_act_mul_args) */
 	enum kern_activation activation;

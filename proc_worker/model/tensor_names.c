@@ -261,7 +261,7 @@ static enum err add_sliced(struct additions *a, const struct model_config *c, u3
 		e = check_once(a->st, layer, "down_proj", em);
 	for (size_t k = 0; !e && k < COUNT_OF(known); k++)
 		for (u32 i = 0; !e && i < c->arch->tensor_count; i++)
-			if (c->arch->tensors[i].slot == known[k].slot)
+			if (c->arch->tensors[i].slot == known[k].slot && c->arch->tensors[i].before == DIM_NONE) /* one for all parts */
 				e = add_slices(a, c, layer, known[k].file, &c->arch->tensors[i], known[k].suffix, em);
 	return e;
 }
@@ -290,7 +290,7 @@ static enum err add_fused(struct safetensors *st, const struct model_config *c, 
 	for (u32 layer = 0; !e && layer < c->layers; layer++) {
 		if (!(c->layer_flags[layer] & LAYER_EXPERTS))
 			continue;
-		if (c->arch->clamped) {
+		if (c->arch->whole_experts) {
 			e = add_sliced(&a, c, layer, em);
 			continue;
 		}

@@ -70,6 +70,7 @@ FAMILIES = {
                "input_jitter_noise": 0.01, "router_jitter_noise": 0.4, "sliding_window": 250},
     "qwen3_moe": {"architectures": ["Qwen3MoeForCausalLM"], **EXPERTS, "head_dim": 12, "attention_bias": False,
                   "rope_scaling": None, "use_sliding_window": False, "sliding_window": None, "max_window_layers": 3},
+    "qwen3_vl_moe_text": {**EXPERTS, "head_dim": 12, "attention_bias": False, "rope_theta": 5000000},
     "qwen2_moe": {"architectures": ["Qwen2MoeForCausalLM"], **EXPERTS, "norm_topk_prob": False,
                   "shared_expert_intermediate_size": 28, "use_sliding_window": False, "sliding_window": 8,
                   "max_window_layers": 3},
@@ -223,11 +224,11 @@ DEVICE_FAMILIES = ("stablelm", "nemotron", "starcoder2", "arcee", "phi", "cohere
                    "olmo2", "olmo3", "olmoe", "granitemoeshared", "olmo", "mistral", "ministral", "glm", "seed_oss", "internlm2",
                    "internlm3", "granitemoe", "phimoe", "glm4_moe", "ernie4_5_moe",
                    "hunyuan_v1_dense", "ministral3", "gpt_oss", "gpt_neox", "gpt2",
-                   "granitemoehybrid", "vaultgemma", "jais2", "minimax_m2")
+                   "granitemoehybrid", "vaultgemma", "jais2", "minimax_m2", "qwen3_vl_moe_text")
 
 
 def device_cases():
-    """(family, config.json)"""
+    """(family, config.json, save options)"""
     for family in DEVICE_FAMILIES:
         changes = {**DEVICE, "torch_dtype": "bfloat16"}
         if "head_dim" in FAMILIES[family]:
@@ -245,9 +246,11 @@ def device_cases():
                 "hunyuan_v1_dense": {"attention_head_dim": 16}, "olmo": {"clip_qkv": 0.8, "attention_bias": True},
                 "ministral3": {"dtype": MISSING, "rope_parameters": {**FAMILIES["ministral3"]["rope_parameters"],
                                                                      "llama_4_scaling_beta": 1.5}},
+                "qwen3_vl_moe_text": {"num_experts": 16, "num_experts_per_tok": 7},
                 "minimax_m2": {"rotary_dim": 8, "num_local_experts": 16, "num_experts_per_tok": 7},
                 "olmo3": {"num_key_value_heads": 1}}  # of two ranks one counts its squares
-        yield family, config(family, {**changes, **more.get(family, {})})
+        save = dict(whole(family))["whole-new"] if family == "qwen3_vl_moe_text" else {}
+        yield family, config(family, {**changes, **more.get(family, {})}), save
 
 
 def config(family, changes):
@@ -592,14 +595,24 @@ def whole(family):
                        "image_token_id": 10, "vision_config": vision,
                        "text_config": {"model_type": "qwen3_vl_text", "rope_scaling": {
                            "mrope_interleaved": True, "mrope_section": [2, 2, 2], "rope_type": "default"}}}}
+    parts["qwen3_vl_moe_text"] = {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe",
+                                  "image_token_id": 10, "vision_config": vision, "text_config": {"rope_scaling": {
+                                      "mrope_interleaved": True, "mrope_section": [2, 2, 2], "rope_type": "default"}}}
+    more = {"raw": True} if family == "qwen3_vl_moe_text" else {}
     if family in parts:
-        yield "whole", {"whole": parts[family], "prefix": "language_model.model."}
-        yield "whole-new", {"whole": parts[family], "prefix": "model.language_model."}
+        yield "whole", {"whole": parts[family], "prefix": "language_model.model.", **more}
+        yield "whole-new", {"whole": parts[family], "prefix": "model.language_model.", **more}
 
 
 def cases():
     """(name, family, config.json, save options)"""
     for family in FAMILIES:
+        if family == "qwen3_vl_moe_text":  # is only ever a part
+            for name, save in whole(family):
+                yield family + "/save-" + name, family, config(family, {}), save
+                yield family + "/odd-" + name, family, config(family, {"moe_intermediate_size": 21, "num_key_value_heads": 3,
+                                                                       "num_attention_heads": 6}), {**save, "ranks": 3}
+            continue
         ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite", "internlm2", "minicpm") else []
         if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss", "arcee", "granitemoe",
                       "cohere", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox", "glm4_moe", "ernie4_5_moe", "granitemoeshared", "olmo", "deepseek_v2", "deepseek_v3"):

@@ -3,7 +3,7 @@ names. A file's tensors become that family's and back; for families_differential
 
 InternLM2 is Llama with q, k and v in one tensor: for every KV head the rows of the heads that read it, its k, its v. InternLM3
 is Llama with the biases of q, k, v and all others switched by two fields. MiniCPM is Granite by other fields, MiMo Qwen 2 whose
-further layers are not read: their tensors have the same names."""
+further layers are not read: their tensors have the same names. The experts of Qwen 3 VL's mixtures are Qwen 3's, transposed."""
 import re
 
 import torch
@@ -14,7 +14,11 @@ INTERNLM2 = [(r"model\.embed_tokens", "model.tok_embeddings"), (r"lm_head", "out
 
 
 def has(config):
-    return config["model_type"] in ("internlm2", "internlm3")
+    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text")
+
+
+def turned(tensors):
+    return {k: t.transpose(1, 2).contiguous() if ".mlp.experts." in k else t for k, t in tensors.items()}
 
 
 def minicpm(c):
@@ -33,6 +37,8 @@ def config(c):
     if c["model_type"] == "mimo":
         return {**{k: v for k, v in c.items() if k not in ("attention_bias", "head_dim", "num_nextn_predict_layers", "auto_map")},
                 "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+    if c["model_type"] == "qwen3_vl_moe_text":
+        return {**c, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
     if not has(c):
         return c
     bias, qkv_bias = c.get("bias", c["model_type"] == "internlm2"), c.get("qkv_bias", False)
@@ -67,6 +73,8 @@ def absent(c, name):
 
 
 def to_file(c, tensors):
+    if c["model_type"] == "qwen3_vl_moe_text":
+        return turned(tensors)
     tensors = {k: v for k, v in tensors.items() if not absent(c, k)}
     if c["model_type"] == "internlm3":
         return tensors
@@ -86,6 +94,8 @@ def to_file(c, tensors):
 
 def from_file(c, tensors, state):
     """The stand-in's whole state."""
+    if c["model_type"] == "qwen3_vl_moe_text":
+        return turned(tensors)
     out = {name: torch.zeros_like(t) for name, t in state.items()}
     for name in out:
         if absent(c, name):
