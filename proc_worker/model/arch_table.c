@@ -601,7 +601,7 @@ static const struct arch ARCHS[] = {
 	{"Qwen3MoeForCausalLM", QWEN3, COUNT_OF(QWEN3), QWEN3_TRAITS | ARCH_WINDOW_UPPER | ARCH_EXPERTS_SOME,
 	 .kv_heads = 4, .window = 4096, .rope_theta = 10000},
 	{"Qwen3VLMoeTextModel", QWEN3_VL_MOE, COUNT_OF(QWEN3_VL_MOE), QWEN3_TRAITS | ARCH_EXPERTS_SOME,
-	 .part = true, .whole_experts = true, .kv_heads = 16, .rope_theta = 500000},
+	 .part = true, .whole_experts = true, .experts_norm = true, .kv_heads = 16, .rope_theta = 500000},
 };
 
 static const struct {

@@ -200,6 +200,7 @@ struct arch {
 	bool attention_bias, mlp_bias;
 	f32 rotary_share; /* "partial_rotary_factor"; 0: 1 */
 	f32 logit_scale;
+	bool experts_norm; /* of ARCH_EXPERTS_SOME: "norm_topk_prob" */
 	bool router_sigmoid;
 	/* Of ARCH_EXPERTS_OWN: */
 	bool router_greedy; /* weights are never normalized, and groups chosen by their best expert ("topk_method") */

@@ -250,7 +250,7 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 	if (own)
 		return e ? e : read_own(c, v, em);
 	if (!e)
-		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
+		e = config_may_bool(v, "norm_topk_prob", c->arch->experts_norm, &c->normalize_experts, em);
 	if (!e && has(c, ARCH_SHARED_EXPERT))
 		e = config_need_u32(v, "shared_expert_intermediate_size", CONFIG_DIM_MAX, &c->shared_intermediate, em);
 	return e ? e : read_dense_layers(c, v, em);

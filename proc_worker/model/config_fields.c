@@ -368,7 +368,7 @@ static const char *const INERT[] = {
 	"is_decoder", "tie_encoder_decoder", "max_window_layers", "use_flash_attn",
 	"use_flash_attention", "use_flash_attention_2", "max_sequence_length", "n_ctx", "reorder_and_upcast_attn", "model_max_length", "seq_length", "seq_len",
 	"max_seq_len", "torch_compile", "trust_remote_code", "keys_to_ignore_at_inference", "output_past",
-	/* layers behind the model's own that guess further tokens */
+	/* of layers behind the model's own that guess further tokens, or of models that do */
 	"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "mup_denominator",
 	/* images, which are not computed */
 	"vision_config", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",

@@ -366,3 +366,19 @@ Test(config_families, small_differences_of_families)
 	refused("Dots1ForCausalLM", "\"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"sliding_window\": 16", ERR_UNSUPPORTED,
 		"\"sliding_window\" is set");
 }
+
+Test(config_families, experts_of_qwen_3_vl_are_normalized_unless_it_says_otherwise)
+{
+	static const char whole[] = "\"text_config\": {\"model_type\": \"qwen3_vl_moe_text\", " SIZES ", " QWEN_EXPERTS "%s}";
+	char more[1024];
+	struct err_msg em;
+
+	for (u32 i = 0; i < 3; i++) {
+		const char *said[] = {"", ", \"norm_topk_prob\": false", ", \"norm_topk_prob\": true"};
+		snprintf(more, sizeof(more), whole, said[i]);
+		cr_assert_eq(said_parse(&c, "Qwen3VLMoeForConditionalGeneration", "\"model_type\": \"qwen3_vl_moe\"", more, &em), ERR_OK, "%s", em.text);
+		cr_assert(c.normalize_experts == (i != 1) && (c.layer_flags[3] & LAYER_EXPERTS) && c.expert_intermediate == 24);
+	}
+	cr_assert_eq(said_parse(&c, "BloomForCausalLM", SIZES, "", &em), ERR_UNSUPPORTED);
+	cr_assert(strstr(em.text, "Qwen3VLMoe}") && !strstr(em.text, "Qwen3VLMoeTextModel"), "%s", em.text);
+}
