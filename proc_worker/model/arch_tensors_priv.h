@@ -1,0 +1,420 @@
+/* Which tensors the families' checkpoints have: lists of parts that they share. Only arch_table.c includes it. */
+#ifndef TERCET_PROC_WORKER_MODEL_ARCH_TENSORS_PRIV_H
+#define TERCET_PROC_WORKER_MODEL_ARCH_TENSORS_PRIV_H
+
+#include "proc_worker/model/arch_table.h"
+
+/* clang-format off */
+#define LAYER          "model.layers.{}."
+#define ATTENTION      LAYER "self_attn."
+#define EXPERT         LAYER "mlp.experts.{}."
+#define MIXTRAL_EXPERT LAYER "block_sparse_moe.experts.{}."
+
+/* What most families have in common, by parts. */
+#define EMBEDDINGS_BUT_NORM \
+	{SLOT_EMBED, "model.embed_tokens.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}, \
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}
+#define FINAL_NORM(slot, file) {slot, "model." file, DIM_HIDDEN, DIM_NONE, SPLIT_NONE}
+#define EMBEDDINGS EMBEDDINGS_BUT_NORM, FINAL_NORM(SLOT_FINAL_NORM, "norm.weight")
+
+#define NORM(slot, file) {slot, LAYER file, DIM_HIDDEN, DIM_NONE, SPLIT_NONE}
+#define NORMS \
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), \
+	NORM(SLOT_MLP_NORM, "post_attention_layernorm.weight")
+#define HEAD_NORMS_WHEN(when) \
+	{SLOT_Q_NORM, ATTENTION "q_norm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE, when}, \
+	{SLOT_K_NORM, ATTENTION "k_norm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE, when}
+#define HEAD_NORMS HEAD_NORMS_WHEN(WHEN_ALWAYS)
+
+#define ATTENTION_OUT {SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS}
+#define ATTENTION_QKV \
+	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS}, \
+	{SLOT_QKV, ATTENTION "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS}, \
+	{SLOT_QKV, ATTENTION "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS}
+#define ATTENTION_MATRICES ATTENTION_QKV, ATTENTION_OUT
+#define QKV_BIASES(when) \
+	{SLOT_QKV_BIAS, ATTENTION "q_proj.bias", DIM_HEADS, DIM_NONE, SPLIT_ROWS, when}, \
+	{SLOT_QKV_BIAS, ATTENTION "k_proj.bias", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, when}, \
+	{SLOT_QKV_BIAS, ATTENTION "v_proj.bias", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, when}
+#define ATTENTION_BIASES \
+	QKV_BIASES(WHEN_ATTENTION_BIAS), \
+	{SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}
+
+#define MLP_DOWN \
+	{SLOT_DOWN, LAYER "mlp.down_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, WHEN_DENSE}
+#define MLP \
+	{SLOT_GATE_UP, LAYER "mlp.gate_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE}, \
+	{SLOT_GATE_UP, LAYER "mlp.up_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE}, \
+	MLP_DOWN
+#define MLP_BIASES \
+	{SLOT_GATE_UP_BIAS, LAYER "mlp.gate_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS}, \
+	{SLOT_GATE_UP_BIAS, LAYER "mlp.up_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS}, \
+	{SLOT_DOWN_BIAS, LAYER "mlp.down_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MLP_BIAS}
+
+#define EXPERT_ROWS(name) \
+	{SLOT_EXPERT_GATE_UP, name, DIM_EXPERT_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS}
+#define EXPERTS(router, gate, up, down) \
+	{SLOT_ROUTER, LAYER router, DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS}, \
+	EXPERT_ROWS(gate), \
+	EXPERT_ROWS(up), \
+	{SLOT_EXPERT_DOWN, down, DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS}
+
+#define MLP_EXPERTS EXPERTS("mlp.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight")
+#define MLP_CHOICE_BIAS \
+	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS}
+
+static const struct arch_tensor LLAMA[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP, MLP_BIASES,
+};
+
+static const struct arch_tensor QWEN2[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ALWAYS), MLP,
+};
+
+#define SHARED_EXPERT LAYER "mlp.shared_expert."
+#define SHARED_ROWS(name) {SLOT_GATE_UP, SHARED_EXPERT name, DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS}
+static const struct arch_tensor QWEN2_MOE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP, MLP_EXPERTS,
+	SHARED_ROWS("gate_proj.weight"),
+	SHARED_ROWS("up_proj.weight"),
+	{SLOT_DOWN, SHARED_EXPERT "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS},
+	{SLOT_SHARED_GATE, LAYER "mlp.shared_expert_gate.weight", DIM_ONE, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
+};
+
+/* One MLP as wide as several experts. */
+#define SHARED_EXPERTS LAYER "mlp.shared_experts."
+#define SHARED_EXPERTS_ROWS(name) \
+	{SLOT_GATE_UP, SHARED_EXPERTS name, DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED}
+#define EXPERTS_AND_SHARED \
+	MLP_EXPERTS, \
+	SHARED_EXPERTS_ROWS("gate_proj.weight"), \
+	SHARED_EXPERTS_ROWS("up_proj.weight"), \
+	{SLOT_DOWN, SHARED_EXPERTS "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED}
+
+static const struct arch_tensor GLM4_MOE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), HEAD_NORMS_WHEN(WHEN_HEAD_NORMS), MLP,
+	EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
+};
+
+static const struct arch_tensor DOTS1[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, MLP,
+	EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
+};
+
+/* The two parts of kv_b_proj, which lie head by head, are on either side of attention (DeepSeek-AI 2024). */
+#define LATENT_ATTENTION \
+	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS_QUERY, DIM_HIDDEN, SPLIT_ROWS, WHEN_NO_Q_RANK}, \
+	{SLOT_QKV, ATTENTION "q_a_proj.weight", DIM_Q_RANK, DIM_HIDDEN, SPLIT_NONE, WHEN_Q_RANK}, \
+	{SLOT_QKV, ATTENTION "kv_a_proj_with_mqa.weight", DIM_HEAD, DIM_HIDDEN, SPLIT_NONE}, \
+	{SLOT_QKV_BIAS, ATTENTION "q_a_proj.bias", DIM_Q_RANK, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}, \
+	{SLOT_QKV_BIAS, ATTENTION "kv_a_proj_with_mqa.bias", DIM_HEAD, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}, \
+	{SLOT_Q_NORM, ATTENTION "q_a_layernorm.weight", DIM_Q_RANK, DIM_NONE, SPLIT_NONE, WHEN_Q_RANK}, \
+	{SLOT_K_NORM, ATTENTION "kv_a_layernorm.weight", DIM_LATENT, DIM_NONE, SPLIT_NONE}, \
+	{SLOT_Q_B, ATTENTION "q_b_proj.weight", DIM_HEADS_QUERY, DIM_Q_RANK, SPLIT_ROWS, WHEN_Q_RANK}, \
+	{SLOT_HEAD_K, ATTENTION "kv_b_proj.weight", DIM_HEAD_KEY, DIM_LATENT, .whole = DIM_HEADS_KEY_VALUE}, \
+	{SLOT_HEAD_V, ATTENTION "kv_b_proj.weight", DIM_HEAD_VALUE, DIM_LATENT, .whole = DIM_HEADS_KEY_VALUE, .before = DIM_HEAD_KEY}, \
+	{SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS_VALUE, SPLIT_COLUMNS}, \
+	{SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}
+
+static const struct arch_tensor DEEPSEEK_V2[] = {
+	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP, EXPERTS_AND_SHARED,
+};
+
+static const struct arch_tensor DEEPSEEK_V3[] = {
+	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP, EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
+};
+
+static const struct arch_tensor MINICPM3[] = {
+	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP,
+};
+
+static const struct arch_tensor ERNIE4_5_MOE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, MLP, EXPERTS_AND_SHARED,
+	{SLOT_CHOICE_BIAS, LAYER "mlp.moe_statics.e_score_correction_bias", DIM_ONE, DIM_EXPERTS, SPLIT_NONE, WHEN_EXPERTS},
+};
+
+static const struct arch_tensor QWEN3[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, MLP, MLP_EXPERTS,
+};
+
+/* Of a layer's experts gate and up are one tensor, down is another, both as [experts][inputs][outputs]. */
+#define WHOLE_EXPERT_ROWS(...) \
+	{SLOT_EXPERT_GATE_UP, EXPERT "gate_up_proj.weight", DIM_EXPERT_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS, \
+	 .whole = DIM_EXPERT_GATE_UP, .transposed = true, __VA_ARGS__}
+static const struct arch_tensor QWEN3_VL_MOE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, MLP,
+	{SLOT_ROUTER, LAYER "mlp.gate.weight", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
+	WHOLE_EXPERT_ROWS(.before = DIM_NONE), WHOLE_EXPERT_ROWS(.before = DIM_EXPERT_INTERMEDIATE),
+	{SLOT_EXPERT_DOWN, EXPERT "down_proj.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS, .transposed = true},
+};
+
+/* Its norms have no weights. */
+static const struct arch_tensor OLMO[] = {
+	EMBEDDINGS_BUT_NORM, ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
+};
+
+static const struct arch_tensor HUNYUAN[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
+	{SLOT_Q_NORM, ATTENTION "query_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE},
+	{SLOT_K_NORM, ATTENTION "key_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE},
+};
+
+/* Norms of what blocks add, and none of what they read. */
+#define NORMS_BEHIND \
+	NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight"), \
+	NORM(SLOT_MLP_POST_NORM, "post_feedforward_layernorm.weight")
+#define QK_NORMS \
+	{SLOT_Q_NORM, ATTENTION "q_norm.weight", DIM_HEADS, DIM_NONE, SPLIT_ROWS}, \
+	{SLOT_K_NORM, ATTENTION "k_norm.weight", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS}
+static const struct arch_tensor OLMO2[] = {
+	EMBEDDINGS, NORMS_BEHIND, ATTENTION_MATRICES, QK_NORMS, MLP,
+};
+
+static const struct arch_tensor OLMOE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QK_NORMS, MLP_EXPERTS,
+};
+
+static const struct arch_tensor EXAONE4[] = {
+	EMBEDDINGS, NORMS_BEHIND, ATTENTION_MATRICES, HEAD_NORMS, MLP,
+};
+
+static const struct arch_tensor FLEX_OLMO[] = {
+	EMBEDDINGS, NORMS_BEHIND, ATTENTION_MATRICES, QK_NORMS, MLP_EXPERTS,
+};
+
+static const struct arch_tensor SEED_OSS[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP, MLP_BIASES,
+};
+
+/* Norms with a bias. */
+#define LAYER_NORMS \
+	NORMS, FINAL_NORM(SLOT_FINAL_NORM_BIAS, "norm.bias"), \
+	NORM(SLOT_ATTN_NORM_BIAS, "input_layernorm.bias"), \
+	NORM(SLOT_MLP_NORM_BIAS, "post_attention_layernorm.bias")
+
+#define UNGATED(up, down) \
+	{SLOT_GATE_UP, LAYER "mlp." up ".weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS}, \
+	{SLOT_DOWN, LAYER "mlp." down ".weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS}
+#define UNGATED_BIASES(up, down, when) \
+	{SLOT_GATE_UP_BIAS, LAYER "mlp." up ".bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, when}, \
+	{SLOT_DOWN_BIAS, LAYER "mlp." down ".bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, when}
+
+static const struct arch_tensor STARCODER2[] = {
+	EMBEDDINGS, LAYER_NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	UNGATED("c_fc", "c_proj"), UNGATED_BIASES("c_fc", "c_proj", WHEN_MLP_BIAS),
+};
+
+static const struct arch_tensor STABLELM[] = {
+	EMBEDDINGS, LAYER_NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP,
+};
+
+static const struct arch_tensor NEMOTRON[] = {
+	EMBEDDINGS, LAYER_NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	UNGATED("up_proj", "down_proj"), UNGATED_BIASES("up_proj", "down_proj", WHEN_MLP_BIAS),
+};
+
+static const struct arch_tensor ARCEE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	UNGATED("up_proj", "down_proj"), UNGATED_BIASES("up_proj", "down_proj", WHEN_MLP_BIAS),
+};
+
+static const struct arch_tensor PHI[] = {
+	EMBEDDINGS_BUT_NORM,
+	{SLOT_LM_HEAD_BIAS, "lm_head.bias", DIM_VOCAB, DIM_NONE, SPLIT_ROWS},
+	FINAL_NORM(SLOT_FINAL_NORM, "final_layernorm.weight"), FINAL_NORM(SLOT_FINAL_NORM_BIAS, "final_layernorm.bias"),
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_ATTN_NORM_BIAS, "input_layernorm.bias"),
+	ATTENTION_QKV, QKV_BIASES(WHEN_ALWAYS),
+	{SLOT_ATTN_OUT, ATTENTION "dense.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
+	{SLOT_ATTN_OUT_BIAS, ATTENTION "dense.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	UNGATED("fc1", "fc2"), UNGATED_BIASES("fc1", "fc2", WHEN_ALWAYS),
+};
+
+static const struct arch_tensor COHERE[] = {
+	EMBEDDINGS, NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
+};
+
+#define MIXTRAL_EXPERTS \
+	EXPERTS("block_sparse_moe.gate.weight", MIXTRAL_EXPERT "w1.weight", MIXTRAL_EXPERT "w3.weight", \
+		MIXTRAL_EXPERT "w2.weight")
+static const struct arch_tensor MIXTRAL[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, MIXTRAL_EXPERTS,
+};
+
+static const struct arch_tensor MINIMAX_M2[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QK_NORMS, MIXTRAL_EXPERTS,
+	{SLOT_CHOICE_BIAS, LAYER "block_sparse_moe.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+};
+
+static const struct arch_tensor PHIMOE[] = {
+	EMBEDDINGS, LAYER_NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	{SLOT_LM_HEAD_BIAS, "lm_head.bias", DIM_VOCAB, DIM_NONE, SPLIT_ROWS, WHEN_LM_HEAD_BIAS},
+	MIXTRAL_EXPERTS,
+};
+
+/* In the file all experts of a layer are one tensor, input_linear or output_linear. */
+#define GRANITE_EXPERT LAYER "block_sparse_moe.experts.{}."
+#define GRANITE_MOE_TENSORS \
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, \
+	EXPERTS("block_sparse_moe.router.layer.weight", GRANITE_EXPERT "gate_proj.weight", GRANITE_EXPERT "up_proj.weight", \
+		GRANITE_EXPERT "down_proj.weight")
+static const struct arch_tensor GRANITE_MOE[] = {
+	GRANITE_MOE_TENSORS,
+};
+
+#define GRANITE_SHARED_ROWS(...) \
+	{SLOT_GATE_UP, LAYER "shared_mlp.input_linear.weight", DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED, \
+	 .whole = DIM_SHARED_GATE_UP, __VA_ARGS__}
+static const struct arch_tensor GRANITE_MOE_SHARED[] = {
+	GRANITE_MOE_TENSORS,
+	GRANITE_SHARED_ROWS(.before = DIM_NONE), GRANITE_SHARED_ROWS(.before = DIM_SHARED_INTERMEDIATE),
+	{SLOT_DOWN, LAYER "shared_mlp.output_linear.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED},
+};
+
+/* Without experts: what others have for all tokens beside these is the MLP. */
+#define GRANITE_HYBRID_ROWS(...) \
+	{SLOT_GATE_UP, LAYER "shared_mlp.input_linear.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_GATE_UP, __VA_ARGS__}
+static const struct arch_tensor GRANITE_HYBRID[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	GRANITE_HYBRID_ROWS(.before = DIM_NONE), GRANITE_HYBRID_ROWS(.before = DIM_INTERMEDIATE),
+	{SLOT_DOWN, LAYER "shared_mlp.output_linear.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS},
+};
+
+/* Fused in the file; each part is divided among the ranks on its own. */
+#define PHI3_QKV ATTENTION "qkv_proj.weight"
+#define PHI3_MLP LAYER "mlp.gate_up_proj.weight"
+#define PHI3_GATE_UP \
+	{SLOT_GATE_UP, PHI3_MLP, DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_GATE_UP}, \
+	{SLOT_GATE_UP, PHI3_MLP, DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_GATE_UP, .before = DIM_INTERMEDIATE}
+static const struct arch_tensor PHI3[] = {
+	EMBEDDINGS, NORMS,
+	{SLOT_QKV, PHI3_QKV, DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_QKV},
+	{SLOT_QKV, PHI3_QKV, DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_QKV, .before = DIM_HEADS},
+	{SLOT_QKV, PHI3_QKV, DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_QKV, .before = DIM_HEADS_KV},
+	ATTENTION_OUT, PHI3_GATE_UP, MLP_DOWN,
+};
+
+/* q, k and v fused for each KV head. */
+#define GROUPED(slot, name, rows, columns, before_, when_) \
+	{slot, name, rows, columns, SPLIT_ROWS, when_, .whole = DIM_QKV, .before = before_, .grouped = true}
+#define GROUPED_QKV(slot, name, columns, when) \
+	GROUPED(slot, name, DIM_HEADS, columns, DIM_NONE, when), \
+	GROUPED(slot, name, DIM_KV_HEADS, columns, DIM_HEADS, when), \
+	GROUPED(slot, name, DIM_KV_HEADS, columns, DIM_HEADS_KV, when)
+
+#define WQKV LAYER "attention.wqkv"
+#define INTERNLM2_MLP LAYER "feed_forward."
+static const struct arch_tensor INTERNLM2[] = {
+	{SLOT_EMBED, "model.tok_embeddings.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_LM_HEAD, "output.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	FINAL_NORM(SLOT_FINAL_NORM, "norm.weight"),
+	NORM(SLOT_ATTN_NORM, "attention_norm.weight"), NORM(SLOT_MLP_NORM, "ffn_norm.weight"),
+	GROUPED_QKV(SLOT_QKV, WQKV ".weight", DIM_HIDDEN, WHEN_ALWAYS),
+	GROUPED_QKV(SLOT_QKV_BIAS, WQKV ".bias", DIM_NONE, WHEN_ATTENTION_BIAS),
+	{SLOT_ATTN_OUT, LAYER "attention.wo.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
+	{SLOT_ATTN_OUT_BIAS, LAYER "attention.wo.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS},
+	{SLOT_GATE_UP, INTERNLM2_MLP "w1.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_GATE_UP, INTERNLM2_MLP "w3.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_DOWN, INTERNLM2_MLP "w2.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS},
+};
+
+static const struct arch_tensor INTERNLM3[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP, MLP_BIASES,
+	{SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MLP_BIAS},
+};
+
+#define NEOX "gpt_neox."
+#define NEOX_LAYER NEOX "layers.{}."
+#define NEOX_VECTOR(slot, name) {slot, NEOX name, DIM_HIDDEN, DIM_NONE, SPLIT_NONE}
+static const struct arch_tensor GPT_NEOX[] = {
+	{SLOT_EMBED, NEOX "embed_in.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_LM_HEAD, "embed_out.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	NEOX_VECTOR(SLOT_FINAL_NORM, "final_layer_norm.weight"), NEOX_VECTOR(SLOT_FINAL_NORM_BIAS, "final_layer_norm.bias"),
+	NEOX_VECTOR(SLOT_ATTN_NORM, "layers.{}.input_layernorm.weight"),
+	NEOX_VECTOR(SLOT_ATTN_NORM_BIAS, "layers.{}.input_layernorm.bias"),
+	NEOX_VECTOR(SLOT_MLP_NORM, "layers.{}.post_attention_layernorm.weight"),
+	NEOX_VECTOR(SLOT_MLP_NORM_BIAS, "layers.{}.post_attention_layernorm.bias"),
+	GROUPED_QKV(SLOT_QKV, NEOX_LAYER "attention.query_key_value.weight", DIM_HIDDEN, WHEN_ALWAYS),
+	GROUPED_QKV(SLOT_QKV_BIAS, NEOX_LAYER "attention.query_key_value.bias", DIM_NONE, WHEN_ATTENTION_BIAS),
+	{SLOT_ATTN_OUT, NEOX_LAYER "attention.dense.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
+	{SLOT_ATTN_OUT_BIAS, NEOX_LAYER "attention.dense.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS},
+	{SLOT_GATE_UP, NEOX_LAYER "mlp.dense_h_to_4h.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_GATE_UP_BIAS, NEOX_LAYER "mlp.dense_h_to_4h.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS},
+	{SLOT_DOWN, NEOX_LAYER "mlp.dense_4h_to_h.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS},
+	{SLOT_DOWN_BIAS, NEOX_LAYER "mlp.dense_4h_to_h.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+};
+
+#define GPT2 "transformer."
+#define GPT2_LAYER GPT2 "h.{}."
+#define GPT2_QKV(slot, name, rows, columns, before_, transposed_) \
+	{slot, GPT2_LAYER "attn.c_attn." name, rows, columns, SPLIT_ROWS, .whole = DIM_QKV, .before = before_, .transposed = transposed_}
+static const struct arch_tensor GPT2_TENSORS[] = {
+	{SLOT_EMBED, GPT2 "wte.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_POSITIONS, GPT2 "wpe.weight", DIM_CONTEXT, DIM_HIDDEN, SPLIT_NONE},
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_FINAL_NORM, GPT2 "ln_f.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	{SLOT_FINAL_NORM_BIAS, GPT2 "ln_f.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	{SLOT_ATTN_NORM, GPT2_LAYER "ln_1.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	{SLOT_ATTN_NORM_BIAS, GPT2_LAYER "ln_1.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	{SLOT_MLP_NORM, GPT2_LAYER "ln_2.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	{SLOT_MLP_NORM_BIAS, GPT2_LAYER "ln_2.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	GPT2_QKV(SLOT_QKV, "weight", DIM_HEADS, DIM_HIDDEN, DIM_NONE, true),
+	GPT2_QKV(SLOT_QKV, "weight", DIM_KV_HEADS, DIM_HIDDEN, DIM_HEADS, true),
+	GPT2_QKV(SLOT_QKV, "weight", DIM_KV_HEADS, DIM_HIDDEN, DIM_HEADS_KV, true),
+	GPT2_QKV(SLOT_QKV_BIAS, "bias", DIM_HEADS, DIM_NONE, DIM_NONE, false),
+	GPT2_QKV(SLOT_QKV_BIAS, "bias", DIM_KV_HEADS, DIM_NONE, DIM_HEADS, false),
+	GPT2_QKV(SLOT_QKV_BIAS, "bias", DIM_KV_HEADS, DIM_NONE, DIM_HEADS_KV, false),
+	{SLOT_ATTN_OUT, GPT2_LAYER "attn.c_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS, .transposed = true},
+	{SLOT_ATTN_OUT_BIAS, GPT2_LAYER "attn.c_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	{SLOT_GATE_UP, GPT2_LAYER "mlp.c_fc.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .transposed = true},
+	{SLOT_GATE_UP_BIAS, GPT2_LAYER "mlp.c_fc.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS},
+	{SLOT_DOWN, GPT2_LAYER "mlp.c_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, .transposed = true},
+	{SLOT_DOWN_BIAS, GPT2_LAYER "mlp.c_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+};
+
+/* A score that no key has for every head; experts with biases, whose gate and up are neighbours. */
+#define GPT_OSS_EXPERTS LAYER "mlp.experts."
+static const struct arch_tensor GPT_OSS[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	{SLOT_SINKS, ATTENTION "sinks", DIM_HEAD_COUNT, DIM_NONE, SPLIT_ROWS},
+	{SLOT_ROUTER, LAYER "mlp.router.weight", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
+	{SLOT_ROUTER_BIAS, LAYER "mlp.router.bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+	{SLOT_EXPERT_GATE_UP, EXPERT "gate_up_proj.weight", DIM_EXPERT_GATE_UP, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS,
+	 .transposed = true},
+	{SLOT_EXPERT_GATE_UP_BIAS, GPT_OSS_EXPERTS "gate_up_proj_bias", DIM_EXPERTS, DIM_EXPERT_GATE_UP, SPLIT_COLUMNS,
+	 WHEN_EXPERTS},
+	{SLOT_EXPERT_DOWN, EXPERT "down_proj.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS,
+	 .transposed = true},
+	{SLOT_EXPERT_DOWN_BIAS, GPT_OSS_EXPERTS "down_proj_bias", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
+};
+
+static const struct arch_tensor GLM[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), PHI3_GATE_UP, MLP_DOWN,
+};
+
+static const struct arch_tensor GLM4[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), PHI3_GATE_UP, MLP_DOWN,
+	NORM(SLOT_ATTN_POST_NORM, "post_self_attn_layernorm.weight"),
+	NORM(SLOT_MLP_POST_NORM, "post_mlp_layernorm.weight"),
+};
+
+#define GEMMA2_TENSORS \
+	EMBEDDINGS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP, \
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), \
+	NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight"), \
+	NORM(SLOT_MLP_NORM, "pre_feedforward_layernorm.weight"), \
+	NORM(SLOT_MLP_POST_NORM, "post_feedforward_layernorm.weight")
+static const struct arch_tensor GEMMA2[] = {
+	GEMMA2_TENSORS,
+};
+
+static const struct arch_tensor VAULT_GEMMA[] = {
+	EMBEDDINGS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_MLP_NORM, "pre_feedforward_layernorm.weight"),
+};
+
+static const struct arch_tensor GEMMA3[] = {
+	GEMMA2_TENSORS, HEAD_NORMS,
+};
+/* clang-format on */
+
+#endif
