@@ -4,11 +4,10 @@
  * Plain rows of W: an output is sixteen running sums over k (k % 16), added up in a fixed order. Quantized: one
  * group of a panel is expanded at a time, an output is one running sum over k. Neither depends on which rows are
  * computed together. */
-#include "kernels/kern_priv.h"
 #include "kernels/cpu/variants_priv.h"
+#include "kernels/cpu/vec_portable_priv.h"
 
 enum {
-	LANES = 4, /* registers of 128 bits */
 	VECS = 4,  /* of a step over k: as many sums hide the latency of an addition */
 	STEP = VECS * LANES,
 	TILE_ROWS = 4, /* tokens that share a load of weights */
@@ -17,35 +16,11 @@ enum {
 	PLANES = 4, /* bytes of a unit of a quantized column */
 };
 
-typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(4)));
-typedef u32 words __attribute__((vector_size(LANES * sizeof(u32)), aligned(4)));
-typedef u16 halves __attribute__((vector_size(LANES * sizeof(u16)), aligned(2)));
-
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
-static ALWAYS_INLINE vec load_floats(const void *p)
-{
-	vec v;
-	memcpy(&v, p, sizeof(v));
-	return v;
-}
-
-static ALWAYS_INLINE vec load_bf16(const void *p)
-{
-	halves h;
-	vec v;
-	memcpy(&h, p, sizeof(h));
-	words bits = __builtin_convertvector(h, words) << 16;
-	memcpy(&v, &bits, sizeof(v));
-	return v;
-}
-
 /* ---------------------------------------------------------------- plain rows */
 
 static ALWAYS_INLINE float sum_lanes(const vec *v)
 {
-	vec sum = (v[0] + v[2]) + (v[1] + v[3]);
-	return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+	return sum_of_lanes((v[0] + v[2]) + (v[1] + v[3]));
 }
 
 /* sums += `rows` inputs times a row of W, STEP values of each. */
@@ -57,7 +32,7 @@ static ALWAYS_INLINE void add_step(const char *w, bool bf16, const float *x, siz
 		vec weights = bf16 ? load_bf16(w + v * LANES * 2) : load_floats(w + v * LANES * 4);
 #pragma GCC unroll 4
 		for (u32 r = 0; r < rows; r++)
-			sums[r][v] += weights * load_floats(x + r * x_stride + v * LANES);
+			sums[r][v] = add_product(sums[r][v], weights, load_floats(x + r * x_stride + v * LANES));
 	}
 }
 
@@ -141,8 +116,7 @@ static ALWAYS_INLINE void expand_value(const struct head *h, const char *unit, u
 {
 #pragma GCC unroll 8
 	for (u32 v = 0; v < PANEL_VECS; v++) {
-		words w;
-		memcpy(&w, unit + v * sizeof(w), sizeof(w));
+		const uvec w = load_words(unit + v * sizeof(uvec));
 		to[v] = h->scale[v] * (__builtin_convertvector(w >> shift & mask, vec) - h->zero[v]);
 	}
 }
@@ -172,10 +146,10 @@ static void add_group(const struct kern_matmul_args *a, u32 t, u32 k, u32 count,
 
 	memcpy(sum, sums, sizeof(sum));
 	for (u32 i = 0; i < count; i++) {
-		float input = x[order ? order[k + i] : k + i];
+		const vec input = vec_set1(x[order ? order[k + i] : k + i]);
 #pragma GCC unroll 8
 		for (u32 v = 0; v < PANEL_VECS; v++)
-			sum[v] += weights[i][v] * input;
+			sum[v] = add_product(sum[v], weights[i][v], input);
 	}
 	memcpy(sums, sum, sizeof(sum));
 }

@@ -10,7 +10,7 @@
 #endif
 
 /* For processors that none of the others is for; the references of the other ops are loops that compilers vectorize. */
-#define KERN_PORTABLE_OPS(X) X(matmul, portable)
+#define KERN_PORTABLE_OPS(X) X(attention, portable) X(matmul, portable)
 #define KERN_AVX2_OPS(X)                                                                         \
 	X(act_mul, avx2)                                                                         \
 	X(attention, avx2) X(embedding, avx2) X(logprobs, avx2) X(matmul, avx2) X(rmsnorm, avx2) \

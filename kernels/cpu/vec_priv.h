@@ -4,6 +4,7 @@
 #define TERCET_KERNELS_CPU_VEC_PRIV_H
 
 #include "kernels/cpu/checked_priv.h"
+#include "kernels/cpu/exp_terms_priv.h"
 #include "kernels/kern_priv.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
@@ -500,7 +501,7 @@ static ALWAYS_INLINE void vec_add_products(const float *x, const vec *of, u32 ve
 }
 
 /* Cephes' expf: ln 2 in two parts, and the polynomial. */
-static const float LOG2_E = 1.44269504088896341f, LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
+static const float LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
 static const float EXP_TERMS[] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
 				  4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
 
@@ -543,12 +544,6 @@ static ALWAYS_INLINE vec vec_times_low_bits(vec x, vec n)
 #endif
 }
 
-/* 2^x for |x| <= 1/2, to 2^-24 of itself: exactly 1 for 0. */
-#define EXP2_LIST(OF)                                                                                                \
-	OF(1.5326462744e-4f), OF(1.3390806271e-3f), OF(9.6185058355e-3f), OF(5.5503599346e-2f), OF(2.4022647738e-1f), \
-		OF(6.9314718246e-1f), OF(1)
-static const float EXP2_TERMS[] = {EXP2_LIST(+)};
-
 /* x times 2 to the power of the whole number in the lowest bits of n, zero where n is no more than `least`. */
 static ALWAYS_INLINE vec vec_times_low_bits_above(vec x, vec n, vec least)
 {
@@ -567,19 +562,18 @@ static ALWAYS_INLINE vec vec_times_low_bits_above(vec x, vec n, vec least)
  * what does not. */
 static ALWAYS_INLINE void vec_exp_negatives(vec x[4])
 {
-	enum { LEAST = -62, LEAST_POWER = -89 }; /* -62 log2 e, rounded */
 	vec whole[4], p[4];
 #if VEC_LANES == 16
-	const vec log2e = vec_set1(LOG2_E), least = vec_set1(LEAST), magic = vec_set1(0x1.8p23f), none = vec_set1(0x1.8p23f + LEAST_POWER);
+	const vec log2e = vec_set1(LOG2_E), least = vec_set1(EXP_LEAST), magic = vec_set1(0x1.8p23f), none = vec_set1(0x1.8p23f + EXP_LEAST_POWER);
 #define EXP_TERM(c) vec_set1(EXP2_TERMS[c])
 #else
 	static const struct exp_constants {
 		vec log2e, least, magic, none, coefficients[7];
 	} constants = {
 		VEC_ALL(LOG2_E),
-		VEC_ALL(LEAST),
+		VEC_ALL(EXP_LEAST),
 		VEC_ALL(0x1.8p23f), /* added, it leaves the nearest whole number in the lowest bits */
-		VEC_ALL(0x1.8p23f + LEAST_POWER),
+		VEC_ALL(0x1.8p23f + EXP_LEAST_POWER),
 		{EXP2_LIST(VEC_ALL)},
 	};
 	const void *at = &constants;

@@ -31,6 +31,18 @@ static bool rounds_to_bf16(const struct check *c, u32 target, enum kern_dtype ty
 enum { STEPS = 512 };
 static const float step_of_score = 0.693147180559945309f / STEPS;
 
+/* Whether the variant has this type itself: objects for some instructions have the types that these are for, and pass others on to what is a
+ * variant of its own. */
+static bool has_type(const struct check *c, u32 target, enum kern_dtype type)
+{
+	const char *variant = c->targets[target].ops.attention_variant;
+	if (strcmp(variant, "avx512_bf16") == 0)
+		return type == KERN_BF16;
+	if (strcmp(variant, "avx512_vnni") == 0 || strcmp(variant, "avx_vnni") == 0)
+		return type == KERN_I8 || type == KERN_I16;
+	return true;
+}
+
 static double query_at(const struct kern_attention_args *a, size_t i, bool rounded)
 {
 	const float unit = a->soft_cap > 0 ? 1 : step_of_score;
@@ -315,6 +327,8 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 	struct kern_attention_args a;
 	const char *problem = NULL;
 	float *out[CHECK_POOLS + 1];
+	if (!has_type(c, target, m->type) && m->heads > 1)
+		return; /* with one head are enough for passing on */
 	attention_inputs(c, m, &a);
 	struct kern_limits limits = {.tokens = a.tokens,
 				     .rows = a.rows,
