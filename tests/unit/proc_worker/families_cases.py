@@ -3,35 +3,15 @@
 A case is a family's usual config.json with some fields changed (None: the field is null; MISSING: it is not there), and
 optionally how its tensors are laid down. Known checkpoints keep every field that their config.json has and are made small
 by the sizes alone."""
+import families_latent
+from families_fields import (COMMON, EXPERTS, LAYER_NORM, LLAMA3, LONG, MISSING, SIZES, WINDOWED, YARN, new_rope,  # noqa: F401
+                             rope_cases, shape_cases)
+from families_latent import DENSE_LATENT, LATENT, latent_cases
 
-MISSING = object()
-
-SIZES = {"vocab_size": 131, "hidden_size": 40, "intermediate_size": 52, "num_hidden_layers": 3,
-         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}
-COMMON = {**SIZES, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "torch_dtype": "float32",
-          "initializer_range": 0.02, "use_cache": True, "bos_token_id": 1, "eos_token_id": 2, "attention_dropout": 0.0,
-          "tie_word_embeddings": False, "transformers_version": "4.46.0"}
-EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "decoder_sparse_step": 1,
-           "mlp_only_layers": [], "norm_topk_prob": True, "output_router_logits": False, "router_aux_loss_coef": 0.001}
 GEMMA = {"head_dim": 12, "hidden_act": MISSING, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
          "attention_bias": False, "pad_token_id": 0, "rms_norm_eps": 1e-6}
-
-
-def LAYER_NORM(field):
-    return {"rms_norm_eps": MISSING, field: 1e-5}
-
-
-WINDOWED = ["sliding_attention", "sliding_attention", "full_attention"]
-# Families whose heads are hidden_size / num_attention_heads.
 # Families that know no KV heads but those of queries.
 ONE_A_HEAD = ("gpt_neox", "gpt2")
-# Families whose heads share a latent: with sizes of heads of their own, and as many KV heads as others.
-LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "mistral4", "youtu")
-DENSE_LATENT = ("minicpm3", "youtu")
-LATENT_SIZES = {"kv_lora_rank": 22, "q_lora_rank": 26, "qk_nope_head_dim": 14, "qk_rope_head_dim": 10, "v_head_dim": 12,
-                "attention_bias": False}
-LATENT_EXPERTS = {"moe_intermediate_size": 20, "num_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1,
-                  "topk_group": 1, "first_k_dense_replace": 1}
 # What families call the fields of others.
 NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
          **{family: {"num_experts": "n_routed_experts"} for family in ("glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3", "mistral4", "dots1", "solar_open")},
@@ -40,6 +20,7 @@ NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": 
                           "n_shared_experts": "moe_num_shared_experts"},
          "gpt2": {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
                   "max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "hidden_act": "activation_function"}}
+# Families whose heads are hidden_size / num_attention_heads.
 SQUARE = ("starcoder2", "stablelm", "phi", "cohere", "cohere2", "granitemoeshared", "granitemoehybrid", "ernie4_5_moe", "olmo", "flex_olmo",
           "minicpm", "mimo")
 
@@ -119,14 +100,6 @@ FAMILIES = {
     "flex_olmo": {"architectures": ["FlexOlmoForCausalLM"], "attention_bias": False, "rope_scaling": None, "rope_theta": 500000,
                   "num_experts": 7, "num_experts_per_tok": 5, "norm_topk_prob": False, "intermediate_size": 20,
                   "output_router_logits": False, "router_aux_loss_coef": 0.01, "pad_token_id": 1},
-    "mistral4": {"architectures": ["Mistral4ForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "first_k_dense_replace": 0,
-                 "routed_scaling_factor": 1.0, "norm_topk_prob": True, "rope_interleave": True, "rope_theta": MISSING,
-                 "torch_dtype": MISSING, "dtype": "float32", "pad_token_id": 11, "sliding_window": None, "rope_parameters": {
-                     "beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0,
-                     "mscale_all_dim": 1.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0,
-                     "max_position_embeddings": 256, "partial_rotary_factor": 10 / 24, "rope_type": "yarn", "type": "yarn"}},
-    "youtu": {"architectures": ["YoutuForCausalLM"], **LATENT_SIZES, "rope_theta": 1600000, "rope_scaling": None, "rope_interleave": True,
-              "mlp_bias": False, "embedding_initializer_range": 0.04, "tie_word_embeddings": True},
     "minicpm": {"architectures": ["MiniCPMForCausalLM"], "auto_map": {"AutoConfig": "configuration_minicpm.MiniCPMConfig"},
                 "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 20, "mup_denominator": 32, "rope_scaling": None,
                 "tie_word_embeddings": True},
@@ -196,25 +169,11 @@ FAMILIES = {
                 "rope_theta": 150000, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
                                                        "truncate": False, "original_max_position_embeddings": 64},
                 "output_router_logits": False, "router_aux_loss_coef": 0.9, "pad_token_id": 0},
-    "deepseek_v2": {"architectures": ["DeepseekV2ForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "n_shared_experts": 2,
-                    "aux_loss_alpha": 0.001, "ep_size": 1, "moe_layer_freq": 1, "norm_topk_prob": False, "pretraining_tp": 1,
-                    "routed_scaling_factor": 1.0, "scoring_func": "softmax", "seq_aux": True, "topk_method": "greedy",
-                    "rope_scaling": None, "n_group": 1, "topk_group": 1},
-    "deepseek_v3": {"architectures": ["DeepseekV3ForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "aux_loss_alpha": 0.001,
-                    "ep_size": 1, "moe_layer_freq": 1, "norm_topk_prob": True, "num_nextn_predict_layers": 1, "pretraining_tp": 1,
-                    "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "seq_aux": True, "topk_method": "noaux_tc",
-                    "rope_scaling": None},
-    "glm4_moe_lite": {"architectures": ["Glm4MoeLiteForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "pad_token_id": 0,
-                      "topk_method": "noaux_tc", "norm_topk_prob": True, "routed_scaling_factor": 1.8,
-                      "num_nextn_predict_layers": 1, "partial_rotary_factor": 1.0, "rope_scaling": None},
-    "minicpm3": {"architectures": ["MiniCPM3ForCausalLM"], **LATENT_SIZES, "v_head_dim": MISSING, "scale_emb": 12,
-                 "scale_depth": 1.4, "dim_model_base": 16, "tie_word_embeddings": MISSING, "rope_scaling": {
-                     "type": "longrope", "short_factor": [1.0, 1.1, 1.25, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.5, 6.0],
-                     "original_max_position_embeddings": 256}},
     "smollm3": {"architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "mlp_bias": False,
                 "pad_token_id": 0, "no_rope_layers": [1, 1, 0], "no_rope_layer_interval": 3, "rope_scaling": None,
                 "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": True,
                 "layer_types": ["full_attention"] * 3, "max_window_layers": 28, "pretraining_tp": 2},
+    **families_latent.FAMILIES,
 }
 
 
@@ -263,58 +222,6 @@ def config(family, changes):
     return {names.get(k, k): v for k, v in c.items() if v is not MISSING}
 
 
-# Every head of 10 dimensions: 5 frequencies.
-LONG = {"type": "longrope", "short_factor": [1.0, 1.1, 1.25, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.5, 6.0]}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 32}
-YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
-
-
-def new_rope(scaling, theta=10000.0):
-    """As transformers 5 writes it."""
-    return {"rope_theta": MISSING, "rope_scaling": MISSING, "torch_dtype": MISSING, "dtype": "float32",
-            "transformers_version": "5.0.0", "rope_parameters": {"rope_theta": theta, "rope_type": "default", **scaling}}
-
-
-def rope_cases():
-    yield "none", {}
-    yield "new-default", new_rope({})
-    yield "new-theta", new_rope({}, 500000.0)
-    yield "linear", {"rope_scaling": {"type": "linear", "factor": 2.5}}
-    yield "linear-new", new_rope({"rope_type": "linear", "factor": 4.0})
-    yield "dynamic", {"rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_position_embeddings": 24}
-    yield "dynamic-new", {**new_rope({"rope_type": "dynamic", "factor": 3.0}), "max_position_embeddings": 40}
-    yield "llama3", {"rope_scaling": LLAMA3}
-    yield "llama3-new", new_rope(LLAMA3, 500000.0)
-    yield "yarn", {"rope_scaling": YARN}
-    yield "yarn-new", new_rope({**YARN, "rope_type": "yarn"})
-    yield "yarn-attention-factor", {"rope_scaling": {**YARN, "attention_factor": 1.3}}
-    yield "yarn-mscale", {"rope_scaling": {**YARN, "mscale": 0.8, "mscale_all_dim": 0.5}}
-    yield "yarn-mscale-one", {"rope_scaling": {**YARN, "mscale": 0.8}}
-    yield "yarn-betas", {"rope_scaling": {**YARN, "beta_fast": 16.0, "beta_slow": 2.0, "truncate": False}}
-    yield "yarn-no-original", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "max_position_embeddings": 48}
-    yield "longrope", {"rope_scaling": {**LONG, "rope_type": "longrope", "factor": 8.0,
-                                        "original_max_position_embeddings": 32}}
-    yield "longrope-new", new_rope({**LONG, "rope_type": "longrope", "original_max_position_embeddings": 32,
-                                    "attention_factor": 1.2})
-
-
-def shape_cases():
-    yield "mha", {"num_key_value_heads": 4}
-    yield "mqa", {"num_key_value_heads": 1}
-    yield "kv-missing", {"num_key_value_heads": MISSING, "num_attention_heads": 4, "hidden_size": 40}
-    yield "head-dim", {"head_dim": 22}
-    yield "head-dim-null", {"head_dim": None}
-    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 18,
-                  "intermediate_size": 69, "vocab_size": 97}
-    yield "one-layer", {"num_hidden_layers": 1, "vocab_size": 64}
-    yield "tied", {"tie_word_embeddings": True}
-    yield "act-gelu", {"hidden_act": "gelu"}
-    yield "act-gelu-tanh", {"hidden_act": "gelu_pytorch_tanh"}
-    yield "act-gelu-new", {"hidden_act": "gelu_new"}
-    yield "act-relu", {"hidden_act": "relu"}
-
-
 def window_cases(family):
     types = ["full_attention", "sliding_attention", "full_attention"]
     if family in ("qwen2", "qwen3", "qwen3_moe"):
@@ -340,55 +247,6 @@ def window_cases(family):
                                               "original_max_position_embeddings": 8}}
     if family in ("gemma2", "gemma3_text"):
         yield "window-types", {"layer_types": types, "num_hidden_layers": 3}
-
-
-def latent_cases(family):
-    if family in LATENT:
-        yield "q-rank-null", {"q_lora_rank": None}
-        yield "attention-bias", {"attention_bias": True}
-    if family in LATENT and family != "mistral4":
-        yield "narrow", {"kv_lora_rank": 6, "v_head_dim": 19, "qk_nope_head_dim": 34}
-        yield "yarn", {"rope_scaling": {**YARN, "beta_fast": 32, "beta_slow": 1, "mscale": 0.8, "mscale_all_dim": 0.5}}
-        yield "yarn-all-dim", {"rope_scaling": {**YARN, "mscale_all_dim": 0.7}}
-        yield "yarn-one", new_rope({**YARN, "rope_type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0})
-        yield "stated-twice", {"head_dim": 24 if family == "mistral4" else 10, "qk_head_dim": 24}
-    if family == "mistral4":
-        rope = FAMILIES[family]["rope_parameters"]
-        yield "beta", {"rope_parameters": {**rope, "llama_4_scaling_beta": 1.5}}
-        yield "no-mscale", {"rope_parameters": {k: v for k, v in rope.items() if "mscale" not in k and k != "partial_rotary_factor"}}
-        yield "halves", {"rope_interleave": False}
-        yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
-        yield "no-norm", {"norm_topk_prob": False, "routed_scaling_factor": 2.5}
-        yield "dense", {"first_k_dense_replace": 2}
-    if family in ("deepseek_v3", "glm4_moe_lite"):
-        yield "halves", {"rope_interleave": False}
-        yield "interleave", {"rope_interleave": True}
-        yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
-        yield "no-norm", {"norm_topk_prob": False}
-        yield "top-1", {"num_experts_per_tok": 1}
-    if family == "deepseek_v2":
-        yield "groups", {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "num_experts": 16,
-                         "num_experts_per_tok": 5, "routed_scaling_factor": 16.0}
-        yield "groups-alone", {"topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 5, "num_experts": 16}
-        yield "groups-unused", {"n_group": 4, "topk_group": 2}
-        yield "lite", {"q_lora_rank": None, "topk_method": MISSING, "first_k_dense_replace": MISSING, "n_group": None,
-                       "rope_scaling": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}}
-    if family == "youtu":
-        yield "halves", {"rope_interleave": False}
-        yield "untied", {"tie_word_embeddings": False}
-    if family in ("deepseek_v2", "deepseek_v3"):
-        yield "dense-more", {"first_k_dense_replace": 2, "num_hidden_layers": 4, "n_shared_experts": 3}
-        yield "dense-all", {"first_k_dense_replace": 3}
-    if family == "deepseek_v3":
-        yield "defaults", {"num_experts": 16, "num_hidden_layers": 4,
-                           **{k: MISSING for k in ("norm_topk_prob", "n_group", "topk_group", "n_shared_experts", "topk_method",
-                                                   "first_k_dense_replace", "routed_scaling_factor", "scoring_func", "moe_layer_freq")}}
-    if family == "glm4_moe_lite":
-        yield "listed", {"mlp_layer_types": ["sparse", "dense", "sparse"], "first_k_dense_replace": MISSING}
-    if family == "minicpm3":
-        yield "longrope", {"rope_scaling": {**FAMILIES[family]["rope_scaling"], "original_max_position_embeddings": 32}}
-        yield "plain", {"rope_scaling": None, "scale_emb": 3, "scale_depth": 2.5, "dim_model_base": 64, "v_head_dim": 12}
-        yield "untied", {"tie_word_embeddings": False, "dim_model_base": MISSING, "scale_emb": MISSING, "scale_depth": MISSING}
 
 
 def family_cases(family):

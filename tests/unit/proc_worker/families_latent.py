@@ -1,0 +1,85 @@
+"""Small models of the families whose heads share a latent, for families_cases.py."""
+from families_fields import MISSING, YARN, new_rope
+
+# Families whose heads share a latent: with sizes of heads of their own, and as many KV heads as others.
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "mistral4", "youtu")
+DENSE_LATENT = ("minicpm3", "youtu")
+LATENT_SIZES = {"kv_lora_rank": 22, "q_lora_rank": 26, "qk_nope_head_dim": 14, "qk_rope_head_dim": 10, "v_head_dim": 12,
+                "attention_bias": False}
+LATENT_EXPERTS = {"moe_intermediate_size": 20, "num_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1,
+                  "topk_group": 1, "first_k_dense_replace": 1}
+
+FAMILIES = {
+    "mistral4": {"architectures": ["Mistral4ForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "first_k_dense_replace": 0,
+                 "routed_scaling_factor": 1.0, "norm_topk_prob": True, "rope_interleave": True, "rope_theta": MISSING,
+                 "torch_dtype": MISSING, "dtype": "float32", "pad_token_id": 11, "sliding_window": None, "rope_parameters": {
+                     "beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0,
+                     "mscale_all_dim": 1.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0,
+                     "max_position_embeddings": 256, "partial_rotary_factor": 10 / 24, "rope_type": "yarn", "type": "yarn"}},
+    "youtu": {"architectures": ["YoutuForCausalLM"], **LATENT_SIZES, "rope_theta": 1600000, "rope_scaling": None, "rope_interleave": True,
+              "mlp_bias": False, "embedding_initializer_range": 0.04, "tie_word_embeddings": True},
+    "deepseek_v2": {"architectures": ["DeepseekV2ForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "n_shared_experts": 2,
+                    "aux_loss_alpha": 0.001, "ep_size": 1, "moe_layer_freq": 1, "norm_topk_prob": False, "pretraining_tp": 1,
+                    "routed_scaling_factor": 1.0, "scoring_func": "softmax", "seq_aux": True, "topk_method": "greedy",
+                    "rope_scaling": None, "n_group": 1, "topk_group": 1},
+    "deepseek_v3": {"architectures": ["DeepseekV3ForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "aux_loss_alpha": 0.001,
+                    "ep_size": 1, "moe_layer_freq": 1, "norm_topk_prob": True, "num_nextn_predict_layers": 1, "pretraining_tp": 1,
+                    "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "seq_aux": True, "topk_method": "noaux_tc",
+                    "rope_scaling": None},
+    "glm4_moe_lite": {"architectures": ["Glm4MoeLiteForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "pad_token_id": 0,
+                      "topk_method": "noaux_tc", "norm_topk_prob": True, "routed_scaling_factor": 1.8,
+                      "num_nextn_predict_layers": 1, "partial_rotary_factor": 1.0, "rope_scaling": None},
+    "minicpm3": {"architectures": ["MiniCPM3ForCausalLM"], **LATENT_SIZES, "v_head_dim": MISSING, "scale_emb": 12,
+                 "scale_depth": 1.4, "dim_model_base": 16, "tie_word_embeddings": MISSING, "rope_scaling": {
+                     "type": "longrope", "short_factor": [1.0, 1.1, 1.25, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.5, 6.0],
+                     "original_max_position_embeddings": 256}},
+}
+
+
+def latent_cases(family):
+    if family in LATENT:
+        yield "q-rank-null", {"q_lora_rank": None}
+        yield "attention-bias", {"attention_bias": True}
+    if family in LATENT and family != "mistral4":
+        yield "narrow", {"kv_lora_rank": 6, "v_head_dim": 19, "qk_nope_head_dim": 34}
+        yield "yarn", {"rope_scaling": {**YARN, "beta_fast": 32, "beta_slow": 1, "mscale": 0.8, "mscale_all_dim": 0.5}}
+        yield "yarn-all-dim", {"rope_scaling": {**YARN, "mscale_all_dim": 0.7}}
+        yield "yarn-one", new_rope({**YARN, "rope_type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0})
+        yield "stated-twice", {"head_dim": 24 if family == "mistral4" else 10, "qk_head_dim": 24}
+    if family == "mistral4":
+        rope = FAMILIES[family]["rope_parameters"]
+        yield "beta", {"rope_parameters": {**rope, "llama_4_scaling_beta": 1.5}}
+        yield "no-mscale", {"rope_parameters": {k: v for k, v in rope.items() if "mscale" not in k and k != "partial_rotary_factor"}}
+        yield "halves", {"rope_interleave": False}
+        yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
+        yield "no-norm", {"norm_topk_prob": False, "routed_scaling_factor": 2.5}
+        yield "dense", {"first_k_dense_replace": 2}
+    if family in ("deepseek_v3", "glm4_moe_lite"):
+        yield "halves", {"rope_interleave": False}
+        yield "interleave", {"rope_interleave": True}
+        yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
+        yield "no-norm", {"norm_topk_prob": False}
+        yield "top-1", {"num_experts_per_tok": 1}
+    if family == "deepseek_v2":
+        yield "groups", {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "num_experts": 16,
+                         "num_experts_per_tok": 5, "routed_scaling_factor": 16.0}
+        yield "groups-alone", {"topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 5, "num_experts": 16}
+        yield "groups-unused", {"n_group": 4, "topk_group": 2}
+        yield "lite", {"q_lora_rank": None, "topk_method": MISSING, "first_k_dense_replace": MISSING, "n_group": None,
+                       "rope_scaling": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}}
+    if family == "youtu":
+        yield "halves", {"rope_interleave": False}
+        yield "untied", {"tie_word_embeddings": False}
+    if family in ("deepseek_v2", "deepseek_v3"):
+        yield "dense-more", {"first_k_dense_replace": 2, "num_hidden_layers": 4, "n_shared_experts": 3}
+        yield "dense-all", {"first_k_dense_replace": 3}
+    if family == "deepseek_v3":
+        yield "defaults", {"num_experts": 16, "num_hidden_layers": 4,
+                           **{k: MISSING for k in ("norm_topk_prob", "n_group", "topk_group", "n_shared_experts", "topk_method",
+                                                   "first_k_dense_replace", "routed_scaling_factor", "scoring_func", "moe_layer_freq")}}
+    if family == "glm4_moe_lite":
+        yield "listed", {"mlp_layer_types": ["sparse", "dense", "sparse"], "first_k_dense_replace": MISSING}
+    if family == "minicpm3":
+        yield "longrope", {"rope_scaling": {**FAMILIES[family]["rope_scaling"], "original_max_position_embeddings": 32}}
+        yield "plain", {"rope_scaling": None, "scale_emb": 3, "scale_depth": 2.5, "dim_model_base": 64, "v_head_dim": 12}
+        yield "untied", {"tie_word_embeddings": False, "dim_model_base": MISSING, "scale_emb": MISSING, "scale_depth": MISSING}
