@@ -18,6 +18,10 @@ enum {
 	 .own = {"lm_head_bias", "short_mscale"}, .layer_norm = "rms_norm_eps", .mixer = true, \
 	 .kv_heads = 8, .rope_theta = 1000000, .norm_eps = 1e-5f}
 
+#define ROPE_LLAMA3_STATED(factor) \
+	"{\"rope_type\": \"llama3\", \"factor\": " factor ", \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, " \
+	"\"original_max_position_embeddings\": 8192}"
+
 static const struct arch ARCHS[] = {
 	{"LlamaForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .own = {"rope_interleave"}, .rope_theta = 10000},
@@ -25,6 +29,9 @@ static const struct arch ARCHS[] = {
 	 .own = {"rope_interleave"}, .kv_heads = 8, .window = 4096, .rope_theta = 10000},
 	{"MinistralForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_WINDOW_ALL,
 	 .own = {"rope_interleave", "layer_types"}, .kv_heads = 8, .window = 4096, .rope_theta = 10000},
+	{"CwmForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_MLP_BIAS | ARCH_WINDOW_ALL,
+	 .own = {"layer_types"}, .rope_stated = ROPE_LLAMA3_STATED("16.0"),
+	 .head_dim = 128, .kv_heads = 8, .window = 8192, .window_pattern = 4, .rope_theta = 1000000, .norm_eps = 1e-5f},
 	{"Ministral3ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_WINDOW_ALL,
 	 .own = {"rope_interleave", "llama_4_scaling_beta"}, .head_dim = 128, .kv_heads = 8, .rope_theta = 1000000},
 	{"Qwen2ForCausalLM", QWEN2, COUNT_OF(QWEN2), ARCH_WINDOW_UPPER,
@@ -177,7 +184,9 @@ static const struct arch ARCHS[] = {
 	 .interleaved = true, .kv_heads = 4, .rope_theta = 500000, .norm_eps = 1e-5f, .shared_experts = 2},
 	{"GptOssForCausalLM", GPT_OSS, COUNT_OF(GPT_OSS), ARCH_ATTENTION_BIAS | ARCH_WINDOW_EVEN | ARCH_EXPERTS_ALL,
 	 .fields = {{"experts_per_token", "num_experts_per_tok"}},
-	 .rope_stated = true, .clamped = true, .whole_experts = true, .head_dim = 64, .kv_heads = 8, .window = 128, .rope_theta = 150000, .norm_eps = 1e-5f,
+	 .own = {"initial_context_length"},
+	 .rope_stated = "{\"rope_type\": \"yarn\", \"factor\": 32.0, \"original_max_position_embeddings\": 4096, \"truncate\": false}",
+	 .clamped = true, .whole_experts = true, .head_dim = 64, .kv_heads = 8, .window = 128, .rope_theta = 150000, .norm_eps = 1e-5f,
 	 .attention_bias = true},
 	PHIMOE_ARCH("PhimoeForCausalLM"),
 	PHIMOE_ARCH("PhiMoEForCausalLM"),

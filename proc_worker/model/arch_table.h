@@ -178,7 +178,7 @@ struct arch {
 	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
 	bool latent; /* heads share one latent and one rotated key ("kv_lora_rank", "qk_rope_head_dim"): latent.h */
 	bool interleaved;	/* rotary embeddings turn neighbours, not halves */
-	bool rope_stated; /* "rope_scaling" must be there: without one others take numbers that no file has */
+	const char *rope_stated; /* "rope_scaling" must be there, as here: without one others take numbers that no file has; NULL: it need not */
 	bool ungated;		/* the MLP has one matrix before its activation */
 	bool mixer;	  /* of ARCH_EXPERTS_ALL, two a token: SparseMixer ("router_jitter_noise": kern_moe_route_args.mixer) */
 	bool part; /* never a model's own architecture, but that of its language part */
@@ -193,7 +193,7 @@ struct arch {
 	u32 head_dim; /* 0: hidden_size / num_attention_heads */
 	u32 kv_heads; /* 0: num_attention_heads */
 	u32 window;   /* 0: none */
-	u32 window_pattern;
+	u32 window_pattern; /* of ARCH_WINDOW_ALL: without "layer_types" every so many layers have none, the first of them */
 	u32 rope_theta;
 	u32 local_theta; /* of ARCH_LOCAL_ROPE; 0: "rope_theta" is theirs, too */
 	u32 attention_soft_cap, logits_soft_cap; /* 0: none */

@@ -58,11 +58,12 @@ static enum err read_arch(struct model_config *c, json_val *text, struct err_msg
 
 static enum err read_heads(struct model_config *c, json_val v, struct err_msg *em)
 {
-	u32 usual = c->arch->head_dim ? c->arch->head_dim : c->hidden / c->heads;
+	const bool own = c->arch->head_dim > 0 && json_type(json_get(v, "head_dim")) == JSON_MISSING; /* null is not that */
+	const u32 usual = own ? c->arch->head_dim : c->hidden / c->heads;
 
 	if (c->arch->latent)
 		return config_read_latent(c, v, em);
-	if (!json_present(json_get(v, "head_dim")) && !c->arch->head_dim && c->hidden % c->heads)
+	if (!json_present(json_get(v, "head_dim")) && !own && c->hidden % c->heads)
 		return err_set(em, ERR_INVALID,
 			       "config.json: hidden_size %u is not a multiple of num_attention_heads %u, "
 			       "and there is no \"head_dim\"",

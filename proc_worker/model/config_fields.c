@@ -305,6 +305,7 @@ static const struct {
 	{"rotary_dim", 0, NAN},
 	{"attn_type_list", 0, NAN},
 	{"position_embedding_type", 0, NAN},
+	{"initial_context_length", 0, NAN},
 };
 
 /* Fields that say what a family has anyway: one with the traits, or, without any, that has the field for its own. */
@@ -440,8 +441,6 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 	if (arch->attention_only && (!strncmp(name, "mamba_", 6) || !strcmp(name, "time_step_limit"))) /* of layers that there are none of */
 		return ERR_OK;
 	if (arch->latent && config_is_latent_field(name))
-		return ERR_OK;
-	if (arch->rope_stated && !strcmp(name, "initial_context_length"))
 		return ERR_OK;
 	for (size_t i = 0; i < COUNT_OF(FIXED_WORDS); i++)
 		if (!strcmp(FIXED_WORDS[i].name, name) && json_string_equals(value, FIXED_WORDS[i].value) &&

@@ -30,7 +30,9 @@ static bool rule_says_window(const struct model_config *c, u32 layer, const stru
 		return (layer + 1) % r->pattern != 0;
 	if (has(c, ARCH_NO_ROPE))
 		return c->layer_flags[layer] & LAYER_NO_ROPE;
-	return has(c, ARCH_WINDOW_ALL) || layer >= r->upper_first;
+	if (has(c, ARCH_WINDOW_ALL))
+		return c->arch->window_pattern == 0 || layer % c->arch->window_pattern != 0;
+	return layer >= r->upper_first;
 }
 
 static enum err read_layer_types(struct model_config *c, json_val list, struct err_msg *em)

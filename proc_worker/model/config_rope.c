@@ -484,10 +484,9 @@ enum err config_read_rope(struct model_config *c, json_val v, struct err_msg *em
 	json_val scaling = newer ? parameters : json_get(v, "rope_scaling");
 	if (c->arch->rope_stated && !json_present(scaling))
 		return err_set(em, ERR_FORMAT,
-			       "config.json: \"rope_scaling\" (or \"rope_parameters\") is missing; of a %s it must be an object, as in "
-			       "{\"rope_type\": \"yarn\", \"factor\": 32.0, \"original_max_position_embeddings\": 4096, \"truncate\": false}",
-			       c->arch->name);
+			       "config.json: \"rope_scaling\" (or \"rope_parameters\") is missing; of a %s it must be an object, as in %s", c->arch->name,
+			       c->arch->rope_stated);
 	e = read_rope(c, v, local && newer ? json_get(parameters, "full_attention") : scaling,
 		      newer ? "rope_parameters" : "rope_scaling", "rope_theta", c->arch->rope_theta, em);
-	return e || !c->arch->rope_stated ? e : check_initial_context(c, v, em);
+	return e || !arch_has_own(c->arch, "initial_context_length") ? e : check_initial_context(c, v, em);
 }

@@ -29,6 +29,8 @@ FAMILIES = {
               "rope_scaling": None},
     "mistral": {"architectures": ["MistralForCausalLM"], "sliding_window": 8},
     "ministral": {"architectures": ["MinistralForCausalLM"], "head_dim": 12, "sliding_window": 8, "layer_types": WINDOWED},
+    "cwm": {"architectures": ["CwmForCausalLM"], "head_dim": 12, "mlp_bias": False, "pretraining_tp": 1, "rope_theta": 1000000.0,
+            "rope_scaling": LLAMA3, "sliding_window": 8, "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
     "ministral3": {"architectures": ["Ministral3ForCausalLM"], "head_dim": 12, "sliding_window": None, "rope_theta": MISSING,
                    "torch_dtype": MISSING, "dtype": "float32", "pad_token_id": 11, "rope_parameters": {
                        "beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0,
@@ -239,6 +241,9 @@ def window_cases(family):
         yield "window-8", {"sliding_window": 8}
     if family == "ministral":
         yield "types-missing", {"layer_types": MISSING}
+    if family == "cwm":
+        yield "types-missing", {"layer_types": MISSING, "num_hidden_layers": 6}
+        yield "types", {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "sliding_window": 1}
     if family == "ministral3":
         rope = FAMILIES[family]["rope_parameters"]
         yield "window-8", {"sliding_window": 8}
@@ -252,6 +257,8 @@ def window_cases(family):
 def family_cases(family):
     if family in ("llama", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "granite", "granitemoe", "granitemoeshared", "smollm3"):
         yield "attention-bias", {"attention_bias": True}
+    if family == "cwm":
+        yield "mlp-bias", {"mlp_bias": True}
     if family in ("llama", "granite", "smollm3"):
         yield "biases", {"attention_bias": True, "mlp_bias": True}
     if family in ("gemma2", "gemma3_text"):
@@ -478,6 +485,8 @@ def cases():
         if family == "gpt_oss":  # without one transformers takes one of its own
             ropes = [("none", {}), ("plain", {"rope_scaling": {"rope_type": "default"}, "initial_context_length": MISSING})]
             ropes += [(n, {**c, "initial_context_length": MISSING}) for n, c in rope_cases() if n in ("yarn-new", "llama3")]
+        if family == "cwm":  # likewise
+            ropes = [r for r in rope_cases() if r[0] in ("new-default", "llama3-new", "yarn")] + [("none", {})]
         if family == "phi3":
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
         if family == "phimoe":

@@ -285,7 +285,7 @@ def check(options, name, config, save, folder):
 # ---------------------------------------------------------------- what the suite keeps
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-KEPT = """llama/dynamic llama/llama3-new llama/yarn-mscale llama/odd llama/act-gelu llama/act-relu llama/save-base mistral/window-8 ministral/none ministral3/beta ministral3/save-whole-new
+KEPT = """llama/dynamic llama/llama3-new llama/yarn-mscale llama/odd llama/act-gelu llama/act-relu llama/save-base mistral/window-8 ministral/none cwm/none cwm/types-missing ministral3/beta ministral3/save-whole-new
 qwen2/window qwen3/yarn-new phi3/partial-0.6 phi3/longrope-new gemma2/caps mixtral/save-raw phimoe/none phimoe/longrope phimoe/save-raw qwen3_moe/save-raw qwen3_moe/sparse-step
 qwen2_moe/none qwen2_moe/dense-layer
 qwen2_moe/no-qkv-bias gemma3_text/none gemma3_text/new-ropes granite/biases granite/none smollm3/none

@@ -382,3 +382,23 @@ Test(config_families, experts_of_qwen_3_vl_are_normalized_unless_it_says_otherwi
 	cr_assert_eq(said_parse(&c, "BloomForCausalLM", SIZES, "", &em), ERR_UNSUPPORTED);
 	cr_assert(strstr(em.text, "Qwen3VLMoe}") && !strstr(em.text, "Qwen3VLMoeTextModel"), "%s", em.text);
 }
+
+#define LLAMA3_STRETCH \
+	"{\"rope_type\": \"llama3\", \"factor\": 16, \"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 32}"
+#define CWM "CwmForCausalLM"
+#define CWM_ROPE "\"rope_scaling\": " LLAMA3_STRETCH
+Test(config_families, every_fourth_layer_of_cwm_has_no_window)
+{
+	good(CWM, CWM_ROPE);
+	cr_assert(c.window == 8192 && c.head_dim == 128 && c.rope.theta == 1000000 && c.rope.kind == ROPE_LLAMA3);
+	cr_assert(!(c.layer_flags[0] & LAYER_WINDOW) && (c.layer_flags[1] & LAYER_WINDOW) && (c.layer_flags[3] & LAYER_WINDOW));
+	good(CWM, CWM_ROPE ", \"head_dim\": null, \"sliding_window\": 8, \"layer_types\": [\"sliding_attention\", \"full_attention\", "
+			   "\"full_attention\", \"sliding_attention\"]");
+	cr_assert(c.window == 8 && c.head_dim == 12 && (c.layer_flags[0] & LAYER_WINDOW) && !(c.layer_flags[1] & LAYER_WINDOW));
+	refused(CWM, "\"rope_theta\": 1000000", ERR_FORMAT, "is missing; of a " CWM " it must be an object, as in {\"rope_type\": \"llama3\", \"factor\": 16.0");
+	refused(CWM, CWM_ROPE ", \"sliding_window_pattern\": 4", ERR_UNSUPPORTED, "\"sliding_window_pattern\" is set, which is not supported for " CWM);
+	refused(CWM, CWM_ROPE ", \"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set");
+	refused(CWM, CWM_ROPE ", \"initial_context_length\": 32", ERR_UNSUPPORTED, "\"initial_context_length\" is set");
+	refused(CWM, CWM_ROPE ", \"sliding_window\": null, \"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\", \"full_attention\"]",
+		ERR_INVALID, "\"layer_types\"[1] is 'sliding_attention', but no \"sliding_window\" is in force");
+}
