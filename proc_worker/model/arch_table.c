@@ -22,6 +22,15 @@ enum {
 	"{\"rope_type\": \"llama3\", \"factor\": " factor ", \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, " \
 	"\"original_max_position_embeddings\": 8192}"
 
+/* Likewise. */
+#define EXAONE_MOE_ARCH(name) \
+	{name, EXAONE_MOE, COUNT_OF(EXAONE_MOE), ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_WINDOW_ROPE | ARCH_EXPERTS_OWN, \
+	 .fields = {{"num_shared_experts", "n_shared_experts"}}, \
+	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor", \
+		 "num_nextn_predict_layers", "topk_method", "scoring_func", "mlp_layer_types", "is_moe_layer"}, \
+	 .kv_heads = 32, .window = 4096, .window_pattern = 4, .rope_theta = 10000, .norm_eps = 1e-5f, \
+	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .routed_scale = 2.5f, .shared_experts = 1}
+
 static const struct arch ARCHS[] = {
 	{"LlamaForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .own = {"rope_interleave"}, .rope_theta = 10000},
@@ -77,6 +86,8 @@ static const struct arch ARCHS[] = {
 	{"FlexOlmoForCausalLM", FLEX_OLMO, COUNT_OF(FLEX_OLMO), ARCH_QK_NORMS | ARCH_EXPERTS_ALL | ARCH_EXPERTS_NORM, .rope_theta = 500000},
 	{"Exaone4ForCausalLM", EXAONE4, COUNT_OF(EXAONE4), ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_WINDOW_ROPE,
 	 .kv_heads = 32, .window = 4096, .window_pattern = 4, .rope_theta = 10000},
+	EXAONE_MOE_ARCH("ExaoneMoeForCausalLM"),
+	EXAONE_MOE_ARCH("ExaoneMoEForCausalLM"),
 	{"SeedOssForCausalLM", SEED_OSS, COUNT_OF(SEED_OSS), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .head_dim = 128, .kv_heads = 8, .rope_theta = 10000, .attention_bias = true},
 	{"HeliumForCausalLM", SEED_OSS, COUNT_OF(SEED_OSS), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,

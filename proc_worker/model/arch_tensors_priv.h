@@ -101,6 +101,10 @@ static const struct arch_tensor DOTS1[] = {
 	EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
 };
 
+static const struct arch_tensor EXAONE_MOE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, HEAD_NORMS, MLP, EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
+};
+
 /* The two parts of kv_b_proj, which lie head by head, are on either side of attention (DeepSeek-AI 2024). */
 #define LATENT_ATTENTION \
 	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS_QUERY, DIM_HIDDEN, SPLIT_ROWS, WHEN_NO_Q_RANK}, \

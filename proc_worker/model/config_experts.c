@@ -148,6 +148,25 @@ static enum err read_listed(struct model_config *c, json_val list, struct err_ms
 	return ERR_OK;
 }
 
+/* Some files say it twice, here as true or false. */
+static enum err check_flags(const struct model_config *c, json_val list, struct err_msg *em)
+{
+	u32 i = 0;
+	bool experts;
+
+	if (json_type(list) != JSON_ARRAY || json_count(list) != c->layers)
+		return err_set(em, ERR_FORMAT, "config.json: \"is_moe_layer\" must be an array of true or false for each of the %u layers, found %s of %zu",
+			       c->layers, json_type_name(list), json_count(list));
+	for (struct json_iter it = json_iterate(list); json_next(&it); i++)
+		if (!json_bool(it.value, &experts))
+			return err_set(em, ERR_FORMAT, "config.json: \"is_moe_layer\"[%u] must be true or false, found %s", i, json_type_name(it.value));
+		else if (experts != !!(c->layer_flags[i] & LAYER_EXPERTS))
+			return err_set(em, ERR_INVALID,
+				       "config.json: \"is_moe_layer\"[%u] is %s, but by \"mlp_layer_types\" or \"first_k_dense_replace\" the layer has %s", i,
+				       experts ? "true" : "false", experts ? "no experts" : "experts");
+	return ERR_OK;
+}
+
 /* All layers from the first ones on, or every so many of them. */
 static enum err read_first_dense(struct model_config *c, json_val v, struct err_msg *em)
 {
@@ -193,6 +212,8 @@ static enum err read_own(struct model_config *c, json_val v, struct err_msg *em)
 		e = config_may_count(v, "num_nextn_predict_layers", MODEL_LAYERS_MAX, 0, &drafting, em);
 	if (!e)
 		e = arch_has_own(c->arch, "first_k_dense_replace") ? read_first_dense(c, v, em) : read_interval(c, v, em);
+	if (!e && arch_has_own(c->arch, "is_moe_layer") && json_present(json_get(v, "is_moe_layer")))
+		e = check_flags(c, json_get(v, "is_moe_layer"), em);
 	return e;
 }
 

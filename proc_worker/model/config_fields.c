@@ -296,6 +296,7 @@ static const struct {
 	{"lm_head_bias", 0, NAN},
 	{"moe_layer_freq", 0, 1},
 	{"mlp_layer_types", 0, NAN},
+	{"is_moe_layer", 0, NAN},
 	{"topk_method", 0, NAN},
 	{"scoring_func", 0, NAN},
 	{"rope_interleave", 0, NAN},

@@ -123,6 +123,11 @@ FAMILIES = {
               "output_router_logits": False, "router_aux_loss_coef": 0.01},
     "exaone4": {"architectures": ["Exaone4ForCausalLM"], "sliding_window": None, "sliding_window_pattern": None,
                 "layer_types": ["full_attention"] * 3, "tie_word_embeddings": True},
+    "exaone_moe": {"architectures": ["ExaoneMoeForCausalLM"], "head_dim": 12, "sliding_window": 8, "sliding_window_pattern": "LLG",
+                   "layer_types": WINDOWED, "moe_intermediate_size": 20, "norm_topk_prob": True, "n_group": 1, "topk_group": 1,
+                   "num_experts": 8, "num_experts_per_tok": 3, "num_shared_experts": 1, "routed_scaling_factor": 2.5,
+                   "first_k_dense_replace": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "num_nextn_predict_layers": 1,
+                   "is_moe_layer": [False, True, True], "output_router_logits": False, "router_aux_loss_coef": 0.001},
     "seed_oss": {"architectures": ["SeedOssForCausalLM"], "head_dim": 12, "attention_bias": True, "mlp_bias": False,
                  "attention_out_bias": False, "residual_dropout": 0.1, "pretraining_tp": 1},
     "starcoder2": {"architectures": ["Starcoder2ForCausalLM"], **LAYER_NORM("norm_epsilon"), "sliding_window": 8,
@@ -341,6 +346,16 @@ def family_cases(family):
                          "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]}
         yield "pattern", {"sliding_window": 8, "sliding_window_pattern": 2, "layer_types": MISSING}
         yield "llg", {"sliding_window": 8, "sliding_window_pattern": "LLG", "layer_types": WINDOWED}
+    if family == "exaone_moe":
+        yield "pattern", {"sliding_window_pattern": 2, "layer_types": MISSING}
+        yield "listed", {"mlp_layer_types": ["sparse", "dense", "sparse"], "first_k_dense_replace": MISSING, "is_moe_layer": MISSING}
+        yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
+        yield "no-norm", {"norm_topk_prob": False}
+        yield "more-shared", {"num_shared_experts": 3}
+        yield "top-1", {"num_experts_per_tok": 1, "first_k_dense_replace": 0, "is_moe_layer": [True] * 3}
+        yield "defaults", {"num_hidden_layers": 5, **{k: MISSING for k in (
+            "first_k_dense_replace", "is_moe_layer", "routed_scaling_factor", "norm_topk_prob", "n_group", "topk_group", "topk_method",
+            "num_shared_experts", "scoring_func", "layer_types", "sliding_window_pattern")}}
     if family in ("stablelm", "nemotron", "glm", "glm4", "phi"):
         yield "partial-default", {"partial_rotary_factor": MISSING, "hidden_size": 64} if "glm" not in family else {
             "partial_rotary_factor": MISSING}
@@ -491,6 +506,8 @@ def cases():
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
         if family == "phimoe":
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default")]
+        if family == "exaone_moe":
+            ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "llama3-new")]
         if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "glm4_moe_lite", "minicpm3",
                       "granitemoehybrid", "vaultgemma", "helium", "jais2", "minimax_m2", "dots1", "solar_open", "flex_olmo", "mistral4", "youtu", "mimo"):
             ropes = [("none", {})]
@@ -536,6 +553,7 @@ def cases():
             if name == "one-layer":
                 types = FAMILIES[family].get("layer_types")
                 changes = {**changes, **({"layer_types": types[:1]} if types else {}),
+                           **({"is_moe_layer": [False]} if family == "exaone_moe" else {}),
                            **({"no_rope_layers": [1]} if family == "smollm3" else {}),
                            **({"attn_type_list": [1]} if family == "minimax_m2" else {})}
             yield family + "/" + name, family, config(family, changes), {"ranks": 3} if name == "odd" else {}

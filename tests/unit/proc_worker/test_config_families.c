@@ -402,3 +402,25 @@ Test(config_families, every_fourth_layer_of_cwm_has_no_window)
 	refused(CWM, CWM_ROPE ", \"sliding_window\": null, \"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\", \"full_attention\"]",
 		ERR_INVALID, "\"layer_types\"[1] is 'sliding_attention', but no \"sliding_window\" is in force");
 }
+
+#define EXAONE_MOE "ExaoneMoeForCausalLM"
+#define EXAONE_EXPERTS "\"num_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 24"
+Test(config_families, layers_of_exaone_moe_with_a_window_rotate)
+{
+	good(EXAONE_MOE, EXAONE_EXPERTS);
+	cr_assert(c.router.sigmoid && c.normalize_experts && c.router.scale == 2.5f && c.shared_intermediate == 24 && c.window == 4096);
+	cr_assert(!(c.layer_flags[0] & LAYER_EXPERTS) && (c.layer_flags[1] & LAYER_EXPERTS) && !(c.layer_flags[2] & LAYER_NO_ROPE));
+	cr_assert((c.layer_flags[2] & LAYER_WINDOW) && !(c.layer_flags[3] & LAYER_WINDOW) && (c.layer_flags[3] & LAYER_NO_ROPE));
+	good("ExaoneMoEForCausalLM", EXAONE_EXPERTS ", \"sliding_window\": 8, \"sliding_window_pattern\": \"LG\", \"num_shared_experts\": 2, "
+						    "\"is_moe_layer\": [false, true, true, true], \"topk_method\": \"noaux_tc\", \"scoring_func\": \"sigmoid\"");
+	cr_assert(c.window == 8 && !(c.layer_flags[1] & LAYER_WINDOW) && (c.layer_flags[2] & LAYER_WINDOW) && c.shared_intermediate == 48);
+	good(EXAONE_MOE, EXAONE_EXPERTS ", \"mlp_layer_types\": [\"sparse\", \"dense\", \"sparse\", \"sparse\"], \"is_moe_layer\": [true, false, true, true]");
+	cr_assert((c.layer_flags[0] & LAYER_EXPERTS) && !(c.layer_flags[1] & LAYER_EXPERTS));
+	refused(EXAONE_MOE, EXAONE_EXPERTS ", \"is_moe_layer\": [true, true, true, true]", ERR_INVALID,
+		"\"is_moe_layer\"[0] is true, but by \"mlp_layer_types\" or \"first_k_dense_replace\" the layer has no experts");
+	refused(EXAONE_MOE, EXAONE_EXPERTS ", \"is_moe_layer\": [false, 1, true, true]", ERR_FORMAT, "\"is_moe_layer\"[1] must be true or false, found");
+	refused(EXAONE_MOE, EXAONE_EXPERTS ", \"is_moe_layer\": [false]", ERR_FORMAT, "for each of the 4 layers, found array of 1");
+	refused(EXAONE_MOE, EXAONE_EXPERTS ", \"topk_method\": \"greedy\"", ERR_UNSUPPORTED, "\"topk_method\" is 'greedy'");
+	refused(EXAONE_MOE, EXAONE_EXPERTS ", \"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set");
+	refused("Exaone4ForCausalLM", "\"is_moe_layer\": [false, true, true, true]", ERR_UNSUPPORTED, "\"is_moe_layer\" is set");
+}
