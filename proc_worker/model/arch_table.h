@@ -183,6 +183,9 @@ struct arch {
 	bool mixer;	  /* of ARCH_EXPERTS_ALL, two a token: SparseMixer ("router_jitter_noise": kern_moe_route_args.mixer) */
 	bool part; /* never a model's own architecture, but that of its language part */
 	bool whole_experts; /* a layer's experts are always in one tensor, in the file as in `tensors` */
+	/* Of ARCH_EXPERTS_ALL: the numbers of experts may be arrays, one for each layer, and one expert as wide as the others, whose
+	 * width is "intermediate_size", is of all tokens ("num_shared_expert") */
+	bool experts_alike;
 	bool attention_only; /* a family of several kinds of layers, here all of attention: "layer_types" must say so */
 	bool clamped; /* experts clamp gate and up, which are neighbours ("swiglu_limit", "swiglu_alpha": kern_act_mul_args) */
 	enum kern_activation activation;

@@ -157,10 +157,21 @@ static const struct arch_tensor OLMO[] = {
 	EMBEDDINGS_BUT_NORM, ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
 };
 
+#define HUNYUAN_HEAD_NORMS \
+	{SLOT_Q_NORM, ATTENTION "query_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE}, \
+	{SLOT_K_NORM, ATTENTION "key_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE}
 static const struct arch_tensor HUNYUAN[] = {
-	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
-	{SLOT_Q_NORM, ATTENTION "query_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE},
-	{SLOT_K_NORM, ATTENTION "key_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE},
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP, HUNYUAN_HEAD_NORMS,
+};
+
+#define HUNYUAN_SHARED LAYER "mlp.shared_mlp."
+#define HUNYUAN_SHARED_ROWS(name) \
+	{SLOT_GATE_UP, HUNYUAN_SHARED name, DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS}
+static const struct arch_tensor HUNYUAN_MOE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HUNYUAN_HEAD_NORMS,
+	EXPERTS("mlp.gate.wg.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
+	HUNYUAN_SHARED_ROWS("gate_proj.weight"), HUNYUAN_SHARED_ROWS("up_proj.weight"),
+	{SLOT_DOWN, HUNYUAN_SHARED "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS},
 };
 
 /* Norms of what blocks add, and none of what they read. */

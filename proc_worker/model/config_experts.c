@@ -217,6 +217,47 @@ static enum err read_own(struct model_config *c, json_val v, struct err_msg *em)
 	return e;
 }
 
+/* A number, or an array of the same number for each layer. It may be missing. */
+static enum err may_each(const struct model_config *c, json_val v, const char *name, u32 fallback, u32 *out, struct err_msg *em)
+{
+	json_val field = json_get(v, name);
+	u64 first = 0, n;
+	u32 i = 0;
+
+	if (json_type(field) != JSON_ARRAY)
+		return config_may_u32(v, name, CONFIG_DIM_MAX, fallback, out, em);
+	if (json_count(field) != c->layers || !json_uint(json_at(field, 0), &first) || first < 1 || first > CONFIG_DIM_MAX)
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an integer from 1 to %d, or an array of one for each of the %u layers", name,
+			       CONFIG_DIM_MAX, c->layers);
+	for (struct json_iter it = json_iterate(field); json_next(&it); i++)
+		if (!json_uint(it.value, &n) || n != first)
+			return err_set(em, ERR_UNSUPPORTED,
+				       "config.json: \"%s\"[%u] is another number than \"%s\"[0]; layers whose experts differ are not supported", name, i, name);
+	*out = (u32)first;
+	return ERR_OK;
+}
+
+/* Programs disagree about what other widths and counts would mean. */
+static enum err read_alike(struct model_config *c, json_val v, struct err_msg *em)
+{
+	u32 width = 0, shared = 0;
+
+	enum err e = may_each(c, v, "moe_intermediate_size", c->intermediate, &width, em);
+	if (!e)
+		e = may_each(c, v, "num_shared_expert", 1, &shared, em);
+	if (!e && width != c->intermediate)
+		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"moe_intermediate_size\" is %u; of a %s it must be \"intermediate_size\", which is %u", width,
+			    c->arch->name, c->intermediate);
+	if (!e)
+		e = config_may_bool(v, "norm_topk_prob", true, &c->normalize_experts, em);
+	if (!e && !c->normalize_experts)
+		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"norm_topk_prob\" must be true for %s", c->arch->name);
+	if (!e && shared != 1)
+		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"num_shared_expert\" is %u; of a %s it must be 1", shared, c->arch->name);
+	c->shared_intermediate = c->intermediate;
+	return e;
+}
+
 static enum err read_mixer(struct model_config *c, json_val v, struct err_msg *em)
 {
 	f32 noise;
@@ -233,6 +274,17 @@ static enum err read_mixer(struct model_config *c, json_val v, struct err_msg *e
 
 /* ---------------------------------------------------------------- all */
 
+static enum err read_count(struct model_config *c, json_val v, const char *name, u32 *out, struct err_msg *em)
+{
+	const bool lists = c->arch->experts_alike && json_type(json_get(v, name)) == JSON_ARRAY;
+
+	*out = 0;
+	enum err e = lists ? may_each(c, v, name, 0, out, em) : ERR_OK;
+	if (!e && *out > EXPERTS_MAX)
+		e = err_set(em, ERR_INVALID, "config.json: \"%s\" is %u; it must be 1 to %d", name, *out, EXPERTS_MAX);
+	return e || lists ? e : config_need_u32(v, name, EXPERTS_MAX, out, em);
+}
+
 enum err config_read_experts(struct model_config *c, json_val v, struct err_msg *em)
 {
 	bool all = has(c, ARCH_EXPERTS_ALL), own = has(c, ARCH_EXPERTS_OWN);
@@ -244,9 +296,9 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 		return ERR_OK;
 	e = config_check_pair(v, "num_experts", "num_local_experts", em);
 	if (!e)
-		e = config_need_u32(v, count, EXPERTS_MAX, &c->experts, em);
+		e = read_count(c, v, count, &c->experts, em);
 	if (!e)
-		e = config_need_u32(v, "num_experts_per_tok", EXPERTS_MAX, &c->experts_per_token, em);
+		e = read_count(c, v, "num_experts_per_tok", &c->experts_per_token, em);
 	if (!e && c->experts_per_token > c->experts)
 		e = err_set(
 			em, ERR_INVALID,
@@ -263,6 +315,8 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 		e = config_may_bool(v, "norm_topk_prob", false, &c->normalize_experts, em);
 	if (!e && arch_has_own(c->arch, "shared_intermediate_size"))
 		e = config_may_count(v, "shared_intermediate_size", CONFIG_DIM_MAX, 0, &c->shared_intermediate, em);
+	if (!e && c->arch->experts_alike)
+		e = read_alike(c, v, em);
 	if (!e && c->arch->mixer)
 		e = read_mixer(c, v, em);
 	if (e || all)

@@ -307,6 +307,8 @@ static const struct {
 	{"attn_type_list", 0, NAN},
 	{"position_embedding_type", 0, NAN},
 	{"initial_context_length", 0, NAN},
+	{"capacity_factor", 0, NAN}, /* of dropping tokens, which another field says */
+	{"moe_layer_num_skipped", 0, 0},
 };
 
 /* Fields that say what a family has anyway: one with the traits, or, without any, that has the field for its own. */
@@ -331,6 +333,7 @@ static const struct {
 	{"use_embedding_sharing", ARCH_LOGIT_SCALE, true},
 	{"use_qk_norm", ARCH_QK_NORMS, true},
 	{"use_routing_bias", 0, true},
+	{"use_mixed_mlp_moe", 0, true},
 };
 
 /* The same in words. */
@@ -442,6 +445,8 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 	if (arch->attention_only && (!strncmp(name, "mamba_", 6) || !strcmp(name, "time_step_limit"))) /* of layers that there are none of */
 		return ERR_OK;
 	if (arch->latent && config_is_latent_field(name))
+		return ERR_OK;
+	if (arch->experts_alike && (!strcmp(name, "num_shared_expert") || !strcmp(name, "moe_intermediate_size")))
 		return ERR_OK;
 	for (size_t i = 0; i < COUNT_OF(FIXED_WORDS); i++)
 		if (!strcmp(FIXED_WORDS[i].name, name) && json_string_equals(value, FIXED_WORDS[i].value) &&

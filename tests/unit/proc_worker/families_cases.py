@@ -115,6 +115,16 @@ FAMILIES = {
                          "org_vocab_size": 131, "rope_scaling": {
                              "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
                              "type": "dynamic"}},
+    "hunyuan_v1_moe": {"architectures": ["HunYuanMoEV1ForCausalLM"], "attention_bias": False, "head_dim": 12,
+                       "attention_head_dim": 12, "mlp_bias": False, "norm_type": "rms", "use_qk_norm": True, "use_cla": False,
+                       "cla_share_factor": 2, "use_rotary_pos_emb": True, "eod_token_id": 3, "add_classification_head": False,
+                       "intermediate_size": 20, "moe_intermediate_size": [20] * 3, "moe_topk": [3] * 3, "num_experts": 8,
+                       "num_shared_expert": [1] * 3, "norm_topk_prob": True, "use_mixed_mlp_moe": True, "moe_drop_tokens": False,
+                       "moe_random_routing_dropped_token": False, "capacity_factor": 1.0, "moe_layer_num_skipped": 0,
+                       "group_limited_greedy": False, "n_group": None, "topk_group": None, "routed_scaling_factor": 1.0,
+                       "use_mla": False, "org_vocab_size": 131, "rope_scaling": {
+                           "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                           "type": "dynamic"}},
     "olmo2": {"architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "rope_scaling": None, "pad_token_id": 1},
     "olmo3": {"architectures": ["Olmo3ForCausalLM"], "attention_bias": False, "sliding_window": 8, "pad_token_id": 1, "rope_theta": 500000.0,
               "num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
@@ -335,7 +345,13 @@ def family_cases(family):
         yield "attention-bias", {"attention_bias": True}
     if family == "olmo":
         yield "clip-bias", {"clip_qkv": 0.5, "attention_bias": True, "num_key_value_heads": MISSING}
-    if family == "hunyuan_v1_dense":
+    if family == "hunyuan_v1_moe":
+        yield "top-1", {"moe_topk": 1}
+        yield "top-all", {"moe_topk": [8] * 3}
+        yield "attention-bias", {"attention_bias": True}
+        yield "as-saved", {"moe_topk": MISSING, "num_experts_per_tok": 2, "moe_intermediate_size": MISSING, "num_shared_expert": MISSING,
+                           "norm_topk_prob": MISSING, "attention_head_dim": MISSING}
+    if family.startswith("hunyuan"):
         yield "plain", {"rope_scaling": None}
         yield "alpha-new", {**new_rope({"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0})}
     if family == "olmoe":
@@ -508,7 +524,7 @@ def cases():
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default")]
         if family == "exaone_moe":
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "llama3-new")]
-        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "glm4_moe_lite", "minicpm3",
+        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "hunyuan_v1_moe", "glm4_moe_lite", "minicpm3",
                       "granitemoehybrid", "vaultgemma", "helium", "jais2", "minimax_m2", "dots1", "solar_open", "flex_olmo", "mistral4", "youtu", "mimo"):
             ropes = [("none", {})]
         for name, changes in ropes:
@@ -546,7 +562,10 @@ def cases():
                 if name == "head-dim":
                     continue
                 changes = {**changes, "hidden_size": 60, "head_dim": 10} if name == "odd" else changes
-            if family == "hunyuan_v1_dense" and "head_dim" in changes:
+            if family == "hunyuan_v1_moe":  # numbers for each layer
+                changes = {**changes, **({"intermediate_size": 21, "moe_intermediate_size": 21} if name == "odd" else {}),
+                           **({"moe_topk": [3], "moe_intermediate_size": [20], "num_shared_expert": [1]} if name == "one-layer" else {})}
+            if family.startswith("hunyuan") and "head_dim" in changes:
                 changes = {**changes, "attention_head_dim": changes["head_dim"]}
             if name == "odd" and family == "granitemoeshared":
                 changes = {**changes, "shared_intermediate_size": 27}

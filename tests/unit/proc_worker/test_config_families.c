@@ -424,3 +424,27 @@ Test(config_families, layers_of_exaone_moe_with_a_window_rotate)
 	refused(EXAONE_MOE, EXAONE_EXPERTS ", \"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set");
 	refused("Exaone4ForCausalLM", "\"is_moe_layer\": [false, true, true, true]", ERR_UNSUPPORTED, "\"is_moe_layer\" is set");
 }
+
+#define HUNYUAN_MOE "HunYuanMoEV1ForCausalLM"
+#define HUNYUAN_EXPERTS "\"num_experts\": 8, \"moe_topk\": [3, 3, 3, 3]"
+Test(config_families, numbers_of_hunyuans_experts_may_be_arrays)
+{
+	good(HUNYUAN_MOE, "\"num_experts\": [8, 8, 8, 8], \"moe_topk\": 3, \"moe_intermediate_size\": 80");
+	cr_assert(c.experts == 8 && c.experts_per_token == 3 && c.expert_intermediate == 80 && c.shared_intermediate == 80);
+	good(HUNYUAN_MOE, HUNYUAN_EXPERTS ", \"moe_intermediate_size\": [80, 80, 80, 80], \"num_shared_expert\": [1, 1, 1, 1], \"attention_head_dim\": 16, "
+					  "\"norm_topk_prob\": true, \"use_mixed_mlp_moe\": true, \"use_qk_norm\": true, \"capacity_factor\": 1.0");
+	cr_assert(c.experts_per_token == 3 && c.normalize_experts && (c.layer_flags[0] & LAYER_EXPERTS) && c.head_dim == 16);
+	refused(HUNYUAN_MOE, "\"num_experts\": 8, \"moe_topk\": [3, 3, 2, 3]", ERR_UNSUPPORTED, "layers whose experts differ are not supported");
+	refused(HUNYUAN_MOE, "\"num_experts\": 8, \"moe_topk\": [3, 3, 3]", ERR_FORMAT, "an array of one for each of the 4 layers");
+	refused(HUNYUAN_MOE, "\"num_experts\": 8, \"moe_topk\": [0, 0, 0, 0]", ERR_FORMAT, "\"num_experts_per_tok\" must be an integer from 1");
+	refused(HUNYUAN_MOE, "\"num_experts\": [5000, 5000, 5000, 5000], \"moe_topk\": 1", ERR_INVALID, "\"num_experts\" is 5000; it must be 1 to 4096");
+	refused(HUNYUAN_MOE, "\"num_experts\": 8, \"moe_topk\": 9", ERR_INVALID, "(the field \"moe_topk\" of a " HUNYUAN_MOE ")");
+	refused(HUNYUAN_MOE, HUNYUAN_EXPERTS ", \"moe_intermediate_size\": 64", ERR_UNSUPPORTED, "it must be \"intermediate_size\", which is 80");
+	refused(HUNYUAN_MOE, HUNYUAN_EXPERTS ", \"num_shared_expert\": [2, 2, 2, 2]", ERR_UNSUPPORTED, "\"num_shared_expert\" is 2; of a " HUNYUAN_MOE " it must be 1");
+	refused(HUNYUAN_MOE, HUNYUAN_EXPERTS ", \"norm_topk_prob\": false", ERR_UNSUPPORTED, "\"norm_topk_prob\" must be true");
+	refused(HUNYUAN_MOE, HUNYUAN_EXPERTS ", \"use_mixed_mlp_moe\": false", ERR_UNSUPPORTED, "\"use_mixed_mlp_moe\" must be true");
+	refused(HUNYUAN_MOE, HUNYUAN_EXPERTS ", \"moe_layer_num_skipped\": 1", ERR_UNSUPPORTED, "\"moe_layer_num_skipped\" is set");
+	refused(HUNYUAN_MOE, HUNYUAN_EXPERTS ", \"use_cla\": true", ERR_UNSUPPORTED, "\"use_cla\" must be false");
+	refused("MixtralForCausalLM", "\"num_local_experts\": [8, 8, 8, 8], \"num_experts_per_tok\": 2", ERR_FORMAT, "\"num_local_experts\" must be an integer");
+	refused("LlamaForCausalLM", "\"num_shared_expert\": 1", ERR_UNSUPPORTED, "unknown field \"num_shared_expert\"");
+}
