@@ -150,8 +150,7 @@ struct kern_matmul_args {
 	const struct kern_matmul_fusion *fusion; /* host */
 };
 
-/* SiLU: x / (1 + e^-x). GELU (Hendrycks, Gimpel 2016): x times the share of a normal distribution below x, exactly
- * or by its approximation with tanh. */
+/* SiLU: x / (1 + e^-x). GELU (Hendrycks, Gimpel 2016): x times the share of a normal distribution below x, exactly or by its form with tanh. */
 enum kern_activation { KERN_SILU, KERN_GELU_TANH, KERN_GELU, KERN_RELU, KERN_RELU_SQUARED };
 
 /* Fused with a matrix product of at most KERN_FUSED_TOKENS tokens (a step of decoding), on CPUs of more than KERN_CPU_UNFUSED_TOKENS and
@@ -172,17 +171,15 @@ struct kern_matmul_fusion {
 	const struct kern_rope_kv_args *rope;
 };
 
-/* The KV cache of one layer: an array of blocks for K and one for V. A slot is block * block_size + offset.
- * Inside a block V is [kv_heads][block_size][head_dim]. K is [kv_heads][head_dim / c][block_size][c] with
- * c = 4 / bytes of the type: the keys of a block lie side by side, so that one vector holds the same
- * dimension of many keys. On devices K is laid out as V: what their matrix units read is a key's dimensions
- * side by side.
+/* The KV cache of one layer: an array of blocks for K and one for V. A slot is block * block_size + offset. Inside a block V is
+ * [kv_heads][block_size][head_dim]. K is [kv_heads][head_dim / c][block_size][c] with c = 4 / bytes of the type: the keys of a block lie side by
+ * side, so that one vector holds the same dimension of many keys. On devices K is laid out as V: what their matrix units read is a key's
+ * dimensions side by side.
  *
- * KERN_I8, KERN_F8E4M3 and, on the CPU alone, KERN_I16 have a scale per token and head, of K and of V: value = stored * scale, where the
- * largest of a token's head is stored as 127, 448 or 16383, rounded to nearest even. The scales [block_size] of a
- * head, in float, follow its values inside the block, so that a block stays one range of bytes. On the CPU
- * KERN_I8 stores 128 more, as unsigned bytes, and head_dim is filled up to a multiple of 4. A head of KERN_I16 that has
- * a NaN or an infinity is one of NaN.
+ * KERN_I8, KERN_F8E4M3 and, on the CPU alone, KERN_I16 have a scale per token and head, of K and of V: value = stored * scale, where the largest
+ * of a token's head is stored as 127, 448 or 16383, rounded to nearest even. The scales [block_size] of a head, in float, follow its values
+ * inside the block, so that a block stays one range of bytes. On the CPU KERN_I8 stores 128 more, as unsigned bytes, and head_dim is filled up
+ * to a multiple of 4. A head of KERN_I16 that has a NaN or an infinity is one of NaN.
  *
  * Blocks are opaque to callers. head_dim is even. */
 struct kern_kv {
@@ -274,8 +271,10 @@ struct kern_attention_args {
 };
 
 /* out[t][i] = act(gate_up[t][i]) * gate_up[t][size + i], i < size; `ungated`: act(gate_up[t][i]) of rows of `size`
- * With `limit` above 0, instead: g / (1 + e^(-alpha g)) * (u + 1), where gate and up are neighbours and clamped,
- * g = min(gate_up[t][2i], limit), u = max(min(gate_up[t][2i + 1], limit), -limit) (gpt-oss). */
+ * With `limit` above 0, instead: g / (1 + e^(-alpha g)) * (u + 1), where gate and up are neighbours and clamped, g = min(gate_up[t][2i], limit),
+ * u = max(min(gate_up[t][2i + 1], limit), -limit) (gpt-oss). With `xielu`, which goes with `ungated`, act is xIELU (Huang, Schlag 2024) of the
+ * numbers there: positive x^2 + beta x for x above 0, else negative (e^min(x, eps) - 1 - x) + beta x. */
+enum kern_xielu { KERN_XIELU_POSITIVE, KERN_XIELU_NEGATIVE, KERN_XIELU_BETA, KERN_XIELU_EPS, KERN_XIELU_COUNT };
 struct kern_act_mul_args {
 	KERN_ACTIVATIONS(, out);	  /* [T][size] */
 	KERN_ACTIVATIONS(const, gate_up); /* [T][2 * size]; `ungated`: [T][size] */
@@ -283,6 +282,7 @@ struct kern_act_mul_args {
 	enum kern_activation act;
 	bool ungated;
 	float alpha, limit;
+	const float *xielu; /* [KERN_XIELU_COUNT], or NULL */
 	enum kern_dtype dtype;
 	struct kern_quantized *quantized; /* as of kern_rmsnorm_args */
 };

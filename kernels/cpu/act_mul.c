@@ -27,6 +27,43 @@ static void clamped_part(const struct kern_act_mul_args *a, const float *pairs, 
 	}
 }
 
+/* Lanes of `above` where x is above 0, of `below` elsewhere. */
+static inline vec where_positive(vec x, vec above, vec below)
+{
+#if VEC_LANES == 16
+	return _mm512_mask_mov_ps(below, _mm512_cmp_ps_mask(x, vec_zero(), _CMP_GT_OQ), above);
+#else
+	return _mm256_blendv_ps(below, above, _mm256_cmp_ps(x, vec_zero(), _CMP_GT_OQ));
+#endif
+}
+
+/* e^x - 1 - x for x up to 0: near it by its series, where the difference would have few digits. */
+static inline vec exp_beyond_line(vec x)
+{
+	const vec near = vec_set1(0.35f);
+	vec series = vec_set1(1 / 5040.0f);
+	series = vec_fma(series, x, vec_set1(1 / 720.0f));
+	series = vec_fma(series, x, vec_set1(1 / 120.0f));
+	series = vec_fma(series, x, vec_set1(1 / 24.0f));
+	series = vec_fma(series, x, vec_set1(1 / 6.0f));
+	series = vec_fma(series, x, vec_set1(1 / 2.0f));
+	return where_positive(vec_sub(near, vec_abs(x)), vec_mul(series, vec_mul(x, x)), vec_sub(vec_sub(vec_exp(x), vec_set1(1)), x));
+}
+
+/* Columns [from, to) of a row. */
+static void xielu_part(const float *n, const float *in, float *out, u32 from, u32 to)
+{
+	const vec positive = vec_set1(n[KERN_XIELU_POSITIVE]), negative = vec_set1(n[KERN_XIELU_NEGATIVE]);
+	const vec beta = vec_set1(n[KERN_XIELU_BETA]), eps = vec_set1(n[KERN_XIELU_EPS]);
+	for (u32 i = from; i < to; i += VEC_LANES) {
+		u32 count = kern_min(to - i, VEC_LANES);
+		vec x = vec_load_n(in + i, count), low = vec_min(x, eps);
+		vec below = vec_mul(negative, vec_add(exp_beyond_line(low), vec_sub(low, x)));
+		vec above = vec_mul(positive, vec_mul(x, x));
+		vec_store_n(out + i, vec_fma(beta, x, where_positive(x, above, below)), count);
+	}
+}
+
 /* Columns [from, to) of row t. */
 static void part_of_row(const struct kern_act_mul_args *a, u32 t, u32 from, u32 to)
 {
@@ -35,6 +72,10 @@ static void part_of_row(const struct kern_act_mul_args *a, u32 t, u32 from, u32 
 	u32 i = from;
 	if (a->limit > 0) {
 		clamped_part(a, a->gate_up + 2 * (size_t)t * a->size, out, from, to);
+		return;
+	}
+	if (a->xielu) {
+		xielu_part(a->xielu, gate, out, from, to);
 		return;
 	}
 	for (; a->ungated && i < to; i += VEC_LANES) {

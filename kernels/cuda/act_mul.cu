@@ -13,6 +13,7 @@ struct act_mul {
 	enum kern_activation act;
 	bool ungated, f8;
 	float alpha, limit; /* kern_act_mul_args */
+	const float *xielu;
 };
 
 /* A NaN stays one. */
@@ -44,7 +45,7 @@ CU_INLINE void act_mul_vector(const struct act_mul *p, size_t t, u32 i, float v[
 	load8(gate, v);
 #pragma unroll
 	for (u32 e = 0; e < VECTOR; e++)
-		v[e] = activate(p->act, v[e]);
+		v[e] = p->xielu ? xielu(p->xielu, v[e]) : activate(p->act, v[e]);
 	if (p->ungated)
 		return;
 	load8(gate + p->size, up);
@@ -98,7 +99,7 @@ CUDA_OP(act_mul)
 {
 	const struct kern_quantized *q = a->quantized;
 	struct act_mul p = {a->out_bf16, NULL, NULL, a->gate_up_bf16, a->tokens, a->size, a->act, a->ungated, false,
-			    a->alpha, a->limit};
+			    a->alpha, a->limit, a->xielu};
 	if (q) {
 		if (q->dtype != KERN_I8 && q->dtype != KERN_F8E4M3)
 			return ERR_UNSUPPORTED;
@@ -106,7 +107,7 @@ CUDA_OP(act_mul)
 		p.scales = q->scales;
 		p.f8 = q->dtype == KERN_F8E4M3;
 	}
-	if (a->dtype != KERN_BF16 || (a->limit > 0 && a->ungated) || a->size % VECTOR != 0)
+	if (a->dtype != KERN_BF16 || (a->limit > 0 && a->ungated) || (a->xielu && !a->ungated) || a->size % VECTOR != 0)
 		return ERR_UNSUPPORTED;
 	if (!cuda_aligned(p.out) || !cuda_aligned(p.in) || !cuda_aligned(p.quantized))
 		return ERR_INVALID;

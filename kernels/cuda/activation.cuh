@@ -39,4 +39,18 @@ CU_INLINE float activate(enum kern_activation act, float x)
 	return 0.5f * x * (1 + tanh_fast(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
+/* By the numbers at `n` (kern_act_mul_args). e^x - 1 - x near 0 by its series, where the difference would have few digits. */
+CU_INLINE float xielu(const float *n, float x)
+{
+	const float beta = n[KERN_XIELU_BETA] * x;
+	if (x > 0)
+		return n[KERN_XIELU_POSITIVE] * x * x + beta;
+	const float low = x > n[KERN_XIELU_EPS] ? n[KERN_XIELU_EPS] : x;
+	float beyond = low * low *
+		       (1 / 2.0f + low * (1 / 6.0f + low * (1 / 24.0f + low * (1 / 120.0f + low * (1 / 720.0f + low * (1 / 5040.0f))))));
+	if (low < -0.35f)
+		beyond = cu_exp2(low * 1.442695041f) - 1 - low; /* 1 / ln 2 */
+	return n[KERN_XIELU_NEGATIVE] * (beyond + (low - x)) + beta;
+}
+
 #endif

@@ -34,6 +34,14 @@ static double gate_clamped(const struct kern_act_mul_args *a, const float *pair)
 	return gate / (1 + exp(-(double)a->alpha * gate)) * (up + 1);
 }
 
+static double xielu(const float *n, double x)
+{
+	const double beta = (double)n[KERN_XIELU_BETA], eps = (double)n[KERN_XIELU_EPS];
+	if (x > 0)
+		return (double)n[KERN_XIELU_POSITIVE] * x * x + beta * x;
+	return (double)n[KERN_XIELU_NEGATIVE] * (expm1(x < eps ? x : eps) - x) + beta * x;
+}
+
 enum err act_mul_ref(struct kern_ctx *ctx, const struct kern_act_mul_args *a)
 {
 	(void)ctx;
@@ -41,7 +49,9 @@ enum err act_mul_ref(struct kern_ctx *ctx, const struct kern_act_mul_args *a)
 		const float *gate = a->gate_up + (size_t)t * (a->ungated ? 1 : 2) * a->size, *up = gate + a->size;
 		for (u32 i = 0; i < a->size && a->limit > 0; i++)
 			a->out[(size_t)t * a->size + i] = (float)gate_clamped(a, gate + 2 * (size_t)i);
-		for (u32 i = 0; i < a->size && !(a->limit > 0); i++)
+		for (u32 i = 0; i < a->size && a->xielu; i++)
+			a->out[(size_t)t * a->size + i] = (float)xielu(a->xielu, (double)gate[i]);
+		for (u32 i = 0; i < a->size && !(a->limit > 0) && !a->xielu; i++)
 			a->out[(size_t)t * a->size + i] = (float)(activate(a->act, gate[i]) * (a->ungated ? 1 : up[i]));
 	}
 	return ERR_OK;

@@ -306,6 +306,7 @@ static enum err activated(struct pass *p, const struct layer_weights *w, struct 
 					.size = size,
 					.act = g->config.model->activation,
 					.ungated = ungated,
+					.xielu = w->xielu,
 					.dtype = KERN_BF16};
 
 	a.bias = w->gate_up_bias;

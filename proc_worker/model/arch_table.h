@@ -35,6 +35,7 @@ enum weight_slot {
 	SLOT_GATE_UP_BIAS,
 	SLOT_DOWN,
 	SLOT_DOWN_BIAS,
+	SLOT_XIELU, /* what the activation of a family with `xielu` has learned: kern_act_mul_args */
 	SLOT_MLP_POST_NORM,
 	SLOT_ROUTER,
 	SLOT_ROUTER_BIAS,
@@ -188,6 +189,7 @@ struct arch {
 	bool experts_alike;
 	bool attention_only; /* a family of several kinds of layers, here all of attention: "layer_types" must say so */
 	bool clamped; /* experts clamp gate and up, which are neighbours ("swiglu_limit", "swiglu_alpha": kern_act_mul_args) */
+	bool xielu; /* the activation is xIELU, by SLOT_XIELU: "hidden_act" must say so */
 	enum kern_activation activation;
 	/* What the family takes where config.json says nothing. */
 	u32 vocab_size, heads, context; /* 0: config.json must say it */

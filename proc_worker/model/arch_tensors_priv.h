@@ -233,6 +233,13 @@ static const struct arch_tensor ARCEE[] = {
 	UNGATED("up_proj", "down_proj"), UNGATED_BIASES("up_proj", "down_proj", WHEN_MLP_BIAS),
 };
 
+#define XIELU(name) {SLOT_XIELU, LAYER "mlp.act_fn." name, DIM_ONE, DIM_NONE, SPLIT_NONE}
+static const struct arch_tensor APERTUS[] = {
+	EMBEDDINGS, NORM(SLOT_ATTN_NORM, "attention_layernorm.weight"), NORM(SLOT_MLP_NORM, "feedforward_layernorm.weight"),
+	ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, UNGATED("up_proj", "down_proj"),
+	XIELU("alpha_p"), XIELU("alpha_n"), XIELU("beta"), XIELU("eps"), /* in the order of enum kern_xielu */
+};
+
 static const struct arch_tensor PHI[] = {
 	EMBEDDINGS_BUT_NORM,
 	{SLOT_LM_HEAD_BIAS, "lm_head.bias", DIM_VOCAB, DIM_NONE, SPLIT_ROWS},

@@ -159,6 +159,11 @@ static enum err read_activation(struct model_config *c, json_val v, struct err_m
 	json_val act = json_get(v, field);
 
 	c->activation = has(c, ARCH_GELU) ? KERN_GELU_TANH : c->arch->activation;
+	if (c->arch->xielu && json_present(act) && !json_string_equals(act, "xielu"))
+		return err_set(em, ERR_UNSUPPORTED, "config.json: \"hidden_act\" is '%.64s'; of a %s it must be xielu",
+			       json_cstr(act, json_type_name(act)), c->arch->name);
+	if (c->arch->xielu)
+		return ERR_OK;
 	if (!json_present(act) || (has(c, ARCH_GELU) && !named && json_string_equals(act, "gelu")))
 		return ERR_OK;
 	for (size_t i = 0; i < COUNT_OF(known); i++)

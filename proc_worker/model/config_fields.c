@@ -334,6 +334,7 @@ static const struct {
 	{"use_qk_norm", ARCH_QK_NORMS, true},
 	{"use_routing_bias", 0, true},
 	{"use_mixed_mlp_moe", 0, true},
+	{"qk_norm", 0, true},
 };
 
 /* The same in words. */

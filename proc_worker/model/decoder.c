@@ -349,7 +349,7 @@ static enum err product_activated(struct decoder *d, const struct layer_weights 
 	return c->ops->matmul(c->ctx, &all);
 }
 
-static enum err activate(struct decoder *d, u32 tokens, struct err_msg *em)
+static enum err activate(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
 	struct kern_act_mul_args a = {.out = d->activated,
@@ -357,7 +357,8 @@ static enum err activate(struct decoder *d, u32 tokens, struct err_msg *em)
 				      .tokens = tokens,
 				      .size = c->shard->intermediate,
 				      .act = c->model->activation,
-				      .ungated = c->model->arch->ungated};
+				      .ungated = c->model->arch->ungated,
+				      .xielu = w->xielu};
 
 	return decoder_failed(c->ops->act_mul(c->ctx, &a), "act_mul", em);
 }
@@ -439,7 +440,7 @@ static enum err gate_and_up(struct decoder *d, u32 index, u32 first, u32 count, 
 	e = decoder_failed(d->config.ops->matmul(d->config.ctx, &a), "matmul", em);
 	if (!e)
 		e = adapt(d, &a, LORA_GATE_UP, index, first, em);
-	return e ? e : activate(d, count, em);
+	return e ? e : activate(d, w, count, em);
 }
 
 /* In portions of nearly equal size: what lies between its products is the widest of all activations, and for a few tokens alone

@@ -26,6 +26,7 @@ struct layer_weights {
 	const float *gate_up_bias;  /* [2 intermediate] */
 	struct kern_weight down;
 	const float *down_bias; /* [hidden], whole on every rank */
+	const float *xielu;	/* [KERN_XIELU_COUNT] */
 	const float *mlp_post_norm;
 	struct kern_weight router;	    /* [experts][hidden], whole on every rank */
 	const float *router_bias;	    /* [experts] */

@@ -1,5 +1,6 @@
 /* Reads a rank's share of tensors into weights and vectors. Runs in the worker while a model loads; the
  * tensors were found right by model_weights_check. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,9 +28,14 @@ bool weights_stage(struct weights_reader *r, size_t bytes)
 	return true;
 }
 
+static size_t row_bytes_of(const struct st_tensor *t)
+{
+	return t->dims ? t->bytes / t->shape[0] : t->bytes; /* a number alone is a row */
+}
+
 const void *weights_aligned_rows(struct weights_reader *r, const struct st_tensor *t, u32 first, u32 rows)
 {
-	size_t row_bytes = t->bytes / t->shape[0];
+	size_t row_bytes = row_bytes_of(t);
 	const char *src = (const char *)t->data + first * row_bytes;
 	size_t bytes = rows * row_bytes;
 
@@ -41,7 +47,7 @@ const void *weights_aligned_rows(struct weights_reader *r, const struct st_tenso
 const void *weights_part_rows(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
 			      struct weights_range rows)
 {
-	size_t row_bytes = st->bytes / st->shape[0];
+	size_t row_bytes = row_bytes_of(st);
 	struct weights_range run = weights_file_rows(r->plan, t, rows);
 
 	if (run.count == rows.count)
@@ -235,6 +241,18 @@ static u32 convert_rows(const struct weights_plan *p, const struct arch_tensor *
 	return rows * columns.count;
 }
 
+static float softplus(float x)
+{
+	return (float)(fmax((double)x, 0) + log1p(exp(-fabs((double)x))));
+}
+
+/* What files hold as it was learned, of which no value makes the curve fall. */
+static void make_xielu(float *n)
+{
+	n[KERN_XIELU_POSITIVE] = softplus(n[KERN_XIELU_POSITIVE]);
+	n[KERN_XIELU_NEGATIVE] = n[KERN_XIELU_BETA] + softplus(n[KERN_XIELU_NEGATIVE]);
+}
+
 enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u32 layer, float *out,
 			     struct err_msg *em)
 {
@@ -257,6 +275,8 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 			return finite_check(st, KERN_F32, p->threads, em);
 		done += convert_rows(p, &a->tensors[i], src, st->dtype, rows.count, out + done);
 	}
+	if (slot == SLOT_XIELU)
+		make_xielu(out);
 	float factor = slot == SLOT_FINAL_NORM || slot == SLOT_FINAL_NORM_BIAS || slot == SLOT_LM_HEAD_BIAS ? p->config->logits_scale : 1;
 	for (u32 i = 0; i < done && (offset != 0 || factor != 1); i++)
 		out[i] = (out[i] + offset) * factor; /* of what lm_head reads, and so of the logits */

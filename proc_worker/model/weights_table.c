@@ -156,6 +156,7 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_GATE_UP_BIAS, SLOT_IS_BIAS, gate_up_bias),
 	IN_LAYER(SLOT_DOWN, SLOT_IS_MATRIX, down),
 	IN_LAYER(SLOT_DOWN_BIAS, SLOT_IS_BIAS, down_bias),
+	IN_LAYER(SLOT_XIELU, SLOT_IS_BIAS, xielu),
 	IN_LAYER(SLOT_MLP_POST_NORM, SLOT_IS_NORM, mlp_post_norm),
 	IN_LAYER(SLOT_ROUTER, SLOT_IS_MATRIX, router),
 	IN_LAYER(SLOT_ROUTER_BIAS, SLOT_IS_BIAS, router_bias),
@@ -297,7 +298,8 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 	if (!st)
 		return err_set(em, ERR_NOT_FOUND, "the checkpoint has no tensor %s (%s expected)", name,
 			       wanted);
-	if (st->dims != dims || memcmp(st->shape, shape, dims * sizeof(u64)) != 0) {
+	const bool scalar = dims == 1 && shape[0] == 1 && st->dims == 0;
+	if (!scalar && (st->dims != dims || memcmp(st->shape, shape, dims * sizeof(u64)) != 0)) {
 		safetensors_print_shape(found, sizeof(found), st->shape, st->dims);
 		return err_set(em, ERR_FORMAT, "%s: tensor %s has the shape %s; by config.json it must be %s",
 			       st->file, name, found, wanted);

@@ -352,8 +352,40 @@ static void act_mul_clamped_case(struct check *c, u32 target, u32 tokens, u32 si
 	check_case_end(c, problem, "act_mul=%s clamped tokens=%u size=%u", c->targets[target].ops.act_mul_variant, tokens, size);
 }
 
+static void act_mul_xielu_case(struct check *c, u32 target, u32 tokens, u32 size, const float n[KERN_XIELU_COUNT])
+{
+	size_t count = (size_t)tokens * size;
+	float *in = check_floats(c, count + 1, true), *out[CHECK_POOLS + 1];
+	double *want = check_alloc(c, (count + 1) * sizeof(double)), *scale = check_alloc(c, (count + 1) * sizeof(double));
+	const double beta = (double)n[KERN_XIELU_BETA], eps = (double)n[KERN_XIELU_EPS];
+	const char *problem = NULL;
+	for (size_t i = 0; i < count; i++) {
+		double x = i % 7 == 6 ? (double)in[i] * 1e-5 : (double)in[i];
+		in[i] = (float)x;
+		x = (double)in[i];
+		double curve = x > 0 ? (double)n[KERN_XIELU_POSITIVE] * x * x : (double)n[KERN_XIELU_NEGATIVE] * (exp(fmin(x, eps)) - 1 - x);
+		want[i] = curve + beta * x;
+		scale[i] = fabs(curve) + fabs(beta * x) + 1e-12;
+	}
+	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
+		out[run] = check_alloc(c, (count + 1) * sizeof(float));
+		struct kern_act_mul_args a = {
+			.out = out[run], .gate_up = in, .tokens = tokens, .size = size, .ungated = true, .act = KERN_RELU, .xielu = n};
+		if (c->targets[target].ops.act_mul(&ctx, &a) != ERR_OK)
+			problem = "an error";
+		else if (memcmp(out[0], out[run], count * sizeof(float)) != 0)
+			problem = "another run gives other bits";
+	}
+	if (!problem)
+		problem = check_close(out[0], want, scale, count, 2e-6);
+	check_case_end(c, problem, "act_mul=%s xielu tokens=%u size=%u", c->targets[target].ops.act_mul_variant, tokens, size);
+}
+
 void check_linear(struct check *c)
 {
+	static const float xielu[2][KERN_XIELU_COUNT] = {{0.8f, 0.8f, 0.5f, -1e-6f}, {1.7f, 0.9f, 0.3f, -0.5f}};
 	static const u32 widths[] = {1, 2, 8, 15, 16, 17, 33, 64, 100, 257, 1024};
 	static const u32 tokens[] = {0, 1, 3, 40};
 	for (u32 i = 0; i < c->target_count; i++) {
@@ -366,8 +398,11 @@ void check_linear(struct check *c)
 			act_mul_case(c, i, KERN_RELU, 1, 4100, false);
 			act_mul_case(c, i, KERN_GELU_TANH, 2, 4105, true);
 			act_mul_clamped_case(c, i, 2, 4105);
+			act_mul_xielu_case(c, i, 2, 4105, xielu[0]);
 			for (u32 size = 1; size < 40; size++)
 				act_mul_clamped_case(c, i, 3, size);
+			for (u32 size = 1; size < 40; size++)
+				act_mul_xielu_case(c, i, 3, size, xielu[size % 2]);
 		}
 		for (u32 w = 0; w < COUNT_OF(widths); w++)
 			for (u32 t = 0; t < COUNT_OF(tokens); t++) {

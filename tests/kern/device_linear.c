@@ -343,6 +343,34 @@ static void act_mul_clamped_case(struct device *d, u32 tokens, u32 size, float l
 	device_case_end(d, problem, "act_mul clamped tokens=%u size=%u limit=%g alpha=%g", tokens, size, (double)limit, (double)alpha);
 }
 
+static void act_mul_xielu_case(struct device *d, u32 tokens, u32 size, enum kern_dtype quantized, float eps)
+{
+	const struct norm_case n = {.tokens = tokens, .hidden = size, .quantized = quantized};
+	const size_t count = (size_t)tokens * size;
+	const float numbers[KERN_XIELU_COUNT] = {0.8f, 0.9f, 0.5f, eps};
+	struct kern_act_mul_args a = {.tokens = tokens, .size = size, .ungated = true, .act = KERN_RELU, .dtype = KERN_BF16}, r = a;
+	struct kern_quantized q;
+	u16 *in;
+	r.gate_up = device_bf16s(d, count, true, &in);
+	r.out = check_alloc(&d->check, count * sizeof(float));
+	r.dtype = KERN_F32;
+	r.xielu = numbers;
+	a.gate_up_bf16 = in;
+	a.out_bf16 = device_alloc(d, count * sizeof(u16));
+	a.xielu = device_upload(d, numbers, sizeof(numbers));
+	if (quantized != KERN_F32) {
+		norm_quantized(d, &n, &q);
+		a.quantized = &q;
+	}
+	const char *problem = device_problem(d, d->ops.act_mul(&d->ctx, &a));
+	(void)d->ref.act_mul(&d->ref_ctx, &r);
+	if (!problem)
+		problem = device_close(device_download_bf16(d, a.out_bf16, count), r.out, count, BF16, 3e-5);
+	if (!problem && a.quantized)
+		problem = quantized_right(d, &q, r.out, tokens, size);
+	device_case_end(d, problem, "act_mul xielu tokens=%u size=%u quantized=%s", tokens, size, kern_dtype_name(quantized));
+}
+
 void device_linear(struct device *d)
 {
 	static const u32 widths[] = {8, 64, 200, 1024, 2056};
@@ -362,6 +390,8 @@ void device_linear(struct device *d)
 	}
 	act_mul_clamped_case(d, 3, 8, 7, 1.702f);
 	act_mul_clamped_case(d, 2, 1440, 0.5f, 1.2f);
+	for (u32 w = 0; w < COUNT_OF(widths); w++)
+		act_mul_xielu_case(d, 1 + w % 3, widths[w], quantized[w % 3], w % 2 ? -1e-6f : -0.5f);
 	layernorm_cases(d);
 	stream_cases(d);
 	embedding_case(d, 0, 64, 0, false, false);

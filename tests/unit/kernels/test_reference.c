@@ -77,6 +77,15 @@ Test(reference, activations_are_those_that_their_names_say)
 	ops.act_mul(NULL, &a);
 	near_to(out[0], 1);
 	near_to(out[1], 0);
+	const float numbers[KERN_XIELU_COUNT] = {3, 2, 0.5f, -1};
+	a.ungated = true;
+	a.xielu = numbers;
+	ops.act_mul(NULL, &a);
+	near_to(out[0], 3 + 0.5); /* 3 x^2 + x / 2 */
+	near_to(out[1], 2 * (0.1353352832 - 1 + 2) - 1);
+	gate_up[0] = -0.25f; /* between eps and 0 */
+	ops.act_mul(NULL, &a);
+	near_to(out[0], 2 * (0.3678794412 - 1 + 0.25) - 0.125);
 }
 
 Test(reference, rope_turns_halves_against_each_other)

@@ -125,6 +125,8 @@ FAMILIES = {
                        "use_mla": False, "org_vocab_size": 131, "rope_scaling": {
                            "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
                            "type": "dynamic"}},
+    "apertus": {"architectures": ["ApertusForCausalLM"], "attention_bias": False, "hidden_act": "xielu", "hidden_dropout": 0.0,
+                "mlp_bias": False, "post_norm": False, "qk_norm": True, "rope_theta": 12000000.0, "rope_scaling": LLAMA3},
     "olmo2": {"architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "rope_scaling": None, "pad_token_id": 1},
     "olmo3": {"architectures": ["Olmo3ForCausalLM"], "attention_bias": False, "sliding_window": 8, "pad_token_id": 1, "rope_theta": 500000.0,
               "num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
@@ -200,7 +202,7 @@ DEVICE_FAMILIES = ("stablelm", "nemotron", "starcoder2", "arcee", "phi", "cohere
                    "olmo2", "olmo3", "olmoe", "granitemoeshared", "olmo", "mistral", "ministral", "glm", "seed_oss", "internlm2",
                    "internlm3", "granitemoe", "phimoe", "glm4_moe", "ernie4_5_moe",
                    "hunyuan_v1_dense", "ministral3", "gpt_oss", "gpt_neox", "gpt2",
-                   "granitemoehybrid", "vaultgemma", "jais2", "minimax_m2", "qwen3_vl_moe_text")
+                   "granitemoehybrid", "vaultgemma", "jais2", "minimax_m2", "qwen3_vl_moe_text", "apertus")
 
 
 def device_cases():
@@ -341,7 +343,7 @@ def family_cases(family):
             "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0}}}
     if family in ("olmo", "olmoe"):
         yield "clip", {"clip_qkv": 0.8}
-    if family in ("olmo", "hunyuan_v1_dense"):
+    if family in ("olmo", "hunyuan_v1_dense", "apertus"):
         yield "attention-bias", {"attention_bias": True}
     if family == "olmo":
         yield "clip-bias", {"clip_qkv": 0.5, "attention_bias": True, "num_key_value_heads": MISSING}
@@ -516,7 +518,7 @@ def cases():
         if family == "gpt_oss":  # without one transformers takes one of its own
             ropes = [("none", {}), ("plain", {"rope_scaling": {"rope_type": "default"}, "initial_context_length": MISSING})]
             ropes += [(n, {**c, "initial_context_length": MISSING}) for n, c in rope_cases() if n in ("yarn-new", "llama3")]
-        if family == "cwm":  # likewise
+        if family in ("cwm", "apertus"):  # likewise
             ropes = [r for r in rope_cases() if r[0] in ("new-default", "llama3-new", "yarn")] + [("none", {})]
         if family == "phi3":
             ropes = [r for r in rope_cases() if "longrope" in r[0] or "default" in r[0] or "none" in r[0]]
@@ -544,6 +546,8 @@ def cases():
             elif gelu and name.startswith("act-"):
                 changes = {**{"hidden_activation": changes["hidden_act"]}, "hidden_act": MISSING}
             if family in ("phi3", "granite", "granitemoe", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE) and name == "head-dim":
+                continue
+            if family == "apertus" and name.startswith("act-"):
                 continue
             if family == "gpt_oss" and name.startswith("act-"):  # is called silu, and is none of the others
                 continue

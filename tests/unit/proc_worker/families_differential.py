@@ -63,6 +63,10 @@ def spread(name, shape, centre):
     inputs."""
     if name.endswith("sinks"):  # as large as scores
         return 2, 0
+    if name.endswith("act_fn.beta"):
+        return 0.2, 0.5
+    if name.endswith("act_fn.eps"):
+        return 0, -1e-6
     if "correction_bias" in name:  # as large as what scores differ by
         return 0.2, 0
     if len(shape) == 1:
@@ -84,7 +88,7 @@ def centre_of(config):
 def weights_of(model):
     """Names and tensors of what is random: some of it transformers has in buffers."""
     yield from model.named_parameters()
-    yield from ((name, t) for name, t in model.named_buffers() if "correction_bias" in name)
+    yield from ((name, t) for name, t in model.named_buffers() if "correction_bias" in name or "act_fn." in name)
 
 
 def fill(model, config, dtype):
@@ -291,7 +295,7 @@ qwen2_moe/none qwen2_moe/dense-layer
 qwen2_moe/no-qkv-bias gemma3_text/none gemma3_text/new-ropes granite/biases granite/none smollm3/none
 smollm3/window granitemoe/attention-bias granitemoe/odd granitemoe/save-raw granitemoeshared/none granitemoeshared/odd olmo/none olmo/odd olmo/clip-bias olmoe/clip
 hunyuan_v1_dense/none hunyuan_v1_dense/odd hunyuan_v1_moe/none hunyuan_v1_moe/as-saved olmo2/odd olmo3/yarn-full olmoe/top-1 exaone4/window exaone_moe/none exaone_moe/odd seed_oss/mlp-bias gemma3_text/save-whole mistral/save-whole-new qwen3/save-whole-new qwen3_vl_moe_text/save-whole-new starcoder2/none
-stablelm/qkv-bias nemotron/odd arcee/none phi/none cohere/biases cohere2/none glm4/none glm4_moe/groups glm4_moe/qk-norm glm4_moe/odd ernie4_5_moe/none ernie4_5_moe/interval
+stablelm/qkv-bias nemotron/odd arcee/none apertus/none phi/none cohere/biases cohere2/none glm4/none glm4_moe/groups glm4_moe/qk-norm glm4_moe/odd ernie4_5_moe/none ernie4_5_moe/interval
 ernie4_5_moe/norm-min ernie4_5_moe/save-raw ernie4_5/biases
 deepseek_v2/groups deepseek_v2/lite deepseek_v2/attention-bias deepseek_v3/yarn deepseek_v3/groups deepseek_v3/odd deepseek_v3/q-rank-null deepseek_v3/halves
 glm4_moe_lite/listed minicpm3/none minicpm3/longrope

@@ -448,3 +448,18 @@ Test(config_families, numbers_of_hunyuans_experts_may_be_arrays)
 	refused("MixtralForCausalLM", "\"num_local_experts\": [8, 8, 8, 8], \"num_experts_per_tok\": 2", ERR_FORMAT, "\"num_local_experts\" must be an integer");
 	refused("LlamaForCausalLM", "\"num_shared_expert\": 1", ERR_UNSUPPORTED, "unknown field \"num_shared_expert\"");
 }
+
+#define APERTUS "ApertusForCausalLM"
+Test(config_families, apertus_has_the_activation_that_it_has_learned)
+{
+	good(APERTUS, CWM_ROPE ", \"hidden_act\": \"xielu\", \"qk_norm\": true, \"post_norm\": false, \"mlp_bias\": false");
+	cr_assert(c.rope.theta == 12000000 && c.rope.kind == ROPE_LLAMA3 && c.head_dim == 12 && !c.attention_bias);
+	good(APERTUS, CWM_ROPE ", \"attention_bias\": true");
+	cr_assert(c.attention_bias);
+	refused(APERTUS, CWM_ROPE ", \"hidden_act\": \"silu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'silu'; of a " APERTUS " it must be xielu");
+	refused(APERTUS, "\"hidden_act\": \"xielu\"", ERR_FORMAT, "\"rope_scaling\" (or \"rope_parameters\") is missing; of a " APERTUS);
+	refused(APERTUS, CWM_ROPE ", \"qk_norm\": false", ERR_UNSUPPORTED, "\"qk_norm\" must be true");
+	refused(APERTUS, CWM_ROPE ", \"post_norm\": true", ERR_UNSUPPORTED, "unknown field \"post_norm\"");
+	refused(APERTUS, CWM_ROPE ", \"mlp_bias\": true", ERR_UNSUPPORTED, "\"mlp_bias\" is set");
+	refused("ArceeForCausalLM", "\"hidden_act\": \"xielu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'xielu'; supported: silu");
+}
