@@ -54,6 +54,7 @@ enum arch_dim {
 	DIM_NONE, /* a vector's second one */
 	DIM_VOCAB,
 	DIM_CONTEXT,
+	DIM_CONTEXT_PADDED, /* with DIM_TWO positions in front of the first */
 	DIM_HIDDEN,
 	DIM_HEAD,
 	DIM_HEAD_COUNT,
@@ -77,6 +78,7 @@ enum arch_dim {
 	DIM_SHARED_INTERMEDIATE, /* of the expert of all tokens */
 	DIM_SHARED_GATE_UP,	 /* twice that */
 	DIM_ONE,
+	DIM_TWO,
 };
 
 /* How ranks of a tensor-parallel group divide a tensor (Shoeybi et al. 2019). */

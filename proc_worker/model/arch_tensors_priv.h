@@ -286,10 +286,21 @@ static const struct arch_tensor GRANITE_MOE[] = {
 #define GRANITE_SHARED_ROWS(...) \
 	{SLOT_GATE_UP, LAYER "shared_mlp.input_linear.weight", DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED, \
 	 .whole = DIM_SHARED_GATE_UP, __VA_ARGS__}
+#define GRANITE_MOE_SHARED_TENSORS \
+	GRANITE_MOE_TENSORS, \
+	GRANITE_SHARED_ROWS(.before = DIM_NONE), GRANITE_SHARED_ROWS(.before = DIM_SHARED_INTERMEDIATE), \
+	{SLOT_DOWN, LAYER "shared_mlp.output_linear.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED}
 static const struct arch_tensor GRANITE_MOE_SHARED[] = {
-	GRANITE_MOE_TENSORS,
-	GRANITE_SHARED_ROWS(.before = DIM_NONE), GRANITE_SHARED_ROWS(.before = DIM_SHARED_INTERMEDIATE),
-	{SLOT_DOWN, LAYER "shared_mlp.output_linear.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED},
+	GRANITE_MOE_SHARED_TENSORS,
+};
+
+#define SINKS {SLOT_SINKS, ATTENTION "sinks", DIM_HEAD_COUNT, DIM_NONE, SPLIT_ROWS}
+static const struct arch_tensor GRANITE_SWA[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP, MLP_BIASES, SINKS,
+};
+
+static const struct arch_tensor GRANITE_MOE_SWA[] = {
+	GRANITE_MOE_SHARED_TENSORS, SINKS,
 };
 
 /* Without experts: what others have for all tokens beside these is the MLP. */
@@ -393,11 +404,32 @@ static const struct arch_tensor GPT2_TENSORS[] = {
 	{SLOT_DOWN_BIAS, GPT2_LAYER "mlp.c_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
 };
 
+/* Positions begin behind two rows that no token has. */
+#define OPT "model.decoder."
+#define OPT_LAYER OPT "layers.{}."
+#define OPT_MATRIX(slot, name, rows, columns, split) {slot, OPT_LAYER name ".weight", rows, columns, split}
+#define OPT_BIAS(slot, name, rows, split) {slot, OPT_LAYER name ".bias", rows, DIM_NONE, split, WHEN_ATTENTION_BIAS}
+#define OPT_NORM(slot, name) {slot, name, DIM_HIDDEN, DIM_NONE, SPLIT_NONE}
+static const struct arch_tensor OPT_TENSORS[] = {
+	{SLOT_EMBED, OPT "embed_tokens.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_POSITIONS, OPT "embed_positions.weight", DIM_CONTEXT, DIM_HIDDEN, .whole = DIM_CONTEXT_PADDED, .before = DIM_TWO},
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	OPT_NORM(SLOT_FINAL_NORM, OPT "final_layer_norm.weight"), OPT_NORM(SLOT_FINAL_NORM_BIAS, OPT "final_layer_norm.bias"),
+	OPT_NORM(SLOT_ATTN_NORM, OPT_LAYER "self_attn_layer_norm.weight"), OPT_NORM(SLOT_ATTN_NORM_BIAS, OPT_LAYER "self_attn_layer_norm.bias"),
+	OPT_NORM(SLOT_MLP_NORM, OPT_LAYER "final_layer_norm.weight"), OPT_NORM(SLOT_MLP_NORM_BIAS, OPT_LAYER "final_layer_norm.bias"),
+	OPT_MATRIX(SLOT_QKV, "self_attn.q_proj", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS), OPT_BIAS(SLOT_QKV_BIAS, "self_attn.q_proj", DIM_HEADS, SPLIT_ROWS),
+	OPT_MATRIX(SLOT_QKV, "self_attn.k_proj", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS), OPT_BIAS(SLOT_QKV_BIAS, "self_attn.k_proj", DIM_KV_HEADS, SPLIT_ROWS),
+	OPT_MATRIX(SLOT_QKV, "self_attn.v_proj", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS), OPT_BIAS(SLOT_QKV_BIAS, "self_attn.v_proj", DIM_KV_HEADS, SPLIT_ROWS),
+	OPT_MATRIX(SLOT_ATTN_OUT, "self_attn.out_proj", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS), OPT_BIAS(SLOT_ATTN_OUT_BIAS, "self_attn.out_proj", DIM_HIDDEN, SPLIT_NONE),
+	OPT_MATRIX(SLOT_GATE_UP, "fc1", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS), OPT_BIAS(SLOT_GATE_UP_BIAS, "fc1", DIM_INTERMEDIATE, SPLIT_ROWS),
+	OPT_MATRIX(SLOT_DOWN, "fc2", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS), OPT_BIAS(SLOT_DOWN_BIAS, "fc2", DIM_HIDDEN, SPLIT_NONE),
+};
+
 /* A score that no key has for every head; experts with biases, whose gate and up are neighbours. */
 #define GPT_OSS_EXPERTS LAYER "mlp.experts."
 static const struct arch_tensor GPT_OSS[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
-	{SLOT_SINKS, ATTENTION "sinks", DIM_HEAD_COUNT, DIM_NONE, SPLIT_ROWS},
+	SINKS,
 	{SLOT_ROUTER, LAYER "mlp.router.weight", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
 	{SLOT_ROUTER_BIAS, LAYER "mlp.router.bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
 	{SLOT_EXPERT_GATE_UP, EXPERT "gate_up_proj.weight", DIM_EXPERT_GATE_UP, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS,

@@ -167,6 +167,21 @@ static enum err check_flags(const struct model_config *c, json_val list, struct 
 	return ERR_OK;
 }
 
+/* Of a family with no other rule: all layers, but where they are listed. */
+static enum err read_listed_alone(struct model_config *c, json_val v, struct err_msg *em)
+{
+	static const char *const rules[] = {"decoder_sparse_step", "mlp_only_layers"};
+	json_val list = json_get(v, "mlp_layer_types");
+
+	for (size_t i = 0; i < COUNT_OF(rules); i++)
+		if (json_present(json_get(v, rules[i])))
+			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is set, which is not supported for %s", rules[i], c->arch->name);
+	if (json_present(list))
+		return read_listed(c, list, em);
+	memset(c->layer_flags, LAYER_EXPERTS, c->layers);
+	return ERR_OK;
+}
+
 /* All layers from the first ones on, or every so many of them. */
 static enum err read_first_dense(struct model_config *c, json_val v, struct err_msg *em)
 {
@@ -328,5 +343,7 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 		e = config_may_bool(v, "norm_topk_prob", c->arch->experts_norm, &c->normalize_experts, em);
 	if (!e && has(c, ARCH_SHARED_EXPERT))
 		e = config_need_u32(v, "shared_expert_intermediate_size", CONFIG_DIM_MAX, &c->shared_intermediate, em);
+	if (!e && arch_has_own(c->arch, "mlp_layer_types"))
+		return read_listed_alone(c, v, em);
 	return e ? e : read_dense_layers(c, v, em);
 }

@@ -307,6 +307,7 @@ static const struct {
 	{"attn_type_list", 0, NAN},
 	{"position_embedding_type", 0, NAN},
 	{"initial_context_length", 0, NAN},
+	{"layer_rope_theta", 0, NAN},
 	{"capacity_factor", 0, NAN}, /* of dropping tokens, which another field says */
 	{"moe_layer_num_skipped", 0, 0},
 };
@@ -375,7 +376,7 @@ static const char *const INERT[] = {
 	"use_flash_attention", "use_flash_attention_2", "max_sequence_length", "n_ctx", "reorder_and_upcast_attn", "model_max_length", "seq_length", "seq_len",
 	"max_seq_len", "torch_compile", "trust_remote_code", "keys_to_ignore_at_inference", "output_past",
 	/* of layers behind the model's own that guess further tokens, or of models that do */
-	"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "mup_denominator",
+	"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "mtp_layer_types", "mtp_mlp_layer_types", "mup_denominator",
 	/* images, which are not computed */
 	"vision_config", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",
 	"vision_end_token_id",

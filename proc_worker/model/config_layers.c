@@ -183,6 +183,35 @@ static enum err read_attention_only(struct model_config *c, json_val v, struct e
 	return ERR_OK;
 }
 
+/* A base for each layer, 0 where nothing rotates; those that do have one. */
+static enum err read_rope_thetas(struct model_config *c, json_val list, struct err_msg *em)
+{
+	double theta = 0, first = 0;
+	u32 i = 0;
+
+	if (json_type(list) != JSON_ARRAY || json_count(list) != c->layers)
+		return err_set(em, ERR_FORMAT, "config.json: \"layer_rope_theta\" must be an array of %u numbers (num_hidden_layers), found %s of %zu", c->layers,
+			       json_type_name(list), json_count(list));
+	for (struct json_iter it = json_iterate(list); json_next(&it); i++) {
+		if (!json_double(it.value, &theta) || theta < 0)
+			return err_set(em, ERR_FORMAT, "config.json: \"layer_rope_theta\"[%u] must be a number above 0, or 0 for a layer that does not rotate", i);
+		if (theta == 0) {
+			c->layer_flags[i] |= LAYER_NO_ROPE;
+			continue;
+		}
+		enum err e = config_check_float("layer_rope_theta", theta, em);
+		if (e)
+			return e;
+		if (theta == 1 && c->rope.kind == ROPE_YARN)
+			return err_set(em, ERR_INVALID, "config.json: \"layer_rope_theta\"[%u] is 1 with rope_scaling of type 'yarn'", i);
+		if (first > 0 && theta != first)
+			return err_set(em, ERR_UNSUPPORTED, "config.json: \"layer_rope_theta\"[%u] is %g; layers that rotate by several bases, here %g, are not supported", i,
+				       theta, first);
+		c->rope.theta = first = theta;
+	}
+	return ERR_OK;
+}
+
 enum err config_read_windows(struct model_config *c, json_val v, struct err_msg *em)
 {
 	json_val types = json_get(v, "layer_types");
@@ -195,6 +224,8 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 		e = read_attention_only(c, v, em);
 	if (!e && arch_has_own(c->arch, "attn_type_list"))
 		e = check_attention_types(c, json_get(v, "attn_type_list"), em);
+	if (!e && arch_has_own(c->arch, "layer_rope_theta") && json_present(json_get(v, "layer_rope_theta")))
+		e = read_rope_thetas(c, json_get(v, "layer_rope_theta"), em);
 	if (!e)
 		e = read_window_size(c, v, em);
 	if (!e && has(c, ARCH_WINDOW_UPPER)) /* of others it says nothing */

@@ -20,6 +20,8 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return c->vocab_size;
 	case DIM_CONTEXT:
 		return c->context_max;
+	case DIM_CONTEXT_PADDED:
+		return c->context_max + 2;
 	case DIM_HIDDEN:
 		return c->hidden;
 	case DIM_HEAD:
@@ -64,6 +66,8 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return 2 * c->shared_intermediate;
 	case DIM_ONE:
 		return 1;
+	case DIM_TWO:
+		return 2;
 	}
 	ASSERT(!"a dimension of the table");
 	return 0;

@@ -11,17 +11,18 @@ from families_latent import DENSE_LATENT, LATENT, latent_cases
 GEMMA = {"head_dim": 12, "hidden_act": MISSING, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
          "attention_bias": False, "pad_token_id": 0, "rms_norm_eps": 1e-6}
 # Families that know no KV heads but those of queries.
-ONE_A_HEAD = ("gpt_neox", "gpt2")
+ONE_A_HEAD = ("gpt_neox", "gpt2", "opt")
 # What families call the fields of others.
 NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
          **{family: {"num_experts": "n_routed_experts"} for family in ("glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3", "mistral4", "dots1", "solar_open")},
          "granitemoehybrid": {"intermediate_size": "shared_intermediate_size"},
          "ernie4_5_moe": {"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k",
                           "n_shared_experts": "moe_num_shared_experts"},
+         "opt": {"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
          "gpt2": {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
                   "max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "hidden_act": "activation_function"}}
 # Families whose heads are hidden_size / num_attention_heads.
-SQUARE = ("starcoder2", "stablelm", "phi", "cohere", "cohere2", "granitemoeshared", "granitemoehybrid", "ernie4_5_moe", "olmo", "flex_olmo",
+SQUARE = ("starcoder2", "stablelm", "phi", "cohere", "cohere2", "granitemoeshared", "granitemoehybrid", "ernie4_5_moe", "olmo", "flex_olmo", "granite_swa", "granitemoe_swa",
           "minicpm", "mimo")
 
 FAMILIES = {
@@ -127,6 +128,28 @@ FAMILIES = {
                            "type": "dynamic"}},
     "apertus": {"architectures": ["ApertusForCausalLM"], "attention_bias": False, "hidden_act": "xielu", "hidden_dropout": 0.0,
                 "mlp_bias": False, "post_norm": False, "qk_norm": True, "rope_theta": 12000000.0, "rope_scaling": LLAMA3},
+    "iquestcoder": {"architectures": ["IQuestCoderForCausalLM"], "head_dim": 12, "attention_bias": False, "mlp_bias": False, "clip_qkv": None,
+                    "use_sliding_window": False, "sliding_window": None, "rope_theta": 500000.0, "rope_scaling": None},
+    "opt": {"architectures": ["OPTForCausalLM"], **LAYER_NORM("layer_norm_eps"), "layer_norm_eps": MISSING, "rope_theta": MISSING,
+            "hidden_act": "relu", "_remove_final_layer_norm": False, "do_layer_norm_before": True, "dropout": 0.0, "enable_bias": True,
+            "init_std": 0.02, "layer_norm_elementwise_affine": True, "layerdrop": 0.0, "pad_token_id": 1, "prefix": "</s>",
+            "word_embed_proj_dim": MISSING, "tie_word_embeddings": True},
+    "granite_swa": {"architectures": ["GraniteSWAForCausalLM"], "attention_bias": False, "mlp_bias": False, "attention_multiplier": 0.2,
+                    "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 3.0, "sliding_window": 8,
+                    "layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "layer_rope_theta": [0, 10000.0, 10000.0],
+                    "rope_scaling": None, "tie_word_embeddings": True},
+    "granitemoe_swa": {"architectures": ["GraniteMoeSWAForCausalLM"], "attention_bias": False, "attention_multiplier": 0.2,
+                       "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 3.0, "rope_scaling": None,
+                       "intermediate_size": 20, "num_local_experts": 8, "num_experts_per_tok": 3, "output_router_logits": False,
+                       "router_aux_loss_coef": 0.0, "shared_intermediate_size": 28, "sliding_window": 8, "tie_word_embeddings": True,
+                       "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
+    "mellum": {"architectures": ["MellumForCausalLM"], "attention_bias": False, "head_dim": 12, "num_experts": 8, "num_experts_per_tok": 3,
+               "moe_intermediate_size": 20, "norm_topk_prob": True, "sliding_window": 8, "layer_types": WINDOWED,
+               "mlp_layer_types": ["sparse", "dense", "sparse"], "num_mtp_layers": 1, "mtp_layer_types": ["sliding_attention"],
+               "mtp_mlp_layer_types": ["sparse"], "output_router_logits": False, "router_aux_loss_coef": 0.001,
+               "rope_theta": MISSING, "torch_dtype": MISSING, "dtype": "float32", "rope_parameters": {
+                   "full_attention": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 500000.0},
+                   "sliding_attention": {"rope_type": "default", "rope_theta": 20000.0}}},
     "olmo2": {"architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "rope_scaling": None, "pad_token_id": 1},
     "olmo3": {"architectures": ["Olmo3ForCausalLM"], "attention_bias": False, "sliding_window": 8, "pad_token_id": 1, "rope_theta": 500000.0,
               "num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
@@ -202,7 +225,7 @@ DEVICE_FAMILIES = ("stablelm", "nemotron", "starcoder2", "arcee", "phi", "cohere
                    "olmo2", "olmo3", "olmoe", "granitemoeshared", "olmo", "mistral", "ministral", "glm", "seed_oss", "internlm2",
                    "internlm3", "granitemoe", "phimoe", "glm4_moe", "ernie4_5_moe",
                    "hunyuan_v1_dense", "ministral3", "gpt_oss", "gpt_neox", "gpt2",
-                   "granitemoehybrid", "vaultgemma", "jais2", "minimax_m2", "qwen3_vl_moe_text", "apertus")
+                   "granitemoehybrid", "vaultgemma", "jais2", "minimax_m2", "qwen3_vl_moe_text", "apertus", "opt")
 
 
 def device_cases():
@@ -221,6 +244,7 @@ def device_cases():
                 "glm4_moe": {"num_experts": 16, "n_group": 4, "topk_group": 3, "num_experts_per_tok": 7, "use_qk_norm": True,
                              "routed_scaling_factor": 0.9},
                 "gpt2": {"max_position_embeddings": 128, "tie_word_embeddings": False},
+                "opt": {"max_position_embeddings": 128, "tie_word_embeddings": False},
                 "hunyuan_v1_dense": {"attention_head_dim": 16}, "olmo": {"clip_qkv": 0.8, "attention_bias": True},
                 "ministral3": {"dtype": MISSING, "rope_parameters": {**FAMILIES["ministral3"]["rope_parameters"],
                                                                      "llama_4_scaling_beta": 1.5}},
@@ -374,6 +398,23 @@ def family_cases(family):
         yield "defaults", {"num_hidden_layers": 5, **{k: MISSING for k in (
             "first_k_dense_replace", "is_moe_layer", "routed_scaling_factor", "norm_topk_prob", "n_group", "topk_group", "topk_method",
             "num_shared_experts", "scoring_func", "layer_types", "sliding_window_pattern")}}
+    if family == "opt":
+        yield "no-bias", {"enable_bias": False}
+        yield "bias-missing", {"enable_bias": MISSING, "word_embed_proj_dim": 40}
+        yield "untied", {"tie_word_embeddings": False}
+    if family in ("granite_swa", "granitemoe_swa"):
+        yield "types-missing", {"layer_types": MISSING, "num_hidden_layers": 6, "layer_rope_theta": MISSING}
+        yield "theta", {"layer_rope_theta": [500000.0] * 3, "sliding_window": 1}
+        yield "no-positions", {"layer_rope_theta": [0, 0, 0]}
+    if family == "granitemoe_swa":
+        yield "no-shared", {"shared_intermediate_size": 0, "attention_bias": True}
+    if family == "granite_swa":
+        yield "biases", {"attention_bias": True, "mlp_bias": True}
+    if family == "mellum":
+        yield "defaults", {k: MISSING for k in ("layer_types", "mlp_layer_types", "norm_topk_prob", "rope_parameters", "num_mtp_layers",
+                                                "mtp_layer_types", "mtp_mlp_layer_types", "attention_bias")}
+        yield "no-norm", {"norm_topk_prob": False, "mlp_layer_types": ["dense", "sparse", "sparse"]}
+        yield "attention-bias", {"attention_bias": True}
     if family in ("stablelm", "nemotron", "glm", "glm4", "phi"):
         yield "partial-default", {"partial_rotary_factor": MISSING, "hidden_size": 64} if "glm" not in family else {
             "partial_rotary_factor": MISSING}
@@ -526,7 +567,9 @@ def cases():
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default")]
         if family == "exaone_moe":
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "llama3-new")]
-        if family in ("gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "hunyuan_v1_moe", "glm4_moe_lite", "minicpm3",
+        if family in ("iquestcoder", "granite_swa", "granitemoe_swa"):
+            ropes = [r for r in rope_cases() if r[0] in ("none", "llama3-new", "yarn")]
+        if family in ("opt", "mellum", "gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "hunyuan_v1_moe", "glm4_moe_lite", "minicpm3",
                       "granitemoehybrid", "vaultgemma", "helium", "jais2", "minimax_m2", "dots1", "solar_open", "flex_olmo", "mistral4", "youtu", "mimo"):
             ropes = [("none", {})]
         for name, changes in ropes:
@@ -559,7 +602,7 @@ def cases():
                 changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
             if family in ("glm", "glm4", "glm4_moe", "nemotron", "minimax_m2") and "head_dim" in changes:  # an even part of it turns
                 changes = {**changes, "head_dim": 20}
-            if name == "odd" and (family.endswith("_moe") or family in ("dots1", "solar_open") or family in LATENT and family not in DENSE_LATENT):
+            if name == "odd" and (family.endswith("_moe") or family in ("dots1", "solar_open", "mellum") or family in LATENT and family not in DENSE_LATENT):
                 changes = {**changes, "moe_intermediate_size": 21, "shared_expert_intermediate_size":
                            27 if family == "qwen2_moe" else MISSING}
             if family == "helium":  # heads are as wide together as the stream
@@ -571,12 +614,14 @@ def cases():
                            **({"moe_topk": [3], "moe_intermediate_size": [20], "num_shared_expert": [1]} if name == "one-layer" else {})}
             if family.startswith("hunyuan") and "head_dim" in changes:
                 changes = {**changes, "attention_head_dim": changes["head_dim"]}
-            if name == "odd" and family == "granitemoeshared":
+            if name == "odd" and family in ("granitemoeshared", "granitemoe_swa"):
                 changes = {**changes, "shared_intermediate_size": 27}
             if name == "one-layer":
                 types = FAMILIES[family].get("layer_types")
                 changes = {**changes, **({"layer_types": types[:1]} if types else {}),
                            **({"is_moe_layer": [False]} if family == "exaone_moe" else {}),
+                           **({"layer_rope_theta": [10000.0]} if family == "granite_swa" else {}),
+                           **({"mlp_layer_types": ["sparse"]} if family == "mellum" else {}),
                            **({"no_rope_layers": [1]} if family == "smollm3" else {}),
                            **({"attn_type_list": [1]} if family == "minimax_m2" else {})}
             yield family + "/" + name, family, config(family, changes), {"ranks": 3} if name == "odd" else {}
@@ -584,8 +629,8 @@ def cases():
             yield family + "/" + name, family, config(family, changes), {}
         for name, save in SAVES + list(whole(family)):
             changes = {"tie_word_embeddings": True} if save.get("keep_head") else {}
-            if family.startswith(("internlm", "gpt")) and name in ("base", "raw", "inv-freq", "tied-head-kept") and (
-                    family + name != "gpt2base"):
+            if family.startswith(("internlm", "gpt", "opt")) and name in ("base", "raw", "inv-freq", "tied-head-kept") and (
+                    family + name not in ("gpt2base", "optbase")):
                 continue
             if "dtype" in save:
                 changes["dtype" if "dtype" in FAMILIES[family] else "torch_dtype"] = save["dtype"]

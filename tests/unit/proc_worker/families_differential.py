@@ -289,11 +289,11 @@ def check(options, name, config, save, folder):
 # ---------------------------------------------------------------- what the suite keeps
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-KEPT = """llama/dynamic llama/llama3-new llama/yarn-mscale llama/odd llama/act-gelu llama/act-relu llama/save-base mistral/window-8 ministral/none cwm/none cwm/types-missing ministral3/beta ministral3/save-whole-new
+KEPT = """llama/dynamic llama/llama3-new llama/yarn-mscale llama/odd llama/act-gelu llama/act-relu llama/save-base mistral/window-8 ministral/none iquestcoder/none cwm/none cwm/types-missing ministral3/beta ministral3/save-whole-new
 qwen2/window qwen3/yarn-new phi3/partial-0.6 phi3/longrope-new gemma2/caps mixtral/save-raw phimoe/none phimoe/longrope phimoe/save-raw qwen3_moe/save-raw qwen3_moe/sparse-step
-qwen2_moe/none qwen2_moe/dense-layer
+mellum/none qwen2_moe/none qwen2_moe/dense-layer
 qwen2_moe/no-qkv-bias gemma3_text/none gemma3_text/new-ropes granite/biases granite/none smollm3/none
-smollm3/window granitemoe/attention-bias granitemoe/odd granitemoe/save-raw granitemoeshared/none granitemoeshared/odd olmo/none olmo/odd olmo/clip-bias olmoe/clip
+smollm3/window granitemoe/attention-bias granitemoe/odd granitemoe/save-raw granitemoeshared/none granitemoeshared/odd granite_swa/none granitemoe_swa/types-missing olmo/none olmo/odd olmo/clip-bias olmoe/clip
 hunyuan_v1_dense/none hunyuan_v1_dense/odd hunyuan_v1_moe/none hunyuan_v1_moe/as-saved olmo2/odd olmo3/yarn-full olmoe/top-1 exaone4/window exaone_moe/none exaone_moe/odd seed_oss/mlp-bias gemma3_text/save-whole mistral/save-whole-new qwen3/save-whole-new qwen3_vl_moe_text/save-whole-new starcoder2/none
 stablelm/qkv-bias nemotron/odd arcee/none apertus/none phi/none cohere/biases cohere2/none glm4/none glm4_moe/groups glm4_moe/qk-norm glm4_moe/odd ernie4_5_moe/none ernie4_5_moe/interval
 ernie4_5_moe/norm-min ernie4_5_moe/save-raw ernie4_5/biases
@@ -302,7 +302,7 @@ glm4_moe_lite/listed minicpm3/none minicpm3/longrope
 granitemoehybrid/none granitemoehybrid/no-positions vaultgemma/none helium/biases jais2/none jais2/bias-missing minimax_m2/none minimax_m2/partial-new
 minimax_m2/save-raw dots1/groups solar_open/none flex_olmo/none mistral4/beta mistral4/groups youtu/none minicpm/none minicpm/scales-missing mimo/none
 gpt_oss/none gpt_oss/limit internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
-gpt2/none gpt2/untied gpt2/odd gpt2/save-base gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
+gpt2/none gpt2/untied gpt2/odd gpt2/save-base opt/none opt/no-bias gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
 known/gemma-3-1b-it known/qwen3-coder-30b-a3b""".split()
 
 

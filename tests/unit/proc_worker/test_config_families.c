@@ -463,3 +463,57 @@ Test(config_families, apertus_has_the_activation_that_it_has_learned)
 	refused(APERTUS, CWM_ROPE ", \"mlp_bias\": true", ERR_UNSUPPORTED, "\"mlp_bias\" is set");
 	refused("ArceeForCausalLM", "\"hidden_act\": \"xielu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'xielu'; supported: silu");
 }
+
+Test(config_families, iquest_coder_is_llama)
+{
+	good("IQuestCoderForCausalLM", "\"head_dim\": 16, \"clip_qkv\": null, \"use_sliding_window\": false");
+	cr_assert(c.head_dim == 16 && c.window == 0 && !c.attention_bias);
+	good("IQuestCoderForCausalLM", "\"attention_bias\": true");
+	cr_assert(c.head_dim == 128 && c.attention_bias);
+	refused("IQuestCoderForCausalLM", "\"clip_qkv\": 8", ERR_UNSUPPORTED, "\"clip_qkv\" is set");
+	refused("IQuestCoderForCausalLM", "\"use_sliding_window\": true", ERR_UNSUPPORTED, "\"use_sliding_window\" is set");
+}
+
+#define OPT "OPTForCausalLM"
+Test(config_families, positions_of_opt_are_learned)
+{
+	good(OPT, "\"ffn_dim\": 80, \"activation_function\": \"relu\", \"do_layer_norm_before\": true, \"word_embed_proj_dim\": 48");
+	cr_assert(c.tied_embeddings && c.attention_bias && c.mlp_bias && c.activation == KERN_RELU && (c.layer_flags[0] & LAYER_NO_ROPE));
+	good(OPT, "\"enable_bias\": false");
+	cr_assert(!c.attention_bias && !c.mlp_bias && c.norm_eps == 1e-5f);
+	refused(OPT, "\"do_layer_norm_before\": false", ERR_UNSUPPORTED, "\"do_layer_norm_before\" must be true");
+	refused(OPT, "\"word_embed_proj_dim\": 24", ERR_UNSUPPORTED, "\"word_embed_proj_dim\" is 24; only embeddings of hidden_size");
+	refused(OPT, "\"layer_norm_elementwise_affine\": false", ERR_UNSUPPORTED, "\"layer_norm_elementwise_affine\" must be true");
+	refused(OPT, "\"_remove_final_layer_norm\": true", ERR_UNSUPPORTED, "\"_remove_final_layer_norm\" must be false");
+	refused(OPT, "\"rope_theta\": 10000", ERR_UNSUPPORTED, "\"rope_theta\" is set");
+}
+
+#define SWA "GraniteSWAForCausalLM"
+Test(config_families, layers_of_granite_with_windows_may_not_rotate)
+{
+	good(SWA, "\"layer_rope_theta\": [0, 5000, 5000.0, 0], \"rope_theta\": 10000");
+	cr_assert(c.rope.theta == 5000 && (c.layer_flags[0] & LAYER_NO_ROPE) && !(c.layer_flags[1] & LAYER_NO_ROPE));
+	cr_assert(c.window == 128 && !(c.layer_flags[0] & LAYER_WINDOW) && (c.layer_flags[3] & LAYER_WINDOW) && c.tied_embeddings);
+	good("GraniteMoeSWAForCausalLM", "\"num_local_experts\": 8, \"num_experts_per_tok\": 2, \"shared_intermediate_size\": 24, \"sliding_window\": 8");
+	cr_assert(c.window == 8 && c.shared_intermediate == 24 && c.rope.theta == 10000 && !(c.layer_flags[0] & LAYER_NO_ROPE));
+	refused(SWA, "\"layer_rope_theta\": [0, 5000, 10000, 0]", ERR_UNSUPPORTED, "\"layer_rope_theta\"[2] is 10000; layers that rotate by several bases");
+	refused(SWA, "\"layer_rope_theta\": [0, -1, 0, 0]", ERR_FORMAT, "\"layer_rope_theta\"[1] must be a number above 0, or 0");
+	refused(SWA, "\"layer_rope_theta\": [0, 1, 0, 0], \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 32}", ERR_INVALID,
+		"\"layer_rope_theta\"[1] is 1 with rope_scaling of type 'yarn'");
+	refused(SWA, "\"layer_rope_theta\": 10000", ERR_FORMAT, "\"layer_rope_theta\" must be an array of 4 numbers");
+	refused("GraniteForCausalLM", "\"layer_rope_theta\": [0, 0, 0, 0]", ERR_UNSUPPORTED, "\"layer_rope_theta\" is set");
+}
+
+#define MELLUM "MellumForCausalLM"
+Test(config_families, kinds_of_layers_of_mellum_are_listed)
+{
+	good(MELLUM, QWEN_EXPERTS ", \"num_mtp_layers\": 1, \"mtp_layer_types\": [\"sliding_attention\"]");
+	cr_assert(c.normalize_experts && (c.layer_flags[0] & LAYER_EXPERTS) && !(c.layer_flags[1] & LAYER_WINDOW) && c.rope.theta == 500000);
+	good(MELLUM, QWEN_EXPERTS ", \"sliding_window\": 8, \"layer_types\": [\"sliding_attention\", \"full_attention\", \"full_attention\", \"full_attention\"], "
+				  "\"mlp_layer_types\": [\"dense\", \"sparse\", \"sparse\", \"dense\"]");
+	cr_assert((c.layer_flags[0] & LAYER_WINDOW) && (c.layer_flags[0] & LAYER_LOCAL_ROPE) && !(c.layer_flags[0] & LAYER_EXPERTS));
+	cr_assert(!(c.layer_flags[1] & LAYER_LOCAL_ROPE) && (c.layer_flags[1] & LAYER_EXPERTS) && c.local_rope.theta == 10000);
+	refused(MELLUM, QWEN_EXPERTS ", \"decoder_sparse_step\": 2", ERR_UNSUPPORTED, "\"decoder_sparse_step\" is set, which is not supported for " MELLUM);
+	refused(MELLUM, QWEN_EXPERTS ", \"mlp_layer_types\": [\"dense\"]", ERR_FORMAT, "\"mlp_layer_types\" must be an array");
+	refused(MELLUM, QWEN_EXPERTS ", \"use_sliding_window\": true", ERR_UNSUPPORTED, "\"use_sliding_window\" is set");
+}
