@@ -119,13 +119,13 @@ struct kern_embedding_args {
 	bool accumulate;
 };
 
-/* If `add` is not NULL: x[t] += add[t]. Then out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. `out` may be NULL (only add), or `x` (in place).
+/* If `add` is not NULL: x[t] += add[t], and, on the CPU, with `scale` x[t] = (x[t] + add[t]) * scale[0]. Then out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. `out` may be NULL (only add), or `x` (in place).
  * Zhang, Sennrich 2019. Devices: `weight` NULL: out[t] = x[t], rounded. */
 struct kern_rmsnorm_args {
 	KERN_ACTIVATIONS(, out);      /* [T][H] */
 	KERN_ACTIVATIONS(, x);	      /* [T][H], the residual stream */
 	KERN_ACTIVATIONS(const, add); /* [T][H] or NULL */
-	const float *weight;	      /* [H]; or, see above, NULL */
+	const float *weight, *scale;  /* [H], or, see above, NULL; [1] or NULL */
 	float eps;
 	u32 tokens, hidden;
 	enum kern_dtype dtype, x_dtype; /* of out and add; of x: float for the residual stream */
@@ -176,12 +176,10 @@ struct kern_matmul_fusion {
  * side, so that one vector holds the same dimension of many keys. On devices K is laid out as V: what their matrix units read is a key's
  * dimensions side by side.
  *
- * KERN_I8, KERN_F8E4M3 and, on the CPU alone, KERN_I16 have a scale per token and head, of K and of V: value = stored * scale, where the largest
- * of a token's head is stored as 127, 448 or 16383, rounded to nearest even. The scales [block_size] of a head, in float, follow its values
- * inside the block, so that a block stays one range of bytes. On the CPU KERN_I8 stores 128 more, as unsigned bytes, and head_dim is filled up
- * to a multiple of 4. A head of KERN_I16 that has a NaN or an infinity is one of NaN.
- *
- * Blocks are opaque to callers. head_dim is even. */
+ * KERN_I8, KERN_F8E4M3 and, on the CPU alone, KERN_I16 have a scale per token and head, of K and of V: value = stored * scale, where the
+ * largest of a token's head is stored as 127, 448 or 16383, rounded to nearest even. The scales [block_size] of a head, in float, follow its
+ * values inside the block, so that a block stays one range of bytes. On the CPU KERN_I8 stores 128 more, as unsigned bytes, and head_dim is
+ * filled up to a multiple of 4. A head of KERN_I16 that has a NaN or an infinity is one of NaN. Blocks are opaque to callers. head_dim is even. */
 struct kern_kv {
 	void *k, *v;
 	enum kern_dtype dtype;
@@ -194,7 +192,10 @@ size_t kern_kv_block_bytes(const struct kern_kv *kv);
  * k (RoPE, neox halves: pairs (i, i + rope_dim/2)) by cos/sin[positions[t]], writes q to `q` and k, v into the cache at slots[t]; slot -1
  * writes nothing (padding). `interleaved`: the pairs are (2 i, 2 i + 1); they are written as halves all the same, in q and in K alike, which
  * changes no score. With `clip` what is read, with its bias, is bounded by -clip and clip; with `norm_behind`, which goes with halves, norms are
- * behind the rotation; with `q_scales` q is multiplied by q_scales[positions[t]] behind both. q may stay where it is read, `q_stride` apart. */
+ * behind the rotation; with `q_scales` q is multiplied by q_scales[positions[t]] behind both. q may stay where it is read, `q_stride` apart.
+ * CPU: with `rope_apart`, which goes with halves, the pairs are (i, i + rope_apart), rope_dim / 2 of them; `norm_v`, which goes with norms
+ * before the rotation, divides the heads of v by their root mean square (RMSNorm without weights); with `v_is_k`, which goes with halves, qkv
+ * and bias have no v: it is what k is before its norm. Without KV heads only q is read and written, and `slots` may be NULL. */
 struct kern_rope_kv_args {
 	KERN_ACTIVATIONS(, q); /* out [T][heads][head_dim] */
 	const float *qkv;
@@ -207,8 +208,8 @@ struct kern_rope_kv_args {
 	const u32 *positions; /* [T] */
 	const i64 *slots;     /* [T] */
 	struct kern_kv kv;
-	u32 tokens, heads, rope_dim, q_stride; /* the last: CPU, floats from a token of q to the next; 0: heads * head_dim */
-	bool interleaved, norm_behind;
+	u32 tokens, heads, rope_dim, rope_apart, q_stride; /* the last: CPU, floats from a token of q to the next; 0: heads * head_dim */
+	bool interleaved, norm_behind, norm_v, v_is_k;
 	enum kern_dtype dtype;
 };
 
@@ -298,14 +299,14 @@ struct kern_soft_cap_args {
  * softmax(logits[t]), or with `sigmoid` 1 / (1 + e^-logit). A token's experts are the `top` of the largest score + bias, a
  * float, ties to the lowest; of several `groups`, as many experts each, only those in the `groups_top` whose two largest sum
  * to most (DeepSeek-AI 2024), with `groups_best` whose largest is largest (V2; CPUs alone). Their weights are their scores, where `normalize` divided by max(their sum + sum_plus,
- * sum_least), times `scale`; with `mixer` (SparseMixer, Liu et al. 2023, which has none of the others) each one's share of
+ * sum_least), times `scale` and, on CPUs, expert_scales[e]; with `mixer` (SparseMixer, Liu et al. 2023, which has none of the others) each one's share of
  * softmax(x) over those experts not chosen before it whose logits are near m, its own: m - x <= mixer * max(|x|, m). The T * top
  * assignments of a token to an expert are numbered by expert and, of one expert, by token, so that what an expert has to do
  * lies together: expert e has those in [expert_start[e], expert_start[e + 1]). A token's result depends on its own logits
  * alone, only the numbers of its assignments on the others. */
 enum { KERN_EXPERT_GROUPS_MAX = 64 };
 struct kern_moe_route_args {
-	const float *logits, *bias; /* [T][experts]; [experts] or NULL */
+	const float *logits, *bias, *expert_scales; /* [T][experts]; [experts] or NULL; the same */
 	float *weights;		    /* out [T][top] */
 	u32 *assignments;	    /* out [T][top]: the number of each, beside its weight */
 	u32 *tokens_of;		    /* out [T * top]: the token of each assignment */
@@ -363,9 +364,8 @@ struct kern_moe_combine_args {
 	enum kern_dtype dtype, out_dtype; /* of x and shared; of out */
 };
 
-/* Per row of logits, in place, in this order: logit_bias, repetition penalty (over prompt and outputs; CTRL:
- * positive logits divided, negative multiplied), frequency and presence penalties (over outputs), masking of
- * ids to -inf, masking of all ids but those of a set. */
+/* Per row of logits, in place, in this order: logit_bias, repetition penalty (over prompt and outputs; CTRL: positive logits divided, negative
+ * multiplied), frequency and presence penalties (over outputs), masking of ids to -inf, masking of all ids but those of a set. */
 struct kern_logits_row {
 	float *logits; /* [V] */
 	float repetition_penalty, presence_penalty, frequency_penalty;

@@ -39,6 +39,32 @@ static inline size_t kern_rope_q_stride(const struct kern_rope_kv_args *a)
 	return a->q_stride > 0 ? a->q_stride : (size_t)a->heads * a->kv.head_dim;
 }
 
+/* The head of qkv that v begins with, and floats from a token of it to the next one's. */
+static inline u32 kern_rope_first_value(const struct kern_rope_kv_args *a)
+{
+	return a->heads + (a->v_is_k ? 0 : a->kv.kv_heads);
+}
+
+static inline size_t kern_rope_qkv_stride(const struct kern_rope_kv_args *a)
+{
+	return (size_t)(kern_rope_first_value(a) + a->kv.kv_heads) * a->kv.head_dim;
+}
+
+/* From the first value of a rotated pair to its second. */
+static inline u32 kern_rope_apart(const struct kern_rope_kv_args *a)
+{
+	return a->rope_apart > 0 ? a->rope_apart : a->rope_dim / 2;
+}
+
+/* What goes with what. */
+static inline bool kern_rope_is_sound(const struct kern_rope_kv_args *a)
+{
+	const u32 dim = a->kv.head_dim;
+	return dim <= KERN_HEAD_DIM_MAX && a->rope_dim <= dim && a->rope_dim % 2 == 0 && dim % 2 == 0 &&
+	       kern_rope_apart(a) >= a->rope_dim / 2 && kern_rope_apart(a) + a->rope_dim / 2 <= dim &&
+	       !(a->interleaved && (a->norm_behind || a->rope_apart > 0 || a->v_is_k)) && !(a->norm_behind && a->norm_v);
+}
+
 /* The same of attention's queries and outputs. */
 static inline size_t kern_attention_stride(const struct kern_attention_args *a)
 {

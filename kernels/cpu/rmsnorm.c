@@ -8,9 +8,10 @@
 
 enum { SUMS = 4 };
 
-/* x += add, and the sum of its squares. */
-static float add_and_square(float *x, const float *add, u32 hidden)
+/* x = (x + add) * factor, unless there is nothing to add, and the sum of its squares. */
+static float add_and_square(float *x, const float *add, float factor, u32 hidden)
 {
+	const vec f = vec_set1(factor);
 	vec sums[SUMS] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()};
 	u32 i = 0;
 	for (; i + SUMS * VEC_LANES <= hidden; i += SUMS * VEC_LANES)
@@ -19,7 +20,7 @@ static float add_and_square(float *x, const float *add, u32 hidden)
 			float *at = x + i + s * VEC_LANES;
 			vec v = vec_load(at);
 			if (add) {
-				v = vec_add(v, vec_load(add + i + s * VEC_LANES));
+				v = vec_mul(vec_add(v, vec_load(add + i + s * VEC_LANES)), f);
 				vec_store(at, v);
 			}
 			sums[s] = vec_fma(v, v, sums[s]);
@@ -28,7 +29,7 @@ static float add_and_square(float *x, const float *add, u32 hidden)
 		u32 n = kern_min(hidden - i, VEC_LANES);
 		vec v = vec_load_n(x + i, n);
 		if (add) {
-			v = vec_add(v, vec_load_n(add + i, n));
+			v = vec_mul(vec_add(v, vec_load_n(add + i, n)), f);
 			vec_store_n(x + i, v, n);
 		}
 		sums[0] = vec_fma(v, v, sums[0]);
@@ -56,7 +57,7 @@ static float factor_of(float squares, u32 hidden, float eps)
 /* Without anything added nothing is written. */
 static float row_factor(const float *x, u32 hidden, float eps)
 {
-	return factor_of(add_and_square((float *)(uintptr_t)x, NULL, hidden), hidden, eps);
+	return factor_of(add_and_square((float *)(uintptr_t)x, NULL, 1, hidden), hidden, eps);
 }
 
 const struct blocked_norm blocked_norm_avx2 = {row_factor, scale_row};
@@ -68,7 +69,7 @@ static void rows(void *arg, u32 task, u32 thread)
 	(void)thread;
 	for (u32 t = task * count; t < end; t++) {
 		size_t at = (size_t)t * a->hidden;
-		float squares = add_and_square(a->x + at, a->add ? a->add + at : NULL, a->hidden);
+		float squares = add_and_square(a->x + at, a->add ? a->add + at : NULL, a->scale ? a->scale[0] : 1, a->hidden);
 		if (a->out)
 			scale_row(a->out + at, a->x + at, a->weight, factor_of(squares, a->hidden, a->eps), a->hidden);
 	}

@@ -41,6 +41,7 @@ static void clip_head(float *out, const float *x, float clip, u32 dim)
 	}
 }
 
+/* `weight` NULL: of ones. */
 static void norm_head(float *out, const float *x, const float *weight, u32 dim, float eps)
 {
 	vec sum = vec_zero();
@@ -51,8 +52,8 @@ static void norm_head(float *out, const float *x, const float *weight, u32 dim, 
 	vec scale = vec_set1(1 / sqrtf(vec_sum(sum) / (float)dim + eps));
 	for (u32 i = 0; i < dim; i += VEC_LANES) {
 		u32 n = kern_min(dim - i, VEC_LANES);
-		vec_store_n(out + i, vec_mul(vec_mul(vec_load_n(x + i, n), scale), vec_load_n(weight + i, n)),
-			    n);
+		vec v = vec_mul(vec_load_n(x + i, n), scale);
+		vec_store_n(out + i, weight ? vec_mul(v, vec_load_n(weight + i, n)) : v, n);
 	}
 }
 
@@ -77,14 +78,14 @@ static void unlace(float *out, const float *x, u32 half, u32 dim)
 /* What rotates the heads of a token. */
 struct angles {
 	const float *cosine, *sine;
-	u32 half;
+	u32 half, apart; /* pairs, and from the first value of one to its second */
 };
 
 static struct angles angles_of(const struct kern_rope_kv_args *a, u32 t)
 {
 	u32 half = a->rope_dim / 2;
 	size_t at = (size_t)a->positions[t] * half;
-	return (struct angles){a->cos + at, a->sin + at, half};
+	return (struct angles){a->cos + at, a->sin + at, half, kern_rope_apart(a)};
 }
 
 static ALWAYS_INLINE vec turned_low(vec low, vec high, vec c, vec s)
@@ -111,22 +112,22 @@ static ALWAYS_INLINE void turn_heads(float *out, const float *in, u32 heads, con
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
 			size_t at = (size_t)h * dim + i + v * VEC_LANES;
-			vec low = vec_load(in + at), high = vec_load(in + at + by->half);
+			vec low = vec_load(in + at), high = vec_load(in + at + by->apart);
 			vec_store(out + at, turned_low(low, high, c[v], s[v]));
-			vec_store(out + at + by->half, turned_high(low, high, c[v], s[v]));
+			vec_store(out + at + by->apart, turned_high(low, high, c[v], s[v]));
 		}
 }
 
 /* The last `n` values of both halves. The upper half follows the lower, so stores are cut to size. */
 static void turn_ends(float *out, const float *in, u32 heads, const struct angles *by, u32 dim, u32 n)
 {
-	u32 half = by->half, i = half - n;
+	u32 apart = by->apart, i = by->half - n;
 	vec c = vec_load_n(by->cosine + i, n), s = vec_load_n(by->sine + i, n);
 	for (u32 h = 0; h < heads; h++) {
 		size_t at = (size_t)h * dim + i;
-		vec low = vec_load_n(in + at, n), high = vec_load_n(in + at + half, n);
+		vec low = vec_load_n(in + at, n), high = vec_load_n(in + at + apart, n);
 		vec_store_n(out + at, turned_low(low, high, c, s), n);
-		vec_store_n(out + at + half, turned_high(low, high, c, s), n);
+		vec_store_n(out + at + apart, turned_high(low, high, c, s), n);
 	}
 }
 
@@ -143,8 +144,9 @@ static void rotate_heads(float *out, const float *in, u32 heads, const struct an
 	if (i < half)
 		turn_ends(out, in, heads, by, dim, half - i);
 	for (u32 h = 0; h < heads && 2 * half < dim && out != in; h++) {
-		size_t at = (size_t)h * dim + 2 * half;
-		memcpy(out + at, in + at, (dim - 2 * half) * sizeof(float));
+		size_t at = (size_t)h * dim + half, behind = at + by->apart;
+		memcpy(out + at, in + at, (by->apart - half) * sizeof(float));
+		memcpy(out + behind, in + behind, (dim - by->apart - half) * sizeof(float));
 	}
 }
 
@@ -168,7 +170,7 @@ static ALWAYS_INLINE void to_bf16(u16 *out, const float *x, u32 dim)
 /* Heads rotated into bf16, `apart` from each other, of halves that whole pairs of vectors have. */
 static void rotate_to_bf16(u16 *out, size_t apart, const float *in, u32 heads, const struct angles *by, u32 dim)
 {
-	u32 half = by->half;
+	u32 half = by->half, across = by->apart;
 	for (u32 i = 0; i < half; i += 2 * VEC_LANES) {
 		vec c[2] = {vec_load(by->cosine + i), vec_load(by->cosine + i + VEC_LANES)};
 		vec s[2] = {vec_load(by->sine + i), vec_load(by->sine + i + VEC_LANES)};
@@ -176,14 +178,17 @@ static void rotate_to_bf16(u16 *out, size_t apart, const float *in, u32 heads, c
 			const float *x = in + (size_t)h * dim + i;
 			u16 *to = out + h * apart + i;
 			vec low[2] = {vec_load(x), vec_load(x + VEC_LANES)};
-			vec high[2] = {vec_load(x + half), vec_load(x + half + VEC_LANES)};
+			vec high[2] = {vec_load(x + across), vec_load(x + across + VEC_LANES)};
 			vec_store_bf16_pair(to, turned_low(low[0], high[0], c[0], s[0]), turned_low(low[1], high[1], c[1], s[1]));
-			vec_store_bf16_pair(to + half, turned_high(low[0], high[0], c[0], s[0]),
+			vec_store_bf16_pair(to + across, turned_high(low[0], high[0], c[0], s[0]),
 					    turned_high(low[1], high[1], c[1], s[1]));
 		}
 	}
-	for (u32 h = 0; h < heads && 2 * half < dim; h++)
-		to_bf16(out + h * apart + 2 * half, in + (size_t)h * dim + 2 * half, dim - 2 * half);
+	for (u32 h = 0; h < heads && 2 * half < dim; h++) {
+		const float *x = in + (size_t)h * dim;
+		to_bf16(out + h * apart + half, x + half, across - half);
+		to_bf16(out + h * apart + across + half, x + across + half, dim - across - half);
+	}
 }
 
 static vec head_load(const float *x, u32 i, u32 dim)
@@ -282,7 +287,7 @@ static void prepare_head(const struct kern_rope_kv_args *a, float *out, const fl
 static ALWAYS_INLINE const float *heads_in(const struct kern_rope_kv_args *a, u32 t, u32 h, u32 count, const float *norm, float *x)
 {
 	u32 dim = a->kv.head_dim;
-	const float *in = a->qkv + ((size_t)t * (a->heads + 2 * a->kv.kv_heads) + h) * dim;
+	const float *in = a->qkv + t * kern_rope_qkv_stride(a) + (size_t)h * dim;
 	if (is_ready(a, h, norm))
 		return in;
 	for (u32 i = 0; i < count; i++)
@@ -293,7 +298,7 @@ static ALWAYS_INLINE const float *heads_in(const struct kern_rope_kv_args *a, u3
 /* Asks for what a later token is read from and where its queries go, into the L2 cache. */
 static void token_ahead(const struct kern_rope_kv_args *a, u32 t)
 {
-	const u32 out_count = a->heads * a->kv.head_dim, in_count = out_count + 2 * a->kv.kv_heads * a->kv.head_dim;
+	const u32 out_count = a->heads * a->kv.head_dim, in_count = (u32)kern_rope_qkv_stride(a);
 	if (t >= a->tokens)
 		return;
 	for (u32 i = 0; i < out_count && a->q != a->qkv; i += LINE_WORDS)
@@ -340,11 +345,21 @@ static void keys(const struct kern_rope_kv_args *a, u32 t, u32 h, u32 count, str
 static void values_ready(const struct kern_rope_kv_args *a, u32 t, struct place at)
 {
 	const struct kern_kv *kv = &a->kv;
-	const float *in = heads_in(a, t, a->heads + kv->kv_heads, kv->kv_heads, NULL, NULL);
+	const float *in = heads_in(a, t, kern_rope_first_value(a), kv->kv_heads, NULL, NULL);
 	char *to = (char *)kern_kv_value(kv, at.block, 0, at.offset);
 	size_t slab = kern_kv_slab(kv);
 	for (u32 h = 0, heads = kv->kv_heads, dim = kv->head_dim; h < heads; h++, in += dim, to += slab)
 		to_bf16((u16 *)(void *)to, in, dim);
+}
+
+/* Head h of v as it is stored but for its type: where it comes, or in x. */
+static const float *value_in(const struct kern_rope_kv_args *a, u32 t, u32 h, float *x)
+{
+	const float *in = heads_in(a, t, h, 1, NULL, x);
+	if (!a->norm_v)
+		return in;
+	norm_head(x, in, NULL, a->kv.head_dim, a->norm_eps);
+	return x;
 }
 
 static void values(const struct kern_rope_kv_args *a, u32 t, struct place at)
@@ -352,16 +367,16 @@ static void values(const struct kern_rope_kv_args *a, u32 t, struct place at)
 	float x[KERN_HEAD_DIM_MAX + VEC_LANES];
 	u32 buffer[KERN_HEAD_DIM_MAX];
 	const struct kern_kv *kv = &a->kv;
-	const u32 first = a->heads + kv->kv_heads;
+	const u32 first = kern_rope_first_value(a);
 	/* Bytes are written in whole vectors. */
 	const bool direct = !kern_kv_is_quantized(kv) || kv->dtype == KERN_I16 || kv->head_dim % VEC_LANES == 0;
-	if (kv->dtype == KERN_BF16 && is_ready(a, first, NULL)) {
+	if (kv->dtype == KERN_BF16 && !a->norm_v && is_ready(a, first, NULL)) {
 		values_ready(a, t, at);
 		return;
 	}
 	for (u32 h = 0; h < kv->kv_heads; h++) {
 		u32 *to = kern_kv_value(kv, at.block, h, at.offset);
-		to_words(kv, direct ? to : buffer, heads_in(a, t, first + h, 1, NULL, x),
+		to_words(kv, direct ? to : buffer, value_in(a, t, first + h, x),
 			 kern_kv_scale(kv, kv->v, at.block, h, at.offset));
 		if (!direct)
 			memcpy(to, buffer, kern_kv_words(kv) * sizeof(u32));
@@ -451,7 +466,7 @@ static void run_tokens(const struct kern_rope_kv_args *a, const struct run *r, c
  * a line, or an even part of them. */
 static u32 tokens_a_task(const struct kern_rope_kv_args *a, u32 threads)
 {
-	u32 least = kern_rows_a_task((a->heads + 2 * a->kv.kv_heads) * a->kv.head_dim * 4), neighbours = KEYS_OF_A_LINE;
+	u32 least = kern_rows_a_task((u32)kern_rope_qkv_stride(a) * 4), neighbours = KEYS_OF_A_LINE;
 	while (neighbours > least && neighbours * TASKS_A_THREAD * threads > a->tokens)
 		neighbours /= 2;
 	return neighbours > least ? neighbours : least;
@@ -469,7 +484,7 @@ static void tokens(void *arg, u32 task, u32 thread)
 	u32 t = task * j->tokens_a_task, end = kern_min(t + j->tokens_a_task, a->tokens);
 	(void)thread;
 	while (t < end) {
-		if (a->slots[t] < 0) {
+		if (a->kv.kv_heads == 0 || a->slots[t] < 0) {
 			queries(a, t++);
 			continue;
 		}
@@ -484,9 +499,7 @@ static void tokens(void *arg, u32 task, u32 thread)
 enum err VARIANT(rope_kv)(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
 {
 	struct job j = {a, tokens_a_task(a, kern_thread_count(ctx))};
-	ASSERT(a->kv.head_dim <= KERN_HEAD_DIM_MAX && a->rope_dim <= a->kv.head_dim && a->rope_dim % 2 == 0 &&
-	       a->kv.head_dim % 2 == 0);
-	ASSERT(!a->norm_behind || !a->interleaved);
+	ASSERT(kern_rope_is_sound(a));
 	parallel_near(ctx, a->tokens, kern_ceil(a->tokens, j.tokens_a_task), tokens, &j);
 	return ERR_OK;
 }

@@ -282,7 +282,7 @@ CUDA_OP(moe_route)
 		return ERR_INVALID;
 	const bool rich =
 		a->bias || a->sigmoid || a->groups > 1 || a->scale > 0 || a->sum_plus > 0 || a->sum_least > 0 || a->mixer > 0;
-	if (a->experts > EXPERTS_MAX || a->top > CU_WARP || a->groups_best ||
+	if (a->experts > EXPERTS_MAX || a->top > CU_WARP || a->groups_best || a->expert_scales ||
 	    ctx->scratch_bytes < (size_t)a->tokens * a->top * sizeof(u32))
 		return ERR_UNSUPPORTED;
 	if (a->tokens > 0) {

@@ -113,7 +113,7 @@ CUDA_OP(rmsnorm)
 			    NULL,	 a->eps,    a->hidden,	 false};
 	const u32 vectors = cuda_ceil(a->hidden, THREADS * VECTOR);
 	if (a->dtype != KERN_BF16 || (a->x_dtype != KERN_F32 && a->x_dtype != KERN_BF16) ||
-	    a->hidden % VECTOR != 0 || vectors > VECTORS_MAX)
+	    a->hidden % VECTOR != 0 || vectors > VECTORS_MAX || a->scale)
 		return ERR_UNSUPPORTED;
 	if (a->quantized) {
 		if (a->quantized->dtype != KERN_I8 && a->quantized->dtype != KERN_F8E4M3)

@@ -39,7 +39,8 @@ static inline enum err rope_of_args(const struct kern_rope_kv_args *a, struct ro
 	      a->q_scales,    a->clip,	    a->norm_behind, a->interleaved};
 	const bool bytes = p->kv_dtype == KERN_I8 || p->kv_dtype == KERN_F8E4M3;
 	if ((a->norm_behind && a->interleaved) || a->dtype != KERN_BF16 || (p->kv_dtype != KERN_BF16 && !bytes) ||
-	    p->head_dim > ROPE_HEAD_DIM_MAX || p->head_dim % 4 != 0 || p->rope_dim % 4 != 0)
+	    p->head_dim > ROPE_HEAD_DIM_MAX || p->head_dim % 4 != 0 || p->rope_dim % 4 != 0 || a->rope_apart > 0 || a->norm_v ||
+	    a->v_is_k)
 		return ERR_UNSUPPORTED;
 	if (p->rope_dim > p->head_dim || p->kv_heads == 0 || p->block_size == 0)
 		return ERR_INVALID;

@@ -126,8 +126,10 @@ static void route_token(const struct kern_moe_route_args *a, u32 t)
 		sum += score(&s, chosen[j]);
 	sum += (double)a->sum_plus * s.unit;
 	double whole = !a->normalize ? s.unit : sum < least ? least : sum;
-	for (u32 j = 0; j < a->top; j++)
-		weights[j] = (float)(score(&s, chosen[j]) / whole * (a->scale > 0 ? (double)a->scale : 1));
+	for (u32 j = 0; j < a->top; j++) {
+		const double own = a->expert_scales ? (double)a->expert_scales[chosen[j]] : 1;
+		weights[j] = (float)(score(&s, chosen[j]) / whole * (a->scale > 0 ? (double)a->scale : 1) * own);
+	}
 }
 
 static void route_tokens(void *arg, u32 task, u32 thread)
@@ -163,7 +165,7 @@ enum err moe_route_ref(struct kern_ctx *ctx, const struct kern_moe_route_args *a
 	struct kern_moe_route_args args = *a;
 	ASSERT(a->top > 0 && a->top <= a->experts);
 	ASSERT(!(a->mixer > 0) ||
-	       (!a->bias && !a->sigmoid && a->groups <= 1 && !(a->scale > 0) && !(a->sum_plus > 0) && !(a->sum_least > 0)));
+	       (!a->bias && !a->expert_scales && !a->sigmoid && a->groups <= 1 && !(a->scale > 0) && !(a->sum_plus > 0) && !(a->sum_least > 0)));
 	ASSERT(a->groups <= 1 || (a->groups <= KERN_EXPERT_GROUPS_MAX && a->experts % a->groups == 0 && a->experts >= 2 * a->groups &&
 				  a->groups_top > 0 && a->groups_top <= a->groups && a->top <= a->experts / a->groups * a->groups_top));
 	kern_parallel(ctx, kern_ceil(a->tokens, TOKENS_A_TASK), route_tokens, &args);

@@ -11,7 +11,7 @@ enum err rmsnorm_ref(struct kern_ctx *ctx, const struct kern_rmsnorm_args *a)
 		double sum = 0;
 		if (a->add)
 			for (u32 i = 0; i < a->hidden; i++)
-				x[i] += a->add[(size_t)t * a->hidden + i];
+				x[i] = (x[i] + a->add[(size_t)t * a->hidden + i]) * (a->scale ? a->scale[0] : 1);
 		if (!a->out)
 			continue;
 		for (u32 i = 0; i < a->hidden; i++)

@@ -3,6 +3,7 @@
 
 #include "kernels/kv_priv.h"
 
+/* `weight` NULL: of ones. */
 static void norm_head(float *x, const float *weight, u32 dim, float eps)
 {
 	double sum = 0;
@@ -10,7 +11,7 @@ static void norm_head(float *x, const float *weight, u32 dim, float eps)
 		sum += (double)x[i] * x[i];
 	double scale = 1 / sqrt(sum / dim + (double)eps);
 	for (u32 i = 0; i < dim; i++)
-		x[i] = (float)(x[i] * scale * weight[i]);
+		x[i] = (float)(x[i] * scale * (weight ? weight[i] : 1));
 }
 
 /* Pairs (2 i, 2 i + 1) become halves. */
@@ -24,23 +25,23 @@ static void unlace(float *x, u32 rope_dim)
 	}
 }
 
-static void rotate_head(float *x, const float *cosine, const float *sine, u32 rope_dim, bool interleaved)
+static void rotate_head(const struct kern_rope_kv_args *a, float *x, const float *cosine, const float *sine)
 {
-	u32 half = rope_dim / 2;
-	if (interleaved)
-		unlace(x, rope_dim);
-	for (u32 i = 0; i < half; i++) {
-		double low = x[i], high = x[i + half];
+	u32 apart = kern_rope_apart(a);
+	if (a->interleaved)
+		unlace(x, a->rope_dim);
+	for (u32 i = 0; i < a->rope_dim / 2; i++) {
+		double low = x[i], high = x[i + apart];
 		x[i] = (float)(low * cosine[i] - high * sine[i]);
-		x[i + half] = (float)(high * cosine[i] + low * sine[i]);
+		x[i + apart] = (float)(high * cosine[i] + low * sine[i]);
 	}
 }
 
 /* Head `head` of token `t` of the fused projection, with bias, into `x`. */
 static void read_head(const struct kern_rope_kv_args *a, u32 t, u32 head, float *x)
 {
-	u32 dim = a->kv.head_dim, heads = a->heads + 2 * a->kv.kv_heads;
-	const float *in = a->qkv + ((size_t)t * heads + head) * dim;
+	u32 dim = a->kv.head_dim;
+	const float *in = a->qkv + t * kern_rope_qkv_stride(a) + (size_t)head * dim;
 	for (u32 i = 0; i < dim; i++) {
 		float value = in[i] + (a->bias ? a->bias[head * dim + i] : 0);
 		bool out = a->clip > 0 && fabsf(value) > a->clip; /* a NaN is not */
@@ -54,7 +55,7 @@ static void turn_head(const struct kern_rope_kv_args *a, float *x, const float *
 	const size_t at = (size_t)p * (a->rope_dim / 2);
 	if (norm && !a->norm_behind)
 		norm_head(x, norm, a->kv.head_dim, a->norm_eps);
-	rotate_head(x, a->cos + at, a->sin + at, a->rope_dim, a->interleaved);
+	rotate_head(a, x, a->cos + at, a->sin + at);
 	if (norm && a->norm_behind)
 		norm_head(x, norm, a->kv.head_dim, a->norm_eps);
 }
@@ -65,10 +66,9 @@ enum err rope_kv_ref(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
 	u32 dim = kv->head_dim;
 	float x[KERN_HEAD_DIM_MAX];
 	(void)ctx;
-	ASSERT(dim <= KERN_HEAD_DIM_MAX && a->rope_dim <= dim && a->rope_dim % 2 == 0 && dim % 2 == 0);
-	ASSERT(!a->norm_behind || !a->interleaved);
+	ASSERT(kern_rope_is_sound(a));
 	for (u32 t = 0; t < a->tokens; t++) {
-		i64 slot = a->slots[t];
+		i64 slot = kv->kv_heads > 0 ? a->slots[t] : -1;
 		for (u32 h = 0; h < a->heads; h++) {
 			read_head(a, t, h, x);
 			turn_head(a, x, a->q_norm, a->positions[t]);
@@ -85,7 +85,9 @@ enum err rope_kv_ref(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
 			turn_head(a, x, a->k_norm, a->positions[t]);
 			kern_kv_store(kv, kern_kv_key(kv, block, h, offset), kv->block_size,
 				      kern_kv_scale(kv, kv->k, block, h, offset), x);
-			read_head(a, t, a->heads + kv->kv_heads + h, x);
+			read_head(a, t, kern_rope_first_value(a) + h, x);
+			if (a->norm_v)
+				norm_head(x, NULL, dim, a->norm_eps);
 			kern_kv_store(kv, kern_kv_value(kv, block, h, offset), 1,
 				      kern_kv_scale(kv, kv->v, block, h, offset), x);
 		}

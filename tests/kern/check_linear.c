@@ -70,7 +70,7 @@ static void rmsnorm_want(const struct kern_rmsnorm_args *a, const float *x, doub
 }
 
 static void rmsnorm_case(struct check *c, u32 target, u32 tokens, u32 hidden, bool outliers, bool add,
-			 bool norm)
+			 bool norm, bool scaled)
 {
 	size_t count = (size_t)tokens * hidden, bytes = count * sizeof(float);
 	float *before = check_floats(c, count, outliers), *after = check_alloc(c, bytes),
@@ -82,8 +82,9 @@ static void rmsnorm_case(struct check *c, u32 target, u32 tokens, u32 hidden, bo
 	const char *problem = NULL;
 	a.weight = check_floats(c, hidden, outliers);
 	a.add = add ? check_floats(c, count, outliers) : NULL;
+	a.scale = scaled ? check_floats(c, 1, false) : NULL;
 	for (size_t i = 0; i < count; i++)
-		after[i] = before[i] + (add ? a.add[i] : 0);
+		after[i] = (before[i] + (add ? a.add[i] : 0)) * (scaled ? a.scale[0] : 1);
 	rmsnorm_want(&a, after, want);
 	for (size_t i = 0; i < count; i++)
 		scale[i] = fabs(want[i]) + 1e-30;
@@ -102,8 +103,8 @@ static void rmsnorm_case(struct check *c, u32 target, u32 tokens, u32 hidden, bo
 	}
 	if (!problem && norm)
 		problem = check_close(out[0], want, scale, count, 1e-6);
-	check_case_end(c, problem, "rmsnorm=%s tokens=%u hidden=%u outliers=%d add=%d norm=%d",
-		       c->targets[target].ops.rmsnorm_variant, tokens, hidden, outliers, add, norm);
+	check_case_end(c, problem, "rmsnorm=%s tokens=%u hidden=%u outliers=%d add=%d norm=%d scaled=%d",
+		       c->targets[target].ops.rmsnorm_variant, tokens, hidden, outliers, add, norm, scaled);
 }
 
 /* ---------------------------------------------------------------- layernorm */
@@ -413,8 +414,9 @@ void check_linear(struct check *c)
 				}
 				if (CHECK_DISTINCT(c, i, rmsnorm))
 					for (u32 bits = 0; bits < 8; bits++)
-						rmsnorm_case(c, i, tokens[t], widths[w], bits & 1, bits & 2,
-							     bits & 4);
+						for (u32 scaled = 0; scaled <= (bits & 2); scaled += 2) /* with what is added */
+							rmsnorm_case(c, i, tokens[t], widths[w], bits & 1, bits & 2, bits & 4,
+								     scaled);
 				for (u32 kind = 0; kind < 8 && CHECK_DISTINCT(c, i, layernorm); kind++)
 					layernorm_case(c, i, tokens[t], widths[w], kind);
 				if (CHECK_DISTINCT(c, i, act_mul)) {

@@ -156,12 +156,14 @@ static const char *route_values(const struct kern_moe_route_args *a)
 		sum = fmax(sum + (double)a->sum_plus, (double)a->sum_least);
 		for (u32 j = 0; j < a->top; j++) {
 			u32 at = t * a->top + j, chosen = expert_of(a, a->assignments[at]);
-			double want = scores[chosen] / (a->normalize ? sum : 1) * (a->scale > 0 ? (double)a->scale : 1);
+			double want = scores[chosen] / (a->normalize ? sum : 1) * (a->scale > 0 ? (double)a->scale : 1) *
+				      (a->expert_scales ? (double)a->expert_scales[chosen] : 1);
 			if (a->mixer > 0)
 				want = route_mixed(a, x, a->assignments + t * a->top, j);
 			if (keys[chosen] == -INFINITY || place_of(keys, a->experts, chosen) != j)
 				return "not the best experts in order";
-			const char *problem = check_close(&a->weights[at], &want, &want, 1, 1e-6);
+			const double size = fabs(want);
+			const char *problem = check_close(&a->weights[at], &want, &size, 1, 1e-6);
 			if (problem)
 				return problem;
 		}
@@ -253,7 +255,8 @@ static void route_rich_case(struct check *c, u32 target, u32 tokens, u32 groups,
 					.sum_plus = ways & ROUTE_BOUNDED ? 0.3f : 0,
 					.sum_least = ways & ROUTE_BOUNDED ? 0.9f : 0,
 					.sigmoid = ways & ROUTE_SIGMOID,
-					.groups_best = ways & ROUTE_BEST};
+					.groups_best = ways & ROUTE_BEST,
+					.expert_scales = ways & ROUTE_BEST && groups <= 1 ? check_floats(c, experts, false) : NULL};
 	for (size_t i = 0; i < (size_t)tokens * experts; i++)
 		logits[i] = ways & ROUTE_TIES ? (float)check_random(c, 3) : logits[i] * 4;
 	for (u32 i = 0; i < experts; i++)

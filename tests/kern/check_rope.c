@@ -22,33 +22,45 @@ struct rope_case {
 	bool bias, norm, interleaved, scaled, norm_behind;
 	float clip;
 	enum slots slots;
+	u32 apart; /* of a pair's values; 0: half of what rotates */
+	bool norm_v, v_is_k;
 };
+
+/* Heads of a token as they come. */
+static u32 rope_heads(const struct kern_rope_kv_args *a)
+{
+	return a->heads + (a->v_is_k ? 1 : 2) * a->kv.kv_heads;
+}
 
 /* Head `head` of token `t` as it has to come out. */
 static void rope_want(const struct kern_rope_kv_args *a, u32 t, u32 head, double *x)
 {
-	u32 dim = a->kv.head_dim, all = a->heads + 2 * a->kv.kv_heads, half = a->rope_dim / 2;
+	u32 dim = a->kv.head_dim, all = rope_heads(a), half = a->rope_dim / 2, apart = a->rope_apart ? a->rope_apart : half;
+	const bool value = head >= a->heads + a->kv.kv_heads;
+	const u32 from = value && a->v_is_k ? head - a->kv.kv_heads : head;
 	const float *norm = head < a->heads ? a->q_norm : a->k_norm;
 	double sum = 0, pairs[1024];
 	for (u32 i = 0; i < dim; i++) {
-		x[i] = a->qkv[((size_t)t * all + head) * dim + i];
+		x[i] = a->qkv[((size_t)t * all + from) * dim + i];
 		if (a->bias)
-			x[i] = (float)x[i] + a->bias[head * dim + i];
+			x[i] = (float)x[i] + a->bias[from * dim + i];
 		if (a->clip > 0)
 			x[i] = fmin(fmax(x[i], -(double)a->clip), (double)a->clip);
 		sum += x[i] * x[i];
 	}
-	if (head >= a->heads + a->kv.kv_heads)
+	for (u32 i = 0; i < dim && value && a->norm_v; i++)
+		x[i] /= sqrt(sum / dim + (double)a->norm_eps);
+	if (value)
 		return;
 	for (u32 i = 0; i < dim && norm && !a->norm_behind; i++)
 		x[i] = x[i] / sqrt(sum / dim + (double)a->norm_eps) * norm[i];
 	for (u32 i = 0; i < 2 * half; i++)
-		pairs[i] = x[a->interleaved ? i % half * 2 + i / half : i];
+		pairs[i] = x[a->interleaved ? i % half * 2 + i / half : i % half + i / half * apart];
 	for (u32 i = 0; i < half; i++) {
 		double low = pairs[i], high = pairs[i + half];
 		double cosine = a->cos[a->positions[t] * half + i], sine = a->sin[a->positions[t] * half + i];
 		x[i] = low * cosine - high * sine;
-		x[i + half] = high * cosine + low * sine;
+		x[i + apart] = high * cosine + low * sine;
 	}
 	sum = 0;
 	for (u32 i = 0; i < dim; i++)
@@ -136,7 +148,7 @@ static i64 rope_slot(const struct rope_case *r, u32 t, u32 start)
 static void rope_inputs(struct check *c, const struct rope_case *r, struct kern_rope_kv_args *a)
 {
 	enum { POSITIONS = 50 };
-	u32 all = r->heads + 2 * r->kv_heads, half = r->rope_dim / 2, start = check_random(c, 2 * r->block_size);
+	u32 all = r->heads + (r->v_is_k ? 1 : 2) * r->kv_heads, half = r->rope_dim / 2, start = check_random(c, 2 * r->block_size);
 	float *cosine = check_alloc(c, (size_t)POSITIONS * half * 4),
 	      *sine = check_alloc(c, (size_t)POSITIONS * half * 4);
 	u32 *positions = check_alloc(c, r->tokens * 4);
@@ -158,6 +170,9 @@ static void rope_inputs(struct check *c, const struct rope_case *r, struct kern_
 					.tokens = r->tokens,
 					.heads = r->heads,
 					.rope_dim = r->rope_dim,
+					.rope_apart = r->apart,
+					.norm_v = r->norm_v,
+					.v_is_k = r->v_is_k,
 					.interleaved = r->interleaved,
 					.norm_behind = r->norm_behind,
 					.clip = r->clip};
@@ -247,7 +262,7 @@ static const char *rope_one_by_one(struct check *c, u32 target, const struct ker
 	a.tokens = 1;
 	for (u32 t = 0; t < all->tokens; t++) {
 		a.q = q + t * width;
-		a.qkv = all->qkv + t * (width + 2 * (size_t)a.kv.kv_heads * a.kv.head_dim);
+		a.qkv = all->qkv + (size_t)t * rope_heads(&a) * a.kv.head_dim;
 		a.positions = all->positions + t;
 		a.slots = all->slots + t;
 		if (c->targets[target].ops.rope_kv(&own, &a) != ERR_OK)
@@ -265,7 +280,7 @@ static const char *rope_in_place(struct check *c, u32 target, const struct kern_
 {
 	struct kern_rope_kv_args a = *apart;
 	struct kern_ctx own = *ctx;
-	const size_t q_width = (size_t)a.heads * a.kv.head_dim, width = q_width + 2 * (size_t)a.kv.kv_heads * a.kv.head_dim;
+	const size_t q_width = (size_t)a.heads * a.kv.head_dim, width = (size_t)rope_heads(&a) * a.kv.head_dim;
 	float *qkv = check_alloc(c, a.tokens * width * sizeof(float));
 	memcpy(qkv, apart->qkv, a.tokens * width * sizeof(float));
 	check_kv_alloc(c, &a.kv, BLOCKS);
@@ -323,10 +338,11 @@ static void rope_case(struct check *c, u32 target, const struct rope_case *r)
 		problem = rope_rest_untouched(c, &a);
 	check_case_end(c, problem,
 		       "rope_kv=%s %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d "
-		       "interleaved=%d scaled=%d norm_behind=%d clip=%g slots=%u",
+		       "interleaved=%d scaled=%d norm_behind=%d clip=%g slots=%u apart=%u norm_v=%d v_is_k=%d",
 		       c->targets[target].ops.rope_kv_variant, check_kv_name(r->type), r->tokens, r->heads,
 		       r->kv_heads, r->head_dim, r->rope_dim, r->block_size, r->bias, r->norm,
-		       r->interleaved, r->scaled, r->norm_behind, (double)r->clip, r->slots);
+		       r->interleaved, r->scaled, r->norm_behind, (double)r->clip, r->slots, r->apart, r->norm_v,
+		       r->v_is_k);
 }
 
 /* Numbers of all kinds, NaNs too, that are not rotated: a cache of bf16 has the bits of a conversion. */
@@ -408,6 +424,16 @@ void check_rope(struct check *c)
 		{2, 2, 1024, 1024, 16, 20, KERN_F32, .slots = SLOTS_NEIGHBOURS},
 		{6, 2, 64, 64, 16, 40, KERN_BF16, .norm = true, .scaled = true, .norm_behind = true, .slots = SLOTS_NEIGHBOURS},
 		{4, 2, 96, 64, 16, 40, KERN_BF16, .interleaved = true, .clip = 0.6f, .slots = SLOTS_HOLES},
+		/* Pairs further apart than the rotated part is wide, norms of values, values that are keys. */
+		{4, 2, 64, 16, 16, 9, KERN_F32, .norm = true, .apart = 32, .norm_v = true},
+		{4, 2, 128, 64, 16, 40, KERN_BF16, .apart = 64, .slots = SLOTS_NEIGHBOURS},
+		{8, 1, 512, 128, 16, 40, KERN_BF16, .norm = true, .apart = 256, .norm_v = true, .v_is_k = true, .slots = SLOTS_NEIGHBOURS},
+		{3, 3, 22, 6, 16, 21, KERN_BF16, .bias = true, .apart = 11, .v_is_k = true},
+		{6, 2, 40, 36, 48, 17, KERN_F32, .bias = true, .norm = true, .apart = 20, .norm_v = true, .v_is_k = true, .slots = SLOTS_HOLES},
+		{4, 2, 64, 64, 16, 40, KERN_BF16, .norm_v = true, .clip = 0.4f, .slots = SLOTS_RUNS},
+		/* No keys and values at all. */
+		{4, 0, 64, 16, 16, 40, KERN_F32, .norm = true, .apart = 32, .norm_v = true, .slots = SLOTS_NEIGHBOURS},
+		{3, 0, 22, 22, 16, 9, KERN_BF16, .bias = true},
 	};
 	for (u32 i = 0; i < c->target_count; i++) {
 		if (!CHECK_DISTINCT(c, i, rope_kv))
