@@ -23,7 +23,7 @@ enum err runner_begin(struct runner *r, u64 epoch, u32 block_count, u32 max_mode
 static enum err copy_blocks(struct runner *r, struct err_msg *em)
 {
 	struct kern_block_copy_args a = {.layers = r->kv.layers,
-					 .layer_count = r->kv.layer_count,
+					 .layer_count = r->kv.own_count,
 					 .src = r->batch->copy_src,
 					 .dst = r->batch->copy_dst,
 					 .count = r->batch->copy_count};

@@ -212,3 +212,29 @@ Test(kv_memory, blocks_of_all_layers_lie_apart)
 	}
 	kv_memory_fini(&kv);
 }
+
+Test(kv_memory, layers_have_blocks_of_their_own_size_or_those_of_an_earlier_one)
+{
+	static const struct kv_layer layers[] = {{4, 8, 0}, {1, 16, 1}, {4, 8, 2}, {1, 16, 1}, {4, 8, 2}};
+	const struct kv_shape shape = {.layers = 5, .block_size = 4, .dtype = KERN_BF16, .by_layer = layers};
+	const size_t block[] = {4 * 8 * 4 * 2, 1 * 16 * 4 * 2, 4 * 8 * 4 * 2};
+	struct kv_memory kv;
+
+	cr_assert_eq(kv_block_bytes(&shape), 2 * (block[0] + block[1] + block[2]));
+	cr_assert_eq(kv_memory_init(&kv, &shape, 5, NULL), ERR_OK);
+	cr_assert(kv.layer_count == 5 && kv.own_count == 3);
+	cr_assert(kv.memory_bytes >= 5 * kv_block_bytes(&shape) && kv.memory_bytes < 5 * kv_block_bytes(&shape) + 6 * 64);
+	for (u32 l = 0; l < 3; l++) {
+		cr_assert(kv.layers[l].kv_heads == layers[l].kv_heads && kv.layers[l].head_dim == layers[l].head_dim);
+		cr_assert_eq(kern_kv_block_bytes(&kv.layers[l]), block[l]);
+		memset(kv.layers[l].k, 2 * (int)l + 1, 5 * block[l]);
+		memset(kv.layers[l].v, 2 * (int)l + 2, 5 * block[l]);
+	}
+	for (u32 l = 0; l < 3; l++) {
+		cr_assert_eq(((u8 *)kv.layers[l].k)[0], 2 * l + 1);
+		cr_assert_eq(((u8 *)kv.layers[l].k)[5 * block[l] - 1], 2 * l + 1);
+		cr_assert_eq(((u8 *)kv.layers[l].v)[5 * block[l] - 1], 2 * l + 2);
+	}
+	cr_assert(kv.layers[3].k == kv.layers[1].k && kv.layers[3].head_dim == 16 && kv.layers[4].v == kv.layers[2].v);
+	kv_memory_fini(&kv);
+}
