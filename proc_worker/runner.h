@@ -105,6 +105,7 @@ struct runner {
 	struct runner_device *device; /* NULL: the CPU */
 	struct decoder decoder;
 	struct kv_shape kv_shape;
+	struct kv_layer *kv_layers; /* [layers] where they differ, or NULL */
 	struct kv_memory kv;
 	struct batch_state *batch;
 	struct inputs inputs;

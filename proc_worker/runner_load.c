@@ -147,7 +147,8 @@ static void decide_types(struct runner *r)
 					.kv_heads = r->shard.kv_heads,
 					.head_dim = r->model.head_dim,
 					.block_size = r->config.limits.block_size,
-					.dtype = decide_kv_dtype(r)};
+					.dtype = decide_kv_dtype(r),
+					.by_layer = r->kv_layers};
 	decide_kv_scales(r);
 	r->plan = (struct weights_plan){.config = &r->model,
 					.shard = &r->shard,
@@ -204,6 +205,21 @@ static enum err start_threads(struct runner *r, struct err_msg *em)
 	return kern_threads_create(&r->ctx.threads, share ? share : 1, em);
 }
 
+/* Of models whose layers' heads differ. */
+static enum err describe_kv(struct runner *r, struct err_msg *em)
+{
+	if (!r->model.arch->global_heads)
+		return ERR_OK;
+	r->kv_layers = calloc(r->model.layers, sizeof(*r->kv_layers));
+	if (!r->kv_layers)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	for (u32 i = 0; i < r->model.layers; i++)
+		r->kv_layers[i] = (struct kv_layer){.kv_heads = model_shard_kv_heads(&r->shard, &r->model, i),
+						    .head_dim = model_head_dim(&r->model, i),
+						    .of = model_kv_layer(&r->model, i)};
+	return ERR_OK;
+}
+
 static enum err read_model(struct runner *r, struct err_msg *em)
 {
 	enum err e = model_config_read(&r->model, r->config.model_dir, em);
@@ -212,6 +228,8 @@ static enum err read_model(struct runner *r, struct err_msg *em)
 		e = model_shard_init(&r->shard, &r->model, r->config.rank, r->config.ranks, em);
 	if (!e)
 		e = decide_length(r, em);
+	if (!e)
+		e = describe_kv(r, em);
 	if (!e)
 		e = safetensors_open(&r->checkpoint, r->config.model_dir, em);
 	if (!e)
@@ -235,6 +253,7 @@ static u64 options_hash(const struct runner *r)
 			      r->model.layers,		r->model.hidden,
 			      r->model.vocab_size,	r->model.head_dim,
 			      r->model.context_max,	r->model.eos_count,
+			      kv_block_bytes(&r->kv_shape),
 			      r->config.speculative.tokens, r->config.speculative.lookup_max,
 			      r->config.speculative.lookup_min, r->config.speculative.batch_max};
 	u64 hash = 0;
@@ -300,7 +319,8 @@ static enum err load_weights(struct runner *r, struct err_msg *em)
 
 static u32 widest_mlp(const struct model_shard *s)
 {
-	u32 widest = s->intermediate > s->expert_intermediate ? s->intermediate : s->expert_intermediate;
+	u32 dense = s->intermediate > s->wide_intermediate ? s->intermediate : s->wide_intermediate;
+	u32 widest = dense > s->expert_intermediate ? dense : s->expert_intermediate;
 
 	return widest > s->shared_intermediate ? widest : s->shared_intermediate;
 }
@@ -333,6 +353,17 @@ static u32 samples_max(const struct runner *r)
 	return batch_samples_max(&l);
 }
 
+/* Of heads as most layers have them, and as those without a window have them where they differ. */
+static size_t scratch_bytes(const struct runner *r, struct kern_limits limits)
+{
+	size_t local = kern_scratch_bytes(&limits);
+
+	limits.kv_heads = r->shard.global_kv_heads;
+	limits.head_dim = r->model.global_head_dim;
+	size_t global = limits.kv_heads ? kern_scratch_bytes(&limits) : 0, bytes = local > global ? local : global;
+	return (bytes + SCRATCH_ALIGN - 1) & ~(size_t)(SCRATCH_ALIGN - 1);
+}
+
 static enum err make_decoder(struct runner *r, struct err_msg *em)
 {
 	u32 rows = r->config.limits.rows_max, tokens = r->config.limits.tokens_max, samples = samples_max(r);
@@ -362,8 +393,7 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				     .threads = kern_threads_count(r->ctx.threads),
 				     .caps = r->config.caps};
 
-	r->ctx.scratch_bytes =
-		(kern_scratch_bytes(&limits) + SCRATCH_ALIGN - 1) & ~(size_t)(SCRATCH_ALIGN - 1);
+	r->ctx.scratch_bytes = scratch_bytes(r, limits);
 	r->ctx.scratch = aligned_alloc(SCRATCH_ALIGN, r->ctx.scratch_bytes);
 	if (!r->ctx.scratch)
 		return region_refuse(em, "cannot allocate %zu bytes of scratch; lower --max-num-batched-tokens, --max-num-seqs or --threads",
@@ -603,6 +633,7 @@ void runner_destroy(struct runner **out)
 	constraints_destroy(&r->constraints);
 	batch_state_destroy(&r->batch);
 	kv_memory_fini(&r->kv);
+	free(r->kv_layers);
 	sampler_destroy(&r->sampler);
 	draft_lookup_destroy(&r->lookup);
 	if (r->columns.memory)

@@ -40,10 +40,11 @@ static enum err check_types(const struct gpu_config *c, struct err_msg *em)
 
 static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 {
-	return c->model->arch->latent ? err_set(em, ERR_UNSUPPORTED,
-						"devices have no kernels for the latent attention of a %s: use --device cpu",
-						c->model->arch->name)
-				      : ERR_OK;
+	const struct arch *a = c->model->arch;
+
+	if (a->global_heads)
+		return err_set(em, ERR_UNSUPPORTED, "devices have no kernels for the layers of a %s, whose heads differ in size: use --device cpu", a->name);
+	return a->latent ? err_set(em, ERR_UNSUPPORTED, "devices have no kernels for the latent attention of a %s: use --device cpu", a->name) : ERR_OK;
 }
 
 static enum err check_heads(const struct gpu_config *c, struct err_msg *em)

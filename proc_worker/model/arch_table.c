@@ -65,6 +65,13 @@ static const struct arch ARCHS[] = {
 	 GEMMA_TRAITS | ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_LOCAL_ROPE | ARCH_SOFT_CAPS,
 	 .head_dim = 256, .kv_heads = 4, .window = 4096, .window_pattern = 6, .rope_theta = 1000000, .local_theta = 10000,
 	 .vocab_size = 262208, .heads = 8, .context = 131072, .norm_eps = 1e-6f},
+	{"Gemma4ForCausalLM", GEMMA4, COUNT_OF(GEMMA4),
+	 ARCH_TIED | ARCH_EMBED_SCALE | ARCH_GELU | ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_LOCAL_ROPE,
+	 .own = {"global_head_dim", "num_global_key_value_heads", "per_layer_config", "attention_k_eq_v", "final_logit_softcapping",
+		 "use_bidirectional_attention", "hidden_size_per_layer_input", "vocab_size_per_layer_input", "num_kv_shared_layers",
+		 "use_double_wide_mlp", "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size"},
+	 .global_heads = true, .head_dim = 256, .kv_heads = 4, .window = 512, .window_pattern = 6, .rope_theta = 1000000, .local_theta = 10000,
+	 .norm_eps = 1e-6f},
 	{"GraniteForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_MULTIPLIERS,
 	 .own = {"rope_interleave"}, .rope_theta = 10000},
 	{"GraniteMoeForCausalLM", GRANITE_MOE, COUNT_OF(GRANITE_MOE), ARCH_ATTENTION_BIAS | ARCH_MULTIPLIERS | ARCH_EXPERTS_ALL,
@@ -243,6 +250,7 @@ static const struct {
 	const char *name, *model_type, *text;
 } TEXT_PARTS[] = {
 	{"Gemma3ForConditionalGeneration", "gemma3_text", "Gemma3ForCausalLM"},
+	{"Gemma4ForConditionalGeneration", "gemma4_text", "Gemma4ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "ministral3", "Ministral3ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral4", "Mistral4ForCausalLM"},

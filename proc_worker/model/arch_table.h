@@ -15,6 +15,10 @@ enum weight_slot {
 	SLOT_FINAL_NORM_BIAS,
 	SLOT_LM_HEAD,
 	SLOT_LM_HEAD_BIAS,
+	/* Of what layers add of a token by itself ("hidden_size_per_layer_input"): for all layers, one behind the other */
+	SLOT_INPUTS_EMBED,
+	SLOT_INPUTS_PROJECTION, /* of the token's embedding */
+	SLOT_INPUTS_NORM,	/* over each layer's */
 	SLOT_ATTN_NORM, /* from here on: one a layer */
 	SLOT_ATTN_NORM_BIAS,
 	SLOT_QKV,
@@ -45,6 +49,17 @@ enum weight_slot {
 	SLOT_EXPERT_GATE_UP_BIAS, /* of all experts */
 	SLOT_EXPERT_DOWN,
 	SLOT_EXPERT_DOWN_BIAS,
+	/* Of experts beside an MLP: norms of what they and their router read, of what they add, and of what the MLP does, before both are one */
+	SLOT_ROUTER_NORM,
+	SLOT_EXPERT_SCALES, /* what each one's weight is multiplied by */
+	SLOT_EXPERTS_NORM,
+	SLOT_EXPERTS_POST_NORM,
+	SLOT_BESIDE_POST_NORM,
+	/* Of a layer's own input of a token: what the stream weighs it by, and what becomes of it */
+	SLOT_INPUT_GATE,
+	SLOT_INPUT_OUT,
+	SLOT_INPUT_POST_NORM,
+	SLOT_LAYER_SCALE, /* what the stream is multiplied by behind the layer */
 	SLOT_COUNT,
 	SLOT_LAYER_FIRST = SLOT_ATTN_NORM,
 };
@@ -70,6 +85,14 @@ enum arch_dim {
 	DIM_HEADS_QUERY,     /* heads * what rotates and what does not */
 	DIM_HEADS_VALUE,     /* heads * DIM_HEAD_VALUE */
 	DIM_HEADS_KEY_VALUE, /* heads * both */
+	/* Of families with `global_heads`, of the layers that have these: */
+	DIM_GLOBAL_HEAD,
+	DIM_GLOBAL_HEADS,    /* heads * DIM_GLOBAL_HEAD */
+	DIM_GLOBAL_KV_HEADS, /* their KV heads * DIM_GLOBAL_HEAD */
+	DIM_INPUT,  /* "hidden_size_per_layer_input" */
+	DIM_INPUTS, /* of all layers */
+	DIM_INPUTS_VOCAB,
+	DIM_WIDE_INTERMEDIATE, /* twice DIM_INTERMEDIATE, of layers with WHEN_WIDE */
 	DIM_INTERMEDIATE,
 	DIM_GATE_UP, /* twice the intermediate size */
 	DIM_EXPERTS,
@@ -100,6 +123,15 @@ enum arch_when {
 	WHEN_LM_HEAD_BIAS,   /* "lm_head_bias" is true */
 	WHEN_Q_RANK,	     /* "q_lora_rank" is a number */
 	WHEN_NO_Q_RANK,	     /* it is null */
+	/* Of families with `global_heads`: layers with a window, and those without; with keys and values of their own. */
+	WHEN_LOCAL,
+	WHEN_LOCAL_KV,
+	WHEN_GLOBAL,
+	WHEN_GLOBAL_KV,
+	WHEN_GLOBAL_V, /* unless "attention_k_eq_v" is true */
+	WHEN_NARROW,   /* layers with an MLP of "intermediate_size" */
+	WHEN_WIDE,     /* and of twice that ("use_double_wide_mlp") */
+	WHEN_INPUTS,   /* "hidden_size_per_layer_input" is not 0 */
 };
 
 /* One tensor of the checkpoint, or a part of one that is fused in the file. Parts of a slot lie one behind
@@ -184,6 +216,7 @@ struct arch {
 	const char *rope_stated; /* "rope_scaling" must be there, as here: without one others take numbers that no file has; NULL: it need not */
 	bool ungated;		/* the MLP has one matrix before its activation */
 	bool mixer;	  /* of ARCH_EXPERTS_ALL, two a token: SparseMixer ("router_jitter_noise": kern_moe_route_args.mixer) */
+	bool global_heads; /* layers without a window have heads of their own sizes ("global_head_dim"); scores are not scaled: config_global.c */
 	bool part; /* never a model's own architecture, but that of its language part */
 	bool whole_experts; /* a layer's experts are always in one tensor, in the file as in `tensors` */
 	/* Of ARCH_EXPERTS_ALL: the numbers of experts may be arrays, one for each layer, and one expert as wide as the others, whose

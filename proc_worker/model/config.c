@@ -80,7 +80,7 @@ static enum err read_heads(struct model_config *c, json_val v, struct err_msg *e
 			em, ERR_INVALID,
 			"config.json: num_attention_heads %u is not a multiple of num_key_value_heads %u",
 			c->heads, c->kv_heads);
-	return ERR_OK;
+	return c->arch->global_heads ? config_read_global(c, v, em) : ERR_OK;
 }
 
 /* What the file says, or what the family has, if it has anything. */
@@ -112,6 +112,7 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 		e = read_intermediate(c, v, em);
 	if (!e)
 		e = config_need_u32(v, "num_hidden_layers", MODEL_LAYERS_MAX, &c->layers, em);
+	c->own_kv_layers = c->layers;
 	if (!e)
 		e = size_or(v, "num_attention_heads", HEADS_MAX, c->arch->heads, &c->heads, em);
 	if (!e)
@@ -322,7 +323,7 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = config_may_float(v, "query_pre_attn_scalar", 256, &scalar, em);
 	if (!e && has(c, ARCH_ATTENTION_CAP))
 		e = read_cap(v, "attn_logit_softcapping", c->arch->attention_soft_cap, &c->attention_soft_cap, em);
-	if (!e && has(c, ARCH_SOFT_CAPS))
+	if (!e && (has(c, ARCH_SOFT_CAPS) || arch_has_own(c->arch, "final_logit_softcapping")))
 		e = read_cap(v, "final_logit_softcapping", c->arch->logits_soft_cap, &c->logits_soft_cap, em);
 	if (!e)
 		e = read_activation(c, v, em);
@@ -332,7 +333,7 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 	/* GGUF files have it in the weights. */
 	c->norm_offset = has(c, ARCH_NORM_OFFSET) && !quant_config_has(&c->quant, QUANT_GGUF) ? 1 : 0;
 	c->embed_scale = has(c, ARCH_EMBED_SCALE) ? (f32)sqrt(c->hidden) : 1;
-	c->attention_scale = (f32)(1 / sqrt((double)scalar));
+	c->attention_scale = c->arch->global_heads ? 1 : (f32)(1 / sqrt((double)scalar));
 	c->logits_scale = 1;
 	if (!e && has(c, ARCH_LOGIT_SCALE))
 		e = config_may_float(v, "logit_scale", (double)c->arch->logit_scale, &c->logits_scale, em);
@@ -425,6 +426,8 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 		e = config_read_rope(c, v, em);
 	if (!e)
 		e = config_read_windows(c, v, em);
+	if (!e && c->arch->global_heads)
+		e = config_mark_global(c, v, em);
 	if (!e)
 		e = config_may_bool(whose(whole, v, "tie_word_embeddings"), "tie_word_embeddings", has(c, ARCH_TIED),
 				    &c->tied_embeddings, em);
@@ -526,6 +529,20 @@ enum err model_config_read(struct model_config *c, const char *dir, struct err_m
 	return e;
 }
 
+u32 model_head_dim(const struct model_config *c, u32 layer)
+{
+	return c->layer_flags[layer] & LAYER_GLOBAL ? c->global_head_dim : c->head_dim;
+}
+
+u32 model_kv_layer(const struct model_config *c, u32 layer)
+{
+	u32 from = layer;
+
+	while (c->layer_flags[from] & LAYER_SHARED_KV || (c->layer_flags[from] ^ c->layer_flags[layer]) & LAYER_WINDOW)
+		from--; /* there is one: config_global.c */
+	return from;
+}
+
 const struct rope_config *model_local_rope(const struct model_config *c)
 {
 	return c->arch->traits & ARCH_LOCAL_ROPE ? &c->local_rope : NULL;
@@ -538,7 +555,27 @@ static bool has_dense_layers(const struct model_config *c)
 	for (u32 i = 0; i < c->layers; i++)
 		if (!(c->layer_flags[i] & LAYER_EXPERTS))
 			return true;
-	return !c->experts;
+	return !c->experts || c->arch->global_heads; /* there they are beside the MLP */
+}
+
+/* With fewer KV heads than ranks several ranks hold the same one. */
+static enum err check_kv_heads(u32 kv_heads, u32 ranks, const char *whose, struct err_msg *em)
+{
+	if (kv_heads % ranks == 0 || ranks % kv_heads == 0)
+		return ERR_OK;
+	return err_set(em, ERR_INVALID, "--tensor-parallel-size %u: neither a divisor nor a multiple of the model's %u KV heads%s", ranks,
+		       kv_heads, whose);
+}
+
+static u32 share_kv_heads(u32 kv_heads, u32 rank, u32 ranks, u32 *first)
+{
+	*first = (u32)((u64)rank * kv_heads / ranks);
+	return kv_heads >= ranks ? kv_heads / ranks : 1;
+}
+
+u32 model_shard_kv_heads(const struct model_shard *s, const struct model_config *c, u32 layer)
+{
+	return c->layer_flags[layer] & LAYER_GLOBAL ? s->global_kv_heads : s->kv_heads;
 }
 
 enum err model_shard_init(struct model_shard *s, const struct model_config *c, u32 rank, u32 ranks,
@@ -563,20 +600,22 @@ enum err model_shard_init(struct model_shard *s, const struct model_config *c, u
 			em, ERR_INVALID,
 			"--tensor-parallel-size %u: the model's intermediate_size %u cannot be divided by it",
 			ranks, c->intermediate);
-	if (c->kv_heads % ranks && ranks % c->kv_heads)
-		return err_set(em, ERR_INVALID,
-			       "--tensor-parallel-size %u: neither a divisor nor a multiple of the model's "
-			       "%u KV heads",
-			       ranks, c->kv_heads);
+	enum err e = check_kv_heads(c->kv_heads, ranks, "", em);
+	if (!e && c->global_kv_heads)
+		e = check_kv_heads(c->global_kv_heads, ranks, " (of layers without a window)", em);
+	if (e)
+		return e;
 	if (ranks > c->vocab_size)
 		return err_set(em, ERR_INVALID,
 			       "--tensor-parallel-size %u: the vocabulary has only %u tokens", ranks,
 			       c->vocab_size);
 	*s = (struct model_shard){.rank = rank, .ranks = ranks};
 	s->heads = c->heads / ranks;
-	s->kv_heads = c->kv_heads >= ranks ? c->kv_heads / ranks : 1;
-	s->kv_first = (u32)((u64)rank * c->kv_heads / ranks);
+	s->kv_heads = share_kv_heads(c->kv_heads, rank, ranks, &s->kv_first);
+	if (c->global_kv_heads)
+		s->global_kv_heads = share_kv_heads(c->global_kv_heads, rank, ranks, &s->global_kv_first);
 	s->intermediate = has_dense_layers(c) ? c->intermediate / ranks : 0;
+	s->wide_intermediate = c->wide_intermediate / ranks; /* twice the other */
 	s->expert_intermediate = c->expert_intermediate / ranks;
 	s->shared_intermediate = c->shared_intermediate / ranks;
 	s->vocab_first = (u32)((u64)rank * c->vocab_size / ranks);

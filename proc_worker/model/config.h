@@ -15,6 +15,7 @@ enum rope_kind {
 	ROPE_DYNAMIC,  /* beyond the original context theta grows with the length (emozilla 2023) */
 	ROPE_LLAMA3,   /* low frequencies divided, high ones kept, a ramp between (Llama 3.1) */
 	ROPE_YARN,     /* the same with a ramp over dimensions (Peng et al. 2023) */
+	ROPE_PROPORTIONAL, /* the first of a head's pairs rotate, as they would if all did (Gemma 4) */
 	ROPE_LONGROPE, /* a factor for each dimension; others beyond the original context (Ding et al. 2024)
 			*/
 };
@@ -24,6 +25,7 @@ enum { ROPE_HALF_MAX = 512 };
 struct rope_config {
 	enum rope_kind kind;
 	u32 dim; /* of a head's dimensions, how many are rotated: the first */
+	u32 head; /* of ROPE_PROPORTIONAL all of them, whose halves make the pairs; else 0 */
 	double theta;
 	double factor;
 	double low_freq_factor, high_freq_factor;
@@ -45,6 +47,9 @@ enum model_layer_flag {
 	LAYER_EXPERTS = 1 << 1, /* has a mixture of experts instead of one MLP */
 	LAYER_NO_ROPE = 1 << 2, /* does not rotate: positions are told by the causal mask alone */
 	LAYER_LOCAL_ROPE = 1 << 3, /* rotates by `local_rope` */
+	LAYER_GLOBAL = 1 << 4, /* its heads have `global_head_dim` values, and as many KV heads as `global_kv_heads` says */
+	LAYER_SHARED_KV = 1 << 5, /* has no keys and values: attends to those of model_kv_layer */
+	LAYER_WIDE = 1 << 6, /* its MLP is as wide as `wide_intermediate` */
 };
 
 /* How a token's experts are chosen and weighed, beside their number: as kern_moe_route_args. Zeroed: the best of softmax. */
@@ -68,6 +73,12 @@ struct model_config {
 	const struct arch *arch;
 	struct quant_config quant;
 	u32 vocab_size, hidden, intermediate, layers, heads, kv_heads, head_dim;
+	/* Of families with arch.global_heads, of layers with LAYER_GLOBAL: */
+	u32 global_head_dim, global_kv_heads;
+	bool value_is_key; /* values are what keys are before their norm */
+	u32 own_kv_layers; /* the first ones, which have keys and values: all but those with LAYER_SHARED_KV */
+	u32 wide_intermediate; /* of layers with LAYER_WIDE */
+	u32 input_width, input_vocab; /* of what layers add of a token by itself; 0: nothing */
 	struct latent_config latent; /* zeros: heads have keys and values of their own */
 	u32 context_max; /* tokens that the model was made for, with what rope scaling adds */
 	f32 norm_eps;
@@ -108,6 +119,9 @@ MUST_CHECK enum err model_config_read(struct model_config *c, const char *dir, s
 MUST_CHECK enum err model_config_parse(struct model_config *c, const char *text, size_t bytes,
 				       struct err_msg *em);
 
+u32 model_head_dim(const struct model_config *c, u32 layer);
+/* The layer whose keys and values it attends to: its own, or the last before it of its kind that has some. */
+u32 model_kv_layer(const struct model_config *c, u32 layer);
 /* Of layers with LAYER_LOCAL_ROPE; NULL: there are none. */
 const struct rope_config *model_local_rope(const struct model_config *c);
 
@@ -116,12 +130,14 @@ struct model_shard {
 	u32 rank, ranks;
 	u32 heads;
 	u32 kv_heads, kv_first; /* with fewer KV heads than ranks several ranks hold the same one */
-	u32 intermediate, expert_intermediate, shared_intermediate;
+	u32 global_kv_heads, global_kv_first; /* the same of layers with LAYER_GLOBAL */
+	u32 intermediate, wide_intermediate, expert_intermediate, shared_intermediate;
 	u32 vocab_first, vocab_rows; /* ranks differ by at most one row */
 };
 
 /* ERR_INVALID: the model cannot be divided like that; names the number and which counts would do. */
 MUST_CHECK enum err model_shard_init(struct model_shard *s, const struct model_config *c, u32 rank, u32 ranks,
 				     struct err_msg *em);
+u32 model_shard_kv_heads(const struct model_shard *s, const struct model_config *c, u32 layer);
 
 #endif

@@ -300,6 +300,26 @@ static enum err read_count(struct model_config *c, json_val v, const char *name,
 	return e || lists ? e : config_need_u32(v, name, EXPERTS_MAX, out, em);
 }
 
+enum err config_read_beside(struct model_config *c, json_val v, struct err_msg *em)
+{
+	bool there;
+
+	enum err e = config_may_bool(v, "enable_moe_block", false, &there, em);
+	if (e || !there)
+		return e;
+	e = config_need_u32(v, "num_experts", EXPERTS_MAX, &c->experts, em);
+	if (!e)
+		e = config_need_u32(v, "top_k_experts", EXPERTS_MAX, &c->experts_per_token, em);
+	if (!e && c->experts_per_token > c->experts)
+		e = err_set(em, ERR_INVALID, "config.json: \"top_k_experts\" is %u, but there are only %u experts (\"num_experts\")",
+			    c->experts_per_token, c->experts);
+	if (!e)
+		e = config_need_u32(v, "moe_intermediate_size", CONFIG_DIM_MAX, &c->expert_intermediate, em);
+	c->normalize_experts = true;
+	memset(c->layer_flags, LAYER_EXPERTS, c->layers);
+	return e;
+}
+
 enum err config_read_experts(struct model_config *c, json_val v, struct err_msg *em)
 {
 	bool all = has(c, ARCH_EXPERTS_ALL), own = has(c, ARCH_EXPERTS_OWN);

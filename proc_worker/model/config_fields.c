@@ -310,6 +310,17 @@ static const struct {
 	{"layer_rope_theta", 0, NAN},
 	{"capacity_factor", 0, NAN}, /* of dropping tokens, which another field says */
 	{"moe_layer_num_skipped", 0, 0},
+	{"global_head_dim", 0, NAN},
+	{"num_global_key_value_heads", 0, NAN},
+	{"per_layer_config", 0, NAN},
+	{"attention_k_eq_v", 0, NAN},
+	{"hidden_size_per_layer_input", 0, 0},
+	{"vocab_size_per_layer_input", 0, NAN},
+	{"num_kv_shared_layers", 0, 0},
+	{"use_double_wide_mlp", 0, NAN},
+	{"enable_moe_block", 0, NAN},
+	{"top_k_experts", 0, 0},
+	{"use_bidirectional_attention", 0, NAN},
 };
 
 /* Fields that say what a family has anyway: one with the traits, or, without any, that has the field for its own. */

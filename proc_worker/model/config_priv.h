@@ -55,8 +55,16 @@ MUST_CHECK enum err config_read_latent(struct model_config *c, json_val v, struc
 /* Whether it is one of the fields that say them. */
 bool config_is_latent_field(const char *name);
 
+/* What layers without a window have for themselves, in families with arch.global_heads: their sizes, with `c` filled up to those of
+ * heads; and which layers these are, with its windows read. */
+MUST_CHECK enum err config_read_global(struct model_config *c, json_val v, struct err_msg *em);
+MUST_CHECK enum err config_mark_global(struct model_config *c, json_val v, struct err_msg *em);
+
 /* Mixtures of experts: how many, how wide, in which layers, how chosen. */
 MUST_CHECK enum err config_read_experts(struct model_config *c, json_val v, struct err_msg *em);
+
+/* Experts beside an MLP in every layer, if the file says so (arch.global_heads). */
+MUST_CHECK enum err config_read_beside(struct model_config *c, json_val v, struct err_msg *em);
 
 /* "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", with `c` filled up to head_dim
  * and context_max; fills c->rope (and c->local_rope) and stretches context_max where the scaling does. */

@@ -12,7 +12,7 @@ static const struct {
 } KINDS[] = {
 	{"default", ROPE_PLAIN},     {"linear", ROPE_LINEAR}, {"dynamic", ROPE_DYNAMIC},
 	{"llama3", ROPE_LLAMA3},     {"yarn", ROPE_YARN},     {"su", ROPE_LONGROPE},
-	{"longrope", ROPE_LONGROPE}, {"mrope", ROPE_PLAIN},
+	{"longrope", ROPE_LONGROPE}, {"mrope", ROPE_PLAIN},   {"proportional", ROPE_PROPORTIONAL},
 };
 
 #define KIND(k) (1u << (k))
@@ -85,15 +85,28 @@ static enum err check_keys(const struct arch *arch, json_val v, enum rope_kind k
 	return ERR_OK;
 }
 
+static json_val type_of(json_val scaling)
+{
+	json_val type = json_get(scaling, "rope_type");
+
+	return json_present(type) ? type : json_get(scaling, "type"); /* as older files say */
+}
+
+/* Which kinds are known of a family. */
+static bool kind_may_be(const struct arch *arch, enum rope_kind kind)
+{
+	if (arch->global_heads)
+		return kind == ROPE_PLAIN || kind == ROPE_LINEAR || kind == ROPE_PROPORTIONAL;
+	return kind != ROPE_PROPORTIONAL;
+}
+
 static enum err read_kind(struct model_config *c, json_val v, const char **name, struct err_msg *em)
 {
-	json_val type = json_get(v, "rope_type");
+	json_val type = type_of(v);
 
-	if (!json_present(type))
-		type = json_get(v, "type"); /* as older files say */
 	*name = json_cstr(type, json_present(type) ? "?" : "default");
 	for (size_t i = 0; i < COUNT_OF(KINDS); i++)
-		if (!strcmp(KINDS[i].name, *name)) {
+		if (!strcmp(KINDS[i].name, *name) && kind_may_be(c->arch, KINDS[i].kind)) {
 			c->rope.kind = KINDS[i].kind;
 			if (c->rope.kind == ROPE_YARN && (c->arch->traits & ARCH_LONGROPE_YARN))
 				c->rope.kind = ROPE_LONGROPE;
@@ -101,9 +114,8 @@ static enum err read_kind(struct model_config *c, json_val v, const char **name,
 		}
 	return err_set(
 		em, ERR_UNSUPPORTED,
-		"config.json: rope_scaling of type '%.64s' is not supported; supported: default, linear, "
-		"dynamic, llama3, yarn, longrope",
-		*name);
+		"config.json: rope_scaling of type '%.64s' is not supported; supported: default, linear, %s", *name,
+		c->arch->global_heads ? "proportional" : "dynamic, llama3, yarn, longrope");
 }
 
 static enum err need_factor(struct rope_config *r, json_val v, struct err_msg *em)
@@ -332,6 +344,8 @@ static enum err read_scaling(struct model_config *c, json_val v, json_val scalin
 	switch (r->kind) {
 	case ROPE_PLAIN:
 		break;
+	case ROPE_PROPORTIONAL:
+		return json_present(json_get(scaling, "factor")) ? need_factor(r, scaling, em) : ERR_OK;
 	case ROPE_LLAMA3: /* states the stretched context itself */
 		return read_llama3(r, scaling, em);
 	case ROPE_YARN:
@@ -363,8 +377,25 @@ static enum err read_rotary_dim(struct model_config *c, json_val v, struct err_m
 	return e;
 }
 
-static enum err read_dim(struct model_config *c, json_val v, json_val scaling, struct err_msg *em)
+/* A share of a head's pairs, which are its halves, whatever the share. */
+static enum err read_proportion(struct rope_config *r, json_val scaling, u32 head, struct err_msg *em)
 {
+	double share;
+
+	enum err e = config_may_positive(scaling, "partial_rotary_factor", 1, &share, em);
+	if (!e && (share > 1 || share * head < 2))
+		e = err_set(em, ERR_INVALID, "config.json: \"partial_rotary_factor\" %g of a head's %u dimensions; it must rotate 2 of them to all",
+			    share, head);
+	r->head = head;
+	r->dim = e ? 0 : (u32)(share * head / 2) * 2;
+	return e;
+}
+
+/* `head`: dimensions of one. */
+static enum err read_dim(struct model_config *c, json_val v, json_val scaling, u32 head, struct err_msg *em)
+{
+	if (c->arch->global_heads && json_string_equals(type_of(scaling), "proportional"))
+		return read_proportion(&c->rope, scaling, head, em);
 	json_val place = json_present(json_get(scaling, "partial_rotary_factor")) ? scaling : v;
 	double share;
 
@@ -372,7 +403,7 @@ static enum err read_dim(struct model_config *c, json_val v, json_val scaling, s
 	enum err e = config_may_positive(place, "partial_rotary_factor", usual, &share, em);
 	if (e)
 		return e;
-	const u32 dim = c->arch->latent ? c->latent.rope : c->head_dim;
+	const u32 dim = c->arch->latent ? c->latent.rope : head;
 	if (arch_has_own(c->arch, "head_dim") && fabs(share * (c->latent.key + c->latent.rope) - dim) < 1e-3) /* of a whole head what rotates */
 		share = 1;
 	if (arch_has_own(c->arch, "rotary_dim") && json_present(json_get(v, "rotary_dim")))
@@ -392,8 +423,8 @@ static enum err read_dim(struct model_config *c, json_val v, json_val scaling, s
 }
 
 /* Of all layers, or of those of one kind: `scaling` is the object that describes it, called `name`; where it does not say
- * theta, that is the field `theta` beside the sizes, or `usual`. */
-static enum err read_rope(struct model_config *c, json_val v, json_val scaling, const char *name, const char *theta,
+ * theta, that is the field `theta` beside the sizes, or `usual`. `head`: dimensions of theirs. */
+static enum err read_rope(struct model_config *c, json_val v, json_val scaling, u32 head, const char *name, const char *theta,
 			  double usual, struct err_msg *em)
 {
 	bool inside = json_present(json_get(scaling, "rope_theta"));
@@ -406,7 +437,7 @@ static enum err read_rope(struct model_config *c, json_val v, json_val scaling, 
 	if (!e)
 		e = config_check_float(inside ? "rope_theta" : theta, c->rope.theta, em);
 	if (!e)
-		e = read_dim(c, v, scaling, em);
+		e = read_dim(c, v, scaling, head, em);
 	if (!e && json_present(scaling))
 		e = read_scaling(c, v, scaling, em);
 	if (!e)
@@ -420,7 +451,7 @@ static enum err read_local_rope(struct model_config *c, json_val v, json_val par
 	u32 context = c->context_max; /* windows need no stretching */
 	u32 own = c->arch->local_theta;
 
-	enum err e = read_rope(c, v, json_get(parameters, "sliding_attention"), "sliding_attention",
+	enum err e = read_rope(c, v, json_get(parameters, "sliding_attention"), c->head_dim, "sliding_attention",
 			       own ? "rope_local_base_freq" : "rope_theta", own ? own : c->arch->rope_theta, em);
 	if (!e && (c->rope.kind == ROPE_DYNAMIC || c->rope.kind == ROPE_LONGROPE))
 		e = err_set(em, ERR_UNSUPPORTED,
@@ -429,6 +460,27 @@ static enum err read_local_rope(struct model_config *c, json_val v, json_val par
 	c->context_max = context;
 	c->local_rope = c->rope;
 	return e;
+}
+
+/* Layers without a window rotate by what "rope_parameters" alone says of them, or as the family's do. */
+static enum err read_global_rope(struct model_config *c, json_val v, json_val parameters, struct err_msg *em)
+{
+	static const char *const others[] = {"rope_theta", "rope_scaling", "rope_local_base_freq"};
+	const double usual = c->arch->rope_theta;
+	json_val own = json_get(parameters, "full_attention");
+
+	for (size_t i = 0; i < COUNT_OF(others); i++)
+		if (json_present(json_get(v, others[i])))
+			return err_set(em, ERR_UNSUPPORTED,
+				       "config.json: \"%s\" is set, which is not supported for %s: \"rope_parameters\" says how it rotates", others[i],
+				       c->arch->name);
+	if (json_present(own))
+		return read_rope(c, v, own, c->global_head_dim, "full_attention", "rope_theta", usual, em);
+	c->rope = (struct rope_config){.kind = ROPE_PROPORTIONAL, .theta = usual, .factor = 1, .attention_factor = 1,
+				       .head = c->global_head_dim, .dim = c->global_head_dim / 8 * 2};
+	return c->rope.dim ? ERR_OK
+			   : err_set(em, ERR_UNSUPPORTED, "config.json: \"global_head_dim\" is %u, of which a quarter rotates; it must be 8 at least",
+				     c->global_head_dim);
 }
 
 /* Positions are learned: nothing rotates, and no field may say that something does. */
@@ -481,12 +533,14 @@ enum err config_read_rope(struct model_config *c, json_val v, struct err_msg *em
 		e = read_local_rope(c, v, parameters, em);
 	if (e)
 		return e;
+	if (c->arch->global_heads)
+		return read_global_rope(c, v, parameters, em);
 	json_val scaling = newer ? parameters : json_get(v, "rope_scaling");
 	if (c->arch->rope_stated && !json_present(scaling))
 		return err_set(em, ERR_FORMAT,
 			       "config.json: \"rope_scaling\" (or \"rope_parameters\") is missing; of a %s it must be an object, as in %s", c->arch->name,
 			       c->arch->rope_stated);
-	e = read_rope(c, v, local && newer ? json_get(parameters, "full_attention") : scaling,
+	e = read_rope(c, v, local && newer ? json_get(parameters, "full_attention") : scaling, c->head_dim,
 		      newer ? "rope_parameters" : "rope_scaling", "rope_theta", c->arch->rope_theta, em);
 	return e || !arch_has_own(c->arch, "initial_context_length") ? e : check_initial_context(c, v, em);
 }

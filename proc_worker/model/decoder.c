@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/region.h"
 #include "proc_worker/model/latent.h"
+#include "proc_worker/model/layer_inputs.h"
 #include "proc_worker/model/qk_norm.h"
 
 enum { NORM_TOKENS = 16 /* for a thread at least, where products norm by themselves: they share them out by tiles of rows */ };
@@ -36,10 +37,13 @@ enum err decoder_norm(struct decoder *d, float *out, float *x, const float *add,
 				      .x = x,
 				      .add = add,
 				      .weight = weight,
+				      .scale = add ? d->scale : NULL,
 				      .eps = c->model->norm_eps,
 				      .tokens = tokens,
 				      .hidden = c->model->hidden};
 
+	if (add && x == d->x)
+		d->scale = NULL;
 	return c->model->arch->layer_norm ? decoder_failed(c->ops->layernorm(c->ctx, &layer), "layernorm", em)
 					  : decoder_failed(c->ops->rmsnorm(c->ctx, &a), "rmsnorm", em);
 }
@@ -135,11 +139,12 @@ static struct kern_matmul_args product_args(const struct decoder *d, float *out,
 }
 
 /* Floats from a token's queries, keys and values to the next one's. */
-static u32 qkv_stride(const struct decoder *d)
+static u32 qkv_stride(const struct decoder *d, u32 index)
 {
 	const struct model_shard *s = d->config.shard;
+	const struct model_config *m = d->config.model;
 
-	return (s->heads + 2 * s->kv_heads) * d->config.model->head_dim;
+	return m->arch->latent ? (s->heads + 2 * s->kv_heads) * m->head_dim : d->config.weights->layers[index].qkv.n;
 }
 
 /* Attention's last product. */
@@ -150,7 +155,7 @@ static struct kern_matmul_args attention_args(const struct decoder *d, float *ou
 	struct kern_matmul_args a = product_args(d, out, accumulate, latent ? d->values : d->qkv, w, NULL, index, tokens);
 
 	if (!latent)
-		a.x_stride = qkv_stride(d);
+		a.x_stride = qkv_stride(d, index);
 	return a;
 }
 
@@ -224,11 +229,11 @@ static enum err embed(struct decoder *d, const struct inputs *in, struct err_msg
 	return e || !d->pending ? e : embed_positions(d, in, em);
 }
 
-/* Whether the last layer, behind its K and V, needs no more than the last token of each row: of the others nobody wants
- * logits. */
+/* Whether the last layer that writes K and V needs behind them no more than the last token of each row, and those behind it: of the others
+ * nobody wants logits. */
 static bool narrows(const struct decoder *d, u32 index, const struct inputs *in)
 {
-	if (!in->last_only || index + 1 < d->config.model->layers || in->tokens == in->rows)
+	if (!in->last_only || index + 1 != d->config.model->own_kv_layers || in->tokens == in->rows)
 		return false;
 	for (u32 r = 0; r < in->rows; r++)
 		if (in->query_start[r + 1] == in->query_start[r])
@@ -237,19 +242,24 @@ static bool narrows(const struct decoder *d, u32 index, const struct inputs *in)
 }
 
 /* Moves the rows' last tokens to the front. */
-static void narrow(struct decoder *d, const struct inputs *in)
+static void narrow(struct decoder *d, u32 index, const struct inputs *in)
 {
-	const size_t hidden = d->config.model->hidden, heads = (size_t)d->config.shard->heads * d->config.model->head_dim, stride = qkv_stride(d);
+	const size_t hidden = d->config.model->hidden, stride = qkv_stride(d, index);
+	const size_t heads = (size_t)d->config.shard->heads * model_head_dim(d->config.model, index);
 
 	d->narrowed = true;
 	for (u32 r = 0; r < in->rows; r++) {
 		u32 token = in->query_start[r + 1] - 1;
 		d->last[r] = token;
+		d->last_positions[r] = in->positions[token];
+		d->last_rope_rows[r] = d->rope_rows[token];
 		memmove(d->x + r * hidden, d->x + token * hidden, hidden * sizeof(float));
 		if (d->config.model->parallel) /* the MLP reads it once more */
 			memmove(d->normed + r * hidden, d->normed + token * hidden, hidden * sizeof(float));
 		memmove(d->qkv + r * stride, d->qkv + token * stride, heads * sizeof(float));
 	}
+	if (d->inputs)
+		layer_inputs_narrow(d, index, in->rows);
 }
 
 /* Over all heads of q and of k, which ranks share: their sums of squares meet in between. */
@@ -266,55 +276,71 @@ static enum err norm_heads(struct decoder *d, const struct layer_weights *w, u32
 	return e ? e : decoder_failed(c->ops->qk_norm(c->ctx, &a.norm), "qk_norm", em);
 }
 
+static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv)
+{
+	const struct decoder_config *c = &d->config;
+	const struct model_config *m = c->model;
+	const struct layer_weights *w = &c->weights->layers[index];
+	const u32 flags = m->layer_flags[index];
+	const bool local = flags & LAYER_LOCAL_ROPE, latent = m->arch->latent, normed = latent || m->arch->traits & ARCH_QK_NORMS;
+	const struct rope_config *by = local ? &m->local_rope : &m->rope;
+	const size_t first = local ? (size_t)c->rope->local * (m->rope.dim / 2) : 0;
+	const u32 *rows = d->narrowed ? d->last_rope_rows : d->rope_rows, *positions = d->narrowed ? d->last_positions : in->positions;
+	struct kern_kv to = *kv;
+
+	if (flags & LAYER_SHARED_KV) /* which is another layer's */
+		to.kv_heads = 0;
+	return (struct kern_rope_kv_args){.q = d->qkv,
+					  .qkv = d->qkv,
+					  .bias = latent ? NULL : w->qkv_bias,
+					  .q_norm = normed ? NULL : w->q_norm,
+					  .k_norm = normed ? NULL : w->k_norm,
+					  .norm_eps = m->norm_eps,
+					  .clip = m->clip,
+					  .cos = c->rope->cos + first,
+					  .sin = c->rope->sin + first,
+					  .q_scales = c->rope->q_scales,
+					  .positions = local ? positions : rows,
+					  .slots = in->slots,
+					  .kv = to,
+					  .tokens = d->narrowed ? in->rows : in->tokens,
+					  .heads = c->shard->heads,
+					  .rope_dim = flags & LAYER_NO_ROPE ? 0 : by->dim,
+					  .rope_apart = by->head / 2,
+					  .q_stride = qkv_stride(d, index),
+					  .interleaved = m->interleaved,
+					  .norm_behind = m->arch->norm_behind,
+					  .norm_v = m->arch->global_heads,
+					  .v_is_k = flags & LAYER_GLOBAL && m->value_is_key};
+}
+
 static enum err attend(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
 		       struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
 	const struct layer_weights *w = &c->weights->layers[index];
-	u32 flags = c->model->layer_flags[index];
-	const bool together = c->model->arch->traits & ARCH_QK_NORMS, latent = c->model->arch->latent, normed = together || latent;
-	bool local = flags & LAYER_LOCAL_ROPE;
-	size_t first = local ? (size_t)c->rope->local * (c->model->rope.dim / 2) : 0;
-	struct kern_rope_kv_args rope = {.q = d->qkv,
-					 .qkv = d->qkv,
-					 .bias = latent ? NULL : w->qkv_bias,
-					 .q_norm = normed ? NULL : w->q_norm,
-					 .k_norm = normed ? NULL : w->k_norm,
-					 .norm_eps = c->model->norm_eps,
-					 .clip = c->model->clip,
-					 .cos = c->rope->cos + first,
-					 .sin = c->rope->sin + first,
-					 .q_scales = c->rope->q_scales,
-					 .positions = local ? in->positions : d->rope_rows,
-					 .slots = in->slots,
-					 .kv = *kv,
-					 .tokens = in->tokens,
-					 .heads = c->shard->heads,
-					 .rope_dim = flags & LAYER_NO_ROPE ? 0 : c->model->rope.dim,
-					 .q_stride = qkv_stride(d),
-					 .interleaved = c->model->interleaved,
-					 .norm_behind = c->model->arch->norm_behind};
+	const struct kern_rope_kv_args rope = rope_args(d, index, in, kv);
 	struct kern_attention_args attention = {.out = d->qkv,
 						.q = d->qkv,
 						.kv = *kv,
-						.query_start = in->query_start,
+						.query_start = d->narrowed ? d->single_start : in->query_start,
 						.context = in->context,
 						.block_tables = in->block_tables,
 						.block_stride = in->block_stride,
 						.rows = in->rows,
-						.tokens = in->tokens,
+						.tokens = rope.tokens,
 						.heads = c->shard->heads,
-						.stride = qkv_stride(d),
+						.stride = qkv_stride(d, index),
 						.scale = c->model->attention_scale,
 						.soft_cap = c->model->attention_soft_cap,
-						.window = flags & LAYER_WINDOW ? c->model->window : 0,
+						.window = c->model->layer_flags[index] & LAYER_WINDOW ? c->model->window : 0,
 						.sinks = w->sinks};
 
-	enum err e = together ? norm_heads(d, w, in->tokens, em) : ERR_OK;
+	enum err e = c->model->arch->traits & ARCH_QK_NORMS ? norm_heads(d, w, in->tokens, em) : ERR_OK;
 	if (!e)
 		e = decoder_failed(c->ops->rope_kv(c->ctx, &rope), "rope_kv", em);
 	if (!e && narrows(d, index, in)) {
-		narrow(d, in);
+		narrow(d, index, in);
 		attention.query_start = d->single_start;
 		attention.tokens = in->rows;
 	}
@@ -337,7 +363,7 @@ static enum err product_activated(struct decoder *d, const struct layer_weights 
 					   .bias = w->gate_up_bias,
 					   .tokens = tokens,
 					   .x_stride = w->gate_up.k,
-					   .out_stride = c->shard->intermediate,
+					   .out_stride = w->down.k,
 					   .fusion = &fusion};
 	const struct kern_matmul_fusion joined = {.then = &a};
 	struct kern_matmul_args all = before ? *before : a;
@@ -355,7 +381,7 @@ static enum err activate(struct decoder *d, const struct layer_weights *w, u32 t
 	struct kern_act_mul_args a = {.out = d->activated,
 				      .gate_up = d->gate_up,
 				      .tokens = tokens,
-				      .size = c->shard->intermediate,
+				      .size = w->down.k,
 				      .act = c->model->activation,
 				      .ungated = c->model->arch->ungated,
 				      .xielu = w->xielu};
@@ -404,7 +430,7 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	const bool latent = d->config.model->arch->latent;
-	u32 tokens = in->tokens;
+	u32 tokens = d->narrowed ? in->rows : in->tokens; /* by an earlier layer */
 
 	enum err e = product_input(d, w->attn_norm, w->attn_norm_bias, tokens, em);
 	if (!e)
@@ -495,10 +521,29 @@ static enum err experts(struct decoder *d, const struct layer_weights *w, u32 to
 	struct collectives *c = d->config.collectives;
 
 	d->pending = true;
-	enum err e = moe_run(&d->moe, w, d->input, c ? collectives_buffer(c) : d->delta, tokens, em);
+	enum err e = moe_run(&d->moe, w, d->input, d->input, c ? collectives_buffer(c) : d->delta, tokens, em);
 	if (!e && c)
 		e = collectives_all_reduce(c, d->delta, (size_t)tokens * d->config.model->hidden, em);
 	return e;
+}
+
+/* Experts that read the stream as the MLP has read it, which has left beside it what it adds: a norm each, and their sum (Gemma 4). */
+static enum err experts_beside(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+{
+	struct collectives *c = d->config.collectives;
+
+	enum err e = post_norm(d, w->beside_post_norm, tokens, em);
+	if (!e)
+		e = decoder_norm(d, d->routed, d->x, NULL, w->router_norm, NULL, tokens, em);
+	if (!e)
+		e = decoder_norm(d, d->normed, d->x, NULL, w->experts_norm, NULL, tokens, em);
+	if (!e)
+		e = moe_run(&d->moe, w, d->normed, d->routed, c ? collectives_buffer(c) : d->beside, tokens, em);
+	if (!e && c)
+		e = collectives_all_reduce(c, d->beside, (size_t)tokens * d->config.model->hidden, em);
+	if (!e)
+		e = decoder_norm(d, d->beside, d->beside, NULL, w->experts_post_norm, NULL, tokens, em);
+	return e ? e : decoder_norm(d, NULL, d->delta, d->beside, NULL, NULL, tokens, em);
 }
 
 /* What the MLP reads, with what attention has added in the stream: if they stand side by side, a norm of the stream before
@@ -519,22 +564,43 @@ static enum err mlp_input(struct decoder *d, const struct layer_weights *w, bool
 static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
-	bool has_experts = d->config.model->layer_flags[index] & LAYER_EXPERTS;
+	bool has_experts = d->config.model->layer_flags[index] & LAYER_EXPERTS, beside = w->experts_norm;
 
 	enum err e = mlp_input(d, w, has_experts, tokens, em), behind = ERR_UNSUPPORTED;
 	if (!e && d->put_off)
 		e = (behind = mlp_behind(d, index, tokens, em)) == ERR_UNSUPPORTED ? ERR_OK : behind;
 	if (!e && behind == ERR_UNSUPPORTED)
-		e = has_experts ? experts(d, w, tokens, em) : mlp(d, index, tokens, em);
+		e = has_experts && !beside ? experts(d, w, tokens, em) : mlp(d, index, tokens, em);
+	if (!e && beside)
+		e = experts_beside(d, w, tokens, em);
 	return e ? e : post_norm(d, w->mlp_post_norm, tokens, em);
+}
+
+/* What the layer adds of its tokens, if anything, by the stream with all that was added before. */
+static enum err inputs_block(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
+{
+	if (!d->inputs)
+		return ERR_OK;
+	enum err e = decoder_norm(d, NULL, d->x, take_delta(d), NULL, NULL, tokens, em);
+	if (!e)
+		e = layer_inputs_add(d, index, tokens, em);
+	d->pending = true;
+	return e;
 }
 
 static enum err layer(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
 		      struct err_msg *em)
 {
 	enum err e = attention_block(d, index, in, kv, em);
+	const u32 tokens = d->narrowed ? in->rows : in->tokens;
 
-	return e ? e : mlp_block(d, index, d->narrowed ? in->rows : in->tokens, em);
+	if (!e)
+		e = mlp_block(d, index, tokens, em);
+	if (!e)
+		e = inputs_block(d, index, tokens, em);
+	d->scale = d->config.weights->layers[index].scale;
+	ASSERT(e || !d->scale || d->pending); /* with what the layer has left */
+	return e;
 }
 
 enum err decoder_forward(struct decoder *d, const struct inputs *in, const struct kern_kv *kv,
@@ -544,9 +610,12 @@ enum err decoder_forward(struct decoder *d, const struct inputs *in, const struc
 	d->rope_rows = rope_tables_rows(d->config.rope, in);
 	d->narrowed = false;
 	d->pending = false;
+	d->scale = NULL;
 	d->rows = in->rows;
 	lora_step_begin(&d->lora, in);
 	enum err e = embed(d, in, em);
+	if (!e && d->inputs)
+		e = layer_inputs_begin(d, in, em);
 	for (u32 i = 0; !e && i < d->config.model->layers; i++) {
 		e = layer(d, i, in, &kv[i], em);
 		if (e)

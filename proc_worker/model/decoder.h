@@ -34,6 +34,7 @@ struct decoder {
 	float *x;      /* the residual stream */
 	float *delta;  /* what the last block left beside it, while `pending`; added by the next norm */
 	bool pending;
+	const float *scale; /* what the stream is multiplied by when that is added: of the layer before; or NULL */
 	float *normed;
 	const float *input; /* of the next product: normed, or x where a family has no norm before its blocks */
 	const float *unnormed; /* the weights of the norm that `input` still wants, of x: products of many tokens do it; or NULL */
@@ -44,15 +45,20 @@ struct decoder {
 	float *squares; /* [2], of families with norms over all heads, or with latent attention */
 	const u32 *rope_rows;	    /* [tokens] of the rotary tables; of the step */
 	float *gate_up, *activated; /* share their memory with the four above: never alive together */
+	float *inputs; /* [layers][input_width] what layers add of a token by themselves; NULL: nothing */
+	float *inputs_projected; /* the part of it that is made of the embedding, before the first layer: shares that memory, too */
+	float *input_gate, *input_activated; /* [2 input_width], [input_width], behind the MLP: they, too */
+	float *routed, *beside; /* of experts beside an MLP: what their router reads, what they add */
 	struct moe moe;		    /* its buffers, too */
 	struct lora_step lora;
 	/* [logit_rows_max][...] */
 	float *picked, *picked_delta, *picked_normed;
 	float *logits; /* [logit_rows_max][vocab]; rank 0 */
-	/* Of a step with `last_only`, the last layer of which kept one token a row. */
+	/* Of a step with `last_only`, the last layer with keys and values of which kept one token a row. */
 	bool narrowed;
 	u32 rows;	   /* of the step */
 	u32 *last;	   /* [rows] the token kept */
+	u32 *last_positions, *last_rope_rows; /* [rows] its position, and row of the rotary tables */
 	u32 *single_start; /* [tokens_max + 1] rows of one query each */
 	void *memory;
 	size_t memory_bytes;

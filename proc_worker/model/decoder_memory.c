@@ -10,34 +10,53 @@ static float *carve(char *base, size_t *offset, size_t count)
 	return region_carve(base, offset, count * sizeof(float));
 }
 
+static size_t most(size_t a, size_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Of a token's queries, keys and values, in the layer that has most. */
+static size_t widest_qkv(const struct model_config *m, const struct model_shard *s)
+{
+	return most((size_t)(s->heads + 2 * s->kv_heads) * m->head_dim, (size_t)(s->heads + 2 * s->global_kv_heads) * m->global_head_dim);
+}
+
 static size_t lay_out(struct decoder *d, char *base)
 {
 	const struct decoder_config *c = &d->config;
 	const struct model_shard *s = c->shard;
 	size_t tokens = c->tokens_max, rows = c->logit_rows_max, hidden = c->model->hidden;
-	const bool latent = c->model->arch->latent;
-	size_t head_dim = c->model->head_dim, head_width = latent ? latent_head_width(c->model) : 0;
-	size_t offset = 0, mlp, experts;
+	const bool latent = c->model->arch->latent, beside = c->model->arch->global_heads && c->model->experts > 0;
+	size_t head_width = latent ? latent_head_width(c->model) : 0;
+	const size_t inputs = (size_t)c->model->layers * c->model->input_width, widest = most(s->intermediate, s->wide_intermediate);
+	size_t offset = 0, mlp, experts, projected, gate;
 
 	d->x = carve(base, &offset, tokens * hidden);
 	d->delta = carve(base, &offset, tokens * hidden);
 	d->normed = carve(base, &offset, tokens * hidden);
 	d->squares = carve(base, &offset, latent || (c->model->arch->traits & ARCH_QK_NORMS) ? 2 * tokens : 0);
-	mlp = experts = offset;
-	d->qkv = carve(base, &offset, tokens * (s->heads + 2 * s->kv_heads) * head_dim);
+	d->routed = carve(base, &offset, beside ? tokens * hidden : 0);
+	d->beside = carve(base, &offset, beside ? tokens * hidden : 0);
+	d->inputs = inputs ? carve(base, &offset, tokens * inputs) : NULL;
+	mlp = experts = projected = gate = offset;
+	d->qkv = carve(base, &offset, tokens * widest_qkv(c->model, s));
 	d->queries = carve(base, &offset, tokens * s->heads * head_width);
 	d->values = carve(base, &offset, tokens * s->heads * head_width);
 	d->low = carve(base, &offset, latent ? tokens * latent_low_width(c->model, s) : 0);
-	d->gate_up = carve(base, &mlp, least(tokens, MLP_TOKENS) * 2 * s->intermediate);
-	d->activated = carve(base, &mlp, least(tokens, MLP_TOKENS) * s->intermediate);
+	d->gate_up = carve(base, &mlp, least(tokens, MLP_TOKENS) * 2 * widest);
+	d->activated = carve(base, &mlp, least(tokens, MLP_TOKENS) * widest);
+	d->inputs_projected = carve(base, &projected, tokens * inputs);
+	d->input_gate = carve(base, &gate, tokens * 2 * c->model->input_width);
+	d->input_activated = carve(base, &gate, tokens * c->model->input_width);
 	experts += moe_lay_out(&d->moe, c->model, s, c->tokens_max, base ? base + experts : NULL);
-	offset = mlp > offset ? mlp : offset;
-	offset = experts > offset ? experts : offset;
+	offset = most(most(offset, mlp), most(experts, most(projected, gate)));
 	d->picked = carve(base, &offset, rows * hidden);
 	d->picked_delta = carve(base, &offset, rows * hidden);
 	d->picked_normed = carve(base, &offset, rows * hidden);
 	d->logits = carve(base, &offset, s->rank == 0 ? rows * c->model->vocab_size : 0);
 	d->last = (u32 *)(void *)carve(base, &offset, tokens);
+	d->last_positions = (u32 *)(void *)carve(base, &offset, tokens);
+	d->last_rope_rows = (u32 *)(void *)carve(base, &offset, tokens);
 	d->single_start = (u32 *)(void *)carve(base, &offset, tokens + 1);
 	return offset;
 }

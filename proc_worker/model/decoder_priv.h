@@ -18,7 +18,7 @@ static inline size_t least(size_t a, size_t b)
 /* `e` as it is, with a text that names the op if it is an error. */
 enum err decoder_failed(enum err e, const char *op, struct err_msg *em);
 
-/* x += add, unless `add` is NULL; out = the family's norm of x [tokens][hidden], unless `out` is NULL. */
+/* x += add, unless `add` is NULL, and then times decoder.scale, which is done with where x is the stream; out = the family's norm of x [tokens][hidden], unless `out` is NULL. */
 enum err decoder_norm(struct decoder *d, float *out, float *x, const float *add, const float *weight, const float *bias, u32 tokens,
 		      struct err_msg *em);
 

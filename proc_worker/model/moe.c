@@ -67,6 +67,7 @@ void moe_route_args_init(struct kern_moe_route_args *a, const struct model_confi
 	const struct router_config *r = &model->router;
 
 	*a = (struct kern_moe_route_args){.bias = w->choice_bias,
+					  .expert_scales = w->expert_scales,
 					  .experts = model->experts,
 					  .top = model->experts_per_token,
 					  .groups = r->groups,
@@ -130,7 +131,7 @@ static enum err run_shared(struct moe *m, const struct layer_weights *w, const f
 }
 
 /* At most tokens_max of them. */
-static enum err run_part(struct moe *m, const struct layer_weights *w, const float *x, float *out, u32 tokens,
+static enum err run_part(struct moe *m, const struct layer_weights *w, const float *x, const float *routed, float *out, u32 tokens,
 			 struct err_msg *em)
 {
 	u32 top = m->model->experts_per_token;
@@ -154,7 +155,7 @@ static enum err run_part(struct moe *m, const struct layer_weights *w, const flo
 
 	enum err e = m->shared ? run_shared(m, w, x, tokens, em) : ERR_OK;
 	if (!e)
-		e = route(m, w, x, tokens, em);
+		e = route(m, w, routed, tokens, em);
 	if (!e)
 		e = products(m, m->gate_up, x, m->tokens_of, w->expert_gate_up, w->expert_gate_up_bias, tokens, em);
 	if (!e)
@@ -164,7 +165,7 @@ static enum err run_part(struct moe *m, const struct layer_weights *w, const flo
 	return e ? e : failed(m->ops->moe_combine(m->ctx, &combine), "moe_combine", em);
 }
 
-enum err moe_run(struct moe *m, const struct layer_weights *w, const float *x, float *out, u32 tokens,
+enum err moe_run(struct moe *m, const struct layer_weights *w, const float *x, const float *routed, float *out, u32 tokens,
 		 struct err_msg *em)
 {
 	size_t hidden = m->model->hidden;
@@ -172,7 +173,7 @@ enum err moe_run(struct moe *m, const struct layer_weights *w, const float *x, f
 
 	for (u32 first = 0; !e && first < tokens; first += m->tokens_max) {
 		u32 count = tokens - first < m->tokens_max ? tokens - first : m->tokens_max;
-		e = run_part(m, w, x + first * hidden, out + first * hidden, count, em);
+		e = run_part(m, w, x + first * hidden, routed + first * hidden, out + first * hidden, count, em);
 	}
 	return e;
 }

@@ -29,8 +29,8 @@ struct moe {
 size_t moe_lay_out(struct moe *m, const struct model_config *model, const struct model_shard *shard,
 		   u32 step_tokens, char *base);
 
-/* out[t] = this rank's part of the experts' answer to x[t]; both [tokens][hidden]. The errors of the ops. */
-MUST_CHECK enum err moe_run(struct moe *m, const struct layer_weights *w, const float *x, float *out,
+/* out[t] = this rank's part of the experts' answer to x[t], who are chosen by routed[t]; all [tokens][hidden]. The errors of the ops. */
+MUST_CHECK enum err moe_run(struct moe *m, const struct layer_weights *w, const float *x, const float *routed, float *out,
 			    u32 tokens, struct err_msg *em);
 
 /* How `model` routes a layer's tokens: all of `a` but its arrays and the number of tokens, which are zeroed. */

@@ -51,12 +51,13 @@ double rope_frequency(const struct rope_config *r, u32 i, u32 length)
 	if (r->kind == ROPE_DYNAMIC && beyond)
 		theta *= pow(r->factor * length / r->original_context - (r->factor - 1),
 			     (double)r->dim / (r->dim - 2.0));
-	double frequency = pow(theta, -2.0 * i / r->dim);
+	double frequency = pow(theta, -2.0 * i / (r->head > 0 ? r->head : r->dim));
 	switch (r->kind) {
 	case ROPE_PLAIN:
 	case ROPE_DYNAMIC:
 		break;
 	case ROPE_LINEAR:
+	case ROPE_PROPORTIONAL:
 		return frequency / r->factor;
 	case ROPE_LLAMA3:
 		return llama3(r, frequency);
@@ -68,17 +69,19 @@ double rope_frequency(const struct rope_config *r, u32 i, u32 length)
 	return frequency;
 }
 
-/* Rows from `first` on for positions [position, position + count) of sequences of `length` tokens. */
+/* Rows from `first` on for positions [position, position + count) of sequences of `length` tokens. Before it lie rows of `t->config`
+ * alone. */
 static void fill(struct rope_tables *t, const struct rope_config *r, u32 first, u32 position, u32 count, u32 length)
 {
 	u32 half = r->dim / 2;
+	const size_t begins = (size_t)first * (t->config->dim / 2);
 	bool far = r->kind == ROPE_LONGROPE && length > r->original_context;
 	double frequency[ROPE_HALF_MAX], factor = far ? r->far_factor : r->attention_factor;
 
 	for (u32 i = 0; i < half; i++)
 		frequency[i] = rope_frequency(r, i, length);
 	for (u32 p = 0; p < count; p++) {
-		size_t row = (size_t)(first + p) * half;
+		size_t row = begins + (size_t)p * half;
 		for (u32 i = 0; i < half; i++) {
 			double angle = (position + p) * frequency[i];
 			t->cos[row + i] = (float)(cos(angle) * factor);
@@ -95,7 +98,7 @@ enum err rope_tables_init(struct rope_tables *t, const struct rope_config *r, co
 {
 	bool by_length = r->kind == ROPE_DYNAMIC || r->kind == ROPE_LONGROPE;
 
-	ASSERT(r->dim / 2 <= ROPE_HALF_MAX && (!local || local->dim == r->dim));
+	ASSERT(r->dim / 2 <= ROPE_HALF_MAX && (!local || local->dim / 2 <= ROPE_HALF_MAX));
 	*t = (struct rope_tables){.config = r, .near = positions};
 	if (by_length && positions > r->original_context) {
 		t->near = r->original_context;
@@ -103,7 +106,7 @@ enum err rope_tables_init(struct rope_tables *t, const struct rope_config *r, co
 	}
 	t->local = local ? t->near + t->far : 0;
 	t->rows = t->near + t->far + (local ? positions : 0);
-	size_t count = (size_t)t->rows * (r->dim / 2);
+	size_t count = (size_t)(t->near + t->far) * (r->dim / 2) + (local ? (size_t)positions * (local->dim / 2) : 0);
 	size_t scales = r->query_beta > 0 ? t->rows : 0;
 	size_t bytes = (2 * count + scales) * sizeof(float) + (t->far ? tokens_max * sizeof(u32) : 0);
 	t->cos = malloc(bytes);

@@ -17,12 +17,12 @@ struct rope_tables {
 	u32 near; /* rows for sequences within the original context; row = position */
 	u32 far; /* rows for longer ones, behind them: a row a position, or (ROPE_DYNAMIC) a token of the step
 		  */
-	u32 local; /* row of position 0 for layers with LAYER_LOCAL_ROPE, behind those; 0: there are none */
+	u32 local; /* rows before those of layers with LAYER_LOCAL_ROPE, which may be of another width; 0: there are none */
 	u32 rows;  /* of all of them */
 	u32 *token_rows; /* [tokens_max] where a step's tokens need not be in the row of their position */
 };
 /* For sequences of up to `positions` tokens and steps of up to `tokens_max`. `local` (NULL: none): of layers that rotate
- * otherwise, of the same dimensions and not by length; not kept. ERR_NO_MEMORY. */
+ * otherwise, and not by length; not kept. ERR_NO_MEMORY. */
 MUST_CHECK enum err rope_tables_init(struct rope_tables *t, const struct rope_config *r,
 				     const struct rope_config *local, u32 positions, u32 tokens_max,
 				     struct err_msg *em);

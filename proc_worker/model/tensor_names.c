@@ -125,6 +125,8 @@ static const struct {
 } FUSED[] = {
 	{"mlp.experts.gate_up_proj", SLOT_EXPERT_GATE_UP},
 	{"mlp.experts.down_proj", SLOT_EXPERT_DOWN},
+	{"experts.gate_up_proj", SLOT_EXPERT_GATE_UP},
+	{"experts.down_proj", SLOT_EXPERT_DOWN},
 	{"block_sparse_moe.input_linear.weight", SLOT_EXPERT_GATE_UP},
 	{"block_sparse_moe.output_linear.weight", SLOT_EXPERT_DOWN},
 	{"block_sparse_moe.experts.gate_up_proj", SLOT_EXPERT_GATE_UP},

@@ -25,6 +25,25 @@ static bool embed_stays(const struct weights_plan *p)
 	       (uintptr_t)t->data % kern_dtype_bytes(t->dtype) == 0;
 }
 
+/* The same of what layers add of tokens, which is the larger part of some models. */
+static const struct st_tensor *inputs_tensor(const struct weights_plan *p)
+{
+	const struct arch *a = p->config->arch;
+	u32 i = 0;
+
+	while (a->tensors[i].slot != SLOT_INPUTS_EMBED)
+		i++;
+	return safetensors_find(p->checkpoint, a->tensors[i].name);
+}
+
+static bool table_stays(const struct weights_plan *p, enum weight_slot slot)
+{
+	if (slot != SLOT_INPUTS_EMBED)
+		return false;
+	const struct st_tensor *t = inputs_tensor(p);
+	return (uintptr_t)t->data % kern_dtype_bytes(t->dtype) == 0;
+}
+
 /* Of one weight of the slot. */
 static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, u32 layer)
 {
@@ -36,8 +55,8 @@ static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, u3
 		return 0;
 	if (slot == SLOT_EMBED)
 		return embed_stays(p) ? 0 : weights_round_up((size_t)rows * columns * kern_dtype_bytes(p->dtype));
-	if (slot == SLOT_POSITIONS)
-		return weights_round_up((size_t)rows * columns * kern_dtype_bytes(p->dtype));
+	if (WEIGHTS_SLOTS[slot].kind == SLOT_IS_TABLE)
+		return table_stays(p, slot) ? 0 : weights_round_up((size_t)rows * columns * kern_dtype_bytes(p->dtype));
 	if (weights_is_vector(slot))
 		return weights_round_up((size_t)rows * columns * sizeof(float));
 	enum kern_dtype type = weights_matrix_dtype(p, slot, layer, &ordered);
@@ -170,6 +189,22 @@ static enum err load_positions(struct loader *l, struct model_weights *w, struct
 	return l->ready ? ERR_OK : weights_read_table(&l->reader, SLOT_POSITIONS, memory, em);
 }
 
+static enum err load_inputs(struct loader *l, struct model_weights *w, struct err_msg *em)
+{
+	const struct weights_plan *p = l->reader.plan;
+	const struct st_tensor *t = inputs_tensor(p);
+
+	if (table_stays(p, SLOT_INPUTS_EMBED)) {
+		w->inputs_embed = t->data;
+		w->inputs_embed_dtype = t->dtype;
+		return l->ready ? ERR_OK : finite_check(t, t->dtype, p->threads, em);
+	}
+	void *memory = take(l, slot_bytes(p, SLOT_INPUTS_EMBED, 0));
+	w->inputs_embed = memory;
+	w->inputs_embed_dtype = p->dtype;
+	return l->ready ? ERR_OK : weights_read_table(&l->reader, SLOT_INPUTS_EMBED, memory, em);
+}
+
 /* Into `base`, which is the model's weights or a layer's. */
 static enum err load_slot(struct loader *l, enum weight_slot slot, u32 layer, void *base, struct err_msg *em)
 {
@@ -183,7 +218,7 @@ static enum err load_slot(struct loader *l, enum weight_slot slot, u32 layer, vo
 	case SLOT_IS_EMBED:
 		return load_embed(l, base, em);
 	case SLOT_IS_TABLE:
-		return load_positions(l, base, em);
+		return slot == SLOT_POSITIONS ? load_positions(l, base, em) : load_inputs(l, base, em);
 	case SLOT_IS_MATRIX:
 		return load_matrix(l, slot, layer, 0, member, em);
 	case SLOT_IS_EXPERTS:
@@ -207,6 +242,8 @@ static enum err load_all(struct loader *l, struct model_weights *w, struct err_m
 		e = load_slot(l, SLOT_FINAL_NORM, 0, w, em);
 	if (!e)
 		e = load_slot(l, SLOT_FINAL_NORM_BIAS, 0, w, em);
+	for (u32 slot = SLOT_INPUTS_EMBED; !e && slot < SLOT_LAYER_FIRST; slot++)
+		e = load_slot(l, slot, 0, w, em);
 	for (u32 i = 0; !e && i < w->layer_count; i++) {
 		for (u32 slot = SLOT_LAYER_FIRST; !e && slot < SLOT_COUNT; slot++)
 			e = load_slot(l, slot, i, &w->layers[i], em);
@@ -276,6 +313,8 @@ enum err model_weights_load(struct model_weights *w, const struct weights_plan *
 	w->bytes = w->memory_bytes + (embed_stays(p) ? (u64)p->shard->vocab_rows * p->config->hidden *
 							       kern_dtype_bytes(w->embed_dtype)
 						     : 0);
+	if (p->config->input_width > 0 && table_stays(p, SLOT_INPUTS_EMBED))
+		w->bytes += inputs_tensor(p)->bytes;
 	weights_reader_fini(&l.reader);
 failed:
 	if (e)
@@ -293,10 +332,13 @@ void model_weights_fini(struct model_weights *w)
 		kern_weight_fini(&w->layers[i].down);
 		kern_weight_fini(&w->layers[i].router);
 		kern_weight_fini(&w->layers[i].shared_gate);
+		kern_weight_fini(&w->layers[i].input_gate);
+		kern_weight_fini(&w->layers[i].input_out);
 	}
 	for (u32 i = 0; w->experts && i < w->expert_count; i++)
 		kern_weight_fini(&w->experts[i]);
 	kern_weight_fini(&w->lm_head);
+	kern_weight_fini(&w->inputs_projection);
 	free(w->experts);
 	free(w->layers);
 	if (w->mapped)

@@ -7,11 +7,14 @@
 #include "proc_worker/model/config.h"
 #include "proc_worker/model/safetensors.h"
 
+/* Of what layers add of a token, the part that is made of its embedding, and that which is looked up: 1 / sqrt(2). */
+#define WEIGHTS_INPUTS_SHARE 0.70710678f
+
 /* NULL, or zeroed, is what the family or the layer does not have. Norms have their offset in them. */
 struct layer_weights {
 	const float *attn_norm_bias;  /* [hidden] of a LayerNorm, or NULL */
 	const float *attn_norm;	      /* [hidden]; NULL: the block reads the stream itself */
-	struct kern_weight qkv;	      /* [(heads + 2 kv_heads) * head_dim][hidden] */
+	struct kern_weight qkv;	      /* [(heads + 2 kv_heads) * head_dim][hidden]; where values are keys [(heads + kv_heads) * head_dim][hidden] */
 	const float *qkv_bias;	      /* [(heads + 2 kv_heads) * head_dim] */
 	const float *q_norm, *k_norm; /* [head_dim], or over all heads [heads * head_dim], [kv_heads * head_dim] */
 	struct kern_weight q_b;	      /* [heads * (key + rope)][q_rank], of latent attention, where qkv is [q_rank + head_dim][hidden] */
@@ -36,6 +39,14 @@ struct layer_weights {
 	struct kern_weight *expert_down;    /* [experts] */
 	const float *expert_gate_up_bias;   /* [experts][2 expert_intermediate] */
 	const float *expert_down_bias;	    /* [experts][hidden], whole on every rank */
+	/* Of experts beside an MLP; all [hidden] but the second. */
+	const float *router_norm;   /* divided by sqrt(hidden) */
+	const float *expert_scales; /* [experts] */
+	const float *experts_norm, *experts_post_norm, *beside_post_norm;
+	struct kern_weight input_gate;	    /* [input_width][hidden], whole on every rank, as all that is of such inputs */
+	struct kern_weight input_out;	    /* [hidden][input_width] */
+	const float *input_post_norm;
+	const float *scale; /* [1] */
 };
 
 struct model_weights {
@@ -43,6 +54,10 @@ struct model_weights {
 	enum kern_dtype embed_dtype;
 	const void *positions; /* [context][hidden] in `positions_dtype`, whole on every rank */
 	enum kern_dtype positions_dtype;
+	const void *inputs_embed; /* [input_vocab][layers * input_width], mostly in the mapped checkpoint */
+	enum kern_dtype inputs_embed_dtype;
+	struct kern_weight inputs_projection; /* [layers * input_width][hidden] */
+	const float *inputs_norm;	      /* [input_width] */
 	const float *final_norm, *final_norm_bias;
 	struct kern_weight lm_head; /* [vocab_rows][hidden] */
 	const float *lm_head_bias;  /* [vocab_rows] */

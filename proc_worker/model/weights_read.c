@@ -253,6 +253,23 @@ static void make_xielu(float *n)
 	n[KERN_XIELU_NEGATIVE] = n[KERN_XIELU_BETA] + softplus(n[KERN_XIELU_NEGATIVE]);
 }
 
+/* What a vector is multiplied by so that nothing else has to be. */
+static float vector_factor(const struct weights_plan *p, enum weight_slot slot)
+{
+	switch (slot) {
+	case SLOT_FINAL_NORM: /* of what lm_head reads, and so of the logits */
+	case SLOT_FINAL_NORM_BIAS:
+	case SLOT_LM_HEAD_BIAS:
+		return p->config->logits_scale;
+	case SLOT_INPUTS_NORM:
+		return WEIGHTS_INPUTS_SHARE;
+	case SLOT_ROUTER_NORM:
+		return 1 / sqrtf((float)p->config->hidden);
+	default:
+		return 1;
+	}
+}
+
 enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u32 layer, float *out,
 			     struct err_msg *em)
 {
@@ -277,8 +294,8 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 	}
 	if (slot == SLOT_XIELU)
 		make_xielu(out);
-	float factor = slot == SLOT_FINAL_NORM || slot == SLOT_FINAL_NORM_BIAS || slot == SLOT_LM_HEAD_BIAS ? p->config->logits_scale : 1;
+	float factor = vector_factor(p, slot);
 	for (u32 i = 0; i < done && (offset != 0 || factor != 1); i++)
-		out[i] = (out[i] + offset) * factor; /* of what lm_head reads, and so of the logits */
+		out[i] = (out[i] + offset) * factor;
 	return ERR_OK;
 }

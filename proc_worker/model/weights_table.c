@@ -11,10 +11,34 @@ enum { NAME_MAX_BYTES = 256 };
 
 /* ---------------------------------------------------------------- shapes and shares */
 
+/* Of families whose layers differ. */
+static u32 global_dim(const struct model_config *c, enum arch_dim d)
+{
+	switch (d) {
+	case DIM_GLOBAL_HEAD:
+		return c->global_head_dim;
+	case DIM_GLOBAL_HEADS:
+		return c->heads * c->global_head_dim;
+	case DIM_GLOBAL_KV_HEADS:
+		return c->global_kv_heads * c->global_head_dim;
+	case DIM_INPUT:
+		return c->input_width;
+	case DIM_INPUTS:
+		return c->layers * c->input_width;
+	case DIM_INPUTS_VOCAB:
+		return c->input_vocab;
+	case DIM_WIDE_INTERMEDIATE:
+		return c->wide_intermediate;
+	default:
+		return 0;
+	}
+}
+
 u32 weights_dim(const struct model_config *c, enum arch_dim d)
 {
 	switch (d) {
 	case DIM_NONE:
+	case DIM_ONE:
 		return 1;
 	case DIM_VOCAB:
 		return c->vocab_size;
@@ -50,6 +74,14 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return c->heads * c->latent.value;
 	case DIM_HEADS_KEY_VALUE:
 		return c->heads * (c->latent.key + c->latent.value);
+	case DIM_GLOBAL_HEAD:
+	case DIM_GLOBAL_HEADS:
+	case DIM_GLOBAL_KV_HEADS:
+	case DIM_INPUT:
+	case DIM_INPUTS:
+	case DIM_INPUTS_VOCAB:
+	case DIM_WIDE_INTERMEDIATE:
+		return global_dim(c, d);
 	case DIM_INTERMEDIATE:
 		return c->intermediate;
 	case DIM_GATE_UP:
@@ -64,8 +96,6 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return c->shared_intermediate;
 	case DIM_SHARED_GATE_UP:
 		return 2 * c->shared_intermediate;
-	case DIM_ONE:
-		return 1;
 	case DIM_TWO:
 		return 2;
 	}
@@ -91,6 +121,12 @@ static struct weights_range dim_share(const struct weights_plan *p, enum arch_di
 		return (struct weights_range){weights_dim(c, d) / s->ranks * s->rank, weights_dim(c, d) / s->ranks};
 	case DIM_KV_HEADS:
 		return (struct weights_range){s->kv_first * c->head_dim, s->kv_heads * c->head_dim};
+	case DIM_GLOBAL_HEADS:
+		return (struct weights_range){s->rank * s->heads * c->global_head_dim, s->heads * c->global_head_dim};
+	case DIM_GLOBAL_KV_HEADS:
+		return (struct weights_range){s->global_kv_first * c->global_head_dim, s->global_kv_heads * c->global_head_dim};
+	case DIM_WIDE_INTERMEDIATE:
+		return (struct weights_range){s->rank * s->wide_intermediate, s->wide_intermediate};
 	case DIM_INTERMEDIATE:
 		return (struct weights_range){s->rank * s->intermediate, s->intermediate};
 	case DIM_EXPERT_INTERMEDIATE:
@@ -141,6 +177,9 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_MODEL(SLOT_FINAL_NORM_BIAS, SLOT_IS_BIAS, final_norm_bias),
 	IN_MODEL(SLOT_LM_HEAD, SLOT_IS_MATRIX, lm_head),
 	IN_MODEL(SLOT_LM_HEAD_BIAS, SLOT_IS_BIAS, lm_head_bias),
+	IN_MODEL(SLOT_INPUTS_EMBED, SLOT_IS_TABLE, inputs_embed),
+	IN_MODEL(SLOT_INPUTS_PROJECTION, SLOT_IS_MATRIX, inputs_projection),
+	IN_MODEL(SLOT_INPUTS_NORM, SLOT_IS_NORM, inputs_norm),
 	IN_LAYER(SLOT_ATTN_NORM, SLOT_IS_NORM, attn_norm),
 	IN_LAYER(SLOT_ATTN_NORM_BIAS, SLOT_IS_BIAS, attn_norm_bias),
 	IN_LAYER(SLOT_QKV, SLOT_IS_MATRIX, qkv),
@@ -170,6 +209,15 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_EXPERT_GATE_UP_BIAS, SLOT_IS_BIAS, expert_gate_up_bias),
 	IN_LAYER(SLOT_EXPERT_DOWN, SLOT_IS_EXPERTS, expert_down),
 	IN_LAYER(SLOT_EXPERT_DOWN_BIAS, SLOT_IS_BIAS, expert_down_bias),
+	IN_LAYER(SLOT_ROUTER_NORM, SLOT_IS_NORM, router_norm),
+	IN_LAYER(SLOT_EXPERT_SCALES, SLOT_IS_BIAS, expert_scales),
+	IN_LAYER(SLOT_EXPERTS_NORM, SLOT_IS_NORM, experts_norm),
+	IN_LAYER(SLOT_EXPERTS_POST_NORM, SLOT_IS_NORM, experts_post_norm),
+	IN_LAYER(SLOT_BESIDE_POST_NORM, SLOT_IS_NORM, beside_post_norm),
+	IN_LAYER(SLOT_INPUT_GATE, SLOT_IS_MATRIX, input_gate),
+	IN_LAYER(SLOT_INPUT_OUT, SLOT_IS_MATRIX, input_out),
+	IN_LAYER(SLOT_INPUT_POST_NORM, SLOT_IS_NORM, input_post_norm),
+	IN_LAYER(SLOT_LAYER_SCALE, SLOT_IS_BIAS, scale),
 #undef IN_MODEL
 #undef IN_LAYER
 };
@@ -209,7 +257,8 @@ u32 weights_layers(const struct weights_plan *p, enum weight_slot slot)
 
 bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
-	bool experts = p->config->layer_flags[layer] & LAYER_EXPERTS;
+	const u32 flags = p->config->layer_flags[layer];
+	const bool experts = flags & LAYER_EXPERTS, global = flags & LAYER_GLOBAL, shared_kv = flags & LAYER_SHARED_KV;
 
 	switch (t->when) {
 	case WHEN_ALWAYS:
@@ -232,6 +281,22 @@ bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tens
 		return p->config->latent.q_rank > 0;
 	case WHEN_NO_Q_RANK:
 		return p->config->latent.q_rank == 0;
+	case WHEN_LOCAL:
+		return !global;
+	case WHEN_LOCAL_KV:
+		return !global && !shared_kv;
+	case WHEN_GLOBAL:
+		return global;
+	case WHEN_GLOBAL_KV:
+		return global && !shared_kv;
+	case WHEN_GLOBAL_V:
+		return global && !shared_kv && !p->config->value_is_key;
+	case WHEN_NARROW:
+		return !(flags & LAYER_WIDE);
+	case WHEN_WIDE:
+		return flags & LAYER_WIDE;
+	case WHEN_INPUTS:
+		return p->config->input_width > 0;
 	}
 	return false;
 }

@@ -15,7 +15,10 @@ static void check(const struct model_config *c)
 	if (flags & LAYER_EXPERTS &&
 	    (!c->experts || c->experts_per_token > c->experts || !c->expert_intermediate))
 		abort();
-	if (c->rope.dim < 2 || c->rope.dim % 2 || c->rope.dim > c->head_dim ||
+	for (u32 i = 0; i < c->layers; i++)
+		if (model_kv_layer(c, i) >= c->own_kv_layers)
+			abort();
+	if (c->rope.dim < 2 || c->rope.dim % 2 || c->rope.dim > (flags & LAYER_GLOBAL ? c->global_head_dim : c->head_dim) ||
 	    c->rope.dim / 2 > ROPE_HALF_MAX)
 		abort();
 	if ((c->rope.kind == ROPE_DYNAMIC || c->rope.kind == ROPE_LONGROPE || c->rope.kind == ROPE_YARN) &&

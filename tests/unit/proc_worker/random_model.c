@@ -76,7 +76,8 @@ static void write_tensor(struct writer *w, const struct arch_tensor *t, u32 laye
 {
 	u32 rows = weights_rows_of_file(&w->plan, t), columns = weights_dim(&w->config, t->columns);
 	bool vector = t->columns == DIM_NONE, norm = WEIGHTS_SLOTS[t->slot].kind == SLOT_IS_NORM;
-	float mean = norm ? 1 - w->config.norm_offset : 0, spread = vector ? 0.2f : 1 / sqrtf((float)columns);
+	const bool factor = t->slot == SLOT_LAYER_SCALE || t->slot == SLOT_EXPERT_SCALES;
+	float mean = norm ? 1 - w->config.norm_offset : factor ? 1 : 0, spread = vector ? 0.2f : 1 / sqrtf((float)columns);
 	bool quantized = quant_config_has(&w->config.quant, QUANT_FP8) && weights_is_matrix(t->slot);
 	char name[256];
 

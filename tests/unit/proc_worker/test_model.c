@@ -181,11 +181,12 @@ Test(model, a_checkpoint_that_is_not_there_is_refused)
 Test(model, every_architecture_is_listed_once)
 {
 	char names[1024], *rest = names, *seen[100];
-	u32 count = 0;
+	u32 count = 0, first = 0; /* of those in one pair of braces, which have the same end */
 
 	arch_names(names, sizeof(names));
 	for (char *name; (name = strsep(&rest, ", ")) != NULL;) {
-		for (u32 i = 0; i < count; i++)
+		first = *name == '{' ? count : first;
+		for (u32 i = first; i < count; i++)
 			cr_assert(strcmp(seen[i], name) != 0, "%s is there twice", name);
 		if (*name && count < COUNT_OF(seen))
 			seen[count++] = name;
