@@ -29,6 +29,7 @@ from transformers.utils import logging  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import families_cases  # noqa: E402
+import families_gemma4  # noqa: E402
 import families_known  # noqa: E402
 import families_standins  # noqa: E402
 
@@ -69,9 +70,11 @@ def spread(name, shape, centre):
         return 0, -1e-6
     if "correction_bias" in name:  # as large as what scores differ by
         return 0.2, 0
+    if name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):  # factors
+        return 0.25, 1
     if len(shape) == 1:
         return 0.25, centre if "norm" in name or ".ln_" in name else 0
-    gain = 4 if "lm_head" in name or "embed" in name else 3 if name.endswith(("gate.weight", "router.weight")) else 1
+    gain = 4 if "lm_head" in name or "embed" in name else 3 if name.endswith(("gate.weight", "router.weight", "router.proj.weight")) else 1
     return round(gain * (3 / shape[-1]) ** 0.5, 4), 0
 
 
@@ -82,13 +85,14 @@ def values(name, shape, centre):
 
 
 def centre_of(config):
-    return 0 if config["model_type"].startswith("gemma") else 1
+    return 0 if config["model_type"].startswith("gemma") and config["model_type"] != "gemma4_text" else 1
 
 
 def weights_of(model):
     """Names and tensors of what is random: some of it transformers has in buffers."""
     yield from model.named_parameters()
-    yield from ((name, t) for name, t in model.named_buffers() if "correction_bias" in name or "act_fn." in name)
+    yield from ((name, t) for name, t in model.named_buffers()
+                if "correction_bias" in name or "act_fn." in name or name.endswith("layer_scalar"))
 
 
 def fill(model, config, dtype):
@@ -299,6 +303,8 @@ stablelm/qkv-bias nemotron/odd arcee/none apertus/none phi/none cohere/biases co
 ernie4_5_moe/norm-min ernie4_5_moe/save-raw ernie4_5/biases
 deepseek_v2/groups deepseek_v2/lite deepseek_v2/attention-bias deepseek_v3/yarn deepseek_v3/groups deepseek_v3/odd deepseek_v3/q-rank-null deepseek_v3/halves
 glm4_moe_lite/listed minicpm3/none minicpm3/longrope
+gemma4_text/none gemma4_text/untied gemma4_text/values gemma4_text/by-layer gemma4_text/odd gemma4_text/rope-half gemma4_text/small gemma4_text/small-keys
+gemma4_text/small-odd gemma4_text/mixture gemma4_text/mixture-small gemma4_text/save-whole-new
 granitemoehybrid/none granitemoehybrid/no-positions vaultgemma/none helium/biases jais2/none jais2/bias-missing minimax_m2/none minimax_m2/partial-new
 minimax_m2/save-raw dots1/groups solar_open/none flex_olmo/none mistral4/beta mistral4/groups youtu/none minicpm/none minicpm/scales-missing mimo/none
 gpt_oss/none gpt_oss/limit internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
@@ -376,6 +382,7 @@ def keep_device(path):
 
 def all_cases():
     yield from families_cases.cases()
+    yield from families_gemma4.cases()
     yield from families_known.cases()
 
 
