@@ -63,13 +63,14 @@ Test(dispatch, what_slows_a_processor_down_has_to_be_asked_for)
 	cr_assert_eq(kern_caps_detect() & KERN_CAP_AVX512_BF16, all & KERN_CAP_AVX512_BF16);
 }
 
-Test(dispatch, every_processor_has_the_portable_products)
+Test(dispatch, every_processor_has_the_portable_products_and_attention)
 {
 	struct kern_ops ops;
 	cr_assert(kern_caps_detect() & KERN_CAP_PORTABLE);
 	kern_ops_init(&ops, KERN_CAP_PORTABLE);
 	cr_assert_str_eq(ops.matmul_variant, "portable");
-	cr_assert_str_eq(ops.attention_variant, "ref");
+	cr_assert_str_eq(ops.attention_variant, "portable");
+	cr_assert_str_eq(ops.rmsnorm_variant, "ref");
 }
 
 Test(dispatch, without_caps_every_slot_is_the_reference)

@@ -30,7 +30,8 @@ static float held_off(u32 type, const u8 *block)
 	cr_assert(isfinite(scale) && isfinite(zero) && fabsf(scale) < 65520 && fabsf(zero) < 65520, "%g %g", (double)scale, (double)zero);
 	for (u32 i = 0; i < 32; i++) {
 		most = fmaxf(most, fabsf(values[i]));
-		off = fmaxf(off, fabsf(scale * ((float)codes[i] - zero) - values[i]));
+		const float by = fabsf(scale * ((float)codes[i] - zero) - values[i]);
+		off = by > off ? by : off;
 	}
 	return most > 0 ? off / most : off;
 }
