@@ -106,6 +106,16 @@ static void widen_keys(struct tile *t, u32 key, u32 end, float scales[GROUP])
 		widen_words(t, KERN_F8E4M3, 4, from);
 }
 
+/* `stride`: floats from a row to the next. */
+static ALWAYS_INLINE void store_sums(float *to, u32 stride, const u32 rows, vec (*sums)[SIDE_VECS])
+{
+#pragma GCC unroll 4
+	for (u32 j = 0; j < rows; j++)
+#pragma GCC unroll 4
+		for (u32 i = 0; i < SIDE_VECS; i++)
+			store_floats(to + (size_t)j * stride + i * LANES, sums[j][i]);
+}
+
 /* Scores of the widened keys and `rows` rows from r on. */
 static ALWAYS_INLINE void score_rows(const struct tile *t, u32 r, const u32 rows, float *to)
 {
@@ -126,11 +136,7 @@ static ALWAYS_INLINE void score_rows(const struct tile *t, u32 r, const u32 rows
 					sums[j][i] = add_product(sums[j][i], x, keys[i]);
 			}
 		}
-#pragma GCC unroll 4
-		for (u32 j = 0; j < rows; j++)
-#pragma GCC unroll 4
-			for (u32 i = 0; i < SIDE_VECS; i++)
-				store_floats(to + j * ATTENTION_PART + (v + i) * LANES, sums[j][i]);
+		store_sums(to + v * LANES, ATTENTION_PART, rows, sums);
 	}
 }
 
@@ -256,11 +262,7 @@ static ALWAYS_INLINE void value_rows(const struct tile *t, u32 r, const u32 rows
 					sums[j][i] = add_product(sums[j][i], p, values[i]);
 			}
 		}
-#pragma GCC unroll 4
-		for (u32 j = 0; j < rows; j++)
-#pragma GCC unroll 4
-			for (u32 i = 0; i < SIDE_VECS; i++)
-				store_floats(acc + (size_t)j * width + d + i * LANES, sums[j][i]);
+		store_sums(acc + d, width, rows, sums);
 	}
 }
 

@@ -275,6 +275,24 @@ static void check_qk(struct check *c, u32 target)
 
 /* ---------------------------------------------------------------- act_mul */
 
+/* NULL, or what is wrong with the outputs of some runs, by one and by several threads. */
+static const char *act_mul_close(struct check *c, u32 target, const struct kern_act_mul_args *args, const double *want, const double *scale)
+{
+	const size_t count = (size_t)args->tokens * args->size;
+	float *out[CHECK_POOLS + 1];
+	for (u32 run = 0; run <= CHECK_POOLS; run++) {
+		struct kern_act_mul_args a = *args;
+		struct kern_ctx ctx;
+		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
+		a.out = out[run] = check_alloc(c, (count + 1) * sizeof(float));
+		if (c->targets[target].ops.act_mul(&ctx, &a) != ERR_OK)
+			return "an error";
+		if (memcmp(out[0], out[run], count * sizeof(float)) != 0)
+			return "another run gives other bits";
+	}
+	return check_close(out[0], want, scale, count, 2e-6);
+}
+
 static void act_mul_case(struct check *c, u32 target, enum kern_activation act, u32 tokens, u32 size,
 			 bool ungated)
 {
@@ -282,8 +300,6 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 	float *in = check_floats(c, 2 * count, true);
 	double *want = check_alloc(c, count * sizeof(double)),
 	       *scale = check_alloc(c, count * sizeof(double));
-	float *out[CHECK_POOLS + 1];
-	const char *problem = NULL;
 	for (u32 t = 0; t < tokens; t++)
 		for (u32 i = 0; i < size; i++) {
 			double x = in[(size_t)t * (ungated ? 1 : 2) * size + i], y;
@@ -299,23 +315,8 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 			want[(size_t)t * size + i] = y * up;
 			scale[(size_t)t * size + i] = (fabs(y) + fmin(fabs(x), 1) * 0.1) * fabs(up) + 1e-30;
 		}
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
-		struct kern_ctx ctx;
-		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
-		out[run] = check_alloc(c, count * sizeof(float));
-		struct kern_act_mul_args a = {.out = out[run],
-					      .gate_up = in,
-					      .tokens = tokens,
-					      .size = size,
-					      .act = act,
-					      .ungated = ungated};
-		if (c->targets[target].ops.act_mul(&ctx, &a) != ERR_OK)
-			problem = "an error";
-		else if (memcmp(out[0], out[run], count * sizeof(float)) != 0)
-			problem = "another run gives other bits";
-	}
-	if (!problem)
-		problem = check_close(out[0], want, scale, count, 2e-6);
+	const struct kern_act_mul_args a = {.gate_up = in, .tokens = tokens, .size = size, .act = act, .ungated = ungated};
+	const char *problem = act_mul_close(c, target, &a, want, scale);
 	check_case_end(c, problem, "act_mul=%s act=%d tokens=%u size=%u ungated=%d",
 		       c->targets[target].ops.act_mul_variant, act, tokens, size, ungated);
 }
@@ -324,42 +325,25 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 static void act_mul_clamped_case(struct check *c, u32 target, u32 tokens, u32 size)
 {
 	size_t count = (size_t)tokens * size;
-	float *in = check_floats(c, 2 * count + 1, true), *out[CHECK_POOLS + 1];
+	float *in = check_floats(c, 2 * count + 1, true);
 	double *want = check_alloc(c, (count + 1) * sizeof(double)), *scale = check_alloc(c, (count + 1) * sizeof(double));
 	const double alpha = (double)1.702f, limit = 7;
-	const char *problem = NULL;
 	for (size_t i = 0; i < count; i++) {
 		double gate = fmin(in[2 * i] *= 4, limit), up = fmax(fmin(in[2 * i + 1] *= 4, limit), -limit);
 		want[i] = gate / (1 + exp(-alpha * gate)) * (up + 1);
 		scale[i] = (fabs(want[i]) + fmin(fabs(gate), 1) * 0.1 * fabs(up + 1)) + fabs(gate) * 1e-3 + 1e-30;
 	}
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
-		struct kern_ctx ctx;
-		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
-		out[run] = check_alloc(c, (count + 1) * sizeof(float));
-		struct kern_act_mul_args a = {.out = out[run],
-					      .gate_up = in,
-					      .tokens = tokens,
-					      .size = size,
-					      .alpha = (float)alpha,
-					      .limit = (float)limit};
-		if (c->targets[target].ops.act_mul(&ctx, &a) != ERR_OK)
-			problem = "an error";
-		else if (memcmp(out[0], out[run], count * sizeof(float)) != 0)
-			problem = "another run gives other bits";
-	}
-	if (!problem)
-		problem = check_close(out[0], want, scale, count, 2e-6);
+	const struct kern_act_mul_args a = {.gate_up = in, .tokens = tokens, .size = size, .alpha = (float)alpha, .limit = (float)limit};
+	const char *problem = act_mul_close(c, target, &a, want, scale);
 	check_case_end(c, problem, "act_mul=%s clamped tokens=%u size=%u", c->targets[target].ops.act_mul_variant, tokens, size);
 }
 
 static void act_mul_xielu_case(struct check *c, u32 target, u32 tokens, u32 size, const float n[KERN_XIELU_COUNT])
 {
 	size_t count = (size_t)tokens * size;
-	float *in = check_floats(c, count + 1, true), *out[CHECK_POOLS + 1];
+	float *in = check_floats(c, count + 1, true);
 	double *want = check_alloc(c, (count + 1) * sizeof(double)), *scale = check_alloc(c, (count + 1) * sizeof(double));
 	const double beta = (double)n[KERN_XIELU_BETA], eps = (double)n[KERN_XIELU_EPS];
-	const char *problem = NULL;
 	for (size_t i = 0; i < count; i++) {
 		double x = i % 7 == 6 ? (double)in[i] * 1e-5 : (double)in[i];
 		in[i] = (float)x;
@@ -368,19 +352,8 @@ static void act_mul_xielu_case(struct check *c, u32 target, u32 tokens, u32 size
 		want[i] = curve + beta * x;
 		scale[i] = fabs(curve) + fabs(beta * x) + 1e-12;
 	}
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
-		struct kern_ctx ctx;
-		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
-		out[run] = check_alloc(c, (count + 1) * sizeof(float));
-		struct kern_act_mul_args a = {
-			.out = out[run], .gate_up = in, .tokens = tokens, .size = size, .ungated = true, .act = KERN_RELU, .xielu = n};
-		if (c->targets[target].ops.act_mul(&ctx, &a) != ERR_OK)
-			problem = "an error";
-		else if (memcmp(out[0], out[run], count * sizeof(float)) != 0)
-			problem = "another run gives other bits";
-	}
-	if (!problem)
-		problem = check_close(out[0], want, scale, count, 2e-6);
+	const struct kern_act_mul_args a = {.gate_up = in, .tokens = tokens, .size = size, .ungated = true, .act = KERN_RELU, .xielu = n};
+	const char *problem = act_mul_close(c, target, &a, want, scale);
 	check_case_end(c, problem, "act_mul=%s xielu tokens=%u size=%u", c->targets[target].ops.act_mul_variant, tokens, size);
 }
 

@@ -292,6 +292,18 @@ static void stream_cases(struct device *d)
 		unnormed_case(d, 1 + i % 3, widths[i], i % 2);
 }
 
+/* NULL, or how the device's output, and its rounded one, are off from the reference's of the same numbers. */
+static const char *act_mul_close(struct device *d, const struct kern_act_mul_args *a, const struct kern_act_mul_args *ref)
+{
+	const size_t count = (size_t)a->tokens * a->size;
+	const char *problem = device_problem(d, d->ops.act_mul(&d->ctx, a));
+	(void)d->ref.act_mul(&d->ref_ctx, ref);
+	/* 1 + tanh cancels where the gate is far below zero */
+	if (!problem)
+		problem = device_close(device_download_bf16(d, a->out_bf16, count), ref->out, count, BF16, 3e-5);
+	return problem || !a->quantized ? problem : quantized_right(d, a->quantized, ref->out, a->tokens, a->size);
+}
+
 static void act_mul_case(struct device *d, enum kern_activation act, u32 tokens, u32 size,
 			 enum kern_dtype quantized, bool ungated)
 {
@@ -310,13 +322,7 @@ static void act_mul_case(struct device *d, enum kern_activation act, u32 tokens,
 		norm_quantized(d, &n, &q);
 		a.quantized = &q;
 	}
-	const char *problem = device_problem(d, d->ops.act_mul(&d->ctx, &a));
-	(void)d->ref.act_mul(&d->ref_ctx, &r);
-	/* 1 + tanh cancels where the gate is far below zero */
-	if (!problem)
-		problem = device_close(device_download_bf16(d, a.out_bf16, count), r.out, count, BF16, 3e-5);
-	if (!problem && a.quantized)
-		problem = quantized_right(d, &q, r.out, tokens, size);
+	const char *problem = act_mul_close(d, &a, &r);
 	device_case_end(d, problem, "act_mul act=%d tokens=%u size=%u quantized=%s ungated=%d", act, tokens, size,
 			kern_dtype_name(quantized), ungated);
 }
@@ -336,10 +342,7 @@ static void act_mul_clamped_case(struct device *d, u32 tokens, u32 size, float l
 	r.dtype = KERN_F32;
 	a.gate_up_bf16 = in;
 	a.out_bf16 = device_alloc(d, count * sizeof(u16));
-	const char *problem = device_problem(d, d->ops.act_mul(&d->ctx, &a));
-	(void)d->ref.act_mul(&d->ref_ctx, &r);
-	if (!problem)
-		problem = device_close(device_download_bf16(d, a.out_bf16, count), r.out, count, BF16, 3e-5);
+	const char *problem = act_mul_close(d, &a, &r);
 	device_case_end(d, problem, "act_mul clamped tokens=%u size=%u limit=%g alpha=%g", tokens, size, (double)limit, (double)alpha);
 }
 
@@ -362,12 +365,7 @@ static void act_mul_xielu_case(struct device *d, u32 tokens, u32 size, enum kern
 		norm_quantized(d, &n, &q);
 		a.quantized = &q;
 	}
-	const char *problem = device_problem(d, d->ops.act_mul(&d->ctx, &a));
-	(void)d->ref.act_mul(&d->ref_ctx, &r);
-	if (!problem)
-		problem = device_close(device_download_bf16(d, a.out_bf16, count), r.out, count, BF16, 3e-5);
-	if (!problem && a.quantized)
-		problem = quantized_right(d, &q, r.out, tokens, size);
+	const char *problem = act_mul_close(d, &a, &r);
 	device_case_end(d, problem, "act_mul xielu tokens=%u size=%u quantized=%s", tokens, size, kern_dtype_name(quantized));
 }
 
