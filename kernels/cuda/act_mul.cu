@@ -28,12 +28,12 @@ CU_INLINE float gate_clamped(const struct act_mul *p, float gate, float up)
 	return gate / (1 + cu_exp2(p->alpha * gate * -1.442695041f)) * (clamped(up, -p->limit, p->limit) + 1);
 }
 
-/* From column `i` of row `t` on. */
-CU_INLINE void act_mul_vector(const struct act_mul *p, size_t t, u32 i, float v[VECTOR])
+/* From column `i` of row `t` on. XIELU, known when it is compiled, keeps its registers out of what the others need. */
+template <bool XIELU> CU_INLINE void act_mul_vector(const struct act_mul *p, size_t t, u32 i, float v[VECTOR])
 {
-	const u16 *gate = p->in + t * (p->ungated ? 1 : 2) * p->size + i;
+	const u16 *gate = p->in + t * (XIELU || p->ungated ? 1 : 2) * p->size + i;
 	float up[VECTOR];
-	if (p->limit > 0) {
+	if (!XIELU && p->limit > 0) {
 		float pairs[2][VECTOR];
 		load8(gate + i, pairs[0]);
 		load8(gate + i + VECTOR, pairs[1]);
@@ -45,8 +45,8 @@ CU_INLINE void act_mul_vector(const struct act_mul *p, size_t t, u32 i, float v[
 	load8(gate, v);
 #pragma unroll
 	for (u32 e = 0; e < VECTOR; e++)
-		v[e] = p->xielu ? xielu(p->xielu, v[e]) : activate(p->act, v[e]);
-	if (p->ungated)
+		v[e] = XIELU ? xielu(p->xielu, v[e]) : activate(p->act, v[e]);
+	if (XIELU || p->ungated)
 		return;
 	load8(gate + p->size, up);
 #pragma unroll
@@ -54,7 +54,7 @@ CU_INLINE void act_mul_vector(const struct act_mul *p, size_t t, u32 i, float v[
 		v[e] *= up[e];
 }
 
-static __global__ void __launch_bounds__(THREADS) act_mul_kernel(const struct act_mul p)
+template <bool XIELU> static __global__ void __launch_bounds__(THREADS) act_mul_kernel(const struct act_mul p)
 {
 	cu_grid_begin();
 	const u32 i = (blockIdx.x * THREADS + threadIdx.x) * VECTOR;
@@ -62,14 +62,14 @@ static __global__ void __launch_bounds__(THREADS) act_mul_kernel(const struct ac
 		return;
 	for (u32 t = blockIdx.y; t < p.tokens; t += gridDim.y) {
 		float v[VECTOR];
-		act_mul_vector(&p, t, i, v);
+		act_mul_vector<XIELU>(&p, t, i, v);
 		store8(p.out + (size_t)t * p.size + i, v);
 	}
 }
 
 /* One block a token; the second pass computes again what the first has seen, since a row need not fit into
  * registers. */
-static __global__ void __launch_bounds__(THREADS) act_mul_quantized_kernel(const struct act_mul p)
+template <bool XIELU> static __global__ void __launch_bounds__(THREADS) act_mul_quantized_kernel(const struct act_mul p)
 {
 	SHARED_DYNAMIC(float, shared); /* [WARPS] */
 	cu_grid_begin();
@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS) act_mul_quantized_kernel(const
 	float largest = 0;
 	for (u32 i = threadIdx.x * VECTOR; i < p.size; i += THREADS * VECTOR) {
 		float v[VECTOR];
-		act_mul_vector(&p, t, i, v);
+		act_mul_vector<XIELU>(&p, t, i, v);
 #pragma unroll
 		for (u32 e = 0; e < VECTOR; e++)
 			largest = fmaxf(largest, fabsf(v[e]));
@@ -90,7 +90,7 @@ static __global__ void __launch_bounds__(THREADS) act_mul_quantized_kernel(const
 		p.scales[t] = largest / range;
 	for (u32 i = threadIdx.x * VECTOR; i < p.size; i += THREADS * VECTOR) {
 		float v[VECTOR];
-		act_mul_vector(&p, t, i, v);
+		act_mul_vector<XIELU>(&p, t, i, v);
 		store_quantized(p.quantized + t * p.size + i, v, inverse, p.f8);
 	}
 }
@@ -114,9 +114,9 @@ CUDA_OP(act_mul)
 	if (a->tokens == 0)
 		return ERR_OK;
 	if (q)
-		return cuda_launched(LAUNCH_DEPENDENT(act_mul_quantized_kernel, a->tokens, THREADS, WARPS * sizeof(float),
-					    cuda_stream(ctx), p));
+		return cuda_launched(LAUNCH_DEPENDENT(a->xielu ? act_mul_quantized_kernel<true> : act_mul_quantized_kernel<false>, a->tokens, THREADS,
+						      WARPS * sizeof(float), cuda_stream(ctx), p));
 	const u32 rows = a->tokens < CUDA_GRID_Y_MAX ? a->tokens : (u32)CUDA_GRID_Y_MAX;
 	const dim3 grid(cuda_ceil(a->size, THREADS * VECTOR), rows);
-	return cuda_launched(LAUNCH_DEPENDENT(act_mul_kernel, grid, THREADS, 0, cuda_stream(ctx), p));
+	return cuda_launched(LAUNCH_DEPENDENT(a->xielu ? act_mul_kernel<true> : act_mul_kernel<false>, grid, THREADS, 0, cuda_stream(ctx), p));
 }
