@@ -50,6 +50,7 @@ enum model_layer_flag {
 	LAYER_GLOBAL = 1 << 4, /* its heads have `global_head_dim` values, and as many KV heads as `global_kv_heads` says */
 	LAYER_SHARED_KV = 1 << 5, /* has no keys and values: attends to those of model_kv_layer */
 	LAYER_WIDE = 1 << 6, /* its MLP is as wide as `wide_intermediate` */
+	LAYER_RECURRENT = 1 << 7, /* keeps a state of every sequence (`recurrent`) instead of keys and values */
 };
 
 /* How a token's experts are chosen and weighed, beside their number: as kern_moe_route_args. Zeroed: the best of softmax. */
@@ -69,6 +70,23 @@ struct latent_config {
 	u32 value;
 };
 
+/* Layers with LAYER_RECURRENT; what each kind reads of its first product (SLOT_QKV), in this order. */
+enum recurrent_kind {
+	RECURRENT_NONE,
+	RECURRENT_CONV,	 /* a gated short convolution of `hidden` channels (LFM2): before, behind, x */
+	RECURRENT_DELTA, /* the gated delta rule (Qwen 3.5): q, k, v, gate, beta, decay */
+	RECURRENT_SCAN,	 /* Mamba 2: v, k, q, gate, decay */
+};
+
+struct recurrent_config {
+	enum recurrent_kind kind;
+	u32 taps; /* of the convolution, which is over `before * x`, over q, k and v, or over v, k and q */
+	/* Of all but RECURRENT_CONV; kern_recurrent_args: */
+	u32 key_heads, heads, key_dim, value_dim;
+	f32 beta_scale, step_min, step_max;
+	bool conv_bias;
+};
+
 struct model_config {
 	const struct arch *arch;
 	struct quant_config quant;
@@ -80,6 +98,8 @@ struct model_config {
 	u32 wide_intermediate; /* of layers with LAYER_WIDE */
 	u32 input_width, input_vocab; /* of what layers add of a token by itself; 0: nothing */
 	struct latent_config latent; /* zeros: heads have keys and values of their own */
+	struct recurrent_config recurrent; /* zeros: no layer is */
+	bool output_gate; /* layers of attention: behind v SLOT_QKV has, as wide as q, what the heads' outputs are weighed by, after a sigmoid */
 	u32 context_max; /* tokens that the model was made for, with what rope scaling adds */
 	f32 norm_eps;
 	f32 norm_offset; /* added to the weights of all norms */
@@ -131,6 +151,7 @@ struct model_shard {
 	u32 heads;
 	u32 kv_heads, kv_first; /* with fewer KV heads than ranks several ranks hold the same one */
 	u32 global_kv_heads, global_kv_first; /* the same of layers with LAYER_GLOBAL */
+	u32 recurrent_heads, recurrent_key_heads, recurrent_channels; /* of layers with LAYER_RECURRENT; the last of RECURRENT_CONV */
 	u32 intermediate, wide_intermediate, expert_intermediate, shared_intermediate;
 	u32 vocab_first, vocab_rows; /* ranks differ by at most one row */
 };

@@ -20,6 +20,11 @@ struct layer_weights {
 	struct kern_weight q_b;	      /* [heads * (key + rope)][q_rank], of latent attention, where qkv is [q_rank + head_dim][hidden] */
 	struct kern_weight *head_k;   /* [heads] of [latent][key] */
 	struct kern_weight *head_v;   /* [heads] of [value][latent] */
+	/* Of layers with LAYER_RECURRENT, where qkv is the first product and attn_out the last one: */
+	const float *conv, *conv_bias;	     /* [taps][channels], [channels] */
+	const float *rate_log, *decay_bias;  /* [heads] */
+	const float *skip;		     /* [heads], of RECURRENT_SCAN */
+	const float *gate_norm;		     /* [value_dim] of RECURRENT_DELTA, [heads * value_dim] of RECURRENT_SCAN */
 	struct kern_weight attn_out;
 	const float *attn_out_bias;  /* [hidden], whole on every rank */
 	const float *sinks;	     /* [heads] */

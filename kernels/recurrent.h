@@ -1,0 +1,79 @@
+/* Ops of layers that keep a state of each sequence, of one size however long it is, instead of keys and values. A part of the op table
+ * (kernels.h), whose rules hold here, too. Only the CPU has them. */
+#ifndef TERCET_KERNELS_RECURRENT_H
+#define TERCET_KERNELS_RECURRENT_H
+
+#include "common/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What one layer keeps of every sequence, and whose turn it is in a step: row r has the tokens [query_start[r], query_start[r + 1]) and the state at
+ * data + slots[r] * stride, which is what its last call has left. With as many tokens as `context` says it begins here: its state is taken as
+ * zeros, whatever is there. Rows without tokens leave theirs alone; no two rows have one slot. */
+struct kern_state {
+	float *data;
+	size_t stride;		/* of slots, in floats */
+	const u32 *query_start; /* [rows + 1] */
+	const u32 *context;	/* [rows] tokens of the sequence after the step */
+	const u32 *slots;	/* [rows] */
+	u32 rows;
+};
+
+enum { KERN_CONV_TAPS_MAX = 8 };
+
+/* A causal convolution of every channel by itself over a row's tokens: out[t][c] = f(sum_j weight[j][c] * u[t - (taps - 1) + j][c] + bias[c]) *
+ * behind[t][c], where u is x, or with `before` x * before, and f is SiLU or nothing; j ascends. What lies in front of the row's first token is
+ * the state, [taps - 1][channels], the oldest first, which becomes the last that many u. `out` may be x, before or behind: a token's are read
+ * before it is written. */
+struct kern_conv_args {
+	float *out;			  /* [T][stride], as all of them */
+	const float *x, *before, *behind; /* the last two may be NULL */
+	const float *weight;		  /* [taps][channels] */
+	const float *bias;		  /* [channels] or NULL */
+	struct kern_state state;
+	u32 channels, stride;
+	u32 taps; /* 2 to KERN_CONV_TAPS_MAX */
+	bool silu;
+};
+
+/* A linear recurrence over a row's tokens, for every head on a state S [key_dim][value_dim] of its own; key head h * key_heads / heads gives its k and
+ * q. S begins as what the slot has at h * key_dim * value_dim. With d = softplus(decay[t][h] + decay_bias[h]) and w = exp(-exp(rate_log[h]) * d):
+ *   KERN_DELTA, the gated delta rule (Yang, Kautz, Hatamizadeh 2024): k and q are divided by sqrt(their sum of squares + 1e-6), q by sqrt(key_dim),
+ * too, b = beta_scale * sigmoid(beta[t][h]); S = w S, then S[i][j] += k[i] * b * (v[j] - sum_i S[i][j] k[i]), out[t][h][j] = sum_i S[i][j] q[i].
+ *   KERN_SCAN, the one of Mamba 2 (Dao, Gu 2024): d is kept within [step_min, step_max] first; S[i][j] = w S[i][j] + k[i] * d * v[j], out[t][h][j] =
+ * sum_i S[i][j] q[i] + skip[h] * v[j].
+ * `out` may be v. Sums over i are in float, in an order of the variant's own, but a row's bits depend on that row and, with KERN_DELTA and
+ * KERN_SCAN alike, not on how its tokens are spread over calls. */
+enum kern_recurrence { KERN_DELTA, KERN_SCAN };
+struct kern_recurrent_args {
+	float *out;			  /* [T][stride], as all of them: heads * value_dim values of a token */
+	const float *q, *k;		  /* key_heads * key_dim */
+	const float *v;			  /* heads * value_dim */
+	const float *decay, *beta;	  /* heads; beta of KERN_DELTA alone */
+	const float *decay_bias, *rate_log; /* [heads] */
+	const float *skip;		  /* [heads], of KERN_SCAN */
+	struct kern_state state;
+	enum kern_recurrence kind;
+	u32 heads, key_heads, key_dim, value_dim, stride;
+	float beta_scale;	  /* 0: 1 */
+	float step_min, step_max; /* step_max 0: no limits */
+};
+
+/* What a block weighs its values by before its last product, in place, in groups of `width` that each have a norm of their own where there is one:
+ * x = norm(x) * f(gate), or with `gate_first` x = norm(x * f(gate)), f SiLU or, with `sigmoid`, that; norm(x) = x / sqrt(mean of the group's x^2 +
+ * eps) * weight, or x, where `weight` is NULL. */
+struct kern_gate_args {
+	float *x;	     /* [T][stride], as `gate`: groups * width values of a token */
+	const float *gate;
+	const float *weight; /* [width], with `weights_apart` [groups * width], or NULL */
+	float eps;
+	u32 tokens, groups, width, stride;
+	bool sigmoid, gate_first, weights_apart;
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif
