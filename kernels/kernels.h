@@ -14,6 +14,8 @@
 
 #include "common/err.h"
 #include "common/types.h"
+#include "kernels/recurrent.h"
+#include "kernels/sampling.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -364,62 +366,6 @@ struct kern_moe_combine_args {
 	enum kern_dtype dtype, out_dtype; /* of x and shared; of out */
 };
 
-/* Per row of logits, in place, in this order: logit_bias, repetition penalty (over prompt and outputs; CTRL: positive logits divided, negative
- * multiplied), frequency and presence penalties (over outputs), masking of ids to -inf, masking of all ids but those of a set. */
-struct kern_logits_row {
-	float *logits; /* [V] */
-	float repetition_penalty, presence_penalty, frequency_penalty;
-	const u32 *seen_ids;	 /* distinct ids of prompt and outputs */
-	const u32 *seen_outputs; /* how often each of seen_ids was an output (0: only in the prompt) */
-	u32 seen_count;
-	/* Where `counts` is not NULL, instead of those lists the tokens themselves, as many as are known when the op runs. */
-	const u32 *tokens, *known; /* [*known], [1] */
-	u32 prompt_count;	   /* the first ones */
-	u32 *counts;		   /* [V] zeros, and zeros again afterwards; of this row alone */
-	const u32 *bias_ids; /* distinct */
-	const float *bias_values;
-	u32 bias_count;
-	const u32 *masked_ids; /* set to -inf (min_tokens) */
-	u32 masked_count;
-	const u32 *allowed; /* [(V + 31) / 32] bit i % 32 of word i / 32: clear sets id i to -inf (grammars); NULL: all stay */
-};
-struct kern_logits_args {
-	const struct kern_logits_row *rows;
-	u32 row_count, vocab;
-};
-
-/* One token per row. temperature 0: arg-max, ties to the lowest id. Else, of softmax(logits / temperature)
- * restricted by top_k, then top_p (smallest set of the most probable that reaches top_p, at least one), then
- * min_p (relative to the best), by Gumbel-max with Philox-4x32-10 (Salmon et al. 2011) keyed by seed, counter
- * (position, id / 4): the same request gives the same token whatever shares its batch. */
-struct kern_sample_row {
-	const float *logits; /* [V], processed */
-	float temperature, top_p, min_p;
-	u32 top_k;
-	u64 seed;
-	u32 position; /* number of this output in the request */
-};
-struct kern_sample_args {
-	const struct kern_sample_row *rows;
-	u32 *tokens; /* out [row_count] */
-	u32 row_count, vocab;
-};
-
-/* log softmax of raw logits: of `token` and of the `top` best (ties to the lowest id; on devices at most 256),
- * and the rank of `token` from 1. */
-struct kern_logprobs_row {
-	const float *logits; /* [V] */
-	u32 token, top;
-	u32 *ids;      /* out [1 + top]: token first, then the best */
-	float *values; /* out [1 + top] */
-	u32 *rank;     /* out */
-	const u32 *sampled; /* devices: where the token will stand when the kernel runs, instead of `token`; or NULL */
-};
-struct kern_logprobs_args {
-	const struct kern_logprobs_row *rows;
-	u32 row_count, vocab;
-};
-
 /* A low-rank adapter (LoRA; Hu et al. 2021) of one product, which may be of several matrices one behind the other (fused q,
  * k and v). `a` has the rows of all A, [rank][k]. A part is what one matrix B adds to columns [first, first + n) of the
  * product, from rows [rank_first, rank_first + rank) of A; parts may share rows. B[n][rank] lies in panels of
@@ -470,7 +416,7 @@ struct kern_block_copy_args {
 	X(embedding) X(rmsnorm) X(matmul) X(rope_kv) X(attention) X(act_mul) X(moe_route) X(moe_matmul) X(moe_combine) X(soft_cap) \
 	X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm) X(qk_squares) X(qk_norm)
 /* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
-#define KERN_CPU_OPS(X) X(lora) X(head_matmul)
+#define KERN_CPU_OPS(X) X(lora) X(head_matmul) X(conv) X(recurrent) X(gate)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);

@@ -98,6 +98,7 @@ void check_attention(struct check *c);
 void check_moe(struct check *c);
 void check_heads(struct check *c);
 void check_lora(struct check *c);
+void check_recurrent(struct check *c);
 void check_sampling(struct check *c);
 /* `only`: an op's name, or NULL for all. */
 void bench_all(struct check *c, const char *only);

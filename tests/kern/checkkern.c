@@ -1,6 +1,6 @@
 /* Checks every op in every variant: the reference, those that this processor can run, and the device's on the emulated
- * device; or times the processor's (--bench). checkkern [--seed N] [--only cpu|products|others|cuda] [--bench [OP]]; products and others are the
- * halves of cpu. */
+ * device; or times the processor's (--bench). checkkern [--seed N] [--only cpu|products|others|recurrent|cuda] [--bench [OP]]; products and
+ * others are the halves of cpu, recurrent is a part of others. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 static int usage(void)
 {
-	fprintf(stderr, "usage: checkkern [--seed N] [--only cpu|products|others|cuda] [--bench [OP]]\n");
+	fprintf(stderr, "usage: checkkern [--seed N] [--only cpu|products|others|recurrent|cuda] [--bench [OP]]\n");
 	return 2;
 }
 
@@ -32,7 +32,7 @@ static void check_others(struct check *c)
 	check_sampling(c);
 }
 
-static void check_cpu(struct check *c, bool products, bool others)
+static void check_cpu(struct check *c, bool products, bool others, bool recurrent)
 {
 	const u64 began = clock_now_ns();
 	char names[400];
@@ -44,6 +44,8 @@ static void check_cpu(struct check *c, bool products, bool others)
 		check_products(c);
 	if (others)
 		check_others(c);
+	if (recurrent)
+		check_recurrent(c);
 	printf("processor: %u passed, %u failed, %.1f s\n", c->passed, c->failed,
 	       (double)(clock_now_ns() - began) * 1e-9);
 }
@@ -52,7 +54,7 @@ int main(int argc, char **argv)
 {
 	u64 seed = clock_now_ns() / 1000 % 1000000000;
 	const char *only = NULL;
-	bool bench = false, products = true, others = true, cuda = true;
+	bool bench = false, products = true, others = true, recurrent = true, cuda = true;
 	static struct check c;
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--bench") == 0) {
@@ -64,8 +66,9 @@ int main(int argc, char **argv)
 			const bool cpu = strcmp(argv[++i], "cpu") == 0;
 			products = cpu || strcmp(argv[i], "products") == 0;
 			others = cpu || strcmp(argv[i], "others") == 0;
+			recurrent = others || strcmp(argv[i], "recurrent") == 0;
 			cuda = strcmp(argv[i], "cuda") == 0;
-			if (!products && !others && !cuda)
+			if (!products && !recurrent && !cuda)
 				return usage();
 		} else
 			return usage();
@@ -78,8 +81,8 @@ int main(int argc, char **argv)
 	}
 	check_add_emulated(&c);
 	printf("seed %llu\n", (unsigned long long)seed);
-	if (products || others)
-		check_cpu(&c, products, others);
+	if (products || recurrent)
+		check_cpu(&c, products, others, recurrent);
 	if (cuda)
 		(void)device_schedules(seed, NULL, &c);
 	check_print_counts(&c);
