@@ -113,7 +113,9 @@ enum {
 /* worker -> scheduler after loading and profiling; the scheduler takes the least of all ranks.
  * kv_switch_len, 0: none: the KV of a sequence longer than that is another one from its first token on (rotary
  * embeddings that depend on the length). kv_by_prompt 0: such a sequence's KV is computed anew when it grows beyond;
- * 1: it depends on the length of the prompt, beyond that one, and stays what it is. */
+ * 1: it depends on the length of the prompt, beyond that one, and stays what it is. recurrent 1: what is computed of a
+ * sequence is not in its blocks alone but in its row, too, so that a row begins with nothing computed, as a fork, or with one of
+ * state_slots states that were saved. */
 #define IPC_WORKER_READY(S, A)                                                                               \
 	S(u32, rank)                                                                                         \
 	S(u32, block_count)                                                                                  \
@@ -126,7 +128,9 @@ enum {
 	S(u32, kv_by_prompt)                                                                                 \
 	S(u64, group) /* names the coming together of all ranks, which it is the same for; 0: one rank */    \
 	S(u32, host_block_count) /* in the host's memory: their ids follow those of the INIT's block_count */ \
-	A(u8, no_grammars, IPC_ERROR_TEXT_MAX) /* why no grammar can constrain an output; empty: they can */
+	A(u8, no_grammars, IPC_ERROR_TEXT_MAX) /* why no grammar can constrain an output; empty: they can */ \
+	S(u32, recurrent) \
+	S(u32, state_slots)
 
 /* scheduler -> worker: begin an epoch with empty state and a pool of that many blocks */
 #define IPC_INIT(S, A)                                                                                       \
@@ -143,6 +147,9 @@ enum {
  * set_*: the row's newest token, which is not computed yet, is set_token and not the one that was sampled.
  * grammar_*: of the added rows whose output a grammar constrains, in order of their indices: grammar_add is the index
  * into the add_* columns, grammar_bytes the length of its source in grammar_text.
+ * load_slot: of models whose rows keep states (WORKER_READY), for each added row with something computed, in order, the slot that its state was saved in.
+ * save_*: when the step has run, the slot has the state of the row behind its first save_tokens, of which the last runs in this step. Loads
+ * come before saves; no row and no slot is saved twice in a step.
  * add_lora: the adapter's place in --lora-modules, from 1; 0: none. Empty when no added row has one.
  * Rule: after application every row whose known tokens but the last are computed runs one token, every other row
  * none; run_row/run_count list the exceptions. A row listed with 0 pauses for this step only. */
@@ -181,7 +188,11 @@ enum {
 	A(u32, grammar_flags, IPC_ROWS_MAX) /* enum grammar_flag */                                          \
 	A(u32, grammar_bytes, IPC_ROWS_MAX)                                                                  \
 	A(u8, grammar_text, IPC_GRAMMARS_MAX)                                                                \
-	A(u32, add_lora, IPC_ROWS_MAX)
+	A(u32, add_lora, IPC_ROWS_MAX)                                                                       \
+	A(u32, load_slot, IPC_ROWS_MAX)                                                                      \
+	A(u32, save_row, IPC_ROWS_MAX)                                                                       \
+	A(u32, save_slot, IPC_ROWS_MAX)                                                                      \
+	A(u32, save_tokens, IPC_ROWS_MAX)
 
 /* worker rank 0 -> scheduler and detokenizer, the same bytes. One element per row that got a token.
  * `position`: number of this output in the request, from 0. lp_*: for entries that asked, in order: lp_entry is the

@@ -165,7 +165,7 @@ static u32 common_tokens(const struct sched *s, const struct seq *a, const struc
 }
 
 /* Beams that are computed again share what they did before: the full blocks of their common tokens, which the first one
- * that has them computes. Returns the blocks that are their own. */
+ * that has them computes; nothing where each must compute all of its tokens. Returns the blocks that are their own. */
 static u32 find_shares(const struct sched *s, struct beam_group *g, u32 total)
 {
 	u32 block_size = s->config.block_size, own = 0;
@@ -173,7 +173,7 @@ static u32 find_shares(const struct sched *s, struct beam_group *g, u32 total)
 	for (u32 i = 1; i < g->live_count; i++) {
 		u32 beam = g->live[i];
 		g->shared_tokens[beam] = 0;
-		for (u32 j = 0; j < i; j++) {
+		for (u32 j = 0; j < i && !s->config.recurrent; j++) {
 			u32 common = common_tokens(s, live_seq(s, g, i), live_seq(s, g, j)) / block_size * block_size;
 			if (common <= g->shared_tokens[beam])
 				continue;

@@ -42,13 +42,14 @@ static enum err check_rows(const struct sched *s, u32 width, struct err_msg *em)
 	return ERR_OK;
 }
 
-/* At worst the beams part with the first output and share the full blocks of the prompt only. */
+/* At worst the beams part with the first output and share the full blocks of the prompt only; where rows keep states, and a search has been
+ * preempted, not even those. */
 static enum err check_blocks(const struct sched *s, const struct ipc_submit *m, u32 output_max, struct err_msg *em)
 {
 	u32 block_size = s->config.block_size, width = m->beam_width;
 	u64 tokens = (u64)m->tokens_count + output_max - 1; /* the last output is never run */
 	u64 total = (tokens + block_size - 1) / block_size;
-	u64 shared = width > 1 ? m->tokens_count / block_size : 0;
+	u64 shared = width > 1 && !s->config.recurrent ? m->tokens_count / block_size : 0;
 	u64 needed = shared + width * (total - shared);
 
 	if (needed <= s->kv.count)

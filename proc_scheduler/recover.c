@@ -9,10 +9,11 @@ static void requeue(struct sched *s, struct seq *q)
 	q->state = SEQ_WAITING;
 	q->preempted = true;
 	q->computed = q->capacity = q->block_count = q->filed = 0;
+	q->branch = q->pending_tokens = q->saved_tokens = 0;
 	waiting_push_head(&s->waiting, &s->seqs, q);
 }
 
-void sched_restart_workers(struct sched *s, u32 block_count, u32 host_block_count, u64 now_ns)
+void sched_restart_workers(struct sched *s, u32 block_count, u32 host_block_count, u32 state_slots, u64 now_ns)
 {
 	(void)now_ns;
 	/* In the order in which they ran at the head of the queue (of their priority), in front of them those
@@ -42,6 +43,7 @@ void sched_restart_workers(struct sched *s, u32 block_count, u32 host_block_coun
 	s->blocked_seq = 0;
 	kv_blocks_reset(&s->kv, block_count < s->kv.capacity ? block_count : s->kv.capacity);
 	host_blocks_reset(&s->host, host_block_count < s->host.capacity ? host_block_count : s->host.capacity);
+	state_cache_reset(&s->states, state_slots < s->states.capacity ? state_slots : s->states.capacity);
 	s->swapped_count = 0;
 	step_diff_reset(&s->diff);
 	stats_set(s->stats, STATS_KV_BLOCKS, s->kv.count);

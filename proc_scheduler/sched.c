@@ -65,6 +65,8 @@ static enum err init_pools(struct sched *s, struct err_msg *em)
 	if (!e)
 		e = prefix_cache_init(&s->cache, c->block_count, c->block_size, c->secret);
 	if (!e)
+		e = state_cache_init(&s->states, c->prefix_caching ? c->state_slots : 0);
+	if (!e)
 		e = kv_blocks_init(&s->kv, c->block_count, c->prefix_caching ? &s->cache : NULL);
 	if (!e)
 		e = host_blocks_init(&s->host, c->host_block_count);
@@ -81,6 +83,7 @@ enum err sched_create(struct sched **out, const struct sched_config *config, con
 	*out = NULL;
 	ASSERT(config->async_depth <= SCHED_DEPTH_MAX);
 	ASSERT(config->draft_max == 0 || config->async_depth == 0); /* else plans would not know the positions */
+	ASSERT(!config->recurrent || (config->host_block_count == 0 && config->draft_max == 0)); /* neither brings a row's state along */
 	ASSERT(config->max_num_seqs > 0 && config->max_num_seqs <= IPC_ROWS_MAX);
 	ASSERT(config->max_num_batched_tokens > 0 && config->block_count > 0);
 	struct sched *s = calloc(1, sizeof(*s));
@@ -115,6 +118,7 @@ void sched_destroy(struct sched **s)
 	kv_blocks_fini(&(*s)->kv);
 	host_blocks_fini(&(*s)->host);
 	prefix_cache_fini(&(*s)->cache);
+	state_cache_fini(&(*s)->states);
 	step_diff_fini(&(*s)->diff);
 	free((*s)->row_blocks);
 	free((*s)->free_rows);
@@ -134,6 +138,7 @@ void sched_give_up_row(struct sched *s, struct seq *q)
 	kv_blocks_release_all(&s->kv, sched_blocks(s, q), q->block_count);
 	s->free_rows[s->free_row_count++] = q->row;
 	running_remove(&s->running, seqs_slot(&s->seqs, q));
+	sched_forget_saved(s, q);
 	q->computed = q->capacity = q->block_count = q->filed = 0;
 }
 
@@ -214,63 +219,6 @@ void sched_close(struct sched *s, struct seq *q, enum finish_reason reason, cons
 {
 	sched_open(s, q);
 	finish(s, q, reason, text, now_ns, true);
-}
-
-/* Whose KV a sequence can share: that of others with the same tokens, salt and kind. 0: the usual one. */
-static u64 kv_kind(const struct sched *s, const struct seq *q)
-{
-	if (!q->beyond)
-		return 0;
-	return s->config.kv_by_prompt ? q->prompt_count : 1;
-}
-
-void sched_place(struct sched *s, struct seq *q)
-{
-	u32 length = s->config.kv_by_prompt ? q->prompt_count : q->known;
-	bool beyond = s->config.kv_switch_len && length > s->config.kv_switch_len;
-
-	if (beyond != q->beyond) {
-		q->hashed = 0;
-		sched_swap_forget(s, q);
-	}
-	q->beyond = beyond;
-}
-
-struct block_hash sched_hash_root(const struct sched *s, const struct seq *q)
-{
-	u64 kind = kv_kind(s, q);
-
-	return prefix_cache_root(&s->cache, kind ? q->cache_salt ^ step_digest_mix(kind) : q->cache_salt);
-}
-
-void sched_hash_blocks(struct sched *s, struct seq *q)
-{
-	u32 block_size = s->config.block_size;
-	struct block_hash *hashes = seqs_hashes(&s->seqs, q);
-	const u32 *tokens = seqs_tokens(&s->seqs, q);
-
-	if (!s->config.prefix_caching)
-		return;
-	while ((u64)(q->hashed + 1) * block_size <= q->known) {
-		struct block_hash parent =
-			q->hashed ? hashes[q->hashed - 1] : sched_hash_root(s, q);
-		hashes[q->hashed] =
-			prefix_cache_chain(&s->cache, parent, tokens + (size_t)q->hashed * block_size);
-		q->hashed++;
-	}
-}
-
-void sched_file_blocks(struct sched *s, struct seq *q, u64 step)
-{
-	u32 tokens = q->known < q->computed ? q->known : q->computed;
-
-	if (!s->config.prefix_caching)
-		return;
-	sched_hash_blocks(s, q);
-	u32 full = tokens / s->config.block_size;
-	for (; q->filed < full; q->filed++)
-		prefix_cache_put(&s->cache, sched_blocks(s, q)[q->filed], seqs_hashes(&s->seqs, q)[q->filed],
-				 step);
 }
 
 u32 sched_find_lora(const struct sched *s, const struct ipc_submit *m)

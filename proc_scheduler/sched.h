@@ -15,6 +15,7 @@
 #include "proc_scheduler/queues.h"
 #include "proc_scheduler/seqs.h"
 #include "proc_scheduler/sessions.h"
+#include "proc_scheduler/state_cache.h"
 #include "proc_scheduler/step_diff.h"
 
 enum { SCHED_DEPTH_MAX = 2, SCHED_FLIGHTS_MAX = SCHED_DEPTH_MAX + 2, SCHED_SHORT_STEP_US = 1000 };
@@ -33,6 +34,8 @@ struct sched_config {
 	u32 vocab_size;
 	bool prefix_caching;
 	u32 kv_switch_len; /* 0: none; longer sequences have another KV than shorter ones (WORKER_READY) */
+	bool recurrent; /* what is computed of a sequence is in its row, too: who begins with its blocks needs a state that was saved (WORKER_READY) */
+	u32 state_slots; /* for these; 0: none is */
 	bool kv_by_prompt; /* it depends on the prompt's length; else on the length when the row is added */
 	u64 seed; /* of requests that bring none; 0: one is drawn for each */
 	u32 eos_count;
@@ -81,6 +84,7 @@ struct sched {
 	struct groups groups;
 	struct kv_blocks kv;
 	struct prefix_cache cache;
+	struct state_cache states;
 	struct host_blocks host;
 	u32 swapped_count; /* waiting sequences that have blocks there */
 	struct step_diff diff;
@@ -153,10 +157,10 @@ MUST_CHECK enum err sched_result(struct sched *s, const struct ipc_result *m, u6
  * message lives until the next call of any function here. */
 const struct ipc_step *sched_plan(struct sched *s, u64 now_ns);
 
-/* The workers begin an epoch with empty state, `block_count` blocks and `host_block_count` of the host's memory (of
- * either no more than at create are used): whatever ran goes back to the head of the waiting queue with its known
+/* The workers begin an epoch with empty state, `block_count` blocks, `host_block_count` of the host's memory and `state_slots` (of
+ * each no more than at create are used): whatever ran goes back to the head of the waiting queue with its known
  * tokens, what was swapped is computed again, and the detokenizer is told of all. */
-void sched_restart_workers(struct sched *s, u32 block_count, u32 host_block_count, u64 now_ns);
+void sched_restart_workers(struct sched *s, u32 block_count, u32 host_block_count, u32 state_slots, u64 now_ns);
 /* A new detokenizer: opens every stream again that was open, with its outputs. */
 void sched_reopen_streams(struct sched *s);
 

@@ -36,6 +36,8 @@ u32 plan_chunk(const struct sched *s, const struct plan *p, u32 remaining)
 static inline void run_tokens(struct sched *s, struct plan *p, struct seq *q, u32 count, u32 remaining)
 {
 	step_diff_run(&s->diff, q->row, count, remaining == 1);
+	if (s->states.count)
+		sched_save_state(s, q, count, p->step);
 	q->computed += count;
 	p->budget -= count;
 	if (count == remaining) {
@@ -144,6 +146,12 @@ bool plan_has_outgrown(const struct sched *s, const struct seq *q)
 	return has_outgrown(s, q);
 }
 
+/* One state of a row can be saved in a step. */
+static inline u32 up_to_branch(const struct seq *q, u32 count)
+{
+	return q->branch > q->computed ? min_u32(count, q->branch - q->computed) : count;
+}
+
 /* Decoding sequences need one token; prompts in work get what is left. A row that the rule would run but the
  * budget does not reach pauses. Blocks of prompts were taken when they were admitted, so only decoding grows.
  * The beams of a group stand beside each other: before the first one all get their blocks, or all wait. */
@@ -169,7 +177,7 @@ static void plan_running(struct sched *s, struct plan *p)
 		}
 		group = q->group;
 		bool waits = group && (turn == GROUP_PAUSES || !groups_may_run(s, q));
-		u32 count = waits ? 0 : remaining == 1 ? min_u32(1, p->budget) : plan_chunk(s, p, remaining);
+		u32 count = waits ? 0 : remaining == 1 ? min_u32(1, p->budget) : up_to_branch(q, plan_chunk(s, p, remaining));
 		p->reserved -= p->reserved && remaining == 1 && (!group || q->in_flight == 0);
 		if (count == 0) {
 			step_diff_run(&s->diff, q->row, 0, remaining == 1);
@@ -193,12 +201,23 @@ static bool may_read_cache(const struct sched *s, const struct seq *q)
 	return q->params.prompt_logprobs < 0 || seq_output_count(q) > 0;
 }
 
+/* Of the blocks that were found those that a state is behind; a token must be left to run. */
+static void find_state(struct sched *s, const struct plan *p, const struct seq *q, struct hit *h)
+{
+	u32 found = min_u32(h->shared, (q->known - 1) / s->config.block_size);
+
+	h->shared = found;
+	h->state_slot = sched_find_state(s, q, &h->shared, p->step);
+	h->computed = h->shared * s->config.block_size;
+	h->branch = found > h->shared ? found * s->config.block_size : 0;
+}
+
 struct hit plan_find_hit(struct sched *s, const struct plan *p, struct seq *q, u32 *table)
 {
 	u32 block_size = s->config.block_size;
-	struct hit h = {0, 0, KV_BLOCK_NONE};
+	struct hit h = {.state_slot = STATE_SLOT_NONE, .copy_src = KV_BLOCK_NONE};
 
-	if (!may_read_cache(s, q))
+	if (!may_read_cache(s, q) || (s->config.recurrent && q->group))
 		return h;
 	sched_hash_blocks(s, q);
 	const struct block_hash *hashes = seqs_hashes(&s->seqs, q);
@@ -207,6 +226,10 @@ struct hit plan_find_hit(struct sched *s, const struct plan *p, struct seq *q, u
 		if (block == KV_BLOCK_NONE)
 			break;
 		table[h.shared++] = block;
+	}
+	if (s->config.recurrent) {
+		find_state(s, p, q, &h);
+		return h;
 	}
 	h.computed = h.shared * block_size;
 	if (h.shared && h.computed == q->known) {
@@ -322,10 +345,13 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 	q->block_count = total;
 	q->capacity = total * block_size;
 	step_diff_add(&s->diff, q, x, seqs_tokens(&s->seqs, q), table);
+	if (h.state_slot != STATE_SLOT_NONE)
+		step_diff_load(&s->diff, h.state_slot);
 	if (x->grammar_kind)
 		step_diff_constrain(&s->diff, x, seqs_grammar(&s->seqs, q));
+	q->branch = h.branch;
 	u32 remaining = q->known - q->computed;
-	run_tokens(s, p, q, plan_chunk(s, p, remaining), remaining);
+	run_tokens(s, p, q, up_to_branch(q, plan_chunk(s, p, remaining)), remaining);
 	return true;
 }
 

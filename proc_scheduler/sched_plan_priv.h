@@ -17,6 +17,8 @@ struct plan {
 struct hit {
 	u32 shared;   /* blocks to take over as they are; they stand at the beginning of its table */
 	u32 computed; /* tokens that need not be run */
+	u32 state_slot; /* with `recurrent`: where the state behind these is, or STATE_SLOT_NONE */
+	u32 branch;	/* tokens that the cache has in full blocks, behind which there is no state: more than `computed`; or 0 */
 	u32 copy_src; /* not KV_BLOCK_NONE: this block holds the last of them, and is copied, since it is written on */
 };
 
@@ -27,7 +29,8 @@ u32 plan_chunk(const struct sched *s, const struct plan *p, u32 remaining);
 void plan_run_tokens(struct sched *s, struct plan *p, struct seq *q, u32 count, u32 remaining);
 /* Walks the hashes up to the first miss and writes the blocks into `table`. At least one token must be run,
  * since sampling needs its logits: when all are cached, the last block is copied and one token recomputed in
- * the copy, if its content is there before this step; else that block is recomputed. */
+ * the copy, if its content is there before this step; else that block is recomputed. With `recurrent` only blocks that a saved state
+ * is behind count, and no search finds anything. */
 struct hit plan_find_hit(struct sched *s, const struct plan *p, struct seq *q, u32 *table);
 void plan_count_first_schedule(struct sched *s, const struct plan *p, struct seq *q, const struct hit *h);
 /* Blocks that stay free when a request joins others, so that they can grow for a while. */

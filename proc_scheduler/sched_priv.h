@@ -46,7 +46,7 @@ MUST_CHECK enum err validate_submit(const struct sched *s, const struct ipc_subm
 /* min(max_tokens, what the context leaves behind a prompt of `prompt` tokens). */
 u32 validate_output_max(const struct sched *s, const struct ipc_submit *m, u32 prompt);
 
-/* sched.c: the state changes that events, plan and recovery have in common. */
+/* sched.c, and of blocks and states sched_cache.c: the state changes that events, plan and recovery have in common. */
 
 /* By which `q` ends. Borrows from its slot. */
 struct finish_rule sched_rule(const struct sched *s, const struct seq *q);
@@ -75,6 +75,14 @@ void sched_hash_blocks(struct sched *s, struct seq *q);
 /* Files the blocks of a running sequence that are full of known tokens and computed once the planned steps
  * ran. */
 void sched_file_blocks(struct sched *s, struct seq *q, u64 step);
+
+/* Before `count` tokens of a running row run in step number `step`: has its state saved on the way, where that is worth it. */
+void sched_save_state(struct sched *s, struct seq *q, u32 count, u64 step);
+/* A row is given up: a state of it whose tokens are not all known is of no use. */
+void sched_forget_saved(struct sched *s, struct seq *q);
+/* Of its first *blocks full ones, all in the prefix cache, keeps those behind which a step before `step` has saved the state, and returns the slot;
+ * STATE_SLOT_NONE, and *blocks is 0: there is none. */
+u32 sched_find_state(struct sched *s, const struct seq *q, u32 *blocks, u64 step);
 
 /* swap.c: KV of preempted sequences in the host's memory. */
 

@@ -29,6 +29,8 @@ static struct sched_config core_config(const struct scheduler *s, const struct i
 		.max_model_len = w->max_model_len,
 		.vocab_size = w->vocab_size,
 		.prefix_caching = o->enable_prefix_caching,
+		.recurrent = w->recurrent,
+		.state_slots = w->state_slots,
 		.seed = (u64)o->seed,
 		.eos_count = w->eos_ids_count,
 		.kv_switch_len = w->kv_switch_len,
@@ -100,6 +102,9 @@ static enum err check_same_model(const struct sched *core, const struct ipc_work
 	    (w->kv_by_prompt != 0) != core->config.kv_by_prompt)
 		return err_set(em, ERR_UNSUPPORTED,
 			       "the restarted workers rotate positions otherwise than before; is it another model?");
+	if ((w->recurrent != 0) != core->config.recurrent)
+		return err_set(em, ERR_UNSUPPORTED, "the restarted workers %s a state of each sequence, and did%s before; is it another model?",
+			       w->recurrent ? "keep" : "do not keep", w->recurrent ? " not" : "");
 	if (w->vocab_size == core->config.vocab_size && w->max_model_len >= core->context_max)
 		return ERR_OK;
 	return err_set(em, ERR_UNSUPPORTED,
@@ -127,7 +132,7 @@ static void begin_epoch(struct scheduler *s)
 		e = check_same_model(s->sched, &w, &em);
 	if (!e && !first) {
 		streams_reopen_begin(&s->streams);
-		sched_restart_workers(s->sched, w.block_count, w.host_block_count, s->streams.now_ns);
+		sched_restart_workers(s->sched, w.block_count, w.host_block_count, w.state_slots, s->streams.now_ns);
 		streams_reopen_end(&s->streams);
 	}
 	if (e) {
@@ -135,8 +140,8 @@ static void begin_epoch(struct scheduler *s)
 		return;
 	}
 	send_init(s);
-	LOG_INFO("EPOCH", "epoch=%" PRIu64 " ranks=%u blocks=%u host_blocks=%u context=%u live=%u", s->epoch,
-		 s->workers.count, s->sched->kv.count, s->sched->host.count, s->sched->context_max, sched_live_count(s->sched));
+	LOG_INFO("EPOCH", "epoch=%" PRIu64 " ranks=%u blocks=%u host_blocks=%u states=%u context=%u live=%u", s->epoch,
+		 s->workers.count, s->sched->kv.count, s->sched->host.count, s->sched->states.count, s->sched->context_max, sched_live_count(s->sched));
 	if (!s->announced)
 		boot_ready(s->boot, "block_count=%u host_block_count=%u max_model_len=%u vocab_size=%u", s->sched->kv.count, s->sched->host.count,
 			   s->sched->context_max, s->sched->config.vocab_size);

@@ -52,6 +52,10 @@ struct seq {
 	u32 session;	   /* 0: none; else its slot + 1 */
 	u32 session_flags; /* enum session_flag */
 	u32 kv_tail;	   /* tokens at the beginning of which the cache may have the KV, the last block partly filled */
+	/* Of models whose rows keep states; 0 in front of each: none. */
+	u32 branch;			  /* tokens behind which it parts from another sequence, whose state there nobody has kept */
+	u32 pending_tokens, pending_slot; /* behind so many the state is saved in that slot, which is its own until they are known */
+	u32 saved_tokens, saved_slot;	  /* likewise the newest state of its answer, which is filed */
 	u32 stop_count;	   /* not 0: it ends with so many outputs, since a stop string was found there */
 };
 

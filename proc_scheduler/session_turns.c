@@ -243,6 +243,8 @@ void sched_keep_tail(struct sched *s, struct seq *q)
 	if (!q->session || !s->config.prefix_caching)
 		return;
 	sched_file_blocks(s, q, s->diff.step);
+	if (s->config.recurrent) /* no state is saved within a block */
+		return;
 	q->kv_tail = tokens;
 	if (tokens % s->config.block_size == 0)
 		return;
@@ -286,7 +288,7 @@ static u32 count_cached(const struct sched *s, const struct session *c)
 {
 	const struct sessions *ss = s->config.sessions;
 	struct block_hash h = prefix_cache_root(&s->cache, c->cache_salt);
-	u32 tokens[PREFIX_BLOCK_TOKENS_MAX], size = s->config.block_size, done = 0, chunk = c->first_chunk;
+	u32 tokens[PREFIX_BLOCK_TOKENS_MAX], size = s->config.block_size, done = 0, with_state = 0, chunk = c->first_chunk;
 
 	if (!s->config.prefix_caching)
 		return 0;
@@ -300,7 +302,11 @@ static u32 count_cached(const struct sched *s, const struct session *c)
 		if (prefix_cache_find(&s->cache, next) == KV_BLOCK_NONE)
 			break;
 		h = next;
+		if (state_cache_has(&s->states, h))
+			with_state = done + size;
 	}
+	if (s->config.recurrent)
+		return with_state;
 	return has_tail(s, c, done, h) ? c->kv_tokens : done;
 }
 

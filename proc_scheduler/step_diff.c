@@ -52,6 +52,10 @@ static size_t lay_out(struct step_diff *d, char *base)
 	COLUMN(grammar_bytes, n)
 	COLUMN(grammar_text, GRAMMARS_MAX)
 	COLUMN(add_lora, n)
+	COLUMN(load_slot, n)
+	COLUMN(save_row, n)
+	COLUMN(save_slot, n)
+	COLUMN(save_tokens, n)
 #undef PARAM_COLUMN
 #undef COLUMN
 	return offset;
@@ -96,6 +100,10 @@ static void bind_columns(struct step_diff *d)
 	BIND(grammar_bytes)
 	BIND(grammar_text)
 	BIND(add_lora)
+	BIND(load_slot)
+	BIND(save_row)
+	BIND(save_slot)
+	BIND(save_tokens)
 	SAMPLING_TABLE(BIND_PARAM, 0)
 #undef BIND_PARAM
 #undef BIND
@@ -134,6 +142,7 @@ static void clear(struct step_diff *d)
 	m->run_row_count = m->run_count_count = 0;
 	m->fork_row_count = m->fork_src_count = m->fork_seq_count = m->fork_block_count = 0;
 	m->set_row_count = m->set_token_count = 0;
+	m->load_slot_count = m->save_row_count = m->save_slot_count = m->save_tokens_count = 0;
 	if (m->add_row_count) {
 #define CLEAR_PARAM(A, type, name, def, min, max) m->add_##name##_count = 0;
 		m->add_row_count = m->add_seq_count = m->add_computed_count = 0;
@@ -274,6 +283,23 @@ void step_diff_constrain(struct step_diff *d, const struct seq_extra *x, const u
 	memcpy(d->grammar_text + m->grammar_text_count, source, x->grammar_bytes);
 	m->grammar_add_count = m->grammar_kind_count = m->grammar_flags_count = m->grammar_bytes_count = i + 1;
 	m->grammar_text_count += x->grammar_bytes;
+}
+
+void step_diff_load(struct step_diff *d, u32 slot)
+{
+	ASSERT(d->msg.add_row_count > d->msg.load_slot_count);
+	d->load_slot[d->msg.load_slot_count++] = slot;
+}
+
+void step_diff_save(struct step_diff *d, u32 row, u32 slot, u32 tokens)
+{
+	u32 i = d->msg.save_row_count;
+
+	ASSERT(i < d->row_max && d->rows[row].present);
+	d->save_row[i] = row;
+	d->save_slot[i] = slot;
+	d->save_tokens[i] = tokens;
+	d->msg.save_row_count = d->msg.save_slot_count = d->msg.save_tokens_count = i + 1;
 }
 
 void step_diff_fork(struct step_diff *d, const struct seq *q, u32 src, const u32 *blocks, u32 block)

@@ -35,6 +35,7 @@ struct step_diff {
 	u32 *grammar_add, *grammar_kind, *grammar_flags, *grammar_bytes;
 	u8 *grammar_text;
 	u32 *add_lora;
+	u32 *load_slot, *save_row, *save_slot, *save_tokens;
 #define STEP_DIFF_COLUMN(A, type, name, def, min, max) type *add_##name;
 	SAMPLING_TABLE(STEP_DIFF_COLUMN, 0)
 #undef STEP_DIFF_COLUMN
@@ -64,6 +65,10 @@ void step_diff_add(struct step_diff *d, const struct seq *q, const struct seq_ex
 		   const u32 *blocks);
 /* The sequence that was added last has this grammar: x->grammar_bytes of `source`. */
 void step_diff_constrain(struct step_diff *d, const struct seq_extra *x, const u8 *source);
+/* The sequence that was added last begins with the state in `slot`: that of its first `computed` tokens. */
+void step_diff_load(struct step_diff *d, u32 slot);
+/* When the step has run, `slot` has the state of `row` behind its first `tokens`, of which the step runs the last. Once a row. */
+void step_diff_save(struct step_diff *d, u32 row, u32 slot, u32 tokens);
 /* `q` (its row, block count and computed count) begins as a copy of `src`; `blocks` is its table, the last of which is
  * its own when `block` is not KV_BLOCK_NONE. */
 void step_diff_fork(struct step_diff *d, const struct seq *q, u32 src, const u32 *blocks, u32 block);

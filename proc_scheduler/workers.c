@@ -84,6 +84,8 @@ struct ipc_worker_ready workers_common(const struct workers *w)
 			least.block_count = info->block_count;
 		if (info->host_block_count < least.host_block_count)
 			least.host_block_count = info->host_block_count;
+		if (info->state_slots < least.state_slots)
+			least.state_slots = info->state_slots;
 		if (info->max_model_len < least.max_model_len)
 			least.max_model_len = info->max_model_len;
 	}

@@ -41,6 +41,11 @@ static size_t lay_out(struct batch_state *b, char *base)
 	b->run_stamp = region_carve(base, &offset, rows * sizeof(u64));
 	b->rows = region_carve(base, &offset, rows * sizeof(struct batch_row));
 	b->block_stamp = region_carve(base, &offset, block_total(&b->created) * sizeof(u64));
+	b->load_row = region_carve(base, &offset, rows * sizeof(u32));
+	b->load_slot = region_carve(base, &offset, rows * sizeof(u32));
+	b->save_tokens = region_carve(base, &offset, rows * sizeof(u32));
+	b->save_slot = region_carve(base, &offset, rows * sizeof(u32));
+	b->state_stamp = region_carve(base, &offset, b->created.state_slots * sizeof(u64));
 	b->blocks = region_carve(base, &offset, rows * b->block_stride * sizeof(u32));
 	b->stop_ids = region_carve(base, &offset, rows * STOP_IDS_MAX * sizeof(u32));
 	b->bias_ids = region_carve(base, &offset, rows * BIAS_MAX * sizeof(u32));
@@ -132,7 +137,7 @@ enum err batch_state_reset(struct batch_state *b, u32 block_count, u32 max_model
 	b->computed_sum = 0;
 	b->broken = false;
 	b->applied = false;
-	b->run_row_count = b->sample_count = b->tokens_run = b->copy_count = b->draft_count = 0;
+	b->run_row_count = b->sample_count = b->tokens_run = b->copy_count = b->fork_count = b->draft_count = 0;
 	memset(b->sample_ahead, 0, batch_samples_max(&b->created) * sizeof(u32));
 	memset(b->drafts, 0, rows * sizeof(u32));
 	memset(b->known, 0, rows * sizeof(u32));
@@ -141,6 +146,9 @@ enum err batch_state_reset(struct batch_state *b, u32 block_count, u32 max_model
 	memset(b->run, 0, rows * sizeof(u32));
 	memset(b->run_stamp, 0, rows * sizeof(u64));
 	memset(b->block_stamp, 0, block_total(&b->created) * sizeof(u64));
+	memset(b->state_stamp, 0, b->created.state_slots * sizeof(u64));
+	memset(b->save_tokens, 0, rows * sizeof(u32));
+	b->load_count = b->save_count = 0;
 	return ERR_OK;
 }
 
@@ -418,6 +426,9 @@ static enum err apply_forks(struct batch_state *b, const struct ipc_step *s, str
 			b->set_sum += step_digest_block(row, j, blocks[j]);
 		b->row_count++;
 	}
+	b->fork_src = s->fork_src;
+	b->fork_row = s->fork_row;
+	b->fork_count = s->fork_row_count;
 	return ERR_OK;
 }
 
@@ -545,6 +556,8 @@ static enum err apply_parts(struct batch_state *b, const struct ipc_step *s, str
 	if (!e)
 		e = apply_adds(b, s, em);
 	if (!e)
+		e = batch_state_load(b, s, em);
+	if (!e)
 		e = batch_state_add_grammars(b, s, em);
 	if (!e)
 		e = batch_state_add_loras(b, s, em);
@@ -556,7 +569,7 @@ static enum err apply_parts(struct batch_state *b, const struct ipc_step *s, str
 		e = apply_grows(b, s, em);
 	if (!e)
 		e = apply_run(b, s, em);
-	return e;
+	return e ? e : batch_state_save(b, s, em);
 }
 
 enum err batch_state_apply(struct batch_state *b, const struct ipc_step *s, struct err_msg *em)
@@ -596,7 +609,9 @@ static void end_step(struct batch_state *b)
 	for (u32 row = 0; row < b->created.rows_max; row++)
 		b->computed[row] += b->run[row];
 	b->computed_sum += b->tokens_run;
-	b->copy_count = 0;
+	if (b->save_count)
+		memset(b->save_tokens, 0, b->created.rows_max * sizeof(u32));
+	b->copy_count = b->fork_count = b->load_count = b->save_count = 0;
 	b->applied = false;
 }
 

@@ -47,6 +47,8 @@ struct batch_limits {
 	u32 draft_rows;	      /* while more rows than this are present there are none */
 	u32 draft_share;      /* rows share so many tokens of a step, drafts among them; 0: any */
 	u32 draft_end;	      /* drafts do not cross this position, where a row is added anew (kv_switch_len); 0: none is */
+	bool recurrent;	      /* rows keep a state that no block holds: they are added with nothing computed, with a saved one, or forked */
+	u32 state_slots;      /* that states can be saved in */
 };
 
 /* Tokens that a step can sample. */
@@ -103,6 +105,12 @@ struct batch_state {
 	const u32 *copy_src,
 		*copy_dst; /* [copy_count] block pairs to copy before the forward; borrowed from the STEP */
 	u32 copy_count;
+	const u32 *fork_src, *fork_row; /* [fork_count] rows that became copies of others, in this order; borrowed, too */
+	u32 fork_count;
+	u32 *load_row, *load_slot;  /* [load_count] rows whose state is the saved one */
+	u32 load_count;
+	u32 *save_tokens, *save_slot; /* [rows] when the step has run the slot has the row's state behind so many of its tokens; 0: none is saved */
+	u32 save_count;
 
 	/* Storage. Strides are those of the limits given to create. */
 	struct batch_limits created;
@@ -115,6 +123,7 @@ struct batch_state {
 	u8 *grammars;			   /* [rows][GRAMMAR_SOURCE_MAX] */
 	u64 *run_stamp;			   /* last step that listed the row */
 	u64 *block_stamp;		   /* [blocks of both pools] last step in which the block was part of a copy */
+	u64 *state_stamp;		   /* [state_slots] last step in which a state was saved there */
 	void *memory;
 	size_t memory_bytes;
 };
@@ -133,7 +142,7 @@ MUST_CHECK enum err batch_state_reset(struct batch_state *b, u32 block_count, u3
 /* Applies a diff. Every count and index is checked before its use. Never blocks, never allocates.
  * ERR_SEQUENCE: not the step after the last one. ERR_INVALID: names the field, its value and what would be
  * right. ERR_DIVERGED: applied, but the digest is another one. After any of them the state is broken: every
- * apply answers ERR_DIVERGED until a reset. The arrays of `step` stay borrowed (copy_src, copy_dst) until
+ * apply answers ERR_DIVERGED until a reset. The arrays of `step` stay borrowed (copy_src, copy_dst, fork_src, fork_row) until
  * commit or advance. */
 MUST_CHECK enum err batch_state_apply(struct batch_state *b, const struct ipc_step *step, struct err_msg *em);
 

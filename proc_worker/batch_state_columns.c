@@ -49,6 +49,8 @@ enum err batch_state_check_columns(const struct ipc_step *s, struct err_msg *em)
 	CHECK(fork_seq, s->fork_row_count)
 	CHECK(fork_block, s->fork_row_count)
 	CHECK(set_token, s->set_row_count)
+	CHECK(save_slot, s->save_row_count)
+	CHECK(save_tokens, s->save_row_count)
 	SAMPLING_TABLE(CHECK_PARAM, 0)
 	if (e)
 		return e;

@@ -76,7 +76,7 @@ static void result(struct sched *s, const struct ipc_result *m)
 			       .token = token,
 			       .token_count = n};
 	if (sched_result(s, &r, 3, &em))
-		sched_restart_workers(s, s->kv.capacity, s->host.capacity, 3);
+		sched_restart_workers(s, s->kv.capacity, s->host.capacity, 0, 3);
 }
 
 static void handle(struct sched *s, struct counts *counts, const struct ipc_msg *msg)
@@ -106,7 +106,7 @@ static void handle(struct sched *s, struct counts *counts, const struct ipc_msg 
 		break;
 	case IPC_TYPE_RESULT:
 		if (sched_result(s, &msg->result, 3, &em))
-			sched_restart_workers(s, s->kv.capacity, s->host.capacity, 3);
+			sched_restart_workers(s, s->kv.capacity, s->host.capacity, 0, 3);
 		result(s, &msg->result);
 		break;
 	default:

@@ -78,6 +78,7 @@ void fake_worker_init(struct fake_worker *w, const struct batch_limits *l)
 	w->prefix = zeroed((size_t)l->rows_max * (l->max_model_len + 1), sizeof(u64));
 	w->hashed = zeroed(l->rows_max, sizeof(u32));
 	w->hashed_for = zeroed(l->rows_max, sizeof(u64));
+	w->state = zeroed((size_t)l->rows_max + l->state_slots, sizeof(u64));
 	w->writer_step = zeroed(l->block_count, sizeof(u64));
 	w->writer_row = zeroed(l->block_count, sizeof(u32));
 }
@@ -91,6 +92,7 @@ void fake_worker_fini(struct fake_worker *w)
 	free(w->prefix);
 	free(w->hashed);
 	free(w->hashed_for);
+	free(w->state);
 	free(w->writer_step);
 	free(w->writer_row);
 }
@@ -104,6 +106,7 @@ void fake_worker_reset(struct fake_worker *w, u32 block_count, u32 max_model_len
 	ASSERT(e == ERR_OK);
 	memset(w->cells, 0, ((size_t)l->block_count + l->host_block_count) * l->block_size * sizeof(u64));
 	memset(w->hashed_for, 0, l->rows_max * sizeof(u64));
+	memset(w->state, 0, ((size_t)l->rows_max + l->state_slots) * sizeof(u64));
 	memset(w->writer_step, 0, l->block_count * sizeof(u64));
 }
 
@@ -210,6 +213,43 @@ static enum err read_row(struct fake_worker *w, u32 row, struct err_msg *em)
 	return ERR_OK;
 }
 
+/* A row's state is what its tokens have made of it so far, or its source's. */
+static void move_states(struct fake_worker *w)
+{
+	const struct batch_state *b = w->batch;
+
+	u64 *saved = w->state + b->created.rows_max;
+
+	for (u32 i = 0; i < b->load_count; i++)
+		w->state[b->load_row[i]] = saved[b->load_slot[i]];
+	for (u32 i = 0; i < b->fork_count; i++)
+		w->state[b->fork_row[i]] = w->state[b->fork_src[i]];
+	for (u32 i = 0; i < b->run_row_count; i++) {
+		u32 row = b->run_rows[i], end = b->computed[row] + b->run[row];
+		const u32 *tokens = batch_state_tokens(b, row);
+		u64 state = b->computed[row] ? w->state[row] : 1 + (u64)b->rows[row].lora;
+		for (u32 p = b->computed[row]; p < end; p++) {
+			state = extend(state, tokens[p]);
+			if (b->save_tokens[row] == p + 1)
+				saved[b->save_slot[row]] = state;
+		}
+		w->state[row] = state;
+	}
+}
+
+static enum err check_states(struct fake_worker *w, struct err_msg *em)
+{
+	const struct batch_state *b = w->batch;
+
+	for (u32 i = 0; i < b->run_row_count; i++) {
+		u32 row = b->run_rows[i], end = b->computed[row] + b->run[row];
+		if (w->state[row] != prefixes(w, row)[end])
+			return err_set(em, ERR_INTERNAL, "step %llu, row %u: its state is not that of its first %u tokens",
+				       (unsigned long long)b->step, row, end);
+	}
+	return ERR_OK;
+}
+
 /* All rows write before any reads, as in every layer of a model. */
 static enum err forward(struct fake_worker *w, struct err_msg *em)
 {
@@ -221,7 +261,10 @@ static enum err forward(struct fake_worker *w, struct err_msg *em)
 		e = write_row(w, b->run_rows[i], em);
 	for (u32 i = 0; !e && i < b->run_row_count; i++)
 		e = read_row(w, b->run_rows[i], em);
-	return e;
+	if (e || !b->limits.recurrent)
+		return e;
+	move_states(w);
+	return check_states(w, em);
 }
 
 static void list_beam(struct fake_result *out, u32 i, u64 prefix, const struct batch_state *b, u32 row)

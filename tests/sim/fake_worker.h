@@ -1,6 +1,6 @@
 /* A worker without a model, for the scheduler's tests: real decoding, the real batch state, and KV cells that
  * hold a hash of the tokens up to their position. A token is a hash of its prefix, so every request has one
- * right output, and every step checks that each block a row reads holds exactly its prefix. */
+ * right output, and every step checks that each block a row reads holds exactly its prefix, and a row's state, of models that keep one. */
 #ifndef TERCET_TESTS_SIM_FAKE_WORKER_H
 #define TERCET_TESTS_SIM_FAKE_WORKER_H
 
@@ -34,6 +34,7 @@ struct fake_worker {
 	u64 *writer_step; /* [blocks]: last step in which it was written */
 	u32 *writer_row;
 	u64 frame_bytes; /* of all steps */
+	u64 *state;	 /* [rows + state_slots], with batch_limits.recurrent: hash of what the row has computed, as its recurrent layers would keep it */
 	u64 guesses;	 /* state of what decides which tokens are guessed ahead */
 };
 
@@ -48,7 +49,7 @@ void fake_worker_init(struct fake_worker *w, const struct batch_limits *limits);
 void fake_worker_fini(struct fake_worker *w);
 void fake_worker_reset(struct fake_worker *w, u32 block_count, u32 max_model_len);
 /* Encodes, decodes, applies and runs the step. The error is that of the batch state, or ERR_INTERNAL when a
- * row reads a block that does not hold its prefix or two rows write one block. */
+ * row reads a block that does not hold its prefix, or has a state that is not its prefix's, or two rows write one block. */
 MUST_CHECK enum err fake_worker_step(struct fake_worker *w, const struct ipc_step *step,
 				     struct fake_result *out, struct err_msg *em);
 /* `r` as a message; borrows its arrays. */

@@ -50,6 +50,11 @@ static struct sched_config random_config(u64 *rng)
 		c.block_count = 4;
 	/* Host memory for nobody, for some, for all. */
 	c.host_block_count = sim_random(rng, 3) ? sim_random(rng, 2 * c.block_count + 1) : 0;
+	c.recurrent = sim_random(rng, 4) == 0;
+	if (c.recurrent) {
+		c.state_slots = sim_random(rng, 3) ? sim_random(rng, 12) : 0;
+		c.host_block_count = c.draft_max = 0;
+	}
 	for (u32 i = 0; i < PREFIX_SECRET_BYTES; i++)
 		c.secret[i] = (u8)sim_random(rng, 256);
 	/* Room for all conversations, or not. */
@@ -126,6 +131,8 @@ static void run(u64 seed, u32 steps, struct sim_totals *totals)
 	totals->restarts += w->restarts;
 	totals->turns_taken += w->turns_taken;
 	totals->forks += w->forks;
+	totals->loads += w->loads;
+	totals->saves += w->saves;
 	totals->answers += w->answers;
 	totals->guessed += w->guessed;
 	for (u32 i = 0; i < FINISH_REASON_COUNT; i++)
@@ -158,14 +165,15 @@ int main(int argc, char **argv)
 	printf("%" PRIu64 " steps, %" PRIu64 " requests: %" PRIu64 " stop, %" PRIu64 " length, %" PRIu64
 	       " abort, %" PRIu64 " error; %" PRIu64 " preemptions, %" PRIu64 " cached tokens, %" PRIu64
 	       " copies, %" PRIu64 " blocks swapped out, %" PRIu64 " in, %" PRIu64 " worker restarts, %" PRIu64
-	       " turns of sessions, %" PRIu64 " forks of beams, %" PRIu64 " answers of searches, %" PRIu64 " tokens guessed\n",
+	       " turns of sessions, %" PRIu64 " forks of beams, %" PRIu64 " answers of searches, %" PRIu64 " tokens guessed, %" PRIu64 " states saved, %" PRIu64
+	       " found\n",
 	       t.steps, t.accepted, t.ends[FINISH_STOP], t.ends[FINISH_LENGTH], t.ends[FINISH_ABORT],
 	       t.ends[FINISH_ERROR], t.preemptions, t.hits, t.copies, t.swaps_out, t.swaps_in, t.restarts, t.turns_taken,
-	       t.forks, t.answers, t.guessed);
+	       t.forks, t.answers, t.guessed, t.saves, t.loads);
 	/* A simulation that exercised nothing proves nothing. */
 	if (runs >= RUNS_DEFAULT &&
 	    (!t.preemptions || !t.hits || !t.copies || !t.swaps_out || !t.swaps_in || !t.restarts || !t.turns_taken ||
-	     !t.forks || !t.answers || !t.guessed || !t.ends[FINISH_STOP] ||
+	     !t.forks || !t.answers || !t.guessed || !t.saves || !t.loads || !t.ends[FINISH_STOP] ||
 	     !t.ends[FINISH_LENGTH] || !t.ends[FINISH_ABORT])) {
 		printf("something was never exercised\n");
 		return EXIT_FAILURE;

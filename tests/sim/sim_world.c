@@ -109,7 +109,9 @@ struct sim_world *sim_world_create(u64 seed, u64 rng, const struct sched_config 
 				      .host_block_count = config->host_block_count,
 				      .draft_max = config->draft_max,
 				      .draft_rows = sim_random(&rng, 3) ? config->max_num_seqs : 2,
-				      .draft_end = config->kv_by_prompt ? 0 : config->kv_switch_len};
+				      .draft_end = config->kv_by_prompt ? 0 : config->kv_switch_len,
+				      .recurrent = config->recurrent,
+				      .state_slots = config->state_slots};
 	fake_worker_init(&w->worker, &limits);
 	w->results = zeroed(SCHED_FLIGHTS_MAX + 1, sizeof(*w->results));
 	w->stale = zeroed(1, sizeof(*w->stale));
@@ -363,7 +365,8 @@ void sim_restart_workers(struct sim_world *w)
 		blocks -= sim_random(&w->rng, blocks / 2 + 1);
 	if (sim_random(&w->rng, 3) == 0)
 		host_blocks = sim_random(&w->rng, host_blocks + 1);
-	sched_restart_workers(w->sched, blocks, host_blocks, w->now_ns);
+	u32 states = sim_random(&w->rng, 3) ? w->config.state_slots : sim_random(&w->rng, w->config.state_slots + 1);
+	sched_restart_workers(w->sched, blocks, host_blocks, states, w->now_ns);
 	fake_worker_reset(&w->worker, w->sched->kv.count, w->sched->context_max);
 	w->result_count = 0;
 	w->epoch++;
@@ -378,6 +381,8 @@ static void count_copies(struct sim_world *w, const struct ipc_step *step)
 	}
 	w->copies += step->copy_src_count;
 	w->forks += step->fork_row_count;
+	w->loads += step->load_slot_count;
+	w->saves += step->save_row_count;
 }
 
 u32 sim_guessed(const struct fake_result *r, u64 seq)

@@ -50,7 +50,7 @@ struct sim_beam {
 };
 
 struct sim_totals {
-	u64 steps, accepted, preemptions, hits, copies, swaps_out, swaps_in, restarts, turns_taken, forks, answers, guessed;
+	u64 steps, accepted, preemptions, hits, copies, swaps_out, swaps_in, restarts, turns_taken, forks, answers, guessed, loads, saves;
 	u64 ends[FINISH_REASON_COUNT];
 };
 
@@ -69,7 +69,7 @@ struct sim_world {
 	u32 request_count;
 	u32 *refs, *host_refs; /* scratch of the checks: [blocks] of either pool */
 	u64 epoch;
-	u64 steps, turns, accepted, copies, swaps_out, swaps_in, restarts, turns_taken, forks, answers, guessed;
+	u64 steps, turns, accepted, copies, swaps_out, swaps_in, restarts, turns_taken, forks, answers, guessed, loads, saves;
 	u64 ends[FINISH_REASON_COUNT];
 };
 

@@ -177,7 +177,7 @@ Test(groups, restarted_workers_compute_the_beams_again_and_share_what_they_share
 		fixture_plan(f);
 		fixture_deliver(f);
 	}
-	sched_restart_workers(f->s, 64, 0, f->now_ns);
+	sched_restart_workers(f->s, 64, 0, 0, f->now_ns);
 	fake_worker_reset(&f->worker, 64, f->s->context_max);
 	f->result_count = 0;
 	const struct ipc_step *step = fixture_plan(f);
@@ -208,7 +208,7 @@ Test(groups, beams_that_outgrow_a_length_while_others_are_computed_go_on)
 		fixture_plan(f);
 		fixture_deliver(f);
 	}
-	sched_restart_workers(f->s, 64, 0, f->now_ns);
+	sched_restart_workers(f->s, 64, 0, 0, f->now_ns);
 	fake_worker_reset(&f->worker, 64, f->s->context_max);
 	f->result_count = 0;
 	fixture_run(f);

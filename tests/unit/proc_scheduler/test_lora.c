@@ -60,7 +60,7 @@ Test(lora, it_comes_again_when_the_workers_begin_anew)
 	fixture_plan(f);
 	f->result_count = 0; /* lost */
 	fake_worker_reset(&f->worker, 64, f->s->context_max);
-	sched_restart_workers(f->s, 64, 0, 2);
+	sched_restart_workers(f->s, 64, 0, 0, 2);
 	const struct ipc_step *step = fixture_plan(f);
 	cr_assert_eq(step->add_lora_count, 1);
 	cr_assert_eq(step->add_lora[0], 2);

@@ -102,7 +102,7 @@ Test(order, a_restart_of_the_workers_keeps_the_order_of_priorities)
 		fixture_plan(f);
 		fixture_deliver(f);
 	}
-	sched_restart_workers(f->s, c.block_count, c.host_block_count, f->now_ns);
+	sched_restart_workers(f->s, c.block_count, c.host_block_count, 0, f->now_ns);
 	fake_worker_reset(&f->worker, c.block_count, f->s->context_max);
 	i32 last = INT32_MIN;
 	for (u32 slot = f->s->waiting.head; slot != SEQ_NONE; slot = f->s->seqs.slots[slot].next) {

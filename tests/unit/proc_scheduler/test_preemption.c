@@ -170,7 +170,7 @@ Test(preemption, a_pool_that_shrank_ends_what_no_longer_fits_with_a_clear_error)
 	u64 grows = fixture_submit(f, 1, 12, 60), too_long = fixture_submit(f, 300, 30, 60);
 	fixture_plan(f);
 	fixture_deliver(f);
-	sched_restart_workers(f->s, 5, 0, f->now_ns);
+	sched_restart_workers(f->s, 5, 0, 0, f->now_ns);
 	fake_worker_reset(&f->worker, 5, f->s->context_max);
 	fixture_run(f);
 	const struct fixture_end *a = fixture_end_of(f, grows), *b = fixture_end_of(f, too_long);
@@ -198,7 +198,7 @@ Test(recover, restarted_workers_get_every_running_request_again_in_order)
 		fixture_deliver(f);
 	}
 	u32 opened = f->opened_count;
-	sched_restart_workers(f->s, c.block_count, c.host_block_count, f->now_ns);
+	sched_restart_workers(f->s, c.block_count, c.host_block_count, 0, f->now_ns);
 	fake_worker_reset(&f->worker, c.block_count, f->s->context_max);
 	f->result_count = 0; /* lost with them */
 	cr_assert_eq(f->opened_count, opened + 3, "the detokenizer is told the tokens again");
@@ -227,7 +227,7 @@ Test(recover, a_request_whose_last_token_was_in_flight_computes_it_again)
 	while (fixture_plan(f))
 		;
 	cr_assert_eq(fixture_seq(f, seq)->state, SEQ_DRAINING);
-	sched_restart_workers(f->s, c.block_count, c.host_block_count, f->now_ns);
+	sched_restart_workers(f->s, c.block_count, c.host_block_count, 0, f->now_ns);
 	fake_worker_reset(&f->worker, c.block_count, f->s->context_max);
 	f->result_count = 0;
 	fixture_run(f);

@@ -99,7 +99,7 @@ Test(session_turns, a_history_whose_blocks_are_gone_is_computed_anew)
 	struct ipc_submit first = message(1, 1, 40, 4, SESSION_BEGIN), second = message(2, 600, 3, 4, 0);
 	good(f, &first);
 	fixture_run(f);
-	sched_restart_workers(f->s, c.block_count, 0, f->now_ns);
+	sched_restart_workers(f->s, c.block_count, 0, 0, f->now_ns);
 	fake_worker_reset(&f->worker, c.block_count, f->s->context_max);
 	second = message(2, 600, 3, 4, 0);
 	u64 b = good(f, &second);

@@ -188,7 +188,7 @@ Test(swap, restarted_workers_have_lost_what_was_swapped)
 	run_to_preemption(f);
 	struct seq *q = fixture_seq(f, seq[2]);
 	cr_assert_gt(extra(f, q)->host_count, 0);
-	sched_restart_workers(f->s, c.block_count, 5, f->now_ns);
+	sched_restart_workers(f->s, c.block_count, 5, 0, f->now_ns);
 	fake_worker_reset(&f->worker, c.block_count, f->s->context_max);
 	f->result_count = 0;
 	cr_assert_eq(extra(f, q)->host_count, 0);

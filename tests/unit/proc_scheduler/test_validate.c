@@ -239,7 +239,7 @@ Test(validate, a_grammar_is_taken_and_goes_with_every_add)
 	cr_assert_eq(step->grammar_add_count, 0, "only an add brings it");
 	fixture_deliver(f);
 	fake_worker_reset(&f->worker, f->s->kv.count, f->s->context_max);
-	sched_restart_workers(f->s, f->s->kv.count, 0, 2);
+	sched_restart_workers(f->s, f->s->kv.count, 0, 0, 2);
 	step = fixture_plan(f);
 	cr_assert_eq(step->grammar_add_count, 1, "and the worker that knows nothing gets it again");
 	cr_assert_eq(step->add_token_count[0] - step->add_prompt_count[0], 2, "with the outputs that it has to replay");
