@@ -20,6 +20,9 @@ static size_t lay_out(struct inputs *in, char *base)
 	in->prompt_count = region_carve(base, &offset, rows * sizeof(u32));
 	in->added_count = region_carve(base, &offset, rows * sizeof(u32));
 	in->lora = region_carve(base, &offset, rows * sizeof(u32));
+	in->batch_rows = region_carve(base, &offset, rows * sizeof(u32));
+	in->save_at = region_carve(base, &offset, rows * sizeof(u32));
+	in->save_slots = region_carve(base, &offset, rows * sizeof(u32));
 	in->sample_index = region_carve(base, &offset, in->samples_max * sizeof(u32));
 	in->table_owner = region_carve(base, &offset, rows * sizeof(u64));
 	in->table_blocks = region_carve(base, &offset, rows * sizeof(u32));
@@ -86,6 +89,7 @@ void inputs_build(struct inputs *in, const struct batch_state *b)
 	u32 at = 0, samples = 0;
 
 	in->lora_rows = 0;
+	in->save_count = b->save_count;
 	ASSERT(b->applied && b->run_row_count <= in->rows_max && b->tokens_run + b->draft_count <= in->tokens_max &&
 	       b->sample_count <= in->samples_max);
 	for (u32 i = 0; i < b->run_row_count; i++) {
@@ -99,6 +103,9 @@ void inputs_build(struct inputs *in, const struct batch_state *b)
 		in->added_count[i] = b->rows[row].added_tokens;
 		in->lora[i] = b->rows[row].lora;
 		in->lora_rows += in->lora[i] != 0;
+		in->batch_rows[i] = row;
+		in->save_at[i] = b->save_tokens[row] ? b->save_tokens[row] - b->computed[row] : 0;
+		in->save_slots[i] = b->limits.rows_max + b->save_slot[row];
 		at += run;
 		if (in->context[i] == b->known[row] + drafts)
 			for (u32 first = at - 1 - drafts; first < at; first++)

@@ -15,6 +15,9 @@ struct inputs {
 	u32 *added_count;     /* [rows] tokens known when the row was added */
 	u32 *lora;	      /* [rows] number of the adapter; 0: none */
 	u32 lora_rows;	      /* rows that have one */
+	u32 *batch_rows;      /* [rows] the row of the batch: where recurrent layers keep its state */
+	u32 *save_at, *save_slots; /* [rows] behind so many of the row's tokens its state goes into that slot, too; 0: it does not */
+	u32 save_count;	      /* rows whose does */
 	u32 *block_tables;    /* [rows][block_stride] */
 	u32 block_stride;
 	u32 *sample_index; /* [batch sample_count] token that the logits are of */

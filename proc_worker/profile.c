@@ -111,6 +111,7 @@ static u32 fill_inputs(struct runner *r, u32 tokens)
 	for (u32 i = 0; i < rows; i++) {
 		in->query_start[i] = i * length;
 		in->context[i] = length;
+		in->batch_rows[i] = i;
 		in->sample_index[i] = (i + 1) * length - 1;
 		for (u32 j = 0; j < length; j++) {
 			in->ids[i * length + j] = (i * length + j) % r->model.vocab_size;
@@ -118,6 +119,7 @@ static u32 fill_inputs(struct runner *r, u32 tokens)
 			in->slots[i * length + j] = -1;
 		}
 	}
+	in->save_count = 0;
 	in->query_start[rows] = rows * length;
 	in->rows = rows;
 	in->tokens = rows * length;
@@ -164,6 +166,25 @@ static enum err dummy_step(struct runner *r, struct profile *p, struct err_msg *
 	return e;
 }
 
+/* The states of all rows that there may be, for one that comes must find room; and of those that may be saved as many as half of what is left then
+ * has room for. */
+static enum err take_states(const struct runner *r, struct profile *p, struct err_msg *em)
+{
+	const u64 rows = r->config.limits.rows_max, one = r->states.stride * sizeof(float) * runner_ranks_here(r), bytes = rows * one;
+
+	if (bytes <= p->available) {
+		const u64 room = one ? (p->available - bytes) / 2 / one : 0, slots = r->states.slots ? r->states.slots - rows : 0;
+		p->state_slots = (u32)(room < slots ? room : slots);
+		p->available -= bytes + p->state_slots * one;
+		return ERR_OK;
+	}
+	return err_set(em, ERR_NO_SPACE,
+		       "not enough memory: this model keeps a state of every sequence, %llu MiB for --max-num-seqs %llu, and %llu MiB are "
+		       "available; --max-num-seqs %llu fits",
+		       mib_up(bytes), (unsigned long long)rows, (unsigned long long)(p->available / MIB),
+		       (unsigned long long)(p->available / one));
+}
+
 enum err profile_run(struct runner *r, struct profile *p, struct err_msg *em)
 {
 	*p = (struct profile){0};
@@ -176,6 +197,8 @@ enum err profile_run(struct runner *r, struct profile *p, struct err_msg *em)
 		reserved += r->weights.memory_bytes * runner_ranks_here(r);
 	p->available -= reserved < p->available ? reserved : p->available;
 	p->resident = host_memory_resident("");
+	if (!e)
+		e = take_states(r, p, em);
 	if (e)
 		err_prefix(em, "profiling");
 	return e;

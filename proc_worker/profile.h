@@ -34,6 +34,7 @@ struct profile {
 	u64 step_ns;
 	u64 resident; /* bytes of this process after it */
 	u64 available;
+	u32 state_slots; /* for saved states, of recurrent layers, that there is room for */
 };
 
 /* Runs a small step, which shows that every op runs, and counts what memory is left when activations and

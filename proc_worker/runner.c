@@ -165,6 +165,7 @@ static enum err compute(struct runner *r, const struct ipc_step *step, struct er
 		constraints_begin(r->constraints, b);
 	r->times.built = clock_now_ns();
 	e = copy_blocks(r, em);
+	runner_copy_states(r);
 	r->inputs.last_only = !r->keeps_tokens && b->draft_count == 0 && !runner_prompt_logprobs_wanted(b);
 	if (!e && b->run_row_count)
 		e = decoder_forward(&r->decoder, &r->inputs, r->kv.layers, em);

@@ -22,6 +22,7 @@
 #include "proc_worker/model/weights.h"
 #include "proc_worker/profile.h"
 #include "proc_worker/sampler.h"
+#include "proc_worker/state_memory.h"
 
 /* Steps that may be submitted and not collected: what the scheduler sends ahead, and some. */
 enum { RUNNER_FLIGHTS_MAX = 6 };
@@ -50,6 +51,7 @@ struct runner_config {
 	double swap_space; /* GiB; 0: none; below: automatic */
 	const struct lora_modules *loras; /* NULL: none; must outlive the runner */
 	struct speculative speculative; /* zeroed: nothing is guessed */
+	bool saves_states; /* of recurrent layers: others may begin with them (--enable-prefix-caching) */
 	bool constrains;   /* rows may have grammars: the tokenizer is loaded for them */
 	void (*progress)(void *ctx, double share, const char *what); /* NULL: none */
 	void *progress_ctx;
@@ -107,6 +109,7 @@ struct runner {
 	struct kv_shape kv_shape;
 	struct kv_layer *kv_layers; /* [layers] where they differ, or NULL */
 	struct kv_memory kv;
+	struct state_memory states; /* of recurrent layers, for each row of the batch */
 	struct batch_state *batch;
 	struct inputs inputs;
 	bool keeps_tokens; /* for tests, that ask for logits of any token of a step */
@@ -187,6 +190,10 @@ typedef enum err (*runner_position_fn)(void *ctx, u32 position, const float *log
 MUST_CHECK enum err runner_device_prompt(struct runner *r, const u32 *ids, u32 count, bool all,
 					 runner_position_fn on_position, void *ctx, struct err_msg *em);
 
+/* For the files of the runner: memory for the states of recurrent layers, none of other models. ERR_NO_MEMORY. */
+MUST_CHECK enum err runner_make_states(struct runner *r, struct err_msg *em);
+/* Between batch_state_apply and the forward: states that rows begin with, saved ones or those of the rows that they are copies of. */
+void runner_copy_states(struct runner *r);
 /* Between apply and the forward: guesses what rows say next (config.speculative). */
 void runner_draft(struct runner *r);
 /* Behind the sampling, on the rank that samples: takes back what was sampled behind drafts that a grammar does not allow. */

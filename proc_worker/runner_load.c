@@ -46,6 +46,7 @@ struct runner_config runner_config_from(const struct options *o, u32 rank)
 		.kv_cache_memory = o->kv_cache_memory,
 		.memory_utilization = o->gpu_memory_utilization,
 		.swap_space = o->swap_space,
+		.saves_states = o->enable_prefix_caching,
 	};
 }
 
@@ -163,6 +164,12 @@ static void decide_types(struct runner *r)
 		r->plan.cache_dir = r->config.weights_cache;
 }
 
+static void log_ignored(const struct runner *r)
+{
+	if (r->config.rank == 0 && r->model.recurrent.kind && r->config.swap_space > 0)
+		LOG_WARN("SWAP_SPACE_UNUSED", "reason=\"%s keeps a state of each sequence: who is preempted is computed again\"", r->model.arch->name);
+}
+
 static void log_dtype(const struct runner *r)
 {
 	if (r->config.rank == 0 && (r->config.dtype == OPTION_DTYPE_FLOAT16 || r->config.dtype == OPTION_DTYPE_HALF))
@@ -181,6 +188,11 @@ static enum err decide_device(struct runner *r, struct err_msg *em)
 		return err_set(em, ERR_UNSUPPORTED,
 			       "--speculative-config: tokens are proposed ahead on the CPU alone, and this worker computes on a "
 			       "device; leave it away, or use --device cpu");
+	if (r->model.recurrent.kind && r->config.speculative.tokens)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "--speculative-config: %s keeps a state of each sequence, which cannot go back where a token that was proposed does not "
+			       "come true; leave it away",
+			       r->model.arch->name);
 	decide_types(r);
 	if (r->device)
 		e = runner_device_check(r, em);
@@ -188,6 +200,8 @@ static enum err decide_device(struct runner *r, struct err_msg *em)
 		decide_types(r);
 	if (!e)
 		log_dtype(r);
+	if (!e)
+		log_ignored(r);
 	return e;
 }
 
@@ -205,18 +219,24 @@ static enum err start_threads(struct runner *r, struct err_msg *em)
 	return kern_threads_create(&r->ctx.threads, share ? share : 1, em);
 }
 
-/* Of models whose layers' heads differ. */
+static bool is_recurrent(const struct runner *r, u32 layer)
+{
+	return r->model.layer_flags[layer] & LAYER_RECURRENT;
+}
+
+/* Of models whose layers' heads differ, or some of which have no keys and values. */
 static enum err describe_kv(struct runner *r, struct err_msg *em)
 {
-	if (!r->model.arch->global_heads)
+	if (!r->model.arch->global_heads && !r->model.recurrent.kind)
 		return ERR_OK;
 	r->kv_layers = calloc(r->model.layers, sizeof(*r->kv_layers));
 	if (!r->kv_layers)
 		return err_set(em, ERR_NO_MEMORY, "out of memory");
 	for (u32 i = 0; i < r->model.layers; i++)
-		r->kv_layers[i] = (struct kv_layer){.kv_heads = model_shard_kv_heads(&r->shard, &r->model, i),
-						    .head_dim = model_head_dim(&r->model, i),
-						    .of = model_kv_layer(&r->model, i)};
+		r->kv_layers[i] = is_recurrent(r, i) ? (struct kv_layer){.of = i}
+						     : (struct kv_layer){.kv_heads = model_shard_kv_heads(&r->shard, &r->model, i),
+									 .head_dim = model_head_dim(&r->model, i),
+									 .of = model_kv_layer(&r->model, i)};
 	return ERR_OK;
 }
 
@@ -343,7 +363,9 @@ static struct batch_limits batch_limits(const struct runner *r)
 				     .draft_max = r->config.speculative.tokens,
 				     .draft_rows = batch_max ? batch_max : DRAFT_SHARE,
 				     .draft_share = batch_max ? 0 : DRAFT_SHARE,
-				     .draft_end = r->rope.far && r->model.rope.kind != ROPE_DYNAMIC ? r->rope.near : 0};
+				     .draft_end = r->rope.far && r->model.rope.kind != ROPE_DYNAMIC ? r->rope.near : 0,
+				     .recurrent = r->model.recurrent.kind != RECURRENT_NONE,
+				     .state_slots = r->profile.state_slots};
 }
 
 static u32 samples_max(const struct runner *r)
@@ -375,6 +397,7 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				   .ctx = &r->ctx,
 				   .collectives = r->collectives,
 				   .loras = &r->loras,
+				   .states = &r->states,
 				   .tokens_max = tokens,
 				   .logit_rows_max =
 					   samples < tokens ? samples : tokens}; /* each is behind a token that runs */
@@ -486,8 +509,8 @@ static enum err make_kv(struct runner *r, struct err_msg *em)
 				   .block_size = r->config.limits.block_size,
 				   .max_model_len = r->max_model_len,
 				   .rows_max = r->config.limits.rows_max};
-	/* It is the same memory here, so nobody gets a swap space unasked. */
-	if (!e && r->config.swap_space > 0)
+	/* It is the same memory here, so nobody gets a swap space unasked; and what came back without its row's state would be of no use. */
+	if (!e && r->config.swap_space > 0 && !r->states.data)
 		e = kv_budget_swap(&budget, r->config.swap_space, &host_blocks, em);
 	if (!e)
 		e = kv_budget_blocks(&budget, &blocks, em);
@@ -536,12 +559,12 @@ static void log_loaded(const struct runner *r)
 	LOG_INFO("MODEL_LOADED",
 		 "arch=%s dtype=%s matrices=\"%s\" kv_dtype=%s rank=%u/%u threads=%u weights=%lluMiB activations=%zuMiB "
 		 "max_model_len=%u "
-		 "kv_blocks=%u host_blocks=%u kv=%lluMiB resident=%lluMiB profiled=%u_tokens profile_ms=%llu ops=\"%s\"",
+		 "kv_blocks=%u host_blocks=%u kv=%lluMiB states=%zuMiB resident=%lluMiB profiled=%u_tokens profile_ms=%llu ops=\"%s\"",
 		 r->model.arch->name, kern_dtype_name(r->dtype), types, kv_dtype_name(r->kv_shape.dtype),
 		 r->config.rank, r->config.ranks, kern_threads_count(r->ctx.threads),
 		 (unsigned long long)(r->weight_bytes >> 20), r->decoder.memory_bytes >> 20,
 		 r->max_model_len, r->block_count, r->host_block_count,
-		 (unsigned long long)(r->kv.memory_bytes >> 20),
+		 (unsigned long long)(r->kv.memory_bytes >> 20), r->states.memory_bytes >> 20,
 		 (unsigned long long)(r->profile.resident >> 20), r->profile.tokens,
 		 (unsigned long long)(r->profile.step_ns / 1000000), variants);
 }
@@ -551,6 +574,8 @@ static enum err make_cpu(struct runner *r, struct err_msg *em)
 {
 	kern_ops_init(&r->ops, r->config.caps);
 	enum err e = load_weights(r, em);
+	if (!e)
+		e = runner_make_states(r, em);
 	if (!e)
 		e = make_decoder(r, em);
 	if (!e)
@@ -633,6 +658,7 @@ void runner_destroy(struct runner **out)
 	constraints_destroy(&r->constraints);
 	batch_state_destroy(&r->batch);
 	kv_memory_fini(&r->kv);
+	state_memory_fini(&r->states);
 	free(r->kv_layers);
 	sampler_destroy(&r->sampler);
 	draft_lookup_destroy(&r->lookup);

@@ -71,7 +71,9 @@ void worker_send_ready(struct worker *w)
 						     .kv_switch_len = r->rope.far ? r->rope.near : 0,
 						     .kv_by_prompt = r->model.rope.kind == ROPE_DYNAMIC,
 						     .no_grammars = (const u8 *)problem,
-						     .no_grammars_count = (u32)strnlen(problem, IPC_ERROR_TEXT_MAX)};
+						     .no_grammars_count = (u32)strnlen(problem, IPC_ERROR_TEXT_MAX),
+						     .recurrent = r->model.recurrent.kind != RECURRENT_NONE,
+						     .state_slots = r->profile.state_slots};
 	send_message(w, &msg);
 }
 

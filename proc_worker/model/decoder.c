@@ -11,6 +11,7 @@
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/layer_inputs.h"
 #include "proc_worker/model/qk_norm.h"
+#include "proc_worker/model/recurrent.h"
 
 enum { NORM_TOKENS = 16 /* for a thread at least, where products norm by themselves: they share them out by tiles of rows */ };
 
@@ -147,12 +148,24 @@ static u32 qkv_stride(const struct decoder *d, u32 index)
 	return m->arch->latent ? (s->heads + 2 * s->kv_heads) * m->head_dim : d->config.weights->layers[index].qkv.n;
 }
 
-/* Attention's last product. */
+static bool is_recurrent(const struct decoder *d, u32 index)
+{
+	return d->config.model->layer_flags[index] & LAYER_RECURRENT;
+}
+
+/* Where in a token's row of queries, keys and values the layer's last product reads. */
+static u32 mixed_at(const struct decoder *d, u32 index)
+{
+	return is_recurrent(d, index) ? recurrent_layout(d->config.model, d->config.shard).out : 0;
+}
+
+/* The last product of attention, or of what a layer has instead. */
 static struct kern_matmul_args attention_args(const struct decoder *d, float *out, bool accumulate, u32 index, u32 tokens)
 {
 	const struct kern_weight *w = &d->config.weights->layers[index].attn_out;
 	const bool latent = d->config.model->arch->latent;
-	struct kern_matmul_args a = product_args(d, out, accumulate, latent ? d->values : d->qkv, w, NULL, index, tokens);
+	const float *x = latent ? d->values : d->qkv + mixed_at(d, index);
+	struct kern_matmul_args a = product_args(d, out, accumulate, x, w, NULL, index, tokens);
 
 	if (!latent)
 		a.x_stride = qkv_stride(d, index);
@@ -241,11 +254,22 @@ static bool narrows(const struct decoder *d, u32 index, const struct inputs *in)
 	return true;
 }
 
+/* The values of a token that narrowing keeps of its queries, keys and values: `*at` is where they begin. */
+static size_t kept_width(const struct decoder *d, u32 index, size_t *at)
+{
+	const size_t heads = (size_t)d->config.shard->heads * model_head_dim(d->config.model, index);
+
+	*at = mixed_at(d, index);
+	if (is_recurrent(d, index))
+		return recurrent_layout(d->config.model, d->config.shard).out_width;
+	return d->config.model->output_gate ? qkv_stride(d, index) : heads; /* gates are behind all the others */
+}
+
 /* Moves the rows' last tokens to the front. */
 static void narrow(struct decoder *d, u32 index, const struct inputs *in)
 {
 	const size_t hidden = d->config.model->hidden, stride = qkv_stride(d, index);
-	const size_t heads = (size_t)d->config.shard->heads * model_head_dim(d->config.model, index);
+	size_t at, width = kept_width(d, index, &at);
 
 	d->narrowed = true;
 	for (u32 r = 0; r < in->rows; r++) {
@@ -256,7 +280,7 @@ static void narrow(struct decoder *d, u32 index, const struct inputs *in)
 		memmove(d->x + r * hidden, d->x + token * hidden, hidden * sizeof(float));
 		if (d->config.model->parallel) /* the MLP reads it once more */
 			memmove(d->normed + r * hidden, d->normed + token * hidden, hidden * sizeof(float));
-		memmove(d->qkv + r * stride, d->qkv + token * stride, heads * sizeof(float));
+		memmove(d->qkv + r * stride + at, d->qkv + token * stride + at, width * sizeof(float));
 	}
 	if (d->inputs)
 		layer_inputs_narrow(d, index, in->rows);
@@ -314,6 +338,22 @@ static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, co
 					  .v_is_k = flags & LAYER_GLOBAL && m->value_is_key};
 }
 
+/* What the heads' outputs are weighed by, behind q, k and v. */
+static enum err gate_heads(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
+{
+	const struct decoder_config *c = &d->config;
+	const u32 width = c->shard->heads * model_head_dim(c->model, index);
+	const struct kern_gate_args a = {.x = d->qkv,
+					 .gate = d->qkv + qkv_stride(d, index) - width,
+					 .tokens = tokens,
+					 .groups = 1,
+					 .width = width,
+					 .stride = qkv_stride(d, index),
+					 .sigmoid = true};
+
+	return c->model->output_gate ? decoder_failed(c->ops->gate(c->ctx, &a), "gate", em) : ERR_OK;
+}
+
 static enum err attend(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
 		       struct err_msg *em)
 {
@@ -346,6 +386,16 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	}
 	if (!e)
 		e = decoder_failed(c->ops->attention(c->ctx, &attention), "attention", em);
+	return e ? e : gate_heads(d, index, attention.tokens, em);
+}
+
+/* What a layer has instead of attention. All its tokens move the states on; behind that only those that somebody wants are needed. */
+static enum err mix(struct decoder *d, u32 index, const struct inputs *in, struct err_msg *em)
+{
+	enum err e = recurrent_mix(d, index, in, em);
+
+	if (!e && narrows(d, index, in))
+		narrow(d, index, in);
 	return e;
 }
 
@@ -401,7 +451,8 @@ static enum err project(struct decoder *d, u32 index, u32 tokens, struct err_msg
 	const struct decoder_config *c = &d->config;
 	const struct kern_weight *w = &c->weights->layers[index].qkv;
 	float *out = c->model->arch->latent ? d->low : d->qkv;
-	const float *bias = c->model->arch->latent ? c->weights->layers[index].qkv_bias : NULL; /* of others rope_kv adds it */
+	const bool now = c->model->arch->latent || is_recurrent(d, index);
+	const float *bias = now ? c->weights->layers[index].qkv_bias : NULL; /* of others rope_kv adds it */
 	const struct kern_matmul_fusion fusion = {.norm_weight = d->unnormed, .norm_eps = c->model->norm_eps};
 	struct kern_matmul_args a = product_args(d, out, false, d->x, w, bias, index, tokens);
 	enum err e = ERR_UNSUPPORTED;
@@ -439,7 +490,7 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	if (!e)
 		e = latent ? latent_project(d, w, tokens, em) : adapt(d, &projected, LORA_QKV, index, 0, em);
 	if (!e)
-		e = attend(d, index, in, kv, em);
+		e = is_recurrent(d, index) ? mix(d, index, in, em) : attend(d, index, in, kv, em);
 	tokens = d->narrowed ? in->rows : tokens;
 	if (!e && latent)
 		e = latent_values(d, w, tokens, em);

@@ -12,6 +12,7 @@
 #include "proc_worker/model/lora.h"
 #include "proc_worker/model/moe.h"
 #include "proc_worker/model/rope.h"
+#include "proc_worker/state_memory.h"
 #include "proc_worker/model/weights.h"
 
 struct decoder_config {
@@ -25,6 +26,7 @@ struct decoder_config {
 	u32 tokens_max;			 /* of a step */
 	u32 logit_rows_max;		 /* of one decoder_logits */
 	const struct lora_set *loras;	 /* NULL: none */
+	const struct state_memory *states; /* of recurrent layers, a slot for each row of the batch; NULL: there are none */
 	_Atomic u64 *progress_ns;	 /* NULL, or where the time goes at which the last layer was done */
 };
 

@@ -4,6 +4,7 @@
 #include "common/region.h"
 #include "proc_worker/model/decoder_priv.h"
 #include "proc_worker/model/latent.h"
+#include "proc_worker/model/recurrent.h"
 
 static float *carve(char *base, size_t *offset, size_t count)
 {
@@ -18,7 +19,10 @@ static size_t most(size_t a, size_t b)
 /* Of a token's queries, keys and values, in the layer that has most. */
 static size_t widest_qkv(const struct model_config *m, const struct model_shard *s)
 {
-	return most((size_t)(s->heads + 2 * s->kv_heads) * m->head_dim, (size_t)(s->heads + 2 * s->global_kv_heads) * m->global_head_dim);
+	const size_t heads = m->output_gate ? 2 * s->heads : s->heads;
+	const size_t attended = most((heads + 2 * s->kv_heads) * m->head_dim, (heads + 2 * s->global_kv_heads) * m->global_head_dim);
+
+	return most(attended, recurrent_layout(m, s).width);
 }
 
 static size_t lay_out(struct decoder *d, char *base)

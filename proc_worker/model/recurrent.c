@@ -1,0 +1,191 @@
+/* Recurrent layers on the CPU: a short convolution alone (LFM2), or one in front of the gated delta rule (Qwen 3.5) or of Mamba 2. Runs in the
+ * worker, in every step of models that have them; owns no memory, never allocates. */
+#include "proc_worker/model/recurrent.h"
+
+#include "common/assert.h"
+#include "proc_worker/model/decoder_priv.h"
+
+struct recurrent_layout recurrent_layout(const struct model_config *m, const struct model_shard *s)
+{
+	const struct recurrent_config *r = &m->recurrent;
+	const u32 keys = s->recurrent_key_heads * r->key_dim, values = s->recurrent_heads * r->value_dim, heads = s->recurrent_heads;
+	const u32 mixed = 2 * keys + values, channels = s->recurrent_channels;
+
+	switch (r->kind) {
+	case RECURRENT_CONV:
+		return (struct recurrent_layout){.channels = channels, .gate = channels, .v = 2 * channels, .out_width = channels,
+						 .width = 3 * channels};
+	case RECURRENT_DELTA:
+		return (struct recurrent_layout){.channels = mixed, .k = keys, .v = 2 * keys, .gate = mixed, .beta = mixed + values,
+						 .decay = mixed + values + heads, .out = 2 * keys, .out_width = values,
+						 .width = mixed + values + 2 * heads};
+	case RECURRENT_SCAN:
+		return (struct recurrent_layout){.channels = mixed, .k = values, .q = values + keys, .gate = mixed, .decay = mixed + values,
+						 .out_width = values, .width = mixed + values + heads};
+	case RECURRENT_NONE:
+		break;
+	}
+	return (struct recurrent_layout){0};
+}
+
+static size_t conv_floats(const struct model_config *m, const struct recurrent_layout *l)
+{
+	return (size_t)(m->recurrent.taps - 1) * l->channels;
+}
+
+size_t recurrent_floats(const struct model_config *m, const struct model_shard *s, u32 index)
+{
+	const struct recurrent_config *r = &m->recurrent;
+	const struct recurrent_layout l = recurrent_layout(m, s);
+
+	if (!(m->layer_flags[index] & LAYER_RECURRENT))
+		return 0;
+	return conv_floats(m, &l) + (r->kind == RECURRENT_CONV ? 0 : (size_t)s->recurrent_heads * r->key_dim * r->value_dim);
+}
+
+static enum err convolve(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, const struct kern_state *state,
+			 struct err_msg *em)
+{
+	const bool alone = d->config.model->recurrent.kind == RECURRENT_CONV;
+	struct kern_conv_args a = {.out = d->qkv,
+				   .x = d->qkv,
+				   .weight = w->conv,
+				   .bias = w->conv_bias,
+				   .state = *state,
+				   .channels = l->channels,
+				   .stride = l->width,
+				   .taps = d->config.model->recurrent.taps,
+				   .silu = !alone};
+
+	if (alone) {
+		a.x = d->qkv + l->v;
+		a.before = d->qkv;
+		a.behind = d->qkv + l->gate;
+	}
+	return decoder_failed(d->config.ops->conv(d->config.ctx, &a), "conv", em);
+}
+
+static enum err recur(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, const struct kern_state *state,
+		      struct err_msg *em)
+{
+	const struct recurrent_config *r = &d->config.model->recurrent;
+	const bool delta = r->kind == RECURRENT_DELTA;
+	struct kern_recurrent_args a = {.out = d->qkv + l->out,
+					.q = d->qkv + l->q,
+					.k = d->qkv + l->k,
+					.v = d->qkv + l->v,
+					.decay = d->qkv + l->decay,
+					.beta = delta ? d->qkv + l->beta : NULL,
+					.decay_bias = w->decay_bias,
+					.rate_log = w->rate_log,
+					.skip = w->skip,
+					.state = *state,
+					.kind = delta ? KERN_DELTA : KERN_SCAN,
+					.heads = d->config.shard->recurrent_heads,
+					.key_heads = d->config.shard->recurrent_key_heads,
+					.key_dim = r->key_dim,
+					.value_dim = r->value_dim,
+					.stride = l->width,
+					.beta_scale = r->beta_scale,
+					.step_min = r->step_min,
+					.step_max = r->step_max};
+
+	a.state.data += conv_floats(d->config.model, l);
+	return decoder_failed(d->config.ops->recurrent(d->config.ctx, &a), "recurrent", em);
+}
+
+/* The delta rule's norm is of each head and before the gate, that of Mamba 2 of each group of heads with one key and behind it. */
+static enum err gate(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, u32 tokens, struct err_msg *em)
+{
+	const bool delta = d->config.model->recurrent.kind == RECURRENT_DELTA;
+	const u32 groups = delta ? d->config.shard->recurrent_heads : d->config.shard->recurrent_key_heads;
+	struct kern_gate_args a = {.x = d->qkv + l->out,
+				   .gate = d->qkv + l->gate,
+				   .weight = w->gate_norm,
+				   .eps = d->config.model->norm_eps,
+				   .tokens = tokens,
+				   .groups = groups,
+				   .width = l->out_width / groups,
+				   .stride = l->width,
+				   .gate_first = !delta,
+				   .weights_apart = !delta};
+
+	return decoder_failed(d->config.ops->gate(d->config.ctx, &a), "gate", em);
+}
+
+/* Rows [first, first + rows) of the step. */
+static struct kern_state state_of(const struct decoder *d, u32 index, const struct inputs *in, u32 first, u32 rows)
+{
+	const struct state_memory *s = d->config.states;
+
+	return (struct kern_state){.data = s->data + s->offsets[index],
+				   .stride = s->stride,
+				   .query_start = in->query_start + first,
+				   .context = in->context + first,
+				   .slots = in->batch_rows + first,
+				   .rows = rows};
+}
+
+static enum err run(struct decoder *d, u32 index, const struct kern_state *state, struct err_msg *em)
+{
+	const struct layer_weights *w = &d->config.weights->layers[index];
+	const struct recurrent_layout l = recurrent_layout(d->config.model, d->config.shard);
+	enum err e = convolve(d, w, &l, state, em);
+
+	return e || d->config.model->recurrent.kind == RECURRENT_CONV ? e : recur(d, w, &l, state, em);
+}
+
+/* A row whose state is saved before its tokens are through: up to there, and then the others. */
+static enum err run_in_two(struct decoder *d, u32 index, const struct inputs *in, u32 row, struct err_msg *em)
+{
+	const u32 middle = in->query_start[row] + in->save_at[row], end = in->query_start[row + 1];
+	const u32 starts[] = {in->query_start[row], middle, end}, contexts[] = {in->context[row] - (end - middle), in->context[row]};
+	struct kern_state state = state_of(d, index, in, row, 1);
+
+	state.query_start = &starts[0];
+	state.context = &contexts[0];
+	enum err e = run(d, index, &state, em);
+	if (e)
+		return e;
+	state_memory_copy_layer(d->config.states, index, in->batch_rows[row], in->save_slots[row]);
+	state.query_start = &starts[1];
+	state.context = &contexts[1];
+	return run(d, index, &state, em);
+}
+
+static bool is_saved_within(const struct inputs *in, u32 row)
+{
+	return in->save_at[row] && in->save_at[row] < in->query_start[row + 1] - in->query_start[row];
+}
+
+/* Of a step that saves states: rows up to the next one that is in two parts at once. */
+static enum err run_and_save(struct decoder *d, u32 index, const struct inputs *in, struct err_msg *em)
+{
+	enum err e = ERR_OK;
+
+	for (u32 row = 0, first = 0; !e && row <= in->rows; row++) {
+		if (row < in->rows && !is_saved_within(in, row))
+			continue;
+		const struct kern_state state = state_of(d, index, in, first, row - first);
+		if (row > first)
+			e = run(d, index, &state, em);
+		if (!e && row < in->rows)
+			e = run_in_two(d, index, in, row, em);
+		first = row + 1;
+	}
+	for (u32 row = 0; !e && row < in->rows; row++)
+		if (in->save_at[row] && !is_saved_within(in, row))
+			state_memory_copy_layer(d->config.states, index, in->batch_rows[row], in->save_slots[row]);
+	return e;
+}
+
+enum err recurrent_mix(struct decoder *d, u32 index, const struct inputs *in, struct err_msg *em)
+{
+	const struct layer_weights *w = &d->config.weights->layers[index];
+	const struct recurrent_layout l = recurrent_layout(d->config.model, d->config.shard);
+	const struct kern_state all = state_of(d, index, in, 0, in->rows);
+
+	ASSERT(w->qkv.n == l.width && w->attn_out.k == l.out_width && !d->narrowed);
+	enum err e = in->save_count ? run_and_save(d, index, in, em) : run(d, index, &all, em);
+	return e || d->config.model->recurrent.kind == RECURRENT_CONV ? e : gate(d, w, &l, in->tokens, em);
+}

@@ -1,0 +1,23 @@
+/* Layers that keep a state of each sequence instead of keys and values: what stands between their first product and their last one. */
+#ifndef TERCET_PROC_WORKER_MODEL_RECURRENT_H
+#define TERCET_PROC_WORKER_MODEL_RECURRENT_H
+
+#include "proc_worker/model/decoder.h"
+
+/* Of a token's row, which SLOT_QKV makes: where each part begins and how much there is, in floats, on one rank. */
+struct recurrent_layout {
+	u32 channels;		    /* the convolution's */
+	u32 q, k, v, gate, beta, decay; /* of RECURRENT_CONV v is x, k is `before` and gate is `behind` */
+	u32 out, out_width;	    /* where recurrent_mix leaves what the last product reads */
+	u32 width;		    /* all of it */
+};
+struct recurrent_layout recurrent_layout(const struct model_config *m, const struct model_shard *s);
+
+/* Floats that layer `index` keeps of a sequence on this rank: the inputs of its convolution, then the state of its heads; 0: it is not recurrent. */
+size_t recurrent_floats(const struct model_config *m, const struct model_shard *s, u32 index);
+
+/* From decoder.qkv, the product of SLOT_QKV, to recurrent_layout.out in it, of all tokens of the step; the sequences' states move on. The errors of
+ * the ops. */
+MUST_CHECK enum err recurrent_mix(struct decoder *d, u32 index, const struct inputs *in, struct err_msg *em);
+
+#endif

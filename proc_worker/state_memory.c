@@ -1,0 +1,62 @@
+/* Owns the memory of recurrent layers' states. Runs in the worker. Never decides whose a slot is: it is the row's of the batch. */
+#include "proc_worker/state_memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/assert.h"
+#include "common/region.h"
+
+enum { FLOATS_A_LINE = 16 };
+
+static size_t round_up(size_t floats)
+{
+	return (floats + FLOATS_A_LINE - 1) / FLOATS_A_LINE * FLOATS_A_LINE;
+}
+
+enum err state_memory_init(struct state_memory *s, const size_t *floats, u32 layers, u32 slots, struct err_msg *em)
+{
+	*s = (struct state_memory){.slots = slots};
+	for (u32 i = 0; i < layers; i++)
+		s->stride += round_up(floats[i]);
+	if (s->stride == 0) {
+		*s = (struct state_memory){0};
+		return ERR_OK;
+	}
+	s->memory_bytes = s->stride * slots * sizeof(float);
+	s->offsets = calloc((size_t)layers + 1, sizeof(*s->offsets));
+	s->data = s->offsets ? region_reserve(s->memory_bytes) : NULL;
+	if (!s->data) {
+		size_t bytes = s->memory_bytes;
+		free(s->offsets);
+		*s = (struct state_memory){0};
+		return region_refuse(em, "cannot reserve %zu bytes for the states of %u sequences; lower --max-num-seqs", bytes, slots);
+	}
+	madvise(s->data, s->memory_bytes, MADV_HUGEPAGE);
+	for (u32 i = 1; i <= layers; i++)
+		s->offsets[i] = s->offsets[i - 1] + round_up(floats[i - 1]);
+	return ERR_OK;
+}
+
+void state_memory_fini(struct state_memory *s)
+{
+	if (s->data)
+		region_release(s->data, s->memory_bytes);
+	free(s->offsets);
+	*s = (struct state_memory){0};
+}
+
+void state_memory_copy(const struct state_memory *s, u32 from, u32 to)
+{
+	ASSERT(from < s->slots && to < s->slots);
+	memcpy(s->data + to * s->stride, s->data + from * s->stride, s->stride * sizeof(float));
+}
+
+void state_memory_copy_layer(const struct state_memory *s, u32 layer, u32 from, u32 to)
+{
+	size_t first = s->offsets[layer];
+
+	ASSERT(from < s->slots && to < s->slots);
+	memcpy(s->data + to * s->stride + first, s->data + from * s->stride + first, (s->offsets[layer + 1] - first) * sizeof(float));
+}
