@@ -44,6 +44,11 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 
 	if (a->global_heads)
 		return err_set(em, ERR_UNSUPPORTED, "devices have no kernels for the layers of a %s, whose heads differ in size: use --device cpu", a->name);
+	if (c->model->recurrent.kind)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "devices have no kernels for the layers of a %s that keep a state instead of keys and values: use --device cpu", a->name);
+	if (c->model->output_gate)
+		return err_set(em, ERR_UNSUPPORTED, "devices have no kernels for the gates of a %s's queries: use --device cpu", a->name);
 	return a->latent ? err_set(em, ERR_UNSUPPORTED, "devices have no kernels for the latent attention of a %s: use --device cpu", a->name) : ERR_OK;
 }
 

@@ -9,8 +9,14 @@
 /* clang-format off */
 enum {
 	QWEN3_TRAITS = ARCH_ATTENTION_BIAS | ARCH_HEAD_NORMS,
+	QWEN3_5_TRAITS = QWEN3_TRAITS | ARCH_PARTIAL_ROTARY | ARCH_NORM_OFFSET,
 	GEMMA_TRAITS = ARCH_ATTENTION_BIAS | ARCH_TIED | ARCH_EMBED_SCALE | ARCH_NORM_OFFSET | ARCH_GELU,
 };
+
+/* What the families that have them share. */
+#define QWEN3_5_LAYERS \
+	.recurrent = RECURRENT_DELTA, .recurrent_layer = "linear_attention", .output_gate = true, \
+	.head_dim = 256, .rope_theta = 10000, .norm_eps = 1e-6f, .rotary_share = 0.25f
 
 /* Its files and transformers write the name differently. */
 #define PHIMOE_ARCH(name) \
@@ -242,6 +248,12 @@ static const struct arch ARCHS[] = {
 	 .kv_heads = 16, .window = 4096, .rope_theta = 10000},
 	{"Qwen3MoeForCausalLM", QWEN3, COUNT_OF(QWEN3), QWEN3_TRAITS | ARCH_WINDOW_UPPER | ARCH_EXPERTS_SOME,
 	 .kv_heads = 4, .window = 4096, .rope_theta = 10000},
+	{"Qwen3_5ForCausalLM", QWEN3_5, COUNT_OF(QWEN3_5), QWEN3_5_TRAITS,
+	 .own = {"attn_output_gate"}, QWEN3_5_LAYERS, .kv_heads = 4},
+	{"Lfm2ForCausalLM", LFM2, COUNT_OF(LFM2), ARCH_HEAD_NORMS | ARCH_TIED,
+	 .fields = {{"norm_eps", "rms_norm_eps"}, {"block_ff_dim", "intermediate_size"}, {"tie_embedding", "tie_word_embeddings"}},
+	 .own = {"use_pos_enc", "block_use_swiglu"}, .recurrent = RECURRENT_CONV, .recurrent_layer = "conv",
+	 .kv_heads = 8, .rope_theta = 1000000, .norm_eps = 1e-5f},
 	{"Qwen3VLMoeTextModel", QWEN3_VL_MOE, COUNT_OF(QWEN3_VL_MOE), QWEN3_TRAITS | ARCH_EXPERTS_SOME,
 	 .part = true, .whole_experts = true, .experts_norm = true, .kv_heads = 16, .rope_theta = 500000},
 };
@@ -256,6 +268,7 @@ static const struct {
 	{"Mistral3ForConditionalGeneration", "mistral4", "Mistral4ForCausalLM"},
 	{"Qwen2VLForConditionalGeneration", "qwen2_vl_text", "Qwen2ForCausalLM"},
 	{"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", "Qwen2ForCausalLM"},
+	{"Qwen3_5ForConditionalGeneration", "qwen3_5_text", "Qwen3_5ForCausalLM"},
 	{"Qwen3VLForConditionalGeneration", "qwen3_vl_text", "Qwen3ForCausalLM"},
 	{"Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe_text", "Qwen3VLMoeTextModel"},
 };

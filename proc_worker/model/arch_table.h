@@ -29,6 +29,13 @@ enum weight_slot {
 	SLOT_Q_B,    /* queries from what SLOT_QKV makes of them first */
 	SLOT_HEAD_K, /* one a head: from a query to what is held against latents */
 	SLOT_HEAD_V, /* one a head: from a latent to values */
+	/* Of layers that keep a state, between SLOT_QKV and SLOT_ATTN_OUT: kern_conv_args, kern_recurrent_args, kern_gate_args */
+	SLOT_CONV,
+	SLOT_CONV_BIAS,
+	SLOT_RATE_LOG,
+	SLOT_DECAY_BIAS,
+	SLOT_SKIP,
+	SLOT_GATE_NORM,
 	SLOT_ATTN_OUT,
 	SLOT_ATTN_OUT_BIAS,
 	SLOT_SINKS, /* a score for every head that no key has: kern_attention_args */
@@ -76,6 +83,7 @@ enum arch_dim {
 	DIM_HEADS,    /* heads * head_dim */
 	DIM_KV_HEADS, /* kv_heads * head_dim */
 	DIM_HEADS_KV, /* both of them, one behind the other */
+	DIM_HEADS_TWO, /* twice DIM_HEADS: a gate of every head behind its query */
 	DIM_QKV,      /* q, k and v, one behind the other */
 	/* Of families with `latent`, where DIM_HEAD is what the cache holds of a token: */
 	DIM_LATENT,
@@ -85,6 +93,19 @@ enum arch_dim {
 	DIM_HEADS_QUERY,     /* heads * what rotates and what does not */
 	DIM_HEADS_VALUE,     /* heads * DIM_HEAD_VALUE */
 	DIM_HEADS_KEY_VALUE, /* heads * both */
+	/* Of families with `recurrent`, of layers that keep a state: */
+	DIM_TAPS,
+	DIM_CHANNELS, /* of RECURRENT_CONV: "hidden_size" */
+	DIM_CHANNELS_TWO,
+	DIM_CHANNELS_THREE,
+	DIM_STATE_VALUE,  /* values of a head */
+	DIM_STATE_KEYS,   /* key heads * values of a key */
+	DIM_STATE_VALUES, /* heads * DIM_STATE_VALUE */
+	DIM_STATE_HEADS,  /* how many heads */
+	DIM_STATE_QK,	  /* q and k, one behind the other */
+	DIM_STATE_QKV,	  /* these and v */
+	DIM_STATE_QKVZ,	  /* these and their gate */
+	DIM_STATE_HEADS_TWO,
 	/* Of families with `global_heads`, of the layers that have these: */
 	DIM_GLOBAL_HEAD,
 	DIM_GLOBAL_HEADS,    /* heads * DIM_GLOBAL_HEAD */
@@ -123,6 +144,11 @@ enum arch_when {
 	WHEN_LM_HEAD_BIAS,   /* "lm_head_bias" is true */
 	WHEN_Q_RANK,	     /* "q_lora_rank" is a number */
 	WHEN_NO_Q_RANK,	     /* it is null */
+	/* Of families with `recurrent`: layers of attention, and layers that keep a state; of these where products and convolution have biases. */
+	WHEN_ATTENTION,
+	WHEN_RECURRENT,
+	WHEN_STATE_BIAS,
+	WHEN_CONV_BIAS,
 	/* Of families with `global_heads`: layers with a window, and those without; with keys and values of their own. */
 	WHEN_LOCAL,
 	WHEN_LOCAL_KV,
@@ -132,6 +158,14 @@ enum arch_when {
 	WHEN_NARROW,   /* layers with an MLP of "intermediate_size" */
 	WHEN_WIDE,     /* and of twice that ("use_double_wide_mlp") */
 	WHEN_INPUTS,   /* "hidden_size_per_layer_input" is not 0 */
+};
+
+/* By which heads the parts of a fused tensor are grouped: it has a group for each, and of every part its share. */
+enum arch_groups {
+	GROUPS_NONE,
+	GROUPS_KV_HEADS,  /* with q, k and v: those of the heads that read it, its k, its v */
+	GROUPS_HEADS,	  /* with a query and its gate */
+	GROUPS_KEY_HEADS, /* of layers that keep a state */
 };
 
 /* One tensor of the checkpoint, or a part of one that is fused in the file. Parts of a slot lie one behind
@@ -146,9 +180,7 @@ struct arch_tensor {
 	/* The tensor in the file has `whole` rows (DIM_NONE: just `rows`), of which this part comes behind
 	 * `before`. */
 	enum arch_dim whole, before;
-	/* That tensor has a group for each KV head, and of every part its share: with q, k and v those of the heads that
-	 * read it, its k, its v. */
-	bool grouped;
+	enum arch_groups grouped;
 	bool transposed; /* the tensor in the file is [columns][rows]; in MXFP4 it is not, whatever others are */
 };
 
@@ -157,6 +189,14 @@ struct arch_field {
 	const char *file, *here;
 };
 enum { ARCH_FIELDS_MAX = 8, ARCH_OWN_MAX = 16 };
+
+/* Layers that keep a state of each sequence instead of keys and values; what each kind reads of its first product (SLOT_QKV), in this order. */
+enum recurrent_kind {
+	RECURRENT_NONE,
+	RECURRENT_CONV,	 /* a gated short convolution of `hidden` channels (LFM2): before, behind, x */
+	RECURRENT_DELTA, /* the gated delta rule (Qwen 3.5): q, k, v, gate, beta, decay */
+	RECURRENT_SCAN,	 /* Mamba 2: v, k, q, gate, decay */
+};
 
 /* Fields of config.json that a family has, and what it computes differently from Llama. */
 enum arch_trait {
@@ -217,6 +257,9 @@ struct arch {
 	bool ungated;		/* the MLP has one matrix before its activation */
 	bool mixer;	  /* of ARCH_EXPERTS_ALL, two a token: SparseMixer ("router_jitter_noise": kern_moe_route_args.mixer) */
 	bool global_heads; /* layers without a window have heads of their own sizes ("global_head_dim"); scores are not scaled: config_global.c */
+	enum recurrent_kind recurrent; /* of its layers that are not of attention: config_recurrent.c */
+	const char *recurrent_layer;   /* what "layer_types" calls these */
+	bool output_gate; /* q_proj has a gate of every head behind its query, which heads' outputs are weighed by: model_config.output_gate */
 	bool part; /* never a model's own architecture, but that of its language part */
 	bool whole_experts; /* a layer's experts are always in one tensor, in the file as in `tensors` */
 	/* Of ARCH_EXPERTS_ALL: the numbers of experts may be arrays, one for each layer, and one expert as wide as the others, whose

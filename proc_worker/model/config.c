@@ -424,6 +424,8 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 		e = read_arithmetic(c, v, em);
 	if (!e)
 		e = config_read_rope(c, v, em);
+	if (!e && c->arch->recurrent)
+		e = config_read_recurrent(c, v, em);
 	if (!e)
 		e = config_read_windows(c, v, em);
 	if (!e && c->arch->global_heads)
@@ -610,6 +612,8 @@ enum err model_shard_init(struct model_shard *s, const struct model_config *c, u
 			       "--tensor-parallel-size %u: the vocabulary has only %u tokens", ranks,
 			       c->vocab_size);
 	*s = (struct model_shard){.rank = rank, .ranks = ranks};
+	if (c->recurrent.kind && (e = config_share_recurrent(s, c, em)))
+		return e;
 	s->heads = c->heads / ranks;
 	s->kv_heads = share_kv_heads(c->kv_heads, rank, ranks, &s->kv_first);
 	if (c->global_kv_heads)

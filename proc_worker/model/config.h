@@ -70,20 +70,14 @@ struct latent_config {
 	u32 value;
 };
 
-/* Layers with LAYER_RECURRENT; what each kind reads of its first product (SLOT_QKV), in this order. */
-enum recurrent_kind {
-	RECURRENT_NONE,
-	RECURRENT_CONV,	 /* a gated short convolution of `hidden` channels (LFM2): before, behind, x */
-	RECURRENT_DELTA, /* the gated delta rule (Qwen 3.5): q, k, v, gate, beta, decay */
-	RECURRENT_SCAN,	 /* Mamba 2: v, k, q, gate, decay */
-};
-
+/* Layers with LAYER_RECURRENT. */
 struct recurrent_config {
 	enum recurrent_kind kind;
 	u32 taps; /* of the convolution, which is over `before * x`, over q, k and v, or over v, k and q */
 	/* Of all but RECURRENT_CONV; kern_recurrent_args: */
 	u32 key_heads, heads, key_dim, value_dim;
 	f32 beta_scale, step_min, step_max;
+	bool bias; /* of the first product and the last one */
 	bool conv_bias;
 };
 

@@ -347,6 +347,9 @@ static const struct {
 	{"use_routing_bias", 0, true},
 	{"use_mixed_mlp_moe", 0, true},
 	{"qk_norm", 0, true},
+	{"use_pos_enc", 0, true},
+	{"block_use_swiglu", 0, true},
+	{"attn_output_gate", 0, true},
 };
 
 /* The same in words. */
@@ -377,6 +380,7 @@ static const char *const INERT[] = {
 	"residual_dropout", "embedding_dropout", "activation_dropout", "layerdrop", "init_std",
 	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "router_jitter_noise",
 	"input_jitter_noise", "aux_loss_alpha", "seq_aux", "ep_size",
+	"block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",
 	"init_method", "embedding_initializer_range", "output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
 	/* how others run it; pretraining_tp: products in pieces, the same sums */
@@ -387,7 +391,8 @@ static const char *const INERT[] = {
 	"use_flash_attention", "use_flash_attention_2", "max_sequence_length", "n_ctx", "reorder_and_upcast_attn", "model_max_length", "seq_length", "seq_len",
 	"max_seq_len", "torch_compile", "trust_remote_code", "keys_to_ignore_at_inference", "output_past",
 	/* of layers behind the model's own that guess further tokens, or of models that do */
-	"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "mtp_layer_types", "mtp_mlp_layer_types", "mup_denominator",
+	"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "mtp_layer_types", "mtp_mlp_layer_types", "mtp_num_hidden_layers",
+	"mtp_use_dedicated_embeddings", "mup_denominator",
 	/* images, which are not computed */
 	"vision_config", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",
 	"vision_end_token_id",
@@ -457,7 +462,7 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 		return ERR_OK;
 	if (arch->attention_only && (!strncmp(name, "mamba_", 6) || !strcmp(name, "time_step_limit"))) /* of layers that there are none of */
 		return ERR_OK;
-	if (arch->latent && config_is_latent_field(name))
+	if ((arch->latent && config_is_latent_field(name)) || config_is_recurrent_field(arch, name))
 		return ERR_OK;
 	if (arch->experts_alike && (!strcmp(name, "num_shared_expert") || !strcmp(name, "moe_intermediate_size")))
 		return ERR_OK;

@@ -60,6 +60,13 @@ bool config_is_latent_field(const char *name);
 MUST_CHECK enum err config_read_global(struct model_config *c, json_val v, struct err_msg *em);
 MUST_CHECK enum err config_mark_global(struct model_config *c, json_val v, struct err_msg *em);
 
+/* Which layers of a family with arch.recurrent keep a state, and what it is, with `c` filled up to the arithmetic. */
+MUST_CHECK enum err config_read_recurrent(struct model_config *c, json_val v, struct err_msg *em);
+/* Whether it is one of the fields that say this in a family. */
+bool config_is_recurrent_field(const struct arch *arch, const char *name);
+/* This rank's share of such layers; `s` has the ranks. ERR_INVALID: they cannot be divided like that; names the number and which counts would do. */
+MUST_CHECK enum err config_share_recurrent(struct model_shard *s, const struct model_config *c, struct err_msg *em);
+
 /* Mixtures of experts: how many, how wide, in which layers, how chosen. */
 MUST_CHECK enum err config_read_experts(struct model_config *c, json_val v, struct err_msg *em);
 

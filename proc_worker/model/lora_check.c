@@ -132,6 +132,11 @@ enum err lora_check_config(const struct lora_config *c, const struct weights_pla
 		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: its attention is latent", plan->config->arch->name);
 	if (plan->config->arch->global_heads)
 		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: its layers' heads differ in size", plan->config->arch->name);
+	if (plan->config->recurrent.kind)
+		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: some of its layers keep a state instead of keys and values",
+			       plan->config->arch->name);
+	if (plan->config->output_gate)
+		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: its queries have gates", plan->config->arch->name);
 	enum err e = check_targets(c, plan, em);
 	if (!e && json_uint(c->layers, &layer))
 		e = check_layer(layer, plan, em);

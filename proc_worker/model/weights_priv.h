@@ -35,7 +35,9 @@ bool weights_may_be_quantized(const struct weights_plan *p, enum weight_slot slo
 /* Decides about experts: is never quantized. */
 bool weights_is_router(enum weight_slot slot);
 
-u32 weights_dim(const struct model_config *c, enum arch_dim d);
+u32 weights_dim(const struct model_config *c, enum arch_dim d); /* weights_dims.c */
+/* This rank's part of a dimension that is divided. */
+struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_dim d);
 /* This rank's rows of the part, and its columns. */
 struct weights_range weights_rows(const struct weights_plan *p, const struct arch_tensor *t);
 /* Of `rows` of the part (at least one) those from the first on that lie side by side in the file's tensor: where. */

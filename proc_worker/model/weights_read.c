@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/assert.h"
+#include "kernels/recurrent.h"
 #include "proc_worker/model/finite.h"
 #include "proc_worker/model/weights_priv.h"
 
@@ -241,6 +242,23 @@ static u32 convert_rows(const struct weights_plan *p, const struct arch_tensor *
 	return rows * columns.count;
 }
 
+/* Channels, each with its taps, become columns of a matrix of all channels, whose rows are taps. */
+static u32 convert_channels(const struct weights_plan *p, const struct arch_tensor *t, u32 layer, const void *src, enum kern_dtype dtype,
+			    u32 rows, float *out)
+{
+	float taps[KERN_CONV_TAPS_MAX];
+	u32 channels, count;
+
+	weights_slot_shape(p, t->slot, layer, &channels, &count);
+	ASSERT(count <= KERN_CONV_TAPS_MAX);
+	for (u32 i = 0; i < rows; i++) {
+		kern_convert(taps, KERN_F32, (const char *)src + (size_t)i * count * kern_dtype_bytes(dtype), dtype, count);
+		for (u32 j = 0; j < count; j++)
+			out[(size_t)j * channels + i] = taps[j];
+	}
+	return rows;
+}
+
 static float softplus(float x)
 {
 	return (float)(fmax((double)x, 0) + log1p(exp(-fabs((double)x))));
@@ -290,7 +308,8 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
 		if (!kern_all_finite(src, st->dtype, KERN_F32, (size_t)rows.count * weights_dim(p->config, a->tensors[i].columns)))
 			return finite_check(st, KERN_F32, p->threads, em);
-		done += convert_rows(p, &a->tensors[i], src, st->dtype, rows.count, out + done);
+		done += slot == SLOT_CONV ? convert_channels(p, &a->tensors[i], layer, src, st->dtype, rows.count, out + done)
+					  : convert_rows(p, &a->tensors[i], src, st->dtype, rows.count, out + done);
 	}
 	if (slot == SLOT_XIELU)
 		make_xielu(out);

@@ -11,144 +11,30 @@ enum { NAME_MAX_BYTES = 256 };
 
 /* ---------------------------------------------------------------- shapes and shares */
 
-/* Of families whose layers differ. */
-static u32 global_dim(const struct model_config *c, enum arch_dim d)
-{
-	switch (d) {
-	case DIM_GLOBAL_HEAD:
-		return c->global_head_dim;
-	case DIM_GLOBAL_HEADS:
-		return c->heads * c->global_head_dim;
-	case DIM_GLOBAL_KV_HEADS:
-		return c->global_kv_heads * c->global_head_dim;
-	case DIM_INPUT:
-		return c->input_width;
-	case DIM_INPUTS:
-		return c->layers * c->input_width;
-	case DIM_INPUTS_VOCAB:
-		return c->input_vocab;
-	case DIM_WIDE_INTERMEDIATE:
-		return c->wide_intermediate;
-	default:
-		return 0;
-	}
-}
-
-u32 weights_dim(const struct model_config *c, enum arch_dim d)
-{
-	switch (d) {
-	case DIM_NONE:
-	case DIM_ONE:
-		return 1;
-	case DIM_VOCAB:
-		return c->vocab_size;
-	case DIM_CONTEXT:
-		return c->context_max;
-	case DIM_CONTEXT_PADDED:
-		return c->context_max + 2;
-	case DIM_HIDDEN:
-		return c->hidden;
-	case DIM_HEAD:
-		return c->head_dim;
-	case DIM_HEAD_COUNT:
-		return c->heads;
-	case DIM_HEADS:
-		return c->heads * c->head_dim;
-	case DIM_KV_HEADS:
-		return c->kv_heads * c->head_dim;
-	case DIM_HEADS_KV:
-		return (c->heads + c->kv_heads) * c->head_dim;
-	case DIM_QKV:
-		return (c->heads + 2 * c->kv_heads) * c->head_dim;
-	case DIM_LATENT:
-		return c->latent.rank;
-	case DIM_Q_RANK:
-		return c->latent.q_rank;
-	case DIM_HEAD_KEY:
-		return c->latent.key;
-	case DIM_HEAD_VALUE:
-		return c->latent.value;
-	case DIM_HEADS_QUERY:
-		return c->heads * (c->latent.key + c->latent.rope);
-	case DIM_HEADS_VALUE:
-		return c->heads * c->latent.value;
-	case DIM_HEADS_KEY_VALUE:
-		return c->heads * (c->latent.key + c->latent.value);
-	case DIM_GLOBAL_HEAD:
-	case DIM_GLOBAL_HEADS:
-	case DIM_GLOBAL_KV_HEADS:
-	case DIM_INPUT:
-	case DIM_INPUTS:
-	case DIM_INPUTS_VOCAB:
-	case DIM_WIDE_INTERMEDIATE:
-		return global_dim(c, d);
-	case DIM_INTERMEDIATE:
-		return c->intermediate;
-	case DIM_GATE_UP:
-		return 2 * c->intermediate;
-	case DIM_EXPERTS:
-		return c->experts;
-	case DIM_EXPERT_INTERMEDIATE:
-		return c->expert_intermediate;
-	case DIM_EXPERT_GATE_UP:
-		return 2 * c->expert_intermediate;
-	case DIM_SHARED_INTERMEDIATE:
-		return c->shared_intermediate;
-	case DIM_SHARED_GATE_UP:
-		return 2 * c->shared_intermediate;
-	case DIM_TWO:
-		return 2;
-	}
-	ASSERT(!"a dimension of the table");
-	return 0;
-}
-
-/* This rank's part of a dimension that is divided. */
-static struct weights_range dim_share(const struct weights_plan *p, enum arch_dim d)
-{
-	const struct model_config *c = p->config;
-	const struct model_shard *s = p->shard;
-
-	switch (d) {
-	case DIM_VOCAB:
-		return (struct weights_range){s->vocab_first, s->vocab_rows};
-	case DIM_HEAD_COUNT:
-		return (struct weights_range){s->rank * s->heads, s->heads};
-	case DIM_HEADS:
-		return (struct weights_range){s->rank * s->heads * c->head_dim, s->heads * c->head_dim};
-	case DIM_HEADS_QUERY:
-	case DIM_HEADS_VALUE:
-		return (struct weights_range){weights_dim(c, d) / s->ranks * s->rank, weights_dim(c, d) / s->ranks};
-	case DIM_KV_HEADS:
-		return (struct weights_range){s->kv_first * c->head_dim, s->kv_heads * c->head_dim};
-	case DIM_GLOBAL_HEADS:
-		return (struct weights_range){s->rank * s->heads * c->global_head_dim, s->heads * c->global_head_dim};
-	case DIM_GLOBAL_KV_HEADS:
-		return (struct weights_range){s->global_kv_first * c->global_head_dim, s->global_kv_heads * c->global_head_dim};
-	case DIM_WIDE_INTERMEDIATE:
-		return (struct weights_range){s->rank * s->wide_intermediate, s->wide_intermediate};
-	case DIM_INTERMEDIATE:
-		return (struct weights_range){s->rank * s->intermediate, s->intermediate};
-	case DIM_EXPERT_INTERMEDIATE:
-		return (struct weights_range){s->rank * s->expert_intermediate, s->expert_intermediate};
-	case DIM_EXPERT_GATE_UP:
-		return (struct weights_range){s->rank * 2 * s->expert_intermediate, 2 * s->expert_intermediate};
-	case DIM_SHARED_INTERMEDIATE:
-		return (struct weights_range){s->rank * s->shared_intermediate, s->shared_intermediate};
-	default:
-		return (struct weights_range){0, weights_dim(c, d)};
-	}
-}
-
 struct weights_range weights_rows(const struct weights_plan *p, const struct arch_tensor *t)
 {
-	return t->split == SPLIT_ROWS ? dim_share(p, t->rows)
+	return t->split == SPLIT_ROWS ? weights_dim_share(p, t->rows)
 				      : (struct weights_range){0, weights_dim(p->config, t->rows)};
+}
+
+static u32 group_count(const struct model_config *c, enum arch_groups groups)
+{
+	switch (groups) {
+	case GROUPS_KV_HEADS:
+		return c->kv_heads;
+	case GROUPS_HEADS:
+		return c->heads;
+	case GROUPS_KEY_HEADS:
+		return c->recurrent.key_heads;
+	case GROUPS_NONE:
+		break;
+	}
+	return 1;
 }
 
 struct weights_range weights_file_rows(const struct weights_plan *p, const struct arch_tensor *t, struct weights_range rows)
 {
-	u32 groups = t->grouped ? p->config->kv_heads : 1;
+	u32 groups = group_count(p->config, t->grouped);
 	u32 before = t->before == DIM_NONE ? 0 : weights_dim(p->config, t->before) / groups;
 	u32 whole = weights_rows_of_file(p, t) / groups, part = weights_dim(p->config, t->rows) / groups;
 	u32 within = rows.first % part, left = part - within;
@@ -164,7 +50,7 @@ u32 weights_rows_of_file(const struct weights_plan *p, const struct arch_tensor 
 
 struct weights_range weights_columns(const struct weights_plan *p, const struct arch_tensor *t)
 {
-	return t->split == SPLIT_COLUMNS ? dim_share(p, t->columns)
+	return t->split == SPLIT_COLUMNS ? weights_dim_share(p, t->columns)
 					 : (struct weights_range){0, weights_dim(p->config, t->columns)};
 }
 
@@ -189,6 +75,12 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_Q_B, SLOT_IS_MATRIX, q_b),
 	IN_LAYER(SLOT_HEAD_K, SLOT_IS_HEADS, head_k),
 	IN_LAYER(SLOT_HEAD_V, SLOT_IS_HEADS, head_v),
+	IN_LAYER(SLOT_CONV, SLOT_IS_BIAS, conv),
+	IN_LAYER(SLOT_CONV_BIAS, SLOT_IS_BIAS, conv_bias),
+	IN_LAYER(SLOT_RATE_LOG, SLOT_IS_BIAS, rate_log),
+	IN_LAYER(SLOT_DECAY_BIAS, SLOT_IS_BIAS, decay_bias),
+	IN_LAYER(SLOT_SKIP, SLOT_IS_BIAS, skip),
+	IN_LAYER(SLOT_GATE_NORM, SLOT_IS_BIAS, gate_norm), /* without the offset that a family's other norms may have */
 	IN_LAYER(SLOT_ATTN_OUT, SLOT_IS_MATRIX, attn_out),
 	IN_LAYER(SLOT_ATTN_OUT_BIAS, SLOT_IS_BIAS, attn_out_bias),
 	IN_LAYER(SLOT_SINKS, SLOT_IS_BIAS, sinks),
@@ -258,13 +150,14 @@ u32 weights_layers(const struct weights_plan *p, enum weight_slot slot)
 bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
 	const u32 flags = p->config->layer_flags[layer];
+	const bool recurrent = flags & LAYER_RECURRENT;
 	const bool experts = flags & LAYER_EXPERTS, global = flags & LAYER_GLOBAL, shared_kv = flags & LAYER_SHARED_KV;
 
 	switch (t->when) {
 	case WHEN_ALWAYS:
 		return true;
 	case WHEN_ATTENTION_BIAS:
-		return p->config->attention_bias;
+		return p->config->attention_bias && !recurrent;
 	case WHEN_MLP_BIAS:
 		return p->config->mlp_bias;
 	case WHEN_DENSE:
@@ -281,6 +174,14 @@ bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tens
 		return p->config->latent.q_rank > 0;
 	case WHEN_NO_Q_RANK:
 		return p->config->latent.q_rank == 0;
+	case WHEN_ATTENTION:
+		return !recurrent;
+	case WHEN_RECURRENT:
+		return recurrent;
+	case WHEN_STATE_BIAS:
+		return recurrent && p->config->recurrent.bias;
+	case WHEN_CONV_BIAS:
+		return recurrent && p->config->recurrent.conv_bias;
 	case WHEN_LOCAL:
 		return !global;
 	case WHEN_LOCAL_KV:
@@ -340,7 +241,7 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 			     struct err_msg *em)
 {
 	char name[NAME_MAX_BYTES], found[128], wanted[128];
-	u64 shape[2] = {weights_rows_of_file(p, t), weights_dim(p->config, t->columns)};
+	u64 shape[3] = {weights_rows_of_file(p, t), weights_dim(p->config, t->columns)};
 	u32 dims = t->columns == DIM_NONE ? 1 : 2;
 
 	arch_tensor_name(name, sizeof(name), t, layer, expert);
@@ -361,6 +262,10 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 		u64 rows = shape[0];
 		shape[0] = shape[1];
 		shape[1] = rows;
+	}
+	if (t->slot == SLOT_CONV) { /* each channel by itself: of one input */
+		shape[dims++] = shape[1];
+		shape[1] = 1;
 	}
 	const struct st_tensor *st = safetensors_find(p->checkpoint, name);
 	safetensors_print_shape(wanted, sizeof(wanted), shape, dims);
@@ -398,14 +303,14 @@ const struct st_tensor *model_weights_unread(const struct weights_plan *p, u32 *
 	for (u32 i = (*from)++; i < a->tensor_count; i = (*from)++) {
 		const struct arch_tensor *t = &a->tensors[i];
 		bool by_config = t->when == WHEN_ATTENTION_BIAS || t->when == WHEN_MLP_BIAS || t->when == WHEN_HEAD_NORMS ||
-				 t->when == WHEN_LM_HEAD_BIAS;
+				 t->when == WHEN_LM_HEAD_BIAS || t->when == WHEN_STATE_BIAS || t->when == WHEN_CONV_BIAS;
 		bool again = i > 0 && strcmp(a->tensors[i - 1].name, t->name) == 0; /* parts of one tensor */
-		if (!by_config || again || weights_tensor_applies(p, t, 0))
-			continue;
-		arch_tensor_name(name, sizeof(name), t, 0, 0);
-		const struct st_tensor *st = safetensors_find(p->checkpoint, name);
-		if (st)
-			return st;
+		for (u32 layer = 0; by_config && !again && layer < p->config->layers; layer++) { /* layers of a kind: the first may have none */
+			arch_tensor_name(name, sizeof(name), t, layer, 0);
+			const struct st_tensor *st = weights_tensor_applies(p, t, layer) ? NULL : safetensors_find(p->checkpoint, name);
+			if (st)
+				return st;
+		}
 	}
 	return NULL;
 }

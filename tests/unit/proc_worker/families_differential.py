@@ -31,6 +31,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import families_cases  # noqa: E402
 import families_gemma4  # noqa: E402
 import families_known  # noqa: E402
+import families_recurrent  # noqa: E402
 import families_standins  # noqa: E402
 
 TOLERANCE = 1e-3
@@ -68,8 +69,12 @@ def spread(name, shape, centre):
         return 0.2, 0.5
     if name.endswith("act_fn.eps"):
         return 0, -1e-6
-    if "correction_bias" in name:  # as large as what scores differ by
+    if "correction_bias" in name or name.endswith("expert_bias"):  # as large as what scores differ by
         return 0.2, 0
+    if name.endswith("A_log"):  # of what a state keeps from token to token from a half to nearly all
+        return 1.5, -1.5
+    if name.endswith(("linear_attn.norm.weight", "mamba.D")):
+        return 0.25, 1
     if name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):  # factors
         return 0.25, 1
     if len(shape) == 1:
@@ -85,14 +90,15 @@ def values(name, shape, centre):
 
 
 def centre_of(config):
-    return 0 if config["model_type"].startswith("gemma") and config["model_type"] != "gemma4_text" else 1
+    offset = config["model_type"].startswith(("gemma", "qwen3_5", "qwen3_next")) and config["model_type"] != "gemma4_text"
+    return 0 if offset else 1
 
 
 def weights_of(model):
     """Names and tensors of what is random: some of it transformers has in buffers."""
     yield from model.named_parameters()
     yield from ((name, t) for name, t in model.named_buffers()
-                if "correction_bias" in name or "act_fn." in name or name.endswith("layer_scalar"))
+                if "correction_bias" in name or "act_fn." in name or name.endswith(("layer_scalar", "expert_bias")))
 
 
 def fill(model, config, dtype):
@@ -383,6 +389,7 @@ def keep_device(path):
 def all_cases():
     yield from families_cases.cases()
     yield from families_gemma4.cases()
+    yield from families_recurrent.cases()
     yield from families_known.cases()
 
 

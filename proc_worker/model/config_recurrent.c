@@ -1,0 +1,300 @@
+/* Layers that keep a state of each sequence instead of keys and values, as config.json describes them: which, and what the state is of.
+ * Runs in the worker at start. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/recurrent.h"
+#include "proc_worker/model/config_priv.h"
+
+enum { STATE_HEADS_MAX = 1 << 16, COUNTS_BYTES = 96 };
+
+/* Where nothing says it. */
+enum {
+	DELTA_TAPS = 4,
+	DELTA_KEY_HEADS = 16,
+	DELTA_HEADS = 32,
+	DELTA_HEAD_DIM = 128,
+	DELTA_INTERVAL = 4,
+	CONV_TAPS = 3,
+	CONV_MULTIPLE = 256,
+};
+
+static const struct {
+	const char *name;
+	enum recurrent_kind kind;
+} FIELDS[] = {
+	{"conv_L_cache", RECURRENT_CONV},
+	{"conv_bias", RECURRENT_CONV},
+	{"conv_dim", RECURRENT_CONV},
+	{"conv_dim_out", RECURRENT_CONV},
+	{"block_dim", RECURRENT_CONV},
+	{"block_norm_eps", RECURRENT_CONV},
+	{"num_heads", RECURRENT_CONV},
+	{"block_auto_adjust_ff_dim", RECURRENT_CONV},
+	{"block_ffn_dim_multiplier", RECURRENT_CONV},
+	{"block_multiple_of", RECURRENT_CONV},
+	{"full_attn_idxs", RECURRENT_CONV},
+	{"linear_conv_kernel_dim", RECURRENT_DELTA},
+	{"linear_key_head_dim", RECURRENT_DELTA},
+	{"linear_value_head_dim", RECURRENT_DELTA},
+	{"linear_num_key_heads", RECURRENT_DELTA},
+	{"linear_num_value_heads", RECURRENT_DELTA},
+	{"full_attention_interval", RECURRENT_DELTA},
+	{"mamba_ssm_dtype", RECURRENT_DELTA}, /* of what others hold a state in; here it is float32 */
+};
+
+bool config_is_recurrent_field(const struct arch *arch, const char *name)
+{
+	for (size_t i = 0; i < COUNT_OF(FIELDS) && arch->recurrent; i++)
+		if (FIELDS[i].kind == arch->recurrent && !strcmp(FIELDS[i].name, name))
+			return true;
+	return false;
+}
+
+/* ---------------------------------------------------------------- which layers */
+
+static void mark(struct model_config *c, u32 layer, bool recurrent)
+{
+	c->layer_flags[layer] = (u8)((c->layer_flags[layer] & ~LAYER_RECURRENT) | (recurrent ? LAYER_RECURRENT : 0));
+}
+
+/* Numbers of the layers of attention. */
+static enum err mark_indexed(struct model_config *c, json_val list, struct err_msg *em)
+{
+	u64 layer;
+
+	if (json_type(list) != JSON_ARRAY)
+		return err_set(em, ERR_FORMAT, "config.json: \"full_attn_idxs\" must be an array of numbers of layers, found %s", json_type_name(list));
+	for (u32 i = 0; i < c->layers; i++)
+		mark(c, i, true);
+	for (struct json_iter it = json_iterate(list); json_next(&it);) {
+		if (!json_uint(it.value, &layer) || layer >= c->layers)
+			return err_set(em, ERR_FORMAT, "config.json: \"full_attn_idxs\" must hold numbers of layers, below num_hidden_layers, which is %u",
+				       c->layers);
+		mark(c, (u32)layer, false);
+	}
+	return ERR_OK;
+}
+
+/* Every so many layers one is of attention. */
+static enum err mark_interval(struct model_config *c, json_val v, struct err_msg *em)
+{
+	u32 interval;
+
+	enum err e = config_may_u32(v, "full_attention_interval", MODEL_LAYERS_MAX, DELTA_INTERVAL, &interval, em);
+	for (u32 i = 0; !e && i < c->layers; i++)
+		mark(c, i, (i + 1) % interval != 0);
+	return e;
+}
+
+/* A word a layer; `rule`, if it is there, has marked the layers before, and says the same. */
+static enum err mark_listed(struct model_config *c, json_val list, const char *rule, struct err_msg *em)
+{
+	const struct arch *a = c->arch;
+	u32 i = 0;
+
+	if (json_type(list) != JSON_ARRAY || json_count(list) != c->layers)
+		return err_set(em, ERR_FORMAT, "config.json: \"layer_types\" must be an array of %u strings (num_hidden_layers), found %s of %zu",
+			       c->layers, json_type_name(list), json_count(list));
+	for (struct json_iter it = json_iterate(list); json_next(&it); i++) {
+		const bool recurrent = json_string_equals(it.value, a->recurrent_layer);
+		if (!recurrent && !json_string_equals(it.value, "full_attention"))
+			return err_set(em, ERR_UNSUPPORTED, "config.json: \"layer_types\"[%u] is '%.64s'; supported: %s, full_attention", i,
+				       json_cstr(it.value, json_type_name(it.value)), a->recurrent_layer);
+		if (rule && recurrent != !!(c->layer_flags[i] & LAYER_RECURRENT))
+			return err_set(em, ERR_INVALID, "config.json: \"layer_types\"[%u] is '%s', but by \"%s\" the layer is %s", i,
+				       json_cstr(it.value, ""), rule, recurrent ? "full_attention" : a->recurrent_layer);
+		mark(c, i, recurrent);
+	}
+	return ERR_OK;
+}
+
+static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *em)
+{
+	const char *rule = c->arch->recurrent == RECURRENT_CONV ? "full_attn_idxs" : "full_attention_interval";
+	json_val types = json_get(v, "layer_types");
+	const bool ruled = json_present(json_get(v, rule)), listed = json_present(types);
+	enum err e = ERR_OK;
+
+	if (c->arch->recurrent == RECURRENT_CONV && !ruled && !listed)
+		return err_set(em, ERR_FORMAT,
+			       "config.json: \"layer_types\" is missing (or \"full_attn_idxs\", in older files); of a %s it must be an array of %u strings "
+			       "(num_hidden_layers), each %s or full_attention",
+			       c->arch->name, c->layers, c->arch->recurrent_layer);
+	if (c->arch->recurrent == RECURRENT_DELTA)
+		e = mark_interval(c, v, em);
+	else if (ruled)
+		e = mark_indexed(c, json_get(v, rule), em);
+	if (!e && listed)
+		e = mark_listed(c, types, ruled ? rule : NULL, em);
+	return e;
+}
+
+/* Returns how many layers keep a state. */
+static u32 count_layers(const struct model_config *c)
+{
+	u32 n = 0;
+
+	for (u32 i = 0; i < c->layers; i++)
+		n += !!(c->layer_flags[i] & LAYER_RECURRENT);
+	return n;
+}
+
+/* ---------------------------------------------------------------- their numbers */
+
+static enum err read_taps(struct model_config *c, json_val v, const char *name, u32 usual, struct err_msg *em)
+{
+	enum err e = config_may_u32(v, name, CONFIG_DIM_MAX, usual, &c->recurrent.taps, em);
+
+	if (!e && (c->recurrent.taps < 2 || c->recurrent.taps > KERN_CONV_TAPS_MAX))
+		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is %u; convolutions over 2 to %d tokens are supported", name, c->recurrent.taps,
+			    KERN_CONV_TAPS_MAX);
+	return e;
+}
+
+/* Some files say twice what others leave to be known. */
+static enum err check_twice(json_val v, const char *name, u32 value, const char *what, struct err_msg *em)
+{
+	u32 given;
+
+	enum err e = config_may_u32(v, name, CONFIG_DIM_MAX, value, &given, em);
+	if (!e && given != value)
+		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is %u; it must be \"%s\", which is %u", name, given, what, value);
+	return e;
+}
+
+/* What the file calls the MLP's width is that of one without a gate: with one as large it is two thirds, rounded up. */
+static enum err adjust_intermediate(struct model_config *c, json_val v, struct err_msg *em)
+{
+	const bool rounds = json_type(json_get(v, "block_ffn_dim_multiplier")) == JSON_MISSING || json_present(json_get(v, "block_ffn_dim_multiplier"));
+	double factor = 1, width = trunc(2.0 * c->intermediate / 3);
+	u32 multiple = 1;
+	bool adjust;
+
+	enum err e = config_may_bool(v, "block_auto_adjust_ff_dim", true, &adjust, em);
+	if (!e)
+		e = config_may_positive(v, "block_ffn_dim_multiplier", 1, &factor, em);
+	if (!e)
+		e = config_may_u32(v, "block_multiple_of", CONFIG_DIM_MAX, CONV_MULTIPLE, &multiple, em);
+	if (e || !adjust)
+		return e;
+	if (rounds)
+		width = ceil(trunc(factor * width) / multiple) * multiple;
+	if (!(width >= 1 && width <= CONFIG_DIM_MAX))
+		return err_set(em, ERR_INVALID,
+			       "config.json: \"intermediate_size\" is %u, of which by \"block_auto_adjust_ff_dim\", \"block_ffn_dim_multiplier\" and "
+			       "\"block_multiple_of\" %g are left; it must be 1 to %d",
+			       c->intermediate, width, CONFIG_DIM_MAX);
+	c->intermediate = (u32)width;
+	return ERR_OK;
+}
+
+static enum err read_conv(struct model_config *c, json_val v, struct err_msg *em)
+{
+	enum err e = read_taps(c, v, "conv_L_cache", CONV_TAPS, em);
+
+	if (!e)
+		e = config_may_bool(v, "conv_bias", false, &c->recurrent.conv_bias, em);
+	c->recurrent.bias = c->recurrent.conv_bias;
+	return e;
+}
+
+/* What a file of such a family says of all its layers. */
+static enum err check_blocks(struct model_config *c, json_val v, struct err_msg *em)
+{
+	static const char *const widths[] = {"conv_dim", "conv_dim_out", "block_dim"};
+	enum err e = config_check_pair(v, "block_norm_eps", "rms_norm_eps", em);
+
+	for (size_t i = 0; !e && i < COUNT_OF(widths); i++)
+		e = check_twice(v, widths[i], c->hidden, "hidden_size", em);
+	if (!e)
+		e = check_twice(v, "num_heads", c->heads, "num_attention_heads", em);
+	return !e && arch_has_own(c->arch, "block_use_swiglu") ? adjust_intermediate(c, v, em) : e;
+}
+
+static enum err check_heads(const struct model_config *c, const char *heads, const char *key_heads, struct err_msg *em)
+{
+	const struct recurrent_config *r = &c->recurrent;
+
+	if (r->heads % r->key_heads)
+		return err_set(em, ERR_INVALID, "config.json: \"%s\" %u is not a multiple of \"%s\" %u", heads, r->heads, key_heads, r->key_heads);
+	if ((u64)r->heads * r->value_dim > CONFIG_DIM_MAX || (u64)r->key_heads * r->key_dim > CONFIG_DIM_MAX)
+		return err_set(em, ERR_INVALID, "config.json: %u heads of %u values and %u of keys of %u; all of a kind together may have %d (\"%s\", \"%s\")",
+			       r->heads, r->value_dim, r->key_heads, r->key_dim, CONFIG_DIM_MAX, heads, key_heads);
+	return ERR_OK;
+}
+
+static enum err read_delta(struct model_config *c, json_val v, struct err_msg *em)
+{
+	struct recurrent_config *r = &c->recurrent;
+
+	enum err e = read_taps(c, v, "linear_conv_kernel_dim", DELTA_TAPS, em);
+	if (!e)
+		e = config_may_u32(v, "linear_num_key_heads", STATE_HEADS_MAX, DELTA_KEY_HEADS, &r->key_heads, em);
+	if (!e)
+		e = config_may_u32(v, "linear_num_value_heads", STATE_HEADS_MAX, DELTA_HEADS, &r->heads, em);
+	if (!e)
+		e = config_may_u32(v, "linear_key_head_dim", CONFIG_HEAD_DIM_MAX, DELTA_HEAD_DIM, &r->key_dim, em);
+	if (!e)
+		e = config_may_u32(v, "linear_value_head_dim", CONFIG_HEAD_DIM_MAX, DELTA_HEAD_DIM, &r->value_dim, em);
+	return e ? e : check_heads(c, "linear_num_value_heads", "linear_num_key_heads", em);
+}
+
+/* Convolutions and gates have SiLU in all such families, whatever else a program may take the field for. */
+static enum err check_activation(const struct model_config *c, json_val v, struct err_msg *em)
+{
+	if (c->activation == KERN_SILU)
+		return ERR_OK;
+	return err_set(em, ERR_UNSUPPORTED, "config.json: \"hidden_act\" is '%.64s'; of a %s it must be silu", json_cstr(json_get(v, "hidden_act"), ""),
+		       c->arch->name);
+}
+
+enum err config_read_recurrent(struct model_config *c, json_val v, struct err_msg *em)
+{
+	enum err e = mark_layers(c, v, em);
+
+	if (!e)
+		e = check_activation(c, v, em);
+	if (!e && c->arch->recurrent == RECURRENT_CONV)
+		e = check_blocks(c, v, em);
+	c->output_gate = c->arch->output_gate;
+	const u32 count = count_layers(c);
+	if (e || count == 0)
+		return e;
+	if (count == c->layers)
+		return err_set(em, ERR_UNSUPPORTED, "config.json: none of the layers is one of attention (\"layer_types\"); a %s must have one at least",
+			       c->arch->name);
+	c->recurrent.kind = c->arch->recurrent;
+	return c->arch->recurrent == RECURRENT_CONV ? read_conv(c, v, em) : read_delta(c, v, em);
+}
+
+/* ---------------------------------------------------------------- shares of ranks */
+
+/* The counts, the first of them, that divide both numbers. */
+static void list_counts(char out[COUNTS_BYTES], u32 n, u32 m)
+{
+	size_t used = 0;
+
+	for (u32 i = 1; i <= n && used + 16 < COUNTS_BYTES; i++)
+		if (n % i == 0 && m % i == 0)
+			used += (size_t)snprintf(out + used, COUNTS_BYTES - used, "%s%u", used ? ", " : "", i);
+}
+
+enum err config_share_recurrent(struct model_shard *s, const struct model_config *c, struct err_msg *em)
+{
+	const struct recurrent_config *r = &c->recurrent;
+	const bool conv = r->kind == RECURRENT_CONV;
+	const u32 divided = conv ? c->hidden : r->key_heads;
+	char counts[COUNTS_BYTES];
+
+	if (divided % s->ranks) {
+		list_counts(counts, divided, c->heads);
+		return err_set(em, ERR_INVALID, "--tensor-parallel-size %u: the model's %u %s cannot be divided by it; these counts would do: %s", s->ranks,
+			       divided, conv ? "channels of convolutions (hidden_size)" : "key heads of layers that keep a state", counts);
+	}
+	s->recurrent_channels = conv ? c->hidden / s->ranks : 0;
+	s->recurrent_key_heads = r->key_heads / s->ranks;
+	s->recurrent_heads = r->heads / s->ranks;
+	return ERR_OK;
+}

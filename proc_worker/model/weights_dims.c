@@ -1,0 +1,188 @@
+/* The sizes that the table of tensors names, in numbers, and a rank's share of them. Runs in the worker while a model loads. Owns nothing. */
+#include "common/assert.h"
+#include "proc_worker/model/weights_priv.h"
+
+/* Of families whose layers differ. */
+static u32 global_dim(const struct model_config *c, enum arch_dim d)
+{
+	switch (d) {
+	case DIM_GLOBAL_HEAD:
+		return c->global_head_dim;
+	case DIM_GLOBAL_HEADS:
+		return c->heads * c->global_head_dim;
+	case DIM_GLOBAL_KV_HEADS:
+		return c->global_kv_heads * c->global_head_dim;
+	case DIM_INPUT:
+		return c->input_width;
+	case DIM_INPUTS:
+		return c->layers * c->input_width;
+	case DIM_INPUTS_VOCAB:
+		return c->input_vocab;
+	case DIM_WIDE_INTERMEDIATE:
+		return c->wide_intermediate;
+	default:
+		return 0;
+	}
+}
+
+/* Of layers that keep a state. */
+static u32 state_dim(const struct model_config *c, enum arch_dim d)
+{
+	const struct recurrent_config *r = &c->recurrent;
+	const u32 keys = r->key_heads * r->key_dim, values = r->heads * r->value_dim;
+
+	switch (d) {
+	case DIM_TAPS:
+		return r->taps;
+	case DIM_CHANNELS:
+		return c->hidden;
+	case DIM_CHANNELS_TWO:
+		return 2 * c->hidden;
+	case DIM_CHANNELS_THREE:
+		return 3 * c->hidden;
+	case DIM_STATE_VALUE:
+		return r->value_dim;
+	case DIM_STATE_KEYS:
+		return keys;
+	case DIM_STATE_VALUES:
+		return values;
+	case DIM_STATE_HEADS:
+		return r->heads;
+	case DIM_STATE_QK:
+		return 2 * keys;
+	case DIM_STATE_QKV:
+		return 2 * keys + values;
+	case DIM_STATE_QKVZ:
+		return 2 * keys + 2 * values;
+	case DIM_STATE_HEADS_TWO:
+		return 2 * r->heads;
+	default:
+		return 0;
+	}
+}
+
+u32 weights_dim(const struct model_config *c, enum arch_dim d)
+{
+	switch (d) {
+	case DIM_NONE:
+	case DIM_ONE:
+		return 1;
+	case DIM_VOCAB:
+		return c->vocab_size;
+	case DIM_CONTEXT:
+		return c->context_max;
+	case DIM_CONTEXT_PADDED:
+		return c->context_max + 2;
+	case DIM_HIDDEN:
+		return c->hidden;
+	case DIM_HEAD:
+		return c->head_dim;
+	case DIM_HEAD_COUNT:
+		return c->heads;
+	case DIM_HEADS:
+		return c->heads * c->head_dim;
+	case DIM_KV_HEADS:
+		return c->kv_heads * c->head_dim;
+	case DIM_HEADS_KV:
+		return (c->heads + c->kv_heads) * c->head_dim;
+	case DIM_HEADS_TWO:
+		return 2 * c->heads * c->head_dim;
+	case DIM_QKV:
+		return (c->heads + 2 * c->kv_heads) * c->head_dim;
+	case DIM_LATENT:
+		return c->latent.rank;
+	case DIM_Q_RANK:
+		return c->latent.q_rank;
+	case DIM_HEAD_KEY:
+		return c->latent.key;
+	case DIM_HEAD_VALUE:
+		return c->latent.value;
+	case DIM_HEADS_QUERY:
+		return c->heads * (c->latent.key + c->latent.rope);
+	case DIM_HEADS_VALUE:
+		return c->heads * c->latent.value;
+	case DIM_HEADS_KEY_VALUE:
+		return c->heads * (c->latent.key + c->latent.value);
+	case DIM_TAPS:
+	case DIM_CHANNELS:
+	case DIM_CHANNELS_TWO:
+	case DIM_CHANNELS_THREE:
+	case DIM_STATE_VALUE:
+	case DIM_STATE_KEYS:
+	case DIM_STATE_VALUES:
+	case DIM_STATE_HEADS:
+	case DIM_STATE_QK:
+	case DIM_STATE_QKV:
+	case DIM_STATE_QKVZ:
+	case DIM_STATE_HEADS_TWO:
+		return state_dim(c, d);
+	case DIM_GLOBAL_HEAD:
+	case DIM_GLOBAL_HEADS:
+	case DIM_GLOBAL_KV_HEADS:
+	case DIM_INPUT:
+	case DIM_INPUTS:
+	case DIM_INPUTS_VOCAB:
+	case DIM_WIDE_INTERMEDIATE:
+		return global_dim(c, d);
+	case DIM_INTERMEDIATE:
+		return c->intermediate;
+	case DIM_GATE_UP:
+		return 2 * c->intermediate;
+	case DIM_EXPERTS:
+		return c->experts;
+	case DIM_EXPERT_INTERMEDIATE:
+		return c->expert_intermediate;
+	case DIM_EXPERT_GATE_UP:
+		return 2 * c->expert_intermediate;
+	case DIM_SHARED_INTERMEDIATE:
+		return c->shared_intermediate;
+	case DIM_SHARED_GATE_UP:
+		return 2 * c->shared_intermediate;
+	case DIM_TWO:
+		return 2;
+	}
+	ASSERT(!"a dimension of the table");
+	return 0;
+}
+
+struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_dim d)
+{
+	const struct model_config *c = p->config;
+	const struct model_shard *s = p->shard;
+
+	switch (d) {
+	case DIM_VOCAB:
+		return (struct weights_range){s->vocab_first, s->vocab_rows};
+	case DIM_HEAD_COUNT:
+		return (struct weights_range){s->rank * s->heads, s->heads};
+	case DIM_HEADS:
+		return (struct weights_range){s->rank * s->heads * c->head_dim, s->heads * c->head_dim};
+	case DIM_HEADS_QUERY:
+	case DIM_HEADS_VALUE:
+		return (struct weights_range){weights_dim(c, d) / s->ranks * s->rank, weights_dim(c, d) / s->ranks};
+	case DIM_KV_HEADS:
+		return (struct weights_range){s->kv_first * c->head_dim, s->kv_heads * c->head_dim};
+	case DIM_GLOBAL_HEADS:
+		return (struct weights_range){s->rank * s->heads * c->global_head_dim, s->heads * c->global_head_dim};
+	case DIM_GLOBAL_KV_HEADS:
+		return (struct weights_range){s->global_kv_first * c->global_head_dim, s->global_kv_heads * c->global_head_dim};
+	case DIM_CHANNELS:
+		return (struct weights_range){s->rank * s->recurrent_channels, s->recurrent_channels};
+	case DIM_STATE_KEYS:
+	case DIM_STATE_VALUES:
+	case DIM_STATE_HEADS: /* key heads are a multiple of the ranks, and heads of key heads */
+		return (struct weights_range){weights_dim(c, d) / s->ranks * s->rank, weights_dim(c, d) / s->ranks};
+	case DIM_WIDE_INTERMEDIATE:
+		return (struct weights_range){s->rank * s->wide_intermediate, s->wide_intermediate};
+	case DIM_INTERMEDIATE:
+		return (struct weights_range){s->rank * s->intermediate, s->intermediate};
+	case DIM_EXPERT_INTERMEDIATE:
+		return (struct weights_range){s->rank * s->expert_intermediate, s->expert_intermediate};
+	case DIM_EXPERT_GATE_UP:
+		return (struct weights_range){s->rank * 2 * s->expert_intermediate, 2 * s->expert_intermediate};
+	case DIM_SHARED_INTERMEDIATE:
+		return (struct weights_range){s->rank * s->shared_intermediate, s->shared_intermediate};
+	default:
+		return (struct weights_range){0, weights_dim(c, d)};
+	}
+}

@@ -1,0 +1,84 @@
+"""Small models of families some of whose layers keep a state of each sequence, for families_differential.py."""
+from families_fields import COMMON, MISSING, new_rope
+
+CONV, FULL, LINEAR = "conv", "full_attention", "linear_attention"
+LFM2_TYPES = [CONV, FULL, CONV, CONV, FULL]
+LFM2 = {**COMMON, "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "hidden_act": MISSING, "rms_norm_eps": MISSING, "norm_eps": 1e-5,
+        "attention_dropout": MISSING, "rope_theta": 1000000.0, "tie_word_embeddings": MISSING, "num_hidden_layers": 5, "layer_types": LFM2_TYPES,
+        "conv_L_cache": 3, "conv_bias": False, "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 16}
+# As the files of the first release say it.
+LFM2_OLD = {"layer_types": MISSING, "full_attn_idxs": [1, 4], "intermediate_size": MISSING, "block_ff_dim": 60, "block_dim": 40, "conv_dim": 40,
+            "conv_dim_out": 40, "num_heads": 4, "block_norm_eps": 1e-5, "block_mlp_init_scale": 1.0, "block_out_init_scale": 1.0,
+            "block_use_swiglu": True, "block_use_xavier_init": True, "conv_use_xavier_init": True, "use_pos_enc": True, "tie_embedding": True}
+
+STATE = {"linear_conv_kernel_dim": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 10, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+QWEN3_5 = {**COMMON, **STATE, "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "rms_norm_eps": 1e-6, "head_dim": 16,
+           "attention_bias": False, "attn_output_gate": True, "full_attention_interval": 2, "layer_types": [LINEAR, FULL] * 2,
+           "num_hidden_layers": 4, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False,
+           "rope_theta": MISSING, "torch_dtype": MISSING, "dtype": "float32", "transformers_version": "5.2.0", "rope_parameters": {
+               "mrope_interleaved": True, "mrope_section": [1, 1, 0], "rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25}}
+QWEN3_5_WHOLE = {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5", "image_token_id": 100, "video_token_id": 101,
+                 "vision_start_token_id": 102, "vision_end_token_id": 103, "tie_word_embeddings": False,
+                 "vision_config": {"hidden_size": 16, "depth": 1, "model_type": "qwen3_5"}}
+
+SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True}), ("raw", {"raw": True})]
+
+
+def lfm2():
+    yield "none", {}
+    yield "old", LFM2_OLD
+    yield "old-and-types", {**LFM2_OLD, "layer_types": LFM2_TYPES}
+    yield "bias", {"conv_bias": True}
+    yield "taps-2", {"conv_L_cache": 2}
+    yield "taps-5", {"conv_L_cache": 5, "conv_bias": True}
+    yield "width-kept", {"block_auto_adjust_ff_dim": False}
+    yield "width-more", {"block_ffn_dim_multiplier": 1.3, "block_multiple_of": 10}
+    yield "width-unrounded", {"block_ffn_dim_multiplier": None}
+    yield "width-defaults", {k: MISSING for k in ("block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of")}
+    yield "untied", {"tie_word_embeddings": False}
+    yield "defaults", {k: MISSING for k in ("norm_eps", "conv_L_cache", "conv_bias", "rope_theta", "num_key_value_heads")} | {
+        "num_attention_heads": 8}
+    yield "yarn", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}
+    yield "new-rope", new_rope({}, 50000.0)
+    yield "one-attention", {"layer_types": [CONV, CONV, CONV, FULL, CONV]}
+    yield "first-attention", {"layer_types": [FULL, CONV, CONV, CONV, CONV]}
+    yield "all-attention", {"layer_types": [FULL] * 3, "num_hidden_layers": 3}
+    yield "mqa", {"num_key_value_heads": 1}
+    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "block_multiple_of": 3, "vocab_size": 97,
+                  "conv_bias": True}
+
+
+def qwen3_5():
+    yield "none", {}
+    yield "types-missing", {"layer_types": MISSING, "full_attention_interval": MISSING, "num_hidden_layers": 6}
+    yield "types-alone", {"layer_types": [FULL, LINEAR, LINEAR, FULL], "full_attention_interval": MISSING}
+    yield "one-attention", {"layer_types": [LINEAR, LINEAR, FULL, LINEAR], "full_attention_interval": MISSING}
+    yield "all-attention", {"layer_types": [FULL] * 2, "full_attention_interval": 1, "num_hidden_layers": 2}
+    yield "attention-bias", {"attention_bias": True}
+    yield "heads-alike", {"linear_num_value_heads": 2}
+    yield "heads-many", {"linear_num_value_heads": 12}
+    yield "keys-wide", {"linear_key_head_dim": 16, "linear_value_head_dim": 4}
+    yield "taps-2", {"linear_conv_kernel_dim": 2}
+    yield "rotary-half", {"rope_parameters": {**QWEN3_5["rope_parameters"], "partial_rotary_factor": 0.5}}
+    yield "rotary-missing", new_rope({})
+    yield "yarn", new_rope({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "partial_rotary_factor": 0.5})
+    yield "tied", {"tie_word_embeddings": True}
+    yield "mqa", {"num_key_value_heads": 1}
+    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 24, "intermediate_size": 69, "vocab_size": 97,
+                  "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 5, "linear_value_head_dim": 7, "attention_bias": True}
+
+
+FAMILIES = {"lfm2": (LFM2, lfm2, []),
+            "qwen3_5_text": (QWEN3_5, qwen3_5, [("whole", {"whole": QWEN3_5_WHOLE, "prefix": "model.language_model."})])}
+
+
+def cases():
+    """As families_cases.cases."""
+    for family, (usual, variants, saves) in FAMILIES.items():
+        for name, changes in variants():
+            config = {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}
+            yield family + "/" + name, family, config, {"ranks": 3} if name == "odd" else {}
+        for name, save in SAVES + saves:
+            field = "dtype" if usual.get("torch_dtype") is MISSING else "torch_dtype"
+            config = {k: v for k, v in {**usual, field: save.get("dtype", "float32")}.items() if v is not MISSING}
+            yield family + "/save-" + name, family, config, save
