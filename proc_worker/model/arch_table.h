@@ -106,6 +106,10 @@ enum arch_dim {
 	DIM_STATE_QKV,	  /* these and v */
 	DIM_STATE_QKVZ,	  /* these and their gate */
 	DIM_STATE_HEADS_TWO,
+	DIM_STATE_VZ,  /* of these parts and that of how fast each head forgets, as RECURRENT_SCAN has them */
+	DIM_STATE_KV,
+	DIM_STATE_KVZ,
+	DIM_STATE_ALL,
 	/* Of families with `global_heads`, of the layers that have these: */
 	DIM_GLOBAL_HEAD,
 	DIM_GLOBAL_HEADS,    /* heads * DIM_GLOBAL_HEAD */
@@ -140,6 +144,7 @@ enum arch_when {
 	WHEN_DENSE,	     /* layers with one MLP */
 	WHEN_EXPERTS,	     /* layers with a mixture of experts */
 	WHEN_SHARED,	     /* of these, where there is an expert of all tokens */
+	WHEN_CHOICE_BIAS,    /* of these, where "use_expert_bias" is true */
 	WHEN_HEAD_NORMS,     /* "use_qk_norm" is true */
 	WHEN_LM_HEAD_BIAS,   /* "lm_head_bias" is true */
 	WHEN_Q_RANK,	     /* "q_lora_rank" is a number */
@@ -261,6 +266,7 @@ struct arch {
 	const char *recurrent_layer;   /* what "layer_types" calls these */
 	bool output_gate; /* q_proj has a gate of every head behind its query, which heads' outputs are weighed by: model_config.output_gate */
 	bool part; /* never a model's own architecture, but that of its language part */
+	bool experts_only; /* of ARCH_EXPERTS_SOME: in all layers, whose weights always sum to 1, so that nothing has "intermediate_size" */
 	bool whole_experts; /* a layer's experts are always in one tensor, in the file as in `tensors` */
 	/* Of ARCH_EXPERTS_ALL: the numbers of experts may be arrays, one for each layer, and one expert as wide as the others, whose
 	 * width is "intermediate_size", is of all tokens ("num_shared_expert") */

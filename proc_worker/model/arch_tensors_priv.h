@@ -89,12 +89,14 @@ static const struct arch_tensor QWEN2[] = {
 
 #define SHARED_EXPERT LAYER "mlp.shared_expert."
 #define SHARED_ROWS(name) {SLOT_GATE_UP, SHARED_EXPERT name, DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS}
+#define EXPERTS_AND_GATED \
+	MLP_EXPERTS, \
+	SHARED_ROWS("gate_proj.weight"), \
+	SHARED_ROWS("up_proj.weight"), \
+	{SLOT_DOWN, SHARED_EXPERT "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS}, \
+	{SLOT_SHARED_GATE, LAYER "mlp.shared_expert_gate.weight", DIM_ONE, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS}
 static const struct arch_tensor QWEN2_MOE[] = {
-	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP, MLP_EXPERTS,
-	SHARED_ROWS("gate_proj.weight"),
-	SHARED_ROWS("up_proj.weight"),
-	{SLOT_DOWN, SHARED_EXPERT "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS},
-	{SLOT_SHARED_GATE, LAYER "mlp.shared_expert_gate.weight", DIM_ONE, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP, EXPERTS_AND_GATED,
 };
 
 /* One MLP as wide as several experts. */
@@ -488,6 +490,13 @@ static const struct arch_tensor LFM2[] = {
 	LFM2_BUT_MLP, LFM2_MLP,
 };
 
+#define LFM2_EXPERT LAYER "feed_forward.experts.{}."
+static const struct arch_tensor LFM2_MOE[] = {
+	LFM2_BUT_MLP, LFM2_MLP,
+	EXPERTS("feed_forward.gate.weight", LFM2_EXPERT "w1.weight", LFM2_EXPERT "w3.weight", LFM2_EXPERT "w2.weight"),
+	{SLOT_CHOICE_BIAS, LAYER "feed_forward.expert_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_CHOICE_BIAS},
+};
+
 /* The gated delta rule, or attention with gates. */
 #define LINEAR LAYER "linear_attn."
 #define LINEAR_ROWS(slot, name, rows, columns, whole_, before_, groups) \
@@ -511,6 +520,21 @@ static const struct arch_tensor LFM2[] = {
 	LINEAR_BUT_IN
 static const struct arch_tensor QWEN3_5[] = {
 	QWEN3_5_BUT_MLP, MLP,
+};
+
+static const struct arch_tensor QWEN3_5_MOE[] = {
+	QWEN3_5_BUT_MLP, EXPERTS_AND_GATED,
+};
+
+/* The same, fused for each key head. */
+#define QKVZ(rows, before) LINEAR_ROWS(SLOT_QKV, "in_proj_qkvz.weight", rows, DIM_HIDDEN, DIM_STATE_QKVZ, before, GROUPS_KEY_HEADS)
+#define BETA_DECAY(before) LINEAR_ROWS(SLOT_QKV, "in_proj_ba.weight", DIM_STATE_HEADS, DIM_HIDDEN, DIM_STATE_HEADS_TWO, before, GROUPS_KEY_HEADS)
+static const struct arch_tensor QWEN3_NEXT[] = {
+	EMBEDDINGS, NORMS, GATED_ATTENTION,
+	QKVZ(DIM_STATE_KEYS, DIM_NONE), QKVZ(DIM_STATE_KEYS, DIM_STATE_KEYS),
+	QKVZ(DIM_STATE_VALUES, DIM_STATE_QK), QKVZ(DIM_STATE_VALUES, DIM_STATE_QKV),
+	BETA_DECAY(DIM_NONE), BETA_DECAY(DIM_STATE_HEADS),
+	LINEAR_BUT_IN, MLP, EXPERTS_AND_GATED,
 };
 
 static const struct arch_tensor GLM[] = {

@@ -124,6 +124,8 @@ static enum err read_router(struct model_config *c, json_val v, struct err_msg *
 		e = read_groups(c, v, em);
 	if (!e && arch_has_own(a, "routed_scaling_factor"))
 		e = config_may_float(v, "routed_scaling_factor", a->routed_scale > 0 ? (double)a->routed_scale : 1, &r->scale, em);
+	if (!e && arch_has_own(a, "use_expert_bias"))
+		e = config_may_bool(v, "use_expert_bias", true, &c->choice_bias, em);
 	if (!e && arch_has_own(a, "moe_norm_min"))
 		e = config_may_float(v, "moe_norm_min", 1e-12, &r->sum_least, em);
 	return e;
@@ -196,6 +198,19 @@ static enum err read_first_dense(struct model_config *c, json_val v, struct err_
 		if (i % every == 0)
 			c->layer_flags[i] |= LAYER_EXPERTS;
 	return e;
+}
+
+/* What a family of EXPERTS_SOME whose layers all have experts may say, and no more. */
+static enum err check_all(const struct model_config *c, struct err_msg *em)
+{
+	for (u32 i = 0; i < c->layers; i++)
+		if (!(c->layer_flags[i] & LAYER_EXPERTS))
+			return err_set(em, ERR_UNSUPPORTED,
+				       "config.json: by \"decoder_sparse_step\" or \"mlp_only_layers\" layer %u has no experts; of a %s all layers have some", i,
+				       c->arch->name);
+	if (!c->normalize_experts)
+		return err_set(em, ERR_UNSUPPORTED, "config.json: \"norm_topk_prob\" must be true for %s", c->arch->name);
+	return ERR_OK;
 }
 
 /* Every so many layers, from one to another, which is -1 for the last. */
@@ -365,5 +380,7 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 		e = config_need_u32(v, "shared_expert_intermediate_size", CONFIG_DIM_MAX, &c->shared_intermediate, em);
 	if (!e && arch_has_own(c->arch, "mlp_layer_types"))
 		return read_listed_alone(c, v, em);
-	return e ? e : read_dense_layers(c, v, em);
+	if (!e)
+		e = read_dense_layers(c, v, em);
+	return !e && c->arch->experts_only ? check_all(c, em) : e;
 }

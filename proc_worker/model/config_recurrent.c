@@ -26,15 +26,6 @@ static const struct {
 } FIELDS[] = {
 	{"conv_L_cache", RECURRENT_CONV},
 	{"conv_bias", RECURRENT_CONV},
-	{"conv_dim", RECURRENT_CONV},
-	{"conv_dim_out", RECURRENT_CONV},
-	{"block_dim", RECURRENT_CONV},
-	{"block_norm_eps", RECURRENT_CONV},
-	{"num_heads", RECURRENT_CONV},
-	{"block_auto_adjust_ff_dim", RECURRENT_CONV},
-	{"block_ffn_dim_multiplier", RECURRENT_CONV},
-	{"block_multiple_of", RECURRENT_CONV},
-	{"full_attn_idxs", RECURRENT_CONV},
 	{"linear_conv_kernel_dim", RECURRENT_DELTA},
 	{"linear_key_head_dim", RECURRENT_DELTA},
 	{"linear_value_head_dim", RECURRENT_DELTA},
@@ -112,17 +103,16 @@ static enum err mark_listed(struct model_config *c, json_val list, const char *r
 
 static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *em)
 {
-	const char *rule = c->arch->recurrent == RECURRENT_CONV ? "full_attn_idxs" : "full_attention_interval";
+	const bool by_interval = c->arch->recurrent == RECURRENT_DELTA, by_index = arch_has_own(c->arch, "full_attn_idxs");
+	const char *rule = by_interval ? "full_attention_interval" : "full_attn_idxs";
 	json_val types = json_get(v, "layer_types");
-	const bool ruled = json_present(json_get(v, rule)), listed = json_present(types);
+	const bool ruled = (by_interval || by_index) && json_present(json_get(v, rule)), listed = json_present(types);
 	enum err e = ERR_OK;
 
-	if (c->arch->recurrent == RECURRENT_CONV && !ruled && !listed)
-		return err_set(em, ERR_FORMAT,
-			       "config.json: \"layer_types\" is missing (or \"full_attn_idxs\", in older files); of a %s it must be an array of %u strings "
-			       "(num_hidden_layers), each %s or full_attention",
+	if (!by_interval && !ruled && !listed)
+		return err_set(em, ERR_FORMAT, "config.json: \"layer_types\" is missing; of a %s it must be an array of %u strings (num_hidden_layers), each %s or full_attention",
 			       c->arch->name, c->layers, c->arch->recurrent_layer);
-	if (c->arch->recurrent == RECURRENT_DELTA)
+	if (by_interval)
 		e = mark_interval(c, v, em);
 	else if (ruled)
 		e = mark_indexed(c, json_get(v, rule), em);
@@ -200,7 +190,7 @@ static enum err read_conv(struct model_config *c, json_val v, struct err_msg *em
 	return e;
 }
 
-/* What a file of such a family says of all its layers. */
+/* What older files say of all layers. */
 static enum err check_blocks(struct model_config *c, json_val v, struct err_msg *em)
 {
 	static const char *const widths[] = {"conv_dim", "conv_dim_out", "block_dim"};
@@ -210,7 +200,7 @@ static enum err check_blocks(struct model_config *c, json_val v, struct err_msg 
 		e = check_twice(v, widths[i], c->hidden, "hidden_size", em);
 	if (!e)
 		e = check_twice(v, "num_heads", c->heads, "num_attention_heads", em);
-	return !e && arch_has_own(c->arch, "block_use_swiglu") ? adjust_intermediate(c, v, em) : e;
+	return e ? e : adjust_intermediate(c, v, em);
 }
 
 static enum err check_heads(const struct model_config *c, const char *heads, const char *key_heads, struct err_msg *em)
@@ -256,7 +246,7 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 
 	if (!e)
 		e = check_activation(c, v, em);
-	if (!e && c->arch->recurrent == RECURRENT_CONV)
+	if (!e && arch_has_own(c->arch, "block_auto_adjust_ff_dim"))
 		e = check_blocks(c, v, em);
 	c->output_gate = c->arch->output_gate;
 	const u32 count = count_layers(c);

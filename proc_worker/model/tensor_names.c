@@ -125,6 +125,8 @@ static const struct {
 } FUSED[] = {
 	{"mlp.experts.gate_up_proj", SLOT_EXPERT_GATE_UP},
 	{"mlp.experts.down_proj", SLOT_EXPERT_DOWN},
+	{"feed_forward.experts.gate_up_proj", SLOT_EXPERT_GATE_UP},
+	{"feed_forward.experts.down_proj", SLOT_EXPERT_DOWN},
 	{"experts.gate_up_proj", SLOT_EXPERT_GATE_UP},
 	{"experts.down_proj", SLOT_EXPERT_DOWN},
 	{"block_sparse_moe.input_linear.weight", SLOT_EXPERT_GATE_UP},

@@ -21,7 +21,32 @@ static u32 global_dim(const struct model_config *c, enum arch_dim d)
 	case DIM_WIDE_INTERMEDIATE:
 		return c->wide_intermediate;
 	default:
+		ASSERT(!"a dimension of the table");
 		return 0;
+	}
+}
+
+static u32 latent_dim(const struct model_config *c, enum arch_dim d)
+{
+	const struct latent_config *l = &c->latent;
+
+	switch (d) {
+	case DIM_LATENT:
+		return l->rank;
+	case DIM_Q_RANK:
+		return l->q_rank;
+	case DIM_HEAD_KEY:
+		return l->key;
+	case DIM_HEAD_VALUE:
+		return l->value;
+	case DIM_HEADS_QUERY:
+		return c->heads * (l->key + l->rope);
+	case DIM_HEADS_VALUE:
+		return c->heads * l->value;
+	case DIM_HEADS_KEY_VALUE:
+		return c->heads * (l->key + l->value);
+	default:
+		return global_dim(c, d);
 	}
 }
 
@@ -56,8 +81,16 @@ static u32 state_dim(const struct model_config *c, enum arch_dim d)
 		return 2 * keys + 2 * values;
 	case DIM_STATE_HEADS_TWO:
 		return 2 * r->heads;
+	case DIM_STATE_VZ:
+		return 2 * values;
+	case DIM_STATE_KV:
+		return keys + values;
+	case DIM_STATE_KVZ:
+		return keys + 2 * values;
+	case DIM_STATE_ALL:
+		return 2 * keys + 2 * values + r->heads;
 	default:
-		return 0;
+		return latent_dim(c, d);
 	}
 }
 
@@ -67,6 +100,8 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 	case DIM_NONE:
 	case DIM_ONE:
 		return 1;
+	case DIM_TWO:
+		return 2;
 	case DIM_VOCAB:
 		return c->vocab_size;
 	case DIM_CONTEXT:
@@ -89,41 +124,6 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return 2 * c->heads * c->head_dim;
 	case DIM_QKV:
 		return (c->heads + 2 * c->kv_heads) * c->head_dim;
-	case DIM_LATENT:
-		return c->latent.rank;
-	case DIM_Q_RANK:
-		return c->latent.q_rank;
-	case DIM_HEAD_KEY:
-		return c->latent.key;
-	case DIM_HEAD_VALUE:
-		return c->latent.value;
-	case DIM_HEADS_QUERY:
-		return c->heads * (c->latent.key + c->latent.rope);
-	case DIM_HEADS_VALUE:
-		return c->heads * c->latent.value;
-	case DIM_HEADS_KEY_VALUE:
-		return c->heads * (c->latent.key + c->latent.value);
-	case DIM_TAPS:
-	case DIM_CHANNELS:
-	case DIM_CHANNELS_TWO:
-	case DIM_CHANNELS_THREE:
-	case DIM_STATE_VALUE:
-	case DIM_STATE_KEYS:
-	case DIM_STATE_VALUES:
-	case DIM_STATE_HEADS:
-	case DIM_STATE_QK:
-	case DIM_STATE_QKV:
-	case DIM_STATE_QKVZ:
-	case DIM_STATE_HEADS_TWO:
-		return state_dim(c, d);
-	case DIM_GLOBAL_HEAD:
-	case DIM_GLOBAL_HEADS:
-	case DIM_GLOBAL_KV_HEADS:
-	case DIM_INPUT:
-	case DIM_INPUTS:
-	case DIM_INPUTS_VOCAB:
-	case DIM_WIDE_INTERMEDIATE:
-		return global_dim(c, d);
 	case DIM_INTERMEDIATE:
 		return c->intermediate;
 	case DIM_GATE_UP:
@@ -138,11 +138,9 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return c->shared_intermediate;
 	case DIM_SHARED_GATE_UP:
 		return 2 * c->shared_intermediate;
-	case DIM_TWO:
-		return 2;
+	default:
+		return state_dim(c, d);
 	}
-	ASSERT(!"a dimension of the table");
-	return 0;
 }
 
 struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_dim d)

@@ -21,6 +21,18 @@ QWEN3_5_WHOLE = {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_ty
                  "vision_start_token_id": 102, "vision_end_token_id": 103, "tie_word_embeddings": False,
                  "vision_config": {"hidden_size": 16, "depth": 1, "model_type": "qwen3_5"}}
 
+MIXTURE = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 28,
+           "output_router_logits": False, "router_aux_loss_coef": 0.001}
+QWEN3_5_MOE = {**QWEN3_5, **MIXTURE, "architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text", "intermediate_size": MISSING}
+QWEN3_5_MOE_WHOLE = {**QWEN3_5_WHOLE, "architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe",
+                     "vision_config": {"hidden_size": 16, "depth": 1, "model_type": "qwen3_5_moe"}}
+QWEN3_NEXT = {**COMMON, **STATE, **MIXTURE, "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "rms_norm_eps": 1e-6, "head_dim": 16,
+              "attention_bias": False, "decoder_sparse_step": 1, "full_attention_interval": 2, "mlp_only_layers": [], "norm_topk_prob": True,
+              "num_hidden_layers": 4, "partial_rotary_factor": 0.25, "rope_scaling": None, "rope_theta": 10000000, "use_sliding_window": False}
+LFM2_MOE = {k: v for k, v in LFM2.items() if not k.startswith("block_")} | {
+    "architectures": ["Lfm2MoeForCausalLM"], "model_type": "lfm2_moe", "moe_intermediate_size": 20, "norm_topk_prob": True, "num_dense_layers": 2,
+    "num_experts": 8, "num_experts_per_tok": 3, "routed_scaling_factor": 1.0, "use_expert_bias": True}
+
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True}), ("raw", {"raw": True})]
 
 
@@ -68,8 +80,50 @@ def qwen3_5():
                   "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 5, "linear_value_head_dim": 7, "attention_bias": True}
 
 
+def lfm2_moe():
+    yield "none", {}
+    yield "bias", {"conv_bias": True}
+    yield "no-norm", {"norm_topk_prob": False, "routed_scaling_factor": 2.5}
+    yield "no-expert-bias", {"use_expert_bias": False}
+    yield "top-1", {"num_experts_per_tok": 1}
+    yield "top-all", {"num_experts_per_tok": 8}
+    yield "dense-none", {"num_dense_layers": 0}
+    yield "dense-all", {"num_dense_layers": 5}
+    yield "defaults", {k: MISSING for k in ("num_dense_layers", "norm_topk_prob", "routed_scaling_factor", "use_expert_bias")}
+    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "moe_intermediate_size": 21,
+                  "vocab_size": 97}
+
+
+def qwen3_5_moe():
+    yield "none", {}
+    yield "top-1", {"num_experts_per_tok": 1}
+    yield "as-said", {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1}
+    yield "attention-bias", {"attention_bias": True}
+    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 24, "vocab_size": 97, "linear_num_key_heads": 3,
+                  "linear_num_value_heads": 6, "moe_intermediate_size": 21, "shared_expert_intermediate_size": 27}
+
+
+def qwen3_next():
+    yield "none", {}
+    yield "interval", {"full_attention_interval": 3, "num_hidden_layers": 6}
+    yield "types", {"full_attention_interval": MISSING, "layer_types": [FULL, LINEAR, LINEAR, LINEAR]}
+    yield "attention-bias", {"attention_bias": True}
+    yield "heads-alike", {"linear_num_value_heads": 2}
+    yield "heads-many", {"linear_num_value_heads": 10}
+    yield "sparse-step", {"decoder_sparse_step": 2}
+    yield "dense-layers", {"mlp_only_layers": [0, 3]}
+    yield "no-norm", {"norm_topk_prob": False}
+    yield "rotary-half", {"partial_rotary_factor": 0.5}
+    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 24, "intermediate_size": 69, "vocab_size": 97,
+                  "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 5, "linear_value_head_dim": 7, "attention_bias": True,
+                  "moe_intermediate_size": 21, "shared_expert_intermediate_size": 27, "mlp_only_layers": [1]}
+
+
 FAMILIES = {"lfm2": (LFM2, lfm2, []),
-            "qwen3_5_text": (QWEN3_5, qwen3_5, [("whole", {"whole": QWEN3_5_WHOLE, "prefix": "model.language_model."})])}
+            "lfm2_moe": (LFM2_MOE, lfm2_moe, []),
+            "qwen3_5_text": (QWEN3_5, qwen3_5, [("whole", {"whole": QWEN3_5_WHOLE, "prefix": "model.language_model."})]),
+            "qwen3_5_moe_text": (QWEN3_5_MOE, qwen3_5_moe, [("whole", {"whole": QWEN3_5_MOE_WHOLE, "prefix": "model.language_model."})]),
+            "qwen3_next": (QWEN3_NEXT, qwen3_next, [])}
 
 
 def cases():
