@@ -210,7 +210,8 @@ struct kern_rope_kv_args {
 	const u32 *positions; /* [T] */
 	const i64 *slots;     /* [T] */
 	struct kern_kv kv;
-	u32 tokens, heads, rope_dim, rope_apart, q_stride; /* the last: CPU, floats from a token of q to the next; 0: heads * head_dim */
+	u32 tokens, heads, rope_dim, rope_apart;
+	u32 q_stride, qkv_stride; /* CPU, floats from a token of q, of qkv to the next; 0: as wide as it is */
 	bool interleaved, norm_behind, norm_v, v_is_k;
 	enum kern_dtype dtype;
 };

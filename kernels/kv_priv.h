@@ -47,7 +47,7 @@ static inline u32 kern_rope_first_value(const struct kern_rope_kv_args *a)
 
 static inline size_t kern_rope_qkv_stride(const struct kern_rope_kv_args *a)
 {
-	return (size_t)(kern_rope_first_value(a) + a->kv.kv_heads) * a->kv.head_dim;
+	return a->qkv_stride > 0 ? a->qkv_stride : (size_t)(kern_rope_first_value(a) + a->kv.kv_heads) * a->kv.head_dim;
 }
 
 /* From the first value of a rotated pair to its second. */

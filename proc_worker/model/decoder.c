@@ -316,7 +316,7 @@ static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, co
 		to.kv_heads = 0;
 	return (struct kern_rope_kv_args){.q = d->qkv,
 					  .qkv = d->qkv,
-					  .bias = latent ? NULL : w->qkv_bias,
+					  .bias = latent || m->output_gate ? NULL : w->qkv_bias,
 					  .q_norm = normed ? NULL : w->q_norm,
 					  .k_norm = normed ? NULL : w->k_norm,
 					  .norm_eps = m->norm_eps,
@@ -332,6 +332,7 @@ static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, co
 					  .rope_dim = flags & LAYER_NO_ROPE ? 0 : by->dim,
 					  .rope_apart = by->head / 2,
 					  .q_stride = qkv_stride(d, index),
+					  .qkv_stride = qkv_stride(d, index),
 					  .interleaved = m->interleaved,
 					  .norm_behind = m->arch->norm_behind,
 					  .norm_v = m->arch->global_heads,
@@ -451,7 +452,7 @@ static enum err project(struct decoder *d, u32 index, u32 tokens, struct err_msg
 	const struct decoder_config *c = &d->config;
 	const struct kern_weight *w = &c->weights->layers[index].qkv;
 	float *out = c->model->arch->latent ? d->low : d->qkv;
-	const bool now = c->model->arch->latent || is_recurrent(d, index);
+	const bool now = c->model->arch->latent || c->model->output_gate || is_recurrent(d, index);
 	const float *bias = now ? c->weights->layers[index].qkv_bias : NULL; /* of others rope_kv adds it */
 	const struct kern_matmul_fusion fusion = {.norm_weight = d->unnormed, .norm_eps = c->model->norm_eps};
 	struct kern_matmul_args a = product_args(d, out, false, d->x, w, bias, index, tokens);

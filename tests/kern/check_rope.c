@@ -275,25 +275,31 @@ static const char *rope_one_by_one(struct check *c, u32 target, const struct ker
 	return NULL;
 }
 
-/* Queries that stay among the keys and values that they come with have the bits of others, and leave these as they are. */
+/* Queries that stay among the keys and values that they come with, and what a token has beside those, have the bits of others, and leave all of
+ * that as it is. */
 static const char *rope_in_place(struct check *c, u32 target, const struct kern_ctx *ctx, const struct kern_rope_kv_args *apart)
 {
 	struct kern_rope_kv_args a = *apart;
 	struct kern_ctx own = *ctx;
 	const size_t q_width = (size_t)a.heads * a.kv.head_dim, width = (size_t)rope_heads(&a) * a.kv.head_dim;
-	float *qkv = check_alloc(c, a.tokens * width * sizeof(float));
-	memcpy(qkv, apart->qkv, a.tokens * width * sizeof(float));
+	const size_t beside = a.tokens % 3 * 5, stride = width + beside;
+	float *qkv = check_alloc(c, a.tokens * stride * sizeof(float)); /* poisoned */
+	float *was = check_alloc(c, a.tokens * stride * sizeof(float));
+	for (u32 t = 0; t < a.tokens; t++)
+		memcpy(qkv + t * stride, apart->qkv + t * width, width * sizeof(float));
+	memcpy(was, qkv, a.tokens * stride * sizeof(float));
 	check_kv_alloc(c, &a.kv, BLOCKS);
 	a.qkv = a.q = qkv;
-	a.q_stride = (u32)width;
+	a.q_stride = (u32)stride;
+	a.qkv_stride = beside ? (u32)stride : 0;
 	if (c->targets[target].ops.rope_kv(&own, &a) != ERR_OK)
 		return "an error in place";
 	for (u32 t = 0; t < a.tokens; t++) {
-		const float *token = qkv + t * width;
+		const float *token = qkv + t * stride;
 		if (memcmp(token, apart->q + t * q_width, q_width * sizeof(float)) != 0)
 			return "q has other bits in place";
-		if (memcmp(token + q_width, apart->qkv + t * width + q_width, (width - q_width) * sizeof(float)) != 0)
-			return "keys and values beside q are no longer what they were";
+		if (memcmp(token + q_width, was + t * stride + q_width, (stride - q_width) * sizeof(float)) != 0)
+			return "keys and values beside q, or what is behind them, are no longer what they were";
 	}
 	const size_t bytes = check_kv_bytes(&a.kv, BLOCKS);
 	if (memcmp(a.kv.k, apart->kv.k, bytes) != 0 || memcmp(a.kv.v, apart->kv.v, bytes) != 0)
