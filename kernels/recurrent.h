@@ -46,6 +46,7 @@ struct kern_conv_args {
  * sum_i S[i][j] q[i] + skip[h] * v[j].
  * `out` may be v. Sums over i are in float, in an order of the variant's own, but a row's bits depend on that row and, with KERN_DELTA and
  * KERN_SCAN alike, not on how its tokens are spread over calls. */
+enum { KERN_RECURRENT_DIM_MAX = 512 }; /* of key_dim */
 enum kern_recurrence { KERN_DELTA, KERN_SCAN };
 struct kern_recurrent_args {
 	float *out;			  /* [T][stride], as all of them: heads * value_dim values of a token */

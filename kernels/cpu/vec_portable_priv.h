@@ -7,6 +7,7 @@
 #endif
 
 #include "kernels/cpu/checked_priv.h"
+#include "kernels/cpu/exp_terms_priv.h"
 #include "kernels/kern_priv.h"
 
 enum { LANES = 4 }; /* registers of 128 bits */
@@ -93,6 +94,20 @@ static ALWAYS_INLINE float largest_lane(vec v)
 static ALWAYS_INLINE float sum_of_lanes(vec v)
 {
 	return (v[0] + v[2]) + (v[1] + v[3]);
+}
+
+/* e^x for x <= 0: exactly 1 for 0, 0 for what is below some -61 or no number. */
+static ALWAYS_INLINE vec exp_negative(vec x)
+{
+	const vec magic = vec_set1(0x1.8p23f); /* added, it leaves the nearest whole number in the lowest bits */
+	x = larger(x, vec_set1(EXP_LEAST));
+	const vec whole = x * vec_set1(LOG2_E) + magic, rest = add_product(magic - whole, x, vec_set1(LOG2_E));
+	vec p = vec_set1(EXP2_TERMS[0]);
+#pragma GCC unroll 8
+	for (u32 c = 1; c < COUNT_OF(EXP2_TERMS); c++)
+		p = add_product(vec_set1(EXP2_TERMS[c]), p, rest);
+	const vec result = floats_of(bits_of(p) + (bits_of(whole) << 23));
+	return select_lanes(whole > vec_set1(0x1.8p23f + EXP_LEAST_POWER), result, vec_set1(0));
 }
 
 #endif

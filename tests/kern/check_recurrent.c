@@ -239,7 +239,7 @@ static void gate_want(const struct kern_gate_args *a, const float *x, const floa
 					if (pass == 0)
 						continue;
 					want[at] = value * (a->weight ? w / sqrt(square + (double)a->eps) : 1) * (a->gate_first ? 1 : f);
-					size[at] = fabs(want[at]) + 1e-25; /* what a sigmoid has below 2^-126 */
+					size[at] = fabs(want[at]) * (1 + fabs((double)gate[at]) / 16) + 1e-16; /* e^-x is 2 to the power of a rounded number, and from e^61 on may be infinite */
 				}
 		}
 }
