@@ -3,8 +3,10 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "proc_worker/model/arch_tensors_priv.h"
+#include "proc_worker/model/arch_tensors_recurrent_priv.h"
 
 /* clang-format off */
 enum {
@@ -92,10 +94,14 @@ static const struct arch ARCHS[] = {
 	 ARCH_ATTENTION_BIAS | ARCH_MULTIPLIERS | ARCH_EXPERTS_ALL | ARCH_WINDOW_ALL,
 	 .own = {"shared_intermediate_size", "layer_types", "layer_rope_theta"}, .window = 128, .window_pattern = 4,
 	 .rope_theta = 10000, .norm_eps = 1e-6f},
-	{"GraniteMoeHybridForCausalLM", GRANITE_HYBRID, COUNT_OF(GRANITE_HYBRID), ARCH_ATTENTION_BIAS | ARCH_MULTIPLIERS,
-	 .fields = {{"shared_intermediate_size", "intermediate_size"}},
-	 .own = {"layer_types", "position_embedding_type", "normalization_function"}, .attention_only = true,
-	 .rope_theta = 10000, .norm_eps = 1e-6f},
+	{"GraniteMoeHybridForCausalLM", GRANITE_HYBRID, COUNT_OF(GRANITE_HYBRID), ARCH_ATTENTION_BIAS | ARCH_MULTIPLIERS | ARCH_EXPERTS_ALL,
+	 .fields = {{"layers_block_type", "layer_types"}},
+	 .own = {"position_embedding_type", "normalization_function", "shared_intermediate_size"},
+	 .recurrent = RECURRENT_SCAN, .recurrent_layer = "mamba", .experts_optional = true, .rope_theta = 10000, .norm_eps = 1e-6f},
+	{"BambaForCausalLM", BAMBA, COUNT_OF(BAMBA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_PARTIAL_ROTARY,
+	 .fields = {{"attn_rotary_emb", "rotary_dim"}, {"layers_block_type", "layer_types"}},
+	 .own = {"attn_layer_indices", "rotary_dim"},
+	 .recurrent = RECURRENT_SCAN, .recurrent_layer = "mamba", .kv_heads = 8, .rope_theta = 10000, .norm_eps = 1e-5f, .rotary_share = 0.5f},
 	{"SmolLM3ForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_TIED | ARCH_NO_ROPE,
 	 .own = {"rope_interleave"}, .kv_heads = 4, .rope_theta = 2000000},
 	{"OlmoForCausalLM", OLMO, COUNT_OF(OLMO), ARCH_ATTENTION_BIAS,
@@ -339,7 +345,7 @@ void arch_names(char *out, size_t bytes)
 	size_t used = append_name(out, bytes, 0, "{", "", true);
 
 	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)
-		if (ends_in(ARCHS[i].name, causal))
+		if (ends_in(ARCHS[i].name, causal) && (i == 0 || strcasecmp(ARCHS[i - 1].name, ARCHS[i].name) != 0)) /* spellings of one */
 			used = append_name(out, bytes, used, ARCHS[i].name, causal, i == 0);
 	used = append_name(out, bytes, used, "}ForCausalLM", "", true);
 	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)

@@ -266,12 +266,12 @@ struct arch {
 	const char *recurrent_layer;   /* what "layer_types" calls these */
 	bool output_gate; /* q_proj has a gate of every head behind its query, which heads' outputs are weighed by: model_config.output_gate */
 	bool part; /* never a model's own architecture, but that of its language part */
+	bool experts_optional; /* of ARCH_EXPERTS_ALL: "num_local_experts" may be 0, and the MLP then as wide as "shared_intermediate_size" */
 	bool experts_only; /* of ARCH_EXPERTS_SOME: in all layers, whose weights always sum to 1, so that nothing has "intermediate_size" */
 	bool whole_experts; /* a layer's experts are always in one tensor, in the file as in `tensors` */
 	/* Of ARCH_EXPERTS_ALL: the numbers of experts may be arrays, one for each layer, and one expert as wide as the others, whose
 	 * width is "intermediate_size", is of all tokens ("num_shared_expert") */
 	bool experts_alike;
-	bool attention_only; /* a family of several kinds of layers, here all of attention: "layer_types" must say so */
 	bool clamped; /* experts clamp gate and up, which are neighbours ("swiglu_limit", "swiglu_alpha": kern_act_mul_args) */
 	bool xielu; /* the activation is xIELU, by SLOT_XIELU: "hidden_act" must say so */
 	enum kern_activation activation;

@@ -40,22 +40,6 @@
 	QKV_BIASES(WHEN_ATTENTION_BIAS), \
 	{SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}
 
-/* Of layers of attention, where others keep a state. A query may have a gate behind it, which ours have behind v. */
-#define GATED_QUERIES(slot, name, columns, before_, when_) \
-	{slot, ATTENTION name, DIM_HEADS, columns, SPLIT_ROWS, when_, .whole = DIM_HEADS_TWO, .before = before_, .grouped = GROUPS_HEADS}
-#define GATED_ATTENTION \
-	GATED_QUERIES(SLOT_QKV, "q_proj.weight", DIM_HIDDEN, DIM_NONE, WHEN_ATTENTION), \
-	{SLOT_QKV, ATTENTION "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION}, \
-	{SLOT_QKV, ATTENTION "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION}, \
-	GATED_QUERIES(SLOT_QKV, "q_proj.weight", DIM_HIDDEN, DIM_HEADS, WHEN_ATTENTION), \
-	GATED_QUERIES(SLOT_QKV_BIAS, "q_proj.bias", DIM_NONE, DIM_NONE, WHEN_ATTENTION_BIAS), \
-	{SLOT_QKV_BIAS, ATTENTION "k_proj.bias", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, WHEN_ATTENTION_BIAS}, \
-	{SLOT_QKV_BIAS, ATTENTION "v_proj.bias", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, WHEN_ATTENTION_BIAS}, \
-	GATED_QUERIES(SLOT_QKV_BIAS, "q_proj.bias", DIM_NONE, DIM_HEADS, WHEN_ATTENTION_BIAS), \
-	HEAD_NORMS_WHEN(WHEN_ATTENTION), \
-	{SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS, WHEN_ATTENTION}, \
-	{SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}
-
 #define MLP_DOWN \
 	{SLOT_DOWN, LAYER "mlp.down_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, WHEN_DENSE}
 #define MLP \
@@ -293,10 +277,11 @@ static const struct arch_tensor PHIMOE[] = {
 
 /* In the file all experts of a layer are one tensor, input_linear or output_linear. */
 #define GRANITE_EXPERT LAYER "block_sparse_moe.experts.{}."
-#define GRANITE_MOE_TENSORS \
-	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, \
+#define GRANITE_MOE_EXPERTS \
 	EXPERTS("block_sparse_moe.router.layer.weight", GRANITE_EXPERT "gate_proj.weight", GRANITE_EXPERT "up_proj.weight", \
 		GRANITE_EXPERT "down_proj.weight")
+#define GRANITE_MOE_TENSORS \
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, GRANITE_MOE_EXPERTS
 static const struct arch_tensor GRANITE_MOE[] = {
 	GRANITE_MOE_TENSORS,
 };
@@ -304,10 +289,10 @@ static const struct arch_tensor GRANITE_MOE[] = {
 #define GRANITE_SHARED_ROWS(...) \
 	{SLOT_GATE_UP, LAYER "shared_mlp.input_linear.weight", DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED, \
 	 .whole = DIM_SHARED_GATE_UP, __VA_ARGS__}
-#define GRANITE_MOE_SHARED_TENSORS \
-	GRANITE_MOE_TENSORS, \
+#define GRANITE_SHARED \
 	GRANITE_SHARED_ROWS(.before = DIM_NONE), GRANITE_SHARED_ROWS(.before = DIM_SHARED_INTERMEDIATE), \
 	{SLOT_DOWN, LAYER "shared_mlp.output_linear.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED}
+#define GRANITE_MOE_SHARED_TENSORS GRANITE_MOE_TENSORS, GRANITE_SHARED
 static const struct arch_tensor GRANITE_MOE_SHARED[] = {
 	GRANITE_MOE_SHARED_TENSORS,
 };
@@ -319,15 +304,6 @@ static const struct arch_tensor GRANITE_SWA[] = {
 
 static const struct arch_tensor GRANITE_MOE_SWA[] = {
 	GRANITE_MOE_SHARED_TENSORS, SINKS,
-};
-
-/* Without experts: what others have for all tokens beside these is the MLP. */
-#define GRANITE_HYBRID_ROWS(...) \
-	{SLOT_GATE_UP, LAYER "shared_mlp.input_linear.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_GATE_UP, __VA_ARGS__}
-static const struct arch_tensor GRANITE_HYBRID[] = {
-	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
-	GRANITE_HYBRID_ROWS(.before = DIM_NONE), GRANITE_HYBRID_ROWS(.before = DIM_INTERMEDIATE),
-	{SLOT_DOWN, LAYER "shared_mlp.output_linear.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS},
 };
 
 /* Fused in the file; each part is divided among the ranks on its own. */
@@ -457,84 +433,6 @@ static const struct arch_tensor GPT_OSS[] = {
 	{SLOT_EXPERT_DOWN, EXPERT "down_proj.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS,
 	 .transposed = true},
 	{SLOT_EXPERT_DOWN_BIAS, GPT_OSS_EXPERTS "down_proj_bias", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
-};
-
-/* A gated short convolution, or attention, in every layer; names of its own. */
-#define LFM2_CONV LAYER "conv."
-#define LFM2_ROWS(slot, name, columns, before_, when_) \
-	{slot, LFM2_CONV name, DIM_CHANNELS, columns, SPLIT_ROWS, when_, .whole = DIM_CHANNELS_THREE, .before = before_}
-#define LFM2_IN(slot, name, columns, when) \
-	LFM2_ROWS(slot, name, columns, DIM_NONE, when), \
-	LFM2_ROWS(slot, name, columns, DIM_CHANNELS, when), \
-	LFM2_ROWS(slot, name, columns, DIM_CHANNELS_TWO, when)
-#define LFM2_BUT_MLP \
-	EMBEDDINGS_BUT_NORM, FINAL_NORM(SLOT_FINAL_NORM, "embedding_norm.weight"), \
-	NORM(SLOT_ATTN_NORM, "operator_norm.weight"), NORM(SLOT_MLP_NORM, "ffn_norm.weight"), \
-	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION}, \
-	{SLOT_QKV, ATTENTION "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION}, \
-	{SLOT_QKV, ATTENTION "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION}, \
-	{SLOT_Q_NORM, ATTENTION "q_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION}, \
-	{SLOT_K_NORM, ATTENTION "k_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION}, \
-	{SLOT_ATTN_OUT, ATTENTION "out_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS, WHEN_ATTENTION}, \
-	LFM2_IN(SLOT_QKV, "in_proj.weight", DIM_HIDDEN, WHEN_RECURRENT), \
-	LFM2_IN(SLOT_QKV_BIAS, "in_proj.bias", DIM_NONE, WHEN_STATE_BIAS), \
-	{SLOT_CONV, LFM2_CONV "conv.weight", DIM_CHANNELS, DIM_TAPS, SPLIT_ROWS, WHEN_RECURRENT}, \
-	{SLOT_CONV_BIAS, LFM2_CONV "conv.bias", DIM_CHANNELS, DIM_NONE, SPLIT_ROWS, WHEN_CONV_BIAS}, \
-	{SLOT_ATTN_OUT, LFM2_CONV "out_proj.weight", DIM_HIDDEN, DIM_CHANNELS, SPLIT_COLUMNS, WHEN_RECURRENT}, \
-	{SLOT_ATTN_OUT_BIAS, LFM2_CONV "out_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_STATE_BIAS}
-#define LFM2_MLP \
-	{SLOT_GATE_UP, LAYER "feed_forward.w1.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE}, \
-	{SLOT_GATE_UP, LAYER "feed_forward.w3.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE}, \
-	{SLOT_DOWN, LAYER "feed_forward.w2.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, WHEN_DENSE}
-static const struct arch_tensor LFM2[] = {
-	LFM2_BUT_MLP, LFM2_MLP,
-};
-
-#define LFM2_EXPERT LAYER "feed_forward.experts.{}."
-static const struct arch_tensor LFM2_MOE[] = {
-	LFM2_BUT_MLP, LFM2_MLP,
-	EXPERTS("feed_forward.gate.weight", LFM2_EXPERT "w1.weight", LFM2_EXPERT "w3.weight", LFM2_EXPERT "w2.weight"),
-	{SLOT_CHOICE_BIAS, LAYER "feed_forward.expert_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_CHOICE_BIAS},
-};
-
-/* The gated delta rule, or attention with gates. */
-#define LINEAR LAYER "linear_attn."
-#define LINEAR_ROWS(slot, name, rows, columns, whole_, before_, groups) \
-	{slot, LINEAR name, rows, columns, SPLIT_ROWS, WHEN_RECURRENT, .whole = whole_, .before = before_, .grouped = groups}
-#define LINEAR_QKV(slot, name, columns) \
-	LINEAR_ROWS(slot, name, DIM_STATE_KEYS, columns, DIM_STATE_QKV, DIM_NONE, GROUPS_NONE), \
-	LINEAR_ROWS(slot, name, DIM_STATE_KEYS, columns, DIM_STATE_QKV, DIM_STATE_KEYS, GROUPS_NONE), \
-	LINEAR_ROWS(slot, name, DIM_STATE_VALUES, columns, DIM_STATE_QKV, DIM_STATE_QK, GROUPS_NONE)
-#define LINEAR_BUT_IN \
-	LINEAR_QKV(SLOT_CONV, "conv1d.weight", DIM_TAPS), \
-	{SLOT_RATE_LOG, LINEAR "A_log", DIM_STATE_HEADS, DIM_NONE, SPLIT_ROWS, WHEN_RECURRENT}, \
-	{SLOT_DECAY_BIAS, LINEAR "dt_bias", DIM_STATE_HEADS, DIM_NONE, SPLIT_ROWS, WHEN_RECURRENT}, \
-	{SLOT_GATE_NORM, LINEAR "norm.weight", DIM_STATE_VALUE, DIM_NONE, SPLIT_NONE, WHEN_RECURRENT}, \
-	{SLOT_ATTN_OUT, LINEAR "out_proj.weight", DIM_HIDDEN, DIM_STATE_VALUES, SPLIT_COLUMNS, WHEN_RECURRENT}
-#define QWEN3_5_BUT_MLP \
-	EMBEDDINGS, NORMS, GATED_ATTENTION, \
-	LINEAR_QKV(SLOT_QKV, "in_proj_qkv.weight", DIM_HIDDEN), \
-	{SLOT_QKV, LINEAR "in_proj_z.weight", DIM_STATE_VALUES, DIM_HIDDEN, SPLIT_ROWS, WHEN_RECURRENT}, \
-	{SLOT_QKV, LINEAR "in_proj_b.weight", DIM_STATE_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_RECURRENT}, \
-	{SLOT_QKV, LINEAR "in_proj_a.weight", DIM_STATE_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_RECURRENT}, \
-	LINEAR_BUT_IN
-static const struct arch_tensor QWEN3_5[] = {
-	QWEN3_5_BUT_MLP, MLP,
-};
-
-static const struct arch_tensor QWEN3_5_MOE[] = {
-	QWEN3_5_BUT_MLP, EXPERTS_AND_GATED,
-};
-
-/* The same, fused for each key head. */
-#define QKVZ(rows, before) LINEAR_ROWS(SLOT_QKV, "in_proj_qkvz.weight", rows, DIM_HIDDEN, DIM_STATE_QKVZ, before, GROUPS_KEY_HEADS)
-#define BETA_DECAY(before) LINEAR_ROWS(SLOT_QKV, "in_proj_ba.weight", DIM_STATE_HEADS, DIM_HIDDEN, DIM_STATE_HEADS_TWO, before, GROUPS_KEY_HEADS)
-static const struct arch_tensor QWEN3_NEXT[] = {
-	EMBEDDINGS, NORMS, GATED_ATTENTION,
-	QKVZ(DIM_STATE_KEYS, DIM_NONE), QKVZ(DIM_STATE_KEYS, DIM_STATE_KEYS),
-	QKVZ(DIM_STATE_VALUES, DIM_STATE_QK), QKVZ(DIM_STATE_VALUES, DIM_STATE_QKV),
-	BETA_DECAY(DIM_NONE), BETA_DECAY(DIM_STATE_HEADS),
-	LINEAR_BUT_IN, MLP, EXPERTS_AND_GATED,
 };
 
 static const struct arch_tensor GLM[] = {

@@ -96,6 +96,8 @@ static enum err read_intermediate(struct model_config *c, json_val v, struct err
 
 	if (c->arch->experts_only)
 		return ERR_OK;
+	if (c->arch->experts_optional) /* config_experts.c */
+		return config_may_u32(v, "intermediate_size", CONFIG_DIM_MAX, 0, &c->intermediate, em);
 	enum err e = size_or(v, "intermediate_size", CONFIG_DIM_MAX, inner * c->hidden, &c->intermediate, em);
 	if (!e && c->intermediate > CONFIG_DIM_MAX)
 		e = err_set(em, ERR_INVALID,
@@ -331,7 +333,7 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = read_activation(c, v, em);
 	if (!e && c->arch->clamped)
 		e = read_clamped(c, v, em);
-	c->norm_eps = (f32)eps;
+	c->norm_eps = c->recurrent.gate_eps = (f32)eps;
 	/* GGUF files have it in the weights. */
 	c->norm_offset = has(c, ARCH_NORM_OFFSET) && !quant_config_has(&c->quant, QUANT_GGUF) ? 1 : 0;
 	c->embed_scale = has(c, ARCH_EMBED_SCALE) ? (f32)sqrt(c->hidden) : 1;

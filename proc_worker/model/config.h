@@ -77,6 +77,7 @@ struct recurrent_config {
 	/* Of all but RECURRENT_CONV; kern_recurrent_args: */
 	u32 key_heads, heads, key_dim, value_dim;
 	f32 beta_scale, step_min, step_max;
+	f32 gate_eps; /* of SLOT_GATE_NORM; `norm_eps` may be that of a divided stream */
 	bool bias; /* of the first product and the last one */
 	bool conv_bias;
 };

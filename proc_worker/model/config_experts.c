@@ -335,6 +335,17 @@ enum err config_read_beside(struct model_config *c, json_val v, struct err_msg *
 	return e;
 }
 
+/* `*none`: the model has no experts, and its MLP is what else would be for all tokens. */
+static enum err read_optional(struct model_config *c, json_val v, bool *none, struct err_msg *em)
+{
+	u64 count;
+
+	*none = json_uint(json_get(v, "num_local_experts"), &count) && count == 0;
+	if (*none)
+		return config_need_u32(v, "shared_intermediate_size", CONFIG_DIM_MAX, &c->intermediate, em);
+	return config_need_u32(v, "intermediate_size", CONFIG_DIM_MAX, &c->intermediate, em);
+}
+
 enum err config_read_experts(struct model_config *c, json_val v, struct err_msg *em)
 {
 	bool all = has(c, ARCH_EXPERTS_ALL), own = has(c, ARCH_EXPERTS_OWN);
@@ -342,8 +353,14 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 		own || json_present(json_get(v, "num_experts")) ? "num_experts" : "num_local_experts";
 	enum err e = ERR_OK;
 
+	bool none = false;
+
 	if (!has(c, ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME | ARCH_EXPERTS_OWN))
 		return ERR_OK;
+	if (c->arch->experts_optional)
+		e = read_optional(c, v, &none, em);
+	if (e || none)
+		return e;
 	e = config_check_pair(v, "num_experts", "num_local_experts", em);
 	if (!e)
 		e = read_count(c, v, count, &c->experts, em);

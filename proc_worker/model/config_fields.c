@@ -303,6 +303,7 @@ static const struct {
 	{"conv_dim_out", 0, NAN},
 	{"num_heads", 0, NAN},
 	{"full_attn_idxs", 0, NAN},
+	{"attn_layer_indices", 0, NAN},
 	{"lm_head_bias", 0, NAN},
 	{"moe_layer_freq", 0, 1},
 	{"mlp_layer_types", 0, NAN},
@@ -395,6 +396,7 @@ static const char *const INERT[] = {
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
 	/* how others run it; pretraining_tp: products in pieces, the same sums */
 	"pretraining_tp",
+	"num_logits_to_keep", "use_mamba_kernels", "z_loss_coefficient",
 	"use_cache", "cache_implementation", "attn_implementation", "return_dict", "output_hidden_states",
 	"output_attentions", "torchscript", "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward",
 	"is_decoder", "tie_encoder_decoder", "max_window_layers", "use_flash_attn",
@@ -469,8 +471,6 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 	if (is_inert(name) || window_is_off(name, v) || (arch->layer_norm && !strcmp(name, arch->layer_norm)))
 		return ERR_OK;
 	if (arch->clamped && (!strcmp(name, "swiglu_limit") || !strcmp(name, "swiglu_alpha")))
-		return ERR_OK;
-	if (arch->attention_only && (!strncmp(name, "mamba_", 6) || !strcmp(name, "time_step_limit"))) /* of layers that there are none of */
 		return ERR_OK;
 	if ((arch->latent && config_is_latent_field(name)) || config_is_recurrent_field(arch, name))
 		return ERR_OK;

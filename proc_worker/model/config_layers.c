@@ -48,12 +48,11 @@ static enum err read_layer_types(struct model_config *c, json_val list, struct e
 	for (struct json_iter it = json_iterate(list); json_next(&it); i++) {
 		bool ruled = c->layer_flags[i] & LAYER_WINDOW;
 		bool window = json_string_equals(it.value, "sliding_attention");
-		if (!window && !json_string_equals(it.value, "full_attention") &&
-		    !(c->arch->attention_only && json_string_equals(it.value, "attention")))
+		if (!window && !json_string_equals(it.value, "full_attention"))
 			return err_set(
 				em, ERR_UNSUPPORTED,
-				"config.json: \"layer_types\"[%u] is '%.64s'; supported: full_attention, %s", i,
-				json_cstr(it.value, json_type_name(it.value)), c->arch->attention_only ? "attention" : "sliding_attention");
+				"config.json: \"layer_types\"[%u] is '%.64s'; supported: full_attention, sliding_attention", i,
+				json_cstr(it.value, json_type_name(it.value)));
 		if (window && !c->window)
 			return err_set(em, ERR_INVALID,
 				       "config.json: \"layer_types\"[%u] is 'sliding_attention', but no "
@@ -164,17 +163,12 @@ static enum err check_attention_types(const struct model_config *c, json_val lis
 	return ERR_OK;
 }
 
-/* A family of several kinds of layers: all are of attention, which may know no positions. */
-static enum err read_attention_only(struct model_config *c, json_val v, struct err_msg *em)
+/* Attention may know no positions. */
+static enum err read_positions(struct model_config *c, json_val v, struct err_msg *em)
 {
 	json_val type = json_get(v, "position_embedding_type");
 	const bool rotates = json_string_equals(type, "rope");
 
-	if (!json_present(json_get(v, "layer_types")))
-		return err_set(em, ERR_UNSUPPORTED,
-			       "config.json: \"layer_types\" is missing: of a %s it must be an array of %u times 'attention' (num_hidden_layers), for "
-			       "layers without attention are not supported",
-			       c->arch->name, c->layers);
 	if (json_present(type) && !rotates && !json_string_equals(type, "nope"))
 		return err_set(em, ERR_UNSUPPORTED, "config.json: \"position_embedding_type\" is '%.64s'; supported: rope, nope or null",
 			       json_cstr(type, json_type_name(type)));
@@ -220,8 +214,8 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 	u32 upper = rule.upper_first;
 
 	enum err e = has(c, ARCH_NO_ROPE) ? read_no_rope(c, v, em) : ERR_OK;
-	if (!e && c->arch->attention_only)
-		e = read_attention_only(c, v, em);
+	if (!e && arch_has_own(c->arch, "position_embedding_type"))
+		e = read_positions(c, v, em);
 	if (!e && arch_has_own(c->arch, "attn_type_list"))
 		e = check_attention_types(c, json_get(v, "attn_type_list"), em);
 	if (!e && arch_has_own(c->arch, "layer_rope_theta") && json_present(json_get(v, "layer_rope_theta")))

@@ -1,5 +1,6 @@
 /* Layers that keep a state of each sequence instead of keys and values, as config.json describes them: which, and what the state is of.
  * Runs in the worker at start. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +19,11 @@ enum {
 	DELTA_INTERVAL = 4,
 	CONV_TAPS = 3,
 	CONV_MULTIPLE = 256,
+	SCAN_TAPS = 4,
+	SCAN_HEADS = 128,
+	SCAN_KEY_HEADS = 1,
+	SCAN_KEY_DIM = 256,
+	SCAN_EXPAND = 2,
 };
 
 static const struct {
@@ -33,6 +39,16 @@ static const struct {
 	{"linear_num_value_heads", RECURRENT_DELTA},
 	{"full_attention_interval", RECURRENT_DELTA},
 	{"mamba_ssm_dtype", RECURRENT_DELTA}, /* of what others hold a state in; here it is float32 */
+	{"mamba_n_heads", RECURRENT_SCAN},
+	{"mamba_n_groups", RECURRENT_SCAN},
+	{"mamba_d_state", RECURRENT_SCAN},
+	{"mamba_d_head", RECURRENT_SCAN},
+	{"mamba_d_conv", RECURRENT_SCAN},
+	{"mamba_expand", RECURRENT_SCAN},
+	{"mamba_chunk_size", RECURRENT_SCAN}, /* of tokens that others compute at once */
+	{"mamba_conv_bias", RECURRENT_SCAN},
+	{"mamba_proj_bias", RECURRENT_SCAN},
+	{"time_step_limit", RECURRENT_SCAN},
 };
 
 bool config_is_recurrent_field(const struct arch *arch, const char *name)
@@ -50,18 +66,18 @@ static void mark(struct model_config *c, u32 layer, bool recurrent)
 	c->layer_flags[layer] = (u8)((c->layer_flags[layer] & ~LAYER_RECURRENT) | (recurrent ? LAYER_RECURRENT : 0));
 }
 
-/* Numbers of the layers of attention. */
-static enum err mark_indexed(struct model_config *c, json_val list, struct err_msg *em)
+/* Numbers of the layers of attention, in the field `name`. */
+static enum err mark_indexed(struct model_config *c, json_val list, const char *name, struct err_msg *em)
 {
 	u64 layer;
 
 	if (json_type(list) != JSON_ARRAY)
-		return err_set(em, ERR_FORMAT, "config.json: \"full_attn_idxs\" must be an array of numbers of layers, found %s", json_type_name(list));
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an array of numbers of layers, found %s", name, json_type_name(list));
 	for (u32 i = 0; i < c->layers; i++)
 		mark(c, i, true);
 	for (struct json_iter it = json_iterate(list); json_next(&it);) {
 		if (!json_uint(it.value, &layer) || layer >= c->layers)
-			return err_set(em, ERR_FORMAT, "config.json: \"full_attn_idxs\" must hold numbers of layers, below num_hidden_layers, which is %u",
+			return err_set(em, ERR_FORMAT, "config.json: \"%s\" must hold numbers of layers, below num_hidden_layers, which is %u", name,
 				       c->layers);
 		mark(c, (u32)layer, false);
 	}
@@ -79,6 +95,17 @@ static enum err mark_interval(struct model_config *c, json_val v, struct err_msg
 	return e;
 }
 
+/* Whether "layer_types" says of a layer that it keeps a state, `*known`: or that it does not. Those of RECURRENT_SCAN have other words in older
+ * files than in newer ones. */
+static bool is_recurrent(const struct arch *a, json_val word, bool *known)
+{
+	const bool scan = a->recurrent == RECURRENT_SCAN;
+	const bool recurrent = json_string_equals(word, a->recurrent_layer) || (scan && json_string_equals(word, "linear_attention"));
+
+	*known = recurrent || json_string_equals(word, "full_attention") || (scan && json_string_equals(word, "attention"));
+	return recurrent;
+}
+
 /* A word a layer; `rule`, if it is there, has marked the layers before, and says the same. */
 static enum err mark_listed(struct model_config *c, json_val list, const char *rule, struct err_msg *em)
 {
@@ -89,8 +116,9 @@ static enum err mark_listed(struct model_config *c, json_val list, const char *r
 		return err_set(em, ERR_FORMAT, "config.json: \"layer_types\" must be an array of %u strings (num_hidden_layers), found %s of %zu",
 			       c->layers, json_type_name(list), json_count(list));
 	for (struct json_iter it = json_iterate(list); json_next(&it); i++) {
-		const bool recurrent = json_string_equals(it.value, a->recurrent_layer);
-		if (!recurrent && !json_string_equals(it.value, "full_attention"))
+		bool known;
+		const bool recurrent = is_recurrent(a, it.value, &known);
+		if (!known)
 			return err_set(em, ERR_UNSUPPORTED, "config.json: \"layer_types\"[%u] is '%.64s'; supported: %s, full_attention", i,
 				       json_cstr(it.value, json_type_name(it.value)), a->recurrent_layer);
 		if (rule && recurrent != !!(c->layer_flags[i] & LAYER_RECURRENT))
@@ -103,19 +131,22 @@ static enum err mark_listed(struct model_config *c, json_val list, const char *r
 
 static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *em)
 {
-	const bool by_interval = c->arch->recurrent == RECURRENT_DELTA, by_index = arch_has_own(c->arch, "full_attn_idxs");
-	const char *rule = by_interval ? "full_attention_interval" : "full_attn_idxs";
+	static const char *const rules[] = {"full_attn_idxs", "attn_layer_indices"};
+	const bool by_interval = c->arch->recurrent == RECURRENT_DELTA;
+	const char *rule = by_interval ? "full_attention_interval" : NULL;
 	json_val types = json_get(v, "layer_types");
-	const bool ruled = (by_interval || by_index) && json_present(json_get(v, rule)), listed = json_present(types);
 	enum err e = ERR_OK;
 
+	for (size_t i = 0; i < COUNT_OF(rules); i++)
+		rule = arch_has_own(c->arch, rules[i]) ? rules[i] : rule;
+	const bool ruled = rule && json_present(json_get(v, rule)), listed = json_present(types);
 	if (!by_interval && !ruled && !listed)
 		return err_set(em, ERR_FORMAT, "config.json: \"layer_types\" is missing; of a %s it must be an array of %u strings (num_hidden_layers), each %s or full_attention",
 			       c->arch->name, c->layers, c->arch->recurrent_layer);
 	if (by_interval)
 		e = mark_interval(c, v, em);
 	else if (ruled)
-		e = mark_indexed(c, json_get(v, rule), em);
+		e = mark_indexed(c, json_get(v, rule), rule, em);
 	if (!e && listed)
 		e = mark_listed(c, types, ruled ? rule : NULL, em);
 	return e;
@@ -231,6 +262,83 @@ static enum err read_delta(struct model_config *c, json_val v, struct err_msg *e
 	return e ? e : check_heads(c, "linear_num_value_heads", "linear_num_key_heads", em);
 }
 
+/* "auto", or what else a file may leave to be known: all heads together are as wide as the stream is, or a multiple of it. */
+static enum err read_head_dim(struct model_config *c, json_val v, struct err_msg *em)
+{
+	struct recurrent_config *r = &c->recurrent;
+	json_val field = json_get(v, "mamba_d_head");
+	u32 expand = SCAN_EXPAND;
+
+	enum err e = config_may_u32(v, "mamba_expand", CONFIG_HEAD_DIM_MAX, SCAN_EXPAND, &expand, em);
+	if (e)
+		return e;
+	const u64 width = (u64)expand * c->hidden;
+	if (width % r->heads || width / r->heads > CONFIG_HEAD_DIM_MAX)
+		return err_set(em, ERR_INVALID,
+			       "config.json: \"mamba_expand\" times \"hidden_size\", %llu, must be a multiple of \"mamba_n_heads\", which is %u, and at most %d "
+			       "times that",
+			       (unsigned long long)width, r->heads, CONFIG_HEAD_DIM_MAX);
+	r->value_dim = (u32)(width / r->heads);
+	if (!json_present(field) || json_string_equals(field, "auto"))
+		return ERR_OK;
+	e = config_need_u32(v, "mamba_d_head", CONFIG_HEAD_DIM_MAX, &r->value_dim, em);
+	if (!e && (u64)r->value_dim * r->heads != width)
+		e = err_set(em, ERR_INVALID, "config.json: \"mamba_d_head\" is %u; by \"mamba_expand\", \"hidden_size\" and \"mamba_n_heads\" it must be %u",
+			    r->value_dim, (u32)(width / r->heads));
+	return e;
+}
+
+/* A number, or infinity as others write it down. */
+static bool read_limit(json_val v, double *out)
+{
+	if (json_string_equals(json_get(v, "__float__"), "Infinity"))
+		*out = (double)FLT_MAX;
+	else if (!json_double(v, out))
+		return false;
+	return *out >= 0 && *out <= (double)FLT_MAX;
+}
+
+static enum err read_steps(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val list = json_get(v, "time_step_limit");
+	double least, most;
+
+	if (!json_present(list))
+		return ERR_OK;
+	if (json_type(list) != JSON_ARRAY || json_count(list) != 2 || !read_limit(json_at(list, 0), &least) || !read_limit(json_at(list, 1), &most) ||
+	    !(least < most) || (f32)most == 0)
+		return err_set(em, ERR_FORMAT,
+			       "config.json: \"time_step_limit\" must be an array of two numbers, the first 0 at least and below the second, which may be "
+			       "{\"__float__\": \"Infinity\"}");
+	if (least == 0 && most >= (double)FLT_MAX) /* no step is beyond these */
+		return ERR_OK;
+	c->recurrent.step_min = (f32)least;
+	c->recurrent.step_max = (f32)most;
+	return ERR_OK;
+}
+
+static enum err read_scan(struct model_config *c, json_val v, struct err_msg *em)
+{
+	struct recurrent_config *r = &c->recurrent;
+
+	enum err e = read_taps(c, v, "mamba_d_conv", SCAN_TAPS, em);
+	if (!e)
+		e = config_may_u32(v, "mamba_n_heads", STATE_HEADS_MAX, SCAN_HEADS, &r->heads, em);
+	if (!e)
+		e = config_may_u32(v, "mamba_n_groups", STATE_HEADS_MAX, SCAN_KEY_HEADS, &r->key_heads, em);
+	if (!e)
+		e = config_may_u32(v, "mamba_d_state", CONFIG_HEAD_DIM_MAX, SCAN_KEY_DIM, &r->key_dim, em);
+	if (!e)
+		e = read_head_dim(c, v, em);
+	if (!e)
+		e = config_may_bool(v, "mamba_conv_bias", true, &r->conv_bias, em);
+	if (!e)
+		e = config_may_bool(v, "mamba_proj_bias", false, &r->bias, em);
+	if (!e)
+		e = read_steps(c, v, em);
+	return e ? e : check_heads(c, "mamba_n_heads", "mamba_n_groups", em);
+}
+
 /* Convolutions and gates have SiLU in all such families, whatever else a program may take the field for. */
 static enum err check_activation(const struct model_config *c, json_val v, struct err_msg *em)
 {
@@ -244,19 +352,32 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 {
 	enum err e = mark_layers(c, v, em);
 
-	if (!e)
-		e = check_activation(c, v, em);
 	if (!e && arch_has_own(c->arch, "block_auto_adjust_ff_dim"))
 		e = check_blocks(c, v, em);
 	c->output_gate = c->arch->output_gate;
 	const u32 count = count_layers(c);
-	if (e || count == 0)
+	if (e || count == 0) {
+		c->recurrent = (struct recurrent_config){0};
 		return e;
+	}
 	if (count == c->layers)
 		return err_set(em, ERR_UNSUPPORTED, "config.json: none of the layers is one of attention (\"layer_types\"); a %s must have one at least",
 			       c->arch->name);
+	e = check_activation(c, v, em);
+	if (e)
+		return e;
 	c->recurrent.kind = c->arch->recurrent;
-	return c->arch->recurrent == RECURRENT_CONV ? read_conv(c, v, em) : read_delta(c, v, em);
+	switch (c->recurrent.kind) {
+	case RECURRENT_CONV:
+		return read_conv(c, v, em);
+	case RECURRENT_DELTA:
+		return read_delta(c, v, em);
+	case RECURRENT_SCAN:
+		return read_scan(c, v, em);
+	case RECURRENT_NONE:
+		break;
+	}
+	return ERR_OK;
 }
 
 /* ---------------------------------------------------------------- shares of ranks */

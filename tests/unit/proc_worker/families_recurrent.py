@@ -33,6 +33,18 @@ LFM2_MOE = {k: v for k, v in LFM2.items() if not k.startswith("block_")} | {
     "architectures": ["Lfm2MoeForCausalLM"], "model_type": "lfm2_moe", "moe_intermediate_size": 20, "norm_topk_prob": True, "num_dense_layers": 2,
     "num_experts": 8, "num_experts_per_tok": 3, "routed_scaling_factor": 1.0, "use_expert_bias": True}
 
+MAMBA, ATTENTION = "mamba", "attention"
+SCAN = {"mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_head": 20, "mamba_d_state": 9, "mamba_expand": 2,
+        "mamba_n_groups": 2, "mamba_n_heads": 4, "mamba_proj_bias": False}
+GRANITE = {**COMMON, **SCAN, "architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid", "attention_bias": False,
+           "attention_multiplier": 0.2, "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 3.0, "rope_scaling": None,
+           "num_hidden_layers": 4, "layer_types": [MAMBA, MAMBA, ATTENTION, MAMBA], "position_embedding_type": "nope", "num_local_experts": 0,
+           "num_experts_per_tok": 0, "shared_intermediate_size": 52, "init_method": "mup", "normalization_function": "rmsnorm",
+           "router_aux_loss_coef": 0.01, "output_router_logits": False, "tie_word_embeddings": True}
+BAMBA = {**COMMON, **SCAN, "architectures": ["BambaForCausalLM"], "model_type": "bamba", "attention_bias": False, "attn_layer_indices": [1, 3],
+         "attn_rotary_emb": 6, "head_dim": MISSING, "hidden_size": 48, "mamba_d_head": 24, "mlp_bias": False, "num_hidden_layers": 4,
+         "num_logits_to_keep": 1, "use_mamba_kernels": True}
+
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True}), ("raw", {"raw": True})]
 
 
@@ -119,11 +131,35 @@ def qwen3_next():
                   "moe_intermediate_size": 21, "shared_expert_intermediate_size": 27, "mlp_only_layers": [1]}
 
 
+def granite():
+    yield "none", {}
+    yield "rope", {"position_embedding_type": "rope"}
+    yield "new-types", {"layer_types": [LINEAR, FULL, LINEAR, FULL], "mamba_d_head": "auto"}
+    yield "experts", {"intermediate_size": 20, "num_local_experts": 8, "num_experts_per_tok": 3, "shared_intermediate_size": 28}
+    yield "no-conv-bias", {"mamba_conv_bias": False}
+    yield "biases", {"mamba_proj_bias": True, "attention_bias": True}
+    yield "heads", {"mamba_n_heads": 8, "mamba_d_head": 10, "mamba_d_state": 16, "mamba_d_conv": 2}
+    yield "steps", {"time_step_limit": [0.3, 0.8]}
+    yield "expand", {"mamba_expand": 3, "mamba_d_head": 30}
+    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 3, "shared_intermediate_size": 69, "vocab_size": 97,
+                         "mamba_n_groups": 3, "mamba_n_heads": 12, "mamba_d_head": 9, "mamba_d_state": 7}
+
+
+def bamba():
+    yield "none", {}
+    yield "biases", {"attention_bias": True, "mlp_bias": True, "mamba_proj_bias": True}
+    yield "defaults", {k: MISSING for k in ("attn_rotary_emb", "mamba_conv_bias", "mamba_proj_bias", "rms_norm_eps")}
+    yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "attn_rotary_emb": MISSING, "head_dim": 12, "intermediate_size": 69,
+                  "vocab_size": 97, "mamba_n_groups": 3, "mamba_n_heads": 12, "mamba_d_head": 10, "mamba_d_state": 7}
+
+
 FAMILIES = {"lfm2": (LFM2, lfm2, []),
             "lfm2_moe": (LFM2_MOE, lfm2_moe, []),
             "qwen3_5_text": (QWEN3_5, qwen3_5, [("whole", {"whole": QWEN3_5_WHOLE, "prefix": "model.language_model."})]),
             "qwen3_5_moe_text": (QWEN3_5_MOE, qwen3_5_moe, [("whole", {"whole": QWEN3_5_MOE_WHOLE, "prefix": "model.language_model."})]),
-            "qwen3_next": (QWEN3_NEXT, qwen3_next, [])}
+            "qwen3_next": (QWEN3_NEXT, qwen3_next, []),
+            "granite_mamba": (GRANITE, granite, []),
+            "bamba": (BAMBA, bamba, [])}
 
 
 def cases():
@@ -131,7 +167,7 @@ def cases():
     for family, (usual, variants, saves) in FAMILIES.items():
         for name, changes in variants():
             config = {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}
-            yield family + "/" + name, family, config, {"ranks": 3} if name == "odd" else {}
+            yield family + "/" + name, family, config, {"ranks": 3} if name.endswith("odd") else {}
         for name, save in SAVES + saves:
             field = "dtype" if usual.get("torch_dtype") is MISSING else "torch_dtype"
             config = {k: v for k, v in {**usual, field: save.get("dtype", "float32")}.items() if v is not MISSING}

@@ -308,17 +308,17 @@ Test(config_families, granites_of_attention_alone_are_no_hybrids)
 {
 	good(HYBRID, "\"layer_types\": " FOUR("attention") ", \"position_embedding_type\": \"rope\", \"shared_intermediate_size\": 80" MAMBA);
 	cr_assert(c.intermediate == 80 && c.experts == 0 && !(c.layer_flags[3] & LAYER_NO_ROPE));
-	good(HYBRID, "\"layer_types\": " FOUR("full_attention") ", \"position_embedding_type\": \"nope\"");
+	good(HYBRID, "\"layer_types\": " FOUR("full_attention") ", \"position_embedding_type\": \"nope\", \"shared_intermediate_size\": 96" MAMBA);
+	cr_assert(c.intermediate == 96 && c.recurrent.kind == RECURRENT_NONE && c.recurrent.taps == 0);
 	cr_assert((c.layer_flags[0] & LAYER_NO_ROPE) && (c.layer_flags[3] & LAYER_NO_ROPE));
-	good(HYBRID, "\"layer_types\": " FOUR("attention") ", \"position_embedding_type\": null");
+	good(HYBRID, "\"layer_types\": " FOUR("attention") ", \"position_embedding_type\": null, \"shared_intermediate_size\": 80" MAMBA);
 	cr_assert(c.layer_flags[1] & LAYER_NO_ROPE);
-	refused(HYBRID, "\"mamba_n_heads\": 128", ERR_UNSUPPORTED, "\"layer_types\" is missing: of a " HYBRID " it must be an array of 4 times 'attention'");
-	refused(HYBRID, "\"layer_types\": " FOUR("mamba"), ERR_UNSUPPORTED, "\"layer_types\"[0] is 'mamba'; supported: full_attention, attention");
-	refused(HYBRID, "\"layer_types\": " FOUR("attention") ", \"num_local_experts\": 8", ERR_UNSUPPORTED, "\"num_local_experts\" is set");
-	refused(HYBRID, "\"layer_types\": " FOUR("attention") ", \"position_embedding_type\": \"alibi\"", ERR_UNSUPPORTED,
-		"\"position_embedding_type\" is 'alibi'; supported: rope, nope or null");
-	refused(HYBRID, "\"layer_types\": " FOUR("attention") ", \"shared_intermediate_size\": 96", ERR_INVALID,
-		"\"shared_intermediate_size\" and \"intermediate_size\" are the same field");
+	refused(HYBRID, "\"shared_intermediate_size\": 80" MAMBA, ERR_FORMAT,
+		"\"layer_types\" is missing; of a " HYBRID " it must be an array of 4 strings (num_hidden_layers), each mamba or full_attention");
+	refused(HYBRID, "\"layer_types\": " FOUR("attention") MAMBA, ERR_FORMAT, "\"shared_intermediate_size\" is missing");
+	refused(HYBRID, "\"layer_types\": " FOUR("attention"), ERR_FORMAT, "\"num_local_experts\" is missing");
+	refused(HYBRID, "\"layer_types\": " FOUR("attention") ", \"position_embedding_type\": \"alibi\", \"shared_intermediate_size\": 80" MAMBA,
+		ERR_UNSUPPORTED, "\"position_embedding_type\" is 'alibi'; supported: rope, nope or null");
 	refused("GraniteForCausalLM", "\"mamba_n_heads\": 128", ERR_UNSUPPORTED, "unknown field \"mamba_n_heads\"");
 	refused("LlamaForCausalLM", "\"layer_types\": " FOUR("attention"), ERR_UNSUPPORTED, "'attention'; supported: full_attention, sliding_attention");
 }

@@ -1,0 +1,151 @@
+/* Which tensors checkpoints have of families some of whose layers keep a state (config_recurrent.c). Only arch_table.c includes it. */
+#ifndef TERCET_PROC_WORKER_MODEL_ARCH_TENSORS_RECURRENT_PRIV_H
+#define TERCET_PROC_WORKER_MODEL_ARCH_TENSORS_RECURRENT_PRIV_H
+
+#include "proc_worker/model/arch_tensors_priv.h"
+
+/* clang-format off */
+/* Of layers of attention. */
+#define SOME_ATTENTION(out) \
+	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION}, \
+	{SLOT_QKV, ATTENTION "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION}, \
+	{SLOT_QKV, ATTENTION "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION}, \
+	{SLOT_ATTN_OUT, ATTENTION out, DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS, WHEN_ATTENTION}
+
+/* A gated short convolution, or attention, in every layer; names of its own. */
+#define LFM2_CONV LAYER "conv."
+#define LFM2_ROWS(slot, name, columns, before_, when_) \
+	{slot, LFM2_CONV name, DIM_CHANNELS, columns, SPLIT_ROWS, when_, .whole = DIM_CHANNELS_THREE, .before = before_}
+#define LFM2_IN(slot, name, columns, when) \
+	LFM2_ROWS(slot, name, columns, DIM_NONE, when), \
+	LFM2_ROWS(slot, name, columns, DIM_CHANNELS, when), \
+	LFM2_ROWS(slot, name, columns, DIM_CHANNELS_TWO, when)
+#define LFM2_BUT_MLP \
+	EMBEDDINGS_BUT_NORM, FINAL_NORM(SLOT_FINAL_NORM, "embedding_norm.weight"), \
+	NORM(SLOT_ATTN_NORM, "operator_norm.weight"), NORM(SLOT_MLP_NORM, "ffn_norm.weight"), \
+	SOME_ATTENTION("out_proj.weight"), \
+	{SLOT_Q_NORM, ATTENTION "q_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION}, \
+	{SLOT_K_NORM, ATTENTION "k_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION}, \
+	LFM2_IN(SLOT_QKV, "in_proj.weight", DIM_HIDDEN, WHEN_RECURRENT), \
+	LFM2_IN(SLOT_QKV_BIAS, "in_proj.bias", DIM_NONE, WHEN_STATE_BIAS), \
+	{SLOT_CONV, LFM2_CONV "conv.weight", DIM_CHANNELS, DIM_TAPS, SPLIT_ROWS, WHEN_RECURRENT}, \
+	{SLOT_CONV_BIAS, LFM2_CONV "conv.bias", DIM_CHANNELS, DIM_NONE, SPLIT_ROWS, WHEN_CONV_BIAS}, \
+	{SLOT_ATTN_OUT, LFM2_CONV "out_proj.weight", DIM_HIDDEN, DIM_CHANNELS, SPLIT_COLUMNS, WHEN_RECURRENT}, \
+	{SLOT_ATTN_OUT_BIAS, LFM2_CONV "out_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_STATE_BIAS}
+#define LFM2_MLP \
+	{SLOT_GATE_UP, LAYER "feed_forward.w1.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE}, \
+	{SLOT_GATE_UP, LAYER "feed_forward.w3.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE}, \
+	{SLOT_DOWN, LAYER "feed_forward.w2.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, WHEN_DENSE}
+static const struct arch_tensor LFM2[] = {
+	LFM2_BUT_MLP, LFM2_MLP,
+};
+
+#define LFM2_EXPERT LAYER "feed_forward.experts.{}."
+static const struct arch_tensor LFM2_MOE[] = {
+	LFM2_BUT_MLP, LFM2_MLP,
+	EXPERTS("feed_forward.gate.weight", LFM2_EXPERT "w1.weight", LFM2_EXPERT "w3.weight", LFM2_EXPERT "w2.weight"),
+	{SLOT_CHOICE_BIAS, LAYER "feed_forward.expert_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_CHOICE_BIAS},
+};
+
+/* Of layers of attention whose queries have a gate behind them each, which ours have behind v. */
+#define GATED_QUERIES(slot, name, columns, before_, when_) \
+	{slot, ATTENTION name, DIM_HEADS, columns, SPLIT_ROWS, when_, .whole = DIM_HEADS_TWO, .before = before_, .grouped = GROUPS_HEADS}
+#define GATED_ATTENTION \
+	GATED_QUERIES(SLOT_QKV, "q_proj.weight", DIM_HIDDEN, DIM_NONE, WHEN_ATTENTION), \
+	{SLOT_QKV, ATTENTION "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION}, \
+	{SLOT_QKV, ATTENTION "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION}, \
+	GATED_QUERIES(SLOT_QKV, "q_proj.weight", DIM_HIDDEN, DIM_HEADS, WHEN_ATTENTION), \
+	GATED_QUERIES(SLOT_QKV_BIAS, "q_proj.bias", DIM_NONE, DIM_NONE, WHEN_ATTENTION_BIAS), \
+	{SLOT_QKV_BIAS, ATTENTION "k_proj.bias", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, WHEN_ATTENTION_BIAS}, \
+	{SLOT_QKV_BIAS, ATTENTION "v_proj.bias", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, WHEN_ATTENTION_BIAS}, \
+	GATED_QUERIES(SLOT_QKV_BIAS, "q_proj.bias", DIM_NONE, DIM_HEADS, WHEN_ATTENTION_BIAS), \
+	HEAD_NORMS_WHEN(WHEN_ATTENTION), \
+	{SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS, WHEN_ATTENTION}, \
+	{SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}
+
+/* The gated delta rule, or attention with gates. */
+#define LINEAR LAYER "linear_attn."
+#define LINEAR_ROWS(slot, name, rows, columns, whole_, before_, groups) \
+	{slot, LINEAR name, rows, columns, SPLIT_ROWS, WHEN_RECURRENT, .whole = whole_, .before = before_, .grouped = groups}
+#define LINEAR_QKV(slot, name, columns) \
+	LINEAR_ROWS(slot, name, DIM_STATE_KEYS, columns, DIM_STATE_QKV, DIM_NONE, GROUPS_NONE), \
+	LINEAR_ROWS(slot, name, DIM_STATE_KEYS, columns, DIM_STATE_QKV, DIM_STATE_KEYS, GROUPS_NONE), \
+	LINEAR_ROWS(slot, name, DIM_STATE_VALUES, columns, DIM_STATE_QKV, DIM_STATE_QK, GROUPS_NONE)
+#define LINEAR_BUT_IN \
+	LINEAR_QKV(SLOT_CONV, "conv1d.weight", DIM_TAPS), \
+	{SLOT_RATE_LOG, LINEAR "A_log", DIM_STATE_HEADS, DIM_NONE, SPLIT_ROWS, WHEN_RECURRENT}, \
+	{SLOT_DECAY_BIAS, LINEAR "dt_bias", DIM_STATE_HEADS, DIM_NONE, SPLIT_ROWS, WHEN_RECURRENT}, \
+	{SLOT_GATE_NORM, LINEAR "norm.weight", DIM_STATE_VALUE, DIM_NONE, SPLIT_NONE, WHEN_RECURRENT}, \
+	{SLOT_ATTN_OUT, LINEAR "out_proj.weight", DIM_HIDDEN, DIM_STATE_VALUES, SPLIT_COLUMNS, WHEN_RECURRENT}
+#define QWEN3_5_BUT_MLP \
+	EMBEDDINGS, NORMS, GATED_ATTENTION, \
+	LINEAR_QKV(SLOT_QKV, "in_proj_qkv.weight", DIM_HIDDEN), \
+	{SLOT_QKV, LINEAR "in_proj_z.weight", DIM_STATE_VALUES, DIM_HIDDEN, SPLIT_ROWS, WHEN_RECURRENT}, \
+	{SLOT_QKV, LINEAR "in_proj_b.weight", DIM_STATE_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_RECURRENT}, \
+	{SLOT_QKV, LINEAR "in_proj_a.weight", DIM_STATE_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_RECURRENT}, \
+	LINEAR_BUT_IN
+static const struct arch_tensor QWEN3_5[] = {
+	QWEN3_5_BUT_MLP, MLP,
+};
+
+static const struct arch_tensor QWEN3_5_MOE[] = {
+	QWEN3_5_BUT_MLP, EXPERTS_AND_GATED,
+};
+
+/* The same, fused for each key head. */
+#define QKVZ(rows, before) LINEAR_ROWS(SLOT_QKV, "in_proj_qkvz.weight", rows, DIM_HIDDEN, DIM_STATE_QKVZ, before, GROUPS_KEY_HEADS)
+#define BETA_DECAY(before) LINEAR_ROWS(SLOT_QKV, "in_proj_ba.weight", DIM_STATE_HEADS, DIM_HIDDEN, DIM_STATE_HEADS_TWO, before, GROUPS_KEY_HEADS)
+static const struct arch_tensor QWEN3_NEXT[] = {
+	EMBEDDINGS, NORMS, GATED_ATTENTION,
+	QKVZ(DIM_STATE_KEYS, DIM_NONE), QKVZ(DIM_STATE_KEYS, DIM_STATE_KEYS),
+	QKVZ(DIM_STATE_VALUES, DIM_STATE_QK), QKVZ(DIM_STATE_VALUES, DIM_STATE_QKV),
+	BETA_DECAY(DIM_NONE), BETA_DECAY(DIM_STATE_HEADS),
+	LINEAR_BUT_IN, MLP, EXPERTS_AND_GATED,
+};
+
+/* Mamba 2, or attention. */
+#define MAMBA LAYER "mamba."
+#define MAMBA_PART(slot, name, rows, columns, when_, whole_, before_) \
+	{slot, MAMBA name, rows, columns, SPLIT_ROWS, when_, .whole = whole_, .before = before_}
+#define MAMBA_IN(slot, name, columns, when) \
+	MAMBA_PART(slot, name, DIM_STATE_VALUES, columns, when, DIM_STATE_ALL, DIM_STATE_VALUES), \
+	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_ALL, DIM_STATE_VZ), \
+	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_ALL, DIM_STATE_KVZ), \
+	MAMBA_PART(slot, name, DIM_STATE_VALUES, columns, when, DIM_STATE_ALL, DIM_NONE), \
+	MAMBA_PART(slot, name, DIM_STATE_HEADS, columns, when, DIM_STATE_ALL, DIM_STATE_QKVZ)
+#define MAMBA_CONV(slot, name, columns, when) \
+	MAMBA_PART(slot, name, DIM_STATE_VALUES, columns, when, DIM_STATE_QKV, DIM_NONE), \
+	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_QKV, DIM_STATE_VALUES), \
+	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_QKV, DIM_STATE_KV)
+#define MAMBA_VECTOR(slot, name, rows) {slot, MAMBA name, rows, DIM_NONE, SPLIT_ROWS, WHEN_RECURRENT}
+#define MAMBA_TENSORS \
+	MAMBA_IN(SLOT_QKV, "in_proj.weight", DIM_HIDDEN, WHEN_RECURRENT), MAMBA_IN(SLOT_QKV_BIAS, "in_proj.bias", DIM_NONE, WHEN_STATE_BIAS), \
+	MAMBA_CONV(SLOT_CONV, "conv1d.weight", DIM_TAPS, WHEN_RECURRENT), MAMBA_CONV(SLOT_CONV_BIAS, "conv1d.bias", DIM_NONE, WHEN_CONV_BIAS), \
+	MAMBA_VECTOR(SLOT_RATE_LOG, "A_log", DIM_STATE_HEADS), MAMBA_VECTOR(SLOT_DECAY_BIAS, "dt_bias", DIM_STATE_HEADS), \
+	MAMBA_VECTOR(SLOT_SKIP, "D", DIM_STATE_HEADS), MAMBA_VECTOR(SLOT_GATE_NORM, "norm.weight", DIM_STATE_VALUES), \
+	{SLOT_ATTN_OUT, MAMBA "out_proj.weight", DIM_HIDDEN, DIM_STATE_VALUES, SPLIT_COLUMNS, WHEN_RECURRENT}, \
+	{SLOT_ATTN_OUT_BIAS, MAMBA "out_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_STATE_BIAS}
+/* Without experts what models with some have for all tokens beside these is the MLP. */
+#define GRANITE_HYBRID_ROWS(...) \
+	{SLOT_GATE_UP, LAYER "shared_mlp.input_linear.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE, .whole = DIM_GATE_UP, __VA_ARGS__}
+static const struct arch_tensor GRANITE_HYBRID[] = {
+	EMBEDDINGS, NORMS, SOME_ATTENTION("o_proj.weight"), ATTENTION_BIASES, MAMBA_TENSORS, GRANITE_MOE_EXPERTS, GRANITE_SHARED,
+	GRANITE_HYBRID_ROWS(.before = DIM_NONE), GRANITE_HYBRID_ROWS(.before = DIM_INTERMEDIATE),
+	{SLOT_DOWN, LAYER "shared_mlp.output_linear.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, WHEN_DENSE},
+};
+
+#define BAMBA_MLP(slot, name, rows, columns, split) {slot, LAYER "feed_forward." name ".weight", rows, columns, split}
+static const struct arch_tensor BAMBA[] = {
+	EMBEDDINGS_BUT_NORM, FINAL_NORM(SLOT_FINAL_NORM, "final_layernorm.weight"),
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_MLP_NORM, "pre_ff_layernorm.weight"),
+	SOME_ATTENTION("o_proj.weight"), ATTENTION_BIASES, MAMBA_TENSORS,
+	BAMBA_MLP(SLOT_GATE_UP, "gate_proj", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS),
+	BAMBA_MLP(SLOT_GATE_UP, "up_proj", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS),
+	BAMBA_MLP(SLOT_DOWN, "down_proj", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS),
+	{SLOT_GATE_UP_BIAS, LAYER "feed_forward.gate_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS},
+	{SLOT_GATE_UP_BIAS, LAYER "feed_forward.up_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS},
+	{SLOT_DOWN_BIAS, LAYER "feed_forward.down_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MLP_BIAS},
+};
+/* clang-format on */
+
+#endif

@@ -1,0 +1,220 @@
+/* What config.json says of layers that keep a state, and what is refused in it. */
+#include <criterion/criterion.h>
+#include <float.h>
+#include <string.h>
+
+#include "tests/unit/proc_worker/config_said.h"
+
+#define SIZES                                                                                             \
+	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 90, \"num_hidden_layers\": 4, " \
+	"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128"
+#define LFM2 "Lfm2ForCausalLM"
+#define LFM2_MOE "Lfm2MoeForCausalLM"
+#define QWEN "Qwen3_5ForCausalLM"
+#define QWEN_MOE "Qwen3_5MoeForCausalLM"
+#define NEXT "Qwen3NextForCausalLM"
+#define GRANITE "GraniteMoeHybridForCausalLM"
+#define BAMBA "BambaForCausalLM"
+#define TYPES(a, b, c, d) "\"layer_types\": [\"" a "\", \"" b "\", \"" c "\", \"" d "\"]"
+
+static struct model_config c;
+
+#define good(family, more)		   said_good(&c, family, SIZES, more)
+#define refused(family, more, error, text) said_refused(family, SIZES, more, error, text)
+
+static u32 layers_with(u32 flag)
+{
+	u32 bits = 0;
+
+	for (u32 i = 0; i < c.layers; i++)
+		bits |= (u32)(c.layer_flags[i] & flag ? 1 : 0) << i;
+	return bits;
+}
+
+#define CONV TYPES("conv", "full_attention", "conv", "conv")
+Test(config_recurrent, short_convolutions_are_of_the_streams_width)
+{
+	good(LFM2, CONV ", \"conv_L_cache\": 4, \"conv_bias\": true, \"norm_eps\": 1e-4, \"block_auto_adjust_ff_dim\": false");
+	cr_assert(c.recurrent.kind == RECURRENT_CONV && c.recurrent.taps == 4 && c.recurrent.bias && c.recurrent.conv_bias);
+	cr_assert(layers_with(LAYER_RECURRENT) == 13 && c.intermediate == 90 && c.tied_embeddings && c.norm_eps == 1e-4f);
+	cr_assert(!c.output_gate && c.own_kv_layers == 4 && c.rope.theta == 1000000 && c.rope.dim == 12);
+	good(LFM2, "\"full_attn_idxs\": [0, 3], \"conv_dim\": 48, \"conv_dim_out\": 48, \"block_dim\": 48, \"num_heads\": 4, \"tie_embedding\": false, "
+		   "\"use_pos_enc\": true, \"block_use_swiglu\": true, \"block_use_xavier_init\": true");
+	cr_assert(layers_with(LAYER_RECURRENT) == 6 && c.recurrent.taps == 3 && !c.recurrent.bias && !c.tied_embeddings && c.norm_eps == 1e-5f);
+	good(LFM2, TYPES("full_attention", "full_attention", "full_attention", "full_attention"));
+	cr_assert(c.recurrent.kind == RECURRENT_NONE && c.recurrent.gate_eps == 0);
+}
+
+Test(config_recurrent, widths_of_lfm2_are_two_thirds_rounded_up)
+{
+	good(LFM2, CONV);
+	cr_assert_eq(c.intermediate, 256);
+	good(LFM2, CONV ", \"block_multiple_of\": 7");
+	cr_assert_eq(c.intermediate, 63);
+	good(LFM2, CONV ", \"block_multiple_of\": 7, \"block_ffn_dim_multiplier\": 1.3");
+	cr_assert_eq(c.intermediate, 84); /* of 78 */
+	good(LFM2, CONV ", \"block_ffn_dim_multiplier\": null");
+	cr_assert_eq(c.intermediate, 60);
+	good(LFM2, CONV ", \"block_ff_dim\": 90, \"block_multiple_of\": 1");
+	cr_assert_eq(c.intermediate, 60);
+	refused(LFM2, CONV ", \"block_ff_dim\": 91", ERR_INVALID, "\"block_ff_dim\" and \"intermediate_size\" are the same field of a " LFM2);
+	refused(LFM2, CONV ", \"block_ffn_dim_multiplier\": 1e9", ERR_INVALID, "\"intermediate_size\" is 90, of which by");
+	refused(LFM2, CONV ", \"block_multiple_of\": 0", ERR_INVALID, "\"block_multiple_of\" is 0");
+}
+
+Test(config_recurrent, what_lfm2_says_of_its_layers_is_checked)
+{
+	refused(LFM2, "\"conv_bias\": true", ERR_FORMAT, "\"layer_types\" is missing; of a " LFM2 " it must be an array of 4 strings");
+	refused(LFM2, TYPES("conv", "attention", "conv", "conv"), ERR_UNSUPPORTED, "\"layer_types\"[1] is 'attention'; supported: conv, full_attention");
+	refused(LFM2, TYPES("conv", "conv", "conv", "conv"), ERR_UNSUPPORTED, "none of the layers is one of attention (\"layer_types\"); a " LFM2);
+	refused(LFM2, "\"layer_types\": [\"conv\"]", ERR_FORMAT, "an array of 4 strings (num_hidden_layers), found array of 1");
+	refused(LFM2, CONV ", \"full_attn_idxs\": [2]", ERR_INVALID, "\"layer_types\"[1] is 'full_attention', but by \"full_attn_idxs\" the layer is conv");
+	refused(LFM2, "\"full_attn_idxs\": [4]", ERR_FORMAT, "\"full_attn_idxs\" must hold numbers of layers, below num_hidden_layers, which is 4");
+	refused(LFM2, "\"full_attn_idxs\": 2", ERR_FORMAT, "\"full_attn_idxs\" must be an array of numbers of layers, found");
+	refused(LFM2, CONV ", \"conv_L_cache\": 1", ERR_UNSUPPORTED, "\"conv_L_cache\" is 1; convolutions over 2 to 8 tokens are supported");
+	refused(LFM2, CONV ", \"conv_L_cache\": 9", ERR_UNSUPPORTED, "\"conv_L_cache\" is 9; convolutions");
+	refused(LFM2, CONV ", \"conv_dim\": 64", ERR_UNSUPPORTED, "\"conv_dim\" is 64; it must be \"hidden_size\", which is 48");
+	refused(LFM2, CONV ", \"num_heads\": 8", ERR_UNSUPPORTED, "\"num_heads\" is 8; it must be \"num_attention_heads\", which is 4");
+	refused(LFM2, CONV ", \"norm_eps\": 1e-5, \"block_norm_eps\": 1e-6", ERR_INVALID, "\"block_norm_eps\" and \"rms_norm_eps\" say the same");
+	refused(LFM2, CONV ", \"use_pos_enc\": false", ERR_UNSUPPORTED, "\"use_pos_enc\" must be true for " LFM2);
+	refused(LFM2, CONV ", \"block_use_swiglu\": false", ERR_UNSUPPORTED, "\"block_use_swiglu\" must be true for " LFM2);
+	refused(LFM2, CONV ", \"hidden_act\": \"gelu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'gelu'; of a " LFM2 " it must be silu");
+	refused(LFM2, CONV ", \"linear_conv_kernel_dim\": 4", ERR_UNSUPPORTED, "unknown field \"linear_conv_kernel_dim\"");
+	refused("LlamaForCausalLM", "\"conv_L_cache\": 3, \"rms_norm_eps\": 1e-5", ERR_UNSUPPORTED, "unknown field \"conv_L_cache\"");
+	refused("LlamaForCausalLM", "\"conv_dim\": 48, \"rms_norm_eps\": 1e-5", ERR_UNSUPPORTED, "\"conv_dim\" is set, which is not supported for Llama");
+}
+
+#define MIXTURE "\"num_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 20"
+Test(config_recurrent, mixtures_of_lfm2_choose_by_biases)
+{
+	good(LFM2_MOE, CONV ", " MIXTURE);
+	cr_assert(layers_with(LAYER_EXPERTS) == 12 && c.choice_bias && c.router.sigmoid && c.normalize_experts && c.router.sum_plus == 1e-6f);
+	cr_assert(c.intermediate == 90 && c.expert_intermediate == 20 && c.shared_intermediate == 0);
+	good(LFM2_MOE, CONV ", " MIXTURE ", \"num_dense_layers\": 1, \"use_expert_bias\": false, \"routed_scaling_factor\": 2.5, \"norm_topk_prob\": false");
+	cr_assert(layers_with(LAYER_EXPERTS) == 14 && !c.choice_bias && c.router.scale == 2.5f && !c.normalize_experts);
+	refused(LFM2_MOE, CONV ", " MIXTURE ", \"block_multiple_of\": 256", ERR_UNSUPPORTED, "\"block_multiple_of\" is set, which is not supported for " LFM2_MOE);
+	refused(LFM2_MOE, "\"full_attn_idxs\": [1], " MIXTURE, ERR_FORMAT, "\"layer_types\" is missing");
+	refused(LFM2_MOE, CONV ", " MIXTURE ", \"use_expert_bias\": 1", ERR_FORMAT, "\"use_expert_bias\" must be true or false");
+	refused(LFM2_MOE, CONV ", " MIXTURE ", \"num_dense_layers\": -1", ERR_FORMAT, "(the field \"num_dense_layers\" of a " LFM2_MOE ")");
+}
+
+#define STATE "\"linear_conv_kernel_dim\": 3, \"linear_key_head_dim\": 6, \"linear_value_head_dim\": 10, \"linear_num_key_heads\": 2, \"linear_num_value_heads\": 6"
+#define DELTA "\"head_dim\": 16, " STATE ", \"rms_norm_eps\": 1e-4"
+Test(config_recurrent, layers_of_the_delta_rule_have_heads_of_their_own)
+{
+	good(QWEN, DELTA ", \"full_attention_interval\": 2, \"attn_output_gate\": true, \"mamba_ssm_dtype\": \"float32\", \"mtp_num_hidden_layers\": 1");
+	const struct recurrent_config *r = &c.recurrent;
+	cr_assert(r->kind == RECURRENT_DELTA && r->taps == 3 && r->key_heads == 2 && r->heads == 6 && r->key_dim == 6 && r->value_dim == 10);
+	cr_assert(!r->bias && !r->conv_bias && r->gate_eps == 1e-4f && r->beta_scale == 0 && layers_with(LAYER_RECURRENT) == 5);
+	cr_assert(c.output_gate && c.norm_offset == 1 && c.rope.dim == 4 && c.rope.theta == 10000);
+	good(QWEN, "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5000, \"mrope_section\": [1, 1, 0], \"mrope_interleaved\": true, "
+		   "\"partial_rotary_factor\": 0.5}");
+	cr_assert(r->taps == 4 && r->key_heads == 16 && r->heads == 32 && r->key_dim == 128 && r->value_dim == 128 && layers_with(LAYER_RECURRENT) == 7);
+	cr_assert(c.rope.dim == 128 && c.rope.theta == 5000 && c.head_dim == 256);
+	good(QWEN, DELTA ", " TYPES("full_attention", "linear_attention", "linear_attention", "full_attention"));
+	cr_assert_eq(layers_with(LAYER_RECURRENT), 6);
+	good(QWEN, DELTA ", \"full_attention_interval\": 1, \"hidden_act\": \"gelu\"");
+	cr_assert(c.recurrent.kind == RECURRENT_NONE && c.output_gate);
+}
+
+Test(config_recurrent, what_qwen_says_of_its_layers_is_checked)
+{
+	refused(QWEN, DELTA ", \"full_attention_interval\": 5", ERR_UNSUPPORTED, "none of the layers is one of attention");
+	refused(QWEN, DELTA ", \"full_attention_interval\": 0", ERR_INVALID, "\"full_attention_interval\" is 0");
+	refused(QWEN, DELTA ", \"full_attention_interval\": 2, " TYPES("full_attention", "linear_attention", "linear_attention", "full_attention"), ERR_INVALID,
+		"\"layer_types\"[0] is 'full_attention', but by \"full_attention_interval\" the layer is linear_attention");
+	refused(QWEN, DELTA ", " TYPES("linear_attention", "mamba", "linear_attention", "full_attention"), ERR_UNSUPPORTED,
+		"\"layer_types\"[1] is 'mamba'; supported: linear_attention, full_attention");
+	refused(QWEN, "\"linear_num_key_heads\": 4, \"linear_num_value_heads\": 6", ERR_INVALID,
+		"\"linear_num_value_heads\" 6 is not a multiple of \"linear_num_key_heads\" 4");
+	refused(QWEN, "\"linear_num_value_heads\": 65536, \"linear_value_head_dim\": 1024", ERR_INVALID, "all of a kind together may have 1048576");
+	refused(QWEN, "\"linear_key_head_dim\": 2000", ERR_INVALID, "\"linear_key_head_dim\" is 2000; it must be 1 to 1024");
+	refused(QWEN, "\"linear_conv_kernel_dim\": 16", ERR_UNSUPPORTED, "\"linear_conv_kernel_dim\" is 16; convolutions over 2 to 8 tokens");
+	refused(QWEN, DELTA ", \"hidden_act\": \"relu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'relu'; of a " QWEN " it must be silu");
+	refused(QWEN, DELTA ", \"attn_output_gate\": false", ERR_UNSUPPORTED, "\"attn_output_gate\" must be true for " QWEN);
+	refused(QWEN, DELTA ", \"sliding_window\": 8", ERR_UNSUPPORTED, "\"sliding_window\" is set");
+	refused(QWEN, DELTA ", \"conv_bias\": true", ERR_UNSUPPORTED, "unknown field \"conv_bias\"");
+	refused("Qwen3ForCausalLM", "\"linear_num_key_heads\": 2, \"rms_norm_eps\": 1e-6", ERR_UNSUPPORTED, "unknown field \"linear_num_key_heads\"");
+}
+
+Test(config_recurrent, mixtures_of_qwen_have_an_expert_of_all_tokens)
+{
+	good(QWEN_MOE, DELTA ", " MIXTURE ", \"shared_expert_intermediate_size\": 28, \"norm_topk_prob\": true, \"mlp_only_layers\": []");
+	cr_assert(layers_with(LAYER_EXPERTS) == 15 && c.normalize_experts && c.shared_intermediate == 28 && c.expert_intermediate == 20);
+	refused(QWEN_MOE, DELTA ", " MIXTURE, ERR_FORMAT, "\"shared_expert_intermediate_size\" is missing");
+	refused(QWEN_MOE, DELTA ", " MIXTURE ", \"shared_expert_intermediate_size\": 28, \"mlp_only_layers\": [1]", ERR_UNSUPPORTED,
+		"\"mlp_only_layers\" layer 1 has no experts; of a " QWEN_MOE " all layers have some");
+	refused(QWEN_MOE, DELTA ", " MIXTURE ", \"shared_expert_intermediate_size\": 28, \"norm_topk_prob\": false", ERR_UNSUPPORTED,
+		"\"norm_topk_prob\" must be true for " QWEN_MOE);
+	good(NEXT, DELTA ", " MIXTURE ", \"shared_expert_intermediate_size\": 28, \"norm_topk_prob\": false, \"decoder_sparse_step\": 2, "
+			 "\"partial_rotary_factor\": 0.5, \"use_sliding_window\": false");
+	cr_assert(layers_with(LAYER_EXPERTS) == 10 && !c.normalize_experts && c.rope.dim == 8 && layers_with(LAYER_RECURRENT) == 7 && c.output_gate);
+	refused(NEXT, DELTA ", " MIXTURE ", \"shared_expert_intermediate_size\": 28, \"attn_output_gate\": true", ERR_UNSUPPORTED,
+		"unknown field \"attn_output_gate\"");
+}
+
+#define MAMBA "\"mamba_d_state\": 9, \"mamba_n_groups\": 2, \"mamba_n_heads\": 6"
+#define DENSE "\"num_local_experts\": 0, \"num_experts_per_tok\": 0, \"shared_intermediate_size\": 70"
+#define SCAN TYPES("mamba", "attention", "mamba", "mamba") ", " MAMBA
+Test(config_recurrent, layers_of_mamba_are_as_wide_as_their_heads)
+{
+	good(GRANITE, SCAN ", " DENSE ", \"residual_multiplier\": 0.5, \"rms_norm_eps\": 1e-4");
+	const struct recurrent_config *r = &c.recurrent;
+	cr_assert(r->kind == RECURRENT_SCAN && r->taps == 4 && r->key_heads == 2 && r->heads == 6 && r->key_dim == 9 && r->value_dim == 16);
+	cr_assert(r->conv_bias && !r->bias && r->step_min == 0 && r->step_max == 0 && r->gate_eps == 1e-4f && c.norm_eps == 4e-4f);
+	cr_assert(layers_with(LAYER_RECURRENT) == 13 && c.intermediate == 70 && c.experts == 0 && layers_with(LAYER_NO_ROPE) == 15);
+	good(GRANITE, TYPES("linear_attention", "full_attention", "attention", "mamba") ", " MAMBA ", \"num_local_experts\": 8, \"num_experts_per_tok\": 2, "
+			"\"shared_intermediate_size\": 28, \"mamba_d_head\": 24, \"mamba_expand\": 3, \"mamba_conv_bias\": false, \"mamba_proj_bias\": true, "
+			"\"time_step_limit\": [0.25, {\"__float__\": \"Infinity\"}]");
+	cr_assert(layers_with(LAYER_RECURRENT) == 9 && r->value_dim == 24 && !r->conv_bias && r->bias && r->step_min == 0.25f && r->step_max == FLT_MAX);
+	cr_assert(layers_with(LAYER_EXPERTS) == 15 && c.expert_intermediate == 90 && c.shared_intermediate == 28 && c.normalize_experts);
+	good(BAMBA, "\"attn_layer_indices\": [1], \"attn_rotary_emb\": 6, " MAMBA ", \"time_step_limit\": [0.0, {\"__float__\": \"Infinity\"}]");
+	cr_assert(layers_with(LAYER_RECURRENT) == 13 && c.rope.dim == 6 && r->step_max == 0 && layers_with(LAYER_NO_ROPE) == 0);
+}
+
+Test(config_recurrent, what_files_say_of_mamba_is_checked)
+{
+	refused(BAMBA, MAMBA, ERR_FORMAT, "\"layer_types\" is missing; of a " BAMBA);
+	refused(BAMBA, "\"attn_layer_indices\": [7], " MAMBA, ERR_FORMAT, "\"attn_layer_indices\" must hold numbers of layers");
+	refused(GRANITE, SCAN ", " DENSE ", \"mamba_d_head\": 20", ERR_INVALID, "\"mamba_d_head\" is 20; by \"mamba_expand\", \"hidden_size\" and \"mamba_n_heads\" it must be 16");
+	refused(GRANITE, TYPES("mamba", "attention", "mamba", "mamba") ", \"mamba_n_heads\": 7, " DENSE, ERR_INVALID,
+		"\"mamba_expand\" times \"hidden_size\", 96, must be a multiple of \"mamba_n_heads\", which is 7");
+	refused(GRANITE, TYPES("mamba", "attention", "mamba", "mamba") ", \"mamba_n_heads\": 6, \"mamba_n_groups\": 4, " DENSE, ERR_INVALID,
+		"\"mamba_n_heads\" 6 is not a multiple of \"mamba_n_groups\" 4");
+	refused(GRANITE, SCAN ", " DENSE ", \"time_step_limit\": [0.5, 0.5]", ERR_FORMAT, "\"time_step_limit\" must be an array of two numbers");
+	refused(GRANITE, SCAN ", " DENSE ", \"time_step_limit\": [-1, 2]", ERR_FORMAT, "\"time_step_limit\" must be an array");
+	refused(GRANITE, SCAN ", " DENSE ", \"time_step_limit\": 3", ERR_FORMAT, "\"time_step_limit\" must be an array");
+	refused(GRANITE, SCAN ", " DENSE ", \"hidden_act\": \"gelu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'gelu'; of a " GRANITE " it must be silu");
+	refused(GRANITE, TYPES("conv", "attention", "mamba", "mamba") ", " DENSE, ERR_UNSUPPORTED, "\"layer_types\"[0] is 'conv'; supported: mamba, full_attention");
+	refused("GraniteForCausalLM", "\"mamba_n_heads\": 128, \"rms_norm_eps\": 1e-5", ERR_UNSUPPORTED, "unknown field \"mamba_n_heads\"");
+}
+
+static void expect_share(const char *family, const char *more, u32 ranks, const char *text)
+{
+	struct model_shard s;
+	struct err_msg em = {""};
+
+	good(family, more);
+	cr_assert_eq(model_shard_init(&s, &c, 0, ranks, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, text), "'%s' is not in '%s'", text, em.text);
+}
+
+Test(config_recurrent, ranks_share_channels_and_key_heads)
+{
+	struct model_shard s;
+	struct err_msg em;
+
+	good(QWEN, DELTA);
+	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_OK, "%s", em.text);
+	cr_assert(s.recurrent_key_heads == 1 && s.recurrent_heads == 3 && s.recurrent_channels == 0);
+	good(LFM2, CONV ", \"block_auto_adjust_ff_dim\": false");
+	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_OK, "%s", em.text);
+	cr_assert(s.recurrent_channels == 24 && s.recurrent_key_heads == 0 && s.recurrent_heads == 0);
+	good("LlamaForCausalLM", "\"rms_norm_eps\": 1e-5");
+	cr_assert_eq(model_shard_init(&s, &c, 0, 2, &em), ERR_OK, "%s", em.text);
+	cr_assert(s.recurrent_channels == 0 && s.recurrent_heads == 0);
+	expect_share(QWEN, "\"linear_num_key_heads\": 3, \"linear_num_value_heads\": 6", 2,
+		     "the model's 3 key heads of layers that keep a state cannot be divided by it; these counts would do: 1");
+	expect_share(GRANITE, TYPES("mamba", "attention", "mamba", "mamba") ", \"mamba_n_heads\": 6, " DENSE, 2,
+		     "the model's 1 key heads of layers that keep a state cannot be divided by it; these counts would do: 1");
+}
