@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "fuzz.h"
+#include "kernels/recurrent.h"
 #include "proc_worker/model/config.h"
 
 static void check(const struct model_config *c)
@@ -14,6 +15,13 @@ static void check(const struct model_config *c)
 		abort();
 	if (flags & LAYER_EXPERTS &&
 	    (!c->experts || c->experts_per_token > c->experts || !c->expert_intermediate))
+		abort();
+	const struct recurrent_config *r = &c->recurrent;
+	if (!(flags & LAYER_RECURRENT) != (r->kind == RECURRENT_NONE))
+		abort();
+	if (r->kind && (r->taps < 2 || r->taps > KERN_CONV_TAPS_MAX || !(r->gate_eps > 0)))
+		abort();
+	if (r->kind > RECURRENT_CONV && (!r->key_heads || r->heads % r->key_heads || !r->key_dim || !r->value_dim))
 		abort();
 	for (u32 i = 0; i < c->layers; i++)
 		if (model_kv_layer(c, i) >= c->own_kv_layers)

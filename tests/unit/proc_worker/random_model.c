@@ -41,8 +41,8 @@ static bool is_written(struct writer *w, const char *name)
 	return false;
 }
 
-static void begin_tensor(struct writer *w, const char *name, const char *dtype, u32 rows, u32 columns,
-			 size_t bytes)
+/* Of as many dimensions as are not 0. */
+static void begin_tensor(struct writer *w, const char *name, const char *dtype, u32 rows, u32 columns, u32 third, size_t bytes)
 {
 	size_t begin = w->data.bytes;
 
@@ -50,6 +50,8 @@ static void begin_tensor(struct writer *w, const char *name, const char *dtype, 
 		   rows);
 	if (columns)
 		buf_printf(&w->header, ", %u", columns);
+	if (third)
+		buf_printf(&w->header, ", %u", third);
 	buf_printf(&w->header, "], \"data_offsets\": [%zu, %zu]}", begin, begin + bytes);
 }
 
@@ -61,11 +63,11 @@ static void write_f8(struct writer *w, const char *name, u32 rows, u32 columns)
 	    across = (columns + q->block_columns - 1) / q->block_columns;
 	char scales[300];
 
-	begin_tensor(w, name, "F8_E4M3", rows, columns, (size_t)rows * columns);
+	begin_tensor(w, name, "F8_E4M3", rows, columns, 0, (size_t)rows * columns);
 	for (size_t i = 0; i < (size_t)rows * columns; i++)
 		buf_append_char(&w->data, (char)kern_float_to_f8(100 * next(w)));
 	snprintf(scales, sizeof(scales), "%s_scale_inv", name);
-	begin_tensor(w, scales, "F32", down, across, sizeof(float) * down * across);
+	begin_tensor(w, scales, "F32", down, across, 0, sizeof(float) * down * across);
 	for (u32 i = 0; i < down * across; i++) {
 		float scale = (1 + 0.3f * (float)(i % 3)) / (100 * sqrtf((float)columns));
 		buf_append(&w->data, &scale, sizeof(scale));
@@ -76,8 +78,9 @@ static void write_tensor(struct writer *w, const struct arch_tensor *t, u32 laye
 {
 	u32 rows = weights_rows_of_file(&w->plan, t), columns = weights_dim(&w->config, t->columns);
 	bool vector = t->columns == DIM_NONE, norm = WEIGHTS_SLOTS[t->slot].kind == SLOT_IS_NORM;
-	const bool factor = t->slot == SLOT_LAYER_SCALE || t->slot == SLOT_EXPERT_SCALES;
-	float mean = norm ? 1 - w->config.norm_offset : factor ? 1 : 0, spread = vector ? 0.2f : 1 / sqrtf((float)columns);
+	const bool factor = t->slot == SLOT_LAYER_SCALE || t->slot == SLOT_EXPERT_SCALES || t->slot == SLOT_SKIP || t->slot == SLOT_GATE_NORM;
+	/* Of a state most is there a token later. */
+	float mean = norm ? 1 - w->config.norm_offset : factor ? 1 : t->slot == SLOT_RATE_LOG ? -1.5f : 0, spread = vector ? 0.2f : 1 / sqrtf((float)columns);
 	bool quantized = quant_config_has(&w->config.quant, QUANT_FP8) && weights_is_matrix(t->slot);
 	char name[256];
 
@@ -90,7 +93,10 @@ static void write_tensor(struct writer *w, const struct arch_tensor *t, u32 laye
 	}
 	if (t->slot == SLOT_EMBED || t->slot == SLOT_LM_HEAD)
 		spread = 3 / sqrtf((float)columns); /* logits far enough apart */
-	begin_tensor(w, name, "BF16", rows, vector ? 0 : columns, (size_t)rows * columns * sizeof(u16));
+	if (t->slot == SLOT_CONV) /* of one input each */
+		begin_tensor(w, name, "BF16", rows, 1, columns, (size_t)rows * columns * sizeof(u16));
+	else
+		begin_tensor(w, name, "BF16", rows, vector ? 0 : columns, 0, (size_t)rows * columns * sizeof(u16));
 	for (size_t i = 0; i < (size_t)rows * columns; i++) {
 		float x = mean + spread * next(w);
 		u16 half;

@@ -1,0 +1,304 @@
+/* Weights of layers that keep a state, and of queries with gates: what a rank has of them, in which order, and that what the file does not fit is
+ * refused. What is computed of them is compared with transformers in test_families.c. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proc_worker/model/weights_priv.h"
+#include "tests/unit/proc_worker/random_model.h"
+#include "tests/unit/proc_worker/random_runs.h"
+
+#define SIZES                                                                                                                        \
+	"\"vocab_size\": 96, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, " \
+	"\"num_key_value_heads\": 2, \"head_dim\": 8, \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-6"
+#define STATE                                                                                                                          \
+	", \"full_attention_interval\": 2, \"linear_conv_kernel_dim\": 3, \"linear_key_head_dim\": 6, \"linear_value_head_dim\": 10, " \
+	"\"linear_num_key_heads\": 4, \"linear_num_value_heads\": 8"
+#define MIXTURE ", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 20, \"shared_expert_intermediate_size\": 20"
+#define QWEN(more) "{\"architectures\": [\"Qwen3_5ForCausalLM\"], " SIZES STATE more "}"
+#define NEXT(more) "{\"architectures\": [\"Qwen3NextForCausalLM\"], " SIZES STATE MIXTURE more "}"
+#define LFM2                                                                                                                              \
+	"{\"architectures\": [\"Lfm2ForCausalLM\"], " SIZES ", \"layer_types\": [\"conv\", \"full_attention\"], \"conv_L_cache\": 4, " \
+	"\"conv_bias\": true, \"block_multiple_of\": 4}"
+#define GRANITE                                                                                                                                  \
+	"{\"architectures\": [\"GraniteMoeHybridForCausalLM\"], " SIZES ", \"layer_types\": [\"mamba\", \"attention\"], \"num_local_experts\": 0, " \
+	"\"shared_intermediate_size\": 80, \"mamba_d_state\": 10, \"mamba_n_groups\": 2, \"mamba_n_heads\": 8, \"mamba_proj_bias\": true}"
+#define FP8                                                                                                     \
+	", \"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", \"activation_scheme\": \"dynamic\", " \
+	"\"weight_block_size\": [16, 8]}"
+
+enum { RANK = 1, RANKS = 2, HIDDEN = 48 };
+
+struct loaded {
+	struct random_model model;
+	struct model_config config;
+	struct model_shard shard;
+	struct safetensors *st;
+	struct weights_plan plan;
+	struct model_weights weights;
+};
+static struct loaded l;
+static struct err_msg em;
+
+static enum err load(const char *text, enum kern_dtype matrices)
+{
+	random_model_write(&l.model, text, 7);
+	cr_assert_eq(model_config_parse(&l.config, text, strlen(text), &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(model_shard_init(&l.shard, &l.config, RANK, RANKS, &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(safetensors_open(&l.st, l.model.dir, &em), ERR_OK, "%s", em.text);
+	l.plan = (struct weights_plan){.config = &l.config, .shard = &l.shard, .checkpoint = l.st, .dtype = KERN_F32, .matrix_dtype = matrices,
+				       .memory_available = 1 << 28};
+	return model_weights_load(&l.weights, &l.plan, &em);
+}
+
+static void unload(void)
+{
+	model_weights_fini(&l.weights);
+	safetensors_close(&l.st);
+	random_model_remove(&l.model);
+}
+
+/* Of a tensor in bfloat16, seen as rows of `columns`. */
+static float in_file(const char *name, u32 row, u32 columns, u32 column)
+{
+	char full[128];
+	float value;
+
+	snprintf(full, sizeof(full), "model.layers.%s", name);
+	const struct st_tensor *t = safetensors_find(l.st, full);
+	cr_assert(t, "%s", full);
+	kern_convert(&value, KERN_F32, (const u16 *)t->data + (size_t)row * columns + column, KERN_BF16, 1);
+	return value;
+}
+
+/* Rows of a weight from `*at` on are those of a tensor from `first` on, which may be quantized. */
+static void expect_rows(const struct kern_weight *w, u32 *at, const char *name, u32 first, u32 count)
+{
+	struct quant_tensor q;
+	char full[128];
+	float row[HIDDEN];
+
+	snprintf(full, sizeof(full), "model.layers.%s", name);
+	const struct st_tensor *t = safetensors_find(l.st, full);
+	cr_assert(t && w->k == HIDDEN && *at + count <= w->n, "%s", full);
+	cr_assert_eq(quant_tensor_find(&q, l.st, &l.config.quant, full, (u32)t->shape[0], HIDDEN, &em), ERR_OK, "%s", em.text);
+	for (u32 i = 0; i < count; i++, ++*at) {
+		if (q.format == QUANT_NONE)
+			kern_convert(row, KERN_F32, (const u16 *)t->data + (size_t)(first + i) * HIDDEN, KERN_BF16, HIDDEN);
+		else
+			quant_tensor_values(&q, first + i, 0, HIDDEN, row);
+		cr_assert_arr_eq((const float *)w->data + (size_t)*at * HIDDEN, row, sizeof(row), "%s: row %u", name, first + i);
+	}
+}
+
+/* Channels of a convolution likewise, of so many. */
+static void expect_channels(const float *conv, u32 channels, u32 taps, u32 *at, const char *name, u32 first, u32 count)
+{
+	for (u32 i = 0; i < count; i++, ++*at)
+		for (u32 j = 0; j < taps; j++)
+			cr_assert_eq(conv[j * channels + *at], in_file(name, first + i, taps, j), "%s: channel %u", name, first + i);
+}
+
+static void expect_values(const float *vector, u32 *at, const char *name, u32 first, u32 count)
+{
+	for (u32 i = 0; i < count; i++, ++*at)
+		cr_assert_eq(vector[*at], in_file(name, first + i, 1, 0), "%s: value %u", name, first + i);
+}
+
+/* A rank of two has 2 key heads of 6 values and 4 heads of 10, and of attention 2 heads of 8. */
+static void check_state(const struct layer_weights *w)
+{
+	u32 at = 0;
+
+	expect_channels(w->conv, 64, 3, &at, "0.linear_attn.conv1d.weight", 12, 12);
+	expect_channels(w->conv, 64, 3, &at, "0.linear_attn.conv1d.weight", 24 + 12, 12);
+	expect_channels(w->conv, 64, 3, &at, "0.linear_attn.conv1d.weight", 48 + 40, 40);
+	expect_values(w->rate_log, &(u32){0}, "0.linear_attn.A_log", 4, 4);
+	expect_values(w->decay_bias, &(u32){0}, "0.linear_attn.dt_bias", 4, 4);
+	expect_values(w->gate_norm, &(u32){0}, "0.linear_attn.norm.weight", 0, 10);
+	cr_assert(!w->skip && !w->conv_bias && !w->qkv_bias && w->attn_out.n == HIDDEN && w->attn_out.k == 40 && !w->q_norm);
+	for (u32 j = 0; j < 40; j++)
+		cr_assert_eq(((const float *)w->attn_out.data)[5 * 40 + j], in_file("0.linear_attn.out_proj.weight", 5, 80, 40 + j));
+}
+
+static void check_gates(const struct layer_weights *w)
+{
+	u32 at = 0;
+
+	for (u32 head = 2; head < 4; head++)
+		expect_rows(&w->qkv, &at, "1.self_attn.q_proj.weight", 16 * head, 8);
+	expect_rows(&w->qkv, &at, "1.self_attn.k_proj.weight", 8, 8);
+	expect_rows(&w->qkv, &at, "1.self_attn.v_proj.weight", 8, 8);
+	for (u32 head = 2; head < 4; head++)
+		expect_rows(&w->qkv, &at, "1.self_attn.q_proj.weight", 16 * head + 8, 8);
+	cr_assert(at == w->qkv.n && !w->conv && !w->rate_log && !w->gate_norm);
+	cr_assert_eq(w->q_norm[3], 1 + in_file("1.self_attn.q_norm.weight", 3, 1, 0));
+}
+
+Test(weights_recurrent, a_rank_has_its_share_of_every_part)
+{
+	u32 at = 0;
+
+	cr_assert_eq(load(QWEN(", \"attention_bias\": true"), KERN_F32), ERR_OK, "%s", em.text);
+	const struct layer_weights *w = l.weights.layers;
+	expect_rows(&w[0].qkv, &at, "0.linear_attn.in_proj_qkv.weight", 12, 12);
+	expect_rows(&w[0].qkv, &at, "0.linear_attn.in_proj_qkv.weight", 24 + 12, 12);
+	expect_rows(&w[0].qkv, &at, "0.linear_attn.in_proj_qkv.weight", 48 + 40, 40);
+	expect_rows(&w[0].qkv, &at, "0.linear_attn.in_proj_z.weight", 40, 40);
+	expect_rows(&w[0].qkv, &at, "0.linear_attn.in_proj_b.weight", 4, 4);
+	expect_rows(&w[0].qkv, &at, "0.linear_attn.in_proj_a.weight", 4, 4);
+	cr_assert_eq(at, w[0].qkv.n);
+	check_state(&w[0]);
+	check_gates(&w[1]);
+	at = 0;
+	expect_values(w[1].qkv_bias, &at, "1.self_attn.q_proj.bias", 32, 8);
+	expect_values(w[1].qkv_bias, &at, "1.self_attn.q_proj.bias", 48, 8);
+	expect_values(w[1].qkv_bias, &at, "1.self_attn.k_proj.bias", 8, 8);
+	expect_values(w[1].qkv_bias, &at, "1.self_attn.v_proj.bias", 8, 8);
+	expect_values(w[1].qkv_bias, &at, "1.self_attn.q_proj.bias", 40, 8);
+	cr_assert(w[1].attn_out_bias && !w[0].attn_out_bias);
+	unload();
+}
+
+static void check_key_heads(const struct layer_weights *w)
+{
+	static const u32 group = 2 * 6 + 2 * 20; /* q, k, and v and gate of two heads */
+	static const struct {
+		u32 before, count;
+	} parts[] = {{0, 6}, {6, 6}, {12, 20}, {32, 20}};
+	u32 at = 0;
+
+	for (u32 i = 0; i < COUNT_OF(parts); i++)
+		for (u32 head = 2; head < 4; head++)
+			expect_rows(&w->qkv, &at, "0.linear_attn.in_proj_qkvz.weight", head * group + parts[i].before, parts[i].count);
+	for (u32 part = 0; part < 2; part++)
+		for (u32 head = 2; head < 4; head++)
+			expect_rows(&w->qkv, &at, "0.linear_attn.in_proj_ba.weight", head * 4 + part * 2, 2);
+	cr_assert_eq(at, w->qkv.n);
+}
+
+Test(weights_recurrent, products_of_key_heads_are_taken_apart)
+{
+	cr_assert_eq(load(NEXT(FP8), KERN_F32), ERR_OK, "%s", em.text);
+	check_key_heads(&l.weights.layers[0]);
+	check_gates(&l.weights.layers[1]);
+	unload();
+	cr_assert_eq(load(NEXT(""), KERN_F32), ERR_OK, "%s", em.text);
+	const struct layer_weights *w = l.weights.layers;
+	check_key_heads(&w[0]);
+	check_state(&w[0]);
+	check_gates(&w[1]);
+	cr_assert(w[0].router.data && w[0].shared_gate.data);
+	unload();
+}
+
+Test(weights_recurrent, short_convolutions_have_channels_of_the_stream)
+{
+	u32 at = 0, bias = 0;
+
+	cr_assert_eq(load(LFM2, KERN_F32), ERR_OK, "%s", em.text);
+	const struct layer_weights *w = l.weights.layers;
+	for (u32 part = 0; part < 3; part++) {
+		expect_rows(&w[0].qkv, &at, "0.conv.in_proj.weight", part * 48 + 24, 24);
+		expect_values(w[0].qkv_bias, &bias, "0.conv.in_proj.bias", part * 48 + 24, 24);
+	}
+	expect_channels(w[0].conv, 24, 4, &(u32){0}, "0.conv.conv.weight", 24, 24);
+	expect_values(w[0].conv_bias, &(u32){0}, "0.conv.conv.bias", 24, 24);
+	expect_values(w[0].attn_out_bias, &(u32){0}, "0.conv.out_proj.bias", 0, 48);
+	cr_assert(w[0].attn_out.k == 24 && w[1].qkv.n == 32 && w[1].q_norm && !w[0].q_norm && !w[1].conv && !w[1].qkv_bias);
+	unload();
+}
+
+/* A rank of two has one group of 10 values, and of 8 heads of 12 values 4. */
+Test(weights_recurrent, parts_of_mamba_are_in_our_order)
+{
+	static const struct {
+		u32 first, count;
+	} parts[] = {{96 + 48, 48}, {2 * 96 + 10, 10}, {2 * 96 + 20 + 10, 10}, {48, 48}, {2 * 96 + 40 + 4, 4}};
+	u32 at = 0, bias = 0, channel = 0, of_channel = 0;
+
+	cr_assert_eq(load(GRANITE, KERN_F32), ERR_OK, "%s", em.text);
+	const struct layer_weights *w = l.weights.layers;
+	for (u32 i = 0; i < COUNT_OF(parts); i++) {
+		expect_rows(&w->qkv, &at, "0.mamba.in_proj.weight", parts[i].first, parts[i].count);
+		expect_values(w->qkv_bias, &bias, "0.mamba.in_proj.bias", parts[i].first, parts[i].count);
+	}
+	cr_assert_eq(at, w->qkv.n);
+	for (u32 i = 0; i < 3; i++) { /* behind the gate */
+		expect_channels(w->conv, 68, 4, &channel, "0.mamba.conv1d.weight", parts[i].first - 96, parts[i].count);
+		expect_values(w->conv_bias, &of_channel, "0.mamba.conv1d.bias", parts[i].first - 96, parts[i].count);
+	}
+	expect_values(w->skip, &(u32){0}, "0.mamba.D", 4, 4);
+	expect_values(w->rate_log, &(u32){0}, "0.mamba.A_log", 4, 4);
+	expect_values(w->gate_norm, &(u32){0}, "0.mamba.norm.weight", 48, 48);
+	expect_values(w->attn_out_bias, &(u32){0}, "0.mamba.out_proj.bias", 0, 48);
+	unload();
+}
+
+Test(weights_recurrent, matrices_are_quantized_and_vectors_are_not)
+{
+	static const enum kern_dtype types[] = {KERN_I8, KERN_I4_32};
+	static const char *const models[] = {QWEN(""), NEXT(""), LFM2, GRANITE};
+
+	for (u32 i = 0; i < COUNT_OF(models); i++)
+		for (u32 t = 0; t < COUNT_OF(types); t++) {
+			cr_assert_eq(load(models[i], types[t]), ERR_OK, "%s", em.text);
+			const struct layer_weights *w = l.weights.layers;
+			cr_assert(w[0].qkv.dtype == types[t] && w[0].attn_out.dtype == types[t] && w[1].qkv.dtype == types[t] && w[0].conv);
+			unload();
+		}
+	cr_assert_eq(load(QWEN(FP8), KERN_F32), ERR_OK, "%s", em.text);
+	cr_assert(l.weights.layers[0].qkv.dtype == KERN_F32 && l.weights.layers[0].conv);
+	unload();
+}
+
+static void expect_refused(const char *text, const char *from, const char *to, enum err expected, const char *words)
+{
+	static struct model_config other;
+	char changed[2048];
+	const char *at = strstr(text, from);
+
+	cr_assert(at);
+	snprintf(changed, sizeof(changed), "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+	cr_assert_eq(load(text, KERN_F32), ERR_OK, "%s", em.text);
+	cr_assert_eq(model_config_parse(&other, changed, strlen(changed), &em), ERR_OK, "%s", em.text);
+	l.plan.config = &other;
+	cr_assert_eq(model_weights_check(&l.plan, &em), expected, "%s", em.text);
+	cr_assert(strstr(em.text, words), "'%s' is not in '%s'", words, em.text);
+	l.plan.config = &l.config;
+	unload();
+}
+
+Test(weights_recurrent, shapes_are_held_against_the_file)
+{
+	expect_refused(QWEN(""), "kernel_dim\": 3", "kernel_dim\": 4", ERR_FORMAT,
+		       "0.linear_attn.conv1d.weight has the shape [128, 1, 3]; by config.json it must be [128, 1, 4]");
+	expect_refused(QWEN(""), "value_head_dim\": 10", "value_head_dim\": 12", ERR_FORMAT, "0.linear_attn.");
+	expect_refused(QWEN(""), "interval\": 2", "interval\": 1", ERR_NOT_FOUND, "no tensor model.layers.0.self_attn.q_proj.weight ([64, 48] expected)");
+	expect_refused(NEXT(""), "num_value_heads\": 8", "num_value_heads\": 4", ERR_FORMAT, "0.linear_attn.");
+	expect_refused(LFM2, "[\"conv\", ", "[\"full_attention\", ", ERR_NOT_FOUND, "no tensor model.layers.0.self_attn.q_proj.weight");
+	expect_refused(GRANITE, "d_state\": 10", "d_state\": 12", ERR_FORMAT, "0.mamba.in_proj.weight has the shape [240, 48]; by config.json it must be [248, 48]");
+}
+
+/* Biases that config.json says nothing of are named, though the first layer has none. */
+Test(weights_recurrent, biases_that_are_not_read_are_found_in_any_layer)
+{
+	static struct model_config other;
+	const char *text = QWEN("");
+	u32 from = 0;
+
+	cr_assert_eq(load(QWEN(", \"attention_bias\": true"), KERN_F32), ERR_OK, "%s", em.text);
+	cr_assert_eq(model_config_parse(&other, text, strlen(text), &em), ERR_OK, "%s", em.text);
+	cr_assert_null(model_weights_unread(&l.plan, &(u32){0}));
+	l.plan.config = &other;
+	const struct st_tensor *t = model_weights_unread(&l.plan, &from);
+	cr_assert(t && strcmp(t->name, "model.layers.1.self_attn.q_proj.bias") == 0);
+	l.plan.config = &l.config;
+	unload();
+}
+
+Test(weights_recurrent, adapters_are_refused_by_name)
+{
+	random_runs_check_no_adapters(QWEN(""), "adapters of a Qwen3_5ForCausalLM are not supported: some of its layers keep a state");
+	random_runs_check_no_adapters(LFM2, "adapters of a Lfm2ForCausalLM are not supported: some of its layers keep a state");
+}
