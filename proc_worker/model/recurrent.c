@@ -102,7 +102,7 @@ static enum err gate(struct decoder *d, const struct layer_weights *w, const str
 	struct kern_gate_args a = {.x = d->qkv + l->out,
 				   .gate = d->qkv + l->gate,
 				   .weight = w->gate_norm,
-				   .eps = d->config.model->norm_eps,
+				   .eps = d->config.model->recurrent.gate_eps,
 				   .tokens = tokens,
 				   .groups = groups,
 				   .width = l->out_width / groups,
