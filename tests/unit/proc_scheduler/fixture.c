@@ -98,7 +98,9 @@ struct fixture *fixture_create(const struct sched_config *config)
 				      .host_block_count = config->host_block_count,
 				      .lora_count = config->loras ? config->loras->count : 0,
 				      .draft_max = config->draft_max,
-				      .draft_rows = config->max_num_seqs};
+				      .draft_rows = config->max_num_seqs,
+				      .recurrent = config->recurrent,
+				      .state_slots = config->state_slots};
 	fake_worker_init(&f->worker, &limits);
 	return f;
 }

@@ -48,6 +48,10 @@ void mirror_begin(struct mirror *m)
 	s->grammar_bytes = m->grammar_bytes;
 	s->grammar_text = m->grammar_text;
 	s->add_lora = m->add_lora;
+	s->load_slot = m->load_slot;
+	s->save_row = m->save_row;
+	s->save_slot = m->save_slot;
+	s->save_tokens = m->save_tokens;
 #define PARAM(A, type, name, def, min, max) s->add_##name = m->add_##name;
 	SAMPLING_TABLE(PARAM, 0)
 #undef PARAM
@@ -162,6 +166,21 @@ void mirror_grow(struct mirror *m, u32 row, u32 block)
 	m->grow_row[m->msg.grow_row_count++] = row;
 	m->grow_block[m->msg.grow_block_count++] = block;
 	m->rows[row].blocks[m->rows[row].block_count++] = block;
+}
+
+void mirror_load(struct mirror *m, u32 slot)
+{
+	m->load_slot[m->msg.load_slot_count++] = slot;
+}
+
+void mirror_save(struct mirror *m, u32 row, u32 slot, u32 tokens)
+{
+	u32 i = m->msg.save_row_count;
+
+	m->save_row[i] = row;
+	m->save_slot[i] = slot;
+	m->save_tokens[i] = tokens;
+	m->msg.save_row_count = m->msg.save_slot_count = m->msg.save_tokens_count = i + 1;
 }
 
 void mirror_run(struct mirror *m, u32 row, u32 count)

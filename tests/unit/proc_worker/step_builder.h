@@ -36,6 +36,7 @@ struct mirror {
 	u32 grammar_add[MIRROR_LIST], grammar_kind[MIRROR_LIST], grammar_flags[MIRROR_LIST], grammar_bytes[MIRROR_LIST];
 	u8 grammar_text[16 * MIRROR_LIST];
 	u32 add_lora[MIRROR_LIST];
+	u32 load_slot[MIRROR_LIST], save_row[MIRROR_LIST], save_slot[MIRROR_LIST], save_tokens[MIRROR_LIST];
 #define MIRROR_PARAM(A, type, name, def, min, max) type add_##name[MIRROR_LIST];
 	SAMPLING_TABLE(MIRROR_PARAM, 0)
 #undef MIRROR_PARAM
@@ -68,6 +69,8 @@ void mirror_add(struct mirror *m, const struct mirror_add *add);
 void mirror_fork(struct mirror *m, u32 row, u32 src, u64 seq, u32 block);
 void mirror_set(struct mirror *m, u32 row, u32 token);
 void mirror_grow(struct mirror *m, u32 row, u32 block);
+void mirror_load(struct mirror *m, u32 slot); /* of the row that was added last */
+void mirror_save(struct mirror *m, u32 row, u32 slot, u32 tokens);
 void mirror_run(struct mirror *m, u32 row, u32 count); /* an exception */
 /* Applies the rule, fills the digest; the finished message. */
 const struct ipc_step *mirror_end(struct mirror *m);

@@ -8,6 +8,7 @@
 #include "proc_worker/host_memory.h"
 #include "proc_worker/kv_memory.h"
 #include "proc_worker/profile.h"
+#include "proc_worker/state_memory.h"
 
 static const u64 GIB = 1ull << 30, MIB = 1 << 20;
 static char root[64];
@@ -237,4 +238,31 @@ Test(kv_memory, layers_have_blocks_of_their_own_size_or_those_of_an_earlier_one)
 	}
 	cr_assert(kv.layers[3].k == kv.layers[1].k && kv.layers[3].head_dim == 16 && kv.layers[4].v == kv.layers[2].v);
 	kv_memory_fini(&kv);
+}
+
+Test(memory, states_of_layers_lie_in_slots)
+{
+	static const size_t floats[] = {0, 33, 0, 16, 5}, nothing[] = {0, 0};
+	struct state_memory s;
+	struct err_msg em;
+
+	cr_assert_eq(state_memory_init(&s, nothing, 2, 4, &em), ERR_OK);
+	cr_assert(!s.data && !s.offsets && s.memory_bytes == 0);
+	cr_assert_eq(state_memory_init(&s, floats, 5, 4, &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(s.stride, 48 + 16 + 16);
+	cr_assert_eq(s.memory_bytes, 4 * 80 * sizeof(float));
+	cr_assert(s.offsets[1] == 0 && s.offsets[3] == 48 && s.offsets[4] == 64 && s.offsets[5] == 80);
+	for (u32 i = 0; i < 4 * 80; i++)
+		cr_assert_eq(s.data[i], 0);
+	for (u32 i = 0; i < 80; i++)
+		s.data[80 + i] = (float)i;
+	state_memory_copy(&s, 1, 3);
+	cr_assert_eq(memcmp(s.data + 80, s.data + 240, 80 * sizeof(float)), 0);
+	state_memory_copy_layer(&s, 3, 3, 0);
+	cr_assert(s.data[47] == 0 && s.data[48] == 48 && s.data[63] == 63 && s.data[64] == 0);
+	state_memory_fini(&s);
+	const size_t huge[] = {(size_t)1 << 50};
+	cr_assert_eq(state_memory_init(&s, huge, 1, 4, &em), ERR_NO_MEMORY);
+	cr_assert(strstr(em.text, "for the states of 4 sequences; lower --max-num-seqs"), "%s", em.text);
+	state_memory_fini(&s);
 }
