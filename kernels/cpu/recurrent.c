@@ -13,8 +13,13 @@ enum {
 	TILE_FLOATS = 8192,	/* most of a first-level cache */
 	PART_COLUMNS = 64,	/* of a task, where heads are too few for the threads */
 	TASKS_A_THREAD = 4,
-	VECS = VEC_LANES == 8 ? 2 : 4, /* side by side, as many as there are registers for */
+	LINE = 16, /* floats */
+	/* Vectors side by side, as many as there are registers for: of several tokens, and of one. */
+	VECS_MANY = VEC_LANES == 8 ? 2 : 4,
+	VECS_ONE = 4,
 };
+
+#define EACH_VEC(v, vecs) _Pragma("GCC unroll 8") for (u32 v = 0; v < (vecs); v++)
 
 /* Of the tokens of a block, for one head. */
 struct factors {
@@ -109,153 +114,185 @@ static void factors_of(struct span *s, u32 h, const float *decay, const float *b
 
 /* ---------------------------------------------------------------- tiles */
 
-/* Copies a tile of `vecs` vectors a row, the last of n lanes; of the delta rule with what the first token's key finds. */
-static ALWAYS_INLINE void tile_take(struct span *s, const float *state, vec *found, const u32 vecs, u32 n, const bool delta)
+/* A tile is `vecs` vectors of a row, the last of n lanes. */
+static ALWAYS_INLINE vec load_of(const float *row, u32 v, const u32 vecs, u32 n)
 {
-	const u32 keys = s->a->key_dim, stride = s->a->value_dim;
-	float *tile = s->tile;
-#pragma GCC unroll 4
-	for (u32 v = 0; v < vecs; v++)
-		found[v] = vec_zero();
-	if (s->begins) {
-		memset(tile, 0, (size_t)keys * vecs * VEC_LANES * sizeof(float));
-		return;
-	}
-	for (u32 i = 0; i < keys; i++) {
+	return v + 1 < vecs ? vec_load(row + v * VEC_LANES) : vec_load_n(row + v * VEC_LANES, n);
+}
+
+static ALWAYS_INLINE void store_of(float *row, u32 v, vec x, const u32 vecs, u32 n)
+{
+	if (v + 1 < vecs)
+		vec_store(row + v * VEC_LANES, x);
+	else
+		vec_store_n(row + v * VEC_LANES, x, n);
+}
+
+/* Asks for the lines of a row of the tile that comes next that begin in vectors [first, end). */
+static ALWAYS_INLINE void ask_ahead(const float *row, const u32 first, const u32 end)
+{
+	for (u32 v = first; v < end; v++)
+		if (v * VEC_LANES % LINE == 0)
+			__builtin_prefetch(row + v * VEC_LANES, 0, 2);
+}
+
+/* What the first token's key finds in columns at `state`, which with `tile` are copied there. Half of what comes next is asked for meanwhile: all
+ * of it beside the pass that follows would leave memory idle here. */
+static ALWAYS_INLINE void tile_take(const struct span *s, const float *state, float *tile, vec *found, const u32 vecs, u32 n, const bool delta)
+{
+	const float *ahead = s->ahead;
+	EACH_VEC(v, vecs) found[v] = vec_zero();
+	for (u32 i = 0; i < s->a->key_dim; i++, state += s->a->value_dim, ahead += s->a->value_dim) {
 		const vec k = vec_set1(s->k[i]);
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
-			const float *at = state + (size_t)i * stride + v * VEC_LANES;
-			const vec x = vecs == 1 ? vec_load_n(at, n) : vec_load(at);
-			vec_store(tile + (i * vecs + v) * VEC_LANES, x);
+		ask_ahead(ahead, 0, vecs / 2);
+		EACH_VEC(v, vecs)
+		{
+			const vec x = load_of(state, v, vecs, n);
+			if (tile)
+				vec_store(tile + (i * vecs + v) * VEC_LANES, x);
 			if (delta)
 				found[v] = vec_fma(k, x, found[v]);
 		}
 	}
 }
 
-/* One token but the last: the tile stays where it is. */
-static ALWAYS_INLINE void tile_pass(struct span *s, u32 t, const vec *add, vec *out, vec *found, const u32 vecs, const bool delta)
+/* What token t adds to a row, before its key. */
+static ALWAYS_INLINE void tile_add(const struct span *s, u32 t, u32 j, const vec *found, vec *add, const u32 vecs, u32 n, const bool delta)
 {
-	const u32 keys = s->a->key_dim;
-	const float *q = s->q + (size_t)t * s->a->stride, *k = s->k + (size_t)t * s->a->stride, *next = k + s->a->stride;
+	const float *row = s->v + (size_t)t * s->a->stride + j;
+	EACH_VEC(v, vecs)
+	{
+		add[v] = load_of(row, v, vecs, n);
+		if (delta)
+			add[v] = vec_sub(add[v], vec_mul(found[v], vec_set1(s->f.found[t])));
+		add[v] = vec_mul(add[v], vec_set1(s->f.add[t]));
+	}
+}
+
+static ALWAYS_INLINE void tile_out(const struct span *s, u32 t, u32 j, vec *sums, const u32 vecs, u32 n, const bool delta)
+{
+	const size_t at = (size_t)t * s->a->stride + j;
+	EACH_VEC(v, vecs)
+	{
+		if (delta)
+			sums[v] = vec_mul(sums[v], vec_set1(s->f.out[t]));
+		else
+			sums[v] = vec_fma(vec_set1(s->skip), load_of(s->v + at, v, vecs, n), sums[v]);
+		store_of(s->out + at, v, sums[v], vecs, n);
+	}
+}
+
+/* A token but the last: the tile stays where it is. */
+static ALWAYS_INLINE void tile_pass(struct span *s, u32 t, const vec *add, vec *sums, vec *found, const u32 vecs, const bool delta)
+{
+	const size_t token = (size_t)t * s->a->stride;
+	const float *q = s->q + token, *k = s->k + token, *next = k + s->a->stride;
 	const vec w = vec_set1(s->f.w[t]);
 	float *at = s->tile;
-	vec sums[VECS], finds[VECS];
-#pragma GCC unroll 4
-	for (u32 v = 0; v < vecs; v++)
-		sums[v] = finds[v] = vec_zero();
-	for (u32 i = 0; i < keys; i++, at += vecs * VEC_LANES) {
+	EACH_VEC(v, vecs) sums[v] = found[v] = vec_zero();
+	for (u32 i = 0; i < s->a->key_dim; i++, at += vecs * VEC_LANES) {
 		const vec key = vec_set1(k[i]), query = vec_set1(q[i]), next_key = vec_set1(next[i]);
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
+		EACH_VEC(v, vecs)
+		{
 			const vec x = vec_fma(key, add[v], vec_mul(w, vec_load(at + v * VEC_LANES)));
 			vec_store(at + v * VEC_LANES, x);
 			sums[v] = vec_fma(query, x, sums[v]);
 			if (delta)
-				finds[v] = vec_fma(next_key, x, finds[v]);
+				found[v] = vec_fma(next_key, x, found[v]);
 		}
-	}
-#pragma GCC unroll 4
-	for (u32 v = 0; v < vecs; v++) {
-		out[v] = sums[v];
-		found[v] = finds[v];
 	}
 }
 
-/* The last one: the tile goes where it came from, and others are asked for. */
-static ALWAYS_INLINE void tile_give(struct span *s, u32 t, float *state, const vec *add, vec *out, const u32 vecs, u32 n)
+/* The last token: from rows at `from`, `apart` from each other, into the state. Vectors [ask, vecs) of what comes next are asked for meanwhile. */
+static ALWAYS_INLINE void tile_give(const struct span *s, u32 t, const float *from, size_t apart, float *state, const vec *add, vec *sums, const u32 vecs,
+				    u32 n, const u32 ask)
 {
-	const u32 keys = s->a->key_dim, stride = s->a->value_dim;
-	const float *q = s->q + (size_t)t * s->a->stride, *k = s->k + (size_t)t * s->a->stride, *at = s->tile, *ahead = s->ahead;
+	const size_t token = (size_t)t * s->a->stride, stride = s->a->value_dim;
+	const float *q = s->q + token, *k = s->k + token, *ahead = s->ahead;
 	const vec w = vec_set1(s->f.w[t]);
-	vec sums[VECS];
-#pragma GCC unroll 4
-	for (u32 v = 0; v < vecs; v++)
-		sums[v] = vec_zero();
-	for (u32 i = 0; i < keys; i++, at += vecs * VEC_LANES, state += stride, ahead += stride) {
+	EACH_VEC(v, vecs) sums[v] = vec_zero();
+	for (u32 i = 0; i < s->a->key_dim; i++, from += apart, state += stride, ahead += stride) {
 		const vec key = vec_set1(k[i]), query = vec_set1(q[i]);
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
-			const vec x = vec_fma(key, add[v], vec_mul(w, vec_load(at + v * VEC_LANES)));
-			if (v * VEC_LANES % 16 == 0)
-				__builtin_prefetch(ahead + v * VEC_LANES, 1, 3);
-			if (vecs == 1)
-				vec_store_n(state, x, n);
-			else
-				vec_store(state + v * VEC_LANES, x);
+		ask_ahead(ahead, ask, vecs);
+		EACH_VEC(v, vecs)
+		{
+			const vec x = vec_fma(key, add[v], vec_mul(w, load_of(from, v, vecs, n)));
+			store_of(state, v, x, vecs, n);
 			sums[v] = vec_fma(query, x, sums[v]);
 		}
 	}
-#pragma GCC unroll 4
-	for (u32 v = 0; v < vecs; v++)
-		out[v] = sums[v];
 }
 
-/* Columns [j, j + vecs * VEC_LANES) of the head, the last vector of which has n. */
-static ALWAYS_INLINE void tile_run(struct span *s, u32 j, const u32 vecs, u32 n, const bool delta)
+/* Columns from j on, of several tokens or of a row that begins. */
+static ALWAYS_INLINE void tile_many(struct span *s, u32 j, const u32 vecs, u32 n, const bool delta)
 {
-	const struct kern_recurrent_args *a = s->a;
-	vec add[VECS], out[VECS], found[VECS];
-	tile_take(s, s->state + j, found, vecs, n, delta);
-	for (u32 t = 0; t < s->tokens; t++) {
-		const size_t at = (size_t)t * a->stride + j;
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
-			const vec x = vec_load_n(s->v + at + v * VEC_LANES, v + 1 < vecs ? VEC_LANES : n);
-			add[v] = delta ? vec_sub(x, vec_mul(found[v], vec_set1(s->f.found[t]))) : x;
-			add[v] = vec_mul(add[v], vec_set1(s->f.add[t]));
-		}
-		if (t + 1 < s->tokens)
-			tile_pass(s, t, add, out, found, vecs, delta);
-		else
-			tile_give(s, t, s->state + j, add, out, vecs, n);
-#pragma GCC unroll 4
-		for (u32 v = 0; v < vecs; v++) {
-			const u32 lanes = v + 1 < vecs ? VEC_LANES : n;
-			if (delta)
-				out[v] = vec_mul(out[v], vec_set1(s->f.out[t]));
-			else
-				out[v] = vec_fma(vec_set1(s->skip), vec_load_n(s->v + at + v * VEC_LANES, lanes), out[v]);
-			vec_store_n(s->out + at + v * VEC_LANES, out[v], lanes);
-		}
+	vec add[VECS_MANY], sums[VECS_MANY], found[VECS_MANY];
+	u32 t = 0;
+	if (s->begins) {
+		memset(s->tile, 0, (size_t)s->a->key_dim * vecs * VEC_LANES * sizeof(float));
+		EACH_VEC(v, vecs) found[v] = vec_zero();
+	} else
+		tile_take(s, s->state + j, s->tile, found, vecs, n, delta);
+	for (; t + 1 < s->tokens; t++) {
+		tile_add(s, t, j, found, add, vecs, n, delta);
+		tile_pass(s, t, add, sums, found, vecs, delta);
+		tile_out(s, t, j, sums, vecs, n, delta);
 	}
+	tile_add(s, t, j, found, add, vecs, n, delta);
+	tile_give(s, t, s->tile, vecs * VEC_LANES, s->state + j, add, sums, vecs, n, vecs / 2);
+	tile_out(s, t, j, sums, vecs, n, delta);
 }
 
-#define TILE_RUN(name, vecs, delta)                                  \
-	static void name(struct span *s, u32 j, u32 n)               \
-	{                                                            \
-		tile_run(s, j, vecs, vecs == 1 ? n : VEC_LANES, delta); \
+/* Of one token: a copy would not pay. */
+static ALWAYS_INLINE void tile_one(struct span *s, u32 j, const u32 vecs, u32 n, const bool delta)
+{
+	vec add[VECS_ONE], sums[VECS_ONE], found[VECS_ONE];
+	if (delta)
+		tile_take(s, s->state + j, NULL, found, vecs, n, true);
+	tile_add(s, 0, j, found, add, vecs, n, delta);
+	tile_give(s, 0, s->state + j, s->a->value_dim, s->state + j, add, sums, vecs, n, delta ? vecs / 2 : 0);
+	tile_out(s, 0, j, sums, vecs, n, delta);
+}
+
+typedef void (*tile_fn)(struct span *s, u32 j, u32 n);
+#define TILE(name, of, vecs, delta)                                   \
+	static void name(struct span *s, u32 j, u32 n)                \
+	{                                                             \
+		of(s, j, vecs, (vecs) == 1 ? n : VEC_LANES, delta);   \
 	}
-TILE_RUN(delta_one, 1, true)
-TILE_RUN(delta_two, 2, true)
-TILE_RUN(scan_one, 1, false)
-TILE_RUN(scan_two, 2, false)
+#define TILES(vecs, of)                              \
+	TILE(delta_##of##_##vecs, tile_##of, vecs, true) \
+	TILE(scan_##of##_##vecs, tile_##of, vecs, false)
+TILES(1, many)
+TILES(2, many)
+TILES(1, one)
+TILES(2, one)
+TILES(4, one)
 #if VEC_LANES != 8
-TILE_RUN(delta_four, 4, true)
-TILE_RUN(scan_four, 4, false)
+TILES(4, many)
+#endif
+
+/* By the power of two that their vectors are. */
+enum { POWERS = 3 };
+static const tile_fn tiles_one[2][POWERS] = {{scan_one_1, scan_one_2, scan_one_4}, {delta_one_1, delta_one_2, delta_one_4}};
+#if VEC_LANES == 8
+static const tile_fn tiles_many[2][POWERS] = {{scan_many_1, scan_many_2}, {delta_many_1, delta_many_2}};
+#else
+static const tile_fn tiles_many[2][POWERS] = {{scan_many_1, scan_many_2, scan_many_4}, {delta_many_1, delta_many_2, delta_many_4}};
 #endif
 
 /* Columns [first, end) of the head, for a block of tokens. */
 static void columns_run(struct span *s, u32 first, u32 end, const float *ahead)
 {
-	const bool delta = s->a->kind == KERN_DELTA;
-	const u32 most = TILE_FLOATS / s->a->key_dim / VEC_LANES;
-	for (u32 j = first, vecs; j < end; j += vecs * VEC_LANES) {
-		const u32 left = end - j;
-		for (vecs = VECS; vecs > 1 && (vecs > most || vecs * VEC_LANES > left);)
-			vecs /= 2;
-		s->ahead = left > vecs * VEC_LANES ? s->state + j + vecs * VEC_LANES : ahead;
-#if VEC_LANES != 8
-		if (vecs == 4) {
-			(delta ? delta_four : scan_four)(s, j, VEC_LANES);
-			continue;
-		}
-#endif
-		if (vecs == 2)
-			(delta ? delta_two : scan_two)(s, j, VEC_LANES);
-		else
-			(delta ? delta_one : scan_one)(s, j, kern_min(left, VEC_LANES));
+	const bool one = s->tokens == 1 && !s->begins, delta = s->a->kind == KERN_DELTA;
+	const u32 most = one ? VECS_ONE * VEC_LANES : kern_min(VECS_MANY * VEC_LANES, TILE_FLOATS / s->a->key_dim);
+	for (u32 j = first, width; j < end; j += width) {
+		u32 power = POWERS - 1;
+		while (power > 0 && (u32)VEC_LANES << power > kern_min(most, end - j))
+			power--;
+		width = (u32)VEC_LANES << power;
+		s->ahead = end - j > width ? s->state + j + width : ahead;
+		(one ? tiles_one : tiles_many)[delta][power](s, j, kern_min(end - j, VEC_LANES));
 	}
 }
 
