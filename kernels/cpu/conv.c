@@ -5,8 +5,8 @@
 #include "kernels/cpu/vec_any_priv.h"
 
 enum {
-	CHANNELS = 8 * 16, /* side by side */
-	TOKENS = 16,	   /* a turn */
+	CHANNELS = 512, /* side by side */
+	TOKENS = 8,	/* a turn */
 	VALUES_A_TASK = 16384,
 };
 
@@ -19,7 +19,9 @@ struct job {
 struct tile {
 	const struct kern_conv_args *a;
 	_Alignas(64) float inputs[KERN_CONV_TAPS_MAX - 1 + TOKENS][CHANNELS];
-	_Alignas(64) float weights[KERN_CONV_TAPS_MAX][CHANNELS], bias[CHANNELS];
+	const float *weights; /* `apart` from each other */
+	size_t apart;
+	_Alignas(64) float few[KERN_CONV_TAPS_MAX][CHANNELS], bias[CHANNELS];
 	u32 c, n;
 };
 
@@ -47,18 +49,18 @@ static ALWAYS_INLINE void sum_taps(const struct tile *w, const float (*inputs)[C
 		vec sum = vec_load(w->bias + i);
 #pragma GCC unroll 8
 		for (u32 j = 0; j < taps; j++)
-			sum = vec_fma(vec_load(w->weights[j] + i), vec_load(inputs[j] + i), sum);
+			sum = vec_fma(vec_load(w->weights + j * w->apart + i), vec_load(inputs[j] + i), sum);
 		vec_store(sums + i, sum);
 	}
 }
 
-/* `count` vectors of which the last has n lanes. */
-static ALWAYS_INLINE void give(const struct kern_conv_args *a, const float *sums, size_t at, const u32 count, u32 n)
+/* What `count` vectors of sums become, of which the last has n lanes, and where they go. */
+static ALWAYS_INLINE void give(const struct kern_conv_args *a, const vec *sums, size_t at, const u32 count, u32 n)
 {
-	vec sum[VECS_BESIDE], v[VECS_BESIDE];
-	EACH_BESIDE(i, count) v[i] = sum[i] = vec_load(sums + i * VEC_LANES);
+	vec v[VECS_BESIDE];
+	EACH_BESIDE(i, count) v[i] = sums[i];
 	if (a->silu)
-		vec_silus(sum, count, v);
+		vec_silus(sums, count, v);
 	EACH_BESIDE(i, count)
 	{
 		const u32 lanes = i + 1 < count ? VEC_LANES : n;
@@ -66,6 +68,49 @@ static ALWAYS_INLINE void give(const struct kern_conv_args *a, const float *sums
 			v[i] = vec_mul(v[i], vec_load_n(a->behind + at + i * VEC_LANES, lanes));
 		vec_store_n(a->out + at + i * VEC_LANES, v[i], lanes);
 	}
+}
+
+/* A row's only token: `count` vectors from channel c on, which are not worth a buffer. */
+static ALWAYS_INLINE void only_vectors(const struct kern_conv_args *a, u32 t, float *state, bool begins, u32 c, const u32 count, u32 n)
+{
+	const size_t at = (size_t)t * a->stride + c;
+	vec sums[VECS_BESIDE], input = vec_zero();
+	EACH_BESIDE(i, count) sums[i] = a->bias ? vec_load_n(a->bias + c + i * VEC_LANES, i + 1 < count ? VEC_LANES : n) : vec_zero();
+	for (u32 j = 0; j < a->taps; j++)
+		EACH_BESIDE(i, count)
+		{
+			const u32 lanes = i + 1 < count ? VEC_LANES : n, lane = i * VEC_LANES;
+			float *kept = state + (size_t)j * a->channels + c + lane;
+			if (j + 1 < a->taps)
+				input = begins ? vec_zero() : vec_load_n(kept, lanes);
+			else {
+				input = vec_load_n(a->x + at + lane, lanes);
+				if (a->before)
+					input = vec_mul(input, vec_load_n(a->before + at + lane, lanes));
+			}
+			if (j > 0)
+				vec_store_n(kept - a->channels, input, lanes);
+			sums[i] = vec_fma(vec_load_n(a->weight + (size_t)j * a->channels + c + lane, lanes), input, sums[i]);
+		}
+	give(a, sums, at, count, n);
+}
+
+static void convolve_only(const struct kern_conv_args *a, u32 r, u32 c, u32 n)
+{
+	const u32 t = a->state.query_start[r], end = c + n;
+	const bool begins = a->state.context[r] == 1;
+	float *state = a->state.data + a->state.slots[r] * a->state.stride;
+	for (; c + VECS_BESIDE * VEC_LANES <= end; c += VECS_BESIDE * VEC_LANES)
+		only_vectors(a, t, state, begins, c, VECS_BESIDE, VEC_LANES);
+	for (; c < end; c += VEC_LANES)
+		only_vectors(a, t, state, begins, c, 1, kern_min(end - c, VEC_LANES));
+}
+
+static ALWAYS_INLINE void give_sums(const struct kern_conv_args *a, const float *sums, size_t at, const u32 count, u32 n)
+{
+	vec v[VECS_BESIDE];
+	EACH_BESIDE(i, count) v[i] = vec_load(sums + i * VEC_LANES);
+	give(a, v, at, count, n);
 }
 
 static void token(const struct tile *w, const float (*inputs)[CHANNELS], size_t at)
@@ -79,9 +124,9 @@ static void token(const struct tile *w, const float (*inputs)[CHANNELS], size_t 
 	else
 		sum_taps(w, inputs, sums, w->a->taps);
 	for (; i + VECS_BESIDE * VEC_LANES <= w->n; i += VECS_BESIDE * VEC_LANES)
-		give(w->a, sums + i, at + i, VECS_BESIDE, VEC_LANES);
+		give_sums(w->a, sums + i, at + i, VECS_BESIDE, VEC_LANES);
 	for (; i < w->n; i += VEC_LANES)
-		give(w->a, sums + i, at + i, 1, kern_min(w->n - i, VEC_LANES));
+		give_sums(w->a, sums + i, at + i, 1, kern_min(w->n - i, VEC_LANES));
 }
 
 /* Channels [c, c + n) of row r. */
@@ -93,8 +138,14 @@ static void convolve(struct tile *w, u32 r, u32 c, u32 n)
 	float *state = a->state.data + a->state.slots[r] * a->state.stride + c;
 	w->c = c;
 	w->n = n;
-	for (u32 j = 0; j < a->taps; j++)
-		copy_padded(w->weights[j], a->weight + (size_t)j * a->channels + c, n);
+	w->weights = a->weight + c;
+	w->apart = a->channels;
+	if (n % VEC_LANES != 0) {
+		for (u32 j = 0; j < a->taps; j++)
+			copy_padded(w->few[j], a->weight + (size_t)j * a->channels + c, n);
+		w->weights = w->few[0];
+		w->apart = CHANNELS;
+	}
 	if (a->bias)
 		copy_padded(w->bias, a->bias + c, n);
 	else
@@ -121,12 +172,13 @@ static void part(void *arg, u32 task, u32 thread)
 {
 	const struct job *j = arg;
 	const u32 r = task / j->parts, first = task % j->parts * j->channels, end = kern_min(first + j->channels, j->a->channels);
+	const u32 tokens = j->a->state.query_start[r + 1] - j->a->state.query_start[r];
 	struct tile w;
 	(void)thread;
 	w.a = j->a;
-	if (j->a->state.query_start[r] == j->a->state.query_start[r + 1])
-		return;
-	for (u32 c = first; c < end; c += CHANNELS)
+	if (tokens == 1)
+		convolve_only(j->a, r, first, end - first);
+	for (u32 c = first; c < end && tokens > 1; c += CHANNELS)
 		convolve(&w, r, c, kern_min(end - c, CHANNELS));
 }
 
