@@ -347,3 +347,84 @@ Test(reference, products_of_heads_take_each_heads_own_matrix)
 	for (u32 i = 0; i < 8; i++)
 		near_to(out[i], want[i]);
 }
+
+Test(reference, convolutions_begin_with_what_the_last_call_left_or_with_zeros)
+{
+	struct kern_ops ops = ref_ops();
+	const u32 query_start[3] = {0, 2, 3}, context[2] = {7, 1}, slots[2] = {1, 0};
+	float states[2] = {NAN, 3}, out[3];
+	const float x[3] = {1, 2, 5}, before[3] = {1, 2, 3}, behind[3] = {1, 10, 1}, weight[2] = {100, 1}, bias[1] = {0.5f};
+	struct kern_conv_args a = {.out = out, .x = x, .before = before, .behind = behind, .weight = weight, .bias = bias, .channels = 1, .stride = 1, .taps = 2};
+	a.state = (struct kern_state){.data = states, .stride = 1, .query_start = query_start, .context = context, .slots = slots, .rows = 2};
+	cr_assert_eq(ops.conv(NULL, &a), ERR_OK);
+	const float want[3] = {301.5f, 1045, 15.5f};
+	for (u32 i = 0; i < 3; i++)
+		near_to(out[i], want[i]);
+	near_to(states[1], 4);
+	near_to(states[0], 15);
+	a.silu = true;
+	a.before = a.behind = NULL;
+	a.state.rows = 1;
+	cr_assert_eq(ops.conv(NULL, &a), ERR_OK);
+	near_to(out[0], 401.5); /* far from 0 SiLU is what it is given */
+}
+
+/* Steps of log 2, so that a state of one value is halved. */
+Test(reference, the_delta_rule_adds_a_part_of_what_a_key_does_not_find)
+{
+	struct kern_ops ops = ref_ops();
+	const u32 query_start[2] = {0, 2}, context[1] = {9}, slots[1] = {0};
+	const float q[2] = {1000, -7000}, k[2] = {1000, -2000}, v[2] = {3, 1}, zeros[2] = {0, 0};
+	float state[1] = {4}, out[2];
+	struct kern_recurrent_args a = {.out = out, .q = q, .k = k, .v = v, .decay = zeros, .beta = zeros, .decay_bias = zeros, .rate_log = zeros,
+					.kind = KERN_DELTA, .heads = 1, .key_heads = 1, .key_dim = 1, .value_dim = 1, .stride = 1};
+	a.state = (struct kern_state){.data = state, .stride = 1, .query_start = query_start, .context = context, .slots = slots, .rows = 1};
+	cr_assert_eq(ops.recurrent(NULL, &a), ERR_OK);
+	near_to(out[0], 2 + 0.5 * (3 - 2));
+	near_to(out[1], -(1.25 - 0.5 * (1 + 1.25))); /* key and query of the other sign */
+	near_to(state[0], 1.25 - 0.5 * (1 + 1.25));
+}
+
+Test(reference, a_scan_keeps_its_steps_within_limits)
+{
+	struct kern_ops ops = ref_ops();
+	const u32 query_start[2] = {0, 1}, context[1] = {2}, slots[1] = {0};
+	const float q[2] = {1, 10}, k[2] = {1, -1}, v[1] = {10}, decay[1] = {-1}, bias[1] = {1}, rate[1] = {0}, skip[1] = {3};
+	float state[2] = {1, 2}, out[1];
+	struct kern_recurrent_args a = {.out = out, .q = q, .k = k, .v = v, .decay = decay, .decay_bias = bias, .rate_log = rate, .skip = skip,
+					.kind = KERN_SCAN, .heads = 1, .key_heads = 1, .key_dim = 2, .value_dim = 1, .stride = 2};
+	a.state = (struct kern_state){.data = state, .stride = 2, .query_start = query_start, .context = context, .slots = slots, .rows = 1};
+	cr_assert_eq(ops.recurrent(NULL, &a), ERR_OK);
+	near_to(state[0], 0.5 + 10 * log(2));
+	near_to(state[1], 1 - 10 * log(2));
+	near_to(out[0], 10.5 - 90 * log(2) + 30);
+	a.step_min = 2;
+	a.step_max = 5;
+	state[0] = 1;
+	cr_assert_eq(ops.recurrent(NULL, &a), ERR_OK);
+	near_to(state[0], exp(-2) + 2 * 10);
+}
+
+Test(reference, a_gate_stands_behind_a_norm_or_in_front_of_it)
+{
+	struct kern_ops ops = ref_ops();
+	const float gate[3] = {0, 0, 50}, weight[2] = {1, 10};
+	float x[3] = {3, 4, 7};
+	struct kern_gate_args a = {.x = x, .gate = gate, .weight = weight, .tokens = 1, .groups = 1, .width = 2, .stride = 3, .sigmoid = true};
+	cr_assert_eq(ops.gate(NULL, &a), ERR_OK);
+	near_to(x[0], 0.5 * 3 / sqrt(12.5));
+	near_to(x[1], 0.5 * 10 * 4 / sqrt(12.5));
+	near_to(x[2], 7);
+	x[0] = 3;
+	x[1] = 4;
+	a.gate_first = true;
+	cr_assert_eq(ops.gate(NULL, &a), ERR_OK);
+	near_to(x[0], 3 / sqrt(12.5));
+	a.weight = NULL;
+	a.sigmoid = false;
+	a.groups = 3;
+	a.width = 1;
+	cr_assert_eq(ops.gate(NULL, &a), ERR_OK);
+	near_to(x[1], 0);
+	near_to(x[2], 350);
+}
