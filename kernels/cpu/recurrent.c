@@ -11,12 +11,13 @@
 enum {
 	BLOCK = 256,		/* tokens whose factors are computed at once */
 	TILE_FLOATS = 8192,	/* most of a first-level cache */
-	PART_COLUMNS = 64,	/* of a task, where heads are too few for the threads */
 	TASKS_A_THREAD = 4,
-	LINE = 16, /* floats */
+	COLUMNS_MOST = 64, /* of a task, where heads are fewer than that; */
+	COLUMNS_LEAST = 16,	/* as few as this, where threads would have none */
+	LINE = 16,		/* floats */
 	/* Vectors side by side, as many as there are registers for: of several tokens, and of one. */
 	VECS_MANY = VEC_LANES == 8 ? 2 : 4,
-	VECS_ONE = 4,
+	VECS_ONE = VEC_LANES == 16 ? 4 : 8,
 };
 
 #define EACH_VEC(v, vecs) _Pragma("GCC unroll 8") for (u32 v = 0; v < (vecs); v++)
@@ -271,14 +272,21 @@ TILES(4, one)
 #if VEC_LANES != 8
 TILES(4, many)
 #endif
+#if VEC_LANES != 16
+TILES(8, one)
+#endif
 
-/* By the power of two that their vectors are. */
-enum { POWERS = 3 };
-static const tile_fn tiles_one[2][POWERS] = {{scan_one_1, scan_one_2, scan_one_4}, {delta_one_1, delta_one_2, delta_one_4}};
-#if VEC_LANES == 8
-static const tile_fn tiles_many[2][POWERS] = {{scan_many_1, scan_many_2}, {delta_many_1, delta_many_2}};
+/* By the power of two that their vectors are, up to VECS_ONE and VECS_MANY. */
+enum { POWERS = 4 };
+#if VEC_LANES != 16
+static const tile_fn tiles_one[2][POWERS] = {{scan_one_1, scan_one_2, scan_one_4, scan_one_8}, {delta_one_1, delta_one_2, delta_one_4, delta_one_8}};
 #else
+static const tile_fn tiles_one[2][POWERS] = {{scan_one_1, scan_one_2, scan_one_4}, {delta_one_1, delta_one_2, delta_one_4}};
+#endif
+#if VEC_LANES != 8
 static const tile_fn tiles_many[2][POWERS] = {{scan_many_1, scan_many_2, scan_many_4}, {delta_many_1, delta_many_2, delta_many_4}};
+#else
+static const tile_fn tiles_many[2][POWERS] = {{scan_many_1, scan_many_2}, {delta_many_1, delta_many_2}};
 #endif
 
 /* Columns [first, end) of the head, for a block of tokens. */
@@ -331,13 +339,14 @@ static void part(void *arg, u32 task, u32 thread)
 
 enum err VARIANT(recurrent)(struct kern_ctx *ctx, const struct kern_recurrent_args *a)
 {
-	struct job j = {.a = a, .parts = 1, .columns = a->value_dim};
+	struct job j = {.a = a, .columns = a->value_dim};
 	const u32 heads = a->state.rows * a->heads;
-	ASSERT(a->key_dim >= 1 && a->key_dim <= KERN_RECURRENT_DIM_MAX && a->value_dim >= 1 && a->heads % a->key_heads == 0);
-	if (heads < TASKS_A_THREAD * kern_thread_count(ctx)) {
-		j.columns = PART_COLUMNS;
-		j.parts = kern_ceil(a->value_dim, j.columns);
-	}
+	ASSERT(a->key_dim >= 1 && a->key_dim <= KERN_RECURRENT_DIM_MAX && a->value_dim >= 1);
+	const u32 threads = kern_thread_count(ctx);
+	if (heads < TASKS_A_THREAD * threads)
+		for (j.columns = COLUMNS_MOST; heads * kern_ceil(a->value_dim, j.columns) < threads && j.columns > COLUMNS_LEAST;)
+			j.columns /= 2;
+	j.parts = kern_ceil(a->value_dim, j.columns);
 	parallel_near(ctx, a->state.rows, heads * j.parts, part, &j);
 	return ERR_OK;
 }
