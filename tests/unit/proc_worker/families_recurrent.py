@@ -57,18 +57,17 @@ def lfm2():
     yield "taps-5", {"conv_L_cache": 5, "conv_bias": True}
     yield "width-kept", {"block_auto_adjust_ff_dim": False}
     yield "width-more", {"block_ffn_dim_multiplier": 1.3, "block_multiple_of": 10}
-    yield "width-unrounded", {"block_ffn_dim_multiplier": None}
     yield "width-defaults", {k: MISSING for k in ("block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of")}
     yield "untied", {"tie_word_embeddings": False}
     yield "defaults", {k: MISSING for k in ("norm_eps", "conv_L_cache", "conv_bias", "rope_theta", "num_key_value_heads")} | {
-        "num_attention_heads": 8}
+        "num_attention_heads": 8, "hidden_size": 64}
     yield "yarn", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}
     yield "new-rope", new_rope({}, 50000.0)
     yield "one-attention", {"layer_types": [CONV, CONV, CONV, FULL, CONV]}
     yield "first-attention", {"layer_types": [FULL, CONV, CONV, CONV, CONV]}
     yield "all-attention", {"layer_types": [FULL] * 3, "num_hidden_layers": 3}
     yield "mqa", {"num_key_value_heads": 1}
-    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "block_multiple_of": 3, "vocab_size": 97,
+    yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "block_multiple_of": 3, "vocab_size": 97,
                   "conv_bias": True}
 
 
@@ -102,7 +101,7 @@ def lfm2_moe():
     yield "dense-none", {"num_dense_layers": 0}
     yield "dense-all", {"num_dense_layers": 5}
     yield "defaults", {k: MISSING for k in ("num_dense_layers", "norm_topk_prob", "routed_scaling_factor", "use_expert_bias")}
-    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "moe_intermediate_size": 21,
+    yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "moe_intermediate_size": 21,
                   "vocab_size": 97}
 
 
@@ -141,8 +140,8 @@ def granite():
     yield "heads", {"mamba_n_heads": 8, "mamba_d_head": 10, "mamba_d_state": 16, "mamba_d_conv": 2}
     yield "steps", {"time_step_limit": [0.3, 0.8]}
     yield "expand", {"mamba_expand": 3, "mamba_d_head": 30}
-    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 3, "shared_intermediate_size": 69, "vocab_size": 97,
-                         "mamba_n_groups": 3, "mamba_n_heads": 12, "mamba_d_head": 9, "mamba_d_state": 7}
+    yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "shared_intermediate_size": 69, "vocab_size": 97,
+                  "mamba_n_groups": 3, "mamba_n_heads": 12, "mamba_d_head": 10, "mamba_d_state": 7}
 
 
 def bamba():
