@@ -38,6 +38,7 @@ static const struct {
 	{"linear_num_key_heads", RECURRENT_DELTA},
 	{"linear_num_value_heads", RECURRENT_DELTA},
 	{"full_attention_interval", RECURRENT_DELTA},
+	{"output_gate_type", RECURRENT_DELTA},
 	{"mamba_ssm_dtype", RECURRENT_DELTA}, /* of what others hold a state in; here it is float32 */
 	{"mamba_n_heads", RECURRENT_SCAN},
 	{"mamba_n_groups", RECURRENT_SCAN},
@@ -249,7 +250,11 @@ static enum err check_heads(const struct model_config *c, const char *heads, con
 static enum err read_delta(struct model_config *c, json_val v, struct err_msg *em)
 {
 	struct recurrent_config *r = &c->recurrent;
+	json_val gate = json_get(v, "output_gate_type");
 
+	if (json_present(gate) && !json_string_equals(gate, "swish") && !json_string_equals(gate, "silu"))
+		return err_set(em, ERR_UNSUPPORTED, "config.json: \"output_gate_type\" is '%.64s'; supported: swish, silu",
+			       json_cstr(gate, json_type_name(gate)));
 	enum err e = read_taps(c, v, "linear_conv_kernel_dim", DELTA_TAPS, em);
 	if (!e)
 		e = config_may_u32(v, "linear_num_key_heads", STATE_HEADS_MAX, DELTA_KEY_HEADS, &r->key_heads, em);

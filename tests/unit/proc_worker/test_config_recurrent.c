@@ -132,6 +132,8 @@ Test(config_recurrent, what_qwen_says_of_its_layers_is_checked)
 	refused(QWEN, "\"linear_conv_kernel_dim\": 16", ERR_UNSUPPORTED, "\"linear_conv_kernel_dim\" is 16; convolutions over 2 to 8 tokens");
 	refused(QWEN, DELTA ", \"hidden_act\": \"relu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'relu'; of a " QWEN " it must be silu");
 	refused(QWEN, DELTA ", \"attn_output_gate\": false", ERR_UNSUPPORTED, "\"attn_output_gate\" must be true for " QWEN);
+	good(QWEN, DELTA ", \"output_gate_type\": \"swish\"");
+	refused(QWEN, DELTA ", \"output_gate_type\": \"sigmoid\"", ERR_UNSUPPORTED, "\"output_gate_type\" is 'sigmoid'; supported: swish, silu");
 	refused(QWEN, DELTA ", \"sliding_window\": 8", ERR_UNSUPPORTED, "\"sliding_window\" is set");
 	refused(QWEN, DELTA ", \"conv_bias\": true", ERR_UNSUPPORTED, "unknown field \"conv_bias\"");
 	refused("Qwen3ForCausalLM", "\"linear_num_key_heads\": 2, \"rms_norm_eps\": 1e-6", ERR_UNSUPPORTED, "unknown field \"linear_num_key_heads\"");
