@@ -1,0 +1,162 @@
+"""Models some of whose layers keep a state of each sequence: whatever sequences share, lose and come back with, every answer is that of the prompt alone.
+The models are those of families.json: weights are a function of a tensor's name and place."""
+import concurrent.futures
+import json
+import pathlib
+import random
+
+import pytest
+
+from api import ApiError
+from engine import FULL, SANITIZED, Engine, killed_amid, run
+from test_device import ENVIRONMENT
+from test_device_families import write_model
+
+KEPT = json.loads((pathlib.Path(__file__).parents[1] / "unit" / "proc_worker" / "families.json").read_text())
+NAMES = ["qwen3_5_text/none"] if SANITIZED else ["qwen3_5_text/none", "lfm2/bias", "granite_mamba/experts"] if FULL else ["qwen3_5_text/none", "lfm2/bias"]
+BLOCK = 8
+FLAGS = ["--dtype", "float32", "--block-size", BLOCK, "--max-num-batched-tokens", 64]
+SHORT, LONG = 320, 2048  # contexts
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = {}
+
+    def folder(name):
+        if name not in made:
+            kept = KEPT[name]
+            config = {**json.loads(kept["config"]), "max_position_embeddings": LONG}
+            made[name] = write_model(tmp_path_factory.mktemp("model"), {"config": config, "tensors": kept["tensors"]})
+        return made[name]
+    return folder
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def model(request, folders):
+    return folders(request.param)
+
+
+@pytest.fixture(scope="module")
+def served(model):
+    with Engine(*FLAGS, model=model) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def apart(model):
+    """An engine that keeps nothing for anybody, and is asked one thing at a time."""
+    with Engine(*FLAGS, "--no-enable-prefix-caching", "--max-num-seqs", 3, model=model) as engine:
+        yield engine.api
+
+
+@pytest.fixture(scope="module")
+def alone(apart):
+    known = {}
+
+    def answer(ids, count):
+        key = (tuple(ids), count)
+        if key not in known:
+            known[key] = apart.greedy_ids(list(ids), count)
+        return known[key]
+    return answer
+
+
+def ids(seed, count):
+    return random.Random(seed).choices(range(3, 100), k=count)
+
+
+def ask(api, prompt, count):
+    reply = api.completions(prompt, temperature=0, max_tokens=count, ignore_eos=True, return_token_ids=True)
+    return reply["choices"][0]["token_ids"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_a_conversation_goes_on_where_its_last_answer_ended(served, alone):
+    history = ids(1, 30)
+    for turn in range(4):
+        answer, cached = ask(served.api, history, 21)
+        assert answer == alone(history, 21), "turn %d" % turn
+        # all but the last output, which was never run, a part of a block, and what is new
+        assert turn == 0 or cached >= len(history) - 11 - 1 - 4 - BLOCK, (turn, cached, len(history))
+        history = history + answer + ids(100 + turn, 11)
+
+
+def test_what_prompts_have_in_common_is_found_from_the_third_on(served, alone):
+    common = ids(2, 150)
+    for k in range(4):
+        prompt = common + ids(200 + k, 40)
+        answer, cached = ask(served.api, prompt, 5)
+        assert answer == alone(prompt, 5), k
+        assert cached == (0 if k < 2 else 150 // BLOCK * BLOCK), k
+
+
+@pytest.mark.parametrize("tensor_parallel", (1, 2))
+def test_many_at_once_with_too_little_memory(model, alone, tensor_parallel):
+    common = ids(3, 120)
+    prompts = [common[:7 * k] + ids(300 + k, 9 + 5 * k % 31) for k in range(6 if SANITIZED else 16)]
+    with Engine(*FLAGS, "--max-model-len", SHORT, "-tp", tensor_parallel, "--max-num-seqs", 6, "--kv-cache-memory", "%dKiB" % (room(model) // tensor_parallel), model=model) as engine, \
+            concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+        answers = list(pool.map(lambda p: engine.api.greedy_ids(p, 60), prompts))
+        wrong = [k for k, (p, a) in enumerate(zip(prompts, answers)) if a != alone(p, 60)]
+        assert not wrong
+        assert engine.api.metric("vllm:num_preemptions_total") > 0
+
+
+def room(folder):
+    """KiB of keys and values of a little more than one sequence."""
+    config = json.loads((folder / "config.json").read_text())
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    attention = sum(kind in ("full_attention", "attention") for kind in config["layer_types"])
+    return SHORT * 2 * attention * config["num_key_value_heads"] * head * 4 // 1024 * 5 // 4 + 4
+
+
+def test_beams_are_those_of_a_search_alone(served, apart):
+    def search(api, prompt):
+        reply = api.completions(prompt, max_tokens=12, use_beam_search=True, n=3, temperature=0, ignore_eos=True, return_token_ids=True)
+        return [c["token_ids"] for c in reply["choices"]]
+
+    prompts = [ids(400 + k, 20 + 9 * k) for k in range(3)]
+    wanted = [search(apart, p) for p in prompts]
+    assert all(len({tuple(b) for b in beams}) == 3 for beams in wanted)
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        beside = [pool.submit(ask, served.api, ids(410 + k, 50), 30) for k in range(3)]
+        assert list(pool.map(lambda p: search(served.api, p), prompts)) == wanted
+        for b in beside:
+            b.result()
+
+
+def test_sessions_keep_their_tokens_and_say_what_is_cached(served, alone):
+    history = []
+    for k in range(3):
+        new = ids(500 + k, 25)
+        reply = served.api.completions(new, session_id="talk", session_start=k == 0, temperature=0, max_tokens=14, ignore_eos=True,
+                                       return_token_ids=True)
+        history += new
+        assert reply["choices"][0]["token_ids"] == alone(history, 14), k
+        history += reply["choices"][0]["token_ids"]
+    state = served.api.call("GET", "/v1/sessions/talk")
+    assert state["tokens"] == len(history)
+    assert len(history) - BLOCK - 5 <= state["cached_tokens"] < len(history) and state["cached_tokens"] % BLOCK == 0
+
+
+def test_a_killed_worker_costs_nobody_a_token(served, alone):
+    prompts = [ids(600 + k, 40 + k) for k in range(4)]
+
+    def all_at_once():
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            return list(pool.map(lambda p: served.api.greedy_ids(p, 1500), prompts))
+
+    assert killed_amid(served, "tercet-worker", all_at_once, 4) == [alone(p, 1500) for p in prompts]
+
+
+def test_what_such_models_cannot_do_is_said(folders):
+    folder = folders(NAMES[0])
+    status, output = run("serve", folder, "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}')
+    assert status != 0
+    assert "keeps a state of each sequence, which cannot go back where a token that was proposed does not come true" in output
+    status, output = run("serve", folder, "--device", "cuda", env=ENVIRONMENT)
+    assert status != 0 and "that keep a state instead of keys and values: use --device cpu" in output, output
+    with Engine(*FLAGS, "--max-model-len", SHORT, "--swap-space", "0.01", model=folder) as engine:
+        assert "SWAP_SPACE_UNUSED" in engine.log()
+        with pytest.raises(ApiError):
+            engine.api.completions(ids(7, SHORT), max_tokens=1)
