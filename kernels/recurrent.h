@@ -26,7 +26,7 @@ enum { KERN_CONV_TAPS_MAX = 8 };
 /* A causal convolution of every channel by itself over a row's tokens: out[t][c] = f(sum_j weight[j][c] * u[t - (taps - 1) + j][c] + bias[c]) *
  * behind[t][c], where u is x, or with `before` x * before, and f is SiLU or nothing; j ascends. What lies in front of the row's first token is
  * the state, [taps - 1][channels], the oldest first, which becomes the last that many u. `out` may be x, before or behind: a token's are read
- * before it is written. */
+ * before it is written. A row's bits depend on that row alone, not on how its tokens are spread over calls. */
 struct kern_conv_args {
 	float *out;			  /* [T][stride], as all of them */
 	const float *x, *before, *behind; /* the last two may be NULL */
@@ -44,8 +44,8 @@ struct kern_conv_args {
  * too, b = beta_scale * sigmoid(beta[t][h]); S = w S, then S[i][j] += k[i] * b * (v[j] - sum_i S[i][j] k[i]), out[t][h][j] = sum_i S[i][j] q[i].
  *   KERN_SCAN, the one of Mamba 2 (Dao, Gu 2024): d is kept within [step_min, step_max] first; S[i][j] = w S[i][j] + k[i] * d * v[j], out[t][h][j] =
  * sum_i S[i][j] q[i] + skip[h] * v[j].
- * `out` may be v. Sums over i are in float, in an order of the variant's own, but a row's bits depend on that row and, with KERN_DELTA and
- * KERN_SCAN alike, not on how its tokens are spread over calls. */
+ * `out` may be v. Sums over i are in float (the reference's in double), in an order of the variant's own, but a row's bits depend on that row alone, not
+ * on how its tokens are spread over calls. S is rounded to float with every token. */
 enum { KERN_RECURRENT_DIM_MAX = 512 }; /* of key_dim */
 enum kern_recurrence { KERN_DELTA, KERN_SCAN };
 struct kern_recurrent_args {
