@@ -255,11 +255,14 @@ static const struct arch ARCHS[] = {
 	{"Qwen3MoeForCausalLM", QWEN3, COUNT_OF(QWEN3), QWEN3_TRAITS | ARCH_WINDOW_UPPER | ARCH_EXPERTS_SOME,
 	 .kv_heads = 4, .window = 4096, .rope_theta = 10000},
 	{"Qwen3_5ForCausalLM", QWEN3_5, COUNT_OF(QWEN3_5), QWEN3_5_TRAITS,
-	 .own = {"attn_output_gate"}, QWEN3_5_LAYERS, .kv_heads = 4},
+	 .own = {"attn_output_gate", "output_gate_type", "full_attention_interval", "mamba_ssm_dtype"}, QWEN3_5_LAYERS, .kv_heads = 4},
 	{"Qwen3_5MoeForCausalLM", QWEN3_5_MOE, COUNT_OF(QWEN3_5_MOE), QWEN3_5_TRAITS | ARCH_EXPERTS_SOME | ARCH_SHARED_EXPERT,
-	 .own = {"attn_output_gate"}, QWEN3_5_LAYERS, .experts_only = true, .experts_norm = true, .kv_heads = 2},
+	 .own = {"attn_output_gate", "output_gate_type", "full_attention_interval", "mamba_ssm_dtype"}, QWEN3_5_LAYERS, .experts_only = true, .experts_norm = true, .kv_heads = 2},
 	{"Qwen3NextForCausalLM", QWEN3_NEXT, COUNT_OF(QWEN3_NEXT), QWEN3_5_TRAITS | ARCH_EXPERTS_SOME | ARCH_SHARED_EXPERT,
-	 QWEN3_5_LAYERS, .experts_norm = true, .kv_heads = 2},
+	 .own = {"full_attention_interval"}, QWEN3_5_LAYERS, .experts_norm = true, .kv_heads = 2},
+	{"OlmoHybridForCausalLM", OLMO_HYBRID, COUNT_OF(OLMO_HYBRID), ARCH_QK_NORMS,
+	 .own = {"linear_allow_neg_eigval"}, .recurrent = RECURRENT_DELTA, .recurrent_layer = "linear_attention",
+	 .state_as_attention = true, .gate_eps = 1e-5f, .rope_nullable = true, .rope_theta = 10000, .norm_eps = 1e-6f},
 	{"Lfm2ForCausalLM", LFM2, COUNT_OF(LFM2), ARCH_HEAD_NORMS | ARCH_TIED,
 	 .fields = {{"norm_eps", "rms_norm_eps"}, {"block_ff_dim", "intermediate_size"}, {"tie_embedding", "tie_word_embeddings"}},
 	 .own = {"use_pos_enc", "block_use_swiglu", "block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of", "block_dim",
@@ -332,6 +335,19 @@ static size_t append_name(char *out, size_t bytes, size_t used, const char *name
 				       (int)(strlen(name) - strlen(suffix)), name);
 }
 
+/* The same of a name behind `last` (NULL: it is the first): mixtures of the family before them are said in few words, for all names have to fit
+ * into an error, and other spellings of it not at all. */
+static size_t append_next(char *out, size_t bytes, size_t used, const char *name, const char *suffix, const char *last)
+{
+	const size_t stem = last ? strlen(last) - strlen(suffix) : 0;
+
+	if (last && !strcasecmp(last, name))
+		return used;
+	if (last && !strncmp(last, name, stem) && !strncmp(name + stem, "Moe", 3) && !strcmp(name + stem + 3, suffix))
+		return append_name(out, bytes, used, "[Moe]", "", true);
+	return append_name(out, bytes, used, name, suffix, !last);
+}
+
 static bool ends_in(const char *name, const char *suffix)
 {
 	size_t bytes = strlen(name), end = strlen(suffix);
@@ -343,18 +359,21 @@ void arch_names(char *out, size_t bytes)
 {
 	static const char causal[] = "ForCausalLM", parts[] = "ForConditionalGeneration";
 	size_t used = append_name(out, bytes, 0, "{", "", true);
+	const char *last = NULL;
 
 	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)
-		if (ends_in(ARCHS[i].name, causal) && (i == 0 || strcasecmp(ARCHS[i - 1].name, ARCHS[i].name) != 0)) /* spellings of one */
-			used = append_name(out, bytes, used, ARCHS[i].name, causal, i == 0);
+		if (ends_in(ARCHS[i].name, causal)) {
+			used = append_next(out, bytes, used, ARCHS[i].name, causal, last);
+			last = ARCHS[i].name;
+		}
 	used = append_name(out, bytes, used, "}ForCausalLM", "", true);
 	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)
 		if (!ends_in(ARCHS[i].name, causal) && !ARCHS[i].part)
 			used = append_name(out, bytes, used, ARCHS[i].name, "", false);
 	used = append_name(out, bytes, used, "{", "", false);
-	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)
-		if (i == 0 || strcmp(TEXT_PARTS[i].name, TEXT_PARTS[i - 1].name) != 0)
-			used = append_name(out, bytes, used, TEXT_PARTS[i].name, parts, i == 0);
+	last = NULL;
+	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); last = TEXT_PARTS[i++].name)
+		used = append_next(out, bytes, used, TEXT_PARTS[i].name, parts, last);
 	append_name(out, bytes, used, "}ForConditionalGeneration", "", true);
 }
 

@@ -264,6 +264,9 @@ struct arch {
 	bool global_heads; /* layers without a window have heads of their own sizes ("global_head_dim"); scores are not scaled: config_global.c */
 	enum recurrent_kind recurrent; /* of its layers that are not of attention: config_recurrent.c */
 	const char *recurrent_layer;   /* what "layer_types" calls these */
+	bool state_as_attention; /* sizes of RECURRENT_DELTA follow from those of attention where nothing says them */
+	f32 gate_eps;		 /* of the norm of what such layers make; 0: that of the other norms */
+	bool rope_nullable;	 /* "rope_theta" must be there, and may be null: nothing rotates */
 	bool output_gate; /* q_proj has a gate of every head behind its query, which heads' outputs are weighed by: model_config.output_gate */
 	bool part; /* never a model's own architecture, but that of its language part */
 	bool experts_optional; /* of ARCH_EXPERTS_ALL: "num_local_experts" may be 0, and the MLP then as wide as "shared_intermediate_size" */
@@ -308,7 +311,7 @@ bool arch_has_own(const struct arch *a, const char *field);
  * `model_type`; Qwen's older files have its fields beside "vision_config" instead (NULL: the first kind that there is).
  * NULL: `name` is no such model, or has no such part; which it may have is in `known`, "" if it is no such model. */
 const struct arch *arch_find_text_part(const char *name, const char *model_type, char *known, size_t bytes);
-/* The names of all, "{Llama, ...}ForCausalLM, {...}ForConditionalGeneration", into `out`. */
+/* The names of all, "{Llama, ..., Granite[Moe], ...}ForCausalLM, {...}ForConditionalGeneration", into `out`. */
 void arch_names(char *out, size_t bytes);
 /* The tensor's name in `layer` and for `expert`, into `out`. */
 void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer, u32 expert);

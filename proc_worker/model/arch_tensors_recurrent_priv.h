@@ -103,6 +103,28 @@ static const struct arch_tensor QWEN3_NEXT[] = {
 	LINEAR_BUT_IN, MLP, EXPERTS_AND_GATED,
 };
 
+/* The delta rule with a norm before each block, or attention with norms behind the blocks. */
+#define OLMO_NORM(slot, file, when) {slot, LAYER file, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, when}
+#define OLMO_ROWS(slot, name, rows, columns) {slot, LINEAR name, rows, columns, SPLIT_ROWS, WHEN_RECURRENT}
+static const struct arch_tensor OLMO_HYBRID[] = {
+	EMBEDDINGS,
+	OLMO_NORM(SLOT_ATTN_NORM, "attention_layer_norm.weight", WHEN_RECURRENT), OLMO_NORM(SLOT_MLP_NORM, "feedforward_layer_norm.weight", WHEN_RECURRENT),
+	OLMO_NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight", WHEN_ATTENTION),
+	OLMO_NORM(SLOT_MLP_POST_NORM, "post_feedforward_layernorm.weight", WHEN_ATTENTION),
+	SOME_ATTENTION("o_proj.weight"),
+	{SLOT_Q_NORM, ATTENTION "q_norm.weight", DIM_HEADS, DIM_NONE, SPLIT_ROWS, WHEN_ATTENTION},
+	{SLOT_K_NORM, ATTENTION "k_norm.weight", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, WHEN_ATTENTION},
+	OLMO_ROWS(SLOT_QKV, "q_proj.weight", DIM_STATE_KEYS, DIM_HIDDEN), OLMO_ROWS(SLOT_QKV, "k_proj.weight", DIM_STATE_KEYS, DIM_HIDDEN),
+	OLMO_ROWS(SLOT_QKV, "v_proj.weight", DIM_STATE_VALUES, DIM_HIDDEN), OLMO_ROWS(SLOT_QKV, "g_proj.weight", DIM_STATE_VALUES, DIM_HIDDEN),
+	OLMO_ROWS(SLOT_QKV, "b_proj.weight", DIM_STATE_HEADS, DIM_HIDDEN), OLMO_ROWS(SLOT_QKV, "a_proj.weight", DIM_STATE_HEADS, DIM_HIDDEN),
+	OLMO_ROWS(SLOT_CONV, "q_conv1d.weight", DIM_STATE_KEYS, DIM_TAPS), OLMO_ROWS(SLOT_CONV, "k_conv1d.weight", DIM_STATE_KEYS, DIM_TAPS),
+	OLMO_ROWS(SLOT_CONV, "v_conv1d.weight", DIM_STATE_VALUES, DIM_TAPS),
+	OLMO_ROWS(SLOT_RATE_LOG, "A_log", DIM_STATE_HEADS, DIM_NONE), OLMO_ROWS(SLOT_DECAY_BIAS, "dt_bias", DIM_STATE_HEADS, DIM_NONE),
+	{SLOT_GATE_NORM, LINEAR "o_norm.weight", DIM_STATE_VALUE, DIM_NONE, SPLIT_NONE, WHEN_RECURRENT},
+	{SLOT_ATTN_OUT, LINEAR "o_proj.weight", DIM_HIDDEN, DIM_STATE_VALUES, SPLIT_COLUMNS, WHEN_RECURRENT},
+	MLP,
+};
+
 /* Mamba 2, or attention. */
 #define MAMBA LAYER "mamba."
 #define MAMBA_PART(slot, name, rows, columns, when_, whole_, before_) \

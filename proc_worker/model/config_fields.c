@@ -304,6 +304,10 @@ static const struct {
 	{"num_heads", 0, NAN},
 	{"full_attn_idxs", 0, NAN},
 	{"attn_layer_indices", 0, NAN},
+	{"full_attention_interval", 0, NAN},
+	{"output_gate_type", 0, NAN},
+	{"mamba_ssm_dtype", 0, NAN}, /* of what others hold a state in; here it is float32 */
+	{"linear_allow_neg_eigval", 0, NAN},
 	{"lm_head_bias", 0, NAN},
 	{"moe_layer_freq", 0, 1},
 	{"mlp_layer_types", 0, NAN},
@@ -392,6 +396,7 @@ static const char *const INERT[] = {
 	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "router_jitter_noise",
 	"input_jitter_noise", "aux_loss_alpha", "seq_aux", "ep_size",
 	"block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",
+	"linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor",
 	"init_method", "embedding_initializer_range", "output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
 	/* how others run it; pretraining_tp: products in pieces, the same sums */

@@ -37,9 +37,6 @@ static const struct {
 	{"linear_value_head_dim", RECURRENT_DELTA},
 	{"linear_num_key_heads", RECURRENT_DELTA},
 	{"linear_num_value_heads", RECURRENT_DELTA},
-	{"full_attention_interval", RECURRENT_DELTA},
-	{"output_gate_type", RECURRENT_DELTA},
-	{"mamba_ssm_dtype", RECURRENT_DELTA}, /* of what others hold a state in; here it is float32 */
 	{"mamba_n_heads", RECURRENT_SCAN},
 	{"mamba_n_groups", RECURRENT_SCAN},
 	{"mamba_d_state", RECURRENT_SCAN},
@@ -93,6 +90,8 @@ static enum err mark_interval(struct model_config *c, json_val v, struct err_msg
 	enum err e = config_may_u32(v, "full_attention_interval", MODEL_LAYERS_MAX, DELTA_INTERVAL, &interval, em);
 	for (u32 i = 0; !e && i < c->layers; i++)
 		mark(c, i, (i + 1) % interval != 0);
+	if (!e && c->arch->state_as_attention && c->layers < interval) /* there one at least is of attention */
+		mark(c, c->layers - 1, false);
 	return e;
 }
 
@@ -247,9 +246,20 @@ static enum err check_heads(const struct model_config *c, const char *heads, con
 	return ERR_OK;
 }
 
+/* A state may be turned round, not only forgotten. */
+static enum err read_beta(struct model_config *c, json_val v, struct err_msg *em)
+{
+	bool turns;
+
+	enum err e = config_may_bool(v, "linear_allow_neg_eigval", true, &turns, em);
+	c->recurrent.beta_scale = turns ? 2 : 1;
+	return e;
+}
+
 static enum err read_delta(struct model_config *c, json_val v, struct err_msg *em)
 {
 	struct recurrent_config *r = &c->recurrent;
+	const bool as_attention = c->arch->state_as_attention;
 	json_val gate = json_get(v, "output_gate_type");
 
 	if (json_present(gate) && !json_string_equals(gate, "swish") && !json_string_equals(gate, "silu"))
@@ -257,13 +267,19 @@ static enum err read_delta(struct model_config *c, json_val v, struct err_msg *e
 			       json_cstr(gate, json_type_name(gate)));
 	enum err e = read_taps(c, v, "linear_conv_kernel_dim", DELTA_TAPS, em);
 	if (!e)
-		e = config_may_u32(v, "linear_num_key_heads", STATE_HEADS_MAX, DELTA_KEY_HEADS, &r->key_heads, em);
+		e = config_may_u32(v, "linear_num_key_heads", STATE_HEADS_MAX, as_attention ? c->heads : DELTA_KEY_HEADS, &r->key_heads, em);
 	if (!e)
-		e = config_may_u32(v, "linear_num_value_heads", STATE_HEADS_MAX, DELTA_HEADS, &r->heads, em);
+		e = config_may_u32(v, "linear_num_value_heads", STATE_HEADS_MAX, as_attention ? c->heads : DELTA_HEADS, &r->heads, em);
+	const u32 key_dim = e || !as_attention ? DELTA_HEAD_DIM : (u32)(0.75 * c->hidden / r->key_heads);
 	if (!e)
-		e = config_may_u32(v, "linear_key_head_dim", CONFIG_HEAD_DIM_MAX, DELTA_HEAD_DIM, &r->key_dim, em);
+		e = config_may_u32(v, "linear_key_head_dim", CONFIG_HEAD_DIM_MAX, key_dim, &r->key_dim, em);
 	if (!e)
-		e = config_may_u32(v, "linear_value_head_dim", CONFIG_HEAD_DIM_MAX, DELTA_HEAD_DIM, &r->value_dim, em);
+		e = config_may_u32(v, "linear_value_head_dim", CONFIG_HEAD_DIM_MAX, as_attention ? 2 * r->key_dim : DELTA_HEAD_DIM, &r->value_dim, em);
+	if (!e && (r->key_dim < 1 || r->key_dim > CONFIG_HEAD_DIM_MAX || r->value_dim > CONFIG_HEAD_DIM_MAX))
+		e = err_set(em, ERR_INVALID, "config.json: keys of %u values and values of %u (\"linear_key_head_dim\", \"linear_value_head_dim\"); they must be 1 to %d",
+			    r->key_dim, r->value_dim, CONFIG_HEAD_DIM_MAX);
+	if (!e && arch_has_own(c->arch, "linear_allow_neg_eigval"))
+		e = read_beta(c, v, em);
 	return e ? e : check_heads(c, "linear_num_value_heads", "linear_num_key_heads", em);
 }
 
@@ -353,6 +369,18 @@ static enum err check_activation(const struct model_config *c, json_val v, struc
 		       c->arch->name);
 }
 
+/* Programs disagree about what a file means that says nothing. */
+static enum err read_null_rope(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val inside = json_get(json_get(v, "rope_parameters"), "rope_theta"), beside = json_get(v, "rope_theta");
+
+	if (json_type(inside) == JSON_MISSING && json_type(beside) == JSON_MISSING)
+		return err_set(em, ERR_FORMAT, "config.json: \"rope_theta\" is missing; of a %s it must be a number above 0, or null if nothing rotates", c->arch->name);
+	for (u32 i = 0; i < c->layers && !json_present(inside) && !json_present(beside); i++)
+		c->layer_flags[i] |= LAYER_NO_ROPE;
+	return ERR_OK;
+}
+
 enum err config_read_recurrent(struct model_config *c, json_val v, struct err_msg *em)
 {
 	enum err e = mark_layers(c, v, em);
@@ -360,6 +388,8 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 	if (!e && arch_has_own(c->arch, "block_auto_adjust_ff_dim"))
 		e = check_blocks(c, v, em);
 	c->output_gate = c->arch->output_gate;
+	if (!e && c->arch->rope_nullable)
+		e = read_null_rope(c, v, em);
 	const u32 count = count_layers(c);
 	if (e || count == 0) {
 		c->recurrent = (struct recurrent_config){0};
@@ -372,6 +402,7 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 	if (e)
 		return e;
 	c->recurrent.kind = c->arch->recurrent;
+	c->recurrent.gate_eps = c->arch->gate_eps > 0 ? c->arch->gate_eps : c->recurrent.gate_eps;
 	switch (c->recurrent.kind) {
 	case RECURRENT_CONV:
 		return read_conv(c, v, em);

@@ -45,6 +45,11 @@ BAMBA = {**COMMON, **SCAN, "architectures": ["BambaForCausalLM"], "model_type": 
          "attn_rotary_emb": 6, "head_dim": MISSING, "hidden_size": 48, "mamba_d_head": 24, "mlp_bias": False, "num_hidden_layers": 4,
          "num_logits_to_keep": 1, "use_mamba_kernels": True}
 
+OLMO_HYBRID = {**COMMON, **STATE, "architectures": ["OlmoHybridForCausalLM"], "model_type": "olmo_hybrid", "rms_norm_eps": 1e-6, "attention_bias": False,
+               "layer_types": [LINEAR, FULL] * 2, "linear_a_log_max": 16.0, "linear_a_log_min": 0.0, "linear_allow_neg_eigval": True,
+               "linear_dt_init_floor": 1e-4, "linear_dt_max": 0.1, "linear_dt_min": 0.001, "num_hidden_layers": 4, "pad_token_id": 0,
+               "rope_parameters": {"rope_theta": None, "rope_type": "default"}, "rope_theta": MISSING, "torch_dtype": MISSING, "dtype": "float32"}
+
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True}), ("raw", {"raw": True})]
 
 
@@ -152,13 +157,26 @@ def bamba():
                   "vocab_size": 97, "mamba_n_groups": 3, "mamba_n_heads": 12, "mamba_d_head": 10, "mamba_d_state": 7}
 
 
+def olmo_hybrid():
+    """Written as they are: transformers saves them under names that no file has."""
+    yield "none", {}
+    yield "rope", new_rope({}, 500000.0)
+    yield "types-missing", {"layer_types": MISSING, "num_hidden_layers": 5}
+    yield "types-missing-few", {"layer_types": MISSING, "num_hidden_layers": 2}
+    yield "defaults", {k: MISSING for k in (*STATE, "linear_allow_neg_eigval", "rms_norm_eps", "num_key_value_heads")}
+    yield "one-way", {"linear_allow_neg_eigval": False}
+    yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "vocab_size": 97,
+                  "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 5, "linear_value_head_dim": 7}
+
+
 FAMILIES = {"lfm2": (LFM2, lfm2, []),
             "lfm2_moe": (LFM2_MOE, lfm2_moe, []),
             "qwen3_5_text": (QWEN3_5, qwen3_5, [("whole", {"whole": QWEN3_5_WHOLE, "prefix": "model.language_model."})]),
             "qwen3_5_moe_text": (QWEN3_5_MOE, qwen3_5_moe, [("whole", {"whole": QWEN3_5_MOE_WHOLE, "prefix": "model.language_model."})]),
             "qwen3_next": (QWEN3_NEXT, qwen3_next, []),
             "granite_mamba": (GRANITE, granite, []),
-            "bamba": (BAMBA, bamba, [])}
+            "bamba": (BAMBA, bamba, []),
+            "olmo_hybrid": (OLMO_HYBRID, olmo_hybrid, [])}
 
 
 def cases():
@@ -166,8 +184,9 @@ def cases():
     for family, (usual, variants, saves) in FAMILIES.items():
         for name, changes in variants():
             config = {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}
-            yield family + "/" + name, family, config, {"ranks": 3} if name.endswith("odd") else {}
-        for name, save in SAVES + saves:
+            save = {"raw": True} if family == "olmo_hybrid" else {}
+            yield family + "/" + name, family, config, {**save, "ranks": 3} if name == "odd" else save
+        for name, save in SAVES + saves if family != "olmo_hybrid" else []:
             field = "dtype" if usual.get("torch_dtype") is MISSING else "torch_dtype"
             config = {k: v for k, v in {**usual, field: save.get("dtype", "float32")}.items() if v is not MISSING}
             yield family + "/save-" + name, family, config, save

@@ -3,7 +3,8 @@ names. A file's tensors become that family's and back; for families_differential
 
 InternLM2 is Llama with q, k and v in one tensor: for every KV head the rows of the heads that read it, its k, its v. InternLM3
 is Llama with the biases of q, k, v and all others switched by two fields. MiniCPM is Granite by other fields, MiMo Qwen 2 whose
-further layers are not read: their tensors have the same names. The experts of Qwen 3 VL's mixtures are Qwen 3's, transposed."""
+further layers are not read: their tensors have the same names. The experts of Qwen 3 VL's mixtures are Qwen 3's, transposed.
+OLMo Hybrid is there, under other names than its files have, and with one convolution for three."""
 import re
 
 import torch
@@ -14,7 +15,33 @@ INTERNLM2 = [(r"model\.embed_tokens", "model.tok_embeddings"), (r"lm_head", "out
 
 
 def has(config):
-    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text")
+    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text", "olmo_hybrid")
+
+
+OLMO_NORMS = {"input_layernorm": "attention_layer_norm", "post_attention_layernorm": "feedforward_layer_norm"}
+
+
+def olmo_name(tensors, name):
+    """Of layers that keep a state norms are called otherwise."""
+    layer = re.match(r"(model\.layers\.\d+\.)(\w+)(\.weight)$", name)
+    keeps = layer and any(k.startswith(layer[1] + "linear_attn.") for k in tensors)
+    return layer[1] + OLMO_NORMS.get(layer[2], layer[2]) + layer[3] if keeps else name
+
+
+def olmo_to_file(tensors):
+    out = {}
+    for name, t in tensors.items():
+        if "linear_attn.conv1d" in name:
+            rows = [tensors[name.replace("conv1d", x + "_proj")].shape[0] for x in "qkv"]
+            out.update({name.replace("conv1d", x + "_conv1d"): part for x, part in zip("qkv", torch.split(t, rows))})
+        else:
+            out[olmo_name(tensors, name)] = t
+    return out
+
+
+def olmo_from_file(tensors, state):
+    return {name: torch.cat([tensors[name.replace("conv1d", x + "_conv1d")] for x in "qkv"]) if "linear_attn.conv1d" in name
+            else tensors[olmo_name(state, name)] for name in state}
 
 
 def turned(tensors):
@@ -39,7 +66,7 @@ def config(c):
                 "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
     if c["model_type"] == "qwen3_vl_moe_text":
         return {**c, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
-    if not has(c):
+    if not has(c) or c["model_type"] == "olmo_hybrid":
         return c
     bias, qkv_bias = c.get("bias", c["model_type"] == "internlm2"), c.get("qkv_bias", False)
     llama = {k: v for k, v in c.items() if k not in ("bias", "qkv_bias", "auto_map")}
@@ -75,6 +102,8 @@ def absent(c, name):
 def to_file(c, tensors):
     if c["model_type"] == "qwen3_vl_moe_text":
         return turned(tensors)
+    if c["model_type"] == "olmo_hybrid":
+        return olmo_to_file(tensors)
     tensors = {k: v for k, v in tensors.items() if not absent(c, k)}
     if c["model_type"] == "internlm3":
         return tensors
@@ -96,6 +125,8 @@ def from_file(c, tensors, state):
     """The stand-in's whole state."""
     if c["model_type"] == "qwen3_vl_moe_text":
         return turned(tensors)
+    if c["model_type"] == "olmo_hybrid":
+        return olmo_from_file(tensors, state)
     out = {name: torch.zeros_like(t) for name, t in state.items()}
     for name in out:
         if absent(c, name):

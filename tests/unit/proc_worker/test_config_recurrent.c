@@ -155,6 +155,24 @@ Test(config_recurrent, mixtures_of_qwen_have_an_expert_of_all_tokens)
 		"unknown field \"attn_output_gate\"");
 }
 
+#define OLMO "OlmoHybridForCausalLM"
+#define NO_ROPE ", \"rope_parameters\": {\"rope_theta\": null, \"rope_type\": \"default\"}"
+Test(config_recurrent, states_of_olmo_follow_from_its_heads)
+{
+	good(OLMO, "\"linear_a_log_max\": 16.0, \"linear_dt_min\": 0.001" NO_ROPE);
+	const struct recurrent_config *r = &c.recurrent;
+	cr_assert(r->key_heads == 4 && r->heads == 4 && r->key_dim == 9 && r->value_dim == 18 && r->beta_scale == 2 && r->gate_eps == 1e-5f);
+	cr_assert(c.norm_eps == 1e-6f && layers_with(LAYER_RECURRENT) == 7 && layers_with(LAYER_NO_ROPE) == 15 && !c.output_gate);
+	good(OLMO, STATE ", \"linear_allow_neg_eigval\": false, \"rope_theta\": 5000, " TYPES("full_attention", "linear_attention", "linear_attention", "full_attention"));
+	cr_assert(r->key_dim == 6 && r->heads == 6 && r->beta_scale == 1 && layers_with(LAYER_NO_ROPE) == 0 && c.rope.theta == 5000);
+	good(OLMO, STATE ", \"rope_theta\": null");
+	cr_assert_eq(layers_with(LAYER_NO_ROPE), 15);
+	refused(OLMO, STATE, ERR_FORMAT, "\"rope_theta\" is missing; of a " OLMO " it must be a number above 0, or null if nothing rotates");
+	refused(OLMO, "\"linear_num_key_heads\": 128, \"linear_num_value_heads\": 128" NO_ROPE, ERR_INVALID, "keys of 0 values and values of 0");
+	refused(OLMO, STATE ", \"full_attention_interval\": 2" NO_ROPE, ERR_UNSUPPORTED, "\"full_attention_interval\" is set, which is not supported for " OLMO);
+	refused(OLMO, STATE ", \"attn_output_gate\": true" NO_ROPE, ERR_UNSUPPORTED, "unknown field \"attn_output_gate\"");
+}
+
 #define MAMBA "\"mamba_d_state\": 9, \"mamba_n_groups\": 2, \"mamba_n_heads\": 6"
 #define DENSE "\"num_local_experts\": 0, \"num_experts_per_tok\": 0, \"shared_intermediate_size\": 70"
 #define SCAN TYPES("mamba", "attention", "mamba", "mamba") ", " MAMBA
