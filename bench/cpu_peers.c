@@ -73,8 +73,10 @@ const char *peer_format_name(enum peer_format f)
 	return names[f];
 }
 
-const struct peer_case *peer_find(u32 hidden, enum peer_format f, u32 threads, const char *what, u32 size)
+const struct peer_case *peer_find(u32 hidden, u32 vocab, enum peer_format f, u32 threads, const char *what, u32 size)
 {
+	if (vocab != (hidden == 2048 ? 128256 : 49152)) /* others are as wide */
+		return NULL;
 	for (size_t i = 0; i < COUNT_OF(CASES); i++) {
 		const struct peer_case *c = &CASES[i];
 		if (c->hidden == hidden && c->format == f && c->threads == threads && c->size == size &&

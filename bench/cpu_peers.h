@@ -17,8 +17,8 @@ struct peer_case {
 };
 
 const char *peer_format_name(enum peer_format f);
-/* NULL: was not measured. */
-const struct peer_case *peer_find(u32 hidden, enum peer_format f, u32 threads, const char *what, u32 size);
+/* Of a model with that hidden size and vocabulary. NULL: was not measured. */
+const struct peer_case *peer_find(u32 hidden, u32 vocab, enum peer_format f, u32 threads, const char *what, u32 size);
 /* Limits of the machine they ran on: memory, and the arithmetic of the format. */
 double peer_gbytes_s(u32 threads);
 double peer_gops(enum peer_format f, u32 threads);

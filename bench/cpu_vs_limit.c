@@ -195,7 +195,7 @@ static void report(const struct bench *b, const char *what, u32 rows, u32 count,
 	const double ns = t->median_ns, best_ns = t->best_ns;
 	const struct machine *here = &t->here;
 	const struct peer_case *peer =
-		peer_find(b->r->model.hidden, b->format, b->thread_count, what, count > 1 ? count : rows);
+		peer_find(b->r->model.hidden, b->r->model.vocab_size, b->format, b->thread_count, what, count > 1 ? count : rows);
 	double from = count > 1 ? 0 : DECODE_FROM, limit = limit_ns(b, here, rows, count, (u32)from);
 	double tokens = (double)rows * count, scale = 0;
 
