@@ -37,6 +37,7 @@ enum option_tool_call_parser {
 	OPTION_TOOLS_HERMES,
 	OPTION_TOOLS_LLAMA3_JSON,
 	OPTION_TOOLS_MISTRAL,
+	OPTION_TOOLS_QWEN3_CODER,
 };
 enum option_reasoning_parser {
 	OPTION_REASONING_AUTO,
@@ -67,7 +68,7 @@ enum option_reasoning_parser {
 	INT(model, seed, 0, 0, INT64_MAX, "Seed of requests that bring none: 0 draws a fresh one for each")   \
 	STR(model, chat_template, "", "File with a Jinja chat template to use instead of the model's")       \
 	FLAG(model, trust_request_chat_template, false, "Render chats with the chat_template of the request") \
-	ENUM(model, tool_call_parser, 0, "auto|none|hermes|llama3_json|mistral",                             \
+	ENUM(model, tool_call_parser, 0, "auto|none|hermes|llama3_json|mistral|qwen3_coder",                 \
 	     "Form in which the model writes tool calls; auto: as its chat template")                        \
 	ENUM(model, reasoning_parser, 0, "auto|none|think|mistral|seed_oss|harmony",                         \
 	     "Marks between which the model thinks; auto: as its chat template or vocabulary")               \

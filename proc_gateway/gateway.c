@@ -227,6 +227,7 @@ static const enum tool_format tool_format_of_option[] = {
 	[OPTION_TOOLS_HERMES] = TOOL_FORMAT_HERMES,
 	[OPTION_TOOLS_LLAMA3_JSON] = TOOL_FORMAT_LLAMA3,
 	[OPTION_TOOLS_MISTRAL] = TOOL_FORMAT_MISTRAL,
+	[OPTION_TOOLS_QWEN3_CODER] = TOOL_FORMAT_QWEN3_CODER,
 };
 
 static const enum thought_format thought_format_of_option[] = {

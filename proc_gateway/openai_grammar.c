@@ -395,7 +395,7 @@ static bool take_tool_call(struct source *s, const char *named)
 		return false;
 	json_begin(&w, &s->r->grammar);
 	json_array_begin(&w);
-	if (s->r->tool_format == TOOL_FORMAT_HERMES)
+	if (s->r->tool_format == TOOL_FORMAT_HERMES || s->r->tool_format == TOOL_FORMAT_QWEN3_CODER) /* which is read as well */
 		count = write_hermes(&w, f, named, several);
 	else if (s->r->tool_format == TOOL_FORMAT_MISTRAL)
 		count = write_mistral(&w, f, named, several);

@@ -6,17 +6,12 @@
 
 #include <xxhash.h>
 
-#include "proc_gateway/tool_calls.h"
+#include "proc_gateway/tool_calls_priv.h"
 
 enum { SCAN_DEPTH_MAX = 128, CALL_ID_GAP_MAX = 128 };
 
 static const char python_tag[] = "<|python_tag|>", hermes_end[] = "</tool_call>",
 		  mistral_arguments[] = "[ARGS]";
-
-static bool is_space(char c)
-{
-	return c == ' ' || c == '\n' || c == '\r' || c == '\t';
-}
 
 static bool is_name_char(char c)
 {
@@ -24,22 +19,9 @@ static bool is_name_char(char c)
 	       c == '-' || c == '.';
 }
 
-static size_t left(const struct tool_calls *t)
+enum tool_match tool_match_here(const struct tool_calls *t, const char *mark)
 {
-	return t->held.bytes - t->at;
-}
-
-static void skip_space(struct tool_calls *t)
-{
-	while (t->at < t->held.bytes && is_space(t->held.data[t->at]))
-		t->at++;
-}
-
-enum match { MATCH_NO, MATCH_YES, MATCH_PARTLY /* as far as there is text */ };
-
-static enum match match_here(const struct tool_calls *t, const char *mark)
-{
-	size_t bytes = strlen(mark), there = left(t) < bytes ? left(t) : bytes;
+	size_t bytes = strlen(mark), there = tool_left(t) < bytes ? tool_left(t) : bytes;
 	if (memcmp(t->held.data + t->at, mark, there) != 0)
 		return MATCH_NO;
 	return there == bytes ? MATCH_YES : MATCH_PARTLY;
@@ -49,7 +31,7 @@ static enum match match_here(const struct tool_calls *t, const char *mark)
 static void put_content(struct tool_calls *t, size_t bytes, struct buf *content)
 {
 	size_t first = 0;
-	while (t->drop_space && first < bytes && is_space(t->held.data[first]))
+	while (t->drop_space && first < bytes && tool_is_space(t->held.data[first]))
 		first++;
 	if (first < bytes) {
 		t->drop_space = false;
@@ -59,14 +41,13 @@ static void put_content(struct tool_calls *t, size_t bytes, struct buf *content)
 	t->at = 0;
 }
 
-static void consume_seen(struct tool_calls *t)
+void tool_consume_seen(struct tool_calls *t)
 {
 	buf_consume(&t->held, t->at);
 	t->at = t->mark_bytes = 0;
 }
 
-/* What was taken for a call is none. */
-static void give_up(struct tool_calls *t, struct buf *content)
+void tool_give_up(struct tool_calls *t, struct buf *content)
 {
 	t->state = t->format == TOOL_FORMAT_LLAMA3 ? TOOL_TEXT : TOOL_OUTSIDE;
 	t->in_list = false;
@@ -76,18 +57,21 @@ static void give_up(struct tool_calls *t, struct buf *content)
 
 /* ---------------------------------------------------------------- calls */
 
-static bool is_tool(const struct tool_calls *t, const struct buf *name)
+json_val tool_function(const struct tool_calls *t, const struct buf *name)
 {
 	for (struct json_iter it = json_iterate(t->tools); json_next(&it);) {
 		const char *text;
 		size_t bytes;
-		json_val function = json_get(it.value, "function");
-		if (json_string(json_get(json_present(function) ? function : it.value, "name"), &text,
-				&bytes) &&
-		    bytes == name->bytes && memcmp(text, name->data, bytes) == 0)
-			return true;
+		json_val inner = json_get(it.value, "function"), function = json_present(inner) ? inner : it.value;
+		if (json_string(json_get(function, "name"), &text, &bytes) && bytes == name->bytes && memcmp(text, name->data, bytes) == 0)
+			return function;
 	}
-	return false;
+	return json_get(t->tools, "");
+}
+
+static bool is_tool(const struct tool_calls *t, const struct buf *name)
+{
+	return json_present(tool_function(t, name));
 }
 
 /* Mistral's templates take ids of nine letters and digits only. */
@@ -110,8 +94,7 @@ static void make_id(const struct tool_calls *t, struct tool_call *call)
 	out[length] = '\0';
 }
 
-/* The call whose name is in t->name becomes one of the answer's. */
-static void open_call(struct tool_calls *t)
+void tool_open_call(struct tool_calls *t)
 {
 	t->open = true;
 	t->dropped = t->one && t->count > 0;
@@ -134,7 +117,7 @@ static void open_call(struct tool_calls *t)
 	t->count++;
 }
 
-static void add_arguments(struct tool_calls *t, const char *text, size_t bytes)
+void tool_add_arguments(struct tool_calls *t, const char *text, size_t bytes)
 {
 	if (t->count > 0 && !t->dropped)
 		buf_append(&t->calls[t->count - 1].arguments, text, bytes);
@@ -219,7 +202,7 @@ static bool value_begins(struct tool_scan *s, size_t at)
 static bool first_level_char(struct tool_calls *t, char c)
 {
 	struct tool_scan *s = &t->scan;
-	bool ends_plain = is_space(c) || c == ',' || c == '}';
+	bool ends_plain = tool_is_space(c) || c == ',' || c == '}';
 	if (ends_plain && s->in_value && !value_ends(t, t->at))
 		return false;
 	switch (c) {
@@ -247,7 +230,7 @@ static bool first_level_char(struct tool_calls *t, char c)
 		s->expects = SCAN_VALUE;
 		return true;
 	default:
-		return is_space(c) || (c != ']' && (s->in_value || value_begins(s, t->at)));
+		return tool_is_space(c) || (c != ']' && (s->in_value || value_begins(s, t->at)));
 	}
 }
 
@@ -289,7 +272,7 @@ static bool try_open(struct tool_calls *t)
 		return true;
 	if (t->format == TOOL_FORMAT_LLAMA3 && !is_tool(t, &t->name))
 		return false;
-	open_call(t);
+	tool_open_call(t);
 	s->arguments_begin = begin;
 	return true;
 }
@@ -301,7 +284,7 @@ static void stream_arguments(struct tool_calls *t)
 	size_t end = s->arguments_end ? s->arguments_end : t->at;
 	if (!t->open || end <= s->arguments_begin)
 		return;
-	add_arguments(t, t->held.data + s->arguments_begin, end - s->arguments_begin);
+	tool_add_arguments(t, t->held.data + s->arguments_begin, end - s->arguments_begin);
 	s->arguments_begin = end;
 }
 
@@ -316,16 +299,16 @@ static bool finish_object(struct tool_calls *t)
 		return true;
 	if (t->name.bytes == 0 || (t->format == TOOL_FORMAT_LLAMA3 && !is_tool(t, &t->name)))
 		return false;
-	open_call(t);
+	tool_open_call(t);
 	if (s->arguments_end == 0 || (bytes == 4 && memcmp(arguments, "null", 4) == 0)) {
-		add_arguments(t, "{}", 2);
+		tool_add_arguments(t, "{}", 2);
 		return true;
 	}
 	struct buf text = {0};
 	if (arguments[0] == '"' && decode_string(arguments, bytes, &text))
-		add_arguments(t, text.data ? text.data : "", text.bytes);
+		tool_add_arguments(t, text.data ? text.data : "", text.bytes);
 	else
-		add_arguments(t, arguments, bytes);
+		tool_add_arguments(t, arguments, bytes);
 	t->failed |= text.failed;
 	buf_fini(&text);
 	return true;
@@ -346,12 +329,12 @@ static bool in_object(struct tool_calls *t, struct buf *content)
 		return false;
 	ok = ok && (t->state == TOOL_ARGUMENTS || finish_object(t));
 	if (!ok && !t->open) {
-		give_up(t, content);
+		tool_give_up(t, content);
 		return true;
 	}
 	/* whole, or told already: then what is no JSON any more is content */
 	buf_clear(&t->name);
-	consume_seen(t);
+	tool_consume_seen(t);
 	t->state = TOOL_AFTER;
 	return true;
 }
@@ -364,21 +347,21 @@ static size_t undecided(const struct tool_calls *t, const char *mark)
 	size_t bytes = strlen(mark), keep = bytes - 1 < t->held.bytes ? bytes - 1 : t->held.bytes;
 	while (keep > 0 && memcmp(t->held.data + t->held.bytes - keep, mark, keep) != 0)
 		keep--;
-	while (keep < t->held.bytes && is_space(t->held.data[t->held.bytes - keep - 1]))
+	while (keep < t->held.bytes && tool_is_space(t->held.data[t->held.bytes - keep - 1]))
 		keep++;
 	return keep;
 }
 
 static bool outside(struct tool_calls *t, struct buf *content)
 {
-	const char *mark = t->format == TOOL_FORMAT_HERMES ? "<tool_call>" : "[TOOL_CALLS]";
+	const char *mark = t->format == TOOL_FORMAT_MISTRAL ? "[TOOL_CALLS]" : "<tool_call>";
 	const char *found = t->held.bytes ? memmem(t->held.data, t->held.bytes, mark, strlen(mark)) : NULL;
 	if (!found) {
 		put_content(t, t->held.bytes - undecided(t, mark), content);
 		return false;
 	}
 	size_t bytes = (size_t)(found - t->held.data), text = bytes;
-	while (text > 0 && is_space(t->held.data[text - 1]))
+	while (text > 0 && tool_is_space(t->held.data[text - 1]))
 		text--;
 	put_content(t, text, content);
 	t->at = t->mark_bytes = bytes - text + strlen(mark);
@@ -390,10 +373,10 @@ static bool outside(struct tool_calls *t, struct buf *content)
 static bool begin_llama3(struct tool_calls *t)
 {
 	t->at = 0;
-	skip_space(t);
-	if (left(t) == 0)
+	tool_skip_space(t);
+	if (tool_left(t) == 0)
 		return false;
-	enum match match = match_here(t, python_tag);
+	enum tool_match match = tool_match_here(t, python_tag);
 	if (match == MATCH_PARTLY)
 		return false;
 	t->state = match == MATCH_YES || t->held.data[t->at] == '{' ? TOOL_BEFORE : TOOL_TEXT;
@@ -404,12 +387,18 @@ static bool begin_llama3(struct tool_calls *t)
 
 static bool before(struct tool_calls *t, struct buf *content)
 {
-	skip_space(t);
-	if (left(t) == 0)
+	tool_skip_space(t);
+	if (tool_left(t) == 0)
 		return false;
 	char c = t->held.data[t->at];
 	bool bare = t->format == TOOL_FORMAT_MISTRAL && !t->in_list;
-	if (c == '{') {
+	enum tool_match tag = t->format == TOOL_FORMAT_QWEN3_CODER ? tool_match_here(t, tool_function_mark) : MATCH_NO;
+	if (tag == MATCH_PARTLY)
+		return false;
+	if (tag == MATCH_YES) {
+		t->at += sizeof(tool_function_mark) - 1;
+		t->state = TOOL_FUNCTION;
+	} else if (c == '{') {
 		buf_clear(&t->name);
 		scan_begin(t, TOOL_OBJECT);
 	} else if (bare && c == '[') {
@@ -419,7 +408,7 @@ static bool before(struct tool_calls *t, struct buf *content)
 		t->scan.token_begin = t->at;
 		t->state = TOOL_NAME;
 	} else {
-		give_up(t, content);
+		tool_give_up(t, content);
 	}
 	return true;
 }
@@ -431,22 +420,22 @@ static bool in_name(struct tool_calls *t, struct buf *content)
 	for (end = begin; end < t->held.bytes && is_name_char(t->held.data[end]);)
 		end++;
 	t->at = end;
-	if (left(t) == 0)
+	if (tool_left(t) == 0)
 		return false;
 	if (t->held.data[end] == '[') {
-		size_t gap = left(t) < CALL_ID_GAP_MAX ? left(t) : CALL_ID_GAP_MAX;
+		size_t gap = tool_left(t) < CALL_ID_GAP_MAX ? tool_left(t) : CALL_ID_GAP_MAX;
 		const char *mark =
 			memmem(t->held.data + end, gap, mistral_arguments, sizeof(mistral_arguments) - 1);
-		if (!mark && left(t) < CALL_ID_GAP_MAX)
+		if (!mark && tool_left(t) < CALL_ID_GAP_MAX)
 			return false;
 		if (mark)
 			t->at = (size_t)(mark - t->held.data) + sizeof(mistral_arguments) - 1;
 	}
-	skip_space(t);
-	if (left(t) == 0)
+	tool_skip_space(t);
+	if (tool_left(t) == 0)
 		return false;
 	if (t->held.data[t->at] != '{') {
-		give_up(t, content);
+		tool_give_up(t, content);
 		return true;
 	}
 	size_t object = t->at;
@@ -454,26 +443,26 @@ static bool in_name(struct tool_calls *t, struct buf *content)
 	t->scan.arguments_begin = object;
 	buf_clear(&t->name);
 	buf_append(&t->name, t->held.data + begin, end - begin);
-	open_call(t);
+	tool_open_call(t);
 	return true;
 }
 
 static void call_over(struct tool_calls *t, enum tool_state state)
 {
-	consume_seen(t);
+	tool_consume_seen(t);
 	t->state = state;
 	t->drop_space = state == TOOL_OUTSIDE || state == TOOL_TEXT;
 }
 
 static bool after(struct tool_calls *t)
 {
-	skip_space(t);
-	if (left(t) == 0)
+	tool_skip_space(t);
+	if (tool_left(t) == 0)
 		return false;
 	char c = t->held.data[t->at];
 	bool comma = c == ',' || (c == ';' && t->format == TOOL_FORMAT_LLAMA3);
-	if (t->format == TOOL_FORMAT_HERMES) {
-		enum match match = match_here(t, hermes_end);
+	if (t->format == TOOL_FORMAT_HERMES || t->format == TOOL_FORMAT_QWEN3_CODER) {
+		enum tool_match match = tool_match_here(t, hermes_end);
 		if (match == MATCH_PARTLY)
 			return false;
 		t->at += match == MATCH_YES ? sizeof(hermes_end) - 1 : 0;
@@ -504,6 +493,11 @@ static bool advance(struct tool_calls *t, struct buf *content)
 		return in_object(t, content);
 	case TOOL_AFTER:
 		return after(t);
+	case TOOL_FUNCTION:
+	case TOOL_BETWEEN:
+	case TOOL_PARAMETER:
+	case TOOL_VALUE:
+		return tool_tags_advance(t, content);
 	case TOOL_TEXT:
 		put_content(t, t->held.bytes, content);
 		return false;
@@ -520,7 +514,10 @@ void tool_calls_feed(struct tool_calls *t, const char *text, size_t bytes, struc
 
 void tool_calls_end(struct tool_calls *t, struct buf *content)
 {
-	bool cut_off = (t->state == TOOL_OBJECT || t->state == TOOL_ARGUMENTS) && t->open;
+	bool tags = t->state == TOOL_BETWEEN || t->state == TOOL_PARAMETER || t->state == TOOL_VALUE;
+	bool cut_off = tags || ((t->state == TOOL_OBJECT || t->state == TOOL_ARGUMENTS) && t->open);
+	if (tags)
+		tool_tags_end(t);
 	if (!cut_off && t->state != TOOL_AFTER)
 		put_content(t, t->held.bytes, content);
 	buf_fini(&t->held);

@@ -1,5 +1,5 @@
 /* Tool calls in the text of an answer. Models write them as their chat template writes those of earlier
- * turns: JSON between marks. The reader takes the text in pieces of any size and parts it into content and
+ * turns: JSON between marks, or tags. The reader takes the text in pieces of any size and parts it into content and
  * calls; the pieces of a call's arguments are told as they come. Whole replies and streams use the same
  * reader, so both say the same. */
 #ifndef TERCET_PROC_GATEWAY_TOOL_CALLS_H
@@ -15,6 +15,8 @@ enum tool_format {
 	TOOL_FORMAT_HERMES,  /* <tool_call>{"name": ..., "arguments": {...}}</tool_call>; Hermes, Qwen */
 	TOOL_FORMAT_LLAMA3,  /* the whole answer is {"name": ..., "parameters": {...}}; ...; Llama 3.1 and
 				later */
+	TOOL_FORMAT_QWEN3_CODER, /* <tool_call><function=...><parameter=...>text</parameter>...</function></tool_call>; Qwen 3 Coder, 3.5 and
+				    later. What HERMES is, it reads, too */
 	TOOL_FORMAT_MISTRAL, /* [TOOL_CALLS][{"name": ..., "arguments": {...}}], or [TOOL_CALLS]name{...} */
 };
 
@@ -42,6 +44,11 @@ enum tool_state {
 	TOOL_ARGUMENTS, /* inside of arguments that stand alone behind a name */
 	TOOL_AFTER,	/* a call has ended: another one, the end mark, or content */
 	TOOL_TEXT,	/* no call comes any more */
+	/* Of calls in tags: the function's name; between its arguments; an argument's name; its text */
+	TOOL_FUNCTION,
+	TOOL_BETWEEN,
+	TOOL_PARAMETER,
+	TOOL_VALUE,
 };
 
 /* Reading an object of JSON without a tree, as it comes: where in its first level the text is. Positions are
@@ -70,6 +77,9 @@ struct tool_calls {
 	bool drop_space;   /* white space that comes next stands between calls */
 	struct tool_scan scan;
 	struct buf name; /* of the call that is being read */
+	json_val properties; /* of its tool's parameters, when it is in tags */
+	u32 parameters;	     /* that came */
+	bool as_text, fresh; /* the one that comes is a string; nothing of it has come */
 	bool open;	 /* that call is the last of `calls`, or is dropped */
 	bool dropped;
 	struct tool_call *calls;

@@ -18,7 +18,7 @@ static const char example[] =
 	"{\"type\": "
 	"\"string\", \"description\": \"d\"}}, \"required\": [\"key_y\"]}}}]}";
 
-static const char *const names[] = {"none", "hermes", "llama3_json", "mistral"};
+static const char *const names[] = {"none", "hermes", "llama3_json", "qwen3_coder", "mistral"};
 
 const char *tool_format_name(enum tool_format format)
 {
@@ -64,6 +64,8 @@ static enum tool_format format_of(const char *text)
 		if (strncmp(behind, ", \"parameters\": {\"key_y\"", 24) == 0)
 			return TOOL_FORMAT_LLAMA3;
 	}
+	if (strstr(text, "<function=look_up_x>") && strstr(text, "<parameter=key_y>"))
+		return TOOL_FORMAT_QWEN3_CODER;
 	bool named = strstr(text, "[TOOL_CALLS]look_up_x") || strstr(text, "[TOOL_CALLS] look_up_x");
 	return named ? TOOL_FORMAT_MISTRAL : TOOL_FORMAT_NONE;
 }

@@ -19,6 +19,15 @@ struct tool_case {
 #define CALL  "{\"name\": \"look_up\", \"arguments\": {\"q\": \"a}\\\"{\"}}"
 #define TOOLS "[{\"type\": \"function\", \"function\": {\"name\": \"look_up\"}}, {\"name\": \"add\"}]"
 
+/* Tools of calls in tags, whose arguments have types. */
+#define TYPED                                                                                                          \
+	"[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {" \
+	"\"s\": {\"type\": \"string\"}, \"n\": {\"type\": \"integer\"}, \"b\": {\"type\": [\"boolean\", \"null\"]}, "           \
+	"\"o\": {\"anyOf\": [{\"type\": \"object\"}, {\"type\": \"array\"}]}, \"e\": {\"anyOf\": [{\"type\": \"integer\"}, "  \
+	"{\"type\": \"string\"}]}, \"r\": {\"$ref\": \"#/$defs/r\"}}}}}]"
+#define TAGGED(parameters) "<tool_call>\n<function=f>\n" parameters "</function>\n</tool_call>"
+#define PARAMETER(name, value) "<parameter=" name ">\n" value "\n</parameter>\n"
+
 static const struct tool_case cases[] = {
 	{"no call", TOOL_FORMAT_HERMES, "Just <text> and a < b.\n", "Just <text> and a < b.\n", {{0}}, false},
 	{"one call",
@@ -150,6 +159,67 @@ static const struct tool_case cases[] = {
 	 "Well.",
 	 {{"look_up", "{\"name\": \"n\", \"arguments\": {}}"}, {"add", "{}"}},
 	 false},
+	{"tags, text that means something in JSON",
+	 TOOL_FORMAT_QWEN3_CODER,
+	 "Hm.\n\n" TAGGED(PARAMETER("s", "a \"b\"\n\\ </param {\n") PARAMETER("other", "17")) "\nSo.",
+	 "Hm.So.",
+	 {{"f", "{\"s\": \"a \\\"b\\\"\\n\\\\ </param {\\n\", \"other\": \"17\"}"}},
+	 false},
+	{"tags, by the schema",
+	 TOOL_FORMAT_QWEN3_CODER,
+	 TAGGED(PARAMETER("n", "42") PARAMETER("b", "True") PARAMETER("o", "{\"k\": [1,\n2]}") PARAMETER("e", "7") PARAMETER("r", "[]")),
+	 "",
+	 {{"f", "{\"n\": 42, \"b\": true, \"o\": {\"k\": [1,\n2]}, \"e\": \"7\", \"r\": []}"}},
+	 false},
+	{"tags, what is no JSON is a string",
+	 TOOL_FORMAT_QWEN3_CODER,
+	 TAGGED(PARAMETER("n", "many") PARAMETER("b", "None") PARAMETER("o", "") PARAMETER("r", "{1")),
+	 "",
+	 {{"f", "{\"n\": \"many\", \"b\": null, \"o\": \"\", \"r\": \"{1\"}"}},
+	 false},
+	{"tags, several, none of an argument, and as JSON",
+	 TOOL_FORMAT_QWEN3_CODER,
+	 TAGGED("") "\n" TAGGED(PARAMETER("s", "<b>x</b>")) "<tool_call>" CALL "</tool_call>",
+	 "",
+	 {{"f", "{}"}, {"f", "{\"s\": \"<b>x</b>\"}"}, {"look_up", "{\"q\": \"a}\\\"{\"}"}},
+	 false},
+	{"tags, on one line, of no tool, some of them forgotten",
+	 TOOL_FORMAT_QWEN3_CODER,
+	 "<tool_call><function= g ><parameter=s>a</parameter> and <parameter= n >b</function></tool_call>"
+	 "<tool_call><function=f><parameter=n>1</parameter></tool_call>",
+	 "",
+	 {{"g", "{\"s\": \"a\", \"n\": \"b\"}"}, {"f", "{\"n\": 1}"}},
+	 false},
+	{"tags, the first alone",
+	 TOOL_FORMAT_QWEN3_CODER,
+	 TAGGED(PARAMETER("n", "1")) TAGGED(PARAMETER("n", "2")),
+	 "",
+	 {{"f", "{\"n\": 1}"}},
+	 true},
+	{"tags, cut off in a text",
+	 TOOL_FORMAT_QWEN3_CODER,
+	 "<tool_call>\n<function=f>\n<parameter=s>\nso far\n</par",
+	 "",
+	 {{"f", "{\"s\": \"so far\\n</par"}},
+	 false},
+	{"tags, cut off in a number, and behind an argument",
+	 TOOL_FORMAT_QWEN3_CODER,
+	 "<tool_call>\n<function=f>\n<parameter=n>\n12",
+	 "",
+	 {{"f", "{\"n\": 12"}},
+	 false},
+	{"tags, cut off behind an argument",
+	 TOOL_FORMAT_QWEN3_CODER,
+	 "<tool_call>\n<function=f>\n" PARAMETER("n", "12") "<para",
+	 "",
+	 {{"f", "{\"n\": 12}"}},
+	 false},
+	{"tags, something else behind the mark",
+	 TOOL_FORMAT_QWEN3_CODER,
+	 "<tool_call>\n<functions>x</functions></tool_call> <tool_call><function=></function>",
+	 "<tool_call>\n<functions>x</functions></tool_call> <tool_call><function=></function>",
+	 {{0}},
+	 false},
 	{"Mistral, a list of something else",
 	 TOOL_FORMAT_MISTRAL,
 	 "[TOOL_CALLS] [1, 2]",
@@ -185,9 +255,12 @@ static void check_calls(const struct tool_case *c, const struct tool_calls *t, c
 Test(tool_calls, texts_say_the_same_in_pieces_of_any_size)
 {
 	struct json_doc *tools = NULL;
-	cr_assert_eq(json_parse(&tools, TOOLS, sizeof(TOOLS) - 1, NULL), ERR_OK);
+	struct json_doc *plain = NULL, *typed = NULL;
+	cr_assert_eq(json_parse(&plain, TOOLS, sizeof(TOOLS) - 1, NULL), ERR_OK);
+	cr_assert_eq(json_parse(&typed, TYPED, sizeof(TYPED) - 1, NULL), ERR_OK);
 	for (size_t i = 0; i < COUNT_OF(cases); i++) {
 		const struct tool_case *c = &cases[i];
+		tools = c->format == TOOL_FORMAT_QWEN3_CODER ? typed : plain;
 		size_t bytes = strlen(c->text);
 		for (size_t piece = 1; piece <= bytes; piece++) {
 			struct tool_calls t = reader_of(c, tools);
@@ -202,7 +275,8 @@ Test(tool_calls, texts_say_the_same_in_pieces_of_any_size)
 			tool_calls_fini(&t);
 		}
 	}
-	json_free(&tools);
+	json_free(&plain);
+	json_free(&typed);
 }
 
 /* What a client puts together from deltas. */
@@ -232,9 +306,9 @@ static void take_delta(struct client_call *calls, const char *json, size_t bytes
 	json_free(&doc);
 }
 
-Test(tool_calls, deltas_add_up_to_the_calls_and_come_before_these_end)
+/* `calls`: how many it has. Returns the JSON of all. */
+static struct buf add_up(const struct tool_case *c, u32 count)
 {
-	const struct tool_case *c = &cases[2];
 	struct tool_calls t = reader_of(c, NULL);
 	struct client_call calls[4] = {0};
 	struct buf content = {0}, out = {0};
@@ -251,18 +325,29 @@ Test(tool_calls, deltas_add_up_to_the_calls_and_come_before_these_end)
 	}
 	tool_calls_end(&t, &content);
 	cr_assert_gt(deltas, strlen(c->calls[0].arguments) / 2, "arguments come as the model writes them");
-	for (u32 i = 0; i < 2; i++) {
+	for (u32 i = 0; i < count; i++) {
 		cr_assert_eq(calls[i].names, 1);
 		cr_assert_str_eq(calls[i].name, c->calls[i].name);
 		cr_assert_str_eq(calls[i].arguments, c->calls[i].arguments);
 	}
 	buf_clear(&out);
 	tool_calls_write(&t, &out);
+	buf_fini(&content);
+	tool_calls_fini(&t);
+	return out;
+}
+
+Test(tool_calls, deltas_add_up_to_the_calls_and_come_before_these_end)
+{
+	static const struct tool_case tags = {
+		"a text in tags", TOOL_FORMAT_QWEN3_CODER, TAGGED(PARAMETER("s", "a \"b\" and more of it, long enough to be told in pieces")), "",
+		{{"f", "{\"s\": \"a \\\"b\\\" and more of it, long enough to be told in pieces\"}"}}, false};
+	struct buf out = add_up(&cases[2], 2);
 	cr_assert_not_null(
 		strstr(buf_cstr(&out), "\"arguments\":\"{\\\"x\\\": [1, {\\\"y\\\": null}]}\"}}]"));
-	buf_fini(&content);
 	buf_fini(&out);
-	tool_calls_fini(&t);
+	out = add_up(&tags, 1);
+	buf_fini(&out);
 }
 
 static enum tool_format format_of(const char *source)
@@ -296,8 +381,11 @@ Test(tool_calls, the_form_is_what_the_template_writes)
 	cr_expect_eq(format_of(TURNS "[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | "
 				     "tojson }}" END_TURNS),
 		     TOOL_FORMAT_MISTRAL);
+	cr_expect_eq(format_of(TURNS "<tool_call>\n<function={{ c.function.name }}>\n{% for k, v in c.function.arguments | items %}"
+			       "<parameter={{ k }}>\n{{ v }}\n</parameter>\n{% endfor %}</function>\n</tool_call>" END_TURNS),
+		     TOOL_FORMAT_QWEN3_CODER);
 	cr_expect_eq(format_of(TURNS "<tool_call>\n<function={{ c.function.name }}>" END_TURNS),
-		     TOOL_FORMAT_NONE, "no JSON");
+		     TOOL_FORMAT_NONE, "no arguments");
 	cr_expect_eq(format_of("{{ tools | tojson }}{{ messages[0].content }}"), TOOL_FORMAT_NONE,
 		     "the list of tools is no call");
 }
