@@ -78,7 +78,7 @@ static u32 save_point(const struct sched *s, const struct seq *q, u32 count)
 static void file_newest(struct sched *s, struct seq *q, u32 slot, u32 tokens, u64 step)
 {
 	if (q->saved_tokens)
-		state_cache_forget(&s->states, q->saved_slot, hash_behind(s, q, q->saved_tokens));
+		state_cache_forget(&s->states, q->saved_slot, hash_behind(s, q, q->saved_tokens), step);
 	state_cache_file(&s->states, slot, hash_behind(s, q, tokens), step);
 	q->saved_slot = slot;
 	q->saved_tokens = tokens;

@@ -158,10 +158,12 @@ void state_cache_give_back(struct state_cache *c, u32 slot)
 	link_slot(c, slot, c->capacity);
 }
 
-void state_cache_forget(struct state_cache *c, u32 slot, struct block_hash hash)
+void state_cache_forget(struct state_cache *c, u32 slot, struct block_hash hash, u64 step)
 {
+	const struct state_entry *e = &c->entries[slot];
+
 	ASSERT(slot < c->capacity);
-	if (!c->entries[slot].filed || !same(c->entries[slot].hash, hash))
+	if (!e->filed || !same(e->hash, hash) || e->step >= step)
 		return;
 	revoke(c, slot);
 	unlink_slot(c, slot);

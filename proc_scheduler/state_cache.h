@@ -36,7 +36,8 @@ u32 state_cache_take(struct state_cache *c, u64 step);
 void state_cache_file(struct state_cache *c, u32 slot, struct block_hash hash, u64 step);
 /* A slot that was taken, and has no state that anybody will ask for: the next to be taken. */
 void state_cache_give_back(struct state_cache *c, u32 slot);
-/* The state is of no further use: if the slot still has it, it is the next to be taken. */
-void state_cache_forget(struct state_cache *c, u32 slot, struct block_hash hash);
+/* The state is of no further use: if the slot still has it, it is the next to be taken, unless step number `step` itself saves it there, anew: of
+ * another sequence. */
+void state_cache_forget(struct state_cache *c, u32 slot, struct block_hash hash, u64 step);
 
 #endif

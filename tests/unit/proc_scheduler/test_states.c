@@ -27,9 +27,11 @@ Test(states, slots_are_taken_in_the_order_in_which_they_were_asked_for_last)
 	cr_assert_eq(state_cache_take(&c, 2), 1);
 	cr_assert(!state_cache_has(&c, hash(17)) && state_cache_has(&c, hash(16)) && c.filed == 2);
 	state_cache_give_back(&c, 1);
-	state_cache_forget(&c, 2, hash(16)); /* it has another one */
+	state_cache_forget(&c, 2, hash(16), 2); /* it has another one */
 	cr_assert_eq(c.filed, 2);
-	state_cache_forget(&c, 0, hash(16));
+	state_cache_forget(&c, 0, hash(16), 1); /* step 1 itself saves it */
+	cr_assert_eq(c.filed, 2);
+	state_cache_forget(&c, 0, hash(16), 2);
 	cr_assert_eq(c.filed, 1);
 	cr_assert_eq(state_cache_take(&c, 2), 0, "forgotten last");
 	cr_assert_eq(state_cache_take(&c, 2), 1);
@@ -203,5 +205,50 @@ Test(states, workers_that_begin_anew_have_none)
 	fixture_run(f);
 	expect_solo(f, running);
 	expect_solo(f, again);
+	fixture_destroy(&f);
+}
+
+/* Of a prompt of 20 tokens, its first outputs added. */
+static u64 submit_further_on(struct fixture *f, u32 count, u32 max_tokens)
+{
+	static u32 tokens[FIXTURE_TOKENS_MAX];
+	struct ipc_submit m = fixture_message(f->next_req_id++, 1, count, max_tokens);
+	struct sched_admission a;
+	struct err_msg em;
+
+	for (u32 i = 0; i < count; i++)
+		tokens[i] = i < 20 ? 1 + i : fake_next_token(tokens, i, FIXTURE_VOCAB);
+	m.tokens = tokens;
+	cr_assert_eq(sched_submit(f->s, &m, f->now_ns, &a, &em), ERR_OK, "%s", em.text);
+	return a.seq;
+}
+
+Test(states, one_that_another_has_saved_anew_in_this_step_is_not_forgotten)
+{
+	struct sched_config c = config_with(2);
+	struct fixture *f = fixture_create(&c);
+	u64 all[6] = {submit_further_on(f, 20, 60), submit_further_on(f, 21 + SIZE, 60)}; /* which takes a step more: it parts from the other one */
+	u32 count = 2;
+
+	/* The second one is a block ahead of the first one all the time, which comes first in every step. */
+	while (fixture_seq(f, all[1])->known < 64) {
+		const u32 known = fixture_seq(f, all[1])->known;
+		if (known == 52 || known == 54 || known == 56) { /* what the second one had saved is gone, and the next slot is that one again */
+			all[count] = submit(f, 0, 100 * count, 40, 1);
+			count++;
+		}
+		fixture_plan(f);
+		fixture_deliver(f);
+	}
+	cr_assert_eq(fixture_seq(f, all[0])->known, 48);
+	cr_assert_eq(count, 5);
+	all[count++] = submit(f, 0, 700, 40, 1);
+	const struct ipc_step *step = fixture_plan(f); /* two slots: two states */
+	cr_assert_eq(step->save_row_count, 2);
+	cr_assert_neq(step->save_slot[0], step->save_slot[1]);
+	fixture_deliver(f);
+	fixture_run(f);
+	for (u32 i = 0; i < count; i++)
+		expect_solo(f, all[i]);
 	fixture_destroy(&f);
 }
