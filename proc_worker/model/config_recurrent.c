@@ -272,12 +272,13 @@ static enum err read_delta(struct model_config *c, json_val v, struct err_msg *e
 		e = config_may_u32(v, "linear_num_value_heads", STATE_HEADS_MAX, as_attention ? c->heads : DELTA_HEADS, &r->heads, em);
 	const u32 key_dim = e || !as_attention ? DELTA_HEAD_DIM : (u32)(0.75 * c->hidden / r->key_heads);
 	if (!e)
-		e = config_may_u32(v, "linear_key_head_dim", CONFIG_HEAD_DIM_MAX, key_dim, &r->key_dim, em);
+		e = config_may_u32(v, "linear_key_head_dim", KERN_RECURRENT_DIM_MAX, key_dim, &r->key_dim, em);
 	if (!e)
 		e = config_may_u32(v, "linear_value_head_dim", CONFIG_HEAD_DIM_MAX, as_attention ? 2 * r->key_dim : DELTA_HEAD_DIM, &r->value_dim, em);
-	if (!e && (r->key_dim < 1 || r->key_dim > CONFIG_HEAD_DIM_MAX || r->value_dim > CONFIG_HEAD_DIM_MAX))
-		e = err_set(em, ERR_INVALID, "config.json: keys of %u values and values of %u (\"linear_key_head_dim\", \"linear_value_head_dim\"); they must be 1 to %d",
-			    r->key_dim, r->value_dim, CONFIG_HEAD_DIM_MAX);
+	if (!e && (r->key_dim < 1 || r->key_dim > KERN_RECURRENT_DIM_MAX || r->value_dim > CONFIG_HEAD_DIM_MAX))
+		e = err_set(em, ERR_INVALID,
+			    "config.json: keys of %u values and values of %u (\"linear_key_head_dim\", \"linear_value_head_dim\"); they must be 1 to %d and 1 to %d",
+			    r->key_dim, r->value_dim, KERN_RECURRENT_DIM_MAX, CONFIG_HEAD_DIM_MAX);
 	if (!e && arch_has_own(c->arch, "linear_allow_neg_eigval"))
 		e = read_beta(c, v, em);
 	return e ? e : check_heads(c, "linear_num_value_heads", "linear_num_key_heads", em);
@@ -348,7 +349,7 @@ static enum err read_scan(struct model_config *c, json_val v, struct err_msg *em
 	if (!e)
 		e = config_may_u32(v, "mamba_n_groups", STATE_HEADS_MAX, SCAN_KEY_HEADS, &r->key_heads, em);
 	if (!e)
-		e = config_may_u32(v, "mamba_d_state", CONFIG_HEAD_DIM_MAX, SCAN_KEY_DIM, &r->key_dim, em);
+		e = config_may_u32(v, "mamba_d_state", KERN_RECURRENT_DIM_MAX, SCAN_KEY_DIM, &r->key_dim, em);
 	if (!e)
 		e = read_head_dim(c, v, em);
 	if (!e)

@@ -21,7 +21,7 @@ static void check(const struct model_config *c)
 		abort();
 	if (r->kind && (r->taps < 2 || r->taps > KERN_CONV_TAPS_MAX || !(r->gate_eps > 0)))
 		abort();
-	if (r->kind > RECURRENT_CONV && (!r->key_heads || r->heads % r->key_heads || !r->key_dim || !r->value_dim))
+	if (r->kind > RECURRENT_CONV && (!r->key_heads || r->heads % r->key_heads || !r->key_dim || r->key_dim > KERN_RECURRENT_DIM_MAX || !r->value_dim))
 		abort();
 	for (u32 i = 0; i < c->layers; i++)
 		if (model_kv_layer(c, i) >= c->own_kv_layers)

@@ -128,7 +128,9 @@ Test(config_recurrent, what_qwen_says_of_its_layers_is_checked)
 	refused(QWEN, "\"linear_num_key_heads\": 4, \"linear_num_value_heads\": 6", ERR_INVALID,
 		"\"linear_num_value_heads\" 6 is not a multiple of \"linear_num_key_heads\" 4");
 	refused(QWEN, "\"linear_num_value_heads\": 65536, \"linear_value_head_dim\": 1024", ERR_INVALID, "all of a kind together may have 1048576");
-	refused(QWEN, "\"linear_key_head_dim\": 2000", ERR_INVALID, "\"linear_key_head_dim\" is 2000; it must be 1 to 1024");
+	refused(QWEN, "\"linear_key_head_dim\": 2000", ERR_INVALID, "\"linear_key_head_dim\" is 2000; it must be 1 to 512");
+	refused(QWEN, "\"linear_key_head_dim\": 513", ERR_INVALID, "\"linear_key_head_dim\" is 513; it must be 1 to 512"); /* kernels take no more */
+	refused(QWEN, "\"linear_value_head_dim\": 1025", ERR_INVALID, "\"linear_value_head_dim\" is 1025; it must be 1 to 1024");
 	refused(QWEN, "\"linear_conv_kernel_dim\": 16", ERR_UNSUPPORTED, "\"linear_conv_kernel_dim\" is 16; convolutions over 2 to 8 tokens");
 	refused(QWEN, DELTA ", \"hidden_act\": \"relu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'relu'; of a " QWEN " it must be silu");
 	refused(QWEN, DELTA ", \"attn_output_gate\": false", ERR_UNSUPPORTED, "\"attn_output_gate\" must be true for " QWEN);
@@ -201,6 +203,8 @@ Test(config_recurrent, what_files_say_of_mamba_is_checked)
 		"\"mamba_expand\" times \"hidden_size\", 96, must be a multiple of \"mamba_n_heads\", which is 7");
 	refused(GRANITE, TYPES("mamba", "attention", "mamba", "mamba") ", \"mamba_n_heads\": 6, \"mamba_n_groups\": 4, " DENSE, ERR_INVALID,
 		"\"mamba_n_heads\" 6 is not a multiple of \"mamba_n_groups\" 4");
+	refused(GRANITE, TYPES("mamba", "attention", "mamba", "mamba") ", \"mamba_n_heads\": 6, \"mamba_d_state\": 513, " DENSE, ERR_INVALID,
+		"\"mamba_d_state\" is 513; it must be 1 to 512");
 	refused(GRANITE, SCAN ", " DENSE ", \"time_step_limit\": [0.5, 0.5]", ERR_FORMAT, "\"time_step_limit\" must be an array of two numbers");
 	refused(GRANITE, SCAN ", " DENSE ", \"time_step_limit\": [-1, 2]", ERR_FORMAT, "\"time_step_limit\" must be an array");
 	refused(GRANITE, SCAN ", " DENSE ", \"time_step_limit\": 3", ERR_FORMAT, "\"time_step_limit\" must be an array");
