@@ -55,6 +55,8 @@ static enum err create_core(struct scheduler *s, const struct ipc_worker_ready *
 	scheduler_check_sessions(s, w->vocab_size);
 	struct sched_config config = core_config(s, w);
 	struct sched_sink sink = streams_sink(&s->streams);
+	if (config.recurrent && config.draft_max)
+		return err_set(em, ERR_UNSUPPORTED, "--speculative-config: the workers' rows keep a state, which cannot go back where a guess does not come true");
 	enum err e = sched_create(&s->sched, &config, &sink, s->stats, em);
 
 	if (e)

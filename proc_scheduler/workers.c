@@ -6,7 +6,7 @@
 
 #include "common/assert.h"
 
-enum { OUTBOX_ITEMS_MAX = 1024 };
+enum { OUTBOX_ITEMS_MAX = 1024, STATE_SLOTS_MAX = 1 << 20 /* far more than memory there is for states */ };
 static const u64 OUTBOX_BYTES_MAX = 512u << 20;
 
 enum err workers_init(struct workers *w, struct ipc_channel *channel, u32 count)
@@ -54,6 +54,11 @@ enum err workers_ready(struct workers *w, ipc_peer peer, const struct ipc_worker
 	if ((u64)m->block_count + m->host_block_count >= UINT32_MAX)
 		return err_set(em, ERR_UNSUPPORTED, "worker %u offers %u KV blocks and %u in host memory: more than ids",
 			       m->rank, m->block_count, m->host_block_count);
+	if (m->recurrent ? m->host_block_count > 0 || m->state_slots > STATE_SLOTS_MAX : m->state_slots > 0)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "worker %u, whose rows %s, offers %u slots for states and %u KV blocks in host memory; it must be at most %u and %s", m->rank,
+			       m->recurrent ? "keep a state" : "keep no state", m->state_slots, m->host_block_count, m->recurrent ? STATE_SLOTS_MAX : 0,
+			       m->recurrent ? "none" : "any number");
 	struct worker_rank *r = &w->ranks[m->rank];
 	r->info = *m;
 	if (m->eos_ids_count)

@@ -183,5 +183,15 @@ Test(workers, strangers_and_impossible_numbers_are_refused)
 	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &far, &em), ERR_INVALID);
 	many.host_block_count = UINT32_MAX - 10;
 	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &many, &em), ERR_UNSUPPORTED);
+	a.recurrent = 1; /* who is swapped would lose its row's state */
+	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &a, &em), ERR_UNSUPPORTED);
+	a.host_block_count = 0;
+	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &a, &em), ERR_OK);
+	a.state_slots = UINT32_MAX;
+	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &a, &em), ERR_UNSUPPORTED);
+	a.state_slots = 7;
+	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &a, &em), ERR_OK);
+	a.recurrent = 0;
+	cr_assert_eq(workers_ready(&w, (ipc_peer){1}, &a, &em), ERR_UNSUPPORTED);
 	workers_fini(&w);
 }
