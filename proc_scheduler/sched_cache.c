@@ -71,7 +71,7 @@ static u32 save_point(const struct sched *s, const struct seq *q, u32 count)
 		return q->branch;
 	if (last > q->computed && last <= end)
 		return last;
-	return count == 1 && end % size == 0 ? end : 0;
+	return count == 1 && end >= q->known && end % size == 0 ? end : 0; /* not of prompts that run token by token */
 }
 
 /* Of an answer the newest one is enough. */

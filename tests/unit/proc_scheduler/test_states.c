@@ -163,6 +163,21 @@ Test(states, of_an_answer_the_newest_state_is_kept)
 	}
 }
 
+Test(states, a_prompt_that_runs_token_by_token_takes_no_more_slots)
+{
+	struct sched_config c = config_with(SLOTS);
+	c.long_prefill_token_threshold = 1;
+	struct fixture *f = fixture_create(&c);
+
+	u64 a = submit(f, 70, 0, 70, 2);
+	fixture_run(f);
+	expect_solo(f, a);
+	cr_assert_eq(f->s->states.filed, 1, "%u", f->s->states.filed);
+	submit(f, 70, 0, 70, 1);
+	cr_assert_eq(fixture_plan(f)->add_computed[0], 64);
+	fixture_destroy(&f);
+}
+
 Test(states, few_slots_go_around_and_none_are_missed)
 {
 	for (u32 slots = 0; slots <= 2; slots++) {
