@@ -142,6 +142,26 @@ u32 sched_find_state(struct sched *s, const struct seq *q, u32 *blocks, u64 step
 	return slot;
 }
 
+/* So many tokens more are worth a step, in which nobody behind it is admitted either. */
+enum { WORTH_WAITING_TOKENS = 64 };
+
+bool sched_state_is_coming(const struct sched *s, const struct seq *q, u32 computed, u64 step)
+{
+	u32 size = s->config.block_size, most = (q->known - 1) / size;
+
+	for (u32 i = 0; i < s->running.count; i++) {
+		const struct seq *other = sched_running(s, i);
+		u32 last = (other->known - 1) / size, tokens = last * size;
+		if (other->group || last > most || last > other->hashed || last > q->hashed || tokens < computed + WORTH_WAITING_TOKENS)
+			continue;
+		struct block_hash mine = hash_behind(s, q, tokens), theirs = hash_behind(s, other, tokens);
+		bool comes = other->computed < tokens || state_cache_is_saved_by(&s->states, theirs, step);
+		if (comes && mine.low == theirs.low && mine.high == theirs.high)
+			return true;
+	}
+	return false;
+}
+
 void sched_file_blocks(struct sched *s, struct seq *q, u64 step)
 {
 	u32 tokens = q->known < q->computed ? q->known : q->computed;

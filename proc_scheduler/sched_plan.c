@@ -326,6 +326,8 @@ static bool admit(struct sched *s, struct plan *p, struct seq *q)
 		return false;
 	sched_place(s, q);
 	struct hit h = plan_find_hit(s, p, q, table);
+	if (s->states.count && may_read_cache(s, q) && sched_state_is_coming(s, q, h.computed, p->step))
+		return false;
 	bool from_host = is_behind_host(x, &h);
 	if (!take_blocks(s, table, &h, total)) {
 		s->blocked_seq = q->id;

@@ -84,6 +84,10 @@ void sched_forget_saved(struct sched *s, struct seq *q);
  * STATE_SLOT_NONE, and *blocks is 0: there is none. */
 u32 sched_find_state(struct sched *s, const struct seq *q, u32 *blocks, u64 step);
 
+/* Whether it is worth waiting for a state that this sequence could begin with, having `computed` tokens otherwise: a running one is on its way to it,
+ * or step number `step`, which is in the making, saves it. That comes to pass, or the other one ends. */
+bool sched_state_is_coming(const struct sched *s, const struct seq *q, u32 computed, u64 step);
+
 /* swap.c: KV of preempted sequences in the host's memory. */
 
 /* Before a running sequence is preempted: copies what is computed of it to the host in the step in the making, if there

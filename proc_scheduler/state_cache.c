@@ -122,6 +122,13 @@ bool state_cache_has(const struct state_cache *c, struct block_hash hash)
 	return find(c, hash) != STATE_SLOT_NONE;
 }
 
+bool state_cache_is_saved_by(const struct state_cache *c, struct block_hash hash, u64 step)
+{
+	u32 slot = find(c, hash);
+
+	return slot != STATE_SLOT_NONE && c->entries[slot].step == step;
+}
+
 u32 state_cache_take(struct state_cache *c, u64 step)
 {
 	u32 slot = c->entries[c->capacity].next;

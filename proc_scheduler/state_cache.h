@@ -29,6 +29,8 @@ void state_cache_reset(struct state_cache *c, u32 count);
 /* The slot that is filed under `hash`, by a step before `step`; it becomes the last one to be taken again. STATE_SLOT_NONE. */
 u32 state_cache_find(struct state_cache *c, struct block_hash hash, u64 step);
 bool state_cache_has(const struct state_cache *c, struct block_hash hash);
+/* Whether step number `step` saves it: it is found from the next one on. */
+bool state_cache_is_saved_by(const struct state_cache *c, struct block_hash hash, u64 step);
 /* For step number `step`: an empty slot, or the one that was not found for longest, which loses its state; it is the caller's until it is filed or
  * given back. STATE_SLOT_NONE: all are somebody's, or saved by this very step. */
 u32 state_cache_take(struct state_cache *c, u64 step);

@@ -267,3 +267,55 @@ Test(states, one_that_another_has_saved_anew_in_this_step_is_not_forgotten)
 		expect_solo(f, all[i]);
 	fixture_destroy(&f);
 }
+
+Test(states, equal_prompts_wait_for_the_first_of_them)
+{
+	struct sched_config c = config_with(SLOTS);
+	c.max_num_batched_tokens = 64;
+	struct fixture *f = fixture_create(&c);
+	u64 all[4], short_one[2];
+
+	for (u32 i = 0; i < 4; i++)
+		all[i] = submit(f, 150, 0, 150, 20);
+	for (u32 chunk = 0; chunk < 3; chunk++) { /* the first one's prompt, and nobody else's */
+		const struct ipc_step *step = fixture_plan(f);
+		cr_assert_eq(step->add_row_count, chunk == 0);
+		fixture_deliver(f);
+	}
+	const struct ipc_step *step = fixture_plan(f);
+	cr_assert_eq(step->add_row_count, 3);
+	cr_assert_eq(step->load_slot_count, 3);
+	for (u32 i = 0; i < 3; i++)
+		cr_assert_eq(step->add_computed[i], 144);
+	fixture_deliver(f);
+	/* What is not worth a step is not waited for. */
+	for (u32 i = 0; i < 2; i++)
+		short_one[i] = submit(f, 0, 500, 50, 3);
+	step = fixture_plan(f);
+	cr_assert_eq(step->add_row_count, 2);
+	fixture_deliver(f);
+	fixture_run(f);
+	for (u32 i = 0; i < 4; i++)
+		expect_solo(f, all[i]);
+	expect_solo(f, short_one[0]);
+	expect_solo(f, short_one[1]);
+	fixture_destroy(&f);
+}
+
+Test(states, nobody_waits_for_one_that_has_gone)
+{
+	struct sched_config c = config_with(SLOTS);
+	c.max_num_batched_tokens = 64;
+	struct fixture *f = fixture_create(&c);
+
+	u64 first = submit(f, 150, 0, 150, 20), second = submit(f, 150, 0, 150, 20);
+	fixture_plan(f);
+	fixture_deliver(f);
+	sched_abort(f->s, 1, fixture_seq(f, first)->req_id, f->now_ns);
+	const struct ipc_step *step = fixture_plan(f);
+	cr_assert_eq(step->add_row_count, 1);
+	fixture_deliver(f);
+	fixture_run(f);
+	expect_solo(f, second);
+	fixture_destroy(&f);
+}
