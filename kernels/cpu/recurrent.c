@@ -15,6 +15,7 @@ enum {
 	COLUMNS_MOST = 64, /* of a task, where heads are fewer than that; */
 	COLUMNS_LEAST = 16,	/* as few as this, where threads would have none */
 	LINE = 16,		/* floats */
+	AHEAD = 3,		/* tokens */
 	/* Vectors side by side, as many as there are registers for: of several tokens, and of one. */
 	VECS_MANY = VEC_LANES == 8 ? 2 : 4,
 	VECS_ONE = VEC_LANES == 16 ? 4 : 8,
@@ -224,6 +225,22 @@ static ALWAYS_INLINE void tile_give(const struct span *s, u32 t, const float *fr
 	}
 }
 
+/* Asks for what token t has for columns [j, j + width): tokens lie pages apart, where no prefetcher follows. */
+static void ask_token(const struct span *s, u32 t, u32 j, u32 width)
+{
+	const size_t token = (size_t)t * s->a->stride;
+	if (t >= s->tokens)
+		return;
+	for (u32 i = 0; i < s->a->key_dim; i += LINE) {
+		__builtin_prefetch(s->k + token + i, 0, 3);
+		__builtin_prefetch(s->q + token + i, 0, 3);
+	}
+	for (u32 i = 0; i < width; i += LINE) {
+		__builtin_prefetch(s->v + token + j + i, 0, 3);
+		__builtin_prefetch(s->out + token + j + i, 1, 3);
+	}
+}
+
 /* Columns from j on, of several tokens or of a row that begins. */
 static ALWAYS_INLINE void tile_many(struct span *s, u32 j, const u32 vecs, u32 n, const bool delta)
 {
@@ -235,6 +252,7 @@ static ALWAYS_INLINE void tile_many(struct span *s, u32 j, const u32 vecs, u32 n
 	} else
 		tile_take(s, s->state + j, s->tile, found, vecs, n, delta);
 	for (; t + 1 < s->tokens; t++) {
+		ask_token(s, t + AHEAD, j, vecs * VEC_LANES);
 		tile_add(s, t, j, found, add, vecs, n, delta);
 		tile_pass(s, t, add, sums, found, vecs, delta);
 		tile_out(s, t, j, sums, vecs, n, delta);
