@@ -1,6 +1,8 @@
 /* The door of kernels/: the op table. One args struct and one slot per op; the readable reference fills the table, stronger variants
  * overwrite their slots. Compiles as C11 and as (CUDA) C++.
  *
+ * Two groups of ops have headers of their own: recurrent.h and sampling.h.
+ *
  * Shapes are row-major; "[T][H]" means T rows of H. T: tokens of a step, R: rows (sequences) of a step, V: vocabulary. On the CPU
  * activations are float; weights and KV cache are bf16 or float. All pointers are borrowed for the call. Ops never allocate: what they
  * need beyond their arguments is in the context's scratch, sized by kern_scratch_bytes.

@@ -24,7 +24,7 @@ const char *check_rows_kept(const struct check_rows *r, const float *data);
 /* Rows [0, tokens) of `stride` floats: NULL, or that something but columns [first, first + width) differs. */
 const char *check_columns_kept(const float *before, const float *after, u32 tokens, u32 stride, size_t first, size_t width);
 
-/* Runs some tokens [first, end) of row `row` alone, which has `context` tokens then: for check_rows_pieces. */
+/* Runs the op on the rows of `state`; NULL, or what is wrong. */
 typedef const char *(*check_piece_fn)(void *arg, const struct kern_state *state);
 /* The tokens of each row in several calls of that row alone. */
 const char *check_rows_pieces(struct check *c, const struct check_rows *r, float *data, check_piece_fn run, void *arg);
