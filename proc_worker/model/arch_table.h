@@ -140,11 +140,12 @@ enum arch_split {
 enum arch_when {
 	WHEN_ALWAYS,
 	WHEN_ATTENTION_BIAS, /* "attention_bias" is true */
-	WHEN_MLP_BIAS,	     /* "mlp_bias" is true */
+	WHEN_MLP_BIAS,	     /* "mlp_bias" is true, in layers with one MLP */
 	WHEN_DENSE,	     /* layers with one MLP */
 	WHEN_EXPERTS,	     /* layers with a mixture of experts */
 	WHEN_SHARED,	     /* of these, where there is an expert of all tokens */
-	WHEN_CHOICE_BIAS,    /* of these, where "use_expert_bias" is true */
+	WHEN_SHARED_BIAS,    /* of these, where "mlp_bias" is true */
+	WHEN_CHOICE_BIAS,    /* of those with experts, where "use_expert_bias" is true */
 	WHEN_HEAD_NORMS,     /* "use_qk_norm" is true */
 	WHEN_LM_HEAD_BIAS,   /* "lm_head_bias" is true */
 	WHEN_Q_RANK,	     /* "q_lora_rank" is a number */
@@ -154,6 +155,9 @@ enum arch_when {
 	WHEN_RECURRENT,
 	WHEN_STATE_BIAS,
 	WHEN_CONV_BIAS,
+	/* Of families with `single_blocks`: layers of one of both, and of none. */
+	WHEN_MIXER,
+	WHEN_NO_MIXER,
 	/* Of families with `global_heads`: layers with a window, and those without; with keys and values of their own. */
 	WHEN_LOCAL,
 	WHEN_LOCAL_KV,
@@ -193,7 +197,7 @@ struct arch_tensor {
 struct arch_field {
 	const char *file, *here;
 };
-enum { ARCH_FIELDS_MAX = 8, ARCH_OWN_MAX = 16 };
+enum { ARCH_FIELDS_MAX = 16, ARCH_OWN_MAX = 16 };
 
 /* Layers that keep a state of each sequence instead of keys and values; what each kind reads of its first product (SLOT_QKV), in this order. */
 enum recurrent_kind {
@@ -264,6 +268,9 @@ struct arch {
 	bool global_heads; /* layers without a window have heads of their own sizes ("global_head_dim"); scores are not scaled: config_global.c */
 	enum recurrent_kind recurrent; /* of its layers that are not of attention: config_recurrent.c */
 	const char *recurrent_layer;   /* what "layer_types" calls these */
+	bool single_blocks; /* a layer is one block, of attention, of a state, an MLP or experts ("hybrid_override_pattern"), and nothing rotates: config_blocks.c */
+	u32 state_head_dim; /* of RECURRENT_SCAN: values of a head, where "mamba_d_head" says nothing else; 0: "mamba_expand" says it */
+	u32 state_groups, state_key_dim; /* "mamba_n_groups", "mamba_d_state"; 0: 1 and 256 */
 	bool state_as_attention; /* sizes of RECURRENT_DELTA follow from those of attention where nothing says them */
 	f32 gate_eps;		 /* of the norm of what such layers make; 0: that of the other norms */
 	bool rope_nullable;	 /* "rope_theta" must be there, and may be null: nothing rotates */

@@ -125,10 +125,9 @@ static const struct arch_tensor OLMO_HYBRID[] = {
 	MLP,
 };
 
-/* Mamba 2, or attention. */
-#define MAMBA LAYER "mamba."
+/* Mamba 2, or attention; `at`: in front of the names of the former. */
 #define MAMBA_PART(slot, name, rows, columns, when_, whole_, before_) \
-	{slot, MAMBA name, rows, columns, SPLIT_ROWS, when_, .whole = whole_, .before = before_}
+	{slot, name, rows, columns, SPLIT_ROWS, when_, .whole = whole_, .before = before_}
 #define MAMBA_IN(slot, name, columns, when) \
 	MAMBA_PART(slot, name, DIM_STATE_VALUES, columns, when, DIM_STATE_ALL, DIM_STATE_VALUES), \
 	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_ALL, DIM_STATE_VZ), \
@@ -139,14 +138,15 @@ static const struct arch_tensor OLMO_HYBRID[] = {
 	MAMBA_PART(slot, name, DIM_STATE_VALUES, columns, when, DIM_STATE_QKV, DIM_NONE), \
 	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_QKV, DIM_STATE_VALUES), \
 	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_QKV, DIM_STATE_KV)
-#define MAMBA_VECTOR(slot, name, rows) {slot, MAMBA name, rows, DIM_NONE, SPLIT_ROWS, WHEN_RECURRENT}
-#define MAMBA_TENSORS \
-	MAMBA_IN(SLOT_QKV, "in_proj.weight", DIM_HIDDEN, WHEN_RECURRENT), MAMBA_IN(SLOT_QKV_BIAS, "in_proj.bias", DIM_NONE, WHEN_STATE_BIAS), \
-	MAMBA_CONV(SLOT_CONV, "conv1d.weight", DIM_TAPS, WHEN_RECURRENT), MAMBA_CONV(SLOT_CONV_BIAS, "conv1d.bias", DIM_NONE, WHEN_CONV_BIAS), \
-	MAMBA_VECTOR(SLOT_RATE_LOG, "A_log", DIM_STATE_HEADS), MAMBA_VECTOR(SLOT_DECAY_BIAS, "dt_bias", DIM_STATE_HEADS), \
-	MAMBA_VECTOR(SLOT_SKIP, "D", DIM_STATE_HEADS), MAMBA_VECTOR(SLOT_GATE_NORM, "norm.weight", DIM_STATE_VALUES), \
-	{SLOT_ATTN_OUT, MAMBA "out_proj.weight", DIM_HIDDEN, DIM_STATE_VALUES, SPLIT_COLUMNS, WHEN_RECURRENT}, \
-	{SLOT_ATTN_OUT_BIAS, MAMBA "out_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_STATE_BIAS}
+#define MAMBA_VECTOR(slot, name, rows) {slot, name, rows, DIM_NONE, SPLIT_ROWS, WHEN_RECURRENT}
+#define MAMBA_TENSORS_AT(at) \
+	MAMBA_IN(SLOT_QKV, at "in_proj.weight", DIM_HIDDEN, WHEN_RECURRENT), MAMBA_IN(SLOT_QKV_BIAS, at "in_proj.bias", DIM_NONE, WHEN_STATE_BIAS), \
+	MAMBA_CONV(SLOT_CONV, at "conv1d.weight", DIM_TAPS, WHEN_RECURRENT), MAMBA_CONV(SLOT_CONV_BIAS, at "conv1d.bias", DIM_NONE, WHEN_CONV_BIAS), \
+	MAMBA_VECTOR(SLOT_RATE_LOG, at "A_log", DIM_STATE_HEADS), MAMBA_VECTOR(SLOT_DECAY_BIAS, at "dt_bias", DIM_STATE_HEADS), \
+	MAMBA_VECTOR(SLOT_SKIP, at "D", DIM_STATE_HEADS), MAMBA_VECTOR(SLOT_GATE_NORM, at "norm.weight", DIM_STATE_VALUES), \
+	{SLOT_ATTN_OUT, at "out_proj.weight", DIM_HIDDEN, DIM_STATE_VALUES, SPLIT_COLUMNS, WHEN_RECURRENT}, \
+	{SLOT_ATTN_OUT_BIAS, at "out_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_STATE_BIAS}
+#define MAMBA_TENSORS MAMBA_TENSORS_AT(LAYER "mamba.")
 /* Without experts what models with some have for all tokens beside these is the MLP. */
 #define GRANITE_HYBRID_ROWS(...) \
 	{SLOT_GATE_UP, LAYER "shared_mlp.input_linear.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE, .whole = DIM_GATE_UP, __VA_ARGS__}
@@ -167,6 +167,34 @@ static const struct arch_tensor BAMBA[] = {
 	{SLOT_GATE_UP_BIAS, LAYER "feed_forward.gate_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS},
 	{SLOT_GATE_UP_BIAS, LAYER "feed_forward.up_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS},
 	{SLOT_DOWN_BIAS, LAYER "feed_forward.down_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MLP_BIAS},
+};
+
+/* One block in each layer, with one norm before it. */
+#define MIXER LAYER "mixer."
+#define MIXER_SHARED MIXER "shared_experts."
+static const struct arch_tensor NEMOTRON_H[] = {
+	{SLOT_EMBED, "model.embeddings.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	FINAL_NORM(SLOT_FINAL_NORM, "norm_f.weight"),
+	{SLOT_ATTN_NORM, LAYER "norm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MIXER},
+	{SLOT_MLP_NORM, LAYER "norm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_NO_MIXER},
+	{SLOT_QKV, MIXER "q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION},
+	{SLOT_QKV, MIXER "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION},
+	{SLOT_QKV, MIXER "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION},
+	{SLOT_ATTN_OUT, MIXER "o_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS, WHEN_ATTENTION},
+	MAMBA_TENSORS_AT(MIXER),
+	{SLOT_GATE_UP, MIXER "up_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE},
+	{SLOT_DOWN, MIXER "down_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, WHEN_DENSE},
+	{SLOT_GATE_UP_BIAS, MIXER "up_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS},
+	{SLOT_DOWN_BIAS, MIXER "down_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MLP_BIAS},
+	{SLOT_ROUTER, MIXER "gate.weight", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
+	{SLOT_CHOICE_BIAS, MIXER "gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+	EXPERT_ROWS(MIXER "experts.{}.up_proj.weight"),
+	{SLOT_EXPERT_DOWN, MIXER "experts.{}.down_proj.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS},
+	{SLOT_GATE_UP, MIXER_SHARED "up_proj.weight", DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED},
+	{SLOT_DOWN, MIXER_SHARED "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED},
+	{SLOT_GATE_UP_BIAS, MIXER_SHARED "up_proj.bias", DIM_SHARED_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_SHARED_BIAS},
+	{SLOT_DOWN_BIAS, MIXER_SHARED "down_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_SHARED_BIAS},
 };
 /* clang-format on */
 

@@ -115,8 +115,9 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 	if (!e)
 		e = read_intermediate(c, v, em);
 	if (!e)
-		e = config_need_u32(v, "num_hidden_layers", MODEL_LAYERS_MAX, &c->layers, em);
-	c->own_kv_layers = c->layers;
+		e = c->arch->single_blocks ? config_read_blocks(c, v, em) : config_need_u32(v, "num_hidden_layers", MODEL_LAYERS_MAX, &c->layers, em);
+	if (!c->arch->single_blocks)
+		c->own_kv_layers = c->layers;
 	if (!e)
 		e = size_or(v, "num_attention_heads", HEADS_MAX, c->arch->heads, &c->heads, em);
 	if (!e)
@@ -559,7 +560,7 @@ const struct rope_config *model_local_rope(const struct model_config *c)
 static bool has_dense_layers(const struct model_config *c)
 {
 	for (u32 i = 0; i < c->layers; i++)
-		if (!(c->layer_flags[i] & LAYER_EXPERTS))
+		if (!(c->layer_flags[i] & (LAYER_EXPERTS | LAYER_NO_MLP)))
 			return true;
 	return !c->experts || c->arch->global_heads; /* there they are beside the MLP */
 }

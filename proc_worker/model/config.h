@@ -51,6 +51,9 @@ enum model_layer_flag {
 	LAYER_SHARED_KV = 1 << 5, /* has no keys and values: attends to those of model_kv_layer */
 	LAYER_WIDE = 1 << 6, /* its MLP is as wide as `wide_intermediate` */
 	LAYER_RECURRENT = 1 << 7, /* keeps a state of every sequence (`recurrent`) instead of keys and values */
+	/* Of families with arch.single_blocks, whose layers are one block each: */
+	LAYER_NO_MIXER = 1 << 8, /* neither attends nor keeps a state */
+	LAYER_NO_MLP = 1 << 9,	 /* has neither MLP nor experts */
 };
 
 /* How a token's experts are chosen and weighed, beside their number: as kern_moe_route_args. Zeroed: the best of softmax. */
@@ -89,7 +92,8 @@ struct model_config {
 	/* Of families with arch.global_heads, of layers with LAYER_GLOBAL: */
 	u32 global_head_dim, global_kv_heads;
 	bool value_is_key; /* values are what keys are before their norm */
-	u32 own_kv_layers; /* the first ones, which have keys and values: all but those with LAYER_SHARED_KV */
+	u32 own_kv_layers; /* the first ones, behind which no layer writes keys and values or a state: all but those with LAYER_SHARED_KV, and the last ones with
+			    * LAYER_NO_MIXER */
 	u32 wide_intermediate; /* of layers with LAYER_WIDE */
 	u32 input_width, input_vocab; /* of what layers add of a token by itself; 0: nothing */
 	struct latent_config latent; /* zeros: heads have keys and values of their own */
@@ -118,7 +122,7 @@ struct model_config {
 	u32 shared_intermediate; /* of the expert of all tokens in layers with experts; 0: there is none */
 	bool normalize_experts;				     /* the weights of a token's experts sum to 1 */
 	struct router_config router;
-	u8 layer_flags[MODEL_LAYERS_MAX];
+	u16 layer_flags[MODEL_LAYERS_MAX];
 	bool tied_embeddings; /* lm_head is the embedding */
 	bool has_dtype;	      /* config.json says what the checkpoint is stored in */
 	enum kern_dtype dtype;

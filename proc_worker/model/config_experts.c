@@ -11,6 +11,12 @@ static bool has(const struct model_config *c, u32 traits)
 	return c->arch->traits & traits;
 }
 
+static void mark_all(struct model_config *c)
+{
+	for (u32 i = 0; i < c->layers; i++)
+		c->layer_flags[i] |= LAYER_EXPERTS;
+}
+
 static enum err read_dense_layers(struct model_config *c, json_val v, struct err_msg *em)
 {
 	json_val list = json_get(v, "mlp_only_layers");
@@ -33,12 +39,25 @@ static enum err read_dense_layers(struct model_config *c, json_val v, struct err
 				"config.json: \"mlp_only_layers\" must hold numbers of layers, found %s",
 				json_type_name(it.value));
 		if (layer < c->layers)
-			c->layer_flags[layer] &= (u8)~LAYER_EXPERTS;
+			c->layer_flags[layer] &= (u16)~LAYER_EXPERTS;
 	}
 	return ERR_OK;
 }
 
 /* ---------------------------------------------------------------- fields of a few families */
+
+/* One that the file gives a width of its own. Programs disagree about what more than one would mean. */
+static enum err read_shared_width(struct model_config *c, json_val v, struct err_msg *em)
+{
+	u32 count = 1;
+
+	enum err e = config_need_u32(v, "shared_expert_intermediate_size", CONFIG_DIM_MAX, &c->shared_intermediate, em);
+	if (!e)
+		e = config_may_count(v, "n_shared_experts", EXPERTS_MAX, 1, &count, em);
+	if (!e && count != 1)
+		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"n_shared_experts\" is %u; of a %s it must be 1", count, c->arch->name);
+	return e;
+}
 
 /* One MLP as wide as all of them. */
 static enum err read_shared(struct model_config *c, json_val v, struct err_msg *em)
@@ -180,7 +199,7 @@ static enum err read_listed_alone(struct model_config *c, json_val v, struct err
 			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is set, which is not supported for %s", rules[i], c->arch->name);
 	if (json_present(list))
 		return read_listed(c, list, em);
-	memset(c->layer_flags, LAYER_EXPERTS, c->layers);
+	mark_all(c);
 	return ERR_OK;
 }
 
@@ -235,12 +254,12 @@ static enum err read_own(struct model_config *c, json_val v, struct err_msg *em)
 {
 	u32 drafting; /* layers behind the model's that guess further tokens: not loaded */
 
-	enum err e = read_shared(c, v, em);
+	enum err e = arch_has_own(c->arch, "shared_expert_intermediate_size") ? read_shared_width(c, v, em) : read_shared(c, v, em);
 	if (!e)
 		e = read_router(c, v, em);
 	if (!e && arch_has_own(c->arch, "num_nextn_predict_layers"))
 		e = config_may_count(v, "num_nextn_predict_layers", MODEL_LAYERS_MAX, 0, &drafting, em);
-	if (!e)
+	if (!e && !c->arch->single_blocks) /* config_blocks.c */
 		e = arch_has_own(c->arch, "first_k_dense_replace") ? read_first_dense(c, v, em) : read_interval(c, v, em);
 	if (!e && arch_has_own(c->arch, "is_moe_layer") && json_present(json_get(v, "is_moe_layer")))
 		e = check_flags(c, json_get(v, "is_moe_layer"), em);
@@ -331,7 +350,7 @@ enum err config_read_beside(struct model_config *c, json_val v, struct err_msg *
 	if (!e)
 		e = config_need_u32(v, "moe_intermediate_size", CONFIG_DIM_MAX, &c->expert_intermediate, em);
 	c->normalize_experts = true;
-	memset(c->layer_flags, LAYER_EXPERTS, c->layers);
+	mark_all(c);
 	return e;
 }
 
@@ -346,6 +365,15 @@ static enum err read_optional(struct model_config *c, json_val v, bool *none, st
 	return config_need_u32(v, "intermediate_size", CONFIG_DIM_MAX, &c->intermediate, em);
 }
 
+/* Whether some layer has experts. */
+static bool is_marked(const struct model_config *c)
+{
+	for (u32 i = 0; i < c->layers; i++)
+		if (c->layer_flags[i] & LAYER_EXPERTS)
+			return true;
+	return false;
+}
+
 enum err config_read_experts(struct model_config *c, json_val v, struct err_msg *em)
 {
 	bool all = has(c, ARCH_EXPERTS_ALL), own = has(c, ARCH_EXPERTS_OWN);
@@ -355,7 +383,7 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 
 	bool none = false;
 
-	if (!has(c, ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME | ARCH_EXPERTS_OWN))
+	if (!has(c, ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME | ARCH_EXPERTS_OWN) || (c->arch->single_blocks && !is_marked(c)))
 		return ERR_OK;
 	if (c->arch->experts_optional)
 		e = read_optional(c, v, &none, em);
@@ -375,7 +403,7 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 	c->expert_intermediate = c->intermediate;
 	c->router.sigmoid = c->arch->router_sigmoid;
 	if (!e && all)
-		memset(c->layer_flags, LAYER_EXPERTS, c->layers);
+		mark_all(c);
 	if (!e && all)
 		e = check_word(c->arch, v, "scoring_func", "sigmoid", em);
 	if (!e && has(c, ARCH_EXPERTS_NORM))

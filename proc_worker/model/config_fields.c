@@ -306,6 +306,11 @@ static const struct {
 	{"attn_layer_indices", 0, NAN},
 	{"full_attention_interval", 0, NAN},
 	{"output_gate_type", 0, NAN},
+	{"hybrid_override_pattern", 0, NAN},
+	{"expand", 0, NAN}, /* of how wide heads together are, which others say */
+	{"norm_eps", 0, NAN},
+	{"mamba_hidden_act", 0, NAN},
+	{"moe_latent_size", 0, NAN},
 	{"mamba_ssm_dtype", 0, NAN}, /* of what others hold a state in; here it is float32 */
 	{"linear_allow_neg_eigval", 0, NAN},
 	{"lm_head_bias", 0, NAN},
@@ -365,6 +370,7 @@ static const struct {
 	{"use_pos_enc", 0, true},
 	{"block_use_swiglu", 0, true},
 	{"attn_output_gate", 0, true},
+	{"tie_word_embeddings", 0, false}, /* which programs disagree about */
 };
 
 /* The same in words. */
@@ -396,11 +402,13 @@ static const char *const INERT[] = {
 	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "router_jitter_noise",
 	"input_jitter_noise", "aux_loss_alpha", "seq_aux", "ep_size",
 	"block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",
+	"rescale_prenorm_residual", "time_step_min", "time_step_max", "time_step_floor", "time_step_rank",
 	"linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor",
 	"init_method", "embedding_initializer_range", "output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
 	/* how others run it; pretraining_tp: products in pieces, the same sums */
 	"pretraining_tp",
+	"residual_in_fp32", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
 	"num_logits_to_keep", "use_mamba_kernels", "z_loss_coefficient",
 	"use_cache", "cache_implementation", "attn_implementation", "return_dict", "output_hidden_states",
 	"output_attentions", "torchscript", "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward",
@@ -409,7 +417,7 @@ static const char *const INERT[] = {
 	"max_seq_len", "torch_compile", "trust_remote_code", "keys_to_ignore_at_inference", "output_past",
 	/* of layers behind the model's own that guess further tokens, or of models that do */
 	"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "mtp_layer_types", "mtp_mlp_layer_types", "mtp_num_hidden_layers",
-	"mtp_use_dedicated_embeddings", "mup_denominator",
+	"mtp_hybrid_override_pattern", "mtp_layers_block_type", "mtp_use_dedicated_embeddings", "mup_denominator",
 	/* images, which are not computed */
 	"vision_config", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",
 	"vision_end_token_id",

@@ -171,7 +171,7 @@ static enum err mark_shared(struct model_config *c, struct err_msg *em)
 				       i, c->own_kv_layers);
 		kinds |= 1u << window;
 		if (shared)
-			c->layer_flags[i] |= (u8)(LAYER_SHARED_KV | (c->wide_intermediate ? LAYER_WIDE : 0));
+			c->layer_flags[i] |= (u16)(LAYER_SHARED_KV | (c->wide_intermediate ? LAYER_WIDE : 0));
 	}
 	return ERR_OK;
 }
@@ -183,7 +183,7 @@ enum err config_mark_global(struct model_config *c, json_val v, struct err_msg *
 
 	if (c->window == 0)
 		return err_set(em, ERR_UNSUPPORTED, "config.json: \"sliding_window\" is null, which is not supported for %s", c->arch->name);
-	c->layer_flags[c->layers - 1] &= (u8) ~(LAYER_WINDOW | LAYER_LOCAL_ROPE);
+	c->layer_flags[c->layers - 1] &= (u16) ~(LAYER_WINDOW | LAYER_LOCAL_ROPE);
 	for (u32 i = 0; i < c->layers; i++)
 		if (!(c->layer_flags[i] & LAYER_WINDOW))
 			c->layer_flags[i] |= LAYER_GLOBAL;

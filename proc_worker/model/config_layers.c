@@ -63,7 +63,7 @@ static enum err read_layer_types(struct model_config *c, json_val list, struct e
 				em, ERR_UNSUPPORTED,
 				"config.json: \"layer_types\"[%u] is '%s': in a %s all layers are alike", i,
 				json_cstr(it.value, ""), c->arch->name);
-		c->layer_flags[i] = (u8)((c->layer_flags[i] & ~LAYER_WINDOW) | (window ? LAYER_WINDOW : 0));
+		c->layer_flags[i] = (u16)((c->layer_flags[i] & ~LAYER_WINDOW) | (window ? LAYER_WINDOW : 0));
 	}
 	return ERR_OK;
 }

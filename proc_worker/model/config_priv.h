@@ -60,6 +60,9 @@ bool config_is_latent_field(const char *name);
 MUST_CHECK enum err config_read_global(struct model_config *c, json_val v, struct err_msg *em);
 MUST_CHECK enum err config_mark_global(struct model_config *c, json_val v, struct err_msg *em);
 
+/* Which block each layer of a family with arch.single_blocks is: fills the number of layers, their flags and own_kv_layers. */
+MUST_CHECK enum err config_read_blocks(struct model_config *c, json_val v, struct err_msg *em);
+
 /* Which layers of a family with arch.recurrent keep a state, and what it is, with `c` filled up to the arithmetic. */
 MUST_CHECK enum err config_read_recurrent(struct model_config *c, json_val v, struct err_msg *em);
 /* Whether it is one of the fields that say this in a family. */

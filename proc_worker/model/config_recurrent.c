@@ -61,7 +61,7 @@ bool config_is_recurrent_field(const struct arch *arch, const char *name)
 
 static void mark(struct model_config *c, u32 layer, bool recurrent)
 {
-	c->layer_flags[layer] = (u8)((c->layer_flags[layer] & ~LAYER_RECURRENT) | (recurrent ? LAYER_RECURRENT : 0));
+	c->layer_flags[layer] = (u16)((c->layer_flags[layer] & ~LAYER_RECURRENT) | (recurrent ? LAYER_RECURRENT : 0));
 }
 
 /* Numbers of the layers of attention, in the field `name`. */
@@ -152,13 +152,16 @@ static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *
 	return e;
 }
 
-/* Returns how many layers keep a state. */
-static u32 count_layers(const struct model_config *c)
+/* Returns how many layers keep a state, `*attend`: how many are of attention. */
+static u32 count_layers(const struct model_config *c, u32 *attend)
 {
 	u32 n = 0;
 
-	for (u32 i = 0; i < c->layers; i++)
+	*attend = 0;
+	for (u32 i = 0; i < c->layers; i++) {
 		n += !!(c->layer_flags[i] & LAYER_RECURRENT);
+		*attend += !(c->layer_flags[i] & (LAYER_RECURRENT | LAYER_NO_MIXER));
+	}
 	return n;
 }
 
@@ -291,6 +294,8 @@ static enum err read_head_dim(struct model_config *c, json_val v, struct err_msg
 	json_val field = json_get(v, "mamba_d_head");
 	u32 expand = SCAN_EXPAND;
 
+	if (c->arch->state_head_dim)
+		return config_may_u32(v, "mamba_d_head", CONFIG_HEAD_DIM_MAX, c->arch->state_head_dim, &r->value_dim, em);
 	enum err e = config_may_u32(v, "mamba_expand", CONFIG_HEAD_DIM_MAX, SCAN_EXPAND, &expand, em);
 	if (e)
 		return e;
@@ -347,9 +352,10 @@ static enum err read_scan(struct model_config *c, json_val v, struct err_msg *em
 	if (!e)
 		e = config_may_u32(v, "mamba_n_heads", STATE_HEADS_MAX, SCAN_HEADS, &r->heads, em);
 	if (!e)
-		e = config_may_u32(v, "mamba_n_groups", STATE_HEADS_MAX, SCAN_KEY_HEADS, &r->key_heads, em);
+		e = config_may_u32(v, "mamba_n_groups", STATE_HEADS_MAX, c->arch->state_groups ? c->arch->state_groups : SCAN_KEY_HEADS, &r->key_heads, em);
 	if (!e)
-		e = config_may_u32(v, "mamba_d_state", KERN_RECURRENT_DIM_MAX, SCAN_KEY_DIM, &r->key_dim, em);
+		e = config_may_u32(v, "mamba_d_state", KERN_RECURRENT_DIM_MAX, c->arch->state_key_dim ? c->arch->state_key_dim : SCAN_KEY_DIM, &r->key_dim,
+				   em);
 	if (!e)
 		e = read_head_dim(c, v, em);
 	if (!e)
@@ -364,10 +370,13 @@ static enum err read_scan(struct model_config *c, json_val v, struct err_msg *em
 /* Convolutions and gates have SiLU in all such families, whatever else a program may take the field for. */
 static enum err check_activation(const struct model_config *c, json_val v, struct err_msg *em)
 {
-	if (c->activation == KERN_SILU)
+	const char *own = arch_has_own(c->arch, "mamba_hidden_act") ? "mamba_hidden_act" : NULL; /* then the other is that of MLPs */
+	json_val field = json_get(v, own ? own : "hidden_act");
+
+	if (own ? !json_present(field) || json_string_equals(field, "silu") || json_string_equals(field, "swish") : c->activation == KERN_SILU)
 		return ERR_OK;
-	return err_set(em, ERR_UNSUPPORTED, "config.json: \"hidden_act\" is '%.64s'; of a %s it must be silu", json_cstr(json_get(v, "hidden_act"), ""),
-		       c->arch->name);
+	return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is '%.64s'; of a %s it must be silu", own ? own : "hidden_act",
+		       json_cstr(field, json_type_name(field)), c->arch->name);
 }
 
 /* Programs disagree about what a file means that says nothing. */
@@ -384,19 +393,23 @@ static enum err read_null_rope(struct model_config *c, json_val v, struct err_ms
 
 enum err config_read_recurrent(struct model_config *c, json_val v, struct err_msg *em)
 {
-	enum err e = mark_layers(c, v, em);
+	enum err e = c->arch->single_blocks ? ERR_OK /* config_blocks.c */ : mark_layers(c, v, em);
+	u32 attend;
 
 	if (!e && arch_has_own(c->arch, "block_auto_adjust_ff_dim"))
 		e = check_blocks(c, v, em);
 	c->output_gate = c->arch->output_gate;
 	if (!e && c->arch->rope_nullable)
 		e = read_null_rope(c, v, em);
-	const u32 count = count_layers(c);
+	const u32 count = count_layers(c, &attend);
+	if (!e && count == 0 && c->arch->single_blocks)
+		return err_set(em, ERR_UNSUPPORTED, "config.json: none of the layers is %s (\"hybrid_override_pattern\", \"layer_types\"); a %s must have one at least",
+			       c->arch->recurrent_layer, c->arch->name);
 	if (e || count == 0) {
 		c->recurrent = (struct recurrent_config){0};
 		return e;
 	}
-	if (count == c->layers)
+	if (attend == 0)
 		return err_set(em, ERR_UNSUPPORTED, "config.json: none of the layers is one of attention (\"layer_types\"); a %s must have one at least",
 			       c->arch->name);
 	e = check_activation(c, v, em);

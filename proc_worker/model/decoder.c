@@ -106,23 +106,39 @@ static float *block_output(struct decoder *d, const float *post_norm, const floa
 	return d->pending ? d->delta : d->x;
 }
 
-/* The matrix that a step reads after `w` of layer `index`; NULL where it depends on more than the layer. After the
- * last layer come the logits, after the logits the next step. */
+/* Of a layer's MLP, or of its experts. */
+static const struct kern_weight *first_of_mlp(const struct decoder *d, u32 index)
+{
+	const struct layer_weights *l = &d->config.weights->layers[index];
+
+	return d->config.model->layer_flags[index] & LAYER_EXPERTS ? &l->router : &l->gate_up;
+}
+
+/* The first matrix of layer `index`; behind the last one come the logits. */
+static const struct kern_weight *first_of_layer(const struct decoder *d, u32 index)
+{
+	const struct model_weights *weights = d->config.weights;
+
+	if (index == weights->layer_count)
+		return &weights->lm_head;
+	return d->config.model->layer_flags[index] & LAYER_NO_MIXER ? first_of_mlp(d, index) : &weights->layers[index].qkv;
+}
+
+/* The matrix that a step reads after `w` of layer `index`; NULL where it depends on more than the layer. After the logits comes the next step. */
 static const struct kern_weight *matrix_after(const struct decoder *d, u32 index, const struct kern_weight *w)
 {
 	const struct model_weights *weights = d->config.weights;
 	const struct layer_weights *l = &weights->layers[index];
-	bool has_experts = d->config.model->layer_flags[index] & LAYER_EXPERTS;
 
 	if (w == &l->qkv)
 		return l->q_b.n ? &l->q_b : &l->attn_out;
-	if (w == &l->attn_out)
-		return has_experts ? &l->router : &l->gate_up;
+	if (w == &l->attn_out && !(d->config.model->layer_flags[index] & LAYER_NO_MLP))
+		return first_of_mlp(d, index);
 	if (w == &l->gate_up)
 		return &l->down;
 	if (w == &weights->lm_head)
-		return &weights->layers[0].qkv;
-	return index + 1 < weights->layer_count ? &weights->layers[index + 1].qkv : &weights->lm_head;
+		return first_of_layer(d, 0);
+	return first_of_layer(d, index + 1);
 }
 
 static struct kern_matmul_args product_args(const struct decoder *d, float *out, bool accumulate, const float *x,
@@ -474,7 +490,7 @@ static bool puts_off(const struct decoder *d, u32 index, u32 tokens)
 	const struct layer_weights *w = &d->config.weights->layers[index];
 
 	return kern_threads_count(d->config.ctx->threads) > 1 && tokens <= MLP_TOKENS && !d->pending && !m->arch->ungated &&
-	       !(m->layer_flags[index] & LAYER_EXPERTS) && product_norms(d, w->mlp_norm, w->mlp_norm_bias, tokens);
+	       !(m->layer_flags[index] & (LAYER_EXPERTS | LAYER_NO_MLP)) && product_norms(d, w->mlp_norm, w->mlp_norm_bias, tokens);
 }
 
 static enum err attention_block(struct decoder *d, u32 index, const struct inputs *in,
@@ -643,10 +659,14 @@ static enum err inputs_block(struct decoder *d, u32 index, u32 tokens, struct er
 static enum err layer(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
 		      struct err_msg *em)
 {
-	enum err e = attention_block(d, index, in, kv, em);
-	const u32 tokens = d->narrowed ? in->rows : in->tokens;
+	const u32 flags = d->config.model->layer_flags[index];
+	enum err e = ERR_OK;
 
-	if (!e)
+	d->put_off = false;
+	if (!(flags & LAYER_NO_MIXER))
+		e = attention_block(d, index, in, kv, em);
+	const u32 tokens = d->narrowed ? in->rows : in->tokens;
+	if (!e && !(flags & LAYER_NO_MLP))
 		e = mlp_block(d, index, tokens, em);
 	if (!e)
 		e = inputs_block(d, index, tokens, em);

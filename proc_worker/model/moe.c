@@ -120,13 +120,16 @@ static enum err run_shared(struct moe *m, const struct layer_weights *w, const f
 					.gate_up = m->shared_gate_up,
 					.tokens = tokens,
 					.size = m->shard->shared_intermediate,
-					.act = m->model->activation};
+					.act = m->model->activation,
+					.ungated = m->model->arch->ungated};
 
-	enum err e = product(m, m->shared_gate_up, x, &w->gate_up, NULL, tokens, em);
+	const float *down_bias = m->shard->rank == 0 ? w->down_bias : NULL; /* ranks add what they have */
+
+	enum err e = product(m, m->shared_gate_up, x, &w->gate_up, w->gate_up_bias, tokens, em);
 	if (!e)
 		e = failed(m->ops->act_mul(m->ctx, &act), "act_mul", em);
 	if (!e)
-		e = product(m, m->shared, m->shared_activated, &w->down, NULL, tokens, em);
+		e = product(m, m->shared, m->shared_activated, &w->down, down_bias, tokens, em);
 	return e || !w->shared_gate.n ? e : product(m, m->shared_gate, x, &w->shared_gate, NULL, tokens, em);
 }
 
@@ -141,6 +144,7 @@ static enum err run_part(struct moe *m, const struct layer_weights *w, const flo
 					.tokens = tokens * top,
 					.size = m->shard->expert_intermediate,
 					.act = m->model->activation,
+					.ungated = m->model->arch->ungated,
 					.alpha = m->model->swiglu_alpha,
 					.limit = m->model->swiglu_limit};
 	struct kern_moe_combine_args combine = {.out = out,

@@ -65,6 +65,7 @@ static const struct {
 	{"model.language_model.", "model."},
 	{"language_model.model.", "model."},
 	{"language_model.lm_head.", "lm_head."},
+	{"backbone.", "model."},
 };
 
 static enum err add_renamed(struct additions *a, const char *file, const char *wanted, struct err_msg *em)
@@ -127,6 +128,8 @@ static const struct {
 	{"mlp.experts.down_proj", SLOT_EXPERT_DOWN},
 	{"feed_forward.experts.gate_up_proj", SLOT_EXPERT_GATE_UP},
 	{"feed_forward.experts.down_proj", SLOT_EXPERT_DOWN},
+	{"mixer.experts.up_proj", SLOT_EXPERT_GATE_UP},
+	{"mixer.experts.down_proj", SLOT_EXPERT_DOWN},
 	{"experts.gate_up_proj", SLOT_EXPERT_GATE_UP},
 	{"experts.down_proj", SLOT_EXPERT_DOWN},
 	{"block_sparse_moe.input_linear.weight", SLOT_EXPERT_GATE_UP},
@@ -178,7 +181,7 @@ static enum err add_experts(struct additions *a, const struct model_config *c, u
 {
 	char name[NAME_BYTES];
 	bool down = slot == SLOT_EXPERT_DOWN;
-	u32 first = 0, parts = down ? 1 : 2;
+	u32 first = 0, parts = down || c->arch->ungated ? 1 : 2;
 	u32 rows = down ? c->hidden : c->expert_intermediate, columns = down ? c->expert_intermediate : c->hidden;
 
 	snprintf(name, sizeof(name), "model.layers.%u.%s", layer, file);

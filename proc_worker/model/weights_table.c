@@ -150,22 +150,24 @@ u32 weights_layers(const struct weights_plan *p, enum weight_slot slot)
 bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
 	const u32 flags = p->config->layer_flags[layer];
-	const bool recurrent = flags & LAYER_RECURRENT;
+	const bool recurrent = flags & LAYER_RECURRENT, mixer = !(flags & LAYER_NO_MIXER), dense = !(flags & (LAYER_EXPERTS | LAYER_NO_MLP));
 	const bool experts = flags & LAYER_EXPERTS, global = flags & LAYER_GLOBAL, shared_kv = flags & LAYER_SHARED_KV;
 
 	switch (t->when) {
 	case WHEN_ALWAYS:
 		return true;
 	case WHEN_ATTENTION_BIAS:
-		return p->config->attention_bias && !recurrent;
+		return p->config->attention_bias && mixer && !recurrent;
 	case WHEN_MLP_BIAS:
-		return p->config->mlp_bias;
+		return p->config->mlp_bias && dense;
 	case WHEN_DENSE:
-		return !experts;
+		return dense;
 	case WHEN_EXPERTS:
 		return experts;
 	case WHEN_SHARED:
 		return experts && p->config->shared_intermediate;
+	case WHEN_SHARED_BIAS:
+		return experts && p->config->shared_intermediate && p->config->mlp_bias;
 	case WHEN_CHOICE_BIAS:
 		return experts && p->config->choice_bias;
 	case WHEN_HEAD_NORMS:
@@ -176,8 +178,12 @@ bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tens
 		return p->config->latent.q_rank > 0;
 	case WHEN_NO_Q_RANK:
 		return p->config->latent.q_rank == 0;
+	case WHEN_MIXER:
+		return mixer;
+	case WHEN_NO_MIXER:
+		return !mixer;
 	case WHEN_ATTENTION:
-		return !recurrent;
+		return mixer && !recurrent;
 	case WHEN_RECURRENT:
 		return recurrent;
 	case WHEN_STATE_BIAS:
@@ -306,7 +312,7 @@ const struct st_tensor *model_weights_unread(const struct weights_plan *p, u32 *
 		const struct arch_tensor *t = &a->tensors[i];
 		bool by_config = t->when == WHEN_ATTENTION_BIAS || t->when == WHEN_MLP_BIAS || t->when == WHEN_HEAD_NORMS ||
 				 t->when == WHEN_LM_HEAD_BIAS || t->when == WHEN_STATE_BIAS || t->when == WHEN_CONV_BIAS ||
-				 t->when == WHEN_CHOICE_BIAS;
+				 t->when == WHEN_CHOICE_BIAS || t->when == WHEN_SHARED_BIAS;
 		bool again = i > 0 && strcmp(a->tensors[i - 1].name, t->name) == 0; /* parts of one tensor */
 		for (u32 layer = 0; by_config && !again && layer < p->config->layers; layer++) { /* layers of a kind: the first may have none */
 			arch_tensor_name(name, sizeof(name), t, layer, 0);

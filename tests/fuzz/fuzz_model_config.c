@@ -7,7 +7,7 @@
 
 static void check(const struct model_config *c)
 {
-	u8 flags = 0;
+	u32 flags = 0;
 
 	for (u32 i = 0; i < c->layers; i++)
 		flags |= c->layer_flags[i];
@@ -24,7 +24,7 @@ static void check(const struct model_config *c)
 	if (r->kind > RECURRENT_CONV && (!r->key_heads || r->heads % r->key_heads || !r->key_dim || r->key_dim > KERN_RECURRENT_DIM_MAX || !r->value_dim))
 		abort();
 	for (u32 i = 0; i < c->layers; i++)
-		if (model_kv_layer(c, i) >= c->own_kv_layers)
+		if (!(c->layer_flags[i] & LAYER_NO_MIXER) && model_kv_layer(c, i) >= c->own_kv_layers)
 			abort();
 	if (c->rope.dim < 2 || c->rope.dim % 2 || c->rope.dim > (flags & LAYER_GLOBAL ? c->global_head_dim : c->head_dim) ||
 	    c->rope.dim / 2 > ROPE_HALF_MAX)

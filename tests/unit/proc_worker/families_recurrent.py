@@ -50,6 +50,18 @@ OLMO_HYBRID = {**COMMON, **STATE, "architectures": ["OlmoHybridForCausalLM"], "m
                "linear_dt_init_floor": 1e-4, "linear_dt_max": 0.1, "linear_dt_min": 0.001, "num_hidden_layers": 4, "pad_token_id": 0,
                "rope_parameters": {"rope_theta": None, "rope_type": "default"}, "rope_theta": MISSING, "torch_dtype": MISSING, "dtype": "float32"}
 
+# What transformers 5.24 takes for the least step, others for a bound of what is learned from: here too small to be one.
+STEPS = {"time_step_floor": 1e-4, "time_step_limit": [0.0, {"__float__": "Infinity"}], "time_step_max": 0.1, "time_step_min": 1e-30}
+NEMOTRON = {**COMMON, **STEPS, "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "attention_bias": False, "chunk_size": 128,
+            "conv_kernel": 4, "expand": 2, "head_dim": 16, "hidden_act": MISSING, "hidden_dropout": 0.0, "hybrid_override_pattern": "M-M*-M-",
+            "layer_norm_epsilon": 1e-5, "mamba_head_dim": 18, "mamba_hidden_act": "silu", "mamba_num_heads": 4, "mamba_proj_bias": False,
+            "mlp_bias": False, "mlp_hidden_act": "relu2", "n_groups": 2, "num_hidden_layers": 7, "num_logits_to_keep": 1,
+            "rescale_prenorm_residual": True, "residual_in_fp32": False, "rms_norm_eps": MISSING, "rope_theta": MISSING, "sliding_window": None,
+            "ssm_state_size": 9, "use_bias": False, "use_conv_bias": True, "use_mamba_kernels": True}
+NEMOTRON_MOE = {"hybrid_override_pattern": "MEM*EME", "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "n_group": 1, "topk_group": 1,
+                "moe_intermediate_size": 20, "moe_shared_expert_intermediate_size": 28, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+                "norm_eps": 1e-5, "partial_rotary_factor": 1.0, "rope_theta": 10000, "mamba_ssm_cache_dtype": "float32"}
+
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True}), ("raw", {"raw": True})]
 
 
@@ -169,6 +181,44 @@ def olmo_hybrid():
                   "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 5, "linear_value_head_dim": 7}
 
 
+def nemotron():
+    """Patterns end in every kind of layer, and begin with every one."""
+    def pattern(letters):
+        return {"hybrid_override_pattern": letters, "num_hidden_layers": len(letters)}
+    types = [{"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}[c] for c in "M-M*-M-"]
+    yield "none", {}
+    yield "old-types", {"hybrid_override_pattern": MISSING, "layers_block_type": types}
+    yield "new-types", {"hybrid_override_pattern": MISSING, "num_hidden_layers": MISSING, "layers_block_type": [
+        {"mamba": LINEAR, "attention": FULL}.get(t, t) for t in types]}
+    yield "layer-types", {"hybrid_override_pattern": MISSING, "layer_types": types}
+    yield "both", {"layers_block_type": types}
+    yield "attention-first", pattern("*-M-M")
+    yield "attention-last", pattern("M-M-*")
+    yield "mlp-first", pattern("--M*M")
+    yield "mlps-last", pattern("M*M--")
+    yield "mixers", pattern("MM**M")
+    yield "two", pattern("*M")
+    yield "experts", NEMOTRON_MOE
+    yield "experts-raw", NEMOTRON_MOE
+    yield "experts-first", {**NEMOTRON_MOE, **pattern("EEM*")}
+    yield "experts-last", {**NEMOTRON_MOE, **pattern("M*-EE")}
+    yield "experts-groups", {**NEMOTRON_MOE, "n_group": 4, "topk_group": 2, "norm_topk_prob": False}
+    yield "experts-biases", {**NEMOTRON_MOE, **pattern("M-E*E"), "mlp_bias": True}
+    yield "experts-saved", {**NEMOTRON_MOE, **pattern("M-M*-M-")}
+    yield "biases", {"use_bias": True, "mamba_proj_bias": True, "mlp_bias": True}
+    yield "no-conv-bias", {"use_conv_bias": False}
+    yield "taps-2", {"conv_kernel": 2}
+    yield "heads", {"mamba_num_heads": 8, "mamba_head_dim": 5, "n_groups": 4}
+    yield "group-each", {"n_groups": 4}
+    yield "silu", {"mlp_hidden_act": "silu"}
+    yield "eps", {"layer_norm_epsilon": 1e-3}
+    yield "head-dim-missing", {"head_dim": MISSING, "attention_head_dim": 128}
+    yield "mqa", {"num_key_value_heads": 1}
+    yield "odd", {**NEMOTRON_MOE, **pattern("M-*EM-E"), "hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 18,
+                  "intermediate_size": 69, "vocab_size": 97, "mamba_num_heads": 12, "mamba_head_dim": 7, "n_groups": 3, "ssm_state_size": 11,
+                  "moe_intermediate_size": 21, "moe_shared_expert_intermediate_size": 27, "mlp_bias": True}
+
+
 FAMILIES = {"lfm2": (LFM2, lfm2, []),
             "lfm2_moe": (LFM2_MOE, lfm2_moe, []),
             "qwen3_5_text": (QWEN3_5, qwen3_5, [("whole", {"whole": QWEN3_5_WHOLE, "prefix": "model.language_model."})]),
@@ -176,7 +226,8 @@ FAMILIES = {"lfm2": (LFM2, lfm2, []),
             "qwen3_next": (QWEN3_NEXT, qwen3_next, []),
             "granite_mamba": (GRANITE, granite, []),
             "bamba": (BAMBA, bamba, []),
-            "olmo_hybrid": (OLMO_HYBRID, olmo_hybrid, [])}
+            "olmo_hybrid": (OLMO_HYBRID, olmo_hybrid, []),
+            "nemotron_h": (NEMOTRON, nemotron, [])}
 
 
 def cases():
@@ -184,7 +235,7 @@ def cases():
     for family, (usual, variants, saves) in FAMILIES.items():
         for name, changes in variants():
             config = {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}
-            save = {"raw": True} if family == "olmo_hybrid" else {}
+            save = {"raw": True} if family == "olmo_hybrid" or name.endswith("-raw") else {}
             yield family + "/" + name, family, config, {**save, "ranks": 3} if name == "odd" else save
         for name, save in SAVES + saves if family != "olmo_hybrid" else []:
             field = "dtype" if usual.get("torch_dtype") is MISSING else "torch_dtype"

@@ -213,6 +213,56 @@ Test(config_recurrent, what_files_say_of_mamba_is_checked)
 	refused("GraniteForCausalLM", "\"mamba_n_heads\": 128, \"rms_norm_eps\": 1e-5", ERR_UNSUPPORTED, "unknown field \"mamba_n_heads\"");
 }
 
+#define NEMOTRON "NemotronHForCausalLM"
+#define BLOCKS "\"hybrid_override_pattern\": \"M-*E\""
+#define MAMBA_NAMES                                                                                                                      \
+	"\"mamba_num_heads\": 6, \"mamba_head_dim\": 20, \"ssm_state_size\": 9, \"n_groups\": 2, \"conv_kernel\": 3, \"chunk_size\": 128, " \
+	"\"use_conv_bias\": false, \"use_bias\": true, \"expand\": 2"
+#define NEMOTRON_EXPERTS \
+	"\"n_routed_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 20, \"moe_shared_expert_intermediate_size\": 28"
+#define FULL_BLOCKS BLOCKS ", " MAMBA_NAMES ", " NEMOTRON_EXPERTS
+Test(config_recurrent, layers_of_nemotron_are_one_block)
+{
+	good(NEMOTRON, FULL_BLOCKS ", \"mlp_bias\": true, \"layer_norm_epsilon\": 1e-4, \"norm_eps\": 1e-4, \"routed_scaling_factor\": 2.5");
+	const struct recurrent_config *r = &c.recurrent;
+	cr_assert(c.layers == 4 && layers_with(LAYER_RECURRENT) == 1 && layers_with(LAYER_NO_MIXER) == 10 && layers_with(LAYER_NO_MLP) == 5);
+	cr_assert(layers_with(LAYER_EXPERTS) == 8 && layers_with(LAYER_NO_ROPE) == 4 && c.own_kv_layers == 3 && c.head_dim == 128);
+	cr_assert(r->kind == RECURRENT_SCAN && r->heads == 6 && r->value_dim == 20 && r->key_dim == 9 && r->key_heads == 2 && r->taps == 3);
+	cr_assert(r->bias && !r->conv_bias && r->step_max == 0 && r->gate_eps == 1e-4f && c.norm_eps == 1e-4f && c.mlp_bias && !c.attention_bias);
+	cr_assert(c.activation == KERN_RELU_SQUARED && c.experts == 8 && c.expert_intermediate == 20 && c.shared_intermediate == 28 && c.intermediate == 90);
+	cr_assert(c.router.sigmoid && c.router.scale == 2.5f && c.normalize_experts && c.router.groups == 1);
+	good(NEMOTRON, TYPES("mlp", "mamba", "linear_attention", "attention") ", \"moe_latent_size\": null, \"mlp_hidden_act\": \"silu\", \"n_routed_experts\": 8");
+	cr_assert(layers_with(LAYER_RECURRENT) == 6 && layers_with(LAYER_NO_MIXER) == 1 && c.own_kv_layers == 4 && c.experts == 0 && !c.shared_intermediate);
+	cr_assert(r->heads == 128 && r->value_dim == 64 && r->key_dim == 128 && r->key_heads == 8 && c.activation == KERN_SILU && c.norm_eps == 1e-5f);
+	good(NEMOTRON, "\"layers_block_type\": [\"mamba\", \"mlp\", \"full_attention\", \"mlp\"], \"hybrid_override_pattern\": \"M-*-\"");
+	cr_assert(layers_with(LAYER_NO_MIXER) == 10 && c.own_kv_layers == 3);
+}
+
+Test(config_recurrent, what_nemotron_says_of_its_layers_is_checked)
+{
+	refused(NEMOTRON, MAMBA_NAMES, ERR_FORMAT, "\"hybrid_override_pattern\" is missing; of a " NEMOTRON " it must be a string of a letter for each layer, M (");
+	refused(NEMOTRON, "\"hybrid_override_pattern\": \"M-*x\"", ERR_UNSUPPORTED, "\"hybrid_override_pattern\" has 'x' for layer 3; supported: M (linear_attention)");
+	refused(NEMOTRON, "\"hybrid_override_pattern\": [\"M\"]", ERR_FORMAT, "\"hybrid_override_pattern\" must be a string of a letter for each layer, 1 to 4096, found");
+	refused(NEMOTRON, "\"hybrid_override_pattern\": \"M*\"", ERR_INVALID, "\"num_hidden_layers\" is 4, but \"hybrid_override_pattern\" or \"layer_types\" has 2");
+	refused(NEMOTRON, "\"hybrid_override_pattern\": \"M-M-\"", ERR_UNSUPPORTED, "none of the layers is one of attention");
+	refused(NEMOTRON, "\"hybrid_override_pattern\": \"*-*-\"", ERR_UNSUPPORTED, "none of the layers is linear_attention");
+	refused(NEMOTRON, TYPES("mamba", "attention", "conv", "mlp"), ERR_UNSUPPORTED, "\"layer_types\"[2] is 'conv'; supported: linear_attention (or mamba)");
+	refused(NEMOTRON, "\"layers_block_type\": 3", ERR_FORMAT, "(the field \"layers_block_type\" of a " NEMOTRON ")");
+	refused(NEMOTRON, BLOCKS ", " TYPES("mamba", "mlp", "attention", "mlp"), ERR_INVALID, "\"layer_types\"[3] is 'mlp', which is not what \"hybrid_override_pattern\" says");
+	refused(NEMOTRON, BLOCKS ", \"layer_types\": [\"mamba\"]", ERR_FORMAT, "\"layer_types\" must be an array of a word for each layer, 4 to 4, found array of 1");
+	refused(NEMOTRON, FULL_BLOCKS ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}", ERR_UNSUPPORTED, "\"rope_scaling\" is set; in a " NEMOTRON);
+	refused(NEMOTRON, FULL_BLOCKS ", \"norm_eps\": 1e-6, \"layer_norm_epsilon\": 1e-5", ERR_INVALID, "\"norm_eps\" and \"rms_norm_eps\" say the same");
+	refused(NEMOTRON, FULL_BLOCKS ", \"mamba_hidden_act\": \"gelu\"", ERR_UNSUPPORTED, "\"mamba_hidden_act\" is 'gelu'; of a " NEMOTRON " it must be silu");
+	refused(NEMOTRON, FULL_BLOCKS ", \"n_shared_experts\": 2", ERR_UNSUPPORTED, "\"n_shared_experts\" is 2; of a " NEMOTRON " it must be 1");
+	refused(NEMOTRON, FULL_BLOCKS ", \"moe_latent_size\": 16", ERR_UNSUPPORTED, "\"moe_latent_size\" is set, which is not supported for " NEMOTRON);
+	refused(NEMOTRON, FULL_BLOCKS ", \"tie_word_embeddings\": true", ERR_UNSUPPORTED, "\"tie_word_embeddings\" must be false for " NEMOTRON);
+	refused(NEMOTRON, FULL_BLOCKS ", \"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set");
+	refused(NEMOTRON, BLOCKS ", " MAMBA_NAMES, ERR_FORMAT, "\"num_experts\" is missing; it must be an integer from 1 to 4096 (the field \"n_routed_experts\"");
+	refused(NEMOTRON, "\"hybrid_override_pattern\": \"M-*-\", \"mamba_num_heads\": 6, \"n_groups\": 4", ERR_INVALID,
+		"\"mamba_n_heads\" 6 is not a multiple of \"mamba_n_groups\" 4");
+	refused("NemotronForCausalLM", "\"norm_eps\": 1e-5, \"hybrid_override_pattern\": \"M\"", ERR_UNSUPPORTED, "\"hybrid_override_pattern\" is set");
+}
+
 static void expect_share(const char *family, const char *more, u32 ranks, const char *text)
 {
 	struct model_shard s;
