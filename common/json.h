@@ -36,6 +36,8 @@ typedef struct {
 MUST_CHECK enum err json_parse(struct json_doc **out, const char *text, size_t bytes, struct err_msg *em);
 /* The same for a file; ERR_IO names the path and the system's reason. */
 MUST_CHECK enum err json_parse_file(struct json_doc **out, const char *path, struct err_msg *em);
+/* The same for a file that Python may have written, whose Infinity is no JSON: it is read as {"__float__": "Infinity"}, which newer programs write. */
+MUST_CHECK enum err json_parse_python_file(struct json_doc **out, const char *path, struct err_msg *em);
 void json_free(struct json_doc **doc); /* NULL accepted */
 
 json_val json_root(const struct json_doc *doc);

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/buf.h"
 #include "common/json_priv.h"
 
 /* ---------------------------------------------------------------- parsing */
@@ -87,7 +88,45 @@ close_fd:
 	return e;
 }
 
-enum err json_parse_file(struct json_doc **out, const char *path, struct err_msg *em)
+/* `text` with an object for every Infinity outside of strings. Returns whether there is one. */
+static bool spell_infinity(struct buf *out, const char *text, size_t bytes)
+{
+	static const char word[] = "Infinity", object[] = "{\"__float__\": \"Infinity\"}";
+	const size_t width = sizeof(word) - 1;
+	bool quoted = false;
+	size_t copied = 0;
+
+	for (size_t i = 0; i < bytes; i++) {
+		if (quoted && text[i] == '\\') {
+			i++;
+		} else if (text[i] == '"') {
+			quoted = !quoted;
+		} else if (!quoted && bytes - i >= width && memcmp(text + i, word, width) == 0) {
+			buf_append(out, text + copied, i - copied);
+			buf_append(out, object, sizeof(object) - 1);
+			i += width - 1;
+			copied = i + 1;
+		}
+	}
+	buf_append(out, text + copied, bytes - copied);
+	return copied > 0;
+}
+
+/* What was wrong with `text`, if there still is something, is already in `em`. */
+static enum err parse_spelled(struct json_doc **out, const char *text, size_t bytes, enum err found)
+{
+	struct buf spelled = {0};
+	struct err_msg ignored;
+	enum err e = found;
+
+	if (spell_infinity(&spelled, text, bytes) && buf_ok(&spelled) &&
+	    json_parse(out, spelled.data, spelled.bytes, &ignored) == ERR_OK)
+		e = ERR_OK;
+	buf_fini(&spelled);
+	return e;
+}
+
+static enum err parse_file(struct json_doc **out, const char *path, bool python, struct err_msg *em)
 {
 	char *data = NULL;
 	size_t bytes = 0, skip = 0;
@@ -100,10 +139,22 @@ enum err json_parse_file(struct json_doc **out, const char *path, struct err_msg
 	if (bytes >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0)
 		skip = 3; /* a byte order mark, which some editors write */
 	e = json_parse(out, data + skip, bytes - skip, em);
+	if (e == ERR_FORMAT && python)
+		e = parse_spelled(out, data + skip, bytes - skip, e);
 	free(data);
 	if (e != ERR_OK)
 		err_prefix(em, "%s", path);
 	return e;
+}
+
+enum err json_parse_file(struct json_doc **out, const char *path, struct err_msg *em)
+{
+	return parse_file(out, path, false, em);
+}
+
+enum err json_parse_python_file(struct json_doc **out, const char *path, struct err_msg *em)
+{
+	return parse_file(out, path, true, em);
 }
 
 void json_free(struct json_doc **doc)

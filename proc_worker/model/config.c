@@ -519,7 +519,7 @@ enum err model_config_read(struct model_config *c, const char *dir, struct err_m
 	*c = (struct model_config){0};
 	enum err e = path_in(path, sizeof(path), dir, "config.json", em);
 	if (!e)
-		e = json_parse_file(&doc, path, em);
+		e = json_parse_python_file(&doc, path, em);
 	if (!e)
 		e = read_config(c, json_root(doc), em);
 	json_free(&doc);

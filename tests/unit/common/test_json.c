@@ -320,6 +320,37 @@ Test(json, files_report_their_path)
 	cr_assert_not_null(strstr(em.text, "not a regular file"));
 }
 
+static enum err parse_python(struct json_doc **doc, const char *text, struct err_msg *em)
+{
+	char path[] = "/tmp/test_json_XXXXXX";
+	int fd = mkstemp(path);
+
+	cr_assert_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+	close(fd);
+	enum err e = json_parse_python_file(doc, path, em);
+	unlink(path);
+	return e;
+}
+
+Test(json, infinity_of_python_is_an_object)
+{
+	struct json_doc *doc;
+	struct err_msg em;
+
+	cr_assert_eq(parse_python(&doc, "{\"a \\\" Infinity\": [0.0, Infinity, \"Infinity\", Infinity], \"b\": 1}", &em), ERR_OK, "%s", em.text);
+	json_val list = json_get(json_root(doc), "a \" Infinity");
+	cr_assert(json_count(list) == 4 && json_string_equals(json_get(json_at(list, 1), "__float__"), "Infinity"));
+	cr_assert(json_string_equals(json_at(list, 2), "Infinity") && json_string_equals(json_get(json_at(list, 3), "__float__"), "Infinity"));
+	json_free(&doc);
+	const char *const wrong[] = {"[-Infinity]", "[NaN]", "[NaN, Infinity]", "[Infinity", "[xInfinity]", "\"Infinity"};
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+		cr_assert_eq(parse_python(&doc, wrong[i], &em), ERR_FORMAT, "%s", wrong[i]);
+		cr_assert_null(doc);
+	}
+	cr_assert_eq(parse_python(&doc, "[NaN, Infinity]", &em), ERR_FORMAT);
+	cr_assert(strstr(em.text, "NaN and Infinity are no JSON; a number or null would be (at byte 1)"), "%s", em.text);
+}
+
 /* ---------------------------------------------------------------- writing */
 
 Test(json_write, commas_and_colons_are_placed_by_the_writer)

@@ -1,7 +1,10 @@
 /* What config.json says of layers that keep a state, and what is refused in it. */
 #include <criterion/criterion.h>
 #include <float.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/unit/proc_worker/config_said.h"
 
@@ -261,6 +264,24 @@ Test(config_recurrent, what_nemotron_says_of_its_layers_is_checked)
 	refused(NEMOTRON, "\"hybrid_override_pattern\": \"M-*-\", \"mamba_num_heads\": 6, \"n_groups\": 4", ERR_INVALID,
 		"\"mamba_n_heads\" 6 is not a multiple of \"mamba_n_groups\" 4");
 	refused("NemotronForCausalLM", "\"norm_eps\": 1e-5, \"hybrid_override_pattern\": \"M\"", ERR_UNSUPPORTED, "\"hybrid_override_pattern\" is set");
+}
+
+/* As NVIDIA's files have it. */
+Test(config_recurrent, steps_without_a_bound_may_be_written_as_python_does)
+{
+	char dir[] = "/tmp/config_recurrent_XXXXXX", path[64];
+	struct err_msg em;
+
+	cr_assert_not_null(mkdtemp(dir));
+	snprintf(path, sizeof(path), "%s/config.json", dir);
+	FILE *f = fopen(path, "w");
+	cr_assert_not_null(f);
+	fputs("{\"architectures\": [\"" NEMOTRON "\"], " SIZES ", " FULL_BLOCKS ", \"time_step_limit\": [0.5, Infinity]}", f);
+	fclose(f);
+	cr_assert_eq(model_config_read(&c, dir, &em), ERR_OK, "%s", em.text);
+	cr_assert(c.recurrent.step_min == 0.5f && c.recurrent.step_max == FLT_MAX);
+	unlink(path);
+	rmdir(dir);
 }
 
 static void expect_share(const char *family, const char *more, u32 ranks, const char *text)
