@@ -1,5 +1,5 @@
-/* STEP messages against the worker's state. An input is a run of frames, each behind its length in two bytes;
- * the digest is corrected, so that what is accepted goes on. */
+/* STEP messages against the worker's state, of models whose rows keep none and of those whose rows do. An input is a run of frames, each behind
+ * its length in two bytes; the digest is corrected, so that what is accepted goes on. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,13 +8,33 @@
 #include "proc_worker/batch_state.h"
 #include "proc_worker/inputs.h"
 
-static const struct batch_limits LIMITS = {.rows_max = 8,
-					   .tokens_max = 64,
-					   .max_model_len = 64,
-					   .block_size = 4,
-					   .block_count = 100,
-					   .vocab_size = 300,
-					   .host_block_count = 20};
+#define LIMITS_COMMON .rows_max = 8, .tokens_max = 64, .max_model_len = 64, .block_size = 4, .block_count = 100, .vocab_size = 300
+enum { STATE_SLOTS = 5 };
+static const struct batch_limits LIMITS[] = {
+	{LIMITS_COMMON, .host_block_count = 20},
+	{LIMITS_COMMON, .recurrent = true, .state_slots = STATE_SLOTS},
+};
+
+/* What the worker would copy. */
+static void check_states(const struct batch_state *b, const struct inputs *in)
+{
+	const u32 rows = b->limits.rows_max, slots = rows + b->limits.state_slots;
+
+	for (u32 i = 0; i < b->load_count; i++)
+		if (b->load_row[i] >= rows || b->load_slot[i] >= b->limits.state_slots || !b->computed[b->load_row[i]])
+			abort();
+	for (u32 i = 0; i < b->fork_count; i++)
+		if (b->fork_src[i] >= rows || b->fork_row[i] >= rows)
+			abort();
+	u32 saves = 0;
+	for (u32 i = 0; i < in->rows; i++) {
+		saves += in->save_at[i] != 0;
+		if (in->save_at[i] && (in->save_at[i] > in->query_start[i + 1] - in->query_start[i] || in->save_slots[i] < rows || in->save_slots[i] >= slots))
+			abort();
+	}
+	if (saves != b->save_count)
+		abort();
+}
 
 static void run(struct batch_state *b, struct inputs *in, struct ipc_step *step)
 {
@@ -30,20 +50,21 @@ static void run(struct batch_state *b, struct inputs *in, struct ipc_step *step)
 		return;
 	inputs_build(in, b);
 	for (u32 i = 0; i < in->tokens; i++)
-		if (in->ids[i] >= LIMITS.vocab_size || in->slots[i] < 0 || in->slots[i] >= 400 ||
+		if (in->ids[i] >= b->limits.vocab_size || in->slots[i] < 0 || in->slots[i] >= 400 ||
 		    in->positions[i] >= 64)
 			abort();
+	check_states(b, in);
 	batch_state_commit(b, sampled);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+static void run_all(const struct batch_limits *limits, const uint8_t *data, size_t bytes)
 {
 	struct ipc_scratch scratch = {0};
 	struct batch_state *b;
 	struct inputs in;
 	struct err_msg em;
 
-	if (batch_state_create(&b, &LIMITS, &em) || inputs_init(&in, &LIMITS, &em))
+	if (batch_state_create(&b, limits, &em) || inputs_init(&in, limits, &em))
 		abort();
 	while (bytes > 2 && !b->broken) {
 		struct ipc_msg msg;
@@ -60,5 +81,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	ipc_scratch_fini(&scratch);
 	inputs_fini(&in);
 	batch_state_destroy(&b);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+	for (size_t i = 0; i < sizeof(LIMITS) / sizeof(*LIMITS); i++)
+		run_all(&LIMITS[i], data, bytes);
 	return 0;
 }
