@@ -169,12 +169,16 @@ static u32 count_layers(const struct model_config *c, u32 *attend)
 
 static enum err read_taps(struct model_config *c, json_val v, const char *name, u32 usual, struct err_msg *em)
 {
-	enum err e = config_may_u32(v, name, CONFIG_DIM_MAX, usual, &c->recurrent.taps, em);
+	json_val field = json_get(v, name);
+	u64 taps = usual;
 
-	if (!e && (c->recurrent.taps < 2 || c->recurrent.taps > KERN_CONV_TAPS_MAX))
-		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is %u; convolutions over 2 to %d tokens are supported", name, c->recurrent.taps,
-			    KERN_CONV_TAPS_MAX);
-	return e;
+	if (json_present(field) && !json_uint(field, &taps))
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an integer from 2 to %d, found %s", name, KERN_CONV_TAPS_MAX, json_type_name(field));
+	if (taps < 2 || taps > KERN_CONV_TAPS_MAX)
+		return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is %llu; convolutions over 2 to %d tokens are supported", name,
+			       (unsigned long long)taps, KERN_CONV_TAPS_MAX);
+	c->recurrent.taps = (u32)taps;
+	return ERR_OK;
 }
 
 /* Some files say twice what others leave to be known. */

@@ -75,6 +75,9 @@ Test(config_recurrent, what_lfm2_says_of_its_layers_is_checked)
 	refused(LFM2, "\"full_attn_idxs\": [4]", ERR_FORMAT, "\"full_attn_idxs\" must hold numbers of layers, below num_hidden_layers, which is 4");
 	refused(LFM2, "\"full_attn_idxs\": 2", ERR_FORMAT, "\"full_attn_idxs\" must be an array of numbers of layers, found");
 	refused(LFM2, CONV ", \"conv_L_cache\": 1", ERR_UNSUPPORTED, "\"conv_L_cache\" is 1; convolutions over 2 to 8 tokens are supported");
+	refused(LFM2, CONV ", \"conv_L_cache\": 0", ERR_UNSUPPORTED, "\"conv_L_cache\" is 0; convolutions over 2 to 8 tokens are supported");
+	refused(LFM2, CONV ", \"conv_L_cache\": 4294967299", ERR_UNSUPPORTED, "\"conv_L_cache\" is 4294967299; convolutions");
+	refused(LFM2, CONV ", \"conv_L_cache\": -3", ERR_FORMAT, "\"conv_L_cache\" must be an integer from 2 to 8, found integer");
 	refused(LFM2, CONV ", \"conv_L_cache\": 9", ERR_UNSUPPORTED, "\"conv_L_cache\" is 9; convolutions");
 	refused(LFM2, CONV ", \"conv_dim\": 64", ERR_UNSUPPORTED, "\"conv_dim\" is 64; it must be \"hidden_size\", which is 48");
 	refused(LFM2, CONV ", \"num_heads\": 8", ERR_UNSUPPORTED, "\"num_heads\" is 8; it must be \"num_attention_heads\", which is 4");
