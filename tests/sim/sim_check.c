@@ -89,6 +89,27 @@ static void mark_host(struct sim_world *w, u32 block, u32 count, const char *who
 		sim_fail(w, "a host chain of %s goes on behind its end", whose);
 }
 
+/* Of what is saved and waits for its tokens: a slot is one running sequence's, and nobody finds it. */
+static void check_pending(struct sim_world *w)
+{
+	const struct sched *s = w->sched;
+	u32 count = 0;
+
+	for (u32 i = 0; i < s->seqs.slot_count; i++) {
+		const struct seq *q = &s->seqs.slots[i];
+		if (!q->id || !q->pending_tokens)
+			continue;
+		if (q->state != SEQ_RUNNING || q->pending_slot >= s->states.count)
+			sim_fail(w, "sequence %" PRIu64 " in state %u waits for the tokens of slot %u", q->id, q->state, q->pending_slot);
+		for (u32 j = 0; j < i; j++)
+			if (s->seqs.slots[j].id && s->seqs.slots[j].pending_tokens && s->seqs.slots[j].pending_slot == q->pending_slot)
+				sim_fail(w, "sequences %" PRIu64 " and %" PRIu64 " wait for slot %u", q->id, s->seqs.slots[j].id, q->pending_slot);
+		count++;
+	}
+	if (s->states.filed + count > s->states.count)
+		sim_fail(w, "%u states filed and %u pending in %u slots", s->states.filed, count, s->states.count);
+}
+
 /* Every host block is free or in the chain of one sequence, and that one waits. */
 static void check_host_blocks(struct sim_world *w)
 {
@@ -215,6 +236,7 @@ void sim_check_step(struct sim_world *w, const struct ipc_step *step)
 	check_digest(w);
 	check_blocks(w);
 	check_host_blocks(w);
+	check_pending(w);
 	check_writes(w, step->step);
 }
 

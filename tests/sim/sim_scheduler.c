@@ -52,7 +52,7 @@ static struct sched_config random_config(u64 *rng)
 	c.host_block_count = sim_random(rng, 3) ? sim_random(rng, 2 * c.block_count + 1) : 0;
 	c.recurrent = sim_random(rng, 4) == 0;
 	if (c.recurrent) {
-		c.state_slots = sim_random(rng, 3) ? sim_random(rng, 12) : 0;
+		c.state_slots = sim_random(rng, 3) ? sim_random(rng, sim_random(rng, 2) ? 4 : 12) : 0;
 		c.host_block_count = c.draft_max = 0;
 	}
 	for (u32 i = 0; i < PREFIX_SECRET_BYTES; i++)
@@ -68,6 +68,8 @@ static struct sched_config random_config(u64 *rng)
 
 static void disturb(struct sim_world *w)
 {
+	if (w->alike && sim_random(&w->rng, 8))
+		return;
 	switch (sim_random(&w->rng, 12)) {
 	case 0:
 		sim_abort_any(w);
@@ -101,6 +103,8 @@ static void run(u64 seed, u32 steps, struct sim_totals *totals)
 	struct sched_config config = random_config(&rng);
 	struct sim_world *w = sim_world_create(seed, rng, &config);
 	u32 pressure = 1 + sim_random(&w->rng, 6);
+
+	w->alike = config.recurrent && sim_random(&w->rng, 2);
 
 	while (w->steps < steps && w->turns < steps * 20) {
 		w->now_ns += 1 + sim_random(&w->rng, 2000000);

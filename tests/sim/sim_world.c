@@ -149,12 +149,12 @@ static u32 context_now(const struct sim_world *w)
 	return w->sched->context_max < pool_tokens ? w->sched->context_max : pool_tokens;
 }
 
-/* Prompts share beginnings, often whole: few words, few lengths. */
+/* Prompts share beginnings, often whole: few words, few lengths; and some are what another one's answer makes of it. */
 static void random_prompt(struct sim_world *w, struct sim_request *r)
 {
 	u32 room = context_now(w) - 1;
 	u32 limit = room < SIM_PROMPT_MAX - 1 ? room : SIM_PROMPT_MAX - 1;
-	u32 family = sim_random(&w->rng, 3);
+	u32 family = w->alike ? 0 : sim_random(&w->rng, 3);
 
 	r->prompt_count = 1 + sim_random(&w->rng, limit);
 	if (sim_random(&w->rng, 2)) {
@@ -163,8 +163,11 @@ static void random_prompt(struct sim_world *w, struct sim_request *r)
 	}
 	for (u32 i = 0; i < r->prompt_count; i++)
 		r->tokens[i] = 1 + (family * 7 + i * 3) % (w->config.vocab_size - 1);
-	if (sim_random(&w->rng, 2) == 0)
+	u32 kind = w->alike ? 2 : sim_random(&w->rng, 4);
+	if (kind < 2)
 		r->tokens[sim_random(&w->rng, r->prompt_count)] = 1 + sim_random(&w->rng, 5);
+	for (u32 i = kind == 2 ? SIM_PROMPT_LEAST : r->prompt_count; i < r->prompt_count; i++)
+		r->tokens[i] = fake_next_token(r->tokens, i, w->config.vocab_size);
 }
 
 /* Some come back from an earlier life with outputs. */
@@ -187,7 +190,7 @@ struct ipc_submit sim_submit_message(struct sim_world *w, const struct sim_reque
 	struct ipc_submit m = {
 		.client_id = r->client_id,
 		.req_id = r->req_id,
-		.cache_salt = sim_random(&w->rng, 6) == 0,
+		.cache_salt = !w->alike && sim_random(&w->rng, 6) == 0,
 		.priority = w->config.by_priority ? (i32)sim_random(&w->rng, 5) - 2 : 0,
 		.output_count = r->start_count,
 		.tokens = r->tokens,
@@ -244,7 +247,7 @@ static void make_search(struct sim_world *w, struct sim_request *r, struct ipc_s
 	u32 width_max = w->config.max_num_seqs < w->config.max_num_batched_tokens ? w->config.max_num_seqs
 										    : w->config.max_num_batched_tokens;
 
-	if (sim_random(&w->rng, 3))
+	if (sim_random(&w->rng, w->alike ? 12 : 3))
 		return;
 	r->width = 1 + sim_random(&w->rng, width_max < 6 ? width_max : 6);
 	r->length_penalty = penalties[sim_random(&w->rng, COUNT_OF(penalties))];

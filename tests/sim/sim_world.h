@@ -5,7 +5,7 @@
 #include "proc_scheduler/sched.h"
 #include "tests/sim/fake_worker.h"
 
-enum { SIM_REQUESTS_MAX = 4096, SIM_PROMPT_MAX = 128, SIM_CLIENTS = 4, SIM_TALKS = 4 };
+enum { SIM_REQUESTS_MAX = 4096, SIM_PROMPT_LEAST = 3, SIM_PROMPT_MAX = 128, SIM_CLIENTS = 4, SIM_TALKS = 4 };
 
 /* A conversation as its client remembers it. */
 struct sim_talk {
@@ -55,6 +55,7 @@ struct sim_totals {
 };
 
 struct sim_world {
+	bool alike; /* prompts begin with the same tokens and go on as answers do, and little is disturbed: states are found */
 	u64 seed, rng, now_ns;
 	struct sched_config config;
 	struct sched *sched;
