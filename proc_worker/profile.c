@@ -178,6 +178,9 @@ static enum err take_states(const struct runner *r, struct profile *p, struct er
 		p->available -= bytes + p->state_slots * one;
 		return ERR_OK;
 	}
+	if (p->available < one)
+		return err_set(em, ERR_NO_SPACE, "not enough memory: this model keeps a state of every sequence, %llu MiB, and %llu MiB are available",
+			       mib_up(one), (unsigned long long)(p->available / MIB));
 	return err_set(em, ERR_NO_SPACE,
 		       "not enough memory: this model keeps a state of every sequence, %llu MiB for --max-num-seqs %llu, and %llu MiB are "
 		       "available; --max-num-seqs %llu fits",
