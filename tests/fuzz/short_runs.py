@@ -24,7 +24,8 @@ def has_libfuzzer(clang):
 def build(source, folder, clang, targets):
     if not os.path.exists(os.path.join(folder, "build.ninja")):
         env = dict(os.environ, CC=clang, CXX=clang + "++")
-        subprocess.run(["meson", "setup", folder, source, "-Dfuzzers=true", "-Dtests=disabled", "-Db_lundef=false", "--buildtype=debugoptimized"], check=True, env=env, stdout=subprocess.DEVNULL)
+        subprocess.run(["meson", "setup", folder, source, "-Dfuzzers=true", "-Dtests=disabled", "-Db_lundef=false", "--buildtype=debugoptimized",
+                        "-Doptimization=1"], check=True, env=env, stdout=subprocess.DEVNULL)
     out = subprocess.run(["ninja", "-C", folder] + ["tests/fuzz/fuzz_" + t for t in targets], capture_output=True, text=True)
     if out.returncode != 0:
         sys.exit(out.stdout[-6000:] + out.stderr)

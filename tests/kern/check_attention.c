@@ -326,7 +326,7 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 {
 	struct kern_attention_args a;
 	const char *problem = NULL;
-	float *out[CHECK_POOLS + 1];
+	float *out[CHECK_RUNS];
 	if (!has_type(c, target, m->type) && m->heads > 1)
 		return; /* with one head are enough for passing on */
 	attention_inputs(c, m, &a);
@@ -339,7 +339,7 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 		limits.context = a.context[r] > limits.context ? a.context[r] : limits.context;
 	size_t count = (size_t)a.tokens * m->heads * m->head_dim;
 	bool rounded = rounds_to_bf16(c, target, m->type);
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+	for (u32 run = 0; run < CHECK_RUNS && !problem; run++) {
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
 		a.out = out[run] = check_alloc(c, count * 4);

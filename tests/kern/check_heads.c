@@ -95,7 +95,7 @@ static void heads_case(struct check *c, u32 target, const struct heads_case *s)
 	const struct kern_ops *ops = &c->targets[target].ops;
 	const struct kern_limits limits = {
 		.tokens = s->tokens, .heads = s->heads, .kv_heads = 1, .head_dim = 2, .hidden = s->k, .attended = s->k};
-	float *plain[HEADS_MOST], *out[CHECK_POOLS + 1];
+	float *plain[HEADS_MOST], *out[CHECK_RUNS];
 	const char *problem = NULL;
 	struct kern_ctx ctx;
 	struct kern_head_matmul_args a = {.w = pack_heads(c, s, c->targets[target].caps, plain),
@@ -109,7 +109,7 @@ static void heads_case(struct check *c, u32 target, const struct heads_case *s)
 	a.out_stride = s->heads * a.out_apart + LOOSE;
 	const size_t count = (size_t)s->tokens * a.out_stride;
 	a.x = check_floats(c, (size_t)s->tokens * a.x_stride, false);
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+	for (u32 run = 0; run < CHECK_RUNS && !problem; run++) {
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
 		out[run] = check_alloc(c, count * sizeof(float));
 		problem = heads_run(c, target, &ctx, &a, out[run], count);

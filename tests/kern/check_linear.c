@@ -75,7 +75,7 @@ static void rmsnorm_case(struct check *c, u32 target, u32 tokens, u32 hidden, bo
 	size_t count = (size_t)tokens * hidden, bytes = count * sizeof(float);
 	float *before = check_floats(c, count, outliers), *after = check_alloc(c, bytes),
 	      *x = check_alloc(c, bytes);
-	float *out[CHECK_POOLS + 1];
+	float *out[CHECK_RUNS];
 	double *want = check_alloc(c, count * sizeof(double)),
 	       *scale = check_alloc(c, count * sizeof(double));
 	struct kern_rmsnorm_args a = {.x = x, .eps = 1e-5f, .tokens = tokens, .hidden = hidden};
@@ -88,7 +88,7 @@ static void rmsnorm_case(struct check *c, u32 target, u32 tokens, u32 hidden, bo
 	rmsnorm_want(&a, after, want);
 	for (size_t i = 0; i < count; i++)
 		scale[i] = fabs(want[i]) + 1e-30;
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+	for (u32 run = 0; run < CHECK_RUNS && !problem; run++) {
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
 		memcpy(x, before, bytes);
@@ -136,7 +136,7 @@ static void layernorm_case(struct check *c, u32 target, u32 tokens, u32 hidden, 
 	size_t count = (size_t)tokens * hidden, bytes = count * sizeof(float);
 	float *before = check_floats(c, count, kind & 1), *after = check_alloc(c, bytes),
 	      *x = check_alloc(c, bytes);
-	float *out[CHECK_POOLS + 1];
+	float *out[CHECK_RUNS];
 	double *want = check_alloc(c, count * sizeof(double)),
 	       *scale = check_alloc(c, count * sizeof(double));
 	struct kern_layernorm_args a = {.x = x, .eps = 1e-5f, .tokens = tokens, .hidden = hidden};
@@ -149,7 +149,7 @@ static void layernorm_case(struct check *c, u32 target, u32 tokens, u32 hidden, 
 		after[i] = before[i] + (a.add ? a.add[i] : 0);
 	}
 	layernorm_want(&a, after, want, scale);
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+	for (u32 run = 0; run < CHECK_RUNS && !problem; run++) {
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
 		memcpy(x, before, bytes);
@@ -211,7 +211,7 @@ static void qk_case(struct check *c, u32 target, const struct qk_shape *s)
 	u32 stride = s->q_width + s->k_width + s->rest;
 	size_t count = (size_t)s->tokens * stride, pairs = 2 * (size_t)s->tokens;
 	float *in = check_floats(c, count, s->outliers), *all = check_floats(c, pairs, false),
-	      *x[CHECK_POOLS + 1], *found[CHECK_POOLS + 1];
+	      *x[CHECK_RUNS], *found[CHECK_RUNS];
 	double *squares = check_alloc(c, pairs * sizeof(double)),
 	       *want = check_alloc(c, count * sizeof(double)), *size = check_alloc(c, count * sizeof(double));
 	struct kern_qk_squares_args sums = {.qkv = in,
@@ -238,7 +238,7 @@ static void qk_case(struct check *c, u32 target, const struct qk_shape *s)
 	qk_want(&norm, in, squares, want);
 	for (size_t i = 0; i < count; i++)
 		size[i] = fabs(want[i]) + 1e-30;
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+	for (u32 run = 0; run < CHECK_RUNS && !problem; run++) {
 		x[run] = check_alloc(c, count * sizeof(float));
 		found[run] = check_alloc(c, pairs * sizeof(float));
 		memcpy(x[run], in, count * sizeof(float));
@@ -279,8 +279,8 @@ static void check_qk(struct check *c, u32 target)
 static const char *act_mul_close(struct check *c, u32 target, const struct kern_act_mul_args *args, const double *want, const double *scale)
 {
 	const size_t count = (size_t)args->tokens * args->size;
-	float *out[CHECK_POOLS + 1];
-	for (u32 run = 0; run <= CHECK_POOLS; run++) {
+	float *out[CHECK_RUNS];
+	for (u32 run = 0; run < CHECK_RUNS; run++) {
 		struct kern_act_mul_args a = *args;
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);

@@ -128,7 +128,7 @@ static void lora_case(struct check *c, u32 target, const struct lora_shape *s, u
 	for (u32 i = 0; i < ADAPTERS; i++)
 		make_adapter(c, &loras[i], &plain[i], s, rank + i, dtype, shared);
 	size_t count = (size_t)tokens * width;
-	float *x = check_floats(c, (size_t)tokens * (s->k + 1), true), *before = check_floats(c, count, false), *out[CHECK_POOLS + 2];
+	float *x = check_floats(c, (size_t)tokens * (s->k + 1), true), *before = check_floats(c, count, false), *out[CHECK_RUNS + 1];
 	double *want = check_alloc(c, count * sizeof(double)), *scale = check_alloc(c, count * sizeof(double));
 	struct kern_lora_args a = {.x = x, .groups = groups, .first = first, .x_stride = s->k + 1, .out_stride = width};
 	a.group_count = deal(c, groups, loras, tokens, first);
@@ -142,12 +142,12 @@ static void lora_case(struct check *c, u32 target, const struct lora_shape *s, u
 			expect(groups[g].lora, &plain[groups[g].lora - loras], x + t * a.x_stride, want + t * width,
 			       scale + t * width);
 		}
-	for (u32 run = 0; run <= CHECK_POOLS + 1 && !problem; run++) {
+	for (u32 run = 0; run <= CHECK_RUNS && !problem; run++) {
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
 		a.out = out[run] = check_alloc(c, count * sizeof(float));
 		memcpy(a.out, before, count * sizeof(float));
-		if (run > CHECK_POOLS)
+		if (run == CHECK_RUNS)
 			problem = alone(c, target, &ctx, &a, before, out[0], a.out, width);
 		else if (c->targets[target].ops.lora(&ctx, &a) != ERR_OK)
 			problem = "an error";

@@ -186,7 +186,7 @@ static void matmul_want(struct check *c, const struct matmul_case *m, const stru
  * that puts them at every place of its blocks of tokens. */
 enum { REFERENCE_ROWS = 7 };
 
-/* Runs one variant three times and each row alone; all have to agree to the bit. */
+/* Runs one variant with one thread and with two, and each row alone; all have to agree to the bit. */
 static const char *matmul_runs(struct check *c, u32 target, const struct matmul_case *m,
 			       struct kern_matmul_args *a, const float *before, float *out)
 {
@@ -194,7 +194,7 @@ static const char *matmul_runs(struct check *c, u32 target, const struct matmul_
 	struct kern_limits limits = {.tokens = m->tokens, .hidden = m->k};
 	struct kern_ctx ctx;
 	float *again = check_alloc(c, bytes);
-	for (u32 run = 0; run <= CHECK_POOLS; run++) {
+	for (u32 run = 0; run < CHECK_RUNS; run++) {
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
 		a->out = run == 0 ? out : again;
 		memcpy(a->out, before, bytes);

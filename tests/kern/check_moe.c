@@ -13,14 +13,14 @@ static void soft_cap_case(struct check *c, u32 target, u32 rows, u32 width, floa
 {
 	const struct kern_limits limits = {.tokens = rows, .vocab = width};
 	size_t count = (size_t)rows * width;
-	float *in = check_floats(c, count, outliers), *out[CHECK_POOLS + 1];
+	float *in = check_floats(c, count, outliers), *out[CHECK_RUNS];
 	double *want = check_alloc(c, count * sizeof(double));
 	const char *problem = NULL;
 	for (size_t i = 0; i < count; i++)
 		in[i] *= 10;
 	for (size_t i = 0; i < count; i++)
 		want[i] = cap * tanh((double)in[i] / cap);
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+	for (u32 run = 0; run < CHECK_RUNS && !problem; run++) {
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
 		out[run] = check_alloc(c, count * sizeof(float));
@@ -390,8 +390,8 @@ static void groups_case(struct check *c, u32 target, const struct group_case *g)
 					 .ops = ops};
 	a.x = check_floats(c, (size_t)(g->source ? g->tokens : count) * g->k, false);
 	a.bias = g->bias ? check_floats(c, (size_t)g->experts * g->n, false) : NULL;
-	float *out[CHECK_POOLS + 1];
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+	float *out[CHECK_RUNS];
+	for (u32 run = 0; run < CHECK_RUNS && !problem; run++) {
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
 		a.out = out[run] = check_alloc(c, (size_t)count * g->n * sizeof(float));
 		if (ops->moe_matmul(&ctx, &a) != ERR_OK)
@@ -477,7 +477,7 @@ static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 h
 	size_t rows = (size_t)tokens * top, count = (size_t)tokens * hidden;
 	float *x = check_floats(c, rows * hidden, true), *weights = check_floats(c, rows, false);
 	float *shared = check_floats(c, count, true), *gate = check_floats(c, tokens, true);
-	float *out[CHECK_POOLS + 1];
+	float *out[CHECK_RUNS];
 	u32 *assignments = check_alloc(c, (rows + 1) * sizeof(u32));
 	double *want = check_alloc(c, count * sizeof(double)),
 	       *scale = check_alloc(c, count * sizeof(double));
@@ -499,7 +499,7 @@ static void combine_case(struct check *c, u32 target, u32 tokens, u32 top, u32 h
 			want[at] += term;
 			scale[at] += fabs(term);
 		}
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+	for (u32 run = 0; run < CHECK_RUNS && !problem; run++) {
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
 		out[run] = check_alloc(c, (count + 1) * sizeof(float));

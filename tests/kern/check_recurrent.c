@@ -254,10 +254,10 @@ static void gate_case(struct check *c, u32 target, const struct gate_shape *s)
 				   .sigmoid = s->options & GATE_SIGMOID, .gate_first = s->options & GATE_FIRST,
 				   .weights_apart = s->options & GATE_APART};
 	const char *problem = NULL;
-	float *out[CHECK_POOLS + 1];
+	float *out[CHECK_RUNS];
 	a.weight = s->options & GATE_WEIGHT ? check_floats(c, a.weights_apart ? wide : s->width, false) : NULL;
 	gate_want(&a, in, in + wide, want, size);
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+	for (u32 run = 0; run < CHECK_RUNS && !problem; run++) {
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
 		out[run] = check_alloc(c, bytes);

@@ -314,12 +314,12 @@ static void rope_case(struct check *c, u32 target, const struct rope_case *r)
 	struct kern_rope_kv_args a;
 	const char *problem = NULL;
 	size_t q_bytes = (size_t)r->tokens * r->heads * r->head_dim * 4;
-	float *q[CHECK_POOLS + 1];
+	float *q[CHECK_RUNS];
 	void *k0 = NULL, *v0 = NULL;
 	limits.head_dim = r->head_dim;
 	struct kern_ctx ctx;
 	rope_inputs(c, r, &a);
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+	for (u32 run = 0; run < CHECK_RUNS && !problem; run++) {
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
 		check_kv_alloc(c, &a.kv, BLOCKS);
 		a.q = q[run] = check_alloc(c, q_bytes);

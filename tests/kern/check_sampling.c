@@ -163,7 +163,7 @@ static void sample_case(struct check *c, u32 target, u32 vocab, u32 shape)
 	struct kern_sample_args a = {.rows = rows, .row_count = ROWS, .vocab = vocab};
 	struct kern_limits limits = {.vocab = vocab, .rows = ROWS};
 	struct kern_ctx ctx;
-	u32 tokens[CHECK_POOLS + 1][ROWS], alone;
+	u32 tokens[CHECK_RUNS][ROWS], alone;
 	const char *problem = NULL;
 	char text[200];
 	for (u32 r = 0; r < ROWS; r++) {
@@ -172,7 +172,7 @@ static void sample_case(struct check *c, u32 target, u32 vocab, u32 shape)
 		rows[r].logits = logits;
 		check_sample_params(c, &rows[r], vocab, r);
 	}
-	for (u32 run = 0; run <= CHECK_POOLS && !problem; run++) {
+	for (u32 run = 0; run < CHECK_RUNS && !problem; run++) {
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
 		a.tokens = tokens[run];
 		if (c->targets[target].ops.sample(&ctx, &a) != ERR_OK)
