@@ -213,7 +213,7 @@ struct kern_rope_kv_args {
 	const i64 *slots;     /* [T] */
 	struct kern_kv kv;
 	u32 tokens, heads, rope_dim, rope_apart;
-	u32 q_stride, qkv_stride; /* CPU, floats from a token of q, of qkv to the next; 0: as wide as it is */
+	u32 q_stride, qkv_stride; /* floats from a token of q (CPU), of qkv to the next; 0: as wide as it is */
 	bool interleaved, norm_behind, norm_v, v_is_k;
 	enum kern_dtype dtype;
 };
@@ -417,9 +417,10 @@ struct kern_block_copy_args {
 /* X(slot, struct kern_<slot>_args) */
 #define KERN_OPS(X) \
 	X(embedding) X(rmsnorm) X(matmul) X(rope_kv) X(attention) X(act_mul) X(moe_route) X(moe_matmul) X(moe_combine) X(soft_cap) \
-	X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm) X(qk_squares) X(qk_norm)
+	X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm) X(qk_squares) X(qk_norm) \
+	X(conv) X(recurrent) X(gate)
 /* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
-#define KERN_CPU_OPS(X) X(lora) X(head_matmul) X(conv) X(recurrent) X(gate)
+#define KERN_CPU_OPS(X) X(lora) X(head_matmul)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);

@@ -1,5 +1,5 @@
 /* Ops of layers that keep a state of each sequence, of one size however long it is, instead of keys and values. A part of the op table
- * (kernels.h), whose rules hold here, too. Only the CPU has them. */
+ * (kernels.h), whose rules hold here, too. */
 #ifndef TERCET_KERNELS_RECURRENT_H
 #define TERCET_KERNELS_RECURRENT_H
 
@@ -17,8 +17,10 @@ struct kern_state {
 	size_t stride;		/* of slots, in floats */
 	const u32 *query_start; /* [rows + 1] */
 	const u32 *context;	/* [rows] tokens of the sequence after the step */
-	const u32 *slots;	/* [rows] */
+	const u32 *slots;	/* [rows]; devices, NULL: row r has slot r */
 	u32 rows;
+	/* Devices, or NULL: when save_at[r] of row r's tokens are through, its state then goes to slot save_slots[r] as well; save_at[r] 0: it does not. */
+	const u32 *save_at, *save_slots;
 };
 
 enum { KERN_CONV_TAPS_MAX = 8 };
@@ -29,11 +31,12 @@ enum { KERN_CONV_TAPS_MAX = 8 };
  * before it is written. A row's bits depend on that row alone, not on how its tokens are spread over calls. */
 struct kern_conv_args {
 	float *out;			  /* [T][stride], as all of them */
+	u16 *out_bf16;			  /* devices: [T][out_stride], instead of `out`; or NULL */
 	const float *x, *before, *behind; /* the last two may be NULL */
 	const float *weight;		  /* [taps][channels] */
 	const float *bias;		  /* [channels] or NULL */
 	struct kern_state state;
-	u32 channels, stride;
+	u32 channels, stride, out_stride;
 	u32 taps; /* 2 to KERN_CONV_TAPS_MAX */
 	bool silu;
 };
@@ -67,10 +70,12 @@ struct kern_recurrent_args {
  * eps) * weight, or x, where `weight` is NULL. */
 struct kern_gate_args {
 	float *x;	     /* [T][stride], as `gate`: groups * width values of a token */
+	/* Devices: what is made of x goes there, [T][out_stride]; without x it is read there, too. NULL: in place. */
+	u16 *out_bf16;
 	const float *gate;
 	const float *weight; /* [width], with `weights_apart` [groups * width], or NULL */
 	float eps;
-	u32 tokens, groups, width, stride;
+	u32 tokens, groups, width, stride, out_stride;
 	bool sigmoid, gate_first, weights_apart;
 };
 
