@@ -66,6 +66,8 @@ static enum err skinny_fuse(const struct kern_cuda *device, const struct kern_ma
 	const enum err e = rope_of_args(f->rope, &p->rope);
 	if (e != ERR_OK)
 		return e;
+	if (!rope_is_dense(f->rope))
+		return ERR_UNSUPPORTED;
 	const struct rope *r = &p->rope;
 	p->rows = SKINNY_ROPE;
 	p->accumulate = false;

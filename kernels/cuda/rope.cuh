@@ -190,12 +190,11 @@ CU_INLINE void rope_store(const struct rope *p, u32 t, u32 head, u32 lane, const
 		rope_store_bf16<UNITS>(p, (u16 *)part + (size_t)offset * p->head_dim, lane, u);
 }
 
-/* All that happens to head `head` of token `t`, by a warp. A lane holds pairs of neighbouring values and the pairs
- * that they rotate with, so nothing but the norm crosses lanes. */
-CU_INLINE void rope_head(const struct rope *p, u32 t, u32 head, u32 lane)
+/* All that happens to head `head` of token `t`, whose values begin at `in`, by a warp. A lane holds pairs of neighbouring values and the
+ * pairs that they rotate with, so nothing but the norm crosses lanes. */
+CU_INLINE void rope_head(const struct rope *p, const float *in, u32 t, u32 head, u32 lane)
 {
-	const u32 heads = p->heads + 2 * p->kv_heads, units = p->head_dim / 4;
-	const float *in = p->qkv + ((size_t)t * heads + head) * p->head_dim;
+	const u32 units = p->head_dim / 4;
 	const bool turns = head < p->heads + p->kv_heads;
 	const float *norm = head < p->heads ? p->q_norm : turns ? p->k_norm : NULL;
 	const u32 position = p->positions[t];
@@ -229,6 +228,19 @@ CU_INLINE void rope_head(const struct rope *p, u32 t, u32 head, u32 lane)
 			u[j].x[e] *= times;
 	}
 	rope_store<ROPE_UNITS>(p, t, head, lane, u);
+}
+
+/* The same where tokens lie one after the other. */
+CU_INLINE void rope_head(const struct rope *p, u32 t, u32 head, u32 lane)
+{
+	const u32 heads = p->heads + 2 * p->kv_heads;
+	rope_head(p, p->qkv + ((size_t)t * heads + head) * p->head_dim, t, head, lane);
+}
+
+/* Whether they do. */
+static inline bool rope_is_dense(const struct kern_rope_kv_args *a)
+{
+	return a->qkv_stride == 0 || a->qkv_stride == (a->heads + 2 * a->kv.kv_heads) * a->kv.head_dim;
 }
 
 #endif

@@ -62,6 +62,7 @@ void device_attention(struct device *d);
 void device_sampling(struct device *d);
 void device_step(struct device *d);
 void device_moe(struct device *d);
+void device_recurrent(struct device *d);
 /* Runs the above on the emulated device under four schedules, or `only` that one (NULL: all), and adds the cases to
  * `all`. False: no such schedule. (device_schedules.c) */
 bool device_schedules(u64 seed, const char *only, struct check *all);

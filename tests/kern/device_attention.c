@@ -112,6 +112,7 @@ struct rope_case {
 	enum kern_dtype kv;
 	bool bias, norm, interleaved, behind, scaled;
 	float clip;
+	u32 beside; /* floats behind a token's heads */
 };
 
 static void rope_inputs(struct device *d, const struct rope_case *r, struct kern_rope_kv_args *a,
@@ -138,7 +139,8 @@ static void rope_inputs(struct device *d, const struct rope_case *r, struct kern
 		/* 7 and the number of slots share no divisor here: distinct slots in a scattered order */
 		slots[t] = t % 5 == 3 ? -1 : (i64)(t * 7 % (16 * r->block_size - 1));
 	}
-	ref->qkv = device_floats(d, (size_t)r->tokens * all * r->head_dim, false, &qkv);
+	a->qkv_stride = ref->qkv_stride = r->beside > 0 ? all * r->head_dim + r->beside : 0;
+	ref->qkv = device_floats(d, (size_t)r->tokens * (all * r->head_dim + r->beside), false, &qkv);
 	ref->bias = r->bias ? device_floats(d, (size_t)all * r->head_dim, false, &bias) : NULL;
 	ref->q_norm = r->norm ? device_floats(d, r->head_dim, false, &q_norm) : NULL;
 	ref->k_norm = r->norm ? device_floats(d, r->head_dim, false, &k_norm) : NULL;
@@ -227,9 +229,9 @@ static void rope_case(struct device *d, const struct rope_case *r)
 		problem = rope_cache_right(&c, &ref);
 	device_case_end(d, problem,
 			"rope_kv %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d interleaved=%d behind=%d "
-			"scaled=%d clip=%g",
+			"scaled=%d clip=%g beside=%u",
 			kern_dtype_name(r->kv), r->tokens, r->heads, r->kv_heads, r->head_dim, r->rope_dim, r->block_size, r->bias,
-			r->norm, r->interleaved, r->behind, r->scaled, (double)r->clip);
+			r->norm, r->interleaved, r->behind, r->scaled, (double)r->clip, r->beside);
 }
 
 /* ---------------------------------------------------------------- attention */
@@ -659,6 +661,8 @@ void device_attention(struct device *d)
 		{2, 2, 128, 64, 16, 11, KERN_F8E4M3, true, false, true, .scaled = true, .clip = 0.5f},
 		{4, 2, 64, 64, 16, 9, KERN_BF16, true, false, .clip = 0.3f},
 		{5, 1, 96, 96, 8, 12, KERN_I8, true, true, .clip = 0.9f},
+		{4, 2, 64, 64, 16, 9, KERN_BF16, true, true, .beside = 256},
+		{3, 1, 80, 32, 16, 7, KERN_I8, false, true, true, .beside = 2},
 	};
 	for (u32 i = 0; i < COUNT_OF(ropes); i++)
 		rope_case(d, &ropes[i]);

@@ -229,7 +229,7 @@ static void matmul_rope_case(struct device *d, u32 tokens, u32 heads, u32 kv_hea
 		slots[t] = t % 4 == 2 ? -1 : (i64)(t * 5 % (BLOCKS * BLOCK_SIZE - 1));
 	}
 	struct kern_rope_kv_args r = {
-		.tokens = tokens, .heads = heads, .rope_dim = rope_dim, .dtype = KERN_BF16, .bias = bias};
+		.tokens = tokens, .heads = heads, .rope_dim = rope_dim, .dtype = KERN_BF16, .bias = bias, .qkv_stride = n + 2};
 	r.kv = (struct kern_kv){
 		.dtype = KERN_BF16, .block_size = BLOCK_SIZE, .kv_heads = kv_heads, .head_dim = head_dim};
 	r.kv.k = device_alloc(d, kv_count * sizeof(u16));
@@ -247,6 +247,9 @@ static void matmul_rope_case(struct device *d, u32 tokens, u32 heads, u32 kv_hea
 					   .dtype = KERN_BF16,
 					   .out_dtype = KERN_BF16,
 					   .fusion = &fusion};
+	if (!problem && d->ops.matmul(&d->ctx, &a) != ERR_UNSUPPORTED)
+		problem = "other values between heads of tokens are not refused";
+	r.qkv_stride = n;
 	if (!problem) {
 		device_arrives_late(d, x, (size_t)tokens * m.k * sizeof(u16));
 		problem = device_problem(d, d->ops.matmul(&d->ctx, &a));

@@ -18,6 +18,7 @@ static void run(u64 seed, const char *schedule, struct check *all)
 	device_sampling(&d);
 	device_step(&d);
 	device_moe(&d);
+	device_recurrent(&d);
 	device_fini(&d);
 	check_add(all, &d.check);
 	printf("cuda, emulated, %s: %u passed, %u failed, %.1f s\n", schedule, d.check.passed, d.check.failed,

@@ -8,7 +8,7 @@ import time
 
 from gpu_check.machine import Skipped, json_lines
 
-GROUPS = ["linear", "sampling", "step", "moe", "attention", "matmul"]  # the quick ones first
+GROUPS = ["linear", "sampling", "step", "moe", "recurrent", "attention", "matmul"]  # the quick ones first
 SUMMARY = re.compile(r"(\d+) passed, (\d+) failed\s*$")
 
 
