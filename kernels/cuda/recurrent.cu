@@ -83,56 +83,82 @@ CU_INLINE float *head_state(const struct recurrent *p, const struct recurrent_pl
 	return turn_state(&p->a.state, slot) + (size_t)at->head * p->a.key_dim * p->a.value_dim;
 }
 
-template <typename S>
-CU_INLINE void state_load(const struct recurrent *p, const struct recurrent_place *at, const float *from, bool begins, float s[S::fours][4][COLUMNS])
+/* Columns from `column` on of a row of `from`; what there is none of becomes zeros. */
+template <bool PAIRS> CU_INLINE void columns_load(const float *from, u32 column, u32 values, float x[COLUMNS])
+{
+	x[0] = x[1] = 0;
+	if (PAIRS && column < values) {
+		const float2 v = cu_load<float2>(from + column);
+		x[0] = v.x;
+		x[1] = v.y;
+	}
+	if (!PAIRS && column < values)
+		x[0] = from[column];
+	if (!PAIRS && column + 1 < values)
+		x[1] = from[column + 1];
+}
+
+template <bool PAIRS> CU_INLINE void columns_store(float *to, u32 column, u32 values, float first, float second)
+{
+	if (PAIRS && column < values)
+		cu_store(to + column, make_float2(first, second));
+	if (!PAIRS && column < values)
+		to[column] = first;
+	if (!PAIRS && column + 1 < values)
+		to[column + 1] = second;
+}
+
+/* All loads at once: decode waits for little else. Pointers go from row to row, for places of all rows would be kept in registers. */
+template <typename S, bool PAIRS>
+CU_INLINE void state_load(const struct recurrent *p, const struct recurrent_place *at, const float *from, float s[S::fours][4][COLUMNS])
 {
 	const u32 values = p->a.value_dim;
+	from += (size_t)at->part * 4 * values;
 #pragma unroll
-	for (u32 m = 0; m < S::fours; m++)
+	for (u32 m = 0; m < S::fours; m++, from += (size_t)(S::parts - 1) * 4 * values)
 #pragma unroll
-		for (u32 e = 0; e < 4; e++) {
-			const u32 i = key_of<S>(at, m, e), place = i * values + at->column;
-			s[m][e][0] = s[m][e][1] = 0;
-			if (begins || i >= p->a.key_dim || at->column >= values)
-				continue;
-			if (p->pairs) {
-				const float2 v = cu_load<float2>(from + place);
-				s[m][e][0] = v.x;
-				s[m][e][1] = v.y;
-				continue;
-			}
-			s[m][e][0] = from[place];
-			if (at->column + 1 < values)
-				s[m][e][1] = from[place + 1];
-		}
+		for (u32 e = 0; e < 4; e++, from += values)
+			columns_load<PAIRS>(from, key_of<S>(at, m, e) < p->a.key_dim ? at->column : values, values, s[m][e]);
 }
 
-/* Two columns of a row of `to`. */
-CU_INLINE void columns_store(const struct recurrent *p, const struct recurrent_place *at, float *to, float first, float second)
+template <typename S, bool PAIRS>
+CU_INLINE void state_store(const struct recurrent *p, const struct recurrent_place *at, float *to, const float s[S::fours][4][COLUMNS])
 {
-	if (at->column >= p->a.value_dim)
-		return;
-	if (p->pairs) {
-		cu_store(to + at->column, make_float2(first, second));
-		return;
-	}
-	to[at->column] = first;
-	if (at->column + 1 < p->a.value_dim)
-		to[at->column + 1] = second;
+	const u32 values = p->a.value_dim;
+	to += (size_t)at->part * 4 * values;
+#pragma unroll
+	for (u32 m = 0; m < S::fours; m++, to += (size_t)(S::parts - 1) * 4 * values)
+#pragma unroll
+		for (u32 e = 0; e < 4; e++, to += values)
+			columns_store<PAIRS>(to, key_of<S>(at, m, e) < p->a.key_dim ? at->column : values, values, s[m][e][0], s[m][e][1]);
 }
 
 template <typename S>
-CU_INLINE void state_store(const struct recurrent *p, const struct recurrent_place *at, u32 slot, const float s[S::fours][4][COLUMNS])
+CU_INLINE void state_take(const struct recurrent *p, const struct recurrent_place *at, const struct turn *turn, float s[S::fours][4][COLUMNS])
 {
-	float *to = head_state(p, at, slot);
+	const float *from = head_state(p, at, turn->slot);
+	if (!turn->begins && p->pairs) {
+		state_load<S, true>(p, at, from, s);
+		return;
+	}
+	if (!turn->begins) {
+		state_load<S, false>(p, at, from, s);
+		return;
+	}
 #pragma unroll
 	for (u32 m = 0; m < S::fours; m++)
 #pragma unroll
-		for (u32 e = 0; e < 4; e++) {
-			const u32 i = key_of<S>(at, m, e);
-			if (i < p->a.key_dim)
-				columns_store(p, at, to + i * p->a.value_dim, s[m][e][0], s[m][e][1]);
-		}
+		for (u32 e = 0; e < 4; e++)
+			s[m][e][0] = s[m][e][1] = 0;
+}
+
+template <typename S>
+CU_INLINE void state_give(const struct recurrent *p, const struct recurrent_place *at, u32 slot, const float s[S::fours][4][COLUMNS])
+{
+	if (p->pairs)
+		state_store<S, true>(p, at, head_state(p, at, slot), s);
+	else
+		state_store<S, false>(p, at, head_state(p, at, slot), s);
 }
 
 /* ---------------------------------------------------------------- tokens on their way */
@@ -244,9 +270,13 @@ struct recurrent_late {
 
 CU_INLINE void late_store(const struct recurrent *p, const struct recurrent_place *at, const struct recurrent_late *late, const float found[COLUMNS])
 {
-	if (late->to && at->part == 0)
-		columns_store(p, at, late->to, fmaf(at->skip, late->v[0], found[0] * late->scale),
-			      fmaf(at->skip, late->v[1], found[1] * late->scale));
+	const float first = fmaf(at->skip, late->v[0], found[0] * late->scale), second = fmaf(at->skip, late->v[1], found[1] * late->scale);
+	if (!late->to || at->part != 0)
+		return;
+	if (p->pairs)
+		columns_store<true>(late->to, at->column, p->a.value_dim, first, second);
+	else
+		columns_store<false>(late->to, at->column, p->a.value_dim, first, second);
 }
 
 /* One token: s = w s + k add, and what q finds then. */
@@ -316,7 +346,7 @@ CU_INLINE void row_run(const struct recurrent *p, const struct recurrent_place *
 	struct recurrent_late late = {};
 	u32 t = turn->first, end = tokens_end<S>(turn, t);
 	tokens_copy<S>(p, at, m, *buffer, t, end - t);
-	state_load<S>(p, at, head_state(p, at, turn->slot), turn->begins, s);
+	state_take<S>(p, at, turn, s);
 #pragma unroll 1
 	while (t < turn->end) {
 		const u32 now = *buffer, next_end = tokens_end<S>(turn, end);
@@ -333,13 +363,13 @@ CU_INLINE void row_run(const struct recurrent *p, const struct recurrent_place *
 			token_step<S, DELTA>(p, at, m, now * S::tokens + u, to, s, &late);
 		}
 		if (end == turn->save_end)
-			state_store<S>(p, at, turn->save_slot, s);
+			state_give<S>(p, at, turn->save_slot, s);
 		t = end;
 		end = next_end;
 	}
 	parts_sum<S, COLUMNS>(late.found);
 	late_store(p, at, &late, late.found);
-	state_store<S>(p, at, turn->slot, s);
+	state_give<S>(p, at, turn->slot, s);
 }
 
 template <u32 KEYS, bool DELTA> static __global__ void __launch_bounds__(THREADS) recurrent_kernel(const struct recurrent p)
