@@ -34,7 +34,7 @@ static int usage(void)
 	fprintf(stderr, "usage: checkkern-gpu [--seed N] [--only GROUP,...] [--bench [--small]]\ngroups of checks:");
 	for (u32 i = 0; i < COUNT_OF(groups); i++)
 		fprintf(stderr, " %s", groups[i].name);
-	fprintf(stderr, "\ngroups of --bench, one at most: matmul, attention, small\n");
+	fprintf(stderr, "\ngroups of --bench, one at most: matmul, attention, small, recurrent\n");
 	return EXIT_USAGE;
 }
 

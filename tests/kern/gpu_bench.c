@@ -293,7 +293,8 @@ static bool make_memory(struct gpu_bench *b)
 static const struct {
 	const char *name;
 	void (*run)(struct gpu_bench *b);
-} benches[] = {{"matmul", gpu_bench_matmul}, {"attention", gpu_bench_attention}, {"small", gpu_bench_small}};
+} benches[] = {{"matmul", gpu_bench_matmul}, {"attention", gpu_bench_attention}, {"small", gpu_bench_small},
+	     {"recurrent", gpu_bench_recurrent}};
 
 bool gpu_bench_known(const char *only)
 {

@@ -51,8 +51,9 @@ void gpu_bench_failed(struct gpu_bench *b, const char *what, const char *why);
 void gpu_bench_matmul(struct gpu_bench *b);    /* gpu_bench_matmul.c */
 void gpu_bench_attention(struct gpu_bench *b); /* gpu_bench_attention.c */
 void gpu_bench_small(struct gpu_bench *b);     /* gpu_bench_small.c */
+void gpu_bench_recurrent(struct gpu_bench *b); /* gpu_bench_recurrent.c */
 
-/* The ceilings, and all kernels or those of `only`: matmul, attention or small. JSON lines on stdout. The program's exit
+/* The ceilings, and all kernels or those of `only`: matmul, attention, small or recurrent. JSON lines on stdout. The program's exit
  * status. */
 int gpu_bench(const struct kern_device_info *info, u64 seed, bool small, const char *only);
 bool gpu_bench_known(const char *only);
