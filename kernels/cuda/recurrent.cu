@@ -19,6 +19,7 @@ template <u32 KEYS> struct recurrent_shape {
 	static constexpr u32 neighbours = CU_WARP / parts * COLUMNS; /* columns of a warp */
 	static constexpr u32 columns = WARPS * neighbours;
 	static constexpr u32 tokens = KEYS > 256 ? 4 : 8; /* at once in shared memory */
+	static constexpr u32 blocks = KEYS > 128 ? 3 : 4; /* a multiprocessor's at least, by their registers */
 };
 
 struct recurrent {
@@ -372,7 +373,8 @@ CU_INLINE void row_run(const struct recurrent *p, const struct recurrent_place *
 	state_give<S>(p, at, turn->slot, s);
 }
 
-template <u32 KEYS, bool DELTA> static __global__ void __launch_bounds__(THREADS) recurrent_kernel(const struct recurrent p)
+template <u32 KEYS, bool DELTA>
+static __global__ void __launch_bounds__(THREADS, recurrent_shape<KEYS>::blocks) recurrent_kernel(const struct recurrent p)
 {
 	using S = recurrent_shape<KEYS>;
 	SHARED(float, k, 2 * S::tokens * KEYS);
