@@ -311,17 +311,26 @@ static enum err recurrence_reference(struct device *d, void *arg, const struct k
 	return d->ref.recurrent(&d->ref_ctx, &a);
 }
 
-/* Values of a token behind each other with some that are nobody's between: an even number where all are in vectors. */
+/* Values of a token lie behind each other with some that are nobody's between: four where all are vectors. */
+static u32 recurrence_loose(const struct kern_recurrent_args *a)
+{
+	return (a->key_heads * a->key_dim | a->heads * a->value_dim) % 4 == 0 ? 4 : 3;
+}
+
+static u32 recurrence_stride(const struct kern_recurrent_args *a)
+{
+	const u32 loose = recurrence_loose(a), all = 2 * a->key_heads * a->key_dim + a->heads * (a->value_dim + 2) + 5 * loose;
+	return loose == 4 ? (all + 3) / 4 * 4 : all;
+}
+
 static void recurrence_inputs(struct kern_recurrent_args *a, float *in)
 {
-	const u32 keys = a->key_heads * a->key_dim, values = a->heads * a->value_dim, loose = (keys | values) % 4 == 0 ? 4 : 3;
+	const u32 keys = a->key_heads * a->key_dim, values = a->heads * a->value_dim, loose = recurrence_loose(a);
 	a->q = in;
 	a->k = a->q + keys + loose;
 	a->v = a->k + keys + loose;
 	a->decay = a->v + values + loose;
 	a->beta = a->kind == KERN_DELTA ? a->decay + a->heads + loose : NULL;
-	a->stride = 2 * keys + values + 2 * a->heads + 5 * loose;
-	a->stride += loose == 4 ? (4 - a->stride % 4) % 4 : 0;
 }
 
 /* Now and then steps near 0 and far above, keys of zeros, and keys that are large. */
@@ -385,7 +394,7 @@ static void recurrence_case(struct device *d, const struct recurrence_case *c)
 	float *bias, *rates, *skip = NULL, *out[2];
 	double error, floor;
 	rows_make(d, &r, c->pattern, (size_t)s->heads * s->key_dim * s->value_dim, s->value_dim % 2 ? 3 : 4, c->rows);
-	recurrence_inputs(&a, NULL);
+	a.stride = recurrence_stride(&a);
 	float *in = check_floats(&d->check, (size_t)r.tokens * a.stride, false), *host_rates = check_floats(&d->check, s->heads, false);
 	for (u32 h = 0; h < s->heads; h++)
 		host_rates[h] *= 3;
