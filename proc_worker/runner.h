@@ -109,7 +109,7 @@ struct runner {
 	struct kv_shape kv_shape;
 	struct kv_layer *kv_layers; /* [layers] where they differ, or NULL */
 	struct kv_memory kv;
-	struct state_memory states; /* of recurrent layers, for each row of the batch */
+	struct state_memory states; /* of recurrent layers, for each row of the batch; with a device without memory */
 	struct batch_state *batch;
 	struct inputs inputs;
 	bool keeps_tokens; /* for tests, that ask for logits of any token of a step */
@@ -119,6 +119,7 @@ struct runner {
 	struct profile profile;
 	u32 block_count, host_block_count; /* of the KV cache; what WORKER_READY says, as the next */
 	u64 weight_bytes, kv_block_bytes;
+	u32 state_slots; /* for saved states, of recurrent layers */
 
 	u32 in_flight; /* steps that were submitted and not collected */
 	bool awaits_tokens; /* device: the last of them is queued up to its sampling, since a grammar has to see tokens first */
@@ -190,7 +191,8 @@ typedef enum err (*runner_position_fn)(void *ctx, u32 position, const float *log
 MUST_CHECK enum err runner_device_prompt(struct runner *r, const u32 *ids, u32 count, bool all,
 					 runner_position_fn on_position, void *ctx, struct err_msg *em);
 
-/* For the files of the runner: memory for the states of recurrent layers, none of other models. ERR_NO_MEMORY. */
+/* For the files of the runner: memory for the states of recurrent layers, none of other models; with a device only where everything lies in it, and
+ * how many states are worth saving. ERR_NO_MEMORY. */
 MUST_CHECK enum err runner_make_states(struct runner *r, struct err_msg *em);
 /* Between batch_state_apply and the forward: states that rows begin with, saved ones or those of the rows that they are copies of. */
 void runner_copy_states(struct runner *r);

@@ -365,7 +365,7 @@ static struct batch_limits batch_limits(const struct runner *r)
 				     .draft_share = batch_max ? 0 : DRAFT_SHARE,
 				     .draft_end = r->rope.far && r->model.rope.kind != ROPE_DYNAMIC ? r->rope.near : 0,
 				     .recurrent = r->model.recurrent.kind != RECURRENT_NONE,
-				     .state_slots = r->profile.state_slots};
+				     .state_slots = r->state_slots};
 }
 
 static u32 samples_max(const struct runner *r)
@@ -520,6 +520,7 @@ static enum err make_kv(struct runner *r, struct err_msg *em)
 	r->block_count = blocks;
 	r->host_block_count = host_blocks;
 	r->kv_block_bytes = budget.block_bytes;
+	r->state_slots = r->profile.state_slots;
 	return e;
 }
 

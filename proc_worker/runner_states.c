@@ -1,4 +1,5 @@
-/* The states of recurrent layers: how many there are room for, and whose they become when rows come. Runs in the worker; on devices there are none. */
+/* The states of recurrent layers: how many there are room for, and whose they become when rows come. Runs in the worker; on devices gpu/gpu_states.c has
+ * the memory and copies. */
 #include "proc_worker/model/recurrent.h"
 #include "proc_worker/runner.h"
 
@@ -24,7 +25,9 @@ enum err runner_make_states(struct runner *r, struct err_msg *em)
 
 	for (u32 i = 0; i < r->model.layers; i++)
 		sum += floats[i] = recurrent_floats(&r->model, &r->shard, i);
-	return state_memory_init(&r->states, floats, r->model.layers, r->config.limits.rows_max + saved_states(r, sum * sizeof(float)), em);
+	const u32 slots = r->config.limits.rows_max + saved_states(r, sum * sizeof(float));
+	return r->device ? state_memory_lay_out(&r->states, floats, r->model.layers, slots, em)
+			 : state_memory_init(&r->states, floats, r->model.layers, slots, em);
 }
 
 /* Rows that were added in the middle of a sequence begin with the state that was saved there, and copies of others with theirs. */

@@ -15,27 +15,38 @@ static size_t round_up(size_t floats)
 	return (floats + FLOATS_A_LINE - 1) / FLOATS_A_LINE * FLOATS_A_LINE;
 }
 
-enum err state_memory_init(struct state_memory *s, const size_t *floats, u32 layers, u32 slots, struct err_msg *em)
+enum err state_memory_lay_out(struct state_memory *s, const size_t *floats, u32 layers, u32 slots, struct err_msg *em)
 {
-	*s = (struct state_memory){.slots = slots};
+	*s = (struct state_memory){0};
 	for (u32 i = 0; i < layers; i++)
 		s->stride += round_up(floats[i]);
-	if (s->stride == 0) {
-		*s = (struct state_memory){0};
+	if (s->stride == 0)
 		return ERR_OK;
-	}
-	s->memory_bytes = s->stride * slots * sizeof(float);
 	s->offsets = calloc((size_t)layers + 1, sizeof(*s->offsets));
-	s->data = s->offsets ? region_reserve(s->memory_bytes) : NULL;
-	if (!s->data) {
-		size_t bytes = s->memory_bytes;
-		free(s->offsets);
+	if (!s->offsets) {
 		*s = (struct state_memory){0};
-		return region_refuse(em, "cannot reserve %zu bytes for the states of %u sequences; lower --max-num-seqs", bytes, slots);
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
 	}
-	madvise(s->data, s->memory_bytes, MADV_HUGEPAGE);
 	for (u32 i = 1; i <= layers; i++)
 		s->offsets[i] = s->offsets[i - 1] + round_up(floats[i - 1]);
+	s->slots = slots;
+	return ERR_OK;
+}
+
+enum err state_memory_init(struct state_memory *s, const size_t *floats, u32 layers, u32 slots, struct err_msg *em)
+{
+	enum err e = state_memory_lay_out(s, floats, layers, slots, em);
+
+	if (e || s->stride == 0)
+		return e;
+	const size_t bytes = s->stride * slots * sizeof(float);
+	s->data = region_reserve(bytes);
+	if (!s->data) {
+		state_memory_fini(s);
+		return region_refuse(em, "cannot reserve %zu bytes for the states of %u sequences; lower --max-num-seqs", bytes, slots);
+	}
+	s->memory_bytes = bytes;
+	madvise(s->data, s->memory_bytes, MADV_HUGEPAGE);
 	return ERR_OK;
 }
 

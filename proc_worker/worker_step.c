@@ -73,7 +73,7 @@ void worker_send_ready(struct worker *w)
 						     .no_grammars = (const u8 *)problem,
 						     .no_grammars_count = (u32)strnlen(problem, IPC_ERROR_TEXT_MAX),
 						     .recurrent = r->model.recurrent.kind != RECURRENT_NONE,
-						     .state_slots = r->profile.state_slots};
+						     .state_slots = r->state_slots};
 	send_message(w, &msg);
 }
 

@@ -28,7 +28,7 @@ struct recurrent_layout recurrent_layout(const struct model_config *m, const str
 	return (struct recurrent_layout){0};
 }
 
-static size_t conv_floats(const struct model_config *m, const struct recurrent_layout *l)
+size_t recurrent_conv_floats(const struct model_config *m, const struct recurrent_layout *l)
 {
 	return (size_t)(m->recurrent.taps - 1) * l->channels;
 }
@@ -40,7 +40,7 @@ size_t recurrent_floats(const struct model_config *m, const struct model_shard *
 
 	if (!(m->layer_flags[index] & LAYER_RECURRENT))
 		return 0;
-	return conv_floats(m, &l) + (r->kind == RECURRENT_CONV ? 0 : (size_t)s->recurrent_heads * r->key_dim * r->value_dim);
+	return recurrent_conv_floats(m, &l) + (r->kind == RECURRENT_CONV ? 0 : (size_t)s->recurrent_heads * r->key_dim * r->value_dim);
 }
 
 static enum err convolve(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, const struct kern_state *state,
@@ -90,7 +90,7 @@ static enum err recur(struct decoder *d, const struct layer_weights *w, const st
 					.step_min = r->step_min,
 					.step_max = r->step_max};
 
-	a.state.data += conv_floats(d->config.model, l);
+	a.state.data += recurrent_conv_floats(d->config.model, l);
 	return decoder_failed(d->config.ops->recurrent(d->config.ctx, &a), "recurrent", em);
 }
 

@@ -15,6 +15,8 @@ struct recurrent_layout recurrent_layout(const struct model_config *m, const str
 
 /* Floats that layer `index` keeps of a sequence on this rank: the inputs of its convolution, then the state of its heads; 0: it is not recurrent. */
 size_t recurrent_floats(const struct model_config *m, const struct model_shard *s, u32 index);
+/* The former, behind which the latter begins. */
+size_t recurrent_conv_floats(const struct model_config *m, const struct recurrent_layout *l);
 
 /* From decoder.qkv, the product of SLOT_QKV, to recurrent_layout.out in it, of all tokens of the step; the sequences' states move on. The errors of
  * the ops. */

@@ -260,6 +260,11 @@ Test(memory, states_of_layers_lie_in_slots)
 	cr_assert_eq(memcmp(s.data + 80, s.data + 240, 80 * sizeof(float)), 0);
 	state_memory_copy_layer(&s, 3, 3, 0);
 	cr_assert(s.data[47] == 0 && s.data[48] == 48 && s.data[63] == 63 && s.data[64] == 0);
+	struct state_memory elsewhere;
+	cr_assert_eq(state_memory_lay_out(&elsewhere, floats, 5, 4, &em), ERR_OK, "%s", em.text);
+	cr_assert(!elsewhere.data && elsewhere.memory_bytes == 0 && elsewhere.slots == 4 && elsewhere.stride == s.stride);
+	cr_assert_arr_eq(elsewhere.offsets, s.offsets, 6 * sizeof(*s.offsets));
+	state_memory_fini(&elsewhere);
 	state_memory_fini(&s);
 	const size_t huge[] = {(size_t)1 << 50};
 	cr_assert_eq(state_memory_init(&s, huge, 1, 4, &em), ERR_NO_MEMORY);
