@@ -40,6 +40,7 @@ static struct gpu_config config_of(struct runner *r)
 				   .shard = &r->shard,
 				   .weights = &r->plan,
 				   .rope = &r->rope,
+				   .states = &r->states,
 				   .limits = {.rows_max = r->config.limits.rows_max,
 					      .tokens_max = r->config.limits.tokens_max,
 					      .max_model_len = r->max_model_len,
@@ -142,7 +143,7 @@ static enum err take_swap_space(struct runner *r, struct err_msg *em)
 	bool automatic = r->config.swap_space < 0;
 	u32 blocks = 0;
 
-	if (r->config.swap_space == 0)
+	if (r->config.swap_space == 0 || r->model.recurrent.kind) /* what came back without its row's state would be of no use */
 		return ERR_OK;
 	enum err e = host_memory_available("", &budget.available, em);
 	budget.available /= runner_ranks_here(r);
@@ -170,6 +171,8 @@ enum err runner_device_create(struct runner *r, struct err_msg *em)
 	enum err e = rope_tables_init(&r->rope, &r->model.rope, model_local_rope(&r->model), r->max_model_len,
 				      r->config.limits.tokens_max, em);
 
+	if (!e)
+		e = runner_make_states(r, em);
 	if (!e && r->collectives)
 		e = join(r, em);
 	if (e)
@@ -184,6 +187,7 @@ enum err runner_device_create(struct runner *r, struct err_msg *em)
 		return e;
 	safetensors_trim(r->checkpoint);
 	r->block_count = blocks;
+	r->state_slots = gpu_state_slots(r->device->gpu);
 	r->weight_bytes = gpu_weight_bytes(r->device->gpu);
 	r->kv_block_bytes = gpu_kv_block_bytes(r->device->gpu);
 	e = take_swap_space(r, em);
@@ -221,9 +225,10 @@ void runner_device_log(const struct runner *r)
 	gpu_weight_types(r->device->gpu, types, sizeof(types));
 	LOG_INFO("MODEL_LOADED",
 		 "arch=%s device=\"%s\" dtype=%s matrices=\"%s\" kv_dtype=%s rank=%u/%u weights=%lluMiB max_model_len=%u "
-		 "kv_blocks=%u host_blocks=%u kv=%lluMiB memory=%lluMiB graphs=%d",
+		 "kv_blocks=%u host_blocks=%u kv=%lluMiB states=%lluMiB memory=%lluMiB graphs=%d",
 		 r->model.arch->name, info->name, kern_dtype_name(r->dtype), types, kv_dtype_name(r->kv_shape.dtype), r->config.rank, r->config.ranks,
 		 (unsigned long long)(r->weight_bytes >> 20), r->max_model_len, r->block_count, r->host_block_count,
 		 (unsigned long long)(r->kv_block_bytes * r->block_count >> 20),
+		 (unsigned long long)(gpu_state_bytes(r->device->gpu) >> 20),
 		 (unsigned long long)(info->memory_total >> 20), !r->config.enforce_eager);
 }

@@ -1,4 +1,4 @@
-/* The life of a device's engine: streams, weights, arenas, libraries, a dummy step, the pool; in this order,
+/* The life of a device's engine: streams, weights, arenas, states, libraries, a dummy step, the pool; in this order,
  * so that what is left for KV blocks is known and not guessed. Runs in the worker at start and at INIT. */
 #include "proc_worker/gpu/gpu.h"
 
@@ -98,7 +98,7 @@ static u64 kv_block_bytes(const struct gpu *g)
 				    .kv_heads = g->config.shard->kv_heads,
 				    .head_dim = g->config.model->head_dim};
 
-	return 2ull * g->config.model->layers * kern_kv_block_bytes(&one);
+	return 2ull * g->kv_count * kern_kv_block_bytes(&one);
 }
 
 static enum err make_all(struct gpu *g, struct err_msg *em)
@@ -115,6 +115,8 @@ static enum err make_all(struct gpu *g, struct err_msg *em)
 		report(g, 1, "taking device memory");
 		e = gpu_memory_init(g, em);
 	}
+	if (!e)
+		e = gpu_states_init(g, em);
 	if (!e)
 		e = make_library(g, em);
 	if (!e) {
@@ -136,6 +138,8 @@ enum err gpu_create(struct gpu **out, const struct gpu_config *config, struct er
 	g->config = *config;
 	g->api = config->device->api;
 	g->api->ops_init(&g->ops, &g->device_ops);
+	for (u32 i = 0; i < config->model->layers; i++)
+		g->kv_count += gpu_has_kv(g, i);
 	g->block_bytes = kv_block_bytes(g);
 	enum err e = make_all(g, em);
 	if (e) {
@@ -143,9 +147,9 @@ enum err gpu_create(struct gpu **out, const struct gpu_config *config, struct er
 		return e;
 	}
 	LOG_INFO("DEVICE_READY",
-		 "weights=%lluMiB arena=%zuMiB pinned=%zuMiB kv_blocks=%u kv_block=%lluKiB graphs=%d",
+		 "weights=%lluMiB arena=%zuMiB states=%lluMiB pinned=%zuMiB kv_blocks=%u kv_block=%lluKiB graphs=%d",
 		 (unsigned long long)(g->weight_bytes >> 20), g->arena.memory_bytes >> 20,
-		 g->pinned_bytes >> 20, g->block_count, (unsigned long long)(g->block_bytes >> 10),
+		 (unsigned long long)(g->states.bytes >> 20), g->pinned_bytes >> 20, g->block_count, (unsigned long long)(g->block_bytes >> 10),
 		 g->config.graphs);
 	*out = g;
 	return ERR_OK;
@@ -169,6 +173,7 @@ void gpu_destroy(struct gpu **out)
 	if (g->ctx.device)
 		g->device_ops.destroy(&g->ctx.device);
 	gpu_pool_fini(g);
+	gpu_states_fini(g);
 	gpu_memory_fini(g);
 	model_weights_fini(&g->weights);
 	g->api->release(g->weight_memory);
@@ -212,6 +217,16 @@ enum err gpu_begin(struct gpu *g, struct err_msg *em)
 u32 gpu_block_count(const struct gpu *g)
 {
 	return g->block_count;
+}
+
+u32 gpu_state_slots(const struct gpu *g)
+{
+	return g->states.saved;
+}
+
+u64 gpu_state_bytes(const struct gpu *g)
+{
+	return g->states.bytes;
 }
 
 u64 gpu_weight_bytes(const struct gpu *g)

@@ -17,6 +17,7 @@
 #include "proc_worker/model/rope.h"
 #include "proc_worker/model/weights.h"
 #include "proc_worker/sampler.h"
+#include "proc_worker/state_memory.h"
 
 struct ipc_step;
 struct kern_comm;
@@ -32,6 +33,8 @@ struct gpu_config {
 	 * at a time, so the host never holds them all. */
 	const struct weights_plan *weights;
 	struct rope_tables *rope; /* for limits.max_model_len and limits.tokens_max */
+	/* Where a sequence's states lie in a slot; `slots`: limits.rows_max, and as many as are worth saving. Without memory. */
+	const struct state_memory *states;
 	struct {
 		u32 rows_max, tokens_max, max_model_len, block_size;
 	} limits;
@@ -65,6 +68,8 @@ MUST_CHECK enum err gpu_take_host_blocks(struct gpu *g, u32 blocks, struct err_m
 
 /* Blocks that fit, and after gpu_take_blocks those that were taken. */
 u32 gpu_block_count(const struct gpu *g);
+u32 gpu_state_slots(const struct gpu *g); /* for states that are saved, behind those of the rows */
+u64 gpu_state_bytes(const struct gpu *g); /* of all states, the rows' and saved ones */
 u64 gpu_weight_bytes(const struct gpu *g);   /* on this device */
 void gpu_weight_types(const struct gpu *g, char *text, size_t bytes); /* model_weights_types */
 u64 gpu_kv_block_bytes(const struct gpu *g); /* of one block in all layers, K and V */

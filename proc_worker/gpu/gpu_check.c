@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 
+#include "proc_worker/model/recurrent.h"
+
 enum {
 	COLUMNS = 32, /* a product's inputs come in multiples of it */
 	HIDDEN_MAX = 16384,
@@ -44,11 +46,6 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 
 	if (a->global_heads)
 		return err_set(em, ERR_UNSUPPORTED, "devices have no kernels for the layers of a %s, whose heads differ in size: use --device cpu", a->name);
-	if (c->model->recurrent.kind)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "devices have no kernels for the layers of a %s that keep a state instead of keys and values: use --device cpu", a->name);
-	if (c->model->output_gate)
-		return err_set(em, ERR_UNSUPPORTED, "devices have no kernels for the gates of a %s's queries: use --device cpu", a->name);
 	return a->latent ? err_set(em, ERR_UNSUPPORTED, "devices have no kernels for the latent attention of a %s: use --device cpu", a->name) : ERR_OK;
 }
 
@@ -96,6 +93,7 @@ static enum err check_numbers(const struct gpu_config *c, struct err_msg *em)
 	} numbers[] = {
 		{"hidden_size", m->hidden, COLUMNS, HIDDEN_MAX},
 		{"the width of all heads of a worker", c->shard->heads * m->head_dim, COLUMNS, UINT32_MAX},
+		{"of a worker the width of layers that keep a state", recurrent_layout(m, c->shard).out_width, COLUMNS, UINT32_MAX},
 		{"the rotated part of a head", m->rope.dim, 4, m->head_dim},
 		{"vocab_size", m->vocab_size, 1, VOCAB_MAX - 1},
 		{"the number of experts", m->experts, 1, EXPERTS_MAX},
@@ -110,8 +108,8 @@ static enum err check_numbers(const struct gpu_config *c, struct err_msg *em)
 				"%s is %u; the device's kernels want a multiple of %u: use --device cpu",
 				numbers[i].what, numbers[i].value, numbers[i].multiple);
 		if (numbers[i].value > numbers[i].max)
-			return err_set(em, ERR_UNSUPPORTED, "%s is %u; the device's kernels take %u at most",
-				       numbers[i].what, numbers[i].value, numbers[i].max);
+			return err_set(em, ERR_UNSUPPORTED, "%s is %u; the device's kernels take %u at most%s",
+				       numbers[i].what, numbers[i].value, numbers[i].max, numbers[i].what[0] == '-' ? "" : ": use --device cpu");
 	}
 	return ERR_OK;
 }

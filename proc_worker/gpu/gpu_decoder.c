@@ -172,12 +172,12 @@ static struct kern_rope_kv_args rope_args(struct gpu *g, u32 layer, u32 tokens)
 	const struct gpu_arena *a = &g->arena;
 	const struct model_config *m = g->config.model;
 	const struct layer_weights *w = &g->weights.layers[layer];
-	bool local = m->layer_flags[layer] & LAYER_LOCAL_ROPE, together = m->arch->traits & ARCH_QK_NORMS;
+	bool local = m->layer_flags[layer] & LAYER_LOCAL_ROPE, together = m->arch->traits & ARCH_QK_NORMS, gated = m->output_gate;
 	size_t first = local ? (size_t)g->config.rope->local * (m->rope.dim / 2) : 0;
 
 	return (struct kern_rope_kv_args){.q_bf16 = a->q,
 					  .qkv = a->qkv,
-					  .bias = w->qkv_bias,
+					  .bias = gated ? NULL : w->qkv_bias,
 					  .q_norm = together ? NULL : w->q_norm,
 					  .k_norm = together ? NULL : w->k_norm,
 					  .norm_eps = m->norm_eps,
@@ -191,6 +191,7 @@ static struct kern_rope_kv_args rope_args(struct gpu *g, u32 layer, u32 tokens)
 					  .tokens = tokens,
 					  .heads = g->config.shard->heads,
 					  .rope_dim = m->layer_flags[layer] & LAYER_NO_ROPE ? 0 : m->rope.dim,
+					  .qkv_stride = gated ? gpu_qkv_stride(g, layer) : 0,
 					  .interleaved = m->interleaved,
 					  .norm_behind = m->arch->norm_behind,
 					  .dtype = KERN_BF16};
@@ -208,6 +209,22 @@ static enum err norm_heads(struct gpu *g, const struct layer_weights *w, u32 tok
 	return e ? e : gpu_op(g->ops.qk_norm(&g->ctx, &a.norm), "qk_norm", em);
 }
 
+/* The first product of a layer: what it makes of a token is q, k and v, and gates of q where there are some, or what a recurrent layer has instead.
+ * Their bias is rope_kv's to add, but where there is more. */
+static enum err first_product(struct pass *p, u32 layer, struct kern_matmul_fusion *fusion, struct kern_matmul_args *a, struct err_msg *em)
+{
+	struct gpu *g = p->g;
+	const struct layer_weights *w = &g->weights.layers[layer];
+
+	enum err e = norm_in(p, w->attn_norm, w->attn_norm_bias, &w->qkv, fusion, em);
+	*a = product_in(g, g->arena.qkv, &w->qkv, fusion, 0, p->tokens);
+	a->bias = gpu_is_recurrent(g, layer) || g->config.model->output_gate ? w->qkv_bias : NULL;
+	a->out_dtype = KERN_F32;
+	a->out_stride = gpu_qkv_stride(g, layer);
+	a->fusion = p->few ? fusion : NULL;
+	return e;
+}
+
 /* q, and K and V in the cache: in one kernel if there is one for it. */
 static enum err project(struct pass *p, u32 layer, struct err_msg *em)
 {
@@ -215,15 +232,13 @@ static enum err project(struct pass *p, u32 layer, struct err_msg *em)
 	const struct layer_weights *w = &g->weights.layers[layer];
 	struct kern_rope_kv_args rope = rope_args(g, layer, p->tokens);
 	struct kern_matmul_fusion fusion;
+	struct kern_matmul_args a;
 	bool together = g->config.model->arch->traits & ARCH_QK_NORMS;
 
-	enum err e = norm_in(p, w->attn_norm, w->attn_norm_bias, &w->qkv, &fusion, em);
+	enum err e = first_product(p, layer, &fusion, &a, em);
 	if (e)
 		return e;
-	struct kern_matmul_args a = product_in(g, g->arena.qkv, &w->qkv, &fusion, 0, p->tokens);
-	a.out_dtype = KERN_F32;
-	a.fusion = p->few ? &fusion : NULL;
-	if (p->few && !together) {
+	if (p->few && !together && !g->config.model->output_gate) {
 		fusion.rope = &rope;
 		e = g->ops.matmul(&g->ctx, &a);
 		if (e != ERR_UNSUPPORTED)
@@ -267,17 +282,35 @@ static enum err attend(struct pass *p, u32 layer, struct err_msg *em)
 					   .dtype = KERN_BF16,
 					   .plan = plan};
 
-	return gpu_op(g->ops.attention(&g->ctx, &args), "attention", em);
+	enum err e = gpu_op(g->ops.attention(&g->ctx, &args), "attention", em);
+	return e ? e : gpu_gate_heads(g, layer, p->tokens, em);
 }
 
+static enum err mix(struct pass *p, u32 layer, struct err_msg *em)
+{
+	struct kern_matmul_fusion fusion;
+	struct kern_matmul_args a;
+
+	enum err e = first_product(p, layer, &fusion, &a, em);
+	if (!e)
+		e = run_product(p->g, &a, em);
+	return e ? e : gpu_recurrent_mix(p->g, layer, p->tokens, em);
+}
+
+static enum err project_and_attend(struct pass *p, u32 layer, struct err_msg *em)
+{
+	enum err e = project(p, layer, em);
+
+	return e ? e : attend(p, layer, em);
+}
+
+/* Of attention, or of what a layer has instead. */
 static enum err attention_block(struct pass *p, u32 layer, struct err_msg *em)
 {
 	struct gpu *g = p->g;
 	const struct layer_weights *w = &g->weights.layers[layer];
 
-	enum err e = project(p, layer, em);
-	if (!e)
-		e = attend(p, layer, em);
+	enum err e = gpu_is_recurrent(g, layer) ? mix(p, layer, em) : project_and_attend(p, layer, em);
 	if (!e && g->config.model->parallel && w->mlp_norm) /* of the stream as attention has read it */
 		e = norm(g, g->arena.normed, g->arena.x, NULL, w->mlp_norm, w->mlp_norm_bias, p->tokens, em);
 	if (!e)
@@ -413,9 +446,11 @@ enum err gpu_decode(struct gpu *g, const struct gpu_shape *shape, struct err_msg
 		e = embed(g, shape->tokens, em);
 	for (u32 i = 0; !e && i < m->layers; i++) {
 		const struct layer_weights *w = &g->weights.layers[i];
-		e = attention_block(&p, i, em);
-		if (!e)
-			e = m->layer_flags[i] & LAYER_EXPERTS ? experts(&p, w, em) : mlp(&p, w, em);
+		const u32 flags = m->layer_flags[i];
+		if (!(flags & LAYER_NO_MIXER))
+			e = attention_block(&p, i, em);
+		if (!e && !(flags & LAYER_NO_MLP))
+			e = flags & LAYER_EXPERTS ? experts(&p, w, em) : mlp(&p, w, em);
 		if (e)
 			err_prefix(em, "layer %u", i);
 	}

@@ -360,7 +360,7 @@ enum err gpu_copy_blocks(struct gpu *g, const struct batch_state *b, struct err_
 		if (!e)
 			e = gpu_stage_sent(g, s, em);
 		struct kern_block_copy_args a = {.layers = g->arena.kv_layers,
-						 .layer_count = g->config.model->layers,
+						 .layer_count = g->kv_count,
 						 .src = (const u32 *)(const void *)g->arena.upload,
 						 .dst = (const u32 *)(const void *)g->arena.upload + n,
 						 .count = n};

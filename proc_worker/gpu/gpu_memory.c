@@ -44,6 +44,11 @@ u32 gpu_window(const struct gpu *g, u32 layer)
 	return windowed ? m->window : 0;
 }
 
+bool gpu_has_kv(const struct gpu *g, u32 layer)
+{
+	return !(g->config.model->layer_flags[layer] & (LAYER_RECURRENT | LAYER_NO_MIXER));
+}
+
 struct kern_attention_limits gpu_attention_limits(const struct gpu *g, bool decode)
 {
 	u32 tokens = g->config.limits.tokens_max, length = g->config.limits.max_model_len;
@@ -85,8 +90,9 @@ static void lay_out_batch(struct gpu *g, u8 *base, size_t *offset)
 	a->allowed = carve(base, offset,
 			   (size_t)g->samples_max * ((g->config.model->vocab_size + 31) / 32) * sizeof(u32));
 	a->no_diff = carve(base, offset, KERN_DIFF_WORDS * sizeof(u32));
+	a->saves = g->config.states->stride ? carve(base, offset, 2 * rows * sizeof(u32)) : NULL;
 	a->upload = carve(base, offset, g->stage_bytes);
-	a->kv_layers = carve(base, offset, g->config.model->layers * sizeof(struct kern_kv));
+	a->kv_layers = carve(base, offset, g->kv_count * sizeof(struct kern_kv));
 }
 
 static void lay_out_inputs(struct gpu *g, u8 *base, size_t *offset)
@@ -146,10 +152,10 @@ static void lay_out_activations(struct gpu *g, u8 *base, size_t *offset)
 	size_t width = (s->intermediate + 31) / 32 * 32, mlp_tokens = least(tokens, GPU_MLP_TOKENS);
 
 	a->normed = carve(base, offset, tokens * m->hidden * sizeof(u16));
-	/* Nobody writes those of padding tokens: they stay what attention wrote there before, or zero. */
-	a->attended = carve(base, offset, tokens * s->heads * m->head_dim * sizeof(u16));
+	/* Nobody writes those of padding tokens: they stay what attention, or what a layer has instead, wrote there before, or zero. */
+	a->attended = carve(base, offset, tokens * gpu_attended_widest(g) * sizeof(u16));
 	size_t mlp = *offset, experts = *offset;
-	a->qkv = carve(base, offset, tokens * (s->heads + 2 * s->kv_heads) * m->head_dim * sizeof(float));
+	a->qkv = carve(base, offset, tokens * gpu_qkv_widest(g) * sizeof(float));
 	a->q = carve(base, offset, tokens * s->heads * m->head_dim * sizeof(u16));
 	a->gate_up = carve(base, &mlp, mlp_tokens * (m->arch->ungated ? 1 : 2) * width * sizeof(u16));
 	a->activated = carve(base, &mlp, mlp_tokens * width * sizeof(u16));
@@ -456,6 +462,9 @@ static void list_remedies(const struct gpu *g, u64 fits, bool is_there, char *ou
 				      (unsigned long long)fits);
 	if (c->kv_dtype == KERN_BF16)
 		n += (size_t)snprintf(out + n, bytes - n, "; --kv-cache-dtype int8 needs half");
+	if (g->states.data)
+		n += (size_t)snprintf(out + n, bytes - n, "; a lower --max-num-seqs leaves more, for a sequence's state takes %llu MiB",
+				      mib_up(c->states->stride * sizeof(float)));
 	if (n == 0)
 		snprintf(out, bytes,
 			 "; lower --max-num-batched-tokens or --max-num-seqs, or use more devices");
@@ -465,7 +474,7 @@ static enum err explain_too_few(const struct gpu *g, u64 bytes, u64 one, u64 fre
 {
 	const struct gpu_config *c = &g->config;
 	u64 fits = bytes / g->block_bytes * c->limits.block_size;
-	char remedies[256];
+	char remedies[384];
 
 	list_remedies(g, fits, !c->kv_cache_memory && one <= free_bytes, remedies, sizeof(remedies));
 	if (c->kv_cache_memory)
@@ -483,11 +492,10 @@ static enum err explain_too_few(const struct gpu *g, u64 bytes, u64 one, u64 fre
 		(unsigned long long)(free_bytes / MIB), c->memory_utilization, remedies);
 }
 
-enum err gpu_count_blocks(struct gpu *g, u32 *blocks, struct err_msg *em)
+enum err gpu_memory_left(const struct gpu *g, u64 *bytes, u64 *free_bytes, struct err_msg *em)
 {
 	const struct gpu_config *c = &g->config;
 	struct kern_device_info now = {0};
-	u64 margin, per_row = (c->limits.max_model_len + c->limits.block_size - 1) / c->limits.block_size;
 
 	enum err e = g->api->memory(&now, em);
 	if (e)
@@ -495,11 +503,21 @@ enum err gpu_count_blocks(struct gpu *g, u32 *blocks, struct err_msg *em)
 	u64 before = c->device->info.memory_free;
 	u64 used = before > now.memory_free ? before - now.memory_free : 0; /* by this process */
 	u64 cap = (u64)(c->memory_utilization * (double)now.memory_total);
-	margin =
-		least(now.memory_total / MARGIN_SHARE, MARGIN_MAX); /* graphs, and what libraries load late */
-	u64 left = now.memory_free > margin ? now.memory_free - margin : 0;
-	u64 bytes = cap > used + margin ? cap - used - margin : 0;
-	bytes = bytes < left ? bytes : left;
+	u64 margin = least(now.memory_total / MARGIN_SHARE, MARGIN_MAX); /* graphs, and what libraries load late */
+	u64 left = now.memory_free > margin ? now.memory_free - margin : 0, under = cap > used + margin ? cap - used - margin : 0;
+	*free_bytes = left;
+	*bytes = under < left ? under : left;
+	return ERR_OK;
+}
+
+enum err gpu_count_blocks(struct gpu *g, u32 *blocks, struct err_msg *em)
+{
+	const struct gpu_config *c = &g->config;
+	u64 bytes, left, per_row = (c->limits.max_model_len + c->limits.block_size - 1) / c->limits.block_size;
+
+	enum err e = gpu_memory_left(g, &bytes, &left, em);
+	if (e)
+		return e;
 	if (c->kv_cache_memory > left)
 		return err_set(
 			em, ERR_NO_SPACE,
@@ -518,8 +536,8 @@ enum err gpu_count_blocks(struct gpu *g, u32 *blocks, struct err_msg *em)
 enum err gpu_pool_init(struct gpu *g, u32 blocks, struct err_msg *em)
 {
 	const struct gpu_config *c = &g->config;
-	u32 layers = c->model->layers;
-	size_t half = (size_t)blocks * (g->block_bytes / layers / 2), bytes = 2 * layers * half;
+	u32 count = 0;
+	size_t half = (size_t)blocks * (g->block_bytes / g->kv_count / 2), bytes = 2 * g->kv_count * half;
 	struct gpu_stage *s;
 	void *memory;
 
@@ -534,18 +552,22 @@ enum err gpu_pool_init(struct gpu *g, u32 blocks, struct err_msg *em)
 		e = gpu_stage_take(g, &s, em);
 	if (e)
 		return e;
+	ASSERT(g->kv_count * sizeof(*g->kv) <= g->stage_bytes);
+	struct kern_kv *list = (struct kern_kv *)(void *)s->memory;
 	u8 *at = memory;
-	for (u32 i = 0; i < layers; i++, at += 2 * half)
+	for (u32 i = 0; i < c->model->layers; i++) {
+		if (!gpu_has_kv(g, i))
+			continue;
 		g->kv[i] = (struct kern_kv){.k = at,
 					    .v = at + half,
 					    .dtype = c->kv_dtype,
 					    .block_size = c->limits.block_size,
 					    .kv_heads = c->shard->kv_heads,
 					    .head_dim = c->model->head_dim};
-	size_t list = layers * sizeof(*g->kv);
-	ASSERT(list <= g->stage_bytes);
-	memcpy(s->memory, g->kv, list);
-	e = gpu_stage_copy(g, s, g->arena.kv_layers, 0, list, em);
+		list[count++] = g->kv[i];
+		at += 2 * half;
+	}
+	e = gpu_stage_copy(g, s, g->arena.kv_layers, 0, count * sizeof(*list), em);
 	return e ? e : gpu_stage_sent(g, s, em);
 }
 

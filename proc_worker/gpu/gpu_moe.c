@@ -62,13 +62,15 @@ static enum err run_shared(struct gpu *g, const struct layer_weights *w, const u
 					.tokens = tokens,
 					.size = w->down.k,
 					.act = g->config.model->activation,
+					.ungated = g->config.model->arch->ungated,
 					.dtype = KERN_BF16};
+	const float *down_bias = g->config.shard->rank == 0 ? w->down_bias : NULL; /* ranks add what they have */
 
-	enum err e = product(g, a->shared_gate_up, KERN_BF16, x, &w->gate_up, NULL, tokens, em);
+	enum err e = product(g, a->shared_gate_up, KERN_BF16, x, &w->gate_up, w->gate_up_bias, tokens, em);
 	if (!e)
 		e = gpu_op(g->ops.act_mul(&g->ctx, &act), "act_mul", em);
 	if (!e)
-		e = product(g, a->shared, KERN_BF16, a->shared_activated, &w->down, NULL, tokens, em);
+		e = product(g, a->shared, KERN_BF16, a->shared_activated, &w->down, down_bias, tokens, em);
 	return e || !w->shared_gate.n ? e : product(g, a->shared_gate, KERN_F32, x, &w->shared_gate, NULL, tokens, em);
 }
 
@@ -86,6 +88,7 @@ static enum err run_part(struct gpu *g, const struct layer_weights *w, const str
 					.tokens = tokens * top,
 					.size = w->expert_down->k,
 					.act = g->config.model->activation,
+					.ungated = g->config.model->arch->ungated,
 					.alpha = g->config.model->swiglu_alpha,
 					.limit = g->config.model->swiglu_limit,
 					.dtype = KERN_BF16};

@@ -1,7 +1,8 @@
 /* The inside of a device's engine. gpu.c: its life; gpu_memory.c: arenas and sizes; gpu_weights.c: the way of
  * weights; gpu_tune.c: products measured at start; gpu_diff.c: what changed, on its way up; gpu_decoder.c,
- * gpu_moe.c: the layers; gpu_step.c: a step and its graphs; gpu_swap.c: blocks to the host's memory and back;
- * gpu_sample.c: from logits to tokens; gpu_result.c: the way back. */
+ * gpu_moe.c, gpu_recurrent.c: the layers; gpu_states.c: what layers keep of sequences instead of keys and values;
+ * gpu_step.c: a step and its graphs; gpu_swap.c: blocks to the host's memory and back; gpu_sample.c: from logits to
+ * tokens; gpu_result.c: the way back. */
 #ifndef TERCET_PROC_WORKER_GPU_GPU_PRIV_H
 #define TERCET_PROC_WORKER_GPU_GPU_PRIV_H
 
@@ -70,12 +71,13 @@ struct gpu_arena {
 	i64 *slots;
 	u32 *query_start, *context, *sample_index, *sample_rows, *counts;
 	u32 *no_diff;			/* [KERN_DIFF_WORDS] zeros: a diff that changes nothing */
+	u32 *saves; /* [2][R] of kern_state, save_at and save_slots: zero but in steps that save states; NULL: no layer has any */
 	struct kern_sample_row *sample; /* [S] */
 	float *cos, *sin;
 	float *q_scales; /* NULL: kern_rope_kv_args */
 	float *x;		  /* [T][hidden] the residual stream */
 	u16 *delta, *normed;	  /* [T][hidden]; delta: what a block adds to it */
-	float *qkv;		  /* [T][...] */
+	float *qkv;		  /* [T][gpu_qkv_stride] */
 	float *squares;		  /* [T][2] of q and k, where their norms are over all heads */
 	u16 *q, *attended;
 	u16 *gate_up, *activated; /* share their memory with qkv and q */
@@ -96,7 +98,7 @@ struct gpu_arena {
 	u32 *allowed;			 /* [S][(vocab + 31) / 32] of the step */
 	f32 *bias_values;
 	u8 *upload; /* [stage_bytes] the piece that is being applied */
-	struct kern_kv *kv_layers;
+	struct kern_kv *kv_layers; /* of layers that have keys and values */
 	void *plans[GPU_WINDOWS];
 	void *scratch, *workspace;
 	size_t scratch_bytes;
@@ -109,6 +111,13 @@ struct gpu_graph {
 	u32 uses;
 	struct kern_graph *forward;	 /* inputs to logits */
 	struct kern_graph *forward_tail; /* and on to the end of the step */
+};
+
+/* The states of recurrent layers: a slot for each row of the batch, and behind these `saved` others. */
+struct gpu_states {
+	float *data; /* NULL: the model has none */
+	u32 saved;
+	u64 bytes; /* of all */
 };
 
 /* The pool in the host's memory. Swap-outs are numbered in twos, so that a stamp can be odd. */
@@ -140,11 +149,13 @@ struct gpu {
 	u32 window_count;
 	size_t stage_bytes;
 
-	struct kern_kv *kv; /* [layers] */
+	struct kern_kv *kv; /* [layers]; zeros: the layer has no keys and values */
 	void *kv_memory;
+	u32 kv_count; /* layers that have some */
 	u32 block_count;
 	u64 block_bytes;
 	struct gpu_swap swap;
+	struct gpu_states states;
 
 	struct gpu_stage stages[GPU_STAGES];
 	u32 next_stage;
@@ -175,6 +186,9 @@ struct kern_attention_limits gpu_attention_limits(const struct gpu *g, bool deco
 /* Sizes of everything but weights and pool; lays out, allocates, and zeroes on the device. */
 MUST_CHECK enum err gpu_memory_init(struct gpu *g, struct err_msg *em);
 void gpu_memory_fini(struct gpu *g);
+/* Device memory that may be taken now: under the cap of --gpu-memory-utilization less a margin. `free_bytes`: there is, less the margin. */
+MUST_CHECK enum err gpu_memory_left(const struct gpu *g, u64 *bytes, u64 *free_bytes, struct err_msg *em);
+bool gpu_has_kv(const struct gpu *g, u32 layer);
 /* How many blocks fit now; says what would fit if one sequence does not. */
 MUST_CHECK enum err gpu_count_blocks(struct gpu *g, u32 *blocks, struct err_msg *em);
 MUST_CHECK enum err gpu_pool_init(struct gpu *g, u32 blocks, struct err_msg *em);
@@ -240,6 +254,31 @@ struct gpu_moe_out {
 };
 MUST_CHECK enum err gpu_experts(struct gpu *g, const struct layer_weights *w, const struct gpu_moe_out *out,
 				u32 tokens, struct err_msg *em);
+
+/* ---------------------------------------------------------------- gpu_recurrent.c */
+
+/* Floats from what a layer's first product makes of a token to the next one's. */
+u32 gpu_qkv_stride(const struct gpu *g, u32 layer);
+/* Of the layer that has most, and of what a layer's last product reads. */
+u32 gpu_qkv_widest(const struct gpu *g);
+u32 gpu_attended_widest(const struct gpu *g);
+bool gpu_is_recurrent(const struct gpu *g, u32 layer);
+/* What recurrent layers have instead of attention: from arena.qkv to arena.attended; the rows' states move on, and are saved as arena.saves says. */
+MUST_CHECK enum err gpu_recurrent_mix(struct gpu *g, u32 layer, u32 tokens, struct err_msg *em);
+/* Weighs what attention gives, arena.attended, by the gates behind the layer's q, k and v, where there are some. */
+MUST_CHECK enum err gpu_gate_heads(struct gpu *g, u32 layer, u32 tokens, struct err_msg *em);
+
+/* ---------------------------------------------------------------- gpu_states.c */
+
+/* Memory for the states of all rows, and for as many saved ones as are a small share of the device's. Nothing where no layer has any.
+ * ERR_NO_SPACE: says how many rows have room. */
+MUST_CHECK enum err gpu_states_init(struct gpu *g, struct err_msg *em);
+void gpu_states_fini(struct gpu *g);
+/* Before the layers of a step: states that rows begin with, saved ones or those of the rows that they are copies of; and which states the layers
+ * shall save. */
+MUST_CHECK enum err gpu_states_before(struct gpu *g, const struct batch_state *b, struct err_msg *em);
+/* Behind them: the next step saves none unless somebody says so. */
+MUST_CHECK enum err gpu_states_behind(struct gpu *g, const struct batch_state *b, struct err_msg *em);
 
 /* ---------------------------------------------------------------- gpu_step.c */
 

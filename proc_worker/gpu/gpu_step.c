@@ -175,10 +175,13 @@ enum err gpu_forward(struct gpu *g, const struct batch_state *b, const struct ip
 		e = gpu_copy_blocks(g, b, em);
 	if (!e)
 		e = gpu_upload_rope(g, b, em);
+	if (!e)
+		e = gpu_states_before(g, b, em);
 	if (e || shape.tokens == 0)
 		return e;
 	g->tail_queued = tail;
-	return shape.whole ? run_decode(g, &shape, tail, em) : gpu_queue(g, &shape, tail, em);
+	e = shape.whole ? run_decode(g, &shape, tail, em) : gpu_queue(g, &shape, tail, em);
+	return e ? e : gpu_states_behind(g, b, em);
 }
 
 bool gpu_recorded(const struct gpu *g)

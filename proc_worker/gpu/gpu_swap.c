@@ -44,7 +44,7 @@ enum err gpu_take_host_blocks(struct gpu *g, u32 blocks, struct err_msg *em)
 	size_t bytes = round_up(layers * sizeof(struct kern_kv)) + (size_t)blocks * g->block_bytes;
 	void *memory;
 
-	ASSERT(g->kv_memory && !w->memory && blocks > 0);
+	ASSERT(g->kv_memory && !w->memory && blocks > 0 && !g->states.data); /* who came back would have lost its state */
 	enum err e = g->api->host_alloc(&memory, bytes, em);
 	if (e)
 		return e;

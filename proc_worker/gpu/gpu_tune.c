@@ -27,7 +27,7 @@ const char *gpu_tune_path(struct gpu *g)
 }
 
 /* One matrix, for numbers of tokens from the power of two `tokens_least` on. ERR_IO ends it: nothing is kept. */
-static enum err tune_sizes(struct gpu *g, const struct kern_weight *w, const u16 *x, void *out,
+static enum err tune_sizes(struct gpu *g, const struct kern_weight *w, const u16 *x, void *out, u32 out_stride,
 			   enum kern_dtype out_dtype, u32 tokens_least, u32 tokens_max)
 {
 	enum err e = ERR_OK;
@@ -40,7 +40,7 @@ static enum err tune_sizes(struct gpu *g, const struct kern_weight *w, const u16
 					     .w = w,
 					     .tokens = tokens < tokens_max ? tokens : tokens_max,
 					     .x_stride = w->k,
-					     .out_stride = w->n,
+					     .out_stride = out_stride,
 					     .dtype = KERN_BF16,
 					     .out_dtype = out_dtype};
 		e = g->device_ops.tune(&g->ctx, &a);
@@ -52,7 +52,7 @@ static enum err tune_sizes(struct gpu *g, const struct kern_weight *w, const u16
 static enum err tune(struct gpu *g, const struct kern_weight *w, const u16 *x, void *out, enum kern_dtype out_dtype,
 		     u32 tokens_max)
 {
-	return tune_sizes(g, w, x, out, out_dtype, 1, tokens_max);
+	return tune_sizes(g, w, x, out, w->n, out_dtype, 1, tokens_max);
 }
 
 /* A product that ends a block: where it goes depends on the number of tokens. */
@@ -63,16 +63,17 @@ static enum err tune_end(struct gpu *g, const struct kern_weight *w, const u16 *
 	enum kern_dtype short_type = gpu_ends_in_stream(g, true, post_norm) ? KERN_F32 : KERN_BF16,
 			long_type = gpu_ends_in_stream(g, false, post_norm) ? KERN_F32 : KERN_BF16;
 
-	enum err e = tune_sizes(g, w, x, g->arena.x, short_type, 1, few);
-	return e ? e : tune_sizes(g, w, x, g->arena.x, long_type, 2 * KERN_FUSED_TOKENS, tokens_max);
+	enum err e = tune_sizes(g, w, x, g->arena.x, w->n, short_type, 1, few);
+	return e ? e : tune_sizes(g, w, x, g->arena.x, w->n, long_type, 2 * KERN_FUSED_TOKENS, tokens_max);
 }
 
-static enum err tune_layer(struct gpu *g, const struct layer_weights *w)
+static enum err tune_layer(struct gpu *g, u32 layer)
 {
+	const struct layer_weights *w = &g->weights.layers[layer];
 	const struct gpu_arena *a = &g->arena;
 	u32 tokens = g->config.limits.tokens_max,
 	    mlp = tokens < GPU_MLP_TOKENS ? tokens : (u32)GPU_MLP_TOKENS;
-	enum err e = tune(g, &w->qkv, a->normed, a->qkv, KERN_F32, tokens);
+	enum err e = tune_sizes(g, &w->qkv, a->normed, a->qkv, gpu_qkv_stride(g, layer), KERN_F32, 1, tokens);
 
 	if (!e)
 		e = tune_end(g, &w->attn_out, a->attended, w->attn_post_norm, tokens);
@@ -95,7 +96,7 @@ enum err gpu_tune(struct gpu *g, struct err_msg *em)
 	enum err e = ERR_OK;
 
 	for (u32 i = 0; !e && i < g->weights.layer_count; i++)
-		e = tune_layer(g, &g->weights.layers[i]);
+		e = tune_layer(g, i);
 	if (!e)
 		e = tune(g, &g->weights.lm_head, g->arena.picked_normed, logits, KERN_F32, g->samples_max);
 	if (e != ERR_IO)

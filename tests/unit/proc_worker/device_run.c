@@ -15,6 +15,15 @@ static struct err_msg em;
 
 /* ---------------------------------------------------------------- opening */
 
+static void lay_out_states(struct device_run *d)
+{
+	size_t floats[MODEL_LAYERS_MAX];
+
+	for (u32 i = 0; i < d->model.layers; i++)
+		floats[i] = recurrent_floats(&d->model, &d->shard, i);
+	OK(state_memory_lay_out(&d->states, floats, d->model.layers, d->config.rows_max + (u32)COUNT_OF(d->saved_tokens), &em));
+}
+
 static void read_model(struct device_run *d)
 {
 	const struct device_run_config *c = &d->config;
@@ -31,6 +40,7 @@ static void read_model(struct device_run *d)
 					.caps = kern_caps_detect()};
 	OK(model_weights_check(&d->plan, &em));
 	OK(rope_tables_init(&d->rope, &d->model.rope, model_local_rope(&d->model), c->max_model_len, c->tokens_max, &em));
+	lay_out_states(d);
 }
 
 struct gpu_config device_run_config(struct device_run *d)
@@ -42,6 +52,7 @@ struct gpu_config device_run_config(struct device_run *d)
 				   .shard = &d->shard,
 				   .weights = &d->plan,
 				   .rope = &d->rope,
+				   .states = &d->states,
 				   .limits = {c->rows_max, c->tokens_max, c->max_model_len, c->block_size},
 				   .kv_dtype = c->kv_dtype ? c->kv_dtype : KERN_BF16,
 				   .graphs = c->graphs,
@@ -78,7 +89,9 @@ void device_run_open(struct device_run *d, const struct device_run_config *confi
 				      .block_size = config->block_size,
 				      .block_count = config->blocks,
 				      .vocab_size = d->model.vocab_size,
-				      .host_block_count = config->host_blocks};
+				      .host_block_count = config->host_blocks,
+				      .recurrent = d->states.stride > 0,
+				      .state_slots = gpu_state_slots(d->gpu)};
 	OK(batch_state_create(&d->batch, &limits, &em));
 	mirror_init(&d->mirror, config->block_size);
 	request_rows_init(&d->rows, config->blocks);
@@ -92,6 +105,7 @@ void device_run_close(struct device_run *d)
 	cr_assert_null(d->gpu);
 	batch_state_destroy(&d->batch);
 	rope_tables_fini(&d->rope);
+	state_memory_fini(&d->states);
 	safetensors_close(&d->checkpoint);
 	device_close(&d->device);
 }
@@ -132,6 +146,55 @@ static u32 swap_in(struct device_run *d, u32 index, const u32 *blocks)
 	return count ? d->host_computed[index] : 0;
 }
 
+/* Drops the row, but not the blocks that hold the tokens behind which its state was saved. */
+static void drop_and_hold(struct device_run *d, u32 row, u32 index)
+{
+	const struct mirror_row *m = &d->mirror.rows[row];
+	struct request_rows *r = &d->rows;
+	u32 count = m->block_count, held = (d->saved_tokens[index] + d->config.block_size - 1) / d->config.block_size;
+
+	memcpy(d->held[index], m->blocks, held * sizeof(u32));
+	d->held_count[index] = held;
+	request_rows_drop(r, &d->mirror, row);
+	u32 *freed = r->free_blocks + r->free_count - count;
+	memmove(freed, freed + held, (count - held) * sizeof(u32));
+	r->free_count -= held;
+}
+
+/* The first of the blocks become those that were held; how many tokens they have. */
+static u32 take_held(struct device_run *d, u32 index, u32 *blocks)
+{
+	for (u32 i = 0; i < d->held_count[index]; i++) {
+		d->rows.free_blocks[d->rows.free_count++] = blocks[i];
+		blocks[i] = d->held[index][i];
+	}
+	u32 tokens = d->held_count[index] ? d->saved_tokens[index] : 0;
+	d->held_count[index] = 0;
+	return tokens;
+}
+
+static u32 run_of(const struct mirror *m, u32 row)
+{
+	for (u32 i = 0; i < m->msg.run_row_count; i++)
+		if (m->run_row[i] == row)
+			return m->run_count[i];
+	return m->rows[row].known - m->rows[row].computed == 1;
+}
+
+/* Of rows that run, behind any of their tokens. */
+static void save_states(struct device_run *d)
+{
+	for (u32 row = 0; d->config.save_every && row < d->config.rows_max; row++) {
+		u32 run = d->mirror.rows[row].present ? run_of(&d->mirror, row) : 0;
+		if (run == 0 || request_rows_draw(&d->rows) % d->config.save_every)
+			continue;
+		u32 index = (u32)d->rows.of_row[row], tokens = d->mirror.rows[row].computed + 1 + request_rows_draw(&d->rows) % run;
+		mirror_save(&d->mirror, row, index, tokens);
+		d->saved_tokens[index] = tokens;
+		d->saves++;
+	}
+}
+
 static void drop_rows(struct device_run *d)
 {
 	for (u32 row = 0; row < d->config.rows_max; row++) {
@@ -144,7 +207,7 @@ static void drop_rows(struct device_run *d)
 		} else if (d->config.preempt_every && request_rows_draw(&d->rows) % d->config.preempt_every == 0) {
 			d->started[i] = false;
 			swap_out(d, row, (u32)i);
-			request_rows_drop(&d->rows, &d->mirror, row);
+			drop_and_hold(d, row, (u32)i);
 		}
 	}
 }
@@ -152,9 +215,12 @@ static void drop_rows(struct device_run *d)
 static void add(struct device_run *d, u32 row, u32 index)
 {
 	u32 blocks[MIRROR_BLOCKS], count = request_rows_take_blocks(&d->rows, index, blocks);
-	u32 computed = swap_in(d, index, blocks);
+	u32 computed = swap_in(d, index, blocks), saved = take_held(d, index, blocks);
 
-	request_rows_add(&d->rows, &d->mirror, row, index, blocks, count, computed);
+	request_rows_add(&d->rows, &d->mirror, row, index, blocks, count, saved ? saved : computed);
+	if (saved)
+		mirror_load(&d->mirror, index);
+	d->loads += saved > 0;
 	d->started[index] = true;
 }
 
@@ -273,6 +339,7 @@ void device_run_requests(struct device_run *d, struct driver_request *requests, 
 	memset(d->started, 0, sizeof(d->started));
 	memset(d->done, 0, sizeof(d->done));
 	memset(d->host_count, 0, sizeof(d->host_count));
+	memset(d->saved_tokens, 0, sizeof(d->saved_tokens));
 	while (!all_done(d)) {
 		cr_assert_lt(d->steps++, 10000);
 		mirror_begin(&d->mirror);
@@ -280,6 +347,7 @@ void device_run_requests(struct device_run *d, struct driver_request *requests, 
 		drop_rows(d);
 		add_rows(d);
 		request_rows_plan(&d->rows, &d->mirror, PAUSE_EVERY);
+		save_states(d);
 		step(d, mirror_end(&d->mirror));
 	}
 	drain(d);

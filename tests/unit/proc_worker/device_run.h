@@ -4,6 +4,7 @@
 #define TERCET_TESTS_DEVICE_RUN_H
 
 #include "proc_worker/gpu/gpu.h"
+#include "proc_worker/model/recurrent.h"
 #include "tests/unit/proc_worker/driver.h"
 
 struct device_run_config {
@@ -15,6 +16,7 @@ struct device_run_config {
 	u32 depth;	   /* steps in flight; 0: each is collected before the next */
 	u32 preempt_every; /* 0: never; else a row is preempted about every that many steps */
 	u32 host_blocks;   /* that preempted rows' KV goes to; who finds none is computed again */
+	u32 save_every;	   /* 0: never; else a row's state is saved in about every that many steps, and who is preempted goes on from there */
 	bool graphs;
 	u64 seed;
 };
@@ -50,6 +52,10 @@ struct device_run {
 	u32 host_of[64][MIRROR_BLOCKS], host_count[64], host_computed[64]; /* of requests that wait */
 	u32 swapped_out, swapped_in; /* blocks */
 	bool swaps_out;		     /* the step that is being planned */
+	struct state_memory states;  /* where they lie: each request has a slot for a saved one */
+	u32 saved_tokens[64];	     /* behind which the request's was saved; 0: none was */
+	u32 held[64][MIRROR_BLOCKS], held_count[64]; /* blocks that these tokens are in, of requests that wait */
+	u32 saves, loads;
 	u64 steps;
 };
 

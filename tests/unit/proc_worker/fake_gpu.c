@@ -91,6 +91,18 @@ u32 gpu_block_count(const struct gpu *g)
 	return g->blocks ? g->blocks : FAKE_GPU_BLOCKS;
 }
 
+u32 gpu_state_slots(const struct gpu *g)
+{
+	const struct state_memory *s = g->config.states;
+
+	return s->stride ? s->slots - g->config.limits.rows_max : 0;
+}
+
+u64 gpu_state_bytes(const struct gpu *g)
+{
+	return g->config.states->stride * g->config.states->slots * sizeof(float);
+}
+
 u64 gpu_weight_bytes(const struct gpu *g)
 {
 	(void)g;

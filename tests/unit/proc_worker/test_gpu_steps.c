@@ -216,11 +216,6 @@ Test(gpu_steps, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	expect_refusal(&bad, ERR_UNSUPPORTED, "no kernels for the latent attention of a DeepseekV3ForCausalLM");
 	m.arch = arch_find("Gemma4ForCausalLM");
 	expect_refusal(&bad, ERR_UNSUPPORTED, "no kernels for the layers of a Gemma4ForCausalLM, whose heads differ in size");
-	m.arch = arch_find("Qwen3_5ForCausalLM");
-	m.output_gate = true;
-	expect_refusal(&bad, ERR_UNSUPPORTED, "no kernels for the gates of a Qwen3_5ForCausalLM's queries");
-	m.recurrent.kind = RECURRENT_DELTA;
-	expect_refusal(&bad, ERR_UNSUPPORTED, "no kernels for the layers of a Qwen3_5ForCausalLM that keep a state");
 	device_run_close(&run);
 	random_model_remove(&model);
 }

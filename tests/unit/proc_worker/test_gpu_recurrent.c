@@ -1,0 +1,345 @@
+/* A device's engine on the emulated device, of models some of whose layers keep a state of each sequence: every family against the CPU, and
+ * states that are saved in the middle of a step, loaded, and copied. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proc_worker/gpu/gpu_priv.h"
+#include "tests/unit/proc_worker/gpu_fixture.h"
+
+static struct err_msg em;
+#define OK(call) cr_assert_eq(call, ERR_OK, "%s", em.text)
+
+#define SIZES                                                                                                                      \
+	"\"vocab_size\": 101, \"hidden_size\": 64, \"intermediate_size\": 96, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " \
+	"\"max_position_embeddings\": 128, \"torch_dtype\": \"bfloat16\", \"eos_token_id\": 3"
+#define TWO SIZES ", \"num_hidden_layers\": 2, \"head_dim\": 32"
+#define LINEAR(key, value, key_heads, heads)                                                                                      \
+	", \"rms_norm_eps\": 1e-6, \"layer_types\": [\"linear_attention\", \"full_attention\"], \"linear_conv_kernel_dim\": 4, "    \
+	"\"linear_key_head_dim\": " #key ", \"linear_value_head_dim\": " #value ", \"linear_num_key_heads\": " #key_heads             \
+	", \"linear_num_value_heads\": " #heads
+#define MIXTURE ", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32, \"shared_expert_intermediate_size\": 48"
+#define FAMILY(name, more) "{\"architectures\": [\"" name "\"], " TWO more "}"
+#define QWEN FAMILY("Qwen3_5ForCausalLM", LINEAR(16, 16, 2, 4))
+#define SHORT_CONV(more) ", \"norm_eps\": 1e-5, \"layer_types\": [\"conv\", \"full_attention\"], \"conv_L_cache\": 3" more
+#define LFM2(more) FAMILY("Lfm2ForCausalLM", SHORT_CONV(", \"block_auto_adjust_ff_dim\": false" more))
+#define MAMBA(groups, state)                                                                                               \
+	", \"rms_norm_eps\": 1e-5, \"mamba_d_conv\": 4, \"mamba_d_head\": 16, \"mamba_n_heads\": 8, \"mamba_expand\": 2, \"mamba_n_groups\": " \
+	#groups ", \"mamba_d_state\": " #state
+#define GRANITE(more)                                                                                                          \
+	FAMILY("GraniteMoeHybridForCausalLM", MAMBA(1, 16) ", \"layer_types\": [\"mamba\", \"attention\"], \"embedding_multiplier\": 3.0, " \
+					      "\"residual_multiplier\": 0.4, \"attention_multiplier\": 0.1, \"logits_scaling\": 2.0" more)
+#define NEMOTRON(pattern, layers, more)                                                                                              \
+	"{\"architectures\": [\"NemotronHForCausalLM\"], " SIZES ", \"head_dim\": 32, \"num_hidden_layers\": " #layers                  \
+	", \"hybrid_override_pattern\": \"" pattern "\", \"layer_norm_epsilon\": 1e-5, \"mamba_num_heads\": 8, \"mamba_head_dim\": 16, "  \
+	"\"ssm_state_size\": 16, \"n_groups\": 2, \"conv_kernel\": 4, \"expand\": 2, \"mlp_hidden_act\": \"relu2\"" more "}"
+#define ROUTED                                                                                                                      \
+	", \"n_routed_experts\": 4, \"n_shared_experts\": 1, \"num_experts_per_tok\": 2, \"n_group\": 1, \"topk_group\": 1, "            \
+	"\"moe_intermediate_size\": 48, \"moe_shared_expert_intermediate_size\": 40, \"norm_topk_prob\": true, \"routed_scaling_factor\": 1.5"
+
+/* ---------------------------------------------------------------- families */
+
+static void check_family(const char *what, const char *text, double worst)
+{
+	if (getenv("TEST_GPU_PRINT"))
+		fprintf(stderr, "%s: ", what);
+	random_model_write(&model, text, 11);
+	struct device_run_config c = gpu_test_config();
+	u32 count = make_requests(3, 101, 5);
+	run_model(&c, count);
+	expect_near(&c, count, worst);
+	random_model_remove(&model);
+}
+
+Test(gpu_recurrent, every_family_answers_as_on_the_cpu, .timeout = 120)
+{
+	static const struct {
+		const char *what, *text;
+	} families[] = {
+		{"the delta rule, gates of queries", QWEN},
+		{"heads of odd sizes, a bias of q, k, v and gates", FAMILY("Qwen3_5ForCausalLM", LINEAR(12, 20, 4, 8) ", \"attention_bias\": true")},
+		{"norms behind blocks of attention alone, a beta of two",
+		 FAMILY("OlmoHybridForCausalLM", LINEAR(16, 32, 4, 4) ", \"linear_allow_neg_eigval\": true, \"rope_parameters\": {\"rope_theta\": null}")},
+		{"short convolutions", LFM2("")},
+		{"short convolutions with biases", LFM2(", \"conv_bias\": true")},
+		{"Mamba 2", GRANITE(", \"num_local_experts\": 0, \"shared_intermediate_size\": 96")},
+		{"Mamba 2 with several keys, biases",
+		 FAMILY("BambaForCausalLM", MAMBA(2, 20) ", \"attn_layer_indices\": [1], \"attn_rotary_emb\": 16, \"mamba_proj_bias\": true, "
+						       "\"mlp_bias\": true, \"time_step_limit\": [0.1, 0.9]")},
+		{"one block in each layer, an MLP last", NEMOTRON("M*M-", 4, ", \"mlp_bias\": true")},
+	};
+
+	for (size_t i = 0; i < COUNT_OF(families); i++)
+		check_family(families[i].what, families[i].text, 0.15);
+}
+
+/* As test_gpu.c has them: where experts are nearly equal another may be chosen. */
+static void check_experts(const char *what, const char *text)
+{
+	random_model_write(&model, text, 11);
+	struct device_run_config c = gpu_test_config();
+	u32 count = make_requests(3, 101, 5);
+	run_model(&c, count);
+	struct device_difference d = device_compare(&c, requests, count);
+	if (getenv("TEST_GPU_PRINT"))
+		fprintf(stderr, "%s: %u of %u far off, %.4f on average\n", what, d.far, d.compared, d.mean_logprob);
+	cr_expect_lt(d.far, d.compared / 6, "%s: %u of %u are far off", what, d.far, d.compared);
+	cr_expect_lt(d.mean_logprob, 0.1, "%s: log-probabilities differ by %f on average", what, d.mean_logprob);
+	random_model_remove(&model);
+}
+
+Test(gpu_recurrent, mixtures_of_experts_answer_as_on_the_cpu, .timeout = 120)
+{
+	check_experts("Qwen 3.5", FAMILY("Qwen3_5MoeForCausalLM", LINEAR(16, 16, 2, 4) MIXTURE));
+	check_experts("Qwen 3 Next", FAMILY("Qwen3NextForCausalLM", LINEAR(8, 16, 2, 4) MIXTURE));
+	check_experts("LFM2", FAMILY("Lfm2MoeForCausalLM", SHORT_CONV(", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32, "
+								      "\"num_dense_layers\": 1, \"norm_topk_prob\": true, \"use_expert_bias\": true")));
+	check_experts("Granite", GRANITE(", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, \"shared_intermediate_size\": 48"));
+	check_experts("Nemotron H", NEMOTRON("ME*", 3, ROUTED));
+}
+
+Test(gpu_recurrent, quantized_weights_answer_as_on_the_cpu, .timeout = 120)
+{
+	random_model_write(&model, QWEN, 15);
+	struct device_run_config c = gpu_test_config();
+	u32 count = make_requests(3, 101, 5);
+	c.matrix_dtype = KERN_I8;
+	c.kv_dtype = KERN_I8;
+	run_model(&c, count);
+	expect_near(&c, count, 0.5);
+	random_model_remove(&model);
+}
+
+/* ---------------------------------------------------------------- ways through a step */
+
+/* Saving does not change the row that is saved, and no step but the one that says so saves. */
+Test(gpu_recurrent, answers_do_not_depend_on_graphs_steps_in_flight_or_saves, .timeout = 120)
+{
+	static struct driver_request first[REQUESTS];
+	static const struct {
+		const char *what;
+		bool graphs;
+		u32 depth, save_every;
+	} ways[] = {{"as it comes", false, 0, 3}, {"graphs, two steps ahead", true, 2, 3}, {"six steps ahead", true, 6, 3}};
+	static struct sampling_params plain;
+
+	random_model_write(&model, QWEN, 12);
+	set_params(&plain);
+	for (size_t i = 0; i < COUNT_OF(ways); i++) {
+		struct device_run_config c = gpu_test_config();
+		u32 count = make_requests(REQUESTS, 101, 9);
+		for (u32 k = 0; k < count; k += 2)
+			requests[k].params = &plain; /* sampled in the graph */
+		c.graphs = ways[i].graphs;
+		c.depth = ways[i].depth;
+		c.save_every = ways[i].save_every;
+		run_model(&c, count);
+		cr_assert_gt(run.saves, 10);
+		if (i == 0)
+			memcpy(first, requests, sizeof(first));
+		else
+			expect_same(first, requests, count, ways[i].what);
+	}
+	random_model_remove(&model);
+}
+
+static void check_preempted(const char *text, u32 save_every)
+{
+	random_model_write(&model, text, 13);
+	struct device_run_config c = gpu_test_config();
+	u32 count = make_requests(REQUESTS, 101, 16);
+	c.preempt_every = 9;
+	c.save_every = save_every;
+	c.chunk = 11;
+	run_model(&c, count);
+	cr_assert_gt(run.rows.next_seq, count, "nothing was preempted");
+	cr_assert(save_every ? run.saves > 20 && run.loads > 2 : run.loads == 0, "%u saves, %u loads", run.saves, run.loads);
+	expect_near(&c, count, 0.2);
+	random_model_remove(&model);
+}
+
+Test(gpu_recurrent, preempted_rows_are_computed_again, .timeout = 120)
+{
+	check_preempted(LFM2(""), 0);
+}
+
+Test(gpu_recurrent, preempted_rows_go_on_with_saved_states, .timeout = 120)
+{
+	check_preempted(QWEN, 2);
+	check_preempted(LFM2(", \"conv_bias\": true"), 2);
+	check_preempted(NEMOTRON("M*", 2, ""), 2);
+}
+
+/* ---------------------------------------------------------------- step by step */
+
+static struct gpu_result do_step(const struct ipc_step *s)
+{
+	struct gpu_result r;
+
+	OK(batch_state_apply(run.batch, s, &em));
+	OK(gpu_forward(run.gpu, run.batch, s, &em));
+	OK(gpu_sample(run.gpu, run.batch, NULL, &em));
+	OK(gpu_wait(run.gpu, s->step, &em));
+	OK(gpu_result(run.gpu, s->step, &r, &em));
+	batch_state_commit(run.batch, r.tokens);
+	(void)mirror_commit(&run.mirror, r.tokens);
+	return r;
+}
+
+static void add_row(u32 row, const u32 *tokens, u32 count, u32 computed, const u32 *blocks, u32 block_count)
+{
+	struct mirror_add a = {.row = row, .seq = 100 + run.mirror.step + row, .tokens = tokens, .token_count = count, .prompt_count = count,
+			       .computed = computed, .blocks = blocks, .block_count = block_count};
+
+	mirror_add(&run.mirror, &a);
+}
+
+enum { KNOWN = 22, ALONE = 5 };
+
+/* What follows `tokens`, in a row by itself. */
+static void answer_alone(u32 row, const u32 *tokens, u32 count, const u32 *blocks, u32 *out)
+{
+	mirror_begin(&run.mirror);
+	add_row(row, tokens, count, 0, blocks, 4);
+	mirror_run(&run.mirror, row, count);
+	out[0] = do_step(mirror_end(&run.mirror)).tokens[0];
+	for (u32 i = 1; i < ALONE; i++) {
+		mirror_begin(&run.mirror);
+		out[i] = do_step(mirror_end(&run.mirror)).tokens[0];
+	}
+	mirror_begin(&run.mirror);
+	mirror_drop(&run.mirror, row);
+	(void)do_step(mirror_end(&run.mirror));
+}
+
+static void open_model(const char *text, u32 *tokens)
+{
+	struct device_run_config c = gpu_test_config();
+
+	random_model_write(&model, text, 17);
+	for (u32 i = 0; i < KNOWN; i++)
+		tokens[i] = (i * 37 + 5) % 101;
+	device_run_open(&run, &c);
+}
+
+static void close_model(void)
+{
+	device_run_close(&run);
+	random_model_remove(&model);
+}
+
+/* Of one prompt up to its middle, saved in the step that runs all of it, and of another in the same slot afterwards. */
+Test(gpu_recurrent, a_row_begins_with_what_was_saved_in_the_middle_of_another, .timeout = 120)
+{
+	static const u32 blocks[] = {30, 3, 11, 12}, others[] = {30, 3, 21, 22}, unused[] = {1, 2, 4, 5};
+	u32 tokens[KNOWN], wanted[ALONE], got[ALONE];
+
+	open_model(QWEN, tokens);
+	answer_alone(1, tokens, KNOWN, unused, wanted);
+	u32 last = tokens[KNOWN - 1];
+	tokens[KNOWN - 1] = (last + 50) % 101; /* behind what is saved they differ */
+	mirror_begin(&run.mirror);
+	add_row(0, tokens, KNOWN, 0, blocks, 4);
+	mirror_run(&run.mirror, 0, KNOWN);
+	mirror_save(&run.mirror, 0, 7, 16);
+	(void)do_step(mirror_end(&run.mirror));
+	tokens[KNOWN - 1] = last;
+	mirror_begin(&run.mirror);
+	add_row(3, tokens, KNOWN, 16, others, 4);
+	mirror_load(&run.mirror, 7);
+	mirror_run(&run.mirror, 3, KNOWN - 16);
+	mirror_run(&run.mirror, 0, 0);
+	mirror_save(&run.mirror, 3, 7, KNOWN); /* into the slot that it has come from */
+	got[0] = do_step(mirror_end(&run.mirror)).tokens[0];
+	for (u32 i = 1; i < ALONE; i++) {
+		mirror_begin(&run.mirror);
+		mirror_run(&run.mirror, 0, 0);
+		got[i] = do_step(mirror_end(&run.mirror)).tokens[0];
+	}
+	cr_expect_arr_eq(got, wanted, sizeof(got));
+	close_model();
+}
+
+/* A copy goes on as its source would, whatever that has become. */
+Test(gpu_recurrent, copies_of_rows_have_their_states, .timeout = 120)
+{
+	static const u32 blocks[] = {30, 3, 11, 12}, unused[] = {1, 2, 4, 5};
+	u32 tokens[KNOWN + 2], wanted[ALONE], first[ALONE], got[ALONE];
+
+	open_model(LFM2(""), tokens);
+	answer_alone(1, tokens, KNOWN, unused, first);
+	u32 other = (first[0] + 40) % 101;
+	tokens[KNOWN] = other;
+	answer_alone(1, tokens, KNOWN + 1, unused, wanted);
+	mirror_begin(&run.mirror);
+	add_row(0, tokens, KNOWN, 0, blocks, 3);
+	mirror_run(&run.mirror, 0, KNOWN);
+	cr_expect_eq(do_step(mirror_end(&run.mirror)).tokens[0], first[0]);
+	mirror_begin(&run.mirror);
+	mirror_copy(&run.mirror, 11, 33);
+	mirror_fork(&run.mirror, 2, 0, 900, 33);
+	mirror_set(&run.mirror, 2, other);
+	struct gpu_result r = do_step(mirror_end(&run.mirror));
+	cr_assert_eq(r.count, 2);
+	cr_expect_eq(r.tokens[0], first[1]);
+	got[0] = r.tokens[1];
+	for (u32 i = 1; i < 2; i++) {
+		mirror_begin(&run.mirror);
+		r = do_step(mirror_end(&run.mirror));
+		cr_expect_eq(r.tokens[0], first[1 + i]);
+		got[i] = r.tokens[1];
+	}
+	cr_expect_arr_eq(got, wanted, 2 * sizeof(u32));
+	close_model();
+}
+
+/* Nothing goes up, and nothing is copied, where nobody is saved, loaded or copied. */
+Test(gpu_recurrent, a_step_that_saves_nothing_uploads_nothing, .timeout = 120)
+{
+	static const u32 blocks[] = {0, 1, 2};
+	u32 tokens[KNOWN];
+
+	open_model(QWEN, tokens);
+	mirror_begin(&run.mirror);
+	add_row(0, tokens, 4, 0, blocks, 3);
+	mirror_run(&run.mirror, 0, 4);
+	mirror_save(&run.mirror, 0, 2, 3);
+	(void)do_step(mirror_end(&run.mirror));
+	u32 used = run.gpu->next_stage;
+	for (u32 i = 0; i < 6; i++) {
+		mirror_begin(&run.mirror);
+		cr_assert_eq(do_step(mirror_end(&run.mirror)).count, 1);
+	}
+	cr_assert_eq(run.gpu->next_stage, used);
+	close_model();
+}
+
+/* ---------------------------------------------------------------- memory */
+
+static void expect_refusal(const struct gpu_config *c, enum err expected, const char *words)
+{
+	struct gpu *gpu;
+
+	cr_assert_eq(gpu_create(&gpu, c, &em), expected, "%s", em.text);
+	cr_assert_null(gpu);
+	cr_assert_neq(strstr(em.text, words), NULL, "%s", em.text);
+}
+
+Test(gpu_recurrent, states_are_counted_before_blocks_and_refused_by_number, .timeout = 120)
+{
+	u32 tokens[KNOWN];
+
+	open_model(QWEN, tokens);
+	struct gpu_config bad = device_run_config(&run);
+	struct state_memory large = run.states;
+	bad.states = &large;
+	cr_assert_eq(gpu_state_slots(run.gpu), run.states.slots - run.config.rows_max);
+	cr_assert_eq(gpu_state_bytes(run.gpu), run.states.slots * run.states.stride * sizeof(float));
+	large.stride = (size_t)1 << 40;
+	expect_refusal(&bad, ERR_NO_SPACE, "keeps a state of every sequence, 4194304 MiB, and");
+	large.stride = run.device.info.memory_total / 8 / sizeof(float);
+	expect_refusal(&bad, ERR_NO_SPACE, "for --max-num-seqs 4, and");
+	expect_refusal(&bad, ERR_NO_SPACE, "; --max-num-seqs 3 fits");
+	close_model();
+}
