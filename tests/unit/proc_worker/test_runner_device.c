@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "proc_worker/runner.h"
 #include "tests/unit/proc_worker/fake_gpu.h"
+#include "tests/unit/proc_worker/random_model.h"
 #include "tests/unit/proc_worker/step_builder.h"
 #include "tests/unit/proc_worker/tiny_model.h"
 
@@ -544,6 +545,36 @@ Test(swap_space, that_cannot_be_pinned_is_an_error_for_who_asked_and_none_for_ot
 	runner_destroy(&runner);
 	cr_assert_eq(create_with_swap_space(0.001), ERR_NO_MEMORY);
 	cr_assert_neq(strstr(em.text, "--swap-space 0.001: no pinned memory"), NULL, "%s", em.text);
+}
+
+/* What the scheduler is told does not depend on what computes. */
+Test(swap_space, of_models_that_keep_a_state_is_none_and_saved_states_are_as_many_as_on_the_cpu)
+{
+	static const char text[] = "{\"architectures\": [\"Lfm2ForCausalLM\"], \"vocab_size\": 20, \"hidden_size\": 64, \"intermediate_size\": 96, "
+				   "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 64, "
+				   "\"norm_eps\": 1e-5, \"torch_dtype\": \"bfloat16\", \"conv_L_cache\": 3, \"conv_bias\": false, "
+				   "\"block_auto_adjust_ff_dim\": false, \"layer_types\": [\"conv\", \"full_attention\"]}";
+	static const enum option_device devices[] = {OPTION_DEVICE_CUDA, OPTION_DEVICE_CPU};
+	struct random_model random;
+
+	setenv("TERCET_CUDA_KERNELS", CUDA_EMU_OBJECT, 1);
+	random_model_write(&random, text, 3);
+	for (u32 i = 0; i < 4; i++) {
+		struct runner_config c = config();
+		c.model_dir = random.dir;
+		c.device = devices[i % 2];
+		c.swap_space = 0.01;
+		c.saves_states = i < 2;
+		cr_assert_eq(runner_create(&runner, &c, &em), ERR_OK, "%s", em.text);
+		cr_assert_eq(runner->device != NULL, c.device == OPTION_DEVICE_CUDA);
+		cr_assert_eq(runner->host_block_count, 0);
+		cr_assert_eq(runner->state_slots, i < 2 ? 32 : 0, "%u", runner->state_slots);
+		cr_assert_eq(runner->batch->limits.state_slots, runner->state_slots);
+		cr_assert(runner->batch->limits.recurrent);
+		runner_destroy(&runner);
+	}
+	cr_assert_eq(fake_gpu.host_blocks, 0);
+	random_model_remove(&random);
 }
 
 Test(device_choice, without_devices_auto_is_the_cpu_and_cuda_an_error)
