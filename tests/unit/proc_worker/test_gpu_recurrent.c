@@ -30,10 +30,11 @@ static struct err_msg em;
 #define GRANITE(more)                                                                                                          \
 	FAMILY("GraniteMoeHybridForCausalLM", MAMBA(1, 16) ", \"layer_types\": [\"mamba\", \"attention\"], \"embedding_multiplier\": 3.0, " \
 					      "\"residual_multiplier\": 0.4, \"attention_multiplier\": 0.1, \"logits_scaling\": 2.0" more)
+/* The first product of a layer with a state has an odd number of outputs. */
 #define NEMOTRON(pattern, layers, more)                                                                                              \
 	"{\"architectures\": [\"NemotronHForCausalLM\"], " SIZES ", \"head_dim\": 32, \"num_hidden_layers\": " #layers                  \
-	", \"hybrid_override_pattern\": \"" pattern "\", \"layer_norm_epsilon\": 1e-5, \"mamba_num_heads\": 8, \"mamba_head_dim\": 16, "  \
-	"\"ssm_state_size\": 16, \"n_groups\": 2, \"conv_kernel\": 4, \"expand\": 2, \"mlp_hidden_act\": \"relu2\"" more "}"
+	", \"hybrid_override_pattern\": \"" pattern "\", \"layer_norm_epsilon\": 1e-5, \"mamba_num_heads\": 3, \"mamba_head_dim\": 32, "  \
+	"\"ssm_state_size\": 18, \"n_groups\": 3, \"conv_kernel\": 4, \"expand\": 2, \"mlp_hidden_act\": \"relu2\"" more "}"
 #define ROUTED                                                                                                                      \
 	", \"n_routed_experts\": 4, \"n_shared_experts\": 1, \"num_experts_per_tok\": 2, \"n_group\": 1, \"topk_group\": 1, "            \
 	"\"moe_intermediate_size\": 48, \"moe_shared_expert_intermediate_size\": 40, \"norm_topk_prob\": true, \"routed_scaling_factor\": 1.5"
@@ -71,7 +72,7 @@ Test(gpu_recurrent, every_family_answers_as_on_the_cpu, .timeout = 120)
 	};
 
 	for (size_t i = 0; i < COUNT_OF(families); i++)
-		check_family(families[i].what, families[i].text, 0.15);
+		check_family(families[i].what, families[i].text, 0.2);
 }
 
 /* As test_gpu.c has them: where experts are nearly equal another may be chosen. */
@@ -99,14 +100,43 @@ Test(gpu_recurrent, mixtures_of_experts_answer_as_on_the_cpu, .timeout = 120)
 	check_experts("Nemotron H", NEMOTRON("ME*", 3, ROUTED));
 }
 
+/* The CPU rounds inputs to 8 bits, too. */
 Test(gpu_recurrent, quantized_weights_answer_as_on_the_cpu, .timeout = 120)
 {
-	random_model_write(&model, QWEN, 15);
+	static const char *const texts[] = {QWEN, NEMOTRON("M*M-", 4, "")};
+
+	for (size_t i = 0; i < COUNT_OF(texts); i++) {
+		random_model_write(&model, texts[i], 15);
+		struct device_run_config c = gpu_test_config();
+		u32 count = make_requests(3, 101, 5);
+		c.matrix_dtype = KERN_I8;
+		c.kv_dtype = KERN_I8;
+		run_model(&c, count);
+		expect_near(&c, count, 0.8);
+		random_model_remove(&model);
+	}
+}
+
+/* Of a part whose rows are not side by side in the file, too: queries and their gates. */
+Test(gpu_recurrent, fp8_checkpoints_stay_fp8_and_answer_as_on_the_cpu, .timeout = 120)
+{
+	static const char text[] =
+		"{\"architectures\": [\"Qwen3_5ForCausalLM\"], \"vocab_size\": 101, \"hidden_size\": 128, \"intermediate_size\": 128, "
+		"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 32, \"num_hidden_layers\": 2, "
+		"\"max_position_embeddings\": 128, \"torch_dtype\": \"bfloat16\"" LINEAR(32, 32, 2, 4)
+		", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [32, 128]}}";
 	struct device_run_config c = gpu_test_config();
 	u32 count = make_requests(3, 101, 5);
-	c.matrix_dtype = KERN_I8;
-	c.kv_dtype = KERN_I8;
-	run_model(&c, count);
+
+	random_model_write(&model, text, 25);
+	device_run_open(&run, &c);
+	for (u32 i = 0; i < 2; i++) {
+		const struct layer_weights *w = &run.gpu->weights.layers[i];
+		cr_expect(w->qkv.dtype == KERN_F8E4M3 && w->attn_out.dtype == KERN_F8E4M3 && w->down.dtype == KERN_F8E4M3, "%s, %s",
+			  kern_dtype_name(w->qkv.dtype), kern_dtype_name(w->attn_out.dtype));
+	}
+	device_run_requests(&run, requests, count);
+	device_run_close(&run);
 	expect_near(&c, count, 0.5);
 	random_model_remove(&model);
 }
