@@ -7,7 +7,7 @@ import math
 import pytest
 
 import device_tokens
-from engine import SANITIZED, Engine, killed_amid, run
+from engine import FULL, SANITIZED, Engine, killed_amid, run
 from test_device import ENVIRONMENT, device_engine
 from test_device_families import write_model
 from test_recurrent import ask, ids
@@ -24,8 +24,7 @@ def matrix(rows, columns, gain=1):
     return [[rows, columns], gain * math.sqrt(3 / columns), 0.0]
 
 
-def attention(name, out, gates):
-    at = name + "self_attn."
+def attention(at, out, gates):
     return {at + "q_proj.weight": matrix((2 if gates else 1) * HEADS * HEAD, HIDDEN), at + "k_proj.weight": matrix(KV_HEADS * HEAD, HIDDEN),
             at + "v_proj.weight": matrix(KV_HEADS * HEAD, HIDDEN), at + out: matrix(HIDDEN, HEADS * HEAD)}
 
@@ -44,7 +43,7 @@ def qwen():
         for part, shape in (("gate", (WIDE, HIDDEN)), ("up", (WIDE, HIDDEN)), ("down", (HIDDEN, WIDE))):
             tensors[at + "mlp.%s_proj.weight" % part] = matrix(*shape)
         if kind == "full_attention":
-            tensors.update(attention(at, "o_proj.weight", True))
+            tensors.update(attention(at + "self_attn.", "o_proj.weight", True))
             tensors.update({at + "self_attn.%s_norm.weight" % x: [[HEAD], 0.2, 0.0] for x in "qk"})
             continue
         at += "linear_attn."
@@ -69,7 +68,7 @@ def lfm2():
         for part, shape in (("w1", (WIDE, HIDDEN)), ("w3", (WIDE, HIDDEN)), ("w2", (HIDDEN, WIDE))):
             tensors[at + "feed_forward.%s.weight" % part] = matrix(*shape)
         if kind == "full_attention":
-            tensors.update(attention(at, "out_proj.weight", False))
+            tensors.update(attention(at + "self_attn.", "out_proj.weight", False))
             tensors.update({at + "self_attn.%s_layernorm.weight" % x: [[HEAD], 0.2, 1.0] for x in "qk"})
         else:
             tensors.update({at + "conv.in_proj.weight": matrix(3 * HIDDEN, HIDDEN, 1.5), at + "conv.conv.weight": [[HIDDEN, 1, 3], 0.9, 0.0],
@@ -79,10 +78,33 @@ def lfm2():
     return {"config": config, "tensors": tensors}
 
 
-MODELS = {"qwen": qwen, "lfm2": lfm2}
+def nemotron():
+    """Mamba 2 with several keys, and layers of one block each."""
+    pattern, heads, head, groups, state = "M*M-", 4, 16, 2, 16
+    values, keys = heads * head, groups * state
+    tensors = {"model.embeddings.weight": [[VOCAB, HIDDEN], 1.0, 0.0], "model.norm_f.weight": [[HIDDEN], 0.2, 1.0], "lm_head.weight": matrix(VOCAB, HIDDEN, 5)}
+    for k, kind in enumerate(pattern):
+        at = "model.layers.%d." % k
+        tensors[at + "norm.weight"] = [[HIDDEN], 0.2, 1.0]
+        at += "mixer."
+        if kind == "*":
+            tensors.update(attention(at, "o_proj.weight", False))
+        elif kind == "-":
+            tensors.update({at + "up_proj.weight": matrix(WIDE, HIDDEN), at + "down_proj.weight": matrix(HIDDEN, WIDE)})
+        else:
+            tensors.update({at + "in_proj.weight": matrix(2 * values + 2 * keys + heads, HIDDEN), at + "conv1d.weight": [[values + 2 * keys, 1, 4], 0.9, 0.0],
+                            at + "conv1d.bias": [[values + 2 * keys], 0.2, 0.0], at + "A_log": [[heads], 0.3, -1.5], at + "D": [[heads], 0.3, 1.0],
+                            at + "dt_bias": [[heads], 0.3, 0.0], at + "norm.weight": [[values], 0.2, 1.0], at + "out_proj.weight": matrix(HIDDEN, values)})
+    config = {**SMALL, "architectures": ["NemotronHForCausalLM"], "num_hidden_layers": len(pattern), "hybrid_override_pattern": pattern, "head_dim": HEAD,
+              "mamba_num_heads": heads, "mamba_head_dim": head, "n_groups": groups, "ssm_state_size": state, "conv_kernel": 4, "expand": 2,
+              "mlp_hidden_act": "relu2", "layer_norm_epsilon": 1e-5}
+    return {"config": config, "tensors": tensors}
 
 
-@pytest.fixture(scope="module", params=["qwen"] if SANITIZED else list(MODELS))
+MODELS = {"qwen": qwen, "lfm2": lfm2, "nemotron": nemotron}
+
+
+@pytest.fixture(scope="module", params=["qwen"] if SANITIZED else list(MODELS) if FULL else ["qwen", "lfm2"])
 def model(request, tmp_path_factory):
     return write_model(tmp_path_factory.mktemp(request.param), MODELS[request.param]())
 
@@ -176,7 +198,7 @@ def test_beams_are_as_likely_as_those_of_the_cpu(served, cpu):
         assert sum(map(likelihood, beams)) > sum(map(likelihood, search(cpu))) - 0.5
 
 
-@pytest.mark.parametrize("tensor_parallel", (1, 2))
+@pytest.mark.parametrize("model,tensor_parallel", [("qwen", 1), ("qwen", 2), ("lfm2", 2), ("nemotron", 2)], indirect=["model"])
 def test_many_at_once_with_too_little_memory(model, expect, tensor_parallel):
     """Room for the longest sequence and a little more: whoever came last makes room, and comes back with what was saved of it, if anything."""
     if SANITIZED:
