@@ -93,7 +93,7 @@ static enum err check_numbers(const struct gpu_config *c, struct err_msg *em)
 	} numbers[] = {
 		{"hidden_size", m->hidden, COLUMNS, HIDDEN_MAX},
 		{"the width of all heads of a worker", c->shard->heads * m->head_dim, COLUMNS, UINT32_MAX},
-		{"of a worker the width of layers that keep a state", recurrent_layout(m, c->shard).out_width, COLUMNS, UINT32_MAX},
+		{"the width of a worker's layers that keep a state", recurrent_layout(m, c->shard).out_width, COLUMNS, UINT32_MAX},
 		{"the rotated part of a head", m->rope.dim, 4, m->head_dim},
 		{"vocab_size", m->vocab_size, 1, VOCAB_MAX - 1},
 		{"the number of experts", m->experts, 1, EXPERTS_MAX},

@@ -371,5 +371,27 @@ Test(gpu_recurrent, states_are_counted_before_blocks_and_refused_by_number, .tim
 	large.stride = run.device.info.memory_total / 8 / sizeof(float);
 	expect_refusal(&bad, ERR_NO_SPACE, "for --max-num-seqs 4, and");
 	expect_refusal(&bad, ERR_NO_SPACE, "; --max-num-seqs 3 fits");
+	large.stride = run.device.info.memory_total / 32 / sizeof(float); /* two of these are a sixteenth */
+	bad.kv_cache_memory = 1 << 20;
+	struct gpu *gpu;
+	OK(gpu_create(&gpu, &bad, &em));
+	cr_expect_eq(gpu_state_slots(gpu), 2);
+	gpu_destroy(&gpu);
+	close_model();
+}
+
+Test(gpu_recurrent, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
+{
+	u32 tokens[KNOWN];
+
+	open_model(QWEN, tokens);
+	struct gpu_config bad = device_run_config(&run);
+	struct model_config m = run.model;
+	bad.model = &m;
+	m.recurrent.value_dim = 12;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "the width of a worker's layers that keep a state is 48; the device's kernels want a multiple of 32: use --device cpu");
+	m.recurrent.value_dim = 16;
+	m.experts = 512;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "the number of experts is 512; the device's kernels take 256 at most: use --device cpu");
 	close_model();
 }
