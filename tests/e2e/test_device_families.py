@@ -1,60 +1,17 @@
 """Families that compute otherwise than Llama, as whole models on the emulated device: the tokens and logits of transformers, one
 device and two. families_differential.py --keep-device wrote the models down (device_families.json): weights are a function of a
 tensor's name and place, so that config.json, shapes and what follows some prompts is all that has to be kept."""
-import array
 import json
-import math
 import pathlib
-import struct
 
 import pytest
 
 import device_tokens
 from engine import FULL, SANITIZED, run
+from small_models import write_model
 from test_device import ENVIRONMENT, device_engine
 
 MODELS = json.loads((pathlib.Path(__file__).parent / "device_families.json").read_text())
-TOKENIZER = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}
-U64 = (1 << 64) - 1
-
-
-def noise(name, first, count):
-    """Floats in [-1, 1): a stream of SplitMix64 that begins at the FNV-1a hash of the name, as in test_families.c."""
-    start, out = 0xcbf29ce484222325, array.array("f")
-    for byte in name.encode():
-        start = (start ^ byte) * 0x100000001b3 & U64
-    for i in range(start + first, start + first + count):
-        z = i * 0x9e3779b97f4a7c15 & U64
-        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9 & U64
-        z = (z ^ z >> 27) * 0x94d049bb133111eb & U64
-        out.append(((z ^ z >> 31) >> 40) * 2.0 ** -23 - 1)
-    return out
-
-
-def bfloat16(values):
-    """Rounded to nearest even, as bytes."""
-    bits = array.array("I", values.tobytes())
-    return array.array("H", [(b + 0x7fff + (b >> 16 & 1)) >> 16 for b in bits]).tobytes()
-
-
-def tensor(name, shape, amplitude, middle, source=None, first=0):
-    amplitude = struct.unpack("f", struct.pack("f", amplitude))[0]
-    scaled = array.array("f", [x * amplitude for x in noise(source or name, first, math.prod(shape))])
-    return bfloat16(array.array("f", [x + middle for x in scaled]))
-
-
-def write_model(folder, kept):
-    header, data = {}, b""
-    for name, t in kept["tensors"].items():
-        values = tensor(name, *t)
-        header[name] = {"dtype": "BF16", "shape": t[0], "data_offsets": [len(data), len(data) + len(values)]}
-        data += values
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
-    (folder / "config.json").write_text(json.dumps(kept["config"]))
-    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
-    return folder
 
 
 @pytest.fixture(scope="module")

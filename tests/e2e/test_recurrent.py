@@ -9,8 +9,8 @@ import pytest
 
 from api import ApiError
 from engine import FULL, SANITIZED, Engine, killed_amid, run
+from small_models import write_model
 from test_device import ENVIRONMENT
-from test_device_families import write_model
 
 KEPT = json.loads((pathlib.Path(__file__).parents[1] / "unit" / "proc_worker" / "families.json").read_text())
 NAMES = ["qwen3_5_text/none"] if SANITIZED else ["qwen3_5_text/none", "lfm2/bias", "granite_mamba/experts", "nemotron_h/mlps-last"] if FULL else ["qwen3_5_text/none", "lfm2/bias"]
