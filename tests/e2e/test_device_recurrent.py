@@ -125,12 +125,14 @@ def test_many_at_once_with_too_little_memory(model, expect, tensor_parallel):
         assert engine.api.metric("vllm:num_preemptions_total") > 0
 
 
+@pytest.mark.parametrize("model", ["qwen"], indirect=True)
 def test_a_killed_worker_costs_nobody_a_token(served, expect):
     prompts, count = [ids(600 + k, 20 + k) for k in range(3)], 40 if SANITIZED else 100
     got = killed_amid(served, "tercet-worker", lambda: device_tokens.together(served.api, [(p, count, {}) for p in prompts]), 3)
     assert sum(expect(p, tokens) for p, tokens in zip(prompts, got)) >= 40
 
 
+@pytest.mark.parametrize("model", ["qwen"], indirect=True)
 def test_what_a_device_cannot_do_of_such_models_is_said(model):
     status, output = run("serve", model, "--device", "cuda", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}', env=ENVIRONMENT)
     assert status != 0 and "--speculative-config: tokens are proposed ahead on the CPU alone" in output, output
