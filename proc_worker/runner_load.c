@@ -219,11 +219,6 @@ static enum err start_threads(struct runner *r, struct err_msg *em)
 	return kern_threads_create(&r->ctx.threads, share ? share : 1, em);
 }
 
-static bool has_kv(const struct runner *r, u32 layer)
-{
-	return !(r->model.layer_flags[layer] & (LAYER_RECURRENT | LAYER_NO_MIXER));
-}
-
 /* Of models whose layers' heads differ, or some of which have no keys and values. */
 static enum err describe_kv(struct runner *r, struct err_msg *em)
 {
@@ -233,7 +228,7 @@ static enum err describe_kv(struct runner *r, struct err_msg *em)
 	if (!r->kv_layers)
 		return err_set(em, ERR_NO_MEMORY, "out of memory");
 	for (u32 i = 0; i < r->model.layers; i++)
-		r->kv_layers[i] = has_kv(r, i) ? (struct kv_layer){.kv_heads = model_shard_kv_heads(&r->shard, &r->model, i),
+		r->kv_layers[i] = model_attends(&r->model, i) ? (struct kv_layer){.kv_heads = model_shard_kv_heads(&r->shard, &r->model, i),
 								   .head_dim = model_head_dim(&r->model, i),
 								   .of = model_kv_layer(&r->model, i)}
 					       : (struct kv_layer){.of = i};

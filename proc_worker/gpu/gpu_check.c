@@ -46,6 +46,8 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 
 	if (a->global_heads)
 		return err_set(em, ERR_UNSUPPORTED, "devices have no kernels for the layers of a %s, whose heads differ in size: use --device cpu", a->name);
+	if (a->state_beside)
+		return err_set(em, ERR_UNSUPPORTED, "devices do not compute the layers of a %s, which attend and keep a state side by side: use --device cpu", a->name);
 	return a->latent ? err_set(em, ERR_UNSUPPORTED, "devices have no kernels for the latent attention of a %s: use --device cpu", a->name) : ERR_OK;
 }
 

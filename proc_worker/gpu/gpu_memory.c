@@ -46,7 +46,7 @@ u32 gpu_window(const struct gpu *g, u32 layer)
 
 bool gpu_has_kv(const struct gpu *g, u32 layer)
 {
-	return !(g->config.model->layer_flags[layer] & (LAYER_RECURRENT | LAYER_NO_MIXER));
+	return model_attends(g->config.model, layer);
 }
 
 struct kern_attention_limits gpu_attention_limits(const struct gpu *g, bool decode)

@@ -36,6 +36,7 @@ enum weight_slot {
 	SLOT_DECAY_BIAS,
 	SLOT_SKIP,
 	SLOT_GATE_NORM,
+	SLOT_STATE_OUT, /* where attention stands beside that: its last product, SLOT_ATTN_OUT being attention's */
 	SLOT_ATTN_OUT,
 	SLOT_ATTN_OUT_BIAS,
 	SLOT_SINKS, /* a score for every head that no key has: kern_attention_args */
@@ -155,6 +156,7 @@ enum arch_when {
 	WHEN_RECURRENT,
 	WHEN_STATE_BIAS,
 	WHEN_CONV_BIAS,
+	WHEN_STATE_NORM, /* and where what they make has a norm ("mamba_rms_norm") */
 	/* Of families with `single_blocks`: layers of one of both, and of none. */
 	WHEN_MIXER,
 	WHEN_NO_MIXER,
@@ -177,6 +179,22 @@ enum arch_groups {
 	GROUPS_KEY_HEADS, /* of layers that keep a state */
 };
 
+/* Numbers of config.json that what a product makes is multiplied by, or what is made of that: model_config.scales. */
+enum arch_scale {
+	SCALE_NONE,
+	/* Of layers that keep a state: gates, how fast each head forgets, what is convolved (as v, k and q), and what comes out. */
+	SCALE_STATE_GATE,
+	SCALE_STATE_DECAY,
+	SCALE_STATE_V,
+	SCALE_STATE_K,
+	SCALE_STATE_Q,
+	SCALE_STATE_OUT,
+	SCALE_ATTN_OUT,
+	SCALE_GATE, /* of the MLP */
+	SCALE_DOWN,
+	SCALE_COUNT,
+};
+
 /* One tensor of the checkpoint, or a part of one that is fused in the file. Parts of a slot lie one behind
  * the other, in the order of the table. "{}" in a name is the layer, a second one the expert. Matrices are
  * [rows][columns] = [outputs][inputs]. */
@@ -191,6 +209,7 @@ struct arch_tensor {
 	enum arch_dim whole, before;
 	enum arch_groups grouped;
 	bool transposed; /* the tensor in the file is [columns][rows]; in MXFP4 it is not, whatever others are */
+	enum arch_scale scale; /* what the weights are multiplied by, so that nothing else has to be */
 };
 
 /* A field of config.json that a family calls by a name of its own. */
@@ -268,6 +287,7 @@ struct arch {
 	bool global_heads; /* layers without a window have heads of their own sizes ("global_head_dim"); scores are not scaled: config_global.c */
 	enum recurrent_kind recurrent; /* of its layers that are not of attention: config_recurrent.c */
 	const char *recurrent_layer;   /* what "layer_types" calls these */
+	bool state_beside; /* every layer keeps a state and attends, side by side, and both are added: config_beside.c */
 	bool single_blocks; /* a layer is one block, of attention, of a state, an MLP or experts ("hybrid_override_pattern"), and nothing rotates: config_blocks.c */
 	u32 state_head_dim; /* of RECURRENT_SCAN: values of a head, where "mamba_d_head" says nothing else; 0: "mamba_expand" says it */
 	u32 state_groups, state_key_dim; /* "mamba_n_groups", "mamba_d_state"; 0: 1 and 256 */

@@ -126,24 +126,29 @@ static const struct arch_tensor OLMO_HYBRID[] = {
 };
 
 /* Mamba 2, or attention; `at`: in front of the names of the former. */
-#define MAMBA_PART(slot, name, rows, columns, when_, whole_, before_) \
-	{slot, name, rows, columns, SPLIT_ROWS, when_, .whole = whole_, .before = before_}
+#define MAMBA_PART(slot, name, rows, columns, when_, whole_, before_, scale_) \
+	{slot, name, rows, columns, SPLIT_ROWS, when_, .whole = whole_, .before = before_, .scale = scale_}
 #define MAMBA_IN(slot, name, columns, when) \
-	MAMBA_PART(slot, name, DIM_STATE_VALUES, columns, when, DIM_STATE_ALL, DIM_STATE_VALUES), \
-	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_ALL, DIM_STATE_VZ), \
-	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_ALL, DIM_STATE_KVZ), \
-	MAMBA_PART(slot, name, DIM_STATE_VALUES, columns, when, DIM_STATE_ALL, DIM_NONE), \
-	MAMBA_PART(slot, name, DIM_STATE_HEADS, columns, when, DIM_STATE_ALL, DIM_STATE_QKVZ)
-#define MAMBA_CONV(slot, name, columns, when) \
-	MAMBA_PART(slot, name, DIM_STATE_VALUES, columns, when, DIM_STATE_QKV, DIM_NONE), \
-	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_QKV, DIM_STATE_VALUES), \
-	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_QKV, DIM_STATE_KV)
+	MAMBA_PART(slot, name, DIM_STATE_VALUES, columns, when, DIM_STATE_ALL, DIM_STATE_VALUES, SCALE_NONE), \
+	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_ALL, DIM_STATE_VZ, SCALE_NONE), \
+	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_ALL, DIM_STATE_KVZ, SCALE_NONE), \
+	MAMBA_PART(slot, name, DIM_STATE_VALUES, columns, when, DIM_STATE_ALL, DIM_NONE, SCALE_STATE_GATE), \
+	MAMBA_PART(slot, name, DIM_STATE_HEADS, columns, when, DIM_STATE_ALL, DIM_STATE_QKVZ, SCALE_STATE_DECAY)
+/* What convolutions read is multiplied by what their weights are, which are floats. */
+#define MAMBA_CONV(slot, name, columns, when, scale_v, scale_k, scale_q) \
+	MAMBA_PART(slot, name, DIM_STATE_VALUES, columns, when, DIM_STATE_QKV, DIM_NONE, scale_v), \
+	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_QKV, DIM_STATE_VALUES, scale_k), \
+	MAMBA_PART(slot, name, DIM_STATE_KEYS, columns, when, DIM_STATE_QKV, DIM_STATE_KV, scale_q)
 #define MAMBA_VECTOR(slot, name, rows) {slot, name, rows, DIM_NONE, SPLIT_ROWS, WHEN_RECURRENT}
-#define MAMBA_TENSORS_AT(at) \
-	MAMBA_IN(SLOT_QKV, at "in_proj.weight", DIM_HIDDEN, WHEN_RECURRENT), MAMBA_IN(SLOT_QKV_BIAS, at "in_proj.bias", DIM_NONE, WHEN_STATE_BIAS), \
-	MAMBA_CONV(SLOT_CONV, at "conv1d.weight", DIM_TAPS, WHEN_RECURRENT), MAMBA_CONV(SLOT_CONV_BIAS, at "conv1d.bias", DIM_NONE, WHEN_CONV_BIAS), \
+#define MAMBA_BUT_OUT(at) \
+	MAMBA_IN(SLOT_QKV, at "in_proj.weight", DIM_HIDDEN, WHEN_RECURRENT), \
+	MAMBA_CONV(SLOT_CONV, at "conv1d.weight", DIM_TAPS, WHEN_RECURRENT, SCALE_STATE_V, SCALE_STATE_K, SCALE_STATE_Q), \
+	MAMBA_CONV(SLOT_CONV_BIAS, at "conv1d.bias", DIM_NONE, WHEN_CONV_BIAS, SCALE_NONE, SCALE_NONE, SCALE_NONE), \
 	MAMBA_VECTOR(SLOT_RATE_LOG, at "A_log", DIM_STATE_HEADS), MAMBA_VECTOR(SLOT_DECAY_BIAS, at "dt_bias", DIM_STATE_HEADS), \
-	MAMBA_VECTOR(SLOT_SKIP, at "D", DIM_STATE_HEADS), MAMBA_VECTOR(SLOT_GATE_NORM, at "norm.weight", DIM_STATE_VALUES), \
+	MAMBA_VECTOR(SLOT_SKIP, at "D", DIM_STATE_HEADS), \
+	{SLOT_GATE_NORM, at "norm.weight", DIM_STATE_VALUES, DIM_NONE, SPLIT_ROWS, WHEN_STATE_NORM}
+#define MAMBA_TENSORS_AT(at) \
+	MAMBA_BUT_OUT(at), MAMBA_IN(SLOT_QKV_BIAS, at "in_proj.bias", DIM_NONE, WHEN_STATE_BIAS), \
 	{SLOT_ATTN_OUT, at "out_proj.weight", DIM_HIDDEN, DIM_STATE_VALUES, SPLIT_COLUMNS, WHEN_RECURRENT}, \
 	{SLOT_ATTN_OUT_BIAS, at "out_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_STATE_BIAS}
 #define MAMBA_TENSORS MAMBA_TENSORS_AT(LAYER "mamba.")
@@ -167,6 +172,21 @@ static const struct arch_tensor BAMBA[] = {
 	{SLOT_GATE_UP_BIAS, LAYER "feed_forward.gate_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS},
 	{SLOT_GATE_UP_BIAS, LAYER "feed_forward.up_proj.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS},
 	{SLOT_DOWN_BIAS, LAYER "feed_forward.down_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MLP_BIAS},
+};
+
+/* Mamba 2 and attention side by side in every layer. Rows of attention come behind the others. */
+static const struct arch_tensor FALCON_H1[] = {
+	EMBEDDINGS_BUT_NORM, FINAL_NORM(SLOT_FINAL_NORM, "final_layernorm.weight"),
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_MLP_NORM, "pre_ff_layernorm.weight"),
+	MAMBA_BUT_OUT(LAYER "mamba."),
+	{SLOT_STATE_OUT, LAYER "mamba.out_proj.weight", DIM_HIDDEN, DIM_STATE_VALUES, SPLIT_COLUMNS, .scale = SCALE_STATE_OUT},
+	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_QKV, ATTENTION "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_QKV, ATTENTION "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS, .scale = SCALE_ATTN_OUT},
+	{SLOT_GATE_UP, LAYER "feed_forward.gate_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .scale = SCALE_GATE},
+	{SLOT_GATE_UP, LAYER "feed_forward.up_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_DOWN, LAYER "feed_forward.down_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, .scale = SCALE_DOWN},
 };
 
 /* One block in each layer, with one norm before it. */

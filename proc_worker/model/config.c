@@ -340,6 +340,10 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 	c->embed_scale = has(c, ARCH_EMBED_SCALE) ? (f32)sqrt(c->hidden) : 1;
 	c->attention_scale = c->arch->global_heads ? 1 : (f32)(1 / sqrt((double)scalar));
 	c->logits_scale = 1;
+	for (u32 i = 0; i < SCALE_COUNT; i++)
+		c->scales[i] = 1;
+	if (!e && c->arch->state_beside)
+		e = config_read_scales(c, v, em);
 	if (!e && has(c, ARCH_LOGIT_SCALE))
 		e = config_may_float(v, "logit_scale", (double)c->arch->logit_scale, &c->logits_scale, em);
 	if (!e && has(c, ARCH_MULTIPLIERS))
@@ -539,6 +543,13 @@ enum err model_config_read(struct model_config *c, const char *dir, struct err_m
 u32 model_head_dim(const struct model_config *c, u32 layer)
 {
 	return c->layer_flags[layer] & LAYER_GLOBAL ? c->global_head_dim : c->head_dim;
+}
+
+bool model_attends(const struct model_config *c, u32 layer)
+{
+	const u32 flags = c->layer_flags[layer];
+
+	return flags & LAYER_BESIDE || !(flags & (LAYER_RECURRENT | LAYER_NO_MIXER));
 }
 
 u32 model_kv_layer(const struct model_config *c, u32 layer)

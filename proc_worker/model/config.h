@@ -54,6 +54,7 @@ enum model_layer_flag {
 	/* Of families with arch.single_blocks, whose layers are one block each: */
 	LAYER_NO_MIXER = 1 << 8, /* neither attends nor keeps a state */
 	LAYER_NO_MLP = 1 << 9,	 /* has neither MLP nor experts */
+	LAYER_BESIDE = 1 << 10, /* of those with LAYER_RECURRENT: attends as well, side by side with that */
 };
 
 /* How a token's experts are chosen and weighed, beside their number: as kern_moe_route_args. Zeroed: the best of softmax. */
@@ -83,6 +84,8 @@ struct recurrent_config {
 	f32 gate_eps; /* of SLOT_GATE_NORM; `norm_eps` may be that of a divided stream */
 	bool bias; /* of the first product and the last one */
 	bool conv_bias;
+	bool normed;	 /* what the state makes has a norm (SLOT_GATE_NORM) */
+	bool norm_first; /* of RECURRENT_SCAN: before its gate, not behind it */
 };
 
 struct model_config {
@@ -108,6 +111,7 @@ struct model_config {
 	f32 attention_soft_cap; /* 0: none; else scores become cap * tanh(score / cap) */
 	f32 logits_soft_cap;
 	f32 logits_scale; /* logits are multiplied by it */
+	f32 scales[SCALE_COUNT]; /* 1 but where the family has such numbers */
 	u32 window; /* tokens that a layer with LAYER_WINDOW attends to, the query's own among them */
 	enum kern_activation activation;
 	f32 swiglu_alpha, swiglu_limit; /* of arch.clamped; else 0 */
@@ -140,6 +144,7 @@ MUST_CHECK enum err model_config_parse(struct model_config *c, const char *text,
 				       struct err_msg *em);
 
 u32 model_head_dim(const struct model_config *c, u32 layer);
+bool model_attends(const struct model_config *c, u32 layer); /* whether a layer has heads of attention */
 /* The layer whose keys and values it attends to: its own, or the last before it of its kind that has some. */
 u32 model_kv_layer(const struct model_config *c, u32 layer);
 /* Of layers with LAYER_LOCAL_ROPE; NULL: there are none. */

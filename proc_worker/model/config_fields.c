@@ -341,6 +341,11 @@ static const struct {
 	{"enable_moe_block", 0, NAN},
 	{"top_k_experts", 0, 0},
 	{"use_bidirectional_attention", 0, NAN},
+	{"mamba_d_ssm", 0, NAN},
+	{"mamba_rms_norm", 0, NAN},
+	{"mamba_norm_before_gate", 0, NAN},
+	{"mlp_expansion_factor", 0, NAN}, /* of how wide the MLP is, which another field says */
+	{"projectors_bias", 0, 0},
 };
 
 /* Fields that say what a family has anyway: one with the traits, or, without any, that has the field for its own. */
@@ -370,6 +375,7 @@ static const struct {
 	{"use_pos_enc", 0, true},
 	{"block_use_swiglu", 0, true},
 	{"attn_output_gate", 0, true},
+	{"mamba_use_mlp", 0, true},
 	{"tie_word_embeddings", 0, false}, /* which programs disagree about */
 };
 
@@ -485,7 +491,7 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 		return ERR_OK;
 	if (arch->clamped && (!strcmp(name, "swiglu_limit") || !strcmp(name, "swiglu_alpha")))
 		return ERR_OK;
-	if ((arch->latent && config_is_latent_field(name)) || config_is_recurrent_field(arch, name))
+	if ((arch->latent && config_is_latent_field(name)) || config_is_recurrent_field(arch, name) || config_is_scale_field(arch, name))
 		return ERR_OK;
 	if (arch->experts_alike && (!strcmp(name, "num_shared_expert") || !strcmp(name, "moe_intermediate_size")))
 		return ERR_OK;

@@ -60,6 +60,11 @@ bool config_is_latent_field(const char *name);
 MUST_CHECK enum err config_read_global(struct model_config *c, json_val v, struct err_msg *em);
 MUST_CHECK enum err config_mark_global(struct model_config *c, json_val v, struct err_msg *em);
 
+/* Numbers of a family with arch.state_beside, with `c` filled up to the heads' scale: c->scales and what they go with. */
+MUST_CHECK enum err config_read_scales(struct model_config *c, json_val v, struct err_msg *em);
+/* Whether it is one of the fields that say them in a family. */
+bool config_is_scale_field(const struct arch *arch, const char *name);
+
 /* Which block each layer of a family with arch.single_blocks is: fills the number of layers, their flags and own_kv_layers. */
 MUST_CHECK enum err config_read_blocks(struct model_config *c, json_val v, struct err_msg *em);
 

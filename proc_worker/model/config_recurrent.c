@@ -24,6 +24,7 @@ enum {
 	SCAN_KEY_HEADS = 1,
 	SCAN_KEY_DIM = 256,
 	SCAN_EXPAND = 2,
+	SCAN_WIDTH = 1024,
 };
 
 static const struct {
@@ -152,6 +153,14 @@ static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *
 	return e;
 }
 
+/* Every layer does both. */
+static enum err mark_all(struct model_config *c)
+{
+	for (u32 i = 0; i < c->layers; i++)
+		c->layer_flags[i] |= LAYER_RECURRENT | LAYER_BESIDE;
+	return ERR_OK;
+}
+
 /* Returns how many layers keep a state, `*attend`: how many are of attention. */
 static u32 count_layers(const struct model_config *c, u32 *attend)
 {
@@ -160,7 +169,7 @@ static u32 count_layers(const struct model_config *c, u32 *attend)
 	*attend = 0;
 	for (u32 i = 0; i < c->layers; i++) {
 		n += !!(c->layer_flags[i] & LAYER_RECURRENT);
-		*attend += !(c->layer_flags[i] & (LAYER_RECURRENT | LAYER_NO_MIXER));
+		*attend += model_attends(c, i);
 	}
 	return n;
 }
@@ -298,24 +307,28 @@ static enum err read_head_dim(struct model_config *c, json_val v, struct err_msg
 	json_val field = json_get(v, "mamba_d_head");
 	u32 expand = SCAN_EXPAND;
 
+	json_val inner = json_get(v, "mamba_d_ssm");
+
 	if (c->arch->state_head_dim)
 		return config_may_u32(v, "mamba_d_head", CONFIG_HEAD_DIM_MAX, c->arch->state_head_dim, &r->value_dim, em);
 	enum err e = config_may_u32(v, "mamba_expand", CONFIG_HEAD_DIM_MAX, SCAN_EXPAND, &expand, em);
+	u32 stated = 0;
+	if (!e && c->arch->state_beside && (json_present(inner) || json_type(inner) == JSON_MISSING))
+		e = config_may_u32(v, "mamba_d_ssm", CONFIG_DIM_MAX, SCAN_WIDTH, &stated, em);
 	if (e)
 		return e;
-	const u64 width = (u64)expand * c->hidden;
+	const u64 width = stated ? stated : (u64)expand * c->hidden;
 	if (width % r->heads || width / r->heads > CONFIG_HEAD_DIM_MAX)
 		return err_set(em, ERR_INVALID,
-			       "config.json: \"mamba_expand\" times \"hidden_size\", %llu, must be a multiple of \"mamba_n_heads\", which is %u, and at most %d "
-			       "times that",
-			       (unsigned long long)width, r->heads, CONFIG_HEAD_DIM_MAX);
+			       "config.json: %s, %llu, must be a multiple of \"mamba_n_heads\", which is %u, and at most %d times that",
+			       stated ? "\"mamba_d_ssm\"" : "\"mamba_expand\" times \"hidden_size\"", (unsigned long long)width, r->heads, CONFIG_HEAD_DIM_MAX);
 	r->value_dim = (u32)(width / r->heads);
 	if (!json_present(field) || json_string_equals(field, "auto"))
 		return ERR_OK;
 	e = config_need_u32(v, "mamba_d_head", CONFIG_HEAD_DIM_MAX, &r->value_dim, em);
 	if (!e && (u64)r->value_dim * r->heads != width)
-		e = err_set(em, ERR_INVALID, "config.json: \"mamba_d_head\" is %u; by \"mamba_expand\", \"hidden_size\" and \"mamba_n_heads\" it must be %u",
-			    r->value_dim, (u32)(width / r->heads));
+		e = err_set(em, ERR_INVALID, "config.json: \"mamba_d_head\" is %u; by %s and \"mamba_n_heads\" it must be %u", r->value_dim,
+			    stated ? "\"mamba_d_ssm\"" : "\"mamba_expand\", \"hidden_size\"", (u32)(width / r->heads));
 	return e;
 }
 
@@ -348,6 +361,15 @@ static enum err read_steps(struct model_config *c, json_val v, struct err_msg *e
 	return ERR_OK;
 }
 
+/* Of families in which what a state makes need not have a norm. */
+static enum err read_norm(struct model_config *c, json_val v, struct err_msg *em)
+{
+	if (c->recurrent.bias)
+		return err_set(em, ERR_UNSUPPORTED, "config.json: \"mamba_proj_bias\" is set, which is not supported for %s", c->arch->name);
+	enum err e = config_may_bool(v, "mamba_rms_norm", false, &c->recurrent.normed, em);
+	return e ? e : config_may_bool(v, "mamba_norm_before_gate", true, &c->recurrent.norm_first, em);
+}
+
 static enum err read_scan(struct model_config *c, json_val v, struct err_msg *em)
 {
 	struct recurrent_config *r = &c->recurrent;
@@ -368,6 +390,8 @@ static enum err read_scan(struct model_config *c, json_val v, struct err_msg *em
 		e = config_may_bool(v, "mamba_proj_bias", false, &r->bias, em);
 	if (!e)
 		e = read_steps(c, v, em);
+	if (!e && c->arch->state_beside)
+		e = read_norm(c, v, em);
 	return e ? e : check_heads(c, "mamba_n_heads", "mamba_n_groups", em);
 }
 
@@ -397,7 +421,7 @@ static enum err read_null_rope(struct model_config *c, json_val v, struct err_ms
 
 enum err config_read_recurrent(struct model_config *c, json_val v, struct err_msg *em)
 {
-	enum err e = c->arch->single_blocks ? ERR_OK /* config_blocks.c */ : mark_layers(c, v, em);
+	enum err e = c->arch->single_blocks ? ERR_OK /* config_blocks.c */ : c->arch->state_beside ? mark_all(c) : mark_layers(c, v, em);
 	u32 attend;
 
 	if (!e && arch_has_own(c->arch, "block_auto_adjust_ff_dim"))
@@ -420,6 +444,7 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 	if (e)
 		return e;
 	c->recurrent.kind = c->arch->recurrent;
+	c->recurrent.normed = c->recurrent.kind != RECURRENT_CONV;
 	c->recurrent.gate_eps = c->arch->gate_eps > 0 ? c->arch->gate_eps : c->recurrent.gate_eps;
 	switch (c->recurrent.kind) {
 	case RECURRENT_CONV:

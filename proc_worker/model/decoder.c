@@ -131,7 +131,9 @@ static const struct kern_weight *matrix_after(const struct decoder *d, u32 index
 	const struct layer_weights *l = &weights->layers[index];
 
 	if (w == &l->qkv)
-		return l->q_b.n ? &l->q_b : &l->attn_out;
+		return l->q_b.n ? &l->q_b : l->state_out.n ? &l->state_out : &l->attn_out;
+	if (w == &l->state_out)
+		return &l->attn_out;
 	if (w == &l->attn_out && !(d->config.model->layer_flags[index] & LAYER_NO_MLP))
 		return first_of_mlp(d, index);
 	if (w == &l->gate_up)
@@ -155,36 +157,16 @@ static struct kern_matmul_args product_args(const struct decoder *d, float *out,
 					 .next = matrix_after(d, index, w)};
 }
 
-/* Floats from a token's queries, keys and values to the next one's. */
-static u32 qkv_stride(const struct decoder *d, u32 index)
-{
-	const struct model_shard *s = d->config.shard;
-	const struct model_config *m = d->config.model;
-
-	return m->arch->latent ? (s->heads + 2 * s->kv_heads) * m->head_dim : d->config.weights->layers[index].qkv.n;
-}
-
-static bool is_recurrent(const struct decoder *d, u32 index)
-{
-	return d->config.model->layer_flags[index] & LAYER_RECURRENT;
-}
-
-/* Where in a token's row of queries, keys and values the layer's last product reads. */
-static u32 mixed_at(const struct decoder *d, u32 index)
-{
-	return is_recurrent(d, index) ? recurrent_layout(d->config.model, d->config.shard).out : 0;
-}
-
 /* The last product of attention, or of what a layer has instead. */
 static struct kern_matmul_args attention_args(const struct decoder *d, float *out, bool accumulate, u32 index, u32 tokens)
 {
 	const struct kern_weight *w = &d->config.weights->layers[index].attn_out;
 	const bool latent = d->config.model->arch->latent;
-	const float *x = latent ? d->values : d->qkv + mixed_at(d, index);
+	const float *x = latent ? d->values : d->qkv + decoder_mixed_at(d, index);
 	struct kern_matmul_args a = product_args(d, out, accumulate, x, w, NULL, index, tokens);
 
 	if (!latent)
-		a.x_stride = qkv_stride(d, index);
+		a.x_stride = decoder_qkv_stride(d, index);
 	return a;
 }
 
@@ -205,6 +187,18 @@ static enum err adapt(struct decoder *d, const struct kern_matmul_args *a, enum 
 	return d->lora.active_count ? lora_step_add(&d->lora, &call, a->x_stride, a->out_stride, em) : ERR_OK;
 }
 
+/* What a state beside attention has made, to where `attention` is to go, which is then to be added. */
+static enum err state_sum(struct decoder *d, struct kern_matmul_args *attention, u32 index, struct err_msg *em)
+{
+	const struct recurrent_layout l = recurrent_layout(d->config.model, d->config.shard);
+	const struct kern_weight *w = &d->config.weights->layers[index].state_out;
+	struct kern_matmul_args a = product_args(d, attention->out, attention->accumulate, d->qkv + l.out, w, NULL, index, attention->tokens);
+
+	a.x_stride = l.stride;
+	attention->accumulate = true;
+	return decoder_failed(d->config.ops->matmul(d->config.ctx, &a), "matmul", em);
+}
+
 /* Attention's last product, whose inputs the ranks share, to block_output: the sum of all ranks' parts, one of which brings the bias. */
 static enum err attention_sum(struct decoder *d, float *out, u32 index, u32 tokens, struct err_msg *em)
 {
@@ -214,7 +208,9 @@ static enum err attention_sum(struct decoder *d, float *out, u32 index, u32 toke
 
 	if (config->shard->rank == 0)
 		a.bias = config->weights->layers[index].attn_out_bias;
-	enum err e = decoder_failed(config->ops->matmul(config->ctx, &a), "matmul", em);
+	enum err e = decoder_is_beside(d, index) ? state_sum(d, &a, index, em) : ERR_OK;
+	if (!e)
+		e = decoder_failed(config->ops->matmul(config->ctx, &a), "matmul", em);
 	if (!e)
 		e = adapt(d, &a, LORA_ATTN_OUT, index, 0, em);
 	if (!e && c)
@@ -258,50 +254,6 @@ static enum err embed(struct decoder *d, const struct inputs *in, struct err_msg
 	return e || !d->pending ? e : embed_positions(d, in, em);
 }
 
-/* Whether the last layer that writes K and V needs behind them no more than the last token of each row, and those behind it: of the others
- * nobody wants logits. */
-static bool narrows(const struct decoder *d, u32 index, const struct inputs *in)
-{
-	if (!in->last_only || index + 1 != d->config.model->own_kv_layers || in->tokens == in->rows)
-		return false;
-	for (u32 r = 0; r < in->rows; r++)
-		if (in->query_start[r + 1] == in->query_start[r])
-			return false;
-	return true;
-}
-
-/* The values of a token that narrowing keeps of its queries, keys and values: `*at` is where they begin. */
-static size_t kept_width(const struct decoder *d, u32 index, size_t *at)
-{
-	const size_t heads = (size_t)d->config.shard->heads * model_head_dim(d->config.model, index);
-
-	*at = mixed_at(d, index);
-	if (is_recurrent(d, index))
-		return recurrent_layout(d->config.model, d->config.shard).out_width;
-	return d->config.model->output_gate ? qkv_stride(d, index) : heads; /* gates are behind all the others */
-}
-
-/* Moves the rows' last tokens to the front. */
-static void narrow(struct decoder *d, u32 index, const struct inputs *in)
-{
-	const size_t hidden = d->config.model->hidden, stride = qkv_stride(d, index);
-	size_t at, width = kept_width(d, index, &at);
-
-	d->narrowed = true;
-	for (u32 r = 0; r < in->rows; r++) {
-		u32 token = in->query_start[r + 1] - 1;
-		d->last[r] = token;
-		d->last_positions[r] = in->positions[token];
-		d->last_rope_rows[r] = d->rope_rows[token];
-		memmove(d->x + r * hidden, d->x + token * hidden, hidden * sizeof(float));
-		if (d->config.model->parallel) /* the MLP reads it once more */
-			memmove(d->normed + r * hidden, d->normed + token * hidden, hidden * sizeof(float));
-		memmove(d->qkv + r * stride + at, d->qkv + token * stride + at, width * sizeof(float));
-	}
-	if (d->inputs)
-		layer_inputs_narrow(d, index, in->rows);
-}
-
 /* Over all heads of q and of k, which ranks share: their sums of squares meet in between. */
 static enum err norm_heads(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
 {
@@ -330,8 +282,8 @@ static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, co
 
 	if (flags & LAYER_SHARED_KV) /* which is another layer's */
 		to.kv_heads = 0;
-	return (struct kern_rope_kv_args){.q = d->qkv,
-					  .qkv = d->qkv,
+	return (struct kern_rope_kv_args){.q = d->qkv + decoder_attention_at(d, index),
+					  .qkv = d->qkv + decoder_attention_at(d, index),
 					  .bias = latent || m->output_gate ? NULL : w->qkv_bias,
 					  .q_norm = normed ? NULL : w->q_norm,
 					  .k_norm = normed ? NULL : w->k_norm,
@@ -347,8 +299,8 @@ static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, co
 					  .heads = c->shard->heads,
 					  .rope_dim = flags & LAYER_NO_ROPE ? 0 : by->dim,
 					  .rope_apart = by->head / 2,
-					  .q_stride = qkv_stride(d, index),
-					  .qkv_stride = qkv_stride(d, index),
+					  .q_stride = decoder_qkv_stride(d, index),
+					  .qkv_stride = decoder_qkv_stride(d, index),
 					  .interleaved = m->interleaved,
 					  .norm_behind = m->arch->norm_behind,
 					  .norm_v = m->arch->global_heads,
@@ -361,11 +313,11 @@ static enum err gate_heads(struct decoder *d, u32 index, u32 tokens, struct err_
 	const struct decoder_config *c = &d->config;
 	const u32 width = c->shard->heads * model_head_dim(c->model, index);
 	const struct kern_gate_args a = {.x = d->qkv,
-					 .gate = d->qkv + qkv_stride(d, index) - width,
+					 .gate = d->qkv + decoder_qkv_stride(d, index) - width,
 					 .tokens = tokens,
 					 .groups = 1,
 					 .width = width,
-					 .stride = qkv_stride(d, index),
+					 .stride = decoder_qkv_stride(d, index),
 					 .sigmoid = true};
 
 	return c->model->output_gate ? decoder_failed(c->ops->gate(c->ctx, &a), "gate", em) : ERR_OK;
@@ -377,8 +329,8 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	const struct decoder_config *c = &d->config;
 	const struct layer_weights *w = &c->weights->layers[index];
 	const struct kern_rope_kv_args rope = rope_args(d, index, in, kv);
-	struct kern_attention_args attention = {.out = d->qkv,
-						.q = d->qkv,
+	struct kern_attention_args attention = {.out = d->qkv + decoder_attention_at(d, index),
+						.q = d->qkv + decoder_attention_at(d, index),
 						.kv = *kv,
 						.query_start = d->narrowed ? d->single_start : in->query_start,
 						.context = in->context,
@@ -387,7 +339,7 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 						.rows = in->rows,
 						.tokens = rope.tokens,
 						.heads = c->shard->heads,
-						.stride = qkv_stride(d, index),
+						.stride = decoder_qkv_stride(d, index),
 						.scale = c->model->attention_scale,
 						.soft_cap = c->model->attention_soft_cap,
 						.window = c->model->layer_flags[index] & LAYER_WINDOW ? c->model->window : 0,
@@ -396,8 +348,8 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	enum err e = c->model->arch->traits & ARCH_QK_NORMS ? norm_heads(d, w, in->tokens, em) : ERR_OK;
 	if (!e)
 		e = decoder_failed(c->ops->rope_kv(c->ctx, &rope), "rope_kv", em);
-	if (!e && narrows(d, index, in)) {
-		narrow(d, index, in);
+	if (!e && decoder_narrows(d, index, in)) {
+		decoder_narrow(d, index, in);
 		attention.query_start = d->single_start;
 		attention.tokens = in->rows;
 	}
@@ -406,13 +358,15 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	return e ? e : gate_heads(d, index, attention.tokens, em);
 }
 
-/* What a layer has instead of attention. All its tokens move the states on; behind that only those that somebody wants are needed. */
-static enum err mix(struct decoder *d, u32 index, const struct inputs *in, struct err_msg *em)
+/* What a layer has instead of attention, or beside it. All its tokens move the states on; behind that only those that somebody wants are needed. */
+static enum err mix(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv, struct err_msg *em)
 {
 	enum err e = recurrent_mix(d, index, in, em);
 
-	if (!e && narrows(d, index, in))
-		narrow(d, index, in);
+	if (!e && decoder_is_beside(d, index))
+		return attend(d, index, in, kv, em);
+	if (!e && decoder_narrows(d, index, in))
+		decoder_narrow(d, index, in);
 	return e;
 }
 
@@ -468,7 +422,7 @@ static enum err project(struct decoder *d, u32 index, u32 tokens, struct err_msg
 	const struct decoder_config *c = &d->config;
 	const struct kern_weight *w = &c->weights->layers[index].qkv;
 	float *out = c->model->arch->latent ? d->low : d->qkv;
-	const bool now = c->model->arch->latent || c->model->output_gate || is_recurrent(d, index);
+	const bool now = c->model->arch->latent || c->model->output_gate || decoder_is_recurrent(d, index);
 	const float *bias = now ? c->weights->layers[index].qkv_bias : NULL; /* of others rope_kv adds it */
 	const struct kern_matmul_fusion fusion = {.norm_weight = d->unnormed, .norm_eps = c->model->norm_eps};
 	struct kern_matmul_args a = product_args(d, out, false, d->x, w, bias, index, tokens);
@@ -490,7 +444,7 @@ static bool puts_off(const struct decoder *d, u32 index, u32 tokens)
 	const struct layer_weights *w = &d->config.weights->layers[index];
 
 	return kern_threads_count(d->config.ctx->threads) > 1 && tokens <= MLP_TOKENS && !d->pending && !m->arch->ungated &&
-	       !(m->layer_flags[index] & (LAYER_EXPERTS | LAYER_NO_MLP)) && product_norms(d, w->mlp_norm, w->mlp_norm_bias, tokens);
+	       !(m->layer_flags[index] & (LAYER_EXPERTS | LAYER_NO_MLP | LAYER_BESIDE)) && product_norms(d, w->mlp_norm, w->mlp_norm_bias, tokens);
 }
 
 static enum err attention_block(struct decoder *d, u32 index, const struct inputs *in,
@@ -507,7 +461,7 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	if (!e)
 		e = latent ? latent_project(d, w, tokens, em) : adapt(d, &projected, LORA_QKV, index, 0, em);
 	if (!e)
-		e = is_recurrent(d, index) ? mix(d, index, in, em) : attend(d, index, in, kv, em);
+		e = decoder_is_recurrent(d, index) ? mix(d, index, in, kv, em) : attend(d, index, in, kv, em);
 	tokens = d->narrowed ? in->rows : tokens;
 	if (!e && latent)
 		e = latent_values(d, w, tokens, em);

@@ -22,7 +22,7 @@ static size_t widest_qkv(const struct model_config *m, const struct model_shard 
 	const size_t heads = m->output_gate ? 2 * s->heads : s->heads;
 	const size_t attended = most((heads + 2 * s->kv_heads) * m->head_dim, (heads + 2 * s->global_kv_heads) * m->global_head_dim);
 
-	return most(attended, recurrent_layout(m, s).width);
+	return most(attended, recurrent_layout(m, s).stride);
 }
 
 static size_t lay_out(struct decoder *d, char *base)

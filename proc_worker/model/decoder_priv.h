@@ -27,4 +27,19 @@ enum err decoder_norm(struct decoder *d, float *out, float *x, const float *add,
 enum err decoder_product(struct decoder *d, float *out, const float *x, const struct kern_weight *w, const float *bias, u32 index,
 			 u32 tokens, struct err_msg *em);
 
+/* ---------------------------------------------------------------- decoder_rows.c */
+
+bool decoder_is_recurrent(const struct decoder *d, u32 index);
+bool decoder_is_beside(const struct decoder *d, u32 index);
+/* Floats from a token's queries, keys and values, or what a layer has instead or beside them, to the next one's; where in a row queries begin; and
+ * where the layer's last product reads. */
+u32 decoder_qkv_stride(const struct decoder *d, u32 index);
+u32 decoder_attention_at(const struct decoder *d, u32 index);
+u32 decoder_mixed_at(const struct decoder *d, u32 index);
+/* Whether the last layer that writes K and V needs behind them no more than the last token of each row, and those behind it: of the others
+ * nobody wants logits. */
+bool decoder_narrows(const struct decoder *d, u32 index, const struct inputs *in);
+/* Moves the rows' last tokens to the front. */
+void decoder_narrow(struct decoder *d, u32 index, const struct inputs *in);
+
 #endif

@@ -5,7 +5,7 @@
 #include "common/assert.h"
 #include "proc_worker/model/decoder_priv.h"
 
-struct recurrent_layout recurrent_layout(const struct model_config *m, const struct model_shard *s)
+static struct recurrent_layout lay_out(const struct model_config *m, const struct model_shard *s)
 {
 	const struct recurrent_config *r = &m->recurrent;
 	const u32 keys = s->recurrent_key_heads * r->key_dim, values = s->recurrent_heads * r->value_dim, heads = s->recurrent_heads;
@@ -26,6 +26,14 @@ struct recurrent_layout recurrent_layout(const struct model_config *m, const str
 		break;
 	}
 	return (struct recurrent_layout){0};
+}
+
+struct recurrent_layout recurrent_layout(const struct model_config *m, const struct model_shard *s)
+{
+	struct recurrent_layout l = lay_out(m, s);
+
+	l.stride = l.width + (m->arch->state_beside ? (s->heads + 2 * s->kv_heads) * m->head_dim : 0);
+	return l;
 }
 
 size_t recurrent_conv_floats(const struct model_config *m, const struct recurrent_layout *l)
@@ -53,7 +61,7 @@ static enum err convolve(struct decoder *d, const struct layer_weights *w, const
 				   .bias = w->conv_bias,
 				   .state = *state,
 				   .channels = l->channels,
-				   .stride = l->width,
+				   .stride = l->stride,
 				   .taps = d->config.model->recurrent.taps,
 				   .silu = !alone};
 
@@ -85,7 +93,7 @@ static enum err recur(struct decoder *d, const struct layer_weights *w, const st
 					.key_heads = d->config.shard->recurrent_key_heads,
 					.key_dim = r->key_dim,
 					.value_dim = r->value_dim,
-					.stride = l->width,
+					.stride = l->stride,
 					.beta_scale = r->beta_scale,
 					.step_min = r->step_min,
 					.step_max = r->step_max};
@@ -106,8 +114,8 @@ static enum err gate(struct decoder *d, const struct layer_weights *w, const str
 				   .tokens = tokens,
 				   .groups = groups,
 				   .width = l->out_width / groups,
-				   .stride = l->width,
-				   .gate_first = !delta,
+				   .stride = l->stride,
+				   .gate_first = !delta && !d->config.model->recurrent.norm_first,
 				   .weights_apart = !delta};
 
 	return decoder_failed(d->config.ops->gate(d->config.ctx, &a), "gate", em);
@@ -185,7 +193,9 @@ enum err recurrent_mix(struct decoder *d, u32 index, const struct inputs *in, st
 	const struct recurrent_layout l = recurrent_layout(d->config.model, d->config.shard);
 	const struct kern_state all = state_of(d, index, in, 0, in->rows);
 
-	ASSERT(w->qkv.n == l.width && w->attn_out.k == l.out_width && !d->narrowed);
+	const struct kern_weight *last = w->state_out.n ? &w->state_out : &w->attn_out;
+
+	ASSERT(w->qkv.n == l.stride && last->k == l.out_width && !d->narrowed);
 	enum err e = in->save_count ? run_and_save(d, index, in, em) : run(d, index, &all, em);
 	return e || d->config.model->recurrent.kind == RECURRENT_CONV ? e : gate(d, w, &l, in->tokens, em);
 }

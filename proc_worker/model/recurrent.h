@@ -10,6 +10,7 @@ struct recurrent_layout {
 	u32 q, k, v, gate, beta, decay; /* of RECURRENT_CONV v is x, k is `before` and gate is `behind` */
 	u32 out, out_width;	    /* where recurrent_mix leaves what the last product reads */
 	u32 width;		    /* all of it */
+	u32 stride; /* to the next token's: with LAYER_BESIDE queries, keys and values of attention come behind it */
 };
 struct recurrent_layout recurrent_layout(const struct model_config *m, const struct model_shard *s);
 

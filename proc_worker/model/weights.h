@@ -24,7 +24,8 @@ struct layer_weights {
 	const float *conv, *conv_bias;	     /* [taps][channels], [channels] */
 	const float *rate_log, *decay_bias;  /* [heads] */
 	const float *skip;		     /* [heads], of RECURRENT_SCAN */
-	const float *gate_norm;		     /* [value_dim] of RECURRENT_DELTA, [heads * value_dim] of RECURRENT_SCAN */
+	const float *gate_norm;		     /* [value_dim] of RECURRENT_DELTA, [heads * value_dim] of RECURRENT_SCAN, or NULL */
+	struct kern_weight state_out;	     /* [hidden][heads * value_dim], with LAYER_BESIDE, where qkv has q, k and v behind its other rows */
 	struct kern_weight attn_out;
 	const float *attn_out_bias;  /* [hidden], whole on every rank */
 	const float *sinks;	     /* [heads] */

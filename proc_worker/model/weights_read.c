@@ -9,7 +9,10 @@
 #include "proc_worker/model/finite.h"
 #include "proc_worker/model/weights_priv.h"
 
-enum { NAME_MAX_BYTES = 256 };
+enum {
+	NAME_MAX_BYTES = 256,
+	SCALED_ROWS = 256, /* at a time: what is made of them stays in caches */
+};
 
 void weights_reader_fini(struct weights_reader *r)
 {
@@ -118,10 +121,44 @@ static const struct st_tensor *find_tensor(const struct weights_plan *p, const s
 	return st;
 }
 
+/* What a part of the table is multiplied by. */
+static float part_factor(const struct weights_plan *p, const struct arch_tensor *t)
+{
+	return t->scale == SCALE_NONE ? 1 : p->config->scales[t->scale];
+}
+
+/* Rows that are multiplied before they are rounded, some at a time. */
+static enum err read_scaled(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st, struct weights_range rows,
+			    struct kern_weight *w, u32 to, struct err_msg *em)
+{
+	const struct weights_plan *p = r->plan;
+	const size_t columns = weights_dim(p->config, t->columns), row_bytes = row_bytes_of(st);
+	const float factor = part_factor(p, t);
+	bool finite = true;
+
+	if (!weights_stage(r, SCALED_ROWS * columns * sizeof(float)))
+		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
+	float *values = r->staging;
+	for (u32 at = 0, n; at < rows.count; at += n) {
+		struct weights_range run = weights_file_rows(p, t, (struct weights_range){rows.first + at, rows.count - at});
+		n = run.count < SCALED_ROWS ? run.count : SCALED_ROWS;
+		kern_convert(values, KERN_F32, (const char *)st->data + run.first * row_bytes, st->dtype, n * columns);
+		for (size_t i = 0; i < n * columns; i++)
+			values[i] *= factor;
+		finite = kern_weight_rows(w, to + at, n, values + weights_columns(p, t).first, KERN_F32, columns, p->threads) && finite;
+	}
+	enum err e = finite ? ERR_OK : finite_check(st, w->dtype, p->threads, em);
+	return finite || e ? e
+			   : err_set(em, ERR_FORMAT, "tensor %s: multiplied by %g, as config.json says, some of its values are not finite as %s", st->name,
+				     (double)factor, kern_dtype_name(w->dtype));
+}
+
 static enum err read_plain(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
 			   struct weights_range rows, struct kern_weight *w, u32 to, struct err_msg *em)
 {
 	const struct weights_plan *p = r->plan;
+	if (part_factor(p, t) != 1)
+		return read_scaled(r, t, st, rows, w, to, em);
 	const char *src = t->transposed ? transposed_rows(r, t, st, rows) : weights_part_rows(r, t, st, rows);
 
 	if (!src)
@@ -139,6 +176,11 @@ static enum err read_part(struct weights_reader *r, const struct arch_tensor *t,
 
 	if (q->format == QUANT_NONE)
 		return read_plain(r, t, find_tensor(p, t, layer, expert), rows, w, to, em);
+	if (part_factor(p, t) != 1)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "quantized checkpoints of a %s are not read whose config.json has multipliers: use the checkpoint that it was made from with "
+			       "--quantization",
+			       p->config->arch->name);
 	enum err e = ERR_OK;
 	for (u32 at = 0, n; !e && at < rows.count; at += n) {
 		struct weights_range run = weights_file_rows(p, t, (struct weights_range){rows.first + at, rows.count - at});
@@ -246,6 +288,7 @@ static u32 convert_rows(const struct weights_plan *p, const struct arch_tensor *
 static u32 convert_channels(const struct weights_plan *p, const struct arch_tensor *t, u32 layer, const void *src, enum kern_dtype dtype,
 			    u32 rows, float *out)
 {
+	const float factor = part_factor(p, t);
 	float taps[KERN_CONV_TAPS_MAX];
 	u32 channels, count;
 
@@ -254,7 +297,7 @@ static u32 convert_channels(const struct weights_plan *p, const struct arch_tens
 	for (u32 i = 0; i < rows; i++) {
 		kern_convert(taps, KERN_F32, (const char *)src + (size_t)i * count * kern_dtype_bytes(dtype), dtype, count);
 		for (u32 j = 0; j < count; j++)
-			out[(size_t)j * channels + i] = taps[j];
+			out[(size_t)j * channels + i] = taps[j] * factor;
 	}
 	return rows;
 }

@@ -81,6 +81,7 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_DECAY_BIAS, SLOT_IS_BIAS, decay_bias),
 	IN_LAYER(SLOT_SKIP, SLOT_IS_BIAS, skip),
 	IN_LAYER(SLOT_GATE_NORM, SLOT_IS_BIAS, gate_norm), /* without the offset that a family's other norms may have */
+	IN_LAYER(SLOT_STATE_OUT, SLOT_IS_MATRIX, state_out),
 	IN_LAYER(SLOT_ATTN_OUT, SLOT_IS_MATRIX, attn_out),
 	IN_LAYER(SLOT_ATTN_OUT_BIAS, SLOT_IS_BIAS, attn_out_bias),
 	IN_LAYER(SLOT_SINKS, SLOT_IS_BIAS, sinks),
@@ -151,13 +152,13 @@ bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tens
 {
 	const u32 flags = p->config->layer_flags[layer];
 	const bool recurrent = flags & LAYER_RECURRENT, mixer = !(flags & LAYER_NO_MIXER), dense = !(flags & (LAYER_EXPERTS | LAYER_NO_MLP));
-	const bool experts = flags & LAYER_EXPERTS, global = flags & LAYER_GLOBAL, shared_kv = flags & LAYER_SHARED_KV;
+	const bool attends = model_attends(p->config, layer), experts = flags & LAYER_EXPERTS, global = flags & LAYER_GLOBAL, shared_kv = flags & LAYER_SHARED_KV;
 
 	switch (t->when) {
 	case WHEN_ALWAYS:
 		return true;
 	case WHEN_ATTENTION_BIAS:
-		return p->config->attention_bias && mixer && !recurrent;
+		return p->config->attention_bias && attends;
 	case WHEN_MLP_BIAS:
 		return p->config->mlp_bias && dense;
 	case WHEN_DENSE:
@@ -183,13 +184,15 @@ bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tens
 	case WHEN_NO_MIXER:
 		return !mixer;
 	case WHEN_ATTENTION:
-		return mixer && !recurrent;
+		return attends;
 	case WHEN_RECURRENT:
 		return recurrent;
 	case WHEN_STATE_BIAS:
 		return recurrent && p->config->recurrent.bias;
 	case WHEN_CONV_BIAS:
 		return recurrent && p->config->recurrent.conv_bias;
+	case WHEN_STATE_NORM:
+		return recurrent && p->config->recurrent.normed;
 	case WHEN_LOCAL:
 		return !global;
 	case WHEN_LOCAL_KV:

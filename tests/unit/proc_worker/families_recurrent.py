@@ -45,6 +45,12 @@ BAMBA = {**COMMON, **SCAN, "architectures": ["BambaForCausalLM"], "model_type": 
          "attn_rotary_emb": 6, "head_dim": MISSING, "hidden_size": 48, "mamba_d_head": 24, "mlp_bias": False, "num_hidden_layers": 4,
          "num_logits_to_keep": 1, "use_mamba_kernels": True}
 
+FALCON = {**COMMON, **SCAN, "architectures": ["FalconH1ForCausalLM"], "model_type": "falcon_h1", "attention_bias": False, "attention_in_multiplier": 1.0,
+          "attention_out_multiplier": 0.9375, "embedding_multiplier": 5.65, "key_multiplier": 0.39, "lm_head_multiplier": 0.04, "mamba_d_ssm": 72,
+          "mamba_d_head": 18, "mamba_expand": 2, "mamba_norm_before_gate": False, "mamba_rms_norm": False, "mamba_use_mlp": True, "mlp_bias": False,
+          "mlp_expansion_factor": 8, "mlp_multipliers": [0.88, 0.58], "num_logits_to_keep": 1, "projectors_bias": False, "rope_scaling": None,
+          "rope_theta": 100000000000.0, "ssm_in_multiplier": 1.25, "ssm_multipliers": [0.35, 0.25, 0.17, 0.5, 0.35], "ssm_out_multiplier": 0.23}
+
 OLMO_HYBRID = {**COMMON, **STATE, "architectures": ["OlmoHybridForCausalLM"], "model_type": "olmo_hybrid", "rms_norm_eps": 1e-6, "attention_bias": False,
                "layer_types": [LINEAR, FULL] * 2, "linear_a_log_max": 16.0, "linear_a_log_min": 0.0, "linear_allow_neg_eigval": True,
                "linear_dt_init_floor": 1e-4, "linear_dt_max": 0.1, "linear_dt_min": 0.001, "num_hidden_layers": 4, "pad_token_id": 0,
@@ -169,6 +175,24 @@ def bamba():
                   "vocab_size": 97, "mamba_n_groups": 3, "mamba_n_heads": 12, "mamba_d_head": 10, "mamba_d_state": 7}
 
 
+def falcon():
+    """Without multipliers, too, which are 1 then."""
+    yield "none", {}
+    yield "plain", {k: MISSING for k in ("attention_in_multiplier", "attention_out_multiplier", "embedding_multiplier", "key_multiplier",
+                                         "lm_head_multiplier", "mlp_multipliers", "ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier")}
+    yield "attention-in", {"attention_in_multiplier": 1.7}
+    yield "norm", {"mamba_rms_norm": True}
+    yield "norm-first", {"mamba_rms_norm": True, "mamba_norm_before_gate": True}
+    yield "no-conv-bias", {"mamba_conv_bias": False}
+    yield "expand", {"mamba_d_ssm": None, "mamba_d_head": 20}
+    yield "auto", {"mamba_d_head": "auto"}
+    yield "steps", {"time_step_limit": [0.3, 0.8]}
+    yield "tied", {"tie_word_embeddings": True}
+    yield "mqa", {"num_key_value_heads": 1}
+    yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 14, "intermediate_size": 69, "vocab_size": 97,
+                  "mamba_d_ssm": 84, "mamba_n_groups": 3, "mamba_n_heads": 12, "mamba_d_head": 7, "mamba_d_state": 11, "mamba_d_conv": 3}
+
+
 def olmo_hybrid():
     """Written as they are: transformers saves them under names that no file has."""
     yield "none", {}
@@ -226,6 +250,7 @@ FAMILIES = {"lfm2": (LFM2, lfm2, []),
             "qwen3_next": (QWEN3_NEXT, qwen3_next, []),
             "granite_mamba": (GRANITE, granite, []),
             "bamba": (BAMBA, bamba, []),
+            "falcon_h1": (FALCON, falcon, []),
             "olmo_hybrid": (OLMO_HYBRID, olmo_hybrid, []),
             "nemotron_h": (NEMOTRON, nemotron, [])}
 

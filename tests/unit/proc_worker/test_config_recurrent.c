@@ -1,6 +1,7 @@
 /* What config.json says of layers that keep a state, and what is refused in it. */
 #include <criterion/criterion.h>
 #include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,6 +218,49 @@ Test(config_recurrent, what_files_say_of_mamba_is_checked)
 	refused(GRANITE, SCAN ", " DENSE ", \"hidden_act\": \"gelu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'gelu'; of a " GRANITE " it must be silu");
 	refused(GRANITE, TYPES("conv", "attention", "mamba", "mamba") ", " DENSE, ERR_UNSUPPORTED, "\"layer_types\"[0] is 'conv'; supported: mamba, full_attention");
 	refused("GraniteForCausalLM", "\"mamba_n_heads\": 128, \"rms_norm_eps\": 1e-5", ERR_UNSUPPORTED, "unknown field \"mamba_n_heads\"");
+}
+
+#define FALCON "FalconH1ForCausalLM"
+#define FALCON_SIZES "\"mamba_n_heads\": 6, \"mamba_d_head\": 12, \"mamba_d_ssm\": 72, \"mamba_d_state\": 9, \"mamba_n_groups\": 2"
+#define MULTIPLIERS                                                                                                             \
+	"\"embedding_multiplier\": 5.5, \"lm_head_multiplier\": 0.25, \"key_multiplier\": 0.5, \"attention_in_multiplier\": 2, "  \
+	"\"attention_out_multiplier\": 0.75, \"ssm_in_multiplier\": 2, \"ssm_multipliers\": [1, 2, 3, 4, 5], "                   \
+	"\"ssm_out_multiplier\": 0.125, \"mlp_multipliers\": [0.5, 0.25]"
+Test(config_recurrent, every_layer_of_falcon_attends_and_keeps_a_state)
+{
+	const struct recurrent_config *r = &c.recurrent;
+	good(FALCON, FALCON_SIZES ", " MULTIPLIERS ", \"mamba_use_mlp\": true, \"mlp_expansion_factor\": 8, \"projectors_bias\": false");
+	cr_assert(layers_with(LAYER_RECURRENT) == 15 && layers_with(LAYER_BESIDE) == 15 && model_attends(&c, 3) && c.own_kv_layers == 4);
+	cr_assert(r->kind == RECURRENT_SCAN && r->heads == 6 && r->value_dim == 12 && r->key_heads == 2 && r->key_dim == 9 && r->taps == 4);
+	cr_assert(!r->normed && r->norm_first && r->conv_bias && !r->bias);
+	cr_assert(c.embed_scale == 5.5f && c.logits_scale == 0.25f && c.attention_scale == (f32)(2 / sqrt(12)));
+	const f32 wanted[SCALE_COUNT] = {[SCALE_NONE] = 1,	  [SCALE_STATE_GATE] = 2,   [SCALE_STATE_DECAY] = 10, [SCALE_STATE_V] = 4,  [SCALE_STATE_K] = 6,
+					 [SCALE_STATE_Q] = 8,	  [SCALE_STATE_OUT] = 0.125f, [SCALE_ATTN_OUT] = 1.5f,  [SCALE_GATE] = 0.5f, [SCALE_DOWN] = 0.25f};
+	cr_assert(memcmp(c.scales, wanted, sizeof(wanted)) == 0);
+	good(FALCON, "\"mamba_n_heads\": 6, \"mamba_d_ssm\": null, \"mamba_rms_norm\": true, \"mamba_norm_before_gate\": false");
+	cr_assert(r->value_dim == 16 && r->key_dim == 256 && r->normed && !r->norm_first && c.scales[SCALE_DOWN] == 1 && c.embed_scale == 1);
+	good(FALCON, "\"mamba_n_heads\": 8, \"mamba_d_head\": \"auto\"");
+	cr_assert_eq(r->value_dim, 128); /* of 1024 */
+	good(GRANITE, SCAN ", " DENSE);
+	cr_assert(r->normed && !r->norm_first && layers_with(LAYER_BESIDE) == 0 && c.scales[SCALE_STATE_GATE] == 1);
+}
+
+Test(config_recurrent, what_falcon_says_is_checked)
+{
+	refused(FALCON, "\"mamba_n_heads\": 6, \"mamba_d_head\": 12, \"mamba_d_ssm\": 96", ERR_INVALID,
+		"\"mamba_d_head\" is 12; by \"mamba_d_ssm\" and \"mamba_n_heads\" it must be 16");
+	refused(FALCON, "\"mamba_n_heads\": 7, \"mamba_d_ssm\": 96", ERR_INVALID, "\"mamba_d_ssm\", 96, must be a multiple of \"mamba_n_heads\", which is 7");
+	refused(FALCON, FALCON_SIZES ", \"mamba_proj_bias\": true", ERR_UNSUPPORTED, "\"mamba_proj_bias\" is set, which is not supported for " FALCON);
+	refused(FALCON, FALCON_SIZES ", \"projectors_bias\": true", ERR_UNSUPPORTED, "\"projectors_bias\" is set, which is not supported for " FALCON);
+	refused(FALCON, FALCON_SIZES ", \"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set, which is not supported for " FALCON);
+	refused(FALCON, FALCON_SIZES ", \"mlp_bias\": true", ERR_UNSUPPORTED, "\"mlp_bias\" is set, which is not supported for " FALCON);
+	refused(FALCON, FALCON_SIZES ", \"mamba_use_mlp\": false", ERR_UNSUPPORTED, "\"mamba_use_mlp\" must be true for " FALCON);
+	refused(FALCON, FALCON_SIZES ", \"ssm_multipliers\": [1, 2, 3, 4]", ERR_FORMAT, "\"ssm_multipliers\" must be an array of 5 numbers above 0, found array of 4");
+	refused(FALCON, FALCON_SIZES ", \"mlp_multipliers\": 1", ERR_FORMAT, "\"mlp_multipliers\" must be an array of 2 numbers above 0");
+	refused(FALCON, FALCON_SIZES ", \"mlp_multipliers\": [1, 0]", ERR_FORMAT, "\"mlp_multipliers\"[1] must be a number above 0");
+	refused(FALCON, FALCON_SIZES ", \"ssm_in_multiplier\": 1e30, \"ssm_multipliers\": [1, 1e30, 1, 1, 1]", ERR_INVALID, "\"ssm_multipliers\"");
+	refused(FALCON, FALCON_SIZES ", \"key_multiplier\": -1", ERR_FORMAT, "\"key_multiplier\"");
+	refused(GRANITE, SCAN ", " DENSE ", \"ssm_out_multiplier\": 0.5", ERR_UNSUPPORTED, "unknown field \"ssm_out_multiplier\"");
 }
 
 #define NEMOTRON "NemotronHForCausalLM"
