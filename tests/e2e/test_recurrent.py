@@ -13,7 +13,7 @@ from small_models import write_model
 from test_device import ENVIRONMENT
 
 KEPT = json.loads((pathlib.Path(__file__).parents[1] / "unit" / "proc_worker" / "families.json").read_text())
-NAMES = ["qwen3_5_text/none"] if SANITIZED else ["qwen3_5_text/none", "lfm2/bias", "granite_mamba/experts", "nemotron_h/mlps-last"] if FULL else ["qwen3_5_text/none", "lfm2/bias"]
+NAMES = ["qwen3_5_text/none"] if SANITIZED else ["qwen3_5_text/none", "lfm2/bias", "granite_mamba/experts", "nemotron_h/mlps-last", "falcon_h1/none"] if FULL else ["qwen3_5_text/none", "lfm2/bias"]
 BLOCK = 8
 FLAGS = ["--dtype", "float32", "--block-size", BLOCK, "--max-num-batched-tokens", 64]
 SHORT, LONG = 320, 2048  # contexts
@@ -109,7 +109,8 @@ def room(folder):
     """KiB of keys and values of a little more than one sequence."""
     config = json.loads((folder / "config.json").read_text())
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    attention = sum(kind in ("full_attention", "attention", "*") for kind in config.get("layer_types") or config["hybrid_override_pattern"])
+    kinds = config.get("layer_types") or config.get("hybrid_override_pattern") or ["attention"] * config["num_hidden_layers"]
+    attention = sum(kind in ("full_attention", "attention", "*") for kind in kinds)
     return SHORT * 2 * attention * config["num_key_value_heads"] * head * 4 // 1024 * 5 // 4 + 4
 
 
