@@ -46,6 +46,14 @@ static const struct gguf_family FAMILIES[] = {
 	{"deepseek2", "DeepseekV2ForCausalLM", NULL, LATENT | ROUTED | GREEDY},
 	{"glm4moe", "Glm4MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | ROUTED},
 	{"glm4", "Glm4ForCausalLM", NULL, PARTIAL | ATTENTION_BIAS},
+	{"lfm2", "Lfm2ForCausalLM", NULL, CONV},
+	{"lfm2moe", "Lfm2MoeForCausalLM", NULL, CONV | SIGMOID},
+	{"qwen3next", "Qwen3NextForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | EXPERTS | NORM_TOPK | SHARED | DELTA},
+	{"qwen35", "Qwen3_5ForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | SECTIONS | DELTA | DRAFTS},
+	{"qwen35moe", "Qwen3_5MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | SECTIONS | EXPERTS | SHARED | DELTA | DRAFTS},
+	{"granitehybrid", "GraniteMoeHybridForCausalLM", NULL, ATTENTION_BIAS | MULTIPLIERS | SCAN},
+	{"nemotron_h", "NemotronHForCausalLM", NULL, BLOCKS},
+	{"nemotron_h_moe", "NemotronHForCausalLM", NULL, BLOCKS | ROUTED},
 };
 /* clang-format on */
 
@@ -107,6 +115,51 @@ bool gguf_config_int(struct gguf_config *c, const char *name, u32 *out)
 	}
 	*out = (u32)value;
 	return true;
+}
+
+bool gguf_config_layer_int(struct gguf_config *c, const char *name, u32 layer, u32 *out)
+{
+	u64 count;
+	i64 value;
+
+	gguf_config_know(c, name);
+	if (c->e != ERR_OK || !gguf_array(c->g, c->key, &count))
+		return gguf_config_int(c, name, out);
+	if (count != c->blocks)
+		gguf_config_fail(c, ERR_FORMAT, "%s has %llu values; it must have one for each of the %u layers", c->key, (unsigned long long)count,
+				 c->blocks);
+	else if (!gguf_array_int(c->g, c->key, layer, &value) || value < 0 || value > GGUF_COUNT_MAX)
+		gguf_config_fail(c, ERR_FORMAT, "%s must have integers from 0 to %d", c->key, GGUF_COUNT_MAX);
+	else
+		*out = (u32)value;
+	return c->e == ERR_OK;
+}
+
+bool gguf_config_some_int(struct gguf_config *c, const char *name, u32 *out)
+{
+	u32 value, found = 0;
+
+	for (u32 i = 0; i < c->layers && gguf_config_layer_int(c, name, i, &value); i++) {
+		if (value != 0 && found != 0 && value != found)
+			gguf_config_fail(c, ERR_UNSUPPORTED, "%s has %u and %u; all layers must have the same, or 0", c->key, found, value);
+		found = value ? value : found;
+	}
+	if (c->e != ERR_OK || found == 0)
+		return false;
+	*out = found;
+	return true;
+}
+
+bool gguf_config_layers_have(const struct gguf_config *c, const char *name)
+{
+	char full[64];
+
+	for (u32 i = 0; i < c->layers; i++) {
+		snprintf(full, sizeof(full), "blk.%u.%s", i, name);
+		if (gguf_config_has_tensor(c, full))
+			return true;
+	}
+	return false;
 }
 
 bool gguf_config_float(struct gguf_config *c, const char *name, double *out)
@@ -181,7 +234,7 @@ void gguf_config_write_bool(struct gguf_config *c, const char *field, bool value
 static void find_family(struct gguf_config *c)
 {
 	struct gguf_text arch = gguf_text_of(c->g, "general.architecture");
-	char known[512] = "";
+	char known[1024] = "";
 	size_t used = 0;
 	u32 count = 0;
 
@@ -217,7 +270,8 @@ static void write_heads(struct gguf_config *c)
 	u32 kv = 0, value = 0;
 
 	c->heads = gguf_config_need_int(c, "attention.head_count");
-	if (!gguf_config_int(c, "attention.head_count_kv", &kv) || kv == 0)
+	if (gguf_config_has(c, RECURRENT) ? !gguf_config_some_int(c, "attention.head_count_kv", &kv)
+					  : !gguf_config_int(c, "attention.head_count_kv", &kv) || kv == 0)
 		kv = c->heads;
 	if (!gguf_config_int(c, "attention.key_length", &c->head_dim) && c->e == ERR_OK)
 		c->head_dim = c->hidden / c->heads;
@@ -232,6 +286,20 @@ static void write_heads(struct gguf_config *c)
 	gguf_config_write_uint(c, "head_dim", c->head_dim);
 }
 
+/* Of MLPs; models all of whose layers have experts may have none. */
+static void write_width(struct gguf_config *c)
+{
+	const bool some = gguf_config_has(c, BLOCKS), optional = gguf_config_has(c, DELTA) && gguf_config_has(c, EXPERTS);
+	u32 width = 0;
+
+	if (some ? !gguf_config_some_int(c, "feed_forward_length", &width) : !gguf_config_int(c, "feed_forward_length", &width) || width == 0) {
+		if (!optional)
+			gguf_config_fail(c, ERR_FORMAT, "%s is missing; it must be an integer above 0", c->key);
+		return;
+	}
+	gguf_config_write_uint(c, "intermediate_size", width);
+}
+
 static void write_sizes(struct gguf_config *c)
 {
 	const struct gguf_tensor *embed = gguf_tensor_find(c->g, "token_embd.weight");
@@ -243,7 +311,8 @@ static void write_sizes(struct gguf_config *c)
 	c->hidden = gguf_config_need_int(c, "embedding_length");
 	c->layers = gguf_config_need_int(c, "block_count");
 	c->context = gguf_config_need_int(c, "context_length");
-	if (gguf_config_has(c, ROUTED)) /* layers behind the model's that guess further tokens are counted, too */
+	c->blocks = c->layers;
+	if (gguf_config_has(c, ROUTED | DRAFTS)) /* layers behind the model's that guess further tokens are counted, too */
 		(void)gguf_config_int(c, "nextn_predict_layers", &drafting);
 	if (drafting >= c->layers && drafting > 0)
 		gguf_config_fail(c, ERR_FORMAT, "%s is %u, of %u layers in all", c->key, drafting, c->layers);
@@ -254,9 +323,9 @@ static void write_sizes(struct gguf_config *c)
 		return;
 	gguf_config_write_uint(c, "vocab_size", (u32)embed->shape[0]);
 	gguf_config_write_uint(c, "hidden_size", c->hidden);
-	gguf_config_write_uint(c, "intermediate_size", gguf_config_need_int(c, "feed_forward_length"));
+	write_width(c);
 	gguf_config_write_uint(c, "num_hidden_layers", c->layers);
-	if (drafting > 0)
+	if (drafting > 0 && !gguf_config_has(c, DRAFTS))
 		gguf_config_write_uint(c, "num_nextn_predict_layers", drafting);
 	gguf_config_write_uint(c, "max_position_embeddings", c->context);
 	if (gguf_config_has(c, LATENT))
@@ -309,7 +378,7 @@ static void write_window(struct gguf_config *c)
 
 static void write_biases(struct gguf_config *c)
 {
-	bool attention = gguf_config_has_tensor(c, "blk.0.attn_q.bias") || gguf_config_has_tensor(c, "blk.0.attn_qkv.bias");
+	bool attention = gguf_config_layers_have(c, "attn_q.bias") || gguf_config_has_tensor(c, "blk.0.attn_qkv.bias");
 	bool mlp = gguf_config_has_tensor(c, "blk.0.ffn_down.bias");
 
 	if (gguf_config_has(c, ATTENTION_BIAS))
@@ -367,7 +436,9 @@ static void write_parts(struct gguf_config *c)
 
 	if (gguf_config_has(c, WINDOW))
 		write_window(c);
-	if (gguf_config_has(c, EXPERTS | EXPERTS_ALL | ROUTED))
+	if (gguf_config_has(c, RECURRENT))
+		gguf_config_write_recurrent(c);
+	if (gguf_config_has(c, EXPERTS | EXPERTS_ALL | ROUTED | SIGMOID))
 		gguf_config_write_experts(c);
 	if (gguf_config_has(c, SOFT_CAPS))
 		write_soft_caps(c);
@@ -455,7 +526,7 @@ static void check_keys(struct gguf_config *c)
 
 enum err gguf_write_config(struct buf *out, const struct gguf *g, struct err_msg *em)
 {
-	struct gguf_config c = {.g = g, .em = em};
+	struct gguf_config c = {.g = g, .em = em, .rotates = true};
 
 	json_begin(&c.w, out);
 	c.w.spaced = true;

@@ -31,6 +31,13 @@ enum gguf_family_trait {
 	ROUTED = 1u << 21,	   /* experts with DeepSeek's router, and some for all tokens */
 	GREEDY = 1u << 22,	   /* DeepSeek V2's, which does not choose by scores and biases */
 	QUERY_SCALE = 1u << 19,	   /* scores of far tokens count more */
+	CONV = 1u << 23,	   /* layers that keep a state: gated short convolutions */
+	DELTA = 1u << 24,	   /* the gated delta rule */
+	SCAN = 1u << 25,	   /* Mamba 2 */
+	BLOCKS = 1u << 26,	   /* Mamba 2, and layers of one block each */
+	RECURRENT = CONV | DELTA | SCAN | BLOCKS,
+	SIGMOID = 1u << 27,	   /* experts with sigmoid scores, and biases that only choose */
+	DRAFTS = 1u << 28,	   /* layers that guess further tokens are counted, too */
 	SECTIONS = 1u << 18,	   /* of rotations for images; of text all turn by the same place */
 };
 
@@ -51,6 +58,8 @@ struct gguf_config {
 	const char *asked[GGUF_KEYS_MAX];   /* all that were asked for, without `arch` */
 	u32 asked_count;
 	u32 layers, heads, head_dim, hidden, context;
+	u32 blocks; /* layers, with those that guess further tokens */
+	bool rotates;
 	struct json_writer w;
 	struct err_msg *em;
 	enum err e;
@@ -62,6 +71,12 @@ bool gguf_config_int(struct gguf_config *c, const char *name, u32 *out);
 bool gguf_config_float(struct gguf_config *c, const char *name, double *out);
 bool gguf_config_bool(struct gguf_config *c, const char *name, bool fallback);
 struct gguf_text gguf_config_text(struct gguf_config *c, const char *name);
+/* Of a list the number of a layer; else the same for all. */
+bool gguf_config_layer_int(struct gguf_config *c, const char *name, u32 layer, u32 *out);
+/* The one number that all layers have but those that have 0. False: none has one. */
+bool gguf_config_some_int(struct gguf_config *c, const char *name, u32 *out);
+/* Whether some layer has such a tensor ("attn_q.bias"). */
+bool gguf_config_layers_have(const struct gguf_config *c, const char *name);
 /* One that must be there, and above 0; 0 with an error. */
 u32 gguf_config_need_int(struct gguf_config *c, const char *name);
 bool gguf_config_has_tensor(const struct gguf_config *c, const char *name);
@@ -80,6 +95,8 @@ void gguf_config_write_bool(struct gguf_config *c, const char *field, bool value
 
 /* Writes "rope_theta", "partial_rotary_factor" and "rope_scaling". */
 void gguf_config_write_rope(struct gguf_config *c);
+/* Which layers keep a state, and of what sizes. */
+void gguf_config_write_recurrent(struct gguf_config *c);
 /* How many experts, how wide, how chosen. */
 void gguf_config_write_experts(struct gguf_config *c);
 /* Heads and sizes of latent attention. */

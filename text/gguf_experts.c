@@ -27,7 +27,8 @@ static void write_shared_expert(struct gguf_config *c)
 	if (rows == 0)
 		gguf_config_fail(c, ERR_FORMAT, "%s.expert_shared_feed_forward_length is missing; it must be an integer above 0", c->arch);
 	gguf_config_write_uint(c, "shared_expert_intermediate_size", rows);
-	gguf_config_write_bool(c, "qkv_bias", gguf_config_has_tensor(c, "blk.0.attn_q.bias"));
+	if (!gguf_config_has(c, ATTENTION_BIAS))
+		gguf_config_write_bool(c, "qkv_bias", gguf_config_has_tensor(c, "blk.0.attn_q.bias"));
 }
 
 /* Layers without experts have no tensor that chooses among them. */
@@ -59,12 +60,21 @@ static void write_usual(struct gguf_config *c)
 		write_shared_expert(c);
 }
 
-/* ---- DeepSeek's ---- */
+/* ---- DeepSeek's, and others with scores of their own ---- */
 
 static u32 int_or(struct gguf_config *c, const char *name, u32 fallback)
 {
 	(void)gguf_config_int(c, name, &fallback);
 	return fallback;
+}
+
+/* What scores become, in the order of llama.cpp: 1 a softmax, 2 sigmoids. */
+static void check_gating(struct gguf_config *c)
+{
+	const u32 gating = int_or(c, "expert_gating_func", 0);
+
+	if (gating > 0 && (gating == GGUF_GATING_SIGMOID) == gguf_config_has(c, GREEDY))
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u, which is not supported for %s", c->key, gating, c->family->name);
 }
 
 static void write_groups(struct gguf_config *c)
@@ -81,31 +91,58 @@ static void write_groups(struct gguf_config *c)
 	gguf_config_write_uint(c, "topk_group", groups > 1 && top > 0 ? top : 1);
 }
 
+/* Nemotron H's: which layers have experts, and that these have no gate, is known. */
+static void write_routed_blocks(struct gguf_config *c)
+{
+	gguf_config_write_uint(c, "moe_shared_expert_intermediate_size", gguf_config_need_int(c, "expert_shared_feed_forward_length"));
+	gguf_config_know(c, "leading_dense_block_count");
+}
+
 static void write_routed(struct gguf_config *c)
 {
 	double scale = 1;
-	u32 gating = int_or(c, "expert_gating_func", gguf_config_has(c, GREEDY) ? 1 : GGUF_GATING_SIGMOID);
 
-	if (gating > 0 && (gating == GGUF_GATING_SIGMOID) == gguf_config_has(c, GREEDY))
-		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u, which is not supported for %s", c->key, gating, c->family->name);
+	check_gating(c);
 	gguf_config_write_uint(c, "n_routed_experts", gguf_config_need_int(c, "expert_count"));
 	gguf_config_write_uint(c, "num_experts_per_tok", gguf_config_need_int(c, "expert_used_count"));
 	gguf_config_write_uint(c, "moe_intermediate_size", expert_rows(c));
-	gguf_config_write_uint(c, "n_shared_experts", int_or(c, "expert_shared_count", 0));
-	gguf_config_write_uint(c, "first_k_dense_replace", int_or(c, "leading_dense_block_count", 0));
+	gguf_config_write_uint(c, "n_shared_experts", int_or(c, "expert_shared_count", gguf_config_has(c, BLOCKS) ? 1 : 0));
+	if (gguf_config_has(c, BLOCKS))
+		write_routed_blocks(c);
+	else
+		gguf_config_write_uint(c, "first_k_dense_replace", int_or(c, "leading_dense_block_count", 0));
 	if (!gguf_config_float(c, "expert_weights_scale", &scale) || !(scale > 0))
 		scale = 1;
 	gguf_config_write_float(c, "routed_scaling_factor", scale);
 	gguf_config_write_bool(c, "norm_topk_prob", gguf_config_bool(c, "expert_weights_norm", false));
 	write_groups(c);
-	if (!gguf_config_has(c, LATENT))
+	if (!gguf_config_has(c, LATENT | BLOCKS))
 		gguf_config_write_bool(c, "use_qk_norm", gguf_config_has_tensor(c, "blk.0.attn_q_norm.weight"));
+}
+
+/* LFM2's, whose weights add up to 1. */
+static void write_sigmoid(struct gguf_config *c)
+{
+	double scale = 1;
+
+	check_gating(c);
+	gguf_config_write_uint(c, "num_experts", gguf_config_need_int(c, "expert_count"));
+	gguf_config_write_uint(c, "num_experts_per_tok", gguf_config_need_int(c, "expert_used_count"));
+	gguf_config_write_uint(c, "moe_intermediate_size", expert_rows(c));
+	gguf_config_write_uint(c, "num_dense_layers", int_or(c, "leading_dense_block_count", 0));
+	gguf_config_write_bool(c, "norm_topk_prob", gguf_config_bool(c, "expert_weights_norm", true));
+	if (!gguf_config_float(c, "expert_weights_scale", &scale) || !(scale > 0))
+		scale = 1;
+	gguf_config_write_float(c, "routed_scaling_factor", scale);
+	gguf_config_write_bool(c, "use_expert_bias", gguf_config_layers_have(c, "exp_probs_b.bias") || gguf_config_layers_have(c, "exp_probs_b"));
 }
 
 void gguf_config_write_experts(struct gguf_config *c)
 {
 	if (gguf_config_has(c, ROUTED))
 		write_routed(c);
+	else if (gguf_config_has(c, SIGMOID))
+		write_sigmoid(c);
 	else
 		write_usual(c);
 }

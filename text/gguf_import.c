@@ -21,7 +21,7 @@
 #include "text/text.h"
 
 /* Goes up with every change of what is written, so that folders are made anew. */
-enum { WRITTEN_VERSION = 1 };
+enum { WRITTEN_VERSION = 2 };
 
 enum { ROOTS_MAX = 2, LISTED_MAX = 8 };
 

@@ -28,6 +28,7 @@ static const struct gguf_pretok PRETOKS[] = {
 	{"llama3", {WORDS("\\p{N}{1,3}")}, .whole_words = true, .bos = true},
 	{"llama-v3", {WORDS("\\p{N}{1,3}")}, .whole_words = true, .bos = true},
 	{"falcon3", {WORDS("\\p{N}{1,3}")}, .whole_words = true, .bos = true},
+	{"lfm2", {WORDS("\\p{N}{1,3}")}, .whole_words = true, .bos = true},
 	{"pixtral", {WORDS("\\p{N}{1,3}")}, .whole_words = true, .bos = true},
 	{"smaug-bpe", {WORDS("\\p{N}{1,3}")}},
 	{"dbrx", {WORDS("\\p{N}{1,3}")}},

@@ -137,9 +137,15 @@ static void write_scaling(struct gguf_config *c)
 
 void gguf_config_write_rope(struct gguf_config *c)
 {
+	static const char *const idle[] = {"rope.freq_base", "rope.dimension_count", "rope.scaling.finetuned", "rope.scaling.original_context_length"};
 	double theta = 10000, share;
 	u32 dim = c->head_dim;
 
+	if (!c->rotates) {
+		for (size_t i = 0; i < COUNT_OF(idle); i++)
+			gguf_config_know(c, idle[i]);
+		return;
+	}
 	(void)gguf_config_float(c, "rope.freq_base", &theta);
 	gguf_config_write_float(c, "rope_theta", theta);
 	(void)gguf_config_int(c, "rope.dimension_count", &dim);

@@ -208,6 +208,10 @@ struct arch_tensor {
 	 * `before`. */
 	enum arch_dim whole, before;
 	enum arch_groups grouped;
+	/* Of parts that some files have fused and others have apart: the tensor that only the latter have, whose parts (`apart`) are then read
+	 * instead of the fused one's. */
+	const char *apart_as;
+	bool apart;
 	bool transposed; /* the tensor in the file is [columns][rows]; in MXFP4 it is not, whatever others are */
 	enum arch_scale scale; /* what the weights are multiplied by, so that nothing else has to be */
 };
@@ -291,6 +295,7 @@ struct arch {
 	bool single_blocks; /* a layer is one block, of attention, of a state, an MLP or experts ("hybrid_override_pattern"), and nothing rotates: config_blocks.c */
 	u32 state_head_dim; /* of RECURRENT_SCAN: values of a head, where "mamba_d_head" says nothing else; 0: "mamba_expand" says it */
 	u32 state_groups, state_key_dim; /* "mamba_n_groups", "mamba_d_state"; 0: 1 and 256 */
+	bool state_tiled; /* of RECURRENT_DELTA: files in GGUF have heads of values in another order (tiles.h) */
 	bool state_as_attention; /* sizes of RECURRENT_DELTA follow from those of attention where nothing says them */
 	f32 gate_eps;		 /* of the norm of what such layers make; 0: that of the other norms */
 	bool rope_nullable;	 /* "rope_theta" must be there, and may be null: nothing rotates */

@@ -286,11 +286,17 @@ static const struct arch_tensor GRANITE_MOE[] = {
 	GRANITE_MOE_TENSORS,
 };
 
+/* GGUF files have gate and up apart. */
+#define GRANITE_APART LAYER "shared_mlp.gate_proj.weight"
+#define GRANITE_SHARED_APART(rows, when) \
+	{SLOT_GATE_UP, GRANITE_APART, rows, DIM_HIDDEN, SPLIT_ROWS, when, .apart_as = GRANITE_APART, .apart = true}, \
+	{SLOT_GATE_UP, LAYER "shared_mlp.up_proj.weight", rows, DIM_HIDDEN, SPLIT_ROWS, when, .apart_as = GRANITE_APART, .apart = true}
 #define GRANITE_SHARED_ROWS(...) \
 	{SLOT_GATE_UP, LAYER "shared_mlp.input_linear.weight", DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED, \
-	 .whole = DIM_SHARED_GATE_UP, __VA_ARGS__}
+	 .whole = DIM_SHARED_GATE_UP, .apart_as = GRANITE_APART, __VA_ARGS__}
 #define GRANITE_SHARED \
 	GRANITE_SHARED_ROWS(.before = DIM_NONE), GRANITE_SHARED_ROWS(.before = DIM_SHARED_INTERMEDIATE), \
+	GRANITE_SHARED_APART(DIM_SHARED_INTERMEDIATE, WHEN_SHARED), \
 	{SLOT_DOWN, LAYER "shared_mlp.output_linear.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED}
 #define GRANITE_MOE_SHARED_TENSORS GRANITE_MOE_TENSORS, GRANITE_SHARED
 static const struct arch_tensor GRANITE_MOE_SHARED[] = {

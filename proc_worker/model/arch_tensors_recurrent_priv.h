@@ -93,12 +93,22 @@ static const struct arch_tensor QWEN3_5_MOE[] = {
 };
 
 /* The same, fused for each key head. */
-#define QKVZ(rows, before) LINEAR_ROWS(SLOT_QKV, "in_proj_qkvz.weight", rows, DIM_HIDDEN, DIM_STATE_QKVZ, before, GROUPS_KEY_HEADS)
+#define QWEN3_NEXT_APART LINEAR "in_proj_qkv.weight"
+#define QKVZ(rows_, before_) \
+	{SLOT_QKV, LINEAR "in_proj_qkvz.weight", rows_, DIM_HIDDEN, SPLIT_ROWS, WHEN_RECURRENT, .whole = DIM_STATE_QKVZ, .before = before_, \
+	 .grouped = GROUPS_KEY_HEADS, .apart_as = QWEN3_NEXT_APART}
+/* GGUF files have the first product in two, by its parts. */
+#define QKV_APART(rows_, before_) \
+	{SLOT_QKV, QWEN3_NEXT_APART, rows_, DIM_HIDDEN, SPLIT_ROWS, WHEN_RECURRENT, .whole = DIM_STATE_QKV, .before = before_, \
+	 .apart_as = QWEN3_NEXT_APART, .apart = true}
+#define Z_APART \
+	{SLOT_QKV, LINEAR "in_proj_z.weight", DIM_STATE_VALUES, DIM_HIDDEN, SPLIT_ROWS, WHEN_RECURRENT, .apart_as = QWEN3_NEXT_APART, .apart = true}
 #define BETA_DECAY(before) LINEAR_ROWS(SLOT_QKV, "in_proj_ba.weight", DIM_STATE_HEADS, DIM_HIDDEN, DIM_STATE_HEADS_TWO, before, GROUPS_KEY_HEADS)
 static const struct arch_tensor QWEN3_NEXT[] = {
 	EMBEDDINGS, NORMS, GATED_ATTENTION,
 	QKVZ(DIM_STATE_KEYS, DIM_NONE), QKVZ(DIM_STATE_KEYS, DIM_STATE_KEYS),
 	QKVZ(DIM_STATE_VALUES, DIM_STATE_QK), QKVZ(DIM_STATE_VALUES, DIM_STATE_QKV),
+	QKV_APART(DIM_STATE_KEYS, DIM_NONE), QKV_APART(DIM_STATE_KEYS, DIM_STATE_KEYS), QKV_APART(DIM_STATE_VALUES, DIM_STATE_QK), Z_APART,
 	BETA_DECAY(DIM_NONE), BETA_DECAY(DIM_STATE_HEADS),
 	LINEAR_BUT_IN, MLP, EXPERTS_AND_GATED,
 };
@@ -154,10 +164,11 @@ static const struct arch_tensor OLMO_HYBRID[] = {
 #define MAMBA_TENSORS MAMBA_TENSORS_AT(LAYER "mamba.")
 /* Without experts what models with some have for all tokens beside these is the MLP. */
 #define GRANITE_HYBRID_ROWS(...) \
-	{SLOT_GATE_UP, LAYER "shared_mlp.input_linear.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE, .whole = DIM_GATE_UP, __VA_ARGS__}
+	{SLOT_GATE_UP, LAYER "shared_mlp.input_linear.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE, .whole = DIM_GATE_UP, \
+	 .apart_as = GRANITE_APART, __VA_ARGS__}
 static const struct arch_tensor GRANITE_HYBRID[] = {
 	EMBEDDINGS, NORMS, SOME_ATTENTION("o_proj.weight"), ATTENTION_BIASES, MAMBA_TENSORS, GRANITE_MOE_EXPERTS, GRANITE_SHARED,
-	GRANITE_HYBRID_ROWS(.before = DIM_NONE), GRANITE_HYBRID_ROWS(.before = DIM_INTERMEDIATE),
+	GRANITE_HYBRID_ROWS(.before = DIM_NONE), GRANITE_HYBRID_ROWS(.before = DIM_INTERMEDIATE), GRANITE_SHARED_APART(DIM_INTERMEDIATE, WHEN_DENSE),
 	{SLOT_DOWN, LAYER "shared_mlp.output_linear.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, WHEN_DENSE},
 };
 

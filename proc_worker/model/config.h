@@ -86,6 +86,7 @@ struct recurrent_config {
 	bool conv_bias;
 	bool normed;	 /* what the state makes has a norm (SLOT_GATE_NORM) */
 	bool norm_first; /* of RECURRENT_SCAN: before its gate, not behind it */
+	bool tiled; /* the file has `heads` in another order (tiles.h) */
 };
 
 struct model_config {

@@ -295,6 +295,7 @@ static enum err read_delta(struct model_config *c, json_val v, struct err_msg *e
 		e = err_set(em, ERR_INVALID,
 			    "config.json: keys of %u values and values of %u (\"linear_key_head_dim\", \"linear_value_head_dim\"); they must be 1 to %d and 1 to %d",
 			    r->key_dim, r->value_dim, KERN_RECURRENT_DIM_MAX, CONFIG_HEAD_DIM_MAX);
+	r->tiled = c->arch->state_tiled && quant_config_has(&c->quant, QUANT_GGUF);
 	if (!e && arch_has_own(c->arch, "linear_allow_neg_eigval"))
 		e = read_beta(c, v, em);
 	return e ? e : check_heads(c, "linear_num_value_heads", "linear_num_key_heads", em);

@@ -19,8 +19,11 @@ enum {
  * tensor has all of them. */
 struct name {
 	const char *file, *here;
-	bool flat;  /* its one row is a vector in the file */
-	bool heads; /* of three dimensions, the first two of which are one here */
+	bool flat;     /* its one row is a vector in the file */
+	bool heads;    /* of three dimensions, the first two of which are one here */
+	bool vector;   /* a vector here, whatever dimensions it has in the file */
+	bool channels; /* a convolution: each channel is of one input, which the file leaves out */
+	bool bare;     /* without ".weight" or ".bias" here */
 };
 
 /* clang-format off */
@@ -28,6 +31,17 @@ static const struct name WHOLE[] = {
 	{"token_embd", "model.embed_tokens"},
 	{"output_norm", "model.norm"},
 	{"output", "lm_head"},
+	{NULL, NULL},
+};
+
+static const struct name WHOLE_LFM2[] = {
+	{"token_embd_norm", "model.embedding_norm"},
+	{NULL, NULL},
+};
+
+static const struct name WHOLE_NEMOTRON_H[] = {
+	{"token_embd", "model.embeddings"},
+	{"output_norm", "model.norm_f"},
 	{NULL, NULL},
 };
 
@@ -84,8 +98,7 @@ static const struct name SHARED_EXPERTS[] = {
 	{"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
 	{"ffn_up_shexp", "mlp.shared_experts.up_proj"},
 	{"ffn_down_shexp", "mlp.shared_experts.down_proj"},
-	{"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
-	{"exp_probs_b", "mlp.gate.e_score_correction_bias"},
+	{"exp_probs_b", "mlp.gate.e_score_correction_bias", .bare = true},
 	{NULL, NULL},
 };
 
@@ -140,10 +153,86 @@ static const struct name HUNYUAN[] = {
 	{NULL, NULL},
 };
 
+/* Layers that keep a state, and those of attention with other names than usual. */
+static const struct name LFM2[] = {
+	{"attn_norm", "operator_norm"},
+	{"attn_output", "self_attn.out_proj"},
+	{"attn_q_norm", "self_attn.q_layernorm"},
+	{"attn_k_norm", "self_attn.k_layernorm"},
+	{"shortconv.in_proj", "conv.in_proj"},
+	{"shortconv.conv", "conv.conv", .channels = true},
+	{"shortconv.out_proj", "conv.out_proj"},
+	{"ffn_norm", "ffn_norm"},
+	{"ffn_gate", "feed_forward.w1"},
+	{"ffn_up", "feed_forward.w3"},
+	{"ffn_down", "feed_forward.w2"},
+	{"ffn_gate_inp", "feed_forward.gate"},
+	{"ffn_gate_exps", "feed_forward.experts.{}.w1"},
+	{"ffn_up_exps", "feed_forward.experts.{}.w3"},
+	{"ffn_down_exps", "feed_forward.experts.{}.w2"},
+	{"exp_probs_b", "feed_forward.expert_bias", .bare = true},
+	{NULL, NULL},
+};
+
+static const struct name DELTA_RULE[] = {
+	{"attn_qkv", "linear_attn.in_proj_qkv"},
+	{"attn_gate", "linear_attn.in_proj_z"},
+	{"ssm_in", "linear_attn.in_proj_qkvz"}, /* in the first files, instead of these two */
+	{"ssm_beta", "linear_attn.in_proj_b"},
+	{"ssm_alpha", "linear_attn.in_proj_a"},
+	{"ssm_ba", "linear_attn.in_proj_ba"},
+	{"ssm_conv1d", "linear_attn.conv1d", .channels = true},
+	{"ssm_a", "linear_attn.A_log", .vector = true},
+	{"ssm_dt", "linear_attn.dt_bias", .bare = true},
+	{"ssm_norm", "linear_attn.norm"},
+	{"ssm_out", "linear_attn.out_proj"},
+	{NULL, NULL},
+};
+
+#define MAMBA(at) \
+	{"ssm_in", at "in_proj"}, {"ssm_conv1d", at "conv1d", .channels = true}, {"ssm_a", at "A_log", .vector = true}, \
+	{"ssm_d", at "D", .vector = true}, {"ssm_dt", at "dt_bias", .bare = true}, {"ssm_norm", at "norm", .vector = true}, \
+	{"ssm_out", at "out_proj"}
+
+static const struct name GRANITE_SHARED[] = {
+	{"ffn_gate_shexp", "shared_mlp.gate_proj"},
+	{"ffn_up_shexp", "shared_mlp.up_proj"},
+	{"ffn_down_shexp", "shared_mlp.output_linear"},
+	{NULL, NULL},
+};
+
+static const struct name GRANITE_HYBRID[] = {
+	MAMBA("mamba."),
+	/* of models without experts */
+	{"ffn_gate", "shared_mlp.gate_proj"},
+	{"ffn_up", "shared_mlp.up_proj"},
+	{"ffn_down", "shared_mlp.output_linear"},
+	{NULL, NULL},
+};
+
+static const struct name NEMOTRON_H[] = {
+	MAMBA("mixer."),
+	{"attn_norm", "norm"},
+	{"attn_q", "mixer.q_proj"},
+	{"attn_k", "mixer.k_proj"},
+	{"attn_v", "mixer.v_proj"},
+	{"attn_output", "mixer.o_proj"},
+	{"ffn_up", "mixer.up_proj"},
+	{"ffn_down", "mixer.down_proj"},
+	{"ffn_gate_inp", "mixer.gate"},
+	{"exp_probs_b", "mixer.gate.e_score_correction_bias", .bare = true},
+	{"ffn_up_exps", "mixer.experts.{}.up_proj"},
+	{"ffn_down_exps", "mixer.experts.{}.down_proj"},
+	{"ffn_up_shexp", "mixer.shared_experts.up_proj"},
+	{"ffn_down_shexp", "mixer.shared_experts.down_proj"},
+	{NULL, NULL},
+};
+
 /* "general.architecture", and what it has beside the usual names, or for some of them. */
 static const struct {
 	const char *name;
-	const struct name *tables[TABLES_MAX];
+	const struct name *tables[TABLES_MAX]; /* of layers */
+	const struct name *whole;
 } ARCHITECTURES[] = {
 	{"llama", {MIXTRAL}},
 	{"mistral3", {MIXTRAL}},
@@ -158,7 +247,7 @@ static const struct {
 	{"gemma2", {GEMMA2}},
 	{"gemma3", {GEMMA2}},
 	{"granite", {0}},
-	{"granitemoe", {GRANITE_MOE}},
+	{"granitemoe", {GRANITE_MOE, GRANITE_SHARED}},
 	{"smollm3", {0}},
 	{"starcoder2", {STARCODER2}},
 	{"stablelm", {0}},
@@ -178,6 +267,14 @@ static const struct {
 	{"ernie4_5", {0}},
 	{"deepseek2", {LATENT, SHARED_EXPERTS}},
 	{"minicpm3", {LATENT}},
+	{"lfm2", {LFM2}, WHOLE_LFM2},
+	{"lfm2moe", {LFM2}, WHOLE_LFM2},
+	{"qwen3next", {DELTA_RULE, SHARED_EXPERT, NORMS_BEHIND}},
+	{"qwen35", {DELTA_RULE, NORMS_BEHIND}},
+	{"qwen35moe", {DELTA_RULE, SHARED_EXPERT, NORMS_BEHIND}},
+	{"granitehybrid", {GRANITE_HYBRID, GRANITE_MOE, GRANITE_SHARED}},
+	{"nemotron_h", {NEMOTRON_H}, WHOLE_NEMOTRON_H},
+	{"nemotron_h_moe", {NEMOTRON_H}, WHOLE_NEMOTRON_H},
 };
 /* clang-format on */
 
@@ -234,8 +331,10 @@ static const struct name *find_name(size_t architecture, const struct parts *p)
 {
 	const struct name *found = NULL;
 
-	if (!p->of_layer)
-		return find_in(WHOLE, p->stem);
+	if (!p->of_layer) {
+		found = find_in(ARCHITECTURES[architecture].whole, p->stem);
+		return found ? found : find_in(WHOLE, p->stem);
+	}
 	for (size_t i = 0; i < TABLES_MAX && !found; i++)
 		found = find_in(ARCHITECTURES[architecture].tables[i], p->stem);
 	return found ? found : find_in(USUAL, p->stem);
@@ -309,6 +408,28 @@ static enum err add_experts(struct list *l, const struct parts *p, const struct 
 	return e;
 }
 
+/* The same elements in the dimensions that they have here. A file has no more elements than can be counted. */
+static void reshape(struct st_tensor *t, const struct name *n)
+{
+	if (n->flat && t->dims == 1) {
+		t->dims = 2;
+		t->shape[1] = t->shape[0];
+		t->shape[0] = 1;
+	}
+	if (n->channels && t->dims == 2) {
+		t->dims = 3;
+		t->shape[2] = t->shape[1];
+		t->shape[1] = 1;
+	}
+	if (n->heads && t->dims == 3) {
+		t->dims = 2;
+		t->shape[0] *= t->shape[1];
+		t->shape[1] = t->shape[2];
+	}
+	while (n->vector && t->dims > 1)
+		t->shape[0] *= t->shape[--t->dims];
+}
+
 static enum err add_tensor(struct list *l, size_t architecture, const struct gguf_tensor *from, struct err_msg *em)
 {
 	struct parts p = {0};
@@ -325,18 +446,9 @@ static enum err add_tensor(struct list *l, size_t architecture, const struct ggu
 		snprintf(name, sizeof(name), "model.layers.%u.%.*s%u%s%s", p.layer, (int)(hole - n->here), n->here, p.expert, hole + 2, p.end);
 		return add(l, &t, name, em);
 	}
-	if (n && n->flat && t.dims == 1) {
-		t.dims = 2;
-		t.shape[1] = t.shape[0];
-		t.shape[0] = 1;
-	}
-	if (n && n->heads && t.dims == 3) { /* the file has no more elements than can be counted */
-		t.dims = 2;
-		t.shape[0] *= t.shape[1];
-		t.shape[1] = t.shape[2];
-	}
-	/* A choice bias has no ".bias" of its own there. */
-	const char *end = n && strcmp(p.stem, "exp_probs_b") == 0 ? "" : p.end, *here = n ? n->here : p.stem;
+	if (n)
+		reshape(&t, n);
+	const char *end = n && n->bare ? "" : p.end, *here = n ? n->here : p.stem;
 	if (p.of_layer)
 		snprintf(name, sizeof(name), "model.layers.%u.%s%s", p.layer, here, end);
 	else

@@ -122,10 +122,11 @@ static float scale_at(const struct quant_tensor *t, u32 row, u32 group)
 static float gguf_scale(const struct quant_tensor *t, u32 row, u32 column)
 {
 	float scale = 1, zero;
+	u32 at;
 
+	(void)tiles_run(&t->tiles, column, 1, &at);
 	if (quant_gguf_is_linear(t->block_type))
-		quant_gguf_codes(t->block_type, gguf_row(t, row), column / QUANT_GGUF_GROUP * QUANT_GGUF_GROUP, QUANT_GGUF_GROUP, NULL, &scale,
-				 &zero);
+		quant_gguf_codes(t->block_type, gguf_row(t, row), at / QUANT_GGUF_GROUP * QUANT_GGUF_GROUP, QUANT_GGUF_GROUP, NULL, &scale, &zero);
 	return scale;
 }
 
@@ -259,7 +260,10 @@ void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 c
 	u8 codes[AT_ONCE];
 
 	if (t->format == QUANT_GGUF) {
-		quant_gguf_values(t->block_type, gguf_row(t, row), first, count, out);
+		for (u32 done = 0, n, at; done < count; done += n) {
+			n = tiles_run(&t->tiles, first + done, count - done, &at);
+			quant_gguf_values(t->block_type, gguf_row(t, row), at, n, out + done);
+		}
 		return;
 	}
 	if (is_half_bytes(t->format)) {
@@ -344,9 +348,10 @@ enum kern_dtype quant_tensor_type(const struct quant_tensor *t, u32 first, u32 c
 
 	if (t->format == QUANT_NONE || t->format == QUANT_FP8 || is_half_bytes(t->format))
 		return KERN_F32;
-	if (t->format == QUANT_GGUF)
-		return quant_gguf_is_linear(t->block_type) && first % QUANT_GGUF_GROUP == 0 && count % QUANT_GGUF_GROUP == 0 ? KERN_I4_32
-															   : KERN_F32;
+	if (t->format == QUANT_GGUF) {
+		const bool groups = first % QUANT_GGUF_GROUP == 0 && count % QUANT_GGUF_GROUP == 0 && t->tiles.width % QUANT_GGUF_GROUP == 0;
+		return groups && quant_gguf_is_linear(t->block_type) ? KERN_I4_32 : KERN_F32;
+	}
 	if (t->bits > 4) {
 		u32 group = kern_dtype_group(KERN_I8);
 		bool fits = whole || (t->group_columns % group == 0 && first % group == 0);
@@ -435,7 +440,11 @@ void quant_tensor_codes(const struct quant_tensor *t, enum kern_dtype type, u32 
 		return;
 	}
 	if (t->format == QUANT_GGUF) {
-		quant_gguf_codes(t->block_type, gguf_row(t, row), first, count, codes, scales, zeros);
+		for (u32 done = 0, n, at; done < count; done += n) {
+			n = tiles_run(&t->tiles, first + done, count - done, &at);
+			quant_gguf_codes(t->block_type, gguf_row(t, row), at, n, codes ? codes + done : NULL, scales + done / QUANT_GGUF_GROUP,
+					 zeros + done / QUANT_GGUF_GROUP);
+		}
 		return;
 	}
 	bool packed = t->format == QUANT_GPTQ || t->format == QUANT_PACKED;

@@ -5,6 +5,7 @@
 #include "kernels/kernels.h"
 #include "proc_worker/model/quant_config.h"
 #include "proc_worker/model/safetensors.h"
+#include "proc_worker/model/tiles.h"
 
 /* How scales are stored. */
 enum quant_scale_kind {
@@ -36,6 +37,7 @@ struct quant_tensor {
 	struct quant_nested nested;
 	float table[16]; /* QUANT_BNB4: what codes mean */
 	u32 block_type;	 /* QUANT_GGUF: enum gguf_type; scales and zeros are in the blocks */
+	struct tiles tiles; /* QUANT_GGUF: where the file has inputs */
 };
 
 /* Finds the matrix [rows][columns] whose plain name is `name` ("... .weight") and checks the shape and type

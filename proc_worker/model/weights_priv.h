@@ -43,6 +43,8 @@ struct weights_range weights_rows(const struct weights_plan *p, const struct arc
 /* Of `rows` of the part (at least one) those from the first on that lie side by side in the file's tensor: where. */
 struct weights_range weights_file_rows(const struct weights_plan *p, const struct arch_tensor *t, struct weights_range rows);
 struct weights_range weights_columns(const struct weights_plan *p, const struct arch_tensor *t);
+/* Where the file has them; width 0: in their order. */
+struct tiles weights_column_tiles(const struct weights_plan *p, const struct arch_tensor *t);
 u32 weights_rows_of_file(const struct weights_plan *p, const struct arch_tensor *t);
 
 /* How many weights of a slot a layer (or the model) has; how many layers have the slot. */
@@ -71,6 +73,8 @@ struct weights_reader {
 	const struct weights_plan *plan;
 	void *staging; /* an aligned copy of rows whose place in the file is not aligned; owned */
 	size_t staging_bytes;
+	void *untiled; /* rows in the order of their heads; owned */
+	size_t untiled_bytes;
 };
 void weights_reader_fini(struct weights_reader *r);
 

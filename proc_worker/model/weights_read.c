@@ -1,5 +1,6 @@
 /* Reads a rank's share of tensors into weights and vectors. Runs in the worker while a model loads; the
  * tensors were found right by model_weights_check. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ enum {
 void weights_reader_fini(struct weights_reader *r)
 {
 	free(r->staging);
+	free(r->untiled);
 	*r = (struct weights_reader){0};
 }
 
@@ -153,6 +155,29 @@ static enum err read_scaled(struct weights_reader *r, const struct arch_tensor *
 				     (double)factor, kern_dtype_name(w->dtype));
 }
 
+/* Rows' columns of this rank one behind the other, where the file has them in another order. */
+static const char *untiled(struct weights_reader *r, const struct arch_tensor *t, const char *src, size_t element, u32 rows)
+{
+	const struct weights_range columns = weights_columns(r->plan, t);
+	const struct tiles tiles = weights_column_tiles(r->plan, t);
+	const size_t whole = weights_dim(r->plan->config, t->columns), bytes = rows * columns.count * element;
+
+	if (bytes > r->untiled_bytes) {
+		void *grown = realloc(r->untiled, bytes);
+		if (!grown)
+			return NULL;
+		r->untiled = grown;
+		r->untiled_bytes = bytes;
+	}
+	char *to = r->untiled;
+	for (u32 i = 0; i < rows; i++, src += whole * element)
+		for (u32 done = 0, n, at; done < columns.count; done += n, to += n * element) {
+			n = tiles_run(&tiles, columns.first + done, columns.count - done, &at);
+			memcpy(to, src + at * element, n * element);
+		}
+	return r->untiled;
+}
+
 static enum err read_plain(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
 			   struct weights_range rows, struct kern_weight *w, u32 to, struct err_msg *em)
 {
@@ -160,11 +185,14 @@ static enum err read_plain(struct weights_reader *r, const struct arch_tensor *t
 	if (part_factor(p, t) != 1)
 		return read_scaled(r, t, st, rows, w, to, em);
 	const char *src = t->transposed ? transposed_rows(r, t, st, rows) : weights_part_rows(r, t, st, rows);
+	const bool tiled = weights_column_tiles(p, t).width > 0;
 
+	if (src && tiled)
+		src = untiled(r, t, src, kern_dtype_bytes(st->dtype), rows.count);
 	if (!src)
 		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
-	bool finite = kern_weight_rows(w, to, rows.count, src + weights_columns(p, t).first * kern_dtype_bytes(st->dtype), st->dtype,
-				       weights_dim(p->config, t->columns), p->threads);
+	bool finite = kern_weight_rows(w, to, rows.count, tiled ? src : src + weights_columns(p, t).first * kern_dtype_bytes(st->dtype), st->dtype,
+				       tiled ? w->k : weights_dim(p->config, t->columns), p->threads);
 	return finite ? ERR_OK : finite_check(st, w->dtype, p->threads, em);
 }
 
@@ -314,6 +342,18 @@ static void make_xielu(float *n)
 	n[KERN_XIELU_NEGATIVE] = n[KERN_XIELU_BETA] + softplus(n[KERN_XIELU_NEGATIVE]);
 }
 
+/* GGUF files have what states decay by, which is below 0, where others have the logarithm of how fast. */
+static enum err make_rates(const struct st_tensor *st, float *out, u32 count, struct err_msg *em)
+{
+	for (u32 i = 0; i < count; i++) {
+		if (out[i] > 0)
+			return err_set(em, ERR_FORMAT, "%s: tensor %s has %g at [%u]; what states decay by must be 0 at most", st->file, st->name,
+				       (double)out[i], i);
+		out[i] = out[i] < 0 ? logf(-out[i]) : -FLT_MAX;
+	}
+	return ERR_OK;
+}
+
 /* What a vector is multiplied by so that nothing else has to be. */
 static float vector_factor(const struct weights_plan *p, enum weight_slot slot)
 {
@@ -351,8 +391,13 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
 		if (!kern_all_finite(src, st->dtype, KERN_F32, (size_t)rows.count * weights_dim(p->config, a->tensors[i].columns)))
 			return finite_check(st, KERN_F32, p->threads, em);
+		const u32 before = done;
 		done += slot == SLOT_CONV ? convert_channels(p, &a->tensors[i], layer, src, st->dtype, rows.count, out + done)
 					  : convert_rows(p, &a->tensors[i], src, st->dtype, rows.count, out + done);
+		enum err e = slot == SLOT_RATE_LOG && quant_config_has(&p->config->quant, QUANT_GGUF) ? make_rates(st, out + before, done - before, em)
+												      : ERR_OK;
+		if (e)
+			return e;
 	}
 	if (slot == SLOT_XIELU)
 		make_xielu(out);

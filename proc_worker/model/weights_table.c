@@ -32,14 +32,25 @@ static u32 group_count(const struct model_config *c, enum arch_groups groups)
 	return 1;
 }
 
+/* Of a dimension of heads that keep a state. */
+static struct tiles tiles_of(const struct model_config *c, enum arch_dim d)
+{
+	const struct recurrent_config *r = &c->recurrent;
+	const u32 width = d == DIM_STATE_VALUES ? r->value_dim : d == DIM_STATE_HEADS ? 1 : 0;
+
+	return (struct tiles){r->tiled ? width : 0, r->heads, r->key_heads};
+}
+
 struct weights_range weights_file_rows(const struct weights_plan *p, const struct arch_tensor *t, struct weights_range rows)
 {
 	u32 groups = group_count(p->config, t->grouped);
 	u32 before = t->before == DIM_NONE ? 0 : weights_dim(p->config, t->before) / groups;
 	u32 whole = weights_rows_of_file(p, t) / groups, part = weights_dim(p->config, t->rows) / groups;
-	u32 within = rows.first % part, left = part - within;
+	const struct tiles tiles = tiles_of(p->config, t->rows);
 
 	ASSERT(rows.count > 0);
+	rows.count = tiles_run(&tiles, rows.first, rows.count, &rows.first);
+	u32 within = rows.first % part, left = part - within;
 	return (struct weights_range){rows.first / part * whole + before + within, rows.count < left ? rows.count : left};
 }
 
@@ -52,6 +63,11 @@ struct weights_range weights_columns(const struct weights_plan *p, const struct 
 {
 	return t->split == SPLIT_COLUMNS ? weights_dim_share(p, t->columns)
 					 : (struct weights_range){0, weights_dim(p->config, t->columns)};
+}
+
+struct tiles weights_column_tiles(const struct weights_plan *p, const struct arch_tensor *t)
+{
+	return tiles_of(p->config, t->columns);
 }
 
 const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
@@ -148,7 +164,21 @@ u32 weights_layers(const struct weights_plan *p, enum weight_slot slot)
 	return slot >= SLOT_LAYER_FIRST ? p->config->layers : 1;
 }
 
-bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
+/* Whether the file has parts of `t` in that tensor, fused or apart. */
+static bool is_so_divided(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
+{
+	const struct arch_tensor apart = {.name = t->apart_as};
+	char name[NAME_MAX_BYTES];
+
+	if (!t->apart_as)
+		return true;
+	if (!p->checkpoint) /* what one would be made of */
+		return !t->apart;
+	arch_tensor_name(name, sizeof(name), &apart, layer, 0);
+	return (safetensors_find(p->checkpoint, name) != NULL) == t->apart;
+}
+
+static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
 	const u32 flags = p->config->layer_flags[layer];
 	const bool recurrent = flags & LAYER_RECURRENT, mixer = !(flags & LAYER_NO_MIXER), dense = !(flags & (LAYER_EXPERTS | LAYER_NO_MLP));
@@ -211,6 +241,11 @@ bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tens
 		return p->config->input_width > 0;
 	}
 	return false;
+}
+
+bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
+{
+	return has_tensor(p, t, layer) && is_so_divided(p, t, layer);
 }
 
 enum weight_slot weights_source_slot(const struct weights_plan *p, enum weight_slot slot)
@@ -432,6 +467,7 @@ struct quant_tensor weights_quant_part(const struct weights_plan *p, const struc
 	weights_split_heads(p, t, layer, name, sizeof(name), shape);
 	enum err e = quant_tensor_find(&q, p->checkpoint, &p->config->quant, name, (u32)shape[0], (u32)shape[1], &em);
 	ASSERT(!e);
+	q.tiles = weights_column_tiles(p, t);
 	return q;
 }
 

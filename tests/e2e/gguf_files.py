@@ -4,9 +4,12 @@ import json
 import math
 import struct
 
+import gguf_hybrids
 from lora_files import bf16_floats, floats, read_safetensors
 
-TYPES = {"F32": 0, "F16": 1, "BF16": 30}
+TYPES = {"F32": 0, "F16": 1, "BF16": 30, "Q4_0": 2, "Q8_0": 8, "Q4_K": 12}
+BLOCKS = {"Q4_0": (32, 7), "Q8_0": (32, 127), "Q4_K": (256, 7)}  # how many values share a scale, and how large its codes are
+Q4_K_SCALES = bytes([1] * 4 + [8] * 4 + [1 | 8 << 4] * 4)  # of all parts 1 times the block's scale, and 8 times that is taken off
 NORMAL, CONTROL, BYTE = 1, 3, 6
 TYPE_OF = {bool: 7, int: 4, float: 6, str: 8}
 
@@ -73,9 +76,9 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "StableLmForCausalLM": "stablelm", "Starcoder2ForCausalLM": "starcoder2", "Glm4ForCausalLM": "glm4",
                  "Exaone4ForCausalLM": "exaone4", "SeedOssForCausalLM": "seed_oss", "Ernie4_5ForCausalLM": "ernie4_5",
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
-                 "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2"}
-PERMUTED = {"llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo"}
-ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron"} # norms in the file are those of the checkpoint and 1
+                 "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", **gguf_hybrids.ARCHITECTURES}
+PERMUTED = {"llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
+ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron", *gguf_hybrids.QWEN} # norms in the file are those of the checkpoint and 1
 
 
 def to_floats(tensor):
@@ -90,6 +93,25 @@ def to_halves(tensor):
     return "F16", tensor[1], struct.pack("<%de" % len(values), *values)
 
 
+def to_blocks(tensor, kind):
+    """Of values that are whole numbers of a power of two, few enough that the type has them all."""
+    values, out = to_floats(tensor), []
+    count, most = BLOCKS[kind]
+    for at in range(0, len(values), count):
+        block = values[at:at + count]
+        scale = 2.0 ** -24
+        while max(map(abs, block)) / scale > most:
+            scale *= 2
+        codes = [round(x / scale) for x in block]
+        if kind == "Q8_0":
+            out.append(struct.pack("<e32b", scale, *codes))
+            continue
+        half = 16 if kind == "Q4_0" else 32
+        pairs = bytes(codes[run + i] + 8 | codes[run + half + i] + 8 << 4 for run in range(0, count, 2 * half) for i in range(half))
+        out.append((struct.pack("<e", scale) if kind == "Q4_0" else struct.pack("<2e", scale, scale) + Q4_K_SCALES) + pairs)
+    return kind, tensor[1], b"".join(out)
+
+
 def permuted(tensor, heads):
     """The rows of a head's halves take turns: what turns together lies together."""
     kind, shape, raw = tensor
@@ -99,8 +121,13 @@ def permuted(tensor, heads):
 
 
 def put_layer(out, experts, name, tensor, config, arch):
-    layer, stem = name[len("model.layers."):].split(".", 1)
-    stem, end = stem.rsplit(".", 1)
+    layer, whole = name[len("model.layers."):].split(".", 1)
+    stem, end = whole.rsplit(".", 1) if "." in whole else (whole, "")
+    if arch in gguf_hybrids.ALL:
+        own = gguf_hybrids.layer_tensors(*((stem, end) if end in ("weight", "bias") else (whole, "")), tensor, config, arch, to_floats)
+        if own is not None:
+            out.update({"blk.%s.%s" % (layer, n): t for n, t in own.items()})
+            return
     if ".experts." in stem:
         number, part = stem.split(".experts.")[1].split(".")
         experts.setdefault("blk.%s.ffn_%s_exps.weight" % (layer, EXPERT_NAMES[part]), {})[int(number)] = tensor
@@ -120,26 +147,33 @@ def put_layer(out, experts, name, tensor, config, arch):
     out["blk.%s.%s.%s" % (layer, name, end)] = tensor
 
 
-def tensors_of(folder, config, arch, halves):
+def is_plain(name):
+    """Never in fewer bits."""
+    return not name.endswith(".weight") or name.endswith(("ffn_gate_inp.weight", "conv1d.weight", "shortconv.conv.weight", "_norm.weight"))
+
+
+def tensors_of(folder, config, arch, kind):
     out, experts = {}, {}
     for path in sorted(folder.glob("*.safetensors")):
         for name, tensor in read_safetensors(path).items():
+            name = name.replace("backbone.", "model.").replace("model.language_model.", "model.")
             if name.startswith("model.layers."):
                 put_layer(out, experts, name, tensor, config, arch)
             else:
                 stem, end = name.rsplit(".", 1)
-                out[NAMES[stem] + "." + end] = tensor
+                out[{**NAMES, **gguf_hybrids.WHOLE}[stem] + "." + end] = tensor
     for name, parts in experts.items():
-        kind, shape, _ = parts[0]
-        out[name] = kind, [len(parts)] + shape, b"".join(parts[i][2] for i in range(len(parts)))
+        stored, shape, _ = parts[0]
+        out[name] = stored, [len(parts)] + shape, b"".join(parts[i][2] for i in range(len(parts)))
     for name, tensor in out.items():
         if len(tensor[1]) == 1:
-            offset = 1 if arch in ONE_MORE and name.endswith("norm.weight") else 0
+            offset = 1 if arch in ONE_MORE and name.endswith("norm.weight") and not name.endswith("ssm_norm.weight") else 0
             out[name] = "F32", tensor[1], floats([x + offset for x in to_floats(tensor)])
-        elif name.endswith("ffn_gate_inp.weight"):
+        elif is_plain(name):
             out[name] = "F32", tensor[1], floats(to_floats(tensor))
-        elif halves:
-            out[name] = to_halves(tensor)
+        elif kind: # what has no whole blocks in a row is of another type
+            fits = [k for k in (kind, "Q8_0") if kind in BLOCKS and tensor[1][-1] % BLOCKS[k][0] == 0]
+            out[name] = to_blocks(tensor, fits[0]) if fits else to_halves(tensor)
     return out
 
 
@@ -160,7 +194,7 @@ def llama3_factors(config):
 
 def expert_values(config):
     v = {"expert_count": config["n_routed_experts"], "expert_shared_count": config["n_shared_experts"],
-         "leading_dense_block_count": config["first_k_dense_replace"], "expert_weights_scale": config["routed_scaling_factor"],
+         "leading_dense_block_count": config.get("first_k_dense_replace", 0), "expert_weights_scale": config["routed_scaling_factor"],
          "expert_weights_norm": config["norm_topk_prob"], "expert_gating_func": 1 if "topk_method" in config else 2}
     if "n_group" in config:
         v.update({"expert_group_count": config["n_group"], "expert_group_used_count": config["topk_group"]})
@@ -180,10 +214,12 @@ def values_of(config, arch):
     heads = config["num_attention_heads"]
     kv = config.get("num_key_value_heads") or heads
     width = config.get("head_dim") or config["hidden_size"] // heads
+    rope = config.get("rope_parameters") or {}
     v = {"context_length": config["max_position_embeddings"], "embedding_length": config["hidden_size"],
-         "block_count": config["num_hidden_layers"], "feed_forward_length": config["intermediate_size"], "attention.head_count": heads,
-         "attention.head_count_kv": kv, "rope.freq_base": float(config.get("rope_theta", 10000)),
-         "rope.dimension_count": int(width * config.get("partial_rotary_factor", 1)), "vocab_size": config["vocab_size"]}
+         "block_count": config.get("num_hidden_layers", 0), "feed_forward_length": config.get("intermediate_size", 0), "attention.head_count": heads,
+         "attention.head_count_kv": kv, "rope.freq_base": float(rope.get("rope_theta", config.get("rope_theta", 10000))),
+         "rope.dimension_count": int(width * rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1))),
+         "vocab_size": config["vocab_size"]}
     if "head_dim" in config:
         v.update({"attention.key_length": width, "attention.value_length": width})
     if config.get("sliding_window") and not config.get("use_sliding_window") is False:
@@ -202,7 +238,9 @@ def values_of(config, arch):
         v.update(expert_values(config))
     if "kv_lora_rank" in config:
         v.update(latent_values(config))
-    scaling = config.get("rope_scaling") or {}
+    if arch in gguf_hybrids.ALL:
+        v.update(gguf_hybrids.values(config, arch))
+    scaling = config.get("rope_scaling") or (rope if rope.get("rope_type", "default") != "default" else {})
     kind = scaling.get("rope_type") or scaling.get("type")
     if kind in ("linear", "yarn"):
         v.update({"rope.scaling.type": kind, "rope.scaling.factor": scaling["factor"]})
@@ -235,11 +273,13 @@ def tokens_of(folder, pre):
             "tokenizer.ggml.add_bos_token": True, "tokenizer.chat_template": config["chat_template"]}
 
 
-def convert(folder, path, tokens=None, halves=False, arch=None):
-    """`folder` with config.json and *.safetensors becomes the file."""
+def convert(folder, path, tokens=None, kind=None, arch=None):
+    """`folder` with config.json and *.safetensors becomes the file. `kind`: what matrices become, None: they stay as they are."""
     config = json.loads((folder / "config.json").read_text())
     arch = arch or ARCHITECTURES[config["architectures"][0]]
-    tensors = tensors_of(folder, config, arch, halves)
+    if arch == "nemotron_h" and "n_routed_experts" in config:
+        arch = "nemotron_h_moe"
+    tensors = tensors_of(folder, config, arch, kind)
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = llama3_factors(config)
     return write_gguf(path, {**values_of(config, arch), **(tokens or numbered_tokens(config["vocab_size"]))}, tensors)

@@ -27,7 +27,7 @@ def demo(tmp_path_factory):
     """The demo model in 16 bits, and a cache for all that is made of it."""
     folder = tmp_path_factory.mktemp("gguf")
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-    yield convert(DEMO, folder / "Demo.F16.gguf", tokens_of(DEMO, "smaug-bpe"), halves=True)
+    yield convert(DEMO, folder / "Demo.F16.gguf", tokens_of(DEMO, "smaug-bpe"), "F16")
     del os.environ["XDG_CACHE_HOME"]
 
 

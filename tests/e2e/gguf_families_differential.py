@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Small models of random weights (families_differential.py), written as files in GGUF the way llama.cpp's converter does it and computed by
+transformers and by tercet, with one and several workers, whole prompts and chunks. By hand, with an interpreter that has torch and
+transformers 5:
+
+    gguf_families_differential.py [--tercet build/client/cli/tercet] [--only qwen3_next] [--type F16] [--list]
+
+With --type matrices are of that type: values are rounded to what it holds before anything is computed of them. Prints a line a case; status
+1 if one differs."""
+import argparse
+import os
+import pathlib
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "unit" / "proc_worker")]
+import families_differential as families  # noqa: E402
+import torch  # noqa: E402
+
+import gguf_files  # noqa: E402
+
+# What the format has no value for, or no program that reads it computes.
+NOT_HELD = {
+    "lfm2/bias": "biases of convolutions", "lfm2/taps-5": "biases of convolutions", "lfm2/odd": "biases of convolutions",
+    "lfm2/old": "fields of the first release", "lfm2/old-and-types": "fields of the first release",
+    "lfm2_moe/bias": "biases of convolutions", "lfm2_moe/no-norm": "weights that are not normalized and a factor of theirs",
+    "granite_mamba/steps": "time_step_limit",
+    "qwen3_next/no-norm": "weights that are not normalized",
+    "nemotron_h/silu": "the activation", "nemotron_h/experts-saved": "experts that no layer has", "nemotron_h/head-dim-missing": "a default",
+    **dict.fromkeys(("nemotron_h/experts-last", "nemotron_h/experts-biases", "nemotron_h/odd"), "experts, and MLPs of another width"),
+}
+
+
+def grid(values, kind):
+    """To what both F16 and blocks of few bits hold: some 15 steps for each row's largest value."""
+    if kind is None or values.ndim < 2:
+        return values
+    steps = 4 if kind.startswith("Q4") else 64 if kind == "Q8_0" else 512
+    unit = 2.0 ** torch.floor(torch.log2(values.abs().max() / steps))
+    return (values / unit).round() * unit
+
+
+def run(options, name, config, save, folder):
+    kind = None if options.type in (None, "BF16") else options.type
+    plain = families.values
+    families.values = lambda *a: grid(plain(*a), kind)
+    try:
+        model = families.build(config, {**save, "dtype": "bfloat16"} if options.type == "BF16" else save, folder / "plain")
+    except Exception as e:  # transformers does not take it
+        return "skipped: transformers: %s" % str(e).splitlines()[0][:200]
+    finally:
+        families.values = plain
+    try:
+        path = gguf_files.convert(folder / "plain", folder / "model.gguf", kind=kind)
+        found = list(families.differences(options, model, config, save.get("ranks", 2), path))
+    except families.Refused as e:
+        return "DIFFERENT: " + str(e)
+    return "DIFFERENT: " + "; ".join(found) if found else "the same"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tercet", default="build/client/cli/tercet")
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of names")
+    parser.add_argument("--type", choices=["F16", "BF16", "Q8_0", "Q4_0", "Q4_K"])
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    families.logging.disable_progress_bar()
+    bad = 0
+    for name, _, config, save in families.all_cases():
+        if not any(part in name for part in options.only) or config["architectures"][0] not in gguf_files.ARCHITECTURES or "dtype" in save or "raw" in save:
+            continue
+        if options.list or name in NOT_HELD:
+            print(name, NOT_HELD.get(name, ""))
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["XDG_CACHE_HOME"] = folder
+            said = run(options, name, config, save, pathlib.Path(folder))
+        bad += said.startswith("DIFFERENT")
+        print("%s: %s" % (name, said), flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

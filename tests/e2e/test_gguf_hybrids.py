@@ -1,0 +1,160 @@
+"""Files in GGUF of models some of whose layers keep a state of each sequence: they compute what the folders do that they were made of."""
+import json
+import random
+
+import pytest
+
+import gguf_files
+from engine import SANITIZED, Engine, run
+from gguf_files import convert, numbered_tokens, values_of, write_gguf
+from lora_files import write_safetensors
+from test_device_families import write_model
+from test_gguf_import import TINY, cache, refusal  # noqa: F401
+from test_recurrent import KEPT
+
+NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "qwen3_5_moe_text/none", "qwen3_next/odd", "granite_mamba/experts",
+         "granite_mamba/odd", "nemotron_h/mlps-last"]
+if SANITIZED:
+    NAMES = ["qwen3_5_text/none", "granite_mamba/experts"]
+IDS = ",".join(str(i * 7 % 60) for i in range(40))
+
+
+def logits(model, *flags):
+    status, output = run("logits", "--model", model, "--ids", IDS, "--threads", 1, "--top", 0, *flags)
+    assert status == 0, output
+    return json.loads(output.splitlines()[-1])["logits"]
+
+
+def kept_folder(folder, name):
+    config = json.loads(KEPT[name]["config"])
+    if "block_ff_dim" in config:  # as newer files say it
+        config.update({"intermediate_size": config.pop("block_ff_dim"), "norm_eps": config.pop("block_norm_eps"), "tie_word_embeddings": True,
+                       "layer_types": ["full_attention" if i in config["full_attn_idxs"] else "conv" for i in range(config["num_hidden_layers"])]})
+        for field in ("tie_embedding", "full_attn_idxs", "conv_dim", "conv_dim_out", "block_dim", "num_heads"):
+            config.pop(field, None)
+    folder.mkdir()
+    return write_model(folder, {"config": config, "tensors": KEPT[name]["tensors"]})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_compute_what_their_folders_do(name, tmp_path, cache):  # noqa: F811
+    folder = kept_folder(tmp_path / "folder", name)
+    wanted = logits(folder, "--dtype", "float32")
+    path = convert(folder, tmp_path / "model.gguf")
+    ranks = KEPT[name]["ranks"]
+    for flags in ([], ["-tp", ranks]):
+        got = logits(path, "--dtype", "float32", *flags)
+        assert max(wanted) - min(wanted) > 1 and max(abs(a - b) for a, b in zip(wanted, got)) < 1e-4, flags
+
+
+# ---------------------------------------------------------------- other types
+
+H, HEAD = 64, 32
+
+
+def delta_shapes(hidden, keys, values, dim):
+    """A layer of the gated delta rule and one of attention, as Qwen 3.5 has them."""
+    state = {"in_proj_qkv.weight": [2 * keys * dim + values * dim, hidden], "in_proj_z.weight": [values * dim, hidden],
+             "in_proj_b.weight": [values, hidden], "in_proj_a.weight": [values, hidden], "conv1d.weight": [2 * keys * dim + values * dim, 1, 4],
+             "A_log": [values], "dt_bias": [values], "norm.weight": [dim], "out_proj.weight": [hidden, values * dim]}
+    attention = {"q_proj.weight": [4 * HEAD, hidden], "k_proj.weight": [HEAD, hidden], "v_proj.weight": [HEAD, hidden], "q_norm.weight": [HEAD],
+                 "k_norm.weight": [HEAD], "o_proj.weight": [hidden, 2 * HEAD]}
+    shapes = {"model.embed_tokens.weight": [64, hidden], "model.norm.weight": [hidden], "lm_head.weight": [64, hidden]}
+    shapes.update({"model.layers.0.linear_attn." + n: s for n, s in state.items()})
+    shapes.update({"model.layers.1.self_attn." + n: s for n, s in attention.items()})
+    for layer in "01":
+        mlp = {"gate_proj": [hidden, hidden], "up_proj": [hidden, hidden], "down_proj": [hidden, hidden]}
+        shapes.update({"model.layers.%s.mlp.%s.weight" % (layer, n): s for n, s in mlp.items()})
+        shapes.update({"model.layers.%s.%s.weight" % (layer, n): [hidden] for n in ("input_layernorm", "post_attention_layernorm")})
+    config = {"architectures": ["Qwen3_5ForCausalLM"], "vocab_size": 64, "hidden_size": hidden, "intermediate_size": hidden, "num_hidden_layers": 2,
+              "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": HEAD, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
+              "full_attention_interval": 2, "linear_conv_kernel_dim": 4, "linear_num_key_heads": keys, "linear_num_value_heads": values,
+              "linear_key_head_dim": dim, "linear_value_head_dim": dim, "tie_word_embeddings": False, "torch_dtype": "float32",
+              "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}}
+    return config, shapes
+
+
+def routed_shapes():
+    """Nemotron H with experts."""
+    mixers = {"M": {"in_proj.weight": [2 * H + 2 * 2 * 16 + 4, H], "conv1d.weight": [H + 2 * 2 * 16, 1, 4], "conv1d.bias": [H + 2 * 2 * 16],
+                    "A_log": [4], "D": [4], "dt_bias": [4], "norm.weight": [H], "out_proj.weight": [H, H]},
+              "E": {"gate.weight": [4, H], "gate.e_score_correction_bias": [4], "shared_experts.up_proj.weight": [HEAD, H],
+                    "shared_experts.down_proj.weight": [H, HEAD], **{"experts.%d.up_proj.weight" % i: [HEAD, H] for i in range(4)},
+                    **{"experts.%d.down_proj.weight" % i: [H, HEAD] for i in range(4)}},
+              "*": {"q_proj.weight": [H, H], "k_proj.weight": [HEAD, H], "v_proj.weight": [HEAD, H], "o_proj.weight": [H, H]}}
+    shapes = {"backbone.embeddings.weight": [64, H], "backbone.norm_f.weight": [H], "lm_head.weight": [64, H]}
+    for i, letter in enumerate("ME*E"):
+        shapes.update({"backbone.layers.%d.mixer.%s" % (i, n): s for n, s in mixers[letter].items()})
+        shapes["backbone.layers.%d.norm.weight" % i] = [H]
+    config = {"architectures": ["NemotronHForCausalLM"], "vocab_size": 64, "hidden_size": H, "intermediate_size": 96, "num_hidden_layers": 4,
+              "hybrid_override_pattern": "ME*E", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": HEAD, "layer_norm_epsilon": 1e-5,
+              "max_position_embeddings": 64, "mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "conv_kernel": 4,
+              "use_conv_bias": True, "use_bias": False, "mlp_bias": False, "tie_word_embeddings": False, "torch_dtype": "float32",
+              "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": HEAD, "n_group": 1, "topk_group": 1,
+              "moe_shared_expert_intermediate_size": HEAD, "norm_topk_prob": True, "routed_scaling_factor": 2.5}
+    return config, shapes
+
+
+def grid_folder(folder, config, shapes):
+    """Matrices of whole numbers of a 64th, which all types hold."""
+    rng = random.Random(len(shapes))
+    tensors = {}
+    for name, shape in shapes.items():
+        count = 1
+        for n in shape:
+            count *= n
+        if len(shape) == 2:
+            values = [x / 64 for x in rng.choices(range(-7, 8), k=count)]
+        else:
+            middle = 1 if "norm" in name and (name.startswith("backbone.") or "linear_attn" in name) else 0
+            values = [middle + rng.uniform(-0.4, 0.4) for _ in range(count)]
+        tensors[name] = "F32", shape, gguf_files.floats(values)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    write_safetensors(folder / "model.safetensors", tensors)
+    return folder
+
+
+@pytest.mark.parametrize("kind,model", [("F16", routed_shapes()), ("Q8_0", routed_shapes()), ("Q8_0", delta_shapes(H, 2, 6, 32)),
+                                        ("Q4_0", delta_shapes(H, 2, 6, 32)), ("Q4_0", delta_shapes(H, 2, 4, 16)),
+                                        ("Q4_K", delta_shapes(256, 2, 8, 32))], ids=lambda x: x if isinstance(x, str) else x[0]["architectures"][0])
+def test_matrices_of_other_types_are_what_they_are(kind, model, tmp_path, cache):  # noqa: F811
+    folder = grid_folder(tmp_path / "folder", *model)
+    path = convert(folder, tmp_path / "model.gguf", kind=kind)
+    wanted = logits(folder, "--dtype", "float32")
+    spread = max(wanted) - min(wanted)
+    for flags, off in ((["--dtype", "float32"], 1e-4), (["--dtype", "float32", "-tp", 2], 1e-4), (["--dtype", "bfloat16"], 0.05 * spread)):
+        got = logits(path, *flags)
+        assert spread > 1 and max(abs(a - b) for a, b in zip(wanted, got)) < off, flags
+
+
+def test_a_file_is_served(tmp_path, cache):  # noqa: F811
+    kept = KEPT["qwen3_5_text/none"]
+    folder = kept_folder(tmp_path / "folder", "qwen3_5_text/none")
+    status, output = run("run", folder, "--prompt-ids", ",".join(map(str, kept["ids"])), "--max-tokens", 24, "--temperature", 0, "--ignore-eos",
+                         "--output-ids", "--dtype", "float32", "--threads", 1, "--kv-cache-memory", "16MiB")
+    assert status == 0, output
+    with Engine("--dtype", "float32", model=convert(folder, tmp_path / "model.gguf")) as engine:
+        assert engine.api.greedy_ids(kept["ids"], 24) == [int(i) for i in output.split(",")]
+
+
+# ---------------------------------------------------------------- what is refused
+
+MAMBA = {"ssm.conv_kernel": 4, "ssm.state_size": 4, "ssm.group_count": 1, "ssm.time_step_rank": 2, "ssm.inner_size": 8}
+
+
+@pytest.mark.parametrize("arch,change,said", [
+    ("lfm2", {"attention.head_count_kv": [0, 1]}, "lfm2.shortconv.l_cache is missing; it must be an integer above 0"),
+    ("lfm2", {"attention.head_count_kv": [0, 1, 1]}, "lfm2.attention.head_count_kv has 3 values; it must have one for each of the 2 layers"),
+    ("lfm2", {"attention.head_count_kv": [2, 1]}, "lfm2.attention.head_count_kv has 2 and 1; all layers must have the same, or 0"),
+    ("qwen35", {**MAMBA, "full_attention_interval": 0}, "qwen35.full_attention_interval is 0; it must be an integer above 0"),
+    ("qwen35", {**MAMBA, "ssm.inner_size": 9}, "qwen35.ssm.inner_size is 9; it must be a multiple of qwen35.ssm.time_step_rank, which is 2"),
+    ("granitehybrid", {**MAMBA, "ssm.inner_size": 6}, "granitehybrid.ssm.inner_size is 6; it must be a multiple of"),
+    ("nemotron_h", {**MAMBA, "feed_forward_length": [4, 4], "attention.head_count_kv": [0, 1]}, "layer 1 has attention and an MLP"),
+    ("nemotron_h", {**MAMBA, "feed_forward_length": [4, 0], "attention.head_count_kv": [0, 0], "moe_latent_size": 2},
+     "the value nemotron_h.moe_latent_size is not known for NemotronHForCausalLM"),
+])
+def test_values_that_make_no_sense_are_refused_by_name(arch, change, said, tmp_path, cache):  # noqa: F811
+    values = {k.replace("llama.", arch + "."): v for k, v in values_of(TINY, "llama").items()}
+    values = {**values, **numbered_tokens(8), "general.architecture": arch, **{arch + "." + k: v for k, v in change.items()}}
+    assert said in refusal(write_gguf(tmp_path / "m.gguf", values, {"token_embd.weight": ("F16", [8, 4], bytes(64))}))
