@@ -44,7 +44,12 @@ static const struct gguf_family FAMILIES[] = {
 	{"hunyuan-dense", "HunYuanDenseV1ForCausalLM", NULL, ATTENTION_BIAS},
 	{"ernie4_5", "Ernie4_5ForCausalLM", NULL, USE_BIAS},
 	{"deepseek2", "DeepseekV2ForCausalLM", NULL, LATENT | ROUTED | GREEDY},
-	{"glm4moe", "Glm4MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | ROUTED},
+	{"glm4moe", "Glm4MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | ROUTED | QK_NORM},
+	{"dots1", "Dots1ForCausalLM", NULL, ATTENTION_BIAS | ROUTED},
+	{"gpt-oss", "GptOssForCausalLM", NULL, ATTENTION_BIAS | WINDOW | EXPERTS_ALL | OSS},
+	{"minimax-m2", "MiniMaxM2ForCausalLM", NULL, PARTIAL | EXPERTS_ALL},
+	{"minicpm", "GraniteForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS | MULTIPLIERS},
+	{"qwen3vlmoe", "Qwen3MoeForCausalLM", NULL, ATTENTION_BIAS | EXPERTS | NORM_TOPK | SECTIONS},
 	{"glm4", "Glm4ForCausalLM", NULL, PARTIAL | ATTENTION_BIAS},
 	{"lfm2", "Lfm2ForCausalLM", NULL, CONV},
 	{"lfm2moe", "Lfm2MoeForCausalLM", NULL, CONV | SIGMOID},
@@ -420,11 +425,16 @@ static void write_multipliers(struct gguf_config *c)
 	static const char *const names[][2] = {{"embedding_scale", "embedding_multiplier"},
 					       {"residual_scale", "residual_multiplier"},
 					       {"logit_scale", "logits_scaling"}};
+	/* What the first files of the other architecture left to be known. */
+	const double usual[] = {12, 1.4 / sqrt(c->layers), c->hidden / 256.0};
+	const bool minicpm = strcmp(c->arch, "minicpm") == 0;
 	double value = 0;
 
 	for (size_t i = 0; i < COUNT_OF(names); i++)
 		if (gguf_config_float(c, names[i][0], &value) && value > 0)
 			gguf_config_write_float(c, names[i][1], value);
+		else if (minicpm)
+			gguf_config_write_float(c, names[i][1], usual[i]);
 	if (!gguf_config_float(c, "attention.scale", &value) || !(value > 0))
 		value = 1 / sqrt(c->head_dim);
 	gguf_config_write_float(c, "attention_multiplier", value);

@@ -37,6 +37,8 @@ enum gguf_family_trait {
 	BLOCKS = 1u << 26,	   /* Mamba 2, and layers of one block each */
 	RECURRENT = CONV | DELTA | SCAN | BLOCKS,
 	SIGMOID = 1u << 27,	   /* experts with sigmoid scores, and biases that only choose */
+	QK_NORM = 1u << 29,	   /* "use_qk_norm" */
+	OSS = 1u << 30,		   /* gpt-oss: what its configuration says and no value does */
 	DRAFTS = 1u << 28,	   /* layers that guess further tokens are counted, too */
 	SECTIONS = 1u << 18,	   /* of rotations for images; of text all turn by the same place */
 };

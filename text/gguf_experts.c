@@ -50,6 +50,10 @@ static void write_usual(struct gguf_config *c)
 {
 	gguf_config_write_uint(c, gguf_config_has(c, EXPERTS) ? "num_experts" : "num_local_experts", gguf_config_need_int(c, "expert_count"));
 	gguf_config_write_uint(c, "num_experts_per_tok", gguf_config_need_int(c, "expert_used_count"));
+	if (gguf_config_has(c, EXPERTS_ALL)) { /* these are "intermediate_size" wide */
+		gguf_config_know(c, "expert_feed_forward_length");
+		gguf_config_know(c, "expert_gating_func");
+	}
 	if (gguf_config_has(c, EXPERTS)) {
 		gguf_config_write_uint(c, "moe_intermediate_size", expert_rows(c));
 		write_dense_layers(c);
@@ -116,7 +120,7 @@ static void write_routed(struct gguf_config *c)
 	gguf_config_write_float(c, "routed_scaling_factor", scale);
 	gguf_config_write_bool(c, "norm_topk_prob", gguf_config_bool(c, "expert_weights_norm", false));
 	write_groups(c);
-	if (!gguf_config_has(c, LATENT | BLOCKS))
+	if (gguf_config_has(c, QK_NORM))
 		gguf_config_write_bool(c, "use_qk_norm", gguf_config_has_tensor(c, "blk.0.attn_q_norm.weight"));
 }
 

@@ -43,6 +43,7 @@ static const struct gguf_pretok PRETOKS[] = {
 	 {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|" LINES_AND_SPACES}},
 	{"qwen35", {MARKED_WORDS}, .nfc = true},
 	{"gpt-4o", {CASED_WORDS(CONTRACTIONS "?", "\\p{N}{1,3}")}},
+	{"minimax-m2", {CASED_WORDS(CONTRACTIONS "?", "\\p{N}{1,3}")}},
 	{"llama4", {CASED_WORDS(CONTRACTIONS "?", "\\p{N}{1,3}")}},
 	{"tekken", {CASED_WORDS("", "\\p{N}")}, .whole_words = true, .bos = true},
 	{"deepseek-v3",

@@ -88,6 +88,8 @@ static void write_yarn(struct gguf_config *c, double factor)
 	gguf_config_write_float(c, "factor", factor);
 	if (original)
 		gguf_config_write_uint(c, "original_max_position_embeddings", original);
+	if (gguf_config_has(c, OSS))
+		gguf_config_write_bool(c, "truncate", false);
 	for (size_t i = 0; i < COUNT_OF(numbers); i++)
 		if (gguf_config_float(c, numbers[i][0], &value) && value > 0)
 			gguf_config_write_float(c, numbers[i][1], value);

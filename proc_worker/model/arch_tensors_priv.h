@@ -427,17 +427,22 @@ static const struct arch_tensor OPT_TENSORS[] = {
 
 /* A score that no key has for every head; experts with biases, whose gate and up are neighbours. */
 #define GPT_OSS_EXPERTS LAYER "mlp.experts."
+/* GGUF files have the matrices as others have them, and gate and up in two, whose rows take turns here. */
+#define GPT_OSS_APART EXPERT "gate_up.weight"
 static const struct arch_tensor GPT_OSS[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
 	SINKS,
 	{SLOT_ROUTER, LAYER "mlp.router.weight", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
 	{SLOT_ROUTER_BIAS, LAYER "mlp.router.bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
 	{SLOT_EXPERT_GATE_UP, EXPERT "gate_up_proj.weight", DIM_EXPERT_GATE_UP, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS,
-	 .transposed = true},
+	 .apart_as = GPT_OSS_APART, .transposed = true},
+	{SLOT_EXPERT_GATE_UP, GPT_OSS_APART, DIM_EXPERT_GATE_UP, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS, .apart_as = GPT_OSS_APART, .apart = true},
 	{SLOT_EXPERT_GATE_UP_BIAS, GPT_OSS_EXPERTS "gate_up_proj_bias", DIM_EXPERTS, DIM_EXPERT_GATE_UP, SPLIT_COLUMNS,
 	 WHEN_EXPERTS},
 	{SLOT_EXPERT_DOWN, EXPERT "down_proj.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS,
-	 .transposed = true},
+	 .apart_as = GPT_OSS_APART, .transposed = true},
+	{SLOT_EXPERT_DOWN, EXPERT "down.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS, .apart_as = GPT_OSS_APART,
+	 .apart = true},
 	{SLOT_EXPERT_DOWN_BIAS, GPT_OSS_EXPERTS "down_proj_bias", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
 };
 

@@ -21,7 +21,19 @@ struct search {
 
 static const char *value_at(const struct st_tensor *t, u64 i)
 {
-	return (const char *)t->data + i * kern_dtype_bytes(t->dtype);
+	const u64 row_bytes = t->turns ? t->bytes / t->shape[0] : 0, at = i * kern_dtype_bytes(t->dtype);
+
+	return t->turns ? (const char *)safetensors_row(t, at / row_bytes, row_bytes) + at % row_bytes : (const char *)t->data + at;
+}
+
+static bool all_finite(const struct search *s, u64 first, u64 count)
+{
+	if (!s->tensor->turns)
+		return kern_all_finite(value_at(s->tensor, first), s->tensor->dtype, s->as, (size_t)count);
+	for (u64 i = 0; i < count; i++)
+		if (!kern_all_finite(value_at(s->tensor, first + i), s->tensor->dtype, s->as, 1))
+			return false;
+	return true;
 }
 
 static void search_task(void *arg, u32 task, u32 thread)
@@ -30,7 +42,7 @@ static void search_task(void *arg, u32 task, u32 thread)
 	u64 first = s->first + (u64)task * PIECE, left = s->end - first, bad = atomic_load(&s->bad);
 
 	(void)thread;
-	if (task >= bad || kern_all_finite(value_at(s->tensor, first), s->tensor->dtype, s->as, left < PIECE ? (size_t)left : PIECE))
+	if (task >= bad || all_finite(s, first, left < PIECE ? left : PIECE))
 		return;
 	while (task < bad && !atomic_compare_exchange_weak(&s->bad, &bad, task))
 		;

@@ -1,5 +1,5 @@
 /* Owns the tables of names that tensors have in GGUF files (gguf, constants.py and tensor_mapping.py). Runs in the worker while it
- * loads. Copies no data: what it makes are names for places in the mapped files. */
+ * loads. Copies no matrix: what it makes are names for places in the mapped files. */
 #include "proc_worker/model/gguf_names.h"
 
 #include <stdio.h>
@@ -23,6 +23,7 @@ struct name {
 	bool heads;    /* of three dimensions, the first two of which are one here */
 	bool vector;   /* a vector here, whatever dimensions it has in the file */
 	bool channels; /* a convolution: each channel is of one input, which the file leaves out */
+	bool turns;    /* rows take turns with those of the tensor of up, which has no row of its own in the table */
 	bool bare;     /* without ".weight" or ".bias" here */
 };
 
@@ -228,6 +229,22 @@ static const struct name NEMOTRON_H[] = {
 	{NULL, NULL},
 };
 
+static const struct name GPT_OSS[] = {
+	{"attn_sinks", "self_attn.sinks", .bare = true},
+	{"ffn_gate_inp", "mlp.router"},
+	{"ffn_gate_exps.bias", "mlp.experts.gate_up_proj_bias", .bare = true, .turns = true},
+	{"ffn_down_exps.bias", "mlp.experts.down_proj_bias", .bare = true},
+	{"ffn_gate_exps", "mlp.experts.{}.gate_up", .turns = true},
+	{"ffn_down_exps", "mlp.experts.{}.down"},
+	{"ffn_up_exps", NULL},
+	{NULL, NULL},
+};
+
+static const struct name CHOICE_BIAS[] = {
+	{"exp_probs_b", "block_sparse_moe.e_score_correction_bias", .bare = true},
+	{NULL, NULL},
+};
+
 /* "general.architecture", and what it has beside the usual names, or for some of them. */
 static const struct {
 	const char *name;
@@ -267,6 +284,11 @@ static const struct {
 	{"ernie4_5", {0}},
 	{"deepseek2", {LATENT, SHARED_EXPERTS}},
 	{"minicpm3", {LATENT}},
+	{"gpt-oss", {GPT_OSS, NORMS_BEHIND}},
+	{"qwen3vlmoe", {0}},
+	{"minimax-m2", {CHOICE_BIAS, MIXTRAL}},
+	{"dots1", {SHARED_EXPERTS}},
+	{"minicpm", {0}},
 	{"lfm2", {LFM2}, WHOLE_LFM2},
 	{"lfm2moe", {LFM2}, WHOLE_LFM2},
 	{"qwen3next", {DELTA_RULE, SHARED_EXPERT, NORMS_BEHIND}},
@@ -330,13 +352,17 @@ static const struct name *find_in(const struct name *table, const char *stem)
 static const struct name *find_name(size_t architecture, const struct parts *p)
 {
 	const struct name *found = NULL;
+	char whole[NAME_BYTES + 8];
 
 	if (!p->of_layer) {
 		found = find_in(ARCHITECTURES[architecture].whole, p->stem);
 		return found ? found : find_in(WHOLE, p->stem);
 	}
-	for (size_t i = 0; i < TABLES_MAX && !found; i++)
-		found = find_in(ARCHITECTURES[architecture].tables[i], p->stem);
+	snprintf(whole, sizeof(whole), "%s%s", p->stem, p->end);
+	for (size_t i = 0; i < TABLES_MAX && !found; i++) {
+		found = find_in(ARCHITECTURES[architecture].tables[i], whole);
+		found = found ? found : find_in(ARCHITECTURES[architecture].tables[i], p->stem);
+	}
 	return found ? found : find_in(USUAL, p->stem);
 }
 
@@ -398,9 +424,12 @@ static enum err add_experts(struct list *l, const struct parts *p, const struct 
 			       p->layer, p->stem, p->end, EXPERTS_MAX);
 	one.dims--;
 	memmove(one.shape, one.shape + 1, one.dims * sizeof(*one.shape));
-	one.bytes = all->bytes / experts;
+	const u64 bytes = all->bytes / experts;
+	one.bytes = all->turns ? 2 * bytes : bytes;
+	one.shape[0] *= all->turns ? 2 : 1;
 	for (u64 x = 0; !e && x < experts; x++) {
-		one.data = all->data ? (const char *)all->data + x * one.bytes : NULL;
+		one.data = all->data ? (const char *)all->data + x * bytes : NULL;
+		one.turns = all->turns ? (const char *)all->turns + x * bytes : NULL;
 		snprintf(name, sizeof(name), "model.layers.%u.%.*s%llu%s%s", p->layer, (int)(hole - n->here), n->here, (unsigned long long)x,
 			 hole + 2, p->end);
 		e = add(l, &one, name, em);
@@ -430,18 +459,61 @@ static void reshape(struct st_tensor *t, const struct name *n)
 		t->shape[0] *= t->shape[--t->dims];
 }
 
-static enum err add_tensor(struct list *l, size_t architecture, const struct gguf_tensor *from, struct err_msg *em)
+/* Biases of all experts [experts][values], two of them, whose values take turns. */
+static enum err add_turns(struct list *l, struct st_tensor *t, const void *up, const char *name, struct err_msg *em)
 {
+	const u64 count = t->bytes / sizeof(float);
+	float *both = arena_alloc(l->arena, 2 * count * sizeof(float));
+
+	if (!both)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	for (u64 i = 0; i < count; i++) {
+		memcpy(&both[2 * i], (const char *)t->data + i * sizeof(float), sizeof(float));
+		memcpy(&both[2 * i + 1], (const char *)up + i * sizeof(float), sizeof(float));
+	}
+	t->data = both;
+	t->bytes *= 2;
+	t->shape[1] *= 2;
+	return add(l, t, name, em);
+}
+
+/* Of a tensor of gate that of up, which must be like it. */
+static enum err find_up(const struct gguf_tensor **out, const struct gguf *g, const struct parts *p, const struct gguf_tensor *gate,
+			struct err_msg *em)
+{
+	const bool bias = strcmp(p->end, ".bias") == 0;
+	char name[64];
+
+	snprintf(name, sizeof(name), "blk.%u.ffn_up_exps%s", p->layer, p->end);
+	const struct gguf_tensor *up = *out = gguf_tensor_find(g, name);
+	if (!up || up->type != gate->type || up->dims != gate->dims || memcmp(up->shape, gate->shape, up->dims * sizeof(*up->shape)) != 0)
+		return err_set(em, ERR_FORMAT, "%s: tensor %s must be there, of the type and shape that %s has", gate->file, name, gate->name);
+	if (bias && (gate->type != GGUF_F32 || gate->dims != 2))
+		return err_set(em, ERR_UNSUPPORTED, "%s: tensor %s is %s of %u dimensions; it must be F32 of two", gate->file, gate->name,
+			       gguf_type_name(gate->type), gate->dims);
+	return ERR_OK;
+}
+
+static enum err add_tensor(struct list *l, size_t architecture, const struct gguf *g, const struct gguf_tensor *from, struct err_msg *em)
+{
+	const struct gguf_tensor *up = NULL;
 	struct parts p = {0};
 	struct st_tensor t;
 	char name[2 * NAME_BYTES];
 
 	take_apart(&p, from->name);
 	const struct name *n = find_name(architecture, &p);
+	if (n && !n->here)
+		return ERR_OK;
+	enum err e = n && n->turns ? find_up(&up, g, &p, from, em) : ERR_OK;
+	if (e)
+		return e;
 	fill(&t, from);
 	const char *hole = n ? strstr(n->here, "{}") : NULL;
-	if (hole && !strstr(p.stem, "{}"))
+	if (hole && !strstr(p.stem, "{}")) {
+		t.turns = up ? up->data : NULL;
 		return add_experts(l, &p, n, &t, em);
+	}
 	if (hole) {
 		snprintf(name, sizeof(name), "model.layers.%u.%.*s%u%s%s", p.layer, (int)(hole - n->here), n->here, p.expert, hole + 2, p.end);
 		return add(l, &t, name, em);
@@ -453,7 +525,7 @@ static enum err add_tensor(struct list *l, size_t architecture, const struct ggu
 		snprintf(name, sizeof(name), "model.layers.%u.%s%s", p.layer, here, end);
 	else
 		snprintf(name, sizeof(name), "%s%s", here, end);
-	return add(l, &t, name, em);
+	return up ? add_turns(l, &t, up->data, name, em) : add(l, &t, name, em);
 }
 
 static enum err find_architecture(size_t *out, const struct gguf *g, struct err_msg *em)
@@ -480,7 +552,7 @@ enum err gguf_names_read(struct st_tensor **out, u32 *count, const struct gguf *
 
 	enum err e = find_architecture(&architecture, g, em);
 	for (u32 i = 0; !e && i < gguf_tensor_count(g); i++)
-		e = add_tensor(&l, architecture, gguf_tensor_at(g, i), em);
+		e = add_tensor(&l, architecture, g, gguf_tensor_at(g, i), em);
 	*out = l.tensors;
 	*count = l.count;
 	return e;

@@ -21,7 +21,7 @@ static inline u32 word_at(const struct st_tensor *t, size_t i)
 /* QUANT_GGUF: where a row's blocks begin. */
 static inline const u8 *gguf_row(const struct quant_tensor *t, u32 row)
 {
-	return (const u8 *)t->values->data + (size_t)row * (t->values->bytes / t->rows);
+	return safetensors_row(t->values, row, t->values->bytes / t->rows);
 }
 
 /* Of a row's inputs. */

@@ -19,9 +19,18 @@ struct st_tensor {
 	u64 shape[ST_DIMS_MAX];
 	const void *data;
 	u64 bytes;
+	const void *turns; /* rows take turns with those that lie there: half of all are at `data`; NULL: all are */
 	bool usable; /* dtype is one of those that `dtype` can say */
 	enum kern_dtype dtype;
 };
+
+/* Where a row of so many bytes is. */
+static inline const u8 *safetensors_row(const struct st_tensor *t, u64 row, u64 row_bytes)
+{
+	const u8 *data = t->turns && row % 2 ? t->turns : t->data;
+
+	return data + (t->turns ? row / 2 : row) * row_bytes;
+}
 
 struct safetensors;
 

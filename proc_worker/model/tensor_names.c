@@ -268,7 +268,7 @@ static enum err add_sliced(struct additions *a, const struct model_config *c, u3
 		e = check_once(a->st, layer, "down_proj", em);
 	for (size_t k = 0; !e && k < COUNT_OF(known); k++)
 		for (u32 i = 0; !e && i < c->arch->tensor_count; i++)
-			if (c->arch->tensors[i].slot == known[k].slot && c->arch->tensors[i].before == DIM_NONE) /* one for all parts */
+			if (c->arch->tensors[i].slot == known[k].slot && c->arch->tensors[i].before == DIM_NONE && !c->arch->tensors[i].apart) /* one for all parts */
 				e = add_slices(a, c, layer, known[k].file, &c->arch->tensors[i], known[k].suffix, em);
 	return e;
 }

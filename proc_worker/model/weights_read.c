@@ -45,6 +45,11 @@ const void *weights_aligned_rows(struct weights_reader *r, const struct st_tenso
 	const char *src = (const char *)t->data + first * row_bytes;
 	size_t bytes = rows * row_bytes;
 
+	if (t->turns) {
+		for (u32 i = 0; weights_stage(r, bytes) && i < rows; i++)
+			memcpy((char *)r->staging + i * row_bytes, safetensors_row(t, (u64)first + i, row_bytes), row_bytes);
+		return r->staging_bytes < bytes ? NULL : r->staging;
+	}
 	if ((uintptr_t)src % kern_dtype_bytes(t->dtype) == 0)
 		return src;
 	return weights_stage(r, bytes) ? memcpy(r->staging, src, bytes) : NULL;

@@ -60,13 +60,13 @@ LAYER_NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "se
                "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
                "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
                "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
-               "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+               "mlp.router": "ffn_gate_inp", "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
                "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
                "self_attn.kv_b_proj": "attn_kv_b", "pre_feedforward_layernorm": "ffn_norm",
                "post_feedforward_layernorm": "post_ffw_norm", "post_self_attn_layernorm": "post_attention_norm",
                "post_mlp_layernorm": "post_ffw_norm"}
 # Where the norm of this name is behind attention, or is called as if it were.
-BEHIND = {"glm4moe", "gemma2", "gemma3", "olmo2", "exaone4", "seed_oss"}
+BEHIND = {"gpt-oss", "glm4moe", "gemma2", "gemma3", "olmo2", "exaone4", "seed_oss"}
 EXPERT_NAMES = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
                  "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe", "Phi3ForCausalLM": "phi3", "GemmaForCausalLM": "gemma",
@@ -76,8 +76,9 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "StableLmForCausalLM": "stablelm", "Starcoder2ForCausalLM": "starcoder2", "Glm4ForCausalLM": "glm4",
                  "Exaone4ForCausalLM": "exaone4", "SeedOssForCausalLM": "seed_oss", "Ernie4_5ForCausalLM": "ernie4_5",
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
-                 "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", **gguf_hybrids.ARCHITECTURES}
-PERMUTED = {"llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
+                 "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
+                 "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", **gguf_hybrids.ARCHITECTURES}
+PERMUTED = {"minicpm", "llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
 ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron", *gguf_hybrids.QWEN} # norms in the file are those of the checkpoint and 1
 
 
@@ -120,6 +121,38 @@ def permuted(tensor, heads):
     return kind, shape, b"".join(raw[r * size:(r + 1) * size] for r in order)
 
 
+def turned(tensor, first=0, step=1):
+    """Every expert's matrix the other way round, and of its rows then every so many."""
+    kind, (experts, rows, columns), raw = tensor
+    size = len(raw) // (experts * rows * columns)
+    picked = range(first, columns, step)
+    return kind, [experts, len(picked), rows], b"".join(raw[((x * rows + r) * columns + c) * size:((x * rows + r) * columns + c + 1) * size]
+                                                      for x in range(experts) for c in picked for r in range(rows))
+
+
+def taken(tensor, first):
+    """Every other value of a row."""
+    kind, (rows, columns), raw = tensor
+    size = len(raw) // (rows * columns)
+    return kind, [rows, columns // 2], b"".join(raw[(r * columns + c) * size:(r * columns + c + 1) * size]
+                                              for r in range(rows) for c in range(first, columns, 2))
+
+
+def whole_experts(name, tensor, arch):
+    """Of all of a layer's in one tensor, whose matrices are turned in checkpoints; gpt-oss has gate and up in turns."""
+    part = name[len("mlp.experts."):]
+    if part == "down_proj":
+        return {"ffn_down_exps.weight": turned(tensor)}
+    if part == "down_proj_bias":
+        return {"ffn_down_exps.bias": tensor}
+    if part == "gate_up_proj_bias":
+        return {"ffn_gate_exps.bias": taken(tensor, 0), "ffn_up_exps.bias": taken(tensor, 1)}
+    if arch == "gpt-oss":
+        return {"ffn_gate_exps.weight": turned(tensor, 0, 2), "ffn_up_exps.weight": turned(tensor, 1, 2)}
+    gate, up = gguf_hybrids.halves(turned(tensor), tensor[1][2] // 2)
+    return {"ffn_gate_exps.weight": gate, "ffn_up_exps.weight": up}
+
+
 def put_layer(out, experts, name, tensor, config, arch):
     layer, whole = name[len("model.layers."):].split(".", 1)
     stem, end = whole.rsplit(".", 1) if "." in whole else (whole, "")
@@ -128,6 +161,12 @@ def put_layer(out, experts, name, tensor, config, arch):
         if own is not None:
             out.update({"blk.%s.%s" % (layer, n): t for n, t in own.items()})
             return
+    if whole.startswith("mlp.experts.") and arch in ("gpt-oss", "qwen3vlmoe"):
+        out.update({"blk.%s.%s" % (layer, n): t for n, t in whole_experts(whole, tensor, arch).items()})
+        return
+    if whole == "self_attn.sinks":
+        out["blk.%s.attn_sinks.weight" % layer] = tensor
+        return
     if ".experts." in stem:
         number, part = stem.split(".experts.")[1].split(".")
         experts.setdefault("blk.%s.ffn_%s_exps.weight" % (layer, EXPERT_NAMES[part]), {})[int(number)] = tensor
@@ -138,7 +177,7 @@ def put_layer(out, experts, name, tensor, config, arch):
     if arch == "gemma2" and stem == "self_attn.q_proj": # the format takes it for granted that scores are divided by the heads' width
         factor = math.sqrt(config["head_dim"] / config["query_pre_attn_scalar"])
         tensor = "F32", tensor[1], floats([x * factor for x in to_floats(tensor)])
-    if end == "e_score_correction_bias":
+    if whole.endswith("e_score_correction_bias"):
         out["blk.%s.exp_probs_b.bias" % layer] = tensor
         return
     if stem == "mlp.shared_expert_gate":
@@ -156,7 +195,11 @@ def tensors_of(folder, config, arch, kind):
     out, experts = {}, {}
     for path in sorted(folder.glob("*.safetensors")):
         for name, tensor in read_safetensors(path).items():
-            name = name.replace("backbone.", "model.").replace("model.language_model.", "model.")
+            for prefix in ("backbone.", "model.language_model.", "language_model.model."):
+                name = "model." + name[len(prefix):] if name.startswith(prefix) else name
+            name = name.removeprefix("language_model.")
+            if name.startswith("vision_tower."):
+                continue
             if name.startswith("model.layers."):
                 put_layer(out, experts, name, tensor, config, arch)
             else:
@@ -195,7 +238,7 @@ def llama3_factors(config):
 def expert_values(config):
     v = {"expert_count": config["n_routed_experts"], "expert_shared_count": config["n_shared_experts"],
          "leading_dense_block_count": config.get("first_k_dense_replace", 0), "expert_weights_scale": config["routed_scaling_factor"],
-         "expert_weights_norm": config["norm_topk_prob"], "expert_gating_func": 1 if "topk_method" in config else 2}
+         "expert_weights_norm": config["norm_topk_prob"], "expert_gating_func": 1 if config.get("topk_method", "noaux_tc") != "noaux_tc" else 2}
     if "n_group" in config:
         v.update({"expert_group_count": config["n_group"], "expert_group_used_count": config["topk_group"]})
     return v
@@ -218,7 +261,7 @@ def values_of(config, arch):
     v = {"context_length": config["max_position_embeddings"], "embedding_length": config["hidden_size"],
          "block_count": config.get("num_hidden_layers", 0), "feed_forward_length": config.get("intermediate_size", 0), "attention.head_count": heads,
          "attention.head_count_kv": kv, "rope.freq_base": float(rope.get("rope_theta", config.get("rope_theta", 10000))),
-         "rope.dimension_count": int(width * rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1))),
+         "rope.dimension_count": int(width * rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.25 if arch in gguf_hybrids.QWEN else 1))),
          "vocab_size": config["vocab_size"]}
     if "head_dim" in config:
         v.update({"attention.key_length": width, "attention.value_length": width})
@@ -236,6 +279,13 @@ def values_of(config, arch):
             v[ours] = config[theirs]
     if "n_routed_experts" in config:
         v.update(expert_values(config))
+    if arch in ("gpt-oss", "minimax-m2"):
+        v["expert_feed_forward_length"] = config["intermediate_size"]
+    if arch == "minimax-m2":
+        v.update({"rope.dimension_count": config.get("rotary_dim", width), "expert_gating_func": 2})
+    if arch == "minicpm":
+        v.update({"embedding_scale": float(config["scale_emb"]), "residual_scale": config["scale_depth"] / math.sqrt(config["num_hidden_layers"]),
+                  "logit_scale": config["hidden_size"] / config["dim_model_base"]})
     if "kv_lora_rank" in config:
         v.update(latent_values(config))
     if arch in gguf_hybrids.ALL:
@@ -276,6 +326,8 @@ def tokens_of(folder, pre):
 def convert(folder, path, tokens=None, kind=None, arch=None):
     """`folder` with config.json and *.safetensors becomes the file. `kind`: what matrices become, None: they stay as they are."""
     config = json.loads((folder / "config.json").read_text())
+    if "text_config" in config:
+        config = {**config["text_config"], "architectures": config["architectures"]}
     arch = arch or ARCHITECTURES[config["architectures"][0]]
     if arch == "nemotron_h" and "n_routed_experts" in config:
         arch = "nemotron_h_moe"

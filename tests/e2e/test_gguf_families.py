@@ -1,4 +1,5 @@
-"""Files in GGUF of models some of whose layers keep a state of each sequence: they compute what the folders do that they were made of."""
+"""Files in GGUF of families whose tensors are not simply called otherwise, most of all models some of whose layers keep a state of each
+sequence: they compute what the folders do that they were made of. The models are those of families.json."""
 import json
 import random
 
@@ -13,9 +14,10 @@ from test_gguf_import import TINY, cache, refusal  # noqa: F401
 from test_recurrent import KEPT
 
 NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "qwen3_5_moe_text/none", "qwen3_next/odd", "granite_mamba/experts",
-         "granite_mamba/odd", "nemotron_h/mlps-last"]
+         "granite_mamba/odd", "nemotron_h/mlps-last", "gpt_oss/none", "qwen3_vl_moe_text/save-whole-new", "minimax_m2/none", "dots1/groups",
+         "minicpm/none"]
 if SANITIZED:
-    NAMES = ["qwen3_5_text/none", "granite_mamba/experts"]
+    NAMES = ["qwen3_5_text/none", "granite_mamba/experts", "gpt_oss/none"]
 IDS = ",".join(str(i * 7 % 60) for i in range(40))
 
 
@@ -74,6 +76,23 @@ def delta_shapes(hidden, keys, values, dim):
     return config, shapes
 
 
+def turns_shapes():
+    """gpt-oss."""
+    attention = {"q_proj": 2 * HEAD, "k_proj": HEAD, "v_proj": HEAD}
+    layer = {**{"self_attn.%s.weight" % n: [rows, H] for n, rows in attention.items()}, **{"self_attn.%s.bias" % n: [r] for n, r in attention.items()},
+             "self_attn.o_proj.weight": [H, 2 * HEAD], "self_attn.o_proj.bias": [H], "self_attn.sinks": [2], "mlp.router.weight": [4, H],
+             "mlp.router.bias": [4], "mlp.experts.gate_up_proj": [4, H, 2 * H], "mlp.experts.gate_up_proj_bias": [4, 2 * H],
+             "mlp.experts.down_proj": [4, H, H], "mlp.experts.down_proj_bias": [4, H], "input_layernorm.weight": [H],
+             "post_attention_layernorm.weight": [H]}
+    shapes = {"model.embed_tokens.weight": [64, H], "model.norm.weight": [H], "lm_head.weight": [64, H]}
+    shapes.update({"model.layers.%d.%s" % (i, n): s for i in range(2) for n, s in layer.items()})
+    config = {"architectures": ["GptOssForCausalLM"], "vocab_size": 64, "hidden_size": H, "intermediate_size": H, "num_hidden_layers": 2,
+              "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": HEAD, "attention_bias": True, "sliding_window": 8, "rms_norm_eps": 1e-5,
+              "rope_theta": 150000.0, "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 64, "tie_word_embeddings": False,
+              "torch_dtype": "float32", "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False}}
+    return config, shapes
+
+
 def routed_shapes():
     """Nemotron H with experts."""
     mixers = {"M": {"in_proj.weight": [2 * H + 2 * 2 * 16 + 4, H], "conv1d.weight": [H + 2 * 2 * 16, 1, 4], "conv1d.bias": [H + 2 * 2 * 16],
@@ -103,10 +122,10 @@ def grid_folder(folder, config, shapes):
         count = 1
         for n in shape:
             count *= n
-        if len(shape) == 2:
+        if len(shape) == 3 and "experts" in name or len(shape) == 2:
             values = [x / 64 for x in rng.choices(range(-7, 8), k=count)]
         else:
-            middle = 1 if "norm" in name and (name.startswith("backbone.") or "linear_attn" in name) else 0
+            middle = 1 if "norm" in name and (config["architectures"] == ["GptOssForCausalLM"] or name.startswith("backbone.") or "linear_attn" in name) else 0
             values = [middle + rng.uniform(-0.4, 0.4) for _ in range(count)]
         tensors[name] = "F32", shape, gguf_files.floats(values)
     folder.mkdir()
@@ -117,7 +136,7 @@ def grid_folder(folder, config, shapes):
 
 @pytest.mark.parametrize("kind,model", [("F16", routed_shapes()), ("Q8_0", routed_shapes()), ("Q8_0", delta_shapes(H, 2, 6, 32)),
                                         ("Q4_0", delta_shapes(H, 2, 6, 32)), ("Q4_0", delta_shapes(H, 2, 4, 16)),
-                                        ("Q4_K", delta_shapes(256, 2, 8, 32))], ids=lambda x: x if isinstance(x, str) else x[0]["architectures"][0])
+                                        ("Q4_K", delta_shapes(256, 2, 8, 32)), ("Q8_0", turns_shapes()), ("Q4_0", turns_shapes())], ids=lambda x: x if isinstance(x, str) else x[0]["architectures"][0])
 def test_matrices_of_other_types_are_what_they_are(kind, model, tmp_path, cache):  # noqa: F811
     folder = grid_folder(tmp_path / "folder", *model)
     path = convert(folder, tmp_path / "model.gguf", kind=kind)
