@@ -43,6 +43,8 @@ static const struct gguf_family FAMILIES[] = {
 	{"seed_oss", "SeedOssForCausalLM", NULL, ATTENTION_BIAS | MLP_BIAS},
 	{"hunyuan-dense", "HunYuanDenseV1ForCausalLM", NULL, ATTENTION_BIAS},
 	{"ernie4_5", "Ernie4_5ForCausalLM", NULL, USE_BIAS},
+	{"ernie4_5-moe", "Ernie4_5_MoeForCausalLM", NULL, 0, .own_experts = ERNIE_EXPERTS},
+	{"hunyuan-moe", "HunYuanMoEV1ForCausalLM", NULL, ATTENTION_BIAS, .own_experts = HUNYUAN_EXPERTS},
 	{"deepseek2", "DeepseekV2ForCausalLM", NULL, LATENT | ROUTED | GREEDY},
 	{"glm4moe", "Glm4MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | ROUTED | QK_NORM},
 	{"dots1", "Dots1ForCausalLM", NULL, ATTENTION_BIAS | ROUTED},
@@ -298,7 +300,9 @@ static void write_width(struct gguf_config *c)
 	u32 width = 0;
 
 	if (some ? !gguf_config_some_int(c, "feed_forward_length", &width) : !gguf_config_int(c, "feed_forward_length", &width) || width == 0) {
-		if (!optional)
+		if (some && c->e == ERR_OK) /* no layer has one */
+			gguf_config_write_uint(c, "intermediate_size", c->hidden);
+		else if (!optional)
 			gguf_config_fail(c, ERR_FORMAT, "%s is missing; it must be an integer above 0", c->key);
 		return;
 	}
@@ -448,7 +452,7 @@ static void write_parts(struct gguf_config *c)
 		write_window(c);
 	if (gguf_config_has(c, RECURRENT))
 		gguf_config_write_recurrent(c);
-	if (gguf_config_has(c, EXPERTS | EXPERTS_ALL | ROUTED | SIGMOID))
+	if (gguf_config_has(c, EXPERTS | EXPERTS_ALL | ROUTED | SIGMOID) || c->family->own_experts)
 		gguf_config_write_experts(c);
 	if (gguf_config_has(c, SOFT_CAPS))
 		write_soft_caps(c);

@@ -43,11 +43,15 @@ enum gguf_family_trait {
 	SECTIONS = 1u << 18,	   /* of rotations for images; of text all turn by the same place */
 };
 
+/* Experts that one family has. */
+enum gguf_own_experts { NO_OWN_EXPERTS, ERNIE_EXPERTS, HUNYUAN_EXPERTS };
+
 struct gguf_family {
 	const char *arch;   /* general.architecture */
 	const char *name;   /* in "architectures" */
 	const char *layer_norm; /* the field of its epsilon; NULL: RMS norms */
 	u32 traits;
+	enum gguf_own_experts own_experts;
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };
 

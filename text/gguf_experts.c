@@ -46,6 +46,24 @@ static void write_dense_layers(struct gguf_config *c)
 	json_array_end(&c->w);
 }
 
+/* HunYuan's, as wide as its experts and the one of all tokens. */
+static void write_alike(struct gguf_config *c)
+{
+	const u32 width = gguf_config_need_int(c, "feed_forward_length");
+	static const char *const same[] = {"expert_feed_forward_length", "expert_shared_feed_forward_length"};
+	u32 rows, shared = 1;
+
+	for (size_t i = 0; i < COUNT_OF(same); i++)
+		if (gguf_config_int(c, same[i], &rows) && rows != width)
+			gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u; it must be %s.feed_forward_length, which is %u", c->key, rows, c->arch, width);
+	if (gguf_config_int(c, "expert_shared_count", &shared) && shared != 1)
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u; only 1 is supported", c->key, shared);
+	gguf_config_write_uint(c, "num_experts", gguf_config_need_int(c, "expert_count"));
+	gguf_config_write_uint(c, "moe_topk", gguf_config_need_int(c, "expert_used_count"));
+	gguf_config_write_uint(c, "num_shared_expert", 1);
+	gguf_config_write_bool(c, "norm_topk_prob", true);
+}
+
 static void write_usual(struct gguf_config *c)
 {
 	gguf_config_write_uint(c, gguf_config_has(c, EXPERTS) ? "num_experts" : "num_local_experts", gguf_config_need_int(c, "expert_count"));
@@ -141,9 +159,25 @@ static void write_sigmoid(struct gguf_config *c)
 	gguf_config_write_bool(c, "use_expert_bias", gguf_config_layers_have(c, "exp_probs_b.bias") || gguf_config_layers_have(c, "exp_probs_b"));
 }
 
+/* Those of layers that are not among the first ones, or every so many of them. */
+static void write_ernie(struct gguf_config *c)
+{
+	gguf_config_write_uint(c, "moe_num_experts", gguf_config_need_int(c, "expert_count"));
+	gguf_config_write_uint(c, "moe_k", gguf_config_need_int(c, "expert_used_count"));
+	gguf_config_write_uint(c, "moe_intermediate_size", expert_rows(c));
+	gguf_config_write_uint(c, "moe_num_shared_experts", int_or(c, "expert_shared_count", 0));
+	gguf_config_write_uint(c, "moe_layer_start_index", int_or(c, "leading_dense_block_count", 0));
+	gguf_config_write_uint(c, "moe_layer_interval", int_or(c, "interleave_moe_layer_step", 1));
+	gguf_config_know(c, "expert_shared_feed_forward_length"); /* of no expert that there is */
+}
+
 void gguf_config_write_experts(struct gguf_config *c)
 {
-	if (gguf_config_has(c, ROUTED))
+	if (c->family->own_experts == HUNYUAN_EXPERTS)
+		write_alike(c);
+	else if (c->family->own_experts == ERNIE_EXPERTS)
+		write_ernie(c);
+	else if (gguf_config_has(c, ROUTED))
 		write_routed(c);
 	else if (gguf_config_has(c, SIGMOID))
 		write_sigmoid(c);

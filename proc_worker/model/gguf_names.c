@@ -229,6 +229,19 @@ static const struct name NEMOTRON_H[] = {
 	{NULL, NULL},
 };
 
+static const struct name HUNYUAN_MOE[] = {
+	{"ffn_gate_inp", "mlp.gate.wg"},
+	{"ffn_gate_shexp", "mlp.shared_mlp.gate_proj"},
+	{"ffn_up_shexp", "mlp.shared_mlp.up_proj"},
+	{"ffn_down_shexp", "mlp.shared_mlp.down_proj"},
+	{NULL, NULL},
+};
+
+static const struct name ERNIE_MOE[] = {
+	{"exp_probs_b", "mlp.moe_statics.e_score_correction_bias", .flat = true, .bare = true},
+	{NULL, NULL},
+};
+
 static const struct name GPT_OSS[] = {
 	{"attn_sinks", "self_attn.sinks", .bare = true},
 	{"ffn_gate_inp", "mlp.router"},
@@ -284,6 +297,8 @@ static const struct {
 	{"ernie4_5", {0}},
 	{"deepseek2", {LATENT, SHARED_EXPERTS}},
 	{"minicpm3", {LATENT}},
+	{"ernie4_5-moe", {ERNIE_MOE, SHARED_EXPERTS}},
+	{"hunyuan-moe", {HUNYUAN, HUNYUAN_MOE}},
 	{"gpt-oss", {GPT_OSS, NORMS_BEHIND}},
 	{"qwen3vlmoe", {0}},
 	{"minimax-m2", {CHOICE_BIAS, MIXTRAL}},

@@ -25,7 +25,7 @@ NOT_HELD = {
     "lfm2/bias": "biases of convolutions", "lfm2/taps-5": "biases of convolutions", "lfm2/odd": "biases of convolutions",
     "lfm2/old": "fields of the first release", "lfm2/old-and-types": "fields of the first release",
     "lfm2_moe/bias": "biases of convolutions", "lfm2_moe/no-norm": "weights that are not normalized and a factor of theirs",
-    "granite_mamba/steps": "time_step_limit",
+    "granite_mamba/steps": "time_step_limit", "granite_mamba/new-types": "a width that is to be known",
     "qwen3_next/no-norm": "weights that are not normalized",
     "nemotron_h/silu": "the activation", "nemotron_h/experts-saved": "experts that no layer has", "nemotron_h/head-dim-missing": "a default",
     **dict.fromkeys(("nemotron_h/experts-last", "nemotron_h/experts-biases", "nemotron_h/odd"), "experts, and MLPs of another width"),
@@ -74,7 +74,7 @@ def main():
     bad = 0
     for name, _, config, save in families.all_cases():
         arch = gguf_files.ARCHITECTURES.get((config.get("architectures") or save.get("whole", {}).get("architectures"))[0])
-        if not any(part in name for part in options.only) or not arch or "dtype" in save or ("raw" in save and arch != "qwen3vlmoe"):
+        if not any(part in name for part in options.only) or not arch or "dtype" in save or "base" in save or ("raw" in save and arch != "qwen3vlmoe"):
             continue
         if options.list or name in NOT_HELD:
             print(name, NOT_HELD.get(name, ""))

@@ -60,7 +60,8 @@ LAYER_NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "se
                "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
                "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
                "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
-               "mlp.router": "ffn_gate_inp", "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+               "mlp.router": "ffn_gate_inp", "mlp.gate.wg": "ffn_gate_inp", "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
+               "mlp.shared_mlp.up_proj": "ffn_up_shexp", "mlp.shared_mlp.down_proj": "ffn_down_shexp", "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
                "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
                "self_attn.kv_b_proj": "attn_kv_b", "pre_feedforward_layernorm": "ffn_norm",
                "post_feedforward_layernorm": "post_ffw_norm", "post_self_attn_layernorm": "post_attention_norm",
@@ -76,7 +77,7 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "StableLmForCausalLM": "stablelm", "Starcoder2ForCausalLM": "starcoder2", "Glm4ForCausalLM": "glm4",
                  "Exaone4ForCausalLM": "exaone4", "SeedOssForCausalLM": "seed_oss", "Ernie4_5ForCausalLM": "ernie4_5",
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
-                 "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
+                 "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
                  "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", **gguf_hybrids.ARCHITECTURES}
 PERMUTED = {"minicpm", "llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
 ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron", *gguf_hybrids.QWEN} # norms in the file are those of the checkpoint and 1
@@ -178,7 +179,7 @@ def put_layer(out, experts, name, tensor, config, arch):
         factor = math.sqrt(config["head_dim"] / config["query_pre_attn_scalar"])
         tensor = "F32", tensor[1], floats([x * factor for x in to_floats(tensor)])
     if whole.endswith("e_score_correction_bias"):
-        out["blk.%s.exp_probs_b.bias" % layer] = tensor
+        out["blk.%s.exp_probs_b.bias" % layer] = tensor[0], tensor[1][-1:], tensor[2]
         return
     if stem == "mlp.shared_expert_gate":
         tensor = tensor[0], tensor[1][1:], tensor[2]
@@ -279,6 +280,15 @@ def values_of(config, arch):
             v[ours] = config[theirs]
     if "n_routed_experts" in config:
         v.update(expert_values(config))
+    if arch == "ernie4_5-moe":
+        v.update({"expert_count": config["moe_num_experts"], "expert_used_count": config["moe_k"],
+                  "interleave_moe_layer_step": config["moe_layer_interval"], "leading_dense_block_count": config["moe_layer_start_index"],
+                  "expert_shared_count": config["moe_num_shared_experts"], "expert_shared_feed_forward_length": config["intermediate_size"] // kv})
+    if arch == "hunyuan-moe":
+        alpha, (used, *_) = config["rope_scaling"]["alpha"], config["moe_topk"]
+        v.update({"expert_used_count": used, "expert_feed_forward_length": config["moe_intermediate_size"][0], "expert_shared_count": 1,
+                  "expert_shared_feed_forward_length": config["intermediate_size"], "rope.freq_base": 10000.0 * alpha ** (width / (width - 2)),
+                  "rope.scaling.type": "none", "rope.scaling.factor": 1.0})
     if arch in ("gpt-oss", "minimax-m2"):
         v["expert_feed_forward_length"] = config["intermediate_size"]
     if arch == "minimax-m2":
