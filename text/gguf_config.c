@@ -8,6 +8,7 @@
 
 #include "text/gguf_config_priv.h"
 
+enum { ANY_CONTEXT = 1 << 20, GRANITE_CONTEXT = 1 << 17 };
 enum { LAYERS_MAX = 4096, GEMMA_27B_LAYERS = 46, GEMMA3_27B_LAYERS = 62 };
 
 /* ---- families ---- */
@@ -48,8 +49,8 @@ static const struct gguf_family FAMILIES[] = {
 	{"deepseek2", "DeepseekV2ForCausalLM", NULL, LATENT | ROUTED | GREEDY},
 	{"glm4moe", "Glm4MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | ROUTED | QK_NORM},
 	{"dots1", "Dots1ForCausalLM", NULL, ATTENTION_BIAS | ROUTED},
-	{"gpt-oss", "GptOssForCausalLM", NULL, ATTENTION_BIAS | WINDOW | EXPERTS_ALL | OSS},
-	{"minimax-m2", "MiniMaxM2ForCausalLM", NULL, PARTIAL | EXPERTS_ALL},
+	{"gpt-oss", "GptOssForCausalLM", NULL, ATTENTION_BIAS | WINDOW | EXPERTS_ALL | OSS, .gating = GGUF_GATING_CHOSEN},
+	{"minimax-m2", "MiniMaxM2ForCausalLM", NULL, PARTIAL | EXPERTS_ALL, .gating = GGUF_GATING_SIGMOID},
 	{"minicpm", "GraniteForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS | MULTIPLIERS},
 	{"qwen3vlmoe", "Qwen3MoeForCausalLM", NULL, ATTENTION_BIAS | EXPERTS | NORM_TOPK | SECTIONS},
 	{"glm4", "Glm4ForCausalLM", NULL, PARTIAL | ATTENTION_BIAS},
@@ -320,6 +321,9 @@ static void write_sizes(struct gguf_config *c)
 	c->hidden = gguf_config_need_int(c, "embedding_length");
 	c->layers = gguf_config_need_int(c, "block_count");
 	c->context = gguf_config_need_int(c, "context_length");
+	/* Converters write the one number for all models without positions; those that there are were trained with the other. */
+	if (gguf_config_has(c, SCAN) && c->context == ANY_CONTEXT)
+		c->context = GRANITE_CONTEXT;
 	c->blocks = c->layers;
 	if (gguf_config_has(c, ROUTED | DRAFTS)) /* layers behind the model's that guess further tokens are counted, too */
 		(void)gguf_config_int(c, "nextn_predict_layers", &drafting);

@@ -4,7 +4,7 @@
 
 #include "text/gguf_priv.h"
 
-enum { GGUF_ARCH_BYTES_MAX = 32, GGUF_KEYS_MAX = 64, GGUF_COUNT_MAX = 1 << 30, GGUF_GATING_SIGMOID = 2 };
+enum { GGUF_ARCH_BYTES_MAX = 32, GGUF_KEYS_MAX = 64, GGUF_COUNT_MAX = 1 << 30, GGUF_GATING_SOFTMAX = 1, GGUF_GATING_SIGMOID = 2, GGUF_GATING_CHOSEN = 3 /* a softmax of those that are chosen */ };
 
 /* ---- families ---- */
 
@@ -52,6 +52,7 @@ struct gguf_family {
 	const char *layer_norm; /* the field of its epsilon; NULL: RMS norms */
 	u32 traits;
 	enum gguf_own_experts own_experts;
+	u32 gating; /* what scores of EXPERTS_ALL become; 0: what a softmax makes of them */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };
 

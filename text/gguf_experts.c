@@ -46,6 +46,14 @@ static void write_dense_layers(struct gguf_config *c)
 	json_array_end(&c->w);
 }
 
+static void check_function(struct gguf_config *c, u32 wanted)
+{
+	u32 gating = 0;
+
+	if (gguf_config_int(c, "expert_gating_func", &gating) && gating != 0 && gating != wanted)
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u; of a %s it must be %u", c->key, gating, c->family->name, wanted);
+}
+
 /* HunYuan's, as wide as its experts and the one of all tokens. */
 static void write_alike(struct gguf_config *c)
 {
@@ -70,7 +78,7 @@ static void write_usual(struct gguf_config *c)
 	gguf_config_write_uint(c, "num_experts_per_tok", gguf_config_need_int(c, "expert_used_count"));
 	if (gguf_config_has(c, EXPERTS_ALL)) { /* these are "intermediate_size" wide */
 		gguf_config_know(c, "expert_feed_forward_length");
-		gguf_config_know(c, "expert_gating_func");
+		check_function(c, c->family->gating ? c->family->gating : GGUF_GATING_SOFTMAX);
 	}
 	if (gguf_config_has(c, EXPERTS)) {
 		gguf_config_write_uint(c, "moe_intermediate_size", expert_rows(c));

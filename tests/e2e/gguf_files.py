@@ -333,8 +333,9 @@ def tokens_of(folder, pre):
             "tokenizer.ggml.add_bos_token": True, "tokenizer.chat_template": config["chat_template"]}
 
 
-def convert(folder, path, tokens=None, kind=None, arch=None):
-    """`folder` with config.json and *.safetensors becomes the file. `kind`: what matrices become, None: they stay as they are."""
+def convert(folder, path, tokens=None, kind=None, arch=None, change=None):
+    """`folder` with config.json and *.safetensors becomes the file. `kind`: what matrices become, None: they stay as they are.
+    `change`: what changes the file's values and tensors before they are written."""
     config = json.loads((folder / "config.json").read_text())
     if "text_config" in config:
         config = {**config["text_config"], "architectures": config["architectures"]}
@@ -344,4 +345,7 @@ def convert(folder, path, tokens=None, kind=None, arch=None):
     tensors = tensors_of(folder, config, arch, kind)
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = llama3_factors(config)
-    return write_gguf(path, {**values_of(config, arch), **(tokens or numbered_tokens(config["vocab_size"]))}, tensors)
+    values = {**values_of(config, arch), **(tokens or numbered_tokens(config["vocab_size"]))}
+    if change:
+        change(values, tensors)
+    return write_gguf(path, values, tensors)

@@ -147,6 +147,47 @@ def test_matrices_of_other_types_are_what_they_are(kind, model, tmp_path, cache)
         assert spread > 1 and max(abs(a - b) for a, b in zip(wanted, got)) < off, flags
 
 
+def with_a_draft(values, tensors):
+    """A layer behind the others, which guesses a further token: as the last one of attention, and what it begins with."""
+    arch = values["general.architecture"]
+    count = values[arch + ".block_count"]
+    last = max(int(n.split(".")[1]) for n in tensors if n.endswith("attn_q.weight"))
+    tensors.update({n.replace("blk.%d." % last, "blk.%d." % count): t for n, t in tensors.items() if n.startswith("blk.%d." % last)})
+    tensors["blk.%d.nextn.eh_proj.weight" % count] = "F32", [4, 8], bytes(128)
+    values.update({arch + ".block_count": count + 1, arch + ".nextn_predict_layers": 1})
+    for key in ("feed_forward_length", "attention.head_count_kv"):
+        if isinstance(values.get(arch + "." + key), list):
+            values[arch + "." + key].append(4)
+
+
+@pytest.mark.parametrize("model", [delta_shapes(64, 2, 4, 32), routed_shapes()], ids=lambda x: x[0]["architectures"][0])
+def test_layers_that_guess_further_tokens_are_not_read(model, tmp_path, cache):  # noqa: F811
+    folder = grid_folder(tmp_path / "folder", *model)
+    wanted, got = (logits(m, "--dtype", "float32") for m in (folder, convert(folder, tmp_path / "model.gguf", change=with_a_draft)))
+    assert max(abs(a - b) for a, b in zip(wanted, got)) < 1e-4
+
+
+def as_first_written(values, tensors):
+    """Qwen 3 Next's first files have the first product as checkpoints have it."""
+    for name in [n for n in tensors if n.endswith("attn_gate.weight")]:
+        layer = name.rsplit(".", 2)[0]
+        (kind, (rows, width), qkv), (_, _, z) = tensors.pop(layer + ".attn_qkv.weight"), tensors.pop(name)
+        arch = values["general.architecture"]
+        keys, heads = values[arch + ".ssm.group_count"], values[arch + ".ssm.time_step_rank"]
+        key, value = values[arch + ".ssm.state_size"], values[arch + ".ssm.inner_size"] // keys
+        size = len(qkv) // rows
+        parts = [(qkv, 0, key), (qkv, keys * key, key), (qkv, 2 * keys * key, value), (z, 0, value)]
+        raw = b"".join(part[(at + k * n) * size:(at + (k + 1) * n) * size] for k in range(keys) for part, at, n in parts)
+        assert heads % keys == 0
+        tensors[layer + ".ssm_in.weight"] = kind, [rows + keys * value, width], raw
+
+
+def test_the_first_files_of_a_family_are_read(tmp_path, cache):  # noqa: F811
+    folder = kept_folder(tmp_path / "folder", "qwen3_next/odd")
+    wanted, got = (logits(m, "--dtype", "float32") for m in (folder, convert(folder, tmp_path / "model.gguf", change=as_first_written)))
+    assert max(abs(a - b) for a, b in zip(wanted, got)) < 1e-4
+
+
 def test_a_file_is_served(tmp_path, cache):  # noqa: F811
     kept = KEPT["qwen3_5_text/none"]
     folder = kept_folder(tmp_path / "folder", "qwen3_5_text/none")
