@@ -2,7 +2,6 @@
  * architecture without a row here, and a value that nobody asked for, is an error with its name, for it may change what the
  * model computes. */
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,6 +43,8 @@ static const struct gguf_family FAMILIES[] = {
 	{"seed_oss", "SeedOssForCausalLM", NULL, ATTENTION_BIAS | MLP_BIAS},
 	{"hunyuan-dense", "HunYuanDenseV1ForCausalLM", NULL, ATTENTION_BIAS},
 	{"ernie4_5", "Ernie4_5ForCausalLM", NULL, USE_BIAS},
+	{"exaone-moe", "ExaoneMoeForCausalLM", NULL, WINDOW | ROUTED, .own_experts = EXAONE_EXPERTS, .pattern = 4},
+	{"apertus", "ApertusForCausalLM", NULL, ATTENTION_BIAS, .activation = "xielu"},
 	{"ernie4_5-moe", "Ernie4_5_MoeForCausalLM", NULL, 0, .own_experts = ERNIE_EXPERTS},
 	{"hunyuan-moe", "HunYuanMoEV1ForCausalLM", NULL, ATTENTION_BIAS, .own_experts = HUNYUAN_EXPERTS},
 	{"deepseek2", "DeepseekV2ForCausalLM", NULL, LATENT | ROUTED | GREEDY},
@@ -70,172 +71,6 @@ static const struct gguf_family MIXTRAL = {"llama", "MixtralForCausalLM", NULL, 
 static const struct gguf_family MISTRAL = {"llama", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
 static const struct gguf_family DEEPSEEK_V3 = {"deepseek2", "DeepseekV3ForCausalLM", NULL, LATENT | ROUTED};
 static const struct gguf_family MISTRAL3 = {"mistral3", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
-
-/* ---- values ---- */
-
-void gguf_config_fail(struct gguf_config *c, enum err e, const char *fmt, ...)
-{
-	char text[sizeof(c->em->text)];
-	va_list args;
-
-	if (c->e != ERR_OK)
-		return;
-	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
-	va_end(args);
-	c->e = err_set(c->em, e, "%s", text);
-}
-
-void gguf_config_know(struct gguf_config *c, const char *name)
-{
-	snprintf(c->key, sizeof(c->key), "%s.%s", c->arch, name);
-	for (u32 i = 0; i < c->asked_count; i++)
-		if (strcmp(c->asked[i], name) == 0)
-			return;
-	if (c->asked_count < GGUF_KEYS_MAX)
-		c->asked[c->asked_count++] = name;
-}
-
-/* A list has one number for each layer. */
-static bool same_int(const struct gguf *g, const char *key, i64 *out)
-{
-	u64 count;
-	i64 other;
-
-	if (!gguf_array(g, key, &count) || count == 0 || !gguf_array_int(g, key, 0, out))
-		return false;
-	for (u64 i = 1; i < count; i++)
-		if (!gguf_array_int(g, key, i, &other) || other != *out)
-			return false;
-	return true;
-}
-
-bool gguf_config_int(struct gguf_config *c, const char *name, u32 *out)
-{
-	i64 value;
-
-	gguf_config_know(c, name);
-	if (c->e != ERR_OK || !gguf_has(c->g, c->key))
-		return false;
-	if ((!gguf_int(c->g, c->key, &value) && !same_int(c->g, c->key, &value)) || value < 0 || value > GGUF_COUNT_MAX) {
-		gguf_config_fail(c, ERR_UNSUPPORTED, "%s must be an integer from 0 to %d, the same for all layers", c->key, GGUF_COUNT_MAX);
-		return false;
-	}
-	*out = (u32)value;
-	return true;
-}
-
-bool gguf_config_layer_int(struct gguf_config *c, const char *name, u32 layer, u32 *out)
-{
-	u64 count;
-	i64 value;
-
-	gguf_config_know(c, name);
-	if (c->e != ERR_OK || !gguf_array(c->g, c->key, &count))
-		return gguf_config_int(c, name, out);
-	if (count != c->blocks)
-		gguf_config_fail(c, ERR_FORMAT, "%s has %llu values; it must have one for each of the %u layers", c->key, (unsigned long long)count,
-				 c->blocks);
-	else if (!gguf_array_int(c->g, c->key, layer, &value) || value < 0 || value > GGUF_COUNT_MAX)
-		gguf_config_fail(c, ERR_FORMAT, "%s must have integers from 0 to %d", c->key, GGUF_COUNT_MAX);
-	else
-		*out = (u32)value;
-	return c->e == ERR_OK;
-}
-
-bool gguf_config_some_int(struct gguf_config *c, const char *name, u32 *out)
-{
-	u32 value, found = 0;
-
-	for (u32 i = 0; i < c->layers && gguf_config_layer_int(c, name, i, &value); i++) {
-		if (value != 0 && found != 0 && value != found)
-			gguf_config_fail(c, ERR_UNSUPPORTED, "%s has %u and %u; all layers must have the same, or 0", c->key, found, value);
-		found = value ? value : found;
-	}
-	if (c->e != ERR_OK || found == 0)
-		return false;
-	*out = found;
-	return true;
-}
-
-bool gguf_config_layers_have(const struct gguf_config *c, const char *name)
-{
-	char full[64];
-
-	for (u32 i = 0; i < c->layers; i++) {
-		snprintf(full, sizeof(full), "blk.%u.%s", i, name);
-		if (gguf_config_has_tensor(c, full))
-			return true;
-	}
-	return false;
-}
-
-bool gguf_config_float(struct gguf_config *c, const char *name, double *out)
-{
-	gguf_config_know(c, name);
-	if (c->e != ERR_OK || !gguf_has(c->g, c->key))
-		return false;
-	if (gguf_float(c->g, c->key, out) && isfinite(*out))
-		return true;
-	gguf_config_fail(c, ERR_FORMAT, "%s must be a number", c->key);
-	return false;
-}
-
-bool gguf_config_bool(struct gguf_config *c, const char *name, bool fallback)
-{
-	gguf_config_know(c, name);
-	if (c->e == ERR_OK && gguf_has(c->g, c->key) && !gguf_bool(c->g, c->key, &fallback))
-		gguf_config_fail(c, ERR_FORMAT, "%s must be true or false", c->key);
-	return fallback;
-}
-
-struct gguf_text gguf_config_text(struct gguf_config *c, const char *name)
-{
-	gguf_config_know(c, name);
-	return gguf_text_of(c->g, c->key);
-}
-
-u32 gguf_config_need_int(struct gguf_config *c, const char *name)
-{
-	u32 value = 0;
-
-	if (!gguf_config_int(c, name, &value) || value == 0)
-		gguf_config_fail(c, ERR_FORMAT, "%s is missing; it must be an integer above 0", c->key);
-	return value;
-}
-
-static double need_float(struct gguf_config *c, const char *name)
-{
-	double value = 0;
-
-	if (!gguf_config_float(c, name, &value))
-		gguf_config_fail(c, ERR_FORMAT, "%s is missing; it must be a number", c->key);
-	return value;
-}
-
-bool gguf_config_has_tensor(const struct gguf_config *c, const char *name)
-{
-	return gguf_tensor_find(c->g, name) != NULL;
-}
-
-void gguf_config_write_uint(struct gguf_config *c, const char *field, u32 value)
-{
-	json_key(&c->w, field);
-	json_write_uint(&c->w, value);
-}
-
-/* Files hold floats: 1e-05 of the checkpoint's config.json is 1e-05 again. */
-void gguf_config_write_float(struct gguf_config *c, const char *field, double value)
-{
-	json_key(&c->w, field);
-	json_write_float(&c->w, (float)value);
-}
-
-void gguf_config_write_bool(struct gguf_config *c, const char *field, bool value)
-{
-	json_key(&c->w, field);
-	json_write_bool(&c->w, value);
-}
 
 /* ---- parts ---- */
 
@@ -348,9 +183,9 @@ static void write_sizes(struct gguf_config *c)
 	gguf_config_know(c, "attention.layer_norm_epsilon"); /* of the kind of norm that the family has not it says nothing */
 	gguf_config_know(c, "attention.layer_norm_rms_epsilon");
 	if (c->family->layer_norm)
-		gguf_config_write_float(c, c->family->layer_norm, need_float(c, "attention.layer_norm_epsilon"));
+		gguf_config_write_float(c, c->family->layer_norm, gguf_config_need_float(c, "attention.layer_norm_epsilon"));
 	else
-		gguf_config_write_float(c, "rms_norm_eps", need_float(c, "attention.layer_norm_rms_epsilon"));
+		gguf_config_write_float(c, "rms_norm_eps", gguf_config_need_float(c, "attention.layer_norm_rms_epsilon"));
 }
 
 /* Newer files say of each layer whether it has a window. False: this one does not. */
@@ -452,6 +287,10 @@ static void write_parts(struct gguf_config *c)
 {
 	double value;
 
+	if (c->family->activation) {
+		json_key(&c->w, "hidden_act");
+		json_write_cstr(&c->w, c->family->activation);
+	}
 	if (gguf_config_has(c, WINDOW))
 		write_window(c);
 	if (gguf_config_has(c, RECURRENT))
@@ -465,7 +304,7 @@ static void write_parts(struct gguf_config *c)
 	if (gguf_config_has(c, MULTIPLIERS))
 		write_multipliers(c);
 	if (gguf_config_has(c, LOGIT_SCALE))
-		gguf_config_write_float(c, "logit_scale", need_float(c, "logit_scale"));
+		gguf_config_write_float(c, "logit_scale", gguf_config_need_float(c, "logit_scale"));
 	if (gguf_config_has(c, CLIP) && gguf_config_float(c, "attention.clamp_kqv", &value) && value > 0)
 		gguf_config_write_float(c, "clip_qkv", value);
 	if (gguf_config_has(c, SECTIONS)) {

@@ -44,7 +44,7 @@ enum gguf_family_trait {
 };
 
 /* Experts that one family has. */
-enum gguf_own_experts { NO_OWN_EXPERTS, ERNIE_EXPERTS, HUNYUAN_EXPERTS };
+enum gguf_own_experts { NO_OWN_EXPERTS, ERNIE_EXPERTS, HUNYUAN_EXPERTS, EXAONE_EXPERTS /* of ROUTED */ };
 
 struct gguf_family {
 	const char *arch;   /* general.architecture */
@@ -53,6 +53,7 @@ struct gguf_family {
 	u32 traits;
 	enum gguf_own_experts own_experts;
 	u32 gating; /* what scores of EXPERTS_ALL become; 0: what a softmax makes of them */
+	const char *activation; /* "hidden_act"; NULL: what the family has anyway */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };
 
@@ -86,6 +87,8 @@ bool gguf_config_some_int(struct gguf_config *c, const char *name, u32 *out);
 bool gguf_config_layers_have(const struct gguf_config *c, const char *name);
 /* One that must be there, and above 0; 0 with an error. */
 u32 gguf_config_need_int(struct gguf_config *c, const char *name);
+/* One that must be there; 0 with an error. */
+double gguf_config_need_float(struct gguf_config *c, const char *name);
 bool gguf_config_has_tensor(const struct gguf_config *c, const char *name);
 static inline bool gguf_config_has(const struct gguf_config *c, u32 traits)
 {

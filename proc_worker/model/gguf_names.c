@@ -1,5 +1,5 @@
-/* Owns the tables of names that tensors have in GGUF files (gguf, constants.py and tensor_mapping.py). Runs in the worker while it
- * loads. Copies no matrix: what it makes are names for places in the mapped files. */
+/* Owns the tensors of GGUF files under the names that checkpoints have. Runs in the worker while it loads. Copies no matrix: what it
+ * makes are names for places in the mapped files. */
 #include "proc_worker/model/gguf_names.h"
 
 #include <stdio.h>
@@ -7,313 +7,13 @@
 #include <string.h>
 
 #include "common/utf8.h"
+#include "proc_worker/model/gguf_names_priv.h"
 
 enum {
 	NAME_BYTES = 256,
 	EXPERTS_MAX = 1 << 16,
 	TENSORS_MAX = 1024 * 1024,
-	TABLES_MAX = 4,
 };
-
-/* Without ".weight" and ".bias" at the end, which are the same in both. "{}" is the expert; where it is not in the file's name, too, the
- * tensor has all of them. */
-struct name {
-	const char *file, *here;
-	bool flat;     /* its one row is a vector in the file */
-	bool heads;    /* of three dimensions, the first two of which are one here */
-	bool vector;   /* a vector here, whatever dimensions it has in the file */
-	bool channels; /* a convolution: each channel is of one input, which the file leaves out */
-	bool turns;    /* rows take turns with those of the tensor of up, which has no row of its own in the table */
-	bool bare;     /* without ".weight" or ".bias" here */
-};
-
-/* clang-format off */
-static const struct name WHOLE[] = {
-	{"token_embd", "model.embed_tokens"},
-	{"output_norm", "model.norm"},
-	{"output", "lm_head"},
-	{NULL, NULL},
-};
-
-static const struct name WHOLE_LFM2[] = {
-	{"token_embd_norm", "model.embedding_norm"},
-	{NULL, NULL},
-};
-
-static const struct name WHOLE_NEMOTRON_H[] = {
-	{"token_embd", "model.embeddings"},
-	{"output_norm", "model.norm_f"},
-	{NULL, NULL},
-};
-
-/* What follows is of layers. */
-static const struct name USUAL[] = {
-	{"attn_norm", "input_layernorm"},
-	{"attn_q", "self_attn.q_proj"},
-	{"attn_k", "self_attn.k_proj"},
-	{"attn_v", "self_attn.v_proj"},
-	{"attn_qkv", "self_attn.qkv_proj"},
-	{"attn_output", "self_attn.o_proj"},
-	{"attn_q_norm", "self_attn.q_norm"},
-	{"attn_k_norm", "self_attn.k_norm"},
-	{"ffn_norm", "post_attention_layernorm"},
-	{"ffn_gate", "mlp.gate_proj"},
-	{"ffn_up", "mlp.up_proj"},
-	{"ffn_down", "mlp.down_proj"},
-	{"ffn_gate_inp", "mlp.gate"},
-	{"ffn_gate_exps", "mlp.experts.{}.gate_proj"},
-	{"ffn_up_exps", "mlp.experts.{}.up_proj"},
-	{"ffn_down_exps", "mlp.experts.{}.down_proj"},
-	{NULL, NULL},
-};
-
-static const struct name MIXTRAL[] = {
-	{"ffn_gate_inp", "block_sparse_moe.gate"},
-	{"ffn_gate_exps", "block_sparse_moe.experts.{}.w1"},
-	{"ffn_up_exps", "block_sparse_moe.experts.{}.w3"},
-	{"ffn_down_exps", "block_sparse_moe.experts.{}.w2"},
-	/* in the first files, where each expert has tensors of its own */
-	{"ffn_gate.{}", "block_sparse_moe.experts.{}.w1"},
-	{"ffn_up.{}", "block_sparse_moe.experts.{}.w3"},
-	{"ffn_down.{}", "block_sparse_moe.experts.{}.w2"},
-	{NULL, NULL},
-};
-
-static const struct name GRANITE_MOE[] = {
-	{"ffn_gate_inp", "block_sparse_moe.router.layer"},
-	{"ffn_gate_exps", "block_sparse_moe.experts.{}.gate_proj"},
-	{"ffn_up_exps", "block_sparse_moe.experts.{}.up_proj"},
-	{"ffn_down_exps", "block_sparse_moe.experts.{}.down_proj"},
-	{NULL, NULL},
-};
-
-static const struct name SHARED_EXPERT[] = {
-	{"ffn_gate_inp_shexp", "mlp.shared_expert_gate", .flat = true},
-	{"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
-	{"ffn_up_shexp", "mlp.shared_expert.up_proj"},
-	{"ffn_down_shexp", "mlp.shared_expert.down_proj"},
-	{NULL, NULL},
-};
-
-static const struct name SHARED_EXPERTS[] = {
-	{"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
-	{"ffn_up_shexp", "mlp.shared_experts.up_proj"},
-	{"ffn_down_shexp", "mlp.shared_experts.down_proj"},
-	{"exp_probs_b", "mlp.gate.e_score_correction_bias", .bare = true},
-	{NULL, NULL},
-};
-
-static const struct name LATENT[] = {
-	{"attn_q_a", "self_attn.q_a_proj"},
-	{"attn_q_a_norm", "self_attn.q_a_layernorm"},
-	{"attn_q_b", "self_attn.q_b_proj"},
-	{"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
-	{"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
-	{"attn_kv_b", "self_attn.kv_b_proj"},
-	/* or in two, head by head: that of keys turned, [heads][latents][keys], and [heads][values][latents] */
-	{"attn_k_b", "self_attn.k_b_proj", .heads = true},
-	{"attn_v_b", "self_attn.v_b_proj", .heads = true},
-	{NULL, NULL},
-};
-
-static const struct name GATE_UP[] = {
-	{"ffn_up", "mlp.gate_up_proj"},
-	{NULL, NULL},
-};
-
-/* Norms of what blocks read and of what they add. */
-static const struct name GEMMA2[] = {
-	{"post_attention_norm", "post_attention_layernorm"},
-	{"ffn_norm", "pre_feedforward_layernorm"},
-	{"post_ffw_norm", "post_feedforward_layernorm"},
-	{NULL, NULL},
-};
-
-static const struct name GLM4[] = {
-	{"post_attention_norm", "post_self_attn_layernorm"},
-	{"post_ffw_norm", "post_mlp_layernorm"},
-	{NULL, NULL},
-};
-
-/* Norms of what blocks add only, or the one of what the MLP reads by the place where it is. */
-static const struct name NORMS_BEHIND[] = {
-	{"post_attention_norm", "post_attention_layernorm"},
-	{"post_ffw_norm", "post_feedforward_layernorm"},
-	{NULL, NULL},
-};
-
-static const struct name STARCODER2[] = {
-	{"ffn_up", "mlp.c_fc"},
-	{"ffn_down", "mlp.c_proj"},
-	{NULL, NULL},
-};
-
-static const struct name HUNYUAN[] = {
-	{"attn_q_norm", "self_attn.query_layernorm"},
-	{"attn_k_norm", "self_attn.key_layernorm"},
-	{NULL, NULL},
-};
-
-/* Layers that keep a state, and those of attention with other names than usual. */
-static const struct name LFM2[] = {
-	{"attn_norm", "operator_norm"},
-	{"attn_output", "self_attn.out_proj"},
-	{"attn_q_norm", "self_attn.q_layernorm"},
-	{"attn_k_norm", "self_attn.k_layernorm"},
-	{"shortconv.in_proj", "conv.in_proj"},
-	{"shortconv.conv", "conv.conv", .channels = true},
-	{"shortconv.out_proj", "conv.out_proj"},
-	{"ffn_norm", "ffn_norm"},
-	{"ffn_gate", "feed_forward.w1"},
-	{"ffn_up", "feed_forward.w3"},
-	{"ffn_down", "feed_forward.w2"},
-	{"ffn_gate_inp", "feed_forward.gate"},
-	{"ffn_gate_exps", "feed_forward.experts.{}.w1"},
-	{"ffn_up_exps", "feed_forward.experts.{}.w3"},
-	{"ffn_down_exps", "feed_forward.experts.{}.w2"},
-	{"exp_probs_b", "feed_forward.expert_bias", .bare = true},
-	{NULL, NULL},
-};
-
-static const struct name DELTA_RULE[] = {
-	{"attn_qkv", "linear_attn.in_proj_qkv"},
-	{"attn_gate", "linear_attn.in_proj_z"},
-	{"ssm_in", "linear_attn.in_proj_qkvz"}, /* in the first files, instead of these two */
-	{"ssm_beta", "linear_attn.in_proj_b"},
-	{"ssm_alpha", "linear_attn.in_proj_a"},
-	{"ssm_ba", "linear_attn.in_proj_ba"},
-	{"ssm_conv1d", "linear_attn.conv1d", .channels = true},
-	{"ssm_a", "linear_attn.A_log", .vector = true},
-	{"ssm_dt", "linear_attn.dt_bias", .bare = true},
-	{"ssm_norm", "linear_attn.norm"},
-	{"ssm_out", "linear_attn.out_proj"},
-	{NULL, NULL},
-};
-
-#define MAMBA(at) \
-	{"ssm_in", at "in_proj"}, {"ssm_conv1d", at "conv1d", .channels = true}, {"ssm_a", at "A_log", .vector = true}, \
-	{"ssm_d", at "D", .vector = true}, {"ssm_dt", at "dt_bias", .bare = true}, {"ssm_norm", at "norm", .vector = true}, \
-	{"ssm_out", at "out_proj"}
-
-static const struct name GRANITE_SHARED[] = {
-	{"ffn_gate_shexp", "shared_mlp.gate_proj"},
-	{"ffn_up_shexp", "shared_mlp.up_proj"},
-	{"ffn_down_shexp", "shared_mlp.output_linear"},
-	{NULL, NULL},
-};
-
-static const struct name GRANITE_HYBRID[] = {
-	MAMBA("mamba."),
-	/* of models without experts */
-	{"ffn_gate", "shared_mlp.gate_proj"},
-	{"ffn_up", "shared_mlp.up_proj"},
-	{"ffn_down", "shared_mlp.output_linear"},
-	{NULL, NULL},
-};
-
-static const struct name NEMOTRON_H[] = {
-	MAMBA("mixer."),
-	{"attn_norm", "norm"},
-	{"attn_q", "mixer.q_proj"},
-	{"attn_k", "mixer.k_proj"},
-	{"attn_v", "mixer.v_proj"},
-	{"attn_output", "mixer.o_proj"},
-	{"ffn_up", "mixer.up_proj"},
-	{"ffn_down", "mixer.down_proj"},
-	{"ffn_gate_inp", "mixer.gate"},
-	{"exp_probs_b", "mixer.gate.e_score_correction_bias", .bare = true},
-	{"ffn_up_exps", "mixer.experts.{}.up_proj"},
-	{"ffn_down_exps", "mixer.experts.{}.down_proj"},
-	{"ffn_up_shexp", "mixer.shared_experts.up_proj"},
-	{"ffn_down_shexp", "mixer.shared_experts.down_proj"},
-	{NULL, NULL},
-};
-
-static const struct name HUNYUAN_MOE[] = {
-	{"ffn_gate_inp", "mlp.gate.wg"},
-	{"ffn_gate_shexp", "mlp.shared_mlp.gate_proj"},
-	{"ffn_up_shexp", "mlp.shared_mlp.up_proj"},
-	{"ffn_down_shexp", "mlp.shared_mlp.down_proj"},
-	{NULL, NULL},
-};
-
-static const struct name ERNIE_MOE[] = {
-	{"exp_probs_b", "mlp.moe_statics.e_score_correction_bias", .flat = true, .bare = true},
-	{NULL, NULL},
-};
-
-static const struct name GPT_OSS[] = {
-	{"attn_sinks", "self_attn.sinks", .bare = true},
-	{"ffn_gate_inp", "mlp.router"},
-	{"ffn_gate_exps.bias", "mlp.experts.gate_up_proj_bias", .bare = true, .turns = true},
-	{"ffn_down_exps.bias", "mlp.experts.down_proj_bias", .bare = true},
-	{"ffn_gate_exps", "mlp.experts.{}.gate_up", .turns = true},
-	{"ffn_down_exps", "mlp.experts.{}.down"},
-	{"ffn_up_exps", NULL},
-	{NULL, NULL},
-};
-
-static const struct name CHOICE_BIAS[] = {
-	{"exp_probs_b", "block_sparse_moe.e_score_correction_bias", .bare = true},
-	{NULL, NULL},
-};
-
-/* "general.architecture", and what it has beside the usual names, or for some of them. */
-static const struct {
-	const char *name;
-	const struct name *tables[TABLES_MAX]; /* of layers */
-	const struct name *whole;
-} ARCHITECTURES[] = {
-	{"llama", {MIXTRAL}},
-	{"mistral3", {MIXTRAL}},
-	{"qwen2", {0}},
-	{"qwen3", {0}},
-	{"qwen2vl", {0}},
-	{"qwen3vl", {0}},
-	{"qwen2moe", {SHARED_EXPERT}},
-	{"qwen3moe", {0}},
-	{"phi3", {GATE_UP}},
-	{"gemma", {0}},
-	{"gemma2", {GEMMA2}},
-	{"gemma3", {GEMMA2}},
-	{"granite", {0}},
-	{"granitemoe", {GRANITE_MOE, GRANITE_SHARED}},
-	{"smollm3", {0}},
-	{"starcoder2", {STARCODER2}},
-	{"stablelm", {0}},
-	{"nemotron", {0}},
-	{"arcee", {0}},
-	{"olmo", {0}},
-	{"olmo2", {NORMS_BEHIND}},
-	{"olmoe", {0}},
-	{"exaone4", {NORMS_BEHIND}},
-	{"seed_oss", {NORMS_BEHIND}},
-	{"command-r", {0}},
-	{"cohere2", {0}},
-	{"glm4", {GATE_UP, GLM4}},
-	{"glm4moe", {SHARED_EXPERTS, NORMS_BEHIND}},
-	{"hunyuan-dense", {HUNYUAN}},
-	{"internlm2", {0}},
-	{"ernie4_5", {0}},
-	{"deepseek2", {LATENT, SHARED_EXPERTS}},
-	{"minicpm3", {LATENT}},
-	{"ernie4_5-moe", {ERNIE_MOE, SHARED_EXPERTS}},
-	{"hunyuan-moe", {HUNYUAN, HUNYUAN_MOE}},
-	{"gpt-oss", {GPT_OSS, NORMS_BEHIND}},
-	{"qwen3vlmoe", {0}},
-	{"minimax-m2", {CHOICE_BIAS, MIXTRAL}},
-	{"dots1", {SHARED_EXPERTS}},
-	{"minicpm", {0}},
-	{"lfm2", {LFM2}, WHOLE_LFM2},
-	{"lfm2moe", {LFM2}, WHOLE_LFM2},
-	{"qwen3next", {DELTA_RULE, SHARED_EXPERT, NORMS_BEHIND}},
-	{"qwen35", {DELTA_RULE, NORMS_BEHIND}},
-	{"qwen35moe", {DELTA_RULE, SHARED_EXPERT, NORMS_BEHIND}},
-	{"granitehybrid", {GRANITE_HYBRID, GRANITE_MOE, GRANITE_SHARED}},
-	{"nemotron_h", {NEMOTRON_H}, WHOLE_NEMOTRON_H},
-	{"nemotron_h_moe", {NEMOTRON_H}, WHOLE_NEMOTRON_H},
-};
-/* clang-format on */
 
 /* ---------------------------------------------------------------- one tensor */
 
@@ -543,6 +243,36 @@ static enum err add_tensor(struct list *l, size_t architecture, const struct ggu
 	return up ? add_turns(l, &t, up->data, name, em) : add(l, &t, name, em);
 }
 
+/* What activations have learned, a number for each layer, which files of one family have among their values. */
+static enum err add_numbers(struct list *l, const struct gguf *g, const char *file, struct err_msg *em)
+{
+	static const char *const keys[] = {"alpha_p", "alpha_n", "beta", "eps"};
+	char name[NAME_BYTES];
+	enum err e = ERR_OK;
+	double value;
+	u64 count;
+
+	for (size_t k = 0; k < COUNT_OF(keys); k++) {
+		snprintf(name, sizeof(name), "xielu.%s", keys[k]);
+		if (!gguf_array(g, name, &count) || count > TENSORS_MAX)
+			continue;
+		for (u64 i = 0; !e && i < count; i++) {
+			struct st_tensor t = {.file = file, .dtype_name = "F32", .dims = 1, .shape = {1}, .bytes = sizeof(float), .usable = true, .dtype = KERN_F32};
+			float *number = arena_alloc(l->arena, sizeof(*number));
+			snprintf(name, sizeof(name), "xielu.%s", keys[k]);
+			if (!number)
+				return err_set(em, ERR_NO_MEMORY, "out of memory");
+			if (!gguf_array_float(g, name, i, &value))
+				return err_set(em, ERR_FORMAT, "%s: %s must be an array of numbers", file, name);
+			*number = (float)value;
+			t.data = number;
+			snprintf(name, sizeof(name), "model.layers.%llu.mlp.act_fn.%s", (unsigned long long)i, keys[k]);
+			e = add(l, &t, name, em);
+		}
+	}
+	return e;
+}
+
 static enum err find_architecture(size_t *out, const struct gguf *g, struct err_msg *em)
 {
 	char known[512] = "";
@@ -568,6 +298,8 @@ enum err gguf_names_read(struct st_tensor **out, u32 *count, const struct gguf *
 	enum err e = find_architecture(&architecture, g, em);
 	for (u32 i = 0; !e && i < gguf_tensor_count(g); i++)
 		e = add_tensor(&l, architecture, g, gguf_tensor_at(g, i), em);
+	if (!e && gguf_tensor_count(g) > 0)
+		e = add_numbers(&l, g, gguf_tensor_at(g, 0)->file, em);
 	*out = l.tensors;
 	*count = l.count;
 	return e;

@@ -60,7 +60,7 @@ LAYER_NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "se
                "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
                "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
                "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
-               "mlp.router": "ffn_gate_inp", "mlp.gate.wg": "ffn_gate_inp", "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
+               "attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm", "mlp.router": "ffn_gate_inp", "mlp.gate.wg": "ffn_gate_inp", "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
                "mlp.shared_mlp.up_proj": "ffn_up_shexp", "mlp.shared_mlp.down_proj": "ffn_down_shexp", "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
                "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
                "self_attn.kv_b_proj": "attn_kv_b", "pre_feedforward_layernorm": "ffn_norm",
@@ -77,6 +77,7 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "StableLmForCausalLM": "stablelm", "Starcoder2ForCausalLM": "starcoder2", "Glm4ForCausalLM": "glm4",
                  "Exaone4ForCausalLM": "exaone4", "SeedOssForCausalLM": "seed_oss", "Ernie4_5ForCausalLM": "ernie4_5",
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
+                 "ExaoneMoEForCausalLM": "exaone-moe", "ExaoneMoeForCausalLM": "exaone-moe", "ApertusForCausalLM": "apertus",
                  "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
                  "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", **gguf_hybrids.ARCHITECTURES}
 PERMUTED = {"minicpm", "llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
@@ -165,6 +166,9 @@ def put_layer(out, experts, name, tensor, config, arch):
     if whole.startswith("mlp.experts.") and arch in ("gpt-oss", "qwen3vlmoe"):
         out.update({"blk.%s.%s" % (layer, n): t for n, t in whole_experts(whole, tensor, arch).items()})
         return
+    if whole.startswith("mlp.act_fn."):
+        out.setdefault("xielu." + end, {})[int(layer)] = to_floats(tensor)[0]
+        return
     if whole == "self_attn.sinks":
         out["blk.%s.attn_sinks.weight" % layer] = tensor
         return
@@ -210,6 +214,8 @@ def tensors_of(folder, config, arch, kind):
         stored, shape, _ = parts[0]
         out[name] = stored, [len(parts)] + shape, b"".join(parts[i][2] for i in range(len(parts)))
     for name, tensor in out.items():
+        if isinstance(tensor, dict): # is a value, not a tensor
+            continue
         if len(tensor[1]) == 1:
             offset = 1 if arch in ONE_MORE and name.endswith("norm.weight") and not name.endswith("ssm_norm.weight") else 0
             out[name] = "F32", tensor[1], floats([x + offset for x in to_floats(tensor)])
@@ -280,6 +286,11 @@ def values_of(config, arch):
             v[ours] = config[theirs]
     if "n_routed_experts" in config:
         v.update(expert_values(config))
+    if arch == "exaone-moe":
+        shared = config.get("num_shared_experts") or config["n_shared_experts"]
+        v.update({**expert_values({**config, "n_routed_experts": config["num_experts"], "n_shared_experts": shared}),
+                  "expert_shared_feed_forward_length": config["moe_intermediate_size"] * shared, "nextn_predict_layers": 0, "rope.scaling.type": "none"})
+        v["attention.sliding_window_pattern"] = [t == "sliding_attention" for t in config["layer_types"]]
     if arch == "ernie4_5-moe":
         v.update({"expert_count": config["moe_num_experts"], "expert_used_count": config["moe_k"],
                   "interleave_moe_layer_step": config["moe_layer_interval"], "leading_dense_block_count": config["moe_layer_start_index"],
@@ -346,6 +357,8 @@ def convert(folder, path, tokens=None, kind=None, arch=None, change=None):
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = llama3_factors(config)
     values = {**values_of(config, arch), **(tokens or numbered_tokens(config["vocab_size"]))}
+    for name in [n for n in tensors if n.startswith("xielu.")]:
+        values[name] = [x for _, x in sorted(tensors.pop(name).items())]
     if change:
         change(values, tensors)
     return write_gguf(path, values, tensors)

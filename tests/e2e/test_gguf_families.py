@@ -15,7 +15,8 @@ from test_recurrent import KEPT
 
 NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "qwen3_5_moe_text/none", "qwen3_next/odd", "granite_mamba/experts",
          "granite_mamba/odd", "nemotron_h/mlps-last", "gpt_oss/none", "qwen3_vl_moe_text/save-whole-new", "minimax_m2/none", "dots1/groups",
-         "minicpm/none", "hunyuan_v1_moe/none", "ernie4_5_moe/interval"]
+         "minicpm/none", "hunyuan_v1_moe/none", "ernie4_5_moe/interval", "exaone_moe/none",
+         "apertus/none"]
 if SANITIZED:
     NAMES = ["qwen3_5_text/none", "granite_mamba/experts", "gpt_oss/none"]
 IDS = ",".join(str(i * 7 % 60) for i in range(40))
