@@ -275,7 +275,7 @@ static enum err add_numbers(struct list *l, const struct gguf *g, const char *fi
 
 static enum err find_architecture(size_t *out, const struct gguf *g, struct err_msg *em)
 {
-	char known[512] = "";
+	char known[1024] = "";
 	const char *name;
 	size_t bytes, used = 0;
 
