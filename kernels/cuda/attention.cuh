@@ -536,5 +536,7 @@ enum err attention_prefill_run(const struct attention *p, u32 head_dim, cudaStre
 enum err attention_run_bf16(const struct attention *p, u32 head_dim, cudaStream_t stream);
 enum err attention_run_i8(const struct attention *p, u32 head_dim, cudaStream_t stream);
 enum err attention_run_f8(const struct attention *p, u32 head_dim, cudaStream_t stream);
+/* attention_wide.cu: heads of more than 256 values, over a cache of bf16. */
+enum err attention_run_wide(const struct attention *p, u32 head_dim, cudaStream_t stream);
 
 #endif

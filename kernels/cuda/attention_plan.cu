@@ -29,6 +29,7 @@ struct plan_row {
 struct plan_shape {
 	const u32 *query_start, *context;
 	u32 rows, kv_heads, group, window, blocks[ATTENTION_KINDS], queries_max, split, context_max;
+	u32 large_rows, large_least; /* of a tile of prefill; keys of its pieces */
 };
 
 CU_INLINE struct plan_row plan_row_of(const struct plan_shape *s, u32 row)
@@ -41,7 +42,7 @@ CU_INLINE struct plan_row plan_row_of(const struct plan_shape *s, u32 row)
 	r.before = context - queries;
 	r.kind = r.rows > ATTENTION_SMALL_ROWS ? ATTENTION_LARGE : ATTENTION_SMALL;
 	r.tiles = s->kv_heads *
-		  (r.kind == ATTENTION_SMALL ? 1 : (r.rows + ATTENTION_LARGE_ROWS - 1) / ATTENTION_LARGE_ROWS);
+		  (r.kind == ATTENTION_SMALL ? 1 : (r.rows + s->large_rows - 1) / s->large_rows);
 	r.keys = context - attention_first_key(r.before, s->window) / ATTENTION_CHUNK_UNIT * ATTENTION_CHUNK_UNIT;
 	return r;
 }
@@ -49,7 +50,7 @@ CU_INLINE struct plan_row plan_row_of(const struct plan_shape *s, u32 row)
 /* Keys that are walked for a tile of prefill. */
 CU_INLINE u32 plan_tile_keys(const struct plan_shape *s, const struct plan_row *r, u32 tile)
 {
-	const u32 first = tile * ATTENTION_LARGE_ROWS, last = least(first + ATTENTION_LARGE_ROWS, r->rows) - 1;
+	const u32 first = tile * s->large_rows, last = least(first + s->large_rows, r->rows) - 1;
 	const u32 from = attention_first_key(r->before + first / s->group, s->window);
 	return r->before + last / s->group + 1 - from / ATTENTION_CHUNK_UNIT * ATTENTION_CHUNK_UNIT;
 }
@@ -298,7 +299,7 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 	cu_sync(); /* the totals are there */
 	const u32 large = s.split > 0 ? ATTENTION_UNCUT
-				      : plan_chunk(c->keys, s.blocks[ATTENTION_LARGE], ATTENTION_LARGE_CHUNK_MIN);
+				      : plan_chunk(c->keys, s.blocks[ATTENTION_LARGE], s.large_least);
 	const u32 width = least(c->longest, large) / CLASSES + 1;
 	for (u32 row = warp; has_large && row < s.rows; row += WARPS) {
 		const struct plan_row r = plan_row_of(&s, row);
@@ -348,6 +349,8 @@ extern "C" enum err attention_plan_cuda(struct kern_ctx *ctx, const struct kern_
 				     {attention_blocks(l, ATTENTION_SMALL), attention_blocks(l, ATTENTION_LARGE)},
 				     l->queries,
 				     l->split,
-				     l->context};
+				     l->context,
+				     attention_tile_rows(ATTENTION_LARGE, l->head_dim),
+				     l->head_dim > ATTENTION_USUAL_DIM ? ATTENTION_WIDE_CHUNK_MIN : ATTENTION_LARGE_CHUNK_MIN};
 	return cuda_launched(LAUNCH_DEPENDENT(attention_plan_kernel, 1, THREADS, 0, cuda_stream(ctx), p, s));
 }

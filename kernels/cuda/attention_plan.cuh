@@ -7,16 +7,19 @@
 
 enum {
 	ATTENTION_SMALL, /* at most 16 (token, head) rows: decode */
-	ATTENTION_LARGE, /* tiles of 128 rows: prefill */
+	ATTENTION_LARGE, /* tiles of 128 rows, or 64: prefill, and decode of more rows */
 	ATTENTION_KINDS,
 };
 
 enum {
 	ATTENTION_SMALL_ROWS = 16,
 	ATTENTION_LARGE_ROWS = 128,
+	ATTENTION_WIDE_ROWS = 64, /* the same of heads beyond ATTENTION_USUAL_DIM (attention_wide.cu) */
+	ATTENTION_USUAL_DIM = 256,
 	/* Keys; below them joining the pieces costs more than walking them. */
 	ATTENTION_SMALL_CHUNK_MIN = 128,
 	ATTENTION_LARGE_CHUNK_MIN = 512,
+	ATTENTION_WIDE_CHUNK_MIN = 256,
 	ATTENTION_CHUNK_UNIT = 64,
 };
 
@@ -42,9 +45,10 @@ struct attention_plan {
 	u32 grid[ATTENTION_KINDS];	/* blocks to launch; 0: this step has no such work */
 };
 
-static inline u32 attention_tile_rows(u32 kind)
+static inline u32 attention_tile_rows(u32 kind, u32 head_dim)
 {
-	return kind == ATTENTION_SMALL ? ATTENTION_SMALL_ROWS : ATTENTION_LARGE_ROWS;
+	const u32 large = head_dim > ATTENTION_USUAL_DIM ? ATTENTION_WIDE_ROWS : ATTENTION_LARGE_ROWS;
+	return kind == ATTENTION_SMALL ? (u32)ATTENTION_SMALL_ROWS : large;
 }
 
 /* Blocks that fill the device: one of prefill has a multiprocessor for itself. */
@@ -63,8 +67,9 @@ struct attention_room {
 static inline struct attention_room attention_room_of(const struct kern_attention_limits *l, u32 window, u32 kind,
 						      u64 tiles)
 {
+	const u64 blocks = attention_blocks(l, kind);
 	if (l->split == 0)
-		return {tiles + l->blocks, l->blocks, 2 * (u64)l->blocks};
+		return {tiles + blocks, blocks, 2 * blocks};
 	if (kind == ATTENTION_LARGE)
 		return {tiles, 0, 0};
 	/* within a window the walk begins at a multiple of the unit before the first key */
@@ -83,7 +88,7 @@ static inline size_t attention_plan_lay_out(const struct kern_attention_plan *pl
 	const u64 tiles[ATTENTION_KINDS] = {
 		(u64)l->rows * l->kv_heads,
 		l->queries * group > ATTENTION_SMALL_ROWS
-			? ((u64)l->tokens * group / ATTENTION_LARGE_ROWS + l->rows) * l->kv_heads
+			? ((u64)l->tokens * group / attention_tile_rows(ATTENTION_LARGE, l->head_dim) + l->rows) * l->kv_heads
 			: 0,
 	};
 	char *base = (char *)plan->memory;
@@ -99,7 +104,7 @@ static inline size_t attention_plan_lay_out(const struct kern_attention_plan *pl
 		struct attention_room room = {0, 0, 0};
 		if (tiles[kind] > 0)
 			room = attention_room_of(l, plan->window, kind, tiles[kind]);
-		const size_t rows = room.slots * attention_tile_rows(kind);
+		const size_t rows = room.slots * attention_tile_rows(kind, l->head_dim);
 		const u64 work = room.work;
 		p->work[kind] = (uint4 *)carve(work * sizeof(uint4));
 		if (kind == ATTENTION_LARGE)

@@ -33,13 +33,15 @@ static enum err reduce(const struct attention *p, u32 head_dim, cudaStream_t str
 {
 	const u32 kind = ATTENTION_LARGE, grid = p->plan.grid[kind];
 	const struct joins j = {&p->plan.head->join_count, p->plan.joins, p->plan.totals[kind],
-				p->plan.sums[kind],		 attention_tile_rows(kind), head_dim};
+				p->plan.sums[kind],		 attention_tile_rows(kind, head_dim), head_dim};
 	return grid == 0 ? ERR_OK
 			 : cuda_launched(LAUNCH_DEPENDENT(attention_reduce_kernel, grid, THREADS, 0, stream, *p, j));
 }
 
 static enum err run(const struct kern_attention_args *a, const struct attention *p, cudaStream_t stream)
 {
+	if (a->kv.head_dim > ATTENTION_USUAL_DIM)
+		return a->kv.dtype == KERN_BF16 ? attention_run_wide(p, a->kv.head_dim, stream) : ERR_UNSUPPORTED;
 	switch (a->kv.dtype) {
 	case KERN_BF16:
 		return attention_run_bf16(p, a->kv.head_dim, stream);

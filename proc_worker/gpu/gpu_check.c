@@ -16,10 +16,10 @@ enum {
 	BLOCK_LEAST = 4,
 };
 
-/* Compute capabilities whose blocks may have the 165 KiB of shared memory that heads of LARGE_HEADS take. */
+/* Compute capabilities whose blocks may have the 165 KiB of shared memory that heads of LARGE_HEADS and more take. */
 enum { LARGE_HEADS = 256, ROOM_FROM = 90, ROOM_UNTIL = 110 };
 
-static const u32 HEAD_DIMS[] = {16, 32, 48, 64, 80, 96, 128, 256};
+static const u32 HEAD_DIMS[] = {16, 32, 48, 64, 80, 96, 128, 256, 320, 512, 576};
 
 static enum err check_types(const struct gpu_config *c, struct err_msg *em)
 {
@@ -57,11 +57,16 @@ static enum err check_heads(const struct gpu_config *c, struct err_msg *em)
 	char known[64] = "";
 	size_t used = 0;
 
-	if (c->model->head_dim == LARGE_HEADS && (capability < ROOM_FROM || capability >= ROOM_UNTIL))
+	if (c->model->head_dim >= LARGE_HEADS && (capability < ROOM_FROM || capability >= ROOM_UNTIL))
 		return err_set(em, ERR_UNSUPPORTED,
 			       "the model's heads have %u values; the device's attention has room for them on compute "
 			       "capability 9.0 and 10.x, and this is %u.%u: use --device cpu",
 			       c->model->head_dim, capability / 10, capability % 10);
+	if (c->model->head_dim > LARGE_HEADS && c->kv_dtype != KERN_BF16)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "the model's heads have %u values; the device's attention keeps those of more than %d in bfloat16, not in %s: "
+			       "leave --kv-cache-dtype out, or use --device cpu",
+			       c->model->head_dim, LARGE_HEADS, kern_dtype_name(c->kv_dtype));
 	for (size_t i = 0; i < COUNT_OF(HEAD_DIMS); i++) {
 		if (HEAD_DIMS[i] == c->model->head_dim)
 			return ERR_OK;

@@ -59,6 +59,7 @@ const char *device_close(const float *got, const float *want, size_t count, doub
 void device_linear(struct device *d);
 void device_matmul(struct device *d);
 void device_attention(struct device *d);
+void device_rope(struct device *d); /* part of it */
 void device_sampling(struct device *d);
 void device_step(struct device *d);
 void device_moe(struct device *d);

@@ -1,240 +1,10 @@
-/* Checks of the device's rope_kv, attention and block_copy against the reference. The layout of the device's
- * cache is written out here once more, from kernels.h. */
+/* Checks of the device's attention, block_copy and swap against the reference. */
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/kern/device.h"
-
-enum { POSITIONS = 50 };
-
-/* A cache on the device and what it stands for as floats in the reference's cache. */
-struct cache {
-	struct kern_kv device, ref;
-	size_t head_bytes; /* of one KV head of a block, on the device */
-	u32 blocks;
-	u8 *k, *v; /* host copies of the device's */
-};
-
-static bool is_bytes(enum kern_dtype type)
-{
-	return type == KERN_I8 || type == KERN_F8E4M3;
-}
-
-static size_t cache_bytes(const struct cache *c)
-{
-	return c->blocks * c->device.kv_heads * c->head_bytes;
-}
-
-static void cache_init(struct device *d, struct cache *c, const struct kern_kv *kv, u32 blocks)
-{
-	const size_t values = (size_t)blocks * kv->kv_heads * kv->block_size * kv->head_dim;
-	c->device = c->ref = *kv;
-	c->ref.dtype = KERN_F32;
-	c->blocks = blocks;
-	c->head_bytes = (size_t)kv->block_size *
-			(is_bytes(kv->dtype) ? kv->head_dim + sizeof(float) : kv->head_dim * sizeof(u16));
-	c->k = check_alloc(&d->check, cache_bytes(c));
-	c->v = check_alloc(&d->check, cache_bytes(c));
-	c->ref.k = check_alloc(&d->check, values * sizeof(float));
-	c->ref.v = check_alloc(&d->check, values * sizeof(float));
-}
-
-static void cache_upload(struct device *d, struct cache *c)
-{
-	c->device.k = device_upload(d, c->k, cache_bytes(c));
-	c->device.v = device_upload(d, c->v, cache_bytes(c));
-}
-
-static float *ref_k(const struct cache *c, size_t block, u32 head, u32 offset, u32 dim)
-{
-	const struct kern_kv *kv = &c->ref;
-	return (float *)kv->k + ((block * kv->kv_heads + head) * kv->head_dim + dim) * kv->block_size +
-	       offset;
-}
-
-static float *ref_v(const struct cache *c, size_t block, u32 head, u32 offset, u32 dim)
-{
-	const struct kern_kv *kv = &c->ref;
-	return (float *)kv->v + ((block * kv->kv_heads + head) * kv->block_size + offset) * kv->head_dim +
-	       dim;
-}
-
-static float *scale_at(const struct cache *c, u8 *side, size_t block, u32 head, u32 offset)
-{
-	u8 *part = side + (block * c->device.kv_heads + head) * c->head_bytes;
-	return (float *)(void *)(part + (size_t)c->device.block_size * c->device.head_dim) + offset;
-}
-
-/* What the device's cache holds there. */
-static double cache_value(const struct cache *c, u8 *side, size_t block, u32 head, u32 offset, u32 dim)
-{
-	const u8 *part = side + (block * c->device.kv_heads + head) * c->head_bytes;
-	const size_t at = (size_t)offset * c->device.head_dim + dim;
-	float x;
-	if (c->device.dtype == KERN_BF16) {
-		kern_convert(&x, KERN_F32, (const u16 *)(const void *)part + at, KERN_BF16, 1);
-		return x;
-	}
-	return (c->device.dtype == KERN_I8 ? (double)(int8_t)part[at] : device_e4m3(part[at])) *
-	       *scale_at(c, side, block, head, offset);
-}
-
-/* Random values of one token of one head on both sides. */
-static void cache_fill(struct device *d, struct cache *c, bool is_k, size_t block, u32 head, u32 offset,
-		       float size)
-{
-	u8 *side = is_k ? c->k : c->v, *part = side + (block * c->device.kv_heads + head) * c->head_bytes;
-	for (u32 i = 0; i < c->device.head_dim; i++) {
-		const size_t at = (size_t)offset * c->device.head_dim + i;
-		const float x = check_uniform(&d->check) * (check_random(&d->check, 64) == 0 ? size : 1);
-		if (c->device.dtype == KERN_BF16)
-			kern_convert((u16 *)(void *)part + at, KERN_BF16, &x, KERN_F32, 1);
-		else if (c->device.dtype == KERN_I8)
-			part[at] = (u8)(int8_t)(x / size * 127);
-		else
-			part[at] = (u8)check_random(&d->check, 0x78) | (x < 0 ? 0x80 : 0);
-		if (is_bytes(c->device.dtype))
-			*scale_at(c, side, block, head, offset) = size /
-								  (c->device.dtype == KERN_I8 ? 127 : 240) *
-								  (0.5f + 0.01f * (float)offset);
-	}
-	for (u32 i = 0; i < c->device.head_dim; i++)
-		*(is_k ? ref_k : ref_v)(c, block, head, offset, i) =
-			(float)cache_value(c, side, block, head, offset, i);
-}
-
-/* ---------------------------------------------------------------- rope_kv */
-
-struct rope_case {
-	u32 heads, kv_heads, head_dim, rope_dim, block_size, tokens;
-	enum kern_dtype kv;
-	bool bias, norm, interleaved, behind, scaled;
-	float clip;
-	u32 beside; /* floats behind a token's heads */
-};
-
-static void rope_inputs(struct device *d, const struct rope_case *r, struct kern_rope_kv_args *a,
-			struct kern_rope_kv_args *ref)
-{
-	const u32 all = r->heads + 2 * r->kv_heads, half = r->rope_dim / 2;
-	u32 *positions = check_alloc(&d->check, r->tokens * sizeof(u32));
-	i64 *slots = check_alloc(&d->check, r->tokens * sizeof(i64));
-	float *bias = NULL, *q_norm = NULL, *k_norm = NULL, *cosine, *sine;
-	float *qkv;
-	*a = (struct kern_rope_kv_args){.tokens = r->tokens,
-					.heads = r->heads,
-					.rope_dim = r->rope_dim,
-					.norm_eps = 1e-6f,
-					.interleaved = r->interleaved,
-					.norm_behind = r->behind,
-					.clip = r->clip,
-					.dtype = KERN_BF16};
-	float *scales = NULL;
-	*ref = *a;
-	ref->dtype = KERN_F32;
-	for (u32 t = 0; t < r->tokens; t++) {
-		positions[t] = check_random(&d->check, POSITIONS);
-		/* 7 and the number of slots share no divisor here: distinct slots in a scattered order */
-		slots[t] = t % 5 == 3 ? -1 : (i64)(t * 7 % (16 * r->block_size - 1));
-	}
-	a->qkv_stride = ref->qkv_stride = r->beside > 0 ? all * r->head_dim + r->beside : 0;
-	ref->qkv = device_floats(d, (size_t)r->tokens * (all * r->head_dim + r->beside), false, &qkv);
-	ref->bias = r->bias ? device_floats(d, (size_t)all * r->head_dim, false, &bias) : NULL;
-	ref->q_norm = r->norm ? device_floats(d, r->head_dim, false, &q_norm) : NULL;
-	ref->k_norm = r->norm ? device_floats(d, r->head_dim, false, &k_norm) : NULL;
-	ref->cos = device_floats(d, (size_t)POSITIONS * half, false, &cosine);
-	ref->sin = device_floats(d, (size_t)POSITIONS * half, false, &sine);
-	ref->q_scales = r->scaled ? device_floats(d, POSITIONS, false, &scales) : NULL;
-	ref->positions = positions;
-	ref->slots = slots;
-	a->q_scales = scales;
-	a->qkv = qkv;
-	a->bias = bias;
-	a->q_norm = q_norm;
-	a->k_norm = k_norm;
-	a->cos = cosine;
-	a->sin = sine;
-	a->positions = device_upload(d, positions, r->tokens * sizeof(u32));
-	a->slots = device_upload(d, slots, r->tokens * sizeof(i64));
-}
-
-/* Keys and values of the step, and that nothing else was written: the rest of the cache is still poison. */
-static const char *rope_cache_right(const struct cache *c, const struct kern_rope_kv_args *ref)
-{
-	const struct kern_kv *kv = &c->device;
-	const double error = kv->dtype == KERN_BF16 ? 0x1.04p-8
-			     : kv->dtype == KERN_I8 ? 0.51 / 127
-						    : 0x1.04p-4;
-	size_t written = 0, poison = 0;
-	for (u32 t = 0; t < ref->tokens; t++) {
-		const u64 block = (u64)ref->slots[t] / kv->block_size;
-		const u32 offset = (u32)((u64)ref->slots[t] % kv->block_size);
-		if (ref->slots[t] < 0)
-			continue;
-		written += kv->kv_heads * kv->head_dim * (is_bytes(kv->dtype) ? 1 : 2) +
-			   (is_bytes(kv->dtype) ? kv->kv_heads * sizeof(float) : 0);
-		for (u32 side = 0; side < 2; side++)
-			for (u32 h = 0; h < kv->kv_heads; h++) {
-				double largest = 0;
-				for (u32 i = 0; i < kv->head_dim; i++)
-					largest = fmax(largest, fabs((double)*(side ? ref_v : ref_k)(
-									c, block, h, offset, i)));
-				for (u32 i = 0; i < kv->head_dim; i++) {
-					const double want = *(side ? ref_v : ref_k)(c, block, h, offset, i);
-					const double got =
-						cache_value(c, side ? c->v : c->k, block, h, offset, i);
-					const double unit = kv->dtype == KERN_I8 ? largest : fabs(want);
-					if (!(fabs(got - want) <= unit * error + largest * 4e-5))
-						return side ? "a value in the cache is wrong"
-							    : "a key in the cache is wrong";
-				}
-			}
-	}
-	for (size_t i = 0; i < cache_bytes(c); i++)
-		poison += c->k[i] == 0xff;
-	/* -1 as int8 and a byte of a float look like poison, so this bound is not exact for them */
-	if (poison + written < cache_bytes(c))
-		return "wrote keys to other slots than those given";
-	return NULL;
-}
-
-static void rope_case(struct device *d, const struct rope_case *r)
-{
-	enum { BLOCKS = 16 };
-	struct kern_rope_kv_args a, ref;
-	struct cache c;
-	const struct kern_kv kv = {.dtype = r->kv,
-				   .block_size = r->block_size,
-				   .kv_heads = r->kv_heads,
-				   .head_dim = r->head_dim};
-	const size_t q_count = (size_t)r->tokens * r->heads * r->head_dim;
-	rope_inputs(d, r, &a, &ref);
-	cache_init(d, &c, &kv, BLOCKS);
-	cache_upload(d, &c);
-	a.kv = c.device;
-	ref.kv = c.ref;
-	a.q_bf16 = device_alloc(d, q_count * sizeof(u16));
-	ref.q = check_alloc(&d->check, q_count * sizeof(float));
-	const char *problem = device_problem(d, d->ops.rope_kv(&d->ctx, &a));
-	(void)d->ref.rope_kv(&d->ref_ctx, &ref);
-	c.k = device_download(d, a.kv.k, cache_bytes(&c));
-	c.v = device_download(d, a.kv.v, cache_bytes(&c));
-	/* the rotation cancels: 2e-6 of the head's values, which are below 3 here but for norms */
-	if (!problem)
-		problem = device_close(device_download_bf16(d, a.q_bf16, q_count), ref.q, q_count, 0x1.04p-8,
-				       4e-5);
-	if (!problem)
-		problem = rope_cache_right(&c, &ref);
-	device_case_end(d, problem,
-			"rope_kv %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d interleaved=%d behind=%d "
-			"scaled=%d clip=%g beside=%u",
-			kern_dtype_name(r->kv), r->tokens, r->heads, r->kv_heads, r->head_dim, r->rope_dim, r->block_size, r->bias,
-			r->norm, r->interleaved, r->behind, r->scaled, (double)r->clip, r->beside);
-}
-
-/* ---------------------------------------------------------------- attention */
+#include "tests/kern/device_cache.h"
 
 struct attention_case {
 	u32 heads, kv_heads, head_dim, block_size;
@@ -250,15 +20,15 @@ struct attention_case {
 };
 
 /* A value in the cache becomes that much larger. */
-static void cache_scale(struct cache *c, size_t block, u32 head, u32 offset, float by)
+static void cache_scale(struct device_cache *c, size_t block, u32 head, u32 offset, float by)
 {
-	*scale_at(c, c->v, block, head, offset) *= by;
+	*device_cache_scale_at(c, c->v, block, head, offset) *= by;
 	for (u32 i = 0; i < c->device.head_dim; i++)
-		*ref_v(c, block, head, offset, i) *= by;
+		*device_cache_ref_v(c, block, head, offset, i) *= by;
 }
 
 /* Blocks in random order; keys outside of every window are in a block of NaN. */
-static u32 *attention_cache(struct device *d, const struct attention_case *m, struct cache *c, u32 widest)
+static u32 *attention_cache(struct device *d, const struct attention_case *m, struct device_cache *c, u32 widest)
 {
 	u32 blocks = 1, next = 1;
 	for (u32 r = 0; r < m->row_count; r++)
@@ -269,7 +39,7 @@ static u32 *attention_cache(struct device *d, const struct attention_case *m, st
 				   .head_dim = m->head_dim};
 	u32 *tables = check_alloc(&d->check, (size_t)m->row_count * widest * sizeof(u32)),
 	    *order = check_alloc(&d->check, blocks * sizeof(u32));
-	cache_init(d, c, &kv, blocks);
+	device_cache_init(d, c, &kv, blocks);
 	order[0] = 0; /* the block of NaN */
 	for (u32 i = 1; i < blocks; i++) {
 		const u32 j = 1 + check_random(&d->check, i);
@@ -286,15 +56,15 @@ static u32 *attention_cache(struct device *d, const struct attention_case *m, st
 			if (*at == 0)
 				continue;
 			for (u32 h = 0; h < m->kv_heads; h++) {
-				cache_fill(d, c, true, *at, h, key % m->block_size, 4);
-				cache_fill(d, c, false, *at, h, key % m->block_size, 1);
+				device_cache_fill(d, c, true, *at, h, key % m->block_size, 4);
+				device_cache_fill(d, c, false, *at, h, key % m->block_size, 1);
 				if (m->varied)
 					cache_scale(c, *at, h, key % m->block_size,
 						    ldexpf(1, -(int)check_random(&d->check, 3) - (key / 64 % 2 == 0 ? 8 : 0)));
 			}
 		}
 	}
-	cache_upload(d, c);
+	device_cache_upload(d, c);
 	return tables;
 }
 
@@ -314,7 +84,7 @@ static void attention_inputs(struct device *d, const struct attention_case *m, s
 {
 	u32 *start = check_alloc(&d->check, (m->row_count + 1) * sizeof(u32)),
 	    *context = check_alloc(&d->check, m->row_count * sizeof(u32)), widest = 1, tokens = 0;
-	struct cache c;
+	struct device_cache c;
 	u16 *q;
 	for (u32 r = 0; r < m->row_count; r++) {
 		const u32 needed = (m->rows[r][0] + m->block_size - 1) / m->block_size;
@@ -540,6 +310,29 @@ static void attention_cases(struct device *d)
 		attention_case(d, &cases[i]);
 }
 
+/* Heads of more than 256 values: with as many rows as a tile of decode has, few, and more, which are tiles of 64 rows in two
+ * groups; pieces of decode and of prefill that are joined. */
+static void attention_wide_cases(struct device *d)
+{
+	static const u32 decode[][2] = {{1, 1}, {64, 1}, {65, 1}, {0, 0}, {31, 1}};
+	static const u32 lengthy[][2] = {{290, 1}, {20, 1}};
+	static const u32 two[][2] = {{40, 1}, {17, 1}};
+	static const u32 mixture[][2] = {{0, 0}, {40, 1}, {70, 21}, {5, 0}, {17, 17}};
+	static const u32 chunk[][2] = {{300, 9}};
+	static const struct attention_case cases[] = {
+		{16, 1, 576, 16, decode, COUNT_OF(decode), 4, KERN_BF16, 0, 0},
+		{2, 1, 512, 16, lengthy, COUNT_OF(lengthy), 8, KERN_BF16, 0, 0, .sinks = true},
+		{4, 2, 512, 8, lengthy, COUNT_OF(lengthy), 5, KERN_BF16, 100, 30},
+		{1, 1, 576, 64, lengthy, COUNT_OF(lengthy), 3, KERN_BF16, 0, 0, 128},
+		{20, 1, 576, 16, lengthy, COUNT_OF(lengthy), 6, KERN_BF16, 0, 0},
+		{128, 1, 512, 16, two, COUNT_OF(two), 8, KERN_BF16, 0, 0},
+		{3, 1, 320, 4, mixture, COUNT_OF(mixture), 6, KERN_BF16, 9, 0, .sinks = true},
+		{8, 1, 576, 16, chunk, COUNT_OF(chunk), 8, KERN_BF16, 0, 20, .sinks = true},
+	};
+	for (u32 i = 0; i < COUNT_OF(cases); i++)
+		attention_case(d, &cases[i]);
+}
+
 /* ---------------------------------------------------------------- block_copy */
 
 static void block_copy_case(struct device *d, enum kern_dtype type, u32 block_size)
@@ -547,16 +340,16 @@ static void block_copy_case(struct device *d, enum kern_dtype type, u32 block_si
 	enum { BLOCKS = 12, LAYERS = 2, PAIRS = 4 };
 	static const u32 src[PAIRS] = {3, 9, 3, 0}, dst[PAIRS] = {5, 11, 1, 2};
 	const struct kern_kv kv = {.dtype = type, .block_size = block_size, .kv_heads = 3, .head_dim = 6};
-	struct cache c[LAYERS];
+	struct device_cache c[LAYERS];
 	struct kern_kv layers[LAYERS];
 	const char *problem = NULL;
 	for (u32 l = 0; l < LAYERS; l++) {
-		cache_init(d, &c[l], &kv, BLOCKS);
-		for (size_t i = 0; i < cache_bytes(&c[l]); i++) {
+		device_cache_init(d, &c[l], &kv, BLOCKS);
+		for (size_t i = 0; i < device_cache_bytes(&c[l]); i++) {
 			c[l].k[i] = (u8)check_random(&d->check, 256);
 			c[l].v[i] = (u8)check_random(&d->check, 256);
 		}
-		cache_upload(d, &c[l]);
+		device_cache_upload(d, &c[l]);
 		layers[l] = c[l].device;
 	}
 	struct kern_block_copy_args a = {.layer_count = LAYERS, .count = PAIRS};
@@ -570,10 +363,10 @@ static void block_copy_case(struct device *d, enum kern_dtype type, u32 block_si
 			memcpy(c[l].k + dst[i] * block, c[l].k + src[i] * block, block);
 			memcpy(c[l].v + dst[i] * block, c[l].v + src[i] * block, block);
 		}
-		if (!problem && (memcmp(device_download(d, c[l].device.k, cache_bytes(&c[l])), c[l].k,
-					cache_bytes(&c[l])) ||
-				 memcmp(device_download(d, c[l].device.v, cache_bytes(&c[l])), c[l].v,
-					cache_bytes(&c[l]))))
+		if (!problem && (memcmp(device_download(d, c[l].device.k, device_cache_bytes(&c[l])), c[l].k,
+					device_cache_bytes(&c[l])) ||
+				 memcmp(device_download(d, c[l].device.v, device_cache_bytes(&c[l])), c[l].v,
+					device_cache_bytes(&c[l]))))
 			problem = "other bytes than those of the source block";
 	}
 	device_case_end(d, problem, "block_copy %s block=%u", kern_dtype_name(type), block_size);
@@ -585,18 +378,18 @@ static void swap_case(struct device *d, enum kern_dtype type)
 	enum { BLOCKS = 80, HOST_BLOCKS = 70, PAIRS = 67 };
 	u32 out_src[PAIRS], out_dst[PAIRS], in_dst[PAIRS];
 	const struct kern_kv kv = {.dtype = type, .block_size = 8, .kv_heads = 2, .head_dim = 12};
-	struct cache c;
+	struct device_cache c;
 	for (u32 i = 0; i < PAIRS; i++) {
 		out_src[i] = i * 3 % BLOCKS;
 		out_dst[i] = (i * 9 + 1) % HOST_BLOCKS;
 		in_dst[i] = (i * 11 + 2) % BLOCKS;
 	}
-	cache_init(d, &c, &kv, BLOCKS);
-	for (size_t i = 0; i < cache_bytes(&c); i++) {
+	device_cache_init(d, &c, &kv, BLOCKS);
+	for (size_t i = 0; i < device_cache_bytes(&c); i++) {
 		c.k[i] = (u8)check_random(&d->check, 256);
 		c.v[i] = (u8)check_random(&d->check, 256);
 	}
-	cache_upload(d, &c);
+	device_cache_upload(d, &c);
 	const size_t block = kv.kv_heads * c.head_bytes;
 	struct kern_kv host = c.device;
 	const char *problem = NULL;
@@ -627,8 +420,8 @@ static void swap_case(struct device *d, enum kern_dtype type)
 		memcpy(c.k + in_dst[i] * block, (u8 *)host.k + out_dst[i] * block, block);
 		memcpy(c.v + in_dst[i] * block, (u8 *)host.v + out_dst[i] * block, block);
 	}
-	if (!problem && (memcmp(device_download(d, c.device.k, cache_bytes(&c)), c.k, cache_bytes(&c)) != 0 ||
-			 memcmp(device_download(d, c.device.v, cache_bytes(&c)), c.v, cache_bytes(&c)) != 0))
+	if (!problem && (memcmp(device_download(d, c.device.k, device_cache_bytes(&c)), c.k, device_cache_bytes(&c)) != 0 ||
+			 memcmp(device_download(d, c.device.v, device_cache_bytes(&c)), c.v, device_cache_bytes(&c)) != 0))
 		problem = "other bytes came back";
 	(void)cudaFreeHost(host.k);
 	(void)cudaFreeHost(host.v);
@@ -637,37 +430,10 @@ static void swap_case(struct device *d, enum kern_dtype type)
 
 void device_attention(struct device *d)
 {
-	static const struct rope_case ropes[] = {
-		{4, 2, 64, 64, 16, 9, KERN_BF16, false, false},
-		{4, 2, 64, 64, 16, 9, KERN_BF16, true, true},
-		{3, 1, 80, 32, 16, 7, KERN_BF16, false, true},
-		{8, 8, 32, 32, 32, 21, KERN_BF16, false, false},
-		{5, 1, 96, 96, 8, 12, KERN_I8, true, true},
-		{2, 2, 128, 64, 16, 11, KERN_F8E4M3, true, false},
-		{2, 1, 256, 256, 8, 6, KERN_BF16, false, true},
-		{2, 1, 256, 0, 8, 6, KERN_I8, true, false},
-		{3, 3, 20, 12, 16, 13, KERN_F8E4M3, true, true},
-		{2, 1, 32, 32, 16, 0, KERN_BF16, false, false},
-		{4, 2, 64, 64, 16, 9, KERN_BF16, false, false, true},
-		{3, 1, 80, 32, 16, 7, KERN_BF16, true, true, true},
-		{2, 2, 128, 64, 16, 11, KERN_F8E4M3, true, false, true},
-		{2, 1, 256, 256, 8, 6, KERN_I8, false, true, true},
-		{3, 3, 20, 12, 16, 13, KERN_BF16, true, false, true},
-		{2, 1, 64, 0, 8, 6, KERN_BF16, false, false, true},
-		{4, 2, 64, 64, 16, 9, KERN_BF16, false, true, .behind = true},
-		{3, 1, 80, 32, 16, 7, KERN_I8, true, true, .behind = true, .scaled = true},
-		{2, 1, 256, 256, 8, 6, KERN_BF16, false, true, .behind = true, .clip = 0.7f},
-		{8, 8, 32, 32, 32, 21, KERN_BF16, false, false, .scaled = true},
-		{2, 2, 128, 64, 16, 11, KERN_F8E4M3, true, false, true, .scaled = true, .clip = 0.5f},
-		{4, 2, 64, 64, 16, 9, KERN_BF16, true, false, .clip = 0.3f},
-		{5, 1, 96, 96, 8, 12, KERN_I8, true, true, .clip = 0.9f},
-		{4, 2, 64, 64, 16, 9, KERN_BF16, true, true, .beside = 256},
-		{3, 1, 80, 32, 16, 7, KERN_I8, false, true, true, .beside = 2},
-	};
-	for (u32 i = 0; i < COUNT_OF(ropes); i++)
-		rope_case(d, &ropes[i]);
+	device_rope(d);
 	attention_cases(d);
 	attention_share_cases(d);
+	attention_wide_cases(d);
 	block_copy_case(d, KERN_BF16, 16);
 	block_copy_case(d, KERN_I8, 4);
 	block_copy_case(d, KERN_BF16, 5);
