@@ -1,5 +1,6 @@
 /* Bias, norm and rotation of heads and their way into the cache, for rope_kv and for the projection that has
- * it fused. */
+ * it fused. What few families ask for, and large heads, is struct rope_rich, which rope_kv alone takes: the others' kernels have neither its
+ * branches nor its registers. */
 #ifndef TERCET_KERNELS_CUDA_ROPE_CUH
 #define TERCET_KERNELS_CUDA_ROPE_CUH
 
@@ -8,6 +9,8 @@
 enum {
 	ROPE_HEAD_DIM_MAX = 256,
 	ROPE_UNITS = 2, /* of a lane; a unit is four values */
+	ROPE_RICH_UNITS = 5,
+	ROPE_RICH_DIM_MAX = 4 * ROPE_RICH_UNITS * CU_WARP,
 };
 
 struct rope {
@@ -25,26 +28,88 @@ struct rope {
 	bool interleaved; /* the pairs of what is read are neighbours; what is written are halves all the same */
 };
 
+struct rope_rich : rope {
+	u32 apart; /* from a rotated value to its partner */
+	bool norm_v, v_is_k;
+};
+
 /* Four values of a head: two neighbours and the two that they rotate with, or, behind rope_dim, any others.
  */
 struct rope_unit {
 	float x[4];
 };
 
-static inline enum err rope_of_args(const struct kern_rope_kv_args *a, struct rope *p)
+/* Values of a token in qkv. */
+static inline u32 rope_width(const struct kern_rope_kv_args *a)
+{
+	return (a->heads + (a->v_is_k ? 1 : 2) * a->kv.kv_heads) * a->kv.head_dim;
+}
+
+static inline bool rope_is_rich(const struct kern_rope_kv_args *a)
+{
+	return a->rope_apart > 0 || a->norm_v || a->v_is_k || a->kv.kv_heads == 0 || a->kv.head_dim > ROPE_HEAD_DIM_MAX;
+}
+
+/* What both kinds of args ask for; a cache only where there are KV heads. */
+static inline enum err rope_fill(const struct kern_rope_kv_args *a, struct rope *p)
 {
 	*p = {a->q_bf16,      a->qkv,	    a->bias,	    a->q_norm,	    a->k_norm,	   a->cos,
 	      a->sin,	      a->positions, a->slots,	    (u8 *)a->kv.k,  (u8 *)a->kv.v, a->kv.dtype,
 	      a->norm_eps,    a->heads,	    a->kv.kv_heads, a->kv.head_dim, a->rope_dim,   a->kv.block_size,
 	      a->q_scales,    a->clip,	    a->norm_behind, a->interleaved};
 	const bool bytes = p->kv_dtype == KERN_I8 || p->kv_dtype == KERN_F8E4M3;
-	if ((a->norm_behind && a->interleaved) || a->dtype != KERN_BF16 || (p->kv_dtype != KERN_BF16 && !bytes) ||
-	    p->head_dim > ROPE_HEAD_DIM_MAX || p->head_dim % 4 != 0 || p->rope_dim % 4 != 0 || a->rope_apart > 0 || a->norm_v ||
-	    a->v_is_k)
+	if ((a->norm_behind && a->interleaved) || a->dtype != KERN_BF16 || (p->kv_heads > 0 && p->kv_dtype != KERN_BF16 && !bytes) ||
+	    p->head_dim % 4 != 0 || p->rope_dim % 4 != 0)
 		return ERR_UNSUPPORTED;
-	if (p->rope_dim > p->head_dim || p->kv_heads == 0 || p->block_size == 0)
+	if (p->rope_dim > p->head_dim || (p->kv_heads > 0 && p->block_size == 0))
 		return ERR_INVALID;
 	return ERR_OK;
+}
+
+static inline enum err rope_of_args(const struct kern_rope_kv_args *a, struct rope *p)
+{
+	const enum err e = rope_fill(a, p);
+	return e == ERR_OK && rope_is_rich(a) ? ERR_UNSUPPORTED : e;
+}
+
+static inline enum err rope_rich_of_args(const struct kern_rope_kv_args *a, struct rope_rich *p)
+{
+	const enum err e = rope_fill(a, p);
+	p->apart = a->rope_apart > 0 ? a->rope_apart : a->rope_dim / 2;
+	p->norm_v = a->norm_v;
+	p->v_is_k = a->v_is_k;
+	if (e != ERR_OK)
+		return e;
+	if (p->head_dim > ROPE_RICH_DIM_MAX || p->apart % 2 != 0)
+		return ERR_UNSUPPORTED;
+	if (p->apart < p->rope_dim / 2 || p->apart + p->rope_dim / 2 > p->head_dim ||
+	    (a->interleaved && (a->rope_apart > 0 || a->v_is_k)) || (a->norm_behind && a->norm_v))
+		return ERR_INVALID;
+	return ERR_OK;
+}
+
+/* Where in qkv and in the biases head `head` stands; those of v follow k's. */
+CU_INLINE u32 rope_source(const struct rope *p, u32 head)
+{
+	(void)p;
+	return head;
+}
+
+CU_INLINE u32 rope_source(const struct rope_rich *p, u32 head)
+{
+	return p->v_is_k && head >= p->heads + p->kv_heads ? head - p->kv_heads : head;
+}
+
+/* Whether heads of v are divided by their root mean square. */
+CU_INLINE bool rope_norms_v(const struct rope *p)
+{
+	(void)p;
+	return false;
+}
+
+CU_INLINE bool rope_norms_v(const struct rope_rich *p)
+{
+	return p->norm_v;
 }
 
 /* Where in the head the unit's two pairs begin. */
@@ -55,8 +120,22 @@ CU_INLINE void rope_places(const struct rope *p, u32 unit, u32 *low, u32 *high)
 	*high = *low + (unit < rotated ? p->rope_dim : p->head_dim - p->rope_dim) / 2;
 }
 
+/* Of the values that do not rotate, pair `i`: between those that do, and behind them. */
+CU_INLINE u32 rope_rest_place(const struct rope_rich *p, u32 i)
+{
+	const u32 half = p->rope_dim / 2, at = half + 2 * i;
+	return at < p->apart ? at : at + half;
+}
+
+CU_INLINE void rope_places(const struct rope_rich *p, u32 unit, u32 *low, u32 *high)
+{
+	const u32 rotated = p->rope_dim / 4, rest = p->head_dim / 4 - rotated;
+	*low = unit < rotated ? 2 * unit : rope_rest_place(p, unit - rotated);
+	*high = unit < rotated ? *low + p->apart : rope_rest_place(p, unit - rotated + rest);
+}
+
 /* The unit's values of a head, or of its norm's weights or its biases, that begin at `in`. `turns`: it is one of q or k. */
-CU_INLINE struct rope_unit rope_read(const struct rope *p, const float *in, bool turns, u32 unit)
+template <typename R> CU_INLINE struct rope_unit rope_read(const R *p, const float *in, bool turns, u32 unit)
 {
 	struct rope_unit u;
 	u32 low, high;
@@ -72,12 +151,12 @@ CU_INLINE struct rope_unit rope_read(const struct rope *p, const float *in, bool
 }
 
 /* From head `head`, whose values begin at `in`. */
-CU_INLINE struct rope_unit rope_load(const struct rope *p, const float *in, u32 head, u32 unit)
+template <typename R> CU_INLINE struct rope_unit rope_load(const R *p, const float *in, u32 head, u32 unit)
 {
 	const bool turns = head < p->heads + p->kv_heads;
 	struct rope_unit u = rope_read(p, in, turns, unit);
 	if (p->bias) {
-		const struct rope_unit bias = rope_read(p, p->bias + (size_t)head * p->head_dim, turns, unit);
+		const struct rope_unit bias = rope_read(p, p->bias + (size_t)rope_source(p, head) * p->head_dim, turns, unit);
 #pragma unroll
 		for (u32 e = 0; e < 4; e++)
 			u.x[e] += bias.x[e];
@@ -89,7 +168,7 @@ CU_INLINE struct rope_unit rope_load(const struct rope *p, const float *in, u32 
 	return u;
 }
 
-CU_INLINE void rope_scale(const struct rope *p, const float *norm, float scale, u32 unit, struct rope_unit *u)
+template <typename R> CU_INLINE void rope_scale(const R *p, const float *norm, float scale, u32 unit, struct rope_unit *u)
 {
 	const struct rope_unit weight = rope_read(p, norm, true, unit);
 #pragma unroll
@@ -123,8 +202,8 @@ CU_INLINE u8 *rope_cache_head(const struct rope *p, bool is_k, i64 slot, u32 hea
 	return (is_k ? p->k : p->v) + (block * p->kv_heads + head) * p->block_size * token;
 }
 
-template <u32 UNITS>
-CU_INLINE void rope_store_bf16(const struct rope *p, u16 *to, u32 lane, const struct rope_unit u[UNITS])
+template <u32 UNITS, typename R>
+CU_INLINE void rope_store_bf16(const R *p, u16 *to, u32 lane, const struct rope_unit u[UNITS])
 {
 #pragma unroll
 	for (u32 j = 0; j < UNITS; j++) {
@@ -139,8 +218,8 @@ CU_INLINE void rope_store_bf16(const struct rope *p, u16 *to, u32 lane, const st
 }
 
 /* `head`: the part of the cache; `offset`: the token's place in the block. */
-template <u32 UNITS>
-CU_INLINE void rope_store_bytes(const struct rope *p, u8 *head, u32 offset, u32 lane,
+template <u32 UNITS, typename R>
+CU_INLINE void rope_store_bytes(const R *p, u8 *head, u32 offset, u32 lane,
 				const struct rope_unit u[UNITS])
 {
 	const bool f8 = p->kv_dtype == KERN_F8E4M3;
@@ -171,8 +250,8 @@ CU_INLINE void rope_store_bytes(const struct rope *p, u8 *head, u32 offset, u32 
 }
 
 /* A whole head of token `t`, of which this lane of a warp has units lane, lane + 32, ... */
-template <u32 UNITS>
-CU_INLINE void rope_store(const struct rope *p, u32 t, u32 head, u32 lane, const struct rope_unit u[UNITS])
+template <u32 UNITS, typename R>
+CU_INLINE void rope_store(const R *p, u32 t, u32 head, u32 lane, const struct rope_unit u[UNITS])
 {
 	if (head < p->heads) {
 		rope_store_bf16<UNITS>(p, p->q + ((size_t)t * p->heads + head) * p->head_dim, lane, u);
@@ -192,17 +271,18 @@ CU_INLINE void rope_store(const struct rope *p, u32 t, u32 head, u32 lane, const
 
 /* All that happens to head `head` of token `t`, whose values begin at `in`, by a warp. A lane holds pairs of neighbouring values and the
  * pairs that they rotate with, so nothing but the norm crosses lanes. */
-CU_INLINE void rope_head(const struct rope *p, const float *in, u32 t, u32 head, u32 lane)
+template <u32 UNITS, typename R> CU_INLINE void rope_head(const R *p, const float *in, u32 t, u32 head, u32 lane)
 {
 	const u32 units = p->head_dim / 4;
 	const bool turns = head < p->heads + p->kv_heads;
 	const float *norm = head < p->heads ? p->q_norm : turns ? p->k_norm : NULL;
+	const bool plain = !turns && rope_norms_v(p);
 	const u32 position = p->positions[t];
 	const float times = p->q_scales && head < p->heads ? p->q_scales[position] : 1;
-	struct rope_unit u[ROPE_UNITS];
+	struct rope_unit u[UNITS];
 	float sum = 0;
 #pragma unroll
-	for (u32 j = 0; j < ROPE_UNITS; j++) {
+	for (u32 j = 0; j < UNITS; j++) {
 		const u32 unit = lane + j * CU_WARP;
 		if (unit >= units)
 			continue;
@@ -213,9 +293,9 @@ CU_INLINE void rope_head(const struct rope *p, const float *in, u32 t, u32 head,
 		for (u32 e = 0; e < 4; e++)
 			sum += u[j].x[e] * u[j].x[e];
 	}
-	const float scale = norm ? cu_rsqrt(warp_sum(sum) / (float)p->head_dim + p->norm_eps) : 1;
+	const float scale = norm || plain ? cu_rsqrt(warp_sum(sum) / (float)p->head_dim + p->norm_eps) : 1;
 #pragma unroll
-	for (u32 j = 0; j < ROPE_UNITS; j++) {
+	for (u32 j = 0; j < UNITS; j++) {
 		const u32 unit = lane + j * CU_WARP;
 		if (unit >= units)
 			continue;
@@ -225,22 +305,22 @@ CU_INLINE void rope_head(const struct rope *p, const float *in, u32 t, u32 head,
 			rope_rotate(p, position, unit, &u[j]);
 #pragma unroll
 		for (u32 e = 0; e < 4; e++)
-			u[j].x[e] *= times;
+			u[j].x[e] *= plain ? scale : times;
 	}
-	rope_store<ROPE_UNITS>(p, t, head, lane, u);
+	rope_store<UNITS>(p, t, head, lane, u);
 }
 
 /* The same where tokens lie one after the other. */
 CU_INLINE void rope_head(const struct rope *p, u32 t, u32 head, u32 lane)
 {
 	const u32 heads = p->heads + 2 * p->kv_heads;
-	rope_head(p, p->qkv + ((size_t)t * heads + head) * p->head_dim, t, head, lane);
+	rope_head<ROPE_UNITS>(p, p->qkv + ((size_t)t * heads + head) * p->head_dim, t, head, lane);
 }
 
 /* Whether they do. */
 static inline bool rope_is_dense(const struct kern_rope_kv_args *a)
 {
-	return a->qkv_stride == 0 || a->qkv_stride == (a->heads + 2 * a->kv.kv_heads) * a->kv.head_dim;
+	return a->qkv_stride == 0 || a->qkv_stride == rope_width(a);
 }
 
 #endif

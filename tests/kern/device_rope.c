@@ -12,12 +12,14 @@ struct rope_case {
 	bool bias, norm, interleaved, behind, scaled;
 	float clip;
 	u32 beside; /* floats behind a token's heads */
+	u32 apart;
+	bool norm_v, v_is_k;
 };
 
 static void rope_inputs(struct device *d, const struct rope_case *r, struct kern_rope_kv_args *a,
 			struct kern_rope_kv_args *ref)
 {
-	const u32 all = r->heads + 2 * r->kv_heads, half = r->rope_dim / 2;
+	const u32 all = r->heads + (r->v_is_k ? 1 : 2) * r->kv_heads, half = r->rope_dim / 2;
 	u32 *positions = check_alloc(&d->check, r->tokens * sizeof(u32));
 	i64 *slots = check_alloc(&d->check, r->tokens * sizeof(i64));
 	float *bias = NULL, *q_norm = NULL, *k_norm = NULL, *cosine, *sine;
@@ -29,6 +31,9 @@ static void rope_inputs(struct device *d, const struct rope_case *r, struct kern
 					.interleaved = r->interleaved,
 					.norm_behind = r->behind,
 					.clip = r->clip,
+					.rope_apart = r->apart,
+					.norm_v = r->norm_v,
+					.v_is_k = r->v_is_k,
 					.dtype = KERN_BF16};
 	float *scales = NULL;
 	*ref = *a;
@@ -47,7 +52,7 @@ static void rope_inputs(struct device *d, const struct rope_case *r, struct kern
 	ref->sin = device_floats(d, (size_t)POSITIONS * half, false, &sine);
 	ref->q_scales = r->scaled ? device_floats(d, POSITIONS, false, &scales) : NULL;
 	ref->positions = positions;
-	ref->slots = slots;
+	ref->slots = r->kv_heads > 0 ? slots : NULL;
 	a->q_scales = scales;
 	a->qkv = qkv;
 	a->bias = bias;
@@ -56,7 +61,7 @@ static void rope_inputs(struct device *d, const struct rope_case *r, struct kern
 	a->cos = cosine;
 	a->sin = sine;
 	a->positions = device_upload(d, positions, r->tokens * sizeof(u32));
-	a->slots = device_upload(d, slots, r->tokens * sizeof(i64));
+	a->slots = r->kv_heads > 0 ? device_upload(d, slots, r->tokens * sizeof(i64)) : NULL;
 }
 
 /* Keys and values of the step, and that nothing else was written: the rest of the cache is still poison. */
@@ -67,7 +72,7 @@ static const char *rope_cache_right(const struct device_cache *c, const struct k
 			     : kv->dtype == KERN_I8 ? 0.51 / 127
 						    : 0x1.04p-4;
 	size_t written = 0, poison = 0;
-	for (u32 t = 0; t < ref->tokens; t++) {
+	for (u32 t = 0; t < ref->tokens && kv->kv_heads > 0; t++) {
 		const u64 block = (u64)ref->slots[t] / kv->block_size;
 		const u32 offset = (u32)((u64)ref->slots[t] % kv->block_size);
 		if (ref->slots[t] < 0)
@@ -128,9 +133,9 @@ static void rope_case(struct device *d, const struct rope_case *r)
 		problem = rope_cache_right(&c, &ref);
 	device_case_end(d, problem,
 			"rope_kv %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d interleaved=%d behind=%d "
-			"scaled=%d clip=%g beside=%u",
+			"scaled=%d clip=%g beside=%u apart=%u norm_v=%d v_is_k=%d",
 			kern_dtype_name(r->kv), r->tokens, r->heads, r->kv_heads, r->head_dim, r->rope_dim, r->block_size, r->bias,
-			r->norm, r->interleaved, r->behind, r->scaled, (double)r->clip, r->beside);
+			r->norm, r->interleaved, r->behind, r->scaled, (double)r->clip, r->beside, r->apart, r->norm_v, r->v_is_k);
 }
 
 void device_rope(struct device *d)
@@ -161,6 +166,15 @@ void device_rope(struct device *d)
 		{5, 1, 96, 96, 8, 12, KERN_I8, true, true, .clip = 0.9f},
 		{4, 2, 64, 64, 16, 9, KERN_BF16, true, true, .beside = 256},
 		{3, 1, 80, 32, 16, 7, KERN_I8, false, true, true, .beside = 2},
+		/* large heads, pairs that lie apart, values that are normed or keys, queries alone */
+		{2, 1, 576, 64, 16, 5, KERN_BF16, false, false, true},
+		{3, 1, 512, 128, 8, 4, KERN_BF16, false, true, .apart = 256, .norm_v = true, .v_is_k = true},
+		{2, 2, 64, 32, 16, 6, KERN_I8, true, false, .apart = 32, .norm_v = true, .beside = 4},
+		{4, 0, 576, 64, 16, 3, KERN_BF16, false, false, true, .beside = 32},
+		{3, 0, 128, 128, 16, 5, KERN_BF16, true, true, .scaled = true},
+		{2, 2, 320, 64, 16, 5, KERN_F8E4M3, true, true, .clip = 0.8f, .v_is_k = true},
+		{2, 1, 20, 8, 16, 6, KERN_BF16, true, true, .apart = 6},
+		{1, 2, 96, 48, 16, 4, KERN_BF16, false, true, true, .norm_v = true},
 	};
 	for (u32 i = 0; i < COUNT_OF(ropes); i++)
 		rope_case(d, &ropes[i]);
