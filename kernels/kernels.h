@@ -345,13 +345,25 @@ struct kern_moe_matmul_args {
 };
 
 /* A product of every head with a matrix of its own: out[t][h][beside + n] = sum_k x[t][h][k] * w[h][n][k]. In front of it stand the `beside`
- * values that follow those K in x, as they are. Heads begin `apart` elements behind each other. A row's bits depend on that row and head alone. */
+ * values that follow those K in x, as they are. Heads begin `apart` elements behind each other. A row's bits depend on that row and head alone,
+ * and on devices on the number of tokens. Devices: x and out are of either type each, x is rounded to bf16 for the product (not what stands beside
+ * it); weights of bf16, at most 256 heads, x with its strides aligned to 16 bytes. */
 struct kern_head_matmul_args {
-	float *out;		     /* [T][out_stride] */
-	const float *x;		     /* [T][x_stride] */
-	const struct kern_weight *w; /* [heads], all of one shape */
+	KERN_ACTIVATIONS(, out);     /* [T][out_stride] */
+	KERN_ACTIVATIONS(const, x);  /* [T][x_stride] */
+	const struct kern_weight *w; /* host [heads], all of one shape; their data on the device */
 	u32 tokens, heads, beside, x_stride, x_apart, out_stride, out_apart;
-	const struct kern_ops *ops; /* the table whose matmul computes them */
+	enum kern_dtype dtype, out_dtype; /* of x; of out: float for rope_kv, bf16 for a product */
+	const struct kern_ops *ops; /* host: the table whose matmul computes them; NULL on devices, which have one kernel for all */
+};
+
+/* Latent attention (DeepSeek-AI 2024) with queries of the width rope + rank, as head_matmul makes them: a token's latent becomes the one KV head
+ * that all of them share, in the qkv that rope_kv reads. K is the part of the key that rotates, which follows the latent, and then the latent; V
+ * the same with zeros in front, where no query asks for anything. Floats on devices, too; there rank, rope and strides are multiples of 4. */
+struct kern_latent_kv_args {
+	float *qkv;	      /* out [T][qkv_stride]: behind `heads` queries K, then V */
+	const float *latents; /* [T][latent_stride]: `rank` values, then `rope` */
+	u32 tokens, heads, rank, rope, latent_stride, qkv_stride;
 };
 
 /* out[t] = sum_j weights[t][j] * x[assignments[t][j]], in the order of j, and then, where there is an expert of all tokens,
@@ -418,9 +430,9 @@ struct kern_block_copy_args {
 #define KERN_OPS(X) \
 	X(embedding) X(rmsnorm) X(matmul) X(rope_kv) X(attention) X(act_mul) X(moe_route) X(moe_matmul) X(moe_combine) X(soft_cap) \
 	X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm) X(qk_squares) X(qk_norm) \
-	X(conv) X(recurrent) X(gate)
+	X(conv) X(recurrent) X(gate) X(head_matmul) X(latent_kv)
 /* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
-#define KERN_CPU_OPS(X) X(lora) X(head_matmul)
+#define KERN_CPU_OPS(X) X(lora)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);

@@ -20,7 +20,7 @@ struct group {
 static const struct group groups[] = {
 	{"linear", device_linear},     {"matmul", device_matmul}, {"attention", device_attention},
 	{"sampling", device_sampling}, {"step", device_step},	  {"moe", device_moe},
-	{"recurrent", device_recurrent},
+	{"recurrent", device_recurrent}, {"heads", device_heads},
 };
 
 struct line {

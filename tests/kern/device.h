@@ -60,6 +60,7 @@ void device_linear(struct device *d);
 void device_matmul(struct device *d);
 void device_attention(struct device *d);
 void device_rope(struct device *d); /* part of it */
+void device_heads(struct device *d);
 void device_sampling(struct device *d);
 void device_step(struct device *d);
 void device_moe(struct device *d);

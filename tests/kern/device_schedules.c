@@ -15,6 +15,7 @@ static void run(u64 seed, const char *schedule, struct check *all)
 	device_linear(&d);
 	device_matmul(&d);
 	device_attention(&d);
+	device_heads(&d);
 	device_sampling(&d);
 	device_step(&d);
 	device_moe(&d);

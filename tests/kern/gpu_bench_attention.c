@@ -109,7 +109,9 @@ static void attention_case(struct gpu_bench *b, const struct heads *h, u32 rows,
 	make_step(b, &s);
 	c.work =
 		queries == 1 ? 2 * keys * (double)token_bytes(h, type) : 4.0 * pairs * h->heads * h->head_dim;
-	if (type == KERN_BF16 && queries == 1 && (context >= 1000 || rows == 1)) {
+	if (h->head_dim > 256) {
+		; /* nothing was predicted */
+	} else if (type == KERN_BF16 && queries == 1 && (context >= 1000 || rows == 1)) {
 		c.predicted_low = rows == 1 ? 0.40 : 0.80;
 		c.predicted_high = rows == 1 ? 0.60 : 0.88;
 	} else if (type == KERN_BF16 && queries >= 512) { /* 280 to 350 of 780 TFLOP/s */
@@ -250,14 +252,77 @@ static void copies_case(struct gpu_bench *b, const struct heads *h, u32 pairs)
 	(void)cudaFreeHost(pinned);
 }
 
+/* ---------------------------------------------------------------- products of heads */
+
+enum { HEADS_MOST = 128, LATENT = 512, TURNED = 64, PLAIN = 128 /* values of a latent, of a head that rotate, and that do not */ };
+
+struct head_products {
+	struct kern_head_matmul_args a;
+	struct kern_weight w[HEADS_MOST];
+	size_t bytes; /* of a head's */
+};
+
+static enum err queue_heads(struct gpu_bench *b, void *arg, u32 i)
+{
+	struct head_products *p = arg;
+
+	for (u32 h = 0; h < p->a.heads; h++)
+		p->w[h].data = gpu_bench_place(b, p->bytes, i * p->a.heads + h);
+	return b->d.ops.head_matmul(&b->d.ctx, &p->a);
+}
+
+/* Queries into the space of latents, for rope_kv; or results of attention out of it, for a product. */
+static void heads_case(struct gpu_bench *b, u32 heads, u32 tokens, bool queries)
+{
+	static struct head_products p;
+	const u32 n = queries ? LATENT : PLAIN, k = queries ? PLAIN : LATENT, width = LATENT + TURNED;
+	struct gpu_case c = {.op = queries ? "head_matmul, queries" : "head_matmul, values", .bound = tokens > 256 ? GPU_COMPUTE : GPU_READ};
+
+	p = (struct head_products){.bytes = (size_t)n * k * sizeof(u16),
+				   .a = {.w = p.w,
+					 .tokens = tokens,
+					 .heads = heads,
+					 .beside = queries ? TURNED : 0,
+					 .x_apart = queries ? PLAIN + TURNED : width,
+					 .out_apart = queries ? width : PLAIN,
+					 .dtype = KERN_BF16,
+					 .out_dtype = queries ? KERN_F32 : KERN_BF16}};
+	for (u32 h = 0; h < heads; h++)
+		p.w[h] = (struct kern_weight){.n = n, .k = k, .dtype = KERN_BF16};
+	p.a.x_stride = heads * p.a.x_apart;
+	p.a.out_stride = heads * p.a.out_apart;
+	p.a.x_bf16 = gpu_bench_place(b, (size_t)tokens * p.a.x_stride * sizeof(u16), 1);
+	p.a.out = (float *)(void *)b->out;
+	c.work = tokens > 256 ? 2.0 * tokens * heads * n * k
+			      : (double)heads * ((double)p.bytes + tokens * (k * sizeof(u16) + n * (queries ? sizeof(float) : sizeof(u16))));
+	snprintf(c.shape, sizeof(c.shape), "heads=%u n=%u k=%u tokens=%u", heads, n, k, tokens);
+	gpu_bench_case(b, &c, queue_heads, &p);
+}
+
+/* Latent attention as models of some sizes have it, one KV head of the width of a latent and what rotates. */
+static void latent_cases(struct gpu_bench *b)
+{
+	static const u32 tokens[] = {1, 32, 512};
+	static const struct heads few = {16, 1, LATENT + TURNED}, many = {128, 1, LATENT + TURNED};
+
+	attention_case(b, &few, 32, 4096, 1, KERN_BF16);
+	attention_case(b, &many, 32, 4096, 1, KERN_BF16);
+	attention_case(b, &few, 1, 512, 512, KERN_BF16);
+	for (u32 i = 0; i < COUNT_OF(tokens) * 4; i++)
+		heads_case(b, i & 1 ? 128 : 16, tokens[i / 4], i & 2);
+}
+
 void gpu_bench_attention(struct gpu_bench *b)
 {
-	static const struct heads large = {32, 8, 128}, narrow = {32, 8, 64}, tiny = {4, 2, 32};
+	static const struct heads large = {32, 8, 128}, narrow = {32, 8, 64}, tiny = {4, 2, 32}, wide = {2, 1, 320};
 	static const u32 rows[] = {1, 8, 32, 64, 128, 256}, prompts[] = {512, 2048, 8192};
 
 	if (b->small) {
 		attention_case(b, &tiny, 2, 64, 1, KERN_BF16);
 		attention_case(b, &tiny, 1, 32, 32, KERN_BF16);
+		attention_case(b, &wide, 2, 32, 1, KERN_BF16);
+		heads_case(b, 2, 3, true);
+		heads_case(b, 2, 3, false);
 		rope_case(b, &tiny, 5, KERN_I8);
 		copies_case(b, &tiny, 2);
 		return;
@@ -273,6 +338,7 @@ void gpu_bench_attention(struct gpu_bench *b)
 		attention_case(b, &large, 1, prompts[i], prompts[i], KERN_BF16);
 	attention_case(b, &large, 1, 8192, 2048, KERN_BF16);
 	attention_case(b, &narrow, 1, 2048, 2048, KERN_BF16);
+	latent_cases(b);
 	rope_case(b, &large, 1, KERN_BF16);
 	rope_case(b, &large, 64, KERN_BF16);
 	rope_case(b, &large, 2048, KERN_BF16);
