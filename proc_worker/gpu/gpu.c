@@ -91,16 +91,6 @@ static enum err make_library(struct gpu *g, struct err_msg *em)
 	return gpu_tune(g, em);
 }
 
-static u64 kv_block_bytes(const struct gpu *g)
-{
-	const struct kern_kv one = {.dtype = g->config.kv_dtype,
-				    .block_size = g->config.limits.block_size,
-				    .kv_heads = g->config.shard->kv_heads,
-				    .head_dim = g->config.model->head_dim};
-
-	return 2ull * g->kv_count * kern_kv_block_bytes(&one);
-}
-
 static enum err make_all(struct gpu *g, struct err_msg *em)
 {
 	enum err e = gpu_check(&g->config, em);
@@ -140,7 +130,7 @@ enum err gpu_create(struct gpu **out, const struct gpu_config *config, struct er
 	g->api->ops_init(&g->ops, &g->device_ops);
 	for (u32 i = 0; i < config->model->layers; i++)
 		g->kv_count += gpu_has_kv(g, i);
-	g->block_bytes = kv_block_bytes(g);
+	g->block_bytes = gpu_kv_bytes(g);
 	enum err e = make_all(g, em);
 	if (e) {
 		gpu_destroy(&g);

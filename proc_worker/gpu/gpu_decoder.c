@@ -34,7 +34,7 @@ struct pass {
 	struct gpu *g;
 	u32 tokens;
 	bool few, pending, begun;
-	struct kern_attention_plan plans[GPU_WINDOWS];
+	struct kern_attention_plan plans[GPU_ATTENTIONS];
 };
 
 static struct kern_rmsnorm_args norm_args(const struct gpu *g, u16 *out, const float *weight, u32 tokens)
@@ -251,20 +251,11 @@ static enum err project(struct pass *p, u32 layer, struct err_msg *em)
 	return e ? e : gpu_op(g->ops.rope_kv(&g->ctx, &rope), "rope_kv", em);
 }
 
-static u32 plan_of(const struct gpu *g, u32 layer)
-{
-	u32 window = gpu_window(g, layer), i = 0;
-
-	while (g->windows[i] != window)
-		i++;
-	return i;
-}
-
 static enum err attend(struct pass *p, u32 layer, struct err_msg *em)
 {
 	struct gpu *g = p->g;
 	const struct gpu_arena *a = &g->arena;
-	const struct kern_attention_plan *plan = &p->plans[plan_of(g, layer)];
+	const struct kern_attention_plan *plan = &p->plans[gpu_attention_of(g, layer)];
 	struct kern_attention_args args = {.out_bf16 = a->attended,
 					   .q_bf16 = a->q,
 					   .kv = g->kv[layer],
@@ -422,10 +413,10 @@ static enum err plan_attention(struct pass *p, bool decode, struct err_msg *em)
 	struct gpu *g = p->g;
 	enum err e = ERR_OK;
 
-	for (u32 i = 0; !e && i < g->window_count; i++) {
+	for (u32 i = 0; !e && i < g->attention_count; i++) {
 		p->plans[i] = (struct kern_attention_plan){.memory = g->arena.plans[i],
-							   .limits = gpu_attention_limits(g, decode),
-							   .window = g->windows[i]};
+							   .limits = gpu_attention_limits(g, &g->attentions[i], decode),
+							   .window = g->attentions[i].window};
 		struct kern_attention_plan_args a = {.plan = &p->plans[i],
 						     .query_start = g->arena.query_start,
 						     .context = g->arena.context,

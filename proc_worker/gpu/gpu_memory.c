@@ -1,6 +1,5 @@
-/* Memory of a device's engine: one arena on the device for all that a step needs, one piece of pinned memory,
- * the KV pool. Everything is taken at start; sizes follow from the limits alone. Runs in the worker at start.
- */
+/* Memory of a device's engine: one arena on the device for all that a step needs, one piece of pinned memory. Everything is taken at start;
+ * sizes follow from the limits alone. Runs in the worker at start. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,9 +8,9 @@
 #include "proc_worker/gpu/gpu_priv.h"
 #include "proc_worker/profile.h"
 
-enum { ALIGN = 256, MARGIN_SHARE = 64 };
+enum { ALIGN = 256 };
 
-static const u64 MIB = 1 << 20, MARGIN_MAX = 256 << 20;
+static const u64 MIB = 1 << 20;
 
 static unsigned long long mib_up(u64 bytes)
 {
@@ -34,34 +33,6 @@ static size_t least(size_t a, size_t b)
 static size_t most(size_t a, size_t b)
 {
 	return a > b ? a : b;
-}
-
-u32 gpu_window(const struct gpu *g, u32 layer)
-{
-	const struct model_config *m = g->config.model;
-	bool windowed = m->layer_flags[layer] & LAYER_WINDOW && m->window < g->config.limits.max_model_len;
-
-	return windowed ? m->window : 0;
-}
-
-bool gpu_has_kv(const struct gpu *g, u32 layer)
-{
-	return model_attends(g->config.model, layer);
-}
-
-struct kern_attention_limits gpu_attention_limits(const struct gpu *g, bool decode)
-{
-	u32 tokens = g->config.limits.tokens_max, length = g->config.limits.max_model_len;
-
-	return (struct kern_attention_limits){.tokens = decode ? g->samples_max : tokens,
-					      .rows = g->config.limits.rows_max,
-					      .queries = decode		   ? 1
-							 : tokens < length ? tokens
-									   : length,
-					      .heads = g->config.shard->heads,
-					      .kv_heads = g->config.shard->kv_heads,
-					      .head_dim = g->config.model->head_dim,
-					      .blocks = 2 * g->config.device->info.processors};
 }
 
 /* ---------------------------------------------------------------- the arena */
@@ -223,9 +194,9 @@ static size_t lay_out(struct gpu *g, u8 *base)
 	lay_out_inputs(g, base, &offset);
 	lay_out_activations(g, base, &offset);
 	lay_out_logits(g, base, &offset);
-	for (u32 i = 0; i < g->window_count; i++) {
-		struct kern_attention_limits decode = gpu_attention_limits(g, true),
-					     any = gpu_attention_limits(g, false);
+	for (u32 i = 0; i < g->attention_count; i++) {
+		struct kern_attention_limits decode = gpu_attention_limits(g, &g->attentions[i], true),
+					     any = gpu_attention_limits(g, &g->attentions[i], false);
 		a->plans[i] = carve(base, &offset,
 				    most(g->device_ops.attention_plan_bytes(&decode),
 					 g->device_ops.attention_plan_bytes(&any)));
@@ -332,15 +303,7 @@ static void decide_sizes(struct gpu *g)
 
 	g->samples_max = rows < tokens ? rows : tokens; /* a row runs a token at least */
 	g->share_max = m->vocab_size / g->config.shard->ranks + 1;
-	g->window_count = 0;
-	for (u32 i = 0; i < m->layers; i++) {
-		u32 window = gpu_window(g, i), k = 0;
-		while (k < g->window_count && g->windows[k] != window)
-			k++;
-		ASSERT(k < GPU_WINDOWS);
-		g->windows[k] = window;
-		g->window_count += k == g->window_count;
-	}
+	gpu_list_attentions(g);
 	if (m->experts) {
 		size_t at_once = ((size_t)256 << 20) / (width * sizeof(u16) * m->experts_per_token);
 		g->moe_tokens = (u32)least(most(at_once, tokens / m->experts_per_token + 1), tokens);
@@ -444,135 +407,4 @@ void gpu_memory_fini(struct gpu *g)
 	g->api->host_release(g->pinned);
 	if (g->host)
 		munmap(g->host, g->host_bytes);
-}
-
-/* ---------------------------------------------------------------- the pool */
-
-/* Settings that would do, as a list for people. */
-static void list_remedies(const struct gpu *g, u64 fits, bool is_there, char *out, size_t bytes)
-{
-	const struct gpu_config *c = &g->config;
-	size_t n = 0;
-
-	out[0] = 0;
-	if (is_there)
-		n += (size_t)snprintf(out + n, bytes - n, "; a higher --gpu-memory-utilization would do");
-	if (fits >= CONTEXT_MIN)
-		n += (size_t)snprintf(out + n, bytes - n, "; --max-model-len %llu fits",
-				      (unsigned long long)fits);
-	if (c->kv_dtype == KERN_BF16)
-		n += (size_t)snprintf(out + n, bytes - n, "; --kv-cache-dtype int8 needs half");
-	if (g->states.data)
-		n += (size_t)snprintf(out + n, bytes - n, "; a lower --max-num-seqs leaves more, for a sequence's state takes %llu MiB",
-				      mib_up(c->states->stride * sizeof(float)));
-	if (n == 0)
-		snprintf(out, bytes,
-			 "; lower --max-num-batched-tokens or --max-num-seqs, or use more devices");
-}
-
-static enum err explain_too_few(const struct gpu *g, u64 bytes, u64 one, u64 free_bytes, struct err_msg *em)
-{
-	const struct gpu_config *c = &g->config;
-	u64 fits = bytes / g->block_bytes * c->limits.block_size;
-	char remedies[384];
-
-	list_remedies(g, fits, !c->kv_cache_memory && one <= free_bytes, remedies, sizeof(remedies));
-	if (c->kv_cache_memory)
-		return err_set(
-			em, ERR_NO_SPACE,
-			"--kv-cache-memory %llu bytes is too small: one sequence of %u tokens needs %llu "
-			"MiB on each device%s",
-			(unsigned long long)c->kv_cache_memory, c->limits.max_model_len, mib_up(one),
-			remedies);
-	return err_set(
-		em, ERR_NO_SPACE,
-		"not enough memory on the device: the KV cache of one sequence of %u tokens needs %llu "
-		"MiB, %llu MiB are left (%llu MiB are free, --gpu-memory-utilization %.2f)%s",
-		c->limits.max_model_len, mib_up(one), (unsigned long long)(bytes / MIB),
-		(unsigned long long)(free_bytes / MIB), c->memory_utilization, remedies);
-}
-
-enum err gpu_memory_left(const struct gpu *g, u64 *bytes, u64 *free_bytes, struct err_msg *em)
-{
-	const struct gpu_config *c = &g->config;
-	struct kern_device_info now = {0};
-
-	enum err e = g->api->memory(&now, em);
-	if (e)
-		return e;
-	u64 before = c->device->info.memory_free;
-	u64 used = before > now.memory_free ? before - now.memory_free : 0; /* by this process */
-	u64 cap = (u64)(c->memory_utilization * (double)now.memory_total);
-	u64 margin = least(now.memory_total / MARGIN_SHARE, MARGIN_MAX); /* graphs, and what libraries load late */
-	u64 left = now.memory_free > margin ? now.memory_free - margin : 0, under = cap > used + margin ? cap - used - margin : 0;
-	*free_bytes = left;
-	*bytes = under < left ? under : left;
-	return ERR_OK;
-}
-
-enum err gpu_count_blocks(struct gpu *g, u32 *blocks, struct err_msg *em)
-{
-	const struct gpu_config *c = &g->config;
-	u64 bytes, left, per_row = (c->limits.max_model_len + c->limits.block_size - 1) / c->limits.block_size;
-
-	enum err e = gpu_memory_left(g, &bytes, &left, em);
-	if (e)
-		return e;
-	if (c->kv_cache_memory > left)
-		return err_set(
-			em, ERR_NO_SPACE,
-			"not enough memory on the device: --kv-cache-memory asks for %llu MiB, at most "
-			"%lluMiB fits",
-			mib_up(c->kv_cache_memory), (unsigned long long)(left / MIB));
-	if (c->kv_cache_memory)
-		bytes = c->kv_cache_memory;
-	if (bytes < per_row * g->block_bytes)
-		return explain_too_few(g, bytes, per_row * g->block_bytes, left, em);
-	u64 count = bytes / g->block_bytes;
-	*blocks = count < UINT32_MAX ? (u32)count : UINT32_MAX;
-	return ERR_OK;
-}
-
-enum err gpu_pool_init(struct gpu *g, u32 blocks, struct err_msg *em)
-{
-	const struct gpu_config *c = &g->config;
-	u32 count = 0;
-	size_t half = (size_t)blocks * (g->block_bytes / g->kv_count / 2), bytes = 2 * g->kv_count * half;
-	struct gpu_stage *s;
-	void *memory;
-
-	enum err e = g->api->alloc(&memory, bytes, em);
-	if (e) {
-		err_prefix(em, "%u KV blocks", blocks);
-		return e;
-	}
-	g->kv_memory = memory;
-	e = g->api->zero(g->ctx.stream, memory, bytes, em);
-	if (!e)
-		e = gpu_stage_take(g, &s, em);
-	if (e)
-		return e;
-	ASSERT(g->kv_count * sizeof(*g->kv) <= g->stage_bytes);
-	struct kern_kv *list = (struct kern_kv *)(void *)s->memory;
-	u8 *at = memory;
-	for (u32 i = 0; i < c->model->layers; i++) {
-		if (!gpu_has_kv(g, i))
-			continue;
-		g->kv[i] = (struct kern_kv){.k = at,
-					    .v = at + half,
-					    .dtype = c->kv_dtype,
-					    .block_size = c->limits.block_size,
-					    .kv_heads = c->shard->kv_heads,
-					    .head_dim = c->model->head_dim};
-		list[count++] = g->kv[i];
-		at += 2 * half;
-	}
-	e = gpu_stage_copy(g, s, g->arena.kv_layers, 0, count * sizeof(*list), em);
-	return e ? e : gpu_stage_sent(g, s, em);
-}
-
-void gpu_pool_fini(struct gpu *g)
-{
-	g->api->release(g->kv_memory);
-	g->kv_memory = NULL;
 }

@@ -1,4 +1,4 @@
-/* The inside of a device's engine. gpu.c: its life; gpu_memory.c: arenas and sizes; gpu_weights.c: the way of
+/* The inside of a device's engine. gpu.c: its life; gpu_memory.c: arenas and sizes; gpu_kv.c: KV blocks; gpu_weights.c: the way of
  * weights; gpu_tune.c: products measured at start; gpu_diff.c: what changed, on its way up; gpu_decoder.c,
  * gpu_moe.c, gpu_recurrent.c: the layers; gpu_states.c: what layers keep of sequences instead of keys and values;
  * gpu_step.c: a step and its graphs; gpu_swap.c: blocks to the host's memory and back; gpu_sample.c: from logits to
@@ -18,7 +18,7 @@ enum {
 	GPU_ROOMS = 2,
 	GPU_ROOM_BYTES = 16 << 20,
 	GPU_WORKSPACE_BYTES = 32 << 20, /* cuBLASLt's */
-	GPU_WINDOWS = 2,		/* distinct attention windows of a model: none, and its own */
+	GPU_ATTENTIONS = 2,		/* of a model: with its window, and without */
 	GPU_RAW_ROWS = 8, /* rows of a group whose unchanged logits are kept for their log-probabilities */
 	GPU_COUNTED_ROWS = 32, /* rows of a group whose tokens are counted for their penalties */
 	GPU_MASKED_MAX = EOS_IDS_MAX + STOP_IDS_MAX,
@@ -99,7 +99,7 @@ struct gpu_arena {
 	f32 *bias_values;
 	u8 *upload; /* [stage_bytes] the piece that is being applied */
 	struct kern_kv *kv_layers; /* of layers that have keys and values */
-	void *plans[GPU_WINDOWS];
+	void *plans[GPU_ATTENTIONS];
 	void *scratch, *workspace;
 	size_t scratch_bytes;
 	u8 *memory, *summed; /* summed: of the communicator; NULL with one rank */
@@ -111,6 +111,12 @@ struct gpu_graph {
 	u32 uses;
 	struct kern_graph *forward;	 /* inputs to logits */
 	struct kern_graph *forward_tail; /* and on to the end of the step */
+};
+
+/* What layers whose attention is planned together have in common. */
+struct gpu_attention {
+	u32 window; /* 0: none */
+	u32 kv_heads, head_dim;
 };
 
 /* The states of recurrent layers: a slot for each row of the batch, and behind these `saved` others. */
@@ -145,13 +151,13 @@ struct gpu {
 	struct gpu_arena arena;
 
 	u32 samples_max, share_max, moe_tokens, decode_tokens_max;
-	u32 windows[GPU_WINDOWS]; /* 0: none */
-	u32 window_count;
+	struct gpu_attention attentions[GPU_ATTENTIONS];
+	u32 attention_count;
 	size_t stage_bytes;
 
-	struct kern_kv *kv; /* [layers]; zeros: the layer has no keys and values */
+	struct kern_kv *kv; /* [layers]; zeros: the layer has no keys and values; of those that share some, another's */
 	void *kv_memory;
-	u32 kv_count; /* layers that have some */
+	u32 kv_count; /* layers that have some of their own */
 	u32 block_count;
 	u64 block_bytes;
 	struct gpu_swap swap;
@@ -179,16 +185,26 @@ struct gpu {
 
 /* ---------------------------------------------------------------- gpu_memory.c */
 
-/* Tokens that the layer attends to; 0: all, also where no sequence can be longer than its window. */
-u32 gpu_window(const struct gpu *g, u32 layer);
-/* Of steps of decoding, or of any. */
-struct kern_attention_limits gpu_attention_limits(const struct gpu *g, bool decode);
 /* Sizes of everything but weights and pool; lays out, allocates, and zeroes on the device. */
 MUST_CHECK enum err gpu_memory_init(struct gpu *g, struct err_msg *em);
 void gpu_memory_fini(struct gpu *g);
+
+/* ---------------------------------------------------------------- gpu_kv.c */
+
+/* Whether the layer attends; and whether to keys and values of its own. */
+bool gpu_attends(const struct gpu *g, u32 layer);
+bool gpu_has_kv(const struct gpu *g, u32 layer);
+/* The layer's keys and values, without memory. */
+struct kern_kv gpu_kv_of(const struct gpu *g, u32 layer);
+u64 gpu_kv_bytes(const struct gpu *g); /* of a block in all layers */
+/* Finds gpu.attentions. */
+void gpu_list_attentions(struct gpu *g);
+/* The number of the layer's among gpu.attentions. Windows that no sequence can be longer than are none. */
+u32 gpu_attention_of(const struct gpu *g, u32 layer);
+/* Of steps of decoding, or of any. */
+struct kern_attention_limits gpu_attention_limits(const struct gpu *g, const struct gpu_attention *a, bool decode);
 /* Device memory that may be taken now: under the cap of --gpu-memory-utilization less a margin. `free_bytes`: there is, less the margin. */
 MUST_CHECK enum err gpu_memory_left(const struct gpu *g, u64 *bytes, u64 *free_bytes, struct err_msg *em);
-bool gpu_has_kv(const struct gpu *g, u32 layer);
 /* How many blocks fit now; says what would fit if one sequence does not. */
 MUST_CHECK enum err gpu_count_blocks(struct gpu *g, u32 *blocks, struct err_msg *em);
 MUST_CHECK enum err gpu_pool_init(struct gpu *g, u32 blocks, struct err_msg *em);

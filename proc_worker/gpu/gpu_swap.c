@@ -24,24 +24,26 @@ static size_t round_up(size_t bytes)
 
 static void lay_out(struct gpu *g, u32 blocks, u8 *at)
 {
-	u32 layers = g->config.model->layers;
-	size_t half = (size_t)blocks * (g->block_bytes / layers / 2);
 	struct kern_kv *kv = (struct kern_kv *)(void *)at;
 
-	at += round_up(layers * sizeof(*kv));
-	for (u32 i = 0; i < layers; i++, at += 2 * half) {
-		kv[i] = g->kv[i];
-		kv[i].k = at;
-		kv[i].v = at + half;
-	}
 	g->swap.layers = kv;
+	at += round_up(g->kv_count * sizeof(*kv));
+	for (u32 i = 0; i < g->config.model->layers; i++) {
+		if (!gpu_has_kv(g, i))
+			continue;
+		*kv = gpu_kv_of(g, i);
+		const size_t half = blocks * kern_kv_block_bytes(kv);
+		kv->k = at;
+		kv->v = at + half;
+		at += 2 * half;
+		kv++;
+	}
 }
 
 enum err gpu_take_host_blocks(struct gpu *g, u32 blocks, struct err_msg *em)
 {
 	struct gpu_swap *w = &g->swap;
-	u32 layers = g->config.model->layers;
-	size_t bytes = round_up(layers * sizeof(struct kern_kv)) + (size_t)blocks * g->block_bytes;
+	size_t bytes = round_up(g->kv_count * sizeof(struct kern_kv)) + (size_t)blocks * g->block_bytes;
 	void *memory;
 
 	ASSERT(g->kv_memory && !w->memory && blocks > 0 && !g->states.data); /* who came back would have lost its state */
@@ -178,7 +180,7 @@ static enum err queue_pairs(struct gpu *g, const struct batch_state *b, enum dir
 		u32 *src = (u32 *)(void *)stage->memory, *dst = src + most;
 		struct kern_swap_args a = {.from = d == IN ? w->layers : g->arena.kv_layers,
 					   .to = d == IN ? g->arena.kv_layers : w->layers,
-					   .layer_count = g->config.model->layers,
+					   .layer_count = g->kv_count,
 					   .src = src,
 					   .dst = dst,
 					   .count = write_pairs(g, b, d, &at, most, src, dst)};
