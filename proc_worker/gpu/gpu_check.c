@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "proc_worker/model/latent.h"
 #include "proc_worker/model/recurrent.h"
 
 enum {
@@ -14,9 +15,11 @@ enum {
 	EXPERTS_MAX = 256,
 	EXPERTS_PER_TOKEN_MAX = 32,
 	BLOCK_LEAST = 4,
+	LATENT_HEADS_MAX = 256,
 };
 
-/* Compute capabilities whose blocks may have the 165 KiB of shared memory that heads of LARGE_HEADS and more take. */
+/* Compute capabilities whose blocks may have the shared memory that heads of LARGE_HEADS and more values take, 165 KiB and more. Of larger ones
+ * the cache is bfloat16. */
 enum { LARGE_HEADS = 256, ROOM_FROM = 90, ROOM_UNTIL = 110 };
 
 static const u32 HEAD_DIMS[] = {16, 32, 48, 64, 80, 96, 128, 256, 320, 512, 576};
@@ -48,35 +51,37 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		return err_set(em, ERR_UNSUPPORTED, "devices have no kernels for the layers of a %s, whose heads differ in size: use --device cpu", a->name);
 	if (a->state_beside)
 		return err_set(em, ERR_UNSUPPORTED, "devices do not compute the layers of a %s, which attend and keep a state side by side: use --device cpu", a->name);
-	return a->latent ? err_set(em, ERR_UNSUPPORTED, "devices have no kernels for the latent attention of a %s: use --device cpu", a->name) : ERR_OK;
+	if (c->model->router.groups_best && c->model->router.groups > 1)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "the experts of this %s come from the groups whose best one is best (topk_method group_limited_greedy); devices have no kernel for "
+			       "that: use --device cpu",
+			       a->name);
+	return ERR_OK;
 }
 
-static enum err check_heads(const struct gpu_config *c, struct err_msg *em)
+/* Of one size of heads that the model has. */
+static enum err check_head_dim(const struct gpu_config *c, u32 head_dim, struct err_msg *em)
 {
+	const char *what = c->model->arch->latent ? "the model's heads share keys (kv_lora_rank and qk_rope_head_dim) of" : "the model's heads have";
 	u32 capability = c->device->info.capability;
-	char known[64] = "";
+	char known[96] = "";
 	size_t used = 0;
 
-	if (c->model->head_dim >= LARGE_HEADS && (capability < ROOM_FROM || capability >= ROOM_UNTIL))
+	if (head_dim >= LARGE_HEADS && (capability < ROOM_FROM || capability >= ROOM_UNTIL))
 		return err_set(em, ERR_UNSUPPORTED,
-			       "the model's heads have %u values; the device's attention has room for them on compute "
-			       "capability 9.0 and 10.x, and this is %u.%u: use --device cpu",
-			       c->model->head_dim, capability / 10, capability % 10);
-	if (c->model->head_dim > LARGE_HEADS && c->kv_dtype != KERN_BF16)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "the model's heads have %u values; the device's attention keeps those of more than %d in bfloat16, not in %s: "
-			       "leave --kv-cache-dtype out, or use --device cpu",
-			       c->model->head_dim, LARGE_HEADS, kern_dtype_name(c->kv_dtype));
+			       "%s %u values; the device's attention has room for them on compute capability 9.0 and 10.x, and this is %u.%u: use "
+			       "--device cpu",
+			       what, head_dim, capability / 10, capability % 10);
+	if (head_dim > LARGE_HEADS && c->kv_dtype != KERN_BF16)
+		return err_set(em, ERR_UNSUPPORTED, "%s %u values; more than %d are on devices in bfloat16, not in %s: use --kv-cache-dtype bfloat16", what,
+			       head_dim, LARGE_HEADS, kern_dtype_name(c->kv_dtype));
 	for (size_t i = 0; i < COUNT_OF(HEAD_DIMS); i++) {
-		if (HEAD_DIMS[i] == c->model->head_dim)
+		if (HEAD_DIMS[i] == head_dim)
 			return ERR_OK;
 		used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%u", used ? ", " : "",
 					 HEAD_DIMS[i]);
 	}
-	return err_set(em, ERR_UNSUPPORTED,
-		       "the model's heads have %u values; the device's attention is made for %s: use "
-		       "--device cpu",
-		       c->model->head_dim, known);
+	return err_set(em, ERR_UNSUPPORTED, "%s %u values; the device's attention is made for %s: use --device cpu", what, head_dim, known);
 }
 
 static enum err check_blocks(const struct gpu_config *c, struct err_msg *em)
@@ -102,6 +107,13 @@ static enum err check_numbers(const struct gpu_config *c, struct err_msg *em)
 		{"the width of all heads of a worker", c->shard->heads * m->head_dim, COLUMNS, UINT32_MAX},
 		{"the width of a worker's layers that keep a state", recurrent_layout(m, c->shard).out_width, COLUMNS, UINT32_MAX},
 		{"the rotated part of a head", m->rope.dim, 4, m->head_dim},
+		{"qk_nope_head_dim", m->latent.key, COLUMNS, UINT32_MAX},
+		{"qk_rope_head_dim", m->latent.rope, 8, UINT32_MAX},
+		{"q_lora_rank", m->latent.q_rank, COLUMNS, UINT32_MAX},
+		{"kv_lora_rank", m->latent.rank, COLUMNS, UINT32_MAX},
+		{"the width of the values of all heads of a worker", c->shard->heads * m->latent.value, COLUMNS, UINT32_MAX},
+		{"of a worker what latent attention begins with", m->arch->latent ? latent_low_width(m, c->shard) : 0, 8, HIDDEN_MAX},
+		{"the number of heads of a worker that share keys", m->arch->latent ? c->shard->heads : 0, 1, LATENT_HEADS_MAX},
 		{"vocab_size", m->vocab_size, 1, VOCAB_MAX - 1},
 		{"the number of experts", m->experts, 1, EXPERTS_MAX},
 		{"the number of experts of a token", m->experts_per_token, 1, EXPERTS_PER_TOKEN_MAX},
@@ -128,7 +140,7 @@ enum err gpu_check(const struct gpu_config *c, struct err_msg *em)
 	if (!e)
 		e = check_types(c, em);
 	if (!e)
-		e = check_heads(c, em);
+		e = check_head_dim(c, c->model->head_dim, em);
 	if (!e)
 		e = check_blocks(c, em);
 	return e ? e : check_numbers(c, em);

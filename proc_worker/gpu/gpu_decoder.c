@@ -172,14 +172,14 @@ static struct kern_rope_kv_args rope_args(struct gpu *g, u32 layer, u32 tokens)
 	const struct gpu_arena *a = &g->arena;
 	const struct model_config *m = g->config.model;
 	const struct layer_weights *w = &g->weights.layers[layer];
-	bool local = m->layer_flags[layer] & LAYER_LOCAL_ROPE, together = m->arch->traits & ARCH_QK_NORMS, gated = m->output_gate;
+	bool local = m->layer_flags[layer] & LAYER_LOCAL_ROPE, together = m->arch->traits & ARCH_QK_NORMS, gated = m->output_gate, latent = gpu_is_latent(g);
 	size_t first = local ? (size_t)g->config.rope->local * (m->rope.dim / 2) : 0;
 
 	return (struct kern_rope_kv_args){.q_bf16 = a->q,
 					  .qkv = a->qkv,
-					  .bias = gated ? NULL : w->qkv_bias,
-					  .q_norm = together ? NULL : w->q_norm,
-					  .k_norm = together ? NULL : w->k_norm,
+					  .bias = gated || latent ? NULL : w->qkv_bias,
+					  .q_norm = together || latent ? NULL : w->q_norm,
+					  .k_norm = together || latent ? NULL : w->k_norm,
 					  .norm_eps = m->norm_eps,
 					  .clip = m->clip,
 					  .cos = a->cos + first,
@@ -215,12 +215,13 @@ static enum err first_product(struct pass *p, u32 layer, struct kern_matmul_fusi
 {
 	struct gpu *g = p->g;
 	const struct layer_weights *w = &g->weights.layers[layer];
+	const bool latent = gpu_is_latent(g);
 
 	enum err e = norm_in(p, w->attn_norm, w->attn_norm_bias, &w->qkv, fusion, em);
-	*a = product_in(g, g->arena.qkv, &w->qkv, fusion, 0, p->tokens);
-	a->bias = gpu_is_recurrent(g, layer) || g->config.model->output_gate ? w->qkv_bias : NULL;
+	*a = product_in(g, latent ? g->arena.low : g->arena.qkv, &w->qkv, fusion, 0, p->tokens);
+	a->bias = latent || gpu_is_recurrent(g, layer) || g->config.model->output_gate ? w->qkv_bias : NULL;
 	a->out_dtype = KERN_F32;
-	a->out_stride = gpu_qkv_stride(g, layer);
+	a->out_stride = latent ? w->qkv.n : gpu_qkv_stride(g, layer);
 	a->fusion = p->few ? fusion : NULL;
 	return e;
 }
@@ -233,12 +234,12 @@ static enum err project(struct pass *p, u32 layer, struct err_msg *em)
 	struct kern_rope_kv_args rope = rope_args(g, layer, p->tokens);
 	struct kern_matmul_fusion fusion;
 	struct kern_matmul_args a;
-	bool together = g->config.model->arch->traits & ARCH_QK_NORMS;
+	const bool together = g->config.model->arch->traits & ARCH_QK_NORMS, latent = gpu_is_latent(g);
 
 	enum err e = first_product(p, layer, &fusion, &a, em);
 	if (e)
 		return e;
-	if (p->few && !together && !g->config.model->output_gate) {
+	if (p->few && !together && !latent && !g->config.model->output_gate) {
 		fusion.rope = &rope;
 		e = g->ops.matmul(&g->ctx, &a);
 		if (e != ERR_UNSUPPORTED)
@@ -248,6 +249,8 @@ static enum err project(struct pass *p, u32 layer, struct err_msg *em)
 	e = run_product(g, &a, em);
 	if (!e && together)
 		e = norm_heads(g, w, p->tokens, em);
+	if (!e && latent)
+		e = gpu_latent_project(g, layer, p->tokens, em);
 	return e ? e : gpu_op(g->ops.rope_kv(&g->ctx, &rope), "rope_kv", em);
 }
 
@@ -274,6 +277,8 @@ static enum err attend(struct pass *p, u32 layer, struct err_msg *em)
 					   .plan = plan};
 
 	enum err e = gpu_op(g->ops.attention(&g->ctx, &args), "attention", em);
+	if (!e && gpu_is_latent(g))
+		e = gpu_latent_values(g, layer, p->tokens, em);
 	return e ? e : gpu_gate_heads(g, layer, p->tokens, em);
 }
 
@@ -305,7 +310,7 @@ static enum err attention_block(struct pass *p, u32 layer, struct err_msg *em)
 	if (!e && g->config.model->parallel && w->mlp_norm) /* of the stream as attention has read it */
 		e = norm(g, g->arena.normed, g->arena.x, NULL, w->mlp_norm, w->mlp_norm_bias, p->tokens, em);
 	if (!e)
-		e = end_product(p, g->arena.attended, &w->attn_out, w->attn_out_bias,
+		e = end_product(p, gpu_is_latent(g) ? g->arena.values : g->arena.attended, &w->attn_out, w->attn_out_bias,
 				w->attn_post_norm, 0, p->tokens, em);
 	if (g->config.model->parallel) { /* the MLP reads what attention has read, or its own norm of that, and its block ends with this one */
 		p->begun = true;

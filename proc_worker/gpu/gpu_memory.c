@@ -6,6 +6,7 @@
 
 #include "common/assert.h"
 #include "proc_worker/gpu/gpu_priv.h"
+#include "proc_worker/model/latent.h"
 #include "proc_worker/profile.h"
 
 enum { ALIGN = 256 };
@@ -114,6 +115,21 @@ static void lay_out_experts(struct gpu *g, u8 *base, size_t *offset)
 	}
 }
 
+static void lay_out_latent(struct gpu *g, u8 *base, size_t *offset)
+{
+	const struct model_config *m = g->config.model;
+	const struct model_shard *s = g->config.shard;
+	struct gpu_arena *a = &g->arena;
+	size_t tokens = g->config.limits.tokens_max, low = tokens * latent_low_width(m, s);
+
+	a->low = carve(base, offset, low * sizeof(float));
+	if (m->latent.q_rank > 0) {
+		a->low_rounded = carve(base, offset, low * sizeof(u16));
+		a->queries = carve(base, offset, tokens * s->heads * latent_query_width(m) * sizeof(float));
+	}
+	a->values = carve(base, offset, tokens * s->heads * m->latent.value * sizeof(u16));
+}
+
 static void lay_out_activations(struct gpu *g, u8 *base, size_t *offset)
 {
 	const struct model_config *m = g->config.model;
@@ -128,6 +144,8 @@ static void lay_out_activations(struct gpu *g, u8 *base, size_t *offset)
 	size_t mlp = *offset, experts = *offset;
 	a->qkv = carve(base, offset, tokens * gpu_qkv_widest(g) * sizeof(float));
 	a->q = carve(base, offset, tokens * s->heads * m->head_dim * sizeof(u16));
+	if (m->arch->latent)
+		lay_out_latent(g, base, offset);
 	a->gate_up = carve(base, &mlp, mlp_tokens * (m->arch->ungated ? 1 : 2) * width * sizeof(u16));
 	a->activated = carve(base, &mlp, mlp_tokens * width * sizeof(u16));
 	lay_out_experts(g, base, &experts);
@@ -159,7 +177,7 @@ static size_t scratch_bytes(const struct gpu *g)
 
 	for (u32 i = 0; i < g->weights.layer_count; i++) {
 		const struct layer_weights *w = &g->weights.layers[i];
-		const struct kern_weight *matrices[] = {&w->qkv, &w->attn_out, &w->gate_up, &w->down};
+		const struct kern_weight *matrices[] = {&w->qkv, &w->attn_out, &w->gate_up, &w->down, &w->q_b};
 		for (size_t j = 0; j < COUNT_OF(matrices); j++)
 			if (matrices[j]->dtype != KERN_BF16)
 				bytes = most(bytes, (size_t)matrices[j]->n * matrices[j]->k * sizeof(u16));
@@ -177,7 +195,7 @@ static void lay_out_summed(struct gpu *g, u8 *base, size_t *offset)
 
 	a->x = carve(base, offset, stream * sizeof(float));
 	a->delta = carve(base, offset, stream * sizeof(u16));
-	if (g->config.model->arch->traits & ARCH_QK_NORMS)
+	if (g->config.model->arch->latent || g->config.model->arch->traits & ARCH_QK_NORMS)
 		a->squares = carve(base, offset, 2 * (size_t)g->config.limits.tokens_max * sizeof(float));
 	a->logit_part = carve(base, offset, part);
 	a->logit_parts = carve(base, offset, ranks * part);

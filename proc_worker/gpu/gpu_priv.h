@@ -1,6 +1,6 @@
 /* The inside of a device's engine. gpu.c: its life; gpu_memory.c: arenas and sizes; gpu_kv.c: KV blocks; gpu_weights.c: the way of
  * weights; gpu_tune.c: products measured at start; gpu_diff.c: what changed, on its way up; gpu_decoder.c,
- * gpu_moe.c, gpu_recurrent.c: the layers; gpu_states.c: what layers keep of sequences instead of keys and values;
+ * gpu_latent.c, gpu_moe.c, gpu_recurrent.c: the layers; gpu_states.c: what layers keep of sequences instead of keys and values;
  * gpu_step.c: a step and its graphs; gpu_swap.c: blocks to the host's memory and back; gpu_sample.c: from logits to
  * tokens; gpu_result.c: the way back. */
 #ifndef TERCET_PROC_WORKER_GPU_GPU_PRIV_H
@@ -78,8 +78,12 @@ struct gpu_arena {
 	float *x;		  /* [T][hidden] the residual stream */
 	u16 *delta, *normed;	  /* [T][hidden]; delta: what a block adds to it */
 	float *qkv;		  /* [T][gpu_qkv_stride] */
-	float *squares;		  /* [T][2] of q and k, where their norms are over all heads */
+	float *squares;		  /* [T][2] of q and k, where their norms are over all heads, or of what latent attention makes them of */
 	u16 *q, *attended;
+	/* Of latent attention: what the first product makes of a token, where queries have a rank of their own the same rounded, and queries
+	 * [T][heads][key + rope]; and what attn_out reads, [T][heads][value]. */
+	float *low, *queries;
+	u16 *low_rounded, *values;
 	u16 *gate_up, *activated; /* share their memory with qkv and q */
 	/* Mixtures of experts, in the same memory: [moe_tokens * top][...] */
 	u16 *expert_gate_up, *expert_activated, *expert_down;
@@ -283,6 +287,14 @@ bool gpu_is_recurrent(const struct gpu *g, u32 layer);
 MUST_CHECK enum err gpu_recurrent_mix(struct gpu *g, u32 layer, u32 tokens, struct err_msg *em);
 /* Weighs what attention gives, arena.attended, by the gates behind the layer's q, k and v, where there are some. */
 MUST_CHECK enum err gpu_gate_heads(struct gpu *g, u32 layer, u32 tokens, struct err_msg *em);
+
+/* ---------------------------------------------------------------- gpu_latent.c */
+
+bool gpu_is_latent(const struct gpu *g);
+/* From arena.low to arena.qkv as rope_kv reads it. */
+MUST_CHECK enum err gpu_latent_project(struct gpu *g, u32 layer, u32 tokens, struct err_msg *em);
+/* From arena.attended to arena.values. */
+MUST_CHECK enum err gpu_latent_values(struct gpu *g, u32 layer, u32 tokens, struct err_msg *em);
 
 /* ---------------------------------------------------------------- gpu_states.c */
 

@@ -35,6 +35,8 @@ bool gpu_is_recurrent(const struct gpu *g, u32 layer)
 
 u32 gpu_qkv_stride(const struct gpu *g, u32 layer)
 {
+	if (gpu_is_latent(g))
+		return gpu_qkv_widest(g);
 	return gpu_is_recurrent(g, layer) ? round_up(g->weights.layers[layer].qkv.n) : g->weights.layers[layer].qkv.n;
 }
 

@@ -73,10 +73,13 @@ static enum err tune_layer(struct gpu *g, u32 layer)
 	const struct gpu_arena *a = &g->arena;
 	u32 tokens = g->config.limits.tokens_max,
 	    mlp = tokens < GPU_MLP_TOKENS ? tokens : (u32)GPU_MLP_TOKENS;
-	enum err e = tune_sizes(g, &w->qkv, a->normed, a->qkv, gpu_qkv_stride(g, layer), KERN_F32, 1, tokens);
+	const bool latent = gpu_is_latent(g);
+	enum err e = tune_sizes(g, &w->qkv, a->normed, latent ? a->low : a->qkv, latent ? w->qkv.n : gpu_qkv_stride(g, layer), KERN_F32, 1, tokens);
 
 	if (!e)
-		e = tune_end(g, &w->attn_out, a->attended, w->attn_post_norm, tokens);
+		e = tune_sizes(g, &w->q_b, a->low_rounded, a->queries, w->q_b.n, KERN_F32, 1, tokens);
+	if (!e)
+		e = tune_end(g, &w->attn_out, latent ? a->values : a->attended, w->attn_post_norm, tokens);
 	if (!e && w->router.n && a->shared) { /* of the expert of all tokens */
 		e = tune(g, &w->gate_up, a->normed, a->shared_gate_up, KERN_BF16, g->moe_tokens);
 		if (!e)

@@ -9,50 +9,57 @@
 /* Whatever config.json says of other norms. */
 static const f32 NORM_EPS = 1e-6f;
 
-static u32 query_width(const struct model_config *m)
+u32 latent_query_width(const struct model_config *m)
 {
 	return m->latent.key + m->latent.rope;
 }
 
 u32 latent_low_width(const struct model_config *m, const struct model_shard *s)
 {
-	return (m->latent.q_rank > 0 ? m->latent.q_rank : s->heads * query_width(m)) + m->head_dim;
+	return (m->latent.q_rank > 0 ? m->latent.q_rank : s->heads * latent_query_width(m)) + m->head_dim;
 }
 
 u32 latent_head_width(const struct model_config *m)
 {
-	u32 width = m->head_dim > query_width(m) ? m->head_dim : query_width(m);
+	u32 width = m->head_dim > latent_query_width(m) ? m->head_dim : latent_query_width(m);
 
 	return m->latent.value > width ? m->latent.value : width;
 }
 
-/* Of the queries' low rank, if they have one, and of the latent behind it. Every rank has all of both. */
+void latent_norm_args_init(struct qk_norm_args *a, const struct model_config *m, const struct layer_weights *w, u32 tokens, float *low,
+			   float *squares)
+{
+	const struct latent_config *l = &m->latent;
+	float *first = low + (w->qkv.n - m->head_dim) - l->q_rank;
+
+	a->squares = (struct kern_qk_squares_args){.qkv = first,
+						   .squares = squares,
+						   .tokens = tokens,
+						   .stride = w->qkv.n,
+						   .q_width = l->q_rank,
+						   .k_width = l->rank,
+						   .counts_k = true};
+	a->norm = (struct kern_qk_norm_args){.qkv = first,
+					     .squares = squares,
+					     .q_weight = w->q_norm,
+					     .k_weight = w->k_norm,
+					     .eps = NORM_EPS,
+					     .tokens = tokens,
+					     .stride = w->qkv.n,
+					     .q_width = l->q_rank,
+					     .k_width = l->rank,
+					     .q_total = l->q_rank > 0 ? l->q_rank : 1,
+					     .k_total = l->rank};
+}
+
 static enum err norm_ranks(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
-	const struct latent_config *l = &c->model->latent;
-	float *first = d->low + (w->qkv.n - c->model->head_dim) - l->q_rank;
-	struct kern_qk_squares_args squares = {.qkv = first,
-					       .squares = d->squares,
-					       .tokens = tokens,
-					       .stride = w->qkv.n,
-					       .q_width = l->q_rank,
-					       .k_width = l->rank,
-					       .counts_k = true};
-	struct kern_qk_norm_args norm = {.qkv = first,
-					 .squares = d->squares,
-					 .q_weight = w->q_norm,
-					 .k_weight = w->k_norm,
-					 .eps = NORM_EPS,
-					 .tokens = tokens,
-					 .stride = w->qkv.n,
-					 .q_width = l->q_rank,
-					 .k_width = l->rank,
-					 .q_total = l->q_rank > 0 ? l->q_rank : 1,
-					 .k_total = l->rank};
+	struct qk_norm_args a;
 
-	enum err e = decoder_failed(c->ops->qk_squares(c->ctx, &squares), "qk_squares", em);
-	return e ? e : decoder_failed(c->ops->qk_norm(c->ctx, &norm), "qk_norm", em);
+	latent_norm_args_init(&a, c->model, w, tokens, d->low, d->squares);
+	enum err e = decoder_failed(c->ops->qk_squares(c->ctx, &a.squares), "qk_squares", em);
+	return e ? e : decoder_failed(c->ops->qk_norm(c->ctx, &a.norm), "qk_norm", em);
 }
 
 /* A token's latent, behind what of its key rotates, as K; and as V, where no query asks for what stands in front of it. */
@@ -90,7 +97,7 @@ enum err latent_project(struct decoder *d, const struct layer_weights *w, u32 to
 					      .heads = c->shard->heads,
 					      .beside = m->latent.rope,
 					      .x_stride = m->latent.q_rank > 0 ? w->q_b.n : w->qkv.n,
-					      .x_apart = query_width(m),
+					      .x_apart = latent_query_width(m),
 					      .out_stride = (c->shard->heads + 2) * m->head_dim,
 					      .out_apart = m->head_dim,
 					      .ops = c->ops};

@@ -414,26 +414,29 @@ static enum err send_f8(struct uploader *u, enum weight_slot slot, u32 layer, u3
 	return e ? e : send(u, to, u->laid_out, bytes, em);
 }
 
+/* `w` as placed, at `memory`. The layout's number is that of the least matrix of it. */
+static enum err describe(struct kern_weight *w, const struct placed *s, const void *memory, struct err_msg *em)
+{
+	_Alignas(64) u16 row[COLUMNS];
+	struct kern_weight shape;
+	enum err e = kern_weight_device_begin(&shape, 1, COLUMNS, KERN_BF16, row, em);
+
+	if (!e)
+		*w = (struct kern_weight){.n = s->device_rows, .k = s->device_columns, .dtype = s->type, .packed = shape.packed, .data = memory};
+	return e;
+}
+
 static enum err upload_matrix(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
 			      const struct placed *s, struct kern_weight *w, const void *embed,
 			      struct err_msg *em)
 {
 	const struct weights_plan *p = u->reader.plan;
 	char *memory = take(u, slot_bytes(p, slot, s));
-	_Alignas(64) u16 row[COLUMNS];
-	struct kern_weight shape;
 	const u32 *order = NULL;
-	enum err e = ERR_OK;
 
-	/* The layout's number, from the least matrix of it. */
-	e = kern_weight_device_begin(&shape, 1, COLUMNS, KERN_BF16, row, em);
+	enum err e = describe(w, s, memory, em);
 	if (e)
 		return e;
-	*w = (struct kern_weight){.n = s->device_rows,
-				  .k = s->device_columns,
-				  .dtype = s->type,
-				  .packed = shape.packed,
-				  .data = memory};
 	if (is_shared(p, slot, s))
 		w->data = embed;
 	else if (s->type == KERN_BF16)
@@ -457,6 +460,30 @@ static enum err upload_experts(struct uploader *u, enum weight_slot slot, u32 la
 	u->experts += count;
 	for (u32 x = 0; !e && x < count; x++)
 		e = upload_matrix(u, slot, layer, x, &s, &(*out)[x], NULL, em);
+	return e;
+}
+
+/* Read a matrix of a head at a time, as the CPU's are: they are small, and in bfloat16 devices hold them in the same order. */
+static enum err upload_heads(struct uploader *u, enum weight_slot slot, u32 layer, struct kern_weight **out, struct err_msg *em)
+{
+	const struct weights_plan *p = u->reader.plan;
+	const struct placed s = place(p, slot, layer);
+	const size_t bytes = kern_weight_device_bytes(s.rows, s.columns, s.type);
+	enum err e = need(&u->packed, &u->packed_bytes, kern_weight_bytes(s.rows, s.columns, s.type, 0), em);
+
+	*out = u->experts;
+	u->experts += p->shard->heads;
+	for (u32 h = 0; !e && h < p->shard->heads; h++) {
+		struct kern_weight *w = &(*out)[h], host;
+		char *memory = take(u, slot_bytes(p, slot, &s));
+		e = describe(w, &s, memory, em);
+		if (!e)
+			e = kern_weight_begin(&host, s.rows, s.columns, s.type, u->packed, 0, em);
+		if (!e)
+			e = weights_read_head(&u->reader, slot, layer, h, &host, em);
+		if (!e)
+			e = send(u, memory, u->packed, bytes, em);
+	}
 	return e;
 }
 
@@ -522,8 +549,8 @@ static enum err upload_slot(struct uploader *u, enum weight_slot slot, u32 layer
 	case SLOT_IS_NORM:
 	case SLOT_IS_BIAS:
 		return upload_vector(u, slot, layer, member, em);
-	case SLOT_IS_HEADS: /* gpu_check refuses such models */
-		break;
+	case SLOT_IS_HEADS:
+		return upload_heads(u, slot, layer, member, em);
 	}
 	return ERR_OK;
 }
@@ -559,7 +586,7 @@ enum err model_weights_upload(struct model_weights *w, const struct weights_plan
 	enum err e = model_weights_device_bytes(p, &w->bytes, em);
 	if (e)
 		return e;
-	w->expert_count = 2 * p->config->experts * w->layer_count;
+	w->expert_count = 2 * (p->config->experts + (p->config->arch->latent ? p->shard->heads : 0)) * w->layer_count;
 	w->layers = calloc(w->layer_count, sizeof(*w->layers));
 	w->experts = calloc(w->expert_count + 1, sizeof(*w->experts));
 	u.experts = w->experts;

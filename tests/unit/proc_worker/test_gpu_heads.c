@@ -1,0 +1,176 @@
+/* A device's engine on the emulated device, of models whose heads are of another kind than Llama's: those that share a latent. Every family against
+ * the CPU, every way through a step, and what is refused. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proc_worker/gpu/gpu_priv.h"
+#include "tests/unit/proc_worker/gpu_fixture.h"
+
+static struct err_msg em;
+
+#define SIZES(layers, heads)                                                                                                  \
+	"\"vocab_size\": 101, \"hidden_size\": 64, \"intermediate_size\": 96, \"num_attention_heads\": " #heads ", \"num_hidden_layers\": " #layers \
+	", \"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 128, \"torch_dtype\": \"bfloat16\", \"eos_token_id\": 3"
+#define LATENT(name, layers, heads, q_rank, rank, key, rope, value, more)                                                             \
+	"{\"architectures\": [\"" name "\"], " SIZES(layers, heads) ", \"q_lora_rank\": " #q_rank ", \"kv_lora_rank\": " #rank       \
+	", \"qk_nope_head_dim\": " #key ", \"qk_rope_head_dim\": " #rope ", \"v_head_dim\": " #value more "}"
+#define ROUTED                                                                                                                 \
+	", \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 32, \"n_group\": 4, \"topk_group\": 2, " \
+	"\"first_k_dense_replace\": 1, \"n_shared_experts\": 1"
+#define YOUTU LATENT("YoutuForCausalLM", 2, 4, 32, 32, 32, 16, 16, "")
+
+/* ---------------------------------------------------------------- families */
+
+static void check_family(const char *what, const char *text, double worst)
+{
+	if (getenv("TEST_GPU_PRINT"))
+		fprintf(stderr, "%s: ", what);
+	random_model_write(&model, text, 11);
+	struct device_run_config c = gpu_test_config();
+	u32 count = make_requests(3, 101, 5);
+	run_model(&c, count);
+	expect_near(&c, count, worst);
+	random_model_remove(&model);
+}
+
+Test(gpu_heads, latent_attention_answers_as_on_the_cpu, .timeout = 120)
+{
+	static const struct {
+		const char *what, *text;
+	} families[] = {
+		{"queries of a rank of their own", YOUTU},
+		{"queries of the stream", LATENT("YoutuForCausalLM", 2, 4, null, 32, 32, 16, 16, "")},
+		{"biases, halves rotate", LATENT("YoutuForCausalLM", 2, 4, 64, 32, 32, 32, 48, ", \"attention_bias\": true, \"rope_interleave\": false")},
+		{"multipliers, two tables of positions",
+		 LATENT("MiniCPM3ForCausalLM", 2, 4, 32, 64, 32, 16, 16,
+			", \"scale_emb\": 12, \"scale_depth\": 1.4, \"dim_model_base\": 16, \"rope_scaling\": {\"type\": \"longrope\", "
+			"\"original_max_position_embeddings\": 24, \"short_factor\": [1,1,1,1,1,1,1,1], \"long_factor\": [1,1,2,2,3,3,4,4]}")},
+		{"heads of DeepSeek's size", LATENT("YoutuForCausalLM", 1, 2, 32, 512, 32, 64, 16, "")},
+		{"heads of Mistral Small 4's size", LATENT("YoutuForCausalLM", 1, 2, 32, 256, 64, 64, 32, "")},
+	};
+
+	for (size_t i = 0; i < COUNT_OF(families); i++)
+		check_family(families[i].what, families[i].text, 0.3);
+}
+
+/* As test_gpu.c has them: where experts are nearly equal another may be chosen. */
+static void check_experts(const char *what, const char *text)
+{
+	random_model_write(&model, text, 11);
+	struct device_run_config c = gpu_test_config();
+	u32 count = make_requests(3, 101, 5);
+	run_model(&c, count);
+	struct device_difference d = device_compare(&c, requests, count);
+	if (getenv("TEST_GPU_PRINT"))
+		fprintf(stderr, "%s: %u of %u far off, %.4f on average\n", what, d.far, d.compared, d.mean_logprob);
+	cr_expect_lt(d.far, d.compared / 6, "%s: %u of %u are far off", what, d.far, d.compared);
+	cr_expect_lt(d.mean_logprob, 0.15, "%s: log-probabilities differ by %f on average", what, d.mean_logprob);
+	random_model_remove(&model);
+}
+
+Test(gpu_heads, mixtures_with_latent_attention_answer_as_on_the_cpu, .timeout = 120)
+{
+	check_experts("DeepSeek V3", LATENT("DeepseekV3ForCausalLM", 2, 4, 32, 32, 32, 16, 16, ROUTED));
+	check_experts("DeepSeek V2 Lite", LATENT("DeepseekV2ForCausalLM", 2, 4, null, 32, 32, 16, 16, ROUTED ", \"topk_method\": \"greedy\", \"norm_topk_prob\": false"));
+	check_experts("GLM 4.7 Flash", LATENT("Glm4MoeLiteForCausalLM", 2, 4, 32, 32, 32, 16, 32, ROUTED));
+}
+
+/* The CPU rounds inputs to 8 bits, too. */
+Test(gpu_heads, quantized_weights_and_caches_answer_as_on_the_cpu, .timeout = 120)
+{
+	random_model_write(&model, YOUTU, 15);
+	struct device_run_config c = gpu_test_config();
+	u32 count = make_requests(3, 101, 5);
+	c.matrix_dtype = KERN_I8;
+	c.kv_dtype = KERN_I8;
+	run_model(&c, count);
+	expect_near(&c, count, 0.8);
+	random_model_remove(&model);
+}
+
+/* ---------------------------------------------------------------- ways through a step */
+
+static void check_ways(const char *text)
+{
+	static struct driver_request first[REQUESTS];
+	static const struct {
+		const char *what;
+		bool graphs;
+		u32 depth;
+	} ways[] = {{"as it comes", false, 0}, {"graphs, two steps ahead", true, 2}};
+	static struct sampling_params plain;
+
+	random_model_write(&model, text, 12);
+	set_params(&plain);
+	for (size_t i = 0; i < COUNT_OF(ways); i++) {
+		struct device_run_config c = gpu_test_config();
+		u32 count = make_requests(REQUESTS, 101, 9);
+		for (u32 k = 0; k < count; k += 2)
+			requests[k].params = &plain; /* sampled in the graph */
+		c.graphs = ways[i].graphs;
+		c.depth = ways[i].depth;
+		run_model(&c, count);
+		if (i == 0)
+			memcpy(first, requests, sizeof(first));
+		else
+			expect_same(first, requests, count, ways[i].what);
+	}
+	random_model_remove(&model);
+}
+
+/* Preempted rows, some of which find room in the host's memory, in an order of streams that begins nothing before somebody waits for it. */
+static void check_swaps(const char *text)
+{
+	setenv("CUDA_EMU_SCHEDULE", "reverse", 1);
+	random_model_write(&model, text, 13);
+	struct device_run_config c = gpu_test_config();
+	u32 count = make_requests(6, 101, 16);
+	c.blocks = 18;
+	c.rows_max = 2;
+	c.preempt_every = 8;
+	c.host_blocks = 12;
+	run_model(&c, count);
+	cr_assert_gt(run.swapped_in, 8);
+	cr_assert_eq(run.swapped_in, run.swapped_out);
+	expect_near(&c, count, 0.3);
+	random_model_remove(&model);
+}
+
+Test(gpu_heads, answers_do_not_depend_on_graphs_or_steps_in_flight, .timeout = 120)
+{
+	check_ways(YOUTU);
+}
+
+Test(gpu_heads, swapped_rows_go_on_where_they_were, .timeout = 120)
+{
+	check_swaps(YOUTU);
+}
+
+/* ---------------------------------------------------------------- refusals */
+
+static void expect_refusal(const char *text, enum kern_dtype kv, u32 capability, const char *words)
+{
+	struct device_run_config c = gpu_test_config();
+
+	random_model_write(&model, text, 17);
+	device_run_read(&run, &c);
+	struct gpu_config bad = device_run_config(&run);
+	bad.kv_dtype = kv;
+	run.device.info.capability = capability ? capability : run.device.info.capability;
+	cr_expect_eq(gpu_check(&bad, &em), ERR_UNSUPPORTED, "%s", words);
+	cr_expect(strstr(em.text, words), "%s", em.text);
+	device_run_close(&run);
+	random_model_remove(&model);
+}
+
+Test(gpu_heads, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
+{
+	expect_refusal(LATENT("YoutuForCausalLM", 1, 2, 32, 512, 32, 64, 16, ""), KERN_I8, 0, "bfloat16, not in int8: use --kv-cache-dtype bfloat16");
+	expect_refusal(LATENT("YoutuForCausalLM", 1, 2, 32, 512, 32, 64, 16, ""), KERN_BF16, 89, "576 values; the device's attention has room for them on");
+	expect_refusal(LATENT("YoutuForCausalLM", 1, 2, 32, 256, 32, 32, 16, ""), KERN_BF16, 0, "heads share keys (kv_lora_rank and qk_rope_head_dim) of 288");
+	expect_refusal(LATENT("YoutuForCausalLM", 1, 2, 32, 32, 24, 16, 16, ""), KERN_BF16, 0, "qk_nope_head_dim is 24");
+	expect_refusal(LATENT("DeepseekV2ForCausalLM", 2, 4, 32, 32, 32, 16, 16, ROUTED ", \"topk_method\": \"group_limited_greedy\""), KERN_BF16, 0,
+		       "(topk_method group_limited_greedy); devices have no kernel for that");
+}
