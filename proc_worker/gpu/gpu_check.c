@@ -16,6 +16,7 @@ enum {
 	EXPERTS_PER_TOKEN_MAX = 32,
 	BLOCK_LEAST = 4,
 	LATENT_HEADS_MAX = 256,
+	INPUT_WIDTH_MAX = 256,
 };
 
 /* Compute capabilities whose blocks may have the shared memory that heads of LARGE_HEADS and more values take, 165 KiB and more. Of larger ones
@@ -47,8 +48,11 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 {
 	const struct arch *a = c->model->arch;
 
-	if (a->global_heads)
-		return err_set(em, ERR_UNSUPPORTED, "devices have no kernels for the layers of a %s, whose heads differ in size: use --device cpu", a->name);
+	if (a->global_heads && c->model->experts)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "the experts of this %s stand beside an MLP and have a weight each of their own (enable_moe_block); devices have no kernel for "
+			       "that: use --device cpu",
+			       a->name);
 	if (a->state_beside)
 		return err_set(em, ERR_UNSUPPORTED, "devices do not compute the layers of a %s, which attend and keep a state side by side: use --device cpu", a->name);
 	if (c->model->router.groups_best && c->model->router.groups > 1)
@@ -106,7 +110,10 @@ static enum err check_numbers(const struct gpu_config *c, struct err_msg *em)
 		{"hidden_size", m->hidden, COLUMNS, HIDDEN_MAX},
 		{"the width of all heads of a worker", c->shard->heads * m->head_dim, COLUMNS, UINT32_MAX},
 		{"the width of a worker's layers that keep a state", recurrent_layout(m, c->shard).out_width, COLUMNS, UINT32_MAX},
-		{"the rotated part of a head", m->rope.dim, 4, m->head_dim},
+		{"the width of all heads of a worker in layers without a window", c->shard->heads * m->global_head_dim, COLUMNS, UINT32_MAX},
+		{"the rotated part of a head", m->rope.dim, 4, m->arch->global_heads ? m->global_head_dim : m->head_dim},
+		{"hidden_size_per_layer_input", m->input_width, COLUMNS, INPUT_WIDTH_MAX},
+		{"hidden_size_per_layer_input of all layers together", m->layers * m->input_width, 8, HIDDEN_MAX},
 		{"qk_nope_head_dim", m->latent.key, COLUMNS, UINT32_MAX},
 		{"qk_rope_head_dim", m->latent.rope, 8, UINT32_MAX},
 		{"q_lora_rank", m->latent.q_rank, COLUMNS, UINT32_MAX},
@@ -141,6 +148,8 @@ enum err gpu_check(const struct gpu_config *c, struct err_msg *em)
 		e = check_types(c, em);
 	if (!e)
 		e = check_head_dim(c, c->model->head_dim, em);
+	if (!e && c->model->arch->global_heads)
+		e = check_head_dim(c, c->model->global_head_dim, em);
 	if (!e)
 		e = check_blocks(c, em);
 	return e ? e : check_numbers(c, em);

@@ -173,8 +173,13 @@ static struct kern_rope_kv_args rope_args(struct gpu *g, u32 layer, u32 tokens)
 	const struct model_config *m = g->config.model;
 	const struct layer_weights *w = &g->weights.layers[layer];
 	bool local = m->layer_flags[layer] & LAYER_LOCAL_ROPE, together = m->arch->traits & ARCH_QK_NORMS, gated = m->output_gate, latent = gpu_is_latent(g);
+	const u32 flags = m->layer_flags[layer];
+	const struct rope_config *by = local ? &m->local_rope : &m->rope;
+	struct kern_kv kv = g->kv[layer];
 	size_t first = local ? (size_t)g->config.rope->local * (m->rope.dim / 2) : 0;
 
+	if (flags & LAYER_SHARED_KV) /* which is another layer's */
+		kv.kv_heads = 0;
 	return (struct kern_rope_kv_args){.q_bf16 = a->q,
 					  .qkv = a->qkv,
 					  .bias = gated || latent ? NULL : w->qkv_bias,
@@ -187,13 +192,16 @@ static struct kern_rope_kv_args rope_args(struct gpu *g, u32 layer, u32 tokens)
 					  .q_scales = a->q_scales,
 					  .positions = local ? a->positions : a->rope_rows,
 					  .slots = a->slots,
-					  .kv = g->kv[layer],
+					  .kv = kv,
 					  .tokens = tokens,
 					  .heads = g->config.shard->heads,
-					  .rope_dim = m->layer_flags[layer] & LAYER_NO_ROPE ? 0 : m->rope.dim,
-					  .qkv_stride = gated ? gpu_qkv_stride(g, layer) : 0,
+					  .rope_dim = flags & LAYER_NO_ROPE ? 0 : by->dim,
+					  .rope_apart = by->head / 2,
+					  .qkv_stride = gated || m->arch->global_heads ? gpu_qkv_stride(g, layer) : 0,
 					  .interleaved = m->interleaved,
 					  .norm_behind = m->arch->norm_behind,
+					  .norm_v = m->arch->global_heads,
+					  .v_is_k = flags & LAYER_GLOBAL && m->value_is_key,
 					  .dtype = KERN_BF16};
 }
 
@@ -239,7 +247,7 @@ static enum err project(struct pass *p, u32 layer, struct err_msg *em)
 	enum err e = first_product(p, layer, &fusion, &a, em);
 	if (e)
 		return e;
-	if (p->few && !together && !latent && !g->config.model->output_gate) {
+	if (p->few && !together && !latent && !g->config.model->output_gate && !g->config.model->arch->global_heads) {
 		fusion.rope = &rope;
 		e = g->ops.matmul(&g->ctx, &a);
 		if (e != ERR_UNSUPPORTED)
@@ -431,6 +439,27 @@ static enum err plan_attention(struct pass *p, bool decode, struct err_msg *em)
 	return e;
 }
 
+/* What the layer adds of its tokens, if anything, and what the stream is multiplied by behind it. */
+static enum err layer_end(struct pass *p, u32 layer, struct err_msg *em)
+{
+	struct gpu *g = p->g;
+	const float factor = g->weights.layers[layer].scale_value;
+	enum err e = ERR_OK;
+
+	if (g->arena.inputs) {
+		e = norm(g, g->arena.normed, g->arena.x, p->pending ? g->arena.delta : NULL, NULL, NULL, p->tokens, em);
+		if (!e)
+			e = gpu_inputs_add(g, layer, p->tokens, em);
+		p->pending = true;
+	}
+	if (e || factor == 0)
+		return e;
+	if (p->pending)
+		e = norm(g, NULL, g->arena.x, g->arena.delta, NULL, NULL, p->tokens, em);
+	p->pending = false;
+	return e ? e : gpu_scale_stream(g, factor, p->tokens, em);
+}
+
 enum err gpu_decode(struct gpu *g, const struct gpu_shape *shape, struct err_msg *em)
 {
 	const struct model_config *m = g->config.model;
@@ -440,6 +469,8 @@ enum err gpu_decode(struct gpu *g, const struct gpu_shape *shape, struct err_msg
 	enum err e = plan_attention(&p, shape->decode, em);
 	if (!e)
 		e = embed(g, shape->tokens, em);
+	if (!e && g->arena.inputs)
+		e = gpu_inputs_begin(g, shape->tokens, em);
 	for (u32 i = 0; !e && i < m->layers; i++) {
 		const struct layer_weights *w = &g->weights.layers[i];
 		const u32 flags = m->layer_flags[i];
@@ -447,6 +478,8 @@ enum err gpu_decode(struct gpu *g, const struct gpu_shape *shape, struct err_msg
 			e = attention_block(&p, i, em);
 		if (!e && !(flags & LAYER_NO_MLP))
 			e = flags & LAYER_EXPERTS ? experts(&p, w, em) : mlp(&p, w, em);
+		if (!e)
+			e = layer_end(&p, i, em);
 		if (e)
 			err_prefix(em, "layer %u", i);
 	}

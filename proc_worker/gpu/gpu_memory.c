@@ -67,12 +67,22 @@ static void lay_out_batch(struct gpu *g, u8 *base, size_t *offset)
 	a->kv_layers = carve(base, offset, g->kv_count * sizeof(struct kern_kv));
 }
 
+/* Of the rotary tables: rows of layers with positions of their own may be of another width. */
+static size_t angle_count(const struct gpu *g)
+{
+	const struct rope_tables *t = g->config.rope;
+	const struct rope_config *local = model_local_rope(g->config.model);
+	size_t rows = t->local ? t->local : t->rows, others = t->local ? t->rows - t->local : 0;
+
+	return rows * (g->config.model->rope.dim / 2) + (others ? others * (local->dim / 2) : 0);
+}
+
 static void lay_out_inputs(struct gpu *g, u8 *base, size_t *offset)
 {
 	struct gpu_arena *a = &g->arena;
 	const struct rope_tables *rope = g->config.rope;
 	size_t tokens = g->config.limits.tokens_max, rows = g->config.limits.rows_max;
-	size_t angles = (size_t)rope->rows * (g->config.model->rope.dim / 2);
+	size_t angles = angle_count(g);
 
 	a->ids = carve(base, offset, tokens * sizeof(u32));
 	a->positions = carve(base, offset, tokens * sizeof(u32));
@@ -82,6 +92,7 @@ static void lay_out_inputs(struct gpu *g, u8 *base, size_t *offset)
 	a->context = carve(base, offset, rows * sizeof(u32));
 	a->sample_index = carve(base, offset, g->samples_max * sizeof(u32));
 	a->sample_rows = carve(base, offset, g->samples_max * sizeof(u32));
+	a->rows_themselves = g->config.model->arch->global_heads ? carve(base, offset, tokens * sizeof(u32)) : NULL;
 	a->counts = carve(base, offset, 2 * sizeof(u32));
 	a->sample = carve(base, offset, g->samples_max * sizeof(*a->sample));
 	a->cos = carve(base, offset, angles * sizeof(float));
@@ -136,20 +147,29 @@ static void lay_out_activations(struct gpu *g, u8 *base, size_t *offset)
 	const struct model_shard *s = g->config.shard;
 	struct gpu_arena *a = &g->arena;
 	size_t tokens = g->config.limits.tokens_max;
-	size_t width = (s->intermediate + 31) / 32 * 32, mlp_tokens = least(tokens, GPU_MLP_TOKENS);
+	size_t width = (most(s->intermediate, s->wide_intermediate) + 31) / 32 * 32, mlp_tokens = least(tokens, GPU_MLP_TOKENS);
 
 	a->normed = carve(base, offset, tokens * m->hidden * sizeof(u16));
 	/* Nobody writes those of padding tokens: they stay what attention, or what a layer has instead, wrote there before, or zero. */
 	a->attended = carve(base, offset, tokens * gpu_attended_widest(g) * sizeof(u16));
-	size_t mlp = *offset, experts = *offset;
+	if (m->input_width) {
+		float *inputs_memory = carve(base, offset, (tokens * m->layers + 1) * m->input_width * sizeof(float));
+		a->inputs = inputs_memory ? inputs_memory + m->input_width : NULL;
+	}
+	size_t mlp = *offset, experts = *offset, inputs = *offset;
 	a->qkv = carve(base, offset, tokens * gpu_qkv_widest(g) * sizeof(float));
-	a->q = carve(base, offset, tokens * s->heads * m->head_dim * sizeof(u16));
+	a->q = carve(base, offset, tokens * s->heads * most(m->head_dim, m->global_head_dim) * sizeof(u16));
 	if (m->arch->latent)
 		lay_out_latent(g, base, offset);
 	a->gate_up = carve(base, &mlp, mlp_tokens * (m->arch->ungated ? 1 : 2) * width * sizeof(u16));
 	a->activated = carve(base, &mlp, mlp_tokens * width * sizeof(u16));
 	lay_out_experts(g, base, &experts);
-	*offset = most(*offset, most(mlp, experts));
+	if (m->input_width) {
+		a->inputs_projected = carve(base, &inputs, tokens * m->layers * m->input_width * sizeof(u16));
+		a->input_gate = carve(base, &mlp, tokens * 2 * m->input_width * sizeof(u16));
+		a->input_activated = carve(base, &mlp, tokens * m->input_width * sizeof(u16));
+	}
+	*offset = most(most(*offset, inputs), most(mlp, experts));
 }
 
 static void lay_out_logits(struct gpu *g, u8 *base, size_t *offset)
@@ -177,12 +197,14 @@ static size_t scratch_bytes(const struct gpu *g)
 
 	for (u32 i = 0; i < g->weights.layer_count; i++) {
 		const struct layer_weights *w = &g->weights.layers[i];
-		const struct kern_weight *matrices[] = {&w->qkv, &w->attn_out, &w->gate_up, &w->down, &w->q_b};
+		const struct kern_weight *matrices[] = {&w->qkv, &w->attn_out, &w->gate_up, &w->down, &w->q_b, &w->input_gate, &w->input_out};
 		for (size_t j = 0; j < COUNT_OF(matrices); j++)
 			if (matrices[j]->dtype != KERN_BF16)
 				bytes = most(bytes, (size_t)matrices[j]->n * matrices[j]->k * sizeof(u16));
 	}
-	return bytes;
+	return g->weights.inputs_projection.dtype == KERN_BF16
+		       ? bytes
+		       : most(bytes, (size_t)g->weights.inputs_projection.n * g->weights.inputs_projection.k * sizeof(u16));
 }
 
 /* What collectives read and write: with several ranks in memory of its own, the same on each. */
@@ -332,7 +354,7 @@ static void decide_sizes(struct gpu *g)
 static enum err upload_rope(struct gpu *g, struct err_msg *em)
 {
 	const struct rope_tables *t = g->config.rope;
-	size_t angles = (size_t)t->rows * (g->config.model->rope.dim / 2) * sizeof(float);
+	size_t angles = angle_count(g) * sizeof(float);
 	const struct {
 		float *to;
 		const float *from;
@@ -356,6 +378,26 @@ static enum err upload_rope(struct gpu *g, struct err_msg *em)
 				return e;
 		}
 	return ERR_OK;
+}
+
+static enum err upload_rows(struct gpu *g, struct err_msg *em)
+{
+	u32 count = g->config.limits.tokens_max, most_rows = (u32)(g->stage_bytes / sizeof(u32));
+	enum err e = ERR_OK;
+
+	for (u32 first = 0, n; !e && first < count; first += n) {
+		struct gpu_stage *s;
+		n = count - first < most_rows ? count - first : most_rows;
+		e = gpu_stage_take(g, &s, em);
+		if (e)
+			return e;
+		for (u32 i = 0; i < n; i++)
+			((u32 *)(void *)s->memory)[i] = first + i;
+		e = gpu_stage_copy(g, s, g->arena.rows_themselves + first, 0, n * sizeof(u32), em);
+		if (!e)
+			e = gpu_stage_sent(g, s, em);
+	}
+	return e;
 }
 
 /* Zeroed: what padding reads is a number. */
@@ -409,7 +451,9 @@ enum err gpu_memory_init(struct gpu *g, struct err_msg *em)
 		e = g->api->event_create(&g->slots[i].done, true, em);
 	if (!e)
 		e = g->api->event_create(&g->computed, false, em);
-	return e ? e : upload_rope(g, em);
+	if (!e)
+		e = upload_rope(g, em);
+	return e || !g->arena.rows_themselves ? e : upload_rows(g, em);
 }
 
 void gpu_memory_fini(struct gpu *g)

@@ -1,6 +1,6 @@
 /* The inside of a device's engine. gpu.c: its life; gpu_memory.c: arenas and sizes; gpu_kv.c: KV blocks; gpu_weights.c: the way of
  * weights; gpu_tune.c: products measured at start; gpu_diff.c: what changed, on its way up; gpu_decoder.c,
- * gpu_latent.c, gpu_moe.c, gpu_recurrent.c: the layers; gpu_states.c: what layers keep of sequences instead of keys and values;
+ * gpu_inputs.c, gpu_latent.c, gpu_moe.c, gpu_recurrent.c: the layers; gpu_states.c: what layers keep of sequences instead of keys and values;
  * gpu_step.c: a step and its graphs; gpu_swap.c: blocks to the host's memory and back; gpu_sample.c: from logits to
  * tokens; gpu_result.c: the way back. */
 #ifndef TERCET_PROC_WORKER_GPU_GPU_PRIV_H
@@ -77,6 +77,11 @@ struct gpu_arena {
 	float *q_scales; /* NULL: kern_rope_kv_args */
 	float *x;		  /* [T][hidden] the residual stream */
 	u16 *delta, *normed;	  /* [T][hidden]; delta: what a block adds to it */
+	u32 *rows_themselves;	  /* [T] 0, 1, .., of models that multiply the stream behind layers */
+	/* Of models whose layers add something of a token by themselves: [T][layers * input_width], with one width in front; the part that is made of the
+	 * embedding; [T][2 input_width] and [T][input_width] behind a layer's MLP. */
+	float *inputs;
+	u16 *inputs_projected, *input_gate, *input_activated;
 	float *qkv;		  /* [T][gpu_qkv_stride] */
 	float *squares;		  /* [T][2] of q and k, where their norms are over all heads, or of what latent attention makes them of */
 	u16 *q, *attended;
@@ -287,6 +292,15 @@ bool gpu_is_recurrent(const struct gpu *g, u32 layer);
 MUST_CHECK enum err gpu_recurrent_mix(struct gpu *g, u32 layer, u32 tokens, struct err_msg *em);
 /* Weighs what attention gives, arena.attended, by the gates behind the layer's q, k and v, where there are some. */
 MUST_CHECK enum err gpu_gate_heads(struct gpu *g, u32 layer, u32 tokens, struct err_msg *em);
+
+/* ---------------------------------------------------------------- gpu_inputs.c */
+
+/* What all layers add of the tokens, arena.inputs, from these and their embeddings, which are the stream; overwrites arena.normed. */
+MUST_CHECK enum err gpu_inputs_begin(struct gpu *g, u32 tokens, struct err_msg *em);
+/* What the layer adds, to arena.delta, by the stream, which is rounded in arena.normed. */
+MUST_CHECK enum err gpu_inputs_add(struct gpu *g, u32 layer, u32 tokens, struct err_msg *em);
+/* Multiplies the stream. */
+MUST_CHECK enum err gpu_scale_stream(struct gpu *g, float factor, u32 tokens, struct err_msg *em);
 
 /* ---------------------------------------------------------------- gpu_latent.c */
 

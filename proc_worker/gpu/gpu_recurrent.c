@@ -18,9 +18,9 @@ static u32 round_up(u32 floats)
 	return (floats + STRIDE_FLOATS - 1) / STRIDE_FLOATS * STRIDE_FLOATS;
 }
 
-static u32 heads_width(const struct gpu *g)
+static u32 heads_width(const struct gpu *g, u32 layer)
 {
-	return g->config.shard->heads * g->config.model->head_dim;
+	return g->config.shard->heads * model_head_dim(g->config.model, layer);
 }
 
 static u32 most(u32 a, u32 b)
@@ -42,14 +42,19 @@ u32 gpu_qkv_stride(const struct gpu *g, u32 layer)
 
 u32 gpu_qkv_widest(const struct gpu *g)
 {
-	const u32 gates = g->config.model->output_gate ? heads_width(g) : 0;
+	const struct model_config *m = g->config.model;
+	const struct model_shard *s = g->config.shard;
+	const u32 heads = m->output_gate ? 2 * s->heads : s->heads;
+	const u32 attention = most((heads + 2 * s->kv_heads) * m->head_dim, (heads + 2 * s->global_kv_heads) * m->global_head_dim);
 
-	return most(heads_width(g) + 2 * g->config.shard->kv_heads * g->config.model->head_dim + gates, round_up(layout(g).width));
+	return most(attention, round_up(layout(g).width));
 }
 
 u32 gpu_attended_widest(const struct gpu *g)
 {
-	return most(heads_width(g), layout(g).out_width);
+	const struct model_config *m = g->config.model;
+
+	return most(g->config.shard->heads * most(m->head_dim, m->global_head_dim), layout(g).out_width);
 }
 
 /* Row r of the batch has slot r. Rows without tokens in this step have none by query_start, and padding tokens are no row's. */
@@ -157,7 +162,7 @@ enum err gpu_recurrent_mix(struct gpu *g, u32 layer, u32 tokens, struct err_msg 
 
 enum err gpu_gate_heads(struct gpu *g, u32 layer, u32 tokens, struct err_msg *em)
 {
-	const u32 width = heads_width(g), stride = gpu_qkv_stride(g, layer);
+	const u32 width = heads_width(g, layer), stride = gpu_qkv_stride(g, layer);
 	struct kern_gate_args a = {.out_bf16 = g->arena.attended,
 				   .gate = g->arena.qkv + stride - width,
 				   .tokens = tokens,

@@ -90,6 +90,10 @@ static enum err tune_layer(struct gpu *g, u32 layer)
 		if (!e)
 			e = tune_end(g, &w->down, a->activated, w->mlp_post_norm, mlp);
 	}
+	if (!e)
+		e = tune_sizes(g, &w->input_gate, a->normed, a->input_gate, 2 * w->input_gate.n, KERN_BF16, 1, tokens);
+	if (!e)
+		e = tune(g, &w->input_out, a->input_activated, a->delta, KERN_BF16, tokens);
 	return e ? e : tune(g, &w->router, a->normed, a->router_logits, KERN_F32, g->moe_tokens);
 }
 
@@ -100,6 +104,8 @@ enum err gpu_tune(struct gpu *g, struct err_msg *em)
 
 	for (u32 i = 0; !e && i < g->weights.layer_count; i++)
 		e = tune_layer(g, i);
+	if (!e)
+		e = tune(g, &g->weights.inputs_projection, g->arena.normed, g->arena.inputs_projected, KERN_BF16, g->config.limits.tokens_max);
 	if (!e)
 		e = tune(g, &g->weights.lm_head, g->arena.picked_normed, logits, KERN_F32, g->samples_max);
 	if (e != ERR_IO)

@@ -53,6 +53,7 @@ struct layer_weights {
 	struct kern_weight input_out;	    /* [hidden][input_width] */
 	const float *input_post_norm;
 	const float *scale; /* [1] */
+	float scale_value; /* on devices: the same on the host; else, and where there is none, 0 */
 };
 
 struct model_weights {

@@ -20,6 +20,7 @@ struct uploader {
 	size_t packed_bytes, laid_out_bytes;
 	float *vector;
 	u32 vector_count;
+	float scale; /* of the layer; 0: none */
 };
 
 /* What a device holds of a slot. */
@@ -76,6 +77,12 @@ static bool is_f8(const struct weights_plan *p, enum weight_slot slot, u32 layer
 	return parts > 0;
 }
 
+/* Of rows that are looked up. */
+static bool is_table(enum weight_slot slot)
+{
+	return WEIGHTS_SLOTS[slot].kind == SLOT_IS_EMBED || WEIGHTS_SLOTS[slot].kind == SLOT_IS_TABLE;
+}
+
 static struct placed place(const struct weights_plan *p, enum weight_slot slot, u32 layer)
 {
 	struct placed s = {.type = KERN_F32};
@@ -89,7 +96,7 @@ static struct placed place(const struct weights_plan *p, enum weight_slot slot, 
 		s.device_columns = sides_of(p) * fill_up(s.columns / sides_of(p));
 	if (slot == SLOT_DOWN || slot == SLOT_EXPERT_DOWN)
 		s.device_columns = fill_up(s.columns);
-	if (slot == SLOT_EMBED || slot == SLOT_POSITIONS)
+	if (is_table(slot))
 		s.type = KERN_BF16;
 	else if (s.rows > 0 && !weights_is_vector(slot))
 		s.type = weights_matrix_dtype(p, slot, layer, &s.ordered);
@@ -111,7 +118,7 @@ static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, co
 		return 0;
 	if (weights_is_vector(slot))
 		return round_up((size_t)s->device_rows * s->device_columns * sizeof(float));
-	if (slot == SLOT_EMBED || slot == SLOT_POSITIONS)
+	if (is_table(slot))
 		return round_up((size_t)s->rows * s->columns * sizeof(u16));
 	return round_up(kern_weight_device_bytes(s->device_rows, s->device_columns, s->type)) +
 	       (s->ordered ? round_up(s->columns * sizeof(u32)) : 0);
@@ -511,6 +518,8 @@ static enum err upload_vector(struct uploader *u, enum weight_slot slot, u32 lay
 	}
 	widen(u->vector, sizeof(float), s.rows, s.columns, s.device_columns);
 	*out = (const float *)(const void *)memory;
+	if (slot == SLOT_LAYER_SCALE)
+		u->scale = u->vector[0];
 	return send(u, memory, u->vector, bytes, em);
 }
 
@@ -540,7 +549,8 @@ static enum err upload_slot(struct uploader *u, enum weight_slot slot, u32 layer
 	case SLOT_IS_EMBED:
 		return upload_table(u, slot, &w->embed, &w->embed_dtype, em);
 	case SLOT_IS_TABLE:
-		return upload_table(u, slot, &w->positions, &w->positions_dtype, em);
+		return slot == SLOT_POSITIONS ? upload_table(u, slot, &w->positions, &w->positions_dtype, em)
+					      : upload_table(u, slot, &w->inputs_embed, &w->inputs_embed_dtype, em);
 	case SLOT_IS_MATRIX:
 		s = place(u->reader.plan, slot, layer);
 		return upload_matrix(u, slot, layer, 0, &s, member, w->embed, em);
@@ -568,9 +578,13 @@ static enum err upload_all(struct uploader *u, struct model_weights *w, struct e
 		e = upload_slot(u, SLOT_FINAL_NORM_BIAS, 0, w, em);
 	if (!e)
 		e = upload_slot(u, SLOT_LM_HEAD_BIAS, 0, w, em);
+	for (u32 slot = SLOT_INPUTS_EMBED; !e && slot < SLOT_LAYER_FIRST; slot++)
+		e = upload_slot(u, slot, 0, w, em);
 	for (u32 i = 0; !e && i < w->layer_count; i++) {
+		u->scale = 0;
 		for (u32 slot = SLOT_LAYER_FIRST; !e && slot < SLOT_COUNT; slot++)
 			e = upload_slot(u, slot, i, w, em);
+		w->layers[i].scale_value = u->scale;
 		if (p->progress)
 			p->progress(p->progress_ctx, (i + 1.0) / (w->layer_count + 1));
 	}

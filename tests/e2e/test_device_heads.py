@@ -1,4 +1,4 @@
-"""Models whose heads share a latent, served by the emulated device: the tokens of the CPU backend as far as these are sure, whatever sequences share,
+"""Models whose heads share a latent, or differ in size by layer, served by the emulated device: the tokens of the CPU backend as far as these are sure, whatever sequences share,
 lose and come back with. Weights are a function of a tensor's name and place, as in test_device_families.py."""
 import pytest
 
@@ -43,7 +43,31 @@ def deepseek():
     return {"config": config, "tensors": tensors, "block_bytes": 2 * 2 * BLOCK * 2 * (rank + rope)}
 
 
-MODELS = {"deepseek": deepseek}
+def gemma():
+    """Layers with a window and without, whose heads differ in size; the last two read keys and values of earlier ones; inputs of every layer."""
+    head, head_far, kv_heads, width = 16, 32, SMALL["num_key_value_heads"], 32
+    kinds = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    tensors = {"model.embed_tokens.weight": [[VOCAB, HIDDEN], 1.0, 0.0], "model.norm.weight": [[HIDDEN], 0.2, 1.0], "lm_head.weight": matrix(VOCAB, HIDDEN, 5),
+               "model.embed_tokens_per_layer.weight": [[VOCAB, len(kinds) * width], 1.0, 0.0], "model.per_layer_projection_norm.weight": [[width], 0.2, 1.0],
+               "model.per_layer_model_projection.weight": matrix(len(kinds) * width, HIDDEN)}
+    for k, kind in enumerate(kinds):
+        at, size, shares = "model.layers.%d." % k, head_far if kind == "full_attention" else head, k >= 2
+        for norm in ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm", "post_per_layer_input_norm"):
+            tensors[at + norm + ".weight"] = [[HIDDEN], 0.2, 1.0]
+        for part, count in (("q", HEADS), ("k", 0 if shares else kv_heads), ("v", 0 if shares else kv_heads)):
+            if count:
+                tensors[at + "self_attn.%s_proj.weight" % part] = matrix(count * size, HIDDEN)
+        tensors.update({at + "self_attn.%s_norm.weight" % x: [[size], 0.2, 1.0] for x in ("q" if shares else "qk")})
+        tensors.update(mlp(at + "mlp."))
+        tensors.update({at + "self_attn.o_proj.weight": matrix(HIDDEN, HEADS * size), at + "layer_scalar": [[1], 0.0, 0.75],
+                        at + "per_layer_input_gate.weight": matrix(width, HIDDEN), at + "per_layer_projection.weight": matrix(HIDDEN, width)})
+    config = {**SMALL, "architectures": ["Gemma4ForCausalLM"], "num_hidden_layers": len(kinds), "layer_types": kinds, "head_dim": head,
+              "global_head_dim": head_far, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": width, "vocab_size_per_layer_input": VOCAB,
+              "sliding_window": 24, "tie_word_embeddings": False, "rms_norm_eps": 1e-6, "final_logit_softcapping": None}
+    return {"config": config, "tensors": tensors, "block_bytes": 2 * BLOCK * 2 * kv_heads * (head + head_far)}
+
+
+MODELS = {"deepseek": deepseek, "gemma": gemma}
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
@@ -99,7 +123,8 @@ def test_many_at_once_with_too_little_memory(kept, model, expect, tensor_paralle
         pytest.skip("the same code as without a device")
     common, longest = ids(3, 60), 96
     prompts = [common[:9 * k] + ids(300 + k, 9 + 5 * k) for k in range(6)]
-    memory = (longest // BLOCK + 3) * kept["block_bytes"]
+    # a latent is on every rank, of other keys and values each has its share
+    memory = (longest // BLOCK + 3) * kept["block_bytes"] // (1 if "kv_lora_rank" in kept["config"] else tensor_parallel)
     flags = ["--max-model-len", longest + 8, "-tp", tensor_parallel, "--max-num-seqs", 4, "--kv-cache-memory", memory]
     with device_engine(*FLAGS, *flags, model=model, env={"CUDA_EMU_SCHEDULE": "random:3"}) as engine:
         reply = engine.api.completions(prompts, temperature=0, max_tokens=24, ignore_eos=True, return_token_ids=True)

@@ -1,5 +1,5 @@
-/* A device's engine on the emulated device, of models whose heads are of another kind than Llama's: those that share a latent. Every family against
- * the CPU, every way through a step, and what is refused. */
+/* A device's engine on the emulated device, of models whose heads are of another kind than Llama's: those that share a latent, and
+ * those whose sizes differ by layer. Every family against the CPU, every way through a step, and what is refused. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +19,20 @@ static struct err_msg em;
 #define ROUTED                                                                                                                 \
 	", \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 32, \"n_group\": 4, \"topk_group\": 2, " \
 	"\"first_k_dense_replace\": 1, \"n_shared_experts\": 1"
+/* Gemma 4: heads of 16 values with a window, and of 32 without. */
+#define GEMMA(more)                                                                                                                 \
+	"{\"architectures\": [\"Gemma4ForCausalLM\"], \"vocab_size\": 101, \"hidden_size\": 64, \"intermediate_size\": 96, "            \
+	"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16, \"global_head_dim\": 32, \"rms_norm_eps\": 1e-6, "    \
+	"\"tie_word_embeddings\": false, \"max_position_embeddings\": 128, \"sliding_window\": 9, \"torch_dtype\": \"bfloat16\", "       \
+	"\"eos_token_id\": 3, \"vocab_size_per_layer_input\": 101" more "}"
+#define LAYERS(count, kinds) ", \"num_hidden_layers\": " #count ", \"layer_types\": [" kinds "]"
+#define NEAR "\"sliding_attention\""
+#define FAR "\"full_attention\""
+#define NO_INPUTS ", \"hidden_size_per_layer_input\": 0"
+#define KEYS_ARE_VALUES GEMMA(LAYERS(3, NEAR ", " FAR ", " FAR) NO_INPUTS ", \"attention_k_eq_v\": true, \"num_global_key_value_heads\": 1")
+#define PER_LAYER                                                                                                                    \
+	GEMMA(LAYERS(5, NEAR ", " FAR ", " NEAR ", " NEAR ", " FAR) ", \"hidden_size_per_layer_input\": 32, \"num_kv_shared_layers\": 2, " \
+	      "\"use_double_wide_mlp\": true")
 #define YOUTU LATENT("YoutuForCausalLM", 2, 4, 32, 32, 32, 16, 16, "")
 
 /* ---------------------------------------------------------------- families */
@@ -53,6 +67,26 @@ Test(gpu_heads, latent_attention_answers_as_on_the_cpu, .timeout = 120)
 
 	for (size_t i = 0; i < COUNT_OF(families); i++)
 		check_family(families[i].what, families[i].text, 0.3);
+}
+
+Test(gpu_heads, heads_whose_sizes_differ_answer_as_on_the_cpu, .timeout = 120)
+{
+	static const struct {
+		const char *what, *text;
+	} families[] = {
+		{"values that are keys", KEYS_ARE_VALUES},
+		{"inputs of every layer, keys and values of earlier layers, wide MLPs", PER_LAYER},
+		{"windows that no sequence is longer than",
+		 GEMMA(LAYERS(2, NEAR ", " FAR) NO_INPUTS ", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\", "
+						       "\"partial_rotary_factor\": 0.5, \"rope_theta\": 1000000}, \"sliding_attention\": {\"rope_theta\": 10000}}")},
+		{"heads of Gemma's sizes",
+		 "{\"architectures\": [\"Gemma4ForCausalLM\"], \"vocab_size\": 101, \"hidden_size\": 64, \"intermediate_size\": 96, "
+		 "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 256, \"global_head_dim\": 512, \"rms_norm_eps\": 1e-6, "
+		 "\"max_position_embeddings\": 128, \"sliding_window\": 9, \"torch_dtype\": \"bfloat16\", \"eos_token_id\": 3" LAYERS(2, NEAR ", " FAR) NO_INPUTS "}"},
+	};
+
+	for (size_t i = 0; i < COUNT_OF(families); i++)
+		check_family(families[i].what, families[i].text, 0.4);
 }
 
 /* As test_gpu.c has them: where experts are nearly equal another may be chosen. */
@@ -141,11 +175,33 @@ static void check_swaps(const char *text)
 Test(gpu_heads, answers_do_not_depend_on_graphs_or_steps_in_flight, .timeout = 120)
 {
 	check_ways(YOUTU);
+	check_ways(PER_LAYER);
 }
 
 Test(gpu_heads, swapped_rows_go_on_where_they_were, .timeout = 120)
 {
 	check_swaps(YOUTU);
+}
+
+Test(gpu_heads, swapped_rows_of_blocks_that_differ_by_layer_go_on_where_they_were, .timeout = 120)
+{
+	check_swaps(PER_LAYER);
+}
+
+Test(gpu_heads, blocks_have_what_every_layer_needs_and_no_more, .timeout = 60)
+{
+	/* K and V of 8 tokens in bfloat16: layers with 2 heads of 16, and with 1 head of 32, or 2; of those that share them none. */
+	static const u64 wanted[] = {2 * 8 * 2 * (2 * 16 + 2 * 32), 2 * 8 * 2 * (2 * 2 * 16 + 2 * 32)};
+	static const char *const texts[] = {KEYS_ARE_VALUES, PER_LAYER};
+
+	for (size_t i = 0; i < COUNT_OF(texts); i++) {
+		struct device_run_config c = gpu_test_config();
+		random_model_write(&model, texts[i], 13);
+		device_run_open(&run, &c);
+		cr_expect_eq(gpu_kv_block_bytes(run.gpu), wanted[i], "%zu: %llu", i, (unsigned long long)gpu_kv_block_bytes(run.gpu));
+		device_run_close(&run);
+		random_model_remove(&model);
+	}
 }
 
 /* ---------------------------------------------------------------- refusals */
@@ -173,4 +229,8 @@ Test(gpu_heads, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
 	expect_refusal(LATENT("YoutuForCausalLM", 1, 2, 32, 32, 24, 16, 16, ""), KERN_BF16, 0, "qk_nope_head_dim is 24");
 	expect_refusal(LATENT("DeepseekV2ForCausalLM", 2, 4, 32, 32, 32, 16, 16, ROUTED ", \"topk_method\": \"group_limited_greedy\""), KERN_BF16, 0,
 		       "(topk_method group_limited_greedy); devices have no kernel for that");
+	expect_refusal(GEMMA(LAYERS(2, NEAR ", " FAR) NO_INPUTS ", \"enable_moe_block\": true, \"num_experts\": 8, \"top_k_experts\": 3, "
+								 "\"moe_intermediate_size\": 32"),
+		       KERN_BF16, 0, "stand beside an MLP");
+	expect_refusal(GEMMA(LAYERS(2, NEAR ", " FAR) ", \"hidden_size_per_layer_input\": 24"), KERN_BF16, 0, "hidden_size_per_layer_input is 24");
 }
