@@ -351,6 +351,6 @@ extern "C" enum err attention_plan_cuda(struct kern_ctx *ctx, const struct kern_
 				     l->split,
 				     l->context,
 				     attention_tile_rows(ATTENTION_LARGE, l->head_dim),
-				     l->head_dim > ATTENTION_USUAL_DIM ? ATTENTION_WIDE_CHUNK_MIN : ATTENTION_LARGE_CHUNK_MIN};
+				     l->head_dim > ATTENTION_USUAL_DIM ? (u32)ATTENTION_WIDE_CHUNK_MIN : (u32)ATTENTION_LARGE_CHUNK_MIN};
 	return cuda_launched(LAUNCH_DEPENDENT(attention_plan_kernel, 1, THREADS, 0, cuda_stream(ctx), p, s));
 }

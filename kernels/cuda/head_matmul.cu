@@ -23,9 +23,17 @@ struct head_product {
 	bool out_f32, pairs; /* pairs: neighbours in the output are aligned as such */
 };
 
-template <u32 TOKEN_WARPS_, u32 ROW_WARPS_, u32 K_WARPS_, u32 SIXTEENS_, u32 ROW_SIXTEENS_, u32 CHUNK_, typename X_>
+/* Of inputs: bf16, or floats. */
+template <bool F32> struct head_input {
+	using type = u16;
+};
+template <> struct head_input<true> {
+	using type = float;
+};
+
+template <u32 TOKEN_WARPS_, u32 ROW_WARPS_, u32 K_WARPS_, u32 SIXTEENS_, u32 ROW_SIXTEENS_, u32 CHUNK_, bool F32_>
 struct head_shape {
-	using X = X_; /* of activations: float or bf16 */
+	using X = typename head_input<F32_>::type;
 	static constexpr u32 TOKEN_WARPS = TOKEN_WARPS_, ROW_WARPS = ROW_WARPS_, K_WARPS = K_WARPS_;
 	static constexpr u32 SIXTEENS = SIXTEENS_, ROW_SIXTEENS = ROW_SIXTEENS_; /* of tokens and of rows of a warp */
 	static constexpr u32 TOKENS = TOKEN_WARPS * SIXTEENS * 16, ROWS = ROW_WARPS * ROW_SIXTEENS * 16;
@@ -231,17 +239,17 @@ template <typename S> static enum err head_launch(const struct head_product *p, 
 }
 
 /* Which sums a row's are depends on the number of tokens, not on what they hold. */
-template <typename X> static enum err head_run(const struct head_product *p, u32 heads, cudaStream_t stream)
+template <bool F32> static enum err head_run(const struct head_product *p, u32 heads, cudaStream_t stream)
 {
 	if (p->tokens > HEADS_FEW)
-		return head_launch<head_shape<2, 2, 1, 2, 2, 128, X>>(p, heads, stream);
+		return head_launch<head_shape<2, 2, 1, 2, 2, 128, F32>>(p, heads, stream);
 	if (p->k > HEADS_LONG && p->tokens <= 16)
-		return head_launch<head_shape<1, 1, 4, 1, 1, 512, X>>(p, heads, stream);
+		return head_launch<head_shape<1, 1, 4, 1, 1, 512, F32>>(p, heads, stream);
 	if (p->k > HEADS_LONG)
-		return head_launch<head_shape<1, 1, 4, 2, 1, 256, X>>(p, heads, stream);
+		return head_launch<head_shape<1, 1, 4, 2, 1, 256, F32>>(p, heads, stream);
 	if (p->tokens <= 16)
-		return head_launch<head_shape<1, 4, 1, 1, 1, 128, X>>(p, heads, stream);
-	return head_launch<head_shape<1, 4, 1, 2, 1, 128, X>>(p, heads, stream);
+		return head_launch<head_shape<1, 4, 1, 1, 1, 128, F32>>(p, heads, stream);
+	return head_launch<head_shape<1, 4, 1, 2, 1, 128, F32>>(p, heads, stream);
 }
 
 static bool head_types_known(const struct kern_head_matmul_args *a)
@@ -281,5 +289,5 @@ CUDA_OP(head_matmul)
 	p.out_apart = a->out_apart;
 	p.out_f32 = a->out_dtype == KERN_F32;
 	p.pairs = (p.n | p.beside | p.out_stride | p.out_apart) % 2 == 0 && (uintptr_t)p.out % width == 0;
-	return a->dtype == KERN_F32 ? head_run<float>(&p, a->heads, cuda_stream(ctx)) : head_run<u16>(&p, a->heads, cuda_stream(ctx));
+	return a->dtype == KERN_F32 ? head_run<true>(&p, a->heads, cuda_stream(ctx)) : head_run<false>(&p, a->heads, cuda_stream(ctx));
 }

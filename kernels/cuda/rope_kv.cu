@@ -4,8 +4,9 @@
 
 enum { THREADS = 128 };
 
+/* Left to itself ptxas spills registers of the larger one, of which it has plenty. */
 template <u32 UNITS, typename R>
-static __global__ void __launch_bounds__(THREADS) rope_kv_kernel(const R p, u32 stride, u32 count)
+static __global__ void __launch_bounds__(THREADS, UNITS > ROPE_UNITS ? 8 : 0) rope_kv_kernel(const R p, u32 stride, u32 count)
 {
 	cu_grid_begin();
 	const u32 warp = (blockIdx.x * THREADS + threadIdx.x) / CU_WARP, lane = threadIdx.x % CU_WARP;
