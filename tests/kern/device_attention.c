@@ -159,19 +159,22 @@ static const char *attention_alone(struct device *d, const struct attention_case
 	return problem;
 }
 
-/* Prefill with heads of 256 has 198 KiB of buffers, which not every device lets a block have. */
-static bool has_room(const struct attention_case *m)
+/* Prefill with heads of 256 has 198 KiB of buffers, which not every device lets a block have, and with larger ones 102 at
+ * least. `refused`: none of them fits. */
+static bool has_room(const struct attention_case *m, bool *refused)
 {
-	enum { LARGEST_HEADS = 256, BUFFERS = 198 << 10 };
+	enum { LARGE_HEADS = 256, BUFFERS = 198 << 10, LEAST = 99 << 10 };
 	int bytes = 0;
 	(void)cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
-	return m->head_dim < LARGEST_HEADS || bytes >= BUFFERS;
+	*refused = m->head_dim >= LARGE_HEADS && bytes <= LEAST;
+	return m->head_dim < LARGE_HEADS || bytes >= BUFFERS;
 }
 
 static void attention_case(struct device *d, const struct attention_case *m)
 {
 	struct kern_attention_args a, ref;
-	if (!has_room(m))
+	bool refused;
+	if (!has_room(m, &refused) && !refused)
 		return;
 	attention_inputs(d, m, &a, &ref);
 	struct kern_attention_plan plan = {.window = m->window,
@@ -194,6 +197,11 @@ static void attention_case(struct device *d, const struct attention_case *m)
 	plan.memory = device_alloc(d, kern_attention_plan_bytes(&plan.limits));
 	a.plan = &plan;
 	const char *problem = device_problem(d, d->device_ops.attention_plan(&d->ctx, &p));
+	if (refused) {
+		problem = d->ops.attention(&d->ctx, &a) == ERR_UNSUPPORTED ? problem : "is not refused";
+		device_case_end(d, problem, "attention without room head_dim=%u", m->head_dim);
+		return;
+	}
 	if (!problem)
 		problem = device_problem(d, d->ops.attention(&d->ctx, &a));
 	(void)d->ref.attention(&d->ref_ctx, &ref);
