@@ -25,7 +25,7 @@ static u64 least(u64 a, u64 b)
 
 bool gpu_attends(const struct gpu *g, u32 layer)
 {
-	return !(g->config.model->layer_flags[layer] & (LAYER_RECURRENT | LAYER_NO_MIXER));
+	return model_attends(g->config.model, layer);
 }
 
 bool gpu_has_kv(const struct gpu *g, u32 layer)
