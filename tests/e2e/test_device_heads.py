@@ -4,12 +4,10 @@ import pytest
 
 import device_tokens
 from engine import SANITIZED, Engine
+from small_models import HEADS, HIDDEN, SMALL, VOCAB, WIDE, matrix, write_model
 from test_device import device_engine
-from test_device_families import write_model
-from test_device_recurrent import BLOCK, FLAGS, SMALL, matrix
+from test_device_recurrent import BLOCK, FLAGS
 from test_recurrent import ask, ids
-
-VOCAB, HIDDEN, WIDE, HEADS = SMALL["vocab_size"], SMALL["hidden_size"], SMALL["intermediate_size"], SMALL["num_attention_heads"]
 
 
 def mlp(at, wide=WIDE):
