@@ -197,7 +197,7 @@ size_t kern_kv_block_bytes(const struct kern_kv *kv);
  * writes nothing (padding). `interleaved`: the pairs are (2 i, 2 i + 1); they are written as halves all the same, in q and in K alike, which
  * changes no score. With `clip` what is read, with its bias, is bounded by -clip and clip; with `norm_behind`, which goes with halves, norms are
  * behind the rotation; with `q_scales` q is multiplied by q_scales[positions[t]] behind both. q may stay where it is read, `q_stride` apart.
- * CPU: with `rope_apart`, which goes with halves, the pairs are (i, i + rope_apart), rope_dim / 2 of them; `norm_v`, which goes with norms
+ * With `rope_apart`, which goes with halves, the pairs are (i, i + rope_apart), rope_dim / 2 of them; `norm_v`, which goes with norms
  * before the rotation, divides the heads of v by their root mean square (RMSNorm without weights); with `v_is_k`, which goes with halves, qkv
  * and bias have no v: it is what k is before its norm. Without KV heads only q is read and written, and `slots` may be NULL. */
 struct kern_rope_kv_args {

@@ -160,13 +160,13 @@ static const char *attention_alone(struct device *d, const struct attention_case
 }
 
 /* Prefill with heads of 256 has 198 KiB of buffers, which not every device lets a block have, and with larger ones 102 at
- * least. `refused`: none of them fits. */
+ * least. `refused`: none of them fits, or there is no kernel for the type of the cache. */
 static bool has_room(const struct attention_case *m, bool *refused)
 {
 	enum { LARGE_HEADS = 256, BUFFERS = 198 << 10, LEAST = 99 << 10 };
 	int bytes = 0;
 	(void)cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
-	*refused = m->head_dim >= LARGE_HEADS && bytes <= LEAST;
+	*refused = m->head_dim >= LARGE_HEADS && (bytes <= LEAST || (m->head_dim > LARGE_HEADS && m->kv != KERN_BF16));
 	return m->head_dim < LARGE_HEADS || bytes >= BUFFERS;
 }
 
@@ -199,7 +199,7 @@ static void attention_case(struct device *d, const struct attention_case *m)
 	const char *problem = device_problem(d, d->device_ops.attention_plan(&d->ctx, &p));
 	if (refused) {
 		problem = d->ops.attention(&d->ctx, &a) == ERR_UNSUPPORTED ? problem : "is not refused";
-		device_case_end(d, problem, "attention without room head_dim=%u", m->head_dim);
+		device_case_end(d, problem, "attention refused %s head_dim=%u", kern_dtype_name(m->kv), m->head_dim);
 		return;
 	}
 	if (!problem)
@@ -335,6 +335,7 @@ static void attention_wide_cases(struct device *d)
 		{20, 1, 576, 16, lengthy, COUNT_OF(lengthy), 6, KERN_BF16, 0, 0},
 		{128, 1, 512, 16, two, COUNT_OF(two), 8, KERN_BF16, 0, 0},
 		{3, 1, 320, 4, mixture, COUNT_OF(mixture), 6, KERN_BF16, 9, 0, .sinks = true},
+		{2, 1, 512, 16, two, COUNT_OF(two), 8, KERN_I8, 0, 0},
 		{8, 1, 576, 16, chunk, COUNT_OF(chunk), 8, KERN_BF16, 0, 20, .sinks = true},
 	};
 	for (u32 i = 0; i < COUNT_OF(cases); i++)

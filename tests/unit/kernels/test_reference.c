@@ -348,6 +348,21 @@ Test(reference, products_of_heads_take_each_heads_own_matrix)
 		near_to(out[i], want[i]);
 }
 
+Test(reference, a_latent_becomes_key_and_value_behind_what_rotates)
+{
+	struct kern_ops ops = ref_ops();
+	const float latents[8] = {1, 2, 3, /* rotates */ 4, /* another's */ 9, 5, 6, 7};
+	float qkv[20];
+	struct kern_latent_kv_args a = {.qkv = qkv, .latents = latents, .tokens = 1, .heads = 2, .rank = 3, .rope = 1, .latent_stride = 5, .qkv_stride = 18};
+	const float want[8] = {4, 1, 2, 3, 0, 1, 2, 3};
+
+	for (u32 i = 0; i < 20; i++)
+		qkv[i] = -1;
+	cr_assert_eq(ops.latent_kv(NULL, &a), ERR_OK);
+	for (u32 i = 0; i < 20; i++)
+		cr_assert_eq(qkv[i], i >= 8 && i < 16 ? want[i - 8] : -1);
+}
+
 Test(reference, convolutions_begin_with_what_the_last_call_left_or_with_zeros)
 {
 	struct kern_ops ops = ref_ops();
