@@ -52,7 +52,7 @@ def write_model(folder, kept):
 
 VOCAB, HIDDEN, WIDE, HEADS, KV_HEADS, HEAD = 101, 64, 96, 4, 2, 16
 # Of the best logit and the second, whose values lie 35 apart: rounding to bfloat16 may exchange them, and quicker processors round more.
-RECURRENT_MARGIN = 0.5
+MARGIN = 0.5
 SMALL = {"vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": WIDE, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
          "max_position_embeddings": 512, "torch_dtype": "bfloat16", "eos_token_id": 2}
 
@@ -140,3 +140,63 @@ def nemotron():
 
 
 RECURRENT = {"qwen": qwen, "lfm2": lfm2, "nemotron": nemotron}
+
+
+# ---------------------------------------------------------------- heads that share a latent, or differ in size by layer; "kv_bytes": of a token in bfloat16
+
+def mlp(at, wide=WIDE, gain=1):
+    return {at + "gate_proj.weight": matrix(wide, HIDDEN), at + "up_proj.weight": matrix(wide, HIDDEN), at + "down_proj.weight": matrix(HIDDEN, wide, gain)}
+
+
+def deepseek():
+    """A layer with an MLP and one with experts, which come from groups."""
+    rank, q_rank, key, rope, value, experts = 32, 32, 32, 16, 16, 4
+    tensors = {"model.embed_tokens.weight": [[VOCAB, HIDDEN], 1.0, 0.0], "model.norm.weight": [[HIDDEN], 0.2, 1.0],
+               "lm_head.weight": matrix(VOCAB, HIDDEN, 5)}
+    for k in range(2):
+        at = "model.layers.%d." % k
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[at + norm + ".weight"] = [[HIDDEN], 0.2, 1.0]
+        for part, shape in (("q_a_proj", (q_rank, HIDDEN)), ("q_b_proj", (HEADS * (key + rope), q_rank)), ("kv_a_proj_with_mqa", (rank + rope, HIDDEN)),
+                            ("kv_b_proj", (HEADS * (key + value), rank)), ("o_proj", (HIDDEN, HEADS * value))):
+            tensors[at + "self_attn.%s.weight" % part] = matrix(*shape)
+        tensors.update({at + "self_attn.q_a_layernorm.weight": [[q_rank], 0.2, 1.0], at + "self_attn.kv_a_layernorm.weight": [[rank], 0.2, 1.0]})
+        if k == 0:
+            tensors.update(mlp(at + "mlp."))
+            continue
+        tensors.update({at + "mlp.gate.weight": matrix(experts, HIDDEN, 3), at + "mlp.gate.e_score_correction_bias": [[experts], 0.1, 0.0]})
+        tensors.update(mlp(at + "mlp.shared_experts.", 32))
+        for x in range(experts):
+            tensors.update(mlp(at + "mlp.experts.%d." % x, 32, 0.03))  # little: where groups are nearly equal, another may be chosen
+    config = {**SMALL, "architectures": ["DeepseekV3ForCausalLM"], "num_hidden_layers": 2, "num_key_value_heads": HEADS, "kv_lora_rank": rank,
+              "q_lora_rank": q_rank, "qk_nope_head_dim": key, "qk_rope_head_dim": rope, "v_head_dim": value, "n_routed_experts": experts,
+              "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
+              "norm_topk_prob": True, "routed_scaling_factor": 1.5, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "rms_norm_eps": 1e-6}
+    return {"config": config, "tensors": tensors, "kv_bytes": 2 * 2 * 2 * (rank + rope)}
+
+
+def gemma():
+    """Layers with a window and without, whose heads differ in size; the last two read keys and values of earlier ones; inputs of every layer."""
+    head, head_far, kv_heads, width = 16, 32, KV_HEADS, 32
+    kinds = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    tensors = {"model.embed_tokens.weight": [[VOCAB, HIDDEN], 1.0, 0.0], "model.norm.weight": [[HIDDEN], 0.2, 1.0], "lm_head.weight": matrix(VOCAB, HIDDEN, 5),
+               "model.embed_tokens_per_layer.weight": [[VOCAB, len(kinds) * width], 1.0, 0.0], "model.per_layer_projection_norm.weight": [[width], 0.2, 1.0],
+               "model.per_layer_model_projection.weight": matrix(len(kinds) * width, HIDDEN)}
+    for k, kind in enumerate(kinds):
+        at, size, shares = "model.layers.%d." % k, head_far if kind == "full_attention" else head, k >= 2
+        for norm in ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm", "post_per_layer_input_norm"):
+            tensors[at + norm + ".weight"] = [[HIDDEN], 0.2, 1.0]
+        for part, count in (("q", HEADS), ("k", 0 if shares else kv_heads), ("v", 0 if shares else kv_heads)):
+            if count:
+                tensors[at + "self_attn.%s_proj.weight" % part] = matrix(count * size, HIDDEN)
+        tensors.update({at + "self_attn.%s_norm.weight" % x: [[size], 0.2, 1.0] for x in ("q" if shares else "qk")})
+        tensors.update(mlp(at + "mlp."))
+        tensors.update({at + "self_attn.o_proj.weight": matrix(HIDDEN, HEADS * size), at + "layer_scalar": [[1], 0.0, 0.75],
+                        at + "per_layer_input_gate.weight": matrix(width, HIDDEN), at + "per_layer_projection.weight": matrix(HIDDEN, width)})
+    config = {**SMALL, "architectures": ["Gemma4ForCausalLM"], "num_hidden_layers": len(kinds), "layer_types": kinds, "head_dim": head,
+              "global_head_dim": head_far, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": width, "vocab_size_per_layer_input": VOCAB,
+              "sliding_window": 24, "tie_word_embeddings": False, "rms_norm_eps": 1e-6, "final_logit_softcapping": None}
+    return {"config": config, "tensors": tensors, "kv_bytes": 2 * 2 * kv_heads * (head + head_far)}
+
+
+OTHER_HEADS = {"deepseek": deepseek, "gemma": gemma}

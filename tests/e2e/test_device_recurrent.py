@@ -7,7 +7,7 @@ import pytest
 
 import device_tokens
 from engine import FULL, SANITIZED, Engine, killed_amid, run
-from small_models import HEAD, KV_HEADS, RECURRENT, RECURRENT_MARGIN, write_model
+from small_models import HEAD, KV_HEADS, MARGIN, RECURRENT, write_model
 from test_device import ENVIRONMENT, device_engine
 from test_recurrent import ask, ids
 
@@ -43,7 +43,7 @@ def expect(cpu):
         if key not in known:
             known[key] = device_tokens.continuation(cpu, prompt, len(got))
         wanted, margins = known[key]
-        assert device_tokens.same_as_far_as_sure(got, wanted, margins, RECURRENT_MARGIN) is None, prompt[:8]
+        assert device_tokens.same_as_far_as_sure(got, wanted, margins, MARGIN) is None, prompt[:8]
         return next((k for k, (a, b) in enumerate(zip(got, wanted)) if a != b), len(got))
     return check
 

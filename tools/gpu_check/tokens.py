@@ -1,4 +1,4 @@
-"""Tokens of the demo, the reference models and small ones whose layers keep a state through HTTP, on the device against the CPU backend and the references."""
+"""Tokens of the demo, the reference models and small ones whose layers keep a state, or whose heads are others, through HTTP, on the device against the CPU backend and the references."""
 import concurrent.futures
 import random
 import time
@@ -14,8 +14,8 @@ DEMO_WAYS = [([], 0), (["--enforce-eager"], 0), (["--async-depth", 0], 0), (["--
 AT_ONCE = 4
 LONG = 400  # tokens of an answer that is interrupted
 FLAGS = ["--max-num-seqs", 8, "--max-num-batched-tokens", 256]
-STATES_FLAGS = ["--max-model-len", 448]
-STATES_PROMPTS, STATES_OUTPUTS = (20, 90, 200, 350), 40
+SMALL_FLAGS = ["--max-model-len", 448]
+SMALL_PROMPTS, SMALL_OUTPUTS = (20, 90, 200, 350), 40
 
 
 def shortened(here, prompts):
@@ -57,18 +57,19 @@ def demo_ways(here):
     return DEMO_WAYS + ([(["--tensor-parallel-size", 2], 0)] if here.devices() >= 2 else [])
 
 
-def states_jobs(here):
-    """Models whose layers keep a state. Each prompt is asked for more than once, so that states are saved and begun with."""
-    for name in list(small_models.RECURRENT)[:1 if here.emulated else None]:
-        folder = here.scratch(1 << 20) / ("states-" + name)
+def small_jobs(here):
+    """Models whose layers keep a state, or whose heads are not as Llama's. Each prompt is asked for more than once, so that states are saved and begun with."""
+    models = {**small_models.RECURRENT, **small_models.OTHER_HEADS}
+    for name in list(models)[:1 if here.emulated else None]:
+        folder = here.scratch(1 << 20) / ("small-" + name)
         folder.mkdir(exist_ok=True)
-        small_models.write_model(folder, small_models.RECURRENT[name]())
-        lengths, outputs = (STATES_PROMPTS[:1], 3) if here.emulated else (STATES_PROMPTS, STATES_OUTPUTS)
+        small_models.write_model(folder, models[name]())
+        lengths, outputs = (SMALL_PROMPTS[:1], 3) if here.emulated else (SMALL_PROMPTS, SMALL_OUTPUTS)
         ids = [random.Random(n).choices(range(3, small_models.VOCAB), k=n) for n in lengths]
-        with here.engine(*FLAGS, *STATES_FLAGS, "--dtype", "bfloat16", model=folder, cuda=False) as cpu:
+        with here.engine(*FLAGS, *SMALL_FLAGS, "--dtype", "bfloat16", model=folder, cuda=False) as cpu:
             wanted = [device_tokens.continuation(cpu.api, prompt, outputs) for prompt in ids]
         prompts = [{"ids": prompt, "output_ids": right, "margins": margins} for prompt, (right, margins) in zip(ids, wanted)]
-        yield here, name, folder, prompts, wanted, STATES_FLAGS, 0, small_models.RECURRENT_MARGIN
+        yield here, name, folder, prompts, wanted, SMALL_FLAGS, 0, small_models.MARGIN
 
 
 def check(here, part, end):
@@ -76,7 +77,7 @@ def check(here, part, end):
     with here.engine(*FLAGS, "--dtype", "bfloat16", model=engines.DEMO, cuda=False) as cpu:
         wanted = [device_tokens.continuation(cpu.api, p["ids"], len(p["output_ids"])) for p in prompts]
     jobs = [(here, "demo", engines.DEMO, prompts, wanted, flags, allowed) for flags, allowed in demo_ways(here)]
-    jobs += states_jobs(here)
+    jobs += small_jobs(here)
     folder = None if here.emulated else here.reference_models()
     if folder is None and not here.emulated:
         part.row("no reference models here")
