@@ -197,6 +197,8 @@ enum err gpu_begin(struct gpu *g, struct err_msg *em)
 	for (u32 i = 0; !e && i < COUNT_OF(emptied); i++)
 		e = g->api->zero(g->ctx.stream, emptied[i], b->rows * sizeof(u32), em);
 	if (!e)
+		e = gpu_states_begin(g, em);
+	if (!e)
 		e = g->api->stream_sync(g->ctx.stream, em);
 	for (u32 i = 0; i < GPU_RING; i++)
 		g->slots[i].step = 0;

@@ -1,6 +1,6 @@
 /* What the device's kernels can compute, asked before a model is loaded. Runs in the worker at start; looks
  * at numbers only. The limits are those of docs/CUDA_KERNELS.md. */
-#include "proc_worker/gpu/gpu.h"
+#include "proc_worker/gpu/gpu_priv.h"
 
 #include <stdio.h>
 
@@ -19,9 +19,9 @@ enum {
 	INPUT_WIDTH_MAX = 256,
 };
 
-/* Compute capabilities whose blocks may have the shared memory that heads of LARGE_HEADS and more values take, 165 KiB and more. Of larger ones
+/* Compute capabilities whose blocks may have the shared memory that heads of GPU_LARGE_HEADS and more values take, 165 KiB and more. Of larger ones
  * the cache is bfloat16. */
-enum { LARGE_HEADS = 256, ROOM_FROM = 90, ROOM_UNTIL = 110 };
+enum { ROOM_FROM = 90, ROOM_UNTIL = 110 };
 
 static const u32 HEAD_DIMS[] = {16, 32, 48, 64, 80, 96, 128, 256, 320, 512, 576};
 
@@ -71,14 +71,14 @@ static enum err check_head_dim(const struct gpu_config *c, u32 head_dim, struct 
 	char known[96] = "";
 	size_t used = 0;
 
-	if (head_dim >= LARGE_HEADS && (capability < ROOM_FROM || capability >= ROOM_UNTIL))
+	if (head_dim >= GPU_LARGE_HEADS && (capability < ROOM_FROM || capability >= ROOM_UNTIL))
 		return err_set(em, ERR_UNSUPPORTED,
 			       "%s %u values; the device's attention has room for them on compute capability 9.0 and 10.x, and this is %u.%u: use "
 			       "--device cpu",
 			       what, head_dim, capability / 10, capability % 10);
-	if (head_dim > LARGE_HEADS && c->kv_dtype != KERN_BF16)
+	if (head_dim > GPU_LARGE_HEADS && c->kv_dtype != KERN_BF16)
 		return err_set(em, ERR_UNSUPPORTED, "%s %u values; more than %d are on devices in bfloat16, not in %s: use --kv-cache-dtype bfloat16", what,
-			       head_dim, LARGE_HEADS, kern_dtype_name(c->kv_dtype));
+			       head_dim, GPU_LARGE_HEADS, kern_dtype_name(c->kv_dtype));
 	for (size_t i = 0; i < COUNT_OF(HEAD_DIMS); i++) {
 		if (HEAD_DIMS[i] == head_dim)
 			return ERR_OK;

@@ -123,7 +123,10 @@ static void list_remedies(const struct gpu *g, u64 fits, bool is_there, char *ou
 	if (fits >= CONTEXT_MIN)
 		n += (size_t)snprintf(out + n, bytes - n, "; --max-model-len %llu fits",
 				      (unsigned long long)fits);
-	if (c->kv_dtype == KERN_BF16)
+	bool narrow = true; /* of wide heads 8 bits are refused */
+	for (u32 i = 0; i < g->attention_count; i++)
+		narrow = narrow && g->attentions[i].head_dim <= GPU_LARGE_HEADS;
+	if (c->kv_dtype == KERN_BF16 && narrow)
 		n += (size_t)snprintf(out + n, bytes - n, "; --kv-cache-dtype int8 needs half");
 	if (g->states.data)
 		n += (size_t)snprintf(out + n, bytes - n, "; a lower --max-num-seqs leaves more, for a sequence's state takes %llu MiB",

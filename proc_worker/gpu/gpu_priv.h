@@ -21,6 +21,7 @@ enum {
 	GPU_ATTENTIONS = 2,		/* of a model: with its window, and without */
 	GPU_RAW_ROWS = 8, /* rows of a group whose unchanged logits are kept for their log-probabilities */
 	GPU_COUNTED_ROWS = 32, /* rows of a group whose tokens are counted for their penalties */
+	GPU_LARGE_HEADS = 256, /* values: of more there are no 8-bit caches, and not every device has room for so many */
 	GPU_MASKED_MAX = EOS_IDS_MAX + STOP_IDS_MAX,
 	GPU_SIZES_MAX = 64,    /* padded sizes of steps of decoding */
 	GPU_MLP_TOKENS = 2048, /* worked on at a time: enough for full speed, little beside the weights */
@@ -319,7 +320,9 @@ void gpu_states_fini(struct gpu *g);
 /* Before the layers of a step: states that rows begin with, saved ones or those of the rows that they are copies of; and which states the layers
  * shall save. */
 MUST_CHECK enum err gpu_states_before(struct gpu *g, const struct batch_state *b, struct err_msg *em);
-/* Behind them: the next step saves none unless somebody says so. */
+/* At INIT: whatever became of a step, the next one saves none unless somebody says so. */
+MUST_CHECK enum err gpu_states_begin(struct gpu *g, struct err_msg *em);
+/* Behind a step's layers: the same. */
 MUST_CHECK enum err gpu_states_behind(struct gpu *g, const struct batch_state *b, struct err_msg *em);
 
 /* ---------------------------------------------------------------- gpu_step.c */

@@ -38,13 +38,15 @@ static enum err explain(const struct gpu *g, u64 left, struct err_msg *em)
 }
 
 /* Of those that are worth saving as many as are a small share of the device, and half of what the rows' own leave at most: keys and values want
- * the rest. */
+ * the rest, and those of one sequence come first. */
 static u32 saved_states(const struct gpu *g, u64 left, u64 rows_bytes)
 {
 	const struct gpu_config *c = &g->config;
 	const u64 one = slot_bytes(g), wanted = c->states->slots - c->limits.rows_max;
 	const u64 rest = left - rows_bytes, asked = c->kv_cache_memory < rest ? c->kv_cache_memory : rest;
-	const u64 room = c->kv_cache_memory ? rest - asked : rest / 2, share = c->device->info.memory_total / SAVED_SHARE;
+	const u64 sequence = (u64)(c->limits.max_model_len + c->limits.block_size - 1) / c->limits.block_size * g->block_bytes;
+	const u64 behind = sequence < rest ? rest - sequence : 0, half = rest / 2 < behind ? rest / 2 : behind;
+	const u64 room = c->kv_cache_memory ? rest - asked : half, share = c->device->info.memory_total / SAVED_SHARE;
 	const u64 fit = (room < share ? room : share) / one;
 
 	return (u32)(wanted < fit ? wanted : fit);
@@ -125,9 +127,14 @@ enum err gpu_states_before(struct gpu *g, const struct batch_state *b, struct er
 	return e || !b->save_count ? e : send_saves(g, b, em);
 }
 
-enum err gpu_states_behind(struct gpu *g, const struct batch_state *b, struct err_msg *em)
+enum err gpu_states_begin(struct gpu *g, struct err_msg *em)
 {
 	const size_t bytes = 2 * (size_t)g->config.limits.rows_max * sizeof(u32);
 
-	return b->save_count ? g->api->zero(g->ctx.stream, g->arena.saves, bytes, em) : ERR_OK;
+	return g->arena.saves ? g->api->zero(g->ctx.stream, g->arena.saves, bytes, em) : ERR_OK;
+}
+
+enum err gpu_states_behind(struct gpu *g, const struct batch_state *b, struct err_msg *em)
+{
+	return b->save_count ? gpu_states_begin(g, em) : ERR_OK;
 }

@@ -8,7 +8,7 @@ import time
 
 from gpu_check.machine import Skipped, json_lines
 
-GROUPS = ["linear", "sampling", "step", "moe", "recurrent", "attention", "matmul"]  # the quick ones first
+GROUPS = ["linear", "sampling", "step", "moe", "recurrent", "heads", "attention", "matmul"]  # the quick ones first
 SUMMARY = re.compile(r"(\d+) passed, (\d+) failed\s*$")
 
 
@@ -22,9 +22,17 @@ def side_by_side(here, commands, end):
         yield from pool.map(lambda command: here.run(command, left(end)), commands)
 
 
+def other_groups(here, end):
+    """Those that the program has and we do not, or the other way round."""
+    found = re.search(r"^groups of checks:(.*)$", here.run([here.checkkern, "--help"], left(end))[1], re.M)
+    return sorted(set(found.group(1).split() if found else []) ^ set(GROUPS))
+
+
 def check(here, part, end):
     """A process for each group: what a broken kernel leaves of a device is an error for all that follow."""
     passed = failed = 0
+    others = other_groups(here, end)
+    part.judge(not others, "all groups of checkkern-gpu are run", others=others)
     groups = ["linear,sampling"] if here.emulated else GROUPS
     commands = [[here.checkkern, "--seed", "1", "--only", group] for group in groups]
     for group, (status, text) in zip(groups, side_by_side(here, commands, end)):

@@ -221,6 +221,28 @@ static void expect_refusal(const char *text, enum kern_dtype kv, u32 capability,
 	random_model_remove(&model);
 }
 
+/* What would help of too little memory is nothing that is refused then. */
+static void expect_remedy(const char *text, bool narrower)
+{
+	struct device_run_config c = gpu_test_config();
+	struct gpu *gpu;
+
+	random_model_write(&model, text, 17);
+	device_run_read(&run, &c);
+	struct gpu_config small = device_run_config(&run);
+	small.kv_cache_memory = 1;
+	cr_expect_eq(gpu_create(&gpu, &small, &em), ERR_NO_SPACE, "%s", em.text);
+	cr_expect_eq(strstr(em.text, "; --kv-cache-dtype int8 needs half") != NULL, narrower, "%s", em.text);
+	device_run_close(&run);
+	random_model_remove(&model);
+}
+
+Test(gpu_heads, smaller_values_are_no_remedy_for_wide_heads, .timeout = 60)
+{
+	expect_remedy(LATENT("YoutuForCausalLM", 1, 2, 32, 512, 32, 64, 16, ""), false);
+	expect_remedy(LATENT("YoutuForCausalLM", 1, 2, 32, 32, 32, 16, 16, ""), true);
+}
+
 Test(gpu_heads, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
 {
 	expect_refusal(LATENT("YoutuForCausalLM", 1, 2, 32, 512, 32, 64, 16, ""), KERN_I8, 0, "bfloat16, not in int8: use --kv-cache-dtype bfloat16");
