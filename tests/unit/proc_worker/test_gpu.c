@@ -40,7 +40,7 @@ Test(gpu, llama_answers_as_on_the_cpu, .timeout = 120)
 	", \"rope_scaling\": {\"rope_type\": \"" what \
 	"\", \"factor\": 2.0, \"original_max_position_embeddings\": 24"
 
-Test(gpu, every_family_answers_as_on_the_cpu, .timeout = 120)
+Test(gpu, every_family_answers_as_on_the_cpu, .timeout = 400)
 {
 	static const struct {
 		const char *what, *text;
