@@ -77,9 +77,10 @@ enum kern_dtype kern_dtype_int4(u32 caps)
 	return (caps & all) == all ? KERN_I4_STEPS : KERN_I4_64;
 }
 
-enum kern_dtype kern_dtype_kv(u32 caps)
+enum kern_dtype kern_dtype_kv(u32 caps, u32 head_dim)
 {
-	return (caps & KERN_CAP_AVX2) && !(caps & KERN_CAP_AVX512_BF16) ? KERN_I16 : KERN_BF16;
+	const bool tiles = (caps & KERN_CAP_AMX) && head_dim % 32 == 0;
+	return (caps & KERN_CAP_AVX2) && !(caps & KERN_CAP_AVX512_BF16) && !tiles ? KERN_I16 : KERN_BF16;
 }
 
 /* Values as a checkpoint holds them: its tensors begin at any byte. */

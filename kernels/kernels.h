@@ -32,8 +32,9 @@ const char *kern_dtype_name(enum kern_dtype t); /* "float32", "int4 (groups of 6
 u32 kern_dtype_group(enum kern_dtype t);
 /* Of what is rounded to 4 bits here: KERN_I4_STEPS where there is AVX-512 with VNNI; else KERN_I4_64, for steps have no fast products there. */
 enum kern_dtype kern_dtype_int4(u32 caps);
-/* Of a KV cache of 16 bits on the CPU: KERN_I16 where products of whole numbers are faster than those of bfloat16, else KERN_BF16. */
-enum kern_dtype kern_dtype_kv(u32 caps);
+/* Of a KV cache of 16 bits on the CPU, with heads of `head_dim` values: KERN_I16 where products of whole numbers are faster than those of
+ * bfloat16, else KERN_BF16. Tiles (AMX) multiply 32 values. */
+enum kern_dtype kern_dtype_kv(u32 caps, u32 head_dim);
 
 /* Instruction sets a variant may need; found at run time, less those that slow a processor down, or masked by tests and by TERCET_KERN_CAPS. */
 enum kern_cap {

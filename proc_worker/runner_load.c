@@ -128,7 +128,7 @@ static enum kern_dtype decide_kv_dtype(const struct runner *r)
 	case OPTION_KV_DTYPE_AUTO:
 		break;
 	}
-	return r->dtype == KERN_BF16 && !r->device ? kern_dtype_kv(r->config.caps) : r->dtype;
+	return r->dtype == KERN_BF16 && !r->device ? kern_dtype_kv(r->config.caps, r->model.head_dim) : r->dtype;
 }
 
 /* Scales take a few hundredths of a cache: what was measured for one of bfloat16, to the byte, gets one. */

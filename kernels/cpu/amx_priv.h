@@ -32,8 +32,11 @@ static inline u32 amx_upper(u32 rows)
 
 /* Has the calling thread's registers hold `rows` rows, 1 to AMX_TILE_ROWS, of inputs and sums. It lasts until the next call. */
 void VARIANT(amx_rows)(u32 rows);
+/* The same where all registers but 6 and 7 hold `rows` rows, 1 to AMX_ROWS. */
+void VARIANT(amx_rows_alike)(u32 rows);
 
 /* The table's, and the products that it passes on. */
+enum err VARIANT(attention)(struct kern_ctx *ctx, const struct kern_attention_args *a);
 enum err VARIANT(matmul)(struct kern_ctx *ctx, const struct kern_matmul_args *a);
 enum err VARIANT(matmul_bf16)(struct kern_ctx *ctx, const struct kern_matmul_args *a);
 enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmul_args *a);

@@ -19,6 +19,7 @@
 #include "kernels/cpu/attention_softmax_bf16_priv.h"
 #include "kernels/cpu/attention_softmax_priv.h"
 #include "kernels/cpu/attention_tile_priv.h"
+#include "kernels/cpu/attention_tiles_priv.h"
 #include "kernels/cpu/attention_values_priv.h"
 #include "kernels/cpu/attention_wholes_priv.h"
 #include "kernels/cpu/variants_priv.h"
@@ -174,6 +175,9 @@ static void part_begin(struct tile *t, u32 begin, u32 end)
 		find_groups(t, begin);
 	for (u32 g = 0; g < groups && !whole; g++)
 		gather_group(t, begin + g * GROUP, end, g);
+	t->laced = (char *)t->lane.laced;
+	t->laced_keys = 0;
+	t->part_keys = end - begin;
 	/* Scores are computed for four groups at once; what is too many is masked. */
 	for (u32 g = groups; g % 4 != 0; g++)
 		t->keys[g] = t->keys[groups - 1];
@@ -280,7 +284,8 @@ static void part_enter(struct tile *t, struct attention_rows *of, u32 begin, u32
 	tile_turn(t, of);
 	t->begin = begin;
 	t->count = end - begin;
-	t->writes = ATTENTION_DOTS_BF16 && t->a->kv.dtype == KERN_BF16 && weighs_beside(t) && t->whole && end == of->end && !t->a->sinks;
+	t->writes = ATTENTION_DOTS_BF16 && t->a->kv.dtype == KERN_BF16 && (ATTENTION_TILES || weighs_beside(t)) && t->whole &&
+		    end == of->end && !t->a->sinks;
 	if (!of->begun)
 		queries_begin(t);
 	of->begun = true;
@@ -300,7 +305,11 @@ static void part_leave(struct tile *t)
 static void rows_part(struct tile *t, struct attention_rows *of, u32 begin, u32 end)
 {
 	part_enter(t, of, begin, end);
-#if ATTENTION_DOTS_BF16
+#if ATTENTION_TILES
+	if (t->a->kv.dtype == KERN_BF16)
+		part_scores_tiles(t);
+	else
+#elif ATTENTION_DOTS_BF16
 	if (t->a->kv.dtype == KERN_BF16)
 		part_scores_bf16(t, 0, kern_ceil(t->count, GROUP));
 	else
@@ -317,7 +326,7 @@ static void rows_part(struct tile *t, struct attention_rows *of, u32 begin, u32 
 	part_leave(t);
 }
 
-#if ATTENTION_DOTS_BF16
+#if ATTENTION_DOTS_BF16 && !ATTENTION_TILES
 /* `tiles` of rows that see the same keys take turns, so that memory is read in the order in which it lies. Of keys, each of whose groups is
  * read line by line, a group at a time, though more would be computed in less time; of values, which lie one after the other, some. */
 static void rows_part_together(struct tile *t, u32 tiles, u32 begin, u32 end)
@@ -425,6 +434,9 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 {
 	const struct kern_attention_args *a = plan->a;
 	struct attention_task task = attention_task(plan, index), following = attention_task(plan, next);
+#if ATTENTION_TILES
+	VARIANT(amx_rows_alike)(ATTENTION_ROWS);
+#endif
 	struct tile t;
 	t.a = a;
 	t.lane = attention_lane(plan, thread);
@@ -521,9 +533,10 @@ static enum err pass_on(struct kern_ctx *ctx, const struct kern_attention_args *
 enum err VARIANT(attention)(struct kern_ctx *ctx, const struct kern_attention_args *a)
 {
 	struct attention_plan plan;
-	if (!ATTENTION_HAS(a->kv.dtype))
+	if (!ATTENTION_HAS(a->kv.dtype) || (ATTENTION_TILES && a->kv.head_dim % TILE_DIMS != 0))
 		return pass_on(ctx, a);
-	attention_plan_init(&plan, ctx, a, ATTENTION_TASK_ROWS, TASK_ROWS_FEW, ATTENTION_DOTS_BF16 && a->kv.dtype == KERN_BF16);
+	attention_plan_init(&plan, ctx, a, ATTENTION_TASK_ROWS, TASK_ROWS_FEW,
+			    ATTENTION_DOTS_BF16 && !ATTENTION_TILES && a->kv.dtype == KERN_BF16, ATTENTION_TILES);
 	if (plan.tasks == 0)
 		return ERR_OK;
 	plan.follows = a->tokens <= a->rows;

@@ -191,7 +191,7 @@ static void plan_tasks(struct attention_plan *p, u32 rows, u32 rows_few, bool to
 }
 
 void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const struct kern_attention_args *a, u32 rows,
-			 u32 rows_few, bool together)
+			 u32 rows_few, bool together, bool laces)
 {
 	u32 group = a->heads / a->kv.kv_heads;
 	char *at = ctx->scratch, *end = at + ctx->scratch_bytes;
@@ -205,7 +205,8 @@ void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const s
 	p->task_start = (u32 *)(void *)at;
 	at += kern_align((size_t)(a->rows + 1) * sizeof(u32));
 	p->lanes = at;
-	const size_t lane = lane_bytes(a->kv.head_dim, group, a->kv.kv_heads, a->kv.block_size % GROUP != 0);
+	p->gathers = laces || a->kv.block_size % GROUP != 0;
+	const size_t lane = lane_bytes(a->kv.head_dim, group, a->kv.kv_heads, p->gathers);
 	const size_t part = kern_scratch_part(ctx, p->threads);
 	p->partials_at = rows_bytes(p->width, group, a->kv.kv_heads);
 	at += p->threads * lane;
@@ -253,7 +254,9 @@ struct attention_lane attention_lane(const struct attention_plan *p, u32 thread)
 	lane.parts = (struct attention_part *)(void *)(base + kern_align(tiles * sizeof(*lane.rows)));
 	lane.q = (float *)(void *)((char *)(lane.parts + parts) + parts * part_bytes(width));
 	lane.acc = lane.q + (size_t)tiles * ATTENTION_ROWS * width;
+	/* What is gathered of 16 bits is half of what of 32 would be: pairs are behind it. */
 	lane.gathered = (u32 *)(void *)(base + lane_bytes(p->a->kv.head_dim, group, p->a->kv.kv_heads, false));
+	lane.laced = lane.gathered + (size_t)ATTENTION_PART * (p->a->kv.head_dim + 2);
 	for (u32 i = 0; i < p->heads_a_task; i++) {
 		struct attention_part *part = &lane.parts[i];
 		part->scores = (float *)(void *)((char *)(lane.parts + parts) + i * part_bytes(width));

@@ -31,6 +31,7 @@ struct attention_plan {
 	size_t lane_apart, partials_at; /* apart: from one to the next; at: of a lane, where no task is divided, the partials of a task's rows */
 	float *partials; /* divided: [tasks][rows_a_task] */
 	bool follows; /* no prompts: a thread's next task is known, its first keys are asked for beside its last values, as where `large` */
+	bool gathers; /* lanes have what blocks without whole groups need, and pairs of values, where their variant wants them */
 	bool large;   /* the batch's queries and outputs leave a core's caches: it asks for its outputs, and for the queries of
 			 the task that it most likely takes next */
 	struct shares shares; /* of the tasks, where there are any */
@@ -88,6 +89,7 @@ struct attention_lane {
 	/* Of blocks that hold no whole groups: [ATTENTION_PART / 16][words][16] keys, [ATTENTION_PART][words]
 	 * values, [ATTENTION_PART / 16][2][16] scales. */
 	u32 *gathered;
+	u32 *laced; /* [ATTENTION_PART / 2][head_dim]: pairs of neighbouring keys' values, where the plan has them */
 	u32 width;
 };
 
@@ -98,9 +100,9 @@ struct attention_partial {
 };
 
 /* Tasks have up to `rows` query heads, or, where these would be few for the threads, up to `rows_few`; with `together` those of decoding have
- * all KV heads where that pays. */
+ * all KV heads where that pays; with `laces` lanes have pairs of values. */
 void attention_plan_init(struct attention_plan *plan, struct kern_ctx *ctx, const struct kern_attention_args *a, u32 rows,
-			 u32 rows_few, bool together);
+			 u32 rows_few, bool together, bool laces);
 struct attention_task attention_task(const struct attention_plan *plan, u32 index);
 struct attention_lane attention_lane(const struct attention_plan *plan, u32 thread);
 /* Row `r` of a task's chunk: in the thread's area, or, where the context is divided, in the task's own. */

@@ -425,7 +425,7 @@ static void merge_task(void *arg, u32 index, u32 thread)
 enum err attention_portable(struct kern_ctx *ctx, const struct kern_attention_args *a)
 {
 	struct attention_plan plan;
-	attention_plan_init(&plan, ctx, a, ATTENTION_ROWS, ATTENTION_ROWS, false);
+	attention_plan_init(&plan, ctx, a, ATTENTION_ROWS, ATTENTION_ROWS, false, false);
 	kern_parallel(ctx, plan.tasks, run_task, &plan);
 	if (plan.divided)
 		kern_parallel(ctx, plan.tasks / plan.segments, merge_task, &plan);

@@ -9,7 +9,19 @@
 
 #ifdef VEC_LANES
 
-#if ATTENTION_DOTS_BF16
+#if ATTENTION_TILES
+/* The queries of all rows at work, scaled and rounded, one after the other. Matrix tiles have rows that there may be none of: what those
+ * multiply is never read. */
+static void queries_bf16(struct tile *t)
+{
+	const u32 dim = t->a->kv.head_dim;
+	const vec factor = vec_set1(t->a->scale / (t->a->soft_cap > 0 ? 1 : score_unit(t->a)));
+	u16 *to = (u16 *)(void *)t->of->q;
+	for (u32 r = 0; r < t->of->count; r++)
+		for (u32 d = 0; d < dim; d += TILE_DIMS)
+			_mm512_storeu_si512(to + r * dim + d, lace_round(t->a->q + t->of->at[r] + d, TILE_DIMS, factor));
+}
+#elif ATTENTION_DOTS_BF16
 /* Dimensions [d, d + count) of four rows' queries. */
 static ALWAYS_INLINE void lace_queries(const struct tile *t, const float *const q[LACE_ROWS], u32 r, u32 d, u32 count)
 {

@@ -87,6 +87,7 @@ static ALWAYS_INLINE void scores_rows(struct tile *t, u32 rows, u32 v, u32 vecs,
 		vec_store(t->part->highest[r], highest[r]);
 }
 
+#if !ATTENTION_TILES
 static void part_scores_bf16(struct tile *t, u32 v, u32 vecs)
 {
 #define SCORES_ROWS(n) scores_rows(t, n, v, vecs, SCORE_VECS(n));
@@ -94,6 +95,7 @@ static void part_scores_bf16(struct tile *t, u32 v, u32 vecs)
 	if (t->a->soft_cap > 0 && vecs * VEC_LANES >= t->count)
 		scores_cap(t, vecs);
 }
+#endif
 
 #endif
 

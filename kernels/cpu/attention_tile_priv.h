@@ -18,6 +18,11 @@
 #define ATTENTION_DOTS_BF16 0
 #endif
 
+/* Products by matrix tiles (AMX), in the object that is for processors with them. */
+#ifndef ATTENTION_TILES
+#define ATTENTION_TILES 0
+#endif
+
 /* Types of the cache that this object is for. The others have nothing of what it has beyond another one's instructions, whose function takes them:
  * compiling them again is most of an object's time. */
 #if ATTENTION_DOTS_BF16
@@ -39,6 +44,7 @@ enum {
 	TILE_ROWS = VEC_LANES == 16 ? ATTENTION_ROWS : ATTENTION_ROWS_LEAST,
 	TASK_ROWS_FEW = VEC_LANES == 16 ? 32 : 24, /* of a task, where those of ATTENTION_TASK_ROWS would be few for the threads */
 	CHUNK = 64, /* keys whose values are summed before the next dimensions: they stay in the L1 cache */
+	TILE_DIMS = 32, /* of a matrix tile: as many values of bfloat16 are a row of inputs, or a pair of them a row of keys */
 	LINE = 64,  /* bytes of a cache line */
 	LARGE_FLOATS = 1 << 17, /* queries of a batch that, with as many outputs, leave the caches of a core */
 	AHEAD = 4,  /* groups that memory is asked for before they are needed */
@@ -73,6 +79,9 @@ struct tile {
 	size_t key_stride; /* bytes from a word to the next */
 	const char *values[GROUPS];
 	size_t value_bytes;					/* from a key's values to the next key's */
+	/* Products by tiles: neighbouring keys' values laced into each other, of the part's first laced_keys of part_keys. */
+	char *laced;
+	u32 laced_keys, part_keys;
 	const float *key_scales[GROUPS], *value_scales[GROUPS]; /* of types with scales */
 	_Alignas(64) float scales[2][ATTENTION_PART];		/* those of the part's keys, and of its values, zeros behind them */
 	bool finite; /* all scales of the values are */
@@ -130,7 +139,7 @@ static ALWAYS_INLINE float score_unit(const struct kern_attention_args *a)
 /* Whether weights in bfloat16 are computed beside the products of the values. */
 static ALWAYS_INLINE bool weighs_beside(const struct tile *t)
 {
-	return t->of->count > 4 && t->a->kv.head_dim >= 32;
+	return !ATTENTION_TILES && t->of->count > 4 && t->a->kv.head_dim >= 32;
 }
 
 /* Asks for where row r's output goes, and for the query of the next task's row. */

@@ -335,6 +335,7 @@ static ALWAYS_INLINE void pairs_part(struct tile *t, u32 begin, u32 end, u32 row
 		memset(t->of->acc + (size_t)r * width + width - 32, 0, 32 * sizeof(float));
 }
 
+#if !ATTENTION_TILES
 /* Values in bfloat16 of keys [from, to), `from` the first of a group; of more than 4 rows all of the part, for their weights are computed
  * beside. 32 dimensions are a line, which no other dimensions are in: nothing is gained by coming back soon. */
 static void part_values_bf16(struct tile *t, u32 from, u32 to)
@@ -345,6 +346,7 @@ static void part_values_bf16(struct tile *t, u32 from, u32 to)
 		rows_sum_bf16(t, n);
 	FOR_ROWS(PART_BF16)
 }
+#endif
 #endif
 
 /* Whole numbers: `rows` rows from r0 on, one block of dimensions, of which `tail` bytes are there. */
@@ -424,11 +426,20 @@ static void add_wholes(const struct tile *t)
 		}
 }
 
+#if ATTENTION_TILES
+static void part_values_tiles(struct tile *t); /* cpu/attention_tiles_priv.h */
+#endif
+
 /* The part's values into `acc`. */
 static void part_values(struct tile *t)
 {
 	enum kern_dtype dtype = t->a->kv.dtype;
-#if ATTENTION_DOTS_BF16
+#if ATTENTION_TILES
+	if (dtype == KERN_BF16) {
+		part_values_tiles(t);
+		return;
+	}
+#elif ATTENTION_DOTS_BF16
 	if (dtype == KERN_BF16) {
 		part_values_bf16(t, 0, t->count);
 		return;

@@ -25,7 +25,7 @@
 #define KERN_AVX512_VNNI_OPS(X) X(attention, avx512_vnni) X(matmul, avx512_vnni)
 /* Every processor with these has VNNI, too, whose products pass weights in bfloat16 on to these. */
 /* Needs VNNI and BF16 beside it, as every processor has that has tiles. */
-#define KERN_AMX_OPS(X) X(matmul, amx)
+#define KERN_AMX_OPS(X) X(attention, amx) X(matmul, amx)
 #define KERN_AVX512_BF16_OPS(X) X(attention, avx512_bf16) X(matmul, avx512_bf16)
 
 /* Inside a source of cpu/: the name of its op for the instruction set it is compiled for. */

@@ -21,10 +21,11 @@ struct attention_case {
 	bool sinks;
 };
 
-/* Whether the variant computes with products of bfloat16, hence queries and weights are rounded to it. */
-static bool rounds_to_bf16(const struct check *c, u32 target, enum kern_dtype type)
+/* Whether the variant computes with products of bfloat16, hence queries and weights are rounded to it. Tiles (AMX) multiply 32 dimensions. */
+static bool rounds_to_bf16(const struct check *c, u32 target, enum kern_dtype type, u32 head_dim)
 {
-	return type == KERN_BF16 && strcmp(c->targets[target].ops.attention_variant, "avx512_bf16") == 0;
+	const char *variant = c->targets[target].ops.attention_variant;
+	return type == KERN_BF16 && (strcmp(variant, "avx512_bf16") == 0 || (strncmp(variant, "amx", 3) == 0 && head_dim % 32 == 0));
 }
 
 /* Where products are of bfloat16, scores that are not capped count 512 to an octave of their weights: queries are rounded as what gives these. */
@@ -36,7 +37,7 @@ static const float step_of_score = 0.693147180559945309f / STEPS;
 static bool has_type(const struct check *c, u32 target, enum kern_dtype type)
 {
 	const char *variant = c->targets[target].ops.attention_variant;
-	if (strcmp(variant, "avx512_bf16") == 0)
+	if (strcmp(variant, "avx512_bf16") == 0 || strncmp(variant, "amx", 3) == 0)
 		return type == KERN_BF16;
 	if (strcmp(variant, "avx512_vnni") == 0 || strcmp(variant, "avx_vnni") == 0)
 		return type == KERN_I8 || type == KERN_I16;
@@ -338,7 +339,7 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 	for (u32 r = 0; r < a.rows; r++)
 		limits.context = a.context[r] > limits.context ? a.context[r] : limits.context;
 	size_t count = (size_t)a.tokens * m->heads * m->head_dim;
-	bool rounded = rounds_to_bf16(c, target, m->type);
+	bool rounded = rounds_to_bf16(c, target, m->type, m->head_dim);
 	for (u32 run = 0; run < CHECK_RUNS && !problem; run++) {
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
@@ -382,7 +383,7 @@ static void attention_large(struct check *c, u32 target, enum kern_dtype type, f
 	const struct attention_case m = {heads, 1, DIM, KEY_BLOCK, rows, 1, type, false, 0, 0};
 	struct kern_limits limits = {
 		.tokens = 2, .rows = 1, .heads = heads, .kv_heads = 1, .head_dim = DIM, .context = CONTEXT};
-	const bool rounded = rounds_to_bf16(c, target, type);
+	const bool rounded = rounds_to_bf16(c, target, type, DIM);
 	struct kern_attention_args a;
 	struct kern_ctx ctx;
 	const char *problem = NULL;

@@ -4,6 +4,7 @@
 #include "tests/kern/check.h"
 
 #ifdef KERN_HAVE_X86
+KERN_DECLARE(attention, amx_emulated);
 KERN_DECLARE(matmul, amx_emulated);
 
 void check_add_emulated(struct check *c)
@@ -12,6 +13,8 @@ void check_add_emulated(struct check *c)
 	if ((caps & needed) != needed)
 		return;
 	struct check_target *t = check_add_target(c, (caps & ~(u32)KERN_CAP_AVX512_BF16) | KERN_CAP_AMX);
+	t->ops.attention = attention_amx_emulated;
+	t->ops.attention_variant = "amx_emulated";
 	t->ops.matmul = matmul_amx_emulated;
 	t->ops.matmul_variant = "amx_emulated";
 }

@@ -241,11 +241,13 @@ Test(kv_types, auto_has_as_many_bits_as_the_weights_in_the_type_whose_products_a
 {
 	const u32 wide = KERN_CAP_AVX2 | KERN_CAP_AVX512, vnni = wide | KERN_CAP_AVX512_VNNI;
 
-	cr_assert_eq(kern_dtype_kv(vnni), KERN_I16);
-	cr_assert_eq(kern_dtype_kv(vnni | KERN_CAP_AVX512_BF16), KERN_BF16);
-	cr_assert_eq(kern_dtype_kv(KERN_CAP_AVX2), KERN_I16);
-	cr_assert_eq(kern_dtype_kv(KERN_CAP_PORTABLE), KERN_BF16);
-	cr_assert_eq(kern_dtype_kv(0), KERN_BF16);
+	cr_assert_eq(kern_dtype_kv(vnni, 64), KERN_I16);
+	cr_assert_eq(kern_dtype_kv(vnni | KERN_CAP_AVX512_BF16, 64), KERN_BF16);
+	cr_assert_eq(kern_dtype_kv(vnni | KERN_CAP_AMX, 64), KERN_BF16);
+	cr_assert_eq(kern_dtype_kv(vnni | KERN_CAP_AMX, 80), KERN_I16);
+	cr_assert_eq(kern_dtype_kv(KERN_CAP_AVX2, 64), KERN_I16);
+	cr_assert_eq(kern_dtype_kv(KERN_CAP_PORTABLE, 64), KERN_BF16);
+	cr_assert_eq(kern_dtype_kv(0, 64), KERN_BF16);
 }
 
 Test(kv_types, auto_takes_bfloat16_where_memory_is_for_one_sequence_of_it, .timeout = 120)

@@ -1,0 +1,196 @@
+/* Attention with matrix tiles (AMX), over caches of bfloat16: products of queries and keys, and of weights and values, of all rows at work at
+ * once. Included by attention.c alone.
+ *
+ * A key's pairs of dimensions lie as the registers of weights want them: 16 keys side by side, a pair a row. Queries are rows of bfloat16, as
+ * softmax weights are. Neighbouring keys' values are laced into each other once for all rows of a task. A product's rows are rows of their own,
+ * and what a row does not see has a weight of zero, so that a row's sums depend on its own query and keys alone. */
+#ifndef TERCET_KERNELS_CPU_ATTENTION_TILES_PRIV_H
+#define TERCET_KERNELS_CPU_ATTENTION_TILES_PRIV_H
+
+#include "kernels/cpu/attention_scores_bf16_priv.h"
+#include "kernels/cpu/attention_softmax_bf16_priv.h"
+#include "kernels/cpu/attention_values_priv.h"
+
+#if defined(VEC_LANES) && ATTENTION_TILES
+
+#include "kernels/cpu/amx_priv.h"
+
+enum {
+	TILE_KEYS = 32, /* whose pairs of values fill a register */
+	TILE_BYTES = AMX_UNITS * AMX_ROW_BYTES,
+};
+
+/* ---------------------------------------------------------------- scores */
+
+/* Multiplies dimensions [32 * k, 32 * (k + 1)) of group g's keys into the sums of register `sums`. */
+#define SCORES_ADD(sums, weights, g)                                                                                   \
+	do {                                                                                                           \
+		amx_load(weights, t->keys[g] + t->head_at + at, t->key_stride);                                        \
+		amx_add_bf16(sums, 4, weights);                                                                        \
+	} while (0)
+#define SCORES_STORE(sums, g) amx_store(sums, t->scores + (size_t)(g) * GROUP, ATTENTION_PART * sizeof(float))
+
+/* Asks for `vecs` groups' lines of 16 words, from word d on. */
+static ALWAYS_INLINE void tiles_ahead(const struct tile *t, const struct score_cursor *c, u32 vecs, u32 d)
+{
+	for (u32 i = 0; i < AMX_UNITS && t->of->asks; i++)
+		scores_ahead(c, vecs, d + i);
+}
+
+/* Scores of groups [g, g + 4), or of two of them. */
+static ALWAYS_INLINE void scores_groups(const struct tile *t, u32 g, bool four)
+{
+	const struct score_cursor c = scores_begin(t, g, four ? 4 : 2);
+	const char *q = (const char *)t->of->q;
+	const size_t row = t->a->kv.head_dim * sizeof(u16), piece = AMX_UNITS * t->key_stride;
+	size_t at = 0;
+	amx_zero_sums();
+	for (u32 d = 0; d < t->words; d += AMX_UNITS, at += piece, q += AMX_ROW_BYTES) {
+		amx_load(4, q, row);
+		SCORES_ADD(0, 6, g);
+		SCORES_ADD(1, 7, g + 1);
+		tiles_ahead(t, &c, four ? 4 : 2, d);
+		if (!four)
+			continue;
+		SCORES_ADD(2, 6, g + 2);
+		SCORES_ADD(3, 7, g + 3);
+	}
+	SCORES_STORE(0, g);
+	SCORES_STORE(1, g + 1);
+	if (four) {
+		SCORES_STORE(2, g + 2);
+		SCORES_STORE(3, g + 3);
+	}
+}
+
+/* Masks the scores, and finds the largest of row r. */
+static ALWAYS_INLINE void scores_highest(struct tile *t, u32 r, u32 vecs)
+{
+	vec highest = vec_set1(-INFINITY);
+	for (u32 v = 0; v < vecs; v++) {
+		const u32 key = t->begin + v * VEC_LANES;
+		vec scores = vec_load(scores_at(t, r, v));
+		if (key < t->of->first[r] || key + VEC_LANES > t->of->last[r] + 1) {
+			scores = score_mask(t, r, v, scores);
+			vec_store(scores_at(t, r, v), scores);
+		}
+		highest = vec_max(highest, scores);
+	}
+	vec_store(t->part->highest[r], highest);
+}
+
+static void part_scores_tiles(struct tile *t)
+{
+	const u32 groups = kern_ceil(t->count, GROUP);
+	u32 g = 0;
+	for (; g + 2 < groups; g += 4)
+		scores_groups(t, g, true);
+	if (g < groups)
+		scores_groups(t, g, false);
+	/* Weights are computed for two vectors at a time. */
+	for (u32 r = 0; r < t->of->count && groups % 2 == 1; r++)
+		vec_store(scores_at(t, r, groups), vec_set1(-INFINITY));
+	if (t->a->soft_cap > 0)
+		scores_cap(t, groups);
+	for (u32 r = 0; r < t->of->count && !(t->a->soft_cap > 0); r++)
+		scores_highest(t, r, groups);
+}
+
+/* ---------------------------------------------------------------- values */
+
+static ALWAYS_INLINE char *laced_at(const struct tile *t, u32 key, u32 d)
+{
+	return t->laced + ((size_t)key / TILE_KEYS * t->words + d / 2) * TILE_KEYS * sizeof(u32);
+}
+
+/* Laces values of the part as far as `keys` keys, a multiple of TILE_KEYS; what lies behind the part's end becomes zeros. Of 32 dimensions one
+ * register has the first four of every eight, the next one the others, as write_two takes them. */
+static void values_lace(struct tile *t, u32 keys)
+{
+	for (u32 key = t->laced_keys; key < keys; key += 2) {
+		const bool one = key < t->part_keys, two = key + 1 < t->part_keys;
+		const char *at = one ? value_at(t, key) + t->head_at : NULL;
+		char *to = laced_at(t, key, 0) + key % TILE_KEYS / 2 * AMX_ROW_BYTES;
+		if (one && key % 4 == 0)
+			values_ahead(t, key);
+		for (u32 d = 0; d < t->words; d += TILE_DIMS / 2, to += 2 * TILE_BYTES) {
+			const ivec x = one ? IVEC_LOAD(at + d * sizeof(u32)) : IVEC_BITS(setzero)();
+			const ivec y = two ? IVEC_LOAD(at + t->value_bytes + d * sizeof(u32)) : IVEC_BITS(setzero)();
+			IVEC_STORE(to, IVEC(unpacklo_epi16)(x, y));
+			IVEC_STORE(to + TILE_BYTES, IVEC(unpackhi_epi16)(x, y));
+		}
+	}
+	t->laced_keys = keys > t->laced_keys ? keys : t->laced_keys;
+}
+
+/* Sums of dimensions [d, d + 64), or of 32, by the weights of `keys` keys, into `sums`. */
+static ALWAYS_INLINE void values_dims(const struct tile *t, u32 keys, u32 d, bool both)
+{
+	const char *weights = (const char *)t->weights, *values = laced_at(t, 0, d);
+	const size_t piece = (size_t)TILE_KEYS * t->value_bytes;
+	amx_zero_sums();
+	for (u32 key = 0; key < keys; key += TILE_KEYS, weights += AMX_ROW_BYTES, values += piece) {
+		amx_load(4, weights, ATTENTION_PART * sizeof(int16_t));
+		amx_load(6, values, AMX_ROW_BYTES);
+		amx_add_bf16(0, 4, 6);
+		amx_load(7, values + TILE_BYTES, AMX_ROW_BYTES);
+		amx_add_bf16(1, 4, 7);
+		if (!both)
+			continue;
+		amx_load(6, values + 2 * TILE_BYTES, AMX_ROW_BYTES);
+		amx_add_bf16(2, 4, 6);
+		amx_load(7, values + 3 * TILE_BYTES, AMX_ROW_BYTES);
+		amx_add_bf16(3, 4, 7);
+	}
+	const size_t row = t->lane.width * sizeof(i32);
+	amx_store(0, t->sums + d, row);
+	amx_store(1, t->sums + d + VEC_LANES, row);
+	if (both) {
+		amx_store(2, t->sums + d + 2 * VEC_LANES, row);
+		amx_store(3, t->sums + d + 3 * VEC_LANES, row);
+	}
+}
+
+/* What the part has added up joins row r's earlier sums, or becomes its output. */
+static ALWAYS_INLINE void values_join(const struct tile *t, u32 r)
+{
+	const u32 dim = t->a->kv.head_dim, width = t->lane.width;
+	const float *sums = (const float *)(const void *)t->sums + (size_t)r * width;
+	const vec rescale = vec_set1(t->part->rescale[r]), factor = vec_set1(t->part->factor[r]);
+	float *acc = t->of->acc + (size_t)r * width, *out = t->a->out + t->of->at[r];
+	for (u32 d = 0; d < dim; d += 2 * VEC_LANES) {
+		vec one = vec_load(sums + d), two = vec_load(sums + d + VEC_LANES);
+		if (!t->of->fresh) {
+			one = vec_fma(vec_load(acc + d), rescale, one);
+			two = vec_fma(vec_load(acc + d + VEC_LANES), rescale, two);
+		}
+		if (t->writes) {
+			write_two(out + d, one, two, factor);
+			continue;
+		}
+		vec_store(acc + d, one);
+		vec_store(acc + d + VEC_LANES, two);
+	}
+	if (t->of->fresh && !t->writes)
+		memset(acc + dim, 0, (width - dim) * sizeof(float));
+}
+
+static void part_values_tiles(struct tile *t)
+{
+	const u32 keys = kern_ceil(t->count, TILE_KEYS) * TILE_KEYS, dim = t->a->kv.head_dim;
+	u32 d = 0;
+	values_lace(t, keys);
+	for (; d + 2 * TILE_DIMS <= dim; d += 2 * TILE_DIMS)
+		values_dims(t, keys, d, true);
+	if (d < dim)
+		values_dims(t, keys, d, false);
+#define SUM_ROWS(n) rows_sum_bf16(t, n);
+	FOR_ROWS(SUM_ROWS)
+#undef SUM_ROWS
+	for (u32 r = 0; r < t->of->count; r++)
+		values_join(t, r);
+}
+
+#endif
+
+#endif
