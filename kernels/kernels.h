@@ -196,8 +196,8 @@ size_t kern_kv_block_bytes(const struct kern_kv *kv);
 /* Splits qkv [T][(heads + 2 kv_heads) * head_dim], adds `bias` and applies q_norm / k_norm (RMSNorm over head_dim) where given, rotates q and
  * k (RoPE, neox halves: pairs (i, i + rope_dim/2)) by cos/sin[positions[t]], writes q to `q` and k, v into the cache at slots[t]; slot -1
  * writes nothing (padding). `interleaved`: the pairs are (2 i, 2 i + 1); they are written as halves all the same, in q and in K alike, which
- * changes no score. With `clip` what is read, with its bias, is bounded by -clip and clip; with `norm_behind`, which goes with halves, norms are
- * behind the rotation; with `q_scales` q is multiplied by q_scales[positions[t]] behind both. q may stay where it is read, `q_stride` apart.
+ * changes no score. With `clip` what is read, with its bias, is bounded by -clip and clip; with `norm_behind` norms are behind the rotation
+ * (their weights are then of halves; on devices it goes with halves); with `q_scales` q is multiplied by q_scales[positions[t]] behind both. q may stay where it is read, `q_stride` apart.
  * With `rope_apart`, which goes with halves, the pairs are (i, i + rope_apart), rope_dim / 2 of them; `norm_v`, which goes with norms
  * before the rotation, divides the heads of v by their root mean square (RMSNorm without weights); with `v_is_k`, which goes with halves, qkv
  * and bias have no v: it is what k is before its norm. Without KV heads only q is read and written, and `slots` may be NULL. */
@@ -258,7 +258,8 @@ struct kern_qk_norm_args {
 /* Paged attention for decode, prefill chunks and mixtures in one op. Row r owns queries [query_start[r], query_start[r+1]); its context is
  * `context[r]` tokens, the last of which are those queries. Query i of n sees keys 0 .. context - n + i (causal), within `window` (0: none:
  * key > query - window). A head's sink is a score that no key has: it enters the sum that weights are divided by, and nothing else (Xiao et
- * al. 2024; gpt-oss learns it). It is neither scaled nor capped. */
+ * al. 2024; gpt-oss learns it). It is neither scaled nor capped. With `chunked`, on CPUs, a window is no distance, but contexts are cut into chunks
+ * of so many tokens, and a query sees those of its own (Llama 4). */
 struct kern_attention_args {
 	KERN_ACTIVATIONS(, out);    /* [T][heads][head_dim] */
 	KERN_ACTIVATIONS(const, q); /* [T][heads][head_dim] */
@@ -271,6 +272,7 @@ struct kern_attention_args {
 	float scale;
 	float soft_cap; /* 0: none; else cap * tanh(score / cap) */
 	u32 window;
+	bool chunked;
 	const float *sinks; /* [heads], or NULL: none */
 	enum kern_dtype dtype;
 	/* Devices: the step cut into pieces of work, once for all its layers (kern_device_ops.plan); NULL elsewhere. */
@@ -278,6 +280,7 @@ struct kern_attention_args {
 };
 
 /* out[t][i] = act(gate_up[t][i]) * gate_up[t][size + i], i < size; `ungated`: act(gate_up[t][i]) of rows of `size`
+ * With `factors`, which are for CPUs and go with none of the others here, gate and up of row t are multiplied by factors[t] first.
  * With `limit` above 0, instead: g / (1 + e^(-alpha g)) * (u + 1), where gate and up are neighbours and clamped, g = min(gate_up[t][2i], limit),
  * u = max(min(gate_up[t][2i + 1], limit), -limit) (gpt-oss). With `xielu`, which goes with `ungated`, act is xIELU (Huang, Schlag 2024) of the
  * numbers there: positive x^2 + beta x for x above 0, else negative (e^min(x, eps) - 1 - x) + beta x. */
@@ -290,6 +293,7 @@ struct kern_act_mul_args {
 	bool ungated;
 	float alpha, limit;
 	const float *xielu; /* [KERN_XIELU_COUNT], or NULL */
+	const float *factors; /* [T], or NULL: 1 */
 	enum kern_dtype dtype;
 	struct kern_quantized *quantized; /* as of kern_rmsnorm_args */
 };

@@ -62,13 +62,21 @@ static inline bool kern_rope_is_sound(const struct kern_rope_kv_args *a)
 	const u32 dim = a->kv.head_dim;
 	return dim <= KERN_HEAD_DIM_MAX && a->rope_dim <= dim && a->rope_dim % 2 == 0 && dim % 2 == 0 &&
 	       kern_rope_apart(a) >= a->rope_dim / 2 && kern_rope_apart(a) + a->rope_dim / 2 <= dim &&
-	       !(a->interleaved && (a->norm_behind || a->rope_apart > 0 || a->v_is_k)) && !(a->norm_behind && a->norm_v);
+	       !(a->interleaved && (a->rope_apart > 0 || a->v_is_k)) && !(a->norm_behind && a->norm_v);
 }
 
 /* The same of attention's queries and outputs. */
 static inline size_t kern_attention_stride(const struct kern_attention_args *a)
 {
 	return a->stride > 0 ? a->stride : (size_t)a->heads * a->kv.head_dim;
+}
+
+/* The first key that the query whose own is `last` sees. */
+static inline u32 kern_attention_first(const struct kern_attention_args *a, u32 last)
+{
+	if (a->window == 0)
+		return 0;
+	return a->chunked ? last - last % a->window : last >= a->window ? last - a->window + 1 : 0;
 }
 
 /* Bytes of one KV head's keys (or values) of one block: words, then scales. */

@@ -64,6 +64,17 @@ static void xielu_part(const float *n, const float *in, float *out, u32 from, u3
 	}
 }
 
+/* Columns [from, to) of a row that is multiplied by `factor` first. */
+static void multiplied_part(enum kern_activation act, float factor, const float *gate, const float *up, float *out, u32 from, u32 to)
+{
+	const vec f = vec_set1(factor);
+	for (u32 i = from; i < to; i += VEC_LANES) {
+		u32 n = kern_min(to - i, VEC_LANES);
+		vec share = activate(act, vec_mul(f, vec_load_n(gate + i, n)));
+		vec_store_n(out + i, vec_mul(share, vec_mul(f, vec_load_n(up + i, n))), n);
+	}
+}
+
 /* Columns [from, to) of row t. */
 static void part_of_row(const struct kern_act_mul_args *a, u32 t, u32 from, u32 to)
 {
@@ -76,6 +87,10 @@ static void part_of_row(const struct kern_act_mul_args *a, u32 t, u32 from, u32 
 	}
 	if (a->xielu) {
 		xielu_part(a->xielu, gate, out, from, to);
+		return;
+	}
+	if (a->factors) {
+		multiplied_part(a->act, a->factors[t], gate, up, out, from, to);
 		return;
 	}
 	for (; a->ungated && i < to; i += VEC_LANES) {

@@ -87,7 +87,7 @@ static void find_following(struct tile *t, const struct attention_task *next)
 {
 	const struct kern_attention_args *a = t->a;
 	u32 last = a->context[next->row] - next->queries_of_row + next->query;
-	u32 first = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
+	u32 first = kern_attention_first(a, last);
 	u32 begin = next->segment * ATTENTION_SEGMENT, end = last + next->queries;
 	if (first > begin)
 		begin = first / ATTENTION_PART * ATTENTION_PART;
@@ -253,7 +253,7 @@ static void rows_begin(struct tile *t, const struct attention_task *task, u32 i,
 		u32 last = a->context[task->row] - task->queries_of_row + query;
 		of->at[r] = row_at(a, task, query, head);
 		of->last[r] = last;
-		of->first[r] = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
+		of->first[r] = kern_attention_first(a, last);
 		if (++head == heads) {
 			head = 0;
 			query++;

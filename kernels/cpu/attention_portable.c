@@ -298,7 +298,7 @@ static void rows_begin(struct tile *t, const struct attention_task *task, u32 r0
 		const size_t token = a->query_start[task->row] + query;
 		of->at[r] = token * kern_attention_stride(a) + (size_t)head * dim;
 		of->last[r] = last;
-		of->first[r] = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
+		of->first[r] = kern_attention_first(a, last);
 		for (u32 d = 0; d < dim; d++)
 			of->q[(size_t)r * t->lane.width + d] = a->q[of->at[r] + d] * a->scale;
 	}

@@ -51,8 +51,9 @@ enum err act_mul_ref(struct kern_ctx *ctx, const struct kern_act_mul_args *a)
 			a->out[(size_t)t * a->size + i] = (float)gate_clamped(a, gate + 2 * (size_t)i);
 		for (u32 i = 0; i < a->size && a->xielu; i++)
 			a->out[(size_t)t * a->size + i] = (float)xielu(a->xielu, (double)gate[i]);
+		const double factor = a->factors ? (double)a->factors[t] : 1;
 		for (u32 i = 0; i < a->size && !(a->limit > 0) && !a->xielu; i++)
-			a->out[(size_t)t * a->size + i] = (float)(activate(a->act, gate[i]) * (a->ungated ? 1 : up[i]));
+			a->out[(size_t)t * a->size + i] = (float)(activate(a->act, factor * gate[i]) * (a->ungated ? 1 : factor * up[i]));
 	}
 	return ERR_OK;
 }

@@ -88,7 +88,7 @@ static void row_head(void *arg, u32 task, u32 thread)
 		q->head = kv_head * group + i % group;
 		q->at = (a->query_start[r] + token) * kern_attention_stride(a) + (size_t)q->head * a->kv.head_dim;
 		q->last = last;
-		q->first = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
+		q->first = kern_attention_first(a, last);
 		q->best = -INFINITY;
 		q->total = 0;
 		memset(q->acc, 0, a->kv.head_dim * sizeof(*q->acc));

@@ -18,7 +18,7 @@ struct attention_case {
 	bool outliers;
 	u32 window;
 	float soft_cap;
-	bool sinks;
+	bool sinks, chunked;
 };
 
 /* Whether the variant computes with products of bfloat16, hence queries and weights are rounded to it. Tiles (AMX) multiply 32 dimensions. */
@@ -156,7 +156,7 @@ static void attention_want(const struct kern_attention_args *a, const struct row
 	u32 dim = a->kv.head_dim, count = a->query_start[r + 1] - a->query_start[r],
 	    t = a->query_start[r] + query;
 	u32 last = a->context[r] - count + query,
-	    first = a->window && last >= a->window ? last + 1 - a->window : 0;
+	    first = a->chunked ? last / a->window * a->window : a->window && last >= a->window ? last + 1 - a->window : 0;
 	double *scores = malloc((last + 1) * sizeof(double)), best = -INFINITY, total = 0, widest = 0, q[1024], largest = 0, sum = 0;
 	struct part_found part;
 	for (u32 i = 0; i < dim; i++) {
@@ -266,6 +266,7 @@ static void attention_inputs(struct check *c, const struct attention_case *m, st
 	a->scale = 1 / sqrtf((float)m->head_dim) * (m->outliers ? 0.2f : 2);
 	a->soft_cap = m->soft_cap;
 	a->window = m->window;
+	a->chunked = m->chunked;
 	a->sinks = m->sinks ? attention_sinks(c, m) : NULL;
 }
 
@@ -368,10 +369,10 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 		problem = attention_in_place(c, target, &a, &limits);
 	check_case_end(c, problem,
 		       "attention=%s %s heads=%u/%u head_dim=%u block=%u rows=%u context=%u queries=%u "
-		       "outliers=%d window=%u cap=%g sinks=%d",
+		       "outliers=%d window=%u cap=%g sinks=%d chunked=%d",
 		       c->targets[target].ops.attention_variant, check_kv_name(m->type), m->heads,
 		       m->kv_heads, m->head_dim, m->block_size, m->row_count, m->rows[0][0], m->rows[0][1],
-		       m->outliers, m->window, (double)m->soft_cap, m->sinks);
+		       m->outliers, m->window, (double)m->soft_cap, m->sinks, m->chunked);
 }
 
 /* Scores of any size: each key's is the query's first number times one common to all keys, plus a small whole number (of octaves, where
@@ -492,6 +493,18 @@ static void attention_of_many_heads(struct check *c, u32 target)
 	}
 }
 
+/* Windows that are chunks: of a few keys, one that ends inside a part, and one that is longer than a segment. */
+static void attention_of_chunks(struct check *c, u32 target)
+{
+	static const u32 rows[][2] = {{40, 1}, {70, 21}, {19, 19}, {1, 1}, {290, 7}, {2600, 3}};
+	static const u32 sizes[] = {1, 8, 33, 300, 1100};
+	for (u32 i = 0; i < COUNT_OF(sizes) * CHECK_KV_TYPES; i++) {
+		struct attention_case m = {4, 2, 64, 16, rows, COUNT_OF(rows), check_kv_types[i / COUNT_OF(sizes)], false, sizes[i % COUNT_OF(sizes)], 0};
+		m.chunked = true;
+		attention_case(c, target, &m);
+	}
+}
+
 static void attention_cases(struct check *c, u32 target)
 {
 	static const u32 decode[][2] = {{1, 1},	 {2, 1},   {15, 1},  {16, 1}, {17, 1},
@@ -547,6 +560,7 @@ static void attention_cases(struct check *c, u32 target)
 		attention_case(c, target, &more);
 	}
 	attention_in_turns(c, target);
+	attention_of_chunks(c, target);
 	attention_of_many_heads(c, target);
 	for (u32 i = 0; i < 8; i++)
 		attention_large(c, target, i % 2 ? KERN_F32 : KERN_BF16, i & 2 ? -0x1.3p21f : 0x1.1p20f, i & 4 ? 2 : 8);

@@ -293,8 +293,8 @@ static const char *act_mul_close(struct check *c, u32 target, const struct kern_
 	return check_close(out[0], want, scale, count, 2e-6);
 }
 
-static void act_mul_case(struct check *c, u32 target, enum kern_activation act, u32 tokens, u32 size,
-			 bool ungated)
+static void act_mul_with(struct check *c, u32 target, enum kern_activation act, u32 tokens, u32 size,
+			 bool ungated, const float *factors)
 {
 	size_t count = (size_t)tokens * size;
 	float *in = check_floats(c, 2 * count, true);
@@ -304,6 +304,8 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 		for (u32 i = 0; i < size; i++) {
 			double x = in[(size_t)t * (ungated ? 1 : 2) * size + i], y;
 			double up = ungated ? 1 : (double)in[((size_t)t * 2 + 1) * size + i];
+			x *= factors ? (double)factors[t] : 1;
+			up *= factors ? (double)factors[t] : 1;
 			if (act == KERN_SILU)
 				y = x / (1 + exp(-x));
 			else if (act == KERN_GELU_TANH)
@@ -315,10 +317,22 @@ static void act_mul_case(struct check *c, u32 target, enum kern_activation act, 
 			want[(size_t)t * size + i] = y * up;
 			scale[(size_t)t * size + i] = (fabs(y) + fmin(fabs(x), 1) * 0.1) * fabs(up) + 1e-30;
 		}
-	const struct kern_act_mul_args a = {.gate_up = in, .tokens = tokens, .size = size, .act = act, .ungated = ungated};
+	const struct kern_act_mul_args a = {.gate_up = in, .tokens = tokens, .size = size, .act = act, .ungated = ungated, .factors = factors};
 	const char *problem = act_mul_close(c, target, &a, want, scale);
-	check_case_end(c, problem, "act_mul=%s act=%d tokens=%u size=%u ungated=%d",
-		       c->targets[target].ops.act_mul_variant, act, tokens, size, ungated);
+	check_case_end(c, problem, "act_mul=%s act=%d tokens=%u size=%u ungated=%d factors=%d",
+		       c->targets[target].ops.act_mul_variant, act, tokens, size, ungated, factors != NULL);
+}
+
+static void act_mul_case(struct check *c, u32 target, enum kern_activation act, u32 tokens, u32 size, bool ungated)
+{
+	act_mul_with(c, target, act, tokens, size, ungated, NULL);
+}
+
+/* Rows that are multiplied first. */
+static void act_mul_factors_case(struct check *c, u32 target, enum kern_activation act, u32 tokens, u32 size)
+{
+	static const float factors[] = {0.25f, 1, 0, 0.9990234f};
+	act_mul_with(c, target, act, tokens, size, false, factors);
 }
 
 /* Gate and up are neighbours, and clamped. */
@@ -373,6 +387,9 @@ void check_linear(struct check *c)
 			act_mul_case(c, i, KERN_GELU_TANH, 2, 4105, true);
 			act_mul_clamped_case(c, i, 2, 4105);
 			act_mul_xielu_case(c, i, 2, 4105, xielu[0]);
+			act_mul_factors_case(c, i, KERN_SILU, 2, 4105);
+			for (u32 size = 1; size < 40; size++)
+				act_mul_factors_case(c, i, size % 2 ? KERN_SILU : KERN_GELU, 4, size);
 			for (u32 size = 1; size < 40; size++)
 				act_mul_clamped_case(c, i, 3, size);
 			for (u32 size = 1; size < 40; size++)

@@ -429,6 +429,8 @@ void check_rope(struct check *c)
 		{20, 20, 128, 128, 16, 33, KERN_BF16, .slots = SLOTS_NEIGHBOURS}, /* more heads than wait together */
 		{2, 2, 1024, 1024, 16, 20, KERN_F32, .slots = SLOTS_NEIGHBOURS},
 		{6, 2, 64, 64, 16, 40, KERN_BF16, .norm = true, .scaled = true, .norm_behind = true, .slots = SLOTS_NEIGHBOURS},
+		{4, 2, 64, 64, 16, 9, KERN_F32, .norm = true, .interleaved = true, .norm_behind = true},
+		{3, 1, 80, 34, 16, 21, KERN_BF16, .bias = true, .norm = true, .interleaved = true, .norm_behind = true, .slots = SLOTS_NEIGHBOURS},
 		{4, 2, 96, 64, 16, 40, KERN_BF16, .interleaved = true, .clip = 0.6f, .slots = SLOTS_HOLES},
 		/* Pairs further apart than the rotated part is wide, norms of values, values that are keys. */
 		{4, 2, 64, 16, 16, 9, KERN_F32, .norm = true, .apart = 32, .norm_v = true},
