@@ -198,14 +198,15 @@ size_t kern_kv_block_bytes(const struct kern_kv *kv);
  * writes nothing (padding). `interleaved`: the pairs are (2 i, 2 i + 1); they are written as halves all the same, in q and in K alike, which
  * changes no score. With `clip` what is read, with its bias, is bounded by -clip and clip; with `norm_behind` norms are behind the rotation
  * (their weights are then of halves; on devices it goes with halves); with `q_scales` q is multiplied by q_scales[positions[t]] behind both. q may stay where it is read, `q_stride` apart.
- * With `rope_apart`, which goes with halves, the pairs are (i, i + rope_apart), rope_dim / 2 of them; `norm_v`, which goes with norms
+ * With `layer_norms`, on CPUs, norms are LayerNorm,
+ * before the rotation, and every head of q and k has weights of its own. With `rope_apart`, which goes with halves, the pairs are (i, i + rope_apart), rope_dim / 2 of them; `norm_v`, which goes with norms
  * before the rotation, divides the heads of v by their root mean square (RMSNorm without weights); with `v_is_k`, which goes with halves, qkv
  * and bias have no v: it is what k is before its norm. Without KV heads only q is read and written, and `slots` may be NULL. */
 struct kern_rope_kv_args {
 	KERN_ACTIVATIONS(, q); /* out [T][heads][head_dim] */
 	const float *qkv;
 	const float *bias;   /* [(heads + 2 kv_heads) * head_dim] or NULL */
-	const float *q_norm; /* [head_dim] or NULL */
+	const float *q_norm; /* [head_dim], with `layer_norms` [heads][head_dim]; or NULL */
 	const float *k_norm;
 	float norm_eps, clip; /* clip 0: none */
 	const float *cos, *sin; /* [positions_max][rope_dim / 2] */
@@ -215,7 +216,7 @@ struct kern_rope_kv_args {
 	struct kern_kv kv;
 	u32 tokens, heads, rope_dim, rope_apart;
 	u32 q_stride, qkv_stride; /* floats from a token of q (CPU), of qkv to the next; 0: as wide as it is */
-	bool interleaved, norm_behind, norm_v, v_is_k;
+	bool interleaved, norm_behind, norm_v, v_is_k, layer_norms;
 	enum kern_dtype dtype;
 };
 

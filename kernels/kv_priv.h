@@ -62,7 +62,7 @@ static inline bool kern_rope_is_sound(const struct kern_rope_kv_args *a)
 	const u32 dim = a->kv.head_dim;
 	return dim <= KERN_HEAD_DIM_MAX && a->rope_dim <= dim && a->rope_dim % 2 == 0 && dim % 2 == 0 &&
 	       kern_rope_apart(a) >= a->rope_dim / 2 && kern_rope_apart(a) + a->rope_dim / 2 <= dim &&
-	       !(a->interleaved && (a->rope_apart > 0 || a->v_is_k)) && !(a->norm_behind && a->norm_v);
+	       !(a->interleaved && (a->rope_apart > 0 || a->v_is_k)) && !(a->norm_behind && (a->norm_v || a->layer_norms));
 }
 
 /* The same of attention's queries and outputs. */

@@ -57,6 +57,26 @@ static void norm_head(float *out, const float *x, const float *weight, u32 dim, 
 	}
 }
 
+/* LayerNorm without a bias; may be in place. Lanes behind the end are 0 in both sums. */
+static void layer_norm_head(float *out, const float *x, const float *weight, u32 dim, float eps)
+{
+	vec sum = vec_zero(), squares = vec_zero();
+	for (u32 i = 0; i < dim; i += VEC_LANES)
+		sum = vec_add(sum, vec_load_n(x + i, kern_min(dim - i, VEC_LANES)));
+	const vec mean = vec_set1(vec_sum(sum) / (float)dim);
+	for (u32 i = 0; i < dim; i += VEC_LANES) {
+		u32 n = kern_min(dim - i, VEC_LANES);
+		vec v = vec_select_n(vec_sub(vec_load_n(x + i, n), mean), vec_zero(), n);
+		squares = vec_fma(v, v, squares);
+	}
+	const vec scale = vec_set1(1 / sqrtf(vec_sum(squares) / (float)dim + eps));
+	for (u32 i = 0; i < dim; i += VEC_LANES) {
+		u32 n = kern_min(dim - i, VEC_LANES);
+		vec v = vec_mul(vec_sub(vec_load_n(x + i, n), mean), scale);
+		vec_store_n(out + i, vec_mul(v, vec_load_n(weight + i, n)), n);
+	}
+}
+
 /* Pairs (2 i, 2 i + 1) of the first 2 half values become halves; may be in place. */
 static void unlace(float *out, const float *x, u32 half, u32 dim)
 {
@@ -275,7 +295,11 @@ static void prepare_head(const struct kern_rope_kv_args *a, float *out, const fl
 		clip_head(out, x, a->clip, dim);
 		x = out;
 	}
-	if (norm && !a->norm_behind) {
+	if (norm && a->layer_norms) {
+		const u32 first = h < a->heads ? 0 : a->heads;
+		layer_norm_head(out, x, norm + (size_t)(h - first) * dim, dim, a->norm_eps);
+		x = out;
+	} else if (norm && !a->norm_behind) {
 		norm_head(out, x, norm, dim, a->norm_eps);
 		x = out;
 	}

@@ -58,7 +58,7 @@ static inline enum err rope_fill(const struct kern_rope_kv_args *a, struct rope 
 	      a->norm_eps,    a->heads,	    a->kv.kv_heads, a->kv.head_dim, a->rope_dim,   a->kv.block_size,
 	      a->q_scales,    a->clip,	    a->norm_behind, a->interleaved};
 	const bool bytes = p->kv_dtype == KERN_I8 || p->kv_dtype == KERN_F8E4M3;
-	if ((a->norm_behind && a->interleaved) || a->dtype != KERN_BF16 || (p->kv_heads > 0 && p->kv_dtype != KERN_BF16 && !bytes) ||
+	if ((a->norm_behind && a->interleaved) || a->layer_norms || a->dtype != KERN_BF16 || (p->kv_heads > 0 && p->kv_dtype != KERN_BF16 && !bytes) ||
 	    p->head_dim % 4 != 0 || p->rope_dim % 4 != 0)
 		return ERR_UNSUPPORTED;
 	if (p->rope_dim > p->head_dim || (p->kv_heads > 0 && p->block_size == 0))

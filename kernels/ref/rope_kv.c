@@ -14,6 +14,18 @@ static void norm_head(float *x, const float *weight, u32 dim, float eps)
 		x[i] = (float)(x[i] * scale * (weight ? weight[i] : 1));
 }
 
+static void layer_norm_head(float *x, const float *weight, u32 dim, float eps)
+{
+	double mean = 0, sum = 0;
+	for (u32 i = 0; i < dim; i++)
+		mean += (double)x[i] / dim;
+	for (u32 i = 0; i < dim; i++)
+		sum += (x[i] - mean) * (x[i] - mean);
+	double scale = 1 / sqrt(sum / dim + (double)eps);
+	for (u32 i = 0; i < dim; i++)
+		x[i] = (float)((x[i] - mean) * scale * (double)weight[i]);
+}
+
 /* Pairs (2 i, 2 i + 1) become halves. */
 static void unlace(float *x, u32 rope_dim)
 {
@@ -49,11 +61,13 @@ static void read_head(const struct kern_rope_kv_args *a, u32 t, u32 head, float 
 	}
 }
 
-/* Norm and rotation of a head at position `p`. */
-static void turn_head(const struct kern_rope_kv_args *a, float *x, const float *norm, u32 p)
+/* Norm and rotation of head `head`, of q or of k, at position `p`. */
+static void turn_head(const struct kern_rope_kv_args *a, float *x, const float *norm, u32 head, u32 p)
 {
 	const size_t at = (size_t)p * (a->rope_dim / 2);
-	if (norm && !a->norm_behind)
+	if (norm && a->layer_norms)
+		layer_norm_head(x, norm + (size_t)head * a->kv.head_dim, a->kv.head_dim, a->norm_eps);
+	else if (norm && !a->norm_behind)
 		norm_head(x, norm, a->kv.head_dim, a->norm_eps);
 	rotate_head(a, x, a->cos + at, a->sin + at);
 	if (norm && a->norm_behind)
@@ -71,7 +85,7 @@ enum err rope_kv_ref(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
 		i64 slot = kv->kv_heads > 0 ? a->slots[t] : -1;
 		for (u32 h = 0; h < a->heads; h++) {
 			read_head(a, t, h, x);
-			turn_head(a, x, a->q_norm, a->positions[t]);
+			turn_head(a, x, a->q_norm, h, a->positions[t]);
 			for (u32 i = 0; i < dim && a->q_scales; i++)
 				x[i] *= a->q_scales[a->positions[t]];
 			memcpy(a->q + t * kern_rope_q_stride(a) + h * dim, x, dim * sizeof(float));
@@ -82,7 +96,7 @@ enum err rope_kv_ref(struct kern_ctx *ctx, const struct kern_rope_kv_args *a)
 		u32 offset = (u32)((size_t)slot % kv->block_size);
 		for (u32 h = 0; h < kv->kv_heads; h++) {
 			read_head(a, t, a->heads + h, x);
-			turn_head(a, x, a->k_norm, a->positions[t]);
+			turn_head(a, x, a->k_norm, h, a->positions[t]);
 			kern_kv_store(kv, kern_kv_key(kv, block, h, offset), kv->block_size,
 				      kern_kv_scale(kv, kv->k, block, h, offset), x);
 			read_head(a, t, kern_rope_first_value(a) + h, x);

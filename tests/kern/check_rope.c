@@ -23,13 +23,24 @@ struct rope_case {
 	float clip;
 	enum slots slots;
 	u32 apart; /* of a pair's values; 0: half of what rotates */
-	bool norm_v, v_is_k;
+	bool norm_v, v_is_k, layer_norms;
 };
 
 /* Heads of a token as they come. */
 static u32 rope_heads(const struct kern_rope_kv_args *a)
 {
 	return a->heads + (a->v_is_k ? 1 : 2) * a->kv.kv_heads;
+}
+
+static void rope_layer_norm(double *x, const float *weight, u32 dim, double eps)
+{
+	double mean = 0, squares = 0;
+	for (u32 i = 0; i < dim; i++)
+		mean += x[i] / dim;
+	for (u32 i = 0; i < dim; i++)
+		squares += (x[i] - mean) * (x[i] - mean);
+	for (u32 i = 0; i < dim; i++)
+		x[i] = (x[i] - mean) / sqrt(squares / dim + eps) * (double)weight[i];
 }
 
 /* Head `head` of token `t` as it has to come out. */
@@ -52,7 +63,9 @@ static void rope_want(const struct kern_rope_kv_args *a, u32 t, u32 head, double
 		x[i] /= sqrt(sum / dim + (double)a->norm_eps);
 	if (value)
 		return;
-	for (u32 i = 0; i < dim && norm && !a->norm_behind; i++)
+	if (norm && a->layer_norms)
+		rope_layer_norm(x, norm + (size_t)(head < a->heads ? head : head - a->heads) * dim, dim, (double)a->norm_eps);
+	for (u32 i = 0; i < dim && norm && !a->norm_behind && !a->layer_norms; i++)
 		x[i] = x[i] / sqrt(sum / dim + (double)a->norm_eps) * norm[i];
 	for (u32 i = 0; i < 2 * half; i++)
 		pairs[i] = x[a->interleaved ? i % half * 2 + i / half : i % half + i / half * apart];
@@ -175,6 +188,7 @@ static void rope_inputs(struct check *c, const struct rope_case *r, struct kern_
 					.v_is_k = r->v_is_k,
 					.interleaved = r->interleaved,
 					.norm_behind = r->norm_behind,
+					.layer_norms = r->layer_norms,
 					.clip = r->clip};
 	float *qkv = check_floats(c, (size_t)r->tokens * all * r->head_dim, false);
 	if (r->tokens > 4 && !r->bias) /* a token of zeros and one of very small numbers */
@@ -184,8 +198,8 @@ static void rope_inputs(struct check *c, const struct rope_case *r, struct kern_
 		}
 	a->qkv = qkv;
 	a->bias = r->bias ? check_floats(c, all * r->head_dim, false) : NULL;
-	a->q_norm = r->norm ? check_floats(c, r->head_dim, false) : NULL;
-	a->k_norm = r->norm ? check_floats(c, r->head_dim, false) : NULL;
+	a->q_norm = r->norm ? check_floats(c, (r->layer_norms ? r->heads : 1) * r->head_dim, false) : NULL;
+	a->k_norm = r->norm ? check_floats(c, (r->layer_norms ? r->kv_heads : 1) * r->head_dim, false) : NULL;
 	a->norm_eps = 1e-6f;
 	a->q_scales = r->scaled ? check_floats(c, POSITIONS, false) : NULL;
 	a->kv = (struct kern_kv){.dtype = r->type,
@@ -344,11 +358,11 @@ static void rope_case(struct check *c, u32 target, const struct rope_case *r)
 		problem = rope_rest_untouched(c, &a);
 	check_case_end(c, problem,
 		       "rope_kv=%s %s tokens=%u heads=%u/%u head_dim=%u rope_dim=%u block=%u bias=%d norm=%d "
-		       "interleaved=%d scaled=%d norm_behind=%d clip=%g slots=%u apart=%u norm_v=%d v_is_k=%d",
+		       "interleaved=%d scaled=%d norm_behind=%d clip=%g slots=%u apart=%u norm_v=%d v_is_k=%d layer_norms=%d",
 		       c->targets[target].ops.rope_kv_variant, check_kv_name(r->type), r->tokens, r->heads,
 		       r->kv_heads, r->head_dim, r->rope_dim, r->block_size, r->bias, r->norm,
 		       r->interleaved, r->scaled, r->norm_behind, (double)r->clip, r->slots, r->apart, r->norm_v,
-		       r->v_is_k);
+		       r->v_is_k, r->layer_norms);
 }
 
 /* Numbers of all kinds, NaNs too, that are not rotated: a cache of bf16 has the bits of a conversion. */
@@ -389,65 +403,71 @@ static void rope_bits(struct check *c, u32 target, u32 head_dim, u32 tokens, enu
 		       head_dim, slots);
 }
 
+static const struct rope_case CASES[] = {
+	{4, 2, 64, 64, 16, 9, KERN_F32, false, false},
+	{4, 2, 64, 64, 16, 9, KERN_BF16, true, true},
+	{1, 1, 2, 2, 1, 3, KERN_F32, true, false},
+	{3, 1, 80, 32, 16, 7, KERN_BF16, false, true},
+	{8, 8, 32, 32, 32, 40, KERN_BF16, false, false},
+	{5, 1, 96, 96, 5, 20, KERN_F32, true, true},
+	{2, 2, 128, 64, 16, 11, KERN_BF16, true, false},
+	{2, 1, 256, 256, 8, 6, KERN_F32, false, true},
+	{3, 3, 20, 10, 16, 33, KERN_BF16, true, true},
+	{6, 2, 40, 36, 48, 17, KERN_F32, false, false},
+	{2, 1, 32, 32, 16, 0, KERN_BF16, false, false},
+	{4, 2, 64, 64, 16, 9, KERN_F32, false, true, true},
+	{3, 1, 80, 34, 16, 21, KERN_BF16, true, false, true},
+	{3, 1, 80, 34, 16, 21, KERN_F32, true, true, true, true},
+	{4, 2, 64, 32, 16, 9, KERN_BF16, false, false, true},
+	{4, 2, 20, 20, 8, 9, KERN_BF16, false, false, false, true},
+	{4, 2, 64, 64, 16, 9, KERN_F32, true, true, false, false, true},
+	{3, 1, 80, 34, 16, 21, KERN_BF16, false, true, false, true, true},
+	{3, 1, 22, 22, 16, 21, KERN_F32, true, false, false, false, false, 0.7f},
+	{2, 2, 96, 64, 16, 9, KERN_BF16, false, true, true, false, false, 0.3f},
+	{5, 1, 36, 36, 4, 11, KERN_F32, true, true, false, true, true, 0.5f},
+	/* Keys of neighbours are stored together: of whole lines and parts of them, in blocks of one line, of several, and of none. */
+	{9, 3, 64, 64, 16, 50, KERN_BF16, .slots = SLOTS_NEIGHBOURS},
+	{9, 3, 64, 64, 16, 77, KERN_F32, .slots = SLOTS_HOLES},
+	{4, 2, 64, 64, 16, 60, KERN_BF16, .slots = SLOTS_RUNS},
+	{4, 2, 64, 64, 16, 40, KERN_BF16, .slots = SLOTS_BACKWARDS},
+	{6, 3, 128, 128, 48, 100, KERN_BF16, .slots = SLOTS_NEIGHBOURS},
+	{2, 1, 256, 256, 32, 40, KERN_F32, .slots = SLOTS_NEIGHBOURS},
+	{3, 1, 80, 80, 5, 31, KERN_BF16, true, .slots = SLOTS_NEIGHBOURS},
+	{3, 2, 80, 32, 24, 37, KERN_BF16, .slots = SLOTS_RUNS},
+	{6, 3, 20, 20, 16, 50, KERN_BF16, .slots = SLOTS_NEIGHBOURS},
+	{4, 2, 42, 42, 16, 40, KERN_F32, .slots = SLOTS_NEIGHBOURS},
+	{2, 1, 128, 64, 1, 20, KERN_BF16, .slots = SLOTS_NEIGHBOURS},
+	{3, 1, 22, 22, 16, 40, KERN_BF16, true, true, .slots = SLOTS_NEIGHBOURS},
+	{20, 20, 128, 128, 16, 33, KERN_BF16, .slots = SLOTS_NEIGHBOURS}, /* more heads than wait together */
+	{2, 2, 1024, 1024, 16, 20, KERN_F32, .slots = SLOTS_NEIGHBOURS},
+	{6, 2, 64, 64, 16, 40, KERN_BF16, .norm = true, .scaled = true, .norm_behind = true, .slots = SLOTS_NEIGHBOURS},
+	{4, 2, 64, 64, 16, 9, KERN_F32, .norm = true, .interleaved = true, .norm_behind = true},
+	{3, 1, 80, 34, 16, 21, KERN_BF16, .bias = true, .norm = true, .interleaved = true, .norm_behind = true, .slots = SLOTS_NEIGHBOURS},
+	{4, 2, 96, 64, 16, 40, KERN_BF16, .interleaved = true, .clip = 0.6f, .slots = SLOTS_HOLES},
+	/* Pairs further apart than the rotated part is wide, norms of values, values that are keys. */
+	{4, 2, 64, 16, 16, 9, KERN_F32, .norm = true, .apart = 32, .norm_v = true},
+	{4, 2, 128, 64, 16, 40, KERN_BF16, .apart = 64, .slots = SLOTS_NEIGHBOURS},
+	{8, 1, 512, 128, 16, 40, KERN_BF16, .norm = true, .apart = 256, .norm_v = true, .v_is_k = true, .slots = SLOTS_NEIGHBOURS},
+	{3, 3, 22, 6, 16, 21, KERN_BF16, .bias = true, .apart = 11, .v_is_k = true},
+	{6, 2, 40, 36, 48, 17, KERN_F32, .bias = true, .norm = true, .apart = 20, .norm_v = true, .v_is_k = true, .slots = SLOTS_HOLES},
+	{4, 2, 64, 64, 16, 40, KERN_BF16, .norm_v = true, .clip = 0.4f, .slots = SLOTS_RUNS},
+	/* LayerNorm, with weights of each head. */
+	{4, 2, 64, 64, 16, 9, KERN_F32, .norm = true, .layer_norms = true},
+	{5, 5, 20, 6, 16, 21, KERN_BF16, .bias = true, .norm = true, .layer_norms = true, .slots = SLOTS_NEIGHBOURS},
+	{6, 3, 128, 128, 16, 40, KERN_BF16, .norm = true, .interleaved = true, .layer_norms = true, .slots = SLOTS_NEIGHBOURS},
+	{8, 1, 22, 22, 16, 33, KERN_F32, .norm = true, .clip = 0.6f, .layer_norms = true, .slots = SLOTS_HOLES},
+	/* No keys and values at all. */
+	{4, 0, 64, 16, 16, 40, KERN_F32, .norm = true, .apart = 32, .norm_v = true, .slots = SLOTS_NEIGHBOURS},
+	{3, 0, 22, 22, 16, 9, KERN_BF16, .bias = true},
+};
+
 void check_rope(struct check *c)
 {
-	static const struct rope_case ropes[] = {
-		{4, 2, 64, 64, 16, 9, KERN_F32, false, false},
-		{4, 2, 64, 64, 16, 9, KERN_BF16, true, true},
-		{1, 1, 2, 2, 1, 3, KERN_F32, true, false},
-		{3, 1, 80, 32, 16, 7, KERN_BF16, false, true},
-		{8, 8, 32, 32, 32, 40, KERN_BF16, false, false},
-		{5, 1, 96, 96, 5, 20, KERN_F32, true, true},
-		{2, 2, 128, 64, 16, 11, KERN_BF16, true, false},
-		{2, 1, 256, 256, 8, 6, KERN_F32, false, true},
-		{3, 3, 20, 10, 16, 33, KERN_BF16, true, true},
-		{6, 2, 40, 36, 48, 17, KERN_F32, false, false},
-		{2, 1, 32, 32, 16, 0, KERN_BF16, false, false},
-		{4, 2, 64, 64, 16, 9, KERN_F32, false, true, true},
-		{3, 1, 80, 34, 16, 21, KERN_BF16, true, false, true},
-		{3, 1, 80, 34, 16, 21, KERN_F32, true, true, true, true},
-		{4, 2, 64, 32, 16, 9, KERN_BF16, false, false, true},
-		{4, 2, 20, 20, 8, 9, KERN_BF16, false, false, false, true},
-		{4, 2, 64, 64, 16, 9, KERN_F32, true, true, false, false, true},
-		{3, 1, 80, 34, 16, 21, KERN_BF16, false, true, false, true, true},
-		{3, 1, 22, 22, 16, 21, KERN_F32, true, false, false, false, false, 0.7f},
-		{2, 2, 96, 64, 16, 9, KERN_BF16, false, true, true, false, false, 0.3f},
-		{5, 1, 36, 36, 4, 11, KERN_F32, true, true, false, true, true, 0.5f},
-		/* Keys of neighbours are stored together: of whole lines and parts of them, in blocks of one line, of several, and of none. */
-		{9, 3, 64, 64, 16, 50, KERN_BF16, .slots = SLOTS_NEIGHBOURS},
-		{9, 3, 64, 64, 16, 77, KERN_F32, .slots = SLOTS_HOLES},
-		{4, 2, 64, 64, 16, 60, KERN_BF16, .slots = SLOTS_RUNS},
-		{4, 2, 64, 64, 16, 40, KERN_BF16, .slots = SLOTS_BACKWARDS},
-		{6, 3, 128, 128, 48, 100, KERN_BF16, .slots = SLOTS_NEIGHBOURS},
-		{2, 1, 256, 256, 32, 40, KERN_F32, .slots = SLOTS_NEIGHBOURS},
-		{3, 1, 80, 80, 5, 31, KERN_BF16, true, .slots = SLOTS_NEIGHBOURS},
-		{3, 2, 80, 32, 24, 37, KERN_BF16, .slots = SLOTS_RUNS},
-		{6, 3, 20, 20, 16, 50, KERN_BF16, .slots = SLOTS_NEIGHBOURS},
-		{4, 2, 42, 42, 16, 40, KERN_F32, .slots = SLOTS_NEIGHBOURS},
-		{2, 1, 128, 64, 1, 20, KERN_BF16, .slots = SLOTS_NEIGHBOURS},
-		{3, 1, 22, 22, 16, 40, KERN_BF16, true, true, .slots = SLOTS_NEIGHBOURS},
-		{20, 20, 128, 128, 16, 33, KERN_BF16, .slots = SLOTS_NEIGHBOURS}, /* more heads than wait together */
-		{2, 2, 1024, 1024, 16, 20, KERN_F32, .slots = SLOTS_NEIGHBOURS},
-		{6, 2, 64, 64, 16, 40, KERN_BF16, .norm = true, .scaled = true, .norm_behind = true, .slots = SLOTS_NEIGHBOURS},
-		{4, 2, 64, 64, 16, 9, KERN_F32, .norm = true, .interleaved = true, .norm_behind = true},
-		{3, 1, 80, 34, 16, 21, KERN_BF16, .bias = true, .norm = true, .interleaved = true, .norm_behind = true, .slots = SLOTS_NEIGHBOURS},
-		{4, 2, 96, 64, 16, 40, KERN_BF16, .interleaved = true, .clip = 0.6f, .slots = SLOTS_HOLES},
-		/* Pairs further apart than the rotated part is wide, norms of values, values that are keys. */
-		{4, 2, 64, 16, 16, 9, KERN_F32, .norm = true, .apart = 32, .norm_v = true},
-		{4, 2, 128, 64, 16, 40, KERN_BF16, .apart = 64, .slots = SLOTS_NEIGHBOURS},
-		{8, 1, 512, 128, 16, 40, KERN_BF16, .norm = true, .apart = 256, .norm_v = true, .v_is_k = true, .slots = SLOTS_NEIGHBOURS},
-		{3, 3, 22, 6, 16, 21, KERN_BF16, .bias = true, .apart = 11, .v_is_k = true},
-		{6, 2, 40, 36, 48, 17, KERN_F32, .bias = true, .norm = true, .apart = 20, .norm_v = true, .v_is_k = true, .slots = SLOTS_HOLES},
-		{4, 2, 64, 64, 16, 40, KERN_BF16, .norm_v = true, .clip = 0.4f, .slots = SLOTS_RUNS},
-		/* No keys and values at all. */
-		{4, 0, 64, 16, 16, 40, KERN_F32, .norm = true, .apart = 32, .norm_v = true, .slots = SLOTS_NEIGHBOURS},
-		{3, 0, 22, 22, 16, 9, KERN_BF16, .bias = true},
-	};
 	for (u32 i = 0; i < c->target_count; i++) {
 		if (!CHECK_DISTINCT(c, i, rope_kv))
 			continue;
-		for (u32 r = 0; r < COUNT_OF(ropes) * 4; r++) {
-			struct rope_case rope = ropes[r / 4];
+		for (u32 r = 0; r < COUNT_OF(CASES) * 4; r++) {
+			struct rope_case rope = CASES[r / 4];
 			rope.type = r % 4 == 0 ? rope.type : r % 4 == 1 ? KERN_I8 : r % 4 == 2 ? KERN_F8E4M3 : KERN_I16;
 			rope_case(c, i, &rope);
 		}
