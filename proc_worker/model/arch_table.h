@@ -281,6 +281,7 @@ struct arch {
 	const char *layer_norm; /* norms are LayerNorm with this field's epsilon; NULL: RMSNorm with "rms_norm_eps" */
 	bool plain_norms;	/* without weights, and with `norm_eps` */
 	bool norm_behind;	/* norms over heads are behind the rotation */
+	bool plain_head_norms;	/* and have no weights, of layers that rotate alone, unless "use_qk_norm" is false */
 	bool parallel;		/* attention and MLP read the same stream, and are added to it together */
 	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
 	bool latent; /* heads share one latent and one rotated key ("kv_lora_rank", "qk_rope_head_dim"): latent.h */
@@ -288,6 +289,8 @@ struct arch {
 	const char *rope_stated; /* "rope_scaling" must be there, as here: without one others take numbers that no file has; NULL: it need not */
 	bool ungated;		/* the MLP has one matrix before its activation */
 	bool mixer;	  /* of ARCH_EXPERTS_ALL, two a token: SparseMixer ("router_jitter_noise": kern_moe_route_args.mixer) */
+	bool chunked; /* layers that rotate see chunks of "attention_chunk_size" tokens, and queries of the others count by their positions ("attn_scale") */
+	bool router_reads; /* an expert's weight multiplies what it reads, not what it says */
 	bool global_heads; /* layers without a window have heads of their own sizes ("global_head_dim"); scores are not scaled: config_global.c */
 	enum recurrent_kind recurrent; /* of its layers that are not of attention: config_recurrent.c */
 	const char *recurrent_layer;   /* what "layer_types" calls these */
@@ -316,7 +319,7 @@ struct arch {
 	u32 inner;    /* intermediate_size / hidden_size; 0: config.json must say it */
 	u32 head_dim; /* 0: hidden_size / num_attention_heads */
 	u32 kv_heads; /* 0: num_attention_heads */
-	u32 window;   /* 0: none */
+	u32 window;   /* of `chunked` of how many tokens a chunk is; 0: none */
 	u32 window_pattern; /* of ARCH_WINDOW_ALL: without "layer_types" every so many layers have none, the first of them */
 	u32 rope_theta;
 	u32 local_theta; /* of ARCH_LOCAL_ROPE; 0: "rope_theta" is theirs, too */

@@ -144,14 +144,28 @@ static const struct arch_tensor QWEN3[] = {
 };
 
 /* Of a layer's experts gate and up are one tensor, down is another, both as [experts][inputs][outputs]. */
-#define WHOLE_EXPERT_ROWS(...) \
-	{SLOT_EXPERT_GATE_UP, EXPERT "gate_up_proj.weight", DIM_EXPERT_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS, \
+#define WHOLE_EXPERT_ROWS(experts, ...) \
+	{SLOT_EXPERT_GATE_UP, experts "gate_up_proj.weight", DIM_EXPERT_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS, \
 	 .whole = DIM_EXPERT_GATE_UP, .transposed = true, __VA_ARGS__}
+#define WHOLE_EXPERTS(router, experts) \
+	{SLOT_ROUTER, LAYER router, DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS}, \
+	WHOLE_EXPERT_ROWS(experts, .before = DIM_NONE), WHOLE_EXPERT_ROWS(experts, .before = DIM_EXPERT_INTERMEDIATE), \
+	{SLOT_EXPERT_DOWN, experts "down_proj.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS, .transposed = true}
 static const struct arch_tensor QWEN3_VL_MOE[] = {
-	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, MLP,
-	{SLOT_ROUTER, LAYER "mlp.gate.weight", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
-	WHOLE_EXPERT_ROWS(.before = DIM_NONE), WHOLE_EXPERT_ROWS(.before = DIM_EXPERT_INTERMEDIATE),
-	{SLOT_EXPERT_DOWN, EXPERT "down_proj.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS, .transposed = true},
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, MLP, WHOLE_EXPERTS("mlp.gate.weight", EXPERT),
+};
+
+#define LLAMA4_MLP LAYER "feed_forward."
+#define LLAMA4_SHARED LLAMA4_MLP "shared_expert."
+static const struct arch_tensor LLAMA4[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
+	{SLOT_GATE_UP, LLAMA4_MLP "gate_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE},
+	{SLOT_GATE_UP, LLAMA4_MLP "up_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE},
+	{SLOT_DOWN, LLAMA4_MLP "down_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, WHEN_DENSE},
+	WHOLE_EXPERTS("feed_forward.router.weight", LLAMA4_MLP "experts.{}."),
+	{SLOT_GATE_UP, LLAMA4_SHARED "gate_proj.weight", DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED},
+	{SLOT_GATE_UP, LLAMA4_SHARED "up_proj.weight", DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED},
+	{SLOT_DOWN, LLAMA4_SHARED "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED},
 };
 
 /* Its norms have no weights. */

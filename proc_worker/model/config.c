@@ -311,7 +311,7 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 	if (!e && arch_has_own(c->arch, "clip_qkv"))
 		e = read_clip(c, v, em);
 	if (!e && arch_has_own(c->arch, "use_qk_norm"))
-		e = config_may_bool(v, "use_qk_norm", false, &c->head_norms, em);
+		e = config_may_bool(v, "use_qk_norm", c->arch->plain_head_norms, &c->head_norms, em);
 	if (!e && arch_has_own(c->arch, "lm_head_bias"))
 		e = config_may_bool(v, "lm_head_bias", false, &c->lm_head_bias, em);
 	if (!e && has(c, ARCH_USE_BIAS)) {

@@ -34,8 +34,10 @@ struct rope_config {
 	double attention_factor;     /* cosines and sines are multiplied by it */
 	double far_factor;	     /* of longrope: the same beyond the original context */
 	u32 original_context;
-	/* Of a query at position p scores are multiplied by 1 + query_beta ln(1 + floor(p / original_context)) (Llama 4); 0: not */
+	/* Of a query at position p scores are multiplied by 1 + query_beta ln(1 + floor((p + query_ahead) / query_floor)) (Llama 4); 0: not */
 	double query_beta;
+	u32 query_floor, query_ahead;
+	bool query_unrotated; /* of layers that do not rotate alone */
 	double short_factor[ROPE_HALF_MAX], long_factor[ROPE_HALF_MAX]; /* [dim / 2] */
 };
 
@@ -113,7 +115,7 @@ struct model_config {
 	f32 logits_soft_cap;
 	f32 logits_scale; /* logits are multiplied by it */
 	f32 scales[SCALE_COUNT]; /* 1 but where the family has such numbers */
-	u32 window; /* tokens that a layer with LAYER_WINDOW attends to, the query's own among them */
+	u32 window; /* tokens that a layer with LAYER_WINDOW attends to, the query's own among them; of arch.chunked a chunk of them */
 	enum kern_activation activation;
 	f32 swiglu_alpha, swiglu_limit; /* of arch.clamped; else 0 */
 	bool attention_bias, mlp_bias;

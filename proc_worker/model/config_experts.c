@@ -307,6 +307,31 @@ static enum err read_alike(struct model_config *c, json_val v, struct err_msg *e
 	return e;
 }
 
+/* Every so many layers, or those that are listed. What "intermediate_size" says is the experts' width, and that of the one of all tokens. */
+static enum err read_interleaved(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val list = json_get(v, "moe_layers");
+	u32 step = 1;
+	u64 layer;
+
+	c->shared_intermediate = c->expert_intermediate;
+	c->normalize_experts = false;
+	enum err e = config_need_u32(v, "intermediate_size_mlp", CONFIG_DIM_MAX, &c->intermediate, em);
+	if (!e)
+		e = config_may_u32(v, "interleave_moe_layer_step", MODEL_LAYERS_MAX, 1, &step, em);
+	for (u32 i = step - 1; !e && !json_present(list) && i < c->layers; i += step)
+		c->layer_flags[i] |= LAYER_EXPERTS;
+	if (!e && json_present(list) && json_type(list) != JSON_ARRAY)
+		e = err_set(em, ERR_FORMAT, "config.json: \"moe_layers\" must be an array, found %s", json_type_name(list));
+	for (struct json_iter it = json_iterate(list); !e && json_present(list) && json_next(&it);) {
+		if (!json_uint(it.value, &layer) || layer >= c->layers)
+			return err_set(em, ERR_FORMAT, "config.json: \"moe_layers\" must hold numbers of layers, below %u (num_hidden_layers), found %s", c->layers,
+				       json_uint(it.value, &layer) ? "a greater one" : json_type_name(it.value));
+		c->layer_flags[layer] |= LAYER_EXPERTS;
+	}
+	return e;
+}
+
 static enum err read_mixer(struct model_config *c, json_val v, struct err_msg *em)
 {
 	f32 noise;
@@ -402,7 +427,9 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 	c->normalize_experts = true;
 	c->expert_intermediate = c->intermediate;
 	c->router.sigmoid = c->arch->router_sigmoid;
-	if (!e && all)
+	if (!e && all && arch_has_own(c->arch, "moe_layers"))
+		e = read_interleaved(c, v, em);
+	else if (!e && all)
 		mark_all(c);
 	if (!e && all)
 		e = check_word(c->arch, v, "scoring_func", "sigmoid", em);

@@ -328,6 +328,13 @@ static const struct {
 	{"position_embedding_type", 0, NAN},
 	{"initial_context_length", 0, NAN},
 	{"layer_rope_theta", 0, NAN},
+	{"attention_chunk_size", 0, NAN},
+	{"attn_temperature_tuning", 0, NAN},
+	{"attn_scale", 0, NAN},
+	{"floor_scale", 0, NAN},
+	{"moe_layers", 0, NAN},
+	{"interleave_moe_layer_step", 0, NAN},
+	{"intermediate_size_mlp", 0, NAN},
 	{"capacity_factor", 0, NAN}, /* of dropping tokens, which another field says */
 	{"moe_layer_num_skipped", 0, 0},
 	{"global_head_dim", 0, NAN},

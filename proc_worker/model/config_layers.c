@@ -30,6 +30,8 @@ static bool rule_says_window(const struct model_config *c, u32 layer, const stru
 		return (layer + 1) % r->pattern != 0;
 	if (has(c, ARCH_NO_ROPE))
 		return c->layer_flags[layer] & LAYER_NO_ROPE;
+	if (c->arch->chunked)
+		return !(c->layer_flags[layer] & LAYER_NO_ROPE);
 	if (has(c, ARCH_WINDOW_ALL))
 		return c->arch->window_pattern == 0 || layer % c->arch->window_pattern != 0;
 	return layer >= r->upper_first;
@@ -37,6 +39,7 @@ static bool rule_says_window(const struct model_config *c, u32 layer, const stru
 
 static enum err read_layer_types(struct model_config *c, json_val list, struct err_msg *em)
 {
+	const char *windowed = c->arch->chunked ? "chunked_attention" : "sliding_attention";
 	u32 i = 0;
 
 	if (json_type(list) != JSON_ARRAY || json_count(list) != c->layers)
@@ -47,17 +50,16 @@ static enum err read_layer_types(struct model_config *c, json_val list, struct e
 			c->layers, json_type_name(list), json_count(list));
 	for (struct json_iter it = json_iterate(list); json_next(&it); i++) {
 		bool ruled = c->layer_flags[i] & LAYER_WINDOW;
-		bool window = json_string_equals(it.value, "sliding_attention");
+		bool window = json_string_equals(it.value, windowed);
 		if (!window && !json_string_equals(it.value, "full_attention"))
 			return err_set(
 				em, ERR_UNSUPPORTED,
-				"config.json: \"layer_types\"[%u] is '%.64s'; supported: full_attention, sliding_attention", i,
-				json_cstr(it.value, json_type_name(it.value)));
+				"config.json: \"layer_types\"[%u] is '%.64s'; supported: full_attention, %s", i,
+				json_cstr(it.value, json_type_name(it.value)), windowed);
 		if (window && !c->window)
 			return err_set(em, ERR_INVALID,
-				       "config.json: \"layer_types\"[%u] is 'sliding_attention', but no "
-				       "\"sliding_window\" is in force",
-				       i);
+				       "config.json: \"layer_types\"[%u] is '%s', but no \"%s\" is in force", i, windowed,
+				       c->arch->chunked ? "attention_chunk_size" : "sliding_window");
 		if (window != ruled && !has(c, LISTED) && !arch_has_own(c->arch, "layer_types"))
 			return err_set(
 				em, ERR_UNSUPPORTED,
@@ -76,10 +78,11 @@ static enum err read_no_rope(struct model_config *c, json_val v, struct err_msg 
 	u64 rotates;
 
 	enum err e = config_may_u32(v, "no_rope_layer_interval", MODEL_LAYERS_MAX, 4, &interval, em);
-	for (; !e && i < c->layers && !json_present(list); i++)
+	const bool none = !json_present(list) || (c->arch->chunked && json_type(list) == JSON_ARRAY && json_count(list) == 0);
+	for (; !e && i < c->layers && none; i++)
 		if ((i + 1) % interval == 0)
 			c->layer_flags[i] |= LAYER_NO_ROPE;
-	if (e || !json_present(list))
+	if (e || none)
 		return e;
 	if (json_type(list) != JSON_ARRAY || json_count(list) < c->layers)
 		return err_set(em, ERR_FORMAT,
@@ -115,6 +118,10 @@ static enum err read_window_size(struct model_config *c, json_val v, struct err_
 	bool on = true;
 	enum err e = ERR_OK;
 
+	if (c->arch->chunked) {
+		c->window = json_type(json_get(v, "attention_chunk_size")) == JSON_MISSING ? c->arch->window : 0;
+		return config_may_u32(v, "attention_chunk_size", CONFIG_CONTEXT_MAX, c->window, &c->window, em);
+	}
 	if (has(c, ARCH_WINDOW_UPPER | ARCH_NO_ROPE | ARCH_WINDOW_LISTED))
 		e = config_may_bool(v, "use_sliding_window", false, &on, em);
 	if (!e && on && has(c, ARCH_WINDOW_LISTED) && !json_present(json_get(v, "layer_types")))
@@ -213,7 +220,7 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 	struct window_rule rule = {.upper_first = has(c, ARCH_EXPERTS_SOME) ? 0 : 28};
 	u32 upper = rule.upper_first;
 
-	enum err e = has(c, ARCH_NO_ROPE) ? read_no_rope(c, v, em) : ERR_OK;
+	enum err e = has(c, ARCH_NO_ROPE) || c->arch->chunked ? read_no_rope(c, v, em) : ERR_OK;
 	if (!e && arch_has_own(c->arch, "position_embedding_type"))
 		e = read_positions(c, v, em);
 	if (!e && arch_has_own(c->arch, "attn_type_list"))

@@ -148,9 +148,9 @@ static enum err read_llama3(struct rope_config *r, json_val v, struct err_msg *e
 	if (!e)
 		e = config_need_u32(v, "original_max_position_embeddings", CONFIG_CONTEXT_MAX,
 				    &r->original_context, em);
-	if (!e && r->high_freq_factor <= r->low_freq_factor)
+	if (!e && r->high_freq_factor < r->low_freq_factor) /* of Llama 4 they are the same: there is no ramp */
 		e = err_set(em, ERR_INVALID,
-			    "config.json: \"high_freq_factor\" %g must be above \"low_freq_factor\" %g",
+			    "config.json: \"high_freq_factor\" %g must not be below \"low_freq_factor\" %g",
 			    r->high_freq_factor, r->low_freq_factor);
 	return e;
 }
@@ -304,6 +304,30 @@ static enum err read_queries(struct model_config *c, json_val v, json_val scalin
 	if (!e && before && before != c->rope.original_context)
 		e = err_set(em, ERR_INVALID, "config.json: \"%s\" is %u in rope_parameters, but elsewhere %u", original,
 			    c->rope.original_context, before);
+	c->rope.query_floor = c->rope.original_context;
+	return e;
+}
+
+/* Likewise, of the layers that do not rotate (Nakanishi 2025); the field is true where it is missing, and in older files a number. */
+static enum err read_temperature(struct model_config *c, json_val v, struct err_msg *em)
+{
+	struct rope_config *r = &c->rope;
+	u64 number = 1;
+	bool tuned = true;
+
+	enum err e = json_uint(json_get(v, "attn_temperature_tuning"), &number) ? ERR_OK : config_may_bool(v, "attn_temperature_tuning", true, &tuned, em);
+	if (!e)
+		e = config_may_positive(v, "attn_scale", 0.1, &r->query_beta, em);
+	if (!e)
+		e = config_check_float("attn_scale", r->query_beta, em);
+	if (!e && r->query_beta > FACTOR_MAX)
+		e = err_set(em, ERR_INVALID, "config.json: \"attn_scale\" is %g; it must be at most %d", r->query_beta, FACTOR_MAX);
+	if (!e)
+		e = config_may_u32(v, "floor_scale", CONFIG_CONTEXT_MAX, 8192, &r->query_floor, em);
+	if (!tuned || number == 0)
+		r->query_beta = 0;
+	r->query_ahead = 1;
+	r->query_unrotated = true;
 	return e;
 }
 
@@ -542,5 +566,7 @@ enum err config_read_rope(struct model_config *c, json_val v, struct err_msg *em
 			       c->arch->rope_stated);
 	e = read_rope(c, v, local && newer ? json_get(parameters, "full_attention") : scaling, c->head_dim,
 		      newer ? "rope_parameters" : "rope_scaling", "rope_theta", c->arch->rope_theta, em);
+	if (!e && c->arch->chunked)
+		e = read_temperature(c, v, em);
 	return e || !arch_has_own(c->arch, "initial_context_length") ? e : check_initial_context(c, v, em);
 }

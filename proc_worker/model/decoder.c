@@ -291,7 +291,7 @@ static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, co
 					  .clip = m->clip,
 					  .cos = c->rope->cos + first,
 					  .sin = c->rope->sin + first,
-					  .q_scales = c->rope->q_scales,
+					  .q_scales = m->rope.query_unrotated && !(flags & LAYER_NO_ROPE) ? NULL : c->rope->q_scales,
 					  .positions = local ? positions : rows,
 					  .slots = in->slots,
 					  .kv = to,
@@ -343,6 +343,7 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 						.scale = c->model->attention_scale,
 						.soft_cap = c->model->attention_soft_cap,
 						.window = c->model->layer_flags[index] & LAYER_WINDOW ? c->model->window : 0,
+						.chunked = c->model->arch->chunked,
 						.sinks = w->sinks};
 
 	enum err e = c->model->arch->traits & ARCH_QK_NORMS ? norm_heads(d, w, in->tokens, em) : ERR_OK;

@@ -38,6 +38,7 @@ size_t moe_lay_out(struct moe *m, const struct model_config *model, const struct
 	m->router_logits = region_carve(base, &offset, tokens * model->experts * sizeof(float));
 	m->weights = region_carve(base, &offset, rows * sizeof(float));
 	m->assignments = region_carve(base, &offset, rows * sizeof(u32));
+	m->factors = model->arch->router_reads ? region_carve(base, &offset, rows * sizeof(float)) : NULL;
 	m->expert_start = region_carve(base, &offset, (model->experts + 1) * sizeof(u32));
 	if (model->shared_intermediate) {
 		m->shared_gate_up = region_carve(base, &offset, tokens * 2 * shard->shared_intermediate * sizeof(float));
@@ -133,6 +134,15 @@ static enum err run_shared(struct moe *m, const struct layer_weights *w, const f
 	return e || !w->shared_gate.n ? e : product(m, m->shared_gate, x, &w->shared_gate, NULL, tokens, em);
 }
 
+/* Where an expert's weight multiplies what it reads: the same as to multiply what its first product makes of that. What it says then counts once. */
+static void weigh_inputs(struct moe *m, u32 assignments)
+{
+	for (u32 i = 0; i < assignments; i++) {
+		m->factors[m->assignments[i]] = m->weights[i];
+		m->weights[i] = 1;
+	}
+}
+
 /* At most tokens_max of them. */
 static enum err run_part(struct moe *m, const struct layer_weights *w, const float *x, const float *routed, float *out, u32 tokens,
 			 struct err_msg *em)
@@ -146,7 +156,8 @@ static enum err run_part(struct moe *m, const struct layer_weights *w, const flo
 					.act = m->model->activation,
 					.ungated = m->model->arch->ungated,
 					.alpha = m->model->swiglu_alpha,
-					.limit = m->model->swiglu_limit};
+					.limit = m->model->swiglu_limit,
+					.factors = m->factors};
 	struct kern_moe_combine_args combine = {.out = out,
 						.x = m->down,
 						.shared = m->shared,
@@ -160,6 +171,8 @@ static enum err run_part(struct moe *m, const struct layer_weights *w, const flo
 	enum err e = m->shared ? run_shared(m, w, x, tokens, em) : ERR_OK;
 	if (!e)
 		e = route(m, w, routed, tokens, em);
+	if (!e && m->factors)
+		weigh_inputs(m, tokens * top);
 	if (!e)
 		e = products(m, m->gate_up, x, m->tokens_of, w->expert_gate_up, w->expert_gate_up_bias, tokens, em);
 	if (!e)

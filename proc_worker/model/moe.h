@@ -19,6 +19,7 @@ struct moe {
 	/* [tokens_max][...] */
 	float *router_logits, *weights;
 	u32 *assignments;
+	float *factors; /* [tokens_max * experts_per_token] what gate and up are multiplied by; NULL: nothing */
 	u32 *expert_start; /* [experts + 1] */
 	/* Of the expert of all tokens, where there is one. [tokens_max][...] */
 	float *shared_gate_up, *shared_activated, *shared, *shared_gate;

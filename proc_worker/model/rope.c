@@ -14,7 +14,7 @@ static double llama3(const struct rope_config *r, double frequency)
 
 	if (turns < r->low_freq_factor)
 		return frequency / r->factor;
-	if (turns > r->high_freq_factor)
+	if (turns >= r->high_freq_factor)
 		return frequency;
 	double smooth = (turns - r->low_freq_factor) / (r->high_freq_factor - r->low_freq_factor);
 	return (1 - smooth) * frequency / r->factor + smooth * frequency;
@@ -87,9 +87,8 @@ static void fill(struct rope_tables *t, const struct rope_config *r, u32 first, 
 			t->cos[row + i] = (float)(cos(angle) * factor);
 			t->sin[row + i] = (float)(sin(angle) * factor);
 		}
-		u32 beyond = r->original_context ? (position + p) / r->original_context : 0;
 		if (t->q_scales)
-			t->q_scales[first + p] = (float)(1 + r->query_beta * log1p(beyond));
+			t->q_scales[first + p] = (float)(1 + r->query_beta * log1p((position + p + r->query_ahead) / r->query_floor));
 	}
 }
 

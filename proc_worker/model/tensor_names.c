@@ -203,6 +203,15 @@ static enum err add_experts(struct additions *a, const struct model_config *c, u
 	return e;
 }
 
+/* What the names of all tensors of a layer's experts begin with, by that of one of them. */
+static void experts_prefix(char *out, size_t bytes, const struct arch_tensor *part, u32 layer)
+{
+	static const char word[] = ".experts.";
+
+	arch_tensor_name(out, bytes, part, layer, 0);
+	strstr(out, word)[sizeof(word) - 1] = 0;
+}
+
 /* Experts one by one of a tensor [experts][ .. ][ .. ], under the names that `part` has for them and then `suffix`. What
  * shape they must have is checked where they are looked for. */
 static enum err add_slices(struct additions *a, const struct model_config *c, u32 layer, const char *file,
@@ -211,7 +220,8 @@ static enum err add_slices(struct additions *a, const struct model_config *c, u3
 	char name[NAME_BYTES];
 	enum err e = ERR_OK;
 
-	snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.%s", layer, file);
+	experts_prefix(name, sizeof(name), part, layer);
+	snprintf(name + strlen(name), sizeof(name) - strlen(name), "%s", file);
 	const struct st_tensor *t = safetensors_find(a->st, name);
 	if (!t)
 		return ERR_OK;

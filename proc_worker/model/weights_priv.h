@@ -52,8 +52,8 @@ u32 weights_copies(const struct weights_plan *p, enum weight_slot slot);
 u32 weights_layers(const struct weights_plan *p, enum weight_slot slot);
 /* Whether a tensor of the table is there in `layer`. */
 bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tensor *t, u32 layer);
-/* A norm that no tensor has weights for: they are 1. */
-bool weights_is_plain(const struct weights_plan *p, enum weight_slot slot);
+/* Of a norm that no tensor has weights for, which are 1, how many there are; 0: it is none. */
+u32 weights_plain_width(const struct weights_plan *p, enum weight_slot slot, u32 layer);
 /* With tied embeddings lm_head is made from the embedding's tensor. */
 enum weight_slot weights_source_slot(const struct weights_plan *p, enum weight_slot slot);
 /* Rows and columns that this rank holds of a fused weight of `layer`; none: 0. */

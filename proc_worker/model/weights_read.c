@@ -384,7 +384,7 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 	float offset = WEIGHTS_SLOTS[slot].kind == SLOT_IS_NORM ? p->config->norm_offset : 0;
 	u32 done = 0;
 
-	for (; weights_is_plain(p, slot) && done < p->config->hidden; done++)
+	for (const u32 plain = weights_plain_width(p, slot, layer); done < plain; done++)
 		out[done] = 1;
 	for (u32 i = 0; i < a->tensor_count; i++) {
 		if (a->tensors[i].slot != slot || !weights_tensor_applies(p, &a->tensors[i], layer))

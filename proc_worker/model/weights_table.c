@@ -253,9 +253,16 @@ enum weight_slot weights_source_slot(const struct weights_plan *p, enum weight_s
 	return slot == SLOT_LM_HEAD && p->config->tied_embeddings ? SLOT_EMBED : slot;
 }
 
-bool weights_is_plain(const struct weights_plan *p, enum weight_slot slot)
+u32 weights_plain_width(const struct weights_plan *p, enum weight_slot slot, u32 layer)
 {
-	return p->config->arch->plain_norms && (slot == SLOT_ATTN_NORM || slot == SLOT_MLP_NORM || slot == SLOT_FINAL_NORM);
+	const struct model_config *c = p->config;
+	const bool block = slot == SLOT_ATTN_NORM || slot == SLOT_MLP_NORM || slot == SLOT_FINAL_NORM;
+
+	if (block)
+		return c->arch->plain_norms ? c->hidden : 0;
+	if (slot != SLOT_Q_NORM && slot != SLOT_K_NORM)
+		return 0;
+	return c->arch->plain_head_norms && c->head_norms && !(c->layer_flags[layer] & LAYER_NO_ROPE) ? c->head_dim : 0;
 }
 
 void weights_slot_shape(const struct weights_plan *p, enum weight_slot slot, u32 layer, u32 *rows,
@@ -263,11 +270,8 @@ void weights_slot_shape(const struct weights_plan *p, enum weight_slot slot, u32
 {
 	const struct arch *a = p->config->arch;
 
-	*rows = *columns = 0;
-	if (weights_is_plain(p, slot)) {
-		*rows = p->config->hidden;
-		*columns = 1;
-	}
+	*rows = weights_plain_width(p, slot, layer);
+	*columns = *rows > 0;
 	slot = weights_source_slot(p, slot);
 	for (u32 i = 0; i < a->tensor_count; i++)
 		if (a->tensors[i].slot == slot && weights_tensor_applies(p, &a->tensors[i], layer)) {

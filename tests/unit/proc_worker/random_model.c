@@ -95,6 +95,8 @@ static void write_tensor(struct writer *w, const struct arch_tensor *t, u32 laye
 		spread = 3 / sqrtf((float)columns); /* logits far enough apart */
 	if (t->slot == SLOT_CONV) /* of one input each */
 		begin_tensor(w, name, "BF16", rows, 1, columns, (size_t)rows * columns * sizeof(u16));
+	else if (t->transposed)
+		begin_tensor(w, name, "BF16", columns, rows, 0, (size_t)rows * columns * sizeof(u16));
 	else
 		begin_tensor(w, name, "BF16", rows, vector ? 0 : columns, 0, (size_t)rows * columns * sizeof(u16));
 	for (size_t i = 0; i < (size_t)rows * columns; i++) {

@@ -254,5 +254,9 @@ Test(gpu_heads, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
 	expect_refusal(GEMMA(LAYERS(2, NEAR ", " FAR) NO_INPUTS ", \"enable_moe_block\": true, \"num_experts\": 8, \"top_k_experts\": 3, "
 								 "\"moe_intermediate_size\": 32"),
 		       KERN_BF16, 0, "stand beside an MLP");
+	expect_refusal("{\"architectures\": [\"Llama4ForCausalLM\"], \"hidden_size\": 64, \"intermediate_size\": 32, \"intermediate_size_mlp\": 64, \"vocab_size\": 64, "
+		       "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"head_dim\": 32, \"max_position_embeddings\": 128, "
+		       "\"num_local_experts\": 4, \"num_experts_per_tok\": 1}",
+		       KERN_BF16, 0, "devices do not compute a Llama4ForCausalLM, whose layers attend to chunks (attention_chunk_size)");
 	expect_refusal(GEMMA(LAYERS(2, NEAR ", " FAR) ", \"hidden_size_per_layer_input\": 24"), KERN_BF16, 0, "hidden_size_per_layer_input is 24");
 }

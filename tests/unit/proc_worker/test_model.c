@@ -349,9 +349,9 @@ Test(model, rope_scaling_must_be_known_and_whole)
 	REFUSED(ERR_INVALID, "it must be at least 1", SCALING("{\"type\": \"linear\", \"factor\": 0.01}"));
 	REFUSED(ERR_FORMAT, "\"low_freq_factor\" is missing",
 		SCALING("{\"rope_type\": \"llama3\", \"factor\": 8}"));
-	REFUSED(ERR_INVALID, "must be above \"low_freq_factor\"",
+	REFUSED(ERR_INVALID, "must not be below \"low_freq_factor\"",
 		SCALING("{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
-			"\"high_freq_factor\": 4, \"original_max_position_embeddings\": 32}"));
+			"\"high_freq_factor\": 3, \"original_max_position_embeddings\": 32}"));
 	REFUSED(ERR_FORMAT, "\"rope_scaling\" must be an object or null", SCALING("3"));
 }
 
