@@ -81,6 +81,7 @@ enum arch_dim {
 	DIM_HIDDEN,
 	DIM_HEAD,
 	DIM_HEAD_COUNT,
+	DIM_KV_HEAD_COUNT,
 	DIM_HEADS,    /* heads * head_dim */
 	DIM_KV_HEADS, /* kv_heads * head_dim */
 	DIM_HEADS_KV, /* both of them, one behind the other */
@@ -147,7 +148,8 @@ enum arch_when {
 	WHEN_SHARED,	     /* of these, where there is an expert of all tokens */
 	WHEN_SHARED_BIAS,    /* of these, where "mlp_bias" is true */
 	WHEN_CHOICE_BIAS,    /* of those with experts, where "use_expert_bias" is true */
-	WHEN_HEAD_NORMS,     /* "use_qk_norm" is true */
+	WHEN_HEAD_NORMS,     /* "use_qk_norm", or what the family calls it, is true */
+	WHEN_SEQUENTIAL,     /* attention and MLP stand one behind the other */
 	WHEN_LM_HEAD_BIAS,   /* "lm_head_bias" is true */
 	WHEN_Q_RANK,	     /* "q_lora_rank" is a number */
 	WHEN_NO_Q_RANK,	     /* it is null */
@@ -212,6 +214,7 @@ struct arch_tensor {
 	 * instead of the fused one's. */
 	const char *apart_as;
 	bool apart;
+	bool by_head; /* there is a tensor for each head (a second "{}"), which has as many of the rows as a head has values */
 	bool transposed; /* the tensor in the file is [columns][rows]; in MXFP4 it is not, whatever others are */
 	enum arch_scale scale; /* what the weights are multiplied by, so that nothing else has to be */
 };
@@ -264,7 +267,7 @@ enum arch_trait {
 	ARCH_USE_BIAS = 1 << 27,     /* "use_bias": of attention and MLP */
 	/* "num_experts", "moe_intermediate_size", "n_shared_experts"; which layers, and how routed: fields of its own */
 	ARCH_EXPERTS_OWN = 1 << 28,
-	ARCH_PARALLEL_CHOICE = 1 << 29, /* "use_parallel_residual", true where it is missing */
+	ARCH_PARALLEL_CHOICE = 1 << 29, /* "use_parallel_residual"; where it is missing `parallel` */
 	ARCH_QK_NORMS = 1 << 24, /* norms over all heads of q, and of k, together */
 	ARCH_HEAD_NORMS = 1 << 14, /* norms over the heads of q and k; "use_qk_norm", if it is there, is true */
 };
@@ -289,6 +292,7 @@ struct arch {
 	const char *rope_stated; /* "rope_scaling" must be there, as here: without one others take numbers that no file has; NULL: it need not */
 	bool ungated;		/* the MLP has one matrix before its activation */
 	bool mixer;	  /* of ARCH_EXPERTS_ALL, two a token: SparseMixer ("router_jitter_noise": kern_moe_route_args.mixer) */
+	bool head_layer_norms; /* norms over heads are LayerNorm without biases, and every head has weights of its own; only if "use_qk_norm" or "qk_layernorm" is true */
 	bool chunked; /* layers that rotate see chunks of "attention_chunk_size" tokens, and queries of the others count by their positions ("attn_scale") */
 	bool router_reads; /* an expert's weight multiplies what it reads, not what it says */
 	bool global_heads; /* layers without a window have heads of their own sizes ("global_head_dim"); scores are not scaled: config_global.c */

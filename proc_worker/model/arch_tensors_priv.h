@@ -235,8 +235,14 @@ static const struct arch_tensor STARCODER2[] = {
 	UNGATED("c_fc", "c_proj"), UNGATED_BIASES("c_fc", "c_proj", WHEN_MLP_BIAS),
 };
 
+/* Where attention and MLP are side by side the MLP has no norm of its own. */
 static const struct arch_tensor STABLELM[] = {
-	EMBEDDINGS, LAYER_NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP,
+	EMBEDDINGS, FINAL_NORM(SLOT_FINAL_NORM_BIAS, "norm.bias"), ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), MLP,
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_ATTN_NORM_BIAS, "input_layernorm.bias"),
+	{SLOT_MLP_NORM, LAYER "post_attention_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_SEQUENTIAL},
+	{SLOT_MLP_NORM_BIAS, LAYER "post_attention_layernorm.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_SEQUENTIAL},
+	{SLOT_Q_NORM, ATTENTION "q_layernorm.norms.{}.weight", DIM_HEADS, DIM_NONE, SPLIT_ROWS, WHEN_HEAD_NORMS, .by_head = true},
+	{SLOT_K_NORM, ATTENTION "k_layernorm.norms.{}.weight", DIM_KV_HEADS, DIM_NONE, SPLIT_ROWS, WHEN_HEAD_NORMS, .by_head = true},
 };
 
 static const struct arch_tensor NEMOTRON[] = {
@@ -269,6 +275,8 @@ static const struct arch_tensor PHI[] = {
 
 static const struct arch_tensor COHERE[] = {
 	EMBEDDINGS, NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
+	{SLOT_Q_NORM, ATTENTION "q_norm.weight", DIM_HEAD_COUNT, DIM_HEAD, SPLIT_ROWS, WHEN_HEAD_NORMS},
+	{SLOT_K_NORM, ATTENTION "k_norm.weight", DIM_KV_HEAD_COUNT, DIM_HEAD, SPLIT_ROWS, WHEN_HEAD_NORMS},
 };
 
 #define MIXTRAL_EXPERTS \

@@ -312,6 +312,8 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = read_clip(c, v, em);
 	if (!e && arch_has_own(c->arch, "use_qk_norm"))
 		e = config_may_bool(v, "use_qk_norm", c->arch->plain_head_norms, &c->head_norms, em);
+	if (!e && arch_has_own(c->arch, "qk_layernorm"))
+		e = config_may_bool(v, "qk_layernorm", false, &c->head_norms, em);
 	if (!e && arch_has_own(c->arch, "lm_head_bias"))
 		e = config_may_bool(v, "lm_head_bias", false, &c->lm_head_bias, em);
 	if (!e && has(c, ARCH_USE_BIAS)) {
@@ -323,7 +325,7 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 	if (!e && arch_has_own(c->arch, "rope_interleave"))
 		e = config_may_bool(v, "rope_interleave", c->arch->interleaved, &c->interleaved, em);
 	if (!e && has(c, ARCH_PARALLEL_CHOICE))
-		e = config_may_bool(v, "use_parallel_residual", true, &c->parallel, em);
+		e = config_may_bool(v, "use_parallel_residual", c->arch->parallel, &c->parallel, em);
 	if (!e && has(c, ARCH_SOFT_CAPS))
 		e = config_may_float(v, "query_pre_attn_scalar", 256, &scalar, em);
 	if (!e && has(c, ARCH_ATTENTION_CAP))

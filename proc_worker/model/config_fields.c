@@ -369,7 +369,6 @@ static const struct {
 	{"use_rotary_pos_emb", EVERY, true},
 	{"add_classification_head", EVERY, false},
 	{"use_qk_norm", ARCH_HEAD_NORMS, true},
-	{"use_qk_norm", ARCH_LOGIT_SCALE, false},
 	{"moe_use_aux_free", ARCH_EXPERTS_OWN, true},
 	{"use_gated_activation", ARCH_LOGIT_SCALE, true},
 	{"use_parallel_block", ARCH_LOGIT_SCALE, true},

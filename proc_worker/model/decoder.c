@@ -303,6 +303,7 @@ static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, co
 					  .qkv_stride = decoder_qkv_stride(d, index),
 					  .interleaved = m->interleaved,
 					  .norm_behind = m->arch->norm_behind,
+					  .layer_norms = m->arch->head_layer_norms,
 					  .norm_v = m->arch->global_heads,
 					  .v_is_k = flags & LAYER_GLOBAL && m->value_is_key};
 }

@@ -114,6 +114,8 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return c->head_dim;
 	case DIM_HEAD_COUNT:
 		return c->heads;
+	case DIM_KV_HEAD_COUNT:
+		return c->kv_heads;
 	case DIM_HEADS:
 		return c->heads * c->head_dim;
 	case DIM_KV_HEADS:
@@ -153,6 +155,8 @@ struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_d
 		return (struct weights_range){s->vocab_first, s->vocab_rows};
 	case DIM_HEAD_COUNT:
 		return (struct weights_range){s->rank * s->heads, s->heads};
+	case DIM_KV_HEAD_COUNT:
+		return (struct weights_range){s->kv_first, s->kv_heads};
 	case DIM_HEADS:
 		return (struct weights_range){s->rank * s->heads * c->head_dim, s->heads * c->head_dim};
 	case DIM_HEADS_QUERY:

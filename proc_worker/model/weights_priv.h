@@ -49,6 +49,8 @@ u32 weights_rows_of_file(const struct weights_plan *p, const struct arch_tensor 
 
 /* How many weights of a slot a layer (or the model) has; how many layers have the slot. */
 u32 weights_copies(const struct weights_plan *p, enum weight_slot slot);
+/* How many tensors of a layer (or of the model) `t` stands for in the file: one, or one an expert or a head. */
+u32 weights_tensors(const struct weights_plan *p, const struct arch_tensor *t);
 u32 weights_layers(const struct weights_plan *p, enum weight_slot slot);
 /* Whether a tensor of the table is there in `layer`. */
 bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tensor *t, u32 layer);

@@ -376,6 +376,25 @@ static float vector_factor(const struct weights_plan *p, enum weight_slot slot)
 	}
 }
 
+/* Vectors of this rank's heads, one behind the other, to out[*done], which moves on. */
+static enum err read_heads(struct weights_reader *r, const struct arch_tensor *t, u32 layer, float *out, u32 *done, struct err_msg *em)
+{
+	const struct weights_plan *p = r->plan;
+	const struct weights_range rows = weights_rows(p, t);
+	const u32 width = p->config->head_dim;
+
+	for (u32 at = rows.first; at < rows.first + rows.count; at += width, *done += width) {
+		const struct st_tensor *st = find_tensor(p, t, layer, at / width);
+		const void *src = weights_aligned_rows(r, st, 0, width);
+		if (!src)
+			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
+		if (!kern_all_finite(src, st->dtype, KERN_F32, width))
+			return finite_check(st, KERN_F32, p->threads, em);
+		kern_convert(out + *done, KERN_F32, src, st->dtype, width);
+	}
+	return ERR_OK;
+}
+
 enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u32 layer, float *out,
 			     struct err_msg *em)
 {
@@ -389,6 +408,12 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 	for (u32 i = 0; i < a->tensor_count; i++) {
 		if (a->tensors[i].slot != slot || !weights_tensor_applies(p, &a->tensors[i], layer))
 			continue;
+		if (a->tensors[i].by_head) {
+			enum err e = read_heads(r, &a->tensors[i], layer, out, &done, em);
+			if (e)
+				return e;
+			continue;
+		}
 		const struct st_tensor *st = find_tensor(p, &a->tensors[i], layer, 0);
 		struct weights_range rows = weights_rows(p, &a->tensors[i]);
 		const void *src = weights_part_rows(r, &a->tensors[i], st, rows);

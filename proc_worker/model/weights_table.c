@@ -159,6 +159,11 @@ u32 weights_copies(const struct weights_plan *p, enum weight_slot slot)
 	}
 }
 
+u32 weights_tensors(const struct weights_plan *p, const struct arch_tensor *t)
+{
+	return t->by_head ? weights_dim(p->config, t->rows) / p->config->head_dim : weights_copies(p, t->slot);
+}
+
 u32 weights_layers(const struct weights_plan *p, enum weight_slot slot)
 {
 	return slot >= SLOT_LAYER_FIRST ? p->config->layers : 1;
@@ -203,6 +208,8 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 		return experts && p->config->choice_bias;
 	case WHEN_HEAD_NORMS:
 		return p->config->head_norms;
+	case WHEN_SEQUENTIAL:
+		return !p->config->parallel;
 	case WHEN_LM_HEAD_BIAS:
 		return p->config->lm_head_bias;
 	case WHEN_Q_RANK:
@@ -291,7 +298,7 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 			     struct err_msg *em)
 {
 	char name[NAME_MAX_BYTES], found[128], wanted[128];
-	u64 shape[3] = {weights_rows_of_file(p, t), weights_dim(p->config, t->columns)};
+	u64 shape[3] = {t->by_head ? p->config->head_dim : weights_rows_of_file(p, t), weights_dim(p->config, t->columns)};
 	u32 dims = t->columns == DIM_NONE ? 1 : 2;
 
 	arch_tensor_name(name, sizeof(name), t, layer, expert);
@@ -340,7 +347,7 @@ static enum err check_tensors(const struct weights_plan *p, const struct arch_te
 	enum err e = ERR_OK;
 
 	for (u32 layer = 0; layer < weights_layers(p, t->slot); layer++)
-		for (u32 x = 0; !e && weights_tensor_applies(p, t, layer) && x < weights_copies(p, t->slot); x++)
+		for (u32 x = 0; !e && weights_tensor_applies(p, t, layer) && x < weights_tensors(p, t); x++)
 			e = check_tensor(p, t, layer, x, em);
 	return e;
 }
@@ -354,7 +361,7 @@ const struct st_tensor *model_weights_unread(const struct weights_plan *p, u32 *
 		const struct arch_tensor *t = &a->tensors[i];
 		bool by_config = t->when == WHEN_ATTENTION_BIAS || t->when == WHEN_MLP_BIAS || t->when == WHEN_HEAD_NORMS ||
 				 t->when == WHEN_LM_HEAD_BIAS || t->when == WHEN_STATE_BIAS || t->when == WHEN_CONV_BIAS || t->when == WHEN_STATE_NORM ||
-				 t->when == WHEN_CHOICE_BIAS || t->when == WHEN_SHARED_BIAS;
+				 t->when == WHEN_CHOICE_BIAS || t->when == WHEN_SHARED_BIAS || t->when == WHEN_SEQUENTIAL;
 		bool again = i > 0 && strcmp(a->tensors[i - 1].name, t->name) == 0; /* parts of one tensor */
 		for (u32 layer = 0; by_config && !again && layer < p->config->layers; layer++) { /* layers of a kind: the first may have none */
 			arch_tensor_name(name, sizeof(name), t, layer, 0);

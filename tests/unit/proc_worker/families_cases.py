@@ -423,6 +423,14 @@ def family_cases(family):
         yield "no-window", {"sliding_window": None}
     if family == "stablelm":
         yield "qkv-bias", {"use_qkv_bias": True}
+        yield "parallel", {"use_parallel_residual": True}
+    if family in ("stablelm", "cohere"):
+        norms = {"qk_layernorm": True} if family == "stablelm" else {"use_qk_norm": True}
+        yield "head-norms", norms
+        yield "head-norms-mqa", {**norms, "num_key_value_heads": 1}
+        yield "head-norms-biases", {**norms, "num_key_value_heads": 4, "use_qkv_bias" if family == "stablelm" else "attention_bias": True}
+        if family == "stablelm":  # as that of 12B
+            yield "head-norms-parallel", {**norms, "use_parallel_residual": True}
     if family in ("nemotron", "arcee", "cohere"):
         yield "biases", {"attention_bias": True} if family == "cohere" else {"attention_bias": True, "mlp_bias": True}
     if family in ("glm", "glm4"):

@@ -138,7 +138,7 @@ void random_model_write(struct random_model *m, const char *config, u64 seed)
 			continue;
 		for (u32 layer = 0; layer < weights_layers(&w.plan, t->slot); layer++)
 			for (u32 x = 0; weights_tensor_applies(&w.plan, t, layer) &&
-					x < weights_copies(&w.plan, t->slot);
+					x < weights_tensors(&w.plan, t);
 			     x++)
 				write_tensor(&w, t, layer, x);
 	}

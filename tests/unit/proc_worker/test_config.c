@@ -268,10 +268,10 @@ Test(config, layer_norms_have_the_epsilon_of_their_family)
 		     ERR_UNSUPPORTED);
 	cr_assert_eq(parse_layer_norm(&c, "StableLmForCausalLM", "\"layer_norm_eps\": 1e-5, \"head_dim\": 16", &em), ERR_OK,
 		     "%s", em.text);
-	cr_assert(c.rope.dim == 4 && !c.attention_bias);
-	cr_assert_eq(parse_layer_norm(&c, "StableLmForCausalLM", "\"layer_norm_eps\": 1e-5, \"qk_layernorm\": true, \"head_dim\": 16", &em),
-		     ERR_UNSUPPORTED);
-	cr_assert(strstr(em.text, "\"qk_layernorm\" is set"), "%s", em.text);
+	cr_assert(c.rope.dim == 4 && !c.attention_bias && !c.head_norms && !c.parallel);
+	cr_assert_eq(parse_layer_norm(&c, "StableLmForCausalLM", "\"layer_norm_eps\": 1e-5, \"qk_layernorm\": true, \"head_dim\": 16, \"use_parallel_residual\": true", &em),
+		     ERR_OK, "%s", em.text);
+	cr_assert(c.head_norms && c.parallel);
 	cr_assert_eq(parse_layer_norm(&c, "NemotronForCausalLM", "\"norm_eps\": 1e-5", &em), ERR_OK, "%s", em.text);
 	cr_assert(c.norm_offset == 1 && c.activation == KERN_RELU_SQUARED && c.rope.dim == 6);
 }
@@ -426,9 +426,11 @@ Test(config, cohere_scales_logits_and_turns_neighbours)
 	cr_assert_eq(parse_layer_norm(&c, "CohereForCausalLM", "\"layer_norm_eps\": 1e-5, \"use_qk_norm\": false", &em), ERR_OK,
 		     "%s", em.text);
 	cr_assert(c.logits_scale == 0.0625f && c.arch->interleaved && c.arch->parallel && c.tied_embeddings);
-	cr_assert_eq(parse_layer_norm(&c, "CohereForCausalLM", "\"layer_norm_eps\": 1e-5, \"use_qk_norm\": true", &em),
-		     ERR_UNSUPPORTED);
-	cr_assert(strstr(em.text, "\"use_qk_norm\" must be false for CohereForCausalLM"), "%s", em.text);
+	cr_assert(!c.head_norms);
+	cr_assert_eq(parse_layer_norm(&c, "CohereForCausalLM", "\"layer_norm_eps\": 1e-5, \"use_qk_norm\": true", &em), ERR_OK, "%s", em.text);
+	cr_assert(c.head_norms && c.arch->head_layer_norms);
+	cr_assert_eq(parse_layer_norm(&c, "Cohere2ForCausalLM", "\"layer_norm_eps\": 1e-5, \"use_qk_norm\": true", &em), ERR_UNSUPPORTED);
+	cr_assert(strstr(em.text, "\"use_qk_norm\" is set, which is not supported for Cohere2ForCausalLM"), "%s", em.text);
 	cr_assert_eq(parse_layer_norm(&c, "Cohere2ForCausalLM",
 				      "\"layer_norm_eps\": 1e-5, \"logit_scale\": 0.25, \"sliding_window\": 9, "
 				      "\"position_embedding_type\": \"rope_gptj\", \"layer_switch\": 4",
