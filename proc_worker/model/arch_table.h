@@ -306,7 +306,8 @@ struct arch {
 	bool state_as_attention; /* sizes of RECURRENT_DELTA follow from those of attention where nothing says them */
 	f32 gate_eps;		 /* of the norm of what such layers make; 0: that of the other norms */
 	bool rope_nullable;	 /* "rope_theta" must be there, and may be null: nothing rotates */
-	bool output_gate; /* q_proj has a gate of every head behind its query, which heads' outputs are weighed by: model_config.output_gate */
+	bool output_gate; /* every head has a gate, behind its query in q_proj or in a tensor of its own, which its output is weighed by: model_config.output_gate */
+	bool window_needed; /* of ARCH_WINDOW_ROPE: "sliding_window" is a number, for layers without a window never rotate */
 	bool part; /* never a model's own architecture, but that of its language part */
 	bool experts_optional; /* of ARCH_EXPERTS_ALL: "num_local_experts" may be 0, and the MLP then as wide as "shared_intermediate_size" */
 	bool experts_only; /* of ARCH_EXPERTS_SOME: in all layers, whose weights always sum to 1, so that nothing has "intermediate_size" */

@@ -87,8 +87,8 @@ static const struct arch_tensor QWEN2_MOE[] = {
 #define SHARED_EXPERTS LAYER "mlp.shared_experts."
 #define SHARED_EXPERTS_ROWS(name) \
 	{SLOT_GATE_UP, SHARED_EXPERTS name, DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED}
-#define EXPERTS_AND_SHARED \
-	MLP_EXPERTS, \
+#define EXPERTS_AND_SHARED MLP_EXPERTS, ALL_TOKENS_EXPERTS
+#define ALL_TOKENS_EXPERTS \
 	SHARED_EXPERTS_ROWS("gate_proj.weight"), \
 	SHARED_EXPERTS_ROWS("up_proj.weight"), \
 	{SLOT_DOWN, SHARED_EXPERTS "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED}
@@ -105,6 +105,18 @@ static const struct arch_tensor DOTS1[] = {
 
 static const struct arch_tensor EXAONE_MOE[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, HEAD_NORMS, MLP, EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
+};
+
+/* Norms before and behind the blocks; gates of heads are behind v, as wide as q. */
+static const struct arch_tensor AFMOE[] = {
+	EMBEDDINGS, ATTENTION_MATRICES,
+	{SLOT_QKV, ATTENTION "gate_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS},
+	HEAD_NORMS, MLP,
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight"),
+	NORM(SLOT_MLP_NORM, "pre_mlp_layernorm.weight"), NORM(SLOT_MLP_POST_NORM, "post_mlp_layernorm.weight"),
+	EXPERTS("mlp.router.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
+	ALL_TOKENS_EXPERTS,
+	{SLOT_CHOICE_BIAS, LAYER "mlp.expert_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
 };
 
 /* The two parts of kv_b_proj, which lie head by head, are on either side of attention (DeepSeek-AI 2024). */

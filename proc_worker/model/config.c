@@ -339,7 +339,11 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 	c->norm_eps = c->recurrent.gate_eps = (f32)eps;
 	/* GGUF files have it in the weights. */
 	c->norm_offset = has(c, ARCH_NORM_OFFSET) && !quant_config_has(&c->quant, QUANT_GGUF) ? 1 : 0;
-	c->embed_scale = has(c, ARCH_EMBED_SCALE) ? (f32)sqrt(c->hidden) : 1;
+	bool scaled = has(c, ARCH_EMBED_SCALE);
+	if (!e && arch_has_own(c->arch, "mup_enabled"))
+		e = config_may_bool(v, "mup_enabled", false, &scaled, em);
+	c->embed_scale = scaled ? (f32)sqrt(c->hidden) : 1;
+	c->output_gate = c->arch->output_gate;
 	c->attention_scale = c->arch->global_heads ? 1 : (f32)(1 / sqrt((double)scalar));
 	c->logits_scale = 1;
 	for (u32 i = 0; i < SCALE_COUNT; i++)

@@ -335,6 +335,9 @@ static const struct {
 	{"moe_layers", 0, NAN},
 	{"interleave_moe_layer_step", 0, NAN},
 	{"intermediate_size_mlp", 0, NAN},
+	{"num_expert_groups", 0, 1},
+	{"num_limited_groups", 0, 1},
+	{"mup_enabled", 0, NAN},
 	{"capacity_factor", 0, NAN}, /* of dropping tokens, which another field says */
 	{"moe_layer_num_skipped", 0, 0},
 	{"global_head_dim", 0, NAN},
@@ -382,6 +385,7 @@ static const struct {
 	{"block_use_swiglu", 0, true},
 	{"attn_output_gate", 0, true},
 	{"mamba_use_mlp", 0, true},
+	{"route_norm", 0, true},
 	{"tie_word_embeddings", 0, false}, /* which programs disagree about */
 };
 
@@ -412,7 +416,7 @@ static const char *const INERT[] = {
 	"loss_type", "resid_pdrop", "attn_pdrop", "dropout", "classifier_dropout", "hidden_dropout_prob",
 	"residual_dropout", "embedding_dropout", "activation_dropout", "layerdrop", "init_std",
 	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "router_jitter_noise",
-	"input_jitter_noise", "aux_loss_alpha", "seq_aux", "ep_size",
+	"input_jitter_noise", "load_balance_coeff", "aux_loss_alpha", "seq_aux", "ep_size",
 	"block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",
 	"rescale_prenorm_residual", "time_step_min", "time_step_max", "time_step_floor", "time_step_rank",
 	"linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor",
@@ -421,7 +425,7 @@ static const char *const INERT[] = {
 	/* how others run it; pretraining_tp: products in pieces, the same sums */
 	"pretraining_tp",
 	"residual_in_fp32", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
-	"num_logits_to_keep", "use_mamba_kernels", "z_loss_coefficient",
+	"num_logits_to_keep", "use_grouped_mm", "use_mamba_kernels", "z_loss_coefficient",
 	"use_cache", "cache_implementation", "attn_implementation", "return_dict", "output_hidden_states",
 	"output_attentions", "torchscript", "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward",
 	"is_decoder", "tie_encoder_decoder", "max_window_layers", "use_flash_attn",

@@ -231,6 +231,8 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 		e = read_window_size(c, v, em);
 	if (!e && has(c, ARCH_WINDOW_UPPER)) /* of others it says nothing */
 		e = config_may_count(v, "max_window_layers", UINT32_MAX, upper, &rule.upper_first, em);
+	if (!e && c->arch->window_needed && !c->window)
+		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"sliding_window\" is null; of a %s it must be a number", c->arch->name);
 	if (!e && has(c, ARCH_WINDOW_PATTERN))
 		e = read_pattern(c, v, &rule.pattern, em);
 	for (u32 i = 0; !e && i < c->layers; i++)

@@ -427,7 +427,6 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 
 	if (!e && arch_has_own(c->arch, "block_auto_adjust_ff_dim"))
 		e = check_blocks(c, v, em);
-	c->output_gate = c->arch->output_gate;
 	if (!e && c->arch->rope_nullable)
 		e = read_null_rope(c, v, em);
 	const u32 count = count_layers(c, &attend);

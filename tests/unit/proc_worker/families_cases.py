@@ -15,7 +15,7 @@ ONE_A_HEAD = ("gpt_neox", "gpt2", "opt")
 # What families call the fields of others.
 NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
          **{family: {"num_experts": "n_routed_experts"} for family in ("glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3", "mistral4", "dots1", "solar_open")},
-         "granitemoehybrid": {"intermediate_size": "shared_intermediate_size"},
+         "granitemoehybrid": {"intermediate_size": "shared_intermediate_size"}, "afmoe": {"n_shared_experts": "num_shared_experts"},
          "ernie4_5_moe": {"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k",
                           "n_shared_experts": "moe_num_shared_experts"},
          "opt": {"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
@@ -190,6 +190,10 @@ FAMILIES = {
                  "pad_token_id": 0, "moe_intermediate_size": 20, "norm_topk_prob": True, "n_group": 1, "topk_group": 1,
                  "num_experts": 8, "n_shared_experts": 1, "routed_scaling_factor": 1.5, "num_experts_per_tok": 3,
                  "first_k_dense_replace": 1, "num_nextn_predict_layers": 1, "rope_scaling": None, "use_qk_norm": False},
+    "afmoe": {"architectures": ["AfmoeForCausalLM"], "head_dim": 12, "moe_intermediate_size": 20, "num_experts": 8, "num_experts_per_tok": 3,
+              "n_shared_experts": 1, "num_dense_layers": 1, "route_scale": 2.5, "route_norm": True, "score_func": "sigmoid", "n_group": 1,
+              "topk_group": 1, "num_expert_groups": 1, "num_limited_groups": 1, "load_balance_coeff": 0.001, "mup_enabled": True,
+              "use_grouped_mm": True, "sliding_window": 8, "global_attn_every_n_layers": 3, "layer_types": WINDOWED, "rope_scaling": None},
     "ernie4_5_moe": {"architectures": ["Ernie4_5_MoeForCausalLM"], "use_bias": False, "rope_theta": 500000, "num_experts": 8,
                      "num_experts_per_tok": 3, "moe_capacity": [64, 64, 64], "moe_intermediate_size": 20, "n_shared_experts": 2,
                      "moe_layer_start_index": 1, "moe_layer_end_index": -1, "moe_layer_interval": 1, "moe_use_aux_free": True,
@@ -225,7 +229,7 @@ DEVICE_FAMILIES = ("stablelm", "nemotron", "starcoder2", "arcee", "phi", "cohere
                    "olmo2", "olmo3", "olmoe", "granitemoeshared", "olmo", "mistral", "ministral", "glm", "seed_oss", "internlm2",
                    "internlm3", "granitemoe", "phimoe", "glm4_moe", "ernie4_5_moe",
                    "hunyuan_v1_dense", "ministral3", "gpt_oss", "gpt_neox", "gpt2",
-                   "granitemoehybrid", "vaultgemma", "jais2", "minimax_m2", "qwen3_vl_moe_text", "apertus", "opt")
+                   "granitemoehybrid", "vaultgemma", "jais2", "minimax_m2", "qwen3_vl_moe_text", "apertus", "opt", "afmoe")
 
 
 def device_cases():
@@ -249,6 +253,7 @@ def device_cases():
                 "ministral3": {"dtype": MISSING, "rope_parameters": {**FAMILIES["ministral3"]["rope_parameters"],
                                                                      "llama_4_scaling_beta": 1.5}},
                 "qwen3_vl_moe_text": {"num_experts": 16, "num_experts_per_tok": 7},
+                "afmoe": {"num_experts": 16, "num_experts_per_tok": 7, "route_scale": 0.9},
                 "minimax_m2": {"rotary_dim": 8, "num_local_experts": 16, "num_experts_per_tok": 7},
                 "olmo3": {"num_key_value_heads": 1}}  # of two ranks one counts its squares
         save = dict(whole(family))["whole-new"] if family == "qwen3_vl_moe_text" else {}
@@ -482,6 +487,19 @@ def family_cases(family):
         yield "top-1", {"num_experts_per_tok": 1}
         yield "defaults", {k: MISSING for k in ("n_shared_experts", "moe_layer_start_index", "moe_layer_end_index",
                                                 "moe_layer_interval", "tie_word_embeddings", "use_bias")}
+    if family == "afmoe":
+        yield "no-mup", {"mup_enabled": False}
+        yield "pattern", {"layer_types": MISSING, "global_attn_every_n_layers": 2, "num_hidden_layers": 5}
+        yield "types", {"layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 1}
+        yield "all-full", {"layer_types": ["full_attention"] * 3}
+        yield "all-experts", {"num_dense_layers": 0}
+        yield "dense-more", {"num_dense_layers": 2}
+        yield "more-shared", {"n_shared_experts": 3}
+        yield "top-1", {"num_experts_per_tok": 1}
+        yield "top-all", {"num_experts_per_tok": 8}
+        yield "defaults", {"num_hidden_layers": 5, **{k: MISSING for k in (
+            "layer_types", "global_attn_every_n_layers", "num_dense_layers", "n_shared_experts", "route_scale", "mup_enabled", "head_dim",
+            "num_key_value_heads", "sliding_window", "rope_theta", "rms_norm_eps")}}
     yield from latent_cases(family)
     if family == "granitemoeshared":
         yield "no-shared", {"shared_intermediate_size": 0}
@@ -577,7 +595,7 @@ def cases():
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "llama3-new")]
         if family in ("iquestcoder", "granite_swa", "granitemoe_swa"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "llama3-new", "yarn")]
-        if family in ("opt", "mellum", "gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "hunyuan_v1_moe", "glm4_moe_lite", "minicpm3",
+        if family in ("opt", "mellum", "afmoe", "gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "hunyuan_v1_moe", "glm4_moe_lite", "minicpm3",
                       "granitemoehybrid", "vaultgemma", "helium", "jais2", "minimax_m2", "dots1", "solar_open", "flex_olmo", "mistral4", "youtu", "mimo"):
             ropes = [("none", {})]
         for name, changes in ropes:
@@ -610,7 +628,7 @@ def cases():
                 changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
             if family in ("glm", "glm4", "glm4_moe", "nemotron", "minimax_m2") and "head_dim" in changes:  # an even part of it turns
                 changes = {**changes, "head_dim": 20}
-            if name == "odd" and (family.endswith("_moe") or family in ("dots1", "solar_open", "mellum") or family in LATENT and family not in DENSE_LATENT):
+            if name == "odd" and (family.endswith("_moe") or family in ("dots1", "solar_open", "mellum", "afmoe") or family in LATENT and family not in DENSE_LATENT):
                 changes = {**changes, "moe_intermediate_size": 21, "shared_expert_intermediate_size":
                            27 if family == "qwen2_moe" else MISSING}
             if family == "helium":  # heads are as wide together as the stream

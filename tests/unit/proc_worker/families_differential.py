@@ -302,7 +302,7 @@ def check(options, name, config, save, folder):
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 KEPT = """llama/dynamic llama/llama3-new llama/yarn-mscale llama/odd llama/act-gelu llama/act-relu llama/save-base mistral/window-8 ministral/none iquestcoder/none cwm/none cwm/types-missing ministral3/beta ministral3/save-whole-new
 qwen2/window qwen3/yarn-new phi3/partial-0.6 phi3/longrope-new gemma2/caps mixtral/save-raw phimoe/none phimoe/longrope phimoe/save-raw qwen3_moe/save-raw qwen3_moe/sparse-step
-llama4_text/none llama4_text/odd llama4_text/save-whole mellum/none qwen2_moe/none qwen2_moe/dense-layer
+afmoe/none afmoe/odd llama4_text/none llama4_text/odd llama4_text/save-whole mellum/none qwen2_moe/none qwen2_moe/dense-layer
 qwen2_moe/no-qkv-bias gemma3_text/none gemma3_text/new-ropes granite/biases granite/none smollm3/none
 smollm3/window granitemoe/attention-bias granitemoe/odd granitemoe/save-raw granitemoeshared/none granitemoeshared/odd granite_swa/none granitemoe_swa/types-missing olmo/none olmo/odd olmo/clip-bias olmoe/clip
 hunyuan_v1_dense/none hunyuan_v1_dense/odd hunyuan_v1_moe/none hunyuan_v1_moe/as-saved olmo2/odd olmo3/yarn-full olmoe/top-1 exaone4/window exaone_moe/none exaone_moe/odd seed_oss/mlp-bias gemma3_text/save-whole mistral/save-whole-new qwen3/save-whole-new qwen3_vl_moe_text/save-whole-new starcoder2/none

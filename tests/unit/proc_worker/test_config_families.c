@@ -517,3 +517,23 @@ Test(config_families, kinds_of_layers_of_mellum_are_listed)
 	refused(MELLUM, QWEN_EXPERTS ", \"mlp_layer_types\": [\"dense\"]", ERR_FORMAT, "\"mlp_layer_types\" must be an array");
 	refused(MELLUM, QWEN_EXPERTS ", \"use_sliding_window\": true", ERR_UNSUPPORTED, "\"use_sliding_window\" is set");
 }
+
+#define AFMOE "AfmoeForCausalLM"
+#define AFMOE_EXPERTS "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24"
+
+Test(config_families, afmoe_has_names_of_its_own_for_the_router)
+{
+	good(AFMOE, AFMOE_EXPERTS ", \"route_scale\": 2.5, \"num_shared_experts\": 3, \"num_dense_layers\": 2, \"mup_enabled\": true, \"score_func\": \"sigmoid\", "
+				  "\"route_norm\": true, \"num_expert_groups\": 1, \"global_attn_every_n_layers\": 2, \"sliding_window\": 8");
+	cr_assert(c.router.sigmoid && c.router.scale == 2.5f && c.normalize_experts && c.shared_intermediate == 72 && c.output_gate);
+	cr_assert(!(c.layer_flags[1] & LAYER_EXPERTS) && (c.layer_flags[2] & LAYER_EXPERTS));
+	cr_assert((c.layer_flags[0] & LAYER_WINDOW) && !(c.layer_flags[0] & LAYER_NO_ROPE) && (c.layer_flags[1] & LAYER_NO_ROPE) && c.window == 8);
+	cr_assert_float_eq(c.embed_scale, sqrt(48), 1e-5);
+	good(AFMOE, AFMOE_EXPERTS);
+	cr_assert(c.embed_scale == 1 && c.window == 1024 && c.head_dim == 128 && c.shared_intermediate == 48 && (c.layer_flags[1] & LAYER_EXPERTS));
+	refused(AFMOE, AFMOE_EXPERTS ", \"sliding_window\": null", ERR_UNSUPPORTED, "\"sliding_window\" is null; of a " AFMOE " it must be a number");
+	refused(AFMOE, AFMOE_EXPERTS ", \"route_norm\": false", ERR_UNSUPPORTED, "\"route_norm\" must be true for " AFMOE);
+	refused(AFMOE, AFMOE_EXPERTS ", \"score_func\": \"softmax\"", ERR_UNSUPPORTED, "of a " AFMOE " it must be 'sigmoid' (the field \"score_func\"");
+	refused(AFMOE, AFMOE_EXPERTS ", \"n_group\": 2", ERR_UNSUPPORTED, "\"n_group\" is set, which is not supported for " AFMOE);
+	refused(AFMOE, AFMOE_EXPERTS ", \"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set");
+}
