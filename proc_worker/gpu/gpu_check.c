@@ -62,6 +62,8 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		return err_set(em, ERR_UNSUPPORTED,
 			       "the heads of this %s have norms with weights of their own (%s); devices have no kernel for that: use --device cpu", a->name,
 			       arch_has_own(a, "use_qk_norm") ? "use_qk_norm" : "qk_layernorm");
+	if (c->model->parallel && c->model->experts)
+		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose experts stand beside attention: use --device cpu", a->name);
 	if (a->state_beside)
 		return err_set(em, ERR_UNSUPPORTED, "devices do not compute the layers of a %s, which attend and keep a state side by side: use --device cpu", a->name);
 	if (c->model->router.groups_best && c->model->router.groups > 1)

@@ -26,6 +26,16 @@ enum {
 	 .own = {"lm_head_bias", "short_mscale"}, .layer_norm = "rms_norm_eps", .mixer = true, \
 	 .kv_heads = 8, .rope_theta = 1000000, .norm_eps = 1e-5f}
 
+/* Of two kinds of norms. */
+#define COHERE2_MOE_ARCH(name, ...) \
+	{name, COHERE2_MOE, COUNT_OF(COHERE2_MOE), \
+	 ARCH_ATTENTION_BIAS | ARCH_TIED | ARCH_LOGIT_SCALE | ARCH_WINDOW_PATTERN | ARCH_WINDOW_ROPE | ARCH_EXPERTS_ALL, \
+	 .fields = {{"num_shared_experts", "n_shared_experts"}}, \
+	 .own = {"prefix_dense_intermediate_size", "prefix_dense_sliding_window_pattern", "expert_selection_fn", "shared_expert_combination_strategy", \
+		 "n_shared_experts", "norm_topk_prob", "first_k_dense_replace", "mlp_layer_types", "layer_norm_eps"}, \
+	 .parallel = true, .interleaved = true, .window_needed = true, .head_dim = 128, .window = 4096, .window_pattern = 4, .rope_theta = 10000, \
+	 .norm_eps = 1e-5f, .logit_scale = 0.0625f, __VA_ARGS__}
+
 #define ROPE_LLAMA3_STATED(factor) \
 	"{\"rope_type\": \"llama3\", \"factor\": " factor ", \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, " \
 	"\"original_max_position_embeddings\": 8192}"
@@ -162,6 +172,8 @@ static const struct arch ARCHS[] = {
 	 ARCH_ATTENTION_BIAS | ARCH_TIED | ARCH_LOGIT_SCALE | ARCH_WINDOW_PATTERN | ARCH_WINDOW_ROPE,
 	 .layer_norm = "layer_norm_eps", .parallel = true, .interleaved = true,
 	 .window = 4096, .window_pattern = 4, .rope_theta = 10000, .logit_scale = 0.0625f},
+	COHERE2_MOE_ARCH("Cohere2MoeForCausalLM", .layer_norm = "layer_norm_eps", .with_rms_norm = "Cohere2MoeRmsTextModel"),
+	COHERE2_MOE_ARCH("Cohere2MoeRmsTextModel", .part = true),
 	{"GlmForCausalLM", GLM, COUNT_OF(GLM), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY,
 	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.5f},
 	{"Glm4ForCausalLM", GLM4, COUNT_OF(GLM4), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY,

@@ -194,6 +194,7 @@ enum arch_scale {
 	SCALE_ATTN_OUT,
 	SCALE_GATE, /* of the MLP */
 	SCALE_DOWN,
+	SCALE_SHARED, /* what the expert of all tokens says */
 	SCALE_COUNT,
 };
 
@@ -308,6 +309,7 @@ struct arch {
 	bool rope_nullable;	 /* "rope_theta" must be there, and may be null: nothing rotates */
 	bool output_gate; /* every head has a gate, behind its query in q_proj or in a tensor of its own, which its output is weighed by: model_config.output_gate */
 	bool window_needed; /* of ARCH_WINDOW_ROPE: "sliding_window" is a number, for layers without a window never rotate */
+	const char *with_rms_norm; /* the same family where "rms_norm_eps" is a number: its norms are not LayerNorm; NULL: there is none */
 	bool part; /* never a model's own architecture, but that of its language part */
 	bool experts_optional; /* of ARCH_EXPERTS_ALL: "num_local_experts" may be 0, and the MLP then as wide as "shared_intermediate_size" */
 	bool experts_only; /* of ARCH_EXPERTS_SOME: in all layers, whose weights always sum to 1, so that nothing has "intermediate_size" */

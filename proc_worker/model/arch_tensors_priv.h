@@ -291,6 +291,12 @@ static const struct arch_tensor COHERE[] = {
 	{SLOT_K_NORM, ATTENTION "k_norm.weight", DIM_KV_HEAD_COUNT, DIM_HEAD, SPLIT_ROWS, WHEN_HEAD_NORMS},
 };
 
+static const struct arch_tensor COHERE2_MOE[] = {
+	EMBEDDINGS, NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), ATTENTION_MATRICES, ATTENTION_BIASES, MLP, MLP_EXPERTS,
+	SHARED_EXPERTS_ROWS("gate_proj.weight"), SHARED_EXPERTS_ROWS("up_proj.weight"),
+	{SLOT_DOWN, SHARED_EXPERTS "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED, .scale = SCALE_SHARED},
+};
+
 #define MIXTRAL_EXPERTS \
 	EXPERTS("block_sparse_moe.gate.weight", MIXTRAL_EXPERT "w1.weight", MIXTRAL_EXPERT "w3.weight", \
 		MIXTRAL_EXPERT "w2.weight")

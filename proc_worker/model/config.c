@@ -53,6 +53,8 @@ static enum err read_arch(struct model_config *c, json_val *text, struct err_msg
 			       known);
 	const char *name = json_cstr(json_at(names, 0), "");
 	c->arch = arch_find(name);
+	if (c->arch && c->arch->with_rms_norm && json_present(json_get(*text, "rms_norm_eps")))
+		c->arch = arch_find(c->arch->with_rms_norm);
 	return c->arch ? ERR_OK : read_text_part(c, text, name, known, em);
 }
 

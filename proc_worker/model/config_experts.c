@@ -332,6 +332,37 @@ static enum err read_interleaved(struct model_config *c, json_val v, struct err_
 	return e;
 }
 
+/* One of two words, the first of which is `usual` where none is there. */
+static enum err read_choice(json_val v, const char *name, const char *usual, const char *other, bool *is_other, struct err_msg *em)
+{
+	json_val field = json_get(v, name);
+
+	*is_other = json_string_equals(field, other);
+	if (!json_present(field) || *is_other || json_string_equals(field, usual))
+		return ERR_OK;
+	return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is '%.64s'; supported: %s, %s", name, json_cstr(field, json_type_name(field)), usual, other);
+}
+
+/* Cohere 2's: experts as wide as "intermediate_size" behind layers with an MLP of a width of its own. The mean of what the chosen ones say and
+ * what one of all tokens does is half of either. */
+static enum err read_prefixed(struct model_config *c, json_val v, struct err_msg *em)
+{
+	bool normalized = true, sum = false;
+
+	enum err e = config_may_u32(v, "prefix_dense_intermediate_size", CONFIG_DIM_MAX, c->expert_intermediate, &c->intermediate, em);
+	if (!e)
+		e = read_shared(c, v, em);
+	if (!e)
+		e = read_choice(v, "expert_selection_fn", "softmax", "sigmoid", &c->router.sigmoid, em);
+	if (!e)
+		e = config_may_bool(v, "norm_topk_prob", true, &normalized, em);
+	c->normalize_experts = normalized || !c->router.sigmoid; /* softmax is of the chosen ones */
+	if (!e)
+		e = read_choice(v, "shared_expert_combination_strategy", "average", "sum", &sum, em);
+	c->router.scale = c->shared_intermediate > 0 && !sum ? 0.5f : 1;
+	return e ? e : read_first_dense(c, v, em);
+}
+
 static enum err read_mixer(struct model_config *c, json_val v, struct err_msg *em)
 {
 	f32 noise;
@@ -429,6 +460,8 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 	c->router.sigmoid = c->arch->router_sigmoid;
 	if (!e && all && arch_has_own(c->arch, "moe_layers"))
 		e = read_interleaved(c, v, em);
+	else if (!e && all && arch_has_own(c->arch, "prefix_dense_intermediate_size"))
+		e = read_prefixed(c, v, em);
 	else if (!e && all)
 		mark_all(c);
 	if (!e && all)

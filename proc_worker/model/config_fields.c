@@ -338,6 +338,11 @@ static const struct {
 	{"num_expert_groups", 0, 1},
 	{"num_limited_groups", 0, 1},
 	{"mup_enabled", 0, NAN},
+	{"layer_norm_eps", 0, NAN}, /* where norms are of another kind */
+	{"prefix_dense_intermediate_size", 0, NAN},
+	{"prefix_dense_sliding_window_pattern", 0, NAN},
+	{"expert_selection_fn", 0, NAN},
+	{"shared_expert_combination_strategy", 0, NAN},
 	{"capacity_factor", 0, NAN}, /* of dropping tokens, which another field says */
 	{"moe_layer_num_skipped", 0, 0},
 	{"global_head_dim", 0, NAN},

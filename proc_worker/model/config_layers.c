@@ -17,6 +17,7 @@ static bool has(const struct model_config *c, u32 traits)
 struct window_rule {
 	u32 upper_first; /* the first layer with a window */
 	u32 pattern;	 /* every so many layers one without */
+	u32 prefix, prefix_pattern; /* the same of the first layers, and how many these are */
 };
 
 /* The layers that the family's rule gives a window. */
@@ -27,7 +28,7 @@ static bool rule_says_window(const struct model_config *c, u32 layer, const stru
 	if (has(c, ARCH_WINDOW_EVEN))
 		return layer % 2 == 0;
 	if (has(c, ARCH_WINDOW_PATTERN))
-		return (layer + 1) % r->pattern != 0;
+		return layer < r->prefix ? (layer + 1) % r->prefix_pattern != 0 : (layer - r->prefix + 1) % r->pattern != 0;
 	if (has(c, ARCH_NO_ROPE))
 		return c->layer_flags[layer] & LAYER_NO_ROPE;
 	if (c->arch->chunked)
@@ -213,6 +214,21 @@ static enum err read_rope_thetas(struct model_config *c, json_val list, struct e
 	return ERR_OK;
 }
 
+/* Of layers in front whose MLP is no mixture. */
+static enum err read_prefix(struct model_config *c, json_val v, struct window_rule *r, struct err_msg *em)
+{
+	enum err e = config_may_count(v, "first_k_dense_replace", MODEL_LAYERS_MAX, 0, &r->prefix, em);
+
+	c->scales[SCALE_SHARED] = c->router.scale;
+	return e ? e : config_may_u32(v, "prefix_dense_sliding_window_pattern", MODEL_LAYERS_MAX, 1, &r->prefix_pattern, em);
+}
+
+/* Whether a layer without a window rotates all the same. */
+static bool rotates_anyhow(const struct model_config *c, const struct window_rule *r, u32 layer)
+{
+	return !has(c, ARCH_WINDOW_ROPE) || !c->window || (r->prefix_pattern == 1 && !(c->layer_flags[layer] & LAYER_EXPERTS));
+}
+
 enum err config_read_windows(struct model_config *c, json_val v, struct err_msg *em)
 {
 	json_val types = json_get(v, "layer_types");
@@ -235,6 +251,8 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"sliding_window\" is null; of a %s it must be a number", c->arch->name);
 	if (!e && has(c, ARCH_WINDOW_PATTERN))
 		e = read_pattern(c, v, &rule.pattern, em);
+	if (!e && arch_has_own(c->arch, "prefix_dense_sliding_window_pattern"))
+		e = read_prefix(c, v, &rule, em);
 	for (u32 i = 0; !e && i < c->layers; i++)
 		if (rule_says_window(c, i, &rule))
 			c->layer_flags[i] |= LAYER_WINDOW;
@@ -243,7 +261,7 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 	for (u32 i = 0; !e && i < c->layers; i++)
 		if (c->layer_flags[i] & LAYER_WINDOW)
 			c->layer_flags[i] |= has(c, ARCH_LOCAL_ROPE) ? LAYER_LOCAL_ROPE : 0;
-		else if (c->window && has(c, ARCH_WINDOW_ROPE))
+		else if (!rotates_anyhow(c, &rule, i))
 			c->layer_flags[i] |= LAYER_NO_ROPE;
 	return e;
 }

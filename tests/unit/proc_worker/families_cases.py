@@ -182,6 +182,11 @@ FAMILIES = {
                 "attention_bias": False, "tie_word_embeddings": True, "sliding_window": 8, "sliding_window_pattern": 2,
                 "rotary_pct": 1.0, "position_embedding_type": "rope_gptj", "use_gated_activation": True,
                 "use_parallel_block": True, "order_of_interleaved_layers": "local_attn_first", "layer_switch": 2},
+    "cohere2_moe": {"architectures": ["Cohere2MoeForCausalLM"], **LAYER_NORM("layer_norm_eps"), "logit_scale": 0.25, "head_dim": 12, "attention_bias": False,
+                    "tie_word_embeddings": True, "sliding_window": 8, "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+                    "mlp_layer_types": ["dense", "sparse", "sparse"], "intermediate_size": 20, "prefix_dense_intermediate_size": 52,
+                    "prefix_dense_sliding_window_pattern": 1, "num_experts": 8, "num_experts_per_tok": 3, "num_shared_experts": 2,
+                    "shared_expert_combination_strategy": "average", "expert_selection_fn": "sigmoid", "norm_topk_prob": True},
     "glm": {"architectures": ["GlmForCausalLM"], "head_dim": 12, "partial_rotary_factor": 0.5, "attention_bias": True,
             "pad_token_id": 0},
     "glm4": {"architectures": ["Glm4ForCausalLM"], "head_dim": 12, "partial_rotary_factor": 0.5, "attention_bias": True,
@@ -487,6 +492,18 @@ def family_cases(family):
         yield "top-1", {"num_experts_per_tok": 1}
         yield "defaults", {k: MISSING for k in ("n_shared_experts", "moe_layer_start_index", "moe_layer_end_index",
                                                 "moe_layer_interval", "tie_word_embeddings", "use_bias")}
+    if family == "cohere2_moe":
+        yield "rms-norm", {"rms_norm_eps": 1e-5}
+        yield "softmax", {"expert_selection_fn": "softmax", "norm_topk_prob": False}
+        yield "no-norm", {"norm_topk_prob": False, "shared_expert_combination_strategy": "sum"}
+        yield "no-shared", {"num_shared_experts": 0}
+        yield "biases", {"attention_bias": True}
+        yield "prefix", {"layer_types": MISSING, "mlp_layer_types": MISSING, "first_k_dense_replace": 3, "num_hidden_layers": 6,
+                         "prefix_dense_sliding_window_pattern": 2, "sliding_window_pattern": 3}
+        yield "prefix-one", {"layer_types": MISSING, "mlp_layer_types": MISSING, "first_k_dense_replace": 2, "num_hidden_layers": 5}
+        yield "defaults", {"num_hidden_layers": 5, **{k: MISSING for k in (
+            "layer_types", "mlp_layer_types", "prefix_dense_intermediate_size", "prefix_dense_sliding_window_pattern", "num_shared_experts",
+            "shared_expert_combination_strategy", "expert_selection_fn", "norm_topk_prob", "logit_scale", "sliding_window", "num_key_value_heads")}}
     if family == "afmoe":
         yield "no-mup", {"mup_enabled": False}
         yield "pattern", {"layer_types": MISSING, "global_attn_every_n_layers": 2, "num_hidden_layers": 5}
@@ -595,7 +612,7 @@ def cases():
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "llama3-new")]
         if family in ("iquestcoder", "granite_swa", "granitemoe_swa"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "llama3-new", "yarn")]
-        if family in ("opt", "mellum", "afmoe", "gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "hunyuan_v1_moe", "glm4_moe_lite", "minicpm3",
+        if family in ("opt", "mellum", "afmoe", "cohere2_moe", "gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "hunyuan_v1_moe", "glm4_moe_lite", "minicpm3",
                       "granitemoehybrid", "vaultgemma", "helium", "jais2", "minimax_m2", "dots1", "solar_open", "flex_olmo", "mistral4", "youtu", "mimo"):
             ropes = [("none", {})]
         for name, changes in ropes:
@@ -628,9 +645,11 @@ def cases():
                 changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
             if family in ("glm", "glm4", "glm4_moe", "nemotron", "minimax_m2") and "head_dim" in changes:  # an even part of it turns
                 changes = {**changes, "head_dim": 20}
-            if name == "odd" and (family.endswith("_moe") or family in ("dots1", "solar_open", "mellum", "afmoe") or family in LATENT and family not in DENSE_LATENT):
+            if name == "odd" and family != "cohere2_moe" and (family.endswith("_moe") or family in ("dots1", "solar_open", "mellum", "afmoe") or family in LATENT and family not in DENSE_LATENT):
                 changes = {**changes, "moe_intermediate_size": 21, "shared_expert_intermediate_size":
                            27 if family == "qwen2_moe" else MISSING}
+            if name == "odd" and family == "cohere2_moe":
+                changes = {**changes, "prefix_dense_intermediate_size": 27}
             if family == "helium":  # heads are as wide together as the stream
                 if name == "head-dim":
                     continue
@@ -647,7 +666,7 @@ def cases():
                 changes = {**changes, **({"layer_types": types[:1]} if types else {}),
                            **({"is_moe_layer": [False]} if family == "exaone_moe" else {}),
                            **({"layer_rope_theta": [10000.0]} if family == "granite_swa" else {}),
-                           **({"mlp_layer_types": ["sparse"]} if family == "mellum" else {}),
+                           **({"mlp_layer_types": ["sparse"]} if family in ("mellum", "cohere2_moe") else {}),
                            **({"no_rope_layers": [1]} if family == "smollm3" else {}),
                            **({"attn_type_list": [1]} if family == "minimax_m2" else {})}
             yield family + "/" + name, family, config(family, changes), {"ranks": 3} if name == "odd" else {}

@@ -537,3 +537,29 @@ Test(config_families, afmoe_has_names_of_its_own_for_the_router)
 	refused(AFMOE, AFMOE_EXPERTS ", \"n_group\": 2", ERR_UNSUPPORTED, "\"n_group\" is set, which is not supported for " AFMOE);
 	refused(AFMOE, AFMOE_EXPERTS ", \"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set");
 }
+
+#define COHERE2_MOE "Cohere2MoeForCausalLM"
+#define COHERE2_EXPERTS "\"layer_norm_eps\": 1e-5, \"num_experts\": 8, \"num_experts_per_tok\": 2"
+#define COHERE2_SIZES                                                                                      \
+	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 24, \"num_hidden_layers\": 4, " \
+	"\"num_attention_heads\": 4, \"max_position_embeddings\": 128"
+
+Test(config_families, cohere_2_has_layers_without_experts_in_front)
+{
+	said_good(&c, COHERE2_MOE, COHERE2_SIZES,
+		  COHERE2_EXPERTS ", \"first_k_dense_replace\": 1, \"prefix_dense_intermediate_size\": 80, \"num_shared_experts\": 2, \"sliding_window_pattern\": 2");
+	cr_assert(c.intermediate == 80 && c.expert_intermediate == 24 && c.shared_intermediate == 48 && c.router.scale == 0.5f && c.scales[SCALE_SHARED] == 0.5f);
+	cr_assert(!(c.layer_flags[0] & (LAYER_EXPERTS | LAYER_WINDOW | LAYER_NO_ROPE)), "the first layer sees all and rotates");
+	cr_assert((c.layer_flags[1] & LAYER_WINDOW) && (c.layer_flags[1] & LAYER_EXPERTS));
+	cr_assert(!(c.layer_flags[2] & LAYER_WINDOW) && (c.layer_flags[2] & LAYER_NO_ROPE));
+	cr_assert(!c.router.sigmoid && c.normalize_experts && c.arch->layer_norm && c.tied_embeddings);
+	said_good(&c, COHERE2_MOE, COHERE2_SIZES,
+		  COHERE2_EXPERTS ", \"rms_norm_eps\": 1e-6, \"expert_selection_fn\": \"sigmoid\", \"norm_topk_prob\": false, \"num_shared_experts\": 1, "
+				  "\"shared_expert_combination_strategy\": \"sum\"");
+	cr_assert(!c.arch->layer_norm && c.norm_eps == 1e-6f && c.router.sigmoid && !c.normalize_experts && c.router.scale == 1 && c.intermediate == 24);
+	said_refused(COHERE2_MOE, COHERE2_SIZES, COHERE2_EXPERTS ", \"expert_selection_fn\": \"relu\"", ERR_UNSUPPORTED,
+		     "\"expert_selection_fn\" is 'relu'; supported: softmax, sigmoid");
+	said_refused(COHERE2_MOE, COHERE2_SIZES, COHERE2_EXPERTS ", \"shared_expert_combination_strategy\": \"max\"", ERR_UNSUPPORTED, "supported: average, sum");
+	said_refused(COHERE2_MOE, COHERE2_SIZES, COHERE2_EXPERTS ", \"sliding_window\": null", ERR_UNSUPPORTED, "\"sliding_window\" is null");
+	said_refused(COHERE2_MOE, COHERE2_SIZES, COHERE2_EXPERTS ", \"moe_intermediate_size\": 16", ERR_UNSUPPORTED, "\"moe_intermediate_size\" is set");
+}

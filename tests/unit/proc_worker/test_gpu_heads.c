@@ -257,6 +257,9 @@ Test(gpu_heads, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
 	expect_refusal("{\"architectures\": [\"CohereForCausalLM\"], \"hidden_size\": 64, \"intermediate_size\": 32, \"vocab_size\": 64, \"num_hidden_layers\": 1, "
 		       "\"num_attention_heads\": 2, \"max_position_embeddings\": 128, \"layer_norm_eps\": 1e-5, \"use_qk_norm\": true}",
 		       KERN_BF16, 0, "have norms with weights of their own (use_qk_norm)");
+	expect_refusal("{\"architectures\": [\"Cohere2MoeForCausalLM\"], \"hidden_size\": 64, \"intermediate_size\": 32, \"vocab_size\": 64, \"num_hidden_layers\": 1, "
+		       "\"num_attention_heads\": 2, \"head_dim\": 32, \"max_position_embeddings\": 128, \"num_experts\": 4, \"num_experts_per_tok\": 1}",
+		       KERN_BF16, 0, "whose experts stand beside attention");
 	expect_refusal("{\"architectures\": [\"Llama4ForCausalLM\"], \"hidden_size\": 64, \"intermediate_size\": 32, \"intermediate_size_mlp\": 64, \"vocab_size\": 64, "
 		       "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"head_dim\": 32, \"max_position_embeddings\": 128, "
 		       "\"num_local_experts\": 4, \"num_experts_per_tok\": 1}",
