@@ -22,10 +22,21 @@ enum gguf_type {
 	GGUF_Q4_K = 12,
 	GGUF_Q5_K = 13,
 	GGUF_Q6_K = 14,
+	GGUF_IQ2_XXS = 16,
+	GGUF_IQ2_XS = 17,
+	GGUF_IQ3_XXS = 18,
+	GGUF_IQ1_S = 19,
 	GGUF_IQ4_NL = 20,
+	GGUF_IQ3_S = 21,
+	GGUF_IQ2_S = 22,
 	GGUF_IQ4_XS = 23,
+	GGUF_IQ1_M = 29,
 	GGUF_BF16 = 30,
+	GGUF_TQ1_0 = 34,
+	GGUF_TQ2_0 = 35,
 	GGUF_MXFP4 = 39,
+	GGUF_NVFP4 = 40,
+	GGUF_Q1_0 = 41,
 };
 
 struct gguf_tensor {

@@ -125,6 +125,28 @@ static enum err add(struct list *l, const struct st_tensor *t, const char *name,
 	return ERR_OK;
 }
 
+/* Of a matrix in NVFP4, whose blocks have no scale for all, the tensor with that: a number, or one for each expert. `*out` is left as it is where there
+ * is none. Other types have tensors of that name for other purposes. */
+static enum err find_times(const void **out, const struct gguf *g, const struct gguf_tensor *from, bool experts, bool turns,
+			   struct err_msg *em)
+{
+	const size_t bytes = strlen(from->name), end = strlen(".weight");
+	const u64 count = experts ? from->shape[0] : 1;
+	char name[NAME_BYTES];
+
+	if (from->type != GGUF_NVFP4 || bytes <= end || strcmp(from->name + bytes - end, ".weight") != 0)
+		return ERR_OK;
+	snprintf(name, sizeof(name), "%.*s.scale", (int)(bytes - end), from->name);
+	const struct gguf_tensor *t = gguf_tensor_find(g, name);
+	if (t && (t->type != GGUF_F32 || t->bytes != count * sizeof(float)))
+		return err_set(em, ERR_FORMAT, "%s: tensor %s is %s of %llu bytes; it must be %llu numbers of F32, the scales of %s", t->file, name,
+			       gguf_type_name(t->type), (unsigned long long)t->bytes, (unsigned long long)count, from->name);
+	if (t && turns)
+		return err_set(em, ERR_UNSUPPORTED, "%s: tensor %s: scales of a matrix whose rows take turns with another's are not read", t->file, name);
+	*out = t ? t->data : NULL;
+	return ERR_OK;
+}
+
 /* [experts][rows][columns], or vectors. */
 static enum err add_experts(struct list *l, const struct parts *p, const struct name *n, const struct st_tensor *all, struct err_msg *em)
 {
@@ -144,6 +166,7 @@ static enum err add_experts(struct list *l, const struct parts *p, const struct 
 	one.shape[0] *= all->turns ? 2 : 1;
 	for (u64 x = 0; !e && x < experts; x++) {
 		one.data = all->data ? (const char *)all->data + x * bytes : NULL;
+		one.times = all->times ? (const char *)all->times + x * sizeof(float) : NULL;
 		one.turns = all->turns ? (const char *)all->turns + x * bytes : NULL;
 		snprintf(name, sizeof(name), "model.layers.%u.%.*s%llu%s%s", p->layer, (int)(hole - n->here), n->here, (unsigned long long)x,
 			 hole + 2, p->end);
@@ -225,7 +248,11 @@ static enum err add_tensor(struct list *l, size_t architecture, const struct ggu
 		return e;
 	fill(&t, from);
 	const char *hole = n ? strstr(n->here, "{}") : NULL;
-	if (hole && !strstr(p.stem, "{}")) {
+	const bool all_experts = hole && !strstr(p.stem, "{}");
+	e = find_times(&t.times, g, from, all_experts, up != NULL, em);
+	if (e)
+		return e;
+	if (all_experts) {
 		t.turns = up ? up->data : NULL;
 		return add_experts(l, &p, n, &t, em);
 	}

@@ -298,6 +298,8 @@ static enum err find_gguf(struct quant_tensor *t, const struct safetensors *st, 
 	}
 	t->values = t->scales = values;
 	t->block_type = values->block_type;
+	if (values->times)
+		memcpy(&t->scale_times, values->times, sizeof(t->scale_times));
 	return ERR_OK;
 }
 

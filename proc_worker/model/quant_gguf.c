@@ -10,28 +10,12 @@
 
 #include "common/assert.h"
 #include "common/gguf.h"
+#include "proc_worker/model/quant_gguf_priv.h"
 
-const char QUANT_GGUF_NAMES[] = "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4";
+const char QUANT_GGUF_NAMES[] = "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, "
+				"IQ3_S, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, MXFP4, NVFP4, Q1_0";
 
 /* ---------------------------------------------------------------- numbers */
-
-static float half_at(const u8 *at)
-{
-	u32 half = at[0] | (u32)at[1] << 8, size = half & 0x7fff;
-	union {
-		u32 bits;
-		float value;
-	} x = {.bits = (size << 13) + (size < 0x7c00 ? 112u << 23 : 224u << 23)};
-
-	if (size < 0x400)
-		x.value = (float)size * 0x1p-24f;
-	return half & 0x8000 ? -x.value : x.value;
-}
-
-static u32 word_at(const u8 *at)
-{
-	return at[0] | (u32)at[1] << 8 | (u32)at[2] << 16 | (u32)at[3] << 24;
-}
 
 /* Half of the power of two that a byte of E8M0 stands for, so that the table may have whole numbers. */
 static float half_power(u32 code)
@@ -60,7 +44,7 @@ static void halves_of(const u8 *restrict bytes, u8 *restrict codes)
 
 static void fives_of(const u8 *high, const u8 *bytes, u8 *codes)
 {
-	u32 bits = word_at(high);
+	u32 bits = quant_gguf_word(high);
 
 	halves_of(bytes, codes);
 	for (u32 i = 0; i < 32; i++)
@@ -69,7 +53,7 @@ static void fives_of(const u8 *high, const u8 *bytes, u8 *codes)
 
 static void q4_0(const u8 *restrict b, float *restrict out)
 {
-	float scale = half_at(b);
+	float scale = quant_gguf_half(b);
 	u8 codes[32];
 
 	halves_of(b + 2, codes);
@@ -79,7 +63,7 @@ static void q4_0(const u8 *restrict b, float *restrict out)
 
 static void q4_1(const u8 *restrict b, float *restrict out)
 {
-	float scale = half_at(b), least = half_at(b + 2);
+	float scale = quant_gguf_half(b), least = quant_gguf_half(b + 2);
 	u8 codes[32];
 
 	halves_of(b + 4, codes);
@@ -89,7 +73,7 @@ static void q4_1(const u8 *restrict b, float *restrict out)
 
 static void q5_0(const u8 *restrict b, float *restrict out)
 {
-	float scale = half_at(b);
+	float scale = quant_gguf_half(b);
 	u8 codes[32];
 
 	fives_of(b + 2, b + 6, codes);
@@ -99,7 +83,7 @@ static void q5_0(const u8 *restrict b, float *restrict out)
 
 static void q5_1(const u8 *restrict b, float *restrict out)
 {
-	float scale = half_at(b), least = half_at(b + 2);
+	float scale = quant_gguf_half(b), least = quant_gguf_half(b + 2);
 	u8 codes[32];
 
 	fives_of(b + 4, b + 8, codes);
@@ -109,7 +93,7 @@ static void q5_1(const u8 *restrict b, float *restrict out)
 
 static void q8_0(const u8 *restrict b, float *restrict out)
 {
-	float scale = half_at(b);
+	float scale = quant_gguf_half(b);
 
 	for (u32 i = 0; i < 32; i++)
 		out[i] = (float)(int8_t)b[2 + i] * scale;
@@ -126,12 +110,39 @@ static void by_table(const u8 *bytes, const int8_t table[16], float scale, float
 
 static void iq4_nl(const u8 *restrict b, float *restrict out)
 {
-	by_table(b + 2, TABLE_IQ4, half_at(b), out);
+	by_table(b + 2, TABLE_IQ4, quant_gguf_half(b), out);
 }
 
 static void mxfp4(const u8 *restrict b, float *restrict out)
 {
 	by_table(b + 1, TABLE_E2M1, half_power(b[0]), out);
+}
+
+/* Half of a number of E4M3 without a sign; what E4M3 has no number for is 0. */
+static float half_e4m3(u32 code)
+{
+	u32 size = code & 127;
+	union {
+		u32 bits;
+		float value;
+	} x = {.bits = (size << 20) + (119u << 23)};
+
+	if (code == 127)
+		return 0;
+	return size < 8 ? (float)size * 0x1p-10f : x.value;
+}
+
+/* 64 elements: four scales, and 16 codes of each in 8 bytes. */
+static void nvfp4(const u8 *restrict b, float *restrict out)
+{
+	for (u32 part = 0; part < 4; part++, out += 16) {
+		const u8 *from = b + 4 + 8 * part;
+		float scale = half_e4m3(b[part]);
+		for (u32 i = 0; i < 8; i++) {
+			out[i] = (float)TABLE_E2M1[from[i] & 15] * scale;
+			out[8 + i] = (float)TABLE_E2M1[from[i] >> 4] * scale;
+		}
+	}
 }
 
 /* ---------------------------------------------------------------- blocks of 256 */
@@ -150,7 +161,7 @@ static struct part part_at(u32 number)
 static void q2_k(const u8 *restrict b, float *restrict out)
 {
 	const u8 *scales = b, *codes = b + 16;
-	float all = half_at(b + 80), all_least = half_at(b + 82);
+	float all = quant_gguf_half(b + 80), all_least = quant_gguf_half(b + 82);
 
 	for (u32 n = 0; n < 16; n++, out += 16) {
 		struct part p = part_at(n);
@@ -173,7 +184,7 @@ static int q3_scale(const u8 *packed, u32 part)
 static void q3_k(const u8 *restrict b, float *restrict out)
 {
 	const u8 *high = b, *codes = b + 32;
-	float all = half_at(b + 108);
+	float all = quant_gguf_half(b + 108);
 
 	for (u32 n = 0; n < 16; n++, out += 16) {
 		struct part p = part_at(n);
@@ -209,7 +220,7 @@ static void q4_k_codes(const u8 *restrict bytes, u32 run, u8 *restrict codes)
 
 static void q4_k(const u8 *restrict b, float *restrict out)
 {
-	float all = half_at(b), all_least = half_at(b + 2);
+	float all = quant_gguf_half(b), all_least = quant_gguf_half(b + 2);
 	u8 codes[32];
 
 	for (u32 run = 0; run < 8; run++, out += 32) {
@@ -225,7 +236,7 @@ static void q4_k(const u8 *restrict b, float *restrict out)
 /* As q4_k; a fifth bit of each code is apart, run by run in the bits of 32 bytes. */
 static void q5_k(const u8 *restrict b, float *restrict out)
 {
-	float all = half_at(b), all_least = half_at(b + 2);
+	float all = quant_gguf_half(b), all_least = quant_gguf_half(b + 2);
 	u8 codes[32];
 
 	for (u32 run = 0; run < 8; run++, out += 32) {
@@ -242,7 +253,7 @@ static void q5_k(const u8 *restrict b, float *restrict out)
 static void q6_k(const u8 *restrict b, float *restrict out)
 {
 	const u8 *low = b, *high = b + 128, *scales = b + 192;
-	float all = half_at(b + 208);
+	float all = quant_gguf_half(b + 208);
 
 	for (u32 n = 0; n < 16; n++, out += 16) {
 		struct part p = part_at(n);
@@ -257,7 +268,7 @@ static void q6_k(const u8 *restrict b, float *restrict out)
 
 static void iq4_xs(const u8 *restrict b, float *restrict out)
 {
-	float all = half_at(b);
+	float all = quant_gguf_half(b);
 	u32 high = b[2] | (u32)b[3] << 8;
 
 	for (u32 run = 0; run < 8; run++) {
@@ -274,6 +285,9 @@ static const struct {
 } TYPES[] = {
 	{GGUF_Q4_0, q4_0}, {GGUF_Q4_1, q4_1}, {GGUF_Q5_0, q5_0}, {GGUF_Q5_1, q5_1},	{GGUF_Q8_0, q8_0},     {GGUF_Q2_K, q2_k},   {GGUF_Q3_K, q3_k},
 	{GGUF_Q4_K, q4_k}, {GGUF_Q5_K, q5_k}, {GGUF_Q6_K, q6_k}, {GGUF_IQ4_NL, iq4_nl}, {GGUF_IQ4_XS, iq4_xs}, {GGUF_MXFP4, mxfp4},
+	{GGUF_NVFP4, nvfp4}, {GGUF_IQ1_S, quant_gguf_iq1_s}, {GGUF_IQ1_M, quant_gguf_iq1_m}, {GGUF_IQ2_XXS, quant_gguf_iq2_xxs},
+	{GGUF_IQ2_XS, quant_gguf_iq2_xs}, {GGUF_IQ2_S, quant_gguf_iq2_s}, {GGUF_IQ3_XXS, quant_gguf_iq3_xxs}, {GGUF_IQ3_S, quant_gguf_iq3_s},
+	{GGUF_TQ1_0, quant_gguf_tq1_0}, {GGUF_TQ2_0, quant_gguf_tq2_0}, {GGUF_Q1_0, quant_gguf_q1_0},
 };
 
 static size_t index_of(u32 type)
@@ -312,9 +326,36 @@ void quant_gguf_values(u32 type, const u8 *row, u32 first, u32 count, float *out
 
 /* ---------------------------------------------------------------- whole numbers with a scale and a zero */
 
+static void q4_0_run(const u8 *block, u32 run, u8 *codes, float *scale, float *zero)
+{
+	(void)run;
+	if (codes)
+		halves_of(block + 2, codes);
+	*scale = quant_gguf_half(block);
+	*zero = 8;
+}
+
+/* Types whose runs are that as they are: with a scale, and a zero that does not depend on it. */
+static const struct {
+	u32 type, runs, bytes; /* of a block */
+	void (*run)(const u8 *block, u32 run, u8 *codes, float *scale, float *zero);
+} RUNS[] = {
+	{GGUF_Q4_0, 1, 18, q4_0_run},		  {GGUF_IQ1_S, 8, 50, quant_gguf_iq1_s_run}, {GGUF_IQ3_S, 8, 110, quant_gguf_iq3_s_run},
+	{GGUF_TQ1_0, 8, 54, quant_gguf_tq1_0_run}, {GGUF_TQ2_0, 8, 66, quant_gguf_tq2_0_run}, {GGUF_Q1_0, 4, 18, quant_gguf_q1_0_run},
+};
+
+static size_t runs_of(u32 type)
+{
+	size_t i = 0;
+
+	while (i < COUNT_OF(RUNS) && RUNS[i].type != type)
+		i++;
+	return i;
+}
+
 bool quant_gguf_is_linear(u32 type)
 {
-	return type == GGUF_Q4_0 || type == GGUF_Q4_1 || type == GGUF_Q4_K;
+	return type == GGUF_Q4_1 || type == GGUF_Q4_K || runs_of(type) < COUNT_OF(RUNS);
 }
 
 /* What a half makes of a float below 65520. */
@@ -353,29 +394,36 @@ static void put_scale(float step, float least, u8 *codes, float *scale, float *z
 		memset(codes, 1, QUANT_GGUF_GROUP);
 }
 
-static void group_codes(u32 type, const u8 *row, u32 group, u8 *codes, float *scale, float *zero)
+static void q4_1_codes(const u8 *b, u8 *codes, float *scale, float *zero)
 {
-	const u8 *b = row + (size_t)group * (type == GGUF_Q4_0 ? 18 : 20);
+	if (codes)
+		halves_of(b + 4, codes);
+	put_scale(quant_gguf_half(b), quant_gguf_half(b + 2), codes, scale, zero);
+}
+
+static void q4_k_group(const u8 *b, u32 run, u8 *codes, float *scale, float *zero)
+{
 	u32 part, part_least;
 
-	switch (type) {
-	case GGUF_Q4_0:
-		if (codes)
-			halves_of(b + 2, codes);
-		put_scale(half_at(b), 0, codes, scale, zero);
-		*zero = 8;
-		break;
-	case GGUF_Q4_1:
-		if (codes)
-			halves_of(b + 4, codes);
-		put_scale(half_at(b), half_at(b + 2), codes, scale, zero);
-		break;
-	default:
-		b = row + (size_t)(group / 8) * 144;
-		if (codes)
-			q4_k_codes(b + 16, group % 8, codes);
-		k_scales(b + 4, group % 8, &part, &part_least);
-		put_scale(half_at(b) * (float)part, -(half_at(b + 2) * (float)part_least), codes, scale, zero);
+	if (codes)
+		q4_k_codes(b + 16, run, codes);
+	k_scales(b + 4, run, &part, &part_least);
+	put_scale(quant_gguf_half(b) * (float)part, -(quant_gguf_half(b + 2) * (float)part_least), codes, scale, zero);
+}
+
+static void group_codes(u32 type, const u8 *row, u32 group, u8 *codes, float *scale, float *zero)
+{
+	const size_t i = runs_of(type);
+	float middle, none;
+
+	if (i < COUNT_OF(RUNS)) {
+		RUNS[i].run(row + (size_t)(group / RUNS[i].runs) * RUNS[i].bytes, group % RUNS[i].runs, codes, scale, &middle);
+		put_scale(*scale, 0, codes, scale, &none);
+		*zero = middle;
+	} else if (type == GGUF_Q4_1) {
+		q4_1_codes(row + (size_t)group * 20, codes, scale, zero);
+	} else {
+		q4_k_group(row + (size_t)(group / 8) * 144, group % 8, codes, scale, zero);
 	}
 }
 

@@ -264,6 +264,8 @@ void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 c
 			n = tiles_run(&t->tiles, first + done, count - done, &at);
 			quant_gguf_values(t->block_type, gguf_row(t, row), at, n, out + done);
 		}
+		for (u32 i = 0; i < count && t->scale_times != 1; i++)
+			out[i] *= t->scale_times;
 		return;
 	}
 	if (is_half_bytes(t->format)) {

@@ -19,6 +19,7 @@ struct st_tensor {
 	u64 shape[ST_DIMS_MAX];
 	const void *data;
 	u64 bytes;
+	const void *times; /* of a GGUF file's matrix: a float that multiplies all its values; NULL: none does */
 	const void *turns; /* rows take turns with those that lie there: half of all are at `data`; NULL: all are */
 	bool usable; /* dtype is one of those that `dtype` can say */
 	enum kern_dtype dtype;

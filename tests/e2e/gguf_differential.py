@@ -20,13 +20,24 @@ import numpy
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, LAYERS, VOCAB, INNER = 256, 4, 2, 64, 2, 64, 512
 IDS = "5,17,3,60,33,8,41"
 LIMIT = 1e-3
-TYPES = "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4".split()
+TYPES = "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S TQ1_0 TQ2_0 NVFP4 Q1_0".split()
 # Where a block has halves that multiply everything, and of what size they are here.
 HALVES = {"Q4_0": {0: 0.02}, "Q4_1": {0: 0.02, 2: -0.15}, "Q5_0": {0: 0.01}, "Q5_1": {0: 0.01, 2: -0.15}, "Q8_0": {0: 0.002},
           "Q2_K": {80: 0.01, 82: 0.01}, "Q3_K": {108: 0.002}, "Q4_K": {0: 4e-4, 2: 3e-3}, "Q5_K": {0: 2e-4, 2: 3e-3}, "Q6_K": {208: 5e-5},
-          "IQ4_NL": {0: 0.002}, "IQ4_XS": {0: 1e-4}}
+          "IQ4_NL": {0: 0.002}, "IQ4_XS": {0: 1e-4}, "IQ1_S": {0: 0.015}, "IQ2_XXS": {0: 0.002}, "IQ2_XS": {0: 0.002}, "IQ2_S": {0: 0.002},
+          "IQ3_XXS": {0: 1e-3}, "IQ3_S": {0: 5e-4}, "TQ1_0": {52: 0.1}, "TQ2_0": {64: 0.1}, "Q1_0": {0: 0.1}}
 
 # ---------------------------------------------------------------- models
+
+
+def dequantize(raw, name):
+    """Q1_0 the package does not: a half, and a bit a value, 1 for plus."""
+    if name != "Q1_0":
+        return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[name]).astype(numpy.float32)
+    block = raw.reshape(-1, 18)
+    scale = block[:, :2].copy().view(numpy.float16).astype(numpy.float32)
+    values = scale * (numpy.unpackbits(block[:, 2:], axis=1, bitorder="little").astype(numpy.float32) * 2 - 1)
+    return values.reshape(len(raw), -1)
 
 
 def blocks(name, rows, columns, rng):
@@ -38,8 +49,13 @@ def blocks(name, rows, columns, rng):
         raw[:, place:place + 2] = (least * rng.uniform(0.5, 1, len(raw))).astype(numpy.float16).view(numpy.uint8).reshape(-1, 2)
     if name == "MXFP4":
         raw[:, 0] = rng.integers(121, 124, len(raw))
+    if name == "NVFP4":
+        raw[:, :4] = rng.integers(4, 24, (len(raw), 4))
+    if name == "IQ1_M":  # a half of some 0.01, a quarter of it in each of four bytes
+        for i, part in enumerate((rng.uniform(0.5, 1, len(raw)) * 0.015).astype(numpy.float16).view(numpy.uint16)[:, None] >> numpy.arange(0, 16, 4)):
+            raw[i, 49::2] = raw[i, 49::2] & 15 | (part & 15) << 4
     raw = raw.reshape(rows, -1)
-    return raw, gguf.quants.dequantize(raw, kind).astype(numpy.float32)
+    return raw, dequantize(raw, name)
 
 
 def write_safetensors(path, tensors):
@@ -145,6 +161,60 @@ def middles(x, group, levels, top):
     return step, numpy.clip(numpy.round(x / step), -levels - 1, levels)
 
 
+# Of lattices: values that share a scale, all that a scale may be, and whether there is an even number of minuses.
+LATTICES = {"IQ1_S": (32, numpy.arange(1, 16, 2), None), "IQ1_M": (16, numpy.arange(1, 16, 2), None),
+            "IQ2_XXS": (32, (numpy.arange(16) + 0.5) / 4, True), "IQ2_XS": (16, (numpy.arange(16) + 0.5) / 4, True),
+            "IQ2_S": (16, (numpy.arange(16) + 0.5) / 4, False), "IQ3_XXS": (32, (numpy.arange(16) + 0.5) / 2, True),
+            "IQ3_S": (32, numpy.arange(1, 32, 2), False)}
+
+
+def signs_of(x, even):
+    """-1 and 1 for each of eights; where an even number of minuses is asked for the smallest value's sign gives way."""
+    sign = numpy.where(x < 0, -1.0, 1.0).reshape(-1, 8)
+    odd = numpy.nonzero((sign < 0).sum(-1) % 2)[0] if even else []
+    sign[odd, abs(x.reshape(-1, 8))[odd].argmin(-1)] *= -1
+    return sign.reshape(x.shape)
+
+
+def lattice(name, x):
+    """Of each scale's values the scale that leaves the least error, with the nearest points: -> scales, points."""
+    width, steps, even = LATTICES[name]
+    kind = gguf.quants._type_traits[gguf.GGMLQuantizationType[name]]
+    kind.init_grid()
+    points = kind.grid.reshape(kind.grid_shape).astype(numpy.float64)
+    sign = 1.0 if even is None else signs_of(x, even)
+    groups = (x * sign).reshape(-1, width)
+    shifted = [points] if even is not None else [numpy.concatenate((points - 0.125, points + 0.125))] if name == "IQ1_M" else [points - 0.125, points + 0.125]
+    most = abs(groups).max(-1).reshape(-1, 256 // width).max(-1, keepdims=True) / points.max() / steps[-1]
+    d = half(most).repeat(256 // width)
+    least, scales, best = numpy.full(len(groups), numpy.inf), numpy.zeros(len(groups)), numpy.zeros(groups.shape)
+    for at in range(0, len(groups), 128):
+        part = groups[at:at + 128]
+        for table in shifted:
+            product, size = part.reshape(-1, table.shape[1]) @ table.T, (table ** 2).sum(-1)
+            for step in steps:
+                scale = d[at:at + len(part)] * step
+                each = scale.repeat(width // table.shape[1])[:, None]
+                error = each ** 2 * size - 2 * each * product
+                chosen = error.argmin(-1)
+                total = numpy.take_along_axis(error, chosen[:, None], -1).reshape(len(part), -1).sum(-1)
+                better = numpy.nonzero(total < least[at:at + len(part)])[0]
+                least[at + better], scales[at + better] = total[better], scale[better]
+                best[at + better] = table[chosen].reshape(part.shape)[better]
+    return scales[:, None], best * (sign if even is None else sign.reshape(groups.shape))
+
+
+def nvfp4(x):
+    """Scales of E4M3, of which the largest is as large as it may be, by one number for all."""
+    groups = x.reshape(-1, 16)
+    scale = abs(groups).max(-1, keepdims=True) / 6
+    times = scale.max() / 448
+    unit = 2.0 ** numpy.maximum(numpy.floor(numpy.log2(scale / times)) - 3, -9)
+    scale = times * unit * numpy.round(scale / times / unit)
+    codes = numpy.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    return scale * nearest(groups / scale, numpy.concatenate((-codes, codes)))
+
+
 def as_type(name, x):
     """-> values, and where these are scale * code + least with codes of 4 bits: that."""
     groups = x.reshape(-1, 32)
@@ -157,6 +227,16 @@ def as_type(name, x):
             least = half(groups.min(-1, keepdims=True))
             return values, (step, least, numpy.round((values - least) / step))
         return values, None
+    if name in LATTICES:
+        scales, points = lattice(name, x)
+        return scales * points, (scales, 0 * scales, points) if name in ("IQ1_S", "IQ3_S") else None
+    if name in ("TQ1_0", "TQ2_0"):
+        kind = gguf.GGMLQuantizationType[name]
+        return dequantize(gguf.quants.quantize(x.reshape(-1, 256).astype(numpy.float32), kind), name).astype(numpy.float64), None
+    if name == "Q1_0":
+        return half(abs(x.reshape(-1, 128)).mean(-1, keepdims=True)) * numpy.where(x.reshape(-1, 128) < 0, -1, 1), None
+    if name == "NVFP4":
+        return nvfp4(x), None
     if name in ("Q4_K", "Q5_K", "Q2_K"):
         linear = ranges(x, 16, 3, 4) if name == "Q2_K" else ranges(x, 32, 15 if name == "Q4_K" else 31, 6)
         return linear[0] * linear[2] + linear[1], linear if name == "Q4_K" else None
@@ -180,7 +260,7 @@ def losses(name, kinds):
     line = "%-7s" % name
     for x in kinds:
         values, linear = as_type(name, x)
-        if name == "Q4_0":
+        if name in ("Q4_0", "TQ1_0", "TQ2_0", "Q1_0"):
             held = values  # scales are halves, and all zeros are 8
         elif linear:
             step, least, codes = linear

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+import gguf_lattices
 from engine import DEMO, SANITIZED, run
 from lora_files import Adapter, read_safetensors
 from test_device import ENVIRONMENT as DEVICE
@@ -129,7 +130,8 @@ def bf16(rng):
 TYPES = {"F32": (0, 1, number(floats)), "F16": (1, 1, number(halves)), "BF16": (30, 1, bf16), "Q4_0": (2, 32, older(4, False)),
          "Q4_1": (3, 32, older(4, True)), "Q5_0": (6, 32, older(5, False)), "Q5_1": (7, 32, older(5, True)), "Q8_0": (8, 32, q8_0),
          "Q2_K": (10, 256, q2_k), "Q3_K": (11, 256, q3_k), "Q4_K": (12, 256, k_type(4)), "Q5_K": (13, 256, k_type(5)),
-         "Q6_K": (14, 256, q6_k), "IQ4_NL": (20, 32, iq4_nl), "IQ4_XS": (23, 256, iq4_xs), "MXFP4": (39, 32, mxfp4)}
+         "Q6_K": (14, 256, q6_k), "IQ4_NL": (20, 32, iq4_nl), "IQ4_XS": (23, 256, iq4_xs), "MXFP4": (39, 32, mxfp4),
+         **gguf_lattices.TYPES}
 QUANTIZED = [name for name in TYPES if name not in ("F32", "F16", "BF16")]
 
 # ---------------------------------------------------------------- files
@@ -249,7 +251,7 @@ def expect_the_same(plain, file, *flags):
     assert distance(logits(file, *flags, dtype="bfloat16"), wanted) < 0.05 * spread
 
 
-@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "MXFP4"] if SANITIZED else TYPES)
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "MXFP4", "IQ1_M", "IQ2_XS", "IQ3_S", "TQ1_0"] if SANITIZED else TYPES)
 def test_types_compute_what_they_stand_for(kind, tmp_path):
     expect_the_same(*llama(kind, embed=kind).write(tmp_path, permuted=True))
 
@@ -257,6 +259,33 @@ def test_types_compute_what_they_stand_for(kind, tmp_path):
 @pytest.mark.parametrize("kind,down", [("Q4_K", "Q6_K"), ("Q4_0", "Q8_0")])
 def test_ranks_may_divide_blocks(kind, down, tmp_path):
     expect_the_same(*llama(kind, down, embed="Q6_K", kinds={"v": down}).write(tmp_path, permuted=True), "--tensor-parallel-size", 2)
+
+
+def test_scales_for_all_of_a_matrix_multiply_it(tmp_path):
+    """NVFP4 has them beside its blocks."""
+    m, scales = llama("NVFP4", embed="F16", head="F16"), {}
+    for name in [name for name, (kind, _, _) in m.file.items() if kind == 40]:
+        scales[name] = to_half(m.rng.uniform(0.5, 2))
+        m.file[name.replace(".weight", ".scale")] = (0, (1,), floats([scales[name]]))
+        m.file[name.replace(".weight", ".input_scale")] = (0, (1,), floats([3]))
+    for file, plain in (("attn_q", "self_attn.q"), ("attn_k", "self_attn.k"), ("attn_v", "self_attn.v"), ("attn_output", "self_attn.o"),
+                        ("ffn_gate", "mlp.gate"), ("ffn_up", "mlp.up"), ("ffn_down", "mlp.down")):
+        name = "model.layers.0.%s_proj.weight" % plain
+        kind, shape, raw = m.plain[name]
+        m.plain[name] = (kind, shape, floats([x * scales["blk.0.%s.weight" % file] for x in struct.unpack("<%df" % (len(raw) // 4), raw)]))
+    expect_the_same(*m.write(tmp_path, permuted=True))
+
+
+def test_scales_of_experts_multiply_each(tmp_path):
+    m, name = mixtral("NVFP4"), "blk.0.ffn_%s_exps.%s"
+    for file, plain in (("gate", "w1"), ("up", "w3"), ("down", "w2")):
+        scales = [to_half(m.rng.uniform(0.5, 2)) for _ in range(4)]
+        m.file[name % (file, "scale")] = (0, (4,), floats(scales))
+        for x, scale in enumerate(scales):
+            matrix = "model.layers.0.block_sparse_moe.experts.%d.%s.weight" % (x, plain)
+            kind, shape, raw = m.plain[matrix]
+            m.plain[matrix] = (kind, shape, floats([scale * value for value in struct.unpack("<%df" % (len(raw) // 4), raw)]))
+    expect_the_same(*m.write(tmp_path, permuted=True))
 
 
 def test_a_tied_head_is_the_quantized_embedding(tmp_path):
@@ -314,12 +343,12 @@ def gemma2():
     return m
 
 
-def mixtral():
+def mixtral(kind="Q4_K"):
     m = Model("llama", "MixtralForCausalLM", num_local_experts=4, num_experts_per_tok=2)
     m.ends()
     m.norms()
     m.attention("Q8_0", permuted=True)
-    m.experts("Q4_K", "block_sparse_moe", ("w1", "w3", "w2"))
+    m.experts(kind, "block_sparse_moe", ("w1", "w3", "w2"))
     return m
 
 
@@ -470,18 +499,29 @@ def replacing(name, part):
     return change
 
 
+def with_scale(name, scale):
+    def change(file):
+        _, shape, _ = file[name]
+        file[name] = (40, shape, bytes(shape[0] * shape[1] // 64 * 36))
+        file[name.replace(".weight", ".scale")] = scale
+    return change
+
+
 UP = "blk.0.ffn_up.weight"
 
 
 @pytest.mark.parametrize("change,words_said", [
     (lambda file: file.pop(UP), "no tensor that is model.layers.0.mlp.up_proj.weight ([256, 256] expected)"),
-    (replacing(UP, lambda kind, shape, raw: (17, shape, bytes(256 * 74))), "mlp.up_proj.weight is of type IQ2_XS; supported: F32, F16"),
+    (replacing(UP, lambda kind, shape, raw: (15, shape, bytes(256 * 292))), "mlp.up_proj.weight is of type Q8_K; supported: F32, F16"),
+    (replacing(UP, lambda kind, shape, raw: (21, shape, bytes(256 * 110 - 40))), "in front of byte 220672 where the tensor before it ends"),
+    (replacing(UP, lambda kind, shape, raw: (22, (512, 128), bytes(512 * 41))), "tensor blk.0.ffn_up.weight: rows of 128 elements of IQ2_S"),
+    (with_scale(UP, (0, (2,), bytes(8))), "tensor blk.0.ffn_up.scale is F32 of 8 bytes; it must be 1 numbers of F32"),
     (replacing(UP, lambda kind, shape, raw: (99, shape, raw)), "mlp.up_proj.weight is of type type 99; supported"),
     (replacing(UP, lambda kind, shape, raw: (kind, (512, 128), raw)), "mlp.up_proj.weight has the shape [512, 128], expected [256, 256]"),
     (replacing(UP, lambda kind, shape, raw: (kind, (256, 248), raw)), "tensor blk.0.ffn_up.weight: rows of 248 elements of Q4_0"),
     (replacing(UP, lambda kind, shape, raw: (kind, shape, b"\0\x7e" + raw[2:])), "mlp.up_proj.weight has the value NaN"),
     (replacing("blk.0.attn_norm.weight", lambda kind, shape, raw: (8, (256,), bytes(8 * 34))), "input_layernorm.weight is of type Q8_0; supported"),
-], ids=["missing", "type", "unknown-type", "shape", "rows", "nan", "norm"])
+], ids=["missing", "type", "too-few-bytes", "rows-of-lattices", "scales", "unknown-type", "shape", "rows", "nan", "norm"])
 def test_files_that_do_not_fit_are_refused_by_name(change, words_said, tmp_path):
     output = refused(tmp_path, change)
     assert words_said in output, output
