@@ -29,6 +29,8 @@ static const struct gguf_family FAMILIES[] = {
 	{"gemma", "GemmaForCausalLM", NULL, 0},
 	{"gemma2", "Gemma2ForCausalLM", NULL, WINDOW | SOFT_CAPS},
 	{"gemma3", "Gemma3ForCausalLM", NULL, WINDOW | SOFT_CAPS | LOCAL_ROPE, .pattern = 6},
+	{"gemma4", "Gemma4ForCausalLM", NULL, 0, .global_heads = true},
+	{"phi2", "PhiForCausalLM", "layer_norm_eps", PARTIAL},
 	{"granite", "GraniteForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS | MULTIPLIERS},
 	{"granitemoe", "GraniteMoeForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MULTIPLIERS | EXPERTS_ALL},
 	{"starcoder2", "Starcoder2ForCausalLM", "norm_epsilon", WINDOW | USE_BIAS},
@@ -171,12 +173,15 @@ static void write_sizes(struct gguf_config *c)
 		return;
 	gguf_config_write_uint(c, "vocab_size", (u32)embed->shape[0]);
 	gguf_config_write_uint(c, "hidden_size", c->hidden);
-	write_width(c);
+	if (!c->family->global_heads)
+		write_width(c);
 	gguf_config_write_uint(c, "num_hidden_layers", c->layers);
 	if (drafting > 0 && !gguf_config_has(c, DRAFTS))
 		gguf_config_write_uint(c, "num_nextn_predict_layers", drafting);
 	gguf_config_write_uint(c, "max_position_embeddings", c->context);
-	if (gguf_config_has(c, LATENT))
+	if (c->family->global_heads)
+		gguf_config_write_global(c);
+	else if (gguf_config_has(c, LATENT))
 		gguf_config_write_latent(c);
 	else
 		write_heads(c);
@@ -312,7 +317,10 @@ static void write_parts(struct gguf_config *c)
 		gguf_config_know(c, "n_deepstack_layers");
 	}
 	write_biases(c);
-	gguf_config_write_rope(c);
+	if (c->family->global_heads)
+		gguf_config_write_global_rope(c);
+	else
+		gguf_config_write_rope(c);
 	if (gguf_config_has(c, INTERLEAVE))
 		gguf_config_write_bool(c, "rope_interleave", true);
 }

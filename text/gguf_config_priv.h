@@ -54,6 +54,7 @@ struct gguf_family {
 	enum gguf_own_experts own_experts;
 	u32 gating; /* what scores of EXPERTS_ALL become; 0: what a softmax makes of them */
 	const char *activation; /* "hidden_act"; NULL: what the family has anyway */
+	bool global_heads; /* layers without a window have heads of their own sizes */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };
 
@@ -105,6 +106,9 @@ void gguf_config_write_bool(struct gguf_config *c, const char *field, bool value
 
 /* Writes "rope_theta", "partial_rotary_factor" and "rope_scaling". */
 void gguf_config_write_rope(struct gguf_config *c);
+/* Of families with `global_heads` the widths, heads and kinds of layers; and, for the end, how both kinds rotate. */
+void gguf_config_write_global(struct gguf_config *c);
+void gguf_config_write_global_rope(struct gguf_config *c);
 /* Which layers keep a state, and of what sizes. */
 void gguf_config_write_recurrent(struct gguf_config *c);
 /* How many experts, how wide, how chosen. */

@@ -43,7 +43,7 @@ static bool ends_turn(struct gguf_text t)
 {
 	static const char *const ends[] = {"<|eot_id|>",  "<|im_end|>",	  "<|end|>",	     "<end_of_turn>", "<|endoftext|>",
 					   "<|eom_id|>",  "<EOT>",	  "<|end_of_text|>", "<|return|>",    "<|END_OF_TURN_TOKEN|>",
-					   "<end_of_utterance>"};
+					   "<end_of_utterance>", "<turn|>"};
 	for (size_t i = 0; i < COUNT_OF(ends); i++)
 		if (gguf_text_is(t, ends[i]))
 			return true;
@@ -212,21 +212,54 @@ static enum err find_pretok(const struct gguf_pretok **out, const struct gguf *g
 		       name.text, known);
 }
 
+/* Gemma 4's: pieces of characters with merges, in which spaces are U+2581, and bytes where there is no piece. Its files say so by the name of
+ * the model alone. */
+static bool is_spaced(const struct gguf *g)
+{
+	return gguf_text_is(gguf_text_of(g, "tokenizer.ggml.model"), "gemma4");
+}
+
+static void write_raw(struct json_writer *w, const char *key, const char *text)
+{
+	json_key(w, key);
+	json_write_raw(w, text, strlen(text));
+}
+
+static void write_spaced_model(struct json_writer *w, const struct convert_pieces *m)
+{
+	json_key(w, "unk_token");
+	json_write_null(w);
+	json_key(w, "byte_fallback");
+	json_write_bool(w, m->byte_fallback);
+}
+
+static void write_spaced_cuts(struct json_writer *w)
+{
+	write_raw(w, "normalizer", "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xe2\x96\x81\"}");
+	write_raw(w, "pre_tokenizer", "null");
+	write_raw(w, "decoder",
+		  "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xe2\x96\x81\"},\"content\":\" \"},"
+		  "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]}");
+}
+
 static enum err write_bytes(struct json_writer *w, const struct gguf *g, const struct convert_pieces *m, const struct vocab *v,
 			    json_val config, struct err_msg *em)
 {
-	static const char byte_level[] = "{\"type\":\"ByteLevel\"}";
-	const struct gguf_pretok *p;
+	const struct gguf_pretok *p = NULL;
 	struct convert_around around = {.vocab = v, .bos = "", .eos = ""};
+	const bool spaced = is_spaced(g);
 
-	enum err e = find_pretok(&p, g, em);
+	enum err e = spaced ? ERR_OK : find_pretok(&p, g, em);
 	if (e != ERR_OK)
 		return e;
 	json_object_begin(w);
 	e = write_added(w, m);
-	gguf_pretok_write(w, p);
-	json_key(w, "decoder");
-	json_write_raw(w, byte_level, sizeof(byte_level) - 1);
+	if (spaced) {
+		write_spaced_cuts(w);
+	} else {
+		gguf_pretok_write(w, p);
+		write_raw(w, "decoder", "{\"type\":\"ByteLevel\"}");
+	}
 	if (e == ERR_OK)
 		e = convert_write_around(w, &around, config, em);
 	json_key(w, "model");
@@ -234,7 +267,9 @@ static enum err write_bytes(struct json_writer *w, const struct gguf *g, const s
 	json_key(w, "type");
 	json_write_cstr(w, "BPE");
 	json_key(w, "ignore_merges");
-	json_write_bool(w, p->whole_words);
+	json_write_bool(w, p && p->whole_words);
+	if (spaced)
+		write_spaced_model(w, m);
 	convert_write_vocab(w, m, false);
 	if (e == ERR_OK)
 		e = write_merges(w, g, em);
@@ -264,8 +299,8 @@ enum err gguf_write_tokenizer(struct buf *out, const struct gguf *g, json_val co
 	struct gguf_text model = gguf_text_of(g, "tokenizer.ggml.model");
 	bool scored = gguf_text_is(model, "llama");
 
-	if (!scored && !gguf_text_is(model, "gpt2"))
-		return err_set(em, ERR_UNSUPPORTED, "tokenizer.ggml.model is '%.*s', which is not supported; supported: gpt2, llama",
+	if (!scored && !is_spaced(g) && !gguf_text_is(model, "gpt2"))
+		return err_set(em, ERR_UNSUPPORTED, "tokenizer.ggml.model is '%.*s', which is not supported; supported: gpt2, llama, gemma4",
 			       (int)(model.bytes < 64 ? model.bytes : 64), model.text);
 	enum err e = read_pieces(&m, g, em);
 	if (e == ERR_OK)
@@ -337,7 +372,7 @@ enum err gguf_write_tokenizer_config(struct buf *out, const struct gguf *g, stru
 		else if (gguf_int(g, tokens[i][1], &id) && id >= 0 && id != UINT32_MAX)
 			return err_set(em, ERR_FORMAT, "%s is %lld, but there are only %llu tokens", tokens[i][1], (long long)id,
 				       (unsigned long long)token_count(g));
-	write_flag(&w, g, "add_bos_token", "tokenizer.ggml.add_bos_token", scored || (p && p->bos));
+	write_flag(&w, g, "add_bos_token", "tokenizer.ggml.add_bos_token", scored || is_spaced(g) || (p && p->bos));
 	write_flag(&w, g, "add_eos_token", "tokenizer.ggml.add_eos_token", false);
 	json_key(&w, "legacy"); /* the space in front goes behind special tokens, too */
 	json_write_bool(&w, scored);

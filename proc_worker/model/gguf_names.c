@@ -125,8 +125,9 @@ static enum err add(struct list *l, const struct st_tensor *t, const char *name,
 	return ERR_OK;
 }
 
-/* Of a matrix in NVFP4, whose blocks have no scale for all, the tensor with that: a number, or one for each expert. `*out` is left as it is where there
- * is none. Other types have tensors of that name for other purposes. */
+/* Of a matrix in NVFP4, whose blocks have no scale for all, the tensor with that: a number, or one for each expert. `*out` is left as it is where
+ * there is none. Other types have tensors of that name for other purposes, and so do architectures in whose tables they are: these
+ * multiply as well. */
 static enum err find_times(const void **out, const struct gguf *g, const struct gguf_tensor *from, bool experts, bool turns,
 			   struct err_msg *em)
 {
@@ -147,12 +148,34 @@ static enum err find_times(const void **out, const struct gguf *g, const struct 
 	return ERR_OK;
 }
 
+static enum err add_expert(struct list *l, const struct parts *p, const struct name *n, const struct st_tensor *one, u64 index,
+			   struct err_msg *em)
+{
+	static const char *const sides[] = {"gate_proj", "up_proj"};
+	const char *hole = strstr(n->here, "{}");
+	const u32 count = n->halves ? COUNT_OF(sides) : 1;
+	struct st_tensor part = *one;
+	char name[NAME_BYTES];
+	enum err e = ERR_OK;
+
+	if (n->halves && one->shape[0] % count)
+		return err_set(em, ERR_FORMAT, "%s: tensor blk.%u.%s%s has %llu rows for gate and up of an expert; they must be as many", one->file,
+			       p->layer, p->stem, p->end, (unsigned long long)one->shape[0]);
+	part.bytes /= count;
+	part.shape[0] /= count;
+	for (u32 i = 0; !e && i < count; i++) {
+		part.data = one->data ? (const char *)one->data + i * part.bytes : NULL;
+		snprintf(name, sizeof(name), "model.layers.%u.%.*s%llu%s%s%s", p->layer, (int)(hole - n->here), n->here, (unsigned long long)index,
+			 hole + 2, n->halves ? sides[i] : "", p->end);
+		e = add(l, &part, name, em);
+	}
+	return e;
+}
+
 /* [experts][rows][columns], or vectors. */
 static enum err add_experts(struct list *l, const struct parts *p, const struct name *n, const struct st_tensor *all, struct err_msg *em)
 {
-	const char *hole = strstr(n->here, "{}");
 	struct st_tensor one = *all;
-	char name[NAME_BYTES];
 	enum err e = ERR_OK;
 	u64 experts = all->shape[0];
 
@@ -168,9 +191,7 @@ static enum err add_experts(struct list *l, const struct parts *p, const struct 
 		one.data = all->data ? (const char *)all->data + x * bytes : NULL;
 		one.times = all->times ? (const char *)all->times + x * sizeof(float) : NULL;
 		one.turns = all->turns ? (const char *)all->turns + x * bytes : NULL;
-		snprintf(name, sizeof(name), "model.layers.%u.%.*s%llu%s%s", p->layer, (int)(hole - n->here), n->here, (unsigned long long)x,
-			 hole + 2, p->end);
-		e = add(l, &one, name, em);
+		e = add_expert(l, p, n, &one, x, em);
 	}
 	return e;
 }
@@ -232,6 +253,16 @@ static enum err find_up(const struct gguf_tensor **out, const struct gguf *g, co
 	return ERR_OK;
 }
 
+/* Whether the table has something of its own for the tensor of a matrix's scales. */
+static bool has_scale_row(size_t architecture, const struct parts *p)
+{
+	struct parts scale = *p;
+
+	scale.end = "";
+	snprintf(scale.stem, sizeof(scale.stem), "%.200s.scale", p->stem);
+	return p->of_layer && find_name(architecture, &scale) != NULL;
+}
+
 static enum err add_tensor(struct list *l, size_t architecture, const struct gguf *g, const struct gguf_tensor *from, struct err_msg *em)
 {
 	const struct gguf_tensor *up = NULL;
@@ -249,7 +280,8 @@ static enum err add_tensor(struct list *l, size_t architecture, const struct ggu
 	fill(&t, from);
 	const char *hole = n ? strstr(n->here, "{}") : NULL;
 	const bool all_experts = hole && !strstr(p.stem, "{}");
-	e = find_times(&t.times, g, from, all_experts, up != NULL, em);
+	if (!has_scale_row(architecture, &p))
+		e = find_times(&t.times, g, from, all_experts, up != NULL, em);
 	if (e)
 		return e;
 	if (all_experts) {

@@ -15,6 +15,7 @@ struct name {
 	bool vector;   /* a vector here, whatever dimensions it has in the file */
 	bool channels; /* a convolution: each channel is of one input, which the file leaves out */
 	bool turns;    /* rows take turns with those of the tensor of up, which has no row of its own in the table */
+	bool halves;   /* of each expert the first half of the rows is gate's, the second up's, which are called ...gate_proj and ...up_proj */
 	bool bare;     /* without ".weight" or ".bias" here */
 };
 
@@ -250,6 +251,44 @@ static const struct name GPT_OSS[] = {
 	{NULL, NULL},
 };
 
+static const struct name WHOLE_GEMMA4[] = {
+	{"per_layer_token_embd", "model.embed_tokens_per_layer"},
+	{"per_layer_model_proj", "model.per_layer_model_projection"},
+	{"per_layer_proj_norm", "model.per_layer_projection_norm"},
+	{NULL, NULL},
+};
+
+/* What it has beside GEMMA2's. */
+static const struct name GEMMA4[] = {
+	{"layer_output_scale", "layer_scalar", .bare = true},
+	{"inp_gate", "per_layer_input_gate"},
+	{"proj", "per_layer_projection"},
+	{"post_norm", "post_per_layer_input_norm"},
+	{"ffn_gate_inp", "router.proj"},
+	{"ffn_gate_inp.scale", "router.scale"},
+	{"ffn_down_exps.scale", "router.per_expert_scale"},
+	{"ffn_gate_up_exps", "experts.{}.", .halves = true},
+	{"ffn_gate_exps", "experts.{}.gate_proj"},
+	{"ffn_up_exps", "experts.{}.up_proj"},
+	{"ffn_down_exps", "experts.{}.down_proj"},
+	{"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
+	{"post_ffw_norm_1", "post_feedforward_layernorm_1"},
+	{"post_ffw_norm_2", "post_feedforward_layernorm_2"},
+	{NULL, NULL},
+};
+
+static const struct name WHOLE_PHI2[] = {
+	{"output_norm", "model.final_layernorm"},
+	{NULL, NULL},
+};
+
+static const struct name PHI2[] = {
+	{"attn_output", "self_attn.dense"},
+	{"ffn_up", "mlp.fc1"},
+	{"ffn_down", "mlp.fc2"},
+	{NULL, NULL},
+};
+
 static const struct name CHOICE_BIAS[] = {
 	{"exp_probs_b", "block_sparse_moe.e_score_correction_bias", .bare = true},
 	{NULL, NULL},
@@ -273,6 +312,9 @@ static const struct {
 	{"gemma", {0}},
 	{"gemma2", {GEMMA2}},
 	{"gemma3", {GEMMA2}},
+	{"gemma4", {GEMMA2, GEMMA4}, WHOLE_GEMMA4},
+	{"phi2", {PHI2}, WHOLE_PHI2},
+	{"phimoe", {MIXTRAL}},
 	{"granite", {0}},
 	{"granitemoe", {GRANITE_MOE, GRANITE_SHARED}},
 	{"smollm3", {0}},

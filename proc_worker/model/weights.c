@@ -41,7 +41,7 @@ static bool table_stays(const struct weights_plan *p, enum weight_slot slot)
 	if (slot != SLOT_INPUTS_EMBED)
 		return false;
 	const struct st_tensor *t = inputs_tensor(p);
-	return (uintptr_t)t->data % kern_dtype_bytes(t->dtype) == 0;
+	return t->usable && (uintptr_t)t->data % kern_dtype_bytes(t->dtype) == 0;
 }
 
 /* Of one weight of the slot. */

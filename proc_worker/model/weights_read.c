@@ -289,6 +289,10 @@ enum err weights_read_table(struct weights_reader *r, enum weight_slot slot, voi
 			continue;
 		const struct st_tensor *st = find_tensor(p, t, 0, 0);
 		struct weights_range rows = weights_rows(p, t);
+		if (!st->usable) { /* blocks: never looked up row by row */
+			struct quant_tensor q = weights_quant_part(p, t, 0, 0);
+			return quant_tensor_expand(out, p->dtype, &q, rows.first, rows.count, p->threads, em);
+		}
 		const void *src = weights_part_rows(r, t, st, rows);
 		if (!src)
 			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);

@@ -144,7 +144,9 @@ bool weights_is_matrix(enum weight_slot slot)
 
 bool weights_may_be_quantized(const struct weights_plan *p, enum weight_slot slot)
 {
-	return weights_is_matrix(slot) || (slot == SLOT_EMBED && quant_config_has(&p->config->quant, QUANT_GGUF));
+	const bool looked_up = slot == SLOT_EMBED || slot == SLOT_INPUTS_EMBED;
+
+	return weights_is_matrix(slot) || (looked_up && quant_config_has(&p->config->quant, QUANT_GGUF));
 }
 
 u32 weights_copies(const struct weights_plan *p, enum weight_slot slot)

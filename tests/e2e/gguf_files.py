@@ -4,6 +4,7 @@ import json
 import math
 import struct
 
+import gguf_gemma4
 import gguf_hybrids
 from lora_files import bf16_floats, floats, read_safetensors
 
@@ -50,12 +51,12 @@ def write_gguf(path, values, tensors):
 
 # ---------------------------------------------------------------- tensors
 
-NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm", "lm_head": "output"}
 LAYER_NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
                "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm",
                "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
                "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up", "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
-               "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "self_attn.query_layernorm": "attn_q_norm",
+               "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "self_attn.dense": "attn_output", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "self_attn.query_layernorm": "attn_q_norm",
                "self_attn.key_layernorm": "attn_k_norm", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
                "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
                "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
@@ -67,7 +68,7 @@ LAYER_NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "se
                "post_feedforward_layernorm": "post_ffw_norm", "post_self_attn_layernorm": "post_attention_norm",
                "post_mlp_layernorm": "post_ffw_norm"}
 # Where the norm of this name is behind attention, or is called as if it were.
-BEHIND = {"gpt-oss", "glm4moe", "gemma2", "gemma3", "olmo2", "exaone4", "seed_oss"}
+BEHIND = {"gpt-oss", "glm4moe", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "seed_oss"}
 EXPERT_NAMES = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
                  "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe", "Phi3ForCausalLM": "phi3", "GemmaForCausalLM": "gemma",
@@ -78,7 +79,7 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "Exaone4ForCausalLM": "exaone4", "SeedOssForCausalLM": "seed_oss", "Ernie4_5ForCausalLM": "ernie4_5",
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
                  "ExaoneMoEForCausalLM": "exaone-moe", "ExaoneMoeForCausalLM": "exaone-moe", "ApertusForCausalLM": "apertus",
-                 "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
+                 "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Gemma4ForCausalLM": "gemma4", "PhiForCausalLM": "phi2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
                  "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", **gguf_hybrids.ARCHITECTURES}
 PERMUTED = {"minicpm", "llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
 ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron", *gguf_hybrids.QWEN} # norms in the file are those of the checkpoint and 1
@@ -166,6 +167,9 @@ def put_layer(out, experts, name, tensor, config, arch):
     if whole.startswith("mlp.experts.") and arch in ("gpt-oss", "qwen3vlmoe"):
         out.update({"blk.%s.%s" % (layer, n): t for n, t in whole_experts(whole, tensor, arch).items()})
         return
+    if arch == "gemma4" and whole in gguf_gemma4.LAYER:
+        out["blk.%s.%s" % (layer, gguf_gemma4.LAYER[whole])] = tensor
+        return
     if whole.startswith("mlp.act_fn."):
         out.setdefault("xielu." + end, {})[int(layer)] = to_floats(tensor)[0]
         return
@@ -209,7 +213,7 @@ def tensors_of(folder, config, arch, kind):
                 put_layer(out, experts, name, tensor, config, arch)
             else:
                 stem, end = name.rsplit(".", 1)
-                out[{**NAMES, **gguf_hybrids.WHOLE}[stem] + "." + end] = tensor
+                out[{**NAMES, **gguf_hybrids.WHOLE, **gguf_gemma4.WHOLE}[stem] + "." + end] = tensor
     for name, parts in experts.items():
         stored, shape, _ = parts[0]
         out[name] = stored, [len(parts)] + shape, b"".join(parts[i][2] for i in range(len(parts)))
@@ -233,6 +237,7 @@ def tensors_of(folder, config, arch, kind):
 def llama3_factors(config):
     """What the frequencies of rotations are divided by."""
     s, dim = config["rope_scaling"], config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    dim = int(dim * config.get("partial_rotary_factor", 1))
     low, high, original = s["low_freq_factor"], s["high_freq_factor"], s["original_max_position_embeddings"]
     factors = []
     for i in range(dim // 2):
@@ -268,7 +273,7 @@ def values_of(config, arch):
     v = {"context_length": config["max_position_embeddings"], "embedding_length": config["hidden_size"],
          "block_count": config.get("num_hidden_layers", 0), "feed_forward_length": config.get("intermediate_size", 0), "attention.head_count": heads,
          "attention.head_count_kv": kv, "rope.freq_base": float(rope.get("rope_theta", config.get("rope_theta", 10000))),
-         "rope.dimension_count": int(width * rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.25 if arch in gguf_hybrids.QWEN else 1))),
+         "rope.dimension_count": int(width * rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.25 if arch in gguf_hybrids.QWEN else 0.5 if arch == "phi2" else 1))),
          "vocab_size": config["vocab_size"]}
     if "head_dim" in config:
         v.update({"attention.key_length": width, "attention.value_length": width})
@@ -282,7 +287,7 @@ def values_of(config, arch):
                          ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
                          ("embedding_multiplier", "embedding_scale"), ("residual_multiplier", "residual_scale"),
                          ("attention_multiplier", "attention.scale"), ("logits_scaling", "logit_scale")):
-        if theirs in config:
+        if config.get(theirs) is not None:
             v[ours] = config[theirs]
     if "n_routed_experts" in config:
         v.update(expert_values(config))
@@ -311,6 +316,8 @@ def values_of(config, arch):
         v.update(latent_values(config))
     if arch in gguf_hybrids.ALL:
         v.update(gguf_hybrids.values(config, arch))
+    if arch == "gemma4":
+        v.update(gguf_gemma4.values(config))
     scaling = config.get("rope_scaling") or (rope if rope.get("rope_type", "default") != "default" else {})
     kind = scaling.get("rope_type") or scaling.get("type")
     if kind in ("linear", "yarn"):
@@ -356,6 +363,8 @@ def convert(folder, path, tokens=None, kind=None, arch=None, change=None):
     tensors = tensors_of(folder, config, arch, kind)
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = llama3_factors(config)
+    if arch == "gemma4" and config["rope_parameters"]["full_attention"]["rope_type"] == "proportional":
+        tensors["rope_freqs.weight"] = gguf_gemma4.factors(config)
     values = {**values_of(config, arch), **(tokens or numbered_tokens(config["vocab_size"]))}
     for name in [n for n in tensors if n.startswith("xielu.")]:
         values[name] = [x for _, x in sorted(tensors.pop(name).items())]

@@ -16,9 +16,10 @@ from test_recurrent import KEPT
 NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "qwen3_5_moe_text/none", "qwen3_next/odd", "granite_mamba/experts",
          "granite_mamba/odd", "nemotron_h/mlps-last", "gpt_oss/none", "qwen3_vl_moe_text/save-whole-new", "minimax_m2/none", "dots1/groups",
          "minicpm/none", "hunyuan_v1_moe/none", "ernie4_5_moe/interval", "exaone_moe/none",
-         "apertus/none"]
+         "apertus/none", "gemma4_text/none", "gemma4_text/untied", "gemma4_text/rope-half", "gemma4_text/small",
+         "gemma4_text/small-odd", "gemma4_text/small-keys", "gemma4_text/mixture", "phi/none"]
 if SANITIZED:
-    NAMES = ["qwen3_5_text/none", "granite_mamba/experts", "gpt_oss/none"]
+    NAMES = ["qwen3_5_text/none", "granite_mamba/experts", "gpt_oss/none", "gemma4_text/small", "gemma4_text/mixture"]
 IDS = ",".join(str(i * 7 % 60) for i in range(40))
 
 
@@ -115,6 +116,44 @@ def routed_shapes():
     return config, shapes
 
 
+def global_shapes(experts):
+    """Gemma 4, as its small models are, or with experts."""
+    wide, types = 2 * HEAD, ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    config = {"architectures": ["Gemma4ForCausalLM"], "vocab_size": 64, "hidden_size": H, "intermediate_size": H, "num_hidden_layers": 4,
+              "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": HEAD, "global_head_dim": wide, "layer_types": types, "sliding_window": 8,
+              "attention_k_eq_v": experts, "num_global_key_value_heads": 2 if experts else None, "num_kv_shared_layers": 0 if experts else 2,
+              "use_double_wide_mlp": not experts, "hidden_size_per_layer_input": 0 if experts else 32, "vocab_size_per_layer_input": 64,
+              "enable_moe_block": experts, "num_experts": 4 if experts else None, "top_k_experts": 2 if experts else None,
+              "moe_intermediate_size": HEAD if experts else None, "final_logit_softcapping": 30.0, "rms_norm_eps": 1e-6,
+              "max_position_embeddings": 64, "tie_word_embeddings": False, "torch_dtype": "float32", "rope_parameters": {
+                  "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
+                  "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}
+    shapes = {"model.embed_tokens.weight": [64, H], "model.norm.weight": [H], "lm_head.weight": [64, H]}
+    if not experts:
+        shapes.update({"model.embed_tokens_per_layer.weight": [64, 4 * 32], "model.per_layer_model_projection.weight": [4 * 32, H],
+                       "model.per_layer_projection_norm.weight": [32]})
+    for i, kind in enumerate(types):
+        full, shared = kind == "full_attention", not experts and i >= 2
+        head, inner = wide if full else HEAD, 2 * H if shared else H
+        kv = 2 if full and experts else 1
+        layer = {"self_attn.q_proj.weight": [2 * head, H], "self_attn.q_norm.weight": [head], "self_attn.o_proj.weight": [H, 2 * head],
+                 "mlp.gate_proj.weight": [inner, H], "mlp.up_proj.weight": [inner, H], "mlp.down_proj.weight": [H, inner], "layer_scalar": [1],
+                 **{n + ".weight": [H] for n in ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+                                                 "post_feedforward_layernorm")}}
+        if not shared:
+            layer.update({"self_attn.k_proj.weight": [kv * head, H], "self_attn.k_norm.weight": [head]})
+            if not (full and experts):
+                layer["self_attn.v_proj.weight"] = [kv * head, H]
+        if experts:
+            layer.update({"router.proj.weight": [4, H], "router.scale": [H], "router.per_expert_scale": [4], "experts.gate_up_proj": [4, 2 * HEAD, H],
+                          "experts.down_proj": [4, H, HEAD], "pre_feedforward_layernorm_2.weight": [H], "post_feedforward_layernorm_1.weight": [H],
+                          "post_feedforward_layernorm_2.weight": [H]})
+        else:
+            layer.update({"per_layer_input_gate.weight": [32, H], "per_layer_projection.weight": [H, 32], "post_per_layer_input_norm.weight": [H]})
+        shapes.update({"model.layers.%d.%s" % (i, n): shape for n, shape in layer.items()})
+    return config, shapes
+
+
 def grid_folder(folder, config, shapes):
     """Matrices of whole numbers of a 64th, which all types hold."""
     rng = random.Random(len(shapes))
@@ -126,7 +165,7 @@ def grid_folder(folder, config, shapes):
         if len(shape) == 3 and "experts" in name or len(shape) == 2:
             values = [x / 64 for x in rng.choices(range(-7, 8), k=count)]
         else:
-            middle = 1 if "norm" in name and (config["architectures"] == ["GptOssForCausalLM"] or name.startswith("backbone.") or "linear_attn" in name) else 0
+            middle = 1 if "scal" in name or "norm" in name and (config["architectures"] == ["Gemma4ForCausalLM"] or config["architectures"] == ["GptOssForCausalLM"] or name.startswith("backbone.") or "linear_attn" in name) else 0
             values = [middle + rng.uniform(-0.4, 0.4) for _ in range(count)]
         tensors[name] = "F32", shape, gguf_files.floats(values)
     folder.mkdir()
@@ -137,13 +176,15 @@ def grid_folder(folder, config, shapes):
 
 @pytest.mark.parametrize("kind,model", [("F16", routed_shapes()), ("Q8_0", routed_shapes()), ("Q8_0", delta_shapes(H, 2, 6, 32)),
                                         ("Q4_0", delta_shapes(H, 2, 6, 32)), ("Q4_0", delta_shapes(H, 2, 4, 16)),
-                                        ("Q4_K", delta_shapes(256, 2, 8, 32)), ("Q8_0", turns_shapes()), ("Q4_0", turns_shapes())], ids=lambda x: x if isinstance(x, str) else x[0]["architectures"][0])
+                                        ("Q4_K", delta_shapes(256, 2, 8, 32)), ("Q8_0", turns_shapes()), ("Q4_0", turns_shapes()),
+                                        ("Q8_0", global_shapes(False)), ("Q4_0", global_shapes(True))], ids=lambda x: x if isinstance(x, str) else x[0]["architectures"][0])
 def test_matrices_of_other_types_are_what_they_are(kind, model, tmp_path, cache):  # noqa: F811
     folder = grid_folder(tmp_path / "folder", *model)
     path = convert(folder, tmp_path / "model.gguf", kind=kind)
     wanted = logits(folder, "--dtype", "float32")
     spread = max(wanted) - min(wanted)
-    for flags, off in ((["--dtype", "float32"], 1e-4), (["--dtype", "float32", "-tp", 2], 1e-4), (["--dtype", "bfloat16"], 0.05 * spread)):
+    checks = [(["--dtype", "float32"], 1e-4), (["--dtype", "float32", "-tp", 2], 1e-4), (["--dtype", "bfloat16"], 0.05 * spread)]
+    for flags, off in checks[:2] if model[0].get("enable_moe_block") else checks:  # of which inputs that are rounded choose other experts
         got = logits(path, *flags)
         assert spread > 1 and max(abs(a - b) for a, b in zip(wanted, got)) < off, flags
 

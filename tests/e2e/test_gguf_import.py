@@ -242,6 +242,31 @@ def test_pieces_with_scores_are_put_together_by_them(tmp_path, cache):
     assert "the same score" in refusal(bare(tmp_path / "m.gguf", {"tokenizer.ggml.scores": [-1.0] * len(pieces)}, tokens))
 
 
+def test_pieces_of_characters_are_put_together_by_merges(tmp_path, cache):
+    """Gemma 4's: no word ends where a space is, and what is no piece is bytes."""
+    pieces = [("<pad>", CONTROL), ("<eos>", CONTROL), ("<bos>", CONTROL), ("\n", NORMAL), ("\n\n", NORMAL), ("\u2581", NORMAL), ("a", NORMAL),
+              ("b", NORMAL), ("ab", NORMAL), ("\u2581ab", NORMAL), ("\u2581\u2581", NORMAL), ("b\u2581ab", NORMAL),
+              ("<turn|>", CONTROL)] + [("<0x%02X>" % i, BYTE) for i in range(256)]
+    tokens = {"tokenizer.ggml.model": "gemma4", "tokenizer.ggml.tokens": [p[0] for p in pieces], "tokenizer.ggml.token_type": [p[1] for p in pieces],
+              "tokenizer.ggml.scores": [0.0] * len(pieces), "tokenizer.ggml.merges": ["\n \n", "\u2581 \u2581", "a b", "\u2581 ab", "b \u2581ab"],
+              "tokenizer.ggml.bos_token_id": 2, "tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.add_space_prefix": False}
+    path = bare(tmp_path / "m.gguf", None, tokens)
+
+    def ids(text):
+        status, output = run("tokenize", "--model", path, "--add-special-tokens", text)
+        assert status == 0, output
+        return [int(line.split()[0]) for line in output.splitlines() if line.split()]
+
+    assert ids("ab") == [2, 8]
+    assert ids(" ab ab") == [2, 9, 9]
+    assert ids("b ab\n\n\n") == [2, 11, 4, 3]
+    assert ids("a  ab<turn|>") == [2, 6, 10, 8, 12]
+    assert ids("\u00e9") == [2, 13 + 0xc3, 13 + 0xa9]
+    folder = next(cache.glob("*/*"))
+    assert json.loads((folder / "config.json").read_text())["eos_token_id"] == [1, 12]
+    assert [d["type"] for d in json.loads((folder / "tokenizer.json").read_text())["decoder"]["decoders"]] == ["Replace", "ByteFallback", "Fuse"]
+
+
 def test_ends_of_turns_are_ends(tmp_path, cache):
     tokens = numbered_tokens(8)
     tokens["tokenizer.ggml.tokens"][4:8] = ["<|im_end|>", "<|eot_id|>", "<|end|>", "</s>"]
@@ -279,6 +304,41 @@ def test_values_become_fields(arch, change, expected, tmp_path, cache):
     assert {k: config.get(k) for k in expected} == expected
 
 
+GLOBAL = {"attention.shared_kv_layers": 0, "embedding_length_per_layer_input": 0, "attention.sliding_window": 8,
+          "attention.sliding_window_pattern": [True, False], "attention.key_length": 8, "attention.value_length": 8,
+          "attention.key_length_swa": 2, "attention.value_length_swa": 2, "attention.head_count_kv": [2, 1], "rope.dimension_count": 8,
+          "rope.dimension_count_swa": 2}
+TURNING = {"rope_freqs.weight": ("F32", [4], gguf_files.floats([1.0, 1e30, 1e30, 1e30])), "blk.1.attn_k.weight": ("F16", [8, 4], bytes(64))}
+
+
+@pytest.mark.parametrize("change,tensors,expected", [
+    ({}, {}, {"head_dim": 2, "global_head_dim": 8, "num_key_value_heads": 2, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+              "layer_types": ["sliding_attention", "full_attention"], "use_double_wide_mlp": False, "enable_moe_block": False,
+              "rope_parameters": {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0},
+                                  "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}),
+    ({"feed_forward_length": [4, 8], "attention.shared_kv_layers": 1}, {}, {"intermediate_size": 4, "num_kv_shared_layers": 1, "use_double_wide_mlp": True}),
+    ({"feed_forward_length": [4, 8]}, {}, "gemma4.feed_forward_length is 8 for layer 1; all layers with keys of their own must have the same"),
+    ({"feed_forward_length": [4, 12], "attention.shared_kv_layers": 1}, {}, "gemma4.feed_forward_length is 12 for the last layer; it must be 4, as"),
+    ({"attention.sliding_window_pattern": [True]}, {}, "gemma4.attention.sliding_window_pattern has 1 values; it must have one for each of the 2"),
+    ({"attention.key_length_swa": None}, {}, "gemma4.attention.key_length_swa is missing"),
+    ({}, {"blk.1.attn_v.weight": ("F16", [8, 4], bytes(64))}, "gemma4.attention.head_count_kv is 2 for layers with a window and 1 for those"),
+    ({}, {"rope_freqs.weight": ("F32", [4], gguf_files.floats([1.0, 1e30, 1.0, 1e30]))}, "the tensor rope_freqs.weight must be 1 for pairs that turn"),
+    ({}, {"rope_freqs.weight": ("F32", [2], gguf_files.floats([1.0, 1e30]))}, "the tensor rope_freqs.weight must be 4 numbers of F32"),
+    ({"embedding_length_per_layer_input": 4}, {}, "the tensor per_layer_token_embd.weight is missing"),
+    ({"rope.dimension_count_swa": 1}, {}, "gemma4.rope.dimension_count_swa is 1; only 2, all of a head, is supported"),
+], ids=["usual", "wide", "width-of-own", "width", "pattern", "length", "values", "pairs", "pairs-count", "inputs", "turning"])
+def test_layers_with_heads_of_their_own_sizes(change, tensors, expected, tmp_path, cache):
+    values = {"gemma4." + k: v for k, v in {**GLOBAL, **change}.items()}
+    values["general.architecture"] = "gemma4"
+    usual = {k.replace("llama.", "gemma4."): v for k, v in values_of(TINY, "llama").items() if k.startswith("llama.")}
+    path = bare(tmp_path / "m.gguf", {**usual, **values}, tensors={**TURNING, **tensors})
+    if isinstance(expected, str):
+        assert expected in refusal(path)
+        return
+    config = config_of(path, cache)
+    assert {k: config.get(k) for k in expected} == expected
+
+
 @pytest.mark.parametrize("change,said", [
     ({"general.architecture": "mamba"}, "general.architecture is 'mamba', which is not supported; supported: llama, "),
     ({"general.architecture": None}, "general.architecture is missing"),
@@ -287,7 +347,7 @@ def test_values_become_fields(arch, change, expected, tmp_path, cache):
     ({"llama.attention.scale": 0.5}, "the value llama.attention.scale is not known for LlamaForCausalLM: it may change"),
     ({"llama.attention.head_count_kv": [1, 2]}, "llama.attention.head_count_kv must be an integer from 0 to 1073741824, the same for all layers"),
     ({"llama.rope.scaling.type": "other"}, "llama.rope.scaling.type is 'other', which is not supported; supported: none, linear, yarn, longrope"),
-    ({"tokenizer.ggml.model": "t5"}, "tokenizer.ggml.model is 't5', which is not supported; supported: gpt2, llama"),
+    ({"tokenizer.ggml.model": "t5"}, "tokenizer.ggml.model is 't5', which is not supported; supported: gpt2, llama, gemma4"),
     ({"tokenizer.ggml.pre": "other"}, "tokenizer.ggml.pre is 'other', which is not known; known are: llama-bpe, "),
     ({"tokenizer.ggml.pre": None}, "tokenizer.ggml.pre is missing"),
     ({"tokenizer.ggml.merges": ["ab"]}, "tokenizer.ggml.merges[0] must be two pieces with a space between"),
