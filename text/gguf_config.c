@@ -72,6 +72,8 @@ static const struct gguf_family FAMILIES[] = {
 static const struct gguf_family MIXTRAL = {"llama", "MixtralForCausalLM", NULL, INTERLEAVE | WINDOW | EXPERTS_ALL};
 static const struct gguf_family MISTRAL = {"llama", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
 static const struct gguf_family DEEPSEEK_V3 = {"deepseek2", "DeepseekV3ForCausalLM", NULL, LATENT | ROUTED};
+/* Converters store what its checkpoints call "attention_factor" under the name of another factor. */
+static const struct gguf_family OLMO3 = {"olmo2", "Olmo3ForCausalLM", NULL, WINDOW, .whole_factor = true, .pattern = 4};
 static const struct gguf_family MISTRAL3 = {"mistral3", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
 
 /* ---- parts ---- */
@@ -102,6 +104,8 @@ static void find_family(struct gguf_config *c)
 		c->family = &MISTRAL3;
 	if (gguf_config_has(c, LATENT) && gguf_config_int(c, "expert_gating_func", &count) && count == GGUF_GATING_SIGMOID)
 		c->family = &DEEPSEEK_V3;
+	if (strcmp(c->arch, "olmo2") == 0 && gguf_config_int(c, "attention.sliding_window", &count) && count > 0)
+		c->family = &OLMO3;
 	if (strcmp(c->arch, "llama") != 0)
 		return;
 	if (gguf_config_int(c, "expert_count", &count) && count > 0)

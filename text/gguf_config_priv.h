@@ -54,6 +54,7 @@ struct gguf_family {
 	enum gguf_own_experts own_experts;
 	u32 gating; /* what scores of EXPERTS_ALL become; 0: what a softmax makes of them */
 	const char *activation; /* "hidden_act"; NULL: what the family has anyway */
+	bool whole_factor; /* rope.scaling.yarn_attn_factor is all that yarn scales attention by, not what is beside the usual factor */
 	bool global_heads; /* layers without a window have heads of their own sizes */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };

@@ -77,10 +77,10 @@ static void write_by_length(struct gguf_config *c, const struct gguf_tensor *nea
 
 static void write_yarn(struct gguf_config *c, double factor)
 {
-	static const char *const numbers[][2] = {{"rope.scaling.attn_factor", "attn_factor"},
-						 {"rope.scaling.yarn_attn_factor", "attn_factor"},
-						 {"rope.scaling.yarn_beta_fast", "beta_fast"},
-						 {"rope.scaling.yarn_beta_slow", "beta_slow"}};
+	const char *const numbers[][2] = {{"rope.scaling.attn_factor", "attn_factor"},
+					  {"rope.scaling.yarn_attn_factor", c->family->whole_factor ? "attention_factor" : "attn_factor"},
+					  {"rope.scaling.yarn_beta_fast", "beta_fast"},
+					  {"rope.scaling.yarn_beta_slow", "beta_slow"}};
 	u32 original = original_context(c);
 	double value;
 

@@ -73,7 +73,7 @@ EXPERT_NAMES = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1":
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
                  "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe", "Phi3ForCausalLM": "phi3", "GemmaForCausalLM": "gemma",
                  "Gemma2ForCausalLM": "gemma2", "Gemma3ForCausalLM": "gemma3", "GraniteForCausalLM": "granite", "SmolLM3ForCausalLM": "smollm3",
-                 "ArceeForCausalLM": "arcee", "NemotronForCausalLM": "nemotron", "OlmoForCausalLM": "olmo", "Olmo2ForCausalLM": "olmo2",
+                 "ArceeForCausalLM": "arcee", "NemotronForCausalLM": "nemotron", "OlmoForCausalLM": "olmo", "Olmo2ForCausalLM": "olmo2", "Olmo3ForCausalLM": "olmo2",
                  "OlmoeForCausalLM": "olmoe", "CohereForCausalLM": "command-r", "Cohere2ForCausalLM": "cohere2",
                  "StableLmForCausalLM": "stablelm", "Starcoder2ForCausalLM": "starcoder2", "Glm4ForCausalLM": "glm4",
                  "Exaone4ForCausalLM": "exaone4", "SeedOssForCausalLM": "seed_oss", "Ernie4_5ForCausalLM": "ernie4_5",
@@ -270,6 +270,7 @@ def values_of(config, arch):
     kv = config.get("num_key_value_heads") or heads
     width = config.get("head_dim") or config["hidden_size"] // heads
     rope = config.get("rope_parameters") or {}
+    rope = rope.get("full_attention", rope) if arch == "olmo2" else rope
     v = {"context_length": config["max_position_embeddings"], "embedding_length": config["hidden_size"],
          "block_count": config.get("num_hidden_layers", 0), "feed_forward_length": config.get("intermediate_size", 0), "attention.head_count": heads,
          "attention.head_count_kv": kv, "rope.freq_base": float(rope.get("rope_theta", config.get("rope_theta", 10000))),
@@ -324,6 +325,8 @@ def values_of(config, arch):
         v.update({"rope.scaling.type": kind, "rope.scaling.factor": scaling["factor"]})
     if kind == "yarn":
         v["rope.scaling.original_context_length"] = scaling["original_max_position_embeddings"]
+    if kind == "yarn" and arch == "olmo2" and "attention_factor" in scaling:
+        v["rope.scaling.yarn_attn_factor"] = scaling["attention_factor"]
     if "kv_lora_rank" in config and kind == "yarn":
         v["rope.scaling.yarn_log_multiplier"] = 0.1 * scaling["mscale_all_dim"]
     if arch == "mistral3" and scaling:

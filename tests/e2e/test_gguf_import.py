@@ -124,6 +124,8 @@ OTHERS = {
     "olmo": ("OlmoForCausalLM", {"clip_qkv": 0.5, "layer_norm_eps": 1e-5},
              {"input_layernorm.weight": None, "post_attention_layernorm.weight": None, "norm.weight": None}),
     "olmo2": ("Olmo2ForCausalLM", RMS, {**NORMS_BEHIND, **WHOLE_NORMS}),
+    "olmo2-v3": ("Olmo3ForCausalLM", {**RMS, "sliding_window": 4, "rope_scaling": {
+        "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8, "attention_factor": 1.5}}, {**NORMS_BEHIND, **WHOLE_NORMS}),
     "olmoe": ("OlmoeForCausalLM", {**RMS, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": False},
               {**WHOLE_NORMS, **NO_MLP, **experts(I)}),
     "command-r": ("CohereForCausalLM", {**LAYER_NORM, "logit_scale": 0.25, "tie_word_embeddings": True}, {"post_attention_layernorm.weight": None}),
@@ -289,6 +291,9 @@ def test_ends_of_turns_are_ends(tmp_path, cache):
     ("gemma2", {"attention.sliding_window": 16, "attn_logit_softcapping": 50.0}, {"query_pre_attn_scalar": 2.0, "attn_logit_softcapping": 50.0}),
     ("gemma3", {"attention.sliding_window": 16, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0},
      {"sliding_window_pattern": 6, "rope_local_base_freq": 10000.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    ("olmo2", {}, {"architectures": ["Olmo2ForCausalLM"], "sliding_window": None}),
+    ("olmo2", {"attention.sliding_window": 16, "attention.sliding_window_pattern": [True, False]},
+     {"architectures": ["Olmo3ForCausalLM"], "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}),
     ("cohere2", {"attention.layer_norm_epsilon": 1e-5, "logit_scale": 0.25, "attention.sliding_window": 16,
                  "attention.sliding_window_pattern": [True, False]},
      {"layer_norm_eps": 1e-05, "logit_scale": 0.25, "layer_types": ["sliding_attention", "full_attention"]}),
