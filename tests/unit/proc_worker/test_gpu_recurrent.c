@@ -1,15 +1,10 @@
 /* A device's engine on the emulated device, of models some of whose layers keep a state of each sequence: every family against the CPU, and
  * states that are saved in the middle of a step, loaded, and copied. */
 #include <criterion/criterion.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "proc_worker/gpu/gpu_priv.h"
 #include "tests/unit/proc_worker/gpu_fixture.h"
-
-static struct err_msg em;
-#define OK(call) cr_assert_eq(call, ERR_OK, "%s", em.text)
 
 #define SIZES                                                                                                                      \
 	"\"vocab_size\": 101, \"hidden_size\": 64, \"intermediate_size\": 96, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " \
@@ -41,18 +36,6 @@ static struct err_msg em;
 
 /* ---------------------------------------------------------------- families */
 
-static void check_family(const char *what, const char *text, double worst)
-{
-	if (getenv("TEST_GPU_PRINT"))
-		fprintf(stderr, "%s: ", what);
-	random_model_write(&model, text, 11);
-	struct device_run_config c = gpu_test_config();
-	u32 count = make_requests(3, 101, 5);
-	run_model(&c, count);
-	expect_near(&c, count, worst);
-	random_model_remove(&model);
-}
-
 Test(gpu_recurrent, every_family_answers_as_on_the_cpu, .timeout = 120)
 {
 	static const struct {
@@ -75,29 +58,15 @@ Test(gpu_recurrent, every_family_answers_as_on_the_cpu, .timeout = 120)
 		check_family(families[i].what, families[i].text, 0.2);
 }
 
-/* As test_gpu.c has them: where experts are nearly equal another may be chosen. */
-static void check_experts(const char *what, const char *text)
-{
-	random_model_write(&model, text, 11);
-	struct device_run_config c = gpu_test_config();
-	u32 count = make_requests(3, 101, 5);
-	run_model(&c, count);
-	struct device_difference d = device_compare(&c, requests, count);
-	if (getenv("TEST_GPU_PRINT"))
-		fprintf(stderr, "%s: %u of %u far off, %.4f on average\n", what, d.far, d.compared, d.mean_logprob);
-	cr_expect_lt(d.far, d.compared / 6, "%s: %u of %u are far off", what, d.far, d.compared);
-	cr_expect_lt(d.mean_logprob, 0.1, "%s: log-probabilities differ by %f on average", what, d.mean_logprob);
-	random_model_remove(&model);
-}
-
 Test(gpu_recurrent, mixtures_of_experts_answer_as_on_the_cpu, .timeout = 120)
 {
-	check_experts("Qwen 3.5", FAMILY("Qwen3_5MoeForCausalLM", LINEAR(16, 16, 2, 4) MIXTURE));
-	check_experts("Qwen 3 Next", FAMILY("Qwen3NextForCausalLM", LINEAR(8, 16, 2, 4) MIXTURE));
+	check_experts("Qwen 3.5", FAMILY("Qwen3_5MoeForCausalLM", LINEAR(16, 16, 2, 4) MIXTURE), 0.1);
+	check_experts("Qwen 3 Next", FAMILY("Qwen3NextForCausalLM", LINEAR(8, 16, 2, 4) MIXTURE), 0.1);
 	check_experts("LFM2", FAMILY("Lfm2MoeForCausalLM", SHORT_CONV(", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32, "
-								      "\"num_dense_layers\": 1, \"norm_topk_prob\": true, \"use_expert_bias\": true")));
-	check_experts("Granite", GRANITE(", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, \"shared_intermediate_size\": 48"));
-	check_experts("Nemotron H", NEMOTRON("ME*", 3, ROUTED));
+								      "\"num_dense_layers\": 1, \"norm_topk_prob\": true, \"use_expert_bias\": true")),
+		      0.1);
+	check_experts("Granite", GRANITE(", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, \"shared_intermediate_size\": 48"), 0.1);
+	check_experts("Nemotron H", NEMOTRON("ME*", 3, ROUTED), 0.1);
 }
 
 /* The CPU rounds inputs to 8 bits, too. */
@@ -146,32 +115,9 @@ Test(gpu_recurrent, fp8_checkpoints_stay_fp8_and_answer_as_on_the_cpu, .timeout 
 /* Saving does not change the row that is saved, and no step but the one that says so saves. */
 Test(gpu_recurrent, answers_do_not_depend_on_graphs_steps_in_flight_or_saves, .timeout = 120)
 {
-	static struct driver_request first[REQUESTS];
-	static const struct {
-		const char *what;
-		bool graphs;
-		u32 depth, save_every;
-	} ways[] = {{"as it comes", false, 0, 3}, {"graphs, two steps ahead", true, 2, 3}, {"six steps ahead", true, 6, 3}};
-	static struct sampling_params plain;
+	static const struct step_way ways[] = {{"as it comes", false, 0, 3}, {"graphs, two steps ahead", true, 2, 3}, {"six steps ahead", true, 6, 3}};
 
-	random_model_write(&model, QWEN, 12);
-	set_params(&plain);
-	for (size_t i = 0; i < COUNT_OF(ways); i++) {
-		struct device_run_config c = gpu_test_config();
-		u32 count = make_requests(REQUESTS, 101, 9);
-		for (u32 k = 0; k < count; k += 2)
-			requests[k].params = &plain; /* sampled in the graph */
-		c.graphs = ways[i].graphs;
-		c.depth = ways[i].depth;
-		c.save_every = ways[i].save_every;
-		run_model(&c, count);
-		cr_assert_gt(run.saves, 10);
-		if (i == 0)
-			memcpy(first, requests, sizeof(first));
-		else
-			expect_same(first, requests, count, ways[i].what);
-	}
-	random_model_remove(&model);
+	check_ways(QWEN, ways, COUNT_OF(ways));
 }
 
 static void check_preempted(const char *text, u32 save_every)
@@ -203,28 +149,6 @@ Test(gpu_recurrent, preempted_rows_go_on_with_saved_states, .timeout = 120)
 
 /* ---------------------------------------------------------------- step by step */
 
-static struct gpu_result do_step(const struct ipc_step *s)
-{
-	struct gpu_result r;
-
-	OK(batch_state_apply(run.batch, s, &em));
-	OK(gpu_forward(run.gpu, run.batch, s, &em));
-	OK(gpu_sample(run.gpu, run.batch, NULL, &em));
-	OK(gpu_wait(run.gpu, s->step, &em));
-	OK(gpu_result(run.gpu, s->step, &r, &em));
-	batch_state_commit(run.batch, r.tokens);
-	(void)mirror_commit(&run.mirror, r.tokens);
-	return r;
-}
-
-static void add_row(u32 row, const u32 *tokens, u32 count, u32 computed, const u32 *blocks, u32 block_count)
-{
-	struct mirror_add a = {.row = row, .seq = 100 + run.mirror.step + row, .tokens = tokens, .token_count = count, .prompt_count = count,
-			       .computed = computed, .blocks = blocks, .block_count = block_count};
-
-	mirror_add(&run.mirror, &a);
-}
-
 enum { KNOWN = 18, ALONE = 5, FORKED = ALONE - 1 }; /* blocks have 8 tokens, and three hold them all */
 
 /* What follows `tokens`, in a row by itself. */
@@ -243,29 +167,14 @@ static void answer_alone(u32 row, const u32 *tokens, u32 count, const u32 *block
 	(void)do_step(mirror_end(&run.mirror));
 }
 
-static void open_model(const char *text, u32 *tokens)
-{
-	struct device_run_config c = gpu_test_config();
-
-	random_model_write(&model, text, 17);
-	for (u32 i = 0; i < KNOWN; i++)
-		tokens[i] = (i * 37 + 5) % 101;
-	device_run_open(&run, &c);
-}
-
-static void close_model(void)
-{
-	device_run_close(&run);
-	random_model_remove(&model);
-}
-
 /* Of one prompt up to its middle, saved in the step that runs all of it, and of another in the same slot afterwards. */
 Test(gpu_recurrent, a_row_begins_with_what_was_saved_in_the_middle_of_another, .timeout = 120)
 {
 	static const u32 blocks[] = {30, 3, 11, 12}, others[] = {30, 3, 21, 22}, unused[] = {1, 2, 4, 5};
 	u32 tokens[KNOWN], wanted[ALONE], got[ALONE];
 
-	open_model(QWEN, tokens);
+	open_model(QWEN, 17);
+	make_tokens(tokens, KNOWN);
 	answer_alone(1, tokens, KNOWN, unused, wanted);
 	u32 last = tokens[KNOWN - 1];
 	tokens[KNOWN - 1] = (last + 50) % 101; /* behind what is saved they differ */
@@ -297,7 +206,8 @@ Test(gpu_recurrent, copies_of_rows_have_their_states, .timeout = 120)
 	static const u32 blocks[] = {30, 3, 11, 12}, unused[] = {1, 2, 4, 5};
 	u32 tokens[KNOWN + 2], wanted[ALONE], first[ALONE], got[ALONE];
 
-	open_model(QWEN, tokens);
+	open_model(QWEN, 17);
+	make_tokens(tokens, KNOWN);
 	answer_alone(1, tokens, KNOWN, unused, first);
 	u32 other = (first[0] + 40) % 101;
 	tokens[KNOWN] = other;
@@ -330,7 +240,8 @@ Test(gpu_recurrent, a_step_that_saves_nothing_uploads_nothing, .timeout = 120)
 	static const u32 blocks[] = {0, 1, 2};
 	u32 tokens[KNOWN];
 
-	open_model(QWEN, tokens);
+	open_model(QWEN, 17);
+	make_tokens(tokens, KNOWN);
 	mirror_begin(&run.mirror);
 	add_row(0, tokens, 4, 0, blocks, 3);
 	mirror_run(&run.mirror, 0, 4);
@@ -347,20 +258,9 @@ Test(gpu_recurrent, a_step_that_saves_nothing_uploads_nothing, .timeout = 120)
 
 /* ---------------------------------------------------------------- memory */
 
-static void expect_refusal(const struct gpu_config *c, enum err expected, const char *words)
-{
-	struct gpu *gpu;
-
-	cr_assert_eq(gpu_create(&gpu, c, &em), expected, "%s", em.text);
-	cr_assert_null(gpu);
-	cr_assert_neq(strstr(em.text, words), NULL, "%s", em.text);
-}
-
 Test(gpu_recurrent, states_are_counted_before_blocks_and_refused_by_number, .timeout = 120)
 {
-	u32 tokens[KNOWN];
-
-	open_model(QWEN, tokens);
+	open_model(QWEN, 17);
 	struct gpu_config bad = device_run_config(&run);
 	struct state_memory large = run.states;
 	bad.states = &large;
@@ -382,9 +282,7 @@ Test(gpu_recurrent, states_are_counted_before_blocks_and_refused_by_number, .tim
 
 Test(gpu_recurrent, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 {
-	u32 tokens[KNOWN];
-
-	open_model(QWEN, tokens);
+	open_model(QWEN, 17);
 	struct gpu_config bad = device_run_config(&run);
 	struct model_config m = run.model;
 	bad.model = &m;

@@ -5,55 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "proc_worker/gpu/gpu_priv.h"
 #include "tests/unit/proc_worker/gpu_fixture.h"
 
 /* ---------------------------------------------------------------- diffs */
 
-static struct err_msg em;
-#define OK(call) cr_assert_eq(call, ERR_OK, "%s", em.text)
-
-/* One step, collected at once; the tokens of the rows that sample. */
-static struct gpu_result do_step(const struct ipc_step *s)
-{
-	struct gpu_result r;
-
-	OK(batch_state_apply(run.batch, s, &em));
-	OK(gpu_forward(run.gpu, run.batch, s, &em));
-	OK(gpu_sample(run.gpu, run.batch, NULL, &em));
-	OK(gpu_wait(run.gpu, s->step, &em));
-	OK(gpu_result(run.gpu, s->step, &r, &em));
-	batch_state_commit(run.batch, r.tokens);
-	(void)mirror_commit(&run.mirror, r.tokens);
-	return r;
-}
-
-static void add_row(u32 row, const u32 *tokens, u32 count, u32 computed, const u32 *blocks, u32 block_count)
-{
-	struct mirror_add a = {.row = row,
-			       .seq = 100 + row,
-			       .tokens = tokens,
-			       .token_count = count,
-			       .prompt_count = count,
-			       .computed = computed,
-			       .blocks = blocks,
-			       .block_count = block_count};
-
-	mirror_add(&run.mirror, &a);
-}
-
 Test(gpu_steps, copied_blocks_hold_what_their_sources_did, .timeout = 120)
 {
 	static const u32 blocks[] = {30, 3, 11}, copies[] = {7, 22, 1};
-	struct device_run_config c = gpu_test_config();
 	u32 tokens[17];
 
-	random_model_write(&model, LLAMA, 17);
-	for (u32 i = 0; i < 17; i++)
-		tokens[i] = (i * 37 + 5) % 101;
-	device_run_open(&run, &c);
+	open_model(LLAMA, 17);
+	make_tokens(tokens, 17);
 	mirror_begin(&run.mirror);
 	add_row(0, tokens, 17, 0, blocks, 3);
 	mirror_run(&run.mirror, 0, 17);
@@ -68,8 +32,7 @@ Test(gpu_steps, copied_blocks_hold_what_their_sources_did, .timeout = 120)
 	r = do_step(mirror_end(&run.mirror));
 	cr_assert_eq(r.count, 1);
 	cr_assert_eq(r.tokens[0], first);
-	device_run_close(&run);
-	random_model_remove(&model);
+	close_model();
 }
 
 /* As if sequences were longer than what goes up at once. */
@@ -103,10 +66,8 @@ Test(gpu_steps, a_step_in_which_nothing_changes_uploads_nothing, .timeout = 120)
 {
 	static const u32 blocks[] = {0, 1, 2};
 	static const u32 tokens[] = {5, 6, 7, 8};
-	struct device_run_config c = gpu_test_config();
 
-	random_model_write(&model, LLAMA, 19);
-	device_run_open(&run, &c);
+	open_model(LLAMA, 19);
 	mirror_begin(&run.mirror);
 	add_row(0, tokens, 4, 0, blocks, 3);
 	mirror_run(&run.mirror, 0, 4);
@@ -118,8 +79,7 @@ Test(gpu_steps, a_step_in_which_nothing_changes_uploads_nothing, .timeout = 120)
 		cr_assert_eq(r.count, 1);
 	}
 	cr_assert_eq(run.gpu->next_stage, used);
-	device_run_close(&run);
-	random_model_remove(&model);
+	close_model();
 }
 
 Test(gpu_steps, begin_empties_the_batch, .timeout = 120)
@@ -129,8 +89,7 @@ Test(gpu_steps, begin_empties_the_batch, .timeout = 120)
 	struct device_run_config c = gpu_test_config();
 	u32 first[2];
 
-	random_model_write(&model, LLAMA, 20);
-	device_run_open(&run, &c);
+	open_model(LLAMA, 20);
 	for (u32 epoch = 0; epoch < 2; epoch++) {
 		OK(gpu_begin(run.gpu, &em));
 		OK(batch_state_reset(run.batch, c.blocks, c.max_model_len, &em));
@@ -145,8 +104,7 @@ Test(gpu_steps, begin_empties_the_batch, .timeout = 120)
 		cr_assert_eq(gpu_wait(run.gpu, 2, &em), ERR_NOT_FOUND);
 	}
 	cr_assert_eq(first[0], first[1]);
-	device_run_close(&run);
-	random_model_remove(&model);
+	close_model();
 }
 
 /* With a place to remember them products are measured once: the second start finds what the first one wrote.
@@ -180,21 +138,9 @@ Test(gpu_steps, measured_products_are_kept_in_the_weights_cache, .timeout = 120)
 
 /* ---------------------------------------------------------------- refusals */
 
-static void expect_refusal(const struct gpu_config *c, enum err expected, const char *words)
-{
-	struct gpu *gpu;
-
-	cr_assert_eq(gpu_create(&gpu, c, &em), expected, "%s", em.text);
-	cr_assert_null(gpu);
-	cr_assert_neq(strstr(em.text, words), NULL, "%s", em.text);
-}
-
 Test(gpu_steps, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 {
-	struct device_run_config c = gpu_test_config();
-
-	random_model_write(&model, LLAMA, 21);
-	device_run_open(&run, &c);
+	open_model(LLAMA, 21);
 	struct gpu_config good = device_run_config(&run), bad = good;
 	struct model_config m = run.model;
 	bad.model = &m;
@@ -212,16 +158,12 @@ Test(gpu_steps, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	m.head_dim = 32;
 	m.hidden = 40;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "hidden_size is 40");
-	device_run_close(&run);
-	random_model_remove(&model);
+	close_model();
 }
 
 Test(gpu_steps, too_little_memory_is_explained_with_what_would_fit, .timeout = 120)
 {
-	struct device_run_config c = gpu_test_config();
-
-	random_model_write(&model, LLAMA, 22);
-	device_run_open(&run, &c);
+	open_model(LLAMA, 22);
 	struct gpu_config bad = device_run_config(&run);
 	bad.kv_cache_memory = 6 * gpu_kv_block_bytes(run.gpu); /* of 8 tokens each */
 	expect_refusal(&bad, ERR_NO_SPACE, "--max-model-len 48");
@@ -230,8 +172,7 @@ Test(gpu_steps, too_little_memory_is_explained_with_what_would_fit, .timeout = 1
 	bad.kv_cache_memory = 0;
 	bad.memory_utilization = 0.001;
 	expect_refusal(&bad, ERR_NO_SPACE, "a higher --gpu-memory-utilization would do");
-	device_run_close(&run);
-	random_model_remove(&model);
+	close_model();
 }
 
 Test(gpu_steps, weights_that_do_not_fit_are_refused_with_the_number, .timeout = 120)
@@ -249,8 +190,7 @@ Test(gpu_steps, weights_that_do_not_fit_are_refused_with_the_number, .timeout = 
 	expect_refusal(&bad, ERR_NO_SPACE, "--quantization int8");
 	run.device.api->release(rest);
 	expect_refusal(&bad, ERR_NO_SPACE, "--max-num-batched-tokens");
-	device_run_close(&run);
-	random_model_remove(&model);
+	close_model();
 }
 
 /* ---------------------------------------------------------------- what goes wrong on the way */
@@ -303,6 +243,5 @@ Test(gpu_steps, swap_space_that_fails_on_the_way_keeps_no_pinned_memory, .timeou
 	released = 0;
 	cr_assert_eq(gpu_take_host_blocks(run.gpu, 4, &em), ERR_NO_MEMORY);
 	cr_assert_eq(released, 1);
-	device_run_close(&run);
-	random_model_remove(&model);
+	close_model();
 }
