@@ -112,6 +112,17 @@ class Api:
                                  **fields)
         return reply["choices"][0]["token_ids"]
 
+    def cached_ids(self, prompt, count):
+        """The same, and how many tokens of the prompt were in the cache."""
+        reply = self.completions(prompt, temperature=0, max_tokens=count, ignore_eos=True, return_token_ids=True)
+        return reply["choices"][0]["token_ids"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def beam_ids(self, prompt, count):
+        """The three likeliest continuations that a beam search finds, best first."""
+        reply = self.completions(prompt, max_tokens=count, use_beam_search=True, n=3, temperature=0, ignore_eos=True,
+                                 return_token_ids=True)
+        return [c["token_ids"] for c in reply["choices"]]
+
     def metrics(self):
         """name (with labels other than model_name) -> value"""
         text = self.raw("GET", "/metrics")[2].decode()

@@ -37,6 +37,13 @@ def ranks(api, ids, output_ids):
     return [listed[len(ids) + k][str(token)]["rank"] for k, token in enumerate(output_ids)]
 
 
+def likelihood(api, ids, output_ids):
+    """Of the outputs together, as a logarithm."""
+    reply = api.completions(ids + output_ids, max_tokens=1, temperature=0, prompt_logprobs=1)
+    listed = reply["choices"][0]["prompt_logprobs"]
+    return sum(listed[len(ids) + k][str(token)]["logprob"] for k, token in enumerate(output_ids))
+
+
 def sure_tokens(api, prompts, margin=MARGIN):
     """Teacher-forced: (tokens that the reference is sure of, those of them that the engine ranks otherwise)."""
     sure, wrong = 0, []

@@ -3,6 +3,7 @@ Used by tests and tools/gpu-check, whose machine has Python alone."""
 import array
 import json
 import math
+import random
 import struct
 
 TOKENIZER = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}
@@ -46,6 +47,23 @@ def write_model(folder, kept):
     (folder / "config.json").write_text(json.dumps(kept["config"]))
     (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     return folder
+
+
+def ids(seed, count):
+    """A prompt that is in every small model's vocabulary."""
+    return random.Random(seed).choices(range(3, 100), k=count)
+
+
+class Folders:
+    """The folders of models, each written when it is first asked for. `kept`: what write_model takes, by a model's name."""
+
+    def __init__(self, make, kept):
+        self.make, self.kept, self.made = make, kept, {}
+
+    def __call__(self, name):
+        if name not in self.made:
+            self.made[name] = write_model(self.make("model"), self.kept(name))
+        return self.made[name]
 
 
 # ---------------------------------------------------------------- layers that keep a state, of sizes that devices take

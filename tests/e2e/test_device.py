@@ -5,7 +5,6 @@ A device computes in bfloat16, and rows of a step may go through other kernels w
 compared where the reference is sure. A step takes the emulation some 20 ms: requests are few and short. The whole
 matrix runs with TERCET_E2E_FULL=1."""
 import concurrent.futures
-import contextlib
 import itertools
 import json
 
@@ -13,11 +12,9 @@ import pytest
 
 import device_tokens
 import engine as engines
+from device_models import ENVIRONMENT, device_engine
 from engine import FULL, SANITIZED, Engine, run, wait_until
 
-KERNELS = engines.BUILD / "tests" / "kern" / "tercet-cuda-emu.so"
-# The cache takes what the device has, and the emulator fills every byte of it: more than is needed costs seconds an engine.
-ENVIRONMENT = {"TERCET_CUDA_KERNELS": str(KERNELS), "CUDA_EMU_MEMORY": str(512 << 20)}
 SMALL = ["--max-num-seqs", 8, "--max-num-batched-tokens", 64, "--max-model-len", 448]
 PROMPTS = 2 if SANITIZED else 19 if FULL else 6
 TOKENS = 4 if SANITIZED else 48 if FULL else 10
@@ -28,15 +25,6 @@ BLOCK_BYTES = 16 * 6 * 2 * 4 * 32 * 2  # of the demo model: tokens, layers, keys
 # and streams; and whether a host that touches device memory dies of it.
 THREAD = {"CUDA_EMU_THREAD": "1", "CUDA_EMU_SCHEDULE": "ahead:1"}
 ORDERS = [{"CUDA_EMU_SCHEDULE": "reverse", "CUDA_EMU_PROTECT": "1"}, {"CUDA_EMU_SCHEDULE": "random:2"}, THREAD, {}]
-
-
-@contextlib.contextmanager
-def device_engine(*flags, model=engines.DEMO, env=None):
-    """An engine that has to end in order, and without a word from a sanitizer."""
-    with Engine("--device", "cuda", *flags, model=model, env={**ENVIRONMENT, **(env or {})}) as e:
-        yield e
-        status = e.terminate()
-        assert status == 0 and "Sanitizer" not in e.log() and "runtime error" not in e.log(), e.log()[-4000:]
 
 
 def short(prompts):

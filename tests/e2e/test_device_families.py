@@ -7,22 +7,16 @@ import pathlib
 import pytest
 
 import device_tokens
-from engine import FULL, SANITIZED, run
-from small_models import write_model
-from test_device import ENVIRONMENT, device_engine
+from device_models import device_engine, logits
+from engine import FULL, SANITIZED
+from small_models import Folders
 
 MODELS = json.loads((pathlib.Path(__file__).parent / "device_families.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    made = {}
-
-    def folder(name):
-        if name not in made:
-            made[name] = write_model(tmp_path_factory.mktemp(name), MODELS[name])
-        return made[name]
-    return folder
+    return Folders(tmp_path_factory.mktemp, MODELS.get)
 
 
 # LayerNorm; blocks side by side and biases everywhere; neighbours rotate; norms behind blocks only, and over all heads
@@ -34,12 +28,9 @@ CHOSEN = FEW[1:2] if SANITIZED else list(MODELS) if FULL else FEW
 def test_logits_are_those_of_transformers(name, folders):
     """Of a prompt in chunks that fused kernels take, and in one that they do not."""
     for p, chunk in zip(MODELS[name]["prompts"], (7, 64)):
-        status, output = run("logits", "--model", folders(name), "--ids", ",".join(map(str, p["ids"])), "--top", 0,
-                             "--dtype", "bfloat16", "--device", "cuda", "--max-num-batched-tokens", chunk, env=ENVIRONMENT)
-        assert status == 0, output
-        line = json.loads(output.splitlines()[-1])
-        assert len(line["logits"]) == len(p["last_logits"])
-        apart = [abs(a - b) for a, b in zip(line["logits"], p["last_logits"])]
+        got = logits(folders(name), p["ids"], "cuda", "--max-num-batched-tokens", chunk)[-1]
+        assert len(got) == len(p["last_logits"])
+        apart = [abs(a - b) for a, b in zip(got, p["last_logits"])]
         # the CPU in bfloat16 is as far off: squared ReLU, 0.6 % of the distance of the best logit to the worst, others less
         assert max(apart) < 0.015 * (max(p["last_logits"]) - min(p["last_logits"])), max(apart)
 

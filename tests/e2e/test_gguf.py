@@ -8,9 +8,9 @@ import struct
 import pytest
 
 import gguf_lattices
+from device_models import ENVIRONMENT as DEVICE
 from engine import DEMO, SANITIZED, run
 from lora_files import Adapter, read_safetensors
-from test_device import ENVIRONMENT as DEVICE
 from test_quantized import E2M1, floats, half_bytes, halves, to_float, to_half, write_safetensors
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, VOCAB = 256, 4, 2, 64, 256, 64

@@ -9,7 +9,7 @@ import gguf_files
 from engine import SANITIZED, Engine, run
 from gguf_files import convert, numbered_tokens, values_of, write_gguf
 from lora_files import write_safetensors
-from test_device_families import write_model
+from small_models import write_model
 from test_gguf_import import TINY, cache, refusal  # noqa: F401
 from test_recurrent import KEPT
 

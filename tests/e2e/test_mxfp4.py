@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from device_models import ENVIRONMENT as DEVICE
 from engine import run
-from test_device import ENVIRONMENT as DEVICE
 from test_quantized import bf16s, floats, to_bf16, write_safetensors
 
 HIDDEN, INTER, HEADS, KV_HEADS, HEAD_DIM, LAYERS, VOCAB, EXPERTS = 64, 96, 4, 2, 16, 2, 64, 4

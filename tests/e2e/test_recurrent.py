@@ -3,14 +3,13 @@ The models are those of families.json: weights are a function of a tensor's name
 import concurrent.futures
 import json
 import pathlib
-import random
 
 import pytest
 
 from api import ApiError
+from device_models import ENVIRONMENT
 from engine import FULL, SANITIZED, Engine, killed_amid, run
-from small_models import write_model
-from test_device import ENVIRONMENT
+from small_models import Folders, ids
 
 KEPT = json.loads((pathlib.Path(__file__).parents[1] / "unit" / "proc_worker" / "families.json").read_text())
 NAMES = ["qwen3_5_text/none"] if SANITIZED else ["qwen3_5_text/none", "lfm2/bias", "granite_mamba/experts", "nemotron_h/mlps-last", "falcon_h1/none"] if FULL else ["qwen3_5_text/none", "lfm2/bias"]
@@ -21,15 +20,9 @@ SHORT, LONG = 320, 2048  # contexts
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    made = {}
-
-    def folder(name):
-        if name not in made:
-            kept = KEPT[name]
-            config = {**json.loads(kept["config"]), "max_position_embeddings": LONG}
-            made[name] = write_model(tmp_path_factory.mktemp("model"), {"config": config, "tensors": kept["tensors"]})
-        return made[name]
-    return folder
+    def kept(name):
+        return {"config": {**json.loads(KEPT[name]["config"]), "max_position_embeddings": LONG}, "tensors": KEPT[name]["tensors"]}
+    return Folders(tmp_path_factory.mktemp, kept)
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -62,19 +55,10 @@ def alone(apart):
     return answer
 
 
-def ids(seed, count):
-    return random.Random(seed).choices(range(3, 100), k=count)
-
-
-def ask(api, prompt, count):
-    reply = api.completions(prompt, temperature=0, max_tokens=count, ignore_eos=True, return_token_ids=True)
-    return reply["choices"][0]["token_ids"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-
 def test_a_conversation_goes_on_where_its_last_answer_ended(served, alone):
     history = ids(1, 30)
     for turn in range(4):
-        answer, cached = ask(served.api, history, 21)
+        answer, cached = served.api.cached_ids(history, 21)
         assert answer == alone(history, 21), "turn %d" % turn
         # all but the last output, which was never run, a part of a block, and what is new
         assert turn == 0 or cached >= len(history) - 11 - 1 - 4 - BLOCK, (turn, cached, len(history))
@@ -85,7 +69,7 @@ def test_what_prompts_have_in_common_is_found_from_the_third_on(served, alone):
     common = ids(2, 150)
     for k in range(4):
         prompt = common + ids(200 + k, 40)
-        answer, cached = ask(served.api, prompt, 5)
+        answer, cached = served.api.cached_ids(prompt, 5)
         assert answer == alone(prompt, 5), k
         assert cached == (0 if k < 2 else 150 // BLOCK * BLOCK), k
 
@@ -115,16 +99,12 @@ def room(folder):
 
 
 def test_beams_are_those_of_a_search_alone(served, apart):
-    def search(api, prompt):
-        reply = api.completions(prompt, max_tokens=12, use_beam_search=True, n=3, temperature=0, ignore_eos=True, return_token_ids=True)
-        return [c["token_ids"] for c in reply["choices"]]
-
     prompts = [ids(400 + k, 20 + 9 * k) for k in range(3)]
-    wanted = [search(apart, p) for p in prompts]
+    wanted = [apart.beam_ids(p, 12) for p in prompts]
     assert all(len({tuple(b) for b in beams}) == 3 for beams in wanted)
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        beside = [pool.submit(ask, served.api, ids(410 + k, 50), 30) for k in range(3)]
-        assert list(pool.map(lambda p: search(served.api, p), prompts)) == wanted
+        beside = [pool.submit(served.api.greedy_ids, ids(410 + k, 50), 30) for k in range(3)]
+        assert list(pool.map(lambda p: served.api.beam_ids(p, 12), prompts)) == wanted
         for b in beside:
             b.result()
 
