@@ -498,32 +498,41 @@ template <typename S> CU_INLINE void attention_join_tile(const struct attention 
 	}
 }
 
+/* The pieces of work that are this block's: `work` computes one and writes what it found. Of decode, whose shares the plan has
+ * made, the block that comes last of a tile's joins them. attention_bytes.cuh has a loop of its own, which costs its kernels
+ * fewer registers. */
+template <typename S, typename WORK> CU_INLINE void attention_each_piece(const struct attention *p, WORK work)
+{
+	uint2 range = make_uint2(blockIdx.x, 0);
+	if constexpr (S::KIND == ATTENTION_SMALL)
+		range = cu_load<uint2>(p->plan.ranges + blockIdx.x);
+	else
+		range.y = p->plan.head->work_count;
+	for (u32 i = range.x; i < range.y; i += S::KIND == ATTENTION_SMALL ? 1 : gridDim.x) {
+		const struct attention_piece w = attention_piece_of<S>(p, cu_load<uint4>(p->plan.work[S::KIND] + i));
+		cu_sync(); /* the piece before has left shared memory */
+		work(&w);
+		if constexpr (S::KIND == ATTENTION_SMALL)
+			if (w.slot != ATTENTION_WHOLE && cu_block_is_last(p->plan.done + w.slot - w.piece, w.pieces))
+				attention_join_tile<S>(p, &w);
+	}
+}
+
 template <typename S>
 static __global__ void __launch_bounds__(S::THREADS, S::D > 128 || S::KIND == ATTENTION_LARGE ? 1 : 2)
 	attention_kernel(const struct attention p)
 {
 	SHARED_DYNAMIC(u8, shared);
 	cu_grid_wait();
-	uint2 range = make_uint2(blockIdx.x, 0);
-	if constexpr (S::KIND == ATTENTION_SMALL)
-		range = cu_load<uint2>(p.plan.ranges + blockIdx.x);
-	else
-		range.y = p.plan.head->work_count;
 	const u16 *q = (const u16 *)(shared + S::Q_AT) + threadIdx.x / CU_WARP % S::MW * 16 * S::PITCH;
-	for (u32 i = range.x; i < range.y; i += S::KIND == ATTENTION_SMALL ? 1 : gridDim.x) {
-		const struct attention_piece w =
-			attention_piece_of<S>(&p, cu_load<uint4>(p.plan.work[S::KIND] + i));
+	attention_each_piece<S>(&p, [&](const struct attention_piece *w) {
 		struct attention_state<S> s;
-		cu_sync(); /* the piece before has left shared memory */
-		attention_walk<S>(&p, &w, shared, q, &s);
+		attention_walk<S>(&p, w, shared, q, &s);
 		if constexpr (S::NW > 1)
 			attention_join<S>(shared, &s);
 		if (threadIdx.x / CU_WARP < S::MW)
-			attention_write<S>(&p, &w, &s);
-		if constexpr (S::KIND == ATTENTION_SMALL)
-			if (w.slot != ATTENTION_WHOLE && cu_block_is_last(p.plan.done + w.slot - w.piece, w.pieces))
-				attention_join_tile<S>(&p, &w);
-	}
+			attention_write<S>(&p, w, &s);
+	});
 }
 
 /* ---------------------------------------------------------------- host */

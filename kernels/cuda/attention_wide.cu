@@ -307,24 +307,14 @@ static __global__ void __launch_bounds__(S::THREADS, S::KIND == ATTENTION_SMALL 
 {
 	SHARED_DYNAMIC(u8, shared);
 	cu_grid_wait();
-	uint2 range = make_uint2(blockIdx.x, 0);
-	if constexpr (S::KIND == ATTENTION_SMALL)
-		range = cu_load<uint2>(p.plan.ranges + blockIdx.x);
-	else
-		range.y = p.plan.head->work_count;
 	const struct wide_shared g = wide_shared_of<S>(shared);
-	for (u32 i = range.x; i < range.y; i += S::KIND == ATTENTION_SMALL ? 1 : gridDim.x) {
-		const struct attention_piece w = attention_piece_of<S>(&p, cu_load<uint4>(p.plan.work[S::KIND] + i));
-		const bool active = w.tile + wide_group<S>() * S::GROUP_ROWS < w.rows;
+	attention_each_piece<S>(&p, [&](const struct attention_piece *w) {
+		const bool active = w->tile + wide_group<S>() * S::GROUP_ROWS < w->rows;
 		struct wide_state<S> s;
-		cu_sync(); /* the piece before has left shared memory */
-		wide_walk<S>(&p, &w, shared, &g, active, &s);
+		wide_walk<S>(&p, w, shared, &g, active, &s);
 		if (active)
-			wide_write<S>(&p, &w, &g, &s);
-		if constexpr (S::KIND == ATTENTION_SMALL)
-			if (w.slot != ATTENTION_WHOLE && cu_block_is_last(p.plan.done + w.slot - w.piece, w.pieces))
-				attention_join_tile<S>(&p, &w);
-	}
+			wide_write<S>(&p, w, &g, &s);
+	});
 }
 
 /* ---------------------------------------------------------------- host */
