@@ -205,8 +205,7 @@ void attention_plan_init(struct attention_plan *p, struct kern_ctx *ctx, const s
 	p->task_start = (u32 *)(void *)at;
 	at += kern_align((size_t)(a->rows + 1) * sizeof(u32));
 	p->lanes = at;
-	p->gathers = laces || a->kv.block_size % GROUP != 0;
-	const size_t lane = lane_bytes(a->kv.head_dim, group, a->kv.kv_heads, p->gathers);
+	const size_t lane = lane_bytes(a->kv.head_dim, group, a->kv.kv_heads, laces || a->kv.block_size % GROUP != 0);
 	const size_t part = kern_scratch_part(ctx, p->threads);
 	p->partials_at = rows_bytes(p->width, group, a->kv.kv_heads);
 	at += p->threads * lane;

@@ -31,7 +31,6 @@ struct attention_plan {
 	size_t lane_apart, partials_at; /* apart: from one to the next; at: of a lane, where no task is divided, the partials of a task's rows */
 	float *partials; /* divided: [tasks][rows_a_task] */
 	bool follows; /* no prompts: a thread's next task is known, its first keys are asked for beside its last values, as where `large` */
-	bool gathers; /* lanes have what blocks without whole groups need, and pairs of values, where their variant wants them */
 	bool large;   /* the batch's queries and outputs leave a core's caches: it asks for its outputs, and for the queries of
 			 the task that it most likely takes next */
 	struct shares shares; /* of the tasks, where there are any */
