@@ -197,8 +197,7 @@ static void write_sizes(struct gguf_config *c)
 		gguf_config_write_float(c, "rms_norm_eps", gguf_config_need_float(c, "attention.layer_norm_rms_epsilon"));
 }
 
-/* Newer files say of each layer whether it has a window. False: this one does not. */
-static bool write_layer_types(struct gguf_config *c)
+bool gguf_config_write_layer_types(struct gguf_config *c)
 {
 	u64 count;
 	i64 window = 0;
@@ -211,8 +210,11 @@ static bool write_layer_types(struct gguf_config *c)
 				 c->layers);
 	json_key(&c->w, "layer_types");
 	json_array_begin(&c->w);
-	for (u64 i = 0; i < count; i++)
-		json_write_cstr(&c->w, gguf_array_int(c->g, c->key, i, &window) && window ? "sliding_attention" : "full_attention");
+	for (u64 i = 0; c->e == ERR_OK && i < count; i++) {
+		if (!gguf_array_int(c->g, c->key, i, &window))
+			gguf_config_fail(c, ERR_FORMAT, "%s must have true or false, or an integer, for each layer", c->key);
+		json_write_cstr(&c->w, window ? "sliding_attention" : "full_attention");
+	}
 	json_array_end(&c->w);
 	return true;
 }
@@ -227,7 +229,7 @@ static void write_window(struct gguf_config *c)
 		return;
 	}
 	gguf_config_write_uint(c, "sliding_window", window);
-	if (pattern == 0 || write_layer_types(c))
+	if (pattern == 0 || gguf_config_write_layer_types(c))
 		return;
 	(void)gguf_config_int(c, "attention.sliding_window_pattern", &pattern);
 	gguf_config_write_uint(c, "sliding_window_pattern", pattern);

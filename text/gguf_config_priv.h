@@ -105,6 +105,8 @@ void gguf_config_write_uint(struct gguf_config *c, const char *field, u32 value)
 void gguf_config_write_float(struct gguf_config *c, const char *field, double value);
 void gguf_config_write_bool(struct gguf_config *c, const char *field, bool value);
 
+/* Writes "layer_types". False: the file does not say of each layer whether it has a window, as older ones do not. */
+bool gguf_config_write_layer_types(struct gguf_config *c);
 /* Writes "rope_theta", "partial_rotary_factor" and "rope_scaling". */
 void gguf_config_write_rope(struct gguf_config *c);
 /* Of families with `global_heads` the widths, heads and kinds of layers; and, for the end, how both kinds rotate. */

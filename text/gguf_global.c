@@ -17,18 +17,9 @@ static bool has_window(struct gguf_config *c, u32 layer)
 
 static void write_types(struct gguf_config *c)
 {
-	u64 count = 0;
-
-	gguf_config_know(c, "attention.sliding_window_pattern");
-	if (!gguf_array(c->g, c->key, &count) || count != c->layers)
-		gguf_config_fail(c, ERR_FORMAT, "%s has %llu values; it must have one for each of the %u layers", c->key, (unsigned long long)count,
-				 c->layers);
 	gguf_config_write_uint(c, "sliding_window", gguf_config_need_int(c, "attention.sliding_window"));
-	json_key(&c->w, "layer_types");
-	json_array_begin(&c->w);
-	for (u32 i = 0; i < c->layers; i++)
-		json_write_cstr(&c->w, has_window(c, i) ? "sliding_attention" : "full_attention");
-	json_array_end(&c->w);
+	if (!gguf_config_write_layer_types(c))
+		gguf_config_fail(c, ERR_FORMAT, "%s is missing, or no list; it must have true or false for each of the %u layers", c->key, c->layers);
 }
 
 /* Of all layers of a kind the one number of a value that may be a list; 0: there is no such layer. */

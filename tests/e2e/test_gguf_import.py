@@ -325,13 +325,15 @@ TURNING = {"rope_freqs.weight": ("F32", [4], gguf_files.floats([1.0, 1e30, 1e30,
     ({"feed_forward_length": [4, 8]}, {}, "gemma4.feed_forward_length is 8 for layer 1; all layers with keys of their own must have the same"),
     ({"feed_forward_length": [4, 12], "attention.shared_kv_layers": 1}, {}, "gemma4.feed_forward_length is 12 for the last layer; it must be 4, as"),
     ({"attention.sliding_window_pattern": [True]}, {}, "gemma4.attention.sliding_window_pattern has 1 values; it must have one for each of the 2"),
+    ({"attention.sliding_window_pattern": [1.0, 0.0]}, {}, "gemma4.attention.sliding_window_pattern must have true or false, or an integer, for each"),
+    ({"attention.sliding_window_pattern": 2}, {}, "gemma4.attention.sliding_window_pattern is missing, or no list; it must have true or false"),
     ({"attention.key_length_swa": None}, {}, "gemma4.attention.key_length_swa is missing"),
     ({}, {"blk.1.attn_v.weight": ("F16", [8, 4], bytes(64))}, "gemma4.attention.head_count_kv is 2 for layers with a window and 1 for those"),
     ({}, {"rope_freqs.weight": ("F32", [4], gguf_files.floats([1.0, 1e30, 1.0, 1e30]))}, "the tensor rope_freqs.weight must be 1 for pairs that turn"),
     ({}, {"rope_freqs.weight": ("F32", [2], gguf_files.floats([1.0, 1e30]))}, "the tensor rope_freqs.weight must be 4 numbers of F32"),
     ({"embedding_length_per_layer_input": 4}, {}, "the tensor per_layer_token_embd.weight is missing"),
     ({"rope.dimension_count_swa": 1}, {}, "gemma4.rope.dimension_count_swa is 1; only 2, all of a head, is supported"),
-], ids=["usual", "wide", "width-of-own", "width", "pattern", "length", "values", "pairs", "pairs-count", "inputs", "turning"])
+], ids=["usual", "wide", "width-of-own", "width", "pattern", "pattern-type", "pattern-number", "length", "values", "pairs", "pairs-count", "inputs", "turning"])
 def test_layers_with_heads_of_their_own_sizes(change, tensors, expected, tmp_path, cache):
     values = {"gemma4." + k: v for k, v in {**GLOBAL, **change}.items()}
     values["general.architecture"] = "gemma4"
@@ -342,6 +344,12 @@ def test_layers_with_heads_of_their_own_sizes(change, tensors, expected, tmp_pat
         return
     config = config_of(path, cache)
     assert {k: config.get(k) for k in expected} == expected
+
+
+@pytest.mark.parametrize("pattern", [[1.0, 0.0], ["yes", "no"]], ids=["floats", "texts"])
+def test_windows_are_no_guess(pattern, tmp_path, cache):
+    values = {"olmo2.attention.sliding_window": 16, "olmo2.attention.sliding_window_pattern": pattern}
+    assert "olmo2.attention.sliding_window_pattern must have true or false, or an integer, for each" in refusal(bare(tmp_path / "m.gguf", values, arch="olmo2"))
 
 
 @pytest.mark.parametrize("change,said", [
