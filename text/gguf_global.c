@@ -40,18 +40,28 @@ static u32 of_kind(struct gguf_config *c, const char *name, bool window)
 	return found;
 }
 
-/* Whether all layers without a window that have keys have no values of their own: the tensors say it. */
+/* Whether the layers without a window that have keys have no values of their own: the tensors say it, the same of all of them. */
 static bool values_are_keys(struct gguf_config *c)
 {
 	char key[64], value[64];
+	u32 first = c->layers;
+	bool keys = false;
 
 	for (u32 i = 0; i < c->layers; i++) {
 		snprintf(key, sizeof(key), "blk.%u.attn_k.weight", i);
 		snprintf(value, sizeof(value), "blk.%u.attn_v.weight", i);
-		if (!has_window(c, i) && gguf_config_has_tensor(c, key) && !gguf_config_has_tensor(c, value))
-			return true;
+		if (has_window(c, i) || !gguf_config_has_tensor(c, key))
+			continue;
+		const bool none = !gguf_config_has_tensor(c, value);
+		if (first == c->layers) {
+			first = i;
+			keys = none;
+		} else if (none != keys) {
+			gguf_config_fail(c, ERR_UNSUPPORTED, "layers %u and %u, both without a window: only one has a tensor attn_v.weight; in all such layers "
+					 "values must be keys, or in none", first, i);
+		}
 	}
-	return false;
+	return keys;
 }
 
 static void write_heads(struct gguf_config *c)

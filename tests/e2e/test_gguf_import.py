@@ -329,11 +329,14 @@ TURNING = {"rope_freqs.weight": ("F32", [4], gguf_files.floats([1.0, 1e30, 1e30,
     ({"attention.sliding_window_pattern": 2}, {}, "gemma4.attention.sliding_window_pattern is missing, or no list; it must have true or false"),
     ({"attention.key_length_swa": None}, {}, "gemma4.attention.key_length_swa is missing"),
     ({}, {"blk.1.attn_v.weight": ("F16", [8, 4], bytes(64))}, "gemma4.attention.head_count_kv is 2 for layers with a window and 1 for those"),
+    ({"attention.sliding_window_pattern": [False, False], "attention.head_count_kv": 1}, {"blk.0.attn_k.weight": ("F16", [8, 4], bytes(64)),
+                                                                                         "blk.0.attn_v.weight": ("F16", [8, 4], bytes(64))},
+     "layers 0 and 1, both without a window: only one has a tensor attn_v.weight"),
     ({}, {"rope_freqs.weight": ("F32", [4], gguf_files.floats([1.0, 1e30, 1.0, 1e30]))}, "the tensor rope_freqs.weight must be 1 for pairs that turn"),
     ({}, {"rope_freqs.weight": ("F32", [2], gguf_files.floats([1.0, 1e30]))}, "the tensor rope_freqs.weight must be 4 numbers of F32"),
     ({"embedding_length_per_layer_input": 4}, {}, "the tensor per_layer_token_embd.weight is missing"),
     ({"rope.dimension_count_swa": 1}, {}, "gemma4.rope.dimension_count_swa is 1; only 2, all of a head, is supported"),
-], ids=["usual", "wide", "width-of-own", "width", "pattern", "pattern-type", "pattern-number", "length", "values", "pairs", "pairs-count", "inputs", "turning"])
+], ids=["usual", "wide", "width-of-own", "width", "pattern", "pattern-type", "pattern-number", "length", "values", "some-values", "pairs", "pairs-count", "inputs", "turning"])
 def test_layers_with_heads_of_their_own_sizes(change, tensors, expected, tmp_path, cache):
     values = {"gemma4." + k: v for k, v in {**GLOBAL, **change}.items()}
     values["general.architecture"] = "gemma4"
