@@ -282,6 +282,8 @@ static enum err add_tensor(struct list *l, size_t architecture, const struct ggu
 	const bool all_experts = hole && !strstr(p.stem, "{}");
 	if (!has_scale_row(architecture, &p))
 		e = find_times(&t.times, g, from, all_experts, up != NULL, em);
+	if (!e && up)
+		e = find_times(&t.times, g, up, all_experts, true, em);
 	if (e)
 		return e;
 	if (all_experts) {

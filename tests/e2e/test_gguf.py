@@ -527,6 +527,17 @@ def test_files_that_do_not_fit_are_refused_by_name(change, words_said, tmp_path)
     assert words_said in output, output
 
 
+@pytest.mark.parametrize("side", ("gate", "up"))
+def test_scales_of_either_matrix_whose_rows_take_turns_are_refused(side, tmp_path):
+    def change(file):
+        for name in ("gate", "up"):
+            file["blk.0.ffn_%s_exps.weight" % name] = (40, (2, 64, 64), bytes(2 * 64 * 36))
+        file["blk.0.ffn_%s_exps.scale" % side] = (0, (2,), floats([1, 2]))
+
+    output = refused(tmp_path, change, architecture="gpt-oss")
+    assert "tensor blk.0.ffn_%s_exps.scale: scales of a matrix whose rows take turns with another's are not read" % side in output, output
+
+
 def test_other_architectures_are_refused_by_name(tmp_path):
     output = refused(tmp_path, architecture="mamba")
     assert "general.architecture is 'mamba'; supported: llama, " in output, output
