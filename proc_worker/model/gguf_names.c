@@ -126,8 +126,8 @@ static enum err add(struct list *l, const struct st_tensor *t, const char *name,
 }
 
 /* Of a matrix in NVFP4, whose blocks have no scale for all, the tensor with that: a number, or one for each expert. `*out` is left as it is where
- * there is none. Other types have tensors of that name for other purposes, and so do architectures in whose tables they are: these
- * multiply as well. */
+ * there is none. A matrix of another type has one where it was in NVFP4 before: then it would have to be multiplied, too. Architectures that have
+ * tensors of that name in their tables have them for other purposes: these multiply as well. */
 static enum err find_times(const void **out, const struct gguf *g, const struct gguf_tensor *from, bool experts, bool turns,
 			   struct err_msg *em)
 {
@@ -135,16 +135,19 @@ static enum err find_times(const void **out, const struct gguf *g, const struct 
 	const u64 count = experts ? from->shape[0] : 1;
 	char name[NAME_BYTES];
 
-	if (from->type != GGUF_NVFP4 || bytes <= end || strcmp(from->name + bytes - end, ".weight") != 0)
+	if (bytes <= end || strcmp(from->name + bytes - end, ".weight") != 0)
 		return ERR_OK;
 	snprintf(name, sizeof(name), "%.*s.scale", (int)(bytes - end), from->name);
 	const struct gguf_tensor *t = gguf_tensor_find(g, name);
+	if (t && from->type != GGUF_NVFP4)
+		return err_set(em, ERR_UNSUPPORTED, "%s: tensor %s: scales of a matrix are read of NVFP4 alone, and %s is %s", t->file, name, from->name,
+			       gguf_type_name(from->type));
 	if (t && (t->type != GGUF_F32 || t->bytes != count * sizeof(float)))
 		return err_set(em, ERR_FORMAT, "%s: tensor %s is %s of %llu bytes; it must be %llu numbers of F32, the scales of %s", t->file, name,
 			       gguf_type_name(t->type), (unsigned long long)t->bytes, (unsigned long long)count, from->name);
 	if (t && turns)
 		return err_set(em, ERR_UNSUPPORTED, "%s: tensor %s: scales of a matrix whose rows take turns with another's are not read", t->file, name);
-	*out = t ? t->data : NULL;
+	*out = t ? t->data : *out;
 	return ERR_OK;
 }
 

@@ -515,13 +515,15 @@ UP = "blk.0.ffn_up.weight"
     (replacing(UP, lambda kind, shape, raw: (15, shape, bytes(256 * 292))), "mlp.up_proj.weight is of type Q8_K; supported: F32, F16"),
     (replacing(UP, lambda kind, shape, raw: (21, shape, bytes(256 * 110 - 40))), "in front of byte 220672 where the tensor before it ends"),
     (replacing(UP, lambda kind, shape, raw: (22, (512, 128), bytes(512 * 41))), "tensor blk.0.ffn_up.weight: rows of 128 elements of IQ2_S"),
+    (lambda file: file.update({"blk.0.ffn_up.scale": (0, (1,), floats([2]))}), "blk.0.ffn_up.scale: scales of a matrix are read of NVFP4 alone, and "
+                                                                               "blk.0.ffn_up.weight is Q4_0"),
     (with_scale(UP, (0, (2,), bytes(8))), "tensor blk.0.ffn_up.scale is F32 of 8 bytes; it must be 1 numbers of F32"),
     (replacing(UP, lambda kind, shape, raw: (99, shape, raw)), "mlp.up_proj.weight is of type type 99; supported"),
     (replacing(UP, lambda kind, shape, raw: (kind, (512, 128), raw)), "mlp.up_proj.weight has the shape [512, 128], expected [256, 256]"),
     (replacing(UP, lambda kind, shape, raw: (kind, (256, 248), raw)), "tensor blk.0.ffn_up.weight: rows of 248 elements of Q4_0"),
     (replacing(UP, lambda kind, shape, raw: (kind, shape, b"\0\x7e" + raw[2:])), "mlp.up_proj.weight has the value NaN"),
     (replacing("blk.0.attn_norm.weight", lambda kind, shape, raw: (8, (256,), bytes(8 * 34))), "input_layernorm.weight is of type Q8_0; supported"),
-], ids=["missing", "type", "too-few-bytes", "rows-of-lattices", "scales", "unknown-type", "shape", "rows", "nan", "norm"])
+], ids=["missing", "type", "too-few-bytes", "rows-of-lattices", "scales-of-others", "scales", "unknown-type", "shape", "rows", "nan", "norm"])
 def test_files_that_do_not_fit_are_refused_by_name(change, words_said, tmp_path):
     output = refused(tmp_path, change)
     assert words_said in output, output
