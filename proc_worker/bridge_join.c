@@ -85,8 +85,9 @@ static enum err check_info(const struct join *j, const struct info *own, const s
 			       other->ranks, other->nodes, own->ranks, own->nodes);
 	if (other->options_hash != own->options_hash || other->part_bytes_max != own->part_bytes_max)
 		return err_set(em, ERR_INVALID,
-			       "it has another release, model, --dtype, --max-model-len, --max-num-seqs, "
-			       "--max-num-batched-tokens or --block-size; all nodes need the same");
+			       "it has another release, model, --dtype, --quantization, --kv-cache-dtype (auto differs where processors do: name "
+			       "one), --max-model-len, --max-num-seqs, --max-num-batched-tokens, --block-size or --speculative-config; all nodes "
+			       "need the same");
 	if (other->node >= own->nodes || other->node == own->node || other->rank != j->b->peers[other->node].rank)
 		return err_set(em, ERR_INVALID, "it is rank %u on --node-rank %u, and this is rank %u on %u: every node needs "
 			       "a --node-rank of its own", other->rank, other->node, own->rank, own->node);
