@@ -58,6 +58,7 @@ void emulated_add_bytes(u32 sums, u32 inputs, u32 weights);
 #define amx_configure		 emulated_configure
 #define amx_zero(tile)		 emulated_zero(tile)
 #define amx_load(tile, from, stride) emulated_load(tile, from, stride)
+#define amx_load_once(tile, from, stride) emulated_load(tile, from, stride)
 #define amx_store(tile, to, stride) emulated_store(tile, to, stride)
 #define amx_add_bf16(sums, inputs, weights)  emulated_add_bf16(sums, inputs, weights)
 #define amx_add_bytes(sums, inputs, weights) emulated_add_bytes(sums, inputs, weights)
@@ -71,6 +72,9 @@ static ALWAYS_INLINE void amx_configure(const struct amx_config *config)
 /* Rows `stride` bytes apart. */
 #define amx_load(tile, from, stride) \
 	__asm__ volatile("tileloadd (%0,%1), %%tmm" #tile : : "r"(from), "r"((size_t)(stride)) : "memory")
+/* The same of what is not read again soon: it leaves the first cache to what is. A register comes from the second one as soon as so. */
+#define amx_load_once(tile, from, stride) \
+	__asm__ volatile("tileloaddt1 (%0,%1), %%tmm" #tile : : "r"(from), "r"((size_t)(stride)) : "memory")
 #define amx_store(tile, to, stride) \
 	__asm__ volatile("tilestored %%tmm" #tile ", (%0,%1)" : : "r"(to), "r"((size_t)(stride)) : "memory")
 /* sums += inputs' pairs of bfloat16 times those of the weights: of 32 products the even ones and the odd ones are summed apart, in order and rounded
@@ -120,6 +124,13 @@ static ALWAYS_INLINE const char *amx_ask_ahead(const char *from, size_t bytes)
 	for (const char *end = from + bytes; from < end; from += 64)
 		_mm_prefetch(from, _MM_HINT_T1);
 	return from;
+}
+
+/* A panel's columns of a row that will be stored to. */
+static ALWAYS_INLINE void amx_ask_row(const float *out)
+{
+	__builtin_prefetch(out, 1);
+	__builtin_prefetch(out + VEC_LANES, 1);
 }
 
 #endif

@@ -131,15 +131,15 @@ static ALWAYS_INLINE void values_dims(const struct tile *t, u32 keys, u32 d, boo
 	amx_zero_sums();
 	for (u32 key = 0; key < keys; key += TILE_KEYS, weights += AMX_ROW_BYTES, values += piece) {
 		amx_load(4, weights, ATTENTION_PART * sizeof(int16_t));
-		amx_load(6, values, AMX_ROW_BYTES);
+		amx_load_once(6, values, AMX_ROW_BYTES);
 		amx_add_bf16(0, 4, 6);
-		amx_load(7, values + TILE_BYTES, AMX_ROW_BYTES);
+		amx_load_once(7, values + TILE_BYTES, AMX_ROW_BYTES);
 		amx_add_bf16(1, 4, 7);
 		if (!both)
 			continue;
-		amx_load(6, values + 2 * TILE_BYTES, AMX_ROW_BYTES);
+		amx_load_once(6, values + 2 * TILE_BYTES, AMX_ROW_BYTES);
 		amx_add_bf16(2, 4, 6);
-		amx_load(7, values + 3 * TILE_BYTES, AMX_ROW_BYTES);
+		amx_load_once(7, values + 3 * TILE_BYTES, AMX_ROW_BYTES);
 		amx_add_bf16(3, 4, 7);
 	}
 	const size_t row = t->lane.width * sizeof(i32);

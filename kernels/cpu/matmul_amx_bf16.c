@@ -8,7 +8,7 @@
 
 enum {
 	VALUES = AMX_ROW_BYTES / 2, /* of a row that are multiplied at once */
-	K_BLOCK = BLOCKED_K_MAX,
+	K_BLOCK = 512, /* of a panel: in the first cache, for all tiles of rows */
 };
 
 /* ---------------------------------------------------------------- inputs */
@@ -41,17 +41,24 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 
 /* ---------------------------------------------------------------- tiles */
 
-/* sums += inputs * weights; `lower`: there are lower rows, whose inputs are so many bytes behind the upper ones'. */
-static ALWAYS_INLINE void add_piece(const char *x, size_t lower, const char *weights)
+/* sums += inputs * weights; `lower`: there are lower rows, whose inputs are so many bytes behind the upper ones'. `once`: these weights stay, inputs
+ * go by. */
+static ALWAYS_INLINE void add_piece(const char *x, size_t lower, const char *weights, bool once)
 {
-	amx_load(4, x, AMX_ROW_BYTES);
+	if (once)
+		amx_load_once(4, x, AMX_ROW_BYTES);
+	else
+		amx_load(4, x, AMX_ROW_BYTES);
 	amx_load(6, weights, KERN_GROUP_UNIT);
 	amx_add_bf16(0, 4, 6);
 	amx_load(7, weights + AMX_ROW_BYTES, KERN_GROUP_UNIT);
 	amx_add_bf16(1, 4, 7);
 	if (lower == 0)
 		return;
-	amx_load(5, x + lower, AMX_ROW_BYTES);
+	if (once)
+		amx_load_once(5, x + lower, AMX_ROW_BYTES);
+	else
+		amx_load(5, x + lower, AMX_ROW_BYTES);
 	amx_add_bf16(2, 5, 6);
 	amx_add_bf16(3, 5, 7);
 }
@@ -106,7 +113,7 @@ static void tile_few(const struct matmul_tile *t, u32 rows)
 	for (u32 u = 0; u < units; u += AMX_UNITS, weights += AMX_PIECE_BYTES, x += step) {
 		for (u32 i = 0; i < AMX_UNITS; i++)
 			tile_prefetch_bytes(t, &fetch);
-		add_piece(x, lower, amx_whole_piece(weights, units - u, last));
+		add_piece(x, lower, amx_whole_piece(weights, units - u, last), false);
 	}
 	end_few(t, rows);
 }
@@ -172,11 +179,15 @@ static void tile_many(const struct blocked_tile *t, u32 rows)
 	const u32 units = kern_ceil(t->k_count, 2), upper = amx_upper(t->most_rows);
 	const size_t lower = t->most_rows > upper ? (size_t)upper * AMX_ROW_BYTES : 0, step = (size_t)rows * AMX_ROW_BYTES;
 	const char *x = t->x, *weights = t->weights, *prefetch = t->prefetch;
+	const float *out = t->out;
+	const u32 asks = t->last && t->columns == KERN_PANEL ? kern_ceil(rows * AMX_UNITS, units) : 0;
 	VARIANT(amx_rows)(t->most_rows);
 	begin_many(t, rows);
 	for (u32 u = 0; u < units; u += AMX_UNITS, weights += AMX_PIECE_BYTES, x += step) {
+		for (u32 i = 0; i < asks; i++, out += t->out_stride)
+			amx_ask_row(out);
 		prefetch = amx_ask_ahead(prefetch, (size_t)t->prefetch_step * AMX_UNITS);
-		add_piece(x, lower, amx_whole_piece(weights, units - u, last));
+		add_piece(x, lower, amx_whole_piece(weights, units - u, last), true);
 	}
 	end_many(t, rows);
 }

@@ -112,12 +112,16 @@ struct group {
 	size_t from_stride, to_stride;
 };
 
-/* Rows [r, end) of it: to = from + scales * (sums - zero * sum of the inputs). Where weights have no zeros their bytes have 128 added. */
-static ALWAYS_INLINE void join(const struct group *g, bool zeros, u32 r, u32 end)
+/* Rows [r, end) of it: to = from + scales * (sums - zero * sum of the inputs). Where weights have no zeros their bytes have 128 added. `dense`: rows
+ * of both lie one behind the other. */
+static ALWAYS_INLINE void join(const struct group *g, bool zeros, bool dense, u32 r, u32 end)
 {
 	const vec scales[VECS] = {vec_load(g->scales), vec_load(g->scales + VEC_LANES)};
+	const size_t from_stride = dense ? KERN_PANEL : g->from_stride, to_stride = dense ? KERN_PANEL : g->to_stride;
+	const float *from = g->from + r * from_stride;
+	float *to = g->to + r * to_stride;
 #pragma GCC unroll 8
-	for (; r < end; r++) {
+	for (; r < end; r++, from += from_stride, to += to_stride) {
 		const vec own = vec_set1(load_float(g->rows + r * 4));
 		const i32 begin = load_i32(g->rows + (g->row_count + r) * 4);
 #pragma GCC unroll 2
@@ -128,73 +132,106 @@ static ALWAYS_INLINE void join(const struct group *g, bool zeros, u32 r, u32 end
 				value = vec_fma(vec_load(g->zeros + v * VEC_LANES), vec_set1((float)begin), _mm512_cvtepi32_ps(sum));
 			else
 				value = _mm512_cvtepi32_ps(_mm512_add_epi32(sum, _mm512_set1_epi32(begin)));
-			vec before = vec_load(g->from + r * g->from_stride + v * VEC_LANES);
-			vec_store(g->to + r * g->to_stride + v * VEC_LANES, vec_fma(value, vec_mul(scales[v], own), before));
+			vec_store(to + v * VEC_LANES, vec_fma(value, vec_mul(scales[v], own), vec_load(from + v * VEC_LANES)));
 		}
 	}
 }
 
-/* Where a tile is. */
-struct place {
-	const char *x, *weights, *prefetch;
+/* What goes on beside a group's products: a group before it is joined, and outputs are asked for. */
+struct beside {
+	const struct group *last; /* or NULL */
+	bool zeros, dense;
+	u32 rows, pieces; /* of the group */
+	const float *outs; /* or NULL */
+	size_t out_step;   /* from product to product */
 };
 
-/* Rows that are joined behind the `turn`-th of a group's products. */
-static ALWAYS_INLINE void join_some(const struct group *g, bool zeros, u32 rows, u32 pieces, u32 turn)
+/* Behind the `turn`-th product. */
+static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn)
 {
-	const u32 each = kern_ceil(rows, pieces * PRODUCTS), first = kern_min(turn * each, rows);
-	if (g)
-		join(g, zeros, first, kern_min(first + each, rows));
+	const u32 each = kern_ceil(b->rows, b->pieces * PRODUCTS), first = kern_min(turn * each, b->rows);
+	if (b->outs)
+		amx_ask_row(b->outs + turn * b->out_step);
+	if (b->last)
+		join(b->last, b->zeros, b->dense, first, kern_min(first + each, b->rows));
 }
 
-/* The `piece`-th of the 64 values of k of a group, times weights: added to the sums. Beside it rows of `last` are joined. */
-static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weights, const struct group *last, bool zeros, u32 rows, u32 pieces, u32 piece)
+/* The `piece`-th of the 64 values of k of a group, times weights: added to the sums. */
+static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weights, const struct beside *b, u32 piece)
 {
 	const u32 turn = piece * PRODUCTS;
-	amx_load(4, x, AMX_ROW_BYTES);
+	amx_load_once(4, x, AMX_ROW_BYTES);
 	amx_load(6, weights, KERN_GROUP_UNIT);
 	amx_add_bytes(0, 4, 6);
-	join_some(last, zeros, rows, pieces, turn);
+	go_on(b, turn);
 	amx_load(7, weights + AMX_ROW_BYTES, KERN_GROUP_UNIT);
 	amx_add_bytes(1, 4, 7);
-	join_some(last, zeros, rows, pieces, turn + 1);
+	go_on(b, turn + 1);
 	if (lower > 0) {
-		amx_load(5, x + lower * AMX_ROW_BYTES, AMX_ROW_BYTES);
+		amx_load_once(5, x + lower * AMX_ROW_BYTES, AMX_ROW_BYTES);
 		amx_add_bytes(2, 5, 6);
 	}
-	join_some(last, zeros, rows, pieces, turn + 2);
+	go_on(b, turn + 2);
 	if (lower > 0)
 		amx_add_bytes(3, 5, 7);
-	join_some(last, zeros, rows, pieces, turn + 3);
+	go_on(b, turn + 3);
 }
 
-/* Sums of a group's `pieces` times 64 values of k, of which the last may have fewer, to `sums`; beside them `last` is joined, unless it is NULL. */
-static ALWAYS_INLINE void add_group(struct place *p, const struct blocked_tile *t, u32 rows, u32 most, u32 pieces, u32 last_units, i32 *sums,
-				    const struct group *last, bool zeros)
+/* Where tiles are. */
+struct place {
+	const char *x, *weights, *prefetch;
+	u32 prefetch_bytes; /* of a piece */
+};
+
+/* A group's sums, of whose `b->pieces` times 64 values of k the last may have fewer, to `sums`. */
+static ALWAYS_INLINE void add_group(struct place *p, u32 last_units, i32 *sums, const struct beside *b)
 {
 	_Alignas(64) char filled[AMX_PIECE_BYTES];
-	const u32 upper = amx_upper(most), lower = most > upper ? upper : 0;
+	const u32 rows = b->rows, upper = amx_upper(rows), lower = rows > upper ? upper : 0;
 	const char *x = p->x + (size_t)rows * HEAD_BYTES, *weights = p->weights + KERN_GROUP_HEAD;
 	amx_zero_sums();
 #pragma GCC unroll 2
-	for (u32 i = 0; i < pieces; i++, weights += AMX_PIECE_BYTES, x += (size_t)rows * AMX_ROW_BYTES) {
-		const char *from = i + 1 == pieces ? amx_whole_piece(weights, last_units, filled) : weights;
-		p->prefetch = amx_ask_ahead(p->prefetch, (size_t)t->prefetch_step * AMX_UNITS);
-		add_piece(x, lower, from, last, zeros, rows, pieces, i);
+	for (u32 i = 0; i < b->pieces; i++, weights += AMX_PIECE_BYTES, x += (size_t)rows * AMX_ROW_BYTES) {
+		const char *from = i + 1 == b->pieces ? amx_whole_piece(weights, last_units, filled) : weights;
+		p->prefetch = amx_ask_ahead(p->prefetch, p->prefetch_bytes);
+		add_piece(x, lower, from, b, i);
 	}
-	amx_store_sums(sums, most, KERN_PANEL * sizeof(*sums));
+	amx_store_sums(sums, rows, KERN_PANEL * sizeof(*sums));
+}
+
+/* The same, in code for the group's form. `last` NULL: there is none to be joined. */
+static ALWAYS_INLINE void add_any_group(struct place *p, u32 units, i32 *sums, const struct group *last, bool zeros, u32 rows, const float *outs,
+					size_t out_step)
+{
+	const u32 rest = (units - 1) % AMX_UNITS + 1;
+	const bool dense = last && last->from_stride == KERN_PANEL && last->to_stride == KERN_PANEL;
+	if (!last && units <= AMX_UNITS)
+		add_group(p, rest, sums, &(struct beside){NULL, zeros, false, rows, 1, outs, out_step});
+	else if (!last)
+		add_group(p, rest, sums, &(struct beside){NULL, zeros, false, rows, 2, outs, out_step});
+	else if (units <= AMX_UNITS)
+		add_group(p, rest, sums, &(struct beside){last, zeros, false, rows, 1, outs, out_step});
+	else if (dense)
+		add_group(p, rest, sums, &(struct beside){last, zeros, true, rows, 2, outs, out_step});
+	else
+		add_group(p, rest, sums, &(struct beside){last, zeros, false, rows, 2, outs, out_step});
+}
+
+static bool goes_to_out(const struct blocked_tile *t)
+{
+	return t->last && t->columns == KERN_PANEL;
 }
 
 /* Where a tile's sums begin, rows `*stride` apart: t->sums with what they begin with, where that lies nowhere. */
 static const float *sums_from(const struct blocked_tile *t, u32 rows, size_t *stride)
 {
-	static const _Alignas(64) float zeros[KERN_PANEL];
+	static const _Alignas(64) float zeros[AMX_TILE_ROWS * KERN_PANEL];
 	struct blocked_tile one = *t;
 	*stride = KERN_PANEL;
 	if (!t->first)
 		return t->sums;
 	if (t->columns == KERN_PANEL && !(t->bias && t->accumulate)) {
-		*stride = !t->bias && t->accumulate ? t->out_stride : 0;
+		*stride = t->bias ? 0 : t->accumulate ? t->out_stride : KERN_PANEL;
 		return t->bias ? t->bias : t->accumulate ? t->out : zeros;
 	}
 	for (u32 r = 0; r < rows; r++, one.out += t->out_stride) {
@@ -206,46 +243,59 @@ static const float *sums_from(const struct blocked_tile *t, u32 rows, size_t *st
 	return t->sums;
 }
 
-static ALWAYS_INLINE void run_tile(const struct blocked_tile *t, u32 rows, u32 most, bool zeros)
+/* Rows of sums that could not go to `out` at once. */
+static void end_sums(struct blocked_tile one, u32 rows)
 {
-	_Alignas(64) i32 sums[2][AMX_TILE_ROWS * KERN_PANEL];
-	const u32 groups = kern_ceil(t->k_count, t->width);
-	const size_t bytes = KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL;
-	const bool direct = t->last && t->columns == KERN_PANEL;
-	struct place p = {.x = t->x, .weights = t->weights, .prefetch = t->prefetch};
-	struct group last = {.row_count = rows, .to = t->sums, .to_stride = KERN_PANEL};
-	struct blocked_tile one = *t;
-	VARIANT(amx_rows)(most);
-	last.zeros = (const float *)(const void *)(t->weights + groups * bytes);
-	last.from = sums_from(t, rows, &last.from_stride);
-	for (u32 g = 0; g < groups; g++, p.weights += bytes, p.x += (size_t)rows * (t->width + HEAD_BYTES)) {
-		const u32 units = kern_ceil(kern_min(t->width, t->k_count - g * t->width), 4), rest = (units - 1) % AMX_UNITS + 1;
-		if (g == 0 && units <= AMX_UNITS)
-			add_group(&p, t, rows, most, 1, rest, sums[0], NULL, zeros);
-		else if (g == 0)
-			add_group(&p, t, rows, most, 2, rest, sums[0], NULL, zeros);
-		else if (units <= AMX_UNITS)
-			add_group(&p, t, rows, most, 1, rest, sums[g % 2], &last, zeros);
-		else
-			add_group(&p, t, rows, most, 2, rest, sums[g % 2], &last, zeros);
-		if (g > 0) {
-			last.from = t->sums;
-			last.from_stride = KERN_PANEL;
-			last.zeros += KERN_PANEL;
-		}
-		last.sums = sums[g % 2];
-		last.scales = (const float *)(const void *)p.weights;
-		last.rows = p.x;
-	}
-	if (direct) {
-		last.to = t->out;
-		last.to_stride = t->out_stride;
-	}
-	join(&last, zeros, 0, rows);
-	for (u32 r = 0; r < rows && t->last && !direct; r++, one.sums += KERN_PANEL, one.out += t->out_stride) {
+	for (u32 r = 0; r < rows; r++, one.sums += KERN_PANEL, one.out += one.out_stride) {
 		vec row[1][VECS] = {{vec_load(one.sums), vec_load(one.sums + VEC_LANES)}};
 		sums_end(&one, 1, row);
 	}
+}
+
+/* Group `g` of a tile, that has been summed: where it begins, where it goes to. `between`: sums between groups, which stay in the first cache. */
+static ALWAYS_INLINE void group_of(struct group *of, const struct blocked_tile *t, u32 g, const struct place *p, const i32 *sums, const float *from,
+				   size_t from_stride, float *between)
+{
+	const u32 groups = kern_ceil(t->k_count, t->width);
+	const size_t bytes = KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL;
+	const bool ends = g + 1 == groups, direct = ends && goes_to_out(t);
+	of->sums = sums;
+	of->scales = (const float *)(const void *)p->weights;
+	of->zeros = (const float *)(const void *)(t->weights + groups * bytes) + (size_t)g * KERN_PANEL;
+	of->rows = p->x;
+	of->from = g == 0 ? from : between;
+	of->from_stride = g == 0 ? from_stride : KERN_PANEL;
+	of->to = direct ? t->out : ends ? t->sums : between;
+	of->to_stride = direct ? t->out_stride : KERN_PANEL;
+}
+
+/* `count` tiles of `rows` rows. A group is joined beside the next one's products, be that the next tile's. */
+static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count, u32 rows, bool zeros)
+{
+	_Alignas(64) i32 sums[2][AMX_TILE_ROWS * KERN_PANEL];
+	_Alignas(64) float between[AMX_TILE_ROWS * KERN_PANEL];
+	struct blocked_tile t = *first;
+	const u32 products = kern_ceil(t.k_count, AMX_ROW_BYTES) * PRODUCTS, asks = kern_ceil(rows, products);
+	const bool direct = goes_to_out(&t);
+	struct place p = {.x = t.x, .prefetch = t.prefetch, .prefetch_bytes = t.prefetch_step * AMX_UNITS};
+	struct group last = {.row_count = rows};
+	VARIANT(amx_rows)(rows);
+	for (u32 i = 0, at = 0; i < count; i++, t.sums += (size_t)rows * KERN_PANEL, t.out += rows * t.out_stride) {
+		size_t stride;
+		const float *from = sums_from(&t, rows, &stride), *outs = direct ? t.out : NULL;
+		p.weights = t.weights;
+		for (u32 k = 0, g = 0; k < t.k_count; k += t.width, g++, at++) {
+			const u32 units = kern_ceil(kern_min(t.width, t.k_count - k), 4);
+			add_any_group(&p, units, sums[at % 2], at == 0 ? NULL : &last, zeros, rows, outs, asks * t.out_stride);
+			group_of(&last, &t, g, &p, sums[at % 2], from, stride, between);
+			p.weights += KERN_GROUP_HEAD + (size_t)t.width * KERN_PANEL;
+			p.x += (size_t)rows * (t.width + HEAD_BYTES);
+			outs = outs ? outs + t.width / AMX_ROW_BYTES * PRODUCTS * asks * t.out_stride : NULL;
+		}
+	}
+	join(&last, zeros, false, 0, rows);
+	for (t = *first; count > 0 && t.last && !direct; count--, t.sums += (size_t)rows * KERN_PANEL, t.out += rows * t.out_stride)
+		end_sums(t, rows);
 }
 
 /* All that a tile reads and writes. */
@@ -260,19 +310,32 @@ static void check_tile(const struct blocked_tile *t, u32 rows)
 }
 
 /* Whole tiles are of constant size, so that their rows are joined in straight code. */
+static bool tiles(const struct blocked_tile *t, u32 count)
+{
+	struct blocked_tile checked = *t;
+	if (count == 0)
+		return false;
+	for (u32 i = 0; i < count && CHECKS_BYTES; i++) {
+		check_tile(&checked, AMX_TILE_ROWS);
+		checked.x += kern_ceil(t->k_count, t->width) * (size_t)AMX_TILE_ROWS * (t->width + HEAD_BYTES);
+		checked.sums += AMX_TILE_ROWS * KERN_PANEL;
+		checked.out += AMX_TILE_ROWS * t->out_stride;
+	}
+	if (t->scales == BLOCKED_ZEROS)
+		run_tiles(t, count, AMX_TILE_ROWS, true);
+	else
+		run_tiles(t, count, AMX_TILE_ROWS, false);
+	return true;
+}
+
 static void tile(const struct blocked_tile *t, u32 rows)
 {
 	if (CHECKS_BYTES)
 		check_tile(t, rows);
-	if (t->scales == BLOCKED_ZEROS)
-		run_tile(t, rows, t->most_rows, true);
-	else if (rows == AMX_TILE_ROWS)
-		run_tile(t, AMX_TILE_ROWS, AMX_TILE_ROWS, false);
-	else
-		run_tile(t, rows, t->most_rows, false);
+	run_tiles(t, 1, rows, t->scales == BLOCKED_ZEROS);
 }
 
-enum { K_BLOCK = BLOCKED_K_MAX };
+enum { K_BLOCK = 512 }; /* of a panel: in the first cache, beside a tile's sums */
 #define KERNEL(name, unpack_fn)                   \
 	static const struct blocked_kernel name = { \
 		.tile_rows = AMX_TILE_ROWS,       \
@@ -283,6 +346,7 @@ enum { K_BLOCK = BLOCKED_K_MAX };
 		.pack = pack,                     \
 		.unpack = unpack_fn,              \
 		.tile = tile,                     \
+		.tiles = tiles,                   \
 		.act_mul = sums_act_mul,          \
 		.norm = &blocked_norm_avx2}
 KERNEL(INT8, NULL);
