@@ -246,9 +246,9 @@ static void rows_begin(struct tile *t, const struct attention_task *task, u32 i,
 	of->count = count;
 	of->asks = t->together || r0 == 0;
 	of->head_at = t->together ? i * kern_kv_slab(&a->kv) : 0;
-	of->q = t->lane.q + floats;
+	of->q = t->lane.q + (ATTENTION_TILES ? (size_t)i * ATTENTION_ROWS * t->words : floats);
 	of->acc = t->lane.acc + floats;
-	of->part = &t->lane.parts[t->together ? i : 0];
+	of->part = &t->lane.parts[t->together ? i : ATTENTION_TILES ? i % 2 : 0];
 	for (u32 r = 0; r < count; r++) {
 		u32 last = a->context[task->row] - task->queries_of_row + query;
 		of->at[r] = row_at(a, task, query, head);
@@ -278,14 +278,14 @@ static u32 task_rows_begin(struct tile *t, const struct attention_task *task)
 
 /* ---------------------------------------------------------------- segments, tasks */
 
-/* Rows come to keys [begin, end), those that they see. */
+/* Rows come to keys [begin, end): those that they see, or more, for rows that others follow, which are masked. */
 static void part_enter(struct tile *t, struct attention_rows *of, u32 begin, u32 end)
 {
 	tile_turn(t, of);
 	t->begin = begin;
 	t->count = end - begin;
 	t->writes = ATTENTION_DOTS_BF16 && t->a->kv.dtype == KERN_BF16 && (ATTENTION_TILES || weighs_beside(t)) && t->whole &&
-		    end == of->end && !t->a->sinks;
+		    end >= of->end && !t->a->sinks;
 	if (!of->begun)
 		queries_begin(t);
 	of->begun = true;
@@ -295,21 +295,40 @@ static void part_leave(struct tile *t)
 {
 	struct attention_rows *of = t->of;
 	of->fresh = false;
-	for (u32 r = 0; r < of->count && t->begin + t->count == of->end && t->whole && !t->writes; r++) {
+	for (u32 r = 0; r < of->count && t->begin + t->count >= of->end && t->whole && !t->writes; r++) {
 		struct attention_partial total = {&of->best[r], &of->sum[r], of->acc + (size_t)r * t->lane.width};
 		write_row(t->a, &total, of->at[r]);
 	}
 }
 
-/* Queries are read, and outputs written, beside other rows' arithmetic, not all at once: their memory is far. */
-static void rows_part(struct tile *t, struct attention_rows *of, u32 begin, u32 end)
-{
-	part_enter(t, of, begin, end);
 #if ATTENTION_TILES
-	if (t->a->kv.dtype == KERN_BF16)
-		part_scores_tiles(t);
-	else
-#elif ATTENTION_DOTS_BF16
+/* Rows that lie in memory as `count` tiles do, one or two: products are those of all of them. */
+static void rows_part(struct tile *t, struct attention_rows *of, u32 count, u32 begin, u32 end)
+{
+	VARIANT(amx_rows_alike)(count * ATTENTION_ROWS);
+	for (u32 i = count; i-- > 0;)
+		part_enter(t, &of[i], begin, end);
+	scores_tiles(t);
+	for (u32 i = 0; i < count; i++) {
+		part_enter(t, &of[i], begin, end);
+		scores_end_tiles(t);
+		part_softmax(t, begin);
+	}
+	tile_turn(t, of);
+	values_tiles(t);
+	for (u32 i = 0; i < count; i++) {
+		part_enter(t, &of[i], begin, end);
+		values_end_tiles(t);
+		part_leave(t);
+	}
+}
+#else
+/* Queries are read, and outputs written, beside other rows' arithmetic, not all at once: their memory is far. */
+static void rows_part(struct tile *t, struct attention_rows *of, u32 count, u32 begin, u32 end)
+{
+	(void)count;
+	part_enter(t, of, begin, end);
+#if ATTENTION_DOTS_BF16
 	if (t->a->kv.dtype == KERN_BF16)
 		part_scores_bf16(t, 0, kern_ceil(t->count, GROUP));
 	else
@@ -325,6 +344,7 @@ static void rows_part(struct tile *t, struct attention_rows *of, u32 begin, u32 
 		part_values(t);
 	part_leave(t);
 }
+#endif
 
 #if ATTENTION_DOTS_BF16 && !ATTENTION_TILES
 /* `tiles` of rows that see the same keys take turns, so that memory is read in the order in which it lies. Of keys, each of whose groups is
@@ -363,6 +383,13 @@ static void rows_part_together(struct tile *t, u32 tiles, u32 begin, u32 end)
 }
 #endif
 
+/* Whether any of them sees one of keys [begin, end). */
+static bool see_any(const struct attention_rows *of, u32 begin, u32 end)
+{
+	const u32 own_end = kern_min(end, of->end);
+	return own_end > begin && own_end > of->first[0];
+}
+
 /* Rows of the task, `tiles` times up to ATTENTION_ROWS, over keys [begin, end). In turns they see the same of these, else each
  * its own part. */
 static void segment_run(struct tile *t, u32 tiles, u32 begin, u32 end)
@@ -384,11 +411,11 @@ static void segment_run(struct tile *t, u32 tiles, u32 begin, u32 end)
 			rows_part_together(t, tiles, at, part_end);
 			continue;
 		}
-		for (u32 i = 0; i < tiles; i++) {
+		for (u32 i = 0, count = 1; i < tiles; i += count) {
 			struct attention_rows *of = &t->lane.rows[i];
-			u32 own_end = kern_min(part_end, of->end);
-			if (own_end > at && own_end > of->first[0])
-				rows_part(t, of, at, own_end);
+			count = ATTENTION_TILES && i % 2 == 0 && i + 1 < tiles && see_any(of, at, part_end) && see_any(of + 1, at, part_end) ? 2 : 1;
+			if (see_any(of, at, part_end))
+				rows_part(t, of, count, at, kern_min(part_end, of[count - 1].end));
 		}
 	}
 	for (u32 i = 0; i < tiles; i++) {
@@ -434,9 +461,6 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 {
 	const struct kern_attention_args *a = plan->a;
 	struct attention_task task = attention_task(plan, index), following = attention_task(plan, next);
-#if ATTENTION_TILES
-	VARIANT(amx_rows_alike)(ATTENTION_ROWS);
-#endif
 	struct tile t;
 	t.a = a;
 	t.lane = attention_lane(plan, thread);

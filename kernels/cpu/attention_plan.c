@@ -49,10 +49,16 @@ static size_t part_bytes(u32 width)
 	return (size_t)ATTENTION_ROWS * (ATTENTION_PART * (sizeof(float) + sizeof(int16_t)) + width * sizeof(i32));
 }
 
+/* Of rows at work: what takes turns has its own, and matrix tiles take two at once. */
+static u32 parts_of(u32 group, u32 kv_heads)
+{
+	return kern_ceil(heads_most(group, kv_heads), 2) * 2;
+}
+
 /* What is known of the rows and of those at work, what these have; the rows' queries and sums. */
 static size_t rows_bytes(u32 width, u32 group, u32 kv_heads)
 {
-	size_t tiles = tiles_a_task(group), parts = heads_most(group, kv_heads);
+	size_t tiles = tiles_a_task(group), parts = parts_of(group, kv_heads);
 	return kern_align(tiles * sizeof(struct attention_rows)) + parts * (sizeof(struct attention_part) + part_bytes(width)) +
 	       2 * tiles * ATTENTION_ROWS * width * sizeof(float);
 }
@@ -246,7 +252,7 @@ struct attention_task attention_task(const struct attention_plan *p, u32 index)
 struct attention_lane attention_lane(const struct attention_plan *p, u32 thread)
 {
 	u32 width = p->width, group = p->a->heads / p->a->kv.kv_heads, tiles = tiles_a_task(group);
-	u32 parts = heads_most(group, p->a->kv.kv_heads);
+	const u32 parts = parts_of(group, p->a->kv.kv_heads);
 	struct attention_lane lane = {.width = width};
 	char *base = p->lanes + thread * p->lane_apart;
 	lane.rows = (struct attention_rows *)(void *)base;
@@ -256,11 +262,14 @@ struct attention_lane attention_lane(const struct attention_plan *p, u32 thread)
 	/* What is gathered of 16 bits is half of what of 32 would be: pairs are behind it. */
 	lane.gathered = (u32 *)(void *)(base + lane_bytes(p->a->kv.head_dim, group, p->a->kv.kv_heads, false));
 	lane.laced = lane.gathered + (size_t)ATTENTION_PART * (p->a->kv.head_dim + 2);
-	for (u32 i = 0; i < p->heads_a_task; i++) {
+	for (u32 i = 0; i < kern_ceil(p->heads_a_task, 2) * 2; i++) { /* two by two, what one has behind what the other has */
 		struct attention_part *part = &lane.parts[i];
-		part->scores = (float *)(void *)((char *)(lane.parts + parts) + i * part_bytes(width));
-		part->weights = (int16_t *)(void *)(part->scores + ATTENTION_ROWS * ATTENTION_PART);
-		part->sums = (i32 *)(void *)(part->weights + ATTENTION_ROWS * ATTENTION_PART);
+		float *scores = (float *)(void *)((char *)(lane.parts + parts) + i / 2 * 2 * part_bytes(width));
+		int16_t *weights = (int16_t *)(void *)(scores + 2 * ATTENTION_ROWS * ATTENTION_PART);
+		i32 *sums = (i32 *)(void *)(weights + 2 * ATTENTION_ROWS * ATTENTION_PART);
+		part->scores = scores + i % 2 * ATTENTION_ROWS * ATTENTION_PART;
+		part->weights = weights + i % 2 * ATTENTION_ROWS * ATTENTION_PART;
+		part->sums = sums + i % 2 * ATTENTION_ROWS * width;
 	}
 	return lane;
 }

@@ -231,7 +231,7 @@ static ALWAYS_INLINE void scores_f8(const struct tile *t, u32 v0, u32 rows, u32 
 	}
 }
 
-static void part_scores(const struct tile *t)
+static inline void part_scores(const struct tile *t)
 {
 	u32 vecs = kern_ceil(t->count, GROUP) * GROUP_VECS;
 /* Fewer vectors where these do: of a short prompt, rounding up to whole ones is much. */

@@ -61,7 +61,7 @@ static ALWAYS_INLINE void rows_softmax_bf16(struct tile *t)
 	_mm256_storeu_ps(of->best, best);
 	_mm256_storeu_ps(t->part->rescale, rescale);
 	for (u32 r = 0; r < count; r++) {
-		if (t->begin + t->count == of->end)
+		if (t->begin + t->count >= of->end)
 			row_ahead(t, r);
 		for (u32 key = 0; key < t->count && !weighs_beside(t); key += 2 * VEC_LANES)
 			row_weights(t, r, key);

@@ -25,7 +25,7 @@ enum {
 /* Multiplies dimensions [32 * k, 32 * (k + 1)) of group g's keys into the sums of register `sums`. */
 #define SCORES_ADD(sums, weights, g)                                                                                   \
 	do {                                                                                                           \
-		amx_load(weights, t->keys[g] + t->head_at + at, t->key_stride);                                        \
+		amx_load_once(weights, t->keys[g] + t->head_at + at, t->key_stride);                                   \
 		amx_add_bf16(sums, 4, weights);                                                                        \
 	} while (0)
 #define SCORES_STORE(sums, g) amx_store(sums, t->scores + (size_t)(g) * GROUP, ATTENTION_PART * sizeof(float))
@@ -79,7 +79,8 @@ static ALWAYS_INLINE void scores_highest(struct tile *t, u32 r, u32 vecs)
 	vec_store(t->part->highest[r], highest);
 }
 
-static void part_scores_tiles(struct tile *t)
+/* Of all rows that the registers have. */
+static void scores_tiles(struct tile *t)
 {
 	const u32 groups = kern_ceil(t->count, GROUP);
 	u32 g = 0;
@@ -87,6 +88,12 @@ static void part_scores_tiles(struct tile *t)
 		scores_groups(t, g, true);
 	if (g < groups)
 		scores_groups(t, g, false);
+}
+
+/* What is done with them row by row. */
+static void scores_end_tiles(struct tile *t)
+{
+	const u32 groups = kern_ceil(t->count, GROUP);
 	/* Weights are computed for two vectors at a time. */
 	for (u32 r = 0; r < t->of->count && groups % 2 == 1; r++)
 		vec_store(scores_at(t, r, groups), vec_set1(-INFINITY));
@@ -175,7 +182,8 @@ static ALWAYS_INLINE void values_join(const struct tile *t, u32 r)
 		memset(acc + dim, 0, (width - dim) * sizeof(float));
 }
 
-static void part_values_tiles(struct tile *t)
+/* Of all rows that the registers have. */
+static void values_tiles(struct tile *t)
 {
 	const u32 keys = kern_ceil(t->count, TILE_KEYS) * TILE_KEYS, dim = t->a->kv.head_dim;
 	u32 d = 0;
@@ -184,6 +192,10 @@ static void part_values_tiles(struct tile *t)
 		values_dims(t, keys, d, true);
 	if (d < dim)
 		values_dims(t, keys, d, false);
+}
+
+static void values_end_tiles(struct tile *t)
+{
 #define SUM_ROWS(n) rows_sum_bf16(t, n);
 	FOR_ROWS(SUM_ROWS)
 #undef SUM_ROWS

@@ -426,20 +426,11 @@ static void add_wholes(const struct tile *t)
 		}
 }
 
-#if ATTENTION_TILES
-static void part_values_tiles(struct tile *t); /* cpu/attention_tiles_priv.h */
-#endif
-
 /* The part's values into `acc`. */
-static void part_values(struct tile *t)
+static inline void part_values(struct tile *t)
 {
 	enum kern_dtype dtype = t->a->kv.dtype;
-#if ATTENTION_TILES
-	if (dtype == KERN_BF16) {
-		part_values_tiles(t);
-		return;
-	}
-#elif ATTENTION_DOTS_BF16
+#if ATTENTION_DOTS_BF16 && !ATTENTION_TILES
 	if (dtype == KERN_BF16) {
 		part_values_bf16(t, 0, t->count);
 		return;

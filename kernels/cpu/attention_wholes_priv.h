@@ -126,7 +126,7 @@ static ALWAYS_INLINE void scores_i16(const struct tile *t, u32 v0, u32 rows, u32
 	scores_of_wholes(t, v0, rows, vecs, sum);
 }
 
-static void part_scores_i16(const struct tile *t)
+static inline void part_scores_i16(const struct tile *t)
 {
 	u32 vecs = kern_ceil(t->count, GROUP) * GROUP_VECS;
 #define SCORES_I16(n) SCORES(scores_i16, TILED(n), SCORE_VECS(n))
@@ -205,7 +205,7 @@ static ALWAYS_INLINE void wholes_dims(const struct tile *t, u32 rows)
 		memset(t->of->acc + (size_t)r * width + d, 0, (width - d) * sizeof(float));
 }
 
-static void part_values_i16(const struct tile *t)
+static inline void part_values_i16(const struct tile *t)
 {
 #define WHOLES_DIMS(n) wholes_dims(t, TILED(n));
 	FOR_ROWS(WHOLES_DIMS)
