@@ -1,4 +1,5 @@
-/* Matrix product of many rows with weights in 8 and 4 bits by matrix tiles (AMX). The sums are those of cpu/matmul_quantized.c, to the bit.
+/* Matrix product of many rows with weights in 8 and 4 bits by matrix tiles (AMX). The sums are those of cpu/matmul_quantized.c and
+ * cpu/matmul_quantized_avx2.c, to the bit.
  *
  * A group's sums of whole numbers take a tile 16 cycles for 64 values of k; making floats of them and adding these to the others takes vectors as
  * long. So the two alternate: while tiles sum one group, vectors join the one before, a few rows behind every product.
@@ -358,6 +359,8 @@ enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmu
 {
 	const enum kern_dtype dtype = a->w->dtype;
 	const u32 few = a->fusion ? KERN_CPU_UNFUSED_TOKENS : FEW_ROWS;
+	if (a->tokens == 1 && !a->fusion && dtype != KERN_I4_STEPS) /* the same bits, from memory as four streams */
+		return matmul_quantized_avx2(ctx, a);
 	if (kern_dtype_group(dtype) < AMX_ROW_BYTES || a->tokens <= few || (a->fusion && !matmul_blocked_fuses(a)))
 		return matmul_quantized_avx512_vnni(ctx, a);
 	matmul_blocked(ctx, a, dtype == KERN_I8 ? &INT8 : dtype == KERN_I4_STEPS ? &STEPS : &INT4);
